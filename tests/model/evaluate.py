@@ -1,0 +1,296 @@
+"""Scores the proving model with full-precision and fake-quantized KV caches (tasks: TASKS.md, methods: README.md).
+
+The context is prefilled in full precision with K and V stored as FP16; then a cache method replaces the pages that have left the window;
+then the question and its answer are fed. All methods see the same items.
+"""
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import pathlib
+import time
+from typing import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import model as M
+from data import HERE, Corpus, Question, Source, Task, key_value, needle, repeat, trace, trace_direct
+
+PAGE = 128
+WINDOW = 128
+EVALUATION = 7_000_000
+Cache = list[tuple[Tensor, Tensor]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Widths of K and V in the aged pages; `boost` channels of a K page get 4 bits; the first `sinks` tokens stay FP16."""
+
+    name: str
+    k_bits: int = 16
+    v_bits: int = 16
+    boost: int = 0
+    sinks: int = 0
+
+
+PLANS = (
+    Plan("FP16"),
+    Plan("KIVI-4 G128", 4, 4),
+    Plan("KIVI-2 G128", 2, 2),
+    Plan("KIVI-2 G128 + 32 sinks", 2, 2, sinks=32),
+    Plan("Kitty 12.5 %", 2, 2, boost=16, sinks=32),
+    Plan("Kitty 25 %", 2, 2, boost=32, sinks=32),
+)
+
+
+def affine(x: Tensor, levels: Tensor | float, dim: int) -> Tensor:
+    """Min-max codes along dim; scale and minimum are used as FP16."""
+    low, high = x.amin(dim, keepdim=True), x.amax(dim, keepdim=True)
+    scale = ((high - low) / levels).clamp_min(1e-6)
+    codes = torch.minimum(((x - low) / scale + 0.5).floor(), torch.as_tensor(levels, device=x.device, dtype=x.dtype))
+    return codes * scale.half().float() + low.half().float()
+
+
+def quantized_keys(k: Tensor, plan: Plan) -> Tensor:
+    """k [batch, heads, pages * PAGE, channels], per channel and page."""
+    pages = k.float().unflatten(2, (-1, PAGE))
+    levels: Tensor | float = float(2 ** plan.k_bits - 1)
+    if plan.boost:
+        score = pages.abs().mean(3, keepdim=True)
+        chosen = score.topk(plan.boost, -1).indices
+        levels = torch.full_like(score, levels).scatter(-1, chosen, 15.0)
+    return affine(pages, levels, 3).flatten(2, 3).half()
+
+
+def aged_cache(cache: Cache, plan: Plan) -> Cache:
+    """The cache as the plan stores it: whole pages older than the window are quantized from their FP16 originals."""
+    total = cache[0][0].shape[2]
+    aged = max(0, total - plan.sinks - WINDOW) // PAGE * PAGE
+    if plan.k_bits == 16 or not aged:
+        return cache
+    first, last = plan.sinks, plan.sinks + aged
+    result = []
+    for k, v in cache:
+        k2 = torch.cat((k[:, :, :first], quantized_keys(k[:, :, first:last], plan), k[:, :, last:]), 2)
+        v2 = torch.cat((v[:, :, :first], affine(v[:, :, first:last].float(), 2.0 ** plan.v_bits - 1, -1).half(), v[:, :, last:]), 2)
+        result.append((k2, v2))
+    return result
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor, past: int) -> Tensor:
+    """Query row i of q sees the first past + i + 1 keys; GQA by folding a group's heads into rows."""
+    rows, heads, length, d = q.shape
+    if not past:
+        group = heads // k.shape[1]
+        return F.scaled_dot_product_attention(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), is_causal=True)
+    folded = q.reshape(rows, k.shape[1], -1, d)
+    score = folded @ k.transpose(2, 3) / math.sqrt(d)
+    ahead = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
+    score = score.unflatten(2, (-1, length))
+    score[..., past:].masked_fill_(ahead, -torch.inf)
+    return (score.flatten(2, 3).softmax(-1) @ v).reshape(rows, heads, length, d)
+
+
+def forward(model: M.Prover, tokens: Tensor, cache: Cache | None = None, need_logits: bool = True) -> tuple[Tensor | None, Cache]:
+    """Float32 pass over tokens [rows, length] after the cache; returns logits and the tokens' own FP16 K and V."""
+    s, net = M.SHAPE, model.model
+    rows, length = tokens.shape
+    past = cache[0][0].shape[2] if cache else 0
+    cos, sin = M.rope_table(torch.arange(past, past + length, device=tokens.device).repeat(rows))
+    x = F.embedding(tokens.reshape(-1), net.embed_tokens.weight)
+    made: Cache = []
+    for i, layer in enumerate(net.layers):
+        q, k, v = M.before_attention(x, *M.attention_weights(layer), cos, sin, torch.float32)
+        q, k, v = (t.view(rows, length, -1, s.head_dim).transpose(1, 2) for t in (q, k, v))
+        k, v = k.half(), v.half()
+        made.append((k, v))
+        if cache:
+            k, v = torch.cat((cache[i][0], k), 2), torch.cat((cache[i][1], v), 2)
+        heads = causal(q, k.float(), v.float(), past)
+        x = M.after_attention(x, heads.transpose(1, 2).reshape(-1, s.heads, s.head_dim), None, *M.mlp_weights(layer))
+    if not need_logits:
+        return None, made
+    return M.logits(x, net.norm.weight, model.lm_head.weight, torch.float32).view(rows, length, -1), made
+
+
+def prefill(model: M.Prover, tokens: Tensor, rows: int = 16) -> Cache:
+    parts = [forward(model, part, need_logits=False)[1] for part in tokens.split(rows)]
+    return [(torch.cat([p[i][0] for p in parts]), torch.cat([p[i][1] for p in parts])) for i in range(M.SHAPE.layers)]
+
+
+def stream(model: M.Prover, originals: Cache, tokens: Tensor, plan: Plan) -> Tensor:
+    """Logits of tokens fed page by page; after each step the pages that left the window are quantized."""
+    outputs = []
+    for part in tokens.split(PAGE, 1):
+        out, made = forward(model, part, aged_cache(originals, plan))
+        outputs.append(out)
+        originals = [(torch.cat((a, c), 2), torch.cat((b, d), 2)) for (a, b), (c, d) in zip(originals, made)]
+    return torch.cat(outputs, 1)
+
+
+@dataclasses.dataclass
+class Score:
+    right: int = 0
+    asked: int = 0
+    bytes_right: int = 0
+    bits: float = 0.0
+    size: int = 0
+
+    def add(self, out: Tensor, target: Tensor, scored: Tensor) -> None:
+        """out [rows, length, 256] predicts target; only scored bytes count."""
+        hits = (out.argmax(-1) == target) | ~scored
+        losses = F.cross_entropy(out.transpose(1, 2), target, reduction="none") * scored
+        self.right += int(hits.all(1).sum())
+        self.asked += len(target)
+        self.bytes_right += int((hits & scored).sum())
+        self.bits += float(losses.sum()) / math.log(2)
+        self.size += int(scored.sum())
+
+    def report(self) -> dict[str, float]:
+        return {"right": self.right, "asked": self.asked, "percent": 100 * self.right / self.asked,
+                "bytes_percent": 100 * self.bytes_right / self.size, "bits_per_byte": self.bits / self.size}
+
+
+def tensor(rows: list[bytes], device: str) -> Tensor:
+    width = max(map(len, rows))
+    return torch.tensor([list(r.ljust(width, b"\0")) for r in rows], device=device)
+
+
+def question_tensors(questions: list[Question], device: str) -> tuple[Tensor, Tensor, Tensor]:
+    whole = tensor([q.prompt + q.answer for q in questions], device)
+    at = torch.arange(1, whole.shape[1], device=device)
+    start = torch.tensor([[len(q.prompt)] for q in questions], device=device)
+    end = torch.tensor([[len(q.prompt) + len(q.answer)] for q in questions], device=device)
+    return whole[:, :-1], whole[:, 1:], (at >= start) & (at < end)
+
+
+class Bench:
+    def __init__(self, model: M.Prover, corpus: Corpus, device: str, size: int, items: int) -> None:
+        self.model, self.corpus, self.device, self.size, self.items = model, corpus, device, size, items
+
+    def tasks(self, make: Callable[[Source], Task], count: int, salt: int) -> list[Task]:
+        return [make(Source(self.corpus, [EVALUATION + self.items, salt, i])) for i in range(count)]
+
+    def alone(self, tasks: list[Task], each: int, group: int = 4) -> dict[str, Score]:
+        """Every question directly after its context; `each` questions share one prefilled context."""
+        scores = {p.name: Score() for p in PLANS}
+        for at in range(0, len(tasks), group):
+            part = tasks[at:at + group]
+            cache = prefill(self.model, tensor([t.context_bytes for t in part], self.device))
+            asked = [t.questions[:each] for t in part]
+            fed, target, scored = question_tensors([q for qs in asked for q in qs], self.device)
+            owner = torch.tensor([i for i, qs in enumerate(asked) for _ in qs], device=self.device)
+            for plan in PLANS:
+                kept = [(k[owner], v[owner]) for k, v in aged_cache(cache, plan)]
+                scores[plan.name].add(forward(self.model, fed, kept)[0], target, scored)
+        return scores
+
+    def in_a_row(self, tasks: list[Task], each: int, group: int = 16) -> dict[str, Score]:
+        """All questions of a context one after the other; scored per question."""
+        scores = {p.name: Score() for p in PLANS}
+        for at in range(0, len(tasks), group):
+            part = tasks[at:at + group]
+            cache = prefill(self.model, tensor([t.context_bytes for t in part], self.device))
+            rows = [b"".join(q.prompt + q.answer for q in t.questions[:each]) for t in part]
+            whole = tensor(rows, self.device)
+            for plan in PLANS:
+                out = stream(self.model, cache, whole[:, :-1], plan)
+                for i, t in enumerate(part):
+                    start = 0
+                    for q in t.questions[:each]:
+                        first, last = start + len(q.prompt), start + len(q.prompt) + len(q.answer)
+                        target = whole[i:i + 1, first:last]
+                        scores[plan.name].add(out[i:i + 1, first - 1:last - 1], target, torch.ones_like(target, dtype=torch.bool))
+                        start = last
+        return scores
+
+    def lists(self, tasks: list[Task], group: int = 25) -> dict[str, Score]:
+        scores = {p.name: Score() for p in PLANS}
+        for at in range(0, len(tasks), group):
+            part = tasks[at:at + group]
+            cache = prefill(self.model, tensor([t.context_bytes for t in part], self.device))
+            fed, target, scored = question_tensors([t.questions[0] for t in part], self.device)
+            for plan in PLANS:
+                scores[plan.name].add(stream(self.model, cache, fed, plan), target, scored)
+        return scores
+
+    def text(self, count: int) -> dict[str, Score]:
+        scores = {p.name: Score() for p in PLANS}
+        for index, source in enumerate(self.corpus.texts):
+            step = (len(source) - self.size) // count
+            rows = tensor([b"\0" + source[i * step:i * step + self.size - 1] for i in range(count)], self.device)
+            half = self.size // 2
+            cache = prefill(self.model, rows[:, :half])
+            target = rows[:, half + 1:]
+            for plan in PLANS:
+                out = stream(self.model, cache, rows[:, half:-1], plan)
+                scores[plan.name].add(out, target, torch.ones_like(target, dtype=torch.bool))
+        return scores
+
+
+def cells(bench: Bench, scale: float) -> dict[str, Callable[[], dict[str, Score]]]:
+    n, size = (lambda count: max(1, round(count * scale))), bench.size
+    count = max(1, size // 170)
+    return {
+        "needle": lambda: bench.alone(bench.tasks(lambda s: needle(s, size, count), n(40), 1), 8),
+        "needle, in a row": lambda: bench.in_a_row(bench.tasks(lambda s: needle(s, size, count), n(16), 2), count),
+        "kv easy": lambda: bench.alone(bench.tasks(lambda s: key_value(s, size, False), n(40), 3), 8),
+        "kv hard": lambda: bench.alone(bench.tasks(lambda s: key_value(s, size, True), n(80), 4), 8),
+        "trace, written": lambda: bench.alone(bench.tasks(lambda s: trace(s, size), n(40), 5), 8),
+        "trace, direct 1": lambda: bench.alone(bench.tasks(lambda s: trace_direct(s, size, 1), n(40), 6), 8),
+        "trace, direct 2": lambda: bench.alone(bench.tasks(lambda s: trace_direct(s, size, 2), n(40), 7), 8),
+        "trace, direct 3": lambda: bench.alone(bench.tasks(lambda s: trace_direct(s, size, 3), n(40), 8), 8),
+        "repeat 512": lambda: bench.lists(bench.tasks(lambda s: repeat(s, size, 512), n(200), 9)),
+        "repeat 1024": lambda: bench.lists(bench.tasks(lambda s: repeat(s, size, 1024), n(100), 10)),
+        "text": lambda: bench.text(n(8)),
+    }
+
+
+def evaluate(bench: Bench, scale: float, only: list[str] | None) -> dict[str, dict[str, dict[str, float]]]:
+    results: dict[str, dict[str, dict[str, float]]] = {}
+    for name, run in cells(bench, scale).items():
+        if only and name not in only:
+            continue
+        start = time.time()
+        results[name] = {plan: score.report() for plan, score in run().items()}
+        print(f"{name} ({time.time() - start:.1f} s, {results[name]['FP16']['asked']} items)", flush=True)
+        for plan, r in results[name].items():
+            print(f"  {plan:24s} {r['percent']:6.1f} %  bytes {r['bytes_percent']:6.2f} %  {r['bits_per_byte']:.4f} bits/byte", flush=True)
+    return results
+
+
+def table(results: dict[str, dict[str, dict[str, float]]]) -> str:
+    """Markdown: exact match in percent; text in bits per byte."""
+    shown: Callable[[str, dict[str, float]], str] = lambda name, r: f"{r['bits_per_byte']:.3f}" if name == "text" else f"{r['percent']:.1f}"
+    lines = ["| cache | " + " | ".join(results) + " |", "|---" * (len(results) + 1) + "|"]
+    for plan in PLANS:
+        lines.append(f"| {plan.name} | " + " | ".join(shown(n, r[plan.name]) for n, r in results.items()) + " |")
+    lines.append("| items | " + " | ".join(str(r["FP16"]["asked"]) for r in results.values()) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--weights", type=pathlib.Path, default=HERE / "prover.safetensors")
+    parser.add_argument("--corpus", type=pathlib.Path, default=HERE / "corpus.zip")
+    parser.add_argument("--size", type=int, default=4096, help="context in tokens")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of items")
+    parser.add_argument("--items", type=int, default=0, help="another number draws other items (text stays the same)")
+    parser.add_argument("--only", nargs="*", help="names of cells")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--json", type=pathlib.Path)
+    args = parser.parse_args()
+    bench = Bench(M.load(args.weights, args.device), Corpus(args.corpus, "held"), args.device, args.size, args.items)
+    with torch.inference_mode():
+        results = evaluate(bench, args.scale, args.only)
+    print(table(results))
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
