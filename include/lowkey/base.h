@@ -1,0 +1,174 @@
+/* lowkey: status codes, versions, error sentences, tensors and queues.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Rules that hold for every header of lowkey
+ *
+ * - A call that can fail returns lk_status. Outputs are written on success only;
+ *   an output handle is set to NULL on failure. On failure the object is as it
+ *   was before the call, unless the call's comment says otherwise.
+ * - After a failure lk_last_error() holds one sentence that names the value at
+ *   fault, on the thread that made the call.
+ * - A struct that the caller fills starts with `size`. Fill it with its
+ *   lk_*_init(&s, sizeof s), then set what differs. Fields are only ever
+ *   appended. A struct longer than the library knows is accepted when the bytes
+ *   it does not know are zero, and refused with LK_E_UNSUPPORTED otherwise.
+ * - Threads: calls that take a const handle may run beside other const calls on
+ *   that handle; a call that takes a non-const handle needs it alone. Exceptions
+ *   are said at the call. Handles may move between threads.
+ * - Nothing is printed, no environment variable is read, nothing aborts. */
+#ifndef LOWKEY_BASE_H
+#define LOWKEY_BASE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(_WIN32) && !defined(LK_STATIC)
+#ifdef LK_BUILD
+#define LK_API __declspec(dllexport)
+#else
+#define LK_API __declspec(dllimport)
+#endif
+#elif defined(__GNUC__)
+#define LK_API __attribute__((visibility("default")))
+#else
+#define LK_API
+#endif
+
+/* The release, and the version of this interface. The interface's major number
+ * changes when a program compiled against older headers would break; its minor
+ * number counts additions. The shared library's soname is the major number. */
+#define LK_VERSION_MAJOR 0
+#define LK_VERSION_MINOR 1
+#define LK_VERSION_PATCH 0
+#define LK_ABI_MAJOR 0
+#define LK_ABI_MINOR 1
+#define LK_ABI_VERSION ((LK_ABI_MAJOR << 16) | LK_ABI_MINOR)
+
+/* What a call came to. A published number keeps its meaning for good. */
+typedef int32_t lk_status;
+enum {
+    LK_OK = 0,
+    /* A stated precondition does not hold: a null pointer, a size, a value out of
+     * range, a tensor of the wrong shape. Correct the call. */
+    LK_E_ARGUMENT = -1,
+    /* The call came in the wrong order: an append without a step, a second
+     * commit. Correct the order; the sentence says what is open. */
+    LK_E_STATE = -2,
+    /* No such id, preset or field. */
+    LK_E_NOT_FOUND = -3,
+    /* A valid request that this build or device cannot run. Nothing falls back:
+     * choose another plan, backend or build option. */
+    LK_E_UNSUPPORTED = -4,
+    /* Host or device memory is exhausted. Free some and call again. */
+    LK_E_NOMEM = -5,
+    /* The cache's byte budget does not hold what was asked. Remove or truncate
+     * sequences, raise the budget or take a smaller plan, then call again. */
+    LK_E_BUDGET = -6,
+    /* Untrusted bytes (a plan, a snapshot, a dump) fail validation. */
+    LK_E_CORRUPT = -7,
+    /* Valid bytes or a valid plan, but made for another geometry or version. */
+    LK_E_MISMATCH = -8,
+    /* K or V holds an infinity or a NaN. The open step is poisoned: discard it. */
+    LK_E_DATA = -9,
+    /* The object is in use: it has live children, or a step is open. */
+    LK_E_BUSY = -10,
+    /* A file or callback could not be read or written. */
+    LK_E_IO = -11,
+    /* The device is lost. Destroy what hangs on the context, then the context. */
+    LK_E_DEVICE = -12,
+    /* A defect of lowkey itself. Report it with the sentence. */
+    LK_E_INTERNAL = -13
+};
+
+/* The code's name, for example "LK_E_BUDGET"; "LK_E_?" for an unknown number.
+ * Static text. Any thread. */
+LK_API const char *lk_status_name(lk_status status);
+
+/* What the code means and what would do, in one sentence. Static text. Any
+ * thread. */
+LK_API const char *lk_status_text(lk_status status);
+
+/* Copy this thread's last error sentence, with its terminating zero.
+ *
+ * buffer        [capacity_bytes], may be NULL when capacity_bytes is 0
+ * needed_bytes  set to the sentence's length with its zero; may be NULL
+ *
+ * The sentence is cut to fit. Empty when no call has failed on this thread.
+ * Errors: LK_E_ARGUMENT (NULL buffer with a capacity). */
+LK_API lk_status lk_last_error(char *buffer, size_t capacity_bytes, size_t *needed_bytes);
+
+/* The release as "major.minor.patch" and the interface number of the library
+ * that is loaded (compare with LK_ABI_VERSION). Any thread. */
+LK_API const char *lk_version(void);
+LK_API uint32_t lk_abi_version(void);
+
+/* One line: version, compiler, backends, CPU paths and options of this build.
+ * Static text. Any thread. */
+LK_API const char *lk_build_info(void);
+
+/* Element types of a tensor. */
+typedef uint32_t lk_dtype;
+enum {
+    LK_F16 = 1,  /* IEEE binary16 */
+    LK_BF16 = 2, /* upper half of binary32 */
+    LK_F32 = 3   /* IEEE binary32 */
+};
+
+/* Where a tensor's bytes are. */
+typedef uint32_t lk_memory;
+enum {
+    LK_MEMORY_HOST = 1,
+    LK_MEMORY_CUDA = 2,  /* data is a device pointer */
+    LK_MEMORY_VULKAN = 3 /* buffer is a VkBuffer; data is NULL */
+};
+
+/* A query, key, value or output tensor, [sum of n_tokens][n_heads][head_dim].
+ * Token-major; the sequences of a batch lie one after the other in the order
+ * given to lk_step_begin(). The channel stride is 1. The caller owns the bytes
+ * and keeps them alive until the work that uses them is done. */
+typedef struct lk_tensor {
+    uint32_t size; /* sizeof(lk_tensor) */
+    lk_dtype dtype;
+    lk_memory memory;
+    uint32_t flags;        /* 0 */
+    void *data;            /* first element; aligned to the element */
+    uint64_t buffer;       /* VkBuffer handle, else 0 */
+    uint64_t offset_bytes; /* into buffer, else 0 */
+    int64_t token_stride;  /* elements between tokens; at least 0 */
+    int64_t head_stride;   /* elements between heads; at least 0 */
+} lk_tensor;
+
+/* Fill a tensor with zeros and its size. struct_bytes is sizeof(lk_tensor) as
+ * the caller was compiled. Errors: LK_E_ARGUMENT (NULL, or a size below the
+ * first published one). */
+LK_API lk_status lk_tensor_init(lk_tensor *tensor, size_t struct_bytes);
+
+/* What orders the work on a device. The CPU takes NULL. */
+typedef uint32_t lk_queue_kind;
+enum {
+    LK_QUEUE_CUDA_STREAM = 1,   /* handle is a cudaStream_t */
+    LK_QUEUE_VULKAN_SUBMIT = 2, /* handle is a VkQueue; lowkey submits */
+    LK_QUEUE_VULKAN_RECORD = 3  /* handle is a VkCommandBuffer; lowkey records */
+};
+typedef struct lk_queue {
+    uint32_t size; /* sizeof(lk_queue) */
+    lk_queue_kind kind;
+    void *handle;
+    uint64_t wait_semaphore; /* VkSemaphore (timeline) to wait for, 0 for none */
+    uint64_t wait_value;
+    uint64_t signal_semaphore; /* VkSemaphore (timeline) to signal, 0 for none */
+    uint64_t signal_value;
+} lk_queue;
+
+/* As lk_tensor_init(). */
+LK_API lk_status lk_queue_init(lk_queue *queue, size_t struct_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

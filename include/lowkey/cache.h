@@ -1,0 +1,110 @@
+/* lowkey: caches and their sequences.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef LOWKEY_CACHE_H
+#define LOWKEY_CACHE_H
+
+#include <lowkey/context.h>
+#include <lowkey/plan.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The key/value cache of one model: many sequences, one plan, one byte budget. */
+typedef struct lk_cache lk_cache;
+
+/* A sequence of a cache. Never 0, never used twice in one cache. */
+typedef uint64_t lk_sequence;
+
+typedef struct lk_cache_desc {
+    uint32_t size;            /* sizeof(lk_cache_desc) */
+    uint32_t max_sequences;   /* at once; 1 .. 65536; default 1 */
+    uint32_t max_step_tokens; /* tokens of one step over all its sequences; sizes the
+                               * workspace; 1 .. 1048576; default 512 */
+    uint32_t flags;           /* 0 */
+    uint64_t budget_bytes;    /* hard limit of all that the cache holds: slabs, tables,
+                               * workspace; see lk_plan_bytes() */
+    uint64_t slab_bytes;      /* memory is taken in blocks of this size, a multiple of
+                               * 256 KiB; 0 = 64 MiB */
+} lk_cache_desc;
+LK_API lk_status lk_cache_desc_init(lk_cache_desc *desc, size_t struct_bytes);
+
+/* Create an empty cache.
+ *
+ * context   must outlive the cache
+ * geometry  the model; read during the call
+ * plan      copied
+ * desc      read during the call
+ * out       owned by the caller, ended with lk_cache_destroy(); NULL on failure
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_MISMATCH (the plan is for another geometry),
+ * LK_E_UNSUPPORTED (as lk_context_supports()), LK_E_BUDGET (less than the fixed
+ * tables and workspace; the sentence names the bytes needed), LK_E_NOMEM. */
+LK_API lk_status lk_cache_create(lk_context *context, const lk_geometry *geometry,
+                                 const lk_plan *plan, const lk_cache_desc *desc, lk_cache **out);
+
+/* Destroy *cache with its sequences, an open step included, and set it to NULL. Waits
+ * for queued work. *cache may be NULL. */
+LK_API void lk_cache_destroy(lk_cache **cache);
+
+/* What a cache holds now. */
+typedef struct lk_cache_stats {
+    uint32_t size; /* sizeof(lk_cache_stats) */
+    uint32_t n_sequences;
+    uint64_t n_tokens;       /* committed, over all sequences */
+    uint64_t budget_bytes;
+    uint64_t reserved_bytes; /* counted against the budget now: slabs, tables,
+                              * workspace; never above budget_bytes */
+    uint64_t payload_bytes;  /* codes of packed pages */
+    uint64_t metadata_bytes; /* ranges, minima, permutations of packed pages */
+    uint64_t recent_bytes;   /* 16-bit pages: sinks, tail, raw layers */
+    uint64_t table_bytes;    /* page tables */
+    uint64_t workspace_bytes;
+    uint64_t free_bytes;     /* in slabs and held by nothing */
+    uint64_t pages_packed;   /* since the cache was created: half pages of K and of V */
+    uint64_t pages_reopened;
+    uint64_t values_saturated; /* finite inputs beyond FP16's range, clamped to +-65504 */
+} lk_cache_stats;
+LK_API lk_status lk_cache_stats_init(lk_cache_stats *stats, size_t struct_bytes);
+
+/* Read the statistics. Safe beside any other call on the cache. Errors: LK_E_ARGUMENT. */
+LK_API lk_status lk_cache_get_stats(const lk_cache *cache, lk_cache_stats *stats);
+
+/* The plan that the cache runs; lives as long as the cache. NULL for NULL. */
+LK_API const lk_plan *lk_cache_plan(const lk_cache *cache);
+
+/* Has the open step met a fault? On the CPU faults are returned by the call that meets
+ * them and this repeats the answer; on a device it looks without waiting.
+ * Safe beside any other call. Errors: LK_E_ARGUMENT, LK_E_DATA (discard the step),
+ * LK_E_DEVICE. */
+LK_API lk_status lk_cache_poll(const lk_cache *cache);
+
+/* Add an empty sequence. id set to it; 0 on failure.
+ * Errors: LK_E_ARGUMENT, LK_E_BUDGET (max_sequences are there, or no bytes),
+ * LK_E_NOMEM, LK_E_BUSY (a step is open). */
+LK_API lk_status lk_sequence_add(lk_cache *cache, lk_sequence *id);
+
+/* Remove a sequence and free its pages.
+ * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND, LK_E_BUSY (a step is open). */
+LK_API lk_status lk_sequence_remove(lk_cache *cache, lk_sequence id);
+
+/* Committed tokens of a sequence. Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND. */
+LK_API lk_status lk_sequence_length(const lk_cache *cache, lk_sequence id, uint64_t *n_tokens);
+
+/* Keep the first n_tokens tokens of a sequence.
+ *
+ * In sinks, tail and 16-bit layers this is exact. A packed page that is cut is
+ * reopened: its kept tokens become a 16-bit page with the values that its codes stand
+ * for (rounded to FP16) and are packed again once it fills. The sums of |Q| that rank
+ * channels (LK_SCORE_QUERY_RANGE) keep what the removed tokens of cut and packed pages
+ * added.
+ *
+ * Errors: LK_E_ARGUMENT (n_tokens above the length), LK_E_NOT_FOUND, LK_E_BUSY (a step
+ * is open), LK_E_BUDGET (no bytes to reopen a page; nothing changed). */
+LK_API lk_status lk_sequence_truncate(lk_cache *cache, lk_sequence id, uint64_t n_tokens);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

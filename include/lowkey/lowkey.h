@@ -1,0 +1,13 @@
+/* lowkey: a low-bit key/value cache for language models. All stable headers.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef LOWKEY_LOWKEY_H
+#define LOWKEY_LOWKEY_H
+
+#include <lowkey/base.h>
+#include <lowkey/cache.h>
+#include <lowkey/context.h>
+#include <lowkey/plan.h>
+#include <lowkey/step.h>
+
+#endif

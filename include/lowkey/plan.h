@@ -1,0 +1,219 @@
+/* lowkey: the geometry of a model and the quantization plan of its cache.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A plan says, for every layer and KV head, at how many bits keys and values are
+ * kept. Plans need no context and no device. */
+#ifndef LOWKEY_PLAN_H
+#define LOWKEY_PLAN_H
+
+#include <lowkey/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One attention layer of the model. */
+typedef struct lk_layer {
+    uint32_t size; /* sizeof(lk_layer); equal in all elements of an array */
+    uint32_t n_query_heads; /* a multiple of n_kv_heads, 1 to 16 times as many */
+    uint32_t n_kv_heads;    /* 1 .. 1024 */
+    uint32_t head_dim;      /* a multiple of 16 from 32 to 256 */
+    uint32_t window_tokens; /* a query sees this many last tokens, itself
+                             * included; 0 = all */
+    uint32_t window_sink_tokens; /* the first tokens stay visible behind the
+                                  * window; 0 with window_tokens 0 */
+    float scale;    /* of the logits; 0 = 1 / sqrt(head_dim) */
+    float soft_cap; /* logits become soft_cap * tanh(logit / soft_cap); 0 = off */
+    const float *sink_logits; /* [n_query_heads] a learned logit that joins each
+                               * softmax without a value; NULL = none. Read during
+                               * the call that is given the geometry. */
+} lk_layer;
+
+/* A model's attention layers. */
+typedef struct lk_geometry {
+    uint32_t size;          /* sizeof(lk_geometry) */
+    uint32_t n_layers;      /* 1 .. 1024 */
+    const lk_layer *layers; /* [n_layers], layers[0].size bytes apart */
+} lk_geometry;
+LK_API lk_status lk_layer_init(lk_layer *layer, size_t struct_bytes);
+LK_API lk_status lk_geometry_init(lk_geometry *geometry, size_t struct_bytes);
+
+/* The place of all layers, or of all KV heads of a layer, in the setters. */
+#define LK_ALL UINT32_MAX
+
+/* What shares one range and one minimum. */
+typedef uint32_t lk_axis;
+enum {
+    LK_AXIS_CHANNEL = 1, /* consecutive tokens of one channel (KIVI, Kitty keys) */
+    LK_AXIS_TOKEN = 2    /* consecutive channels of one token (values; PM-KVQ keys) */
+};
+
+/* How a page ranks the key channels that it boosts. Ties go to the lower channel. */
+typedef uint32_t lk_score;
+enum {
+    LK_SCORE_KEY = 1,        /* mean |K| over the page (Kitty, section 3.2) */
+    LK_SCORE_QUERY_RANGE = 2 /* mean |Q| of all tokens so far x range of K over the
+                              * page (MixKVQ, equation 5, at Kitty's bytes) */
+};
+
+/* Keys of a KV head. Start from lk_key_rule_init(): 16 bits, per channel. */
+typedef struct lk_key_rule {
+    uint32_t size; /* sizeof(lk_key_rule) */
+    uint32_t bits; /* 1, 2, 3, 4, 8 or 16: channels without another class */
+    lk_axis axis;
+    uint32_t group; /* LK_AXIS_CHANNEL: tokens, a power of two from 16 to the page.
+                     * LK_AXIS_TOKEN: channels, a multiple of 16; the last group may
+                     * be short. 0 = the whole page or head. */
+    uint32_t boost_channels; /* per page, rounded up to a multiple of 16; 0 = none */
+    uint32_t boost_bits;     /* their width, above bits; 0 without boost */
+    lk_score boost_score;    /* 0 without boost */
+    const uint8_t *channel_bits; /* [head_dim] static classes, each 1, 2, 3, 4, 8 or
+                                  * 16, or NULL. As many 1 as 3 share 2-bit slots;
+                                  * every other width has a multiple of 16 channels.
+                                  * Not together with boost. Copied. */
+} lk_key_rule;
+
+/* Values of a KV head: LK_AXIS_TOKEN. Start from lk_value_rule_init(): 16 bits. */
+typedef struct lk_value_rule {
+    uint32_t size;  /* sizeof(lk_value_rule) */
+    uint32_t bits;  /* 1, 2, 3, 4, 8 or 16 */
+    uint32_t group; /* channels, a multiple of 16, the last may be short; 0 = head */
+} lk_value_rule;
+LK_API lk_status lk_key_rule_init(lk_key_rule *rule, size_t struct_bytes);
+LK_API lk_status lk_value_rule_init(lk_value_rule *rule, size_t struct_bytes);
+
+/* How ranges and minima are stored. */
+typedef uint32_t lk_metadata;
+enum {
+    LK_METADATA_F16 = 1,
+    LK_METADATA_F8 = 2 /* e4m3fnuz: bias 8, no infinity, 0x80 is NaN */
+};
+
+/* A quantization plan for one geometry. */
+typedef struct lk_plan lk_plan;
+
+/* Names of the presets, in order; NULL past the last. Static text. Any thread. */
+LK_API const char *lk_plan_preset_name(uint32_t index);
+
+/* Make a preset plan.
+ *
+ *   fp16       every page stays at 16 bits
+ *   int8       keys 8 bits per channel, values 8 bits per token
+ *   kivi4      keys 4 bits per channel, groups of a page (128 tokens); values 4 bits
+ *              per token, groups of head_dim; 128 recent tokens at 16 bits
+ *   kivi2      the same at 2 bits
+ *   kitty      kivi2 with 32 sink tokens at 16 bits and 1/8 of the key channels of
+ *              each page, ranked by mean |K|, at 4 bits
+ *   kitty-pro  the same with 1/4 of the channels
+ *
+ * geometry  read during the call; the plan keeps a copy without sink_logits
+ * out       owned by the caller, ended with lk_plan_destroy()
+ *
+ * Errors: LK_E_ARGUMENT (geometry), LK_E_NOT_FOUND (name), LK_E_NOMEM. */
+LK_API lk_status lk_plan_preset(const char *name, const lk_geometry *geometry, lk_plan **out);
+
+/* Copy a plan. Errors: LK_E_ARGUMENT, LK_E_NOMEM. */
+LK_API lk_status lk_plan_copy(const lk_plan *plan, lk_plan **out);
+
+/* Destroy *plan and set it to NULL. Caches keep their own copy. NULL is fine. */
+LK_API void lk_plan_destroy(lk_plan **plan);
+
+/* Setters. layer and kv_head may be LK_ALL. They check their own arguments;
+ * lk_plan_validate() checks the whole.
+ * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND (no such layer or head), LK_E_NOMEM. */
+LK_API lk_status lk_plan_set_name(lk_plan *plan, const char *name); /* 1..63 bytes */
+LK_API lk_status lk_plan_set_key(lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                                 const lk_key_rule *rule);
+LK_API lk_status lk_plan_set_value(lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                                   const lk_value_rule *rule);
+/* metadata: lk_metadata of the layer's keys and values */
+LK_API lk_status lk_plan_set_metadata(lk_plan *plan, uint32_t layer, lk_metadata metadata);
+/* page_tokens: 32, 64 or 128, tokens of a page; run_tokens: consecutive tokens in a
+ * page, at least 8, a divisor of page_tokens with at most 16 runs; 0 = page_tokens */
+LK_API lk_status lk_plan_set_pages(lk_plan *plan, uint32_t page_tokens, uint32_t run_tokens);
+/* The first sink_tokens (a multiple of 16, at most 1024) and at least the last
+ * window_tokens (at most 65536) tokens of a sequence stay at 16 bits. */
+LK_API lk_status lk_plan_set_recent(lk_plan *plan, uint32_t sink_tokens, uint32_t window_tokens);
+/* The widths that a layer may take, descending, out of 16, 8, 4, 2, and the one its
+ * next pages are packed at. A rung of 16 leaves pages raw; a lower one caps every
+ * class of 4 bits and more. n_rungs 0 removes the ladder. */
+LK_API lk_status lk_plan_set_ladder(lk_plan *plan, uint32_t layer, const uint8_t *rungs,
+                                    uint32_t n_rungs, uint32_t rung);
+
+/* Read back. rule starts from its init. rule->channel_bits points into the plan
+ * until the plan changes. Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND. */
+LK_API lk_status lk_plan_get_key(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                                 lk_key_rule *rule);
+LK_API lk_status lk_plan_get_value(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                                   lk_value_rule *rule);
+LK_API const char *lk_plan_name(const lk_plan *plan);
+LK_API lk_status lk_plan_get_pages(const lk_plan *plan, uint32_t *page_tokens,
+                                   uint32_t *run_tokens, uint32_t *sink_tokens,
+                                   uint32_t *window_tokens);
+
+/* Width of one channel of keys (is_value 0) or values (1) in a packed page: the one
+ * function of the layer's rung, the head's rule and the channel's class.
+ *
+ * bits        set to the width of a channel that no page boosts
+ * boost_bits  set to the width that a page may raise it to (= bits without boost)
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND. */
+LK_API lk_status lk_plan_width(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                               uint32_t is_value, uint32_t channel, uint32_t *bits,
+                               uint32_t *boost_bits);
+
+/* Is the plan whole, and made for this geometry?
+ * geometry  NULL = check the plan alone
+ * Errors: LK_E_ARGUMENT (a rule has no meaning; the sentence names its JSON path),
+ * LK_E_MISMATCH (another geometry; the sentence names the first difference). */
+LK_API lk_status lk_plan_validate(const lk_plan *plan, const lk_geometry *geometry);
+
+/* What a plan costs. Every number is exact. */
+typedef struct lk_plan_size {
+    uint32_t size;           /* sizeof(lk_plan_size) */
+    uint32_t n_pages;        /* packed pages of one sequence of n_tokens */
+    double bits_per_value;   /* of packed pages, metadata included, over all layers */
+    double bytes_per_token;  /* of packed pages, over all layers, K and V */
+    uint64_t fp16_bytes;     /* n_sequences x n_tokens at 16 bits, without anything else */
+    uint64_t payload_bytes;  /* codes of the packed pages */
+    uint64_t metadata_bytes; /* ranges, minima, permutations */
+    uint64_t recent_bytes;   /* sinks and tail at 16 bits */
+    uint64_t table_bytes;    /* page tables and step workspace */
+    uint64_t cache_bytes;    /* the budget that holds it: tables and whole extents */
+} lk_plan_size;
+LK_API lk_status lk_plan_size_init(lk_plan_size *size, size_t struct_bytes);
+
+/* Bytes for n_sequences sequences that are filled side by side to n_tokens tokens
+ * each, in steps of step_tokens (the last one shorter). cache_bytes is the least
+ * budget with which lk_cache_create() with max_step_tokens = n_sequences x step_tokens
+ * and max_sequences = n_sequences gets there.
+ * The plan is validated. Errors: as lk_plan_validate(), LK_E_ARGUMENT (a zero, or
+ * a product beyond 64 bits). */
+LK_API lk_status lk_plan_bytes(const lk_plan *plan, uint64_t n_tokens, uint32_t n_sequences,
+                               uint32_t step_tokens, lk_plan_size *out);
+
+/* Write the plan as JSON (docs/PLAN.md).
+ *
+ * buffer        [capacity_bytes], may be NULL with capacity 0
+ * needed_bytes  set to the bytes of the whole text with its zero
+ *
+ * Errors: LK_E_ARGUMENT (a capacity that is not 0 and too small; needed_bytes is
+ * set, nothing is written), LK_E_NOMEM. */
+LK_API lk_status lk_plan_to_json(const lk_plan *plan, char *buffer, size_t capacity_bytes,
+                                 size_t *needed_bytes);
+
+/* Read a plan from untrusted text.
+ *
+ * text      [text_bytes], need not end in a zero; at most 64 MiB
+ * out       owned by the caller; NULL on failure
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_CORRUPT (not JSON, wrong type, unknown key, value out
+ * of range; the sentence names the JSON path), LK_E_MISMATCH (another format
+ * version, or a geometry hash that does not fit its geometry), LK_E_NOMEM. */
+LK_API lk_status lk_plan_from_json(const char *text, size_t text_bytes, lk_plan **out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

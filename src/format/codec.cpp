@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "format/codec.h"
+
+#include <cstring>
+#include <initializer_list>
+
+namespace lk {
+
+namespace {
+
+uint32_t load_word(const uint8_t *bytes, uint64_t index) {
+    uint32_t word;
+    std::memcpy(&word, bytes + 4 * index, sizeof word);
+    return word;
+}
+
+void store_bits(uint8_t *bytes, BitPlace place, uint32_t shift, uint32_t width, uint32_t value) {
+    const uint32_t low = place.bit + shift;
+    const uint32_t mask = ((1u << width) - 1) << low;
+    const uint32_t word = (load_word(bytes, place.word) & ~mask) | (value << low);
+    std::memcpy(bytes + 4ull * place.word, &word, sizeof word);
+}
+
+uint32_t load_bits(const uint8_t *bytes, BitPlace place, uint32_t shift, uint32_t width) {
+    return (load_word(bytes, place.word) >> (place.bit + shift)) & ((1u << width) - 1);
+}
+
+enum class Role { kOrdinary, kPartner, kOutlier };
+
+// A slot, resolved to where its bits lie.
+struct SlotPlace {
+    StripPlace strip;
+    uint32_t channel;  // 0..15 in the strip
+    Role role;
+    uint32_t index;    // of the pair, for shared slots
+};
+
+uint32_t plane2_first_slot(const HalfShape &shape) {
+    uint32_t strips = 0;
+    for (uint32_t p = 0; p < kPlane2; ++p)
+        strips += shape.strips[p];
+    return strips * LK_STRIP_CHANNELS;
+}
+
+SlotPlace slot_place(const HalfShape &shape, uint32_t slot) {
+    SlotPlace at;
+    at.strip = strip_at(shape, slot / LK_STRIP_CHANNELS);
+    at.channel = slot % LK_STRIP_CHANNELS;
+    at.role = Role::kOrdinary;
+    at.index = 0;
+    if (at.strip.plane == kPlane2 && shape.n_shared) {
+        const uint32_t i = slot - plane2_first_slot(shape);
+        if (i < 2u * shape.n_shared) {
+            at.role = i < shape.n_shared ? Role::kPartner : Role::kOutlier;
+            at.index = i % shape.n_shared;
+        }
+    }
+    return at;
+}
+
+// The slot whose upper bit holds an outlier's high bit.
+SlotPlace partner_of(const HalfShape &shape, uint32_t index) {
+    return slot_place(shape, plane2_first_slot(shape) + index);
+}
+
+BitPlace place_in(const HalfShape &shape, const SlotPlace &at, uint32_t bits, uint32_t token) {
+    return strip_place(shape.side, shape.page_tokens, bits, token, at.channel);
+}
+
+uint32_t code_bits(const SlotPlace &at) {
+    return at.role == Role::kPartner ? 1 : at.role == Role::kOutlier ? 3 : kPlaneBits[at.strip.plane];
+}
+
+uint16_t load_parameter(const HalfShape &shape, const uint8_t *array, uint32_t index) {
+    if (shape.metadata == Metadata::kF8)
+        return array[index];
+    uint16_t bits;
+    std::memcpy(&bits, array + 2ull * index, sizeof bits);
+    return bits;
+}
+
+void store_parameter(const HalfShape &shape, uint8_t *array, uint32_t index, uint16_t bits) {
+    if (shape.metadata == Metadata::kF8)
+        array[index] = static_cast<uint8_t>(bits);
+    else
+        std::memcpy(array + 2ull * index, &bits, sizeof bits);
+}
+
+float parameter_value(const HalfShape &shape, uint16_t bits) {
+    return shape.metadata == Metadata::kF8 ? f8_to_float(static_cast<uint8_t>(bits)) : half_to_float(bits);
+}
+
+uint32_t channel_of(const uint8_t *permutation, uint32_t slot) { return permutation ? permutation[slot] : slot; }
+
+// Raw values of a 16-bit plane's slot.
+void copy_slot(const HalfShape &shape, HalfValues input, const uint8_t *permutation, uint32_t slot,
+               uint8_t *payload) {
+    const uint32_t channel = channel_of(permutation, slot);
+    for (uint32_t token = 0; token < shape.page_tokens; ++token)
+        write_code(shape, payload, slot, token, input.values[token * input.token_stride + channel]);
+}
+
+void quantize_slot_groups(const HalfShape &shape, HalfValues input, const uint8_t *permutation, uint32_t slot,
+                          uint8_t *payload, uint8_t *metadata) {
+    const uint16_t *values = input.values + channel_of(permutation, slot);
+    const uint32_t bits = slot_bits(shape, slot);
+    for (uint32_t first = 0; first < shape.page_tokens; first += shape.group) {
+        const Parameters p = make_parameters(extremes(values + first * input.token_stride, input.token_stride, shape.group),
+                                             shape.metadata);
+        const uint32_t index = parameter_index(shape, slot, first);
+        store_parameter(shape, metadata + ranges_offset_bytes(shape), index, p.range_bits);
+        store_parameter(shape, metadata + minima_offset_bytes(shape), index, p.minimum_bits);
+        for (uint32_t token = first; token < first + shape.group; ++token)
+            write_code(shape, payload, slot, token,
+                       quantize(half_to_float(values[token * input.token_stride]), p, bits));
+    }
+}
+
+// One token's groups of channels. Slots of 16-bit planes in a group do not count.
+void quantize_token(const HalfShape &shape, HalfValues input, const uint8_t *permutation, uint32_t token,
+                    uint8_t *payload, uint8_t *metadata) {
+    const uint16_t *row = input.values + token * input.token_stride;
+    for (uint32_t first = 0; first < shape.head_dim; first += shape.group) {
+        const uint32_t end = first + shape.group < shape.head_dim ? first + shape.group : shape.head_dim;
+        uint16_t gathered[LK_MAX_HEAD_DIM];
+        uint32_t n = 0;
+        for (uint32_t slot = first; slot < end; ++slot)
+            if (slot_bits(shape, slot) < 16)
+                gathered[n++] = row[channel_of(permutation, slot)];
+        if (!n)
+            continue;
+        const Parameters p = make_parameters(extremes(gathered, 1, n), shape.metadata);
+        const uint32_t index = parameter_index(shape, first, token);
+        store_parameter(shape, metadata + ranges_offset_bytes(shape), index, p.range_bits);
+        store_parameter(shape, metadata + minima_offset_bytes(shape), index, p.minimum_bits);
+        for (uint32_t slot = first; slot < end; ++slot) {
+            const uint32_t bits = slot_bits(shape, slot);
+            if (bits < 16)
+                write_code(shape, payload, slot, token,
+                           quantize(half_to_float(row[channel_of(permutation, slot)]), p, bits));
+        }
+    }
+}
+
+// The n_ranked channels with the highest score first, both parts ascending.
+void select_channels(const float *scores, uint32_t head_dim, uint32_t n_ranked, uint8_t *permutation) {
+    bool chosen[LK_MAX_HEAD_DIM] = {};
+    for (uint32_t n = 0; n < n_ranked; ++n) {
+        uint32_t best = head_dim;
+        for (uint32_t c = 0; c < head_dim; ++c)
+            if (!chosen[c] && (best == head_dim || scores[c] > scores[best]))
+                best = c;
+        chosen[best] = true;
+    }
+    uint32_t slot = 0;
+    for (const bool want : {true, false})
+        for (uint32_t c = 0; c < head_dim; ++c)
+            if (chosen[c] == want)
+                permutation[slot++] = static_cast<uint8_t>(c);
+}
+
+// Merge two words whose fields of `bits` bits (each holding a shrunk code at stride 2b) interleave.
+uint32_t merge_words(uint32_t even, uint32_t odd, uint32_t bits) { return even | (odd << bits); }
+
+// Shrink every 2b-bit field of a word to a b-bit code at the same place.
+uint32_t shrink_word(uint32_t word, uint32_t bits) {
+    const uint32_t mask = top_code(2 * bits);
+    uint32_t out = 0;
+    for (uint32_t shift = 0; shift < 32; shift += 2 * bits)
+        out |= shrink_code((word >> shift) & mask, bits) << shift;
+    return out;
+}
+
+}  // namespace
+
+uint32_t slot_bits(const HalfShape &shape, uint32_t slot) { return code_bits(slot_place(shape, slot)); }
+
+uint32_t read_code(const HalfShape &shape, const uint8_t *payload, uint32_t slot, uint32_t token) {
+    const SlotPlace at = slot_place(shape, slot);
+    const uint8_t *low = payload + at.strip.offset_bytes;
+    if (at.strip.plane == kPlane3)
+        return load_bits(low, place_in(shape, at, 2, token), 0, 2) |
+               load_bits(payload + at.strip.high_offset_bytes, place_in(shape, at, 1, token), 0, 1) << 2;
+    if (at.role == Role::kOutlier) {
+        const SlotPlace partner = partner_of(shape, at.index);
+        return load_bits(low, place_in(shape, at, 2, token), 0, 2) |
+               load_bits(payload + partner.strip.offset_bytes, place_in(shape, partner, 2, token), 1, 1) << 2;
+    }
+    const uint32_t bits = kPlaneBits[at.strip.plane];
+    return load_bits(low, place_in(shape, at, bits, token), 0, at.role == Role::kPartner ? 1 : bits);
+}
+
+void write_code(const HalfShape &shape, uint8_t *payload, uint32_t slot, uint32_t token, uint32_t code) {
+    const SlotPlace at = slot_place(shape, slot);
+    uint8_t *low = payload + at.strip.offset_bytes;
+    if (at.strip.plane == kPlane3) {
+        store_bits(low, place_in(shape, at, 2, token), 0, 2, code & 3u);
+        store_bits(payload + at.strip.high_offset_bytes, place_in(shape, at, 1, token), 0, 1, code >> 2);
+    } else if (at.role == Role::kOutlier) {
+        const SlotPlace partner = partner_of(shape, at.index);
+        store_bits(low, place_in(shape, at, 2, token), 0, 2, code & 3u);
+        store_bits(payload + partner.strip.offset_bytes, place_in(shape, partner, 2, token), 1, 1, code >> 2);
+    } else {
+        const uint32_t bits = kPlaneBits[at.strip.plane];
+        store_bits(low, place_in(shape, at, bits, token), 0, at.role == Role::kPartner ? 1 : bits, code);
+    }
+}
+
+Parameters read_parameters(const HalfShape &shape, const uint8_t *metadata, uint32_t slot, uint32_t token) {
+    const uint32_t index = parameter_index(shape, slot, token);
+    Parameters p;
+    p.range_bits = load_parameter(shape, metadata + ranges_offset_bytes(shape), index);
+    p.minimum_bits = load_parameter(shape, metadata + minima_offset_bytes(shape), index);
+    p.range = parameter_value(shape, p.range_bits);
+    p.minimum = parameter_value(shape, p.minimum_bits);
+    return p;
+}
+
+void pack_half(const HalfShape &shape, HalfValues input, const uint8_t *permutation, uint8_t *payload,
+               uint8_t *metadata) {
+    std::memset(payload, 0, payload_bytes(shape));
+    if (metadata)
+        std::memset(metadata, 0, metadata_bytes(shape));
+    for (uint32_t slot = 0; slot < shape.head_dim; ++slot) {
+        if (slot_bits(shape, slot) == 16)
+            copy_slot(shape, input, permutation, slot, payload);
+        else if (shape.axis == Axis::kChannel)
+            quantize_slot_groups(shape, input, permutation, slot, payload, metadata);
+    }
+    if (shape.axis == Axis::kToken && !shape.is_raw())
+        for (uint32_t token = 0; token < shape.page_tokens; ++token)
+            quantize_token(shape, input, permutation, token, payload, metadata);
+    if (shape.permutes && !shape.is_raw())
+        std::memcpy(metadata + permutation_offset_bytes(shape), permutation, shape.head_dim);
+}
+
+float unpack_value(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata, uint32_t slot,
+                   uint32_t token) {
+    const uint32_t bits = slot_bits(shape, slot);
+    const uint32_t code = read_code(shape, payload, slot, token);
+    if (bits == 16)
+        return half_to_float(static_cast<uint16_t>(code));
+    const Parameters p = read_parameters(shape, metadata, slot, token);
+    return dequantize(code, p.range, p.minimum, bits);
+}
+
+void unpack_half(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata,
+                 const uint8_t *fixed_permutation, uint32_t n_tokens, uint16_t *values, uint64_t token_stride) {
+    for (uint32_t slot = 0; slot < shape.head_dim; ++slot) {
+        uint16_t *column = values + slot_channel(shape, metadata, fixed_permutation, slot);
+        for (uint32_t token = 0; token < n_tokens; ++token) {
+            bool saturated = false;
+            column[token * token_stride] = float_to_half(unpack_value(shape, payload, metadata, slot, token), &saturated);
+        }
+    }
+}
+
+void rank_by_key(HalfValues input, uint32_t head_dim, uint32_t page_tokens, uint32_t n_ranked,
+                 uint8_t *permutation) {
+    float scores[LK_MAX_HEAD_DIM] = {};
+    for (uint32_t token = 0; token < page_tokens; ++token)
+        for (uint32_t c = 0; c < head_dim; ++c)
+            scores[c] += half_to_float(input.values[token * input.token_stride + c] & 0x7FFFu);
+    select_channels(scores, head_dim, n_ranked, permutation);
+}
+
+void rank_by_query_range(HalfValues input, uint32_t head_dim, uint32_t page_tokens,
+                         const uint64_t *query_sums, uint32_t n_ranked, uint8_t *permutation) {
+    float scores[LK_MAX_HEAD_DIM];
+    for (uint32_t c = 0; c < head_dim; ++c) {
+        const Extremes e = extremes(input.values + c, input.token_stride, page_tokens);
+        const float range = half_to_float(e.high) - half_to_float(e.low);
+        scores[c] = static_cast<float>(query_sums[c]) * range;
+    }
+    select_channels(scores, head_dim, n_ranked, permutation);
+}
+
+void shrink_strip(uint32_t *words, uint32_t page_tokens, uint32_t bits) {
+    const uint32_t wide = lane_words(page_tokens, 2 * bits);
+    const uint32_t narrow = wide / 2;
+    // The widest strip, 16 channels x 128 tokens at 8 bits, becomes 512 words.
+    uint32_t merged[LK_STRIP_CHANNELS * LK_MAX_PAGE_TOKENS * 8 / 32];
+    for (uint32_t lane = 0; lane < LK_LANES; ++lane)
+        for (uint32_t w = 0; w < narrow; ++w) {
+            const uint32_t even = shrink_word(words[strip_word_index(wide, lane, 2 * w)], bits);
+            const uint32_t odd = shrink_word(words[strip_word_index(wide, lane, 2 * w + 1)], bits);
+            merged[strip_word_index(narrow, lane, w)] = merge_words(even, odd, bits);
+        }
+    std::memcpy(words, merged, static_cast<size_t>(narrow) * LK_LANES * sizeof(uint32_t));
+}
+
+}  // namespace lk

@@ -1,0 +1,43 @@
+// Rows of pages, as core builds them and backends read them.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_FORMAT_PAGE_H
+#define LK_FORMAT_PAGE_H
+
+#include "format/layout.h"
+
+namespace lk {
+
+enum class Ranking : uint8_t { kNone, kKey, kQueryRange };
+
+// Everything about a half page but its bytes. A cache has a table of these.
+struct HalfClass {
+    HalfShape shape;
+    const uint8_t *permutation;  // [head_dim] fixed slot -> channel; null = identity, or the page's own
+    Ranking ranking;             // how the page's own permutation is chosen
+    uint16_t n_ranked;           // channels that it boosts
+};
+
+// One (layer, KV head) of a row. Addresses are the device's; 0 = absent.
+struct PageEntry {
+    uint64_t key_payload;
+    uint64_t key_metadata;
+    uint64_t value_payload;
+    uint64_t value_metadata;
+    uint16_t key_class;  // index into the cache's table of classes
+    uint16_t value_class;
+    uint32_t reserved;
+};
+static_assert(sizeof(PageEntry) == 40, "rows are counted in the budget");
+
+// Tokens [first_token, first_token + capacity_tokens) of a sequence, for all layers and heads.
+struct PageRow {
+    uint64_t first_token;
+    uint32_t capacity_tokens;
+    uint32_t n_entries;   // sum over layers of KV heads
+    PageEntry *entries;   // [n_entries], layer-major
+};
+
+}  // namespace lk
+
+#endif

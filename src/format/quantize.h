@@ -1,0 +1,53 @@
+// The quantizer, bit for bit (docs/FORMAT.md, "Quantizer"). Inputs are finite FP16 values.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_FORMAT_QUANTIZE_H
+#define LK_FORMAT_QUANTIZE_H
+
+#include "format/fp16.h"
+#include "format/layout.h"
+
+namespace lk {
+
+constexpr uint32_t top_code(uint32_t bits) { return (1u << bits) - 1; }
+// The step of a code is range * step_factor(bits).
+constexpr float step_factor(uint32_t bits) { return 1.0f / static_cast<float>(top_code(bits)); }
+constexpr float half_step_factor(uint32_t bits) { return 1.0f / static_cast<float>(2 * top_code(bits)); }
+
+// Range and minimum of a group as they are stored, and what they stand for.
+struct Parameters {
+    uint16_t range_bits;
+    uint16_t minimum_bits;
+    float range;
+    float minimum;
+};
+
+// Lowest and highest of a group, -0 taken as +0.
+struct Extremes {
+    uint16_t low;
+    uint16_t high;
+};
+Extremes extremes(const uint16_t *values, uint64_t stride, uint32_t n);
+
+Parameters make_parameters(Extremes extremes, Metadata metadata);
+
+// The number of k in 1 .. top_code(bits) with
+//   RN32(value - minimum) >= RN32((2k-1) * range * half_step_factor(bits)); 0 when range is 0.
+uint32_t quantize(float value, const Parameters &parameters, uint32_t bits);
+
+// What a code stands for, every operation rounded to FP32.
+inline float dequantize(uint32_t code, float range, float minimum, uint32_t bits) {
+    const float step = range * step_factor(bits);
+    const float offset = static_cast<float>(code) * step;
+    return minimum + offset;
+}
+
+// One step down the ladder (PM-KVQ, equation 2): a code of 2b bits to b bits, b = 8, 4 or 2. Equals
+// rounding code / (2^b + 1); chains equal the direct mapping.
+constexpr uint32_t shrink_code(uint32_t code, uint32_t bits) {
+    return bits == 8 ? (255 * code + 32895) >> 16 : bits == 4 ? (15 * code + 135) >> 8 : (3 * code + 9) >> 4;
+}
+
+}  // namespace lk
+
+#endif
