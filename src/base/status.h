@@ -1,0 +1,32 @@
+// Error sentences: the one way a call of lowkey fails.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BASE_STATUS_H
+#define LK_BASE_STATUS_H
+
+#include <lowkey/base.h>
+
+namespace lk {
+
+// Store this thread's last error sentence (printf form) and return status.
+lk_status fail(lk_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// This thread's last sentence; "" before any failure.
+const char *last_sentence();
+
+// Copy a caller's struct over defaults that *dst already holds. A shorter, older struct
+// leaves the tail at its defaults; a longer, newer one is accepted only when every byte we
+// do not know is zero. oldest is the size of the first published layout.
+lk_status import_struct(void *dst, size_t dst_bytes, size_t oldest, const void *src,
+                        const char *name);
+
+// Check the size of a struct that the caller wants filled, and zero it. The size field is set.
+lk_status init_struct(void *dst, size_t caller_bytes, size_t our_bytes, const char *name);
+
+// Copy our filled struct (size first) into the caller's, as far as the caller's size goes.
+lk_status export_struct(void *dst, const void *src, size_t our_bytes, size_t oldest,
+                        const char *name);
+
+}  // namespace lk
+
+#endif
