@@ -1,0 +1,128 @@
+// What a cache allocates for a plan, and when: the rules that core follows and that bytes.cpp
+// replays. Both call these functions, so a size query and a cache cannot differ.
+//
+// Rows. A sequence is a list of rows: first its sink rows (16 bits for good), then page rows of
+// page_tokens tokens. A row holds a K half and a V half for every entry, that is every
+// (layer, KV head). A half is a payload slot, and a metadata slot where HalfSlots says so.
+//
+// Slots. Slots of one size come from extents of LK_EXTENT_BYTES that serve this size alone; an
+// extent is given back when its last slot is. In use are, over the distinct slot sizes,
+// ceil(slots in use / slots_per_extent(size)) extents.
+//
+// A step. At its begin, with L committed tokens:
+//   1. for each sequence of the step, for each page row that is_due(L) and still at 16 bits, in
+//      ascending order, for each entry: allocate the packed slots (K payload, K metadata, V
+//      payload, V metadata), pack, free the entry's 16-bit payload slots. Raw halves stay, and a
+//      metadata slot that a 16-bit half already has is kept and not allocated again.
+//   2. for each sequence, its n new tokens' rows: rows that packs_directly() get packed slots
+//      (raw halves the 16-bit ones), all others 16-bit slots.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_PLAN_FOOTPRINT_H
+#define LK_PLAN_FOOTPRINT_H
+
+#include <lowkey/step.h>
+
+#include "plan/plan.h"
+
+namespace lk {
+
+// Tables: what a sequence, a row and an entry of a row take on the host or the device.
+constexpr uint64_t kSequenceBytes = 256;  // for each of max_sequences, from the start
+constexpr uint64_t kRowBytes = 128;
+constexpr uint64_t kEntryBytes = 40;
+
+constexpr uint64_t slots_per_extent(uint64_t slot) { return LK_EXTENT_BYTES / slot; }
+
+// Rows. A sink row is at most a page long, so a 16-bit half is at most 64 KiB.
+inline uint64_t sink_rows(const Plan &plan) { return ceil_div(plan.sink_tokens, plan.page_tokens); }
+inline bool is_sink_row(const Plan &plan, uint64_t row) { return row < sink_rows(plan); }
+// First token of a row.
+inline uint64_t row_first(const Plan &plan, uint64_t row) {
+    const uint64_t sinks = sink_rows(plan);
+    return row < sinks ? row * plan.page_tokens
+                       : plan.sink_tokens + (row - sinks) * plan.page_tokens;
+}
+// Tokens that a row can hold: a multiple of 16.
+inline uint32_t row_capacity(const Plan &plan, uint64_t row) {
+    return static_cast<uint32_t>(row_first(plan, row + 1) - row_first(plan, row));
+}
+inline uint64_t row_of_token(const Plan &plan, uint64_t token) {
+    return token < plan.sink_tokens
+               ? token / plan.page_tokens
+               : sink_rows(plan) + (token - plan.sink_tokens) / plan.page_tokens;
+}
+// Rows of a sequence of `length` tokens.
+inline uint64_t row_count(const Plan &plan, uint64_t length) {
+    return length ? row_of_token(plan, length - 1) + 1 : 0;
+}
+
+// Rows [0, due_rows) of a sequence of `length` tokens have left the recent window or are sinks.
+inline uint64_t due_rows(const Plan &plan, uint64_t length) {
+    const uint64_t kept = static_cast<uint64_t>(plan.sink_tokens) + plan.window_tokens;
+    return sink_rows(plan) + (length > kept ? (length - kept) / plan.page_tokens : 0);
+}
+// A page row is packed by the first step that begins with all its tokens and window_tokens more.
+inline bool is_due(const Plan &plan, uint64_t row, uint64_t length) {
+    return !is_sink_row(plan, row) && row < due_rows(plan, length);
+}
+// Does a step of n_new tokens on `length` committed ones write this row at its packed width at
+// once? Only steps that cannot be partly dropped do, and only rows with none of the committed.
+inline bool packs_directly(const Plan &plan, uint64_t row, uint64_t length, uint64_t n_new) {
+    return n_new > LK_DRAFT_TOKENS && row_first(plan, row) >= length &&
+           is_due(plan, row, length + n_new);
+}
+
+// Slot sizes in bytes of one half of an entry in a page row; 0 = no such slot.
+struct HalfSlots {
+    uint64_t recent_payload;   // at 16 bits
+    uint64_t recent_metadata;  // of a half that may leave 16 bits in place: the layer has a ladder
+    uint64_t packed_payload;   // 0 when raw
+    uint64_t packed_metadata;  // 0 when raw; already there when recent_metadata is not 0
+};
+HalfSlots key_slots(const Plan &plan, uint32_t layer, uint32_t head);
+HalfSlots value_slots(const Plan &plan, uint32_t layer, uint32_t head);
+// Slot size of one half, K or V, of a layer's entry in a sink row.
+inline uint64_t sink_slot(const Plan &plan, uint32_t layer, uint64_t row) {
+    return slot_bytes(payload_bytes(
+        raw_shape(Side::kKey, plan.layers[layer].geometry.head_dim, row_capacity(plan, row))));
+}
+
+inline uint64_t row_bytes(const Plan &plan) { return kRowBytes + plan.n_entries() * kEntryBytes; }
+
+// Bytes of FP16 staging per new token of a step: K and V of the widest layer.
+inline uint64_t staging_bytes(const Plan &plan) {
+    uint64_t widest = 0;
+    for (const LayerPlan &layer : plan.layers) {
+        const uint64_t width =
+            static_cast<uint64_t>(layer.geometry.n_kv_heads) * layer.geometry.head_dim;
+        widest = width > widest ? width : widest;
+    }
+    return widest * 2 * 2;
+}
+inline uint64_t workspace_bytes(const Plan &plan, uint64_t max_step_tokens) {
+    return round_up(max_step_tokens * staging_bytes(plan), LK_SLOT_ALIGN);
+}
+
+// Sums of |Q| that LK_SCORE_QUERY_RANGE keeps: u64 [1 + score_slots][head_dim] per entry that
+// ranks by them: the sum up to the last packed row, and those of the rows not packed yet.
+inline uint64_t score_slots(const Plan &plan) {
+    return ceil_div(plan.window_tokens, plan.page_tokens) + 3;
+}
+inline bool ranks_by_queries(const KeyClass &key) {
+    return key.boost_slots && key.boost_score == LK_SCORE_QUERY_RANGE;
+}
+inline uint64_t score_entry_bytes(const Plan &plan, uint32_t head_dim) {
+    return static_cast<uint64_t>(head_dim) * 8 * (1 + score_slots(plan));
+}
+// Of one sequence, allocated with it.
+uint64_t score_bytes(const Plan &plan);
+
+// Counted from lk_cache_create() on.
+inline uint64_t fixed_bytes(const Plan &plan, uint64_t max_sequences, uint64_t max_step_tokens) {
+    return workspace_bytes(plan, max_step_tokens) + max_sequences * kSequenceBytes;
+}
+
+}  // namespace lk
+
+#endif

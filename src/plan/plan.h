@@ -1,0 +1,179 @@
+// The quantization plan as the library holds it, and what it resolves to.
+//
+// Everything that turns a rule into widths, slots and bytes is here and in footprint.h; core and
+// the backends only follow what resolve_key() and resolve_value() say.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_PLAN_PLAN_H
+#define LK_PLAN_PLAN_H
+
+#include <lowkey/plan.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "format/layout.h"
+
+namespace lk {
+
+constexpr uint32_t kMaxLayers = 1024;
+constexpr uint32_t kMaxKvHeads = 1024;
+constexpr uint32_t kMaxQueryGroup = 16;
+constexpr uint32_t kMaxSinkTokens = 1024;
+constexpr uint32_t kMaxWindowTokens = 65536;
+constexpr uint32_t kMaxRungs = 4;
+constexpr uint32_t kMaxNameBytes = 63;
+constexpr uint32_t kNoClasses = UINT32_MAX;
+constexpr uint32_t kNoRung = 0;  // the layer has no ladder
+
+// Keys of a KV head, as lk_key_rule. The static classes are bytes of Plan::classes.
+struct KeyRule {
+    uint8_t bits = 16;
+    uint8_t boost_bits = 0;
+    uint8_t axis = LK_AXIS_CHANNEL;
+    uint8_t boost_score = 0;
+    uint16_t group = 0;           // 0 = the whole page or head
+    uint16_t boost_channels = 0;  // as set; boost_count() rounds it
+    uint8_t has_classes = 0;
+    uint32_t classes = kNoClasses;  // offset of [head_dim] bytes once a head has had classes
+};
+
+struct ValueRule {
+    uint8_t bits = 16;
+    uint16_t group = 0;  // 0 = head
+};
+
+struct LayerPlan {
+    lk_layer geometry;    // size of this build, sink_logits NULL
+    uint32_t first_head;  // in Plan::keys and Plan::values
+    Metadata metadata;
+    uint8_t rungs[kMaxRungs];  // descending
+    uint8_t n_rungs;           // 0 = no ladder
+    uint8_t rung;              // kNoRung without a ladder
+};
+
+// Grows from the allocator it is made with. Not copied but by copy_plan().
+struct Plan {
+    explicit Plan(const Allocator &allocator = default_allocator())
+        : layers(allocator), keys(allocator), values(allocator), classes(allocator) {}
+
+    char name[kMaxNameBytes + 1] = {};
+    uint32_t page_tokens = 128;
+    uint32_t run_tokens = 128;
+    uint32_t sink_tokens = 0;
+    uint32_t window_tokens = 0;
+    Array<LayerPlan> layers;
+    Array<KeyRule> keys;      // one per (layer, KV head), layer by layer
+    Array<ValueRule> values;  // likewise
+    Array<uint8_t> classes;
+
+    // (layer, KV head) pairs: the entries of a row of pages.
+    uint64_t n_entries() const { return keys.size(); }
+    const KeyRule &key(uint32_t layer, uint32_t head) const {
+        return keys[layers[layer].first_head + head];
+    }
+    const ValueRule &value(uint32_t layer, uint32_t head) const {
+        return values[layers[layer].first_head + head];
+    }
+    // [head_dim] static classes of a head, null without.
+    const uint8_t *channel_bits(uint32_t layer, uint32_t head) const {
+        const KeyRule &rule = key(layer, head);
+        return rule.has_classes ? classes.data() + rule.classes : nullptr;
+    }
+};
+
+// Keys of a (layer, KV head) in a packed page, at the layer's rung.
+struct KeyClass {
+    HalfShape shape;       // the raw shape of a page when every channel is at 16 bits
+    bool raw;              // never leaves its 16-bit page
+    uint16_t boost_slots;  // the first slots of a page, given to the channels that it ranks
+                           // highest; 0 without boost (shape.permutes is 0 then)
+    lk_score boost_score;  // 0 without boost
+    bool has_permutation;  // of static classes; false = slot s holds channel s
+    uint8_t permutation[LK_MAX_HEAD_DIM];  // [head_dim] slot -> channel; identity without classes
+};
+struct ValueClass {
+    HalfShape shape;
+    bool raw;
+};
+
+// The width of a channel of class `bits` in a packed page of a layer at `rung`: the one place
+// where ladder and classes meet (docs/PLAN.md).
+constexpr uint32_t channel_width(uint32_t bits, uint32_t rung) {
+    if (rung == kNoRung)
+        return bits;
+    if (rung == 16)
+        return 16;
+    return bits >= 4 && bits > rung ? rung : bits;
+}
+// Of a channel that a page boosts: never below the channels that it does not.
+constexpr uint32_t boost_width(const KeyRule &rule, uint32_t rung) {
+    const uint32_t ordinary = channel_width(rule.bits, rung);
+    const uint32_t boosted = rule.boost_channels ? channel_width(rule.boost_bits, rung) : ordinary;
+    return boosted > ordinary ? boosted : ordinary;
+}
+constexpr uint32_t boost_count(const KeyRule &rule) {
+    return static_cast<uint32_t>(round_up(rule.boost_channels, LK_STRIP_CHANNELS));
+}
+
+// For a plan that validate_plan() accepts. resolve_*() take the layer's own rung.
+void resolve_key(const Plan &plan, uint32_t layer, uint32_t head, KeyClass *out);
+void resolve_value(const Plan &plan, uint32_t layer, uint32_t head, ValueClass *out);
+void resolve_key_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t rung, KeyClass *out);
+void resolve_value_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t rung,
+                      ValueClass *out);
+
+// XXH3 (64 bits, seed 0) of the geometry's canonical bytes (docs/PLAN.md).
+uint64_t geometry_hash(const Plan &plan);
+
+// Check a caller's geometry and copy its layers, sink_logits pointers included.
+lk_status import_geometry(const lk_geometry *geometry, Array<lk_layer> *layers);
+// Why a layer of a model has no meaning, with the member's name; null when it has one.
+struct LayerFault {
+    const char *member;
+    const char *rule;  // what must hold
+    double value;
+};
+bool layer_fault(const lk_layer &layer, LayerFault *fault);
+
+// Give an empty plan its layers, all rules at 16 bits. LK_E_NOMEM.
+lk_status set_layers(Plan *plan, const Array<lk_layer> &layers);
+bool copy_plan(const Plan &from, Plan *to);
+
+// LK_E_ARGUMENT; the sentence names the JSON path of what has no meaning.
+lk_status validate_plan(const Plan &plan);
+// LK_E_MISMATCH; the sentence names the first difference.
+lk_status compare_geometry(const Plan &plan, const Array<lk_layer> &layers);
+
+// What each setter checks and does, used by the C interface and by the JSON reader alike.
+lk_status check_key_rule(const lk_key_rule &rule);
+lk_status check_value_rule(const lk_value_rule &rule);
+lk_status check_metadata(lk_metadata metadata);
+lk_status check_pages(uint32_t page_tokens, uint32_t run_tokens);
+lk_status check_recent(uint32_t sink_tokens, uint32_t window_tokens);
+lk_status check_ladder(const uint8_t *rungs, uint32_t n_rungs, uint32_t rung);
+lk_status check_name(const char *name);
+lk_status set_key(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_key_rule &rule);
+lk_status set_value(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_value_rule &rule);
+lk_status set_metadata(Plan *plan, uint32_t layer, lk_metadata metadata);
+lk_status set_ladder(Plan *plan, uint32_t layer, const uint8_t *rungs, uint32_t n_rungs,
+                     uint32_t rung);
+void set_pages(Plan *plan, uint32_t page_tokens, uint32_t run_tokens);
+lk_status set_preset(Plan *plan, const char *name);
+void key_rule_of(const Plan &plan, uint32_t layer, uint32_t kv_head, lk_key_rule *out);
+void value_rule_of(const Plan &plan, uint32_t layer, uint32_t kv_head, lk_value_rule *out);
+
+// Bytes (bytes.cpp) and text (json.cpp) of a validated plan.
+lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
+                     uint32_t step_tokens, lk_plan_size *out);
+lk_status plan_to_json(const Plan &plan, char *buffer, size_t capacity_bytes, size_t *needed_bytes);
+lk_status plan_from_json(const char *text, size_t text_bytes, Plan *out);
+
+}  // namespace lk
+
+// The public handle. Core embeds one to answer lk_cache_plan().
+struct lk_plan {
+    explicit lk_plan(const lk::Allocator &allocator = lk::default_allocator()) : model(allocator) {}
+    lk::Plan model;
+};
+
+#endif
