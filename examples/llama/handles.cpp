@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "handles.h"
+
+namespace llama {
+
+std::string last_sentence() {
+    char sentence[1024] = "";
+    if (lk_last_error(sentence, sizeof sentence, nullptr) != LK_OK)
+        return "unknown error";
+    return sentence;
+}
+
+void check(lk_status status) {
+    if (status == LK_OK)
+        return;
+    throw Error(last_sentence() + " (" + lk_status_name(status) + ")");
+}
+
+Geometry::Geometry(std::uint32_t n_layers, std::uint32_t n_query_heads, std::uint32_t n_kv_heads,
+                   std::uint32_t head_dim) {
+    lk_layer layer = initialised(lk_layer_init);
+    layer.n_query_heads = n_query_heads;
+    layer.n_kv_heads = n_kv_heads;
+    layer.head_dim = head_dim;
+    layers_.assign(n_layers == 0 ? 1 : n_layers, layer);
+}
+
+lk_geometry Geometry::view() const {
+    lk_geometry geometry = initialised(lk_geometry_init);
+    geometry.n_layers = n_layers();
+    geometry.layers = layers_.data();
+    return geometry;
+}
+
+ContextHandle open_context(lk_backend backend, std::uint32_t n_threads, std::uint32_t cpu_mask) {
+    lk_context_desc desc = initialised(lk_context_desc_init);
+    desc.backend = backend;
+    desc.n_threads = n_threads;
+    desc.cpu_mask = cpu_mask;
+    lk_context *context = nullptr;
+    check(lk_context_open(&desc, LK_ABI_VERSION, &context));
+    return ContextHandle(context);
+}
+
+PlanHandle make_preset(const std::string &name, const Geometry &geometry) {
+    const lk_geometry view = geometry.view();
+    lk_plan *plan = nullptr;
+    check(lk_plan_preset(name.c_str(), &view, &plan));
+    return PlanHandle(plan);
+}
+
+lk_tensor host_tensor(float *data, std::uint32_t n_heads, std::uint32_t head_dim) {
+    lk_tensor tensor = initialised(lk_tensor_init);
+    tensor.dtype = LK_F32;
+    tensor.memory = LK_MEMORY_HOST;
+    tensor.data = data;
+    tensor.token_stride = std::int64_t{n_heads} * head_dim;
+    tensor.head_stride = head_dim;
+    return tensor;
+}
+
+}  // namespace llama

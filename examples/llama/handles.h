@@ -1,0 +1,64 @@
+// Owners of lowkey's handles, and statuses as exceptions.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LLAMA_HANDLES_H
+#define LLAMA_HANDLES_H
+
+#include <lowkey/lowkey.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "safetensors.h"
+
+namespace llama {
+
+// Throws Error with the library's sentence unless status is LK_OK.
+void check(lk_status status);
+std::string last_sentence();
+
+struct CloseContext {
+    void operator()(lk_context *context) const { (void)lk_context_close(&context); }
+};
+struct DestroyPlan {
+    void operator()(lk_plan *plan) const { lk_plan_destroy(&plan); }
+};
+struct DestroyCache {
+    void operator()(lk_cache *cache) const { lk_cache_destroy(&cache); }
+};
+using ContextHandle = std::unique_ptr<lk_context, CloseContext>;
+using PlanHandle = std::unique_ptr<lk_plan, DestroyPlan>;
+using CacheHandle = std::unique_ptr<lk_cache, DestroyCache>;
+
+// A geometry with its layers.
+class Geometry {
+  public:
+    Geometry(std::uint32_t n_layers, std::uint32_t n_query_heads, std::uint32_t n_kv_heads,
+             std::uint32_t head_dim);
+    lk_geometry view() const;  // valid as long as this object
+    const lk_layer &layer() const { return layers_.front(); }
+    std::uint32_t n_layers() const { return static_cast<std::uint32_t>(layers_.size()); }
+
+  private:
+    std::vector<lk_layer> layers_;
+};
+
+// n_threads 0 = all; cpu_mask LK_CPU_* bits
+ContextHandle open_context(lk_backend backend, std::uint32_t n_threads, std::uint32_t cpu_mask);
+PlanHandle make_preset(const std::string &name, const Geometry &geometry);
+
+template <typename T>
+T initialised(lk_status (*init)(T *, std::size_t)) {
+    T value;
+    check(init(&value, sizeof value));
+    return value;
+}
+
+// A host tensor [n_tokens][n_heads][head_dim] of floats without gaps.
+lk_tensor host_tensor(float *data, std::uint32_t n_heads, std::uint32_t head_dim);
+
+}  // namespace llama
+
+#endif

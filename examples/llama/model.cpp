@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace llama {
+namespace {
+
+constexpr std::size_t kRowsPerTask = 64;
+constexpr double kLargestExtent = 1 << 20;
+
+double number(const SafetensorsFile &file, const std::string &key) {
+    const auto found = file.metadata().find(key);
+    if (found == file.metadata().end())
+        throw Error("the model's metadata has no " + key);
+    try {
+        return std::stod(found->second);
+    } catch (const std::exception &) {
+        throw Error("the model's metadata has the bad " + key + " \"" + found->second + "\"");
+    }
+}
+
+std::uint32_t extent(const SafetensorsFile &file, const std::string &key) {
+    const double value = number(file, key);
+    if (!(value >= 1 && value <= kLargestExtent) || value != std::floor(value)) {
+        throw Error("the model's metadata has a " + key + " out of range");
+    }
+    return static_cast<std::uint32_t>(value);
+}
+
+std::vector<float> read_floats(const SafetensorsFile &file, const std::string &name,
+                               std::initializer_list<std::uint64_t> shape) {
+    const Tensor &tensor = file.at(name);
+    if (!std::equal(shape.begin(), shape.end(), tensor.shape.begin(), tensor.shape.end())) {
+        throw Error("tensor \"" + name + "\" does not have the shape that the metadata states");
+    }
+    return to_floats(tensor);
+}
+
+Linear read_linear(const SafetensorsFile &file, const std::string &name, std::size_t n_out,
+                   std::size_t n_in, bool has_bias) {
+    std::vector<float> bias;
+    if (has_bias)
+        bias = read_floats(file, name + ".bias", {n_out});
+    return Linear(n_out, n_in, read_floats(file, name + ".weight", {n_out, n_in}), std::move(bias));
+}
+
+}  // namespace
+
+Model::Model(const std::string &path, unsigned n_threads) : workers_(n_threads) {
+    const SafetensorsFile file(path);
+    read_config(file);
+    embeddings_ =
+        read_floats(file, "model.embed_tokens.weight", {config_.n_vocabulary, config_.width});
+    for (std::uint32_t i = 0; i < config_.n_layers; ++i)
+        layers_.push_back(read_layer(file, i));
+    final_norm_ = read_floats(file, "model.norm.weight", {config_.width});
+    head_ = read_linear(file, "lm_head", config_.n_vocabulary, config_.width, false);
+}
+
+void Model::read_config(const SafetensorsFile &file) {
+    config_.n_vocabulary = extent(file, "vocab_size");
+    config_.width = extent(file, "hidden_size");
+    config_.n_layers = extent(file, "num_hidden_layers");
+    config_.n_query_heads = extent(file, "num_attention_heads");
+    config_.n_kv_heads = extent(file, "num_key_value_heads");
+    config_.head_dim = extent(file, "head_dim");
+    config_.hidden = extent(file, "intermediate_size");
+    config_.max_tokens = extent(file, "max_position_embeddings");
+    config_.norm_epsilon = number(file, "rms_norm_eps");
+    config_.rope_theta = number(file, "rope_theta");
+    if (config_.n_vocabulary != 256)
+        throw Error("the model's vocabulary is not the 256 bytes");
+    if (config_.head_dim % 2 != 0)
+        throw Error("the model's head_dim is odd");
+}
+
+Model::Layer Model::read_layer(const SafetensorsFile &file, std::uint32_t index) const {
+    const std::string name = "model.layers." + std::to_string(index) + ".";
+    const std::size_t q_width = std::size_t{config_.n_query_heads} * config_.head_dim;
+    const std::size_t kv_width = std::size_t{config_.n_kv_heads} * config_.head_dim;
+    const std::size_t width = config_.width;
+    Layer layer;
+    layer.input_norm = read_floats(file, name + "input_layernorm.weight", {width});
+    layer.mlp_norm = read_floats(file, name + "post_attention_layernorm.weight", {width});
+    layer.q = read_linear(file, name + "self_attn.q_proj", q_width, width, true);
+    layer.k = read_linear(file, name + "self_attn.k_proj", kv_width, width, true);
+    layer.v = read_linear(file, name + "self_attn.v_proj", kv_width, width, false);
+    layer.o = read_linear(file, name + "self_attn.o_proj", width, q_width, false);
+    layer.gate = read_linear(file, name + "mlp.gate_proj", config_.hidden, width, false);
+    layer.up = read_linear(file, name + "mlp.up_proj", config_.hidden, width, false);
+    layer.down = read_linear(file, name + "mlp.down_proj", width, config_.hidden, false);
+    return layer;
+}
+
+void Model::extend_rope(std::size_t n_positions) {
+    const std::size_t half = config_.head_dim / 2;
+    std::size_t position = cos_.size() / half;
+    for (; position < n_positions; ++position) {
+        for (std::size_t i = 0; i < half; ++i) {
+            const double frequency =
+                std::pow(config_.rope_theta, -static_cast<double>(i) / static_cast<double>(half));
+            const double angle = static_cast<double>(position) * frequency;
+            cos_.push_back(static_cast<float>(std::cos(angle)));
+            sin_.push_back(static_cast<float>(std::sin(angle)));
+        }
+    }
+}
+
+// Rotates the pairs (i, i + head_dim / 2) of every head.
+void Model::rotate(float *x, std::size_t n_tokens, std::size_t n_heads,
+                   std::size_t first_position) {
+    const std::size_t half = config_.head_dim / 2;
+    for (std::size_t t = 0; t < n_tokens; ++t) {
+        const float *cosine = cos_.data() + (first_position + t) * half;
+        const float *sine = sin_.data() + (first_position + t) * half;
+        for (std::size_t h = 0; h < n_heads; ++h) {
+            float *low = x + (t * n_heads + h) * 2 * half;
+            float *high = low + half;
+            for (std::size_t i = 0; i < half; ++i) {
+                const float a = low[i], b = high[i];
+                low[i] = a * cosine[i] - b * sine[i];
+                high[i] = b * cosine[i] + a * sine[i];
+            }
+        }
+    }
+}
+
+void Model::normalise(const float *x, const std::vector<float> &weight, float *y,
+                      std::size_t n_tokens) {
+    const std::size_t width = weight.size();
+    for (std::size_t t = 0; t < n_tokens; ++t) {
+        const float *in = x + t * width;
+        double squares = 0;
+        for (std::size_t i = 0; i < width; ++i)
+            squares += double{in[i]} * double{in[i]};
+        const float scale = static_cast<float>(
+            1.0 / std::sqrt(squares / static_cast<double>(width) + config_.norm_epsilon));
+        for (std::size_t i = 0; i < width; ++i)
+            y[t * width + i] = in[i] * scale * weight[i];
+    }
+}
+
+void Model::add_to_stream(std::size_t n_tokens) {
+    for (std::size_t i = 0; i < n_tokens * config_.width; ++i)
+        scratch_.x[i] += scratch_.y[i];
+}
+
+void Model::attend_block(std::uint32_t index, std::size_t n_tokens, std::size_t first_position,
+                         const Attention &attention) {
+    const Layer &layer = layers_[index];
+    Scratch &s = scratch_;
+    normalise(s.x.data(), layer.input_norm, s.y.data(), n_tokens);
+    layer.q.apply(s.y.data(), n_tokens, s.q.data(), workers_);
+    layer.k.apply(s.y.data(), n_tokens, s.k.data(), workers_);
+    layer.v.apply(s.y.data(), n_tokens, s.v.data(), workers_);
+    rotate(s.q.data(), n_tokens, config_.n_query_heads, first_position);
+    rotate(s.k.data(), n_tokens, config_.n_kv_heads, first_position);
+    attention(index, static_cast<std::uint32_t>(n_tokens), s.q.data(), s.k.data(), s.v.data(),
+              s.heads.data());
+    layer.o.apply(s.heads.data(), n_tokens, s.y.data(), workers_);
+    add_to_stream(n_tokens);
+}
+
+void Model::mlp_block(const Layer &layer, std::size_t n_tokens) {
+    Scratch &s = scratch_;
+    normalise(s.x.data(), layer.mlp_norm, s.y.data(), n_tokens);
+    layer.gate.apply(s.y.data(), n_tokens, s.gate.data(), workers_);
+    layer.up.apply(s.y.data(), n_tokens, s.up.data(), workers_);
+    const std::size_t n_tasks = (n_tokens + kRowsPerTask - 1) / kRowsPerTask;
+    workers_.each(n_tasks, [&](std::size_t task) {
+        const std::size_t first = task * kRowsPerTask * config_.hidden;
+        const std::size_t last =
+            std::min(first + kRowsPerTask * config_.hidden, n_tokens * config_.hidden);
+        for (std::size_t i = first; i < last; ++i) {
+            s.gate[i] = s.gate[i] / (1.0f + std::exp(-s.gate[i])) * s.up[i];
+        }
+    });
+    layer.down.apply(s.gate.data(), n_tokens, s.y.data(), workers_);
+    add_to_stream(n_tokens);
+}
+
+std::vector<float> Model::forward(const Tokens &tokens, std::size_t first_position,
+                                  std::size_t first_row, const Attention &attention) {
+    const std::size_t n = tokens.size();
+    const std::size_t width = config_.width;
+    if (n == 0 || first_row > n)
+        throw Error("a step needs at least one token");
+    extend_rope(first_position + n);
+    const auto grow = [](std::vector<float> &v, std::size_t size) {
+        if (v.size() < size)
+            v.resize(size);
+    };
+    Scratch &s = scratch_;
+    grow(s.x, n * width);
+    grow(s.y, n * width);
+    grow(s.q, n * layers_[0].q.n_out());
+    grow(s.heads, n * layers_[0].q.n_out());
+    grow(s.k, n * layers_[0].k.n_out());
+    grow(s.v, n * layers_[0].k.n_out());
+    grow(s.gate, n * config_.hidden);
+    grow(s.up, n * config_.hidden);
+    for (std::size_t t = 0; t < n; ++t) {
+        std::copy_n(embeddings_.begin() + static_cast<std::ptrdiff_t>(tokens[t] * width), width,
+                    s.x.begin() + static_cast<std::ptrdiff_t>(t * width));
+    }
+    for (std::uint32_t l = 0; l < config_.n_layers; ++l) {
+        attend_block(l, n, first_position, attention);
+        mlp_block(layers_[l], n);
+    }
+    const std::size_t n_rows = n - first_row;
+    std::vector<float> logits(n_rows * config_.n_vocabulary);
+    normalise(s.x.data() + first_row * width, final_norm_, s.y.data(), n_rows);
+    head_.apply(s.y.data(), n_rows, logits.data(), workers_);
+    return logits;
+}
+
+Token arg_max(const float *row, std::size_t n) {
+    return static_cast<Token>(std::max_element(row, row + n) - row);
+}
+
+}  // namespace llama

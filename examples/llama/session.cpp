@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "session.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace llama {
+namespace {
+
+constexpr std::uint64_t kSlabBytes = 4u << 20;
+
+// One step's worth of 16-bit pages lives beside the packed ones while it is attended.
+std::uint64_t budget_bytes(const lk_plan *plan, std::uint64_t n_tokens, std::uint32_t step_tokens) {
+    lk_plan_size size = initialised(lk_plan_size_init);
+    check(lk_plan_bytes(plan, n_tokens + step_tokens, 1, step_tokens, &size));
+    return size.cache_bytes + size.fp16_bytes + 2 * kSlabBytes;
+}
+
+// Row r predicts target[r].
+void add_rows(Score &score, const std::vector<float> &logits, std::size_t n_vocabulary,
+              const Token *target, std::size_t n_rows) {
+    for (std::size_t r = 0; r < n_rows; ++r) {
+        const float *row = logits.data() + r * n_vocabulary;
+        const double top = *std::max_element(row, row + n_vocabulary);
+        double sum = 0;
+        for (std::size_t i = 0; i < n_vocabulary; ++i)
+            sum += std::exp(double{row[i]} - top);
+        score.bits += (top + std::log(sum) - double{row[target[r]]}) / std::log(2.0);
+        score.n_right += arg_max(row, n_vocabulary) == target[r];
+        ++score.n_tokens;
+    }
+}
+
+}  // namespace
+
+Session::Session(lk_context *context, Model &model, const lk_plan *plan, std::uint64_t max_tokens,
+                 std::uint32_t max_step_tokens)
+    : model_(model) {
+    const Config &c = model.config();
+    const Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
+    const lk_geometry view = geometry.view();
+    lk_cache_desc desc = initialised(lk_cache_desc_init);
+    desc.max_step_tokens = max_step_tokens;
+    desc.budget_bytes = budget_bytes(plan, max_tokens, max_step_tokens);
+    desc.slab_bytes = kSlabBytes;
+    lk_cache *cache = nullptr;
+    check(lk_cache_create(context, &view, plan, &desc, &cache));
+    cache_.reset(cache);
+    check(lk_sequence_add(cache, &id_));
+}
+
+void Session::begin(std::size_t n_tokens) {
+    const std::uint32_t count = static_cast<std::uint32_t>(n_tokens);
+    check(lk_step_begin(cache_.get(), nullptr, 1, &id_, &count, nullptr));
+}
+
+void Session::append(std::uint32_t layer, float *k, float *v) {
+    const Config &c = model_.config();
+    const lk_tensor keys = host_tensor(k, c.n_kv_heads, c.head_dim);
+    const lk_tensor values = host_tensor(v, c.n_kv_heads, c.head_dim);
+    check(lk_append(cache_.get(), layer, &keys, &values));
+}
+
+void Session::attend(std::uint32_t layer, float *q, float *out) {
+    const Config &c = model_.config();
+    const lk_tensor queries = host_tensor(q, c.n_query_heads, c.head_dim);
+    const lk_tensor outputs = host_tensor(out, c.n_query_heads, c.head_dim);
+    check(lk_attend(cache_.get(), layer, &queries, &outputs, nullptr));
+}
+
+Attention Session::attention() {
+    return [this](std::uint32_t layer, std::uint32_t, float *q, float *k, float *v, float *out) {
+        append(layer, k, v);
+        attend(layer, q, out);
+    };
+}
+
+// One step up to, but not including, its commit or discard.
+std::vector<float> Session::run(const Tokens &tokens, std::size_t first_row) {
+    const std::uint64_t position = length();
+    begin(tokens.size());
+    try {
+        return model_.forward(tokens, static_cast<std::size_t>(position), first_row, attention());
+    } catch (...) {
+        (void)lk_step_discard(cache_.get());
+        throw;
+    }
+}
+
+std::vector<float> Session::feed(const Tokens &tokens) {
+    std::vector<float> logits = run(tokens, tokens.size() - 1);
+    check(lk_step_commit(cache_.get(), nullptr));
+    return logits;
+}
+
+void Session::prefill(const std::vector<Session *> &sessions, const Tokens &tokens) {
+    Session &first = *sessions.front();
+    try {
+        for (Session *session : sessions)
+            session->begin(tokens.size());
+        (void)first.model_.forward(
+            tokens, 0, tokens.size() - 1,
+            [&](std::uint32_t layer, std::uint32_t, float *q, float *k, float *v, float *out) {
+                for (Session *session : sessions)
+                    session->append(layer, k, v);
+                first.attend(layer, q, out);
+            });
+    } catch (...) {
+        for (Session *session : sessions)
+            (void)lk_step_discard(session->cache_.get());
+        throw;
+    }
+    for (Session *session : sessions)
+        check(lk_step_commit(session->cache_.get(), nullptr));
+}
+
+Tokens Session::generate(const Tokens &prompt, std::size_t limit, int stop) {
+    Tokens made;
+    std::vector<float> logits = feed(prompt);
+    while (made.size() < limit) {
+        made.push_back(arg_max(logits.data(), logits.size()));
+        if (made.back() == stop || made.size() == limit)
+            break;
+        logits = feed({made.back()});
+    }
+    return made;
+}
+
+std::vector<float> Session::provisional(const Tokens &tokens) {
+    std::vector<float> logits = run(tokens, 0);
+    check(lk_step_discard(cache_.get()));
+    return logits;
+}
+
+Score Session::score(const Tokens &prompt, const Tokens &answer) {
+    Tokens step = prompt;
+    step.insert(step.end(), answer.begin(), answer.end() - 1);
+    const std::vector<float> logits = run(step, prompt.size() - 1);
+    check(lk_step_discard(cache_.get()));
+    Score score;
+    add_rows(score, logits, model_.config().n_vocabulary, answer.data(), answer.size());
+    return score;
+}
+
+Score Session::score_kept(const Tokens &prompt, const Tokens &answer, std::size_t step_tokens) {
+    Tokens all = prompt;
+    all.insert(all.end(), answer.begin(), answer.end());
+    Score score;
+    for (std::size_t first = 0; first + 1 < all.size(); first += step_tokens) {
+        const std::size_t last = std::min(first + step_tokens, all.size() - 1);
+        const auto begin = all.begin();
+        const Tokens step(begin + static_cast<std::ptrdiff_t>(first),
+                          begin + static_cast<std::ptrdiff_t>(last));
+        const std::size_t scored = std::clamp(prompt.size() - 1, first, last);
+        const std::vector<float> logits = run(step, scored - first);
+        check(lk_step_commit(cache_.get(), nullptr));
+        add_rows(score, logits, model_.config().n_vocabulary, all.data() + scored + 1,
+                 last - scored);
+    }
+    return score;
+}
+
+void Session::settle() {
+    begin(1);
+    check(lk_step_discard(cache_.get()));
+}
+
+void Session::truncate(std::uint64_t n_tokens) {
+    check(lk_sequence_truncate(cache_.get(), id_, n_tokens));
+}
+
+void Session::reset() {
+    check(lk_sequence_remove(cache_.get(), id_));
+    check(lk_sequence_add(cache_.get(), &id_));
+}
+
+std::uint64_t Session::length() const {
+    std::uint64_t n_tokens = 0;
+    check(lk_sequence_length(cache_.get(), id_, &n_tokens));
+    return n_tokens;
+}
+
+lk_cache_stats Session::stats() const {
+    lk_cache_stats stats = initialised(lk_cache_stats_init);
+    check(lk_cache_get_stats(cache_.get(), &stats));
+    return stats;
+}
+
+Tokens as_tokens(const std::string &text) { return Tokens(text.begin(), text.end()); }
+
+std::string as_text(const Tokens &tokens) { return std::string(tokens.begin(), tokens.end()); }
+
+}  // namespace llama

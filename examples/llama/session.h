@@ -1,0 +1,78 @@
+// One conversation: a model, a cache and a sequence of it.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LLAMA_SESSION_H
+#define LLAMA_SESSION_H
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "handles.h"
+#include "model.h"
+
+namespace llama {
+
+// What a model answered to a known text.
+struct Score {
+    std::size_t n_tokens = 0;
+    std::size_t n_right = 0;  // tokens that are the arg max
+    double bits = 0;          // sum of -log2 p
+    bool exact() const { return n_right == n_tokens; }
+};
+
+class Session {
+  public:
+    // max_tokens: of the sequence; max_step_tokens: of one step. The context, the model and the
+    // plan's geometry must fit each other; context and model must outlive the session.
+    Session(lk_context *context, Model &model, const lk_plan *plan, std::uint64_t max_tokens,
+            std::uint32_t max_step_tokens);
+
+    // Runs tokens as one step and keeps them; logits of the last one.
+    std::vector<float> feed(const Tokens &tokens);
+
+    // Encodes one prompt for many sessions of the same model in one pass: a step attends to its
+    // own tokens at FP16 under every plan, so all their caches are given the same keys and
+    // values. The sessions must be empty.
+    static void prefill(const std::vector<Session *> &sessions, const Tokens &tokens);
+
+    // Greedy tokens after feeding prompt, at most limit, up to and including stop.
+    Tokens generate(const Tokens &prompt, std::size_t limit, int stop = -1);
+
+    // All logits [tokens.size()][n_vocabulary] of a step that is dropped again.
+    std::vector<float> provisional(const Tokens &tokens);
+
+    // How well the model predicts answer behind prompt. One provisional step that is dropped
+    // again: the sequence stays as it is.
+    Score score(const Tokens &prompt, const Tokens &answer);
+
+    // The same in kept steps of at most step_tokens, so that pages age as they do in decoding.
+    Score score_kept(const Tokens &prompt, const Tokens &answer, std::size_t step_tokens);
+
+    // Packs the pages that are due, without changing the sequence otherwise.
+    void settle();
+
+    void truncate(std::uint64_t n_tokens);
+    void reset();  // an empty sequence
+    std::uint64_t length() const;
+    lk_cache_stats stats() const;
+
+  private:
+    std::vector<float> run(const Tokens &tokens, std::size_t first_row);
+    void begin(std::size_t n_tokens);
+    void append(std::uint32_t layer, float *k, float *v);
+    void attend(std::uint32_t layer, float *q, float *out);
+    Attention attention();
+
+    Model &model_;
+    CacheHandle cache_;
+    lk_sequence id_ = 0;
+};
+
+Tokens as_tokens(const std::string &text);
+std::string as_text(const Tokens &tokens);
+
+}  // namespace llama
+
+#endif
