@@ -1,0 +1,132 @@
+/* Sizes and offsets of the public structs on 64-bit platforms. A published struct only
+ * ever grows at its end: a line here may be added, none may change.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <lowkey/lowkey.h>
+
+#define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), #type)
+#define OFFSET(type, field, bytes) \
+    _Static_assert(offsetof(type, field) == (bytes), #type "." #field)
+
+SIZE(lk_tensor, 56);
+OFFSET(lk_tensor, size, 0);
+OFFSET(lk_tensor, dtype, 4);
+OFFSET(lk_tensor, memory, 8);
+OFFSET(lk_tensor, flags, 12);
+OFFSET(lk_tensor, data, 16);
+OFFSET(lk_tensor, buffer, 24);
+OFFSET(lk_tensor, offset_bytes, 32);
+OFFSET(lk_tensor, token_stride, 40);
+OFFSET(lk_tensor, head_stride, 48);
+
+SIZE(lk_queue, 48);
+OFFSET(lk_queue, size, 0);
+OFFSET(lk_queue, kind, 4);
+OFFSET(lk_queue, handle, 8);
+OFFSET(lk_queue, wait_semaphore, 16);
+OFFSET(lk_queue, wait_value, 24);
+OFFSET(lk_queue, signal_semaphore, 32);
+OFFSET(lk_queue, signal_value, 40);
+
+SIZE(lk_layer, 40);
+OFFSET(lk_layer, size, 0);
+OFFSET(lk_layer, n_query_heads, 4);
+OFFSET(lk_layer, n_kv_heads, 8);
+OFFSET(lk_layer, head_dim, 12);
+OFFSET(lk_layer, window_tokens, 16);
+OFFSET(lk_layer, window_sink_tokens, 20);
+OFFSET(lk_layer, scale, 24);
+OFFSET(lk_layer, soft_cap, 28);
+OFFSET(lk_layer, sink_logits, 32);
+
+SIZE(lk_geometry, 16);
+OFFSET(lk_geometry, size, 0);
+OFFSET(lk_geometry, n_layers, 4);
+OFFSET(lk_geometry, layers, 8);
+
+SIZE(lk_key_rule, 40);
+OFFSET(lk_key_rule, size, 0);
+OFFSET(lk_key_rule, bits, 4);
+OFFSET(lk_key_rule, axis, 8);
+OFFSET(lk_key_rule, group, 12);
+OFFSET(lk_key_rule, boost_channels, 16);
+OFFSET(lk_key_rule, boost_bits, 20);
+OFFSET(lk_key_rule, boost_score, 24);
+OFFSET(lk_key_rule, channel_bits, 32);
+
+SIZE(lk_value_rule, 12);
+OFFSET(lk_value_rule, size, 0);
+OFFSET(lk_value_rule, bits, 4);
+OFFSET(lk_value_rule, group, 8);
+
+SIZE(lk_plan_size, 72);
+OFFSET(lk_plan_size, size, 0);
+OFFSET(lk_plan_size, n_pages, 4);
+OFFSET(lk_plan_size, bits_per_value, 8);
+OFFSET(lk_plan_size, bytes_per_token, 16);
+OFFSET(lk_plan_size, fp16_bytes, 24);
+OFFSET(lk_plan_size, payload_bytes, 32);
+OFFSET(lk_plan_size, metadata_bytes, 40);
+OFFSET(lk_plan_size, recent_bytes, 48);
+OFFSET(lk_plan_size, table_bytes, 56);
+OFFSET(lk_plan_size, cache_bytes, 64);
+
+SIZE(lk_cache_desc, 32);
+OFFSET(lk_cache_desc, size, 0);
+OFFSET(lk_cache_desc, max_sequences, 4);
+OFFSET(lk_cache_desc, max_step_tokens, 8);
+OFFSET(lk_cache_desc, flags, 12);
+OFFSET(lk_cache_desc, budget_bytes, 16);
+OFFSET(lk_cache_desc, slab_bytes, 24);
+
+SIZE(lk_cache_stats, 104);
+OFFSET(lk_cache_stats, size, 0);
+OFFSET(lk_cache_stats, n_sequences, 4);
+OFFSET(lk_cache_stats, n_tokens, 8);
+OFFSET(lk_cache_stats, budget_bytes, 16);
+OFFSET(lk_cache_stats, reserved_bytes, 24);
+OFFSET(lk_cache_stats, payload_bytes, 32);
+OFFSET(lk_cache_stats, metadata_bytes, 40);
+OFFSET(lk_cache_stats, recent_bytes, 48);
+OFFSET(lk_cache_stats, table_bytes, 56);
+OFFSET(lk_cache_stats, workspace_bytes, 64);
+OFFSET(lk_cache_stats, free_bytes, 72);
+OFFSET(lk_cache_stats, pages_packed, 80);
+OFFSET(lk_cache_stats, pages_reopened, 88);
+OFFSET(lk_cache_stats, values_saturated, 96);
+
+SIZE(lk_device_info, 288);
+OFFSET(lk_device_info, size, 0);
+OFFSET(lk_device_info, backend, 4);
+OFFSET(lk_device_info, index, 8);
+OFFSET(lk_device_info, n_threads, 12);
+OFFSET(lk_device_info, memory_bytes, 16);
+OFFSET(lk_device_info, free_bytes, 24);
+OFFSET(lk_device_info, name, 32);
+OFFSET(lk_device_info, features, 160);
+
+SIZE(lk_context_desc, 64);
+OFFSET(lk_context_desc, size, 0);
+OFFSET(lk_context_desc, backend, 4);
+OFFSET(lk_context_desc, device_index, 8);
+OFFSET(lk_context_desc, n_threads, 12);
+OFFSET(lk_context_desc, cpu_mask, 16);
+OFFSET(lk_context_desc, log_level, 20);
+OFFSET(lk_context_desc, log, 24);
+OFFSET(lk_context_desc, log_user, 32);
+OFFSET(lk_context_desc, alloc, 40);
+OFFSET(lk_context_desc, free, 48);
+OFFSET(lk_context_desc, alloc_user, 56);
+
+SIZE(lk_capability, 36);
+OFFSET(lk_capability, size, 0);
+OFFSET(lk_capability, head_dim, 4);
+OFFSET(lk_capability, group_size, 8);
+OFFSET(lk_capability, key_bits, 12);
+OFFSET(lk_capability, value_bits, 16);
+OFFSET(lk_capability, page_tokens, 20);
+OFFSET(lk_capability, memory, 24);
+OFFSET(lk_capability, dtype, 28);
+OFFSET(lk_capability, queue, 32);
+
+int main(void) { return 0; }

@@ -1,0 +1,102 @@
+"""Checks who may know whom: every #include against the table of CONTRIBUTING.md."""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SUFFIXES = {'.c', '.h', '.cpp', '.hpp', '.in', '.cu', '.cuh', '.comp', '.glsl'}
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
+STREAMS = {'iostream', 'sstream', 'fstream', 'ostream', 'istream', 'iomanip', 'regex', 'filesystem'}
+
+# Folder (the longest match counts): folders of ours that it may include, besides itself.
+# A name with a suffix is one file. 'include' is the public headers.
+ALLOWED = {
+    'include/lowkey': set(),
+    'src/base': {'include/lowkey/base.h'},
+    'src/format': {'include/lowkey/base.h', 'src/base'},
+    'src/plan': {'include', 'src/base', 'src/format'},
+    'src/calibrate': {'include', 'src/base', 'src/format', 'src/plan'},
+    'src/core': {'include', 'src/base', 'src/format', 'src/plan', 'src/backend/backend.h'},
+    'src/backend': {'include/lowkey/base.h', 'include/lowkey/context.h', 'src/base', 'src/format'},
+    'src/backend/cpu': {'include/lowkey/base.h', 'include/lowkey/context.h', 'src/base',
+                        'src/format', 'src/backend/backend.h'},
+    'src/backend/vulkan': {'include/lowkey/base.h', 'src/base', 'src/format',
+                           'src/backend/backend.h'},
+    'src/backend/cuda': {'include/lowkey/base.h', 'src/base', 'src/format',
+                         'src/backend/backend.h', 'cuda'},
+    'src/cli': {'include', 'examples/llama'},
+    'cuda': {'src/format/format_const.h'},
+    'shaders': {'src/format/format_const.h'},
+    'examples': {'include'},
+    'bindings': {'include'},
+    'tests/api': {'include', 'tests'},
+    'tests/install': {'include'},
+    'tests/fuzz': {'include', 'src'},
+    'tests': {'include', 'src', 'examples'},
+}
+# The C ABI stands on these alone.
+PUBLIC_SYSTEM = {'stddef.h', 'stdint.h'}
+# A dependency that throws is contained in one file; the command may use it too.
+JSON = 'nlohmann/json.hpp'
+JSON_USERS = ('src/plan/json.cpp', 'src/cli/', 'examples/', 'tests/')
+
+
+def rule_for(name):
+    """The longest folder of the table that holds name."""
+    fits = [folder for folder in ALLOWED if name.startswith(folder + '/')]
+    return max(fits, key=len, default=None)
+
+
+def resolve(file, target):
+    """The file of ours that target means, or None for one of the system's."""
+    for base in (file.parent, ROOT / 'src', ROOT / 'include', ROOT / 'tests', ROOT / 'examples',
+                 ROOT / 'examples/llama', ROOT / 'src/cli', ROOT / 'src/format', ROOT / 'cuda'):
+        path = (base / target).resolve()
+        if path.is_file() and ROOT in path.parents:
+            return path.relative_to(ROOT).as_posix()
+    return None
+
+
+def may(name, rule, target):
+    own = target.startswith(rule + '/') and rule_for(target) == rule
+    return own or any(target == a or target.startswith(a + '/') for a in ALLOWED[rule])
+
+
+def check(file):
+    """Yields one sentence for each include of a file that breaks a rule."""
+    name = file.relative_to(ROOT).as_posix()
+    rule = rule_for(name)
+    if rule is None:
+        yield f'{name}: in no folder of the table in tests/lint/arrows.py'
+        return
+    for number, line in enumerate(file.read_text(encoding='utf-8').splitlines(), 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        target = match[2]
+        ours = resolve(file, target)
+        where = f'{name}:{number}: '
+        if '..' in target.split('/'):
+            yield where + f'{target} climbs out of its folder; name it from src'
+        elif ours and not may(name, rule, ours):
+            yield where + f'{rule} may not know {ours}'
+        elif not ours and match[1] == '"' and '@' not in target and not line.rstrip().endswith('generated'):
+            yield where + f'no such file: {target}'
+        elif rule == 'include/lowkey' and not ours and target not in PUBLIC_SYSTEM:
+            yield where + f'a public header may not include <{target}>'
+        elif name.startswith('src/') and not name.startswith('src/cli/') and target in STREAMS:
+            yield where + f'the library does without <{target}>'
+        elif target == JSON and not name.startswith(JSON_USERS):
+            yield where + f'{target} throws: only src/plan/json.cpp may include it in the library'
+
+
+def main():
+    files = [f for top in ('include', 'src', 'cuda', 'shaders', 'examples', 'bindings', 'tests')
+             for f in sorted((ROOT / top).rglob('*')) if f.suffix in SUFFIXES and f.is_file()]
+    faults = [fault for file in files for fault in check(file)]
+    print('\n'.join(faults + [f'{len(files)} files, {len(faults)} wrong includes']))
+    return bool(faults) or not files
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""Checks the tree: file sizes, leftover markers, paths of one machine, top-level entries."""
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TOP = set('''
+    .ci .clang-format .clang-tidy .editorconfig .gitattributes .gitignore CHANGELOG.md
+    CONTRIBUTING.md LICENSE README.md bindings cuda dev docs examples include meson.build
+    meson_options.txt shaders src subprojects tests'''.split())
+CODE = {'.c', '.h', '.cpp', '.hpp', '.cu', '.cuh', '.comp', '.glsl', '.py', '.rs', '.go', '.build'}
+KERNELS = ('cuda/', 'shaders/')
+# Spelled in two pieces so that this file passes its own test.
+MARKER = re.compile(r'\b(' + '|'.join(['TO' 'DO', 'FIX' 'ME', 'XX' 'X', 'HA' 'CK']) + r')\b')
+MACHINE = re.compile(r'(?<![\w.~-])/(wo' 'rk|ro' 'ot|ho' r'me|Us' r'ers)/[A-Za-z]')
+HEADER = 'SPDX-License-Identifier: Apache-2.0'
+
+
+def tracked():
+    """Files that git would have, committed or not; without git, all but build folders."""
+    try:
+        out = subprocess.run(['git', 'ls-files', '-z', '-co', '--exclude-standard'], cwd=ROOT,
+                             check=True, capture_output=True, text=True).stdout
+        return sorted(name for name in out.split('\0') if name and (ROOT / name).is_file())
+    except (OSError, subprocess.CalledProcessError):
+        files = (f.relative_to(ROOT).as_posix() for f in ROOT.rglob('*') if f.is_file())
+        return sorted(f for f in files if not f.startswith(('build', '.git/')))
+
+
+def check(name):
+    """Yields one sentence for each rule that a file breaks."""
+    path = pathlib.PurePosixPath(name)
+    if path.parts[0] not in TOP:
+        yield f'{name}: {path.parts[0]} is no top-level entry of this project'
+    data = (ROOT / name).read_bytes()
+    if b'\0' in data[:8192]:
+        return
+    try:
+        lines = data.decode('utf-8').splitlines()
+    except UnicodeDecodeError as error:
+        yield f'{name}: not UTF-8 at byte {error.start}'
+        return
+    limit = 500 if name.startswith(KERNELS) else 800
+    if path.suffix in CODE and len(lines) > limit:
+        yield f'{name}: {len(lines)} lines, at most {limit}'
+    if path.suffix in {'.c', '.h', '.cpp', '.cu', '.cuh', '.comp', '.glsl'} and \
+            not any(HEADER in line for line in lines[:16]):
+        yield f'{name}: no line "{HEADER}" among the first sixteen'
+    for number, line in enumerate(lines, 1):
+        if MACHINE.search(line):
+            yield f'{name}:{number}: a path of one machine'
+        if path.suffix != '.md' and MARKER.search(line):
+            yield f'{name}:{number}: unfinished work belongs into an issue'
+        if path.suffix in CODE and line != line.rstrip():
+            yield f'{name}:{number}: white space at the end'
+
+
+def main():
+    files = tracked()
+    faults = [fault for name in files for fault in check(name)]
+    print('\n'.join(faults + [f'{len(files)} files, {len(faults)} faults']))
+    return bool(faults) or not files
+
+
+if __name__ == '__main__':
+    sys.exit(main())
