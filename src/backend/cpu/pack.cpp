@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cpu/pack.h"
+
+#include "backend/cpu/element.h"
+#include "backend/cpu/pack_fast.h"
+#include "format/codec.h"
+
+namespace lk {
+namespace cpu {
+
+namespace {
+
+// Offset in halves of (token, channel) in a 16 x 16 tile of 16-bit values.
+struct TileOffsets {
+    uint8_t at[2][16][16];  // [is value][token][channel]
+};
+
+constexpr TileOffsets make_tile_offsets() {
+    TileOffsets offsets{};
+    for (uint32_t side = 0; side < 2; ++side)
+        for (uint32_t token = 0; token < 16; ++token)
+            for (uint32_t channel = 0; channel < 16; ++channel) {
+                const uint32_t row = side ? channel : token;
+                const uint32_t k = side ? token : channel;
+                offsets.at[side][token][channel] = static_cast<uint8_t>(
+                    LK_TILE_LANE(row, k) * 8 + LK_TILE_REGISTER(row, k) * 2 + LK_TILE_HALF(k));
+            }
+    return offsets;
+}
+constexpr TileOffsets kTileOffsets = make_tile_offsets();
+constexpr uint32_t kTileHalves = LK_STRIP_CHANNELS * LK_TILE_TOKENS;
+
+// A raw half, by tokens.
+class RawHalf {
+  public:
+    RawHalf(const HalfClass &half, uint64_t payload)
+        : halves_(reinterpret_cast<uint16_t *>(payload)), permutation_(half.permutation),
+          head_dim_(half.shape.head_dim), tokens_(half.shape.page_tokens),
+          is_value_(half.shape.side == Side::kValue) {}
+
+    void write(uint32_t token, const uint16_t *values) const {
+        for (uint32_t first = 0; first < head_dim_; first += LK_STRIP_CHANNELS) {
+            uint16_t *tile = tile_of(first, token);
+            const uint8_t *offsets = kTileOffsets.at[is_value_][token % LK_TILE_TOKENS];
+            for (uint32_t c = 0; c < LK_STRIP_CHANNELS; ++c)
+                tile[offsets[c]] = values[channel(first + c)];
+        }
+    }
+    void read(uint32_t token, uint16_t *values) const {
+        for (uint32_t first = 0; first < head_dim_; first += LK_STRIP_CHANNELS) {
+            const uint16_t *tile = tile_of(first, token);
+            const uint8_t *offsets = kTileOffsets.at[is_value_][token % LK_TILE_TOKENS];
+            for (uint32_t c = 0; c < LK_STRIP_CHANNELS; ++c)
+                values[channel(first + c)] = tile[offsets[c]];
+        }
+    }
+
+  private:
+    uint32_t channel(uint32_t slot) const { return permutation_ ? permutation_[slot] : slot; }
+    uint16_t *tile_of(uint32_t first_channel, uint32_t token) const {
+        return halves_ + static_cast<uint64_t>(first_channel) * tokens_ + token / LK_TILE_TOKENS * kTileHalves;
+    }
+    uint16_t *halves_;
+    const uint8_t *permutation_;
+    uint32_t head_dim_;
+    uint32_t tokens_;
+    bool is_value_;
+};
+
+// One row of head_dim elements to FP16. Returns whether all were finite.
+bool convert_row(const uint8_t *row, lk_dtype dtype, uint32_t head_dim, uint16_t *out, uint64_t *n_saturated) {
+    for (uint32_t c = 0; c < head_dim; ++c) {
+        const float f = load_element(row, dtype, c);
+        if (!float_is_finite(f))
+            return false;
+        bool saturated = false;
+        out[c] = float_to_half(f, &saturated);
+        *n_saturated += saturated;
+    }
+    return true;
+}
+
+void choose_permutation(const PackItem &item, HalfValues input, uint8_t *permutation) {
+    const HalfShape &shape = item.target->shape;
+    if (item.target->ranking == Ranking::kKey)
+        rank_by_key(input, shape.head_dim, shape.page_tokens, item.target->n_ranked, permutation);
+    else
+        rank_by_query_range(input, shape.head_dim, shape.page_tokens, item.query_sums, item.target->n_ranked,
+                            permutation);
+}
+
+}  // namespace
+
+void convert_token(const ConvertArgs &args, uint32_t token, uint64_t *n_saturated, uint64_t *bad) {
+    for (uint32_t head = 0; head < args.n_kv_heads; ++head) {
+        const uint64_t to = (static_cast<uint64_t>(head) * args.staging.n_tokens + token) * args.head_dim;
+        for (uint32_t is_value = 0; is_value < 2; ++is_value) {
+            const TensorView &tensor = is_value ? args.v : args.k;
+            uint16_t *out = (is_value ? args.staging.values : args.staging.keys) + to;
+            if (convert_row(tensor_row(tensor, token, head), tensor.dtype, args.head_dim, out, n_saturated))
+                continue;
+            const uint64_t code = bad_code(token, args.n_kv_heads, head, is_value);
+            *bad = code < *bad ? code : *bad;
+        }
+    }
+}
+
+void store_tokens(const StoreArgs &item) {
+    const RawHalf keys(item.classes[item.entry->key_class], item.entry->key_payload);
+    const RawHalf values(item.classes[item.entry->value_class], item.entry->value_payload);
+    for (uint32_t i = 0; i < item.n_tokens; ++i) {
+        const uint64_t from =
+            (static_cast<uint64_t>(item.kv_head) * item.staging.n_tokens + item.first_staged + i) * item.head_dim;
+        keys.write(item.token_in_row + i, item.staging.keys + from);
+        values.write(item.token_in_row + i, item.staging.values + from);
+    }
+}
+
+void pack_item(const PackItem &item, uint16_t *values) {
+    const HalfShape &shape = item.target->shape;
+    HalfValues input = {item.staged, shape.head_dim};
+    if (item.source_class) {
+        const RawHalf source(*item.source_class, item.source_payload);
+        for (uint32_t token = 0; token < shape.page_tokens; ++token)
+            source.read(token, values + static_cast<uint64_t>(token) * shape.head_dim);
+        input.values = values;
+    }
+    uint8_t own[LK_MAX_HEAD_DIM];
+    const uint8_t *permutation = item.target->permutation;
+    if (item.target->ranking != Ranking::kNone) {
+        choose_permutation(item, input, own);
+        permutation = own;
+    }
+    pack_half_fast(shape, input, permutation, reinterpret_cast<uint8_t *>(item.payload),
+                   reinterpret_cast<uint8_t *>(item.metadata));
+}
+
+void reopen_item(const ReopenItem &item, uint16_t *values) {
+    const HalfShape &shape = item.source->shape;
+    unpack_half(shape, reinterpret_cast<const uint8_t *>(item.source_payload),
+                reinterpret_cast<const uint8_t *>(item.source_metadata), item.source->permutation, item.n_tokens,
+                values, shape.head_dim);
+    const RawHalf target(*item.target, item.target_payload);
+    for (uint32_t token = 0; token < item.n_tokens; ++token)
+        target.write(token, values + static_cast<uint64_t>(token) * shape.head_dim);
+}
+
+void sum_queries_item(const QuerySumArgs &item) {
+    for (uint32_t i = 0; i < item.n_tokens; ++i)
+        for (uint32_t h = 0; h < item.group_size; ++h) {
+            const uint8_t *row = tensor_row(item.q, static_cast<uint64_t>(item.first_token) + i,
+                                            static_cast<uint64_t>(item.kv_head) * item.group_size + h);
+            for (uint32_t c = 0; c < item.head_dim; ++c) {
+                bool saturated = false;
+                const uint32_t half = float_to_half(load_element(row, item.q.dtype, c), &saturated);
+                const uint32_t exponent = (half >> 10) & 0x1Fu;
+                const uint64_t mantissa = half & 0x3FFu;
+                item.sums[c] += exponent ? (mantissa | 0x400u) << (exponent - 1) : mantissa;
+            }
+        }
+}
+
+}  // namespace cpu
+}  // namespace lk

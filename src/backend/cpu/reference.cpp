@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cpu/reference.h"
+
+#include <cmath>
+
+#include "backend/cpu/element.h"
+#include "base/status.h"
+#include "format/codec.h"
+
+namespace lk {
+namespace cpu {
+
+namespace {
+
+// Keys and values of one (sequence, KV head), history first, then the new tokens.
+struct Decoded {
+    double *keys;    // [tokens][head_dim]
+    double *values;
+};
+
+// A thread's memory: everything for the longest sequence.
+struct Scratch {
+    double *keys;
+    double *values;
+    double *logits;  // [tokens], then weights
+    double *output;  // [head_dim]
+    uint64_t *positions;  // [n_new]
+    uint8_t *visible;     // [n_new]
+};
+
+double decode_value(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata, uint32_t slot,
+                    uint32_t token) {
+    const uint32_t bits = slot_bits(shape, slot);
+    const uint32_t code = read_code(shape, payload, slot, token);
+    if (bits == 16)
+        return static_cast<double>(half_to_float(static_cast<uint16_t>(code)));
+    const Parameters p = read_parameters(shape, metadata, slot, token);
+    return static_cast<double>(p.minimum) + static_cast<double>(code) * static_cast<double>(p.range) *
+                                                static_cast<double>(step_factor(bits));
+}
+
+void decode_half(const HalfClass &half, uint64_t payload_address, uint64_t metadata_address, uint32_t n_tokens,
+                 double *out) {
+    const auto *payload = reinterpret_cast<const uint8_t *>(payload_address);
+    const auto *metadata = reinterpret_cast<const uint8_t *>(metadata_address);
+    for (uint32_t slot = 0; slot < half.shape.head_dim; ++slot) {
+        const uint32_t channel = slot_channel(half.shape, metadata, half.permutation, slot);
+        for (uint32_t token = 0; token < n_tokens; ++token)
+            out[static_cast<uint64_t>(token) * half.shape.head_dim + channel] =
+                decode_value(half.shape, payload, metadata, slot, token);
+    }
+}
+
+// Tokens [0, n_tokens) that lie in rows.
+void decode_rows(const AttendArgs &args, const AttendSequence &sequence, uint32_t kv_head, uint64_t n_tokens,
+                 const Decoded &out) {
+    const uint64_t head_dim = args.layer.head_dim;
+    for (uint32_t r = 0; r < sequence.n_rows; ++r) {
+        const PageRow &row = *sequence.rows[r];
+        if (row.first_token >= n_tokens)
+            break;
+        const uint64_t rest = n_tokens - row.first_token;
+        const auto n = static_cast<uint32_t>(rest < row.capacity_tokens ? rest : row.capacity_tokens);
+        const PageEntry &entry = row.entries[args.first_entry + kv_head];
+        decode_half(args.classes[entry.key_class], entry.key_payload, entry.key_metadata, n,
+                    out.keys + row.first_token * head_dim);
+        decode_half(args.classes[entry.value_class], entry.value_payload, entry.value_metadata, n,
+                    out.values + row.first_token * head_dim);
+    }
+}
+
+void decode_staged(const AttendArgs &args, const AttendSequence &sequence, uint32_t kv_head, const Decoded &out) {
+    const uint64_t head_dim = args.layer.head_dim;
+    const uint64_t from = (static_cast<uint64_t>(kv_head) * args.staging.n_tokens + sequence.first_new) * head_dim;
+    const uint64_t to = sequence.n_history * head_dim;
+    for (uint64_t i = 0; i < sequence.n_new * head_dim; ++i) {
+        out.keys[to + i] = static_cast<double>(half_to_float(args.staging.keys[from + i]));
+        out.values[to + i] = static_cast<double>(half_to_float(args.staging.values[from + i]));
+    }
+}
+
+// Positions of the new tokens.
+void place_new_tokens(const AttendSequence &sequence, uint64_t *positions) {
+    for (uint32_t i = 0; i < sequence.n_new; ++i) {
+        const int32_t parent = sequence.parent ? sequence.parent[i] : static_cast<int32_t>(i) - 1;
+        positions[i] = parent < 0 ? sequence.n_history : positions[parent] + 1;
+    }
+}
+
+// Which new tokens are ancestors of `query`, itself included.
+void mark_ancestors(const AttendSequence &sequence, uint32_t query, uint8_t *visible) {
+    std::memset(visible, 0, sequence.n_new);
+    for (int32_t i = static_cast<int32_t>(query); i >= 0;) {
+        visible[i] = 1;
+        i = sequence.parent ? sequence.parent[i] : i - 1;
+    }
+}
+
+bool in_window(const LayerView &layer, uint64_t query, uint64_t key) {
+    return !layer.window_tokens || key + layer.window_tokens > query || key < layer.window_sink_tokens;
+}
+
+// The logit of one key, or minus infinity.
+double logit(const LayerView &layer, const uint8_t *q, lk_dtype dtype, const double *key) {
+    double dot = 0;
+    for (uint32_t c = 0; c < layer.head_dim; ++c)
+        dot += static_cast<double>(load_element(q, dtype, c)) * key[c];
+    dot *= static_cast<double>(layer.scale);
+    const double cap = static_cast<double>(layer.soft_cap);
+    return cap > 0 ? cap * std::tanh(dot / cap) : dot;
+}
+
+void compute_logits(const AttendArgs &args, const AttendSequence &sequence, uint32_t query, const uint8_t *q,
+                    const Scratch &scratch) {
+    const double hidden = -HUGE_VAL;
+    const uint64_t position = scratch.positions[query];
+    for (uint64_t t = 0; t < sequence.n_history + sequence.n_new; ++t) {
+        const bool is_new = t >= sequence.n_history;
+        const uint64_t at = is_new ? scratch.positions[t - sequence.n_history] : t;
+        const bool seen = (!is_new || scratch.visible[t - sequence.n_history]) && in_window(args.layer, position, at);
+        scratch.logits[t] =
+            seen ? logit(args.layer, q, args.q.dtype, scratch.keys + t * args.layer.head_dim) : hidden;
+    }
+}
+
+// Turn logits into weights; returns their sum with the sink's, relative to *top.
+double compute_weights(double *logits, uint64_t n, const float *sink, double *top) {
+    *top = sink ? static_cast<double>(*sink) : -HUGE_VAL;
+    for (uint64_t t = 0; t < n; ++t)
+        *top = logits[t] > *top ? logits[t] : *top;
+    double sum = sink ? std::exp(static_cast<double>(*sink) - *top) : 0;
+    for (uint64_t t = 0; t < n; ++t) {
+        logits[t] = std::exp(logits[t] - *top);
+        sum += logits[t];
+    }
+    return sum;
+}
+
+void attend_row(const AttendArgs &args, const AttendSequence &sequence, uint32_t query, uint32_t head,
+                const Scratch &scratch) {
+    const uint64_t n_tokens = sequence.n_history + sequence.n_new;
+    const uint32_t head_dim = args.layer.head_dim;
+    const uint64_t token = static_cast<uint64_t>(sequence.first_new) + query;
+    compute_logits(args, sequence, query, tensor_row(args.q, token, head), scratch);
+    double top;
+    const float *sink = args.layer.sink_logits ? args.layer.sink_logits + head : nullptr;
+    const double sum = compute_weights(scratch.logits, n_tokens, sink, &top);
+    for (uint32_t c = 0; c < head_dim; ++c)
+        scratch.output[c] = 0;
+    for (uint64_t t = 0; t < n_tokens; ++t)
+        if (scratch.logits[t] != 0)
+            for (uint32_t c = 0; c < head_dim; ++c)
+                scratch.output[c] += scratch.logits[t] * scratch.values[t * head_dim + c];
+    uint8_t *out = tensor_row(args.out, token, head);
+    for (uint32_t c = 0; c < head_dim; ++c)
+        store_element(out, args.out.dtype, c, static_cast<float>(scratch.output[c] / sum));
+    if (args.lse)
+        args.lse[static_cast<int64_t>(token) * args.lse_token_stride +
+                 static_cast<int64_t>(head) * args.lse_head_stride] = static_cast<float>(top + std::log(sum));
+}
+
+void attend_head(const AttendArgs &args, const AttendSequence &sequence, uint32_t kv_head, const Scratch &scratch) {
+    const uint32_t group = args.layer.n_query_heads / args.layer.n_kv_heads;
+    const Decoded decoded = {scratch.keys, scratch.values};
+    decode_rows(args, sequence, kv_head, sequence.n_history + (sequence.new_in_rows ? sequence.n_new : 0), decoded);
+    if (!sequence.new_in_rows)
+        decode_staged(args, sequence, kv_head, decoded);
+    place_new_tokens(sequence, scratch.positions);
+    for (uint32_t query = 0; query < sequence.n_new; ++query) {
+        mark_ancestors(sequence, query, scratch.visible);
+        for (uint32_t h = 0; h < group; ++h)
+            attend_row(args, sequence, query, kv_head * group + h, scratch);
+    }
+}
+
+struct Sizes {
+    uint64_t tokens = 0;
+    uint64_t n_new = 0;
+};
+
+Sizes longest(const AttendArgs &args) {
+    Sizes sizes;
+    for (uint32_t s = 0; s < args.n_sequences; ++s) {
+        const uint64_t tokens = args.sequences[s].n_history + args.sequences[s].n_new;
+        sizes.tokens = tokens > sizes.tokens ? tokens : sizes.tokens;
+        sizes.n_new = args.sequences[s].n_new > sizes.n_new ? args.sequences[s].n_new : sizes.n_new;
+    }
+    return sizes;
+}
+
+// Doubles that a thread's scratch takes.
+uint64_t scratch_doubles(const Sizes &sizes, uint32_t head_dim) {
+    return sizes.tokens * (2ull * head_dim + 1) + head_dim + sizes.n_new + (sizes.n_new + 7) / 8;
+}
+
+Scratch cut_scratch(double *memory, const Sizes &sizes, uint32_t head_dim) {
+    Scratch scratch;
+    scratch.keys = memory;
+    scratch.values = scratch.keys + sizes.tokens * head_dim;
+    scratch.logits = scratch.values + sizes.tokens * head_dim;
+    scratch.output = scratch.logits + sizes.tokens;
+    scratch.positions = reinterpret_cast<uint64_t *>(scratch.output + head_dim);
+    scratch.visible = reinterpret_cast<uint8_t *>(scratch.positions + sizes.n_new);
+    return scratch;
+}
+
+}  // namespace
+
+lk_status reference_attend(const AttendArgs &args, ThreadPool *pool, const Allocator &allocator) {
+    const Sizes sizes = longest(args);
+    const uint64_t each = scratch_doubles(sizes, args.layer.head_dim);
+    Array<double> memory(allocator);
+    if (!memory.reserve(each * pool->size()))
+        return fail(LK_E_NOMEM, "no memory for the reference's %llu values",
+                    static_cast<unsigned long long>(each * pool->size()));
+    pool->parallel_for(args.n_sequences * args.layer.n_kv_heads, [&](uint32_t unit, uint32_t thread) {
+        const Scratch scratch = cut_scratch(memory.data() + each * thread, sizes, args.layer.head_dim);
+        attend_head(args, args.sequences[unit / args.layer.n_kv_heads], unit % args.layer.n_kv_heads, scratch);
+    });
+    return LK_OK;
+}
+
+}  // namespace cpu
+}  // namespace lk

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cpu/threads.h"
+
+#include "base/status.h"
+
+namespace lk {
+namespace cpu {
+
+namespace {
+
+// A layer's calls follow each other within microseconds, where a sleep and a wake-up cost more
+// than the work; a host's own work between layers takes longer and should have the core.
+constexpr uint32_t kSpins = 2000;
+
+void pause_core() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+ThreadPool::~ThreadPool() {
+    pthread_mutex_lock(&mutex_);
+    stop_.store(true);
+    pthread_cond_broadcast(&started_);
+    pthread_mutex_unlock(&mutex_);
+    for (Worker &worker : threads_)
+        pthread_join(worker.thread, nullptr);
+    pthread_cond_destroy(&finished_);
+    pthread_cond_destroy(&started_);
+    pthread_mutex_destroy(&mutex_);
+}
+
+lk_status ThreadPool::start(uint32_t n_threads) {
+    if (!threads_.reserve(n_threads))
+        return fail(LK_E_NOMEM, "no memory for %u threads", n_threads);
+    for (uint32_t i = 1; i < n_threads; ++i) {
+        threads_.push({this, {}, i});
+        if (pthread_create(&threads_.back().thread, nullptr, enter, &threads_.back()) != 0) {
+            threads_.pop();
+            return fail(LK_E_NOMEM, "thread %u of %u could not be started", i, n_threads);
+        }
+    }
+    return LK_OK;
+}
+
+void *ThreadPool::enter(void *argument) {
+    const auto *worker = static_cast<const Worker *>(argument);
+    worker->pool->serve(worker->index);
+    return nullptr;
+}
+
+// Wait for a run that this worker has not seen; false to end.
+bool ThreadPool::await(uint64_t *seen) {
+    for (uint32_t i = 0; i < kSpins; ++i) {
+        if (generation_.load(std::memory_order_acquire) != *seen) {
+            ++*seen;
+            return true;
+        }
+        pause_core();
+    }
+    pthread_mutex_lock(&mutex_);
+    while (!stop_.load() && generation_.load() == *seen)
+        pthread_cond_wait(&started_, &mutex_);
+    const bool go = generation_.load() != *seen;
+    pthread_mutex_unlock(&mutex_);
+    ++*seen;
+    return go;
+}
+
+void ThreadPool::serve(uint32_t index) {
+    uint64_t seen = 0;
+    while (await(&seen)) {
+        take_units(index);
+        if (n_busy_.fetch_sub(1) == 1) {
+            pthread_mutex_lock(&mutex_);
+            pthread_cond_signal(&finished_);
+            pthread_mutex_unlock(&mutex_);
+        }
+    }
+}
+
+void ThreadPool::take_units(uint32_t thread) {
+    for (;;) {
+        const uint32_t unit = next_.fetch_add(1, std::memory_order_relaxed);
+        if (unit >= n_units_)
+            return;
+        function_(context_, unit, thread);
+    }
+}
+
+void ThreadPool::run(uint32_t n_units, Function function, void *context) {
+    if (n_units <= 1 || threads_.empty()) {
+        for (uint32_t unit = 0; unit < n_units; ++unit)
+            function(context, unit, 0);
+        return;
+    }
+    n_units_ = n_units;
+    function_ = function;
+    context_ = context;
+    next_.store(0);
+    n_busy_.store(static_cast<uint32_t>(threads_.size()));
+    pthread_mutex_lock(&mutex_);
+    generation_.fetch_add(1, std::memory_order_release);
+    pthread_cond_broadcast(&started_);
+    pthread_mutex_unlock(&mutex_);
+    take_units(0);
+    for (uint32_t i = 0; i < kSpins && n_busy_.load(std::memory_order_acquire); ++i)
+        pause_core();
+    pthread_mutex_lock(&mutex_);
+    while (n_busy_.load())
+        pthread_cond_wait(&finished_, &mutex_);
+    pthread_mutex_unlock(&mutex_);
+}
+
+}  // namespace cpu
+}  // namespace lk

@@ -1,0 +1,69 @@
+// The worker threads of a context. The caller takes part in every run.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_CPU_THREADS_H
+#define LK_BACKEND_CPU_THREADS_H
+
+#include <pthread.h>
+
+#include <atomic>
+#include <type_traits>
+
+#include "base/memory.h"
+
+#include <lowkey/base.h>
+
+namespace lk {
+namespace cpu {
+
+class ThreadPool {
+  public:
+    explicit ThreadPool(const Allocator &allocator) : threads_(allocator) {}
+    ~ThreadPool();
+    ThreadPool(const ThreadPool &) = delete;
+    ThreadPool &operator=(const ThreadPool &) = delete;
+
+    // Once. n_threads counts the caller's.
+    lk_status start(uint32_t n_threads);
+    uint32_t size() const { return static_cast<uint32_t>(threads_.size()) + 1; }
+
+    // body(unit, thread) for units 0 .. n_units-1 in any order; thread < size(). Returns when all
+    // are done. One run at a time.
+    template <class Body>
+    void parallel_for(uint32_t n_units, Body &&body) {
+        using Plain = std::remove_reference_t<Body>;
+        run(n_units, [](void *context, uint32_t unit, uint32_t thread) {
+            (*static_cast<Plain *>(context))(unit, thread);
+        }, &body);
+    }
+
+  private:
+    using Function = void (*)(void *context, uint32_t unit, uint32_t thread);
+    struct Worker {
+        ThreadPool *pool;
+        pthread_t thread;
+        uint32_t index;
+    };
+    static void *enter(void *worker);
+    void serve(uint32_t index);
+    bool await(uint64_t *seen);
+    void run(uint32_t n_units, Function function, void *context);
+    void take_units(uint32_t thread);
+
+    Array<Worker> threads_;
+    pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t started_ = PTHREAD_COND_INITIALIZER;
+    pthread_cond_t finished_ = PTHREAD_COND_INITIALIZER;
+    std::atomic<uint64_t> generation_{0};
+    std::atomic<uint32_t> n_busy_{0};
+    std::atomic<uint32_t> next_{0};
+    std::atomic<bool> stop_{false};
+    uint32_t n_units_ = 0;
+    Function function_ = nullptr;
+    void *context_ = nullptr;
+};
+
+}  // namespace cpu
+}  // namespace lk
+
+#endif
