@@ -6,6 +6,9 @@
 
 namespace lk {
 
+// Words are loaded and stored as they lie; a big-endian port has to swap here.
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "pages are little endian");
+
 namespace {
 
 uint32_t load_word(const uint8_t *bytes, uint64_t index) {
@@ -230,8 +233,9 @@ void pack_half(const HalfShape &shape, HalfValues input, const uint8_t *permutat
     if (shape.axis == Axis::kToken && !shape.is_raw())
         for (uint32_t token = 0; token < shape.page_tokens; ++token)
             quantize_token(shape, input, permutation, token, payload, metadata);
-    if (shape.permutes && !shape.is_raw())
-        std::memcpy(metadata + permutation_offset_bytes(shape), permutation, shape.head_dim);
+    if (shape.permutes)
+        for (uint32_t slot = 0; slot < shape.head_dim; ++slot)
+            metadata[permutation_offset_bytes(shape) + slot] = static_cast<uint8_t>(channel_of(permutation, slot));
 }
 
 float unpack_value(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata, uint32_t slot,

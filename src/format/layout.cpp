@@ -18,6 +18,14 @@ constexpr uint64_t align_array(uint64_t bytes) {
 
 bool is_power_of_two(uint32_t n) { return n && !(n & (n - 1)); }
 
+const char *raw_shape_error(const HalfShape &shape) {
+    if (shape.page_tokens % LK_TILE_TOKENS || !shape.page_tokens || shape.page_tokens > LK_MAX_RAW_TOKENS)
+        return "tokens of a 16-bit half must be a multiple of 16 up to 1024";
+    if (shape.permutes || shape.n_shared)
+        return "a 16-bit half has no permutation and no shared slots";
+    return shape.group ? nullptr : "group must not be 0";
+}
+
 }  // namespace
 
 BitPlace strip_place(Side side, uint32_t page_tokens, uint32_t bits, uint32_t token,
@@ -115,7 +123,7 @@ const char *shape_error(const HalfShape &shape) {
     if (strips * LK_STRIP_CHANNELS != shape.head_dim)
         return "strips must cover head_dim";
     if (shape.is_raw())
-        return shape.page_tokens % LK_TILE_TOKENS || !shape.page_tokens ? "tokens must be a multiple of 16" : nullptr;
+        return raw_shape_error(shape);
     if (shape.page_tokens != 32 && shape.page_tokens != 64 && shape.page_tokens != 128)
         return "page_tokens must be 32, 64 or 128";
     if (shape.page_tokens < 64 && (shape.strips[kPlane1] || shape.strips[kPlane3]))

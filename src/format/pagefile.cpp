@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "format/pagefile.h"
+
+#include "format/codec.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cstring>
+
+namespace lk {
+
+namespace {
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the header is copied as it lies");
+
+constexpr uint32_t kHasFixedPermutation = 1;
+
+struct Header {
+    char magic[4];
+    uint16_t version;
+    uint16_t header_bytes;
+    uint8_t side;
+    uint8_t axis;
+    uint8_t metadata;
+    uint8_t permutes;
+    uint16_t head_dim;
+    uint16_t page_tokens;
+    uint16_t group;
+    uint16_t n_shared;
+    uint16_t strips[kPlaneCount];
+    uint32_t flags;
+    uint32_t reserved;
+    uint64_t payload_bytes;
+    uint64_t metadata_bytes;
+    uint64_t body_hash;
+    uint64_t header_hash;
+};
+static_assert(sizeof(Header) == kPageFileHeaderBytes, "the table of docs/FORMAT.md");
+
+constexpr char kMagic[4] = {'L', 'K', 'P', 'G'};
+
+uint64_t hash_header(Header header) {
+    header.header_hash = 0;
+    return XXH3_64bits(&header, sizeof header);
+}
+
+Header make_header(const PageFile &file) {
+    const HalfShape &shape = file.shape;
+    Header header = {};
+    std::memcpy(header.magic, kMagic, sizeof kMagic);
+    header.version = LK_FORMAT_VERSION;
+    header.header_bytes = kPageFileHeaderBytes;
+    header.side = static_cast<uint8_t>(shape.side);
+    header.axis = static_cast<uint8_t>(shape.axis);
+    header.metadata = static_cast<uint8_t>(shape.metadata);
+    header.permutes = shape.permutes;
+    header.head_dim = shape.head_dim;
+    header.page_tokens = shape.page_tokens;
+    header.group = shape.group;
+    header.n_shared = shape.n_shared;
+    std::memcpy(header.strips, shape.strips, sizeof header.strips);
+    header.flags = file.fixed_permutation ? kHasFixedPermutation : 0;
+    header.payload_bytes = payload_bytes(shape);
+    header.metadata_bytes = metadata_bytes(shape);
+    return header;
+}
+
+lk_status check_fields(const Header &h) {
+    if (h.side > 1 || h.axis < 1 || h.axis > 2 || h.metadata < 1 || h.metadata > 2 || h.permutes > 1)
+        return fail(LK_E_CORRUPT, "page file: side %u, axis %u, metadata %u, permutes %u: one is out of range",
+                    h.side, h.axis, h.metadata, h.permutes);
+    if (h.flags & ~kHasFixedPermutation || h.reserved)
+        return fail(LK_E_CORRUPT, "page file: unknown flags %#x or reserved bytes %#x", h.flags, h.reserved);
+    if (h.flags && h.permutes)
+        return fail(LK_E_CORRUPT, "page file: two permutations, the page's own and a fixed one");
+    return LK_OK;
+}
+
+HalfShape shape_of(const Header &h) {
+    HalfShape shape;
+    shape.side = static_cast<Side>(h.side);
+    shape.axis = static_cast<Axis>(h.axis);
+    shape.metadata = static_cast<Metadata>(h.metadata);
+    shape.permutes = h.permutes;
+    shape.head_dim = h.head_dim;
+    shape.page_tokens = h.page_tokens;
+    shape.group = h.group;
+    shape.n_shared = h.n_shared;
+    std::memcpy(shape.strips, h.strips, sizeof shape.strips);
+    return shape;
+}
+
+lk_status read_header(const uint8_t *bytes, uint64_t n_bytes, Header *header) {
+    if (!bytes || n_bytes < sizeof *header)
+        return fail(LK_E_CORRUPT, "page file: %llu bytes, the header alone has %llu",
+                    static_cast<unsigned long long>(n_bytes), static_cast<unsigned long long>(sizeof *header));
+    std::memcpy(header, bytes, sizeof *header);
+    if (std::memcmp(header->magic, kMagic, sizeof kMagic) != 0)
+        return fail(LK_E_CORRUPT, "page file: does not start with LKPG");
+    if (header->version != LK_FORMAT_VERSION)
+        return fail(LK_E_MISMATCH, "page file: format version %u, this library reads %u", header->version,
+                    LK_FORMAT_VERSION);
+    if (header->header_bytes != sizeof *header)
+        return fail(LK_E_CORRUPT, "page file: header of %u bytes, version %u has %llu", header->header_bytes,
+                    header->version, static_cast<unsigned long long>(sizeof *header));
+    if (header->header_hash != hash_header(*header))
+        return fail(LK_E_CORRUPT, "page file: the header does not fit its hash");
+    return check_fields(*header);
+}
+
+lk_status check_sizes(const Header &h, const HalfShape &shape, uint64_t n_bytes) {
+    if (const char *error = shape_error(shape))
+        return fail(LK_E_CORRUPT, "page file: %s", error);
+    if (h.payload_bytes != payload_bytes(shape) || h.metadata_bytes != metadata_bytes(shape))
+        return fail(LK_E_CORRUPT, "page file: %llu payload and %llu metadata bytes, the shape has %llu and %llu",
+                    static_cast<unsigned long long>(h.payload_bytes), static_cast<unsigned long long>(h.metadata_bytes),
+                    static_cast<unsigned long long>(payload_bytes(shape)),
+                    static_cast<unsigned long long>(metadata_bytes(shape)));
+    const uint64_t whole = sizeof h + h.payload_bytes + h.metadata_bytes + (h.flags ? shape.head_dim : 0);
+    if (n_bytes != whole)
+        return fail(LK_E_CORRUPT, "page file: %llu bytes, its header says %llu",
+                    static_cast<unsigned long long>(n_bytes), static_cast<unsigned long long>(whole));
+    return LK_OK;
+}
+
+bool is_permutation(const uint8_t *permutation, uint32_t head_dim) {
+    bool seen[LK_MAX_HEAD_DIM] = {};
+    for (uint32_t slot = 0; slot < head_dim; ++slot) {
+        const uint8_t channel = permutation[slot];
+        if (channel >= head_dim || seen[channel])
+            return false;
+        seen[channel] = true;
+    }
+    return true;
+}
+
+// A bit pattern that the quantizer stores: finite, no -0, and for ranges not negative.
+bool is_storable(Metadata metadata, const uint8_t *array, uint64_t i, bool is_range) {
+    if (metadata == Metadata::kF8)
+        return array[i] < 0x80 || (!is_range && array[i] != 0x80);
+    uint16_t bits;
+    std::memcpy(&bits, array + 2 * i, sizeof bits);
+    return half_is_finite(bits) && (bits < 0x8000 || (!is_range && bits != 0x8000));
+}
+
+lk_status check_parameters(const HalfShape &shape, const uint8_t *metadata) {
+    for (uint64_t i = 0; i < n_parameters(shape); ++i) {
+        if (!is_storable(shape.metadata, metadata + ranges_offset_bytes(shape), i, true))
+            return fail(LK_E_CORRUPT, "page file: range %llu is negative or not finite", static_cast<unsigned long long>(i));
+        if (!is_storable(shape.metadata, metadata + minima_offset_bytes(shape), i, false))
+            return fail(LK_E_CORRUPT, "page file: minimum %llu is -0 or not finite", static_cast<unsigned long long>(i));
+    }
+    return LK_OK;
+}
+
+lk_status check_raw_values(const HalfShape &shape, const uint8_t *payload) {
+    const uint64_t n = static_cast<uint64_t>(shape.strips[kPlane16]) * LK_STRIP_CHANNELS * shape.page_tokens;
+    for (uint64_t i = 0; i < n; ++i) {
+        uint16_t bits;
+        std::memcpy(&bits, payload + 2 * i, sizeof bits);
+        if (!half_is_finite(bits))
+            return fail(LK_E_CORRUPT, "page file: 16-bit value %llu is not finite", static_cast<unsigned long long>(i));
+    }
+    return LK_OK;
+}
+
+lk_status check_contents(const PageFile &file) {
+    const HalfShape &shape = file.shape;
+    const uint8_t *own = shape.permutes ? file.metadata + permutation_offset_bytes(shape) : file.fixed_permutation;
+    if (own && !is_permutation(own, shape.head_dim))
+        return fail(LK_E_CORRUPT, "page file: the permutation does not hold every channel once");
+    if (file.metadata) {
+        const lk_status status = check_parameters(shape, file.metadata);
+        if (status != LK_OK)
+            return status;
+    }
+    return check_raw_values(shape, file.payload);
+}
+
+}  // namespace
+
+uint64_t page_file_bytes(const PageFile &file) {
+    return sizeof(Header) + payload_bytes(file.shape) + metadata_bytes(file.shape) +
+           (file.fixed_permutation ? file.shape.head_dim : 0);
+}
+
+void page_file_encode(const PageFile &file, uint8_t *bytes) {
+    Header header = make_header(file);
+    uint8_t *body = bytes + sizeof header;
+    std::memcpy(body, file.payload, header.payload_bytes);
+    if (header.metadata_bytes)
+        std::memcpy(body + header.payload_bytes, file.metadata, header.metadata_bytes);
+    if (file.fixed_permutation)
+        std::memcpy(body + header.payload_bytes + header.metadata_bytes, file.fixed_permutation, file.shape.head_dim);
+    header.body_hash = XXH3_64bits(body, page_file_bytes(file) - sizeof header);
+    header.header_hash = hash_header(header);
+    std::memcpy(bytes, &header, sizeof header);
+}
+
+lk_status page_file_decode(const uint8_t *bytes, uint64_t n_bytes, PageFile *out) {
+    Header header;
+    lk_status status = read_header(bytes, n_bytes, &header);
+    if (status != LK_OK)
+        return status;
+    PageFile file;
+    file.shape = shape_of(header);
+    status = check_sizes(header, file.shape, n_bytes);
+    if (status != LK_OK)
+        return status;
+    const uint8_t *body = bytes + sizeof header;
+    if (header.body_hash != XXH3_64bits(body, n_bytes - sizeof header))
+        return fail(LK_E_CORRUPT, "page file: payload, metadata or permutation do not fit their hash");
+    file.payload = body;
+    file.metadata = header.metadata_bytes ? body + header.payload_bytes : nullptr;
+    file.fixed_permutation = header.flags ? body + header.payload_bytes + header.metadata_bytes : nullptr;
+    status = check_contents(file);
+    if (status == LK_OK)
+        *out = file;
+    return status;
+}
+
+}  // namespace lk

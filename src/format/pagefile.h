@@ -1,0 +1,34 @@
+// One half page with its shape, as bytes: golden files, `lowkey inspect`, snapshots.
+// docs/FORMAT.md, section 12.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_FORMAT_PAGEFILE_H
+#define LK_FORMAT_PAGEFILE_H
+
+#include "base/status.h"
+#include "format/layout.h"
+
+namespace lk {
+
+constexpr uint64_t kPageFileHeaderBytes = 72;
+
+// A half page whose arrays belong to somebody else.
+struct PageFile {
+    HalfShape shape;
+    const uint8_t *payload;            // [payload_bytes(shape)]
+    const uint8_t *metadata;           // [metadata_bytes(shape)], null when raw
+    const uint8_t *fixed_permutation;  // [head_dim] slot -> channel, null for none
+};
+
+uint64_t page_file_bytes(const PageFile &file);
+
+// Write page_file_bytes() bytes. The shape is valid.
+void page_file_encode(const PageFile &file, uint8_t *bytes);
+
+// Check untrusted bytes as a whole; then the arrays of *out point into them.
+// LK_E_CORRUPT, or LK_E_MISMATCH for another format version; *out is not written on failure.
+lk_status page_file_decode(const uint8_t *bytes, uint64_t n_bytes, PageFile *out);
+
+}  // namespace lk
+
+#endif
