@@ -45,8 +45,8 @@ def check(name):
     if path.suffix in CODE and len(lines) > limit:
         yield f'{name}: {len(lines)} lines, at most {limit}'
     if path.suffix in {'.c', '.h', '.cpp', '.cu', '.cuh', '.comp', '.glsl'} and \
-            not any(HEADER in line for line in lines[:16]):
-        yield f'{name}: no line "{HEADER}" among the first sixteen'
+            not any(HEADER in line for line in lines[:24]):
+        yield f'{name}: no line "{HEADER}" near the top'
     for number, line in enumerate(lines, 1):
         if MACHINE.search(line):
             yield f'{name}:{number}: a path of one machine'
