@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <map>
+
+#include "resources.h"
+
+namespace cli {
+namespace {
+
+const std::map<std::string, lk_backend> kBackends = {
+    {"cpu", LK_BACKEND_CPU}, {"cuda", LK_BACKEND_CUDA}, {"vulkan", LK_BACKEND_VULKAN}};
+
+}  // namespace
+
+void GeometryOptions::add_to(CLI::App &command) {
+    command.add_option("--layers", n_layers, "attention layers of the model")
+        ->capture_default_str()
+        ->check(CLI::Range(1u, 1024u));
+    command.add_option("--kv-heads", n_kv_heads, "key/value heads of a layer")
+        ->capture_default_str()
+        ->check(CLI::Range(1u, 1024u));
+    command.add_option("--query-heads", n_query_heads, "query heads of a layer")
+        ->capture_default_str()
+        ->check(CLI::Range(1u, 16384u));
+    command.add_option("--head-dim", head_dim, "channels of a head, a multiple of 16")
+        ->capture_default_str()
+        ->check(CLI::Range(32u, 256u));
+}
+
+llama::Geometry GeometryOptions::geometry() const {
+    return llama::Geometry(n_layers, n_query_heads, n_kv_heads, head_dim);
+}
+
+void DeviceOptions::add_to(CLI::App &command) {
+    command.add_option("--device", device, "cpu, cuda or vulkan")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"cpu", "cuda", "vulkan"}));
+    command.add_option("--threads", n_threads, "CPU threads, 0 = all of the machine")
+        ->capture_default_str()
+        ->check(CLI::Range(0u, 1024u));
+}
+
+llama::ContextHandle DeviceOptions::open(std::uint32_t cpu_mask) const {
+    return llama::open_context(kBackends.at(device), n_threads, cpu_mask);
+}
+
+std::vector<std::string> preset_names() {
+    std::vector<std::string> names;
+    for (std::uint32_t i = 0; lk_plan_preset_name(i) != nullptr; ++i) {
+        names.emplace_back(lk_plan_preset_name(i));
+    }
+    return names;
+}
+
+llama::PlanHandle load_plan(const std::string &name_or_file, const llama::Geometry &geometry) {
+    const std::vector<std::string> names = preset_names();
+    if (std::find(names.begin(), names.end(), name_or_file) != names.end()) {
+        return llama::make_preset(name_or_file, geometry);
+    }
+    if (!std::ifstream(name_or_file)) {
+        std::string list;
+        for (const std::string &name : names)
+            list += (list.empty() ? "" : ", ") + name;
+        throw UsageError(name_or_file + " is neither a file nor a preset (" + list + ")");
+    }
+    const std::string text = read_file(name_or_file);
+    lk_plan *plan = nullptr;
+    llama::check(lk_plan_from_json(text.data(), text.size(), &plan));
+    return llama::PlanHandle(plan);
+}
+
+std::string plan_json(const lk_plan *plan) {
+    std::size_t needed = 0;
+    llama::check(lk_plan_to_json(plan, nullptr, 0, &needed));
+    std::string text(needed, '\0');
+    llama::check(lk_plan_to_json(plan, text.data(), text.size(), &needed));
+    text.resize(needed - 1);
+    return text;
+}
+
+void print_json(const Json &json) {
+    std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+}
+
+void write_text(const std::string &path, const std::string &text) {
+    std::ofstream out(path, std::ios::binary);
+    out << text;
+    out.flush();
+    if (!out)
+        throw llama::Error("cannot write " + path);
+}
+
+}  // namespace cli

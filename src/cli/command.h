@@ -1,0 +1,64 @@
+// What the subcommands share: how they join the command line, and its common options.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CLI_COMMAND_H
+#define CLI_COMMAND_H
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "handles.h"
+
+namespace cli {
+
+// Keeps the order in which keys are added.
+using Json = nlohmann::ordered_json;
+
+// Each adds its subcommand; when chosen it runs and sets exit_code (0 done, 1 failed).
+void add_info(CLI::App &app, int &exit_code);
+void add_plan(CLI::App &app, int &exit_code);
+void add_inspect(CLI::App &app, int &exit_code);
+void add_verify(CLI::App &app, int &exit_code);
+void add_bench(CLI::App &app, int &exit_code);
+void add_eval(CLI::App &app, int &exit_code);
+
+// A wrong command line that only the command itself can see: exit 2.
+class UsageError : public std::runtime_error {
+  public:
+    using std::runtime_error::runtime_error;
+};
+
+struct GeometryOptions {
+    std::uint32_t n_layers = 32;
+    std::uint32_t n_kv_heads = 8;
+    std::uint32_t n_query_heads = 32;
+    std::uint32_t head_dim = 128;
+
+    void add_to(CLI::App &command);
+    llama::Geometry geometry() const;
+};
+
+struct DeviceOptions {
+    std::string device = "cpu";
+    std::uint32_t n_threads = 0;
+
+    void add_to(CLI::App &command);
+    llama::ContextHandle open(std::uint32_t cpu_mask = 0) const;  // throws llama::Error
+};
+
+// The presets' names, in the library's order.
+std::vector<std::string> preset_names();
+
+// A preset by name, else a plan from a JSON file, which carries its own geometry.
+llama::PlanHandle load_plan(const std::string &name_or_file, const llama::Geometry &geometry);
+std::string plan_json(const lk_plan *plan);
+
+void print_json(const Json &json);
+void write_text(const std::string &path, const std::string &text);
+
+}  // namespace cli
+
+#endif

@@ -1,0 +1,261 @@
+// lowkey eval: does a model still find things when its cache is packed?
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+
+#include "chart.h"
+#include "command.h"
+#include "evaluation.h"
+#include "report.h"
+#include "resources.h"
+
+namespace cli {
+namespace {
+
+constexpr std::size_t kDemoQuestions = 48;
+
+struct EvalOptions {
+    DeviceOptions device;
+    std::string model;
+    std::string text;
+    std::vector<std::string> tasks = {"needle", "kv-hard", "trace"};
+    std::vector<std::uint64_t> contexts = {4096};
+    std::vector<std::string> plans;
+    std::size_t n_questions = 24;
+    std::size_t questions_per_document = 24;
+    std::uint64_t seed = 1;
+    std::string png;
+    bool json = false;
+    bool demo = false;
+};
+
+std::string model_path(const EvalOptions &options) {
+    if (!options.model.empty())
+        return options.model;
+    const std::string found = find_resource({"tests/model/prover.safetensors"});
+    if (found.empty())
+        throw llama::Error("the model prover.safetensors was not found; give --model FILE");
+    return found;
+}
+
+std::string text_path(const EvalOptions &options) {
+    if (!options.text.empty())
+        return options.text;
+    const std::string found =
+        find_resource({"docs/FORMAT.md", "README.md", "tests/model/README.md"});
+    if (found.empty())
+        throw llama::Error("no text was found to hide needles in; give --text FILE");
+    return found;
+}
+
+EvaluationRequest make_request(const EvalOptions &options, const std::string &model,
+                               const std::string &text) {
+    EvaluationRequest request;
+    for (const std::string &name : options.tasks) {
+        const llama::Task *task = llama::find_task(name);
+        if (task == nullptr)
+            throw UsageError("there is no task " + name + "; see lowkey eval --help");
+        request.tasks.push_back(task);
+    }
+    request.contexts = options.contexts;
+    request.plans = options.plans.empty() ? preset_names() : options.plans;
+    request.n_questions = options.n_questions;
+    request.questions_per_document = options.questions_per_document;
+    request.seed = options.seed;
+    request.material.filler = read_file(text);
+    if (request.material.filler.empty())
+        throw llama::Error(text + " is empty");
+    request.material.words = words_beside(model);
+    return request;
+}
+
+bool is_text_task(const TaskResult &result) {
+    return result.task->scoring == llama::Scoring::kText;
+}
+
+Json task_json(const TaskResult &result) {
+    Json json = {{"task", result.task->name},
+                 {"questions", result.n_questions},
+                 {"answer_bytes", result.n_bytes},
+                 {"answer_bytes_right", result.n_bytes_right},
+                 {"bits_per_byte", result.bits_per_byte()}};
+    if (is_text_task(result))
+        return json;
+    const Interval interval = wilson_interval(result.n_right, result.n_questions);
+    json["right"] = result.n_right;
+    json["exact_match_percent"] = result.exact_match();
+    json["interval_95_percent"] = {interval.low, interval.high};
+    return json;
+}
+
+Json to_json(const std::vector<PlanResult> &results, const EvalOptions &options,
+             const std::string &model, const std::string &text) {
+    Json list = Json::array();
+    for (const PlanResult &result : results) {
+        Json tasks = Json::array();
+        for (const TaskResult &task : result.tasks)
+            tasks.push_back(task_json(task));
+        list.push_back({{"plan", result.plan},
+                        {"context_tokens", result.context_tokens},
+                        {"bits_per_value", result.bits_per_value},
+                        {"kv_bytes", result.kv_bytes},
+                        {"fp16_bytes", result.fp16_bytes},
+                        {"compression", result.compression()},
+                        {"decode_tokens_per_s", result.decode_tokens_per_s},
+                        {"tasks", tasks}});
+    }
+    return {{"model", model},           {"text", text},
+            {"seed", options.seed},     {"device", options.device.device},
+            {"build", lk_build_info()}, {"results", list}};
+}
+
+std::string task_cell(const TaskResult &result) {
+    if (is_text_task(result))
+        return format_fixed(result.bits_per_byte(), 3);
+    const Interval interval = wilson_interval(result.n_right, result.n_questions);
+    return format_fixed(result.exact_match(), 1) + " (" + format_fixed(interval.low, 0) + ".." +
+           format_fixed(interval.high, 0) + ")";
+}
+
+void print_table(const std::vector<PlanResult> &results, const EvalOptions &options) {
+    std::vector<std::string> header = {"plan", "tokens", "bits/value", "KV bytes", "compression"};
+    for (const TaskResult &task : results.front().tasks) {
+        header.push_back(std::string(task.task->name) +
+                         (is_text_task(task) ? ", bits/byte" : ", %"));
+    }
+    header.emplace_back("tokens/s");
+    Table table(header);
+    for (const PlanResult &result : results) {
+        std::vector<std::string> row = {result.plan, std::to_string(result.context_tokens),
+                                        format_fixed(result.bits_per_value, 3),
+                                        format_bytes(static_cast<double>(result.kv_bytes)),
+                                        format_fixed(result.compression(), 2) + " x"};
+        for (const TaskResult &task : result.tasks)
+            row.push_back(task_cell(task));
+        row.push_back(format_fixed(result.decode_tokens_per_s, 0));
+        table.add(row);
+    }
+    table.print();
+    std::printf(
+        "\nexact match of %zu questions (95 %% interval); tokens/s: decode, model included\n",
+        options.n_questions);
+}
+
+// Tasks of the longest context; the others would hide each other.
+void write_chart(const std::vector<PlanResult> &results, const EvalOptions &options,
+                 const std::string &path) {
+    const std::uint64_t n_tokens =
+        *std::max_element(options.contexts.begin(), options.contexts.end());
+    std::vector<ChartSeries> series;
+    for (std::size_t t = 0; t < results.front().tasks.size(); ++t) {
+        if (is_text_task(results.front().tasks[t]))
+            continue;
+        series.push_back({results.front().tasks[t].task->name, {}});
+        for (const PlanResult &result : results) {
+            if (result.context_tokens != n_tokens)
+                continue;
+            const TaskResult &task = result.tasks[t];
+            const Interval interval = wilson_interval(task.n_right, task.n_questions);
+            series.back().points.push_back({result.plan, static_cast<double>(result.kv_bytes),
+                                            task.exact_match(), interval.low, interval.high});
+        }
+    }
+    draw_chart("What each cache still finds",
+               std::to_string(n_tokens) + " tokens of context, " +
+                   std::to_string(options.n_questions) + " questions per task, device " +
+                   options.device.device,
+               series, path);
+}
+
+int run_eval(EvalOptions options) {
+    if (options.demo && options.png.empty())
+        options.png = "lowkey-demo.png";
+    const llama::ContextHandle context = options.device.open();
+    const std::string path = model_path(options), text = text_path(options);
+    const EvaluationRequest request = make_request(options, path, text);
+    llama::Model model(path, options.device.n_threads);
+    for (const std::uint64_t n_tokens : options.contexts) {
+        if (n_tokens > model.config().max_tokens) {
+            note("the model was not trained beyond " + std::to_string(model.config().max_tokens) +
+                 " tokens");
+        }
+    }
+    note("model " + path + ", text " + text);
+    const auto start = std::chrono::steady_clock::now();
+    const std::vector<PlanResult> results = evaluate(context.get(), model, request);
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    if (options.json) {
+        print_json(to_json(results, options, path, text));
+    } else {
+        print_table(results, options);
+    }
+    if (!options.png.empty()) {
+        write_chart(results, options, options.png);
+        if (!options.json)
+            std::printf("picture: %s\n", options.png.c_str());
+    }
+    note("took " + format_fixed(taken.count(), 1) + " s");
+    return 0;
+}
+
+std::string help_footer() {
+    std::string text =
+        "Examples:\n"
+        "  lowkey eval --demo --text book.txt\n"
+        "  lowkey eval --tasks needle,repeat-512 --contexts 2048,4096 --plans fp16,kitty --json\n"
+        "A document is encoded once for all plans; each question is answered behind it and rolled\n"
+        "back. A question counts when every byte of its answer is right. Contexts are tokens (one\n"
+        "is one byte for the shipped model); KV bytes are codes, ranges, minima and the recent\n"
+        "tokens at 16 bits.\nTasks:\n";
+    for (const llama::Task &task : llama::all_tasks()) {
+        text += std::string("  ") + task.name +
+                std::string(14 - std::string(task.name).size(), ' ') + task.about + "\n";
+    }
+    return text;
+}
+
+}  // namespace
+
+void add_eval(CLI::App &app, int &exit_code) {
+    CLI::App *command = app.add_subcommand(
+        "eval", "let a model answer from each cache: exact match, bytes and speed");
+    command->footer(help_footer());
+    const auto options = std::make_shared<EvalOptions>();
+    options->device.add_to(*command);
+    command->add_option("--model", options->model,
+                        "safetensors weights; default the shipped model");
+    command->add_option("--text", options->text, "text that needles hide in; default a document");
+    command->add_option("--tasks", options->tasks, "tasks, see below")
+        ->delimiter(',')
+        ->capture_default_str();
+    command->add_option("--contexts", options->contexts, "tokens of a context, one or more")
+        ->delimiter(',')
+        ->capture_default_str()
+        ->check(CLI::Range(std::uint64_t{256}, std::uint64_t{131072}));
+    command->add_option("--plans", options->plans, "presets or plan files; default all presets")
+        ->delimiter(',');
+    CLI::Option *questions =
+        command->add_option("--questions", options->n_questions, "questions of each task")
+            ->capture_default_str()
+            ->check(CLI::Range(1u, 100000u));
+    command
+        ->add_option("--per-document", options->questions_per_document, "questions of a document")
+        ->capture_default_str()
+        ->check(CLI::Range(1u, 1000u));
+    command->add_option("--seed", options->seed, "of documents and questions")
+        ->capture_default_str();
+    command->add_option("--png", options->png, "draw exact match over bytes to this file");
+    command->add_flag("--json", options->json, "print JSON");
+    command->add_flag("--demo", options->demo,
+                      "48 questions of each task, picture in lowkey-demo.png");
+    command->callback([options, questions, &exit_code] {
+        if (options->demo && questions->count() == 0)
+            options->n_questions = kDemoQuestions;
+        exit_code = run_eval(*options);
+    });
+}
+
+}  // namespace cli

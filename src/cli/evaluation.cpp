@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "evaluation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+
+#include "report.h"
+
+namespace cli {
+namespace {
+
+constexpr std::size_t kStreamTokens = 128;
+constexpr std::size_t kTimedTokens = 32;
+constexpr std::uint64_t kRoomTokens = 1200;  // for the longest answer behind a context
+constexpr double kWilsonZ = 1.96;
+
+// All plans at one context length.
+class Round {
+  public:
+    Round(lk_context *context, llama::Model &model, const EvaluationRequest &request,
+          std::uint64_t n_tokens);
+
+    std::size_t n_documents(const llama::Task &task) const;
+    void run_task(std::size_t task_index, Progress &progress);
+    void measure_speed(Progress &progress);
+    std::vector<PlanResult> take() { return std::move(results_); }
+
+  private:
+    void encode(const llama::Tokens &tokens);
+    void measure_bytes(std::size_t plan);
+    void ask_alone(std::size_t task_index, std::size_t n_asked, const llama::Document &document,
+                   Progress &progress);
+    void ask_in_steps(std::size_t task_index, const llama::Tokens &prefix,
+                      const llama::Tokens &prompt, const llama::Tokens &answer, Progress &progress);
+
+    const EvaluationRequest &request_;
+    std::uint64_t n_tokens_;
+    std::vector<llama::PlanHandle> plans_;
+    std::vector<std::unique_ptr<llama::Session>> sessions_;
+    std::vector<PlanResult> results_;
+};
+
+Round::Round(lk_context *context, llama::Model &model, const EvaluationRequest &request,
+             std::uint64_t n_tokens)
+    : request_(request), n_tokens_(n_tokens) {
+    const llama::Config &c = model.config();
+    const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
+    for (const std::string &name : request.plans) {
+        plans_.push_back(load_plan(name, geometry));
+        lk_plan_size size = llama::initialised(lk_plan_size_init);
+        const std::uint32_t step = static_cast<std::uint32_t>(n_tokens);
+        llama::check(lk_plan_bytes(plans_.back().get(), n_tokens, 1, step, &size));
+        sessions_.push_back(std::make_unique<llama::Session>(context, model, plans_.back().get(),
+                                                             n_tokens + kRoomTokens, step));
+        PlanResult result;
+        result.plan = lk_plan_name(plans_.back().get());
+        result.context_tokens = n_tokens;
+        result.bits_per_value = size.bits_per_value;
+        result.fp16_bytes = size.fp16_bytes;
+        for (const llama::Task *task : request.tasks) {
+            result.tasks.emplace_back();
+            result.tasks.back().task = task;
+        }
+        results_.push_back(std::move(result));
+    }
+}
+
+std::size_t Round::n_documents(const llama::Task &task) const {
+    if (task.scoring != llama::Scoring::kAlone)
+        return request_.n_questions;
+    return (request_.n_questions + request_.questions_per_document - 1) /
+           request_.questions_per_document;
+}
+
+void Round::encode(const llama::Tokens &tokens) {
+    std::vector<llama::Session *> all;
+    for (const auto &session : sessions_) {
+        session->reset();
+        all.push_back(session.get());
+    }
+    llama::Session::prefill(all, tokens);
+    for (const auto &session : sessions_)
+        session->settle();
+}
+
+void Round::measure_bytes(std::size_t plan) {
+    const lk_cache_stats stats = sessions_[plan]->stats();
+    results_[plan].kv_bytes = stats.payload_bytes + stats.metadata_bytes + stats.recent_bytes;
+}
+
+void Round::ask_alone(std::size_t task_index, std::size_t n_asked, const llama::Document &document,
+                      Progress &progress) {
+    progress.step("encode " + std::to_string(n_tokens_) + " tokens for all plans");
+    encode(llama::as_tokens(document.context));
+    for (std::size_t p = 0; p < sessions_.size(); ++p) {
+        progress.step(results_[p].plan + ", " + request_.tasks[task_index]->name);
+        measure_bytes(p);
+        for (std::size_t q = 0; q < n_asked; ++q) {
+            results_[p].tasks[task_index].add(
+                sessions_[p]->score(llama::as_tokens(document.questions[q].prompt),
+                                    llama::as_tokens(document.questions[q].answer)));
+        }
+    }
+}
+
+void Round::ask_in_steps(std::size_t task_index, const llama::Tokens &prefix,
+                         const llama::Tokens &prompt, const llama::Tokens &answer,
+                         Progress &progress) {
+    progress.step("encode " + std::to_string(prefix.size()) + " tokens for all plans");
+    encode(prefix);
+    for (std::size_t p = 0; p < sessions_.size(); ++p) {
+        progress.step(results_[p].plan + ", " + request_.tasks[task_index]->name);
+        if (results_[p].kv_bytes == 0)
+            measure_bytes(p);
+        results_[p].tasks[task_index].add(sessions_[p]->score_kept(prompt, answer, kStreamTokens));
+    }
+}
+
+void Round::run_task(std::size_t task_index, Progress &progress) {
+    const llama::Task &task = *request_.tasks[task_index];
+    std::size_t n_left = request_.n_questions;
+    for (std::size_t d = 0; d < n_documents(task); ++d) {
+        const llama::Document document =
+            llama::make_document(task, n_tokens_, request_.seed * 1000003 + d, request_.material);
+        if (task.scoring == llama::Scoring::kAlone) {
+            const std::size_t n_asked =
+                std::min({n_left, request_.questions_per_document, document.questions.size()});
+            ask_alone(task_index, n_asked, document, progress);
+            n_left -= n_asked;
+        } else if (task.scoring == llama::Scoring::kStream) {
+            ask_in_steps(task_index, llama::as_tokens(document.context),
+                         llama::as_tokens(document.questions[0].prompt),
+                         llama::as_tokens(document.questions[0].answer), progress);
+        } else {
+            const llama::Tokens all = llama::as_tokens(document.context);
+            const auto half = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+            ask_in_steps(task_index, {all.begin(), half - 1}, {*(half - 1)}, {half, all.end()},
+                         progress);
+        }
+    }
+}
+
+// Single-token steps behind a full context, model included.
+void Round::measure_speed(Progress &progress) {
+    for (std::size_t p = 0; p < sessions_.size(); ++p) {
+        progress.step(results_[p].plan + ", tokens per second");
+        llama::Tokens token = {'\n'};
+        for (std::size_t i = 0; i < 2; ++i)
+            (void)sessions_[p]->feed(token);
+        const auto start = std::chrono::steady_clock::now();
+        for (std::size_t i = 0; i < kTimedTokens; ++i) {
+            const std::vector<float> logits = sessions_[p]->feed(token);
+            token[0] = llama::arg_max(logits.data(), logits.size());
+        }
+        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+        results_[p].decode_tokens_per_s = static_cast<double>(kTimedTokens) / taken.count();
+    }
+}
+
+}  // namespace
+
+void TaskResult::add(const llama::Score &score) {
+    ++n_questions;
+    n_right += score.exact();
+    n_bytes += score.n_tokens;
+    n_bytes_right += score.n_right;
+    bits += score.bits;
+}
+
+double TaskResult::exact_match() const {
+    return n_questions == 0
+               ? 0
+               : 100.0 * static_cast<double>(n_right) / static_cast<double>(n_questions);
+}
+
+double TaskResult::bits_per_byte() const {
+    return n_bytes == 0 ? 0 : bits / static_cast<double>(n_bytes);
+}
+
+double PlanResult::compression() const {
+    return kv_bytes == 0 ? 1 : static_cast<double>(fp16_bytes) / static_cast<double>(kv_bytes);
+}
+
+Interval wilson_interval(std::size_t n_right, std::size_t n) {
+    if (n == 0)
+        return {0, 100};
+    const double count = static_cast<double>(n), share = static_cast<double>(n_right) / count;
+    const double z2 = kWilsonZ * kWilsonZ;
+    const double center = share + z2 / (2 * count);
+    const double spread =
+        kWilsonZ * std::sqrt(share * (1 - share) / count + z2 / (4 * count * count));
+    const double scale = 100 / (1 + z2 / count);
+    return {std::max(0.0, (center - spread) * scale), std::min(100.0, (center + spread) * scale)};
+}
+
+std::vector<PlanResult> evaluate(lk_context *context, llama::Model &model,
+                                 const EvaluationRequest &request) {
+    std::vector<PlanResult> results;
+    for (const std::uint64_t n_tokens : request.contexts) {
+        Round round(context, model, request, n_tokens);
+        std::size_t n_steps = request.plans.size();
+        for (const llama::Task *task : request.tasks) {
+            n_steps += round.n_documents(*task) * (1 + request.plans.size());
+        }
+        Progress progress(n_steps);
+        for (std::size_t t = 0; t < request.tasks.size(); ++t)
+            round.run_task(t, progress);
+        round.measure_speed(progress);
+        for (PlanResult &result : round.take())
+            results.push_back(std::move(result));
+    }
+    return results;
+}
+
+}  // namespace cli

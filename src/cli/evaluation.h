@@ -1,0 +1,66 @@
+// Runs tasks x plans x contexts on a model and counts what it answers.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CLI_EVALUATION_H
+#define CLI_EVALUATION_H
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "command.h"
+#include "session.h"
+#include "tasks.h"
+
+namespace cli {
+
+struct EvaluationRequest {
+    std::vector<const llama::Task *> tasks;
+    std::vector<std::uint64_t> contexts;  // tokens
+    std::vector<std::string> plans;       // presets or plan files
+    std::size_t n_questions = 24;         // of each task, context and plan
+    std::size_t questions_per_document = 12;
+    std::uint64_t seed = 1;
+    llama::Material material;
+};
+
+struct TaskResult {
+    const llama::Task *task = nullptr;
+    std::size_t n_questions = 0;
+    std::size_t n_right = 0;  // every answer byte
+    std::size_t n_bytes = 0;
+    std::size_t n_bytes_right = 0;
+    double bits = 0;  // sum of -log2 p
+
+    void add(const llama::Score &score);
+    double exact_match() const;  // percent
+    double bits_per_byte() const;
+};
+
+// Bounds of a share in percent, 95 % Wilson score interval.
+struct Interval {
+    double low, high;
+};
+Interval wilson_interval(std::size_t n_right, std::size_t n);
+
+struct PlanResult {
+    std::string plan;
+    std::uint64_t context_tokens = 0;
+    double bits_per_value = 0;
+    std::uint64_t kv_bytes = 0;    // codes, ranges, minima and recent tokens
+    std::uint64_t fp16_bytes = 0;  // the same tokens at 16 bits
+    double decode_tokens_per_s = 0;
+    std::vector<TaskResult> tasks;
+
+    double compression() const;
+};
+
+// Results by context, then plan. A document is encoded once for all plans; every question is
+// answered from it and rolled back.
+std::vector<PlanResult> evaluate(lk_context *context, llama::Model &model,
+                                 const EvaluationRequest &request);
+
+}  // namespace cli
+
+#endif

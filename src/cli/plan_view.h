@@ -1,0 +1,36 @@
+// A plan's width function, as ranges and as a picture.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CLI_PLAN_VIEW_H
+#define CLI_PLAN_VIEW_H
+
+#include <lowkey/plan.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cli {
+
+// The geometry that a plan is for, found by asking it.
+struct PlanShape {
+    std::uint32_t n_layers = 0;
+    std::vector<std::uint32_t> n_kv_heads;  // [n_layers]
+    std::vector<std::uint32_t> head_dim;    // [n_layers]
+};
+PlanShape plan_shape(const lk_plan *plan);
+
+// Keys or values of one head in words, for example "2 bits, 32 of 128 channels boosted to 4".
+std::string describe_head(const lk_plan *plan, std::uint32_t layer, std::uint32_t kv_head,
+                          bool is_value, std::uint32_t head_dim);
+
+// One line for every range of layers and heads with equal widths.
+void print_widths(const lk_plan *plan);
+
+// Widths by layer, head and channel, and bytes beside the presets'. Throws llama::Error.
+void draw_plan(const lk_plan *plan, std::uint64_t n_tokens, std::uint32_t n_sequences,
+               std::uint32_t step_tokens, const std::string &path);
+
+}  // namespace cli
+
+#endif

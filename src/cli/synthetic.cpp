@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "synthetic.h"
+
+namespace cli {
+namespace {
+
+constexpr std::uint64_t kSlabBytes = 4u << 20;
+constexpr std::uint32_t kLargeEvery = 17;
+constexpr float kLargeFactor = 4.0f;
+
+// A sum of four uniform numbers: close enough to a normal one, and the same everywhere.
+float draw(llama::Random &random) {
+    const std::uint64_t bits = random.next();
+    float sum = 0;
+    for (int i = 0; i < 4; ++i)
+        sum += static_cast<float>((bits >> (16 * i)) & 0xffffu) / 65536.0f;
+    return (sum - 2.0f) * 1.7320508f;
+}
+
+}  // namespace
+
+void fill_random(std::vector<float> &values, std::uint32_t head_dim, bool has_large_channels,
+                 llama::Random &random) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        const bool large = has_large_channels && i % head_dim % kLargeEvery == 3;
+        values[i] = draw(random) * (large ? kLargeFactor : 1.0f);
+    }
+}
+
+StepData::StepData(const Shape &shape, std::uint32_t count, llama::Random &random)
+    : n_tokens(count),
+      q(std::size_t{count} * shape.n_query_heads * shape.head_dim),
+      k(std::size_t{count} * shape.n_kv_heads * shape.head_dim),
+      v(k.size()) {
+    fill_random(q, shape.head_dim, false, random);
+    fill_random(k, shape.head_dim, true, random);
+    fill_random(v, shape.head_dim, false, random);
+}
+
+SyntheticCache::SyntheticCache(lk_context *context, const lk_plan *plan, const Shape &shape,
+                               std::uint64_t max_tokens, std::uint32_t max_step_tokens)
+    : shape_(shape) {
+    const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
+    const lk_geometry view = geometry.view();
+    lk_plan_size size = llama::initialised(lk_plan_size_init);
+    llama::check(lk_plan_bytes(plan, max_tokens + max_step_tokens, 1, max_step_tokens, &size));
+    lk_cache_desc desc = llama::initialised(lk_cache_desc_init);
+    desc.max_step_tokens = max_step_tokens;
+    // Slack for whole slabs: the plan's number is for the sizes of extents.
+    desc.budget_bytes = size.cache_bytes + size.fp16_bytes + 2 * kSlabBytes;
+    desc.slab_bytes = kSlabBytes;
+    lk_cache *cache = nullptr;
+    llama::check(lk_cache_create(context, &view, plan, &desc, &cache));
+    cache_.reset(cache);
+    llama::check(lk_sequence_add(cache, &id_));
+}
+
+void SyntheticCache::begin(std::uint32_t n_tokens) {
+    llama::check(lk_step_begin(cache_.get(), nullptr, 1, &id_, &n_tokens, nullptr));
+}
+
+void SyntheticCache::append(StepData &data) {
+    const lk_tensor k = llama::host_tensor(data.k.data(), shape_.n_kv_heads, shape_.head_dim);
+    const lk_tensor v = llama::host_tensor(data.v.data(), shape_.n_kv_heads, shape_.head_dim);
+    llama::check(lk_append(cache_.get(), 0, &k, &v));
+}
+
+void SyntheticCache::attend(StepData &data, StepResult &result) {
+    result.out.resize(data.q.size());
+    result.lse.resize(std::size_t{data.n_tokens} * shape_.n_query_heads);
+    const lk_tensor q = llama::host_tensor(data.q.data(), shape_.n_query_heads, shape_.head_dim);
+    const lk_tensor out =
+        llama::host_tensor(result.out.data(), shape_.n_query_heads, shape_.head_dim);
+    const lk_tensor lse = llama::host_tensor(result.lse.data(), shape_.n_query_heads, 1);
+    llama::check(lk_attend(cache_.get(), 0, &q, &out, &lse));
+}
+
+void SyntheticCache::commit() { llama::check(lk_step_commit(cache_.get(), nullptr)); }
+
+void SyntheticCache::discard() { llama::check(lk_step_discard(cache_.get())); }
+
+lk_cache_stats SyntheticCache::stats() const {
+    lk_cache_stats stats = llama::initialised(lk_cache_stats_init);
+    llama::check(lk_cache_get_stats(cache_.get(), &stats));
+    return stats;
+}
+
+}  // namespace cli
