@@ -14,6 +14,7 @@ namespace {
 constexpr std::size_t kStreamTokens = 128;
 constexpr std::size_t kTimedTokens = 32;
 constexpr std::uint64_t kRoomTokens = 1200;  // for the longest answer behind a context
+constexpr std::uint64_t kSeedStride = 1000003;
 constexpr double kWilsonZ = 1.96;
 
 // All plans at one context length.
@@ -22,16 +23,16 @@ class Round {
     Round(lk_context *context, llama::Model &model, const EvaluationRequest &request,
           std::uint64_t n_tokens);
 
-    std::size_t n_documents(const llama::Task &task) const;
+    std::size_t n_steps() const;
     void run_task(std::size_t task_index, Progress &progress);
     void measure_speed(Progress &progress);
     std::vector<PlanResult> take() { return std::move(results_); }
 
   private:
+    void make_documents();
     void encode(const llama::Tokens &tokens);
     void measure_bytes(std::size_t plan);
-    void ask_alone(std::size_t task_index, std::size_t n_asked, const llama::Document &document,
-                   Progress &progress);
+    void ask_alone(std::size_t task_index, const llama::Document &document, Progress &progress);
     void ask_in_steps(std::size_t task_index, const llama::Tokens &prefix,
                       const llama::Tokens &prompt, const llama::Tokens &answer, Progress &progress);
 
@@ -40,6 +41,7 @@ class Round {
     std::vector<llama::PlanHandle> plans_;
     std::vector<std::unique_ptr<llama::Session>> sessions_;
     std::vector<PlanResult> results_;
+    std::vector<std::vector<llama::Document>> documents_;  // of each task
 };
 
 Round::Round(lk_context *context, llama::Model &model, const EvaluationRequest &request,
@@ -65,13 +67,31 @@ Round::Round(lk_context *context, llama::Model &model, const EvaluationRequest &
         }
         results_.push_back(std::move(result));
     }
+    make_documents();
 }
 
-std::size_t Round::n_documents(const llama::Task &task) const {
-    if (task.scoring != llama::Scoring::kAlone)
-        return request_.n_questions;
-    return (request_.n_questions + request_.questions_per_document - 1) /
-           request_.questions_per_document;
+void Round::make_documents() {
+    for (const llama::Task *task : request_.tasks) {
+        documents_.emplace_back();
+        std::size_t n_asked = 0;
+        for (std::uint64_t d = 0; n_asked < request_.n_questions; ++d) {
+            llama::Document document = llama::make_document(
+                *task, n_tokens_, request_.seed * kSeedStride + d, request_.material);
+            const std::size_t n_most =
+                std::min(request_.questions_per_document, request_.n_questions - n_asked);
+            if (document.questions.size() > n_most)
+                document.questions.resize(n_most);
+            n_asked += std::max<std::size_t>(1, document.questions.size());
+            documents_.back().push_back(std::move(document));
+        }
+    }
+}
+
+std::size_t Round::n_steps() const {
+    std::size_t n_documents = 0;
+    for (const auto &list : documents_)
+        n_documents += list.size();
+    return n_documents * (1 + sessions_.size()) + sessions_.size();
 }
 
 void Round::encode(const llama::Tokens &tokens) {
@@ -90,17 +110,15 @@ void Round::measure_bytes(std::size_t plan) {
     results_[plan].kv_bytes = stats.payload_bytes + stats.metadata_bytes + stats.recent_bytes;
 }
 
-void Round::ask_alone(std::size_t task_index, std::size_t n_asked, const llama::Document &document,
-                      Progress &progress) {
+void Round::ask_alone(std::size_t task_index, const llama::Document &document, Progress &progress) {
     progress.step("encode " + std::to_string(n_tokens_) + " tokens for all plans");
     encode(llama::as_tokens(document.context));
     for (std::size_t p = 0; p < sessions_.size(); ++p) {
         progress.step(results_[p].plan + ", " + request_.tasks[task_index]->name);
         measure_bytes(p);
-        for (std::size_t q = 0; q < n_asked; ++q) {
-            results_[p].tasks[task_index].add(
-                sessions_[p]->score(llama::as_tokens(document.questions[q].prompt),
-                                    llama::as_tokens(document.questions[q].answer)));
+        for (const llama::Question &question : document.questions) {
+            results_[p].tasks[task_index].add(sessions_[p]->score(
+                llama::as_tokens(question.prompt), llama::as_tokens(question.answer)));
         }
     }
 }
@@ -120,15 +138,9 @@ void Round::ask_in_steps(std::size_t task_index, const llama::Tokens &prefix,
 
 void Round::run_task(std::size_t task_index, Progress &progress) {
     const llama::Task &task = *request_.tasks[task_index];
-    std::size_t n_left = request_.n_questions;
-    for (std::size_t d = 0; d < n_documents(task); ++d) {
-        const llama::Document document =
-            llama::make_document(task, n_tokens_, request_.seed * 1000003 + d, request_.material);
+    for (const llama::Document &document : documents_[task_index]) {
         if (task.scoring == llama::Scoring::kAlone) {
-            const std::size_t n_asked =
-                std::min({n_left, request_.questions_per_document, document.questions.size()});
-            ask_alone(task_index, n_asked, document, progress);
-            n_left -= n_asked;
+            ask_alone(task_index, document, progress);
         } else if (task.scoring == llama::Scoring::kStream) {
             ask_in_steps(task_index, llama::as_tokens(document.context),
                          llama::as_tokens(document.questions[0].prompt),
@@ -200,11 +212,7 @@ std::vector<PlanResult> evaluate(lk_context *context, llama::Model &model,
     std::vector<PlanResult> results;
     for (const std::uint64_t n_tokens : request.contexts) {
         Round round(context, model, request, n_tokens);
-        std::size_t n_steps = request.plans.size();
-        for (const llama::Task *task : request.tasks) {
-            n_steps += round.n_documents(*task) * (1 + request.plans.size());
-        }
-        Progress progress(n_steps);
+        Progress progress(round.n_steps());
         for (std::size_t t = 0; t < request.tasks.size(); ++t)
             round.run_task(t, progress);
         round.measure_speed(progress);
