@@ -127,38 +127,35 @@ uint64_t geometry_hash(const Plan &plan);
 
 // Check a caller's geometry and copy its layers, sink_logits pointers included.
 lk_status import_geometry(const lk_geometry *geometry, Array<lk_layer> *layers);
-// Why a layer of a model has no meaning, with the member's name; null when it has one.
-struct LayerFault {
-    const char *member;
-    const char *rule;  // what must hold
-    double value;
-};
-bool layer_fault(const lk_layer &layer, LayerFault *fault);
-
 // Give an empty plan its layers, all rules at 16 bits. LK_E_NOMEM.
 lk_status set_layers(Plan *plan, const Array<lk_layer> &layers);
 bool copy_plan(const Plan &from, Plan *to);
+
+// Are two neighbours equal, so that JSON writes them once?
+bool same_head(const Plan &plan, uint32_t layer, uint32_t a, uint32_t b);
+bool same_geometry(const lk_layer &a, const lk_layer &b);
+bool same_layer(const Plan &plan, uint32_t a, uint32_t b);
 
 // LK_E_ARGUMENT; the sentence names the JSON path of what has no meaning.
 lk_status validate_plan(const Plan &plan);
 // LK_E_MISMATCH; the sentence names the first difference.
 lk_status compare_geometry(const Plan &plan, const Array<lk_layer> &layers);
 
-// What each setter checks and does, used by the C interface and by the JSON reader alike.
-lk_status check_key_rule(const lk_key_rule &rule);
-lk_status check_value_rule(const lk_value_rule &rule);
-lk_status check_metadata(lk_metadata metadata);
-lk_status check_pages(uint32_t page_tokens, uint32_t run_tokens);
-lk_status check_recent(uint32_t sink_tokens, uint32_t window_tokens);
-lk_status check_ladder(const uint8_t *rungs, uint32_t n_rungs, uint32_t rung);
-lk_status check_name(const char *name);
+// Setters of checked values (check.h). layer and kv_head may be LK_ALL: LK_E_NOT_FOUND when there
+// is no such one, LK_E_NOMEM. On failure nothing is changed.
 lk_status set_key(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_key_rule &rule);
 lk_status set_value(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_value_rule &rule);
 lk_status set_metadata(Plan *plan, uint32_t layer, lk_metadata metadata);
 lk_status set_ladder(Plan *plan, uint32_t layer, const uint8_t *rungs, uint32_t n_rungs,
                      uint32_t rung);
 void set_pages(Plan *plan, uint32_t page_tokens, uint32_t run_tokens);
+void set_recent(Plan *plan, uint32_t sink_tokens, uint32_t window_tokens);
+void set_name(Plan *plan, const char *name);
+// LK_E_NOT_FOUND. The layers are set.
 lk_status set_preset(Plan *plan, const char *name);
+const char *preset_name(uint32_t index);
+
+// Read back; the index is in range.
 void key_rule_of(const Plan &plan, uint32_t layer, uint32_t kv_head, lk_key_rule *out);
 void value_rule_of(const Plan &plan, uint32_t layer, uint32_t kv_head, lk_value_rule *out);
 

@@ -1,0 +1,328 @@
+// The C interface of plans: null checks and struct import around the model.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+
+#include "plan/check.h"
+#include "plan/plan.h"
+
+namespace lk {
+
+namespace {
+
+lk_status null_argument(const char *name) { return fail(LK_E_ARGUMENT, "%s is NULL", name); }
+
+struct Handle {
+    lk_plan *plan = create<lk_plan>(default_allocator());
+    ~Handle() { destroy(default_allocator(), plan); }
+    Handle() = default;
+    Handle(const Handle &) = delete;
+    Handle &operator=(const Handle &) = delete;
+    lk_plan *release() {
+        lk_plan *own = plan;
+        plan = nullptr;
+        return own;
+    }
+};
+
+lk_status no_memory() { return fail(LK_E_NOMEM, "no memory for a plan"); }
+
+lk_status make_preset(const char *name, const lk_geometry *geometry, Plan *plan) {
+    Array<lk_layer> layers;
+    lk_status status = import_geometry(geometry, &layers);
+    if (status == LK_OK)
+        status = set_layers(plan, layers);
+    return status == LK_OK ? set_preset(plan, name) : status;
+}
+
+lk_status check_index(const Plan &plan, uint32_t layer, uint32_t kv_head) {
+    if (layer >= plan.layers.size())
+        return fail(LK_E_NOT_FOUND, "layer is %u, the plan has %zu layers", layer,
+                    plan.layers.size());
+    const uint32_t n_heads = plan.layers[layer].geometry.n_kv_heads;
+    if (kv_head >= n_heads)
+        return fail(LK_E_NOT_FOUND, "kv_head is %u, layer %u has %u KV heads", kv_head, layer,
+                    n_heads);
+    return LK_OK;
+}
+
+lk_key_rule default_key_rule() {
+    lk_key_rule rule = {};
+    rule.size = sizeof rule;
+    rule.bits = 16;
+    rule.axis = LK_AXIS_CHANNEL;
+    return rule;
+}
+
+lk_value_rule default_value_rule() {
+    lk_value_rule rule = {};
+    rule.size = sizeof rule;
+    rule.bits = 16;
+    return rule;
+}
+
+// init_struct() and our defaults behind the caller's own size.
+template <class Rule>
+lk_status init_rule(Rule *rule, size_t struct_bytes, const Rule &defaults, const char *name) {
+    const lk_status status = init_struct(rule, struct_bytes, sizeof *rule, name);
+    return status == LK_OK ? export_struct(rule, &defaults, sizeof defaults, sizeof defaults, name)
+                           : status;
+}
+
+void key_widths(const Plan &plan, uint32_t layer, uint32_t kv_head, uint32_t channel,
+                uint32_t *bits, uint32_t *boost_bits) {
+    const uint32_t rung = plan.layers[layer].rung;
+    const uint8_t *channel_bits = plan.channel_bits(layer, kv_head);
+    const KeyRule &rule = plan.key(layer, kv_head);
+    *bits = channel_width(channel_bits ? channel_bits[channel] : rule.bits, rung);
+    *boost_bits = channel_bits ? *bits : boost_width(rule, rung);
+}
+
+}  // namespace
+
+}  // namespace lk
+
+extern "C" {
+
+lk_status lk_layer_init(lk_layer *layer, size_t struct_bytes) {
+    return lk::init_struct(layer, struct_bytes, sizeof *layer, "layer");
+}
+
+lk_status lk_geometry_init(lk_geometry *geometry, size_t struct_bytes) {
+    return lk::init_struct(geometry, struct_bytes, sizeof *geometry, "geometry");
+}
+
+lk_status lk_key_rule_init(lk_key_rule *rule, size_t struct_bytes) {
+    return lk::init_rule(rule, struct_bytes, lk::default_key_rule(), "rule");
+}
+
+lk_status lk_value_rule_init(lk_value_rule *rule, size_t struct_bytes) {
+    return lk::init_rule(rule, struct_bytes, lk::default_value_rule(), "rule");
+}
+
+lk_status lk_plan_size_init(lk_plan_size *size, size_t struct_bytes) {
+    return lk::init_struct(size, struct_bytes, sizeof *size, "size");
+}
+
+const char *lk_plan_preset_name(uint32_t index) { return lk::preset_name(index); }
+
+lk_status lk_plan_preset(const char *name, const lk_geometry *geometry, lk_plan **out) {
+    if (!out)
+        return lk::null_argument("out");
+    *out = nullptr;
+    if (!name)
+        return lk::null_argument("name");
+    lk::Handle handle;
+    if (!handle.plan)
+        return lk::no_memory();
+    const lk_status status = lk::make_preset(name, geometry, &handle.plan->model);
+    if (status == LK_OK)
+        *out = handle.release();
+    return status;
+}
+
+lk_status lk_plan_copy(const lk_plan *plan, lk_plan **out) {
+    if (!out)
+        return lk::null_argument("out");
+    *out = nullptr;
+    if (!plan)
+        return lk::null_argument("plan");
+    lk::Handle handle;
+    if (!handle.plan || !lk::copy_plan(plan->model, &handle.plan->model))
+        return lk::no_memory();
+    *out = handle.release();
+    return LK_OK;
+}
+
+void lk_plan_destroy(lk_plan **plan) {
+    if (!plan)
+        return;
+    lk::destroy(lk::default_allocator(), *plan);
+    *plan = nullptr;
+}
+
+lk_status lk_plan_set_name(lk_plan *plan, const char *name) {
+    if (!plan)
+        return lk::null_argument("plan");
+    if (!name)
+        return lk::null_argument("name");
+    const lk_status status = lk::check_name(name, lk::kArgument);
+    if (status == LK_OK)
+        lk::set_name(&plan->model, name);
+    return status;
+}
+
+lk_status lk_plan_set_key(lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                          const lk_key_rule *rule) {
+    if (!plan)
+        return lk::null_argument("plan");
+    lk_key_rule own = lk::default_key_rule();
+    lk_status status = lk::import_struct(&own, sizeof own, sizeof own, rule, "rule");
+    if (status == LK_OK)
+        status = lk::check_key_rule(own, lk::kRuleArgument);
+    return status == LK_OK ? lk::set_key(&plan->model, layer, kv_head, own) : status;
+}
+
+lk_status lk_plan_set_value(lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                            const lk_value_rule *rule) {
+    if (!plan)
+        return lk::null_argument("plan");
+    lk_value_rule own = lk::default_value_rule();
+    lk_status status = lk::import_struct(&own, sizeof own, sizeof own, rule, "rule");
+    if (status == LK_OK)
+        status = lk::check_value_rule(own, lk::kRuleArgument);
+    return status == LK_OK ? lk::set_value(&plan->model, layer, kv_head, own) : status;
+}
+
+lk_status lk_plan_set_metadata(lk_plan *plan, uint32_t layer, lk_metadata metadata) {
+    if (!plan)
+        return lk::null_argument("plan");
+    const lk_status status = lk::check_metadata(metadata, lk::kArgument);
+    return status == LK_OK ? lk::set_metadata(&plan->model, layer, metadata) : status;
+}
+
+lk_status lk_plan_set_pages(lk_plan *plan, uint32_t page_tokens, uint32_t run_tokens) {
+    if (!plan)
+        return lk::null_argument("plan");
+    const lk_status status = lk::check_pages(page_tokens, run_tokens, lk::kArgument);
+    if (status == LK_OK)
+        lk::set_pages(&plan->model, page_tokens, run_tokens);
+    return status;
+}
+
+lk_status lk_plan_set_recent(lk_plan *plan, uint32_t sink_tokens, uint32_t window_tokens) {
+    if (!plan)
+        return lk::null_argument("plan");
+    const lk_status status = lk::check_recent(sink_tokens, window_tokens, lk::kArgument);
+    if (status == LK_OK)
+        lk::set_recent(&plan->model, sink_tokens, window_tokens);
+    return status;
+}
+
+lk_status lk_plan_set_ladder(lk_plan *plan, uint32_t layer, const uint8_t *rungs, uint32_t n_rungs,
+                             uint32_t rung) {
+    if (!plan)
+        return lk::null_argument("plan");
+    if (n_rungs && !rungs)
+        return lk::null_argument("rungs");
+    const lk_status status = lk::check_ladder(rungs, n_rungs, rung, lk::kArgument);
+    return status == LK_OK ? lk::set_ladder(&plan->model, layer, rungs, n_rungs, rung) : status;
+}
+
+lk_status lk_plan_get_key(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                          lk_key_rule *rule) {
+    if (!plan)
+        return lk::null_argument("plan");
+    if (!rule)
+        return lk::null_argument("rule");
+    const lk_status status = lk::check_index(plan->model, layer, kv_head);
+    if (status != LK_OK)
+        return status;
+    lk_key_rule own;
+    lk::key_rule_of(plan->model, layer, kv_head, &own);
+    return lk::export_struct(rule, &own, sizeof own, sizeof own, "rule");
+}
+
+lk_status lk_plan_get_value(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                            lk_value_rule *rule) {
+    if (!plan)
+        return lk::null_argument("plan");
+    if (!rule)
+        return lk::null_argument("rule");
+    const lk_status status = lk::check_index(plan->model, layer, kv_head);
+    if (status != LK_OK)
+        return status;
+    lk_value_rule own;
+    lk::value_rule_of(plan->model, layer, kv_head, &own);
+    return lk::export_struct(rule, &own, sizeof own, sizeof own, "rule");
+}
+
+const char *lk_plan_name(const lk_plan *plan) { return plan ? plan->model.name : nullptr; }
+
+lk_status lk_plan_get_pages(const lk_plan *plan, uint32_t *page_tokens, uint32_t *run_tokens,
+                            uint32_t *sink_tokens, uint32_t *window_tokens) {
+    if (!plan)
+        return lk::null_argument("plan");
+    if (page_tokens)
+        *page_tokens = plan->model.page_tokens;
+    if (run_tokens)
+        *run_tokens = plan->model.run_tokens;
+    if (sink_tokens)
+        *sink_tokens = plan->model.sink_tokens;
+    if (window_tokens)
+        *window_tokens = plan->model.window_tokens;
+    return LK_OK;
+}
+
+lk_status lk_plan_width(const lk_plan *plan, uint32_t layer, uint32_t kv_head, uint32_t is_value,
+                        uint32_t channel, uint32_t *bits, uint32_t *boost_bits) {
+    if (!plan)
+        return lk::null_argument("plan");
+    if (!bits || !boost_bits)
+        return lk::null_argument(bits ? "boost_bits" : "bits");
+    if (is_value > 1)
+        return lk::fail(LK_E_ARGUMENT, "is_value is %u, must be 0 or 1", is_value);
+    const lk_status status = lk::check_index(plan->model, layer, kv_head);
+    if (status != LK_OK)
+        return status;
+    const lk::LayerPlan &own = plan->model.layers[layer];
+    if (channel >= own.geometry.head_dim)
+        return lk::fail(LK_E_NOT_FOUND, "channel is %u, layer %u has head_dim %u", channel, layer,
+                        own.geometry.head_dim);
+    if (is_value)
+        *bits = *boost_bits = lk::channel_width(plan->model.value(layer, kv_head).bits, own.rung);
+    else
+        lk::key_widths(plan->model, layer, kv_head, channel, bits, boost_bits);
+    return LK_OK;
+}
+
+lk_status lk_plan_validate(const lk_plan *plan, const lk_geometry *geometry) {
+    if (!plan)
+        return lk::null_argument("plan");
+    const lk_status status = lk::validate_plan(plan->model);
+    if (status != LK_OK || !geometry)
+        return status;
+    lk::Array<lk_layer> layers;
+    const lk_status imported = lk::import_geometry(geometry, &layers);
+    return imported == LK_OK ? lk::compare_geometry(plan->model, layers) : imported;
+}
+
+lk_status lk_plan_bytes(const lk_plan *plan, uint64_t n_tokens, uint32_t n_sequences,
+                        uint32_t step_tokens, lk_plan_size *out) {
+    if (!plan)
+        return lk::null_argument("plan");
+    if (!out)
+        return lk::null_argument("out");
+    lk_status status = lk::validate_plan(plan->model);
+    lk_plan_size own = {};
+    if (status == LK_OK)
+        status = lk::plan_bytes(plan->model, n_tokens, n_sequences, step_tokens, &own);
+    own.size = sizeof own;
+    return status == LK_OK ? lk::export_struct(out, &own, sizeof own, sizeof own, "out") : status;
+}
+
+lk_status lk_plan_to_json(const lk_plan *plan, char *buffer, size_t capacity_bytes,
+                          size_t *needed_bytes) {
+    if (!plan)
+        return lk::null_argument("plan");
+    if (!buffer && capacity_bytes)
+        return lk::null_argument("buffer");
+    return lk::plan_to_json(plan->model, buffer, capacity_bytes, needed_bytes);
+}
+
+lk_status lk_plan_from_json(const char *text, size_t text_bytes, lk_plan **out) {
+    if (!out)
+        return lk::null_argument("out");
+    *out = nullptr;
+    if (!text)
+        return lk::null_argument("text");
+    lk::Handle handle;
+    if (!handle.plan)
+        return lk::no_memory();
+    const lk_status status = lk::plan_from_json(text, text_bytes, &handle.plan->model);
+    if (status == LK_OK)
+        *out = handle.release();
+    return status;
+}
+
+}  // extern "C"

@@ -1,0 +1,428 @@
+// lk_plan_bytes(): what a plan costs, by replaying what footprint.h says a cache does.
+//
+// n_pages, payload_bytes, metadata_bytes, recent_bytes and table_bytes describe the state after
+// the last step: what its begin packed is packed, its tokens are committed, and a page that its
+// tokens made due waits for the next begin. They count the bytes of the layout; slots may round
+// up to 64. Halves that stay at 16 bits count as recent.
+//
+// cache_bytes is the worst moment. The replay need not start at the first step: P tokens make a
+// page, so the steps repeat after lcm(step, P) tokens with every row moved on by that much and no
+// slot fewer in use. The worst moment is thus in the last such period.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "plan/footprint.h"
+
+namespace lk {
+
+namespace {
+
+// Slots are multiples of 64 bytes and at most 64 KiB, so a size is an index.
+constexpr uint32_t kSizes = 65536 / LK_SLOT_ALIGN + 1;
+constexpr uint32_t kNone = 0;
+
+uint32_t size_index(uint64_t slot) { return static_cast<uint32_t>(slot / LK_SLOT_ALIGN); }
+uint64_t per_extent(uint32_t size) { return slots_per_extent(uint64_t{size} * LK_SLOT_ALIGN); }
+
+// Slots in use by size, and the extents that hold them.
+struct Slots {
+    uint64_t used[kSizes] = {};
+
+    void add(const Slots &other, uint64_t times) {
+        for (uint32_t s = 1; s < kSizes; ++s)
+            used[s] += other.used[s] * times;
+    }
+    void remove(const Slots &other, uint64_t times) {
+        for (uint32_t s = 1; s < kSizes; ++s)
+            used[s] -= other.used[s] * times;
+    }
+    uint64_t extents() const {
+        uint64_t n = 0;
+        for (uint32_t s = 1; s < kSizes; ++s)
+            n += used[s] ? ceil_div(used[s], per_extent(s)) : 0;
+        return n;
+    }
+    uint64_t bytes() const {
+        uint64_t n = 0;
+        for (uint32_t s = 1; s < kSizes; ++s)
+            n += used[s] * s * LK_SLOT_ALIGN;
+        return n;
+    }
+};
+
+// Slots in use that change one by one.
+class Moving {
+  public:
+    explicit Moving(const Slots &start) : slots_(start), extents_(start.extents()) {}
+    void take(uint32_t size) {
+        if (size != kNone)
+            extents_ += slots_.used[size]++ % per_extent(size) == 0;
+    }
+    void give(uint32_t size) {
+        if (size != kNone)
+            extents_ -= --slots_.used[size] % per_extent(size) == 0;
+    }
+    uint64_t extents() const { return extents_; }
+
+  private:
+    Slots slots_;
+    uint64_t extents_;
+};
+
+// What packing an entry takes and then gives; `count` equal entries follow each other.
+struct Packing {
+    uint32_t taken[4];
+    uint32_t given[2];
+    uint32_t count;
+};
+
+struct Sums {
+    uint64_t values;   // of a page row over all entries, K and V
+    uint64_t payload;  // layout bytes of packed halves
+    uint64_t metadata;
+    uint64_t raw;  // layout bytes of halves that stay at 16 bits
+};
+
+struct Model {
+    const Plan *plan = nullptr;
+    uint64_t n_sequences = 0;
+    Array<Packing> packings;
+    Slots recent_row;  // slots of one page row at 16 bits
+    Slots packed_row;
+    Slots sink_row;       // of a sink row as long as a page
+    Slots last_sink_row;  // of the last one when it is shorter
+    Sums page = {};
+};
+
+Packing packing_of(const HalfSlots &key, const HalfSlots &value) {
+    Packing out = {};
+    out.count = 1;
+    out.taken[0] = size_index(key.packed_payload);
+    out.taken[1] = key.recent_metadata ? kNone : size_index(key.packed_metadata);
+    out.taken[2] = size_index(value.packed_payload);
+    out.taken[3] = value.recent_metadata ? kNone : size_index(value.packed_metadata);
+    out.given[0] = key.packed_payload ? size_index(key.recent_payload) : kNone;
+    out.given[1] = value.packed_payload ? size_index(value.recent_payload) : kNone;
+    return out;
+}
+
+void add_half(const HalfSlots &half, const HalfShape &shape, uint64_t times, Model *model) {
+    model->recent_row.used[size_index(half.recent_payload)] += times;
+    model->recent_row.used[size_index(half.recent_metadata)] += times;
+    const bool raw = !half.packed_payload;
+    model->packed_row.used[size_index(raw ? half.recent_payload : half.packed_payload)] += times;
+    model->packed_row.used[size_index(raw ? half.recent_metadata : half.packed_metadata)] += times;
+    model->page.values += times * shape.head_dim * shape.page_tokens;
+    (raw ? model->page.raw : model->page.payload) += times * payload_bytes(shape);
+    model->page.metadata += times * metadata_bytes(shape);
+}
+
+// One run of equal heads of a layer.
+bool add_run(uint32_t layer, uint32_t head, uint32_t count, Model *model) {
+    const Plan &plan = *model->plan;
+    KeyClass key;
+    ValueClass value;
+    resolve_key(plan, layer, head, &key);
+    resolve_value(plan, layer, head, &value);
+    const HalfSlots k = key_slots(plan, layer, head);
+    const HalfSlots v = value_slots(plan, layer, head);
+    add_half(k, key.shape, count, model);
+    add_half(v, value.shape, count, model);
+    Packing packing = packing_of(k, v);
+    packing.count = count;
+    return model->packings.push(packing);
+}
+
+void add_sinks(uint32_t layer, Model *model) {
+    const Plan &plan = *model->plan;
+    const uint64_t rows = sink_rows(plan);
+    if (!rows)
+        return;
+    const uint64_t halves = 2ull * plan.layers[layer].geometry.n_kv_heads;
+    model->sink_row.used[size_index(sink_slot(plan, layer, 0))] += halves;
+    model->last_sink_row.used[size_index(sink_slot(plan, layer, rows - 1))] += halves;
+}
+
+bool build(const Plan &plan, Model *model) {
+    for (uint32_t l = 0; l < plan.layers.size(); ++l) {
+        const uint32_t n_heads = plan.layers[l].geometry.n_kv_heads;
+        for (uint32_t h = 0, end; h < n_heads; h = end) {
+            for (end = h + 1; end < n_heads && same_head(plan, l, h, end);)
+                ++end;
+            if (!add_run(l, h, end - h, model))
+                return false;
+        }
+        add_sinks(l, model);
+    }
+    for (Slots *slots : {&model->recent_row, &model->packed_row})
+        slots->used[kNone] = 0;
+    return true;
+}
+
+// Rows of one sequence by state.
+struct Rows {
+    uint64_t total;   // sink rows included
+    uint64_t packed;  // page rows
+};
+
+// A step of n tokens behind `length` committed ones; the step before had `previous` tokens.
+struct Step {
+    uint64_t length;
+    uint64_t n;
+    uint64_t previous;
+};
+
+Step step_at(uint64_t index, uint64_t n_tokens, uint64_t step_tokens) {
+    const uint64_t length = index * step_tokens;
+    const uint64_t left = n_tokens - length;
+    return {length, left < step_tokens ? left : step_tokens, index ? step_tokens : 0};
+}
+
+// Page rows that a step of n tokens on `length` packs directly.
+uint64_t direct_rows(const Plan &plan, uint64_t length, uint64_t n) {
+    const uint64_t sinks = sink_rows(plan);
+    const uint64_t rows = row_count(plan, length);
+    const uint64_t first = rows < sinks ? sinks : rows;
+    const uint64_t due = due_rows(plan, length + n);
+    return due > first && packs_directly(plan, first, length, n) ? due - first : 0;
+}
+
+// As the step begins, before it packs what is due.
+Rows rows_before(const Plan &plan, const Step &step) {
+    const uint64_t earlier = step.length - step.previous;
+    return {row_count(plan, step.length),
+            due_rows(plan, earlier) - sink_rows(plan) + direct_rows(plan, earlier, step.previous)};
+}
+
+// With its packing done and its tokens' rows there.
+Rows rows_after(const Plan &plan, const Step &step) {
+    return {row_count(plan, step.length + step.n),
+            due_rows(plan, step.length) - sink_rows(plan) + direct_rows(plan, step.length, step.n)};
+}
+
+uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+Slots slots_of(const Model &model, const Rows &rows) {
+    const uint64_t n_sinks = sink_rows(*model.plan);
+    const uint64_t sinks = lesser(rows.total, n_sinks);
+    const uint64_t last = n_sinks && sinks == n_sinks;
+    Slots slots;
+    slots.add(model.sink_row, (sinks - last) * model.n_sequences);
+    slots.add(model.last_sink_row, last * model.n_sequences);
+    slots.add(model.packed_row, rows.packed * model.n_sequences);
+    slots.add(model.recent_row, (rows.total - sinks - rows.packed) * model.n_sequences);
+    return slots;
+}
+
+// Extents at the worst moment of packing one row of one sequence.
+uint64_t cycle_peak(const Model &model, const Slots &start) {
+    Moving slots(start);
+    uint64_t peak = slots.extents();
+    for (const Packing &packing : model.packings)
+        for (uint32_t i = 0; i < packing.count; ++i) {
+            for (const uint32_t size : packing.taken)
+                slots.take(size);
+            peak = slots.extents() > peak ? slots.extents() : peak;
+            for (const uint32_t size : packing.given)
+                slots.give(size);
+        }
+    return peak;
+}
+
+// Bounds on the extents of packing, as real numbers: used / slots per extent summed over the
+// sizes is less than the extents by at most one per size.
+struct Bounds {
+    double rise;   // of the sum within a cycle, at most
+    double drift;  // of the sum over a cycle
+    double slack;
+    uint64_t period;  // cycles after which extents repeat when drift is 0
+};
+
+uint64_t gcd(uint64_t a, uint64_t b) { return b ? gcd(b, a % b) : a; }
+
+double share(uint32_t size) {
+    return size == kNone ? 0 : 1 / static_cast<double>(per_extent(size));
+}
+
+Bounds bounds_of(const Model &model) {
+    Bounds bounds = {0, 0, 2, 1};
+    for (uint32_t s = 1; s < kSizes; ++s) {
+        if (!model.recent_row.used[s] && !model.packed_row.used[s] && !model.sink_row.used[s] &&
+            !model.last_sink_row.used[s])
+            continue;
+        bounds.slack += 1;
+        uint64_t period = bounds.period / gcd(bounds.period, per_extent(s));
+        if (!checked_mul(period, per_extent(s), &bounds.period))
+            bounds.period = UINT64_MAX;
+    }
+    for (const Packing &packing : model.packings)
+        for (uint32_t i = 0; i < packing.count; ++i) {
+            for (const uint32_t size : packing.taken)
+                bounds.drift += share(size);
+            bounds.rise = bounds.drift > bounds.rise ? bounds.drift : bounds.rise;
+            for (const uint32_t size : packing.given)
+                bounds.drift -= share(size);
+        }
+    return bounds;
+}
+
+double real_extents(const Slots &slots) {
+    double sum = 0;
+    for (uint32_t s = 1; s < kSizes; ++s)
+        sum += static_cast<double>(slots.used[s]) * share(s);
+    return sum;
+}
+
+bool any_packing(const Model &model) {
+    for (const Packing &packing : model.packings)
+        if (packing.taken[0] != kNone || packing.taken[2] != kNone)
+            return true;
+    return false;
+}
+
+// Extents at the worst moment of packing n_cycles rows one after another, or `least` when that
+// is more. Cycles are taken from the worse end on until none can reach what is known.
+uint64_t packing_peak(const Model &model, const Bounds &bounds, const Slots &start,
+                      uint64_t n_cycles, uint64_t least) {
+    constexpr double kNoDrift = 1e-9;
+    const bool rising = bounds.drift > kNoDrift;
+    const bool level = std::fabs(bounds.drift) <= kNoDrift;
+    const double base = real_extents(start);
+    const uint64_t n = level ? lesser(n_cycles, bounds.period) : n_cycles;
+    uint64_t peak = least;
+    for (uint64_t i = 0; i < n; ++i) {
+        const uint64_t cycle = rising ? n - 1 - i : i;
+        const double most = base + static_cast<double>(cycle) * bounds.drift + bounds.rise;
+        if (!level && most + bounds.slack < static_cast<double>(peak))
+            break;
+        Slots slots = start;
+        slots.add(model.packed_row, cycle);
+        slots.remove(model.recent_row, cycle);
+        const uint64_t found = cycle_peak(model, slots);
+        peak = found > peak ? found : peak;
+    }
+    return peak;
+}
+
+uint64_t row_tables(const Model &model, uint64_t rows) {
+    return model.n_sequences * rows * row_bytes(*model.plan);
+}
+
+// Tables of rows and extents at the worst moment.
+uint64_t peak_bytes(const Model &model, uint64_t n_tokens, uint64_t step_tokens) {
+    const Plan &plan = *model.plan;
+    const Bounds bounds = bounds_of(model);
+    const bool packs = any_packing(model);
+    const uint64_t n_steps = ceil_div(n_tokens, step_tokens);
+    const uint64_t period = plan.page_tokens / gcd(step_tokens, plan.page_tokens);
+    uint64_t peak = 0;
+    for (uint64_t k = n_steps > period + 2 ? n_steps - period - 2 : 0; k < n_steps; ++k) {
+        const Step step = step_at(k, n_tokens, step_tokens);
+        const Rows before = rows_before(plan, step);
+        const uint64_t due = due_rows(plan, step.length) - sink_rows(plan) - before.packed;
+        if (packs && due) {
+            const uint64_t tables = row_tables(model, before.total);
+            const uint64_t known = peak > tables ? (peak - tables) / LK_EXTENT_BYTES : 0;
+            const uint64_t extents = packing_peak(model, bounds, slots_of(model, before),
+                                                  due * model.n_sequences, known);
+            const uint64_t bytes = tables + extents * LK_EXTENT_BYTES;
+            peak = bytes > peak ? bytes : peak;
+        }
+        const Rows after = rows_after(plan, step);
+        const uint64_t bytes =
+            row_tables(model, after.total) + slots_of(model, after).extents() * LK_EXTENT_BYTES;
+        peak = bytes > peak ? bytes : peak;
+    }
+    return peak;
+}
+
+uint64_t fp16_token_bytes(const Plan &plan) {
+    uint64_t bytes = 0;
+    for (const LayerPlan &layer : plan.layers)
+        bytes += 4ull * layer.geometry.n_kv_heads * layer.geometry.head_dim;
+    return bytes;
+}
+
+lk_status too_large(const char *name, uint64_t value) {
+    return fail(LK_E_ARGUMENT, "%s is %llu, the bytes of the cache do not fit 64 bits", name,
+                static_cast<unsigned long long>(value));
+}
+
+// Nothing below can pass 64 bits: each sum that plan_bytes() makes is at most a few of these.
+bool fits(const Model &model, uint64_t n_tokens, uint64_t step_tokens) {
+    constexpr uint64_t kLimit = uint64_t{1} << 60;
+    const Plan &plan = *model.plan;
+    uint64_t bytes;
+    if (n_tokens > kLimit || !checked_mul(n_tokens, model.n_sequences, &bytes) ||
+        !checked_mul(bytes, fp16_token_bytes(plan), &bytes) || bytes > kLimit)
+        return false;
+    // An extent of slots above 32 KiB may waste almost half of itself.
+    const uint64_t row = row_bytes(plan) + 2 * (model.recent_row.bytes() +
+                                                model.packed_row.bytes() + model.sink_row.bytes());
+    if (!checked_mul(row_count(plan, n_tokens), model.n_sequences, &bytes) ||
+        !checked_mul(bytes, row, &bytes) || bytes > kLimit)
+        return false;
+    if (!checked_mul(step_tokens * model.n_sequences, staging_bytes(plan), &bytes) ||
+        bytes > kLimit)
+        return false;
+    return checked_mul(kSequenceBytes + score_bytes(plan), model.n_sequences, &bytes) &&
+           bytes <= kLimit;
+}
+
+// Layout bytes of the 16-bit halves of a page row and of all sink rows of a sequence.
+uint64_t recent_row_bytes(const Plan &plan) { return fp16_token_bytes(plan) * plan.page_tokens; }
+uint64_t sink_bytes(const Plan &plan, uint64_t rows) {
+    const uint64_t tokens = lesser(row_first(plan, rows), plan.sink_tokens);
+    return fp16_token_bytes(plan) * tokens;
+}
+
+void fill_rates(const Model &model, lk_plan_size *out) {
+    const Sums &page = model.page;
+    const auto bytes = static_cast<double>(page.payload + page.metadata + page.raw);
+    out->bits_per_value = bytes * 8 / static_cast<double>(page.values);
+    out->bytes_per_token = bytes / model.plan->page_tokens;
+}
+
+void fill_state(const Model &model, const Rows &rows, lk_plan_size *out) {
+    const Plan &plan = *model.plan;
+    const uint64_t sinks = lesser(rows.total, sink_rows(plan));
+    const uint64_t recent = rows.total - sinks - rows.packed;
+    out->n_pages = static_cast<uint32_t>(lesser(rows.packed, UINT32_MAX));
+    out->payload_bytes = model.n_sequences * rows.packed * model.page.payload;
+    out->metadata_bytes = model.n_sequences * rows.packed * model.page.metadata;
+    out->recent_bytes =
+        model.n_sequences *
+        (sink_bytes(plan, sinks) + recent * recent_row_bytes(plan) + rows.packed * model.page.raw);
+}
+
+}  // namespace
+
+lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
+                     uint32_t step_tokens, lk_plan_size *out) {
+    if (!n_tokens || !n_sequences || !step_tokens)
+        return fail(LK_E_ARGUMENT, "%s is 0",
+                    !n_tokens      ? "n_tokens"
+                    : !n_sequences ? "n_sequences"
+                                   : "step_tokens");
+    Model model;
+    model.plan = &plan;
+    model.n_sequences = n_sequences;
+    if (!build(plan, &model))
+        return fail(LK_E_NOMEM, "no memory for the sizes of a plan");
+    if (!fits(model, n_tokens, step_tokens))
+        return too_large("n_tokens", n_tokens);
+    const uint64_t sequences = n_sequences;
+    const uint64_t fixed =
+        fixed_bytes(plan, sequences, sequences * step_tokens) + sequences * score_bytes(plan);
+    const uint64_t n_steps = ceil_div(n_tokens, step_tokens);
+    const Rows last = rows_after(plan, step_at(n_steps - 1, n_tokens, step_tokens));
+    fill_rates(model, out);
+    fill_state(model, last, out);
+    out->fp16_bytes = n_tokens * sequences * fp16_token_bytes(plan);
+    out->table_bytes = fixed + row_tables(model, last.total);
+    out->cache_bytes = fixed + peak_bytes(model, n_tokens, step_tokens);
+    return LK_OK;
+}
+
+}  // namespace lk

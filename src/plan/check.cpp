@@ -1,0 +1,199 @@
+// Values on their own.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/check.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace lk {
+
+namespace {
+
+lk_status refuse(const Subject &s, const char *name, uint32_t value, const char *rule) {
+    return fail(s.status, "%s%s is %u, must be %s", s.prefix, name, value, rule);
+}
+
+lk_status check_real(float value, const char *name, const Subject &s) {
+    if (std::isfinite(value) && value >= 0)
+        return LK_OK;
+    return fail(s.status, "%s%s is %g, must be finite and at least 0", s.prefix, name,
+                static_cast<double>(value));
+}
+
+lk_status check_width(uint32_t bits, const char *name, const Subject &s) {
+    return is_width(bits) ? LK_OK : refuse(s, name, bits, "one of 1, 2, 3, 4, 8, 16");
+}
+
+lk_status check_channel_group(uint32_t group, const Subject &s) {
+    if (group % LK_MIN_GROUP || group > LK_MAX_HEAD_DIM)
+        return refuse(s, "group", group, "0 or a multiple of 16 up to 256 channels");
+    return LK_OK;
+}
+
+lk_status check_token_group(uint32_t group, const Subject &s) {
+    if (group && (!is_power_of_two(group) || group < LK_MIN_GROUP || group > LK_MAX_PAGE_TOKENS))
+        return refuse(s, "group", group, "0 or a power of two from 16 to 128 tokens");
+    return LK_OK;
+}
+
+lk_status check_no_boost(const lk_key_rule &rule, const Subject &s) {
+    if (rule.boost_bits)
+        return refuse(s, s.name("boost_bits", "boost/bits"), rule.boost_bits,
+                      "0 without boosted channels");
+    if (rule.boost_score)
+        return refuse(s, s.name("boost_score", "boost/score"), rule.boost_score,
+                      "0 without boosted channels");
+    return LK_OK;
+}
+
+lk_status check_boost(const lk_key_rule &rule, const Subject &s) {
+    if (rule.channel_bits)
+        return refuse(s, s.name("boost_channels", "boost/channels"), rule.boost_channels,
+                      s.name("0 beside channel_bits", "absent beside classes"));
+    if (rule.boost_channels > LK_MAX_HEAD_DIM)
+        return refuse(s, s.name("boost_channels", "boost/channels"), rule.boost_channels,
+                      "below head_dim");
+    const char *bits_name = s.name("boost_bits", "boost/bits");
+    const lk_status status = check_width(rule.boost_bits, bits_name, s);
+    if (status != LK_OK)
+        return status;
+    if (rule.boost_bits <= rule.bits)
+        return fail(s.status, "%s%s is %u, must be above the %u bits of the other channels",
+                    s.prefix, bits_name, rule.boost_bits, rule.bits);
+    if (rule.boost_score != LK_SCORE_KEY && rule.boost_score != LK_SCORE_QUERY_RANGE)
+        return refuse(s, s.name("boost_score", "boost/score"), rule.boost_score,
+                      "1 (mean |K|) or 2 (mean |Q| x range of K)");
+    return LK_OK;
+}
+
+// Bytes of the UTF-8 character at text, 0 when there is none or it is a control character.
+uint32_t character_bytes(const unsigned char *text) {
+    const unsigned char first = text[0];
+    if (first < 0x80)
+        return first >= 0x20 && first != 0x7f;
+    const uint32_t n = first >= 0xc2 && first < 0xe0   ? 2
+                       : first >= 0xe0 && first < 0xf0 ? 3
+                       : first >= 0xf0 && first < 0xf5 ? 4
+                                                       : 0;
+    for (uint32_t i = 1; i < n; ++i)
+        if ((text[i] & 0xc0) != 0x80)
+            return 0;
+    const bool overlong = (first == 0xe0 && text[1] < 0xa0) || (first == 0xf0 && text[1] < 0x90);
+    const bool beyond = (first == 0xed && text[1] > 0x9f) || (first == 0xf4 && text[1] > 0x8f);
+    return overlong || beyond ? 0 : n;
+}
+
+}  // namespace
+
+bool is_width(uint32_t bits) {
+    return bits == 1 || bits == 2 || bits == 3 || bits == 4 || bits == 8 || bits == 16;
+}
+
+lk_status check_layer(const lk_layer &layer, const Subject &s) {
+    if (!layer.n_kv_heads || layer.n_kv_heads > kMaxKvHeads)
+        return refuse(s, s.name("n_kv_heads", "kv_heads"), layer.n_kv_heads, "from 1 to 1024");
+    if (!layer.n_query_heads || layer.n_query_heads % layer.n_kv_heads ||
+        layer.n_query_heads / layer.n_kv_heads > kMaxQueryGroup)
+        return fail(s.status, "%s%s is %u, must be 1 to 16 times the %u KV heads", s.prefix,
+                    s.name("n_query_heads", "query_heads"), layer.n_query_heads, layer.n_kv_heads);
+    if (layer.head_dim < 32 || layer.head_dim > LK_MAX_HEAD_DIM ||
+        layer.head_dim % LK_STRIP_CHANNELS)
+        return refuse(s, "head_dim", layer.head_dim, "a multiple of 16 from 32 to 256");
+    if (layer.window_sink_tokens && !layer.window_tokens)
+        return refuse(s, s.name("window_sink_tokens", "window_sinks"), layer.window_sink_tokens,
+                      "0 without a window");
+    const lk_status status = check_real(layer.scale, "scale", s);
+    return status == LK_OK ? check_real(layer.soft_cap, "soft_cap", s) : status;
+}
+
+lk_status check_key_rule(const lk_key_rule &rule, const Subject &s) {
+    lk_status status = check_width(rule.bits, "bits", s);
+    if (status != LK_OK)
+        return status;
+    if (rule.axis != LK_AXIS_CHANNEL && rule.axis != LK_AXIS_TOKEN)
+        return refuse(s, "axis", rule.axis, "1 (channel) or 2 (token)");
+    status = rule.axis == LK_AXIS_CHANNEL ? check_token_group(rule.group, s)
+                                          : check_channel_group(rule.group, s);
+    if (status != LK_OK)
+        return status;
+    return rule.boost_channels ? check_boost(rule, s) : check_no_boost(rule, s);
+}
+
+lk_status check_classes(const uint8_t *channel_bits, uint32_t head_dim, const Subject &s) {
+    for (uint32_t c = 0; c < head_dim; ++c)
+        if (!is_width(channel_bits[c]))
+            return fail(s.status,
+                        s.json ? "%s%s/%u is %u, must be %s" : "%s%s[%u] is %u, must be %s",
+                        s.prefix, s.name("channel_bits", "classes"), c, channel_bits[c],
+                        "one of 1, 2, 3, 4, 8, 16");
+    return LK_OK;
+}
+
+lk_status check_value_rule(const lk_value_rule &rule, const Subject &s) {
+    const lk_status status = check_width(rule.bits, "bits", s);
+    return status == LK_OK ? check_channel_group(rule.group, s) : status;
+}
+
+lk_status check_metadata(lk_metadata metadata, const Subject &s) {
+    if (metadata != LK_METADATA_F16 && metadata != LK_METADATA_F8)
+        return refuse(s, "metadata", metadata, "1 (f16) or 2 (f8)");
+    return LK_OK;
+}
+
+lk_status check_pages(uint32_t page_tokens, uint32_t run_tokens, const Subject &s) {
+    if (page_tokens != 32 && page_tokens != 64 && page_tokens != 128)
+        return refuse(s, "page_tokens", page_tokens, "32, 64 or 128");
+    if (run_tokens &&
+        (run_tokens < 8 || page_tokens % run_tokens || page_tokens / run_tokens > LK_MAX_RUNS))
+        return fail(s.status,
+                    "%srun_tokens is %u, must be 0 or at least 8 and a divisor of page_tokens %u",
+                    s.prefix, run_tokens, page_tokens);
+    return LK_OK;
+}
+
+lk_status check_recent(uint32_t sink_tokens, uint32_t window_tokens, const Subject &s) {
+    if (sink_tokens > kMaxSinkTokens || sink_tokens % LK_TILE_TOKENS)
+        return refuse(s, "sink_tokens", sink_tokens, "a multiple of 16 up to 1024");
+    if (window_tokens > kMaxWindowTokens)
+        return refuse(s, "window_tokens", window_tokens, "at most 65536");
+    return LK_OK;
+}
+
+lk_status check_ladder(const uint8_t *rungs, uint32_t n_rungs, uint32_t rung, const Subject &s) {
+    if (n_rungs > kMaxRungs)
+        return refuse(s, s.name("n_rungs", "ladder's length"), n_rungs, "at most 4");
+    if (!n_rungs)
+        return rung ? refuse(s, "rung", rung, "0 without a ladder") : LK_OK;
+    bool has_rung = false;
+    for (uint32_t i = 0; i < n_rungs; ++i) {
+        const uint32_t bits = rungs[i];
+        const bool known = bits == 16 || bits == 8 || bits == 4 || bits == 2;
+        if (!known || (i && bits >= rungs[i - 1]))
+            return fail(s.status,
+                        s.json ? "%s%s/%u is %u, must be %s" : "%s%s[%u] is %u, must be %s",
+                        s.prefix, s.name("rungs", "ladder"), i, bits,
+                        "one of 16, 8, 4, 2 and below the rung before it");
+        has_rung |= bits == rung;
+    }
+    return has_rung ? LK_OK : refuse(s, "rung", rung, "one of the ladder's");
+}
+
+lk_status check_name(const char *name, const Subject &s) {
+    const size_t length = std::strlen(name);
+    if (!length || length > kMaxNameBytes)
+        return fail(s.status, "%sname has %zu bytes, must have 1 to 63", s.prefix, length);
+    const auto *text = reinterpret_cast<const unsigned char *>(name);
+    for (size_t at = 0; text[at];) {
+        const uint32_t n = character_bytes(text + at);
+        if (!n)
+            return fail(s.status,
+                        "%sname has 0x%02x at byte %zu, must be UTF-8 without control "
+                        "characters",
+                        s.prefix, text[at], at);
+        at += n;
+    }
+    return LK_OK;
+}
+
+}  // namespace lk

@@ -1,0 +1,47 @@
+// What a value of a plan must be, said in one place for the C interface, for validation and for
+// the JSON reader: they differ in how a sentence names the value and in its status.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_PLAN_CHECK_H
+#define LK_PLAN_CHECK_H
+
+#include "plan/plan.h"
+
+namespace lk {
+
+// How to name a member: "rule." + its C name, or a JSON path + its JSON name.
+struct Subject {
+    const char *prefix;
+    bool json;
+    lk_status status;
+
+    const char *name(const char *c_name, const char *json_name) const {
+        return json ? json_name : c_name;
+    }
+};
+constexpr Subject kArgument = {"", false, LK_E_ARGUMENT};
+constexpr Subject kRuleArgument = {"rule.", false, LK_E_ARGUMENT};
+
+bool is_width(uint32_t bits);
+constexpr bool is_power_of_two(uint32_t n) { return n && !(n & (n - 1)); }
+
+// Alone, without regard to the rest of the plan.
+lk_status check_layer(const lk_layer &layer, const Subject &subject);
+lk_status check_key_rule(const lk_key_rule &rule, const Subject &subject);
+lk_status check_classes(const uint8_t *channel_bits, uint32_t head_dim, const Subject &subject);
+lk_status check_value_rule(const lk_value_rule &rule, const Subject &subject);
+lk_status check_metadata(lk_metadata metadata, const Subject &subject);
+lk_status check_pages(uint32_t page_tokens, uint32_t run_tokens, const Subject &subject);
+lk_status check_recent(uint32_t sink_tokens, uint32_t window_tokens, const Subject &subject);
+lk_status check_ladder(const uint8_t *rungs, uint32_t n_rungs, uint32_t rung,
+                       const Subject &subject);
+lk_status check_name(const char *name, const Subject &subject);
+
+// A head's rules within the plan, at every rung of its layer. The prefixes are the head's path
+// with "key/" and "value/" behind it.
+lk_status check_key(const Plan &plan, uint32_t layer, uint32_t head, const Subject &subject);
+lk_status check_value(const Plan &plan, uint32_t layer, uint32_t head, const Subject &subject);
+
+}  // namespace lk
+
+#endif

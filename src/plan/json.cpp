@@ -1,0 +1,476 @@
+// A plan from untrusted JSON text. The parser throws, so this one file is built with exceptions
+// and lets none out. The text is walked twice: first for its shape alone (depth, keys, version),
+// without building anything, then into a tree.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <cfloat>
+#include <cstdio>
+#include <initializer_list>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "plan/check.h"
+
+namespace lk {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMaxTextBytes = size_t{64} << 20;
+constexpr size_t kMaxDepth = 32;
+constexpr size_t kMaxKeys = 64;
+
+// The sentence is stored already.
+struct Refused {
+    lk_status status;
+};
+
+void expect(lk_status status) {
+    if (status != LK_OK)
+        throw Refused{status};
+}
+
+// Part of a hostile text that a sentence may show.
+std::string shown(const std::string &text) {
+    std::string out = text.substr(0, 40);
+    for (char &c : out)
+        if (c < 0x20 || c == 0x7f)
+            c = '?';
+    return text.size() > 40 ? out + "..." : out;
+}
+
+// First walk.
+class Shape : public nlohmann::json_sax<json> {
+  public:
+    bool has_version = false;
+    uint64_t version = 0;
+
+    bool null() override { return value(); }
+    bool boolean(bool) override { return value(); }
+    bool number_integer(number_integer_t) override { return value(); }
+    bool number_unsigned(number_unsigned_t number) override {
+        if (frames_.size() == 1 && !frames_[0].is_array && frames_[0].key == "lowkey_plan") {
+            has_version = true;
+            version = number;
+        }
+        return value();
+    }
+    bool number_float(number_float_t, const string_t &) override { return value(); }
+    bool string(string_t &) override { return value(); }
+    bool binary(binary_t &) override { return value(); }
+    bool start_object(std::size_t) override { return start(false); }
+    bool start_array(std::size_t) override { return start(true); }
+    bool end_object() override { return end(); }
+    bool end_array() override { return end(); }
+    bool key(string_t &name) override {
+        Frame &frame = frames_.back();
+        if (frame.keys.size() >= kMaxKeys)
+            expect(fail(LK_E_CORRUPT, "%s has more than %zu keys", path().c_str(), kMaxKeys));
+        if (!frame.keys.insert(name).second)
+            expect(fail(LK_E_CORRUPT, "%s/%s is there twice", path().c_str(), shown(name).c_str()));
+        frame.key = name;
+        return true;
+    }
+    bool parse_error(std::size_t position, const std::string &,
+                     const nlohmann::detail::exception &) override {
+        expect(fail(LK_E_CORRUPT, "the text is not JSON at byte %zu", position));
+        return false;
+    }
+
+  private:
+    struct Frame {
+        bool is_array;
+        size_t index;
+        std::string key;
+        std::set<std::string> keys;
+    };
+
+    bool value() {
+        if (!frames_.empty() && frames_.back().is_array)
+            ++frames_.back().index;
+        return true;
+    }
+    bool start(bool is_array) {
+        if (frames_.size() >= kMaxDepth)
+            expect(fail(LK_E_CORRUPT, "%s is nested deeper than %zu", path().c_str(), kMaxDepth));
+        value();
+        frames_.push_back({is_array, 0, {}, {}});
+        return true;
+    }
+    bool end() {
+        frames_.pop_back();
+        return true;
+    }
+    // Of the container that is open; "" for the whole text. Cut to what a sentence can hold.
+    std::string path() const {
+        std::string out;
+        for (size_t i = 0; i + 1 < frames_.size() && out.size() < 200; ++i)
+            out += "/" + (frames_[i].is_array ? std::to_string(frames_[i].index - 1)
+                                              : shown(frames_[i].key));
+        return out;
+    }
+
+    std::vector<Frame> frames_;
+};
+
+// A value of the tree and the path to it.
+struct Node {
+    const json *value;
+    std::string path;
+
+    Node at(size_t i) const { return {&(*value)[i], path + "/" + std::to_string(i)}; }
+    bool has(const char *name) const { return value->contains(name); }
+};
+
+[[noreturn]] void refuse_type(const Node &node, const char *rule) {
+    fail(LK_E_CORRUPT, "%s is of type %s, must be %s", node.path.c_str(), node.value->type_name(),
+         rule);
+    throw Refused{LK_E_CORRUPT};
+}
+
+void expect_object(const Node &node, std::initializer_list<const char *> names) {
+    if (!node.value->is_object())
+        refuse_type(node, "an object");
+    for (const auto &item : node.value->items()) {
+        bool known = false;
+        for (const char *name : names)
+            known |= item.key() == name;
+        if (!known)
+            expect(fail(LK_E_CORRUPT, "%s/%s is not a key of a plan", node.path.c_str(),
+                        shown(item.key()).c_str()));
+    }
+}
+
+Node member(const Node &node, const char *name) {
+    const auto found = node.value->find(name);
+    if (found == node.value->end())
+        expect(fail(LK_E_CORRUPT, "%s/%s is missing", node.path.c_str(), name));
+    return {&*found, node.path + "/" + name};
+}
+
+uint32_t whole_number(const Node &node, uint32_t most = UINT32_MAX) {
+    if (!node.value->is_number_unsigned())
+        refuse_type(node, "a whole number of at least 0");
+    const auto number = node.value->get<uint64_t>();
+    if (number > most)
+        expect(fail(LK_E_CORRUPT, "%s is %llu, must be at most %u", node.path.c_str(),
+                    static_cast<unsigned long long>(number), most));
+    return static_cast<uint32_t>(number);
+}
+
+uint32_t number_member(const Node &node, const char *name) {
+    return whole_number(member(node, name));
+}
+
+uint32_t number_or(const Node &node, const char *name, uint32_t otherwise) {
+    return node.has(name) ? number_member(node, name) : otherwise;
+}
+
+float real_or_zero(const Node &node, const char *name) {
+    if (!node.has(name))
+        return 0;
+    const Node found = member(node, name);
+    if (!found.value->is_number())
+        refuse_type(found, "a number");
+    const auto number = found.value->get<double>();
+    if (!(number >= 0 && number <= static_cast<double>(FLT_MAX)))
+        expect(fail(LK_E_CORRUPT, "%s is %g, must be from 0 to %g", found.path.c_str(), number,
+                    static_cast<double>(FLT_MAX)));
+    return static_cast<float>(number);
+}
+
+const std::string &text_of(const Node &node) {
+    if (!node.value->is_string())
+        refuse_type(node, "a string");
+    return node.value->get_ref<const std::string &>();
+}
+
+struct Word {
+    const char *text;
+    uint32_t number;
+};
+
+uint32_t word_or(const Node &node, const char *name, const Word &first, const Word &second) {
+    if (!node.has(name))
+        return first.number;
+    const Node found = member(node, name);
+    const std::string &text = text_of(found);
+    for (const Word &word : {first, second})
+        if (text == word.text)
+            return word.number;
+    fail(LK_E_CORRUPT, "%s is \"%s\", must be \"%s\" or \"%s\"", found.path.c_str(),
+         shown(text).c_str(), first.text, second.text);
+    throw Refused{LK_E_CORRUPT};
+}
+
+Node array_member(const Node &node, const char *name) {
+    Node found = member(node, name);
+    if (!found.value->is_array())
+        refuse_type(found, "an array");
+    return found;
+}
+
+// How many layers or heads an element stands for, of which `left` are not described yet.
+uint32_t count_of(const Node &element, uint32_t left, const char *what) {
+    const uint32_t count = number_or(element, "count", 1);
+    if (!count || count > left)
+        expect(fail(LK_E_CORRUPT, "%s/count is %u, must be from 1 to the %u %s left",
+                    element.path.c_str(), count, left, what));
+    return count;
+}
+
+Subject subject_at(const std::string &prefix) { return {prefix.c_str(), true, LK_E_CORRUPT}; }
+
+lk_layer read_geometry_layer(const Node &node) {
+    expect_object(node, {"count", "query_heads", "kv_heads", "head_dim", "window", "window_sinks",
+                         "scale", "soft_cap"});
+    lk_layer layer = {};
+    layer.size = sizeof layer;
+    layer.n_query_heads = number_member(node, "query_heads");
+    layer.n_kv_heads = number_member(node, "kv_heads");
+    layer.head_dim = number_member(node, "head_dim");
+    layer.window_tokens = number_or(node, "window", 0);
+    layer.window_sink_tokens = number_or(node, "window_sinks", 0);
+    layer.scale = real_or_zero(node, "scale");
+    layer.soft_cap = real_or_zero(node, "soft_cap");
+    const std::string prefix = node.path + "/";
+    expect(check_layer(layer, subject_at(prefix)));
+    return layer;
+}
+
+void expect_hash(const Plan &plan, const Node &node) {
+    const std::string &text = text_of(node);
+    char hash[20];
+    std::snprintf(hash, sizeof hash, "%016llx",
+                  static_cast<unsigned long long>(geometry_hash(plan)));
+    if (text.size() != 16 || text.find_first_not_of("0123456789abcdef") != std::string::npos)
+        expect(fail(LK_E_CORRUPT, "%s is \"%s\", must be 16 digits of 0-9a-f", node.path.c_str(),
+                    shown(text).c_str()));
+    if (text != hash)
+        expect(fail(LK_E_MISMATCH, "%s is %s, that of its layers is %s", node.path.c_str(),
+                    text.c_str(), hash));
+}
+
+void read_geometry(const Node &node, Plan *plan) {
+    expect_object(node, {"hash", "layers"});
+    const Node elements = array_member(node, "layers");
+    Array<lk_layer> layers;
+    for (size_t i = 0; i < elements.value->size(); ++i) {
+        const Node element = elements.at(i);
+        const lk_layer layer = read_geometry_layer(element);
+        const auto left = static_cast<uint32_t>(kMaxLayers - layers.size());
+        const uint32_t count = count_of(element, left, "layers");
+        for (uint32_t n = 0; n < count; ++n)
+            if (!layers.push(layer))
+                throw std::bad_alloc();
+    }
+    if (layers.empty())
+        expect(fail(LK_E_CORRUPT, "%s is empty, must have a layer", elements.path.c_str()));
+    expect(set_layers(plan, layers));
+    expect_hash(*plan, member(node, "hash"));
+}
+
+std::vector<uint8_t> read_bytes(const Node &node) {
+    std::vector<uint8_t> out;
+    for (size_t i = 0; i < node.value->size(); ++i)
+        out.push_back(static_cast<uint8_t>(whole_number(node.at(i), UINT8_MAX)));
+    return out;
+}
+
+void read_boost(const Node &node, lk_key_rule *rule) {
+    expect_object(node, {"channels", "bits", "score"});
+    rule->boost_channels = number_member(node, "channels");
+    rule->boost_bits = number_member(node, "bits");
+    rule->boost_score =
+        word_or(node, "score", {"key", LK_SCORE_KEY}, {"query-range", LK_SCORE_QUERY_RANGE});
+}
+
+lk_key_rule read_key(const Node &node, std::vector<uint8_t> *classes) {
+    expect_object(node, {"bits", "axis", "group", "boost", "classes"});
+    lk_key_rule rule = {};
+    rule.size = sizeof rule;
+    rule.bits = number_member(node, "bits");
+    rule.axis = word_or(node, "axis", {"channel", LK_AXIS_CHANNEL}, {"token", LK_AXIS_TOKEN});
+    rule.group = number_or(node, "group", 0);
+    if (node.has("boost"))
+        read_boost(member(node, "boost"), &rule);
+    if (node.has("classes")) {
+        *classes = read_bytes(array_member(node, "classes"));
+        classes->reserve(1);
+        rule.channel_bits = classes->data();
+    }
+    return rule;
+}
+
+lk_value_rule read_value(const Node &node) {
+    expect_object(node, {"bits", "group"});
+    lk_value_rule rule = {};
+    rule.size = sizeof rule;
+    rule.bits = number_member(node, "bits");
+    rule.group = number_or(node, "group", 0);
+    return rule;
+}
+
+// The rules of an element of "heads".
+struct HeadRules {
+    lk_key_rule key;
+    lk_value_rule value;
+    std::vector<uint8_t> classes;
+    std::string key_prefix;
+    std::string value_prefix;
+};
+
+void read_head(const Node &node, HeadRules *out) {
+    expect_object(node, {"count", "key", "value"});
+    const Node key = member(node, "key");
+    const Node value = member(node, "value");
+    out->key_prefix = key.path + "/";
+    out->value_prefix = value.path + "/";
+    out->key = read_key(key, &out->classes);
+    out->value = read_value(value);
+    expect(check_key_rule(out->key, subject_at(out->key_prefix)));
+    expect(check_value_rule(out->value, subject_at(out->value_prefix)));
+}
+
+void expect_classes(const HeadRules &rules, uint32_t head_dim) {
+    const Subject subject = subject_at(rules.key_prefix);
+    if (!rules.key.channel_bits)
+        return;
+    if (rules.classes.size() != head_dim)
+        expect(fail(LK_E_CORRUPT,
+                    "%sclasses has %zu elements, must have one for each of head_dim %u",
+                    subject.prefix, rules.classes.size(), head_dim));
+    expect(check_classes(rules.classes.data(), head_dim, subject));
+}
+
+void set_heads(const HeadRules &rules, uint32_t layer, uint32_t first, uint32_t count, Plan *plan) {
+    expect_classes(rules, plan->layers[layer].geometry.head_dim);
+    for (uint32_t h = first; h < first + count; ++h) {
+        expect(set_key(plan, layer, h, rules.key));
+        expect(set_value(plan, layer, h, rules.value));
+    }
+    expect(check_key(*plan, layer, first, subject_at(rules.key_prefix)));
+    expect(check_value(*plan, layer, first, subject_at(rules.value_prefix)));
+}
+
+struct LayerRun {
+    uint32_t first;
+    uint32_t count;
+};
+
+void read_heads(const Node &elements, const LayerRun &run, Plan *plan) {
+    const uint32_t n_heads = plan->layers[run.first].geometry.n_kv_heads;
+    for (uint32_t l = run.first; l < run.first + run.count; ++l)
+        if (plan->layers[l].geometry.n_kv_heads != n_heads)
+            expect(fail(LK_E_CORRUPT, "%s is for layers of %u and of %u KV heads",
+                        elements.path.c_str(), n_heads, plan->layers[l].geometry.n_kv_heads));
+    uint32_t head = 0;
+    for (size_t i = 0; i < elements.value->size(); ++i) {
+        const Node element = elements.at(i);
+        HeadRules rules;
+        read_head(element, &rules);
+        const uint32_t count = count_of(element, n_heads - head, "KV heads");
+        for (uint32_t l = run.first; l < run.first + run.count; ++l)
+            set_heads(rules, l, head, count, plan);
+        head += count;
+    }
+    if (head != n_heads)
+        expect(fail(LK_E_CORRUPT, "%s has %u KV heads, the layer has %u", elements.path.c_str(),
+                    head, n_heads));
+}
+
+void read_ladder(const Node &node, const LayerRun &run, Plan *plan) {
+    std::vector<uint8_t> rungs;
+    if (node.has("ladder"))
+        rungs = read_bytes(array_member(node, "ladder"));
+    const uint32_t rung = number_or(node, "rung", 0);
+    const std::string prefix = node.path + "/";
+    const auto n_rungs = static_cast<uint32_t>(rungs.size());
+    expect(check_ladder(rungs.data(), n_rungs, rung, subject_at(prefix)));
+    for (uint32_t l = run.first; l < run.first + run.count; ++l)
+        expect(set_ladder(plan, l, rungs.data(), n_rungs, rung));
+}
+
+void read_layer(const Node &node, const LayerRun &run, Plan *plan) {
+    const uint32_t metadata =
+        word_or(node, "metadata", {"f16", LK_METADATA_F16}, {"f8", LK_METADATA_F8});
+    for (uint32_t l = run.first; l < run.first + run.count; ++l)
+        expect(set_metadata(plan, l, metadata));
+    read_ladder(node, run, plan);
+    read_heads(array_member(node, "heads"), run, plan);
+}
+
+void read_layers(const Node &elements, Plan *plan) {
+    const auto n_layers = static_cast<uint32_t>(plan->layers.size());
+    uint32_t layer = 0;
+    for (size_t i = 0; i < elements.value->size(); ++i) {
+        const Node element = elements.at(i);
+        expect_object(element, {"count", "metadata", "ladder", "rung", "heads"});
+        const uint32_t count = count_of(element, n_layers - layer, "layers");
+        read_layer(element, {layer, count}, plan);
+        layer += count;
+    }
+    if (layer != n_layers)
+        expect(fail(LK_E_CORRUPT, "%s has %u layers, the geometry has %u", elements.path.c_str(),
+                    layer, n_layers));
+}
+
+void read_name(const Node &node, Plan *plan) {
+    const std::string &name = text_of(node);
+    if (name.find('\0') != std::string::npos)
+        expect(fail(LK_E_CORRUPT, "%s has a zero byte", node.path.c_str()));
+    expect(check_name(name.c_str(), {"/", true, LK_E_CORRUPT}));
+    set_name(plan, name.c_str());
+}
+
+void read_plan(const Node &root, Plan *plan) {
+    expect_object(root, {"lowkey_plan", "name", "geometry", "page_tokens", "run_tokens",
+                         "sink_tokens", "window_tokens", "layers"});
+    constexpr Subject kRoot = {"/", true, LK_E_CORRUPT};
+    read_name(member(root, "name"), plan);
+    const uint32_t page_tokens = number_member(root, "page_tokens");
+    const uint32_t run_tokens = number_or(root, "run_tokens", 0);
+    expect(check_pages(page_tokens, run_tokens, kRoot));
+    set_pages(plan, page_tokens, run_tokens);
+    const uint32_t sink_tokens = number_member(root, "sink_tokens");
+    const uint32_t window_tokens = number_member(root, "window_tokens");
+    expect(check_recent(sink_tokens, window_tokens, kRoot));
+    set_recent(plan, sink_tokens, window_tokens);
+    read_geometry(member(root, "geometry"), plan);
+    read_layers(array_member(root, "layers"), plan);
+}
+
+void read_text(const char *text, size_t text_bytes, Plan *plan) {
+    Shape shape;
+    json::sax_parse(text, text + text_bytes, &shape);
+    if (!shape.has_version)
+        expect(fail(LK_E_CORRUPT, "/lowkey_plan is not there as a whole number: not a plan"));
+    if (shape.version != 1)
+        expect(fail(LK_E_MISMATCH, "/lowkey_plan is %llu, this library reads version 1",
+                    static_cast<unsigned long long>(shape.version)));
+    const json root = json::parse(text, text + text_bytes);
+    read_plan({&root, ""}, plan);
+}
+
+}  // namespace
+
+lk_status plan_from_json(const char *text, size_t text_bytes, Plan *out) {
+    if (text_bytes > kMaxTextBytes)
+        return fail(LK_E_ARGUMENT, "text_bytes is %zu, must be at most 64 MiB", text_bytes);
+    try {
+        read_text(text, text_bytes, out);
+        return LK_OK;
+    } catch (const Refused &refused) {
+        return refused.status;
+    } catch (const std::bad_alloc &) {
+        return fail(LK_E_NOMEM, "no memory to read a plan of %zu bytes", text_bytes);
+    } catch (...) {
+        return fail(LK_E_CORRUPT, "the text is not the JSON of a plan");
+    }
+}
+
+}  // namespace lk

@@ -1,0 +1,366 @@
+// The model: layers, rules and their setters.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/plan.h"
+
+#include <cstdio>
+#include <cstring>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "plan/check.h"
+
+namespace lk {
+
+namespace {
+
+struct Range {
+    uint32_t begin;
+    uint32_t end;
+};
+
+lk_status find_layers(const Plan &plan, uint32_t layer, Range *out) {
+    const auto n = static_cast<uint32_t>(plan.layers.size());
+    if (layer == LK_ALL) {
+        *out = {0, n};
+        return LK_OK;
+    }
+    if (layer >= n)
+        return fail(LK_E_NOT_FOUND, "layer is %u, the plan has %u layers", layer, n);
+    *out = {layer, layer + 1};
+    return LK_OK;
+}
+
+lk_status find_heads(const Plan &plan, Range layers, uint32_t kv_head) {
+    if (kv_head == LK_ALL)
+        return LK_OK;
+    for (uint32_t l = layers.begin; l < layers.end; ++l)
+        if (kv_head >= plan.layers[l].geometry.n_kv_heads)
+            return fail(LK_E_NOT_FOUND, "kv_head is %u, layer %u has %u KV heads", kv_head, l,
+                        plan.layers[l].geometry.n_kv_heads);
+    return LK_OK;
+}
+
+Range head_range(const LayerPlan &layer, uint32_t kv_head) {
+    if (kv_head == LK_ALL)
+        return {layer.first_head, layer.first_head + layer.geometry.n_kv_heads};
+    return {layer.first_head + kv_head, layer.first_head + kv_head + 1};
+}
+
+lk_status find(const Plan &plan, uint32_t layer, uint32_t kv_head, Range *layers) {
+    const lk_status status = find_layers(plan, layer, layers);
+    return status == LK_OK ? find_heads(plan, *layers, kv_head) : status;
+}
+
+// One array of classes has one length.
+lk_status check_same_head_dim(const Plan &plan, Range layers) {
+    for (uint32_t l = layers.begin + 1; l < layers.end; ++l)
+        if (plan.layers[l].geometry.head_dim != plan.layers[layers.begin].geometry.head_dim)
+            return fail(LK_E_ARGUMENT,
+                        "rule.channel_bits is set for layers of head_dim %u and %u at once: set "
+                        "them one by one",
+                        plan.layers[layers.begin].geometry.head_dim,
+                        plan.layers[l].geometry.head_dim);
+    return LK_OK;
+}
+
+// A head keeps its place in Plan::classes, so the array never outgrows one byte per channel.
+lk_status reserve_classes(Plan *plan, Range layers, uint32_t kv_head) {
+    uint64_t bytes = plan->classes.size();
+    for (uint32_t l = layers.begin; l < layers.end; ++l) {
+        const Range heads = head_range(plan->layers[l], kv_head);
+        for (uint32_t h = heads.begin; h < heads.end; ++h)
+            if (plan->keys[h].classes == kNoClasses)
+                bytes += plan->layers[l].geometry.head_dim;
+    }
+    if (bytes > plan->classes.capacity() &&
+        !plan->classes.reserve(bytes + plan->classes.capacity() / 2))
+        return fail(LK_E_NOMEM, "no memory for %llu bytes of channel classes",
+                    static_cast<unsigned long long>(bytes));
+    return LK_OK;
+}
+
+// Capacity is reserved.
+void store_classes(Plan *plan, KeyRule *rule, const uint8_t *channel_bits, uint32_t head_dim) {
+    if (rule->classes == kNoClasses) {
+        rule->classes = static_cast<uint32_t>(plan->classes.size());
+        (void)plan->classes.resize(plan->classes.size() + head_dim);
+    }
+    std::memcpy(plan->classes.data() + rule->classes, channel_bits, head_dim);
+}
+
+KeyRule packed_rule(const lk_key_rule &rule, uint32_t classes) {
+    KeyRule out;
+    out.bits = static_cast<uint8_t>(rule.bits);
+    out.boost_bits = static_cast<uint8_t>(rule.boost_bits);
+    out.axis = static_cast<uint8_t>(rule.axis);
+    out.boost_score = static_cast<uint8_t>(rule.boost_score);
+    out.group = static_cast<uint16_t>(rule.group);
+    out.boost_channels = static_cast<uint16_t>(rule.boost_channels);
+    out.has_classes = rule.channel_bits != nullptr;
+    out.classes = classes;
+    return out;
+}
+
+// Places in Plan::keys and Plan::values.
+bool same_rule(const Plan &plan, uint32_t a, uint32_t b, uint32_t head_dim) {
+    const KeyRule &x = plan.keys[a];
+    const KeyRule &y = plan.keys[b];
+    if (x.bits != y.bits || x.boost_bits != y.boost_bits || x.axis != y.axis ||
+        x.boost_score != y.boost_score || x.group != y.group ||
+        x.boost_channels != y.boost_channels || x.has_classes != y.has_classes ||
+        plan.values[a].bits != plan.values[b].bits || plan.values[a].group != plan.values[b].group)
+        return false;
+    return !x.has_classes ||
+           !std::memcmp(plan.classes.data() + x.classes, plan.classes.data() + y.classes, head_dim);
+}
+
+void put_u32(uint8_t *bytes, uint32_t value) {
+    for (uint32_t i = 0; i < 4; ++i)
+        bytes[i] = static_cast<uint8_t>(value >> (8 * i));
+}
+
+void put_f32(uint8_t *bytes, float value) {
+    uint32_t word;
+    std::memcpy(&word, &value, sizeof word);
+    put_u32(bytes, word);
+}
+
+}  // namespace
+
+lk_status import_geometry(const lk_geometry *geometry, Array<lk_layer> *layers) {
+    lk_geometry own = {};
+    const lk_status status = import_struct(&own, sizeof own, sizeof own, geometry, "geometry");
+    if (status != LK_OK)
+        return status;
+    if (!own.n_layers || own.n_layers > kMaxLayers)
+        return fail(LK_E_ARGUMENT, "geometry.n_layers is %u, must be from 1 to %u", own.n_layers,
+                    kMaxLayers);
+    if (!own.layers)
+        return fail(LK_E_ARGUMENT, "geometry.layers is NULL");
+    if (!layers->resize(own.n_layers))
+        return fail(LK_E_NOMEM, "no memory for %u layers", own.n_layers);
+    const auto *bytes = reinterpret_cast<const unsigned char *>(own.layers);
+    const size_t stride = own.layers->size;
+    for (uint32_t l = 0; l < own.n_layers; ++l) {
+        char prefix[64];
+        std::snprintf(prefix, sizeof prefix, "geometry.layers[%u]", l);
+        uint32_t size;
+        std::memcpy(&size, bytes + l * stride, sizeof size);
+        if (size != stride)
+            return fail(LK_E_ARGUMENT, "%s.size is %u, that of layers[0] is %zu", prefix, size,
+                        stride);
+        lk_layer layer = {};
+        const lk_status imported =
+            import_struct(&layer, sizeof layer, sizeof layer, bytes + l * stride, prefix);
+        if (imported != LK_OK)
+            return imported;
+        std::snprintf(prefix, sizeof prefix, "geometry.layers[%u].", l);
+        const lk_status checked = check_layer(layer, {prefix, false, LK_E_ARGUMENT});
+        if (checked != LK_OK)
+            return checked;
+        (*layers)[l] = layer;
+    }
+    return LK_OK;
+}
+
+lk_status set_layers(Plan *plan, const Array<lk_layer> &layers) {
+    uint32_t n_heads = 0;
+    for (const lk_layer &layer : layers)
+        n_heads += layer.n_kv_heads;
+    if (!plan->layers.reserve(layers.size()) || !plan->keys.reserve(n_heads) ||
+        !plan->values.reserve(n_heads))
+        return fail(LK_E_NOMEM, "no memory for a plan of %zu layers and %u KV heads", layers.size(),
+                    n_heads);
+    for (const lk_layer &layer : layers) {
+        LayerPlan own = {};
+        own.geometry = layer;
+        own.geometry.sink_logits = nullptr;
+        // Negative zero becomes zero, so that equal numbers have equal bytes.
+        own.geometry.scale = layer.scale + 0.0f;
+        own.geometry.soft_cap = layer.soft_cap + 0.0f;
+        own.first_head = static_cast<uint32_t>(plan->keys.size());
+        own.metadata = Metadata::kF16;
+        own.rung = kNoRung;
+        (void)plan->layers.push(own);
+        for (uint32_t h = 0; h < layer.n_kv_heads; ++h) {
+            (void)plan->keys.push(KeyRule());
+            (void)plan->values.push(ValueRule());
+        }
+    }
+    return LK_OK;
+}
+
+bool copy_plan(const Plan &from, Plan *to) {
+    if (!to->layers.assign(from.layers.data(), from.layers.size()) ||
+        !to->keys.assign(from.keys.data(), from.keys.size()) ||
+        !to->values.assign(from.values.data(), from.values.size()) ||
+        !to->classes.assign(from.classes.data(), from.classes.size()))
+        return false;
+    std::memcpy(to->name, from.name, sizeof to->name);
+    to->page_tokens = from.page_tokens;
+    to->run_tokens = from.run_tokens;
+    to->sink_tokens = from.sink_tokens;
+    to->window_tokens = from.window_tokens;
+    return true;
+}
+
+lk_status set_key(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_key_rule &rule) {
+    Range layers;
+    lk_status status = find(*plan, layer, kv_head, &layers);
+    if (status != LK_OK)
+        return status;
+    // The caller's classes may be this plan's own bytes, which reserve_classes() may move.
+    uint8_t channel_bits[LK_MAX_HEAD_DIM];
+    if (rule.channel_bits) {
+        const uint32_t head_dim = plan->layers[layers.begin].geometry.head_dim;
+        status = check_same_head_dim(*plan, layers);
+        if (status == LK_OK)
+            status = check_classes(rule.channel_bits, head_dim, kRuleArgument);
+        if (status != LK_OK)
+            return status;
+        std::memcpy(channel_bits, rule.channel_bits, head_dim);
+        status = reserve_classes(plan, layers, kv_head);
+        if (status != LK_OK)
+            return status;
+    }
+    for (uint32_t l = layers.begin; l < layers.end; ++l) {
+        const Range heads = head_range(plan->layers[l], kv_head);
+        for (uint32_t h = heads.begin; h < heads.end; ++h) {
+            KeyRule &own = plan->keys[h];
+            if (rule.channel_bits)
+                store_classes(plan, &own, channel_bits, plan->layers[l].geometry.head_dim);
+            own = packed_rule(rule, own.classes);
+        }
+    }
+    return LK_OK;
+}
+
+lk_status set_value(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_value_rule &rule) {
+    Range layers;
+    const lk_status status = find(*plan, layer, kv_head, &layers);
+    if (status != LK_OK)
+        return status;
+    ValueRule own;
+    own.bits = static_cast<uint8_t>(rule.bits);
+    own.group = static_cast<uint16_t>(rule.group);
+    for (uint32_t l = layers.begin; l < layers.end; ++l) {
+        const Range heads = head_range(plan->layers[l], kv_head);
+        for (uint32_t h = heads.begin; h < heads.end; ++h)
+            plan->values[h] = own;
+    }
+    return LK_OK;
+}
+
+lk_status set_metadata(Plan *plan, uint32_t layer, lk_metadata metadata) {
+    Range layers;
+    const lk_status status = find_layers(*plan, layer, &layers);
+    if (status != LK_OK)
+        return status;
+    for (uint32_t l = layers.begin; l < layers.end; ++l)
+        plan->layers[l].metadata = static_cast<Metadata>(metadata);
+    return LK_OK;
+}
+
+lk_status set_ladder(Plan *plan, uint32_t layer, const uint8_t *rungs, uint32_t n_rungs,
+                     uint32_t rung) {
+    Range layers;
+    const lk_status status = find_layers(*plan, layer, &layers);
+    if (status != LK_OK)
+        return status;
+    for (uint32_t l = layers.begin; l < layers.end; ++l) {
+        LayerPlan &own = plan->layers[l];
+        std::memset(own.rungs, 0, sizeof own.rungs);
+        if (n_rungs)
+            std::memcpy(own.rungs, rungs, n_rungs);
+        own.n_rungs = static_cast<uint8_t>(n_rungs);
+        own.rung = static_cast<uint8_t>(n_rungs ? rung : kNoRung);
+    }
+    return LK_OK;
+}
+
+void set_pages(Plan *plan, uint32_t page_tokens, uint32_t run_tokens) {
+    plan->page_tokens = page_tokens;
+    plan->run_tokens = run_tokens ? run_tokens : page_tokens;
+}
+
+void set_recent(Plan *plan, uint32_t sink_tokens, uint32_t window_tokens) {
+    plan->sink_tokens = sink_tokens;
+    plan->window_tokens = window_tokens;
+}
+
+void set_name(Plan *plan, const char *name) {
+    std::memset(plan->name, 0, sizeof plan->name);
+    std::memcpy(plan->name, name, std::strlen(name));
+}
+
+void key_rule_of(const Plan &plan, uint32_t layer, uint32_t kv_head, lk_key_rule *out) {
+    const KeyRule &rule = plan.key(layer, kv_head);
+    *out = {};
+    out->size = sizeof *out;
+    out->bits = rule.bits;
+    out->axis = rule.axis;
+    out->group = rule.group;
+    out->boost_channels = rule.boost_channels;
+    out->boost_bits = rule.boost_bits;
+    out->boost_score = rule.boost_score;
+    out->channel_bits = plan.channel_bits(layer, kv_head);
+}
+
+void value_rule_of(const Plan &plan, uint32_t layer, uint32_t kv_head, lk_value_rule *out) {
+    const ValueRule &rule = plan.value(layer, kv_head);
+    *out = {};
+    out->size = sizeof *out;
+    out->bits = rule.bits;
+    out->group = rule.group;
+}
+
+bool same_head(const Plan &plan, uint32_t layer, uint32_t a, uint32_t b) {
+    const LayerPlan &own = plan.layers[layer];
+    return same_rule(plan, own.first_head + a, own.first_head + b, own.geometry.head_dim);
+}
+
+bool same_geometry(const lk_layer &a, const lk_layer &b) {
+    return a.n_query_heads == b.n_query_heads && a.n_kv_heads == b.n_kv_heads &&
+           a.head_dim == b.head_dim && a.window_tokens == b.window_tokens &&
+           a.window_sink_tokens == b.window_sink_tokens && a.scale == b.scale &&
+           a.soft_cap == b.soft_cap;
+}
+
+bool same_layer(const Plan &plan, uint32_t a, uint32_t b) {
+    const LayerPlan &x = plan.layers[a];
+    const LayerPlan &y = plan.layers[b];
+    if (x.geometry.n_kv_heads != y.geometry.n_kv_heads ||
+        x.geometry.head_dim != y.geometry.head_dim || x.metadata != y.metadata ||
+        x.rung != y.rung || x.n_rungs != y.n_rungs ||
+        std::memcmp(x.rungs, y.rungs, sizeof x.rungs) != 0)
+        return false;
+    for (uint32_t h = 0; h < x.geometry.n_kv_heads; ++h)
+        if (!same_rule(plan, x.first_head + h, y.first_head + h, x.geometry.head_dim))
+            return false;
+    return true;
+}
+
+uint64_t geometry_hash(const Plan &plan) {
+    constexpr size_t kLayerBytes = 28;
+    uint8_t bytes[kLayerBytes];
+    XXH3_state_t state;
+    XXH3_64bits_reset(&state);
+    put_u32(bytes, static_cast<uint32_t>(plan.layers.size()));
+    XXH3_64bits_update(&state, bytes, 4);
+    for (const LayerPlan &layer : plan.layers) {
+        const lk_layer &g = layer.geometry;
+        put_u32(bytes, g.n_query_heads);
+        put_u32(bytes + 4, g.n_kv_heads);
+        put_u32(bytes + 8, g.head_dim);
+        put_u32(bytes + 12, g.window_tokens);
+        put_u32(bytes + 16, g.window_sink_tokens);
+        put_f32(bytes + 20, g.scale);
+        put_f32(bytes + 24, g.soft_cap);
+        XXH3_64bits_update(&state, bytes, kLayerBytes);
+    }
+    return XXH3_64bits_digest(&state);
+}
+
+}  // namespace lk

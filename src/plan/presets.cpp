@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
+#include "plan/plan.h"
+
+namespace lk {
+
+namespace {
+
+struct Preset {
+    const char *name;
+    uint8_t bits;  // of keys per channel and of values per token
+    uint8_t boost_bits;
+    uint8_t boost_divisor;  // head_dim / boost_divisor key channels are boosted; 0 = none
+    uint8_t sink_tokens;
+    uint8_t window_tokens;
+};
+
+constexpr Preset kPresets[] = {
+    {"fp16", 16, 0, 0, 0, 0},   {"int8", 8, 0, 0, 0, 128},   {"kivi4", 4, 0, 0, 0, 128},
+    {"kivi2", 2, 0, 0, 0, 128}, {"kitty", 2, 4, 8, 32, 128}, {"kitty-pro", 2, 4, 4, 32, 128},
+};
+
+constexpr uint32_t kPageTokens = 128;
+
+const Preset *find_preset(const char *name) {
+    for (const Preset &preset : kPresets)
+        if (!std::strcmp(preset.name, name))
+            return &preset;
+    return nullptr;
+}
+
+KeyRule key_rule(const Preset &preset, uint32_t head_dim) {
+    KeyRule rule;
+    rule.bits = preset.bits;
+    if (preset.boost_divisor) {
+        rule.boost_bits = preset.boost_bits;
+        rule.boost_channels = static_cast<uint16_t>(
+            round_up(ceil_div(head_dim, preset.boost_divisor), LK_STRIP_CHANNELS));
+        rule.boost_score = LK_SCORE_KEY;
+    }
+    return rule;
+}
+
+}  // namespace
+
+const char *preset_name(uint32_t index) {
+    return index < sizeof kPresets / sizeof *kPresets ? kPresets[index].name : nullptr;
+}
+
+lk_status set_preset(Plan *plan, const char *name) {
+    const Preset *preset = find_preset(name);
+    if (!preset)
+        return fail(LK_E_NOT_FOUND,
+                    "preset is \"%.64s\", must be one of fp16, int8, kivi4, kivi2, "
+                    "kitty, kitty-pro",
+                    name);
+    set_name(plan, preset->name);
+    set_pages(plan, kPageTokens, 0);
+    set_recent(plan, preset->sink_tokens, preset->window_tokens);
+    ValueRule value;
+    value.bits = preset->bits;
+    for (const LayerPlan &layer : plan->layers) {
+        const KeyRule key = key_rule(*preset, layer.geometry.head_dim);
+        for (uint32_t h = 0; h < layer.geometry.n_kv_heads; ++h) {
+            plan->keys[layer.first_head + h] = key;
+            plan->values[layer.first_head + h] = value;
+        }
+    }
+    return LK_OK;
+}
+
+}  // namespace lk

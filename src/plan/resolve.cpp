@@ -1,0 +1,196 @@
+// Rules to planes: which slot holds which channel at which width.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/footprint.h"
+#include "plan/plan.h"
+
+namespace lk {
+
+namespace {
+
+constexpr Plane plane_of(uint32_t bits) {
+    return bits == 16  ? kPlane16
+           : bits == 8 ? kPlane8
+           : bits == 4 ? kPlane4
+           : bits == 3 ? kPlane3
+           : bits == 2 ? kPlane2
+                       : kPlane1;
+}
+
+void add_channels(HalfShape *shape, uint32_t bits, uint32_t n_channels) {
+    uint16_t &strips = shape->strips[plane_of(bits)];
+    strips = static_cast<uint16_t>(strips + n_channels / LK_STRIP_CHANNELS);
+}
+
+HalfShape empty_shape(const Plan &plan, const LayerPlan &layer, Side side, Axis axis,
+                      uint32_t group) {
+    HalfShape shape;
+    shape.side = side;
+    shape.axis = axis;
+    shape.metadata = layer.metadata;
+    shape.head_dim = static_cast<uint16_t>(layer.geometry.head_dim);
+    shape.page_tokens = static_cast<uint16_t>(plan.page_tokens);
+    const uint32_t whole = axis == Axis::kChannel ? plan.page_tokens : layer.geometry.head_dim;
+    shape.group = static_cast<uint16_t>(group ? group : whole);
+    return shape;
+}
+
+// Channels of one width, ascending, behind the slots already given.
+uint32_t place_channels(const uint8_t *width, uint32_t head_dim, uint32_t bits, uint32_t slot,
+                        uint8_t *permutation) {
+    for (uint32_t c = 0; c < head_dim; ++c)
+        if (width[c] == bits)
+            permutation[slot++] = static_cast<uint8_t>(c);
+    return slot;
+}
+
+uint32_t count_channels(const uint8_t *width, uint32_t head_dim, uint32_t bits) {
+    uint32_t n = 0;
+    for (uint32_t c = 0; c < head_dim; ++c)
+        n += width[c] == bits;
+    return n;
+}
+
+// Static classes: planes in descending width. As many 1-bit as 3-bit channels go, partners first
+// and then their outliers, to the head of the 2-bit plane.
+void place_classes(const uint8_t *width, KeyClass *out) {
+    const uint32_t head_dim = out->shape.head_dim;
+    const uint32_t ones = count_channels(width, head_dim, 1);
+    const bool shared = ones && ones == count_channels(width, head_dim, 3);
+    const uint32_t apart[] = {16, 8, 4, 3, 2, 1};
+    const uint32_t paired[] = {16, 8, 4, 1, 3, 2};
+    uint32_t slot = 0;
+    uint32_t pairs_and_twos = 0;
+    for (const uint32_t bits : shared ? paired : apart) {
+        const uint32_t end = place_channels(width, head_dim, bits, slot, out->permutation);
+        if (shared && bits < 4)
+            pairs_and_twos += end - slot;
+        else
+            add_channels(&out->shape, bits, end - slot);
+        slot = end;
+    }
+    if (shared) {
+        add_channels(&out->shape, 2, pairs_and_twos);
+        out->shape.n_shared = static_cast<uint16_t>(ones);
+    }
+    for (uint32_t s = 0; s < head_dim; ++s)
+        out->has_permutation |= out->permutation[s] != s;
+}
+
+void place_boost(const KeyRule &rule, uint32_t rung, KeyClass *out) {
+    const uint32_t ordinary = channel_width(rule.bits, rung);
+    const uint32_t boosted = boost_width(rule, rung);
+    const uint32_t n = boosted > ordinary ? boost_count(rule) : 0;
+    add_channels(&out->shape, ordinary, out->shape.head_dim - n);
+    if (!n)
+        return;
+    add_channels(&out->shape, boosted, n);
+    out->shape.permutes = 1;
+    out->boost_slots = static_cast<uint16_t>(n);
+    out->boost_score = rule.boost_score;
+}
+
+void make_raw(Side side, HalfShape *shape) {
+    const Metadata metadata = shape->metadata;
+    *shape = raw_shape(side, shape->head_dim, shape->page_tokens);
+    shape->metadata = metadata;
+}
+
+}  // namespace
+
+void resolve_key_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t rung, KeyClass *out) {
+    const LayerPlan &own = plan.layers[layer];
+    const KeyRule &rule = plan.key(layer, head);
+    const uint8_t *channel_bits = plan.channel_bits(layer, head);
+    *out = {};
+    out->shape = empty_shape(plan, own, Side::kKey, static_cast<Axis>(rule.axis), rule.group);
+    for (uint32_t s = 0; s < out->shape.head_dim; ++s)
+        out->permutation[s] = static_cast<uint8_t>(s);
+    if (channel_bits && rung != 16) {
+        uint8_t width[LK_MAX_HEAD_DIM];
+        for (uint32_t c = 0; c < out->shape.head_dim; ++c)
+            width[c] = static_cast<uint8_t>(channel_width(channel_bits[c], rung));
+        place_classes(width, out);
+    } else {
+        place_boost(rule, rung, out);
+    }
+    out->raw = out->shape.is_raw();
+    if (out->raw)
+        make_raw(Side::kKey, &out->shape);
+}
+
+void resolve_value_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t rung,
+                      ValueClass *out) {
+    const LayerPlan &own = plan.layers[layer];
+    const ValueRule &rule = plan.value(layer, head);
+    out->shape = empty_shape(plan, own, Side::kValue, Axis::kToken, rule.group);
+    add_channels(&out->shape, channel_width(rule.bits, rung), own.geometry.head_dim);
+    out->raw = out->shape.is_raw();
+    if (out->raw)
+        make_raw(Side::kValue, &out->shape);
+}
+
+void resolve_key(const Plan &plan, uint32_t layer, uint32_t head, KeyClass *out) {
+    resolve_key_at(plan, layer, head, plan.layers[layer].rung, out);
+}
+
+void resolve_value(const Plan &plan, uint32_t layer, uint32_t head, ValueClass *out) {
+    resolve_value_at(plan, layer, head, plan.layers[layer].rung, out);
+}
+
+namespace {
+
+HalfSlots slots_of(const HalfShape &shape, uint64_t recent_metadata) {
+    HalfSlots slots = {};
+    slots.recent_payload =
+        slot_bytes(payload_bytes(raw_shape(shape.side, shape.head_dim, shape.page_tokens)));
+    slots.recent_metadata = recent_metadata;
+    if (!shape.is_raw()) {
+        slots.packed_payload = slot_bytes(payload_bytes(shape));
+        slots.packed_metadata =
+            recent_metadata ? recent_metadata : slot_bytes(metadata_bytes(shape));
+    }
+    return slots;
+}
+
+uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+}  // namespace
+
+HalfSlots key_slots(const Plan &plan, uint32_t layer, uint32_t head) {
+    const LayerPlan &own = plan.layers[layer];
+    KeyClass key;
+    uint64_t metadata = 0;
+    for (uint32_t r = 0; r < own.n_rungs; ++r) {
+        resolve_key_at(plan, layer, head, own.rungs[r], &key);
+        metadata = larger(metadata, slot_bytes(metadata_bytes(key.shape)));
+    }
+    resolve_key(plan, layer, head, &key);
+    return slots_of(key.shape, metadata);
+}
+
+HalfSlots value_slots(const Plan &plan, uint32_t layer, uint32_t head) {
+    const LayerPlan &own = plan.layers[layer];
+    ValueClass value;
+    uint64_t metadata = 0;
+    for (uint32_t r = 0; r < own.n_rungs; ++r) {
+        resolve_value_at(plan, layer, head, own.rungs[r], &value);
+        metadata = larger(metadata, slot_bytes(metadata_bytes(value.shape)));
+    }
+    resolve_value(plan, layer, head, &value);
+    return slots_of(value.shape, metadata);
+}
+
+uint64_t score_bytes(const Plan &plan) {
+    uint64_t bytes = 0;
+    for (uint32_t l = 0; l < plan.layers.size(); ++l)
+        for (uint32_t h = 0; h < plan.layers[l].geometry.n_kv_heads; ++h) {
+            KeyClass key;
+            resolve_key(plan, l, h, &key);
+            if (ranks_by_queries(key))
+                bytes += score_entry_bytes(plan, key.shape.head_dim);
+        }
+    return bytes;
+}
+
+}  // namespace lk
