@@ -164,6 +164,7 @@ void draw_panel(Canvas &canvas, const lk_plan *plan, const PlanShape &shape, boo
         canvas.text(left - 10, kPanelTop + (layer + 0.5) * row_height + 4, std::to_string(layer), 8,
                     kMuted, Align::kRight);
     }
+    const bool boosts = !is_value && key_rule(plan, 0, 0).boost_channels != 0;
     const std::uint32_t n_heads = shape.n_kv_heads[0];
     const std::uint32_t head_tick = std::max(1u, (n_heads + 7) / 8);
     for (std::uint32_t head = 0; head < n_heads; head += head_tick) {
@@ -171,7 +172,9 @@ void draw_panel(Canvas &canvas, const lk_plan *plan, const PlanShape &shape, boo
                     std::to_string(head), 8, kMuted, Align::kCenter);
     }
     canvas.text(left + kPanelWidth / 2, kPanelTop + kPanelHeight + 38,
-                "KV head, its channels from left to right", 8, kMuted, Align::kCenter);
+                boosts ? "KV head; the channels that each page boosts are drawn first"
+                       : "KV head, its channels from left to right",
+                8, kMuted, Align::kCenter);
 }
 
 void draw_width_legend(Canvas &canvas, double right, double y) {
