@@ -9,9 +9,9 @@
 #include <numeric>
 
 #include "command.h"
+#include "llama/workers.h"
 #include "report.h"
 #include "synthetic.h"
-#include "workers.h"
 
 #if defined(__linux__)
 #include <unistd.h>

@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #include "font.h"
-#include "safetensors.h"
+#include "llama/safetensors.h"
 
 #if defined(__GNUC__)
 #pragma GCC diagnostic push

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "command.h"
-#include "session.h"
-#include "tasks.h"
+#include "llama/session.h"
+#include "llama/tasks.h"
 
 namespace cli {
 

@@ -9,10 +9,10 @@
 
 #include "canvas.h"
 #include "command.h"
+#include "llama/safetensors.h"
 #include "plan_view.h"
 #include "report.h"
 #include "resources.h"
-#include "safetensors.h"
 
 namespace cli {
 namespace {
@@ -197,7 +197,8 @@ void draw_ranges(const std::vector<Summary> &summaries, const std::string &path)
         const double cell = width / static_cast<double>(summary.n_channels);
         for (std::size_t i = 0; i < summary.channels.size(); ++i) {
             const std::size_t head = i / summary.n_channels, channel = i % summary.n_channels;
-            const double range = double{summary.channels[i].high - summary.channels[i].low};
+            const double width_of = double{summary.channels[i].high - summary.channels[i].low};
+            const double range = std::isfinite(width_of) ? width_of : largest;
             canvas.rect(left + static_cast<double>(channel) * cell,
                         y + static_cast<double>(head) * row, cell, row > 4 ? row - 1 : row,
                         ramp_color(largest == 0 ? 0 : range / largest));

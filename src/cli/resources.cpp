@@ -5,7 +5,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "safetensors.h"
+#include "llama/safetensors.h"
 
 namespace cli {
 namespace {

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "handles.h"
-#include "tasks.h"
+#include "llama/handles.h"
+#include "llama/tasks.h"
 
 namespace cli {
 
