@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cache.h"
+
+#include <cstdio>
+
+namespace lk {
+
+namespace {
+
+constexpr uint32_t kMaxSequences = 65536;
+constexpr uint32_t kMaxStepTokens = 1048576;
+constexpr uint64_t kMaxSlabBytes = uint64_t{1} << 40;
+
+void set_defaults(lk_cache_desc *desc) {
+    desc->max_sequences = 1;
+    desc->max_step_tokens = 512;
+}
+
+lk_status check_desc(const lk_cache_desc &desc) {
+    if (desc.max_sequences < 1 || desc.max_sequences > kMaxSequences)
+        return fail(LK_E_ARGUMENT, "cache_desc.max_sequences is %u, not 1 to %u",
+                    desc.max_sequences, kMaxSequences);
+    if (desc.max_step_tokens < 1 || desc.max_step_tokens > kMaxStepTokens)
+        return fail(LK_E_ARGUMENT, "cache_desc.max_step_tokens is %u, not 1 to %u",
+                    desc.max_step_tokens, kMaxStepTokens);
+    if (desc.flags)
+        return fail(LK_E_ARGUMENT, "cache_desc.flags is 0x%x, not 0", desc.flags);
+    if (desc.slab_bytes % LK_EXTENT_BYTES || desc.slab_bytes > kMaxSlabBytes)
+        return fail(LK_E_ARGUMENT,
+                    "cache_desc.slab_bytes is %llu, not a multiple of %u up to %llu",
+                    ull{desc.slab_bytes}, LK_EXTENT_BYTES, ull{kMaxSlabBytes});
+    return LK_OK;
+}
+
+// Every pair of widths that a head's pages hold.
+lk_status check_head(const lk_context &context, lk_capability asked, const HalfShape &key,
+                     const HalfShape &value) {
+    for (uint32_t k = 0; k < kPlaneCount; ++k) {
+        if (!key.strips[k])
+            continue;
+        for (uint32_t v = 0; v < kPlaneCount; ++v) {
+            if (!value.strips[v])
+                continue;
+            asked.key_bits = kPlaneBits[k];
+            asked.value_bits = kPlaneBits[v];
+            const lk_status status = context.backend->supports(asked);
+            if (status)
+                return status;
+        }
+    }
+    return LK_OK;
+}
+
+lk_status check_support(const lk_cache &cache) {
+    lk_capability asked{};
+    asked.size = sizeof asked;
+    asked.page_tokens = cache.plan.model.page_tokens;
+    asked.memory = memory_of(cache.context->desc.backend);
+    asked.dtype = LK_F32;
+    for (const EntryInfo &entry : cache.entries) {
+        const LayerView &layer = cache.layers[entry.layer].view;
+        asked.head_dim = layer.head_dim;
+        asked.group_size = layer.n_query_heads / layer.n_kv_heads;
+        const lk_status status =
+            check_head(*cache.context, asked, cache.classes[entry.key.packed_class].shape,
+                       cache.classes[entry.value.packed_class].shape);
+        if (status)
+            return status;
+    }
+    return LK_OK;
+}
+
+lk_status reserve_work(lk_cache *cache) {
+    const bool ranks = cache->n_ranked_channels != 0;
+    const bool fits =
+        cache->stores.reserve(kBatch) && cache->packs.reserve(kBatch) &&
+        cache->reopens.reserve(kBatch) && (!ranks || cache->query_sums.reserve(kScoreBatch)) &&
+        (!ranks || cache->scratch.resize(2 * kScoreBatch * LK_MAX_HEAD_DIM)) &&
+        cache->step.layers.resize(cache->layers.size());
+    return fits ? LK_OK : fail(LK_E_NOMEM, "no memory for the lists of a cache");
+}
+
+lk_status take_workspace(lk_cache *cache) {
+    const Plan &plan = cache->plan.model;
+    const uint64_t fixed =
+        fixed_bytes(plan, cache->desc.max_sequences, cache->desc.max_step_tokens);
+    cache->ledger.limit_bytes = cache->desc.budget_bytes;
+    if (fixed > cache->desc.budget_bytes)
+        return fail(LK_E_BUDGET,
+                    "the budget of %llu bytes lacks %llu bytes: tables and workspace need %llu",
+                    ull{cache->desc.budget_bytes}, ull{fixed - cache->desc.budget_bytes},
+                    ull{fixed});
+    const uint64_t bytes = workspace_bytes(plan, cache->desc.max_step_tokens);
+    const lk_status status = cache->context->backend->slab_create(bytes, &cache->workspace);
+    if (status)
+        return status;
+    cache->ledger.table_bytes = fixed;
+    cache->stats.workspace_bytes = bytes;
+    return LK_OK;
+}
+
+lk_status fill_cache(lk_cache *cache, const Array<lk_layer> &layers, const Plan &plan) {
+    if (!copy_plan(plan, &cache->plan.model))
+        return fail(LK_E_NOMEM, "no memory for the cache's copy of the plan");
+    lk_status status = build_classes(cache, layers);
+    if (!status)
+        status = check_support(*cache);
+    if (!status)
+        status = reserve_work(cache);
+    if (!status)
+        status = take_workspace(cache);
+    return status;
+}
+
+void free_cache(lk_cache *cache) {
+    lk_context *context = cache->context;
+    for (Sequence *sequence : cache->sequences)
+        free_sequence(cache, sequence);
+    if (cache->workspace.address)
+        context->backend->slab_destroy(cache->workspace);
+    destroy(context->allocator, cache);
+}
+
+lk_status create_cache(lk_context *context, const lk_geometry *geometry, const lk_plan *plan,
+                       const lk_cache_desc *from, lk_cache **out) {
+    lk_cache_desc desc{};
+    set_defaults(&desc);
+    lk_status status = import_struct(&desc, sizeof desc, sizeof desc, from, "cache_desc");
+    if (!status)
+        status = check_desc(desc);
+    if (status)
+        return status;
+    if (!plan)
+        return fail(LK_E_ARGUMENT, "plan is NULL");
+    Array<lk_layer> layers(context->allocator);
+    status = import_geometry(geometry, &layers);
+    if (!status)
+        status = validate_plan(plan->model);
+    if (!status)
+        status = compare_geometry(plan->model, layers);
+    if (status)
+        return status;
+    lk_cache *cache = create<lk_cache>(context->allocator, context, desc);
+    if (!cache)
+        return fail(LK_E_NOMEM, "no memory for a cache of %zu bytes", sizeof *cache);
+    status = fill_cache(cache, layers, plan->model);
+    if (status) {
+        free_cache(cache);
+        return status;
+    }
+    add_cache(context);
+    publish(cache);
+    log_line(*context, LK_LOG_INFO, "cache of %zu layers with plan %s and a budget of %llu bytes",
+             cache->layers.size(), cache->plan.model.name, ull{desc.budget_bytes});
+    *out = cache;
+    return LK_OK;
+}
+
+}  // namespace
+
+void publish(lk_cache *cache) {
+    lk_cache_stats &stats = cache->stats;
+    stats.size = sizeof stats;
+    stats.n_sequences = static_cast<uint32_t>(cache->sequences.size());
+    stats.budget_bytes = cache->ledger.limit_bytes;
+    stats.reserved_bytes = cache->ledger.used_bytes();
+    stats.table_bytes = cache->ledger.table_bytes - stats.workspace_bytes;
+    stats.free_bytes = cache->slots.slab_bytes() - cache->slots.slot_bytes();
+    const std::lock_guard<std::mutex> lock(cache->published_mutex);
+    cache->published = stats;
+}
+
+void set_fault(lk_cache *cache, lk_status fault) {
+    const std::lock_guard<std::mutex> lock(cache->published_mutex);
+    cache->fault = fault;
+    std::snprintf(cache->fault_sentence, sizeof cache->fault_sentence, "%s",
+                  fault ? last_sentence() : "");
+}
+
+}  // namespace lk
+
+extern "C" lk_status lk_cache_desc_init(lk_cache_desc *desc, size_t struct_bytes) {
+    const lk_status status = lk::init_struct(desc, struct_bytes, sizeof(lk_cache_desc), "cache_desc");
+    if (!status)
+        lk::set_defaults(desc);
+    return status;
+}
+
+extern "C" lk_status lk_cache_stats_init(lk_cache_stats *stats, size_t struct_bytes) {
+    return lk::init_struct(stats, struct_bytes, sizeof(lk_cache_stats), "cache_stats");
+}
+
+extern "C" lk_status lk_cache_create(lk_context *context, const lk_geometry *geometry,
+                                     const lk_plan *plan, const lk_cache_desc *desc,
+                                     lk_cache **out) {
+    if (!out)
+        return lk::logged(context, lk::fail(LK_E_ARGUMENT, "out is NULL"));
+    *out = nullptr;
+    if (!context)
+        return lk::fail(LK_E_ARGUMENT, "context is NULL");
+    return lk::logged(context, lk::create_cache(context, geometry, plan, desc, out));
+}
+
+extern "C" void lk_cache_destroy(lk_cache **cache) {
+    if (!cache || !*cache)
+        return;
+    lk_context *context = (*cache)->context;
+    lk::free_cache(*cache);
+    lk::drop_cache(context);
+    *cache = nullptr;
+}
+
+extern "C" lk_status lk_cache_get_stats(const lk_cache *cache, lk_cache_stats *stats) {
+    if (!cache)
+        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
+    lk_cache_stats now;
+    {
+        const std::lock_guard<std::mutex> lock(cache->published_mutex);
+        now = cache->published;
+    }
+    return lk::export_struct(stats, &now, sizeof now, sizeof now, "stats");
+}
+
+extern "C" const lk_plan *lk_cache_plan(const lk_cache *cache) {
+    return cache ? &cache->plan : nullptr;
+}
+
+extern "C" lk_status lk_cache_poll(const lk_cache *cache) {
+    if (!cache)
+        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
+    const std::lock_guard<std::mutex> lock(cache->published_mutex);
+    return cache->fault ? lk::fail(cache->fault, "%s", cache->fault_sentence) : LK_OK;
+}

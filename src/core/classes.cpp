@@ -1,0 +1,229 @@
+// The table of half page classes, and what follows from the plan for every entry of a row.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cache.h"
+
+#include <cmath>
+
+namespace lk {
+
+namespace {
+
+bool same_shape(const HalfShape &a, const HalfShape &b) {
+    return a.side == b.side && a.axis == b.axis && a.metadata == b.metadata &&
+           a.permutes == b.permutes && a.head_dim == b.head_dim &&
+           a.page_tokens == b.page_tokens && a.group == b.group && a.n_shared == b.n_shared &&
+           std::memcmp(a.strips, b.strips, sizeof a.strips) == 0;
+}
+
+bool same_permutation(const uint8_t *a, const uint8_t *b, uint32_t n) {
+    return a && b ? std::memcmp(a, b, n) == 0 : a == b;
+}
+
+// While the table grows, permutations are found by this index: their bytes may move.
+struct Builder {
+    lk_cache *cache;
+    Array<uint32_t> permutation_of;  // offset in lk_cache::permutations, kNoSize for none
+
+    const uint8_t *permutation(size_t i) const {
+        return permutation_of[i] == kNoSize ? nullptr
+                                            : cache->permutations.data() + permutation_of[i];
+    }
+    lk_status add(const HalfClass &wanted, uint16_t *index);
+    lk_status add_raw(Side side, uint32_t head_dim, uint32_t tokens, uint16_t *index);
+};
+
+lk_status no_memory() { return fail(LK_E_NOMEM, "no memory for the table of page classes"); }
+
+lk_status Builder::add(const HalfClass &wanted, uint16_t *index) {
+    Array<HalfClass> &classes = cache->classes;
+    const uint32_t n = wanted.shape.head_dim;
+    for (size_t i = 0; i < classes.size(); ++i)
+        if (same_shape(classes[i].shape, wanted.shape) && classes[i].ranking == wanted.ranking &&
+            classes[i].n_ranked == wanted.n_ranked &&
+            same_permutation(permutation(i), wanted.permutation, n)) {
+            *index = static_cast<uint16_t>(i);
+            return LK_OK;
+        }
+    if (classes.size() > UINT16_MAX)
+        return fail(LK_E_UNSUPPORTED, "the plan has more than %u kinds of pages", UINT16_MAX + 1u);
+    const size_t offset = cache->permutations.size();
+    if (wanted.permutation) {
+        if (!cache->permutations.resize(offset + n))
+            return no_memory();
+        std::memcpy(cache->permutations.data() + offset, wanted.permutation, n);
+    }
+    if (!classes.push(wanted) ||
+        !permutation_of.push(wanted.permutation ? static_cast<uint32_t>(offset) : kNoSize))
+        return no_memory();
+    *index = static_cast<uint16_t>(classes.size() - 1);
+    return LK_OK;
+}
+
+lk_status Builder::add_raw(Side side, uint32_t head_dim, uint32_t tokens, uint16_t *index) {
+    return add({raw_shape(side, head_dim, tokens), nullptr, Ranking::kNone, 0}, index);
+}
+
+Ranking ranking_of(const KeyClass &key) {
+    return !key.boost_slots ? Ranking::kNone
+           : ranks_by_queries(key) ? Ranking::kQueryRange
+                                   : Ranking::kKey;
+}
+
+lk_status add_entry(Builder *builder, uint32_t layer, uint32_t head) {
+    lk_cache *cache = builder->cache;
+    const Plan &plan = cache->plan.model;
+    EntryInfo info{};
+    info.layer = layer;
+    info.kv_head = head;
+    info.key.slots = key_slots(plan, layer, head);
+    info.value.slots = value_slots(plan, layer, head);
+    KeyClass key;
+    resolve_key(plan, layer, head, &key);
+    ValueClass value;
+    resolve_value(plan, layer, head, &value);
+    const uint32_t head_dim = key.shape.head_dim;
+    lk_status status =
+        builder->add_raw(Side::kKey, head_dim, plan.page_tokens, &info.key.recent_class);
+    if (!status)
+        status =
+            builder->add_raw(Side::kValue, head_dim, plan.page_tokens, &info.value.recent_class);
+    if (status)
+        return status;
+    info.key.packed_class = info.key.recent_class;
+    info.value.packed_class = info.value.recent_class;
+    if (!key.raw) {
+        status = builder->add({key.shape, key.has_permutation ? key.permutation : nullptr,
+                               ranking_of(key), key.boost_slots},
+                              &info.key.packed_class);
+        info.ranks_by_queries = ranks_by_queries(key);
+    }
+    if (!status && !value.raw)
+        status =
+            builder->add({value.shape, nullptr, Ranking::kNone, 0}, &info.value.packed_class);
+    if (status)
+        return status;
+    if (info.ranks_by_queries) {
+        info.score_offset = cache->n_ranked_channels;
+        cache->n_ranked_channels += head_dim;
+        cache->layers[layer].ranks_by_queries = true;
+    }
+    return cache->entries.push(info) ? LK_OK : no_memory();
+}
+
+lk_status add_layer(Builder *builder, const lk_layer &geometry) {
+    lk_cache *cache = builder->cache;
+    const Plan &plan = cache->plan.model;
+    const auto index = static_cast<uint32_t>(cache->layers.size());
+    LayerInfo info{};
+    info.view = {geometry.n_query_heads,
+                 geometry.n_kv_heads,
+                 geometry.head_dim,
+                 geometry.window_tokens,
+                 geometry.window_sink_tokens,
+                 geometry.scale != 0.0f ? geometry.scale
+                                        : 1.0f / std::sqrt(static_cast<float>(geometry.head_dim)),
+                 geometry.soft_cap,
+                 geometry.sink_logits};
+    info.first_entry = static_cast<uint32_t>(cache->entries.size());
+    const uint32_t rest = plan.sink_tokens % plan.page_tokens;
+    lk_status status = LK_OK;
+    if (rest) {
+        status = builder->add_raw(Side::kKey, geometry.head_dim, rest, &info.last_sink_key);
+        if (!status)
+            status = builder->add_raw(Side::kValue, geometry.head_dim, rest, &info.last_sink_value);
+    }
+    if (status)
+        return status;
+    if (!cache->layers.push(info))
+        return no_memory();
+    for (uint32_t head = 0; !status && head < geometry.n_kv_heads; ++head)
+        status = add_entry(builder, index, head);
+    return status;
+}
+
+// The geometry's learned sinks are read during the call only, so the cache keeps its own.
+lk_status copy_sink_logits(lk_cache *cache) {
+    uint64_t n = 0;
+    for (const LayerInfo &layer : cache->layers)
+        n += layer.view.sink_logits ? layer.view.n_query_heads : 0;
+    if (!cache->sink_logits.reserve(n))
+        return fail(LK_E_NOMEM, "no memory for %llu sink logits", ull{n});
+    for (LayerInfo &layer : cache->layers) {
+        if (!layer.view.sink_logits)
+            continue;
+        float *own = cache->sink_logits.end();
+        for (uint32_t h = 0; h < layer.view.n_query_heads; ++h)
+            cache->sink_logits.push(layer.view.sink_logits[h]);
+        layer.view.sink_logits = own;
+    }
+    return LK_OK;
+}
+
+bool count_slot(lk_cache *cache, Array<SlotCount> *counts, uint64_t bytes) {
+    if (!bytes)
+        return true;
+    for (SlotCount &count : *counts)
+        if (count.slot_bytes == bytes) {
+            ++count.n;
+            return true;
+        }
+    return cache->slots.add_size(bytes) && counts->push({bytes, 1});
+}
+
+bool count_half_slots(lk_cache *cache, const HalfInfo &half, uint16_t last_sink) {
+    const HalfSlots &slots = half.slots;
+    bool fits = count_slot(cache, &cache->recent_count, slots.recent_payload) &&
+                count_slot(cache, &cache->recent_count, slots.recent_metadata) &&
+                count_slot(cache, &cache->sink_count, slots.recent_payload);
+    fits = fits && count_slot(cache, &cache->direct_count,
+                              half.packs() ? slots.packed_payload : slots.recent_payload);
+    fits = fits && count_slot(cache, &cache->direct_count,
+                              half.packs() ? half.metadata_slot() : slots.recent_metadata);
+    if (cache->plan.model.sink_tokens % cache->plan.model.page_tokens)
+        fits = fits &&
+               count_slot(cache, &cache->last_sink_count,
+                          slot_bytes(payload_bytes(cache->classes[last_sink].shape)));
+    return fits;
+}
+
+lk_status count_slots(lk_cache *cache) {
+    for (const EntryInfo &entry : cache->entries) {
+        const LayerInfo &layer = cache->layers[entry.layer];
+        if (!count_half_slots(cache, entry.key, layer.last_sink_key) ||
+            !count_half_slots(cache, entry.value, layer.last_sink_value))
+            return fail(LK_E_NOMEM, "no memory for the table of slot sizes");
+    }
+    return LK_OK;
+}
+
+}  // namespace
+
+lk_status build_classes(lk_cache *cache, const Array<lk_layer> &geometry) {
+    Builder builder = {cache, Array<uint32_t>(cache->context->allocator)};
+    for (const lk_layer &layer : geometry) {
+        const lk_status status = add_layer(&builder, layer);
+        if (status)
+            return status;
+    }
+    for (size_t i = 0; i < cache->classes.size(); ++i)
+        cache->classes[i].permutation = builder.permutation(i);
+    const lk_status status = copy_sink_logits(cache);
+    return status ? status : count_slots(cache);
+}
+
+HalfBytes half_bytes(const HalfClass &half) {
+    const uint64_t payload = payload_bytes(half.shape);
+    return half.shape.is_raw() ? HalfBytes{0, 0, payload}
+                               : HalfBytes{payload, metadata_bytes(half.shape), 0};
+}
+
+void count_half(lk_cache *cache, uint16_t half_class, bool is_added) {
+    const HalfBytes bytes = half_bytes(cache->classes[half_class]);
+    lk_cache_stats &stats = cache->stats;
+    stats.payload_bytes += is_added ? bytes.payload : 0 - bytes.payload;
+    stats.metadata_bytes += is_added ? bytes.metadata : 0 - bytes.metadata;
+    stats.recent_bytes += is_added ? bytes.recent : 0 - bytes.recent;
+}
+
+}  // namespace lk

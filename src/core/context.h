@@ -1,0 +1,45 @@
+// An open device and what its caches share.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CORE_CONTEXT_H
+#define LK_CORE_CONTEXT_H
+
+#include "backend/backend.h"
+#include "base/memory.h"
+#include "base/status.h"
+
+#include <lowkey/context.h>
+
+#include <mutex>
+
+struct lk_context {
+    explicit lk_context(const lk::Allocator &from) : allocator(from) {}
+
+    lk::Allocator allocator;  // of everything below this context
+    lk_context_desc desc{};
+    lk::Backend *backend = nullptr;
+    std::mutex children;  // guards n_caches
+    uint32_t n_caches = 0;
+};
+
+namespace lk {
+
+// Send a sentence to the context's log callback.
+void log_line(const lk_context &context, lk_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+// Log the sentence of a failed call and hand its status on.
+lk_status logged(const lk_context *context, lk_status status);
+
+// Is the capability one that exists at all? LK_E_ARGUMENT names what is not.
+lk_status check_capability(const lk_capability &capability);
+
+// Kind of memory whose tensors a backend takes.
+lk_memory memory_of(lk_backend backend);
+
+void add_cache(lk_context *context);
+void drop_cache(lk_context *context);
+
+}  // namespace lk
+
+#endif

@@ -1,0 +1,201 @@
+// Packing: rows that have left the recent window, and rows that a long step writes packed.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cache.h"
+
+namespace lk {
+
+namespace {
+
+// Entries of one row whose packed slots are taken and whose packing is queued.
+struct Pending {
+    Row *row;
+    uint32_t n = 0;
+    PageEntry fresh[kBatch / 2];
+};
+
+lk_status take_half(lk_cache *cache, const HalfInfo &half, uint64_t old_metadata,
+                    uint64_t *payload, uint64_t *metadata) {
+    if (!half.packs())
+        return LK_OK;
+    lk_status status = cache->slots.take(half.slots.packed_payload, payload);
+    *metadata = old_metadata;
+    if (status || half.slots.recent_metadata)
+        return status;
+    status = cache->slots.take(half.metadata_slot(), metadata);
+    if (status) {
+        cache->slots.give(*payload);
+        *payload = 0;
+    }
+    return status;
+}
+
+void give_half(lk_cache *cache, const HalfInfo &half, uint64_t payload, uint64_t metadata) {
+    if (!half.packs())
+        return;
+    cache->slots.give(payload);
+    if (!half.slots.recent_metadata)
+        cache->slots.give(metadata);
+}
+
+// The packed slots of an entry that is at 16 bits; on failure nothing is taken.
+lk_status take_packed(lk_cache *cache, const EntryInfo &info, const PageEntry &old,
+                      PageEntry *out) {
+    *out = old;
+    out->key_class = info.key.packed_class;
+    out->value_class = info.value.packed_class;
+    lk_status status =
+        take_half(cache, info.key, old.key_metadata, &out->key_payload, &out->key_metadata);
+    if (status)
+        return status;
+    status = take_half(cache, info.value, old.value_metadata, &out->value_payload,
+                       &out->value_metadata);
+    if (status)
+        give_half(cache, info.key, out->key_payload, out->key_metadata);
+    return status;
+}
+
+void queue_entry(lk_cache *cache, const EntryInfo &info, const PageEntry &old,
+                 const PageEntry &fresh, const uint64_t *sums) {
+    const HalfClass *classes = cache->classes.data();
+    if (info.key.packs())
+        cache->packs.push({&classes[fresh.key_class], fresh.key_payload, fresh.key_metadata,
+                           &classes[old.key_class], old.key_payload, nullptr, sums});
+    if (info.value.packs())
+        cache->packs.push({&classes[fresh.value_class], fresh.value_payload, fresh.value_metadata,
+                           &classes[old.value_class], old.value_payload, nullptr, nullptr});
+}
+
+void swap_half(lk_cache *cache, uint16_t old_class, uint64_t old_payload, uint16_t fresh_class) {
+    if (old_class == fresh_class)
+        return;
+    cache->slots.give(old_payload);
+    count_half(cache, old_class, false);
+    count_half(cache, fresh_class, true);
+    ++cache->stats.pages_packed;
+}
+
+// Pack what is queued and free the 16-bit slots; the fresh ones when the device fails.
+lk_status finish(lk_cache *cache, Pending *pending) {
+    Row *row = pending->row;
+    lk_status status = LK_OK;
+    if (!cache->packs.empty())
+        status = cache->context->backend->pack(cache->packs.data(),
+                                               static_cast<uint32_t>(cache->packs.size()));
+    cache->packs.clear();
+    for (uint32_t i = 0; i < pending->n; ++i) {
+        const PageEntry &fresh = pending->fresh[i];
+        if (status) {
+            const EntryInfo &info = cache->entries[row->n_packed + i];
+            give_half(cache, info.key, fresh.key_payload, fresh.key_metadata);
+            give_half(cache, info.value, fresh.value_payload, fresh.value_metadata);
+            continue;
+        }
+        PageEntry &entry = row->entries[row->n_packed + i];
+        swap_half(cache, entry.key_class, entry.key_payload, fresh.key_class);
+        swap_half(cache, entry.value_class, entry.value_payload, fresh.value_class);
+        entry = fresh;
+    }
+    if (!status)
+        row->n_packed += pending->n;
+    pending->n = 0;
+    return status;
+}
+
+// Many entries are packed at once, but never because the budget held their packed and their
+// 16-bit slots side by side: when it does not, the ones before are finished first.
+lk_status pack_row(lk_cache *cache, Sequence *sequence, uint64_t index) {
+    Pending pending;
+    pending.row = sequence->row(index);
+    while (pending.row->n_packed + pending.n < pending.row->n_entries) {
+        const uint32_t e = pending.row->n_packed + pending.n;
+        const EntryInfo &info = cache->entries[e];
+        const PageEntry &old = pending.row->entries[e];
+        PageEntry fresh;
+        lk_status status = take_packed(cache, info, old, &fresh);
+        if (status && !pending.n)
+            return status;
+        if (!status) {
+            const uint64_t *sums =
+                info.ranks_by_queries
+                    ? sequence->scores.fold(index, info.score_offset,
+                                            cache->classes[fresh.key_class].shape.head_dim)
+                    : nullptr;
+            queue_entry(cache, info, old, fresh, sums);
+            pending.fresh[pending.n++] = fresh;
+        }
+        if (status || pending.n == kBatch / 2)
+            status = finish(cache, &pending);
+        if (status)
+            return status;
+    }
+    const lk_status status = finish(cache, &pending);
+    if (!status)
+        sequence->scores.drop_folded(index);
+    return status;
+}
+
+lk_status flush_direct(lk_cache *cache) {
+    lk_status status = LK_OK;
+    if (!cache->packs.empty())
+        status = cache->context->backend->pack(cache->packs.data(),
+                                               static_cast<uint32_t>(cache->packs.size()));
+    cache->packs.clear();
+    return status;
+}
+
+lk_status pack_direct_row(lk_cache *cache, uint32_t layer, const StepSequence &part,
+                          const Row &row) {
+    const LayerInfo &info = cache->layers[layer];
+    const Staging staging = staging_of(cache, layer);
+    const uint64_t token = part.first_new + (row.first_token - part.sequence->length);
+    for (uint32_t head = 0; head < info.view.n_kv_heads; ++head) {
+        const PageEntry &entry = row.entries[info.first_entry + head];
+        const EntryInfo &rules = cache->entries[info.first_entry + head];
+        const uint64_t at = (uint64_t{head} * staging.n_tokens + token) * info.view.head_dim;
+        if (cache->packs.size() + 2 > kBatch) {
+            const lk_status status = flush_direct(cache);
+            if (status)
+                return status;
+        }
+        if (!rules.ranks_by_queries)
+            cache->packs.push({&cache->classes[entry.key_class], entry.key_payload,
+                               entry.key_metadata, nullptr, 0, staging.keys + at, nullptr});
+        cache->packs.push({&cache->classes[entry.value_class], entry.value_payload,
+                           entry.value_metadata, nullptr, 0, staging.values + at, nullptr});
+        cache->stats.pages_packed += n_packing(rules);
+    }
+    return LK_OK;
+}
+
+}  // namespace
+
+lk_status pack_due_rows(lk_cache *cache, Sequence *sequence) {
+    const Plan &plan = cache->plan.model;
+    const uint64_t sinks = sink_rows(plan);
+    uint64_t row = sequence->first_open > sinks ? sequence->first_open : sinks;
+    for (; row < sequence->rows.size() && is_due(plan, row, sequence->length); ++row) {
+        if (sequence->row(row)->n_packed == sequence->row(row)->n_entries)
+            continue;
+        const lk_status status = pack_row(cache, sequence, row);
+        if (status)
+            return status;
+        sequence->first_open = row + 1;
+    }
+    return LK_OK;
+}
+
+lk_status pack_direct_rows(lk_cache *cache, uint32_t layer) {
+    for (const StepSequence &part : cache->step.sequences)
+        for (size_t r = part.n_rows_before; r < part.sequence->rows.size(); ++r) {
+            const Row &row = *part.sequence->row(r);
+            if (!row.is_direct)
+                continue;
+            const lk_status status = pack_direct_row(cache, layer, part, row);
+            if (status)
+                return status;
+        }
+    return flush_direct(cache);
+}
+
+}  // namespace lk

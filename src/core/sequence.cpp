@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/sequence.h"
+
+#include "core/cache.h"
+
+namespace lk {
+
+namespace {
+
+// Slots taken by one call, given back unless it succeeds.
+class Taken {
+  public:
+    explicit Taken(Slots &slots) : slots_(slots) {}
+    ~Taken() {
+        for (uint32_t i = 0; i < n_; ++i)
+            slots_.give(addresses_[i]);
+    }
+    lk_status take(uint64_t bytes, uint64_t *address) {
+        *address = 0;
+        if (!bytes)
+            return LK_OK;
+        const lk_status status = slots_.take(bytes, address);
+        if (!status)
+            addresses_[n_++] = *address;
+        return status;
+    }
+    void keep() { n_ = 0; }
+
+  private:
+    Slots &slots_;
+    uint64_t addresses_[4];
+    uint32_t n_ = 0;
+};
+
+struct HalfNeed {
+    uint16_t half_class;
+    uint64_t payload;
+    uint64_t metadata;
+};
+
+HalfNeed need_of(const HalfInfo &half, bool is_direct) {
+    if (is_direct && half.packs())
+        return {half.packed_class, half.slots.packed_payload, half.metadata_slot()};
+    return {half.recent_class, half.slots.recent_payload, half.slots.recent_metadata};
+}
+
+HalfNeed sink_need(const lk_cache *cache, uint16_t half_class) {
+    return {half_class, slot_bytes(payload_bytes(cache->classes[half_class].shape)), 0};
+}
+
+void give_entry(lk_cache *cache, const PageEntry &entry) {
+    cache->slots.give(entry.key_payload);
+    cache->slots.give(entry.key_metadata);
+    cache->slots.give(entry.value_payload);
+    cache->slots.give(entry.value_metadata);
+    count_half(cache, entry.key_class, false);
+    count_half(cache, entry.value_class, false);
+}
+
+Row *make_row(lk_cache *cache, uint64_t index) {
+    const Plan &plan = cache->plan.model;
+    const uint64_t bytes = row_bytes(plan);
+    const Allocator &allocator = cache->context->allocator;
+    void *place = allocator.alloc(allocator.user, bytes, 64);
+    if (!place)
+        return nullptr;
+    std::memset(place, 0, bytes);
+    Row *row = new (place) Row{};
+    row->first_token = row_first(plan, index);
+    row->capacity_tokens = row_capacity(plan, index);
+    row->n_entries = static_cast<uint32_t>(cache->entries.size());
+    row->entries = reinterpret_cast<PageEntry *>(static_cast<char *>(place) + kRowBytes);
+    cache->ledger.table_bytes += bytes;
+    return row;
+}
+
+void free_row(lk_cache *cache, Row *row, uint32_t n_entries) {
+    for (uint32_t e = 0; e < n_entries; ++e)
+        give_entry(cache, row->entries[e]);
+    const uint64_t bytes = row_bytes(cache->plan.model);
+    const Allocator &allocator = cache->context->allocator;
+    allocator.free(allocator.user, row, bytes, 64);
+    cache->ledger.table_bytes -= bytes;
+}
+
+}  // namespace
+
+Sequence *find_sequence(const lk_cache *cache, lk_sequence id) {
+    size_t low = 0;
+    size_t high = cache->sequences.size();
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (cache->sequences[middle]->id < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    const bool is_there = low < cache->sequences.size() && cache->sequences[low]->id == id;
+    return is_there ? cache->sequences[low] : nullptr;
+}
+
+RowKind row_kind(const lk_cache *cache, uint64_t row, uint64_t length, uint64_t n_new) {
+    const Plan &plan = cache->plan.model;
+    return is_sink_row(plan, row)                     ? RowKind::kSink
+           : packs_directly(plan, row, length, n_new) ? RowKind::kDirect
+                                                      : RowKind::kRecent;
+}
+
+lk_status take_entry(lk_cache *cache, uint32_t entry, RowKind kind, bool is_last_sink,
+                     PageEntry *out) {
+    const EntryInfo &info = cache->entries[entry];
+    const LayerInfo &layer = cache->layers[info.layer];
+    HalfNeed key = need_of(info.key, kind == RowKind::kDirect);
+    HalfNeed value = need_of(info.value, kind == RowKind::kDirect);
+    if (kind == RowKind::kSink) {
+        key = sink_need(cache, is_last_sink ? layer.last_sink_key : info.key.recent_class);
+        value = sink_need(cache, is_last_sink ? layer.last_sink_value : info.value.recent_class);
+    }
+    PageEntry made{};
+    made.key_class = key.half_class;
+    made.value_class = value.half_class;
+    Taken taken(cache->slots);
+    lk_status status = taken.take(key.payload, &made.key_payload);
+    if (!status)
+        status = taken.take(key.metadata, &made.key_metadata);
+    if (!status)
+        status = taken.take(value.payload, &made.value_payload);
+    if (!status)
+        status = taken.take(value.metadata, &made.value_metadata);
+    if (status)
+        return status;
+    taken.keep();
+    count_half(cache, made.key_class, true);
+    count_half(cache, made.value_class, true);
+    *out = made;
+    return LK_OK;
+}
+
+lk_status add_row(lk_cache *cache, Sequence *sequence, RowKind kind) {
+    const uint64_t bytes = row_bytes(cache->plan.model);
+    if (cache->ledger.left_bytes() < bytes)
+        return fail(LK_E_BUDGET, "the budget of %llu bytes lacks %llu bytes for a page table",
+                    ull{cache->ledger.limit_bytes}, ull{bytes - cache->ledger.left_bytes()});
+    Row *row = make_row(cache, sequence->rows.size());
+    if (!row)
+        return fail(LK_E_NOMEM, "no memory for a page table of %llu bytes", ull{bytes});
+    const bool is_last_sink = row->capacity_tokens < cache->plan.model.page_tokens;
+    for (uint32_t e = 0; e < row->n_entries; ++e) {
+        const lk_status status = take_entry(cache, e, kind, is_last_sink, &row->entries[e]);
+        if (status) {
+            free_row(cache, row, e);
+            return status;
+        }
+    }
+    row->is_direct = kind == RowKind::kDirect;
+    row->n_packed = row->is_direct ? row->n_entries : 0;
+    sequence->rows.push(row);
+    return LK_OK;
+}
+
+void drop_rows(lk_cache *cache, Sequence *sequence, uint64_t n_rows) {
+    while (sequence->rows.size() > n_rows) {
+        Row *row = sequence->row(sequence->rows.size() - 1);
+        free_row(cache, row, row->n_entries);
+        sequence->rows.pop();
+    }
+}
+
+void free_sequence(lk_cache *cache, Sequence *sequence) {
+    drop_rows(cache, sequence, 0);
+    cache->ledger.table_bytes -= score_bytes(cache->plan.model);
+    destroy(cache->context->allocator, sequence);
+}
+
+namespace {
+
+lk_status add_sequence(lk_cache *cache, lk_sequence *id) {
+    if (cache->step.is_open)
+        return fail(LK_E_BUSY, "a step is open: commit or discard it first");
+    if (cache->sequences.size() == cache->desc.max_sequences)
+        return fail(LK_E_BUDGET, "the cache has its max_sequences of %u already",
+                    cache->desc.max_sequences);
+    const uint64_t bytes = score_bytes(cache->plan.model);
+    if (cache->ledger.left_bytes() < bytes)
+        return fail(LK_E_BUDGET, "the budget of %llu bytes lacks %llu bytes for a sequence's sums",
+                    ull{cache->ledger.limit_bytes}, ull{bytes - cache->ledger.left_bytes()});
+    const Allocator &allocator = cache->context->allocator;
+    Sequence *sequence = create<Sequence>(allocator, allocator);
+    if (!sequence)
+        return fail(LK_E_NOMEM, "no memory for a sequence");
+    const uint64_t n_slots = score_slots(cache->plan.model);
+    if (cache->n_ranked_channels && !sequence->scores.open(cache->n_ranked_channels, n_slots)) {
+        destroy(allocator, sequence);
+        return fail(LK_E_NOMEM, "no memory for a sequence's sums of %llu bytes", ull{bytes});
+    }
+    if (!cache->sequences.push(sequence)) {
+        destroy(allocator, sequence);
+        return fail(LK_E_NOMEM, "no memory for a list of %zu sequences",
+                    cache->sequences.size() + 1);
+    }
+    cache->ledger.table_bytes += bytes;
+    cache->slots.trim();
+    sequence->id = cache->next_id++;
+    *id = sequence->id;
+    return LK_OK;
+}
+
+lk_status remove_sequence(lk_cache *cache, lk_sequence id) {
+    Sequence *sequence = find_sequence(cache, id);
+    if (!sequence)
+        return fail(LK_E_NOT_FOUND, "there is no sequence %llu", ull{id});
+    if (cache->step.is_open)
+        return fail(LK_E_BUSY, "a step is open: commit or discard it before sequence %llu is removed",
+                    ull{id});
+    size_t place = 0;
+    while (cache->sequences[place] != sequence)
+        ++place;
+    for (size_t i = place + 1; i < cache->sequences.size(); ++i)
+        cache->sequences[i - 1] = cache->sequences[i];
+    cache->sequences.pop();
+    cache->stats.n_tokens -= sequence->length;
+    free_sequence(cache, sequence);
+    return LK_OK;
+}
+
+}  // namespace
+
+}  // namespace lk
+
+extern "C" lk_status lk_sequence_add(lk_cache *cache, lk_sequence *id) {
+    if (!cache)
+        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
+    if (!id)
+        return lk::logged(cache->context, lk::fail(LK_E_ARGUMENT, "id is NULL"));
+    *id = 0;
+    const lk_status status = lk::add_sequence(cache, id);
+    lk::publish(cache);
+    return lk::logged(cache->context, status);
+}
+
+extern "C" lk_status lk_sequence_remove(lk_cache *cache, lk_sequence id) {
+    if (!cache)
+        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
+    const lk_status status = lk::remove_sequence(cache, id);
+    lk::publish(cache);
+    return lk::logged(cache->context, status);
+}
+
+extern "C" lk_status lk_sequence_length(const lk_cache *cache, lk_sequence id, uint64_t *n_tokens) {
+    if (!cache)
+        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
+    if (!n_tokens)
+        return lk::fail(LK_E_ARGUMENT, "n_tokens is NULL");
+    const lk::Sequence *sequence = lk::find_sequence(cache, id);
+    if (!sequence)
+        return lk::fail(LK_E_NOT_FOUND, "there is no sequence %llu", lk::ull{id});
+    *n_tokens = sequence->length;
+    return LK_OK;
+}

@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/step.h"
+
+#include "core/cache.h"
+
+namespace lk {
+
+namespace {
+
+const char *queue_name(lk_queue_kind kind) {
+    switch (kind) {
+        case LK_QUEUE_CUDA_STREAM: return "a CUDA stream";
+        case LK_QUEUE_VULKAN_SUBMIT: return "a Vulkan queue to submit to";
+        case LK_QUEUE_VULKAN_RECORD: return "a Vulkan command buffer to record into";
+        default: return nullptr;
+    }
+}
+
+lk_status check_queue(const lk_queue *from) {
+    if (!from)
+        return LK_OK;
+    lk_queue queue{};
+    const lk_status status = import_struct(&queue, sizeof queue, sizeof queue, from, "queue");
+    if (status)
+        return status;
+    const char *name = queue_name(queue.kind);
+    if (!name)
+        return fail(LK_E_ARGUMENT, "queue.kind is %u, which names no kind of queue", queue.kind);
+    return fail(LK_E_UNSUPPORTED, "queue is %s and the CPU takes NULL", name);
+}
+
+lk_status check_parents(const int32_t *parent, uint32_t n, lk_sequence id) {
+    if (n > LK_DRAFT_TOKENS)
+        return fail(LK_E_ARGUMENT, "sequence %llu has %u new tokens, at most %d with parents",
+                    ull{id}, n, LK_DRAFT_TOKENS);
+    for (uint32_t i = 0; i < n; ++i)
+        if (parent[i] < -1 || parent[i] >= static_cast<int64_t>(i))
+            return fail(LK_E_ARGUMENT, "parent %d of token %u of sequence %llu is not -1 to %d",
+                        parent[i], i, ull{id}, static_cast<int>(i) - 1);
+    return LK_OK;
+}
+
+struct BeginArgs {
+    uint32_t n_sequences;
+    const lk_sequence *ids;
+    const uint32_t *n_tokens;
+    const int32_t *parent;
+};
+
+lk_status check_part(lk_cache *cache, const BeginArgs &args, uint32_t i, uint64_t first,
+                     StepSequence *part) {
+    Sequence *sequence = find_sequence(cache, args.ids[i]);
+    if (!sequence)
+        return fail(LK_E_NOT_FOUND, "there is no sequence %llu", ull{args.ids[i]});
+    if (sequence->mark == cache->next_mark)
+        return fail(LK_E_ARGUMENT, "sequence %llu is named twice", ull{args.ids[i]});
+    sequence->mark = cache->next_mark;
+    const uint32_t n = args.n_tokens[i];
+    if (!n)
+        return fail(LK_E_ARGUMENT, "sequence %llu has 0 new tokens, at least 1", ull{args.ids[i]});
+    if (first + n > cache->desc.max_step_tokens)
+        return fail(LK_E_ARGUMENT, "the step has %llu new tokens or more, max_step_tokens is %u",
+                    ull{first + n}, cache->desc.max_step_tokens);
+    if (args.parent) {
+        const lk_status status = check_parents(args.parent + first, n, args.ids[i]);
+        if (status)
+            return status;
+    }
+    *part = {};
+    part->sequence = sequence;
+    part->n_new = n;
+    part->first_new = static_cast<uint32_t>(first);
+    part->n_rows_before = sequence->rows.size();
+    part->n_sums = sum_slots(cache, sequence->length, n);
+    return LK_OK;
+}
+
+lk_status check_counts(const lk_cache *cache, const BeginArgs &args) {
+    if (args.n_sequences < 1 || args.n_sequences > cache->desc.max_sequences)
+        return fail(LK_E_ARGUMENT, "n_sequences is %u, not 1 to max_sequences, %u",
+                    args.n_sequences, cache->desc.max_sequences);
+    if (!args.ids || !args.n_tokens)
+        return fail(LK_E_ARGUMENT, "%s is NULL", args.ids ? "n_tokens" : "ids");
+    return LK_OK;
+}
+
+lk_status no_step_memory(uint64_t bytes) {
+    return fail(LK_E_NOMEM, "no memory for the step's lists of %llu bytes", ull{bytes});
+}
+
+// Check the arguments and note who takes part.
+lk_status plan_step(lk_cache *cache, const BeginArgs &args) {
+    Step &step = cache->step;
+    lk_status status = check_counts(cache, args);
+    if (status)
+        return status;
+    if (!step.sequences.resize(args.n_sequences) || !step.attends.resize(args.n_sequences))
+        return no_step_memory(args.n_sequences * (sizeof(StepSequence) + sizeof(AttendSequence)));
+    ++cache->next_mark;
+    uint64_t first = 0;
+    for (uint32_t i = 0; i < args.n_sequences; ++i) {
+        status = check_part(cache, args, i, first, &step.sequences[i]);
+        if (status)
+            return status;
+        first += args.n_tokens[i];
+    }
+    step.n_tokens = static_cast<uint32_t>(first);
+    if (args.parent && !step.parents.assign(args.parent, first))
+        return no_step_memory(first * sizeof *args.parent);
+    if (args.parent)
+        for (StepSequence &part : step.sequences)
+            part.parent = step.parents.data() + part.first_new;
+    return LK_OK;
+}
+
+// Provisional sums are the caller's to drop, so they lie beside the sequence's own.
+lk_status reserve_sums(lk_cache *cache) {
+    Step &step = cache->step;
+    if (!cache->n_ranked_channels)
+        return LK_OK;
+    uint64_t n = 0;
+    for (const StepSequence &part : step.sequences)
+        n += part.n_sums;
+    if (!step.sums.resize(n * cache->n_ranked_channels))
+        return no_step_memory(n * cache->n_ranked_channels * sizeof(uint64_t));
+    uint64_t *next = step.sums.data();
+    for (StepSequence &part : step.sequences) {
+        part.sums = next;
+        next += part.n_sums * cache->n_ranked_channels;
+    }
+    return LK_OK;
+}
+
+struct RowCounts {
+    uint64_t sink = 0;
+    uint64_t last_sink = 0;
+    uint64_t recent = 0;
+    uint64_t direct = 0;
+};
+
+void count_rows(const lk_cache *cache, const StepSequence &part, RowCounts *counts) {
+    const Plan &plan = cache->plan.model;
+    const uint64_t length = part.sequence->length;
+    for (uint64_t r = part.n_rows_before; r < row_count(plan, length + part.n_new); ++r) {
+        const RowKind kind = row_kind(cache, r, length, part.n_new);
+        const bool is_short = row_capacity(plan, r) < plan.page_tokens;
+        ++(kind == RowKind::kDirect   ? counts->direct
+           : kind == RowKind::kRecent ? counts->recent
+           : is_short                 ? counts->last_sink
+                                      : counts->sink);
+    }
+}
+
+uint64_t slots_of(const Array<SlotCount> &counts, uint64_t bytes) {
+    for (const SlotCount &count : counts)
+        if (count.slot_bytes == bytes)
+            return count.n;
+    return 0;
+}
+
+// Bytes that the step's new rows take from the budget, before any of them is taken.
+lk_status check_room(lk_cache *cache) {
+    RowCounts rows;
+    for (const StepSequence &part : cache->step.sequences)
+        count_rows(cache, part, &rows);
+    uint64_t bytes = (rows.sink + rows.last_sink + rows.recent + rows.direct) *
+                     row_bytes(cache->plan.model);
+    for (uint32_t s = 0; s < cache->slots.n_sizes(); ++s) {
+        const uint64_t size = cache->slots.size_of(s);
+        const uint64_t n = rows.sink * slots_of(cache->sink_count, size) +
+                           rows.last_sink * slots_of(cache->last_sink_count, size) +
+                           rows.recent * slots_of(cache->recent_count, size) +
+                           rows.direct * slots_of(cache->direct_count, size);
+        bytes += cache->slots.extents_for(s, n) * LK_EXTENT_BYTES;
+    }
+    const uint64_t left = cache->ledger.left_bytes();
+    if (bytes > left)
+        return fail(LK_E_BUDGET,
+                    "the budget of %llu bytes lacks %llu bytes: %llu are reserved and the step's %u tokens need %llu more",
+                    ull{cache->ledger.limit_bytes}, ull{bytes - left},
+                    ull{cache->ledger.used_bytes()}, cache->step.n_tokens, ull{bytes});
+    return LK_OK;
+}
+
+lk_status add_rows(lk_cache *cache, const StepSequence &part) {
+    Sequence *sequence = part.sequence;
+    const uint64_t n_rows = row_count(cache->plan.model, sequence->length + part.n_new);
+    if (n_rows > sequence->rows.capacity()) {
+        const uint64_t grown = sequence->rows.capacity() * 2;
+        if (!sequence->rows.reserve(n_rows > grown ? n_rows : grown))
+            return no_step_memory(n_rows * sizeof(PageRow *));
+    }
+    while (sequence->rows.size() < n_rows) {
+        const RowKind kind =
+            row_kind(cache, sequence->rows.size(), sequence->length, part.n_new);
+        const lk_status status = add_row(cache, sequence, kind);
+        if (status)
+            return status;
+    }
+    return LK_OK;
+}
+
+void drop_new_rows(lk_cache *cache) {
+    for (const StepSequence &part : cache->step.sequences)
+        drop_rows(cache, part.sequence, part.n_rows_before);
+}
+
+lk_status reserve_rows(lk_cache *cache) {
+    lk_status status = check_room(cache);
+    for (const StepSequence &part : cache->step.sequences)
+        if (!status)
+            status = add_rows(cache, part);
+    if (status)
+        drop_new_rows(cache);
+    cache->slots.trim();
+    return status;
+}
+
+void view_sequences(lk_cache *cache) {
+    Step &step = cache->step;
+    for (size_t i = 0; i < step.sequences.size(); ++i) {
+        const StepSequence &part = step.sequences[i];
+        const Sequence &sequence = *part.sequence;
+        const uint64_t n_rows = part.is_draft() ? sequence.rows.size()
+                                                : row_count(cache->plan.model, sequence.length);
+        step.attends[i] = {sequence.rows.data(),  static_cast<uint32_t>(n_rows),
+                           part.n_new,            sequence.length,
+                           part.first_new,        part.is_draft() ? 1 : 0,
+                           part.parent};
+    }
+}
+
+lk_status begin_step(lk_cache *cache, const lk_queue *queue, const BeginArgs &args) {
+    Step &step = cache->step;
+    if (step.is_open)
+        return fail(LK_E_STATE, "a step is open: commit or discard it first");
+    lk_status status = check_queue(queue);
+    if (!status)
+        status = plan_step(cache, args);
+    if (!status)
+        status = reserve_sums(cache);
+    if (status)
+        return status;
+    for (const StepSequence &part : step.sequences) {
+        status = pack_due_rows(cache, part.sequence);
+        if (status)
+            return status;
+    }
+    status = reserve_rows(cache);
+    if (status)
+        return status;
+    view_sequences(cache);
+    std::memset(step.layers.data(), kNoKeys, step.layers.size());
+    step.is_poisoned = false;
+    step.last_layer = kNoLayer;
+    step.is_open = true;
+    return LK_OK;
+}
+
+lk_status check_layers(const lk_cache *cache) {
+    for (uint32_t l = 0; l < cache->layers.size(); ++l) {
+        const uint8_t state = cache->step.layers[l];
+        if (state == kNoKeys)
+            return fail(LK_E_STATE, "layer %u has no keys in this step", l);
+        if (cache->layers[l].ranks_by_queries && state != kAttended)
+            return fail(LK_E_STATE, "layer %u ranks channels by queries and was not attended", l);
+    }
+    return LK_OK;
+}
+
+lk_status check_keep(const StepSequence &part, uint32_t keep) {
+    const ull id = part.sequence->id;
+    if (keep > part.n_new)
+        return fail(LK_E_ARGUMENT, "keep is %u for sequence %llu with %u new tokens", keep, id,
+                    part.n_new);
+    if (!part.is_draft() && keep && keep != part.n_new)
+        return fail(LK_E_ARGUMENT,
+                    "keep is %u for sequence %llu, whose %u new tokens are kept all or none", keep,
+                    id, part.n_new);
+    for (uint32_t i = 0; part.parent && i < keep; ++i)
+        if (part.parent[i] != static_cast<int32_t>(i) - 1)
+            return fail(LK_E_ARGUMENT,
+                        "keep is %u for sequence %llu, whose token %u has parent %d: no chain", keep,
+                        id, i, part.parent[i]);
+    return LK_OK;
+}
+
+void keep_token_sums(lk_cache *cache, const StepSequence &part, uint32_t keep) {
+    for (uint32_t t = 0; t < keep; ++t) {
+        const uint64_t row = row_of_token(cache->plan.model, part.sequence->length + t);
+        const uint64_t *sums = part.sums + uint64_t{t} * cache->n_ranked_channels;
+        if (is_sink_row(cache->plan.model, row))
+            part.sequence->scores.add_to_base(sums);
+        else
+            part.sequence->scores.add(row, false, sums);
+    }
+}
+
+void keep_row_sums(lk_cache *cache, const StepSequence &part) {
+    const Plan &plan = cache->plan.model;
+    const uint64_t length = part.sequence->length;
+    const uint64_t *last = nullptr;
+    for (uint64_t r = row_of_token(plan, length); r < row_count(plan, length + part.n_new); ++r) {
+        bool is_gap;
+        const uint64_t *sums = row_sums(cache, part, r, &is_gap);
+        if (sums == last)
+            continue;
+        last = sums;
+        if (is_sink_row(plan, r))
+            part.sequence->scores.add_to_base(sums);
+        else
+            part.sequence->scores.add(r, is_gap, sums);
+    }
+}
+
+void keep_tokens(lk_cache *cache, const StepSequence &part, uint32_t keep) {
+    Sequence *sequence = part.sequence;
+    if (cache->n_ranked_channels && keep) {
+        if (part.is_draft())
+            keep_token_sums(cache, part, keep);
+        else
+            keep_row_sums(cache, part);
+    }
+    const uint64_t n_rows = row_count(cache->plan.model, sequence->length + keep);
+    drop_rows(cache, sequence, n_rows > part.n_rows_before ? n_rows : part.n_rows_before);
+    for (uint64_t r = part.n_rows_before; r < sequence->rows.size(); ++r)
+        sequence->row(r)->is_direct = false;
+    sequence->length += keep;
+    cache->stats.n_tokens += keep;
+}
+
+lk_status commit_step(lk_cache *cache, const uint32_t *keep) {
+    Step &step = cache->step;
+    if (!step.is_open)
+        return fail(LK_E_STATE, "no step is open");
+    if (step.is_poisoned)
+        return fail(LK_E_DATA, "the step is poisoned by an infinity or a NaN: discard it");
+    lk_status status = check_layers(cache);
+    for (uint32_t i = 0; !status && i < step.sequences.size(); ++i)
+        status = check_keep(step.sequences[i], keep ? keep[i] : step.sequences[i].n_new);
+    if (status)
+        return status;
+    for (uint32_t i = 0; i < step.sequences.size(); ++i)
+        keep_tokens(cache, step.sequences[i], keep ? keep[i] : step.sequences[i].n_new);
+    step.is_open = false;
+    return LK_OK;
+}
+
+lk_status discard_step(lk_cache *cache) {
+    if (!cache->step.is_open)
+        return fail(LK_E_STATE, "no step is open");
+    drop_new_rows(cache);
+    cache->step.is_open = false;
+    set_fault(cache, LK_OK);
+    return LK_OK;
+}
+
+}  // namespace
+
+// Up to LK_DRAFT_TOKENS tokens have a sum each, since any of them may go. A longer step is kept as a
+// whole: 0 for sinks, 1 for the row that it fills up, 2 for all rows that it writes packed, then one
+// for each row that stays at 16 bits.
+uint64_t sum_slots(const lk_cache *cache, uint64_t length, uint32_t n_new) {
+    if (n_new <= LK_DRAFT_TOKENS)
+        return n_new;
+    const Plan &plan = cache->plan.model;
+    const uint64_t begin = row_of_token(plan, length);
+    const uint64_t due = due_rows(plan, length + n_new);
+    const uint64_t tail = due > begin ? due : begin;
+    const uint64_t end = row_count(plan, length + n_new);
+    return 3 + (end > tail ? end - tail : 0);
+}
+
+uint64_t *row_sums(const lk_cache *cache, const StepSequence &part, uint64_t row, bool *is_gap) {
+    const Plan &plan = cache->plan.model;
+    const uint64_t length = part.sequence->length;
+    const uint64_t begin = row_of_token(plan, length);
+    const uint64_t due = due_rows(plan, length + part.n_new);
+    const uint64_t tail = due > begin ? due : begin;
+    *is_gap = packs_directly(plan, row, length, part.n_new);
+    const uint64_t slot = is_sink_row(plan, row) ? 0 : *is_gap ? 2 : row < tail ? 1 : 3 + row - tail;
+    return part.sums + slot * cache->n_ranked_channels;
+}
+
+Staging staging_of(const lk_cache *cache, uint32_t layer) {
+    const LayerView &view = cache->layers[layer].view;
+    auto *keys = reinterpret_cast<uint16_t *>(cache->workspace.address);
+    const uint64_t n = uint64_t{view.n_kv_heads} * cache->step.n_tokens * view.head_dim;
+    return {keys, keys + n, cache->step.n_tokens};
+}
+
+lk_status check_step(const lk_cache *cache, uint32_t layer) {
+    if (!cache->step.is_open)
+        return fail(LK_E_STATE, "no step is open");
+    if (cache->step.is_poisoned)
+        return fail(LK_E_DATA, "the step is poisoned by an infinity or a NaN: discard it");
+    if (layer >= cache->layers.size())
+        return fail(LK_E_ARGUMENT, "layer is %u, the model has %zu", layer, cache->layers.size());
+    return LK_OK;
+}
+
+}  // namespace lk
+
+extern "C" lk_status lk_step_begin(lk_cache *cache, const lk_queue *queue, uint32_t n_sequences,
+                                   const lk_sequence *ids, const uint32_t *n_tokens,
+                                   const int32_t *parent) {
+    if (!cache)
+        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
+    const lk_status status = lk::begin_step(cache, queue, {n_sequences, ids, n_tokens, parent});
+    lk::publish(cache);
+    return lk::logged(cache->context, status);
+}
+
+extern "C" lk_status lk_step_commit(lk_cache *cache, const uint32_t *keep) {
+    if (!cache)
+        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
+    const lk_status status = lk::commit_step(cache, keep);
+    lk::publish(cache);
+    return lk::logged(cache->context, status);
+}
+
+extern "C" lk_status lk_step_discard(lk_cache *cache) {
+    if (!cache)
+        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
+    const lk_status status = lk::discard_step(cache);
+    lk::publish(cache);
+    return lk::logged(cache->context, status);
+}

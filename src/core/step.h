@@ -1,0 +1,69 @@
+// The open step of a cache.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CORE_STEP_H
+#define LK_CORE_STEP_H
+
+#include "backend/backend.h"
+#include "core/sequence.h"
+#include "core/tensor.h"
+
+#include <lowkey/step.h>
+
+namespace lk {
+
+struct StepSequence {
+    Sequence *sequence;
+    uint32_t n_new;
+    uint32_t first_new;     // of the batch
+    const int32_t *parent;  // [n_new] or null
+    uint64_t *sums;         // provisional sums of |Q|, [n_sums][ranked channels]
+    uint64_t n_sums;        // n_new up to LK_DRAFT_TOKENS; else see sum_slots() in step.cpp
+    uint64_t n_rows_before;
+
+    bool is_draft() const { return n_new <= LK_DRAFT_TOKENS; }
+};
+
+constexpr uint32_t kNoLayer = UINT32_MAX;
+enum LayerState : uint8_t { kNoKeys, kHasKeys, kAttended };
+
+struct Step {
+    explicit Step(const Allocator &allocator)
+        : sequences(allocator), attends(allocator), parents(allocator), layers(allocator),
+          sums(allocator) {}
+
+    bool is_open = false;
+    bool is_poisoned = false;
+    uint32_t n_tokens = 0;
+    uint32_t last_layer = kNoLayer;  // whose keys were appended last
+    Array<StepSequence> sequences;
+    Array<AttendSequence> attends;
+    Array<int32_t> parents;
+    Array<uint8_t> layers;  // LayerState
+    Array<uint64_t> sums;
+    TensorRange k;  // of the last layer
+    TensorRange v;
+};
+
+// The staging area as the layer's tokens fill it.
+Staging staging_of(const lk_cache *cache, uint32_t layer);
+
+// LK_E_STATE or LK_E_DATA unless a sound step is open and `layer` is one.
+lk_status check_step(const lk_cache *cache, uint32_t layer);
+
+// Pack what is due of a sequence (pack.cpp).
+lk_status pack_due_rows(lk_cache *cache, Sequence *sequence);
+// Pack a layer's direct rows from the staging area; keys that are ranked by queries come with
+// sum_layer() (scores of attend.cpp).
+lk_status pack_direct_rows(lk_cache *cache, uint32_t layer);
+
+// Sums of |Q| of the step's tokens, and the keys of direct rows that are ranked by them.
+lk_status sum_layer(lk_cache *cache, uint32_t layer, const TensorView &q);
+
+// Provisional sums of a step's sequence: is the row's sum kept apart, and where?
+uint64_t sum_slots(const lk_cache *cache, uint64_t length, uint32_t n_new);
+uint64_t *row_sums(const lk_cache *cache, const StepSequence &part, uint64_t row, bool *is_gap);
+
+}  // namespace lk
+
+#endif

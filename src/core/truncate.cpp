@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cache.h"
+
+namespace lk {
+
+namespace {
+
+// 16-bit slots for the packed halves of an entry; 0 for halves that are at 16 bits already.
+struct Reopened {
+    uint64_t key_payload;
+    uint64_t value_payload;
+};
+
+bool is_packed(uint16_t half_class, const HalfInfo &half) {
+    return half_class != half.recent_class;
+}
+
+lk_status take_reopened(lk_cache *cache, const EntryInfo &info, const PageEntry &entry,
+                        Reopened *out) {
+    *out = {};
+    lk_status status = LK_OK;
+    if (is_packed(entry.key_class, info.key))
+        status = cache->slots.take(info.key.slots.recent_payload, &out->key_payload);
+    if (!status && is_packed(entry.value_class, info.value))
+        status = cache->slots.take(info.value.slots.recent_payload, &out->value_payload);
+    return status;
+}
+
+lk_status flush_reopens(lk_cache *cache) {
+    lk_status status = LK_OK;
+    if (!cache->reopens.empty())
+        status = cache->context->backend->reopen(cache->reopens.data(),
+                                                 static_cast<uint32_t>(cache->reopens.size()));
+    cache->reopens.clear();
+    return status;
+}
+
+void queue_half(lk_cache *cache, const HalfInfo &half, uint16_t half_class, uint64_t payload,
+                uint64_t metadata, uint64_t target, uint32_t n_tokens) {
+    if (!target)
+        return;
+    cache->reopens.push({&cache->classes[half_class], payload, metadata,
+                         &cache->classes[half.recent_class], target, n_tokens});
+}
+
+lk_status copy_row(lk_cache *cache, const Row &row, const Reopened *fresh, uint32_t n_tokens) {
+    for (uint32_t e = 0; e < row.n_entries; ++e) {
+        const EntryInfo &info = cache->entries[e];
+        const PageEntry &entry = row.entries[e];
+        queue_half(cache, info.key, entry.key_class, entry.key_payload, entry.key_metadata,
+                   fresh[e].key_payload, n_tokens);
+        queue_half(cache, info.value, entry.value_class, entry.value_payload,
+                   entry.value_metadata, fresh[e].value_payload, n_tokens);
+        if (cache->reopens.size() + 2 <= kBatch)
+            continue;
+        const lk_status status = flush_reopens(cache);
+        if (status)
+            return status;
+    }
+    return flush_reopens(cache);
+}
+
+void swap_half(lk_cache *cache, const HalfInfo &half, uint64_t target, uint16_t *half_class,
+               uint64_t *payload, uint64_t *metadata) {
+    if (!target)
+        return;
+    cache->slots.give(*payload);
+    if (!half.slots.recent_metadata) {
+        cache->slots.give(*metadata);
+        *metadata = 0;
+    }
+    count_half(cache, *half_class, false);
+    count_half(cache, half.recent_class, true);
+    *half_class = half.recent_class;
+    *payload = target;
+    ++cache->stats.pages_reopened;
+}
+
+// Bring a row's packed halves back to 16 bits; on failure nothing is changed.
+lk_status reopen_row(lk_cache *cache, Row *row, uint32_t n_tokens) {
+    Array<Reopened> fresh(cache->context->allocator);
+    if (!fresh.resize(row->n_entries))
+        return fail(LK_E_NOMEM, "no memory to reopen a page of %u entries", row->n_entries);
+    lk_status status = LK_OK;
+    for (uint32_t e = 0; !status && e < row->n_entries; ++e)
+        status = take_reopened(cache, cache->entries[e], row->entries[e], &fresh[e]);
+    if (!status)
+        status = copy_row(cache, *row, fresh.data(), n_tokens);
+    if (status) {
+        for (const Reopened &slots : fresh) {
+            cache->slots.give(slots.key_payload);
+            cache->slots.give(slots.value_payload);
+        }
+        return status;
+    }
+    for (uint32_t e = 0; e < row->n_entries; ++e) {
+        const EntryInfo &info = cache->entries[e];
+        PageEntry &entry = row->entries[e];
+        swap_half(cache, info.key, fresh[e].key_payload, &entry.key_class, &entry.key_payload,
+                  &entry.key_metadata);
+        swap_half(cache, info.value, fresh[e].value_payload, &entry.value_class,
+                  &entry.value_payload, &entry.value_metadata);
+    }
+    row->n_packed = 0;
+    return LK_OK;
+}
+
+// The row that keeps some of its tokens and loses others takes new tokens next, so it must be at
+// 16 bits. Rows before it stay packed, within the recent window too.
+lk_status open_cut_row(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
+    const Plan &plan = cache->plan.model;
+    if (!n_tokens)
+        return LK_OK;
+    const uint64_t index = row_of_token(plan, n_tokens - 1);
+    Row *row = sequence->row(index);
+    const uint64_t kept = n_tokens - row->first_token;
+    if (is_sink_row(plan, index) || kept == row->capacity_tokens || !row->n_packed)
+        return LK_OK;
+    const lk_status status = reopen_row(cache, row, static_cast<uint32_t>(kept));
+    if (!status && sequence->first_open > index)
+        sequence->first_open = index;
+    return status;
+}
+
+lk_status truncate(lk_cache *cache, lk_sequence id, uint64_t n_tokens) {
+    Sequence *sequence = find_sequence(cache, id);
+    if (!sequence)
+        return fail(LK_E_NOT_FOUND, "there is no sequence %llu", ull{id});
+    if (cache->step.is_open)
+        return fail(LK_E_BUSY,
+                    "a step is open: commit or discard it before sequence %llu is truncated",
+                    ull{id});
+    if (n_tokens > sequence->length)
+        return fail(LK_E_ARGUMENT, "n_tokens is %llu, sequence %llu has %llu", ull{n_tokens},
+                    ull{id}, ull{sequence->length});
+    const lk_status status = open_cut_row(cache, sequence, n_tokens);
+    if (status)
+        return status;
+    const uint64_t n_rows = row_count(cache->plan.model, n_tokens);
+    drop_rows(cache, sequence, n_rows);
+    if (sequence->first_open > n_rows)
+        sequence->first_open = n_rows;
+    sequence->scores.truncate(n_rows);
+    if (!n_tokens)
+        sequence->scores.clear();
+    cache->stats.n_tokens -= sequence->length - n_tokens;
+    sequence->length = n_tokens;
+    return LK_OK;
+}
+
+}  // namespace
+
+}  // namespace lk
+
+extern "C" lk_status lk_sequence_truncate(lk_cache *cache, lk_sequence id, uint64_t n_tokens) {
+    if (!cache)
+        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
+    const lk_status status = lk::truncate(cache, id, n_tokens);
+    lk::publish(cache);
+    return lk::logged(cache->context, status);
+}
