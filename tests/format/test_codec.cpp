@@ -1,0 +1,301 @@
+// Packing, unpacking, shared slots, ranking, shrinking of whole strips.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "cases.h"
+#include "suite.h"
+
+#include <algorithm>
+#include <cmath>
+
+using namespace lk;
+
+namespace {
+
+HalfShape base_shape(Side side, uint32_t head_dim, uint32_t page_tokens) {
+    HalfShape shape;
+    shape.side = side;
+    shape.axis = side == Side::kKey ? Axis::kChannel : Axis::kToken;
+    shape.head_dim = static_cast<uint16_t>(head_dim);
+    shape.page_tokens = static_cast<uint16_t>(page_tokens);
+    shape.group = 16;
+    return shape;
+}
+
+// Every mix of two widths, then random ones with and without shared slots.
+std::vector<HalfShape> mixes() {
+    std::vector<HalfShape> all;
+    lk_test::Lcg lcg = {7};
+    for (const Side side : {Side::kKey, Side::kValue})
+        for (const uint32_t page : {32u, 64u, 128u}) {
+            for (uint32_t a = 0; a < kPlaneCount; ++a)
+                for (uint32_t b = 0; b < kPlaneCount; ++b) {
+                    HalfShape shape = base_shape(side, 48, page);
+                    shape.strips[a] = static_cast<uint16_t>(shape.strips[a] + 1);
+                    shape.strips[b] = static_cast<uint16_t>(shape.strips[b] + 2);
+                    all.push_back(shape);
+                }
+            for (uint32_t n = 0; n < 20; ++n) {
+                HalfShape shape = base_shape(side, 32 + 16 * (lcg.next() >> 16) % 240, page);
+                shape.head_dim = static_cast<uint16_t>(shape.head_dim / 16 * 16);
+                for (uint32_t strip = 0; strip < shape.head_dim / 16u; ++strip)
+                    ++shape.strips[(lcg.next() >> 16) % kPlaneCount];
+                if (side == Side::kKey)
+                    shape.n_shared = static_cast<uint16_t>((lcg.next() >> 16) % (8u * shape.strips[kPlane2] + 1));
+                all.push_back(shape);
+            }
+        }
+    all.erase(std::remove_if(all.begin(), all.end(), [](const HalfShape &s) { return shape_error(s) != nullptr; }),
+              all.end());
+    return all;
+}
+
+uint32_t expected_bits(const HalfShape &shape, uint32_t slot) {
+    uint32_t first = 0;
+    for (uint32_t p = 0; p < kPlaneCount; ++p) {
+        const uint32_t n = shape.strips[p] * 16u;
+        if (slot < first + n) {
+            const uint32_t i = slot - first;
+            if (p == kPlane2 && i < 2u * shape.n_shared)
+                return i < shape.n_shared ? 1 : 3;
+            return kPlaneBits[p];
+        }
+        first += n;
+    }
+    return 0;
+}
+
+void codes_come_back(void **) {
+    lk_test::Lcg lcg = {11};
+    for (const HalfShape &shape : mixes()) {
+        std::vector<uint8_t> payload(payload_bytes(shape), 0xA5);
+        std::vector<uint32_t> codes;
+        for (uint32_t slot = 0; slot < shape.head_dim; ++slot) {
+            const uint32_t bits = slot_bits(shape, slot);
+            assert_int_equal(bits, expected_bits(shape, slot));
+            for (uint32_t token = 0; token < shape.page_tokens; ++token) {
+                codes.push_back(lcg.next() >> (32 - bits));
+                write_code(shape, payload.data(), slot, token, codes.back());
+            }
+        }
+        size_t i = 0;
+        for (uint32_t slot = 0; slot < shape.head_dim; ++slot)
+            for (uint32_t token = 0; token < shape.page_tokens; ++token)
+                assert_int_equal(read_code(shape, payload.data(), slot, token), codes[i++]);
+    }
+}
+
+uint32_t count_bits(const std::vector<uint8_t> &bytes) {
+    uint32_t n = 0;
+    for (const uint8_t byte : bytes)
+        n += static_cast<uint32_t>(__builtin_popcount(byte));
+    return n;
+}
+
+void codes_fill_the_payload_and_touch_only_their_own(void **) {
+    for (const HalfShape &shape : mixes()) {
+        std::vector<uint8_t> payload(payload_bytes(shape));
+        uint32_t expected = 0;
+        for (uint32_t slot = 0; slot < shape.head_dim; ++slot)
+            for (uint32_t token = 0; token < shape.page_tokens; ++token) {
+                expected += slot_bits(shape, slot);
+                write_code(shape, payload.data(), slot, token, top_code(slot_bits(shape, slot)));
+                if (shape.head_dim <= 48 && token % 16 == 5)
+                    assert_int_equal(count_bits(payload), expected);
+            }
+        assert_int_equal(count_bits(payload), expected);
+        assert_int_equal(expected, 8 * payload.size());
+    }
+}
+
+void shared_slots_are_a_two_bit_page(void **) {
+    lk_test::Lcg lcg = {13};
+    for (const uint16_t n_shared : {uint16_t{1}, uint16_t{9}, uint16_t{16}, uint16_t{23}, uint16_t{32}}) {
+        HalfShape uniform = base_shape(Side::kKey, 64, 64);
+        uniform.strips[kPlane2] = 4;
+        HalfShape shared = uniform;
+        shared.n_shared = n_shared;
+        assert_null(shape_error(shared));
+        assert_int_equal(payload_bytes(shared), payload_bytes(uniform));
+        assert_int_equal(metadata_bytes(shared), metadata_bytes(uniform));
+        std::vector<uint8_t> payload(payload_bytes(uniform));
+        for (uint8_t &byte : payload)
+            byte = static_cast<uint8_t>(lcg.next() >> 24);
+        std::vector<uint8_t> again(payload.size());
+        for (uint32_t token = 0; token < 64; ++token)
+            for (uint32_t slot = 0; slot < 64; ++slot) {
+                const uint32_t two = read_code(uniform, payload.data(), slot, token);
+                const uint32_t code = read_code(shared, payload.data(), slot, token);
+                if (slot < n_shared)
+                    assert_int_equal(code, two & 1);
+                else if (slot < 2u * n_shared)
+                    assert_int_equal(code, two | read_code(uniform, payload.data(), slot - n_shared, token) >> 1 << 2);
+                else
+                    assert_int_equal(code, two);
+                write_code(shared, again.data(), slot, token, code);
+            }
+        assert_memory_equal(again.data(), payload.data(), payload.size());
+    }
+}
+
+std::vector<uint16_t> unpack(const lk_test::Packed &page) {
+    std::vector<uint16_t> values(size_t{page.shape.page_tokens} * page.shape.head_dim);
+    unpack_half(page.shape, page.payload.data(), page.metadata.data(),
+                page.permutation.empty() ? nullptr : page.permutation.data(), page.shape.page_tokens, values.data(),
+                page.shape.head_dim);
+    return values;
+}
+
+bool is_saturated(Metadata metadata, const Parameters &p) {
+    if (metadata == Metadata::kF16)
+        return p.range_bits == kHalfMax;
+    return p.range_bits == 0x7F || p.minimum_bits == 0x7F || p.minimum_bits == 0xFF;
+}
+
+void packed_values_are_near(void **) {
+    for (const lk_test::Case &c : lk_test::cases()) {
+        for (uint32_t seed = 0; seed < (lk_test::full_grid() ? 50 : 3); ++seed) {
+            const lk_test::Packed page = lk_test::pack_case(c, c.seed + 77 * seed);
+            const uint8_t *metadata = page.metadata.data();
+            for (uint32_t slot = 0; slot < c.shape.head_dim; ++slot)
+                for (uint32_t token = 0; token < c.shape.page_tokens; ++token) {
+                    const uint32_t channel = slot_channel(c.shape, metadata, page.permutation.data(), slot);
+                    const float x = half_to_float(page.values[size_t{token} * c.shape.head_dim + channel]);
+                    const float y = unpack_value(c.shape, page.payload.data(), metadata, slot, token);
+                    const uint32_t bits = slot_bits(c.shape, slot);
+                    if (bits == 16) {
+                        assert_int_equal(float_to_bits(x), float_to_bits(y));
+                        continue;
+                    }
+                    const Parameters p = read_parameters(c.shape, metadata, slot, token);
+                    // Half a step; FP16 rounding of the range; FP32 rounding of everything else.
+                    const double bound = static_cast<double>(p.range) * (0.5 / top_code(bits) + 0x1p-11) + 0x1p-24 +
+                                         0x1p-21 * (std::fabs(static_cast<double>(x)) + std::fabs(static_cast<double>(p.minimum)));
+                    const bool clipped = is_saturated(c.shape.metadata, p);
+                    if (!clipped && !(std::fabs(static_cast<double>(x) - static_cast<double>(y)) <= bound))
+                        fail_msg("%s, seed %u: slot %u token %u: %a became %a, bound %a", c.name, c.seed + 77 * seed, slot, token,
+                                 static_cast<double>(x), static_cast<double>(y), bound);
+                }
+        }
+    }
+}
+
+void constant_groups_are_exact(void **) {
+    const lk_test::Case *c = lk_test::find_case("key-4-constant");
+    const lk_test::Packed page = lk_test::pack_case(*c, c->seed);
+    const std::vector<uint16_t> values = unpack(page);
+    assert_memory_equal(values.data(), page.values.data(), values.size() * 2);
+    for (const uint8_t byte : page.payload)
+        assert_int_equal(byte, 0);
+}
+
+void zeros_lose_their_sign(void **) {
+    HalfShape shape = base_shape(Side::kValue, 32, 32);
+    shape.strips[kPlane2] = 2;
+    const std::vector<uint16_t> minus(32 * 32, 0x8000);
+    std::vector<uint8_t> payload(payload_bytes(shape), 1), metadata(metadata_bytes(shape), 1);
+    for (const Metadata m : {Metadata::kF16, Metadata::kF8}) {
+        shape.metadata = m;
+        pack_half(shape, {minus.data(), 32}, nullptr, payload.data(), metadata.data());
+        for (uint64_t i = 0; i < payload_bytes(shape); ++i)
+            assert_int_equal(payload[i], 0);
+        for (uint64_t i = 0; i < metadata_bytes(shape); ++i)
+            assert_int_equal(metadata[i], 0);
+    }
+}
+
+void unpacking_stops_where_told(void **) {
+    const lk_test::Case *c = lk_test::find_case("kitty-query");
+    const lk_test::Packed page = lk_test::pack_case(*c, 5);
+    const std::vector<uint16_t> whole = unpack(page);
+    constexpr uint32_t kStride = 70;
+    constexpr uint16_t kGuard = 0x1234;
+    std::vector<uint16_t> part(size_t{64} * kStride, kGuard);
+    unpack_half(page.shape, page.payload.data(), page.metadata.data(), nullptr, 21, part.data(), kStride);
+    for (uint32_t token = 0; token < 64; ++token)
+        for (uint32_t channel = 0; channel < kStride; ++channel)
+            assert_int_equal(part[token * kStride + channel],
+                             token < 21 && channel < 64 ? whole[token * 64 + channel] : kGuard);
+}
+
+void identity_is_stored_when_the_page_permutes(void **) {
+    HalfShape shape = base_shape(Side::kKey, 32, 32);
+    shape.strips[kPlane4] = shape.strips[kPlane2] = 1;
+    shape.permutes = 1;
+    const std::vector<uint16_t> values(32 * 32, 0x3C00);
+    std::vector<uint8_t> payload(payload_bytes(shape)), metadata(metadata_bytes(shape));
+    pack_half(shape, {values.data(), 32}, nullptr, payload.data(), metadata.data());
+    for (uint32_t slot = 0; slot < 32; ++slot)
+        assert_int_equal(metadata[permutation_offset_bytes(shape) + slot], slot);
+}
+
+void ranking_breaks_ties_downwards(void **) {
+    constexpr uint32_t kDim = 48, kTokens = 32;
+    std::vector<uint16_t> keys(kDim * kTokens, 0x3C00);
+    for (uint32_t token = 0; token < kTokens; ++token) {
+        keys[token * kDim + 40] = 0xC400;                       // -4
+        keys[token * kDim + 41] = token % 2 ? 0x4200 : 0xC200;  // +-3
+        keys[token * kDim + 7] = 0x8000;
+    }
+    uint8_t permutation[kDim];
+    rank_by_key({keys.data(), kDim}, kDim, kTokens, 16, permutation);
+    const uint8_t boosted[16] = {0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 40, 41};
+    assert_memory_equal(permutation, boosted, 16);
+    assert_int_equal(permutation[16], 7);
+    for (uint32_t slot = 17; slot < kDim; ++slot)
+        assert_true(permutation[slot] > permutation[slot - 1]);
+    // Only channel 41 has a range, but channel 40 no query either: all else ties at zero.
+    std::vector<uint64_t> sums(kDim, uint64_t{1} << 40);
+    rank_by_query_range({keys.data(), kDim}, kDim, kTokens, sums.data(), 16, permutation);
+    const uint8_t by_range[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 41};
+    assert_memory_equal(permutation, by_range, 16);
+}
+
+void shrinking_a_strip_maps_every_code(void **) {
+    lk_test::Lcg lcg = {17};
+    for (const Side side : {Side::kKey, Side::kValue})
+        for (const uint32_t page : {32u, 64u, 128u})
+            for (const uint32_t bits : {8u, 4u, 2u}) {
+                const uint32_t n_codes = 1u << 2 * bits;
+                uint32_t next = 0;
+                while (next < n_codes) {
+                    const uint32_t first = next;
+                    std::vector<uint32_t> words(strip_bytes(page, 2 * bits) / 4);
+                    HalfShape wide = base_shape(side, 16, page);
+                    wide.strips[bits == 8 ? kPlane16 : bits == 4 ? kPlane8 : kPlane4] = 1;
+                    HalfShape narrow = base_shape(side, 16, page);
+                    narrow.strips[bits == 8 ? kPlane8 : bits == 4 ? kPlane4 : kPlane2] = 1;
+                    auto *bytes = reinterpret_cast<uint8_t *>(words.data());
+                    for (uint32_t token = 0; token < page; ++token)
+                        for (uint32_t slot = 0; slot < 16; ++slot)
+                            write_code(wide, bytes, slot, token, next++ % n_codes);
+                    const uint32_t spoiler = lcg.next();
+                    words.push_back(spoiler);
+                    shrink_strip(words.data(), page, bits);
+                    assert_int_equal(words.back(), spoiler);
+                    bytes = reinterpret_cast<uint8_t *>(words.data());
+                    uint32_t code = first;
+                    for (uint32_t token = 0; token < page; ++token)
+                        for (uint32_t slot = 0; slot < 16; ++slot)
+                            assert_int_equal(read_code(narrow, bytes, slot, token), shrink_code(code++ % n_codes, bits));
+                }
+            }
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    lk_test::read_arguments(argc, argv);
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(codes_come_back),
+        cmocka_unit_test(codes_fill_the_payload_and_touch_only_their_own),
+        cmocka_unit_test(shared_slots_are_a_two_bit_page),
+        cmocka_unit_test(packed_values_are_near),
+        cmocka_unit_test(constant_groups_are_exact),
+        cmocka_unit_test(zeros_lose_their_sign),
+        cmocka_unit_test(unpacking_stops_where_told),
+        cmocka_unit_test(identity_is_stored_when_the_page_permutes),
+        cmocka_unit_test(ranking_breaks_ties_downwards),
+        cmocka_unit_test(shrinking_a_strip_maps_every_code),
+    };
+    return cmocka_run_group_tests_name("format codec", tests, nullptr, nullptr);
+}
