@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <map>
 #include <memory>
 
@@ -359,16 +360,26 @@ int inspect_plan(const InspectOptions &options, const std::string &text) {
     return 0;
 }
 
+// A safetensors file begins with a length of 8 bytes, whose upper ones are zero, and a brace.
+bool is_tensor_file(const std::string &path) {
+    const std::string suffix = ".safetensors";
+    if (path.size() > suffix.size() &&
+        path.compare(path.size() - suffix.size(), suffix.size(), suffix) == 0) {
+        return true;
+    }
+    std::ifstream in(path, std::ios::binary);
+    char head[9] = {};
+    return in.read(head, sizeof head) && head[7] == '\0' && head[8] == '{';
+}
+
 int run_inspect(const InspectOptions &options) {
-    if (options.target == "page")
+    if (options.target == "page") {
         return inspect_page(options);
-    const std::string text = read_file(options.target);
-    const std::size_t first = text.find_first_not_of(" \t\r\n");
-    // A safetensors file begins with a length of 8 bytes, a plan with its brace.
-    const bool is_plan =
-        first != std::string::npos && text[first] == '{' &&
-        (text.size() < 9 || text[8] != '{' || text.find('\0') == std::string::npos);
-    return is_plan ? inspect_plan(options, text) : inspect_tensors(options);
+    }
+    if (is_tensor_file(options.target)) {
+        return inspect_tensors(options);
+    }
+    return inspect_plan(options, read_file(options.target));
 }
 
 }  // namespace
