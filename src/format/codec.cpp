@@ -35,7 +35,7 @@ struct SlotPlace {
     StripPlace strip;
     uint32_t channel;  // 0..15 in the strip
     Role role;
-    uint32_t index;    // of the pair, for shared slots
+    uint32_t index;  // of the pair, for shared slots
 };
 
 uint32_t plane2_first_slot(const HalfShape &shape) {
@@ -71,7 +71,9 @@ BitPlace place_in(const HalfShape &shape, const SlotPlace &at, uint32_t bits, ui
 }
 
 uint32_t code_bits(const SlotPlace &at) {
-    return at.role == Role::kPartner ? 1 : at.role == Role::kOutlier ? 3 : kPlaneBits[at.strip.plane];
+    return at.role == Role::kPartner   ? 1
+           : at.role == Role::kOutlier ? 3
+                                       : kPlaneBits[at.strip.plane];
 }
 
 uint16_t load_parameter(const HalfShape &shape, const uint8_t *array, uint32_t index) {
@@ -90,10 +92,13 @@ void store_parameter(const HalfShape &shape, uint8_t *array, uint32_t index, uin
 }
 
 float parameter_value(const HalfShape &shape, uint16_t bits) {
-    return shape.metadata == Metadata::kF8 ? f8_to_float(static_cast<uint8_t>(bits)) : half_to_float(bits);
+    return shape.metadata == Metadata::kF8 ? f8_to_float(static_cast<uint8_t>(bits))
+                                           : half_to_float(bits);
 }
 
-uint32_t channel_of(const uint8_t *permutation, uint32_t slot) { return permutation ? permutation[slot] : slot; }
+uint32_t channel_of(const uint8_t *permutation, uint32_t slot) {
+    return permutation ? permutation[slot] : slot;
+}
 
 // Raw values of a 16-bit plane's slot.
 void copy_slot(const HalfShape &shape, HalfValues input, const uint8_t *permutation, uint32_t slot,
@@ -103,13 +108,14 @@ void copy_slot(const HalfShape &shape, HalfValues input, const uint8_t *permutat
         write_code(shape, payload, slot, token, input.values[token * input.token_stride + channel]);
 }
 
-void quantize_slot_groups(const HalfShape &shape, HalfValues input, const uint8_t *permutation, uint32_t slot,
-                          uint8_t *payload, uint8_t *metadata) {
+void quantize_slot_groups(const HalfShape &shape, HalfValues input, const uint8_t *permutation,
+                          uint32_t slot, uint8_t *payload, uint8_t *metadata) {
     const uint16_t *values = input.values + channel_of(permutation, slot);
     const uint32_t bits = slot_bits(shape, slot);
     for (uint32_t first = 0; first < shape.page_tokens; first += shape.group) {
-        const Parameters p = make_parameters(extremes(values + first * input.token_stride, input.token_stride, shape.group),
-                                             shape.metadata);
+        const Parameters p = make_parameters(
+            extremes(values + first * input.token_stride, input.token_stride, shape.group),
+            shape.metadata);
         const uint32_t index = parameter_index(shape, slot, first);
         store_parameter(shape, metadata + ranges_offset_bytes(shape), index, p.range_bits);
         store_parameter(shape, metadata + minima_offset_bytes(shape), index, p.minimum_bits);
@@ -120,11 +126,12 @@ void quantize_slot_groups(const HalfShape &shape, HalfValues input, const uint8_
 }
 
 // One token's groups of channels. Slots of 16-bit planes in a group do not count.
-void quantize_token(const HalfShape &shape, HalfValues input, const uint8_t *permutation, uint32_t token,
-                    uint8_t *payload, uint8_t *metadata) {
+void quantize_token(const HalfShape &shape, HalfValues input, const uint8_t *permutation,
+                    uint32_t token, uint8_t *payload, uint8_t *metadata) {
     const uint16_t *row = input.values + token * input.token_stride;
     for (uint32_t first = 0; first < shape.head_dim; first += shape.group) {
-        const uint32_t end = first + shape.group < shape.head_dim ? first + shape.group : shape.head_dim;
+        const uint32_t end =
+            first + shape.group < shape.head_dim ? first + shape.group : shape.head_dim;
         uint16_t gathered[LK_MAX_HEAD_DIM];
         uint32_t n = 0;
         for (uint32_t slot = first; slot < end; ++slot)
@@ -146,7 +153,8 @@ void quantize_token(const HalfShape &shape, HalfValues input, const uint8_t *per
 }
 
 // The n_ranked channels with the highest score first, both parts ascending.
-void select_channels(const float *scores, uint32_t head_dim, uint32_t n_ranked, uint8_t *permutation) {
+void select_channels(const float *scores, uint32_t head_dim, uint32_t n_ranked,
+                     uint8_t *permutation) {
     bool chosen[LK_MAX_HEAD_DIM] = {};
     for (uint32_t n = 0; n < n_ranked; ++n) {
         uint32_t best = head_dim;
@@ -176,40 +184,51 @@ uint32_t shrink_word(uint32_t word, uint32_t bits) {
 
 }  // namespace
 
-uint32_t slot_bits(const HalfShape &shape, uint32_t slot) { return code_bits(slot_place(shape, slot)); }
+uint32_t slot_bits(const HalfShape &shape, uint32_t slot) {
+    return code_bits(slot_place(shape, slot));
+}
 
 uint32_t read_code(const HalfShape &shape, const uint8_t *payload, uint32_t slot, uint32_t token) {
     const SlotPlace at = slot_place(shape, slot);
     const uint8_t *low = payload + at.strip.offset_bytes;
     if (at.strip.plane == kPlane3)
         return load_bits(low, place_in(shape, at, 2, token), 0, 2) |
-               load_bits(payload + at.strip.high_offset_bytes, place_in(shape, at, 1, token), 0, 1) << 2;
+               load_bits(payload + at.strip.high_offset_bytes, place_in(shape, at, 1, token), 0, 1)
+                   << 2;
     if (at.role == Role::kOutlier) {
         const SlotPlace partner = partner_of(shape, at.index);
         return load_bits(low, place_in(shape, at, 2, token), 0, 2) |
-               load_bits(payload + partner.strip.offset_bytes, place_in(shape, partner, 2, token), 1, 1) << 2;
+               load_bits(payload + partner.strip.offset_bytes, place_in(shape, partner, 2, token),
+                         1, 1)
+                   << 2;
     }
     const uint32_t bits = kPlaneBits[at.strip.plane];
-    return load_bits(low, place_in(shape, at, bits, token), 0, at.role == Role::kPartner ? 1 : bits);
+    return load_bits(low, place_in(shape, at, bits, token), 0,
+                     at.role == Role::kPartner ? 1 : bits);
 }
 
-void write_code(const HalfShape &shape, uint8_t *payload, uint32_t slot, uint32_t token, uint32_t code) {
+void write_code(const HalfShape &shape, uint8_t *payload, uint32_t slot, uint32_t token,
+                uint32_t code) {
     const SlotPlace at = slot_place(shape, slot);
     uint8_t *low = payload + at.strip.offset_bytes;
     if (at.strip.plane == kPlane3) {
         store_bits(low, place_in(shape, at, 2, token), 0, 2, code & 3u);
-        store_bits(payload + at.strip.high_offset_bytes, place_in(shape, at, 1, token), 0, 1, code >> 2);
+        store_bits(payload + at.strip.high_offset_bytes, place_in(shape, at, 1, token), 0, 1,
+                   code >> 2);
     } else if (at.role == Role::kOutlier) {
         const SlotPlace partner = partner_of(shape, at.index);
         store_bits(low, place_in(shape, at, 2, token), 0, 2, code & 3u);
-        store_bits(payload + partner.strip.offset_bytes, place_in(shape, partner, 2, token), 1, 1, code >> 2);
+        store_bits(payload + partner.strip.offset_bytes, place_in(shape, partner, 2, token), 1, 1,
+                   code >> 2);
     } else {
         const uint32_t bits = kPlaneBits[at.strip.plane];
-        store_bits(low, place_in(shape, at, bits, token), 0, at.role == Role::kPartner ? 1 : bits, code);
+        store_bits(low, place_in(shape, at, bits, token), 0, at.role == Role::kPartner ? 1 : bits,
+                   code);
     }
 }
 
-Parameters read_parameters(const HalfShape &shape, const uint8_t *metadata, uint32_t slot, uint32_t token) {
+Parameters read_parameters(const HalfShape &shape, const uint8_t *metadata, uint32_t slot,
+                           uint32_t token) {
     const uint32_t index = parameter_index(shape, slot, token);
     Parameters p;
     p.range_bits = load_parameter(shape, metadata + ranges_offset_bytes(shape), index);
@@ -219,8 +238,8 @@ Parameters read_parameters(const HalfShape &shape, const uint8_t *metadata, uint
     return p;
 }
 
-void pack_half(const HalfShape &shape, HalfValues input, const uint8_t *permutation, uint8_t *payload,
-               uint8_t *metadata) {
+void pack_half(const HalfShape &shape, HalfValues input, const uint8_t *permutation,
+               uint8_t *payload, uint8_t *metadata) {
     std::memset(payload, 0, payload_bytes(shape));
     if (metadata)
         std::memset(metadata, 0, metadata_bytes(shape));
@@ -235,11 +254,12 @@ void pack_half(const HalfShape &shape, HalfValues input, const uint8_t *permutat
             quantize_token(shape, input, permutation, token, payload, metadata);
     if (shape.permutes)
         for (uint32_t slot = 0; slot < shape.head_dim; ++slot)
-            metadata[permutation_offset_bytes(shape) + slot] = static_cast<uint8_t>(channel_of(permutation, slot));
+            metadata[permutation_offset_bytes(shape) + slot] =
+                static_cast<uint8_t>(channel_of(permutation, slot));
 }
 
-float unpack_value(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata, uint32_t slot,
-                   uint32_t token) {
+float unpack_value(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata,
+                   uint32_t slot, uint32_t token) {
     const uint32_t bits = slot_bits(shape, slot);
     const uint32_t code = read_code(shape, payload, slot, token);
     if (bits == 16)
@@ -249,12 +269,14 @@ float unpack_value(const HalfShape &shape, const uint8_t *payload, const uint8_t
 }
 
 void unpack_half(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata,
-                 const uint8_t *fixed_permutation, uint32_t n_tokens, uint16_t *values, uint64_t token_stride) {
+                 const uint8_t *fixed_permutation, uint32_t n_tokens, uint16_t *values,
+                 uint64_t token_stride) {
     for (uint32_t slot = 0; slot < shape.head_dim; ++slot) {
         uint16_t *column = values + slot_channel(shape, metadata, fixed_permutation, slot);
         for (uint32_t token = 0; token < n_tokens; ++token) {
             bool saturated = false;
-            column[token * token_stride] = float_to_half(unpack_value(shape, payload, metadata, slot, token), &saturated);
+            column[token * token_stride] =
+                float_to_half(unpack_value(shape, payload, metadata, slot, token), &saturated);
         }
     }
 }

@@ -15,10 +15,12 @@ uint32_t slot_bits(const HalfShape &shape, uint32_t slot);
 uint32_t read_code(const HalfShape &shape, const uint8_t *payload, uint32_t slot, uint32_t token);
 
 // Set it, over zero bits or an earlier code. A shared slot touches its own bits alone.
-void write_code(const HalfShape &shape, uint8_t *payload, uint32_t slot, uint32_t token, uint32_t code);
+void write_code(const HalfShape &shape, uint8_t *payload, uint32_t slot, uint32_t token,
+                uint32_t code);
 
 // Range and minimum of (slot, token), decoded.
-Parameters read_parameters(const HalfShape &shape, const uint8_t *metadata, uint32_t slot, uint32_t token);
+Parameters read_parameters(const HalfShape &shape, const uint8_t *metadata, uint32_t slot,
+                           uint32_t token);
 
 // Slot -> channel: the page's own when the shape permutes, else fixed, else (null) the identity.
 inline uint32_t slot_channel(const HalfShape &shape, const uint8_t *metadata, const uint8_t *fixed,
@@ -36,24 +38,25 @@ struct HalfValues {
 // Quantize page_tokens tokens into payload_bytes() and metadata_bytes() bytes, all of which are
 // written. permutation [head_dim] is slot -> channel, null for the identity; it is stored when the
 // shape permutes.
-void pack_half(const HalfShape &shape, HalfValues input, const uint8_t *permutation, uint8_t *payload,
-               uint8_t *metadata);
+void pack_half(const HalfShape &shape, HalfValues input, const uint8_t *permutation,
+               uint8_t *payload, uint8_t *metadata);
 
 // Value of (slot, token): the FP16 value of a 16-bit plane, else dequantize().
-float unpack_value(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata, uint32_t slot,
-                   uint32_t token);
+float unpack_value(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata,
+                   uint32_t slot, uint32_t token);
 
 // Rounded to FP16, tokens 0 .. n_tokens-1 into values [n_tokens][token_stride].
 void unpack_half(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata,
-                 const uint8_t *fixed_permutation, uint32_t n_tokens, uint16_t *values, uint64_t token_stride);
+                 const uint8_t *fixed_permutation, uint32_t n_tokens, uint16_t *values,
+                 uint64_t token_stride);
 
 // Order channels for a page that boosts n_ranked of them: the boosted channels ascending, then the
 // others ascending. permutation [head_dim]. Ties go to the lower channel.
 // By the sum of |K| over the page, FP32 in token order (Kitty):
 void rank_by_key(HalfValues input, uint32_t head_dim, uint32_t page_tokens, uint32_t n_ranked,
                  uint8_t *permutation);
-// By RN32(RN32(query_sums[c]) * RN32(max - min of K's channel c over the page)); query_sums [head_dim]
-// are sums of |Q| in units of 2^-24 (MixKVQ at Kitty's bytes):
+// By RN32(RN32(query_sums[c]) * RN32(max - min of K's channel c over the page)); query_sums
+// [head_dim] are sums of |Q| in units of 2^-24 (MixKVQ at Kitty's bytes):
 void rank_by_query_range(HalfValues input, uint32_t head_dim, uint32_t page_tokens,
                          const uint64_t *query_sums, uint32_t n_ranked, uint8_t *permutation);
 

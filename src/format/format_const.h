@@ -17,8 +17,8 @@
 #define LK_MAX_HEAD_DIM 256u
 #define LK_MAX_PAGE_TOKENS 128u
 #define LK_MAX_RAW_TOKENS 1024u /* of a half that is 16 bits throughout */
-#define LK_MIN_GROUP 16u /* tokens or channels that share a range and a minimum */
-#define LK_MAX_RUNS 16u  /* runs of consecutive tokens in a page */
+#define LK_MIN_GROUP 16u        /* tokens or channels that share a range and a minimum */
+#define LK_MAX_RUNS 16u         /* runs of consecutive tokens in a page */
 
 #define LK_EXTENT_BYTES 262144u /* unit of memory that serves one slot size */
 #define LK_SLOT_ALIGN 64u       /* slots are multiples of this */

@@ -19,7 +19,8 @@ constexpr uint64_t align_array(uint64_t bytes) {
 bool is_power_of_two(uint32_t n) { return n && !(n & (n - 1)); }
 
 const char *raw_shape_error(const HalfShape &shape) {
-    if (shape.page_tokens % LK_TILE_TOKENS || !shape.page_tokens || shape.page_tokens > LK_MAX_RAW_TOKENS)
+    if (shape.page_tokens % LK_TILE_TOKENS || !shape.page_tokens ||
+        shape.page_tokens > LK_MAX_RAW_TOKENS)
         return "tokens of a 16-bit half must be a multiple of 16 up to 1024";
     if (shape.permutes || shape.n_shared)
         return "a 16-bit half has no permutation and no shared slots";
@@ -41,13 +42,15 @@ BitPlace strip_place(Side side, uint32_t page_tokens, uint32_t bits, uint32_t to
         word >>= 1;
     }
     const uint32_t n_words = lane_words(page_tokens, bits);
-    return {strip_word_index(n_words, LK_TILE_LANE(row, k), word), 16 * LK_TILE_HALF(k) + bits * field};
+    return {strip_word_index(n_words, LK_TILE_LANE(row, k), word),
+            16 * LK_TILE_HALF(k) + bits * field};
 }
 
 uint64_t payload_bytes(const HalfShape &shape) {
     uint64_t bytes = 0;
     for (uint32_t p = 0; p < kPlaneCount; ++p)
-        bytes += static_cast<uint64_t>(shape.strips[p]) * strip_bytes(shape.page_tokens, kPlaneBits[p]);
+        bytes +=
+            static_cast<uint64_t>(shape.strips[p]) * strip_bytes(shape.page_tokens, kPlaneBits[p]);
     return bytes;
 }
 
@@ -56,12 +59,16 @@ StripPlace strip_at(const HalfShape &shape, uint32_t strip) {
     uint32_t p = 0;
     while (strip >= shape.strips[p]) {
         strip -= shape.strips[p];
-        offset += static_cast<uint64_t>(shape.strips[p]) * strip_bytes(shape.page_tokens, kPlaneBits[p]);
+        offset +=
+            static_cast<uint64_t>(shape.strips[p]) * strip_bytes(shape.page_tokens, kPlaneBits[p]);
         ++p;
     }
     const auto plane = static_cast<Plane>(p);
     if (plane != kPlane3)
-        return {plane, strip, offset + static_cast<uint64_t>(strip) * strip_bytes(shape.page_tokens, kPlaneBits[p]), 0};
+        return {
+            plane, strip,
+            offset + static_cast<uint64_t>(strip) * strip_bytes(shape.page_tokens, kPlaneBits[p]),
+            0};
     const uint64_t low = strip_bytes(shape.page_tokens, 2);
     const uint64_t high = strip_bytes(shape.page_tokens, 1);
     return {plane, strip, offset + strip * low, offset + shape.strips[p] * low + strip * high};
@@ -80,7 +87,8 @@ uint32_t parameter_index(const HalfShape &shape, uint32_t slot, uint32_t token) 
     if (shape.axis == Axis::kChannel) {  // [strip][token group][16 channels]
         const uint32_t strip = slot / LK_STRIP_CHANNELS;
         const uint32_t group = token / shape.group;
-        return (strip * n_groups(shape) + group) * LK_STRIP_CHANNELS + LK_K_ORDER(slot % LK_STRIP_CHANNELS);
+        return (strip * n_groups(shape) + group) * LK_STRIP_CHANNELS +
+               LK_K_ORDER(slot % LK_STRIP_CHANNELS);
     }
     // [channel group][tile][16 tokens]
     const uint32_t group = slot / shape.group;
@@ -115,7 +123,8 @@ HalfShape raw_shape(Side side, uint32_t head_dim, uint32_t tokens) {
 }
 
 const char *shape_error(const HalfShape &shape) {
-    if (shape.head_dim < 32 || shape.head_dim > LK_MAX_HEAD_DIM || shape.head_dim % LK_STRIP_CHANNELS)
+    if (shape.head_dim < 32 || shape.head_dim > LK_MAX_HEAD_DIM ||
+        shape.head_dim % LK_STRIP_CHANNELS)
         return "head_dim must be a multiple of 16 from 32 to 256";
     uint32_t strips = 0;
     for (const uint16_t n : shape.strips)
@@ -133,7 +142,8 @@ const char *shape_error(const HalfShape &shape) {
     if (shape.n_shared && shape.side != Side::kKey)
         return "shared slots are for keys";
     if (shape.axis == Axis::kChannel) {
-        if (!is_power_of_two(shape.group) || shape.group < LK_MIN_GROUP || shape.group > shape.page_tokens)
+        if (!is_power_of_two(shape.group) || shape.group < LK_MIN_GROUP ||
+            shape.group > shape.page_tokens)
             return "a token group must be a power of two from 16 to page_tokens";
         if (shape.side != Side::kKey)
             return "values have channel groups";

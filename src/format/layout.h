@@ -29,19 +29,21 @@ struct HalfShape {
     Side side = Side::kKey;
     Axis axis = Axis::kChannel;
     Metadata metadata = Metadata::kF16;
-    uint8_t permutes = 0;                 // the metadata slot ends in a u8 [head_dim] permutation
+    uint8_t permutes = 0;  // the metadata slot ends in a u8 [head_dim] permutation
     uint16_t head_dim = 0;
-    uint16_t page_tokens = 0;             // capacity: 16 .. 1024 at 16 bits only, else 32, 64, 128
-    uint16_t group = 0;                   // tokens (kChannel) or channels (kToken), never 0
-    uint16_t n_shared = 0;                // (3,1) pairs in the 2-bit plane: its first n_shared slots
-                                          // are 1-bit partners, the next n_shared the outliers
-    uint16_t strips[kPlaneCount] = {};    // sum = head_dim / 16
+    uint16_t page_tokens = 0;           // capacity: 16 .. 1024 at 16 bits only, else 32, 64, 128
+    uint16_t group = 0;                 // tokens (kChannel) or channels (kToken), never 0
+    uint16_t n_shared = 0;              // (3,1) pairs in the 2-bit plane: its first n_shared slots
+                                        // are 1-bit partners, the next n_shared the outliers
+    uint16_t strips[kPlaneCount] = {};  // sum = head_dim / 16
 
     bool is_raw() const { return strips[kPlane16] * LK_STRIP_CHANNELS == head_dim; }
 };
 
 // Words of a lane in a strip of a plane of `bits` (a power of two): page_tokens * bits / 64.
-constexpr uint32_t lane_words(uint32_t page_tokens, uint32_t bits) { return page_tokens * bits / 64; }
+constexpr uint32_t lane_words(uint32_t page_tokens, uint32_t bits) {
+    return page_tokens * bits / 64;
+}
 constexpr uint32_t strip_bytes(uint32_t page_tokens, uint32_t bits) {
     return LK_STRIP_CHANNELS * page_tokens * bits / 8;
 }
@@ -50,7 +52,8 @@ constexpr uint32_t strip_bytes(uint32_t page_tokens, uint32_t bits) {
 constexpr uint32_t strip_word_index(uint32_t n_words, uint32_t lane, uint32_t word) {
     return n_words < LK_VECTOR_WORDS
                ? lane * n_words + word
-               : (word / LK_VECTOR_WORDS * LK_LANES + lane) * LK_VECTOR_WORDS + word % LK_VECTOR_WORDS;
+               : (word / LK_VECTOR_WORDS * LK_LANES + lane) * LK_VECTOR_WORDS +
+                     word % LK_VECTOR_WORDS;
 }
 
 // A code's place in a strip: 32-bit word from the strip's start and bit in it.

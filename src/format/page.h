@@ -13,9 +13,10 @@ enum class Ranking : uint8_t { kNone, kKey, kQueryRange };
 // Everything about a half page but its bytes. A cache has a table of these.
 struct HalfClass {
     HalfShape shape;
-    const uint8_t *permutation;  // [head_dim] fixed slot -> channel; null = identity, or the page's own
-    Ranking ranking;             // how the page's own permutation is chosen
-    uint16_t n_ranked;           // channels that it boosts
+    const uint8_t
+        *permutation;   // [head_dim] fixed slot -> channel; null = identity, or the page's own
+    Ranking ranking;    // how the page's own permutation is chosen
+    uint16_t n_ranked;  // channels that it boosts
 };
 
 // One (layer, KV head) of a row. Addresses are the device's; 0 = absent.
@@ -34,8 +35,8 @@ static_assert(sizeof(PageEntry) == 40, "rows are counted in the budget");
 struct PageRow {
     uint64_t first_token;
     uint32_t capacity_tokens;
-    uint32_t n_entries;   // sum over layers of KV heads
-    PageEntry *entries;   // [n_entries], layer-major
+    uint32_t n_entries;  // sum over layers of KV heads
+    PageEntry *entries;  // [n_entries], layer-major
 };
 
 }  // namespace lk

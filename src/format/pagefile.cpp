@@ -67,11 +67,14 @@ Header make_header(const PageFile &file) {
 }
 
 lk_status check_fields(const Header &h) {
-    if (h.side > 1 || h.axis < 1 || h.axis > 2 || h.metadata < 1 || h.metadata > 2 || h.permutes > 1)
-        return fail(LK_E_CORRUPT, "page file: side %u, axis %u, metadata %u, permutes %u: one is out of range",
+    if (h.side > 1 || h.axis < 1 || h.axis > 2 || h.metadata < 1 || h.metadata > 2 ||
+        h.permutes > 1)
+        return fail(LK_E_CORRUPT,
+                    "page file: side %u, axis %u, metadata %u, permutes %u: one is out of range",
                     h.side, h.axis, h.metadata, h.permutes);
     if (h.flags & ~kHasFixedPermutation || h.reserved)
-        return fail(LK_E_CORRUPT, "page file: unknown flags %#x or reserved bytes %#x", h.flags, h.reserved);
+        return fail(LK_E_CORRUPT, "page file: unknown flags %#x or reserved bytes %#x", h.flags,
+                    h.reserved);
     if (h.flags && h.permutes)
         return fail(LK_E_CORRUPT, "page file: two permutations, the page's own and a fixed one");
     return LK_OK;
@@ -94,16 +97,18 @@ HalfShape shape_of(const Header &h) {
 lk_status read_header(const uint8_t *bytes, uint64_t n_bytes, Header *header) {
     if (!bytes || n_bytes < sizeof *header)
         return fail(LK_E_CORRUPT, "page file: %llu bytes, the header alone has %llu",
-                    static_cast<unsigned long long>(n_bytes), static_cast<unsigned long long>(sizeof *header));
+                    static_cast<unsigned long long>(n_bytes),
+                    static_cast<unsigned long long>(sizeof *header));
     std::memcpy(header, bytes, sizeof *header);
     if (std::memcmp(header->magic, kMagic, sizeof kMagic) != 0)
         return fail(LK_E_CORRUPT, "page file: does not start with LKPG");
     if (header->version != LK_FORMAT_VERSION)
-        return fail(LK_E_MISMATCH, "page file: format version %u, this library reads %u", header->version,
-                    LK_FORMAT_VERSION);
+        return fail(LK_E_MISMATCH, "page file: format version %u, this library reads %u",
+                    header->version, LK_FORMAT_VERSION);
     if (header->header_bytes != sizeof *header)
-        return fail(LK_E_CORRUPT, "page file: header of %u bytes, version %u has %llu", header->header_bytes,
-                    header->version, static_cast<unsigned long long>(sizeof *header));
+        return fail(LK_E_CORRUPT, "page file: header of %u bytes, version %u has %llu",
+                    header->header_bytes, header->version,
+                    static_cast<unsigned long long>(sizeof *header));
     if (header->header_hash != hash_header(*header))
         return fail(LK_E_CORRUPT, "page file: the header does not fit its hash");
     return check_fields(*header);
@@ -113,14 +118,18 @@ lk_status check_sizes(const Header &h, const HalfShape &shape, uint64_t n_bytes)
     if (const char *error = shape_error(shape))
         return fail(LK_E_CORRUPT, "page file: %s", error);
     if (h.payload_bytes != payload_bytes(shape) || h.metadata_bytes != metadata_bytes(shape))
-        return fail(LK_E_CORRUPT, "page file: %llu payload and %llu metadata bytes, the shape has %llu and %llu",
-                    static_cast<unsigned long long>(h.payload_bytes), static_cast<unsigned long long>(h.metadata_bytes),
+        return fail(LK_E_CORRUPT,
+                    "page file: %llu payload and %llu metadata bytes, the shape has %llu and %llu",
+                    static_cast<unsigned long long>(h.payload_bytes),
+                    static_cast<unsigned long long>(h.metadata_bytes),
                     static_cast<unsigned long long>(payload_bytes(shape)),
                     static_cast<unsigned long long>(metadata_bytes(shape)));
-    const uint64_t whole = sizeof h + h.payload_bytes + h.metadata_bytes + (h.flags ? shape.head_dim : 0);
+    const uint64_t whole =
+        sizeof h + h.payload_bytes + h.metadata_bytes + (h.flags ? shape.head_dim : 0);
     if (n_bytes != whole)
         return fail(LK_E_CORRUPT, "page file: %llu bytes, its header says %llu",
-                    static_cast<unsigned long long>(n_bytes), static_cast<unsigned long long>(whole));
+                    static_cast<unsigned long long>(n_bytes),
+                    static_cast<unsigned long long>(whole));
     return LK_OK;
 }
 
@@ -147,27 +156,32 @@ bool is_storable(Metadata metadata, const uint8_t *array, uint64_t i, bool is_ra
 lk_status check_parameters(const HalfShape &shape, const uint8_t *metadata) {
     for (uint64_t i = 0; i < n_parameters(shape); ++i) {
         if (!is_storable(shape.metadata, metadata + ranges_offset_bytes(shape), i, true))
-            return fail(LK_E_CORRUPT, "page file: range %llu is negative or not finite", static_cast<unsigned long long>(i));
+            return fail(LK_E_CORRUPT, "page file: range %llu is negative or not finite",
+                        static_cast<unsigned long long>(i));
         if (!is_storable(shape.metadata, metadata + minima_offset_bytes(shape), i, false))
-            return fail(LK_E_CORRUPT, "page file: minimum %llu is -0 or not finite", static_cast<unsigned long long>(i));
+            return fail(LK_E_CORRUPT, "page file: minimum %llu is -0 or not finite",
+                        static_cast<unsigned long long>(i));
     }
     return LK_OK;
 }
 
 lk_status check_raw_values(const HalfShape &shape, const uint8_t *payload) {
-    const uint64_t n = static_cast<uint64_t>(shape.strips[kPlane16]) * LK_STRIP_CHANNELS * shape.page_tokens;
+    const uint64_t n =
+        static_cast<uint64_t>(shape.strips[kPlane16]) * LK_STRIP_CHANNELS * shape.page_tokens;
     for (uint64_t i = 0; i < n; ++i) {
         uint16_t bits;
         std::memcpy(&bits, payload + 2 * i, sizeof bits);
         if (!half_is_finite(bits))
-            return fail(LK_E_CORRUPT, "page file: 16-bit value %llu is not finite", static_cast<unsigned long long>(i));
+            return fail(LK_E_CORRUPT, "page file: 16-bit value %llu is not finite",
+                        static_cast<unsigned long long>(i));
     }
     return LK_OK;
 }
 
 lk_status check_contents(const PageFile &file) {
     const HalfShape &shape = file.shape;
-    const uint8_t *own = shape.permutes ? file.metadata + permutation_offset_bytes(shape) : file.fixed_permutation;
+    const uint8_t *own =
+        shape.permutes ? file.metadata + permutation_offset_bytes(shape) : file.fixed_permutation;
     if (own && !is_permutation(own, shape.head_dim))
         return fail(LK_E_CORRUPT, "page file: the permutation does not hold every channel once");
     if (file.metadata) {
@@ -192,7 +206,8 @@ void page_file_encode(const PageFile &file, uint8_t *bytes) {
     if (header.metadata_bytes)
         std::memcpy(body + header.payload_bytes, file.metadata, header.metadata_bytes);
     if (file.fixed_permutation)
-        std::memcpy(body + header.payload_bytes + header.metadata_bytes, file.fixed_permutation, file.shape.head_dim);
+        std::memcpy(body + header.payload_bytes + header.metadata_bytes, file.fixed_permutation,
+                    file.shape.head_dim);
     header.body_hash = XXH3_64bits(body, page_file_bytes(file) - sizeof header);
     header.header_hash = hash_header(header);
     std::memcpy(bytes, &header, sizeof header);
@@ -210,10 +225,12 @@ lk_status page_file_decode(const uint8_t *bytes, uint64_t n_bytes, PageFile *out
         return status;
     const uint8_t *body = bytes + sizeof header;
     if (header.body_hash != XXH3_64bits(body, n_bytes - sizeof header))
-        return fail(LK_E_CORRUPT, "page file: payload, metadata or permutation do not fit their hash");
+        return fail(LK_E_CORRUPT,
+                    "page file: payload, metadata or permutation do not fit their hash");
     file.payload = body;
     file.metadata = header.metadata_bytes ? body + header.payload_bytes : nullptr;
-    file.fixed_permutation = header.flags ? body + header.payload_bytes + header.metadata_bytes : nullptr;
+    file.fixed_permutation =
+        header.flags ? body + header.payload_bytes + header.metadata_bytes : nullptr;
     status = check_contents(file);
     if (status == LK_OK)
         *out = file;

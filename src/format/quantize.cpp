@@ -85,9 +85,13 @@ uint32_t quantize(float value, const Parameters &p, uint32_t bits) {
     const float factor = half_step_factor(bits);
     const float distance = value - p.minimum;
     // (2k-1) * range is exact in FP32: 9 bits times 11 bits.
-    const auto threshold = [&](uint32_t k) { return static_cast<float>(2 * k - 1) * p.range * factor; };
+    const auto threshold = [&](uint32_t k) {
+        return static_cast<float>(2 * k - 1) * p.range * factor;
+    };
     const float guess = distance / p.range * static_cast<float>(top) + 0.5f;
-    uint32_t code = guess <= 0 ? 0 : guess >= static_cast<float>(top) ? top : static_cast<uint32_t>(guess);
+    uint32_t code = guess <= 0                         ? 0
+                    : guess >= static_cast<float>(top) ? top
+                                                       : static_cast<uint32_t>(guess);
     while (code < top && distance >= threshold(code + 1))
         ++code;
     while (code > 0 && distance < threshold(code))

@@ -12,7 +12,9 @@ namespace lk {
 constexpr uint32_t top_code(uint32_t bits) { return (1u << bits) - 1; }
 // The step of a code is range * step_factor(bits).
 constexpr float step_factor(uint32_t bits) { return 1.0f / static_cast<float>(top_code(bits)); }
-constexpr float half_step_factor(uint32_t bits) { return 1.0f / static_cast<float>(2 * top_code(bits)); }
+constexpr float half_step_factor(uint32_t bits) {
+    return 1.0f / static_cast<float>(2 * top_code(bits));
+}
 
 // Range and minimum of a group as they are stored, and what they stand for.
 struct Parameters {
@@ -45,7 +47,9 @@ inline float dequantize(uint32_t code, float range, float minimum, uint32_t bits
 // One step down the ladder (PM-KVQ, equation 2): a code of 2b bits to b bits, b = 8, 4 or 2. Equals
 // rounding code / (2^b + 1); chains equal the direct mapping.
 constexpr uint32_t shrink_code(uint32_t code, uint32_t bits) {
-    return bits == 8 ? (255 * code + 32895) >> 16 : bits == 4 ? (15 * code + 135) >> 8 : (3 * code + 9) >> 4;
+    return bits == 8   ? (255 * code + 32895) >> 16
+           : bits == 4 ? (15 * code + 135) >> 8
+                       : (3 * code + 9) >> 4;
 }
 
 }  // namespace lk

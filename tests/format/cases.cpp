@@ -14,7 +14,8 @@ struct Planes {
     uint16_t strips[kPlaneCount];  // of 16, 8, 4, 3, 2 and 1 bits
 };
 
-HalfShape key_shape(uint16_t head_dim, uint16_t page_tokens, uint16_t group, Metadata metadata, Planes planes) {
+HalfShape key_shape(uint16_t head_dim, uint16_t page_tokens, uint16_t group, Metadata metadata,
+                    Planes planes) {
     HalfShape shape;
     shape.side = Side::kKey;
     shape.axis = Axis::kChannel;
@@ -26,15 +27,16 @@ HalfShape key_shape(uint16_t head_dim, uint16_t page_tokens, uint16_t group, Met
     return shape;
 }
 
-HalfShape token_shape(Side side, uint16_t head_dim, uint16_t page_tokens, uint16_t group, Metadata metadata,
-                      Planes planes) {
+HalfShape token_shape(Side side, uint16_t head_dim, uint16_t page_tokens, uint16_t group,
+                      Metadata metadata, Planes planes) {
     HalfShape shape = key_shape(head_dim, page_tokens, group, metadata, planes);
     shape.side = side;
     shape.axis = Axis::kToken;
     return shape;
 }
 
-HalfShape value_shape(uint16_t head_dim, uint16_t page_tokens, uint16_t group, Metadata metadata, Planes planes) {
+HalfShape value_shape(uint16_t head_dim, uint16_t page_tokens, uint16_t group, Metadata metadata,
+                      Planes planes) {
     return token_shape(Side::kValue, head_dim, page_tokens, group, metadata, planes);
 }
 
@@ -59,48 +61,76 @@ std::vector<Case> make_cases() {
         {"key-16-sinks", raw_shape(key, 48, 48), normal, 2, none, false},
         {"value-16", raw_shape(Side::kValue, 48, 16), Input::kWild, 3, none, false},
         {"key-8", key_shape(32, 32, 32, f16, {{0, 2, 0, 0, 0, 0}}), normal, 4, none, false},
-        {"key-8-page128", key_shape(32, 128, 64, f16, {{0, 2, 0, 0, 0, 0}}), normal, 5, none, false},
+        {"key-8-page128", key_shape(32, 128, 64, f16, {{0, 2, 0, 0, 0, 0}}), normal, 5, none,
+         false},
         {"key-4", key_shape(48, 64, 64, f16, {{0, 0, 3, 0, 0, 0}}), normal, 6, none, false},
         {"key-4-page32", key_shape(32, 32, 16, f16, {{0, 0, 2, 0, 0, 0}}), normal, 7, none, false},
         {"key-3", key_shape(48, 64, 32, f16, {{0, 0, 0, 3, 0, 0}}), normal, 8, none, false},
-        {"key-3-page128", key_shape(32, 128, 128, f8, {{0, 0, 0, 2, 0, 0}}), normal, 9, none, false},
+        {"key-3-page128", key_shape(32, 128, 128, f8, {{0, 0, 0, 2, 0, 0}}), normal, 9, none,
+         false},
         {"key-2", key_shape(32, 32, 32, f16, {{0, 0, 0, 0, 2, 0}}), normal, 10, none, false},
-        {"key-2-group16", key_shape(32, 128, 16, f16, {{0, 0, 0, 0, 2, 0}}), normal, 11, none, false},
+        {"key-2-group16", key_shape(32, 128, 16, f16, {{0, 0, 0, 0, 2, 0}}), normal, 11, none,
+         false},
         {"key-2-f8", key_shape(32, 64, 32, f8, {{0, 0, 0, 0, 2, 0}}), normal, 12, none, false},
         {"key-1", key_shape(32, 64, 16, f16, {{0, 0, 0, 0, 0, 2}}), normal, 13, none, false},
-        {"key-1-page128", key_shape(32, 128, 32, f8, {{0, 0, 0, 0, 0, 2}}), normal, 14, none, false},
+        {"key-1-page128", key_shape(32, 128, 32, f8, {{0, 0, 0, 0, 0, 2}}), normal, 14, none,
+         false},
         {"value-8", value_shape(32, 32, 32, f16, {{0, 2, 0, 0, 0, 0}}), normal, 15, none, false},
-        {"value-4-short-group", value_shape(80, 32, 32, f16, {{0, 0, 5, 0, 0, 0}}), normal, 16, none, false},
+        {"value-4-short-group", value_shape(80, 32, 32, f16, {{0, 0, 5, 0, 0, 0}}), normal, 16,
+         none, false},
         {"value-3", value_shape(32, 64, 16, f8, {{0, 0, 0, 2, 0, 0}}), normal, 17, none, false},
         {"value-2", value_shape(64, 64, 64, f16, {{0, 0, 0, 0, 4, 0}}), normal, 18, none, false},
-        {"value-2-f8-short-group", value_shape(80, 32, 48, f8, {{0, 0, 0, 0, 5, 0}}), normal, 19, none, false},
+        {"value-2-f8-short-group", value_shape(80, 32, 48, f8, {{0, 0, 0, 0, 5, 0}}), normal, 19,
+         none, false},
         {"value-1", value_shape(32, 64, 32, f16, {{0, 0, 0, 0, 0, 2}}), normal, 20, none, false},
-        {"value-2-head256", value_shape(256, 32, 128, f16, {{0, 0, 0, 0, 16, 0}}), normal, 21, none, false},
-        {"key-token-4", token_shape(key, 64, 32, 64, f16, {{0, 0, 4, 0, 0, 0}}), normal, 22, none, false},
-        {"key-token-2-groups", token_shape(key, 80, 64, 32, f8, {{0, 0, 0, 0, 5, 0}}), normal, 23, none, false},
-        {"key-token-mixed", token_shape(key, 64, 64, 48, f16, {{1, 0, 1, 1, 1, 0}}), normal, 24, none, true},
+        {"value-2-head256", value_shape(256, 32, 128, f16, {{0, 0, 0, 0, 16, 0}}), normal, 21, none,
+         false},
+        {"key-token-4", token_shape(key, 64, 32, 64, f16, {{0, 0, 4, 0, 0, 0}}), normal, 22, none,
+         false},
+        {"key-token-2-groups", token_shape(key, 80, 64, 32, f8, {{0, 0, 0, 0, 5, 0}}), normal, 23,
+         none, false},
+        {"key-token-mixed", token_shape(key, 64, 64, 48, f16, {{1, 0, 1, 1, 1, 0}}), normal, 24,
+         none, true},
         {"key-mixed-all", key_shape(96, 64, 32, f16, {{1, 1, 1, 1, 1, 1}}), normal, 25, none, true},
         {"key-mixed-f8", key_shape(96, 128, 64, f8, {{0, 1, 2, 1, 1, 1}}), normal, 26, none, true},
-        {"key-shared", shared(key_shape(64, 64, 32, f8, {{0, 0, 0, 0, 4, 0}}), 7), normal, 27, none, true},
-        {"key-shared-strips", shared(key_shape(96, 32, 32, f16, {{0, 0, 2, 0, 4, 0}}), 21), normal, 28, none, true},
-        {"key-shared-full", shared(key_shape(32, 32, 32, f16, {{0, 0, 0, 0, 2, 0}}), 16), normal, 29, none, true},
-        {"kitty", ranked(key_shape(128, 128, 128, f16, {{0, 0, 1, 0, 7, 0}})), normal, 30, Ranking::kKey, false},
-        {"kitty-pro", ranked(key_shape(128, 128, 128, f16, {{0, 0, 2, 0, 6, 0}})), normal, 31, Ranking::kKey, false},
-        {"kitty-query", ranked(key_shape(64, 64, 64, f16, {{0, 0, 1, 0, 3, 0}})), normal, 32, Ranking::kQueryRange,
+        {"key-shared", shared(key_shape(64, 64, 32, f8, {{0, 0, 0, 0, 4, 0}}), 7), normal, 27, none,
+         true},
+        {"key-shared-strips", shared(key_shape(96, 32, 32, f16, {{0, 0, 2, 0, 4, 0}}), 21), normal,
+         28, none, true},
+        {"key-shared-full", shared(key_shape(32, 32, 32, f16, {{0, 0, 0, 0, 2, 0}}), 16), normal,
+         29, none, true},
+        {"kitty", ranked(key_shape(128, 128, 128, f16, {{0, 0, 1, 0, 7, 0}})), normal, 30,
+         Ranking::kKey, false},
+        {"kitty-pro", ranked(key_shape(128, 128, 128, f16, {{0, 0, 2, 0, 6, 0}})), normal, 31,
+         Ranking::kKey, false},
+        {"kitty-query", ranked(key_shape(64, 64, 64, f16, {{0, 0, 1, 0, 3, 0}})), normal, 32,
+         Ranking::kQueryRange, false},
+        {"kitty-ties", ranked(key_shape(64, 32, 32, f16, {{0, 0, 1, 0, 3, 0}})), Input::kZeros, 33,
+         Ranking::kKey, false},
+        {"kitty-value", value_shape(128, 128, 128, f16, {{0, 0, 0, 0, 8, 0}}), normal, 34, none,
          false},
-        {"kitty-ties", ranked(key_shape(64, 32, 32, f16, {{0, 0, 1, 0, 3, 0}})), Input::kZeros, 33, Ranking::kKey, false},
-        {"kitty-value", value_shape(128, 128, 128, f16, {{0, 0, 0, 0, 8, 0}}), normal, 34, none, false},
-        {"key-4-constant", key_shape(32, 32, 32, f16, {{0, 0, 2, 0, 0, 0}}), Input::kConstant, 35, none, false},
-        {"value-2-constant-f8", value_shape(32, 32, 32, f8, {{0, 0, 0, 0, 2, 0}}), Input::kConstant, 36, none, false},
-        {"key-4-wild", key_shape(32, 64, 16, f16, {{0, 0, 2, 0, 0, 0}}), Input::kWild, 37, none, false},
-        {"key-2-wild-f8", key_shape(32, 64, 16, f8, {{0, 0, 0, 0, 2, 0}}), Input::kWild, 38, none, false},
-        {"value-8-wild-f8", value_shape(48, 32, 16, f8, {{0, 3, 0, 0, 0, 0}}), Input::kWild, 39, none, false},
-        {"key-2-zeros", key_shape(32, 32, 16, f16, {{0, 0, 0, 0, 2, 0}}), Input::kZeros, 40, none, false},
-        {"value-4-zeros-f8", value_shape(32, 32, 16, f8, {{0, 0, 2, 0, 0, 0}}), Input::kZeros, 41, none, false},
-        {"key-4-ties", key_shape(32, 32, 16, f16, {{0, 0, 2, 0, 0, 0}}), Input::kTies, 42, none, false},
-        {"key-2-ties", key_shape(32, 64, 32, f16, {{0, 0, 0, 0, 2, 0}}), Input::kTies, 43, none, false},
-        {"value-1-ties", value_shape(32, 64, 32, f16, {{0, 0, 0, 0, 0, 2}}), Input::kTies, 44, none, false},
-        {"value-8-ties", value_shape(32, 32, 16, f16, {{0, 2, 0, 0, 0, 0}}), Input::kTies, 45, none, false},
+        {"key-4-constant", key_shape(32, 32, 32, f16, {{0, 0, 2, 0, 0, 0}}), Input::kConstant, 35,
+         none, false},
+        {"value-2-constant-f8", value_shape(32, 32, 32, f8, {{0, 0, 0, 0, 2, 0}}), Input::kConstant,
+         36, none, false},
+        {"key-4-wild", key_shape(32, 64, 16, f16, {{0, 0, 2, 0, 0, 0}}), Input::kWild, 37, none,
+         false},
+        {"key-2-wild-f8", key_shape(32, 64, 16, f8, {{0, 0, 0, 0, 2, 0}}), Input::kWild, 38, none,
+         false},
+        {"value-8-wild-f8", value_shape(48, 32, 16, f8, {{0, 3, 0, 0, 0, 0}}), Input::kWild, 39,
+         none, false},
+        {"key-2-zeros", key_shape(32, 32, 16, f16, {{0, 0, 0, 0, 2, 0}}), Input::kZeros, 40, none,
+         false},
+        {"value-4-zeros-f8", value_shape(32, 32, 16, f8, {{0, 0, 2, 0, 0, 0}}), Input::kZeros, 41,
+         none, false},
+        {"key-4-ties", key_shape(32, 32, 16, f16, {{0, 0, 2, 0, 0, 0}}), Input::kTies, 42, none,
+         false},
+        {"key-2-ties", key_shape(32, 64, 32, f16, {{0, 0, 0, 0, 2, 0}}), Input::kTies, 43, none,
+         false},
+        {"value-1-ties", value_shape(32, 64, 32, f16, {{0, 0, 0, 0, 0, 2}}), Input::kTies, 44, none,
+         false},
+        {"value-8-ties", value_shape(32, 32, 16, f16, {{0, 2, 0, 0, 0, 0}}), Input::kTies, 45, none,
+         false},
     };
 }
 
@@ -119,10 +149,12 @@ uint16_t normal_value(uint32_t x, uint32_t channel) {
     return exact_half(n, static_cast<int32_t>(channel * 5 % 4) + (channel % 11 == 3 ? 4 : 0) - 5);
 }
 
-uint16_t make_value(Input input, uint32_t x, uint32_t token, uint32_t channel, uint32_t group_axis) {
+uint16_t make_value(Input input, uint32_t x, uint32_t token, uint32_t channel,
+                    uint32_t group_axis) {
     switch (input) {
         case Input::kNormal: return normal_value(x, channel);
-        case Input::kConstant: return exact_half(static_cast<int32_t>(group_axis * 29 % 97) - 48, -3);
+        case Input::kConstant:
+            return exact_half(static_cast<int32_t>(group_axis * 29 % 97) - 48, -3);
         case Input::kWild:
             return static_cast<uint16_t>((x >> 26 & 0x1Fu) == 0x1F ? x >> 16 & 0xBFFFu : x >> 16);
         case Input::kZeros: return static_cast<uint16_t>((x >> 16 & 0x8000u) | (x >> 20 & 3u));
@@ -177,14 +209,15 @@ Packed pack_case(const Case &c, uint32_t seed) {
         for (uint32_t slot = 0; slot < head_dim; ++slot)
             page.permutation[slot] = static_cast<uint8_t>((5 * slot + 3) % head_dim);
     if (c.ranking == Ranking::kKey)
-        rank_by_key(input, head_dim, c.shape.page_tokens, n_ranked(c.shape), page.permutation.data());
+        rank_by_key(input, head_dim, c.shape.page_tokens, n_ranked(c.shape),
+                    page.permutation.data());
     if (c.ranking == Ranking::kQueryRange)
-        rank_by_query_range(input, head_dim, c.shape.page_tokens, page.query_sums.data(), n_ranked(c.shape),
-                            page.permutation.data());
+        rank_by_query_range(input, head_dim, c.shape.page_tokens, page.query_sums.data(),
+                            n_ranked(c.shape), page.permutation.data());
     page.payload.resize(payload_bytes(c.shape));
     page.metadata.resize(metadata_bytes(c.shape));
-    pack_half(c.shape, input, page.permutation.empty() ? nullptr : page.permutation.data(), page.payload.data(),
-              page.metadata.empty() ? nullptr : page.metadata.data());
+    pack_half(c.shape, input, page.permutation.empty() ? nullptr : page.permutation.data(),
+              page.payload.data(), page.metadata.empty() ? nullptr : page.metadata.data());
     return page;
 }
 

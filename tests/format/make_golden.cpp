@@ -25,9 +25,11 @@ int main(int argc, char **argv) {
         }
         const std::vector<uint8_t> bytes = lk_test::pack_case(c, c.seed).file();
         std::FILE *file = std::fopen((folder + "/" + c.name + ".lkpage").c_str(), "wb");
-        if (!file || std::fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size() || std::fclose(file) != 0)
+        if (!file || std::fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size() ||
+            std::fclose(file) != 0)
             return 1;
-        std::fprintf(index, "%s %d %u %d\n", c.name, static_cast<int>(c.input), c.seed, static_cast<int>(c.ranking));
+        std::fprintf(index, "%s %d %u %d\n", c.name, static_cast<int>(c.input), c.seed,
+                     static_cast<int>(c.ranking));
         total += bytes.size();
     }
     std::printf("%zu files, %zu bytes\n", lk_test::cases().size(), total);

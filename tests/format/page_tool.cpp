@@ -1,5 +1,6 @@
 // The library's side of comparisons with the readers in tests/second_opinion:
-//   page-tool values FILE       FP32 bits of the values, then codes, u32 [page_tokens][head_dim] each, by
+//   page-tool values FILE       FP32 bits of the values, then codes, u32 [page_tokens][head_dim]
+//   each, by
 //                               channel
 //   page-tool pack CASE SEED    the page file of a golden case with another seed
 //   page-tool shrink FILE       the page file after its only plane has gone one step down; 16 bits
@@ -45,7 +46,8 @@ int print_packed(const char *name, const char *seed) {
         std::fprintf(stderr, "no case %s\n", name);
         return 1;
     }
-    const std::vector<uint8_t> bytes = lk_test::pack_case(*c, static_cast<uint32_t>(std::strtoul(seed, nullptr, 10))).file();
+    const std::vector<uint8_t> bytes =
+        lk_test::pack_case(*c, static_cast<uint32_t>(std::strtoul(seed, nullptr, 10))).file();
     return !write(bytes.data(), bytes.size());
 }
 
@@ -64,7 +66,8 @@ int print_shrunk(const char *path) {
     const std::vector<uint8_t> bytes = lk_test::read_file(path);
     PageFile file;
     Plane from = kPlaneCount;
-    if (page_file_decode(bytes.data(), bytes.size(), &file) != LK_OK || next_plane(file.shape, &from) == kPlaneCount) {
+    if (page_file_decode(bytes.data(), bytes.size(), &file) != LK_OK ||
+        next_plane(file.shape, &from) == kPlaneCount) {
         std::fprintf(stderr, "%s: no page that shrinks\n", path);
         return 1;
     }

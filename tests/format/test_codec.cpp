@@ -40,11 +40,13 @@ std::vector<HalfShape> mixes() {
                 for (uint32_t strip = 0; strip < shape.head_dim / 16u; ++strip)
                     ++shape.strips[(lcg.next() >> 16) % kPlaneCount];
                 if (side == Side::kKey)
-                    shape.n_shared = static_cast<uint16_t>((lcg.next() >> 16) % (8u * shape.strips[kPlane2] + 1));
+                    shape.n_shared = static_cast<uint16_t>((lcg.next() >> 16) %
+                                                           (8u * shape.strips[kPlane2] + 1));
                 all.push_back(shape);
             }
         }
-    all.erase(std::remove_if(all.begin(), all.end(), [](const HalfShape &s) { return shape_error(s) != nullptr; }),
+    all.erase(std::remove_if(all.begin(), all.end(),
+                             [](const HalfShape &s) { return shape_error(s) != nullptr; }),
               all.end());
     return all;
 }
@@ -109,7 +111,8 @@ void codes_fill_the_payload_and_touch_only_their_own(void **) {
 
 void shared_slots_are_a_two_bit_page(void **) {
     lk_test::Lcg lcg = {13};
-    for (const uint16_t n_shared : {uint16_t{1}, uint16_t{9}, uint16_t{16}, uint16_t{23}, uint16_t{32}}) {
+    for (const uint16_t n_shared :
+         {uint16_t{1}, uint16_t{9}, uint16_t{16}, uint16_t{23}, uint16_t{32}}) {
         HalfShape uniform = base_shape(Side::kKey, 64, 64);
         uniform.strips[kPlane2] = 4;
         HalfShape shared = uniform;
@@ -128,7 +131,9 @@ void shared_slots_are_a_two_bit_page(void **) {
                 if (slot < n_shared)
                     assert_int_equal(code, two & 1);
                 else if (slot < 2u * n_shared)
-                    assert_int_equal(code, two | read_code(uniform, payload.data(), slot - n_shared, token) >> 1 << 2);
+                    assert_int_equal(
+                        code,
+                        two | read_code(uniform, payload.data(), slot - n_shared, token) >> 1 << 2);
                 else
                     assert_int_equal(code, two);
                 write_code(shared, again.data(), slot, token, code);
@@ -140,8 +145,8 @@ void shared_slots_are_a_two_bit_page(void **) {
 std::vector<uint16_t> unpack(const lk_test::Packed &page) {
     std::vector<uint16_t> values(size_t{page.shape.page_tokens} * page.shape.head_dim);
     unpack_half(page.shape, page.payload.data(), page.metadata.data(),
-                page.permutation.empty() ? nullptr : page.permutation.data(), page.shape.page_tokens, values.data(),
-                page.shape.head_dim);
+                page.permutation.empty() ? nullptr : page.permutation.data(),
+                page.shape.page_tokens, values.data(), page.shape.head_dim);
     return values;
 }
 
@@ -158,9 +163,12 @@ void packed_values_are_near(void **) {
             const uint8_t *metadata = page.metadata.data();
             for (uint32_t slot = 0; slot < c.shape.head_dim; ++slot)
                 for (uint32_t token = 0; token < c.shape.page_tokens; ++token) {
-                    const uint32_t channel = slot_channel(c.shape, metadata, page.permutation.data(), slot);
-                    const float x = half_to_float(page.values[size_t{token} * c.shape.head_dim + channel]);
-                    const float y = unpack_value(c.shape, page.payload.data(), metadata, slot, token);
+                    const uint32_t channel =
+                        slot_channel(c.shape, metadata, page.permutation.data(), slot);
+                    const float x =
+                        half_to_float(page.values[size_t{token} * c.shape.head_dim + channel]);
+                    const float y =
+                        unpack_value(c.shape, page.payload.data(), metadata, slot, token);
                     const uint32_t bits = slot_bits(c.shape, slot);
                     if (bits == 16) {
                         assert_int_equal(float_to_bits(x), float_to_bits(y));
@@ -168,12 +176,16 @@ void packed_values_are_near(void **) {
                     }
                     const Parameters p = read_parameters(c.shape, metadata, slot, token);
                     // Half a step; FP16 rounding of the range; FP32 rounding of everything else.
-                    const double bound = static_cast<double>(p.range) * (0.5 / top_code(bits) + 0x1p-11) + 0x1p-24 +
-                                         0x1p-21 * (std::fabs(static_cast<double>(x)) + std::fabs(static_cast<double>(p.minimum)));
+                    const double bound =
+                        static_cast<double>(p.range) * (0.5 / top_code(bits) + 0x1p-11) + 0x1p-24 +
+                        0x1p-21 * (std::fabs(static_cast<double>(x)) +
+                                   std::fabs(static_cast<double>(p.minimum)));
                     const bool clipped = is_saturated(c.shape.metadata, p);
-                    if (!clipped && !(std::fabs(static_cast<double>(x) - static_cast<double>(y)) <= bound))
-                        fail_msg("%s, seed %u: slot %u token %u: %a became %a, bound %a", c.name, c.seed + 77 * seed, slot, token,
-                                 static_cast<double>(x), static_cast<double>(y), bound);
+                    if (!clipped &&
+                        !(std::fabs(static_cast<double>(x) - static_cast<double>(y)) <= bound))
+                        fail_msg("%s, seed %u: slot %u token %u: %a became %a, bound %a", c.name,
+                                 c.seed + 77 * seed, slot, token, static_cast<double>(x),
+                                 static_cast<double>(y), bound);
                 }
         }
     }
@@ -210,7 +222,8 @@ void unpacking_stops_where_told(void **) {
     constexpr uint32_t kStride = 70;
     constexpr uint16_t kGuard = 0x1234;
     std::vector<uint16_t> part(size_t{64} * kStride, kGuard);
-    unpack_half(page.shape, page.payload.data(), page.metadata.data(), nullptr, 21, part.data(), kStride);
+    unpack_half(page.shape, page.payload.data(), page.metadata.data(), nullptr, 21, part.data(),
+                kStride);
     for (uint32_t token = 0; token < 64; ++token)
         for (uint32_t channel = 0; channel < kStride; ++channel)
             assert_int_equal(part[token * kStride + channel],
@@ -276,7 +289,8 @@ void shrinking_a_strip_maps_every_code(void **) {
                     uint32_t code = first;
                     for (uint32_t token = 0; token < page; ++token)
                         for (uint32_t slot = 0; slot < 16; ++slot)
-                            assert_int_equal(read_code(narrow, bytes, slot, token), shrink_code(code++ % n_codes, bits));
+                            assert_int_equal(read_code(narrow, bytes, slot, token),
+                                             shrink_code(code++ % n_codes, bits));
                 }
             }
 }

@@ -63,7 +63,8 @@ void widths_nest(void **) {
                         assert_int_equal(word, word_wide >> 1);
                         assert_int_equal(narrow.bit / 16, wide.bit / 16);
                         const uint32_t field_wide = wide.bit % 16 / (2 * bits);
-                        assert_int_equal(narrow.bit % 16, bits * (2 * field_wide + (word_wide & 1)));
+                        assert_int_equal(narrow.bit % 16,
+                                         bits * (2 * field_wide + (word_wide & 1)));
                     }
             }
 }
@@ -82,7 +83,8 @@ void sixteen_bits_are_mma_registers(void **) {
                 assert_int_equal(LK_TILE_K(lane, r), k - half);
                 for (const Side side : kSides) {
                     const bool key = side == Side::kKey;
-                    const BitPlace at = strip_place(side, 64, 16, 32 + (key ? row : k), key ? k : row);
+                    const BitPlace at =
+                        strip_place(side, 64, 16, 32 + (key ? row : k), key ? k : row);
                     assert_int_equal(at.word, (2 * 32 + lane) * 4 + r);
                     assert_int_equal(at.bit, 16 * half);
                 }
@@ -127,7 +129,8 @@ void parameters_lie_in_fragment_order(void **) {
     }
 }
 
-HalfShape shape128(Side side, uint16_t group, Metadata metadata, uint16_t at4, uint16_t at2, bool permutes) {
+HalfShape shape128(Side side, uint16_t group, Metadata metadata, uint16_t at4, uint16_t at2,
+                   bool permutes) {
     HalfShape shape;
     shape.side = side;
     shape.axis = side == Side::kKey ? Axis::kChannel : Axis::kToken;
@@ -149,16 +152,16 @@ void bytes_of_known_plans(void **) {
         uint64_t key_payload, key_metadata, value_payload, value_metadata;
         double bits_per_value;
     } rows[] = {
-        {shape128(Side::kKey, 128, f16, 8, 0, false), shape128(Side::kValue, 128, f16, 8, 0, false), 8192, 512, 8192,
-         512, 4.25},
-        {shape128(Side::kKey, 128, f16, 0, 8, false), shape128(Side::kValue, 128, f16, 0, 8, false), 4096, 512, 4096,
-         512, 2.25},
-        {shape128(Side::kKey, 128, f16, 1, 7, true), shape128(Side::kValue, 128, f16, 0, 8, false), 4608, 640, 4096,
-         512, 2.40625},
-        {shape128(Side::kKey, 128, f16, 2, 6, true), shape128(Side::kValue, 128, f16, 0, 8, false), 5120, 640, 4096,
-         512, 2.53125},
-        {shape128(Side::kKey, 32, Metadata::kF8, 0, 8, false), shape128(Side::kValue, 32, Metadata::kF8, 0, 8, false),
-         4096, 1024, 4096, 1024, 2.5},
+        {shape128(Side::kKey, 128, f16, 8, 0, false), shape128(Side::kValue, 128, f16, 8, 0, false),
+         8192, 512, 8192, 512, 4.25},
+        {shape128(Side::kKey, 128, f16, 0, 8, false), shape128(Side::kValue, 128, f16, 0, 8, false),
+         4096, 512, 4096, 512, 2.25},
+        {shape128(Side::kKey, 128, f16, 1, 7, true), shape128(Side::kValue, 128, f16, 0, 8, false),
+         4608, 640, 4096, 512, 2.40625},
+        {shape128(Side::kKey, 128, f16, 2, 6, true), shape128(Side::kValue, 128, f16, 0, 8, false),
+         5120, 640, 4096, 512, 2.53125},
+        {shape128(Side::kKey, 32, Metadata::kF8, 0, 8, false),
+         shape128(Side::kValue, 32, Metadata::kF8, 0, 8, false), 4096, 1024, 4096, 1024, 2.5},
     };
     for (const auto &row : rows) {
         assert_null(shape_error(row.key));
@@ -167,7 +170,8 @@ void bytes_of_known_plans(void **) {
         assert_int_equal(metadata_bytes(row.key), row.key_metadata);
         assert_int_equal(payload_bytes(row.value), row.value_payload);
         assert_int_equal(metadata_bytes(row.value), row.value_metadata);
-        const uint64_t bytes = row.key_payload + row.key_metadata + row.value_payload + row.value_metadata;
+        const uint64_t bytes =
+            row.key_payload + row.key_metadata + row.value_payload + row.value_metadata;
         assert_true(static_cast<double>(bytes) * 8 / (2 * 128 * 128) == row.bits_per_value);
     }
     const HalfShape raw = raw_shape(Side::kKey, 128, 128);
@@ -220,7 +224,9 @@ void shapes_are_checked(void **) {
     assert_true(refused(good, [](HalfShape &s) { s.group = 256; }));
     assert_true(refused(good, [](HalfShape &s) { s.n_shared = 57; }));
     assert_true(refused(good, [](HalfShape &s) { s.side = Side::kValue; }));
-    assert_true(refused(good, [](HalfShape &s) { s.page_tokens = 32, s.group = 32, s.strips[kPlane1] = 1, s.strips[kPlane2] = 6; }));
+    assert_true(refused(good, [](HalfShape &s) {
+        s.page_tokens = 32, s.group = 32, s.strips[kPlane1] = 1, s.strips[kPlane2] = 6;
+    }));
     assert_true(refused(value, [](HalfShape &s) { s.group = 0; }));
     assert_true(refused(value, [](HalfShape &s) { s.group = 40; }));
     assert_true(refused(value, [](HalfShape &s) { s.group = 144; }));

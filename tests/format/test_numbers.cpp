@@ -13,7 +13,8 @@ namespace {
 double half_value(uint32_t h) {
     const int exponent = static_cast<int>(h >> 10 & 31);
     const int mantissa = static_cast<int>(h & 1023);
-    const double magnitude = exponent ? std::ldexp(1024 + mantissa, exponent - 25) : std::ldexp(mantissa, -24);
+    const double magnitude =
+        exponent ? std::ldexp(1024 + mantissa, exponent - 25) : std::ldexp(mantissa, -24);
     return h & 0x8000 ? -magnitude : magnitude;
 }
 
@@ -83,8 +84,10 @@ void floats_of_every_exponent(void **) {
 
 void halves_are_ordered_by_value(void **) {
     for (uint32_t h = 0; h < kHalfMax; ++h) {
-        assert_true(half_order(static_cast<uint16_t>(h)) < half_order(static_cast<uint16_t>(h + 1)));
-        assert_true(half_order(static_cast<uint16_t>(0x8001 + h)) < half_order(static_cast<uint16_t>(0x8000 + h)));
+        assert_true(half_order(static_cast<uint16_t>(h)) <
+                    half_order(static_cast<uint16_t>(h + 1)));
+        assert_true(half_order(static_cast<uint16_t>(0x8001 + h)) <
+                    half_order(static_cast<uint16_t>(0x8000 + h)));
     }
     assert_true(half_order(0x8000) < half_order(0));
 }

@@ -21,7 +21,8 @@ namespace {
 std::string g_golden;
 
 std::vector<uint8_t> golden(const lk_test::Case &c) {
-    const std::vector<uint8_t> bytes = lk_test::read_file((g_golden + "/" + c.name + ".lkpage").c_str());
+    const std::vector<uint8_t> bytes =
+        lk_test::read_file((g_golden + "/" + c.name + ".lkpage").c_str());
     if (bytes.empty())
         fail_msg("%s/%s.lkpage cannot be read", g_golden.c_str(), c.name);
     return bytes;
@@ -70,8 +71,9 @@ void golden_files_come_out_again(void **) {
 
 void the_header_lies_as_documented(void **) {
     const std::vector<uint8_t> bytes = golden(*lk_test::find_case("key-mixed-f8"));
-    const uint8_t want[48] = {'L', 'K', 'P', 'G', 1,  0, 72, 0, 0, 1, 2, 0, 96, 0, 128, 0, 64, 0, 0, 0, 0, 0, 1, 0,
-                              2,   0,   1,   0,   1,  0, 1,  0, 1, 0, 0, 0, 0,  0, 0,   0, 0,  0, 0, 0, 0, 0, 0, 0};
+    const uint8_t want[48] = {'L', 'K', 'P', 'G', 1, 0, 72, 0, 0, 1, 2, 0, 96, 0, 128, 0,
+                              64,  0,   0,   0,   0, 0, 1,  0, 2, 0, 1, 0, 1,  0, 1,   0,
+                              1,   0,   0,   0,   0, 0, 0,  0, 0, 0, 0, 0, 0,  0, 0,   0};
     assert_memory_equal(bytes.data(), want, 40);
     uint64_t counts[2];
     std::memcpy(counts, bytes.data() + 40, sizeof counts);
@@ -86,7 +88,8 @@ void every_flipped_bit_of_a_header_is_refused(void **) {
         for (size_t i = 0; i < kPageFileHeaderBytes; ++i)
             for (uint32_t bit = 0; bit < 8; ++bit) {
                 bytes[i] = static_cast<uint8_t>(bytes[i] ^ 1u << bit);
-                assert_int_equal(decode(bytes, bytes.size()), i == 4 || i == 5 ? LK_E_MISMATCH : LK_E_CORRUPT);
+                assert_int_equal(decode(bytes, bytes.size()),
+                                 i == 4 || i == 5 ? LK_E_MISMATCH : LK_E_CORRUPT);
                 bytes[i] = static_cast<uint8_t>(bytes[i] ^ 1u << bit);
             }
         assert_int_equal(decode(bytes, bytes.size()), LK_OK);
@@ -109,7 +112,8 @@ void every_header_byte_with_every_value_is_refused(void **) {
 void flipped_bodies_are_refused(void **) {
     for (const lk_test::Case &c : lk_test::cases()) {
         std::vector<uint8_t> bytes = golden(c);
-        for (size_t i = kPageFileHeaderBytes; i < bytes.size(); i += lk_test::full_grid() ? 1 : 41) {
+        for (size_t i = kPageFileHeaderBytes; i < bytes.size();
+             i += lk_test::full_grid() ? 1 : 41) {
             bytes[i] ^= 0x10;
             assert_int_equal(decode(bytes, bytes.size()), LK_E_CORRUPT);
             bytes[i] ^= 0x10;

@@ -1,5 +1,5 @@
-// Ranges, minima, codes and shrink maps against statements in double precision or integers. With FP16
-// inputs and 24-bit factors every product and difference below is exact in a double, so one
+// Ranges, minima, codes and shrink maps against statements in double precision or integers. With
+// FP16 inputs and 24-bit factors every product and difference below is exact in a double, so one
 // conversion to float is the one rounding that docs/FORMAT.md names.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -29,7 +29,8 @@ uint32_t stated_code(float x, float range, float minimum, uint32_t bits) {
     const auto d = static_cast<float>(static_cast<double>(x) - static_cast<double>(minimum));
     uint32_t code = 0;
     for (uint32_t k = 1; k <= top; ++k)
-        code += d >= static_cast<float>((2.0 * k - 1) * static_cast<double>(range) * static_cast<double>(factor));
+        code += d >= static_cast<float>((2.0 * k - 1) * static_cast<double>(range) *
+                                        static_cast<double>(factor));
     return code;
 }
 
@@ -37,8 +38,9 @@ void check_code(uint16_t x, const Parameters &p, uint32_t bits) {
     const float value = half_to_float(x);
     const uint32_t code = quantize(value, p, bits);
     if (code != stated_code(value, p.range, p.minimum, bits))
-        fail_msg("%a, range %a, minimum %a, %u bits: code %u, stated %u", static_cast<double>(value),
-                 static_cast<double>(p.range), static_cast<double>(p.minimum), bits, code,
+        fail_msg("%a, range %a, minimum %a, %u bits: code %u, stated %u",
+                 static_cast<double>(value), static_cast<double>(p.range),
+                 static_cast<double>(p.minimum), bits, code,
                  stated_code(value, p.range, p.minimum, bits));
 }
 
@@ -54,7 +56,8 @@ Parameters parameters_of(float range, float minimum) {
 void check_thresholds(const Parameters &p, uint32_t bits) {
     const uint32_t top = top_code(bits);
     for (uint32_t k = 1; k <= top; ++k) {
-        const double middle = static_cast<double>(p.minimum) + (2.0 * k - 1) * static_cast<double>(p.range) / (2.0 * top);
+        const double middle = static_cast<double>(p.minimum) +
+                              (2.0 * k - 1) * static_cast<double>(p.range) / (2.0 * top);
         const uint16_t near = f2h(static_cast<float>(middle));
         for (int32_t step = -2; step <= 2; ++step) {
             const auto x = static_cast<uint16_t>(near + step);
@@ -67,8 +70,11 @@ void check_thresholds(const Parameters &p, uint32_t bits) {
 void constants_of_the_document(void **) {
     const struct {
         uint32_t bits, step, half_step;
-    } rows[] = {{1, 0x3F800000, 0x3F000000}, {2, 0x3EAAAAAB, 0x3E2AAAAB}, {3, 0x3E124925, 0x3D924925},
-                {4, 0x3D888889, 0x3D088889}, {8, 0x3B808081, 0x3B008081}};
+    } rows[] = {{1, 0x3F800000, 0x3F000000},
+                {2, 0x3EAAAAAB, 0x3E2AAAAB},
+                {3, 0x3E124925, 0x3D924925},
+                {4, 0x3D888889, 0x3D088889},
+                {8, 0x3B808081, 0x3B008081}};
     for (const auto &row : rows) {
         assert_int_equal(float_to_bits(step_factor(row.bits)), row.step);
         assert_int_equal(float_to_bits(half_step_factor(row.bits)), row.half_step);
@@ -89,7 +95,8 @@ void thresholds_of_f8_ranges(void **) {
             for (uint32_t minimum = 0; minimum < 256; minimum += lk_test::full_grid() ? 1 : 5)
                 if (minimum != 0x80)
                     check_thresholds(parameters_of(f8_to_float(static_cast<uint8_t>(range)),
-                                                   f8_to_float(static_cast<uint8_t>(minimum))), bits);
+                                                   f8_to_float(static_cast<uint8_t>(minimum))),
+                                     bits);
 }
 
 // Every finite input against a few ranges: far below, inside, and far above.
@@ -101,8 +108,9 @@ void every_input(void **) {
                     check_code(static_cast<uint16_t>(h), parameters_of(range, -0.25f), bits);
 }
 
-// A value exactly between two codes: half_step_factor() is exact at 1 bit and its rounding is lost again
-// at 2, so it takes the higher one; at more bits the definition decides, mostly for the lower.
+// A value exactly between two codes: half_step_factor() is exact at 1 bit and its rounding is lost
+// again at 2, so it takes the higher one; at more bits the definition decides, mostly for the
+// lower.
 void ties_follow_the_definition(void **) {
     for (const uint32_t bits : kWidths) {
         const uint32_t top = top_code(bits);
@@ -112,8 +120,10 @@ void ties_follow_the_definition(void **) {
                 const uint16_t x = f2h(static_cast<float>(middle));
                 if (static_cast<double>(half_to_float(x)) != middle)
                     continue;
-                const uint32_t code = quantize(half_to_float(x), parameters_of(static_cast<float>(range), 0), bits);
-                assert_int_equal(code, stated_code(half_to_float(x), static_cast<float>(range), 0, bits));
+                const uint32_t code =
+                    quantize(half_to_float(x), parameters_of(static_cast<float>(range), 0), bits);
+                assert_int_equal(code,
+                                 stated_code(half_to_float(x), static_cast<float>(range), 0, bits));
                 assert_true(code == k || (code == k - 1 && bits > 2));
             }
     }
@@ -134,7 +144,8 @@ void ends_of_the_range(void **) {
         assert_int_equal(quantize(65504, p, bits), top_code(bits));
         assert_int_equal(quantize(65504, parameters_of(0, -1), bits), 0);
         assert_true(dequantize(0, p.range, p.minimum, bits) == -1);
-        assert_true(std::fabs(dequantize(top_code(bits), p.range, p.minimum, bits) - 2) <= 0x1p-22f);
+        assert_true(std::fabs(dequantize(top_code(bits), p.range, p.minimum, bits) - 2) <=
+                    0x1p-22f);
     }
 }
 
@@ -158,7 +169,8 @@ void extremes_and_signed_zero(void **) {
 void check_f16_parameters(uint16_t low, uint16_t high) {
     const Parameters p = make_parameters({low, high}, Metadata::kF16);
     assert_int_equal(p.minimum_bits, low);
-    const auto spread = static_cast<float>(static_cast<double>(half_to_float(high)) - static_cast<double>(half_to_float(low)));
+    const auto spread = static_cast<float>(static_cast<double>(half_to_float(high)) -
+                                           static_cast<double>(half_to_float(low)));
     assert_int_equal(p.range_bits, f2h(spread));
     assert_true(p.range == half_to_float(p.range_bits) && p.minimum == half_to_float(low));
 }

@@ -1,6 +1,6 @@
 // Page files from untrusted bytes: no crash; what is accepted can be unpacked whole, and is written
-// again to the same bytes. Since hashes keep random bytes out, each input is tried a second time with
-// its hashes made to fit.
+// again to the same bytes. Since hashes keep random bytes out, each input is tried a second time
+// with its hashes made to fit.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "format/codec.h"
@@ -24,7 +24,8 @@ void require(bool condition) {
 
 void seal(std::vector<uint8_t> *bytes) {
     uint8_t *header = bytes->data();
-    const uint64_t body = XXH3_64bits(header + kPageFileHeaderBytes, bytes->size() - kPageFileHeaderBytes);
+    const uint64_t body =
+        XXH3_64bits(header + kPageFileHeaderBytes, bytes->size() - kPageFileHeaderBytes);
     std::memcpy(header + 56, &body, sizeof body);
     std::memset(header + 64, 0, 8);
     const uint64_t whole = XXH3_64bits(header, kPageFileHeaderBytes);
@@ -34,8 +35,8 @@ void seal(std::vector<uint8_t> *bytes) {
 void unpack_whole(const PageFile &file) {
     const HalfShape &shape = file.shape;
     std::vector<uint16_t> values(size_t{shape.page_tokens} * shape.head_dim);
-    unpack_half(shape, file.payload, file.metadata, file.fixed_permutation, shape.page_tokens, values.data(),
-                shape.head_dim);
+    unpack_half(shape, file.payload, file.metadata, file.fixed_permutation, shape.page_tokens,
+                values.data(), shape.head_dim);
     for (const uint16_t value : values)
         require(half_is_finite(value));
 }

@@ -1,7 +1,8 @@
 """A reader of page files written from docs/FORMAT.md alone; section numbers are that document's.
 
 decode.py FILE...                   what each file holds
-decode.py --against TOOL FILE...    compare values and codes with the library's, bit for bit
+decode.py --against TOOL FILE...    compare values and codes with the library's, bit for bit,
+                                    and see that damaged copies are refused
 """
 # SPDX-License-Identifier: Apache-2.0
 import argparse
@@ -10,6 +11,8 @@ import subprocess
 import sys
 
 import numpy as np
+
+from xxh3 import xxh3_64
 
 PLANES = (16, 8, 4, 3, 2, 1)
 HEADER = struct.Struct('<4sHHBBBBHHHH6HIIQQQQ')
@@ -197,6 +200,8 @@ class Page:
         fields = HEADER.unpack_from(data)
         if fields[0] != b'LKPG' or fields[1] != 1 or fields[2] != HEADER.size:
             raise Refused('another format or version')
+        if fields[22] != xxh3_64(data[:64] + bytes(8)):
+            raise Refused('header hash')
         shape = Shape(fields[3:17])
         shape.check()
         self.flags, reserved, payload_bytes, metadata_bytes = fields[17:21]
@@ -207,6 +212,8 @@ class Page:
         body = payload_bytes + metadata_bytes + (shape.head_dim if self.flags else 0)
         if len(data) != HEADER.size + body:
             raise Refused('too short or too long')
+        if fields[21] != xxh3_64(data[HEADER.size:]):
+            raise Refused('body hash')
         return shape
 
     def read_permutation(self, data):
@@ -260,6 +267,29 @@ def compare(tool, path):
         yield f'{path}: {wrong.sum()} codes differ, first token {t} channel {c}'
 
 
+def accepts(data):
+    try:
+        Page(data)
+    except Refused:
+        return False
+    return True
+
+
+def damage(path):
+    """Faults of one file: damage that is not noticed."""
+    with open(path, 'rb') as file:
+        data = file.read()
+    for i in range(HEADER.size):
+        flipped = data[:i] + bytes([data[i] ^ 1 << i % 8]) + data[i + 1:]
+        if accepts(flipped):
+            yield f'{path}: header byte {i} may be flipped'
+    for n in (0, 3, HEADER.size - 1, HEADER.size, len(data) - 1):
+        if accepts(data[:n]):
+            yield f'{path}: may be cut to {n} bytes'
+    if accepts(data + b'\0'):
+        yield f'{path}: may be followed by a byte'
+
+
 def describe(path):
     shape = load(path).shape
     planes = ', '.join(f'{bits}: {16 * n}' for n, bits in zip(shape.strips, PLANES) if n)
@@ -278,7 +308,7 @@ def main():
         for path in args.files:
             print(describe(path))
         return 0
-    faults = [fault for path in args.files for fault in compare(args.against, path)]
+    faults = [fault for path in args.files for fault in (*compare(args.against, path), *damage(path))]
     print('\n'.join(faults + [f'{len(args.files)} files, {len(faults)} faults']))
     return bool(faults)
 
