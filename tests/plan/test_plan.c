@@ -1,0 +1,574 @@
+/* Geometry, rules, widths and validation: what is read back, and every documented error.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "plan_test.h"
+
+static lk_key_rule key_rule(uint32_t bits) {
+    lk_key_rule rule;
+    assert_int_equal(lk_key_rule_init(&rule, sizeof rule), LK_OK);
+    rule.bits = bits;
+    return rule;
+}
+
+static lk_value_rule value_rule(uint32_t bits) {
+    lk_value_rule rule;
+    assert_int_equal(lk_value_rule_init(&rule, sizeof rule), LK_OK);
+    rule.bits = bits;
+    return rule;
+}
+
+static void init_functions_set_the_documented_state(void **state) {
+    (void)state;
+    lk_key_rule rule = key_rule(7);
+    assert_int_equal(lk_key_rule_init(&rule, sizeof rule), LK_OK);
+    assert_int_equal(rule.size, sizeof rule);
+    assert_int_equal(rule.bits, 16);
+    assert_int_equal(rule.axis, LK_AXIS_CHANNEL);
+    assert_int_equal(value_rule(16).bits, 16);
+    expect_failure(lk_key_rule_init(NULL, sizeof rule), LK_E_ARGUMENT, "NULL");
+    expect_failure(lk_key_rule_init(&rule, sizeof rule - 1), LK_E_ARGUMENT, "smallest known");
+    expect_failure(lk_value_rule_init(NULL, 64), LK_E_ARGUMENT, "NULL");
+    expect_failure(lk_layer_init(NULL, 64), LK_E_ARGUMENT, "NULL");
+    expect_failure(lk_geometry_init(NULL, 64), LK_E_ARGUMENT, "NULL");
+    expect_failure(lk_plan_size_init(NULL, 128), LK_E_ARGUMENT, "NULL");
+}
+
+static void expect_bad_layer(lk_layer layer, const char *part) {
+    struct model m;
+    make_model(&m, 2, 2, 2, 64);
+    m.layers[1] = layer;
+    lk_plan *plan = (lk_plan *)&m;
+    expect_failure(lk_plan_preset("kivi2", &m.geometry, &plan), LK_E_ARGUMENT, part);
+    assert_null(plan);
+}
+
+static void bad_geometries_are_refused(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 1, 2, 2, 64);
+    const lk_layer good = m.layers[0];
+    lk_layer bad = good;
+    bad.n_kv_heads = 0;
+    expect_bad_layer(bad, "geometry.layers[1].n_kv_heads is 0");
+    bad.n_kv_heads = 1025;
+    expect_bad_layer(bad, "n_kv_heads is 1025");
+    bad = good;
+    bad.n_query_heads = 5;
+    expect_bad_layer(bad, "n_query_heads is 5");
+    bad.n_query_heads = 34;
+    expect_bad_layer(bad, "n_query_heads is 34");
+    bad.n_query_heads = 0;
+    expect_bad_layer(bad, "n_query_heads is 0");
+    const uint32_t dims[] = {0, 16, 31, 40, 272, UINT32_MAX};
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; ++i) {
+        bad = good;
+        bad.head_dim = dims[i];
+        expect_bad_layer(bad, "head_dim is");
+    }
+    bad = good;
+    bad.window_sink_tokens = 4;
+    expect_bad_layer(bad, "window_sink_tokens is 4");
+    const float reals[] = {-1.0f, INFINITY, NAN};
+    for (size_t i = 0; i < 3; ++i) {
+        bad = good;
+        bad.scale = reals[i];
+        expect_bad_layer(bad, "scale is");
+        bad = good;
+        bad.soft_cap = reals[i];
+        expect_bad_layer(bad, "soft_cap is");
+    }
+    bad = good;
+    bad.size = sizeof bad - 8;
+    expect_bad_layer(bad, "layers[1].size");
+}
+
+static void bad_preset_calls_are_refused(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 1, 2, 2, 64);
+    lk_plan *plan = (lk_plan *)&m;
+    expect_failure(lk_plan_preset("kitten", &m.geometry, &plan), LK_E_NOT_FOUND, "\"kitten\"");
+    assert_null(plan);
+    expect_failure(lk_plan_preset(NULL, &m.geometry, &plan), LK_E_ARGUMENT, "name is NULL");
+    expect_failure(lk_plan_preset("fp16", NULL, &plan), LK_E_ARGUMENT, "geometry is NULL");
+    expect_failure(lk_plan_preset("fp16", &m.geometry, NULL), LK_E_ARGUMENT, "out is NULL");
+    m.geometry.n_layers = 0;
+    expect_failure(lk_plan_preset("fp16", &m.geometry, &plan), LK_E_ARGUMENT, "n_layers is 0");
+    m.geometry.n_layers = 1025;
+    expect_failure(lk_plan_preset("fp16", &m.geometry, &plan), LK_E_ARGUMENT, "n_layers is 1025");
+    m.geometry.n_layers = 1;
+    m.geometry.layers = NULL;
+    expect_failure(lk_plan_preset("fp16", &m.geometry, &plan), LK_E_ARGUMENT, "layers is NULL");
+    m.geometry.size = 4;
+    expect_failure(lk_plan_preset("fp16", &m.geometry, &plan), LK_E_ARGUMENT, "geometry.size is 4");
+    assert_null(plan);
+}
+
+static void a_longer_layer_is_read_at_its_stride(void **state) {
+    (void)state;
+    struct {
+        lk_layer layer;
+        uint64_t later[2];
+    } longer[3];
+    memset(longer, 0, sizeof longer);
+    struct model m;
+    make_model(&m, 3, 2, 2, 64);
+    for (uint32_t l = 0; l < 3; ++l) {
+        longer[l].layer = m.layers[l];
+        longer[l].layer.size = sizeof longer[l];
+        longer[l].layer.head_dim = 32 * (l + 1);
+        m.layers[l].head_dim = 32 * (l + 1);
+    }
+    lk_geometry geometry = m.geometry;
+    geometry.layers = &longer[0].layer;
+    lk_plan *plan = NULL;
+    assert_int_equal(lk_plan_preset("kivi2", &geometry, &plan), LK_OK);
+    assert_int_equal(lk_plan_validate(plan, &m.geometry), LK_OK);
+    lk_plan_destroy(&plan);
+    longer[2].later[1] = 1;
+    expect_failure(lk_plan_preset("kivi2", &geometry, &plan), LK_E_UNSUPPORTED, "layers[2].size");
+}
+
+static void rules_are_read_back(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 3, 4, 2, 64);
+    lk_plan *plan = make_plan("fp16", &m);
+    uint8_t classes[64];
+    memset(classes, 2, sizeof classes);
+    classes[5] = 3;
+    classes[9] = 1;
+    lk_key_rule rule = key_rule(2);
+    rule.channel_bits = classes;
+    assert_int_equal(lk_plan_set_key(plan, 1, 2, &rule), LK_OK);
+    classes[5] = 2; /* copied */
+    lk_key_rule boost = key_rule(2);
+    boost.boost_channels = 10;
+    boost.boost_bits = 8;
+    boost.boost_score = LK_SCORE_QUERY_RANGE;
+    boost.group = 32;
+    assert_int_equal(lk_plan_set_key(plan, 2, LK_ALL, &boost), LK_OK);
+    lk_value_rule value = value_rule(4);
+    value.group = 48;
+    assert_int_equal(lk_plan_set_value(plan, LK_ALL, 3, &value), LK_OK);
+
+    lk_key_rule got = key_rule(16);
+    assert_int_equal(lk_plan_get_key(plan, 1, 2, &got), LK_OK);
+    assert_non_null(got.channel_bits);
+    assert_int_equal(got.channel_bits[5], 3);
+    assert_int_equal(got.channel_bits[9], 1);
+    /* The plan's own bytes may be given back to it. */
+    assert_int_equal(lk_plan_set_key(plan, LK_ALL, LK_ALL, &got), LK_OK);
+    assert_int_equal(lk_plan_get_key(plan, 0, 0, &got), LK_OK);
+    assert_int_equal(got.channel_bits[5], 3);
+    assert_int_equal(lk_plan_set_key(plan, 2, LK_ALL, &boost), LK_OK);
+    assert_int_equal(lk_plan_get_key(plan, 2, 3, &got), LK_OK);
+    assert_null(got.channel_bits);
+    assert_int_equal(got.boost_channels, 10);
+    assert_int_equal(got.boost_bits, 8);
+    assert_int_equal(got.boost_score, LK_SCORE_QUERY_RANGE);
+    assert_int_equal(got.group, 32);
+    lk_value_rule got_value = value_rule(16);
+    assert_int_equal(lk_plan_get_value(plan, 0, 3, &got_value), LK_OK);
+    assert_int_equal(got_value.bits, 4);
+    assert_int_equal(got_value.group, 48);
+    assert_int_equal(lk_plan_get_value(plan, 0, 2, &got_value), LK_OK);
+    assert_int_equal(got_value.bits, 16);
+    assert_int_equal(lk_plan_validate(plan, &m.geometry), LK_OK);
+
+    lk_plan *copy = NULL;
+    assert_int_equal(lk_plan_copy(plan, &copy), LK_OK);
+    char *a = write_json(plan);
+    char *b = write_json(copy);
+    assert_string_equal(a, b);
+    free(a);
+    free(b);
+    lk_plan_destroy(&plan);
+    assert_null(plan);
+    lk_plan_destroy(&plan);
+    lk_plan_destroy(NULL);
+    lk_plan_destroy(&copy);
+}
+
+static void pages_names_and_windows_are_checked(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 1, 1, 1, 64);
+    lk_plan *plan = make_plan("kitty", &m);
+    uint32_t page = 0, run = 0, sinks = 0, window = 0;
+    assert_int_equal(lk_plan_set_pages(plan, 64, 8), LK_OK);
+    assert_int_equal(lk_plan_get_pages(plan, &page, &run, &sinks, &window), LK_OK);
+    assert_int_equal(page, 64);
+    assert_int_equal(run, 8);
+    assert_int_equal(sinks, 32);
+    assert_int_equal(window, 128);
+    assert_int_equal(lk_plan_set_pages(plan, 32, 0), LK_OK);
+    assert_int_equal(lk_plan_get_pages(plan, NULL, &run, NULL, NULL), LK_OK);
+    assert_int_equal(run, 32);
+    expect_failure(lk_plan_set_pages(plan, 96, 0), LK_E_ARGUMENT, "page_tokens is 96");
+    expect_failure(lk_plan_set_pages(plan, 64, 4), LK_E_ARGUMENT, "run_tokens is 4");
+    expect_failure(lk_plan_set_pages(plan, 64, 24), LK_E_ARGUMENT, "run_tokens is 24");
+    expect_failure(lk_plan_set_pages(plan, 64, 128), LK_E_ARGUMENT, "run_tokens is 128");
+    expect_failure(lk_plan_set_recent(plan, 8, 0), LK_E_ARGUMENT, "sink_tokens is 8");
+    expect_failure(lk_plan_set_recent(plan, 1040, 0), LK_E_ARGUMENT, "sink_tokens is 1040");
+    expect_failure(lk_plan_set_recent(plan, 0, 65537), LK_E_ARGUMENT, "window_tokens is 65537");
+    assert_int_equal(lk_plan_set_recent(plan, 1024, 65536), LK_OK);
+    assert_int_equal(lk_plan_get_pages(plan, &page, &run, &sinks, &window), LK_OK);
+    assert_int_equal(page, 32);
+    assert_int_equal(sinks, 1024);
+    assert_int_equal(window, 65536);
+
+    char longest[65];
+    memset(longest, 'n', sizeof longest);
+    longest[64] = 0;
+    expect_failure(lk_plan_set_name(plan, longest), LK_E_ARGUMENT, "64 bytes");
+    expect_failure(lk_plan_set_name(plan, ""), LK_E_ARGUMENT, "0 bytes");
+    expect_failure(lk_plan_set_name(plan, "a\nb"), LK_E_ARGUMENT, "0x0a at byte 1");
+    const char *broken[] = {"\xff",
+                            "a\xc3",
+                            "\xc0\x80",
+                            "\xed\xa0\x80",
+                            "\xf4\x90\x80\x80",
+                            "\xe0\x80\x80",
+                            "\xf0\x80\x80\x80",
+                            "\x80"};
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; ++i)
+        expect_failure(lk_plan_set_name(plan, broken[i]), LK_E_ARGUMENT, "must be UTF-8");
+    assert_string_equal(lk_plan_name(plan), "kitty");
+    longest[63] = 0;
+    assert_int_equal(lk_plan_set_name(plan, longest), LK_OK);
+    assert_string_equal(lk_plan_name(plan), longest);
+    assert_int_equal(lk_plan_set_name(plan, "K\xc3\xa4tzchen \xf0\x9f\x90\xb1 \"\\"), LK_OK);
+    assert_null(lk_plan_name(NULL));
+    lk_plan_destroy(&plan);
+}
+
+static void expect_bad_key(lk_plan *plan, lk_key_rule rule, const char *part) {
+    expect_failure(lk_plan_set_key(plan, 0, 0, &rule), LK_E_ARGUMENT, part);
+}
+
+static void bad_rules_are_refused(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 2, 2, 1, 64);
+    lk_plan *plan = make_plan("kitty", &m);
+    char *before = write_json(plan);
+    expect_bad_key(plan, key_rule(5), "rule.bits is 5, must be one of 1, 2, 3, 4, 8, 16");
+    expect_bad_key(plan, key_rule(258), "rule.bits is 258");
+    lk_key_rule rule = key_rule(2);
+    rule.axis = 3;
+    expect_bad_key(plan, rule, "rule.axis is 3");
+    const uint32_t groups[] = {8, 24, 48, 256, 65552};
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; ++i) {
+        rule = key_rule(2);
+        rule.group = groups[i];
+        expect_bad_key(plan, rule, "rule.group is");
+    }
+    rule.axis = LK_AXIS_TOKEN;
+    rule.group = 40;
+    expect_bad_key(plan, rule, "rule.group is 40");
+    rule = key_rule(2);
+    rule.boost_bits = 4;
+    expect_bad_key(plan, rule, "rule.boost_bits is 4");
+    rule.boost_bits = 0;
+    rule.boost_score = 1;
+    expect_bad_key(plan, rule, "rule.boost_score is 1");
+    rule.boost_channels = 16;
+    expect_bad_key(plan, rule, "rule.boost_bits is 0");
+    rule.boost_bits = 2;
+    expect_bad_key(plan, rule, "must be above the 2 bits");
+    rule.boost_bits = 4;
+    rule.boost_score = 3;
+    expect_bad_key(plan, rule, "rule.boost_score is 3");
+    rule.boost_score = 1;
+    rule.boost_channels = 65552;
+    expect_bad_key(plan, rule, "rule.boost_channels is 65552");
+    rule.boost_channels = 16;
+    uint8_t classes[64];
+    memset(classes, 2, sizeof classes);
+    rule.channel_bits = classes;
+    expect_bad_key(plan, rule, "rule.boost_channels is 16");
+    rule = key_rule(2);
+    rule.channel_bits = classes;
+    classes[63] = 6;
+    expect_bad_key(plan, rule, "rule.channel_bits[63] is 6");
+    rule.size = 8;
+    expect_bad_key(plan, rule, "rule.size is 8");
+    expect_failure(lk_plan_set_key(plan, 0, 0, NULL), LK_E_ARGUMENT, "rule is NULL");
+
+    lk_value_rule value = value_rule(6);
+    expect_failure(lk_plan_set_value(plan, 0, 0, &value), LK_E_ARGUMENT, "rule.bits is 6");
+    value = value_rule(2);
+    value.group = 8;
+    expect_failure(lk_plan_set_value(plan, 0, 0, &value), LK_E_ARGUMENT, "rule.group is 8");
+    expect_failure(lk_plan_set_value(plan, 0, 0, NULL), LK_E_ARGUMENT, "rule is NULL");
+    expect_failure(lk_plan_set_metadata(plan, 0, 3), LK_E_ARGUMENT, "metadata is 3");
+    char *after = write_json(plan);
+    assert_string_equal(before, after);
+    free(before);
+    free(after);
+    lk_plan_destroy(&plan);
+}
+
+static void absent_places_are_not_found(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 2, 2, 1, 64);
+    m.layers[1].n_kv_heads = m.layers[1].n_query_heads = 4;
+    lk_plan *plan = make_plan("kitty", &m);
+    lk_key_rule key = key_rule(2);
+    lk_value_rule value = value_rule(2);
+    const uint8_t rungs[] = {4};
+    uint32_t bits, boost;
+    expect_failure(lk_plan_set_key(plan, 2, 0, &key), LK_E_NOT_FOUND, "layer is 2");
+    expect_failure(lk_plan_set_key(plan, 0, 2, &key), LK_E_NOT_FOUND, "kv_head is 2");
+    expect_failure(lk_plan_set_key(plan, LK_ALL, 3, &key), LK_E_NOT_FOUND, "layer 0 has 2");
+    expect_failure(lk_plan_set_value(plan, 2, 0, &value), LK_E_NOT_FOUND, "layer is 2");
+    expect_failure(lk_plan_set_value(plan, 1, 4, &value), LK_E_NOT_FOUND, "kv_head is 4");
+    expect_failure(lk_plan_set_metadata(plan, 2, LK_METADATA_F8), LK_E_NOT_FOUND, "layer is 2");
+    expect_failure(lk_plan_set_ladder(plan, 2, rungs, 1, 4), LK_E_NOT_FOUND, "layer is 2");
+    expect_failure(lk_plan_get_key(plan, LK_ALL, 0, &key), LK_E_NOT_FOUND, "layer is");
+    expect_failure(lk_plan_get_value(plan, 0, LK_ALL, &value), LK_E_NOT_FOUND, "kv_head is");
+    expect_failure(lk_plan_width(plan, 0, 0, 0, 64, &bits, &boost), LK_E_NOT_FOUND,
+                   "channel is 64");
+    expect_failure(lk_plan_width(plan, 0, 2, 0, 0, &bits, &boost), LK_E_NOT_FOUND, "kv_head is 2");
+    expect_failure(lk_plan_width(plan, 0, 0, 2, 0, &bits, &boost), LK_E_ARGUMENT, "is_value is 2");
+    lk_plan_destroy(&plan);
+}
+
+static void null_plans_are_refused(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 1, 1, 1, 64);
+    lk_plan *plan = make_plan("kitty", &m);
+    lk_key_rule key = key_rule(2);
+    lk_value_rule value = value_rule(2);
+    lk_plan_size size;
+    uint32_t n = 0;
+    assert_int_equal(lk_plan_size_init(&size, sizeof size), LK_OK);
+    expect_failure(lk_plan_copy(NULL, &plan), LK_E_ARGUMENT, "plan is NULL");
+    assert_null(plan);
+    plan = make_plan("kitty", &m);
+    expect_failure(lk_plan_copy(plan, NULL), LK_E_ARGUMENT, "out is NULL");
+    expect_failure(lk_plan_set_name(NULL, "a"), LK_E_ARGUMENT, "plan is NULL");
+    expect_failure(lk_plan_set_name(plan, NULL), LK_E_ARGUMENT, "name is NULL");
+    expect_failure(lk_plan_set_key(NULL, 0, 0, &key), LK_E_ARGUMENT, "plan is NULL");
+    expect_failure(lk_plan_set_value(NULL, 0, 0, &value), LK_E_ARGUMENT, "plan is NULL");
+    expect_failure(lk_plan_set_metadata(NULL, 0, 1), LK_E_ARGUMENT, "plan is NULL");
+    expect_failure(lk_plan_set_pages(NULL, 32, 0), LK_E_ARGUMENT, "plan is NULL");
+    expect_failure(lk_plan_set_recent(NULL, 0, 0), LK_E_ARGUMENT, "plan is NULL");
+    expect_failure(lk_plan_set_ladder(NULL, 0, NULL, 0, 0), LK_E_ARGUMENT, "plan is NULL");
+    expect_failure(lk_plan_set_ladder(plan, 0, NULL, 1, 4), LK_E_ARGUMENT, "rungs is NULL");
+    expect_failure(lk_plan_get_key(NULL, 0, 0, &key), LK_E_ARGUMENT, "plan is NULL");
+    expect_failure(lk_plan_get_key(plan, 0, 0, NULL), LK_E_ARGUMENT, "rule is NULL");
+    expect_failure(lk_plan_get_value(NULL, 0, 0, &value), LK_E_ARGUMENT, "plan is NULL");
+    expect_failure(lk_plan_get_value(plan, 0, 0, NULL), LK_E_ARGUMENT, "rule is NULL");
+    expect_failure(lk_plan_get_pages(NULL, &n, &n, &n, &n), LK_E_ARGUMENT, "plan is NULL");
+    expect_failure(lk_plan_width(NULL, 0, 0, 0, 0, &n, &n), LK_E_ARGUMENT, "plan is NULL");
+    expect_failure(lk_plan_width(plan, 0, 0, 0, 0, NULL, &n), LK_E_ARGUMENT, "bits is NULL");
+    expect_failure(lk_plan_width(plan, 0, 0, 0, 0, &n, NULL), LK_E_ARGUMENT, "boost_bits is NULL");
+    expect_failure(lk_plan_validate(NULL, NULL), LK_E_ARGUMENT, "plan is NULL");
+    expect_failure(lk_plan_bytes(NULL, 1, 1, 1, &size), LK_E_ARGUMENT, "plan is NULL");
+    expect_failure(lk_plan_bytes(plan, 1, 1, 1, NULL), LK_E_ARGUMENT, "out is NULL");
+    expect_failure(lk_plan_bytes(plan, 0, 1, 1, &size), LK_E_ARGUMENT, "n_tokens is 0");
+    expect_failure(lk_plan_bytes(plan, 1, 0, 1, &size), LK_E_ARGUMENT, "n_sequences is 0");
+    expect_failure(lk_plan_bytes(plan, 1, 1, 0, &size), LK_E_ARGUMENT, "step_tokens is 0");
+    size.size = 16;
+    expect_failure(lk_plan_bytes(plan, 1, 1, 1, &size), LK_E_ARGUMENT, "out.size is 16");
+    lk_plan_destroy(&plan);
+}
+
+static void expect_width(const lk_plan *plan, uint32_t is_value, uint32_t channel, uint32_t bits,
+                         uint32_t boost_bits) {
+    uint32_t got = 0, got_boost = 0;
+    assert_int_equal(lk_plan_width(plan, 0, 0, is_value, channel, &got, &got_boost), LK_OK);
+    assert_int_equal(got, bits);
+    assert_int_equal(got_boost, boost_bits);
+}
+
+static void widths_follow_rung_and_class(void **state) {
+    (void)state;
+    const uint8_t rungs[] = {16, 8, 4, 2};
+    const uint8_t widths[] = {1, 2, 3, 4, 8, 16};
+    const uint8_t expected[4][6] = {
+        {16, 16, 16, 16, 16, 16}, {1, 2, 3, 4, 8, 8}, {1, 2, 3, 4, 4, 4}, {1, 2, 3, 2, 2, 2}};
+    struct model m;
+    make_model(&m, 1, 1, 1, 96);
+    lk_plan *plan = make_plan("fp16", &m);
+    uint8_t classes[96];
+    for (uint32_t c = 0; c < 96; ++c)
+        classes[c] = widths[c / 16];
+    lk_key_rule rule = key_rule(2);
+    rule.channel_bits = classes;
+    assert_int_equal(lk_plan_set_key(plan, 0, 0, &rule), LK_OK);
+    for (uint32_t c = 0; c < 96; ++c)
+        expect_width(plan, 0, c, classes[c], classes[c]);
+    for (uint32_t r = 0; r < 4; ++r) {
+        assert_int_equal(lk_plan_set_ladder(plan, 0, rungs, 4, rungs[r]), LK_OK);
+        for (uint32_t c = 0; c < 96; ++c)
+            expect_width(plan, 0, c, expected[r][c / 16], expected[r][c / 16]);
+        expect_width(plan, 1, 0, rungs[r], rungs[r]);
+    }
+    rule = key_rule(2);
+    rule.boost_channels = 16;
+    rule.boost_bits = 8;
+    rule.boost_score = LK_SCORE_KEY;
+    const uint32_t boosted[] = {16, 8, 4, 2};
+    const uint32_t ordinary[] = {16, 2, 2, 2};
+    assert_int_equal(lk_plan_set_key(plan, 0, 0, &rule), LK_OK);
+    for (uint32_t r = 0; r < 4; ++r) {
+        assert_int_equal(lk_plan_set_ladder(plan, 0, rungs, 4, rungs[r]), LK_OK);
+        expect_width(plan, 0, 7, ordinary[r], boosted[r]);
+    }
+    rule.bits = 3;
+    rule.boost_bits = 4;
+    assert_int_equal(lk_plan_set_key(plan, 0, 0, &rule), LK_OK);
+    expect_width(plan, 0, 7, 3, 3);
+    lk_plan_destroy(&plan);
+}
+
+static void ladders_are_checked(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 1, 1, 1, 64);
+    lk_plan *plan = make_plan("kivi2", &m);
+    const uint8_t rising[] = {4, 8};
+    const uint8_t twice[] = {8, 8};
+    const uint8_t three[] = {8, 3};
+    const uint8_t five[] = {16, 8, 4, 2, 2};
+    const uint8_t good[] = {8, 4};
+    expect_failure(lk_plan_set_ladder(plan, 0, rising, 2, 4), LK_E_ARGUMENT, "rungs[1] is 8");
+    expect_failure(lk_plan_set_ladder(plan, 0, twice, 2, 8), LK_E_ARGUMENT, "rungs[1] is 8");
+    expect_failure(lk_plan_set_ladder(plan, 0, three, 2, 8), LK_E_ARGUMENT, "rungs[1] is 3");
+    expect_failure(lk_plan_set_ladder(plan, 0, five, 5, 8), LK_E_ARGUMENT, "n_rungs is 5");
+    expect_failure(lk_plan_set_ladder(plan, 0, good, 2, 16), LK_E_ARGUMENT, "rung is 16");
+    expect_failure(lk_plan_set_ladder(plan, 0, NULL, 0, 4), LK_E_ARGUMENT, "rung is 4");
+    assert_int_equal(lk_plan_set_ladder(plan, LK_ALL, good, 2, 8), LK_OK);
+    assert_int_equal(lk_plan_set_ladder(plan, LK_ALL, NULL, 0, 0), LK_OK);
+    lk_plan_destroy(&plan);
+}
+
+static void expect_invalid(lk_plan *plan, const char *part) {
+    expect_failure(lk_plan_validate(plan, NULL), LK_E_ARGUMENT, part);
+    lk_plan_size size;
+    assert_int_equal(lk_plan_size_init(&size, sizeof size), LK_OK);
+    assert_int_equal(lk_plan_bytes(plan, 1000, 1, 1, &size), LK_E_ARGUMENT);
+}
+
+static void set_classes(lk_plan *plan, uint32_t n1, uint32_t n3, uint32_t n4) {
+    uint8_t classes[64];
+    for (uint32_t c = 0; c < 64; ++c)
+        classes[c] = (uint8_t)(c < n1 ? 1 : c < n1 + n3 ? 3 : c < n1 + n3 + n4 ? 4 : 2);
+    lk_key_rule rule = key_rule(2);
+    rule.channel_bits = classes;
+    assert_int_equal(lk_plan_set_key(plan, 1, 1, &rule), LK_OK);
+}
+
+static void wholes_without_a_meaning_are_invalid(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 3, 2, 1, 64);
+    lk_plan *plan = make_plan("kivi2", &m);
+    assert_int_equal(lk_plan_validate(plan, &m.geometry), LK_OK);
+    set_classes(plan, 5, 5, 0);
+    assert_int_equal(lk_plan_validate(plan, NULL), LK_OK);
+    set_classes(plan, 5, 4, 0);
+    expect_invalid(plan, "/layers/1/heads/1/key/classes puts 4 channels at 3 bits");
+    expect_invalid(plan, "(layer 1, KV head 1)");
+    set_classes(plan, 5, 5, 4);
+    expect_invalid(plan, "puts 4 channels at 4 bits");
+    const uint8_t rungs[] = {16, 2};
+    assert_int_equal(lk_plan_set_ladder(plan, 1, rungs, 2, 16), LK_OK);
+    assert_int_equal(lk_plan_validate(plan, NULL), LK_OK); /* at 2 bits they join the others */
+    assert_int_equal(lk_plan_set_ladder(plan, 1, NULL, 0, 0), LK_OK);
+    set_classes(plan, 16, 0, 0);
+    assert_int_equal(lk_plan_validate(plan, NULL), LK_OK);
+    assert_int_equal(lk_plan_set_pages(plan, 32, 0), LK_OK);
+    expect_invalid(plan, "pages of 32 tokens");
+    set_classes(plan, 5, 5, 0);
+    assert_int_equal(lk_plan_validate(plan, NULL), LK_OK); /* shared slots are 2-bit slots */
+
+    lk_key_rule rule = key_rule(3);
+    assert_int_equal(lk_plan_set_key(plan, 2, 0, &rule), LK_OK);
+    expect_invalid(plan, "/layers/2/heads/0/key/bits is 3");
+    rule = key_rule(2);
+    rule.group = 64;
+    assert_int_equal(lk_plan_set_key(plan, 2, 0, &rule), LK_OK);
+    expect_invalid(plan, "/layers/2/heads/0/key/group is 64, must be at most page_tokens 32");
+    rule.axis = LK_AXIS_TOKEN;
+    rule.group = 80;
+    assert_int_equal(lk_plan_set_key(plan, 2, 0, &rule), LK_OK);
+    expect_invalid(plan, "key/group is 80, must be at most head_dim 64");
+    rule = key_rule(2);
+    rule.boost_channels = 49;
+    rule.boost_bits = 4;
+    rule.boost_score = LK_SCORE_KEY;
+    assert_int_equal(lk_plan_set_key(plan, 2, 0, &rule), LK_OK);
+    expect_invalid(plan, "key/boost/channels is 49");
+    rule.boost_channels = 48;
+    assert_int_equal(lk_plan_set_key(plan, 2, 0, &rule), LK_OK);
+    assert_int_equal(lk_plan_validate(plan, NULL), LK_OK);
+    lk_value_rule value = value_rule(1);
+    assert_int_equal(lk_plan_set_value(plan, 0, 1, &value), LK_OK);
+    expect_invalid(plan, "/layers/0/heads/1/value/bits is 1");
+    value = value_rule(4);
+    value.group = 80;
+    assert_int_equal(lk_plan_set_value(plan, 0, 1, &value), LK_OK);
+    expect_invalid(plan, "/layers/0/heads/1/value/group is 80");
+    lk_plan_destroy(&plan);
+}
+
+static void other_geometries_do_not_match(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 3, 2, 1, 64);
+    m.layers[1].window_tokens = 512;
+    m.layers[1].window_sink_tokens = 4;
+    m.layers[2].scale = 0.125f;
+    m.layers[2].soft_cap = 50.0f;
+    lk_plan *plan = make_plan("kitty", &m);
+    const float logits[2] = {0, 0};
+    m.layers[0].sink_logits = logits; /* no part of the plan */
+    m.layers[0].scale = -0.0f;
+    assert_int_equal(lk_plan_validate(plan, &m.geometry), LK_OK);
+    struct model n = m;
+    n.geometry.layers = n.layers;
+    n.geometry.n_layers = 2;
+    expect_failure(lk_plan_validate(plan, &n.geometry), LK_E_MISMATCH, "n_layers is 2");
+    n.geometry.n_layers = 3;
+    n.layers[1].window_tokens = 511;
+    expect_failure(lk_plan_validate(plan, &n.geometry), LK_E_MISMATCH,
+                   "layers[1].window_tokens is 511");
+    n.layers[1].window_tokens = 512;
+    n.layers[2].soft_cap = 30;
+    expect_failure(lk_plan_validate(plan, &n.geometry), LK_E_MISMATCH, "layers[2].soft_cap is 30");
+    n.layers[2].head_dim = 80;
+    expect_failure(lk_plan_validate(plan, &n.geometry), LK_E_MISMATCH, "layers[2].head_dim is 80");
+    n.layers[0].n_query_heads = 4;
+    expect_failure(lk_plan_validate(plan, &n.geometry), LK_E_MISMATCH,
+                   "layers[0].n_query_heads is 4, the plan is made for 2");
+    n.layers[0].n_kv_heads = 0;
+    expect_failure(lk_plan_validate(plan, &n.geometry), LK_E_ARGUMENT, "n_kv_heads is 0");
+    lk_plan_destroy(&plan);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(init_functions_set_the_documented_state),
+        cmocka_unit_test(bad_geometries_are_refused),
+        cmocka_unit_test(bad_preset_calls_are_refused),
+        cmocka_unit_test(a_longer_layer_is_read_at_its_stride),
+        cmocka_unit_test(rules_are_read_back),
+        cmocka_unit_test(pages_names_and_windows_are_checked),
+        cmocka_unit_test(bad_rules_are_refused),
+        cmocka_unit_test(absent_places_are_not_found),
+        cmocka_unit_test(null_plans_are_refused),
+        cmocka_unit_test(widths_follow_rung_and_class),
+        cmocka_unit_test(ladders_are_checked),
+        cmocka_unit_test(wholes_without_a_meaning_are_invalid),
+        cmocka_unit_test(other_geometries_do_not_match),
+    };
+    return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
+}
