@@ -16,8 +16,8 @@ namespace lk {
 namespace {
 
 struct Range {
-    uint32_t begin;
-    uint32_t end;
+    uint32_t begin = 0;
+    uint32_t end = 0;
 };
 
 lk_status find_layers(const Plan &plan, uint32_t layer, Range *out) {
