@@ -1,2 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backend/backend.h"
+#define LK_SIMD_WIDTH 8
+#define LK_SIMD_TILE_VECTORS 2
+
+#include "backend/cpu/decode_tmpl.h"
+#include "backend/cpu/tile_tmpl.h"
+
+namespace lk {
+namespace cpu {
+
+const Kernels kAvx2Kernels = {"avx2", attend_tile, attend_decode};
+
+}  // namespace cpu
+}  // namespace lk

@@ -1,2 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backend/backend.h"
+#define LK_SIMD_WIDTH 16
+#define LK_SIMD_TILE_VECTORS 4
+
+#include "backend/cpu/decode_tmpl.h"
+#include "backend/cpu/tile_tmpl.h"
+
+namespace lk {
+namespace cpu {
+
+const Kernels kAvx512Kernels = {"avx512", attend_tile, attend_decode};
+
+}  // namespace cpu
+}  // namespace lk

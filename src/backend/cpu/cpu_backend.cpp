@@ -5,6 +5,8 @@
 
 #include <cstdio>
 
+#include "backend/cpu/attend.h"
+#include "backend/cpu/init.h"
 #include "backend/cpu/pack.h"
 #include "backend/cpu/reference.h"
 #include "base/status.h"
@@ -57,7 +59,8 @@ uint64_t memory_line(const char *key) {
 class CpuBackend final : public Backend {
   public:
     CpuBackend(const Allocator &allocator, uint32_t cpu_mask)
-        : allocator_(allocator), cpu_mask_(cpu_mask), pool_(allocator_), page_values_(allocator_) {}
+        : allocator_(allocator), cpu_mask_(cpu_mask), kernels_(choose_kernels(cpu_mask)), pool_(allocator_),
+          page_values_(allocator_), attend_scratch_(allocator_) {}
     ~CpuBackend() override { pthread_mutex_destroy(&mutex_); }
 
     lk_status open(uint32_t n_threads) {
@@ -145,7 +148,8 @@ class CpuBackend final : public Backend {
     }
     lk_status attend(const AttendArgs &args) override {
         const Lock lock(&mutex_);
-        return reference_attend(args, &pool_, allocator_);
+        return kernels_ ? fast_attend(*kernels_, args, &pool_, &attend_scratch_)
+                        : reference_attend(args, &pool_, allocator_);
     }
 
   private:
@@ -165,15 +169,16 @@ class CpuBackend final : public Backend {
 
     const Allocator allocator_;
     const uint32_t cpu_mask_;
+    const Kernels *kernels_;  // null: the reference
     pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // the pool and the scratch serve one call
     ThreadPool pool_;
     Array<uint16_t> page_values_;  // [threads][kPageValues]
+    AttendScratch attend_scratch_;
 };
 
 }  // namespace
 
 void describe_cpu(uint32_t cpu_mask, lk_device_info *info) {
-    (void)cpu_mask;
     info->backend = LK_BACKEND_CPU;
     info->index = 0;
     info->n_threads = hardware_threads();
@@ -181,7 +186,7 @@ void describe_cpu(uint32_t cpu_mask, lk_device_info *info) {
     info->free_bytes = memory_line("MemAvailable");
     if (!find_line("/proc/cpuinfo", "model name", info->name, sizeof info->name))
         std::snprintf(info->name, sizeof info->name, "CPU");
-    std::snprintf(info->features, sizeof info->features, "reference");
+    std::snprintf(info->features, sizeof info->features, "%s", describe_kernels(cpu_mask));
 }
 
 lk_status open_cpu(const lk_context_desc &desc, const Allocator &allocator, Backend **out) {

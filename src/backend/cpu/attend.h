@@ -1,0 +1,42 @@
+// The fast path: an attend call cut into units, run by the kernels of an instruction set.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_CPU_ATTEND_H
+#define LK_BACKEND_CPU_ATTEND_H
+
+#include "backend/backend.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/threads.h"
+
+namespace lk {
+namespace cpu {
+
+// Which rows of queries and keys a unit has.
+struct UnitPlan {
+    uint32_t sequence;
+    uint32_t kv_head;
+    uint32_t first_query;
+    uint32_t n_queries;
+    uint32_t first_row;  // of the sequence's rows; n_rows stands for the staged tokens
+    uint32_t end_row;
+    uint32_t n_splits;   // units with the same queries follow each other
+    uint32_t split;
+    uint64_t partial;    // floats into partials: output, top, sum
+};
+
+// Memory that calls reuse; it grows with the shapes.
+struct AttendScratch {
+    explicit AttendScratch(const Allocator &allocator)
+        : units(allocator), threads(allocator), partials(allocator) {}
+    Array<UnitPlan> units;
+    Array<float> threads;   // [threads][a thread's floats]
+    Array<float> partials;  // [units][...] of units that share their rows
+};
+
+// LK_OK or LK_E_NOMEM. The units, and so every bit of the result, depend on shapes alone.
+lk_status fast_attend(const Kernels &kernels, const AttendArgs &args, ThreadPool *pool, AttendScratch *scratch);
+
+}  // namespace cpu
+}  // namespace lk
+
+#endif

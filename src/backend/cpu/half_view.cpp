@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cpu/half_view.h"
+
+#include <cstring>
+
+namespace lk {
+namespace cpu {
+
+namespace {
+
+static_assert(sizeof(HalfShape) == 24, "shapes are compared as bytes, so they have no padding");
+
+HalfKind half_kind(const HalfShape &shape) {
+    if (shape.is_raw())
+        return HalfKind::kRaw;
+    const bool plain = !shape.n_shared && !shape.strips[kPlane16] && !shape.strips[kPlane3] && !shape.strips[kPlane1];
+    const bool keys = shape.side == Side::kKey && shape.axis == Axis::kChannel && shape.group == shape.page_tokens;
+    const bool values = shape.side == Side::kValue && shape.axis == Axis::kToken;
+    return plain && (keys || values) ? HalfKind::kPacked : HalfKind::kOther;
+}
+
+uint32_t first_shared_slot(const HalfShape &shape) {
+    uint32_t strips = 0;
+    for (uint32_t p = 0; p < kPlane2; ++p)
+        strips += shape.strips[p];
+    return strips * LK_STRIP_CHANNELS;
+}
+
+HalfView make_view(const HalfShape &shape) {
+    HalfView view = {};
+    view.kind = half_kind(shape);
+    view.is_value = shape.side == Side::kValue;
+    view.is_per_token = shape.axis == Axis::kToken;
+    view.is_f8 = shape.metadata == Metadata::kF8;
+    view.head_dim = shape.head_dim;
+    view.page_tokens = shape.page_tokens;
+    view.n_strips = shape.head_dim / LK_STRIP_CHANNELS;
+    view.group = shape.group;
+    view.n_groups = n_groups(shape);
+    view.minima_offset_bytes = static_cast<uint32_t>(minima_offset_bytes(shape));
+    view.shared_first = first_shared_slot(shape);
+    view.n_shared = shape.n_shared;
+    for (uint32_t s = 0; s < view.n_strips; ++s) {
+        const StripPlace at = strip_at(shape, s);
+        view.strips[s] = {static_cast<uint32_t>(at.offset_bytes), static_cast<uint32_t>(at.high_offset_bytes),
+                          kPlaneBits[at.plane]};
+    }
+    return view;
+}
+
+}  // namespace
+
+const HalfView *ViewCache::get(const HalfShape &shape) {
+    Slot &slot = shape.is_raw() ? raw_ : packed_;
+    if (std::memcmp(&slot.shape, &shape, sizeof shape) != 0) {
+        slot.shape = shape;
+        slot.view = make_view(shape);
+    }
+    return &slot.view;
+}
+
+}  // namespace cpu
+}  // namespace lk

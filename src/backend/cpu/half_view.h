@@ -1,0 +1,32 @@
+// A HalfShape resolved for the kernels.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_CPU_HALF_VIEW_H
+#define LK_BACKEND_CPU_HALF_VIEW_H
+
+#include "backend/cpu/kernels.h"
+#include "format/layout.h"
+
+namespace lk {
+namespace cpu {
+
+// The views of one walk over a sequence's rows: sinks and tail are raw, pages in between share a
+// shape mostly, so the last view of either sort is kept.
+class ViewCache {
+  public:
+    // Valid until the next call.
+    const HalfView *get(const HalfShape &shape);
+
+  private:
+    struct Slot {
+        HalfShape shape;  // head_dim 0: empty
+        HalfView view;
+    };
+    Slot raw_ = {};
+    Slot packed_ = {};
+};
+
+}  // namespace cpu
+}  // namespace lk
+
+#endif

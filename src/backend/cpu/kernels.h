@@ -1,0 +1,124 @@
+// What the SIMD files give to the rest of the CPU backend. Files compiled with wider instructions
+// include this and no other header of lowkey with inline functions: the linker keeps one copy of
+// an inline function, which then must run everywhere. So it holds plain data alone.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_CPU_KERNELS_H
+#define LK_BACKEND_CPU_KERNELS_H
+
+#include <cstdint>
+
+#include "format/format_const.h"
+
+namespace lk {
+namespace cpu {
+
+constexpr uint32_t kBlockTokens = LK_MAX_PAGE_TOKENS;
+constexpr uint32_t kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
+// Rows are (query token, query head of the group) pairs.
+constexpr uint32_t kTileRows = 128;   // of a unit on the tile path, at most
+constexpr uint32_t kDecodeRows = 32;  // of a unit on the decode path, at most
+
+enum class HalfKind : uint8_t {
+    kRaw,     // 16 bits
+    kPacked,  // planes of 2, 4 and 8 bits, keys per channel in one token group or values per token
+    kOther    // everything else: unpacked before use
+};
+
+struct StripView {
+    uint32_t offset_bytes;
+    uint32_t high_offset_bytes;  // of the 1-bit part when bits is 3
+    uint32_t bits;               // of the plane
+};
+
+// A HalfShape, resolved.
+struct HalfView {
+    HalfKind kind;
+    uint8_t is_value;
+    uint8_t is_per_token;  // axis
+    uint8_t is_f8;
+    uint32_t head_dim;
+    uint32_t page_tokens;
+    uint32_t n_strips;
+    uint32_t group;
+    uint32_t n_groups;
+    uint32_t minima_offset_bytes;
+    uint32_t shared_first;  // slot of the first 1-bit partner
+    uint32_t n_shared;
+    StripView strips[kMaxStrips];
+};
+
+struct HalfBytes {
+    const HalfView *view;     // null = staged
+    const uint8_t *payload;   // staged: u16 [n_tokens][head_dim]
+    const uint8_t *metadata;
+    const uint8_t *channels;  // slot -> channel, null = identity
+};
+
+// Up to kBlockTokens keys and values of one KV head.
+struct KeyBlock {
+    HalfBytes key;
+    HalfBytes value;
+    uint32_t first_token;  // in the halves, a multiple of 16; 0 unless raw
+    uint32_t n_tokens;     // 1 .. kBlockTokens
+    // Tokens [0, n_linear) are at positions position + i. Those behind are new tokens
+    // tree_first, tree_first + 1, .. of a draft tree.
+    uint32_t n_linear;
+    uint32_t tree_first;
+    uint64_t position;
+};
+
+struct QueryToken {
+    uint64_t position;
+    uint64_t ancestors;  // bit i: new token i of the draft tree is visible
+};
+
+// The blocks of a unit, in order; false at the end.
+struct KeySource {
+    bool (*next)(void *state, KeyBlock *block);
+    void *state;
+};
+
+// Some query tokens of one sequence and KV head over some of its keys.
+struct Unit {
+    uint32_t n_queries;
+    uint32_t group_size;
+    uint32_t head_dim;
+    uint32_t n_rows;            // n_queries * group_size
+    const QueryToken *queries;  // [n_queries]
+    const uint64_t *tree_positions;
+    uint64_t first_position;  // lowest and highest of the queries
+    uint64_t last_position;
+    uint32_t window_tokens;
+    uint32_t window_sink_tokens;
+    // q [n_rows][head_dim] is scaled so that a dot product is a logit in units of log2; under a
+    // soft-cap it is logit / cap, and cap is in units of log2.
+    float cap;
+    const float *q;
+    KeySource keys;
+    // Result: sum of exp2(logit - top) * value, and of exp2(logit - top).
+    float *output;  // [n_rows][head_dim]
+    float *top;     // [n_rows]
+    float *sum;     // [n_rows]
+    float *scratch;  // scratch_floats(head_dim), aligned to 64 bytes
+};
+
+// FP32 of a unit's scratch: Q, output and S of the tile path and an unpacked half.
+#define LK_CPU_SCRATCH_FLOATS(head_dim) \
+    ((2u * (head_dim) + kBlockTokens + 8u) * kTileRows + (kBlockTokens + 16u) * (head_dim) + 65536u)
+
+struct Kernels {
+    const char *name;
+    void (*attend_tile)(const Unit &unit);    // n_rows <= kTileRows
+    void (*attend_decode)(const Unit &unit);  // n_rows <= kDecodeRows
+};
+
+extern const Kernels kGenericKernels;
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+extern const Kernels kNeonKernels;
+
+}  // namespace cpu
+}  // namespace lk
+
+#endif

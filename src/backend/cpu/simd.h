@@ -1,0 +1,146 @@
+// Vectors of kWidth FP32 through the compiler's vector extension. Included once by each file that
+// is compiled for an instruction set, which says LK_SIMD_WIDTH; everything is local to it.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_CPU_SIMD_H
+#define LK_BACKEND_CPU_SIMD_H
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__)
+#if !defined(__clang__)
+// GCC 12's own AVX-512 header passes an undefined vector where nothing of it is kept.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+#endif
+
+#include "backend/cpu/kernels.h"
+
+#define LK_INLINE inline __attribute__((always_inline))
+
+namespace lk {
+namespace cpu {
+namespace {
+
+constexpr uint32_t kWidth = LK_SIMD_WIDTH;
+typedef float Vf __attribute__((vector_size(4 * LK_SIMD_WIDTH)));
+typedef int32_t Vi __attribute__((vector_size(4 * LK_SIMD_WIDTH)));
+typedef uint32_t Vu __attribute__((vector_size(4 * LK_SIMD_WIDTH)));
+typedef uint16_t Vh __attribute__((vector_size(2 * LK_SIMD_WIDTH)));
+
+constexpr float kHidden = -__builtin_huge_valf();
+// The running maximum before any key: finite, so that differences of two are never NaN.
+constexpr float kNoTop = -1e30f;
+
+template <class V, class T>
+LK_INLINE V load(const T *from) {
+    V v;
+    std::memcpy(&v, from, sizeof v);
+    return v;
+}
+template <class V, class T>
+LK_INLINE void store(T *to, V v) {
+    std::memcpy(to, &v, sizeof v);
+}
+LK_INLINE Vf broadcast(float f) { return f - Vf{}; }
+LK_INLINE Vi broadcast_int(int32_t i) { return i - Vi{}; }
+LK_INLINE Vf maximum(Vf a, Vf b) { return a > b ? a : b; }
+
+LK_INLINE float horizontal_sum(Vf v) {
+    float f[kWidth];
+    std::memcpy(f, &v, sizeof f);
+    for (uint32_t n = kWidth / 2; n; n /= 2)
+        for (uint32_t i = 0; i < n; ++i)
+            f[i] += f[i + n];
+    return f[0];
+}
+LK_INLINE float horizontal_max(Vf v) {
+    float f[kWidth];
+    std::memcpy(f, &v, sizeof f);
+    for (uint32_t n = kWidth / 2; n; n /= 2)
+        for (uint32_t i = 0; i < n; ++i)
+            f[i] = f[i] > f[i + n] ? f[i] : f[i + n];
+    return f[0];
+}
+
+// FP16 to FP32, exact. Infinity and NaN do not occur in pages.
+LK_INLINE Vf halves_to_floats(Vh h) {
+#if defined(__AVX512F__)
+    __m256i bits;
+    std::memcpy(&bits, &h, sizeof bits);
+    const __m512 f = _mm512_cvtph_ps(bits);
+#elif defined(__AVX2__)
+    __m128i bits;
+    std::memcpy(&bits, &h, sizeof bits);
+    const __m256 f = _mm256_cvtph_ps(bits);
+#else
+    const Vu wide = __builtin_convertvector(h, Vu);
+    const Vu sign = (wide & 0x8000u) << 16;
+    const Vu magnitude = (wide & 0x7FFFu) << 13;
+    // A subnormal gets the exponent of 2^-14 and loses its implicit one by subtraction.
+    const Vu normal = magnitude + (112u << 23);
+    const Vu shifted = normal + (1u << 23);
+    Vf subnormal;
+    std::memcpy(&subnormal, &shifted, sizeof subnormal);
+    subnormal = subnormal - 0x1p-14f;
+    Vu low;
+    std::memcpy(&low, &subnormal, sizeof low);
+    const Vu bits = (magnitude < (1u << 23) ? low : normal) | sign;
+    Vf f;
+    std::memcpy(&f, &bits, sizeof f);
+#endif
+    Vf out;
+    std::memcpy(&out, &f, sizeof out);
+    return out;
+}
+
+// 2^x for x <= 0 with a relative error below 2e-7; 0 below 2^-126. Minimax on [-1/2, 1/2].
+LK_INLINE Vf exp2_negative(Vf x) {
+    constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+    const Vf floor = broadcast(-126.0f);
+    const Vf clamped = x > floor ? x : floor;
+    const Vf shifted = clamped + kRound;
+    const Vf f = clamped - (shifted - kRound);
+    Vf p = f * 1.5403530e-4f + 1.3333558e-3f;
+    p = p * f + 9.6181291e-3f;
+    p = p * f + 5.5504109e-2f;
+    p = p * f + 2.4022651e-1f;
+    p = p * f + 6.9314718e-1f;
+    p = p * f + 1.0f;
+    Vi exponent;
+    std::memcpy(&exponent, &shifted, sizeof exponent);
+    Vi bits;
+    std::memcpy(&bits, &p, sizeof bits);
+    bits += exponent << 23;
+    Vf result;
+    std::memcpy(&result, &bits, sizeof result);
+    return x < floor ? Vf{} : result;
+}
+
+// tanh by exp2, absolute error below 3e-7.
+LK_INLINE Vf tanh_vector(Vf y) {
+    const Vf magnitude = y < 0.0f ? -y : y;
+    const Vf e = exp2_negative(magnitude * -2.885390082f);  // exp(-2 |y|)
+    const Vf t = (1.0f - e) / (1.0f + e);
+    return y < 0.0f ? -t : t;
+}
+
+// e4m3fnuz by its bits.
+LK_INLINE float f8_value(uint8_t v) {
+    const uint32_t exponent = (v >> 3) & 0xFu;
+    const uint32_t mantissa = v & 7u;
+    const uint32_t bits = ((exponent + 119) << 23) | (mantissa << 20);
+    float f;
+    std::memcpy(&f, &bits, sizeof f);
+    if (!exponent)
+        f = static_cast<float>(mantissa) * 0x1p-10f;
+    return (v & 0x80u) ? -f : f;
+}
+
+}  // namespace
+}  // namespace cpu
+}  // namespace lk
+
+#endif

@@ -1,0 +1,197 @@
+// Attention of many query rows: pages are unpacked to FP32 once for all rows of a unit, and both
+// products run in register blocks with the rows along the vectors.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_CPU_TILE_TMPL_H
+#define LK_BACKEND_CPU_TILE_TMPL_H
+
+#include "backend/cpu/unpack_tmpl.h"
+#include "backend/cpu/visible_tmpl.h"
+
+namespace lk {
+namespace cpu {
+namespace {
+
+constexpr uint32_t kTileHeight = 4;                      // rows of A in registers
+constexpr uint32_t kTileVectors = LK_SIMD_TILE_VECTORS;  // vectors of B
+
+// Accumulate kTileHeight x N vectors of C += A * B, B's rows in the order of b_rows.
+template <uint32_t N>
+LK_INLINE void multiply_tile(const Matrix &a, const float *b, const uint32_t *b_rows, uint32_t n_k, float *const *c,
+                             bool add) {
+    Vf sums[kTileHeight][N];
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < kTileHeight; ++i)
+#pragma GCC unroll 4
+        for (uint32_t j = 0; j < N; ++j)
+            sums[i][j] = add ? load<Vf>(c[i] + j * kWidth) : Vf{};
+    for (uint32_t k = 0; k < n_k; ++k) {
+        const float *b_row = b + b_rows[k];
+        const float *a_column = a.data + k * a.k_stride;
+        Vf columns[N];
+#pragma GCC unroll 4
+        for (uint32_t j = 0; j < N; ++j)
+            columns[j] = load<Vf>(b_row + j * kWidth);
+#pragma GCC unroll 4
+        for (uint32_t i = 0; i < kTileHeight; ++i) {
+            const Vf value = broadcast(a_column[i * a.row_stride]);
+#pragma GCC unroll 4
+            for (uint32_t j = 0; j < N; ++j)
+                sums[i][j] += value * columns[j];
+        }
+    }
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < kTileHeight; ++i)
+#pragma GCC unroll 4
+        for (uint32_t j = 0; j < N; ++j)
+            store(c[i] + j * kWidth, sums[i][j]);
+}
+
+// C [n_m][width] (+)= A [n_m][n_k] * B [n_k][width]; rows of B and C by tables of offsets.
+inline void multiply(const Matrix &a, uint32_t n_m, uint32_t n_k, const float *b, const uint32_t *b_rows, float *c,
+                     const uint32_t *c_rows, uint32_t width, bool add) {
+    for (uint32_t x = 0; x < width;) {
+        const uint32_t vectors = (width - x) / kWidth;
+        const uint32_t n = vectors < kTileVectors ? vectors : kTileVectors;
+        for (uint32_t m = 0; m < n_m; m += kTileHeight) {
+            const Matrix rows = {a.data + m * a.row_stride, a.row_stride, a.k_stride};
+            float *const targets[kTileHeight] = {c + c_rows[m] + x, c + c_rows[m + 1] + x, c + c_rows[m + 2] + x,
+                                                 c + c_rows[m + 3] + x};
+            switch (n) {
+                case 1: multiply_tile<1>(rows, b + x, b_rows, n_k, targets, add); break;
+                case 2: multiply_tile<2>(rows, b + x, b_rows, n_k, targets, add); break;
+                case 3: multiply_tile<3>(rows, b + x, b_rows, n_k, targets, add); break;
+                default: multiply_tile<4>(rows, b + x, b_rows, n_k, targets, add); break;
+            }
+        }
+        x += n * kWidth;
+    }
+}
+
+struct TileState {
+    uint32_t width;  // rows, padded to vectors
+    float *q;        // [head_dim][width]
+    float *output;   // [head_dim][width]
+    float *logits;   // [kBlockTokens][width], then weights
+    float *top;      // [width]
+    float *sum;      // [width]
+    float *factor;   // [width]
+    float *matrix;   // an unpacked half
+};
+
+inline TileState cut_tile_scratch(const Unit &unit) {
+    TileState s;
+    s.width = (unit.n_rows + kWidth - 1) / kWidth * kWidth;
+    s.q = unit.scratch;
+    s.output = s.q + kTileRows * unit.head_dim;
+    s.logits = s.output + kTileRows * unit.head_dim;
+    s.top = s.logits + kTileRows * kBlockTokens;
+    s.sum = s.top + kTileRows;
+    s.factor = s.sum + kTileRows;
+    s.matrix = s.factor + kTileRows;
+    return s;
+}
+
+inline void start_tile(const Unit &unit, const TileState &s) {
+    for (uint32_t c = 0; c < unit.head_dim; ++c)
+        for (uint32_t r = 0; r < s.width; ++r)
+            s.q[c * s.width + r] = r < unit.n_rows ? unit.q[static_cast<uint64_t>(r) * unit.head_dim + c] : 0;
+    std::memset(s.output, 0, 4ull * unit.head_dim * s.width);
+    for (uint32_t r = 0; r < s.width; ++r) {
+        s.top[r] = kNoTop;
+        s.sum[r] = 0;
+    }
+}
+
+// Offsets of matrix rows: row channels[i], or row i, of `width` floats each.
+inline void row_offsets(const uint8_t *channels, uint32_t n, uint32_t width, uint32_t *offsets) {
+    for (uint32_t i = 0; i < n; ++i)
+        offsets[i] = (channels ? channels[i] : i) * width;
+}
+
+inline void cap_logits(float *logits, uint32_t n, float cap) {
+    for (uint32_t i = 0; i < n; i += kWidth)
+        store(logits + i, tanh_vector(load<Vf>(logits + i)) * cap);
+}
+
+inline void hide_tile(const Unit &unit, const KeyBlock &block, const TileState &s) {
+    for (uint32_t t = 0; t < block.n_tokens; ++t)
+        for (uint32_t j = 0; j < unit.n_queries; ++j)
+            if (!sees(unit, block, unit.queries[j], t))
+                for (uint32_t r = j * unit.group_size; r < (j + 1) * unit.group_size; ++r)
+                    s.logits[t * s.width + r] = kHidden;
+}
+
+// Logits to weights; top, sum and factor (what earlier sums shrink by) move on.
+inline void weigh_tile(const TileState &s, uint32_t n_tokens) {
+    for (uint32_t r = 0; r < s.width; r += kWidth) {
+        float *column = s.logits + r;
+        const Vf before = load<Vf>(s.top + r);
+        Vf top = before;
+        for (uint32_t t = 0; t < n_tokens; ++t)
+            top = maximum(load<Vf>(column + t * s.width), top);
+        const Vf factor = exp2_negative(before - top);
+        Vf sum = load<Vf>(s.sum + r) * factor;
+        for (uint32_t t = 0; t < n_tokens; ++t) {
+            const Vf weight = exp2_negative(load<Vf>(column + t * s.width) - top);
+            store(column + t * s.width, weight);
+            sum += weight;
+        }
+        store(s.top + r, top);
+        store(s.sum + r, sum);
+        store(s.factor + r, factor);
+    }
+}
+
+inline void shrink_tile(const TileState &s, uint32_t head_dim) {
+    bool same = true;
+    for (uint32_t r = 0; r < s.width; ++r)
+        same = same && s.factor[r] == 1.0f;
+    if (same)
+        return;
+    for (uint32_t c = 0; c < head_dim; ++c)
+        for (uint32_t r = 0; r < s.width; r += kWidth)
+            store(s.output + c * s.width + r, load<Vf>(s.output + c * s.width + r) * load<Vf>(s.factor + r));
+}
+
+inline void attend_tile_block(const Unit &unit, const KeyBlock &block, bool all, const TileState &s) {
+    uint32_t channel_rows[LK_MAX_HEAD_DIM];
+    uint32_t token_rows[kBlockTokens + kTileHeight];
+    row_offsets(nullptr, kBlockTokens + kTileHeight, s.width, token_rows);
+    row_offsets(block.key.channels, unit.head_dim, s.width, channel_rows);
+    const uint32_t padded = (block.n_tokens + kTileHeight - 1) / kTileHeight * kTileHeight;
+    multiply(unpack_half(block.key, block.first_token, block.n_tokens, unit.head_dim, false, s.matrix), padded,
+             unit.head_dim, s.q, channel_rows, s.logits, token_rows, s.width, false);
+    if (unit.cap > 0)
+        cap_logits(s.logits, block.n_tokens * s.width, unit.cap);
+    if (!all)
+        hide_tile(unit, block, s);
+    weigh_tile(s, block.n_tokens);
+    shrink_tile(s, unit.head_dim);
+    row_offsets(block.value.channels, unit.head_dim, s.width, channel_rows);
+    multiply(unpack_half(block.value, block.first_token, block.n_tokens, unit.head_dim, true, s.matrix),
+             unit.head_dim, block.n_tokens, s.logits, token_rows, s.output, channel_rows, s.width, true);
+}
+
+void attend_tile(const Unit &unit) {
+    const TileState s = cut_tile_scratch(unit);
+    start_tile(unit, s);
+    KeyBlock block;
+    while (unit.keys.next(unit.keys.state, &block)) {
+        const Sight seen = sight(unit, block);
+        if (seen != Sight::kNone)
+            attend_tile_block(unit, block, seen == Sight::kAll, s);
+    }
+    for (uint32_t r = 0; r < unit.n_rows; ++r) {
+        unit.top[r] = s.top[r];
+        unit.sum[r] = s.sum[r];
+        for (uint32_t c = 0; c < unit.head_dim; ++c)
+            unit.output[static_cast<uint64_t>(r) * unit.head_dim + c] = s.output[c * s.width + r];
+    }
+}
+
+}  // namespace
+}  // namespace cpu
+}  // namespace lk
+
+#endif
