@@ -131,6 +131,9 @@ lk_status build_classes(lk_cache *cache, const Array<lk_layer> &geometry);
 HalfBytes half_bytes(const HalfClass &half);
 void count_half(lk_cache *cache, uint16_t half_class, bool is_added);
 
+// Move 16-bit halves together until no size holds an extent too many; true when that freed one.
+bool compact(lk_cache *cache);
+
 // Number of packed halves, K and V, among the entry's two.
 inline uint32_t n_packing(const EntryInfo &info) {
     return uint32_t{info.key.packs()} + uint32_t{info.value.packs()};

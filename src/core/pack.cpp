@@ -113,6 +113,8 @@ lk_status pack_row(lk_cache *cache, Sequence *sequence, uint64_t index) {
         const PageEntry &old = pending.row->entries[e];
         PageEntry fresh;
         lk_status status = take_packed(cache, info, old, &fresh);
+        if (status == LK_E_BUDGET && !pending.n && compact(cache))
+            continue;
         if (status && !pending.n)
             return status;
         if (!status) {

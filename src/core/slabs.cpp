@@ -19,7 +19,7 @@ Slots::~Slots() {
 bool Slots::add_size(uint64_t bytes) {
     if (size_index(bytes) != kNoSize)
         return true;
-    return sizes_.push({bytes, static_cast<uint32_t>(LK_EXTENT_BYTES / bytes), 0, nullptr});
+    return sizes_.push({bytes, static_cast<uint32_t>(LK_EXTENT_BYTES / bytes), 0, nullptr, nullptr, 0});
 }
 
 uint32_t Slots::size_index(uint64_t bytes) const {
@@ -31,20 +31,47 @@ uint32_t Slots::size_index(uint64_t bytes) const {
 
 void Slots::link(Extent *extent) {
     Size &size = sizes_[extent->size];
+    Extent **head = extent->is_hidden ? &size.hidden : &size.partial;
     extent->previous = nullptr;
-    extent->next = size.partial;
-    if (size.partial)
-        size.partial->previous = extent;
-    size.partial = extent;
+    extent->next = *head;
+    if (*head)
+        (*head)->previous = extent;
+    *head = extent;
 }
 
 void Slots::unlink(Extent *extent) {
+    Size &size = sizes_[extent->size];
     if (extent->previous)
         extent->previous->next = extent->next;
     else
-        sizes_[extent->size].partial = extent->next;
+        *(extent->is_hidden ? &size.hidden : &size.partial) = extent->next;
     if (extent->next)
         extent->next->previous = extent->previous;
+}
+
+bool Slots::hide_sparsest(uint32_t index, ExtentSpan *out) {
+    Size &size = sizes_[index];
+    Extent *sparsest = size.partial;
+    for (Extent *extent = size.partial; extent; extent = extent->next)
+        if (extent->n_used < sparsest->n_used)
+            sparsest = extent;
+    if (!sparsest || size.n_unused - size.n_hidden < size.n_slots)
+        return false;
+    unlink(sparsest);
+    sparsest->is_hidden = true;
+    link(sparsest);
+    size.n_hidden += size.n_slots - sparsest->n_used;
+    *out = {sparsest->address, sparsest->n_used};
+    return true;
+}
+
+void Slots::show_hidden(uint32_t index) {
+    while (Extent *extent = sizes_[index].hidden) {
+        unlink(extent);
+        extent->is_hidden = false;
+        link(extent);
+    }
+    sizes_[index].n_hidden = 0;
 }
 
 // Slabs get smaller as the budget ends, so that tables which grow later find room beside them.
@@ -79,6 +106,7 @@ lk_status Slots::add_slab() {
         slab.extents[i].address = slab.memory.address + i * LK_EXTENT_BYTES;
         slab.extents[i].size = kNoSize;
         slab.extents[i].n_used = 0;
+        slab.extents[i].is_hidden = false;
     }
     size_t place = slabs_.size();
     slabs_.push(slab);
@@ -130,6 +158,7 @@ lk_status Slots::take_extent(uint32_t size) {
     ledger_.extent_bytes += LK_EXTENT_BYTES;
     Size &served = sizes_[size];
     extent->size = size;
+    extent->is_hidden = false;
     extent->hint = 0;
     for (uint32_t w = 0; w < kWords; ++w) {
         const uint32_t first = w * 64;
@@ -192,10 +221,12 @@ void Slots::give(uint64_t address) {
         link(extent);
     --extent->n_used;
     ++size.n_unused;
+    size.n_hidden += extent->is_hidden;
     total_slot_bytes_ -= size.bytes;
     if (extent->n_used)
         return;
     unlink(extent);
+    size.n_hidden -= extent->is_hidden ? size.n_slots : 0;
     size.n_unused -= size.n_slots;
     extent->size = kNoSize;
     ++slab->n_free;

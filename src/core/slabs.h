@@ -22,6 +22,12 @@ struct Ledger {
 
 constexpr uint32_t kNoSize = UINT32_MAX;
 
+// An extent in use.
+struct ExtentSpan {
+    uint64_t first;
+    uint32_t n_used;
+};
+
 // Slots of a few fixed sizes. An extent serves one size and goes back to its slab when empty;
 // partly used extents are filled before a new one is taken.
 class Slots {
@@ -47,6 +53,12 @@ class Slots {
     // Extents to be taken for n more slots of a size.
     uint64_t extents_for(uint32_t size, uint64_t n) const;
 
+    // While free slots of a size would fill an extent: keep the sparsest partly used one from being
+    // filled, so that it can be emptied. False when there is none left.
+    bool hide_sparsest(uint32_t size, ExtentSpan *out);
+    // Fill again what was hidden and is still in use.
+    void show_hidden(uint32_t size);
+
     // Give empty slabs back while slabs and tables together exceed the budget.
     void trim();
 
@@ -63,7 +75,7 @@ class Slots {
         uint32_t size;  // index, kNoSize while in no use
         uint32_t n_used;
         uint32_t hint;  // words before it have no free slot
-        uint32_t reserved;
+        bool is_hidden;
         uint64_t free[kWords];  // bit set = free
     };
     struct Slab {
@@ -77,6 +89,8 @@ class Slots {
         uint32_t n_slots;   // of an extent
         uint64_t n_unused;  // free slots in extents in use
         Extent *partial;
+        Extent *hidden;
+        uint64_t n_hidden;  // free slots in hidden extents
     };
 
     lk_status take_extent(uint32_t size);

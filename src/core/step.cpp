@@ -158,11 +158,8 @@ uint64_t slots_of(const Array<SlotCount> &counts, uint64_t bytes) {
     return 0;
 }
 
-// Bytes that the step's new rows take from the budget, before any of them is taken.
-lk_status check_room(lk_cache *cache) {
-    RowCounts rows;
-    for (const StepSequence &part : cache->step.sequences)
-        count_rows(cache, part, &rows);
+// Bytes that the step's new rows take from the budget.
+uint64_t room_of(const lk_cache *cache, const RowCounts &rows) {
     uint64_t bytes = (rows.sink + rows.last_sink + rows.recent + rows.direct) *
                      row_bytes(cache->plan.model);
     for (uint32_t s = 0; s < cache->slots.n_sizes(); ++s) {
@@ -173,6 +170,16 @@ lk_status check_room(lk_cache *cache) {
                            rows.direct * slots_of(cache->direct_count, size);
         bytes += cache->slots.extents_for(s, n) * LK_EXTENT_BYTES;
     }
+    return bytes;
+}
+
+lk_status check_room(lk_cache *cache) {
+    RowCounts rows;
+    for (const StepSequence &part : cache->step.sequences)
+        count_rows(cache, part, &rows);
+    uint64_t bytes = room_of(cache, rows);
+    if (bytes > cache->ledger.left_bytes() && compact(cache))
+        bytes = room_of(cache, rows);
     const uint64_t left = cache->ledger.left_bytes();
     if (bytes > left)
         return fail(LK_E_BUDGET,

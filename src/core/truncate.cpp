@@ -23,6 +23,10 @@ lk_status take_reopened(lk_cache *cache, const EntryInfo &info, const PageEntry 
         status = cache->slots.take(info.key.slots.recent_payload, &out->key_payload);
     if (!status && is_packed(entry.value_class, info.value))
         status = cache->slots.take(info.value.slots.recent_payload, &out->value_payload);
+    if (status) {
+        cache->slots.give(out->key_payload);
+        *out = {};
+    }
     return status;
 }
 
@@ -82,8 +86,11 @@ lk_status reopen_row(lk_cache *cache, Row *row, uint32_t n_tokens) {
     if (!fresh.resize(row->n_entries))
         return fail(LK_E_NOMEM, "no memory to reopen a page of %u entries", row->n_entries);
     lk_status status = LK_OK;
-    for (uint32_t e = 0; !status && e < row->n_entries; ++e)
+    for (uint32_t e = 0; !status && e < row->n_entries; ++e) {
         status = take_reopened(cache, cache->entries[e], row->entries[e], &fresh[e]);
+        if (status == LK_E_BUDGET && compact(cache))
+            status = take_reopened(cache, cache->entries[e], row->entries[e], &fresh[e]);
+    }
     if (!status)
         status = copy_row(cache, *row, fresh.data(), n_tokens);
     if (status) {
