@@ -214,6 +214,20 @@ void lies_under_a_valid_hash_are_refused(void **) {
     assert_non_null(std::strstr(last_sentence(), "version 2"));
 }
 
+void a_page_has_one_permutation(void **) {
+    std::vector<uint8_t> bytes = golden(*lk_test::find_case("kitty-query"));
+    for (uint32_t channel = 0; channel < 64; ++channel)
+        bytes.push_back(static_cast<uint8_t>(channel));
+    bytes[32] = 1;
+    seal(&bytes);
+    assert_int_equal(decode(bytes, bytes.size()), LK_E_CORRUPT);
+    assert_non_null(std::strstr(last_sentence(), "two permutations"));
+    bytes = golden(*lk_test::find_case("key-mixed-all"));
+    bytes.back() = bytes[bytes.size() - 2];
+    seal(&bytes);
+    assert_int_equal(decode(bytes, bytes.size()), LK_E_CORRUPT);
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -229,6 +243,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(flipped_bodies_are_refused),
         cmocka_unit_test(every_prefix_and_every_tail_is_refused),
         cmocka_unit_test(lies_under_a_valid_hash_are_refused),
+        cmocka_unit_test(a_page_has_one_permutation),
     };
     return cmocka_run_group_tests_name("page files", tests, nullptr, nullptr);
 }
