@@ -130,6 +130,11 @@ void check_needles() {
         expect(count(document.context, question.prompt.substr(1) + question.answer) == 1,
                "every needle is planted once");
     }
+    const llama::Material one_word{std::string(64, 'x'), {}};
+    const llama::Document wrapped =
+        llama::make_document(*llama::find_task("needle"), 1024, 3, one_word);
+    expect(wrapped.questions.size() == 6 && wrapped.context.size() == 1024,
+           "needles in a text without spaces");
     const llama::Document trace =
         llama::make_document(*llama::find_task("trace"), 4096, 3, material);
     std::set<std::string> asked;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t kTokensPerNeedle = 170;
 constexpr std::size_t kMaxNeedles = 24;
+constexpr std::size_t kLineBytes = 48;
 constexpr std::size_t kFamily = 8;
 constexpr std::size_t kStemLetters = 6;
 constexpr std::size_t kMaxHops = 6;
@@ -44,15 +45,30 @@ std::vector<std::string> needle_words(std::size_t n, const Material &material, R
     return words;
 }
 
+bool ends_word(char c) { return c == ' ' || c == '\n'; }
+
+// Text with too few places for n needles gets line ends.
+void break_lines(std::string &text, std::size_t n) {
+    const auto n_places = std::count_if(text.begin(), text.end(), ends_word);
+    if (static_cast<std::size_t>(n_places) > n) {
+        return;
+    }
+    for (std::size_t i = kLineBytes; i < text.size(); i += kLineBytes) {
+        text[i] = '\n';
+    }
+}
+
 // n distinct offsets at which a needle may start: 0, or behind a space or a line end.
 std::vector<std::size_t> insertion_points(const std::string &text, std::size_t n, Random &random) {
     std::vector<std::size_t> points = {0};
     for (std::size_t i = 0; i + 1 < text.size(); ++i) {
-        if (text[i] == ' ' || text[i] == '\n')
+        if (ends_word(text[i])) {
             points.push_back(i + 1);
+        }
     }
-    if (points.size() < n)
-        throw Error("the filler text has too few words for the needles");
+    if (points.size() < n) {
+        throw Error("the context is too short for its needles");
+    }
     random.shuffle(points);
     points.resize(n);
     std::sort(points.begin(), points.end());
@@ -73,7 +89,8 @@ Document make_needle(std::size_t n_tokens, Random &random, const Material &mater
     }
     if (n_tokens < inserted_bytes + 64)
         throw Error("the context is too short for a needle");
-    const std::string text = filler_of(material, n_tokens - 1 - inserted_bytes, random);
+    std::string text = filler_of(material, n_tokens - 1 - inserted_bytes, random);
+    break_lines(text, n);
     const std::vector<std::size_t> points = insertion_points(text, n, random);
     document.context.push_back('\0');
     std::size_t last = 0;

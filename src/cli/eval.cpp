@@ -68,6 +68,9 @@ EvaluationRequest make_request(const EvalOptions &options, const std::string &mo
     request.material.filler = read_file(text);
     if (request.material.filler.empty())
         throw llama::Error(text + " is empty");
+    if (request.material.filler.back() != '\n') {
+        request.material.filler.push_back('\n');  // between the repeats of a short text
+    }
     request.material.words = words_beside(model);
     return request;
 }

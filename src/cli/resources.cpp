@@ -39,12 +39,18 @@ std::string find_resource(const std::vector<std::string> &names) {
 }
 
 std::string read_file(const std::string &path) {
+    std::error_code error;
+    if (fs::is_directory(path, error)) {
+        throw llama::Error(path + " is a folder");
+    }
     std::ifstream in(path, std::ios::binary);
-    if (!in)
+    if (!in) {
         throw llama::Error("cannot open " + path);
+    }
     std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-    if (in.bad() || !fs::is_regular_file(path))
+    if (in.bad()) {
         throw llama::Error("cannot read " + path);
+    }
     return text;
 }
 
