@@ -4,7 +4,7 @@
 #ifndef LK_BACKEND_CPU_DECODE_TMPL_H
 #define LK_BACKEND_CPU_DECODE_TMPL_H
 
-#include "backend/cpu/unpack_tmpl.h"
+#include "backend/cpu/direct_tmpl.h"
 #include "backend/cpu/visible_tmpl.h"
 
 namespace lk {
@@ -15,15 +15,37 @@ struct DecodeState {
     float *logits;  // [kDecodeRows][kBlockTokens], then weights
     float *matrix;  // an unpacked half
     float *query;   // [kDecodeRows][head_dim], in the order of a page's slots
-    float *work;    // of a direct kernel
+    float *query_places;   // [kDecodeRows][2 head_dim], for 16-bit keys
+    float *query_ordered;  // [kDecodeRows][head_dim], strips in the order of the parameters
+    float *page_ordered;   // the same under a page's permutation
+    float *weight_places;  // [kDecodeRows][2 kBlockTokens], for 16-bit values
+    float *weight_ordered;  // [kDecodeRows][kBlockTokens], for packed values
+    float *ranges;          // [head_dim or kBlockTokens]
+    float *minima;
+    float *folded;
+    uint32_t *key_factors;    // [kDecodeRows][2 head_dim]
+    uint32_t *value_factors;  // [kDecodeRows][kBlockTokens / 2]
+    int32_t *sums;            // [kDecodeRows][kBlockTokens]
 };
 
 inline DecodeState cut_decode_scratch(const Unit &unit) {
     DecodeState s;
+    const uint32_t queries = kDecodeRows * unit.head_dim;
+    const uint32_t weights = kDecodeRows * kBlockTokens;
     s.logits = unit.scratch;
-    s.matrix = s.logits + kDecodeRows * kBlockTokens;
+    s.matrix = s.logits + weights;
     s.query = s.matrix + (kBlockTokens + 16) * unit.head_dim;
-    s.work = s.query + kDecodeRows * unit.head_dim;
+    s.query_places = s.query + queries;
+    s.query_ordered = s.query_places + 2 * queries;
+    s.page_ordered = s.query_ordered + queries;
+    s.weight_places = s.page_ordered + queries;
+    s.weight_ordered = s.weight_places + 2 * weights;
+    s.ranges = s.weight_ordered + weights;
+    s.minima = s.ranges + LK_MAX_HEAD_DIM;
+    s.folded = s.minima + LK_MAX_HEAD_DIM;
+    s.key_factors = reinterpret_cast<uint32_t *>(s.folded + LK_MAX_HEAD_DIM);
+    s.value_factors = s.key_factors + 2 * queries;
+    s.sums = reinterpret_cast<int32_t *>(s.value_factors + weights / 2);
     return s;
 }
 
@@ -72,6 +94,162 @@ inline void generic_values(const Unit &unit, const KeyBlock &block, const Decode
                 unit.output[r * unit.head_dim + c] += s.logits[r * kBlockTokens + t] * values.data[t * values.k_stride + c];
 }
 
+// Whether the half is read as it lies. Strips whose lanes have fewer than 4 words are unpacked.
+inline bool is_direct(const HalfBytes &half) {
+    if (!half.view || half.view->kind == HalfKind::kOther || (half.view->is_value && half.channels))
+        return false;
+    if (half.view->kind == HalfKind::kRaw)
+        return !half.channels;
+    for (uint32_t strip = 0; strip < half.view->n_strips; ++strip)
+        if (half.view->page_tokens * half.view->strips[strip].bits < 256)
+            return false;
+    return true;
+}
+
+inline void raw_logits(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
+    const HalfView &view = *block.key.view;
+    const uint8_t *tiles = block.key.payload + block.first_token / 16 * 512ull;
+    multiply_raw({tiles, 512, view.page_tokens * 32ull, (block.n_tokens + 15) / 16, view.n_strips, s.query_places,
+                  2 * unit.head_dim, nullptr, s.logits, kBlockTokens, false},
+                 unit.n_rows);
+}
+
+inline void raw_values(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
+    const HalfView &view = *block.value.view;
+    const uint32_t whole = block.n_tokens / 16;
+    const uint32_t rest = block.n_tokens % 16;
+    for (uint32_t r = 0; r < unit.n_rows; ++r)
+        for (uint32_t tile = 0; tile * 16 < block.n_tokens; ++tile)
+            spread_block(s.logits + r * kBlockTokens + tile * 16, s.weight_places + (r * kBlockTokens + tile * 16) * 2);
+    RawProduct p = {block.value.payload + block.first_token / 16 * 512ull, view.page_tokens * 32ull, 512,
+                    view.n_strips, whole, s.weight_places, 2 * kBlockTokens, nullptr, unit.output, unit.head_dim, true};
+    multiply_raw(p, unit.n_rows);
+    if (!rest)
+        return;
+    // What lies behind the last token may be a NaN, which a weight of 0 does not silence.
+    alignas(64) uint16_t mask[32];
+    for (uint32_t i = 0; i < 32; ++i)
+        mask[i] = LK_TILE_K(i / 8, i / 2 % 4) + i % 2 < rest ? 0xFFFF : 0;
+    p.tiles += whole * 512ull;
+    p.n_k_blocks = 1;
+    p.places += whole * 32;
+    p.mask = mask;
+    multiply_raw(p, unit.n_rows);
+}
+
+// q in the order of a page's slots, strips in the order of their parameters.
+inline void order_query(const Unit &unit, const uint8_t *channels, float *out) {
+    for (uint32_t r = 0; r < unit.n_rows; ++r)
+        for (uint32_t slot = 0; slot < unit.head_dim; ++slot)
+            out[r * unit.head_dim + (slot & ~15u) + LK_K_ORDER(slot & 15u)] =
+                unit.q[r * unit.head_dim + (channels ? channels[slot] : slot)];
+}
+
+struct Folded {
+    float base;  // sum of factor * minimum
+    float unit;  // what one of the integers stands for
+};
+
+// values * ranges to 16 bits.
+LK_INLINE Folded fold_ranges(const float *values, const DecodeState &s, uint32_t n, uint16_t *out) {
+    Vf base = {};
+    for (uint32_t i = 0; i < n; i += kWidth) {
+        const Vf v = load<Vf>(values + i);
+        base += v * load<Vf>(s.minima + i);
+        store(s.folded + i, v * load<Vf>(s.ranges + i));
+    }
+    const float highest = highest_magnitude(s.folded, n);
+    const bool any = highest > 1e-30f;
+    round_factors(s.folded, any ? 32767.0f / highest : 0.0f, out, n);
+    return {horizontal_sum(base), any ? highest / 32767.0f : 0.0f};
+}
+
+inline void packed_logits(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
+    const HalfView &view = *block.key.view;
+    const uint32_t head_dim = unit.head_dim;
+    const float *query = s.query_ordered;
+    if (block.key.channels) {
+        order_query(unit, block.key.channels, s.page_ordered);
+        query = s.page_ordered;
+    }
+    load_parameters(view, block.key.metadata, 0, head_dim, s.ranges);
+    load_parameters(view, block.key.metadata + view.minima_offset_bytes, 0, head_dim, s.minima);
+    for (uint32_t i = 0; i < head_dim; i += kWidth)
+        store(s.ranges + i, load<Vf>(s.ranges + i) * step_of(view.strips[i / 16].bits));
+    Folded folded[kDecodeRows];
+    for (uint32_t r = 0; r < unit.n_rows; ++r) {
+        alignas(64) uint16_t factors[LK_MAX_HEAD_DIM];
+        folded[r] = fold_ranges(query + r * head_dim, s, head_dim, factors);
+        for (uint32_t strip = 0; strip < view.n_strips; ++strip)
+            spread_key_factors(factors + strip * 16, view.strips[strip].bits, s.key_factors + r * 2 * head_dim + strip * 32);
+    }
+    for (uint32_t first = 0; first < view.n_strips;) {
+        uint32_t end = first + 1;
+        while (end < view.n_strips && view.strips[end].bits == view.strips[first].bits)
+            ++end;
+        multiply_packed_keys({block.key.payload + view.strips[first].offset_bytes, end - first, view.page_tokens,
+                              s.key_factors + first * 32, 2 * head_dim, s.sums, first > 0},
+                             view.strips[first].bits, unit.n_rows);
+        first = end;
+    }
+    for (uint32_t r = 0; r < unit.n_rows; ++r)
+        for (uint32_t t = 0; t < view.page_tokens; t += kWidth)
+            store(s.logits + r * kBlockTokens + t,
+                  __builtin_convertvector(load<Vi>(s.sums + r * kBlockTokens + t), Vf) * folded[r].unit + folded[r].base);
+}
+
+inline void spread_weights(const uint16_t *factors, uint32_t page_tokens, uint32_t bits, uint32_t *places) {
+    if (bits == 2)
+        spread_value_factors<2>(factors, page_tokens, places);
+    else if (bits == 4)
+        spread_value_factors<4>(factors, page_tokens, places);
+    else
+        spread_value_factors<8>(factors, page_tokens, places);
+}
+
+// The strips of one channel group.
+inline void packed_group_values(const Unit &unit, const KeyBlock &block, uint32_t first, uint32_t end,
+                                const Folded *folded, const uint16_t (*factors)[kBlockTokens], const DecodeState &s) {
+    const HalfView &view = *block.value.view;
+    uint32_t bits = 0;
+    for (uint32_t strip = first; strip < end; ++strip) {
+        if (view.strips[strip].bits != bits) {
+            bits = view.strips[strip].bits;
+            for (uint32_t r = 0; r < unit.n_rows; ++r)
+                spread_weights(factors[r], view.page_tokens, bits, s.value_factors + r * (kBlockTokens / 2));
+        }
+        int32_t sums[kDecodeRows][16];
+        multiply_packed_values({block.value.payload + view.strips[strip].offset_bytes, view.page_tokens,
+                                s.value_factors, kBlockTokens / 2, sums},
+                               bits, unit.n_rows);
+        for (uint32_t r = 0; r < unit.n_rows; ++r) {
+            float *out = unit.output + r * unit.head_dim + strip * 16;
+            for (uint32_t i = 0; i < 16; i += kWidth)
+                store(out + i, load<Vf>(out + i) + folded[r].base +
+                                   __builtin_convertvector(load<Vi>(sums[r] + i), Vf) * (folded[r].unit * step_of(bits)));
+        }
+    }
+}
+
+inline void packed_values(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
+    const HalfView &view = *block.value.view;
+    for (uint32_t r = 0; r < unit.n_rows; ++r)
+        for (uint32_t t = 0; t < view.page_tokens; ++t)
+            s.weight_ordered[r * kBlockTokens + (t & ~15u) + LK_K_ORDER(t & 15u)] = s.logits[r * kBlockTokens + t];
+    for (uint32_t group = 0; group < view.n_groups; ++group) {
+        const uint32_t index = group * view.page_tokens;
+        load_parameters(view, block.value.metadata, index, view.page_tokens, s.ranges);
+        load_parameters(view, block.value.metadata + view.minima_offset_bytes, index, view.page_tokens, s.minima);
+        Folded folded[kDecodeRows];
+        alignas(64) uint16_t factors[kDecodeRows][kBlockTokens];
+        for (uint32_t r = 0; r < unit.n_rows; ++r)
+            folded[r] = fold_ranges(s.weight_ordered + r * kBlockTokens, s, view.page_tokens, factors[r]);
+        const uint32_t first = group * view.group / 16;
+        const uint32_t end = first + view.group / 16;
+        packed_group_values(unit, block, first, end < view.n_strips ? end : view.n_strips, folded, factors, s);
+    }
+}
+
 inline void hide_decode(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
     for (uint32_t j = 0; j < unit.n_queries; ++j)
         for (uint32_t t = 0; t < block.n_tokens; ++t)
@@ -110,14 +288,24 @@ inline void cap_row(float *logits, uint32_t n, float cap) {
 }
 
 inline void attend_decode_block(const Unit &unit, const KeyBlock &block, bool all, const DecodeState &s) {
-    generic_logits(unit, block, s);
+    if (!is_direct(block.key))
+        generic_logits(unit, block, s);
+    else if (block.key.view->kind == HalfKind::kRaw)
+        raw_logits(unit, block, s);
+    else
+        packed_logits(unit, block, s);
     for (uint32_t r = 0; unit.cap > 0 && r < unit.n_rows; ++r)
         cap_row(s.logits + r * kBlockTokens, kBlockTokens, unit.cap);
     if (!all)
         hide_decode(unit, block, s);
     for (uint32_t r = 0; r < unit.n_rows; ++r)
         weigh_row(unit, r, block.n_tokens, s.logits + r * kBlockTokens);
-    generic_values(unit, block, s);
+    if (!is_direct(block.value))
+        generic_values(unit, block, s);
+    else if (block.value.view->kind == HalfKind::kRaw)
+        raw_values(unit, block, s);
+    else
+        packed_values(unit, block, s);
 }
 
 void attend_decode(const Unit &unit) {
@@ -127,6 +315,9 @@ void attend_decode(const Unit &unit) {
         unit.top[r] = kNoTop;
         unit.sum[r] = 0;
     }
+    order_query(unit, nullptr, s.query_ordered);
+    for (uint32_t i = 0; i < unit.n_rows * unit.head_dim; i += 16)
+        spread_block(unit.q + i, s.query_places + 2 * i);
     KeyBlock block;
     while (unit.keys.next(unit.keys.state, &block)) {
         const Sight seen = sight(unit, block);

@@ -105,7 +105,7 @@ struct Unit {
 
 // FP32 of a unit's scratch: Q, output and S of the tile path and an unpacked half.
 #define LK_CPU_SCRATCH_FLOATS(head_dim) \
-    ((2u * (head_dim) + kBlockTokens + 8u) * kTileRows + (kBlockTokens + 16u) * (head_dim) + 65536u)
+    ((2u * (head_dim) + kBlockTokens + 8u) * kTileRows + (kBlockTokens + 16u) * (head_dim) + 98304u)
 
 struct Kernels {
     const char *name;
