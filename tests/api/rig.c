@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rig.h"
+
+void *rig_alloc(void *user, size_t bytes, size_t alignment) {
+    rig_memory *memory = user;
+    if (++memory->n_calls == memory->fail_at)
+        return NULL;
+    void *pointer = NULL;
+    if (posix_memalign(&pointer, alignment < sizeof(void *) ? sizeof(void *) : alignment, bytes))
+        return NULL;
+    memory->live_bytes += (int64_t)bytes;
+    return pointer;
+}
+
+void rig_free(void *user, void *pointer, size_t bytes, size_t alignment) {
+    (void)alignment;
+    rig_memory *memory = user;
+    memory->live_bytes -= (int64_t)bytes;
+    free(pointer);
+}
+
+void rig_geometry(rig *r, uint32_t n_layers, uint32_t n_query_heads, uint32_t n_kv_heads,
+                  uint32_t head_dim) {
+    for (uint32_t l = 0; l < n_layers; ++l) {
+        assert_int_equal(lk_layer_init(&r->layers[l], sizeof r->layers[l]), LK_OK);
+        r->layers[l].n_query_heads = n_query_heads;
+        r->layers[l].n_kv_heads = n_kv_heads;
+        r->layers[l].head_dim = head_dim;
+    }
+    assert_int_equal(lk_geometry_init(&r->geometry, sizeof r->geometry), LK_OK);
+    r->geometry.n_layers = n_layers;
+    r->geometry.layers = r->layers;
+}
+
+void rig_open(rig *r) {
+    lk_context_desc desc;
+    assert_int_equal(lk_context_desc_init(&desc, sizeof desc), LK_OK);
+    desc.n_threads = 1;
+    desc.alloc = rig_alloc;
+    desc.free = rig_free;
+    desc.alloc_user = &r->memory;
+    assert_int_equal(lk_context_open(&desc, LK_ABI_VERSION, &r->context), LK_OK);
+}
+
+void rig_close(rig *r) {
+    lk_cache_destroy(&r->cache);
+    lk_plan_destroy(&r->plan);
+    assert_int_equal(lk_context_close(&r->context), LK_OK);
+    assert_int_equal(r->memory.live_bytes, 0);
+}
+
+void rig_preset(rig *r, const char *name) {
+    lk_plan_destroy(&r->plan);
+    assert_int_equal(lk_plan_preset(name, &r->geometry, &r->plan), LK_OK);
+}
+
+void rig_recent(rig *r, uint32_t page_tokens, uint32_t sink_tokens, uint32_t window_tokens) {
+    assert_int_equal(lk_plan_set_pages(r->plan, page_tokens, 0), LK_OK);
+    assert_int_equal(lk_plan_set_recent(r->plan, sink_tokens, window_tokens), LK_OK);
+}
+
+void rig_query_ranking(rig *r) {
+    lk_key_rule rule;
+    assert_int_equal(lk_key_rule_init(&rule, sizeof rule), LK_OK);
+    assert_int_equal(lk_plan_get_key(r->plan, 0, 0, &rule), LK_OK);
+    rule.boost_score = LK_SCORE_QUERY_RANGE;
+    assert_int_equal(lk_plan_set_key(r->plan, LK_ALL, LK_ALL, &rule), LK_OK);
+}
+
+lk_status rig_cache(rig *r, uint32_t max_sequences, uint32_t max_step_tokens,
+                    uint64_t budget_bytes) {
+    lk_cache_desc desc;
+    assert_int_equal(lk_cache_desc_init(&desc, sizeof desc), LK_OK);
+    desc.max_sequences = max_sequences;
+    desc.max_step_tokens = max_step_tokens;
+    desc.budget_bytes = budget_bytes;
+    desc.slab_bytes = 1u << 20;
+    r->max_step_tokens = max_step_tokens;
+    return lk_cache_create(r->context, &r->geometry, r->plan, &desc, &r->cache);
+}
+
+uint32_t rig_width(const rig *r) {
+    uint32_t width = 0;
+    for (uint32_t l = 0; l < r->geometry.n_layers; ++l)
+        width += r->layers[l].n_query_heads * r->layers[l].head_dim;
+    return width;
+}
+
+static uint64_t mix(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+enum { KIND_K, KIND_V, KIND_Q };
+
+static void fill(float *out, rig_token token, uint32_t layer, uint32_t kind, uint32_t n) {
+    uint64_t seed = mix(((uint64_t)token.chain << 40) + ((uint64_t)token.place << 8) + layer * 4 + kind + 1);
+    for (uint32_t i = 0; i < n; ++i) {
+        seed = mix(seed + 0x9E3779B97F4A7C15u);
+        const float unit = (float)(int32_t)(seed >> 40) / 8388608.0f - 1.0f;
+        out[i] = unit * (kind == KIND_K ? 1.0f + (float)(i % 7) : 1.0f);
+    }
+}
+
+void rig_tensor(lk_tensor *tensor, float *data, uint32_t n_heads, uint32_t head_dim) {
+    assert_int_equal(lk_tensor_init(tensor, sizeof *tensor), LK_OK);
+    tensor->dtype = LK_F32;
+    tensor->memory = LK_MEMORY_HOST;
+    tensor->data = data;
+    tensor->token_stride = (int64_t)n_heads * head_dim;
+    tensor->head_stride = head_dim;
+}
+
+static void *room(size_t n) {
+    void *out = calloc(n ? n : 1, sizeof(float));
+    assert_non_null(out);
+    return out;
+}
+
+static float *filled(const rig_token *tokens, uint32_t n, uint32_t layer, uint32_t kind,
+                     uint32_t width) {
+    float *out = room((size_t)n * width);
+    for (uint32_t t = 0; t < n; ++t)
+        fill(out + (size_t)t * width, tokens[t], layer, kind, width);
+    return out;
+}
+
+typedef struct keys_and_values {
+    float *k;
+    float *v;
+} keys_and_values;
+
+static lk_status append(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n,
+                        keys_and_values *made) {
+    const lk_layer *own = &r->layers[layer];
+    const uint32_t width = own->n_kv_heads * own->head_dim;
+    made->k = filled(tokens, n, layer, KIND_K, width);
+    made->v = filled(tokens, n, layer, KIND_V, width);
+    lk_tensor k, v;
+    rig_tensor(&k, made->k, own->n_kv_heads, own->head_dim);
+    rig_tensor(&v, made->v, own->n_kv_heads, own->head_dim);
+    return lk_append(r->cache, layer, &k, &v);
+}
+
+lk_status rig_append(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n) {
+    keys_and_values made;
+    const lk_status status = append(r, layer, tokens, n, &made);
+    free(made.k);
+    free(made.v);
+    return status;
+}
+
+static lk_status attend(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n, float *out) {
+    const lk_layer *own = &r->layers[layer];
+    const uint32_t width = own->n_query_heads * own->head_dim;
+    float *q = filled(tokens, n, layer, KIND_Q, width);
+    float *o = room((size_t)n * width);
+    lk_tensor qt, ot;
+    rig_tensor(&qt, q, own->n_query_heads, own->head_dim);
+    rig_tensor(&ot, o, own->n_query_heads, own->head_dim);
+    const lk_status status = lk_attend(r->cache, layer, &qt, &ot, NULL);
+    uint32_t before = 0;
+    for (uint32_t l = 0; l < layer; ++l)
+        before += r->layers[l].n_query_heads * r->layers[l].head_dim;
+    for (uint32_t t = 0; out && !status && t < n; ++t)
+        memcpy(out + (size_t)t * rig_width(r) + before, o + (size_t)t * width, width * sizeof *o);
+    free(q);
+    free(o);
+    return status;
+}
+
+lk_status rig_layer(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n, float *out) {
+    keys_and_values made;  // stay as they are until the layer was attended
+    lk_status status = append(r, layer, tokens, n, &made);
+    if (!status)
+        status = attend(r, layer, tokens, n, out);
+    free(made.k);
+    free(made.v);
+    return status;
+}
+
+lk_status rig_layers(rig *r, const rig_token *tokens, uint32_t n, float *out) {
+    lk_status status = LK_OK;
+    for (uint32_t l = 0; !status && l < r->geometry.n_layers; ++l)
+        status = rig_layer(r, l, tokens, n, out);
+    return status;
+}
+
+lk_status rig_step(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint32_t n, float *out) {
+    lk_status status = lk_step_begin(r->cache, NULL, 1, &id, &n, NULL);
+    if (status)
+        return status;
+    rig_token *tokens = room(n * 2);
+    for (uint32_t t = 0; t < n; ++t)
+        tokens[t] = (rig_token){chain, place + t};
+    status = rig_layers(r, tokens, n, out);
+    free(tokens);
+    if (!status)
+        status = lk_step_commit(r->cache, NULL);
+    if (status)
+        assert_int_equal(lk_step_discard(r->cache), LK_OK);
+    return status;
+}
+
+lk_status rig_fill(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint32_t n,
+                   uint32_t chunk, float *out) {
+    lk_status status = LK_OK;
+    for (uint32_t done = 0; !status && done < n;) {
+        const uint32_t part = n - done < chunk ? n - done : chunk;
+        float *to = out ? out + (size_t)done * rig_width(r) : NULL;
+        status = rig_step(r, id, chain, place + done, part, to);
+        done += part;
+    }
+    return status;
+}
+
+lk_cache_stats rig_stats(const rig *r) {
+    lk_cache_stats stats;
+    assert_int_equal(lk_cache_stats_init(&stats, sizeof stats), LK_OK);
+    assert_int_equal(lk_cache_get_stats(r->cache, &stats), LK_OK);
+    return stats;
+}
+
+void rig_sentence(const char *text) {
+    char sentence[512];
+    assert_int_equal(lk_last_error(sentence, sizeof sentence, NULL), LK_OK);
+    if (!strstr(sentence, text))
+        fail_msg("\"%s\" does not hold \"%s\"", sentence, text);
+}

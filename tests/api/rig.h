@@ -1,0 +1,74 @@
+// A small model, its cache, and steps over it with values that depend on the token alone.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_TESTS_API_RIG_H
+#define LK_TESTS_API_RIG_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <lowkey/lowkey.h>
+
+#define RIG_LAYERS 3
+#define RIG_SEQUENCES 8
+
+// Host memory hooks that count and can fail.
+typedef struct rig_memory {
+    int64_t live_bytes;
+    int64_t n_calls;
+    int64_t fail_at;  // the call that fails, counted from 1; 0 = none
+} rig_memory;
+void *rig_alloc(void *user, size_t bytes, size_t alignment);
+void rig_free(void *user, void *pointer, size_t bytes, size_t alignment);
+
+typedef struct rig {
+    lk_context *context;
+    lk_cache *cache;
+    lk_plan *plan;
+    lk_layer layers[RIG_LAYERS];
+    lk_geometry geometry;
+    rig_memory memory;
+    uint32_t max_step_tokens;
+} rig;
+
+// A token of a step: which chain it belongs to and its place there decide its values.
+typedef struct rig_token {
+    uint32_t chain;
+    uint32_t place;
+} rig_token;
+
+void rig_geometry(rig *r, uint32_t n_layers, uint32_t n_query_heads, uint32_t n_kv_heads,
+                  uint32_t head_dim);
+void rig_open(rig *r);  // context with counting hooks, one thread
+void rig_close(rig *r);
+void rig_preset(rig *r, const char *name);
+void rig_recent(rig *r, uint32_t page_tokens, uint32_t sink_tokens, uint32_t window_tokens);
+void rig_query_ranking(rig *r);
+lk_status rig_cache(rig *r, uint32_t max_sequences, uint32_t max_step_tokens, uint64_t budget_bytes);
+
+// Output elements of a token over all layers.
+uint32_t rig_width(const rig *r);
+// One layer of the open step. out [n][rig_width] or NULL.
+lk_status rig_layer(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n, float *out);
+// Its keys and values alone.
+lk_status rig_append(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n);
+// All layers of the open step.
+lk_status rig_layers(rig *r, const rig_token *tokens, uint32_t n, float *out);
+// A whole step of one sequence: `n` tokens of `chain` from `place` on.
+lk_status rig_step(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint32_t n, float *out);
+// Steps of at most `chunk` tokens up to n.
+lk_status rig_fill(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint32_t n,
+                   uint32_t chunk, float *out);
+
+void rig_tensor(lk_tensor *tensor, float *data, uint32_t n_heads, uint32_t head_dim);
+lk_cache_stats rig_stats(const rig *r);
+// The last sentence holds `text`.
+void rig_sentence(const char *text);
+
+#endif

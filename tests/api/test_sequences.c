@@ -1,0 +1,308 @@
+// What a sequence holds does not depend on how its tokens came: chunks, batches, drafts, discarded
+// steps and truncation.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "rig.h"
+
+#define BUDGET (256u << 20)
+
+typedef struct setup {
+    const char *preset;
+    uint32_t page_tokens;
+    uint32_t sink_tokens;
+    uint32_t window_tokens;
+    int ranks_by_queries;
+} setup;
+
+static const setup kSetups[] = {
+    {"fp16", 128, 0, 0, 0},     {"kivi2", 32, 0, 16, 0},     {"kivi4", 128, 0, 128, 0},
+    {"kitty", 32, 16, 40, 0},   {"kitty-pro", 64, 80, 64, 0}, {"kitty", 32, 16, 0, 1},
+    {"kitty-pro", 32, 48, 100, 1}, {"int8", 64, 0, 32, 0},
+};
+#define N_SETUPS (sizeof kSetups / sizeof *kSetups)
+
+static void start(rig *r, const setup *s) {
+    memset(r, 0, sizeof *r);
+    rig_geometry(r, 2, 2, 1, 32);
+    r->layers[0].n_query_heads = 4;
+    r->layers[0].n_kv_heads = 2;
+    r->layers[1].head_dim = 48;
+    rig_open(r);
+    rig_preset(r, s->preset);
+    rig_recent(r, s->page_tokens, s->sink_tokens, s->window_tokens);
+    if (s->ranks_by_queries) {
+        for (uint32_t l = 0; l < 2; ++l) {
+            lk_key_rule rule;
+            assert_int_equal(lk_key_rule_init(&rule, sizeof rule), LK_OK);
+            assert_int_equal(lk_plan_get_key(r->plan, l, 0, &rule), LK_OK);
+            rule.boost_score = LK_SCORE_QUERY_RANGE;
+            assert_int_equal(lk_plan_set_key(r->plan, l, LK_ALL, &rule), LK_OK);
+        }
+    }
+    assert_int_equal(rig_cache(r, RIG_SEQUENCES, 1024, BUDGET), LK_OK);
+}
+
+static lk_sequence add(rig *r) {
+    lk_sequence id;
+    assert_int_equal(lk_sequence_add(r->cache, &id), LK_OK);
+    return id;
+}
+
+static float *room(const rig *r, uint32_t n) {
+    float *out = calloc((size_t)n * rig_width(r), sizeof *out);
+    assert_non_null(out);
+    return out;
+}
+
+// The outputs of the same `n` tokens behind two sequences are equal bit for bit.
+static void same_answers(rig *r, lk_sequence a, lk_sequence b, uint32_t chain, uint32_t place,
+                         uint32_t n) {
+    const size_t bytes = (size_t)n * rig_width(r) * sizeof(float);
+    float *x = room(r, n);
+    float *y = room(r, n);
+    assert_int_equal(rig_fill(r, a, chain, place, n, 7, x), LK_OK);
+    assert_int_equal(rig_fill(r, b, chain, place, n, 7, y), LK_OK);
+    assert_memory_equal(x, y, bytes);
+    free(x);
+    free(y);
+}
+
+static void chunks_make_the_same_pages(void **state) {
+    (void)state;
+    enum { N = 420, TAIL = 24, AFTER = 100 };
+    const uint32_t chunks[] = {N, 1, 13, 64, 65, 200};
+    for (size_t s = 0; s < N_SETUPS; ++s) {
+        rig r;
+        start(&r, &kSetups[s]);
+        const size_t bytes = (size_t)AFTER * rig_width(&r) * sizeof(float);
+        float *expected = room(&r, AFTER);
+        float *found = room(&r, AFTER);
+        for (size_t c = 0; c < sizeof chunks / sizeof *chunks; ++c) {
+            lk_sequence id = add(&r);
+            assert_int_equal(rig_fill(&r, id, 1, 0, N, chunks[c], NULL), LK_OK);
+            assert_int_equal(rig_fill(&r, id, 1, N, TAIL, 5, NULL), LK_OK);
+            assert_int_equal(rig_fill(&r, id, 1, N + TAIL, AFTER, 9, c ? found : expected), LK_OK);
+            if (c)
+                assert_memory_equal(found, expected, bytes);
+            assert_int_equal(lk_sequence_remove(r.cache, id), LK_OK);
+        }
+        free(expected);
+        free(found);
+        rig_close(&r);
+    }
+}
+
+static void discard_restores(void **state) {
+    (void)state;
+    const uint32_t steps[] = {1, 40, 64, 65, 300};
+    for (size_t s = 0; s < N_SETUPS; ++s) {
+        rig r;
+        start(&r, &kSetups[s]);
+        lk_sequence a = add(&r);
+        lk_sequence b = add(&r);
+        assert_int_equal(rig_fill(&r, a, 1, 0, 333, 100, NULL), LK_OK);
+        assert_int_equal(rig_fill(&r, b, 1, 0, 333, 100, NULL), LK_OK);
+        for (size_t i = 0; i < sizeof steps / sizeof *steps; ++i) {
+            uint32_t n = steps[i];
+            rig_token tokens[300];
+            for (uint32_t t = 0; t < n; ++t)
+                tokens[t] = (rig_token){9, t};
+            assert_int_equal(lk_step_begin(r.cache, NULL, 1, &a, &n, NULL), LK_OK);
+            assert_int_equal(rig_layers(&r, tokens, n, NULL), LK_OK);
+            assert_int_equal(lk_step_discard(r.cache), LK_OK);
+            uint64_t length = 0;
+            assert_int_equal(lk_sequence_length(r.cache, a, &length), LK_OK);
+            assert_int_equal(length, 333);
+        }
+        same_answers(&r, a, b, 1, 333, 130);
+        rig_close(&r);
+    }
+}
+
+static void batches_equal_single_runs(void **state) {
+    (void)state;
+    for (size_t s = 0; s < N_SETUPS; ++s) {
+        rig r;
+        start(&r, &kSetups[s]);
+        const uint32_t counts[3][4] = {{300, 1, 64, 90}, {5, 200, 64, 1}, {1, 1, 65, 2}};
+        lk_sequence single[4];
+        lk_sequence batch[4];
+        for (int i = 0; i < 4; ++i) {
+            single[i] = add(&r);
+            batch[i] = add(&r);
+        }
+        uint32_t places[4] = {0};
+        for (int step = 0; step < 3; ++step) {
+            rig_token tokens[600];
+            uint32_t n = 0;
+            for (uint32_t i = 0; i < 4; ++i)
+                for (uint32_t t = 0; t < counts[step][i]; ++t)
+                    tokens[n++] = (rig_token){i, places[i] + t};
+            float *together = room(&r, n);
+            float *alone = room(&r, n);
+            assert_int_equal(lk_step_begin(r.cache, NULL, 4, batch, counts[step], NULL), LK_OK);
+            assert_int_equal(rig_layers(&r, tokens, n, together), LK_OK);
+            assert_int_equal(lk_step_commit(r.cache, NULL), LK_OK);
+            uint32_t first = 0;
+            for (uint32_t i = 0; i < 4; ++i) {
+                assert_int_equal(rig_step(&r, single[i], i, places[i], counts[step][i],
+                                          alone + (size_t)first * rig_width(&r)),
+                                 LK_OK);
+                places[i] += counts[step][i];
+                first += counts[step][i];
+            }
+            assert_memory_equal(together, alone, (size_t)n * rig_width(&r) * sizeof(float));
+            free(together);
+            free(alone);
+        }
+        rig_close(&r);
+    }
+}
+
+// A tree of drafts gives every token what the chain along its path gives it.
+static void trees_equal_chains(void **state) {
+    (void)state;
+    enum { N = 9 };
+    const int32_t parent[N] = {-1, 0, 1, 0, 3, -1, 5, 2, 5};
+    for (size_t s = 0; s < N_SETUPS; ++s) {
+        rig r;
+        start(&r, &kSetups[s]);
+        lk_sequence tree = add(&r);
+        lk_sequence chain = add(&r);
+        assert_int_equal(rig_fill(&r, tree, 1, 0, 215, 90, NULL), LK_OK);
+        assert_int_equal(rig_fill(&r, chain, 1, 0, 215, 90, NULL), LK_OK);
+        rig_token tokens[N];
+        for (uint32_t t = 0; t < N; ++t)
+            tokens[t] = (rig_token){7, t};
+        float *out = room(&r, N);
+        uint32_t n = N;
+        assert_int_equal(lk_step_begin(r.cache, NULL, 1, &tree, &n, parent), LK_OK);
+        assert_int_equal(rig_layers(&r, tokens, n, out), LK_OK);
+        const uint32_t broken = 4;
+        assert_int_equal(lk_step_commit(r.cache, &broken), LK_E_ARGUMENT);
+        const uint32_t keep = 3;
+        assert_int_equal(lk_step_commit(r.cache, &keep), LK_OK);
+        for (uint32_t t = 0; t < N; ++t) {
+            rig_token path[N];
+            uint32_t length = 0;
+            for (int32_t at = (int32_t)t; at >= 0; at = parent[at])
+                ++length;
+            uint32_t place = length;
+            for (int32_t at = (int32_t)t; at >= 0; at = parent[at])
+                path[--place] = tokens[at];
+            float *own = room(&r, length);
+            assert_int_equal(lk_step_begin(r.cache, NULL, 1, &chain, &length, NULL), LK_OK);
+            assert_int_equal(rig_layers(&r, path, length, own), LK_OK);
+            assert_int_equal(lk_step_discard(r.cache), LK_OK);
+            for (uint32_t i = 0; i < rig_width(&r); ++i) {
+                const float a = out[(size_t)t * rig_width(&r) + i];
+                const float b = own[(size_t)(length - 1) * rig_width(&r) + i];
+                if (!(a - b <= 1e-5f && b - a <= 1e-5f))
+                    fail_msg("token %u element %u: %.9g in the tree, %.9g in the chain", t, i, a, b);
+            }
+            free(own);
+        }
+        assert_int_equal(rig_step(&r, chain, 7, 0, 3, NULL), LK_OK);
+        same_answers(&r, tree, chain, 1, 300, 120);
+        free(out);
+        rig_close(&r);
+    }
+}
+
+static void kept_prefix_is_exact(void **state) {
+    (void)state;
+    for (size_t s = 0; s < N_SETUPS; ++s) {
+        rig r;
+        start(&r, &kSetups[s]);
+        lk_sequence a = add(&r);
+        lk_sequence b = add(&r);
+        uint32_t place = 0;
+        for (uint32_t keep = 0; keep <= 64; keep += 9) {
+            uint32_t n = 64;
+            rig_token tokens[64];
+            for (uint32_t t = 0; t < n; ++t)
+                tokens[t] = (rig_token){t < keep ? 1u : 5u, place + t};
+            assert_int_equal(lk_step_begin(r.cache, NULL, 1, &a, &n, NULL), LK_OK);
+            assert_int_equal(rig_layers(&r, tokens, n, NULL), LK_OK);
+            assert_int_equal(lk_step_commit(r.cache, &keep), LK_OK);
+            assert_int_equal(rig_fill(&r, b, 1, place, keep, 64, NULL), LK_OK);
+            place += keep;
+        }
+        same_answers(&r, a, b, 1, place, 150);
+        rig_close(&r);
+    }
+}
+
+// Cut in 16-bit rows, a sequence is as one that never had the tokens.
+static void truncation_is_exact_at_16_bits(void **state) {
+    (void)state;
+    for (size_t s = 0; s < N_SETUPS; ++s) {
+        if (kSetups[s].ranks_by_queries)
+            continue;
+        rig r;
+        start(&r, &kSetups[s]);
+        const uint32_t base = 150;
+        for (uint32_t extra = 1; extra < 60; extra += 13) {
+            lk_sequence a = add(&r);
+            lk_sequence b = add(&r);
+            assert_int_equal(rig_fill(&r, a, 1, 0, base, 60, NULL), LK_OK);
+            assert_int_equal(rig_fill(&r, b, 1, 0, base, 60, NULL), LK_OK);
+            const lk_cache_stats before = rig_stats(&r);
+            assert_int_equal(rig_step(&r, a, 3, 0, extra, NULL), LK_OK);
+            const uint64_t packed = rig_stats(&r).pages_packed;
+            assert_int_equal(lk_sequence_truncate(r.cache, a, base), LK_OK);
+            assert_int_equal(rig_stats(&r).pages_packed, packed);
+            assert_int_equal(rig_stats(&r).n_tokens, before.n_tokens);
+            same_answers(&r, a, b, 1, base, 140);
+            assert_int_equal(lk_sequence_remove(r.cache, a), LK_OK);
+            assert_int_equal(lk_sequence_remove(r.cache, b), LK_OK);
+        }
+        rig_close(&r);
+    }
+}
+
+// Anywhere: the length is right, what follows works, and two of the same history agree.
+static void truncation_works_anywhere(void **state) {
+    (void)state;
+    for (size_t s = 0; s < N_SETUPS; ++s) {
+        rig r;
+        start(&r, &kSetups[s]);
+        for (uint32_t keep = 0; keep <= 300; keep += 37) {
+            lk_sequence a = add(&r);
+            lk_sequence b = add(&r);
+            assert_int_equal(rig_fill(&r, a, 1, 0, 250, 250, NULL), LK_OK);
+            assert_int_equal(rig_fill(&r, b, 1, 0, 250, 50, NULL), LK_OK);
+            assert_int_equal(rig_fill(&r, a, 1, 250, 80, 20, NULL), LK_OK);
+            assert_int_equal(rig_fill(&r, b, 1, 250, 80, 20, NULL), LK_OK);
+            assert_int_equal(lk_sequence_truncate(r.cache, a, keep), LK_OK);
+            assert_int_equal(lk_sequence_truncate(r.cache, b, keep), LK_OK);
+            uint64_t length = 1;
+            assert_int_equal(lk_sequence_length(r.cache, a, &length), LK_OK);
+            assert_int_equal(length, keep);
+            if (!kSetups[s].ranks_by_queries)
+                same_answers(&r, a, b, 2, keep, 90);
+            else
+                assert_int_equal(rig_fill(&r, a, 2, keep, 200, 110, NULL), LK_OK);
+            assert_int_equal(lk_sequence_remove(r.cache, a), LK_OK);
+            assert_int_equal(lk_sequence_remove(r.cache, b), LK_OK);
+        }
+        const lk_cache_stats stats = rig_stats(&r);
+        assert_int_equal(stats.n_tokens, 0);
+        assert_int_equal(stats.payload_bytes + stats.metadata_bytes + stats.recent_bytes, 0);
+        assert_int_equal(stats.reserved_bytes, stats.table_bytes + stats.workspace_bytes);
+        rig_close(&r);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_make_the_same_pages),
+        cmocka_unit_test(discard_restores),
+        cmocka_unit_test(batches_equal_single_runs),
+        cmocka_unit_test(trees_equal_chains),
+        cmocka_unit_test(kept_prefix_is_exact),
+        cmocka_unit_test(truncation_is_exact_at_16_bits),
+        cmocka_unit_test(truncation_works_anywhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,68 @@
+// Statistics and the poll are read beside steps; two caches of one context run side by side.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "rig.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct watch {
+    const rig *r;
+    atomic_int stop;
+    int n_bad;
+} watch;
+
+static void *watch_stats(void *user) {
+    watch *w = user;
+    while (!atomic_load(&w->stop)) {
+        lk_cache_stats stats;
+        if (lk_cache_stats_init(&stats, sizeof stats) || lk_cache_get_stats(w->r->cache, &stats) ||
+            stats.reserved_bytes > stats.budget_bytes || lk_cache_poll(w->r->cache))
+            ++w->n_bad;
+    }
+    return NULL;
+}
+
+static void *run_steps(void *user) {
+    rig *r = user;
+    lk_sequence id;
+    return lk_sequence_add(r->cache, &id) || rig_fill(r, id, 1, 0, 200, 11, NULL) ? user : NULL;
+}
+
+static void readers_beside_steps(void **state) {
+    (void)state;
+    rig r;
+    memset(&r, 0, sizeof r);
+    rig_geometry(&r, 1, 2, 1, 32);
+    assert_int_equal(lk_context_open(NULL, LK_ABI_VERSION, &r.context), LK_OK);
+    rig_preset(&r, "kivi2");
+    rig_recent(&r, 32, 16, 16);
+    assert_int_equal(rig_cache(&r, 2, 100, 16u << 20), LK_OK);
+    rig second = r;
+    second.plan = NULL;
+    second.geometry.layers = second.layers;
+    rig_preset(&second, "kitty");
+    rig_recent(&second, 32, 0, 32);
+    second.cache = NULL;
+    assert_int_equal(rig_cache(&second, 1, 100, 16u << 20), LK_OK);
+    watch w = {&r, 0, 0};
+    pthread_t reader;
+    pthread_t other;
+    assert_int_equal(pthread_create(&reader, NULL, watch_stats, &w), 0);
+    assert_int_equal(pthread_create(&other, NULL, run_steps, &second), 0);
+    assert_null(run_steps(&r));
+    void *failed = NULL;
+    assert_int_equal(pthread_join(other, &failed), 0);
+    assert_null(failed);
+    atomic_store(&w.stop, 1);
+    assert_int_equal(pthread_join(reader, NULL), 0);
+    assert_int_equal(w.n_bad, 0);
+    lk_cache_destroy(&second.cache);
+    lk_plan_destroy(&second.plan);
+    rig_close(&r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(readers_beside_steps)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
