@@ -49,6 +49,18 @@ PlanHandle make_preset(const std::string &name, const Geometry &geometry) {
     return PlanHandle(plan);
 }
 
+bool ranks_by_queries(const lk_plan *plan) {
+    lk_key_rule rule = initialised(lk_key_rule_init);
+    for (std::uint32_t layer = 0; lk_plan_get_key(plan, layer, 0, &rule) == LK_OK; ++layer) {
+        for (std::uint32_t head = 0; lk_plan_get_key(plan, layer, head, &rule) == LK_OK; ++head) {
+            if (rule.boost_channels != 0 && rule.boost_score == LK_SCORE_QUERY_RANGE) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 lk_tensor host_tensor(float *data, std::uint32_t n_heads, std::uint32_t head_dim) {
     lk_tensor tensor = initialised(lk_tensor_init);
     tensor.dtype = LK_F32;

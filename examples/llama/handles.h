@@ -49,6 +49,9 @@ class Geometry {
 ContextHandle open_context(lk_backend backend, std::uint32_t n_threads, std::uint32_t cpu_mask);
 PlanHandle make_preset(const std::string &name, const Geometry &geometry);
 
+// Does any head rank its channels by queries? Then a step must attend before it commits.
+bool ranks_by_queries(const lk_plan *plan);
+
 template <typename T>
 T initialised(lk_status (*init)(T *, std::size_t)) {
     T value;

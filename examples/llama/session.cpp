@@ -35,7 +35,7 @@ void add_rows(Score &score, const std::vector<float> &logits, std::size_t n_voca
 
 Session::Session(lk_context *context, Model &model, const lk_plan *plan, std::uint64_t max_tokens,
                  std::uint32_t max_step_tokens)
-    : model_(model) {
+    : model_(model), ranks_by_queries_(ranks_by_queries(plan)) {
     const Config &c = model.config();
     const Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
     const lk_geometry view = geometry.view();
@@ -101,9 +101,12 @@ void Session::prefill(const std::vector<Session *> &sessions, const Tokens &toke
         (void)first.model_.forward(
             tokens, 0, tokens.size() - 1,
             [&](std::uint32_t layer, std::uint32_t, float *q, float *k, float *v, float *out) {
-                for (Session *session : sessions)
+                for (Session *session : sessions) {
                     session->append(layer, k, v);
-                first.attend(layer, q, out);
+                    if (session == &first || session->ranks_by_queries_) {
+                        session->attend(layer, q, out);
+                    }
+                }
             });
     } catch (...) {
         for (Session *session : sessions)

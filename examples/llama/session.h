@@ -67,6 +67,7 @@ class Session {
 
     Model &model_;
     CacheHandle cache_;
+    bool ranks_by_queries_;
     lk_sequence id_ = 0;
 };
 

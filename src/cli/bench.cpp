@@ -119,14 +119,19 @@ double copy_bytes_per_s(std::uint32_t n_threads, std::uint32_t n_repeats) {
     return 2.0 * static_cast<double>(kCopyBytes) / summarise(samples).median_s;
 }
 
-void fill(SyntheticCache &cache, const Shape &shape, std::uint64_t n_tokens) {
+void fill(SyntheticCache &cache, const lk_plan *plan, const Shape &shape, std::uint64_t n_tokens) {
     llama::Random random(kSeed);
+    StepResult unused;
+    const bool must_attend = llama::ranks_by_queries(plan);
     for (std::uint64_t done = 0; done < n_tokens;) {
         const std::uint32_t count =
             static_cast<std::uint32_t>(std::min<std::uint64_t>(kFillTokens, n_tokens - done));
         StepData data(shape, count, random);
         cache.begin(count);
         cache.append(data);
+        if (must_attend) {
+            cache.attend(data, unused);
+        }
         cache.commit();
         done += count;
     }
@@ -164,7 +169,7 @@ Row bench_plan(const BenchOptions &options, const std::string &name, std::uint64
     lk_plan_size size = llama::initialised(lk_plan_size_init);
     llama::check(lk_plan_bytes(plan.get(), n_tokens, 1, kFillTokens, &size));
     SyntheticCache cache(context.get(), plan.get(), shape, n_tokens + 1, kFillTokens);
-    fill(cache, shape, n_tokens);
+    fill(cache, plan.get(), shape, n_tokens);
     Row row{name, n_tokens, n_threads, {}, size.bits_per_value, 0, 0, 0};
     row.time = time_decode(cache, shape, options, flusher);
     const lk_cache_stats stats = cache.stats();

@@ -210,9 +210,10 @@ std::string help_footer() {
         "  lowkey eval --demo --text book.txt\n"
         "  lowkey eval --tasks needle,repeat-512 --contexts 2048,4096 --plans fp16,kitty --json\n"
         "A document is encoded once for all plans; each question is answered behind it and rolled\n"
-        "back. A question counts when every byte of its answer is right. Contexts are tokens (one\n"
-        "is one byte for the shipped model); KV bytes are codes, ranges, minima and the recent\n"
-        "tokens at 16 bits.\nTasks:\n";
+        "back. A question counts when every byte of its answer is the model's first choice, as in\n"
+        "greedy decoding. Contexts are tokens (one is one byte for the shipped model); KV bytes "
+        "are\n"
+        "codes, ranges, minima and the recent tokens at 16 bits.\nTasks:\n";
     for (const llama::Task &task : llama::all_tasks()) {
         text += std::string("  ") + task.name +
                 std::string(14 - std::string(task.name).size(), ' ') + task.about + "\n";
