@@ -139,10 +139,17 @@ inline void raw_values(const Unit &unit, const KeyBlock &block, const DecodeStat
 
 // q in the order of a page's slots, strips in the order of their parameters.
 inline void order_query(const Unit &unit, const uint8_t *channels, float *out) {
-    for (uint32_t r = 0; r < unit.n_rows; ++r)
-        for (uint32_t slot = 0; slot < unit.head_dim; ++slot)
-            out[r * unit.head_dim + (slot & ~15u) + LK_K_ORDER(slot & 15u)] =
-                unit.q[r * unit.head_dim + (channels ? channels[slot] : slot)];
+    alignas(64) float slots[LK_MAX_HEAD_DIM];
+    for (uint32_t r = 0; r < unit.n_rows; ++r) {
+        const float *query = unit.q + r * unit.head_dim;
+        if (channels) {
+            for (uint32_t slot = 0; slot < unit.head_dim; ++slot)
+                slots[slot] = query[channels[slot]];
+            query = slots;
+        }
+        for (uint32_t slot = 0; slot < unit.head_dim; slot += 16)
+            order_block(query + slot, out + r * unit.head_dim + slot);
+    }
 }
 
 struct Folded {
@@ -234,8 +241,8 @@ inline void packed_group_values(const Unit &unit, const KeyBlock &block, uint32_
 inline void packed_values(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
     const HalfView &view = *block.value.view;
     for (uint32_t r = 0; r < unit.n_rows; ++r)
-        for (uint32_t t = 0; t < view.page_tokens; ++t)
-            s.weight_ordered[r * kBlockTokens + (t & ~15u) + LK_K_ORDER(t & 15u)] = s.logits[r * kBlockTokens + t];
+        for (uint32_t t = 0; t < view.page_tokens; t += 16)
+            order_block(s.logits + r * kBlockTokens + t, s.weight_ordered + r * kBlockTokens + t);
     for (uint32_t group = 0; group < view.n_groups; ++group) {
         const uint32_t index = group * view.page_tokens;
         load_parameters(view, block.value.metadata, index, view.page_tokens, s.ranges);
@@ -277,9 +284,9 @@ inline void weigh_row(const Unit &unit, uint32_t r, uint32_t n_tokens, float *lo
         logits[t] = 0;
     unit.sum[r] = unit.sum[r] * factor + horizontal_sum(sums);
     unit.top[r] = top;
-    if (factor != 1.0f)
-        for (uint32_t c = 0; c < unit.head_dim; ++c)
-            unit.output[r * unit.head_dim + c] *= factor;
+    float *output = unit.output + r * unit.head_dim;
+    for (uint32_t c = 0; factor != 1.0f && c < unit.head_dim; c += kWidth)
+        store(output + c, load<Vf>(output + c) * factor);
 }
 
 inline void cap_row(float *logits, uint32_t n, float cap) {

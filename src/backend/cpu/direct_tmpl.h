@@ -11,39 +11,11 @@ namespace lk {
 namespace cpu {
 namespace {
 
-typedef int32_t Vi4 __attribute__((vector_size(16)));
-typedef float Vf4 __attribute__((vector_size(16)));
-
 // A chunk is 64 bytes: the registers of the 4 lanes of one g at 16 bits, or 4 words of each of
 // them when packed.
 constexpr uint32_t kChunkWords = 16;
 constexpr uint32_t kChunkVectors = kChunkWords / kWidth;        // of words
 constexpr uint32_t kChunkFloatVectors = 2 * kChunkVectors;      // of its 32 FP16 values
-
-#if defined(__AVX512F__)
-LK_INLINE Vf4 fold_vector(Vf v) {
-    const __m512 x = reinterpret_cast<__m512 &>(v);
-    const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
-    return Vf4(_mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1)));
-}
-LK_INLINE Vi4 fold_vector(Vi v) {
-    const __m512i x = reinterpret_cast<__m512i &>(v);
-    const __m256i y = _mm256_add_epi32(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
-    return Vi4(_mm_add_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1)));
-}
-#elif defined(__AVX2__)
-LK_INLINE Vf4 fold_vector(Vf v) {
-    const __m256 y = reinterpret_cast<__m256 &>(v);
-    return Vf4(_mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1)));
-}
-LK_INLINE Vi4 fold_vector(Vi v) {
-    const __m256i y = reinterpret_cast<__m256i &>(v);
-    return Vi4(_mm_add_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1)));
-}
-#else
-LK_INLINE Vf4 fold_vector(Vf v) { return v; }
-LK_INLINE Vi4 fold_vector(Vi v) { return v; }
-#endif
 
 template <class V>
 LK_INLINE void transpose4(V *v) {

@@ -125,6 +125,12 @@ void pack_item(const PackItem &item, uint16_t *values) {
             source.read(token, values + static_cast<uint64_t>(token) * shape.head_dim);
         input.values = values;
     }
+    if (shape.is_raw()) {
+        const RawHalf target(*item.target, item.payload);
+        for (uint32_t token = 0; token < shape.page_tokens; ++token)
+            target.write(token, input.values + static_cast<uint64_t>(token) * shape.head_dim);
+        return;
+    }
     uint8_t own[LK_MAX_HEAD_DIM];
     const uint8_t *permutation = item.target->permutation;
     if (item.target->ranking != Ranking::kNone) {

@@ -4,9 +4,204 @@
 namespace lk {
 namespace cpu {
 
+namespace {
+
+// Bit address of (token, channel) in a strip of a plane: tokens[token] + channels[channel]. The
+// bits of a place come from disjoint bits of token and channel, so their addresses add up.
+struct Places {
+    uint16_t tokens[LK_MAX_PAGE_TOKENS];
+    uint16_t channels[LK_STRIP_CHANNELS];
+};
+
+uint16_t bit_address(BitPlace place) { return static_cast<uint16_t>(place.word * 32 + place.bit); }
+
+void fill_places(const HalfShape &shape, uint32_t bits, Places *places) {
+    for (uint32_t t = 0; t < shape.page_tokens; ++t)
+        places->tokens[t] = bit_address(strip_place(shape.side, shape.page_tokens, bits, t, 0));
+    for (uint32_t c = 0; c < LK_STRIP_CHANNELS; ++c)
+        places->channels[c] = bit_address(strip_place(shape.side, shape.page_tokens, bits, 0, c));
+}
+
+// Some bits of a code: (code >> shift & mask), in a strip at a channel.
+struct Part {
+    uint8_t *strip;
+    const uint16_t *tokens;
+    uint32_t channel;
+    uint32_t shift;
+    uint32_t mask;  // 0: no such part
+
+    void write(uint32_t token, uint32_t code) const {
+        const uint32_t address = tokens[token] + channel;
+        uint8_t *at = strip + address / 32 * 4;
+        uint32_t word;
+        std::memcpy(&word, at, sizeof word);
+        word |= ((code >> shift) & mask) << address % 32;
+        std::memcpy(at, &word, sizeof word);
+    }
+};
+
+struct Slot {
+    uint32_t bits;
+    uint32_t channel;  // of the input
+    Part low;
+    Part high;
+};
+
+class Packer {
+  public:
+    Packer(const HalfShape &shape, HalfValues input, const uint8_t *permutation, uint8_t *payload, uint8_t *metadata)
+        : shape_(shape), input_(input), payload_(payload), metadata_(metadata) {
+        constexpr uint32_t kWidths[] = {1, 2, 4, 8};
+        for (uint32_t i = 0; i < 4; ++i)
+            if (shape.page_tokens * kWidths[i] >= 64)
+                fill_places(shape, kWidths[i], &places_[i]);
+        for (uint32_t slot = 0; slot < shape.head_dim; ++slot) {
+            slots_[slot] = make_slot(slot);
+            slots_[slot].channel = permutation ? permutation[slot] : slot;
+        }
+    }
+
+    void pack_channels() const {
+        for (uint32_t slot = 0; slot < shape_.head_dim; ++slot)
+            for (uint32_t first = 0; first < shape_.page_tokens; first += shape_.group)
+                pack_channel_group(slot, first);
+    }
+    void pack_tokens() const {
+        for (uint32_t token = 0; token < shape_.page_tokens; ++token)
+            for (uint32_t first = 0; first < shape_.head_dim; first += shape_.group)
+                pack_token_group(token, first);
+    }
+
+  private:
+    const Places &places(uint32_t bits) const { return places_[bits == 1 ? 0 : bits == 2 ? 1 : bits == 4 ? 2 : 3]; }
+
+    Part part(uint64_t offset, uint32_t plane_bits, uint32_t channel, uint32_t shift, uint32_t mask) const {
+        return {payload_ + offset, places(plane_bits).tokens, places(plane_bits).channels[channel], shift, mask};
+    }
+
+    Slot make_slot(uint32_t slot) const {
+        const StripPlace at = strip_at(shape_, slot / LK_STRIP_CHANNELS);
+        const uint32_t channel = slot % LK_STRIP_CHANNELS;
+        const uint32_t bits = slot_bits(shape_, slot);
+        Slot out = {bits, 0, {}, {}};
+        if (at.plane == kPlane3) {
+            out.low = part(at.offset_bytes, 2, channel, 0, 3);
+            out.high = part(at.high_offset_bytes, 1, channel, 2, 1);
+        } else {
+            out.low = part(at.offset_bytes, kPlaneBits[at.plane], channel, 0, bits == 3 ? 3 : top_code(bits));
+            if (bits == 3) {  // an outlier's high bit stands above its partner's code
+                const uint32_t partner = slot - shape_.n_shared;
+                const StripPlace low = strip_at(shape_, partner / LK_STRIP_CHANNELS);
+                out.high = part(low.offset_bytes, 2, partner % LK_STRIP_CHANNELS, 2, 1);
+                ++out.high.channel;
+            }
+        }
+        return out;
+    }
+
+    // 0 for both zeros.
+    static uint16_t exact_half(float f) {
+        bool saturated = false;
+        return f == 0.0f ? uint16_t{0} : float_to_half(f, &saturated);
+    }
+    Parameters parameters(const float *values, uint32_t n, uint32_t index) const {
+        float low = values[0];
+        float high = values[0];
+        for (uint32_t i = 1; i < n; ++i) {
+            low = values[i] < low ? values[i] : low;
+            high = values[i] > high ? values[i] : high;
+        }
+        const Parameters p = make_parameters({exact_half(low), exact_half(high)}, shape_.metadata);
+        store_parameter(metadata_ + ranges_offset_bytes(shape_), index, p.range_bits);
+        store_parameter(metadata_ + minima_offset_bytes(shape_), index, p.minimum_bits);
+        return p;
+    }
+    void store_parameter(uint8_t *array, uint32_t index, uint16_t bits) const {
+        if (shape_.metadata == Metadata::kF8)
+            array[index] = static_cast<uint8_t>(bits);
+        else
+            std::memcpy(array + 2ull * index, &bits, sizeof bits);
+    }
+
+    // quantize() of format/quantize.h with the division taken out of the loop: the guess is off by
+    // one at most, and the same comparisons settle it.
+    struct Quantizer {
+        Quantizer(const Parameters &p, uint32_t bits)
+            : minimum(p.minimum), range(p.range), factor(half_step_factor(bits)), top(top_code(bits)),
+              inverse(p.range > 0 ? static_cast<float>(top) / p.range : 0) {}
+        float threshold(uint32_t k) const { return static_cast<float>(2 * k - 1) * range * factor; }
+        uint32_t code(float value) const {
+            if (range == 0)
+                return 0;
+            const float distance = value - minimum;
+            const float guess = distance * inverse + 0.5f;
+            uint32_t c = guess <= 0 ? 0 : guess >= static_cast<float>(top) ? top : static_cast<uint32_t>(guess);
+            c += c < top && distance >= threshold(c + 1);
+            c -= c > 0 && distance < threshold(c);
+            return c;
+        }
+        float minimum;
+        float range;
+        float factor;
+        uint32_t top;
+        float inverse;
+    };
+
+    static void write(const Slot &slot, uint32_t token, uint32_t code) {
+        slot.low.write(token, code);
+        if (slot.high.mask)
+            slot.high.write(token, code);
+    }
+
+    void pack_channel_group(uint32_t index, uint32_t first) const {
+        const Slot &slot = slots_[index];
+        float values[LK_MAX_PAGE_TOKENS];
+        for (uint32_t i = 0; i < shape_.group; ++i)
+            values[i] = half_to_float(input_.values[(first + i) * input_.token_stride + slot.channel]);
+        const Quantizer quantizer(parameters(values, shape_.group, parameter_index(shape_, index, first)), slot.bits);
+        for (uint32_t i = 0; i < shape_.group; ++i)
+            write(slot, first + i, quantizer.code(values[i]));
+    }
+
+    void pack_token_group(uint32_t token, uint32_t first) const {
+        const uint32_t end = first + shape_.group < shape_.head_dim ? first + shape_.group : shape_.head_dim;
+        float values[LK_MAX_HEAD_DIM];
+        for (uint32_t slot = first; slot < end; ++slot)
+            values[slot - first] = half_to_float(input_.values[token * input_.token_stride + slots_[slot].channel]);
+        const Parameters p = parameters(values, end - first, parameter_index(shape_, first, token));
+        for (uint32_t slot = first; slot < end;) {
+            const uint32_t bits = slots_[slot].bits;
+            const Quantizer quantizer(p, bits);
+            for (; slot < end && slots_[slot].bits == bits; ++slot)
+                write(slots_[slot], token, quantizer.code(values[slot - first]));
+        }
+    }
+
+    const HalfShape &shape_;
+    const HalfValues input_;
+    uint8_t *const payload_;
+    uint8_t *const metadata_;
+    Places places_[4] = {};
+    Slot slots_[LK_MAX_HEAD_DIM];
+};
+
+}  // namespace
+
 void pack_half_fast(const HalfShape &shape, HalfValues input, const uint8_t *permutation, uint8_t *payload,
                     uint8_t *metadata) {
-    pack_half(shape, input, permutation, payload, metadata);
+    if (shape.strips[kPlane16]) {
+        pack_half(shape, input, permutation, payload, metadata);
+        return;
+    }
+    std::memset(payload, 0, payload_bytes(shape));
+    std::memset(metadata, 0, metadata_bytes(shape));
+    const Packer packer(shape, input, permutation, payload, metadata);
+    if (shape.axis == Axis::kChannel)
+        packer.pack_channels();
+    else
+        packer.pack_tokens();
+    if (shape.permutes)
+        std::memcpy(metadata + permutation_offset_bytes(shape), permutation, shape.head_dim);
 }
 
 }  // namespace cpu

@@ -29,6 +29,9 @@ typedef float Vf __attribute__((vector_size(4 * LK_SIMD_WIDTH)));
 typedef int32_t Vi __attribute__((vector_size(4 * LK_SIMD_WIDTH)));
 typedef uint32_t Vu __attribute__((vector_size(4 * LK_SIMD_WIDTH)));
 typedef uint16_t Vh __attribute__((vector_size(2 * LK_SIMD_WIDTH)));
+typedef uint8_t Vb __attribute__((vector_size(LK_SIMD_WIDTH)));
+typedef int32_t Vi4 __attribute__((vector_size(16)));
+typedef float Vf4 __attribute__((vector_size(16)));
 
 constexpr float kHidden = -__builtin_huge_valf();
 // The running maximum before any key: finite, so that differences of two are never NaN.
@@ -48,21 +51,45 @@ LK_INLINE Vf broadcast(float f) { return f - Vf{}; }
 LK_INLINE Vi broadcast_int(int32_t i) { return i - Vi{}; }
 LK_INLINE Vf maximum(Vf a, Vf b) { return a > b ? a : b; }
 
+// A vector's quarters (halves, itself) added up.
+#if defined(__AVX512F__)
+LK_INLINE Vf4 fold_vector(Vf v) {
+    const __m512 x = reinterpret_cast<__m512 &>(v);
+    const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    return Vf4(_mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1)));
+}
+LK_INLINE Vi4 fold_vector(Vi v) {
+    const __m512i x = reinterpret_cast<__m512i &>(v);
+    const __m256i y = _mm256_add_epi32(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
+    return Vi4(_mm_add_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1)));
+}
+#elif defined(__AVX2__)
+LK_INLINE Vf4 fold_vector(Vf v) {
+    const __m256 y = reinterpret_cast<__m256 &>(v);
+    return Vf4(_mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1)));
+}
+LK_INLINE Vi4 fold_vector(Vi v) {
+    const __m256i y = reinterpret_cast<__m256i &>(v);
+    return Vi4(_mm_add_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1)));
+}
+#else
+LK_INLINE Vf4 fold_vector(Vf v) { return v; }
+LK_INLINE Vi4 fold_vector(Vi v) { return v; }
+#endif
+
 LK_INLINE float horizontal_sum(Vf v) {
-    float f[kWidth];
-    std::memcpy(f, &v, sizeof f);
-    for (uint32_t n = kWidth / 2; n; n /= 2)
-        for (uint32_t i = 0; i < n; ++i)
-            f[i] += f[i + n];
-    return f[0];
+    const Vf4 f = fold_vector(v);
+    return (f[0] + f[1]) + (f[2] + f[3]);
 }
 LK_INLINE float horizontal_max(Vf v) {
-    float f[kWidth];
-    std::memcpy(f, &v, sizeof f);
-    for (uint32_t n = kWidth / 2; n; n /= 2)
-        for (uint32_t i = 0; i < n; ++i)
-            f[i] = f[i] > f[i + n] ? f[i] : f[i + n];
-    return f[0];
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps(reinterpret_cast<__m512 &>(v));
+#else
+    float highest = v[0];
+    for (uint32_t i = 1; i < kWidth; ++i)
+        highest = v[i] > highest ? v[i] : highest;
+    return highest;
+#endif
 }
 
 // FP16 to FP32, exact. Infinity and NaN do not occur in pages.
@@ -127,16 +154,35 @@ LK_INLINE Vf tanh_vector(Vf y) {
     return y < 0.0f ? -t : t;
 }
 
-// e4m3fnuz by its bits.
-LK_INLINE float f8_value(uint8_t v) {
-    const uint32_t exponent = (v >> 3) & 0xFu;
-    const uint32_t mantissa = v & 7u;
-    const uint32_t bits = ((exponent + 119) << 23) | (mantissa << 20);
-    float f;
+// e4m3fnuz by its bits; NaN does not occur.
+LK_INLINE Vf f8_to_floats(Vb v) {
+    const Vu wide = __builtin_convertvector(v, Vu);
+    const Vu magnitude = (wide & 0x7Fu) << 20;
+    const Vu sign = (wide & 0x80u) << 24;
+    // A subnormal gets the exponent of 2^-7 and loses its implicit one by subtraction.
+    const Vu normal = magnitude + (119u << 23);
+    const Vu shifted = normal + (1u << 23);
+    Vf subnormal;
+    std::memcpy(&subnormal, &shifted, sizeof subnormal);
+    subnormal = subnormal - 0x1p-7f;
+    Vu low;
+    std::memcpy(&low, &subnormal, sizeof low);
+    const Vu bits = (magnitude < (1u << 23) ? low : normal) | sign;
+    Vf f;
     std::memcpy(&f, &bits, sizeof f);
-    if (!exponent)
-        f = static_cast<float>(mantissa) * 0x1p-10f;
-    return (v & 0x80u) ? -f : f;
+    return f;
+}
+
+// 16 values to the order in which parameters lie: place LK_K_ORDER(k) gets value k.
+LK_INLINE void order_block(const float *from, float *to) {
+#if defined(__AVX512F__)
+    const __m512i order = _mm512_set_epi32(15, 14, 7, 6, 13, 12, 5, 4, 11, 10, 3, 2, 9, 8, 1, 0);
+    _mm512_storeu_ps(to, _mm512_permutexvar_ps(order, _mm512_loadu_ps(from)));
+#else
+#pragma GCC unroll 16
+    for (uint32_t k = 0; k < 16; ++k)
+        to[LK_K_ORDER(k)] = from[k];
+#endif
 }
 
 }  // namespace

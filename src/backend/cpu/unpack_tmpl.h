@@ -26,20 +26,11 @@ LK_INLINE uint32_t load_u32(const uint8_t *from) {
     return word;
 }
 
-// Parameters [n] as floats.
-inline void load_parameters(const HalfView &view, const uint8_t *array, uint32_t first, uint32_t n, float *out) {
-    if (view.is_f8) {
-        for (uint32_t i = 0; i < n; ++i)
-            out[i] = f8_value(array[first + i]);
-        return;
-    }
-    alignas(64) uint16_t halves[kWidth];
-    for (uint32_t i = 0; i < n; i += kWidth) {
-        const uint32_t m = n - i < kWidth ? n - i : kWidth;
-        std::memcpy(halves, array + 2ull * (first + i), 2ull * m);
-        const Vf f = halves_to_floats(load<Vh>(halves));
-        std::memcpy(out + i, &f, 4ull * m);
-    }
+// Parameters [n] as floats; n is a multiple of 16.
+LK_INLINE void load_parameters(const HalfView &view, const uint8_t *array, uint32_t first, uint32_t n, float *out) {
+    for (uint32_t i = 0; i < n; i += kWidth)
+        store(out + i, view.is_f8 ? f8_to_floats(load<Vb>(array + first + i))
+                                  : halves_to_floats(load<Vh>(array + 2ull * (first + i))));
 }
 
 // The strip's 16 channels, natural order, of token group g (keys per channel).
