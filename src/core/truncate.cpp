@@ -9,6 +9,7 @@ namespace {
 struct Reopened {
     uint64_t key_payload;
     uint64_t value_payload;
+    bool is_donated;  // they are the slots of the sequence's last row, which goes
 };
 
 bool is_packed(uint16_t half_class, const HalfInfo &half) {
@@ -28,6 +29,16 @@ lk_status take_reopened(lk_cache *cache, const EntryInfo &info, const PageEntry 
         *out = {};
     }
     return status;
+}
+
+// The 16-bit slots of the same entry in a row that the truncation drops anyhow.
+bool take_donated(const EntryInfo &info, const PageEntry &entry, const PageEntry &donor,
+                  Reopened *out) {
+    if (is_packed(donor.key_class, info.key) || is_packed(donor.value_class, info.value))
+        return false;
+    *out = {is_packed(entry.key_class, info.key) ? donor.key_payload : 0,
+            is_packed(entry.value_class, info.value) ? donor.value_payload : 0, true};
+    return true;
 }
 
 lk_status flush_reopens(lk_cache *cache) {
@@ -80,29 +91,54 @@ void swap_half(lk_cache *cache, const HalfInfo &half, uint64_t target, uint16_t 
     ++cache->stats.pages_reopened;
 }
 
-// Bring a row's packed halves back to 16 bits; on failure nothing is changed.
-lk_status reopen_row(lk_cache *cache, Row *row, uint32_t n_tokens) {
+lk_status take_row(lk_cache *cache, const Row &row, const Row *donor, Array<Reopened> *fresh) {
+    bool donates = false;  // from then on the donor's slots may not move
+    for (uint32_t e = 0; e < row.n_entries; ++e) {
+        const EntryInfo &info = cache->entries[e];
+        const PageEntry &entry = row.entries[e];
+        Reopened *out = &(*fresh)[e];
+        lk_status status = take_reopened(cache, info, entry, out);
+        if (status == LK_E_BUDGET && !donates && compact(cache))
+            status = take_reopened(cache, info, entry, out);
+        if (status == LK_E_BUDGET && donor && take_donated(info, entry, donor->entries[e], out)) {
+            status = LK_OK;
+            donates = true;
+        }
+        if (status)
+            return status;
+    }
+    return LK_OK;
+}
+
+void leave_donor(const Reopened &fresh, PageEntry *donor) {
+    if (fresh.key_payload)
+        donor->key_payload = 0;
+    if (fresh.value_payload)
+        donor->value_payload = 0;
+}
+
+// Bring a row's packed halves back to 16 bits; on failure nothing is changed. The donor is a
+// 16-bit row that is dropped next, null without.
+lk_status reopen_row(lk_cache *cache, Row *row, Row *donor, uint32_t n_tokens) {
     Array<Reopened> fresh(cache->context->allocator);
     if (!fresh.resize(row->n_entries))
         return fail(LK_E_NOMEM, "no memory to reopen a page of %u entries", row->n_entries);
-    lk_status status = LK_OK;
-    for (uint32_t e = 0; !status && e < row->n_entries; ++e) {
-        status = take_reopened(cache, cache->entries[e], row->entries[e], &fresh[e]);
-        if (status == LK_E_BUDGET && compact(cache))
-            status = take_reopened(cache, cache->entries[e], row->entries[e], &fresh[e]);
-    }
+    lk_status status = take_row(cache, *row, donor, &fresh);
     if (!status)
         status = copy_row(cache, *row, fresh.data(), n_tokens);
     if (status) {
-        for (const Reopened &slots : fresh) {
-            cache->slots.give(slots.key_payload);
-            cache->slots.give(slots.value_payload);
-        }
+        for (const Reopened &slots : fresh)
+            if (!slots.is_donated) {
+                cache->slots.give(slots.key_payload);
+                cache->slots.give(slots.value_payload);
+            }
         return status;
     }
     for (uint32_t e = 0; e < row->n_entries; ++e) {
         const EntryInfo &info = cache->entries[e];
         PageEntry &entry = row->entries[e];
+        if (fresh[e].is_donated)
+            leave_donor(fresh[e], &donor->entries[e]);
         swap_half(cache, info.key, fresh[e].key_payload, &entry.key_class, &entry.key_payload,
                   &entry.key_metadata);
         swap_half(cache, info.value, fresh[e].value_payload, &entry.value_class,
@@ -123,7 +159,9 @@ lk_status open_cut_row(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
     const uint64_t kept = n_tokens - row->first_token;
     if (is_sink_row(plan, index) || kept == row->capacity_tokens || !row->n_packed)
         return LK_OK;
-    const lk_status status = reopen_row(cache, row, static_cast<uint32_t>(kept));
+    Row *last = sequence->row(sequence->rows.size() - 1);
+    const lk_status status =
+        reopen_row(cache, row, last != row ? last : nullptr, static_cast<uint32_t>(kept));
     if (!status && sequence->first_open > index)
         sequence->first_open = index;
     return status;
