@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The command as a user meets it: exit codes, JSON fields, pictures, sentences.
+
+usage: check_cli.py LOWKEY
+"""
+
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import zlib
+
+LOWKEY = sys.argv[1]
+checks = 0
+
+
+def run(*words: str, code: int = 0) -> subprocess.CompletedProcess:
+    """Run the command and hold it to an exit code."""
+    global checks
+    checks += 1
+    done = subprocess.run([LOWKEY, *words], capture_output=True, text=True, timeout=600)
+    if done.returncode != code:
+        sys.exit(f'lowkey {" ".join(words)}: exit {done.returncode}, not {code}\n{done.stdout}{done.stderr}')
+    return done
+
+
+def expect(condition: bool, what: str) -> None:
+    global checks
+    checks += 1
+    if not condition:
+        sys.exit(f'not so: {what}')
+
+
+def png_size(path: pathlib.Path) -> tuple[int, int]:
+    """Width and height of a PNG whose chunks all have the right checksum."""
+    data = path.read_bytes()
+    expect(data[:8] == b'\x89PNG\r\n\x1a\n', f'{path.name} is a PNG')
+    at = 8
+    while at < len(data):
+        length, = struct.unpack_from('>I', data, at)
+        body = data[at + 4:at + 8 + length]
+        expect(zlib.crc32(body) == struct.unpack_from('>I', data, at + 8 + length)[0], 'chunk checksum')
+        at += 12 + length
+    return struct.unpack_from('>II', data, 16)
+
+
+def usage() -> None:
+    expect('Subcommands' in run('--help').stdout, 'help names the subcommands')
+    for command in ('info', 'plan', 'inspect', 'verify', 'bench', 'eval'):
+        help_text = run(command, '--help').stdout
+        expect(f'lowkey {command}' in help_text, f'{command} --help has an example')
+    run('nonsense', code=2)
+    run('plan', 'kitty', '--layers', 'many', code=2)
+    run('plan', 'no-such-plan', code=2)
+    refused = run('eval', '--device', 'cuda', code=1)
+    expect('LK_E_UNSUPPORTED' in refused.stderr, 'a device that the build lacks is refused by name')
+
+
+def plans(folder: pathlib.Path) -> None:
+    bits = {'fp16': 16, 'int8': 8.25, 'kivi4': 4.25, 'kivi2': 2.25, 'kitty': 2.40625, 'kitty-pro': 2.53125}
+    for name, want in bits.items():
+        got = json.loads(run('plan', name, '--layers', '32', '--kv-heads', '8', '--head-dim', '128',
+                             '--tokens', '131072', '--json').stdout)
+        expect(got['bits_per_value'] == want, f'{name} takes {want} bits per value')
+        expect(got['bytes_per_token'] == want / 8 * 2 * 32 * 8 * 128, f'{name} bytes per token')
+        expect(isinstance(got['bytes_total'], int) and got['bytes_total'] > 0, f'{name} bytes_total')
+        saved = folder / f'{name}.json'
+        run('plan', name, '--layers', '2', '--save', str(saved))
+        again = json.loads(run('plan', str(saved), '--json').stdout)
+        expect(again['bits_per_value'] == want, f'{name} reads back')
+    run('plan', 'kitty-pro', '--png', str(folder / 'plan.png'))
+    width, height = png_size(folder / 'plan.png')
+    expect(width >= 400 and height >= 300, 'the picture has a size to look at')
+
+
+def hostile(folder: pathlib.Path) -> None:
+    for name, text in {'cut.json': '{"lowkey_plan": 1', 'other.json': '{"lowkey_plan": 99}', 'list.json': '[]',
+                       'deep.json': '[' * 100000}.items():
+        (folder / name).write_text(text)
+        refused = run('plan', str(folder / name), code=1)
+        expect(name in refused.stderr or 'LK_E' in refused.stderr, f'{name} is refused with a sentence')
+    (folder / 'huge.safetensors').write_bytes(struct.pack('<Q', 1 << 62) + b'{}')
+    run('inspect', str(folder / 'huge.safetensors'), code=1)
+
+
+def inspected() -> None:
+    info = json.loads(run('info', '--json').stdout)
+    expect(any(d['backend'] == 'cpu' for d in info['devices']), 'info lists the CPU')
+    run('inspect', 'page', '--plan', 'kitty-pro')
+
+
+with tempfile.TemporaryDirectory() as name:
+    usage()
+    plans(pathlib.Path(name))
+    hostile(pathlib.Path(name))
+    inspected()
+print(f'{checks} checks hold')
