@@ -5,8 +5,9 @@ void *rig_alloc(void *user, size_t bytes, size_t alignment) {
     rig_memory *memory = user;
     if (++memory->n_calls == memory->fail_at)
         return NULL;
-    void *pointer = NULL;
-    if (posix_memalign(&pointer, alignment < sizeof(void *) ? sizeof(void *) : alignment, bytes))
+    // aligned_alloc() takes whole multiples of the alignment.
+    void *pointer = aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+    if (!pointer)
         return NULL;
     memory->live_bytes += (int64_t)bytes;
     return pointer;

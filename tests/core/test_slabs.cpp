@@ -1,0 +1,184 @@
+// The slot allocator over a backend that only hands out addresses.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "core/slabs.h"
+
+#include "suite.h"
+
+namespace {
+
+using lk::Array;
+using lk::Ledger;
+using lk::Slots;
+
+class FakeBackend final : public lk::Backend {
+  public:
+    lk_status supports(const lk_capability &) const override { return LK_OK; }
+    void describe(lk_device_info *) const override {}
+    lk_status slab_create(uint64_t bytes, lk::SlabMemory *out) override {
+        if (refuses)
+            return LK_E_NOMEM;
+        // Downwards, so that slabs do not come in the order of their addresses.
+        next -= bytes;
+        *out = {next, bytes, nullptr};
+        live_bytes += bytes;
+        return LK_OK;
+    }
+    void slab_destroy(const lk::SlabMemory &slab) override { live_bytes -= slab.bytes; }
+    lk_status convert(const lk::ConvertArgs &, lk::ConvertResult *) override { return LK_OK; }
+    lk_status store(const lk::StoreArgs *, uint32_t) override { return LK_OK; }
+    lk_status pack(const lk::PackItem *, uint32_t) override { return LK_OK; }
+    lk_status reopen(const lk::ReopenItem *, uint32_t) override { return LK_OK; }
+    lk_status sum_queries(const lk::QuerySumArgs *, uint32_t) override { return LK_OK; }
+    lk_status attend(const lk::AttendArgs &) override { return LK_OK; }
+
+    uint64_t next = uint64_t{1} << 40;
+    uint64_t live_bytes = 0;
+    bool refuses = false;
+};
+
+struct Held {
+    uint64_t address;
+    uint64_t bytes;
+};
+
+const uint64_t kSizes[] = {64, 192, 1088, 4096, 32768, 65536};
+constexpr uint32_t kSizeCount = sizeof kSizes / sizeof *kSizes;
+
+bool apart(const Array<Held> &held, const Held &fresh) {
+    for (const Held &other : held)
+        if (fresh.address < other.address + other.bytes &&
+            other.address < fresh.address + fresh.bytes)
+            return false;
+    return true;
+}
+
+void slots_are_apart_and_come_back(void **) {
+    FakeBackend backend;
+    Ledger ledger;
+    ledger.limit_bytes = 12 * LK_EXTENT_BYTES + 1000;
+    ledger.table_bytes = 1000;
+    {
+        Slots slots(lk::default_allocator(), backend, ledger, 4 * LK_EXTENT_BYTES);
+        for (const uint64_t size : kSizes)
+            assert_true(slots.add_size(size));
+        Array<Held> held;
+        uint64_t seed = 1;
+        uint32_t n_refused = 0;
+        for (int i = 0; i < 6000; ++i) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            const auto pick = static_cast<uint32_t>(seed >> 33);
+            if (pick % 5 < 3) {
+                Held fresh = {0, kSizes[pick / 8 % kSizeCount]};
+                const lk_status status = slots.take(fresh.bytes, &fresh.address);
+                if (status) {
+                    assert_int_equal(status, LK_E_BUDGET);
+                    ++n_refused;
+                    continue;
+                }
+                assert_int_equal(fresh.address % 64, 0);
+                assert_true(apart(held, fresh));
+                assert_true(held.push(fresh));
+            } else if (!held.empty()) {
+                const size_t at = pick % held.size();
+                slots.give(held[at].address);
+                held.swap_remove(at);
+            }
+            assert_true(ledger.used_bytes() <= ledger.limit_bytes);
+            assert_true(backend.live_bytes + ledger.table_bytes <= ledger.limit_bytes);
+            assert_int_equal(backend.live_bytes, slots.slab_bytes());
+        }
+        assert_true(n_refused > 0);
+        uint64_t bytes = 0;
+        for (const Held &one : held)
+            bytes += one.bytes;
+        assert_int_equal(bytes, slots.slot_bytes());
+        for (const Held &one : held)
+            slots.give(one.address);
+        assert_int_equal(ledger.extent_bytes, 0);
+        assert_int_equal(slots.slot_bytes(), 0);
+        ledger.table_bytes = ledger.limit_bytes;
+        slots.trim();
+        assert_int_equal(backend.live_bytes, 0);
+    }
+    assert_int_equal(backend.live_bytes, 0);
+}
+
+void extents_are_filled_before_new_ones(void **) {
+    FakeBackend backend;
+    Ledger ledger;
+    ledger.limit_bytes = 64 * LK_EXTENT_BYTES;
+    Slots slots(lk::default_allocator(), backend, ledger, 64 * LK_EXTENT_BYTES);
+    assert_true(slots.add_size(65536));
+    uint64_t addresses[20];
+    for (uint32_t i = 0; i < 20; ++i) {
+        assert_int_equal(slots.extents_for(0, 1), i % 4 == 0);
+        assert_int_equal(slots.take(65536, &addresses[i]), LK_OK);
+        assert_int_equal(ledger.extent_bytes, (i / 4 + 1) * uint64_t{LK_EXTENT_BYTES});
+    }
+    for (uint32_t i = 0; i < 20; i += 2)
+        slots.give(addresses[i]);
+    assert_int_equal(slots.extents_for(0, 10), 0);
+    assert_int_equal(slots.extents_for(0, 11), 1);
+    for (uint32_t i = 0; i < 20; i += 2)
+        assert_int_equal(slots.take(65536, &addresses[i]), LK_OK);
+    assert_int_equal(ledger.extent_bytes, 5 * uint64_t{LK_EXTENT_BYTES});
+}
+
+void hidden_extents_are_emptied(void **) {
+    FakeBackend backend;
+    Ledger ledger;
+    ledger.limit_bytes = 64 * LK_EXTENT_BYTES;
+    Slots slots(lk::default_allocator(), backend, ledger, 64 * LK_EXTENT_BYTES);
+    assert_true(slots.add_size(65536));
+    uint64_t addresses[12];
+    for (uint64_t &address : addresses)
+        assert_int_equal(slots.take(65536, &address), LK_OK);
+    for (uint32_t i = 0; i < 12; i += 2)
+        slots.give(addresses[i]);
+    lk::ExtentSpan span;
+    uint32_t n_hidden = 0;
+    while (slots.hide_sparsest(0, &span)) {
+        ++n_hidden;
+        assert_int_equal(span.n_used, 2);
+        for (uint32_t i = 1; i < 12; i += 2)
+            if (addresses[i] >= span.first && addresses[i] < span.first + LK_EXTENT_BYTES) {
+                uint64_t fresh;
+                assert_int_equal(slots.take(65536, &fresh), LK_OK);
+                assert_false(fresh >= span.first && fresh < span.first + LK_EXTENT_BYTES);
+                slots.give(addresses[i]);
+                addresses[i] = fresh;
+            }
+    }
+    slots.show_hidden(0);
+    assert_int_equal(n_hidden, 1);
+    assert_int_equal(ledger.extent_bytes, 2 * uint64_t{LK_EXTENT_BYTES});
+    assert_int_equal(slots.extents_for(0, 2), 0);
+    assert_int_equal(slots.extents_for(0, 3), 1);
+}
+
+void a_refused_slab_changes_nothing(void **) {
+    FakeBackend backend;
+    Ledger ledger;
+    ledger.limit_bytes = 8 * LK_EXTENT_BYTES;
+    Slots slots(lk::default_allocator(), backend, ledger, LK_EXTENT_BYTES);
+    assert_true(slots.add_size(4096));
+    backend.refuses = true;
+    uint64_t address;
+    assert_int_equal(slots.take(4096, &address), LK_E_NOMEM);
+    assert_int_equal(ledger.extent_bytes, 0);
+    backend.refuses = false;
+    assert_int_equal(slots.take(4096, &address), LK_OK);
+}
+
+}  // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(slots_are_apart_and_come_back),
+        cmocka_unit_test(extents_are_filled_before_new_ones),
+        cmocka_unit_test(hidden_extents_are_emptied),
+        cmocka_unit_test(a_refused_slab_changes_nothing),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
