@@ -45,8 +45,7 @@ static lk_status fill_side_by_side(rig *r, const run *go, uint64_t *most_reserve
             *most_reserved = stats.reserved_bytes;
         if (status)
             break;
-        for (uint32_t l = 0; l < r->geometry.n_layers; ++l)
-            assert_int_equal(rig_append(r, l, tokens, go->n_sequences * n), LK_OK);
+        assert_int_equal(rig_layers(r, tokens, go->n_sequences * n, NULL), LK_OK);
         assert_int_equal(lk_step_commit(r->cache, NULL), LK_OK);
         done += n;
     }
@@ -91,7 +90,8 @@ static void the_exact_budget_works(void **state) {
         {1, 1, 1, 256, 128, 0, 0},  {3, 5, 5, 128, 32, 48, 100},
     };
     const run runs[] = {{1, 200, 200}, {1, 330, 50}, {1, 150, 1}, {3, 420, 97}, {2, 300, 300}};
-    for (const char *const *preset = (const char *const[]){"fp16", "kivi2", "kitty", "int8", NULL};
+    for (const char *const *preset = (const char *const[]){"fp16", "kivi2", "kitty", "int8", "ladder", "queries",
+                                                     NULL};
          *preset; ++preset)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; ++s) {
             rig r;
@@ -99,7 +99,14 @@ static void the_exact_budget_works(void **state) {
             rig_geometry(&r, shapes[s].n_layers, shapes[s].n_query_heads, shapes[s].n_kv_heads,
                          shapes[s].head_dim);
             rig_open(&r);
-            rig_preset(&r, *preset);
+            const int has_ladder = !strcmp(*preset, "ladder");
+            const int ranks = !strcmp(*preset, "queries");
+            rig_preset(&r, has_ladder ? "kivi4" : ranks ? "kitty-pro" : *preset);
+            if (has_ladder)
+                assert_int_equal(lk_plan_set_ladder(r.plan, 0, (const uint8_t[]){16, 8, 4}, 3, 8),
+                                 LK_OK);
+            if (ranks)
+                rig_query_ranking(&r);
             rig_recent(&r, shapes[s].page_tokens, shapes[s].sink_tokens, shapes[s].window_tokens);
             for (size_t i = 0; i < sizeof runs / sizeof *runs; ++i)
                 check_run(&r, &runs[i]);

@@ -12,12 +12,14 @@ typedef struct setup {
     uint32_t sink_tokens;
     uint32_t window_tokens;
     int ranks_by_queries;
+    uint8_t rung;  // of a ladder of layer 0
 } setup;
 
 static const setup kSetups[] = {
-    {"fp16", 128, 0, 0, 0},     {"kivi2", 32, 0, 16, 0},     {"kivi4", 128, 0, 128, 0},
-    {"kitty", 32, 16, 40, 0},   {"kitty-pro", 64, 80, 64, 0}, {"kitty", 32, 16, 0, 1},
-    {"kitty-pro", 32, 48, 100, 1}, {"int8", 64, 0, 32, 0},
+    {"fp16", 128, 0, 0, 0, 0},       {"kivi2", 32, 0, 16, 0, 0},  {"kivi4", 128, 0, 128, 0, 0},
+    {"kitty", 32, 16, 40, 0, 0},     {"kitty-pro", 64, 80, 64, 0, 0}, {"kitty", 32, 16, 0, 1, 0},
+    {"kitty-pro", 32, 48, 100, 1, 0}, {"int8", 64, 0, 32, 0, 0},  {"kivi4", 32, 16, 32, 0, 2},
+    {"kivi4", 32, 16, 32, 0, 16},
 };
 #define N_SETUPS (sizeof kSetups / sizeof *kSetups)
 
@@ -30,6 +32,9 @@ static void start(rig *r, const setup *s) {
     rig_open(r);
     rig_preset(r, s->preset);
     rig_recent(r, s->page_tokens, s->sink_tokens, s->window_tokens);
+    if (s->rung)
+        assert_int_equal(lk_plan_set_ladder(r->plan, 0, (const uint8_t[]){16, 4, 2}, 3, s->rung),
+                         LK_OK);
     if (s->ranks_by_queries) {
         for (uint32_t l = 0; l < 2; ++l) {
             lk_key_rule rule;
