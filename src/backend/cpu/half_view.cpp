@@ -40,6 +40,8 @@ HalfView make_view(const HalfShape &shape) {
     view.minima_offset_bytes = static_cast<uint32_t>(minima_offset_bytes(shape));
     view.shared_first = first_shared_slot(shape);
     view.n_shared = shape.n_shared;
+    view.payload_bytes = static_cast<uint32_t>(payload_bytes(shape));
+    view.metadata_bytes = static_cast<uint32_t>(metadata_bytes(shape));
     for (uint32_t s = 0; s < view.n_strips; ++s) {
         const StripPlace at = strip_at(shape, s);
         view.strips[s] = {static_cast<uint32_t>(at.offset_bytes), static_cast<uint32_t>(at.high_offset_bytes),
@@ -51,12 +53,16 @@ HalfView make_view(const HalfShape &shape) {
 }  // namespace
 
 const HalfView *ViewCache::get(const HalfShape &shape) {
-    Slot &slot = shape.is_raw() ? raw_ : packed_;
-    if (std::memcmp(&slot.shape, &shape, sizeof shape) != 0) {
-        slot.shape = shape;
-        slot.view = make_view(shape);
-    }
-    return &slot.view;
+    Pair &pair = shape.is_raw() ? raw_ : packed_;
+    for (uint32_t i = 0; i < 2; ++i)
+        if (std::memcmp(&pair.slots[i].shape, &shape, sizeof shape) == 0) {
+            pair.last = i;
+            return &pair.slots[i].view;
+        }
+    pair.last ^= 1;
+    pair.slots[pair.last].shape = shape;
+    pair.slots[pair.last].view = make_view(shape);
+    return &pair.slots[pair.last].view;
 }
 
 }  // namespace cpu

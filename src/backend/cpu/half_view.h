@@ -11,10 +11,10 @@ namespace lk {
 namespace cpu {
 
 // The views of one walk over a sequence's rows: sinks and tail are raw, pages in between share a
-// shape mostly, so the last view of either sort is kept.
+// shape mostly, so the last two views of either sort are kept.
 class ViewCache {
   public:
-    // Valid until the next call.
+    // Valid until the second next call.
     const HalfView *get(const HalfShape &shape);
 
   private:
@@ -22,8 +22,12 @@ class ViewCache {
         HalfShape shape;  // head_dim 0: empty
         HalfView view;
     };
-    Slot raw_ = {};
-    Slot packed_ = {};
+    struct Pair {
+        Slot slots[2];
+        uint32_t last;
+    };
+    Pair raw_ = {};
+    Pair packed_ = {};
 };
 
 }  // namespace cpu

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/cpu/init.h"
 
+#if LK_HAVE_AVX2 || LK_HAVE_AVX512
+#include <cpuid.h>
+#endif
+
 #include <lowkey/context.h>
 
 namespace lk {
@@ -13,14 +17,22 @@ struct Level {
     const char *features;
 };
 
+#if LK_HAVE_AVX2 || LK_HAVE_AVX512
+// __builtin_cpu_supports() of clang 14 does not know the name; avx2 has said that the system
+// keeps the registers.
+bool has_f16c() {
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+}
+#endif
 #if LK_HAVE_AVX2
 bool runs_avx2() {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 #endif
 #if LK_HAVE_AVX512
 bool runs_avx512() {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() &&
            __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vnni");

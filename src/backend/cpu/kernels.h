@@ -43,6 +43,8 @@ struct HalfView {
     uint32_t group;
     uint32_t n_groups;
     uint32_t minima_offset_bytes;
+    uint32_t payload_bytes;
+    uint32_t metadata_bytes;
     uint32_t shared_first;  // slot of the first 1-bit partner
     uint32_t n_shared;
     StripView strips[kMaxStrips];
@@ -73,7 +75,8 @@ struct QueryToken {
     uint64_t ancestors;  // bit i: new token i of the draft tree is visible
 };
 
-// The blocks of a unit, in order; false at the end.
+// The blocks of a unit, in order; false at the end. What a block points to is valid until the
+// second next call.
 struct KeySource {
     bool (*next)(void *state, KeyBlock *block);
     void *state;
