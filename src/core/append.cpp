@@ -7,9 +7,9 @@ namespace {
 
 lk_status report_bad(lk_cache *cache, uint32_t layer, const ConvertResult &result) {
     cache->step.is_poisoned = true;
-    const lk_status status =
-        fail(LK_E_DATA, "%s of layer %u, KV head %u, token %u of the step hold an infinity or a NaN",
-             result.bad_is_value ? "values" : "keys", layer, result.bad_head, result.bad_token);
+    const lk_status status = fail(
+        LK_E_DATA, "%s of layer %u, KV head %u, token %u of the step hold an infinity or a NaN",
+        result.bad_is_value ? "values" : "keys", layer, result.bad_head, result.bad_token);
     set_fault(cache, status);
     return status;
 }

@@ -12,8 +12,8 @@ struct ScoreWalk {
     uint32_t head_dim;
     uint32_t group_size;
     TensorView q;
-    size_t next_item;           // of the sequence's increments not yet in seen
-    uint64_t *seen;             // [head_dim] all |Q| up to the row
+    size_t next_item;  // of the sequence's increments not yet in seen
+    uint64_t *seen;    // [head_dim] all |Q| up to the row
 };
 
 uint64_t *scratch_sums(lk_cache *cache, uint32_t i) {
@@ -31,8 +31,8 @@ lk_status flush_sums(lk_cache *cache) {
 
 lk_status sum_tokens(lk_cache *cache, const ScoreWalk &walk) {
     for (uint32_t t = 0; t < walk.part->n_new; ++t) {
-        uint64_t *sums = walk.part->sums + uint64_t{t} * cache->n_ranked_channels +
-                         walk.entry->score_offset;
+        uint64_t *sums =
+            walk.part->sums + uint64_t{t} * cache->n_ranked_channels + walk.entry->score_offset;
         std::memset(sums, 0, walk.head_dim * sizeof *sums);
         cache->query_sums.push({walk.q, walk.entry->kv_head, walk.group_size, walk.head_dim,
                                 walk.part->first_new + t, 1, sums});
@@ -74,10 +74,8 @@ void queue_direct_key(lk_cache *cache, const ScoreWalk &walk, const Row &row,
     const LayerInfo &layer = cache->layers[walk.entry->layer];
     const Staging staging = staging_of(cache, walk.entry->layer);
     const PageEntry &entry = row.entries[layer.first_entry + walk.entry->kv_head];
-    const uint64_t token =
-        walk.part->first_new + (row.first_token - walk.part->sequence->length);
-    const uint64_t at =
-        (uint64_t{walk.entry->kv_head} * staging.n_tokens + token) * walk.head_dim;
+    const uint64_t token = walk.part->first_new + (row.first_token - walk.part->sequence->length);
+    const uint64_t at = (uint64_t{walk.entry->kv_head} * staging.n_tokens + token) * walk.head_dim;
     cache->packs.push({&cache->classes[entry.key_class], entry.key_payload, entry.key_metadata,
                        nullptr, 0, staging.keys + at, sums});
 }
@@ -113,8 +111,7 @@ lk_status sum_long(lk_cache *cache, ScoreWalk *walk) {
     walk->seen = seen;
     const uint64_t end = row_count(plan, length + part.n_new);
     for (uint64_t first = row_of_token(plan, length); first < end; first += kScoreBatch) {
-        const auto n =
-            static_cast<uint32_t>(end - first < kScoreBatch ? end - first : kScoreBatch);
+        const auto n = static_cast<uint32_t>(end - first < kScoreBatch ? end - first : kScoreBatch);
         lk_status status = sum_rows(cache, *walk, first, n);
         if (status)
             return status;
@@ -133,9 +130,9 @@ lk_status sum_long(lk_cache *cache, ScoreWalk *walk) {
 lk_status import_lse(const lk_cache *cache, const lk_tensor *lse, const TensorShape &shape,
                      AttendArgs *args, TensorRange *range) {
     TensorView view{};
-    const lk_status status = import_tensor(lse, "lse", {shape.n_tokens, shape.n_heads, 1},
-                                           memory_of(cache->context->desc.backend), true, &view,
-                                           range);
+    const lk_status status =
+        import_tensor(lse, "lse", {shape.n_tokens, shape.n_heads, 1},
+                      memory_of(cache->context->desc.backend), true, &view, range);
     if (status)
         return status;
     if (view.dtype != LK_F32)

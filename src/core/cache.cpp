@@ -26,8 +26,7 @@ lk_status check_desc(const lk_cache_desc &desc) {
     if (desc.flags)
         return fail(LK_E_ARGUMENT, "cache_desc.flags is 0x%x, not 0", desc.flags);
     if (desc.slab_bytes % LK_EXTENT_BYTES || desc.slab_bytes > kMaxSlabBytes)
-        return fail(LK_E_ARGUMENT,
-                    "cache_desc.slab_bytes is %llu, not a multiple of %u up to %llu",
+        return fail(LK_E_ARGUMENT, "cache_desc.slab_bytes is %llu, not a multiple of %u up to %llu",
                     ull{desc.slab_bytes}, LK_EXTENT_BYTES, ull{kMaxSlabBytes});
     return LK_OK;
 }
@@ -72,11 +71,11 @@ lk_status check_support(const lk_cache &cache) {
 
 lk_status reserve_work(lk_cache *cache) {
     const bool ranks = cache->n_ranked_channels != 0;
-    const bool fits =
-        cache->stores.reserve(kBatch) && cache->packs.reserve(kBatch) &&
-        cache->reopens.reserve(kBatch) && (!ranks || cache->query_sums.reserve(kScoreBatch)) &&
-        (!ranks || cache->scratch.resize(2 * kScoreBatch * LK_MAX_HEAD_DIM)) &&
-        cache->step.layers.resize(cache->layers.size());
+    const bool fits = cache->stores.reserve(kBatch) && cache->packs.reserve(kBatch) &&
+                      cache->reopens.reserve(kBatch) &&
+                      (!ranks || cache->query_sums.reserve(kScoreBatch)) &&
+                      (!ranks || cache->scratch.resize(2 * kScoreBatch * LK_MAX_HEAD_DIM)) &&
+                      cache->step.layers.resize(cache->layers.size());
     return fits ? LK_OK : fail(LK_E_NOMEM, "no memory for the lists of a cache");
 }
 
@@ -180,7 +179,8 @@ void set_fault(lk_cache *cache, lk_status fault) {
 }  // namespace lk
 
 extern "C" lk_status lk_cache_desc_init(lk_cache_desc *desc, size_t struct_bytes) {
-    const lk_status status = lk::init_struct(desc, struct_bytes, sizeof(lk_cache_desc), "cache_desc");
+    const lk_status status =
+        lk::init_struct(desc, struct_bytes, sizeof(lk_cache_desc), "cache_desc");
     if (!status)
         lk::set_defaults(desc);
     return status;

@@ -61,22 +61,34 @@ struct HalfBytes {
     uint64_t recent;
 };
 
-constexpr uint32_t kBatch = 256;       // items handed to the backend at once
-constexpr uint32_t kScoreBatch = 64;   // sums of |Q| made at once
+constexpr uint32_t kBatch = 256;      // items handed to the backend at once
+constexpr uint32_t kScoreBatch = 64;  // sums of |Q| made at once
 
 }  // namespace lk
 
 struct lk_cache {
     lk_cache(lk_context *owner, const lk_cache_desc &from)
-        : context(owner), desc(from), plan(owner->allocator),
+        : context(owner),
+          desc(from),
+          plan(owner->allocator),
           slots(owner->allocator, *owner->backend, ledger,
                 from.slab_bytes ? from.slab_bytes : 64u << 20),
-          classes(owner->allocator), permutations(owner->allocator), entries(owner->allocator),
-          layers(owner->allocator), sink_logits(owner->allocator), recent_count(owner->allocator),
-          direct_count(owner->allocator), sink_count(owner->allocator),
-          last_sink_count(owner->allocator), sequences(owner->allocator), step(owner->allocator),
-          stores(owner->allocator), packs(owner->allocator), reopens(owner->allocator),
-          query_sums(owner->allocator), scratch(owner->allocator) {}
+          classes(owner->allocator),
+          permutations(owner->allocator),
+          entries(owner->allocator),
+          layers(owner->allocator),
+          sink_logits(owner->allocator),
+          recent_count(owner->allocator),
+          direct_count(owner->allocator),
+          sink_count(owner->allocator),
+          last_sink_count(owner->allocator),
+          sequences(owner->allocator),
+          step(owner->allocator),
+          stores(owner->allocator),
+          packs(owner->allocator),
+          reopens(owner->allocator),
+          query_sums(owner->allocator),
+          scratch(owner->allocator) {}
 
     lk_context *context;
     lk_cache_desc desc;

@@ -11,8 +11,8 @@ namespace {
 
 bool same_shape(const HalfShape &a, const HalfShape &b) {
     return a.side == b.side && a.axis == b.axis && a.metadata == b.metadata &&
-           a.permutes == b.permutes && a.head_dim == b.head_dim &&
-           a.page_tokens == b.page_tokens && a.group == b.group && a.n_shared == b.n_shared &&
+           a.permutes == b.permutes && a.head_dim == b.head_dim && a.page_tokens == b.page_tokens &&
+           a.group == b.group && a.n_shared == b.n_shared &&
            std::memcmp(a.strips, b.strips, sizeof a.strips) == 0;
 }
 
@@ -65,7 +65,7 @@ lk_status Builder::add_raw(Side side, uint32_t head_dim, uint32_t tokens, uint16
 }
 
 Ranking ranking_of(const KeyClass &key) {
-    return !key.boost_slots ? Ranking::kNone
+    return !key.boost_slots        ? Ranking::kNone
            : ranks_by_queries(key) ? Ranking::kQueryRange
                                    : Ranking::kKey;
 }
@@ -99,8 +99,7 @@ lk_status add_entry(Builder *builder, uint32_t layer, uint32_t head) {
         info.ranks_by_queries = ranks_by_queries(key);
     }
     if (!status && !value.raw)
-        status =
-            builder->add({value.shape, nullptr, Ranking::kNone, 0}, &info.value.packed_class);
+        status = builder->add({value.shape, nullptr, Ranking::kNone, 0}, &info.value.packed_class);
     if (status)
         return status;
     if (info.ranks_by_queries) {
@@ -181,9 +180,8 @@ bool count_half_slots(lk_cache *cache, const HalfInfo &half, uint16_t last_sink)
     fits = fits && count_slot(cache, &cache->direct_count,
                               half.packs() ? half.metadata_slot() : slots.recent_metadata);
     if (cache->plan.model.sink_tokens % cache->plan.model.page_tokens)
-        fits = fits &&
-               count_slot(cache, &cache->last_sink_count,
-                          slot_bytes(payload_bytes(cache->classes[last_sink].shape)));
+        fits = fits && count_slot(cache, &cache->last_sink_count,
+                                  slot_bytes(payload_bytes(cache->classes[last_sink].shape)));
     return fits;
 }
 

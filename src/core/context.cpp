@@ -29,13 +29,14 @@ void set_defaults(lk_context_desc *desc) {
 
 lk_status check_desc(const lk_context_desc &desc) {
     if (desc.backend < LK_BACKEND_CPU || desc.backend > LK_BACKEND_VULKAN)
-        return fail(LK_E_ARGUMENT, "context_desc.backend is %u, which names no backend", desc.backend);
+        return fail(LK_E_ARGUMENT, "context_desc.backend is %u, which names no backend",
+                    desc.backend);
     if (desc.n_threads > kMaxThreads)
         return fail(LK_E_ARGUMENT, "context_desc.n_threads is %u, at most %u", desc.n_threads,
                     kMaxThreads);
     if (desc.cpu_mask & ~kCpuMask)
-        return fail(LK_E_ARGUMENT, "context_desc.cpu_mask is 0x%x, known bits are 0x%x", desc.cpu_mask,
-                    kCpuMask);
+        return fail(LK_E_ARGUMENT, "context_desc.cpu_mask is 0x%x, known bits are 0x%x",
+                    desc.cpu_mask, kCpuMask);
     if (desc.log_level > LK_LOG_DEBUG)
         return fail(LK_E_ARGUMENT, "context_desc.log_level is %u, at most %u", desc.log_level,
                     static_cast<unsigned>(LK_LOG_DEBUG));
@@ -83,8 +84,9 @@ lk_status check_width(const char *member, uint32_t bits, uint32_t page_tokens) {
     if (!is_width(bits))
         return fail(LK_E_ARGUMENT, "capability.%s is %u, not 1, 2, 3, 4, 8 or 16", member, bits);
     if ((bits == 1 || bits == 3) && page_tokens < 64)
-        return fail(LK_E_ARGUMENT, "capability.%s is %u, which needs page_tokens of 64 or 128, not %u",
-                    member, bits, page_tokens);
+        return fail(LK_E_ARGUMENT,
+                    "capability.%s is %u, which needs page_tokens of 64 or 128, not %u", member,
+                    bits, page_tokens);
     return LK_OK;
 }
 
@@ -115,14 +117,16 @@ lk_status check_capability(const lk_capability &c) {
     if (c.group_size < 1 || c.group_size > 16)
         return fail(LK_E_ARGUMENT, "capability.group_size is %u, not 1 to 16", c.group_size);
     if (c.page_tokens != 32 && c.page_tokens != 64 && c.page_tokens != 128)
-        return fail(LK_E_ARGUMENT, "capability.page_tokens is %u, not 32, 64 or 128", c.page_tokens);
+        return fail(LK_E_ARGUMENT, "capability.page_tokens is %u, not 32, 64 or 128",
+                    c.page_tokens);
     lk_status status = check_width("key_bits", c.key_bits, c.page_tokens);
     if (!status)
         status = check_width("value_bits", c.value_bits, c.page_tokens);
     if (status)
         return status;
     if (c.memory < LK_MEMORY_HOST || c.memory > LK_MEMORY_VULKAN)
-        return fail(LK_E_ARGUMENT, "capability.memory is %u, which names no kind of memory", c.memory);
+        return fail(LK_E_ARGUMENT, "capability.memory is %u, which names no kind of memory",
+                    c.memory);
     if (c.dtype < LK_F16 || c.dtype > LK_F32)
         return fail(LK_E_ARGUMENT, "capability.dtype is %u, which names no element type", c.dtype);
     if (c.queue > LK_QUEUE_VULKAN_RECORD)
@@ -176,7 +180,8 @@ extern "C" lk_status lk_device_get(uint32_t ordinal, lk_device_info *info) {
         return lk::fail(LK_E_ARGUMENT, "info is NULL");
     const uint32_t count = lk::registry_device_count();
     if (ordinal >= count)
-        return lk::fail(LK_E_NOT_FOUND, "there is no device %u, the machine has %u", ordinal, count);
+        return lk::fail(LK_E_NOT_FOUND, "there is no device %u, the machine has %u", ordinal,
+                        count);
     lk_device_info found{};
     found.size = sizeof found;
     const lk_status status = lk::registry_device(ordinal, &found);

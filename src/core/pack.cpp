@@ -14,8 +14,8 @@ struct Pending {
     PageEntry fresh[kBatch / 2];
 };
 
-lk_status take_half(lk_cache *cache, const HalfInfo &half, uint64_t old_metadata,
-                    uint64_t *payload, uint64_t *metadata) {
+lk_status take_half(lk_cache *cache, const HalfInfo &half, uint64_t old_metadata, uint64_t *payload,
+                    uint64_t *metadata) {
     if (!half.packs())
         return LK_OK;
     lk_status status = cache->slots.take(half.slots.packed_payload, payload);
@@ -48,8 +48,8 @@ lk_status take_packed(lk_cache *cache, const EntryInfo &info, const PageEntry &o
         take_half(cache, info.key, old.key_metadata, &out->key_payload, &out->key_metadata);
     if (status)
         return status;
-    status = take_half(cache, info.value, old.value_metadata, &out->value_payload,
-                       &out->value_metadata);
+    status =
+        take_half(cache, info.value, old.value_metadata, &out->value_payload, &out->value_metadata);
     if (status)
         give_half(cache, info.key, out->key_payload, out->key_metadata);
     return status;

@@ -211,7 +211,8 @@ lk_status remove_sequence(lk_cache *cache, lk_sequence id) {
     if (!sequence)
         return fail(LK_E_NOT_FOUND, "there is no sequence %llu", ull{id});
     if (cache->step.is_open)
-        return fail(LK_E_BUSY, "a step is open: commit or discard it before sequence %llu is removed",
+        return fail(LK_E_BUSY,
+                    "a step is open: commit or discard it before sequence %llu is removed",
                     ull{id});
     size_t place = 0;
     while (cache->sequences[place] != sequence)

@@ -19,7 +19,8 @@ Slots::~Slots() {
 bool Slots::add_size(uint64_t bytes) {
     if (size_index(bytes) != kNoSize)
         return true;
-    return sizes_.push({bytes, static_cast<uint32_t>(LK_EXTENT_BYTES / bytes), 0, nullptr, nullptr, 0});
+    return sizes_.push(
+        {bytes, static_cast<uint32_t>(LK_EXTENT_BYTES / bytes), 0, nullptr, nullptr, 0});
 }
 
 uint32_t Slots::size_index(uint64_t bytes) const {
@@ -92,8 +93,7 @@ lk_status Slots::add_slab() {
     const size_t table = n_extents * sizeof(Extent);
     if (slabs_.size() == slabs_.capacity() && !slabs_.reserve(slabs_.size() * 2 + 8))
         return fail(LK_E_NOMEM, "no memory for the list of %zu slabs", slabs_.size() + 1);
-    slab.extents =
-        static_cast<Extent *>(allocator_.alloc(allocator_.user, table, alignof(Extent)));
+    slab.extents = static_cast<Extent *>(allocator_.alloc(allocator_.user, table, alignof(Extent)));
     if (!slab.extents)
         return fail(LK_E_NOMEM, "no memory for the extent table of %zu bytes", table);
     const lk_status status = backend_.slab_create(bytes, &slab.memory);
@@ -126,7 +126,8 @@ void Slots::drop_slab(size_t index) {
     total_slab_bytes_ -= uint64_t{slab.n_extents} * LK_EXTENT_BYTES;
     n_free_extents_ -= slab.n_free;
     backend_.slab_destroy(slab.memory);
-    allocator_.free(allocator_.user, slab.extents, slab.n_extents * sizeof(Extent), alignof(Extent));
+    allocator_.free(allocator_.user, slab.extents, slab.n_extents * sizeof(Extent),
+                    alignof(Extent));
 }
 
 void Slots::trim() {
@@ -138,10 +139,11 @@ void Slots::trim() {
 
 lk_status Slots::take_extent(uint32_t size) {
     if (ledger_.left_bytes() < LK_EXTENT_BYTES)
-        return fail(LK_E_BUDGET,
-                    "the budget of %llu bytes lacks %llu bytes: %llu are reserved and %u more are needed",
-                    ull{ledger_.limit_bytes}, ull{LK_EXTENT_BYTES - ledger_.left_bytes()},
-                    ull{ledger_.used_bytes()}, LK_EXTENT_BYTES);
+        return fail(
+            LK_E_BUDGET,
+            "the budget of %llu bytes lacks %llu bytes: %llu are reserved and %u more are needed",
+            ull{ledger_.limit_bytes}, ull{LK_EXTENT_BYTES - ledger_.left_bytes()},
+            ull{ledger_.used_bytes()}, LK_EXTENT_BYTES);
     if (!n_free_extents_) {
         const lk_status status = add_slab();
         if (status)

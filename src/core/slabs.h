@@ -33,8 +33,12 @@ struct ExtentSpan {
 class Slots {
   public:
     Slots(const Allocator &allocator, Backend &backend, Ledger &ledger, uint64_t slab_bytes)
-        : allocator_(allocator), backend_(backend), ledger_(ledger), slab_bytes_(slab_bytes),
-          slabs_(allocator), sizes_(allocator) {}
+        : allocator_(allocator),
+          backend_(backend),
+          ledger_(ledger),
+          slab_bytes_(slab_bytes),
+          slabs_(allocator),
+          sizes_(allocator) {}
     ~Slots();
     Slots(const Slots &) = delete;
     Slots &operator=(const Slots &) = delete;

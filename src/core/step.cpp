@@ -160,8 +160,8 @@ uint64_t slots_of(const Array<SlotCount> &counts, uint64_t bytes) {
 
 // Bytes that the step's new rows take from the budget.
 uint64_t room_of(const lk_cache *cache, const RowCounts &rows) {
-    uint64_t bytes = (rows.sink + rows.last_sink + rows.recent + rows.direct) *
-                     row_bytes(cache->plan.model);
+    uint64_t bytes =
+        (rows.sink + rows.last_sink + rows.recent + rows.direct) * row_bytes(cache->plan.model);
     for (uint32_t s = 0; s < cache->slots.n_sizes(); ++s) {
         const uint64_t size = cache->slots.size_of(s);
         const uint64_t n = rows.sink * slots_of(cache->sink_count, size) +
@@ -183,7 +183,8 @@ lk_status check_room(lk_cache *cache) {
     const uint64_t left = cache->ledger.left_bytes();
     if (bytes > left)
         return fail(LK_E_BUDGET,
-                    "the budget of %llu bytes lacks %llu bytes: %llu are reserved and the step's %u tokens need %llu more",
+                    "the budget of %llu bytes lacks %llu bytes: %llu are reserved and the step's "
+                    "%u tokens need %llu more",
                     ull{cache->ledger.limit_bytes}, ull{bytes - left},
                     ull{cache->ledger.used_bytes()}, cache->step.n_tokens, ull{bytes});
     return LK_OK;
@@ -198,8 +199,7 @@ lk_status add_rows(lk_cache *cache, const StepSequence &part) {
             return no_step_memory(n_rows * sizeof(PageRow *));
     }
     while (sequence->rows.size() < n_rows) {
-        const RowKind kind =
-            row_kind(cache, sequence->rows.size(), sequence->length, part.n_new);
+        const RowKind kind = row_kind(cache, sequence->rows.size(), sequence->length, part.n_new);
         const lk_status status = add_row(cache, sequence, kind);
         if (status)
             return status;
@@ -228,12 +228,11 @@ void view_sequences(lk_cache *cache) {
     for (size_t i = 0; i < step.sequences.size(); ++i) {
         const StepSequence &part = step.sequences[i];
         const Sequence &sequence = *part.sequence;
-        const uint64_t n_rows = part.is_draft() ? sequence.rows.size()
-                                                : row_count(cache->plan.model, sequence.length);
-        step.attends[i] = {sequence.rows.data(),  static_cast<uint32_t>(n_rows),
-                           part.n_new,            sequence.length,
-                           part.first_new,        part.is_draft() ? 1 : 0,
-                           part.parent};
+        const uint64_t n_rows =
+            part.is_draft() ? sequence.rows.size() : row_count(cache->plan.model, sequence.length);
+        step.attends[i] = {
+            sequence.rows.data(), static_cast<uint32_t>(n_rows), part.n_new, sequence.length,
+            part.first_new,       part.is_draft() ? 1 : 0,       part.parent};
     }
 }
 
@@ -287,8 +286,8 @@ lk_status check_keep(const StepSequence &part, uint32_t keep) {
     for (uint32_t i = 0; part.parent && i < keep; ++i)
         if (part.parent[i] != static_cast<int32_t>(i) - 1)
             return fail(LK_E_ARGUMENT,
-                        "keep is %u for sequence %llu, whose token %u has parent %d: no chain", keep,
-                        id, i, part.parent[i]);
+                        "keep is %u for sequence %llu, whose token %u has parent %d: no chain",
+                        keep, id, i, part.parent[i]);
     return LK_OK;
 }
 
@@ -364,9 +363,9 @@ lk_status discard_step(lk_cache *cache) {
 
 }  // namespace
 
-// Up to LK_DRAFT_TOKENS tokens have a sum each, since any of them may go. A longer step is kept as a
-// whole: 0 for sinks, 1 for the row that it fills up, 2 for all rows that it writes packed, then one
-// for each row that stays at 16 bits.
+// Up to LK_DRAFT_TOKENS tokens have a sum each, since any of them may go. A longer step is kept as
+// a whole: 0 for sinks, 1 for the row that it fills up, 2 for all rows that it writes packed, then
+// one for each row that stays at 16 bits.
 uint64_t sum_slots(const lk_cache *cache, uint64_t length, uint32_t n_new) {
     if (n_new <= LK_DRAFT_TOKENS)
         return n_new;
@@ -385,7 +384,10 @@ uint64_t *row_sums(const lk_cache *cache, const StepSequence &part, uint64_t row
     const uint64_t due = due_rows(plan, length + part.n_new);
     const uint64_t tail = due > begin ? due : begin;
     *is_gap = packs_directly(plan, row, length, part.n_new);
-    const uint64_t slot = is_sink_row(plan, row) ? 0 : *is_gap ? 2 : row < tail ? 1 : 3 + row - tail;
+    const uint64_t slot = is_sink_row(plan, row) ? 0
+                          : *is_gap              ? 2
+                          : row < tail           ? 1
+                                                 : 3 + row - tail;
     return part.sums + slot * cache->n_ranked_channels;
 }
 

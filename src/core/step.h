@@ -29,7 +29,10 @@ enum LayerState : uint8_t { kNoKeys, kHasKeys, kAttended };
 
 struct Step {
     explicit Step(const Allocator &allocator)
-        : sequences(allocator), attends(allocator), parents(allocator), layers(allocator),
+        : sequences(allocator),
+          attends(allocator),
+          parents(allocator),
+          layers(allocator),
           sums(allocator) {}
 
     bool is_open = false;

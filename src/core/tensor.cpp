@@ -21,7 +21,8 @@ uint64_t element_bytes(lk_dtype dtype) { return dtype == LK_F32 ? 4 : 2; }
 
 lk_status check_kind(const lk_tensor &tensor, const char *name, lk_memory memory) {
     if (tensor.dtype < LK_F16 || tensor.dtype > LK_F32)
-        return fail(LK_E_ARGUMENT, "%s.dtype is %u, which names no element type", name, tensor.dtype);
+        return fail(LK_E_ARGUMENT, "%s.dtype is %u, which names no element type", name,
+                    tensor.dtype);
     if (tensor.flags)
         return fail(LK_E_ARGUMENT, "%s.flags is 0x%x, not 0", name, tensor.flags);
     const char *kind = memory_name(tensor.memory);
@@ -67,11 +68,12 @@ lk_status measure(const lk_tensor &tensor, const char *name, const TensorShape &
     range->first = reinterpret_cast<uintptr_t>(tensor.data);
     const bool is_sane = span(shape.n_heads, head_stride, shape.n_channels, &in_token) &&
                          span(shape.n_tokens, token_stride, in_token, &all) &&
-                         checked_mul(all, bytes, &range->n_bytes) &&
-                         range->n_bytes <= INT64_MAX && checked_add(range->first, range->n_bytes, &end);
+                         checked_mul(all, bytes, &range->n_bytes) && range->n_bytes <= INT64_MAX &&
+                         checked_add(range->first, range->n_bytes, &end);
     if (!is_sane)
-        return fail(LK_E_ARGUMENT, "%s with token_stride %lld and head_stride %lld leaves the address space",
-                    name, static_cast<long long>(tensor.token_stride),
+        return fail(LK_E_ARGUMENT,
+                    "%s with token_stride %lld and head_stride %lld leaves the address space", name,
+                    static_cast<long long>(tensor.token_stride),
                     static_cast<long long>(tensor.head_stride));
     range->in_token_bytes = in_token * bytes;
     range->token_bytes = shape.n_tokens > 1 ? token_stride * bytes : range->in_token_bytes;
@@ -111,8 +113,8 @@ lk_status import_tensor(const lk_tensor *from, const char *name, const TensorSha
         return status;
     if (is_output && elements_overlap(tensor, shape))
         return fail(LK_E_ARGUMENT,
-                    "%s with token_stride %lld and head_stride %lld has elements that overlap", name,
-                    static_cast<long long>(tensor.token_stride),
+                    "%s with token_stride %lld and head_stride %lld has elements that overlap",
+                    name, static_cast<long long>(tensor.token_stride),
                     static_cast<long long>(tensor.head_stride));
     *view = {tensor.data, tensor.dtype, tensor.token_stride, tensor.head_stride};
     return LK_OK;

@@ -17,8 +17,8 @@ struct TensorShape {
 // Bytes that a tensor touches.
 struct TensorRange {
     uint64_t first = 0;
-    uint64_t n_bytes = 0;       // from the first to behind the last
-    uint64_t token_bytes = 0;   // between tokens
+    uint64_t n_bytes = 0;         // from the first to behind the last
+    uint64_t token_bytes = 0;     // between tokens
     uint64_t in_token_bytes = 0;  // of one token, from its first byte to behind its last
 };
 

@@ -64,8 +64,8 @@ lk_status copy_row(lk_cache *cache, const Row &row, const Reopened *fresh, uint3
         const PageEntry &entry = row.entries[e];
         queue_half(cache, info.key, entry.key_class, entry.key_payload, entry.key_metadata,
                    fresh[e].key_payload, n_tokens);
-        queue_half(cache, info.value, entry.value_class, entry.value_payload,
-                   entry.value_metadata, fresh[e].value_payload, n_tokens);
+        queue_half(cache, info.value, entry.value_class, entry.value_payload, entry.value_metadata,
+                   fresh[e].value_payload, n_tokens);
         if (cache->reopens.size() + 2 <= kBatch)
             continue;
         const lk_status status = flush_reopens(cache);

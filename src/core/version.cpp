@@ -13,7 +13,8 @@
 
 #define LK_TEXT2(x) #x
 #define LK_TEXT(x) LK_TEXT2(x)
-#define LK_RELEASE LK_TEXT(LK_VERSION_MAJOR) "." LK_TEXT(LK_VERSION_MINOR) "." LK_TEXT(LK_VERSION_PATCH)
+#define LK_RELEASE \
+    LK_TEXT(LK_VERSION_MAJOR) "." LK_TEXT(LK_VERSION_MINOR) "." LK_TEXT(LK_VERSION_PATCH)
 
 #if defined(__clang__)
 #define LK_COMPILER "clang " __clang_version__
@@ -51,6 +52,7 @@ extern "C" uint32_t lk_abi_version(void) { return LK_ABI_VERSION; }
 
 extern "C" const char *lk_build_info(void) {
     return "lowkey " LK_RELEASE ", abi " LK_TEXT(LK_ABI_MAJOR) "." LK_TEXT(
-        LK_ABI_MINOR) ", " LK_COMPILER ", backends: cpu, cpu paths: reference" LK_TEXT_AVX2 LK_TEXT_AVX512
-                      LK_TEXT_NEON ", assertions " LK_TEXT_ASSERT;
+        LK_ABI_MINOR) ", " LK_COMPILER
+                      ", backends: cpu, cpu paths: reference" LK_TEXT_AVX2 LK_TEXT_AVX512
+                          LK_TEXT_NEON ", assertions " LK_TEXT_ASSERT;
 }

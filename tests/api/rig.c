@@ -96,7 +96,8 @@ static uint64_t mix(uint64_t x) {
 enum { KIND_K, KIND_V, KIND_Q };
 
 static void fill(float *out, rig_token token, uint32_t layer, uint32_t kind, uint32_t n) {
-    uint64_t seed = mix(((uint64_t)token.chain << 40) + ((uint64_t)token.place << 8) + layer * 4 + kind + 1);
+    uint64_t seed =
+        mix(((uint64_t)token.chain << 40) + ((uint64_t)token.place << 8) + layer * 4 + kind + 1);
     for (uint32_t i = 0; i < n; ++i) {
         seed = mix(seed + 0x9E3779B97F4A7C15u);
         const float unit = (float)(int32_t)(seed >> 40) / 8388608.0f - 1.0f;

@@ -50,7 +50,8 @@ void rig_close(rig *r);
 void rig_preset(rig *r, const char *name);
 void rig_recent(rig *r, uint32_t page_tokens, uint32_t sink_tokens, uint32_t window_tokens);
 void rig_query_ranking(rig *r);
-lk_status rig_cache(rig *r, uint32_t max_sequences, uint32_t max_step_tokens, uint64_t budget_bytes);
+lk_status rig_cache(rig *r, uint32_t max_sequences, uint32_t max_step_tokens,
+                    uint64_t budget_bytes);
 
 // Output elements of a token over all layers.
 uint32_t rig_width(const rig *r);

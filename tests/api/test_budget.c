@@ -65,8 +65,8 @@ static lk_status try_budget(rig *r, const run *go, uint64_t budget) {
 static void check_run(rig *r, const run *go) {
     lk_plan_size size;
     assert_int_equal(lk_plan_size_init(&size, sizeof size), LK_OK);
-    assert_int_equal(
-        lk_plan_bytes(r->plan, go->n_tokens, go->n_sequences, go->step_tokens, &size), LK_OK);
+    assert_int_equal(lk_plan_bytes(r->plan, go->n_tokens, go->n_sequences, go->step_tokens, &size),
+                     LK_OK);
     lk_status status = try_budget(r, go, size.cache_bytes);
     if (status) {
         char sentence[512];
@@ -86,12 +86,12 @@ static void check_run(rig *r, const run *go) {
 static void the_exact_budget_works(void **state) {
     (void)state;
     const shape shapes[] = {
-        {1, 2, 1, 32, 32, 0, 16},   {3, 2, 2, 64, 128, 32, 128}, {2, 3, 3, 80, 64, 80, 50},
-        {1, 1, 1, 256, 128, 0, 0},  {3, 5, 5, 128, 32, 48, 100},
+        {1, 2, 1, 32, 32, 0, 16},  {3, 2, 2, 64, 128, 32, 128}, {2, 3, 3, 80, 64, 80, 50},
+        {1, 1, 1, 256, 128, 0, 0}, {3, 5, 5, 128, 32, 48, 100},
     };
     const run runs[] = {{1, 200, 200}, {1, 330, 50}, {1, 150, 1}, {3, 420, 97}, {2, 300, 300}};
-    for (const char *const *preset = (const char *const[]){"fp16", "kivi2", "kitty", "int8", "ladder", "queries",
-                                                     NULL};
+    for (const char *const *preset =
+             (const char *const[]){"fp16", "kivi2", "kitty", "int8", "ladder", "queries", NULL};
          *preset; ++preset)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; ++s) {
             rig r;

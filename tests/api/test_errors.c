@@ -443,7 +443,10 @@ static void tensors(void **state) {
             case 1: bad.dtype = 0; break;
             case 2: bad.dtype = 4; break;
             case 3: bad.memory = 0; break;
-            case 4: bad.memory = LK_MEMORY_VULKAN; expected = LK_E_UNSUPPORTED; break;
+            case 4:
+                bad.memory = LK_MEMORY_VULKAN;
+                expected = LK_E_UNSUPPORTED;
+                break;
             case 5: bad.flags = 1; break;
             case 6: bad.data = NULL; break;
             case 7: bad.data = (char *)room + 2; break;

@@ -16,9 +16,9 @@ typedef struct setup {
 } setup;
 
 static const setup kSetups[] = {
-    {"fp16", 128, 0, 0, 0, 0},       {"kivi2", 32, 0, 16, 0, 0},  {"kivi4", 128, 0, 128, 0, 0},
-    {"kitty", 32, 16, 40, 0, 0},     {"kitty-pro", 64, 80, 64, 0, 0}, {"kitty", 32, 16, 0, 1, 0},
-    {"kitty-pro", 32, 48, 100, 1, 0}, {"int8", 64, 0, 32, 0, 0},  {"kivi4", 32, 16, 32, 0, 2},
+    {"fp16", 128, 0, 0, 0, 0},        {"kivi2", 32, 0, 16, 0, 0},      {"kivi4", 128, 0, 128, 0, 0},
+    {"kitty", 32, 16, 40, 0, 0},      {"kitty-pro", 64, 80, 64, 0, 0}, {"kitty", 32, 16, 0, 1, 0},
+    {"kitty-pro", 32, 48, 100, 1, 0}, {"int8", 64, 0, 32, 0, 0},       {"kivi4", 32, 16, 32, 0, 2},
     {"kivi4", 32, 16, 32, 0, 16},
 };
 #define N_SETUPS (sizeof kSetups / sizeof *kSetups)
@@ -203,7 +203,8 @@ static void trees_equal_chains(void **state) {
                 const float a = out[(size_t)t * rig_width(&r) + i];
                 const float b = own[(size_t)(length - 1) * rig_width(&r) + i];
                 if (!(a - b <= 1e-5f && b - a <= 1e-5f))
-                    fail_msg("token %u element %u: %.9g in the tree, %.9g in the chain", t, i, a, b);
+                    fail_msg("token %u element %u: %.9g in the tree, %.9g in the chain", t, i, a,
+                             b);
             }
             free(own);
         }
@@ -299,6 +300,28 @@ static void truncation_works_anywhere(void **state) {
     }
 }
 
+// A reopened page is packed again: with enough tokens behind it, it holds what a fresh one does.
+static void reopened_pages_are_packed_again(void **state) {
+    (void)state;
+    for (size_t s = 0; s < N_SETUPS; ++s) {
+        rig r;
+        start(&r, &kSetups[s]);
+        lk_sequence a = add(&r);
+        assert_int_equal(rig_fill(&r, a, 1, 0, 450, 450, NULL), LK_OK);
+        assert_int_equal(lk_sequence_truncate(r.cache, a, 137), LK_OK);
+        assert_int_equal(rig_fill(&r, a, 1, 137, 463, 60, NULL), LK_OK);
+        const lk_cache_stats again = rig_stats(&r);
+        assert_int_equal(lk_sequence_remove(r.cache, a), LK_OK);
+        lk_sequence b = add(&r);
+        assert_int_equal(rig_fill(&r, b, 1, 0, 137, 60, NULL), LK_OK);
+        assert_int_equal(rig_fill(&r, b, 1, 137, 463, 60, NULL), LK_OK);
+        const lk_cache_stats fresh = rig_stats(&r);
+        assert_int_equal(again.payload_bytes, fresh.payload_bytes);
+        assert_int_equal(again.recent_bytes, fresh.recent_bytes);
+        rig_close(&r);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_make_the_same_pages),
@@ -308,6 +331,7 @@ int main(void) {
         cmocka_unit_test(kept_prefix_is_exact),
         cmocka_unit_test(truncation_is_exact_at_16_bits),
         cmocka_unit_test(truncation_works_anywhere),
+        cmocka_unit_test(reopened_pages_are_packed_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
