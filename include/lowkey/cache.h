@@ -52,7 +52,7 @@ LK_API void lk_cache_destroy(lk_cache **cache);
 typedef struct lk_cache_stats {
     uint32_t size; /* sizeof(lk_cache_stats) */
     uint32_t n_sequences;
-    uint64_t n_tokens;       /* committed, over all sequences */
+    uint64_t n_tokens; /* committed, over all sequences */
     uint64_t budget_bytes;
     uint64_t reserved_bytes; /* counted against the budget now: slabs, tables,
                               * workspace; never above budget_bytes */
@@ -61,8 +61,8 @@ typedef struct lk_cache_stats {
     uint64_t recent_bytes;   /* 16-bit pages: sinks, tail, raw layers */
     uint64_t table_bytes;    /* page tables */
     uint64_t workspace_bytes;
-    uint64_t free_bytes;     /* in slabs and held by nothing */
-    uint64_t pages_packed;   /* since the cache was created: half pages of K and of V */
+    uint64_t free_bytes;   /* in slabs and held by nothing */
+    uint64_t pages_packed; /* since the cache was created: half pages of K and of V */
     uint64_t pages_reopened;
     uint64_t values_saturated; /* finite inputs beyond FP16's range, clamped to +-65504 */
 } lk_cache_stats;

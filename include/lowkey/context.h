@@ -11,11 +11,7 @@ extern "C" {
 #endif
 
 typedef uint32_t lk_backend;
-enum {
-    LK_BACKEND_CPU = 1,
-    LK_BACKEND_CUDA = 2,
-    LK_BACKEND_VULKAN = 3
-};
+enum { LK_BACKEND_CPU = 1, LK_BACKEND_CUDA = 2, LK_BACKEND_VULKAN = 3 };
 
 /* One device that a context can be opened on. */
 typedef struct lk_device_info {
@@ -50,12 +46,7 @@ typedef void (*lk_free_fn)(void *user, void *pointer, size_t bytes, size_t align
  * thread that calls lowkey, never after lk_context_close() returned. It must not
  * call lowkey. */
 typedef uint32_t lk_log_level;
-enum {
-    LK_LOG_ERROR = 1,
-    LK_LOG_WARNING = 2,
-    LK_LOG_INFO = 3,
-    LK_LOG_DEBUG = 4
-};
+enum { LK_LOG_ERROR = 1, LK_LOG_WARNING = 2, LK_LOG_INFO = 3, LK_LOG_DEBUG = 4 };
 typedef void (*lk_log_fn)(void *user, lk_log_level level, const char *message);
 
 /* CPU instruction sets that the fast path may use, beyond the architecture's
@@ -69,14 +60,14 @@ enum {
 
 /* How to open a context. */
 typedef struct lk_context_desc {
-    uint32_t size; /* sizeof(lk_context_desc) */
-    lk_backend backend;    /* default LK_BACKEND_CPU */
-    uint32_t device_index; /* lk_device_info.index */
-    uint32_t n_threads;    /* CPU: worker threads, the caller's one included;
-                            * 0 = as many as the machine has, at most 1024 */
-    uint32_t cpu_mask;     /* LK_CPU_* bits, 0 = use what the machine has */
+    uint32_t size;          /* sizeof(lk_context_desc) */
+    lk_backend backend;     /* default LK_BACKEND_CPU */
+    uint32_t device_index;  /* lk_device_info.index */
+    uint32_t n_threads;     /* CPU: worker threads, the caller's one included;
+                             * 0 = as many as the machine has, at most 1024 */
+    uint32_t cpu_mask;      /* LK_CPU_* bits, 0 = use what the machine has */
     lk_log_level log_level; /* messages up to this level are sent; 0 = none */
-    lk_log_fn log;         /* may be NULL */
+    lk_log_fn log;          /* may be NULL */
     void *log_user;
     lk_alloc_fn alloc; /* NULL = the C library's; also serves the cache's slabs
                         * on the CPU */
@@ -118,8 +109,8 @@ typedef struct lk_capability {
     uint32_t key_bits;   /* 1, 2, 3, 4, 8 or 16 */
     uint32_t value_bits; /* likewise */
     uint32_t page_tokens;
-    lk_memory memory;   /* of the tensors */
-    lk_dtype dtype;     /* of the tensors */
+    lk_memory memory;    /* of the tensors */
+    lk_dtype dtype;      /* of the tensors */
     lk_queue_kind queue; /* 0 = NULL queue */
 } lk_capability;
 LK_API lk_status lk_capability_init(lk_capability *capability, size_t struct_bytes);

@@ -15,19 +15,19 @@ extern "C" {
 
 /* One attention layer of the model. */
 typedef struct lk_layer {
-    uint32_t size; /* sizeof(lk_layer); equal in all elements of an array */
-    uint32_t n_query_heads; /* a multiple of n_kv_heads, 1 to 16 times as many */
-    uint32_t n_kv_heads;    /* 1 .. 1024 */
-    uint32_t head_dim;      /* a multiple of 16 from 32 to 256 */
-    uint32_t window_tokens; /* a query sees this many last tokens, itself
-                             * included; 0 = all */
+    uint32_t size;               /* sizeof(lk_layer); equal in all elements of an array */
+    uint32_t n_query_heads;      /* a multiple of n_kv_heads, 1 to 16 times as many */
+    uint32_t n_kv_heads;         /* 1 .. 1024 */
+    uint32_t head_dim;           /* a multiple of 16 from 32 to 256 */
+    uint32_t window_tokens;      /* a query sees this many last tokens, itself
+                                  * included; 0 = all */
     uint32_t window_sink_tokens; /* the first tokens stay visible behind the
                                   * window; 0 with window_tokens 0 */
-    float scale;    /* of the logits; 0 = 1 / sqrt(head_dim) */
-    float soft_cap; /* logits become soft_cap * tanh(logit / soft_cap); 0 = off */
-    const float *sink_logits; /* [n_query_heads] a learned logit that joins each
-                               * softmax without a value; NULL = none. Read during
-                               * the call that is given the geometry. */
+    float scale;                 /* of the logits; 0 = 1 / sqrt(head_dim) */
+    float soft_cap;              /* logits become soft_cap * tanh(logit / soft_cap); 0 = off */
+    const float *sink_logits;    /* [n_query_heads] a learned logit that joins each
+                                  * softmax without a value; NULL = none. Read during
+                                  * the call that is given the geometry. */
 } lk_layer;
 
 /* A model's attention layers. */
@@ -62,12 +62,12 @@ typedef struct lk_key_rule {
     uint32_t size; /* sizeof(lk_key_rule) */
     uint32_t bits; /* 1, 2, 3, 4, 8 or 16: channels without another class */
     lk_axis axis;
-    uint32_t group; /* LK_AXIS_CHANNEL: tokens, a power of two from 16 to the page.
-                     * LK_AXIS_TOKEN: channels, a multiple of 16; the last group may
-                     * be short. 0 = the whole page or head. */
-    uint32_t boost_channels; /* per page, rounded up to a multiple of 16; 0 = none */
-    uint32_t boost_bits;     /* their width, above bits; 0 without boost */
-    lk_score boost_score;    /* 0 without boost */
+    uint32_t group;              /* LK_AXIS_CHANNEL: tokens, a power of two from 16 to the page.
+                                  * LK_AXIS_TOKEN: channels, a multiple of 16; the last group may
+                                  * be short. 0 = the whole page or head. */
+    uint32_t boost_channels;     /* per page, rounded up to a multiple of 16; 0 = none */
+    uint32_t boost_bits;         /* their width, above bits; 0 without boost */
+    lk_score boost_score;        /* 0 without boost */
     const uint8_t *channel_bits; /* [head_dim] static classes, each 1, 2, 3, 4, 8 or
                                   * 16, or NULL. As many 1 as 3 share 2-bit slots;
                                   * every other width has a multiple of 16 channels.
@@ -148,9 +148,8 @@ LK_API lk_status lk_plan_get_key(const lk_plan *plan, uint32_t layer, uint32_t k
 LK_API lk_status lk_plan_get_value(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                    lk_value_rule *rule);
 LK_API const char *lk_plan_name(const lk_plan *plan);
-LK_API lk_status lk_plan_get_pages(const lk_plan *plan, uint32_t *page_tokens,
-                                   uint32_t *run_tokens, uint32_t *sink_tokens,
-                                   uint32_t *window_tokens);
+LK_API lk_status lk_plan_get_pages(const lk_plan *plan, uint32_t *page_tokens, uint32_t *run_tokens,
+                                   uint32_t *sink_tokens, uint32_t *window_tokens);
 
 /* Width of one channel of keys (is_value 0) or values (1) in a packed page: the one
  * function of the layer's rung, the head's rule and the channel's class.

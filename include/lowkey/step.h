@@ -55,8 +55,7 @@ LK_API lk_status lk_step_begin(lk_cache *cache, const lk_queue *queue, uint32_t 
  * (layer, tensor), LK_E_UNSUPPORTED (memory kind), LK_E_DATA (an infinity or a NaN; the
  * sentence names layer, head and token; the step is poisoned and can only be
  * discarded). */
-LK_API lk_status lk_append(lk_cache *cache, uint32_t layer, const lk_tensor *k,
-                           const lk_tensor *v);
+LK_API lk_status lk_append(lk_cache *cache, uint32_t layer, const lk_tensor *k, const lk_tensor *v);
 
 /* Attention of the step's tokens over their sequences, on the packed bytes.
  *

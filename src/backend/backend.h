@@ -15,7 +15,7 @@ namespace lk {
 struct SlabMemory {
     uint64_t address;  // 64-byte aligned; the device's
     uint64_t bytes;
-    void *handle;      // the backend's
+    void *handle;  // the backend's
 };
 
 // A tensor of lk_tensor that core has checked.
@@ -31,11 +31,11 @@ struct LayerView {
     uint32_t n_query_heads;
     uint32_t n_kv_heads;
     uint32_t head_dim;
-    uint32_t window_tokens;       // 0 = all
+    uint32_t window_tokens;  // 0 = all
     uint32_t window_sink_tokens;
-    float scale;                  // never 0
-    float soft_cap;               // 0 = off
-    const float *sink_logits;     // [n_query_heads] or null
+    float scale;               // never 0
+    float soft_cap;            // 0 = off
+    const float *sink_logits;  // [n_query_heads] or null
 };
 
 // FP16 of a layer's new tokens: keys, then values, each [n_kv_heads][n_tokens][head_dim].
@@ -79,8 +79,8 @@ struct PackItem {
     uint64_t metadata;
     const HalfClass *source_class;  // raw; null = staged
     uint64_t source_payload;
-    const uint16_t *staged;         // [page_tokens][head_dim] of one head
-    const uint64_t *query_sums;     // [head_dim] for Ranking::kQueryRange
+    const uint16_t *staged;      // [page_tokens][head_dim] of one head
+    const uint64_t *query_sums;  // [head_dim] for Ranking::kQueryRange
 };
 
 // Copy the first n_tokens of a packed half into a 16-bit half, rounded to FP16.
@@ -113,7 +113,7 @@ struct AttendSequence {
     uint32_t n_rows;
     uint32_t n_new;
     uint64_t n_history;
-    uint32_t first_new;     // index of its first new token in the batch
+    uint32_t first_new;  // index of its first new token in the batch
     int32_t new_in_rows;
     const int32_t *parent;  // [n_new] or null, as lk_step_begin(); only when new_in_rows
 };
@@ -124,7 +124,7 @@ struct AttendArgs {
     const HalfClass *classes;
     TensorView q;
     TensorView out;
-    float *lse;            // or null
+    float *lse;  // or null
     int64_t lse_token_stride;
     int64_t lse_head_stride;
     const AttendSequence *sequences;

@@ -45,7 +45,9 @@ class Array {
     Array(const Array &) = delete;
     Array &operator=(const Array &) = delete;
     Array(Array &&other) noexcept
-        : allocator_(other.allocator_), data_(other.data_), size_(other.size_),
+        : allocator_(other.allocator_),
+          data_(other.data_),
+          size_(other.size_),
           capacity_(other.capacity_) {
         other.forget();
     }

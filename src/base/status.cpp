@@ -35,13 +35,16 @@ lk_status import_struct(void *dst, size_t dst_bytes, size_t oldest, const void *
         return fail(LK_E_ARGUMENT, "%s is NULL", name);
     const uint32_t size = struct_size(src);
     if (size < oldest)
-        return fail(LK_E_ARGUMENT, "%s.size is %u, the smallest known is %zu: start from its init function",
-                    name, size, oldest);
+        return fail(LK_E_ARGUMENT,
+                    "%s.size is %u, the smallest known is %zu: start from its init function", name,
+                    size, oldest);
     const auto *bytes = static_cast<const unsigned char *>(src);
     for (size_t i = dst_bytes; i < size; ++i)
         if (bytes[i])
-            return fail(LK_E_UNSUPPORTED, "%s.size is %u and byte %zu is set, which this library (%zu bytes) does not know",
-                        name, size, i, dst_bytes);
+            return fail(
+                LK_E_UNSUPPORTED,
+                "%s.size is %u and byte %zu is set, which this library (%zu bytes) does not know",
+                name, size, i, dst_bytes);
     std::memcpy(dst, src, size < dst_bytes ? size : dst_bytes);
     const auto own = static_cast<uint32_t>(dst_bytes);
     std::memcpy(dst, &own, sizeof own);
@@ -52,7 +55,8 @@ lk_status init_struct(void *dst, size_t caller_bytes, size_t our_bytes, const ch
     if (!dst)
         return fail(LK_E_ARGUMENT, "%s is NULL", name);
     if (caller_bytes < our_bytes || caller_bytes > UINT32_MAX)
-        return fail(LK_E_ARGUMENT, "%s has %zu bytes, the smallest known is %zu", name, caller_bytes, our_bytes);
+        return fail(LK_E_ARGUMENT, "%s has %zu bytes, the smallest known is %zu", name,
+                    caller_bytes, our_bytes);
     std::memset(dst, 0, caller_bytes);
     const auto size = static_cast<uint32_t>(caller_bytes);
     std::memcpy(dst, &size, sizeof size);
@@ -65,8 +69,9 @@ lk_status export_struct(void *dst, const void *src, size_t our_bytes, size_t old
         return fail(LK_E_ARGUMENT, "%s is NULL", name);
     const uint32_t size = struct_size(dst);
     if (size < oldest)
-        return fail(LK_E_ARGUMENT, "%s.size is %u, the smallest known is %zu: start from its init function",
-                    name, size, oldest);
+        return fail(LK_E_ARGUMENT,
+                    "%s.size is %u, the smallest known is %zu: start from its init function", name,
+                    size, oldest);
     std::memcpy(dst, src, size < our_bytes ? size : our_bytes);
     std::memcpy(dst, &size, sizeof size);
     return LK_OK;
@@ -102,15 +107,19 @@ const StatusRow kRows[] = {
     {LK_E_ARGUMENT, "LK_E_ARGUMENT", "A stated precondition does not hold; correct the call."},
     {LK_E_STATE, "LK_E_STATE", "The call came in the wrong order; the sentence says what is open."},
     {LK_E_NOT_FOUND, "LK_E_NOT_FOUND", "There is no such id, preset, device or field."},
-    {LK_E_UNSUPPORTED, "LK_E_UNSUPPORTED", "The request is valid but this build or device cannot run it."},
+    {LK_E_UNSUPPORTED, "LK_E_UNSUPPORTED",
+     "The request is valid but this build or device cannot run it."},
     {LK_E_NOMEM, "LK_E_NOMEM", "Memory is exhausted; free some and call again."},
-    {LK_E_BUDGET, "LK_E_BUDGET", "The byte budget does not hold it; remove sequences or raise the budget."},
+    {LK_E_BUDGET, "LK_E_BUDGET",
+     "The byte budget does not hold it; remove sequences or raise the budget."},
     {LK_E_CORRUPT, "LK_E_CORRUPT", "The bytes fail validation and nothing was taken from them."},
-    {LK_E_MISMATCH, "LK_E_MISMATCH", "The plan or bytes are valid but made for another geometry or version."},
+    {LK_E_MISMATCH, "LK_E_MISMATCH",
+     "The plan or bytes are valid but made for another geometry or version."},
     {LK_E_DATA, "LK_E_DATA", "K or V holds an infinity or a NaN; discard the step."},
     {LK_E_BUSY, "LK_E_BUSY", "The object is in use by children or an open step."},
     {LK_E_IO, "LK_E_IO", "A file or callback could not be read or written."},
-    {LK_E_DEVICE, "LK_E_DEVICE", "The device is lost; destroy what hangs on the context, then the context."},
+    {LK_E_DEVICE, "LK_E_DEVICE",
+     "The device is lost; destroy what hangs on the context, then the context."},
     {LK_E_INTERNAL, "LK_E_INTERNAL", "A defect of lowkey; report it with the sentence."},
 };
 
