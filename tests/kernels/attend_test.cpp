@@ -34,7 +34,8 @@ Axis axis(const char *name, Field Case::*field, Values... values) {
 
 std::vector<Axis> axes() {
     std::vector<Axis> all = {
-        axis("head_dim", &Case::head_dim, 64, 128, 32, 48, 80, 96, 112, 144, 160, 176, 192, 208, 224, 240, 256),
+        axis("head_dim", &Case::head_dim, 64, 128, 32, 48, 80, 96, 112, 144, 160, 176, 192, 208,
+             224, 240, 256),
         axis("group", &Case::group, 4, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16),
         axis("key_bits", &Case::key_bits, 2, 16, 1, 3, 4, 8),
         axis("value_bits", &Case::value_bits, 2, 16, 1, 3, 4, 8),
@@ -94,7 +95,8 @@ std::vector<Case> covering_cases(uint64_t seed) {
     std::vector<std::vector<std::vector<uint8_t>>> seen(n * n);
     for (size_t a = 0; a < n; ++a)
         for (size_t b = 0; b < n; ++b)
-            seen[a * n + b].assign(all[a].values.size(), std::vector<uint8_t>(all[b].values.size(), 0));
+            seen[a * n + b].assign(all[a].values.size(),
+                                   std::vector<uint8_t>(all[b].values.size(), 0));
     std::vector<Case> cases;
     for (size_t a = 0; a < n; ++a)
         for (size_t b = a + 1; b < n; ++b)
@@ -127,7 +129,8 @@ std::vector<Case> covering_cases(uint64_t seed) {
                     for (size_t x = 0; x < n; ++x) {
                         all[x].values[static_cast<size_t>(row[x])](&c);
                         for (size_t y = 0; y < n; ++y)
-                            seen[x * n + y][static_cast<size_t>(row[x])][static_cast<size_t>(row[y])] = 1;
+                            seen[x * n + y][static_cast<size_t>(row[x])]
+                                [static_cast<size_t>(row[y])] = 1;
                     }
                     cases.push_back(legal(c));
                 }

@@ -12,7 +12,8 @@
 namespace {
 
 double seconds() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
 }
 
 double median(std::vector<double> times) {
@@ -44,7 +45,8 @@ double copy_bandwidth() {
 double page_bytes(const Case &c) {
     double bytes = 0;
     for (const lk::Side side : {lk::Side::kKey, lk::Side::kValue})
-        bytes += static_cast<double>(lk::payload_bytes(packed_shape(c, side)) + lk::metadata_bytes(packed_shape(c, side)));
+        bytes += static_cast<double>(lk::payload_bytes(packed_shape(c, side)) +
+                                     lk::metadata_bytes(packed_shape(c, side)));
     return bytes * c.packed_pages * c.n_kv_heads;
 }
 
@@ -80,7 +82,11 @@ int main(int argc, char **argv) {
     const struct {
         const char *name;
         uint32_t key_bits, value_bits, boosted;
-    } rows[] = {{"fp16", 16, 16, 0}, {"int8", 8, 8, 0}, {"kivi4", 4, 4, 0}, {"kivi2", 2, 2, 0}, {"kitty-pro", 2, 2, 32}};
+    } rows[] = {{"fp16", 16, 16, 0},
+                {"int8", 8, 8, 0},
+                {"kivi4", 4, 4, 0},
+                {"kivi2", 2, 2, 0},
+                {"kitty-pro", 2, 2, 32}};
     for (const auto &row : rows) {
         c.key_bits = row.key_bits;
         c.value_bits = row.value_bits;

@@ -11,12 +11,15 @@ using namespace lk;
 std::string describe(const Case &c) {
     char text[512];
     std::snprintf(text, sizeof text,
-                  "D %u group %u heads %u K%u V%u boosted %u shared %u kgroup %u vgroup %u ktoken %u f8 %u P %u "
-                  "sinkrow %u pages %u tail %u new %u inrows %u window %u+%u cap %g sinks %u tree %u dtype %u seqs %u",
-                  c.head_dim, c.group, c.n_kv_heads, c.key_bits, c.value_bits, c.boosted, c.n_shared, c.key_group,
-                  c.value_group, c.per_token_keys, c.f8, c.page_tokens, c.sink_tokens, c.packed_pages, c.tail_tokens,
-                  c.n_new, c.new_in_rows, c.window, c.window_sinks, static_cast<double>(c.soft_cap), c.sinks, c.tree,
-                  c.dtype, c.n_sequences);
+                  "D %u group %u heads %u K%u V%u boosted %u shared %u kgroup %u vgroup %u ktoken "
+                  "%u f8 %u P %u "
+                  "sinkrow %u pages %u tail %u new %u inrows %u window %u+%u cap %g sinks %u tree "
+                  "%u dtype %u seqs %u",
+                  c.head_dim, c.group, c.n_kv_heads, c.key_bits, c.value_bits, c.boosted,
+                  c.n_shared, c.key_group, c.value_group, c.per_token_keys, c.f8, c.page_tokens,
+                  c.sink_tokens, c.packed_pages, c.tail_tokens, c.n_new, c.new_in_rows, c.window,
+                  c.window_sinks, static_cast<double>(c.soft_cap), c.sinks, c.tree, c.dtype,
+                  c.n_sequences);
     return text;
 }
 
@@ -44,10 +47,16 @@ HalfShape packed_shape(const Case &c, Side side) {
     shape.metadata = c.f8 ? Metadata::kF8 : Metadata::kF16;
     shape.head_dim = static_cast<uint16_t>(c.head_dim);
     shape.page_tokens = static_cast<uint16_t>(c.page_tokens);
-    const uint32_t group = shape.axis == Axis::kChannel ? (c.key_group ? std::min(c.key_group, c.page_tokens) : c.page_tokens)
-                                                        : (c.value_group ? std::min(c.value_group, c.head_dim) : c.head_dim);
+    const uint32_t group =
+        shape.axis == Axis::kChannel
+            ? (c.key_group ? std::min(c.key_group, c.page_tokens) : c.page_tokens)
+            : (c.value_group ? std::min(c.value_group, c.head_dim) : c.head_dim);
     shape.group = static_cast<uint16_t>(group);
-    const Plane plane = bits == 8 ? kPlane8 : bits == 4 ? kPlane4 : bits == 3 ? kPlane3 : bits == 2 ? kPlane2 : kPlane1;
+    const Plane plane = bits == 8   ? kPlane8
+                        : bits == 4 ? kPlane4
+                        : bits == 3 ? kPlane3
+                        : bits == 2 ? kPlane2
+                                    : kPlane1;
     const auto strips = static_cast<uint16_t>(c.head_dim / 16);
     shape.strips[plane] = strips;
     if (side == Side::kKey && bits == 2) {
@@ -95,7 +104,8 @@ float Scene::random_normal() {
 }
 uint16_t Scene::random_half(double scale) {
     bool saturated = false;
-    return float_to_half(static_cast<float>(static_cast<double>(random_normal()) * scale), &saturated);
+    return float_to_half(static_cast<float>(static_cast<double>(random_normal()) * scale),
+                         &saturated);
 }
 uint64_t Scene::keep(std::vector<uint8_t> bytes) {
     memory_.push_back(std::move(bytes));
@@ -110,16 +120,20 @@ void Scene::make_classes() {
         for (uint32_t i = case_.head_dim - 1; i > 0; --i)
             std::swap(permutation_[i], permutation_[next() % (i + 1)]);
     const uint8_t *fixed = case_.n_shared ? permutation_.data() : nullptr;
-    classes_.push_back({packed_shape(case_, Side::kKey), case_.boosted ? nullptr : fixed, Ranking::kNone, 0});
+    classes_.push_back(
+        {packed_shape(case_, Side::kKey), case_.boosted ? nullptr : fixed, Ranking::kNone, 0});
     classes_.push_back({packed_shape(case_, Side::kValue), nullptr, Ranking::kNone, 0});
     for (const uint32_t tokens : {case_.sink_tokens, case_.page_tokens})
         for (const Side side : {Side::kKey, Side::kValue})
-            classes_.push_back({raw_shape(side, case_.head_dim, tokens), nullptr, Ranking::kNone, 0});
+            classes_.push_back(
+                {raw_shape(side, case_.head_dim, tokens), nullptr, Ranking::kNone, 0});
 }
 
 // used: tokens that are filled; a raw half behind them holds bytes of anything, NaN included.
 void Scene::add_row(Sequence *sequence, uint32_t tokens, bool packed, bool is_sink, uint32_t used) {
-    const uint64_t first = sequence->rows.empty() ? 0 : sequence->rows.back().first_token + sequence->rows.back().capacity_tokens;
+    const uint64_t first = sequence->rows.empty() ? 0
+                                                  : sequence->rows.back().first_token +
+                                                        sequence->rows.back().capacity_tokens;
     std::vector<PageEntry> entries(case_.n_kv_heads + 1);
     for (uint32_t head = 0; head < case_.n_kv_heads; ++head)
         for (const bool is_value : {false, true}) {
@@ -128,12 +142,15 @@ void Scene::add_row(Sequence *sequence, uint32_t tokens, bool packed, bool is_si
             std::vector<uint16_t> values(static_cast<size_t>(tokens) * case_.head_dim);
             for (uint32_t t = 0; t < tokens; ++t)
                 for (uint32_t c = 0; c < case_.head_dim; ++c)
-                    values[t * case_.head_dim + c] =
-                        t < used ? random_half(is_value ? 2.0 : c % 16 == 3 ? 4.0 : 1.0) : static_cast<uint16_t>(0x7E00);
+                    values[t * case_.head_dim + c] = t < used ? random_half(is_value      ? 2.0
+                                                                            : c % 16 == 3 ? 4.0
+                                                                                          : 1.0)
+                                                              : static_cast<uint16_t>(0x7E00);
             std::vector<uint8_t> payload(payload_bytes(shape)), metadata(metadata_bytes(shape));
             std::vector<uint8_t> own(permutation_);
             if (shape.permutes)
-                rank_by_key({values.data(), case_.head_dim}, case_.head_dim, tokens, shape.strips[kPlane4] * 16, own.data());
+                rank_by_key({values.data(), case_.head_dim}, case_.head_dim, tokens,
+                            shape.strips[kPlane4] * 16, own.data());
             const uint8_t *permutation = shape.permutes ? own.data() : classes_[index].permutation;
             pack_half(shape, {values.data(), case_.head_dim}, permutation, payload.data(),
                       metadata.empty() ? nullptr : metadata.data());
@@ -142,12 +159,15 @@ void Scene::add_row(Sequence *sequence, uint32_t tokens, bool packed, bool is_si
             for (uint32_t slot = 0; slot < case_.head_dim; ++slot)
                 for (uint32_t t = 0; t < used; ++t) {
                     if (slot_bits(shape, slot) < 16)
-                        range = std::max(range, read_parameters(shape, metadata.data(), slot, t).range);
-                    highest = std::max(highest, std::fabs(unpack_value(shape, payload.data(), metadata.data(), slot, t)));
+                        range =
+                            std::max(range, read_parameters(shape, metadata.data(), slot, t).range);
+                    highest = std::max(highest, std::fabs(unpack_value(shape, payload.data(),
+                                                                       metadata.data(), slot, t)));
                 }
             PageEntry &entry = entries[head + 1];
             (is_value ? entry.value_payload : entry.key_payload) = keep(std::move(payload));
-            (is_value ? entry.value_metadata : entry.key_metadata) = metadata.empty() ? 0 : keep(std::move(metadata));
+            (is_value ? entry.value_metadata : entry.key_metadata) =
+                metadata.empty() ? 0 : keep(std::move(metadata));
             (is_value ? entry.value_class : entry.key_class) = index;
         }
     sequence->entries.push_back(std::move(entries));
@@ -160,7 +180,10 @@ void Scene::make_sequence(uint32_t index) {
         add_row(&sequence, case_.sink_tokens, false, true, case_.sink_tokens);
     for (uint32_t i = 0; i < case_.packed_pages + index; ++i)
         add_row(&sequence, case_.page_tokens, true, false, case_.page_tokens);
-    sequence.n_history = case_.tail_tokens + (sequence.rows.empty() ? 0 : sequence.rows.back().first_token + sequence.rows.back().capacity_tokens);
+    sequence.n_history =
+        case_.tail_tokens + (sequence.rows.empty() ? 0
+                                                   : sequence.rows.back().first_token +
+                                                         sequence.rows.back().capacity_tokens);
     uint32_t rest = case_.tail_tokens + (case_.new_in_rows ? case_.n_new : 0);
     while (rest) {
         const uint32_t used = std::min(rest, case_.page_tokens);
@@ -173,8 +196,9 @@ void Scene::make_sequence(uint32_t index) {
     }
     for (uint32_t i = 0; case_.tree && i < case_.n_new; ++i)
         sequence.parent.push_back(static_cast<int32_t>(next() % (i + 1)) - 1);
-    views_.push_back({sequence.pointers.data(), static_cast<uint32_t>(sequence.pointers.size()), case_.n_new,
-                      sequence.n_history, n_tokens_, static_cast<int32_t>(case_.new_in_rows),
+    views_.push_back({sequence.pointers.data(), static_cast<uint32_t>(sequence.pointers.size()),
+                      case_.n_new, sequence.n_history, n_tokens_,
+                      static_cast<int32_t>(case_.new_in_rows),
                       case_.tree ? sequence.parent.data() : nullptr});
     n_tokens_ += case_.n_new;
 }
@@ -191,7 +215,8 @@ void Scene::make_tensors() {
             continue;
         }
         bool saturated = false;
-        const uint16_t h = case_.dtype == LK_F16 ? float_to_half(f, &saturated) : static_cast<uint16_t>(float_to_bits(f) >> 16);
+        const uint16_t h = case_.dtype == LK_F16 ? float_to_half(f, &saturated)
+                                                 : static_cast<uint16_t>(float_to_bits(f) >> 16);
         std::memcpy(q_.data() + 2 * i, &h, 2);
     }
     for (uint32_t h = 0; h < heads; ++h)
@@ -213,8 +238,13 @@ bool Scene::run(Backend *backend, Outputs *outputs, std::string *message) {
     Guarded lse(static_cast<size_t>(n_tokens_) * heads * 4);
     const int64_t token_stride = static_cast<int64_t>(heads) * case_.head_dim;
     AttendArgs args = {};
-    args.layer = {heads, case_.n_kv_heads, case_.head_dim, case_.window, case_.window_sinks,
-                  1.0f / std::sqrt(static_cast<float>(case_.head_dim)), case_.soft_cap,
+    args.layer = {heads,
+                  case_.n_kv_heads,
+                  case_.head_dim,
+                  case_.window,
+                  case_.window_sinks,
+                  1.0f / std::sqrt(static_cast<float>(case_.head_dim)),
+                  case_.soft_cap,
                   case_.sinks ? sinks_.data() : nullptr};
     args.first_entry = 1;
     args.classes = classes_.data();
@@ -241,7 +271,8 @@ bool Scene::run(Backend *backend, Outputs *outputs, std::string *message) {
         if (case_.dtype == LK_F32)
             std::memcpy(&outputs->out[i], out.data() + 4 * i, 4);
         else
-            outputs->out[i] = case_.dtype == LK_F16 ? half_to_float(h) : bits_to_float(static_cast<uint32_t>(h) << 16);
+            outputs->out[i] = case_.dtype == LK_F16 ? half_to_float(h)
+                                                    : bits_to_float(static_cast<uint32_t>(h) << 16);
     }
     outputs->lse.resize(static_cast<size_t>(n_tokens_) * heads);
     std::memcpy(outputs->lse.data(), lse.data(), outputs->lse.size() * 4);
@@ -263,18 +294,23 @@ std::string Scene::compare(const Outputs &fast, const Outputs &reference) const 
     // times range for each token; the largest weights of all pages sum to 1 at most.
     const double dtype = case_.dtype == LK_F32 ? 0x1p-22 : case_.dtype == LK_F16 ? 0x1p-10 : 0x1p-7;
     const double bound = std::expm1(2 * logit) * value_max +
-                         kBlockBound * static_cast<double>(value_range_) + 2e-5 * value_max + dtype * value_max;
+                         kBlockBound * static_cast<double>(value_range_) + 2e-5 * value_max +
+                         dtype * value_max;
     char text[160];
     for (size_t i = 0; i < reference.out.size(); ++i)
-        if (!(std::fabs(static_cast<double>(fast.out[i]) - static_cast<double>(reference.out[i])) <= bound)) {
-            std::snprintf(text, sizeof text, "output %zu is %g, not %g within %g", i, static_cast<double>(fast.out[i]),
-                          static_cast<double>(reference.out[i]), bound);
+        if (!(std::fabs(static_cast<double>(fast.out[i]) - static_cast<double>(reference.out[i])) <=
+              bound)) {
+            std::snprintf(text, sizeof text, "output %zu is %g, not %g within %g", i,
+                          static_cast<double>(fast.out[i]), static_cast<double>(reference.out[i]),
+                          bound);
             return text;
         }
     for (size_t i = 0; i < reference.lse.size(); ++i)
-        if (!(std::fabs(static_cast<double>(fast.lse[i]) - static_cast<double>(reference.lse[i])) <= 2 * logit)) {
-            std::snprintf(text, sizeof text, "lse %zu is %g, not %g within %g", i, static_cast<double>(fast.lse[i]),
-                          static_cast<double>(reference.lse[i]), 2 * logit);
+        if (!(std::fabs(static_cast<double>(fast.lse[i]) - static_cast<double>(reference.lse[i])) <=
+              2 * logit)) {
+            std::snprintf(text, sizeof text, "lse %zu is %g, not %g within %g", i,
+                          static_cast<double>(fast.lse[i]), static_cast<double>(reference.lse[i]),
+                          2 * logit);
             return text;
         }
     return "";

@@ -21,10 +21,10 @@ struct Case {
     uint32_t n_kv_heads = 2;
     uint32_t key_bits = 16;
     uint32_t value_bits = 16;
-    uint32_t boosted = 0;     // 4-bit slots of a 2-bit key page under its own permutation
-    uint32_t n_shared = 0;    // (3,1) pairs
-    uint32_t key_group = 0;   // tokens, 0 = page
-    uint32_t value_group = 0; // channels, 0 = head_dim
+    uint32_t boosted = 0;      // 4-bit slots of a 2-bit key page under its own permutation
+    uint32_t n_shared = 0;     // (3,1) pairs
+    uint32_t key_group = 0;    // tokens, 0 = page
+    uint32_t value_group = 0;  // channels, 0 = head_dim
     uint32_t per_token_keys = 0;
     uint32_t f8 = 0;
     uint32_t page_tokens = 128;

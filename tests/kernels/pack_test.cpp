@@ -30,7 +30,10 @@ uint16_t make_value(uint32_t kind, uint32_t channel) {
     const uint32_t r = random_bits();
     bool saturated = false;
     switch (kind) {
-        case 0: return float_to_half((static_cast<float>(r & 0xFFFF) / 32768.0f - 1) * static_cast<float>(1 + channel % 5), &saturated);
+        case 0:
+            return float_to_half((static_cast<float>(r & 0xFFFF) / 32768.0f - 1) *
+                                     static_cast<float>(1 + channel % 5),
+                                 &saturated);
         case 1: return static_cast<uint16_t>((r & 0x7C00) == 0x7C00 ? r & 0x83FF : r & 0xFFFF);
         case 2: return static_cast<uint16_t>(r & 1 ? 0x8000 : 0);
         case 3: return static_cast<uint16_t>(r & 0x8007);
@@ -64,9 +67,12 @@ std::vector<Case> shapes() {
 
 struct Half {
     std::vector<uint8_t> payload, metadata;
-    explicit Half(const HalfShape &shape) : payload(payload_bytes(shape), 0xEE), metadata(metadata_bytes(shape), 0xEE) {}
+    explicit Half(const HalfShape &shape)
+        : payload(payload_bytes(shape), 0xEE), metadata(metadata_bytes(shape), 0xEE) {}
     uint64_t payload_address() const { return reinterpret_cast<uint64_t>(payload.data()); }
-    uint64_t metadata_address() const { return metadata.empty() ? 0 : reinterpret_cast<uint64_t>(metadata.data()); }
+    uint64_t metadata_address() const {
+        return metadata.empty() ? 0 : reinterpret_cast<uint64_t>(metadata.data());
+    }
 };
 
 void check_half(Backend *backend, const HalfClass &target, const std::vector<uint16_t> &values,
@@ -78,26 +84,33 @@ void check_half(Backend *backend, const HalfClass &target, const std::vector<uin
     if (target.ranking == Ranking::kKey)
         rank_by_key(input, shape.head_dim, shape.page_tokens, target.n_ranked, own.data());
     if (target.ranking == Ranking::kQueryRange)
-        rank_by_query_range(input, shape.head_dim, shape.page_tokens, sums.data(), target.n_ranked, own.data());
-    pack_half(shape, input, target.ranking == Ranking::kNone ? target.permutation : own.data(), expected.payload.data(),
+        rank_by_query_range(input, shape.head_dim, shape.page_tokens, sums.data(), target.n_ranked,
+                            own.data());
+    pack_half(shape, input, target.ranking == Ranking::kNone ? target.permutation : own.data(),
+              expected.payload.data(),
               expected.metadata.empty() ? nullptr : expected.metadata.data());
-    const HalfClass raw = {raw_shape(shape.side, shape.head_dim, shape.page_tokens), nullptr, Ranking::kNone, 0};
+    const HalfClass raw = {raw_shape(shape.side, shape.head_dim, shape.page_tokens), nullptr,
+                           Ranking::kNone, 0};
     Half source(raw.shape), reopened(raw.shape);
     pack_half(raw.shape, input, nullptr, source.payload.data(), nullptr);
-    const PackItem items[] = {
-        {&target, staged.payload_address(), staged.metadata_address(), nullptr, 0, values.data(), sums.data()},
-        {&target, moved.payload_address(), moved.metadata_address(), &raw, source.payload_address(), nullptr, sums.data()}};
+    const PackItem items[] = {{&target, staged.payload_address(), staged.metadata_address(),
+                               nullptr, 0, values.data(), sums.data()},
+                              {&target, moved.payload_address(), moved.metadata_address(), &raw,
+                               source.payload_address(), nullptr, sums.data()}};
     assert_int_equal(backend->pack(items, 2), LK_OK);
     assert_true(staged.payload == expected.payload && staged.metadata == expected.metadata);
     assert_true(moved.payload == expected.payload && moved.metadata == expected.metadata);
     const uint32_t n = shape.page_tokens - 5;
-    const ReopenItem reopen = {&target, moved.payload_address(), moved.metadata_address(), &raw, reopened.payload_address(), n};
+    const ReopenItem reopen = {&target, moved.payload_address(),    moved.metadata_address(),
+                               &raw,    reopened.payload_address(), n};
     assert_int_equal(backend->reopen(&reopen, 1), LK_OK);
     std::vector<uint16_t> rounded(values.size());
-    unpack_half(shape, expected.payload.data(), expected.metadata.data(), target.permutation, n, rounded.data(), shape.head_dim);
+    unpack_half(shape, expected.payload.data(), expected.metadata.data(), target.permutation, n,
+                rounded.data(), shape.head_dim);
     for (uint32_t t = 0; t < n; ++t)
         for (uint32_t c = 0; c < shape.head_dim; ++c)
-            assert_int_equal(read_code(raw.shape, reopened.payload.data(), c, t), rounded[t * shape.head_dim + c]);
+            assert_int_equal(read_code(raw.shape, reopened.payload.data(), c, t),
+                             rounded[t * shape.head_dim + c]);
 }
 
 void packing_equals_codec(void **) {
@@ -121,7 +134,8 @@ void packing_equals_codec(void **) {
                     target.permutation = permutation.data();
                 if (target.shape.permutes) {
                     target.ranking = kind % 2 ? Ranking::kKey : Ranking::kQueryRange;
-                    target.n_ranked = static_cast<uint16_t>(target.shape.strips[kPlane4] * 16 - kind);
+                    target.n_ranked =
+                        static_cast<uint16_t>(target.shape.strips[kPlane4] * 16 - kind);
                 }
                 check_half(backend, target, values, sums);
             }
@@ -140,7 +154,10 @@ void convert_rounds_and_counts(void **) {
                 values[i] = bits_to_float(random_bits() << 1 | (random_bits() & 1u));
             while (!float_is_finite(values[i]));
     std::vector<uint16_t> keys(k.size()), staged_values(k.size());
-    ConvertArgs args = {{k.data(), LK_F32, kHeads * kDim, kDim}, {v.data(), LK_F32, kHeads * kDim, kDim}, kHeads, kDim,
+    ConvertArgs args = {{k.data(), LK_F32, kHeads * kDim, kDim},
+                        {v.data(), LK_F32, kHeads * kDim, kDim},
+                        kHeads,
+                        kDim,
                         {keys.data(), staged_values.data(), kTokens}};
     ConvertResult result;
     assert_int_equal(backend->convert(args, &result), LK_OK);
@@ -152,7 +169,9 @@ void convert_rounds_and_counts(void **) {
                 for (const bool is_value : {false, true}) {
                     bool saturated = false;
                     const float f = (is_value ? v : k)[(t * kHeads + h) * kDim + c];
-                    assert_int_equal((is_value ? staged_values : keys)[(h * kTokens + t) * kDim + c], float_to_half(f, &saturated));
+                    assert_int_equal(
+                        (is_value ? staged_values : keys)[(h * kTokens + t) * kDim + c],
+                        float_to_half(f, &saturated));
                     n_saturated += saturated;
                 }
     assert_int_equal(result.n_saturated, n_saturated);
@@ -176,7 +195,8 @@ void query_sums_are_exact(void **) {
     std::vector<uint64_t> sums(32, 5);
     const QuerySumArgs args = {{tensor.data(), LK_F32, 64, 32}, 0, 2, 32, 0, 1, sums.data()};
     assert_int_equal(backend->sum_queries(&args, 1), LK_OK);
-    const uint64_t expected[] = {2ull << 24, 4ull << 24, 2, 0, 2 * (65504ull << 24), 2 * (65504ull << 24)};
+    const uint64_t expected[] = {2ull << 24, 4ull << 24,           2,
+                                 0,          2 * (65504ull << 24), 2 * (65504ull << 24)};
     for (int i = 0; i < 6; ++i)
         assert_int_equal(sums[static_cast<size_t>(i)], expected[i] + 5);
     assert_int_equal(sums[6], 5);

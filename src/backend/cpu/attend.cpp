@@ -63,8 +63,9 @@ bool next_staged(Walk *walk, KeyBlock *block) {
     const uint64_t head_dim = walk->args->layer.head_dim;
     const Staging &staging = walk->args->staging;
     const uint32_t rest = sequence.n_new - walk->token;
-    const uint64_t from =
-        (static_cast<uint64_t>(walk->kv_head) * staging.n_tokens + sequence.first_new + walk->token) * head_dim;
+    const uint64_t from = (static_cast<uint64_t>(walk->kv_head) * staging.n_tokens +
+                           sequence.first_new + walk->token) *
+                          head_dim;
     *block = {};
     block->key.payload = reinterpret_cast<const uint8_t *>(staging.keys + from);
     block->value.payload = reinterpret_cast<const uint8_t *>(staging.values + from);
@@ -79,10 +80,10 @@ bool next_staged(Walk *walk, KeyBlock *block) {
 void fill_block(Walk *walk, const PageRow &row, uint32_t n_tokens, KeyBlock *block) {
     const AttendSequence &sequence = *walk->sequence;
     const PageEntry &entry = row.entries[walk->args->first_entry + walk->kv_head];
-    block->key = half_bytes(walk->args->classes[entry.key_class], entry.key_payload, entry.key_metadata,
-                            walk->key_views);
-    block->value = half_bytes(walk->args->classes[entry.value_class], entry.value_payload, entry.value_metadata,
-                              walk->value_views);
+    block->key = half_bytes(walk->args->classes[entry.key_class], entry.key_payload,
+                            entry.key_metadata, walk->key_views);
+    block->value = half_bytes(walk->args->classes[entry.value_class], entry.value_payload,
+                              entry.value_metadata, walk->value_views);
     block->first_token = walk->token;
     block->n_tokens = n_tokens;
     block->position = row.first_token + walk->token;
@@ -91,7 +92,8 @@ void fill_block(Walk *walk, const PageRow &row, uint32_t n_tokens, KeyBlock *blo
     if (sequence.parent && block->position + n_tokens > sequence.n_history) {
         const bool begins = block->position < sequence.n_history;
         block->n_linear = begins ? static_cast<uint32_t>(sequence.n_history - block->position) : 0;
-        block->tree_first = begins ? 0 : static_cast<uint32_t>(block->position - sequence.n_history);
+        block->tree_first =
+            begins ? 0 : static_cast<uint32_t>(block->position - sequence.n_history);
     }
 }
 
@@ -101,14 +103,17 @@ bool next_block(void *state, KeyBlock *block) {
     const uint64_t tokens = sequence.n_history + (sequence.new_in_rows ? sequence.n_new : 0);
     for (; walk->row < walk->end_row; ++walk->row, walk->token = 0) {
         if (walk->row == walk->n_used)
-            return !sequence.new_in_rows && walk->token < sequence.n_new && next_staged(walk, block);
+            return !sequence.new_in_rows && walk->token < sequence.n_new &&
+                   next_staged(walk, block);
         const PageRow &row = *sequence.rows[walk->row];
         const uint64_t visible = tokens - row.first_token;
-        const auto n = static_cast<uint32_t>(visible < row.capacity_tokens ? visible : row.capacity_tokens);
+        const auto n =
+            static_cast<uint32_t>(visible < row.capacity_tokens ? visible : row.capacity_tokens);
         while (walk->token < n) {
             const uint32_t count = n - walk->token < kBlockTokens ? n - walk->token : kBlockTokens;
-            const bool take = wanted(*walk, row.first_token + walk->token, count) ||
-                              (sequence.parent && row.first_token + walk->token + count > sequence.n_history);
+            const bool take =
+                wanted(*walk, row.first_token + walk->token, count) ||
+                (sequence.parent && row.first_token + walk->token + count > sequence.n_history);
             if (take)
                 fill_block(walk, row, count, block);
             walk->token += count;
@@ -146,7 +151,8 @@ void place_queries(const AttendSequence &sequence, const UnitPlan &plan, Queries
 
 // FP32 of a thread: the unit's scratch, its q and its result.
 uint64_t thread_floats(uint32_t head_dim) {
-    return round_up(LK_CPU_SCRATCH_FLOATS(head_dim) + 2ull * kTileRows * head_dim + 2ull * kTileRows, 16);
+    return round_up(
+        LK_CPU_SCRATCH_FLOATS(head_dim) + 2ull * kTileRows * head_dim + 2ull * kTileRows, 16);
 }
 uint64_t partial_floats(uint32_t n_rows, uint32_t head_dim) {
     return round_up(static_cast<uint64_t>(n_rows) * (head_dim + 2ull), 16);
@@ -155,7 +161,9 @@ uint64_t partial_floats(uint32_t n_rows, uint32_t head_dim) {
 class Call {
   public:
     Call(const Kernels &kernels, const AttendArgs &args, AttendScratch *scratch)
-        : kernels_(kernels), args_(args), scratch_(*scratch),
+        : kernels_(kernels),
+          args_(args),
+          scratch_(*scratch),
           group_(args.layer.n_query_heads / args.layer.n_kv_heads) {}
 
     bool plan() {
@@ -163,7 +171,8 @@ class Call {
         uint64_t partial = 0;
         uint32_t n_base = 0;
         for (uint32_t s = 0; s < args_.n_sequences; ++s)
-            n_base += args_.layer.n_kv_heads * static_cast<uint32_t>(ceil_div(args_.sequences[s].n_new, queries_per_unit(s)));
+            n_base += args_.layer.n_kv_heads * static_cast<uint32_t>(ceil_div(
+                                                   args_.sequences[s].n_new, queries_per_unit(s)));
         for (uint32_t s = 0; s < args_.n_sequences; ++s)
             for (uint32_t head = 0; head < args_.layer.n_kv_heads; ++head)
                 // The last queries see most keys: they come first, so that threads end together.
@@ -197,7 +206,8 @@ class Call {
         unit.q = q;
         unit.cap = static_cast<float>(static_cast<double>(args_.layer.soft_cap) * kLog2E);
         load_queries(plan, q);
-        unit.output = plan.n_splits > 1 ? scratch_.partials.data() + plan.partial : q + kTileRows * head_dim;
+        unit.output =
+            plan.n_splits > 1 ? scratch_.partials.data() + plan.partial : q + kTileRows * head_dim;
         unit.top = unit.output + static_cast<uint64_t>(unit.n_rows) * head_dim;
         unit.sum = unit.top + unit.n_rows;
         walk_keys(plan, sequence, &unit);
@@ -229,16 +239,19 @@ class Call {
         return group_ > kTileRows ? 1 : kTileRows / group_;
     }
 
-    bool plan_splits(uint32_t s, uint32_t head, uint32_t first_query, uint32_t n_queries, uint32_t n_base,
-                     uint64_t *partial) {
-        const uint32_t n_rows = used_rows(args_.sequences[s]) + (args_.sequences[s].new_in_rows ? 0 : 1);
+    bool plan_splits(uint32_t s, uint32_t head, uint32_t first_query, uint32_t n_queries,
+                     uint32_t n_base, uint64_t *partial) {
+        const uint32_t n_rows =
+            used_rows(args_.sequences[s]) + (args_.sequences[s].new_in_rows ? 0 : 1);
         const auto wish = static_cast<uint32_t>(ceil_div(kWantedUnits, n_base));
         const auto most = static_cast<uint32_t>(ceil_div(n_rows, kRowsPerSplit));
         const uint32_t n_splits = wish < most ? wish : most;
         for (uint32_t i = 0; i < n_splits; ++i) {
             const auto first = static_cast<uint32_t>(static_cast<uint64_t>(n_rows) * i / n_splits);
-            const auto end = static_cast<uint32_t>(static_cast<uint64_t>(n_rows) * (i + 1) / n_splits);
-            if (!scratch_.units.push({s, head, first_query, n_queries, first, end, n_splits, i, *partial}))
+            const auto end =
+                static_cast<uint32_t>(static_cast<uint64_t>(n_rows) * (i + 1) / n_splits);
+            if (!scratch_.units.push(
+                    {s, head, first_query, n_queries, first, end, n_splits, i, *partial}))
                 return false;
             if (n_splits > 1)
                 *partial += partial_floats(n_queries * group_, args_.layer.head_dim);
@@ -259,12 +272,14 @@ class Call {
 
     void load_queries(const UnitPlan &plan, float *q) const {
         const LayerView &layer = args_.layer;
-        const double scale = layer.soft_cap > 0 ? static_cast<double>(layer.scale) / static_cast<double>(layer.soft_cap)
+        const double scale = layer.soft_cap > 0 ? static_cast<double>(layer.scale) /
+                                                      static_cast<double>(layer.soft_cap)
                                                 : static_cast<double>(layer.scale) * kLog2E;
         const auto factor = static_cast<float>(scale);
         for (uint32_t j = 0; j < plan.n_queries; ++j)
             for (uint32_t h = 0; h < group_; ++h) {
-                const uint8_t *row = tensor_row(args_.q, token_of(plan, j), plan.kv_head * group_ + h);
+                const uint8_t *row =
+                    tensor_row(args_.q, token_of(plan, j), plan.kv_head * group_ + h);
                 for (uint32_t c = 0; c < layer.head_dim; ++c)
                     *q++ = load_element(row, args_.q.dtype, c) * factor;
             }
@@ -274,8 +289,18 @@ class Call {
         ViewCache key_views;
         ViewCache value_views;
         const uint64_t window = args_.layer.window_tokens;
-        Walk walk = {&args_, &sequence, plan.kv_head, plan.first_row, plan.end_row, used_rows(sequence), 0, 0,
-                     unit->last_position + 1, args_.layer.window_sink_tokens, &key_views, &value_views};
+        Walk walk = {&args_,
+                     &sequence,
+                     plan.kv_head,
+                     plan.first_row,
+                     plan.end_row,
+                     used_rows(sequence),
+                     0,
+                     0,
+                     unit->last_position + 1,
+                     args_.layer.window_sink_tokens,
+                     &key_views,
+                     &value_views};
         if (window && unit->first_position + 1 > window)
             walk.first_wanted = unit->first_position + 1 - window;
         unit->keys = {next_block, &walk};
@@ -283,10 +308,12 @@ class Call {
     }
 
     uint64_t token_of(const UnitPlan &plan, uint32_t query) const {
-        return static_cast<uint64_t>(args_.sequences[plan.sequence].first_new) + plan.first_query + query;
+        return static_cast<uint64_t>(args_.sequences[plan.sequence].first_new) + plan.first_query +
+               query;
     }
 
-    void merge_row(float *into, const float *from, uint64_t outputs, uint32_t n_rows, uint32_t r) const {
+    void merge_row(float *into, const float *from, uint64_t outputs, uint32_t n_rows,
+                   uint32_t r) const {
         const uint32_t head_dim = args_.layer.head_dim;
         float *top = into + outputs + r;
         const float other = from[outputs + r];
@@ -307,7 +334,8 @@ class Call {
             finish_row(plan, r, result + static_cast<uint64_t>(r) * args_.layer.head_dim,
                        static_cast<double>(tops[r]), static_cast<double>(tops[n_rows + r]));
     }
-    void finish_row(const UnitPlan &plan, uint32_t r, const float *output, double top, double sum) const {
+    void finish_row(const UnitPlan &plan, uint32_t r, const float *output, double top,
+                    double sum) const {
         const uint32_t head = plan.kv_head * group_ + r % group_;
         const uint64_t token = token_of(plan, r / group_);
         double factor = 1;  // a sink far above every logit makes the sum overflow otherwise
@@ -336,12 +364,14 @@ class Call {
 
 }  // namespace
 
-lk_status fast_attend(const Kernels &kernels, const AttendArgs &args, ThreadPool *pool, AttendScratch *scratch) {
+lk_status fast_attend(const Kernels &kernels, const AttendArgs &args, ThreadPool *pool,
+                      AttendScratch *scratch) {
     Call call(kernels, args, scratch);
     const uint64_t floats = thread_floats(args.layer.head_dim) * pool->size();
     if (!scratch->threads.reserve(floats) || !call.plan())
         return fail(LK_E_NOMEM, "no memory for the attention scratch of %u threads", pool->size());
-    pool->parallel_for(call.n_units(), [&](uint32_t unit, uint32_t thread) { call.run(unit, thread); });
+    pool->parallel_for(call.n_units(),
+                       [&](uint32_t unit, uint32_t thread) { call.run(unit, thread); });
     for (uint32_t i = 0; i < call.n_units(); ++i)
         call.merge(i);
     return LK_OK;

@@ -19,9 +19,9 @@ struct UnitPlan {
     uint32_t n_queries;
     uint32_t first_row;  // of the sequence's rows; n_rows stands for the staged tokens
     uint32_t end_row;
-    uint32_t n_splits;   // units with the same queries follow each other
+    uint32_t n_splits;  // units with the same queries follow each other
     uint32_t split;
-    uint64_t partial;    // floats into partials: output, top, sum
+    uint64_t partial;  // floats into partials: output, top, sum
 };
 
 // Memory that calls reuse; it grows with the shapes.
@@ -34,7 +34,8 @@ struct AttendScratch {
 };
 
 // LK_OK or LK_E_NOMEM. The units, and so every bit of the result, depend on shapes alone.
-lk_status fast_attend(const Kernels &kernels, const AttendArgs &args, ThreadPool *pool, AttendScratch *scratch);
+lk_status fast_attend(const Kernels &kernels, const AttendArgs &args, ThreadPool *pool,
+                      AttendScratch *scratch);
 
 }  // namespace cpu
 }  // namespace lk

@@ -51,7 +51,8 @@ bool find_line(const char *path, const char *key, char *value, size_t value_byte
 uint64_t memory_line(const char *key) {
     char text[64];
     unsigned long long kilobytes = 0;
-    if (!find_line("/proc/meminfo", key, text, sizeof text) || std::sscanf(text, "%llu", &kilobytes) != 1)
+    if (!find_line("/proc/meminfo", key, text, sizeof text) ||
+        std::sscanf(text, "%llu", &kilobytes) != 1)
         return 0;
     return kilobytes * 1024;
 }
@@ -59,12 +60,16 @@ uint64_t memory_line(const char *key) {
 class CpuBackend final : public Backend {
   public:
     CpuBackend(const Allocator &allocator, uint32_t cpu_mask)
-        : allocator_(allocator), cpu_mask_(cpu_mask), kernels_(choose_kernels(cpu_mask)), pool_(allocator_),
-          page_values_(allocator_), attend_scratch_(allocator_) {}
+        : allocator_(allocator),
+          cpu_mask_(cpu_mask),
+          kernels_(choose_kernels(cpu_mask)),
+          pool_(allocator_),
+          page_values_(allocator_),
+          attend_scratch_(allocator_) {}
     ~CpuBackend() override { pthread_mutex_destroy(&mutex_); }
 
     lk_status open(uint32_t n_threads) {
-        const uint32_t n = n_threads == 0           ? hardware_threads()
+        const uint32_t n = n_threads == 0            ? hardware_threads()
                            : n_threads > kMaxThreads ? kMaxThreads
                                                      : n_threads;
         if (!page_values_.reserve(n * kPageValues))
@@ -74,10 +79,12 @@ class CpuBackend final : public Backend {
 
     lk_status supports(const lk_capability &capability) const override {
         if (capability.memory != LK_MEMORY_HOST)
-            return fail(LK_E_UNSUPPORTED, "the CPU takes tensors in host memory, not memory kind %u",
+            return fail(LK_E_UNSUPPORTED,
+                        "the CPU takes tensors in host memory, not memory kind %u",
                         capability.memory);
         if (capability.queue)
-            return fail(LK_E_UNSUPPORTED, "the CPU takes no queue, not queue kind %u", capability.queue);
+            return fail(LK_E_UNSUPPORTED, "the CPU takes no queue, not queue kind %u",
+                        capability.queue);
         return LK_OK;
     }
 
@@ -89,7 +96,8 @@ class CpuBackend final : public Backend {
     lk_status slab_create(uint64_t bytes, SlabMemory *out) override {
         void *memory = allocator_.alloc(allocator_.user, bytes, kSlabAlignment);
         if (!memory)
-            return fail(LK_E_NOMEM, "no memory for a slab of %llu bytes", static_cast<unsigned long long>(bytes));
+            return fail(LK_E_NOMEM, "no memory for a slab of %llu bytes",
+                        static_cast<unsigned long long>(bytes));
         *out = {reinterpret_cast<uint64_t>(memory), bytes, memory};
         return LK_OK;
     }
@@ -104,12 +112,12 @@ class CpuBackend final : public Backend {
         pool_.parallel_for(blocks(args.staging.n_tokens), [&](uint32_t unit, uint32_t) {
             uint64_t saturated = 0;
             uint64_t bad = kNothingBad;
-            for (uint32_t i = 0; i < kTokensPerUnit && unit * kTokensPerUnit + i < args.staging.n_tokens; ++i)
+            for (uint32_t i = 0;
+                 i < kTokensPerUnit && unit * kTokensPerUnit + i < args.staging.n_tokens; ++i)
                 convert_token(args, unit * kTokensPerUnit + i, &saturated, &bad);
             n_saturated.fetch_add(saturated);
             uint64_t seen = first_bad.load();
-            while (bad < seen && !first_bad.compare_exchange_weak(seen, bad)) {
-            }
+            while (bad < seen && !first_bad.compare_exchange_weak(seen, bad)) {}
         });
         const uint64_t bad = first_bad.load();
         const bool is_finite = bad == kNothingBad;
@@ -154,7 +162,9 @@ class CpuBackend final : public Backend {
 
   private:
     static constexpr uint32_t kTokensPerUnit = 16;
-    static uint32_t blocks(uint32_t n_tokens) { return (n_tokens + kTokensPerUnit - 1) / kTokensPerUnit; }
+    static uint32_t blocks(uint32_t n_tokens) {
+        return (n_tokens + kTokensPerUnit - 1) / kTokensPerUnit;
+    }
 
     class Lock {
       public:
@@ -169,7 +179,7 @@ class CpuBackend final : public Backend {
 
     const Allocator allocator_;
     const uint32_t cpu_mask_;
-    const Kernels *kernels_;  // null: the reference
+    const Kernels *kernels_;                             // null: the reference
     pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // the pool and the scratch serve one call
     ThreadPool pool_;
     Array<uint16_t> page_values_;  // [threads][kPageValues]
@@ -191,7 +201,8 @@ void describe_cpu(uint32_t cpu_mask, lk_device_info *info) {
 
 lk_status open_cpu(const lk_context_desc &desc, const Allocator &allocator, Backend **out) {
     if (desc.device_index)
-        return fail(LK_E_NOT_FOUND, "there is one CPU, with device_index 0, not %u", desc.device_index);
+        return fail(LK_E_NOT_FOUND, "there is one CPU, with device_index 0, not %u",
+                    desc.device_index);
     auto *backend = create<CpuBackend>(allocator, allocator, desc.cpu_mask);
     if (!backend)
         return fail(LK_E_NOMEM, "no memory for the CPU backend");

@@ -12,13 +12,13 @@ namespace cpu {
 namespace {
 
 struct DecodeState {
-    float *logits;  // [kDecodeRows][kBlockTokens], then weights
-    float *matrix;  // an unpacked half
-    float *query;   // [kDecodeRows][head_dim], in the order of a page's slots
-    float *query_places;   // [kDecodeRows][2 head_dim], for 16-bit keys
-    float *query_ordered;  // [kDecodeRows][head_dim], strips in the order of the parameters
-    float *page_ordered;   // the same under a page's permutation
-    float *weight_places;  // [kDecodeRows][2 kBlockTokens], for 16-bit values
+    float *logits;          // [kDecodeRows][kBlockTokens], then weights
+    float *matrix;          // an unpacked half
+    float *query;           // [kDecodeRows][head_dim], in the order of a page's slots
+    float *query_places;    // [kDecodeRows][2 head_dim], for 16-bit keys
+    float *query_ordered;   // [kDecodeRows][head_dim], strips in the order of the parameters
+    float *page_ordered;    // the same under a page's permutation
+    float *weight_places;   // [kDecodeRows][2 kBlockTokens], for 16-bit values
     float *weight_ordered;  // [kDecodeRows][kBlockTokens], for packed values
     float *ranges;          // [head_dim or kBlockTokens]
     float *minima;
@@ -50,8 +50,9 @@ inline DecodeState cut_decode_scratch(const Unit &unit) {
 }
 
 // out[r][m] (+)= dot(a row m, x row r) for contiguous rows of n floats.
-inline void dot_rows(const float *a, int64_t a_stride, uint32_t n_m, const float *x, uint32_t x_stride,
-                     uint32_t n_rows, uint32_t n, float *out, uint32_t out_stride, const uint8_t *places, bool add) {
+inline void dot_rows(const float *a, int64_t a_stride, uint32_t n_m, const float *x,
+                     uint32_t x_stride, uint32_t n_rows, uint32_t n, float *out,
+                     uint32_t out_stride, const uint8_t *places, bool add) {
     const uint32_t whole = n / kWidth * kWidth;
     for (uint32_t m = 0; m < n_m; ++m)
         for (uint32_t r = 0; r < n_rows; ++r) {
@@ -69,29 +70,33 @@ inline void dot_rows(const float *a, int64_t a_stride, uint32_t n_m, const float
 }
 
 inline void generic_logits(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
-    const Matrix keys = unpack_half(block.key, block.first_token, block.n_tokens, unit.head_dim, false, s.matrix);
+    const Matrix keys =
+        unpack_half(block.key, block.first_token, block.n_tokens, unit.head_dim, false, s.matrix);
     const float *query = unit.q;
     if (block.key.channels) {
         for (uint32_t r = 0; r < unit.n_rows; ++r)
             for (uint32_t slot = 0; slot < unit.head_dim; ++slot)
-                s.query[r * unit.head_dim + slot] = unit.q[r * unit.head_dim + block.key.channels[slot]];
+                s.query[r * unit.head_dim + slot] =
+                    unit.q[r * unit.head_dim + block.key.channels[slot]];
         query = s.query;
     }
-    dot_rows(keys.data, keys.row_stride, block.n_tokens, query, unit.head_dim, unit.n_rows, unit.head_dim, s.logits,
-             kBlockTokens, nullptr, false);
+    dot_rows(keys.data, keys.row_stride, block.n_tokens, query, unit.head_dim, unit.n_rows,
+             unit.head_dim, s.logits, kBlockTokens, nullptr, false);
 }
 
 inline void generic_values(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
-    const Matrix values = unpack_half(block.value, block.first_token, block.n_tokens, unit.head_dim, true, s.matrix);
+    const Matrix values =
+        unpack_half(block.value, block.first_token, block.n_tokens, unit.head_dim, true, s.matrix);
     if (values.k_stride == 1) {
-        dot_rows(values.data, values.row_stride, unit.head_dim, s.logits, kBlockTokens, unit.n_rows, block.n_tokens,
-                 unit.output, unit.head_dim, block.value.channels, true);
+        dot_rows(values.data, values.row_stride, unit.head_dim, s.logits, kBlockTokens, unit.n_rows,
+                 block.n_tokens, unit.output, unit.head_dim, block.value.channels, true);
         return;
     }
     for (uint32_t r = 0; r < unit.n_rows; ++r)
         for (uint32_t t = 0; t < block.n_tokens; ++t)
             for (uint32_t c = 0; c < unit.head_dim; ++c)
-                unit.output[r * unit.head_dim + c] += s.logits[r * kBlockTokens + t] * values.data[t * values.k_stride + c];
+                unit.output[r * unit.head_dim + c] +=
+                    s.logits[r * kBlockTokens + t] * values.data[t * values.k_stride + c];
 }
 
 // Whether the half is read as it lies. Strips whose lanes have fewer than 4 words are unpacked.
@@ -109,8 +114,8 @@ inline bool is_direct(const HalfBytes &half) {
 inline void raw_logits(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
     const HalfView &view = *block.key.view;
     const uint8_t *tiles = block.key.payload + block.first_token / 16 * 512ull;
-    multiply_raw({tiles, 512, view.page_tokens * 32ull, (block.n_tokens + 15) / 16, view.n_strips, s.query_places,
-                  2 * unit.head_dim, nullptr, s.logits, kBlockTokens, false},
+    multiply_raw({tiles, 512, view.page_tokens * 32ull, (block.n_tokens + 15) / 16, view.n_strips,
+                  s.query_places, 2 * unit.head_dim, nullptr, s.logits, kBlockTokens, false},
                  unit.n_rows);
 }
 
@@ -120,9 +125,19 @@ inline void raw_values(const Unit &unit, const KeyBlock &block, const DecodeStat
     const uint32_t rest = block.n_tokens % 16;
     for (uint32_t r = 0; r < unit.n_rows; ++r)
         for (uint32_t tile = 0; tile * 16 < block.n_tokens; ++tile)
-            spread_block(s.logits + r * kBlockTokens + tile * 16, s.weight_places + (r * kBlockTokens + tile * 16) * 2);
-    RawProduct p = {block.value.payload + block.first_token / 16 * 512ull, view.page_tokens * 32ull, 512,
-                    view.n_strips, whole, s.weight_places, 2 * kBlockTokens, nullptr, unit.output, unit.head_dim, true};
+            spread_block(s.logits + r * kBlockTokens + tile * 16,
+                         s.weight_places + (r * kBlockTokens + tile * 16) * 2);
+    RawProduct p = {block.value.payload + block.first_token / 16 * 512ull,
+                    view.page_tokens * 32ull,
+                    512,
+                    view.n_strips,
+                    whole,
+                    s.weight_places,
+                    2 * kBlockTokens,
+                    nullptr,
+                    unit.output,
+                    unit.head_dim,
+                    true};
     multiply_raw(p, unit.n_rows);
     if (!rest)
         return;
@@ -188,24 +203,29 @@ inline void packed_logits(const Unit &unit, const KeyBlock &block, const DecodeS
         alignas(64) uint16_t factors[LK_MAX_HEAD_DIM];
         folded[r] = fold_ranges(query + r * head_dim, s, head_dim, factors);
         for (uint32_t strip = 0; strip < view.n_strips; ++strip)
-            spread_key_factors(factors + strip * 16, view.strips[strip].bits, s.key_factors + r * 2 * head_dim + strip * 32);
+            spread_key_factors(factors + strip * 16, view.strips[strip].bits,
+                               s.key_factors + r * 2 * head_dim + strip * 32);
     }
     for (uint32_t first = 0; first < view.n_strips;) {
         uint32_t end = first + 1;
         while (end < view.n_strips && view.strips[end].bits == view.strips[first].bits)
             ++end;
-        multiply_packed_keys({block.key.payload + view.strips[first].offset_bytes, end - first, view.page_tokens,
-                              s.key_factors + first * 32, 2 * head_dim, s.sums, first > 0},
-                             view.strips[first].bits, unit.n_rows);
+        multiply_packed_keys(
+            {block.key.payload + view.strips[first].offset_bytes, end - first, view.page_tokens,
+             s.key_factors + first * 32, 2 * head_dim, s.sums, first > 0},
+            view.strips[first].bits, unit.n_rows);
         first = end;
     }
     for (uint32_t r = 0; r < unit.n_rows; ++r)
         for (uint32_t t = 0; t < view.page_tokens; t += kWidth)
             store(s.logits + r * kBlockTokens + t,
-                  __builtin_convertvector(load<Vi>(s.sums + r * kBlockTokens + t), Vf) * folded[r].unit + folded[r].base);
+                  __builtin_convertvector(load<Vi>(s.sums + r * kBlockTokens + t), Vf) *
+                          folded[r].unit +
+                      folded[r].base);
 }
 
-inline void spread_weights(const uint16_t *factors, uint32_t page_tokens, uint32_t bits, uint32_t *places) {
+inline void spread_weights(const uint16_t *factors, uint32_t page_tokens, uint32_t bits,
+                           uint32_t *places) {
     if (bits == 2)
         spread_value_factors<2>(factors, page_tokens, places);
     else if (bits == 4)
@@ -215,25 +235,28 @@ inline void spread_weights(const uint16_t *factors, uint32_t page_tokens, uint32
 }
 
 // The strips of one channel group.
-inline void packed_group_values(const Unit &unit, const KeyBlock &block, uint32_t first, uint32_t end,
-                                const Folded *folded, const uint16_t (*factors)[kBlockTokens], const DecodeState &s) {
+inline void packed_group_values(const Unit &unit, const KeyBlock &block, uint32_t first,
+                                uint32_t end, const Folded *folded,
+                                const uint16_t (*factors)[kBlockTokens], const DecodeState &s) {
     const HalfView &view = *block.value.view;
     uint32_t bits = 0;
     for (uint32_t strip = first; strip < end; ++strip) {
         if (view.strips[strip].bits != bits) {
             bits = view.strips[strip].bits;
             for (uint32_t r = 0; r < unit.n_rows; ++r)
-                spread_weights(factors[r], view.page_tokens, bits, s.value_factors + r * (kBlockTokens / 2));
+                spread_weights(factors[r], view.page_tokens, bits,
+                               s.value_factors + r * (kBlockTokens / 2));
         }
         int32_t sums[kDecodeRows][16];
-        multiply_packed_values({block.value.payload + view.strips[strip].offset_bytes, view.page_tokens,
-                                s.value_factors, kBlockTokens / 2, sums},
+        multiply_packed_values({block.value.payload + view.strips[strip].offset_bytes,
+                                view.page_tokens, s.value_factors, kBlockTokens / 2, sums},
                                bits, unit.n_rows);
         for (uint32_t r = 0; r < unit.n_rows; ++r) {
             float *out = unit.output + r * unit.head_dim + strip * 16;
             for (uint32_t i = 0; i < 16; i += kWidth)
                 store(out + i, load<Vf>(out + i) + folded[r].base +
-                                   __builtin_convertvector(load<Vi>(sums[r] + i), Vf) * (folded[r].unit * step_of(bits)));
+                                   __builtin_convertvector(load<Vi>(sums[r] + i), Vf) *
+                                       (folded[r].unit * step_of(bits)));
         }
     }
 }
@@ -246,14 +269,17 @@ inline void packed_values(const Unit &unit, const KeyBlock &block, const DecodeS
     for (uint32_t group = 0; group < view.n_groups; ++group) {
         const uint32_t index = group * view.page_tokens;
         load_parameters(view, block.value.metadata, index, view.page_tokens, s.ranges);
-        load_parameters(view, block.value.metadata + view.minima_offset_bytes, index, view.page_tokens, s.minima);
+        load_parameters(view, block.value.metadata + view.minima_offset_bytes, index,
+                        view.page_tokens, s.minima);
         Folded folded[kDecodeRows];
         alignas(64) uint16_t factors[kDecodeRows][kBlockTokens];
         for (uint32_t r = 0; r < unit.n_rows; ++r)
-            folded[r] = fold_ranges(s.weight_ordered + r * kBlockTokens, s, view.page_tokens, factors[r]);
+            folded[r] =
+                fold_ranges(s.weight_ordered + r * kBlockTokens, s, view.page_tokens, factors[r]);
         const uint32_t first = group * view.group / 16;
         const uint32_t end = first + view.group / 16;
-        packed_group_values(unit, block, first, end < view.n_strips ? end : view.n_strips, folded, factors, s);
+        packed_group_values(unit, block, first, end < view.n_strips ? end : view.n_strips, folded,
+                            factors, s);
     }
 }
 
@@ -294,7 +320,8 @@ inline void cap_row(float *logits, uint32_t n, float cap) {
         store(logits + t, tanh_vector(load<Vf>(logits + t)) * cap);
 }
 
-inline void attend_decode_block(const Unit &unit, const KeyBlock &block, bool all, const DecodeState &s) {
+inline void attend_decode_block(const Unit &unit, const KeyBlock &block, bool all,
+                                const DecodeState &s) {
     if (!is_direct(block.key))
         generic_logits(unit, block, s);
     else if (block.key.view->kind == HalfKind::kRaw)

@@ -14,8 +14,8 @@ namespace {
 // A chunk is 64 bytes: the registers of the 4 lanes of one g at 16 bits, or 4 words of each of
 // them when packed.
 constexpr uint32_t kChunkWords = 16;
-constexpr uint32_t kChunkVectors = kChunkWords / kWidth;        // of words
-constexpr uint32_t kChunkFloatVectors = 2 * kChunkVectors;      // of its 32 FP16 values
+constexpr uint32_t kChunkVectors = kChunkWords / kWidth;    // of words
+constexpr uint32_t kChunkFloatVectors = 2 * kChunkVectors;  // of its 32 FP16 values
 
 template <class V>
 LK_INLINE void transpose4(V *v) {
@@ -33,11 +33,13 @@ LK_INLINE void transpose4(V *v) {
 // 2^15 in magnitude, so 128 x 2 of them fit in 32 bits.
 LK_INLINE Vi dot_pairs(Vi sum, Vu codes, Vi factors) {
 #if defined(__AVX512VNNI__)
-    const __m512i r = _mm512_dpwssd_epi32(reinterpret_cast<__m512i &>(sum), reinterpret_cast<__m512i &>(codes),
-                                          reinterpret_cast<__m512i &>(factors));
+    const __m512i r =
+        _mm512_dpwssd_epi32(reinterpret_cast<__m512i &>(sum), reinterpret_cast<__m512i &>(codes),
+                            reinterpret_cast<__m512i &>(factors));
     return Vi(r);
 #elif defined(__AVX2__)
-    const __m256i r = _mm256_madd_epi16(reinterpret_cast<__m256i &>(codes), reinterpret_cast<__m256i &>(factors));
+    const __m256i r =
+        _mm256_madd_epi16(reinterpret_cast<__m256i &>(codes), reinterpret_cast<__m256i &>(factors));
     return sum + Vi(r);
 #elif defined(__SSE2__)
     typedef short V8 __attribute__((vector_size(16)));
@@ -64,10 +66,10 @@ struct RawProduct {
     uint64_t k_stride;
     uint32_t n_row_blocks;
     uint32_t n_k_blocks;
-    const float *places;    // [row][place_stride], k blocks of 32
+    const float *places;  // [row][place_stride], k blocks of 32
     uint32_t place_stride;
-    const uint16_t *mask;   // [32] ANDed to the bits, or null
-    float *out;             // [row][out_stride]
+    const uint16_t *mask;  // [32] ANDed to the bits, or null
+    float *out;            // [row][out_stride]
     uint32_t out_stride;
     bool add;
 };
@@ -175,7 +177,8 @@ LK_INLINE float highest_magnitude(const float *values, uint32_t n) {
     return horizontal_max(highest);
 }
 
-// Logits of a run of strips of one width, in units of each row's scale, into out [row][kBlockTokens].
+// Logits of a run of strips of one width, in units of each row's scale, into out
+// [row][kBlockTokens].
 struct PackedKeys {
     const uint8_t *strips;
     uint32_t n_strips;
@@ -195,7 +198,8 @@ LK_INLINE void multiply_key_rows(const PackedKeys &p) {
         for (uint32_t g = 0; g < 8; ++g) {
             Vi sums[F::kSums][kRows] = {};
             for (uint32_t s = 0; s < p.n_strips; ++s) {
-                const uint8_t *chunk = p.strips + s * (2ull * p.page_tokens * kBits) + (v * 8 + g) * 64ull;
+                const uint8_t *chunk =
+                    p.strips + s * (2ull * p.page_tokens * kBits) + (v * 8 + g) * 64ull;
                 const uint32_t *factors = p.factors + s * 32;
 #pragma GCC unroll 4
                 for (uint32_t u = 0; u < kChunkVectors; ++u) {
@@ -203,12 +207,14 @@ LK_INLINE void multiply_key_rows(const PackedKeys &p) {
 #pragma GCC unroll 8
                     for (uint32_t field = 0; field < F::kCount; ++field) {
                         const Vu codes = take_field<kBits>(words, field);
-                        const uint32_t sum = (field & F::kRowBit ? F::kTileBits : 0) + (kBits == 2 ? field & 1u : 0);
+                        const uint32_t sum =
+                            (field & F::kRowBit ? F::kTileBits : 0) + (kBits == 2 ? field & 1u : 0);
                         const uint32_t part = F::kKBit && (field & F::kKBit) ? 16 : 0;
 #pragma GCC unroll 4
                         for (uint32_t r = 0; r < kRows; ++r)
-                            sums[sum][r] = dot_pairs(sums[sum][r], codes,
-                                                     load<Vi>(factors + r * p.factor_stride + part + u * kWidth));
+                            sums[sum][r] = dot_pairs(
+                                sums[sum][r], codes,
+                                load<Vi>(factors + r * p.factor_stride + part + u * kWidth));
                     }
                 }
             }
@@ -225,7 +231,9 @@ LK_INLINE void multiply_key_rows(const PackedKeys &p) {
                 const uint32_t row_bit = sum / F::kTileBits;
                 for (uint32_t w = 0; w < (kBits == 8 ? 2u : 4u); ++w) {
                     const uint32_t word = 4 * v + (kBits == 8 ? 2 * w : w);
-                    const uint32_t tile = kBits == 2 ? 2 * word + sum % F::kTileBits : kBits == 4 ? word : word / 2;
+                    const uint32_t tile = kBits == 2   ? 2 * word + sum % F::kTileBits
+                                          : kBits == 4 ? word
+                                                       : word / 2;
                     int32_t *to = p.out + r * kBlockTokens + tile * 16 + row_bit * 8;
                     for (uint32_t half = 0; half < 2; ++half) {
                         const Vi4 *from = folded[r][sum] + 4 * half;
@@ -241,7 +249,9 @@ LK_INLINE void multiply_key_rows(const PackedKeys &p) {
 template <uint32_t kBits>
 inline void multiply_keys_at(PackedKeys p, uint32_t n_rows) {
     for (uint32_t r = 0; r < n_rows;) {
-        const uint32_t n = n_rows - r >= LK_SIMD_DIRECT_ROWS ? LK_SIMD_DIRECT_ROWS : n_rows - r >= 2 ? 2 : 1;
+        const uint32_t n = n_rows - r >= LK_SIMD_DIRECT_ROWS ? LK_SIMD_DIRECT_ROWS
+                           : n_rows - r >= 2                 ? 2
+                                                             : 1;
         if (n == LK_SIMD_DIRECT_ROWS)
             multiply_key_rows<kBits, LK_SIMD_DIRECT_ROWS>(p);
         else if (n == 2)
@@ -315,7 +325,8 @@ LK_INLINE void multiply_value_rows(const PackedValues &p) {
                     for (uint32_t r = 0; r < kRows; ++r) {
                         Vi &sum = sums[field & F::kRowBit ? 1 : 0][r];
                         sum = dot_pairs(sum, codes,
-                                        load<Vi>(factors + r * p.factor_stride + place * kChunkWords + u * kWidth));
+                                        load<Vi>(factors + r * p.factor_stride +
+                                                 place * kChunkWords + u * kWidth));
                     }
                 }
             }
@@ -355,7 +366,8 @@ inline void multiply_packed_values(const PackedValues &p, uint32_t bits, uint32_
         multiply_values_at<8>(p, n_rows);
 }
 
-// Pairs of factors [tile][t][k part] as chunk words: [vector][field without the row's bit][t][word].
+// Pairs of factors [tile][t][k part] as chunk words: [vector][field without the row's
+// bit][t][word].
 template <uint32_t kBits>
 inline void spread_value_factors(const uint16_t *factors, uint32_t page_tokens, uint32_t *places) {
     using F = Fields<kBits>;
@@ -365,7 +377,8 @@ inline void spread_value_factors(const uint16_t *factors, uint32_t page_tokens, 
                 const uint32_t place = unfold(4 * v + w, field, F::kSteps);
                 const uint16_t *tile = factors + (place >> 2) * 16 + ((place >> 1) & 1u) * 2;
                 for (uint32_t t = 0; t < 4; ++t)
-                    std::memcpy(places + ((v * F::kPlaces + field) * 4 + t) * 4 + w, tile + 4 * t, 4);
+                    std::memcpy(places + ((v * F::kPlaces + field) * 4 + t) * 4 + w, tile + 4 * t,
+                                4);
             }
 }
 

@@ -42,7 +42,8 @@ inline uint16_t float_to_bf16(float f) {
 inline uint16_t float_to_half_output(float f) {
     if (!float_is_finite(f)) {
         const uint32_t bits = float_to_bits(f);
-        return static_cast<uint16_t>(((bits >> 16) & 0x8000u) | 0x7C00u | ((bits & 0x7FFFFFu) ? 0x200u : 0));
+        return static_cast<uint16_t>(((bits >> 16) & 0x8000u) | 0x7C00u |
+                                     ((bits & 0x7FFFFFu) ? 0x200u : 0));
     }
     bool saturated = false;
     return float_to_half(f, &saturated);

@@ -13,8 +13,10 @@ static_assert(sizeof(HalfShape) == 24, "shapes are compared as bytes, so they ha
 HalfKind half_kind(const HalfShape &shape) {
     if (shape.is_raw())
         return HalfKind::kRaw;
-    const bool plain = !shape.n_shared && !shape.strips[kPlane16] && !shape.strips[kPlane3] && !shape.strips[kPlane1];
-    const bool keys = shape.side == Side::kKey && shape.axis == Axis::kChannel && shape.group == shape.page_tokens;
+    const bool plain = !shape.n_shared && !shape.strips[kPlane16] && !shape.strips[kPlane3] &&
+                       !shape.strips[kPlane1];
+    const bool keys = shape.side == Side::kKey && shape.axis == Axis::kChannel &&
+                      shape.group == shape.page_tokens;
     const bool values = shape.side == Side::kValue && shape.axis == Axis::kToken;
     return plain && (keys || values) ? HalfKind::kPacked : HalfKind::kOther;
 }
@@ -44,8 +46,8 @@ HalfView make_view(const HalfShape &shape) {
     view.metadata_bytes = static_cast<uint32_t>(metadata_bytes(shape));
     for (uint32_t s = 0; s < view.n_strips; ++s) {
         const StripPlace at = strip_at(shape, s);
-        view.strips[s] = {static_cast<uint32_t>(at.offset_bytes), static_cast<uint32_t>(at.high_offset_bytes),
-                          kPlaneBits[at.plane]};
+        view.strips[s] = {static_cast<uint32_t>(at.offset_bytes),
+                          static_cast<uint32_t>(at.high_offset_bytes), kPlaneBits[at.plane]};
     }
     return view;
 }

@@ -51,8 +51,8 @@ struct HalfView {
 };
 
 struct HalfBytes {
-    const HalfView *view;     // null = staged
-    const uint8_t *payload;   // staged: u16 [n_tokens][head_dim]
+    const HalfView *view;    // null = staged
+    const uint8_t *payload;  // staged: u16 [n_tokens][head_dim]
     const uint8_t *metadata;
     const uint8_t *channels;  // slot -> channel, null = identity
 };
@@ -100,9 +100,9 @@ struct Unit {
     const float *q;
     KeySource keys;
     // Result: sum of exp2(logit - top) * value, and of exp2(logit - top).
-    float *output;  // [n_rows][head_dim]
-    float *top;     // [n_rows]
-    float *sum;     // [n_rows]
+    float *output;   // [n_rows][head_dim]
+    float *top;      // [n_rows]
+    float *sum;      // [n_rows]
     float *scratch;  // scratch_floats(head_dim), aligned to 64 bytes
 };
 

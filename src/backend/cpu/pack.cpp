@@ -34,8 +34,10 @@ constexpr uint32_t kTileHalves = LK_STRIP_CHANNELS * LK_TILE_TOKENS;
 class RawHalf {
   public:
     RawHalf(const HalfClass &half, uint64_t payload)
-        : halves_(reinterpret_cast<uint16_t *>(payload)), permutation_(half.permutation),
-          head_dim_(half.shape.head_dim), tokens_(half.shape.page_tokens),
+        : halves_(reinterpret_cast<uint16_t *>(payload)),
+          permutation_(half.permutation),
+          head_dim_(half.shape.head_dim),
+          tokens_(half.shape.page_tokens),
           is_value_(half.shape.side == Side::kValue) {}
 
     void write(uint32_t token, const uint16_t *values) const {
@@ -58,7 +60,8 @@ class RawHalf {
   private:
     uint32_t channel(uint32_t slot) const { return permutation_ ? permutation_[slot] : slot; }
     uint16_t *tile_of(uint32_t first_channel, uint32_t token) const {
-        return halves_ + static_cast<uint64_t>(first_channel) * tokens_ + token / LK_TILE_TOKENS * kTileHalves;
+        return halves_ + static_cast<uint64_t>(first_channel) * tokens_ +
+               token / LK_TILE_TOKENS * kTileHalves;
     }
     uint16_t *halves_;
     const uint8_t *permutation_;
@@ -68,7 +71,8 @@ class RawHalf {
 };
 
 // One row of head_dim elements to FP16. Returns whether all were finite.
-bool convert_row(const uint8_t *row, lk_dtype dtype, uint32_t head_dim, uint16_t *out, uint64_t *n_saturated) {
+bool convert_row(const uint8_t *row, lk_dtype dtype, uint32_t head_dim, uint16_t *out,
+                 uint64_t *n_saturated) {
     for (uint32_t c = 0; c < head_dim; ++c) {
         const float f = load_element(row, dtype, c);
         if (!float_is_finite(f))
@@ -85,19 +89,21 @@ void choose_permutation(const PackItem &item, HalfValues input, uint8_t *permuta
     if (item.target->ranking == Ranking::kKey)
         rank_by_key(input, shape.head_dim, shape.page_tokens, item.target->n_ranked, permutation);
     else
-        rank_by_query_range(input, shape.head_dim, shape.page_tokens, item.query_sums, item.target->n_ranked,
-                            permutation);
+        rank_by_query_range(input, shape.head_dim, shape.page_tokens, item.query_sums,
+                            item.target->n_ranked, permutation);
 }
 
 }  // namespace
 
 void convert_token(const ConvertArgs &args, uint32_t token, uint64_t *n_saturated, uint64_t *bad) {
     for (uint32_t head = 0; head < args.n_kv_heads; ++head) {
-        const uint64_t to = (static_cast<uint64_t>(head) * args.staging.n_tokens + token) * args.head_dim;
+        const uint64_t to =
+            (static_cast<uint64_t>(head) * args.staging.n_tokens + token) * args.head_dim;
         for (uint32_t is_value = 0; is_value < 2; ++is_value) {
             const TensorView &tensor = is_value ? args.v : args.k;
             uint16_t *out = (is_value ? args.staging.values : args.staging.keys) + to;
-            if (convert_row(tensor_row(tensor, token, head), tensor.dtype, args.head_dim, out, n_saturated))
+            if (convert_row(tensor_row(tensor, token, head), tensor.dtype, args.head_dim, out,
+                            n_saturated))
                 continue;
             const uint64_t code = bad_code(token, args.n_kv_heads, head, is_value);
             *bad = code < *bad ? code : *bad;
@@ -110,7 +116,8 @@ void store_tokens(const StoreArgs &item) {
     const RawHalf values(item.classes[item.entry->value_class], item.entry->value_payload);
     for (uint32_t i = 0; i < item.n_tokens; ++i) {
         const uint64_t from =
-            (static_cast<uint64_t>(item.kv_head) * item.staging.n_tokens + item.first_staged + i) * item.head_dim;
+            (static_cast<uint64_t>(item.kv_head) * item.staging.n_tokens + item.first_staged + i) *
+            item.head_dim;
         keys.write(item.token_in_row + i, item.staging.keys + from);
         values.write(item.token_in_row + i, item.staging.values + from);
     }
@@ -144,8 +151,8 @@ void pack_item(const PackItem &item, uint16_t *values) {
 void reopen_item(const ReopenItem &item, uint16_t *values) {
     const HalfShape &shape = item.source->shape;
     unpack_half(shape, reinterpret_cast<const uint8_t *>(item.source_payload),
-                reinterpret_cast<const uint8_t *>(item.source_metadata), item.source->permutation, item.n_tokens,
-                values, shape.head_dim);
+                reinterpret_cast<const uint8_t *>(item.source_metadata), item.source->permutation,
+                item.n_tokens, values, shape.head_dim);
     const RawHalf target(*item.target, item.target_payload);
     for (uint32_t token = 0; token < item.n_tokens; ++token)
         target.write(token, values + static_cast<uint64_t>(token) * shape.head_dim);
@@ -154,8 +161,9 @@ void reopen_item(const ReopenItem &item, uint16_t *values) {
 void sum_queries_item(const QuerySumArgs &item) {
     for (uint32_t i = 0; i < item.n_tokens; ++i)
         for (uint32_t h = 0; h < item.group_size; ++h) {
-            const uint8_t *row = tensor_row(item.q, static_cast<uint64_t>(item.first_token) + i,
-                                            static_cast<uint64_t>(item.kv_head) * item.group_size + h);
+            const uint8_t *row =
+                tensor_row(item.q, static_cast<uint64_t>(item.first_token) + i,
+                           static_cast<uint64_t>(item.kv_head) * item.group_size + h);
             for (uint32_t c = 0; c < item.head_dim; ++c) {
                 bool saturated = false;
                 const uint32_t half = float_to_half(load_element(row, item.q.dtype, c), &saturated);

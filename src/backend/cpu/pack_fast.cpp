@@ -49,7 +49,8 @@ struct Slot {
 
 class Packer {
   public:
-    Packer(const HalfShape &shape, HalfValues input, const uint8_t *permutation, uint8_t *payload, uint8_t *metadata)
+    Packer(const HalfShape &shape, HalfValues input, const uint8_t *permutation, uint8_t *payload,
+           uint8_t *metadata)
         : shape_(shape), input_(input), payload_(payload), metadata_(metadata) {
         constexpr uint32_t kWidths[] = {1, 2, 4, 8};
         for (uint32_t i = 0; i < 4; ++i)
@@ -73,10 +74,14 @@ class Packer {
     }
 
   private:
-    const Places &places(uint32_t bits) const { return places_[bits == 1 ? 0 : bits == 2 ? 1 : bits == 4 ? 2 : 3]; }
+    const Places &places(uint32_t bits) const {
+        return places_[bits == 1 ? 0 : bits == 2 ? 1 : bits == 4 ? 2 : 3];
+    }
 
-    Part part(uint64_t offset, uint32_t plane_bits, uint32_t channel, uint32_t shift, uint32_t mask) const {
-        return {payload_ + offset, places(plane_bits).tokens, places(plane_bits).channels[channel], shift, mask};
+    Part part(uint64_t offset, uint32_t plane_bits, uint32_t channel, uint32_t shift,
+              uint32_t mask) const {
+        return {payload_ + offset, places(plane_bits).tokens, places(plane_bits).channels[channel],
+                shift, mask};
     }
 
     Slot make_slot(uint32_t slot) const {
@@ -88,7 +93,8 @@ class Packer {
             out.low = part(at.offset_bytes, 2, channel, 0, 3);
             out.high = part(at.high_offset_bytes, 1, channel, 2, 1);
         } else {
-            out.low = part(at.offset_bytes, kPlaneBits[at.plane], channel, 0, bits == 3 ? 3 : top_code(bits));
+            out.low = part(at.offset_bytes, kPlaneBits[at.plane], channel, 0,
+                           bits == 3 ? 3 : top_code(bits));
             if (bits == 3) {  // an outlier's high bit stands above its partner's code
                 const uint32_t partner = slot - shape_.n_shared;
                 const StripPlace low = strip_at(shape_, partner / LK_STRIP_CHANNELS);
@@ -127,7 +133,10 @@ class Packer {
     // one at most, and the same comparisons settle it.
     struct Quantizer {
         Quantizer(const Parameters &p, uint32_t bits)
-            : minimum(p.minimum), range(p.range), factor(half_step_factor(bits)), top(top_code(bits)),
+            : minimum(p.minimum),
+              range(p.range),
+              factor(half_step_factor(bits)),
+              top(top_code(bits)),
               inverse(p.range > 0 ? static_cast<float>(top) / p.range : 0) {}
         float threshold(uint32_t k) const { return static_cast<float>(2 * k - 1) * range * factor; }
         uint32_t code(float value) const {
@@ -135,7 +144,9 @@ class Packer {
                 return 0;
             const float distance = value - minimum;
             const float guess = distance * inverse + 0.5f;
-            uint32_t c = guess <= 0 ? 0 : guess >= static_cast<float>(top) ? top : static_cast<uint32_t>(guess);
+            uint32_t c = guess <= 0                         ? 0
+                         : guess >= static_cast<float>(top) ? top
+                                                            : static_cast<uint32_t>(guess);
             c += c < top && distance >= threshold(c + 1);
             c -= c > 0 && distance < threshold(c);
             return c;
@@ -157,17 +168,21 @@ class Packer {
         const Slot &slot = slots_[index];
         float values[LK_MAX_PAGE_TOKENS];
         for (uint32_t i = 0; i < shape_.group; ++i)
-            values[i] = half_to_float(input_.values[(first + i) * input_.token_stride + slot.channel]);
-        const Quantizer quantizer(parameters(values, shape_.group, parameter_index(shape_, index, first)), slot.bits);
+            values[i] =
+                half_to_float(input_.values[(first + i) * input_.token_stride + slot.channel]);
+        const Quantizer quantizer(
+            parameters(values, shape_.group, parameter_index(shape_, index, first)), slot.bits);
         for (uint32_t i = 0; i < shape_.group; ++i)
             write(slot, first + i, quantizer.code(values[i]));
     }
 
     void pack_token_group(uint32_t token, uint32_t first) const {
-        const uint32_t end = first + shape_.group < shape_.head_dim ? first + shape_.group : shape_.head_dim;
+        const uint32_t end =
+            first + shape_.group < shape_.head_dim ? first + shape_.group : shape_.head_dim;
         float values[LK_MAX_HEAD_DIM];
         for (uint32_t slot = first; slot < end; ++slot)
-            values[slot - first] = half_to_float(input_.values[token * input_.token_stride + slots_[slot].channel]);
+            values[slot - first] =
+                half_to_float(input_.values[token * input_.token_stride + slots_[slot].channel]);
         const Parameters p = parameters(values, end - first, parameter_index(shape_, first, token));
         for (uint32_t slot = first; slot < end;) {
             const uint32_t bits = slots_[slot].bits;
@@ -187,8 +202,8 @@ class Packer {
 
 }  // namespace
 
-void pack_half_fast(const HalfShape &shape, HalfValues input, const uint8_t *permutation, uint8_t *payload,
-                    uint8_t *metadata) {
+void pack_half_fast(const HalfShape &shape, HalfValues input, const uint8_t *permutation,
+                    uint8_t *payload, uint8_t *metadata) {
     if (shape.strips[kPlane16]) {
         pack_half(shape, input, permutation, payload, metadata);
         return;

@@ -14,7 +14,7 @@ namespace {
 
 // Keys and values of one (sequence, KV head), history first, then the new tokens.
 struct Decoded {
-    double *keys;    // [tokens][head_dim]
+    double *keys;  // [tokens][head_dim]
     double *values;
 };
 
@@ -22,25 +22,26 @@ struct Decoded {
 struct Scratch {
     double *keys;
     double *values;
-    double *logits;  // [tokens], then weights
-    double *output;  // [head_dim]
+    double *logits;       // [tokens], then weights
+    double *output;       // [head_dim]
     uint64_t *positions;  // [n_new]
     uint8_t *visible;     // [n_new]
 };
 
-double decode_value(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata, uint32_t slot,
-                    uint32_t token) {
+double decode_value(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata,
+                    uint32_t slot, uint32_t token) {
     const uint32_t bits = slot_bits(shape, slot);
     const uint32_t code = read_code(shape, payload, slot, token);
     if (bits == 16)
         return static_cast<double>(half_to_float(static_cast<uint16_t>(code)));
     const Parameters p = read_parameters(shape, metadata, slot, token);
-    return static_cast<double>(p.minimum) + static_cast<double>(code) * static_cast<double>(p.range) *
+    return static_cast<double>(p.minimum) + static_cast<double>(code) *
+                                                static_cast<double>(p.range) *
                                                 static_cast<double>(step_factor(bits));
 }
 
-void decode_half(const HalfClass &half, uint64_t payload_address, uint64_t metadata_address, uint32_t n_tokens,
-                 double *out) {
+void decode_half(const HalfClass &half, uint64_t payload_address, uint64_t metadata_address,
+                 uint32_t n_tokens, double *out) {
     const auto *payload = reinterpret_cast<const uint8_t *>(payload_address);
     const auto *metadata = reinterpret_cast<const uint8_t *>(metadata_address);
     for (uint32_t slot = 0; slot < half.shape.head_dim; ++slot) {
@@ -52,15 +53,16 @@ void decode_half(const HalfClass &half, uint64_t payload_address, uint64_t metad
 }
 
 // Tokens [0, n_tokens) that lie in rows.
-void decode_rows(const AttendArgs &args, const AttendSequence &sequence, uint32_t kv_head, uint64_t n_tokens,
-                 const Decoded &out) {
+void decode_rows(const AttendArgs &args, const AttendSequence &sequence, uint32_t kv_head,
+                 uint64_t n_tokens, const Decoded &out) {
     const uint64_t head_dim = args.layer.head_dim;
     for (uint32_t r = 0; r < sequence.n_rows; ++r) {
         const PageRow &row = *sequence.rows[r];
         if (row.first_token >= n_tokens)
             break;
         const uint64_t rest = n_tokens - row.first_token;
-        const auto n = static_cast<uint32_t>(rest < row.capacity_tokens ? rest : row.capacity_tokens);
+        const auto n =
+            static_cast<uint32_t>(rest < row.capacity_tokens ? rest : row.capacity_tokens);
         const PageEntry &entry = row.entries[args.first_entry + kv_head];
         decode_half(args.classes[entry.key_class], entry.key_payload, entry.key_metadata, n,
                     out.keys + row.first_token * head_dim);
@@ -69,9 +71,11 @@ void decode_rows(const AttendArgs &args, const AttendSequence &sequence, uint32_
     }
 }
 
-void decode_staged(const AttendArgs &args, const AttendSequence &sequence, uint32_t kv_head, const Decoded &out) {
+void decode_staged(const AttendArgs &args, const AttendSequence &sequence, uint32_t kv_head,
+                   const Decoded &out) {
     const uint64_t head_dim = args.layer.head_dim;
-    const uint64_t from = (static_cast<uint64_t>(kv_head) * args.staging.n_tokens + sequence.first_new) * head_dim;
+    const uint64_t from =
+        (static_cast<uint64_t>(kv_head) * args.staging.n_tokens + sequence.first_new) * head_dim;
     const uint64_t to = sequence.n_history * head_dim;
     for (uint64_t i = 0; i < sequence.n_new * head_dim; ++i) {
         out.keys[to + i] = static_cast<double>(half_to_float(args.staging.keys[from + i]));
@@ -97,7 +101,8 @@ void mark_ancestors(const AttendSequence &sequence, uint32_t query, uint8_t *vis
 }
 
 bool in_window(const LayerView &layer, uint64_t query, uint64_t key) {
-    return !layer.window_tokens || key + layer.window_tokens > query || key < layer.window_sink_tokens;
+    return !layer.window_tokens || key + layer.window_tokens > query ||
+           key < layer.window_sink_tokens;
 }
 
 // The logit of one key, or minus infinity.
@@ -110,16 +115,18 @@ double logit(const LayerView &layer, const uint8_t *q, lk_dtype dtype, const dou
     return cap > 0 ? cap * std::tanh(dot / cap) : dot;
 }
 
-void compute_logits(const AttendArgs &args, const AttendSequence &sequence, uint32_t query, const uint8_t *q,
-                    const Scratch &scratch) {
+void compute_logits(const AttendArgs &args, const AttendSequence &sequence, uint32_t query,
+                    const uint8_t *q, const Scratch &scratch) {
     const double hidden = -HUGE_VAL;
     const uint64_t position = scratch.positions[query];
     for (uint64_t t = 0; t < sequence.n_history + sequence.n_new; ++t) {
         const bool is_new = t >= sequence.n_history;
         const uint64_t at = is_new ? scratch.positions[t - sequence.n_history] : t;
-        const bool seen = (!is_new || scratch.visible[t - sequence.n_history]) && in_window(args.layer, position, at);
+        const bool seen = (!is_new || scratch.visible[t - sequence.n_history]) &&
+                          in_window(args.layer, position, at);
         scratch.logits[t] =
-            seen ? logit(args.layer, q, args.q.dtype, scratch.keys + t * args.layer.head_dim) : hidden;
+            seen ? logit(args.layer, q, args.q.dtype, scratch.keys + t * args.layer.head_dim)
+                 : hidden;
     }
 }
 
@@ -136,8 +143,8 @@ double compute_weights(double *logits, uint64_t n, const float *sink, double *to
     return sum;
 }
 
-void attend_row(const AttendArgs &args, const AttendSequence &sequence, uint32_t query, uint32_t head,
-                const Scratch &scratch) {
+void attend_row(const AttendArgs &args, const AttendSequence &sequence, uint32_t query,
+                uint32_t head, const Scratch &scratch) {
     const uint64_t n_tokens = sequence.n_history + sequence.n_new;
     const uint32_t head_dim = args.layer.head_dim;
     const uint64_t token = static_cast<uint64_t>(sequence.first_new) + query;
@@ -156,13 +163,16 @@ void attend_row(const AttendArgs &args, const AttendSequence &sequence, uint32_t
         store_element(out, args.out.dtype, c, static_cast<float>(scratch.output[c] / sum));
     if (args.lse)
         args.lse[static_cast<int64_t>(token) * args.lse_token_stride +
-                 static_cast<int64_t>(head) * args.lse_head_stride] = static_cast<float>(top + std::log(sum));
+                 static_cast<int64_t>(head) * args.lse_head_stride] =
+            static_cast<float>(top + std::log(sum));
 }
 
-void attend_head(const AttendArgs &args, const AttendSequence &sequence, uint32_t kv_head, const Scratch &scratch) {
+void attend_head(const AttendArgs &args, const AttendSequence &sequence, uint32_t kv_head,
+                 const Scratch &scratch) {
     const uint32_t group = args.layer.n_query_heads / args.layer.n_kv_heads;
     const Decoded decoded = {scratch.keys, scratch.values};
-    decode_rows(args, sequence, kv_head, sequence.n_history + (sequence.new_in_rows ? sequence.n_new : 0), decoded);
+    decode_rows(args, sequence, kv_head,
+                sequence.n_history + (sequence.new_in_rows ? sequence.n_new : 0), decoded);
     if (!sequence.new_in_rows)
         decode_staged(args, sequence, kv_head, decoded);
     place_new_tokens(sequence, scratch.positions);
@@ -213,10 +223,13 @@ lk_status reference_attend(const AttendArgs &args, ThreadPool *pool, const Alloc
     if (!memory.reserve(each * pool->size()))
         return fail(LK_E_NOMEM, "no memory for the reference's %llu values",
                     static_cast<unsigned long long>(each * pool->size()));
-    pool->parallel_for(args.n_sequences * args.layer.n_kv_heads, [&](uint32_t unit, uint32_t thread) {
-        const Scratch scratch = cut_scratch(memory.data() + each * thread, sizes, args.layer.head_dim);
-        attend_head(args, args.sequences[unit / args.layer.n_kv_heads], unit % args.layer.n_kv_heads, scratch);
-    });
+    pool->parallel_for(
+        args.n_sequences * args.layer.n_kv_heads, [&](uint32_t unit, uint32_t thread) {
+            const Scratch scratch =
+                cut_scratch(memory.data() + each * thread, sizes, args.layer.head_dim);
+            attend_head(args, args.sequences[unit / args.layer.n_kv_heads],
+                        unit % args.layer.n_kv_heads, scratch);
+        });
     return LK_OK;
 }
 

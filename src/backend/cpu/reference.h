@@ -4,8 +4,8 @@
 #ifndef LK_BACKEND_CPU_REFERENCE_H
 #define LK_BACKEND_CPU_REFERENCE_H
 
-#include "backend/cpu/threads.h"
 #include "backend/backend.h"
+#include "backend/cpu/threads.h"
 
 namespace lk {
 namespace cpu {

@@ -32,9 +32,12 @@ class ThreadPool {
     template <class Body>
     void parallel_for(uint32_t n_units, Body &&body) {
         using Plain = std::remove_reference_t<Body>;
-        run(n_units, [](void *context, uint32_t unit, uint32_t thread) {
-            (*static_cast<Plain *>(context))(unit, thread);
-        }, &body);
+        run(
+            n_units,
+            [](void *context, uint32_t unit, uint32_t thread) {
+                (*static_cast<Plain *>(context))(unit, thread);
+            },
+            &body);
     }
 
   private:

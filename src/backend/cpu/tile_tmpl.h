@@ -17,8 +17,8 @@ constexpr uint32_t kTileVectors = LK_SIMD_TILE_VECTORS;  // vectors of B
 
 // Accumulate kTileHeight x N vectors of C += A * B, B's rows in the order of b_rows.
 template <uint32_t N>
-LK_INLINE void multiply_tile(const Matrix &a, const float *b, const uint32_t *b_rows, uint32_t n_k, float *const *c,
-                             bool add) {
+LK_INLINE void multiply_tile(const Matrix &a, const float *b, const uint32_t *b_rows, uint32_t n_k,
+                             float *const *c, bool add) {
     Vf sums[kTileHeight][N];
 #pragma GCC unroll 4
     for (uint32_t i = 0; i < kTileHeight; ++i)
@@ -48,15 +48,16 @@ LK_INLINE void multiply_tile(const Matrix &a, const float *b, const uint32_t *b_
 }
 
 // C [n_m][width] (+)= A [n_m][n_k] * B [n_k][width]; rows of B and C by tables of offsets.
-inline void multiply(const Matrix &a, uint32_t n_m, uint32_t n_k, const float *b, const uint32_t *b_rows, float *c,
-                     const uint32_t *c_rows, uint32_t width, bool add) {
+inline void multiply(const Matrix &a, uint32_t n_m, uint32_t n_k, const float *b,
+                     const uint32_t *b_rows, float *c, const uint32_t *c_rows, uint32_t width,
+                     bool add) {
     for (uint32_t x = 0; x < width;) {
         const uint32_t vectors = (width - x) / kWidth;
         const uint32_t n = vectors < kTileVectors ? vectors : kTileVectors;
         for (uint32_t m = 0; m < n_m; m += kTileHeight) {
             const Matrix rows = {a.data + m * a.row_stride, a.row_stride, a.k_stride};
-            float *const targets[kTileHeight] = {c + c_rows[m] + x, c + c_rows[m + 1] + x, c + c_rows[m + 2] + x,
-                                                 c + c_rows[m + 3] + x};
+            float *const targets[kTileHeight] = {c + c_rows[m] + x, c + c_rows[m + 1] + x,
+                                                 c + c_rows[m + 2] + x, c + c_rows[m + 3] + x};
             switch (n) {
                 case 1: multiply_tile<1>(rows, b + x, b_rows, n_k, targets, add); break;
                 case 2: multiply_tile<2>(rows, b + x, b_rows, n_k, targets, add); break;
@@ -95,7 +96,8 @@ inline TileState cut_tile_scratch(const Unit &unit) {
 inline void start_tile(const Unit &unit, const TileState &s) {
     for (uint32_t c = 0; c < unit.head_dim; ++c)
         for (uint32_t r = 0; r < s.width; ++r)
-            s.q[c * s.width + r] = r < unit.n_rows ? unit.q[static_cast<uint64_t>(r) * unit.head_dim + c] : 0;
+            s.q[c * s.width + r] =
+                r < unit.n_rows ? unit.q[static_cast<uint64_t>(r) * unit.head_dim + c] : 0;
     std::memset(s.output, 0, 4ull * unit.head_dim * s.width);
     for (uint32_t r = 0; r < s.width; ++r) {
         s.top[r] = kNoTop;
@@ -151,17 +153,20 @@ inline void shrink_tile(const TileState &s, uint32_t head_dim) {
         return;
     for (uint32_t c = 0; c < head_dim; ++c)
         for (uint32_t r = 0; r < s.width; r += kWidth)
-            store(s.output + c * s.width + r, load<Vf>(s.output + c * s.width + r) * load<Vf>(s.factor + r));
+            store(s.output + c * s.width + r,
+                  load<Vf>(s.output + c * s.width + r) * load<Vf>(s.factor + r));
 }
 
-inline void attend_tile_block(const Unit &unit, const KeyBlock &block, bool all, const TileState &s) {
+inline void attend_tile_block(const Unit &unit, const KeyBlock &block, bool all,
+                              const TileState &s) {
     uint32_t channel_rows[LK_MAX_HEAD_DIM];
     uint32_t token_rows[kBlockTokens + kTileHeight];
     row_offsets(nullptr, kBlockTokens + kTileHeight, s.width, token_rows);
     row_offsets(block.key.channels, unit.head_dim, s.width, channel_rows);
     const uint32_t padded = (block.n_tokens + kTileHeight - 1) / kTileHeight * kTileHeight;
-    multiply(unpack_half(block.key, block.first_token, block.n_tokens, unit.head_dim, false, s.matrix), padded,
-             unit.head_dim, s.q, channel_rows, s.logits, token_rows, s.width, false);
+    multiply(
+        unpack_half(block.key, block.first_token, block.n_tokens, unit.head_dim, false, s.matrix),
+        padded, unit.head_dim, s.q, channel_rows, s.logits, token_rows, s.width, false);
     if (unit.cap > 0)
         cap_logits(s.logits, block.n_tokens * s.width, unit.cap);
     if (!all)
@@ -169,8 +174,9 @@ inline void attend_tile_block(const Unit &unit, const KeyBlock &block, bool all,
     weigh_tile(s, block.n_tokens);
     shrink_tile(s, unit.head_dim);
     row_offsets(block.value.channels, unit.head_dim, s.width, channel_rows);
-    multiply(unpack_half(block.value, block.first_token, block.n_tokens, unit.head_dim, true, s.matrix),
-             unit.head_dim, block.n_tokens, s.logits, token_rows, s.output, channel_rows, s.width, true);
+    multiply(
+        unpack_half(block.value, block.first_token, block.n_tokens, unit.head_dim, true, s.matrix),
+        unit.head_dim, block.n_tokens, s.logits, token_rows, s.output, channel_rows, s.width, true);
 }
 
 void attend_tile(const Unit &unit) {

@@ -17,9 +17,7 @@ struct Matrix {
     int64_t k_stride;
 };
 
-LK_INLINE float step_of(uint32_t bits) {
-    return 1.0f / static_cast<float>((1u << bits) - 1);
-}
+LK_INLINE float step_of(uint32_t bits) { return 1.0f / static_cast<float>((1u << bits) - 1); }
 LK_INLINE uint32_t load_u32(const uint8_t *from) {
     uint32_t word;
     std::memcpy(&word, from, sizeof word);
@@ -27,15 +25,16 @@ LK_INLINE uint32_t load_u32(const uint8_t *from) {
 }
 
 // Parameters [n] as floats; n is a multiple of 16.
-LK_INLINE void load_parameters(const HalfView &view, const uint8_t *array, uint32_t first, uint32_t n, float *out) {
+LK_INLINE void load_parameters(const HalfView &view, const uint8_t *array, uint32_t first,
+                               uint32_t n, float *out) {
     for (uint32_t i = 0; i < n; i += kWidth)
         store(out + i, view.is_f8 ? f8_to_floats(load<Vb>(array + first + i))
                                   : halves_to_floats(load<Vh>(array + 2ull * (first + i))));
 }
 
 // The strip's 16 channels, natural order, of token group g (keys per channel).
-inline void load_strip_parameters(const HalfView &view, const uint8_t *array, uint32_t strip, uint32_t group,
-                                  float *out) {
+inline void load_strip_parameters(const HalfView &view, const uint8_t *array, uint32_t strip,
+                                  uint32_t group, float *out) {
     float ordered[16];
     load_parameters(view, array, (strip * view.n_groups + group) * 16, 16, ordered);
     for (uint32_t k = 0; k < 16; ++k)
@@ -43,11 +42,13 @@ inline void load_strip_parameters(const HalfView &view, const uint8_t *array, ui
 }
 
 // All tokens of a channel group, natural order.
-inline void load_token_parameters(const HalfView &view, const uint8_t *array, uint32_t group, float *out) {
+inline void load_token_parameters(const HalfView &view, const uint8_t *array, uint32_t group,
+                                  float *out) {
     float ordered[LK_MAX_PAGE_TOKENS];
     load_parameters(view, array, group * view.page_tokens, view.page_tokens, ordered);
     for (uint32_t t = 0; t < view.page_tokens; ++t)
-        out[t] = ordered[(t & ~15u) + (view.is_value ? LK_K_ORDER(t & 15u) : LK_ROW_ORDER(t & 15u))];
+        out[t] =
+            ordered[(t & ~15u) + (view.is_value ? LK_K_ORDER(t & 15u) : LK_ROW_ORDER(t & 15u))];
 }
 
 // Where the elements of a strip go.
@@ -64,7 +65,8 @@ LK_INLINE __m512i raw_order() {
     alignas(64) uint16_t index[32];
     for (uint32_t j = 0; j < 32; ++j) {
         const uint32_t k = j & 15u;
-        index[j] = static_cast<uint16_t>(((k & 7u) >> 1) * 8 + ((k >> 3) * 2 + (j >> 4)) * 2 + (k & 1u));
+        index[j] =
+            static_cast<uint16_t>(((k & 7u) >> 1) * 8 + ((k >> 3) * 2 + (j >> 4)) * 2 + (k & 1u));
     }
     return _mm512_load_si512(index);
 }
@@ -75,8 +77,10 @@ inline void unpack_raw_tile(const uint8_t *tile, const StripTarget &to) {
     const __m512i order = raw_order();
     for (uint32_t g = 0; g < 8; ++g) {
         const __m512i bits = _mm512_permutexvar_epi16(order, _mm512_loadu_si512(tile + 64 * g));
-        _mm512_storeu_ps(to.data + g * to.row_stride, _mm512_cvtph_ps(_mm512_castsi512_si256(bits)));
-        _mm512_storeu_ps(to.data + (g + 8) * to.row_stride, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(bits, 1)));
+        _mm512_storeu_ps(to.data + g * to.row_stride,
+                         _mm512_cvtph_ps(_mm512_castsi512_si256(bits)));
+        _mm512_storeu_ps(to.data + (g + 8) * to.row_stride,
+                         _mm512_cvtph_ps(_mm512_extracti64x4_epi64(bits, 1)));
     }
 #else
     alignas(64) float values[256];
@@ -140,14 +144,16 @@ inline void unpack_wide_strip(const uint8_t *strip, uint32_t page_tokens, const 
                 __m512 rows[4];
                 if (kBits == 8) {
                     part[0] = codes_by_word(_mm512_and_si512(_mm512_srli_epi32(words, low), mask));
-                    part[1] = codes_by_word(_mm512_and_si512(_mm512_srli_epi32(words, low + 16), mask));
+                    part[1] =
+                        codes_by_word(_mm512_and_si512(_mm512_srli_epi32(words, low + 16), mask));
                     // Words 2i and 2i + 1 hold k 0..7 and 8..15 of the same rows.
                     part[2] = _mm512_shuffle_f32x4(part[0], part[0], 0xF5);
                     part[3] = _mm512_shuffle_f32x4(part[1], part[1], 0xF5);
                     gather_words(part, rows);
                     for (uint32_t w = 0; w < 4; w += 2) {
                         const uint32_t place = unfold(4 * v + w, field, kSteps);
-                        float *at = to.data + (place >> 2) * to.tile_stride + (g + 8 * (place & 1u)) * to.row_stride;
+                        float *at = to.data + (place >> 2) * to.tile_stride +
+                                    (g + 8 * (place & 1u)) * to.row_stride;
                         _mm512_storeu_ps(at, rows[w]);
                     }
                     continue;
@@ -159,11 +165,13 @@ inline void unpack_wide_strip(const uint8_t *strip, uint32_t page_tokens, const 
                 part[0] = codes_by_word(_mm512_and_si512(_mm512_srli_epi32(words, low), mask));
                 part[1] = codes_by_word(_mm512_and_si512(_mm512_srli_epi32(words, low + 16), mask));
                 part[2] = codes_by_word(_mm512_and_si512(_mm512_srli_epi32(words, high), mask));
-                part[3] = codes_by_word(_mm512_and_si512(_mm512_srli_epi32(words, high + 16), mask));
+                part[3] =
+                    codes_by_word(_mm512_and_si512(_mm512_srli_epi32(words, high + 16), mask));
                 gather_words(part, rows);
                 for (uint32_t w = 0; w < 4; ++w) {
                     const uint32_t place = unfold(4 * v + w, field, kSteps);
-                    float *at = to.data + (place >> 2) * to.tile_stride + (g + 8 * (place & 1u)) * to.row_stride;
+                    float *at = to.data + (place >> 2) * to.tile_stride +
+                                (g + 8 * (place & 1u)) * to.row_stride;
                     _mm512_storeu_ps(at, rows[w]);
                 }
             }
@@ -172,8 +180,8 @@ inline void unpack_wide_strip(const uint8_t *strip, uint32_t page_tokens, const 
 #endif
 
 // weight * code of every element of a strip, added to what is there when `add`.
-inline void unpack_strip_words(const uint8_t *strip, uint32_t page_tokens, uint32_t bits, float weight, bool add,
-                               const StripTarget &to) {
+inline void unpack_strip_words(const uint8_t *strip, uint32_t page_tokens, uint32_t bits,
+                               float weight, bool add, const StripTarget &to) {
     const uint32_t n_words = page_tokens * bits / 64;
     const uint32_t steps = bits == 8 ? 1 : bits == 4 ? 2 : bits == 2 ? 3 : 4;
     const uint32_t mask = (1u << bits) - 1;
@@ -183,8 +191,8 @@ inline void unpack_strip_words(const uint8_t *strip, uint32_t page_tokens, uint3
         const uint32_t word = load_u32(strip + 4ull * i);
         for (uint32_t field = 0; field < 16 / bits; ++field) {
             const uint32_t place = unfold(w, field, steps);
-            float *at = to.data + (place >> 2) * to.tile_stride + LK_TILE_ROW(lane, place & 3u) * to.row_stride +
-                        LK_TILE_K(lane, place & 3u);
+            float *at = to.data + (place >> 2) * to.tile_stride +
+                        LK_TILE_ROW(lane, place & 3u) * to.row_stride + LK_TILE_K(lane, place & 3u);
             const float even = weight * static_cast<float>((word >> (bits * field)) & mask);
             const float odd = weight * static_cast<float>((word >> (16 + bits * field)) & mask);
             at[0] = add ? at[0] + even : even;
@@ -193,7 +201,8 @@ inline void unpack_strip_words(const uint8_t *strip, uint32_t page_tokens, uint3
     }
 }
 
-inline void unpack_strip_codes(const uint8_t *strip, uint32_t page_tokens, uint32_t bits, const StripTarget &to) {
+inline void unpack_strip_codes(const uint8_t *strip, uint32_t page_tokens, uint32_t bits,
+                               const StripTarget &to) {
 #if defined(__AVX512F__)
     if (bits == 2 && page_tokens == 128)
         return unpack_wide_strip<2>(strip, page_tokens, to);
@@ -206,8 +215,8 @@ inline void unpack_strip_codes(const uint8_t *strip, uint32_t page_tokens, uint3
 }
 
 // Codes of a strip; 16-bit strips become values.
-inline void unpack_strip(const HalfBytes &half, uint32_t strip, uint32_t first_token, uint32_t n_tiles,
-                         const StripTarget &to) {
+inline void unpack_strip(const HalfBytes &half, uint32_t strip, uint32_t first_token,
+                         uint32_t n_tiles, const StripTarget &to) {
     const HalfView &view = *half.view;
     const StripView &at = view.strips[strip];
     const uint8_t *bytes = half.payload + at.offset_bytes;
@@ -219,7 +228,8 @@ inline void unpack_strip(const HalfBytes &half, uint32_t strip, uint32_t first_t
         }
     } else if (at.bits == 3) {
         unpack_strip_codes(bytes, view.page_tokens, 2, to);
-        unpack_strip_words(half.payload + at.high_offset_bytes, view.page_tokens, 1, 4.0f, true, to);
+        unpack_strip_words(half.payload + at.high_offset_bytes, view.page_tokens, 1, 4.0f, true,
+                           to);
     } else {
         unpack_strip_codes(bytes, view.page_tokens, at.bits, to);
     }
@@ -229,7 +239,8 @@ inline void unpack_strip(const HalfBytes &half, uint32_t strip, uint32_t first_t
 inline void split_shared_slots(const HalfView &view, float *keys) {
     for (uint32_t t = 0; t < view.page_tokens; ++t)
         for (uint32_t i = 0; i < view.n_shared; ++i) {
-            float *partner = keys + static_cast<uint64_t>(t) * view.head_dim + view.shared_first + i;
+            float *partner =
+                keys + static_cast<uint64_t>(t) * view.head_dim + view.shared_first + i;
             const bool high = *partner >= 2.0f;
             *partner -= high ? 2.0f : 0.0f;
             partner[view.n_shared] += high ? 4.0f : 0.0f;
@@ -255,7 +266,8 @@ inline void scale_keys_per_channel(const HalfBytes &half, float *keys) {
         alignas(64) float minima[LK_MAX_HEAD_DIM];
         for (uint32_t strip = 0; strip < view.n_strips; ++strip) {
             load_strip_parameters(view, half.metadata, strip, group, steps + strip * 16);
-            load_strip_parameters(view, half.metadata + view.minima_offset_bytes, strip, group, minima + strip * 16);
+            load_strip_parameters(view, half.metadata + view.minima_offset_bytes, strip, group,
+                                  minima + strip * 16);
         }
         for (uint32_t slot = 0; slot < view.head_dim; ++slot) {
             const uint32_t bits = bits_of_slot(view, slot);
@@ -263,7 +275,8 @@ inline void scale_keys_per_channel(const HalfBytes &half, float *keys) {
             minima[slot] = bits == 16 ? 0.0f : minima[slot];
         }
         for (uint32_t t = group * view.group; t < (group + 1) * view.group; ++t)
-            scale_run(keys + static_cast<uint64_t>(t) * view.head_dim, steps, minima, view.head_dim);
+            scale_run(keys + static_cast<uint64_t>(t) * view.head_dim, steps, minima,
+                      view.head_dim);
     }
 }
 
@@ -275,7 +288,8 @@ inline void scale_keys_per_token(const HalfBytes &half, float *keys) {
         load_token_parameters(view, half.metadata, group, ranges);
         load_token_parameters(view, half.metadata + view.minima_offset_bytes, group, minima);
         const uint32_t first = group * view.group;
-        const uint32_t end = first + view.group < view.head_dim ? first + view.group : view.head_dim;
+        const uint32_t end =
+            first + view.group < view.head_dim ? first + view.group : view.head_dim;
         for (uint32_t slot = first; slot < end; ++slot) {
             const uint32_t bits = bits_of_slot(view, slot);
             if (bits == 16)
@@ -297,7 +311,8 @@ inline void scale_values(const HalfBytes &half, float *values, uint32_t stride) 
         load_token_parameters(view, half.metadata, group, ranges);
         load_token_parameters(view, half.metadata + view.minima_offset_bytes, group, minima);
         const uint32_t first = group * view.group;
-        const uint32_t end = first + view.group < view.head_dim ? first + view.group : view.head_dim;
+        const uint32_t end =
+            first + view.group < view.head_dim ? first + view.group : view.head_dim;
         for (uint32_t slot = first; slot < end; slot += 16) {
             const uint32_t bits = view.strips[slot / 16].bits;
             if (bits == 16)
@@ -306,21 +321,24 @@ inline void scale_values(const HalfBytes &half, float *values, uint32_t stride) 
             for (uint32_t t = 0; t < view.page_tokens; ++t)
                 steps[t] = ranges[t] * step_of(bits);
             for (uint32_t c = slot; c < slot + 16; ++c)
-                scale_run(values + static_cast<uint64_t>(c) * stride, steps, minima, view.page_tokens);
+                scale_run(values + static_cast<uint64_t>(c) * stride, steps, minima,
+                          view.page_tokens);
         }
     }
 }
 
-inline Matrix unpack_staged(const uint8_t *bytes, uint32_t n_tokens, uint32_t head_dim, bool is_value, float *out) {
+inline Matrix unpack_staged(const uint8_t *bytes, uint32_t n_tokens, uint32_t head_dim,
+                            bool is_value, float *out) {
     for (uint32_t i = 0; i < n_tokens * head_dim; i += 16)
         for (uint32_t j = 0; j < 16; j += kWidth)
             store(out + i + j, halves_to_floats(load<Vh>(bytes + 2ull * (i + j))));
     return is_value ? Matrix{out, 1, head_dim} : Matrix{out, head_dim, 1};
 }
 
-// out: (kBlockTokens + 16) * head_dim floats. Columns and rows of tokens beyond n_tokens hold anything.
-inline Matrix unpack_half(const HalfBytes &half, uint32_t first_token, uint32_t n_tokens, uint32_t head_dim,
-                          bool is_value, float *out) {
+// out: (kBlockTokens + 16) * head_dim floats. Columns and rows of tokens beyond n_tokens hold
+// anything.
+inline Matrix unpack_half(const HalfBytes &half, uint32_t first_token, uint32_t n_tokens,
+                          uint32_t head_dim, bool is_value, float *out) {
     if (!half.view)
         return unpack_staged(half.payload, n_tokens, head_dim, is_value, out);
     const HalfView &view = *half.view;

@@ -24,7 +24,8 @@ LK_INLINE Sight sight(const Unit &unit, const KeyBlock &block) {
         const bool kept = block.position < unit.window_sink_tokens;
         if (!kept && last + unit.window_tokens <= unit.first_position)
             return Sight::kNone;
-        all = all && (last < unit.window_sink_tokens || block.position + unit.window_tokens > unit.last_position);
+        all = all && (last < unit.window_sink_tokens ||
+                      block.position + unit.window_tokens > unit.last_position);
     }
     return all ? Sight::kAll : Sight::kSome;
 }
