@@ -86,7 +86,7 @@ void Scores::truncate(uint64_t n_rows) {
 
 void Scores::clear() {
     truncate(0);
-    if (!has_folded_ && items_.empty())
+    if (!has_folded_ && n_channels_)
         std::memset(static_cast<void *>(sums_.data()), 0, n_channels_ * sizeof(uint64_t));
 }
 

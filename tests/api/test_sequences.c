@@ -307,7 +307,7 @@ static void reopened_pages_are_packed_again(void **state) {
         rig r;
         start(&r, &kSetups[s]);
         lk_sequence a = add(&r);
-        assert_int_equal(rig_fill(&r, a, 1, 0, 450, 450, NULL), LK_OK);
+        assert_int_equal(rig_fill(&r, a, 1, 0, 450, 60, NULL), LK_OK);
         assert_int_equal(lk_sequence_truncate(r.cache, a, 137), LK_OK);
         assert_int_equal(rig_fill(&r, a, 1, 137, 463, 60, NULL), LK_OK);
         const lk_cache_stats again = rig_stats(&r);
