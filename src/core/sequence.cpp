@@ -188,8 +188,7 @@ lk_status add_sequence(lk_cache *cache, lk_sequence *id) {
     Sequence *sequence = create<Sequence>(allocator, allocator);
     if (!sequence)
         return fail(LK_E_NOMEM, "no memory for a sequence");
-    // A long step leaves rows open at both of its ends.
-    const uint64_t n_slots = 2 * score_slots(cache->plan.model);
+    const uint64_t n_slots = score_slots(cache->plan.model);
     if (cache->n_ranked_channels && !sequence->scores.open(cache->n_ranked_channels, n_slots)) {
         destroy(allocator, sequence);
         return fail(LK_E_NOMEM, "no memory for a sequence's sums of %llu bytes", ull{bytes});
