@@ -172,7 +172,7 @@ void draw_panel(Canvas &canvas, const lk_plan *plan, const PlanShape &shape, boo
                     std::to_string(head), 8, kMuted, Align::kCenter);
     }
     canvas.text(left + kPanelWidth / 2, kPanelTop + kPanelHeight + 38,
-                boosts ? "KV head; the channels that each page boosts are drawn first"
+                boosts ? "KV head: the channels that each page boosts are drawn first"
                        : "KV head, its channels from left to right",
                 8, kMuted, Align::kCenter);
 }
