@@ -69,6 +69,23 @@ lk_status init_rule(Rule *rule, size_t struct_bytes, const Rule &defaults, const
                            : status;
 }
 
+// Hand out a new plan that fill(model) made of a source, the call's first argument.
+template <class Fill>
+lk_status make_plan(const void *source, const char *name, lk_plan **out, Fill fill) {
+    if (!out)
+        return null_argument("out");
+    *out = nullptr;
+    if (!source)
+        return null_argument(name);
+    Handle handle;
+    if (!handle.plan)
+        return no_memory();
+    const lk_status status = fill(&handle.plan->model);
+    if (status == LK_OK)
+        *out = handle.release();
+    return status;
+}
+
 void key_widths(const Plan &plan, uint32_t layer, uint32_t kv_head, uint32_t channel,
                 uint32_t *bits, uint32_t *boost_bits) {
     const uint32_t rung = plan.layers[layer].rung;
@@ -107,31 +124,14 @@ lk_status lk_plan_size_init(lk_plan_size *size, size_t struct_bytes) {
 const char *lk_plan_preset_name(uint32_t index) { return lk::preset_name(index); }
 
 lk_status lk_plan_preset(const char *name, const lk_geometry *geometry, lk_plan **out) {
-    if (!out)
-        return lk::null_argument("out");
-    *out = nullptr;
-    if (!name)
-        return lk::null_argument("name");
-    lk::Handle handle;
-    if (!handle.plan)
-        return lk::no_memory();
-    const lk_status status = lk::make_preset(name, geometry, &handle.plan->model);
-    if (status == LK_OK)
-        *out = handle.release();
-    return status;
+    return lk::make_plan(name, "name", out,
+                         [&](lk::Plan *model) { return lk::make_preset(name, geometry, model); });
 }
 
 lk_status lk_plan_copy(const lk_plan *plan, lk_plan **out) {
-    if (!out)
-        return lk::null_argument("out");
-    *out = nullptr;
-    if (!plan)
-        return lk::null_argument("plan");
-    lk::Handle handle;
-    if (!handle.plan || !lk::copy_plan(plan->model, &handle.plan->model))
-        return lk::no_memory();
-    *out = handle.release();
-    return LK_OK;
+    return lk::make_plan(plan, "plan", out, [&](lk::Plan *model) {
+        return lk::copy_plan(plan->model, model) ? LK_OK : lk::no_memory();
+    });
 }
 
 void lk_plan_destroy(lk_plan **plan) {
@@ -311,18 +311,9 @@ lk_status lk_plan_to_json(const lk_plan *plan, char *buffer, size_t capacity_byt
 }
 
 lk_status lk_plan_from_json(const char *text, size_t text_bytes, lk_plan **out) {
-    if (!out)
-        return lk::null_argument("out");
-    *out = nullptr;
-    if (!text)
-        return lk::null_argument("text");
-    lk::Handle handle;
-    if (!handle.plan)
-        return lk::no_memory();
-    const lk_status status = lk::plan_from_json(text, text_bytes, &handle.plan->model);
-    if (status == LK_OK)
-        *out = handle.release();
-    return status;
+    return lk::make_plan(text, "text", out, [&](lk::Plan *model) {
+        return lk::plan_from_json(text, text_bytes, model);
+    });
 }
 
 }  // extern "C"

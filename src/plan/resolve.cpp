@@ -155,30 +155,29 @@ HalfSlots slots_of(const HalfShape &shape, uint64_t recent_metadata) {
 
 uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
+// A metadata slot that a shrink in place never outgrows: the largest of the ladder's rungs.
+template <class Half>
+HalfSlots half_slots(const Plan &plan, uint32_t layer, uint32_t head,
+                     void (*resolve_at)(const Plan &, uint32_t, uint32_t, uint32_t, Half *)) {
+    const LayerPlan &own = plan.layers[layer];
+    Half half;
+    uint64_t metadata = 0;
+    for (uint32_t r = 0; r < own.n_rungs; ++r) {
+        resolve_at(plan, layer, head, own.rungs[r], &half);
+        metadata = larger(metadata, slot_bytes(metadata_bytes(half.shape)));
+    }
+    resolve_at(plan, layer, head, own.rung, &half);
+    return slots_of(half.shape, metadata);
+}
+
 }  // namespace
 
 HalfSlots key_slots(const Plan &plan, uint32_t layer, uint32_t head) {
-    const LayerPlan &own = plan.layers[layer];
-    KeyClass key;
-    uint64_t metadata = 0;
-    for (uint32_t r = 0; r < own.n_rungs; ++r) {
-        resolve_key_at(plan, layer, head, own.rungs[r], &key);
-        metadata = larger(metadata, slot_bytes(metadata_bytes(key.shape)));
-    }
-    resolve_key(plan, layer, head, &key);
-    return slots_of(key.shape, metadata);
+    return half_slots(plan, layer, head, resolve_key_at);
 }
 
 HalfSlots value_slots(const Plan &plan, uint32_t layer, uint32_t head) {
-    const LayerPlan &own = plan.layers[layer];
-    ValueClass value;
-    uint64_t metadata = 0;
-    for (uint32_t r = 0; r < own.n_rungs; ++r) {
-        resolve_value_at(plan, layer, head, own.rungs[r], &value);
-        metadata = larger(metadata, slot_bytes(metadata_bytes(value.shape)));
-    }
-    resolve_value(plan, layer, head, &value);
-    return slots_of(value.shape, metadata);
+    return half_slots(plan, layer, head, resolve_value_at);
 }
 
 uint64_t score_bytes(const Plan &plan) {
