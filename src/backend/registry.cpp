@@ -1,30 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/backend.h"
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
 #include "base/status.h"
 
 namespace lk {
 
-uint32_t registry_device_count() { return 1; }
+uint32_t registry_device_count() { return 1 + cuda::device_count(); }
 
+// The CPU is the first, CUDA devices follow in their order.
 lk_status registry_device(uint32_t ordinal, lk_device_info *info) {
-    if (ordinal >= registry_device_count())
-        return fail(LK_E_NOT_FOUND, "device %u of %u does not exist", ordinal,
-                    registry_device_count());
+    const uint32_t count = registry_device_count();
+    if (ordinal >= count)
+        return fail(LK_E_NOT_FOUND, "device %u of %u does not exist", ordinal, count);
+    if (ordinal > 0)
+        return cuda::describe_device(ordinal - 1, info);
     cpu::describe_cpu(0, info);
     return LK_OK;
 }
 
 lk_status backend_open(const lk_context_desc &desc, const Allocator &allocator, Backend **out) {
     *out = nullptr;
-    if (desc.backend != LK_BACKEND_CPU)
-        return fail(LK_E_UNSUPPORTED, "this build has the CPU backend (%u), not backend %u",
-                    LK_BACKEND_CPU, desc.backend);
-    return cpu::open_cpu(desc, allocator, out);
+    switch (desc.backend) {
+        case LK_BACKEND_CPU: return cpu::open_cpu(desc, allocator, out);
+        case LK_BACKEND_CUDA: return cuda::open_cuda(desc, allocator, out);
+        default: return fail(LK_E_UNSUPPORTED, "this build has no backend %u", desc.backend);
+    }
 }
 
 void backend_close(const Allocator &allocator, Backend *backend) {
-    if (backend)
+    if (!backend)
+        return;
+    lk_device_info info{};
+    backend->describe(&info);
+    if (info.backend == LK_BACKEND_CUDA)
+        cuda::close_cuda(allocator, backend);
+    else
         cpu::close_cpu(allocator, backend);
 }
 

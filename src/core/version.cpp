@@ -10,6 +10,9 @@
 #ifndef LK_HAVE_NEON
 #define LK_HAVE_NEON 0
 #endif
+#ifndef LK_CUDA_TEXT
+#define LK_CUDA_TEXT "no"
+#endif
 
 #define LK_TEXT2(x) #x
 #define LK_TEXT(x) LK_TEXT2(x)
@@ -53,6 +56,6 @@ extern "C" uint32_t lk_abi_version(void) { return LK_ABI_VERSION; }
 extern "C" const char *lk_build_info(void) {
     return "lowkey " LK_RELEASE ", abi " LK_TEXT(LK_ABI_MAJOR) "." LK_TEXT(
         LK_ABI_MINOR) ", " LK_COMPILER
-                      ", backends: cpu, cpu paths: reference" LK_TEXT_AVX2 LK_TEXT_AVX512
-                          LK_TEXT_NEON ", assertions " LK_TEXT_ASSERT;
+                      ", cpu paths: reference" LK_TEXT_AVX2 LK_TEXT_AVX512 LK_TEXT_NEON
+                      ", cuda: " LK_CUDA_TEXT ", assertions " LK_TEXT_ASSERT;
 }
