@@ -45,31 +45,28 @@ struct Staging {
     uint32_t n_tokens;  // of the batch
 };
 
-struct ConvertArgs {
+// New tokens of a layer: to FP16, into the 16-bit rows of their sequences and, when the step has a
+// sequence of more than LK_DRAFT_TOKENS, into the staging area (the CPU always fills it).
+struct AppendArgs {
+    LayerView layer;
+    uint32_t layer_index;
+    uint32_t first_entry;  // index in a row of the layer's first head
     TensorView k;
     TensorView v;
-    uint32_t n_kv_heads;
-    uint32_t head_dim;
     Staging staging;
-};
-struct ConvertResult {
-    uint64_t n_saturated;
-    int32_t is_finite;   // 0: the first infinity or NaN in token order, then head, K before V
-    uint32_t bad_token;  // of the batch
-    uint32_t bad_head;
-    int32_t bad_is_value;
 };
 
-// Copy n_tokens staged tokens of one head, K and V, into a row's 16-bit halves at token_in_row.
-struct StoreArgs {
-    const PageEntry *entry;
-    const HalfClass *classes;
-    Staging staging;
+// What went wrong with the numbers of a step, and what was counted since the cache was opened.
+struct DataReport {
+    uint64_t n_saturated;
+    int32_t has_fault;   // the first infinity or NaN by layer, token, head, K before V
+    int32_t is_earlier;  // in a batch before the one of the last begin()
+    uint32_t layer;
+    uint32_t token;  // of its sequence's new tokens
     uint32_t kv_head;
-    uint32_t head_dim;
-    uint32_t first_staged;
-    uint32_t token_in_row;
-    uint32_t n_tokens;
+    int32_t is_value;
+    uint64_t sequence;       // id
+    int32_t is_wrong_shape;  // a graph was replayed in a step of another shape; the rest is 0
 };
 
 // One half to pack from 16 bits. The source is either a 16-bit half page or staged tokens.
@@ -105,31 +102,98 @@ struct QuerySumArgs {
     uint64_t *sums;
 };
 
-// One sequence of an attend call. Keys and values of committed tokens, positions
-// 0 .. n_history-1, are in rows (contiguous, ascending). The new tokens are in the rows behind
-// them when new_in_rows, else in the staging area; rows may reach further than what is visible.
-struct AttendSequence {
-    const PageRow *const *rows;
+// One sequence of a step. Keys and values of committed tokens, positions 0 .. n_history-1, are in
+// rows (contiguous, ascending). The new tokens are in the rows behind them when new_in_rows, else
+// attention takes them from the staging area; rows may reach further than what is visible.
+struct BatchSequence {
+    const PageRow *const *rows;  // all, those of the new tokens included
     uint32_t n_rows;
-    uint32_t n_new;
+    uint32_t n_attended;  // the first of them, which attention reads
+    uint64_t id;
     uint64_t n_history;
+    uint32_t n_new;
     uint32_t first_new;  // index of its first new token in the batch
     int32_t new_in_rows;
     const int32_t *parent;  // [n_new] or null, as lk_step_begin(); only when new_in_rows
+};
+struct Batch {
+    const BatchSequence *sequences;
+    uint32_t n_sequences;
+    uint32_t n_tokens;
 };
 
 struct AttendArgs {
     LayerView layer;
     uint32_t first_entry;  // index in a row of the layer's first head
-    const HalfClass *classes;
+    uint32_t layer_index;
     TensorView q;
     TensorView out;
     float *lse;  // or null
     int64_t lse_token_stride;
     int64_t lse_head_stride;
-    const AttendSequence *sequences;
-    uint32_t n_sequences;
     Staging staging;
+};
+
+// The classes that an entry of a row goes through.
+struct EntryClasses {
+    uint16_t recent_key;  // at 16 bits
+    uint16_t packed_key;
+    uint16_t recent_value;
+    uint16_t packed_value;
+};
+
+// What stays the same for a cache's life. Everything it points to lives as long.
+struct CacheLayout {
+    const HalfClass *classes;
+    uint32_t n_classes;
+    const LayerView *layers;
+    const uint32_t *first_entries;  // [n_layers] in a row
+    uint32_t n_layers;
+    uint32_t n_entries;                 // of a row
+    const EntryClasses *entry_classes;  // [n_entries]
+    uint32_t page_tokens;
+    uint32_t sink_tokens;
+    uint32_t max_sequences;
+    uint32_t max_step_tokens;
+    uint64_t max_rows;  // that the budget can hold at once, over all sequences
+};
+
+// What a backend keeps for one cache, and the work that it does for it. Used by one thread at a
+// time, but for report(). Work runs in the order of the calls: on the CPU before they return, on a
+// device on the queue. LK_OK, LK_E_NOMEM or LK_E_DEVICE unless said otherwise.
+class CacheDevice {
+  public:
+    virtual ~CacheDevice() = default;  // waits for queued work
+
+    // The queue of all further work, of a kind that Backend::check_queue() took; a change makes the
+    // new one wait for what the old one has. LK_E_ARGUMENT (no queue of this device), LK_E_STATE (it
+    // is being captured).
+    virtual lk_status set_queue(const lk_queue *queue) = 0;
+    // Is the queue being captured into a graph now?
+    virtual bool is_capturing() const = 0;
+
+    // Rows come and go with their entries; a device mirrors them. entries_changed() after their
+    // entries were changed: LK_OK or LK_E_DEVICE. What was freed may be used again by later work.
+    virtual lk_status row_create(PageRow *row) = 0;
+    virtual void row_destroy(PageRow *row) = 0;
+    virtual lk_status entries_changed(PageRow *row) = 0;
+
+    // The tables of a step, once its rows are there. Valid until the next one: append and attend
+    // mean this batch.
+    virtual lk_status begin(const Batch &batch) = 0;
+    virtual lk_status append(const AppendArgs &args) = 0;
+    virtual lk_status pack(const PackItem *items, uint32_t n_items) = 0;
+    virtual lk_status reopen(const ReopenItem *items, uint32_t n_items) = 0;
+    virtual lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) = 0;
+    virtual lk_status attend(const AttendArgs &args) = 0;
+
+    // What is known by now, without waiting; any thread. The CPU knows when append() returns.
+    // clear_report() forgets the fault, also one of a begun batch that is not known yet.
+    virtual void report(DataReport *out) const = 0;
+    virtual void clear_report() = 0;
+
+    // Device memory that it holds beside slabs.
+    virtual uint64_t fixed_bytes() const = 0;
 };
 
 class Backend {
@@ -141,13 +205,12 @@ class Backend {
     // Memory that persists: slabs.
     virtual lk_status slab_create(uint64_t bytes, SlabMemory *out) = 0;
     virtual void slab_destroy(const SlabMemory &slab) = 0;
-    // Work. LK_OK, LK_E_NOMEM or LK_E_DEVICE.
-    virtual lk_status convert(const ConvertArgs &args, ConvertResult *result) = 0;
-    virtual lk_status store(const StoreArgs *items, uint32_t n_items) = 0;
-    virtual lk_status pack(const PackItem *items, uint32_t n_items) = 0;
-    virtual lk_status reopen(const ReopenItem *items, uint32_t n_items) = 0;
-    virtual lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) = 0;
-    virtual lk_status attend(const AttendArgs &args) = 0;
+    // Would a cache take this queue? null is one too. LK_E_ARGUMENT, LK_E_UNSUPPORTED.
+    virtual lk_status check_queue(const lk_queue *queue) const = 0;
+    // Is this memory of the device, from `data` on for `bytes`? LK_E_ARGUMENT with the sentence.
+    virtual lk_status check_tensor(const void *data, uint64_t bytes, const char *name) const = 0;
+    virtual lk_status cache_open(const CacheLayout &layout, CacheDevice **out) = 0;
+    virtual void cache_close(CacheDevice *cache) = 0;
 };
 
 // The backends of this build. kind has been opened through desc; *out is owned by the caller and

@@ -23,8 +23,8 @@ uint64_t *scratch_sums(lk_cache *cache, uint32_t i) {
 lk_status flush_sums(lk_cache *cache) {
     lk_status status = LK_OK;
     if (!cache->query_sums.empty())
-        status = cache->context->backend->sum_queries(
-            cache->query_sums.data(), static_cast<uint32_t>(cache->query_sums.size()));
+        status = cache->device->sum_queries(cache->query_sums.data(),
+                                            static_cast<uint32_t>(cache->query_sums.size()));
     cache->query_sums.clear();
     return status;
 }
@@ -118,8 +118,8 @@ lk_status sum_long(lk_cache *cache, ScoreWalk *walk) {
         for (uint32_t i = 0; i < n; ++i)
             score_row(cache, walk, first + i, i);
         if (!cache->packs.empty())
-            status = cache->context->backend->pack(cache->packs.data(),
-                                                   static_cast<uint32_t>(cache->packs.size()));
+            status = cache->device->pack(cache->packs.data(),
+                                         static_cast<uint32_t>(cache->packs.size()));
         cache->packs.clear();
         if (status)
             return status;
@@ -199,16 +199,14 @@ lk_status attend(lk_cache *cache, uint32_t layer, const lk_tensor *q, const lk_t
     Step &step = cache->step;
     AttendArgs args{};
     args.layer = cache->layers[layer].view;
+    args.layer_index = layer;
     args.first_entry = cache->layers[layer].first_entry;
-    args.classes = cache->classes.data();
-    args.sequences = step.attends.data();
-    args.n_sequences = static_cast<uint32_t>(step.attends.size());
     args.staging = staging_of(cache, layer);
     status = import_tensors(cache, q, out, lse, &args);
     if (!status && cache->layers[layer].ranks_by_queries)
         status = sum_layer(cache, layer, args.q);
     if (!status)
-        status = cache->context->backend->attend(args);
+        status = cache->device->attend(args);
     if (!status)
         step.layers[layer] = kAttended;
     return status;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cache.h"
 
-#include <cstdio>
-
 namespace lk {
 
 namespace {
@@ -56,6 +54,7 @@ lk_status check_support(const lk_cache &cache) {
     asked.page_tokens = cache.plan.model.page_tokens;
     asked.memory = memory_of(cache.context->desc.backend);
     asked.dtype = LK_F32;
+    asked.queue = queue_of(cache.context->desc.backend);
     for (const EntryInfo &entry : cache.entries) {
         const LayerView &layer = cache.layers[entry.layer].view;
         asked.head_dim = layer.head_dim;
@@ -71,8 +70,7 @@ lk_status check_support(const lk_cache &cache) {
 
 lk_status reserve_work(lk_cache *cache) {
     const bool ranks = cache->n_ranked_channels != 0;
-    const bool fits = cache->stores.reserve(kBatch) && cache->packs.reserve(kBatch) &&
-                      cache->reopens.reserve(kBatch) &&
+    const bool fits = cache->packs.reserve(kBatch) && cache->reopens.reserve(kBatch) &&
                       (!ranks || cache->query_sums.reserve(kScoreBatch)) &&
                       (!ranks || cache->scratch.resize(2 * kScoreBatch * LK_MAX_HEAD_DIM)) &&
                       cache->step.layers.resize(cache->layers.size());
@@ -98,6 +96,48 @@ lk_status take_workspace(lk_cache *cache) {
     return LK_OK;
 }
 
+uint64_t slot_bytes_of(const Array<SlotCount> &counts) {
+    uint64_t bytes = 0;
+    for (const SlotCount &count : counts)
+        bytes += count.n * count.slot_bytes;
+    return bytes;
+}
+
+// Rows that the budget holds at most: each takes its table and the slots of the smallest kind.
+uint64_t most_rows(const lk_cache &cache) {
+    uint64_t least = slot_bytes_of(cache.direct_count);
+    for (const Array<SlotCount> *counts :
+         {&cache.recent_count, &cache.sink_count, &cache.last_sink_count}) {
+        const uint64_t bytes = slot_bytes_of(*counts);
+        least = bytes && bytes < least ? bytes : least;
+    }
+    const uint64_t n = cache.ledger.left_bytes() / (row_bytes(cache.plan.model) + least);
+    return n < 1 ? 1 : n < UINT32_MAX ? n : UINT32_MAX;
+}
+
+lk_status open_device(lk_cache *cache) {
+    const size_t n_layers = cache->layers.size();
+    if (!cache->layer_views.reserve(n_layers) || !cache->first_entries.reserve(n_layers))
+        return fail(LK_E_NOMEM, "no memory for the lists of a cache");
+    for (const LayerInfo &layer : cache->layers) {
+        cache->layer_views.push(layer.view);
+        cache->first_entries.push(layer.first_entry);
+    }
+    CacheLayout layout{};
+    layout.classes = cache->classes.data();
+    layout.n_classes = static_cast<uint32_t>(cache->classes.size());
+    layout.layers = cache->layer_views.data();
+    layout.first_entries = cache->first_entries.data();
+    layout.n_layers = static_cast<uint32_t>(n_layers);
+    layout.n_entries = static_cast<uint32_t>(cache->entries.size());
+    layout.page_tokens = cache->plan.model.page_tokens;
+    layout.sink_tokens = cache->plan.model.sink_tokens;
+    layout.max_sequences = cache->desc.max_sequences;
+    layout.max_step_tokens = cache->desc.max_step_tokens;
+    layout.max_rows = most_rows(*cache);
+    return cache->context->backend->cache_open(layout, &cache->device);
+}
+
 lk_status fill_cache(lk_cache *cache, const Array<lk_layer> &layers, const Plan &plan) {
     if (!copy_plan(plan, &cache->plan.model))
         return fail(LK_E_NOMEM, "no memory for the cache's copy of the plan");
@@ -108,6 +148,8 @@ lk_status fill_cache(lk_cache *cache, const Array<lk_layer> &layers, const Plan 
         status = reserve_work(cache);
     if (!status)
         status = take_workspace(cache);
+    if (!status)
+        status = open_device(cache);
     return status;
 }
 
@@ -115,6 +157,8 @@ void free_cache(lk_cache *cache) {
     lk_context *context = cache->context;
     for (Sequence *sequence : cache->sequences)
         free_sequence(cache, sequence);
+    if (cache->device)
+        context->backend->cache_close(cache->device);
     if (cache->workspace.address)
         context->backend->slab_destroy(cache->workspace);
     destroy(context->allocator, cache);
@@ -169,13 +213,6 @@ void publish(lk_cache *cache) {
     cache->published = stats;
 }
 
-void set_fault(lk_cache *cache, lk_status fault) {
-    const std::lock_guard<std::mutex> lock(cache->published_mutex);
-    cache->fault = fault;
-    std::snprintf(cache->fault_sentence, sizeof cache->fault_sentence, "%s",
-                  fault ? last_sentence() : "");
-}
-
 }  // namespace lk
 
 extern "C" lk_status lk_cache_desc_init(lk_cache_desc *desc, size_t struct_bytes) {
@@ -218,6 +255,9 @@ extern "C" lk_status lk_cache_get_stats(const lk_cache *cache, lk_cache_stats *s
         const std::lock_guard<std::mutex> lock(cache->published_mutex);
         now = cache->published;
     }
+    lk::DataReport report{};
+    cache->device->report(&report);
+    now.values_saturated = report.n_saturated;
     return lk::export_struct(stats, &now, sizeof now, sizeof now, "stats");
 }
 
@@ -228,6 +268,7 @@ extern "C" const lk_plan *lk_cache_plan(const lk_cache *cache) {
 extern "C" lk_status lk_cache_poll(const lk_cache *cache) {
     if (!cache)
         return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    const std::lock_guard<std::mutex> lock(cache->published_mutex);
-    return cache->fault ? lk::fail(cache->fault, "%s", cache->fault_sentence) : LK_OK;
+    lk::DataReport report{};
+    cache->device->report(&report);
+    return lk::has_fault(report) ? lk::fail_data(report) : LK_OK;
 }

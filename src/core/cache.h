@@ -77,6 +77,8 @@ struct lk_cache {
           permutations(owner->allocator),
           entries(owner->allocator),
           layers(owner->allocator),
+          layer_views(owner->allocator),
+          first_entries(owner->allocator),
           sink_logits(owner->allocator),
           recent_count(owner->allocator),
           direct_count(owner->allocator),
@@ -84,7 +86,6 @@ struct lk_cache {
           last_sink_count(owner->allocator),
           sequences(owner->allocator),
           step(owner->allocator),
-          stores(owner->allocator),
           packs(owner->allocator),
           reopens(owner->allocator),
           query_sums(owner->allocator),
@@ -96,11 +97,14 @@ struct lk_cache {
     lk::Ledger ledger;
     lk::Slots slots;
     lk::SlabMemory workspace{};
+    lk::CacheDevice *device = nullptr;
 
     lk::Array<lk::HalfClass> classes;
     lk::Array<uint8_t> permutations;  // of static classes, which point into it
     lk::Array<lk::EntryInfo> entries;
     lk::Array<lk::LayerInfo> layers;
+    lk::Array<lk::LayerView> layer_views;  // as the device reads them
+    lk::Array<uint32_t> first_entries;
     lk::Array<float> sink_logits;  // of all layers that have them
     lk::Array<lk::SlotCount> recent_count;
     lk::Array<lk::SlotCount> direct_count;
@@ -113,8 +117,7 @@ struct lk_cache {
     uint64_t next_mark = 1;
     lk::Step step;
 
-    lk::Array<lk::StoreArgs> stores;  // up to kBatch items on their way to the backend
-    lk::Array<lk::PackItem> packs;
+    lk::Array<lk::PackItem> packs;  // up to kBatch items on their way to the device
     lk::Array<lk::ReopenItem> reopens;
     lk::Array<lk::QuerySumArgs> query_sums;  // up to kScoreBatch
     lk::Array<uint64_t> scratch;             // [2][kScoreBatch][LK_MAX_HEAD_DIM] when a layer ranks
@@ -122,8 +125,6 @@ struct lk_cache {
     lk_cache_stats stats{};  // of the caller that has the cache
     mutable std::mutex published_mutex;
     lk_cache_stats published{};  // for every thread
-    lk_status fault = LK_OK;     // of the open step, under published_mutex
-    char fault_sentence[256] = {};
 };
 
 namespace lk {
@@ -132,9 +133,6 @@ using ull = unsigned long long;
 
 // Make the statistics of the finished call visible to other threads.
 void publish(lk_cache *cache);
-
-// Note, or with LK_OK clear, the open step's fault for lk_cache_poll().
-void set_fault(lk_cache *cache, lk_status fault);
 
 // Fill classes, entries, layers and slot counts from the plan. LK_E_NOMEM, LK_E_UNSUPPORTED.
 lk_status build_classes(lk_cache *cache, const Array<lk_layer> &geometry);

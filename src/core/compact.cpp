@@ -12,17 +12,18 @@ namespace {
 
 // A 16-bit half in the extent that is to be emptied, and its new place.
 struct Move {
+    PageRow *row;
     uint64_t *payload;
     uint64_t target;
     uint16_t half_class;
 };
 
-bool find_half(const lk_cache *cache, const ExtentSpan &span, uint16_t half_class,
+bool find_half(const lk_cache *cache, const ExtentSpan &span, PageRow *row, uint16_t half_class,
                uint64_t *payload, Array<Move> *moves) {
     if (*payload < span.first || *payload >= span.first + LK_EXTENT_BYTES ||
         !cache->classes[half_class].shape.is_raw())
         return true;
-    return moves->push({payload, 0, half_class});
+    return moves->push({row, payload, 0, half_class});
 }
 
 // All 16-bit halves in the extent; false when that is not everything in it.
@@ -31,8 +32,8 @@ bool find_halves(const lk_cache *cache, const ExtentSpan &span, Array<Move> *mov
         for (PageRow *row : sequence->rows)
             for (uint32_t e = 0; e < row->n_entries; ++e) {
                 PageEntry &entry = row->entries[e];
-                if (!find_half(cache, span, entry.key_class, &entry.key_payload, moves) ||
-                    !find_half(cache, span, entry.value_class, &entry.value_payload, moves))
+                if (!find_half(cache, span, row, entry.key_class, &entry.key_payload, moves) ||
+                    !find_half(cache, span, row, entry.value_class, &entry.value_payload, moves))
                     return false;
             }
     return moves->size() == span.n_used;
@@ -41,7 +42,7 @@ bool find_halves(const lk_cache *cache, const ExtentSpan &span, Array<Move> *mov
 bool copy_half(lk_cache *cache, const Move &move) {
     const HalfClass &half = cache->classes[move.half_class];
     const ReopenItem item = {&half, *move.payload, 0, &half, move.target, half.shape.page_tokens};
-    return cache->context->backend->reopen(&item, 1) == LK_OK;
+    return cache->device->reopen(&item, 1) == LK_OK;
 }
 
 // Move what can be moved; a half that the device does not copy stays.
@@ -55,6 +56,8 @@ void move_halves(lk_cache *cache, uint64_t slot, Array<Move> *moves) {
         }
         cache->slots.give(*move.payload);
         *move.payload = move.target;
+        if (cache->device->entries_changed(move.row))
+            return;
     }
 }
 

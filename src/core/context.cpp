@@ -140,6 +140,12 @@ lk_memory memory_of(lk_backend backend) {
                                           : LK_MEMORY_HOST;
 }
 
+lk_queue_kind queue_of(lk_backend backend) {
+    return backend == LK_BACKEND_CUDA     ? LK_QUEUE_CUDA_STREAM
+           : backend == LK_BACKEND_VULKAN ? LK_QUEUE_VULKAN_SUBMIT
+                                          : 0;
+}
+
 void add_cache(lk_context *context) {
     const std::lock_guard<std::mutex> lock(context->children);
     ++context->n_caches;

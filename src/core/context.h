@@ -36,6 +36,8 @@ lk_status check_capability(const lk_capability &capability);
 
 // Kind of memory whose tensors a backend takes.
 lk_memory memory_of(lk_backend backend);
+// Kind of queue that a backend works on; 0 = none.
+lk_queue_kind queue_of(lk_backend backend);
 
 void add_cache(lk_context *context);
 void drop_cache(lk_context *context);

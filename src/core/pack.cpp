@@ -80,8 +80,8 @@ lk_status finish(lk_cache *cache, Pending *pending) {
     Row *row = pending->row;
     lk_status status = LK_OK;
     if (!cache->packs.empty())
-        status = cache->context->backend->pack(cache->packs.data(),
-                                               static_cast<uint32_t>(cache->packs.size()));
+        status =
+            cache->device->pack(cache->packs.data(), static_cast<uint32_t>(cache->packs.size()));
     cache->packs.clear();
     for (uint32_t i = 0; i < pending->n; ++i) {
         const PageEntry &fresh = pending->fresh[i];
@@ -102,9 +102,10 @@ lk_status finish(lk_cache *cache, Pending *pending) {
     return status;
 }
 
-// Many entries are packed at once, but never because the budget held their packed and their
-// 16-bit slots side by side: when it does not, the ones before are finished first.
-lk_status pack_row(lk_cache *cache, Sequence *sequence, uint64_t index) {
+// Pack the entries that are at 16 bits. Many are packed at once, but never because the budget held
+// their packed and their 16-bit slots side by side: when it does not, the ones before are finished
+// first.
+lk_status pack_entries(lk_cache *cache, Sequence *sequence, uint64_t index) {
     Pending pending;
     pending.row = sequence->row(index);
     while (pending.row->n_packed + pending.n < pending.row->n_entries) {
@@ -137,11 +138,20 @@ lk_status pack_row(lk_cache *cache, Sequence *sequence, uint64_t index) {
     return status;
 }
 
+lk_status pack_row(lk_cache *cache, Sequence *sequence, uint64_t index) {
+    Row *row = sequence->row(index);
+    const uint32_t n_packed = row->n_packed;
+    const lk_status status = pack_entries(cache, sequence, index);
+    const lk_status changed =
+        row->n_packed != n_packed ? cache->device->entries_changed(row) : LK_OK;
+    return status ? status : changed;
+}
+
 lk_status flush_direct(lk_cache *cache) {
     lk_status status = LK_OK;
     if (!cache->packs.empty())
-        status = cache->context->backend->pack(cache->packs.data(),
-                                               static_cast<uint32_t>(cache->packs.size()));
+        status =
+            cache->device->pack(cache->packs.data(), static_cast<uint32_t>(cache->packs.size()));
     cache->packs.clear();
     return status;
 }

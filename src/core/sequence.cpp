@@ -57,26 +57,33 @@ void give_entry(lk_cache *cache, const PageEntry &entry) {
     count_half(cache, entry.value_class, false);
 }
 
-Row *make_row(lk_cache *cache, uint64_t index) {
+lk_status make_row(lk_cache *cache, uint64_t index, Row **out) {
     const Plan &plan = cache->plan.model;
     const uint64_t bytes = row_bytes(plan);
     const Allocator &allocator = cache->context->allocator;
     void *place = allocator.alloc(allocator.user, bytes, 64);
     if (!place)
-        return nullptr;
+        return fail(LK_E_NOMEM, "no memory for a page table of %llu bytes", ull{bytes});
     std::memset(place, 0, bytes);
     Row *row = new (place) Row{};
     row->first_token = row_first(plan, index);
     row->capacity_tokens = row_capacity(plan, index);
     row->n_entries = static_cast<uint32_t>(cache->entries.size());
     row->entries = reinterpret_cast<PageEntry *>(static_cast<char *>(place) + kRowBytes);
+    const lk_status status = cache->device->row_create(row);
+    if (status) {
+        allocator.free(allocator.user, place, bytes, 64);
+        return status;
+    }
     cache->ledger.table_bytes += bytes;
-    return row;
+    *out = row;
+    return LK_OK;
 }
 
 void free_row(lk_cache *cache, Row *row, uint32_t n_entries) {
     for (uint32_t e = 0; e < n_entries; ++e)
         give_entry(cache, row->entries[e]);
+    cache->device->row_destroy(row);
     const uint64_t bytes = row_bytes(cache->plan.model);
     const Allocator &allocator = cache->context->allocator;
     allocator.free(allocator.user, row, bytes, 64);
@@ -141,16 +148,22 @@ lk_status add_row(lk_cache *cache, Sequence *sequence, RowKind kind) {
     if (cache->ledger.left_bytes() < bytes)
         return fail(LK_E_BUDGET, "the budget of %llu bytes lacks %llu bytes for a page table",
                     ull{cache->ledger.limit_bytes}, ull{bytes - cache->ledger.left_bytes()});
-    Row *row = make_row(cache, sequence->rows.size());
-    if (!row)
-        return fail(LK_E_NOMEM, "no memory for a page table of %llu bytes", ull{bytes});
+    Row *row = nullptr;
+    lk_status status = make_row(cache, sequence->rows.size(), &row);
+    if (status)
+        return status;
     const bool is_last_sink = row->capacity_tokens < cache->plan.model.page_tokens;
     for (uint32_t e = 0; e < row->n_entries; ++e) {
-        const lk_status status = take_entry(cache, e, kind, is_last_sink, &row->entries[e]);
+        status = take_entry(cache, e, kind, is_last_sink, &row->entries[e]);
         if (status) {
             free_row(cache, row, e);
             return status;
         }
+    }
+    status = cache->device->entries_changed(row);
+    if (status) {
+        free_row(cache, row, row->n_entries);
+        return status;
     }
     row->is_direct = kind == RowKind::kDirect;
     row->n_packed = row->is_direct ? row->n_entries : 0;

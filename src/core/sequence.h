@@ -17,7 +17,6 @@ namespace lk {
 // the middle leaves it there.
 struct Row : PageRow {
     uint32_t n_packed;
-    bool is_direct;  // written at its packed class by the open step
 };
 static_assert(sizeof(Row) <= kRowBytes, "rows are counted in the budget");
 

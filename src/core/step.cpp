@@ -7,26 +7,17 @@ namespace lk {
 
 namespace {
 
-const char *queue_name(lk_queue_kind kind) {
-    switch (kind) {
-        case LK_QUEUE_CUDA_STREAM: return "a CUDA stream";
-        case LK_QUEUE_VULKAN_SUBMIT: return "a Vulkan queue to submit to";
-        case LK_QUEUE_VULKAN_RECORD: return "a Vulkan command buffer to record into";
-        default: return nullptr;
+// The queue as this library knows it, null for null.
+lk_status import_queue(const lk_cache *cache, const lk_queue *from, lk_queue *queue) {
+    if (from) {
+        const lk_status status = import_struct(queue, sizeof *queue, sizeof *queue, from, "queue");
+        if (status)
+            return status;
+        if (queue->kind < LK_QUEUE_CUDA_STREAM || queue->kind > LK_QUEUE_VULKAN_RECORD)
+            return fail(LK_E_ARGUMENT, "queue.kind is %u, which names no kind of queue",
+                        queue->kind);
     }
-}
-
-lk_status check_queue(const lk_queue *from) {
-    if (!from)
-        return LK_OK;
-    lk_queue queue{};
-    const lk_status status = import_struct(&queue, sizeof queue, sizeof queue, from, "queue");
-    if (status)
-        return status;
-    const char *name = queue_name(queue.kind);
-    if (!name)
-        return fail(LK_E_ARGUMENT, "queue.kind is %u, which names no kind of queue", queue.kind);
-    return fail(LK_E_UNSUPPORTED, "queue is %s and the CPU takes NULL", name);
+    return cache->context->backend->check_queue(from ? queue : nullptr);
 }
 
 lk_status check_parents(const int32_t *parent, uint32_t n, lk_sequence id) {
@@ -94,8 +85,8 @@ lk_status plan_step(lk_cache *cache, const BeginArgs &args) {
     lk_status status = check_counts(cache, args);
     if (status)
         return status;
-    if (!step.sequences.resize(args.n_sequences) || !step.attends.resize(args.n_sequences))
-        return no_step_memory(args.n_sequences * (sizeof(StepSequence) + sizeof(AttendSequence)));
+    if (!step.sequences.resize(args.n_sequences) || !step.views.resize(args.n_sequences))
+        return no_step_memory(args.n_sequences * (sizeof(StepSequence) + sizeof(BatchSequence)));
     ++cache->next_mark;
     uint64_t first = 0;
     for (uint32_t i = 0; i < args.n_sequences; ++i) {
@@ -228,23 +219,45 @@ void view_sequences(lk_cache *cache) {
     for (size_t i = 0; i < step.sequences.size(); ++i) {
         const StepSequence &part = step.sequences[i];
         const Sequence &sequence = *part.sequence;
-        const uint64_t n_rows =
+        const uint64_t n_attended =
             part.is_draft() ? sequence.rows.size() : row_count(cache->plan.model, sequence.length);
-        step.attends[i] = {
-            sequence.rows.data(), static_cast<uint32_t>(n_rows), part.n_new, sequence.length,
-            part.first_new,       part.is_draft() ? 1 : 0,       part.parent};
+        step.views[i] = {sequence.rows.data(),
+                         static_cast<uint32_t>(sequence.rows.size()),
+                         static_cast<uint32_t>(n_attended),
+                         sequence.id,
+                         sequence.length,
+                         part.n_new,
+                         part.first_new,
+                         part.is_draft() ? 1 : 0,
+                         part.parent};
     }
 }
 
-lk_status begin_step(lk_cache *cache, const lk_queue *queue, const BeginArgs &args) {
+// Hand the device the step's tables.
+lk_status begin_batch(lk_cache *cache) {
+    const Step &step = cache->step;
+    view_sequences(cache);
+    const lk_status status = cache->device->begin(
+        {step.views.data(), static_cast<uint32_t>(step.views.size()), step.n_tokens});
+    if (status)
+        drop_new_rows(cache);
+    return status;
+}
+
+lk_status begin_step(lk_cache *cache, const lk_queue *from, const BeginArgs &args) {
     Step &step = cache->step;
     if (step.is_open)
         return fail(LK_E_STATE, "a step is open: commit or discard it first");
-    lk_status status = check_queue(queue);
+    lk_status status = take_late_fault(cache);
+    lk_queue queue{};
+    if (!status)
+        status = import_queue(cache, from, &queue);
     if (!status)
         status = plan_step(cache, args);
     if (!status)
         status = reserve_sums(cache);
+    if (!status)
+        status = cache->device->set_queue(from ? &queue : nullptr);
     if (status)
         return status;
     for (const StepSequence &part : step.sequences) {
@@ -253,9 +266,10 @@ lk_status begin_step(lk_cache *cache, const lk_queue *queue, const BeginArgs &ar
             return status;
     }
     status = reserve_rows(cache);
+    if (!status)
+        status = begin_batch(cache);
     if (status)
         return status;
-    view_sequences(cache);
     std::memset(step.layers.data(), kNoKeys, step.layers.size());
     step.is_poisoned = false;
     step.last_layer = kNoLayer;
@@ -330,18 +344,16 @@ void keep_tokens(lk_cache *cache, const StepSequence &part, uint32_t keep) {
     const uint64_t n_rows = row_count(cache->plan.model, sequence->length + keep);
     drop_rows(cache, sequence, n_rows > part.n_rows_before ? n_rows : part.n_rows_before);
     for (uint64_t r = part.n_rows_before; r < sequence->rows.size(); ++r)
-        sequence->row(r)->is_direct = false;
+        sequence->row(r)->is_direct = 0;
     sequence->length += keep;
     cache->stats.n_tokens += keep;
 }
 
 lk_status commit_step(lk_cache *cache, const uint32_t *keep) {
     Step &step = cache->step;
-    if (!step.is_open)
-        return fail(LK_E_STATE, "no step is open");
-    if (step.is_poisoned)
-        return fail(LK_E_DATA, "the step is poisoned by an infinity or a NaN: discard it");
-    lk_status status = check_layers(cache);
+    lk_status status = check_open(cache);
+    if (!status)
+        status = check_layers(cache);
     for (uint32_t i = 0; !status && i < step.sequences.size(); ++i)
         status = check_keep(step.sequences[i], keep ? keep[i] : step.sequences[i].n_new);
     if (status)
@@ -357,7 +369,7 @@ lk_status discard_step(lk_cache *cache) {
         return fail(LK_E_STATE, "no step is open");
     drop_new_rows(cache);
     cache->step.is_open = false;
-    set_fault(cache, LK_OK);
+    drop_fault(cache);
     return LK_OK;
 }
 
@@ -396,16 +408,6 @@ Staging staging_of(const lk_cache *cache, uint32_t layer) {
     auto *keys = reinterpret_cast<uint16_t *>(cache->workspace.address);
     const uint64_t n = uint64_t{view.n_kv_heads} * cache->step.n_tokens * view.head_dim;
     return {keys, keys + n, cache->step.n_tokens};
-}
-
-lk_status check_step(const lk_cache *cache, uint32_t layer) {
-    if (!cache->step.is_open)
-        return fail(LK_E_STATE, "no step is open");
-    if (cache->step.is_poisoned)
-        return fail(LK_E_DATA, "the step is poisoned by an infinity or a NaN: discard it");
-    if (layer >= cache->layers.size())
-        return fail(LK_E_ARGUMENT, "layer is %u, the model has %zu", layer, cache->layers.size());
-    return LK_OK;
 }
 
 }  // namespace lk

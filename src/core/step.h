@@ -30,7 +30,7 @@ enum LayerState : uint8_t { kNoKeys, kHasKeys, kAttended };
 struct Step {
     explicit Step(const Allocator &allocator)
         : sequences(allocator),
-          attends(allocator),
+          views(allocator),
           parents(allocator),
           layers(allocator),
           sums(allocator) {}
@@ -40,7 +40,7 @@ struct Step {
     uint32_t n_tokens = 0;
     uint32_t last_layer = kNoLayer;  // whose keys were appended last
     Array<StepSequence> sequences;
-    Array<AttendSequence> attends;
+    Array<BatchSequence> views;
     Array<int32_t> parents;
     Array<uint8_t> layers;  // LayerState
     Array<uint64_t> sums;
@@ -51,8 +51,20 @@ struct Step {
 // The staging area as the layer's tokens fill it.
 Staging staging_of(const lk_cache *cache, uint32_t layer);
 
-// LK_E_STATE or LK_E_DATA unless a sound step is open and `layer` is one.
-lk_status check_step(const lk_cache *cache, uint32_t layer);
+// LK_E_STATE or LK_E_DATA unless a sound step is open.
+lk_status check_open(lk_cache *cache);
+// Also LK_E_ARGUMENT unless `layer` is one.
+lk_status check_step(lk_cache *cache, uint32_t layer);
+
+// Faults (fault.cpp), as far as the device knows them by now; nothing waits.
+bool has_fault(const DataReport &report);
+lk_status fail_data(const DataReport &report);
+// Poison the open step when it has one. LK_E_DATA with the sentence.
+lk_status find_fault(lk_cache *cache);
+// Tell once of one that a committed step had. LK_E_DATA with the sentence.
+lk_status take_late_fault(lk_cache *cache);
+// Forget those of the open step.
+void drop_fault(lk_cache *cache);
 
 // Pack what is due of a sequence (pack.cpp).
 lk_status pack_due_rows(lk_cache *cache, Sequence *sequence);

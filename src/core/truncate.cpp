@@ -44,8 +44,8 @@ bool take_donated(const EntryInfo &info, const PageEntry &entry, const PageEntry
 lk_status flush_reopens(lk_cache *cache) {
     lk_status status = LK_OK;
     if (!cache->reopens.empty())
-        status = cache->context->backend->reopen(cache->reopens.data(),
-                                                 static_cast<uint32_t>(cache->reopens.size()));
+        status = cache->device->reopen(cache->reopens.data(),
+                                       static_cast<uint32_t>(cache->reopens.size()));
     cache->reopens.clear();
     return status;
 }
@@ -145,7 +145,7 @@ lk_status reopen_row(lk_cache *cache, Row *row, Row *donor, uint32_t n_tokens) {
                   &entry.value_payload, &entry.value_metadata);
     }
     row->n_packed = 0;
-    return LK_OK;
+    return cache->device->entries_changed(row);
 }
 
 // The row that keeps some of its tokens and loses others takes new tokens next, so it must be at

@@ -25,12 +25,10 @@ class FakeBackend final : public lk::Backend {
         return LK_OK;
     }
     void slab_destroy(const lk::SlabMemory &slab) override { live_bytes -= slab.bytes; }
-    lk_status convert(const lk::ConvertArgs &, lk::ConvertResult *) override { return LK_OK; }
-    lk_status store(const lk::StoreArgs *, uint32_t) override { return LK_OK; }
-    lk_status pack(const lk::PackItem *, uint32_t) override { return LK_OK; }
-    lk_status reopen(const lk::ReopenItem *, uint32_t) override { return LK_OK; }
-    lk_status sum_queries(const lk::QuerySumArgs *, uint32_t) override { return LK_OK; }
-    lk_status attend(const lk::AttendArgs &) override { return LK_OK; }
+    lk_status check_queue(const lk_queue *) const override { return LK_OK; }
+    lk_status check_tensor(const void *, uint64_t, const char *) const override { return LK_OK; }
+    lk_status cache_open(const lk::CacheLayout &, lk::CacheDevice **) override { return LK_OK; }
+    void cache_close(lk::CacheDevice *) override {}
 
     uint64_t next = uint64_t{1} << 40;
     uint64_t live_bytes = 0;

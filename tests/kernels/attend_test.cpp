@@ -147,28 +147,24 @@ const Path kPaths[] = {{"widest", 0},
 
 class Backends {
   public:
-    Backends() : reference_(open_backend(LK_CPU_REFERENCE_ONLY, 0)) {
+    Backends() : reference_(open_cpu(LK_CPU_REFERENCE_ONLY, 0)) {
         for (const Path &path : kPaths)
             for (const uint32_t threads : {1u, 3u})
-                fast_.push_back(open_backend(path.mask, threads));
-    }
-    ~Backends() {
-        close_backend(reference_);
-        for (lk::Backend *backend : fast_)
-            close_backend(backend);
+                fast_.push_back(open_cpu(path.mask, threads));
     }
     // How many paths failed.
     int check(const Case &c) {
         Scene scene(c);
         Outputs expected;
         std::string message;
-        if (!scene.run(reference_, &expected, &message))
+        if (!scene.run(reference_.get(), &expected, &message))
             return report(c, "reference", message);
         int failures = 0;
         for (size_t i = 0; i < fast_.size(); i += 2) {
             Outputs one, three;
             message = "";
-            if (scene.run(fast_[i], &one, &message) && scene.run(fast_[i + 1], &three, &message))
+            if (scene.run(fast_[i].get(), &one, &message) &&
+                scene.run(fast_[i + 1].get(), &three, &message))
                 message = !(one == three) ? "1 and 3 threads differ" : scene.compare(one, expected);
             if (!message.empty())
                 failures += report(c, kPaths[i / 2].name, message);
@@ -181,8 +177,8 @@ class Backends {
         print_error("%s: %s\n  %s\n", path, message.c_str(), describe(c).c_str());
         return 1;
     }
-    lk::Backend *reference_;
-    std::vector<lk::Backend *> fast_;
+    MachinePtr reference_;
+    std::vector<MachinePtr> fast_;
 };
 
 void attention_matches_reference(void **) {

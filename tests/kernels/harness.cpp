@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 using namespace lk;
@@ -30,6 +31,12 @@ bool Guarded::intact() const {
             return false;
     return true;
 }
+
+void *Guarded::place(Machine *machine) {
+    address_ = machine->place(bytes_.data(), bytes_.size());
+    return reinterpret_cast<void *>(address_ + kZone);
+}
+void Guarded::fetch(Machine *machine) { machine->fetch(bytes_.data(), bytes_.size(), address_); }
 
 bool Outputs::operator==(const Outputs &other) const {
     return out.size() == other.out.size() && lse.size() == other.lse.size() &&
@@ -69,15 +76,65 @@ HalfShape packed_shape(const Case &c, Side side) {
     return shape;
 }
 
-Backend *open_backend(uint32_t cpu_mask, uint32_t n_threads) {
+Machine::~Machine() { backend_close(default_allocator(), backend); }
+uint64_t Machine::place(void *bytes, size_t) { return reinterpret_cast<uint64_t>(bytes); }
+void Machine::fetch(void *, size_t, uint64_t) {}
+
+MachinePtr open_cpu(uint32_t cpu_mask, uint32_t n_threads) {
     lk_context_desc desc = {};
     desc.backend = LK_BACKEND_CPU;
     desc.cpu_mask = cpu_mask;
     desc.n_threads = n_threads;
     Backend *backend = nullptr;
-    return backend_open(desc, default_allocator(), &backend) == LK_OK ? backend : nullptr;
+    const lk_status status = backend_open(desc, default_allocator(), &backend);
+    return MachinePtr(status == LK_OK ? new Machine(backend) : nullptr);
 }
-void close_backend(Backend *backend) { backend_close(default_allocator(), backend); }
+
+OpenCache::OpenCache(const Machine &machine, const std::vector<HalfClass> &classes,
+                     const LayerView &layer, uint32_t page_tokens, uint32_t max_sequences,
+                     uint32_t max_step_tokens)
+    : backend_(machine.backend), classes_(classes), layer_(layer) {
+    CacheLayout layout = {};
+    layout.classes = classes_.data();
+    layout.n_classes = static_cast<uint32_t>(classes_.size());
+    layout.layers = &layer_;
+    layout.first_entries = &first_entry_;
+    layout.n_layers = 1;
+    layout.n_entries = first_entry_ + layer.n_kv_heads;
+    layout.page_tokens = page_tokens;
+    layout.max_sequences = max_sequences;
+    layout.max_step_tokens = max_step_tokens;
+    layout.max_rows = 1024;
+    if (backend_->cache_open(layout, &device_) != LK_OK ||
+        device_->set_queue(machine.queue()) != LK_OK)
+        std::abort();
+}
+OpenCache::~OpenCache() { backend_->cache_close(device_); }
+
+uint64_t Rows::end_token() const {
+    return rows.empty() ? 0 : rows.back().first_token + rows.back().capacity_tokens;
+}
+void Rows::add(uint32_t capacity_tokens, std::vector<PageEntry> of_row) {
+    PageRow row{};
+    row.first_token = end_token();
+    row.capacity_tokens = capacity_tokens;
+    row.n_entries = static_cast<uint32_t>(of_row.size());
+    rows.push_back(row);
+    entries.push_back(std::move(of_row));
+}
+void Rows::open(const OpenCache &cache) {
+    pointers.clear();
+    for (size_t i = 0; i < rows.size(); ++i) {
+        rows[i].entries = entries[i].data();
+        if (cache->row_create(&rows[i]) != LK_OK || cache->entries_changed(&rows[i]) != LK_OK)
+            std::abort();
+        pointers.push_back(&rows[i]);
+    }
+}
+void Rows::close(const OpenCache &cache) {
+    for (PageRow &row : rows)
+        cache->row_destroy(&row);
+}
 
 Scene::Scene(const Case &c) : case_(c), state_(1469598103934665603ull) {
     for (const char letter : describe(c))
@@ -109,7 +166,7 @@ uint16_t Scene::random_half(double scale) {
 }
 uint64_t Scene::keep(std::vector<uint8_t> bytes) {
     memory_.push_back(std::move(bytes));
-    return reinterpret_cast<uint64_t>(memory_.back().data());
+    return memory_.size();
 }
 
 void Scene::make_classes() {
@@ -131,10 +188,7 @@ void Scene::make_classes() {
 
 // used: tokens that are filled; a raw half behind them holds bytes of anything, NaN included.
 void Scene::add_row(Sequence *sequence, uint32_t tokens, bool packed, bool is_sink, uint32_t used) {
-    const uint64_t first = sequence->rows.empty() ? 0
-                                                  : sequence->rows.back().first_token +
-                                                        sequence->rows.back().capacity_tokens;
-    std::vector<PageEntry> entries(case_.n_kv_heads + 1);
+    std::vector<PageEntry> entries(OpenCache::kFirstEntry + case_.n_kv_heads);
     for (uint32_t head = 0; head < case_.n_kv_heads; ++head)
         for (const bool is_value : {false, true}) {
             const auto index = static_cast<uint16_t>((packed ? 0 : is_sink ? 2 : 4) + is_value);
@@ -164,14 +218,13 @@ void Scene::add_row(Sequence *sequence, uint32_t tokens, bool packed, bool is_si
                     highest = std::max(highest, std::fabs(unpack_value(shape, payload.data(),
                                                                        metadata.data(), slot, t)));
                 }
-            PageEntry &entry = entries[head + 1];
+            PageEntry &entry = entries[OpenCache::kFirstEntry + head];
             (is_value ? entry.value_payload : entry.key_payload) = keep(std::move(payload));
             (is_value ? entry.value_metadata : entry.key_metadata) =
                 metadata.empty() ? 0 : keep(std::move(metadata));
             (is_value ? entry.value_class : entry.key_class) = index;
         }
-    sequence->entries.push_back(std::move(entries));
-    sequence->rows.push_back({first, tokens, case_.n_kv_heads + 1, nullptr});
+    sequence->rows.add(tokens, std::move(entries));
 }
 
 void Scene::make_sequence(uint32_t index) {
@@ -180,26 +233,16 @@ void Scene::make_sequence(uint32_t index) {
         add_row(&sequence, case_.sink_tokens, false, true, case_.sink_tokens);
     for (uint32_t i = 0; i < case_.packed_pages + index; ++i)
         add_row(&sequence, case_.page_tokens, true, false, case_.page_tokens);
-    sequence.n_history =
-        case_.tail_tokens + (sequence.rows.empty() ? 0
-                                                   : sequence.rows.back().first_token +
-                                                         sequence.rows.back().capacity_tokens);
+    sequence.n_history = case_.tail_tokens + sequence.rows.end_token();
     uint32_t rest = case_.tail_tokens + (case_.new_in_rows ? case_.n_new : 0);
     while (rest) {
         const uint32_t used = std::min(rest, case_.page_tokens);
         add_row(&sequence, case_.page_tokens, false, false, used);
         rest -= used;
     }
-    for (size_t i = 0; i < sequence.rows.size(); ++i) {
-        sequence.rows[i].entries = sequence.entries[i].data();
-        sequence.pointers.push_back(&sequence.rows[i]);
-    }
     for (uint32_t i = 0; case_.tree && i < case_.n_new; ++i)
         sequence.parent.push_back(static_cast<int32_t>(next() % (i + 1)) - 1);
-    views_.push_back({sequence.pointers.data(), static_cast<uint32_t>(sequence.pointers.size()),
-                      case_.n_new, sequence.n_history, n_tokens_,
-                      static_cast<int32_t>(case_.new_in_rows),
-                      case_.tree ? sequence.parent.data() : nullptr});
+    sequence.first_new = n_tokens_;
     n_tokens_ += case_.n_new;
 }
 
@@ -230,42 +273,85 @@ void Scene::make_tensors() {
     }
 }
 
-bool Scene::run(Backend *backend, Outputs *outputs, std::string *message) {
-    const uint32_t heads = case_.group * case_.n_kv_heads;
-    const uint32_t width = case_.dtype == LK_F32 ? 4 : 2;
-    const size_t n = static_cast<size_t>(n_tokens_) * heads * case_.head_dim;
-    Guarded out(n * width);
-    Guarded lse(static_cast<size_t>(n_tokens_) * heads * 4);
-    const int64_t token_stride = static_cast<int64_t>(heads) * case_.head_dim;
+LayerView Scene::layer() const {
+    return {case_.group * case_.n_kv_heads,
+            case_.n_kv_heads,
+            case_.head_dim,
+            case_.window,
+            case_.window_sinks,
+            1.0f / std::sqrt(static_cast<float>(case_.head_dim)),
+            case_.soft_cap,
+            case_.sinks ? sinks_.data() : nullptr};
+}
+
+std::vector<Rows> Scene::place_rows(Machine *machine) {
+    std::vector<uint64_t> addresses = {0};
+    for (std::vector<uint8_t> &bytes : memory_)
+        addresses.push_back(machine->place(bytes.data(), bytes.size()));
+    std::vector<Rows> placed;
+    for (const Sequence &sequence : sequences_) {
+        placed.push_back(sequence.rows);
+        for (std::vector<PageEntry> &entries : placed.back().entries)
+            for (PageEntry &entry : entries)
+                for (uint64_t *address : {&entry.key_payload, &entry.key_metadata,
+                                          &entry.value_payload, &entry.value_metadata})
+                    *address = addresses[*address];
+    }
+    return placed;
+}
+
+AttendArgs Scene::place_inputs(Machine *machine, const LayerView &layer) {
     AttendArgs args = {};
-    args.layer = {heads,
-                  case_.n_kv_heads,
-                  case_.head_dim,
-                  case_.window,
-                  case_.window_sinks,
-                  1.0f / std::sqrt(static_cast<float>(case_.head_dim)),
-                  case_.soft_cap,
-                  case_.sinks ? sinks_.data() : nullptr};
-    args.first_entry = 1;
-    args.classes = classes_.data();
-    args.q = {q_.data(), case_.dtype, token_stride, case_.head_dim};
-    args.out = {out.data(), case_.dtype, token_stride, case_.head_dim};
-    args.lse = reinterpret_cast<float *>(lse.data());
-    args.lse_token_stride = heads;
+    args.layer = layer;
+    args.first_entry = OpenCache::kFirstEntry;
+    args.q = {machine->place(&q_), case_.dtype,
+              static_cast<int64_t>(layer.n_query_heads) * case_.head_dim, case_.head_dim};
+    args.out = args.q;
+    args.lse_token_stride = layer.n_query_heads;
     args.lse_head_stride = 1;
-    args.sequences = views_.data();
-    args.n_sequences = case_.n_sequences;
-    args.staging = {staged_keys_.data(), staged_values_.data(), n_tokens_};
-    if (backend->attend(args) != LK_OK) {
-        *message = "attend failed";
+    args.staging = {machine->place(&staged_keys_), machine->place(&staged_values_), n_tokens_};
+    return args;
+}
+
+bool Scene::run(Machine *machine, Outputs *outputs, std::string *message) {
+    const uint32_t heads = case_.group * case_.n_kv_heads;
+    Guarded out(static_cast<size_t>(n_tokens_) * heads * case_.head_dim *
+                (case_.dtype == LK_F32 ? 4 : 2));
+    Guarded lse(static_cast<size_t>(n_tokens_) * heads * 4);
+    const OpenCache cache(*machine, classes_, layer(), case_.page_tokens, case_.n_sequences,
+                          n_tokens_);
+    std::vector<Rows> placed = place_rows(machine);
+    std::vector<BatchSequence> batch;
+    for (size_t s = 0; s < placed.size(); ++s) {
+        placed[s].open(cache);
+        const auto n_rows = static_cast<uint32_t>(placed[s].rows.size());
+        batch.push_back({placed[s].pointers.data(), n_rows, n_rows, s + 1, sequences_[s].n_history,
+                         case_.n_new, sequences_[s].first_new,
+                         static_cast<int32_t>(case_.new_in_rows),
+                         case_.tree ? sequences_[s].parent.data() : nullptr});
+    }
+    AttendArgs args = place_inputs(machine, cache.layer());
+    args.out.data = out.place(machine);
+    args.lse = static_cast<float *>(lse.place(machine));
+    const bool ran = cache->begin({batch.data(), case_.n_sequences, n_tokens_}) == LK_OK &&
+                     cache->attend(args) == LK_OK;
+    out.fetch(machine);
+    lse.fetch(machine);
+    for (Rows &rows : placed)
+        rows.close(cache);
+    machine->release();
+    if (!ran || !out.intact() || !lse.intact()) {
+        *message = ran ? "a guard zone was written" : "attend failed";
         return false;
     }
-    if (!out.intact() || !lse.intact()) {
-        *message = "a guard zone was written";
-        return false;
-    }
-    outputs->out.resize(n);
-    for (size_t i = 0; i < n; ++i) {
+    read_outputs(out, lse, outputs);
+    return true;
+}
+
+void Scene::read_outputs(const Guarded &out, const Guarded &lse, Outputs *outputs) const {
+    const size_t n_rows = static_cast<size_t>(n_tokens_) * case_.group * case_.n_kv_heads;
+    outputs->out.resize(n_rows * case_.head_dim);
+    for (size_t i = 0; i < outputs->out.size(); ++i) {
         uint16_t h;
         std::memcpy(&h, out.data() + 2 * i, 2);
         if (case_.dtype == LK_F32)
@@ -274,9 +360,8 @@ bool Scene::run(Backend *backend, Outputs *outputs, std::string *message) {
             outputs->out[i] = case_.dtype == LK_F16 ? half_to_float(h)
                                                     : bits_to_float(static_cast<uint32_t>(h) << 16);
     }
-    outputs->lse.resize(static_cast<size_t>(n_tokens_) * heads);
-    std::memcpy(outputs->lse.data(), lse.data(), outputs->lse.size() * 4);
-    return true;
+    outputs->lse.resize(n_rows);
+    std::memcpy(outputs->lse.data(), lse.data(), n_rows * sizeof(float));
 }
 
 std::string Scene::compare(const Outputs &fast, const Outputs &reference) const {

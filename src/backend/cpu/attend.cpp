@@ -19,9 +19,9 @@ constexpr uint32_t kWantedUnits = 32;
 constexpr uint32_t kRowsPerSplit = 8;
 
 // Rows [0, n) of the sequence that hold visible keys.
-uint32_t used_rows(const AttendSequence &sequence) {
+uint32_t used_rows(const BatchSequence &sequence) {
     const uint64_t tokens = sequence.n_history + (sequence.new_in_rows ? sequence.n_new : 0);
-    uint32_t n = sequence.n_rows;
+    uint32_t n = sequence.n_attended;
     while (n && sequence.rows[n - 1]->first_token >= tokens)
         --n;
     return n;
@@ -29,8 +29,8 @@ uint32_t used_rows(const AttendSequence &sequence) {
 
 // Walks the keys of a unit. Views of classes are kept while the class stays the same.
 struct Walk {
-    const AttendArgs *args;
-    const AttendSequence *sequence;
+    const AttendCall *args;
+    const BatchSequence *sequence;
     uint32_t kv_head;
     uint32_t row;
     uint32_t end_row;
@@ -59,7 +59,7 @@ bool wanted(const Walk &walk, uint64_t first, uint64_t n) {
 }
 
 bool next_staged(Walk *walk, KeyBlock *block) {
-    const AttendSequence &sequence = *walk->sequence;
+    const BatchSequence &sequence = *walk->sequence;
     const uint64_t head_dim = walk->args->layer.head_dim;
     const Staging &staging = walk->args->staging;
     const uint32_t rest = sequence.n_new - walk->token;
@@ -78,7 +78,7 @@ bool next_staged(Walk *walk, KeyBlock *block) {
 
 // The tokens of a row from walk->token on.
 void fill_block(Walk *walk, const PageRow &row, uint32_t n_tokens, KeyBlock *block) {
-    const AttendSequence &sequence = *walk->sequence;
+    const BatchSequence &sequence = *walk->sequence;
     const PageEntry &entry = row.entries[walk->args->first_entry + walk->kv_head];
     block->key = half_bytes(walk->args->classes[entry.key_class], entry.key_payload,
                             entry.key_metadata, walk->key_views);
@@ -99,7 +99,7 @@ void fill_block(Walk *walk, const PageRow &row, uint32_t n_tokens, KeyBlock *blo
 
 bool next_block(void *state, KeyBlock *block) {
     auto *walk = static_cast<Walk *>(state);
-    const AttendSequence &sequence = *walk->sequence;
+    const BatchSequence &sequence = *walk->sequence;
     const uint64_t tokens = sequence.n_history + (sequence.new_in_rows ? sequence.n_new : 0);
     for (; walk->row < walk->end_row; ++walk->row, walk->token = 0) {
         if (walk->row == walk->n_used)
@@ -130,7 +130,7 @@ struct Queries {
     uint64_t tree_positions[kTreeTokens];
 };
 
-void place_tree(const AttendSequence &sequence, uint64_t *positions, uint64_t *ancestors) {
+void place_tree(const BatchSequence &sequence, uint64_t *positions, uint64_t *ancestors) {
     for (uint32_t i = 0; i < sequence.n_new; ++i) {
         const int32_t parent = sequence.parent[i];
         positions[i] = parent < 0 ? sequence.n_history : positions[parent] + 1;
@@ -138,7 +138,7 @@ void place_tree(const AttendSequence &sequence, uint64_t *positions, uint64_t *a
     }
 }
 
-void place_queries(const AttendSequence &sequence, const UnitPlan &plan, Queries *queries) {
+void place_queries(const BatchSequence &sequence, const UnitPlan &plan, Queries *queries) {
     uint64_t ancestors[kTreeTokens];
     if (sequence.parent)
         place_tree(sequence, queries->tree_positions, ancestors);
@@ -160,7 +160,7 @@ uint64_t partial_floats(uint32_t n_rows, uint32_t head_dim) {
 
 class Call {
   public:
-    Call(const Kernels &kernels, const AttendArgs &args, AttendScratch *scratch)
+    Call(const Kernels &kernels, const AttendCall &args, AttendScratch *scratch)
         : kernels_(kernels),
           args_(args),
           scratch_(*scratch),
@@ -189,7 +189,7 @@ class Call {
 
     void run(uint32_t index, uint32_t thread) {
         const UnitPlan &plan = scratch_.units[index];
-        const AttendSequence &sequence = args_.sequences[plan.sequence];
+        const BatchSequence &sequence = args_.sequences[plan.sequence];
         const uint32_t head_dim = args_.layer.head_dim;
         Queries queries;
         place_queries(sequence, plan, &queries);
@@ -285,7 +285,7 @@ class Call {
             }
     }
 
-    void walk_keys(const UnitPlan &plan, const AttendSequence &sequence, Unit *unit) const {
+    void walk_keys(const UnitPlan &plan, const BatchSequence &sequence, Unit *unit) const {
         ViewCache key_views;
         ViewCache value_views;
         const uint64_t window = args_.layer.window_tokens;
@@ -357,14 +357,14 @@ class Call {
     }
 
     const Kernels &kernels_;
-    const AttendArgs &args_;
+    const AttendCall &args_;
     AttendScratch &scratch_;
     const uint32_t group_;
 };
 
 }  // namespace
 
-lk_status fast_attend(const Kernels &kernels, const AttendArgs &args, ThreadPool *pool,
+lk_status fast_attend(const Kernels &kernels, const AttendCall &args, ThreadPool *pool,
                       AttendScratch *scratch) {
     Call call(kernels, args, scratch);
     const uint64_t floats = thread_floats(args.layer.head_dim) * pool->size();

@@ -11,6 +11,13 @@
 namespace lk {
 namespace cpu {
 
+// An attend call with what the cache and the batch hold.
+struct AttendCall : AttendArgs {
+    const HalfClass *classes;
+    const BatchSequence *sequences;
+    uint32_t n_sequences;
+};
+
 // Which rows of queries and keys a unit has.
 struct UnitPlan {
     uint32_t sequence;
@@ -34,7 +41,7 @@ struct AttendScratch {
 };
 
 // LK_OK or LK_E_NOMEM. The units, and so every bit of the result, depend on shapes alone.
-lk_status fast_attend(const Kernels &kernels, const AttendArgs &args, ThreadPool *pool,
+lk_status fast_attend(const Kernels &kernels, const AttendCall &args, ThreadPool *pool,
                       AttendScratch *scratch);
 
 }  // namespace cpu

@@ -5,10 +5,8 @@
 
 #include <cstdio>
 
-#include "backend/cpu/attend.h"
+#include "backend/cpu/cache_device.h"
 #include "backend/cpu/init.h"
-#include "backend/cpu/pack.h"
-#include "backend/cpu/reference.h"
 #include "base/status.h"
 
 namespace lk {
@@ -57,24 +55,24 @@ uint64_t memory_line(const char *key) {
     return kilobytes * 1024;
 }
 
+const char *queue_name(lk_queue_kind kind) {
+    return kind == LK_QUEUE_CUDA_STREAM     ? "a CUDA stream"
+           : kind == LK_QUEUE_VULKAN_SUBMIT ? "a Vulkan queue to submit to"
+                                            : "a Vulkan command buffer to record into";
+}
+
 class CpuBackend final : public Backend {
   public:
     CpuBackend(const Allocator &allocator, uint32_t cpu_mask)
-        : allocator_(allocator),
-          cpu_mask_(cpu_mask),
-          kernels_(choose_kernels(cpu_mask)),
-          pool_(allocator_),
-          page_values_(allocator_),
-          attend_scratch_(allocator_) {}
-    ~CpuBackend() override { pthread_mutex_destroy(&mutex_); }
+        : cpu_mask_(cpu_mask), engine_(allocator, choose_kernels(cpu_mask)) {}
 
     lk_status open(uint32_t n_threads) {
         const uint32_t n = n_threads == 0            ? hardware_threads()
                            : n_threads > kMaxThreads ? kMaxThreads
                                                      : n_threads;
-        if (!page_values_.reserve(n * kPageValues))
+        if (!engine_.page_values.reserve(n * kPageValues))
             return fail(LK_E_NOMEM, "no memory for the packing scratch of %u threads", n);
-        return pool_.start(n);
+        return engine_.pool.start(n);
     }
 
     lk_status supports(const lk_capability &capability) const override {
@@ -90,11 +88,11 @@ class CpuBackend final : public Backend {
 
     void describe(lk_device_info *info) const override {
         describe_cpu(cpu_mask_, info);
-        info->n_threads = pool_.size();
+        info->n_threads = engine_.pool.size();
     }
 
     lk_status slab_create(uint64_t bytes, SlabMemory *out) override {
-        void *memory = allocator_.alloc(allocator_.user, bytes, kSlabAlignment);
+        void *memory = engine_.allocator.alloc(engine_.allocator.user, bytes, kSlabAlignment);
         if (!memory)
             return fail(LK_E_NOMEM, "no memory for a slab of %llu bytes",
                         static_cast<unsigned long long>(bytes));
@@ -102,88 +100,30 @@ class CpuBackend final : public Backend {
         return LK_OK;
     }
     void slab_destroy(const SlabMemory &slab) override {
-        allocator_.free(allocator_.user, slab.handle, slab.bytes, kSlabAlignment);
+        engine_.allocator.free(engine_.allocator.user, slab.handle, slab.bytes, kSlabAlignment);
     }
 
-    lk_status convert(const ConvertArgs &args, ConvertResult *result) override {
-        const Lock lock(&mutex_);
-        std::atomic<uint64_t> n_saturated{0};
-        std::atomic<uint64_t> first_bad{kNothingBad};
-        pool_.parallel_for(blocks(args.staging.n_tokens), [&](uint32_t unit, uint32_t) {
-            uint64_t saturated = 0;
-            uint64_t bad = kNothingBad;
-            for (uint32_t i = 0;
-                 i < kTokensPerUnit && unit * kTokensPerUnit + i < args.staging.n_tokens; ++i)
-                convert_token(args, unit * kTokensPerUnit + i, &saturated, &bad);
-            n_saturated.fetch_add(saturated);
-            uint64_t seen = first_bad.load();
-            while (bad < seen && !first_bad.compare_exchange_weak(seen, bad)) {}
-        });
-        const uint64_t bad = first_bad.load();
-        const bool is_finite = bad == kNothingBad;
-        result->n_saturated = n_saturated.load();
-        result->is_finite = is_finite;
-        result->bad_token = is_finite ? 0 : static_cast<uint32_t>(bad / 2 / args.n_kv_heads);
-        result->bad_head = is_finite ? 0 : static_cast<uint32_t>(bad / 2 % args.n_kv_heads);
-        result->bad_is_value = is_finite ? 0 : static_cast<int32_t>(bad % 2);
-        return LK_OK;
+    lk_status check_queue(const lk_queue *queue) const override {
+        return queue ? fail(LK_E_UNSUPPORTED, "queue is %s and the CPU takes NULL",
+                            queue_name(queue->kind))
+                     : LK_OK;
     }
+    lk_status check_tensor(const void *, uint64_t, const char *) const override { return LK_OK; }
 
-    lk_status store(const StoreArgs *items, uint32_t n_items) override {
-        const Lock lock(&mutex_);
-        pool_.parallel_for(n_items, [&](uint32_t unit, uint32_t) { store_tokens(items[unit]); });
+    lk_status cache_open(const CacheLayout &layout, CacheDevice **out) override {
+        auto *cache = create<CpuCacheDevice>(engine_.allocator, &engine_, layout);
+        if (!cache)
+            return fail(LK_E_NOMEM, "no memory for the CPU's side of a cache");
+        *out = cache;
         return LK_OK;
     }
-    lk_status pack(const PackItem *items, uint32_t n_items) override {
-        const Lock lock(&mutex_);
-        pool_.parallel_for(n_items, [&](uint32_t unit, uint32_t thread) {
-            pack_item(items[unit], page_values_.data() + thread * kPageValues);
-        });
-        return LK_OK;
-    }
-    lk_status reopen(const ReopenItem *items, uint32_t n_items) override {
-        const Lock lock(&mutex_);
-        pool_.parallel_for(n_items, [&](uint32_t unit, uint32_t thread) {
-            reopen_item(items[unit], page_values_.data() + thread * kPageValues);
-        });
-        return LK_OK;
-    }
-    // In order: several items may add to the same sums.
-    lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) override {
-        for (uint32_t i = 0; i < n_items; ++i)
-            sum_queries_item(items[i]);
-        return LK_OK;
-    }
-    lk_status attend(const AttendArgs &args) override {
-        const Lock lock(&mutex_);
-        return kernels_ ? fast_attend(*kernels_, args, &pool_, &attend_scratch_)
-                        : reference_attend(args, &pool_, allocator_);
+    void cache_close(CacheDevice *cache) override {
+        destroy(engine_.allocator, static_cast<CpuCacheDevice *>(cache));
     }
 
   private:
-    static constexpr uint32_t kTokensPerUnit = 16;
-    static uint32_t blocks(uint32_t n_tokens) {
-        return (n_tokens + kTokensPerUnit - 1) / kTokensPerUnit;
-    }
-
-    class Lock {
-      public:
-        explicit Lock(pthread_mutex_t *mutex) : mutex_(mutex) { pthread_mutex_lock(mutex_); }
-        ~Lock() { pthread_mutex_unlock(mutex_); }
-        Lock(const Lock &) = delete;
-        Lock &operator=(const Lock &) = delete;
-
-      private:
-        pthread_mutex_t *mutex_;
-    };
-
-    const Allocator allocator_;
     const uint32_t cpu_mask_;
-    const Kernels *kernels_;                             // null: the reference
-    pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // the pool and the scratch serve one call
-    ThreadPool pool_;
-    Array<uint16_t> page_values_;  // [threads][kPageValues]
-    AttendScratch attend_scratch_;
+    Engine engine_;
 };
 
 }  // namespace

@@ -95,31 +95,34 @@ void choose_permutation(const PackItem &item, HalfValues input, uint8_t *permuta
 
 }  // namespace
 
-void convert_token(const ConvertArgs &args, uint32_t token, uint64_t *n_saturated, uint64_t *bad) {
-    for (uint32_t head = 0; head < args.n_kv_heads; ++head) {
+void convert_token(const AppendArgs &args, uint32_t token, uint64_t *n_saturated, uint64_t *bad) {
+    const uint32_t head_dim = args.layer.head_dim;
+    for (uint32_t head = 0; head < args.layer.n_kv_heads; ++head) {
         const uint64_t to =
-            (static_cast<uint64_t>(head) * args.staging.n_tokens + token) * args.head_dim;
+            (static_cast<uint64_t>(head) * args.staging.n_tokens + token) * head_dim;
         for (uint32_t is_value = 0; is_value < 2; ++is_value) {
             const TensorView &tensor = is_value ? args.v : args.k;
             uint16_t *out = (is_value ? args.staging.values : args.staging.keys) + to;
-            if (convert_row(tensor_row(tensor, token, head), tensor.dtype, args.head_dim, out,
+            if (convert_row(tensor_row(tensor, token, head), tensor.dtype, head_dim, out,
                             n_saturated))
                 continue;
-            const uint64_t code = bad_code(token, args.n_kv_heads, head, is_value);
+            const uint64_t code = bad_code(token, args.layer.n_kv_heads, head, is_value);
             *bad = code < *bad ? code : *bad;
         }
     }
 }
 
-void store_tokens(const StoreArgs &item) {
-    const RawHalf keys(item.classes[item.entry->key_class], item.entry->key_payload);
-    const RawHalf values(item.classes[item.entry->value_class], item.entry->value_payload);
-    for (uint32_t i = 0; i < item.n_tokens; ++i) {
-        const uint64_t from =
-            (static_cast<uint64_t>(item.kv_head) * item.staging.n_tokens + item.first_staged + i) *
-            item.head_dim;
-        keys.write(item.token_in_row + i, item.staging.keys + from);
-        values.write(item.token_in_row + i, item.staging.values + from);
+void store_part(const AppendArgs &args, const HalfClass *classes, const RowPart &part,
+                uint32_t kv_head) {
+    const PageEntry &entry = part.row->entries[args.first_entry + kv_head];
+    const RawHalf keys(classes[entry.key_class], entry.key_payload);
+    const RawHalf values(classes[entry.value_class], entry.value_payload);
+    const uint64_t first =
+        static_cast<uint64_t>(kv_head) * args.staging.n_tokens + part.first_staged;
+    for (uint32_t i = 0; i < part.n_tokens; ++i) {
+        const uint64_t from = (first + i) * args.layer.head_dim;
+        keys.write(part.token_in_row + i, args.staging.keys + from);
+        values.write(part.token_in_row + i, args.staging.values + from);
     }
 }
 

@@ -18,9 +18,18 @@ constexpr uint64_t kNothingBad = UINT64_MAX;
 constexpr uint64_t bad_code(uint64_t token, uint64_t n_heads, uint64_t head, uint64_t is_value) {
     return (token * n_heads + head) * 2 + is_value;
 }
-void convert_token(const ConvertArgs &args, uint32_t token, uint64_t *n_saturated, uint64_t *bad);
+void convert_token(const AppendArgs &args, uint32_t token, uint64_t *n_saturated, uint64_t *bad);
 
-void store_tokens(const StoreArgs &item);
+// New tokens that lie in one 16-bit row.
+struct RowPart {
+    const PageRow *row;
+    uint32_t first_staged;  // of the batch
+    uint32_t token_in_row;
+    uint32_t n_tokens;
+};
+// Copy them, of one head, from the staging area to the row.
+void store_part(const AppendArgs &args, const HalfClass *classes, const RowPart &part,
+                uint32_t kv_head);
 
 // values: scratch of kPageValues.
 void pack_item(const PackItem &item, uint16_t *values);

@@ -53,10 +53,10 @@ void decode_half(const HalfClass &half, uint64_t payload_address, uint64_t metad
 }
 
 // Tokens [0, n_tokens) that lie in rows.
-void decode_rows(const AttendArgs &args, const AttendSequence &sequence, uint32_t kv_head,
+void decode_rows(const AttendCall &args, const BatchSequence &sequence, uint32_t kv_head,
                  uint64_t n_tokens, const Decoded &out) {
     const uint64_t head_dim = args.layer.head_dim;
-    for (uint32_t r = 0; r < sequence.n_rows; ++r) {
+    for (uint32_t r = 0; r < sequence.n_attended; ++r) {
         const PageRow &row = *sequence.rows[r];
         if (row.first_token >= n_tokens)
             break;
@@ -71,7 +71,7 @@ void decode_rows(const AttendArgs &args, const AttendSequence &sequence, uint32_
     }
 }
 
-void decode_staged(const AttendArgs &args, const AttendSequence &sequence, uint32_t kv_head,
+void decode_staged(const AttendCall &args, const BatchSequence &sequence, uint32_t kv_head,
                    const Decoded &out) {
     const uint64_t head_dim = args.layer.head_dim;
     const uint64_t from =
@@ -84,7 +84,7 @@ void decode_staged(const AttendArgs &args, const AttendSequence &sequence, uint3
 }
 
 // Positions of the new tokens.
-void place_new_tokens(const AttendSequence &sequence, uint64_t *positions) {
+void place_new_tokens(const BatchSequence &sequence, uint64_t *positions) {
     for (uint32_t i = 0; i < sequence.n_new; ++i) {
         const int32_t parent = sequence.parent ? sequence.parent[i] : static_cast<int32_t>(i) - 1;
         positions[i] = parent < 0 ? sequence.n_history : positions[parent] + 1;
@@ -92,7 +92,7 @@ void place_new_tokens(const AttendSequence &sequence, uint64_t *positions) {
 }
 
 // Which new tokens are ancestors of `query`, itself included.
-void mark_ancestors(const AttendSequence &sequence, uint32_t query, uint8_t *visible) {
+void mark_ancestors(const BatchSequence &sequence, uint32_t query, uint8_t *visible) {
     std::memset(visible, 0, sequence.n_new);
     for (int32_t i = static_cast<int32_t>(query); i >= 0;) {
         visible[i] = 1;
@@ -115,7 +115,7 @@ double logit(const LayerView &layer, const uint8_t *q, lk_dtype dtype, const dou
     return cap > 0 ? cap * std::tanh(dot / cap) : dot;
 }
 
-void compute_logits(const AttendArgs &args, const AttendSequence &sequence, uint32_t query,
+void compute_logits(const AttendCall &args, const BatchSequence &sequence, uint32_t query,
                     const uint8_t *q, const Scratch &scratch) {
     const double hidden = -HUGE_VAL;
     const uint64_t position = scratch.positions[query];
@@ -143,7 +143,7 @@ double compute_weights(double *logits, uint64_t n, const float *sink, double *to
     return sum;
 }
 
-void attend_row(const AttendArgs &args, const AttendSequence &sequence, uint32_t query,
+void attend_row(const AttendCall &args, const BatchSequence &sequence, uint32_t query,
                 uint32_t head, const Scratch &scratch) {
     const uint64_t n_tokens = sequence.n_history + sequence.n_new;
     const uint32_t head_dim = args.layer.head_dim;
@@ -167,7 +167,7 @@ void attend_row(const AttendArgs &args, const AttendSequence &sequence, uint32_t
             static_cast<float>(top + std::log(sum));
 }
 
-void attend_head(const AttendArgs &args, const AttendSequence &sequence, uint32_t kv_head,
+void attend_head(const AttendCall &args, const BatchSequence &sequence, uint32_t kv_head,
                  const Scratch &scratch) {
     const uint32_t group = args.layer.n_query_heads / args.layer.n_kv_heads;
     const Decoded decoded = {scratch.keys, scratch.values};
@@ -188,7 +188,7 @@ struct Sizes {
     uint64_t n_new = 0;
 };
 
-Sizes longest(const AttendArgs &args) {
+Sizes longest(const AttendCall &args) {
     Sizes sizes;
     for (uint32_t s = 0; s < args.n_sequences; ++s) {
         const uint64_t tokens = args.sequences[s].n_history + args.sequences[s].n_new;
@@ -216,7 +216,7 @@ Scratch cut_scratch(double *memory, const Sizes &sizes, uint32_t head_dim) {
 
 }  // namespace
 
-lk_status reference_attend(const AttendArgs &args, ThreadPool *pool, const Allocator &allocator) {
+lk_status reference_attend(const AttendCall &args, ThreadPool *pool, const Allocator &allocator) {
     const Sizes sizes = longest(args);
     const uint64_t each = scratch_doubles(sizes, args.layer.head_dim);
     Array<double> memory(allocator);

@@ -4,14 +4,13 @@
 #ifndef LK_BACKEND_CPU_REFERENCE_H
 #define LK_BACKEND_CPU_REFERENCE_H
 
-#include "backend/backend.h"
-#include "backend/cpu/threads.h"
+#include "backend/cpu/attend.h"
 
 namespace lk {
 namespace cpu {
 
 // LK_OK or LK_E_NOMEM.
-lk_status reference_attend(const AttendArgs &args, ThreadPool *pool, const Allocator &allocator);
+lk_status reference_attend(const AttendCall &args, ThreadPool *pool, const Allocator &allocator);
 
 }  // namespace cpu
 }  // namespace lk

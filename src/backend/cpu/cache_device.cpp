@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cpu/cache_device.h"
+
+#include "backend/cpu/reference.h"
+#include "base/status.h"
+
+namespace lk {
+namespace cpu {
+
+namespace {
+
+constexpr uint32_t kTokensPerUnit = 16;
+
+// The part of a sequence's new tokens that lies in a row.
+RowPart part_of(const BatchSequence &sequence, const PageRow &row) {
+    const uint64_t row_end = row.first_token + row.capacity_tokens;
+    const uint64_t new_end = sequence.n_history + sequence.n_new;
+    const uint64_t begin =
+        row.first_token > sequence.n_history ? row.first_token : sequence.n_history;
+    const uint64_t end = row_end < new_end ? row_end : new_end;
+    return {&row, sequence.first_new + static_cast<uint32_t>(begin - sequence.n_history),
+            static_cast<uint32_t>(begin - row.first_token), static_cast<uint32_t>(end - begin)};
+}
+
+// What the threads of a conversion found.
+struct Conversion {
+    std::atomic<uint64_t> n_saturated{0};
+    std::atomic<uint64_t> first_bad{kNothingBad};
+};
+
+void convert_unit(const AppendArgs &args, uint32_t unit, Conversion *out) {
+    uint64_t n_saturated = 0;
+    uint64_t bad = kNothingBad;
+    const uint32_t first = unit * kTokensPerUnit;
+    for (uint32_t i = 0; i < kTokensPerUnit && first + i < args.staging.n_tokens; ++i)
+        convert_token(args, first + i, &n_saturated, &bad);
+    out->n_saturated.fetch_add(n_saturated);
+    uint64_t seen = out->first_bad.load();
+    while (bad < seen && !out->first_bad.compare_exchange_weak(seen, bad)) {}
+}
+
+}  // namespace
+
+// Direct rows are left out: they are packed from the staging area.
+lk_status CpuCacheDevice::begin(const Batch &batch) {
+    parts_.clear();
+    for (uint32_t s = 0; s < batch.n_sequences; ++s) {
+        const BatchSequence &sequence = batch.sequences[s];
+        for (uint32_t r = sequence.n_rows; r; --r) {
+            const PageRow &row = *sequence.rows[r - 1];
+            if (row.first_token + row.capacity_tokens <= sequence.n_history)
+                break;
+            if (row.first_token >= sequence.n_history + sequence.n_new || row.is_direct)
+                continue;
+            if (!parts_.push(part_of(sequence, row)))
+                return fail(LK_E_NOMEM, "no memory for the rows of a batch of %u tokens",
+                            batch.n_tokens);
+        }
+    }
+    batch_ = batch;
+    return LK_OK;
+}
+
+lk_status CpuCacheDevice::append(const AppendArgs &args) {
+    const Lock lock(&engine_.mutex);
+    Conversion conversion;
+    engine_.pool.parallel_for(
+        (args.staging.n_tokens + kTokensPerUnit - 1) / kTokensPerUnit,
+        [&](uint32_t unit, uint32_t) { convert_unit(args, unit, &conversion); });
+    const uint64_t first_bad = conversion.first_bad.load();
+    note(args, conversion.n_saturated.load(), first_bad);
+    if (first_bad != kNothingBad)
+        return LK_OK;
+    const uint32_t n_heads = args.layer.n_kv_heads;
+    const auto n_parts = static_cast<uint32_t>(parts_.size());
+    engine_.pool.parallel_for(n_parts * n_heads, [&](uint32_t unit, uint32_t) {
+        store_part(args, layout_.classes, parts_[unit / n_heads], unit % n_heads);
+    });
+    return LK_OK;
+}
+
+void CpuCacheDevice::note(const AppendArgs &args, uint64_t n_saturated, uint64_t first_bad) {
+    const Lock lock(&report_mutex_);
+    report_.n_saturated += n_saturated;
+    if (first_bad == kNothingBad || report_.has_fault)
+        return;
+    const auto token = static_cast<uint32_t>(first_bad / 2 / args.layer.n_kv_heads);
+    const BatchSequence *sequence = batch_.sequences;
+    while (token - sequence->first_new >= sequence->n_new)
+        ++sequence;
+    report_.has_fault = 1;
+    report_.layer = args.layer_index;
+    report_.token = token - sequence->first_new;
+    report_.kv_head = static_cast<uint32_t>(first_bad / 2 % args.layer.n_kv_heads);
+    report_.is_value = static_cast<int32_t>(first_bad % 2);
+    report_.sequence = sequence->id;
+}
+
+lk_status CpuCacheDevice::pack(const PackItem *items, uint32_t n_items) {
+    const Lock lock(&engine_.mutex);
+    engine_.pool.parallel_for(n_items, [&](uint32_t unit, uint32_t thread) {
+        pack_item(items[unit], engine_.page_values.data() + thread * kPageValues);
+    });
+    return LK_OK;
+}
+
+lk_status CpuCacheDevice::reopen(const ReopenItem *items, uint32_t n_items) {
+    const Lock lock(&engine_.mutex);
+    engine_.pool.parallel_for(n_items, [&](uint32_t unit, uint32_t thread) {
+        reopen_item(items[unit], engine_.page_values.data() + thread * kPageValues);
+    });
+    return LK_OK;
+}
+
+// In order: several items may add to the same sums.
+lk_status CpuCacheDevice::sum_queries(const QuerySumArgs *items, uint32_t n_items) {
+    for (uint32_t i = 0; i < n_items; ++i)
+        sum_queries_item(items[i]);
+    return LK_OK;
+}
+
+lk_status CpuCacheDevice::attend(const AttendArgs &args) {
+    const Lock lock(&engine_.mutex);
+    const AttendCall call = {args, layout_.classes, batch_.sequences, batch_.n_sequences};
+    return engine_.kernels
+               ? fast_attend(*engine_.kernels, call, &engine_.pool, &engine_.attend_scratch)
+               : reference_attend(call, &engine_.pool, engine_.allocator);
+}
+
+void CpuCacheDevice::report(DataReport *out) const {
+    const Lock lock(&report_mutex_);
+    *out = report_;
+}
+
+void CpuCacheDevice::clear_report() {
+    const Lock lock(&report_mutex_);
+    const uint64_t n_saturated = report_.n_saturated;
+    report_ = {};
+    report_.n_saturated = n_saturated;
+}
+
+}  // namespace cpu
+}  // namespace lk

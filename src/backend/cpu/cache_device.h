@@ -1,0 +1,84 @@
+// What the CPU keeps for a cache: its tables of classes and the open batch.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_CPU_CACHE_DEVICE_H
+#define LK_BACKEND_CPU_CACHE_DEVICE_H
+
+#include "backend/backend.h"
+#include "backend/cpu/attend.h"
+#include "backend/cpu/pack.h"
+#include "backend/cpu/threads.h"
+
+namespace lk {
+namespace cpu {
+
+class Lock {
+  public:
+    explicit Lock(pthread_mutex_t *mutex) : mutex_(mutex) { pthread_mutex_lock(mutex_); }
+    ~Lock() { pthread_mutex_unlock(mutex_); }
+    Lock(const Lock &) = delete;
+    Lock &operator=(const Lock &) = delete;
+
+  private:
+    pthread_mutex_t *mutex_;
+};
+
+// What the caches of a context share.
+struct Engine {
+    Engine(const Allocator &from, const Kernels *chosen)
+        : allocator(from),
+          kernels(chosen),
+          pool(allocator),
+          page_values(allocator),
+          attend_scratch(allocator) {}
+    ~Engine() { pthread_mutex_destroy(&mutex); }
+    Engine(const Engine &) = delete;
+    Engine &operator=(const Engine &) = delete;
+
+    const Allocator allocator;
+    const Kernels *const kernels;                       // null: the reference
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;  // the pool and the scratch serve one call
+    ThreadPool pool;
+    Array<uint16_t> page_values;  // [threads][kPageValues]
+    AttendScratch attend_scratch;
+};
+
+class CpuCacheDevice final : public CacheDevice {
+  public:
+    CpuCacheDevice(Engine *engine, const CacheLayout &layout)
+        : engine_(*engine), layout_(layout), parts_(engine->allocator) {}
+    ~CpuCacheDevice() override { pthread_mutex_destroy(&report_mutex_); }
+
+    lk_status set_queue(const lk_queue *) override { return LK_OK; }
+    bool is_capturing() const override { return false; }
+
+    lk_status row_create(PageRow *) override { return LK_OK; }
+    void row_destroy(PageRow *) override {}
+    lk_status entries_changed(PageRow *) override { return LK_OK; }
+
+    lk_status begin(const Batch &batch) override;
+    lk_status append(const AppendArgs &args) override;
+    lk_status pack(const PackItem *items, uint32_t n_items) override;
+    lk_status reopen(const ReopenItem *items, uint32_t n_items) override;
+    lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) override;
+    lk_status attend(const AttendArgs &args) override;
+
+    void report(DataReport *out) const override;
+    void clear_report() override;
+    uint64_t fixed_bytes() const override { return 0; }
+
+  private:
+    void note(const AppendArgs &args, uint64_t n_saturated, uint64_t first_bad);
+
+    Engine &engine_;
+    const CacheLayout layout_;
+    Batch batch_{};
+    Array<RowPart> parts_;  // of the batch
+    mutable pthread_mutex_t report_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+    DataReport report_{};
+};
+
+}  // namespace cpu
+}  // namespace lk
+
+#endif
