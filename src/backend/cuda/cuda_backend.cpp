@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cuda/cuda_backend.h"
+
+#include <cstdio>
+
+#include "backend/cuda/cuda_cache.h"
+#include "base/status.h"
+#include "cuda/launch.h"
+
+namespace lk {
+namespace cuda {
+
+namespace {
+
+using ull = unsigned long long;
+
+constexpr int kOldestMajor = 8;  // compute capability
+
+int attribute(cudaDeviceAttr name, int device) {
+    int value = 0;
+    if (cudaDeviceGetAttribute(&value, name, device) != cudaSuccess)
+        (void)cudaGetLastError();
+    return value;
+}
+
+// What an integrated device shares with the CPU.
+uint64_t available_bytes() {
+    std::FILE *file = std::fopen("/proc/meminfo", "r");
+    if (!file)
+        return 0;
+    char line[256];
+    ull kilobytes = 0;
+    while (!kilobytes && std::fgets(line, sizeof line, file))
+        if (std::sscanf(line, "MemAvailable: %llu", &kilobytes) != 1)
+            kilobytes = 0;
+    std::fclose(file);
+    return kilobytes * 1024;
+}
+
+uint64_t free_bytes(int device) {
+    if (attribute(cudaDevAttrIntegrated, device))
+        return available_bytes();
+    const DeviceScope scope(device);
+    size_t free = 0;
+    size_t total = 0;
+    if (cudaMemGetInfo(&free, &total) == cudaSuccess)
+        return free;
+    (void)cudaGetLastError();
+    return 0;
+}
+
+lk_status describe(int device, lk_device_info *info) {
+    cudaDeviceProp properties;
+    const lk_status status =
+        checked(cudaGetDeviceProperties(&properties, device), "describing a device");
+    if (status)
+        return status;
+    info->backend = LK_BACKEND_CUDA;
+    info->index = static_cast<uint32_t>(device);
+    info->n_threads = 0;
+    info->memory_bytes = properties.totalGlobalMem;
+    info->free_bytes = free_bytes(device);
+    std::snprintf(info->name, sizeof info->name, "%.*s", static_cast<int>(sizeof info->name) - 1,
+                  properties.name);
+    std::snprintf(info->features, sizeof info->features, "sm_%d%d %d SMs", properties.major,
+                  properties.minor, properties.multiProcessorCount);
+    return LK_OK;
+}
+
+// Can this build run on the device, which is the current one?
+lk_status check_architecture(int device) {
+    const int major = attribute(cudaDevAttrComputeCapabilityMajor, device);
+    const int minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
+    if (major < kOldestMajor)
+        return fail(LK_E_UNSUPPORTED, "CUDA device %d is sm_%d%d and the kernels need sm_%d0",
+                    device, major, minor, kOldestMajor);
+    const cudaError_t error = kernels_present();
+    if (!error)
+        return LK_OK;
+    if (error != cudaErrorNoKernelImageForDevice && error != cudaErrorInvalidDeviceFunction &&
+        error != cudaErrorUnsupportedPtxVersion)
+        return checked(error, "looking for the kernels");
+    (void)cudaGetLastError();
+    return fail(LK_E_UNSUPPORTED,
+                "this build has no kernels for sm_%d%d of CUDA device %d: its option cuda-archs "
+                "names those that it has (%s)",
+                major, minor, device, cudaGetErrorString(error));
+}
+
+const char *memory_text(cudaMemoryType type) {
+    return type == cudaMemoryTypeHost ? "pinned host memory" : "host memory";
+}
+
+class CudaBackend final : public Backend {
+  public:
+    CudaBackend(const Allocator &allocator, int device) : allocator_(allocator), device_(device) {}
+
+    lk_status supports(const lk_capability &capability) const override {
+        if (capability.memory != LK_MEMORY_CUDA)
+            return fail(LK_E_UNSUPPORTED,
+                        "a CUDA context takes tensors in CUDA memory, not memory kind %u",
+                        capability.memory);
+        if (capability.queue && capability.queue != LK_QUEUE_CUDA_STREAM)
+            return fail(LK_E_UNSUPPORTED, "a CUDA context takes a CUDA stream, not queue kind %u",
+                        capability.queue);
+        if (!decode_has_instance(capability.head_dim) || !tile_has_instance(capability.head_dim))
+            return fail(LK_E_UNSUPPORTED,
+                        "this build has no CUDA kernels for head_dim %u: its option "
+                        "cuda-instances names those that it has",
+                        capability.head_dim);
+        return LK_OK;
+    }
+
+    void describe(lk_device_info *info) const override {
+        const lk_status status = cuda::describe(device_, info);
+        if (status)
+            info->backend = LK_BACKEND_CUDA;
+    }
+
+    lk_status slab_create(uint64_t bytes, SlabMemory *out) override {
+        const DeviceScope scope(device_);
+        void *memory = nullptr;
+        const cudaError_t error = cudaMalloc(&memory, bytes);
+        if (error == cudaErrorMemoryAllocation) {
+            (void)cudaGetLastError();
+            return fail(LK_E_NOMEM, "no device memory for a slab of %llu bytes", ull{bytes});
+        }
+        if (error)
+            return checked(error, "allocating a slab");
+        *out = {reinterpret_cast<uint64_t>(memory), bytes, memory};
+        return LK_OK;
+    }
+    // cudaFree() waits for what is queued.
+    void slab_destroy(const SlabMemory &slab) override {
+        const DeviceScope scope(device_);
+        (void)cudaFree(slab.handle);
+    }
+
+    lk_status check_queue(const lk_queue *queue) const override {
+        if (!queue)
+            return fail(LK_E_ARGUMENT, "queue is NULL and a CUDA context takes a CUDA stream");
+        if (queue->kind == LK_QUEUE_CUDA_STREAM)
+            return LK_OK;
+        if (queue->kind < LK_QUEUE_CUDA_STREAM || queue->kind > LK_QUEUE_VULKAN_RECORD)
+            return fail(LK_E_ARGUMENT, "queue.kind is %u, which names no kind of queue",
+                        queue->kind);
+        return fail(LK_E_UNSUPPORTED,
+                    "queue is of kind %u, Vulkan's, and a CUDA context takes a "
+                    "CUDA stream",
+                    queue->kind);
+    }
+
+    // The runtime knows of an address only, so both ends are asked for.
+    lk_status check_tensor(const void *data, uint64_t bytes, const char *name) const override {
+        const lk_status status = check_address(data, name, "data");
+        if (status || !bytes)
+            return status;
+        return check_address(static_cast<const char *>(data) + bytes - 1, name, "last byte");
+    }
+
+    lk_status cache_open(const CacheLayout &layout, CacheDevice **out) override {
+        for (uint32_t c = 0; c < layout.n_classes; ++c)
+            if (layout.classes[c].ranking == Ranking::kQueryRange)
+                return fail(LK_E_UNSUPPORTED, "the CUDA backend does not rank channels by queries");
+        const DeviceScope scope(device_);
+        auto *cache = create<CudaCache>(allocator_, allocator_, device_, layout);
+        if (!cache)
+            return fail(LK_E_NOMEM, "no memory for a cache's tables of %zu bytes", sizeof *cache);
+        const lk_status status = cache->open();
+        if (status) {
+            destroy(allocator_, cache);
+            return status;
+        }
+        *out = cache;
+        return LK_OK;
+    }
+    void cache_close(CacheDevice *cache) override {
+        const DeviceScope scope(device_);
+        destroy(allocator_, static_cast<CudaCache *>(cache));
+    }
+
+  private:
+    lk_status check_address(const void *address, const char *name, const char *part) const {
+        cudaPointerAttributes attributes;
+        const cudaError_t error = cudaPointerGetAttributes(&attributes, address);
+        if (error)
+            return checked(error, "looking at a tensor's memory");
+        if (attributes.type == cudaMemoryTypeManaged)
+            return LK_OK;
+        if (attributes.type != cudaMemoryTypeDevice)
+            return fail(LK_E_ARGUMENT, "%s.%s is %s and the tensor says CUDA memory", name, part,
+                        memory_text(attributes.type));
+        if (attributes.device != device_)
+            return fail(LK_E_ARGUMENT, "%s.%s is of CUDA device %d and the context has device %d",
+                        name, part, attributes.device, device_);
+        return LK_OK;
+    }
+
+    const Allocator allocator_;
+    const int device_;
+};
+
+}  // namespace
+
+uint32_t device_count() {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess)
+        return static_cast<uint32_t>(count);
+    (void)cudaGetLastError();
+    return 0;
+}
+
+lk_status describe_device(uint32_t index, lk_device_info *info) {
+    return describe(static_cast<int>(index), info);
+}
+
+lk_status open_cuda(const lk_context_desc &desc, const Allocator &allocator, Backend **out) {
+    int count = 0;
+    const cudaError_t counted = cudaGetDeviceCount(&count);
+    if (counted) {
+        (void)cudaGetLastError();
+        return fail(LK_E_UNSUPPORTED, "no CUDA device can be used here: %s",
+                    cudaGetErrorString(counted));
+    }
+    if (desc.device_index >= static_cast<uint32_t>(count))
+        return fail(LK_E_NOT_FOUND, "there is no CUDA device %u, the machine has %d",
+                    desc.device_index, count);
+    const auto device = static_cast<int>(desc.device_index);
+    const DeviceScope scope(device);
+    lk_status status = checked(scope.error(), "opening a device");
+    if (!status)
+        status = check_architecture(device);
+    if (status)
+        return status;
+    auto *backend = create<CudaBackend>(allocator, allocator, device);
+    if (!backend)
+        return fail(LK_E_NOMEM, "no memory for the CUDA backend");
+    *out = backend;
+    return LK_OK;
+}
+
+void close_cuda(const Allocator &allocator, Backend *backend) {
+    destroy(allocator, static_cast<CudaBackend *>(backend));
+}
+
+}  // namespace cuda
+}  // namespace lk

@@ -1,0 +1,42 @@
+// Device copies of the entries of rows.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_CUDA_ROW_TABLES_H
+#define LK_BACKEND_CUDA_ROW_TABLES_H
+
+#include "backend/backend.h"
+#include "backend/cuda/upload.h"
+
+namespace lk {
+namespace cuda {
+
+class RowTables {
+  public:
+    explicit RowTables(const Allocator &allocator)
+        : blocks_(allocator), free_(allocator), stale_(allocator) {}
+    ~RowTables();
+    RowTables(const RowTables &) = delete;
+    RowTables &operator=(const RowTables &) = delete;
+
+    void open(uint32_t n_entries);
+    // Give the row a place, which is stale until the next send().
+    lk_status add(PageRow *row);
+    // Its place may be another row's at once: what is queued runs before what is sent later.
+    void drop(PageRow *row);
+    void mark_stale(PageRow *row);
+    lk_status send(Upload *upload, cudaStream_t stream);
+
+  private:
+    lk_status grow();
+
+    uint64_t row_bytes_ = 0;
+    uint64_t n_rows_ = 0;   // places
+    Array<void *> blocks_;  // device memory
+    Array<uint64_t> free_;  // addresses; the next one last
+    Array<PageRow *> stale_;
+};
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif

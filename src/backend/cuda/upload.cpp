@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cuda/upload.h"
+
+#include <cstring>
+
+namespace lk {
+namespace cuda {
+
+lk_status Upload::open() {
+    lk_status status = LK_OK;
+    for (uint32_t b = 0; !status && b < kBuffers; ++b) {
+        status = buffers_[b].open(kBufferBytes, cudaHostAllocDefault, "a buffer of uploads");
+        if (!status)
+            status = passed_[b].open();
+    }
+    return status;
+}
+
+lk_status Upload::put(uint64_t device, const void *data, uint64_t bytes, cudaStream_t stream) {
+    const char *from = static_cast<const char *>(data);
+    lk_status status = LK_OK;
+    while (!status && bytes) {
+        if (used_ == kBufferBytes)
+            status = turn(stream);
+        else if (used_ > sent_ && device != target_ + (used_ - sent_))
+            status = send(stream);
+        if (!status && !used_)
+            status = checked(cudaEventSynchronize(passed_[current_].get()), "waiting for uploads");
+        if (status)
+            return status;
+        if (used_ == sent_)
+            target_ = device;
+        const uint64_t room = kBufferBytes - used_;
+        const uint64_t n = bytes < room ? bytes : room;
+        std::memcpy(buffers_[current_].data() + used_, from, n);
+        used_ += n;
+        from += n;
+        device += n;
+        bytes -= n;
+    }
+    return status;
+}
+
+lk_status Upload::send(cudaStream_t stream) {
+    if (used_ == sent_)
+        return LK_OK;
+    const cudaError_t error =
+        cudaMemcpyAsync(reinterpret_cast<void *>(target_), buffers_[current_].data() + sent_,
+                        used_ - sent_, cudaMemcpyHostToDevice, stream);
+    sent_ = used_;
+    return checked(error, "copying tables to the device");
+}
+
+lk_status Upload::turn(cudaStream_t stream) {
+    const lk_status status = send(stream);
+    if (status)
+        return status;
+    const cudaError_t error = cudaEventRecord(passed_[current_].get(), stream);
+    current_ = (current_ + 1) % kBuffers;
+    sent_ = used_ = 0;
+    return checked(error, "marking the end of uploads");
+}
+
+}  // namespace cuda
+}  // namespace lk
