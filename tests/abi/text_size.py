@@ -1,13 +1,20 @@
-"""Holds the library's code below a limit. Arguments: library, limit in bytes."""
+"""Holds the library's code and its kernels below limits. Arguments: library, limit of the code in
+bytes, limit of the kernels (section .nv_fatbin) in bytes."""
 import subprocess
 import sys
 
 
+def size(*options):
+    return subprocess.run(['size', *options, sys.argv[1]], check=True, capture_output=True,
+                          text=True).stdout.splitlines()
+
+
 def main():
-    out = subprocess.run(['size', sys.argv[1]], check=True, capture_output=True, text=True).stdout
-    text, limit = int(out.splitlines()[1].split()[0]), int(sys.argv[2])
-    print(f'text {text} bytes, limit {limit}')
-    return text >= limit
+    kernels = sum(int(line.split()[1]) for line in size('-A') if line.startswith('.nv_fatbin '))
+    code = int(size()[1].split()[0]) - kernels
+    limits = [int(limit) for limit in sys.argv[2:]]
+    print(f'code {code} bytes, limit {limits[0]}; kernels {kernels} bytes, limit {limits[1]}')
+    return code >= limits[0] or kernels > limits[1]
 
 
 if __name__ == '__main__':
