@@ -50,16 +50,16 @@ double page_bytes(const Case &c) {
     return bytes * c.packed_pages * c.n_kv_heads;
 }
 
-double time_case(const Case &c, Machine *machine, bool cold, int runs) {
-    Scene scene(c);
-    Outputs outputs;
+double time_case(const Case &c, const Device &device, bool cold, int runs) {
+    const Scene scene(c);
+    PlacedScene placed(scene, device);
     std::string message;
     std::vector<double> times;
     for (int i = 0; i < runs; ++i) {
         if (cold)
             flush();
         const double start = seconds();
-        scene.run(machine, &outputs, &message);
+        placed.attend(&message);
         times.push_back(seconds() - start);
     }
     return median(times);
@@ -71,7 +71,7 @@ int main(int argc, char **argv) {
     const auto threads = static_cast<uint32_t>(argc > 1 ? std::atoi(argv[1]) : 1);
     const auto tokens = static_cast<uint32_t>(argc > 2 ? std::atoi(argv[2]) : 8192);
     const auto mask = static_cast<uint32_t>(argc > 3 ? std::atoi(argv[3]) : 0);
-    const MachinePtr machine = open_cpu(mask, threads);
+    HostDevice host(mask, threads);
     std::printf("memcpy, one thread: %.1f GB/s\n", copy_bandwidth() * 1e-9);
     Case c;
     c.head_dim = 128;
@@ -91,8 +91,8 @@ int main(int argc, char **argv) {
         c.key_bits = row.key_bits;
         c.value_bits = row.value_bits;
         c.boosted = row.boosted;
-        const double cold = time_case(c, machine.get(), true, 15);
-        const double warm = time_case(c, machine.get(), false, 15);
+        const double cold = time_case(c, host.device(), true, 15);
+        const double warm = time_case(c, host.device(), false, 15);
         std::printf("decode %-10s cold %8.1f us %5.1f GB/s   warm %8.1f us\n", row.name, cold * 1e6,
                     page_bytes(c) / cold * 1e-9, warm * 1e6);
     }
@@ -104,8 +104,7 @@ int main(int argc, char **argv) {
     p.packed_pages = 0;
     p.tail_tokens = 0;
     p.n_new = 4096;
-    p.new_in_rows = 0;
-    const double prefill = time_case(p, machine.get(), false, 3);
+    const double prefill = time_case(p, host.device(), false, 3);
     std::printf("prefill 4096 x 4 heads %8.1f ms, %.1f GFLOP/s\n", prefill * 1e3,
                 4096.0 * 4096 * 2 * 128 * 4 / prefill * 1e-9);
     return 0;

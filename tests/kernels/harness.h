@@ -1,20 +1,18 @@
-// One case of attention: pages, queries and a geometry, made from the case's own seed; run on a
-// backend, and compared with the double-precision reference.
+// One case of attention: pages, queries and a geometry, made from the case's own seed; placed in
+// the memory of a backend, run there, and compared with the double-precision reference.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_TESTS_KERNELS_HARNESS_H
 #define LK_TESTS_KERNELS_HARNESS_H
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "backend/backend.h"
 #include "format/codec.h"
+#include "memory.h"
 
-// Half a unit of 32767 for each of a page's tokens.
-constexpr double kBlockBound = LK_MAX_PAGE_TOKENS * 0.5 / 32767;
+#include <lowkey/step.h>
 
 struct Case {
     uint32_t head_dim = 64;
@@ -30,10 +28,9 @@ struct Case {
     uint32_t f8 = 0;
     uint32_t page_tokens = 128;
     uint32_t sink_tokens = 32;
-    uint32_t packed_pages = 2;
+    uint32_t packed_pages = 2;  // of the first sequence, one more in each other one
     uint32_t tail_tokens = 5;
-    uint32_t n_new = 1;
-    uint32_t new_in_rows = 1;
+    uint32_t n_new = 1;  // of the first sequence; in rows up to LK_DRAFT_TOKENS, else staged
     uint32_t window = 0;
     uint32_t window_sinks = 0;
     float soft_cap = 0;
@@ -41,136 +38,158 @@ struct Case {
     uint32_t tree = 0;
     lk_dtype dtype = LK_F32;
     uint32_t n_sequences = 1;
+    uint32_t spread = 0;  // tensors with odd strides that begin at an odd element
+    uint32_t has_lse = 1;
 };
 std::string describe(const Case &c);
-
-// A backend and the memory that it works on. The CPU's is the tests' own; a backend with memory of
-// its own overrides all of it.
-class Machine {
-  public:
-    explicit Machine(lk::Backend *opened) : backend(opened) {}
-    virtual ~Machine();
-    Machine(const Machine &) = delete;
-    Machine &operator=(const Machine &) = delete;
-
-    // The address of n bytes for the backend, until release().
-    virtual uint64_t place(void *bytes, size_t n);
-    // Wait for the backend's work and bring what was placed back.
-    virtual void fetch(void *bytes, size_t n, uint64_t address);
-    virtual void release() {}
-    virtual const lk_queue *queue() const { return nullptr; }
-
-    template <class T>
-    T *place(std::vector<T> *values) {
-        return reinterpret_cast<T *>(place(values->data(), values->size() * sizeof(T)));
-    }
-
-    lk::Backend *const backend;
-};
-using MachinePtr = std::unique_ptr<Machine>;
-MachinePtr open_cpu(uint32_t cpu_mask, uint32_t n_threads);
-
-// Memory of an exact size with guard zones that are checked.
-class Guarded {
-  public:
-    explicit Guarded(size_t bytes);
-    const uint8_t *data() const { return bytes_.data() + kZone; }
-    bool intact() const;
-    void *place(Machine *machine);
-    void fetch(Machine *machine);
-
-  private:
-    static constexpr size_t kZone = 64;
-    std::vector<uint8_t> bytes_;
-    uint64_t address_ = 0;
-};
-
-// A cache of one layer on a machine.
-class OpenCache {
-  public:
-    // Entries of a row before the layer's, which are not touched.
-    static constexpr uint32_t kFirstEntry = 1;
-
-    OpenCache(const Machine &machine, const std::vector<lk::HalfClass> &classes,
-              const lk::LayerView &layer, uint32_t page_tokens, uint32_t max_sequences,
-              uint32_t max_step_tokens);
-    ~OpenCache();
-    OpenCache(const OpenCache &) = delete;
-    OpenCache &operator=(const OpenCache &) = delete;
-    lk::CacheDevice *operator->() const { return device_; }
-    const lk::HalfClass *half_class(size_t i) const { return &classes_[i]; }
-    const lk::LayerView &layer() const { return layer_; }
-
-  private:
-    lk::Backend *backend_;
-    const std::vector<lk::HalfClass> classes_;
-    const lk::LayerView layer_;
-    const uint32_t first_entry_ = kFirstEntry;
-    lk::CacheDevice *device_ = nullptr;
-};
-
-// The rows of a sequence; entries[i] are those of row i.
-struct Rows {
-    std::vector<lk::PageRow> rows;
-    std::vector<std::vector<lk::PageEntry>> entries;
-    std::vector<const lk::PageRow *> pointers;
-
-    uint64_t end_token() const;
-    void add(uint32_t capacity_tokens, std::vector<lk::PageEntry> of_row);
-    // Point at the entries and make the rows known to a cache.
-    void open(const OpenCache &cache);
-    void close(const OpenCache &cache);
-};
+lk::HalfShape packed_shape(const Case &c, lk::Side side);
 
 struct Outputs {
     std::vector<float> out;  // [tokens][heads][head_dim]
-    std::vector<float> lse;
+    std::vector<float> lse;  // [tokens][heads], or empty
     bool operator==(const Outputs &other) const;
+};
+
+// Places of a tensor's elements, [tokens][heads][channels].
+struct Strides {
+    size_t offset;  // elements before the first
+    size_t token;
+    size_t head;
+    size_t end;  // elements up to behind the last
+    size_t at(size_t token_index, size_t head_index) const {
+        return offset + token_index * token + head_index * head;
+    }
+};
+Strides strides_of(const Case &c, uint32_t n_tokens, uint32_t n_heads, uint32_t n_channels);
+
+// One half page and what its values are made of.
+struct SceneHalf {
+    uint16_t half_class;
+    std::vector<uint8_t> payload;
+    std::vector<uint8_t> metadata;
+    // [head_dim] the most that |minimum| + range of a channel come to, or |value| at 16 bits
+    std::vector<float> reach;
+};
+struct SceneRow {
+    uint64_t first_token;
+    uint32_t n_tokens;
+    std::vector<SceneHalf> halves;  // [n_kv_heads][keys, values]
+};
+struct SceneSequence {
+    std::vector<SceneRow> rows;
+    std::vector<int32_t> parent;  // [n_new], or empty
+    uint64_t n_history;
+    uint32_t n_new;
+    uint32_t first_new;
+    bool is_draft() const { return n_new <= LK_DRAFT_TOKENS; }
+};
+
+enum class SceneValues {
+    kSigned,
+    kMagnitudes  // the absolute values of what is otherwise the same scene, at 16 bits
 };
 
 class Scene {
   public:
-    explicit Scene(const Case &c);
+    explicit Scene(const Case &c, SceneValues values = SceneValues::kSigned);
     Scene(const Scene &) = delete;
     Scene &operator=(const Scene &) = delete;
-    // Returns false, with a message, when a call failed or a guard zone was written.
-    bool run(Machine *machine, Outputs *outputs, std::string *message);
-    // Empty, or what differs beyond the bound.
+
+    const Case &parameters() const { return case_; }
+    uint32_t n_query_heads() const { return case_.group * case_.n_kv_heads; }
+    uint32_t n_tokens() const { return n_tokens_; }
+    const std::vector<SceneSequence> &sequences() const { return sequences_; }
+    const std::vector<lk::HalfClass> &classes() const { return classes_; }
+    static lk::EntryClasses entry_classes();
+    const std::vector<uint8_t> &q() const { return q_; }  // of the case's dtype and strides
+    const std::vector<float> &q_values() const { return q_values_; }  // [tokens][heads][head_dim]
+    const std::vector<float> &sink_logits() const { return sink_logits_; }
+    const std::vector<uint16_t> &staged_keys() const { return staged_keys_; }
+    const std::vector<uint16_t> &staged_values() const { return staged_values_; }
+
+    // Empty, or what of the CPU's integer arithmetic differs beyond its bound.
     std::string compare(const Outputs &fast, const Outputs &reference) const;
 
   private:
-    struct Sequence {
-        Rows rows;  // whose addresses count the buffers of memory_, from 1
-        std::vector<int32_t> parent;
-        uint64_t n_history = 0;
-        uint32_t first_new = 0;
-    };
     void make_classes();
     void make_sequence(uint32_t index);
-    void add_row(Sequence *sequence, uint32_t tokens, bool packed, bool is_sink, uint32_t used);
-    void make_tensors();
-    lk::LayerView layer() const;
-    std::vector<Rows> place_rows(Machine *machine);
-    lk::AttendArgs place_inputs(Machine *machine, const lk::LayerView &layer);
-    void read_outputs(const Guarded &out, const Guarded &lse, Outputs *outputs) const;
-    uint64_t keep(std::vector<uint8_t> bytes);
+    void add_row(SceneSequence *sequence, uint32_t tokens, bool packed, uint32_t used);
+    SceneHalf make_half(uint16_t half_class, uint32_t used);
+    void measure_half(uint32_t used, SceneHalf *half);
+    void make_absolute(uint32_t used, SceneHalf *half) const;
+    void make_queries();
+    void make_staged();
     float random_normal();
     uint16_t random_half(double scale);
     uint64_t next();
 
     Case case_;
+    SceneValues values_;
     uint64_t state_;
     std::vector<lk::HalfClass> classes_;
     std::vector<uint8_t> permutation_;
-    std::vector<std::vector<uint8_t>> memory_;
-    std::vector<Sequence> sequences_;
+    std::vector<SceneSequence> sequences_;
     std::vector<uint8_t> q_;
-    std::vector<float> sinks_;
+    std::vector<float> q_values_;
+    std::vector<float> sink_logits_;
     std::vector<uint16_t> staged_keys_, staged_values_;
     uint32_t n_tokens_ = 0;
     float q_max_ = 0, key_range_ = 0, value_range_ = 0, key_max_ = 0, value_max_ = 0;
 };
 
-lk::HalfShape packed_shape(const Case &c, lk::Side side);
+// A scene in the memory of a device, with the device's tables for it. Memory is cleared with it.
+class PlacedScene {
+  public:
+    PlacedScene(const Scene &scene, const Device &device);
+    ~PlacedScene();
+    PlacedScene(const PlacedScene &) = delete;
+    PlacedScene &operator=(const PlacedScene &) = delete;
+
+    // Queue the attention once. False, with a message, when that fails.
+    bool attend(std::string *message);
+    // Poison the outputs, attend and read; false also when bytes around the outputs were written.
+    bool run(Outputs *outputs, std::string *message);
+
+  private:
+    void place_rows();
+    void describe_cache();
+    bool open_cache();
+    void place_tensors();
+    bool read_tensor(uint64_t address, const Strides &strides, uint32_t n_channels, lk_dtype dtype,
+                     std::vector<float> *out);
+
+    const Scene &scene_;
+    Device device_;
+    lk::CacheDevice *cache_ = nullptr;
+    std::string fault_;  // of opening
+    lk::LayerView layer_{};
+    const uint32_t first_entry_ = 1;  // the entry before is nobody's
+    std::vector<lk::EntryClasses> entry_classes_;
+    lk::CacheLayout layout_{};
+    std::vector<std::vector<lk::PageRow>> rows_;  // by sequence
+    std::vector<std::vector<const lk::PageRow *>> pointers_;
+    std::vector<std::vector<lk::PageEntry>> entries_;
+    std::vector<lk::BatchSequence> batch_;
+    lk::AttendArgs args_{};
+    uint64_t out_address_ = 0, lse_address_ = 0;
+    Strides out_strides_{}, lse_strides_{};
+};
+
+// A CPU backend and its memory.
+class HostDevice {
+  public:
+    HostDevice(uint32_t cpu_mask, uint32_t n_threads);
+    ~HostDevice();
+    HostDevice(const HostDevice &) = delete;
+    HostDevice &operator=(const HostDevice &) = delete;
+    Device device() { return {backend_, &memory_}; }
+
+  private:
+    HostMemory memory_;
+    lk::Backend *backend_ = nullptr;
+};
+
+// The outputs of a scene on a device; false with a message.
+bool run_scene(const Scene &scene, const Device &device, Outputs *outputs, std::string *message);
 
 #endif

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "grid.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace {
+
+struct Axis {
+    std::vector<std::function<void(Case *)>> values;
+};
+
+template <class Field, class... Values>
+Axis axis(Field Case::*field, Values... values) {
+    Axis a;
+    (a.values.push_back([field, values](Case *c) { c->*field = static_cast<Field>(values); }), ...);
+    return a;
+}
+
+std::vector<Axis> whole_axes() {
+    return {
+        axis(&Case::head_dim, 64, 128, 32, 48, 80, 96, 112, 144, 160, 176, 192, 208, 224, 240, 256),
+        axis(&Case::group, 4, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16),
+        axis(&Case::key_bits, 2, 16, 1, 3, 4, 8),
+        axis(&Case::value_bits, 2, 16, 1, 3, 4, 8),
+        axis(&Case::boosted, 0, 16, 32),
+        axis(&Case::n_shared, 0, 1, 5, 16),
+        axis(&Case::key_group, 0, 16, 32, 64),
+        axis(&Case::value_group, 0, 16, 32, 48),
+        axis(&Case::per_token_keys, 0, 1),
+        axis(&Case::f8, 0, 1),
+        axis(&Case::page_tokens, 128, 64, 32),
+        axis(&Case::sink_tokens, 32, 0, 16, 64),
+        axis(&Case::packed_pages, 2, 0, 1, 9),
+        axis(&Case::tail_tokens, 5, 0, 1, 15, 16, 17, 127, 128),
+        axis(&Case::n_new, 1, 2, 4, 7, 8, 16, 33, 64, 65, 200),
+        axis(&Case::window, 0, 1, 40, 130),
+        axis(&Case::window_sinks, 0, 4),
+        axis(&Case::soft_cap, 0.0f, 5.0f),
+        axis(&Case::sinks, 0, 1),
+        axis(&Case::tree, 0, 1),
+        axis(&Case::dtype, LK_F32, LK_F16, LK_BF16),
+        axis(&Case::n_sequences, 1, 3),
+        axis(&Case::spread, 0, 1),
+        axis(&Case::has_lse, 1, 0),
+    };
+}
+
+std::vector<Axis> short_axes() {
+    return {
+        axis(&Case::head_dim, 128, 64, 32, 80, 96, 256),
+        axis(&Case::group, 4, 1, 5, 8, 16),
+        axis(&Case::key_bits, 2, 16, 1, 3, 4, 8),
+        axis(&Case::value_bits, 2, 16, 1, 3, 4, 8),
+        axis(&Case::boosted, 0, 16),
+        axis(&Case::n_shared, 0, 5),
+        axis(&Case::key_group, 0, 16),
+        axis(&Case::value_group, 0, 16, 48),
+        axis(&Case::per_token_keys, 0, 1),
+        axis(&Case::f8, 0, 1),
+        axis(&Case::page_tokens, 64, 128, 32),
+        axis(&Case::sink_tokens, 16, 0, 32),
+        axis(&Case::packed_pages, 1, 0),
+        axis(&Case::tail_tokens, 5, 0, 17),
+        axis(&Case::n_new, 1, 3, 16, 65),
+        axis(&Case::window, 0, 40),
+        axis(&Case::window_sinks, 0, 4),
+        axis(&Case::soft_cap, 0.0f, 5.0f),
+        axis(&Case::sinks, 0, 1),
+        axis(&Case::tree, 0, 1),
+        axis(&Case::dtype, LK_F16, LK_F32, LK_BF16),
+        axis(&Case::n_sequences, 1, 2),
+        axis(&Case::spread, 0, 1),
+        axis(&Case::has_lse, 1, 0),
+    };
+}
+
+// Combinations without meaning become the nearest one with.
+Case legal(Case c) {
+    if (c.page_tokens == 32) {
+        c.key_bits = c.key_bits == 1 || c.key_bits == 3 ? 4 : c.key_bits;
+        c.value_bits = c.value_bits == 1 || c.value_bits == 3 ? 4 : c.value_bits;
+    }
+    if (c.tree && c.n_new > LK_DRAFT_TOKENS)
+        c.n_new = 33;
+    if (c.n_shared && c.boosted)
+        c.n_shared = 0;
+    if (c.per_token_keys)
+        c.n_shared = c.boosted = 0;
+    if (c.n_new > LK_DRAFT_TOKENS)
+        c.n_kv_heads = 1;
+    return c;
+}
+
+// The longest sequence of a case at most as long as kShort says.
+Case shortened(Case c) {
+    const uint32_t others = c.sink_tokens + c.tail_tokens + c.n_new + c.n_sequences * 3;
+    while (c.packed_pages && others + (c.packed_pages + c.n_sequences - 1) * c.page_tokens > 300)
+        --c.packed_pages;
+    return c;
+}
+
+uint64_t mix(uint64_t x) {
+    x = (x ^ (x >> 31)) * 0x9E3779B97F4A7C15ull;
+    x = (x ^ (x >> 29)) * 0xBF58476D1CE4E5B9ull;
+    return x ^ (x >> 32);
+}
+
+// Rows that cover all pairs: each new row starts from an uncovered pair and takes, axis by axis,
+// the value that covers most.
+class Cover {
+  public:
+    Cover(std::vector<Axis> axes, uint64_t seed) : axes_(std::move(axes)), seed_(seed) {
+        const size_t n = axes_.size();
+        seen_.resize(n * n);
+        for (size_t a = 0; a < n; ++a)
+            for (size_t b = 0; b < n; ++b)
+                seen_[a * n + b].assign(axes_[a].values.size() * axes_[b].values.size(), false);
+    }
+    std::vector<Case> cases() {
+        for (size_t a = 0; a < axes_.size(); ++a)
+            for (size_t b = a + 1; b < axes_.size(); ++b)
+                for (size_t i = 0; i < axes_[a].values.size(); ++i)
+                    for (size_t j = 0; j < axes_[b].values.size(); ++j)
+                        if (!pair(a, i, b, j))
+                            add_row(a, i, b, j);
+        return cases_;
+    }
+
+  private:
+    static constexpr size_t kOpen = SIZE_MAX;
+
+    std::vector<bool>::reference pair(size_t a, size_t i, size_t b, size_t j) {
+        return seen_[a * axes_.size() + b][i * axes_[b].values.size() + j];
+    }
+    void add_row(size_t a, size_t i, size_t b, size_t j) {
+        std::vector<size_t> row(axes_.size(), kOpen);
+        row[a] = i;
+        row[b] = j;
+        for (size_t x = 0; x < row.size(); ++x)
+            if (row[x] == kOpen)
+                row[x] = best_value(row, x);
+        Case c;
+        for (size_t x = 0; x < row.size(); ++x) {
+            axes_[x].values[row[x]](&c);
+            for (size_t y = 0; y < row.size(); ++y)
+                pair(x, row[x], y, row[y]) = true;
+        }
+        cases_.push_back(legal(c));
+    }
+    // Ties are broken by the seed.
+    size_t best_value(const std::vector<size_t> &row, size_t x) {
+        const size_t values = axes_[x].values.size();
+        const size_t turn = mix(seed_ + cases_.size() * 64 + x) % values;
+        size_t best = turn;
+        int most = -1;
+        for (size_t k = 0; k < values; ++k) {
+            const size_t v = (k + turn) % values;
+            int gain = 0;
+            for (size_t y = 0; y < row.size(); ++y)
+                gain += row[y] != kOpen && !pair(x, v, y, row[y]);
+            if (gain > most) {
+                most = gain;
+                best = v;
+            }
+        }
+        return best;
+    }
+
+    std::vector<Axis> axes_;
+    uint64_t seed_;
+    std::vector<std::vector<bool>> seen_;
+    std::vector<Case> cases_;
+};
+
+}  // namespace
+
+std::vector<Case> covering_cases(Grid grid, uint64_t seed) {
+    if (grid == Grid::kWhole)
+        return Cover(whole_axes(), seed).cases();
+    std::vector<Case> cases = Cover(short_axes(), seed).cases();
+    std::transform(cases.begin(), cases.end(), cases.begin(), shortened);
+    return cases;
+}
+
+std::vector<Case> common_cases() {
+    std::vector<Case> all;
+    for (const uint32_t head_dim : {64u, 128u})
+        for (const uint32_t key_bits : {16u, 8u, 4u, 2u})
+            for (const uint32_t value_bits : {16u, 8u, 4u, 2u})
+                for (const uint32_t n_new : {1u, 3u, 70u}) {
+                    Case c;
+                    c.head_dim = head_dim;
+                    c.key_bits = key_bits;
+                    c.value_bits = value_bits;
+                    c.n_new = n_new;
+                    c.tail_tokens = 131;
+                    all.push_back(c);
+                }
+    return all;
+}
+
+std::vector<Case> page_cases() {
+    std::vector<Case> all;
+    for (const uint32_t page_tokens : {32u, 64u, 128u})
+        for (const uint32_t bits : {1u, 2u, 3u, 4u, 8u, 16u})
+            for (const uint32_t f8 : {0u, 1u})
+                for (const uint32_t head_dim : {32u, 80u, 128u, 256u})
+                    for (const uint32_t variant : {0u, 1u, 2u, 3u, 4u}) {
+                        if (page_tokens < 64 && (bits == 1 || bits == 3))
+                            continue;
+                        Case c;
+                        c.page_tokens = page_tokens;
+                        c.key_bits = c.value_bits = bits;
+                        c.f8 = f8;
+                        c.head_dim = head_dim;
+                        c.key_group = variant == 1 ? 16 : variant == 2 ? 32 : 0;
+                        c.value_group = variant == 1 ? 16 : variant == 2 ? 48 : 0;
+                        c.boosted = variant == 2 ? 16 : 0;
+                        c.n_shared = variant == 3 ? 5 : 0;
+                        c.per_token_keys = variant == 4;
+                        all.push_back(c);
+                    }
+    return all;
+}

@@ -1,0 +1,22 @@
+// The cases that every backend is held to.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_TESTS_KERNELS_GRID_H
+#define LK_TESTS_KERNELS_GRID_H
+
+#include <vector>
+
+#include "harness.h"
+
+// Cases in which every value of every axis occurs with every value of every other one. kShort has
+// at most 300 tokens and fewer values, for tools that make programs slow.
+enum class Grid { kWhole, kShort };
+std::vector<Case> covering_cases(Grid grid, uint64_t seed);
+
+// The shapes that models run, each path of the kernels with its neighbours.
+std::vector<Case> common_cases();
+
+// What a half page can look like, for packing.
+std::vector<Case> page_cases();
+
+#endif

@@ -1,0 +1,66 @@
+// Where the bytes of a case lie while a backend works on them.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_TESTS_KERNELS_MEMORY_H
+#define LK_TESTS_KERNELS_MEMORY_H
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <vector>
+
+#include "backend/backend.h"
+
+constexpr uint8_t kPoison = 0xEE;       // what an output holds before it is written
+constexpr uint8_t kGuard = 0xA5;        // what lies around it
+constexpr size_t kGuardBytes = 64;      // on either side
+constexpr size_t kBlockAlignment = 64;  // as slots are
+
+class Memory {
+  public:
+    Memory() = default;
+    virtual ~Memory() = default;
+    Memory(const Memory &) = delete;
+    Memory &operator=(const Memory &) = delete;
+
+    // An input of n bytes. 0 bytes have address 0.
+    virtual uint64_t input(const void *bytes, size_t n) = 0;
+    // An output of n bytes of poison between guard zones.
+    virtual uint64_t output(size_t n) = 0;
+    // Waits for the work on queue().
+    virtual void read(uint64_t address, void *to, size_t n) = 0;
+    // Is all as it was put there, outputs aside? Waits for the work on queue().
+    virtual bool intact() = 0;
+    // Poison the outputs again.
+    virtual void poison() = 0;
+    virtual void clear() = 0;
+    // Of the work on this memory; null on the CPU.
+    virtual const lk_queue *queue() const { return nullptr; }
+};
+
+// Inputs are allocations of their own, so that a sanitizer sees what is read behind them.
+class HostMemory final : public Memory {
+  public:
+    uint64_t input(const void *bytes, size_t n) override;
+    uint64_t output(size_t n) override;
+    void read(uint64_t address, void *to, size_t n) override;
+    bool intact() override;
+    void poison() override;
+    void clear() override;
+
+  private:
+    struct Input {
+        std::vector<uint8_t> bytes, original;
+    };
+    std::list<Input> inputs_;
+    std::list<std::vector<uint8_t>> outputs_;  // with their guard zones
+};
+
+// A backend and the memory that its tests use.
+struct Device {
+    lk::Backend *backend = nullptr;
+    Memory *memory = nullptr;
+    bool is_host = true;  // ranks channels by queries and always fills the staging area
+};
+
+#endif

@@ -1,0 +1,28 @@
+// Packing, reopening and appending on a backend against the written-out codec.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_TESTS_KERNELS_PACKING_H
+#define LK_TESTS_KERNELS_PACKING_H
+
+#include "harness.h"
+
+// Pages of a case's shapes with values of all kinds: packed from staged tokens and from 16-bit
+// pages, then reopened. The same bytes, every one; nothing around them.
+void check_packing(const Case &c, const Device &device);
+
+// Tokens of two layers: what is stored where, and what saturates. has_long: a sequence of the step
+// is longer than drafts are.
+struct AppendCase {
+    lk_dtype dtype;
+    bool has_long;
+    uint32_t spread;
+};
+void check_append(const AppendCase &c, const Device &device);
+
+// The first infinity or NaN is reported.
+void check_append_faults(lk_dtype dtype, const Device &device);
+
+// Sums of |Q|, which the CPU alone makes.
+void check_query_sums(const Device &device);
+
+#endif

@@ -1,0 +1,201 @@
+// Scenes in the memory of a backend.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <cstring>
+
+#include "base/status.h"
+#include "harness.h"
+
+using namespace lk;
+
+PlacedScene::PlacedScene(const Scene &scene, const Device &device)
+    : scene_(scene), device_(device) {
+    place_rows();
+    if (!open_cache())
+        fault_ = last_sentence();
+    place_tensors();
+}
+
+PlacedScene::~PlacedScene() {
+    if (cache_) {
+        for (std::vector<PageRow> &rows : rows_)
+            for (PageRow &row : rows)
+                cache_->row_destroy(&row);
+        device_.backend->cache_close(cache_);
+    }
+    device_.memory->clear();
+}
+
+void PlacedScene::place_rows() {
+    Memory *memory = device_.memory;
+    const uint32_t n_entries = scene_.parameters().n_kv_heads + first_entry_;
+    const auto place = [memory](const std::vector<uint8_t> &bytes) {
+        return memory->input(bytes.data(), bytes.size());
+    };
+    for (const SceneSequence &sequence : scene_.sequences()) {
+        rows_.emplace_back();
+        for (const SceneRow &row : sequence.rows) {
+            entries_.emplace_back(n_entries);
+            for (uint32_t head = 0; head < scene_.parameters().n_kv_heads; ++head) {
+                const SceneHalf &keys = row.halves[2 * head];
+                const SceneHalf &values = row.halves[2 * head + 1];
+                entries_.back()[first_entry_ + head] = {place(keys.payload),
+                                                        place(keys.metadata),
+                                                        place(values.payload),
+                                                        place(values.metadata),
+                                                        keys.half_class,
+                                                        values.half_class,
+                                                        0};
+            }
+            PageRow placed{};
+            placed.first_token = row.first_token;
+            placed.capacity_tokens = row.n_tokens;
+            placed.n_entries = n_entries;
+            rows_.back().push_back(placed);
+        }
+    }
+    size_t next = 0;
+    for (std::vector<PageRow> &rows : rows_) {
+        pointers_.emplace_back();
+        for (PageRow &row : rows) {
+            row.entries = entries_[next++].data();
+            pointers_.back().push_back(&row);
+        }
+    }
+}
+
+void PlacedScene::describe_cache() {
+    const Case &c = scene_.parameters();
+    layer_ = {scene_.n_query_heads(),
+              c.n_kv_heads,
+              c.head_dim,
+              c.window,
+              c.window ? c.window_sinks : 0,
+              1.0f / std::sqrt(static_cast<float>(c.head_dim)),
+              c.soft_cap,
+              c.sinks ? scene_.sink_logits().data() : nullptr};
+    layout_.classes = scene_.classes().data();
+    layout_.n_classes = static_cast<uint32_t>(scene_.classes().size());
+    layout_.layers = &layer_;
+    layout_.first_entries = &first_entry_;
+    layout_.n_layers = 1;
+    layout_.n_entries = c.n_kv_heads + first_entry_;
+    entry_classes_.assign(layout_.n_entries, scene_.entry_classes());
+    layout_.entry_classes = entry_classes_.data();
+    layout_.page_tokens = c.page_tokens;
+    layout_.sink_tokens = c.sink_tokens;
+    layout_.max_sequences = c.n_sequences;
+    layout_.max_step_tokens = scene_.n_tokens();
+    layout_.max_rows = entries_.size();
+}
+
+bool PlacedScene::open_cache() {
+    describe_cache();
+    if (device_.backend->cache_open(layout_, &cache_) != LK_OK ||
+        cache_->set_queue(device_.memory->queue()) != LK_OK)
+        return false;
+    for (std::vector<PageRow> &rows : rows_)
+        for (PageRow &row : rows)
+            if (cache_->row_create(&row) != LK_OK || cache_->entries_changed(&row) != LK_OK)
+                return false;
+    for (size_t i = 0; i < scene_.sequences().size(); ++i) {
+        const SceneSequence &sequence = scene_.sequences()[i];
+        const auto n_rows = static_cast<uint32_t>(pointers_[i].size());
+        batch_.push_back({pointers_[i].data(), n_rows, n_rows, i + 1, sequence.n_history,
+                          sequence.n_new, sequence.first_new, sequence.is_draft() ? 1 : 0,
+                          sequence.parent.empty() ? nullptr : sequence.parent.data()});
+    }
+    return cache_->begin({batch_.data(), layout_.max_sequences, scene_.n_tokens()}) == LK_OK;
+}
+
+void PlacedScene::place_tensors() {
+    const Case &c = scene_.parameters();
+    Memory *memory = device_.memory;
+    const size_t width = c.dtype == LK_F32 ? 4 : 2;
+    const auto view = [&](uint64_t address, const Strides &strides) {
+        return TensorView{reinterpret_cast<void *>(address + strides.offset * width), c.dtype,
+                          static_cast<int64_t>(strides.token), static_cast<int64_t>(strides.head)};
+    };
+    out_strides_ = strides_of(c, scene_.n_tokens(), scene_.n_query_heads(), c.head_dim);
+    lse_strides_ = strides_of(c, scene_.n_tokens(), scene_.n_query_heads(), 1);
+    args_.layer = layer_;
+    args_.first_entry = first_entry_;
+    args_.q = view(memory->input(scene_.q().data(), scene_.q().size()), out_strides_);
+    out_address_ = memory->output(out_strides_.end * width);
+    args_.out = view(out_address_, out_strides_);
+    if (c.has_lse) {
+        lse_address_ = memory->output(lse_strides_.end * sizeof(float));
+        args_.lse = reinterpret_cast<float *>(lse_address_) + lse_strides_.offset;
+        args_.lse_token_stride = static_cast<int64_t>(lse_strides_.token);
+        args_.lse_head_stride = static_cast<int64_t>(lse_strides_.head);
+    }
+    const auto staged = [memory](const std::vector<uint16_t> &values) {
+        return reinterpret_cast<uint16_t *>(memory->input(values.data(), values.size() * 2));
+    };
+    args_.staging = {staged(scene_.staged_keys()), staged(scene_.staged_values()),
+                     scene_.n_tokens()};
+}
+
+bool PlacedScene::attend(std::string *message) {
+    if (fault_.empty() && cache_->attend(args_) == LK_OK)
+        return true;
+    *message = fault_.empty() ? last_sentence() : fault_;
+    return false;
+}
+
+// False when an element between those of the tensor was written.
+bool PlacedScene::read_tensor(uint64_t address, const Strides &strides, uint32_t n_channels,
+                              lk_dtype dtype, std::vector<float> *out) {
+    const size_t width = dtype == LK_F32 ? 4 : 2;
+    std::vector<uint8_t> bytes(strides.end * width);
+    device_.memory->read(address, bytes.data(), bytes.size());
+    size_t next = 0;  // behind what was read
+    bool is_intact = true;
+    const auto skip_to = [&](size_t end) {
+        for (; next < end * width; ++next)
+            is_intact = is_intact && bytes[next] == kPoison;
+    };
+    for (uint32_t t = 0; t < scene_.n_tokens(); ++t)
+        for (uint32_t h = 0; h < scene_.n_query_heads(); ++h) {
+            skip_to(strides.at(t, h));
+            for (uint32_t c = 0; c < n_channels; ++c, next += width) {
+                uint32_t bits = 0;
+                std::memcpy(&bits, bytes.data() + next, width);
+                out->push_back(dtype == LK_F16    ? half_to_float(static_cast<uint16_t>(bits))
+                               : dtype == LK_BF16 ? bits_to_float(bits << 16)
+                                                  : bits_to_float(bits));
+            }
+        }
+    return is_intact;
+}
+
+bool PlacedScene::run(Outputs *outputs, std::string *message) {
+    const Case &c = scene_.parameters();
+    *outputs = {};
+    device_.memory->poison();
+    if (!attend(message))
+        return false;
+    const bool is_intact =
+        device_.memory->intact() &&
+        read_tensor(out_address_, out_strides_, c.head_dim, c.dtype, &outputs->out) &&
+        (!c.has_lse || read_tensor(lse_address_, lse_strides_, 1, LK_F32, &outputs->lse));
+    if (!is_intact)
+        *message = "something besides the outputs was written";
+    return is_intact;
+}
+
+HostDevice::HostDevice(uint32_t cpu_mask, uint32_t n_threads) {
+    lk_context_desc desc = {};
+    desc.backend = LK_BACKEND_CPU;
+    desc.cpu_mask = cpu_mask;
+    desc.n_threads = n_threads;
+    if (backend_open(desc, default_allocator(), &backend_) != LK_OK)
+        backend_ = nullptr;
+}
+HostDevice::~HostDevice() { backend_close(default_allocator(), backend_); }
+
+bool run_scene(const Scene &scene, const Device &device, Outputs *outputs, std::string *message) {
+    PlacedScene placed(scene, device);
+    return placed.run(outputs, message);
+}

@@ -1,0 +1,313 @@
+// Scenes: what they hold, and the bound of the CPU's fast paths.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+
+#include "harness.h"
+
+using namespace lk;
+
+std::string describe(const Case &c) {
+    char text[512];
+    std::snprintf(text, sizeof text,
+                  "D %u group %u heads %u K%u V%u boosted %u shared %u kgroup %u vgroup %u ktoken "
+                  "%u f8 %u P %u sinkrow %u pages %u tail %u new %u window %u+%u cap %g sinks %u "
+                  "tree %u dtype %u seqs %u spread %u lse %u",
+                  c.head_dim, c.group, c.n_kv_heads, c.key_bits, c.value_bits, c.boosted,
+                  c.n_shared, c.key_group, c.value_group, c.per_token_keys, c.f8, c.page_tokens,
+                  c.sink_tokens, c.packed_pages, c.tail_tokens, c.n_new, c.window, c.window_sinks,
+                  static_cast<double>(c.soft_cap), c.sinks, c.tree, c.dtype, c.n_sequences,
+                  c.spread, c.has_lse);
+    return text;
+}
+
+HalfShape packed_shape(const Case &c, Side side) {
+    const uint32_t bits = side == Side::kKey ? c.key_bits : c.value_bits;
+    if (bits == 16)
+        return raw_shape(side, c.head_dim, c.page_tokens);
+    HalfShape shape;
+    shape.side = side;
+    shape.axis = side == Side::kKey && !c.per_token_keys ? Axis::kChannel : Axis::kToken;
+    shape.metadata = c.f8 ? Metadata::kF8 : Metadata::kF16;
+    shape.head_dim = static_cast<uint16_t>(c.head_dim);
+    shape.page_tokens = static_cast<uint16_t>(c.page_tokens);
+    const uint32_t group =
+        shape.axis == Axis::kChannel
+            ? (c.key_group ? std::min(c.key_group, c.page_tokens) : c.page_tokens)
+            : (c.value_group ? std::min(c.value_group, c.head_dim) : c.head_dim);
+    shape.group = static_cast<uint16_t>(group);
+    const Plane plane = bits == 8   ? kPlane8
+                        : bits == 4 ? kPlane4
+                        : bits == 3 ? kPlane3
+                        : bits == 2 ? kPlane2
+                                    : kPlane1;
+    const auto strips = static_cast<uint16_t>(c.head_dim / 16);
+    shape.strips[plane] = strips;
+    if (side == Side::kKey && bits == 2) {
+        const uint32_t boosted = std::min(c.boosted / 16, strips - 1u);
+        shape.strips[kPlane4] = static_cast<uint16_t>(boosted);
+        shape.strips[kPlane2] = static_cast<uint16_t>(strips - boosted);
+        shape.permutes = boosted > 0;
+        shape.n_shared = static_cast<uint16_t>(std::min(c.n_shared, shape.strips[kPlane2] * 8u));
+    }
+    return shape;
+}
+
+Strides strides_of(const Case &c, uint32_t n_tokens, uint32_t n_heads, uint32_t n_channels) {
+    const size_t offset = c.spread ? 1 : 0;
+    const size_t head = n_channels + (c.spread ? 3 : 0);
+    const size_t token = n_heads * head + (c.spread ? 5 : 0);
+    return {offset, token, head,
+            offset + (n_tokens - 1) * token + (n_heads - 1) * head + n_channels};
+}
+
+bool Outputs::operator==(const Outputs &other) const {
+    return out.size() == other.out.size() && lse.size() == other.lse.size() &&
+           std::memcmp(out.data(), other.out.data(), out.size() * 4) == 0 &&
+           std::memcmp(lse.data(), other.lse.data(), lse.size() * 4) == 0;
+}
+
+Scene::Scene(const Case &c, SceneValues values)
+    : case_(c), values_(values), state_(1469598103934665603ull) {
+    for (const char letter : describe(c))
+        state_ = (state_ ^ static_cast<uint8_t>(letter)) * 1099511628211ull;
+    make_classes();
+    sequences_.resize(c.n_sequences);
+    for (uint32_t s = 0; s < c.n_sequences; ++s)
+        make_sequence(s);
+    make_queries();
+    make_staged();
+}
+
+uint64_t Scene::next() {
+    state_ += 0x9E3779B97F4A7C15ull;
+    uint64_t z = state_;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+}
+float Scene::random_normal() {
+    double sum = 0;
+    for (int i = 0; i < 4; ++i)
+        sum += static_cast<double>(next() >> 11) * 0x1p-53 - 0.5;
+    return static_cast<float>(sum * 1.7320508);
+}
+uint16_t Scene::random_half(double scale) {
+    bool saturated = false;
+    return float_to_half(static_cast<float>(static_cast<double>(random_normal()) * scale),
+                         &saturated);
+}
+
+namespace {
+enum : uint16_t { kPackedClass = 0, kPageClass = 2, kLastSinkClass = 4 };  // keys; + 1 values
+}
+
+EntryClasses Scene::entry_classes() {
+    return {kPageClass, kPackedClass, kPageClass + 1, kPackedClass + 1};
+}
+
+void Scene::make_classes() {
+    permutation_.resize(case_.head_dim);
+    for (uint32_t i = 0; i < case_.head_dim; ++i)
+        permutation_[i] = static_cast<uint8_t>(i);
+    if (case_.n_shared)
+        for (uint32_t i = case_.head_dim - 1; i > 0; --i)
+            std::swap(permutation_[i], permutation_[next() % (i + 1)]);
+    const HalfShape keys = packed_shape(case_, Side::kKey);
+    classes_.push_back({keys, keys.n_shared ? permutation_.data() : nullptr,
+                        keys.permutes ? Ranking::kKey : Ranking::kNone,
+                        static_cast<uint16_t>(keys.permutes ? keys.strips[kPlane4] * 16 : 0)});
+    classes_.push_back({packed_shape(case_, Side::kValue), nullptr, Ranking::kNone, 0});
+    for (const uint32_t tokens : {case_.page_tokens, case_.sink_tokens % case_.page_tokens})
+        for (const Side side : {Side::kKey, Side::kValue})
+            if (tokens)
+                classes_.push_back(
+                    {raw_shape(side, case_.head_dim, tokens), nullptr, Ranking::kNone, 0});
+}
+
+// used: tokens that are filled; a raw half holds NaN behind them.
+SceneHalf Scene::make_half(uint16_t half_class, uint32_t used) {
+    const HalfShape &shape = classes_[half_class].shape;
+    const uint32_t head_dim = case_.head_dim;
+    const bool is_value = shape.side == Side::kValue;
+    std::vector<uint16_t> values(static_cast<size_t>(shape.page_tokens) * head_dim, 0x7E00);
+    for (uint32_t t = 0; t < used; ++t)
+        for (uint32_t c = 0; c < head_dim; ++c)
+            values[t * head_dim + c] = random_half(is_value ? 2.0 : c % 16 == 3 ? 4.0 : 1.0);
+    SceneHalf half;
+    half.half_class = half_class;
+    half.payload.resize(payload_bytes(shape));
+    half.metadata.resize(metadata_bytes(shape));
+    std::vector<uint8_t> own(permutation_);
+    if (shape.permutes)
+        rank_by_key({values.data(), head_dim}, head_dim, shape.page_tokens,
+                    shape.strips[kPlane4] * 16, own.data());
+    pack_half(shape, {values.data(), head_dim},
+              shape.permutes ? own.data() : classes_[half_class].permutation, half.payload.data(),
+              half.metadata.empty() ? nullptr : half.metadata.data());
+    measure_half(used, &half);
+    if (is_value && values_ == SceneValues::kMagnitudes)
+        make_absolute(used, &half);
+    return half;
+}
+
+void Scene::measure_half(uint32_t used, SceneHalf *half) {
+    const HalfClass &kind = classes_[half->half_class];
+    const bool is_value = kind.shape.side == Side::kValue;
+    float &range = is_value ? value_range_ : key_range_;
+    float &highest = is_value ? value_max_ : key_max_;
+    half->reach.assign(case_.head_dim, 0);
+    for (uint32_t slot = 0; slot < case_.head_dim; ++slot) {
+        float &reach =
+            half->reach[slot_channel(kind.shape, half->metadata.data(), kind.permutation, slot)];
+        const bool is_raw = slot_bits(kind.shape, slot) == 16;
+        for (uint32_t t = 0; t < used; ++t) {
+            const float value = std::fabs(
+                unpack_value(kind.shape, half->payload.data(), half->metadata.data(), slot, t));
+            highest = std::max(highest, value);
+            reach = std::max(reach, value);
+            if (is_raw)
+                continue;
+            const Parameters p = read_parameters(kind.shape, half->metadata.data(), slot, t);
+            range = std::max(range, p.range);
+            reach = std::max(reach, std::fabs(p.minimum) + p.range);
+        }
+    }
+}
+
+void Scene::make_absolute(uint32_t used, SceneHalf *half) const {
+    const HalfClass &from = classes_[half->half_class];
+    const uint32_t tokens = from.shape.page_tokens;
+    std::vector<uint16_t> values(static_cast<size_t>(tokens) * case_.head_dim);
+    unpack_half(from.shape, half->payload.data(), half->metadata.data(), from.permutation, used,
+                values.data(), case_.head_dim);
+    for (uint16_t &value : values)
+        value &= 0x7FFF;
+    if (!from.shape.is_raw())
+        half->half_class = kPageClass + 1;
+    const HalfShape &to = classes_[half->half_class].shape;
+    half->payload.resize(payload_bytes(to));
+    half->metadata.clear();
+    pack_half(to, {values.data(), case_.head_dim}, nullptr, half->payload.data(), nullptr);
+}
+
+void Scene::add_row(SceneSequence *sequence, uint32_t tokens, bool packed, uint32_t used) {
+    SceneRow row;
+    row.first_token = 0;
+    if (!sequence->rows.empty())
+        row.first_token = sequence->rows.back().first_token + sequence->rows.back().n_tokens;
+    row.n_tokens = tokens;
+    const auto keys = static_cast<uint16_t>(packed                        ? kPackedClass
+                                            : tokens == case_.page_tokens ? kPageClass
+                                                                          : kLastSinkClass);
+    for (uint32_t head = 0; head < case_.n_kv_heads; ++head)
+        for (const uint32_t side : {0u, 1u})
+            row.halves.push_back(make_half(static_cast<uint16_t>(keys + side), used));
+    sequence->rows.push_back(std::move(row));
+}
+
+void Scene::make_sequence(uint32_t index) {
+    SceneSequence &sequence = sequences_[index];
+    for (uint32_t rest = case_.sink_tokens; rest;) {
+        const uint32_t tokens = std::min(rest, case_.page_tokens);
+        add_row(&sequence, tokens, false, tokens);
+        rest -= tokens;
+    }
+    for (uint32_t i = 0; i < case_.packed_pages + index; ++i)
+        add_row(&sequence, case_.page_tokens, true, case_.page_tokens);
+    const uint32_t tail = case_.tail_tokens + 3 * index;
+    sequence.n_history = tail;
+    if (!sequence.rows.empty())
+        sequence.n_history += sequence.rows.back().first_token + sequence.rows.back().n_tokens;
+    sequence.n_new = index == 0 ? case_.n_new : index == 1 ? 1 + case_.n_new / 3 : 1;
+    sequence.first_new = n_tokens_;
+    uint32_t rest = tail + (sequence.is_draft() ? sequence.n_new : 0);
+    while (rest) {
+        const uint32_t used = std::min(rest, case_.page_tokens);
+        add_row(&sequence, case_.page_tokens, false, used);
+        rest -= used;
+    }
+    for (uint32_t i = 0; case_.tree && i < sequence.n_new; ++i)
+        sequence.parent.push_back(static_cast<int32_t>(next() % (i + 1)) - 1);
+    n_tokens_ += sequence.n_new;
+}
+
+void Scene::make_queries() {
+    const Strides strides = strides_of(case_, n_tokens_, n_query_heads(), case_.head_dim);
+    const size_t width = case_.dtype == LK_F32 ? 4 : 2;
+    q_.assign(strides.end * width, kPoison);
+    for (uint32_t t = 0; t < n_tokens_; ++t)
+        for (uint32_t h = 0; h < n_query_heads(); ++h)
+            for (uint32_t c = 0; c < case_.head_dim; ++c) {
+                float f = random_normal() * 1.5f;
+                uint8_t *to = q_.data() + (strides.at(t, h) + c) * width;
+                if (case_.dtype == LK_F32) {
+                    std::memcpy(to, &f, 4);
+                } else {
+                    bool saturated = false;
+                    const uint16_t half = case_.dtype == LK_F16
+                                              ? float_to_half(f, &saturated)
+                                              : static_cast<uint16_t>(float_to_bits(f) >> 16);
+                    std::memcpy(to, &half, 2);
+                    f = case_.dtype == LK_F16 ? half_to_float(half)
+                                              : bits_to_float(static_cast<uint32_t>(half) << 16);
+                }
+                q_max_ = std::max(q_max_, std::fabs(f));
+                q_values_.push_back(f);
+            }
+    for (uint32_t h = 0; h < n_query_heads(); ++h)
+        sink_logits_.push_back(random_normal() * 2);
+}
+
+void Scene::make_staged() {
+    const size_t n = static_cast<size_t>(n_tokens_) * case_.n_kv_heads * case_.head_dim;
+    for (size_t i = 0; i < n; ++i) {
+        staged_keys_.push_back(random_half(1.0));
+        staged_values_.push_back(random_half(2.0));
+        if (values_ == SceneValues::kMagnitudes)
+            staged_values_.back() &= 0x7FFF;
+        key_max_ = std::max(key_max_, std::fabs(half_to_float(staged_keys_.back())));
+        value_max_ = std::max(value_max_, std::fabs(half_to_float(staged_values_.back())));
+    }
+}
+
+std::string Scene::compare(const Outputs &fast, const Outputs &reference) const {
+    // A logit: FP32 sums of head_dim products, and the rounding of q * range to 16 bits of the
+    // page's largest, times codes up to their top: half a unit for each channel.
+    const double scale = 1.0 / std::sqrt(static_cast<double>(case_.head_dim));
+    const double head_dim = case_.head_dim;
+    const double q_max = static_cast<double>(q_max_);
+    const double key_max = static_cast<double>(key_max_);
+    const double value_max = static_cast<double>(value_max_);
+    const double folded = head_dim * 0.5 / 32767 * q_max * static_cast<double>(key_range_);
+    const double logit = scale * (folded + 4 * head_dim * 0x1p-24 * q_max * key_max) +
+                         static_cast<double>(case_.soft_cap) * 5e-7 + 1e-5;
+    // An output: weights off by exp(2 * logit error), and half a unit of the page's largest weight
+    // times range for each token; the largest weights of all pages sum to 1 at most.
+    constexpr double kBlock = LK_MAX_PAGE_TOKENS * 0.5 / 32767;
+    const double dtype = case_.dtype == LK_F32 ? 0x1p-22 : case_.dtype == LK_F16 ? 0x1p-10 : 0x1p-7;
+    const double bound = std::expm1(2 * logit) * value_max +
+                         kBlock * static_cast<double>(value_range_) + 2e-5 * value_max +
+                         dtype * value_max;
+    char text[160];
+    for (size_t i = 0; i < reference.out.size(); ++i)
+        if (!(std::fabs(static_cast<double>(fast.out[i]) - static_cast<double>(reference.out[i])) <=
+              bound)) {
+            std::snprintf(text, sizeof text, "output %zu is %g, not %g within %g", i,
+                          static_cast<double>(fast.out[i]), static_cast<double>(reference.out[i]),
+                          bound);
+            return text;
+        }
+    for (size_t i = 0; i < reference.lse.size(); ++i)
+        if (!(std::fabs(static_cast<double>(fast.lse[i]) - static_cast<double>(reference.lse[i])) <=
+              2 * logit)) {
+            std::snprintf(text, sizeof text, "lse %zu is %g, not %g within %g", i,
+                          static_cast<double>(fast.lse[i]), static_cast<double>(reference.lse[i]),
+                          2 * logit);
+            return text;
+        }
+    return "";
+}
