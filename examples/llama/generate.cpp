@@ -37,12 +37,13 @@ int generate(const std::map<std::string, std::string> &options) {
     llama::Model model(options.at("--model"), 0);
     const llama::Config &c = model.config();
     const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
-    const llama::ContextHandle context = llama::open_context(LK_BACKEND_CPU, 0, 0);
+    const llama::ContextHandle context = llama::open_context(LK_BACKEND_CPU, 0, 0, 0);
     const llama::PlanHandle plan = llama::make_preset(options.at("--plan"), geometry);
 
     const std::string prompt = std::string(1, '\0') + options.at("--prompt");
     const std::size_t n_tokens = std::stoul(options.at("--tokens"));
-    llama::Session session(context.get(), model, plan.get(), prompt.size() + n_tokens,
+    llama::HostSpace space;
+    llama::Session session(context.get(), space, model, plan.get(), prompt.size() + n_tokens,
                            static_cast<std::uint32_t>(prompt.size()));
     const std::string made = llama::as_text(session.generate(llama::as_tokens(prompt), n_tokens));
     std::printf("%s%s\n", prompt.c_str() + 1, made.c_str());

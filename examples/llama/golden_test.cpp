@@ -22,7 +22,7 @@ class Golden {
     Golden(const std::string &weights, const std::string &golden)
         : model_(weights, 0),
           file_(golden),
-          context_(llama::open_context(LK_BACKEND_CPU, 0, 0)),
+          context_(llama::open_context(LK_BACKEND_CPU, 0, 0, 0)),
           geometry_(model_.config().n_layers, model_.config().n_query_heads,
                     model_.config().n_kv_heads, model_.config().head_dim) {}
 
@@ -38,6 +38,7 @@ class Golden {
     llama::Model model_;
     llama::SafetensorsFile file_;
     llama::ContextHandle context_;
+    llama::HostSpace space_;
     llama::Geometry geometry_;
 };
 
@@ -46,7 +47,7 @@ bool Golden::logits_agree() {
     const std::vector<std::int32_t> positions = llama::to_ints(file_.at("positions"));
     const std::vector<float> expected = llama::to_floats(file_.at("logits"));
     const llama::PlanHandle plan = llama::make_preset("fp16", geometry_);
-    llama::Session session(context_.get(), model_, plan.get(), prompt.size(),
+    llama::Session session(context_.get(), space_, model_, plan.get(), prompt.size(),
                            static_cast<std::uint32_t>(prompt.size()));
     const std::vector<float> got = session.provisional(prompt);
     const std::size_t n_vocabulary = model_.config().n_vocabulary;
@@ -74,7 +75,8 @@ bool Golden::answers_agree(const std::string &plan_name) {
     for (int i = 0; file_.find("prompt." + std::to_string(i)) != nullptr; ++i) {
         const llama::Tokens prompt = tokens("prompt." + std::to_string(i));
         const llama::Tokens answer = tokens("answer." + std::to_string(i));
-        llama::Session session(context_.get(), model_, plan.get(), prompt.size() + kAnswerLimit,
+        llama::Session session(context_.get(), space_, model_, plan.get(),
+                               prompt.size() + kAnswerLimit,
                                static_cast<std::uint32_t>(prompt.size()));
         const llama::Tokens got = session.generate(prompt, kAnswerLimit, '.');
         const bool same = got == answer;

@@ -32,9 +32,11 @@ lk_geometry Geometry::view() const {
     return geometry;
 }
 
-ContextHandle open_context(lk_backend backend, std::uint32_t n_threads, std::uint32_t cpu_mask) {
+ContextHandle open_context(lk_backend backend, std::uint32_t device_index, std::uint32_t n_threads,
+                           std::uint32_t cpu_mask) {
     lk_context_desc desc = initialised(lk_context_desc_init);
     desc.backend = backend;
+    desc.device_index = device_index;
     desc.n_threads = n_threads;
     desc.cpu_mask = cpu_mask;
     lk_context *context = nullptr;
@@ -59,16 +61,6 @@ bool ranks_by_queries(const lk_plan *plan) {
         }
     }
     return false;
-}
-
-lk_tensor host_tensor(float *data, std::uint32_t n_heads, std::uint32_t head_dim) {
-    lk_tensor tensor = initialised(lk_tensor_init);
-    tensor.dtype = LK_F32;
-    tensor.memory = LK_MEMORY_HOST;
-    tensor.data = data;
-    tensor.token_stride = std::int64_t{n_heads} * head_dim;
-    tensor.head_stride = head_dim;
-    return tensor;
 }
 
 }  // namespace llama

@@ -46,7 +46,8 @@ class Geometry {
 };
 
 // n_threads 0 = all; cpu_mask LK_CPU_* bits
-ContextHandle open_context(lk_backend backend, std::uint32_t n_threads, std::uint32_t cpu_mask);
+ContextHandle open_context(lk_backend backend, std::uint32_t device_index, std::uint32_t n_threads,
+                           std::uint32_t cpu_mask);
 PlanHandle make_preset(const std::string &name, const Geometry &geometry);
 
 // Does any head rank its channels by queries? Then a step must attend before it commits.
@@ -58,9 +59,6 @@ T initialised(lk_status (*init)(T *, std::size_t)) {
     check(init(&value, sizeof value));
     return value;
 }
-
-// A host tensor [n_tokens][n_heads][head_dim] of floats without gaps.
-lk_tensor host_tensor(float *data, std::uint32_t n_heads, std::uint32_t head_dim);
 
 }  // namespace llama
 

@@ -33,9 +33,9 @@ void add_rows(Score &score, const std::vector<float> &logits, std::size_t n_voca
 
 }  // namespace
 
-Session::Session(lk_context *context, Model &model, const lk_plan *plan, std::uint64_t max_tokens,
-                 std::uint32_t max_step_tokens)
-    : model_(model), ranks_by_queries_(ranks_by_queries(plan)) {
+Session::Session(lk_context *context, TensorSpace &space, Model &model, const lk_plan *plan,
+                 std::uint64_t max_tokens, std::uint32_t max_step_tokens)
+    : space_(space), model_(model), ranks_by_queries_(ranks_by_queries(plan)) {
     const Config &c = model.config();
     const Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
     const lk_geometry view = geometry.view();
@@ -51,27 +51,31 @@ Session::Session(lk_context *context, Model &model, const lk_plan *plan, std::ui
 
 void Session::begin(std::size_t n_tokens) {
     const std::uint32_t count = static_cast<std::uint32_t>(n_tokens);
-    check(lk_step_begin(cache_.get(), nullptr, 1, &id_, &count, nullptr));
+    check(lk_step_begin(cache_.get(), space_.queue(), 1, &id_, &count, nullptr));
 }
 
-void Session::append(std::uint32_t layer, float *k, float *v) {
+void Session::append(std::uint32_t layer, std::uint32_t n_tokens, float *k, float *v) {
     const Config &c = model_.config();
-    const lk_tensor keys = host_tensor(k, c.n_kv_heads, c.head_dim);
-    const lk_tensor values = host_tensor(v, c.n_kv_heads, c.head_dim);
+    const Extent extent = {n_tokens, c.n_kv_heads, c.head_dim};
+    const lk_tensor keys = space_.input(Role::kKey, k, extent);
+    const lk_tensor values = space_.input(Role::kValue, v, extent);
     check(lk_append(cache_.get(), layer, &keys, &values));
 }
 
-void Session::attend(std::uint32_t layer, float *q, float *out) {
+void Session::attend(std::uint32_t layer, std::uint32_t n_tokens, float *q, float *out) {
     const Config &c = model_.config();
-    const lk_tensor queries = host_tensor(q, c.n_query_heads, c.head_dim);
-    const lk_tensor outputs = host_tensor(out, c.n_query_heads, c.head_dim);
+    const Extent extent = {n_tokens, c.n_query_heads, c.head_dim};
+    const lk_tensor queries = space_.input(Role::kQuery, q, extent);
+    const lk_tensor outputs = space_.output(Role::kOutput, out, extent);
     check(lk_attend(cache_.get(), layer, &queries, &outputs, nullptr));
+    space_.collect();
 }
 
 Attention Session::attention() {
-    return [this](std::uint32_t layer, std::uint32_t, float *q, float *k, float *v, float *out) {
-        append(layer, k, v);
-        attend(layer, q, out);
+    return [this](std::uint32_t layer, std::uint32_t n_tokens, float *q, float *k, float *v,
+                  float *out) {
+        append(layer, n_tokens, k, v);
+        attend(layer, n_tokens, q, out);
     };
 }
 
@@ -98,16 +102,16 @@ void Session::prefill(const std::vector<Session *> &sessions, const Tokens &toke
     try {
         for (Session *session : sessions)
             session->begin(tokens.size());
-        (void)first.model_.forward(
-            tokens, 0, tokens.size() - 1,
-            [&](std::uint32_t layer, std::uint32_t, float *q, float *k, float *v, float *out) {
-                for (Session *session : sessions) {
-                    session->append(layer, k, v);
-                    if (session == &first || session->ranks_by_queries_) {
-                        session->attend(layer, q, out);
-                    }
-                }
-            });
+        (void)first.model_.forward(tokens, 0, tokens.size() - 1,
+                                   [&](std::uint32_t layer, std::uint32_t n_tokens, float *q,
+                                       float *k, float *v, float *out) {
+                                       for (Session *session : sessions) {
+                                           session->append(layer, n_tokens, k, v);
+                                           if (session == &first || session->ranks_by_queries_) {
+                                               session->attend(layer, n_tokens, q, out);
+                                           }
+                                       }
+                                   });
     } catch (...) {
         for (Session *session : sessions)
             (void)lk_step_discard(session->cache_.get());

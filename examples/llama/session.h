@@ -11,6 +11,7 @@
 
 #include "handles.h"
 #include "model.h"
+#include "tensor_space.h"
 
 namespace llama {
 
@@ -24,10 +25,11 @@ struct Score {
 
 class Session {
   public:
-    // max_tokens: of the sequence; max_step_tokens: of one step. The context, the model and the
-    // plan's geometry must fit each other; context and model must outlive the session.
-    Session(lk_context *context, Model &model, const lk_plan *plan, std::uint64_t max_tokens,
-            std::uint32_t max_step_tokens);
+    // max_tokens: of the sequence; max_step_tokens: of one step. The context and the space are of
+    // one device; model and plan have one geometry. Context, space and model must outlive the
+    // session.
+    Session(lk_context *context, TensorSpace &space, Model &model, const lk_plan *plan,
+            std::uint64_t max_tokens, std::uint32_t max_step_tokens);
 
     // Runs tokens as one step and keeps them; logits of the last one.
     std::vector<float> feed(const Tokens &tokens);
@@ -61,10 +63,11 @@ class Session {
   private:
     std::vector<float> run(const Tokens &tokens, std::size_t first_row);
     void begin(std::size_t n_tokens);
-    void append(std::uint32_t layer, float *k, float *v);
-    void attend(std::uint32_t layer, float *q, float *out);
+    void append(std::uint32_t layer, std::uint32_t n_tokens, float *k, float *v);
+    void attend(std::uint32_t layer, std::uint32_t n_tokens, float *q, float *out);
     Attention attention();
 
+    TensorSpace &space_;
     Model &model_;
     CacheHandle cache_;
     bool ranks_by_queries_;

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 
+#include "on_cuda.h"
 #include "resources.h"
 
 namespace cli {
@@ -13,6 +14,18 @@ namespace {
 
 const std::map<std::string, lk_backend> kBackends = {
     {"cpu", LK_BACKEND_CPU}, {"cuda", LK_BACKEND_CUDA}, {"vulkan", LK_BACKEND_VULKAN}};
+constexpr std::size_t kIndexDigits = 4;
+
+// Empty when text names a device, else what is wrong with it.
+std::string check_device(const std::string &text) {
+    const std::size_t colon = text.find(':');
+    const std::string index = colon == std::string::npos ? "0" : text.substr(colon + 1);
+    const bool is_number = !index.empty() && index.size() <= kIndexDigits &&
+                           index.find_first_not_of("0123456789") == std::string::npos;
+    if (kBackends.count(text.substr(0, colon)) != 0 && is_number)
+        return "";
+    return text + " is not cpu, cuda, cuda:N or vulkan";
+}
 
 }  // namespace
 
@@ -36,16 +49,33 @@ llama::Geometry GeometryOptions::geometry() const {
 }
 
 void DeviceOptions::add_to(CLI::App &command) {
-    command.add_option("--device", device, "cpu, cuda or vulkan")
+    command.add_option("--device", device, "cpu, cuda, cuda:N for CUDA device N, or vulkan")
         ->capture_default_str()
-        ->check(CLI::IsMember({"cpu", "cuda", "vulkan"}));
+        ->check(check_device);
     command.add_option("--threads", n_threads, "CPU threads, 0 = all of the machine")
         ->capture_default_str()
         ->check(CLI::Range(0u, 1024u));
 }
 
+lk_backend DeviceOptions::backend() const {
+    return kBackends.at(device.substr(0, device.find(':')));
+}
+
+std::uint32_t DeviceOptions::index() const {
+    const std::size_t colon = device.find(':');
+    return colon == std::string::npos
+               ? 0
+               : static_cast<std::uint32_t>(std::stoul(device.substr(colon + 1)));
+}
+
 llama::ContextHandle DeviceOptions::open(std::uint32_t cpu_mask) const {
-    return llama::open_context(kBackends.at(device), n_threads, cpu_mask);
+    return llama::open_context(backend(), index(), n_threads, cpu_mask);
+}
+
+std::unique_ptr<llama::TensorSpace> DeviceOptions::space() const {
+    if (backend() == LK_BACKEND_CUDA)
+        return open_cuda_space(index());
+    return std::make_unique<llama::HostSpace>();
 }
 
 std::vector<std::string> preset_names() {

@@ -6,11 +6,13 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "llama/handles.h"
+#include "llama/tensor_space.h"
 
 namespace cli {
 
@@ -42,11 +44,15 @@ struct GeometryOptions {
 };
 
 struct DeviceOptions {
-    std::string device = "cpu";
+    std::string device = "cpu";  // a backend, ":N" behind it for device N
     std::uint32_t n_threads = 0;
 
     void add_to(CLI::App &command);
-    llama::ContextHandle open(std::uint32_t cpu_mask = 0) const;  // throws llama::Error
+    lk_backend backend() const;
+    std::uint32_t index() const;
+    // These throw llama::Error. The space is of the device and may outlive the context.
+    llama::ContextHandle open(std::uint32_t cpu_mask = 0) const;
+    std::unique_ptr<llama::TensorSpace> space() const;
 };
 
 // The presets' names, in the library's order.

@@ -177,6 +177,7 @@ int run_eval(EvalOptions options) {
     if (options.demo && options.png.empty())
         options.png = "lowkey-demo.png";
     const llama::ContextHandle context = options.device.open();
+    const std::unique_ptr<llama::TensorSpace> space = options.device.space();
     const std::string path = model_path(options), text = text_path(options);
     const EvaluationRequest request = make_request(options, path, text);
     llama::Model model(path, options.device.n_threads);
@@ -188,7 +189,7 @@ int run_eval(EvalOptions options) {
     }
     note("model " + path + ", text " + text);
     const auto start = std::chrono::steady_clock::now();
-    const std::vector<PlanResult> results = evaluate(context.get(), model, request);
+    const std::vector<PlanResult> results = evaluate(context.get(), *space, model, request);
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
     if (options.json) {
         print_json(to_json(results, options, path, text));

@@ -20,8 +20,8 @@ constexpr double kWilsonZ = 1.96;
 // All plans at one context length.
 class Round {
   public:
-    Round(lk_context *context, llama::Model &model, const EvaluationRequest &request,
-          std::uint64_t n_tokens);
+    Round(lk_context *context, llama::TensorSpace &space, llama::Model &model,
+          const EvaluationRequest &request, std::uint64_t n_tokens);
 
     std::size_t n_steps() const;
     void run_task(std::size_t task_index, Progress &progress);
@@ -44,8 +44,8 @@ class Round {
     std::vector<std::vector<llama::Document>> documents_;  // of each task
 };
 
-Round::Round(lk_context *context, llama::Model &model, const EvaluationRequest &request,
-             std::uint64_t n_tokens)
+Round::Round(lk_context *context, llama::TensorSpace &space, llama::Model &model,
+             const EvaluationRequest &request, std::uint64_t n_tokens)
     : request_(request), n_tokens_(n_tokens) {
     const llama::Config &c = model.config();
     const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
@@ -54,8 +54,8 @@ Round::Round(lk_context *context, llama::Model &model, const EvaluationRequest &
         lk_plan_size size = llama::initialised(lk_plan_size_init);
         const std::uint32_t step = static_cast<std::uint32_t>(n_tokens);
         llama::check(lk_plan_bytes(plans_.back().get(), n_tokens, 1, step, &size));
-        sessions_.push_back(std::make_unique<llama::Session>(context, model, plans_.back().get(),
-                                                             n_tokens + kRoomTokens, step));
+        sessions_.push_back(std::make_unique<llama::Session>(
+            context, space, model, plans_.back().get(), n_tokens + kRoomTokens, step));
         PlanResult result;
         result.plan = lk_plan_name(plans_.back().get());
         result.context_tokens = n_tokens;
@@ -207,11 +207,11 @@ Interval wilson_interval(std::size_t n_right, std::size_t n) {
     return {std::max(0.0, (center - spread) * scale), std::min(100.0, (center + spread) * scale)};
 }
 
-std::vector<PlanResult> evaluate(lk_context *context, llama::Model &model,
-                                 const EvaluationRequest &request) {
+std::vector<PlanResult> evaluate(lk_context *context, llama::TensorSpace &space,
+                                 llama::Model &model, const EvaluationRequest &request) {
     std::vector<PlanResult> results;
     for (const std::uint64_t n_tokens : request.contexts) {
-        Round round(context, model, request, n_tokens);
+        Round round(context, space, model, request, n_tokens);
         Progress progress(round.n_steps());
         for (std::size_t t = 0; t < request.tasks.size(); ++t)
             round.run_task(t, progress);

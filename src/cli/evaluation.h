@@ -58,8 +58,8 @@ struct PlanResult {
 
 // Results by context, then plan. A document is encoded once for all plans; every question is
 // answered from it and rolled back.
-std::vector<PlanResult> evaluate(lk_context *context, llama::Model &model,
-                                 const EvaluationRequest &request);
+std::vector<PlanResult> evaluate(lk_context *context, llama::TensorSpace &space,
+                                 llama::Model &model, const EvaluationRequest &request);
 
 }  // namespace cli
 

@@ -65,15 +65,20 @@ Json support_json(const lk_context *context, const lk_device_info &info) {
 Json device_json(std::uint32_t ordinal) {
     lk_device_info info = llama::initialised(lk_device_info_init);
     llama::check(lk_device_get(ordinal, &info));
-    const llama::ContextHandle context = open_device(info);
-    return {{"backend", backend_name(info.backend)},
-            {"index", info.index},
-            {"name", info.name},
-            {"features", info.features},
-            {"threads", info.n_threads},
-            {"memory_bytes", info.memory_bytes},
-            {"free_bytes", info.free_bytes},
-            {"supports", support_json(context.get(), info)}};
+    Json device = {{"backend", backend_name(info.backend)},
+                   {"index", info.index},
+                   {"name", info.name},
+                   {"features", info.features},
+                   {"threads", info.n_threads},
+                   {"memory_bytes", info.memory_bytes},
+                   {"free_bytes", info.free_bytes},
+                   {"supports", Json::array()}};
+    try {
+        device["supports"] = support_json(open_device(info).get(), info);
+    } catch (const llama::Error &error) {
+        device["refused"] = error.what();
+    }
+    return device;
 }
 
 Json info_json() {
@@ -92,12 +97,16 @@ Json info_json() {
 void print_device(const Json &device) {
     std::printf("\n%s %u: %s\n", device["backend"].get<std::string>().c_str(),
                 device["index"].get<unsigned>(), device["name"].get<std::string>().c_str());
-    std::printf("  fast paths  %s\n", device["features"].get<std::string>().c_str());
+    std::printf("  features    %s\n", device["features"].get<std::string>().c_str());
     if (device["threads"] != 0)
         std::printf("  threads     %u\n", device["threads"].get<unsigned>());
     std::printf("  memory      %s, %s free\n\n",
                 format_bytes(device["memory_bytes"].get<double>()).c_str(),
                 format_bytes(device["free_bytes"].get<double>()).c_str());
+    if (device.contains("refused")) {
+        std::printf("  cannot be used: %s\n", device["refused"].get<std::string>().c_str());
+        return;
+    }
     std::vector<std::string> header = {"bits \\ head_dim"};
     for (const std::uint32_t head_dim : kHeadDims)
         header.push_back(std::to_string(head_dim));

@@ -4,7 +4,6 @@
 namespace cli {
 namespace {
 
-constexpr std::uint64_t kSlabBytes = 4u << 20;
 constexpr std::uint32_t kLargeEvery = 17;
 constexpr float kLargeFactor = 4.0f;
 
@@ -37,42 +36,64 @@ StepData::StepData(const Shape &shape, std::uint32_t count, llama::Random &rando
     fill_random(v, shape.head_dim, false, random);
 }
 
-SyntheticCache::SyntheticCache(lk_context *context, const lk_plan *plan, const Shape &shape,
-                               std::uint64_t max_tokens, std::uint32_t max_step_tokens)
-    : shape_(shape) {
+SyntheticCache::SyntheticCache(lk_context *context, llama::TensorSpace &space, const lk_plan *plan,
+                               const Shape &shape, const Room &room)
+    : shape_(shape), space_(space), ids_(room.n_sequences) {
     const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
     const lk_geometry view = geometry.view();
+    const std::uint32_t step_tokens =
+        (room.max_step_tokens + room.n_sequences - 1) / room.n_sequences;
     lk_plan_size size = llama::initialised(lk_plan_size_init);
-    llama::check(lk_plan_bytes(plan, max_tokens + max_step_tokens, 1, max_step_tokens, &size));
+    llama::check(lk_plan_bytes(plan, room.max_tokens + room.max_step_tokens, room.n_sequences,
+                               step_tokens, &size));
     lk_cache_desc desc = llama::initialised(lk_cache_desc_init);
-    desc.max_step_tokens = max_step_tokens;
+    desc.max_sequences = room.n_sequences;
+    desc.max_step_tokens = room.max_step_tokens;
     // Slack for whole slabs: the plan's number is for the sizes of extents.
-    desc.budget_bytes = size.cache_bytes + size.fp16_bytes + 2 * kSlabBytes;
-    desc.slab_bytes = kSlabBytes;
+    desc.budget_bytes = size.cache_bytes + size.fp16_bytes + 2 * room.slab_bytes;
+    desc.slab_bytes = room.slab_bytes;
     lk_cache *cache = nullptr;
     llama::check(lk_cache_create(context, &view, plan, &desc, &cache));
     cache_.reset(cache);
-    llama::check(lk_sequence_add(cache, &id_));
+    for (lk_sequence &id : ids_)
+        llama::check(lk_sequence_add(cache, &id));
 }
 
 void SyntheticCache::begin(std::uint32_t n_tokens) {
-    llama::check(lk_step_begin(cache_.get(), nullptr, 1, &id_, &n_tokens, nullptr));
+    const std::vector<std::uint32_t> counts(ids_.size(), n_tokens);
+    llama::check(lk_step_begin(cache_.get(), space_.queue(), n_sequences(), ids_.data(),
+                               counts.data(), nullptr));
+}
+
+void SyntheticCache::begin_one(std::uint32_t sequence, std::uint32_t n_tokens) {
+    llama::check(
+        lk_step_begin(cache_.get(), space_.queue(), 1, &ids_[sequence], &n_tokens, nullptr));
 }
 
 void SyntheticCache::append(StepData &data) {
-    const lk_tensor k = llama::host_tensor(data.k.data(), shape_.n_kv_heads, shape_.head_dim);
-    const lk_tensor v = llama::host_tensor(data.v.data(), shape_.n_kv_heads, shape_.head_dim);
+    const llama::Extent extent = {data.n_tokens, shape_.n_kv_heads, shape_.head_dim};
+    append(space_.input(llama::Role::kKey, data.k.data(), extent),
+           space_.input(llama::Role::kValue, data.v.data(), extent));
+}
+
+void SyntheticCache::append(const lk_tensor &k, const lk_tensor &v) {
     llama::check(lk_append(cache_.get(), 0, &k, &v));
 }
 
 void SyntheticCache::attend(StepData &data, StepResult &result) {
-    result.out.resize(data.q.size());
-    result.lse.resize(std::size_t{data.n_tokens} * shape_.n_query_heads);
-    const lk_tensor q = llama::host_tensor(data.q.data(), shape_.n_query_heads, shape_.head_dim);
-    const lk_tensor out =
-        llama::host_tensor(result.out.data(), shape_.n_query_heads, shape_.head_dim);
-    const lk_tensor lse = llama::host_tensor(result.lse.data(), shape_.n_query_heads, 1);
+    const llama::Extent extent = {data.n_tokens, shape_.n_query_heads, shape_.head_dim};
+    const llama::Extent lse_extent = {data.n_tokens, shape_.n_query_heads, 1};
+    result.out.resize(extent.count());
+    result.lse.resize(lse_extent.count());
+    const lk_tensor q = space_.input(llama::Role::kQuery, data.q.data(), extent);
+    const lk_tensor out = space_.output(llama::Role::kOutput, result.out.data(), extent);
+    const lk_tensor lse = space_.output(llama::Role::kLse, result.lse.data(), lse_extent);
     llama::check(lk_attend(cache_.get(), 0, &q, &out, &lse));
+    space_.collect();
+}
+
+void SyntheticCache::attend(const lk_tensor &q, const lk_tensor &out) {
+    llama::check(lk_attend(cache_.get(), 0, &q, &out, nullptr));
 }
 
 void SyntheticCache::commit() { llama::check(lk_step_commit(cache_.get(), nullptr)); }

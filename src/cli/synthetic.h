@@ -10,6 +10,7 @@
 
 #include "llama/handles.h"
 #include "llama/tasks.h"
+#include "llama/tensor_space.h"
 
 namespace cli {
 
@@ -31,23 +32,36 @@ struct StepResult {
     std::vector<float> lse;  // [n_tokens][n_query_heads]
 };
 
-// A cache of one layer and one sequence.
+// What a cache is to hold.
+struct Room {
+    std::uint64_t max_tokens;       // of a sequence
+    std::uint32_t max_step_tokens;  // of a step over all sequences
+    std::uint32_t n_sequences = 1;
+    std::uint64_t slab_bytes = std::uint64_t{4} << 20;
+};
+
+// A cache of one layer. Context and space are of one device and outlive it.
 class SyntheticCache {
   public:
-    SyntheticCache(lk_context *context, const lk_plan *plan, const Shape &shape,
-                   std::uint64_t max_tokens, std::uint32_t max_step_tokens);
+    SyntheticCache(lk_context *context, llama::TensorSpace &space, const lk_plan *plan,
+                   const Shape &shape, const Room &room);
 
-    void begin(std::uint32_t n_tokens);
+    std::uint32_t n_sequences() const { return static_cast<std::uint32_t>(ids_.size()); }
+    void begin(std::uint32_t n_tokens);                              // of each sequence
+    void begin_one(std::uint32_t sequence, std::uint32_t n_tokens);  // of this one alone
     void append(StepData &data);
+    void append(const lk_tensor &k, const lk_tensor &v);
     void attend(StepData &data, StepResult &result);  // result is sized by the call
+    void attend(const lk_tensor &q, const lk_tensor &out);
     void commit();
     void discard();
     lk_cache_stats stats() const;
 
   private:
     Shape shape_;
+    llama::TensorSpace &space_;
     llama::CacheHandle cache_;
-    lk_sequence id_ = 0;
+    std::vector<lk_sequence> ids_;
 };
 
 // Values of about unit variance, with a few channels of keys larger than the others, as in models.

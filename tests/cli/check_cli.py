@@ -55,8 +55,10 @@ def usage() -> None:
     run('nonsense', code=2)
     run('plan', 'kitty', '--layers', 'many', code=2)
     run('plan', 'no-such-plan', code=2)
-    refused = run('eval', '--device', 'cuda', code=1)
+    refused = run('eval', '--device', 'vulkan', code=1)
     expect('LK_E_UNSUPPORTED' in refused.stderr, 'a device that the build lacks is refused by name')
+    run('verify', '--device', 'cuda:first', code=2)
+    run('bench', '--graph', code=2)
 
 
 def plans(folder: pathlib.Path) -> None:
@@ -86,15 +88,41 @@ def hostile(folder: pathlib.Path) -> None:
     run('inspect', str(folder / 'huge.safetensors'), code=1)
 
 
-def inspected() -> None:
+def inspected() -> list[str]:
+    """The backends that have a device here."""
     info = json.loads(run('info', '--json').stdout)
-    expect(any(d['backend'] == 'cpu' for d in info['devices']), 'info lists the CPU')
+    backends = [d['backend'] for d in info['devices']]
+    expect('cpu' in backends, 'info lists the CPU')
     run('inspect', 'page', '--plan', 'kitty-pro')
+    return backends
+
+
+def measured(*words: str) -> list[dict]:
+    """The rows of a small bench, each with a time."""
+    rows = json.loads(run('bench', '--tokens', '300', '--repeats', '3', '--json', *words).stdout)['rows']
+    expect(all(row['median_s'] > 0 for row in rows), f'bench {" ".join(words)} takes time')
+    return rows
+
+
+def on_cuda() -> None:
+    expect(json.loads(run('verify', '--device', 'cuda', '--json').stdout)['ok'], 'CUDA agrees with the reference')
+    rows = measured('--device', 'cuda', '--batch', '2', '--new-tokens', '1,16', '--graph')
+    expect({row['new_tokens'] for row in rows} == {1, 16}, 'a row for each count of new tokens')
+    expect(all(row['graph_median_s'] > 0 for row in rows), 'graphs are timed too')
+    measured('--device', 'cuda', '--pack', '--plans', 'kivi2,int8')
+    measured('--device', 'cuda', '--prefill', '--plans', 'fp16,kitty-pro')
+    results = json.loads(run('eval', '--device', 'cuda', '--tasks', 'needle', '--contexts', '1024', '--questions', '4',
+                             '--plans', 'fp16,kitty-pro', '--json').stdout)['results']
+    expect(results[0]['tasks'][0]['right'] >= 3, 'the model finds needles through a cache in CUDA memory')
 
 
 with tempfile.TemporaryDirectory() as name:
     usage()
     plans(pathlib.Path(name))
     hostile(pathlib.Path(name))
-    inspected()
+    measured('--plans', 'fp16,kivi2')
+    if 'cuda' in inspected():
+        on_cuda()
+    else:
+        expect('LK_E_UNSUPPORTED' in run('bench', '--device', 'cuda', code=1).stderr, 'no CUDA device is said by name')
 print(f'{checks} checks hold')

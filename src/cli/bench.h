@@ -1,0 +1,67 @@
+// What the measurements of the CPU and of CUDA devices share.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CLI_BENCH_H
+#define CLI_BENCH_H
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "command.h"
+#include "synthetic.h"
+
+namespace cli {
+
+struct BenchOptions {
+    DeviceOptions device;
+    Shape shape = {32, 8, 128};
+    std::vector<std::uint64_t> tokens = {8192};
+    std::vector<std::string> plans;
+    std::uint32_t n_repeats = 21;
+    bool warm = false;
+    bool json = false;
+    // CUDA alone
+    std::uint32_t n_sequences = 1;
+    std::vector<std::uint32_t> new_tokens = {1};  // of each sequence
+    bool graph = false;
+    bool pack = false;
+    bool prefill = false;
+};
+
+struct Timing {
+    double median_s, low_s, high_s;  // low and high: the quartiles
+};
+Timing summarise(std::vector<double> samples);
+
+// One measured pass over a cache.
+struct BenchRow {
+    std::string plan;
+    std::uint64_t n_tokens = 0;
+    Timing time = {};
+    double bits_per_value = 0;
+    std::uint64_t cache_bytes = 0;  // codes, ranges, minima and recent tokens
+    double copy_bytes_per_s = 0;
+    double speedup = 0;  // over fp16 in the same group, 0 when fp16 is not among the plans
+
+    double bytes_per_s() const { return static_cast<double>(cache_bytes) / time.median_s; }
+    double share_of_copy() const { return bytes_per_s() / copy_bytes_per_s; }
+};
+
+// copy_name: what copies at copy_bytes_per_s.
+Json to_json(const BenchRow &row, const std::string &copy_name);
+Json to_json(const BenchOptions &options);
+std::string format_percent(double share);
+std::string format_speedup(double speedup);
+// "1.23..1.45" of a time in units of 1 / per_second seconds.
+std::string format_quartiles(const Timing &time, double per_second, int digits);
+
+constexpr std::uint32_t kFillTokens = 2048;  // of a step that fills a cache
+constexpr std::uint64_t kBenchSeed = 7;
+constexpr std::uint32_t kWarmUps = 2;  // samples that are not counted
+
+int run_cpu_bench(const BenchOptions &options);
+
+}  // namespace cli
+
+#endif

@@ -1,0 +1,417 @@
+// Attention and packing on a CUDA device. A sample is the time between two events on the stream.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "bench.h"
+#include "cuda_space.h"
+#include "on_cuda.h"
+#include "report.h"
+
+namespace cli {
+namespace {
+
+namespace device_bench = lk::cuda::bench;
+
+constexpr std::uint64_t kCopyBytes = std::uint64_t{2} << 30;
+constexpr std::uint64_t kSlabBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kHalfBytes = 2;  // of an FP16 number
+
+struct Row : BenchRow {
+    std::uint32_t n_new = 0;  // tokens of each sequence
+    double load_s = 0;        // of the kernel that only loads as many bytes
+    double flops = 0;
+    Timing graph = {};       // the same inside a captured graph
+    Timing graph_step = {};  // append and attend inside a captured graph
+
+    double share_of_load() const { return load_s / time.median_s; }
+};
+
+// Times work on one device's stream.
+class Meter {
+  public:
+    Meter(CudaSpace &space, const BenchOptions &options) : space_(space), options_(options) {}
+
+    device_bench::Device *device() const { return space_.device(); }
+
+    // before and after are outside of what is timed.
+    template <typename Before, typename Call, typename After>
+    Timing time(const Before &before, const Call &call, const After &after) {
+        std::vector<double> samples;
+        for (std::uint32_t i = 0; i < options_.n_repeats + kWarmUps; ++i) {
+            before();
+            check_cuda(options_.warm ? device_bench::hold(device())
+                                     : device_bench::flush_l2(device()));
+            check_cuda(device_bench::start(device()));
+            call();
+            double seconds = 0;
+            check_cuda(device_bench::stop(device(), &seconds));
+            after();
+            if (i >= kWarmUps)
+                samples.push_back(seconds);
+        }
+        return summarise(std::move(samples));
+    }
+    template <typename Call>
+    Timing time(const Call &call) {
+        return time([] {}, call, [] {});
+    }
+
+    // The same work, recorded once and replayed.
+    template <typename Call>
+    Timing time_graph(const Call &call) {
+        const Graph graph(device(), call);
+        return time([&] { check_cuda(device_bench::replay(device(), graph.work)); });
+    }
+
+    double load_s(std::uint64_t bytes) {
+        if (!range_ || range_->bytes() < bytes) {
+            range_.reset();
+            range_ = std::make_unique<CudaMemory>(device(), bytes);
+        }
+        return time([&] { check_cuda(device_bench::run_load(device(), range_->data(), bytes)); })
+            .median_s;
+    }
+
+    // Bytes read plus bytes written per second.
+    double copy_bytes_per_s() {
+        const CudaMemory from(device(), kCopyBytes), to(device(), kCopyBytes);
+        const Timing copy = time([&] {
+            check_cuda(device_bench::run_copy(device(), to.data(), from.data(), kCopyBytes));
+        });
+        return 2.0 * static_cast<double>(kCopyBytes) / copy.median_s;
+    }
+
+  private:
+    struct Graph {
+        template <typename Call>
+        Graph(device_bench::Device *device, const Call &call) {
+            check_cuda(device_bench::capture_begin(device));
+            try {
+                call();
+            } catch (...) {
+                (void)device_bench::capture_end(device, nullptr);
+                throw;
+            }
+            check_cuda(device_bench::capture_end(device, &work));
+        }
+        ~Graph() { device_bench::release_graph(work); }
+        Graph(const Graph &) = delete;
+        Graph &operator=(const Graph &) = delete;
+        device_bench::Graph *work = nullptr;
+    };
+
+    CudaSpace &space_;
+    const BenchOptions &options_;
+    std::unique_ptr<CudaMemory> range_;
+};
+
+// FP16 numbers [n_tokens][n_heads][head_dim] in device memory, random and repeating.
+class HalfTensor {
+  public:
+    HalfTensor(device_bench::Device *device, std::uint64_t n_tokens, std::uint32_t n_heads,
+               std::uint32_t head_dim, bool has_large_channels, llama::Random &random)
+        : memory_(device, n_tokens * n_heads * head_dim * kHalfBytes),
+          tensor_(llama::initialised(lk_tensor_init)) {
+        const std::uint64_t n_drawn = std::min<std::uint64_t>(n_tokens, kFillTokens);
+        std::vector<float> values(n_drawn * n_heads * head_dim);
+        fill_random(values, head_dim, has_large_channels, random);
+        check_cuda(
+            device_bench::copy_in_half(device, memory_.data(), values.data(), values.size()));
+        const std::uint64_t drawn_bytes = values.size() * kHalfBytes;
+        std::uint8_t *const bytes = static_cast<std::uint8_t *>(memory_.data());
+        for (std::uint64_t at = drawn_bytes; at < memory_.bytes(); at += drawn_bytes)
+            check_cuda(device_bench::run_copy(device, bytes + at, bytes,
+                                              std::min(drawn_bytes, memory_.bytes() - at)));
+        tensor_.dtype = LK_F16;
+        tensor_.memory = LK_MEMORY_CUDA;
+        tensor_.data = memory_.data();
+        tensor_.token_stride = std::int64_t{n_heads} * head_dim;
+        tensor_.head_stride = head_dim;
+    }
+    const lk_tensor &view() const { return tensor_; }
+
+  private:
+    CudaMemory memory_;
+    lk_tensor tensor_;
+};
+
+// Tensors that every step takes its first tokens of.
+struct StepTensors {
+    StepTensors(device_bench::Device *device, const Shape &shape, std::uint64_t n_tokens,
+                llama::Random random = llama::Random(kBenchSeed))
+        : q(device, n_tokens, shape.n_query_heads, shape.head_dim, false, random),
+          k(device, n_tokens, shape.n_kv_heads, shape.head_dim, true, random),
+          v(device, n_tokens, shape.n_kv_heads, shape.head_dim, false, random),
+          out(device, n_tokens, shape.n_query_heads, shape.head_dim, false, random) {}
+    HalfTensor q, k, v, out;
+};
+
+class CudaBench {
+  public:
+    explicit CudaBench(const BenchOptions &options)
+        : options_(options),
+          context_(options.device.open()),
+          space_(options.device.index()),
+          meter_(space_, options),
+          tensors_(space_.device(), options.shape, step_tokens()),
+          plans_(options.plans.empty() ? preset_names() : options.plans) {}
+
+    void run();
+    void print() const;
+    Json json() const;
+
+  private:
+    std::uint64_t step_tokens() const;
+    std::unique_ptr<SyntheticCache> make_cache(const lk_plan *plan, std::uint64_t n_tokens);
+    void fill(SyntheticCache &cache, const lk_plan *plan, std::uint64_t n_tokens);
+    std::vector<Row> bench_attend(const std::string &name, std::uint64_t n_tokens);
+    Row time_attend(SyntheticCache &cache, std::uint32_t n_new);
+    void time_graphs(SyntheticCache &cache, Row &row);
+    std::vector<Row> bench_pack(const std::string &name, std::uint64_t n_tokens);
+    void print_attend() const;
+    void print_pack() const;
+
+    BenchOptions options_;
+    llama::ContextHandle context_;
+    CudaSpace space_;
+    Meter meter_;
+    StepTensors tensors_;
+    std::vector<std::string> plans_;
+    Timing empty_ = {};
+    double copy_bytes_per_s_ = 0;
+    std::vector<Row> rows_;
+};
+
+// The longest step of the run.
+std::uint64_t CudaBench::step_tokens() const {
+    std::uint64_t n_new = *std::max_element(options_.new_tokens.begin(), options_.new_tokens.end());
+    if (options_.pack)
+        n_new = *std::max_element(options_.tokens.begin(), options_.tokens.end());
+    return std::max<std::uint64_t>(kFillTokens, n_new * options_.n_sequences);
+}
+
+std::unique_ptr<SyntheticCache> CudaBench::make_cache(const lk_plan *plan, std::uint64_t n_tokens) {
+    const Room room = {n_tokens, static_cast<std::uint32_t>(step_tokens()), options_.n_sequences,
+                       kSlabBytes};
+    return std::make_unique<SyntheticCache>(context_.get(), space_, plan, options_.shape, room);
+}
+
+void CudaBench::fill(SyntheticCache &cache, const lk_plan *plan, std::uint64_t n_tokens) {
+    const bool must_attend = llama::ranks_by_queries(plan);
+    for (std::uint32_t sequence = 0; sequence < cache.n_sequences(); ++sequence) {
+        for (std::uint64_t done = 0; done < n_tokens; done += kFillTokens) {
+            cache.begin_one(sequence, static_cast<std::uint32_t>(
+                                          std::min<std::uint64_t>(kFillTokens, n_tokens - done)));
+            cache.append(tensors_.k.view(), tensors_.v.view());
+            if (must_attend)
+                cache.attend(tensors_.q.view(), tensors_.out.view());
+            cache.commit();
+        }
+    }
+}
+
+// Steps are dropped, so every sample sees the same cache.
+Row CudaBench::time_attend(SyntheticCache &cache, std::uint32_t n_new) {
+    Row row;
+    row.n_new = n_new;
+    row.time = meter_.time(
+        [&] {
+            cache.begin(n_new);
+            cache.append(tensors_.k.view(), tensors_.v.view());
+        },
+        [&] { cache.attend(tensors_.q.view(), tensors_.out.view()); }, [&] { cache.discard(); });
+    if (options_.graph && n_new <= LK_DRAFT_TOKENS)
+        time_graphs(cache, row);
+    const lk_cache_stats stats = cache.stats();
+    row.cache_bytes = stats.payload_bytes + stats.metadata_bytes + stats.recent_bytes;
+    return row;
+}
+
+// A replay repeats the step that is open: its kernels find what they found the time before.
+void CudaBench::time_graphs(SyntheticCache &cache, Row &row) {
+    const auto append = [&] { cache.append(tensors_.k.view(), tensors_.v.view()); };
+    const auto attend = [&] { cache.attend(tensors_.q.view(), tensors_.out.view()); };
+    cache.begin(row.n_new);
+    append();
+    row.graph = meter_.time_graph(attend);
+    cache.discard();
+    cache.begin(row.n_new);
+    row.graph_step = meter_.time_graph([&] {
+        append();
+        attend();
+    });
+    cache.discard();
+}
+
+double bits_per_value(const lk_plan *plan) {
+    lk_plan_size size = llama::initialised(lk_plan_size_init);
+    llama::check(lk_plan_bytes(plan, kFillTokens, 1, kFillTokens, &size));
+    return size.bits_per_value;
+}
+
+// Multiplications and additions of both products, causal.
+double attend_flops(const Shape &shape, std::uint32_t n_sequences, std::uint64_t n_tokens,
+                    std::uint32_t n_new) {
+    const double n_keys = static_cast<double>(n_tokens) + (double{1} + n_new) / 2;
+    return 4.0 * shape.n_query_heads * shape.head_dim * n_sequences * n_new * n_keys;
+}
+
+std::vector<Row> CudaBench::bench_attend(const std::string &name, std::uint64_t n_tokens) {
+    const Shape &shape = options_.shape;
+    const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
+    const llama::PlanHandle plan = load_plan(name, geometry);
+    const std::unique_ptr<SyntheticCache> cache = make_cache(plan.get(), n_tokens);
+    fill(*cache, plan.get(), n_tokens);
+    std::vector<Row> rows;
+    for (const std::uint32_t n_new : options_.new_tokens) {
+        rows.push_back(time_attend(*cache, n_new));
+        rows.back().bits_per_value = bits_per_value(plan.get());
+        rows.back().flops = attend_flops(shape, options_.n_sequences, n_tokens, n_new);
+        rows.back().load_s = meter_.load_s(rows.back().cache_bytes);
+    }
+    return rows;
+}
+
+// A prompt that is packed while it is appended.
+std::vector<Row> CudaBench::bench_pack(const std::string &name, std::uint64_t n_tokens) {
+    const Shape &shape = options_.shape;
+    const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
+    const llama::PlanHandle plan = load_plan(name, geometry);
+    const std::unique_ptr<SyntheticCache> cache = make_cache(plan.get(), 1);
+    Row row;
+    row.n_new = static_cast<std::uint32_t>(n_tokens);
+    row.time = meter_.time([&] { cache->begin(row.n_new); },
+                           [&] { cache->append(tensors_.k.view(), tensors_.v.view()); },
+                           [&] { cache->discard(); });
+    row.cache_bytes = 2 * kHalfBytes * options_.n_sequences * n_tokens * shape.n_kv_heads *
+                      shape.head_dim;  // what is read: keys and values at FP16
+    row.bits_per_value = bits_per_value(plan.get());
+    row.load_s = meter_.load_s(row.cache_bytes);
+    return {row};
+}
+
+void CudaBench::run() {
+    empty_ = meter_.time([&] { check_cuda(device_bench::run_empty(meter_.device())); });
+    copy_bytes_per_s_ = meter_.copy_bytes_per_s();
+    Progress progress(options_.tokens.size() * plans_.size());
+    for (const std::uint64_t n_tokens : options_.tokens) {
+        std::vector<Row> fp16;
+        for (const std::string &name : plans_) {
+            progress.step(name + ", " + std::to_string(n_tokens) + " tokens");
+            std::vector<Row> rows =
+                options_.pack ? bench_pack(name, n_tokens) : bench_attend(name, n_tokens);
+            if (name == "fp16")
+                fp16 = rows;
+            for (std::size_t i = 0; i < rows.size(); ++i) {
+                rows[i].plan = name;
+                rows[i].n_tokens = n_tokens;
+                rows[i].copy_bytes_per_s = copy_bytes_per_s_;
+                rows[i].speedup = fp16.empty() ? 0 : fp16[i].time.median_s / rows[i].time.median_s;
+                rows_.push_back(rows[i]);
+            }
+        }
+    }
+}
+
+Json CudaBench::json() const {
+    Json json = to_json(options_);
+    json["batch"] = options_.n_sequences;
+    json["measured"] = options_.pack ? "append" : "attend";
+    json["empty_kernel_s"] = empty_.median_s;
+    for (const Row &row : rows_) {
+        Json one = to_json(row, "copy");
+        if (options_.pack) {
+            one["fp16_bytes"] = row.cache_bytes;
+            one.erase("cache_bytes");
+        }
+        one["new_tokens"] = row.n_new;
+        one["load_only_s"] = row.load_s;
+        one["share_of_load_only"] = row.share_of_load();
+        if (!options_.pack)
+            one["flop_per_s"] = row.flops / row.time.median_s;
+        if (row.graph.median_s != 0) {
+            one["graph_median_s"] = row.graph.median_s;
+            one["graph_append_attend_median_s"] = row.graph_step.median_s;
+        }
+        json["rows"].push_back(std::move(one));
+    }
+    return json;
+}
+
+std::string format_us(const Timing &time) {
+    return time.median_s == 0 ? "-" : format_fixed(time.median_s * 1e6, 1);
+}
+
+void CudaBench::print_attend() const {
+    std::printf(
+        "attention of one layer: batch %u, %u query heads, %u KV heads, head_dim %u, %s L2\n\n",
+        options_.n_sequences, options_.shape.n_query_heads, options_.shape.n_kv_heads,
+        options_.shape.head_dim, options_.warm ? "warm" : "cold");
+    std::vector<std::string> header = {"plan",     "tokens", "new",     "us",      "quartiles",
+                                       "KV bytes", "GB/s",   "of load", "of copy", "x fp16"};
+    if (options_.graph)
+        header.insert(header.end(), {"graph us", "with append"});
+    if (options_.prefill)
+        header.emplace_back("TFLOP/s");
+    Table table(header);
+    for (const Row &row : rows_) {
+        std::vector<std::string> cells = {row.plan,
+                                          std::to_string(row.n_tokens),
+                                          std::to_string(row.n_new),
+                                          format_us(row.time),
+                                          format_quartiles(row.time, 1e6, 1),
+                                          format_bytes(static_cast<double>(row.cache_bytes)),
+                                          format_fixed(row.bytes_per_s() / 1e9, 0),
+                                          format_percent(row.share_of_load()),
+                                          format_percent(row.share_of_copy()),
+                                          format_speedup(row.speedup)};
+        if (options_.graph)
+            cells.insert(cells.end(), {format_us(row.graph), format_us(row.graph_step)});
+        if (options_.prefill)
+            cells.push_back(format_fixed(row.flops / row.time.median_s * 1e-12, 1));
+        table.add(cells);
+    }
+    table.print();
+}
+
+void CudaBench::print_pack() const {
+    std::printf("append and pack one layer of a prompt: batch %u, %u KV heads, head_dim %u\n\n",
+                options_.n_sequences, options_.shape.n_kv_heads, options_.shape.head_dim);
+    Table table({"plan", "tokens", "us", "quartiles", "FP16 bytes", "GB/s", "of load", "of copy"});
+    for (const Row &row : rows_) {
+        table.add({row.plan, std::to_string(row.n_tokens), format_us(row.time),
+                   format_quartiles(row.time, 1e6, 1),
+                   format_bytes(static_cast<double>(row.cache_bytes)),
+                   format_fixed(row.bytes_per_s() / 1e9, 0), format_percent(row.share_of_load()),
+                   format_percent(row.share_of_copy())});
+    }
+    table.print();
+}
+
+void CudaBench::print() const {
+    if (options_.pack) {
+        print_pack();
+    } else {
+        print_attend();
+    }
+    std::printf("\nempty kernel: %s us\ncopy: %s GB/s, read and written bytes together\n",
+                format_us(empty_).c_str(), format_fixed(copy_bytes_per_s_ / 1e9, 1).c_str());
+}
+
+}  // namespace
+
+int run_cuda_bench(const BenchOptions &options) {
+    CudaBench bench(options);
+    bench.run();
+    if (options.json) {
+        print_json(bench.json());
+    } else {
+        bench.print();
+    }
+    return 0;
+}
+
+}  // namespace cli
