@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rig.h"
 
+#include <math.h>
+
 void *rig_alloc(void *user, size_t bytes, size_t alignment) {
     rig_memory *memory = user;
     if (++memory->n_calls == memory->fail_at)
@@ -33,19 +35,61 @@ void rig_geometry(rig *r, uint32_t n_layers, uint32_t n_query_heads, uint32_t n_
     r->geometry.layers = r->layers;
 }
 
+static const rig_device *g_device;
+
+void rig_arguments(int argc, char **argv) {
+    for (int i = 1; i + 1 < argc; ++i)
+        if (!strcmp(argv[i], "--device") && !strcmp(argv[i + 1], "cuda"))
+            g_device = rig_cuda();
+}
+
+const rig_device *rig_default(void) { return g_device ? g_device : rig_host(); }
+
+int rig_ranks_by_queries(void) { return rig_default()->backend == LK_BACKEND_CPU; }
+
+float rig_tolerance(void) { return rig_default()->backend == LK_BACKEND_CPU ? 1e-5f : 1e-2f; }
+
+float rig_distance(const float *x, const float *y, size_t n) {
+    float most = 0;
+    for (size_t i = 0; i < n; ++i) {
+        const float distance = x[i] > y[i] ? x[i] - y[i] : y[i] - x[i];
+        if (!(distance <= most))
+            most = distance == distance ? distance : HUGE_VALF;
+    }
+    return most;
+}
+
+void rig_context_desc(rig *r, lk_context_desc *desc) {
+    if (!r->device)
+        r->device = rig_default();
+    assert_int_equal(lk_context_desc_init(desc, sizeof *desc), LK_OK);
+    desc->backend = r->device->backend;
+    desc->n_threads = 1;
+    desc->alloc = rig_alloc;
+    desc->free = rig_free;
+    desc->alloc_user = &r->memory;
+}
+
 void rig_open(rig *r) {
     lk_context_desc desc;
-    assert_int_equal(lk_context_desc_init(&desc, sizeof desc), LK_OK);
-    desc.n_threads = 1;
-    desc.alloc = rig_alloc;
-    desc.free = rig_free;
-    desc.alloc_user = &r->memory;
+    rig_context_desc(r, &desc);
     assert_int_equal(lk_context_open(&desc, LK_ABI_VERSION, &r->context), LK_OK);
 }
 
-void rig_close(rig *r) {
+void rig_drop_cache(rig *r) {
+    for (uint32_t l = 0; l < RIG_LAYERS; ++l)
+        for (int kind = 0; kind < RIG_BUFFERS; ++kind)
+            if (r->buffers[l][kind].data)
+                r->device->release(r->buffers[l][kind].data);
+    memset(r->buffers, 0, sizeof r->buffers);
+    while (r->n_placed)
+        r->device->release(r->placed[--r->n_placed]);
     lk_cache_destroy(&r->cache);
     lk_plan_destroy(&r->plan);
+}
+
+void rig_close(rig *r) {
+    rig_drop_cache(r);
     assert_int_equal(lk_context_close(&r->context), LK_OK);
     assert_int_equal(r->memory.live_bytes, 0);
 }
@@ -93,22 +137,30 @@ static uint64_t mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-enum { KIND_K, KIND_V, KIND_Q };
-
 static void fill(float *out, rig_token token, uint32_t layer, uint32_t kind, uint32_t n) {
     uint64_t seed =
         mix(((uint64_t)token.chain << 40) + ((uint64_t)token.place << 8) + layer * 4 + kind + 1);
     for (uint32_t i = 0; i < n; ++i) {
         seed = mix(seed + 0x9E3779B97F4A7C15u);
         const float unit = (float)(int32_t)(seed >> 40) / 8388608.0f - 1.0f;
-        out[i] = unit * (kind == KIND_K ? 1.0f + (float)(i % 7) : 1.0f);
+        out[i] = unit * (kind == RIG_K ? 1.0f + (float)(i % 7) : 1.0f);
     }
 }
 
-void rig_tensor(lk_tensor *tensor, float *data, uint32_t n_heads, uint32_t head_dim) {
+void *rig_place(rig *r, const void *from, size_t bytes) {
+    assert_true(r->n_placed < RIG_PLACED);
+    void *memory = r->device->alloc(bytes);
+    assert_non_null(memory);
+    if (from)
+        r->device->put(memory, from, bytes);
+    r->placed[r->n_placed++] = memory;
+    return memory;
+}
+
+void rig_tensor(const rig *r, lk_tensor *tensor, void *data, uint32_t n_heads, uint32_t head_dim) {
     assert_int_equal(lk_tensor_init(tensor, sizeof *tensor), LK_OK);
     tensor->dtype = LK_F32;
-    tensor->memory = LK_MEMORY_HOST;
+    tensor->memory = r->device->memory;
     tensor->data = data;
     tensor->token_stride = (int64_t)n_heads * head_dim;
     tensor->head_stride = head_dim;
@@ -120,66 +172,64 @@ static void *room(size_t n) {
     return out;
 }
 
-static float *filled(const rig_token *tokens, uint32_t n, uint32_t layer, uint32_t kind,
-                     uint32_t width) {
-    float *out = room((size_t)n * width);
-    for (uint32_t t = 0; t < n; ++t)
-        fill(out + (size_t)t * width, tokens[t], layer, kind, width);
-    return out;
+static void *buffer(rig *r, uint32_t layer, uint32_t kind, size_t bytes) {
+    rig_buffer *own = &r->buffers[layer][kind];
+    if (own->bytes != bytes) {
+        if (own->data)
+            r->device->release(own->data);
+        own->data = r->device->alloc(bytes);
+        assert_non_null(own->data);
+        own->bytes = bytes;
+    }
+    return own->data;
 }
 
-typedef struct keys_and_values {
-    float *k;
-    float *v;
-} keys_and_values;
-
-static lk_status append(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n,
-                        keys_and_values *made) {
-    const lk_layer *own = &r->layers[layer];
-    const uint32_t width = own->n_kv_heads * own->head_dim;
-    made->k = filled(tokens, n, layer, KIND_K, width);
-    made->v = filled(tokens, n, layer, KIND_V, width);
-    lk_tensor k, v;
-    rig_tensor(&k, made->k, own->n_kv_heads, own->head_dim);
-    rig_tensor(&v, made->v, own->n_kv_heads, own->head_dim);
-    return lk_append(r->cache, layer, &k, &v);
+// The tokens' values in the layer's buffer.
+static void fill_tensor(rig *r, uint32_t layer, uint32_t kind, uint32_t n_heads,
+                        const rig_token *tokens, uint32_t n, lk_tensor *tensor) {
+    const uint32_t width = n_heads * r->layers[layer].head_dim;
+    const size_t bytes = (size_t)n * width * sizeof(float);
+    float *values = room((size_t)n * width);
+    for (uint32_t t = 0; t < n; ++t)
+        fill(values + (size_t)t * width, tokens[t], layer, kind, width);
+    void *data = buffer(r, layer, kind, bytes);
+    r->device->put(data, values, bytes);
+    free(values);
+    rig_tensor(r, tensor, data, n_heads, r->layers[layer].head_dim);
 }
 
 lk_status rig_append(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n) {
-    keys_and_values made;
-    const lk_status status = append(r, layer, tokens, n, &made);
-    free(made.k);
-    free(made.v);
-    return status;
+    lk_tensor k, v;
+    fill_tensor(r, layer, RIG_K, r->layers[layer].n_kv_heads, tokens, n, &k);
+    fill_tensor(r, layer, RIG_V, r->layers[layer].n_kv_heads, tokens, n, &v);
+    return lk_append(r->cache, layer, &k, &v);
 }
 
 static lk_status attend(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n, float *out) {
     const lk_layer *own = &r->layers[layer];
     const uint32_t width = own->n_query_heads * own->head_dim;
-    float *q = filled(tokens, n, layer, KIND_Q, width);
-    float *o = room((size_t)n * width);
-    lk_tensor qt, ot;
-    rig_tensor(&qt, q, own->n_query_heads, own->head_dim);
-    rig_tensor(&ot, o, own->n_query_heads, own->head_dim);
-    const lk_status status = lk_attend(r->cache, layer, &qt, &ot, NULL);
+    const size_t bytes = (size_t)n * width * sizeof(float);
+    lk_tensor q, o;
+    fill_tensor(r, layer, RIG_Q, own->n_query_heads, tokens, n, &q);
+    rig_tensor(r, &o, buffer(r, layer, RIG_OUT, bytes), own->n_query_heads, own->head_dim);
+    const lk_status status = lk_attend(r->cache, layer, &q, &o, NULL);
+    if (!out || status)
+        return status;
+    float *values = room((size_t)n * width);
+    r->device->get(values, o.data, bytes);
     uint32_t before = 0;
     for (uint32_t l = 0; l < layer; ++l)
         before += r->layers[l].n_query_heads * r->layers[l].head_dim;
-    for (uint32_t t = 0; out && !status && t < n; ++t)
-        memcpy(out + (size_t)t * rig_width(r) + before, o + (size_t)t * width, width * sizeof *o);
-    free(q);
-    free(o);
-    return status;
+    for (uint32_t t = 0; t < n; ++t)
+        memcpy(out + (size_t)t * rig_width(r) + before, values + (size_t)t * width,
+               width * sizeof *values);
+    free(values);
+    return LK_OK;
 }
 
 lk_status rig_layer(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n, float *out) {
-    keys_and_values made;  // stay as they are until the layer was attended
-    lk_status status = append(r, layer, tokens, n, &made);
-    if (!status)
-        status = attend(r, layer, tokens, n, out);
-    free(made.k);
-    free(made.v);
-    return status;
+    const lk_status status = rig_append(r, layer, tokens, n);
+    return status ? status : attend(r, layer, tokens, n, out);
 }
 
 lk_status rig_layers(rig *r, const rig_token *tokens, uint32_t n, float *out) {
@@ -189,8 +239,13 @@ lk_status rig_layers(rig *r, const rig_token *tokens, uint32_t n, float *out) {
     return status;
 }
 
+lk_status rig_begin(rig *r, uint32_t n_sequences, const lk_sequence *ids, const uint32_t *n_tokens,
+                    const int32_t *parent) {
+    return lk_step_begin(r->cache, r->device->queue, n_sequences, ids, n_tokens, parent);
+}
+
 lk_status rig_step(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint32_t n, float *out) {
-    lk_status status = lk_step_begin(r->cache, NULL, 1, &id, &n, NULL);
+    lk_status status = rig_begin(r, 1, &id, &n, NULL);
     if (status)
         return status;
     rig_token *tokens = room(n * 2);

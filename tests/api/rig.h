@@ -15,8 +15,15 @@
 
 #include <lowkey/lowkey.h>
 
+#include "rig_device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define RIG_LAYERS 3
 #define RIG_SEQUENCES 8
+#define RIG_PLACED 16
 
 // Host memory hooks that count and can fail.
 typedef struct rig_memory {
@@ -27,7 +34,15 @@ typedef struct rig_memory {
 void *rig_alloc(void *user, size_t bytes, size_t alignment);
 void rig_free(void *user, void *pointer, size_t bytes, size_t alignment);
 
+// Memory of the device for a tensor, of its exact size.
+typedef struct rig_buffer {
+    void *data;
+    size_t bytes;
+} rig_buffer;
+enum { RIG_K, RIG_V, RIG_Q, RIG_OUT, RIG_BUFFERS };
+
 typedef struct rig {
+    const rig_device *device;  // NULL = the one of the program's arguments
     lk_context *context;
     lk_cache *cache;
     lk_plan *plan;
@@ -35,6 +50,9 @@ typedef struct rig {
     lk_geometry geometry;
     rig_memory memory;
     uint32_t max_step_tokens;
+    rig_buffer buffers[RIG_LAYERS][RIG_BUFFERS];
+    void *placed[RIG_PLACED];
+    uint32_t n_placed;
 } rig;
 
 // A token of a step: which chain it belongs to and its place there decide its values.
@@ -43,10 +61,24 @@ typedef struct rig_token {
     uint32_t place;
 } rig_token;
 
+// The device of rigs that name none: --device cuda, else the CPU.
+void rig_arguments(int argc, char **argv);
+const rig_device *rig_default(void);
+// Devices other than the CPU refuse plans that rank channels by queries.
+int rig_ranks_by_queries(void);
+// How far the answers of two ways that mean the same may be apart: a device rounds weights to FP16
+// relative to others in the same block, and cuts a batch into blocks by all of its sequences.
+float rig_tolerance(void);
+// The largest difference of n values; infinite when one is a NaN.
+float rig_distance(const float *x, const float *y, size_t n);
+
 void rig_geometry(rig *r, uint32_t n_layers, uint32_t n_query_heads, uint32_t n_kv_heads,
                   uint32_t head_dim);
-void rig_open(rig *r);  // context with counting hooks, one thread
+// A desc of the rig's device with counting hooks and one thread.
+void rig_context_desc(rig *r, lk_context_desc *desc);
+void rig_open(rig *r);
 void rig_close(rig *r);
+void rig_drop_cache(rig *r);  // with its plan and tensors
 void rig_preset(rig *r, const char *name);
 void rig_recent(rig *r, uint32_t page_tokens, uint32_t sink_tokens, uint32_t window_tokens);
 void rig_query_ranking(rig *r);
@@ -67,9 +99,17 @@ lk_status rig_step(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint3
 lk_status rig_fill(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint32_t n,
                    uint32_t chunk, float *out);
 
-void rig_tensor(lk_tensor *tensor, float *data, uint32_t n_heads, uint32_t head_dim);
+// Memory of the device with these bytes, or zeros, until the rig is closed.
+void *rig_place(rig *r, const void *from, size_t bytes);
+void rig_tensor(const rig *r, lk_tensor *tensor, void *data, uint32_t n_heads, uint32_t head_dim);
 lk_cache_stats rig_stats(const rig *r);
+// Open a step on the device's queue.
+lk_status rig_begin(rig *r, uint32_t n_sequences, const lk_sequence *ids, const uint32_t *n_tokens,
+                    const int32_t *parent);
 // The last sentence holds `text`.
 void rig_sentence(const char *text);
 
+#ifdef __cplusplus
+}
+#endif
 #endif
