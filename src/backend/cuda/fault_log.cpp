@@ -45,15 +45,40 @@ lk_status FaultLog::open(uint32_t max_sequences) {
     return checked(error, "mapping the report of a cache");
 }
 
+// kNoFault until the device has carried out the last clear.
+uint64_t FaultLog::first_bad() const {
+    if (__atomic_load_n(&mapped()->n_clears, __ATOMIC_ACQUIRE) != n_clears_)
+        return kNoFault;
+    return __atomic_load_n(&mapped()->report.first_bad, __ATOMIC_RELAXED);
+}
+
+bool FaultLog::is_dropped(uint64_t key) const {
+    return key != kNoFault && key != kShapeFault && (dropped_ >> parse(key).serial & 1);
+}
+
 lk_status FaultLog::begin(const Batch &batch, uint32_t serial, cudaStream_t stream) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    Member *members = members_.data() + uint64_t{serial % kSteps} * max_sequences_;
+    const uint32_t place = serial % kSteps;
+    lk_status status = LK_OK;
+    if (is_dropped(first_bad()))
+        start_clear();
+    if (is_clear_due_)
+        status = forget(stream);
+    Member *members = members_.data() + uint64_t{place} * max_sequences_;
     for (uint32_t s = 0; s < batch.n_sequences; ++s)
         members[s] = {batch.sequences[s].id, batch.sequences[s].first_new};
-    n_members_[serial % kSteps] = batch.n_sequences;
+    n_members_[place] = batch.n_sequences;
+    dropped_ &= ~(1u << place);
     serial_ = serial;
-    if (!is_clear_due_)
-        return LK_OK;
+    return status;
+}
+
+void FaultLog::start_clear() {
+    ++n_clears_;
+    is_clear_due_ = true;
+}
+
+lk_status FaultLog::forget(cudaStream_t stream) {
     auto *device = reinterpret_cast<Mapped *>(device_report_);
     cudaError_t error = cudaMemsetAsync(&device->report.first_bad, 0xff, sizeof(uint64_t), stream);
     if (!error)
@@ -85,16 +110,18 @@ void FaultLog::read(DataReport *out) const {
     const std::lock_guard<std::mutex> lock(mutex_);
     *out = {};
     out->n_saturated = __atomic_load_n(&mapped()->report.n_saturated, __ATOMIC_RELAXED);
-    const bool is_cleared = __atomic_load_n(&mapped()->n_clears, __ATOMIC_ACQUIRE) == n_clears_;
-    const uint64_t key = __atomic_load_n(&mapped()->report.first_bad, __ATOMIC_RELAXED);
-    if (is_cleared && key != kNoFault)
+    const uint64_t key = first_bad();
+    if (key != kNoFault && !is_dropped(key))
         decode(key, out);
 }
 
+// A fault that is known goes at once and is erased in the order of the stream; one that comes later
+// is told from those of earlier steps by its serial.
 void FaultLog::clear() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    ++n_clears_;
-    is_clear_due_ = true;
+    dropped_ |= 1u << serial_ % kSteps;
+    if (first_bad() != kNoFault)
+        start_clear();
 }
 
 }  // namespace cuda

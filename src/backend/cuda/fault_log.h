@@ -26,8 +26,7 @@ class FaultLog {
     lk_status begin(const Batch &batch, uint32_t serial, cudaStream_t stream);
     // Any thread; makes no calls of the runtime, so a capture does not mind.
     void read(DataReport *out) const;
-    // Forget the fault, also one that a queued kernel will find: nothing is read until the device
-    // has passed the next begin().
+    // Forget the fault, and those that the last step's kernels have yet to find.
     void clear();
 
   private:
@@ -43,7 +42,11 @@ class FaultLog {
     };
 
     Mapped *mapped() const { return reinterpret_cast<Mapped *>(memory_.data()); }
+    uint64_t first_bad() const;
+    bool is_dropped(uint64_t key) const;
     void decode(uint64_t key, DataReport *out) const;
+    void start_clear();
+    lk_status forget(cudaStream_t stream);
 
     PinnedMemory memory_;  // Mapped
     Report *device_report_ = nullptr;
@@ -52,7 +55,8 @@ class FaultLog {
     Array<Member> members_;     // [kSteps][max_sequences]
     uint32_t max_sequences_ = 0;
     uint32_t n_members_[kSteps] = {};
-    uint32_t serial_ = 0;  // of the last step
+    uint32_t serial_ = 0;   // of the last step
+    uint32_t dropped_ = 0;  // bit serial % kSteps: faults of the step are not told
     uint8_t n_clears_ = 0;
     bool is_clear_due_ = false;
 };
