@@ -16,12 +16,17 @@
 #include "types.h"
 
 #define LK_BOTH __host__ __device__ __forceinline__
+#ifdef __CUDA_ARCH__
+#define LK_UNROLL _Pragma("unroll")
+#else
+#define LK_UNROLL  // the host's compiler does not know it
+#endif
 
 namespace lk {
 namespace cuda {
 
 // Where a strip's codes lie in the payload.
-struct StripPlace {
+struct alignas(16) StripPlace {
     uint32_t bits;         // 3: the low two bits are at offset, the third at high_offset
     uint32_t offset;       // bytes
     uint32_t high_offset;  // of a strip of 3 bits
@@ -92,6 +97,7 @@ LK_BOTH void load_numbers(const uint8_t *array, uint32_t number_bytes, uint32_t 
                           float numbers[4]) {
     if (number_bytes == 1) {
         const uint32_t word = *reinterpret_cast<const uint32_t *>(array + index);
+        LK_UNROLL
         for (uint32_t i = 0; i < 4; ++i)
             numbers[i] = f8_value((word >> (8 * i)) & 0xFFu);
         return;
@@ -135,6 +141,7 @@ LK_BOTH TileScale load_scale(const ClassInfo &c, const uint8_t *metadata, uint32
     load_numbers(metadata, c.number_bytes, index - at, scale.range);
     load_numbers(minima, c.number_bytes, index - at, scale.minimum);
     if (at) {
+        LK_UNROLL
         for (uint32_t i = 0; i < 2; ++i) {
             scale.range[i] = scale.range[i + 2];
             scale.minimum[i] = scale.minimum[i + 2];
@@ -160,21 +167,41 @@ LK_BOTH float multiply_exact(float a, float b) {
 #endif
 }
 
-LK_BOTH uint32_t round_value(uint32_t code, float range, float minimum, uint32_t bits) {
-    const float step = multiply_exact(range, code_step(bits));
-    const float value = minimum + multiply_exact(static_cast<float>(code), step);
-    const float bounded = value > 65504.0f ? 65504.0f : value < -65504.0f ? -65504.0f : value;
-    return __half_as_ushort(__float2half_rn(bounded));
+// The conversion of small integers by their place in a mantissa: an integer unit's, at full rate.
+LK_BOTH float code_value(uint32_t code) {
+    const uint32_t bits = 0x4B000000u | code;  // 2^23 + code
+#ifdef __CUDA_ARCH__
+    return __uint_as_float(bits) - 8388608.0f;
+#else
+    return static_cast<float>(bits & 0xFFu);
+#endif
+}
+
+LK_BOTH float dequantize(uint32_t code, float minimum, float step) {
+    return minimum + multiply_exact(code_value(code), step);
+}
+
+// Values do not lie below their minimum, so that only the upper end of FP16 is in reach.
+LK_BOTH uint32_t round_values(float low, float high) {
+    const float top = 65504.0f;
+    const __half2 pair = __floats2half2_rn(low < top ? low : top, high < top ? high : top);
+    return static_cast<uint32_t>(__half_as_ushort(__low2half(pair))) |
+           static_cast<uint32_t>(__half_as_ushort(__high2half(pair))) << 16;
 }
 
 // Registers of codes become registers of values.
 template <bool kByRow>
 LK_BOTH void scale_codes(const TileScale &scale, uint32_t bits, uint32_t codes[4]) {
+    float steps[4];
+    LK_UNROLL
+    for (uint32_t i = 0; i < (kByRow ? 2 : 4); ++i)
+        steps[i] = multiply_exact(scale.range[i], code_step(bits));
+    LK_UNROLL
     for (uint32_t r = 0; r < 4; ++r) {
         const uint32_t low = kByRow ? r % 2 : r / 2 * 2;
         const uint32_t high = kByRow ? r % 2 : low + 1;
-        codes[r] = round_value(codes[r] & 0xFFFFu, scale.range[low], scale.minimum[low], bits) |
-                   round_value(codes[r] >> 16, scale.range[high], scale.minimum[high], bits) << 16;
+        codes[r] = round_values(dequantize(codes[r] & 0xFFFFu, scale.minimum[low], steps[low]),
+                                dequantize(codes[r] >> 16, scale.minimum[high], steps[high]));
     }
 }
 
@@ -193,9 +220,7 @@ LK_BOTH uint32_t shared_code(const ClassInfo &c, const uint8_t *plane, uint32_t 
     uint32_t codes[4];
     load_codes(plane + partner / LK_STRIP_CHANNELS * (4u * c.page_tokens), c.page_tokens, 2, tile,
                LK_TILE_LANE(row, k), codes);
-    const uint32_t upper_row = row / 8 ? 1 : 0;
-    const uint32_t word =
-        k < 8 ? (upper_row ? codes[1] : codes[0]) : (upper_row ? codes[3] : codes[2]);
+    const uint32_t word = k < 8 ? (row < 8 ? codes[0] : codes[1]) : (row < 8 ? codes[2] : codes[3]);
     return field | (((word >> (16 * LK_TILE_HALF(k))) & 2u) << 1);
 }
 
@@ -203,26 +228,31 @@ LK_BOTH uint32_t shared_code(const ClassInfo &c, const uint8_t *plane, uint32_t 
 LK_BOTH void scale_shared(const ClassInfo &c, const uint8_t *payload, const StripPlace &place,
                           const TileScale &scale, uint32_t tile, uint32_t lane, uint32_t codes[4]) {
     const uint8_t *plane = payload + place.offset - place.in_plane * (4u * c.page_tokens);
+    LK_UNROLL
     for (uint32_t r = 0; r < 4; ++r) {
-        uint32_t value = 0;
+        float values[2];
+        LK_UNROLL
         for (uint32_t half = 0; half < 2; ++half) {
             const uint32_t slot = place.in_plane * LK_STRIP_CHANNELS + LK_TILE_K(lane, r) + half;
-            const uint32_t field = (codes[r] >> (16 * half)) & 3u;
-            const uint32_t code = shared_code(c, plane, slot, tile, LK_TILE_ROW(lane, r), field);
-            const uint32_t at = c.is_token_axis ? r % 2 : r / 2 * 2 + half;
-            value |= round_value(code, scale.range[at], scale.minimum[at], shared_bits(c, slot))
-                     << (16 * half);
+            const uint32_t code = shared_code(c, plane, slot, tile, LK_TILE_ROW(lane, r),
+                                              codes[r] >> (16 * half) & 3u);
+            const uint32_t by_channel = r / 2 * 2 + half;
+            const float range = c.is_token_axis ? scale.range[r % 2] : scale.range[by_channel];
+            const float minimum =
+                c.is_token_axis ? scale.minimum[r % 2] : scale.minimum[by_channel];
+            values[half] =
+                dequantize(code, minimum, multiply_exact(range, code_step(shared_bits(c, slot))));
         }
-        codes[r] = value;
+        codes[r] = round_values(values[0], values[1]);
     }
 }
 
 // The A fragment of (strip, tile): the values of section 8 of docs/FORMAT.md, rounded to FP16 as a
-// reopened page has them.
+// reopened page has them. place is find_strip(c, strip).
 template <bool kIsValue>
-LK_BOTH void load_values(const ClassInfo &c, const uint8_t *payload, const uint8_t *metadata,
-                         uint32_t strip, uint32_t tile, uint32_t lane, uint32_t a[4]) {
-    const StripPlace place = find_strip(c, strip);
+LK_BOTH void load_values(const ClassInfo &c, const StripPlace &place, const uint8_t *payload,
+                         const uint8_t *metadata, uint32_t strip, uint32_t tile, uint32_t lane,
+                         uint32_t a[4]) {
     const uint8_t *words = payload + place.offset;
     if (place.bits == 16) {
         const uint4 registers = reinterpret_cast<const uint4 *>(words)[tile * LK_LANES + lane];
@@ -241,6 +271,7 @@ LK_BOTH void load_values(const ClassInfo &c, const uint8_t *payload, const uint8
     if (place.bits == 3) {
         uint32_t high[4];
         load_codes(payload + place.high_offset, c.page_tokens, 1, tile, lane, high);
+        LK_UNROLL
         for (uint32_t r = 0; r < 4; ++r)
             a[r] |= high[r] << 2;
     }
@@ -248,6 +279,12 @@ LK_BOTH void load_values(const ClassInfo &c, const uint8_t *payload, const uint8
         scale_codes<true>(scale, place.bits, a);
     else
         scale_codes<false>(scale, place.bits, a);
+}
+
+template <bool kIsValue>
+LK_BOTH void load_values(const ClassInfo &c, const uint8_t *payload, const uint8_t *metadata,
+                         uint32_t strip, uint32_t tile, uint32_t lane, uint32_t a[4]) {
+    load_values<kIsValue>(c, find_strip(c, strip), payload, metadata, strip, tile, lane, a);
 }
 
 }  // namespace cuda

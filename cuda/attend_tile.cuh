@@ -1,0 +1,288 @@
+// Attention of many columns: the kernel.
+//
+// S^T = K Q^T with tokens as rows, O^T = V^T P^T with channels as rows: pages are A operands as
+// they lie. A warp has 32 columns (16 above 128 channels), a block up to 8 warps, which share every
+// tile that tile_load.cuh makes.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CUDA_ATTEND_TILE_CUH
+#define LK_CUDA_ATTEND_TILE_CUH
+
+#include "tile_launch.h"
+#include "tile_output.cuh"
+
+namespace lk {
+namespace cuda {
+
+// A power of two to divide a query by, where FP16 cannot hold it.
+__device__ inline float query_divisor(float highest) {
+    const uint32_t exponent = __float_as_uint(highest) >> 23;
+    constexpr uint32_t kKept = 127 + 14;  // below 2^15
+    return exponent > kKept && exponent < 255 ? __uint_as_float((exponent - kKept + 127) << 23)
+                                              : 1.0f;
+}
+
+// Round the warp's queries to FP16, transposed. Returns whether one was divided.
+template <int kStrips>
+__device__ inline bool load_queries(const TileArgs &args, const TileBlock &block,
+                                    const WarpColumns &warp, uint8_t *queries) {
+    constexpr int kSteps = (kStrips + 1) / 2;  // a lane's channels, kWarp apart
+    const Sight &sight = block.tables->sight;
+    const uint32_t lane = threadIdx.x % kWarp;
+    const float sign = args.layer.scale < 0 ? -1.0f : 1.0f;
+    bool divided = false;
+    for (uint32_t column = 0; column < 8 * Accumulators<kStrips>::kSlices; ++column) {
+        float q[kSteps] = {};
+        float high = 0;
+        if (column < warp.n) {
+            const ColumnPlace place = place_column(sight.sequence, sight.kv_head, sight.group_size,
+                                                   sight.first_column + warp.first + column);
+            const int64_t offset = row_offset(args.q, place.token, place.head);
+#pragma unroll
+            for (int i = 0; i < kSteps; ++i)
+                if (kWarp * i + lane < block.head_dim) {
+                    q[i] = sign * load_element(args.q, offset + kWarp * i + lane);
+                    high = fmaxf(high, fabsf(q[i]));
+                }
+        }
+        for (int step = 1; step < static_cast<int>(kWarp); step *= 2)
+            high = fmaxf(high, __shfl_xor_sync(kAllLanes, high, step));
+        const float divisor = query_divisor(high);
+        divided |= divisor != 1;
+        if (lane == 0)
+            block.tables->factors[warp.first + column] = divisor;
+#pragma unroll
+        for (int i = 0; i < kSteps; ++i) {
+            const uint32_t channel = kWarp * i + lane;
+            const uint32_t at = query_row(channel, block.row_shift) ^ (column / 8 * 16);
+            if (channel < block.head_dim)
+                *reinterpret_cast<__half *>(queries + at + column % 8 * 2) =
+                    __float2half_rn(q[i] / divisor);
+        }
+    }
+    return divided;
+}
+
+__device__ inline void load_positions(const TileArgs &args, TileTables *tables) {
+    const Sight &sight = tables->sight;
+    const SequenceInfo &sequence = sight.sequence;
+    for (uint32_t column = threadIdx.x; column < kTileColumns; column += blockDim.x) {
+        const uint32_t last = sight.n_columns - 1;
+        const uint32_t token =
+            (sight.first_column + (column < last ? column : last)) / sight.group_size;
+        tables->positions[column] = sequence.has_tree
+                                        ? args.step.positions[sequence.first_new + token]
+                                        : sequence.n_history + token;
+        tables->ancestors[column] =
+            sequence.has_tree ? args.step.ancestors[sequence.first_new + token] : 0;
+    }
+}
+
+__device__ inline void look_up_pages(const TileArgs &args, const TileBlock &block, uint32_t page) {
+    TileTables &tables = *block.tables;
+    __syncthreads();
+    if (threadIdx.x < kPageBatch && page + threadIdx.x < tables.sight.page_end)
+        view_page(args, tables.sight, page + threadIdx.x, block.page_bytes,
+                  &tables.views[threadIdx.x]);
+    __syncthreads();
+}
+
+// The first stage at or after the beginning of `page`.
+__device__ inline Stage enter_page(const TileArgs &args, const TileBlock &block, uint32_t page,
+                                   uint32_t parity, uint32_t page_parity) {
+    const Sight &sight = block.tables->sight;
+    Stage stage = {page, 0, 0, 0, parity, page_parity};
+    for (; stage.page < sight.page_end; ++stage.page) {
+        if ((stage.page - sight.page_begin) % kPageBatch == 0)
+            look_up_pages(args, block, stage.page);
+        const PageView &view = block.view(stage);
+        if (view.first_stage < view.end_stage) {
+            stage.index = view.first_stage;
+            place_stage(view, &stage);
+            return stage;
+        }
+    }
+    return stage;
+}
+
+__device__ inline Stage next_stage(const TileArgs &args, const TileBlock &block,
+                                   const Stage &stage) {
+    const PageView &view = block.view(stage);
+    if (stage.index + 1 == view.end_stage)
+        return enter_page(args, block, stage.page + 1, stage.parity ^ 1, stage.page_parity ^ 1);
+    Stage next = stage;
+    ++next.index;
+    next.parity ^= 1;
+    place_stage(view, &next);
+    return next;
+}
+
+// Tiles of keys times the warp's queries.
+template <int kStrips, bool kExact, int kSlices>
+__device__ __forceinline__ void multiply_keys(const TileBlock &block, const Stage &stage,
+                                              uint32_t queries, Products<kSlices> &products) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    const uint32_t tiles = shared_address(block.tiles(stage, 0)) + 16 * lane;
+    const uint16_t *rows = block.tables->query_rows[stage.page_parity] + lane % 16;
+#pragma unroll
+    for (int strip = 0; strip < kStrips; ++strip) {
+        if (!kExact && strip >= static_cast<int>(block.n_strips))
+            continue;
+        // Of two slices: k 0-7 and k 8-15 of the first, then of the second.
+        uint32_t b[kSlices / 2][4];
+        const uint32_t row = rows[LK_STRIP_CHANNELS * strip];
+#pragma unroll
+        for (int pair = 0; pair < kSlices / 2; ++pair)
+            load_matrices_transposed(b[pair], queries + (row ^ (16 * (2 * pair + lane / 16))));
+#pragma unroll
+        for (int tile = 0; tile < static_cast<int>(kStageTiles); ++tile) {
+            const uint4 a = load_shared4(tiles + strip * kStripStageBytes + tile * kTileBytes);
+#pragma unroll
+            for (int slice = 0; slice < kSlices; ++slice)
+                mma(products[tile][slice], a.x, a.y, a.z, a.w, b[slice / 2][slice % 2 * 2],
+                    b[slice / 2][slice % 2 * 2 + 1]);
+        }
+    }
+}
+
+template <int kStrips, bool kExact, int kSlices>
+__device__ __forceinline__ void multiply_values(const TileBlock &block, const Stage &stage,
+                                                const uint32_t (&weights)[kStageTiles][kSlices][2],
+                                                Accumulators<kStrips> &acc) {
+    const uint32_t tiles = shared_address(block.tiles(stage, 1)) + 16 * (threadIdx.x % kWarp);
+#pragma unroll
+    for (int strip = 0; strip < kStrips; ++strip) {
+        if (!kExact && strip >= static_cast<int>(block.n_strips))
+            continue;
+#pragma unroll
+        for (int tile = 0; tile < static_cast<int>(kStageTiles); ++tile) {
+            const uint4 a = load_shared4(tiles + strip * kStripStageBytes + tile * kTileBytes);
+#pragma unroll
+            for (int slice = 0; slice < kSlices; ++slice)
+                mma(acc.out[strip][slice], a.x, a.y, a.z, a.w, weights[tile][slice][0],
+                    weights[tile][slice][1]);
+        }
+    }
+}
+
+template <int kStrips, bool kExact>
+__device__ __forceinline__ void attend_stage(const TileArgs &args, const TileBlock &block,
+                                             const WarpColumns &warp, const Stage &stage,
+                                             uint32_t queries, bool is_divided,
+                                             Accumulators<kStrips> &acc) {
+    constexpr int kSlices = Accumulators<kStrips>::kSlices;
+    Products<kSlices> products = {};
+    multiply_keys<kStrips, kExact, kSlices>(block, stage, queries, products);
+    if (is_divided || args.layer.soft_cap > 0)
+        shape_logits<kSlices>(args.layer, *block.tables, warp, products);
+    if (!sees_all(args.layer, warp, stage))
+        hide<kSlices>(args, *block.tables, warp, stage, products);
+    uint32_t weights[kStageTiles][kSlices][2];
+    weigh<kStrips, kSlices>(products, logit_factor(args.layer), acc, weights);
+    multiply_values<kStrips, kExact, kSlices>(block, stage, weights, acc);
+}
+
+template <int kStrips>
+__device__ __forceinline__ void clear(Accumulators<kStrips> &acc) {
+#pragma unroll
+    for (int slice = 0; slice < Accumulators<kStrips>::kSlices; ++slice) {
+#pragma unroll
+        for (int column = 0; column < 2; ++column) {
+            acc.reference[slice][column] = kNoReference;
+            acc.sum[slice][column] = 0;
+        }
+#pragma unroll
+        for (int strip = 0; strip < kStrips; ++strip)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                acc.out[strip][slice][i] = 0;
+    }
+}
+
+__device__ inline TileBlock cut_memory(const TileArgs &args, uint32_t page_bytes, uint8_t *memory,
+                                       TileTables *tables) {
+    const uint32_t head_dim = args.layer.head_dim;
+    const TileLayout layout = tile_layout(head_dim, blockDim.x / kWarp, page_bytes);
+    TileBlock block;
+    block.tables = tables;
+    block.stages = memory + layout.stages;
+    block.page = memory + layout.page;
+    block.head_dim = head_dim;
+    block.n_strips = head_dim / LK_STRIP_CHANNELS;
+    block.page_bytes = page_bytes;
+    block.row_shift = warp_columns(head_dim) == 32 ? 6 : 5;
+    return block;
+}
+
+// A stage is multiplied while the next one's copies are under way. The barrier at the top says that
+// this stage's tiles are there and that the place of the next one's is free.
+template <int kStrips, bool kExact>
+__device__ __forceinline__ void attend_pages(const TileArgs &args, const TileBlock &block,
+                                             const WarpColumns &warp, uint32_t queries,
+                                             bool is_divided, Accumulators<kStrips> &acc) {
+    Stage stage = enter_page(args, block, block.tables->sight.page_begin, 0, 0);
+    bool is_first = true;
+    Stage next = stage;
+    while (is_first || stage.n_tokens) {
+        __syncthreads();
+        if (!is_first)
+            next = next_stage(args, block, stage);
+        if (next.n_tokens)
+            start_stage(block, next);
+        if (!is_first && sees_some(warp, stage))
+            attend_stage<kStrips, kExact>(args, block, warp, stage, queries, is_divided, acc);
+        if (next.n_tokens) {
+            wait_copies<0>();
+            if (needs_barrier(block.view(next), next))
+                __syncthreads();
+            finish_stage(block, next);
+        }
+        stage = next;
+        is_first = false;
+    }
+}
+
+template <int kStrips, bool kExact>
+__global__ void __launch_bounds__(kTileWarps *kWarp, 1)
+    attend_tile(const __grid_constant__ TileArgs args, uint32_t page_bytes) {
+    extern __shared__ __align__(16) uint8_t memory[];
+    __shared__ TileTables tables;
+    constexpr uint32_t kColumns = 8 * Accumulators<kStrips>::kSlices;
+    const uint32_t n_warps = blockDim.x / kWarp;
+    if (threadIdx.x == 0 && !find_sight(args, n_warps * kColumns, &tables.sight))
+        tables.sight.n_columns = 0;
+    __syncthreads();
+    if (!tables.sight.n_columns)
+        return;
+    const TileBlock block = cut_memory(args, page_bytes, memory, &tables);
+    const WarpColumns warp = find_columns(tables.sight, kColumns);
+    uint8_t *queries = memory + threadIdx.x / kWarp * (kColumns * 2 * block.head_dim);
+    load_positions(args, &tables);
+    const bool is_divided = __syncthreads_or(load_queries<kStrips>(args, block, warp, queries));
+
+    Accumulators<kStrips> acc;
+    clear(acc);
+    attend_pages<kStrips, kExact>(args, block, warp, shared_address(queries), is_divided, acc);
+
+    const Partial partial =
+        find_partial(args, blockIdx.z / args.n_splits, blockIdx.y, gridDim.x - 1 - blockIdx.x,
+                     gridDim.x, blockIdx.z % args.n_splits, n_warps * kColumns);
+    store_output(args, tables.sight, warp, partial, reinterpret_cast<float *>(queries), acc);
+}
+
+template <int kStrips, bool kExact>
+cudaError_t launch_tile_kernel(const TileArgs &args, const TileGrid &grid, cudaStream_t stream) {
+    const auto kernel = attend_tile<kStrips, kExact>;
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.shared_bytes));
+    if (error != cudaSuccess)
+        return error;
+    const dim3 blocks(grid.n_tiles, args.layer.n_kv_heads, args.n_sequences * args.n_splits);
+    kernel<<<blocks, grid.n_warps * kWarp, grid.shared_bytes, stream>>>(args, grid.page_bytes);
+    return cudaGetLastError();
+}
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif

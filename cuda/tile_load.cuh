@@ -1,0 +1,271 @@
+// Attention of many columns: from pages to stages of FP16 tiles in shared memory.
+//
+// Copies of the next stage are under way while one is multiplied. 16-bit pages are copied straight
+// to the stage's place. Packed pages are copied whole, staged tokens a stage at a time, to the
+// page's place; when they have arrived, the block's warps share the work of making tiles of them,
+// once for all columns.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CUDA_TILE_LOAD_CUH
+#define LK_CUDA_TILE_LOAD_CUH
+
+#include "fragment.cuh"
+#include "tile_pages.cuh"
+
+namespace lk {
+namespace cuda {
+
+constexpr uint32_t kTileBytes = 512;  // FP16, [lane][4 words]
+constexpr uint32_t kStripStageBytes = kStageTiles * kTileBytes;
+
+// Fixed shared memory of a block.
+struct TileTables {
+    Sight sight;
+    PageView views[kPageBatch];
+    StripPlace places[2][LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS];  // of the page under way
+    uint16_t query_rows[2][LK_MAX_HEAD_DIM];  // slot -> offset of its channel's queries, two pages
+    uint32_t positions[kTileColumns];
+    uint64_t ancestors[kTileColumns];
+    float factors[kTileColumns];  // what queries were divided by
+};
+
+// Where a block's parts lie in its dynamic shared memory, in bytes.
+struct TileLayout {
+    uint32_t stages;  // [2][keys, values][strips][tiles]; queries begin at 0
+    uint32_t page;
+    uint32_t total;
+};
+
+// Queries lie as [warp][channel][columns of the warp].
+__host__ __device__ inline uint32_t warp_columns(uint32_t head_dim) {
+    return head_dim > 128 ? 16 : 32;
+}
+__host__ __device__ inline uint32_t stage_bytes(uint32_t head_dim) {
+    return 2 * kStageTokens * head_dim * 2;
+}
+// A row of staged tokens takes 16 bytes more, so that neighbouring rows lie in other banks.
+__host__ __device__ inline uint32_t staged_row_bytes(uint32_t head_dim) {
+    return 2 * head_dim + 16;
+}
+__host__ __device__ inline TileLayout tile_layout(uint32_t head_dim, uint32_t n_warps,
+                                                  uint32_t page_bytes) {
+    TileLayout layout;
+    layout.stages = n_warps * warp_columns(head_dim) * head_dim * 2;
+    layout.page = layout.stages + 2 * stage_bytes(head_dim);
+    layout.total = layout.page + page_bytes;
+    return layout;
+}
+
+// What the functions below need of the block.
+struct TileBlock {
+    TileTables *tables;
+    uint8_t *stages;
+    uint8_t *page;
+    uint32_t head_dim;
+    uint32_t n_strips;
+    uint32_t page_bytes;
+    uint32_t row_shift;  // log2 of the bytes of a channel's queries of a warp
+
+    __device__ const PageView &view(const Stage &stage) const {
+        return tables->views[(stage.page - tables->sight.page_begin) % kPageBatch];
+    }
+    __device__ uint8_t *tiles(const Stage &stage, uint32_t side) const {
+        return stages + (2 * stage.parity + side) * n_strips * kStripStageBytes;
+    }
+};
+
+// Of 16 bytes, zeros when `exists` is false.
+__device__ __forceinline__ void copy_or_clear(void *to, const void *from, bool exists) {
+    asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(shared_address(to)), "l"(from),
+                 "r"(exists ? 16 : 0)
+                 : "memory");
+}
+
+// Calls f(strip, 16-byte chunk of the strip's stage) for this thread's share of a half.
+template <class F>
+__device__ __forceinline__ void for_chunks(const TileBlock &block, F f) {
+    const uint32_t n = block.n_strips * kStripStageBytes / 16;
+    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
+        f(i / (kStripStageBytes / 16), i % (kStripStageBytes / 16));
+}
+
+__device__ inline void copy_tiles(const TileBlock &block, const HalfView &half, const Stage &stage,
+                                  uint8_t *to) {
+    const uint32_t strip_bytes = 2 * LK_STRIP_CHANNELS * half.info.page_tokens;
+    const uint32_t first = stage.index * kStripStageBytes;
+    for_chunks(block, [&](uint32_t strip, uint32_t chunk) {
+        const bool exists = first + 16 * chunk < strip_bytes;
+        const uint8_t *from =
+            half.payload + strip * strip_bytes + (exists ? first + 16 * chunk : 0);
+        copy_or_clear(to + strip * kStripStageBytes + 16 * chunk, from, exists);
+    });
+}
+
+// Tokens that are not there may hold NaNs, which a weight of 0 would not take away. A thread clears
+// what it copied itself.
+__device__ inline void clear_rest(const TileBlock &block, const Stage &stage, uint8_t *values) {
+    for_chunks(block, [&](uint32_t strip, uint32_t chunk) {
+        const uint32_t k = chunk / LK_LANES * LK_TILE_TOKENS + 2 * (chunk % 4);
+        uint32_t *words =
+            reinterpret_cast<uint32_t *>(values + strip * kStripStageBytes + 16 * chunk);
+        for (uint32_t r = 0; r < LK_TILE_WORDS; ++r) {
+            const uint32_t token = k + 8 * (r / 2);
+            if (token >= stage.n_tokens)
+                words[r] = 0;
+            else if (token + 1 == stage.n_tokens)
+                words[r] &= 0xFFFFu;
+        }
+    });
+}
+
+__device__ inline void copy_bytes_async(uint8_t *to, const uint8_t *from, uint32_t bytes) {
+    for (uint32_t i = 16 * threadIdx.x; i < bytes; i += 16 * blockDim.x)
+        copy_async(shared_address(to + i), from + i);
+}
+
+__device__ inline void copy_page(const TileBlock &block, const HalfView &half) {
+    uint8_t *to = block.page + half.copy_offset;
+    copy_bytes_async(to, half.payload, half.info.payload_bytes);
+    copy_bytes_async(to + half.info.payload_bytes, half.metadata, half.info.metadata_bytes);
+}
+
+__device__ inline void copy_staged(const TileBlock &block, const HalfView &half, const Stage &stage,
+                                   uint8_t *to) {
+    const uint32_t row_bytes = 2 * block.head_dim;
+    const uint32_t row_chunks = row_bytes / 16;
+    const uint8_t *from = half.payload + stage.index * kStageTokens * row_bytes;
+    for (uint32_t i = threadIdx.x; i < kStageTokens * row_chunks; i += blockDim.x) {
+        const uint32_t token = i / row_chunks;
+        const uint32_t at = 16 * (i % row_chunks);
+        const bool exists = token < stage.n_tokens;
+        copy_or_clear(to + token * staged_row_bytes(block.head_dim) + at,
+                      from + (exists ? token : 0) * row_bytes + at, exists);
+    }
+}
+
+__device__ inline uint8_t *staged_rows(const TileBlock &block, uint32_t side) {
+    return block.page + side * kStageTokens * staged_row_bytes(block.head_dim);
+}
+
+// Does the stage use bytes that other threads are to copy? True where a page begins, since its
+// tables are made then.
+__device__ inline bool needs_barrier(const PageView &view, const Stage &stage) {
+    return stage.index == view.first_stage || view.half[0].source == Source::kStaged;
+}
+
+// Begin the copies of a stage, and the page's tables with its first one.
+__device__ inline void start_stage(const TileBlock &block, const Stage &stage) {
+    const PageView &view = block.view(stage);
+    const bool is_first = stage.index == view.first_stage;
+    for (uint32_t side = 0; side < 2; ++side) {
+        const HalfView &half = view.half[side];
+        if (half.source == Source::kTiles)
+            copy_tiles(block, half, stage, block.tiles(stage, side));
+        else if (half.source == Source::kStaged)
+            copy_staged(block, half, stage, staged_rows(block, side));
+        else if (half.source == Source::kCopied && is_first)
+            copy_page(block, half);
+    }
+    commit_copies();
+    const uint32_t side = threadIdx.x / 16;
+    const uint32_t strip = threadIdx.x % 16;
+    if (is_first && side < 2 && strip < block.n_strips && view.half[side].source != Source::kStaged)
+        block.tables->places[side][strip] = find_strip(view.half[side].info, strip);
+}
+
+__device__ __forceinline__ void store_tile(uint8_t *to, uint32_t lane, const uint32_t (&a)[4]) {
+    *reinterpret_cast<uint4 *>(to + 16 * lane) = make_uint4(a[0], a[1], a[2], a[3]);
+}
+
+template <bool kIsValue>
+__device__ void unpack_strip(const TileBlock &block, const HalfView &half, const Stage &stage,
+                             uint32_t strip, uint8_t *to) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    const bool is_copied = half.source == Source::kCopied;
+    const uint8_t *payload = is_copied ? block.page + half.copy_offset : half.payload;
+    const uint8_t *metadata = is_copied ? payload + half.info.payload_bytes : half.metadata;
+    const StripPlace place = block.tables->places[kIsValue][strip];
+    for (uint32_t t = 0; t < kStageTiles; ++t) {
+        uint32_t a[4];
+        load_values<kIsValue>(half.info, place, payload, metadata, strip,
+                              stage.index * kStageTiles + t, lane, a);
+        store_tile(to + t * kTileBytes, lane, a);
+    }
+}
+
+// Rows of tokens are those of a tile of keys, and the columns of one of values.
+template <bool kIsValue>
+__device__ void convert_strip(const TileBlock &block, uint32_t strip, uint8_t *to) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    const uint32_t matrix = lane / 8;
+    const uint32_t token = lane % 8 + 8 * (kIsValue ? matrix / 2 : matrix % 2);
+    const uint32_t channel = 8 * (kIsValue ? matrix % 2 : matrix / 2);
+    const uint32_t row_bytes = staged_row_bytes(block.head_dim);
+    const uint8_t *from = staged_rows(block, kIsValue) + token * row_bytes +
+                          2 * (LK_STRIP_CHANNELS * strip + channel);
+    for (uint32_t t = 0; t < kStageTiles; ++t) {
+        const uint32_t address = shared_address(from + t * LK_TILE_TOKENS * row_bytes);
+        uint32_t a[4];
+        if (kIsValue)
+            load_matrices_transposed(a, address);
+        else
+            load_matrices(a, address);
+        store_tile(to + t * kTileBytes, lane, a);
+    }
+}
+
+template <bool kIsValue>
+__device__ inline void make_tiles(const TileBlock &block, const HalfView &half, const Stage &stage,
+                                  uint32_t strip) {
+    uint8_t *to = block.tiles(stage, kIsValue) + strip * kStripStageBytes;
+    if (half.source == Source::kStaged)
+        convert_strip<kIsValue>(block, strip, to);
+    else if (half.source != Source::kTiles)
+        unpack_strip<kIsValue>(block, half, stage, strip, to);
+}
+
+// A warp's queries of a channel take 1 << shift bytes, in pieces of 16 that change places from row
+// to row: eight rows at the same columns lie in different banks.
+__device__ __forceinline__ uint32_t query_row(uint32_t channel, uint32_t shift) {
+    const uint32_t turn = shift == 6 ? channel / 2 % 4 : channel / 4 % 2;
+    return (channel << shift) + 16 * turn;
+}
+
+// The page's permutation of keys belongs to the rows of the queries.
+__device__ inline void find_query_rows(const TileBlock &block, const HalfView &half,
+                                       const Stage &stage) {
+    const uint8_t *permutation = nullptr;
+    if (half.source == Source::kCopied || half.source == Source::kDistant) {
+        permutation = reinterpret_cast<const uint8_t *>(half.info.permutation);
+        if (half.info.permutes) {
+            const uint8_t *metadata = half.source == Source::kDistant
+                                          ? half.metadata
+                                          : block.page + half.copy_offset + half.info.payload_bytes;
+            permutation = metadata + half.info.permutation_offset;
+        }
+    }
+    for (uint32_t slot = threadIdx.x; slot < block.head_dim; slot += blockDim.x)
+        block.tables->query_rows[stage.page_parity][slot] = static_cast<uint16_t>(
+            query_row(permutation ? permutation[slot] : slot, block.row_shift));
+}
+
+// What remains once the copies are there.
+__device__ inline void finish_stage(const TileBlock &block, const Stage &stage) {
+    const PageView &view = block.view(stage);
+    if (stage.index == view.first_stage)
+        find_query_rows(block, view.half[0], stage);
+    if (view.half[1].source == Source::kTiles && stage.n_tokens < kStageTokens)
+        clear_rest(block, stage, block.tiles(stage, 1));
+    const uint32_t n_warps = blockDim.x / kWarp;
+    for (uint32_t i = threadIdx.x / kWarp; i < 2 * block.n_strips; i += n_warps) {
+        if (i < block.n_strips)
+            make_tiles<false>(block, view.half[0], stage, i);
+        else
+            make_tiles<true>(block, view.half[1], stage, i - block.n_strips);
+    }
+}
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif
