@@ -123,7 +123,7 @@ enum {
 typedef uint32_t lk_memory;
 enum {
     LK_MEMORY_HOST = 1,
-    LK_MEMORY_CUDA = 2,  /* data is a device pointer */
+    LK_MEMORY_CUDA = 2,  /* data is a device pointer of the context's device, or managed */
     LK_MEMORY_VULKAN = 3 /* buffer is a VkBuffer; data is NULL */
 };
 
@@ -151,7 +151,7 @@ LK_API lk_status lk_tensor_init(lk_tensor *tensor, size_t struct_bytes);
 /* What orders the work on a device. The CPU takes NULL. */
 typedef uint32_t lk_queue_kind;
 enum {
-    LK_QUEUE_CUDA_STREAM = 1,   /* handle is a cudaStream_t */
+    LK_QUEUE_CUDA_STREAM = 1,   /* handle is a cudaStream_t, NULL = the legacy default */
     LK_QUEUE_VULKAN_SUBMIT = 2, /* handle is a VkQueue; lowkey submits */
     LK_QUEUE_VULKAN_RECORD = 3  /* handle is a VkCommandBuffer; lowkey records */
 };

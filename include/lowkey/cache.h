@@ -64,7 +64,10 @@ typedef struct lk_cache_stats {
     uint64_t free_bytes;   /* in slabs and held by nothing */
     uint64_t pages_packed; /* since the cache was created: half pages of K and of V */
     uint64_t pages_reopened;
-    uint64_t values_saturated; /* finite inputs beyond FP16's range, clamped to +-65504 */
+    uint64_t values_saturated; /* finite inputs beyond FP16's range, clamped to +-65504;
+                                * on a device those that it has met by now */
+    uint64_t device_bytes;     /* fixed device memory beside the budget: step tables, work
+                                * lists, partial results; 0 on the CPU */
 } lk_cache_stats;
 LK_API lk_status lk_cache_stats_init(lk_cache_stats *stats, size_t struct_bytes);
 
@@ -74,10 +77,12 @@ LK_API lk_status lk_cache_get_stats(const lk_cache *cache, lk_cache_stats *stats
 /* The plan that the cache runs; lives as long as the cache. NULL for NULL. */
 LK_API const lk_plan *lk_cache_plan(const lk_cache *cache);
 
-/* Has the open step met a fault? On the CPU faults are returned by the call that meets
- * them and this repeats the answer; on a device it looks without waiting.
- * Safe beside any other call. Errors: LK_E_ARGUMENT, LK_E_DATA (discard the step),
- * LK_E_DEVICE. */
+/* Has the open step, or one that was committed, met a fault? On the CPU faults are
+ * returned by the call that meets them and this repeats the answer; on a device it looks
+ * without waiting. Safe beside any other call.
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_DATA (an infinity or a NaN: discard the open step; the next
+ * lk_step_begin() returns that of a committed one), LK_E_DEVICE. */
 LK_API lk_status lk_cache_poll(const lk_cache *cache);
 
 /* Add an empty sequence. id set to it; 0 on failure.
@@ -101,7 +106,8 @@ LK_API lk_status lk_sequence_length(const lk_cache *cache, lk_sequence id, uint6
  * added.
  *
  * Errors: LK_E_ARGUMENT (n_tokens above the length), LK_E_NOT_FOUND, LK_E_BUSY (a step
- * is open), LK_E_BUDGET (no bytes to reopen a page; nothing changed). */
+ * is open), LK_E_STATE (the cache's queue is being captured into a graph), LK_E_BUDGET (no
+ * bytes to reopen a page; nothing changed), LK_E_NOMEM, LK_E_DEVICE. */
 LK_API lk_status lk_sequence_truncate(lk_cache *cache, lk_sequence id, uint64_t n_tokens);
 
 #ifdef __cplusplus

@@ -8,6 +8,11 @@
  *       lk_attend(cache, l, &q, &out, NULL);
  *   lk_step_commit(cache, NULL);
  *
+ * On a device all work of a step is ordered by its queue: calls return when it is
+ * queued, and none waits for it. Truncation, removal and destruction come after it on
+ * the queue of the last step. So the host reads outputs after its own wait, and the
+ * memory of tensors must stay until the queue has passed the call.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef LOWKEY_STEP_H
 #define LOWKEY_STEP_H
@@ -25,7 +30,9 @@ extern "C" {
 /* Open a step: pack the pages that have left the recent window, reserve what the new
  * tokens need. One step is open at a time. Packing stays when the step is discarded.
  *
- * queue        orders all of the step's work; NULL on the CPU
+ * queue        orders all of the step's work. NULL on the CPU. On CUDA of kind
+ *              LK_QUEUE_CUDA_STREAM, a stream of the context's device; it must live until
+ *              the cache has another queue or is destroyed
  * n_sequences  1 .. max_sequences
  * ids          [n_sequences] distinct sequences
  * n_tokens     [n_sequences] new tokens of each, at least 1; their sum is at most
@@ -37,9 +44,16 @@ extern "C" {
  *              position is one after its parent's. Only for sequences of at most
  *              LK_DRAFT_TOKENS new tokens. Copied.
  *
- * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND (an id), LK_E_STATE (a step is open),
- * LK_E_UNSUPPORTED (queue kind), LK_E_BUDGET (the sentence names the bytes missing;
- * nothing changed but packing that was due), LK_E_NOMEM. */
+ * On a device an infinity or a NaN may be found after the step that had it was
+ * committed. Then the next call returns LK_E_DATA, once, and changes nothing. The
+ * sentence names sequence, layer, head and token. The sequence holds zeros in place of
+ * the numbers that were not finite: truncate or remove it, or keep it so.
+ *
+ * Errors: LK_E_ARGUMENT (also a NULL queue on a device, or a queue of another device),
+ * LK_E_NOT_FOUND (an id), LK_E_STATE (a step is open, or the queue is being captured
+ * into a graph), LK_E_UNSUPPORTED (queue kind), LK_E_DATA (above), LK_E_BUDGET (the
+ * sentence names the bytes missing; nothing changed but packing that was due),
+ * LK_E_NOMEM, LK_E_DEVICE. */
 LK_API lk_status lk_step_begin(lk_cache *cache, const lk_queue *queue, uint32_t n_sequences,
                                const lk_sequence *ids, const uint32_t *n_tokens,
                                const int32_t *parent);
@@ -51,10 +65,16 @@ LK_API lk_status lk_step_begin(lk_cache *cache, const lk_queue *queue, uint32_t 
  *       +-65504 and counted. They must stay as they are until the layer's lk_attend()
  *       has run.
  *
+ * An infinity or a NaN poisons the step: append, attend and commit return LK_E_DATA and
+ * it can only be discarded. The CPU knows when this call returns. A device finds it when
+ * the work runs, and the calls that come after it is known return it; lk_cache_poll()
+ * asks.
+ *
  * Errors: LK_E_STATE (no step, or this layer has its keys already), LK_E_ARGUMENT
- * (layer, tensor), LK_E_UNSUPPORTED (memory kind), LK_E_DATA (an infinity or a NaN; the
- * sentence names layer, head and token; the step is poisoned and can only be
- * discarded). */
+ * (layer, tensor, a host pointer where a device's is due), LK_E_UNSUPPORTED (memory kind;
+ * while the queue is being captured, a sequence with more than LK_DRAFT_TOKENS new
+ * tokens), LK_E_DATA (an infinity or a NaN; the sentence names layer, head, token and
+ * sequence), LK_E_NOMEM, LK_E_DEVICE. */
 LK_API lk_status lk_append(lk_cache *cache, uint32_t layer, const lk_tensor *k, const lk_tensor *v);
 
 /* Attention of the step's tokens over their sequences, on the packed bytes.
@@ -70,9 +90,31 @@ LK_API lk_status lk_append(lk_cache *cache, uint32_t layer, const lk_tensor *k, 
  *
  * Errors: LK_E_STATE (no step; the layer's keys are not there or not the last ones
  * appended; the layer was attended already), LK_E_ARGUMENT, LK_E_UNSUPPORTED,
- * LK_E_DATA (the step is poisoned). */
+ * LK_E_DATA (the step is poisoned), LK_E_NOMEM, LK_E_DEVICE. */
 LK_API lk_status lk_attend(lk_cache *cache, uint32_t layer, const lk_tensor *q,
                            const lk_tensor *out, const lk_tensor *lse);
+
+/* Say that the layers of this step run from a graph: append and attend of all layers,
+ * captured in an earlier step of this cache with as many sequences and as many new tokens
+ * of each, in this order. It takes the place of lk_append() and lk_attend():
+ *
+ *   first step of a shape                      later steps of the shape
+ *   lk_step_begin(cache, queue, ...);          lk_step_begin(cache, queue, ...);
+ *   begin the capture of the queue             lk_step_replay(cache);
+ *   for each layer: lk_append, lk_attend       launch the graph on the queue
+ *   end it, launch the graph on the queue      lk_step_commit(cache, NULL);
+ *   lk_step_commit(cache, NULL);
+ *
+ * A graph holds no lengths, pages or ids, so it stays right while sequences grow, are
+ * removed and added; what else the cache does between replays does not matter. The host
+ * launches it once in each such step, the one of its capture included, on the step's
+ * queue and before the next lk_step_begin(). Begin, commit and discard stay outside it.
+ * Tensors are where they were at the capture. A graph that meets a step of another shape
+ * does nothing but poison it. It must not run after its cache is destroyed.
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_STATE (no step; a layer was appended in it; no step of this
+ * shape was captured), LK_E_DATA (poisoned), LK_E_UNSUPPORTED (the CPU). */
+LK_API lk_status lk_step_replay(lk_cache *cache);
 
 /* Close the step and make its tokens part of their sequences.
  *
@@ -85,7 +127,8 @@ LK_API lk_status lk_attend(lk_cache *cache, uint32_t layer, const lk_tensor *q,
  * queries was not attended), LK_E_ARGUMENT (keep), LK_E_DATA (poisoned). */
 LK_API lk_status lk_step_commit(lk_cache *cache, const uint32_t *keep);
 
-/* Close the step and drop its tokens: the sequences are as after lk_step_begin().
+/* Close the step and drop its tokens: the sequences are as after lk_step_begin(). A
+ * fault of the step is forgotten.
  * Errors: LK_E_ARGUMENT, LK_E_STATE (no step). */
 LK_API lk_status lk_step_discard(lk_cache *cache);
 

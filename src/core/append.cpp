@@ -14,13 +14,14 @@ lk_status append(lk_cache *cache, uint32_t layer, const lk_tensor *k, const lk_t
         return fail(LK_E_STATE, "layer %u has its keys in this step already", layer);
     const LayerView &view = cache->layers[layer].view;
     const TensorShape shape = {step.n_tokens, view.n_kv_heads, view.head_dim};
-    const lk_memory memory = memory_of(cache->context->desc.backend);
     AppendArgs args{};
     TensorRange k_range;
     TensorRange v_range;
-    status = import_tensor(k, "k", shape, memory, false, &args.k, &k_range);
+    status = take_tensor(cache, k, "k", shape, false, &args.k, &k_range);
     if (!status)
-        status = import_tensor(v, "v", shape, memory, false, &args.v, &v_range);
+        status = take_tensor(cache, v, "v", shape, false, &args.v, &v_range);
+    if (!status)
+        status = note_capture(cache);
     if (status)
         return status;
     args.layer = view;
@@ -43,6 +44,15 @@ lk_status append(lk_cache *cache, uint32_t layer, const lk_tensor *k, const lk_t
 }
 
 }  // namespace
+
+lk_status take_tensor(const lk_cache *cache, const lk_tensor *tensor, const char *name,
+                      const TensorShape &shape, bool is_output, TensorView *view,
+                      TensorRange *range) {
+    const lk_status status = import_tensor(
+        tensor, name, shape, memory_of(cache->context->desc.backend), is_output, view, range);
+    return status ? status
+                  : cache->context->backend->check_tensor(view->data, range->n_bytes, name);
+}
 
 }  // namespace lk
 

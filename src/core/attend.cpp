@@ -131,8 +131,7 @@ lk_status import_lse(const lk_cache *cache, const lk_tensor *lse, const TensorSh
                      AttendArgs *args, TensorRange *range) {
     TensorView view{};
     const lk_status status =
-        import_tensor(lse, "lse", {shape.n_tokens, shape.n_heads, 1},
-                      memory_of(cache->context->desc.backend), true, &view, range);
+        take_tensor(cache, lse, "lse", {shape.n_tokens, shape.n_heads, 1}, true, &view, range);
     if (status)
         return status;
     if (view.dtype != LK_F32)
@@ -156,12 +155,11 @@ lk_status import_tensors(const lk_cache *cache, const lk_tensor *q, const lk_ten
                          const lk_tensor *lse, AttendArgs *args) {
     const TensorShape shape = {cache->step.n_tokens, args->layer.n_query_heads,
                                args->layer.head_dim};
-    const lk_memory memory = memory_of(cache->context->desc.backend);
     TensorRange q_range;
     TensorRange out_range;
-    lk_status status = import_tensor(q, "q", shape, memory, false, &args->q, &q_range);
+    lk_status status = take_tensor(cache, q, "q", shape, false, &args->q, &q_range);
     if (!status)
-        status = import_tensor(out, "out", shape, memory, true, &args->out, &out_range);
+        status = take_tensor(cache, out, "out", shape, true, &args->out, &out_range);
     if (!status)
         status = check_apart("out", out_range, cache->step, q_range);
     if (status || !lse)

@@ -117,12 +117,16 @@ uint64_t most_rows(const lk_cache &cache) {
 
 lk_status open_device(lk_cache *cache) {
     const size_t n_layers = cache->layers.size();
-    if (!cache->layer_views.reserve(n_layers) || !cache->first_entries.reserve(n_layers))
+    if (!cache->layer_views.reserve(n_layers) || !cache->first_entries.reserve(n_layers) ||
+        !cache->entry_classes.reserve(cache->entries.size()))
         return fail(LK_E_NOMEM, "no memory for the lists of a cache");
     for (const LayerInfo &layer : cache->layers) {
         cache->layer_views.push(layer.view);
         cache->first_entries.push(layer.first_entry);
     }
+    for (const EntryInfo &entry : cache->entries)
+        cache->entry_classes.push({entry.key.recent_class, entry.key.packed_class,
+                                   entry.value.recent_class, entry.value.packed_class});
     CacheLayout layout{};
     layout.classes = cache->classes.data();
     layout.n_classes = static_cast<uint32_t>(cache->classes.size());
@@ -130,6 +134,7 @@ lk_status open_device(lk_cache *cache) {
     layout.first_entries = cache->first_entries.data();
     layout.n_layers = static_cast<uint32_t>(n_layers);
     layout.n_entries = static_cast<uint32_t>(cache->entries.size());
+    layout.entry_classes = cache->entry_classes.data();
     layout.page_tokens = cache->plan.model.page_tokens;
     layout.sink_tokens = cache->plan.model.sink_tokens;
     layout.max_sequences = cache->desc.max_sequences;
@@ -209,6 +214,7 @@ void publish(lk_cache *cache) {
     stats.reserved_bytes = cache->ledger.used_bytes();
     stats.table_bytes = cache->ledger.table_bytes - stats.workspace_bytes;
     stats.free_bytes = cache->slots.slab_bytes() - cache->slots.slot_bytes();
+    stats.device_bytes = cache->device->fixed_bytes();
     const std::lock_guard<std::mutex> lock(cache->published_mutex);
     cache->published = stats;
 }

@@ -79,6 +79,7 @@ struct lk_cache {
           layers(owner->allocator),
           layer_views(owner->allocator),
           first_entries(owner->allocator),
+          entry_classes(owner->allocator),
           sink_logits(owner->allocator),
           recent_count(owner->allocator),
           direct_count(owner->allocator),
@@ -105,6 +106,7 @@ struct lk_cache {
     lk::Array<lk::LayerInfo> layers;
     lk::Array<lk::LayerView> layer_views;  // as the device reads them
     lk::Array<uint32_t> first_entries;
+    lk::Array<lk::EntryClasses> entry_classes;
     lk::Array<float> sink_logits;  // of all layers that have them
     lk::Array<lk::SlotCount> recent_count;
     lk::Array<lk::SlotCount> direct_count;

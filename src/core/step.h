@@ -33,7 +33,8 @@ struct Step {
           views(allocator),
           parents(allocator),
           layers(allocator),
-          sums(allocator) {}
+          sums(allocator),
+          captured(allocator) {}
 
     bool is_open = false;
     bool is_poisoned = false;
@@ -44,9 +45,15 @@ struct Step {
     Array<int32_t> parents;
     Array<uint8_t> layers;  // LayerState
     Array<uint64_t> sums;
-    TensorRange k;  // of the last layer
+    Array<uint32_t> captured;  // shapes of steps in graphs: n_sequences, then the tokens of each
+    TensorRange k;             // of the last layer
     TensorRange v;
 };
+
+// Check a tensor of the step and that the device can reach it. As import_tensor().
+lk_status take_tensor(const lk_cache *cache, const lk_tensor *tensor, const char *name,
+                      const TensorShape &shape, bool is_output, TensorView *view,
+                      TensorRange *range);
 
 // The staging area as the layer's tokens fill it.
 Staging staging_of(const lk_cache *cache, uint32_t layer);
@@ -74,6 +81,10 @@ lk_status pack_direct_rows(lk_cache *cache, uint32_t layer);
 
 // Sums of |Q| of the step's tokens, and the keys of direct rows that are ranked by them.
 lk_status sum_layer(lk_cache *cache, uint32_t layer, const TensorView &q);
+
+// Note the open step's shape while its queue is captured (replay.cpp). LK_E_UNSUPPORTED,
+// LK_E_NOMEM.
+lk_status note_capture(lk_cache *cache);
 
 // Provisional sums of a step's sequence: is the row's sum kept apart, and where?
 uint64_t sum_slots(const lk_cache *cache, uint64_t length, uint32_t n_new);

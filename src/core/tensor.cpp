@@ -39,7 +39,8 @@ lk_status check_place(const lk_tensor &tensor, const char *name) {
     if (!tensor.data)
         return fail(LK_E_ARGUMENT, "%s.data is NULL", name);
     if (tensor.buffer || tensor.offset_bytes)
-        return fail(LK_E_ARGUMENT, "%s has a buffer or an offset, which host memory has not", name);
+        return fail(LK_E_ARGUMENT, "%s has a buffer or an offset, which %s has not", name,
+                    memory_name(tensor.memory));
     if (reinterpret_cast<uintptr_t>(tensor.data) % element_bytes(tensor.dtype))
         return fail(LK_E_ARGUMENT, "%s.data is not aligned to its elements of %llu bytes", name,
                     static_cast<unsigned long long>(element_bytes(tensor.dtype)));

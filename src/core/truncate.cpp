@@ -175,6 +175,9 @@ lk_status truncate(lk_cache *cache, lk_sequence id, uint64_t n_tokens) {
         return fail(LK_E_BUSY,
                     "a step is open: commit or discard it before sequence %llu is truncated",
                     ull{id});
+    if (cache->device->is_capturing())
+        return fail(LK_E_STATE, "the cache's queue is being captured: truncate sequence %llu after",
+                    ull{id});
     if (n_tokens > sequence->length)
         return fail(LK_E_ARGUMENT, "n_tokens is %llu, sequence %llu has %llu", ull{n_tokens},
                     ull{id}, ull{sequence->length});

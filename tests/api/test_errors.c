@@ -257,6 +257,10 @@ static void small_calls(void **state) {
     assert_int_equal(lk_cache_get_stats(r.cache, NULL), LK_E_ARGUMENT);
     assert_int_equal(lk_cache_get_stats(r.cache, &stats), LK_OK);
     assert_int_equal(stats.budget_bytes, BUDGET);
+    const int is_cpu = r.device->backend == LK_BACKEND_CPU;
+    assert_int_equal(stats.device_bytes == 0, is_cpu);
+    assert_int_equal(lk_step_replay(NULL), LK_E_ARGUMENT);
+    assert_int_equal(lk_step_replay(r.cache), is_cpu ? LK_E_UNSUPPORTED : LK_E_STATE);
     assert_null(lk_cache_plan(NULL));
     assert_string_equal(lk_plan_name(lk_cache_plan(r.cache)), "kitty");
     assert_int_equal(lk_cache_poll(NULL), LK_E_ARGUMENT);
@@ -543,6 +547,7 @@ static void bad_numbers(void **state) {
     r.device->wait();
     assert_int_equal(rig_stats(&r).values_saturated, 2);
     faulty_append(&r, 1, &kt, &vt, "values of layer 1, KV head 1, token 2");
+    rig_sentence("of sequence 1");
     assert_int_equal(lk_append(r.cache, 1, &kt, &kt), LK_E_DATA);
     assert_int_equal(lk_attend(r.cache, 0, &q, &out, NULL), LK_E_DATA);
     assert_int_equal(lk_step_commit(r.cache, NULL), LK_E_DATA);

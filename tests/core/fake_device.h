@@ -1,0 +1,117 @@
+// A device that does no work: host memory, and what a test wants it to say.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_TESTS_CORE_FAKE_DEVICE_H
+#define LK_TESTS_CORE_FAKE_DEVICE_H
+
+#include "backend/backend.h"
+#include "base/status.h"
+
+#include <cstdlib>
+#include <set>
+
+class FakeDevice final : public lk::CacheDevice {
+  public:
+    lk_status set_queue(const lk_queue *queue) override {
+        if (capturing)
+            return lk::fail(LK_E_STATE, "queue is being captured");
+        handle = queue->handle;
+        return LK_OK;
+    }
+    bool is_capturing() const override { return capturing; }
+
+    lk_status row_create(lk::PageRow *row) override {
+        if (rows.size() == max_rows)
+            return lk::fail(LK_E_NOMEM, "no room for a row");
+        rows.insert(row);
+        stale.insert(row);
+        return LK_OK;
+    }
+    void row_destroy(lk::PageRow *row) override {
+        rows.erase(row);
+        stale.erase(row);
+    }
+    lk_status entries_changed(lk::PageRow *row) override {
+        stale.erase(row);
+        ++n_changes;
+        return LK_OK;
+    }
+    lk_status begin(const lk::Batch &batch) override {
+        n_stale += stale.size();
+        last_begin = batch;
+        return fails_begin ? lk::fail(LK_E_DEVICE, "no begin") : LK_OK;
+    }
+    lk_status append(const lk::AppendArgs &) override {
+        ++n_appends;
+        return LK_OK;
+    }
+    lk_status pack(const lk::PackItem *, uint32_t) override { return LK_OK; }
+    lk_status reopen(const lk::ReopenItem *, uint32_t) override { return LK_OK; }
+    lk_status sum_queries(const lk::QuerySumArgs *, uint32_t) override { return LK_OK; }
+    lk_status attend(const lk::AttendArgs &) override { return LK_OK; }
+    void report(lk::DataReport *out) const override { *out = data; }
+    void clear_report() override {
+        const uint64_t n_saturated = data.n_saturated;
+        data = {};
+        data.n_saturated = n_saturated;
+        ++n_clears;
+    }
+    uint64_t fixed_bytes() const override { return 4321; }
+
+    void *handle = nullptr;
+    bool capturing = false;
+    bool fails_begin = false;
+    size_t max_rows = SIZE_MAX;
+    std::set<lk::PageRow *> rows;
+    std::set<lk::PageRow *> stale;  // created and not told of since
+    size_t n_stale = 0;             // at a begin
+    lk::Batch last_begin{};
+    uint32_t n_changes = 0;
+    uint32_t n_appends = 0;
+    uint32_t n_clears = 0;
+    lk::DataReport data{};
+};
+
+// With one cache at a time.
+class FakeDeviceBackend final : public lk::Backend {
+  public:
+    lk_status supports(const lk_capability &capability) const override {
+        return capability.memory == LK_MEMORY_CUDA && capability.queue == LK_QUEUE_CUDA_STREAM
+                   ? LK_OK
+                   : lk::fail(LK_E_UNSUPPORTED, "memory %u, queue %u", capability.memory,
+                              capability.queue);
+    }
+    void describe(lk_device_info *) const override {}
+    lk_status slab_create(uint64_t bytes, lk::SlabMemory *out) override {
+        void *memory = std::aligned_alloc(4096, lk::round_up(bytes, 4096));
+        *out = {reinterpret_cast<uint64_t>(memory), bytes, memory};
+        return memory ? LK_OK : LK_E_NOMEM;
+    }
+    void slab_destroy(const lk::SlabMemory &slab) override { std::free(slab.handle); }
+    lk_status check_queue(const lk_queue *queue) const override {
+        return queue ? LK_OK : lk::fail(LK_E_ARGUMENT, "queue is NULL");
+    }
+    lk_status check_tensor(const void *data, uint64_t bytes, const char *name) const override {
+        const char *begin = static_cast<const char *>(data);
+        return begin >= tensors && begin + bytes <= tensors + sizeof tensors
+                   ? LK_OK
+                   : lk::fail(LK_E_ARGUMENT, "%s.data is a host pointer", name);
+    }
+    lk_status cache_open(const lk::CacheLayout &from, lk::CacheDevice **out) override {
+        layout = from;
+        device = new FakeDevice;
+        *out = device;
+        return LK_OK;
+    }
+    void cache_close(lk::CacheDevice *cache) override {
+        n_rows_at_close = static_cast<FakeDevice *>(cache)->rows.size();
+        delete static_cast<FakeDevice *>(cache);
+    }
+
+    char tensors[1 << 16];  // memory of the device
+    FakeDevice *device = nullptr;
+    lk::CacheLayout layout{};
+    size_t n_rows_at_close = 0;
+};
+
+#endif
