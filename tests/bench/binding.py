@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shared library through ctypes: contexts, caches of one layer, steps. Tensors are given as pointers and
+strides, so that any array library can own them."""
+
+import ctypes as c
+
+ABI_VERSION = 1
+CPU, CUDA = 1, 2
+F16, F32 = 1, 3
+HOST_MEMORY, CUDA_MEMORY = 1, 2
+CUDA_STREAM = 1
+
+
+class ContextDesc(c.Structure):
+    _fields_ = [('size', c.c_uint32), ('backend', c.c_uint32), ('device_index', c.c_uint32),
+                ('n_threads', c.c_uint32), ('cpu_mask', c.c_uint32), ('log_level', c.c_uint32),
+                ('log', c.c_void_p), ('log_user', c.c_void_p), ('alloc', c.c_void_p), ('free', c.c_void_p),
+                ('alloc_user', c.c_void_p)]
+
+
+class Layer(c.Structure):
+    _fields_ = [('size', c.c_uint32), ('n_query_heads', c.c_uint32), ('n_kv_heads', c.c_uint32),
+                ('head_dim', c.c_uint32), ('window_tokens', c.c_uint32), ('window_sink_tokens', c.c_uint32),
+                ('scale', c.c_float), ('soft_cap', c.c_float), ('sink_logits', c.c_void_p)]
+
+
+class Geometry(c.Structure):
+    _fields_ = [('size', c.c_uint32), ('n_layers', c.c_uint32), ('layers', c.POINTER(Layer))]
+
+
+class CacheDesc(c.Structure):
+    _fields_ = [('size', c.c_uint32), ('max_sequences', c.c_uint32), ('max_step_tokens', c.c_uint32),
+                ('flags', c.c_uint32), ('budget_bytes', c.c_uint64), ('slab_bytes', c.c_uint64)]
+
+
+class CacheStats(c.Structure):
+    _fields_ = [('size', c.c_uint32), ('n_sequences', c.c_uint32), ('n_tokens', c.c_uint64),
+                ('budget_bytes', c.c_uint64), ('reserved_bytes', c.c_uint64), ('payload_bytes', c.c_uint64),
+                ('metadata_bytes', c.c_uint64), ('recent_bytes', c.c_uint64), ('table_bytes', c.c_uint64),
+                ('workspace_bytes', c.c_uint64), ('free_bytes', c.c_uint64), ('pages_packed', c.c_uint64),
+                ('pages_reopened', c.c_uint64), ('values_saturated', c.c_uint64)]
+
+
+class PlanSize(c.Structure):
+    _fields_ = [('size', c.c_uint32), ('n_pages', c.c_uint32), ('bits_per_value', c.c_double),
+                ('bytes_per_token', c.c_double), ('fp16_bytes', c.c_uint64), ('payload_bytes', c.c_uint64),
+                ('metadata_bytes', c.c_uint64), ('recent_bytes', c.c_uint64), ('table_bytes', c.c_uint64),
+                ('cache_bytes', c.c_uint64)]
+
+
+class Tensor(c.Structure):
+    _fields_ = [('size', c.c_uint32), ('dtype', c.c_uint32), ('memory', c.c_uint32), ('flags', c.c_uint32),
+                ('data', c.c_void_p), ('buffer', c.c_uint64), ('offset_bytes', c.c_uint64),
+                ('token_stride', c.c_int64), ('head_stride', c.c_int64)]
+
+
+class Queue(c.Structure):
+    _fields_ = [('size', c.c_uint32), ('kind', c.c_uint32), ('handle', c.c_void_p),
+                ('wait_semaphore', c.c_uint64), ('wait_value', c.c_uint64), ('signal_semaphore', c.c_uint64),
+                ('signal_value', c.c_uint64)]
+
+
+U32 = c.c_uint32
+POINTER = c.c_void_p
+# Arguments of the calls that take more than pointers.
+ARGUMENTS = {
+    'lk_context_open': [POINTER, U32, POINTER],
+    'lk_plan_preset': [c.c_char_p, POINTER, POINTER],
+    'lk_plan_bytes': [POINTER, c.c_uint64, U32, U32, POINTER],
+    'lk_cache_create': [POINTER] * 5,
+    'lk_cache_get_stats': [POINTER] * 2,
+    'lk_sequence_add': [POINTER] * 2,
+    'lk_step_begin': [POINTER, POINTER, U32, POINTER, POINTER, POINTER],
+    'lk_append': [POINTER, U32, POINTER, POINTER],
+    'lk_attend': [POINTER, U32, POINTER, POINTER, POINTER],
+    'lk_step_commit': [POINTER] * 2,
+    'lk_step_discard': [POINTER],
+    'lk_last_error': [c.c_char_p, c.c_size_t, POINTER],
+}
+
+
+class Failure(Exception):
+    pass
+
+
+class Library:
+    """A loaded library and one open context."""
+
+    def __init__(self, path: str, backend: int):
+        self.lk = c.CDLL(path)
+        self.lk.lk_build_info.restype = c.c_char_p
+        for name, arguments in ARGUMENTS.items():
+            getattr(self.lk, name).argtypes = arguments
+        self.memory = CUDA_MEMORY if backend == CUDA else HOST_MEMORY
+        desc = self.start('context_desc', ContextDesc)
+        desc.backend = backend
+        self.context = POINTER()
+        self.check(self.lk.lk_context_open(c.byref(desc), ABI_VERSION, c.byref(self.context)))
+
+    def build_info(self) -> str:
+        return self.lk.lk_build_info().decode()
+
+    def check(self, status: int) -> None:
+        if status == 0:
+            return
+        sentence = c.create_string_buffer(1024)
+        self.lk.lk_last_error(sentence, 1024, None)
+        raise Failure(f'{sentence.value.decode()} (status {status})')
+
+    def start(self, name: str, kind: type):
+        value = kind()
+        self.check(getattr(self.lk, f'lk_{name}_init')(c.byref(value), c.c_size_t(c.sizeof(value))))
+        return value
+
+    def queue(self, stream: int) -> Queue:
+        queue = self.start('queue', Queue)
+        queue.kind, queue.handle = CUDA_STREAM, stream
+        return queue
+
+    def tensor(self, pointer: int, token_stride: int, head_stride: int, dtype: int = F16) -> Tensor:
+        tensor = self.start('tensor', Tensor)
+        tensor.dtype, tensor.memory, tensor.data = dtype, self.memory, pointer
+        tensor.token_stride, tensor.head_stride = token_stride, head_stride
+        return tensor
+
+
+class Cache:
+    """A cache of one layer with sequences of one length."""
+
+    def __init__(self, library: Library, plan: str, shape: tuple[int, int, int], n_sequences: int, max_tokens: int,
+                 max_step_tokens: int, queue: Queue | None):
+        self.library, self.lk, self.queue = library, library.lk, queue
+        self.handle, self.n_sequences = POINTER(), n_sequences
+        layers = (Layer * 1)(library.start('layer', Layer))
+        layers[0].n_query_heads, layers[0].n_kv_heads, layers[0].head_dim = shape
+        geometry = library.start('geometry', Geometry)
+        geometry.n_layers, geometry.layers = 1, layers
+        made = POINTER()
+        self.check(self.lk.lk_plan_preset(plan.encode(), c.byref(geometry), c.byref(made)))
+        try:
+            size = library.start('plan_size', PlanSize)
+            step_tokens = -(-max_step_tokens // n_sequences)
+            self.check(self.lk.lk_plan_bytes(made, max_tokens + max_step_tokens, n_sequences, step_tokens,
+                                             c.byref(size)))
+            self.bits_per_value = size.bits_per_value
+            desc = library.start('cache_desc', CacheDesc)
+            desc.max_sequences, desc.max_step_tokens = n_sequences, max_step_tokens
+            # Slack for whole slabs and for sequences that are filled one after the other.
+            desc.budget_bytes = size.cache_bytes + size.fp16_bytes + (2 << 26)
+            self.check(self.lk.lk_cache_create(library.context, c.byref(geometry), made, c.byref(desc),
+                                               c.byref(self.handle)))
+        finally:
+            self.lk.lk_plan_destroy(c.byref(made))
+        self.ids = (c.c_uint64 * n_sequences)()
+        for i in range(n_sequences):
+            self.check(self.lk.lk_sequence_add(self.handle, c.byref(self.ids, 8 * i)))
+
+    def __enter__(self) -> 'Cache':
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.lk.lk_cache_destroy(c.byref(self.handle))
+
+    def check(self, status: int) -> None:
+        self.library.check(status)
+
+    def begin(self, n_tokens: int, sequence: int | None = None) -> None:
+        """Open a step of n_tokens new tokens of every sequence, or of one."""
+        first, n = (0, self.n_sequences) if sequence is None else (sequence, 1)
+        counts = (U32 * n)(*[n_tokens] * n)
+        queue = c.byref(self.queue) if self.queue is not None else None
+        self.check(self.lk.lk_step_begin(self.handle, queue, n, c.byref(self.ids, 8 * first), counts, None))
+
+    def append(self, k: Tensor, v: Tensor) -> None:
+        self.check(self.lk.lk_append(self.handle, 0, c.byref(k), c.byref(v)))
+
+    def attend(self, q: Tensor, out: Tensor) -> None:
+        self.check(self.lk.lk_attend(self.handle, 0, c.byref(q), c.byref(out), None))
+
+    def commit(self) -> None:
+        self.check(self.lk.lk_step_commit(self.handle, None))
+
+    def discard(self) -> None:
+        self.check(self.lk.lk_step_discard(self.handle))
+
+    def stats(self) -> CacheStats:
+        stats = self.library.start('cache_stats', CacheStats)
+        self.check(self.lk.lk_cache_get_stats(self.handle, c.byref(stats)))
+        return stats
+
+    def bytes(self) -> int:
+        """What a pass of attention reads: codes, ranges, minima and the tokens at 16 bits."""
+        stats = self.stats()
+        return stats.payload_bytes + stats.metadata_bytes + stats.recent_bytes

@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""lowkey beside PyTorch's attention (cuDNN, FlashAttention-2) in one process on the same tensors of one GPU.
+
+Every time is a median of samples between two events on one stream, L2 flushed by reading before each. Ratios are
+over the better of cuDNN and FlashAttention-2 at FP16 with grouped heads in the same run. Exit code 1 when a target
+is missed or the run is void.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+
+import torch
+
+import binding
+import statement
+from gpu import FILL_TOKENS, Gpu, Lowkey, causal_flash, random_tensors
+
+PLANS = ('fp16', 'int8', 'kivi4', 'kivi2', 'kitty', 'kitty-pro')
+TWO_BIT = ('kivi2', 'kitty', 'kitty-pro')
+# Sequences, query heads, KV heads, tokens; head_dim 128.
+SHAPES = {'B1 T8192': (1, 32, 8, 8192), 'B1 T32768': (1, 32, 8, 32768), 'B1 T131072': (1, 32, 8, 131072),
+          'B8 T32768': (8, 32, 8, 32768), 'B32 T8192': (32, 32, 8, 8192), 'MHA B1 T32768': (1, 32, 32, 32768)}
+HEAD_DIM = 128
+# What an H200 needed for the better of the two peers, in microseconds; a run beyond 10 % of it is void.
+BASELINES_US = {'B1 T8192': 19.0, 'B1 T32768': 41.2, 'B1 T131072': 130.3, 'B8 T32768': 247.1, 'B32 T8192': 242.2,
+                'MHA B1 T32768': 129.1}
+BASELINE_SLACK = 0.10
+LEAST_COPY_BYTES_PER_S = 4.0e12
+# Least times as fast as FP16.
+SPEEDUPS = {('fp16', 'B1 T32768'): 0.97, ('fp16', 'B1 T131072'): 0.97, ('fp16', 'B8 T32768'): 0.97,
+            ('fp16', 'B32 T8192'): 0.97, ('kitty-pro', 'B1 T131072'): 4, ('kitty-pro', 'B8 T32768'): 4,
+            ('kitty-pro', 'B32 T8192'): 4, ('kitty-pro', 'B1 T32768'): 2.7, ('kivi4', 'B1 T131072'): 2.8,
+            ('kivi4', 'B8 T32768'): 2.8, ('int8', 'B1 T131072'): 1.7}
+SHARE_OF_COPY = ('B8 T32768', 0.70)  # by the 2-bit plans
+GQA_SHARE_OF_COPY = 0.60
+GQA_BYTES = 500_000_000
+GQA_SEQUENCES = 8
+PACK_BYTES_PER_S = 2e12
+PACK_TOKENS = 131072
+PREFILL_SPEEDUP = 0.8
+PREFILL_HISTORY, PREFILL_TOKENS = 32768, 2048
+ERROR_RATIO = 2.0
+ERROR_TOKENS = (8192, 32768)
+
+
+class Report:
+    """Tables on stdout, targets, and everything for the JSON."""
+
+    def __init__(self):
+        self.sections = {}
+        self.targets = []
+        self.void = []
+
+    def target(self, what: str, got: float, least: float | None = None, most: float | None = None) -> str:
+        met = got >= least if least is not None else got <= most
+        self.targets.append({'what': what, 'got': got, 'least': least, 'most': most, 'met': bool(met)})
+        return 'met' if met else 'MISSED'
+
+    def table(self, title: str, header: list[str], rows: list[list[str]]) -> None:
+        widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+        print(f'\n{title}\n')
+        for row in (header, ['-' * w for w in widths], *rows):
+            print('  '.join(cell.rjust(w) for cell, w in zip(row, widths)))
+        sys.stdout.flush()
+
+    def end(self) -> bool:
+        print('\ntargets')
+        for t in self.targets:
+            bound = f'at least {t["least"]:g}' if t['least'] is not None else f'at most {t["most"]:g}'
+            print(f'  {"met   " if t["met"] else "MISSED"}  {t["what"]}: {t["got"]:.2f}, {bound}')
+        for reason in self.void:
+            print(f'VOID: {reason}')
+        return not self.void and all(t['met'] for t in self.targets)
+
+
+def microseconds(result: dict) -> str:
+    text = f'{result["us"]:.1f}'
+    return text + f' ({result["graph_us"]:.1f})' if 'graph_us' in result else text
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """One query token in double precision; q [query heads, head_dim], k and v [KV heads, tokens, head_dim]."""
+    q = q.double().unflatten(0, (k.shape[0], -1))
+    weights = torch.softmax(q @ k.double().mT / q.shape[-1]**0.5, -1)
+    return (weights @ v.double()).flatten(0, 1)
+
+
+def errors(got: torch.Tensor, want: torch.Tensor) -> dict:
+    difference, want = got.double() - want, want.double()
+    return {'relative': (difference.norm() / want.norm()).item(), 'largest': difference.abs().max().item()}
+
+
+def decode(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> dict:
+    results = {}
+    for name, (n_sequences, n_query_heads, n_kv_heads, n_tokens) in SHAPES.items():
+        q, k, v = random_tensors(n_sequences, (n_query_heads, n_kv_heads), n_tokens, HEAD_DIM)
+        out = torch.empty_like(q)
+        peers = {backend: gpu.time_sdpa(backend, q, k, v) for backend in ('cudnn', 'flash')}
+        want = gpu.sdpa('cudnn', q, k, v)
+        best = min(peer['us'] for peer in peers.values())
+        best_graph = min(peer['graph_us'] for peer in peers.values())
+        if abs(best / BASELINES_US[name] - 1) > BASELINE_SLACK:
+            report.void.append(f'FP16 at {name} took {best:.1f} us, not {BASELINES_US[name]} within 10 %')
+        rows = [[backend, '16', microseconds(peer), *[''] * 5] for backend, peer in peers.items()]
+        results[name] = dict(peers)
+        for plan in PLANS:
+            shape = (n_query_heads, n_kv_heads, HEAD_DIM)
+            with lowkey.cache(plan, shape, n_sequences, n_tokens) as cache:
+                lowkey.fill(cache, k, v, n_tokens - 1)
+                result = lowkey.time_decode(cache, q, k[:, :, -1:], v[:, :, -1:], out)
+            result |= {'speedup': best / result['us'], 'graph_speedup': best_graph / result['graph_us'],
+                       'bytes_per_s': result['bytes'] / result['us'] * 1e6,
+                       'difference': errors(out, want)['relative']}
+            share = result['bytes_per_s'] / copy
+            verdicts = []
+            if (plan, name) in SPEEDUPS:
+                verdicts.append(report.target(f'{plan} at {name}, times FP16', result['speedup'],
+                                              SPEEDUPS[plan, name]))
+            if plan in TWO_BIT and name == SHARE_OF_COPY[0]:
+                verdicts.append(report.target(f'{plan} at {name}, share of copy', share, SHARE_OF_COPY[1]))
+            rows.append([plan, f'{result["bits_per_value"]:.4g}', microseconds(result), f'{result["speedup"]:.2f}',
+                         f'{result["graph_speedup"]:.2f}', f'{100 * share:.0f} %', f'{result["difference"]:.1e}',
+                         ' '.join(verdicts)])
+            results[name][plan] = result
+        report.table(f'decode, {name}, head_dim {HEAD_DIM}: microseconds (inside a graph)',
+                     ['', 'bits', 'us', 'x FP16', 'x in graph', 'of copy', 'difference', ''], rows)
+    return results
+
+
+def gqa(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> list:
+    rows, results = [], []
+    for group_size, head_dim in ((1, 128), (4, 128), (8, 128), (16, 128), (4, 64), (4, 256)):
+        n_kv_heads = 8 * 128 // head_dim
+        heads = (group_size * n_kv_heads, n_kv_heads)
+        q, k, v = random_tensors(GQA_SEQUENCES, heads, FILL_TOKENS, head_dim)
+        for plan in ('kivi2', 'kitty-pro'):
+            with lowkey.cache(plan, (*heads, head_dim), GQA_SEQUENCES, 1) as cache:
+                bits = cache.bits_per_value
+            n_tokens = int(GQA_BYTES / GQA_SEQUENCES / (bits / 8 * 2 * n_kv_heads * head_dim))
+            with lowkey.cache(plan, (*heads, head_dim), GQA_SEQUENCES, n_tokens + 1) as cache:
+                lowkey.fill(cache, k, v, n_tokens)
+                result = lowkey.time_decode(cache, q, k[:, :, -1:], v[:, :, -1:], torch.empty_like(q))
+            share = result['bytes'] / result['us'] * 1e6 / copy
+            verdict = report.target(f'{plan}, group {group_size}, head_dim {head_dim}, share of copy', share,
+                                    GQA_SHARE_OF_COPY)
+            rows.append([plan, str(group_size), str(head_dim), str(n_tokens), microseconds(result),
+                         f'{result["bytes"] / result["us"] * 1e-3:.0f}', f'{100 * share:.0f} %', verdict])
+            results.append(result | {'plan': plan, 'group_size': group_size, 'head_dim': head_dim,
+                                     'tokens': n_tokens, 'share_of_copy': share})
+    report.table(f'decode of {GQA_BYTES / 1e9:g} GB, {GQA_SEQUENCES} sequences',
+                 ['', 'group', 'head_dim', 'tokens', 'us', 'GB/s', 'of copy', ''], rows)
+    return results
+
+
+def pack(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> dict:
+    rows, results = [], {}
+    _, k, v = random_tensors(1, (32, 8), PACK_TOKENS, HEAD_DIM)
+    for plan in ('kivi2', 'kitty-pro', 'kivi4', 'int8'):
+        with lowkey.cache(plan, (32, 8, HEAD_DIM), 1, 1, PACK_TOKENS) as cache:
+            result = lowkey.time_pack(cache, k, v)
+        result['fp16_bytes_per_s'] = 2 * k.nbytes / result['us'] * 1e6
+        verdict = report.target(f'packing {plan}, TB/s of FP16', result['fp16_bytes_per_s'] * 1e-12,
+                                PACK_BYTES_PER_S * 1e-12)
+        rows.append([plan, microseconds(result), f'{result["fp16_bytes_per_s"] * 1e-12:.2f}', verdict])
+        results[plan] = result
+    report.table(f'append and pack {PACK_TOKENS} tokens, 8 KV heads', ['', 'us', 'TB/s in', ''], rows)
+    return results
+
+
+def prefill(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> dict:
+    n_tokens = PREFILL_HISTORY + PREFILL_TOKENS
+    q, k, v = random_tensors(1, (32, 8), n_tokens, HEAD_DIM, PREFILL_TOKENS)
+    out = torch.empty_like(q)
+    flash = gpu.time(lambda: causal_flash(q, k, v))
+    results = {'flash': flash, 'cudnn': gpu.time_sdpa('cudnn', q, k, v)}
+    want = causal_flash(q, k, v)
+    rows = [['flash, causal', f'{flash["us"]:.0f}', '', '', ''],
+            ['cudnn, all keys', f'{results["cudnn"]["us"]:.0f}', f'{flash["us"] / results["cudnn"]["us"]:.2f}', '', '']]
+    for plan in PLANS:
+        with lowkey.cache(plan, (32, 8, HEAD_DIM), 1, n_tokens) as cache:
+            lowkey.fill(cache, k, v, PREFILL_HISTORY)
+            result = lowkey.time_prompt(cache, q, k, v, out, PREFILL_HISTORY)
+        result |= {'speedup': flash['us'] / result['us'], 'difference': errors(out, want)['relative']}
+        verdict = '' if plan == 'fp16' else report.target(f'prefill over {plan}, times FlashAttention-2',
+                                                          result['speedup'], PREFILL_SPEEDUP)
+        rows.append([plan, f'{result["us"]:.0f}', f'{result["speedup"]:.2f}', f'{result["difference"]:.1e}', verdict])
+        results[plan] = result
+    report.table(f'prefill of {PREFILL_TOKENS} tokens over {PREFILL_HISTORY}',
+                 ['', 'us', 'x flash', 'difference', ''], rows)
+    return results
+
+
+def error(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> list:
+    """lowkey, and cuDNN on what the codes stand for at FP16, against double precision on what they stand for."""
+    rows, results = [], []
+    for n_tokens in ERROR_TOKENS:
+        q, k, v = random_tensors(1, (32, 8), n_tokens, HEAD_DIM)
+        for plan in PLANS:
+            held_k, held_v = statement.what_a_cache_holds(plan, k[0], v[0], n_tokens - 1)
+            want = attention(q[0, :, 0], held_k, held_v)
+            out = torch.empty_like(q)
+            with lowkey.cache(plan, (32, 8, HEAD_DIM), 1, n_tokens) as cache:
+                lowkey.fill(cache, k, v, n_tokens - 1)
+                cache.begin(1)
+                cache.append(lowkey.batch(k[:, :, -1:]), lowkey.batch(v[:, :, -1:]))
+                cache.attend(lowkey.batch(q), lowkey.batch(out))
+                ours = errors(out[0, :, 0], want)
+                cache.discard()
+            theirs = errors(gpu.sdpa('cudnn', q, held_k.half()[None], held_v.half()[None])[0, :, 0], want)
+            ratio = max(ours[key] / theirs[key] for key in ours)
+            verdict = report.target(f'error of {plan} at {n_tokens} tokens, times cuDNN', ratio, most=ERROR_RATIO)
+            rows.append([plan, str(n_tokens), f'{ours["relative"]:.2e}', f'{theirs["relative"]:.2e}',
+                         f'{ours["largest"]:.2e}', f'{theirs["largest"]:.2e}', f'{ratio:.2f}', verdict])
+            results.append({'plan': plan, 'tokens': n_tokens, 'lowkey': ours, 'cudnn': theirs, 'ratio': ratio})
+    report.table('error of one decode step against double precision',
+                 ['', 'tokens', 'relative', 'cuDNN', 'largest', 'cuDNN', 'ratio', ''], rows)
+    return results
+
+
+SECTIONS = {'decode': decode, 'gqa': gqa, 'pack': pack, 'prefill': prefill, 'error': error}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--library', default='build/src/liblowkey.so', help='the shared library')
+    parser.add_argument('--section', default=','.join(SECTIONS), help='any of them, separated by commas')
+    parser.add_argument('--samples', type=int, default=40, help='of each time')
+    parser.add_argument('--out', type=pathlib.Path, help='write everything as JSON')
+    options = parser.parse_args()
+    chosen = options.section.split(',')
+    if not set(chosen) <= set(SECTIONS):
+        parser.error(f'--section takes {", ".join(SECTIONS)}')
+    gpu, report = Gpu(options.samples), Report()
+    library = binding.Library(options.library, binding.CUDA)
+    copy, empty = gpu.copy_bytes_per_s(), gpu.empty_us()
+    print(f'{gpu.name}, PyTorch {torch.__version__}, {library.build_info()}\n'
+          f'copy {copy * 1e-12:.2f} TB/s (read and written bytes), empty kernel {empty:.1f} us')
+    if copy < LEAST_COPY_BYTES_PER_S:
+        report.void.append(f'copy bandwidth is {copy * 1e-12:.2f} TB/s, not 4.0')
+    for name in chosen:
+        report.sections[name] = SECTIONS[name](Lowkey(library, gpu), gpu, report, copy)
+    ok = report.end()
+    if options.out:
+        options.out.write_text(json.dumps({
+            'device': gpu.name, 'torch': torch.__version__, 'build': library.build_info(),
+            'copy_bytes_per_s': copy, 'empty_kernel_us': empty, 'samples': options.samples,
+            'sections': report.sections, 'targets': report.targets, 'void': report.void}, indent=2) + '\n')
+    return 0 if ok else 1
+
+
+if __name__ == '__main__':
+    sys.exit(main())
