@@ -1,0 +1,157 @@
+// Packing: a block takes a half page from 16 bits to its class.
+//
+// It copies the half to shared memory, orders the channels when the class wants it, finds the
+// ranges and minima, and writes each strip by a warp that holds its lanes' words in registers.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "launch.h"
+#include "pack_rank.cuh"
+#include "pack_words.cuh"
+
+namespace lk {
+namespace cuda {
+
+namespace {
+
+constexpr uint32_t kMaxThreads = 512;
+
+// Shared memory of a block, in bytes. The offsets suit every kind of image and of group.
+struct Space {
+    uint32_t quantizers;
+    uint32_t scores;
+    uint32_t boosted;
+    uint32_t slot_offsets;
+    uint32_t end;
+};
+LK_BOTH Space make_space(uint32_t head_dim, uint32_t page_tokens) {
+    const uint32_t n_entries = head_dim * page_tokens / LK_MIN_GROUP;
+    Space space;
+    space.quantizers = 2 * page_tokens * image_row_halves(head_dim);
+    space.scores = space.quantizers + n_entries * static_cast<uint32_t>(sizeof(Quantizer));
+    space.boosted = space.scores + 4 * head_dim;
+    space.slot_offsets = space.boosted + LK_MAX_HEAD_DIM / 8;
+    space.end = space.slot_offsets + 2 * head_dim;
+    return space;
+}
+
+// Any layout to a 16-bit half page, through global memory alone: halves of 16 bits may be longer
+// than a packed page.
+__device__ void copy_half(const PackJob &job, const ClassInfo &c) {
+    const auto *permutation = reinterpret_cast<const uint8_t *>(c.permutation);
+    const auto *halves = reinterpret_cast<const uint16_t *>(job.source);
+    const Image source =
+        job.source_class == kStaged ? rows_image(halves, c.head_dim) : strips_image(halves, c);
+    const Image order = strips_image(nullptr, c);
+    auto *target = reinterpret_cast<uint16_t *>(job.payload);
+    for (uint32_t i = threadIdx.x; i < uint32_t{c.head_dim} * c.page_tokens; i += blockDim.x) {
+        const uint32_t slot = i % c.head_dim;
+        const uint32_t token = i / c.head_dim;
+        const uint32_t channel = permutation ? permutation[slot] : slot;
+        target[order.tokens.offset(token) + order.channels.offset(slot)] =
+            halves[source.tokens.offset(token) + source.channels.offset(channel)];
+    }
+}
+
+__device__ Image load_image(const PackJob &job, const ClassInfo &c, uint16_t *halves) {
+    const auto *source = reinterpret_cast<const uint8_t *>(job.source);
+    const bool is_staged = job.source_class == kStaged;
+    if (is_staged)
+        copy_rows(halves, source, c);
+    else
+        copy_strips(halves, source, c);
+    commit_copies();
+    wait_copies<0>();
+    __syncthreads();
+    return is_staged ? rows_image(halves, image_row_halves(c.head_dim)) : strips_image(halves, c);
+}
+
+__device__ void place_channel(const Image &image, const ClassInfo &c, uint8_t *metadata,
+                              uint16_t *slot_offsets, uint32_t slot, uint32_t channel) {
+    slot_offsets[slot] = static_cast<uint16_t>(image.channels.offset(channel));
+    if (c.permutes)
+        metadata[c.permutation_offset + slot] = static_cast<uint8_t>(channel);
+}
+
+// Slot -> channel: the page's own order, the class's, or none. Returns whether there is one.
+__device__ bool order_channels(const Image &image, const ClassInfo &c, const PackJob &job,
+                               const RankSpace &rank_space, uint16_t *slot_offsets) {
+    const auto *permutation = reinterpret_cast<const uint8_t *>(c.permutation);
+    auto *metadata = reinterpret_cast<uint8_t *>(job.metadata);
+    if (c.ranking == kNotRanked && !permutation && !c.permutes)
+        return false;
+    if (c.ranking != kNotRanked)
+        score_channels(image, c, reinterpret_cast<const uint64_t *>(job.query_sums), rank_space);
+    for (uint32_t i = threadIdx.x; i < c.head_dim; i += blockDim.x) {
+        if (c.ranking != kNotRanked)
+            place_channel(image, c, metadata, slot_offsets, ranked_slot(rank_space, c.n_ranked, i),
+                          i);
+        else
+            place_channel(image, c, metadata, slot_offsets, i, permutation ? permutation[i] : i);
+    }
+    __syncthreads();
+    return true;
+}
+
+template <bool kByRow>
+__device__ void pack_half(const Slots &slots, const ClassInfo &c, const PackJob &job,
+                          Quantizer *quantizers) {
+    measure_groups<kByRow>(slots, c, reinterpret_cast<uint8_t *>(job.metadata), quantizers);
+    __syncthreads();
+    for (uint32_t strip = threadIdx.x / kWarp; strip < c.head_dim / LK_STRIP_CHANNELS;
+         strip += blockDim.x / kWarp)
+        write_strip<kByRow>({c, slots, quantizers, reinterpret_cast<uint8_t *>(job.payload),
+                             find_strip(c, strip), strip, threadIdx.x % kWarp});
+}
+
+__global__ void __launch_bounds__(kMaxThreads, 2)
+    pack_kernel(const PackJob *jobs, const ClassInfo *classes) {
+    extern __shared__ __align__(16) uint8_t shared[];
+    __shared__ ClassInfo c;
+    const PackJob job = jobs[blockIdx.x];
+    if (threadIdx.x < sizeof c / 16)
+        reinterpret_cast<uint4 *>(&c)[threadIdx.x] =
+            reinterpret_cast<const uint4 *>(classes + job.target_class)[threadIdx.x];
+    __syncthreads();
+    if (c.is_raw) {
+        copy_half(job, c);
+        return;
+    }
+    const Space space = make_space(c.head_dim, c.page_tokens);
+    const Image image = load_image(job, c, reinterpret_cast<uint16_t *>(shared));
+    auto *slot_offsets = reinterpret_cast<uint16_t *>(shared + space.slot_offsets);
+    const RankSpace rank_space = {reinterpret_cast<uint32_t *>(shared + space.scores),
+                                  reinterpret_cast<uint32_t *>(shared + space.boosted)};
+    const Slots slots = {reinterpret_cast<uint4 *>(shared), c.page_tokens / LK_TILE_TOKENS};
+    const uint32_t lane = threadIdx.x % kWarp;
+    if (order_channels(image, c, job, rank_space, slot_offsets))
+        arrange_slots(SlotsReader(image, slot_offsets, c.is_value, lane), c.head_dim, slots);
+    else if (job.source_class == kStaged)
+        arrange_slots(RowsReader(image, c.is_value, lane), c.head_dim, slots);
+    auto *quantizers = reinterpret_cast<Quantizer *>(shared + space.quantizers);
+    if (c.is_token_axis && !c.is_value)
+        pack_half<true>(slots, c, job, quantizers);
+    else
+        pack_half<false>(slots, c, job, quantizers);
+}
+
+}  // namespace
+
+cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
+                        uint32_t head_dim, uint32_t page_tokens, cudaStream_t stream) {
+    if (!n_jobs)
+        return cudaSuccess;
+    const uint32_t packed_tokens =
+        page_tokens < LK_MAX_PAGE_TOKENS ? page_tokens : LK_MAX_PAGE_TOKENS;
+    const uint32_t n_bytes = make_space(head_dim, packed_tokens).end;
+    const uint32_t n_tiles = head_dim * packed_tokens / (LK_STRIP_CHANNELS * LK_TILE_TOKENS);
+    const uint32_t n_threads = (n_tiles + kWarpTiles - 1) / kWarpTiles * kWarp;
+    const cudaError_t error = cudaFuncSetAttribute(
+        pack_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(n_bytes));
+    if (error != cudaSuccess)
+        return error;
+    pack_kernel<<<n_jobs, n_threads, n_bytes, stream>>>(jobs, classes);
+    return cudaGetLastError();
+}
+
+}  // namespace cuda
+}  // namespace lk

@@ -1,0 +1,156 @@
+// The FP16 values of a half page that is being packed, in shared memory.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CUDA_PACK_IMAGE_CUH
+#define LK_CUDA_PACK_IMAGE_CUH
+
+#include "fragment.cuh"
+#include "raw_half.cuh"
+
+namespace lk {
+namespace cuda {
+
+// By channels, as it comes: the strips of a 16-bit half, or rows of tokens.
+struct Image {
+    const uint16_t *halves;
+    Steps tokens;
+    Steps channels;
+};
+LK_BOTH Image strips_image(const uint16_t *halves, const ClassInfo &c) {
+    return {halves, raw_token_steps(c.is_value), raw_channel_steps(c.is_value, c.page_tokens)};
+}
+LK_BOTH Image rows_image(const uint16_t *halves, uint32_t row_halves) {
+    return {halves, linear_steps(row_halves), linear_steps(1)};
+}
+
+// Rows are a multiple of 16 bytes apart that is no multiple of 32: the 8 rows of a matrix load
+// begin in different banks.
+LK_BOTH constexpr uint32_t image_row_halves(uint32_t head_dim) { return head_dim + 8; }
+
+// Copy a 16-bit half of the same shape; all threads of the block.
+__device__ inline void copy_strips(uint16_t *image, const uint8_t *source, const ClassInfo &c) {
+    const uint32_t to = shared_address(image);
+    const uint32_t n_bytes = 2u * c.head_dim * c.page_tokens;
+    for (uint32_t byte = 16 * threadIdx.x; byte < n_bytes; byte += 16 * blockDim.x)
+        copy_async(to + byte, source + byte);
+}
+
+// Copy staged tokens to rows.
+__device__ inline void copy_rows(uint16_t *image, const uint8_t *source, const ClassInfo &c) {
+    const uint32_t row_bytes = 2u * c.head_dim;
+    const uint32_t gap = 2 * image_row_halves(c.head_dim) - row_bytes;
+    const uint32_t to = shared_address(image);
+    const uint32_t n_bytes = row_bytes * c.page_tokens;
+    const uint32_t token_step = 16 * blockDim.x / row_bytes;
+    const uint32_t in_row_step = 16 * blockDim.x % row_bytes;
+    uint32_t token = 16 * threadIdx.x / row_bytes;
+    uint32_t in_row = 16 * threadIdx.x % row_bytes;
+    for (uint32_t byte = 16 * threadIdx.x; byte < n_bytes; byte += 16 * blockDim.x) {
+        copy_async(to + byte + token * gap, source + byte);
+        token += token_step;
+        in_row += in_row_step;
+        if (in_row >= row_bytes) {
+            in_row -= row_bytes;
+            ++token;
+        }
+    }
+}
+
+// A tile of rows of tokens whose slots are its channels, by a matrix load of the whole warp.
+class RowsReader {
+  public:
+    __device__ RowsReader(const Image &image, bool is_value, uint32_t lane)
+        : image_(image), is_value_(is_value) {
+        // Each lane points at row lane % 8 of a matrix. The second matrix is rows 8-15 of the
+        // tile, which are tokens of keys and channels of values; the third is its upper k.
+        const uint32_t second = lane / 8 % 2 * 8;
+        const uint32_t third = lane / 16 * 8;
+        first_ = image.tokens.one * (lane % 8 + (is_value ? third : second)) +
+                 (is_value ? second : third);
+    }
+    __device__ void load(uint32_t strip, uint32_t tile, uint32_t (&registers)[4]) const {
+        const uint32_t address = shared_address(image_.halves + tile * image_.tokens.sixteen +
+                                                strip * LK_STRIP_CHANNELS + first_);
+        if (is_value_)
+            load_matrices_transposed(registers, address);
+        else
+            load_matrices(registers, address);
+    }
+
+  private:
+    const Image &image_;
+    bool is_value_;
+    uint32_t first_;
+};
+
+// A tile of slots in any order, a value at a time. slot_offsets: of the slots' channels.
+class SlotsReader {
+  public:
+    __device__ SlotsReader(const Image &image, const uint16_t *slot_offsets, bool is_value,
+                           uint32_t lane)
+        : image_(image), slot_offsets_(slot_offsets), is_value_(is_value), lane_(lane) {}
+    __device__ void load(uint32_t strip, uint32_t tile, uint32_t (&registers)[4]) const {
+        const uint16_t *halves = image_.halves + tile * image_.tokens.sixteen;
+        const uint16_t *slots = slot_offsets_ + strip * LK_STRIP_CHANNELS;
+        for (uint32_t r = 0; r < 4; ++r) {
+            const uint32_t row = LK_TILE_ROW(lane_, r);
+            const uint32_t k = LK_TILE_K(lane_, r);
+            const uint32_t low =
+                image_.tokens.offset(is_value_ ? k : row) + slots[is_value_ ? row : k];
+            const uint32_t high =
+                image_.tokens.offset(is_value_ ? k + 1 : row) + slots[is_value_ ? row : k + 1];
+            registers[r] = __byte_perm(halves[low], halves[high], 0x5410);
+        }
+    }
+
+  private:
+    const Image &image_;
+    const uint16_t *slot_offsets_;
+    bool is_value_;
+    uint32_t lane_;
+};
+
+// The slots of a half page, as they are packed: tiles of 16 bits, [strip][tile][lane].
+struct Slots {
+    uint4 *vectors;
+    uint32_t page_tiles;
+
+    __device__ void load(uint32_t strip, uint32_t tile, uint32_t lane,
+                         uint32_t (&registers)[4]) const {
+        const uint4 vector = vectors[(strip * page_tiles + tile) * LK_LANES + lane];
+        registers[0] = vector.x;
+        registers[1] = vector.y;
+        registers[2] = vector.z;
+        registers[3] = vector.w;
+    }
+};
+
+constexpr uint32_t kWarpTiles = 8;  // that a warp holds at once
+
+// Put the tiles of a reader into their slots, over the image. The block has a warp for every
+// kWarpTiles tiles.
+template <typename Reader>
+__device__ inline void arrange_slots(const Reader &reader, uint32_t head_dim, const Slots &slots) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    const uint32_t first = threadIdx.x / kWarp * kWarpTiles;
+    const uint32_t n_tiles = head_dim / LK_STRIP_CHANNELS * slots.page_tiles;
+    const uint32_t tile_mask = slots.page_tiles - 1;  // a power of two less one
+    const uint32_t tile_bits = __popc(tile_mask);
+    uint32_t registers[kWarpTiles][4];
+#pragma unroll
+    for (uint32_t i = 0; i < kWarpTiles; ++i)
+        if (first + i < n_tiles)
+            reader.load((first + i) >> tile_bits, i & tile_mask, registers[i]);
+    __syncthreads();
+#pragma unroll
+    for (uint32_t i = 0; i < kWarpTiles; ++i)
+        if (first + i < n_tiles)
+            slots.vectors[(first + i) * LK_LANES + lane] =
+                make_uint4(registers[i][0], registers[i][1], registers[i][2], registers[i][3]);
+    __syncthreads();
+}
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif

@@ -1,0 +1,142 @@
+// The quantizer of docs/FORMAT.md, sections 7.3 and 9, bit for bit.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CUDA_QUANTIZE_CUH
+#define LK_CUDA_QUANTIZE_CUH
+
+#include <cmath>
+#include <cstring>
+
+#include "values.cuh"
+
+namespace lk {
+namespace cuda {
+
+LK_BOTH uint32_t float_bits(float f) {
+#ifdef __CUDA_ARCH__
+    return __float_as_uint(f);
+#else
+    uint32_t bits;
+    std::memcpy(&bits, &f, sizeof bits);
+    return bits;
+#endif
+}
+
+LK_BOTH float subtract_exact(float a, float b) {
+#ifdef __CUDA_ARCH__
+    return __fsub_rn(a, b);
+#else
+    return a - b;
+#endif
+}
+
+// a * b + c, rounded once.
+LK_BOTH float fuse(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
+    return __fmaf_rn(a, b, c);
+#else
+    return std::fma(a, b, c);
+#endif
+}
+
+// Into 0 .. 1; NaN becomes 0.
+LK_BOTH float saturate(float f) {
+#ifdef __CUDA_ARCH__
+    return __saturatef(f);
+#else
+    return f >= 1 ? 1.0f : f > 0 ? f : 0.0f;
+#endif
+}
+
+// Nearest, ties to even. What would round to 65520 or more becomes +-65504.
+LK_BOTH uint32_t round_half(float f, bool *saturated) {
+    const uint32_t bits = __half_as_ushort(__float2half_rn(f));
+    *saturated = (bits & 0x7FFFu) == 0x7C00u;
+    return *saturated ? bits - 1 : bits;
+}
+
+// The e4m3fnuz number next to f, or f itself: away from zero or towards it. Saturates at +-240.
+LK_BOTH uint32_t round_f8(float f, bool away) {
+    constexpr uint32_t kMax = 0x7F;
+    const float magnitude = f < 0 ? -f : f;
+    uint32_t code = magnitude < 0x1p-7f ? static_cast<uint32_t>(magnitude * 0x1p10f)
+                                        : (float_bits(magnitude) >> 20) - (119u << 3);
+    code = magnitude >= 240.0f ? kMax : code;
+    if (away && code < kMax && f8_value(code) != magnitude)
+        ++code;
+    return f < 0 && code ? code | 0x80u : code;
+}
+
+// A group's range and minimum as they are stored, and what they stand for.
+struct Parameters {
+    uint32_t range_bits;
+    uint32_t minimum_bits;
+    float range;
+    float minimum;
+};
+
+// low and high: FP16 bits of the group's lowest and highest value.
+LK_BOTH Parameters make_parameters(uint32_t low, uint32_t high, bool is_f8) {
+    constexpr uint32_t kMinusZero = 0x8000;
+    Parameters p;
+    p.minimum_bits = low == kMinusZero ? 0 : low;
+    p.minimum = half_value(p.minimum_bits);
+    if (is_f8) {
+        p.minimum_bits = round_f8(p.minimum, p.minimum < 0);
+        p.minimum = f8_value(p.minimum_bits);
+    }
+    // An FP8 minimum that saturates can stand above the highest value.
+    const float spread = subtract_exact(half_value(high), p.minimum);
+    p.range = spread > 0 ? spread : 0;
+    bool saturated;
+    p.range_bits = is_f8 ? round_f8(p.range, true) : round_half(p.range, &saturated);
+    p.range = is_f8 ? f8_value(p.range_bits) : half_value(p.range_bits);
+    return p;
+}
+
+// What codes are made with.
+struct alignas(16) Quantizer {
+    float minimum;  // infinite when the range is 0, so that every code is 0
+    float range;
+    float inverse;  // near 1 / range
+    float reserved;
+};
+
+LK_BOTH Quantizer make_quantizer(const Parameters &p) {
+    if (p.range == 0)
+        return {INFINITY, 0, 0, 0};
+    return {p.minimum, p.range, 1.0f / p.range, 0};
+}
+
+// Constants of codes of some bits, the highest being `top`.
+struct Width {
+    float step;  // RN32(1 / top), twice the factor of docs/FORMAT.md, section 9.4
+    float span;  // a share of the range, less `shift`, times `span` rounds to 0 .. top - 1
+    float shift;
+};
+
+LK_BOTH constexpr Width make_width(uint32_t bits) {
+    const float top = static_cast<float>((1u << bits) - 1);
+    return {1.0f / top, top - 0.5625f, 0.25f / (top - 0.5625f)};
+}
+
+// The code of a value in the lower half of the word; the upper half is of no meaning.
+//
+// In steps, y = (value - minimum) / range * top, the code is y + 1/2 rounded down, up to rounding
+// errors. The guess is y - 1/2, at most 5/16 and a rounding error away, rounded to nearest: the
+// code or one below it. One comparison with the threshold above the guess decides, by the rule.
+LK_BOTH uint32_t quantize(float value, const Quantizer &q, const Width &width) {
+    constexpr float kIntegers = 0x1p23f;  // added to, a number becomes an integer in the low bits
+    const float distance = subtract_exact(value, q.minimum);
+    const float share = saturate(fuse(distance, q.inverse, -width.shift));
+    const float sum = fuse(share, width.span, kIntegers);
+    const float middle = sum - (kIntegers - 0.5f);  // the guess + 1/2
+    // middle * range is exact, and twice the step factor rounds as the factor does.
+    const float threshold = multiply_exact(multiply_exact(middle, q.range), width.step);
+    return float_bits(sum) + (distance >= threshold ? 1u : 0u);
+}
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif
