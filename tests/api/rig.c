@@ -47,7 +47,7 @@ const rig_device *rig_default(void) { return g_device ? g_device : rig_host(); }
 
 int rig_ranks_by_queries(void) { return rig_default()->backend == LK_BACKEND_CPU; }
 
-float rig_tolerance(void) { return rig_default()->backend == LK_BACKEND_CPU ? 1e-5f : 1e-2f; }
+float rig_tolerance(void) { return rig_default()->backend == LK_BACKEND_CPU ? 1e-5f : 2e-2f; }
 
 float rig_distance(const float *x, const float *y, size_t n) {
     float most = 0;
@@ -147,6 +147,15 @@ static void fill(float *out, rig_token token, uint32_t layer, uint32_t kind, uin
     }
 }
 
+void rig_values(const rig *r, uint32_t layer, uint32_t kind, const rig_token *tokens, uint32_t n,
+                float *out) {
+    const lk_layer *own = &r->layers[layer];
+    const uint32_t n_heads = kind == RIG_Q ? own->n_query_heads : own->n_kv_heads;
+    const size_t width = (size_t)n_heads * own->head_dim;
+    for (uint32_t t = 0; t < n; ++t)
+        fill(out + t * width, tokens[t], layer, kind, (uint32_t)width);
+}
+
 void *rig_place(rig *r, const void *from, size_t bytes) {
     assert_true(r->n_placed < RIG_PLACED);
     void *memory = r->device->alloc(bytes);
@@ -190,8 +199,7 @@ static void fill_tensor(rig *r, uint32_t layer, uint32_t kind, uint32_t n_heads,
     const uint32_t width = n_heads * r->layers[layer].head_dim;
     const size_t bytes = (size_t)n * width * sizeof(float);
     float *values = room((size_t)n * width);
-    for (uint32_t t = 0; t < n; ++t)
-        fill(values + (size_t)t * width, tokens[t], layer, kind, width);
+    rig_values(r, layer, kind, tokens, n, values);
     void *data = buffer(r, layer, kind, bytes);
     r->device->put(data, values, bytes);
     free(values);

@@ -87,6 +87,9 @@ lk_status rig_cache(rig *r, uint32_t max_sequences, uint32_t max_step_tokens,
 
 // Output elements of a token over all layers.
 uint32_t rig_width(const rig *r);
+// Queries, keys or values (RIG_Q, RIG_K, RIG_V) of tokens, [n][heads][head_dim].
+void rig_values(const rig *r, uint32_t layer, uint32_t kind, const rig_token *tokens, uint32_t n,
+                float *out);
 // One layer of the open step. out [n][rig_width] or NULL.
 lk_status rig_layer(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n, float *out);
 // Its keys and values alone.

@@ -31,6 +31,7 @@ ALLOWED = {
     'examples': {'include'},
     'bindings': {'include'},
     'tests/api': {'include', 'tests'},
+    'tests/cuda': {'include', 'src', 'tests'},
     'tests/install': {'include'},
     'tests/fuzz': {'include', 'src'},
     'tests': {'include', 'src', 'examples', 'cuda'},

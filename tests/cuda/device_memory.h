@@ -1,0 +1,68 @@
+// Device memory of tests, and the GPU that they run on.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_TESTS_CUDA_DEVICE_MEMORY_H
+#define LK_TESTS_CUDA_DEVICE_MEMORY_H
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/memory.h"
+
+// Ends the program with a sentence when a call of the runtime fails.
+void check_cuda(cudaError_t error, const char *what);
+
+// Ends the program as skipped, with the reason, when there is no GPU.
+void skip_without_gpu();
+
+// Work is on a stream of its own.
+class DeviceMemory final : public Memory {
+  public:
+    // kArena: one allocation, in which guard zones are around every block and all that was not an
+    // output is compared. kExact: allocations of their own, for tools that watch what is read and
+    // written outside of them.
+    enum class Kind { kArena, kExact };
+    explicit DeviceMemory(Kind kind);
+    ~DeviceMemory() override;
+
+    uint64_t input(const void *bytes, size_t n) override;
+    uint64_t output(size_t n) override;
+    void read(uint64_t address, void *to, size_t n) override;
+    bool intact() override;
+    void poison() override;
+    void clear() override;
+    const lk_queue *queue() const override { return &queue_; }
+
+    cudaStream_t stream() const { return stream_; }
+
+  private:
+    struct Output {
+        uint8_t *block;
+        size_t n_bytes;
+    };
+    size_t reserve(size_t n);
+    void *allocate(size_t n);
+
+    Kind kind_;
+    cudaStream_t stream_ = nullptr;
+    lk_queue queue_{};
+    uint8_t *arena_ = nullptr;
+    std::vector<uint8_t> expected_;  // of the arena, as far as it is in use
+    std::vector<Output> outputs_;
+    std::vector<void *> allocations_;  // kExact
+};
+
+// The CUDA backend on the first device and memory for it.
+class CudaDevice {
+  public:
+    explicit CudaDevice(DeviceMemory::Kind kind);
+    ~CudaDevice();
+    CudaDevice(const CudaDevice &) = delete;
+    CudaDevice &operator=(const CudaDevice &) = delete;
+    Device device() { return {backend_, &memory_, false}; }
+
+  private:
+    DeviceMemory memory_;
+    lk::Backend *backend_ = nullptr;
+};
+
+#endif

@@ -1,0 +1,60 @@
+// Packing, reopening and appending on the GPU against the written-out codec: the same bytes,
+// every one. --sanitizer takes a few shapes in allocations of their own.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+#include <cstring>
+
+#include "device_memory.h"
+#include "kernels/grid.h"
+#include "kernels/packing.h"
+
+namespace {
+
+DeviceMemory::Kind g_kind = DeviceMemory::Kind::kArena;
+// Coprime to the numbers of values of all axes, so that all of them occur.
+size_t g_every = 1;
+
+void packing_equals_codec(void **) {
+    CudaDevice cuda(g_kind);
+    const std::vector<Case> cases = page_cases();
+    for (size_t i = 0; i < cases.size(); i += g_every)
+        check_packing(cases[i], cuda.device());
+}
+
+void appending_rounds_and_counts(void **) {
+    CudaDevice cuda(g_kind);
+    for (const lk_dtype dtype : {LK_F16, LK_BF16, LK_F32})
+        for (const bool has_long : {false, true})
+            for (const uint32_t spread : {0u, 1u})
+                check_append({dtype, has_long, spread}, cuda.device());
+}
+
+void first_fault_is_reported(void **) {
+    CudaDevice cuda(g_kind);
+    for (const lk_dtype dtype : {LK_F16, LK_BF16, LK_F32})
+        check_append_faults(dtype, cuda.device());
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    if (argc > 1 && std::strcmp(argv[1], "--sanitizer") == 0) {
+        g_kind = DeviceMemory::Kind::kExact;
+        g_every = 13;
+    }
+    skip_without_gpu();
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(packing_equals_codec),
+        cmocka_unit_test(appending_rounds_and_counts),
+        cmocka_unit_test(first_fault_is_reported),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
