@@ -80,7 +80,7 @@ struct PackItem {
     const uint64_t *query_sums;  // [head_dim] for Ranking::kQueryRange
 };
 
-// Copy the first n_tokens of a packed half into a 16-bit half, rounded to FP16.
+// Copy the first n_tokens of a half, packed or at 16 bits, into a 16-bit half, rounded to FP16.
 struct ReopenItem {
     const HalfClass *source;
     uint64_t source_payload;
@@ -134,6 +134,20 @@ struct AttendArgs {
     Staging staging;
 };
 
+// Outputs of attention over disjoint sets of keys, joined by their LSEs: lk_merge().
+constexpr uint32_t kMergeParts = 16;
+struct MergeView {
+    const TensorView *parts;  // [n_parts]
+    const TensorView *lses;   // [n_parts] FP32
+    uint32_t n_parts;         // at most kMergeParts
+    uint32_t n_tokens;
+    uint32_t n_heads;
+    uint32_t head_dim;
+    TensorView out;
+    TensorView lse;         // data may be null
+    const lk_queue *queue;  // of a kind that Backend::check_queue() took
+};
+
 // The classes that an entry of a row goes through.
 struct EntryClasses {
     uint16_t recent_key;  // at 16 bits
@@ -166,8 +180,8 @@ class CacheDevice {
     virtual ~CacheDevice() = default;  // waits for queued work
 
     // The queue of all further work, of a kind that Backend::check_queue() took; a change makes the
-    // new one wait for what the old one has. LK_E_ARGUMENT (no queue of this device), LK_E_STATE (it
-    // is being captured).
+    // new one wait for what the old one has. LK_E_ARGUMENT (no queue of this device), LK_E_STATE
+    // (it is being captured).
     virtual lk_status set_queue(const lk_queue *queue) = 0;
     // Is the queue being captured into a graph now?
     virtual bool is_capturing() const = 0;
@@ -209,6 +223,7 @@ class Backend {
     virtual lk_status check_queue(const lk_queue *queue) const = 0;
     // Is this memory of the device, from `data` on for `bytes`? LK_E_ARGUMENT with the sentence.
     virtual lk_status check_tensor(const void *data, uint64_t bytes, const char *name) const = 0;
+    virtual lk_status merge(const MergeView &view) const = 0;
     virtual lk_status cache_open(const CacheLayout &layout, CacheDevice **out) = 0;
     virtual void cache_close(CacheDevice *cache) = 0;
 };

@@ -146,6 +146,18 @@ lk_queue_kind queue_of(lk_backend backend) {
                                           : 0;
 }
 
+lk_status import_queue(const lk_context &context, const lk_queue *from, lk_queue *queue) {
+    if (from) {
+        const lk_status status = import_struct(queue, sizeof *queue, sizeof *queue, from, "queue");
+        if (status)
+            return status;
+        if (queue->kind < LK_QUEUE_CUDA_STREAM || queue->kind > LK_QUEUE_VULKAN_RECORD)
+            return fail(LK_E_ARGUMENT, "queue.kind is %u, which names no kind of queue",
+                        queue->kind);
+    }
+    return context.backend->check_queue(from ? queue : nullptr);
+}
+
 void add_cache(lk_context *context) {
     const std::lock_guard<std::mutex> lock(context->children);
     ++context->n_caches;

@@ -39,6 +39,9 @@ lk_memory memory_of(lk_backend backend);
 // Kind of queue that a backend works on; 0 = none.
 lk_queue_kind queue_of(lk_backend backend);
 
+// The queue as this library knows it, when the backend takes it; null is a queue too.
+lk_status import_queue(const lk_context &context, const lk_queue *from, lk_queue *queue);
+
 void add_cache(lk_context *context);
 void drop_cache(lk_context *context);
 

@@ -7,19 +7,6 @@ namespace lk {
 
 namespace {
 
-// The queue as this library knows it, null for null.
-lk_status import_queue(const lk_cache *cache, const lk_queue *from, lk_queue *queue) {
-    if (from) {
-        const lk_status status = import_struct(queue, sizeof *queue, sizeof *queue, from, "queue");
-        if (status)
-            return status;
-        if (queue->kind < LK_QUEUE_CUDA_STREAM || queue->kind > LK_QUEUE_VULKAN_RECORD)
-            return fail(LK_E_ARGUMENT, "queue.kind is %u, which names no kind of queue",
-                        queue->kind);
-    }
-    return cache->context->backend->check_queue(from ? queue : nullptr);
-}
-
 lk_status check_parents(const int32_t *parent, uint32_t n, lk_sequence id) {
     if (n > LK_DRAFT_TOKENS)
         return fail(LK_E_ARGUMENT, "sequence %llu has %u new tokens, at most %d with parents",
@@ -251,7 +238,7 @@ lk_status begin_step(lk_cache *cache, const lk_queue *from, const BeginArgs &arg
     lk_status status = take_late_fault(cache);
     lk_queue queue{};
     if (!status)
-        status = import_queue(cache, from, &queue);
+        status = import_queue(*cache->context, from, &queue);
     if (!status)
         status = plan_step(cache, args);
     if (!status)

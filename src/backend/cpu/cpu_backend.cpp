@@ -7,6 +7,7 @@
 
 #include "backend/cpu/cache_device.h"
 #include "backend/cpu/init.h"
+#include "backend/cpu/merge.h"
 #include "base/status.h"
 
 namespace lk {
@@ -109,6 +110,11 @@ class CpuBackend final : public Backend {
                      : LK_OK;
     }
     lk_status check_tensor(const void *, uint64_t, const char *) const override { return LK_OK; }
+
+    lk_status merge(const MergeView &view) const override {
+        cpu::merge(view);
+        return LK_OK;
+    }
 
     lk_status cache_open(const CacheLayout &layout, CacheDevice **out) override {
         auto *cache = create<CpuCacheDevice>(engine_.allocator, &engine_, layout);

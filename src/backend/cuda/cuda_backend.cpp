@@ -15,6 +15,7 @@ namespace {
 using ull = unsigned long long;
 
 constexpr int kOldestMajor = 8;  // compute capability
+static_assert(kMergeParts == lk::kMergeParts, "kernels take as many parts as the interface");
 
 int attribute(cudaDeviceAttr name, int device) {
     int value = 0;
@@ -156,6 +157,21 @@ class CudaBackend final : public Backend {
         if (status || !bytes)
             return status;
         return check_address(static_cast<const char *>(data) + bytes - 1, name, "last byte");
+    }
+
+    lk_status merge(const MergeView &view) const override {
+        TensorArg parts[kMergeParts];
+        TensorArg lses[kMergeParts];
+        for (uint32_t i = 0; i < view.n_parts; ++i) {
+            parts[i] = tensor_arg(view.parts[i]);
+            lses[i] = tensor_arg(view.lses[i]);
+        }
+        const MergeArgs args = {
+            parts,        lses,          view.n_parts,         view.n_tokens,
+            view.n_heads, view.head_dim, tensor_arg(view.out), tensor_arg(view.lse)};
+        const DeviceScope scope(device_);
+        return checked(launch_merge(args, static_cast<cudaStream_t>(view.queue->handle)),
+                       "merging outputs");
     }
 
     lk_status cache_open(const CacheLayout &layout, CacheDevice **out) override {

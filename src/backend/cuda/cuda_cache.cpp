@@ -13,15 +13,6 @@ constexpr uint32_t kMaxJobs = 512;  // of a launch
 constexpr uint64_t kJobBytes = sizeof(PackJob) > sizeof(ReopenJob) ? sizeof(PackJob)
                                                                    : sizeof(ReopenJob);
 
-TensorArg tensor_arg(const TensorView &view) {
-    TensorArg arg{};
-    arg.data = view.data;
-    arg.dtype = view.dtype;
-    arg.token_stride = view.token_stride;
-    arg.head_stride = view.head_stride;
-    return arg;
-}
-
 lk_status queue_error(cudaError_t error, int device) {
     if (error != cudaErrorInvalidResourceHandle && error != cudaErrorContextIsDestroyed)
         return checked(error, "looking at the queue");
@@ -31,6 +22,15 @@ lk_status queue_error(cudaError_t error, int device) {
 }
 
 }  // namespace
+
+TensorArg tensor_arg(const TensorView &view) {
+    TensorArg arg{};
+    arg.data = view.data;
+    arg.dtype = view.dtype;
+    arg.token_stride = view.token_stride;
+    arg.head_stride = view.head_stride;
+    return arg;
+}
 
 CudaCache::CudaCache(const Allocator &allocator, int device, const CacheLayout &layout)
     : allocator_(allocator),
@@ -179,18 +179,20 @@ lk_status CudaCache::begin(const Batch &batch) {
     lk_status status = step_.fill(batch, serial, rows_changed_);
     if (status)
         return status;
-    splits_.plan(batch, rows_changed_);
+    splits_changed_ = splits_.plan(batch, rows_changed_) || splits_changed_;
     status = faults_.begin(batch, serial, stream_);
     if (!status)
         status = rows_.send(&upload_, stream_);
     if (!status)
-        status = step_.send(splits_.data(), splits_.bytes(), &upload_, stream_);
+        status =
+            step_.send(splits_.data(), splits_changed_ ? splits_.bytes() : 0, &upload_, stream_);
     if (!status)
         status = upload_.turn(stream_);
     if (status)
         return status;
     serial_ = serial;
     rows_changed_ = false;
+    splits_changed_ = false;
     shape_ = {batch.n_sequences, batch.n_tokens, 0, false};
     for (uint32_t s = 0; s < batch.n_sequences; ++s) {
         const BatchSequence &sequence = batch.sequences[s];

@@ -14,6 +14,9 @@
 namespace lk {
 namespace cuda {
 
+// As kernels read it.
+TensorArg tensor_arg(const TensorView &view);
+
 class CudaCache final : public CacheDevice {
   public:
     CudaCache(const Allocator &allocator, int device, const CacheLayout &layout);
@@ -78,7 +81,8 @@ class CudaCache final : public CacheDevice {
     StepView view_{};
     Shape shape_{};
     uint32_t serial_ = 0;
-    bool rows_changed_ = true;  // since the last begin(): rows came, went or have other entries
+    bool rows_changed_ = true;     // since the last begin(): rows came, went or have other entries
+    bool splits_changed_ = false;  // since they were sent
 
     DeviceMemory jobs_;
     DeviceMemory counters_;  // of decode
