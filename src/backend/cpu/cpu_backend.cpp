@@ -8,6 +8,7 @@
 #include "backend/cpu/cache_device.h"
 #include "backend/cpu/init.h"
 #include "backend/cpu/merge.h"
+#include "base/proc.h"
 #include "base/status.h"
 
 namespace lk {
@@ -21,39 +22,6 @@ constexpr uint32_t kMaxThreads = 1024;
 uint32_t hardware_threads() {
     const long n = sysconf(_SC_NPROCESSORS_ONLN);
     return n < 1 ? 1 : n > kMaxThreads ? kMaxThreads : static_cast<uint32_t>(n);
-}
-
-// The value of "key   : value" in a file of such lines; false when it is not there.
-bool find_line(const char *path, const char *key, char *value, size_t value_bytes) {
-    std::FILE *file = std::fopen(path, "r");
-    if (!file)
-        return false;
-    char line[512];
-    bool found = false;
-    while (!found && std::fgets(line, sizeof line, file)) {
-        if (std::strncmp(line, key, std::strlen(key)) != 0)
-            continue;
-        const char *text = std::strchr(line, ':');
-        if (!text)
-            continue;
-        ++text;
-        while (*text == ' ' || *text == '\t')
-            ++text;
-        const size_t length = std::strcspn(text, "\n");
-        std::snprintf(value, value_bytes, "%.*s", static_cast<int>(length), text);
-        found = true;
-    }
-    std::fclose(file);
-    return found;
-}
-
-uint64_t memory_line(const char *key) {
-    char text[64];
-    unsigned long long kilobytes = 0;
-    if (!find_line("/proc/meminfo", key, text, sizeof text) ||
-        std::sscanf(text, "%llu", &kilobytes) != 1)
-        return 0;
-    return kilobytes * 1024;
 }
 
 const char *queue_name(lk_queue_kind kind) {

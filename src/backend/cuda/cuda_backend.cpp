@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "backend/cuda/cuda_cache.h"
+#include "base/proc.h"
 #include "base/status.h"
 #include "cuda/launch.h"
 
@@ -24,23 +25,9 @@ int attribute(cudaDeviceAttr name, int device) {
     return value;
 }
 
-// What an integrated device shares with the CPU.
-uint64_t available_bytes() {
-    std::FILE *file = std::fopen("/proc/meminfo", "r");
-    if (!file)
-        return 0;
-    char line[256];
-    ull kilobytes = 0;
-    while (!kilobytes && std::fgets(line, sizeof line, file))
-        if (std::sscanf(line, "MemAvailable: %llu", &kilobytes) != 1)
-            kilobytes = 0;
-    std::fclose(file);
-    return kilobytes * 1024;
-}
-
 uint64_t free_bytes(int device) {
     if (attribute(cudaDevAttrIntegrated, device))
-        return available_bytes();
+        return memory_line("MemAvailable");  // shared with the CPU
     const DeviceScope scope(device);
     size_t free = 0;
     size_t total = 0;
@@ -142,9 +129,6 @@ class CudaBackend final : public Backend {
             return fail(LK_E_ARGUMENT, "queue is NULL and a CUDA context takes a CUDA stream");
         if (queue->kind == LK_QUEUE_CUDA_STREAM)
             return LK_OK;
-        if (queue->kind < LK_QUEUE_CUDA_STREAM || queue->kind > LK_QUEUE_VULKAN_RECORD)
-            return fail(LK_E_ARGUMENT, "queue.kind is %u, which names no kind of queue",
-                        queue->kind);
         return fail(LK_E_UNSUPPORTED,
                     "queue is of kind %u, Vulkan's, and a CUDA context takes a "
                     "CUDA stream",
@@ -153,10 +137,11 @@ class CudaBackend final : public Backend {
 
     // The runtime knows of an address only, so both ends are asked for.
     lk_status check_tensor(const void *data, uint64_t bytes, const char *name) const override {
-        const lk_status status = check_address(data, name, "data");
+        const DeviceScope scope(device_);
+        const lk_status status = check_address(data, "", name);
         if (status || !bytes)
             return status;
-        return check_address(static_cast<const char *>(data) + bytes - 1, name, "last byte");
+        return check_address(static_cast<const char *>(data) + bytes - 1, "the end of ", name);
     }
 
     lk_status merge(const MergeView &view) const override {
@@ -196,7 +181,7 @@ class CudaBackend final : public Backend {
     }
 
   private:
-    lk_status check_address(const void *address, const char *name, const char *part) const {
+    lk_status check_address(const void *address, const char *part, const char *name) const {
         cudaPointerAttributes attributes;
         const cudaError_t error = cudaPointerGetAttributes(&attributes, address);
         if (error)
@@ -204,11 +189,11 @@ class CudaBackend final : public Backend {
         if (attributes.type == cudaMemoryTypeManaged)
             return LK_OK;
         if (attributes.type != cudaMemoryTypeDevice)
-            return fail(LK_E_ARGUMENT, "%s.%s is %s and the tensor says CUDA memory", name, part,
-                        memory_text(attributes.type));
+            return fail(LK_E_ARGUMENT, "%s%s.data is %s and the tensor says CUDA memory", part,
+                        name, memory_text(attributes.type));
         if (attributes.device != device_)
-            return fail(LK_E_ARGUMENT, "%s.%s is of CUDA device %d and the context has device %d",
-                        name, part, attributes.device, device_);
+            return fail(LK_E_ARGUMENT, "%s%s.data is of CUDA device %d and the context has %d",
+                        part, name, attributes.device, device_);
         return LK_OK;
     }
 

@@ -122,9 +122,7 @@ lk_status CudaCache::set_queue(const lk_queue *queue) {
     const cudaError_t error = cudaStreamIsCapturing(stream, &capture);
     if (error == cudaErrorStreamCaptureImplicit || capture != cudaStreamCaptureStatusNone) {
         (void)cudaGetLastError();
-        return fail(LK_E_STATE,
-                    "queue is being captured into a graph, which a step's begin, "
-                    "truncation and packing stay out of");
+        return fail(LK_E_STATE, "queue is being captured into a graph: begin the step before that");
     }
     if (error)
         return queue_error(error, device_);
@@ -183,9 +181,9 @@ lk_status CudaCache::begin(const Batch &batch) {
     status = faults_.begin(batch, serial, stream_);
     if (!status)
         status = rows_.send(&upload_, stream_);
+    const uint64_t splits_bytes = splits_changed_ ? splits_.bytes() : 0;
     if (!status)
-        status =
-            step_.send(splits_.data(), splits_changed_ ? splits_.bytes() : 0, &upload_, stream_);
+        status = step_.send(splits_.data(), splits_bytes, &upload_, stream_);
     if (!status)
         status = upload_.turn(stream_);
     if (status)
