@@ -62,6 +62,8 @@ std::vector<Path> fast_paths(const DeviceOptions &device) {
     std::vector<Path> paths;
     std::vector<std::string> seen;
     for (const std::uint32_t mask : masks) {
+        if (mask != 0 && device.backend() != LK_BACKEND_CPU)
+            break;
         llama::ContextHandle context = device.open(mask);
         const std::string features = features_of(context.get());
         if (std::find(seen.begin(), seen.end(), features) != seen.end())
