@@ -15,7 +15,6 @@ constexpr double kAccumulate = 0x1p-22;  // of a step of a tensor core
 constexpr double kExponent = 0x1p-21;
 constexpr double kCap = 0x1p-18;  // of tanh
 constexpr double kDeviations = 8;
-constexpr double kSpread = 3;
 
 // A NaN is worse than anything.
 bool is_worse(double share, double than) {
@@ -138,7 +137,7 @@ TensorCoreBound::Closeness TensorCoreBound::measure(const Outputs &fast) const {
         errors += error * error;
         allowed += outputs_[i].deviation * outputs_[i].deviation;
     }
-    all.spread = std::sqrt(errors / allowed) / kSpread;
+    all.spread = std::sqrt(errors / allowed);
     for (size_t i = 0; i < reference_.lse.size(); ++i) {
         const double error =
             std::fabs(static_cast<double>(fast.lse[i]) - static_cast<double>(reference_.lse[i]));

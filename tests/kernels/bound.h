@@ -8,11 +8,11 @@
 //   and absolute 2^-25 of the largest number of the fragment where it becomes subnormal. What is
 //   rounded is as large as |q| * reach, with reach = |minimum| + range of the channel, or |k| in
 //   a 16-bit plane: the cancellation between a minimum and its codes does not make it smaller.
-// - Roundings of different channels are independent and have mean 0 and variance (2^-11)^2 / 3 at
-//   most, so a logit's error has the standard deviation
+// - Roundings of different channels are independent and spread evenly over an interval of at most
+//   +-2^-11, which has the variance (2^-11)^2 / 3. So a logit's error has the standard deviation
 //       sigma = scale * 2^-11 * sqrt(sum (q * reach)^2)           (three roundings)
-//   and by Hoeffding's inequality exceeds 8 sigma in one of 10^13 cases. The worst case,
-//   scale * 3 * 2^-11 * sum |q| * reach, is taken where it is less.
+//   and, as sums of even spreads have Gaussian tails, exceeds 8 sigma once in 10^13 logits. The
+//   worst case, scale * 3 * 2^-11 * sum |q| * reach, is taken where it is less.
 // - Tensor cores add in FP32 and cut off: 2^-22 of the largest partial sum for each of the
 //   head_dim / 16 steps; FP32 exponents and logarithms add 2^-21 of the logit.
 // - With logits off by at most e the weights are off by a factor of exp(2 e), and an output by
@@ -23,8 +23,9 @@
 //   absolute for each token. The sum of the weights may be one of rounded ones, 2^-11.
 // - The output is rounded to its type once.
 //
-// The bound of the whole: the root mean square of all errors is at most three times what these
-// deviations come to. That finds what is wrong a little everywhere.
+// The bound of the whole: the root mean square of all errors is at most that of these deviations,
+// each taken for the largest products that a query can meet. That finds what is wrong a little
+// everywhere.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_TESTS_KERNELS_BOUND_H
