@@ -32,6 +32,7 @@ class Comparison {
           cuda_(g_sanitizer ? DeviceMemory::Kind::kExact : DeviceMemory::Kind::kArena) {}
 
     void check(const Case &c) {
+        current_case() = describe(c);
         const std::string message = run(c);
         ++n_cases_;
         if (message.empty())

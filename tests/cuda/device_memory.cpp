@@ -18,8 +18,13 @@ constexpr int kSkipped = 77;  // of Meson
 void check_cuda(cudaError_t error, const char *what) {
     if (error == cudaSuccess)
         return;
-    std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
+    std::fprintf(stderr, "%s: %s\n  %s\n", what, cudaGetErrorString(error), current_case().c_str());
     std::exit(1);
+}
+
+std::string &current_case() {
+    static std::string text;
+    return text;
 }
 
 void skip_without_gpu() {

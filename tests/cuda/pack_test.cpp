@@ -25,8 +25,11 @@ size_t g_every = 1;
 void packing_equals_codec(void **) {
     CudaDevice cuda(g_kind);
     const std::vector<Case> cases = page_cases();
-    for (size_t i = 0; i < cases.size(); i += g_every)
+    for (size_t i = 0; i < cases.size(); i += g_every) {
+        current_case() = describe(cases[i]);
         check_packing(cases[i], cuda.device());
+    }
+    current_case() = "appended tokens";
 }
 
 void appending_rounds_and_counts(void **) {

@@ -65,9 +65,9 @@ Strides strides_of(const Case &c, uint32_t n_tokens, uint32_t n_heads, uint32_t 
 }
 
 bool Outputs::operator==(const Outputs &other) const {
-    return out.size() == other.out.size() && lse.size() == other.lse.size() &&
-           std::memcmp(out.data(), other.out.data(), out.size() * 4) == 0 &&
-           std::memcmp(lse.data(), other.lse.data(), lse.size() * 4) == 0;
+    const auto same_bits = [](float a, float b) { return float_to_bits(a) == float_to_bits(b); };
+    return std::equal(out.begin(), out.end(), other.out.begin(), other.out.end(), same_bits) &&
+           std::equal(lse.begin(), lse.end(), other.lse.begin(), other.lse.end(), same_bits);
 }
 
 Scene::Scene(const Case &c, SceneValues values)
