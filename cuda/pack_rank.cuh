@@ -39,21 +39,30 @@ __device__ inline float query_range_score(const Image &image, uint32_t page_toke
     return multiply_exact(__ull2float_rn(query_sum), subtract_exact(high, low));
 }
 
-// Channels ahead of this one. Scores are not negative, so their bits have their order; of equal
-// ones the lower channel is ahead.
-__device__ inline uint32_t count_ahead(const uint32_t *scores, uint32_t head_dim,
-                                       uint32_t channel) {
-    const uint32_t score = scores[channel];
+// Channels from first to end whose score is at least this one. Scores are not negative, so their
+// bits have their order. All bounds are multiples of 16.
+__device__ inline uint32_t count_from(const uint32_t *scores, uint32_t first, uint32_t end,
+                                      uint32_t score) {
     const auto *vectors = reinterpret_cast<const uint4 *>(scores);
     uint32_t n = 0;
 #pragma unroll 4
-    for (uint32_t c = 0; c < head_dim; c += 4) {
-        const uint4 others = vectors[c / 4];
-        n += others.x + (c < channel) > score;
-        n += others.y + (c + 1 < channel) > score;
-        n += others.z + (c + 2 < channel) > score;
-        n += others.w + (c + 3 < channel) > score;
+    for (uint32_t i = first / 4; i < end / 4; ++i) {
+        const uint4 others = vectors[i];
+        n += (others.x >= score) + (others.y >= score);
+        n += (others.z >= score) + (others.w >= score);
     }
+    return n;
+}
+
+// Channels ahead of this one: of equal scores the lower channel is ahead.
+__device__ inline uint32_t count_ahead(const uint32_t *scores, uint32_t head_dim,
+                                       uint32_t channel) {
+    const uint32_t score = scores[channel];
+    const uint32_t first = channel & ~15u;
+    const uint32_t end = first + 16;
+    uint32_t n = count_from(scores, 0, first, score) + count_from(scores, end, head_dim, score + 1);
+    for (uint32_t c = first; c < end; ++c)
+        n += scores[c] >= score + (c > channel ? 1 : 0) && c != channel;
     return n;
 }
 

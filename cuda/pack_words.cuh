@@ -96,12 +96,11 @@ struct LaneQuantizers {
     static constexpr uint32_t kCount = kByRow ? 2 : 4;
     Quantizer of[kCount];
 
-    __device__ LaneQuantizers(const StripTask &task, uint32_t first_tile) {
-        const uint32_t first =
-            entry_group(task.c, task.strip * LK_STRIP_CHANNELS, first_tile * LK_TILE_TOKENS) +
-            kCount * (kByRow ? task.lane / 4 : task.lane % 4);
+    // entries: the group's 16.
+    __device__ LaneQuantizers(const Quantizer *entries, uint32_t lane) {
+        const Quantizer *first = entries + kCount * (kByRow ? lane / 4 : lane % 4);
         for (uint32_t i = 0; i < kCount; ++i)
-            of[i] = task.quantizers[first + i];
+            of[i] = first[i];
     }
     __device__ const Quantizer &at(uint32_t r, uint32_t half) const {
         return of[kByRow ? r % 2 : r / 2 * 2 + half];
@@ -125,8 +124,11 @@ __device__ inline void pack_strip(const StripTask &task) {
     const uint32_t group_tiles = task.c.is_token_axis ? 1 : task.c.group / LK_TILE_TOKENS;
     WordWriter<kBits == 3 ? 2 : kBits> low(task.strip_bytes(), task.lane);
     WordWriter<1> high(task.high_bytes(), task.lane);
+    const Quantizer *entries =
+        task.quantizers + entry_group(task.c, task.strip * LK_STRIP_CHANNELS, 0);
     for (uint32_t first = 0; first < page_tokens / LK_TILE_TOKENS; first += group_tiles) {
-        const LaneQuantizers<kByRow> quantizers(task, first);
+        const LaneQuantizers<kByRow> quantizers(entries, task.lane);
+        entries += LK_TILE_TOKENS;
 #pragma unroll 1
         for (uint32_t tile = first; tile < first + group_tiles; ++tile) {
             uint32_t codes[4];

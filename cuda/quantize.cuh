@@ -133,7 +133,7 @@ LK_BOTH uint32_t quantize(float value, const Quantizer &q, const Width &width) {
     const float middle = sum - (kIntegers - 0.5f);  // the guess + 1/2
     // middle * range is exact, and twice the step factor rounds as the factor does.
     const float threshold = multiply_exact(multiply_exact(middle, q.range), width.step);
-    return float_bits(sum) + (distance >= threshold ? 1u : 0u);
+    return float_bits(sum + (distance >= threshold ? 1.0f : 0.0f));
 }
 
 }  // namespace cuda
