@@ -17,9 +17,9 @@ lk_status append(lk_cache *cache, uint32_t layer, const lk_tensor *k, const lk_t
     AppendArgs args{};
     TensorRange k_range;
     TensorRange v_range;
-    status = take_tensor(cache, k, "k", shape, false, &args.k, &k_range);
+    status = take_tensor(*cache->context, k, "k", shape, false, &args.k, &k_range);
     if (!status)
-        status = take_tensor(cache, v, "v", shape, false, &args.v, &v_range);
+        status = take_tensor(*cache->context, v, "v", shape, false, &args.v, &v_range);
     if (!status)
         status = note_capture(cache);
     if (status)
@@ -44,15 +44,6 @@ lk_status append(lk_cache *cache, uint32_t layer, const lk_tensor *k, const lk_t
 }
 
 }  // namespace
-
-lk_status take_tensor(const lk_cache *cache, const lk_tensor *tensor, const char *name,
-                      const TensorShape &shape, bool is_output, TensorView *view,
-                      TensorRange *range) {
-    const lk_status status = import_tensor(
-        tensor, name, shape, memory_of(cache->context->desc.backend), is_output, view, range);
-    return status ? status
-                  : cache->context->backend->check_tensor(view->data, range->n_bytes, name);
-}
 
 }  // namespace lk
 

@@ -158,6 +158,14 @@ lk_status import_queue(const lk_context &context, const lk_queue *from, lk_queue
     return context.backend->check_queue(from ? queue : nullptr);
 }
 
+lk_status take_tensor(const lk_context &context, const lk_tensor *from, const char *name,
+                      const TensorShape &shape, bool is_output, TensorView *view,
+                      TensorRange *range) {
+    const lk_status status =
+        import_tensor(from, name, shape, memory_of(context.desc.backend), is_output, view, range);
+    return status ? status : context.backend->check_tensor(view->data, range->n_bytes, name);
+}
+
 void add_cache(lk_context *context) {
     const std::lock_guard<std::mutex> lock(context->children);
     ++context->n_caches;

@@ -7,6 +7,7 @@
 #include "backend/backend.h"
 #include "base/memory.h"
 #include "base/status.h"
+#include "core/tensor.h"
 
 #include <lowkey/context.h>
 
@@ -41,6 +42,11 @@ lk_queue_kind queue_of(lk_backend backend);
 
 // The queue as this library knows it, when the backend takes it; null is a queue too.
 lk_status import_queue(const lk_context &context, const lk_queue *from, lk_queue *queue);
+
+// As import_tensor(), and that the device can reach the tensor.
+lk_status take_tensor(const lk_context &context, const lk_tensor *from, const char *name,
+                      const TensorShape &shape, bool is_output, TensorView *view,
+                      TensorRange *range);
 
 void add_cache(lk_context *context);
 void drop_cache(lk_context *context);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/context.h"
-#include "core/tensor.h"
 
 #include <lowkey/merge.h>
 
@@ -24,18 +23,16 @@ lk_status take(const MergeCall &call, const lk_tensor *tensor, const char *name,
                bool is_output, TensorView *view, TensorRange *range) {
     const TensorShape shape = {call.view.n_tokens, call.view.n_heads,
                                is_lse ? 1 : call.view.head_dim};
-    const lk_status status = import_tensor(
-        tensor, name, shape, memory_of(call.context->desc.backend), is_output, view, range);
-    if (status)
-        return status;
-    if (is_lse && view->dtype != LK_F32)
-        return fail(LK_E_ARGUMENT, "%s.dtype is %u, not LK_F32", name, view->dtype);
-    return call.context->backend->check_tensor(view->data, range->n_bytes, name);
+    const lk_status status =
+        take_tensor(*call.context, tensor, name, shape, is_output, view, range);
+    return !status && is_lse && view->dtype != LK_F32
+               ? fail(LK_E_ARGUMENT, "%s.dtype is %u, not LK_F32", name, view->dtype)
+               : status;
 }
 
 lk_status take_parts(MergeCall *call, const lk_tensor *const *outs, const lk_tensor *const *lses) {
     for (uint32_t i = 0; i < call->view.n_parts; ++i) {
-        char name[16];
+        char name[24];
         std::snprintf(name, sizeof name, "outs[%u]", i);
         lk_status status =
             take(*call, outs[i], name, false, false, &call->parts[i], &call->part_ranges[i]);

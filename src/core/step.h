@@ -50,11 +50,6 @@ struct Step {
     TensorRange v;
 };
 
-// Check a tensor of the step and that the device can reach it. As import_tensor().
-lk_status take_tensor(const lk_cache *cache, const lk_tensor *tensor, const char *name,
-                      const TensorShape &shape, bool is_output, TensorView *view,
-                      TensorRange *range);
-
 // The staging area as the layer's tokens fill it.
 Staging staging_of(const lk_cache *cache, uint32_t layer);
 
