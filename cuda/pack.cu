@@ -38,21 +38,21 @@ LK_BOTH Space make_space(uint32_t head_dim, uint32_t page_tokens) {
 // than a packed page.
 __device__ void copy_half(const PackJob &job, const ClassInfo &c) {
     const auto *permutation = reinterpret_cast<const uint8_t *>(c.permutation);
-    const auto *halves = reinterpret_cast<const uint16_t *>(job.source);
-    const Image source =
-        job.source_class == kStaged ? rows_image(halves, c.head_dim) : strips_image(halves, c);
-    const Image order = strips_image(nullptr, c);
+    const ValueOrder from = job.source_class == kStaged ? rows_order(c.head_dim) : strips_order(c);
+    const ValueOrder to = strips_order(c);
+    const auto *source = reinterpret_cast<const uint16_t *>(job.source);
     auto *target = reinterpret_cast<uint16_t *>(job.payload);
     for (uint32_t i = threadIdx.x; i < uint32_t{c.head_dim} * c.page_tokens; i += blockDim.x) {
         const uint32_t slot = i % c.head_dim;
         const uint32_t token = i / c.head_dim;
         const uint32_t channel = permutation ? permutation[slot] : slot;
-        target[order.tokens.offset(token) + order.channels.offset(slot)] =
-            halves[source.tokens.offset(token) + source.channels.offset(channel)];
+        target[to.tokens.offset(token) + to.channels.offset(slot)] =
+            source[from.tokens.offset(token) + from.channels.offset(channel)];
     }
 }
 
-__device__ Image load_image(const PackJob &job, const ClassInfo &c, uint16_t *halves) {
+// To shared memory. Returns how the values lie there.
+__device__ ValueOrder copy_values(const PackJob &job, const ClassInfo &c, uint16_t *halves) {
     const auto *source = reinterpret_cast<const uint8_t *>(job.source);
     const bool is_staged = job.source_class == kStaged;
     if (is_staged)
@@ -62,12 +62,12 @@ __device__ Image load_image(const PackJob &job, const ClassInfo &c, uint16_t *ha
     commit_copies();
     wait_copies<0>();
     __syncthreads();
-    return is_staged ? rows_image(halves, image_row_halves(c.head_dim)) : strips_image(halves, c);
+    return is_staged ? rows_order(image_row_halves(c.head_dim)) : strips_order(c);
 }
 
 __device__ void place_channel(const Image &image, const ClassInfo &c, uint8_t *metadata,
                               uint16_t *slot_offsets, uint32_t slot, uint32_t channel) {
-    slot_offsets[slot] = static_cast<uint16_t>(image.channels.offset(channel));
+    slot_offsets[slot] = static_cast<uint16_t>(image.order.channels.offset(channel));
     if (c.permutes)
         metadata[c.permutation_offset + slot] = static_cast<uint8_t>(channel);
 }
@@ -117,14 +117,18 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
         return;
     }
     const Space space = make_space(c.head_dim, c.page_tokens);
-    const Image image = load_image(job, c, reinterpret_cast<uint16_t *>(shared));
+    auto *halves = reinterpret_cast<uint16_t *>(shared);
+    const Image image = {halves, copy_values(job, c, halves)};
     auto *slot_offsets = reinterpret_cast<uint16_t *>(shared + space.slot_offsets);
     const RankSpace rank_space = {reinterpret_cast<uint32_t *>(shared + space.scores),
                                   reinterpret_cast<uint32_t *>(shared + space.boosted)};
     const Slots slots = {reinterpret_cast<uint4 *>(shared), c.page_tokens / LK_TILE_TOKENS};
     const uint32_t lane = threadIdx.x % kWarp;
-    if (order_channels(image, c, job, rank_space, slot_offsets))
-        arrange_slots(SlotsReader(image, slot_offsets, c.is_value, lane), c.head_dim, slots);
+    const bool is_ordered = order_channels(image, c, job, rank_space, slot_offsets);
+    if (is_ordered && c.is_value)
+        arrange_slots(SlotsReader<true>(image, slot_offsets, lane), c.head_dim, slots);
+    else if (is_ordered)
+        arrange_slots(SlotsReader<false>(image, slot_offsets, lane), c.head_dim, slots);
     else if (job.source_class == kStaged)
         arrange_slots(RowsReader(image, c.is_value, lane), c.head_dim, slots);
     auto *quantizers = reinterpret_cast<Quantizer *>(shared + space.quantizers);

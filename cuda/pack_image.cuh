@@ -10,18 +10,23 @@
 namespace lk {
 namespace cuda {
 
-// By channels, as it comes: the strips of a 16-bit half, or rows of tokens.
-struct Image {
-    const uint16_t *halves;
+// How values lie, by channels: in the strips of a 16-bit half, or in rows of tokens.
+struct ValueOrder {
     Steps tokens;
     Steps channels;
 };
-LK_BOTH Image strips_image(const uint16_t *halves, const ClassInfo &c) {
-    return {halves, raw_token_steps(c.is_value), raw_channel_steps(c.is_value, c.page_tokens)};
+LK_BOTH ValueOrder strips_order(const ClassInfo &c) {
+    return {raw_token_steps(c.is_value), raw_channel_steps(c.is_value, c.page_tokens)};
 }
-LK_BOTH Image rows_image(const uint16_t *halves, uint32_t row_halves) {
-    return {halves, linear_steps(row_halves), linear_steps(1)};
+LK_BOTH ValueOrder rows_order(uint32_t row_halves) {
+    return {linear_steps(row_halves), linear_steps(1)};
 }
+
+// The values in shared memory, as they come.
+struct Image {
+    const uint16_t *halves;
+    ValueOrder order;
+};
 
 // Rows are a multiple of 16 bytes apart that is no multiple of 32: the 8 rows of a matrix load
 // begin in different banks.
@@ -65,11 +70,11 @@ class RowsReader {
         // tile, which are tokens of keys and channels of values; the third is its upper k.
         const uint32_t second = lane / 8 % 2 * 8;
         const uint32_t third = lane / 16 * 8;
-        first_ = image.tokens.one * (lane % 8 + (is_value ? third : second)) +
+        first_ = image.order.tokens.one * (lane % 8 + (is_value ? third : second)) +
                  (is_value ? second : third);
     }
     __device__ void load(uint32_t strip, uint32_t tile, uint32_t (&registers)[4]) const {
-        const uint32_t address = shared_address(image_.halves + tile * image_.tokens.sixteen +
+        const uint32_t address = shared_address(image_.halves + tile * image_.order.tokens.sixteen +
                                                 strip * LK_STRIP_CHANNELS + first_);
         if (is_value_)
             load_matrices_transposed(registers, address);
@@ -84,21 +89,23 @@ class RowsReader {
 };
 
 // A tile of slots in any order, a value at a time. slot_offsets: of the slots' channels.
+template <bool kIsValue>
 class SlotsReader {
   public:
-    __device__ SlotsReader(const Image &image, const uint16_t *slot_offsets, bool is_value,
-                           uint32_t lane)
-        : image_(image), slot_offsets_(slot_offsets), is_value_(is_value), lane_(lane) {}
+    __device__ SlotsReader(const Image &image, const uint16_t *slot_offsets, uint32_t lane)
+        : image_(image), slot_offsets_(slot_offsets), lane_(lane) {
+        for (uint32_t r = 0; r < 4; ++r)
+            token_offsets_[r] =
+                image.order.tokens.offset(kIsValue ? LK_TILE_K(lane, r) : LK_TILE_ROW(lane, r));
+    }
     __device__ void load(uint32_t strip, uint32_t tile, uint32_t (&registers)[4]) const {
-        const uint16_t *halves = image_.halves + tile * image_.tokens.sixteen;
+        const uint16_t *halves = image_.halves + tile * image_.order.tokens.sixteen;
         const uint16_t *slots = slot_offsets_ + strip * LK_STRIP_CHANNELS;
         for (uint32_t r = 0; r < 4; ++r) {
-            const uint32_t row = LK_TILE_ROW(lane_, r);
-            const uint32_t k = LK_TILE_K(lane_, r);
-            const uint32_t low =
-                image_.tokens.offset(is_value_ ? k : row) + slots[is_value_ ? row : k];
+            const uint32_t slot = kIsValue ? LK_TILE_ROW(lane_, r) : LK_TILE_K(lane_, r);
+            const uint32_t low = token_offsets_[r] + slots[slot];
             const uint32_t high =
-                image_.tokens.offset(is_value_ ? k + 1 : row) + slots[is_value_ ? row : k + 1];
+                kIsValue ? low + image_.order.tokens.one : token_offsets_[r] + slots[slot + 1];
             registers[r] = __byte_perm(halves[low], halves[high], 0x5410);
         }
     }
@@ -106,8 +113,8 @@ class SlotsReader {
   private:
     const Image &image_;
     const uint16_t *slot_offsets_;
-    bool is_value_;
     uint32_t lane_;
+    uint32_t token_offsets_[4];  // of the lane's registers; of values, of their lower halves
 };
 
 // The slots of a half page, as they are packed: tiles of 16 bits, [strip][tile][lane].

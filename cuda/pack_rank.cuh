@@ -14,25 +14,25 @@ enum Ranking : uint32_t { kNotRanked, kRankedByKey, kRankedByQueryRange };
 
 // The sum of |K| in the order of tokens, rounded after each addition.
 __device__ inline float key_score(const Image &image, uint32_t page_tokens, uint32_t channel) {
-    const uint16_t *tile = image.halves + image.channels.offset(channel);
+    const uint16_t *tile = image.halves + image.order.channels.offset(channel);
     float sum = 0;
 #pragma unroll 1
     for (uint32_t first = 0; first < page_tokens; first += LK_TILE_TOKENS) {
 #pragma unroll
         for (uint32_t token = 0; token < LK_TILE_TOKENS; ++token)
-            sum = __fadd_rn(sum, half_value(tile[image.tokens.offset(token)] & 0x7FFFu));
-        tile += image.tokens.sixteen;
+            sum = __fadd_rn(sum, fabsf(half_value(tile[image.order.tokens.offset(token)])));
+        tile += image.order.tokens.sixteen;
     }
     return sum;
 }
 
 __device__ inline float query_range_score(const Image &image, uint32_t page_tokens,
                                           uint32_t channel, uint64_t query_sum) {
-    const uint16_t *column = image.halves + image.channels.offset(channel);
+    const uint16_t *column = image.halves + image.order.channels.offset(channel);
     float low = INFINITY;
     float high = -INFINITY;
     for (uint32_t token = 0; token < page_tokens; ++token) {
-        const float value = half_value(column[image.tokens.offset(token)]);
+        const float value = half_value(column[image.order.tokens.offset(token)]);
         low = fminf(low, value);
         high = fmaxf(high, value);
     }

@@ -156,10 +156,10 @@ __device__ inline uint32_t shared_slot_code(const StripTask &task, uint32_t slot
     constexpr Width kOne = make_width(1);
     constexpr Width kTwo = make_width(2);
     constexpr Width kThree = make_width(3);
-    const Image image =
-        strips_image(reinterpret_cast<const uint16_t *>(task.slots.vectors), task.c);
+    const ValueOrder order = strips_order(task.c);
+    const auto *halves = reinterpret_cast<const uint16_t *>(task.slots.vectors);
     const float value =
-        half_value(image.halves[image.tokens.offset(token) + image.channels.offset(slot)]);
+        half_value(halves[order.tokens.offset(token) + order.channels.offset(slot)]);
     const uint32_t in_tile = token % LK_TILE_TOKENS;
     const uint32_t entry =
         entry_group(task.c, slot, token) +
