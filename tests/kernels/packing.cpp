@@ -434,17 +434,16 @@ class AppendScene {
         }
     }
     void begin() {
-        std::vector<BatchSequence> batch;
         for (const Part &part : parts_) {
             const bool in_rows = part.n_new <= LK_DRAFT_TOKENS;
             const auto n_rows = static_cast<uint32_t>(part.rows.size());
             const auto n_attended =
                 in_rows ? n_rows
                         : static_cast<uint32_t>((part.n_history + kPageTokens - 1) / kPageTokens);
-            batch.push_back({part.pointers.data(), n_rows, n_attended, batch.size() + 1,
-                             part.n_history, part.n_new, part.first_new, in_rows, nullptr});
+            batch_.push_back({part.pointers.data(), n_rows, n_attended, batch_.size() + 1,
+                              part.n_history, part.n_new, part.first_new, in_rows, nullptr});
         }
-        expect_ok(cache_->begin({batch.data(), static_cast<uint32_t>(batch.size()), n_tokens_}));
+        expect_ok(cache_->begin({batch_.data(), static_cast<uint32_t>(batch_.size()), n_tokens_}));
     }
     void check_half(const Part &part, const PageRow &row, uint32_t layer, uint32_t head,
                     const Tensor &tensor, bool is_value) const {
@@ -478,6 +477,7 @@ class AppendScene {
     OpenCache cache_;
     std::vector<Part> parts_;
     std::vector<std::vector<PageEntry>> entries_;
+    std::vector<BatchSequence> batch_;
     Staging staging_{};
     uint32_t n_tokens_ = 0;
     bool has_long_ = false;
