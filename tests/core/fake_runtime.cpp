@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fake_runtime.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "backend/cpu/cache_device.h"
+#include "cuda/launch.h"
+#include "suite.h"
+
+using namespace lk;
+using namespace lk::cuda;
+
+struct CUevent_st {
+    uint64_t place = 0;  // in the queue
+};
+
+namespace {
+
+using Work = std::function<void()>;
+using Blocks = std::map<uint64_t, uint64_t>;  // address, bytes
+
+FakeCounts g_counts;
+std::deque<Work> g_queue;
+uint64_t g_n_queued;
+uint64_t g_n_done;
+std::vector<Work> g_graph;
+bool g_is_capturing;
+uint32_t g_seed = 1;
+Blocks g_device;
+Blocks g_pinned;
+CacheLayout g_layout;
+
+void run_to(uint64_t place) {
+    for (; g_n_done < place; ++g_n_done) {
+        const Work work = g_queue.front();
+        g_queue.pop_front();
+        work();
+    }
+}
+
+void queue(const Work &work) {
+    g_queue.push_back(work);
+    ++g_n_queued;
+    g_seed = g_seed * 1664525u + 1013904223u;
+    if (g_seed >> 28 == 0)
+        run_to(g_n_done + (g_n_queued - g_n_done) / 2);
+}
+
+cudaError_t launch(const Work &work) {
+    if (g_is_capturing)
+        g_graph.push_back(work);
+    else
+        queue(work);
+    return cudaSuccess;
+}
+
+bool holds(const Blocks &blocks, const void *data, uint64_t bytes) {
+    const auto at = reinterpret_cast<uint64_t>(data);
+    auto block = blocks.upper_bound(at);
+    if (block == blocks.begin())
+        return false;
+    --block;
+    return at + bytes <= block->first + block->second;
+}
+
+cudaError_t allocate(Blocks *blocks, void **out, size_t bytes) {
+    *out = std::aligned_alloc(256, round_up(bytes, 256));
+    std::memset(*out, 0xcd, bytes);
+    (*blocks)[reinterpret_cast<uint64_t>(*out)] = bytes;
+    ++g_counts.n_allocations;
+    return cudaSuccess;
+}
+
+cudaError_t release(Blocks *blocks, void *data) {
+    run_to(g_n_queued);
+    assert_int_equal(blocks->erase(reinterpret_cast<uint64_t>(data)), 1);
+    std::free(data);
+    return cudaSuccess;
+}
+
+cpu::Engine &engine() {
+    static cpu::Engine made(default_allocator(), nullptr);
+    if (!made.page_values.capacity()) {
+        assert_true(made.page_values.reserve(cpu::kPageValues));
+        assert_int_equal(made.pool.start(1), LK_OK);
+    }
+    return made;
+}
+
+// A batch as the device's tables have it.
+struct DeviceBatch {
+    explicit DeviceBatch(const StepView &view);
+
+    std::vector<std::vector<PageRow>> rows;
+    std::vector<std::vector<const PageRow *>> lists;
+    std::vector<std::vector<int32_t>> parents;
+    std::vector<BatchSequence> sequences;
+    Batch batch;
+
+  private:
+    void read_rows(const StepView &view, const SequenceInfo &info, uint32_t s);
+    void read_tree(const StepView &view, const SequenceInfo &info, uint32_t s);
+};
+
+void DeviceBatch::read_rows(const StepView &view, const SequenceInfo &info, uint32_t s) {
+    for (uint32_t r = 0; r < info.n_rows; ++r) {
+        const RowInfo &from = view.rows[info.first_row + r];
+        PageRow row{};
+        row.first_token = from.first_token;
+        row.capacity_tokens = from.capacity_tokens;
+        row.n_entries = g_layout.n_entries;
+        row.entries = reinterpret_cast<PageEntry *>(from.entries);
+        row.is_direct = from.is_direct;
+        for (uint32_t e = 0; e < row.n_entries; ++e) {
+            assert_true(row.entries[e].key_class < g_layout.n_classes);
+            assert_true(row.entries[e].value_class < g_layout.n_classes);
+        }
+        rows[s].push_back(row);
+    }
+    for (const PageRow &row : rows[s])
+        lists[s].push_back(&row);
+}
+
+// The nearest ancestor is the parent: its bit is the highest below the token's own.
+void DeviceBatch::read_tree(const StepView &view, const SequenceInfo &info, uint32_t s) {
+    for (uint32_t i = 0; info.has_tree && i < info.n_new; ++i) {
+        const uint64_t own = uint64_t{1} << i;
+        const uint64_t before = view.ancestors[info.first_new + i] ^ own;
+        assert_true(before < own);
+        const int32_t parent = before ? 63 - __builtin_clzll(before) : -1;
+        const uint32_t position =
+            before ? view.positions[info.first_new + static_cast<uint32_t>(parent)] + 1
+                   : info.n_history;
+        assert_int_equal(view.positions[info.first_new + i], position);
+        parents[s].push_back(parent);
+    }
+}
+
+DeviceBatch::DeviceBatch(const StepView &view) {
+    const uint32_t n = view.header->n_sequences;
+    rows.resize(n);
+    lists.resize(n);
+    parents.resize(n);
+    for (uint32_t s = 0; s < n; ++s) {
+        const SequenceInfo &info = view.sequences[s];
+        read_rows(view, info, s);
+        read_tree(view, info, s);
+        sequences.push_back({lists[s].data(), info.n_rows, info.n_attended, info.id, info.n_history,
+                             info.n_new, info.first_new, static_cast<int32_t>(info.new_in_rows),
+                             info.has_tree ? parents[s].data() : nullptr});
+    }
+    batch = {sequences.data(), n, view.header->n_tokens};
+}
+
+LayerView layer_view(const LayerArg &layer) {
+    return {layer.n_query_heads,      layer.n_kv_heads, layer.head_dim, layer.window_tokens,
+            layer.window_sink_tokens, layer.scale,      layer.soft_cap, layer.sink_logits};
+}
+
+TensorView tensor_view(const TensorArg &tensor) {
+    return {tensor.data, tensor.dtype, tensor.token_stride, tensor.head_stride};
+}
+
+void append_now(const StepView &view, const LayerArg &layer, const TensorArg &k, const TensorArg &v,
+                const StagingArg &staging) {
+    DeviceBatch read(view);
+    cpu::CpuCacheDevice device(&engine(), g_layout);
+    assert_int_equal(device.begin(read.batch), LK_OK);
+    const size_t n = size_t{layer.n_kv_heads} * view.header->n_tokens * layer.head_dim;
+    std::vector<uint16_t> own(2 * n);
+    AppendArgs args{};
+    args.layer = layer_view(layer);
+    args.layer_index = layer.layer;
+    args.first_entry = layer.first_entry;
+    args.k = tensor_view(k);
+    args.v = tensor_view(v);
+    args.staging = {staging.keys ? staging.keys : own.data(),
+                    staging.keys ? staging.values : own.data() + n, view.header->n_tokens};
+    assert_int_equal(device.append(args), LK_OK);
+    DataReport report{};
+    device.report(&report);
+    view.report->n_saturated += report.n_saturated;
+    for (const BatchSequence &sequence : read.sequences) {
+        if (!report.has_fault || sequence.id != report.sequence)
+            continue;
+        const uint64_t key =
+            kFaultBias | fault_key(view.header->serial, report.layer,
+                                   sequence.first_new + report.token, report.kv_head,
+                                   static_cast<uint32_t>(report.is_value));
+        view.report->first_bad = key < view.report->first_bad ? key : view.report->first_bad;
+    }
+}
+
+template <class Args>
+void attend_now(const Args &from, const StagingArg &staging) {
+    DeviceBatch read(from.step);
+    cpu::CpuCacheDevice device(&engine(), g_layout);
+    assert_int_equal(device.begin(read.batch), LK_OK);
+    AttendArgs args{};
+    args.layer = layer_view(from.layer);
+    args.layer_index = from.layer.layer;
+    args.first_entry = from.layer.first_entry;
+    args.q = tensor_view(from.q);
+    args.out = tensor_view(from.out);
+    args.lse = from.lse;
+    args.lse_token_stride = from.lse_token_stride;
+    args.lse_head_stride = from.lse_head_stride;
+    args.staging = {staging.keys, staging.values, staging.n_tokens};
+    assert_int_equal(device.attend(args), LK_OK);
+}
+
+// Rows that work items read, of one sequence, KV head and tile of columns.
+void mark_rows(const WorkItem &item, std::vector<uint8_t> *rows) {
+    const uint32_t begins[3] = {item.raw_begin[0], item.raw_begin[1], item.packed_begin};
+    const uint32_t counts[3] = {item.raw_count[0], item.raw_count[1], item.packed_count};
+    for (uint32_t run = 0; run < 3; ++run)
+        for (uint32_t r = begins[run]; r < begins[run] + counts[run]; ++r) {
+            assert_true(r < rows->size());
+            ++(*rows)[r];
+        }
+}
+
+// Every unit is there, and its items read each row once; those behind a window need not be.
+void check_items(const DecodeArgs &args) {
+    std::map<uint64_t, std::vector<uint8_t>> units;
+    for (uint32_t i = 0; i < *args.n_items; ++i) {
+        const WorkItem &item = args.items[i];
+        assert_true(item.sequence < args.step.header->n_sequences);
+        std::vector<uint8_t> &rows =
+            units[uint64_t{item.sequence} << 32 | uint64_t{item.kv_head} << 16 | item.column_tile];
+        rows.resize(args.step.sequences[item.sequence].n_attended);
+        mark_rows(item, &rows);
+    }
+    for (const auto &unit : units)
+        for (const uint8_t n : unit.second)
+            assert_true(n == 1 || (n == 0 && args.layer.window_tokens));
+    const uint32_t group = args.layer.n_query_heads / args.layer.n_kv_heads;
+    uint64_t n_units = 0;
+    for (uint32_t s = 0; s < args.step.header->n_sequences; ++s)
+        n_units += args.layer.n_kv_heads *
+                   ceil_div(args.step.sequences[s].n_new * group, 8 * args.n_column_tiles);
+    assert_int_equal(units.size(), n_units);
+}
+
+PackItem pack_item(const PackJob &job, const ClassInfo *classes) {
+    const ClassInfo &info = classes[job.target_class];
+    PackItem item{};
+    item.target = &g_layout.classes[job.target_class];
+    item.payload = job.payload;
+    item.metadata = job.metadata;
+    if (job.source_class == kStaged) {
+        item.staged = reinterpret_cast<const uint16_t *>(job.source);
+    } else {
+        item.source_class = &g_layout.classes[job.source_class];
+        item.source_payload = job.source;
+    }
+    assert_int_equal(info.permutation != 0, item.target->permutation != nullptr);
+    if (info.permutation)
+        assert_memory_equal(reinterpret_cast<const uint8_t *>(info.permutation),
+                            item.target->permutation, info.head_dim);
+    return item;
+}
+
+}  // namespace
+
+FakeCounts fake_counts() { return g_counts; }
+
+void fake_use(const HalfClass *classes, uint32_t n_classes, uint32_t n_entries) {
+    g_layout = {};
+    g_layout.classes = classes;
+    g_layout.n_classes = n_classes;
+    g_layout.n_entries = n_entries;
+    g_graph.clear();
+}
+
+void fake_finish() { run_to(g_n_queued); }
+void fake_capture(bool is_capturing) { g_is_capturing = is_capturing; }
+void fake_replay() {
+    for (const Work &work : g_graph)
+        queue(work);
+}
+
+namespace lk {
+namespace cuda {
+
+cudaError_t kernels_present() { return cudaSuccess; }
+bool decode_has_instance(uint32_t head_dim) { return head_dim != kMissingHeadDim; }
+bool tile_has_instance(uint32_t) { return true; }
+uint32_t tile_splits(const TileArgs &, uint32_t) { return 1; }
+uint64_t tile_partial_floats(uint32_t head_dim, uint32_t n_blocks) {
+    return uint64_t{head_dim} * n_blocks;
+}
+
+cudaError_t launch_append(const StepView &step, const LayerArg &layer, const TensorArg &k,
+                          const TensorArg &v, const StagingArg &staging, uint32_t n_sequences,
+                          uint32_t n_tokens, cudaStream_t) {
+    return launch([=] {
+        if (step.header->n_sequences != n_sequences || step.header->n_tokens != n_tokens)
+            step.report->first_bad = kShapeFault;
+        else
+            append_now(step, layer, k, v, staging);
+    });
+}
+
+cudaError_t launch_decode(const DecodeArgs &args, cudaStream_t) {
+    ++g_counts.n_decodes;
+    return launch([=] {
+        if (args.step.report->first_bad == kShapeFault)
+            return;
+        check_items(args);
+        attend_now(args, {});
+    });
+}
+
+cudaError_t launch_tile(const TileArgs &args, cudaStream_t) {
+    ++g_counts.n_tiles;
+    return launch([=] { attend_now(args, args.staging); });
+}
+
+cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
+                        uint32_t head_dim, uint32_t page_tokens, cudaStream_t) {
+    ++g_counts.n_packs;
+    return launch([=] {
+        cpu::CpuCacheDevice device(&engine(), g_layout);
+        for (uint32_t i = 0; i < n_jobs; ++i) {
+            const PackItem item = pack_item(jobs[i], classes);
+            assert_true(item.target->shape.head_dim <= head_dim);
+            assert_true(item.target->shape.page_tokens <= page_tokens);
+            assert_int_equal(device.pack(&item, 1), LK_OK);
+        }
+    });
+}
+
+cudaError_t launch_reopen(const ReopenJob *jobs, uint32_t n_jobs, const ClassInfo *, cudaStream_t) {
+    ++g_counts.n_reopens;
+    return launch([=] {
+        cpu::CpuCacheDevice device(&engine(), g_layout);
+        for (uint32_t i = 0; i < n_jobs; ++i) {
+            const ReopenItem item = {
+                &g_layout.classes[jobs[i].source_class], jobs[i].payload, jobs[i].metadata,
+                &g_layout.classes[jobs[i].target_class], jobs[i].target,  jobs[i].n_tokens};
+            assert_int_equal(device.reopen(&item, 1), LK_OK);
+        }
+    });
+}
+
+cudaError_t launch_merge(const MergeArgs &, cudaStream_t) { return cudaSuccess; }
+
+}  // namespace cuda
+}  // namespace lk
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int *count) {
+    *count = 1;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int *device) {
+    *device = 0;
+    return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr name, int) {
+    *value = name == cudaDevAttrMultiProcessorCount            ? 5
+             : name == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 227 << 10
+             : name == cudaDevAttrComputeCapabilityMajor       ? 9
+                                                               : 0;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int) {
+    *properties = cudaDeviceProp{};
+    std::snprintf(properties->name, sizeof properties->name, "no device");
+    return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
+    *free = *total = size_t{1} << 30;
+    return cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char *cudaGetErrorName(cudaError_t) { return "an error"; }
+const char *cudaGetErrorString(cudaError_t) { return "of the fake runtime"; }
+
+cudaError_t cudaMalloc(void **out, size_t bytes) { return allocate(&g_device, out, bytes); }
+cudaError_t cudaFree(void *data) { return release(&g_device, data); }
+cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned) {
+    return allocate(&g_pinned, out, bytes);
+}
+cudaError_t cudaFreeHost(void *data) { return release(&g_pinned, data); }
+cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned) {
+    *device = host;
+    return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *data) {
+    *attributes = {};
+    attributes->type = holds(g_device, data, 1)   ? cudaMemoryTypeDevice
+                       : holds(g_pinned, data, 1) ? cudaMemoryTypeHost
+                                                  : cudaMemoryTypeUnregistered;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t) {
+    assert_true(holds(g_device, to, bytes));
+    assert_true(holds(g_pinned, from, bytes));
+    assert_false(g_is_capturing);
+    ++g_counts.n_copies;
+    g_counts.copied_bytes += bytes;
+    queue([=] { std::memcpy(to, from, bytes); });
+    return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t) {
+    assert_false(g_is_capturing);
+    queue([=] { std::memset(to, value, bytes); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) {
+    *event = new CUevent_st;
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    delete event;
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    if (reinterpret_cast<uintptr_t>(stream) == kForeignStream)
+        return cudaErrorInvalidResourceHandle;
+    event->place = g_n_queued;
+    return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    run_to(event->place);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned) {
+    *stream = nullptr;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus *status) {
+    *status = g_is_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+    run_to(g_n_queued);
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+    run_to(g_n_queued);
+    return cudaSuccess;
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *) { return cudaSuccess; }
+
+}  // extern "C"

@@ -1,0 +1,467 @@
+// The host side of the CUDA backend on a fake runtime: the same steps as on the CPU give the same
+// bits, captured and replayed too, and what kernels find is told once and of the right step.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_runtime_api.h>
+#include <lowkey/lowkey.h>
+
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "core/cache.h"
+#include "fake_runtime.h"
+#include "suite.h"
+
+namespace {
+
+constexpr uint32_t kLayers = 3;
+constexpr uint32_t kSequences = 3;
+constexpr uint32_t kMaxTokens = 300;
+struct Heads {
+    uint32_t n_query;
+    uint32_t n_kv;
+    uint32_t head_dim;
+};
+constexpr Heads kHeads[kLayers] = {{4, 2, 64}, {6, 2, 32}, {4, 1, 96}};
+constexpr float kSinkLogits[6] = {.1f, .2f, .3f, -.1f, .5f, .7f};
+
+#define assert_ok(call) assert_int_equal(call, LK_OK)
+
+const char *sentence() {
+    static char text[320];
+    lk_last_error(text, sizeof text, nullptr);
+    return text;
+}
+
+// Memory that the device has, and here the CPU too.
+class Buffer {
+  public:
+    explicit Buffer(size_t n) { cudaMalloc(reinterpret_cast<void **>(&data_), n * sizeof(float)); }
+    ~Buffer() { cudaFree(data_); }
+    Buffer(const Buffer &) = delete;
+    Buffer &operator=(const Buffer &) = delete;
+    float *data() const { return data_; }
+
+  private:
+    float *data_ = nullptr;
+};
+
+struct LayerBuffers {
+    explicit LayerBuffers(const Heads &heads)
+        : k(kMaxTokens * heads.n_kv * heads.head_dim),
+          v(kMaxTokens * heads.n_kv * heads.head_dim),
+          q(kMaxTokens * heads.n_query * heads.head_dim),
+          cpu_out(kMaxTokens * heads.n_query * heads.head_dim),
+          device_out(kMaxTokens * heads.n_query * heads.head_dim) {}
+    Buffer k;
+    Buffer v;
+    Buffer q;
+    Buffer cpu_out;
+    Buffer device_out;
+};
+
+// Three unlike layers: boosted keys; fixed classes and sink logits; FP8, a window with odd seeds.
+struct Model {
+    explicit Model(uint32_t seed);
+    ~Model() { lk_plan_destroy(&plan); }
+
+    lk_layer layers[kLayers];
+    lk_geometry geometry;
+    lk_plan *plan;
+};
+
+Model::Model(uint32_t seed) {
+    for (uint32_t l = 0; l < kLayers; ++l) {
+        assert_ok(lk_layer_init(&layers[l], sizeof layers[l]));
+        layers[l].n_query_heads = kHeads[l].n_query;
+        layers[l].n_kv_heads = kHeads[l].n_kv;
+        layers[l].head_dim = kHeads[l].head_dim;
+    }
+    layers[1].sink_logits = kSinkLogits;
+    layers[2].window_tokens = seed % 2 ? 50 : 0;
+    layers[2].window_sink_tokens = seed % 2 ? 4 : 0;
+    assert_ok(lk_geometry_init(&geometry, sizeof geometry));
+    geometry.n_layers = kLayers;
+    geometry.layers = layers;
+    assert_ok(lk_plan_preset("kivi2", &geometry, &plan));
+    assert_ok(lk_plan_set_pages(plan, 32, 0));
+    assert_ok(lk_plan_set_recent(plan, seed % 2 ? 16 : 48, 32));
+    lk_key_rule boosted;
+    assert_ok(lk_key_rule_init(&boosted, sizeof boosted));
+    boosted.bits = 2;
+    boosted.boost_channels = 16;
+    boosted.boost_bits = 4;
+    boosted.boost_score = LK_SCORE_KEY;
+    assert_ok(lk_plan_set_key(plan, 0, LK_ALL, &boosted));
+    uint8_t bits[32];
+    for (uint32_t c = 0; c < sizeof bits; ++c)
+        bits[c] = c % 2 ? 4 : 2;
+    lk_key_rule fixed;
+    assert_ok(lk_key_rule_init(&fixed, sizeof fixed));
+    fixed.bits = 2;
+    fixed.channel_bits = bits;
+    assert_ok(lk_plan_set_key(plan, 1, LK_ALL, &fixed));
+    assert_ok(lk_plan_set_metadata(plan, 2, LK_METADATA_F8));
+}
+
+using Ids = std::vector<lk_sequence>;
+using Counts = std::vector<uint32_t>;
+
+// The same cache on the CPU, 0, and on the fake device, 1.
+class Pair {
+  public:
+    explicit Pair(uint32_t seed);
+    ~Pair();
+
+    uint32_t below(uint32_t n) {
+        state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+        return static_cast<uint32_t>(state_ >> 33) % n;
+    }
+    void renew(uint32_t place);
+    void truncate(uint32_t place);
+    // Inputs of n tokens, once the device is done with the ones before.
+    void fill(uint32_t n);
+    // The key of the last of n tokens in a layer becomes infinite.
+    void spoil(uint32_t n, uint32_t layer);
+    lk_status begin(int side, const Ids &of, const Counts &counts, const int32_t *parent = nullptr);
+    lk_status run_layers(int side);
+    void compare(uint32_t n);
+    void step(const Ids &of, const Counts &counts);
+    // On the device alone.
+    lk_status run_step(uint32_t n, int spoiled_layer, bool commits);
+
+    lk_cache *caches[2];
+    lk_queue queue;
+    Ids ids = Ids(kSequences);
+
+  private:
+    lk_tensor tensor(int side, const Buffer &buffer, uint32_t n_heads, uint32_t head_dim) const;
+
+    uint64_t state_;
+    lk_context *contexts_[2];
+    std::vector<std::unique_ptr<LayerBuffers>> buffers_;
+};
+
+Pair::Pair(uint32_t seed) : state_(seed) {
+    Model model(seed);
+    for (int side = 0; side < 2; ++side) {
+        lk_context_desc desc;
+        assert_ok(lk_context_desc_init(&desc, sizeof desc));
+        desc.backend = side ? LK_BACKEND_CUDA : LK_BACKEND_CPU;
+        desc.cpu_mask = side ? 0 : LK_CPU_REFERENCE_ONLY;
+        assert_ok(lk_context_open(&desc, LK_ABI_VERSION, &contexts_[side]));
+        lk_cache_desc cache;
+        assert_ok(lk_cache_desc_init(&cache, sizeof cache));
+        cache.max_sequences = kSequences;
+        cache.max_step_tokens = kMaxTokens;
+        cache.budget_bytes = 64u << 20;
+        cache.slab_bytes = 1u << 20;
+        assert_ok(
+            lk_cache_create(contexts_[side], &model.geometry, model.plan, &cache, &caches[side]));
+        for (lk_sequence &id : ids)
+            assert_ok(lk_sequence_add(caches[side], &id));
+    }
+    for (const Heads &heads : kHeads)
+        buffers_.push_back(std::make_unique<LayerBuffers>(heads));
+    assert_ok(lk_queue_init(&queue, sizeof queue));
+    queue.kind = LK_QUEUE_CUDA_STREAM;
+    const lk_cache &device = *caches[1];
+    fake_use(device.classes.data(), static_cast<uint32_t>(device.classes.size()),
+             static_cast<uint32_t>(device.entries.size()));
+}
+
+Pair::~Pair() {
+    for (int side = 0; side < 2; ++side) {
+        lk_cache_destroy(&caches[side]);
+        assert_ok(lk_context_close(&contexts_[side]));
+    }
+}
+
+void Pair::renew(uint32_t place) {
+    for (lk_cache *cache : caches)
+        assert_ok(lk_sequence_remove(cache, ids[place]));
+    for (lk_cache *cache : caches)
+        assert_ok(lk_sequence_add(cache, &ids[place]));
+}
+
+void Pair::truncate(uint32_t place) {
+    uint64_t length;
+    assert_ok(lk_sequence_length(caches[0], ids[place], &length));
+    const uint64_t kept = below(static_cast<uint32_t>(length) + 1);
+    for (lk_cache *cache : caches)
+        assert_ok(lk_sequence_truncate(cache, ids[place], kept));
+}
+
+void Pair::fill(uint32_t n) {
+    fake_finish();
+    for (uint32_t l = 0; l < kLayers; ++l) {
+        const LayerBuffers &to = *buffers_[l];
+        const auto random = [&](const Buffer &buffer, uint32_t n_heads) {
+            for (uint32_t i = 0; i < n * n_heads * kHeads[l].head_dim; ++i)
+                buffer.data()[i] = (static_cast<float>(below(4001)) - 2000) / 700;
+        };
+        random(to.k, kHeads[l].n_kv);
+        random(to.v, kHeads[l].n_kv);
+        random(to.q, kHeads[l].n_query);
+    }
+}
+
+void Pair::spoil(uint32_t n, uint32_t layer) {
+    buffers_[layer]->k.data()[n * kHeads[layer].n_kv * kHeads[layer].head_dim - 3] = INFINITY;
+}
+
+lk_status Pair::begin(int side, const Ids &of, const Counts &counts, const int32_t *parent) {
+    return lk_step_begin(caches[side], side ? &queue : nullptr, static_cast<uint32_t>(of.size()),
+                         of.data(), counts.data(), parent);
+}
+
+lk_tensor Pair::tensor(int side, const Buffer &buffer, uint32_t n_heads, uint32_t head_dim) const {
+    lk_tensor made;
+    assert_ok(lk_tensor_init(&made, sizeof made));
+    made.dtype = LK_F32;
+    made.memory = side ? LK_MEMORY_CUDA : LK_MEMORY_HOST;
+    made.data = buffer.data();
+    made.token_stride = n_heads * head_dim;
+    made.head_stride = head_dim;
+    return made;
+}
+
+lk_status Pair::run_layers(int side) {
+    for (uint32_t l = 0; l < kLayers; ++l) {
+        const LayerBuffers &at = *buffers_[l];
+        const Heads &heads = kHeads[l];
+        const lk_tensor k = tensor(side, at.k, heads.n_kv, heads.head_dim);
+        const lk_tensor v = tensor(side, at.v, heads.n_kv, heads.head_dim);
+        const lk_tensor q = tensor(side, at.q, heads.n_query, heads.head_dim);
+        const lk_tensor out =
+            tensor(side, side ? at.device_out : at.cpu_out, heads.n_query, heads.head_dim);
+        lk_status status = lk_append(caches[side], l, &k, &v);
+        if (!status)
+            status = lk_attend(caches[side], l, &q, &out, nullptr);
+        if (status)
+            return status;
+    }
+    return LK_OK;
+}
+
+void Pair::compare(uint32_t n) {
+    fake_finish();
+    for (uint32_t l = 0; l < kLayers; ++l)
+        assert_memory_equal(buffers_[l]->device_out.data(), buffers_[l]->cpu_out.data(),
+                            n * kHeads[l].n_query * kHeads[l].head_dim * sizeof(float));
+}
+
+void Pair::step(const Ids &of, const Counts &counts) {
+    uint32_t n = 0;
+    for (const uint32_t count : counts)
+        n += count;
+    fill(n);
+    for (int side = 0; side < 2; ++side) {
+        assert_ok(begin(side, of, counts));
+        assert_ok(run_layers(side));
+    }
+    compare(n);
+    for (lk_cache *cache : caches)
+        assert_ok(lk_step_commit(cache, nullptr));
+}
+
+lk_status Pair::run_step(uint32_t n, int spoiled_layer, bool commits) {
+    lk_status status = begin(1, {ids[0]}, {n});
+    if (status)
+        return status;
+    fill(n);
+    if (spoiled_layer >= 0)
+        spoil(n, static_cast<uint32_t>(spoiled_layer));
+    status = run_layers(1);
+    if (!status && commits)
+        status = lk_step_commit(caches[1], nullptr);
+    if (status || !commits)
+        assert_ok(lk_step_discard(caches[1]));
+    return status;
+}
+
+// Decode, drafts, trees, chunks and long prompts of ragged batches.
+void random_step(Pair *pair) {
+    const bool is_tree = pair->below(4) == 0;
+    Ids of;
+    Counts counts;
+    std::vector<int32_t> parent;
+    std::vector<uint32_t> chain;
+    uint32_t n = 0;
+    const uint32_t first = pair->below(kSequences);
+    for (uint32_t s = 0; s <= first; ++s) {
+        const uint32_t kind = pair->below(8);
+        const uint32_t most = is_tree ? 64 : kind < 5 ? 3 : kind < 7 ? 40 : 35;
+        counts.push_back(1 + pair->below(most) + (!is_tree && kind == 7 ? 64 : 0));
+        of.push_back(pair->ids[(first + s) % kSequences]);
+        chain.push_back(0);
+        for (uint32_t i = 0; i < counts.back(); ++i) {
+            parent.push_back(static_cast<int32_t>(pair->below(i + 1)) - 1);
+            chain.back() += chain.back() == i && parent.back() == static_cast<int32_t>(i) - 1;
+        }
+        n += counts.back();
+    }
+    pair->fill(n);
+    for (int side = 0; side < 2; ++side) {
+        assert_ok(pair->begin(side, of, counts, is_tree ? parent.data() : nullptr));
+        assert_ok(pair->run_layers(side));
+    }
+    pair->compare(n);
+    const bool discards = pair->below(6) == 0;
+    for (lk_cache *cache : pair->caches)
+        assert_ok(discards ? lk_step_discard(cache)
+                           : lk_step_commit(cache, is_tree ? chain.data() : nullptr));
+}
+
+void test_same_as_cpu(void **) {
+    const FakeCounts before = fake_counts();
+    for (uint32_t seed = 0; seed < 2; ++seed) {
+        Pair pair(seed);
+        for (uint32_t i = 0; i < 30; ++i) {
+            random_step(&pair);
+            pair.queue.handle = reinterpret_cast<void *>(uintptr_t{pair.below(2)});
+            if (pair.below(8) == 0)
+                pair.truncate(pair.below(kSequences));
+            if (pair.below(12) == 0)
+                pair.renew(pair.below(kSequences));
+        }
+    }
+    const FakeCounts after = fake_counts();
+    assert_true(after.n_decodes > before.n_decodes && after.n_tiles > before.n_tiles);
+    assert_true(after.n_packs > before.n_packs && after.n_reopens > before.n_reopens);
+}
+
+// Between replays a sequence of the batch is another one, one grows, is cut and starts anew, and
+// steps are dropped.
+void test_replay(void **) {
+    Pair pair(2);
+    for (uint32_t i = 0; i < 120; ++i) {
+        const Ids of = {pair.ids[0], pair.ids[1 + pair.below(2)]};
+        pair.fill(4);
+        for (int side = 0; side < 2; ++side)
+            assert_ok(pair.begin(side, of, {1, 3}));
+        assert_ok(pair.run_layers(0));
+        if (i) {
+            assert_ok(lk_step_replay(pair.caches[1]));
+        } else {
+            fake_capture(true);
+            assert_ok(pair.run_layers(1));
+            fake_capture(false);
+        }
+        fake_replay();
+        const bool discards = pair.below(7) == 0;
+        for (lk_cache *cache : pair.caches)
+            assert_ok(discards ? lk_step_discard(cache) : lk_step_commit(cache, nullptr));
+        pair.compare(4);
+        if (pair.below(5) == 0)
+            pair.step({pair.ids[2]}, {1 + pair.below(100)});
+        if (pair.below(12) == 0)
+            pair.truncate(1);
+        if (pair.below(12) == 0)
+            pair.renew(1 + pair.below(2));
+    }
+    assert_ok(pair.begin(1, {pair.ids[0]}, {2}));
+    fake_replay();
+    fake_finish();
+    assert_int_equal(lk_cache_poll(pair.caches[1]), LK_E_DATA);
+    assert_ok(lk_step_discard(pair.caches[1]));
+    assert_ok(pair.run_step(2, -1, true));
+}
+
+void test_steady_step(void **) {
+    Pair pair(0);
+    assert_ok(pair.run_step(100, -1, true));
+    assert_ok(pair.run_step(1, -1, true));
+    const FakeCounts before = fake_counts();
+    for (uint32_t i = 0; i < 8; ++i)
+        assert_ok(pair.run_step(1, -1, true));
+    const FakeCounts after = fake_counts();
+    assert_int_equal(after.n_allocations, before.n_allocations);
+    assert_int_equal(after.n_copies, before.n_copies + 8);
+    assert_true(after.copied_bytes < before.copied_bytes + 8 * 512);
+}
+
+// A fault is told once, by the step that has it or by the begin of a later one, and not at all
+// when its step was discarded.
+void test_faults(void **) {
+    Pair pair(0);
+    for (uint32_t i = 0; i < 60; ++i) {
+        const int layer = i % 2 ? static_cast<int>(pair.below(kLayers)) : -1;
+        uint32_t n_told = pair.run_step(1 + pair.below(3), layer, true) != LK_OK;
+        fake_finish();
+        n_told += pair.run_step(1, -1, true) != LK_OK;
+        assert_int_equal(n_told, i % 2);
+        fake_finish();
+        assert_ok(lk_cache_poll(pair.caches[1]));
+    }
+    for (uint32_t i = 0; i < 20; ++i) {
+        (void)pair.run_step(2, 1, false);
+        fake_finish();
+        assert_ok(lk_cache_poll(pair.caches[1]));
+        assert_ok(pair.run_step(1, -1, true));
+    }
+}
+
+void test_fault_names_its_token(void **) {
+    Pair pair(0);
+    for (int side = 0; side < 2; ++side)
+        assert_ok(pair.begin(side, {pair.ids[1], pair.ids[2]}, {3, 4}));
+    pair.fill(7);
+    pair.spoil(6, 0);
+    assert_int_equal(pair.run_layers(0), LK_E_DATA);
+    char said[320];
+    std::strcpy(said, sentence());
+    (void)pair.run_layers(1);
+    fake_finish();
+    assert_int_equal(lk_cache_poll(pair.caches[1]), LK_E_DATA);
+    assert_string_equal(sentence(), said);
+    for (lk_cache *cache : pair.caches)
+        assert_ok(lk_step_discard(cache));
+}
+
+void test_refusals(void **) {
+    Pair pair(0);
+    const uint32_t n = 1;
+    lk_cache *cache = pair.caches[1];
+    assert_int_equal(lk_step_begin(cache, nullptr, 1, pair.ids.data(), &n, nullptr), LK_E_ARGUMENT);
+    pair.queue.kind = LK_QUEUE_VULKAN_SUBMIT;
+    assert_int_equal(pair.begin(1, {pair.ids[0]}, {1}), LK_E_UNSUPPORTED);
+    pair.queue.kind = LK_QUEUE_CUDA_STREAM;
+    pair.queue.handle = reinterpret_cast<void *>(kForeignStream);
+    assert_int_equal(pair.begin(1, {pair.ids[0]}, {1}), LK_E_ARGUMENT);
+    pair.queue.handle = nullptr;
+    fake_capture(true);
+    assert_int_equal(pair.begin(1, {pair.ids[0]}, {1}), LK_E_STATE);
+    fake_capture(false);
+    const lk::Backend &backend = *cache->context->backend;
+    const Buffer buffer(64);
+    const float host[4] = {};
+    assert_ok(backend.check_tensor(buffer.data(), 256, "k"));
+    assert_int_equal(backend.check_tensor(buffer.data(), 257, "k"), LK_E_ARGUMENT);
+    assert_int_equal(backend.check_tensor(host, sizeof host, "k"), LK_E_ARGUMENT);
+    assert_string_equal(sentence(), "k.data is host memory and the tensor says CUDA memory");
+    lk_capability asked;
+    assert_ok(lk_capability_init(&asked, sizeof asked));
+    asked.head_dim = kMissingHeadDim;
+    asked.group_size = 1;
+    asked.key_bits = asked.value_bits = 2;
+    asked.page_tokens = 128;
+    asked.memory = LK_MEMORY_CUDA;
+    asked.dtype = LK_F16;
+    assert_int_equal(lk_context_supports(cache->context, &asked), LK_E_UNSUPPORTED);
+    asked.head_dim = 128;
+    assert_ok(lk_context_supports(cache->context, &asked));
+    pair.step({pair.ids[0]}, {70});
+}
+
+}  // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_as_cpu),           cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_steady_step),           cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_fault_names_its_token), cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
