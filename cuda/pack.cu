@@ -51,18 +51,27 @@ __device__ void copy_half(const PackJob &job, const ClassInfo &c) {
     }
 }
 
+// Are the slots of its pages in another order than the channels?
+__device__ bool is_ordered(const ClassInfo &c) {
+    return c.ranking != kNotRanked || c.permutation || c.permutes;
+}
+
 // To shared memory. Returns how the values lie there.
 __device__ ValueOrder copy_values(const PackJob &job, const ClassInfo &c, uint16_t *halves) {
     const auto *source = reinterpret_cast<const uint8_t *>(job.source);
-    const bool is_staged = job.source_class == kStaged;
-    if (is_staged)
+    bool is_rows = true;
+    if (job.source_class == kStaged) {
         copy_rows(halves, source, c);
-    else
+    } else if (is_ordered(c) && !c.is_value) {
+        copy_keys_to_rows(halves, source, c);
+    } else {
         copy_strips(halves, source, c);
+        is_rows = false;
+    }
     commit_copies();
     wait_copies<0>();
     __syncthreads();
-    return is_staged ? rows_order(image_row_halves(c.head_dim)) : strips_order(c);
+    return is_rows ? rows_order(image_row_halves(c.head_dim)) : strips_order(c);
 }
 
 __device__ void place_channel(const Image &image, const ClassInfo &c, uint8_t *metadata,
@@ -72,13 +81,11 @@ __device__ void place_channel(const Image &image, const ClassInfo &c, uint8_t *m
         metadata[c.permutation_offset + slot] = static_cast<uint8_t>(channel);
 }
 
-// Slot -> channel: the page's own order, the class's, or none. Returns whether there is one.
-__device__ bool order_channels(const Image &image, const ClassInfo &c, const PackJob &job,
+// Find where each slot's channel lies: by the page's own order, the class's, or none.
+__device__ void order_channels(const Image &image, const ClassInfo &c, const PackJob &job,
                                const RankSpace &rank_space, uint16_t *slot_offsets) {
     const auto *permutation = reinterpret_cast<const uint8_t *>(c.permutation);
     auto *metadata = reinterpret_cast<uint8_t *>(job.metadata);
-    if (c.ranking == kNotRanked && !permutation && !c.permutes)
-        return false;
     if (c.ranking != kNotRanked)
         score_channels(image, c, reinterpret_cast<const uint64_t *>(job.query_sums), rank_space);
     for (uint32_t i = threadIdx.x; i < c.head_dim; i += blockDim.x) {
@@ -89,7 +96,25 @@ __device__ bool order_channels(const Image &image, const ClassInfo &c, const Pac
             place_channel(image, c, metadata, slot_offsets, i, permutation ? permutation[i] : i);
     }
     __syncthreads();
-    return true;
+}
+
+// From the order in which the values came to that of slots, in place.
+__device__ void arrange_values(const Image &image, const ClassInfo &c, const PackJob &job,
+                               const Space &space, uint8_t *shared, const Slots &slots) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    if (!is_ordered(c)) {
+        if (job.source_class == kStaged)
+            arrange_slots(RowsReader(image, c.is_value, lane), c.head_dim, slots);
+        return;
+    }
+    auto *slot_offsets = reinterpret_cast<uint16_t *>(shared + space.slot_offsets);
+    const RankSpace rank_space = {reinterpret_cast<uint32_t *>(shared + space.scores),
+                                  reinterpret_cast<uint32_t *>(shared + space.boosted)};
+    order_channels(image, c, job, rank_space, slot_offsets);
+    if (c.is_value)
+        arrange_slots(SlotsReader<true>(image, slot_offsets, lane), c.head_dim, slots);
+    else
+        arrange_slots(SlotsReader<false>(image, slot_offsets, lane), c.head_dim, slots);
 }
 
 template <bool kByRow>
@@ -119,18 +144,8 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
     const Space space = make_space(c.head_dim, c.page_tokens);
     auto *halves = reinterpret_cast<uint16_t *>(shared);
     const Image image = {halves, copy_values(job, c, halves)};
-    auto *slot_offsets = reinterpret_cast<uint16_t *>(shared + space.slot_offsets);
-    const RankSpace rank_space = {reinterpret_cast<uint32_t *>(shared + space.scores),
-                                  reinterpret_cast<uint32_t *>(shared + space.boosted)};
     const Slots slots = {reinterpret_cast<uint4 *>(shared), c.page_tokens / LK_TILE_TOKENS};
-    const uint32_t lane = threadIdx.x % kWarp;
-    const bool is_ordered = order_channels(image, c, job, rank_space, slot_offsets);
-    if (is_ordered && c.is_value)
-        arrange_slots(SlotsReader<true>(image, slot_offsets, lane), c.head_dim, slots);
-    else if (is_ordered)
-        arrange_slots(SlotsReader<false>(image, slot_offsets, lane), c.head_dim, slots);
-    else if (job.source_class == kStaged)
-        arrange_slots(RowsReader(image, c.is_value, lane), c.head_dim, slots);
+    arrange_values(image, c, job, space, shared, slots);
     auto *quantizers = reinterpret_cast<Quantizer *>(shared + space.quantizers);
     if (c.is_token_axis && !c.is_value)
         pack_half<true>(slots, c, job, quantizers);
