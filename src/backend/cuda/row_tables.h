@@ -1,4 +1,5 @@
-// Device copies of the entries of rows.
+// Device copies of the entries of rows. The budget counts them with the rows: they are no part of
+// CacheDevice::fixed_bytes().
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CUDA_ROW_TABLES_H
