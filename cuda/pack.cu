@@ -17,7 +17,7 @@ constexpr uint32_t kMaxThreads = 512;
 
 // Shared memory of a block, in bytes. The offsets suit every kind of image and of group.
 struct Space {
-    uint32_t quantizers;
+    uint32_t groups;
     uint32_t scores;
     uint32_t boosted;
     uint32_t slot_offsets;
@@ -26,8 +26,8 @@ struct Space {
 LK_BOTH Space make_space(uint32_t head_dim, uint32_t page_tokens) {
     const uint32_t n_entries = head_dim * page_tokens / LK_MIN_GROUP;
     Space space;
-    space.quantizers = 2 * page_tokens * image_row_halves(head_dim);
-    space.scores = space.quantizers + n_entries * static_cast<uint32_t>(sizeof(Quantizer));
+    space.groups = 2 * page_tokens * image_row_halves(head_dim);
+    space.scores = space.groups + n_entries * static_cast<uint32_t>(sizeof(Group));
     space.boosted = space.scores + 4 * head_dim;
     space.slot_offsets = space.boosted + LK_MAX_HEAD_DIM / 8;
     space.end = space.slot_offsets + 2 * head_dim;
@@ -119,12 +119,12 @@ __device__ void arrange_values(const Image &image, const ClassInfo &c, const Pac
 
 template <bool kByRow>
 __device__ void pack_half(const Slots &slots, const ClassInfo &c, const PackJob &job,
-                          Quantizer *quantizers) {
-    measure_groups<kByRow>(slots, c, reinterpret_cast<uint8_t *>(job.metadata), quantizers);
+                          Group *groups) {
+    measure_groups<kByRow>(slots, c, reinterpret_cast<uint8_t *>(job.metadata), groups);
     __syncthreads();
     for (uint32_t strip = threadIdx.x / kWarp; strip < c.head_dim / LK_STRIP_CHANNELS;
          strip += blockDim.x / kWarp)
-        write_strip<kByRow>({c, slots, quantizers, reinterpret_cast<uint8_t *>(job.payload),
+        write_strip<kByRow>({c, slots, groups, reinterpret_cast<uint8_t *>(job.payload),
                              find_strip(c, strip), strip, threadIdx.x % kWarp});
 }
 
@@ -146,11 +146,11 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
     const Image image = {halves, copy_values(job, c, halves)};
     const Slots slots = {reinterpret_cast<uint4 *>(shared), c.page_tokens / LK_TILE_TOKENS};
     arrange_values(image, c, job, space, shared, slots);
-    auto *quantizers = reinterpret_cast<Quantizer *>(shared + space.quantizers);
+    auto *groups = reinterpret_cast<Group *>(shared + space.groups);
     if (c.is_token_axis && !c.is_value)
-        pack_half<true>(slots, c, job, quantizers);
+        pack_half<true>(slots, c, job, groups);
     else
-        pack_half<false>(slots, c, job, quantizers);
+        pack_half<false>(slots, c, job, groups);
 }
 
 }  // namespace

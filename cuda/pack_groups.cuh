@@ -122,12 +122,13 @@ struct LaneEntry {
     }
 };
 
-// Find and store the ranges and minima, by warps; quantizers [entries] is in shared memory.
+// Find and store the ranges and minima, by warps; groups [entries] is in shared memory.
 template <bool kByRow>
 __device__ inline void measure_groups(const Slots &slots, const ClassInfo &c, uint8_t *metadata,
-                                      Quantizer *quantizers) {
+                                      Group *groups) {
     const uint32_t lane = threadIdx.x % kWarp;
     const LaneEntry<kByRow> entry(lane);
+    const bool has_thresholds = c.strips[4] + c.strips[5] > 0;  // of 2 and 1 bits
     for (uint32_t task = threadIdx.x / kWarp; task < group_tasks(c); task += blockDim.x / kWarp) {
         const GroupTiles at = group_tiles(c, task);
         const Extremes extremes = find_extremes<kByRow>(slots, at, lane);
@@ -138,7 +139,7 @@ __device__ inline void measure_groups(const Slots &slots, const ClassInfo &c, ui
             const uint32_t index = at.first_entry + entry.place;
             store_number(metadata, c.number_bytes, index, p.range_bits);
             store_number(metadata + c.minima_offset, c.number_bytes, index, p.minimum_bits);
-            quantizers[index] = make_quantizer(p);
+            groups[index] = make_group(p, has_thresholds);
         }
     }
 }

@@ -72,7 +72,7 @@ class WordWriter {
 struct StripTask {
     const ClassInfo &c;
     const Slots &slots;
-    const Quantizer *quantizers;
+    const Group *groups;
     uint8_t *payload;
     StripPlace place;
     uint32_t strip;
@@ -90,31 +90,53 @@ LK_BOTH uint32_t entry_group(const ClassInfo &c, uint32_t slot, uint32_t token) 
     return group * LK_STRIP_CHANNELS;
 }
 
-// The quantizers of a lane's elements in the tiles of a group: of its four k, or of its two rows.
+// The groups of a lane's elements in a tile: of its four k, or of its two rows.
 template <bool kByRow>
-struct LaneQuantizers {
+struct LaneGroups {
     static constexpr uint32_t kCount = kByRow ? 2 : 4;
-    Quantizer of[kCount];
+    Quantizer quantizers[kCount];
+    uint32_t thresholds[kCount][2];
 
-    // entries: the group's 16.
-    __device__ LaneQuantizers(const Quantizer *entries, uint32_t lane) {
-        const Quantizer *first = entries + kCount * (kByRow ? lane / 4 : lane % 4);
-        for (uint32_t i = 0; i < kCount; ++i)
-            of[i] = first[i];
+    // entries: 16 that lie together.
+    __device__ LaneGroups(const Group *entries, uint32_t lane) {
+        for (uint32_t i = 0; i < kCount; ++i) {
+            const Group group = entries[kCount * (kByRow ? lane / 4 : lane % 4) + i];
+            quantizers[i] = make_quantizer(group);
+            thresholds[i][0] = group.thresholds[0];
+            thresholds[i][1] = group.thresholds[1];
+        }
     }
-    __device__ const Quantizer &at(uint32_t r, uint32_t half) const {
-        return of[kByRow ? r % 2 : r / 2 * 2 + half];
+    static __device__ constexpr uint32_t index(uint32_t r, uint32_t half) {
+        return kByRow ? r % 2 : r / 2 * 2 + half;
+    }
+    // A threshold of both elements of a register.
+    __device__ __half2 threshold(uint32_t r, uint32_t i) const {
+        return as_half2(__byte_perm(thresholds[index(r, 0)][i / 2], thresholds[index(r, 1)][i / 2],
+                                    i % 2 ? 0x7632 : 0x5410));
     }
 };
 
+// Values become codes.
 template <uint32_t kBits, bool kByRow>
-__device__ __forceinline__ void quantize_tile(const LaneQuantizers<kByRow> &quantizers,
+__device__ __forceinline__ void quantize_tile(const LaneGroups<kByRow> &groups,
                                               uint32_t (&registers)[4]) {
-    constexpr Width kWidth = make_width(kBits);
     for (uint32_t r = 0; r < 4; ++r) {
-        const float2 values = __half22float2(as_half2(registers[r]));
-        registers[r] = __byte_perm(quantize(values.x, quantizers.at(r, 0), kWidth),
-                                   quantize(values.y, quantizers.at(r, 1), kWidth), 0x5410);
+        const __half2 values = as_half2(registers[r]);
+        if constexpr (kBits == 1) {
+            registers[r] = __hge2_mask(values, groups.threshold(r, 0)) & 0x10001u;
+        } else if constexpr (kBits == 2) {
+            const uint32_t one = __hge2_mask(values, groups.threshold(r, 1));
+            const uint32_t two = __hge2_mask(values, groups.threshold(r, 2));
+            const uint32_t three = __hge2_mask(values, groups.threshold(r, 3));
+            registers[r] = ((one ^ two ^ three) & 0x10001u) | (two & 0x20002u);
+        } else {
+            constexpr Width kWidth = make_width(kBits);
+            const uint32_t low =
+                quantize(__low2float(values), groups.quantizers[groups.index(r, 0)], kWidth);
+            const uint32_t high =
+                quantize(__high2float(values), groups.quantizers[groups.index(r, 1)], kWidth);
+            registers[r] = __byte_perm(low, high, 0x5410);
+        }
     }
 }
 
@@ -124,16 +146,15 @@ __device__ inline void pack_strip(const StripTask &task) {
     const uint32_t group_tiles = task.c.is_token_axis ? 1 : task.c.group / LK_TILE_TOKENS;
     WordWriter<kBits == 3 ? 2 : kBits> low(task.strip_bytes(), task.lane);
     WordWriter<1> high(task.high_bytes(), task.lane);
-    const Quantizer *entries =
-        task.quantizers + entry_group(task.c, task.strip * LK_STRIP_CHANNELS, 0);
+    const Group *entries = task.groups + entry_group(task.c, task.strip * LK_STRIP_CHANNELS, 0);
     for (uint32_t first = 0; first < page_tokens / LK_TILE_TOKENS; first += group_tiles) {
-        const LaneQuantizers<kByRow> quantizers(entries, task.lane);
+        const LaneGroups<kByRow> groups(entries, task.lane);
         entries += LK_TILE_TOKENS;
 #pragma unroll 1
         for (uint32_t tile = first; tile < first + group_tiles; ++tile) {
             uint32_t codes[4];
             task.slots.load(task.strip, tile, task.lane, codes);
-            quantize_tile<kBits>(quantizers, codes);
+            quantize_tile<kBits>(groups, codes);
             if constexpr (kBits == 3) {
                 uint32_t upper[4];
                 for (uint32_t r = 0; r < 4; ++r) {
@@ -164,7 +185,7 @@ __device__ inline uint32_t shared_slot_code(const StripTask &task, uint32_t slot
     const uint32_t entry =
         entry_group(task.c, slot, token) +
         (task.c.is_token_axis ? LK_ROW_ORDER(in_tile) : LK_K_ORDER(slot % LK_STRIP_CHANNELS));
-    return quantize(value, task.quantizers[entry],
+    return quantize(value, make_quantizer(task.groups[entry]),
                     bits == 1   ? kOne
                     : bits == 2 ? kTwo
                                 : kThree) &

@@ -94,19 +94,30 @@ LK_BOTH Parameters make_parameters(uint32_t low, uint32_t high, bool is_f8) {
     return p;
 }
 
+LK_BOTH float near_inverse(float f) {
+#ifdef __CUDA_ARCH__
+    return __fdividef(1.0f, f);
+#else
+    return 1.0f / f;
+#endif
+}
+
+LK_BOTH float as_float(uint32_t bits) {
+#ifdef __CUDA_ARCH__
+    return __uint_as_float(bits);
+#else
+    float f;
+    std::memcpy(&f, &bits, sizeof f);
+    return f;
+#endif
+}
+
 // What codes are made with.
-struct alignas(16) Quantizer {
+struct Quantizer {
     float minimum;  // infinite when the range is 0, so that every code is 0
     float range;
     float inverse;  // near 1 / range
-    float reserved;
 };
-
-LK_BOTH Quantizer make_quantizer(const Parameters &p) {
-    if (p.range == 0)
-        return {INFINITY, 0, 0, 0};
-    return {p.minimum, p.range, 1.0f / p.range, 0};
-}
 
 // Constants of codes of some bits, the highest being `top`.
 struct Width {
@@ -134,6 +145,61 @@ LK_BOTH uint32_t quantize(float value, const Quantizer &q, const Width &width) {
     // middle * range is exact, and twice the step factor rounds as the factor does.
     const float threshold = multiply_exact(multiply_exact(middle, q.range), width.step);
     return float_bits(sum + (distance >= threshold ? 1.0f : 0.0f));
+}
+
+// The FP16 number with an order: numbers ascend with their values, and there is one zero.
+LK_BOTH int32_t half_order(uint32_t bits) {
+    const auto magnitude = static_cast<int32_t>(bits & 0x7FFFu);
+    return bits & 0x8000u ? -magnitude : magnitude;
+}
+LK_BOTH uint32_t half_of_order(int32_t order) {
+    return static_cast<uint32_t>(order < 0 ? 0x8000 - order : order);
+}
+
+// The lowest FP16 value whose RN32(value - minimum) reaches a threshold, infinity if none does:
+// with it a comparison of FP16 numbers is one by the rule. The threshold is above 0.
+//
+// The distance rounds up to the threshold from halfway below it. That limit, minimum + threshold
+// less half a unit, is found with its rounding error; the lowest value is the FP16 number next to
+// it or the one above.
+LK_BOTH uint32_t lowest_reaching(float threshold, float minimum) {
+    const float half_unit = 0.5f * (threshold - as_float(float_bits(threshold) - 1));
+    const float sum = minimum + threshold;
+    const float part = sum - minimum;
+    const float error = (minimum - (sum - part)) + (threshold - part);
+    const float limit = sum + (error - half_unit);
+    const uint32_t bits = __half_as_ushort(__float2half_rn(limit));
+    if (subtract_exact(half_value(bits), minimum) >= threshold)
+        return bits;
+    return half_of_order(half_order(bits) + 1);
+}
+
+// A group in shared memory: of 1-bit codes, the threshold 1; of 2-bit codes, 1 to 3.
+struct alignas(16) Group {
+    float minimum;
+    float range;
+    uint32_t thresholds[2];  // halves: 1 bit; 2 bits, 1; 2; 3
+};
+
+LK_BOTH Quantizer make_quantizer(const Group &group) {
+    return {group.minimum, group.range, near_inverse(group.range)};
+}
+
+LK_BOTH Group make_group(const Parameters &p, bool has_thresholds) {
+    constexpr uint32_t kInfinities = 0x7C007C00;
+    Group group = {p.minimum, p.range, {kInfinities, kInfinities}};
+    if (p.range == 0) {
+        group.minimum = INFINITY;
+    } else if (has_thresholds) {
+        const float half_step = 0.5f * make_width(2).step;
+        const uint32_t one = lowest_reaching(0.5f * p.range, p.minimum);
+        const uint32_t two_1 = lowest_reaching(p.range * half_step, p.minimum);
+        const uint32_t two_2 = lowest_reaching(3 * p.range * half_step, p.minimum);
+        const uint32_t two_3 = lowest_reaching(5 * p.range * half_step, p.minimum);
+        group.thresholds[0] = one | two_1 << 16;
+        group.thresholds[1] = two_2 | two_3 << 16;
+    }
+    return group;
 }
 
 }  // namespace cuda
