@@ -100,11 +100,12 @@ __device__ void order_channels(const Image &image, const ClassInfo &c, const Pac
 
 // From the order in which the values came to that of slots, in place.
 __device__ void arrange_values(const Image &image, const ClassInfo &c, const PackJob &job,
-                               const Space &space, uint8_t *shared, const Slots &slots) {
+                               const Space &space, uint8_t *shared) {
+    auto *slots = reinterpret_cast<uint4 *>(shared);
     const uint32_t lane = threadIdx.x % kWarp;
     if (!is_ordered(c)) {
         if (job.source_class == kStaged)
-            arrange_slots(RowsReader(image, c.is_value, lane), c.head_dim, slots);
+            arrange_slots(RowsReader(image, c.is_value, lane), c, slots);
         return;
     }
     auto *slot_offsets = reinterpret_cast<uint16_t *>(shared + space.slot_offsets);
@@ -112,13 +113,13 @@ __device__ void arrange_values(const Image &image, const ClassInfo &c, const Pac
                                   reinterpret_cast<uint32_t *>(shared + space.boosted)};
     order_channels(image, c, job, rank_space, slot_offsets);
     if (c.is_value)
-        arrange_slots(SlotsReader<true>(image, slot_offsets, lane), c.head_dim, slots);
+        arrange_slots(SlotsReader<true>(image, slot_offsets, lane), c, slots);
     else
-        arrange_slots(SlotsReader<false>(image, slot_offsets, lane), c.head_dim, slots);
+        arrange_slots(SlotsReader<false>(image, slot_offsets, lane), c, slots);
 }
 
 template <bool kByRow>
-__device__ void pack_half(const Slots &slots, const ClassInfo &c, const PackJob &job,
+__device__ void pack_half(const uint4 *slots, const ClassInfo &c, const PackJob &job,
                           Group *groups) {
     measure_groups<kByRow>(slots, c, reinterpret_cast<uint8_t *>(job.metadata), groups);
     __syncthreads();
@@ -144,8 +145,8 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
     const Space space = make_space(c.head_dim, c.page_tokens);
     auto *halves = reinterpret_cast<uint16_t *>(shared);
     const Image image = {halves, copy_values(job, c, halves)};
-    const Slots slots = {reinterpret_cast<uint4 *>(shared), c.page_tokens / LK_TILE_TOKENS};
-    arrange_values(image, c, job, space, shared, slots);
+    const auto *slots = reinterpret_cast<const uint4 *>(shared);
+    arrange_values(image, c, job, space, shared);
     auto *groups = reinterpret_cast<Group *>(shared + space.groups);
     if (c.is_token_axis && !c.is_value)
         pack_half<true>(slots, c, job, groups);

@@ -39,47 +39,45 @@ struct Extremes {
     }
 };
 
-// 16 neighbouring entries of the metadata, and the tiles that they are for.
+// 16 neighbouring entries of the metadata, and the tiles that they are for, by number.
 struct GroupTiles {
     uint32_t first_entry;
-    uint32_t strip;
-    uint32_t tile;
-    uint32_t n_strips;
-    uint32_t n_tiles;
+    uint32_t first;
+    uint32_t step;
+    uint32_t count;
 };
 
-// Tasks of a half, and one of them.
-__device__ inline uint32_t group_tasks(const ClassInfo &c) {
-    return c.n_groups *
-           (c.is_token_axis ? c.page_tokens / LK_TILE_TOKENS : c.head_dim / LK_STRIP_CHANNELS);
+// Lines, strips or rows of tiles, and the groups along each.
+__device__ inline uint32_t n_lines(const ClassInfo &c) {
+    return c.is_token_axis ? c.page_tokens / LK_TILE_TOKENS : c.head_dim / LK_STRIP_CHANNELS;
 }
-__device__ inline GroupTiles group_tiles(const ClassInfo &c, uint32_t task) {
+__device__ inline GroupTiles group_tiles(const ClassInfo &c, uint32_t line, uint32_t group) {
+    const uint32_t page_tiles = c.page_tokens / LK_TILE_TOKENS;
     if (!c.is_token_axis) {  // [strip][group of tokens]
-        const uint32_t strip = task / c.n_groups;
-        const uint32_t n_tiles = c.group / LK_TILE_TOKENS;
-        return {task * LK_STRIP_CHANNELS, strip, task % c.n_groups * n_tiles,
-                strip < c.strips[0] ? 0u : 1u, n_tiles};
+        const uint32_t count = c.group / LK_TILE_TOKENS;
+        return {(line * c.n_groups + group) * LK_STRIP_CHANNELS, line * page_tiles + group * count,
+                1, line < c.strips[0] ? 0 : count};
     }
     // [group of slots][tile]; slots of 16 bits do not count.
-    const uint32_t n_tiles = c.page_tokens / LK_TILE_TOKENS;
     const uint32_t group_strips = c.group / LK_STRIP_CHANNELS;
-    const uint32_t group_first = task / n_tiles * group_strips;
-    const uint32_t end = min(group_first + group_strips, c.head_dim / LK_STRIP_CHANNELS);
-    const uint32_t first = max(group_first, uint32_t{c.strips[0]});
-    return {task * LK_TILE_TOKENS, first, task % n_tiles, first < end ? end - first : 0u, 1};
+    const uint32_t first = max(group * group_strips, uint32_t{c.strips[0]});
+    const uint32_t end = min((group + 1) * group_strips, c.head_dim / LK_STRIP_CHANNELS);
+    return {(group * page_tiles + line) * LK_TILE_TOKENS, first * page_tiles + line, page_tiles,
+            first < end ? end - first : 0};
 }
 
 template <bool kByRow>
-__device__ inline Extremes find_extremes(const Slots &slots, const GroupTiles &at, uint32_t lane) {
+__device__ inline Extremes find_extremes(const uint4 *slots, const GroupTiles &at, uint32_t lane) {
     Extremes extremes;
-    for (uint32_t strip = at.strip; strip < at.strip + at.n_strips; ++strip) {
-#pragma unroll 2
-        for (uint32_t tile = at.tile; tile < at.tile + at.n_tiles; ++tile) {
-            uint32_t registers[4];
-            slots.load(strip, tile, lane, registers);
-            for (uint32_t r = 0; r < 4; ++r)
-                extremes.add(kByRow ? r % 2 : r / 2, registers[r]);
-        }
+    const uint4 *next = slots + at.first * LK_LANES + lane;
+#pragma unroll 4
+    for (uint32_t i = 0; i < at.count; ++i) {
+        const uint4 tile = *next;
+        next += at.step * LK_LANES;
+        extremes.add(0, tile.x);
+        extremes.add(kByRow ? 1 : 0, tile.y);
+        extremes.add(kByRow ? 0 : 1, tile.z);
+        extremes.add(1, tile.w);
     }
     for (uint32_t lanes = kByRow ? 1 : 4; lanes < (kByRow ? 4 : kWarp); lanes *= 2)
         extremes.join(lanes);
@@ -124,17 +122,19 @@ struct LaneEntry {
 
 // Find and store the ranges and minima, by warps; groups [entries] is in shared memory.
 template <bool kByRow>
-__device__ inline void measure_groups(const Slots &slots, const ClassInfo &c, uint8_t *metadata,
+__device__ inline void measure_groups(const uint4 *slots, const ClassInfo &c, uint8_t *metadata,
                                       Group *groups) {
     const uint32_t lane = threadIdx.x % kWarp;
     const LaneEntry<kByRow> entry(lane);
     const bool has_thresholds = c.strips[4] + c.strips[5] > 0;  // of 2 and 1 bits
-    for (uint32_t task = threadIdx.x / kWarp; task < group_tasks(c); task += blockDim.x / kWarp) {
-        const GroupTiles at = group_tiles(c, task);
-        const Extremes extremes = find_extremes<kByRow>(slots, at, lane);
-        if (entry.exists) {
+    for (uint32_t line = threadIdx.x / kWarp; line < n_lines(c); line += blockDim.x / kWarp) {
+        for (uint32_t group = 0; group < c.n_groups; ++group) {
+            const GroupTiles at = group_tiles(c, line, group);
+            const Extremes extremes = find_extremes<kByRow>(slots, at, lane);
+            if (!entry.exists)
+                continue;
             Parameters p = {};
-            if (at.n_strips)
+            if (at.count)
                 p = entry.parameters(extremes, c.number_bytes == 1);
             const uint32_t index = at.first_entry + entry.place;
             store_number(metadata, c.number_bytes, index, p.range_bits);

@@ -142,31 +142,17 @@ class SlotsReader {
     uint32_t token_offsets_[4];  // of the lane's registers; of values, of their lower halves
 };
 
-// The slots of a half page, as they are packed: tiles of 16 bits, [strip][tile][lane].
-struct Slots {
-    uint4 *vectors;
-    uint32_t page_tiles;
-
-    __device__ void load(uint32_t strip, uint32_t tile, uint32_t lane,
-                         uint32_t (&registers)[4]) const {
-        const uint4 vector = vectors[(strip * page_tiles + tile) * LK_LANES + lane];
-        registers[0] = vector.x;
-        registers[1] = vector.y;
-        registers[2] = vector.z;
-        registers[3] = vector.w;
-    }
-};
-
 constexpr uint32_t kWarpTiles = 8;  // that a warp holds at once
 
-// Put the tiles of a reader into their slots, over the image. The block has a warp for every
-// kWarpTiles tiles.
+// Put the tiles of a reader into their slots, over the image: tiles at 16 bits,
+// [strip][tile][lane]. The block has a warp for every kWarpTiles tiles.
 template <typename Reader>
-__device__ inline void arrange_slots(const Reader &reader, uint32_t head_dim, const Slots &slots) {
+__device__ inline void arrange_slots(const Reader &reader, const ClassInfo &c, uint4 *slots) {
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t first = threadIdx.x / kWarp * kWarpTiles;
-    const uint32_t n_tiles = head_dim / LK_STRIP_CHANNELS * slots.page_tiles;
-    const uint32_t tile_mask = slots.page_tiles - 1;  // a power of two less one
+    const uint32_t page_tiles = c.page_tokens / LK_TILE_TOKENS;
+    const uint32_t n_tiles = c.head_dim / LK_STRIP_CHANNELS * page_tiles;
+    const uint32_t tile_mask = page_tiles - 1;  // a power of two less one
     const uint32_t tile_bits = __popc(tile_mask);
     uint32_t registers[kWarpTiles][4];
 #pragma unroll
@@ -177,7 +163,7 @@ __device__ inline void arrange_slots(const Reader &reader, uint32_t head_dim, co
 #pragma unroll
     for (uint32_t i = 0; i < kWarpTiles; ++i)
         if (first + i < n_tiles)
-            slots.vectors[(first + i) * LK_LANES + lane] =
+            slots[(first + i) * LK_LANES + lane] =
                 make_uint4(registers[i][0], registers[i][1], registers[i][2], registers[i][3]);
     __syncthreads();
 }

@@ -71,13 +71,21 @@ class WordWriter {
 // What the warp that writes a strip knows.
 struct StripTask {
     const ClassInfo &c;
-    const Slots &slots;
+    const uint4 *slots;
     const Group *groups;
     uint8_t *payload;
     StripPlace place;
     uint32_t strip;
     uint32_t lane;
 
+    __device__ void load(uint32_t tile, uint32_t (&registers)[4]) const {
+        const uint32_t page_tiles = c.page_tokens / LK_TILE_TOKENS;
+        const uint4 vector = slots[(strip * page_tiles + tile) * LK_LANES + lane];
+        registers[0] = vector.x;
+        registers[1] = vector.y;
+        registers[2] = vector.z;
+        registers[3] = vector.w;
+    }
     __device__ uint8_t *strip_bytes() const { return payload + place.offset; }
     __device__ uint8_t *high_bytes() const { return payload + place.high_offset; }
 };
@@ -153,7 +161,7 @@ __device__ inline void pack_strip(const StripTask &task) {
 #pragma unroll 1
         for (uint32_t tile = first; tile < first + group_tiles; ++tile) {
             uint32_t codes[4];
-            task.slots.load(task.strip, tile, task.lane, codes);
+            task.load(tile, codes);
             quantize_tile<kBits>(groups, codes);
             if constexpr (kBits == 3) {
                 uint32_t upper[4];
@@ -178,7 +186,7 @@ __device__ inline uint32_t shared_slot_code(const StripTask &task, uint32_t slot
     constexpr Width kTwo = make_width(2);
     constexpr Width kThree = make_width(3);
     const ValueOrder order = strips_order(task.c);
-    const auto *halves = reinterpret_cast<const uint16_t *>(task.slots.vectors);
+    const auto *halves = reinterpret_cast<const uint16_t *>(task.slots);
     const float value =
         half_value(halves[order.tokens.offset(token) + order.channels.offset(slot)]);
     const uint32_t in_tile = token % LK_TILE_TOKENS;
@@ -221,9 +229,9 @@ __device__ inline void pack_shared_strip(const StripTask &task) {
 
 __device__ inline void copy_strip(const StripTask &task) {
     auto *vectors = reinterpret_cast<uint4 *>(task.strip_bytes());
-    for (uint32_t tile = 0; tile < task.slots.page_tiles; ++tile) {
+    for (uint32_t tile = 0; tile < task.c.page_tokens / LK_TILE_TOKENS; ++tile) {
         uint32_t r[4];
-        task.slots.load(task.strip, tile, task.lane, r);
+        task.load(tile, r);
         vectors[tile * LK_LANES + task.lane] = make_uint4(r[0], r[1], r[2], r[3]);
     }
 }

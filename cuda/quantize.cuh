@@ -96,7 +96,9 @@ LK_BOTH Parameters make_parameters(uint32_t low, uint32_t high, bool is_f8) {
 
 LK_BOTH float near_inverse(float f) {
 #ifdef __CUDA_ARCH__
-    return __fdividef(1.0f, f);
+    float r;
+    asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(r) : "f"(f));
+    return r;
 #else
     return 1.0f / f;
 #endif
