@@ -9,20 +9,16 @@
 #ifndef LK_CUDA_TILE_LOAD_CUH
 #define LK_CUDA_TILE_LOAD_CUH
 
-#include "fragment.cuh"
-#include "tile_pages.cuh"
+#include "tile_unpack.cuh"
 
 namespace lk {
 namespace cuda {
-
-constexpr uint32_t kTileBytes = 512;  // FP16, [lane][4 words]
-constexpr uint32_t kStripStageBytes = kStageTiles * kTileBytes;
 
 // Fixed shared memory of a block.
 struct TileTables {
     Sight sight;
     PageView views[kPageBatch];
-    StripPlace places[2][LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS];  // of the page under way
+    StripInfo strips[2][LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS];  // of the page under way
     uint16_t query_rows[2][LK_MAX_HEAD_DIM];  // slot -> offset of its channel's queries, two pages
     uint32_t positions[kTileColumns];
     uint64_t ancestors[kTileColumns];
@@ -170,27 +166,7 @@ __device__ inline void start_stage(const TileBlock &block, const Stage &stage) {
     const uint32_t side = threadIdx.x / 16;
     const uint32_t strip = threadIdx.x % 16;
     if (is_first && side < 2 && strip < block.n_strips && view.half[side].source != Source::kStaged)
-        block.tables->places[side][strip] = find_strip(view.half[side].info, strip);
-}
-
-__device__ __forceinline__ void store_tile(uint8_t *to, uint32_t lane, const uint32_t (&a)[4]) {
-    *reinterpret_cast<uint4 *>(to + 16 * lane) = make_uint4(a[0], a[1], a[2], a[3]);
-}
-
-template <bool kIsValue>
-__device__ void unpack_strip(const TileBlock &block, const HalfView &half, const Stage &stage,
-                             uint32_t strip, uint8_t *to) {
-    const uint32_t lane = threadIdx.x % kWarp;
-    const bool is_copied = half.source == Source::kCopied;
-    const uint8_t *payload = is_copied ? block.page + half.copy_offset : half.payload;
-    const uint8_t *metadata = is_copied ? payload + half.info.payload_bytes : half.metadata;
-    const StripPlace place = block.tables->places[kIsValue][strip];
-    for (uint32_t t = 0; t < kStageTiles; ++t) {
-        uint32_t a[4];
-        load_values<kIsValue>(half.info, place, payload, metadata, strip,
-                              stage.index * kStageTiles + t, lane, a);
-        store_tile(to + t * kTileBytes, lane, a);
-    }
+        block.tables->strips[side][strip] = describe_strip(view.half[side].info, strip);
 }
 
 // Rows of tokens are those of a tile of keys, and the columns of one of values.
@@ -203,15 +179,13 @@ __device__ void convert_strip(const TileBlock &block, uint32_t strip, uint8_t *t
     const uint32_t row_bytes = staged_row_bytes(block.head_dim);
     const uint8_t *from = staged_rows(block, kIsValue) + token * row_bytes +
                           2 * (LK_STRIP_CHANNELS * strip + channel);
-    for (uint32_t t = 0; t < kStageTiles; ++t) {
-        const uint32_t address = shared_address(from + t * LK_TILE_TOKENS * row_bytes);
-        uint32_t a[4];
+    make_stage(0, to, [&](uint32_t tile, uint32_t, uint32_t(&a)[4]) {
+        const uint32_t address = shared_address(from + tile * LK_TILE_TOKENS * row_bytes);
         if (kIsValue)
             load_matrices_transposed(a, address);
         else
             load_matrices(a, address);
-        store_tile(to + t * kTileBytes, lane, a);
-    }
+    });
 }
 
 template <bool kIsValue>
@@ -221,7 +195,8 @@ __device__ inline void make_tiles(const TileBlock &block, const HalfView &half, 
     if (half.source == Source::kStaged)
         convert_strip<kIsValue>(block, strip, to);
     else if (half.source != Source::kTiles)
-        unpack_strip<kIsValue>(block, half, stage, strip, to);
+        unpack_strip<kIsValue>(half, block.tables->strips[kIsValue][strip], block.page, strip,
+                               stage.index * kStageTiles, to);
 }
 
 // A warp's queries of a channel take 1 << shift bytes, in pieces of 16 that change places from row

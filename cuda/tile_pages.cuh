@@ -18,8 +18,19 @@ constexpr uint32_t kTileWarps = 8;      // most of a block
 constexpr uint32_t kTileColumns = 256;  // most of a block
 constexpr uint32_t kStageTiles = 2;     // of 16 tokens, multiplied between two barriers
 constexpr uint32_t kStageTokens = kStageTiles * LK_TILE_TOKENS;
+constexpr uint32_t kTileBytes = 512;  // FP16, [lane][4 words]
+constexpr uint32_t kStripStageBytes = kStageTiles * kTileBytes;
 constexpr uint32_t kPageBatch = 16;      // pages looked up together
 constexpr uint32_t kStagedTokens = 128;  // of a page of staged tokens
+
+// Pages of a list that a window leaves: the first n_sinks and those from `window` on.
+struct Runs {
+    uint32_t n_sinks;
+    uint32_t window;
+    uint32_t n;
+
+    __device__ uint32_t at(uint32_t i) const { return i < n_sinks ? i : i - n_sinks + window; }
+};
 
 struct Sight {
     SequenceInfo sequence;
@@ -29,12 +40,10 @@ struct Sight {
     uint32_t n_columns;       // of the block
     uint32_t first_position;  // lowest and highest of the columns
     uint32_t last_position;
-    uint32_t window_begin;  // first token that a window reaches
-    uint32_t n_sink_rows;   // rows that a window keeps: the first ones and those from window_row on
-    uint32_t window_row;
-    uint32_t n_rows;  // pages that are rows; staged ones follow
-    uint32_t first_staged;
-    uint32_t page_begin;  // this block's part of the pages
+    uint32_t window_begin;  // first token that a window reaches, 0 without one
+    Runs rows;
+    Runs staged;          // pages that follow the rows
+    uint32_t page_begin;  // this block's part of both
     uint32_t page_end;
 };
 
@@ -74,35 +83,46 @@ __device__ inline uint32_t rows_before(const RowInfo *rows, uint32_t n_rows, uin
     return low;
 }
 
-__device__ inline void find_window(const TileArgs &args, Sight *sight) {
-    const SequenceInfo &sequence = sight->sequence;
-    const LayerArg &layer = args.layer;
-    sight->window_begin = 0;
-    sight->n_sink_rows = 0;
-    sight->window_row = 0;
-    if (!layer.window_tokens || sight->first_position < layer.window_tokens)
-        return;
-    sight->window_begin = sight->first_position + 1 - layer.window_tokens;
-    const RowInfo *rows = args.step.rows + sequence.first_row;
-    sight->n_sink_rows = rows_before(rows, sequence.n_attended, layer.window_sink_tokens);
-    const uint32_t reached = rows_before(rows, sequence.n_attended, sight->window_begin + 1);
-    sight->window_row = max(reached ? reached - 1 : 0, sight->n_sink_rows);
+__device__ inline Runs make_runs(uint32_t n_pages, uint32_t n_sinks, uint32_t window) {
+    const uint32_t kept = min(n_sinks, n_pages);
+    const uint32_t from = max(window, kept);
+    return {kept, from, kept + n_pages - from};
 }
 
-// Part `part` of args.n_splits of the pages that the columns from first_column on see.
+__device__ inline Runs find_rows(const TileArgs &args, const Sight &sight) {
+    const uint32_t n = sight.sequence.n_attended;
+    if (!sight.window_begin)
+        return make_runs(n, 0, 0);
+    const RowInfo *rows = args.step.rows + sight.sequence.first_row;
+    const uint32_t reached = rows_before(rows, n, sight.window_begin + 1);
+    return make_runs(n, rows_before(rows, n, args.layer.window_sink_tokens),
+                     reached ? reached - 1 : 0);
+}
+
+__device__ inline Runs find_staged(const TileArgs &args, const Sight &sight, uint32_t last_token) {
+    const SequenceInfo &sequence = sight.sequence;
+    if (sequence.new_in_rows)
+        return make_runs(0, 0, 0);
+    const uint32_t n = last_token / kStagedTokens + 1;
+    if (!sight.window_begin)
+        return make_runs(n, 0, 0);
+    const auto pages_before = [&](uint32_t token, uint32_t round) {
+        return token > sequence.n_history ? (token - sequence.n_history + round) / kStagedTokens
+                                          : 0;
+    };
+    return make_runs(n, pages_before(args.layer.window_sink_tokens, kStagedTokens - 1),
+                     pages_before(sight.window_begin, 0));
+}
+
+// Part `part` of args.n_splits of the pages that the columns up to those of last_token see.
 __device__ inline void find_pages(const TileArgs &args, uint32_t last_token, uint32_t part,
                                   Sight *sight) {
-    const SequenceInfo &sequence = sight->sequence;
-    find_window(args, sight);
-    sight->n_rows = sight->n_sink_rows + sequence.n_attended - sight->window_row;
-    sight->first_staged = 0;
-    uint32_t n_staged = 0;
-    if (!sequence.new_in_rows) {
-        if (sight->window_begin > sequence.n_history)
-            sight->first_staged = (sight->window_begin - sequence.n_history) / kStagedTokens;
-        n_staged = last_token / kStagedTokens + 1 - sight->first_staged;
-    }
-    const uint64_t n_pages = sight->n_rows + n_staged;
+    const uint32_t window = args.layer.window_tokens;
+    const bool cuts = window && sight->first_position >= window;
+    sight->window_begin = cuts ? sight->first_position + 1 - window : 0;
+    sight->rows = find_rows(args, *sight);
+    sight->staged = find_staged(args, *sight, last_token);
+    const uint64_t n_pages = sight->rows.n + sight->staged.n;
     sight->page_begin = static_cast<uint32_t>(n_pages * part / args.n_splits);
     sight->page_end = static_cast<uint32_t>(n_pages * (part + 1) / args.n_splits);
 }
@@ -191,13 +211,10 @@ __device__ inline void view_staged(const TileArgs &args, const Sight &sight, uin
 // Page `page` of the list.
 __device__ inline void view_page(const TileArgs &args, const Sight &sight, uint32_t page,
                                  uint32_t page_bytes, PageView *view) {
-    if (page >= sight.n_rows) {
-        view_staged(args, sight, sight.first_staged + page - sight.n_rows, view);
-        return;
-    }
-    const uint32_t row =
-        page < sight.n_sink_rows ? page : page - sight.n_sink_rows + sight.window_row;
-    view_row(args, sight, row, page_bytes, view);
+    if (page < sight.rows.n)
+        view_row(args, sight, sight.rows.at(page), page_bytes, view);
+    else
+        view_staged(args, sight, sight.staged.at(page - sight.rows.n), view);
 }
 
 // A stage of the block's work: two tiles of tokens.

@@ -88,8 +88,7 @@ LK_BOTH float half_value(uint32_t bits) {
 }
 // e4m3fnuz: FP16 with fewer bits and an exponent bias of 8 instead of 15.
 LK_BOTH float f8_value(uint32_t bits) {
-    const float magnitude = 128.0f * half_value((bits & 0x7Fu) << 7);
-    return bits & 0x80u ? -magnitude : magnitude;
+    return 128.0f * half_value((bits & 0x80u) << 8 | (bits & 0x7Fu) << 7);
 }
 
 // Numbers index .. index + 3 of an array of ranges or minima; index is a multiple of 4.
