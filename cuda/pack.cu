@@ -34,20 +34,29 @@ LK_BOTH Space make_space(uint32_t head_dim, uint32_t page_tokens) {
     return space;
 }
 
-// Any layout to a 16-bit half page, through global memory alone: halves of 16 bits may be longer
-// than a packed page.
+// To a 16-bit half page, through global memory alone: those may be longer than a packed page.
 __device__ void copy_half(const PackJob &job, const ClassInfo &c) {
     const auto *permutation = reinterpret_cast<const uint8_t *>(c.permutation);
-    const ValueOrder from = job.source_class == kStaged ? rows_order(c.head_dim) : strips_order(c);
-    const ValueOrder to = strips_order(c);
+    const ValueOrder order = job.source_class == kStaged ? rows_order(c.head_dim) : strips_order(c);
     const auto *source = reinterpret_cast<const uint16_t *>(job.source);
-    auto *target = reinterpret_cast<uint16_t *>(job.payload);
-    for (uint32_t i = threadIdx.x; i < uint32_t{c.head_dim} * c.page_tokens; i += blockDim.x) {
-        const uint32_t slot = i % c.head_dim;
-        const uint32_t token = i / c.head_dim;
-        const uint32_t channel = permutation ? permutation[slot] : slot;
-        target[to.tokens.offset(token) + to.channels.offset(slot)] =
-            source[from.tokens.offset(token) + from.channels.offset(channel)];
+    auto *vectors = reinterpret_cast<uint4 *>(job.payload);
+    const uint32_t page_tiles = c.page_tokens / LK_TILE_TOKENS;
+    const uint32_t n_vectors = uint32_t{c.head_dim} * c.page_tokens / kLaneHalves;
+    for (uint32_t i = threadIdx.x; i < n_vectors; i += blockDim.x) {
+        const uint32_t lane = i % LK_LANES;
+        const uint32_t first_slot = i / LK_LANES / page_tiles * LK_STRIP_CHANNELS;
+        const uint32_t first_token = i / LK_LANES % page_tiles * LK_TILE_TOKENS;
+        uint32_t halves[kLaneHalves];
+        for (uint32_t j = 0; j < kLaneHalves; ++j) {
+            const uint32_t row = LK_TILE_ROW(lane, j / 2);
+            const uint32_t k = LK_TILE_K(lane, j / 2) + j % 2;
+            const uint32_t slot = first_slot + (c.is_value ? row : k);
+            const uint32_t token = first_token + (c.is_value ? k : row);
+            halves[j] = source[order.tokens.offset(token) +
+                               order.channels.offset(permutation ? permutation[slot] : slot)];
+        }
+        vectors[i] = make_uint4(halves[0] | halves[1] << 16, halves[2] | halves[3] << 16,
+                                halves[4] | halves[5] << 16, halves[6] | halves[7] << 16);
     }
 }
 

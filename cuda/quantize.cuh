@@ -195,9 +195,9 @@ LK_BOTH Group make_group(const Parameters &p, bool has_thresholds) {
     } else if (has_thresholds) {
         const float half_step = 0.5f * make_width(2).step;
         const uint32_t one = lowest_reaching(0.5f * p.range, p.minimum);
-        const uint32_t two_1 = lowest_reaching(p.range * half_step, p.minimum);
-        const uint32_t two_2 = lowest_reaching(3 * p.range * half_step, p.minimum);
-        const uint32_t two_3 = lowest_reaching(5 * p.range * half_step, p.minimum);
+        const uint32_t two_1 = lowest_reaching(multiply_exact(p.range, half_step), p.minimum);
+        const uint32_t two_2 = lowest_reaching(multiply_exact(3 * p.range, half_step), p.minimum);
+        const uint32_t two_3 = lowest_reaching(multiply_exact(5 * p.range, half_step), p.minimum);
         group.thresholds[0] = one | two_1 << 16;
         group.thresholds[1] = two_2 | two_3 << 16;
     }
