@@ -1,5 +1,11 @@
 // How far attention on FP16 tensor cores may be from the reference, derived from a scene's numbers.
 //
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_TESTS_KERNELS_BOUND_H
+#define LK_TESTS_KERNELS_BOUND_H
+
+#include "harness.h"
+
 // Arithmetic that the bound allows for:
 //
 // - A logit is a sum over channels of products q * (minimum + code * step). Three roundings to FP16
@@ -26,13 +32,6 @@
 // The bound of the whole: the root mean square of all errors is at most that of these deviations,
 // each taken for the largest products that a query can meet. That finds what is wrong a little
 // everywhere.
-//
-// SPDX-License-Identifier: Apache-2.0
-#ifndef LK_TESTS_KERNELS_BOUND_H
-#define LK_TESTS_KERNELS_BOUND_H
-
-#include "harness.h"
-
 class TensorCoreBound {
   public:
     // magnitudes: the reference's outputs for the scene of SceneValues::kMagnitudes.
