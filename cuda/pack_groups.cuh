@@ -126,7 +126,6 @@ __device__ inline void measure_groups(const uint4 *slots, const ClassInfo &c, ui
                                       Group *groups) {
     const uint32_t lane = threadIdx.x % kWarp;
     const LaneEntry<kByRow> entry(lane);
-    const bool has_thresholds = c.strips[4] + c.strips[5] > 0;  // of 2 and 1 bits
     for (uint32_t line = threadIdx.x / kWarp; line < n_lines(c); line += blockDim.x / kWarp) {
         for (uint32_t group = 0; group < c.n_groups; ++group) {
             const GroupTiles at = group_tiles(c, line, group);
@@ -139,7 +138,7 @@ __device__ inline void measure_groups(const uint4 *slots, const ClassInfo &c, ui
             const uint32_t index = at.first_entry + entry.place;
             store_number(metadata, c.number_bytes, index, p.range_bits);
             store_number(metadata + c.minima_offset, c.number_bytes, index, p.minimum_bits);
-            groups[index] = make_group(p, has_thresholds);
+            groups[index] = make_group(p, c);
         }
     }
 }

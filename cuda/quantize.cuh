@@ -187,19 +187,25 @@ LK_BOTH Quantizer make_quantizer(const Group &group) {
     return {group.minimum, group.range, near_inverse(group.range)};
 }
 
-LK_BOTH Group make_group(const Parameters &p, bool has_thresholds) {
+// With the thresholds of the widths that the class has.
+LK_BOTH Group make_group(const Parameters &p, const ClassInfo &c) {
     constexpr uint32_t kInfinities = 0x7C007C00;
     Group group = {p.minimum, p.range, {kInfinities, kInfinities}};
     if (p.range == 0) {
         group.minimum = INFINITY;
-    } else if (has_thresholds) {
+        return group;
+    }
+    if (c.strips[5])
+        group.thresholds[0] = lowest_reaching(0.5f * p.range, p.minimum);
+    if (c.strips[4]) {
         const float half_step = 0.5f * make_width(2).step;
-        const uint32_t one = lowest_reaching(0.5f * p.range, p.minimum);
-        const uint32_t two_1 = lowest_reaching(multiply_exact(p.range, half_step), p.minimum);
-        const uint32_t two_2 = lowest_reaching(multiply_exact(3 * p.range, half_step), p.minimum);
-        const uint32_t two_3 = lowest_reaching(multiply_exact(5 * p.range, half_step), p.minimum);
-        group.thresholds[0] = one | two_1 << 16;
-        group.thresholds[1] = two_2 | two_3 << 16;
+        const float one = multiply_exact(p.range, half_step);
+        const float two = multiply_exact(3 * p.range, half_step);
+        const float three = multiply_exact(5 * p.range, half_step);
+        group.thresholds[0] = (group.thresholds[0] & 0xFFFFu) | lowest_reaching(one, p.minimum)
+                                                                    << 16;
+        group.thresholds[1] = lowest_reaching(two, p.minimum) | lowest_reaching(three, p.minimum)
+                                                                    << 16;
     }
     return group;
 }
