@@ -89,9 +89,9 @@ __device__ inline void look_up_pages(const TileArgs &args, const TileBlock &bloc
 
 // The first stage at or after the beginning of `page`.
 __device__ inline Stage enter_page(const TileArgs &args, const TileBlock &block, uint32_t page,
-                                   uint32_t parity, uint32_t page_parity) {
+                                   uint32_t parity) {
     const Sight &sight = block.tables->sight;
-    Stage stage = {page, 0, 0, 0, parity, page_parity};
+    Stage stage = {page, 0, 0, 0, parity};
     for (; stage.page < sight.page_end; ++stage.page) {
         if ((stage.page - sight.page_begin) % kPageBatch == 0)
             look_up_pages(args, block, stage.page);
@@ -109,7 +109,7 @@ __device__ inline Stage next_stage(const TileArgs &args, const TileBlock &block,
                                    const Stage &stage) {
     const PageView &view = block.view(stage);
     if (stage.index + 1 == view.end_stage)
-        return enter_page(args, block, stage.page + 1, stage.parity ^ 1, stage.page_parity ^ 1);
+        return enter_page(args, block, stage.page + 1, stage.parity ^ 3);
     Stage next = stage;
     ++next.index;
     next.parity ^= 1;
@@ -123,7 +123,7 @@ __device__ __forceinline__ void multiply_keys(const TileBlock &block, const Stag
                                               uint32_t queries, Products<kSlices> &products) {
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t tiles = shared_address(block.tiles(stage, 0)) + 16 * lane;
-    const uint16_t *rows = block.tables->query_rows[stage.page_parity] + lane % 16;
+    const uint16_t *rows = block.tables->query_rows[stage.parity / 2] + lane % 16;
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
         if (!kExact && strip >= static_cast<int>(block.n_strips))
@@ -215,27 +215,30 @@ __device__ inline TileBlock cut_memory(const TileArgs &args, uint32_t page_bytes
 }
 
 // A stage is multiplied while the next one's copies are under way. The barrier at the top says that
-// this stage's tiles are there and that the place of the next one's is free.
+// this stage's tiles are there and that the place of the next one's is free. Where the next one's
+// codes are there already, half of the warps turn to them first, so that their work and the
+// products of the others overlap.
 template <int kStrips, bool kExact>
 __device__ __forceinline__ void attend_pages(const TileArgs &args, const TileBlock &block,
                                              const WarpColumns &warp, uint32_t queries,
                                              bool is_divided, Accumulators<kStrips> &acc) {
-    Stage stage = enter_page(args, block, block.tables->sight.page_begin, 0, 0);
-    bool is_first = true;
+    Stage stage = enter_page(args, block, block.tables->sight.page_begin, 0);
     Stage next = stage;
+    bool is_first = true;
     while (is_first || stage.n_tokens) {
         __syncthreads();
         if (!is_first)
             next = next_stage(args, block, stage);
         if (next.n_tokens)
             start_stage(block, next);
-        if (!is_first && sees_some(warp, stage))
-            attend_stage<kStrips, kExact>(args, block, warp, stage, queries, is_divided, acc);
-        if (next.n_tokens) {
-            wait_copies<0>();
-            if (needs_barrier(block.view(next), next))
-                __syncthreads();
-            finish_stage(block, next);
+        const bool products_first =
+            2 * threadIdx.x >= blockDim.x || !next.n_tokens || !is_copied(block.view(next), next);
+#pragma unroll 1
+        for (int turn = 0; turn < 2; ++turn) {
+            if ((turn == 0) != products_first)
+                await_stage(block, next);
+            else if (!is_first && sees_some(warp, stage))
+                attend_stage<kStrips, kExact>(args, block, warp, stage, queries, is_divided, acc);
         }
         stage = next;
         is_first = false;
@@ -247,6 +250,7 @@ __global__ void __launch_bounds__(kTileWarps *kWarp, 1)
     attend_tile(const __grid_constant__ TileArgs args, uint32_t page_bytes) {
     extern __shared__ __align__(16) uint8_t memory[];
     __shared__ TileTables tables;
+    __shared__ WarpColumns columns[kTileWarps];
     constexpr uint32_t kColumns = 8 * Accumulators<kStrips>::kSlices;
     const uint32_t n_warps = blockDim.x / kWarp;
     if (threadIdx.x == 0 && !find_sight(args, n_warps * kColumns, &tables.sight))
@@ -255,7 +259,11 @@ __global__ void __launch_bounds__(kTileWarps *kWarp, 1)
     if (!tables.sight.n_columns)
         return;
     const TileBlock block = cut_memory(args, page_bytes, memory, &tables);
-    const WarpColumns warp = find_columns(tables.sight, kColumns);
+    // In shared memory, since registers are what a warp has least of.
+    WarpColumns &warp = columns[threadIdx.x / kWarp];
+    if (threadIdx.x % kWarp == 0)
+        warp = find_columns(tables.sight, kColumns);
+    __syncwarp();
     uint8_t *queries = memory + threadIdx.x / kWarp * (kColumns * 2 * block.head_dim);
     load_positions(args, &tables);
     const bool is_divided = __syncthreads_or(load_queries<kStrips>(args, block, warp, queries));

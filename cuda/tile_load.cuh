@@ -66,7 +66,7 @@ struct TileBlock {
         return tables->views[(stage.page - tables->sight.page_begin) % kPageBatch];
     }
     __device__ uint8_t *tiles(const Stage &stage, uint32_t side) const {
-        return stages + (2 * stage.parity + side) * n_strips * kStripStageBytes;
+        return stages + (2 * (stage.parity % 2) + side) * n_strips * kStripStageBytes;
     }
 };
 
@@ -149,6 +149,12 @@ __device__ inline bool needs_barrier(const PageView &view, const Stage &stage) {
     return stage.index == view.first_stage || view.half[0].source == Source::kStaged;
 }
 
+// Was everything that the stage is made of copied for an earlier one?
+__device__ inline bool is_copied(const PageView &view, const Stage &stage) {
+    return !needs_barrier(view, stage) && view.half[0].source != Source::kTiles &&
+           view.half[1].source != Source::kTiles;
+}
+
 // Begin the copies of a stage, and the page's tables with its first one.
 __device__ inline void start_stage(const TileBlock &block, const Stage &stage) {
     const PageView &view = block.view(stage);
@@ -220,7 +226,7 @@ __device__ inline void find_query_rows(const TileBlock &block, const HalfView &h
         }
     }
     for (uint32_t slot = threadIdx.x; slot < block.head_dim; slot += blockDim.x)
-        block.tables->query_rows[stage.page_parity][slot] = static_cast<uint16_t>(
+        block.tables->query_rows[stage.parity / 2][slot] = static_cast<uint16_t>(
             query_row(permutation ? permutation[slot] : slot, block.row_shift));
 }
 
@@ -238,6 +244,17 @@ __device__ inline void finish_stage(const TileBlock &block, const Stage &stage) 
         else
             make_tiles<true>(block, view.half[1], stage, i - block.n_strips);
     }
+}
+
+// A stage that start_stage() began, if there is one, becomes tiles; they are there behind the next
+// barrier.
+__device__ inline void await_stage(const TileBlock &block, const Stage &stage) {
+    if (!stage.n_tokens)
+        return;
+    wait_copies<0>();
+    if (needs_barrier(block.view(stage), stage))
+        __syncthreads();
+    finish_stage(block, stage);
 }
 
 }  // namespace cuda

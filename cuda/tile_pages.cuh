@@ -223,8 +223,7 @@ struct Stage {
     uint32_t index;        // in the page
     uint32_t first_token;  // position
     uint32_t n_tokens;     // 0 when the block has no more
-    uint32_t parity;       // of its tiles' place
-    uint32_t page_parity;  // of its page's tables
+    uint32_t parity;       // bit 0: of its tiles' place; bit 1: of its page's tables
 };
 
 __device__ __forceinline__ void place_stage(const PageView &view, Stage *stage) {

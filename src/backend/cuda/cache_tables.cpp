@@ -37,7 +37,7 @@ LayerArg layer_arg(const LayerView &view, uint32_t layer, uint32_t first_entry,
 DecodeKind kind_of_class(const HalfClass &half) {
     const ClassInfo info = class_info(half, half.permutation ? 1 : 0);
     if (!info.is_direct)
-        return kDecodeValues;
+        return kDecodeNone;
     const bool is_plain = info.is_raw || (info.number_bytes == 2 && info.n_groups == 1);
     return is_plain ? kDecodePlain : kDecodeGrouped;
 }
@@ -83,13 +83,20 @@ ClassInfo class_info(const HalfClass &half, uint64_t permutation) {
     return info;
 }
 
+bool CacheTables::choose_kinds(const CacheLayout &layout) {
+    if (!decode_kinds_.resize(layout.n_layers))
+        return false;
+    for (uint32_t l = 0; l < layout.n_layers; ++l)
+        decode_kinds_[l] = kind_of_layer(layout, l);
+    return true;
+}
+
 lk_status CacheTables::open(const CacheLayout &layout, Upload *upload, cudaStream_t stream) {
     const uint64_t permutations = uint64_t{layout.n_classes} * sizeof(ClassInfo);
     const uint64_t logits = permutations + uint64_t{layout.n_classes} * LK_MAX_HEAD_DIM;
     const uint64_t bytes = logits + n_sink_logits(layout) * sizeof(float);
     Array<uint8_t> image(allocator_);
-    if (!image.resize(bytes) || !layers_.resize(layout.n_layers) ||
-        !decode_kinds_.resize(layout.n_layers))
+    if (!image.resize(bytes) || !layers_.resize(layout.n_layers))
         return fail(LK_E_NOMEM, "no memory for the tables of %u classes and %u layers",
                     layout.n_classes, layout.n_layers);
     lk_status status = memory_.open(bytes, "the tables of a cache");
@@ -112,7 +119,6 @@ lk_status CacheTables::open(const CacheLayout &layout, Upload *upload, cudaStrea
         if (n)
             std::memcpy(image.data() + next, view.sink_logits, n);
         next += n;
-        decode_kinds_[l] = kind_of_layer(layout, l);
     }
     status = upload->put(memory_.address(), image.data(), bytes, stream);
     return status ? status : upload->send(stream);

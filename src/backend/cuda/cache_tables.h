@@ -21,7 +21,9 @@ class CacheTables {
 
     const ClassInfo *classes() const { return memory_.as<ClassInfo>(); }
     const LayerArg &layer(uint32_t index) const { return layers_[index]; }
-    uint32_t decode_kind(uint32_t layer) const { return decode_kinds_[layer]; }
+    // DecodeKind of each layer; false without memory.
+    bool choose_kinds(const CacheLayout &layout);
+    const uint32_t *decode_kinds() const { return decode_kinds_.data(); }
     uint64_t bytes() const { return memory_.bytes(); }
 
   private:

@@ -75,7 +75,7 @@ lk_status CudaCache::open() {
 
 // Splits of decode launches, jobs, and what blocks leave for the merge.
 lk_status CudaCache::open_work(const SplitLimits &limits) {
-    if (!splits_.open(layout_, limits))
+    if (!tables_.choose_kinds(layout_) || !splits_.open(layout_, tables_.decode_kinds(), limits))
         return fail(LK_E_NOMEM, "no memory for the work items of %u sequences",
                     layout_.max_sequences);
     uint64_t floats = splits_.partial_floats();
@@ -218,8 +218,7 @@ lk_status CudaCache::append(const AppendArgs &args) {
 lk_status CudaCache::attend(const AttendArgs &args) {
     const DeviceScope scope(device_);
     const LayerArg &layer = tables_.layer(args.layer_index);
-    const uint32_t columns = shape_.max_new * (layer.n_query_heads / layer.n_kv_heads);
-    const bool is_short = !shape_.is_staged && columns <= Splits::kMaxColumns;
+    const bool is_short = !shape_.is_staged && splits_.takes(args.layer_index, shape_.max_new);
     return checked(is_short ? decode(layer, args) : tile(layer, args), "attending a layer");
 }
 
@@ -242,7 +241,7 @@ cudaError_t CudaCache::decode(const LayerArg &layer, const AttendArgs &args) {
     decode.n_column_tiles = launch.n_column_tiles;
     decode.key_metadata_bytes = launch.key_metadata_bytes;
     decode.value_metadata_bytes = launch.value_metadata_bytes;
-    decode.kind = tables_.decode_kind(args.layer_index);
+    decode.kind = launch.kind;
     return launch_decode(decode, stream_);
 }
 

@@ -1,0 +1,63 @@
+// Decode attention for one head dim, LK_CUDA_HEAD_DIM.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+
+#include "attend_decode.cuh"
+#include "decode_launch.h"
+
+namespace lk {
+namespace cuda {
+
+namespace {
+
+constexpr int kStrips = LK_CUDA_HEAD_DIM / 16;
+
+// A kernel may have more shared memory than the common limit once a device was told so.
+template <auto kKernel>
+cudaError_t allow_shared_memory() {
+    static std::atomic<uint64_t> told{0};  // a bit for each device
+    int device = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    const uint64_t bit = uint64_t{1} << (device & 63);
+    if (error || (told.load(std::memory_order_relaxed) & bit))
+        return error;
+    int most = 0;
+    error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    cudaFuncAttributes attributes;
+    if (!error)
+        error = cudaFuncGetAttributes(&attributes, kKernel);
+    if (!error)
+        error = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     most - static_cast<int>(attributes.sharedSizeBytes));
+    if (!error)
+        told.fetch_or(bit, std::memory_order_relaxed);
+    return error;
+}
+
+template <int kTiles, bool kGrouped>
+cudaError_t launch(const DecodeArgs &args, cudaStream_t stream) {
+    constexpr uint32_t kWarps =
+        decode_warps(LK_CUDA_HEAD_DIM, kTiles, kGrouped ? kDecodeGrouped : kDecodePlain);
+    constexpr auto kKernel = decode_kernel<kStrips, kTiles, kGrouped, kWarps * 32>;
+    const uint32_t bytes = decode_shared_bytes(LK_CUDA_HEAD_DIM, kTiles, args.n_warps,
+                                               args.key_metadata_bytes + args.value_metadata_bytes);
+    const cudaError_t error = allow_shared_memory<kKernel>();
+    if (error)
+        return error;
+    kKernel<<<args.n_blocks, args.n_warps * 32, bytes, stream>>>(args);
+    return cudaGetLastError();
+}
+
+}  // namespace
+
+template <>
+cudaError_t launch_decode_kernel<kStrips>(const DecodeArgs &args, cudaStream_t stream) {
+    if (args.kind == kDecodeGrouped)
+        return launch<1, true>(args, stream);
+    return args.n_column_tiles > 1 ? launch<2, false>(args, stream)
+                                   : launch<1, false>(args, stream);
+}
+
+}  // namespace cuda
+}  // namespace lk

@@ -1,0 +1,117 @@
+// Launches of the kernels. All are asynchronous on the stream; a launch that cannot be made returns
+// the runtime's error. Tables and jobs are in device memory and stay until the stream has passed.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CUDA_LAUNCH_H
+#define LK_CUDA_LAUNCH_H
+
+#include <driver_types.h>
+
+#include "types.h"
+
+namespace lk {
+namespace cuda {
+
+// Is there code for the current device in this build? cudaErrorNoKernelImageForDevice and the like.
+cudaError_t kernels_present();
+
+// Round K and V of a step's new tokens to FP16, report infinities and NaNs (stored as 0) and
+// saturated values, and put each token into its 16-bit row, unless the row is direct, and into the
+// staging area when staging.keys is not null. n_sequences and n_tokens are those of the step, or
+// of the step that a graph was captured from: another one is reported as kShapeFault.
+cudaError_t launch_append(const StepView &step, const LayerArg &layer, const TensorArg &k,
+                          const TensorArg &v, const StagingArg &staging, uint32_t n_sequences,
+                          uint32_t n_tokens, cudaStream_t stream);
+
+// Pack halves; bytes as docs/FORMAT.md has them. head_dim and page_tokens: the largest of the jobs.
+cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
+                        uint32_t head_dim, uint32_t page_tokens, cudaStream_t stream);
+cudaError_t launch_reopen(const ReopenJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
+                          cudaStream_t stream);
+
+// Attention of few query columns (new tokens x heads of a group) over rows: split over the
+// sequence, merged by the last block of each unit.
+struct DecodeArgs {
+    StepView step;
+    LayerArg layer;
+    TensorArg q;
+    TensorArg out;
+    float *lse;  // or null
+    int64_t lse_token_stride;
+    int64_t lse_head_stride;
+    const uint32_t *n_items;
+    const WorkItem *items;
+    float *partials;
+    uint32_t *counters;  // [units], zero before the first launch and left zero
+    uint32_t n_warps;    // of a block
+    uint32_t n_blocks;
+    uint32_t n_column_tiles;      // of 8 columns in an item: 1 or 2
+    uint32_t key_metadata_bytes;  // of the layer's largest packed halves, rounded up to 16
+    uint32_t value_metadata_bytes;
+    uint32_t kind;  // DecodeKind of the layer's classes
+};
+enum DecodeKind : uint32_t {
+    kDecodePlain,    // direct classes, FP16 numbers, one group in a page
+    kDecodeGrouped,  // direct classes
+    kDecodeNone      // others: left to launch_tile()
+};
+cudaError_t launch_decode(const DecodeArgs &args, cudaStream_t stream);
+// Was it built for this head dim?
+bool decode_has_instance(uint32_t head_dim);
+// Warps of a block at most: registers decide.
+constexpr uint32_t decode_warps(uint32_t head_dim, uint32_t n_column_tiles, uint32_t kind) {
+    return head_dim > 128 || n_column_tiles > 1 ? 8 : kind == kDecodePlain ? 16 : 12;
+}
+// Shared memory of a block.
+constexpr uint32_t kQueryCopies = 6;
+constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t n_column_tiles, uint32_t n_warps,
+                                       uint32_t metadata_bytes) {
+    const uint32_t rings = n_warps * (2 * kChunkBytes + metadata_bytes);
+    const uint32_t results = n_warps * 8 * n_column_tiles * (head_dim + 6) * 4;
+    return kQueryCopies * n_column_tiles * head_dim * 16 + kMaxPieces * kPieceBytes +
+           (rings > results ? rings : results);
+}
+
+// Attention of many query columns: tiles of columns over rows and staged tokens.
+struct TileArgs {
+    StepView step;
+    LayerArg layer;
+    TensorArg q;
+    TensorArg out;
+    float *lse;
+    int64_t lse_token_stride;
+    int64_t lse_head_stride;
+    StagingArg staging;
+    uint32_t n_sequences;
+    uint32_t max_new;   // the most new tokens of a sequence
+    uint32_t n_splits;  // of what a block's columns see, from tile_splits(); 1 = none
+    float *partials;    // see tile_partial_floats(); not needed without splits
+};
+// Head dims that are a multiple of 16 from 32 to 256.
+bool tile_has_instance(uint32_t head_dim);
+// How many parts keep n_blocks blocks busy; 1 when the columns alone do. n_splits and partials of
+// args are not read.
+uint32_t tile_splits(const TileArgs &args, uint32_t n_blocks);
+// Floats of TileArgs.partials for every launch with n_splits of tile_splits(args, n_blocks).
+uint64_t tile_partial_floats(uint32_t head_dim, uint32_t n_blocks);
+// The parts are merged by a second kernel.
+cudaError_t launch_tile(const TileArgs &args, cudaStream_t stream);
+
+// out = sum of parts weighted by exp(lse_i - lse), lse = log of the sum of exp(lse_i).
+struct MergeArgs {
+    const TensorArg *parts;  // host [n_parts], at most kMergeParts
+    const TensorArg *lses;   // host [n_parts], F32
+    uint32_t n_parts;
+    uint32_t n_tokens;
+    uint32_t n_heads;
+    uint32_t head_dim;
+    TensorArg out;
+    TensorArg lse;  // data may be null
+};
+constexpr uint32_t kMergeParts = 16;
+cudaError_t launch_merge(const MergeArgs &args, cudaStream_t stream);
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cuda/split.h"
+
+#include <cmath>
+
+namespace lk {
+namespace cuda {
+
+namespace {
+
+constexpr uint32_t kMaxRounds = 6;     // items that a block takes one after the other, at most
+constexpr double kItemBytes = 262144;  // what an item costs beside its bytes, in bytes of a block
+constexpr uint32_t kHeaderBytes = 16;
+constexpr uint32_t kStaticBytes = 2048;  // of a block's shared memory, beside decode_shared_bytes()
+
+uint32_t rounded_metadata(const HalfShape &shape) {
+    return shape.is_raw() ? 0 : static_cast<uint32_t>(round_up(metadata_bytes(shape), 16));
+}
+
+uint32_t columns_of(const BatchSequence &sequence, const LayerView &layer) {
+    return sequence.n_new * (layer.n_query_heads / layer.n_kv_heads);
+}
+
+}  // namespace
+
+Splits::Splits(const Allocator &allocator)
+    : kinds_(allocator),
+      kind_of_(allocator),
+      block_(allocator),
+      units_(allocator),
+      planned_(allocator),
+      first_rows_(allocator) {}
+
+bool Splits::same_kind(uint32_t a, uint32_t b) const {
+    const LayerView &x = layout_.layers[a];
+    const LayerView &y = layout_.layers[b];
+    return x.n_query_heads == y.n_query_heads && x.n_kv_heads == y.n_kv_heads &&
+           x.head_dim == y.head_dim && x.window_tokens == y.window_tokens &&
+           x.window_sink_tokens == y.window_sink_tokens &&
+           std::memcmp(layout_.entry_classes + layout_.first_entries[a],
+                       layout_.entry_classes + layout_.first_entries[b],
+                       x.n_kv_heads * sizeof *layout_.entry_classes) == 0;
+}
+
+bool Splits::add_kind(uint32_t layer) {
+    Kind kind{};
+    kind.layer = layer;
+    const LayerView &view = layout_.layers[layer];
+    for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
+        const EntryClasses &classes = layout_.entry_classes[layout_.first_entries[layer] + head];
+        const uint32_t key = rounded_metadata(layout_.classes[classes.packed_key].shape);
+        const uint32_t value = rounded_metadata(layout_.classes[classes.packed_value].shape);
+        kind.key_metadata_bytes = key > kind.key_metadata_bytes ? key : kind.key_metadata_bytes;
+        kind.value_metadata_bytes =
+            value > kind.value_metadata_bytes ? value : kind.value_metadata_bytes;
+    }
+    has_window_ = has_window_ || view.window_tokens;
+    return kinds_.push(kind);
+}
+
+bool Splits::open(const CacheLayout &layout, const uint32_t *decode_kinds,
+                  const SplitLimits &limits) {
+    layout_ = layout;
+    decode_kinds_ = decode_kinds;
+    limits_ = limits;
+    if (!kind_of_.resize(layout.n_layers))
+        return false;
+    uint32_t heads = 0;
+    uint32_t head_dim = 0;
+    for (uint32_t layer = 0; layer < layout.n_layers; ++layer) {
+        uint32_t k = 0;
+        while (k < kinds_.size() && !same_kind(kinds_[k].layer, layer))
+            ++k;
+        if (k == kinds_.size() && !add_kind(layer))
+            return false;
+        kind_of_[layer] = k;
+        heads = layout.layers[layer].n_kv_heads > heads ? layout.layers[layer].n_kv_heads : heads;
+        head_dim =
+            layout.layers[layer].head_dim > head_dim ? layout.layers[layer].head_dim : head_dim;
+    }
+    const uint32_t sequences = layout.max_sequences < layout.max_step_tokens
+                                   ? layout.max_sequences
+                                   : layout.max_step_tokens;
+    const uint32_t split_items = kMaxRounds * limits.n_sms;
+    n_counters_ = sequences * heads * (kMaxColumns / 8);
+    max_items_ = split_items + n_counters_ + limits.n_sms;  // blocks look one turn ahead
+    partial_floats_ = uint64_t{split_items} * 16 * (head_dim + 2);
+    const uint64_t each = kHeaderBytes + uint64_t{max_items_} * sizeof(WorkItem);
+    for (size_t k = 0; k < kinds_.size(); ++k) {
+        kinds_[k].n_items_offset = k * each;
+        kinds_[k].items_offset = k * each + kHeaderBytes;
+    }
+    return block_.resize(kinds_.size() * each) && units_.resize(uint64_t{sequences} * heads) &&
+           planned_.reserve(sequences) && first_rows_.reserve(sequences);
+}
+
+bool Splits::is_raw(const PageRow &row, uint32_t entry) const {
+    const PageEntry &e = row.entries[entry];
+    return layout_.classes[e.key_class].shape.is_raw() &&
+           layout_.classes[e.value_class].shape.is_raw();
+}
+
+uint64_t Splits::row_bytes(const BatchSequence &sequence, const PageRow &row,
+                           uint32_t entry) const {
+    const HalfShape &key = layout_.classes[row.entries[entry].key_class].shape;
+    const HalfShape &value = layout_.classes[row.entries[entry].value_class].shape;
+    if (!is_raw(row, entry))
+        return payload_bytes(key) + metadata_bytes(key) + payload_bytes(value) +
+               metadata_bytes(value);
+    const uint64_t rest = sequence.n_history + sequence.n_new - row.first_token;
+    const uint64_t tokens = rest < row.capacity_tokens ? rest : row.capacity_tokens;
+    return round_up(tokens, LK_TILE_TOKENS) * key.head_dim * 4;
+}
+
+// Rows that the step's tokens see, in runs of raw and of packed ones. Raw rows between packed ones
+// are full pages and go with them.
+Splits::UnitRows Splits::find_rows(const BatchSequence &sequence, const LayerView &layer,
+                                   uint32_t entry) const {
+    const auto hidden = [&](uint32_t r) {
+        const PageRow &row = *sequence.rows[r];
+        return layer.window_tokens && row.first_token >= layer.window_sink_tokens &&
+               row.first_token + row.capacity_tokens + layer.window_tokens <=
+                   sequence.n_history + 1;
+    };
+    UnitRows unit{};
+    uint32_t first = 0;
+    const uint32_t n = sequence.n_attended;
+    while (first < n && !hidden(first) && is_raw(*sequence.rows[first], entry))
+        ++first;
+    unit.raw[0] = {0, first, 0};
+    while (first < n && hidden(first))
+        ++first;
+    uint32_t last = n;
+    while (last > first && is_raw(*sequence.rows[last - 1], entry))
+        --last;
+    unit.packed = {first, last, 0};
+    unit.raw[1] = {last, n, 0};
+    for (Extent *extent : {&unit.raw[0], &unit.raw[1], &unit.packed})
+        for (uint32_t r = extent->begin; r < extent->end; ++r)
+            extent->bytes += row_bytes(sequence, *sequence.rows[r], entry);
+    return unit;
+}
+
+void Splits::measure(const Batch &batch, const Kind &kind) {
+    const LayerView &layer = layout_.layers[kind.layer];
+    for (uint32_t s = 0; s < batch.n_sequences; ++s)
+        for (uint32_t head = 0; head < layer.n_kv_heads; ++head)
+            units_[uint64_t{s} * layer.n_kv_heads + head] =
+                find_rows(batch.sequences[s], layer, layout_.first_entries[kind.layer] + head);
+}
+
+uint32_t Splits::parts_of(const UnitRows &unit, uint64_t total, uint32_t n_rounds) const {
+    const double share = static_cast<double>(unit.bytes()) * n_rounds * limits_.n_sms /
+                         static_cast<double>(total ? total : 1);
+    const uint32_t parts = share < 2 ? 1 : static_cast<uint32_t>(share);
+    // Rows of equal bytes: as many in each part, a few more where kinds of rows meet.
+    const uint32_t raw = 4 * (unit.raw[0].size() + unit.raw[1].size());
+    constexpr uint32_t kMost = kMaxPieces - 8;
+    const auto least = static_cast<uint32_t>(ceil_div(raw + unit.packed.size(), kMost));
+    return parts > least ? parts : least;
+}
+
+// Bytes that the busiest block reads when units are cut for n_rounds items of each block.
+double Splits::time_of(uint32_t n_tiles, uint64_t total, uint32_t n_rounds) const {
+    double first = 0;  // of block 0, which always has the most items
+    uint32_t at = 0;
+    double largest = 0;
+    for (const UnitRows &unit : units_) {
+        const uint32_t parts = parts_of(unit, total, n_rounds);
+        const double each = static_cast<double>(unit.bytes()) / parts + kItemBytes;
+        largest = each > largest ? each : largest;
+        for (uint32_t i = 0; i < parts * n_tiles; ++i, ++at)
+            if (at % limits_.n_sms == 0)
+                first += each;
+    }
+    return first > largest ? first : largest;
+}
+
+void Splits::write_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
+                        const BatchSequence &sequence, uint32_t entry, WorkItem *items) const {
+    const Extent *extents[3] = {&unit.raw[0], &unit.raw[1], &unit.packed};
+    const double each = static_cast<double>(unit.bytes()) / n_parts;
+    double done = 0;
+    uint32_t kind = 0;
+    uint32_t row = extents[0]->begin;
+    for (uint32_t part = 0; part < n_parts; ++part) {
+        uint32_t begin[3] = {0, 0, 0};
+        uint32_t count[3] = {0, 0, 0};
+        const double limit = part + 1 == n_parts ? HUGE_VAL : each * (part + 1);
+        while (kind < 3) {
+            if (row == extents[kind]->end) {
+                if (++kind < 3)
+                    row = extents[kind]->begin;
+                continue;
+            }
+            const auto bytes = static_cast<double>(row_bytes(sequence, *sequence.rows[row], entry));
+            if (done + bytes / 2 > limit)
+                break;
+            begin[kind] = count[kind] ? begin[kind] : row;
+            ++count[kind];
+            ++row;
+            done += bytes;
+        }
+        item.raw_begin[0] = begin[0];
+        item.raw_begin[1] = begin[1];
+        item.raw_count[0] = count[0];
+        item.raw_count[1] = count[1];
+        item.packed_begin = begin[2];
+        item.packed_count = count[2];
+        item.part = static_cast<uint16_t>(part);
+        items[(*n_items)++] = item;
+    }
+}
+
+void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
+    const LayerView &layer = layout_.layers[kind->layer];
+    uint64_t total = 0;
+    for (uint64_t u = 0; u < uint64_t{batch.n_sequences} * layer.n_kv_heads; ++u)
+        total += units_[u].bytes();
+    total *= n_tiles;
+    uint32_t best = 1;
+    for (uint32_t rounds = 2; rounds <= kMaxRounds; ++rounds)
+        if (time_of(n_tiles, total, rounds) < time_of(n_tiles, total, best))
+            best = rounds;
+    auto *items = reinterpret_cast<WorkItem *>(block_.data() + kind->items_offset);
+    uint32_t n_items = 0;
+    uint32_t unit_index = 0;
+    uint32_t partial = 0;
+    for (uint32_t s = 0; s < batch.n_sequences; ++s)
+        for (uint32_t head = 0; head < layer.n_kv_heads; ++head) {
+            const BatchSequence &sequence = batch.sequences[s];
+            const UnitRows &unit = units_[uint64_t{s} * layer.n_kv_heads + head];
+            const uint32_t parts = parts_of(unit, total, best);
+            const uint32_t columns = columns_of(sequence, layer);
+            const uint32_t width = kind->n_column_tiles * 8;
+            for (uint32_t tile = 0; tile * width < columns; ++tile, ++unit_index) {
+                WorkItem item{};
+                const EntryClasses &classes =
+                    layout_.entry_classes[layout_.first_entries[kind->layer] + head];
+                item.sequence = s;
+                item.first_row = first_rows_[s];
+                item.first_new = sequence.first_new;
+                item.n_new = static_cast<uint16_t>(sequence.n_new);
+                item.new_in_rows = sequence.new_in_rows != 0;
+                item.has_tree = sequence.parent != nullptr;
+                item.key_class = classes.packed_key;
+                item.value_class = classes.packed_value;
+                item.kv_head = static_cast<uint16_t>(head);
+                item.column_tile = static_cast<uint16_t>(tile);
+                item.n_parts = static_cast<uint16_t>(parts);
+                item.unit = unit_index;
+                item.first_partial = partial;
+                if (parts > 1)
+                    partial += parts * 16 * (layer.head_dim + 2);
+                write_unit(unit, item, parts, &n_items, sequence,
+                           layout_.first_entries[kind->layer] + head, items);
+            }
+        }
+    std::memcpy(block_.data() + kind->n_items_offset, &n_items, sizeof n_items);
+}
+
+bool Splits::plan(const Batch &batch, bool rows_changed) {
+    bool is_same = !rows_changed && planned_.size() == batch.n_sequences;
+    for (uint32_t s = 0; is_same && s < batch.n_sequences; ++s)
+        is_same = planned_[s].id == batch.sequences[s].id &&
+                  planned_[s].n_attended == batch.sequences[s].n_attended &&
+                  planned_[s].n_new == batch.sequences[s].n_new &&
+                  !planned_[s].parent == !batch.sequences[s].parent;
+    if (is_same && !has_window_)
+        return false;
+    uint32_t n_rows = 0;
+    (void)first_rows_.resize(batch.n_sequences);
+    for (uint32_t s = 0; s < batch.n_sequences; ++s) {
+        first_rows_[s] = n_rows;
+        n_rows += batch.sequences[s].n_rows;
+    }
+    for (Kind &kind : kinds_) {
+        const LayerView &layer = layout_.layers[kind.layer];
+        if (is_same && !layer.window_tokens)
+            continue;
+        uint32_t columns = 0;
+        for (uint32_t s = 0; s < batch.n_sequences; ++s) {
+            const uint32_t n = columns_of(batch.sequences[s], layer);
+            columns = n > columns ? n : columns;
+        }
+        if (columns > kMaxColumns)
+            continue;
+        kind.n_column_tiles = columns > 8 && decode_kinds_[kind.layer] == kDecodePlain ? 2 : 1;
+        units_.clear();
+        (void)units_.resize(uint64_t{batch.n_sequences} * layer.n_kv_heads);
+        measure(batch, kind);
+        write(batch, &kind, static_cast<uint32_t>(ceil_div(columns, kind.n_column_tiles * 8)));
+    }
+    (void)planned_.assign(batch.sequences, batch.n_sequences);
+    return true;
+}
+
+bool Splits::takes(uint32_t layer, uint32_t max_new) const {
+    const LayerView &view = layout_.layers[layer];
+    return decode_kinds_[layer] != kDecodeNone && decode_has_instance(view.head_dim) &&
+           max_new * (view.n_query_heads / view.n_kv_heads) <= kMaxColumns;
+}
+
+DecodeLaunch Splits::launch_of(uint32_t layer) const {
+    const Kind &kind = kinds_[kind_of_[layer]];
+    const uint32_t head_dim = layout_.layers[layer].head_dim;
+    uint32_t n_warps = decode_warps(head_dim, kind.n_column_tiles, decode_kinds_[layer]);
+    const uint32_t metadata_bytes = kind.key_metadata_bytes + kind.value_metadata_bytes;
+    while (n_warps > 1 &&
+           decode_shared_bytes(head_dim, kind.n_column_tiles, n_warps, metadata_bytes) +
+                   kStaticBytes >
+               limits_.shared_bytes)
+        --n_warps;
+    return {kind.items_offset,
+            kind.n_items_offset,
+            n_warps,
+            limits_.n_sms,
+            kind.n_column_tiles,
+            kind.key_metadata_bytes,
+            kind.value_metadata_bytes,
+            decode_kinds_[layer]};
+}
+
+}  // namespace cuda
+}  // namespace lk

@@ -1,0 +1,109 @@
+// Which block of decode attention reads what: work items of equal bytes, made anew when pages were
+// added or packed, and uploaded with the step's tables.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_CUDA_SPLIT_H
+#define LK_BACKEND_CUDA_SPLIT_H
+
+#include "backend/backend.h"
+#include "cuda/launch.h"
+
+namespace lk {
+namespace cuda {
+
+// Of the device and the build.
+struct SplitLimits {
+    uint32_t n_sms;
+    uint32_t shared_bytes;  // that a block can have
+};
+
+// How a layer's decode is launched. Pointers are into the uploaded block.
+struct DecodeLaunch {
+    uint64_t items_offset;    // WorkItem []
+    uint64_t n_items_offset;  // uint32_t
+    uint32_t n_warps;
+    uint32_t n_blocks;
+    uint32_t n_column_tiles;
+    uint32_t key_metadata_bytes;
+    uint32_t value_metadata_bytes;
+    uint32_t kind;  // DecodeKind
+};
+
+class Splits {
+  public:
+    explicit Splits(const Allocator &allocator);
+
+    // Sizes for the life of a cache; decode_kinds [n_layers] lives as long. False without memory.
+    bool open(const CacheLayout &layout, const uint32_t *decode_kinds, const SplitLimits &limits);
+
+    // The work items of a step; rows_changed when rows came, went or changed since the last one.
+    // False when those in the block are right as they are.
+    bool plan(const Batch &batch, bool rows_changed);
+
+    // What is uploaded: data() to the start of a device block of capacity_bytes().
+    const void *data() const { return block_.data(); }
+    uint64_t bytes() const { return block_.size(); }
+    uint64_t capacity_bytes() const { return block_.size(); }
+    // Does decode take a step whose sequences have at most max_new new tokens?
+    bool takes(uint32_t layer, uint32_t max_new) const;
+    DecodeLaunch launch_of(uint32_t layer) const;
+
+    uint64_t partial_floats() const { return partial_floats_; }
+    uint32_t n_counters() const { return n_counters_; }
+    // The most query columns of a KV head that decode takes.
+    static constexpr uint32_t kMaxColumns = 64;
+
+  private:
+    // Layers that share their work items: of one geometry and with the same classes, head by head.
+    struct Kind {
+        uint32_t layer;  // one of them
+        uint32_t key_metadata_bytes;
+        uint32_t value_metadata_bytes;
+        uint32_t n_column_tiles;
+        uint64_t items_offset;
+        uint64_t n_items_offset;
+    };
+    // One (sequence, KV head, column tile) and the rows that it reads.
+    struct Extent {
+        uint32_t begin;
+        uint32_t end;
+        uint64_t bytes;
+        uint32_t size() const { return end - begin; }
+    };
+    struct UnitRows {
+        Extent raw[2];
+        Extent packed;
+        uint64_t bytes() const { return raw[0].bytes + raw[1].bytes + packed.bytes; }
+    };
+
+    bool same_kind(uint32_t a, uint32_t b) const;
+    bool add_kind(uint32_t layer);
+    void measure(const Batch &batch, const Kind &kind);
+    UnitRows find_rows(const BatchSequence &sequence, const LayerView &layer, uint32_t entry) const;
+    uint64_t row_bytes(const BatchSequence &sequence, const PageRow &row, uint32_t entry) const;
+    bool is_raw(const PageRow &row, uint32_t entry) const;
+    uint32_t parts_of(const UnitRows &unit, uint64_t total, uint32_t n_rounds) const;
+    double time_of(uint32_t n_tiles, uint64_t total, uint32_t n_rounds) const;
+    void write(const Batch &batch, Kind *kind, uint32_t n_tiles);
+    void write_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
+                    const BatchSequence &sequence, uint32_t entry, WorkItem *items) const;
+
+    CacheLayout layout_{};
+    const uint32_t *decode_kinds_ = nullptr;
+    SplitLimits limits_{};
+    uint32_t max_items_ = 0;
+    uint64_t partial_floats_ = 0;
+    uint32_t n_counters_ = 0;
+    bool has_window_ = false;
+    Array<Kind> kinds_;
+    Array<uint32_t> kind_of_;       // [layers]
+    Array<uint8_t> block_;          // [kinds]: count, then items
+    Array<UnitRows> units_;         // of the kind at work: [sequences][KV heads]
+    Array<BatchSequence> planned_;  // the batch of the items in the block
+    Array<uint32_t> first_rows_;    // of its sequences, in the step's rows
+};
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif
