@@ -22,44 +22,67 @@ __device__ inline float query_divisor(float highest) {
                                               : 1.0f;
 }
 
-// Round the warp's queries to FP16, transposed. Returns whether one was divided.
+// The divisor of a query of which each lane has some channels.
+__device__ inline float find_divisor(const TensorArg &q, const float *channels, int n) {
+    if (q.dtype == kF16)
+        return 1;
+    float high = 0;
+    for (int i = 0; i < n; ++i)
+        high = fmaxf(high, fabsf(channels[i]));
+    for (int step = 1; step < static_cast<int>(kWarp); step *= 2)
+        high = fmaxf(high, __shfl_xor_sync(kAllLanes, high, step));
+    return query_divisor(high);
+}
+
+// Round eight of the warp's queries to FP16, transposed; columns that do not exist repeat the last
+// one. Returns whether one was divided.
 template <int kStrips>
-__device__ inline bool load_queries(const TileArgs &args, const TileBlock &block,
-                                    const WarpColumns &warp, uint8_t *queries) {
+__device__ inline bool load_slice(const TileArgs &args, const TileBlock &block,
+                                  const WarpColumns &warp, uint32_t slice, uint8_t *queries) {
     constexpr int kSteps = (kStrips + 1) / 2;  // a lane's channels, kWarp apart
     const Sight &sight = block.tables->sight;
     const uint32_t lane = threadIdx.x % kWarp;
     const float sign = args.layer.scale < 0 ? -1.0f : 1.0f;
-    bool divided = false;
-    for (uint32_t column = 0; column < 8 * Accumulators<kStrips>::kSlices; ++column) {
-        float q[kSteps] = {};
-        float high = 0;
-        if (column < warp.n) {
-            const ColumnPlace place = place_column(sight.sequence, sight.kv_head, sight.group_size,
-                                                   sight.first_column + warp.first + column);
-            const int64_t offset = row_offset(args.q, place.token, place.head);
+    float q[8][kSteps];
 #pragma unroll
-            for (int i = 0; i < kSteps; ++i)
-                if (kWarp * i + lane < block.head_dim) {
-                    q[i] = sign * load_element(args.q, offset + kWarp * i + lane);
-                    high = fmaxf(high, fabsf(q[i]));
-                }
-        }
-        for (int step = 1; step < static_cast<int>(kWarp); step *= 2)
-            high = fmaxf(high, __shfl_xor_sync(kAllLanes, high, step));
-        const float divisor = query_divisor(high);
-        divided |= divisor != 1;
-        if (lane == 0)
-            block.tables->factors[warp.first + column] = divisor;
+    for (int i = 0; i < 8; ++i) {
+        const uint32_t column = min(8 * slice + i, warp.n - 1);
+        const ColumnPlace place = place_column(sight.sequence, sight.kv_head, sight.group_size,
+                                               sight.first_column + warp.first + column);
+        const int64_t offset = row_offset(args.q, place.token, place.head);
 #pragma unroll
-        for (int i = 0; i < kSteps; ++i) {
-            const uint32_t channel = kWarp * i + lane;
-            const uint32_t at = query_row(channel, block.row_shift) ^ (column / 8 * 16);
-            if (channel < block.head_dim)
-                *reinterpret_cast<__half *>(queries + at + column % 8 * 2) =
-                    __float2half_rn(q[i] / divisor);
+        for (int step = 0; step < kSteps; ++step) {
+            const uint32_t channel = kWarp * step + lane;
+            q[i][step] =
+                channel < block.head_dim ? sign * load_element(args.q, offset + channel) : 0;
         }
     }
+    bool divided = false;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const float divisor = find_divisor(args.q, q[i], kSteps);
+        divided |= divisor != 1;
+        if (lane == 0)
+            block.tables->factors[warp.first + 8 * slice + i] = divisor;
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+            const uint32_t channel = kWarp * step + lane;
+            const uint32_t at = query_row(channel, block.row_shift) ^ (16 * slice);
+            if (channel < block.head_dim)
+                *reinterpret_cast<__half *>(queries + at + 2 * i) =
+                    __float2half_rn(q[i][step] / divisor);
+        }
+    }
+    return divided;
+}
+
+template <int kStrips>
+__device__ inline bool load_queries(const TileArgs &args, const TileBlock &block,
+                                    const WarpColumns &warp, uint8_t *queries) {
+    bool divided = false;
+#pragma unroll 1
+    for (uint32_t slice = 0; warp.n && slice < Accumulators<kStrips>::kSlices; ++slice)
+        divided |= load_slice<kStrips>(args, block, warp, slice, queries);
     return divided;
 }
 
@@ -168,12 +191,11 @@ __device__ __forceinline__ void multiply_values(const TileBlock &block, const St
 template <int kStrips, bool kExact>
 __device__ __forceinline__ void attend_stage(const TileArgs &args, const TileBlock &block,
                                              const WarpColumns &warp, const Stage &stage,
-                                             uint32_t queries, bool is_divided,
-                                             Accumulators<kStrips> &acc) {
+                                             uint32_t queries, Accumulators<kStrips> &acc) {
     constexpr int kSlices = Accumulators<kStrips>::kSlices;
     Products<kSlices> products = {};
     multiply_keys<kStrips, kExact, kSlices>(block, stage, queries, products);
-    if (is_divided || args.layer.soft_cap > 0)
+    if (block.tables->is_divided || args.layer.soft_cap > 0)
         shape_logits<kSlices>(args.layer, *block.tables, warp, products);
     if (!sees_all(args.layer, warp, stage))
         hide<kSlices>(args, *block.tables, warp, stage, products);
@@ -199,18 +221,18 @@ __device__ __forceinline__ void clear(Accumulators<kStrips> &acc) {
     }
 }
 
-__device__ inline TileBlock cut_memory(const TileArgs &args, uint32_t page_bytes, uint8_t *memory,
-                                       TileTables *tables) {
-    const uint32_t head_dim = args.layer.head_dim;
-    const TileLayout layout = tile_layout(head_dim, blockDim.x / kWarp, page_bytes);
+template <int kStrips, bool kExact>
+__device__ __forceinline__ TileBlock cut_memory(const TileArgs &args, uint32_t page_bytes,
+                                                uint8_t *memory, TileTables *tables) {
     TileBlock block;
+    block.n_strips = kExact ? kStrips : args.layer.head_dim / LK_STRIP_CHANNELS;
+    block.head_dim = block.n_strips * LK_STRIP_CHANNELS;
+    const TileLayout layout = tile_layout(block.head_dim, blockDim.x / kWarp, page_bytes);
     block.tables = tables;
     block.stages = memory + layout.stages;
     block.page = memory + layout.page;
-    block.head_dim = head_dim;
-    block.n_strips = head_dim / LK_STRIP_CHANNELS;
     block.page_bytes = page_bytes;
-    block.row_shift = warp_columns(head_dim) == 32 ? 6 : 5;
+    block.row_shift = Accumulators<kStrips>::kSlices == 4 ? 6 : 5;
     return block;
 }
 
@@ -221,14 +243,11 @@ __device__ inline TileBlock cut_memory(const TileArgs &args, uint32_t page_bytes
 template <int kStrips, bool kExact>
 __device__ __forceinline__ void attend_pages(const TileArgs &args, const TileBlock &block,
                                              const WarpColumns &warp, uint32_t queries,
-                                             bool is_divided, Accumulators<kStrips> &acc) {
-    Stage stage = enter_page(args, block, block.tables->sight.page_begin, 0);
-    Stage next = stage;
-    bool is_first = true;
-    while (is_first || stage.n_tokens) {
+                                             Accumulators<kStrips> &acc) {
+    Stage stage = {};
+    Stage next = enter_page(args, block, block.tables->sight.page_begin, 0);
+    do {
         __syncthreads();
-        if (!is_first)
-            next = next_stage(args, block, stage);
         if (next.n_tokens)
             start_stage(block, next);
         const bool products_first =
@@ -237,12 +256,13 @@ __device__ __forceinline__ void attend_pages(const TileArgs &args, const TileBlo
         for (int turn = 0; turn < 2; ++turn) {
             if ((turn == 0) != products_first)
                 await_stage(block, next);
-            else if (!is_first && sees_some(warp, stage))
-                attend_stage<kStrips, kExact>(args, block, warp, stage, queries, is_divided, acc);
+            else if (sees_some(warp, stage))
+                attend_stage<kStrips, kExact>(args, block, warp, stage, queries, acc);
         }
         stage = next;
-        is_first = false;
-    }
+        if (stage.n_tokens)
+            next = next_stage(args, block, stage);
+    } while (stage.n_tokens);
 }
 
 template <int kStrips, bool kExact>
@@ -258,7 +278,7 @@ __global__ void __launch_bounds__(kTileWarps *kWarp, 1)
     __syncthreads();
     if (!tables.sight.n_columns)
         return;
-    const TileBlock block = cut_memory(args, page_bytes, memory, &tables);
+    const TileBlock block = cut_memory<kStrips, kExact>(args, page_bytes, memory, &tables);
     // In shared memory, since registers are what a warp has least of.
     WarpColumns &warp = columns[threadIdx.x / kWarp];
     if (threadIdx.x % kWarp == 0)
@@ -266,11 +286,13 @@ __global__ void __launch_bounds__(kTileWarps *kWarp, 1)
     __syncwarp();
     uint8_t *queries = memory + threadIdx.x / kWarp * (kColumns * 2 * block.head_dim);
     load_positions(args, &tables);
-    const bool is_divided = __syncthreads_or(load_queries<kStrips>(args, block, warp, queries));
+    const int is_divided = __syncthreads_or(load_queries<kStrips>(args, block, warp, queries));
+    if (threadIdx.x == 0)
+        tables.is_divided = is_divided;
 
     Accumulators<kStrips> acc;
     clear(acc);
-    attend_pages<kStrips, kExact>(args, block, warp, shared_address(queries), is_divided, acc);
+    attend_pages<kStrips, kExact>(args, block, warp, shared_address(queries), acc);
 
     const Partial partial =
         find_partial(args, blockIdx.z / args.n_splits, blockIdx.y, gridDim.x - 1 - blockIdx.x,

@@ -23,6 +23,7 @@ struct TileTables {
     uint32_t positions[kTileColumns];
     uint64_t ancestors[kTileColumns];
     float factors[kTileColumns];  // what queries were divided by
+    int is_divided;               // some were
 };
 
 // Where a block's parts lie in its dynamic shared memory, in bytes.

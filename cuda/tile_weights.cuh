@@ -67,7 +67,7 @@ __device__ inline WarpColumns find_columns(const Sight &sight, uint32_t n_column
 
 // Does a column of the warp see a token of the stage? Do all see all?
 __device__ __forceinline__ bool sees_some(const WarpColumns &warp, const Stage &stage) {
-    return warp.n && stage.first_token <= warp.last_position;
+    return warp.n && stage.n_tokens && stage.first_token <= warp.last_position;
 }
 __device__ __forceinline__ bool sees_all(const LayerArg &layer, const WarpColumns &warp,
                                          const Stage &stage) {
