@@ -13,7 +13,7 @@ struct TileGrid {
     uint32_t n_warps;
     uint32_t block_columns;
     uint32_t n_tiles;     // blocks that the columns of the longest sequence need
-    uint32_t page_bytes;  // shared memory for a packed page, or two stages of staged tokens
+    uint32_t page_bytes;  // shared memory for a packed page, or for a stage of staged tokens
     uint32_t shared_bytes;
 };
 
