@@ -13,24 +13,24 @@
 namespace lk {
 namespace cuda {
 
-// Numbers lane, lane + 32, ... of a row, 0 behind its end: one choice of type, then all loads at
-// once.
-template <typename Number, typename Convert>
+// Numbers lane, lane + 32, ... of a row: one choice of type, then all loads at once.
+template <int kCount, typename Number, typename Convert>
 __device__ __forceinline__ void load_row(const void *data, int64_t at, uint32_t n, uint32_t lane,
-                                         float (&out)[8], Convert convert) {
+                                         float (&out)[kCount], Convert convert) {
     const Number *row = static_cast<const Number *>(data) + at;
 #pragma unroll
-    for (uint32_t i = 0; i < 8; ++i)
+    for (uint32_t i = 0; i < kCount; ++i)
         out[i] = i * kWarp + lane < n ? convert(row[i * kWarp + lane]) : 0.0f;
 }
+template <int kCount>
 __device__ __forceinline__ void load_row(const TensorArg &from, int64_t at, uint32_t n,
-                                         uint32_t lane, float (&out)[8]) {
+                                         uint32_t lane, float (&out)[kCount]) {
     if (from.dtype == 3)
-        load_row<float>(from.data, at, n, lane, out, [](float x) { return x; });
+        load_row<kCount, float>(from.data, at, n, lane, out, [](float x) { return x; });
     else if (from.dtype == 1)
-        load_row<__half>(from.data, at, n, lane, out, [](__half x) { return __half2float(x); });
+        load_row<kCount, __half>(from.data, at, n, lane, out, [](__half x) { return __half2float(x); });
     else
-        load_row<uint16_t>(from.data, at, n, lane, out, [](uint16_t x) {
+        load_row<kCount, uint16_t>(from.data, at, n, lane, out, [](uint16_t x) {
             return __uint_as_float(static_cast<uint32_t>(x) << 16);
         });
 }
@@ -39,14 +39,21 @@ __device__ __forceinline__ float power(int exponent) {
     return __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23);
 }
 
+__device__ __forceinline__ float copy_factor(uint32_t copy) {
+    const float low = copy < kWidth4Low ? step_factor(8) : copy < kWidth2Low ? step_factor(4) : step_factor(2);
+    const bool is_high = copy == kWidth4High || copy == kWidth2High;
+    return copy == kPlain ? 1.0f : is_high ? low * 0.0625f : low;
+}
+
 // The columns' queries, brought to at most 1 by a power of two, into the copies. A warp a column.
-template <int kTiles>
+template <int kStrips, int kTiles>
 __device__ __forceinline__ void load_queries(const DecodeArgs &args, const Unit &unit,
                                              const WorkItem &item, uint32_t n_history,
                                              __half *copies, Column *columns, uint32_t warp,
                                              uint32_t n_warps, uint32_t lane) {
-    const uint32_t head_dim = args.layer.head_dim;
-    const uint32_t copy = kTiles * head_dim * 8;  // halves
+    constexpr uint32_t kHeadDim = kStrips * 16;
+    constexpr uint32_t kCopy = kTiles * kHeadDim * 8;  // halves
+    constexpr int kCount = (kHeadDim + kWarp - 1) / kWarp;
     for (uint32_t column = warp; column < kTiles * 8; column += n_warps) {
         const bool is_real = column < unit.n_columns;
         const uint32_t i = is_real ? (unit.first_column + column) / unit.group : 0;
@@ -54,12 +61,12 @@ __device__ __forceinline__ void load_queries(const DecodeArgs &args, const Unit 
         const uint32_t head =
             unit.first_head + (is_real ? unit.first_column + column - i * unit.group : 0);
         const int64_t at = token * args.q.token_stride + head * args.q.head_stride;
-        float q[8];
+        float q[kCount];
         float most = 0;
-        load_row(args.q, at, is_real ? head_dim : 0, lane, q);
+        load_row(args.q, at, is_real ? kHeadDim : 0, lane, q);
 #pragma unroll
-        for (uint32_t i = 0; i < 8; ++i)
-            most = fmaxf(most, fabsf(q[i]));
+        for (int n = 0; n < kCount; ++n)
+            most = fmaxf(most, fabsf(q[n]));
 #pragma unroll
         for (int distance = 16; distance; distance /= 2)
             most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, distance));
@@ -67,19 +74,15 @@ __device__ __forceinline__ void load_queries(const DecodeArgs &args, const Unit 
         const int exponent =
             most > 0 ? min(max(static_cast<int>(__float_as_uint(most) >> 23) - 126, -100), 100) : 0;
         const float down = args.layer.scale < 0 ? -power(-exponent) : power(-exponent);
+        __half *to = copies + ((column / 8) * kHeadDim + lane) * 8 + column % 8;
+        // A loop: the first pass through code costs more than its instructions.
+#pragma unroll 1
+        for (uint32_t copy = 0; copy < kQueryCopies; ++copy, to += kCopy) {
+            const float factor = down * copy_factor(copy);
 #pragma unroll
-        for (uint32_t i = 0; i < 8; ++i) {
-            const uint32_t channel = i * kWarp + lane;
-            if (channel >= head_dim)
-                continue;
-            __half *to_half = copies + ((column / 8) * head_dim + channel) * 8 + column % 8;
-            const float x = q[i] * down;
-            to_half[kPlain * copy] = __float2half_rn(x);
-            to_half[kWidth8 * copy] = __float2half_rn(x * step_factor(8));
-            to_half[kWidth4Low * copy] = __float2half_rn(x * step_factor(4));
-            to_half[kWidth4High * copy] = __float2half_rn(x * step_factor(4) * 0.0625f);
-            to_half[kWidth2Low * copy] = __float2half_rn(x * step_factor(2));
-            to_half[kWidth2High * copy] = __float2half_rn(x * step_factor(2) * 0.0625f);
+            for (int n = 0; n < kCount; ++n)
+                if (n * kWarp + lane < kHeadDim)
+                    to[n * kWarp * 8] = __float2half_rn(q[n] * factor);
         }
         if (lane)
             continue;
@@ -175,8 +178,8 @@ __device__ __forceinline__ void gather(Ring &ring, const Queries &queries, uint3
     }
 }
 
-template <int kStrips, int kTiles, bool kGrouped, int kThreads>
-__global__ void __launch_bounds__(kThreads, 1)
+template <int kStrips, int kTiles, bool kGrouped, int kThreads, int kBlocks>
+__global__ void __launch_bounds__(kThreads, kBlocks)
     decode_kernel(const __grid_constant__ DecodeArgs args) {
     extern __shared__ __align__(128) uint8_t memory[];
     __shared__ Share share;
@@ -190,7 +193,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const uint32_t n_warps = blockDim.x / kWarp;
     // Queries, then pieces, then a ring for each warp.
     auto *pieces = reinterpret_cast<Piece *>(memory + kQueryCopies * kTiles * kStrips * 16 * 16);
-    uint8_t *rings = reinterpret_cast<uint8_t *>(pieces + kMaxPieces);
+    uint8_t *rings = reinterpret_cast<uint8_t *>(pieces + n_warps * kWarpPieces);
     const uint32_t ring_bytes =
         2 * kChunkBytes + args.key_metadata_bytes + args.value_metadata_bytes;
     const Arrivals arrivals(shared_address(barriers + 2 * warp), lane);
@@ -208,32 +211,41 @@ __global__ void __launch_bounds__(kThreads, 1)
         const uint32_t from_end = blockDim.x - 1 - threadIdx.x;
         const uint32_t n_history = args.step.sequences[item.sequence].n_history;
         const uint32_t n_tokens = n_history + (item.new_in_rows ? item.n_new : 0u);
+        const uint32_t capacity = n_warps * kWarpPieces;
         PieceSource source;
-        if (from_end < n_pieces)
+        if (from_end < min(n_pieces, capacity))
             source = find_piece(args, item, n_raw, from_end);
-        load_queries<kTiles>(args, unit, item, n_history, reinterpret_cast<__half *>(memory),
-                             columns, warp, n_warps, lane);
+        load_queries<kStrips, kTiles>(args, unit, item, n_history,
+                                      reinterpret_cast<__half *>(memory), columns, warp, n_warps,
+                                      lane);
         if (warp == n_warps - 1)
             read_classes(args, &share, slots, lane);
         if (threadIdx.x == 0)
             rules = logit_rules(args, item, n_history, columns);
         __syncthreads();
-        if (from_end < n_pieces)
-            fill_piece(args, share, source, from_end < n_raw, from_end % 4, n_tokens,
-                       pieces + from_end);
-        __syncthreads();
         const Queries queries = {renewed(shared_address(memory)), args.layer.head_dim * 16};
         Gathered<kStrips, kTiles> g;
         g.clear();
         uint32_t value_group_strips = 255;
-        Ring ring(shared_address(pieces), n_pieces, shared_address(rings + warp * ring_bytes),
-                  args.key_metadata_bytes, arrivals, uses, warp, n_warps);
-        gather<kStrips, kTiles, kGrouped>(ring, queries, shared_address(slots), rules, n_tokens,
-                                          lane, g, &value_group_strips);
-        uses = ring.uses();
-        __syncthreads();
+#pragma unroll 1
+        for (uint32_t first = 0; first < n_pieces; first += capacity) {
+            const uint32_t piece = first + from_end;
+            if (first && from_end < min(n_pieces - first, capacity))
+                source = find_piece(args, item, n_raw, piece);
+            if (from_end < min(n_pieces - first, capacity))
+                fill_piece(args, share, source, piece < n_raw, piece % 4, n_tokens,
+                           pieces + from_end);
+            __syncthreads();
+            Ring ring(shared_address(pieces), min(n_pieces - first, capacity),
+                      shared_address(rings + warp * ring_bytes), args.key_metadata_bytes, arrivals,
+                      uses, warp, n_warps);
+            gather<kStrips, kTiles, kGrouped>(ring, queries, shared_address(slots), rules, n_tokens,
+                                              lane, g, &value_group_strips);
+            uses = ring.uses();
+            __syncthreads();
+        }
         const WarpResults results(rings, n_warps, unit.n_columns, args.layer.head_dim);
-        store_warp<kStrips, kTiles>(g, results, warp, lane, value_group_strips);
+        store_warp<kStrips, kTiles, kGrouped>(g, results, warp, lane, value_group_strips);
         merge_warps({&args, columns, unit}, item, results, n_warps,
                     reinterpret_cast<float *>(memory), &totals);
         Arrivals::fence();

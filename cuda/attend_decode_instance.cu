@@ -35,13 +35,15 @@ cudaError_t allow_shared_memory() {
     return error;
 }
 
-template <int kTiles, bool kGrouped>
+template <int kTiles, bool kGrouped, bool kManyUnits>
 cudaError_t launch(const DecodeArgs &args, cudaStream_t stream) {
-    constexpr uint32_t kWarps =
-        decode_warps(LK_CUDA_HEAD_DIM, kTiles, kGrouped ? kDecodeGrouped : kDecodePlain);
-    constexpr auto kKernel = decode_kernel<kStrips, kTiles, kGrouped, kWarps * 32>;
-    const uint32_t bytes = decode_shared_bytes(LK_CUDA_HEAD_DIM, kTiles, args.n_warps,
-                                               args.key_metadata_bytes + args.value_metadata_bytes);
+    constexpr DecodeShape kShape = decode_shape(
+        LK_CUDA_HEAD_DIM, kTiles, kGrouped ? kDecodeGrouped : kDecodePlain, kManyUnits);
+    constexpr auto kKernel =
+        decode_kernel<kStrips, kTiles, kGrouped, kShape.n_warps * 32, kShape.n_blocks>;
+    const uint32_t bytes =
+        decode_shared_bytes(LK_CUDA_HEAD_DIM, kTiles, args.n_warps,
+                            args.key_metadata_bytes + args.value_metadata_bytes);
     const cudaError_t error = allow_shared_memory<kKernel>();
     if (error)
         return error;
@@ -54,9 +56,11 @@ cudaError_t launch(const DecodeArgs &args, cudaStream_t stream) {
 template <>
 cudaError_t launch_decode_kernel<kStrips>(const DecodeArgs &args, cudaStream_t stream) {
     if (args.kind == kDecodeGrouped)
-        return launch<1, true>(args, stream);
-    return args.n_column_tiles > 1 ? launch<2, false>(args, stream)
-                                   : launch<1, false>(args, stream);
+        return launch<1, true, false>(args, stream);
+    if (args.n_column_tiles > 1)
+        return launch<2, false, false>(args, stream);
+    return args.has_many_units ? launch<1, false, true>(args, stream)
+                               : launch<1, false, false>(args, stream);
 }
 
 }  // namespace cuda

@@ -39,7 +39,7 @@ struct WarpResults {
     }
 };
 
-template <int kStrips, int kTiles>
+template <int kStrips, int kTiles, bool kGrouped>
 __device__ __forceinline__ void store_warp(const Gathered<kStrips, kTiles> &g,
                                            const WarpResults &to, uint32_t warp, uint32_t lane,
                                            uint32_t value_group_strips) {
@@ -53,8 +53,10 @@ __device__ __forceinline__ void store_warp(const Gathered<kStrips, kTiles> &g,
             float *out = to.outputs + (warp * to.n_columns + column) * to.stride + (lane >> 2);
 #pragma unroll
             for (int s = 0; s < kStrips; ++s) {
-                const uint32_t from = s / value_group_strips * 4 + (lane & 3u);
-                const float low = __shfl_sync(kAllLanes, g.minima[c][i], from & 31u);
+                float low = g.minima[c][i];
+                if (kGrouped)
+                    low = __shfl_sync(kAllLanes, low,
+                                      (s / value_group_strips * 4 + (lane & 3u)) & 31u);
                 if (!is_real)
                     continue;
                 out[s * 16] = fmaf(g.o[s][c][i], factor, low);
@@ -142,10 +144,21 @@ template <bool kGlobal>
 __device__ __forceinline__ float add_parts(const float *outputs, const float *weights,
                                            uint32_t n_parts, uint32_t n_columns,
                                            uint32_t part_stride) {
+    constexpr uint32_t kBatch = kGlobal ? 16 : 8;
     float sum = 0;
-#pragma unroll(kGlobal ? 16 : 8)
-    for (uint32_t i = 0; i < n_parts; ++i, outputs += part_stride, weights += n_columns)
-        sum = fmaf(kGlobal ? __ldcg(outputs) : *outputs, *weights, sum);
+#pragma unroll 1
+    for (uint32_t first = 0; first < n_parts; first += kBatch) {
+        float values[kBatch];
+#pragma unroll
+        for (uint32_t i = 0; i < kBatch; ++i) {
+            const float *from = outputs + static_cast<uint64_t>(first + i) * part_stride;
+            values[i] = first + i < n_parts ? (kGlobal ? __ldcg(from) : *from) : 0.0f;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < kBatch; ++i)
+            if (first + i < n_parts)
+                sum = fmaf(values[i], weights[(first + i) * n_columns], sum);
+    }
     return sum;
 }
 

@@ -48,7 +48,8 @@ struct DecodeArgs {
     uint32_t n_column_tiles;      // of 8 columns in an item: 1 or 2
     uint32_t key_metadata_bytes;  // of the layer's largest packed halves, rounded up to 16
     uint32_t value_metadata_bytes;
-    uint32_t kind;  // DecodeKind of the layer's classes
+    uint32_t kind;            // DecodeKind of the layer's classes
+    uint32_t has_many_units;  // see decode_shape()
 };
 enum DecodeKind : uint32_t {
     kDecodePlain,    // direct classes, FP16 numbers, one group in a page
@@ -58,9 +59,19 @@ enum DecodeKind : uint32_t {
 cudaError_t launch_decode(const DecodeArgs &args, cudaStream_t stream);
 // Was it built for this head dim?
 bool decode_has_instance(uint32_t head_dim);
-// Warps of a block at most: registers decide.
-constexpr uint32_t decode_warps(uint32_t head_dim, uint32_t n_column_tiles, uint32_t kind) {
-    return head_dim > 128 || n_column_tiles > 1 ? 8 : kind == kDecodePlain ? 16 : 12;
+// Blocks that a multiprocessor runs side by side, and their warps: registers decide. Two smaller
+// blocks hide each other's beginnings and ends, but leave more parts to merge.
+struct DecodeShape {
+    uint32_t n_warps;
+    uint32_t n_blocks;
+};
+constexpr DecodeShape decode_shape(uint32_t head_dim, uint32_t n_column_tiles, uint32_t kind,
+                                   bool has_many_units) {
+    if (head_dim > 128 || n_column_tiles > 1)
+        return {8, 1};
+    if (kind != kDecodePlain)
+        return {12, 1};
+    return has_many_units ? DecodeShape{8, 2} : DecodeShape{16, 1};
 }
 // Shared memory of a block.
 constexpr uint32_t kQueryCopies = 6;
@@ -68,7 +79,7 @@ constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t n_column_tile
                                        uint32_t metadata_bytes) {
     const uint32_t rings = n_warps * (2 * kChunkBytes + metadata_bytes);
     const uint32_t results = n_warps * 8 * n_column_tiles * (head_dim + 6) * 4;
-    return kQueryCopies * n_column_tiles * head_dim * 16 + kMaxPieces * kPieceBytes +
+    return kQueryCopies * n_column_tiles * head_dim * 16 + n_warps * kWarpPieces * kPieceBytes +
            (rings > results ? rings : results);
 }
 

@@ -41,7 +41,7 @@ static_assert(sizeof(ClassInfo) == 64, "classes are read by 16 bytes");
 // Decode copies a packed half in chunks of whole strips, of at most this many bytes.
 constexpr uint32_t kChunkBytes = 5120;
 constexpr uint32_t kPieceBytes = 96;  // of a piece as it is looked up
-constexpr uint32_t kMaxPieces = 192;  // of an item; a raw row has four
+constexpr uint32_t kWarpPieces = 12;    // of an item, for each warp of its block; a raw row has four
 // Can decode multiply the codes of a class as they are? Pages of 128 tokens with planes of 16, 8, 4
 // and 2 bits; keys by channel; values by token, of one width, in the order of their channels.
 inline bool is_direct_class(const ClassInfo &c) {

@@ -38,7 +38,7 @@ class CacheStats(c.Structure):
                 ('budget_bytes', c.c_uint64), ('reserved_bytes', c.c_uint64), ('payload_bytes', c.c_uint64),
                 ('metadata_bytes', c.c_uint64), ('recent_bytes', c.c_uint64), ('table_bytes', c.c_uint64),
                 ('workspace_bytes', c.c_uint64), ('free_bytes', c.c_uint64), ('pages_packed', c.c_uint64),
-                ('pages_reopened', c.c_uint64), ('values_saturated', c.c_uint64)]
+                ('pages_reopened', c.c_uint64), ('values_saturated', c.c_uint64), ('device_bytes', c.c_uint64)]
 
 
 class PlanSize(c.Structure):

@@ -242,6 +242,7 @@ cudaError_t CudaCache::decode(const LayerArg &layer, const AttendArgs &args) {
     decode.key_metadata_bytes = launch.key_metadata_bytes;
     decode.value_metadata_bytes = launch.value_metadata_bytes;
     decode.kind = launch.kind;
+    decode.has_many_units = launch.has_many_units;
     return launch_decode(decode, stream_);
 }
 

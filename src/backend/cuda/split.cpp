@@ -9,7 +9,8 @@ namespace cuda {
 namespace {
 
 constexpr uint32_t kMaxRounds = 6;     // items that a block takes one after the other, at most
-constexpr double kItemBytes = 262144;  // what an item costs beside its bytes, in bytes of a block
+constexpr double kItemBytes = 131072;  // what an item costs beside its bytes, in bytes of a block
+constexpr uint32_t kMaxBlocks = 2;  // of a multiprocessor
 constexpr uint32_t kHeaderBytes = 16;
 constexpr uint32_t kStaticBytes = 2048;  // of a block's shared memory, beside decode_shared_bytes()
 
@@ -81,9 +82,9 @@ bool Splits::open(const CacheLayout &layout, const uint32_t *decode_kinds,
     const uint32_t sequences = layout.max_sequences < layout.max_step_tokens
                                    ? layout.max_sequences
                                    : layout.max_step_tokens;
-    const uint32_t split_items = kMaxRounds * limits.n_sms;
+    const uint32_t split_items = kMaxRounds * kMaxBlocks * limits.n_sms;
     n_counters_ = sequences * heads * (kMaxColumns / 8);
-    max_items_ = split_items + n_counters_ + limits.n_sms;  // blocks look one turn ahead
+    max_items_ = split_items + n_counters_ + kMaxBlocks * limits.n_sms;  // blocks look one turn ahead
     partial_floats_ = uint64_t{split_items} * 16 * (head_dim + 2);
     const uint64_t each = kHeaderBytes + uint64_t{max_items_} * sizeof(WorkItem);
     for (size_t k = 0; k < kinds_.size(); ++k) {
@@ -135,42 +136,76 @@ Splits::UnitRows Splits::find_rows(const BatchSequence &sequence, const LayerVie
         --last;
     unit.packed = {first, last, 0};
     unit.raw[1] = {last, n, 0};
-    for (Extent *extent : {&unit.raw[0], &unit.raw[1], &unit.packed})
-        for (uint32_t r = extent->begin; r < extent->end; ++r)
-            extent->bytes += row_bytes(sequence, *sequence.rows[r], entry);
     return unit;
+}
+
+// Where nothing is packed, whole pages are better read a page at a time, once there are enough of
+// them: from the last run of raw rows, or behind short rows of sinks.
+void Splits::read_by_pages(const BatchSequence &sequence, UnitRows *unit) {
+    const auto is_page = [&](uint32_t r) {
+        const PageRow &row = *sequence.rows[r];
+        return row.capacity_tokens == LK_MAX_PAGE_TOKENS &&
+               row.first_token + LK_MAX_PAGE_TOKENS <= sequence.n_history;
+    };
+    Rows &from = unit->raw[unit->raw[1].size() ? 1 : 0];
+    Rows pages = from;
+    while (pages.size() && !is_page(pages.begin))
+        ++pages.begin;
+    while (pages.size() && !is_page(pages.end - 1))
+        --pages.end;
+    if (!pages.size())
+        return;
+    unit->packed = pages;
+    const uint32_t end = from.end;
+    from.end = pages.begin;
+    if (&from == &unit->raw[1] && from.size())
+        unit->packed = {};  // short rows on both sides: left as they are
+    else
+        unit->raw[1] = {pages.end, end, 0};
+    if (!unit->packed.size())
+        from.end = end;
+}
+
+void Splits::count_bytes(const BatchSequence &sequence, uint32_t entry, UnitRows *unit) const {
+    for (Rows *rows : {&unit->raw[0], &unit->raw[1], &unit->packed})
+        for (uint32_t r = rows->begin; r < rows->end; ++r)
+            rows->bytes += row_bytes(sequence, *sequence.rows[r], entry);
 }
 
 void Splits::measure(const Batch &batch, const Kind &kind) {
     const LayerView &layer = layout_.layers[kind.layer];
+    const uint32_t first_entry = layout_.first_entries[kind.layer];
     for (uint32_t s = 0; s < batch.n_sequences; ++s)
-        for (uint32_t head = 0; head < layer.n_kv_heads; ++head)
-            units_[uint64_t{s} * layer.n_kv_heads + head] =
-                find_rows(batch.sequences[s], layer, layout_.first_entries[kind.layer] + head);
+        for (uint32_t head = 0; head < layer.n_kv_heads; ++head) {
+            const BatchSequence &sequence = batch.sequences[s];
+            UnitRows &unit = units_[uint64_t{s} * layer.n_kv_heads + head];
+            unit = find_rows(sequence, layer, first_entry + head);
+            const uint64_t n_raw = unit.raw[0].size() + unit.raw[1].size();
+            if (!unit.packed.size() && n_raw * units_.size() >= uint64_t{limits_.n_sms} * 16)
+                read_by_pages(sequence, &unit);
+            count_bytes(sequence, first_entry + head, &unit);
+        }
 }
 
-uint32_t Splits::parts_of(const UnitRows &unit, uint64_t total, uint32_t n_rounds) const {
-    const double share = static_cast<double>(unit.bytes()) * n_rounds * limits_.n_sms /
+// n_slots: items that all blocks together take.
+uint32_t Splits::parts_of(const UnitRows &unit, uint64_t total, uint32_t n_slots) {
+    const double share = static_cast<double>(unit.bytes()) * n_slots /
                          static_cast<double>(total ? total : 1);
-    const uint32_t parts = share < 2 ? 1 : static_cast<uint32_t>(share);
-    // Rows of equal bytes: as many in each part, a few more where kinds of rows meet.
-    const uint32_t raw = 4 * (unit.raw[0].size() + unit.raw[1].size());
-    constexpr uint32_t kMost = kMaxPieces - 8;
-    const auto least = static_cast<uint32_t>(ceil_div(raw + unit.packed.size(), kMost));
-    return parts > least ? parts : least;
+    return share < 2 ? 1 : static_cast<uint32_t>(share);
 }
 
 // Bytes that the busiest block reads when units are cut for n_rounds items of each block.
-double Splits::time_of(uint32_t n_tiles, uint64_t total, uint32_t n_rounds) const {
+double Splits::time_of(uint32_t n_tiles, uint64_t total, uint32_t n_blocks,
+                       uint32_t n_rounds) const {
     double first = 0;  // of block 0, which always has the most items
-    uint32_t at = 0;
     double largest = 0;
+    uint32_t at = 0;
     for (const UnitRows &unit : units_) {
-        const uint32_t parts = parts_of(unit, total, n_rounds);
+        const uint32_t parts = parts_of(unit, total, n_rounds * n_blocks);
         const double each = static_cast<double>(unit.bytes()) / parts + kItemBytes;
         largest = each > largest ? each : largest;
         for (uint32_t i = 0; i < parts * n_tiles; ++i, ++at)
-            if (at % limits_.n_sms == 0)
+            if (at % n_blocks == 0)
                 first += each;
     }
     return first > largest ? first : largest;
@@ -178,7 +213,7 @@ double Splits::time_of(uint32_t n_tiles, uint64_t total, uint32_t n_rounds) cons
 
 void Splits::write_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
                         const BatchSequence &sequence, uint32_t entry, WorkItem *items) const {
-    const Extent *extents[3] = {&unit.raw[0], &unit.raw[1], &unit.packed};
+    const Rows *extents[3] = {&unit.raw[0], &unit.raw[1], &unit.packed};
     const double each = static_cast<double>(unit.bytes()) / n_parts;
     double done = 0;
     uint32_t kind = 0;
@@ -218,9 +253,10 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
     for (uint64_t u = 0; u < uint64_t{batch.n_sequences} * layer.n_kv_heads; ++u)
         total += units_[u].bytes();
     total *= n_tiles;
+    const uint32_t n_blocks = blocks_of(*kind);
     uint32_t best = 1;
     for (uint32_t rounds = 2; rounds <= kMaxRounds; ++rounds)
-        if (time_of(n_tiles, total, rounds) < time_of(n_tiles, total, best))
+        if (time_of(n_tiles, total, n_blocks, rounds) < time_of(n_tiles, total, n_blocks, best))
             best = rounds;
     auto *items = reinterpret_cast<WorkItem *>(block_.data() + kind->items_offset);
     uint32_t n_items = 0;
@@ -230,7 +266,7 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
         for (uint32_t head = 0; head < layer.n_kv_heads; ++head) {
             const BatchSequence &sequence = batch.sequences[s];
             const UnitRows &unit = units_[uint64_t{s} * layer.n_kv_heads + head];
-            const uint32_t parts = parts_of(unit, total, best);
+            const uint32_t parts = parts_of(unit, total, best * n_blocks);
             const uint32_t columns = columns_of(sequence, layer);
             const uint32_t width = kind->n_column_tiles * 8;
             for (uint32_t tile = 0; tile * width < columns; ++tile, ++unit_index) {
@@ -265,6 +301,7 @@ bool Splits::plan(const Batch &batch, bool rows_changed) {
         is_same = planned_[s].id == batch.sequences[s].id &&
                   planned_[s].n_attended == batch.sequences[s].n_attended &&
                   planned_[s].n_new == batch.sequences[s].n_new &&
+                  planned_[s].n_history <= batch.sequences[s].n_history &&
                   !planned_[s].parent == !batch.sequences[s].parent;
     if (is_same && !has_window_)
         return false;
@@ -288,11 +325,21 @@ bool Splits::plan(const Batch &batch, bool rows_changed) {
         kind.n_column_tiles = columns > 8 && decode_kinds_[kind.layer] == kDecodePlain ? 2 : 1;
         units_.clear();
         (void)units_.resize(uint64_t{batch.n_sequences} * layer.n_kv_heads);
+        kind.has_many_units = units_.size() >= limits_.n_sms;
         measure(batch, kind);
         write(batch, &kind, static_cast<uint32_t>(ceil_div(columns, kind.n_column_tiles * 8)));
     }
     (void)planned_.assign(batch.sequences, batch.n_sequences);
     return true;
+}
+
+DecodeShape Splits::shape_of(const Kind &kind) const {
+    return decode_shape(layout_.layers[kind.layer].head_dim, kind.n_column_tiles,
+                        decode_kinds_[kind.layer], kind.has_many_units);
+}
+
+uint32_t Splits::blocks_of(const Kind &kind) const {
+    return limits_.n_sms * shape_of(kind).n_blocks;
 }
 
 bool Splits::takes(uint32_t layer, uint32_t max_new) const {
@@ -304,21 +351,23 @@ bool Splits::takes(uint32_t layer, uint32_t max_new) const {
 DecodeLaunch Splits::launch_of(uint32_t layer) const {
     const Kind &kind = kinds_[kind_of_[layer]];
     const uint32_t head_dim = layout_.layers[layer].head_dim;
-    uint32_t n_warps = decode_warps(head_dim, kind.n_column_tiles, decode_kinds_[layer]);
     const uint32_t metadata_bytes = kind.key_metadata_bytes + kind.value_metadata_bytes;
-    while (n_warps > 1 &&
-           decode_shared_bytes(head_dim, kind.n_column_tiles, n_warps, metadata_bytes) +
-                   kStaticBytes >
-               limits_.shared_bytes)
-        --n_warps;
-    return {kind.items_offset,
-            kind.n_items_offset,
-            n_warps,
-            limits_.n_sms,
-            kind.n_column_tiles,
-            kind.key_metadata_bytes,
-            kind.value_metadata_bytes,
-            decode_kinds_[layer]};
+    const DecodeShape shape = shape_of(kind);
+    const uint32_t shared_bytes = limits_.shared_bytes / shape.n_blocks - kStaticBytes;
+    DecodeLaunch launch{};
+    launch.n_warps = shape.n_warps;
+    while (launch.n_warps > 1 && decode_shared_bytes(head_dim, kind.n_column_tiles, launch.n_warps,
+                                                     metadata_bytes) > shared_bytes)
+        --launch.n_warps;
+    launch.items_offset = kind.items_offset;
+    launch.n_items_offset = kind.n_items_offset;
+    launch.n_blocks = blocks_of(kind);
+    launch.n_column_tiles = kind.n_column_tiles;
+    launch.key_metadata_bytes = kind.key_metadata_bytes;
+    launch.value_metadata_bytes = kind.value_metadata_bytes;
+    launch.kind = decode_kinds_[layer];
+    launch.has_many_units = kind.has_many_units;
+    return launch;
 }
 
 }  // namespace cuda

@@ -27,6 +27,7 @@ struct DecodeLaunch {
     uint32_t key_metadata_bytes;
     uint32_t value_metadata_bytes;
     uint32_t kind;  // DecodeKind
+    uint32_t has_many_units;
 };
 
 class Splits {
@@ -60,19 +61,20 @@ class Splits {
         uint32_t key_metadata_bytes;
         uint32_t value_metadata_bytes;
         uint32_t n_column_tiles;
+        bool has_many_units;
         uint64_t items_offset;
         uint64_t n_items_offset;
     };
     // One (sequence, KV head, column tile) and the rows that it reads.
-    struct Extent {
+    struct Rows {
         uint32_t begin;
         uint32_t end;
         uint64_t bytes;
         uint32_t size() const { return end - begin; }
     };
     struct UnitRows {
-        Extent raw[2];
-        Extent packed;
+        Rows raw[2];
+        Rows packed;
         uint64_t bytes() const { return raw[0].bytes + raw[1].bytes + packed.bytes; }
     };
 
@@ -80,10 +82,14 @@ class Splits {
     bool add_kind(uint32_t layer);
     void measure(const Batch &batch, const Kind &kind);
     UnitRows find_rows(const BatchSequence &sequence, const LayerView &layer, uint32_t entry) const;
+    void count_bytes(const BatchSequence &sequence, uint32_t entry, UnitRows *unit) const;
     uint64_t row_bytes(const BatchSequence &sequence, const PageRow &row, uint32_t entry) const;
     bool is_raw(const PageRow &row, uint32_t entry) const;
-    uint32_t parts_of(const UnitRows &unit, uint64_t total, uint32_t n_rounds) const;
-    double time_of(uint32_t n_tiles, uint64_t total, uint32_t n_rounds) const;
+    static void read_by_pages(const BatchSequence &sequence, UnitRows *unit);
+    DecodeShape shape_of(const Kind &kind) const;
+    uint32_t blocks_of(const Kind &kind) const;
+    static uint32_t parts_of(const UnitRows &unit, uint64_t total, uint32_t n_slots);
+    double time_of(uint32_t n_tiles, uint64_t total, uint32_t n_blocks, uint32_t n_rounds) const;
     void write(const Batch &batch, Kind *kind, uint32_t n_tiles);
     void write_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
                     const BatchSequence &sequence, uint32_t entry, WorkItem *items) const;
