@@ -421,6 +421,12 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t) {
     return cudaSuccess;
 }
 
+// On the default stream, which has nothing else to do.
+cudaError_t cudaMemset(void *to, int value, size_t bytes) {
+    std::memset(to, value, bytes);
+    return cudaSuccess;
+}
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) {
     *event = new CUevent_st;
     return cudaSuccess;
@@ -449,8 +455,9 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus *status)
     *status = g_is_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
-    run_to(g_n_queued);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    if (stream != cudaStreamLegacy)
+        run_to(g_n_queued);
     return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {

@@ -79,6 +79,15 @@ const char *memory_text(cudaMemoryType type) {
     return type == cudaMemoryTypeHost ? "pinned host memory" : "host memory";
 }
 
+// Kernels copy whole tiles, those behind the last token too, and mask them: memory that was never
+// written would be read. The default stream is waited for, since the cache's does not wait for it.
+lk_status clear(void *memory, uint64_t bytes) {
+    cudaError_t error = cudaMemset(memory, 0, bytes);
+    if (!error)
+        error = cudaStreamSynchronize(cudaStreamLegacy);
+    return checked(error, "clearing a slab");
+}
+
 class CudaBackend final : public Backend {
   public:
     CudaBackend(const Allocator &allocator, int device) : allocator_(allocator), device_(device) {}
@@ -115,6 +124,11 @@ class CudaBackend final : public Backend {
         }
         if (error)
             return checked(error, "allocating a slab");
+        const lk_status status = clear(memory, bytes);
+        if (status) {
+            (void)cudaFree(memory);
+            return status;
+        }
         *out = {reinterpret_cast<uint64_t>(memory), bytes, memory};
         return LK_OK;
     }
