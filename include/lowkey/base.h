@@ -73,7 +73,9 @@ enum {
     LK_E_CORRUPT = -7,
     /* Valid bytes or a valid plan, but made for another geometry or version. */
     LK_E_MISMATCH = -8,
-    /* K or V holds an infinity or a NaN. The open step is poisoned: discard it. */
+    /* K or V holds an infinity or a NaN, or a graph ran in a step that it was not captured
+     * for. The open step is poisoned: discard it. On a device it may be a step that was
+     * committed: see lk_step_begin(). */
     LK_E_DATA = -9,
     /* The object is in use: it has live children, or a step is open. */
     LK_E_BUSY = -10,
@@ -123,7 +125,8 @@ enum {
 typedef uint32_t lk_memory;
 enum {
     LK_MEMORY_HOST = 1,
-    LK_MEMORY_CUDA = 2,  /* data is a device pointer of the context's device, or managed */
+    LK_MEMORY_CUDA = 2,  /* data is memory of the context's device, or managed; host memory is
+                          * refused, pinned too */
     LK_MEMORY_VULKAN = 3 /* buffer is a VkBuffer; data is NULL */
 };
 
@@ -148,10 +151,12 @@ typedef struct lk_tensor {
  * first published one). */
 LK_API lk_status lk_tensor_init(lk_tensor *tensor, size_t struct_bytes);
 
-/* What orders the work on a device. The CPU takes NULL. */
+/* What orders the work on a device: needed there, NULL on the CPU. lowkey keeps the handle, not
+ * the struct. */
 typedef uint32_t lk_queue_kind;
 enum {
-    LK_QUEUE_CUDA_STREAM = 1,   /* handle is a cudaStream_t, NULL = the legacy default */
+    LK_QUEUE_CUDA_STREAM = 1,   /* handle is a cudaStream_t; NULL = the legacy default stream,
+                                 * which cannot be captured */
     LK_QUEUE_VULKAN_SUBMIT = 2, /* handle is a VkQueue; lowkey submits */
     LK_QUEUE_VULKAN_RECORD = 3  /* handle is a VkCommandBuffer; lowkey records */
 };

@@ -39,13 +39,14 @@ LK_API lk_status lk_cache_desc_init(lk_cache_desc *desc, size_t struct_bytes);
  * out       owned by the caller, ended with lk_cache_destroy(); NULL on failure
  *
  * Errors: LK_E_ARGUMENT, LK_E_MISMATCH (the plan is for another geometry),
- * LK_E_UNSUPPORTED (as lk_context_supports()), LK_E_BUDGET (less than the fixed
- * tables and workspace; the sentence names the bytes needed), LK_E_NOMEM. */
+ * LK_E_UNSUPPORTED (as lk_context_supports(); on CUDA also a plan that ranks channels by
+ * queries, LK_SCORE_QUERY_RANGE), LK_E_BUDGET (less than the fixed tables and workspace;
+ * the sentence names the bytes needed), LK_E_NOMEM, LK_E_DEVICE. */
 LK_API lk_status lk_cache_create(lk_context *context, const lk_geometry *geometry,
                                  const lk_plan *plan, const lk_cache_desc *desc, lk_cache **out);
 
 /* Destroy *cache with its sequences, an open step included, and set it to NULL. Waits
- * for queued work. *cache may be NULL. */
+ * for queued work, on CUDA for all of the device. *cache may be NULL. */
 LK_API void lk_cache_destroy(lk_cache **cache);
 
 /* What a cache holds now. */
@@ -66,8 +67,8 @@ typedef struct lk_cache_stats {
     uint64_t pages_reopened;
     uint64_t values_saturated; /* finite inputs beyond FP16's range, clamped to +-65504;
                                 * on a device those that it has met by now */
-    uint64_t device_bytes;     /* fixed device memory beside the budget: step tables, work
-                                * lists, partial results; 0 on the CPU */
+    uint64_t device_bytes;     /* fixed device memory that the budget does not count: step
+                                * tables, work lists, partial results; 0 on the CPU */
 } lk_cache_stats;
 LK_API lk_status lk_cache_stats_init(lk_cache_stats *stats, size_t struct_bytes);
 

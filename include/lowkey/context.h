@@ -23,7 +23,7 @@ typedef struct lk_device_info {
     uint64_t free_bytes;   /* what can be had now: MemAvailable on the CPU and on
                             * integrated devices, which share it */
     char name[128];        /* zero-terminated */
-    char features[128];    /* the fast paths in use, for example "avx2 fma f16c" */
+    char features[128];    /* what it runs, for example "avx2 fma f16c" or "sm_90 132 SMs" */
 } lk_device_info;
 LK_API lk_status lk_device_info_init(lk_device_info *info, size_t struct_bytes);
 
@@ -70,7 +70,7 @@ typedef struct lk_context_desc {
     lk_log_fn log;          /* may be NULL */
     void *log_user;
     lk_alloc_fn alloc; /* NULL = the C library's; also serves the cache's slabs
-                        * on the CPU */
+                        * on the CPU. Device memory comes from the driver. */
     lk_free_fn free;
     void *alloc_user;
 } lk_context_desc;
@@ -89,7 +89,8 @@ typedef struct lk_context lk_context;
  *
  * Errors: LK_E_ARGUMENT, LK_E_NOMEM, LK_E_NOT_FOUND (device_index),
  * LK_E_MISMATCH (another ABI major, or a newer minor than the library's),
- * LK_E_UNSUPPORTED (a backend that this build lacks), LK_E_DEVICE. */
+ * LK_E_UNSUPPORTED (a backend that this build lacks; on CUDA also no driver, no device, or
+ * a device that the build has no kernels for; the sentence says which), LK_E_DEVICE. */
 LK_API lk_status lk_context_open(const lk_context_desc *desc, uint32_t abi_version,
                                  lk_context **out);
 
@@ -111,7 +112,7 @@ typedef struct lk_capability {
     uint32_t page_tokens;
     lk_memory memory;    /* of the tensors */
     lk_dtype dtype;      /* of the tensors */
-    lk_queue_kind queue; /* 0 = NULL queue */
+    lk_queue_kind queue; /* 0 = NULL on the CPU, not asked on a device */
 } lk_capability;
 LK_API lk_status lk_capability_init(lk_capability *capability, size_t struct_bytes);
 

@@ -54,7 +54,7 @@ typedef uint32_t lk_score;
 enum {
     LK_SCORE_KEY = 1,        /* mean |K| over the page (Kitty, section 3.2) */
     LK_SCORE_QUERY_RANGE = 2 /* mean |Q| of all tokens so far x range of K over the
-                              * page (MixKVQ, equation 5, at Kitty's bytes) */
+                              * page (MixKVQ, equation 5, at Kitty's bytes). CPU only */
 };
 
 /* Keys of a KV head. Start from lk_key_rule_init(): 16 bits, per channel. */

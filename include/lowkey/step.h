@@ -8,10 +8,12 @@
  *       lk_attend(cache, l, &q, &out, NULL);
  *   lk_step_commit(cache, NULL);
  *
- * On a device all work of a step is ordered by its queue: calls return when it is
- * queued, and none waits for it. Truncation, removal and destruction come after it on
- * the queue of the last step. So the host reads outputs after its own wait, and the
- * memory of tensors must stay until the queue has passed the call.
+ * On a device all work of a step is ordered by its queue, and calls return when it is
+ * queued: the host reads outputs after its own wait, and the memory of tensors must stay
+ * until the queue has passed the call. Truncation and removal are ordered by the queue of
+ * the last step. No call waits for the step's own work. lk_step_begin() may wait for
+ * earlier work: when the host is several steps ahead, when a slab is taken or given back,
+ * and when many pages are packed; so may lk_append() of more than LK_DRAFT_TOKENS tokens.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef LOWKEY_STEP_H
@@ -45,9 +47,11 @@ extern "C" {
  *              LK_DRAFT_TOKENS new tokens. Copied.
  *
  * On a device an infinity or a NaN may be found after the step that had it was
- * committed. Then the next call returns LK_E_DATA, once, and changes nothing. The
- * sentence names sequence, layer, head and token. The sequence holds zeros in place of
- * the numbers that were not finite: truncate or remove it, or keep it so.
+ * committed. Then the first lk_step_begin() that knows of it returns LK_E_DATA, once,
+ * and changes nothing; call it again to go on. The sentence names sequence, layer, head
+ * and token. The sequence holds zeros in place of the numbers that were not finite:
+ * truncate or remove it, or keep it so. A graph that ran in a step of another shape is
+ * told in the same way.
  *
  * Errors: LK_E_ARGUMENT (also a NULL queue on a device, or a queue of another device),
  * LK_E_NOT_FOUND (an id), LK_E_STATE (a step is open, or the queue is being captured
@@ -105,12 +109,13 @@ LK_API lk_status lk_attend(lk_cache *cache, uint32_t layer, const lk_tensor *q,
  *   end it, launch the graph on the queue      lk_step_commit(cache, NULL);
  *   lk_step_commit(cache, NULL);
  *
- * A graph holds no lengths, pages or ids, so it stays right while sequences grow, are
- * removed and added; what else the cache does between replays does not matter. The host
- * launches it once in each such step, the one of its capture included, on the step's
- * queue and before the next lk_step_begin(). Begin, commit and discard stay outside it.
- * Tensors are where they were at the capture. A graph that meets a step of another shape
- * does nothing but poison it. It must not run after its cache is destroyed.
+ * A graph holds no lengths, pages, ids or draft trees, so it stays right while sequences
+ * grow, are removed and added; what else the cache does between replays, steps without a
+ * graph included, does not matter. The host launches it once in each such step, the one
+ * of its capture included, on the step's queue and before the next lk_step_begin(). Begin,
+ * commit and discard stay outside it. Tensors are where they were at the capture. A graph
+ * that meets a step of another shape does nothing but poison it. It must not run after its
+ * cache is destroyed.
  *
  * Errors: LK_E_ARGUMENT, LK_E_STATE (no step; a layer was appended in it; no step of this
  * shape was captured), LK_E_DATA (poisoned), LK_E_UNSUPPORTED (the CPU). */
