@@ -23,6 +23,9 @@ struct CUevent_st {
 
 namespace {
 
+constexpr int kMultiprocessors = 5;
+constexpr int kSharedBytes = 227 << 10;  // of a multiprocessor and of a block
+
 using Work = std::function<void()>;
 using Blocks = std::map<uint64_t, uint64_t>;  // address, bytes
 
@@ -216,7 +219,12 @@ void attend_now(const Args &from, const StagingArg &staging) {
     assert_int_equal(device.attend(args), LK_OK);
 }
 
-// Rows that work items read, of one sequence, KV head and tile of columns.
+// The items of one sequence, KV head and tile of columns: how often each row is read.
+struct Unit {
+    std::vector<uint8_t> rows;
+    uint32_t n_items = 0;
+};
+
 void mark_rows(const WorkItem &item, std::vector<uint8_t> *rows) {
     const uint32_t begins[3] = {item.raw_begin[0], item.raw_begin[1], item.packed_begin};
     const uint32_t counts[3] = {item.raw_count[0], item.raw_count[1], item.packed_count};
@@ -227,26 +235,64 @@ void mark_rows(const WorkItem &item, std::vector<uint8_t> *rows) {
         }
 }
 
-// Every unit is there, and its items read each row once; those behind a window need not be.
+// What an item repeats of its sequence is right, and the unit's memory is there.
+void check_item(const DecodeArgs &args, const WorkItem &item) {
+    assert_true(item.sequence < args.step.header->n_sequences);
+    const SequenceInfo &info = args.step.sequences[item.sequence];
+    assert_int_equal(item.first_row, info.first_row);
+    assert_int_equal(item.first_new, info.first_new);
+    assert_int_equal(item.n_new, info.n_new);
+    assert_int_equal(item.new_in_rows, info.new_in_rows);
+    assert_int_equal(item.has_tree, info.has_tree);
+    assert_true(holds(g_device, args.counters + item.unit, sizeof *args.counters));
+    const uint64_t part_floats = 8 * args.n_column_tiles * (args.layer.head_dim + 2);
+    if (item.n_parts > 1)
+        assert_true(holds(g_device, args.partials + item.first_partial,
+                          item.n_parts * part_floats * sizeof *args.partials));
+}
+
+// Every unit is there, with a counter of its own, and its parts read each row once; those behind a
+// window need not be.
 void check_items(const DecodeArgs &args) {
-    std::map<uint64_t, std::vector<uint8_t>> units;
+    std::map<uint64_t, Unit> units;
+    std::map<uint32_t, uint64_t> owners;  // of counters
     for (uint32_t i = 0; i < *args.n_items; ++i) {
         const WorkItem &item = args.items[i];
-        assert_true(item.sequence < args.step.header->n_sequences);
-        std::vector<uint8_t> &rows =
-            units[uint64_t{item.sequence} << 32 | uint64_t{item.kv_head} << 16 | item.column_tile];
-        rows.resize(args.step.sequences[item.sequence].n_attended);
-        mark_rows(item, &rows);
-    }
-    for (const auto &unit : units)
-        for (const uint8_t n : unit.second)
+        check_item(args, item);
+        const uint64_t name =
+            uint64_t{item.sequence} << 32 | uint64_t{item.kv_head} << 16 | item.column_tile;
+        assert_int_equal(owners.emplace(item.unit, name).first->second, name);
+        Unit &unit = units[name];
+        assert_int_equal(item.part, unit.n_items++);
+        unit.rows.resize(args.step.sequences[item.sequence].n_attended);
+        mark_rows(item, &unit.rows);
+        if (item.part + 1 < item.n_parts)
+            continue;
+        assert_int_equal(unit.n_items, item.n_parts);
+        for (const uint8_t n : unit.rows)
             assert_true(n == 1 || (n == 0 && args.layer.window_tokens));
+    }
     const uint32_t group = args.layer.n_query_heads / args.layer.n_kv_heads;
     uint64_t n_units = 0;
     for (uint32_t s = 0; s < args.step.header->n_sequences; ++s)
         n_units += args.layer.n_kv_heads *
                    ceil_div(args.step.sequences[s].n_new * group, 8 * args.n_column_tiles);
     assert_int_equal(units.size(), n_units);
+    assert_int_equal(owners.size(), n_units);
+}
+
+// The block fits and its kernel exists.
+void check_shape(const DecodeArgs &args) {
+    assert_true(decode_has_instance(args.layer.head_dim));
+    assert_true(args.kind < kDecodeNone);
+    const DecodeShape shape =
+        decode_shape(args.layer.head_dim, args.n_column_tiles, args.kind, args.has_many_units != 0);
+    assert_true(args.n_warps > 0 && args.n_warps <= shape.n_warps);
+    assert_int_equal(args.n_blocks, kMultiprocessors * shape.n_blocks);
+    assert_true(shape.n_blocks *
+                    decode_shared_bytes(args.layer.head_dim, args.n_column_tiles, args.n_warps,
+                                        args.key_metadata_bytes + args.value_metadata_bytes) <=
+                kSharedBytes);
 }
 
 PackItem pack_item(const PackJob &job, const ClassInfo *classes) {
@@ -292,7 +338,6 @@ namespace cuda {
 
 cudaError_t kernels_present() { return cudaSuccess; }
 bool decode_has_instance(uint32_t head_dim) { return head_dim != kMissingHeadDim; }
-bool tile_has_instance(uint32_t) { return true; }
 uint32_t tile_splits(const TileArgs &, uint32_t) { return 1; }
 uint64_t tile_partial_floats(uint32_t head_dim, uint32_t n_blocks) {
     return uint64_t{head_dim} * n_blocks;
@@ -311,6 +356,7 @@ cudaError_t launch_append(const StepView &step, const LayerArg &layer, const Ten
 
 cudaError_t launch_decode(const DecodeArgs &args, cudaStream_t) {
     ++g_counts.n_decodes;
+    check_shape(args);
     return launch([=] {
         if (args.step.report->first_bad == kShapeFault)
             return;
@@ -368,8 +414,8 @@ cudaError_t cudaGetDevice(int *device) {
 }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr name, int) {
-    *value = name == cudaDevAttrMultiProcessorCount            ? 5
-             : name == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 227 << 10
+    *value = name == cudaDevAttrMultiProcessorCount            ? kMultiprocessors
+             : name == cudaDevAttrMaxSharedMemoryPerBlockOptin ? kSharedBytes
              : name == cudaDevAttrComputeCapabilityMajor       ? 9
                                                                : 0;
     return cudaSuccess;

@@ -29,6 +29,7 @@ void fake_replay();
 
 // A stream of this handle is another device's.
 constexpr uintptr_t kForeignStream = 77;
+// Decode has no kernels for this head dim.
 constexpr uint32_t kMissingHeadDim = 48;
 
 #endif
