@@ -123,10 +123,6 @@ __global__ void __launch_bounds__(kMergeWarps *kWarp)
 
 }  // namespace
 
-bool tile_has_instance(uint32_t head_dim) {
-    return head_dim >= 32 && head_dim <= LK_MAX_HEAD_DIM && head_dim % LK_STRIP_CHANNELS == 0;
-}
-
 uint32_t tile_splits(const TileArgs &args, uint32_t n_blocks) {
     TileGrid grid = choose_warps(args);
     if (choose_memory(args, &grid) != cudaSuccess)

@@ -83,7 +83,8 @@ constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t n_column_tile
            (rings > results ? rings : results);
 }
 
-// Attention of many query columns: tiles of columns over rows and staged tokens.
+// Attention of many query columns, of classes or of head dims that decode lacks: tiles of columns
+// over rows and staged tokens.
 struct TileArgs {
     StepView step;
     LayerArg layer;
@@ -98,8 +99,6 @@ struct TileArgs {
     uint32_t n_splits;  // of what a block's columns see, from tile_splits(); 1 = none
     float *partials;    // see tile_partial_floats(); not needed without splits
 };
-// Head dims that are a multiple of 16 from 32 to 256.
-bool tile_has_instance(uint32_t head_dim);
 // How many parts keep n_blocks blocks busy; 1 when the columns alone do. n_splits and partials of
 // args are not read.
 uint32_t tile_splits(const TileArgs &args, uint32_t n_blocks);

@@ -100,11 +100,6 @@ class CudaBackend final : public Backend {
         if (capability.queue && capability.queue != LK_QUEUE_CUDA_STREAM)
             return fail(LK_E_UNSUPPORTED, "a CUDA context takes a CUDA stream, not queue kind %u",
                         capability.queue);
-        if (!tile_has_instance(capability.head_dim))
-            return fail(LK_E_UNSUPPORTED,
-                        "this build has no CUDA kernels for head_dim %u: its option "
-                        "cuda-instances names those that it has",
-                        capability.head_dim);
         return LK_OK;
     }
 
