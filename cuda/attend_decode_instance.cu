@@ -41,9 +41,8 @@ cudaError_t launch(const DecodeArgs &args, cudaStream_t stream) {
         LK_CUDA_HEAD_DIM, kTiles, kGrouped ? kDecodeGrouped : kDecodePlain, kManyUnits);
     constexpr auto kKernel =
         decode_kernel<kStrips, kTiles, kGrouped, kShape.n_warps * 32, kShape.n_blocks>;
-    const uint32_t bytes =
-        decode_shared_bytes(LK_CUDA_HEAD_DIM, kTiles, args.n_warps,
-                            args.key_metadata_bytes + args.value_metadata_bytes);
+    const uint32_t bytes = decode_shared_bytes(LK_CUDA_HEAD_DIM, kTiles, args.n_warps,
+                                               args.key_metadata_bytes + args.value_metadata_bytes);
     const cudaError_t error = allow_shared_memory<kKernel>();
     if (error)
         return error;
