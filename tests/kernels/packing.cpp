@@ -488,7 +488,7 @@ class AppendScene {
 void check_append(const AppendCase &c, const Device &device) {
     std::vector<std::pair<uint32_t, uint32_t>> lengths = {{20, 40}, {0, 1}, {31, 2}, {64, 64}};
     if (c.has_long)
-        lengths[1] = {10, 90};
+        lengths[1] = {10, 2090};
     AppendScene scene(device, lengths);
     Random random(11 + c.dtype);
     uint64_t n_saturated = 0;
