@@ -26,6 +26,9 @@ TileGrid grid_of(const TileArgs &args, uint32_t n_warps) {
     return grid;
 }
 
+// Two blocks of few warps share a multiprocessor, and leave less than one whole block.
+bool shares_processor(const TileGrid &grid) { return grid.n_warps * 4 <= kTileWarps; }
+
 // Few columns take fewer warps; n_tiles stays.
 TileGrid choose_warps(const TileArgs &args) {
     TileGrid grid = grid_of(args, kTileWarps);
@@ -40,7 +43,15 @@ uint32_t largest_page(uint32_t head_dim) {
            2 * (LK_MAX_PAGE_TOKENS / LK_MIN_GROUP) * 4 * head_dim + 2 * head_dim;
 }
 
-// The page gets what the rest leaves, as far as it can use it; where that is not enough for staged
+// A page with the tokens of a stage: packed, or staged.
+uint32_t wanted_bytes(uint32_t head_dim, uint32_t stage_tokens) {
+    const uint32_t packed = largest_page(head_dim);
+    const uint32_t staged = 2 * stage_tokens * staged_row_bytes(head_dim);
+    return packed > staged ? packed : staged;
+}
+
+// Stages are long where any page fits beside them, but for blocks that share a multiprocessor. Else
+// the page gets what the rest leaves, as far as it can use it; where that is not enough for staged
 // tokens, a block has fewer warps.
 cudaError_t choose_memory(const TileArgs &args, TileGrid *grid) {
     int device = 0;
@@ -52,13 +63,22 @@ cudaError_t choose_memory(const TileArgs &args, TileGrid *grid) {
         return error;
     const uint32_t head_dim = args.layer.head_dim;
     const uint32_t free_bytes = static_cast<uint32_t>(most) - sizeof(TileTables) - 128;
-    const uint32_t staged_bytes = 2 * kStageTokens * staged_row_bytes(head_dim);
-    while (tile_layout(head_dim, grid->n_warps, staged_bytes).total > free_bytes)
+    const auto total_bytes = [&](uint32_t page_bytes) {
+        return tile_layout(head_dim, grid->n_warps, grid->stage_tokens, page_bytes).total;
+    };
+    grid->stage_tokens = kMaxRounds * kRoundTokens;
+    if (shares_processor(*grid) ||
+        total_bytes(wanted_bytes(head_dim, grid->stage_tokens)) > free_bytes)
+        grid->stage_tokens = kRoundTokens;
+    const uint32_t staged_bytes = 2 * grid->stage_tokens * staged_row_bytes(head_dim);
+    while (total_bytes(staged_bytes) > free_bytes) {
         *grid = grid_of(args, grid->n_warps / 2);
-    const uint32_t rest = free_bytes - tile_layout(head_dim, grid->n_warps, 0).total;
-    const uint32_t wanted = largest_page(head_dim);
+        grid->stage_tokens = kRoundTokens;
+    }
+    const uint32_t rest = free_bytes - total_bytes(0);
+    const uint32_t wanted = wanted_bytes(head_dim, grid->stage_tokens);
     grid->page_bytes = (rest < wanted ? rest : wanted) / 16 * 16;
-    grid->shared_bytes = tile_layout(head_dim, grid->n_warps, grid->page_bytes).total;
+    grid->shared_bytes = total_bytes(grid->page_bytes);
     return cudaSuccess;
 }
 
@@ -129,8 +149,7 @@ uint32_t tile_splits(const TileArgs &args, uint32_t n_blocks) {
         return 1;
     const uint64_t n =
         static_cast<uint64_t>(grid.n_tiles) * args.layer.n_kv_heads * args.n_sequences;
-    // Two blocks of few warps share a multiprocessor, and leave less than one whole block.
-    const uint64_t most = grid.n_warps * 4 > kTileWarps ? n_blocks : 2ull * n_blocks;
+    const uint64_t most = shares_processor(grid) ? 2ull * n_blocks : n_blocks;
     if (!n || n >= most)
         return 1;
     const uint64_t splits = most / n;

@@ -121,7 +121,7 @@ __device__ inline Stage enter_page(const TileArgs &args, const TileBlock &block,
         const PageView &view = block.view(stage);
         if (view.first_stage < view.end_stage) {
             stage.index = view.first_stage;
-            place_stage(view, &stage);
+            place_stage(view, block.stage_tokens, &stage);
             return stage;
         }
     }
@@ -136,50 +136,84 @@ __device__ inline Stage next_stage(const TileArgs &args, const TileBlock &block,
     Stage next = stage;
     ++next.index;
     next.parity ^= 1;
-    place_stage(view, &next);
+    place_stage(view, block.stage_tokens, &next);
     return next;
 }
 
-// Tiles of keys times the warp's queries.
-template <int kStrips, bool kExact, int kSlices>
-__device__ __forceinline__ void multiply_keys(const TileBlock &block, const Stage &stage,
-                                              uint32_t queries, Products<kSlices> &products) {
+// What a strip's products of keys and queries need.
+template <int kSlices>
+struct KeyFragments {
+    uint4 a[kRoundTiles];
+    uint32_t b[kSlices / 2][4];  // of two slices: k 0-7 and k 8-15 of the first, then of the second
+};
+
+// row: offset of the queries of the lane's channel.
+template <int kSlices>
+__device__ __forceinline__ void load_fragments(uint32_t tiles, uint32_t queries, uint32_t row,
+                                               KeyFragments<kSlices> &fragments) {
     const uint32_t lane = threadIdx.x % kWarp;
-    const uint32_t tiles = shared_address(block.tiles(stage, 0)) + 16 * lane;
-    const uint16_t *rows = block.tables->query_rows[stage.parity / 2] + lane % 16;
+#pragma unroll
+    for (int pair = 0; pair < kSlices / 2; ++pair)
+        load_matrices_transposed(fragments.b[pair],
+                                 queries + (row ^ (16 * (2 * pair + lane / 16))));
+#pragma unroll
+    for (int tile = 0; tile < static_cast<int>(kRoundTiles); ++tile)
+        fragments.a[tile] = load_shared4(tiles + tile * kTileBytes);
+}
+
+// Tiles of keys times the warp's queries. A strip's fragments are loaded during the products of the
+// one before.
+template <int kStrips, bool kExact, int kSlices>
+__device__ __forceinline__ void multiply_keys(const TileBlock &block, const Round &round,
+                                              uint32_t rows, uint32_t queries,
+                                              Products<kSlices> &products) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    const uint32_t tiles = round.tiles[0] + 16 * lane;
+    constexpr int kEight = (kStrips + 7) / 8;
+    uint4 eight[kEight];  // strips' rows of the lane, a half word each
+#pragma unroll
+    for (int i = 0; i < kEight; ++i)
+        eight[i] = load_shared4(rows + 16 * i);
+    KeyFragments<kSlices> fragments[2];
+    const auto load = [&](int strip) {
+        const uint4 &e = eight[strip / 8];
+        const uint32_t two =
+            strip % 8 < 4 ? (strip % 4 < 2 ? e.x : e.y) : (strip % 4 < 2 ? e.z : e.w);
+        const uint32_t row = strip % 2 ? two >> 16 : two & 0xFFFFu;
+        load_fragments<kSlices>(tiles + strip * kStripRoundBytes, queries, row,
+                                fragments[strip % 2]);
+    };
+    load(0);
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
         if (!kExact && strip >= static_cast<int>(block.n_strips))
             continue;
-        // Of two slices: k 0-7 and k 8-15 of the first, then of the second.
-        uint32_t b[kSlices / 2][4];
-        const uint32_t row = rows[LK_STRIP_CHANNELS * strip];
+        if (strip + 1 < kStrips && (kExact || strip + 1 < static_cast<int>(block.n_strips)))
+            load(strip + 1);
+        const KeyFragments<kSlices> &now = fragments[strip % 2];
 #pragma unroll
-        for (int pair = 0; pair < kSlices / 2; ++pair)
-            load_matrices_transposed(b[pair], queries + (row ^ (16 * (2 * pair + lane / 16))));
-#pragma unroll
-        for (int tile = 0; tile < static_cast<int>(kStageTiles); ++tile) {
-            const uint4 a = load_shared4(tiles + strip * kStripStageBytes + tile * kTileBytes);
+        for (int tile = 0; tile < static_cast<int>(kRoundTiles); ++tile) {
+            const uint4 &a = now.a[tile];
 #pragma unroll
             for (int slice = 0; slice < kSlices; ++slice)
-                mma(products[tile][slice], a.x, a.y, a.z, a.w, b[slice / 2][slice % 2 * 2],
-                    b[slice / 2][slice % 2 * 2 + 1]);
+                mma(products[tile][slice], a.x, a.y, a.z, a.w, now.b[slice / 2][slice % 2 * 2],
+                    now.b[slice / 2][slice % 2 * 2 + 1]);
         }
     }
 }
 
 template <int kStrips, bool kExact, int kSlices>
-__device__ __forceinline__ void multiply_values(const TileBlock &block, const Stage &stage,
-                                                const uint32_t (&weights)[kStageTiles][kSlices][2],
+__device__ __forceinline__ void multiply_values(const TileBlock &block, const Round &round,
+                                                const uint32_t (&weights)[kRoundTiles][kSlices][2],
                                                 Accumulators<kStrips> &acc) {
-    const uint32_t tiles = shared_address(block.tiles(stage, 1)) + 16 * (threadIdx.x % kWarp);
+    const uint32_t tiles = round.tiles[1] + 16 * (threadIdx.x % kWarp);
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
         if (!kExact && strip >= static_cast<int>(block.n_strips))
             continue;
 #pragma unroll
-        for (int tile = 0; tile < static_cast<int>(kStageTiles); ++tile) {
-            const uint4 a = load_shared4(tiles + strip * kStripStageBytes + tile * kTileBytes);
+        for (int tile = 0; tile < static_cast<int>(kRoundTiles); ++tile) {
+            const uint4 a = load_shared4(tiles + strip * kStripRoundBytes + tile * kTileBytes);
 #pragma unroll
             for (int slice = 0; slice < kSlices; ++slice)
                 mma(acc.out[strip][slice], a.x, a.y, a.z, a.w, weights[tile][slice][0],
@@ -189,19 +223,40 @@ __device__ __forceinline__ void multiply_values(const TileBlock &block, const St
 }
 
 template <int kStrips, bool kExact>
+__device__ __forceinline__ void attend_round(const TileArgs &args, const TileBlock &block,
+                                             const WarpColumns &warp, const Round &round,
+                                             uint32_t rows, uint32_t queries,
+                                             Accumulators<kStrips> &acc) {
+    constexpr int kSlices = Accumulators<kStrips>::kSlices;
+    Products<kSlices> products = {};
+    multiply_keys<kStrips, kExact, kSlices>(block, round, rows, queries, products);
+    if (block.tables->is_divided || args.layer.soft_cap > 0)
+        shape_logits<kSlices>(args.layer, *block.tables, warp, products);
+    if (!sees_all(args.layer, warp, round))
+        hide<kSlices>(args, *block.tables, warp, round, products);
+    uint32_t weights[kRoundTiles][kSlices][2];
+    weigh<kStrips, kSlices>(products, logit_factor(args.layer), acc, weights);
+    multiply_values<kStrips, kExact, kSlices>(block, round, weights, acc);
+}
+
+template <int kStrips, bool kExact>
 __device__ __forceinline__ void attend_stage(const TileArgs &args, const TileBlock &block,
                                              const WarpColumns &warp, const Stage &stage,
                                              uint32_t queries, Accumulators<kStrips> &acc) {
-    constexpr int kSlices = Accumulators<kStrips>::kSlices;
-    Products<kSlices> products = {};
-    multiply_keys<kStrips, kExact, kSlices>(block, stage, queries, products);
-    if (block.tables->is_divided || args.layer.soft_cap > 0)
-        shape_logits<kSlices>(args.layer, *block.tables, warp, products);
-    if (!sees_all(args.layer, warp, stage))
-        hide<kSlices>(args, *block.tables, warp, stage, products);
-    uint32_t weights[kStageTiles][kSlices][2];
-    weigh<kStrips, kSlices>(products, logit_factor(args.layer), acc, weights);
-    multiply_values<kStrips, kExact, kSlices>(block, stage, weights, acc);
+    const uint32_t side_bytes = block.n_strips * kStripRoundBytes;
+    const uint32_t rows =
+        shared_address(block.tables->query_rows[stage.parity / 2][threadIdx.x % 16]);
+    Round round;
+    round.first_token = stage.first_token;
+    round.tiles[0] = shared_address(block.tiles(stage, 0, 0));
+    const uint32_t end_token = stage.first_token + stage.n_tokens;
+#pragma unroll 1
+    for (; round.first_token < end_token && sees_some(warp, round);
+         round.first_token += kRoundTokens, round.tiles[0] += 2 * side_bytes) {
+        round.n_tokens = min(kRoundTokens, end_token - round.first_token);
+        round.tiles[1] = round.tiles[0] + side_bytes;
+        attend_round<kStrips, kExact>(args, block, warp, round, rows, queries, acc);
+    }
 }
 
 template <int kStrips>
@@ -222,16 +277,19 @@ __device__ __forceinline__ void clear(Accumulators<kStrips> &acc) {
 }
 
 template <int kStrips, bool kExact>
-__device__ __forceinline__ TileBlock cut_memory(const TileArgs &args, uint32_t page_bytes,
-                                                uint8_t *memory, TileTables *tables) {
+__device__ __forceinline__ TileBlock cut_memory(const TileArgs &args, uint32_t stage_tokens,
+                                                uint32_t page_bytes, uint8_t *memory,
+                                                TileTables *tables) {
     TileBlock block;
     block.n_strips = kExact ? kStrips : args.layer.head_dim / LK_STRIP_CHANNELS;
     block.head_dim = block.n_strips * LK_STRIP_CHANNELS;
-    const TileLayout layout = tile_layout(block.head_dim, blockDim.x / kWarp, page_bytes);
+    const TileLayout layout =
+        tile_layout(block.head_dim, blockDim.x / kWarp, stage_tokens, page_bytes);
     block.tables = tables;
     block.stages = memory + layout.stages;
     block.page = memory + layout.page;
     block.page_bytes = page_bytes;
+    block.stage_tokens = stage_tokens;
     block.row_shift = Accumulators<kStrips>::kSlices == 4 ? 6 : 5;
     return block;
 }
@@ -256,7 +314,7 @@ __device__ __forceinline__ void attend_pages(const TileArgs &args, const TileBlo
         for (int turn = 0; turn < 2; ++turn) {
             if ((turn == 0) != products_first)
                 await_stage(block, next);
-            else if (sees_some(warp, stage))
+            else
                 attend_stage<kStrips, kExact>(args, block, warp, stage, queries, acc);
         }
         stage = next;
@@ -267,18 +325,22 @@ __device__ __forceinline__ void attend_pages(const TileArgs &args, const TileBlo
 
 template <int kStrips, bool kExact>
 __global__ void __launch_bounds__(kTileWarps *kWarp, 1)
-    attend_tile(const __grid_constant__ TileArgs args, uint32_t page_bytes) {
+    attend_tile(const __grid_constant__ TileArgs args, uint32_t stage_tokens, uint32_t page_bytes) {
     extern __shared__ __align__(16) uint8_t memory[];
     __shared__ TileTables tables;
     __shared__ WarpColumns columns[kTileWarps];
     constexpr uint32_t kColumns = 8 * Accumulators<kStrips>::kSlices;
     const uint32_t n_warps = blockDim.x / kWarp;
-    if (threadIdx.x == 0 && !find_sight(args, n_warps * kColumns, &tables.sight))
-        tables.sight.n_columns = 0;
+    if (threadIdx.x == 0) {
+        tables.sight.stage_tokens = stage_tokens;
+        if (!find_sight(args, n_warps * kColumns, &tables.sight))
+            tables.sight.n_columns = 0;
+    }
     __syncthreads();
     if (!tables.sight.n_columns)
         return;
-    const TileBlock block = cut_memory<kStrips, kExact>(args, page_bytes, memory, &tables);
+    const TileBlock block =
+        cut_memory<kStrips, kExact>(args, stage_tokens, page_bytes, memory, &tables);
     // In shared memory, since registers are what a warp has least of.
     WarpColumns &warp = columns[threadIdx.x / kWarp];
     if (threadIdx.x % kWarp == 0)
@@ -308,7 +370,8 @@ cudaError_t launch_tile_kernel(const TileArgs &args, const TileGrid &grid, cudaS
     if (error != cudaSuccess)
         return error;
     const dim3 blocks(grid.n_tiles, args.layer.n_kv_heads, args.n_sequences * args.n_splits);
-    kernel<<<blocks, grid.n_warps * kWarp, grid.shared_bytes, stream>>>(args, grid.page_bytes);
+    kernel<<<blocks, grid.n_warps * kWarp, grid.shared_bytes, stream>>>(args, grid.stage_tokens,
+                                                                        grid.page_bytes);
     return cudaGetLastError();
 }
 

@@ -12,7 +12,8 @@ namespace cuda {
 struct TileGrid {
     uint32_t n_warps;
     uint32_t block_columns;
-    uint32_t n_tiles;     // blocks that the columns of the longest sequence need
+    uint32_t n_tiles;  // blocks that the columns of the longest sequence need
+    uint32_t stage_tokens;
     uint32_t page_bytes;  // shared memory for a packed page, or for a stage of staged tokens
     uint32_t shared_bytes;
 };

@@ -14,12 +14,15 @@
 namespace lk {
 namespace cuda {
 
+constexpr uint32_t kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
+
 // Fixed shared memory of a block.
 struct TileTables {
     Sight sight;
     PageView views[kPageBatch];
-    StripInfo strips[2][LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS];  // of the page under way
-    uint16_t query_rows[2][LK_MAX_HEAD_DIM];  // slot -> offset of its channel's queries, two pages
+    StripInfo strips[2][kMaxStrips];  // of the page under way
+    // Of two pages, [slot of a strip][strip]: offset of the slot's channel's queries.
+    alignas(16) uint16_t query_rows[2][LK_STRIP_CHANNELS][kMaxStrips];
     uint32_t positions[kTileColumns];
     uint64_t ancestors[kTileColumns];
     float factors[kTileColumns];  // what queries were divided by
@@ -28,7 +31,7 @@ struct TileTables {
 
 // Where a block's parts lie in its dynamic shared memory, in bytes.
 struct TileLayout {
-    uint32_t stages;  // [2][keys, values][strips][tiles]; queries begin at 0
+    uint32_t stages;  // [2][rounds][keys, values][strips][tiles]; queries begin at 0
     uint32_t page;
     uint32_t total;
 };
@@ -37,18 +40,18 @@ struct TileLayout {
 __host__ __device__ inline uint32_t warp_columns(uint32_t head_dim) {
     return head_dim > 128 ? 16 : 32;
 }
-__host__ __device__ inline uint32_t stage_bytes(uint32_t head_dim) {
-    return 2 * kStageTokens * head_dim * 2;
+__host__ __device__ inline uint32_t stage_bytes(uint32_t head_dim, uint32_t stage_tokens) {
+    return 2 * stage_tokens * head_dim * 2;
 }
 // A row of staged tokens takes 16 bytes more, so that neighbouring rows lie in other banks.
 __host__ __device__ inline uint32_t staged_row_bytes(uint32_t head_dim) {
     return 2 * head_dim + 16;
 }
 __host__ __device__ inline TileLayout tile_layout(uint32_t head_dim, uint32_t n_warps,
-                                                  uint32_t page_bytes) {
+                                                  uint32_t stage_tokens, uint32_t page_bytes) {
     TileLayout layout;
     layout.stages = n_warps * warp_columns(head_dim) * head_dim * 2;
-    layout.page = layout.stages + 2 * stage_bytes(head_dim);
+    layout.page = layout.stages + 2 * stage_bytes(head_dim, stage_tokens);
     layout.total = layout.page + page_bytes;
     return layout;
 }
@@ -61,13 +64,15 @@ struct TileBlock {
     uint32_t head_dim;
     uint32_t n_strips;
     uint32_t page_bytes;
+    uint32_t stage_tokens;
     uint32_t row_shift;  // log2 of the bytes of a channel's queries of a warp
 
     __device__ const PageView &view(const Stage &stage) const {
         return tables->views[(stage.page - tables->sight.page_begin) % kPageBatch];
     }
-    __device__ uint8_t *tiles(const Stage &stage, uint32_t side) const {
-        return stages + (2 * (stage.parity % 2) + side) * n_strips * kStripStageBytes;
+    __device__ uint8_t *tiles(const Stage &stage, uint32_t round, uint32_t side) const {
+        const uint32_t at = stage.parity % 2 * (stage_tokens / kRoundTokens) + round;
+        return stages + (2 * at + side) * n_strips * kStripRoundBytes;
     }
 };
 
@@ -78,33 +83,44 @@ __device__ __forceinline__ void copy_or_clear(void *to, const void *from, bool e
                  : "memory");
 }
 
-// Calls f(strip, 16-byte chunk of the strip's stage) for this thread's share of a half.
+// Calls f(strip, tile of the stage, place of the lane's 16 bytes) for the tiles of a side that the
+// warp copies.
 template <class F>
-__device__ __forceinline__ void for_chunks(const TileBlock &block, F f) {
-    const uint32_t n = block.n_strips * kStripStageBytes / 16;
-    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
-        f(i / (kStripStageBytes / 16), i % (kStripStageBytes / 16));
+__device__ __forceinline__ void for_tiles(const TileBlock &block, const Stage &stage, uint32_t side,
+                                          F f) {
+    const uint32_t n_tiles = (stage.n_tokens + kRoundTokens - 1) / kRoundTokens * kRoundTiles;
+    uint8_t *to = block.tiles(stage, 0, side) + 16 * (threadIdx.x % kWarp);
+    const uint32_t round_bytes = 2 * block.n_strips * kStripRoundBytes;
+    const uint32_t n = block.n_strips * n_tiles;
+    const uint32_t n_warps = blockDim.x / kWarp;
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x / kWarp; i < n; i += n_warps) {
+        const uint32_t strip = n_tiles == 4 ? i / 4 : i / 2;
+        const uint32_t tile = i % n_tiles;
+        f(strip, tile,
+          to + tile / kRoundTiles * round_bytes + strip * kStripRoundBytes +
+              tile % kRoundTiles * kTileBytes);
+    }
 }
 
 __device__ inline void copy_tiles(const TileBlock &block, const HalfView &half, const Stage &stage,
-                                  uint8_t *to) {
+                                  uint32_t side) {
     const uint32_t strip_bytes = 2 * LK_STRIP_CHANNELS * half.info.page_tokens;
-    const uint32_t first = stage.index * kStripStageBytes;
-    for_chunks(block, [&](uint32_t strip, uint32_t chunk) {
-        const bool exists = first + 16 * chunk < strip_bytes;
-        const uint8_t *from =
-            half.payload + strip * strip_bytes + (exists ? first + 16 * chunk : 0);
-        copy_or_clear(to + strip * kStripStageBytes + 16 * chunk, from, exists);
+    const uint32_t first = stage.index * block.stage_tokens / LK_TILE_TOKENS;
+    const uint8_t *payload = half.payload + 16 * (threadIdx.x % kWarp);
+    for_tiles(block, stage, side, [&](uint32_t strip, uint32_t tile, uint8_t *to) {
+        const uint32_t at = (first + tile) * kTileBytes;
+        const bool exists = at < strip_bytes;
+        copy_or_clear(to, payload + strip * strip_bytes + (exists ? at : 0), exists);
     });
 }
 
 // Tokens that are not there may hold NaNs, which a weight of 0 would not take away. A thread clears
 // what it copied itself.
-__device__ inline void clear_rest(const TileBlock &block, const Stage &stage, uint8_t *values) {
-    for_chunks(block, [&](uint32_t strip, uint32_t chunk) {
-        const uint32_t k = chunk / LK_LANES * LK_TILE_TOKENS + 2 * (chunk % 4);
-        uint32_t *words =
-            reinterpret_cast<uint32_t *>(values + strip * kStripStageBytes + 16 * chunk);
+__device__ inline void clear_rest(const TileBlock &block, const Stage &stage) {
+    for_tiles(block, stage, 1, [&](uint32_t, uint32_t tile, uint8_t *to) {
+        const uint32_t k = tile * LK_TILE_TOKENS + 2 * (threadIdx.x % 4);
+        uint32_t *words = reinterpret_cast<uint32_t *>(to);
         for (uint32_t r = 0; r < LK_TILE_WORDS; ++r) {
             const uint32_t token = k + 8 * (r / 2);
             if (token >= stage.n_tokens)
@@ -130,8 +146,8 @@ __device__ inline void copy_staged(const TileBlock &block, const HalfView &half,
                                    uint8_t *to) {
     const uint32_t row_bytes = 2 * block.head_dim;
     const uint32_t row_chunks = row_bytes / 16;
-    const uint8_t *from = half.payload + stage.index * kStageTokens * row_bytes;
-    for (uint32_t i = threadIdx.x; i < kStageTokens * row_chunks; i += blockDim.x) {
+    const uint8_t *from = half.payload + stage.index * block.stage_tokens * row_bytes;
+    for (uint32_t i = threadIdx.x; i < block.stage_tokens * row_chunks; i += blockDim.x) {
         const uint32_t token = i / row_chunks;
         const uint32_t at = 16 * (i % row_chunks);
         const bool exists = token < stage.n_tokens;
@@ -141,7 +157,7 @@ __device__ inline void copy_staged(const TileBlock &block, const HalfView &half,
 }
 
 __device__ inline uint8_t *staged_rows(const TileBlock &block, uint32_t side) {
-    return block.page + side * kStageTokens * staged_row_bytes(block.head_dim);
+    return block.page + side * block.stage_tokens * staged_row_bytes(block.head_dim);
 }
 
 // Does the stage use bytes that other threads are to copy? True where a page begins, since its
@@ -163,7 +179,7 @@ __device__ inline void start_stage(const TileBlock &block, const Stage &stage) {
     for (uint32_t side = 0; side < 2; ++side) {
         const HalfView &half = view.half[side];
         if (half.source == Source::kTiles)
-            copy_tiles(block, half, stage, block.tiles(stage, side));
+            copy_tiles(block, half, stage, side);
         else if (half.source == Source::kStaged)
             copy_staged(block, half, stage, staged_rows(block, side));
         else if (half.source == Source::kCopied && is_first)
@@ -178,7 +194,8 @@ __device__ inline void start_stage(const TileBlock &block, const Stage &stage) {
 
 // Rows of tokens are those of a tile of keys, and the columns of one of values.
 template <bool kIsValue>
-__device__ void convert_strip(const TileBlock &block, uint32_t strip, uint8_t *to) {
+__device__ void convert_strip(const TileBlock &block, uint32_t strip, uint32_t first_tile,
+                              uint8_t *to) {
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t matrix = lane / 8;
     const uint32_t token = lane % 8 + 8 * (kIsValue ? matrix / 2 : matrix % 2);
@@ -186,7 +203,7 @@ __device__ void convert_strip(const TileBlock &block, uint32_t strip, uint8_t *t
     const uint32_t row_bytes = staged_row_bytes(block.head_dim);
     const uint8_t *from = staged_rows(block, kIsValue) + token * row_bytes +
                           2 * (LK_STRIP_CHANNELS * strip + channel);
-    make_stage(0, to, [&](uint32_t tile, uint32_t, uint32_t(&a)[4]) {
+    make_round(first_tile, to, [&](uint32_t tile, uint32_t, uint32_t(&a)[4]) {
         const uint32_t address = shared_address(from + tile * LK_TILE_TOKENS * row_bytes);
         if (kIsValue)
             load_matrices_transposed(a, address);
@@ -198,12 +215,19 @@ __device__ void convert_strip(const TileBlock &block, uint32_t strip, uint8_t *t
 template <bool kIsValue>
 __device__ inline void make_tiles(const TileBlock &block, const HalfView &half, const Stage &stage,
                                   uint32_t strip) {
-    uint8_t *to = block.tiles(stage, kIsValue) + strip * kStripStageBytes;
-    if (half.source == Source::kStaged)
-        convert_strip<kIsValue>(block, strip, to);
-    else if (half.source != Source::kTiles)
-        unpack_strip<kIsValue>(half, block.tables->strips[kIsValue][strip], block.page, strip,
-                               stage.index * kStageTiles, to);
+    if (half.source == Source::kTiles)
+        return;
+    const uint32_t first_tile = stage.index * block.stage_tokens / LK_TILE_TOKENS;
+#pragma unroll 2
+    for (uint32_t round = 0; round * kRoundTokens < stage.n_tokens; ++round) {
+        uint8_t *to = block.tiles(stage, round, kIsValue) + strip * kStripRoundBytes;
+        const uint32_t tile = kRoundTiles * round;
+        if (half.source == Source::kStaged)
+            convert_strip<kIsValue>(block, strip, tile, to);
+        else
+            unpack_strip<kIsValue>(half, block.tables->strips[kIsValue][strip], block.page, strip,
+                                   first_tile + tile, to);
+    }
 }
 
 // A warp's queries of a channel take 1 << shift bytes, in pieces of 16 that change places from row
@@ -227,8 +251,10 @@ __device__ inline void find_query_rows(const TileBlock &block, const HalfView &h
         }
     }
     for (uint32_t slot = threadIdx.x; slot < block.head_dim; slot += blockDim.x)
-        block.tables->query_rows[stage.parity / 2][slot] = static_cast<uint16_t>(
-            query_row(permutation ? permutation[slot] : slot, block.row_shift));
+        block.tables
+            ->query_rows[stage.parity / 2][slot % LK_STRIP_CHANNELS][slot / LK_STRIP_CHANNELS] =
+            static_cast<uint16_t>(
+                query_row(permutation ? permutation[slot] : slot, block.row_shift));
 }
 
 // What remains once the copies are there.
@@ -236,8 +262,10 @@ __device__ inline void finish_stage(const TileBlock &block, const Stage &stage) 
     const PageView &view = block.view(stage);
     if (stage.index == view.first_stage)
         find_query_rows(block, view.half[0], stage);
-    if (view.half[1].source == Source::kTiles && stage.n_tokens < kStageTokens)
-        clear_rest(block, stage, block.tiles(stage, 1));
+    if (view.half[1].source == Source::kTiles && stage.n_tokens < block.stage_tokens)
+        clear_rest(block, stage);
+    if (view.half[0].source == Source::kTiles && view.half[1].source == Source::kTiles)
+        return;
     const uint32_t n_warps = blockDim.x / kWarp;
     for (uint32_t i = threadIdx.x / kWarp; i < 2 * block.n_strips; i += n_warps) {
         if (i < block.n_strips)

@@ -16,10 +16,11 @@ namespace cuda {
 
 constexpr uint32_t kTileWarps = 8;      // most of a block
 constexpr uint32_t kTileColumns = 256;  // most of a block
-constexpr uint32_t kStageTiles = 2;     // of 16 tokens, multiplied between two barriers
-constexpr uint32_t kStageTokens = kStageTiles * LK_TILE_TOKENS;
+constexpr uint32_t kRoundTiles = 2;     // of 16 tokens, whose products a warp holds at once
+constexpr uint32_t kRoundTokens = kRoundTiles * LK_TILE_TOKENS;
+constexpr uint32_t kMaxRounds = 2;    // of a stage, between two barriers
 constexpr uint32_t kTileBytes = 512;  // FP16, [lane][4 words]
-constexpr uint32_t kStripStageBytes = kStageTiles * kTileBytes;
+constexpr uint32_t kStripRoundBytes = kRoundTiles * kTileBytes;
 constexpr uint32_t kPageBatch = 16;      // pages looked up together
 constexpr uint32_t kStagedTokens = 128;  // of a page of staged tokens
 
@@ -36,6 +37,7 @@ struct Sight {
     SequenceInfo sequence;
     uint32_t kv_head;
     uint32_t group_size;
+    uint32_t stage_tokens;
     uint32_t first_column;    // of the sequence
     uint32_t n_columns;       // of the block
     uint32_t first_position;  // lowest and highest of the columns
@@ -156,11 +158,12 @@ __device__ inline void view_stages(const TileArgs &args, const Sight &sight, uin
     const uint32_t end = min(end_token, sight.last_position + 1);
     view->first_token = first_token;
     view->n_tokens = first_token < end ? min(capacity, end - first_token) : 0;
-    view->end_stage = (view->n_tokens + kStageTokens - 1) / kStageTokens;
+    view->end_stage = (view->n_tokens + sight.stage_tokens - 1) / sight.stage_tokens;
     const bool in_window =
         first_token >= sight.window_begin || first_token < args.layer.window_sink_tokens;
     view->first_stage =
-        in_window ? 0 : min((sight.window_begin - first_token) / kStageTokens, view->end_stage);
+        in_window ? 0
+                  : min((sight.window_begin - first_token) / sight.stage_tokens, view->end_stage);
 }
 
 __device__ inline void view_half(const TileArgs &args, uint64_t payload, uint64_t metadata,
@@ -217,7 +220,7 @@ __device__ inline void view_page(const TileArgs &args, const Sight &sight, uint3
         view_staged(args, sight, sight.staged.at(page - sight.rows.n), view);
 }
 
-// A stage of the block's work: two tiles of tokens.
+// A stage of the block's work, of one or more rounds.
 struct Stage {
     uint32_t page;
     uint32_t index;        // in the page
@@ -226,10 +229,11 @@ struct Stage {
     uint32_t parity;       // bit 0: of its tiles' place; bit 1: of its page's tables
 };
 
-__device__ __forceinline__ void place_stage(const PageView &view, Stage *stage) {
-    const uint32_t first = stage->index * kStageTokens;
+__device__ __forceinline__ void place_stage(const PageView &view, uint32_t stage_tokens,
+                                            Stage *stage) {
+    const uint32_t first = stage->index * stage_tokens;
     stage->first_token = view.first_token + first;
-    stage->n_tokens = min(kStageTokens, view.n_tokens - first);
+    stage->n_tokens = min(stage_tokens, view.n_tokens - first);
 }
 
 }  // namespace cuda

@@ -87,32 +87,32 @@ __device__ __forceinline__ void store_tile(uint8_t *to, uint32_t lane, const uin
 
 // Both tiles are made before one is stored, so that their loads wait together.
 template <class F>
-__device__ __forceinline__ void make_stage(uint32_t first_tile, uint8_t *to, F make) {
+__device__ __forceinline__ void make_round(uint32_t first_tile, uint8_t *to, F make) {
     const uint32_t lane = threadIdx.x % kWarp;
-    uint32_t a[kStageTiles][4];
+    uint32_t a[kRoundTiles][4];
 #pragma unroll
-    for (uint32_t t = 0; t < kStageTiles; ++t)
+    for (uint32_t t = 0; t < kRoundTiles; ++t)
         make(first_tile + t, lane, a[t]);
 #pragma unroll
-    for (uint32_t t = 0; t < kStageTiles; ++t)
+    for (uint32_t t = 0; t < kRoundTiles; ++t)
         store_tile(to + t * kTileBytes, lane, a[t]);
 }
 
 template <uint32_t kBits>
-__device__ __forceinline__ void unpack_plain_stage(const HalfView &half, const StripInfo &info,
+__device__ __forceinline__ void unpack_plain_round(const HalfView &half, const StripInfo &info,
                                                    const uint8_t *payload, const uint8_t *metadata,
                                                    uint32_t first_tile, uint8_t *to) {
-    make_stage(first_tile, to, [&](uint32_t tile, uint32_t lane, uint32_t(&a)[4]) {
+    make_round(first_tile, to, [&](uint32_t tile, uint32_t lane, uint32_t(&a)[4]) {
         unpack_plain<kBits>(half.info, info, payload, metadata, tile, lane, a);
     });
 }
 
 // Any strip, also one that is read from where the page lies.
 template <bool kIsValue>
-__device__ __forceinline__ void unpack_any_stage(const HalfView &half, const StripInfo &info,
+__device__ __forceinline__ void unpack_any_round(const HalfView &half, const StripInfo &info,
                                                  const uint8_t *payload, const uint8_t *metadata,
                                                  uint32_t strip, uint32_t first_tile, uint8_t *to) {
-    for (uint32_t t = 0; t < kStageTiles; ++t) {
+    for (uint32_t t = 0; t < kRoundTiles; ++t) {
         const uint32_t lane = threadIdx.x % kWarp;
         uint32_t a[4];
         load_values<kIsValue>(half.info, info.place, payload, metadata, strip, first_tile + t, lane,
@@ -131,14 +131,14 @@ __device__ __forceinline__ void unpack_strip(const HalfView &half, const StripIn
     const uint32_t bits = info.place.bits;
     const bool is_distant = half.source == Source::kDistant;
     if (is_distant || !info.is_plain)
-        unpack_any_stage<kIsValue>(half, info, is_distant ? half.payload : payload,
+        unpack_any_round<kIsValue>(half, info, is_distant ? half.payload : payload,
                                    is_distant ? half.metadata : metadata, strip, first_tile, to);
     else if (bits == 2)
-        unpack_plain_stage<2>(half, info, payload, metadata, first_tile, to);
+        unpack_plain_round<2>(half, info, payload, metadata, first_tile, to);
     else if (bits == 4)
-        unpack_plain_stage<4>(half, info, payload, metadata, first_tile, to);
+        unpack_plain_round<4>(half, info, payload, metadata, first_tile, to);
     else
-        unpack_plain_stage<8>(half, info, payload, metadata, first_tile, to);
+        unpack_plain_round<8>(half, info, payload, metadata, first_tile, to);
 }
 
 }  // namespace cuda

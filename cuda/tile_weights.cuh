@@ -3,7 +3,7 @@
 // A warp has kSlices slices of 8 columns; in its fragments of products tokens are the rows. A lane
 // has two columns of a slice, 2 (lane % 4) and the next, and keeps a reference and a part of the
 // sum of weights for each. A weight is a power of two relative to the reference, which lies kBelow
-// under the highest logit and is raised once a logit passes it by kRoom: most stages leave the
+// under the highest logit and is raised once a logit passes it by kRoom: most rounds leave the
 // accumulators alone, and small weights keep their bits in FP16.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -31,9 +31,9 @@ struct Accumulators {
 };
 
 template <int kSlices>
-using Products = float[kStageTiles][kSlices][4];
+using Products = float[kRoundTiles][kSlices][4];
 
-// Place of element i of a fragment: token of the stage, column of the warp.
+// Place of element i of a fragment: token of the round, column of the warp.
 __device__ __forceinline__ uint32_t token_of(uint32_t tile, uint32_t i) {
     return tile * LK_TILE_TOKENS + threadIdx.x % kWarp / 4 + 8 * (i / 2);
 }
@@ -65,16 +65,23 @@ __device__ inline WarpColumns find_columns(const Sight &sight, uint32_t n_column
     return warp;
 }
 
-// Does a column of the warp see a token of the stage? Do all see all?
-__device__ __forceinline__ bool sees_some(const WarpColumns &warp, const Stage &stage) {
-    return warp.n && stage.n_tokens && stage.first_token <= warp.last_position;
+// Tokens that are multiplied together, and where their tiles of a side lie.
+struct Round {
+    uint32_t first_token;  // position
+    uint32_t n_tokens;
+    uint32_t tiles[2];  // keys, values; shared address
+};
+
+// Does a column of the warp see a token of the round? Do all see all?
+__device__ __forceinline__ bool sees_some(const WarpColumns &warp, const Round &round) {
+    return warp.n && round.first_token <= warp.last_position;
 }
 __device__ __forceinline__ bool sees_all(const LayerArg &layer, const WarpColumns &warp,
-                                         const Stage &stage) {
-    const uint32_t end = stage.first_token + kStageTokens;
-    return stage.n_tokens == kStageTokens && end <= warp.linear_end &&
+                                         const Round &round) {
+    const uint32_t end = round.first_token + kRoundTokens;
+    return round.n_tokens == kRoundTokens && end <= warp.linear_end &&
            end <= warp.first_position + 1 &&
-           (!layer.window_tokens || stage.first_token + layer.window_tokens > warp.last_position ||
+           (!layer.window_tokens || round.first_token + layer.window_tokens > warp.last_position ||
             end <= layer.window_sink_tokens);
 }
 
@@ -96,19 +103,24 @@ __device__ __forceinline__ bool sees(const TileArgs &args, const TileTables &tab
 
 template <int kSlices>
 __device__ __forceinline__ void hide(const TileArgs &args, const TileTables &tables,
-                                     const WarpColumns &warp, const Stage &stage,
+                                     const WarpColumns &warp, const Round &round,
                                      Products<kSlices> &products) {
+    uint32_t seen = 0;  // a bit for each product; the loop stays one, to need few registers
+#pragma unroll 1
+    for (uint32_t bit = 0; bit < 4 * kRoundTiles * kSlices; ++bit) {
+        const uint32_t token = token_of(bit / 4 % kRoundTiles, bit % 4);
+        const uint32_t column = warp.first + column_of(bit / 4 / kRoundTiles, bit % 4);
+        if (token < round.n_tokens && sees(args, tables, column, round.first_token + token))
+            seen |= 1u << bit;
+    }
 #pragma unroll
-    for (int slice = 0; slice < kSlices; ++slice)
+    for (uint32_t slice = 0; slice < kSlices; ++slice)
 #pragma unroll
-        for (int tile = 0; tile < static_cast<int>(kStageTiles); ++tile)
+        for (uint32_t tile = 0; tile < kRoundTiles; ++tile)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const uint32_t token = token_of(tile, i);
-                if (token >= stage.n_tokens || !sees(args, tables, warp.first + column_of(slice, i),
-                                                     stage.first_token + token))
+            for (uint32_t i = 0; i < 4; ++i)
+                if (!(seen >> (4 * (kRoundTiles * slice + tile) + i) & 1))
                     products[tile][slice][i] = -INFINITY;
-            }
 }
 
 // What turns products into logits to base 2: a factor where nothing else is to be done.
@@ -125,7 +137,7 @@ __device__ __forceinline__ void shape_logits(const LayerArg &layer, const TileTa
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice)
 #pragma unroll
-        for (int tile = 0; tile < static_cast<int>(kStageTiles); ++tile)
+        for (int tile = 0; tile < static_cast<int>(kRoundTiles); ++tile)
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 float x =
@@ -142,7 +154,7 @@ template <int kSlices>
 __device__ __forceinline__ float highest(const Products<kSlices> &products, int slice, int column) {
     float high = -INFINITY;
 #pragma unroll
-    for (int tile = 0; tile < static_cast<int>(kStageTiles); ++tile)
+    for (int tile = 0; tile < static_cast<int>(kRoundTiles); ++tile)
         high = fmaxf(high, fmaxf(products[tile][slice][column], products[tile][slice][column + 2]));
     return high;
 }
@@ -174,7 +186,7 @@ __device__ __forceinline__ void raise_references(const Products<kSlices> &produc
 template <int kStrips, int kSlices>
 __device__ __forceinline__ void weigh(const Products<kSlices> &products, float factor,
                                       Accumulators<kStrips> &acc,
-                                      uint32_t (&weights)[kStageTiles][kSlices][2]) {
+                                      uint32_t (&weights)[kRoundTiles][kSlices][2]) {
     float over = -INFINITY;
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice)
@@ -187,7 +199,7 @@ __device__ __forceinline__ void weigh(const Products<kSlices> &products, float f
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice)
 #pragma unroll
-        for (int tile = 0; tile < static_cast<int>(kStageTiles); ++tile) {
+        for (int tile = 0; tile < static_cast<int>(kRoundTiles); ++tile) {
             float w[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i)
