@@ -61,7 +61,7 @@ struct HalfBytes {
     uint64_t recent;
 };
 
-constexpr uint32_t kBatch = 512;      // items handed to the device at once
+constexpr uint32_t kBatch = 4096;     // items handed to the device at once; GPUs want many
 constexpr uint32_t kScoreBatch = 64;  // sums of |Q| made at once
 
 }  // namespace lk

@@ -8,10 +8,11 @@ namespace lk {
 namespace {
 
 // Entries of one row whose packed slots are taken and whose packing is queued.
+constexpr uint32_t kPending = 256;  // at most
 struct Pending {
     Row *row;
     uint32_t n = 0;
-    PageEntry fresh[kBatch / 2];
+    PageEntry fresh[kPending];
 };
 
 lk_status take_half(lk_cache *cache, const HalfInfo &half, uint64_t old_metadata, uint64_t *payload,
@@ -127,7 +128,7 @@ lk_status pack_entries(lk_cache *cache, Sequence *sequence, uint64_t index) {
             queue_entry(cache, info, old, fresh, sums);
             pending.fresh[pending.n++] = fresh;
         }
-        if (status || pending.n == kBatch / 2)
+        if (status || pending.n == kPending)
             status = finish(cache, &pending);
         if (status)
             return status;

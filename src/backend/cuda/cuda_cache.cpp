@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/cuda/cuda_cache.h"
 
+#include <algorithm>
+
 #include "base/status.h"
 #include "cuda/launch.h"
 
@@ -9,7 +11,8 @@ namespace cuda {
 
 namespace {
 
-constexpr uint32_t kMaxJobs = 512;  // of a launch
+constexpr uint32_t kMaxJobs = 4096;   // of a launch; a large GPU runs over 500 blocks at once
+constexpr uint32_t kCopiedJobs = 64;  // for the upload at once
 constexpr uint64_t kJobBytes = sizeof(PackJob) > sizeof(ReopenJob) ? sizeof(PackJob)
                                                                    : sizeof(ReopenJob);
 
@@ -288,6 +291,14 @@ ReopenJob CudaCache::job_of(const ReopenItem &item) const {
     return job;
 }
 
+template <class Job, class Item>
+lk_status CudaCache::put_jobs(const Item *items, uint32_t n, uint32_t first) {
+    Job jobs[kCopiedJobs];
+    for (uint32_t i = 0; i < n; ++i)
+        jobs[i] = job_of(items[i]);
+    return upload_.put(jobs_.address() + first * sizeof(Job), jobs, n * sizeof(Job), stream_);
+}
+
 // In launches of up to kMaxJobs; launch(jobs, items, n) has the jobs in device memory.
 template <class Job, class Item, class Launch>
 lk_status CudaCache::run_jobs(const Item *items, uint32_t n_items, const char *action,
@@ -296,10 +307,8 @@ lk_status CudaCache::run_jobs(const Item *items, uint32_t n_items, const char *a
     lk_status status = LK_OK;
     for (uint32_t first = 0; !status && first < n_items; first += kMaxJobs) {
         const uint32_t n = n_items - first < kMaxJobs ? n_items - first : kMaxJobs;
-        for (uint32_t i = 0; !status && i < n; ++i) {
-            const Job job = job_of(items[first + i]);
-            status = upload_.put(jobs_.address() + i * sizeof job, &job, sizeof job, stream_);
-        }
+        for (uint32_t i = 0; !status && i < n; i += kCopiedJobs)
+            status = put_jobs<Job>(items + first + i, std::min(n - i, kCopiedJobs), i);
         if (!status)
             status = upload_.send(stream_);
         if (!status)

@@ -57,6 +57,9 @@ class CudaCache final : public CacheDevice {
     StagingArg staging_arg(const Staging &staging) const;
     cudaError_t decode(const LayerArg &layer, const AttendArgs &args);
     cudaError_t tile(const LayerArg &layer, const AttendArgs &args);
+    // Upload up to kCopiedJobs, the first of them number `first` of a launch.
+    template <class Job, class Item>
+    lk_status put_jobs(const Item *items, uint32_t n, uint32_t first);
     template <class Job, class Item, class Launch>
     lk_status run_jobs(const Item *items, uint32_t n_items, const char *action,
                        const Launch &launch);
