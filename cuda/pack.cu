@@ -113,8 +113,12 @@ __device__ void arrange_values(const Image &image, const ClassInfo &c, const Pac
     auto *slots = reinterpret_cast<uint4 *>(shared);
     const uint32_t lane = threadIdx.x % kWarp;
     if (!is_ordered(c)) {
-        if (job.source_class == kStaged)
-            arrange_slots(RowsReader(image, c.is_value, lane), c, slots);
+        if (job.source_class != kStaged)
+            return;
+        if (c.is_value)
+            arrange_slots(RowsReader<true>(image, lane), c, slots);
+        else
+            arrange_slots(RowsReader<false>(image, lane), c, slots);
         return;
     }
     auto *slot_offsets = reinterpret_cast<uint16_t *>(shared + space.slot_offsets);

@@ -65,52 +65,52 @@ __device__ inline void copy_keys_to_rows(uint16_t *image, const uint8_t *source,
     }
 }
 
-// Copy staged tokens to rows.
+// Copy staged tokens to rows. A thread takes the same 16 bytes of every token_step-th token.
 __device__ inline void copy_rows(uint16_t *image, const uint8_t *source, const ClassInfo &c) {
-    const uint32_t row_bytes = 2u * c.head_dim;
-    const uint32_t gap = 2 * image_row_halves(c.head_dim) - row_bytes;
-    const uint32_t to = shared_address(image);
-    const uint32_t n_bytes = row_bytes * c.page_tokens;
-    const uint32_t token_step = 16 * blockDim.x / row_bytes;
-    const uint32_t in_row_step = 16 * blockDim.x % row_bytes;
-    uint32_t token = 16 * threadIdx.x / row_bytes;
-    uint32_t in_row = 16 * threadIdx.x % row_bytes;
-    for (uint32_t byte = 16 * threadIdx.x; byte < n_bytes; byte += 16 * blockDim.x) {
-        copy_async(to + byte + token * gap, source + byte);
-        token += token_step;
-        in_row += in_row_step;
-        if (in_row >= row_bytes) {
-            in_row -= row_bytes;
-            ++token;
-        }
+    const uint32_t n_tokens = c.page_tokens;  // read once: the copies may change memory
+    const uint32_t row_vectors = c.head_dim / kLaneHalves;
+    const uint32_t row_bytes = 16 * row_vectors;
+    const uint32_t image_row_bytes = 2 * image_row_halves(c.head_dim);
+    const uint32_t token_step = blockDim.x / row_vectors;
+    const uint32_t in_row = 16 * (threadIdx.x % row_vectors);
+    const uint32_t first = threadIdx.x / row_vectors;
+    if (first >= token_step)
+        return;
+    uint32_t to = shared_address(image) + first * image_row_bytes + in_row;
+    source += first * row_bytes + in_row;
+#pragma unroll 4
+    for (uint32_t token = first; token < n_tokens; token += token_step) {
+        copy_async(to, source);
+        to += token_step * image_row_bytes;
+        source += token_step * row_bytes;
     }
 }
 
 // A tile of rows of tokens whose slots are its channels, by a matrix load of the whole warp.
+template <bool kIsValue>
 class RowsReader {
   public:
-    __device__ RowsReader(const Image &image, bool is_value, uint32_t lane)
-        : image_(image), is_value_(is_value) {
+    __device__ RowsReader(const Image &image, uint32_t lane)
+        : tile_bytes_(2 * image.order.tokens.sixteen) {
         // Each lane points at row lane % 8 of a matrix. The second matrix is rows 8-15 of the
         // tile, which are tokens of keys and channels of values; the third is its upper k.
         const uint32_t second = lane / 8 % 2 * 8;
         const uint32_t third = lane / 16 * 8;
-        first_ = image.order.tokens.one * (lane % 8 + (is_value ? third : second)) +
-                 (is_value ? second : third);
+        first_ = shared_address(image.halves +
+                                image.order.tokens.one * (lane % 8 + (kIsValue ? third : second)) +
+                                (kIsValue ? second : third));
     }
     __device__ void load(uint32_t strip, uint32_t tile, uint32_t (&registers)[4]) const {
-        const uint32_t address = shared_address(image_.halves + tile * image_.order.tokens.sixteen +
-                                                strip * LK_STRIP_CHANNELS + first_);
-        if (is_value_)
+        const uint32_t address = first_ + tile * tile_bytes_ + strip * (2 * LK_STRIP_CHANNELS);
+        if (kIsValue)
             load_matrices_transposed(registers, address);
         else
             load_matrices(registers, address);
     }
 
   private:
-    const Image &image_;
-    bool is_value_;
     uint32_t first_;
+    uint32_t tile_bytes_;
 };
 
 // A tile of slots in any order, a value at a time. slot_offsets: of the slots' channels.
@@ -160,10 +160,11 @@ __device__ inline void arrange_slots(const Reader &reader, const ClassInfo &c, u
         if (first + i < n_tiles)
             reader.load((first + i) >> tile_bits, i & tile_mask, registers[i]);
     __syncthreads();
+    uint4 *to = slots + first * LK_LANES + lane;
 #pragma unroll
     for (uint32_t i = 0; i < kWarpTiles; ++i)
         if (first + i < n_tiles)
-            slots[(first + i) * LK_LANES + lane] =
+            to[i * LK_LANES] =
                 make_uint4(registers[i][0], registers[i][1], registers[i][2], registers[i][3]);
     __syncthreads();
 }
