@@ -28,7 +28,8 @@ __device__ __forceinline__ void load_row(const TensorArg &from, int64_t at, uint
     if (from.dtype == 3)
         load_row<kCount, float>(from.data, at, n, lane, out, [](float x) { return x; });
     else if (from.dtype == 1)
-        load_row<kCount, __half>(from.data, at, n, lane, out, [](__half x) { return __half2float(x); });
+        load_row<kCount, __half>(from.data, at, n, lane, out,
+                                 [](__half x) { return __half2float(x); });
     else
         load_row<kCount, uint16_t>(from.data, at, n, lane, out, [](uint16_t x) {
             return __uint_as_float(static_cast<uint32_t>(x) << 16);
@@ -37,12 +38,6 @@ __device__ __forceinline__ void load_row(const TensorArg &from, int64_t at, uint
 
 __device__ __forceinline__ float power(int exponent) {
     return __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23);
-}
-
-__device__ __forceinline__ float copy_factor(uint32_t copy) {
-    const float low = copy < kWidth4Low ? step_factor(8) : copy < kWidth2Low ? step_factor(4) : step_factor(2);
-    const bool is_high = copy == kWidth4High || copy == kWidth2High;
-    return copy == kPlain ? 1.0f : is_high ? low * 0.0625f : low;
 }
 
 // The columns' queries, brought to at most 1 by a power of two, into the copies. A warp a column.
@@ -75,15 +70,12 @@ __device__ __forceinline__ void load_queries(const DecodeArgs &args, const Unit 
             most > 0 ? min(max(static_cast<int>(__float_as_uint(most) >> 23) - 126, -100), 100) : 0;
         const float down = args.layer.scale < 0 ? -power(-exponent) : power(-exponent);
         __half *to = copies + ((column / 8) * kHeadDim + lane) * 8 + column % 8;
-        // A loop: the first pass through code costs more than its instructions.
-#pragma unroll 1
-        for (uint32_t copy = 0; copy < kQueryCopies; ++copy, to += kCopy) {
-            const float factor = down * copy_factor(copy);
 #pragma unroll
-            for (int n = 0; n < kCount; ++n)
-                if (n * kWarp + lane < kHeadDim)
-                    to[n * kWarp * 8] = __float2half_rn(q[n] * factor);
-        }
+        for (int n = 0; n < kCount; ++n)
+            if (n * kWarp + lane < kHeadDim) {
+                to[n * kWarp * 8 + kPlain * kCopy] = __float2half_rn(q[n] * down);
+                to[n * kWarp * 8 + kSixteenth * kCopy] = __float2half_rn(q[n] * down * 0.0625f);
+            }
         if (lane)
             continue;
         Column made;
@@ -134,6 +126,11 @@ __device__ __forceinline__ void read_classes(const DecodeArgs &args, Share *shar
     reinterpret_cast<uint32_t *>(&share->classes[side])[lane % kWords] =
         reinterpret_cast<const uint32_t *>(from)[lane % kWords];
     __syncwarp();
+    if (lane == 0) {
+        share->page = {};
+        fill_half(&share->page, share->classes[0], 0);
+        fill_half(&share->page, share->classes[1], 1);
+    }
     const auto *fixed = reinterpret_cast<const uint8_t *>(share->classes[0].permutation);
     for (uint32_t i = lane; i < args.layer.head_dim; i += kWarp)
         slots[i] = fixed ? fixed[i] : static_cast<uint8_t>(i);
@@ -158,10 +155,10 @@ __device__ __forceinline__ void gather(Ring &ring, const Queries &queries, uint3
         Work<kTiles> work;
         const uint32_t piece = ring.piece();
         const Place place = read_place(piece);
-        if (!place.n_tiles)
+        if (ring.is_empty())
             continue;
         if (place.is_raw) {
-            multiply_raw_keys<kStrips>(ring, queries, place.n_tiles, lane, work);
+            multiply_raw_keys<kStrips>(ring, queries, lane, work.s[0]);
             weigh_raw(place, lane, rules, work, g);
             multiply_raw_values(ring, place, lane, n_tokens, work, g);
             continue;
@@ -205,7 +202,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     for (uint32_t index = blockIdx.x; read_item(args, index, &share); index += gridDim.x) {
         const WorkItem &item = share.item;
         const Unit unit = unit_of(args, item, kTiles * 8);
-        const uint32_t n_raw = 4 * (item.raw_count[0] + item.raw_count[1]);
+        const uint32_t n_raw = kRowTiles * (item.raw_count[0] + item.raw_count[1]);
         const uint32_t n_pieces = n_raw + item.packed_count;
         // The last warps look up the pieces while the first ones load the queries.
         const uint32_t from_end = blockDim.x - 1 - threadIdx.x;
@@ -233,7 +230,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
             if (first && from_end < min(n_pieces - first, capacity))
                 source = find_piece(args, item, n_raw, piece);
             if (from_end < min(n_pieces - first, capacity))
-                fill_piece(args, share, source, piece < n_raw, piece % 4, n_tokens,
+                fill_piece(args, share, source, piece < n_raw, piece % kRowTiles, n_tokens,
                            pieces + from_end);
             __syncthreads();
             Ring ring(shared_address(pieces), min(n_pieces - first, capacity),

@@ -5,8 +5,10 @@
 // lie 4 bits higher than R0 and R1, so their queries are divided by 16; odd tiles of 2 bits lie 2
 // bits higher, so their logits are divided by 4. R1 and R3 come from the word shifted by 8.
 //
-// Ranges are multiplied into the queries. Minima are rows of an A tile of their own, whose product
-// with the plain queries is added to the logits of their tokens.
+// Ranges are multiplied into the queries, which rounds them: q'. So that this error meets codes
+// around their middle only, a key counts as middle - range / 2 + code * step. The middles are rows
+// of an A tile of their own, times the plain queries, and so is -1/2, times q'; both are added to
+// the logits of their tokens.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_KEYS_CUH
@@ -19,14 +21,14 @@ namespace cuda {
 
 constexpr int kPageTiles = 8;
 
-// Copies of the queries in shared memory, [copy][column tile][channel][8 columns] halves: plain,
-// and times the step factor of a width, for k 0-7 and for k 8-15.
-enum QueryCopy : uint32_t { kPlain, kWidth8, kWidth4Low, kWidth4High, kWidth2Low, kWidth2High };
-static_assert(kWidth2High + 1 == kQueryCopies, "the host sizes shared memory by it");
+// Copies of the queries in shared memory, [copy][column tile][channel][8 columns] halves: as they
+// are, and divided by 16 for k 8-15 of codes below 8 bits.
+enum QueryCopy : uint32_t { kPlain, kSixteenth };
+static_assert(kSixteenth + 1 == kQueryCopies, "the host sizes shared memory by it");
 
-__host__ __device__ constexpr float step_factor(int bits) {
-    return 1.0f / static_cast<float>((1 << bits) - 1);
-}
+// The step of a code is its range times this.
+template <int kBits>
+constexpr float kStepFactor = 1.0f / static_cast<float>((1 << kBits) - 1);
 
 struct Queries {
     uint32_t address;     // shared, of the first copy
@@ -38,6 +40,10 @@ __device__ __forceinline__ uint32_t f8_pair(uint32_t bytes) {
     const uint32_t spread = (bytes & 0xFFu) | ((bytes & 0xFF00u) << 8);
     const uint32_t bits = ((spread & 0x007F007Fu) << 7) | ((spread & 0x00800080u) << 8);
     return multiply_halves(bits, 0x58005800u);  // 2^7: the exponents' biases are 8 and 15
+}
+// minimum + range / 2
+__device__ __forceinline__ uint32_t middle_of(uint32_t range, uint32_t minimum) {
+    return as_word(__hfma2(as_half2(range), as_half2(0x38003800u), as_half2(minimum)));
 }
 template <bool kGrouped>
 __device__ __forceinline__ uint2 load_numbers(uint32_t array, uint32_t index, bool is_f8) {
@@ -83,15 +89,15 @@ __device__ __forceinline__ void multiply_half_tile(float (&s)[kTiles][4], const 
 // What a piece is at: first the logits of its tokens, then their weights in the same registers.
 template <int kTiles>
 struct Work {
-    float s[kPageTiles][kTiles][4];  // products of codes and ranges, without the minima
-    float minima[kTiles][4];         // row g: of token group g
+    float s[kPageTiles][kTiles][4];  // products of codes and ranges, without the middles
+    float middle[kTiles][4];         // row g: of token group g
 
     __device__ __forceinline__ void clear() {
 #pragma unroll
         for (int c = 0; c < kTiles; ++c)
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                minima[c][i] = 0;
+                middle[c][i] = 0;
 #pragma unroll
                 for (int t = 0; t < kPageTiles; ++t)
                     s[t][c][i] = 0;
@@ -125,11 +131,8 @@ class KeyStrips {
                                          uint32_t metadata, uint32_t slots, uint32_t strip,
                                          uint32_t lane)
         : keys_(keys), metadata_(metadata), strip_(strip), lane_(lane) {
-        // Lanes 0-15 fetch a strip's scaled queries, lanes 16-31 the plain ones.
-        const uint32_t high = lane >> 3;
-        const uint32_t copy = kBits == 16 || high > 1 ? kPlain
-                              : kBits == 8            ? kWidth8
-                                           : (kBits == 4 ? kWidth4Low : kWidth2Low) + high;
+        // Matrices: k 0-7, k 8-15 to be folded, k 0-7 again, k 8-15 as they are.
+        const uint32_t copy = kBits < 8 && lane >> 3 == 1 ? kSixteenth : kPlain;
         const uint32_t address = queries.address + copy * kTiles * queries.tile_bytes;
         slots += strip * 16 + (lane & 15u);
         uint32_t channel[kCount];
@@ -142,17 +145,16 @@ class KeyStrips {
             for (int c = 0; c < kTiles; ++c) {
                 uint32_t r[4];
                 load_matrices_transposed(r, address + channel[n] * 16 + c * queries.tile_bytes);
-                scaled_[n][c][0] = r[0];
-                scaled_[n][c][1] = r[1];
-                plain_[n][c][0] = r[2];
-                plain_[n][c][1] = r[3];
+                queries_[n][c][0] = r[0];
+                queries_[n][c][1] = r[1];
+                plain_high_[n][c] = r[3];
             }
     }
 
     __device__ __forceinline__ void multiply(Work<kTiles> &out, uint32_t words) {
         if (kBits < 16) {
-            add_minima(out);
-            fold_ranges(0);
+            add_middles(out);
+            fold_ranges(0, out);
         }
 #pragma unroll
         for (int v = 0; v < kBits / 2; ++v) {
@@ -171,12 +173,12 @@ class KeyStrips {
         for (int i = 0; i < 16 / kBits; ++i) {
             const int t = v * 16 / kBits + i;
             if (kGrouped && kBits < 16 && t)
-                fold_ranges(t);
+                fold_ranges(t, out);
 #pragma unroll
             for (int n = 0; n < kCount; ++n) {
                 const uint32_t word[4] = {w[n].x, w[n].y, w[n].z, w[n].w};
                 if (kBits == 16)
-                    multiply_half_tile(out.s[t], w[n], scaled_[n]);
+                    multiply_half_tile(out.s[t], w[n], queries_[n]);
                 else if (kBits == 8)
                     multiply_byte_tile(out.s[t], word[2 * i], word[2 * i + 1], folded_[n]);
                 else if (kBits == 4)
@@ -191,28 +193,36 @@ class KeyStrips {
         const uint32_t row = kGrouped ? (strip_ + n) * keys_.n_groups + group : strip_ + n;
         return load_numbers<kGrouped>(metadata_ + offset, row * 16 + (lane_ & 3u) * 4, keys_.is_f8);
     }
-    __device__ __forceinline__ void add_minima(Work<kTiles> &out) {
+    __device__ __forceinline__ void add_middles(Work<kTiles> &out) {
         const uint32_t group = kGrouped ? min(lane_ >> 2, keys_.n_groups - 1u) : 0;
 #pragma unroll
         for (int n = 0; n < kCount; ++n) {
+            const uint2 r = numbers(0, n, group);
             const uint2 z = numbers(keys_.minima_offset, n, group);
+            const uint32_t low = middle_of(r.x, z.x);
+            const uint32_t high = middle_of(r.y, z.y);
 #pragma unroll
             for (int c = 0; c < kTiles; ++c)
-                mma(out.minima[c], z.x, 0, z.y, 0, plain_[n][c][0], plain_[n][c][1]);
+                mma(out.middle[c], low, 0, high, 0, queries_[n][c][0], plain_high_[n][c]);
         }
     }
     // Where a token group begins with this tile (a page has 1, 2, 4 or 8): its ranges into folded_.
-    __device__ __forceinline__ void fold_ranges(uint32_t tile) {
+    __device__ __forceinline__ void fold_ranges(uint32_t tile, Work<kTiles> &out) {
         if (kGrouped && (tile * keys_.n_groups & 7u))
             return;
         const uint32_t group = kGrouped ? tile * keys_.n_groups >> 3 : 0;
+        // -1/2, and 16 times as much where the queries are divided by 16.
+        const bool is_row = !kGrouped || (lane_ >> 2) == group;
+        const uint32_t low = is_row ? 0xB800B800u : 0;
+        const uint32_t high = !is_row ? 0 : kBits == 8 ? 0xB800B800u : 0xC800C800u;
 #pragma unroll
         for (int n = 0; n < kCount; ++n) {
             const uint2 r = numbers(0, n, group);
 #pragma unroll
             for (int c = 0; c < kTiles; ++c) {
-                folded_[n][c][0] = multiply_halves(scaled_[n][c][0], r.x);
-                folded_[n][c][1] = multiply_halves(scaled_[n][c][1], r.y);
+                folded_[n][c][0] = multiply_halves(queries_[n][c][0], r.x);
+                folded_[n][c][1] = multiply_halves(queries_[n][c][1], r.y);
+                mma(out.middle[c], low, 0, high, 0, folded_[n][c][0], folded_[n][c][1]);
             }
         }
     }
@@ -221,21 +231,25 @@ class KeyStrips {
     const uint32_t metadata_;
     const uint32_t strip_;
     const uint32_t lane_;
-    uint32_t scaled_[kCount][kTiles][2];
-    uint32_t plain_[kCount][kTiles][2];
+    uint32_t queries_[kCount][kTiles][2];
+    uint32_t plain_high_[kCount][kTiles];
     uint32_t folded_[kCount][kTiles][2];
 };
 
-// The units of a packed page's logits: odd tiles are 1 / odd times as large as the others.
+// A packed page's products are logits of its columns times 1 / all; odd tiles are 1 / odd times as
+// large as the others. The factors of the last width count: the sums change with the width.
 struct LogitUnits {
     float all;
     float odd;
 };
 template <int kStrips>
 __device__ __forceinline__ LogitUnits logit_units(const Keys &keys) {
-    if (keys.end16 == kStrips)
-        return {1.0f, 1.0f};
-    return {0x1p24f, keys.end4 == kStrips ? 1.0f : 0.25f};
+    constexpr float kCode = 0x1p24f;
+    if (keys.end4 < kStrips)
+        return {kCode * kStepFactor<2>, 0.25f};
+    if (keys.end8 < kStrips)
+        return {kCode * kStepFactor<4>, 1.0f};
+    return {keys.end16 < kStrips ? kCode * kStepFactor<8> : 1.0f, 1.0f};
 }
 
 // A chunk of packed keys goes through the widths that it holds. Strips [strip, end) are of kBits,
@@ -259,11 +273,19 @@ __device__ __forceinline__ void multiply_width(const Keys &keys, const Queries &
     }
 }
 
+// The sums of wider strips, in the units of strips of 2 bits.
+template <int kTiles>
+__device__ __forceinline__ void scale_to_2(const Keys &keys, Work<kTiles> &work) {
+    const float from = keys.end4 > keys.end8    ? kStepFactor<4>
+                       : keys.end8 > keys.end16 ? kStepFactor<8>
+                                                : 0x1p-24f;
+    work.scale(from / kStepFactor<2>, 4.0f * (from / kStepFactor<2>));
+}
+
 // Keys of a packed page.
 template <int kStrips, int kTiles, bool kGrouped>
 __device__ __forceinline__ void multiply_keys(Ring &ring, const Keys &keys, const Queries &queries,
                                               uint32_t slots, uint32_t lane, Work<kTiles> &work) {
-    constexpr float kSubnormal = 0x1p-24f;
     const uint32_t metadata = ring.key_metadata();
     const uint32_t chunk_bytes = keys.end8 ? 4096 : kChunkBytes;
     if (keys.permutation_offset)
@@ -277,15 +299,20 @@ __device__ __forceinline__ void multiply_keys(Ring &ring, const Keys &keys, cons
         if (keys.end8) {
             multiply_width<16, kTiles, kGrouped>(keys, queries, metadata, slots, keys.end16, lane,
                                                  end, strip, words, work);
-            if (strip == keys.end16 && strip && words < end && strip < kStrips)
-                work.scale(kSubnormal, kSubnormal);
+            if (strip && strip == keys.end16 && words < end && strip < keys.end8)
+                work.scale(0x1p-24f / kStepFactor<8>, 0x1p-24f / kStepFactor<8>);
             multiply_width<8, kTiles, kGrouped>(keys, queries, metadata, slots, keys.end8, lane,
                                                 end, strip, words, work);
+            if (strip == keys.end8 && words < end && strip < keys.end4) {
+                const float factor = keys.end16 == keys.end8 ? 0x1p-24f / kStepFactor<4>
+                                                             : kStepFactor<8> / kStepFactor<4>;
+                work.scale(factor, factor);
+            }
         }
         multiply_width<4, kTiles, kGrouped>(keys, queries, metadata, slots, keys.end4, lane, end,
                                             strip, words, work);
-        if (strip == keys.end4 && strip && strip < kStrips && words < end)
-            work.scale(1.0f, 4.0f);
+        if (strip && strip == keys.end4 && words < end && strip < kStrips)
+            scale_to_2(keys, work);
         multiply_width<2, kTiles, kGrouped>(keys, queries, metadata, slots, kStrips, lane, end,
                                             strip, words, work);
         ring.next();
@@ -294,12 +321,15 @@ __device__ __forceinline__ void multiply_keys(Ring &ring, const Keys &keys, cons
     }
 }
 
-// Keys of a part of a raw row.
+// Keys of a tile of a raw row.
 template <int kStrips, int kTiles>
-__device__ __forceinline__ void multiply_raw_keys(Ring &ring, const Queries &queries,
-                                                  uint32_t n_tiles, uint32_t lane,
-                                                  Work<kTiles> &work) {
-    work.clear();
+__device__ __forceinline__ void multiply_raw_keys(Ring &ring, const Queries &queries, uint32_t lane,
+                                                  float (&s)[kTiles][4]) {
+#pragma unroll
+    for (int c = 0; c < kTiles; ++c)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            s[c][i] = 0;
     uint32_t row = queries.address + (lane & 15u) * 16;
     uint32_t strip = 0;
 #pragma unroll 1
@@ -307,7 +337,7 @@ __device__ __forceinline__ void multiply_raw_keys(Ring &ring, const Queries &que
         uint32_t words = ring.wait() + lane * 16;
         const uint32_t end = min(strip + kRawStrips, uint32_t{kStrips});
 #pragma unroll 1
-        for (; strip < end; ++strip, words += n_tiles * 512, row += 256) {
+        for (; strip < end; ++strip, words += 512, row += 256) {
             uint32_t b[kTiles][2];
 #pragma unroll
             for (int c = 0; c < kTiles; ++c) {
@@ -316,9 +346,7 @@ __device__ __forceinline__ void multiply_raw_keys(Ring &ring, const Queries &que
                 b[c][0] = r[0];
                 b[c][1] = r[1];
             }
-            multiply_half_tile(work.s[0], load_shared4(words), b);
-            if (n_tiles > 1)
-                multiply_half_tile(work.s[1], load_shared4(words + 512), b);
+            multiply_half_tile(s, load_shared4(words), b);
         }
         ring.next();
         if (strip == kStrips)

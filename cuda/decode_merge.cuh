@@ -43,7 +43,6 @@ template <int kStrips, int kTiles, bool kGrouped>
 __device__ __forceinline__ void store_warp(const Gathered<kStrips, kTiles> &g,
                                            const WarpResults &to, uint32_t warp, uint32_t lane,
                                            uint32_t value_group_strips) {
-    const float factor = exp2f(static_cast<float>(-g.units));
 #pragma unroll
     for (int c = 0; c < kTiles; ++c)
 #pragma unroll
@@ -53,14 +52,14 @@ __device__ __forceinline__ void store_warp(const Gathered<kStrips, kTiles> &g,
             float *out = to.outputs + (warp * to.n_columns + column) * to.stride + (lane >> 2);
 #pragma unroll
             for (int s = 0; s < kStrips; ++s) {
-                float low = g.minima[c][i];
+                float low = g.middle[c][i];
                 if (kGrouped)
                     low = __shfl_sync(kAllLanes, low,
                                       (s / value_group_strips * 4 + (lane & 3u)) & 31u);
                 if (!is_real)
                     continue;
-                out[s * 16] = fmaf(g.o[s][c][i], factor, low);
-                out[s * 16 + 8] = fmaf(g.o[s][c][2 + i], factor, low);
+                out[s * 16] = fmaf(g.o[s][c][i], g.unit, low);
+                out[s * 16 + 8] = fmaf(g.o[s][c][2 + i], g.unit, low);
             }
             if (is_real && lane < 4) {
                 to.tops[warp * to.n_columns + column] = g.top[c][i];
@@ -215,6 +214,16 @@ __device__ inline void merge_blocks(const Destination &to, const WorkItem &item,
     }
 }
 
+// Count to `most`, then from 0 again; the count before.
+__device__ __forceinline__ uint32_t count_up(uint32_t *counter, uint32_t most) {
+    uint32_t before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0,[%1],%2;"
+                 : "=r"(before)
+                 : "l"(counter), "r"(most)
+                 : "memory");
+    return before;
+}
+
 // What the block's warps have stored, to the output or to a partial result. Every thread calls.
 __device__ inline void merge_warps(const Destination &to, const WorkItem &item,
                                    const WarpResults &results, uint32_t n_warps, float *shared,
@@ -252,13 +261,10 @@ __device__ inline void merge_warps(const Destination &to, const WorkItem &item,
         __stcg(numbers + (item.n_parts + item.part) * n_columns + threadIdx.x,
                totals->sum[threadIdx.x]);
     }
-    // The barrier orders the block's stores before the fence of the thread that counts.
+    // The barrier orders the block's stores before the count, which releases them to the device.
     __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        is_last = atomicInc(to.args->counters + item.unit, item.n_parts - 1) == item.n_parts - 1;
-        __threadfence();
-    }
+    if (threadIdx.x == 0)
+        is_last = count_up(to.args->counters + item.unit, item.n_parts - 1) == item.n_parts - 1;
     __syncthreads();
     if (!is_last)
         return;

@@ -14,10 +14,9 @@
 namespace lk {
 namespace cuda {
 
-constexpr uint32_t kRawTiles = 2;   // most tiles of a piece of a raw row: a quarter of 8
-constexpr uint32_t kRawStrips = 4;  // strips of a chunk of it
+constexpr uint32_t kRawStrips = 8;  // strips of a chunk of a tile of a raw row
 
-// A half of a piece as it is copied. Strips lie `stride` bytes apart; a chunk takes `chunk_bytes`.
+// A half of a piece as it is copied: chunk_bytes of the payload at a time.
 struct alignas(16) HalfPiece {
     uint64_t payload;
     uint64_t metadata;
@@ -26,7 +25,7 @@ struct alignas(16) HalfPiece {
     uint16_t metadata_bytes;
 };
 
-// A page, or a quarter of a raw row. In shared memory; lanes read what they need as vectors, so the
+// A page, or a tile of a raw row. In shared memory; lanes read what they need as vectors, so the
 // order of the members counts.
 struct alignas(16) Piece {
     HalfPiece half[2];  // keys, values; 32 bytes each with their padding
@@ -45,24 +44,23 @@ struct alignas(16) Piece {
     uint32_t first_token;   // of the row
     uint32_t strip_stride;  // raw: bytes from strip to strip of the row
     uint8_t is_raw;
-    uint8_t first_tile;
-    uint8_t n_tiles;
-    uint8_t last[5];
+    uint8_t tile;
+    uint8_t last[6];
 };
 static_assert(sizeof(Piece) == kPieceBytes, "the host sizes shared memory by it");
 
-// A block's work item and the classes of its head's packed halves: keys, values.
+// A block's work item, the classes of its head's packed halves (keys, values), and a page of them.
 struct Share {
     WorkItem item;
     ClassInfo classes[2];
+    Piece page;
 };
 
-__device__ inline void fill_half(Piece *piece, const ClassInfo &c, uint32_t side, uint64_t payload,
-                                 uint64_t metadata) {
+// What a packed half's class says; the addresses follow.
+__device__ inline void fill_half(Piece *piece, const ClassInfo &c, uint32_t side) {
     // Chunks end between strips: sizes of strips divide them.
     const bool is_wide = c.strips[0] || c.strips[1];
-    piece->half[side] = {payload, metadata, c.payload_bytes,
-                         static_cast<uint16_t>(is_wide ? 4096 : kChunkBytes),
+    piece->half[side] = {0, 0, c.payload_bytes, static_cast<uint16_t>(is_wide ? 4096 : kChunkBytes),
                          static_cast<uint16_t>(c.is_raw ? 0 : c.metadata_bytes)};
     piece->minima_offset[side] = static_cast<uint16_t>(c.minima_offset);
     piece->n_groups[side] = c.is_raw ? 1 : static_cast<uint8_t>(c.n_groups);
@@ -88,7 +86,7 @@ __device__ __forceinline__ PieceSource find_piece(const DecodeArgs &args, const 
                                                   uint32_t n_raw, uint32_t index) {
     uint32_t row = item.packed_begin + index - n_raw;
     if (index < n_raw) {
-        row = index / 4;
+        row = index / kRowTiles;
         row = row < item.raw_count[0] ? item.raw_begin[0] + row
                                       : item.raw_begin[1] + row - item.raw_count[0];
     }
@@ -100,37 +98,33 @@ __device__ __forceinline__ PieceSource find_piece(const DecodeArgs &args, const 
 }
 
 __device__ inline void fill_piece(const DecodeArgs &args, const Share &share,
-                                  const PieceSource &source, bool is_raw, uint32_t quarter,
+                                  const PieceSource &source, bool is_raw, uint32_t tile,
                                   uint32_t n_tokens, Piece *piece) {
     const Entry &entry = source.entry;
-    piece->first_token = source.row.first_token;
-    piece->is_raw = is_raw;
-    piece->first_tile = 0;
-    piece->n_tiles = 8;
-    piece->is_f8 = 0;
     if (!is_raw) {
-        const ClassInfo *classes = args.step.classes;
-        const bool is_known = entry.key_class == share.item.key_class;
-        fill_half(piece, is_known ? share.classes[0] : classes[entry.key_class], 0,
-                  entry.key_payload, entry.key_metadata);
-        const bool knows_value = entry.value_class == share.item.value_class;
-        fill_half(piece, knows_value ? share.classes[1] : classes[entry.value_class], 1,
-                  entry.value_payload, entry.value_metadata);
-        return;
+        *piece = share.page;
+        if (entry.key_class != share.item.key_class ||
+            entry.value_class != share.item.value_class) {
+            piece->is_f8 = 0;
+            fill_half(piece, args.step.classes[entry.key_class], 0);
+            fill_half(piece, args.step.classes[entry.value_class], 1);
+        }
+        piece->half[0].metadata = entry.key_metadata;
+        piece->half[1].metadata = entry.value_metadata;
+    } else {
+        const uint32_t tiles = source.row.capacity_tokens / 16;
+        const bool is_there = tile < tiles && source.row.first_token + tile * 16 < n_tokens;
+        const uint32_t bytes = is_there ? args.layer.head_dim / 16 * 512 : 0;
+        piece->half[0] = {0, 0, bytes, kRawStrips * 512, 0};
+        piece->half[1] = {0, 0, bytes, kRawStrips * 512, 0};
+        piece->strip_stride = tiles * 512;
+        piece->is_raw = 1;
+        piece->tile = static_cast<uint8_t>(tile);
     }
-    const uint32_t tiles = source.row.capacity_tokens / 16;
-    const uint32_t each = (tiles + 3) / 4;
-    const uint32_t valid = (n_tokens - source.row.first_token + 15) / 16;
-    const uint32_t first = quarter * each;
-    const uint32_t limit = min(min(tiles, valid), first + each);
-    const uint32_t n_tiles = limit > first ? limit - first : 0;
-    const uint32_t bytes = args.layer.head_dim / 16 * n_tiles * 512;
-    const auto chunk = static_cast<uint16_t>(kRawStrips * n_tiles * 512);
-    piece->half[0] = {entry.key_payload + first * 512, 0, bytes, chunk, 0};
-    piece->half[1] = {entry.value_payload + first * 512, 0, bytes, chunk, 0};
-    piece->strip_stride = tiles * 512;
-    piece->first_tile = static_cast<uint8_t>(first);
-    piece->n_tiles = static_cast<uint8_t>(n_tiles);
+    const uint32_t offset = is_raw ? tile * 512 : 0;
+    piece->half[0].payload = entry.key_payload + offset;
+    piece->half[1].payload = entry.value_payload + offset;
+    piece->first_token = source.row.first_token;
 }
 
 // Where a ring's copies arrive. Hopper copies whole runs with one instruction and counts bytes at a
@@ -230,6 +224,7 @@ class Ring {
 
     __device__ __forceinline__ bool has_more() const { return using_ < end_; }
     __device__ __forceinline__ uint32_t piece() const { return using_; }
+    __device__ __forceinline__ bool is_empty() const { return !load_shared1(using_ + 16); }
     __device__ __forceinline__ void next_piece() { using_ += stride_; }
     __device__ __forceinline__ uint32_t uses() const { return issued_; }
 
@@ -288,7 +283,7 @@ class Ring {
             side_ = !is_values;
         }
     }
-    // Parts of raw rows may lie behind the last token.
+    // Tiles of raw rows may lie behind the last token.
     __device__ __forceinline__ void skip_nothing() {
 #pragma unroll 1
         while (half_ < end_ && !load_shared1(half_ + 16))
@@ -297,12 +292,10 @@ class Ring {
     __device__ __forceinline__ void copy_raw(uint32_t slot, uint32_t to, uint64_t payload,
                                              uint32_t bytes, uint32_t place) const {
         const uint32_t stride = load_shared1(place + 4);
-        const uint32_t each = (load_shared1(place + 8) >> 16 & 0xFFu) * 512;
-        const uint32_t first = offset_ / 512 / (each / 512);
-        uint64_t from = payload + first * stride;
+        uint64_t from = payload + offset_ / 512 * stride;
 #pragma unroll 1
-        for (uint32_t done = 0; done < bytes; done += each, from += stride)
-            arrivals_.copy(slot, to + done, from, each);
+        for (uint32_t done = 0; done < bytes; done += 512, from += stride)
+            arrivals_.copy(slot, to + done, from, 512);
     }
 
     const Arrivals arrivals_;
@@ -334,14 +327,13 @@ struct Values {
     bool is_f8;
 };
 struct Place {
-    uint32_t first_token;
-    uint32_t first_tile;
-    uint32_t n_tiles;
+    uint32_t first_token;  // of the row
+    uint32_t tile;
     bool is_raw;
 };
 __device__ __forceinline__ Place read_place(uint32_t piece) {
     const uint4 p = load_shared4(piece + 80);
-    return {p.x, p.z >> 8 & 0xFFu, p.z >> 16 & 0xFFu, (p.z & 0xFFu) != 0};
+    return {p.x, p.z >> 8 & 0xFFu, (p.z & 0xFFu) != 0};
 }
 __device__ __forceinline__ Keys read_keys(uint32_t piece) {
     const uint4 s = load_shared4(piece + 64);

@@ -1,9 +1,10 @@
 // Decode: from logits to weights, and weights times values. Channels are mma rows, tokens k.
 //
-// Weights are 2^up times exp(logit - top), times the step factor of the values' width. Ranges are
-// multiplied into them (and what the codes' positions differ by, see decode_keys.cuh); minima and
-// the sum of weights come from one product per tile, whose rows 0-7 are the minima of the channel
-// groups and whose rows 8-15 are ones.
+// Weights are 2^up times exp(logit - top). Ranges are multiplied into them (and what the codes'
+// positions differ by, see decode_keys.cuh), which rounds them; a value counts as middle - range /
+// 2 + code * step, as keys do. Middles and the sum of weights come from one product per tile, whose
+// rows 0-7 are the middles of the channel groups and whose rows 8-15 are ones; the sum of the
+// folded weights, for -1/2 of the range, from another one.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_VALUES_CUH
@@ -22,23 +23,22 @@ constexpr float kLargeRange = 1000.0f;  // above it weights stay below 1: range 
                                         // would overflow
 constexpr uint32_t kOnes = 0x3C003C00u;
 
-// What a warp has gathered: outputs in units of 2^units, the rest in true units; all relative to
-// exp2(-top).
+// What a warp has gathered, relative to exp2(-top): outputs are o * unit, the rest is as it is.
 template <int kStrips, int kTiles>
 struct Gathered {
     float o[kStrips][kTiles][4];
-    float minima[kTiles][2];  // lane 4g + i: of channel group g
+    float middle[kTiles][2];  // lane 4g + i: of channel group g
     float top[kTiles][2];
     float sum[kTiles][2];
-    int units;
+    float unit;
 
     __device__ __forceinline__ void clear() {
-        units = 0;
+        unit = 1;
 #pragma unroll
         for (int c = 0; c < kTiles; ++c) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                minima[c][i] = 0;
+                middle[c][i] = 0;
                 sum[c][i] = 0;
                 top[c][i] = kNothing;
             }
@@ -49,9 +49,9 @@ struct Gathered {
                     o[s][c][i] = 0;
         }
     }
-    // Raise the tops to what the warp's lanes found together, and change the outputs' units.
-    __device__ __forceinline__ void raise(float (&x)[kTiles][2], int wanted, float slack) {
-        bool changes = wanted != units;
+    // Raise the tops to what the warp's lanes found together, and change the outputs' unit.
+    __device__ __forceinline__ void raise(float (&x)[kTiles][2], float wanted, float slack) {
+        bool changes = wanted != unit;
 #pragma unroll
         for (int c = 0; c < kTiles; ++c)
 #pragma unroll
@@ -63,8 +63,8 @@ struct Gathered {
             }
         if (!__any_sync(kAllLanes, changes))
             return;
-        const float unit = exp2_fast(static_cast<float>(wanted - units));
-        units = wanted;
+        const float change = __fdividef(unit, wanted);
+        unit = wanted;
 #pragma unroll
         for (int c = 0; c < kTiles; ++c)
 #pragma unroll
@@ -72,12 +72,12 @@ struct Gathered {
                 const float raised = fmaxf(top[c][i], x[c][i]);
                 const float factor = exp2_fast(top[c][i] - raised);
                 top[c][i] = raised;
-                minima[c][i] *= factor;
+                middle[c][i] *= factor;
                 sum[c][i] *= factor;
 #pragma unroll
                 for (int s = 0; s < kStrips; ++s) {
-                    o[s][c][i] *= factor * unit;
-                    o[s][c][2 + i] *= factor * unit;
+                    o[s][c][i] *= factor * change;
+                    o[s][c][2 + i] *= factor * change;
                 }
             }
     }
@@ -171,6 +171,14 @@ __device__ __forceinline__ void make_weights(Work<kTiles> &work, float odd,
         }
 }
 
+// Values are codes, as FP16 subnormals, times ranges times this.
+__device__ __forceinline__ float code_unit(uint32_t bits) {
+    return bits == 2   ? 0x1p24f * kStepFactor<2>
+           : bits == 4 ? 0x1p24f * kStepFactor<4>
+           : bits == 8 ? 0x1p24f * kStepFactor<8>
+                       : 1.0f;
+}
+
 // Logits of a packed page to weights: the tops are raised first.
 template <int kStrips, int kTiles, bool kGrouped>
 __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &values,
@@ -187,7 +195,7 @@ __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &val
         for (int i = 0; i < 2; ++i) {
             const float f = rules.sight.columns[c * 8 + (lane & 3u) * 2 + i].factor;
             factor[c][i] = f * units.all;
-            offset[c][i] = work.minima[c][i] * f;
+            offset[c][i] = work.middle[c][i] * f;
         }
     if (finishes) {
 #pragma unroll
@@ -231,29 +239,27 @@ __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &val
         }
         is_large = __any_sync(kAllLanes, is_large);
     }
-    const int up = is_large ? 0 : kUp;
-    g.raise(top, values.bits < 16 ? up - 24 : up, is_large ? 0.0f : kSlack);
-    // Up, and log2 of the step factor of the width.
-    const float shift = static_cast<float>(up) + (values.bits == 8   ? -7.9943534f
-                                                  : values.bits == 4 ? -3.9068906f
-                                                  : values.bits == 2 ? -1.5849625f
-                                                                     : 0.0f);
-    const float unit = exp2_fast(-shift);
+    const float up = is_large ? 0.0f : static_cast<float>(kUp);
+    const float unit = is_large ? 1.0f : 1.0f / (1 << kUp);
+    g.raise(top, unit * code_unit(values.bits), is_large ? 0.0f : kSlack);
 #pragma unroll
     for (int c = 0; c < kTiles; ++c)
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-            offset[c][i] += shift - g.top[c][i];
+            offset[c][i] += up - g.top[c][i];
     make_weights<kPageTiles>(work, odd, factor, offset);
-    // The sum of the weights, and their products with the minima.
+    // The sum of the weights, and their products with the middles.
     float sums[kTiles][4] = {};
     const uint32_t group = kGrouped ? min(lane >> 2, values.n_groups - 1u) : 0;
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t) {
         uint2 z = make_uint2(0, 0);
-        if (values.bits < 16)
-            z = load_numbers<kGrouped>(metadata + values.minima_offset,
-                                       group * 128 + t * 16 + (lane & 3u) * 4, values.is_f8);
+        if (values.bits < 16) {
+            const uint32_t index = group * 128 + t * 16 + (lane & 3u) * 4;
+            const uint2 r = load_numbers<kGrouped>(metadata, index, values.is_f8);
+            z = load_numbers<kGrouped>(metadata + values.minima_offset, index, values.is_f8);
+            z = make_uint2(middle_of(r.x, z.x), middle_of(r.y, z.y));
+        }
 #pragma unroll
         for (int c = 0; c < kTiles; ++c)
             mma(sums[c], z.x, kOnes, z.y, kOnes, work.get(t, c, 0, 0), work.get(t, c, 0, 1));
@@ -262,29 +268,49 @@ __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &val
     for (int c = 0; c < kTiles; ++c)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            g.minima[c][i] = fmaf(sums[c][i], unit, g.minima[c][i]);
+            g.middle[c][i] = fmaf(sums[c][i], unit, g.middle[c][i]);
             g.sum[c][i] = fmaf(sums[c][2 + i], unit, g.sum[c][i]);
         }
 }
 
-// Weights times the ranges of a channel group, and times what the codes' positions differ by.
-template <int kTiles, bool kGrouped>
+// Weights times the ranges of a channel group, and times what the codes' positions differ by; their
+// sum times -1/2 joins the group's middles.
+template <int kStrips, int kTiles, bool kGrouped>
 __device__ __forceinline__ void fold_ranges(const Values &values, uint32_t metadata, uint32_t group,
-                                            uint32_t lane, Work<kTiles> &work) {
+                                            uint32_t lane, Work<kTiles> &work,
+                                            Gathered<kStrips, kTiles> &g) {
+    const bool is2 = values.bits == 2;
     const uint32_t even1 = values.bits == 8 ? kOnes : 0x2C002C00u;  // 1, 2^-4
-    const uint32_t odd0 = values.bits == 2 ? 0x34003400u : kOnes;   // 2^-2
-    const uint32_t odd1 = values.bits == 2 ? 0x24002400u : even1;   // 2^-6
+    const uint32_t odd0 = is2 ? 0x34003400u : kOnes;                // 2^-2
+    const uint32_t odd1 = is2 ? 0x24002400u : even1;                // 2^-6
+    // The same the other way, for the sum.
+    const uint32_t up_even1 = values.bits == 8 ? kOnes : 0x4C004C00u;
+    const uint32_t up_odd0 = is2 ? 0x44004400u : kOnes;
+    const uint32_t up_odd1 = is2 ? 0x54005400u : up_even1;
+    float sums[kTiles][4] = {};
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t) {
         const uint2 r =
             load_numbers<kGrouped>(metadata, group * 128 + t * 16 + (lane & 3u) * 4, values.is_f8);
         const uint32_t r0 = t % 2 ? multiply_halves(r.x, odd0) : r.x;
         const uint32_t r1 = multiply_halves(r.y, t % 2 ? odd1 : even1);
+        const uint32_t a0 = t % 2 ? up_odd0 : kOnes;
+        const uint32_t a2 = t % 2 ? up_odd1 : up_even1;
+#pragma unroll
+        for (int c = 0; c < kTiles; ++c) {
+            const uint32_t b0 = multiply_halves(work.get(t, c, 0, 0), r0);
+            const uint32_t b1 = multiply_halves(work.get(t, c, 0, 1), r1);
+            work.set(t, c, 1, b0, b1);
+            mma(sums[c], a0, 0, a2, 0, b0, b1);
+        }
+    }
+    const float factor = -0.5f * __fdividef(g.unit, code_unit(values.bits));
+    if (!kGrouped || (lane >> 2) == group)
 #pragma unroll
         for (int c = 0; c < kTiles; ++c)
-            work.set(t, c, 1, multiply_halves(work.get(t, c, 0, 0), r0),
-                     multiply_halves(work.get(t, c, 0, 1), r1));
-    }
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+                g.middle[c][i] = fmaf(sums[c][i], factor, g.middle[c][i]);
 }
 
 template <int kTiles>
@@ -338,7 +364,7 @@ __device__ __forceinline__ void multiply_chunk(const Values &values, uint32_t me
             next_group += values.group_strips;
         if (kWhole || (s >= from && s < to)) {
             if (begins)
-                fold_ranges<kTiles, kGrouped>(values, metadata, group, lane, work);
+                fold_ranges<kStrips, kTiles, kGrouped>(values, metadata, group, lane, work, g);
             multiply_strip<kBits>(g.o[s], words, work);
             words += kBits * 256;
         }
@@ -354,7 +380,7 @@ __device__ __forceinline__ void multiply_values(Ring &ring, const Values &values
     const uint32_t metadata = ring.value_metadata();
     const uint32_t each = (values.bits >= 8 ? 4096 : kChunkBytes) / (values.bits * 256);
     if (!kGrouped && values.bits < 16)
-        fold_ranges<kTiles, kGrouped>(values, metadata, 0, lane, work);
+        fold_ranges<kStrips, kTiles, kGrouped>(values, metadata, 0, lane, work, g);
     uint32_t from = 0;
 #pragma unroll 1
     while (true) {
@@ -379,37 +405,27 @@ __device__ __forceinline__ void multiply_values(Ring &ring, const Values &values
     }
 }
 
-// Logits of a part of a raw row to weights.
+// Logits of a tile of a raw row to weights.
 template <int kStrips, int kTiles>
 __device__ __forceinline__ void weigh_raw(const Place &place, uint32_t lane,
                                           const LogitRules &rules, Work<kTiles> &work,
                                           Gathered<kStrips, kTiles> &g) {
-    const uint32_t first = place.first_token + place.first_tile * 16u;
-    const bool is_masked = rules.sight.hides(first, first + place.n_tiles * 16u);
+    const uint32_t first = place.first_token + place.tile * 16u;
+    const bool is_masked = rules.sight.hides(first, first + 16);
     float factor[kTiles][2], offset[kTiles][2], top[kTiles][2];
 #pragma unroll
-    for (int t = 0; t < static_cast<int>(kRawTiles); ++t) {
+    for (int c = 0; c < kTiles; ++c)
 #pragma unroll
-        for (int c = 0; c < kTiles; ++c)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                work.s[t][c][i] *= rules.sight.columns[c * 8 + (lane & 3u) * 2 + (i & 1)].factor;
-        if (is_masked || rules.cap > 0)
-            finish_tile<true>(work.s[t], rules, is_masked, first + t * 16, lane);
-        if (t >= place.n_tiles)
-#pragma unroll
-            for (int c = 0; c < kTiles; ++c)
-#pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    work.s[t][c][i] = kHidden;
-    }
+        for (int i = 0; i < 4; ++i)
+            work.s[0][c][i] *= rules.sight.columns[c * 8 + (lane & 3u) * 2 + (i & 1)].factor;
+    if (is_masked || rules.cap > 0)
+        finish_tile<true>(work.s[0], rules, is_masked, first, lane);
 #pragma unroll
     for (int c = 0; c < kTiles; ++c)
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-            top[c][i] = fmaxf(fmaxf(work.s[0][c][i], work.s[0][c][2 + i]),
-                              fmaxf(work.s[1][c][i], work.s[1][c][2 + i]));
-    g.raise(top, kUp, kSlack);
+            top[c][i] = fmaxf(work.s[0][c][i], work.s[0][c][2 + i]);
+    g.raise(top, 1.0f / (1 << kUp), kSlack);
 #pragma unroll
     for (int c = 0; c < kTiles; ++c)
 #pragma unroll
@@ -417,18 +433,15 @@ __device__ __forceinline__ void weigh_raw(const Place &place, uint32_t lane,
             factor[c][i] = 1.0f;
             offset[c][i] = static_cast<float>(kUp) - g.top[c][i];
         }
-    make_weights<kRawTiles>(work, 1.0f, factor, offset);
+    make_weights<1>(work, 1.0f, factor, offset);
     float sums[kTiles][4] = {};
 #pragma unroll
-    for (int t = 0; t < static_cast<int>(kRawTiles); ++t)
-#pragma unroll
-        for (int c = 0; c < kTiles; ++c)
-            mma(sums[c], kOnes, kOnes, kOnes, kOnes, work.get(t, c, 0, 0), work.get(t, c, 0, 1));
-#pragma unroll
-    for (int c = 0; c < kTiles; ++c)
+    for (int c = 0; c < kTiles; ++c) {
+        mma(sums[c], kOnes, kOnes, kOnes, kOnes, work.get(0, c, 0, 0), work.get(0, c, 0, 1));
 #pragma unroll
         for (int i = 0; i < 2; ++i)
             g.sum[c][i] = fmaf(sums[c][i], 1.0f / (1 << kUp), g.sum[c][i]);
+    }
 }
 
 // Halves of tokens that are not there need not be numbers: make them 0.
@@ -436,34 +449,27 @@ __device__ __forceinline__ uint32_t keep_tokens(uint32_t word, uint32_t token, u
     return token + 1 < n_tokens ? word : token < n_tokens ? word & 0xFFFFu : 0u;
 }
 
-// Values of a part of a raw row.
+// Values of a tile of a raw row.
 template <int kStrips, int kTiles>
 __device__ __forceinline__ void multiply_raw_values(Ring &ring, const Place &place, uint32_t lane,
                                                     uint32_t n_tokens, const Work<kTiles> &work,
                                                     Gathered<kStrips, kTiles> &g) {
-    const uint32_t token = place.first_token + place.first_tile * 16u + (lane & 3u) * 2;
-    uint32_t b[kRawTiles][kTiles][2];
-    weights_of(work, 0, 0, b[0]);
-    weights_of(work, 1, 0, b[1]);
+    const uint32_t token = place.first_token + place.tile * 16u + (lane & 3u) * 2;
+    uint32_t b[kTiles][2];
+    weights_of(work, 0, 0, b);
 #pragma unroll 1
     for (uint32_t from = 0; from < kStrips; from += kRawStrips) {
-        uint32_t words = ring.wait() + lane * 16;
+        const uint32_t words = ring.wait() + lane * 16;
 #pragma unroll
         for (int s = 0; s < kStrips; ++s) {
             if (s < from || s >= from + kRawStrips)
                 continue;
-#pragma unroll
-            for (int t = 0; t < static_cast<int>(kRawTiles); ++t) {
-                if (t >= place.n_tiles)
-                    break;
-                uint4 w = load_shared4(words + t * 512);
-                w.x = keep_tokens(w.x, token + t * 16, n_tokens);
-                w.y = keep_tokens(w.y, token + t * 16, n_tokens);
-                w.z = keep_tokens(w.z, token + t * 16 + 8, n_tokens);
-                w.w = keep_tokens(w.w, token + t * 16 + 8, n_tokens);
-                multiply_half_tile(g.o[s], w, b[t]);
-            }
-            words += place.n_tiles * 512;
+            uint4 w = load_shared4(words + (s - from) * 512);
+            w.x = keep_tokens(w.x, token, n_tokens);
+            w.y = keep_tokens(w.y, token, n_tokens);
+            w.z = keep_tokens(w.z, token + 8, n_tokens);
+            w.w = keep_tokens(w.w, token + 8, n_tokens);
+            multiply_half_tile(g.o[s], w, b);
         }
         ring.next();
     }

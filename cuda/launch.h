@@ -74,7 +74,7 @@ constexpr DecodeShape decode_shape(uint32_t head_dim, uint32_t n_column_tiles, u
     return has_many_units ? DecodeShape{8, 2} : DecodeShape{16, 1};
 }
 // Shared memory of a block.
-constexpr uint32_t kQueryCopies = 6;
+constexpr uint32_t kQueryCopies = 2;
 constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t n_column_tiles, uint32_t n_warps,
                                        uint32_t metadata_bytes) {
     const uint32_t rings = n_warps * (2 * kChunkBytes + metadata_bytes);

@@ -41,7 +41,8 @@ static_assert(sizeof(ClassInfo) == 64, "classes are read by 16 bytes");
 // Decode copies a packed half in chunks of whole strips, of at most this many bytes.
 constexpr uint32_t kChunkBytes = 5120;
 constexpr uint32_t kPieceBytes = 96;  // of a piece as it is looked up
-constexpr uint32_t kWarpPieces = 12;    // of an item, for each warp of its block; a raw row has four
+constexpr uint32_t kRowTiles = 8;     // pieces that a raw row counts as
+constexpr uint32_t kWarpPieces = 12;  // of an item, for each warp of its block; a raw row has eight
 // Can decode multiply the codes of a class as they are? Pages of 128 tokens with planes of 16, 8, 4
 // and 2 bits; keys by channel; values by token, of one width, in the order of their channels.
 inline bool is_direct_class(const ClassInfo &c) {
@@ -181,8 +182,8 @@ struct ReopenJob {
 };
 
 // A block's share of decode attention: rows of one KV head of one sequence. Rows in which both
-// halves are raw (at most two runs of them) are cut into pieces of a quarter of their tiles, the
-// others are a piece each; the warps of the block take pieces in turn.
+// halves are raw (at most two runs of them) are cut into pieces of a tile, the others are a piece
+// each; the warps of the block take pieces in turn.
 struct alignas(16) WorkItem {
     uint16_t kv_head;
     uint16_t column_tile;  // of 8 or 16 query columns (new token, head of the group)

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t kMaxRounds = 6;     // items that a block takes one after the other, at most
 constexpr double kItemBytes = 131072;  // what an item costs beside its bytes, in bytes of a block
-constexpr uint32_t kMaxBlocks = 2;  // of a multiprocessor
+constexpr uint32_t kMaxBlocks = 2;     // of a multiprocessor
 constexpr uint32_t kHeaderBytes = 16;
 constexpr uint32_t kStaticBytes = 2048;  // of a block's shared memory, beside decode_shared_bytes()
 
@@ -84,7 +84,8 @@ bool Splits::open(const CacheLayout &layout, const uint32_t *decode_kinds,
                                    : layout.max_step_tokens;
     const uint32_t split_items = kMaxRounds * kMaxBlocks * limits.n_sms;
     n_counters_ = sequences * heads * (kMaxColumns / 8);
-    max_items_ = split_items + n_counters_ + kMaxBlocks * limits.n_sms;  // blocks look one turn ahead
+    max_items_ =
+        split_items + n_counters_ + kMaxBlocks * limits.n_sms;  // blocks look one turn ahead
     partial_floats_ = uint64_t{split_items} * 16 * (head_dim + 2);
     const uint64_t each = kHeaderBytes + uint64_t{max_items_} * sizeof(WorkItem);
     for (size_t k = 0; k < kinds_.size(); ++k) {
@@ -189,8 +190,8 @@ void Splits::measure(const Batch &batch, const Kind &kind) {
 
 // n_slots: items that all blocks together take.
 uint32_t Splits::parts_of(const UnitRows &unit, uint64_t total, uint32_t n_slots) {
-    const double share = static_cast<double>(unit.bytes()) * n_slots /
-                         static_cast<double>(total ? total : 1);
+    const double share =
+        static_cast<double>(unit.bytes()) * n_slots / static_cast<double>(total ? total : 1);
     return share < 2 ? 1 : static_cast<uint32_t>(share);
 }
 
@@ -211,9 +212,20 @@ double Splits::time_of(uint32_t n_tiles, uint64_t total, uint32_t n_blocks,
     return first > largest ? first : largest;
 }
 
+// Warps take pages in rounds. Where an even share ends just before a full round, all parts but the
+// first, which has the raw rows, take full rounds; 0 where it does not.
+uint32_t Splits::quota_of(const UnitRows &unit, uint32_t n_parts, uint32_t n_warps) {
+    const uint32_t n = unit.packed.size();
+    const auto quota = static_cast<uint32_t>(round_up(n / n_parts, n_warps));
+    const bool fits = quota * (n_parts - 1) <= n && n <= quota * n_parts;
+    return fits && n * 16 >= quota * n_parts * 15 ? quota : 0;
+}
+
 void Splits::write_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
-                        const BatchSequence &sequence, uint32_t entry, WorkItem *items) const {
+                        const BatchSequence &sequence, uint32_t entry, uint32_t n_warps,
+                        WorkItem *items) const {
     const Rows *extents[3] = {&unit.raw[0], &unit.raw[1], &unit.packed};
+    const uint32_t quota = quota_of(unit, n_parts, n_warps);
     const double each = static_cast<double>(unit.bytes()) / n_parts;
     double done = 0;
     uint32_t kind = 0;
@@ -221,7 +233,10 @@ void Splits::write_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, u
     for (uint32_t part = 0; part < n_parts; ++part) {
         uint32_t begin[3] = {0, 0, 0};
         uint32_t count[3] = {0, 0, 0};
-        const double limit = part + 1 == n_parts ? HUGE_VAL : each * (part + 1);
+        const double limit = part + 1 == n_parts || quota ? HUGE_VAL : each * (part + 1);
+        const uint32_t pages = !quota ? unit.packed.size()
+                               : part ? quota
+                                      : unit.packed.size() - quota * (n_parts - 1);
         while (kind < 3) {
             if (row == extents[kind]->end) {
                 if (++kind < 3)
@@ -229,7 +244,7 @@ void Splits::write_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, u
                 continue;
             }
             const auto bytes = static_cast<double>(row_bytes(sequence, *sequence.rows[row], entry));
-            if (done + bytes / 2 > limit)
+            if (done + bytes / 2 > limit || (kind == 2 && count[2] == pages))
                 break;
             begin[kind] = count[kind] ? begin[kind] : row;
             ++count[kind];
@@ -289,7 +304,8 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
                 if (parts > 1)
                     partial += parts * 16 * (layer.head_dim + 2);
                 write_unit(unit, item, parts, &n_items, sequence,
-                           layout_.first_entries[kind->layer] + head, items);
+                           layout_.first_entries[kind->layer] + head, shape_of(*kind).n_warps,
+                           items);
             }
         }
     std::memcpy(block_.data() + kind->n_items_offset, &n_items, sizeof n_items);

@@ -92,7 +92,9 @@ class Splits {
     double time_of(uint32_t n_tiles, uint64_t total, uint32_t n_blocks, uint32_t n_rounds) const;
     void write(const Batch &batch, Kind *kind, uint32_t n_tiles);
     void write_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
-                    const BatchSequence &sequence, uint32_t entry, WorkItem *items) const;
+                    const BatchSequence &sequence, uint32_t entry, uint32_t n_warps,
+                    WorkItem *items) const;
+    static uint32_t quota_of(const UnitRows &unit, uint32_t n_parts, uint32_t n_warps);
 
     CacheLayout layout_{};
     const uint32_t *decode_kinds_ = nullptr;
