@@ -188,8 +188,8 @@ __device__ inline void start_stage(const TileBlock &block, const Stage &stage) {
     commit_copies();
     const uint32_t side = threadIdx.x / 16;
     const uint32_t strip = threadIdx.x % 16;
-    if (is_first && side < 2 && strip < block.n_strips && view.half[side].source != Source::kStaged)
-        block.tables->strips[side][strip] = describe_strip(view.half[side].info, strip);
+    if (is_first && side < 2 && strip < block.n_strips)
+        block.tables->strips[side][strip] = describe_strip(view.half[side], strip);
 }
 
 // Rows of tokens are those of a tile of keys, and the columns of one of values.
@@ -213,20 +213,30 @@ __device__ void convert_strip(const TileBlock &block, uint32_t strip, uint32_t f
 }
 
 template <bool kIsValue>
-__device__ inline void make_tiles(const TileBlock &block, const HalfView &half, const Stage &stage,
-                                  uint32_t strip) {
-    if (half.source == Source::kTiles)
-        return;
-    const uint32_t first_tile = stage.index * block.stage_tokens / LK_TILE_TOKENS;
-#pragma unroll 2
+__device__ inline void make_tiles(const TileBlock &block, const HalfView &half,
+                                  const StripInfo &info, uint32_t strip, uint32_t first_tile,
+                                  uint32_t round, uint8_t *to) {
+    if (half.source == Source::kStaged)
+        convert_strip<kIsValue>(block, strip, round * kRoundTiles, to);
+    else if (half.source != Source::kTiles)
+        unpack_strip<kIsValue>(half, info, block.page, strip, first_tile, to);
+}
+
+// The stage's tiles of a strip of keys or values.
+__device__ inline void make_strip(const TileBlock &block, const PageView &view, const Stage &stage,
+                                  uint32_t side, uint32_t strip) {
+    const StripInfo info = block.tables->strips[side][strip];
+    const uint32_t stage_tile = stage.index * block.stage_tokens / LK_TILE_TOKENS;
+#pragma unroll 1
     for (uint32_t round = 0; round * kRoundTokens < stage.n_tokens; ++round) {
-        uint8_t *to = block.tiles(stage, round, kIsValue) + strip * kStripRoundBytes;
-        const uint32_t tile = kRoundTiles * round;
-        if (half.source == Source::kStaged)
-            convert_strip<kIsValue>(block, strip, tile, to);
+        uint8_t *to = block.tiles(stage, round, side) + strip * kStripRoundBytes;
+        const uint32_t first_tile = stage_tile + kRoundTiles * round;
+        if (info.is_plain)
+            unpack_plain_strip(info, block.page, first_tile, to);
+        else if (side)
+            make_tiles<true>(block, view.half[1], info, strip, first_tile, round, to);
         else
-            unpack_strip<kIsValue>(half, block.tables->strips[kIsValue][strip], block.page, strip,
-                                   first_tile + tile, to);
+            make_tiles<false>(block, view.half[0], info, strip, first_tile, round, to);
     }
 }
 
@@ -267,11 +277,10 @@ __device__ inline void finish_stage(const TileBlock &block, const Stage &stage) 
     if (view.half[0].source == Source::kTiles && view.half[1].source == Source::kTiles)
         return;
     const uint32_t n_warps = blockDim.x / kWarp;
+#pragma unroll 1
     for (uint32_t i = threadIdx.x / kWarp; i < 2 * block.n_strips; i += n_warps) {
-        if (i < block.n_strips)
-            make_tiles<false>(block, view.half[0], stage, i);
-        else
-            make_tiles<true>(block, view.half[1], stage, i - block.n_strips);
+        const uint32_t side = i >= block.n_strips;
+        make_strip(block, view, stage, side, i - side * block.n_strips);
     }
 }
 
