@@ -62,9 +62,10 @@ cudaError_t choose_memory(const TileArgs &args, TileGrid *grid) {
     if (error != cudaSuccess)
         return error;
     const uint32_t head_dim = args.layer.head_dim;
-    const uint32_t free_bytes = static_cast<uint32_t>(most) - sizeof(TileTables) - 128;
-    const auto total_bytes = [&](uint32_t page_bytes) {
-        return tile_layout(head_dim, grid->n_warps, grid->stage_tokens, page_bytes).total;
+    const uint32_t free_bytes =
+        static_cast<uint32_t>(most) - sizeof(TileTables) - kTileWarps * sizeof(WarpColumns);
+    const auto total_bytes = [&](uint32_t pages_bytes) {
+        return tile_layout(head_dim, grid->n_warps, grid->stage_tokens, pages_bytes).total;
     };
     grid->stage_tokens = kMaxRounds * kRoundTokens;
     if (shares_processor(*grid) ||
@@ -78,7 +79,9 @@ cudaError_t choose_memory(const TileArgs &args, TileGrid *grid) {
     const uint32_t rest = free_bytes - total_bytes(0);
     const uint32_t wanted = wanted_bytes(head_dim, grid->stage_tokens);
     grid->page_bytes = (rest < wanted ? rest : wanted) / 16 * 16;
-    grid->shared_bytes = total_bytes(grid->page_bytes);
+    const bool are_two = !shares_processor(*grid) && 2 * wanted <= rest;
+    grid->page_stride = are_two ? grid->page_bytes : 0;
+    grid->shared_bytes = total_bytes(grid->page_stride + grid->page_bytes);
     return cudaSuccess;
 }
 

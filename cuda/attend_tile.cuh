@@ -101,12 +101,31 @@ __device__ inline void load_positions(const TileArgs &args, TileTables *tables) 
     }
 }
 
+// A page is copied ahead if the one before is looked up together with it and has two stages: the
+// barrier between them lets all threads see the copy.
+__device__ inline void find_leads(const TileBlock &block, uint32_t n_views) {
+    PageView *views = block.tables->views;
+    const uint32_t i = threadIdx.x;
+    const auto follows = [&](uint32_t next) {
+        return block.page_stride && next > 0 && next < n_views &&
+               views[next - 1].first_stage + 2 <= views[next - 1].end_stage &&
+               views[next].first_stage < views[next].end_stage;
+    };
+    if (i < n_views) {
+        views[i].is_ahead = follows(i);
+        views[i].leads = follows(i + 1);
+    }
+}
+
 __device__ inline void look_up_pages(const TileArgs &args, const TileBlock &block, uint32_t page) {
     TileTables &tables = *block.tables;
+    const uint32_t n_views = min(kPageBatch, tables.sight.page_end - page);
     __syncthreads();
-    if (threadIdx.x < kPageBatch && page + threadIdx.x < tables.sight.page_end)
+    if (threadIdx.x < n_views)
         view_page(args, tables.sight, page + threadIdx.x, block.page_bytes,
                   &tables.views[threadIdx.x]);
+    __syncthreads();
+    find_leads(block, n_views);
     __syncthreads();
 }
 
@@ -277,19 +296,18 @@ __device__ __forceinline__ void clear(Accumulators<kStrips> &acc) {
 }
 
 template <int kStrips, bool kExact>
-__device__ __forceinline__ TileBlock cut_memory(const TileArgs &args, uint32_t stage_tokens,
-                                                uint32_t page_bytes, uint8_t *memory,
-                                                TileTables *tables) {
+__device__ __forceinline__ TileBlock cut_memory(const TileArgs &args, const TileGrid &grid,
+                                                uint8_t *memory, TileTables *tables) {
     TileBlock block;
     block.n_strips = kExact ? kStrips : args.layer.head_dim / LK_STRIP_CHANNELS;
     block.head_dim = block.n_strips * LK_STRIP_CHANNELS;
-    const TileLayout layout =
-        tile_layout(block.head_dim, blockDim.x / kWarp, stage_tokens, page_bytes);
+    const TileLayout layout = tile_layout(block.head_dim, blockDim.x / kWarp, grid.stage_tokens, 0);
     block.tables = tables;
     block.stages = memory + layout.stages;
-    block.page = memory + layout.page;
-    block.page_bytes = page_bytes;
-    block.stage_tokens = stage_tokens;
+    block.pages = memory + layout.pages;
+    block.page_bytes = grid.page_bytes;
+    block.page_stride = grid.page_stride;
+    block.stage_tokens = grid.stage_tokens;
     block.row_shift = Accumulators<kStrips>::kSlices == 4 ? 6 : 5;
     return block;
 }
@@ -309,7 +327,7 @@ __device__ __forceinline__ void attend_pages(const TileArgs &args, const TileBlo
         if (next.n_tokens)
             start_stage(block, next);
         const bool products_first =
-            2 * threadIdx.x >= blockDim.x || !next.n_tokens || !is_copied(block.view(next), next);
+            2 * threadIdx.x >= blockDim.x || !next.n_tokens || !is_copied(block, next);
 #pragma unroll 1
         for (int turn = 0; turn < 2; ++turn) {
             if ((turn == 0) != products_first)
@@ -325,22 +343,21 @@ __device__ __forceinline__ void attend_pages(const TileArgs &args, const TileBlo
 
 template <int kStrips, bool kExact>
 __global__ void __launch_bounds__(kTileWarps *kWarp, 1)
-    attend_tile(const __grid_constant__ TileArgs args, uint32_t stage_tokens, uint32_t page_bytes) {
+    attend_tile(const __grid_constant__ TileArgs args, const __grid_constant__ TileGrid grid) {
     extern __shared__ __align__(16) uint8_t memory[];
     __shared__ TileTables tables;
     __shared__ WarpColumns columns[kTileWarps];
     constexpr uint32_t kColumns = 8 * Accumulators<kStrips>::kSlices;
     const uint32_t n_warps = blockDim.x / kWarp;
     if (threadIdx.x == 0) {
-        tables.sight.stage_tokens = stage_tokens;
+        tables.sight.stage_tokens = grid.stage_tokens;
         if (!find_sight(args, n_warps * kColumns, &tables.sight))
             tables.sight.n_columns = 0;
     }
     __syncthreads();
     if (!tables.sight.n_columns)
         return;
-    const TileBlock block =
-        cut_memory<kStrips, kExact>(args, stage_tokens, page_bytes, memory, &tables);
+    const TileBlock block = cut_memory<kStrips, kExact>(args, grid, memory, &tables);
     // In shared memory, since registers are what a warp has least of.
     WarpColumns &warp = columns[threadIdx.x / kWarp];
     if (threadIdx.x % kWarp == 0)
@@ -370,8 +387,7 @@ cudaError_t launch_tile_kernel(const TileArgs &args, const TileGrid &grid, cudaS
     if (error != cudaSuccess)
         return error;
     const dim3 blocks(grid.n_tiles, args.layer.n_kv_heads, args.n_sequences * args.n_splits);
-    kernel<<<blocks, grid.n_warps * kWarp, grid.shared_bytes, stream>>>(args, grid.stage_tokens,
-                                                                        grid.page_bytes);
+    kernel<<<blocks, grid.n_warps * kWarp, grid.shared_bytes, stream>>>(args, grid);
     return cudaGetLastError();
 }
 

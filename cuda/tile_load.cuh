@@ -20,7 +20,7 @@ constexpr uint32_t kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
 struct TileTables {
     Sight sight;
     PageView views[kPageBatch];
-    StripInfo strips[2][kMaxStrips];  // of the page under way
+    StripInfo strips[2][2][kMaxStrips];  // of two pages
     // Of two pages, [slot of a strip][strip]: offset of the slot's channel's queries.
     alignas(16) uint16_t query_rows[2][LK_STRIP_CHANNELS][kMaxStrips];
     uint32_t positions[kTileColumns];
@@ -32,7 +32,7 @@ struct TileTables {
 // Where a block's parts lie in its dynamic shared memory, in bytes.
 struct TileLayout {
     uint32_t stages;  // [2][rounds][keys, values][strips][tiles]; queries begin at 0
-    uint32_t page;
+    uint32_t pages;
     uint32_t total;
 };
 
@@ -48,11 +48,11 @@ __host__ __device__ inline uint32_t staged_row_bytes(uint32_t head_dim) {
     return 2 * head_dim + 16;
 }
 __host__ __device__ inline TileLayout tile_layout(uint32_t head_dim, uint32_t n_warps,
-                                                  uint32_t stage_tokens, uint32_t page_bytes) {
+                                                  uint32_t stage_tokens, uint32_t pages_bytes) {
     TileLayout layout;
     layout.stages = n_warps * warp_columns(head_dim) * head_dim * 2;
-    layout.page = layout.stages + 2 * stage_bytes(head_dim, stage_tokens);
-    layout.total = layout.page + page_bytes;
+    layout.pages = layout.stages + 2 * stage_bytes(head_dim, stage_tokens);
+    layout.total = layout.pages + pages_bytes;
     return layout;
 }
 
@@ -60,15 +60,19 @@ __host__ __device__ inline TileLayout tile_layout(uint32_t head_dim, uint32_t n_
 struct TileBlock {
     TileTables *tables;
     uint8_t *stages;
-    uint8_t *page;
+    uint8_t *pages;  // a copy, or two in turn
     uint32_t head_dim;
     uint32_t n_strips;
-    uint32_t page_bytes;
+    uint32_t page_bytes;   // of a copy
+    uint32_t page_stride;  // 0 with one copy
     uint32_t stage_tokens;
     uint32_t row_shift;  // log2 of the bytes of a channel's queries of a warp
 
     __device__ const PageView &view(const Stage &stage) const {
         return tables->views[(stage.page - tables->sight.page_begin) % kPageBatch];
+    }
+    __device__ uint8_t *page(const Stage &stage) const {
+        return pages + stage.parity / 2 * page_stride;
     }
     __device__ uint8_t *tiles(const Stage &stage, uint32_t round, uint32_t side) const {
         const uint32_t at = stage.parity % 2 * (stage_tokens / kRoundTokens) + round;
@@ -93,7 +97,7 @@ __device__ __forceinline__ void for_tiles(const TileBlock &block, const Stage &s
     const uint32_t round_bytes = 2 * block.n_strips * kStripRoundBytes;
     const uint32_t n = block.n_strips * n_tiles;
     const uint32_t n_warps = blockDim.x / kWarp;
-#pragma unroll 4
+#pragma unroll 2
     for (uint32_t i = threadIdx.x / kWarp; i < n; i += n_warps) {
         const uint32_t strip = n_tiles == 4 ? i / 4 : i / 2;
         const uint32_t tile = i % n_tiles;
@@ -136,8 +140,8 @@ __device__ inline void copy_bytes_async(uint8_t *to, const uint8_t *from, uint32
         copy_async(shared_address(to + i), from + i);
 }
 
-__device__ inline void copy_page(const TileBlock &block, const HalfView &half) {
-    uint8_t *to = block.page + half.copy_offset;
+__device__ inline void copy_half(const HalfView &half, uint8_t *page) {
+    uint8_t *to = page + half.copy_offset;
     copy_bytes_async(to, half.payload, half.info.payload_bytes);
     copy_bytes_async(to + half.info.payload_bytes, half.metadata, half.info.metadata_bytes);
 }
@@ -157,39 +161,51 @@ __device__ inline void copy_staged(const TileBlock &block, const HalfView &half,
 }
 
 __device__ inline uint8_t *staged_rows(const TileBlock &block, uint32_t side) {
-    return block.page + side * block.stage_tokens * staged_row_bytes(block.head_dim);
+    return block.pages + side * block.stage_tokens * staged_row_bytes(block.head_dim);
 }
 
-// Does the stage use bytes that other threads are to copy? True where a page begins, since its
-// tables are made then.
-__device__ inline bool needs_barrier(const PageView &view, const Stage &stage) {
-    return stage.index == view.first_stage || view.half[0].source == Source::kStaged;
+// Does the stage use what other threads are to copy or to look up since the last barrier?
+__device__ inline bool needs_barrier(const TileBlock &block, const Stage &stage) {
+    const PageView &view = block.view(stage);
+    return view.half[0].source == Source::kStaged ||
+           (stage.index == view.first_stage && !view.is_ahead);
 }
 
 // Was everything that the stage is made of copied for an earlier one?
-__device__ inline bool is_copied(const PageView &view, const Stage &stage) {
-    return !needs_barrier(view, stage) && view.half[0].source != Source::kTiles &&
+__device__ inline bool is_copied(const TileBlock &block, const Stage &stage) {
+    const PageView &view = block.view(stage);
+    return !needs_barrier(block, stage) && view.half[0].source != Source::kTiles &&
            view.half[1].source != Source::kTiles;
 }
 
-// Begin the copies of a stage, and the page's tables with its first one.
+// Begin the copies of a packed page, and make its tables.
+__device__ inline void start_page(const TileBlock &block, const PageView &view, uint32_t place) {
+    for (const HalfView &half : view.half)
+        if (half.source == Source::kCopied)
+            copy_half(half, block.pages + place * block.page_stride);
+    const uint32_t side = threadIdx.x / 16;
+    const uint32_t strip = threadIdx.x % 16;
+    if (side < 2 && strip < block.n_strips)
+        block.tables->strips[place][side][strip] = describe_strip(view.half[side], strip);
+}
+
+// Begin the copies of a stage, and, in a group of its own, those of the page after one that begins.
 __device__ inline void start_stage(const TileBlock &block, const Stage &stage) {
     const PageView &view = block.view(stage);
     const bool is_first = stage.index == view.first_stage;
+    if (is_first && !view.is_ahead)
+        start_page(block, view, stage.parity / 2);
     for (uint32_t side = 0; side < 2; ++side) {
         const HalfView &half = view.half[side];
         if (half.source == Source::kTiles)
             copy_tiles(block, half, stage, side);
         else if (half.source == Source::kStaged)
             copy_staged(block, half, stage, staged_rows(block, side));
-        else if (half.source == Source::kCopied && is_first)
-            copy_page(block, half);
     }
     commit_copies();
-    const uint32_t side = threadIdx.x / 16;
-    const uint32_t strip = threadIdx.x % 16;
-    if (is_first && side < 2 && strip < block.n_strips)
-        block.tables->strips[side][strip] = describe_strip(view.half[side], strip);
+    if (is_first && view.leads)
+        start_page(block, (&view)[1], stage.parity / 2 ^ 1);
+    commit_copies();
 }
 
 // Rows of tokens are those of a tile of keys, and the columns of one of values.
@@ -214,29 +230,30 @@ __device__ void convert_strip(const TileBlock &block, uint32_t strip, uint32_t f
 
 template <bool kIsValue>
 __device__ inline void make_tiles(const TileBlock &block, const HalfView &half,
-                                  const StripInfo &info, uint32_t strip, uint32_t first_tile,
-                                  uint32_t round, uint8_t *to) {
+                                  const StripInfo &info, const uint8_t *page, uint32_t strip,
+                                  uint32_t first_tile, uint32_t round, uint8_t *to) {
     if (half.source == Source::kStaged)
         convert_strip<kIsValue>(block, strip, round * kRoundTiles, to);
     else if (half.source != Source::kTiles)
-        unpack_strip<kIsValue>(half, info, block.page, strip, first_tile, to);
+        unpack_strip<kIsValue>(half, info, page, strip, first_tile, to);
 }
 
 // The stage's tiles of a strip of keys or values.
 __device__ inline void make_strip(const TileBlock &block, const PageView &view, const Stage &stage,
                                   uint32_t side, uint32_t strip) {
-    const StripInfo info = block.tables->strips[side][strip];
+    const StripInfo info = block.tables->strips[stage.parity / 2][side][strip];
+    const uint8_t *page = block.page(stage);
     const uint32_t stage_tile = stage.index * block.stage_tokens / LK_TILE_TOKENS;
 #pragma unroll 1
     for (uint32_t round = 0; round * kRoundTokens < stage.n_tokens; ++round) {
         uint8_t *to = block.tiles(stage, round, side) + strip * kStripRoundBytes;
         const uint32_t first_tile = stage_tile + kRoundTiles * round;
         if (info.is_plain)
-            unpack_plain_strip(info, block.page, first_tile, to);
+            unpack_plain_strip(info, page, first_tile, to);
         else if (side)
-            make_tiles<true>(block, view.half[1], info, strip, first_tile, round, to);
+            make_tiles<true>(block, view.half[1], info, page, strip, first_tile, round, to);
         else
-            make_tiles<false>(block, view.half[0], info, strip, first_tile, round, to);
+            make_tiles<false>(block, view.half[0], info, page, strip, first_tile, round, to);
     }
 }
 
@@ -254,9 +271,10 @@ __device__ inline void find_query_rows(const TileBlock &block, const HalfView &h
     if (half.source == Source::kCopied || half.source == Source::kDistant) {
         permutation = reinterpret_cast<const uint8_t *>(half.info.permutation);
         if (half.info.permutes) {
-            const uint8_t *metadata = half.source == Source::kDistant
-                                          ? half.metadata
-                                          : block.page + half.copy_offset + half.info.payload_bytes;
+            const uint8_t *metadata =
+                half.source == Source::kDistant
+                    ? half.metadata
+                    : block.page(stage) + half.copy_offset + half.info.payload_bytes;
             permutation = metadata + half.info.permutation_offset;
         }
     }
@@ -289,8 +307,8 @@ __device__ inline void finish_stage(const TileBlock &block, const Stage &stage) 
 __device__ inline void await_stage(const TileBlock &block, const Stage &stage) {
     if (!stage.n_tokens)
         return;
-    wait_copies<0>();
-    if (needs_barrier(block.view(stage), stage))
+    wait_copies<1>();  // all but the page after
+    if (needs_barrier(block, stage))
         __syncthreads();
     finish_stage(block, stage);
 }

@@ -69,6 +69,8 @@ struct PageView {
     uint32_t n_tokens;     // that exist and that a column may see
     uint32_t first_stage;  // earlier ones are outside the window
     uint32_t end_stage;
+    bool is_ahead;  // copied while the page before is multiplied
+    bool leads;     // the page after is copied meanwhile
 };
 
 // How many rows begin before `token`.
