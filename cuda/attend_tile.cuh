@@ -249,9 +249,9 @@ __device__ __forceinline__ void attend_round(const TileArgs &args, const TileBlo
     constexpr int kSlices = Accumulators<kStrips>::kSlices;
     Products<kSlices> products = {};
     multiply_keys<kStrips, kExact, kSlices>(block, round, rows, queries, products);
-    if (block.tables->is_divided || args.layer.soft_cap > 0)
+    if (round.shapes)
         shape_logits<kSlices>(args.layer, *block.tables, warp, products);
-    if (!sees_all(args.layer, warp, round))
+    if (round.hides)
         hide<kSlices>(args, *block.tables, warp, round, products);
     uint32_t weights[kRoundTiles][kSlices][2];
     weigh<kStrips, kSlices>(products, logit_factor(args.layer), acc, weights);
@@ -268,13 +268,16 @@ __device__ __forceinline__ void attend_stage(const TileArgs &args, const TileBlo
     Round round;
     round.first_token = stage.first_token;
     round.tiles[0] = shared_address(block.tiles(stage, 0, 0));
-    const uint32_t end_token = stage.first_token + stage.n_tokens;
+    round.shapes = block.tables->is_divided || args.layer.soft_cap > 0;
+    round.hides = !sees_all(args.layer, warp, stage);
+    const uint32_t n_rounds = (seen_tokens(warp, stage) + kRoundTokens - 1) / kRoundTokens;
 #pragma unroll 1
-    for (; round.first_token < end_token && sees_some(warp, round);
-         round.first_token += kRoundTokens, round.tiles[0] += 2 * side_bytes) {
-        round.n_tokens = min(kRoundTokens, end_token - round.first_token);
+    for (uint32_t i = 0; i < n_rounds; ++i) {
+        round.n_tokens = min(kRoundTokens, stage.n_tokens - i * kRoundTokens);
         round.tiles[1] = round.tiles[0] + side_bytes;
         attend_round<kStrips, kExact>(args, block, warp, round, rows, queries, acc);
+        round.first_token += kRoundTokens;
+        round.tiles[0] += 2 * side_bytes;
     }
 }
 

@@ -1,9 +1,9 @@
 // Attention of many columns: from pages to stages of FP16 tiles in shared memory.
 //
 // Copies of the next stage are under way while one is multiplied. 16-bit pages are copied straight
-// to the stage's place. Packed pages are copied whole, staged tokens a stage at a time, to the
-// page's place; when they have arrived, the block's warps share the work of making tiles of them,
-// once for all columns.
+// to the stage's place. Packed pages are copied whole, one ahead where shared memory has room, and
+// staged tokens a stage at a time, to a page's place; when they have arrived, the block's warps
+// share the work of making tiles of them, once for all columns.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_TILE_LOAD_CUH

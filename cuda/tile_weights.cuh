@@ -70,18 +70,22 @@ struct Round {
     uint32_t first_token;  // position
     uint32_t n_tokens;
     uint32_t tiles[2];  // keys, values; shared address
+    bool shapes;        // logits take more than a factor
+    bool hides;         // some tokens from some columns
 };
 
-// Does a column of the warp see a token of the round? Do all see all?
-__device__ __forceinline__ bool sees_some(const WarpColumns &warp, const Round &round) {
-    return warp.n && round.first_token <= warp.last_position;
+// How many tokens of the stage come before the last column of the warp?
+__device__ __forceinline__ uint32_t seen_tokens(const WarpColumns &warp, const Stage &stage) {
+    const uint32_t end = warp.n ? warp.last_position + 1 : 0;
+    return stage.first_token < end ? min(stage.n_tokens, end - stage.first_token) : 0;
 }
+// Do all columns see all tokens of its rounds?
 __device__ __forceinline__ bool sees_all(const LayerArg &layer, const WarpColumns &warp,
-                                         const Round &round) {
-    const uint32_t end = round.first_token + kRoundTokens;
-    return round.n_tokens == kRoundTokens && end <= warp.linear_end &&
+                                         const Stage &stage) {
+    const uint32_t end = stage.first_token + stage.n_tokens;
+    return stage.n_tokens % kRoundTokens == 0 && end <= warp.linear_end &&
            end <= warp.first_position + 1 &&
-           (!layer.window_tokens || round.first_token + layer.window_tokens > warp.last_position ||
+           (!layer.window_tokens || stage.first_token + layer.window_tokens > warp.last_position ||
             end <= layer.window_sink_tokens);
 }
 
