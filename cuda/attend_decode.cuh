@@ -103,6 +103,12 @@ __device__ __forceinline__ Unit unit_of(const DecodeArgs &args, const WorkItem &
     return unit;
 }
 
+template <typename Args>
+__device__ __forceinline__ bool is_step_of(const Args &args) {
+    return args.step.header->n_sequences == args.n_sequences &&
+           args.step.header->n_tokens == args.n_tokens;
+}
+
 // What the block's threads look up side by side once they know the item: its number in the list is
 // checked only then, since the list is never shorter than the grid.
 __device__ __forceinline__ bool read_item(const DecodeArgs &args, uint32_t index, Share *share) {
@@ -111,7 +117,7 @@ __device__ __forceinline__ bool read_item(const DecodeArgs &args, uint32_t index
         reinterpret_cast<uint32_t *>(&share->item)[threadIdx.x] =
             reinterpret_cast<const uint32_t *>(args.items + index)[threadIdx.x];
     else if (threadIdx.x == kWarp)
-        n_items = *args.n_items;
+        n_items = is_step_of(args) ? *args.n_items : 0;
     __syncthreads();
     return index < n_items;
 }

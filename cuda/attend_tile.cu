@@ -73,6 +73,8 @@ cudaError_t choose_memory(const TileArgs &args, TileGrid *grid) {
         grid->stage_tokens = kRoundTokens;
     const uint32_t staged_bytes = 2 * grid->stage_tokens * staged_row_bytes(head_dim);
     while (total_bytes(staged_bytes) > free_bytes) {
+        if (grid->n_warps == 1)
+            return cudaErrorInvalidConfiguration;
         *grid = grid_of(args, grid->n_warps / 2);
         grid->stage_tokens = kRoundTokens;
     }
@@ -104,7 +106,8 @@ cudaError_t launch_kernel(std::integer_sequence<uint32_t, kHeadDims...>, const T
 __global__ void __launch_bounds__(kMergeWarps *kWarp)
     merge_parts(const __grid_constant__ TileArgs args, uint32_t block_columns, uint32_t n_tiles) {
     const uint32_t column = blockIdx.x * kMergeWarps + threadIdx.x / kWarp;
-    if (blockIdx.z >= args.step.header->n_sequences)
+    if (args.step.header->n_sequences != args.n_sequences ||
+        args.step.header->n_tokens != args.n_tokens)
         return;
     const SequenceInfo &sequence = args.step.sequences[blockIdx.z];
     const uint32_t group_size = args.layer.n_query_heads / args.layer.n_kv_heads;
@@ -145,6 +148,15 @@ __global__ void __launch_bounds__(kMergeWarps *kWarp)
 }
 
 }  // namespace
+
+cudaError_t tile_fits(uint32_t head_dim) {
+    TileArgs args{};
+    args.layer.head_dim = head_dim;
+    args.layer.n_query_heads = args.layer.n_kv_heads = 1;
+    args.max_new = 1;
+    TileGrid grid = choose_warps(args);
+    return choose_memory(args, &grid);
+}
 
 uint32_t tile_splits(const TileArgs &args, uint32_t n_blocks) {
     TileGrid grid = choose_warps(args);

@@ -31,9 +31,13 @@ cudaError_t launch_reopen(const ReopenJob *jobs, uint32_t n_jobs, const ClassInf
 
 // Attention of few query columns (new tokens x heads of a group) over rows: split over the
 // sequence, merged by the last block of each unit.
+// n_sequences and n_tokens are those of the step, or of the step that a graph was captured from:
+// in another one the kernels do nothing, as launch_append() reports it.
 struct DecodeArgs {
     StepView step;
     LayerArg layer;
+    uint32_t n_sequences;
+    uint32_t n_tokens;
     TensorArg q;
     TensorArg out;
     float *lse;  // or null
@@ -70,7 +74,7 @@ constexpr DecodeShape decode_shape(uint32_t head_dim, uint32_t n_column_tiles, u
     if (head_dim > 128 || n_column_tiles > 1)
         return {8, 1};
     if (kind != kDecodePlain)
-        return {12, 1};
+        return {10, 1};
     return has_many_units ? DecodeShape{8, 2} : DecodeShape{16, 1};
 }
 // Shared memory of a block.
@@ -95,6 +99,7 @@ struct TileArgs {
     int64_t lse_head_stride;
     StagingArg staging;
     uint32_t n_sequences;
+    uint32_t n_tokens;
     uint32_t max_new;   // the most new tokens of a sequence
     uint32_t n_splits;  // of what a block's columns see, from tile_splits(); 1 = none
     float *partials;    // see tile_partial_floats(); not needed without splits
@@ -106,6 +111,8 @@ uint32_t tile_splits(const TileArgs &args, uint32_t n_blocks);
 uint64_t tile_partial_floats(uint32_t head_dim, uint32_t n_blocks);
 // The parts are merged by a second kernel.
 cudaError_t launch_tile(const TileArgs &args, cudaStream_t stream);
+// Has the current device the shared memory for this head dim? cudaErrorInvalidConfiguration if not.
+cudaError_t tile_fits(uint32_t head_dim);
 
 // out = sum of parts weighted by exp(lse_i - lse), lse = log of the sum of exp(lse_i).
 struct MergeArgs {

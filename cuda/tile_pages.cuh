@@ -134,7 +134,8 @@ __device__ inline void find_pages(const TileArgs &args, uint32_t last_token, uin
 // False when the block has no columns.
 __device__ inline bool find_sight(const TileArgs &args, uint32_t block_columns, Sight *sight) {
     const uint32_t index = blockIdx.z / args.n_splits;
-    if (index >= args.step.header->n_sequences)
+    if (args.step.header->n_sequences != args.n_sequences ||
+        args.step.header->n_tokens != args.n_tokens)
         return false;
     sight->sequence = args.step.sequences[index];
     const SequenceInfo &sequence = sight->sequence;

@@ -339,6 +339,7 @@ namespace cuda {
 cudaError_t kernels_present() { return cudaSuccess; }
 bool decode_has_instance(uint32_t head_dim) { return head_dim != kMissingHeadDim; }
 uint32_t tile_splits(const TileArgs &, uint32_t) { return 1; }
+cudaError_t tile_fits(uint32_t) { return cudaSuccess; }
 uint64_t tile_partial_floats(uint32_t head_dim, uint32_t n_blocks) {
     return uint64_t{head_dim} * n_blocks;
 }

@@ -100,7 +100,13 @@ class CudaBackend final : public Backend {
         if (capability.queue && capability.queue != LK_QUEUE_CUDA_STREAM)
             return fail(LK_E_UNSUPPORTED, "a CUDA context takes a CUDA stream, not queue kind %u",
                         capability.queue);
-        return LK_OK;
+        const DeviceScope scope(device_);
+        const cudaError_t error = tile_fits(capability.head_dim);
+        if (error == cudaErrorInvalidConfiguration)
+            return fail(LK_E_UNSUPPORTED,
+                        "head_dim %u needs more shared memory than the device has",
+                        capability.head_dim);
+        return checked(error, "measuring the device");
     }
 
     void describe(lk_device_info *info) const override {

@@ -230,6 +230,8 @@ cudaError_t CudaCache::decode(const LayerArg &layer, const AttendArgs &args) {
     DecodeArgs decode{};
     decode.step = view_;
     decode.layer = layer;
+    decode.n_sequences = shape_.n_sequences;
+    decode.n_tokens = shape_.n_tokens;
     decode.q = tensor_arg(args.q);
     decode.out = tensor_arg(args.out);
     decode.lse = args.lse;
@@ -260,6 +262,7 @@ cudaError_t CudaCache::tile(const LayerArg &layer, const AttendArgs &args) {
     tile.lse_head_stride = args.lse_head_stride;
     tile.staging = staging_arg(args.staging);
     tile.n_sequences = shape_.n_sequences;
+    tile.n_tokens = shape_.n_tokens;
     tile.max_new = shape_.max_new;
     tile.n_splits = tile_splits(tile, n_sms_);
     tile.partials = partials_.as<float>();
