@@ -25,9 +25,9 @@ __device__ __forceinline__ void load_row(const void *data, int64_t at, uint32_t 
 template <int kCount>
 __device__ __forceinline__ void load_row(const TensorArg &from, int64_t at, uint32_t n,
                                          uint32_t lane, float (&out)[kCount]) {
-    if (from.dtype == 3)
+    if (from.dtype == kF32)
         load_row<kCount, float>(from.data, at, n, lane, out, [](float x) { return x; });
-    else if (from.dtype == 1)
+    else if (from.dtype == kF16)
         load_row<kCount, __half>(from.data, at, n, lane, out,
                                  [](__half x) { return __half2float(x); });
     else
@@ -55,7 +55,7 @@ __device__ __forceinline__ void load_queries(const DecodeArgs &args, const Unit 
         const uint32_t token = item.first_new + i;
         const uint32_t head =
             unit.first_head + (is_real ? unit.first_column + column - i * unit.group : 0);
-        const int64_t at = token * args.q.token_stride + head * args.q.head_stride;
+        const int64_t at = row_offset(args.q, token, head);
         float q[kCount];
         float most = 0;
         load_row(args.q, at, is_real ? kHeadDim : 0, lane, q);

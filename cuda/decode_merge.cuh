@@ -6,7 +6,7 @@
 #define LK_CUDA_DECODE_MERGE_CUH
 
 #include "decode_values.cuh"
-#include "launch.h"
+#include "tensor.cuh"
 
 namespace lk {
 namespace cuda {
@@ -96,30 +96,14 @@ __device__ __forceinline__ void weigh(float *tops, const float *sums, uint32_t n
     }
 }
 
-__device__ __forceinline__ void store_number(const TensorArg &to, int64_t at, float value) {
-    if (to.dtype == 3)
-        static_cast<float *>(to.data)[at] = value;
-    else if (to.dtype == 1)
-        static_cast<__half *>(to.data)[at] = __float2half_rn(value);
-    else {
-        // BF16 by rounding to nearest even on the bits; values are finite.
-        const uint32_t bits = __float_as_uint(value);
-        static_cast<uint16_t *>(to.data)[at] =
-            static_cast<uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
-    }
-}
-
 struct Destination {
     const DecodeArgs *args;
     const Column *columns;  // shared
     Unit unit;
 
     __device__ __forceinline__ void store(uint32_t column, uint32_t channel, float value) const {
-        const TensorArg &out = args->out;
-        store_number(out,
-                     columns[column].token * out.token_stride +
-                         columns[column].head * out.head_stride + channel,
-                     value);
+        const Column &c = columns[column];
+        store_element(args->out, row_offset(args->out, c.token, c.head) + channel, value);
     }
     // The learned sink joins here, once. Returns what the output is multiplied by.
     __device__ __forceinline__ float close(uint32_t column, float top, float sum) const {
