@@ -74,7 +74,7 @@ constexpr DecodeShape decode_shape(uint32_t head_dim, uint32_t n_column_tiles, u
     if (head_dim > 128 || n_column_tiles > 1)
         return {8, 1};
     if (kind != kDecodePlain)
-        return {10, 1};
+        return {12, 1};
     return has_many_units ? DecodeShape{8, 2} : DecodeShape{16, 1};
 }
 // Shared memory of a block.
