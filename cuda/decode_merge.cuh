@@ -11,7 +11,6 @@
 namespace lk {
 namespace cuda {
 
-constexpr uint32_t kPad = 4;  // floats behind a column, against bank conflicts
 constexpr float kLog2e = 1.44269504f;
 constexpr float kLn2 = 0.693147181f;
 

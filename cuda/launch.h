@@ -79,10 +79,11 @@ constexpr DecodeShape decode_shape(uint32_t head_dim, uint32_t n_column_tiles, u
 }
 // Shared memory of a block.
 constexpr uint32_t kQueryCopies = 2;
+constexpr uint32_t kPad = 4;  // floats behind a warp's outputs of a column, against bank conflicts
 constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t n_column_tiles, uint32_t n_warps,
                                        uint32_t metadata_bytes) {
     const uint32_t rings = n_warps * (2 * kChunkBytes + metadata_bytes);
-    const uint32_t results = n_warps * 8 * n_column_tiles * (head_dim + 6) * 4;
+    const uint32_t results = n_warps * 8 * n_column_tiles * (head_dim + kPad + 2) * 4;
     return kQueryCopies * n_column_tiles * head_dim * 16 + n_warps * kWarpPieces * kPieceBytes +
            (rings > results ? rings : results);
 }

@@ -86,7 +86,7 @@ lk_status CudaCache::open_work(const SplitLimits &limits) {
         const uint64_t own = tile_partial_floats(layout_.layers[l].head_dim, n_sms_);
         floats = own > floats ? own : floats;
     }
-    lk_status status = step_.open(layout_, splits_.capacity_bytes());
+    lk_status status = step_.open(layout_, splits_.bytes());
     if (!status)
         status = jobs_.open(kMaxJobs * kJobBytes, "lists of pages to pack");
     if (!status)

@@ -41,10 +41,9 @@ class Splits {
     // False when those in the block are right as they are.
     bool plan(const Batch &batch, bool rows_changed);
 
-    // What is uploaded: data() to the start of a device block of capacity_bytes().
+    // What is uploaded: data() to the start of a device block of bytes(), which stays as it is.
     const void *data() const { return block_.data(); }
     uint64_t bytes() const { return block_.size(); }
-    uint64_t capacity_bytes() const { return block_.size(); }
     // Does decode take a step whose sequences have at most max_new new tokens?
     bool takes(uint32_t layer, uint32_t max_new) const;
     DecodeLaunch launch_of(uint32_t layer) const;
