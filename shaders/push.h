@@ -1,0 +1,190 @@
+// What the host side of the Vulkan backend and its shaders share: push constants, and the tables
+// that only they have. C++ and GLSL include it; a structure has the same bytes in both. How each
+// dispatch is cut into workgroups is said where its push constants are.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_PUSH_H
+#define LK_SHADERS_PUSH_H
+
+#ifdef __cplusplus
+#include <cstdint>
+namespace lk {
+namespace vulkan {
+using Address = uint64_t;
+using uint = uint32_t;
+#else
+#define Address uvec2 /* low word first */
+#endif
+
+// Ids of specialisation constants, in every shader that has one.
+#define LK_SPEC_THREADS 0u   /* of a workgroup: local_size_x_id */
+#define LK_SPEC_HEAD_DIM 1u  /* of the dispatch; the largest where heads differ */
+#define LK_SPEC_SUBGROUP 2u  /* invocations of a subgroup; 0 = no subgroup operations */
+#define LK_SPEC_COLUMNS 3u   /* query columns of a work item or a tile */
+#define LK_SPEC_FIRST_OWN 8u /* from here on a shader's own */
+
+// dtype of PushTensor, as lk_dtype.
+#define LK_DTYPE_F16 1u
+#define LK_DTYPE_BF16 2u
+#define LK_DTYPE_F32 3u
+
+#define LK_NO_FAULT 0xFFFFFFFFu
+#define LK_FAULT_STEPS 16u /* whose faults are told apart */
+#define LK_MERGE_PARTS 16u
+
+// A tensor [tokens][heads][channels] of the host. Element (t, h, c) lies token_stride * t +
+// head_stride * h + c elements behind data; the product needs 64 bits.
+struct PushTensor {
+    Address data;
+    uint dtype;
+    uint token_stride;  // elements
+    uint head_stride;
+    uint reserved;
+};
+
+// Everything that the shaders of a step read, in device memory at addresses that stay for a
+// cache's life. The structures are those of src/format/tables.h.
+struct StepTable {
+    Address header;     // StepHeader
+    Address sequences;  // SequenceInfo [n_sequences]
+    Address rows;       // RowInfo
+    Address ancestors;  // u64 [n_tokens], low word first: bit i: new token i of the sequence is
+                        // visible; of trees alone
+    Address positions;  // u32 [n_tokens] of trees
+    Address classes;    // ClassInfo
+    Address layers;     // LayerInfo [n_layers]
+    Address report;     // FaultReport, in memory that the host reads
+    uint n_layers;
+    uint reserved[3];
+};
+
+struct LayerInfo {
+    Address sink_logits;  // f32 [n_query_heads], or 0
+    uint n_query_heads;
+    uint n_kv_heads;
+    uint head_dim;
+    uint window_tokens;  // 0 = all
+    uint window_sink_tokens;
+    uint first_entry;  // of a row: that of the layer's first head
+    float scale;
+    float soft_cap;  // 0 = off
+    uint reserved[2];
+};
+
+// u32 faults [LK_FAULT_STEPS][n_layers] follow: atomicMin of
+// (token of the batch * n_kv_heads + kv_head) * 2 + is_value at [serial % LK_FAULT_STEPS][layer],
+// LK_NO_FAULT before. has_fault is set to 1 after that. n_saturated is two words, low first: add to
+// the low one by atomicAdd, and 1 to the high one when it overflowed.
+struct FaultReport {
+    uint n_saturated[2];
+    uint has_fault;
+    uint n_clears;  // the host's
+};
+
+// append: rounds K and V of new tokens to FP16 into their 16-bit rows and the staging area.
+// Workgroups: x = tokens of the batch from first_token on, a workgroup takes token_step of them
+// after each other; y = KV heads; z = 0 keys, 1 values.
+struct AppendPush {
+    Address step;           // StepTable
+    Address staged_keys;    // f16 [n_kv_heads][n_tokens][head_dim], or 0: nothing is staged
+    Address staged_values;  // the same
+    PushTensor keys;
+    PushTensor values;
+    uint layer;
+    uint n_sequences;
+    uint n_tokens;  // of the batch
+    uint first_token;
+    uint token_step;
+    uint reserved;
+};
+
+// pack: PackJob to packed bytes. Workgroups: x = jobs.
+// reopen: ReopenJob to a raw half. Workgroups: x = jobs.
+struct JobPush {
+    Address jobs;     // PackJob or ReopenJob [n_jobs]
+    Address classes;  // ClassInfo
+    uint n_jobs;
+    uint head_dim;     // the largest of the jobs
+    uint page_tokens;  // the largest of the jobs
+    uint reserved;
+};
+
+// decode: attention of few query columns over rows of direct classes. Column c of a sequence is its
+// new token c / group under head c % group of the KV head's group; an item has columns
+// LK_SPEC_COLUMNS * column_tile and up, n of them, as many as the sequence has there, at most
+// LK_SPEC_COLUMNS. Workgroups: x = items.
+// An item with n_parts == 1 writes output and LSE. Others leave partial results at
+// partials[first_partial], the same place for all parts of a unit:
+//   f32 outputs [n_parts][n][head_dim], not divided by the sum,
+//   f32 tops [n_parts][n], the greatest score times log2(e) (or any reference),
+//   f32 sums [n_parts][n] of exp2(score * log2(e) - top).
+// decode_merge puts them together and takes sink logits in. Same push constants. Workgroups: x =
+// items, of which all but those with part == 0 and n_parts > 1 return at once; y = columns of the
+// item.
+struct DecodePush {
+    Address step;
+    Address items;     // WorkItem [n_items]
+    Address partials;  // f32
+    Address lse;       // f32, or 0
+    PushTensor queries;
+    PushTensor outputs;
+    uint lse_token_stride;  // elements
+    uint lse_head_stride;
+    uint layer;
+    uint n_items;
+};
+
+// tile: attention of any number of columns over rows of any class and over staged tokens.
+// Workgroups: x = tiles of LK_SPEC_COLUMNS columns of the longest sequence from first_tile on, y =
+// KV heads, z = sequence * n_splits + part. A part takes pages n * part / n_splits up to
+// n * (part + 1) / n_splits of the n that the tile sees (rows, then staged tokens in pages of 128).
+// With n_splits > 1 each workgroup leaves at partials
+//   [sequence][kv_head][tile of n_tiles][part]: f32 outputs [LK_SPEC_COLUMNS][head_dim], then
+//   tops and sums [LK_SPEC_COLUMNS] as decode's,
+// and tile_merge, with the same push constants, puts them together. Workgroups: x = columns of the
+// longest sequence, y = KV heads, z = sequences.
+struct TilePush {
+    Address step;
+    Address staged_keys;    // f16 [n_kv_heads][n_tokens][head_dim], or 0
+    Address staged_values;  // the same
+    Address partials;
+    Address lse;  // f32, or 0
+    PushTensor queries;
+    PushTensor outputs;
+    uint lse_token_stride;  // elements
+    uint lse_head_stride;
+    uint layer;
+    uint n_tokens;  // of the batch
+    uint first_tile;
+    uint n_tiles;
+    uint n_splits;
+    uint reserved;
+};
+
+// merge: outputs over disjoint sets of keys become one, by their LSEs. Workgroups: x = rows (token
+// * n_heads + head) from first_row on.
+struct MergePush {
+    Address
+        tensors;   // PushTensor parts [n_parts], lses [n_parts] (FP32), output, LSE (data 0: none)
+    uint n_parts;  // at most LK_MERGE_PARTS
+    uint n_tokens;
+    uint n_heads;
+    uint head_dim;
+    uint first_row;
+    uint reserved;
+};
+
+#ifdef __cplusplus
+constexpr uint32_t kPushBytes = 128;  // that every device has
+static_assert(sizeof(AppendPush) <= kPushBytes && sizeof(JobPush) <= kPushBytes &&
+                  sizeof(DecodePush) <= kPushBytes && sizeof(TilePush) <= kPushBytes &&
+                  sizeof(MergePush) <= kPushBytes,
+              "push constants fit");
+static_assert(sizeof(PushTensor) == 24 && sizeof(StepTable) == 80 && sizeof(LayerInfo) == 48 &&
+                  sizeof(FaultReport) == 16,
+              "as GLSL lays them out");
+}  // namespace vulkan
+}  // namespace lk
+#endif
+
+#endif

@@ -1,0 +1,252 @@
+// The tables of src/format/tables.h in device memory. They are read by words of 32 bits, 8 or 16
+// bytes at once, so shaders need no arithmetic on narrow types and structures are plain values.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_TABLES_GLSL
+#define LK_SHADERS_TABLES_GLSL
+
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_buffer_reference_uvec2 : require
+
+#include "push.h"
+
+#define LK_STAGED 0xFFFFFFFFu /* source_class of a job: staged tokens, not a half page */
+
+// count * size bytes behind an address.
+Address address_at(Address base, uint count, uint size) {
+    uint high;
+    uint low;
+    umulExtended(count, size, high, low);
+    uint carry;
+    low = uaddCarry(base.x, low, carry);
+    return Address(low, base.y + high + carry);
+}
+Address address_add(Address base, uint bytes) {
+    uint carry;
+    uint low = uaddCarry(base.x, bytes, carry);
+    return Address(low, base.y + carry);
+}
+bool is_null(Address address) { return (address.x | address.y) == 0u; }
+
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer ConstWords {
+    uint at[];
+};
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer ConstPairs {
+    uvec2 at[];
+};
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer ConstQuads {
+    uvec4 at[];
+};
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer ConstFloats {
+    float at[];
+};
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer StepTableAt {
+    StepTable table;
+};
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer LayerInfoAt {
+    LayerInfo layer;
+};
+
+uint low_half(uint word) { return word & 0xFFFFu; }
+uint high_half(uint word) { return word >> 16; }
+uint byte_of(uint word, uint i) { return word >> 8u * i & 0xFFu; }
+
+StepTable load_step(Address step) { return StepTableAt(step).table; }
+LayerInfo load_layer(StepTable step, uint layer) {
+    return LayerInfoAt(address_at(step.layers, layer, 48u)).layer;
+}
+
+struct StepHeader {
+    uint n_sequences;
+    uint n_tokens;
+    uint serial;
+};
+StepHeader load_header(StepTable step) {
+    const uvec4 words = ConstQuads(step.header).at[0];
+    return StepHeader(words.x, words.y, words.z);
+}
+
+struct ClassInfo {
+    Address permutation;  // u8 [head_dim] slot -> channel; 0 = identity or the page's own
+    uint payload_bytes;
+    uint metadata_bytes;      // 0 when raw
+    uint minima_offset;       // bytes into the metadata; ranges begin at 0
+    uint permutation_offset;  // bytes into the metadata, when permutes
+    uint head_dim;
+    uint page_tokens;
+    uint group;     // tokens (axis channel) or channels (axis token)
+    uint n_groups;  // along tokens or channels
+    uint n_shared;
+    uint n_ranked;
+    bool is_value;
+    bool is_token_axis;
+    uint number_bytes;  // of a range or a minimum: 2 = FP16, 1 = FP8
+    bool permutes;
+    uint ranking;  // 0 none, 1 key, 2 query range
+    bool is_raw;
+    uint strips[6];  // of the planes of 16, 8, 4, 3, 2 and 1 bits
+    bool is_direct;
+};
+ClassInfo load_class(Address classes, uint index) {
+    ConstQuads quads = ConstQuads(address_at(classes, index, 64u));
+    const uvec4 a = quads.at[0];
+    const uvec4 b = quads.at[1];
+    const uvec4 c = quads.at[2];
+    const uvec4 d = quads.at[3];
+    ClassInfo info;
+    info.permutation = a.xy;
+    info.payload_bytes = a.z;
+    info.metadata_bytes = a.w;
+    info.minima_offset = b.x;
+    info.permutation_offset = b.y;
+    info.head_dim = low_half(b.z);
+    info.page_tokens = high_half(b.z);
+    info.group = low_half(b.w);
+    info.n_groups = high_half(b.w);
+    info.n_shared = low_half(c.x);
+    info.n_ranked = high_half(c.x);
+    info.is_value = byte_of(c.y, 0u) != 0u;
+    info.is_token_axis = byte_of(c.y, 1u) != 0u;
+    info.number_bytes = byte_of(c.y, 2u);
+    info.permutes = byte_of(c.y, 3u) != 0u;
+    info.ranking = byte_of(c.z, 0u);
+    info.is_raw = byte_of(c.z, 1u) != 0u;
+    info.strips[0] = byte_of(c.z, 2u);
+    info.strips[1] = byte_of(c.z, 3u);
+    info.strips[2] = byte_of(c.w, 0u);
+    info.strips[3] = byte_of(c.w, 1u);
+    info.strips[4] = byte_of(c.w, 2u);
+    info.strips[5] = byte_of(c.w, 3u);
+    info.is_direct = byte_of(d.x, 0u) != 0u;
+    return info;
+}
+
+// The halves of one (layer, KV head) of a row.
+struct Entry {
+    Address key_payload;
+    Address key_metadata;
+    Address value_payload;
+    Address value_metadata;
+    uint key_class;
+    uint value_class;
+};
+Entry load_entry(Address entries, uint index) {
+    ConstPairs pairs = ConstPairs(address_at(entries, index, 40u));
+    const uint classes = pairs.at[4].x;
+    return Entry(pairs.at[0], pairs.at[1], pairs.at[2], pairs.at[3], low_half(classes), high_half(classes));
+}
+
+struct RowInfo {
+    Address entries;  // Entry [entries of a row]
+    uint first_token;
+    uint capacity_tokens;
+    bool is_direct;  // its new tokens are packed from the staging area, not stored
+};
+RowInfo load_row(StepTable step, uint index) {
+    const uvec4 words = ConstQuads(step.rows).at[index];
+    return RowInfo(words.xy, words.z, low_half(words.w), high_half(words.w) != 0u);
+}
+
+struct SequenceInfo {
+    uint first_row;   // in the step's rows
+    uint n_rows;      // all, those of new tokens included
+    uint n_attended;  // the first of them that attention reads
+    uint n_history;   // committed tokens
+    uint n_new;
+    uint first_new;    // of the batch
+    bool new_in_rows;  // false: attention reads the new tokens from the staging area
+    bool has_tree;     // ancestors and positions are set; else new token i follows i - 1
+};
+SequenceInfo load_sequence(StepTable step, uint index) {
+    ConstQuads quads = ConstQuads(address_at(step.sequences, index, 48u));
+    const uvec4 a = quads.at[0];
+    const uvec4 b = quads.at[1];
+    const uvec4 c = quads.at[2];
+    return SequenceInfo(a.z, a.w, b.x, b.y, b.z, b.w, c.x != 0u, c.y != 0u);
+}
+
+uvec2 load_ancestors(StepTable step, uint token) { return ConstPairs(step.ancestors).at[token]; }
+uint load_position(StepTable step, uint token) { return ConstWords(step.positions).at[token]; }
+
+struct PackJob {
+    Address payload;
+    Address metadata;
+    Address source;      // raw half's payload, or staged FP16 [page_tokens][head_dim]
+    Address query_sums;  // u64 [head_dim] for ranking 2
+    uint target_class;
+    uint source_class;  // LK_STAGED, or a raw class
+};
+PackJob load_pack_job(Address jobs, uint index) {
+    ConstPairs pairs = ConstPairs(address_at(jobs, index, 40u));
+    const uvec2 classes = pairs.at[4];
+    return PackJob(pairs.at[0], pairs.at[1], pairs.at[2], pairs.at[3], classes.x, classes.y);
+}
+
+// Copy the first n_tokens of a half into a raw half, rounded to FP16.
+struct ReopenJob {
+    Address payload;
+    Address metadata;
+    Address target;
+    uint source_class;
+    uint target_class;
+    uint n_tokens;
+};
+ReopenJob load_reopen_job(Address jobs, uint index) {
+    ConstPairs pairs = ConstPairs(address_at(jobs, index, 40u));
+    const uvec2 classes = pairs.at[3];
+    return ReopenJob(pairs.at[0], pairs.at[1], pairs.at[2], classes.x, classes.y, pairs.at[4].x);
+}
+
+// A workgroup's share of decode attention: rows of one KV head of one sequence, counted from its
+// first row.
+struct WorkItem {
+    uint kv_head;
+    uint column_tile;
+    uint raw_begin[2];  // runs of rows in which both halves are raw
+    uint raw_count[2];
+    uint packed_begin;
+    uint packed_count;
+    uint part;           // of n_parts that are merged
+    uint n_parts;        // 1: written straight to the output
+    uint first_partial;  // floats: of the unit's parts in the partial results
+    uint unit;
+    uint key_class;  // of the head's packed halves
+    uint value_class;
+    uint sequence;
+    uint first_row;
+    uint first_new;
+    uint n_new;
+    bool new_in_rows;
+    bool has_tree;
+};
+WorkItem load_item(Address items, uint index) {
+    ConstQuads quads = ConstQuads(address_at(items, index, 64u));
+    const uvec4 a = quads.at[0];
+    const uvec4 b = quads.at[1];
+    const uvec4 c = quads.at[2];
+    const uvec4 d = quads.at[3];
+    WorkItem item;
+    item.kv_head = low_half(a.x);
+    item.column_tile = high_half(a.x);
+    item.raw_begin[0] = a.y;
+    item.raw_begin[1] = a.z;
+    item.raw_count[0] = a.w;
+    item.raw_count[1] = b.x;
+    item.packed_begin = b.y;
+    item.packed_count = b.z;
+    item.part = low_half(b.w);
+    item.n_parts = high_half(b.w);
+    item.first_partial = c.x;
+    item.unit = c.y;
+    item.key_class = low_half(c.z);
+    item.value_class = high_half(c.z);
+    item.sequence = c.w;
+    item.first_row = d.x;
+    item.first_new = d.y;
+    item.n_new = low_half(d.z);
+    item.new_in_rows = byte_of(d.z, 2u) != 0u;
+    item.has_tree = byte_of(d.z, 3u) != 0u;
+    return item;
+}
+
+#endif

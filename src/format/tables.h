@@ -1,0 +1,161 @@
+// What kernels and shaders read in device memory, written by the host sides of both device
+// backends: classes, rows, sequences, work items and jobs. shaders/tables.glsl has the same bytes.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_FORMAT_TABLES_H
+#define LK_FORMAT_TABLES_H
+
+#include <cstdint>
+
+namespace lk {
+
+constexpr uint32_t kPlanes = 6;        // of 16, 8, 4, 3, 2 and 1 bits, in the order of a payload
+constexpr uint32_t kDraftTokens = 64;  // new tokens of a sequence that can have ancestors
+
+// One kind of half page, HalfClass as kernels read it.
+struct alignas(16) ClassInfo {
+    uint64_t permutation;  // u8 [head_dim] slot -> channel; 0 = identity or the page's own
+    uint32_t payload_bytes;
+    uint32_t metadata_bytes;      // 0 when raw
+    uint32_t minima_offset;       // bytes into the metadata; ranges begin at 0
+    uint32_t permutation_offset;  // bytes into the metadata, when permutes
+    uint16_t head_dim;
+    uint16_t page_tokens;
+    uint16_t group;     // tokens (axis channel) or channels (axis token)
+    uint16_t n_groups;  // along tokens or channels
+    uint16_t n_shared;
+    uint16_t n_ranked;
+    uint8_t is_value;
+    uint8_t is_token_axis;
+    uint8_t number_bytes;  // of a range or a minimum: 2 = FP16, 1 = FP8
+    uint8_t permutes;
+    uint8_t ranking;  // 0 none, 1 key, 2 query range
+    uint8_t is_raw;
+    uint8_t strips[kPlanes];
+    uint8_t is_direct;  // decode multiplies its codes as they are; else values are made first
+    uint8_t reserved[3];
+};
+static_assert(sizeof(ClassInfo) == 64, "classes are read by 16 bytes");
+
+// Can decode multiply the codes of a class as they are? Pages of 128 tokens with planes of 16, 8, 4
+// and 2 bits; keys by channel; values by token, of one width, in the order of their channels.
+inline bool is_direct_class(const ClassInfo &c) {
+    if (c.is_raw)
+        return true;
+    if (c.page_tokens != 128 || c.n_shared || c.strips[3] || c.strips[5] || c.n_groups > 8)
+        return false;
+    if (!c.is_value)
+        return !c.is_token_axis;
+    const uint32_t n_strips = c.head_dim / 16u;
+    const bool one_width =
+        c.strips[1] == n_strips || c.strips[2] == n_strips || c.strips[4] == n_strips;
+    return c.is_token_axis && one_width && !c.permutes && !c.permutation;
+}
+
+// PageEntry: the halves of one (layer, KV head) of a row. Device addresses.
+struct Entry {
+    uint64_t key_payload;
+    uint64_t key_metadata;
+    uint64_t value_payload;
+    uint64_t value_metadata;
+    uint16_t key_class;
+    uint16_t value_class;
+    uint32_t reserved;
+};
+static_assert(sizeof(Entry) == 40, "as PageEntry");
+
+// A row of a step's sequence.
+struct alignas(16) RowInfo {
+    uint64_t entries;  // Entry [entries of a row]
+    uint32_t first_token;
+    uint16_t capacity_tokens;
+    uint16_t is_direct;  // its new tokens are packed from the staging area, not stored
+};
+
+// A sequence of the step.
+struct alignas(16) SequenceInfo {
+    uint64_t id;
+    uint32_t first_row;   // in the step's rows
+    uint32_t n_rows;      // all, those of new tokens included
+    uint32_t n_attended;  // the first of them that attention reads
+    uint32_t n_history;   // committed tokens
+    uint32_t n_new;
+    uint32_t first_new;    // of the batch
+    uint32_t new_in_rows;  // 0: attention reads the new tokens from the staging area
+    uint32_t has_tree;     // ancestors and positions are set; else new token i follows i - 1
+    uint32_t reserved[2];
+};
+static_assert(sizeof(SequenceInfo) == 48, "read by 16 bytes");
+
+struct StepHeader {
+    uint32_t n_sequences;
+    uint32_t n_tokens;
+    uint32_t serial;  // of the step, counts up
+    uint32_t reserved;
+};
+
+// The first fault of a cache's steps is the lowest of these.
+constexpr uint64_t kNoFault = ~uint64_t{0};
+// Layers order faults first, then tokens of the batch, heads, K before V. The serial modulo 16
+// tells the host which step's sequences the token counts in.
+constexpr uint64_t fault_key(uint32_t serial, uint32_t layer, uint32_t token, uint32_t head,
+                             uint32_t is_value) {
+    return (uint64_t{layer} << 45) | (uint64_t{token} << 21) | (uint64_t{head} << 5) |
+           (uint64_t{serial & 15u} << 1) | is_value;
+}
+// first_bad of a graph that was captured from a step of another shape.
+constexpr uint64_t kShapeFault = 0;  // layer 0, token 0 and so on would be this plus kFaultBias
+constexpr uint64_t kFaultBias = uint64_t{1} << 62;  // real faults have it set
+
+// One half to pack (PackItem).
+struct PackJob {
+    uint64_t payload;
+    uint64_t metadata;
+    uint64_t source;      // raw half's payload, or staged FP16 [page_tokens][head_dim]
+    uint64_t query_sums;  // u64 [head_dim] for ranking 2
+    uint32_t target_class;
+    uint32_t source_class;  // kStaged, or a raw class
+};
+constexpr uint32_t kStaged = ~0u;
+
+// Copy the first n_tokens of a half into a raw half, rounded to FP16 (ReopenItem).
+struct ReopenJob {
+    uint64_t payload;
+    uint64_t metadata;
+    uint64_t target;
+    uint32_t source_class;
+    uint32_t target_class;
+    uint32_t n_tokens;
+    uint32_t reserved;
+};
+
+// A block's share of decode attention: rows of one KV head of one sequence. Rows in which both
+// halves are raw (at most two runs of them) are cut into pieces of a tile, the others are a piece
+// each; the warps of the block take pieces in turn.
+struct alignas(16) WorkItem {
+    uint16_t kv_head;
+    uint16_t column_tile;  // of 8 or 16 query columns (new token, head of the group)
+    uint32_t raw_begin[2];
+    uint32_t raw_count[2];
+    uint32_t packed_begin;
+    uint32_t packed_count;
+    uint16_t part;           // of n_parts that are merged
+    uint16_t n_parts;        // 1: written straight to the output
+    uint32_t first_partial;  // floats: of the unit's parts in the partial results
+    uint32_t unit;           // its counter
+    uint16_t key_class;      // of the head's packed halves
+    uint16_t value_class;
+    // Of the sequence, as in SequenceInfo; what changes with every step is read there.
+    uint32_t sequence;
+    uint32_t first_row;
+    uint32_t first_new;
+    uint16_t n_new;
+    uint8_t new_in_rows;
+    uint8_t has_tree;
+    uint32_t reserved;
+};
+static_assert(sizeof(WorkItem) == 64, "read by 16 bytes");
+
+}  // namespace lk
+
+#endif
