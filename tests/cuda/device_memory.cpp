@@ -22,11 +22,6 @@ void check_cuda(cudaError_t error, const char *what) {
     std::exit(1);
 }
 
-std::string &current_case() {
-    static std::string text;
-    return text;
-}
-
 void skip_without_gpu() {
     int n_devices = 0;
     const cudaError_t error = cudaGetDeviceCount(&n_devices);

@@ -6,14 +6,11 @@
 
 #include <cuda_runtime_api.h>
 
-#include <string>
-
 #include "kernels/memory.h"
 
 // Ends the program when a call of the runtime fails: what a kernel broke cannot be mended. The
 // sentence has the case at work.
 void check_cuda(cudaError_t error, const char *what);
-std::string &current_case();
 
 // Ends the program as skipped, with the reason, when there is no GPU.
 void skip_without_gpu();

@@ -34,16 +34,12 @@ void packing_equals_codec(void **) {
 
 void appending_rounds_and_counts(void **) {
     CudaDevice cuda(g_kind);
-    for (const lk_dtype dtype : {LK_F16, LK_BF16, LK_F32})
-        for (const bool has_long : {false, true})
-            for (const uint32_t spread : {0u, 1u})
-                check_append({dtype, has_long, spread}, cuda.device());
+    check_appending(cuda.device());
 }
 
 void first_fault_is_reported(void **) {
     CudaDevice cuda(g_kind);
-    for (const lk_dtype dtype : {LK_F16, LK_BF16, LK_F32})
-        check_append_faults(dtype, cuda.device());
+    check_append_faults(cuda.device());
 }
 
 }  // namespace

@@ -4,6 +4,11 @@
 #include <algorithm>
 #include <cstring>
 
+std::string &current_case() {
+    static std::string text;
+    return text;
+}
+
 uint64_t HostMemory::input(const void *bytes, size_t n) {
     if (!n)
         return 0;

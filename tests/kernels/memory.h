@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <string>
 #include <vector>
 
 #include "backend/backend.h"
@@ -15,6 +16,9 @@ constexpr uint8_t kPoison = 0xEE;       // what an output holds before it is wri
 constexpr uint8_t kGuard = 0xA5;        // what lies around it
 constexpr size_t kGuardBytes = 64;      // on either side
 constexpr size_t kBlockAlignment = 64;  // as slots are
+
+// The case at work, for sentences of failures that end a program.
+std::string &current_case();
 
 class Memory {
   public:

@@ -483,18 +483,19 @@ class AppendScene {
     bool has_long_ = false;
 };
 
-}  // namespace
+constexpr lk_dtype kDtypes[] = {LK_F16, LK_BF16, LK_F32};
 
-void check_append(const AppendCase &c, const Device &device) {
+// has_long: a sequence of the step is longer than drafts are.
+void check_append(lk_dtype dtype, bool has_long, uint32_t spread, const Device &device) {
     std::vector<std::pair<uint32_t, uint32_t>> lengths = {{20, 40}, {0, 1}, {31, 2}, {64, 64}};
-    if (c.has_long)
+    if (has_long)
         lengths[1] = {10, 2090};
     AppendScene scene(device, lengths);
-    Random random(11 + c.dtype);
+    Random random(11 + dtype);
     uint64_t n_saturated = 0;
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
-        const Tensor k = make_tensor(c.dtype, c.spread, scene.n_tokens(), &random);
-        const Tensor v = make_tensor(c.dtype, c.spread, scene.n_tokens(), &random);
+        const Tensor k = make_tensor(dtype, spread, scene.n_tokens(), &random);
+        const Tensor v = make_tensor(dtype, spread, scene.n_tokens(), &random);
         scene.append(layer, k, v);
         scene.check_rows(layer, k, false);
         scene.check_rows(layer, v, true);
@@ -508,7 +509,7 @@ void check_append(const AppendCase &c, const Device &device) {
     assert_int_equal(found.n_saturated, n_saturated);
 }
 
-void check_append_faults(lk_dtype dtype, const Device &device) {
+void check_append_fault(lk_dtype dtype, const Device &device) {
     const uint32_t infinity = dtype == LK_F32 ? 0x7F800000 : dtype == LK_F16 ? 0x7C00 : 0x7F80;
     const uint32_t nan = dtype == LK_F32 ? 0xFFC00001 : dtype == LK_F16 ? 0x7C01 : 0xFF81;
     AppendScene scene(device, {{3, 5}, {40, 50}});
@@ -528,6 +529,20 @@ void check_append_faults(lk_dtype dtype, const Device &device) {
     assert_int_equal(found.token, 31 - 5);
     assert_int_equal(found.kv_head, 1);
     assert_true(found.is_value);
+}
+
+}  // namespace
+
+void check_appending(const Device &device) {
+    for (const lk_dtype dtype : kDtypes)
+        for (const bool has_long : {false, true})
+            for (const uint32_t spread : {0u, 1u})
+                check_append(dtype, has_long, spread, device);
+}
+
+void check_append_faults(const Device &device) {
+    for (const lk_dtype dtype : kDtypes)
+        check_append_fault(dtype, device);
 }
 
 void check_query_sums(const Device &device) {

@@ -10,17 +10,12 @@
 // pages, then reopened. The same bytes, every one; nothing around them.
 void check_packing(const Case &c, const Device &device);
 
-// Tokens of two layers: what is stored where, and what saturates. has_long: a sequence of the step
-// is longer than drafts are.
-struct AppendCase {
-    lk_dtype dtype;
-    bool has_long;
-    uint32_t spread;
-};
-void check_append(const AppendCase &c, const Device &device);
+// Tokens of two layers, of every type and in steps of every size: what is stored where, and what
+// saturates.
+void check_appending(const Device &device);
 
 // The first infinity or NaN is reported.
-void check_append_faults(lk_dtype dtype, const Device &device);
+void check_append_faults(const Device &device);
 
 // Sums of |Q|, which the CPU alone makes.
 void check_query_sums(const Device &device);
