@@ -1,0 +1,92 @@
+// Elements of the host's tensors: FP16, BF16 or FP32, any strides, addresses of 64 bits.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_TENSOR_GLSL
+#define LK_SHADERS_TENSOR_GLSL
+
+#extension GL_EXT_shader_16bit_storage : require
+
+#include "numbers.glsl"
+#include "tables.glsl"
+
+layout(buffer_reference, std430, buffer_reference_align = 2) readonly buffer ConstHalves {
+    uint16_t at[];
+};
+layout(buffer_reference, std430, buffer_reference_align = 2) writeonly buffer Halves {
+    uint16_t at[];
+};
+layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Words { uint at[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) writeonly buffer Pairs { uvec2 at[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer Quads {
+    uvec4 at[];
+};
+
+// log2 of an element's bytes.
+uint element_shift(uint dtype) { return dtype == LK_DTYPE_F32 ? 2u : 1u; }
+
+// The first channel of (token, head).
+Address tensor_row(PushTensor tensor, uint token, uint head) {
+    const uvec2 token_elements = address_at(uvec2(0u), token, tensor.token_stride);
+    const uvec2 elements = address_at(token_elements, head, tensor.head_stride);
+    const uint shift = element_shift(tensor.dtype);
+    const uint high_bytes = elements.y << shift | elements.x >> 32u - shift;
+    const Address address = address_add(tensor.data, elements.x << shift);
+    return Address(address.x, address.y + high_bytes);
+}
+
+float load_element(Address row, uint dtype, uint channel) {
+    if (dtype == LK_DTYPE_F32)
+        return uintBitsToFloat(ConstWords(row).at[channel]);
+    const uint bits = uint(ConstHalves(row).at[channel]);
+    return dtype == LK_DTYPE_F16 ? half_input_to_float(bits) : bf16_to_float(bits);
+}
+
+uint output_bits(uint dtype, float value) {
+    return dtype == LK_DTYPE_F16 ? float_to_half_output(value) : float_to_bf16(value);
+}
+void store_element(Address row, uint dtype, uint channel, float value) {
+    if (dtype == LK_DTYPE_F32)
+        Words(row).at[channel] = floatBitsToUint(value);
+    else
+        Halves(row).at[channel] = uint16_t(output_bits(dtype, value));
+}
+
+// Eight neighbours as they lie in memory; those of 16 bits are two to a word of `low`.
+struct RawEight {
+    uvec4 low;
+    uvec4 high;  // FP32 alone
+};
+RawEight load_eight(Address row, uint dtype, uint channel) {
+    const Address at = address_add(row, channel << element_shift(dtype));
+    const bool is_aligned = (at.x & 15u) == 0u;
+    RawEight raw;
+    if (dtype == LK_DTYPE_F32) {
+        if (is_aligned) {
+            raw.low = ConstQuads(at).at[0];
+            raw.high = ConstQuads(at).at[1];
+            return raw;
+        }
+        for (uint i = 0u; i < 4u; ++i) {
+            raw.low[i] = ConstWords(at).at[i];
+            raw.high[i] = ConstWords(at).at[i + 4u];
+        }
+        return raw;
+    }
+    if (is_aligned) {
+        raw.low = ConstQuads(at).at[0];
+        return raw;
+    }
+    for (uint i = 0u; i < 4u; ++i)
+        raw.low[i] = uint(ConstHalves(at).at[2u * i]) | uint(ConstHalves(at).at[2u * i + 1u]) << 16;
+    return raw;
+}
+
+// Element i of a raw eight, as FP32 bits; of BF16 or FP32.
+uint float_bits_of(RawEight raw, uint dtype, uint i) {
+    if (dtype == LK_DTYPE_F32)
+        return i < 4u ? raw.low[i] : raw.high[i - 4u];
+    const uint pair = raw.low[i / 2u];
+    return (i & 1u) == 0u ? pair << 16 : pair & 0xFFFF0000u;
+}
+
+#endif
