@@ -37,13 +37,32 @@ void rig_geometry(rig *r, uint32_t n_layers, uint32_t n_query_heads, uint32_t n_
 
 static const rig_device *g_device;
 
+const rig_device *rig_named(const char *name) {
+    if (!strcmp(name, "cuda"))
+        return rig_cuda();
+    if (!strcmp(name, "vulkan"))
+        return rig_vulkan();
+    if (!strcmp(name, "vulkan-buffers"))
+        return rig_vulkan_buffers();
+    return rig_host();
+}
+
 void rig_arguments(int argc, char **argv) {
     for (int i = 1; i + 1 < argc; ++i)
-        if (!strcmp(argv[i], "--device") && !strcmp(argv[i + 1], "cuda"))
-            g_device = rig_cuda();
+        if (!strcmp(argv[i], "--device"))
+            g_device = rig_named(argv[i + 1]);
 }
 
 const rig_device *rig_default(void) { return g_device ? g_device : rig_host(); }
+
+lk_memory rig_other_memory(void) {
+    return rig_default()->backend == LK_BACKEND_VULKAN ? LK_MEMORY_CUDA : LK_MEMORY_VULKAN;
+}
+
+lk_queue_kind rig_other_queue(void) {
+    return rig_default()->backend == LK_BACKEND_CUDA ? LK_QUEUE_VULKAN_SUBMIT
+                                                     : LK_QUEUE_CUDA_STREAM;
+}
 
 int rig_ranks_by_queries(void) { return rig_default()->backend == LK_BACKEND_CPU; }
 
@@ -68,6 +87,8 @@ void rig_context_desc(rig *r, lk_context_desc *desc) {
     desc->alloc = rig_alloc;
     desc->free = rig_free;
     desc->alloc_user = &r->memory;
+    if (r->device->describe)
+        r->device->describe(desc);
 }
 
 void rig_open(rig *r) {
@@ -170,9 +191,20 @@ void rig_tensor(const rig *r, lk_tensor *tensor, void *data, uint32_t n_heads, u
     assert_int_equal(lk_tensor_init(tensor, sizeof *tensor), LK_OK);
     tensor->dtype = LK_F32;
     tensor->memory = r->device->memory;
-    tensor->data = data;
+    rig_point(r, tensor, data);
     tensor->token_stride = (int64_t)n_heads * head_dim;
     tensor->head_stride = head_dim;
+}
+
+void rig_point(const rig *r, lk_tensor *tensor, void *first) {
+    if (r->device->point)
+        r->device->point(r->context, tensor, first);
+    else
+        tensor->data = first;
+}
+
+void *rig_first(const rig *r, const lk_tensor *tensor) {
+    return r->device->first ? r->device->first(tensor) : tensor->data;
 }
 
 static void *room(size_t n) {
@@ -224,7 +256,7 @@ static lk_status attend(rig *r, uint32_t layer, const rig_token *tokens, uint32_
     if (!out || status)
         return status;
     float *values = room((size_t)n * width);
-    r->device->get(values, o.data, bytes);
+    r->device->get(values, rig_first(r, &o), bytes);
     uint32_t before = 0;
     for (uint32_t l = 0; l < layer; ++l)
         before += r->layers[l].n_query_heads * r->layers[l].head_dim;

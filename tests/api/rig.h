@@ -61,9 +61,14 @@ typedef struct rig_token {
     uint32_t place;
 } rig_token;
 
-// The device of rigs that name none: --device cuda, else the CPU.
+// cuda, vulkan or vulkan-buffers, else the CPU.
+const rig_device *rig_named(const char *name);
+// The device of rigs that name none: --device NAME, else the CPU.
 void rig_arguments(int argc, char **argv);
 const rig_device *rig_default(void);
+// Kinds of memory and of queues that it does not take.
+lk_memory rig_other_memory(void);
+lk_queue_kind rig_other_queue(void);
 // Devices other than the CPU refuse plans that rank channels by queries.
 int rig_ranks_by_queries(void);
 // How far the answers of two ways that mean the same may be apart: a device rounds weights to FP16
@@ -105,6 +110,9 @@ lk_status rig_fill(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint3
 // Memory of the device with these bytes, or zeros, until the rig is closed.
 void *rig_place(rig *r, const void *from, size_t bytes);
 void rig_tensor(const rig *r, lk_tensor *tensor, void *data, uint32_t n_heads, uint32_t head_dim);
+// Put a tensor's first element at memory of rig_place(), or nowhere (NULL); where it is.
+void rig_point(const rig *r, lk_tensor *tensor, void *first);
+void *rig_first(const rig *r, const lk_tensor *tensor);
 lk_cache_stats rig_stats(const rig *r);
 // Open a step on the device's queue.
 lk_status rig_begin(rig *r, uint32_t n_sequences, const lk_sequence *ids, const uint32_t *n_tokens,

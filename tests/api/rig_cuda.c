@@ -41,8 +41,14 @@ static void cuda_get(void *to, const void *from, size_t bytes) {
 
 const rig_device *rig_cuda(void) {
     static lk_queue queue;
-    static const rig_device device = {LK_BACKEND_CUDA, LK_MEMORY_CUDA, &queue,   cuda_alloc,
-                                      cuda_release,    cuda_put,       cuda_get, cuda_wait};
+    static const rig_device device = {.backend = LK_BACKEND_CUDA,
+                                      .memory = LK_MEMORY_CUDA,
+                                      .queue = &queue,
+                                      .alloc = cuda_alloc,
+                                      .release = cuda_release,
+                                      .put = cuda_put,
+                                      .get = cuda_get,
+                                      .wait = cuda_wait};
     if (g_stream)
         return &device;
     int n_devices = 0;

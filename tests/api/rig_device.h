@@ -19,11 +19,19 @@ typedef struct rig_device {
     void (*put)(void *to, const void *from, size_t bytes);
     void (*get)(void *to, const void *from, size_t bytes);  // behind the work on the queue
     void (*wait)(void);                                     // for the work on the queue
+    // NULL where tensors lie at pointers: puts a tensor's first element at `memory` or at NULL, and
+    // tells where it is.
+    void (*point)(lk_context *context, lk_tensor *tensor, void *memory);
+    void *(*first)(const lk_tensor *tensor);
+    void (*describe)(lk_context_desc *desc);  // what it needs beside its backend, or NULL
 } rig_device;
 
 const rig_device *rig_host(void);
 // The first GPU. Ends the program as skipped, with the reason, when there is none.
 const rig_device *rig_cuda(void);
+// The first Vulkan device, likewise, with tensors in host memory or in buffers.
+const rig_device *rig_vulkan(void);
+const rig_device *rig_vulkan_buffers(void);
 
 #ifdef __cplusplus
 }

@@ -9,7 +9,12 @@ static void host_copy(void *to, const void *from, size_t bytes) { memcpy(to, fro
 static void host_wait(void) {}
 
 const rig_device *rig_host(void) {
-    static const rig_device device = {LK_BACKEND_CPU, LK_MEMORY_HOST, NULL,      host_alloc,
-                                      free,           host_copy,      host_copy, host_wait};
+    static const rig_device device = {.backend = LK_BACKEND_CPU,
+                                      .memory = LK_MEMORY_HOST,
+                                      .alloc = host_alloc,
+                                      .release = free,
+                                      .put = host_copy,
+                                      .get = host_copy,
+                                      .wait = host_wait};
     return &device;
 }

@@ -181,8 +181,8 @@ static void capabilities(void **state) {
         {offsetof(lk_capability, memory), 0, LK_E_ARGUMENT},
         {offsetof(lk_capability, dtype), 4, LK_E_ARGUMENT},
         {offsetof(lk_capability, queue), 4, LK_E_ARGUMENT},
-        {offsetof(lk_capability, memory), LK_MEMORY_VULKAN, LK_E_UNSUPPORTED},
-        {offsetof(lk_capability, queue), LK_QUEUE_VULKAN_SUBMIT, LK_E_UNSUPPORTED},
+        {offsetof(lk_capability, memory), rig_other_memory(), LK_E_UNSUPPORTED},
+        {offsetof(lk_capability, queue), rig_other_queue(), LK_E_UNSUPPORTED},
     };
     for (size_t i = 0; i < sizeof faults / sizeof *faults; ++i) {
         lk_capability bad = good;
@@ -303,22 +303,18 @@ static void sequences(void **state) {
     rig_close(&r);
 }
 
-// The CPU takes no queue and CUDA a stream.
+// The CPU takes no queue, CUDA a stream, and Vulkan a queue of its own kinds or none.
 static void queue_errors(rig *r, const lk_sequence *ids, const uint32_t *n) {
     lk_queue queue;
     assert_int_equal(lk_queue_init(&queue, sizeof queue), LK_OK);
     assert_int_equal(lk_step_begin(r->cache, &queue, 2, ids, n, NULL), LK_E_ARGUMENT);
-    if (r->device->queue) {
+    if (r->device->backend == LK_BACKEND_CUDA) {
         assert_int_equal(lk_step_begin(r->cache, NULL, 2, ids, n, NULL), LK_E_ARGUMENT);
         rig_sentence("queue is NULL");
-        queue.kind = LK_QUEUE_VULKAN_SUBMIT;
-        assert_int_equal(lk_step_begin(r->cache, &queue, 2, ids, n, NULL), LK_E_UNSUPPORTED);
-        rig_sentence("Vulkan");
-    } else {
-        queue.kind = LK_QUEUE_CUDA_STREAM;
-        assert_int_equal(lk_step_begin(r->cache, &queue, 2, ids, n, NULL), LK_E_UNSUPPORTED);
-        rig_sentence("CUDA");
     }
+    queue.kind = rig_other_queue();
+    assert_int_equal(lk_step_begin(r->cache, &queue, 2, ids, n, NULL), LK_E_UNSUPPORTED);
+    rig_sentence(queue.kind == LK_QUEUE_CUDA_STREAM ? "CUDA" : "Vulkan");
     queue.size = 2;
     assert_int_equal(lk_step_begin(r->cache, &queue, 2, ids, n, NULL), LK_E_ARGUMENT);
 }
@@ -470,14 +466,14 @@ static void tensors(void **state) {
             case 2: bad.dtype = 4; break;
             case 3: bad.memory = 0; break;
             case 4:
-                bad.memory = LK_MEMORY_VULKAN;
+                bad.memory = rig_other_memory();
                 expected = LK_E_UNSUPPORTED;
                 break;
             case 5: bad.flags = 1; break;
-            case 6: bad.data = NULL; break;
-            case 7: bad.data = (char *)room + 2; break;
+            case 6: rig_point(&r, &bad, NULL); break;
+            case 7: rig_point(&r, &bad, (char *)room + 2); break;
             case 8: bad.buffer = 1; break;
-            case 9: bad.offset_bytes = 16; break;
+            case 9: bad.offset_bytes = 1u << 20; break;
             case 10: bad.token_stride = -1; break;
             case 11: bad.head_stride = -64; break;
             default: bad.token_stride = INT64_MAX; break;
@@ -502,7 +498,7 @@ static void tensors(void **state) {
     assert_int_equal(lk_attend(r.cache, 0, &q, &out, &half), LK_E_ARGUMENT);
     rig_sentence("lse");
     lk_tensor inside = lse;
-    inside.data = more;
+    rig_point(&r, &inside, more);
     assert_int_equal(lk_attend(r.cache, 0, &q, &out, &inside), LK_E_ARGUMENT);
     assert_int_equal(lk_attend(r.cache, 0, &q, &out, &lse), LK_OK);
     assert_int_equal(lk_append(r.cache, 1, &kv, &kv), LK_OK);
@@ -554,7 +550,7 @@ static void bad_numbers(void **state) {
     assert_int_equal(lk_step_discard(r.cache), LK_OK);
     assert_int_equal(lk_cache_poll(r.cache), LK_OK);
     k[2] = -INFINITY;
-    r.device->put(kt.data, k, sizeof k);
+    r.device->put(rig_first(&r, &kt), k, sizeof k);
     assert_int_equal(rig_begin(&r, 1, &a, &n, NULL), LK_OK);
     faulty_append(&r, 0, &kt, &kt, "keys of layer 0, KV head 0, token 0");
     assert_int_equal(lk_step_discard(r.cache), LK_OK);

@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-#include "model.h"
+#include "api/model.h"
 
 static void cuda(cudaError_t error) {
     if (error != cudaSuccess)

@@ -4,7 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
 
-#include "model.h"
+#include "api/model.h"
 
 #define MAX_TOKENS 8
 

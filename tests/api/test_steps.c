@@ -1,6 +1,6 @@
-// Whole steps on the GPU against the same steps on the CPU: long and chunked prefill, decode,
-// drafts kept in part, truncation into packed pages and discarded steps. --sanitizer takes one
-// plan.
+// Whole steps on a device against the same steps on the CPU: long and chunked prefill, decode,
+// drafts kept in part, truncation into packed pages and discarded steps. --sanitizer, the last
+// argument, takes one plan.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <math.h>
@@ -22,7 +22,7 @@ static int g_sanitizer;
 #define MOST 3.6e-2
 
 typedef struct pair {
-    rig host, cuda;
+    rig host, other;
     lk_sequence id;  // the same in both
     float *x, *y;
     double squares;
@@ -35,8 +35,8 @@ static void compare(pair *p, const char *what, uint32_t n) {
     for (size_t i = 0; i < n_values; ++i) {
         const double error = (double)p->y[i] - (double)p->x[i];
         if (!(fabs(error) <= MOST))
-            fail_msg("%s, %s of %u tokens: output %zu is %g on the GPU and %g on the CPU", p->plan,
-                     what, n, i, (double)p->y[i], (double)p->x[i]);
+            fail_msg("%s, %s of %u tokens: output %zu is %g on the device and %g on the CPU",
+                     p->plan, what, n, i, (double)p->y[i], (double)p->x[i]);
         p->squares += error * error;
     }
     p->n_values += n_values;
@@ -44,35 +44,35 @@ static void compare(pair *p, const char *what, uint32_t n) {
 
 static void step(pair *p, uint32_t chain, uint32_t place, uint32_t n) {
     assert_int_equal(rig_step(&p->host, p->id, chain, place, n, p->x), LK_OK);
-    assert_int_equal(rig_step(&p->cuda, p->id, chain, place, n, p->y), LK_OK);
+    assert_int_equal(rig_step(&p->other, p->id, chain, place, n, p->y), LK_OK);
     compare(p, "a step", n);
 }
 
 static void draft(pair *p, const rig_token *tokens, uint32_t n, const int32_t *parent,
                   const uint32_t *keep) {
     assert_int_equal(rig_begin(&p->host, 1, &p->id, &n, parent), LK_OK);
-    assert_int_equal(rig_begin(&p->cuda, 1, &p->id, &n, parent), LK_OK);
+    assert_int_equal(rig_begin(&p->other, 1, &p->id, &n, parent), LK_OK);
     assert_int_equal(rig_layers(&p->host, tokens, n, p->x), LK_OK);
-    assert_int_equal(rig_layers(&p->cuda, tokens, n, p->y), LK_OK);
+    assert_int_equal(rig_layers(&p->other, tokens, n, p->y), LK_OK);
     compare(p, "a draft", n);
     if (keep) {
         assert_int_equal(lk_step_commit(p->host.cache, keep), LK_OK);
-        assert_int_equal(lk_step_commit(p->cuda.cache, keep), LK_OK);
+        assert_int_equal(lk_step_commit(p->other.cache, keep), LK_OK);
     } else {
         assert_int_equal(lk_step_discard(p->host.cache), LK_OK);
-        assert_int_equal(lk_step_discard(p->cuda.cache), LK_OK);
+        assert_int_equal(lk_step_discard(p->other.cache), LK_OK);
     }
 }
 
 static void truncate_both(pair *p, uint32_t n_tokens) {
     assert_int_equal(lk_sequence_truncate(p->host.cache, p->id, n_tokens), LK_OK);
-    assert_int_equal(lk_sequence_truncate(p->cuda.cache, p->id, n_tokens), LK_OK);
+    assert_int_equal(lk_sequence_truncate(p->other.cache, p->id, n_tokens), LK_OK);
 }
 
 // What both hold is counted alike; reserved are slabs of the same size.
 static void compare_stats(const pair *p) {
     const lk_cache_stats a = rig_stats(&p->host);
-    const lk_cache_stats b = rig_stats(&p->cuda);
+    const lk_cache_stats b = rig_stats(&p->other);
     assert_int_equal(a.n_tokens, b.n_tokens);
     assert_int_equal(a.payload_bytes, b.payload_bytes);
     assert_int_equal(a.metadata_bytes, b.metadata_bytes);
@@ -86,9 +86,9 @@ static void run_plan(const char *plan) {
     static const int32_t tree[9] = {-1, 0, 1, 2, 2, 3, 0, -1, 7};
     pair p = {.plan = plan};
     model_open(&p.host, rig_host(), plan);
-    model_open(&p.cuda, rig_cuda(), plan);
+    model_open(&p.other, rig_default(), plan);
     p.id = model_add(&p.host);
-    assert_int_equal(model_add(&p.cuda), p.id);
+    assert_int_equal(model_add(&p.other), p.id);
     const size_t bytes = (size_t)MAX_TOKENS * rig_width(&p.host) * sizeof(float);
     p.x = malloc(bytes);
     p.y = malloc(bytes);
@@ -126,7 +126,7 @@ static void run_plan(const char *plan) {
     free(p.x);
     free(p.y);
     rig_close(&p.host);
-    rig_close(&p.cuda);
+    rig_close(&p.other);
 }
 
 static void steps_equal_the_cpus(void **state) {
@@ -144,7 +144,7 @@ static void steps_repeat(void **state) {
     size_t n = 0;
     for (int run = 0; run < 2; ++run) {
         rig r;
-        model_open(&r, rig_cuda(), "mixed");
+        model_open(&r, rig_default(), "mixed");
         const lk_sequence id = model_add(&r);
         n = (size_t)(400 + N) * rig_width(&r);
         out[run] = malloc(n * sizeof(float));
@@ -160,8 +160,8 @@ static void steps_repeat(void **state) {
 }
 
 int main(int argc, char **argv) {
-    g_sanitizer = argc > 1 && !strcmp(argv[1], "--sanitizer");
-    rig_cuda();
+    g_sanitizer = !strcmp(argv[argc - 1], "--sanitizer");
+    rig_arguments(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_equal_the_cpus),
         cmocka_unit_test(steps_repeat),

@@ -1,10 +1,10 @@
 // A model of three unlike layers, and plans for it: what the tests of whole caches run.
 //
 // SPDX-License-Identifier: Apache-2.0
-#ifndef LK_TESTS_CUDA_MODEL_H
-#define LK_TESTS_CUDA_MODEL_H
+#ifndef LK_TESTS_API_MODEL_H
+#define LK_TESTS_API_MODEL_H
 
-#include "api/rig.h"
+#include "rig.h"
 
 // NULL past the last. "mixed" has another plan in each layer.
 extern const char *const kModelPlans[];

@@ -1,0 +1,13 @@
+// A build without Vulkan.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "rig_device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+const rig_device *rig_vulkan(void) {
+    puts("skipped: this build has no Vulkan");
+    exit(77);
+}
+const rig_device *rig_vulkan_buffers(void) { return rig_vulkan(); }
