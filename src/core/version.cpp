@@ -13,6 +13,9 @@
 #ifndef LK_CUDA_TEXT
 #define LK_CUDA_TEXT "no"
 #endif
+#ifndef LK_VULKAN_TEXT
+#define LK_VULKAN_TEXT "no"
+#endif
 
 #define LK_TEXT2(x) #x
 #define LK_TEXT(x) LK_TEXT2(x)
@@ -57,5 +60,6 @@ extern "C" const char *lk_build_info(void) {
     return "lowkey " LK_RELEASE ", abi " LK_TEXT(LK_ABI_MAJOR) "." LK_TEXT(
         LK_ABI_MINOR) ", " LK_COMPILER
                       ", cpu paths: reference" LK_TEXT_AVX2 LK_TEXT_AVX512 LK_TEXT_NEON
-                      ", cuda: " LK_CUDA_TEXT ", assertions " LK_TEXT_ASSERT;
+                      ", cuda: " LK_CUDA_TEXT ", vulkan: " LK_VULKAN_TEXT
+                      ", assertions " LK_TEXT_ASSERT;
 }

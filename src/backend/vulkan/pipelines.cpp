@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/vulkan/pipelines.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+
+#include "base/status.h"
+
+namespace lk {
+namespace vulkan {
+
+Pipelines::~Pipelines() {
+    const Functions &vk = device_.functions();
+    for (const Entry &entry : entries_)
+        vk.DestroyPipeline(device_.handle(), entry.pipeline, nullptr);
+    if (cache_)
+        vk.DestroyPipelineCache(device_.handle(), cache_, nullptr);
+    if (layout_)
+        vk.DestroyPipelineLayout(device_.handle(), layout_, nullptr);
+}
+
+lk_status Pipelines::open(const void *blob, uint64_t bytes) {
+    const Functions &vk = device_.functions();
+    const VkPushConstantRange range = {VK_SHADER_STAGE_COMPUTE_BIT, 0, kPushBytes};
+    VkPipelineLayoutCreateInfo layout{};
+    layout.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
+    layout.pushConstantRangeCount = 1;
+    layout.pPushConstantRanges = &range;
+    const lk_status status =
+        device_.checked(vk.CreatePipelineLayout(device_.handle(), &layout, nullptr, &layout_),
+                        "making a pipeline layout");
+    if (status)
+        return status;
+    VkPipelineCacheCreateInfo cache{};
+    cache.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO;
+    cache.initialDataSize = bytes;
+    cache.pInitialData = blob;
+    return device_.checked(vk.CreatePipelineCache(device_.handle(), &cache, nullptr, &cache_),
+                           "making a cache of pipelines");
+}
+
+bool Pipelines::Entry::is_like(const Entry &other) const {
+    return shader == other.shader && subgroup_size == other.subgroup_size &&
+           n_constants == other.n_constants &&
+           !std::memcmp(constants, other.constants, n_constants * sizeof *constants);
+}
+
+lk_status Pipelines::get(const ShaderCode &shader, std::initializer_list<Constant> constants,
+                         uint32_t subgroup_size, VkPipeline *out) {
+    assert(constants.size() <= kMaxConstants);
+    Entry entry{};
+    entry.shader = &shader;
+    entry.subgroup_size = subgroup_size;
+    entry.n_constants = static_cast<uint32_t>(constants.size());
+    std::copy(constants.begin(), constants.end(), entry.constants);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const Entry &known : entries_)
+        if (known.is_like(entry)) {
+            *out = known.pipeline;
+            return LK_OK;
+        }
+    if (!entries_.reserve(entries_.size() + 1))
+        return fail(LK_E_NOMEM, "no memory for the list of %zu pipelines", entries_.size() + 1);
+    const lk_status status = compile(&entry);
+    if (status)
+        return status;
+    entries_.push(entry);
+    *out = entry.pipeline;
+    return LK_OK;
+}
+
+lk_status Pipelines::compile(Entry *entry) const {
+    const Functions &vk = device_.functions();
+    VkShaderModuleCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
+    info.codeSize = entry->shader->n_bytes;
+    info.pCode = entry->shader->words;
+    VkShaderModule module = VK_NULL_HANDLE;
+    lk_status status = device_.checked(
+        vk.CreateShaderModule(device_.handle(), &info, nullptr, &module), entry->shader->name);
+    if (status)
+        return status;
+    status = compile_module(module, entry);
+    vk.DestroyShaderModule(device_.handle(), module, nullptr);
+    return status;
+}
+
+lk_status Pipelines::compile_module(VkShaderModule module, Entry *entry) const {
+    VkSpecializationMapEntry map[kMaxConstants];
+    for (uint32_t i = 0; i < entry->n_constants; ++i)
+        map[i] = {entry->constants[i].id,
+                  static_cast<uint32_t>(i * sizeof(Constant) + offsetof(Constant, value)), 4};
+    VkSpecializationInfo special{};
+    special.mapEntryCount = entry->n_constants;
+    special.pMapEntries = map;
+    special.dataSize = entry->n_constants * sizeof(Constant);
+    special.pData = entry->constants;
+    VkPipelineShaderStageRequiredSubgroupSizeCreateInfo required{};
+    required.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
+    required.requiredSubgroupSize = entry->subgroup_size;
+    VkComputePipelineCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
+    info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
+    info.stage.pNext =
+        entry->subgroup_size && device_.traits().subgroup_size_control ? &required : nullptr;
+    info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
+    info.stage.module = module;
+    info.stage.pName = "main";
+    info.stage.pSpecializationInfo = &special;
+    info.layout = layout_;
+    char action[96];
+    std::snprintf(action, sizeof action, "compiling shader %s", entry->shader->name);
+    return device_.checked(device_.functions().CreateComputePipelines(
+                               device_.handle(), cache_, 1, &info, nullptr, &entry->pipeline),
+                           action);
+}
+
+lk_status Pipelines::save(void *buffer, uint64_t capacity_bytes, uint64_t *needed_bytes) const {
+    const Functions &vk = device_.functions();
+    size_t needed = 0;
+    lk_status status =
+        device_.checked(vk.GetPipelineCacheData(device_.handle(), cache_, &needed, nullptr),
+                        "measuring the cache of pipelines");
+    if (status)
+        return status;
+    if (needed_bytes)
+        *needed_bytes = needed;
+    if (!capacity_bytes)
+        return LK_OK;
+    if (capacity_bytes < needed)
+        return fail(LK_E_ARGUMENT, "capacity_bytes is %llu and the cache of pipelines has %zu",
+                    static_cast<unsigned long long>(capacity_bytes), needed);
+    size_t written = capacity_bytes;
+    return device_.checked(vk.GetPipelineCacheData(device_.handle(), cache_, &written, buffer),
+                           "reading the cache of pipelines");
+}
+
+}  // namespace vulkan
+}  // namespace lk

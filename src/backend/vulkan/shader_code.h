@@ -1,0 +1,30 @@
+// The shaders of this build: one constant for each line of the table in shaders/meson.build.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_VULKAN_SHADER_CODE_H
+#define LK_BACKEND_VULKAN_SHADER_CODE_H
+
+#include <shader_list.h>  // generated
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lk {
+namespace vulkan {
+
+struct ShaderCode {
+    const char *name;
+    const uint32_t *words;  // SPIR-V
+    size_t n_bytes;
+};
+
+namespace shaders {
+#define LK_SHADER(name) extern const ShaderCode name;
+LK_SHADERS(LK_SHADER)
+#undef LK_SHADER
+}  // namespace shaders
+
+}  // namespace vulkan
+}  // namespace lk
+
+#endif
