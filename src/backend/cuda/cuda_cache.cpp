@@ -11,10 +11,10 @@ namespace cuda {
 
 namespace {
 
-constexpr uint32_t kMaxJobs = 4096;   // of a launch; a large GPU runs over 500 blocks at once
-constexpr uint32_t kCopiedJobs = 64;  // for the upload at once
-constexpr uint64_t kJobBytes = sizeof(PackJob) > sizeof(ReopenJob) ? sizeof(PackJob)
-                                                                   : sizeof(ReopenJob);
+template <class T>
+T *at(uint64_t address) {
+    return reinterpret_cast<T *>(address);
+}
 
 lk_status queue_error(cudaError_t error, int device) {
     if (error != cudaErrorInvalidResourceHandle && error != cudaErrorContextIsDestroyed)
@@ -39,11 +39,8 @@ CudaCache::CudaCache(const Allocator &allocator, int device, const CacheLayout &
     : allocator_(allocator),
       device_(device),
       layout_(layout),
-      tables_(allocator),
-      rows_(allocator),
-      step_(allocator),
-      splits_(allocator),
-      faults_(allocator) {}
+      rules_(allocator),
+      mirror_(allocator) {}
 
 // The host may have destroyed its stream by now, so the device is waited for.
 CudaCache::~CudaCache() { (void)cudaDeviceSynchronize(); }
@@ -57,65 +54,76 @@ lk_status CudaCache::open() {
             cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_);
     lk_status status = checked(error, "measuring the device");
     n_sms_ = static_cast<uint32_t>(n_sms);
-    rows_.open(layout_.n_entries);
+    if (!status && !rules_.open(layout_, n_sms_, static_cast<uint32_t>(shared_bytes)))
+        status = fail(LK_E_NOMEM, "no memory for the rules of %u layers", layout_.n_layers);
     if (!status)
         status = passed_.open();
     if (!status)
         status = upload_.open();
     if (!status)
-        status = faults_.open(layout_.max_sequences);
+        status = report_.open();
     if (!status)
-        status = open_work({n_sms_, static_cast<uint32_t>(shared_bytes)});
-    if (!status)
-        status = fill_constants();
-    if (status)
-        return status;
-    view_ = step_.view();
-    view_.classes = tables_.classes();
-    view_.report = faults_.device_report();
-    return LK_OK;
-}
-
-// Splits of decode launches, jobs, and what blocks leave for the merge.
-lk_status CudaCache::open_work(const SplitLimits &limits) {
-    if (!tables_.choose_kinds(layout_) || !splits_.open(layout_, tables_.decode_kinds(), limits))
-        return fail(LK_E_NOMEM, "no memory for the work items of %u sequences",
-                    layout_.max_sequences);
-    uint64_t floats = splits_.partial_floats();
-    for (uint32_t l = 0; l < layout_.n_layers; ++l) {
-        const uint64_t own = tile_partial_floats(layout_.layers[l].head_dim, n_sms_);
-        floats = own > floats ? own : floats;
-    }
-    lk_status status = step_.open(layout_, splits_.bytes());
-    if (!status)
-        status = jobs_.open(kMaxJobs * kJobBytes, "lists of pages to pack");
-    if (!status)
-        status = counters_.open(uint64_t{splits_.n_counters()} * sizeof(uint32_t),
-                                "the counters of attention");
-    if (!status)
-        status = partials_.open(floats * sizeof(float), "the parts of attention");
+        status = open_tables();
     return status;
 }
 
 // On a stream of its own, since there is no queue yet.
-lk_status CudaCache::fill_constants() {
+lk_status CudaCache::open_tables() {
     cudaStream_t stream = nullptr;
     lk_status status =
         checked(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
     if (status)
         return status;
-    status = tables_.open(layout_, &upload_, stream);
+    use(stream);
+    status = mirror_.open(layout_, rules_, &upload_, &report_);
     if (!status)
-        status = checked(cudaMemsetAsync(counters_.as<void>(), 0, counters_.bytes(), stream),
-                         "clearing the counters of attention");
+        status = upload_.send();
+    if (!status)
+        status = open_work();
     if (!status)
         status = checked(cudaStreamSynchronize(stream), "filling the tables of a cache");
     (void)cudaStreamDestroy(stream);
+    fill_view();
     return status;
 }
 
+// Jobs, and what blocks leave for the merge.
+lk_status CudaCache::open_work() {
+    uint64_t floats = mirror_.splits().partial_floats();
+    for (uint32_t l = 0; l < layout_.n_layers; ++l)
+        floats = std::max(floats, tile_partial_floats(layout_.layers[l].head_dim, n_sms_));
+    const uint64_t n_counters = mirror_.splits().n_counters();
+    lk_status status = jobs_.open(&upload_);
+    if (!status)
+        status = partials_.open(&upload_, floats * sizeof(float), "the parts of attention");
+    if (!status)
+        status =
+            counters_.open(&upload_, n_counters * sizeof(uint32_t), "the counters of attention");
+    if (status)
+        return status;
+    return checked(cudaMemsetAsync(at<void>(counters_.address()), 0, counters_.bytes(), stream_),
+                   "clearing the counters of attention");
+}
+
+void CudaCache::fill_view() {
+    const device::StepAddresses tables = mirror_.addresses();
+    view_.header = at<StepHeader>(tables.header);
+    view_.sequences = at<SequenceInfo>(tables.sequences);
+    view_.rows = at<RowInfo>(tables.rows);
+    view_.ancestors = at<uint64_t>(tables.ancestors);
+    view_.positions = at<uint32_t>(tables.positions);
+    view_.classes = at<ClassInfo>(mirror_.constants().classes());
+    view_.report = report_.device_report();
+}
+
 uint64_t CudaCache::fixed_bytes() const {
-    return tables_.bytes() + step_.bytes() + jobs_.bytes() + counters_.bytes() + partials_.bytes();
+    return mirror_.fixed_bytes() + jobs_.bytes() + counters_.bytes() + partials_.bytes();
+}
+
+void CudaCache::use(cudaStream_t stream) {
+    stream_ = stream;
+    upload_.use(stream);
+    report_.use(stream);
 }
 
 lk_status CudaCache::set_queue(const lk_queue *queue) {
@@ -144,7 +152,7 @@ lk_status CudaCache::change_stream(cudaStream_t stream) {
     }
     if (error)
         return checked(error, "changing the queue");
-    stream_ = stream;
+    use(stream);
     has_stream_ = true;
     return LK_OK;
 }
@@ -159,189 +167,122 @@ bool CudaCache::is_capturing() const {
 
 lk_status CudaCache::row_create(PageRow *row) {
     const DeviceScope scope(device_);
-    rows_changed_ = true;
-    return rows_.add(row);
+    return mirror_.row_create(row);
 }
 
-void CudaCache::row_destroy(PageRow *row) {
-    rows_changed_ = true;
-    rows_.drop(row);
-}
+void CudaCache::row_destroy(PageRow *row) { mirror_.row_destroy(row); }
 
 lk_status CudaCache::entries_changed(PageRow *row) {
-    rows_changed_ = true;
-    rows_.mark_stale(row);
+    mirror_.entries_changed(row);
     return LK_OK;
 }
 
 lk_status CudaCache::begin(const Batch &batch) {
     const DeviceScope scope(device_);
-    const uint32_t serial = serial_ + 1;
-    lk_status status = step_.fill(batch, serial, rows_changed_);
-    if (status)
-        return status;
-    splits_changed_ = splits_.plan(batch, rows_changed_) || splits_changed_;
-    status = faults_.begin(batch, serial, stream_);
-    if (!status)
-        status = rows_.send(&upload_, stream_);
-    const uint64_t splits_bytes = splits_changed_ ? splits_.bytes() : 0;
-    if (!status)
-        status = step_.send(splits_.data(), splits_bytes, &upload_, stream_);
-    if (!status)
-        status = upload_.turn(stream_);
-    if (status)
-        return status;
-    serial_ = serial;
-    rows_changed_ = false;
-    splits_changed_ = false;
-    shape_ = {batch.n_sequences, batch.n_tokens, 0, false};
-    for (uint32_t s = 0; s < batch.n_sequences; ++s) {
-        const BatchSequence &sequence = batch.sequences[s];
-        shape_.max_new = sequence.n_new > shape_.max_new ? sequence.n_new : shape_.max_new;
-        shape_.is_staged = shape_.is_staged || !sequence.new_in_rows;
-    }
-    return LK_OK;
+    const lk_status status = mirror_.begin(batch);
+    return status ? status : upload_.turn();
 }
 
 StagingArg CudaCache::staging_arg(const Staging &staging) const {
     StagingArg arg{};
-    if (shape_.is_staged)
+    if (mirror_.shape().is_staged)
         arg = {staging.keys, staging.values, staging.n_tokens, 0};
+    return arg;
+}
+
+LayerArg CudaCache::layer_arg(uint32_t index) const {
+    const LayerView &view = layout_.layers[index];
+    LayerArg arg{};
+    arg.layer = index;
+    arg.n_query_heads = view.n_query_heads;
+    arg.n_kv_heads = view.n_kv_heads;
+    arg.head_dim = view.head_dim;
+    arg.window_tokens = view.window_tokens;
+    arg.window_sink_tokens = view.window_sink_tokens;
+    arg.first_entry = layout_.first_entries[index];
+    arg.scale = view.scale;
+    arg.soft_cap = view.soft_cap;
+    arg.sink_logits = at<const float>(mirror_.constants().sink_logits(index));
     return arg;
 }
 
 lk_status CudaCache::append(const AppendArgs &args) {
     const DeviceScope scope(device_);
-    const cudaError_t error = launch_append(
-        view_, tables_.layer(args.layer_index), tensor_arg(args.k), tensor_arg(args.v),
-        staging_arg(args.staging), shape_.n_sequences, shape_.n_tokens, stream_);
+    const device::StepShape &shape = mirror_.shape();
+    const cudaError_t error =
+        launch_append(view_, layer_arg(args.layer_index), tensor_arg(args.k), tensor_arg(args.v),
+                      staging_arg(args.staging), shape.n_sequences, shape.n_tokens, stream_);
     return checked(error, "appending a layer's tokens");
 }
 
 lk_status CudaCache::attend(const AttendArgs &args) {
     const DeviceScope scope(device_);
-    const LayerArg &layer = tables_.layer(args.layer_index);
-    const bool is_short = !shape_.is_staged && splits_.takes(args.layer_index, shape_.max_new);
-    return checked(is_short ? decode(layer, args) : tile(layer, args), "attending a layer");
+    const device::StepShape &shape = mirror_.shape();
+    const bool is_short = !shape.is_staged && rules_.takes(args.layer_index, shape.max_new);
+    return checked(is_short ? decode(args) : tile(args), "attending a layer");
 }
 
-cudaError_t CudaCache::decode(const LayerArg &layer, const AttendArgs &args) {
-    const DecodeLaunch launch = splits_.launch_of(args.layer_index);
+cudaError_t CudaCache::decode(const AttendArgs &args) {
+    const device::Split &split = mirror_.splits().of(args.layer_index);
+    const uint64_t splits = mirror_.addresses().splits;
     DecodeArgs decode{};
     decode.step = view_;
-    decode.layer = layer;
-    decode.n_sequences = shape_.n_sequences;
-    decode.n_tokens = shape_.n_tokens;
+    decode.layer = layer_arg(args.layer_index);
+    decode.n_sequences = mirror_.shape().n_sequences;
+    decode.n_tokens = mirror_.shape().n_tokens;
     decode.q = tensor_arg(args.q);
     decode.out = tensor_arg(args.out);
     decode.lse = args.lse;
     decode.lse_token_stride = args.lse_token_stride;
     decode.lse_head_stride = args.lse_head_stride;
-    decode.n_items = step_.splits<uint32_t>(launch.n_items_offset);
-    decode.items = step_.splits<WorkItem>(launch.items_offset);
-    decode.partials = partials_.as<float>();
-    decode.counters = counters_.as<uint32_t>();
-    decode.n_warps = launch.n_warps;
-    decode.n_blocks = launch.n_blocks;
-    decode.n_column_tiles = launch.n_column_tiles;
-    decode.key_metadata_bytes = launch.key_metadata_bytes;
-    decode.value_metadata_bytes = launch.value_metadata_bytes;
-    decode.kind = launch.kind;
-    decode.has_many_units = launch.has_many_units;
+    decode.n_items = at<uint32_t>(splits + split.n_items_offset);
+    decode.items = at<WorkItem>(splits + split.items_offset);
+    decode.partials = at<float>(partials_.address());
+    decode.counters = at<uint32_t>(counters_.address());
+    rules_.fill(args.layer_index, split, &decode);
     return launch_decode(decode, stream_);
 }
 
-cudaError_t CudaCache::tile(const LayerArg &layer, const AttendArgs &args) {
+cudaError_t CudaCache::tile(const AttendArgs &args) {
+    const device::StepShape &shape = mirror_.shape();
     TileArgs tile{};
     tile.step = view_;
-    tile.layer = layer;
+    tile.layer = layer_arg(args.layer_index);
     tile.q = tensor_arg(args.q);
     tile.out = tensor_arg(args.out);
     tile.lse = args.lse;
     tile.lse_token_stride = args.lse_token_stride;
     tile.lse_head_stride = args.lse_head_stride;
     tile.staging = staging_arg(args.staging);
-    tile.n_sequences = shape_.n_sequences;
-    tile.n_tokens = shape_.n_tokens;
-    tile.max_new = shape_.max_new;
+    tile.n_sequences = shape.n_sequences;
+    tile.n_tokens = shape.n_tokens;
+    tile.max_new = shape.max_new;
     tile.n_splits = tile_splits(tile, n_sms_);
-    tile.partials = partials_.as<float>();
+    tile.partials = at<float>(partials_.address());
     return launch_tile(tile, stream_);
 }
 
-uint32_t CudaCache::class_index(const HalfClass *half) const {
-    return static_cast<uint32_t>(half - layout_.classes);
-}
-
-PackJob CudaCache::job_of(const PackItem &item) const {
-    PackJob job{};
-    job.payload = item.payload;
-    job.metadata = item.metadata;
-    job.source = item.source_class ? item.source_payload : reinterpret_cast<uint64_t>(item.staged);
-    job.target_class = class_index(item.target);
-    job.source_class = item.source_class ? class_index(item.source_class) : kStaged;
-    return job;
-}
-
-ReopenJob CudaCache::job_of(const ReopenItem &item) const {
-    ReopenJob job{};
-    job.payload = item.source_payload;
-    job.metadata = item.source_metadata;
-    job.target = item.target_payload;
-    job.source_class = class_index(item.source);
-    job.target_class = class_index(item.target);
-    job.n_tokens = item.n_tokens;
-    return job;
-}
-
-template <class Job, class Item>
-lk_status CudaCache::put_jobs(const Item *items, uint32_t n, uint32_t first) {
-    Job jobs[kCopiedJobs];
-    for (uint32_t i = 0; i < n; ++i)
-        jobs[i] = job_of(items[i]);
-    return upload_.put(jobs_.address() + first * sizeof(Job), jobs, n * sizeof(Job), stream_);
-}
-
-// In launches of up to kMaxJobs; launch(jobs, items, n) has the jobs in device memory.
-template <class Job, class Item, class Launch>
-lk_status CudaCache::run_jobs(const Item *items, uint32_t n_items, const char *action,
-                              const Launch &launch) {
-    const DeviceScope scope(device_);
-    lk_status status = LK_OK;
-    for (uint32_t first = 0; !status && first < n_items; first += kMaxJobs) {
-        const uint32_t n = n_items - first < kMaxJobs ? n_items - first : kMaxJobs;
-        for (uint32_t i = 0; !status && i < n; i += kCopiedJobs)
-            status = put_jobs<Job>(items + first + i, std::min(n - i, kCopiedJobs), i);
-        if (!status)
-            status = upload_.send(stream_);
-        if (!status)
-            status = checked(launch(jobs_.as<Job>(), items + first, n), action);
-    }
-    return status;
-}
-
 lk_status CudaCache::pack(const PackItem *items, uint32_t n_items) {
-    return run_jobs<PackJob>(items, n_items, "packing pages",
-                             [&](const PackJob *jobs, const PackItem *packed, uint32_t n) {
-                                 uint32_t head_dim = 0;
-                                 uint32_t page_tokens = 0;
-                                 for (uint32_t i = 0; i < n; ++i) {
-                                     const HalfShape &shape = packed[i].target->shape;
-                                     if (shape.head_dim > head_dim)
-                                         head_dim = shape.head_dim;
-                                     if (shape.page_tokens > page_tokens)
-                                         page_tokens = shape.page_tokens;
-                                 }
-                                 return launch_pack(jobs, n, tables_.classes(), head_dim,
-                                                    page_tokens, stream_);
-                             });
+    const DeviceScope scope(device_);
+    return jobs_.run(layout_, items, n_items, [&](const PackItem *packed, uint32_t n) {
+        const device::PackExtent extent = device::extent_of(packed, n);
+        const lk_status status = upload_.send();
+        return status ? status
+                      : checked(launch_pack(at<PackJob>(jobs_.address()), n, view_.classes,
+                                            extent.head_dim, extent.page_tokens, stream_),
+                                "packing pages");
+    });
 }
 
 lk_status CudaCache::reopen(const ReopenItem *items, uint32_t n_items) {
-    return run_jobs<ReopenJob>(items, n_items, "reopening pages",
-                               [&](const ReopenJob *jobs, const ReopenItem *, uint32_t n) {
-                                   return launch_reopen(jobs, n, tables_.classes(), stream_);
-                               });
+    const DeviceScope scope(device_);
+    return jobs_.run(layout_, items, n_items, [&](const ReopenItem *, uint32_t n) {
+        const lk_status status = upload_.send();
+        return status ? status
+                      : checked(launch_reopen(at<ReopenJob>(jobs_.address()), n, view_.classes,
+                                              stream_),
+                                "reopening pages");
+    });
 }
 
 lk_status CudaCache::sum_queries(const QuerySumArgs *, uint32_t) {

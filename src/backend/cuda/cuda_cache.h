@@ -4,12 +4,10 @@
 #ifndef LK_BACKEND_CUDA_CUDA_CACHE_H
 #define LK_BACKEND_CUDA_CUDA_CACHE_H
 
-#include "backend/cuda/cache_tables.h"
-#include "backend/cuda/fault_log.h"
-#include "backend/cuda/row_tables.h"
-#include "backend/cuda/split.h"
-#include "backend/cuda/step_tables.h"
+#include "backend/cuda/decode_rules.h"
+#include "backend/cuda/mapped_report.h"
 #include "backend/cuda/upload.h"
+#include "backend/device/mirror.h"
 
 namespace lk {
 namespace cuda {
@@ -38,34 +36,20 @@ class CudaCache final : public CacheDevice {
     lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) override;
     lk_status attend(const AttendArgs &args) override;
 
-    void report(DataReport *out) const override { faults_.read(out); }
-    void clear_report() override { faults_.clear(); }
+    void report(DataReport *out) const override { mirror_.report(out); }
+    void clear_report() override { mirror_.clear_report(); }
     uint64_t fixed_bytes() const override;
 
   private:
-    // What launches of a step depend on, beside the tables.
-    struct Shape {
-        uint32_t n_sequences;
-        uint32_t n_tokens;
-        uint32_t max_new;  // of a sequence
-        bool is_staged;    // a sequence has its new tokens in the staging area
-    };
-
-    lk_status open_work(const SplitLimits &limits);
-    lk_status fill_constants();
+    lk_status open_tables();
+    lk_status open_work();
+    void fill_view();
     lk_status change_stream(cudaStream_t stream);
+    void use(cudaStream_t stream);
+    LayerArg layer_arg(uint32_t index) const;
     StagingArg staging_arg(const Staging &staging) const;
-    cudaError_t decode(const LayerArg &layer, const AttendArgs &args);
-    cudaError_t tile(const LayerArg &layer, const AttendArgs &args);
-    // Upload up to kCopiedJobs, the first of them number `first` of a launch.
-    template <class Job, class Item>
-    lk_status put_jobs(const Item *items, uint32_t n, uint32_t first);
-    template <class Job, class Item, class Launch>
-    lk_status run_jobs(const Item *items, uint32_t n_items, const char *action,
-                       const Launch &launch);
-    PackJob job_of(const PackItem &item) const;
-    ReopenJob job_of(const ReopenItem &item) const;
-    uint32_t class_index(const HalfClass *half) const;
+    cudaError_t decode(const AttendArgs &args);
+    cudaError_t tile(const AttendArgs &args);
 
     const Allocator &allocator_;
     const int device_;
@@ -76,20 +60,14 @@ class CudaCache final : public CacheDevice {
     Event passed_;  // what the stream has when the cache leaves it
 
     Upload upload_;
-    CacheTables tables_;
-    RowTables rows_;
-    StepTables step_;
-    Splits splits_;
-    FaultLog faults_;
+    MappedReport report_;
+    DecodeRules rules_;
+    device::Mirror mirror_;
     StepView view_{};
-    Shape shape_{};
-    uint32_t serial_ = 0;
-    bool rows_changed_ = true;     // since the last begin(): rows came, went or have other entries
-    bool splits_changed_ = false;  // since they were sent
 
-    DeviceMemory jobs_;
-    DeviceMemory counters_;  // of decode
-    DeviceMemory partials_;  // of one launch of attention
+    device::JobList jobs_;
+    device::Table counters_;  // of decode
+    device::Table partials_;  // of one launch of attention
 };
 
 }  // namespace cuda

@@ -40,19 +40,9 @@ DeviceScope::~DeviceScope() {
         (void)cudaSetDevice(previous_);
 }
 
-DeviceMemory::~DeviceMemory() {
-    if (data_)
-        (void)cudaFree(data_);
-}
-
-lk_status DeviceMemory::open(uint64_t bytes, const char *what) {
-    if (!bytes)
-        return LK_OK;
-    const cudaError_t error = cudaMalloc(&data_, bytes);
-    if (error)
-        return no_memory(error, bytes, "device", what);
-    bytes_ = bytes;
-    return LK_OK;
+lk_status allocate(uint64_t bytes, const char *what, void **out) {
+    const cudaError_t error = cudaMalloc(out, bytes);
+    return error ? no_memory(error, bytes, "device", what) : LK_OK;
 }
 
 PinnedMemory::~PinnedMemory() {

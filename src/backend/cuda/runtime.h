@@ -36,27 +36,8 @@ class DeviceScope {
     cudaError_t error_;
 };
 
-// Memory of the current device.
-class DeviceMemory {
-  public:
-    DeviceMemory() = default;
-    ~DeviceMemory();
-    DeviceMemory(const DeviceMemory &) = delete;
-    DeviceMemory &operator=(const DeviceMemory &) = delete;
-
-    // LK_E_NOMEM names `what` and the bytes. 0 bytes are no memory and LK_OK.
-    lk_status open(uint64_t bytes, const char *what);
-    uint64_t bytes() const { return bytes_; }
-    uint64_t address() const { return reinterpret_cast<uint64_t>(data_); }
-    template <class T>
-    T *as(uint64_t offset_bytes = 0) const {
-        return reinterpret_cast<T *>(address() + offset_bytes);
-    }
-
-  private:
-    void *data_ = nullptr;
-    uint64_t bytes_ = 0;
-};
+// Memory of the current device, ended by cudaFree(). LK_E_NOMEM names `what` and the bytes.
+lk_status allocate(uint64_t bytes, const char *what, void **out);
 
 // Host memory that a device copies from or writes to.
 class PinnedMemory {

@@ -16,46 +16,57 @@ lk_status Upload::open() {
     return status;
 }
 
-lk_status Upload::put(uint64_t device, const void *data, uint64_t bytes, cudaStream_t stream) {
+lk_status Upload::allocate(uint64_t bytes, const char *what, uint64_t *address) {
+    void *memory = nullptr;
+    const lk_status status = cuda::allocate(bytes, what, &memory);
+    if (!status)
+        *address = reinterpret_cast<uint64_t>(memory);
+    return status;
+}
+
+// cudaFree() waits for what is queued.
+void Upload::release(uint64_t address) { (void)cudaFree(reinterpret_cast<void *>(address)); }
+
+lk_status Upload::put(uint64_t address, const void *data, uint64_t bytes) {
     const char *from = static_cast<const char *>(data);
     lk_status status = LK_OK;
     while (!status && bytes) {
         if (used_ == kBufferBytes)
-            status = turn(stream);
-        else if (used_ > sent_ && device != target_ + (used_ - sent_))
-            status = send(stream);
+            status = turn();
+        else if (used_ > sent_ && address != target_ + (used_ - sent_))
+            status = send();
         if (!status && !used_)
             status = checked(cudaEventSynchronize(passed_[current_].get()), "waiting for uploads");
         if (status)
             return status;
         if (used_ == sent_)
-            target_ = device;
+            target_ = address;
         const uint64_t room = kBufferBytes - used_;
         const uint64_t n = bytes < room ? bytes : room;
         std::memcpy(buffers_[current_].data() + used_, from, n);
         used_ += n;
         from += n;
-        device += n;
+        address += n;
         bytes -= n;
     }
     return status;
 }
 
-lk_status Upload::send(cudaStream_t stream) {
+lk_status Upload::send() {
     if (used_ == sent_)
         return LK_OK;
     const cudaError_t error =
         cudaMemcpyAsync(reinterpret_cast<void *>(target_), buffers_[current_].data() + sent_,
-                        used_ - sent_, cudaMemcpyHostToDevice, stream);
+                        used_ - sent_, cudaMemcpyHostToDevice, stream_);
     sent_ = used_;
     return checked(error, "copying tables to the device");
 }
 
-lk_status Upload::turn(cudaStream_t stream) {
-    const lk_status status = send(stream);
+lk_status Upload::turn() {
+    const lk_status status = send();
     if (status)
         return status;
-    const cudaError_t error = cudaEventRecord(passed_[current_].get(), stream);
+    const cudaError_t error = cudaEventRecord(passed_[current_].get(), stream_);
     current_ = (current_ + 1) % kBuffers;
     sent_ = used_ = 0;
     return checked(error, "marking the end of uploads");

@@ -1,31 +1,38 @@
-// Copies from the host to the device in the order of a stream, without waiting: the bytes are kept
-// in a ring of pinned buffers until the copies have run.
+// Tables in device memory, and copies to them in the order of a stream, without waiting: the bytes
+// are kept in a ring of pinned buffers until the copies have run.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CUDA_UPLOAD_H
 #define LK_BACKEND_CUDA_UPLOAD_H
 
 #include "backend/cuda/runtime.h"
+#include "backend/device/memory.h"
 
 namespace lk {
 namespace cuda {
 
-class Upload {
+class Upload final : public device::TableMemory {
   public:
     lk_status open();
+    // The stream of all further copies; what was put before is sent.
+    void use(cudaStream_t stream) { stream_ = stream; }
 
-    // Take bytes for `device`. Pieces that follow each other on the device become one copy, so the
+    lk_status allocate(uint64_t bytes, const char *what, uint64_t *address) override;
+    void release(uint64_t address) override;
+
+    // Pieces that follow each other on the device become one copy, so the
     // last one goes with send() or turn(). Waits when the ring is full of copies that did not run.
-    lk_status put(uint64_t device, const void *data, uint64_t bytes, cudaStream_t stream);
-    lk_status send(cudaStream_t stream);
+    lk_status put(uint64_t address, const void *data, uint64_t bytes) override;
+    lk_status send();
     // Send, and take the next buffer. Between two calls the stream is at most kBuffers - 1 calls
     // behind.
-    lk_status turn(cudaStream_t stream);
+    lk_status turn();
     static constexpr uint32_t kBuffers = 4;
 
   private:
     static constexpr uint64_t kBufferBytes = 512u << 10;
 
+    cudaStream_t stream_ = nullptr;
     PinnedMemory buffers_[kBuffers];
     Event passed_[kBuffers];
     uint32_t current_ = 0;

@@ -1,22 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backend/cuda/split.h"
+#include "backend/device/split.h"
 
 #include <cmath>
 
 namespace lk {
-namespace cuda {
+namespace device {
 
 namespace {
 
-constexpr uint32_t kMaxRounds = 6;     // items that a block takes one after the other, at most
-constexpr double kItemBytes = 131072;  // what an item costs beside its bytes, in bytes of a block
-constexpr uint32_t kMaxBlocks = 2;     // of a multiprocessor
+constexpr uint32_t kMaxRounds = 6;  // items that a worker takes one after the other, at most
 constexpr uint32_t kHeaderBytes = 16;
-constexpr uint32_t kStaticBytes = 2048;  // of a block's shared memory, beside decode_shared_bytes()
-
-uint32_t rounded_metadata(const HalfShape &shape) {
-    return shape.is_raw() ? 0 : static_cast<uint32_t>(round_up(metadata_bytes(shape), 16));
-}
 
 uint32_t columns_of(const BatchSequence &sequence, const LayerView &layer) {
     return sequence.n_new * (layer.n_query_heads / layer.n_kv_heads);
@@ -46,24 +39,13 @@ bool Splits::same_kind(uint32_t a, uint32_t b) const {
 bool Splits::add_kind(uint32_t layer) {
     Kind kind{};
     kind.layer = layer;
-    const LayerView &view = layout_.layers[layer];
-    for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
-        const EntryClasses &classes = layout_.entry_classes[layout_.first_entries[layer] + head];
-        const uint32_t key = rounded_metadata(layout_.classes[classes.packed_key].shape);
-        const uint32_t value = rounded_metadata(layout_.classes[classes.packed_value].shape);
-        kind.key_metadata_bytes = key > kind.key_metadata_bytes ? key : kind.key_metadata_bytes;
-        kind.value_metadata_bytes =
-            value > kind.value_metadata_bytes ? value : kind.value_metadata_bytes;
-    }
-    has_window_ = has_window_ || view.window_tokens;
+    has_window_ = has_window_ || layout_.layers[layer].window_tokens;
     return kinds_.push(kind);
 }
 
-bool Splits::open(const CacheLayout &layout, const uint32_t *decode_kinds,
-                  const SplitLimits &limits) {
+bool Splits::open(const CacheLayout &layout, const SplitRules &rules) {
     layout_ = layout;
-    decode_kinds_ = decode_kinds;
-    limits_ = limits;
+    rules_ = &rules;
     if (!kind_of_.resize(layout.n_layers))
         return false;
     uint32_t heads = 0;
@@ -82,15 +64,14 @@ bool Splits::open(const CacheLayout &layout, const uint32_t *decode_kinds,
     const uint32_t sequences = layout.max_sequences < layout.max_step_tokens
                                    ? layout.max_sequences
                                    : layout.max_step_tokens;
-    const uint32_t split_items = kMaxRounds * kMaxBlocks * limits.n_sms;
+    const uint32_t split_items = kMaxRounds * rules.max_workers();
     n_counters_ = sequences * heads * (kMaxColumns / 8);
-    max_items_ =
-        split_items + n_counters_ + kMaxBlocks * limits.n_sms;  // blocks look one turn ahead
-    partial_floats_ = uint64_t{split_items} * 16 * (head_dim + 2);
+    max_items_ = split_items + n_counters_ + rules.max_workers();  // workers look one turn ahead
+    partial_floats_ = uint64_t{split_items} * SplitRules::kMaxTileColumns * (head_dim + 2);
     const uint64_t each = kHeaderBytes + uint64_t{max_items_} * sizeof(WorkItem);
     for (size_t k = 0; k < kinds_.size(); ++k) {
-        kinds_[k].n_items_offset = k * each;
-        kinds_[k].items_offset = k * each + kHeaderBytes;
+        kinds_[k].split.n_items_offset = k * each;
+        kinds_[k].split.items_offset = k * each + kHeaderBytes;
     }
     return block_.resize(kinds_.size() * each) && units_.resize(uint64_t{sequences} * heads) &&
            planned_.reserve(sequences) && first_rows_.reserve(sequences);
@@ -182,50 +163,51 @@ void Splits::measure(const Batch &batch, const Kind &kind) {
             UnitRows &unit = units_[uint64_t{s} * layer.n_kv_heads + head];
             unit = find_rows(sequence, layer, first_entry + head);
             const uint64_t n_raw = unit.raw[0].size() + unit.raw[1].size();
-            if (!unit.packed.size() && n_raw * units_.size() >= uint64_t{limits_.n_sms} * 16)
+            if (!unit.packed.size() &&
+                n_raw * units_.size() >= uint64_t{rules_->n_processors()} * 16)
                 read_by_pages(sequence, &unit);
             count_bytes(sequence, first_entry + head, &unit);
         }
 }
 
-// n_slots: items that all blocks together take.
+// n_slots: items that all workers together take.
 uint32_t Splits::parts_of(const UnitRows &unit, uint64_t total, uint32_t n_slots) {
     const double share =
         static_cast<double>(unit.bytes()) * n_slots / static_cast<double>(total ? total : 1);
     return share < 2 ? 1 : static_cast<uint32_t>(share);
 }
 
-// Bytes that the busiest block reads when units are cut for n_rounds items of each block.
-double Splits::time_of(uint32_t n_tiles, uint64_t total, uint32_t n_blocks,
+// Bytes that the busiest worker reads when units are cut for n_rounds items of each worker.
+double Splits::time_of(const SplitShape &shape, uint32_t n_tiles, uint64_t total,
                        uint32_t n_rounds) const {
-    double first = 0;  // of block 0, which always has the most items
+    double first = 0;  // of worker 0, which always has the most items
     double largest = 0;
     uint32_t at = 0;
     for (const UnitRows &unit : units_) {
-        const uint32_t parts = parts_of(unit, total, n_rounds * n_blocks);
-        const double each = static_cast<double>(unit.bytes()) / parts + kItemBytes;
+        const uint32_t parts = parts_of(unit, total, n_rounds * shape.n_workers);
+        const double each = static_cast<double>(unit.bytes()) / parts + shape.item_bytes;
         largest = each > largest ? each : largest;
         for (uint32_t i = 0; i < parts * n_tiles; ++i, ++at)
-            if (at % n_blocks == 0)
+            if (at % shape.n_workers == 0)
                 first += each;
     }
     return first > largest ? first : largest;
 }
 
-// Warps take pages in rounds. Where an even share ends just before a full round, all parts but the
-// first, which has the raw rows, take full rounds; 0 where it does not.
-uint32_t Splits::quota_of(const UnitRows &unit, uint32_t n_parts, uint32_t n_warps) {
+// Readers take pages in rounds. Where an even share ends just before a full round, all parts but
+// the first, which has the raw rows, take full rounds; 0 where it does not.
+uint32_t Splits::quota_of(const UnitRows &unit, uint32_t n_parts, uint32_t n_readers) {
     const uint32_t n = unit.packed.size();
-    const auto quota = static_cast<uint32_t>(round_up(n / n_parts, n_warps));
+    const auto quota = static_cast<uint32_t>(round_up(n / n_parts, n_readers));
     const bool fits = quota * (n_parts - 1) <= n && n <= quota * n_parts;
     return fits && n * 16 >= quota * n_parts * 15 ? quota : 0;
 }
 
 void Splits::write_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
-                        const BatchSequence &sequence, uint32_t entry, uint32_t n_warps,
+                        const BatchSequence &sequence, uint32_t entry, uint32_t n_readers,
                         WorkItem *items) const {
     const Rows *extents[3] = {&unit.raw[0], &unit.raw[1], &unit.packed};
-    const uint32_t quota = quota_of(unit, n_parts, n_warps);
+    const uint32_t quota = quota_of(unit, n_parts, n_readers);
     const double each = static_cast<double>(unit.bytes()) / n_parts;
     double done = 0;
     uint32_t kind = 0;
@@ -268,12 +250,12 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
     for (uint64_t u = 0; u < uint64_t{batch.n_sequences} * layer.n_kv_heads; ++u)
         total += units_[u].bytes();
     total *= n_tiles;
-    const uint32_t n_blocks = blocks_of(*kind);
+    const SplitShape &shape = kind->split.shape;
     uint32_t best = 1;
     for (uint32_t rounds = 2; rounds <= kMaxRounds; ++rounds)
-        if (time_of(n_tiles, total, n_blocks, rounds) < time_of(n_tiles, total, n_blocks, best))
+        if (time_of(shape, n_tiles, total, rounds) < time_of(shape, n_tiles, total, best))
             best = rounds;
-    auto *items = reinterpret_cast<WorkItem *>(block_.data() + kind->items_offset);
+    auto *items = reinterpret_cast<WorkItem *>(block_.data() + kind->split.items_offset);
     uint32_t n_items = 0;
     uint32_t unit_index = 0;
     uint32_t partial = 0;
@@ -281,9 +263,9 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
         for (uint32_t head = 0; head < layer.n_kv_heads; ++head) {
             const BatchSequence &sequence = batch.sequences[s];
             const UnitRows &unit = units_[uint64_t{s} * layer.n_kv_heads + head];
-            const uint32_t parts = parts_of(unit, total, best * n_blocks);
+            const uint32_t parts = parts_of(unit, total, best * shape.n_workers);
             const uint32_t columns = columns_of(sequence, layer);
-            const uint32_t width = kind->n_column_tiles * 8;
+            const uint32_t width = shape.tile_columns;
             for (uint32_t tile = 0; tile * width < columns; ++tile, ++unit_index) {
                 WorkItem item{};
                 const EntryClasses &classes =
@@ -302,13 +284,13 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
                 item.unit = unit_index;
                 item.first_partial = partial;
                 if (parts > 1)
-                    partial += parts * 16 * (layer.head_dim + 2);
+                    partial += parts * SplitRules::kMaxTileColumns * (layer.head_dim + 2);
                 write_unit(unit, item, parts, &n_items, sequence,
-                           layout_.first_entries[kind->layer] + head, shape_of(*kind).n_warps,
-                           items);
+                           layout_.first_entries[kind->layer] + head, shape.n_readers, items);
             }
         }
-    std::memcpy(block_.data() + kind->n_items_offset, &n_items, sizeof n_items);
+    kind->split.n_items = n_items;
+    std::memcpy(block_.data() + kind->split.n_items_offset, &n_items, sizeof n_items);
 }
 
 bool Splits::plan(const Batch &batch, bool rows_changed) {
@@ -338,53 +320,17 @@ bool Splits::plan(const Batch &batch, bool rows_changed) {
         }
         if (columns > kMaxColumns)
             continue;
-        kind.n_column_tiles = columns > 8 && decode_kinds_[kind.layer] == kDecodePlain ? 2 : 1;
         units_.clear();
         (void)units_.resize(uint64_t{batch.n_sequences} * layer.n_kv_heads);
-        kind.has_many_units = units_.size() >= limits_.n_sms;
+        kind.split.n_units = static_cast<uint32_t>(units_.size());
+        kind.split.shape = rules_->shape(kind.layer, kind.split.n_units, columns);
         measure(batch, kind);
-        write(batch, &kind, static_cast<uint32_t>(ceil_div(columns, kind.n_column_tiles * 8)));
+        write(batch, &kind,
+              static_cast<uint32_t>(ceil_div(columns, kind.split.shape.tile_columns)));
     }
     (void)planned_.assign(batch.sequences, batch.n_sequences);
     return true;
 }
 
-DecodeShape Splits::shape_of(const Kind &kind) const {
-    return decode_shape(layout_.layers[kind.layer].head_dim, kind.n_column_tiles,
-                        decode_kinds_[kind.layer], kind.has_many_units);
-}
-
-uint32_t Splits::blocks_of(const Kind &kind) const {
-    return limits_.n_sms * shape_of(kind).n_blocks;
-}
-
-bool Splits::takes(uint32_t layer, uint32_t max_new) const {
-    const LayerView &view = layout_.layers[layer];
-    return decode_kinds_[layer] != kDecodeNone && decode_has_instance(view.head_dim) &&
-           max_new * (view.n_query_heads / view.n_kv_heads) <= kMaxColumns;
-}
-
-DecodeLaunch Splits::launch_of(uint32_t layer) const {
-    const Kind &kind = kinds_[kind_of_[layer]];
-    const uint32_t head_dim = layout_.layers[layer].head_dim;
-    const uint32_t metadata_bytes = kind.key_metadata_bytes + kind.value_metadata_bytes;
-    const DecodeShape shape = shape_of(kind);
-    const uint32_t shared_bytes = limits_.shared_bytes / shape.n_blocks - kStaticBytes;
-    DecodeLaunch launch{};
-    launch.n_warps = shape.n_warps;
-    while (launch.n_warps > 1 && decode_shared_bytes(head_dim, kind.n_column_tiles, launch.n_warps,
-                                                     metadata_bytes) > shared_bytes)
-        --launch.n_warps;
-    launch.items_offset = kind.items_offset;
-    launch.n_items_offset = kind.n_items_offset;
-    launch.n_blocks = blocks_of(kind);
-    launch.n_column_tiles = kind.n_column_tiles;
-    launch.key_metadata_bytes = kind.key_metadata_bytes;
-    launch.value_metadata_bytes = kind.value_metadata_bytes;
-    launch.kind = decode_kinds_[layer];
-    launch.has_many_units = kind.has_many_units;
-    return launch;
-}
-
-}  // namespace cuda
+}  // namespace device
 }  // namespace lk

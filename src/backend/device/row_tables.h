@@ -2,14 +2,14 @@
 // CacheDevice::fixed_bytes().
 //
 // SPDX-License-Identifier: Apache-2.0
-#ifndef LK_BACKEND_CUDA_ROW_TABLES_H
-#define LK_BACKEND_CUDA_ROW_TABLES_H
+#ifndef LK_BACKEND_DEVICE_ROW_TABLES_H
+#define LK_BACKEND_DEVICE_ROW_TABLES_H
 
 #include "backend/backend.h"
-#include "backend/cuda/upload.h"
+#include "backend/device/memory.h"
 
 namespace lk {
-namespace cuda {
+namespace device {
 
 class RowTables {
   public:
@@ -19,25 +19,26 @@ class RowTables {
     RowTables(const RowTables &) = delete;
     RowTables &operator=(const RowTables &) = delete;
 
-    void open(uint32_t n_entries);
+    void open(uint32_t n_entries, TableMemory *memory);
     // Give the row a place, which is stale until the next send().
     lk_status add(PageRow *row);
     // Its place may be another row's at once: what is queued runs before what is sent later.
     void drop(PageRow *row);
     void mark_stale(PageRow *row);
-    lk_status send(Upload *upload, cudaStream_t stream);
+    lk_status send();
 
   private:
     lk_status grow();
 
+    TableMemory *memory_ = nullptr;
     uint64_t row_bytes_ = 0;
-    uint64_t n_rows_ = 0;   // places
-    Array<void *> blocks_;  // device memory
-    Array<uint64_t> free_;  // addresses; the next one last
+    uint64_t n_rows_ = 0;     // places
+    Array<uint64_t> blocks_;  // addresses
+    Array<uint64_t> free_;    // the next one last
     Array<PageRow *> stale_;
 };
 
-}  // namespace cuda
+}  // namespace device
 }  // namespace lk
 
 #endif

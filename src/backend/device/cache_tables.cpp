@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backend/cuda/cache_tables.h"
+#include "backend/device/cache_tables.h"
 
 #include "base/status.h"
-#include "cuda/launch.h"
 
 namespace lk {
-namespace cuda {
+namespace device {
 
 static_assert(kPlanes == kPlaneCount, "planes have one order");
 
@@ -16,43 +15,6 @@ uint64_t n_sink_logits(const CacheLayout &layout) {
     for (uint32_t l = 0; l < layout.n_layers; ++l)
         n += layout.layers[l].sink_logits ? layout.layers[l].n_query_heads : 0;
     return n;
-}
-
-LayerArg layer_arg(const LayerView &view, uint32_t layer, uint32_t first_entry,
-                   const float *sink_logits) {
-    LayerArg arg{};
-    arg.layer = layer;
-    arg.n_query_heads = view.n_query_heads;
-    arg.n_kv_heads = view.n_kv_heads;
-    arg.head_dim = view.head_dim;
-    arg.window_tokens = view.window_tokens;
-    arg.window_sink_tokens = view.window_sink_tokens;
-    arg.first_entry = first_entry;
-    arg.scale = view.scale;
-    arg.soft_cap = view.soft_cap;
-    arg.sink_logits = sink_logits;
-    return arg;
-}
-
-DecodeKind kind_of_class(const HalfClass &half) {
-    const ClassInfo info = class_info(half, half.permutation ? 1 : 0);
-    if (!info.is_direct)
-        return kDecodeNone;
-    const bool is_plain = info.is_raw || (info.number_bytes == 2 && info.n_groups == 1);
-    return is_plain ? kDecodePlain : kDecodeGrouped;
-}
-
-// The kind that all heads of a layer can be run as.
-uint32_t kind_of_layer(const CacheLayout &layout, uint32_t layer) {
-    uint32_t kind = kDecodePlain;
-    for (uint32_t head = 0; head < layout.layers[layer].n_kv_heads; ++head) {
-        const EntryClasses &entry = layout.entry_classes[layout.first_entries[layer] + head];
-        for (const uint16_t packed : {entry.packed_key, entry.packed_value}) {
-            const uint32_t own = kind_of_class(layout.classes[packed]);
-            kind = own > kind ? own : kind;
-        }
-    }
-    return kind;
 }
 
 }  // namespace
@@ -83,29 +45,21 @@ ClassInfo class_info(const HalfClass &half, uint64_t permutation) {
     return info;
 }
 
-bool CacheTables::choose_kinds(const CacheLayout &layout) {
-    if (!decode_kinds_.resize(layout.n_layers))
-        return false;
-    for (uint32_t l = 0; l < layout.n_layers; ++l)
-        decode_kinds_[l] = kind_of_layer(layout, l);
-    return true;
-}
-
-lk_status CacheTables::open(const CacheLayout &layout, Upload *upload, cudaStream_t stream) {
+lk_status CacheTables::open(const CacheLayout &layout, TableMemory *memory) {
     const uint64_t permutations = uint64_t{layout.n_classes} * sizeof(ClassInfo);
     const uint64_t logits = permutations + uint64_t{layout.n_classes} * LK_MAX_HEAD_DIM;
     const uint64_t bytes = logits + n_sink_logits(layout) * sizeof(float);
     Array<uint8_t> image(allocator_);
-    if (!image.resize(bytes) || !layers_.resize(layout.n_layers))
+    if (!image.resize(bytes) || !sink_logits_.resize(layout.n_layers))
         return fail(LK_E_NOMEM, "no memory for the tables of %u classes and %u layers",
                     layout.n_classes, layout.n_layers);
-    lk_status status = memory_.open(bytes, "the tables of a cache");
+    lk_status status = table_.open(memory, bytes, "the tables of a cache");
     if (status)
         return status;
     for (uint32_t c = 0; c < layout.n_classes; ++c) {
         const HalfClass &half = layout.classes[c];
         const uint64_t at = permutations + uint64_t{c} * LK_MAX_HEAD_DIM;
-        const ClassInfo info = class_info(half, half.permutation ? memory_.address() + at : 0);
+        const ClassInfo info = class_info(half, half.permutation ? table_.address() + at : 0);
         std::memcpy(image.data() + c * sizeof info, &info, sizeof info);
         if (half.permutation)
             std::memcpy(image.data() + at, half.permutation, half.shape.head_dim);
@@ -114,15 +68,13 @@ lk_status CacheTables::open(const CacheLayout &layout, Upload *upload, cudaStrea
     for (uint32_t l = 0; l < layout.n_layers; ++l) {
         const LayerView &view = layout.layers[l];
         const uint64_t n = view.sink_logits ? view.n_query_heads * sizeof(float) : 0;
-        layers_[l] =
-            layer_arg(view, l, layout.first_entries[l], n ? memory_.as<float>(next) : nullptr);
+        sink_logits_[l] = n ? table_.address() + next : 0;
         if (n)
             std::memcpy(image.data() + next, view.sink_logits, n);
         next += n;
     }
-    status = upload->put(memory_.address(), image.data(), bytes, stream);
-    return status ? status : upload->send(stream);
+    return memory->put(table_.address(), image.data(), bytes);
 }
 
-}  // namespace cuda
+}  // namespace device
 }  // namespace lk

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backend/cuda/step_tables.h"
+#include "backend/device/step_tables.h"
 
 #include "base/status.h"
 
 namespace lk {
-namespace cuda {
+namespace device {
 
 namespace {
 
@@ -33,7 +33,8 @@ SequenceInfo sequence_info(const BatchSequence &from, uint32_t first_row) {
 
 }  // namespace
 
-lk_status StepTables::open(const CacheLayout &layout, uint64_t splits_bytes) {
+lk_status StepTables::open(const CacheLayout &layout, uint64_t splits_bytes, TableMemory *memory) {
+    memory_ = memory;
     const uint64_t drafted = uint64_t{layout.max_sequences} * kDraftTokens;
     const uint64_t n_tokens = drafted < layout.max_step_tokens ? drafted : layout.max_step_tokens;
     max_rows_ = layout.max_rows;
@@ -45,17 +46,18 @@ lk_status StepTables::open(const CacheLayout &layout, uint64_t splits_bytes) {
         !positions_.resize(n_tokens))
         return fail(LK_E_NOMEM, "no memory for the step tables of %u sequences",
                     layout.max_sequences);
-    return memory_.open(positions_offset_ + n_tokens * sizeof(uint32_t), "the tables of a step");
+    return table_.open(memory, positions_offset_ + n_tokens * sizeof(uint32_t),
+                       "the tables of a step");
 }
 
-StepView StepTables::view() const {
-    StepView view{};
-    view.header = memory_.as<StepHeader>();
-    view.sequences = memory_.as<SequenceInfo>(kSequencesOffset);
-    view.rows = memory_.as<RowInfo>(rows_offset_);
-    view.ancestors = memory_.as<uint64_t>(ancestors_offset_);
-    view.positions = memory_.as<uint32_t>(positions_offset_);
-    return view;
+StepAddresses StepTables::addresses() const {
+    const uint64_t base = table_.address();
+    return {base,
+            base + kSequencesOffset,
+            base + splits_offset_,
+            base + rows_offset_,
+            base + ancestors_offset_,
+            base + positions_offset_};
 }
 
 // A row that is there keeps its place and its tokens, so the counts tell; but a
@@ -77,7 +79,7 @@ lk_status StepTables::fill_sequences(const Batch &batch) {
         const BatchSequence &sequence = batch.sequences[s];
         if (sequence.n_history + sequence.n_new > UINT32_MAX - LK_MAX_RAW_TOKENS)
             return fail(LK_E_UNSUPPORTED,
-                        "sequence %llu would have %llu tokens, at most %llu on CUDA",
+                        "sequence %llu would have %llu tokens, at most %llu on a device",
                         ull{sequence.id}, ull{sequence.n_history + sequence.n_new},
                         ull{UINT32_MAX - LK_MAX_RAW_TOKENS});
         sequences_[s] = sequence_info(sequence, static_cast<uint32_t>(n_rows));
@@ -134,28 +136,24 @@ lk_status StepTables::fill(const Batch &batch, uint32_t serial, bool rows_change
     return LK_OK;
 }
 
-lk_status StepTables::send(const void *splits, uint64_t splits_bytes, Upload *upload,
-                           cudaStream_t stream) {
+lk_status StepTables::send(const void *splits, uint64_t splits_bytes) {
+    const StepAddresses to = addresses();
     const uint64_t all = splits_offset_ - kSequencesOffset;
     const uint64_t used = header_.n_sequences * sizeof(SequenceInfo);
-    lk_status status = upload->put(memory_.address(), &header_, sizeof header_, stream);
+    lk_status status = memory_->put(to.header, &header_, sizeof header_);
     if (!status)
-        status = upload->put(memory_.address() + kSequencesOffset, sequences_.data(),
-                             all <= kSmallBytes ? all : used, stream);
+        status = memory_->put(to.sequences, sequences_.data(), all <= kSmallBytes ? all : used);
     if (!status && splits_bytes)
-        status = upload->put(memory_.address() + splits_offset_, splits, splits_bytes, stream);
+        status = memory_->put(to.splits, splits, splits_bytes);
     if (!status && sends_rows_)
-        status = upload->put(memory_.address() + rows_offset_, rows_.data(),
-                             rows_.size() * sizeof(RowInfo), stream);
+        status = memory_->put(to.rows, rows_.data(), rows_.size() * sizeof(RowInfo));
     if (!status && has_trees_)
-        status = upload->put(memory_.address() + ancestors_offset_, ancestors_.data(),
-                             header_.n_tokens * sizeof(uint64_t), stream);
+        status = memory_->put(to.ancestors, ancestors_.data(), header_.n_tokens * sizeof(uint64_t));
     if (!status && has_trees_)
-        status = upload->put(memory_.address() + positions_offset_, positions_.data(),
-                             header_.n_tokens * sizeof(uint32_t), stream);
+        status = memory_->put(to.positions, positions_.data(), header_.n_tokens * sizeof(uint32_t));
     has_rows_ = !status && !has_direct_;
     return status;
 }
 
-}  // namespace cuda
+}  // namespace device
 }  // namespace lk

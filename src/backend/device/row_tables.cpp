@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backend/cuda/row_tables.h"
+#include "backend/device/row_tables.h"
 
 #include "base/status.h"
-#include "cuda/types.h"
+#include "format/tables.h"
 
 namespace lk {
-namespace cuda {
+namespace device {
 
 static_assert(sizeof(Entry) == sizeof(PageEntry) &&
                   offsetof(Entry, key_metadata) == offsetof(PageEntry, key_metadata) &&
@@ -23,11 +23,14 @@ constexpr uint64_t kBlockRows = 16;  // at least
 }  // namespace
 
 RowTables::~RowTables() {
-    for (void *block : blocks_)
-        (void)cudaFree(block);
+    for (const uint64_t block : blocks_)
+        memory_->release(block);
 }
 
-void RowTables::open(uint32_t n_entries) { row_bytes_ = uint64_t{n_entries} * sizeof(Entry); }
+void RowTables::open(uint32_t n_entries, TableMemory *memory) {
+    row_bytes_ = uint64_t{n_entries} * sizeof(Entry);
+    memory_ = memory;
+}
 
 // Room in the lists comes with the places, so that dropping and marking cannot fail.
 lk_status RowTables::grow() {
@@ -37,13 +40,13 @@ lk_status RowTables::grow() {
     if (!free_.reserve(n_rows) || !stale_.reserve(n_rows) || !blocks_.reserve(blocks_.size() + 1))
         return fail(LK_E_NOMEM, "no memory for the lists of %llu rows",
                     static_cast<unsigned long long>(n_rows));
-    void *block = nullptr;
-    const cudaError_t error = cudaMalloc(&block, n * row_bytes_);
-    if (error)
-        return checked(error, "making room for page tables on the device");
+    uint64_t block = 0;
+    const lk_status status = memory_->allocate(n * row_bytes_, "page tables", &block);
+    if (status)
+        return status;
     blocks_.push(block);
     for (uint64_t i = n; i--;)
-        free_.push(reinterpret_cast<uint64_t>(block) + i * row_bytes_);
+        free_.push(block + i * row_bytes_);
     n_rows_ = n_rows;
     return LK_OK;
 }
@@ -76,9 +79,9 @@ void RowTables::mark_stale(PageRow *row) {
     stale_.push(row);
 }
 
-lk_status RowTables::send(Upload *upload, cudaStream_t stream) {
+lk_status RowTables::send() {
     for (const PageRow *row : stale_) {
-        const lk_status status = upload->put(row->device_entries, row->entries, row_bytes_, stream);
+        const lk_status status = memory_->put(row->device_entries, row->entries, row_bytes_);
         if (status)
             return status;
     }
@@ -88,5 +91,5 @@ lk_status RowTables::send(Upload *upload, cudaStream_t stream) {
     return LK_OK;
 }
 
-}  // namespace cuda
+}  // namespace device
 }  // namespace lk

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backend/cuda/fault_log.h"
+#include "backend/device/fault_log.h"
 
 #include "base/status.h"
 
 namespace lk {
-namespace cuda {
+namespace device {
 
 namespace {
 
@@ -30,40 +30,31 @@ static_assert(kSample.serial == 13 && kSample.layer == 0xabcd && kSample.token =
 
 }  // namespace
 
-lk_status FaultLog::open(uint32_t max_sequences) {
+lk_status FaultLog::open(uint32_t max_sequences, ReportMemory *memory) {
+    memory_ = memory;
     max_sequences_ = max_sequences;
     if (!members_.resize(uint64_t{kSteps} * max_sequences))
         return fail(LK_E_NOMEM, "no memory for the steps of %u sequences", max_sequences);
-    const lk_status status =
-        memory_.open(sizeof(Mapped), cudaHostAllocMapped, "the report of a cache");
-    if (status)
-        return status;
-    *mapped() = {{kNoFault, 0}, 0};
-    void *device = nullptr;
-    const cudaError_t error = cudaHostGetDevicePointer(&device, memory_.data(), 0);
-    device_report_ = static_cast<Report *>(device);
-    return checked(error, "mapping the report of a cache");
+    return LK_OK;
 }
 
 // kNoFault until the device has carried out the last clear.
 uint64_t FaultLog::first_bad() const {
-    if (__atomic_load_n(&mapped()->n_clears, __ATOMIC_ACQUIRE) != n_clears_)
-        return kNoFault;
-    return __atomic_load_n(&mapped()->report.first_bad, __ATOMIC_RELAXED);
+    return memory_->n_clears() == n_clears_ ? memory_->first_bad() : kNoFault;
 }
 
 bool FaultLog::is_dropped(uint64_t key) const {
     return key != kNoFault && key != kShapeFault && (dropped_ >> parse(key).serial & 1);
 }
 
-lk_status FaultLog::begin(const Batch &batch, uint32_t serial, cudaStream_t stream) {
+lk_status FaultLog::begin(const Batch &batch, uint32_t serial) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const uint32_t place = serial % kSteps;
     lk_status status = LK_OK;
     if (is_dropped(first_bad()))
         start_clear();
     if (is_clear_due_)
-        status = forget(stream);
+        status = forget();
     Member *members = members_.data() + uint64_t{place} * max_sequences_;
     for (uint32_t s = 0; s < batch.n_sequences; ++s)
         members[s] = {batch.sequences[s].id, batch.sequences[s].first_new};
@@ -78,13 +69,10 @@ void FaultLog::start_clear() {
     is_clear_due_ = true;
 }
 
-lk_status FaultLog::forget(cudaStream_t stream) {
-    auto *device = reinterpret_cast<Mapped *>(device_report_);
-    cudaError_t error = cudaMemsetAsync(&device->report.first_bad, 0xff, sizeof(uint64_t), stream);
-    if (!error)
-        error = cudaMemsetAsync(&device->n_clears, n_clears_, sizeof(uint8_t), stream);
-    is_clear_due_ = error != cudaSuccess;
-    return checked(error, "clearing the report of a cache");
+lk_status FaultLog::forget() {
+    const lk_status status = memory_->forget(n_clears_);
+    is_clear_due_ = status != LK_OK;
+    return status;
 }
 
 void FaultLog::decode(uint64_t key, DataReport *out) const {
@@ -109,13 +97,13 @@ void FaultLog::decode(uint64_t key, DataReport *out) const {
 void FaultLog::read(DataReport *out) const {
     const std::lock_guard<std::mutex> lock(mutex_);
     *out = {};
-    out->n_saturated = __atomic_load_n(&mapped()->report.n_saturated, __ATOMIC_RELAXED);
+    out->n_saturated = memory_->n_saturated();
     const uint64_t key = first_bad();
     if (key != kNoFault && !is_dropped(key))
         decode(key, out);
 }
 
-// A fault that is known goes at once and is erased in the order of the stream; one that comes later
+// A fault that is known goes at once and is erased in the order of the queue; one that comes later
 // is told from those of earlier steps by its serial.
 void FaultLog::clear() {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -124,5 +112,5 @@ void FaultLog::clear() {
         start_clear();
 }
 
-}  // namespace cuda
+}  // namespace device
 }  // namespace lk

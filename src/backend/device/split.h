@@ -1,41 +1,54 @@
-// Which block of decode attention reads what: work items of equal bytes, made anew when pages were
-// added or packed, and uploaded with the step's tables.
+// Which workgroup of decode attention reads what: work items of equal bytes, made anew when pages
+// were added or packed, and uploaded with the step's tables.
 //
 // SPDX-License-Identifier: Apache-2.0
-#ifndef LK_BACKEND_CUDA_SPLIT_H
-#define LK_BACKEND_CUDA_SPLIT_H
+#ifndef LK_BACKEND_DEVICE_SPLIT_H
+#define LK_BACKEND_DEVICE_SPLIT_H
 
 #include "backend/backend.h"
-#include "cuda/launch.h"
+#include "format/tables.h"
 
 namespace lk {
-namespace cuda {
+namespace device {
 
-// Of the device and the build.
-struct SplitLimits {
-    uint32_t n_sms;
-    uint32_t shared_bytes;  // that a block can have
+// How a layer's decode is cut.
+struct SplitShape {
+    uint32_t n_workers;     // workgroups that run side by side and take items in turn
+    uint32_t n_readers;     // of a workgroup, which take pages in turn
+    uint32_t tile_columns;  // of an item, at most kMaxTileColumns; fewer than 8 only if that is all
+    uint32_t item_bytes;    // what an item costs beside its bytes, in bytes that a worker reads
 };
 
-// How a layer's decode is launched. Pointers are into the uploaded block.
-struct DecodeLaunch {
+// What a device's kernels want.
+class SplitRules {
+  public:
+    static constexpr uint32_t kMaxTileColumns = 16;
+
+    // Of a step with n_units units, a KV head of a sequence each, of n_columns query columns at
+    // most.
+    virtual SplitShape shape(uint32_t layer, uint32_t n_units, uint32_t n_columns) const = 0;
+    virtual uint32_t max_workers() const = 0;  // of any shape
+    virtual uint32_t n_processors() const = 0;
+
+  protected:
+    ~SplitRules() = default;
+};
+
+// How a layer's decode was cut. Offsets are into the uploaded block.
+struct Split {
     uint64_t items_offset;    // WorkItem []
     uint64_t n_items_offset;  // uint32_t
-    uint32_t n_warps;
-    uint32_t n_blocks;
-    uint32_t n_column_tiles;
-    uint32_t key_metadata_bytes;
-    uint32_t value_metadata_bytes;
-    uint32_t kind;  // DecodeKind
-    uint32_t has_many_units;
+    uint32_t n_items;
+    uint32_t n_units;
+    SplitShape shape;
 };
 
 class Splits {
   public:
     explicit Splits(const Allocator &allocator);
 
-    // Sizes for the life of a cache; decode_kinds [n_layers] lives as long. False without memory.
-    bool open(const CacheLayout &layout, const uint32_t *decode_kinds, const SplitLimits &limits);
+    // Sizes for the life of a cache; rules live as long. False without memory.
+    bool open(const CacheLayout &layout, const SplitRules &rules);
 
     // The work items of a step; rows_changed when rows came, went or changed since the last one.
     // False when those in the block are right as they are.
@@ -44,9 +57,8 @@ class Splits {
     // What is uploaded: data() to the start of a device block of bytes(), which stays as it is.
     const void *data() const { return block_.data(); }
     uint64_t bytes() const { return block_.size(); }
-    // Does decode take a step whose sequences have at most max_new new tokens?
-    bool takes(uint32_t layer, uint32_t max_new) const;
-    DecodeLaunch launch_of(uint32_t layer) const;
+    // Of the step that was planned; for layers and steps that decode takes.
+    const Split &of(uint32_t layer) const { return kinds_[kind_of_[layer]].split; }
 
     uint64_t partial_floats() const { return partial_floats_; }
     uint32_t n_counters() const { return n_counters_; }
@@ -57,12 +69,7 @@ class Splits {
     // Layers that share their work items: of one geometry and with the same classes, head by head.
     struct Kind {
         uint32_t layer;  // one of them
-        uint32_t key_metadata_bytes;
-        uint32_t value_metadata_bytes;
-        uint32_t n_column_tiles;
-        bool has_many_units;
-        uint64_t items_offset;
-        uint64_t n_items_offset;
+        Split split;
     };
     // One (sequence, KV head, column tile) and the rows that it reads.
     struct Rows {
@@ -85,19 +92,17 @@ class Splits {
     uint64_t row_bytes(const BatchSequence &sequence, const PageRow &row, uint32_t entry) const;
     bool is_raw(const PageRow &row, uint32_t entry) const;
     static void read_by_pages(const BatchSequence &sequence, UnitRows *unit);
-    DecodeShape shape_of(const Kind &kind) const;
-    uint32_t blocks_of(const Kind &kind) const;
     static uint32_t parts_of(const UnitRows &unit, uint64_t total, uint32_t n_slots);
-    double time_of(uint32_t n_tiles, uint64_t total, uint32_t n_blocks, uint32_t n_rounds) const;
+    double time_of(const SplitShape &shape, uint32_t n_tiles, uint64_t total,
+                   uint32_t n_rounds) const;
     void write(const Batch &batch, Kind *kind, uint32_t n_tiles);
     void write_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
-                    const BatchSequence &sequence, uint32_t entry, uint32_t n_warps,
+                    const BatchSequence &sequence, uint32_t entry, uint32_t n_readers,
                     WorkItem *items) const;
-    static uint32_t quota_of(const UnitRows &unit, uint32_t n_parts, uint32_t n_warps);
+    static uint32_t quota_of(const UnitRows &unit, uint32_t n_parts, uint32_t n_readers);
 
     CacheLayout layout_{};
-    const uint32_t *decode_kinds_ = nullptr;
-    SplitLimits limits_{};
+    const SplitRules *rules_ = nullptr;
     uint32_t max_items_ = 0;
     uint64_t partial_floats_ = 0;
     uint32_t n_counters_ = 0;
@@ -110,7 +115,7 @@ class Splits {
     Array<uint32_t> first_rows_;    // of its sequences, in the step's rows
 };
 
-}  // namespace cuda
+}  // namespace device
 }  // namespace lk
 
 #endif

@@ -1,15 +1,25 @@
 // What kernels read of a step, at addresses that stay the same for a cache's life.
 //
 // SPDX-License-Identifier: Apache-2.0
-#ifndef LK_BACKEND_CUDA_STEP_TABLES_H
-#define LK_BACKEND_CUDA_STEP_TABLES_H
+#ifndef LK_BACKEND_DEVICE_STEP_TABLES_H
+#define LK_BACKEND_DEVICE_STEP_TABLES_H
 
 #include "backend/backend.h"
-#include "backend/cuda/upload.h"
-#include "cuda/types.h"
+#include "backend/device/memory.h"
+#include "format/tables.h"
 
 namespace lk {
-namespace cuda {
+namespace device {
+
+// Where they are.
+struct StepAddresses {
+    uint64_t header;     // StepHeader
+    uint64_t sequences;  // SequenceInfo []
+    uint64_t splits;     // the work items of Splits
+    uint64_t rows;       // RowInfo []
+    uint64_t ancestors;  // u64 [n_tokens]
+    uint64_t positions;  // u32 [n_tokens]
+};
 
 class StepTables {
   public:
@@ -17,20 +27,15 @@ class StepTables {
         : sequences_(allocator), rows_(allocator), ancestors_(allocator), positions_(allocator) {}
 
     // splits_bytes: the most that send() gets.
-    lk_status open(const CacheLayout &layout, uint64_t splits_bytes);
+    lk_status open(const CacheLayout &layout, uint64_t splits_bytes, TableMemory *memory);
     // rows_changed: rows came or went since the last send(). LK_E_UNSUPPORTED: a sequence of 2^32
     // tokens.
     lk_status fill(const Batch &batch, uint32_t serial, bool rows_changed);
     // The tables, and the splits of the batch.
-    lk_status send(const void *splits, uint64_t splits_bytes, Upload *upload, cudaStream_t stream);
+    lk_status send(const void *splits, uint64_t splits_bytes);
 
-    // The tables of a step; classes and report are the caller's to set.
-    StepView view() const;
-    template <class T>
-    const T *splits(uint64_t offset_bytes) const {
-        return memory_.as<T>(splits_offset_ + offset_bytes);
-    }
-    uint64_t bytes() const { return memory_.bytes(); }
+    StepAddresses addresses() const;
+    uint64_t bytes() const { return table_.bytes(); }
 
   private:
     bool has_same_rows(const Batch &batch) const;
@@ -49,14 +54,15 @@ class StepTables {
     bool has_direct_ = false;
     bool has_trees_ = false;
 
-    DeviceMemory memory_;  // header, sequences, splits, rows, ancestors, positions
+    TableMemory *memory_ = nullptr;
+    Table table_;  // header, sequences, splits, rows, ancestors, positions
     uint64_t splits_offset_ = 0;
     uint64_t rows_offset_ = 0;
     uint64_t ancestors_offset_ = 0;
     uint64_t positions_offset_ = 0;
 };
 
-}  // namespace cuda
+}  // namespace device
 }  // namespace lk
 
 #endif

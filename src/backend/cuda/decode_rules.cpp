@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cuda/decode_rules.h"
+
+#include <algorithm>
+
+#include "backend/device/cache_tables.h"
+
+namespace lk {
+namespace cuda {
+
+namespace {
+
+constexpr uint32_t kMaxBlocks = 2;       // of a multiprocessor
+constexpr uint32_t kItemBytes = 131072;  // that a block reads while an item begins and ends
+constexpr uint32_t kStaticBytes = 2048;  // of a block's shared memory, beside decode_shared_bytes()
+
+uint32_t rounded_metadata(const HalfShape &shape) {
+    return shape.is_raw() ? 0 : static_cast<uint32_t>(round_up(metadata_bytes(shape), 16));
+}
+
+uint32_t kind_of_class(const HalfClass &half) {
+    const ClassInfo info = device::class_info(half, half.permutation ? 1 : 0);
+    if (!info.is_direct)
+        return kDecodeNone;
+    const bool is_plain = info.is_raw || (info.number_bytes == 2 && info.n_groups == 1);
+    return is_plain ? kDecodePlain : kDecodeGrouped;
+}
+
+bool has_many_units(uint32_t n_units, uint32_t n_sms) { return n_units >= n_sms; }
+
+}  // namespace
+
+// A layer is run as the kind that all of its heads can be run as.
+bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t shared_bytes) {
+    n_sms_ = n_sms;
+    shared_bytes_ = shared_bytes;
+    if (!layers_.resize(layout.n_layers))
+        return false;
+    for (uint32_t l = 0; l < layout.n_layers; ++l) {
+        const LayerView &view = layout.layers[l];
+        Layer layer = {view.n_query_heads / view.n_kv_heads, view.head_dim, kDecodePlain, 0, 0};
+        for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
+            const EntryClasses &entry = layout.entry_classes[layout.first_entries[l] + head];
+            const HalfClass &key = layout.classes[entry.packed_key];
+            const HalfClass &value = layout.classes[entry.packed_value];
+            layer.kind = std::max({layer.kind, kind_of_class(key), kind_of_class(value)});
+            layer.key_metadata_bytes =
+                std::max(layer.key_metadata_bytes, rounded_metadata(key.shape));
+            layer.value_metadata_bytes =
+                std::max(layer.value_metadata_bytes, rounded_metadata(value.shape));
+        }
+        layers_[l] = layer;
+    }
+    return true;
+}
+
+device::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_units, uint32_t n_columns) const {
+    const Layer &of = layers_[layer];
+    const uint32_t n_tiles = n_columns > 8 && of.kind == kDecodePlain ? 2 : 1;
+    const DecodeShape blocks =
+        decode_shape(of.head_dim, n_tiles, of.kind, has_many_units(n_units, n_sms_));
+    return {n_sms_ * blocks.n_blocks, blocks.n_warps, n_tiles * 8, kItemBytes};
+}
+
+uint32_t DecodeRules::max_workers() const { return kMaxBlocks * n_sms_; }
+
+bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
+    const Layer &of = layers_[layer];
+    return of.kind != kDecodeNone && decode_has_instance(of.head_dim) &&
+           max_new * of.group <= device::Splits::kMaxColumns;
+}
+
+void DecodeRules::fill(uint32_t layer, const device::Split &split, DecodeArgs *args) const {
+    const Layer &of = layers_[layer];
+    const uint32_t metadata_bytes = of.key_metadata_bytes + of.value_metadata_bytes;
+    const uint32_t n_tiles = split.shape.tile_columns / 8;
+    const uint32_t shared_bytes = shared_bytes_ / (split.shape.n_workers / n_sms_) - kStaticBytes;
+    args->n_warps = split.shape.n_readers;
+    while (args->n_warps > 1 &&
+           decode_shared_bytes(of.head_dim, n_tiles, args->n_warps, metadata_bytes) > shared_bytes)
+        --args->n_warps;
+    args->n_blocks = split.shape.n_workers;
+    args->n_column_tiles = n_tiles;
+    args->key_metadata_bytes = of.key_metadata_bytes;
+    args->value_metadata_bytes = of.value_metadata_bytes;
+    args->kind = of.kind;
+    args->has_many_units = has_many_units(split.n_units, n_sms_);
+}
+
+}  // namespace cuda
+}  // namespace lk

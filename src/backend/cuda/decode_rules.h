@@ -1,0 +1,46 @@
+// How decode of each layer is launched: what its classes need, and what the device can run.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_CUDA_DECODE_RULES_H
+#define LK_BACKEND_CUDA_DECODE_RULES_H
+
+#include "backend/device/split.h"
+#include "cuda/launch.h"
+
+namespace lk {
+namespace cuda {
+
+class DecodeRules final : public device::SplitRules {
+  public:
+    explicit DecodeRules(const Allocator &allocator) : layers_(allocator) {}
+
+    // shared_bytes: that a block can have. False without memory.
+    bool open(const CacheLayout &layout, uint32_t n_sms, uint32_t shared_bytes);
+
+    device::SplitShape shape(uint32_t layer, uint32_t n_units, uint32_t n_columns) const override;
+    uint32_t max_workers() const override;
+    uint32_t n_processors() const override { return n_sms_; }
+
+    // Does decode take a step whose sequences have at most max_new new tokens?
+    bool takes(uint32_t layer, uint32_t max_new) const;
+    // Write how a layer's items are launched.
+    void fill(uint32_t layer, const device::Split &split, DecodeArgs *args) const;
+
+  private:
+    struct Layer {
+        uint32_t group;
+        uint32_t head_dim;
+        uint32_t kind;  // DecodeKind
+        uint32_t key_metadata_bytes;
+        uint32_t value_metadata_bytes;
+    };
+
+    Array<Layer> layers_;
+    uint32_t n_sms_ = 0;
+    uint32_t shared_bytes_ = 0;
+};
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif

@@ -1,0 +1,39 @@
+// What kernels read that stays the same for a cache's life: classes with their fixed permutations,
+// and sink logits.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_DEVICE_CACHE_TABLES_H
+#define LK_BACKEND_DEVICE_CACHE_TABLES_H
+
+#include "backend/backend.h"
+#include "backend/device/memory.h"
+#include "format/tables.h"
+
+namespace lk {
+namespace device {
+
+class CacheTables {
+  public:
+    explicit CacheTables(const Allocator &allocator)
+        : allocator_(allocator), sink_logits_(allocator) {}
+
+    lk_status open(const CacheLayout &layout, TableMemory *memory);
+
+    uint64_t classes() const { return table_.address(); }
+    // f32 [n_query_heads] of a layer, or 0.
+    uint64_t sink_logits(uint32_t layer) const { return sink_logits_[layer]; }
+    uint64_t bytes() const { return table_.bytes(); }
+
+  private:
+    const Allocator &allocator_;
+    Array<uint64_t> sink_logits_;  // [layers] addresses
+    Table table_;  // ClassInfo [classes], u8 [classes][LK_MAX_HEAD_DIM], sink logits
+};
+
+// A class as kernels read it; `permutation` is the device's copy of the fixed one.
+ClassInfo class_info(const HalfClass &half, uint64_t permutation);
+
+}  // namespace device
+}  // namespace lk
+
+#endif

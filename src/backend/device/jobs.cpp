@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/device/jobs.h"
+
+#include <algorithm>
+
+namespace lk {
+namespace device {
+
+namespace {
+
+uint32_t index_of(const CacheLayout &layout, const HalfClass *half) {
+    return static_cast<uint32_t>(half - layout.classes);
+}
+
+}  // namespace
+
+PackJob job_of(const CacheLayout &layout, const PackItem &item) {
+    PackJob job{};
+    job.payload = item.payload;
+    job.metadata = item.metadata;
+    job.source = item.source_class ? item.source_payload : reinterpret_cast<uint64_t>(item.staged);
+    job.target_class = index_of(layout, item.target);
+    job.source_class = item.source_class ? index_of(layout, item.source_class) : kStaged;
+    return job;
+}
+
+ReopenJob job_of(const CacheLayout &layout, const ReopenItem &item) {
+    ReopenJob job{};
+    job.payload = item.source_payload;
+    job.metadata = item.source_metadata;
+    job.target = item.target_payload;
+    job.source_class = index_of(layout, item.source);
+    job.target_class = index_of(layout, item.target);
+    job.n_tokens = item.n_tokens;
+    return job;
+}
+
+lk_status JobList::open(TableMemory *memory) {
+    memory_ = memory;
+    return table_.open(memory, kMaxJobs * std::max(sizeof(PackJob), sizeof(ReopenJob)),
+                       "lists of pages to pack");
+}
+
+PackExtent extent_of(const PackItem *items, uint32_t n_items) {
+    PackExtent extent{};
+    for (uint32_t i = 0; i < n_items; ++i) {
+        const HalfShape &shape = items[i].target->shape;
+        extent.head_dim = std::max<uint32_t>(extent.head_dim, shape.head_dim);
+        extent.page_tokens = std::max<uint32_t>(extent.page_tokens, shape.page_tokens);
+    }
+    return extent;
+}
+
+}  // namespace device
+}  // namespace lk
