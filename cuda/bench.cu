@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench.h"
 
-#include <cuda_fp16.h>
-
 #include <new>
-#include <vector>
 
 namespace lk {
 namespace cuda {
@@ -151,13 +148,6 @@ Failure copy_in(Device *device, void *to, const void *from, uint64_t bytes) {
     const cudaError_t error =
         cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, device->stream);
     return error == cudaSuccess ? wait(device) : text(error);
-}
-
-Failure copy_in_half(Device *device, void *to, const float *from, uint64_t count) {
-    std::vector<__half> numbers(count);
-    for (uint64_t i = 0; i < count; ++i)
-        numbers[i] = __float2half_rn(from[i]);
-    return copy_in(device, to, numbers.data(), count * sizeof(__half));
 }
 
 Failure copy_out(Device *device, void *to, const void *from, uint64_t bytes) {

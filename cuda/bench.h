@@ -28,7 +28,6 @@ Failure allocate(Device *device, uint64_t bytes, void **out);
 void release(Device *device, void *memory);  // waits
 // These wait.
 Failure copy_in(Device *device, void *to, const void *from, uint64_t bytes);
-Failure copy_in_half(Device *device, void *to, const float *from, uint64_t count);  // as FP16
 Failure copy_out(Device *device, void *to, const void *from, uint64_t bytes);
 
 // Seconds between two points of the stream; stop() waits.

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "on_cuda.h"
+#include "on_devices.h"
 #include "report.h"
 
 namespace cli {
@@ -59,19 +59,23 @@ constexpr char kFooter[] =
     "  lowkey bench --threads 1 --tokens 8192,32768 --plans fp16,kitty-pro --json\n"
     "  lowkey bench --device cuda --tokens 131072 --new-tokens 1,4,16,64 --graph\n"
     "  lowkey bench --device cuda --pack --tokens 131072\n"
+    "  lowkey bench --device vulkan --batch 8 --tokens 32768\n"
     "A sample is one lk_attend of the new tokens of one layer. Caches are flushed before each\n"
     "by reading a large buffer, unless --warm. Times are medians; GB/s counts the codes,\n"
     "ranges, minima and recent tokens that a pass reads, and is compared with a copy in the\n"
     "same run (its read and written bytes together). 1 GB = 10^9 bytes.\n"
-    "On a CUDA device times are between events on the stream, and each pass is also compared\n"
-    "with a kernel that only loads as many bytes. --pack times lk_append of a prompt instead;\n"
-    "its GB/s counts keys and values at FP16.";
+    "On a GPU times are between two points of its queue, and each pass is also compared with a\n"
+    "kernel that only loads as many bytes. --pack times lk_append of a prompt instead; its GB/s\n"
+    "counts keys and values at FP16.";
 
 int run_bench(const BenchOptions &options) {
     // A device that cannot be opened fails before anything is measured.
     (void)options.device.open();
-    return options.device.backend() == LK_BACKEND_CUDA ? run_cuda_bench(options)
-                                                       : run_cpu_bench(options);
+    switch (options.device.backend()) {
+        case LK_BACKEND_CUDA: return run_gpu_bench(options, *open_cuda(options.device));
+        case LK_BACKEND_VULKAN: return run_gpu_bench(options, *open_vulkan(options.device));
+        default: return run_cpu_bench(options);
+    }
 }
 
 void add_shape(CLI::App &command, BenchOptions &options) {
@@ -90,19 +94,18 @@ void add_shape(CLI::App &command, BenchOptions &options) {
 }
 
 // The options that the CPU does not have.
-std::vector<CLI::Option *> add_cuda(CLI::App &command, BenchOptions &options) {
-    return {command.add_option("--batch", options.n_sequences, "sequences (CUDA)")
+std::vector<CLI::Option *> add_gpu(CLI::App &command, BenchOptions &options) {
+    return {command.add_option("--batch", options.n_sequences, "sequences (GPU)")
                 ->capture_default_str()
                 ->check(CLI::Range(1u, 4096u)),
             command
                 .add_option("--new-tokens", options.new_tokens,
-                            "new tokens of each sequence, one or more (CUDA)")
+                            "new tokens of each sequence, one or more (GPU)")
                 ->capture_default_str()
                 ->delimiter(',')
                 ->check(CLI::Range(1u, 65536u)),
-            command.add_flag("--graph", options.graph, "time captured graphs too (CUDA)"),
-            command.add_flag("--pack", options.pack, "time packing instead (CUDA)"),
-            command.add_flag("--prefill", options.prefill, "2048 new tokens (CUDA)")};
+            command.add_flag("--pack", options.pack, "time packing instead (GPU)"),
+            command.add_flag("--prefill", options.prefill, "2048 new tokens (GPU)")};
 }
 
 }  // namespace
@@ -119,11 +122,15 @@ void add_bench(CLI::App &app, int &exit_code) {
         ->check(CLI::Range(3u, 100000u));
     command->add_flag("--warm", options->warm, "do not flush the caches between samples");
     command->add_flag("--json", options->json, "print JSON");
-    const std::vector<CLI::Option *> cuda_options = add_cuda(*command, *options);
-    command->callback([options, cuda_options, &exit_code] {
-        for (const CLI::Option *option : cuda_options)
-            if (option->count() != 0 && options->device.backend() != LK_BACKEND_CUDA)
-                throw UsageError(option->get_name() + " needs --device cuda");
+    const std::vector<CLI::Option *> gpu_options = add_gpu(*command, *options);
+    command->add_flag("--graph", options->graph, "time captured graphs too (CUDA)");
+    command->callback([options, gpu_options, &exit_code] {
+        const lk_backend backend = options->device.backend();
+        for (const CLI::Option *option : gpu_options)
+            if (option->count() != 0 && backend == LK_BACKEND_CPU)
+                throw UsageError(option->get_name() + " needs --device cuda or vulkan");
+        if (options->graph && backend != LK_BACKEND_CUDA)
+            throw UsageError("--graph needs --device cuda");
         if (options->prefill)
             options->new_tokens = {2048};
         exit_code = run_bench(*options);

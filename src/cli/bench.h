@@ -1,4 +1,4 @@
-// What the measurements of the CPU and of CUDA devices share.
+// What the measurements of the CPU and of GPUs share.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef CLI_BENCH_H
@@ -21,12 +21,12 @@ struct BenchOptions {
     std::uint32_t n_repeats = 21;
     bool warm = false;
     bool json = false;
-    // CUDA alone
+    // GPUs alone
     std::uint32_t n_sequences = 1;
     std::vector<std::uint32_t> new_tokens = {1};  // of each sequence
-    bool graph = false;
     bool pack = false;
     bool prefill = false;
+    bool graph = false;  // CUDA alone
 };
 
 struct Timing {

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <map>
 
-#include "on_cuda.h"
+#include "on_devices.h"
 #include "resources.h"
 
 namespace cli {
@@ -24,7 +24,7 @@ std::string check_device(const std::string &text) {
                            index.find_first_not_of("0123456789") == std::string::npos;
     if (kBackends.count(text.substr(0, colon)) != 0 && is_number)
         return "";
-    return text + " is not cpu, cuda, cuda:N or vulkan";
+    return text + " is not cpu, cuda or vulkan, or one with :N behind it";
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ llama::Geometry GeometryOptions::geometry() const {
 }
 
 void DeviceOptions::add_to(CLI::App &command) {
-    command.add_option("--device", device, "cpu, cuda, cuda:N for CUDA device N, or vulkan")
+    command.add_option("--device", device, "cpu, cuda or vulkan; cuda:N and vulkan:N for device N")
         ->capture_default_str()
         ->check(check_device);
     command.add_option("--threads", n_threads, "CPU threads, 0 = all of the machine")

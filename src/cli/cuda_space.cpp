@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "on_cuda.h"
+#include "on_devices.h"
 
 namespace cli {
 

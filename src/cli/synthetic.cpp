@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "synthetic.h"
 
+#include <cmath>
+
 namespace cli {
 namespace {
 
@@ -24,6 +26,19 @@ void fill_random(std::vector<float> &values, std::uint32_t head_dim, bool has_la
         const bool large = has_large_channels && i % head_dim % kLargeEvery == 3;
         values[i] = draw(random) * (large ? kLargeFactor : 1.0f);
     }
+}
+
+std::uint16_t half_from_float(float value) {
+    constexpr float kSubnormal = 0x1p-14f, kSubnormalStep = 0x1p-24f;
+    const std::uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+    const float magnitude = std::fabs(value);
+    if (magnitude < kSubnormal)
+        return sign | static_cast<std::uint16_t>(std::nearbyint(magnitude / kSubnormalStep));
+    int exponent = 0;
+    const float fraction = std::frexp(magnitude, &exponent);  // 0.5 .. 1
+    // 11 significant bits; the leading one counts up the exponent, as does a carry.
+    const int digits = static_cast<int>(std::nearbyint(std::ldexp(fraction, 11)));
+    return static_cast<std::uint16_t>(sign + ((exponent + 13) << 10) + digits);
 }
 
 StepData::StepData(const Shape &shape, std::uint32_t count, llama::Random &random)

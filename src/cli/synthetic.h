@@ -68,6 +68,9 @@ class SyntheticCache {
 void fill_random(std::vector<float> &values, std::uint32_t head_dim, bool has_large_channels,
                  llama::Random &random);
 
+// FP16, to the nearest, ties to even; of numbers below 65520.
+std::uint16_t half_from_float(float value);
+
 }  // namespace cli
 
 #endif

@@ -17,9 +17,9 @@ namespace {
 
 // Outputs may differ by this share of the largest |V|, logarithms of sums by this share of
 // max(1, |lse|). On the CPU sums in float32 stay near 1e-6; a path may also round queries to 16
-// bits. Tensor cores take queries and probabilities as FP16, of 11 bits.
+// bits. GPUs take queries and probabilities as FP16, of 11 bits.
 constexpr double kCpuBound = 2e-4;
-constexpr double kCudaBound = 2e-3;
+constexpr double kGpuBound = 2e-3;
 constexpr std::uint64_t kSeed = 20240607;
 
 const Shape kShapes[] = {{8, 2, 128}, {4, 4, 64}, {6, 2, 80}, {16, 1, 96}, {3, 3, 32}, {4, 2, 256}};
@@ -46,7 +46,7 @@ struct Outcome {
 };
 
 double bound_of(const DeviceOptions &device) {
-    return device.backend() == LK_BACKEND_CPU ? kCpuBound : kCudaBound;
+    return device.backend() == LK_BACKEND_CPU ? kCpuBound : kGpuBound;
 }
 
 std::string features_of(const lk_context *context) {
@@ -217,7 +217,8 @@ void add_verify(CLI::App &app, int &exit_code) {
     CLI::App *command = app.add_subcommand(
         "verify", "compare every fast path of a device with the double-precision reference");
     command->footer(
-        "Examples:\n  lowkey verify\n  lowkey verify --device cuda\n"
+        "Examples:\n  lowkey verify\n  lowkey verify --device cuda\n  lowkey verify --device "
+        "vulkan\n"
         "Every preset runs on seeded data through a prompt, a chunk, a draft and single tokens,\n"
         "once with the reference and once per fast path. out is the largest difference as a share\n"
         "of the largest |V|; lse that of the logarithm of the sum. Exit code 1 when one is beyond\n"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "on_cuda.h"
+#include "on_devices.h"
 
 namespace cli {
 namespace {
@@ -10,6 +10,6 @@ constexpr char kMissing[] = "this build of lowkey has no CUDA";
 
 std::unique_ptr<llama::TensorSpace> open_cuda_space(std::uint32_t) { throw llama::Error(kMissing); }
 
-int run_cuda_bench(const BenchOptions &) { throw llama::Error(kMissing); }
+std::unique_ptr<Gpu> open_cuda(const DeviceOptions &) { throw llama::Error(kMissing); }
 
 }  // namespace cli

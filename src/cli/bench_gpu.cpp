@@ -1,19 +1,15 @@
-// Attention and packing on a CUDA device. A sample is the time between two events on the stream.
+// Attention and packing on a GPU.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
 #include <memory>
 
-#include "bench.h"
-#include "cuda_space.h"
-#include "on_cuda.h"
+#include "gpu.h"
 #include "report.h"
 
 namespace cli {
 namespace {
-
-namespace device_bench = lk::cuda::bench;
 
 constexpr std::uint64_t kCopyBytes = std::uint64_t{2} << 30;
 constexpr std::uint64_t kSlabBytes = std::uint64_t{64} << 20;
@@ -29,134 +25,96 @@ struct Row : BenchRow {
     double share_of_load() const { return load_s / time.median_s; }
 };
 
-// Times work on one device's stream.
+// Times work on the device.
 class Meter {
   public:
-    Meter(CudaSpace &space, const BenchOptions &options) : space_(space), options_(options) {}
-
-    device_bench::Device *device() const { return space_.device(); }
+    Meter(Gpu &gpu, const BenchOptions &options) : gpu_(gpu), options_(options) {}
 
     // before and after are outside of what is timed.
-    template <typename Before, typename Call, typename After>
-    Timing time(const Before &before, const Call &call, const After &after) {
+    Timing time(const Gpu::Work &before, const Gpu::Work &work, const Gpu::Work &after) {
         std::vector<double> samples;
         for (std::uint32_t i = 0; i < options_.n_repeats + kWarmUps; ++i) {
-            before();
-            check_cuda(options_.warm ? device_bench::hold(device())
-                                     : device_bench::flush_l2(device()));
-            check_cuda(device_bench::start(device()));
-            call();
-            double seconds = 0;
-            check_cuda(device_bench::stop(device(), &seconds));
+            const double seconds = gpu_.sample(before, work, options_.warm);
             after();
             if (i >= kWarmUps)
                 samples.push_back(seconds);
         }
         return summarise(std::move(samples));
     }
-    template <typename Call>
-    Timing time(const Call &call) {
-        return time([] {}, call, [] {});
+    Timing time(const Gpu::Work &work) {
+        return time([] {}, work, [] {});
     }
 
     // The same work, recorded once and replayed.
-    template <typename Call>
-    Timing time_graph(const Call &call) {
-        const Graph graph(device(), call);
-        return time([&] { check_cuda(device_bench::replay(device(), graph.work)); });
+    Timing time_graph(const Gpu::Work &work) {
+        const std::unique_ptr<GpuGraph> graph = gpu_.capture(work);
+        return time([&] { graph->replay(); });
     }
 
     double load_s(std::uint64_t bytes) {
         if (!range_ || range_->bytes() < bytes) {
             range_.reset();
-            range_ = std::make_unique<CudaMemory>(device(), bytes);
+            range_ = gpu_.allocate(bytes);
         }
-        return time([&] { check_cuda(device_bench::run_load(device(), range_->data(), bytes)); })
-            .median_s;
+        return time([&] { gpu_.run_load(*range_, bytes); }).median_s;
     }
 
     // Bytes read plus bytes written per second.
     double copy_bytes_per_s() {
-        const CudaMemory from(device(), kCopyBytes), to(device(), kCopyBytes);
-        const Timing copy = time([&] {
-            check_cuda(device_bench::run_copy(device(), to.data(), from.data(), kCopyBytes));
-        });
+        const std::unique_ptr<GpuMemory> from = gpu_.allocate(kCopyBytes);
+        const std::unique_ptr<GpuMemory> to = gpu_.allocate(kCopyBytes);
+        const Timing copy = time([&] { gpu_.run_copy(*to, *from, kCopyBytes); });
         return 2.0 * static_cast<double>(kCopyBytes) / copy.median_s;
     }
 
   private:
-    struct Graph {
-        template <typename Call>
-        Graph(device_bench::Device *device, const Call &call) {
-            check_cuda(device_bench::capture_begin(device));
-            try {
-                call();
-            } catch (...) {
-                (void)device_bench::capture_end(device, nullptr);
-                throw;
-            }
-            check_cuda(device_bench::capture_end(device, &work));
-        }
-        ~Graph() { device_bench::release_graph(work); }
-        Graph(const Graph &) = delete;
-        Graph &operator=(const Graph &) = delete;
-        device_bench::Graph *work = nullptr;
-    };
-
-    CudaSpace &space_;
+    Gpu &gpu_;
     const BenchOptions &options_;
-    std::unique_ptr<CudaMemory> range_;
+    std::unique_ptr<GpuMemory> range_;
 };
 
 // FP16 numbers [n_tokens][n_heads][head_dim] in device memory, random and repeating.
 class HalfTensor {
   public:
-    HalfTensor(device_bench::Device *device, std::uint64_t n_tokens, std::uint32_t n_heads,
-               std::uint32_t head_dim, bool has_large_channels, llama::Random &random)
-        : memory_(device, n_tokens * n_heads * head_dim * kHalfBytes),
-          tensor_(llama::initialised(lk_tensor_init)) {
+    HalfTensor(Gpu &gpu, std::uint64_t n_tokens, std::uint32_t n_heads, std::uint32_t head_dim,
+               bool has_large_channels, llama::Random &random)
+        : memory_(gpu.allocate(n_tokens * n_heads * head_dim * kHalfBytes)),
+          tensor_(memory_->tensor()) {
         const std::uint64_t n_drawn = std::min<std::uint64_t>(n_tokens, kFillTokens);
         std::vector<float> values(n_drawn * n_heads * head_dim);
         fill_random(values, head_dim, has_large_channels, random);
-        check_cuda(
-            device_bench::copy_in_half(device, memory_.data(), values.data(), values.size()));
-        const std::uint64_t drawn_bytes = values.size() * kHalfBytes;
-        std::uint8_t *const bytes = static_cast<std::uint8_t *>(memory_.data());
-        for (std::uint64_t at = drawn_bytes; at < memory_.bytes(); at += drawn_bytes)
-            check_cuda(device_bench::run_copy(device, bytes + at, bytes,
-                                              std::min(drawn_bytes, memory_.bytes() - at)));
+        std::vector<std::uint16_t> halves(values.size());
+        std::transform(values.begin(), values.end(), halves.begin(), half_from_float);
+        gpu.fill(*memory_, halves);
         tensor_.dtype = LK_F16;
-        tensor_.memory = LK_MEMORY_CUDA;
-        tensor_.data = memory_.data();
         tensor_.token_stride = std::int64_t{n_heads} * head_dim;
         tensor_.head_stride = head_dim;
     }
     const lk_tensor &view() const { return tensor_; }
 
   private:
-    CudaMemory memory_;
+    std::unique_ptr<GpuMemory> memory_;
     lk_tensor tensor_;
 };
 
 // Tensors that every step takes its first tokens of.
 struct StepTensors {
-    StepTensors(device_bench::Device *device, const Shape &shape, std::uint64_t n_tokens,
+    StepTensors(Gpu &gpu, const Shape &shape, std::uint64_t n_tokens,
                 llama::Random random = llama::Random(kBenchSeed))
-        : q(device, n_tokens, shape.n_query_heads, shape.head_dim, false, random),
-          k(device, n_tokens, shape.n_kv_heads, shape.head_dim, true, random),
-          v(device, n_tokens, shape.n_kv_heads, shape.head_dim, false, random),
-          out(device, n_tokens, shape.n_query_heads, shape.head_dim, false, random) {}
+        : q(gpu, n_tokens, shape.n_query_heads, shape.head_dim, false, random),
+          k(gpu, n_tokens, shape.n_kv_heads, shape.head_dim, true, random),
+          v(gpu, n_tokens, shape.n_kv_heads, shape.head_dim, false, random),
+          out(gpu, n_tokens, shape.n_query_heads, shape.head_dim, false, random) {}
     HalfTensor q, k, v, out;
 };
 
-class CudaBench {
+class GpuBench {
   public:
-    explicit CudaBench(const BenchOptions &options)
+    GpuBench(const BenchOptions &options, Gpu &gpu)
         : options_(options),
-          context_(options.device.open()),
-          space_(options.device.index()),
-          meter_(space_, options),
-          tensors_(space_.device(), options.shape, step_tokens()),
+          gpu_(gpu),
+          meter_(gpu, options),
+          tensors_(gpu, options.shape, step_tokens()),
           plans_(options.plans.empty() ? preset_names() : options.plans) {}
 
     void run();
@@ -175,8 +133,7 @@ class CudaBench {
     void print_pack() const;
 
     BenchOptions options_;
-    llama::ContextHandle context_;
-    CudaSpace space_;
+    Gpu &gpu_;
     Meter meter_;
     StepTensors tensors_;
     std::vector<std::string> plans_;
@@ -186,20 +143,21 @@ class CudaBench {
 };
 
 // The longest step of the run.
-std::uint64_t CudaBench::step_tokens() const {
+std::uint64_t GpuBench::step_tokens() const {
     std::uint64_t n_new = *std::max_element(options_.new_tokens.begin(), options_.new_tokens.end());
     if (options_.pack)
         n_new = *std::max_element(options_.tokens.begin(), options_.tokens.end());
     return std::max<std::uint64_t>(kFillTokens, n_new * options_.n_sequences);
 }
 
-std::unique_ptr<SyntheticCache> CudaBench::make_cache(const lk_plan *plan, std::uint64_t n_tokens) {
+std::unique_ptr<SyntheticCache> GpuBench::make_cache(const lk_plan *plan, std::uint64_t n_tokens) {
     const Room room = {n_tokens, static_cast<std::uint32_t>(step_tokens()), options_.n_sequences,
                        kSlabBytes};
-    return std::make_unique<SyntheticCache>(context_.get(), space_, plan, options_.shape, room);
+    return std::make_unique<SyntheticCache>(gpu_.context(), gpu_.space(), plan, options_.shape,
+                                            room);
 }
 
-void CudaBench::fill(SyntheticCache &cache, const lk_plan *plan, std::uint64_t n_tokens) {
+void GpuBench::fill(SyntheticCache &cache, const lk_plan *plan, std::uint64_t n_tokens) {
     const bool must_attend = llama::ranks_by_queries(plan);
     for (std::uint32_t sequence = 0; sequence < cache.n_sequences(); ++sequence) {
         for (std::uint64_t done = 0; done < n_tokens; done += kFillTokens) {
@@ -214,7 +172,7 @@ void CudaBench::fill(SyntheticCache &cache, const lk_plan *plan, std::uint64_t n
 }
 
 // Steps are dropped, so every sample sees the same cache.
-Row CudaBench::time_attend(SyntheticCache &cache, std::uint32_t n_new) {
+Row GpuBench::time_attend(SyntheticCache &cache, std::uint32_t n_new) {
     Row row;
     row.n_new = n_new;
     row.time = meter_.time(
@@ -231,7 +189,7 @@ Row CudaBench::time_attend(SyntheticCache &cache, std::uint32_t n_new) {
 }
 
 // A replay repeats the step that is open: its kernels find what they found the time before.
-void CudaBench::time_graphs(SyntheticCache &cache, Row &row) {
+void GpuBench::time_graphs(SyntheticCache &cache, Row &row) {
     const auto append = [&] { cache.append(tensors_.k.view(), tensors_.v.view()); };
     const auto attend = [&] { cache.attend(tensors_.q.view(), tensors_.out.view()); };
     cache.begin(row.n_new);
@@ -259,7 +217,7 @@ double attend_flops(const Shape &shape, std::uint32_t n_sequences, std::uint64_t
     return 4.0 * shape.n_query_heads * shape.head_dim * n_sequences * n_new * n_keys;
 }
 
-std::vector<Row> CudaBench::bench_attend(const std::string &name, std::uint64_t n_tokens) {
+std::vector<Row> GpuBench::bench_attend(const std::string &name, std::uint64_t n_tokens) {
     const Shape &shape = options_.shape;
     const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
     const llama::PlanHandle plan = load_plan(name, geometry);
@@ -276,7 +234,7 @@ std::vector<Row> CudaBench::bench_attend(const std::string &name, std::uint64_t 
 }
 
 // A prompt that is packed while it is appended.
-std::vector<Row> CudaBench::bench_pack(const std::string &name, std::uint64_t n_tokens) {
+std::vector<Row> GpuBench::bench_pack(const std::string &name, std::uint64_t n_tokens) {
     const Shape &shape = options_.shape;
     const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
     const llama::PlanHandle plan = load_plan(name, geometry);
@@ -293,8 +251,8 @@ std::vector<Row> CudaBench::bench_pack(const std::string &name, std::uint64_t n_
     return {row};
 }
 
-void CudaBench::run() {
-    empty_ = meter_.time([&] { check_cuda(device_bench::run_empty(meter_.device())); });
+void GpuBench::run() {
+    empty_ = meter_.time([&] { gpu_.run_empty(); });
     copy_bytes_per_s_ = meter_.copy_bytes_per_s();
     Progress progress(options_.tokens.size() * plans_.size());
     for (const std::uint64_t n_tokens : options_.tokens) {
@@ -316,7 +274,7 @@ void CudaBench::run() {
     }
 }
 
-Json CudaBench::json() const {
+Json GpuBench::json() const {
     Json json = to_json(options_);
     json["batch"] = options_.n_sequences;
     json["measured"] = options_.pack ? "append" : "attend";
@@ -345,7 +303,7 @@ std::string format_us(const Timing &time) {
     return time.median_s == 0 ? "-" : format_fixed(time.median_s * 1e6, 1);
 }
 
-void CudaBench::print_attend() const {
+void GpuBench::print_attend() const {
     std::printf(
         "attention of one layer: batch %u, %u query heads, %u KV heads, head_dim %u, %s L2\n\n",
         options_.n_sequences, options_.shape.n_query_heads, options_.shape.n_kv_heads,
@@ -377,7 +335,7 @@ void CudaBench::print_attend() const {
     table.print();
 }
 
-void CudaBench::print_pack() const {
+void GpuBench::print_pack() const {
     std::printf("append and pack one layer of a prompt: batch %u, %u KV heads, head_dim %u\n\n",
                 options_.n_sequences, options_.shape.n_kv_heads, options_.shape.head_dim);
     Table table({"plan", "tokens", "us", "quartiles", "FP16 bytes", "GB/s", "of load", "of copy"});
@@ -391,7 +349,7 @@ void CudaBench::print_pack() const {
     table.print();
 }
 
-void CudaBench::print() const {
+void GpuBench::print() const {
     if (options_.pack) {
         print_pack();
     } else {
@@ -403,8 +361,8 @@ void CudaBench::print() const {
 
 }  // namespace
 
-int run_cuda_bench(const BenchOptions &options) {
-    CudaBench bench(options);
+int run_gpu_bench(const BenchOptions &options, Gpu &gpu) {
+    GpuBench bench(options, gpu);
     bench.run();
     if (options.json) {
         print_json(bench.json());
