@@ -1,5 +1,5 @@
-// The quantizer of docs/FORMAT.md, sections 8 and 9, bit for bit. A shader that includes this rounds
-// FP32 to the nearest even number (rounding.glsl).
+// The quantizer of docs/FORMAT.md, sections 8 and 9, bit for bit: FP32 results are rounded as
+// rounding.glsl says.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_QUANTIZE_GLSL
@@ -8,8 +8,8 @@
 #include "numbers.glsl"
 #include "rounding.glsl"
 
-// Both FP16 numbers of a word, as numbers without sign in the order of their values; -0 stands right
-// below +0.
+// Both FP16 numbers of a word, as numbers without sign in the order of their values; -0 stands
+// right below +0.
 uint ordered_pair(uint pair) {
     const uint negative = pair >> 15 & 0x10001u;
     return pair ^ (negative * 0x7FFFu | 0x80008000u);

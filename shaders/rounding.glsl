@@ -1,5 +1,5 @@
-// FP32 results are rounded to the nearest number, ties to even: what is packed has the same bytes on
-// every device.
+// FP32 results are rounded to the nearest number, ties to even: what is packed has the same bytes
+// on every device.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_ROUNDING_GLSL

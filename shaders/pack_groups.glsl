@@ -1,0 +1,124 @@
+// Ranges and minima of a half page: docs/FORMAT.md, sections 7 and 9.2 to 9.5. Teams of a tile's
+// lanes take 16 neighbouring entries of the metadata after each other.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_PACK_GROUPS_GLSL
+#define LK_SHADERS_PACK_GROUPS_GLSL
+
+#include "pack_source.glsl"
+#include "quantize.glsl"
+
+// make_parameters() of the half's groups.
+shared uint parameters[LK_MAX_HEAD_DIM * LK_MAX_PAGE_TOKENS / LK_MIN_GROUP];
+shared uint lane_extremes[gl_WorkGroupSize.x * 4u];  // lowest << 16 | highest
+
+// Tiles that 16 neighbouring entries are for.
+struct GroupTiles {
+    uint strip;
+    uint n_strips;
+    uint tile;
+    uint n_tiles;
+};
+uint n_sixteens() {
+    return half_class.n_groups * (half_class.is_token_axis ? page_tiles() : n_strips());
+}
+GroupTiles group_tiles(uint sixteen) {
+    const ClassInfo c = half_class;
+    const uint n_raw = c.strips[0];
+    if (!c.is_token_axis) {  // [strip][group of tokens]
+        const uint strip = sixteen / c.n_groups;
+        const uint count = c.group / LK_TILE_TOKENS;
+        return GroupTiles(strip, strip < n_raw ? 0u : 1u, sixteen % c.n_groups * count, count);
+    }
+    // [group of slots][tile]; slots of 16 bits do not count.
+    const uint count = c.group / LK_STRIP_CHANNELS;
+    const uint group = sixteen / page_tiles();
+    const uint first = max(group * count, n_raw);
+    const uint end = min((group + 1u) * count, n_strips());
+    return GroupTiles(first, max(end, first) - first, sixteen % page_tiles(), 1u);
+}
+
+// Lowest and highest values that a lane has met, in the upper halves, as ordered_pair() has them:
+// of its four k, or of its two rows in x and y.
+struct Extremes {
+    uvec4 lowest;
+    uvec4 highest;
+};
+
+// Of the pairs of a tile: of both rows' k, or of each row.
+void add_tile(inout Extremes e, uvec4 registers, bool by_row) {
+    const uvec4 upper = uvec4(ordered_pair(registers.x), ordered_pair(registers.y),
+                              ordered_pair(registers.z), ordered_pair(registers.w));
+    const uvec4 lower = upper << 16;
+    const uvec4 low = min(lower, upper);
+    const uvec4 high = max(lower, upper);
+    if (by_row) {
+        e.lowest.xy = min(e.lowest.xy, min(low.xy, low.zw));
+        e.highest.xy = max(e.highest.xy, max(high.xy, high.zw));
+        return;
+    }
+    const uvec4 first = uvec4(lower.x, upper.x, lower.z, upper.z);
+    const uvec4 second = uvec4(lower.y, upper.y, lower.w, upper.w);
+    e.lowest = min(e.lowest, min(first, second));
+    e.highest = max(e.highest, max(first, second));
+}
+
+void measure_tiles(GroupTiles at, uint lane, bool by_row) {
+    Extremes e = Extremes(uvec4(0xFFFFFFFFu), uvec4(0u));
+    for (uint strip = at.strip; strip < at.strip + at.n_strips; ++strip)
+        for (uint tile = at.tile; tile < at.tile + at.n_tiles; ++tile)
+            add_tile(e, load_tile(strip, tile, lane), by_row);
+    const uvec4 words = e.lowest & 0xFFFF0000u | e.highest >> 16;
+    for (uint i = 0u; i < 4u; ++i)
+        lane_extremes[gl_LocalInvocationIndex * 4u + i] = words[i];
+}
+
+// Of one of the 16 entries, from the lanes that met its values.
+uint join_lanes(uint team, uint entry, bool by_row) {
+    const uint n_lanes = by_row ? 4u : 8u;
+    const uint part = entry % (by_row ? 2u : 4u);
+    const uint first = by_row ? entry / 2u * 4u : entry / 4u;
+    const uint step = by_row ? 1u : 4u;
+    uint lowest = 0xFFFFu;
+    uint highest = 0u;
+    for (uint i = 0u; i < n_lanes; ++i) {
+        const uint word = lane_extremes[(team * LK_LANES + first + i * step) * 4u + part];
+        lowest = min(lowest, word >> 16);
+        highest = max(highest, word & 0xFFFFu);
+    }
+    return make_parameters(half_of_order(lowest), half_of_order(highest),
+                           half_class.number_bytes == 1u);
+}
+
+void store_number(Address array, uint entry, uint bits) {
+    if (half_class.number_bytes == 1u)
+        Bytes(array).at[entry] = uint8_t(bits);
+    else
+        Halves(array).at[entry] = uint16_t(bits);
+}
+
+// Find and store the ranges and minima. All threads.
+void measure_groups() {
+    const bool by_row = scales_by_row(half_class);
+    const uint n_teams = gl_WorkGroupSize.x / LK_LANES;
+    const uint team = gl_LocalInvocationIndex / LK_LANES;
+    const uint lane = gl_LocalInvocationIndex % LK_LANES;
+    for (uint first = 0u; first < n_sixteens(); first += n_teams) {
+        const uint sixteen = first + team;
+        const bool exists = sixteen < n_sixteens();
+        const GroupTiles at = group_tiles(sixteen);
+        if (exists)
+            measure_tiles(at, lane, by_row);
+        barrier();
+        if (exists && lane < LK_STRIP_CHANNELS) {
+            const uint entry = sixteen * LK_STRIP_CHANNELS + lane;
+            const uint found = at.n_strips != 0u ? join_lanes(team, lane, by_row) : 0u;
+            parameters[entry] = found;
+            store_number(job.metadata, entry, found & 0xFFFFu);
+            store_number(address_add(job.metadata, half_class.minima_offset), entry, found >> 16);
+        }
+        barrier();
+    }
+}
+
+#endif
