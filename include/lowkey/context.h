@@ -23,7 +23,8 @@ typedef struct lk_device_info {
     uint64_t free_bytes;   /* what can be had now: MemAvailable on the CPU and on
                             * integrated devices, which share it */
     char name[128];        /* zero-terminated */
-    char features[128];    /* what it runs, for example "avx2 fma f16c" or "sm_90 132 SMs" */
+    char features[128];    /* what it runs, for example "avx2 fma f16c", "sm_90 132 SMs" or
+                            * "Vulkan 1.3 subgroup 32 fp16 timeline" */
 } lk_device_info;
 LK_API lk_status lk_device_info_init(lk_device_info *info, size_t struct_bytes);
 
@@ -58,6 +59,8 @@ enum {
     LK_CPU_NO_NEON = 0x8
 };
 
+struct lk_vulkan_desc; /* lowkey/vulkan.h */
+
 /* How to open a context. */
 typedef struct lk_context_desc {
     uint32_t size;          /* sizeof(lk_context_desc) */
@@ -73,6 +76,8 @@ typedef struct lk_context_desc {
                         * on the CPU. Device memory comes from the driver. */
     lk_free_fn free;
     void *alloc_user;
+    const struct lk_vulkan_desc *vulkan; /* Vulkan: NULL = a device of lowkey's own, with all
+                                          * that it offers; else NULL */
 } lk_context_desc;
 LK_API lk_status lk_context_desc_init(lk_context_desc *desc, size_t struct_bytes);
 
@@ -89,8 +94,9 @@ typedef struct lk_context lk_context;
  *
  * Errors: LK_E_ARGUMENT, LK_E_NOMEM, LK_E_NOT_FOUND (device_index),
  * LK_E_MISMATCH (another ABI major, or a newer minor than the library's),
- * LK_E_UNSUPPORTED (a backend that this build lacks; on CUDA also no driver, no device, or
- * a device that the build has no kernels for; the sentence says which), LK_E_DEVICE. */
+ * LK_E_UNSUPPORTED (a backend that this build lacks; on a device also no driver, no device,
+ * one that the build has no kernels for or that lacks what they need; the sentence says
+ * which), LK_E_DEVICE. */
 LK_API lk_status lk_context_open(const lk_context_desc *desc, uint32_t abi_version,
                                  lk_context **out);
 
@@ -112,7 +118,7 @@ typedef struct lk_capability {
     uint32_t page_tokens;
     lk_memory memory;    /* of the tensors */
     lk_dtype dtype;      /* of the tensors */
-    lk_queue_kind queue; /* 0 = NULL on the CPU, not asked on a device */
+    lk_queue_kind queue; /* 0 = NULL on the CPU and on Vulkan, not asked on CUDA */
 } lk_capability;
 LK_API lk_status lk_capability_init(lk_capability *capability, size_t struct_bytes);
 

@@ -10,5 +10,6 @@
 #include <lowkey/merge.h>
 #include <lowkey/plan.h>
 #include <lowkey/step.h>
+#include <lowkey/vulkan.h>
 
 #endif

@@ -57,9 +57,9 @@ typedef struct lk_vulkan_desc {
     void *queue;           /* of a family with compute */
     uint32_t queue_family; /* its index */
     uint32_t n_extensions;
-    const char *const *extensions; /* [n_extensions] that the device was made with */
-    const void *features;          /* VkPhysicalDeviceFeatures2 with its chain, as enabled */
-    lk_vulkan_lock_fn lock_queue;  /* both or neither. NULL = the host uses the queue only */
+    const char *const *extensions;  /* [n_extensions] that the device was made with */
+    const void *features;           /* VkPhysicalDeviceFeatures2 with its chain, as enabled */
+    lk_vulkan_lock_fn lock_queue;   /* both or neither. NULL = the host uses the queue only */
     lk_vulkan_lock_fn unlock_queue; /* while no call of lowkey runs on the context */
     void *lock_user;
     const void *pipeline_cache; /* what lk_vulkan_pipeline_cache() gave, or NULL */

@@ -20,10 +20,11 @@ struct SlabMemory {
 
 // A tensor of lk_tensor that core has checked.
 struct TensorView {
-    void *data;
+    void *data;  // as Backend::resolve_tensor() gave it
     lk_dtype dtype;
     int64_t token_stride;  // elements
     int64_t head_stride;
+    bool is_host = false;  // memory of the host: always on the CPU, and where a device takes both
 };
 
 // One attention layer, constant for the cache's life.
@@ -132,6 +133,7 @@ struct AttendArgs {
     int64_t lse_token_stride;
     int64_t lse_head_stride;
     Staging staging;
+    bool lse_is_host = false;
 };
 
 // Outputs of attention over disjoint sets of keys, joined by their LSEs: lk_merge().
@@ -210,6 +212,18 @@ class CacheDevice {
     virtual uint64_t fixed_bytes() const = 0;
 };
 
+// What lowkey/vulkan.h asks of an open context. Arguments are not null.
+class VulkanCalls {
+  public:
+    virtual lk_status buffer_add(uint64_t buffer, uint64_t bytes, uint32_t usage) = 0;
+    virtual lk_status buffer_remove(uint64_t buffer) = 0;
+    virtual lk_status pipeline_cache(void *buffer, uint64_t capacity_bytes,
+                                     uint64_t *needed_bytes) const = 0;
+
+  protected:
+    ~VulkanCalls() = default;
+};
+
 class Backend {
   public:
     virtual ~Backend() = default;
@@ -219,18 +233,23 @@ class Backend {
     // Memory that persists: slabs.
     virtual lk_status slab_create(uint64_t bytes, SlabMemory *out) = 0;
     virtual void slab_destroy(const SlabMemory &slab) = 0;
-    // Would a cache take this queue? null is one too. LK_E_ARGUMENT, LK_E_UNSUPPORTED.
+    // Would a cache or a merge take this queue? null is one too. LK_E_ARGUMENT, LK_E_UNSUPPORTED.
     virtual lk_status check_queue(const lk_queue *queue) const = 0;
-    // Is this memory of the device, from `data` on for `bytes`? LK_E_ARGUMENT with the sentence.
-    virtual lk_status check_tensor(const void *data, uint64_t bytes, const char *name) const = 0;
+    // Where the tensor's first element is, as this device reaches it, for `bytes` from there on.
+    // LK_E_ARGUMENT, LK_E_UNSUPPORTED with the sentence.
+    virtual lk_status resolve_tensor(const lk_tensor &tensor, uint64_t bytes, const char *name,
+                                     void **data) const = 0;
     virtual lk_status merge(const MergeView &view) const = 0;
     virtual lk_status cache_open(const CacheLayout &layout, CacheDevice **out) = 0;
     virtual void cache_close(CacheDevice *cache) = 0;
+    // Null but on Vulkan.
+    virtual VulkanCalls *vulkan() { return nullptr; }
 };
 
-// The backends of this build. kind has been opened through desc; *out is owned by the caller and
-// ended with destroy(allocator, ...)-like backend_close().
+// The backends of this build. desc.vulkan is this library's, and not null where desc.backend is
+// Vulkan. *out is owned by the caller and ended with backend_close().
 uint32_t registry_device_count();
+// LK_E_NOT_FOUND from the count on.
 lk_status registry_device(uint32_t ordinal, lk_device_info *info);
 lk_status backend_open(const lk_context_desc &desc, const Allocator &allocator, Backend **out);
 void backend_close(const Allocator &allocator, Backend *backend);

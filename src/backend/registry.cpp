@@ -2,21 +2,27 @@
 #include "backend/backend.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/vulkan/vulkan_backend.h"
 #include "base/status.h"
 
 namespace lk {
 
-uint32_t registry_device_count() { return 1 + cuda::device_count(); }
+uint32_t registry_device_count() { return 1 + cuda::device_count() + vulkan::device_count(); }
 
-// The CPU is the first, CUDA devices follow in their order.
+// The CPU is the first, CUDA devices follow in their order, then those of Vulkan.
 lk_status registry_device(uint32_t ordinal, lk_device_info *info) {
-    const uint32_t count = registry_device_count();
-    if (ordinal >= count)
-        return fail(LK_E_NOT_FOUND, "device %u of %u does not exist", ordinal, count);
-    if (ordinal > 0)
+    if (ordinal == 0) {
+        cpu::describe_cpu(0, info);
+        return LK_OK;
+    }
+    const uint32_t n_cuda = cuda::device_count();
+    if (ordinal <= n_cuda)
         return cuda::describe_device(ordinal - 1, info);
-    cpu::describe_cpu(0, info);
-    return LK_OK;
+    const lk_status status = vulkan::describe_device(ordinal - 1 - n_cuda, info);
+    return status == LK_E_NOT_FOUND
+               ? fail(LK_E_NOT_FOUND, "there is no device %u, the machine has %u", ordinal,
+                      registry_device_count())
+               : status;
 }
 
 lk_status backend_open(const lk_context_desc &desc, const Allocator &allocator, Backend **out) {
@@ -24,6 +30,7 @@ lk_status backend_open(const lk_context_desc &desc, const Allocator &allocator, 
     switch (desc.backend) {
         case LK_BACKEND_CPU: return cpu::open_cpu(desc, allocator, out);
         case LK_BACKEND_CUDA: return cuda::open_cuda(desc, allocator, out);
+        case LK_BACKEND_VULKAN: return vulkan::open_vulkan(desc, allocator, out);
         default: return fail(LK_E_UNSUPPORTED, "this build has no backend %u", desc.backend);
     }
 }
@@ -35,6 +42,8 @@ void backend_close(const Allocator &allocator, Backend *backend) {
     backend->describe(&info);
     if (info.backend == LK_BACKEND_CUDA)
         cuda::close_cuda(allocator, backend);
+    else if (info.backend == LK_BACKEND_VULKAN)
+        vulkan::close_vulkan(allocator, backend);
     else
         cpu::close_cpu(allocator, backend);
 }

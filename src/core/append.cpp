@@ -17,9 +17,9 @@ lk_status append(lk_cache *cache, uint32_t layer, const lk_tensor *k, const lk_t
     AppendArgs args{};
     TensorRange k_range;
     TensorRange v_range;
-    status = take_tensor(*cache->context, k, "k", shape, false, &args.k, &k_range);
+    status = take_tensor(*cache->context, step.queue, k, "k", shape, false, &args.k, &k_range);
     if (!status)
-        status = take_tensor(*cache->context, v, "v", shape, false, &args.v, &v_range);
+        status = take_tensor(*cache->context, step.queue, v, "v", shape, false, &args.v, &v_range);
     if (!status)
         status = note_capture(cache);
     if (status)

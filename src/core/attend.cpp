@@ -130,7 +130,7 @@ lk_status sum_long(lk_cache *cache, ScoreWalk *walk) {
 lk_status import_lse(const lk_cache *cache, const lk_tensor *lse, const TensorShape &shape,
                      AttendArgs *args, TensorRange *range) {
     TensorView view{};
-    const lk_status status = take_tensor(*cache->context, lse, "lse",
+    const lk_status status = take_tensor(*cache->context, cache->step.queue, lse, "lse",
                                          {shape.n_tokens, shape.n_heads, 1}, true, &view, range);
     if (status)
         return status;
@@ -139,6 +139,7 @@ lk_status import_lse(const lk_cache *cache, const lk_tensor *lse, const TensorSh
     args->lse = static_cast<float *>(view.data);
     args->lse_token_stride = view.token_stride;
     args->lse_head_stride = view.head_stride;
+    args->lse_is_host = view.is_host;
     return LK_OK;
 }
 
@@ -157,9 +158,11 @@ lk_status import_tensors(const lk_cache *cache, const lk_tensor *q, const lk_ten
                                args->layer.head_dim};
     TensorRange q_range;
     TensorRange out_range;
-    lk_status status = take_tensor(*cache->context, q, "q", shape, false, &args->q, &q_range);
+    lk_status status =
+        take_tensor(*cache->context, cache->step.queue, q, "q", shape, false, &args->q, &q_range);
     if (!status)
-        status = take_tensor(*cache->context, out, "out", shape, true, &args->out, &out_range);
+        status = take_tensor(*cache->context, cache->step.queue, out, "out", shape, true,
+                             &args->out, &out_range);
     if (!status)
         status = check_apart("out", out_range, cache->step, q_range);
     if (status || !lse)

@@ -2,13 +2,17 @@
 #include "core/context.h"
 
 #include <cstdarg>
+#include <cstddef>
 #include <cstdio>
+
+#include "core/vulkan.h"
 
 namespace lk {
 
 namespace {
 
 constexpr uint32_t kMaxThreads = 1024;
+constexpr size_t kOldestDesc = offsetof(lk_context_desc, vulkan);
 constexpr uint32_t kCpuMask =
     LK_CPU_REFERENCE_ONLY | LK_CPU_NO_AVX2 | LK_CPU_NO_AVX512 | LK_CPU_NO_NEON;
 
@@ -53,13 +57,17 @@ lk_status open_context(const lk_context_desc *from, uint32_t abi_version, lk_con
     lk_context_desc desc;
     set_defaults(&desc);
     if (from) {
-        status = import_struct(&desc, sizeof desc, sizeof desc, from, "context_desc");
+        status = import_struct(&desc, sizeof desc, kOldestDesc, from, "context_desc");
         if (status)
             return status;
     }
     status = check_desc(desc);
+    lk_vulkan_desc vulkan;
+    if (!status)
+        status = import_vulkan(desc, &vulkan);
     if (status)
         return status;
+    desc.vulkan = &vulkan;
     Allocator allocator = default_allocator();
     if (desc.alloc)
         allocator = {desc.alloc, desc.free, desc.alloc_user};
@@ -67,6 +75,7 @@ lk_status open_context(const lk_context_desc *from, uint32_t abi_version, lk_con
     if (!context)
         return fail(LK_E_NOMEM, "no memory for a context of %zu bytes", sizeof *context);
     context->desc = desc;
+    context->desc.vulkan = nullptr;
     status = backend_open(desc, context->allocator, &context->backend);
     if (status) {
         destroy(allocator, context);
@@ -134,12 +143,6 @@ lk_status check_capability(const lk_capability &c) {
     return LK_OK;
 }
 
-lk_memory memory_of(lk_backend backend) {
-    return backend == LK_BACKEND_CUDA     ? LK_MEMORY_CUDA
-           : backend == LK_BACKEND_VULKAN ? LK_MEMORY_VULKAN
-                                          : LK_MEMORY_HOST;
-}
-
 lk_queue_kind queue_of(lk_backend backend) {
     return backend == LK_BACKEND_CUDA     ? LK_QUEUE_CUDA_STREAM
            : backend == LK_BACKEND_VULKAN ? LK_QUEUE_VULKAN_SUBMIT
@@ -158,12 +161,24 @@ lk_status import_queue(const lk_context &context, const lk_queue *from, lk_queue
     return context.backend->check_queue(from ? queue : nullptr);
 }
 
-lk_status take_tensor(const lk_context &context, const lk_tensor *from, const char *name,
-                      const TensorShape &shape, bool is_output, TensorView *view,
+lk_status take_tensor(const lk_context &context, lk_queue_kind queue, const lk_tensor *from,
+                      const char *name, const TensorShape &shape, bool is_output, TensorView *view,
                       TensorRange *range) {
-    const lk_status status =
-        import_tensor(from, name, shape, memory_of(context.desc.backend), is_output, view, range);
-    return status ? status : context.backend->check_tensor(view->data, range->n_bytes, name);
+    lk_tensor tensor;
+    lk_status status =
+        import_tensor(from, name, shape, context.desc.backend, is_output, &tensor, range);
+    if (status)
+        return status;
+    if (queue == LK_QUEUE_VULKAN_RECORD && range->is_host)
+        return fail(LK_E_UNSUPPORTED,
+                    "%s.memory is host memory, which recorded work does not reach", name);
+    void *data = nullptr;
+    status = context.backend->resolve_tensor(tensor, range->n_bytes, name, &data);
+    if (status)
+        return status;
+    range->first = reinterpret_cast<uint64_t>(data);
+    *view = {data, tensor.dtype, tensor.token_stride, tensor.head_stride, range->is_host};
+    return LK_OK;
 }
 
 void add_cache(lk_context *context) {
@@ -183,8 +198,7 @@ extern "C" lk_status lk_device_info_init(lk_device_info *info, size_t struct_byt
 }
 
 extern "C" lk_status lk_context_desc_init(lk_context_desc *desc, size_t struct_bytes) {
-    const lk_status status =
-        lk::init_struct(desc, struct_bytes, sizeof(lk_context_desc), "context_desc");
+    const lk_status status = lk::init_struct(desc, struct_bytes, lk::kOldestDesc, "context_desc");
     if (!status)
         desc->backend = LK_BACKEND_CPU;
     return status;
@@ -204,10 +218,6 @@ extern "C" lk_status lk_device_count(uint32_t *count) {
 extern "C" lk_status lk_device_get(uint32_t ordinal, lk_device_info *info) {
     if (!info)
         return lk::fail(LK_E_ARGUMENT, "info is NULL");
-    const uint32_t count = lk::registry_device_count();
-    if (ordinal >= count)
-        return lk::fail(LK_E_NOT_FOUND, "there is no device %u, the machine has %u", ordinal,
-                        count);
     lk_device_info found{};
     found.size = sizeof found;
     const lk_status status = lk::registry_device(ordinal, &found);

@@ -35,17 +35,15 @@ lk_status logged(const lk_context *context, lk_status status);
 // Is the capability one that exists at all? LK_E_ARGUMENT names what is not.
 lk_status check_capability(const lk_capability &capability);
 
-// Kind of memory whose tensors a backend takes.
-lk_memory memory_of(lk_backend backend);
 // Kind of queue that a backend works on; 0 = none.
 lk_queue_kind queue_of(lk_backend backend);
 
 // The queue as this library knows it, when the backend takes it; null is a queue too.
 lk_status import_queue(const lk_context &context, const lk_queue *from, lk_queue *queue);
 
-// As import_tensor(), and that the device can reach the tensor.
-lk_status take_tensor(const lk_context &context, const lk_tensor *from, const char *name,
-                      const TensorShape &shape, bool is_output, TensorView *view,
+// As import_tensor(), and that the device can reach the tensor in work for a queue of this kind.
+lk_status take_tensor(const lk_context &context, lk_queue_kind queue, const lk_tensor *from,
+                      const char *name, const TensorShape &shape, bool is_output, TensorView *view,
                       TensorRange *range);
 
 void add_cache(lk_context *context);

@@ -12,6 +12,7 @@ namespace {
 // The tensors of a call, as the backend takes them, and the bytes that the inputs touch.
 struct MergeCall {
     const lk_context *context;
+    lk_queue_kind queue;
     MergeView view;
     TensorView parts[LK_MERGE_PARTS];
     TensorView lses[LK_MERGE_PARTS];
@@ -24,7 +25,7 @@ lk_status take(const MergeCall &call, const lk_tensor *tensor, const char *name,
     const TensorShape shape = {call.view.n_tokens, call.view.n_heads,
                                is_lse ? 1 : call.view.head_dim};
     const lk_status status =
-        take_tensor(*call.context, tensor, name, shape, is_output, view, range);
+        take_tensor(*call.context, call.queue, tensor, name, shape, is_output, view, range);
     return !status && is_lse && view->dtype != LK_F32
                ? fail(LK_E_ARGUMENT, "%s.dtype is %u, not LK_F32", name, view->dtype)
                : status;
@@ -107,6 +108,7 @@ extern "C" lk_status lk_merge(const lk_context *context, const lk_queue *queue, 
     lk_status status = lk::check_counts(call.view, outs, lses);
     if (!status)
         status = lk::import_queue(*context, queue, &taken);
+    call.queue = taken.kind;
     if (!status)
         status = lk::take_parts(&call, outs, lses);
     if (!status)

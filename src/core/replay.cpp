@@ -22,8 +22,9 @@ bool is_captured(const Step &step) {
 }
 
 lk_status replay(lk_cache *cache) {
-    if (!queue_of(cache->context->desc.backend))
-        return fail(LK_E_UNSUPPORTED, "the CPU has no graphs to replay");
+    if (cache->context->desc.backend != LK_BACKEND_CUDA)
+        return fail(LK_E_UNSUPPORTED, "%s has no graphs to replay",
+                    cache->context->desc.backend == LK_BACKEND_CPU ? "the CPU" : "Vulkan");
     const lk_status status = check_open(cache);
     if (status)
         return status;

@@ -259,6 +259,7 @@ lk_status begin_step(lk_cache *cache, const lk_queue *from, const BeginArgs &arg
         return status;
     std::memset(step.layers.data(), kNoKeys, step.layers.size());
     step.is_poisoned = false;
+    step.queue = queue.kind;
     step.last_layer = kNoLayer;
     step.is_open = true;
     return LK_OK;

@@ -46,6 +46,7 @@ struct Step {
     Array<uint8_t> layers;  // LayerState
     Array<uint64_t> sums;
     Array<uint32_t> captured;  // shapes of steps in graphs: n_sequences, then the tokens of each
+    lk_queue_kind queue = 0;   // 0 = none was given
     TensorRange k;             // of the last layer
     TensorRange v;
 };

@@ -8,6 +8,8 @@ namespace lk {
 
 namespace {
 
+using ull = unsigned long long;
+
 const char *memory_name(lk_memory memory) {
     switch (memory) {
         case LK_MEMORY_HOST: return "host memory";
@@ -19,7 +21,7 @@ const char *memory_name(lk_memory memory) {
 
 uint64_t element_bytes(lk_dtype dtype) { return dtype == LK_F32 ? 4 : 2; }
 
-lk_status check_kind(const lk_tensor &tensor, const char *name, lk_memory memory) {
+lk_status check_kind(const lk_tensor &tensor, const char *name, lk_backend backend) {
     if (tensor.dtype < LK_F16 || tensor.dtype > LK_F32)
         return fail(LK_E_ARGUMENT, "%s.dtype is %u, which names no element type", name,
                     tensor.dtype);
@@ -29,13 +31,36 @@ lk_status check_kind(const lk_tensor &tensor, const char *name, lk_memory memory
     if (!kind)
         return fail(LK_E_ARGUMENT, "%s.memory is %u, which names no kind of memory", name,
                     tensor.memory);
-    if (tensor.memory != memory)
+    if (!takes_memory(backend, tensor.memory))
         return fail(LK_E_UNSUPPORTED, "%s.memory is %s and the context takes %s", name, kind,
-                    memory_name(memory));
+                    memory_name(memory_of(backend)));
+    return LK_OK;
+}
+
+lk_status check_strides(const lk_tensor &tensor, const char *name) {
+    if (tensor.token_stride < 0 || tensor.head_stride < 0)
+        return fail(LK_E_ARGUMENT, "%s.%s is %lld, at least 0", name,
+                    tensor.token_stride < 0 ? "token_stride" : "head_stride",
+                    static_cast<long long>(tensor.token_stride < 0 ? tensor.token_stride
+                                                                   : tensor.head_stride));
+    return LK_OK;
+}
+
+lk_status check_buffer(const lk_tensor &tensor, const char *name) {
+    if (!tensor.buffer)
+        return fail(LK_E_ARGUMENT, "%s.buffer is 0", name);
+    if (tensor.data)
+        return fail(LK_E_ARGUMENT, "%s has data beside a buffer", name);
+    if (tensor.offset_bytes % element_bytes(tensor.dtype))
+        return fail(LK_E_ARGUMENT,
+                    "%s.offset_bytes is %llu, not aligned to its elements of %llu bytes", name,
+                    ull{tensor.offset_bytes}, ull{element_bytes(tensor.dtype)});
     return LK_OK;
 }
 
 lk_status check_place(const lk_tensor &tensor, const char *name) {
+    if (tensor.memory == LK_MEMORY_VULKAN)
+        return check_buffer(tensor, name);
     if (!tensor.data)
         return fail(LK_E_ARGUMENT, "%s.data is NULL", name);
     if (tensor.buffer || tensor.offset_bytes)
@@ -43,12 +68,7 @@ lk_status check_place(const lk_tensor &tensor, const char *name) {
                     memory_name(tensor.memory));
     if (reinterpret_cast<uintptr_t>(tensor.data) % element_bytes(tensor.dtype))
         return fail(LK_E_ARGUMENT, "%s.data is not aligned to its elements of %llu bytes", name,
-                    static_cast<unsigned long long>(element_bytes(tensor.dtype)));
-    if (tensor.token_stride < 0 || tensor.head_stride < 0)
-        return fail(LK_E_ARGUMENT, "%s.%s is %lld, at least 0", name,
-                    tensor.token_stride < 0 ? "token_stride" : "head_stride",
-                    static_cast<long long>(tensor.token_stride < 0 ? tensor.token_stride
-                                                                   : tensor.head_stride));
+                    ull{element_bytes(tensor.dtype)});
     return LK_OK;
 }
 
@@ -66,16 +86,17 @@ lk_status measure(const lk_tensor &tensor, const char *name, const TensorShape &
     uint64_t in_token;
     uint64_t all;
     uint64_t end;
-    range->first = reinterpret_cast<uintptr_t>(tensor.data);
+    const uint64_t first = reinterpret_cast<uintptr_t>(tensor.data) + tensor.offset_bytes;
     const bool is_sane = span(shape.n_heads, head_stride, shape.n_channels, &in_token) &&
                          span(shape.n_tokens, token_stride, in_token, &all) &&
                          checked_mul(all, bytes, &range->n_bytes) && range->n_bytes <= INT64_MAX &&
-                         checked_add(range->first, range->n_bytes, &end);
+                         checked_add(first, range->n_bytes, &end);
     if (!is_sane)
         return fail(LK_E_ARGUMENT,
                     "%s with token_stride %lld and head_stride %lld leaves the address space", name,
                     static_cast<long long>(tensor.token_stride),
                     static_cast<long long>(tensor.head_stride));
+    range->is_host = tensor.memory == LK_MEMORY_HOST;
     range->in_token_bytes = in_token * bytes;
     range->token_bytes = shape.n_tokens > 1 ? token_stride * bytes : range->in_token_bytes;
     return LK_OK;
@@ -100,29 +121,41 @@ bool elements_overlap(const lk_tensor &tensor, const TensorShape &shape) {
 
 }  // namespace
 
+lk_memory memory_of(lk_backend backend) {
+    return backend == LK_BACKEND_CUDA     ? LK_MEMORY_CUDA
+           : backend == LK_BACKEND_VULKAN ? LK_MEMORY_VULKAN
+                                          : LK_MEMORY_HOST;
+}
+
+bool takes_memory(lk_backend backend, lk_memory memory) {
+    return memory == memory_of(backend) ||
+           (backend == LK_BACKEND_VULKAN && memory == LK_MEMORY_HOST);
+}
+
 lk_status import_tensor(const lk_tensor *from, const char *name, const TensorShape &shape,
-                        lk_memory memory, bool is_output, TensorView *view, TensorRange *range) {
-    lk_tensor tensor{};
-    lk_status status = import_struct(&tensor, sizeof tensor, sizeof tensor, from, name);
+                        lk_backend backend, bool is_output, lk_tensor *tensor, TensorRange *range) {
+    *tensor = {};
+    lk_status status = import_struct(tensor, sizeof *tensor, sizeof *tensor, from, name);
     if (!status)
-        status = check_kind(tensor, name, memory);
+        status = check_kind(*tensor, name, backend);
     if (!status)
-        status = check_place(tensor, name);
+        status = check_place(*tensor, name);
     if (!status)
-        status = measure(tensor, name, shape, range);
+        status = check_strides(*tensor, name);
+    if (!status)
+        status = measure(*tensor, name, shape, range);
     if (status)
         return status;
-    if (is_output && elements_overlap(tensor, shape))
+    if (is_output && elements_overlap(*tensor, shape))
         return fail(LK_E_ARGUMENT,
                     "%s with token_stride %lld and head_stride %lld has elements that overlap",
-                    name, static_cast<long long>(tensor.token_stride),
-                    static_cast<long long>(tensor.head_stride));
-    *view = {tensor.data, tensor.dtype, tensor.token_stride, tensor.head_stride};
+                    name, static_cast<long long>(tensor->token_stride),
+                    static_cast<long long>(tensor->head_stride));
     return LK_OK;
 }
 
 bool overlaps(const TensorRange &a, const TensorRange &b) {
-    if (a.first + a.n_bytes <= b.first || b.first + b.n_bytes <= a.first)
+    if (a.is_host != b.is_host || a.first + a.n_bytes <= b.first || b.first + b.n_bytes <= a.first)
         return false;
     const uint64_t period = a.token_bytes;
     if (period != b.token_bytes || a.in_token_bytes > period || b.in_token_bytes > period)

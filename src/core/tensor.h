@@ -16,16 +16,22 @@ struct TensorShape {
 
 // Bytes that a tensor touches.
 struct TensorRange {
+    bool is_host = false;  // else addresses of the device
     uint64_t first = 0;
     uint64_t n_bytes = 0;         // from the first to behind the last
     uint64_t token_bytes = 0;     // between tokens
     uint64_t in_token_bytes = 0;  // of one token, from its first byte to behind its last
 };
 
-// Check a tensor of `shape` in memory of kind `memory`; name is that of the argument. An output's
-// elements must not overlap each other.
-lk_status import_tensor(const lk_tensor *tensor, const char *name, const TensorShape &shape,
-                        lk_memory memory, bool is_output, TensorView *view, TensorRange *range);
+// Kind of memory that a backend works on.
+lk_memory memory_of(lk_backend backend);
+// Whose tensors it takes: those, and on Vulkan the host's too.
+bool takes_memory(lk_backend backend, lk_memory memory);
+
+// Check a tensor of `shape` for a backend; name is that of the argument. An output's elements must
+// not overlap each other. range->first is the caller's to set.
+lk_status import_tensor(const lk_tensor *from, const char *name, const TensorShape &shape,
+                        lk_backend backend, bool is_output, lk_tensor *tensor, TensorRange *range);
 
 // Do two tensors share a byte? Interleaved tokens of one allocation do not.
 bool overlaps(const TensorRange &a, const TensorRange &b);

@@ -148,6 +148,14 @@ lk_status reopen_row(lk_cache *cache, Row *row, Row *donor, uint32_t n_tokens) {
     return cache->device->entries_changed(row);
 }
 
+// The command buffer that the last step was recorded into is the host's again.
+lk_status leave_recording(lk_cache *cache) {
+    if (cache->step.queue != LK_QUEUE_VULKAN_RECORD)
+        return LK_OK;
+    cache->step.queue = 0;
+    return cache->device->set_queue(nullptr);
+}
+
 // The row that keeps some of its tokens and loses others takes new tokens next, so it must be at
 // 16 bits. Rows before it stay packed, within the recent window too.
 lk_status open_cut_row(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
@@ -159,9 +167,11 @@ lk_status open_cut_row(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
     const uint64_t kept = n_tokens - row->first_token;
     if (is_sink_row(plan, index) || kept == row->capacity_tokens || !row->n_packed)
         return LK_OK;
+    lk_status status = leave_recording(cache);
+    if (status)
+        return status;
     Row *last = sequence->row(sequence->rows.size() - 1);
-    const lk_status status =
-        reopen_row(cache, row, last != row ? last : nullptr, static_cast<uint32_t>(kept));
+    status = reopen_row(cache, row, last != row ? last : nullptr, static_cast<uint32_t>(kept));
     if (!status && sequence->first_open > index)
         sequence->first_open = index;
     return status;

@@ -106,7 +106,7 @@ OFFSET(lk_device_info, free_bytes, 24);
 OFFSET(lk_device_info, name, 32);
 OFFSET(lk_device_info, features, 160);
 
-SIZE(lk_context_desc, 64);
+SIZE(lk_context_desc, 72);
 OFFSET(lk_context_desc, size, 0);
 OFFSET(lk_context_desc, backend, 4);
 OFFSET(lk_context_desc, device_index, 8);
@@ -118,6 +118,27 @@ OFFSET(lk_context_desc, log_user, 32);
 OFFSET(lk_context_desc, alloc, 40);
 OFFSET(lk_context_desc, free, 48);
 OFFSET(lk_context_desc, alloc_user, 56);
+OFFSET(lk_context_desc, vulkan, 64);
+
+SIZE(lk_vulkan_desc, 120);
+OFFSET(lk_vulkan_desc, size, 0);
+OFFSET(lk_vulkan_desc, mask, 4);
+OFFSET(lk_vulkan_desc, validation, 8);
+OFFSET(lk_vulkan_desc, api_version, 12);
+OFFSET(lk_vulkan_desc, get_instance_proc_addr, 16);
+OFFSET(lk_vulkan_desc, instance, 24);
+OFFSET(lk_vulkan_desc, physical_device, 32);
+OFFSET(lk_vulkan_desc, device, 40);
+OFFSET(lk_vulkan_desc, queue, 48);
+OFFSET(lk_vulkan_desc, queue_family, 56);
+OFFSET(lk_vulkan_desc, n_extensions, 60);
+OFFSET(lk_vulkan_desc, extensions, 64);
+OFFSET(lk_vulkan_desc, features, 72);
+OFFSET(lk_vulkan_desc, lock_queue, 80);
+OFFSET(lk_vulkan_desc, unlock_queue, 88);
+OFFSET(lk_vulkan_desc, lock_user, 96);
+OFFSET(lk_vulkan_desc, pipeline_cache, 104);
+OFFSET(lk_vulkan_desc, pipeline_cache_bytes, 112);
 
 SIZE(lk_capability, 36);
 OFFSET(lk_capability, size, 0);

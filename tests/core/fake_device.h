@@ -91,8 +91,10 @@ class FakeDeviceBackend final : public lk::Backend {
     lk_status check_queue(const lk_queue *queue) const override {
         return queue ? LK_OK : lk::fail(LK_E_ARGUMENT, "queue is NULL");
     }
-    lk_status check_tensor(const void *data, uint64_t bytes, const char *name) const override {
-        const char *begin = static_cast<const char *>(data);
+    lk_status resolve_tensor(const lk_tensor &tensor, uint64_t bytes, const char *name,
+                             void **data) const override {
+        const char *begin = static_cast<const char *>(tensor.data);
+        *data = tensor.data;
         return begin >= tensors && begin + bytes <= tensors + sizeof tensors
                    ? LK_OK
                    : lk::fail(LK_E_ARGUMENT, "%s.data is a host pointer", name);

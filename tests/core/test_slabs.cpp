@@ -26,7 +26,9 @@ class FakeBackend final : public lk::Backend {
     }
     void slab_destroy(const lk::SlabMemory &slab) override { live_bytes -= slab.bytes; }
     lk_status check_queue(const lk_queue *) const override { return LK_OK; }
-    lk_status check_tensor(const void *, uint64_t, const char *) const override { return LK_OK; }
+    lk_status resolve_tensor(const lk_tensor &, uint64_t, const char *, void **) const override {
+        return LK_OK;
+    }
     lk_status merge(const lk::MergeView &) const override { return LK_OK; }
     lk_status cache_open(const lk::CacheLayout &, lk::CacheDevice **) override { return LK_OK; }
     void cache_close(lk::CacheDevice *) override {}

@@ -26,6 +26,9 @@ void overlaps_are_seen(void **) {
     assert_false(lk::overlaps(range(1200, 4, 300, 100), range(1000, 4, 300, 100)));
     assert_true(lk::overlaps(range(1100, 4, 300, 100), range(1000, 4, 300, 101)));
     assert_true(lk::overlaps(range(1000, 4, 300, 100), range(1100, 4, 300, 201)));
+    lk::TensorRange host = range(1000, 4, 100, 100);
+    host.is_host = true;
+    assert_false(lk::overlaps(host, range(1000, 4, 100, 100)));
 }
 
 lk_tensor tensor(void *data, int64_t token_stride, int64_t head_stride) {
@@ -40,9 +43,9 @@ lk_tensor tensor(void *data, int64_t token_stride, int64_t head_stride) {
 }
 
 lk_status check(const lk_tensor &from, bool is_output) {
-    lk::TensorView view;
+    lk_tensor taken;
     lk::TensorRange found;
-    return lk::import_tensor(&from, "t", {3, 4, 16}, LK_MEMORY_HOST, is_output, &view, &found);
+    return lk::import_tensor(&from, "t", {3, 4, 16}, LK_BACKEND_CPU, is_output, &taken, &found);
 }
 
 void outputs_have_their_own_elements(void **) {
@@ -58,12 +61,43 @@ void outputs_have_their_own_elements(void **) {
     assert_int_equal(check(tensor(data, 64, INT64_MAX), false), LK_E_ARGUMENT);
 }
 
+lk_status check_on(lk_backend backend, const lk_tensor &from) {
+    lk_tensor taken;
+    lk::TensorRange found;
+    return lk::import_tensor(&from, "t", {3, 4, 16}, backend, false, &taken, &found);
+}
+
+void kinds_of_memory_are_checked(void **) {
+    float data[512];
+    lk_tensor host = tensor(data, 64, 16);
+    assert_int_equal(check_on(LK_BACKEND_VULKAN, host), LK_OK);
+    assert_int_equal(check_on(LK_BACKEND_CUDA, host), LK_E_UNSUPPORTED);
+    host.offset_bytes = 4;
+    assert_int_equal(check_on(LK_BACKEND_VULKAN, host), LK_E_ARGUMENT);
+
+    lk_tensor buffer = tensor(nullptr, 64, 16);
+    buffer.memory = LK_MEMORY_VULKAN;
+    assert_int_equal(check_on(LK_BACKEND_VULKAN, buffer), LK_E_ARGUMENT);
+    buffer.buffer = 7;
+    buffer.offset_bytes = 8;
+    assert_int_equal(check_on(LK_BACKEND_VULKAN, buffer), LK_OK);
+    assert_int_equal(check_on(LK_BACKEND_CPU, buffer), LK_E_UNSUPPORTED);
+    buffer.offset_bytes = 6;
+    assert_int_equal(check_on(LK_BACKEND_VULKAN, buffer), LK_E_ARGUMENT);
+    buffer.offset_bytes = UINT64_MAX - 7;
+    assert_int_equal(check_on(LK_BACKEND_VULKAN, buffer), LK_E_ARGUMENT);
+    buffer.offset_bytes = 0;
+    buffer.data = data;
+    assert_int_equal(check_on(LK_BACKEND_VULKAN, buffer), LK_E_ARGUMENT);
+}
+
 }  // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(overlaps_are_seen),
         cmocka_unit_test(outputs_have_their_own_elements),
+        cmocka_unit_test(kinds_of_memory_are_checked),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

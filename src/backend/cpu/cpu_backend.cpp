@@ -77,7 +77,11 @@ class CpuBackend final : public Backend {
                             queue_name(queue->kind))
                      : LK_OK;
     }
-    lk_status check_tensor(const void *, uint64_t, const char *) const override { return LK_OK; }
+    lk_status resolve_tensor(const lk_tensor &tensor, uint64_t, const char *,
+                             void **data) const override {
+        *data = tensor.data;
+        return LK_OK;
+    }
 
     lk_status merge(const MergeView &view) const override {
         cpu::merge(view);

@@ -151,12 +151,16 @@ class CudaBackend final : public Backend {
     }
 
     // The runtime knows of an address only, so both ends are asked for.
-    lk_status check_tensor(const void *data, uint64_t bytes, const char *name) const override {
+    lk_status resolve_tensor(const lk_tensor &tensor, uint64_t bytes, const char *name,
+                             void **data) const override {
         const DeviceScope scope(device_);
-        const lk_status status = check_address(data, "", name);
-        if (status || !bytes)
-            return status;
-        return check_address(static_cast<const char *>(data) + bytes - 1, "the end of ", name);
+        lk_status status = check_address(tensor.data, "", name);
+        if (!status && bytes)
+            status = check_address(static_cast<const char *>(tensor.data) + bytes - 1,
+                                   "the end of ", name);
+        if (!status)
+            *data = tensor.data;
+        return status;
     }
 
     lk_status merge(const MergeView &view) const override {

@@ -6,6 +6,13 @@
 namespace lk {
 namespace vulkan {
 
+Semaphores semaphores_of(const lk_queue *queue) {
+    if (!queue)
+        return {};
+    return {reinterpret_cast<VkSemaphore>(queue->wait_semaphore), queue->wait_value,
+            reinterpret_cast<VkSemaphore>(queue->signal_semaphore), queue->signal_value};
+}
+
 Commands::~Commands() {
     (void)wait();
     const Functions &vk = device_.functions();

@@ -17,6 +17,7 @@ struct Semaphores {
     VkSemaphore signal;
     uint64_t signal_value;
 };
+Semaphores semaphores_of(const lk_queue *queue);  // null has none
 
 // Used by one thread at a time. Submissions of all objects of a device run in their order, each
 // between barriers, so one sees what the ones before it did.

@@ -46,12 +46,17 @@ lk_status no_memory(const char *what, uint64_t bytes) {
 
 }  // namespace
 
-Buffer::~Buffer() {
+void Buffer::close() {
     if (!device_)
         return;
     const Functions &vk = device_->functions();
     vk.DestroyBuffer(device_->handle(), handle_, nullptr);
     vk.FreeMemory(device_->handle(), memory_, nullptr);
+    device_ = nullptr;
+    handle_ = VK_NULL_HANDLE;
+    memory_ = VK_NULL_HANDLE;
+    bytes_ = address_ = 0;
+    mapped_ = nullptr;
 }
 
 lk_status Buffer::open(const Device &device, MemoryKind kind, uint64_t bytes, const char *what) {

@@ -18,12 +18,14 @@ enum class MemoryKind {
 class Buffer {
   public:
     Buffer() = default;
-    ~Buffer();
+    ~Buffer() { close(); }
     Buffer(const Buffer &) = delete;
     Buffer &operator=(const Buffer &) = delete;
 
     // LK_E_NOMEM names `what` and the bytes. 0 bytes are no memory and LK_OK.
     lk_status open(const Device &device, MemoryKind kind, uint64_t bytes, const char *what);
+    // Nothing uses it any more.
+    void close();
 
     VkBuffer handle() const { return handle_; }
     uint64_t bytes() const { return bytes_; }

@@ -1,0 +1,39 @@
+// lk_merge() on a device.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_VULKAN_MERGE_H
+#define LK_BACKEND_VULKAN_MERGE_H
+
+#include "backend/vulkan/host_tensors.h"
+
+namespace lk {
+namespace vulkan {
+
+// Any thread.
+class Merger {
+  public:
+    Merger(const Device &device, Pipelines *pipelines)
+        : device_(device),
+          pipelines_(*pipelines),
+          commands_(device),
+          tensors_(device, &commands_) {}
+
+    lk_status open();
+    lk_status merge(const MergeView &view) const;
+
+  private:
+    static constexpr uint32_t kMostTensors = 2 * kMergeParts + 2;
+    lk_status record(const MergeView &view, const PushTensor *pushes) const;
+
+    const Device &device_;
+    Pipelines &pipelines_;
+    mutable std::mutex mutex_;  // of all below
+    mutable Commands commands_;
+    mutable HostTensors tensors_;
+    Buffer table_;  // PushTensor [kMostTensors]
+};
+
+}  // namespace vulkan
+}  // namespace lk
+
+#endif

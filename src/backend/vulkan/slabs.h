@@ -1,0 +1,48 @@
+// Memory that persists. What is given back while a cache lives may still be read by work that was
+// recorded, so it waits for the last cache to go, or for another slab of its size.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_VULKAN_SLABS_H
+#define LK_BACKEND_VULKAN_SLABS_H
+
+#include "backend/backend.h"
+#include "backend/vulkan/commands.h"
+
+namespace lk {
+namespace vulkan {
+
+// Any thread.
+class SlabPool {
+  public:
+    SlabPool(const Allocator &allocator, const Device &device)
+        : allocator_(allocator), device_(device), commands_(device), idle_(allocator) {}
+    ~SlabPool();
+    SlabPool(const SlabPool &) = delete;
+    SlabPool &operator=(const SlabPool &) = delete;
+
+    lk_status open(VkPipelineLayout layout) { return commands_.open(layout); }
+
+    lk_status take(uint64_t bytes, SlabMemory *out);
+    void give(const SlabMemory &slab);
+    void cache_opened();
+    void cache_closed();
+
+  private:
+    lk_status allocate(uint64_t bytes, SlabMemory *out);
+    lk_status clear(const Buffer &buffer);
+    void release(const SlabMemory &slab);
+    void release_idle();
+
+    const Allocator &allocator_;
+    const Device &device_;
+    std::mutex mutex_;  // of all below
+    Commands commands_;
+    Array<SlabMemory> idle_;  // has room for all
+    uint32_t n_slabs_ = 0;
+    uint32_t n_caches_ = 0;
+};
+
+}  // namespace vulkan
+}  // namespace lk
+
+#endif
