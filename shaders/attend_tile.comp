@@ -1,0 +1,193 @@
+// Attention of any number of query columns over rows of pages of any class and over staged tokens.
+// push.h says how the dispatch is cut into workgroups.
+//
+// SPDX-License-Identifier: Apache-2.0
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+
+#include "tile_load.glsl"
+#include "tile_part.glsl"
+#include "tile_weights.glsl"
+
+void clear_outputs() {
+    reference = vec4(kHidden);
+    sum = vec4(0.0);
+    [[unroll]] for (uint i = 0u; i < kOutputRows; ++i)
+        outputs[i] = vec4(0.0);
+}
+
+// Rows behind the stage's tokens keep 0.
+void multiply_keys(uint n_tokens) {
+    for (uint quad = 0u; quad < kTileQuads; ++quad) {
+        const mat4 columns = load_columns(0u, quad);
+        [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
+            if (i * kRowGroups < n_tokens) {
+                const uint row = row_group() + i * kRowGroups;
+                scores[i] = add_products(scores[i], shared_rows[row * kKeyStride + quad], columns);
+            }
+    }
+}
+
+void multiply_values(uint first_quad) {
+    const uint first_row = phase() * kHeadDim + phase_group();
+    for (uint quad = 0u; quad < kValueQuads; ++quad) {
+        const mat4 columns = load_columns(phase(), first_quad + quad);
+        [[unroll]] for (uint i = 0u; i < kOutputRows; ++i) {
+            const uint row = first_row + i * kPhaseGroups;
+            outputs[i] = add_products(outputs[i], shared_rows[row * kValueStride + quad], columns);
+        }
+    }
+}
+
+void score_stage(Sight sight, PageView page, uint first, uint n_tokens) {
+    ClassInfo c;
+    if (!page.is_staged)
+        c = load_class(sight.step.classes, page.keys.half_class);
+    const uint n_tiles = (n_tokens + LK_TILE_TOKENS - 1u) / LK_TILE_TOKENS;
+    [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
+        scores[i] = vec4(0.0);
+    for (uint strip = 0u; strip < kHeadDim / LK_STRIP_CHANNELS; ++strip) {
+        barrier();
+        load_queries(page.is_staged, c, page.keys.metadata, strip, score_factor(sight.layer));
+        load_keys(page, c, strip, first / LK_TILE_TOKENS, n_tiles);
+        barrier();
+        multiply_keys(n_tokens);
+    }
+}
+
+void shape_scores(Sight sight, uint first_token, uint n_tokens) {
+    if (sight.layer.soft_cap > 0.0) {
+        [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
+            scores[i] = cap_scores(sight.layer, scores[i]);
+    }
+    if (!sees_all(sight, first_token, n_tokens))
+        hide_scores(sight, first_token, n_tokens);
+}
+
+// The weights of kPhases tiles, from tile on.
+void store_weights(uint tile) {
+    const uint place = LK_K_ORDER(row_group() % LK_TILE_TOKENS);
+    [[unroll]] for (uint i = 0u; i < kScoreRows; ++i) {
+        const uint own_phase = (row_group() + i * kRowGroups) / LK_TILE_TOKENS - tile;
+        if (own_phase < kPhases)
+            shared_columns[(own_phase * LK_TILE_TOKENS + place) * kColumnGroups + column_group()] =
+                scores[i];
+    }
+}
+
+void add_values(Sight sight, PageView page, uint first, uint n_tokens) {
+    ClassInfo c;
+    if (!page.is_staged)
+        c = load_class(sight.step.classes, page.values.half_class);
+    for (uint tile = 0u; tile * LK_TILE_TOKENS < n_tokens; tile += kPhases) {
+        for (uint quad = 0u; quad < kTileQuads; quad += kValueQuads) {
+            if (quad == 0u)
+                store_weights(tile);
+            load_tile_values(page, c, first / LK_TILE_TOKENS, tile, quad, n_tokens);
+            barrier();
+            multiply_values(quad);
+            barrier();
+        }
+    }
+}
+
+void attend_page(Sight sight, PageView page) {
+    for (uint first = 0u; first < page.n_tokens; first += kStageTokens) {
+        if (first + kStageTokens <= page.n_hidden)
+            continue;
+        const uint n_tokens = min(kStageTokens, page.n_tokens - first);
+        score_stage(sight, page, first, n_tokens);
+        shape_scores(sight, page.first_token + first, n_tokens);
+        weigh();
+        add_values(sight, page, first, n_tokens);
+    }
+}
+
+// Over all rows, in their order.
+void add_sums() {
+    shared_rows[gl_LocalInvocationIndex] = sum;
+    barrier();
+    sum = vec4(0.0);
+    for (uint i = 0u; i < kRowGroups; ++i)
+        sum += shared_rows[i * kColumnGroups + column_group()];
+    barrier();
+}
+
+// What the phases have becomes that of the first one.
+void add_phases() {
+    for (uint from = 1u; from < kPhases; ++from) {
+        const uint at = phase_group() * kColumnGroups + column_group();
+        const uint step = kPhaseGroups * kColumnGroups;
+        if (phase() == from) {
+            [[unroll]] for (uint i = 0u; i < kOutputRows; ++i)
+                shared_rows[at + i * step] = outputs[i];
+        }
+        barrier();
+        if (phase() == 0u) {
+            [[unroll]] for (uint i = 0u; i < kOutputRows; ++i)
+                outputs[i] += shared_rows[at + i * step];
+        }
+        barrier();
+    }
+}
+
+// A column's channels go where `row` begins, times `factor`.
+void store_outputs(uint column, Address row, uint dtype, float factor) {
+    [[unroll]] for (uint i = 0u; i < kOutputRows; ++i) {
+        const uint channel = phase_group() + i * kPhaseGroups;
+        if (channel < kHeadDim)
+            store_element(row, dtype, channel, outputs[i][column] * factor);
+    }
+}
+
+void store_column(Sight sight, uint column, uint i, Total total) {
+    const ColumnPlace place = place_column(sight, sight.first_column + column);
+    const float shrink = add_sink(sight.layer, place.head, total);
+    if (row_group() == 0u)
+        store_lse(push.lse, push.lse_token_stride, push.lse_head_stride, place.token, place.head,
+                  total);
+    store_outputs(i, tensor_row(push.outputs, place.token, place.head), push.outputs.dtype,
+                  shrink * inverse_sum(total));
+}
+
+void store_part(Sight sight, uint tile, uint column, uint i, Total total) {
+    const TilePart part =
+        find_part(gl_WorkGroupID.z / push.n_splits, sight.kv_head, sight.layer.n_kv_heads, tile,
+                  gl_WorkGroupID.z % push.n_splits, kColumns, kHeadDim);
+    if (row_group() == 0u) {
+        store_element(part.references, LK_DTYPE_F32, column, total.reference);
+        store_element(part.sums, LK_DTYPE_F32, column, total.sum);
+    }
+    store_outputs(i, address_at(part.outputs, column, 4u * kHeadDim), LK_DTYPE_F32, 1.0);
+}
+
+void main() {
+    // The last columns see the most: their workgroups start first.
+    const uint tile = push.first_tile + gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x;
+    Sight sight;
+    if (!find_sight(tile, kColumns, sight))
+        return;
+    if (gl_LocalInvocationIndex == 0u)
+        shared_raises = 0u;
+    clear_outputs();
+    find_positions(sight);
+    find_query_rows(sight);
+    for (uint page = sight.page_begin; page < sight.page_end; ++page)
+        attend_page(sight, view_page(sight, page));
+    barrier();
+    add_sums();
+    add_phases();
+    if (phase() != 0u)
+        return;
+    for (uint i = 0u; i < 4u; ++i) {
+        const uint column = 4u * column_group() + i;
+        const Total total = Total(reference[i], sum[i]);
+        if (column >= sight.n_columns)
+            break;
+        if (push.n_splits > 1u)
+            store_part(sight, tile, column, i, total);
+        else
+            store_column(sight, column, i, total);
+    }
+}

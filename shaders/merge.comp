@@ -1,0 +1,58 @@
+// Outputs of attention over disjoint sets of keys become one, by their LSEs: a workgroup takes a
+// row. push.h has the dispatch.
+//
+// SPDX-License-Identifier: Apache-2.0
+#version 460
+#extension GL_GOOGLE_include_directive : require
+
+#include "attend_output.glsl"
+
+layout(local_size_x_id = LK_SPEC_THREADS) in;
+layout(push_constant) uniform PushBlock { MergePush push; };
+
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer PushTensorAt {
+    PushTensor tensor;
+};
+
+// Of the table: the parts, their LSEs, the output and its LSE.
+PushTensor load_tensor(uint index) {
+    return PushTensorAt(address_at(push.tensors, index, 24u)).tensor;
+}
+
+// The LSE of a part without keys is minus infinity.
+float load_lse(uint part, uint token, uint head) {
+    const PushTensor lses = load_tensor(push.n_parts + part);
+    const float lse = load_element(tensor_row(lses, token, head), lses.dtype, 0u);
+    return float_is_finite(floatBitsToUint(lse)) ? lse * kLog2E : kHidden;
+}
+
+void main() {
+    const uint row = push.first_row + gl_WorkGroupID.x;
+    const uint token = row / push.n_heads;
+    const uint head = row % push.n_heads;
+    float weights[LK_MERGE_PARTS];
+    Total total = Total(kHidden, 0.0);
+    for (uint i = 0u; i < push.n_parts; ++i) {
+        weights[i] = load_lse(i, token, head);
+        total.reference = max(total.reference, weights[i]);
+    }
+    for (uint i = 0u; i < push.n_parts; ++i) {
+        weights[i] = weights[i] == kHidden ? 0.0 : exp2(weights[i] - total.reference);
+        total.sum += weights[i];
+    }
+    const float share = inverse_sum(total);
+    const PushTensor outputs = load_tensor(2u * push.n_parts);
+    const Address to = tensor_row(outputs, token, head);
+    for (uint c = gl_LocalInvocationIndex; c < push.head_dim; c += gl_WorkGroupSize.x) {
+        float value = 0.0;
+        for (uint i = 0u; i < push.n_parts; ++i) {
+            const PushTensor part = load_tensor(i);
+            if (weights[i] != 0.0)
+                value += weights[i] * load_element(tensor_row(part, token, head), part.dtype, c);
+        }
+        store_element(to, outputs.dtype, c, value * share);
+    }
+    const PushTensor lse = load_tensor(2u * push.n_parts + 1u);
+    if (gl_LocalInvocationIndex == 0u)
+        store_lse(lse.data, lse.token_stride, lse.head_stride, token, head, total);
+}
