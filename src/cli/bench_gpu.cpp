@@ -11,7 +11,6 @@
 namespace cli {
 namespace {
 
-constexpr std::uint64_t kCopyBytes = std::uint64_t{2} << 30;
 constexpr std::uint64_t kSlabBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kHalfBytes = 2;  // of an FP16 number
 
@@ -61,10 +60,11 @@ class Meter {
 
     // Bytes read plus bytes written per second.
     double copy_bytes_per_s() {
-        const std::unique_ptr<GpuMemory> from = gpu_.allocate(kCopyBytes);
-        const std::unique_ptr<GpuMemory> to = gpu_.allocate(kCopyBytes);
-        const Timing copy = time([&] { gpu_.run_copy(*to, *from, kCopyBytes); });
-        return 2.0 * static_cast<double>(kCopyBytes) / copy.median_s;
+        const std::uint64_t bytes = gpu_.copy_bytes();
+        const std::unique_ptr<GpuMemory> from = gpu_.allocate(bytes);
+        const std::unique_ptr<GpuMemory> to = gpu_.allocate(bytes);
+        const Timing copy = time([&] { gpu_.run_copy(*to, *from, bytes); });
+        return 2.0 * static_cast<double>(bytes) / copy.median_s;
     }
 
   private:

@@ -40,6 +40,8 @@ class Gpu {
     // Orders the steps of measured caches.
     virtual llama::TensorSpace &space() = 0;
 
+    // How much to copy, to measure a copy's speed.
+    virtual std::uint64_t copy_bytes() const { return std::uint64_t{2} << 30; }
     virtual std::unique_ptr<GpuMemory> allocate(std::uint64_t bytes) = 0;
     // Repeats the words until the memory is full.
     virtual void fill(GpuMemory &memory, const std::vector<std::uint16_t> &words) = 0;

@@ -1,0 +1,54 @@
+// Attention by Vulkan against the reference. --full takes the whole grid, --mask takes features of
+// the device away.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+#include "device_memory.h"
+#include "kernels/comparison.h"
+#include "kernels/grid.h"
+
+namespace {
+
+bool g_full = false;
+uint32_t g_mask = 0;
+// Without --full: a driver on the CPU takes long to compile what a case needs. Coprime to the
+// numbers of values of all axes, so that all of them occur.
+constexpr size_t kEvery = 5;
+
+void common_shapes_match_reference(void **) {
+    VulkanDevice vulkan(g_mask);
+    Comparison comparison(vulkan.device());
+    const std::vector<Case> cases = common_cases();
+    for (size_t i = 0; i < cases.size(); i += g_full ? 1 : kEvery)
+        comparison.check(cases[i]);
+    comparison.finish();
+}
+
+void attention_matches_reference(void **) {
+    VulkanDevice vulkan(g_mask);
+    Comparison comparison(vulkan.device());
+    for (const Case &c : covering_cases(g_full ? Grid::kWhole : Grid::kShort, 0))
+        if (comparison.goes_on())
+            comparison.check(c);
+    comparison.finish();
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    g_full = has_argument(argc, argv, "--full");
+    g_mask = mask_of_arguments(argc, argv);
+    test_device();
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(common_shapes_match_reference),
+        cmocka_unit_test(attention_matches_reference),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

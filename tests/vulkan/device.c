@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define SKIPPED 77  // of Meson
+
+static vulkan_host g_host;
+static pthread_mutex_t g_queue = PTHREAD_MUTEX_INITIALIZER;
+
+static void lock_queue(void *user) { pthread_mutex_lock(user); }
+static void unlock_queue(void *user) { pthread_mutex_unlock(user); }
+
+void test_message(const char *message) {
+    fprintf(stderr, "the validation layer: %s\n", message);
+    _Exit(1);
+}
+
+void test_check(vulkan_failure failure) {
+    if (!failure)
+        return;
+    fprintf(stderr, "Vulkan: %s\n", failure);
+    exit(1);
+}
+
+static void close_device(void) { vulkan_host_close(&g_host); }
+
+vulkan_host *test_device(void) {
+    if (g_host.device)
+        return &g_host;
+    const vulkan_host_options options = {.on_message = test_message};
+    const vulkan_failure failure = vulkan_host_open(&options, &g_host);
+    if (failure) {
+        printf("skipped: %s\n", failure);
+        vulkan_host_close(&g_host);
+        exit(SKIPPED);
+    }
+    atexit(close_device);
+    printf("on %s, %s the validation layer\n", g_host.properties.deviceName,
+           g_host.is_validated ? "watched by" : "without");
+    // A GPU's machine may lack it; where Mesa's driver was installed for the tests it was too.
+    if (!g_host.is_validated && g_host.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU)
+        test_check("the validation layer is not installed");
+    return &g_host;
+}
+
+void test_describe(lk_context_desc *desc, lk_vulkan_desc *vulkan) {
+    if (lk_vulkan_desc_init(vulkan, sizeof *vulkan))
+        test_check("no description");
+    vulkan_host_describe(test_device(), vulkan);
+    vulkan->lock_queue = lock_queue;
+    vulkan->unlock_queue = unlock_queue;
+    vulkan->lock_user = &g_queue;
+    desc->backend = LK_BACKEND_VULKAN;
+    desc->vulkan = vulkan;
+}
+
+void test_wait(void) {
+    pthread_mutex_lock(&g_queue);
+    test_check(vulkan_host_wait(test_device()));
+    pthread_mutex_unlock(&g_queue);
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device_memory.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "base/status.h"
+
+namespace {
+
+constexpr size_t kBufferBytes = size_t{256} << 20;
+
+struct MaskName {
+    const char *name;
+    uint32_t bit;
+};
+constexpr MaskName kMaskNames[] = {{"no-float16", LK_VULKAN_NO_FLOAT16},
+                                   {"no-subgroup", LK_VULKAN_NO_SUBGROUP},
+                                   {"no-integer-dot", LK_VULKAN_NO_INTEGER_DOT},
+                                   {"no-cooperative-matrix", LK_VULKAN_NO_COOPERATIVE_MATRIX},
+                                   {"no-timeline", LK_VULKAN_NO_TIMELINE}};
+
+}  // namespace
+
+MappedMemory::MappedMemory() {
+    test_check(vulkan_buffer_create(test_device(), kBufferBytes, VULKAN_BUFFER_USAGE, 1, &buffer_));
+    lk_queue_init(&queue_, sizeof queue_);
+    queue_.kind = LK_QUEUE_VULKAN_SUBMIT;
+    queue_.handle = test_device()->queue;
+}
+
+MappedMemory::~MappedMemory() {
+    clear();
+    vulkan_buffer_destroy(test_device(), &buffer_);
+}
+
+// Room for n bytes behind a guard zone; the zone behind them is the next block's first one, or
+// its alignment's.
+size_t MappedMemory::reserve(size_t n) {
+    const size_t offset =
+        (expected_.size() + kGuardBytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
+    if (offset + n + kGuardBytes > kBufferBytes) {
+        std::fprintf(stderr, "a case needs more than %zu bytes\n", kBufferBytes);
+        std::exit(1);
+    }
+    const size_t from = expected_.size();
+    expected_.resize(offset + n + kGuardBytes, kGuard);
+    std::memset(mapped() + from, kGuard, expected_.size() - from);
+    return offset;
+}
+
+uint64_t MappedMemory::input(const void *bytes, size_t n) {
+    if (!n)
+        return 0;
+    const size_t offset = reserve(n);
+    std::memcpy(expected_.data() + offset, bytes, n);
+    std::memcpy(mapped() + offset, bytes, n);
+    return buffer_.address + offset;
+}
+
+uint64_t MappedMemory::output(size_t n) {
+    const size_t offset = reserve(n);
+    outputs_.push_back({offset, n});
+    std::memset(mapped() + offset, kPoison, n);
+    return buffer_.address + offset;
+}
+
+void MappedMemory::read(uint64_t address, void *to, size_t n) {
+    test_wait();
+    std::memcpy(to, mapped() + (address - buffer_.address), n);
+}
+
+bool MappedMemory::intact() {
+    test_wait();
+    size_t from = 0;
+    for (const Output &output : outputs_) {
+        if (std::memcmp(mapped() + from, expected_.data() + from, output.offset - from) != 0)
+            return false;
+        from = output.offset + output.n_bytes;
+    }
+    return std::memcmp(mapped() + from, expected_.data() + from, expected_.size() - from) == 0;
+}
+
+void MappedMemory::poison() {
+    test_wait();
+    for (const Output &output : outputs_)
+        std::memset(mapped() + output.offset, kPoison, output.n_bytes);
+}
+
+void MappedMemory::clear() {
+    test_wait();
+    outputs_.clear();
+    expected_.clear();
+}
+
+VulkanDevice::VulkanDevice(uint32_t mask) {
+    lk_context_desc desc = {};
+    lk_vulkan_desc vulkan;
+    test_describe(&desc, &vulkan);
+    vulkan.mask = mask;
+    if (lk::backend_open(desc, lk::default_allocator(), &backend_) == LK_OK)
+        return;
+    std::fprintf(stderr, "the Vulkan backend: %s\n", lk::last_sentence());
+    std::exit(1);
+}
+
+VulkanDevice::~VulkanDevice() { lk::backend_close(lk::default_allocator(), backend_); }
+
+uint32_t mask_of_arguments(int argc, char **argv) {
+    uint32_t mask = 0;
+    for (int i = 1; i + 1 < argc; ++i)
+        if (std::strcmp(argv[i], "--mask") == 0)
+            for (const MaskName &entry : kMaskNames)
+                if (std::strstr(argv[i + 1], entry.name) != nullptr)
+                    mask |= entry.bit;
+    return mask;
+}
+
+bool has_argument(int argc, char **argv, const char *name) {
+    for (int i = 1; i < argc; ++i)
+        if (std::strcmp(argv[i], name) == 0)
+            return true;
+    return false;
+}

@@ -1,0 +1,57 @@
+// Device memory of tests, and the Vulkan backend that works on it.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_TESTS_VULKAN_DEVICE_MEMORY_H
+#define LK_TESTS_VULKAN_DEVICE_MEMORY_H
+
+#include "device.h"
+#include "kernels/memory.h"
+
+// One mapped buffer, in which guard zones are around every block and all that was not an output is
+// compared. Addresses are the device's.
+class MappedMemory final : public Memory {
+  public:
+    MappedMemory();
+    ~MappedMemory() override;
+
+    uint64_t input(const void *bytes, size_t n) override;
+    uint64_t output(size_t n) override;
+    void read(uint64_t address, void *to, size_t n) override;
+    bool intact() override;
+    void poison() override;
+    void clear() override;
+    const lk_queue *queue() const override { return &queue_; }
+
+  private:
+    struct Output {
+        size_t offset;
+        size_t n_bytes;
+    };
+    size_t reserve(size_t n);
+    uint8_t *mapped() const { return static_cast<uint8_t *>(buffer_.mapped); }
+
+    vulkan_buffer buffer_{};
+    lk_queue queue_{};
+    std::vector<uint8_t> expected_;  // of the buffer, as far as it is in use
+    std::vector<Output> outputs_;
+};
+
+// The Vulkan backend on the tests' device, less what the mask takes away, and memory for it.
+class VulkanDevice {
+  public:
+    explicit VulkanDevice(uint32_t mask);
+    ~VulkanDevice();
+    VulkanDevice(const VulkanDevice &) = delete;
+    VulkanDevice &operator=(const VulkanDevice &) = delete;
+    Device device() { return {backend_, &memory_, false}; }
+
+  private:
+    MappedMemory memory_;
+    lk::Backend *backend_ = nullptr;
+};
+
+// "--mask no-float16,no-subgroup" of a program's arguments as LK_VULKAN_NO_* bits.
+uint32_t mask_of_arguments(int argc, char **argv);
+bool has_argument(int argc, char **argv, const char *name);
+
+#endif

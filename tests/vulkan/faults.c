@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "faults.h"
+
+#include <string.h>
+
+static const vulkan_faults kNone = {.n_submits = -1, .n_waits = -1, .n_allocations = -1};
+static vulkan_faults g_faults = {.n_submits = -1, .n_waits = -1, .n_allocations = -1};
+
+void faults_set(const vulkan_faults *faults) { g_faults = faults ? *faults : kNone; }
+
+// Counts down to 0, where it stays.
+static int is_over(int64_t *left) {
+    if (*left < 0)
+        return 0;
+    if (*left == 0)
+        return 1;
+    --*left;
+    return 0;
+}
+
+static VKAPI_ATTR void VKAPI_CALL properties(VkPhysicalDevice device,
+                                             VkPhysicalDeviceProperties2 *out) {
+    const vulkan_host *host = test_device();
+    const PFN_vkGetPhysicalDeviceProperties2 ask =
+        (PFN_vkGetPhysicalDeviceProperties2)host->get_instance_proc_addr(
+            host->instance, "vkGetPhysicalDeviceProperties2");
+    ask(device, out);
+    for (VkBaseOutStructure *next = out->pNext; next && g_faults.rounds_otherwise;
+         next = next->pNext)
+        if (next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FLOAT_CONTROLS_PROPERTIES)
+            ((VkPhysicalDeviceFloatControlsProperties *)(void *)next)
+                ->shaderRoundingModeRTEFloat32 = VK_FALSE;
+        else if (next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES)
+            ((VkPhysicalDeviceVulkan12Properties *)(void *)next)->shaderRoundingModeRTEFloat32 =
+                VK_FALSE;
+}
+
+static VKAPI_ATTR void VKAPI_CALL families(VkPhysicalDevice device, uint32_t *n,
+                                           VkQueueFamilyProperties *out) {
+    test_device()->vk.GetPhysicalDeviceQueueFamilyProperties(device, n, out);
+    for (uint32_t i = 0; out && i < *n; ++i)
+        if (g_faults.has_no_compute)
+            out[i].queueFlags &= ~(VkQueueFlags)VK_QUEUE_COMPUTE_BIT;
+}
+
+static VKAPI_ATTR VkResult VKAPI_CALL submit(VkQueue queue, uint32_t n, const VkSubmitInfo *infos,
+                                             VkFence fence) {
+    return is_over(&g_faults.n_submits) ? VK_ERROR_DEVICE_LOST
+                                        : test_device()->vk.QueueSubmit(queue, n, infos, fence);
+}
+
+static VKAPI_ATTR VkResult VKAPI_CALL wait(VkDevice device, uint32_t n, const VkFence *fences,
+                                           VkBool32 all, uint64_t timeout_ns) {
+    return is_over(&g_faults.n_waits)
+               ? VK_ERROR_DEVICE_LOST
+               : test_device()->vk.WaitForFences(device, n, fences, all, timeout_ns);
+}
+
+static VKAPI_ATTR VkResult VKAPI_CALL allocate(VkDevice device, const VkMemoryAllocateInfo *info,
+                                               const VkAllocationCallbacks *callbacks,
+                                               VkDeviceMemory *out) {
+    return is_over(&g_faults.n_allocations)
+               ? VK_ERROR_OUT_OF_DEVICE_MEMORY
+               : test_device()->vk.AllocateMemory(device, info, callbacks, out);
+}
+
+static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL device_function(VkDevice device, const char *name);
+
+// NULL for what is as it should be.
+static PFN_vkVoidFunction replacement(const char *name) {
+    static const struct {
+        const char *name;
+        PFN_vkVoidFunction function;
+    } all[] = {{"vkGetPhysicalDeviceProperties2", (PFN_vkVoidFunction)properties},
+               {"vkGetPhysicalDeviceQueueFamilyProperties", (PFN_vkVoidFunction)families},
+               {"vkGetDeviceProcAddr", (PFN_vkVoidFunction)device_function},
+               {"vkQueueSubmit", (PFN_vkVoidFunction)submit},
+               {"vkWaitForFences", (PFN_vkVoidFunction)wait},
+               {"vkAllocateMemory", (PFN_vkVoidFunction)allocate}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
+        if (!strcmp(name, all[i].name))
+            return all[i].function;
+    return NULL;
+}
+
+// Names of extensions that became part of Vulkan count as the same function.
+static int is_missing(const char *name) {
+    return g_faults.missing && !strncmp(name, g_faults.missing, strlen(g_faults.missing));
+}
+
+static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL device_function(VkDevice device, const char *name) {
+    if (is_missing(name))
+        return NULL;
+    const PFN_vkVoidFunction own = replacement(name);
+    return own ? own : test_device()->vk.GetDeviceProcAddr(device, name);
+}
+
+PFN_vkVoidFunction VKAPI_PTR faulty_get_instance_proc_addr(VkInstance instance, const char *name) {
+    if (is_missing(name))
+        return NULL;
+    const PFN_vkVoidFunction own = replacement(name);
+    return own ? own : test_device()->get_instance_proc_addr(instance, name);
+}

@@ -1,0 +1,56 @@
+// Packing, reopening and appending by Vulkan against the written-out codec: the same bytes, every
+// one. --full takes all shapes, --mask takes features of the device away.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+#include "device_memory.h"
+#include "kernels/grid.h"
+#include "kernels/packing.h"
+
+namespace {
+
+uint32_t g_mask = 0;
+// Coprime to the numbers of values of all axes, so that all of them occur.
+size_t g_every = 7;
+
+void packing_equals_codec(void **) {
+    VulkanDevice vulkan(g_mask);
+    const std::vector<Case> cases = page_cases();
+    for (size_t i = 0; i < cases.size(); i += g_every) {
+        current_case() = describe(cases[i]);
+        check_packing(cases[i], vulkan.device());
+    }
+    current_case() = "appended tokens";
+}
+
+void appending_rounds_and_counts(void **) {
+    VulkanDevice vulkan(g_mask);
+    check_appending(vulkan.device());
+}
+
+void first_fault_is_reported(void **) {
+    VulkanDevice vulkan(g_mask);
+    check_append_faults(vulkan.device());
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    if (has_argument(argc, argv, "--full"))
+        g_every = 1;
+    g_mask = mask_of_arguments(argc, argv);
+    test_device();
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(packing_equals_codec),
+        cmocka_unit_test(appending_rounds_and_counts),
+        cmocka_unit_test(first_fault_is_reported),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
