@@ -20,13 +20,13 @@ lk_status Merger::open() {
     return status ? status : commands_.open(pipelines_.layout());
 }
 
-lk_status Merger::merge(const MergeView &view) const {
+lk_status Merger::merge(const MergeView &view) {
     const std::lock_guard<std::mutex> lock(mutex_);
     CallTensor tensors[kMostTensors];
-    PushTensor pushes[kMostTensors];
+    PushTensor pushes[kMostTensors]{};
     uint32_t n = 0;
     const auto add = [&](const TensorView &tensor, uint32_t n_channels, bool is_output) {
-        tensors[n] = {&tensor, view.n_tokens, view.n_heads, n_channels, is_output, &pushes[n]};
+        tensors[n] = {&tensor, view.n_tokens, view.n_heads, n_channels, is_output, &pushes[n], 0};
         ++n;
     };
     for (uint32_t i = 0; i < view.n_parts; ++i)
@@ -36,8 +36,6 @@ lk_status Merger::merge(const MergeView &view) const {
     add(view.out, view.head_dim, true);
     if (view.lse.data)
         add(view.lse, 1, true);
-    else
-        pushes[n] = {};
     const bool is_recorded = view.queue && view.queue->kind == LK_QUEUE_VULKAN_RECORD;
     commands_.record_into(is_recorded ? static_cast<VkCommandBuffer>(view.queue->handle) : nullptr);
     lk_status status = tensors_.place(tensors, n);
@@ -46,7 +44,7 @@ lk_status Merger::merge(const MergeView &view) const {
     return status ? status : tensors_.finish(tensors, n);
 }
 
-lk_status Merger::record(const MergeView &view, const PushTensor *pushes) const {
+lk_status Merger::record(const MergeView &view, const PushTensor *pushes) {
     VkPipeline pipeline = VK_NULL_HANDLE;
     lk_status status = pipelines_.get(shaders::merge, {{LK_SPEC_THREADS, kThreads}}, 0, &pipeline);
     Recorder recorder;

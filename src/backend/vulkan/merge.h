@@ -19,17 +19,17 @@ class Merger {
           tensors_(device, &commands_) {}
 
     lk_status open();
-    lk_status merge(const MergeView &view) const;
+    lk_status merge(const MergeView &view);
 
   private:
     static constexpr uint32_t kMostTensors = 2 * kMergeParts + 2;
-    lk_status record(const MergeView &view, const PushTensor *pushes) const;
+    lk_status record(const MergeView &view, const PushTensor *pushes);
 
     const Device &device_;
     Pipelines &pipelines_;
-    mutable std::mutex mutex_;  // of all below
-    mutable Commands commands_;
-    mutable HostTensors tensors_;
+    std::mutex mutex_;  // of all below
+    Commands commands_;
+    HostTensors tensors_;
     Buffer table_;  // PushTensor [kMostTensors]
 };
 

@@ -12,12 +12,6 @@ namespace vulkan {
 
 namespace {
 
-constexpr uint64_t kMaxStride = UINT32_MAX;  // elements, as shaders take them
-
-const char *queue_name(lk_queue_kind kind) {
-    return kind == LK_QUEUE_CUDA_STREAM ? "a CUDA stream" : "of no kind";
-}
-
 class VulkanBackend final : public Backend, public VulkanCalls {
   public:
     explicit VulkanBackend(const Allocator &allocator)
@@ -45,8 +39,8 @@ class VulkanBackend final : public Backend, public VulkanCalls {
                         "memory kind %u",
                         capability.memory);
         if (capability.queue == LK_QUEUE_CUDA_STREAM)
-            return fail(LK_E_UNSUPPORTED, "a Vulkan context takes no %s",
-                        queue_name(capability.queue));
+            return fail(LK_E_UNSUPPORTED,
+                        "a Vulkan context takes a Vulkan queue, not a CUDA stream");
         if (capability.queue == LK_QUEUE_VULKAN_RECORD && capability.memory == LK_MEMORY_HOST)
             return fail(LK_E_UNSUPPORTED,
                         "recorded work takes tensors in Vulkan buffers, not in host memory");
@@ -72,11 +66,6 @@ class VulkanBackend final : public Backend, public VulkanCalls {
 
     lk_status resolve_tensor(const lk_tensor &tensor, uint64_t bytes, const char *name,
                              void **data) const override {
-        const bool is_wide = static_cast<uint64_t>(tensor.token_stride) > kMaxStride;
-        if (is_wide || static_cast<uint64_t>(tensor.head_stride) > kMaxStride)
-            return fail(LK_E_UNSUPPORTED, "%s.%s is %lld, below 2^32 on Vulkan", name,
-                        is_wide ? "token_stride" : "head_stride",
-                        static_cast<long long>(is_wide ? tensor.token_stride : tensor.head_stride));
         if (tensor.memory == LK_MEMORY_HOST) {
             *data = tensor.data;
             return LK_OK;
@@ -91,14 +80,10 @@ class VulkanBackend final : public Backend, public VulkanCalls {
     lk_status merge(const MergeView &view) const override { return merger_.merge(view); }
 
     lk_status cache_open(const CacheLayout &layout, CacheDevice **out) override {
-        for (uint32_t c = 0; c < layout.n_classes; ++c)
-            if (layout.classes[c].ranking == Ranking::kQueryRange)
-                return fail(LK_E_UNSUPPORTED,
-                            "the Vulkan backend does not rank channels by queries");
-        auto *cache = create<VulkanCache>(allocator_, allocator_, device_, &pipelines_, layout);
+        auto *cache = create<VulkanCache>(allocator_, allocator_, device_, layout);
         if (!cache)
             return fail(LK_E_NOMEM, "no memory for a cache's tables of %zu bytes", sizeof *cache);
-        const lk_status status = cache->open();
+        const lk_status status = cache->open(&pipelines_);
         if (status) {
             destroy(allocator_, cache);
             return status;
@@ -156,7 +141,7 @@ class VulkanBackend final : public Backend, public VulkanCalls {
     Pipelines pipelines_;
     SlabPool slabs_;
     Buffers buffers_;
-    Merger merger_;
+    mutable Merger merger_;
 };
 
 }  // namespace
