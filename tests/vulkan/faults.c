@@ -3,19 +3,19 @@
 
 #include <string.h>
 
-static const vulkan_faults kNone = {.n_submits = -1, .n_waits = -1, .n_allocations = -1};
-static vulkan_faults g_faults = {.n_submits = -1, .n_waits = -1, .n_allocations = -1};
+static vulkan_faults g_faults;
 
-void faults_set(const vulkan_faults *faults) { g_faults = faults ? *faults : kNone; }
+void faults_set(const vulkan_faults *faults) {
+    g_faults = faults ? *faults : (vulkan_faults){.missing = NULL};
+}
 
-// Counts down to 0, where it stays.
-static int is_over(int64_t *left) {
-    if (*left < 0)
+// Counts down to 1, where it stays.
+static int fails(uint32_t *call) {
+    if (*call > 1) {
+        --*call;
         return 0;
-    if (*left == 0)
-        return 1;
-    --*left;
-    return 0;
+    }
+    return *call == 1;
 }
 
 static VKAPI_ATTR void VKAPI_CALL properties(VkPhysicalDevice device,
@@ -45,13 +45,13 @@ static VKAPI_ATTR void VKAPI_CALL families(VkPhysicalDevice device, uint32_t *n,
 
 static VKAPI_ATTR VkResult VKAPI_CALL submit(VkQueue queue, uint32_t n, const VkSubmitInfo *infos,
                                              VkFence fence) {
-    return is_over(&g_faults.n_submits) ? VK_ERROR_DEVICE_LOST
+    return fails(&g_faults.lost_submit) ? VK_ERROR_DEVICE_LOST
                                         : test_device()->vk.QueueSubmit(queue, n, infos, fence);
 }
 
 static VKAPI_ATTR VkResult VKAPI_CALL wait(VkDevice device, uint32_t n, const VkFence *fences,
                                            VkBool32 all, uint64_t timeout_ns) {
-    return is_over(&g_faults.n_waits)
+    return fails(&g_faults.lost_wait)
                ? VK_ERROR_DEVICE_LOST
                : test_device()->vk.WaitForFences(device, n, fences, all, timeout_ns);
 }
@@ -59,7 +59,7 @@ static VKAPI_ATTR VkResult VKAPI_CALL wait(VkDevice device, uint32_t n, const Vk
 static VKAPI_ATTR VkResult VKAPI_CALL allocate(VkDevice device, const VkMemoryAllocateInfo *info,
                                                const VkAllocationCallbacks *callbacks,
                                                VkDeviceMemory *out) {
-    return is_over(&g_faults.n_allocations)
+    return fails(&g_faults.failed_allocation)
                ? VK_ERROR_OUT_OF_DEVICE_MEMORY
                : test_device()->vk.AllocateMemory(device, info, callbacks, out);
 }

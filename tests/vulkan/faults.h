@@ -12,12 +12,13 @@ extern "C" {
 #endif
 
 typedef struct vulkan_faults {
-    const char *missing;    // a function that there is not
-    int rounds_otherwise;   // no shaderRoundingModeRTEFloat32
-    int has_no_compute;     // no queue family computes
-    int64_t n_submits;      // that are well before one is lost; -1 = all
-    int64_t n_waits;        // for fences, likewise
-    int64_t n_allocations;  // of device memory before there is none; -1 = all
+    const char *missing;   // a function that there is not
+    int rounds_otherwise;  // no shaderRoundingModeRTEFloat32
+    int has_no_compute;    // no queue family computes
+    // The call, counted from 1, that fails with all behind it; 0 = none.
+    uint32_t lost_submit;
+    uint32_t lost_wait;          // for fences
+    uint32_t failed_allocation;  // of device memory
 } vulkan_faults;
 
 // What is wrong from now on, NULL for nothing.
