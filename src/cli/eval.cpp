@@ -16,6 +16,8 @@ namespace cli {
 namespace {
 
 constexpr std::size_t kDemoQuestions = 48;
+// Of a demo on Vulkan, whose driver may run on the CPU.
+constexpr std::uint64_t kDemoVulkanContext = 1024;
 
 struct EvalOptions {
     DeviceOptions device;
@@ -236,10 +238,11 @@ void add_eval(CLI::App &app, int &exit_code) {
     command->add_option("--tasks", options->tasks, "tasks, see below")
         ->delimiter(',')
         ->capture_default_str();
-    command->add_option("--contexts", options->contexts, "tokens of a context, one or more")
-        ->delimiter(',')
-        ->capture_default_str()
-        ->check(CLI::Range(std::uint64_t{256}, std::uint64_t{131072}));
+    CLI::Option *contexts =
+        command->add_option("--contexts", options->contexts, "tokens of a context, one or more")
+            ->delimiter(',')
+            ->capture_default_str()
+            ->check(CLI::Range(std::uint64_t{256}, std::uint64_t{131072}));
     command->add_option("--plans", options->plans, "presets or plan files; default all presets")
         ->delimiter(',');
     CLI::Option *questions =
@@ -255,10 +258,14 @@ void add_eval(CLI::App &app, int &exit_code) {
     command->add_option("--png", options->png, "draw exact match over bytes to this file");
     command->add_flag("--json", options->json, "print JSON");
     command->add_flag("--demo", options->demo,
-                      "48 questions of each task, picture in lowkey-demo.png");
-    command->callback([options, questions, &exit_code] {
+                      "48 questions of each task, picture in lowkey-demo.png; contexts of 1024 "
+                      "tokens on Vulkan");
+    command->callback([options, questions, contexts, &exit_code] {
         if (options->demo && questions->count() == 0)
             options->n_questions = kDemoQuestions;
+        if (options->demo && contexts->count() == 0 &&
+            options->device.backend() == LK_BACKEND_VULKAN)
+            options->contexts = {kDemoVulkanContext};
         exit_code = run_eval(*options);
     });
 }
