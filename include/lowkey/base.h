@@ -124,10 +124,13 @@ enum {
 /* Where a tensor's bytes are. */
 typedef uint32_t lk_memory;
 enum {
-    LK_MEMORY_HOST = 1,
+    LK_MEMORY_HOST = 1,  /* on the CPU; Vulkan takes it too, unless work is recorded, and copies
+                          * it: inputs are free again when a call returns, and a call with
+                          * outputs waits for them */
     LK_MEMORY_CUDA = 2,  /* data is memory of the context's device, or managed; host memory is
                           * refused, pinned too */
-    LK_MEMORY_VULKAN = 3 /* buffer is a VkBuffer; data is NULL */
+    LK_MEMORY_VULKAN = 3 /* buffer is a VkBuffer that lk_vulkan_buffer_add() made known to the
+                          * context; data is NULL; strides are less than 2^32 */
 };
 
 /* A query, key, value or output tensor, [sum of n_tokens][n_heads][head_dim].
@@ -151,13 +154,29 @@ typedef struct lk_tensor {
  * first published one). */
 LK_API lk_status lk_tensor_init(lk_tensor *tensor, size_t struct_bytes);
 
-/* What orders the work on a device: needed there, NULL on the CPU. lowkey keeps the handle, not
- * the struct. */
+/* What orders the work on a device: needed on CUDA, NULL on the CPU, NULL or not on Vulkan.
+ * lowkey keeps the handle, not the struct.
+ *
+ * LK_QUEUE_VULKAN_SUBMIT  lowkey submits once in each call that has work, between barriers
+ *   against all that the queue has before and behind it. handle is the queue that the context
+ *   was opened with, or NULL, which means the same and is all that a device of lowkey's own
+ *   takes; a NULL lk_queue is this without semaphores. Of a step the n-th lk_append() (n
+ *   from 0) waits until wait_semaphore has reached wait_value + n, and the n-th lk_attend()
+ *   signals signal_value + n; lk_merge() takes the values as they are. Semaphores need
+ *   timelineSemaphore.
+ * LK_QUEUE_VULKAN_RECORD  handle is a VkCommandBuffer in the recording state, outside of a
+ *   render pass, of the queue's family. All work of the step, its tables and the packing of
+ *   pages included, is recorded there between barriers ALL_COMMANDS, memory reads and writes;
+ *   the pipeline, layout and push constants that the host had bound are lost. The host submits
+ *   what was recorded once, in the order of the steps, on the context's queue, before lowkey
+ *   submits or records for the cache elsewhere: before a truncation, the next step on another
+ *   queue, the end of the cache. Whoever records for several caches, and lk_merge(), keeps that
+ *   order too. Tensors are buffers; no semaphores: they belong to the host's submission. */
 typedef uint32_t lk_queue_kind;
 enum {
     LK_QUEUE_CUDA_STREAM = 1,   /* handle is a cudaStream_t; NULL = the legacy default stream,
                                  * which cannot be captured */
-    LK_QUEUE_VULKAN_SUBMIT = 2, /* handle is a VkQueue; lowkey submits */
+    LK_QUEUE_VULKAN_SUBMIT = 2, /* handle is a VkQueue or NULL; lowkey submits */
     LK_QUEUE_VULKAN_RECORD = 3  /* handle is a VkCommandBuffer; lowkey records */
 };
 typedef struct lk_queue {

@@ -16,8 +16,8 @@ extern "C" {
  * example of a sequence in a cache and of a prompt that several of them have in common:
  * each part weighs exp(its LSE).
  *
- * queue    orders the work; NULL on the CPU. Memory of the tensors must stay until the
- *          queue has passed the call
+ * queue    orders the work; NULL on the CPU, NULL or not on Vulkan. Memory of the tensors
+ *          must stay until the queue has passed the call
  * n_parts  1 .. LK_MERGE_PARTS
  * outs     [n_parts] outputs of the parts, each [n_tokens][n_heads][head_dim]
  * lses     [n_parts] their LSEs as lk_attend() gives them, F32 [n_tokens][n_heads][1]. A

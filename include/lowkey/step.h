@@ -11,9 +11,10 @@
  * On a device all work of a step is ordered by its queue, and calls return when it is
  * queued: the host reads outputs after its own wait, and the memory of tensors must stay
  * until the queue has passed the call. Truncation and removal are ordered by the queue of
- * the last step. No call waits for the step's own work. lk_step_begin() may wait for
- * earlier work: when the host is several steps ahead, when a slab is taken or given back,
- * and when many pages are packed; so may lk_append() of more than LK_DRAFT_TOKENS tokens.
+ * the last step; of a step that was recorded, by the context's queue. No call waits for the
+ * step's own work, but for those with tensors in host memory on Vulkan. lk_step_begin() may
+ * wait for earlier work: when the host is several steps ahead, when a slab is taken or given
+ * back, and when many pages are packed; so may lk_append() of more than LK_DRAFT_TOKENS tokens.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef LOWKEY_STEP_H
@@ -34,7 +35,8 @@ extern "C" {
  *
  * queue        orders all of the step's work. NULL on the CPU. On CUDA of kind
  *              LK_QUEUE_CUDA_STREAM, a stream of the context's device; it must live until
- *              the cache has another queue or is destroyed
+ *              the cache has another queue or is destroyed. On Vulkan NULL, or of kind
+ *              LK_QUEUE_VULKAN_SUBMIT or LK_QUEUE_VULKAN_RECORD: see lk_queue
  * n_sequences  1 .. max_sequences
  * ids          [n_sequences] distinct sequences
  * n_tokens     [n_sequences] new tokens of each, at least 1; their sum is at most
@@ -53,7 +55,7 @@ extern "C" {
  * truncate or remove it, or keep it so. A graph that ran in a step of another shape is
  * told in the same way.
  *
- * Errors: LK_E_ARGUMENT (also a NULL queue on a device, or a queue of another device),
+ * Errors: LK_E_ARGUMENT (also a NULL queue on CUDA, or a queue of another device),
  * LK_E_NOT_FOUND (an id), LK_E_STATE (a step is open, or the queue is being captured
  * into a graph), LK_E_UNSUPPORTED (queue kind), LK_E_DATA (above), LK_E_BUDGET (the
  * sentence names the bytes missing; nothing changed but packing that was due),
@@ -118,7 +120,7 @@ LK_API lk_status lk_attend(lk_cache *cache, uint32_t layer, const lk_tensor *q,
  * cache is destroyed.
  *
  * Errors: LK_E_ARGUMENT, LK_E_STATE (no step; a layer was appended in it; no step of this
- * shape was captured), LK_E_DATA (poisoned), LK_E_UNSUPPORTED (the CPU). */
+ * shape was captured), LK_E_DATA (poisoned), LK_E_UNSUPPORTED (the CPU and Vulkan). */
 LK_API lk_status lk_step_replay(lk_cache *cache);
 
 /* Close the step and make its tokens part of their sequences.

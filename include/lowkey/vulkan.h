@@ -33,17 +33,20 @@ typedef void (*lk_vulkan_lock_fn)(void *user);
  * With `device` NULL lowkey finds the loader (libvulkan.so.1) at run time and makes an
  * instance and a device of its own, number lk_context_desc.device_index.
  *
- * Else the host's device is used, which must outlive the context, and get_instance_proc_addr,
- * instance, physical_device, queue, queue_family and features must be set. It must be of
- * Vulkan 1.1 or later and have been made with
+ * Else the host's device is used, which must outlive the context: get_instance_proc_addr,
+ * instance, physical_device, queue, queue_family, api_version, the extensions and features are
+ * set. Both it and api_version are 1.1 or later, shaderRoundingModeRTEFloat32 is among its
+ * properties, and it was made with
  *
  *   bufferDeviceAddress, storageBuffer8BitAccess, storageBuffer16BitAccess
  *
- * and, where the version is 1.1, with the extensions VK_KHR_buffer_device_address,
- * VK_KHR_8bit_storage, VK_KHR_shader_float_controls and its companion
- * VK_KHR_driver_properties is not needed. shaderRoundingModeRTEFloat32 must be a property of
- * it. Used when they were enabled: shaderFloat16, timelineSemaphore, subgroupSizeControl,
- * shaderIntegerDotProduct, VK_NV_cooperative_matrix with vulkanMemoryModel. */
+ * and, of version 1.1, with the extensions VK_KHR_buffer_device_address, VK_KHR_8bit_storage
+ * and VK_KHR_shader_float_controls. Used when they were enabled: shaderFloat16,
+ * timelineSemaphore, subgroupSizeControl, shaderIntegerDotProduct, and cooperativeMatrix of
+ * VK_NV_cooperative_matrix with vulkanMemoryModel.
+ *
+ * A device that is lost, the host's too, stays lost: every call that needs it returns
+ * LK_E_DEVICE from then on, and none waits for it. */
 typedef struct lk_vulkan_desc {
     uint32_t size;        /* sizeof(lk_vulkan_desc) */
     uint32_t mask;        /* LK_VULKAN_NO_* bits, 0 = use what the device has */
@@ -59,8 +62,8 @@ typedef struct lk_vulkan_desc {
     uint32_t n_extensions;
     const char *const *extensions;  /* [n_extensions] that the device was made with */
     const void *features;           /* VkPhysicalDeviceFeatures2 with its chain, as enabled */
-    lk_vulkan_lock_fn lock_queue;   /* both or neither. NULL = the host uses the queue only */
-    lk_vulkan_lock_fn unlock_queue; /* while no call of lowkey runs on the context */
+    lk_vulkan_lock_fn lock_queue;   /* both or neither. NULL = the host leaves the queue alone */
+    lk_vulkan_lock_fn unlock_queue; /* while a call of lowkey on the context or its caches runs */
     void *lock_user;
     const void *pipeline_cache; /* what lk_vulkan_pipeline_cache() gave, or NULL */
     uint64_t pipeline_cache_bytes;

@@ -98,6 +98,7 @@ lk_status Commands::begin(Recorder *out) {
 
 lk_status Commands::end(const Semaphores &semaphores) {
     recorder_.closing_barrier();
+    has_recorded_ = has_recorded_ || host_;
     if (host_)
         return LK_OK;
     Slot &slot = slots_[current_];
@@ -107,10 +108,10 @@ lk_status Commands::end(const Semaphores &semaphores) {
 }
 
 void Commands::abandon() {
-    if (host_)
-        recorder_.closing_barrier();
-    else
+    if (!host_)
         (void)device_.functions().EndCommandBuffer(slots_[current_].commands);
+    else
+        (void)end();
 }
 
 lk_status Commands::submit(Slot *slot, const Semaphores &semaphores) {
@@ -139,8 +140,22 @@ lk_status Commands::submit(Slot *slot, const Semaphores &semaphores) {
     return LK_OK;
 }
 
+// A fence is signalled behind all that was submitted to the queue before it.
+lk_status Commands::pass() {
+    const VkCommandBuffer host = host_;
+    host_ = nullptr;
+    Recorder recorder;
+    lk_status status = begin(&recorder);
+    if (!status)
+        status = end();
+    host_ = host;
+    return status;
+}
+
 lk_status Commands::wait() {
-    lk_status status = LK_OK;
+    lk_status status = has_recorded_ ? pass() : LK_OK;
+    if (!status)
+        has_recorded_ = false;
     for (Slot &slot : slots_)
         if (!status)
             status = finish(&slot);

@@ -45,7 +45,7 @@ class Commands {
     // Drop it: of our own commands none runs, the host's stay recorded.
     void abandon();
 
-    // For all that was submitted.
+    // For all that was submitted, by the host too of what was recorded for it.
     lk_status wait();
 
   private:
@@ -56,6 +56,7 @@ class Commands {
         bool is_in_flight;
     };
     lk_status open_slot(Slot *slot) const;
+    lk_status pass();
     lk_status finish(Slot *slot) const;
     lk_status submit(Slot *slot, const Semaphores &semaphores);
 
@@ -64,6 +65,7 @@ class Commands {
     VkCommandBuffer host_ = nullptr;
     Slot slots_[kSlots] = {};
     uint32_t current_ = 0;
+    bool has_recorded_ = false;  // for the host, since the last wait
     Recorder recorder_;
 };
 
