@@ -31,6 +31,7 @@ using uint = uint32_t;
 #define LK_NO_FAULT 0xFFFFFFFFu
 #define LK_FAULT_STEPS 16u /* whose faults are told apart */
 #define LK_MERGE_PARTS 16u
+#define LK_PUSH_BYTES 128u /* of push constants that every device has */
 
 // A tensor [tokens][heads][channels] of the host. Element (t, h, c) lies token_stride * t +
 // head_stride * h + c elements behind data; the product needs 64 bits.
@@ -175,10 +176,9 @@ struct MergePush {
 };
 
 #ifdef __cplusplus
-constexpr uint32_t kPushBytes = 128;  // that every device has
-static_assert(sizeof(AppendPush) <= kPushBytes && sizeof(JobPush) <= kPushBytes &&
-                  sizeof(DecodePush) <= kPushBytes && sizeof(TilePush) <= kPushBytes &&
-                  sizeof(MergePush) <= kPushBytes,
+static_assert(sizeof(AppendPush) <= LK_PUSH_BYTES && sizeof(JobPush) <= LK_PUSH_BYTES &&
+                  sizeof(DecodePush) <= LK_PUSH_BYTES && sizeof(TilePush) <= LK_PUSH_BYTES &&
+                  sizeof(MergePush) <= LK_PUSH_BYTES,
               "push constants fit");
 static_assert(sizeof(PushTensor) == 24 && sizeof(StepTable) == 80 && sizeof(LayerInfo) == 48 &&
                   sizeof(FaultReport) == 16,

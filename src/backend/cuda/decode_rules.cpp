@@ -11,6 +11,7 @@ namespace cuda {
 namespace {
 
 constexpr uint32_t kMaxBlocks = 2;       // of a multiprocessor
+constexpr uint32_t kMaxColumns = 64;     // of a KV head that decode takes
 constexpr uint32_t kItemBytes = 131072;  // that a block reads while an item begins and ends
 constexpr uint32_t kStaticBytes = 2048;  // of a block's shared memory, beside decode_shared_bytes()
 
@@ -54,6 +55,10 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
     return true;
 }
 
+device::SplitLimits DecodeRules::limits() const {
+    return {n_sms_, kMaxBlocks * n_sms_, kMaxColumns, kMaxColumns / 8, 16};
+}
+
 device::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_units, uint32_t n_columns) const {
     const Layer &of = layers_[layer];
     const uint32_t n_tiles = n_columns > 8 && of.kind == kDecodePlain ? 2 : 1;
@@ -62,12 +67,10 @@ device::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_units, uint32_t
     return {n_sms_ * blocks.n_blocks, blocks.n_warps, n_tiles * 8, kItemBytes};
 }
 
-uint32_t DecodeRules::max_workers() const { return kMaxBlocks * n_sms_; }
-
 bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
     const Layer &of = layers_[layer];
     return of.kind != kDecodeNone && decode_has_instance(of.head_dim) &&
-           max_new * of.group <= device::Splits::kMaxColumns;
+           max_new * of.group <= kMaxColumns;
 }
 
 void DecodeRules::fill(uint32_t layer, const device::Split &split, DecodeArgs *args) const {

@@ -17,9 +17,8 @@ class DecodeRules final : public device::SplitRules {
     // shared_bytes: that a block can have. False without memory.
     bool open(const CacheLayout &layout, uint32_t n_sms, uint32_t shared_bytes);
 
+    device::SplitLimits limits() const override;
     device::SplitShape shape(uint32_t layer, uint32_t n_units, uint32_t n_columns) const override;
-    uint32_t max_workers() const override;
-    uint32_t n_processors() const override { return n_sms_; }
 
     // Does decode take a step whose sequences have at most max_new new tokens?
     bool takes(uint32_t layer, uint32_t max_new) const;

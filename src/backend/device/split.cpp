@@ -46,6 +46,7 @@ bool Splits::add_kind(uint32_t layer) {
 bool Splits::open(const CacheLayout &layout, const SplitRules &rules) {
     layout_ = layout;
     rules_ = &rules;
+    limits_ = rules.limits();
     if (!kind_of_.resize(layout.n_layers))
         return false;
     uint32_t heads = 0;
@@ -64,10 +65,10 @@ bool Splits::open(const CacheLayout &layout, const SplitRules &rules) {
     const uint32_t sequences = layout.max_sequences < layout.max_step_tokens
                                    ? layout.max_sequences
                                    : layout.max_step_tokens;
-    const uint32_t split_items = kMaxRounds * rules.max_workers();
-    n_counters_ = sequences * heads * (kMaxColumns / 8);
-    max_items_ = split_items + n_counters_ + rules.max_workers();  // workers look one turn ahead
-    partial_floats_ = uint64_t{split_items} * SplitRules::kMaxTileColumns * (head_dim + 2);
+    const uint32_t split_items = kMaxRounds * limits_.max_workers;
+    n_counters_ = sequences * heads * limits_.max_tiles;
+    max_items_ = split_items + n_counters_ + limits_.max_workers;  // workers look one turn ahead
+    partial_floats_ = uint64_t{split_items} * limits_.max_tile_columns * (head_dim + 2);
     const uint64_t each = kHeaderBytes + uint64_t{max_items_} * sizeof(WorkItem);
     for (size_t k = 0; k < kinds_.size(); ++k) {
         kinds_[k].split.n_items_offset = k * each;
@@ -163,8 +164,7 @@ void Splits::measure(const Batch &batch, const Kind &kind) {
             UnitRows &unit = units_[uint64_t{s} * layer.n_kv_heads + head];
             unit = find_rows(sequence, layer, first_entry + head);
             const uint64_t n_raw = unit.raw[0].size() + unit.raw[1].size();
-            if (!unit.packed.size() &&
-                n_raw * units_.size() >= uint64_t{rules_->n_processors()} * 16)
+            if (!unit.packed.size() && n_raw * units_.size() >= uint64_t{limits_.n_processors} * 16)
                 read_by_pages(sequence, &unit);
             count_bytes(sequence, first_entry + head, &unit);
         }
@@ -284,12 +284,13 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
                 item.unit = unit_index;
                 item.first_partial = partial;
                 if (parts > 1)
-                    partial += parts * SplitRules::kMaxTileColumns * (layer.head_dim + 2);
+                    partial += parts * limits_.max_tile_columns * (layer.head_dim + 2);
                 write_unit(unit, item, parts, &n_items, sequence,
                            layout_.first_entries[kind->layer] + head, shape.n_readers, items);
             }
         }
     kind->split.n_items = n_items;
+    kind->split.has_parts = partial > 0;
     std::memcpy(block_.data() + kind->split.n_items_offset, &n_items, sizeof n_items);
 }
 
@@ -318,7 +319,7 @@ bool Splits::plan(const Batch &batch, bool rows_changed) {
             const uint32_t n = columns_of(batch.sequences[s], layer);
             columns = n > columns ? n : columns;
         }
-        if (columns > kMaxColumns)
+        if (columns > limits_.max_columns)
             continue;
         units_.clear();
         (void)units_.resize(uint64_t{batch.n_sequences} * layer.n_kv_heads);

@@ -15,20 +15,25 @@ namespace device {
 struct SplitShape {
     uint32_t n_workers;     // workgroups that run side by side and take items in turn
     uint32_t n_readers;     // of a workgroup, which take pages in turn
-    uint32_t tile_columns;  // of an item, at most kMaxTileColumns; fewer than 8 only if that is all
+    uint32_t tile_columns;  // of an item
     uint32_t item_bytes;    // what an item costs beside its bytes, in bytes that a worker reads
+};
+
+// The most that shapes can be. A unit is a KV head of a sequence.
+struct SplitLimits {
+    uint32_t n_processors;
+    uint32_t max_workers;
+    uint32_t max_columns;  // query columns of a unit that decode takes
+    uint32_t max_tiles;    // of a unit
+    uint32_t max_tile_columns;
 };
 
 // What a device's kernels want.
 class SplitRules {
   public:
-    static constexpr uint32_t kMaxTileColumns = 16;
-
-    // Of a step with n_units units, a KV head of a sequence each, of n_columns query columns at
-    // most.
+    virtual SplitLimits limits() const = 0;
+    // Of a step with n_units units of at most n_columns columns.
     virtual SplitShape shape(uint32_t layer, uint32_t n_units, uint32_t n_columns) const = 0;
-    virtual uint32_t max_workers() const = 0;  // of any shape
-    virtual uint32_t n_processors() const = 0;
 
   protected:
     ~SplitRules() = default;
@@ -40,6 +45,7 @@ struct Split {
     uint64_t n_items_offset;  // uint32_t
     uint32_t n_items;
     uint32_t n_units;
+    bool has_parts;  // an item is one of several of a unit
     SplitShape shape;
 };
 
@@ -62,8 +68,6 @@ class Splits {
 
     uint64_t partial_floats() const { return partial_floats_; }
     uint32_t n_counters() const { return n_counters_; }
-    // The most query columns of a KV head that decode takes.
-    static constexpr uint32_t kMaxColumns = 64;
 
   private:
     // Layers that share their work items: of one geometry and with the same classes, head by head.
@@ -103,6 +107,7 @@ class Splits {
 
     CacheLayout layout_{};
     const SplitRules *rules_ = nullptr;
+    SplitLimits limits_{};
     uint32_t max_items_ = 0;
     uint64_t partial_floats_ = 0;
     uint32_t n_counters_ = 0;

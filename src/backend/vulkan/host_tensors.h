@@ -1,4 +1,5 @@
-// Tensors in host memory: copied to mapped memory when a call is made, and back before it returns.
+// Tensors of calls as shaders find them. Those in host memory pass through mapped memory: inputs
+// are copied there when a call is made, outputs are taken home before it returns.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_VULKAN_HOST_TENSORS_H
@@ -11,52 +12,37 @@
 namespace lk {
 namespace vulkan {
 
-struct TensorShape {
+// A tensor [n_tokens][n_heads][n_channels] of a call.
+struct CallTensor {
+    const TensorView *view;
     uint32_t n_tokens;
     uint32_t n_heads;
     uint32_t n_channels;
+    bool is_output;
+    PushTensor *push;           // set by place()
+    uint64_t offset_bytes = 0;  // place()'s own
 };
 
-// Of one call at a time: begin(), add_*() of its tensors, place(), the work, finish().
+// Serves one call at a time: place(), the work, finish().
 class HostTensors {
   public:
-    HostTensors(const Allocator &allocator, const Device &device)
-        : allocator_(allocator), device_(device) {}
-    ~HostTensors();
-    HostTensors(const HostTensors &) = delete;
-    HostTensors &operator=(const HostTensors &) = delete;
+    HostTensors(const Device &device, Commands *commands) : device_(device), commands_(*commands) {}
 
-    void begin() { n_parts_ = 0; }
-    // Tensors that are the device's are left alone. *view stays until finish().
-    void add_input(TensorView *view, const TensorShape &shape) { add(view, shape, kInput); }
-    void add_output(TensorView *view, const TensorShape &shape) { add(view, shape, kOutput); }
-    // Views of host tensors become those that shaders find, with inputs in place. Waits for work
-    // that still reads the inputs of an earlier call.
-    lk_status place(Commands *commands);
-    // Once the work was submitted: waits for it where there are outputs, and takes them home.
-    lk_status finish(Commands *commands);
+    // Waits for work that still reads the inputs of an earlier call, if it has inputs of its own.
+    lk_status place(CallTensor *tensors, uint32_t n);
+    // Once the work was submitted: waits for it where outputs are the host's.
+    lk_status finish(const CallTensor *tensors, uint32_t n);
 
-    uint64_t bytes() const;
+    uint64_t bytes() const { return inputs_.bytes() + outputs_.bytes(); }
 
   private:
-    enum Direction { kInput, kOutput, kDirections };
-    struct Part {
-        TensorView *view;
-        TensorView home;
-        TensorShape shape;
-        Direction direction;
-        uint64_t offset_bytes;
-    };
-    static constexpr uint32_t kMaxParts = 2 * kMergeParts + 2;
+    lk_status grow(Buffer *buffer, MemoryKind kind, uint64_t bytes);
+    lk_status make_room(CallTensor *tensors, uint32_t n);
 
-    void add(TensorView *view, const TensorShape &shape, Direction direction);
-    lk_status grow(Direction direction, uint64_t bytes);
-
-    const Allocator &allocator_;
     const Device &device_;
-    Buffer *buffers_[kDirections] = {};
-    Part parts_[kMaxParts];
-    uint32_t n_parts_ = 0;
+    Commands &commands_;
+    Buffer inputs_;
+    Buffer outputs_;
     bool is_in_use_ = false;  // by work that was submitted
 };
 

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/vulkan/cache_pipelines.h"
+
+#include "base/status.h"
+#include "shaders/decode_limits.h"
+#include "shaders/push.h"
+#include "shaders/tile_limits.h"
+
+namespace lk {
+namespace vulkan {
+
+namespace {
+
+constexpr uint32_t kJobThreads = 128;
+constexpr uint32_t kDecodeMergeThreads = 64;
+
+const ShaderCode &decode_shader(const Traits &traits) {
+    if (traits.float16)
+        return traits.subgroup ? shaders::attend_decode_f16_subgroups : shaders::attend_decode_f16;
+    return traits.subgroup ? shaders::attend_decode_subgroups : shaders::attend_decode;
+}
+
+// Teams of LK_LANES inside of a subgroup are fastest.
+uint32_t team_subgroup(const Traits &traits) {
+    const bool can_choose = traits.subgroup_size_control && traits.min_subgroup_size <= LK_LANES &&
+                            traits.max_subgroup_size >= LK_LANES;
+    return can_choose ? LK_LANES : traits.subgroup_size;
+}
+
+lk_status open_decode(const DecodeRules &rules, uint32_t layer, uint32_t head_dim, uint32_t columns,
+                      const Traits &traits, Pipelines *pipelines, AttendPipelines *out) {
+    out->columns = columns;
+    const uint32_t subgroup = traits.subgroup ? team_subgroup(traits) : 0;
+    lk_status status = pipelines->get(decode_shader(traits),
+                                      {{LK_SPEC_THREADS, rules.threads(layer, columns)},
+                                       {LK_SPEC_HEAD_DIM, head_dim},
+                                       {LK_SPEC_SUBGROUP, subgroup},
+                                       {LK_SPEC_COLUMNS, columns},
+                                       {LK_SPEC_GROUPED, rules.is_grouped(layer)}},
+                                      traits.subgroup_size_control ? subgroup : 0, &out->attend);
+    if (!status)
+        status = pipelines->get(shaders::attend_decode_merge,
+                                {{LK_SPEC_THREADS, kDecodeMergeThreads},
+                                 {LK_SPEC_HEAD_DIM, head_dim},
+                                 {LK_SPEC_COLUMNS, columns}},
+                                0, &out->merge);
+    return status;
+}
+
+lk_status open_tile(uint32_t head_dim, uint32_t columns, Pipelines *pipelines,
+                    AttendPipelines *out) {
+    out->columns = columns;
+    lk_status status = pipelines->get(shaders::attend_tile,
+                                      {{LK_SPEC_THREADS, LK_TILE_THREADS},
+                                       {LK_SPEC_HEAD_DIM, head_dim},
+                                       {LK_SPEC_COLUMNS, columns}},
+                                      0, &out->attend);
+    if (!status)
+        status = pipelines->get(shaders::attend_tile_merge,
+                                {{LK_SPEC_THREADS, LK_TILE_MERGE_THREADS},
+                                 {LK_SPEC_HEAD_DIM, head_dim},
+                                 {LK_SPEC_COLUMNS, columns}},
+                                0, &out->merge);
+    return status;
+}
+
+}  // namespace
+
+lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rules,
+                               const Traits &traits, Pipelines *pipelines) {
+    if (!layers_.resize(layout.n_layers))
+        return fail(LK_E_NOMEM, "no memory for the pipelines of %u layers", layout.n_layers);
+    lk_status status =
+        pipelines->get(shaders::append, {{LK_SPEC_THREADS, kAppendThreads}}, 0, &append_);
+    if (!status)
+        status = pipelines->get(shaders::pack, {{LK_SPEC_THREADS, kJobThreads}}, 0, &pack_);
+    if (!status)
+        status = pipelines->get(shaders::reopen, {{LK_SPEC_THREADS, kJobThreads}}, 0, &reopen_);
+    for (uint32_t l = 0; l < layout.n_layers; ++l)
+        for (const uint32_t size : {0, 1}) {
+            const uint32_t head_dim = layout.layers[l].head_dim;
+            const uint32_t n_columns = size ? UINT32_MAX : 1;
+            if (!status)
+                status = open_tile(head_dim, tile_columns(head_dim, n_columns), pipelines,
+                                   &layers_[l].tile[size]);
+            if (!status && rules.takes(l))
+                status = open_decode(rules, l, head_dim, rules.tile_columns(l, n_columns), traits,
+                                     pipelines, &layers_[l].decode[size]);
+        }
+    return status;
+}
+
+}  // namespace vulkan
+}  // namespace lk

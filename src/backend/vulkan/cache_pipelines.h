@@ -1,0 +1,59 @@
+// The pipelines that a cache needs, all made when it is opened.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_VULKAN_CACHE_PIPELINES_H
+#define LK_BACKEND_VULKAN_CACHE_PIPELINES_H
+
+#include "backend/backend.h"
+#include "backend/vulkan/decode_rules.h"
+#include "backend/vulkan/pipelines.h"
+
+namespace lk {
+namespace vulkan {
+
+// A kernel of attention and the one that puts its parts together.
+struct AttendPipelines {
+    uint32_t columns;  // of a workgroup
+    VkPipeline attend;
+    VkPipeline merge;
+};
+
+class CachePipelines {
+  public:
+    static constexpr uint32_t kAppendThreads = 64;
+
+    explicit CachePipelines(const Allocator &allocator) : layers_(allocator) {}
+
+    lk_status open(const CacheLayout &layout, const DecodeRules &rules, const Traits &traits,
+                   Pipelines *pipelines);
+
+    VkPipeline append() const { return append_; }
+    VkPipeline pack() const { return pack_; }
+    VkPipeline reopen() const { return reopen_; }
+    // columns: as DecodeRules::tile_columns() and tile_columns() give them.
+    const AttendPipelines &decode(uint32_t layer, uint32_t columns) const {
+        return of_columns(layers_[layer].decode, columns);
+    }
+    const AttendPipelines &tile(uint32_t layer, uint32_t columns) const {
+        return of_columns(layers_[layer].tile, columns);
+    }
+
+  private:
+    struct Layer {
+        AttendPipelines decode[2];  // null where decode takes no step
+        AttendPipelines tile[2];
+    };
+    static const AttendPipelines &of_columns(const AttendPipelines (&sizes)[2], uint32_t columns) {
+        return sizes[sizes[0].columns == columns ? 0 : 1];
+    }
+
+    VkPipeline append_ = VK_NULL_HANDLE;
+    VkPipeline pack_ = VK_NULL_HANDLE;
+    VkPipeline reopen_ = VK_NULL_HANDLE;
+    Array<Layer> layers_;
+};
+
+}  // namespace vulkan
+}  // namespace lk
+
+#endif

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/vulkan/decode_rules.h"
+
+#include "backend/device/cache_tables.h"
+#include "shaders/decode_limits.h"
+
+namespace lk {
+namespace vulkan {
+
+namespace {
+
+constexpr uint32_t kMaxColumns = 16;    // of a KV head: each item of them reads all codes again
+constexpr uint32_t kWorkers = 4;        // workgroups of a core
+constexpr uint32_t kItemBytes = 32768;  // that a workgroup reads while an item begins and ends
+
+}  // namespace
+
+bool DecodeRules::open(const CacheLayout &layout) {
+    if (!layers_.resize(layout.n_layers))
+        return false;
+    for (uint32_t l = 0; l < layout.n_layers; ++l) {
+        const LayerView &view = layout.layers[l];
+        Layer layer = {view.n_query_heads / view.n_kv_heads, view.head_dim, true, false};
+        for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
+            const EntryClasses &entry = layout.entry_classes[layout.first_entries[l] + head];
+            for (const uint16_t packed : {entry.packed_key, entry.packed_value}) {
+                const HalfClass &half = layout.classes[packed];
+                const ClassInfo info = device::class_info(half, half.permutation ? 1 : 0);
+                layer.is_direct = layer.is_direct && info.is_direct;
+                layer.is_grouped = layer.is_grouped ||
+                                   (!info.is_raw && (info.number_bytes != 2 || info.n_groups > 1));
+            }
+        }
+        layers_[l] = layer;
+    }
+    return true;
+}
+
+device::SplitLimits DecodeRules::limits() const {
+    return {traits_.n_cores, kWorkers * traits_.n_cores, kMaxColumns, kMaxColumns,
+            LK_DECODE_MAX_COLUMNS};
+}
+
+device::SplitShape DecodeRules::shape(uint32_t layer, uint32_t, uint32_t n_columns) const {
+    const uint32_t columns = tile_columns(layer, n_columns);
+    return {kWorkers * traits_.n_cores, threads(layer, columns) / LK_LANES, columns, kItemBytes};
+}
+
+bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
+    return takes(layer) && uint64_t{max_new} * layers_[layer].group <= kMaxColumns;
+}
+
+uint32_t DecodeRules::tile_columns(uint32_t layer, uint32_t n_columns) const {
+    const uint32_t group = layers_[layer].group;
+    return decode_columns(layers_[layer].head_dim, n_columns > group ? kMaxColumns : group,
+                          traits_.float16);
+}
+
+uint32_t DecodeRules::threads(uint32_t layer, uint32_t tile_columns) const {
+    return decode_threads(layers_[layer].head_dim, tile_columns, traits_.float16, traits_.subgroup);
+}
+
+}  // namespace vulkan
+}  // namespace lk

@@ -1,0 +1,49 @@
+// How decode of each layer is cut and which steps it takes.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_VULKAN_DECODE_RULES_H
+#define LK_BACKEND_VULKAN_DECODE_RULES_H
+
+#include "backend/device/split.h"
+#include "backend/vulkan/features.h"
+
+namespace lk {
+namespace vulkan {
+
+class DecodeRules final : public device::SplitRules {
+  public:
+    DecodeRules(const Allocator &allocator, const Traits &traits)
+        : traits_(traits), layers_(allocator) {}
+
+    // False without memory.
+    bool open(const CacheLayout &layout);
+
+    device::SplitLimits limits() const override;
+    device::SplitShape shape(uint32_t layer, uint32_t n_units, uint32_t n_columns) const override;
+
+    // Can decode take steps of a layer, and such whose sequences have at most max_new new tokens?
+    bool takes(uint32_t layer) const { return layers_[layer].is_direct; }
+    bool takes(uint32_t layer, uint32_t max_new) const;
+    // Has a class of the layer FP8 numbers or several groups in a page?
+    bool is_grouped(uint32_t layer) const { return layers_[layer].is_grouped; }
+    // Columns of an item, and threads of its workgroup, where units have n_columns. There are two
+    // shapes for a layer: that of one new token and that of more.
+    uint32_t tile_columns(uint32_t layer, uint32_t n_columns) const;
+    uint32_t threads(uint32_t layer, uint32_t tile_columns) const;
+
+  private:
+    struct Layer {
+        uint32_t group;
+        uint32_t head_dim;
+        bool is_direct;
+        bool is_grouped;
+    };
+
+    const Traits &traits_;
+    Array<Layer> layers_;
+};
+
+}  // namespace vulkan
+}  // namespace lk
+
+#endif

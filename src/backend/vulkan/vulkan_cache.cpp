@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/vulkan/vulkan_cache.h"
+
+#include <algorithm>
+
+#include "base/status.h"
+#include "shaders/tile_limits.h"
+
+namespace lk {
+namespace vulkan {
+
+namespace {
+
+constexpr uint32_t kAppendRounds = 8;    // of tokens that a workgroup takes in a long step
+constexpr uint32_t kTileWorkers = 4;     // workgroups of a core
+constexpr uint32_t kAppendWorkers = 16;  // workgroups of a core, before they take more rounds
+
+// Tokens that a workgroup takes: those that its threads hold at once, several times in long steps.
+uint32_t append_step(const LayerView &layer, uint32_t n_tokens, uint32_t n_cores) {
+    const uint32_t at_once = CachePipelines::kAppendThreads / (layer.head_dim / 8);
+    const uint64_t n_groups = uint64_t{n_tokens} * layer.n_kv_heads * 2 / at_once;
+    const uint64_t rounds = n_groups / (uint64_t{kAppendWorkers} * n_cores);
+    return at_once * static_cast<uint32_t>(std::clamp<uint64_t>(rounds, 1, kAppendRounds));
+}
+
+}  // namespace
+
+VulkanCache::VulkanCache(const Allocator &allocator, const Device &device,
+                         const CacheLayout &layout)
+    : allocator_(allocator),
+      device_(device),
+      layout_(layout),
+      tables_(allocator, device),
+      report_(allocator),
+      rules_(allocator, device.traits()),
+      pipelines_(allocator),
+      mirror_(allocator),
+      commands_(device),
+      append_tensors_(device, &commands_),
+      attend_tensors_(device, &commands_) {}
+
+VulkanCache::~VulkanCache() { (void)commands_.wait(); }
+
+lk_status VulkanCache::open(Pipelines *pipelines) {
+    for (uint32_t c = 0; c < layout_.n_classes; ++c)
+        if (layout_.classes[c].ranking == Ranking::kQueryRange)
+            return fail(LK_E_UNSUPPORTED, "the Vulkan backend does not rank channels by queries");
+    if (!rules_.open(layout_))
+        return fail(LK_E_NOMEM, "no memory for the rules of %u layers", layout_.n_layers);
+    lk_status status = pipelines_.open(layout_, rules_, device_.traits(), pipelines);
+    if (!status)
+        status = report_.open(device_, layout_);
+    if (!status)
+        status = commands_.open(pipelines->layout());
+    if (!status)
+        status = open_tables();
+    return status;
+}
+
+// On the context's queue, and done when it returns: a later step may be in a command buffer that
+// the host submits whenever it likes.
+lk_status VulkanCache::open_tables() {
+    uint64_t floats = 0;
+    for (uint32_t l = 0; l < layout_.n_layers; ++l)
+        floats = std::max(floats, tile_partial_floats(layout_.layers[l].head_dim, n_tile_groups()));
+    const lk_status status = run({}, [&](const Recorder &) {
+        lk_status filled = mirror_.open(layout_, rules_, &tables_, &report_);
+        if (!filled)
+            filled = put_constants();
+        if (!filled)
+            filled = jobs_.open(&tables_);
+        floats = std::max(floats, mirror_.splits().partial_floats());
+        if (!filled)
+            filled = partials_.open(&tables_, floats * sizeof(float), "the parts of attention");
+        return filled;
+    });
+    return status ? status : commands_.wait();
+}
+
+lk_status VulkanCache::put_constants() {
+    Array<LayerInfo> layers(allocator_);
+    if (!layers.resize(layout_.n_layers))
+        return fail(LK_E_NOMEM, "no memory for the table of %u layers", layout_.n_layers);
+    for (uint32_t l = 0; l < layout_.n_layers; ++l) {
+        const LayerView &view = layout_.layers[l];
+        layers[l] = {mirror_.constants().sink_logits(l),
+                     view.n_query_heads,
+                     view.n_kv_heads,
+                     view.head_dim,
+                     view.window_tokens,
+                     view.window_sink_tokens,
+                     layout_.first_entries[l],
+                     view.scale,
+                     view.soft_cap,
+                     {}};
+    }
+    const uint64_t layers_bytes = layers.size() * sizeof(LayerInfo);
+    lk_status status =
+        constants_.open(&tables_, sizeof(StepTable) + layers_bytes, "the constants of a cache");
+    if (status)
+        return status;
+    const device::StepAddresses step = mirror_.addresses();
+    const StepTable table = {step.header,
+                             step.sequences,
+                             step.rows,
+                             step.ancestors,
+                             step.positions,
+                             mirror_.constants().classes(),
+                             constants_.address() + sizeof(StepTable),
+                             report_.address(),
+                             layout_.n_layers,
+                             {}};
+    status = tables_.put(constants_.address(), &table, sizeof table);
+    if (!status)
+        status = tables_.put(table.layers, layers.data(), layers_bytes);
+    return status;
+}
+
+uint64_t VulkanCache::fixed_bytes() const {
+    return mirror_.fixed_bytes() + jobs_.bytes() + constants_.bytes() + partials_.bytes() +
+           append_tensors_.bytes() + attend_tensors_.bytes();
+}
+
+template <class Record>
+lk_status VulkanCache::run(const Semaphores &semaphores, const Record &record) {
+    Recorder recorder;
+    lk_status status = commands_.begin(&recorder);
+    if (status)
+        return status;
+    tables_.use(recorder);
+    report_.use(recorder);
+    status = record(recorder);
+    if (!status)
+        return commands_.end(semaphores);
+    commands_.abandon();
+    return status;
+}
+
+// All work of a context runs on its queue, so an earlier queue needs no waiting for.
+lk_status VulkanCache::set_queue(const lk_queue *queue) {
+    queue_ = queue ? *queue : lk_queue{};
+    commands_.record_into(queue_.kind == LK_QUEUE_VULKAN_RECORD
+                              ? static_cast<VkCommandBuffer>(queue_.handle)
+                              : nullptr);
+    return LK_OK;
+}
+
+// Append n of a step waits for wait_value + n, attend n signals signal_value + n.
+Semaphores VulkanCache::next_append() {
+    return {reinterpret_cast<VkSemaphore>(queue_.wait_semaphore), queue_.wait_value + n_appends_++,
+            VK_NULL_HANDLE, 0};
+}
+Semaphores VulkanCache::next_attend() {
+    return {VK_NULL_HANDLE, 0, reinterpret_cast<VkSemaphore>(queue_.signal_semaphore),
+            queue_.signal_value + n_attends_++};
+}
+
+// What a step with staged tokens finds in the staging area.
+Address VulkanCache::staged(const uint16_t *area) const {
+    return mirror_.shape().is_staged ? reinterpret_cast<Address>(area) : 0;
+}
+
+uint32_t VulkanCache::n_tile_groups() const { return kTileWorkers * device_.traits().n_cores; }
+
+lk_status VulkanCache::entries_changed(PageRow *row) {
+    mirror_.entries_changed(row);
+    return LK_OK;
+}
+
+lk_status VulkanCache::begin(const Batch &batch) {
+    n_appends_ = n_attends_ = 0;
+    return run({}, [&](const Recorder &) { return mirror_.begin(batch); });
+}
+
+lk_status VulkanCache::append(const AppendArgs &args) {
+    const device::StepShape &shape = mirror_.shape();
+    const LayerView &layer = args.layer;
+    AppendPush push{};
+    CallTensor tensors[] = {
+        {&args.k, shape.n_tokens, layer.n_kv_heads, layer.head_dim, false, &push.keys},
+        {&args.v, shape.n_tokens, layer.n_kv_heads, layer.head_dim, false, &push.values}};
+    const lk_status status = append_tensors_.place(tensors, 2);
+    if (status)
+        return status;
+    push.step = constants_.address();
+    push.staged_keys = staged(args.staging.keys);
+    push.staged_values = staged(args.staging.values);
+    push.layer = args.layer_index;
+    push.n_sequences = shape.n_sequences;
+    push.n_tokens = shape.n_tokens;
+    push.token_step = append_step(layer, shape.n_tokens, device_.traits().n_cores);
+    return run(next_append(), [&](const Recorder &recorder) {
+        record_append(recorder, args, push);
+        return LK_OK;
+    });
+}
+
+void VulkanCache::record_append(const Recorder &recorder, const AppendArgs &args,
+                                AppendPush push) const {
+    const uint32_t most = device_.traits().max_workgroup_count;
+    const auto n_groups = static_cast<uint32_t>(ceil_div(push.n_tokens, push.token_step));
+    recorder.bind(pipelines_.append());
+    for (uint32_t first = 0; first < n_groups; first += most) {
+        push.first_token = first * push.token_step;
+        recorder.push(push);
+        recorder.dispatch(std::min(most, n_groups - first), args.layer.n_kv_heads, 2);
+    }
+}
+
+lk_status VulkanCache::attend(const AttendArgs &args) {
+    const device::StepShape &shape = mirror_.shape();
+    const uint32_t n_tokens = shape.n_tokens;
+    const uint32_t n_heads = args.layer.n_query_heads;
+    const TensorView lse = {args.lse, LK_F32, args.lse_token_stride, args.lse_head_stride,
+                            args.lse_is_host};
+    PushTensor pushes[3] = {};
+    CallTensor tensors[] = {{&args.q, n_tokens, n_heads, args.layer.head_dim, false, &pushes[0]},
+                            {&args.out, n_tokens, n_heads, args.layer.head_dim, true, &pushes[1]},
+                            {&lse, n_tokens, n_heads, 1, true, &pushes[2]}};
+    lk_status status = attend_tensors_.place(tensors, 3);
+    if (status)
+        return status;
+    const bool is_short = !shape.is_staged && rules_.takes(args.layer_index, shape.max_new);
+    status = run(next_attend(), [&](const Recorder &recorder) {
+        if (is_short)
+            record_decode(recorder, args.layer_index, pushes);
+        else
+            record_tile(recorder, args, pushes);
+        return LK_OK;
+    });
+    return status ? status : attend_tensors_.finish(tensors, 3);
+}
+
+// tensors: queries, outputs, LSEs.
+void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
+                                const PushTensor *tensors) const {
+    const device::Split &split = mirror_.splits().of(layer);
+    const AttendPipelines &pipelines = pipelines_.decode(layer, split.shape.tile_columns);
+    const uint32_t most = device_.traits().max_workgroup_count;
+    const Address items = mirror_.addresses().splits + split.items_offset;
+    DecodePush push{};
+    push.step = constants_.address();
+    push.partials = partials_.address();
+    push.lse = tensors[2].data;
+    push.queries = tensors[0];
+    push.outputs = tensors[1];
+    push.lse_token_stride = tensors[2].token_stride;
+    push.lse_head_stride = tensors[2].head_stride;
+    push.layer = layer;
+    const auto dispatch = [&](VkPipeline pipeline, uint32_t n_columns) {
+        recorder.bind(pipeline);
+        for (uint32_t first = 0; first < split.n_items; first += push.n_items) {
+            push.items = items + uint64_t{first} * sizeof(WorkItem);
+            push.n_items = std::min(most, split.n_items - first);
+            recorder.push(push);
+            recorder.dispatch(push.n_items, n_columns);
+        }
+    };
+    dispatch(pipelines.attend, 1);
+    if (!split.has_parts)
+        return;
+    recorder.barrier();
+    dispatch(pipelines.merge, split.shape.tile_columns);
+}
+
+void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
+                              const PushTensor *tensors) const {
+    const device::StepShape &shape = mirror_.shape();
+    const LayerView &layer = args.layer;
+    const uint32_t n_columns = shape.max_new * (layer.n_query_heads / layer.n_kv_heads);
+    const uint32_t columns = tile_columns(layer.head_dim, n_columns);
+    const AttendPipelines &pipelines = pipelines_.tile(args.layer_index, columns);
+    const uint32_t most = device_.traits().max_workgroup_count;
+    TilePush push{};
+    push.step = constants_.address();
+    push.staged_keys = staged(args.staging.keys);
+    push.staged_values = staged(args.staging.values);
+    push.partials = partials_.address();
+    push.lse = tensors[2].data;
+    push.queries = tensors[0];
+    push.outputs = tensors[1];
+    push.lse_token_stride = tensors[2].token_stride;
+    push.lse_head_stride = tensors[2].head_stride;
+    push.layer = args.layer_index;
+    push.n_tokens = shape.n_tokens;
+    push.n_tiles = static_cast<uint32_t>(ceil_div(n_columns, columns));
+    push.n_splits =
+        tile_splits(uint64_t{push.n_tiles} * layer.n_kv_heads * shape.n_sequences, n_tile_groups());
+    recorder.bind(pipelines.attend);
+    for (; push.first_tile < push.n_tiles; push.first_tile += most) {
+        recorder.push(push);
+        recorder.dispatch(std::min(most, push.n_tiles - push.first_tile), layer.n_kv_heads,
+                          shape.n_sequences * push.n_splits);
+    }
+    if (push.n_splits == 1)
+        return;
+    recorder.barrier();
+    recorder.bind(pipelines.merge);
+    recorder.push(push);
+    recorder.dispatch(n_columns, layer.n_kv_heads, shape.n_sequences);
+}
+
+template <class Item>
+lk_status VulkanCache::run_jobs(VkPipeline pipeline, const Item *items, uint32_t n_items,
+                                const device::PackExtent &extent) {
+    JobPush push{};
+    push.jobs = jobs_.address();
+    push.classes = mirror_.constants().classes();
+    push.head_dim = extent.head_dim;
+    push.page_tokens = extent.page_tokens;
+    return run({}, [&](const Recorder &recorder) {
+        return jobs_.run(layout_, items, n_items, [&](const Item *, uint32_t n) {
+            push.n_jobs = n;
+            recorder.barrier();
+            recorder.bind(pipeline);
+            recorder.push(push);
+            recorder.dispatch(n);
+            recorder.barrier();
+            return LK_OK;
+        });
+    });
+}
+
+lk_status VulkanCache::pack(const PackItem *items, uint32_t n_items) {
+    return run_jobs(pipelines_.pack(), items, n_items, device::extent_of(items, n_items));
+}
+
+lk_status VulkanCache::reopen(const ReopenItem *items, uint32_t n_items) {
+    return run_jobs(pipelines_.reopen(), items, n_items, {});
+}
+
+lk_status VulkanCache::sum_queries(const QuerySumArgs *, uint32_t) {
+    return fail(LK_E_UNSUPPORTED, "the Vulkan backend does not rank channels by queries");
+}
+
+}  // namespace vulkan
+}  // namespace lk

@@ -1,0 +1,84 @@
+// What the device keeps for a cache, and the commands of its work.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_VULKAN_VULKAN_CACHE_H
+#define LK_BACKEND_VULKAN_VULKAN_CACHE_H
+
+#include "backend/device/mirror.h"
+#include "backend/vulkan/cache_pipelines.h"
+#include "backend/vulkan/host_tensors.h"
+#include "backend/vulkan/report_buffer.h"
+#include "backend/vulkan/table_buffers.h"
+
+namespace lk {
+namespace vulkan {
+
+class VulkanCache final : public CacheDevice {
+  public:
+    VulkanCache(const Allocator &allocator, const Device &device, const CacheLayout &layout);
+    ~VulkanCache() override;
+
+    // LK_E_UNSUPPORTED: a step that is too long for the report, or channels ranked by queries.
+    lk_status open(Pipelines *pipelines);
+
+    lk_status set_queue(const lk_queue *queue) override;
+    bool is_capturing() const override { return false; }
+
+    lk_status row_create(PageRow *row) override { return mirror_.row_create(row); }
+    void row_destroy(PageRow *row) override { mirror_.row_destroy(row); }
+    lk_status entries_changed(PageRow *row) override;
+
+    lk_status begin(const Batch &batch) override;
+    lk_status append(const AppendArgs &args) override;
+    lk_status pack(const PackItem *items, uint32_t n_items) override;
+    lk_status reopen(const ReopenItem *items, uint32_t n_items) override;
+    lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) override;
+    lk_status attend(const AttendArgs &args) override;
+
+    void report(DataReport *out) const override { mirror_.report(out); }
+    void clear_report() override { mirror_.clear_report(); }
+    uint64_t fixed_bytes() const override;
+
+  private:
+    lk_status open_tables();
+    lk_status put_constants();
+    // Calls record(recorder), which returns a status, between the begin and the end of a verb.
+    template <class Record>
+    lk_status run(const Semaphores &semaphores, const Record &record);
+    template <class Item>
+    lk_status run_jobs(VkPipeline pipeline, const Item *items, uint32_t n_items,
+                       const device::PackExtent &extent);
+    void record_append(const Recorder &recorder, const AppendArgs &args, AppendPush push) const;
+    void record_decode(const Recorder &recorder, uint32_t layer, const PushTensor *tensors) const;
+    void record_tile(const Recorder &recorder, const AttendArgs &args,
+                     const PushTensor *tensors) const;
+    Address staged(const uint16_t *area) const;
+    uint32_t n_tile_groups() const;
+    Semaphores next_append();
+    Semaphores next_attend();
+
+    const Allocator &allocator_;
+    const Device &device_;
+    const CacheLayout layout_;
+
+    TableBuffers tables_;
+    ReportBuffer report_;
+    DecodeRules rules_;
+    CachePipelines pipelines_;
+    device::Mirror mirror_;
+    device::JobList jobs_;
+    device::Table constants_;  // StepTable, LayerInfo [layers]
+    device::Table partials_;   // of one call of attention
+
+    lk_queue queue_{};
+    uint32_t n_appends_ = 0;  // of the step
+    uint32_t n_attends_ = 0;
+    Commands commands_;
+    HostTensors append_tensors_;
+    HostTensors attend_tensors_;
+};
+
+}  // namespace vulkan
+}  // namespace lk
+
+#endif
