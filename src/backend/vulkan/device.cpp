@@ -176,7 +176,7 @@ lk_status Device::check_family() const {
         return fail(LK_E_ARGUMENT, "vulkan.queue_family is %u and the device has %u", queue_family_,
                     n);
     if (!(families[queue_family_].queueFlags & VK_QUEUE_COMPUTE_BIT))
-        return fail(LK_E_UNSUPPORTED, "vulkan.queue_family is %u, which has no compute",
+        return fail(LK_E_ARGUMENT, "vulkan.queue_family is %u, which has no compute",
                     queue_family_);
     return LK_OK;
 }

@@ -245,6 +245,9 @@ Traits query_traits(const Functions &functions, VkPhysicalDevice device, uint32_
     const VkPhysicalDeviceProperties &own = properties.properties;
     std::memcpy(traits.name, own.deviceName, sizeof traits.name);
     traits.api_version = api_version;
+    traits.vendor_id = own.vendorID;
+    traits.device_id = own.deviceID;
+    std::memcpy(traits.pipeline_cache_id, own.pipelineCacheUUID, sizeof traits.pipeline_cache_id);
     traits.type = own.deviceType;
     traits.is_unified = own.deviceType == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU ||
                         own.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;

@@ -77,6 +77,9 @@ uint32_t extension_names(uint32_t api_version, const Features &features, const c
 struct Traits {
     char name[VK_MAX_PHYSICAL_DEVICE_NAME_SIZE];
     uint32_t api_version;
+    uint32_t vendor_id;
+    uint32_t device_id;
+    uint8_t pipeline_cache_id[VK_UUID_SIZE];
     VkPhysicalDeviceType type;
     bool is_unified;  // device memory is the host's
     bool timeline;

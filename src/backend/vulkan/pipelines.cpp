@@ -12,6 +12,21 @@
 namespace lk {
 namespace vulkan {
 
+namespace {
+
+// Is this a cache of pipelines of this device and driver? Drivers trust the rest of it.
+bool is_own_blob(const Traits &traits, const void *blob, uint64_t bytes) {
+    VkPipelineCacheHeaderVersionOne header{};
+    if (bytes < sizeof header)
+        return false;
+    std::memcpy(&header, blob, sizeof header);
+    return header.headerVersion == VK_PIPELINE_CACHE_HEADER_VERSION_ONE &&
+           header.vendorID == traits.vendor_id && header.deviceID == traits.device_id &&
+           !std::memcmp(header.pipelineCacheUUID, traits.pipeline_cache_id, VK_UUID_SIZE);
+}
+
+}  // namespace
+
 Pipelines::~Pipelines() {
     const Functions &vk = device_.functions();
     for (const Entry &entry : entries_)
@@ -36,8 +51,10 @@ lk_status Pipelines::open(const void *blob, uint64_t bytes) {
         return status;
     VkPipelineCacheCreateInfo cache{};
     cache.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO;
-    cache.initialDataSize = bytes;
-    cache.pInitialData = blob;
+    if (is_own_blob(device_.traits(), blob, bytes)) {
+        cache.initialDataSize = bytes;
+        cache.pInitialData = blob;
+    }
     return device_.checked(vk.CreatePipelineCache(device_.handle(), &cache, nullptr, &cache_),
                            "making a cache of pipelines");
 }
