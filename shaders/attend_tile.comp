@@ -47,6 +47,7 @@ void score_stage(Sight sight, PageView page, uint first, uint n_tokens) {
     const uint n_tiles = (n_tokens + LK_TILE_TOKENS - 1u) / LK_TILE_TOKENS;
     [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
         scores[i] = vec4(0.0);
+    find_strips(sight, page);
     for (uint strip = 0u; strip < kHeadDim / LK_STRIP_CHANNELS; ++strip) {
         barrier();
         load_queries(page.is_staged, c, page.keys.metadata, strip, score_factor(sight.layer));

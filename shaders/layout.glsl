@@ -8,8 +8,22 @@
 #include "tables.glsl"
 
 const uint kLaneHalves = 8u;  // of a tile
+const uint kTileHalves = kLaneHalves * LK_LANES;
 
 uint plane_bits(uint plane) { return plane == 0u ? 16u : plane == 1u ? 8u : 6u - plane; }
+
+// Ranges and minima come by 16 that lie together. The first of those for (strip, tile) is the sum
+// of these. Groups of tokens are powers of two.
+uint strip_entry(ClassInfo c, uint strip) {
+    return c.is_token_axis ? strip * LK_STRIP_CHANNELS / c.group * c.page_tokens
+                           : strip * LK_STRIP_CHANNELS * c.n_groups;
+}
+uint tile_entry(ClassInfo c, uint tile) {
+    return (c.is_token_axis ? tile : tile >> uint(findMSB(c.group)) - 4u) * LK_TILE_TOKENS;
+}
+uint first_entry(ClassInfo c, uint strip, uint tile) {
+    return strip_entry(c, strip) + tile_entry(c, tile);
+}
 
 // Where a strip's codes lie in the payload.
 struct StripPlace {
@@ -17,8 +31,10 @@ struct StripPlace {
     uint offset;       // bytes
     uint high_offset;  // of a strip of 3 bits
     uint in_plane;     // index among the strips of its plane
+    uint first_entry;  // of its ranges and minima
 };
 StripPlace find_strip(ClassInfo c, uint strip) {
+    const uint entry = strip_entry(c, strip);
     const uint bit_bytes = 2u * c.page_tokens;  // of a strip, for each bit of its width
     uint offset = 0u;
     uint plane = 0u;
@@ -30,7 +46,7 @@ StripPlace find_strip(ClassInfo c, uint strip) {
     const uint bits = plane_bits(plane);
     const uint low_bytes = bit_bytes * (bits == 3u ? 2u : bits);
     const uint high_offset = offset + low_bytes * c.strips[plane] + bit_bytes * strip;
-    return StripPlace(bits, offset + low_bytes * strip, high_offset, strip);
+    return StripPlace(bits, offset + low_bytes * strip, high_offset, strip, entry);
 }
 
 // Words of a lane in a strip of 1, 2, 4, 8 or 16 bits, and where they lie in it.
@@ -55,26 +71,39 @@ uint load_strip_word(Address strip, uint n_words, uint lane, uint word) {
 
 // A tile's codes of 1, 2, 4 or 8 bits, in the low bits of the halves of each register.
 uvec4 load_codes(Address strip, uint page_tokens, uint bits, uint tile, uint lane) {
-    const uint n_words = lane_words(page_tokens, bits);
     const uint mask = ((1u << bits) - 1u) * 0x10001u;
-    const uint first = LK_TILE_WORDS * tile;
-    const uint steps = fold_steps(bits);
-    const uint low = load_strip_word(strip, n_words, lane, first >> steps);
-    uint high = low;
-    if (bits == 8u)
-        high = load_strip_word(strip, n_words, lane, (first >> steps) + 1u);
-    return uvec4(low >> fold_bit(first, bits), low >> fold_bit(first + 1u, bits),
-                 high >> fold_bit(first + 2u, bits), high >> fold_bit(first + 3u, bits)) & mask;
+    if (bits == 8u) {
+        const uvec2 words = ConstPairs(strip).at[(tile / 2u * LK_LANES + lane) * 2u + tile % 2u];
+        return uvec4(words.x, words.x >> 8, words.y, words.y >> 8) & mask;
+    }
+    // 4 / bits tiles share a word, in which this one's fields start here.
+    const uint first_bit = bits == 4u   ? 0u
+                           : bits == 2u ? 2u * (tile & 1u)
+                                        : (tile & 1u) << 1 | tile >> 1 & 1u;
+    const uint word =
+        load_strip_word(strip, lane_words(page_tokens, bits), lane, tile * bits / 4u) >> first_bit;
+    return uvec4(word, word >> 8, word >> 4, word >> 12) & mask;
 }
 
-// Where (token, channel) lies in a half page at 16 bits, in halves: a lane's word and its half.
+// Where (token, channel) lies in a half page at 16 bits, in halves: the sum of two offsets.
+uint row_offset(uint row) {
+    return LK_TILE_LANE(row, 0u) * kLaneHalves + 2u * LK_TILE_REGISTER(row, 0u);
+}
+uint k_offset(uint k) {
+    return LK_TILE_LANE(0u, k) * kLaneHalves + 2u * LK_TILE_REGISTER(0u, k) + LK_TILE_HALF(k);
+}
+uint raw_token_offset(bool is_value, uint token) {
+    const uint in_tile = token % LK_TILE_TOKENS;
+    return token / LK_TILE_TOKENS * kTileHalves +
+           (is_value ? k_offset(in_tile) : row_offset(in_tile));
+}
+uint raw_channel_offset(bool is_value, uint page_tokens, uint channel) {
+    const uint in_strip = channel % LK_STRIP_CHANNELS;
+    return channel / LK_STRIP_CHANNELS * (LK_STRIP_CHANNELS * page_tokens) +
+           (is_value ? row_offset(in_strip) : k_offset(in_strip));
+}
 uint raw_offset(bool is_value, uint page_tokens, uint token, uint channel) {
-    const uint tile = channel / LK_STRIP_CHANNELS * (page_tokens / LK_TILE_TOKENS) +
-                      token / LK_TILE_TOKENS;
-    const uint row = (is_value ? channel : token) % LK_TILE_TOKENS;
-    const uint k = (is_value ? token : channel) % LK_TILE_TOKENS;
-    return (tile * LK_LANES + LK_TILE_LANE(row, k)) * kLaneHalves + 2u * LK_TILE_REGISTER(row, k) +
-           LK_TILE_HALF(k);
+    return raw_token_offset(is_value, token) + raw_channel_offset(is_value, page_tokens, channel);
 }
 
 // Slot in the strip and token in the tile of half `half` of a lane's register r.
@@ -83,15 +112,6 @@ uint lane_slot(bool is_value, uint lane, uint r, uint half_index) {
 }
 uint lane_token(bool is_value, uint lane, uint r, uint half_index) {
     return is_value ? LK_TILE_K(lane, r) + half_index : LK_TILE_ROW(lane, r);
-}
-
-// Ranges and minima come by 16 that lie together. The first of those for (strip, tile):
-uint first_entry(ClassInfo c, uint strip, uint tile) {
-    const uint entries =
-        c.is_token_axis
-            ? strip * LK_STRIP_CHANNELS / c.group * (c.page_tokens / LK_TILE_TOKENS) + tile
-            : strip * c.n_groups + tile * LK_TILE_TOKENS / c.group;
-    return entries * LK_STRIP_CHANNELS;
 }
 
 // Of the 16, a lane's lie together: the four of its k, or, of keys with ranges by token, the two of

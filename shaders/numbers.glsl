@@ -12,15 +12,16 @@ const uint kF8Max = 0x7Fu;           // 240
 bool half_is_finite(uint h) { return (h & 0x7C00u) != 0x7C00u; }
 bool float_is_finite(uint float_bits) { return (float_bits & 0x7F800000u) != 0x7F800000u; }
 
-// Exact, of a finite number.
-float half_to_float(uint h) {
-    const uint magnitude = h & 0x7FFFu;
+// Exact, of finite numbers.
+vec4 halves_to_floats(uvec4 h) {
+    const uvec4 shifted = (h & 0x7FFFu) << 13;
+    const vec4 normal = uintBitsToFloat(shifted + (112u << 23));
     // A subnormal gets a leading one, which is taken away as the number 2^-14.
-    const float normal = uintBitsToFloat((magnitude << 13) + (112u << 23));
-    const float subnormal = uintBitsToFloat((magnitude << 13) + (113u << 23)) - 1.0 / 16384.0;
-    const float f = magnitude < 0x400u ? subnormal : normal;
+    const vec4 subnormal = uintBitsToFloat(shifted + (113u << 23)) - 1.0 / 16384.0;
+    const vec4 f = mix(normal, subnormal, lessThan(shifted, uvec4(1u << 23)));
     return uintBitsToFloat(floatBitsToUint(f) | (h & 0x8000u) << 16);
 }
+float half_to_float(uint h) { return halves_to_floats(uvec4(h)).x; }
 
 // The same of any number: infinity and NaN carry over.
 float half_input_to_float(uint h) {
@@ -59,7 +60,10 @@ uint float_to_bf16(float f) {
 float bf16_to_float(uint b) { return uintBitsToFloat(b << 16); }
 
 // e4m3fnuz: FP16 with fewer bits and an exponent bias of 8 instead of 15. Exact.
-float f8_to_float(uint v) { return 128.0 * half_to_float((v & 0x80u) << 8 | (v & 0x7Fu) << 7); }
+vec4 f8s_to_floats(uvec4 v) {
+    return 128.0 * halves_to_floats((v & 0x80u) << 8 | (v & 0x7Fu) << 7);
+}
+float f8_to_float(uint v) { return f8s_to_floats(uvec4(v)).x; }
 
 // The e4m3fnuz number next to f, or f itself: away from zero or towards it. Saturates at +-240.
 // |f| is 0 or at least 2^-24.
@@ -71,6 +75,15 @@ uint float_to_f8(float f, bool away) {
     if (away && code < kF8Max && f8_to_float(code) != magnitude)
         ++code;
     return f < 0.0 && code != 0u ? code | 0x80u : code;
+}
+
+// The step between codes of a range of 1: RN32(1 / (2^bits - 1)).
+float code_step(uint bits) {
+    return uintBitsToFloat(bits == 1u   ? 0x3F800000u
+                           : bits == 2u ? 0x3EAAAAABu
+                           : bits == 3u ? 0x3E124925u
+                           : bits == 4u ? 0x3D888889u
+                                        : 0x3B808081u);
 }
 
 #endif

@@ -10,7 +10,7 @@
 
 // make_parameters() of the half's groups.
 shared uint parameters[LK_MAX_HEAD_DIM * LK_MAX_PAGE_TOKENS / LK_MIN_GROUP];
-shared uint lane_extremes[gl_WorkGroupSize.x * 4u];  // lowest << 16 | highest
+shared uvec4 lane_extremes[gl_WorkGroupSize.x];  // lowest << 16 | highest
 
 // Tiles that 16 neighbouring entries are for.
 struct GroupTiles {
@@ -65,12 +65,12 @@ void add_tile(inout Extremes e, uvec4 registers, bool by_row) {
 
 void measure_tiles(GroupTiles at, uint lane, bool by_row) {
     Extremes e = Extremes(uvec4(0xFFFFFFFFu), uvec4(0u));
-    for (uint strip = at.strip; strip < at.strip + at.n_strips; ++strip)
+    for (uint strip = at.strip; strip < at.strip + at.n_strips; ++strip) {
+        const LaneOffsets offsets = lane_offsets(strip, lane);
         for (uint tile = at.tile; tile < at.tile + at.n_tiles; ++tile)
-            add_tile(e, load_tile(strip, tile, lane), by_row);
-    const uvec4 words = e.lowest & 0xFFFF0000u | e.highest >> 16;
-    for (uint i = 0u; i < 4u; ++i)
-        lane_extremes[gl_LocalInvocationIndex * 4u + i] = words[i];
+            add_tile(e, load_tile(offsets, strip, tile, lane), by_row);
+    }
+    lane_extremes[gl_LocalInvocationIndex] = e.lowest & 0xFFFF0000u | e.highest >> 16;
 }
 
 // Of one of the 16 entries, from the lanes that met its values.
@@ -82,7 +82,7 @@ uint join_lanes(uint team, uint entry, bool by_row) {
     uint lowest = 0xFFFFu;
     uint highest = 0u;
     for (uint i = 0u; i < n_lanes; ++i) {
-        const uint word = lane_extremes[(team * LK_LANES + first + i * step) * 4u + part];
+        const uint word = lane_extremes[team * LK_LANES + first + i * step][part];
         lowest = min(lowest, word >> 16);
         highest = max(highest, word & 0xFFFFu);
     }

@@ -7,31 +7,38 @@
 #include "pack_source.glsl"
 #include "rounding.glsl"
 
-shared uint scores[LK_MAX_HEAD_DIM];  // bits of FP32 numbers, which are not negative
+shared uvec4 scores[LK_MAX_HEAD_DIM / 4u];   // bits of FP32 numbers, which are not negative
 shared uint boosted[LK_MAX_HEAD_DIM / 32u];  // a bit for each channel
 
 // The sum of |K| in the order of tokens, rounded after each addition.
 float key_score(uint channel) {
+    const uint first = source_channel_offset(channel);
     precise float sum = 0.0;
-    for (uint token = 0u; token < half_class.page_tokens; ++token)
-        sum += half_to_float(channel_half(channel, token) & 0x7FFFu);
+    for (uint tile = 0u; tile < page_tiles(); ++tile) {
+        const uint tile_offset = first + tile * source_token_offset(LK_TILE_TOKENS);
+        for (uint token = 0u; token < LK_TILE_TOKENS; ++token)
+            sum += half_to_float(source_half(tile_offset + source_token_offset(token)) & 0x7FFFu);
+    }
     return sum;
 }
 
 // Channels ahead of this one: of equal scores the lower channel is ahead.
 uint count_ahead(uint channel) {
-    const uint score = scores[channel];
-    uint n = 0u;
-    for (uint other = 0u; other < half_class.head_dim; ++other)
-        n += scores[other] > score || (scores[other] == score && other < channel) ? 1u : 0u;
-    return n;
+    const uvec4 score = uvec4(scores[channel / 4u][channel % 4u]);
+    uvec4 n = uvec4(0u);
+    for (uint i = 0u; i < half_class.head_dim / 4u; ++i) {
+        const uvec4 others = 4u * i + uvec4(0u, 1u, 2u, 3u);
+        const uvec4 least = score + uvec4(greaterThanEqual(others, uvec4(channel)));
+        n += uvec4(greaterThanEqual(scores[i], least));
+    }
+    return n.x + n.y + n.z + n.w;
 }
 
 void rank_channels() {
     if (gl_LocalInvocationIndex < LK_MAX_HEAD_DIM / 32u)
         boosted[gl_LocalInvocationIndex] = 0u;
     for (uint c = gl_LocalInvocationIndex; c < half_class.head_dim; c += gl_WorkGroupSize.x)
-        scores[c] = floatBitsToUint(key_score(c));
+        scores[c / 4u][c % 4u] = floatBitsToUint(key_score(c));
     barrier();
     for (uint c = gl_LocalInvocationIndex; c < half_class.head_dim; c += gl_WorkGroupSize.x)
         if (count_ahead(c) < half_class.n_ranked)
@@ -50,18 +57,17 @@ uint ranked_slot(uint channel) {
     return (bits >> bit & 1u) != 0u ? n_boosted : half_class.n_ranked + channel - n_boosted;
 }
 
-// Find the channel of each slot: by the page's own order, the class's, or none. All threads.
+// Find where the values of each slot's channel lie: by the page's own order, the class's, or none.
+// All threads.
 void order_channels() {
     const bool is_ranked = half_class.ranking != 0u;
-    const bool is_fixed = !is_null(half_class.permutation);
+    const bool is_fixed = !is_ranked && !is_null(half_class.permutation);
     if (is_ranked)
         rank_channels();
     for (uint i = gl_LocalInvocationIndex; i < half_class.head_dim; i += gl_WorkGroupSize.x) {
         const uint slot = is_ranked ? ranked_slot(i) : i;
-        uint channel = i;
-        if (!is_ranked && is_fixed)
-            channel = uint(ConstBytes(half_class.permutation).at[i]);
-        slot_channels[slot] = channel;
+        const uint channel = is_fixed ? uint(ConstBytes(half_class.permutation).at[i]) : i;
+        slot_offsets[slot] = source_channel_offset(channel);
         if (half_class.permutes)
             Bytes(job.metadata).at[half_class.permutation_offset + slot] = uint8_t(channel);
     }

@@ -21,7 +21,8 @@ layout(buffer_reference, std430, buffer_reference_align = 1) writeonly buffer By
 PackJob job;
 ClassInfo half_class;  // that it becomes
 
-shared uint slot_channels[LK_MAX_HEAD_DIM];
+// Where the values of slots lie in the source: add source_token_offset().
+shared uint slot_offsets[LK_MAX_HEAD_DIM];
 
 uint page_tiles() { return half_class.page_tokens / LK_TILE_TOKENS; }
 uint n_strips() { return half_class.head_dim / LK_STRIP_CHANNELS; }
@@ -32,31 +33,61 @@ bool is_ordered() {
     return half_class.ranking != 0u || half_class.permutes || !is_null(half_class.permutation);
 }
 
-// A channel's value.
-uint channel_half(uint channel, uint token) {
-    const ClassInfo c = half_class;
-    const uint offset = is_staged() ? token * c.head_dim + channel
-                                    : raw_offset(c.is_value, c.page_tokens, token, channel);
-    return uint(ConstHalves(job.source).at[offset]);
+// In halves.
+uint source_token_offset(uint token) {
+    return is_staged() ? token * half_class.head_dim
+                       : raw_token_offset(half_class.is_value, token);
 }
-uint slot_half(uint slot, uint token) { return channel_half(slot_channels[slot], token); }
+uint source_channel_offset(uint channel) {
+    return is_staged()
+               ? channel
+               : raw_channel_offset(half_class.is_value, half_class.page_tokens, channel);
+}
+uint source_half(uint offset) { return uint(ConstHalves(job.source).at[offset]); }
 
-// A lane's registers of a tile at 16 bits.
-uvec4 load_tile(uint strip, uint tile, uint lane) {
+// Of a lane's registers of a strip's first tile, the offsets of the lower and the higher halves.
+struct LaneOffsets {
+    uvec4 low;
+    uvec4 high;
+};
+LaneOffsets lane_offsets(uint strip, uint lane) {
+    const uint slot = strip * LK_STRIP_CHANNELS;
+    const uint row = LK_TILE_ROW(lane, 0u);
+    const uint k = LK_TILE_K(lane, 0u);
+    LaneOffsets at;
+    if (half_class.is_value) {
+        const uvec2 slots = uvec2(slot_offsets[slot + row], slot_offsets[slot + row + 8u]);
+        const uvec2 first = uvec2(source_token_offset(k), source_token_offset(k + 8u));
+        const uvec2 second = uvec2(source_token_offset(k + 1u), source_token_offset(k + 9u));
+        at.low = slots.xyxy + first.xxyy;
+        at.high = slots.xyxy + second.xxyy;
+        return at;
+    }
+    const uvec2 first = uvec2(slot_offsets[slot + k], slot_offsets[slot + k + 8u]);
+    const uvec2 second = uvec2(slot_offsets[slot + k + 1u], slot_offsets[slot + k + 9u]);
+    const uvec2 tokens = uvec2(source_token_offset(row), source_token_offset(row + 8u));
+    at.low = first.xxyy + tokens.xyxy;
+    at.high = second.xxyy + tokens.xyxy;
+    return at;
+}
+
+uvec4 load_words(uvec4 halves) {
+    ConstWords words = ConstWords(job.source);
+    return uvec4(words.at[halves.x / 2u], words.at[halves.y / 2u], words.at[halves.z / 2u],
+                 words.at[halves.w / 2u]);
+}
+uvec4 load_halves(uvec4 at) {
+    return uvec4(source_half(at.x), source_half(at.y), source_half(at.z), source_half(at.w));
+}
+
+// A lane's registers of a tile at 16 bits: as they lie, by pairs of channels, or by values.
+uvec4 load_tile(LaneOffsets at, uint strip, uint tile, uint lane) {
     if (!is_staged() && !is_ordered())
         return ConstQuads(job.source).at[(strip * page_tiles() + tile) * LK_LANES + lane];
-    uvec4 registers;
-    for (uint r = 0u; r < LK_TILE_WORDS; ++r) {
-        uint halves[2];
-        for (uint i = 0u; i < 2u; ++i) {
-            const bool is_value = half_class.is_value;
-            const uint slot = strip * LK_STRIP_CHANNELS + lane_slot(is_value, lane, r, i);
-            const uint token = tile * LK_TILE_TOKENS + lane_token(is_value, lane, r, i);
-            halves[i] = slot_half(slot, token);
-        }
-        registers[r] = halves[0] | halves[1] << 16;
-    }
-    return registers;
+    const uint tile_offset = tile * source_token_offset(LK_TILE_TOKENS);
+    if (!half_class.is_value && !is_ordered())
+        return load_words(at.low + tile_offset);
+    return load_halves(at.low + tile_offset) | load_halves(at.high + tile_offset) << 16;
 }
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "pack_groups.glsl"
 
-// A lane's words of a strip of 1, 2, 4, 8 or 16 bits, in the order of its tiles, stored by four.
+// A lane's words of a strip of 1, 2, 4 or 8 bits, in the order of its tiles, stored by four.
 struct WordWriter {
     Address strip;
     uint bits;
@@ -18,45 +18,56 @@ WordWriter begin_words(Address strip, uint bits) {
     return WordWriter(strip, bits, 0u, uvec4(0u));
 }
 
-// Register r of a tile, whose halves are codes.
-void put_codes(inout WordWriter writer, uint tile, uint r, uint codes, uint lane) {
-    const uint at = LK_TILE_WORDS * tile + r;
-    const uint steps = fold_steps(writer.bits);
-    const uint last_folded = (1u << steps) - 1u;
-    writer.word |= codes << fold_bit(at, writer.bits);
-    if ((at & last_folded) != last_folded)
-        return;
-    writer.last = uvec4(writer.last.yzw, writer.word);
-    writer.word = 0u;
-    const uint word = at >> steps;
+void put_word(inout WordWriter writer, uint index, uint word, uint lane) {
     const uint n_words = lane_words(half_class.page_tokens, writer.bits);
-    if (word % LK_VECTOR_WORDS == LK_VECTOR_WORDS - 1u)
-        Quads(writer.strip).at[word / LK_VECTOR_WORDS * LK_LANES + lane] = writer.last;
-    else if (n_words == 2u && word == 1u)
+    writer.last = uvec4(writer.last.yzw, word);
+    if (index % LK_VECTOR_WORDS == LK_VECTOR_WORDS - 1u)
+        Quads(writer.strip).at[index / LK_VECTOR_WORDS * LK_LANES + lane] = writer.last;
+    else if (n_words == 2u && index == 1u)
         Pairs(writer.strip).at[lane] = writer.last.zw;
     else if (n_words == 1u)
         Words(writer.strip).at[lane] = writer.last.w;
 }
+// A tile's codes of up to 8 bits, in the halves of its registers. Below 8 bits, tiles share words.
+void put_codes(inout WordWriter writer, uint tile, uvec4 codes, uint lane) {
+    if (writer.bits == 8u) {
+        put_word(writer, 2u * tile, codes.x | codes.y << 8, lane);
+        put_word(writer, 2u * tile + 1u, codes.z | codes.w << 8, lane);
+        return;
+    }
+    const uint first = LK_TILE_WORDS * tile;
+    const uint word_tiles = 4u / writer.bits;
+    const uint fields = codes.x | codes.y << 8 | codes.z << 4 | codes.w << 12;
+    writer.word |= fields << fold_bit(first, writer.bits);
+    if (tile % word_tiles != word_tiles - 1u)
+        return;
+    put_word(writer, tile / word_tiles, writer.word, lane);
+    writer.word = 0u;
+}
 
-// Of a lane's elements in a tile: of its four k, or of its two rows.
+// Of a lane's registers in a tile, the lower and the higher halves.
 struct LaneQuantizers {
-    Quantizer parts[4];
+    Quantizer low;
+    Quantizer high;
 };
 LaneQuantizers load_quantizers(uint strip, uint tile, uint lane) {
     const bool by_row = scales_by_row(half_class);
-    const uint entry = first_entry(half_class, strip, tile) + lane_entry(by_row, lane);
-    LaneQuantizers lane_quantizers;
-    for (uint i = 0u; i < 4u; ++i)
-        lane_quantizers.parts[i] = make_quantizer(parameters[entry + (by_row ? i & 1u : i)],
-                                                  half_class.number_bytes == 1u);
-    return lane_quantizers;
+    const bool is_f8 = half_class.number_bytes == 1u;
+    const uint first = first_entry(half_class, strip, tile) + lane_entry(by_row, lane);
+    const uint first_upper = by_row ? first : first + 2u;
+    const Quantizer q = make_quantizer(uvec4(parameters[first], parameters[first + 1u],
+                                             parameters[first_upper],
+                                             parameters[first_upper + 1u]),
+                                       is_f8);
+    if (by_row)
+        return LaneQuantizers(q, q);
+    return LaneQuantizers(Quantizer(q.minimum.xxzz, q.range.xxzz, q.inverse.xxzz),
+                          Quantizer(q.minimum.yyww, q.range.yyww, q.inverse.yyww));
 }
 
-uint quantize_pair(LaneQuantizers quantizers, uint pair, uint r, uint bits, bool by_row) {
-    const uint low = quantize(half_to_float(pair & 0xFFFFu),
-                              quantizers.parts[part_of_entry(by_row, r, 0u)], bits);
-    const uint high = quantize(half_to_float(pair >> 16),
-                               quantizers.parts[part_of_entry(by_row, r, 1u)], bits);
+uvec4 quantize_tile(LaneQuantizers quantizers, uvec4 registers, uint bits) {
+    const uvec4 low = quantize(halves_to_floats(registers & 0xFFFFu), quantizers.low, bits);
+    const uvec4 high = quantize(halves_to_floats(registers >> 16), quantizers.high, bits);
     return low | high << 16;
 }
 
@@ -67,8 +78,9 @@ uint shared_slot_code(uint slot, uint token, uint bits) {
                                                 : LK_K_ORDER(slot % LK_STRIP_CHANNELS);
     const uint entry =
         first_entry(half_class, slot / LK_STRIP_CHANNELS, token / LK_TILE_TOKENS) + place;
-    return quantize(half_to_float(slot_half(slot, token)),
-                    make_quantizer(parameters[entry], half_class.number_bytes == 1u), bits);
+    const Quantizer q = make_quantizer(uvec4(parameters[entry]), half_class.number_bytes == 1u);
+    const uint value = source_half(slot_offsets[slot] + source_token_offset(token));
+    return quantize(vec4(half_to_float(value)), q, bits).x;
 }
 
 // The two bits of a slot: a partner holds the highest bit of its outlier's code. in_plane: the slot
@@ -81,42 +93,58 @@ uint shared_field(uint slot, uint in_plane, uint token) {
     return code | shared_slot_code(slot + half_class.n_shared, token, 3u) >> 2 << 1;
 }
 
-// Register r of a tile of keys with shared slots, value by value: a plane has few of them.
-uint shared_codes(StripPlace place, uint strip, uint tile, uint r, uint lane) {
-    const uint token = tile * LK_TILE_TOKENS + LK_TILE_ROW(lane, r);
-    const uint k = LK_TILE_K(lane, r);
-    const uint slot = strip * LK_STRIP_CHANNELS + k;
-    const uint in_plane = place.in_plane * LK_STRIP_CHANNELS + k;
-    return shared_field(slot, in_plane, token) |
-           shared_field(slot + 1u, in_plane + 1u, token) << 16;
+// A tile of keys with shared slots, value by value: a plane has few of them.
+uvec4 shared_codes(StripPlace place, uint strip, uint tile, uint lane) {
+    uvec4 codes;
+    for (uint r = 0u; r < LK_TILE_WORDS; ++r) {
+        const uint token = tile * LK_TILE_TOKENS + LK_TILE_ROW(lane, r);
+        const uint k = LK_TILE_K(lane, r);
+        const uint slot = strip * LK_STRIP_CHANNELS + k;
+        const uint in_plane = place.in_plane * LK_STRIP_CHANNELS + k;
+        codes[r] = shared_field(slot, in_plane, token) |
+                   shared_field(slot + 1u, in_plane + 1u, token) << 16;
+    }
+    return codes;
 }
 
-void write_strip(uint strip, uint lane) {
-    const StripPlace place = find_strip(half_class, strip);
-    const bool by_row = scales_by_row(half_class);
-    const bool has_shared =
-        place.bits == 2u && place.in_plane * LK_STRIP_CHANNELS < 2u * half_class.n_shared;
+void copy_strip(StripPlace place, uint strip, uint lane) {
+    const LaneOffsets offsets = lane_offsets(strip, lane);
+    Quads target = Quads(address_add(job.payload, place.offset));
+    for (uint tile = 0u; tile < page_tiles(); ++tile)
+        target.at[tile * LK_LANES + lane] = load_tile(offsets, strip, tile, lane);
+}
+
+void pack_strip(StripPlace place, uint strip, uint lane) {
+    const LaneOffsets offsets = lane_offsets(strip, lane);
+    const uint plane_slot = place.in_plane * LK_STRIP_CHANNELS;
+    const bool has_shared = place.bits == 2u && plane_slot < 2u * half_class.n_shared;
+    const uint group_tiles = half_class.is_token_axis ? 1u : half_class.group / LK_TILE_TOKENS;
     WordWriter low = begin_words(address_add(job.payload, place.offset),
                                  place.bits == 3u ? 2u : place.bits);
     WordWriter high = begin_words(address_add(job.payload, place.high_offset), 1u);
     LaneQuantizers quantizers;
     for (uint tile = 0u; tile < page_tiles(); ++tile) {
-        const uvec4 registers = load_tile(strip, tile, lane);
-        if (place.bits < 16u)
+        if (tile % group_tiles == 0u)
             quantizers = load_quantizers(strip, tile, lane);
-        for (uint r = 0u; r < LK_TILE_WORDS; ++r) {
-            uint codes = registers[r];
-            if (has_shared)
-                codes = shared_codes(place, strip, tile, r, lane);
-            else if (place.bits < 16u)
-                codes = quantize_pair(quantizers, codes, r, place.bits, by_row);
-            if (place.bits == 3u) {
-                put_codes(high, tile, r, codes >> 2 & 0x10001u, lane);
-                codes &= 0x30003u;
-            }
-            put_codes(low, tile, r, codes, lane);
+        uvec4 codes;
+        if (has_shared)
+            codes = shared_codes(place, strip, tile, lane);
+        else
+            codes = quantize_tile(quantizers, load_tile(offsets, strip, tile, lane), place.bits);
+        if (place.bits == 3u) {
+            put_codes(high, tile, codes >> 2 & 0x10001u, lane);
+            codes &= 0x30003u;
         }
+        put_codes(low, tile, codes, lane);
     }
+}
+
+void write_strip(uint strip, uint lane) {
+    const StripPlace place = find_strip(half_class, strip);
+    if (place.bits == 16u)
+        copy_strip(place, strip, lane);
+    else
+        pack_strip(place, strip, lane);
 }
 
 #endif

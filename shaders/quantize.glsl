@@ -1,4 +1,4 @@
-// The quantizer of docs/FORMAT.md, sections 8 and 9, bit for bit: FP32 results are rounded as
+// The quantizer of docs/FORMAT.md, sections 7.3 and 9, bit for bit: FP32 results are rounded as
 // rounding.glsl says.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -20,14 +20,8 @@ uint half_of_order(uint order) {
     return h == 0x8000u ? 0u : h;
 }
 
-// A range and a minimum as they are stored, in the lower and the upper half of a word.
-float number_to_float(uint bits, bool is_f8) {
-    return is_f8 ? f8_to_float(bits) : half_to_float(bits);
-}
-float range_of(uint parameters, bool is_f8) { return number_to_float(parameters & 0xFFFFu, is_f8); }
-float minimum_of(uint parameters, bool is_f8) { return number_to_float(parameters >> 16, is_f8); }
-
-// Of a group whose lowest and highest values these are: FP16 bits, no -0.
+// A group's parameters: its range and its minimum as they are stored, in the lower and the upper
+// half of a word. low and high: FP16 bits of its lowest and highest values, no -0.
 uint make_parameters(uint low, uint high, bool is_f8) {
     uint minimum_bits = low;
     float minimum = half_to_float(low);
@@ -44,42 +38,48 @@ uint make_parameters(uint low, uint high, bool is_f8) {
     return range_bits | minimum_bits << 16;
 }
 
-// RN32(1 / (2^bits - 1)); half of it is rounded alike.
-float step_factor(uint bits) {
-    return uintBitsToFloat(bits == 1u   ? 0x3F800000u
-                           : bits == 2u ? 0x3EAAAAABu
-                           : bits == 3u ? 0x3E124925u
-                           : bits == 4u ? 0x3D888889u
-                                        : 0x3B808081u);
-}
-
-// What codes are made with.
+// Of four groups: what codes are made with.
 struct Quantizer {
-    float minimum;  // above all values when the range is 0, so that every code is 0
-    float range;
+    vec4 minimum;  // above all values when the range is 0, so that every code is 0
+    vec4 range;
+    vec4 inverse;  // near 1 / range
 };
-Quantizer make_quantizer(uint parameters, bool is_f8) {
-    const float range = range_of(parameters, is_f8);
-    return Quantizer(range > 0.0 ? minimum_of(parameters, is_f8) : 1e6, range);
+
+// 1 / f up to 1e-5, of FP16 numbers above 0.
+vec4 near_inverse(vec4 f) {
+    vec4 inverse = uintBitsToFloat(0x7EF311C7u - floatBitsToUint(f));
+    inverse *= 2.0 - f * inverse;
+    return inverse * (2.0 - f * inverse);
 }
 
-// The number of thresholds that the value reaches, by halving: they do not descend.
-uint quantize(float value, Quantizer q, uint bits) {
-    const float half_step = 0.5 * step_factor(bits);
-    precise const float distance = value - q.minimum;
-    uint code = 0u;
-    for (uint count = 1u << bits - 1u; count > 0u; count >>= 1) {
-        precise const float threshold = float(2u * (code + count) - 1u) * q.range * half_step;
-        code += distance >= threshold ? count : 0u;
-    }
-    return code;
+Quantizer make_quantizer(uvec4 parameters, bool is_f8) {
+    const uvec4 lower = parameters & 0xFFFFu;
+    const uvec4 upper = parameters >> 16;
+    const vec4 range = is_f8 ? f8s_to_floats(lower) : halves_to_floats(lower);
+    const vec4 minimum = is_f8 ? f8s_to_floats(upper) : halves_to_floats(upper);
+    const bvec4 is_flat = equal(range, vec4(0.0));
+    return Quantizer(mix(minimum, vec4(1e6), is_flat), range,
+                     mix(near_inverse(range), vec4(0.0), is_flat));
 }
 
-float dequantize(uint code, float range, float minimum, uint bits) {
-    precise const float step = range * step_factor(bits);
-    precise const float offset = float(code) * step;
-    precise const float value = minimum + offset;
-    return value;
+// Constants of codes of some bits, the highest being `top`: top - 9/16.
+float guess_span(uint bits) { return float((1u << bits) - 1u) - 0.5625; }
+
+// The codes of four values, each of its group.
+//
+// In steps, y = (value - minimum) / range * top, the code is y + 1/2 rounded down, up to rounding
+// errors. The guess is y - 1/2, at most 5/16 and a rounding error away, rounded to nearest: the
+// code or one below it. One comparison with the threshold above the guess decides, by the rule.
+uvec4 quantize(vec4 values, Quantizer q, uint bits) {
+    const float integers = 8388608.0;  // 2^23 + a number has the number's integer in its low bits
+    const float span = guess_span(bits);
+    precise const vec4 distance = values - q.minimum;
+    const vec4 guess = clamp(distance * q.inverse * span - 0.25, 0.0, span - 0.25);
+    precise const vec4 sum = guess + integers;
+    precise const vec4 middle = sum - (integers - 0.5);  // the rounded guess + 1/2
+    // middle * range is exact, and twice half the step is rounded as the step is.
+    precise const vec4 threshold = middle * q.range * code_step(bits);
+    return (floatBitsToUint(sum) & 0xFFu) + uvec4(greaterThanEqual(distance, threshold));
 }
 
 #endif

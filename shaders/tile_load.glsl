@@ -9,6 +9,8 @@
 #include "tile_shape.glsl"
 #include "values.glsl"
 
+shared StripPlace shared_strips[2][LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS];  // of keys and of values
+
 // Queries of an invocation: those of one k and four columns.
 Address query_rows[4];
 
@@ -70,11 +72,19 @@ LaneValues load_staged_values(Address rows, uint strip, uint tile, uint lane) {
     return LaneValues(halves_to_floats(words & 0xFFFFu), halves_to_floats(words >> 16));
 }
 
+// The places of a page's strips. They are there behind the next barrier.
+void find_strips(Sight sight, PageView page) {
+    const uint side = gl_LocalInvocationIndex / LK_STRIP_CHANNELS;
+    const uint strip = gl_LocalInvocationIndex % LK_STRIP_CHANNELS;
+    const uint half_class = side == 0u ? page.keys.half_class : page.values.half_class;
+    if (side < 2u && strip < kHeadDim / LK_STRIP_CHANNELS && !page.is_staged)
+        shared_strips[side][strip] =
+            find_strip(load_class(sight.step.classes, half_class), strip);
+}
+
 // A strip of the stage's keys; first_tile counts in the page.
 void load_keys(PageView page, ClassInfo c, uint strip, uint first_tile, uint n_tiles) {
-    StripPlace place;
-    if (!page.is_staged)
-        place = find_strip(c, strip);
+    const StripPlace place = shared_strips[0][strip];
     for (uint i = gl_LocalInvocationIndex; i < n_tiles * LK_LANES; i += kThreads) {
         const uint lane = i % LK_LANES;
         const uint tile = i / LK_LANES;
@@ -82,7 +92,7 @@ void load_keys(PageView page, ClassInfo c, uint strip, uint first_tile, uint n_t
         if (page.is_staged)
             values = load_staged_keys(page.keys.payload, strip, first_tile + tile, lane);
         else
-            values = load_values(c, place, page.keys.payload, page.keys.metadata, strip,
+            values = load_values(c, place, page.keys.payload, page.keys.metadata,
                                  first_tile + tile, lane);
         const uint row = LK_TILE_TOKENS * tile + LK_TILE_ROW(lane, 0u);
         const uint at = row * kKeyStride + lane % kTileQuads;
@@ -118,8 +128,8 @@ void load_tile_values(PageView page, ClassInfo c, uint first_tile, uint tile, ui
                 values =
                     load_staged_values(page.values.payload, strip, first_tile + own_tile, lane);
             else
-                values = load_values(c, find_strip(c, strip), page.values.payload,
-                                     page.values.metadata, strip, first_tile + own_tile, lane);
+                values = load_values(c, shared_strips[1][strip], page.values.payload,
+                                     page.values.metadata, first_tile + own_tile, lane);
             if ((own_tile + 1u) * LK_TILE_TOKENS > n_tokens)
                 clear_rest(own_tile, lane, n_tokens, values);
         }

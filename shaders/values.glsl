@@ -16,14 +16,6 @@ struct LaneValues {
     vec4 high;  // row lane / 4 + 8
 };
 
-// Four at once of half_to_float() and f8_to_float().
-vec4 halves_to_floats(uvec4 h) {
-    const uvec4 shifted = (h & 0x7FFFu) << 13;
-    const vec4 normal = uintBitsToFloat(shifted + (112u << 23));
-    const vec4 subnormal = uintBitsToFloat(shifted + (113u << 23)) - uintBitsToFloat(113u << 23);
-    const vec4 f = mix(normal, subnormal, lessThan(shifted, uvec4(1u << 23)));
-    return uintBitsToFloat(floatBitsToUint(f) | (h & 0x8000u) << 16);
-}
 uvec4 halves_of(uvec2 words) {
     return uvec4(words.x & 0xFFFFu, words.x >> 16, words.y & 0xFFFFu, words.y >> 16);
 }
@@ -36,29 +28,14 @@ uvec4 high_row(uvec4 registers) { return halves_of(registers.yw); }
 // Small codes by their place in a mantissa, at the rate of additions.
 vec4 codes_to_floats(uvec4 codes) { return uintBitsToFloat(codes | 0x4B000000u) - 8388608.0; }
 
-// RN32(1 / (2^bits - 1)).
-float code_step(uint bits) {
-    return bits == 1u   ? 1.0
-           : bits == 2u ? uintBitsToFloat(0x3EAAAAABu)
-           : bits == 3u ? uintBitsToFloat(0x3E124925u)
-           : bits == 4u ? uintBitsToFloat(0x3D888889u)
-                        : uintBitsToFloat(0x3B808081u);
-}
-
 // Numbers of an array of ranges or minima from `index` on: four, which begin at a multiple of four,
 // or, by row, two at a multiple of two.
 vec4 load_numbers(Address array, uint number_bytes, uint index, bool by_row) {
-    uvec4 halves;
-    if (number_bytes == 2u) {
-        const uvec2 words = by_row ? uvec2(ConstWords(array).at[index / 2u], 0u)
-                                   : ConstPairs(array).at[index / 4u];
-        halves = halves_of(words);
-    } else {
-        const uint word = ConstWords(array).at[index / 4u] >> 8u * (index % 4u);
-        const uvec4 bytes = bytes_of(word);
-        halves = (bytes & 0x80u) << 8 | (bytes & 0x7Fu) << 7;
-    }
-    return halves_to_floats(halves) * (number_bytes == 2u ? 1.0 : 128.0);
+    if (number_bytes == 1u)
+        return f8s_to_floats(bytes_of(ConstWords(array).at[index / 4u] >> 8u * (index % 4u)));
+    const uvec2 words = by_row ? uvec2(ConstWords(array).at[index / 2u], 0u)
+                               : ConstPairs(array).at[index / 4u];
+    return halves_to_floats(halves_of(words));
 }
 
 // Ranges and minima of a lane's codes; by row, .x is that of the lower and .y that of the higher.
@@ -66,21 +43,25 @@ struct LaneScale {
     vec4 range;
     vec4 minimum;
 };
-LaneScale load_scale(ClassInfo c, Address metadata, uint strip, uint tile, uint lane) {
+LaneScale load_scale(ClassInfo c, StripPlace place, Address metadata, uint tile, uint lane) {
     const bool by_row = scales_by_row(c);
-    const uint index = first_entry(c, strip, tile) + lane_entry(by_row, lane);
+    const uint index = place.first_entry + tile_entry(c, tile) + lane_entry(by_row, lane);
     return LaneScale(
         load_numbers(metadata, c.number_bytes, index, by_row),
         load_numbers(address_add(metadata, c.minima_offset), c.number_bytes, index, by_row));
 }
 
+// Each operation is rounded on its own: a reopened page has these values, on every device.
 LaneValues scale_codes(bool by_row, LaneScale scale, vec4 code_steps, uvec4 low, uvec4 high) {
     const vec4 low_range = by_row ? scale.range.xxxx : scale.range;
     const vec4 high_range = by_row ? scale.range.yyyy : scale.range;
     const vec4 low_minimum = by_row ? scale.minimum.xxxx : scale.minimum;
     const vec4 high_minimum = by_row ? scale.minimum.yyyy : scale.minimum;
-    return LaneValues(low_minimum + codes_to_floats(low) * (low_range * code_steps),
-                      high_minimum + codes_to_floats(high) * (high_range * code_steps));
+    precise const vec4 low_offset = codes_to_floats(low) * (low_range * code_steps);
+    precise const vec4 high_offset = codes_to_floats(high) * (high_range * code_steps);
+    precise const vec4 low_values = low_minimum + low_offset;
+    precise const vec4 high_values = high_minimum + high_offset;
+    return LaneValues(low_values, high_values);
 }
 
 // Bit 1 of the field of a slot of the 2-bit plane that begins at `plane`, in both rows of the lane.
@@ -113,16 +94,16 @@ void resolve_shared(ClassInfo c, StripPlace place, Address payload, uint tile, u
     }
 }
 
-// The values of a lane of (strip, tile). place is find_strip(c, strip).
-LaneValues load_values(ClassInfo c, StripPlace place, Address payload, Address metadata, uint strip,
-                       uint tile, uint lane) {
+// The values of a lane of a tile of a strip, which find_strip() has found.
+LaneValues load_values(ClassInfo c, StripPlace place, Address payload, Address metadata, uint tile,
+                       uint lane) {
     const Address words = address_add(payload, place.offset);
     if (place.bits == 16u) {
         const uvec4 registers = ConstQuads(words).at[tile * LK_LANES + lane];
         return LaneValues(halves_to_floats(low_row(registers)),
                           halves_to_floats(high_row(registers)));
     }
-    const LaneScale scale = load_scale(c, metadata, strip, tile, lane);
+    const LaneScale scale = load_scale(c, place, metadata, tile, lane);
     uvec4 registers =
         load_codes(words, c.page_tokens, place.bits == 3u ? 2u : place.bits, tile, lane);
     if (place.bits == 3u)
