@@ -17,6 +17,8 @@ Commands::~Commands() {
     (void)wait();
     const Functions &vk = device_.functions();
     for (const Slot &slot : slots_) {
+        if (slot.is_in_flight)
+            device_.settle(slot.fence);
         if (slot.fence)
             vk.DestroyFence(device_.handle(), slot.fence, nullptr);
         if (slot.pool)

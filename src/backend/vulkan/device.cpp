@@ -15,6 +15,7 @@ namespace {
 
 // Longer than any work of one call, on a software device too.
 constexpr uint64_t kPatienceSeconds = 600;
+constexpr uint64_t kNsPerSecond = 1000000000;
 
 uint32_t version_of(const Functions &functions, VkPhysicalDevice device,
                     uint32_t instance_version) {
@@ -121,7 +122,10 @@ lk_status Device::create(const lk_context_desc &desc, const lk_vulkan_desc &vulk
         return status;
     FeatureChain chain(version, extensions);
     functions_.GetPhysicalDeviceFeatures2(physical_, chain.head());
-    const Features features = chain.features();
+    Features features = chain.features();
+    // Only cooperative matrices need a memory model.
+    if (!features.cooperative_matrix || !features.memory_model_device_scope)
+        features.memory_model = features.memory_model_device_scope = false;
     traits_ = query_traits(functions_, physical_, version, extensions, features, vulkan.mask);
     status = check_required(traits_.name, features, traits_);
     if (!status)
@@ -262,12 +266,16 @@ lk_status Device::wait(VkFence fence) const {
     if (status)
         return status;
     const VkResult result =
-        functions_.WaitForFences(handle_, 1, &fence, VK_TRUE, kPatienceSeconds * 1000000000ull);
+        functions_.WaitForFences(handle_, 1, &fence, VK_TRUE, kPatienceSeconds * kNsPerSecond);
     if (result != VK_TIMEOUT)
         return checked(result, "waiting for the device");
     is_lost_.store(true);
     return fail(LK_E_DEVICE, "the device did not finish its work in %llu seconds",
                 static_cast<unsigned long long>(kPatienceSeconds));
+}
+
+void Device::settle(VkFence fence) const {
+    (void)functions_.WaitForFences(handle_, 1, &fence, VK_TRUE, kNsPerSecond);
 }
 
 }  // namespace vulkan

@@ -43,6 +43,8 @@ class Device {
     lk_status submit(const VkSubmitInfo &info, VkFence fence) const;
     // For as long as work may take; a device that is silent for longer counts as lost.
     lk_status wait(VkFence fence) const;
+    // Before what it guards is destroyed, on a lost device too: work that still runs gets a moment.
+    void settle(VkFence fence) const;
 
   private:
     lk_status create(const lk_context_desc &desc, const lk_vulkan_desc &vulkan);

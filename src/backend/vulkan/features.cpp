@@ -146,7 +146,7 @@ void FeatureChain::set(const Features &features) {
     float16_.shaderFloat16 = features.float16;
     float16_.shaderInt8 = VK_FALSE;
     memory_model_.vulkanMemoryModel = features.memory_model;
-    memory_model_.vulkanMemoryModelDeviceScope = VK_FALSE;
+    memory_model_.vulkanMemoryModelDeviceScope = features.memory_model_device_scope;
     memory_model_.vulkanMemoryModelAvailabilityVisibilityChains = VK_FALSE;
     integer_dot_.shaderIntegerDotProduct = features.integer_dot;
     size_control_.subgroupSizeControl = features.subgroup_size_control;
@@ -174,12 +174,20 @@ Features features_of_chain(const void *chain) {
                 found.timeline |= own->timelineSemaphore != 0;
                 found.float16 |= own->shaderFloat16 != 0;
                 found.memory_model |= own->vulkanMemoryModel != 0;
+                found.memory_model_device_scope |= own->vulkanMemoryModelDeviceScope != 0;
                 break;
             }
             case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES: {
                 const auto *own = static_cast<const VkPhysicalDeviceVulkan13Features *>(at);
                 found.integer_dot |= own->shaderIntegerDotProduct != 0;
                 found.subgroup_size_control |= own->subgroupSizeControl != 0;
+                break;
+            }
+            case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES: {
+                const auto *own =
+                    static_cast<const VkPhysicalDeviceVulkanMemoryModelFeatures *>(at);
+                found.memory_model |= own->vulkanMemoryModel != 0;
+                found.memory_model_device_scope |= own->vulkanMemoryModelDeviceScope != 0;
                 break;
             }
 #define LK_VULKAN_FEATURE(type, Struct, member, field)                                 \
@@ -196,8 +204,6 @@ Features features_of_chain(const void *chain) {
                                   timelineSemaphore, timeline)
                 LK_VULKAN_FEATURE(SHADER_FLOAT16_INT8_FEATURES, ShaderFloat16Int8Features,
                                   shaderFloat16, float16)
-                LK_VULKAN_FEATURE(VULKAN_MEMORY_MODEL_FEATURES, VulkanMemoryModelFeatures,
-                                  vulkanMemoryModel, memory_model)
                 LK_VULKAN_FEATURE(SHADER_INTEGER_DOT_PRODUCT_FEATURES,
                                   ShaderIntegerDotProductFeatures, shaderIntegerDotProduct,
                                   integer_dot)
@@ -302,6 +308,9 @@ lk_status check_required(const char *whose, const Features &features, const Trai
         missing.add("storageBuffer8BitAccess");
     if (!features.storage_16bit)
         missing.add("storageBuffer16BitAccess");
+    // With a memory model, atomics of the device's scope need it too.
+    if (features.memory_model && !features.memory_model_device_scope)
+        missing.add("vulkanMemoryModelDeviceScope");
     if (!traits.rounds_float32)
         missing.add("shaderRoundingModeRTEFloat32");
     return missing.status(whose);

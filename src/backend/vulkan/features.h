@@ -34,6 +34,7 @@ struct Features {
     bool float16;
     bool integer_dot;
     bool memory_model;
+    bool memory_model_device_scope;
     bool subgroup_size_control;
     bool cooperative_matrix;
 };
