@@ -4,6 +4,8 @@
 #ifndef LK_SHADERS_LAYOUT_GLSL
 #define LK_SHADERS_LAYOUT_GLSL
 
+#extension GL_EXT_control_flow_attributes : require
+
 #include "format/format_const.h"
 #include "tables.glsl"
 
@@ -36,17 +38,20 @@ struct StripPlace {
 StripPlace find_strip(ClassInfo c, uint strip) {
     const uint entry = strip_entry(c, strip);
     const uint bit_bytes = 2u * c.page_tokens;  // of a strip, for each bit of its width
+    StripPlace place = StripPlace(0u, 0u, 0u, strip, entry);
     uint offset = 0u;
-    uint plane = 0u;
-    while (strip >= c.strips[plane]) {
-        strip -= c.strips[plane];
-        offset += bit_bytes * plane_bits(plane) * c.strips[plane];
-        ++plane;
+    uint in_plane = strip;  // wraps around behind the strip's plane
+    [[unroll]] for (uint plane = 0u; plane < 6u; ++plane) {
+        const uint bits = plane_bits(plane);
+        const uint low_bytes = bit_bytes * (bits == 3u ? 2u : bits);
+        const uint n = c.strips[plane];
+        if (in_plane < n)
+            place = StripPlace(bits, offset + low_bytes * in_plane,
+                               offset + low_bytes * n + bit_bytes * in_plane, in_plane, entry);
+        offset += bit_bytes * bits * n;
+        in_plane -= n;
     }
-    const uint bits = plane_bits(plane);
-    const uint low_bytes = bit_bytes * (bits == 3u ? 2u : bits);
-    const uint high_offset = offset + low_bytes * c.strips[plane] + bit_bytes * strip;
-    return StripPlace(bits, offset + low_bytes * strip, high_offset, strip, entry);
+    return place;
 }
 
 // Words of a lane in a strip of 1, 2, 4, 8 or 16 bits, and where they lie in it.
@@ -57,11 +62,10 @@ uint strip_word_index(uint n_words, uint lane, uint word) {
                                      : vector * LK_VECTOR_WORDS + word % LK_VECTOR_WORDS;
 }
 
-// Register r of a tile is a lane's word 4 tile + r at 16 bits. At fewer bits that word is folded
-// into word >> fold_steps(bits), and its two codes begin at this bit of the word's halves.
-uint fold_steps(uint bits) { return uint(4 - findMSB(bits)); }
-uint fold_bit(uint word, uint bits) {
-    return bits * (bitfieldReverse(word) >> 1u >> (31u - fold_steps(bits)));
+// Below 8 bits, 4 / bits tiles share a word. The registers of a tile have their codes there at
+// these bits of the word's halves: + 0, 8, 4 and 12.
+uint tile_bit(uint tile, uint bits) {
+    return bits == 4u ? 0u : bits == 2u ? 2u * (tile & 1u) : (tile & 1u) << 1 | tile >> 1 & 1u;
 }
 
 // Words of strips in memory. All of a half page lies at multiples of 16 bytes.
@@ -76,12 +80,8 @@ uvec4 load_codes(Address strip, uint page_tokens, uint bits, uint tile, uint lan
         const uvec2 words = ConstPairs(strip).at[(tile / 2u * LK_LANES + lane) * 2u + tile % 2u];
         return uvec4(words.x, words.x >> 8, words.y, words.y >> 8) & mask;
     }
-    // 4 / bits tiles share a word, in which this one's fields start here.
-    const uint first_bit = bits == 4u   ? 0u
-                           : bits == 2u ? 2u * (tile & 1u)
-                                        : (tile & 1u) << 1 | tile >> 1 & 1u;
-    const uint word =
-        load_strip_word(strip, lane_words(page_tokens, bits), lane, tile * bits / 4u) >> first_bit;
+    const uint n_words = lane_words(page_tokens, bits);
+    const uint word = load_strip_word(strip, n_words, lane, tile * bits / 4u) >> tile_bit(tile, bits);
     return uvec4(word, word >> 8, word >> 4, word >> 12) & mask;
 }
 
@@ -115,12 +115,9 @@ uint lane_token(bool is_value, uint lane, uint r, uint half_index) {
 }
 
 // Of the 16, a lane's lie together: the four of its k, or, of keys with ranges by token, the two of
-// its rows. Which of them is that of a register's half?
+// its rows.
 bool scales_by_row(ClassInfo c) { return c.is_token_axis && !c.is_value; }
 uint lane_entry(bool by_row, uint lane) { return by_row ? 2u * (lane >> 2) : 4u * (lane & 3u); }
-uint part_of_entry(bool by_row, uint r, uint half_index) {
-    return by_row ? r & 1u : (r & 2u) + half_index;
-}
 
 // Shared slots: pairs of a 1-bit partner and a 3-bit outlier, whose highest bit lies with the
 // partner. slot counts in the 2-bit plane.

@@ -35,10 +35,9 @@ void put_codes(inout WordWriter writer, uint tile, uvec4 codes, uint lane) {
         put_word(writer, 2u * tile + 1u, codes.z | codes.w << 8, lane);
         return;
     }
-    const uint first = LK_TILE_WORDS * tile;
     const uint word_tiles = 4u / writer.bits;
     const uint fields = codes.x | codes.y << 8 | codes.z << 4 | codes.w << 12;
-    writer.word |= fields << fold_bit(first, writer.bits);
+    writer.word |= fields << tile_bit(tile, writer.bits);
     if (tile % word_tiles != word_tiles - 1u)
         return;
     put_word(writer, tile / word_tiles, writer.word, lane);
