@@ -8,8 +8,8 @@
 #include "pack_source.glsl"
 #include "quantize.glsl"
 
-// make_parameters() of the half's groups.
-shared uint parameters[LK_MAX_HEAD_DIM * LK_MAX_PAGE_TOKENS / LK_MIN_GROUP];
+// make_parameters() of the half's groups, by four.
+shared uvec4 parameters[LK_MAX_HEAD_DIM * LK_MAX_PAGE_TOKENS / LK_MIN_GROUP / 4u];
 shared uvec4 lane_extremes[gl_WorkGroupSize.x];  // lowest << 16 | highest
 
 // Tiles that 16 neighbouring entries are for.
@@ -113,7 +113,7 @@ void measure_groups() {
         if (exists && lane < LK_STRIP_CHANNELS) {
             const uint entry = sixteen * LK_STRIP_CHANNELS + lane;
             const uint found = at.n_strips != 0u ? join_lanes(team, lane, by_row) : 0u;
-            parameters[entry] = found;
+            parameters[entry / 4u][entry % 4u] = found;
             store_number(job.metadata, entry, found & 0xFFFFu);
             store_number(address_add(job.metadata, half_class.minima_offset), entry, found >> 16);
         }

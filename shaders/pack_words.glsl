@@ -51,13 +51,11 @@ struct LaneQuantizers {
 };
 LaneQuantizers load_quantizers(uint strip, uint tile, uint lane) {
     const bool by_row = scales_by_row(half_class);
-    const bool is_f8 = half_class.number_bytes == 1u;
     const uint first = first_entry(half_class, strip, tile) + lane_entry(by_row, lane);
-    const uint first_upper = by_row ? first : first + 2u;
-    const Quantizer q = make_quantizer(uvec4(parameters[first], parameters[first + 1u],
-                                             parameters[first_upper],
-                                             parameters[first_upper + 1u]),
-                                       is_f8);
+    uvec4 found = parameters[first / 4u];
+    if (by_row)
+        found = first % 4u == 0u ? found.xyxy : found.zwzw;
+    const Quantizer q = make_quantizer(found, half_class.number_bytes == 1u);
     if (by_row)
         return LaneQuantizers(q, q);
     return LaneQuantizers(Quantizer(q.minimum.xxzz, q.range.xxzz, q.inverse.xxzz),
@@ -77,7 +75,8 @@ uint shared_slot_code(uint slot, uint token, uint bits) {
                                                 : LK_K_ORDER(slot % LK_STRIP_CHANNELS);
     const uint entry =
         first_entry(half_class, slot / LK_STRIP_CHANNELS, token / LK_TILE_TOKENS) + place;
-    const Quantizer q = make_quantizer(uvec4(parameters[entry]), half_class.number_bytes == 1u);
+    const uint found = parameters[entry / 4u][entry % 4u];
+    const Quantizer q = make_quantizer(uvec4(found), half_class.number_bytes == 1u);
     const uint value = source_half(slot_offsets[slot] + source_token_offset(token));
     return quantize(vec4(half_to_float(value)), q, bits).x;
 }
