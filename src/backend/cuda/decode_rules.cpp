@@ -56,7 +56,7 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
 }
 
 device::SplitLimits DecodeRules::limits() const {
-    return {n_sms_, kMaxBlocks * n_sms_, kMaxColumns, kMaxColumns / 8, 16};
+    return {n_sms_, kMaxBlocks * n_sms_, kMaxColumns, kMaxColumns / 8, 16, kMaxBlocks * n_sms_};
 }
 
 device::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_units, uint32_t n_columns) const {

@@ -61,7 +61,7 @@ lk_status Mirror::begin(const Batch &batch) {
     if (!status)
         status = rows_.send();
     if (!status)
-        status = step_.send(splits_.data(), splits_changed_ ? splits_.bytes() : 0);
+        status = step_.send(splits_changed_ ? &splits_ : nullptr);
     if (status)
         return status;
     serial_ = serial;

@@ -67,7 +67,7 @@ bool Splits::open(const CacheLayout &layout, const SplitRules &rules) {
                                    : layout.max_step_tokens;
     const uint32_t split_items = kMaxRounds * limits_.max_workers;
     n_counters_ = sequences * heads * limits_.max_tiles;
-    max_items_ = split_items + n_counters_ + limits_.max_workers;  // workers look one turn ahead
+    max_items_ = split_items + n_counters_ + limits_.n_ahead;
     partial_floats_ = uint64_t{split_items} * limits_.max_tile_columns * (head_dim + 2);
     const uint64_t each = kHeaderBytes + uint64_t{max_items_} * sizeof(WorkItem);
     for (size_t k = 0; k < kinds_.size(); ++k) {
@@ -292,6 +292,18 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
     kind->split.n_items = n_items;
     kind->split.has_parts = partial > 0;
     std::memcpy(block_.data() + kind->split.n_items_offset, &n_items, sizeof n_items);
+}
+
+lk_status Splits::send(TableMemory *memory, uint64_t address) const {
+    lk_status status = LK_OK;
+    for (const Kind &kind : kinds_) {
+        const uint64_t n_items = kind.split.n_items + uint64_t{limits_.n_ahead};
+        const uint64_t first = kind.split.n_items_offset;
+        if (!status)
+            status = memory->put(address + first, block_.data() + first,
+                                 kHeaderBytes + n_items * sizeof(WorkItem));
+    }
+    return status;
 }
 
 bool Splits::plan(const Batch &batch, bool rows_changed) {

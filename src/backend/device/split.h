@@ -6,6 +6,7 @@
 #define LK_BACKEND_DEVICE_SPLIT_H
 
 #include "backend/backend.h"
+#include "backend/device/memory.h"
 #include "format/tables.h"
 
 namespace lk {
@@ -26,6 +27,7 @@ struct SplitLimits {
     uint32_t max_columns;  // query columns of a unit that decode takes
     uint32_t max_tiles;    // of a unit
     uint32_t max_tile_columns;
+    uint32_t n_ahead;  // items behind the last one that kernels load
 };
 
 // What a device's kernels want.
@@ -60,9 +62,9 @@ class Splits {
     // False when those in the block are right as they are.
     bool plan(const Batch &batch, bool rows_changed);
 
-    // What is uploaded: data() to the start of a device block of bytes(), which stays as it is.
-    const void *data() const { return block_.data(); }
+    // The items are put to a device block of bytes(), which keeps its place.
     uint64_t bytes() const { return block_.size(); }
+    lk_status send(TableMemory *memory, uint64_t address) const;
     // Of the step that was planned; for layers and steps that decode takes.
     const Split &of(uint32_t layer) const { return kinds_[kind_of_[layer]].split; }
 

@@ -136,15 +136,15 @@ lk_status StepTables::fill(const Batch &batch, uint32_t serial, bool rows_change
     return LK_OK;
 }
 
-lk_status StepTables::send(const void *splits, uint64_t splits_bytes) {
+lk_status StepTables::send(const Splits *splits) {
     const StepAddresses to = addresses();
     const uint64_t all = splits_offset_ - kSequencesOffset;
     const uint64_t used = header_.n_sequences * sizeof(SequenceInfo);
     lk_status status = memory_->put(to.header, &header_, sizeof header_);
     if (!status)
         status = memory_->put(to.sequences, sequences_.data(), all <= kSmallBytes ? all : used);
-    if (!status && splits_bytes)
-        status = memory_->put(to.splits, splits, splits_bytes);
+    if (!status && splits)
+        status = splits->send(memory_, to.splits);
     if (!status && sends_rows_)
         status = memory_->put(to.rows, rows_.data(), rows_.size() * sizeof(RowInfo));
     if (!status && has_trees_)

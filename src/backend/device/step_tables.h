@@ -6,7 +6,7 @@
 
 #include "backend/backend.h"
 #include "backend/device/memory.h"
-#include "format/tables.h"
+#include "backend/device/split.h"
 
 namespace lk {
 namespace device {
@@ -26,13 +26,13 @@ class StepTables {
     explicit StepTables(const Allocator &allocator)
         : sequences_(allocator), rows_(allocator), ancestors_(allocator), positions_(allocator) {}
 
-    // splits_bytes: the most that send() gets.
+    // splits_bytes: of Splits.
     lk_status open(const CacheLayout &layout, uint64_t splits_bytes, TableMemory *memory);
     // rows_changed: rows came or went since the last send(). LK_E_UNSUPPORTED: a sequence of 2^32
     // tokens.
     lk_status fill(const Batch &batch, uint32_t serial, bool rows_changed);
-    // The tables, and the splits of the batch.
-    lk_status send(const void *splits, uint64_t splits_bytes);
+    // The tables, and the work items of the batch if they are not null.
+    lk_status send(const Splits *splits);
 
     StepAddresses addresses() const;
     uint64_t bytes() const { return table_.bytes(); }

@@ -37,8 +37,8 @@ bool DecodeRules::open(const CacheLayout &layout) {
 }
 
 device::SplitLimits DecodeRules::limits() const {
-    return {traits_.n_cores, kWorkers * traits_.n_cores, kMaxColumns, kMaxColumns,
-            LK_DECODE_MAX_COLUMNS};
+    return {traits_.n_cores, kWorkers * traits_.n_cores, kMaxColumns,
+            kMaxColumns,     LK_DECODE_MAX_COLUMNS,      0};
 }
 
 device::SplitShape DecodeRules::shape(uint32_t layer, uint32_t, uint32_t n_columns) const {
