@@ -14,6 +14,7 @@ void attend_pieces(Unit unit, uint n) {
             break;
         const Piece piece = load_piece(at);
         multiply_keys(piece);
+        begin_values(piece);
         weigh(unit, piece);
         multiply_values(unit, piece);
     }

@@ -31,7 +31,7 @@ const uint kFoldedQuads = (kColumns + 1u) / 2u;
 Pair to_pair(vec2 x) { return f16vec2(x); }
 void add_product(inout Sum sum, Pair a, Pair b) { sum = fma(a, b, sum); }
 float total_of(Sum sum) { return float(sum.x) + float(sum.y); }
-Sum zero_sum() { return f16vec2(0.0); }
+const Sum kZeroSum = f16vec2(0.0);
 #else
 #define Pair vec2
 #define Sum float
@@ -40,7 +40,7 @@ const uint kFoldedQuads = kColumns;
 #define FoldedQuad vec4
 Pair to_pair(vec2 x) { return x; }
 float total_of(Sum sum) { return sum; }
-Sum zero_sum() { return 0.0; }
+const Sum kZeroSum = 0.0;
 #endif
 void add_product(inout float sum, vec2 a, vec2 b) { sum = fma(a.y, b.y, fma(a.x, b.x, sum)); }
 
@@ -110,15 +110,23 @@ void store_folded_pair(uint at, uint column, uint k_half, vec2 numbers) {
 #endif
 }
 
-// Four neighbours of an array of ranges or minima.
-vec4 load_numbers(Address array, uint index, bool is_f8) {
-    if (kGrouped != 0u && is_f8) {
-        const uint bytes = ConstWords(array).at[index / 4u];
-        return vec4(f8_to_float(byte_of(bytes, 0u)), f8_to_float(byte_of(bytes, 1u)),
-                    f8_to_float(byte_of(bytes, 2u)), f8_to_float(byte_of(bytes, 3u)));
-    }
-    const uvec2 words = ConstPairs(array).at[index / 4u];
+// Four neighbours of an array of ranges or minima, as they lie and as numbers.
+uvec2 load_numbers(Address array, uint index, bool is_f8) {
+    if (kGrouped != 0u && is_f8)
+        return uvec2(ConstWords(array).at[index / 4u], 0u);
+    return ConstPairs(array).at[index / 4u];
+}
+vec4 to_numbers(uvec2 words, bool is_f8) {
+    if (kGrouped != 0u && is_f8)
+        return vec4(f8_to_float(byte_of(words.x, 0u)), f8_to_float(byte_of(words.x, 1u)),
+                    f8_to_float(byte_of(words.x, 2u)), f8_to_float(byte_of(words.x, 3u)));
     return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
+}
+// Number i of them.
+float number_of(uvec2 words, uint i, bool is_f8) {
+    if (kGrouped != 0u && is_f8)
+        return f8_to_float(byte_of(words.x, i));
+    return unpackHalf2x16((i < 2u ? words.x : words.y) >> (i & 1u) * 16u).x;
 }
 float largest_of(vec4 x) { return max(max(x.x, x.y), max(x.z, x.w)); }
 

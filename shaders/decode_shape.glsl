@@ -36,6 +36,7 @@ const uint kQuadColumns = kColumns < 4u ? kColumns : 4u;  // that the lanes of a
 const uint kColumnSets = kColumns / kQuadColumns;         // columns of a lane
 const uint kSlots = 4u * kQuadColumns;                    // tokens of a lane and column
 const uint kScores = kSlots * kColumnSets;                // of a lane: [slot][set]
+const uint kSlotStep = 4u / kQuadColumns;
 const uint kPieces = kTeams * LK_DECODE_ROUNDS;           // that are looked up at once
 
 uint team;
@@ -63,7 +64,7 @@ uint row() { return lane >> 2; }
 
 // The lane's column number `set`, its slot's tile and row of 8 in the tile.
 uint column_of(uint set) { return quad_lane() % kQuadColumns + 4u * set; }
-uint slot_number(uint slot) { return slot * (4u / kQuadColumns) + quad_lane() / kQuadColumns; }
+uint slot_number(uint slot) { return slot * kSlotStep + quad_lane() / kQuadColumns; }
 uint slot_tile(uint slot) { return slot_number(slot) >> 1; }
 uint slot_row(uint slot) { return slot_number(slot) & 1u; }
 uint slot_token(uint slot) { return slot_number(slot) * 8u + row(); }

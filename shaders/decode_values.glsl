@@ -93,29 +93,57 @@ void weigh(Unit unit, Piece piece) {
         }
 }
 
-// Of the token of a lane's slot: in K order, tokens g and g + 8 of a tile are two places apart.
-float value_number(Piece piece, uint offset, uint group, uint slot) {
-    const uint at = group * LK_MAX_PAGE_TOKENS + slot_tile(slot) * LK_TILE_TOKENS + row() / 2u * 4u;
-    const vec4 four =
-        load_numbers(address_add(piece.value_metadata, offset), at, piece.has_f8_values);
-    const vec2 two = slot_row(slot) == 0u ? four.xy : four.zw;
-    return (row() & 1u) == 0u ? two.x : two.y;
+// Ranges and minima of the tokens of a channel group. In K order those of rows g and g + 8 of a tile
+// are among four neighbours.
+const uint kLaneTiles = kQuadColumns > 1u ? kPageTiles : kPageTiles / 2u;
+const uint kTileSlots = kSlots / kLaneTiles;
+uvec2 value_ranges[kLaneTiles];
+uvec2 value_minima[kLaneTiles];
+
+void load_value_numbers(Piece piece, uint group) {
+    if (piece.value_bits == 16u || group >= piece.value_groups)
+        return;
+    const Address minima = address_add(piece.value_metadata, piece.value_minima);
+    [[unroll]] for (uint i = 0u; i < kLaneTiles; ++i) {
+        const uint at = group * LK_MAX_PAGE_TOKENS + slot_tile(i * kTileSlots) * LK_TILE_TOKENS +
+                        row() / 2u * 4u;
+        value_ranges[i] = load_numbers(piece.value_metadata, at, piece.has_f8_values);
+        value_minima[i] = load_numbers(minima, at, piece.has_f8_values);
+    }
 }
 
 // The lane's weights, times factors of its slots, to where values are multiplied. A lane pairs its
 // own token with that of the next or the last row: even rows do so in even slots, odd rows in odd
 // ones.
 void store_weights(float factors[kSlots]) {
+    const bool is_odd = (row() & 1u) != 0u;
+    const uint number = quad_lane() / kQuadColumns + (is_odd ? kSlotStep : 0u);
+    const uint place = number / 2u * 4u + row() / 2u;
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
         [[unroll]] for (uint slot = 0u; slot < kSlots; slot += 2u) {
-            const bool is_odd = (row() & 1u) != 0u;
             const float even_slot = scores[slot * kColumnSets + set] * factors[slot];
             const float odd_slot = scores[(slot + 1u) * kColumnSets + set] * factors[slot + 1u];
             const float other = exchange(is_odd ? even_slot : odd_slot, 4u);
             const vec2 pair = is_odd ? vec2(other, odd_slot) : vec2(even_slot, other);
-            const uint number = is_odd ? slot_number(slot + 1u) : slot_number(slot);
-            store_folded_pair(number / 2u * 4u + row() / 2u, column_of(set), number & 1u, pair);
+            store_folded_pair(place + slot * kSlotStep * 2u, column_of(set), number & 1u, pair);
         }
+}
+
+// Factors of the lane's slots, the ranges of a channel group. Returns the largest; middles: the
+// weights times minimum + range / 2.
+float take_ranges(Piece piece, out float factors[kSlots], inout float middles[kColumnSets]) {
+    float most = 0.0;
+    [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot) {
+        const uint tile = slot / kTileSlots;
+        const uint i = (row() & 1u) + 2u * slot_row(slot);
+        factors[slot] = number_of(value_ranges[tile], i, piece.has_f8_values);
+        most = max(most, factors[slot]);
+        const float minimum = number_of(value_minima[tile], i, piece.has_f8_values);
+        const float middle = fma(factors[slot], 0.5, minimum);
+        [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
+            middles[set] = fma(scores[slot * kColumnSets + set], middle, middles[set]);
+    }
+    return most;
 }
 
 // Fold the ranges of a channel group into the weights. Returns what its products are multiplied by;
@@ -123,21 +151,15 @@ void store_weights(float factors[kSlots]) {
 float fold_weights(Piece piece, uint group, out float middles[kColumnSets]) {
     const bool has_ranges = piece.value_bits < 16u && group < piece.value_groups;
     float factors[kSlots];
-    float most = has_ranges ? 0.0 : 0.5;
+    float most = 0.5;
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
         middles[set] = 0.0;
-    [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot) {
-        factors[slot] = 1.0;
-        if (has_ranges) {
-            const float range = value_number(piece, 0u, group, slot);
-            const float minimum = value_number(piece, piece.value_minima, group, slot);
-            [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
-                middles[set] = fma(scores[slot * kColumnSets + set], fma(range, 0.5, minimum), middles[set]);
-            factors[slot] = range;
-            most = max(most, range);
-        }
+    if (has_ranges) {
+        most = take_ranges(piece, factors, middles);
+    } else {
+        [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
+            factors[slot] = 1.0;
     }
-    // Lanes of a quad have the same tokens, or each its own.
     const int exponent = exponent_above(column_max(most));
     [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
         factors[slot] *= power(kLargeExponent - exponent);
@@ -159,21 +181,31 @@ void multiply_value_tile(inout Sum sums[kPairSums], uint first, Tile codes, Pair
     }
 }
 
-// A pair of strips. next: the first vectors of both, then of the pair behind.
-void multiply_code_values(inout float totals[kPairSums], Piece piece, uint bits, uint strip,
-                          inout uvec4 next[2]) {
+// The first vectors of a pair of strips, ahead of their use.
+uvec4 value_vectors[2];
+
+void begin_value_vectors(Piece piece, uint strip) {
+    const uint n_vectors = piece.value_bits / 2u;
+    if (piece.value_bits < 16u)
+        [[unroll]] for (uint s = 0u; s < 2u; ++s)
+            value_vectors[s] =
+                load_vector(piece.value_payload, min(strip + s, kStrips - 1u) * n_vectors);
+}
+
+// A pair of strips.
+void multiply_code_values(inout float totals[kPairSums], Piece piece, uint bits, uint strip) {
     const uint n_tiles = 16u / bits;  // of a vector
     const uint n_vectors = bits / 2u;
     Sum sums[kPairSums];
     [[unroll]] for (uint i = 0u; i < kPairSums; ++i)
-        sums[i] = zero_sum();
+        sums[i] = kZeroSum;
     [[unroll]] for (uint v = 0u; v < n_vectors; ++v) {
-        const uvec4 words[2] = next;
+        const uvec4 words[2] = value_vectors;
         const uint following = v + 1u < n_vectors ? strip * n_vectors + v + 1u
                                                   : (strip + 2u) * n_vectors;
         [[unroll]] for (uint s = 0u; s < 2u; ++s)
-            next[s] = load_vector(piece.value_payload, min(following + s * n_vectors,
-                                                           kStrips * n_vectors - 1u));
+            value_vectors[s] = load_vector(
+                piece.value_payload, min(following + s * n_vectors, kStrips * n_vectors - 1u));
         [[unroll]] for (uint i = 0u; i < n_tiles; ++i) {
             Pair folded[kFolded];
             load_folded((v * n_tiles + i) * 4u + quad_lane(), folded);
@@ -228,22 +260,17 @@ void multiply_half_values(inout float totals[kPairSums], Piece piece, uint strip
 void multiply_value_strips(Piece piece, uint from, uint to, float unit, float middles[kColumnSets],
                            uint n_tokens) {
     const uint end = kIsFree ? to : from + 2u * kOutputPairs;
-    uvec4 next[2];
-    [[unroll]] for (uint s = 0u; s < 2u; ++s)
-        if (from < to && piece.value_bits < 16u)
-            next[s] = load_vector(piece.value_payload,
-                                  min(from + s, kStrips - 1u) * (piece.value_bits / 2u));
     for (uint strip = from; strip < end; strip += 2u) {
         float totals[kPairSums];
         [[unroll]] for (uint i = 0u; i < kPairSums; ++i)
             totals[i] = 0.0;
         if (strip < to) {
             if (piece.value_bits == 2u)
-                multiply_code_values(totals, piece, 2u, strip, next);
+                multiply_code_values(totals, piece, 2u, strip);
             else if (piece.value_bits == 4u)
-                multiply_code_values(totals, piece, 4u, strip, next);
+                multiply_code_values(totals, piece, 4u, strip);
             else if (piece.value_bits == 8u)
-                multiply_code_values(totals, piece, 8u, strip, next);
+                multiply_code_values(totals, piece, 8u, strip);
             else
                 multiply_half_values(totals, piece, strip, n_tokens);
         }
@@ -256,15 +283,25 @@ void multiply_value_strips(Piece piece, uint from, uint to, float unit, float mi
     }
 }
 
+// What multiply_values() needs first, to be on its way before.
+void begin_values(Piece piece) {
+    load_value_numbers(piece, 0u);
+    begin_value_vectors(piece, 0u);
+}
+
 void multiply_values(Unit unit, Piece piece) {
     const uint n_groups = kIsFree ? piece.value_groups : shared_most_value_groups;
     for (uint group = 0u; group < n_groups; ++group) {
+        const bool is_own = group < piece.value_groups;
+        const uint from = min(group * piece.value_group_strips, kStrips);
+        const uint to = is_own ? min(from + piece.value_group_strips, kStrips) : from;
+        if (group != 0u && is_own) {
+            load_value_numbers(piece, group);
+            begin_value_vectors(piece, from);
+        }
         float middles[kColumnSets];
         const float factor = fold_weights(piece, group, middles);
         team_sync();
-        const uint from = min(group * piece.value_group_strips, kStrips);
-        const uint to = group < piece.value_groups ? min(from + piece.value_group_strips, kStrips)
-                                                   : from;
         multiply_value_strips(piece, from, to, factor, middles, unit.n_history + unit.n_new);
         team_sync();
     }
