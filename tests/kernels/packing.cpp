@@ -194,8 +194,33 @@ void check_reopened(const OpenCache &cache, const Device &device, const Page &pa
                          rounded[t * raw.head_dim + channel], describe(c).c_str());
 }
 
-// Keys, keys ranked by queries where the backend does that, values, and both at 16 bits.
-enum : uint16_t { kKeys, kQueryKeys, kValues, kRawKeys, kRawValues };
+// Strips of every width in turn, the narrowest first.
+HalfShape mixed_shape(Case c, Side side) {
+    c.key_bits = c.value_bits = 4;
+    HalfShape shape = packed_shape(c, side);
+    uint32_t n_left = shape.strips[kPlane4];
+    shape.strips[kPlane4] = 0;
+    for (uint32_t turn = 0; n_left; ++turn) {
+        const uint32_t plane = kPlane1 - turn % kPlaneCount;
+        if (c.page_tokens < 64 && (plane == kPlane1 || plane == kPlane3))
+            continue;
+        ++shape.strips[plane];
+        --n_left;
+    }
+    return shape;
+}
+
+// Keys, keys ranked by queries where the backend does that, values, both of all widths under a
+// fixed permutation, and both at 16 bits.
+enum : uint16_t {
+    kKeys,
+    kQueryKeys,
+    kValues,
+    kMixedKeys,
+    kMixedValues,
+    kRawKeys,
+    kRawValues,
+};
 std::vector<HalfClass> packing_classes(const Case &c, const uint8_t *permutation, bool is_host) {
     HalfClass keys = {packed_shape(c, Side::kKey), nullptr, Ranking::kNone, 0};
     if (keys.shape.n_shared)
@@ -210,6 +235,8 @@ std::vector<HalfClass> packing_classes(const Case &c, const uint8_t *permutation
     return {keys,
             by_queries,
             {packed_shape(c, Side::kValue), nullptr, Ranking::kNone, 0},
+            {mixed_shape(c, Side::kKey), permutation, Ranking::kNone, 0},
+            {mixed_shape(c, Side::kValue), permutation, Ranking::kNone, 0},
             {raw_shape(Side::kKey, c.head_dim, c.page_tokens), nullptr, Ranking::kNone, 0},
             {raw_shape(Side::kValue, c.head_dim, c.page_tokens), nullptr, Ranking::kNone, 0}};
 }
@@ -226,10 +253,11 @@ void check_packing(const Case &c, const Device &device) {
     Random random(7);
     std::vector<Page> pages;
     for (uint32_t kind = 0; kind < kKinds; ++kind)
-        for (const uint16_t target : {kKeys, kQueryKeys, kValues}) {
-            assert_null(shape_error(cache.half_class(target).shape));
-            pages.push_back(
-                make_page(cache, target, target == kValues ? kRawValues : kRawKeys, kind, &random));
+        for (const uint16_t target : {kKeys, kQueryKeys, kValues, kMixedKeys, kMixedValues}) {
+            const HalfShape &shape = cache.half_class(target).shape;
+            assert_null(shape_error(shape));
+            const size_t raw = shape.side == Side::kValue ? kRawValues : kRawKeys;
+            pages.push_back(make_page(cache, target, raw, kind, &random));
         }
     std::vector<PackItem> items;
     for (Page &page : pages)
