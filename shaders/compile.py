@@ -17,7 +17,8 @@ def definition(name, words):
     return f'''#include "backend/vulkan/shader_code.h"
 
 namespace {{
-const uint32_t words[] = {{
+// The section keeps shaders apart from code when the library is measured.
+__attribute__((section(".lk_shaders"))) const uint32_t words[] = {{
     {body}}};
 }}  // namespace
 

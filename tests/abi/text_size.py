@@ -1,7 +1,9 @@
 """Holds the library's code and its kernels below limits. Arguments: library, limit of the code in
-bytes, limit of the kernels (section .nv_fatbin) in bytes."""
+bytes, limit of the kernels (CUDA's, and Vulkan's shaders) in bytes."""
 import subprocess
 import sys
+
+KERNELS = ('.nv_fatbin', '.lk_shaders')  # their sections
 
 
 def size(*options):
@@ -10,7 +12,8 @@ def size(*options):
 
 
 def main():
-    kernels = sum(int(line.split()[1]) for line in size('-A') if line.startswith('.nv_fatbin '))
+    sections = [line.split() for line in size('-A')]
+    kernels = sum(int(s[1]) for s in sections if s and s[0] in KERNELS)
     code = int(size()[1].split()[0]) - kernels
     limits = [int(limit) for limit in sys.argv[2:]]
     print(f'code {code} bytes, limit {limits[0]}; kernels {kernels} bytes, limit {limits[1]}')

@@ -26,7 +26,7 @@ ALLOWED = {
     'src/backend/vulkan': {'include/lowkey/base.h', 'include/lowkey/context.h',
                            'include/lowkey/vulkan.h', 'src/base', 'src/format',
                            'src/backend/backend.h', 'src/backend/device', 'shaders/push.h',
-                           'shaders/decode_limits.h'},
+                           'shaders/decode_limits.h', 'shaders/tile_limits.h'},
     'src/backend/cuda': {'include/lowkey/base.h', 'include/lowkey/context.h', 'src/base',
                          'src/format', 'src/backend/backend.h', 'src/backend/device',
                          'cuda/types.h', 'cuda/launch.h'},

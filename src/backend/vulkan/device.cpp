@@ -233,7 +233,8 @@ lk_status Device::checked(VkResult result, const char *action) const {
     switch (result) {
         case VK_SUCCESS: return LK_OK;
         case VK_ERROR_OUT_OF_HOST_MEMORY: return fail(LK_E_NOMEM, "%s: no host memory", action);
-        case VK_ERROR_OUT_OF_DEVICE_MEMORY: return fail(LK_E_NOMEM, "%s: no device memory", action);
+        case VK_ERROR_OUT_OF_DEVICE_MEMORY:
+        case VK_ERROR_TOO_MANY_OBJECTS: return fail(LK_E_NOMEM, "%s: no device memory", action);
         case VK_ERROR_DEVICE_LOST:
             is_lost_.store(true);
             return fail(LK_E_DEVICE, "%s: the device is lost", action);

@@ -18,6 +18,8 @@ constexpr VkSubgroupFeatureFlags kSubgroupOperations =
     VK_SUBGROUP_FEATURE_ARITHMETIC_BIT | VK_SUBGROUP_FEATURE_BALLOT_BIT |
     VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
 
+constexpr const char *kFloatControls = "VK_KHR_shader_float_controls";
+
 // A feature that came with an extension and was later taken into a version.
 struct Origin {
     bool Features::*feature;
@@ -37,6 +39,13 @@ constexpr Origin kOrigins[] = {
     {&Features::cooperative_matrix, "VK_NV_cooperative_matrix", kNever},
 };
 
+template <class Struct, class Head>
+void link(Head *head, Struct *member, VkStructureType type) {
+    member->sType = type;
+    member->pNext = head->pNext;
+    head->pNext = member;
+}
+
 bool is_known(bool Features::*feature, uint32_t api_version, const Extensions &extensions) {
     for (const Origin &origin : kOrigins)
         if (origin.feature == feature)
@@ -44,24 +53,46 @@ bool is_known(bool Features::*feature, uint32_t api_version, const Extensions &e
     return false;
 }
 
-// Multiprocessors, where a driver tells; else what keeps a device of its type busy.
-uint32_t count_cores(const Functions &functions, VkPhysicalDevice device,
-                     const Extensions &extensions, VkPhysicalDeviceType type) {
+// What is asked of a device beside its features, as far as the device knows it.
+struct Properties {
+    Properties(const Functions &functions, VkPhysicalDevice device, uint32_t api_version,
+               const Extensions &extensions);
+    Properties(const Properties &) = delete;
+    Properties &operator=(const Properties &) = delete;
+    uint32_t n_cores() const;
+
+    VkPhysicalDeviceProperties2 all{};
+    VkPhysicalDeviceSubgroupProperties subgroups{};
+    VkPhysicalDeviceMaintenance3Properties limits{};
+    VkPhysicalDeviceFloatControlsProperties floats{};
+    VkPhysicalDeviceSubgroupSizeControlProperties sizes{};
     VkPhysicalDeviceShaderSMBuiltinsPropertiesNV nvidia{};
-    nvidia.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV;
     VkPhysicalDeviceShaderCorePropertiesAMD amd{};
-    amd.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD;
-    VkPhysicalDeviceProperties2 properties{};
-    properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+};
+
+Properties::Properties(const Functions &functions, VkPhysicalDevice device, uint32_t api_version,
+                       const Extensions &extensions) {
+    all.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+    link(&all, &subgroups, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES);
+    link(&all, &limits, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES);
+    if (api_version >= VK_API_VERSION_1_2 || extensions.has(kFloatControls))
+        link(&all, &floats, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FLOAT_CONTROLS_PROPERTIES);
+    if (is_known(&Features::subgroup_size_control, api_version, extensions))
+        link(&all, &sizes, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES);
     if (extensions.has("VK_NV_shader_sm_builtins"))
-        properties.pNext = &nvidia;
-    else if (extensions.has("VK_AMD_shader_core_properties"))
-        properties.pNext = &amd;
-    functions.GetPhysicalDeviceProperties2(device, &properties);
+        link(&all, &nvidia, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV);
+    if (extensions.has("VK_AMD_shader_core_properties"))
+        link(&all, &amd, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD);
+    functions.GetPhysicalDeviceProperties2(device, &all);
+}
+
+// Multiprocessors, where a driver tells; else what keeps a device of its type busy.
+uint32_t Properties::n_cores() const {
     const uint32_t told = nvidia.shaderSMCount + amd.shaderEngineCount *
                                                      amd.shaderArraysPerEngineCount *
                                                      amd.computeUnitsPerShaderArray;
-    return told ? told : type == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU ? 64 : 8;
+    const bool is_discrete = all.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+    return told ? told : is_discrete ? 64 : 8;
 }
 
 }  // namespace
@@ -96,36 +127,33 @@ bool Extensions::has(const char *name) const {
     return false;
 }
 
-template <class Struct>
-void FeatureChain::link(Struct *member, VkStructureType type) {
-    member->sType = type;
-    member->pNext = head_.pNext;
-    head_.pNext = member;
-}
-
 FeatureChain::FeatureChain(uint32_t api_version, const Extensions &extensions) {
     const auto knows = [&](bool Features::*feature) {
         return is_known(feature, api_version, extensions);
     };
     head_.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
     if (knows(&Features::device_address))
-        link(&device_address_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES);
+        link(&head_, &device_address_,
+             VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES);
     if (knows(&Features::storage_8bit))
-        link(&storage_8bit_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES);
+        link(&head_, &storage_8bit_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES);
     if (knows(&Features::storage_16bit))
-        link(&storage_16bit_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES);
+        link(&head_, &storage_16bit_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES);
     if (knows(&Features::timeline))
-        link(&timeline_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES);
+        link(&head_, &timeline_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES);
     if (knows(&Features::float16))
-        link(&float16_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES);
+        link(&head_, &float16_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES);
     if (knows(&Features::memory_model))
-        link(&memory_model_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES);
+        link(&head_, &memory_model_,
+             VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES);
     if (knows(&Features::integer_dot))
-        link(&integer_dot_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES);
+        link(&head_, &integer_dot_,
+             VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES);
     if (knows(&Features::subgroup_size_control))
-        link(&size_control_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES);
+        link(&head_, &size_control_,
+             VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES);
     if (knows(&Features::cooperative_matrix))
-        link(&cooperative_matrix_,
+        link(&head_, &cooperative_matrix_,
              VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV);
 }
 
@@ -224,31 +252,16 @@ uint32_t extension_names(uint32_t api_version, const Features &features, const c
         if (features.*origin.feature && api_version < origin.core_version)
             names[n++] = origin.extension;
     if (api_version < VK_API_VERSION_1_2)
-        names[n++] = "VK_KHR_shader_float_controls";
+        names[n++] = kFloatControls;
     return n;
 }
 
 Traits query_traits(const Functions &functions, VkPhysicalDevice device, uint32_t api_version,
                     const Extensions &extensions, const Features &features, uint32_t mask) {
-    VkPhysicalDeviceSubgroupSizeControlProperties sizes{};
-    sizes.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES;
-    VkPhysicalDeviceFloatControlsProperties floats{};
-    floats.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FLOAT_CONTROLS_PROPERTIES;
-    floats.pNext = features.subgroup_size_control ? &sizes : nullptr;
-    VkPhysicalDeviceMaintenance3Properties limits{};
-    limits.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES;
-    if (api_version >= VK_API_VERSION_1_2 || extensions.has("VK_KHR_shader_float_controls"))
-        limits.pNext = &floats;
-    VkPhysicalDeviceSubgroupProperties subgroups{};
-    subgroups.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES;
-    subgroups.pNext = &limits;
-    VkPhysicalDeviceProperties2 properties{};
-    properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
-    properties.pNext = &subgroups;
-    functions.GetPhysicalDeviceProperties2(device, &properties);
-
+    const Properties properties(functions, device, api_version, extensions);
+    const VkPhysicalDeviceProperties &own = properties.all.properties;
+    const VkPhysicalDeviceSubgroupProperties &subgroups = properties.subgroups;
     Traits traits{};
-    const VkPhysicalDeviceProperties &own = properties.properties;
     std::memcpy(traits.name, own.deviceName, sizeof traits.name);
     traits.api_version = api_version;
     traits.vendor_id = own.vendorID;
@@ -266,18 +279,19 @@ Traits query_traits(const Functions &functions, VkPhysicalDevice device, uint32_
     traits.integer_dot = features.integer_dot && !(mask & LK_VULKAN_NO_INTEGER_DOT);
     traits.cooperative_matrix = features.cooperative_matrix && features.memory_model &&
                                 !(mask & LK_VULKAN_NO_COOPERATIVE_MATRIX);
-    traits.subgroup_size_control = features.subgroup_size_control;
-    traits.rounds_float32 = floats.shaderRoundingModeRTEFloat32;
+    traits.rounds_float32 = properties.floats.shaderRoundingModeRTEFloat32;
+    const bool has_sizes = features.subgroup_size_control;
+    traits.subgroup_size_control = has_sizes;
     traits.subgroup_size = subgroups.subgroupSize;
     traits.min_subgroup_size =
-        features.subgroup_size_control ? sizes.minSubgroupSize : subgroups.subgroupSize;
+        has_sizes ? properties.sizes.minSubgroupSize : subgroups.subgroupSize;
     traits.max_subgroup_size =
-        features.subgroup_size_control ? sizes.maxSubgroupSize : subgroups.subgroupSize;
+        has_sizes ? properties.sizes.maxSubgroupSize : subgroups.subgroupSize;
     traits.max_workgroup_size = own.limits.maxComputeWorkGroupInvocations;
     traits.max_workgroup_count = own.limits.maxComputeWorkGroupCount[0];
     traits.shared_bytes = own.limits.maxComputeSharedMemorySize;
-    traits.max_allocation_bytes = limits.maxMemoryAllocationSize;
-    traits.n_cores = count_cores(functions, device, extensions, own.deviceType);
+    traits.max_allocation_bytes = properties.limits.maxMemoryAllocationSize;
+    traits.n_cores = properties.n_cores();
     return traits;
 }
 

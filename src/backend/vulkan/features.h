@@ -51,9 +51,6 @@ class FeatureChain {
     void set(const Features &features);
 
   private:
-    template <class Struct>
-    void link(Struct *member, VkStructureType type);
-
     VkPhysicalDeviceFeatures2 head_{};
     VkPhysicalDevice16BitStorageFeatures storage_16bit_{};
     VkPhysicalDevice8BitStorageFeatures storage_8bit_{};

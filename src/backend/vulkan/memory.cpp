@@ -39,6 +39,11 @@ uint32_t find_type(const VkPhysicalDeviceMemoryProperties &memory, uint32_t bits
     return kNoType;
 }
 
+bool is_no_memory(VkResult result) {
+    return result == VK_ERROR_OUT_OF_DEVICE_MEMORY || result == VK_ERROR_OUT_OF_HOST_MEMORY ||
+           result == VK_ERROR_TOO_MANY_OBJECTS;
+}
+
 lk_status no_memory(const char *what, uint64_t bytes) {
     return fail(LK_E_NOMEM, "no device memory for %s of %llu bytes", what,
                 static_cast<unsigned long long>(bytes));
@@ -72,7 +77,7 @@ lk_status Buffer::open(const Device &device, MemoryKind kind, uint64_t bytes, co
     info.sharingMode = VK_SHARING_MODE_EXCLUSIVE;
     const VkResult result =
         device.functions().CreateBuffer(device.handle(), &info, nullptr, &handle_);
-    if (result == VK_ERROR_OUT_OF_DEVICE_MEMORY)
+    if (is_no_memory(result))
         return no_memory(what, bytes);
     lk_status status = device.checked(result, "making a buffer");
     bytes_ = bytes;
@@ -87,33 +92,39 @@ lk_status Buffer::open(const Device &device, MemoryKind kind, uint64_t bytes, co
     return LK_OK;
 }
 
+// What should be is tried before what must be, since the memory that is both may be scarce.
 lk_status Buffer::allocate(MemoryKind kind, const char *what) {
     const Functions &vk = device_->functions();
     VkMemoryRequirements needs{};
     vk.GetBufferMemoryRequirements(device_->handle(), handle_, &needs);
     const Wish wish = wish_of(kind);
-    uint32_t type =
-        find_type(device_->memory(), needs.memoryTypeBits, wish.required | wish.preferred);
-    if (type == kNoType)
-        type = find_type(device_->memory(), needs.memoryTypeBits, wish.required);
-    if (type == kNoType)
+    VkResult result = VK_ERROR_FEATURE_NOT_PRESENT;
+    for (const VkMemoryPropertyFlags flags : {wish.required | wish.preferred, wish.required}) {
+        const uint32_t type = find_type(device_->memory(), needs.memoryTypeBits, flags);
+        if (result != VK_SUCCESS && type != kNoType)
+            result = allocate_type(needs.size, type);
+    }
+    if (result == VK_ERROR_FEATURE_NOT_PRESENT)
         return fail(LK_E_UNSUPPORTED, "the device has no memory of the kind for %s", what);
-    VkMemoryAllocateFlagsInfo flags{};
-    flags.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO;
-    flags.flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT;
-    VkMemoryAllocateInfo info{};
-    info.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
-    info.pNext = &flags;
-    info.allocationSize = needs.size;
-    info.memoryTypeIndex = type;
-    VkResult result = vk.AllocateMemory(device_->handle(), &info, nullptr, &memory_);
-    if (result == VK_ERROR_OUT_OF_DEVICE_MEMORY || result == VK_ERROR_OUT_OF_HOST_MEMORY)
+    if (is_no_memory(result))
         return no_memory(what, bytes_);
     if (result == VK_SUCCESS)
         result = vk.BindBufferMemory(device_->handle(), handle_, memory_, 0);
     if (result == VK_SUCCESS && kind != MemoryKind::kDevice)
         result = vk.MapMemory(device_->handle(), memory_, 0, VK_WHOLE_SIZE, 0, &mapped_);
     return device_->checked(result, "allocating memory");
+}
+
+VkResult Buffer::allocate_type(uint64_t bytes, uint32_t type) {
+    VkMemoryAllocateFlagsInfo flags{};
+    flags.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO;
+    flags.flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT;
+    VkMemoryAllocateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
+    info.pNext = &flags;
+    info.allocationSize = bytes;
+    info.memoryTypeIndex = type;
+    return device_->functions().AllocateMemory(device_->handle(), &info, nullptr, &memory_);
 }
 
 }  // namespace vulkan

@@ -38,6 +38,7 @@ class Buffer {
 
   private:
     lk_status allocate(MemoryKind kind, const char *what);
+    VkResult allocate_type(uint64_t bytes, uint32_t type);
 
     const Device *device_ = nullptr;
     VkBuffer handle_ = VK_NULL_HANDLE;
