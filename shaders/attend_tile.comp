@@ -17,6 +17,11 @@ void clear_outputs() {
         outputs[i] = vec4(0.0);
 }
 
+void clear_scores() {
+    [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
+        scores[i] = vec4(0.0);
+}
+
 // Rows behind the stage's tokens keep 0.
 void multiply_keys(uint n_tokens) {
     for (uint quad = 0u; quad < kTileQuads; ++quad) {
@@ -40,32 +45,6 @@ void multiply_values(uint first_quad) {
     }
 }
 
-void score_stage(Sight sight, PageView page, uint first, uint n_tokens) {
-    ClassInfo c;
-    if (!page.is_staged)
-        c = load_class(sight.step.classes, page.keys.half_class);
-    const uint n_tiles = (n_tokens + LK_TILE_TOKENS - 1u) / LK_TILE_TOKENS;
-    [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
-        scores[i] = vec4(0.0);
-    find_strips(sight, page);
-    for (uint strip = 0u; strip < kHeadDim / LK_STRIP_CHANNELS; ++strip) {
-        barrier();
-        load_queries(page.is_staged, c, page.keys.metadata, strip, score_factor(sight.layer));
-        load_keys(page, c, strip, first / LK_TILE_TOKENS, n_tiles);
-        barrier();
-        multiply_keys(n_tokens);
-    }
-}
-
-void shape_scores(Sight sight, uint first_token, uint n_tokens) {
-    if (sight.layer.soft_cap > 0.0) {
-        [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
-            scores[i] = cap_scores(sight.layer, scores[i]);
-    }
-    if (!sees_all(sight, first_token, n_tokens))
-        hide_scores(sight, first_token, n_tokens);
-}
-
 // The weights of kPhases tiles, from tile on.
 void store_weights(uint tile) {
     const uint place = LK_K_ORDER(row_group() % LK_TILE_TOKENS);
@@ -77,31 +56,75 @@ void store_weights(uint tile) {
     }
 }
 
-void add_values(Sight sight, PageView page, uint first, uint n_tokens) {
-    ClassInfo c;
-    if (!page.is_staged)
-        c = load_class(sight.step.classes, page.values.half_class);
-    for (uint tile = 0u; tile * LK_TILE_TOKENS < n_tokens; tile += kPhases) {
-        for (uint quad = 0u; quad < kTileQuads; quad += kValueQuads) {
-            if (quad == 0u)
-                store_weights(tile);
-            load_tile_values(page, c, first / LK_TILE_TOKENS, tile, quad, n_tokens);
-            barrier();
-            multiply_values(quad);
+// Of the next step.
+LaneWords loaded_rows;
+uvec4 loaded_queries;
+
+void load_step(Side side, Stage stage, Step step) {
+    loaded_rows = load_rows(side, stage, step);
+    if (!step.is_value)
+        loaded_queries = load_queries(step.strip);
+}
+
+void store_step(Sight sight, Side side, Stage stage, Step step) {
+    store_rows(side, stage, step, loaded_rows);
+    if (!step.is_value)
+        store_queries(loaded_queries, score_factor(sight.layer));
+    else if (step.first_quad == 0u)
+        store_weights(step.tile);
+}
+
+void multiply_step(Stage stage, Step step) {
+    if (step.is_value)
+        multiply_values(step.first_quad);
+    else
+        multiply_keys(stage.n_tokens);
+}
+
+void shape_scores(Sight sight, Stage stage) {
+    if (sight.layer.soft_cap > 0.0) {
+        [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
+            scores[i] = cap_scores(sight.layer, scores[i]);
+    }
+    if (!sees_all(sight, stage.first_token, stage.n_tokens))
+        hide_scores(sight, stage.first_token, stage.n_tokens);
+}
+
+// A step's operands are loaded while the one before is multiplied.
+void attend_stage(Sight sight, PageView page, Stage stage) {
+    Side side = find_side(sight, page, false);
+    find_strips(sight, page);
+    find_channels(side);
+    clear_scores();
+    barrier();
+    Step step = find_step(0u);
+    load_step(side, stage, step);
+    const uint n_steps = count_steps(stage);
+    for (uint i = 1u; i <= n_steps; ++i) {
+        store_step(sight, side, stage, step);
+        barrier();
+        const Step next = find_step(i);
+        if (i == kStrips)
+            side = find_side(sight, page, true);
+        if (i < n_steps)
+            load_step(side, stage, next);
+        multiply_step(stage, step);
+        if (i == kStrips) {
+            shape_scores(sight, stage);
+            weigh();
+        } else {
             barrier();
         }
+        step = next;
     }
 }
 
 void attend_page(Sight sight, PageView page) {
     for (uint first = 0u; first < page.n_tokens; first += kStageTokens) {
-        if (first + kStageTokens <= page.n_hidden)
-            continue;
-        const uint n_tokens = min(kStageTokens, page.n_tokens - first);
-        score_stage(sight, page, first, n_tokens);
-        shape_scores(sight, page.first_token + first, n_tokens);
-        weigh();
-        add_values(sight, page, first, n_tokens);
+        if (first + kStageTokens > page.n_hidden)
+            attend_stage(sight, page,
+                         Stage(page.first_token + first, first / LK_TILE_TOKENS,
+                               min(kStageTokens, page.n_tokens - first)));
     }
 }
 

@@ -73,16 +73,23 @@ uint load_strip_word(Address strip, uint n_words, uint lane, uint word) {
     return ConstWords(strip).at[strip_word_index(n_words, lane, word)];
 }
 
-// A tile's codes of 1, 2, 4 or 8 bits, in the low bits of the halves of each register.
-uvec4 load_codes(Address strip, uint page_tokens, uint bits, uint tile, uint lane) {
-    const uint mask = ((1u << bits) - 1u) * 0x10001u;
-    if (bits == 8u) {
-        const uvec2 words = ConstPairs(strip).at[(tile / 2u * LK_LANES + lane) * 2u + tile % 2u];
-        return uvec4(words.x, words.x >> 8, words.y, words.y >> 8) & mask;
-    }
+// The words with a lane's codes of a tile, of 1, 2, 4 or 8 bits: two at 8 bits, else the first.
+uvec2 load_code_words(Address strip, uint page_tokens, uint bits, uint tile, uint lane) {
+    if (bits == 8u)
+        return ConstPairs(strip).at[(tile / 2u * LK_LANES + lane) * 2u + tile % 2u];
     const uint n_words = lane_words(page_tokens, bits);
-    const uint word = load_strip_word(strip, n_words, lane, tile * bits / 4u) >> tile_bit(tile, bits);
+    return uvec2(load_strip_word(strip, n_words, lane, tile * bits / 4u), 0u);
+}
+// The codes of them, in the low bits of the halves of each register.
+uvec4 codes_of(uvec2 words, uint bits, uint tile) {
+    const uint mask = ((1u << bits) - 1u) * 0x10001u;
+    if (bits == 8u)
+        return uvec4(words.x, words.x >> 8, words.y, words.y >> 8) & mask;
+    const uint word = words.x >> tile_bit(tile, bits);
     return uvec4(word, word >> 8, word >> 4, word >> 12) & mask;
+}
+uvec4 load_codes(Address strip, uint page_tokens, uint bits, uint tile, uint lane) {
+    return codes_of(load_code_words(strip, page_tokens, bits, tile, lane), bits, tile);
 }
 
 // Where (token, channel) lies in a half page at 16 bits, in halves: the sum of two offsets.

@@ -34,11 +34,18 @@ Address tensor_row(PushTensor tensor, uint token, uint head) {
     return Address(address.x, address.y + high_bytes);
 }
 
-float load_element(Address row, uint dtype, uint channel) {
+uint load_element_bits(Address row, uint dtype, uint channel) {
     if (dtype == LK_DTYPE_F32)
-        return uintBitsToFloat(ConstWords(row).at[channel]);
-    const uint bits = uint(ConstHalves(row).at[channel]);
-    return dtype == LK_DTYPE_F16 ? half_input_to_float(bits) : bf16_to_float(bits);
+        return ConstWords(row).at[channel];
+    return uint(ConstHalves(row).at[channel]);
+}
+float element_of(uint dtype, uint bits) {
+    return dtype == LK_DTYPE_F32   ? uintBitsToFloat(bits)
+           : dtype == LK_DTYPE_F16 ? half_input_to_float(bits)
+                                   : bf16_to_float(bits);
+}
+float load_element(Address row, uint dtype, uint channel) {
+    return element_of(dtype, load_element_bits(row, dtype, channel));
 }
 
 uint output_bits(uint dtype, float value) {

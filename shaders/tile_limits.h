@@ -5,7 +5,7 @@
 #ifndef LK_SHADERS_TILE_LIMITS_H
 #define LK_SHADERS_TILE_LIMITS_H
 
-#define LK_TILE_THREADS 128u       /* of a workgroup of attend_tile */
+#define LK_TILE_THREADS 256u       /* of a workgroup of attend_tile: the lanes of a page's tiles */
 #define LK_TILE_MERGE_THREADS 64u  /* of attend_tile_merge */
 #define LK_TILE_MAX_SPLITS 64u
 
@@ -17,7 +17,7 @@ namespace vulkan {
 // Columns of a workgroup, where the longest sequence has n_columns of a KV head: two sizes, so that
 // a head dim has two pipelines.
 constexpr uint32_t tile_columns(uint32_t head_dim, uint32_t n_columns) {
-    return n_columns <= 8 ? 8 : head_dim > 128 ? 16 : 32;
+    return n_columns <= 8 ? 8 : head_dim > 128 ? 32 : 64;
 }
 
 // How many parts keep n_workgroups busy, where the columns alone are n_tiles workgroups (all heads
@@ -31,7 +31,7 @@ constexpr uint32_t tile_splits(uint64_t n_tiles, uint32_t n_workgroups) {
 
 // Floats of TilePush.partials for every dispatch with n_splits of tile_splits(..., n_workgroups).
 constexpr uint64_t tile_partial_floats(uint32_t head_dim, uint32_t n_workgroups) {
-    return uint64_t{n_workgroups} * 32 * (head_dim + 2);
+    return uint64_t{n_workgroups} * 64 * (head_dim + 2);
 }
 
 }  // namespace vulkan

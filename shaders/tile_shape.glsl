@@ -11,16 +11,17 @@
 
 #include "format/format_const.h"
 #include "push.h"
+#include "tile_limits.h"
 
-layout(local_size_x_id = LK_SPEC_THREADS) in;
+layout(local_size_x = LK_TILE_THREADS) in;
 layout(constant_id = LK_SPEC_HEAD_DIM) const uint kHeadDim = 128u;
-layout(constant_id = LK_SPEC_COLUMNS) const uint kColumns = 32u;
+layout(constant_id = LK_SPEC_COLUMNS) const uint kColumns = 64u;
 
-const uint kThreads = gl_WorkGroupSize.x;
 const uint kStageTokens = LK_MAX_PAGE_TOKENS;  // whose scores are held at once
-const uint kTileQuads = LK_TILE_TOKENS / 4u;   // of k
+const uint kStrips = kHeadDim / LK_STRIP_CHANNELS;
+const uint kTileQuads = LK_TILE_TOKENS / 4u;  // of k
 const uint kColumnGroups = kColumns / 4u;
-const uint kRowGroups = kThreads / kColumnGroups;
+const uint kRowGroups = LK_TILE_THREADS / kColumnGroups;
 const uint kScoreRows = kStageTokens / kRowGroups;
 
 // Where rows of channels leave invocations without work, they take tiles of tokens in turn.
@@ -33,10 +34,10 @@ const uint kValueQuads = kHeadDim > 128u ? kTileQuads / 2u : kTileQuads;
 // A row is followed by a free place, so that neighbouring rows lie in other banks.
 const uint kKeyStride = kTileQuads + 1u;
 const uint kValueStride = kValueQuads + 1u;
-const uint kOperandQuads = kHeadDim > 128u ? LK_MAX_HEAD_DIM * kValueStride
-                                           : kStageTokens * kKeyStride;
+const uint kRowsQuads =
+    kHeadDim > 128u ? LK_MAX_HEAD_DIM * kValueStride : kStageTokens * kKeyStride;
 
-shared vec4 shared_rows[kOperandQuads];  // [row][quads of k]: keys or values
+shared vec4 shared_rows[kRowsQuads];  // [row][quads of k]: keys or values
 shared vec4 shared_columns[kPhases * LK_TILE_TOKENS * kColumnGroups];  // [phase][k]: what they meet
 shared uint shared_raises;  // has a score passed its column's reference by too much?
 

@@ -28,14 +28,48 @@ uvec4 high_row(uvec4 registers) { return halves_of(registers.yw); }
 // Small codes by their place in a mantissa, at the rate of additions.
 vec4 codes_to_floats(uvec4 codes) { return uintBitsToFloat(codes | 0x4B000000u) - 8388608.0; }
 
+// What a lane needs of a tile, as it lies in memory.
+struct LaneWords {
+    uvec4 codes;    // registers at 16 bits; else words of codes, at 3 bits those of the third in .z
+    uvec4 numbers;  // of ranges .xy, of minima .zw
+};
+
 // Numbers of an array of ranges or minima from `index` on: four, which begin at a multiple of four,
-// or, by row, two at a multiple of two.
-vec4 load_numbers(Address array, uint number_bytes, uint index, bool by_row) {
-    if (number_bytes == 1u)
-        return f8s_to_floats(bytes_of(ConstWords(array).at[index / 4u] >> 8u * (index % 4u)));
-    const uvec2 words = by_row ? uvec2(ConstWords(array).at[index / 2u], 0u)
-                               : ConstPairs(array).at[index / 4u];
-    return halves_to_floats(halves_of(words));
+// or, by row, two at a multiple of two. Of FP8 the word in which they lie.
+uvec2 load_number_words(Address array, uint number_bytes, uint index, bool by_row) {
+    if (number_bytes == 1u || by_row)
+        return uvec2(ConstWords(array).at[index * number_bytes / 4u], 0u);
+    return ConstPairs(array).at[index / 4u];
+}
+vec4 numbers_of(uvec2 words, uint number_bytes, uint index) {
+    return number_bytes == 1u ? f8s_to_floats(bytes_of(words.x >> 8u * (index % 4u)))
+                              : halves_to_floats(halves_of(words));
+}
+
+uint number_index(ClassInfo c, StripPlace place, uint tile, uint lane) {
+    return place.first_entry + tile_entry(c, tile) + lane_entry(scales_by_row(c), lane);
+}
+
+// Of a tile of a strip, which find_strip() has found.
+LaneWords load_lane(ClassInfo c, StripPlace place, Address payload, Address metadata, uint tile,
+                    uint lane) {
+    const Address words = address_add(payload, place.offset);
+    LaneWords lane_words;
+    if (place.bits == 16u) {
+        lane_words.codes = ConstQuads(words).at[tile * LK_LANES + lane];
+        return lane_words;
+    }
+    const uint low_bits = place.bits == 3u ? 2u : place.bits;
+    lane_words.codes.xy = load_code_words(words, c.page_tokens, low_bits, tile, lane);
+    if (place.bits == 3u)
+        lane_words.codes.zw = load_code_words(address_add(payload, place.high_offset),
+                                              c.page_tokens, 1u, tile, lane);
+    const uint index = number_index(c, place, tile, lane);
+    const bool by_row = scales_by_row(c);
+    lane_words.numbers.xy = load_number_words(metadata, c.number_bytes, index, by_row);
+    lane_words.numbers.zw = load_number_words(address_add(metadata, c.minima_offset),
+                                              c.number_bytes, index, by_row);
+    return lane_words;
 }
 
 // Ranges and minima of a lane's codes; by row, .x is that of the lower and .y that of the higher.
@@ -43,13 +77,6 @@ struct LaneScale {
     vec4 range;
     vec4 minimum;
 };
-LaneScale load_scale(ClassInfo c, StripPlace place, Address metadata, uint tile, uint lane) {
-    const bool by_row = scales_by_row(c);
-    const uint index = place.first_entry + tile_entry(c, tile) + lane_entry(by_row, lane);
-    return LaneScale(
-        load_numbers(metadata, c.number_bytes, index, by_row),
-        load_numbers(address_add(metadata, c.minima_offset), c.number_bytes, index, by_row));
-}
 
 // Each operation is rounded on its own: a reopened page has these values, on every device.
 LaneValues scale_codes(bool by_row, LaneScale scale, vec4 code_steps, uvec4 low, uvec4 high) {
@@ -94,27 +121,33 @@ void resolve_shared(ClassInfo c, StripPlace place, Address payload, uint tile, u
     }
 }
 
-// The values of a lane of a tile of a strip, which find_strip() has found.
-LaneValues load_values(ClassInfo c, StripPlace place, Address payload, Address metadata, uint tile,
-                       uint lane) {
-    const Address words = address_add(payload, place.offset);
-    if (place.bits == 16u) {
-        const uvec4 registers = ConstQuads(words).at[tile * LK_LANES + lane];
-        return LaneValues(halves_to_floats(low_row(registers)),
-                          halves_to_floats(high_row(registers)));
-    }
-    const LaneScale scale = load_scale(c, place, metadata, tile, lane);
-    uvec4 registers =
-        load_codes(words, c.page_tokens, place.bits == 3u ? 2u : place.bits, tile, lane);
+LaneValues values_of_halves(uvec4 low, uvec4 high) {
+    return LaneValues(halves_to_floats(low), halves_to_floats(high));
+}
+
+// The values of what load_lane() has loaded.
+LaneValues values_of(ClassInfo c, StripPlace place, Address payload, uint tile, uint lane,
+                     LaneWords words) {
+    if (place.bits == 16u)
+        return values_of_halves(low_row(words.codes), high_row(words.codes));
+    uvec4 registers = codes_of(words.codes.xy, place.bits == 3u ? 2u : place.bits, tile);
     if (place.bits == 3u)
-        registers |=
-            load_codes(address_add(payload, place.high_offset), c.page_tokens, 1u, tile, lane) << 2;
+        registers |= codes_of(words.codes.zw, 1u, tile) << 2;
     uvec4 low = low_row(registers);
     uvec4 high = high_row(registers);
     vec4 code_steps = vec4(code_step(place.bits));
     if (place.bits == 2u && c.n_shared != 0u)
         resolve_shared(c, place, payload, tile, lane, low, high, code_steps);
+    const uint index = number_index(c, place, tile, lane);
+    const LaneScale scale = LaneScale(numbers_of(words.numbers.xy, c.number_bytes, index),
+                                      numbers_of(words.numbers.zw, c.number_bytes, index));
     return scale_codes(scales_by_row(c), scale, code_steps, low, high);
+}
+
+LaneValues load_values(ClassInfo c, StripPlace place, Address payload, Address metadata, uint tile,
+                       uint lane) {
+    return values_of(c, place, payload, tile, lane,
+                     load_lane(c, place, payload, metadata, tile, lane));
 }
 
 #endif
