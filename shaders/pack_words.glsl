@@ -85,22 +85,25 @@ uint shared_slot_code(uint slot, uint token, uint bits) {
 // as the plane counts.
 uint shared_field(uint slot, uint in_plane, uint token) {
     const uint bits = shared_bits(half_class, in_plane);
-    const uint code = shared_slot_code(slot, token, bits) & 3u;
-    if (bits != 1u)
-        return code;
-    return code | shared_slot_code(slot + half_class.n_shared, token, 3u) >> 2 << 1;
+    const uint n_codes = bits == 1u ? 2u : 1u;
+    uint field = 0u;
+    for (uint i = 0u; i < n_codes; ++i) {
+        const uint code =
+            shared_slot_code(slot + i * half_class.n_shared, token, i == 0u ? bits : 3u);
+        field |= i == 0u ? code & 3u : code >> 2 << 1;
+    }
+    return field;
 }
 
 // A tile of keys with shared slots, value by value: a plane has few of them.
 uvec4 shared_codes(StripPlace place, uint strip, uint tile, uint lane) {
-    uvec4 codes;
-    for (uint r = 0u; r < LK_TILE_WORDS; ++r) {
-        const uint token = tile * LK_TILE_TOKENS + LK_TILE_ROW(lane, r);
-        const uint k = LK_TILE_K(lane, r);
-        const uint slot = strip * LK_STRIP_CHANNELS + k;
-        const uint in_plane = place.in_plane * LK_STRIP_CHANNELS + k;
-        codes[r] = shared_field(slot, in_plane, token) |
-                   shared_field(slot + 1u, in_plane + 1u, token) << 16;
+    uvec4 codes = uvec4(0u);
+    for (uint i = 0u; i < kLaneHalves; ++i) {
+        const uint k = lane_slot(false, lane, i / 2u, i % 2u);
+        const uint token = tile * LK_TILE_TOKENS + lane_token(false, lane, i / 2u, i % 2u);
+        const uint field = shared_field(strip * LK_STRIP_CHANNELS + k,
+                                        place.in_plane * LK_STRIP_CHANNELS + k, token);
+        codes[i / 2u] |= field << 16u * (i % 2u);
     }
     return codes;
 }
