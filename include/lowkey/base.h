@@ -170,8 +170,8 @@ LK_API lk_status lk_tensor_init(lk_tensor *tensor, size_t struct_bytes);
  *   the pipeline, layout and push constants that the host had bound are lost. The host submits
  *   what was recorded once, in the order of the steps, on the context's queue, before lowkey
  *   submits or records for the cache elsewhere: before a truncation, the next step on another
- *   queue, the end of the cache. Whoever records for several caches, and lk_merge(), keeps that
- *   order too. Tensors are buffers; no semaphores: they belong to the host's submission. */
+ *   queue, the end of the cache. Steps of other caches of the context and lk_merge() are in
+ *   that order too. Tensors are buffers; no semaphores: they belong to the host's submission. */
 typedef uint32_t lk_queue_kind;
 enum {
     LK_QUEUE_CUDA_STREAM = 1,   /* handle is a cudaStream_t; NULL = the legacy default stream,

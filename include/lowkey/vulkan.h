@@ -3,6 +3,9 @@
  * handle that can be dispatched (VkInstance, VkDevice, VkQueue ...) is a void *, any other is
  * a uint64_t.
  *
+ * Memory that a cache gives back serves later caches of the context and returns to the driver
+ * with the last of them.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef LOWKEY_VULKAN_H
 #define LOWKEY_VULKAN_H
@@ -43,7 +46,7 @@ typedef void (*lk_vulkan_lock_fn)(void *user);
  * and, of version 1.1, with the extensions VK_KHR_buffer_device_address, VK_KHR_8bit_storage
  * and VK_KHR_shader_float_controls. Used when they were enabled: shaderFloat16,
  * timelineSemaphore, subgroupSizeControl, shaderIntegerDotProduct, and cooperativeMatrix of
- * VK_NV_cooperative_matrix with vulkanMemoryModel.
+ * VK_NV_cooperative_matrix with vulkanMemoryModel, which takes vulkanMemoryModelDeviceScope.
  *
  * A device that is lost, the host's too, stays lost: every call that needs it returns
  * LK_E_DEVICE from then on, and none waits for it. */

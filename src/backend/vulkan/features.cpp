@@ -280,7 +280,9 @@ Traits query_traits(const Functions &functions, VkPhysicalDevice device, uint32_
     traits.cooperative_matrix = features.cooperative_matrix && features.memory_model &&
                                 !(mask & LK_VULKAN_NO_COOPERATIVE_MATRIX);
     traits.rounds_float32 = properties.floats.shaderRoundingModeRTEFloat32;
-    const bool has_sizes = features.subgroup_size_control;
+    const bool has_sizes =
+        features.subgroup_size_control &&
+        (properties.sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT);
     traits.subgroup_size_control = has_sizes;
     traits.subgroup_size = subgroups.subgroupSize;
     traits.min_subgroup_size =
