@@ -28,9 +28,10 @@ shared Total shared_totals[kColumns];
 void merge_teams() {
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
         const float sum = column_sum(sums_of_weights[set]);
-        if (row() == 0u) {
-            shared_tops[team * kColumns + column_of(set)] = tops[set];
-            shared_sums[team * kColumns + column_of(set)] = sum;
+        const uint column = column_of(quad_lane(), set);
+        if (row() == 0u && is_column(column)) {
+            shared_tops[team * kColumns + column] = tops[set];
+            shared_sums[team * kColumns + column] = sum;
         }
     }
     barrier();

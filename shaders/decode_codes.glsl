@@ -19,7 +19,12 @@
 
 const int kLargeExponent = 12;
 const float kLarge = 4096.0;
-const uint kBlockStrips = 8u;  // of keys, in one sum: 16 products
+// Strips of keys that are summed at once.
+#ifdef LK_MATRIX
+const uint kBlockStrips = kStrips;
+#else
+const uint kBlockStrips = 8u;
+#endif
 
 #ifdef LK_FLOAT16
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require

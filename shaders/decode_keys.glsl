@@ -8,28 +8,13 @@
 #ifndef LK_SHADERS_DECODE_KEYS_GLSL
 #define LK_SHADERS_DECODE_KEYS_GLSL
 
-#include "decode_pieces.glsl"
+#include "decode_vectors.glsl"
 
-const uint kSums = 4u * kScores;  // of a lane: [tile][row][column]
 const uint kFoldTasks = (4u * kStrips + LK_LANES - 1u) / LK_LANES;
 // With several token groups, queries and ranges meet in FP16: each takes half of kLarge.
 const int kGroupedExponent = kLargeExponent / 2;
 
 float scores[kScores];  // of the lane: products, then weights
-
-uint strip_bits(Piece piece, uint strip) {
-    return strip < piece.end16 ? 16u : strip < piece.end8 ? 8u : strip < piece.end4 ? 4u : 2u;
-}
-// Vectors of 32 lanes before a strip of the keys.
-uint vectors_before(Piece piece, uint strip) {
-    const uint in16 = min(strip, piece.end16);
-    const uint in8 = min(strip, piece.end8) - in16;
-    const uint in4 = min(strip, piece.end4) - in16 - in8;
-    return 7u * in16 + 3u * in8 + in4 + strip;
-}
-uvec4 load_vector(Address payload, uint vector) {
-    return ConstQuads(payload).at[vector * LK_LANES + lane];
-}
 
 uvec2 load_key_numbers(Piece piece, uint offset, uint strip, uint group, uint t) {
     return load_numbers(address_add(piece.key_metadata, offset),
@@ -128,7 +113,7 @@ void begin_scores(Piece piece, inout FoldTask tasks[kFoldTasks]) {
         [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
             vec4 four;
             [[unroll]] for (uint i = 0u; i < 4u; ++i)
-                four[i] = products[4u * set + i % kQuadColumns];
+                four[i] = is_column(column_of(i, set)) ? products[column_of(i, set) % kColumns] : 0.0;
             float product = quad_sum(four);
             [[unroll]] for (uint distance = 4u; distance < LK_LANES; distance *= 2u)
                 product += exchange(product, distance);
@@ -139,104 +124,11 @@ void begin_scores(Piece piece, inout FoldTask tasks[kFoldTasks]) {
     }
 }
 
-void multiply_key_tile(inout Sum sums[kSums], uint tile, Tile codes, Pair folded[kFolded]) {
-    [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
-        const uint at = 2u * tile * kColumns + column;
-        add_product(sums[at], codes.r0, folded[2u * column]);
-        add_product(sums[at], codes.r2, folded[2u * column + 1u]);
-        add_product(sums[at + kColumns], codes.r1, folded[2u * column]);
-        add_product(sums[at + kColumns], codes.r3, folded[2u * column + 1u]);
-    }
-}
-
-// The vectors of a piece's packed keys in their order, one of them ahead.
-struct KeyVectors {
-    uvec4 next;
-    uint index;  // of it
-    uint last;
-};
-KeyVectors begin_vectors(Piece piece) {
-    KeyVectors vectors;
-    vectors.last = vectors_before(piece, kStrips) - 1u;
-    vectors.index = min(vectors_before(piece, piece.end16), vectors.last);
-    if (piece.end16 < kStrips)
-        vectors.next = load_vector(piece.key_payload, vectors.index);
-    return vectors;
-}
-uvec4 take_vector(Piece piece, inout KeyVectors vectors) {
-    const uvec4 words = vectors.next;
-    vectors.index = min(vectors.index + 1u, vectors.last);
-    vectors.next = load_vector(piece.key_payload, vectors.index);
-    return words;
-}
-
-// Strips [from, to), all of the same width.
-void multiply_key_strips(inout Sum sums[kSums], Piece piece, uint bits, uint from, uint to,
-                         inout KeyVectors vectors, int exponent) {
-    const uint n_tiles = 16u / bits;  // of a vector
-    for (uint strip = from; strip < to; ++strip) {
-        Pair plain[kFolded];
-        Pair folded[kFolded];
-        load_folded(strip * 4u + quad_lane(), plain);
-        [[unroll]] for (uint i = 0u; i < kFolded; ++i)
-            folded[i] = plain[i];
-        [[unroll]] for (uint v = 0u; v < bits / 2u; ++v) {
-            const uvec4 words = take_vector(piece, vectors);
-            [[unroll]] for (uint i = 0u; i < n_tiles; ++i) {
-                const uint tile = v * n_tiles + i;
-                if (kGrouped != 0u && tile * piece.key_groups % kPageTiles == 0u) {
-                    const uint group = tile * piece.key_groups / kPageTiles;
-                    const vec4 ranges = key_ranges(piece, strip, group, quad_lane()) *
-                                        power(kGroupedExponent - exponent);
-                    const Pair low = to_pair(ranges.xy);
-                    const Pair high = to_pair(ranges.zw);
-                    [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
-                        folded[2u * column] = plain[2u * column] * low;
-                        folded[2u * column + 1u] = plain[2u * column + 1u] * high;
-                    }
-                }
-                multiply_key_tile(sums, tile, code_tile(words, bits, i), folded);
-            }
-        }
-    }
-}
-
-// Strips at 16 bits, in FP32: keys may be as large as FP16 goes.
-void multiply_half_strips(inout float sums[kSums], Piece piece) {
-    for (uint strip = 0u; strip < piece.end16; ++strip) {
-        Pair folded[kFolded];
-        load_folded(strip * 4u + quad_lane(), folded);
-        uvec4 words[kPageTiles];
-        [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
-            words[tile] = tile < piece.n_tiles
-                              ? load_vector(piece.key_payload, strip * piece.n_tiles + tile)
-                              : uvec4(0u);
-        [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
-            [[unroll]] for (uint i = 0u; i < 2u; ++i) {
-                const vec2 low = unpackHalf2x16(words[tile][i]);
-                const vec2 high = unpackHalf2x16(words[tile][i + 2u]);
-                [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
-                    const uint at = (2u * tile + i) * kColumns + column;
-                    add_product(sums[at], low, vec2(folded[2u * column]));
-                    add_product(sums[at], high, vec2(folded[2u * column + 1u]));
-                }
-            }
-    }
-}
-
-// Packed strips [from, to).
-void multiply_code_strips(inout float totals[kSums], Piece piece, uint from, uint to,
-                          inout KeyVectors vectors, int exponent) {
-    Sum sums[kSums];
-    [[unroll]] for (uint i = 0u; i < kSums; ++i)
-        sums[i] = kZeroSum;
-    multiply_key_strips(sums, piece, 8u, from, min(to, piece.end8), vectors, exponent);
-    multiply_key_strips(sums, piece, 4u, max(from, piece.end8), min(to, piece.end4), vectors,
-                        exponent);
-    multiply_key_strips(sums, piece, 2u, max(from, piece.end4), to, vectors, exponent);
-    [[unroll]] for (uint i = 0u; i < kSums; ++i)
-        totals[i] = total_of(sums[i]);
-}
+#ifdef LK_MATRIX
+#include "decode_matrix.glsl"
+#else
+#include "decode_products.glsl"
+#endif
 
 // Products of the queries and the piece's keys become the lane's scores. Loads come first.
 void multiply_keys(Piece piece) {
@@ -253,23 +145,11 @@ void multiply_keys(Piece piece) {
     const uint n_blocks = kIsFree ? key_blocks(piece.end16) : shared_most_blocks;
     uint from = 0u;
     for (uint block = 0u; block < n_blocks; ++block) {
-        float totals[kSums];
-        [[unroll]] for (uint i = 0u; i < kSums; ++i)
-            totals[i] = 0.0;
-        float unit = power(-kLargeExponent);
-        if (from < piece.end16) {
-            multiply_half_strips(totals, piece);
-            from = piece.end16;
-        } else if (from < kStrips) {
-            const uint to = min(from + kBlockStrips, kStrips);
-            multiply_code_strips(totals, piece, from, to, vectors, exponent);
-            unit = power(exponent - kLargeExponent);
-            from = to;
-        }
-        [[unroll]] for (uint i = 0u; i < kScores; ++i)
-            scores[i] = fma(quad_sum(vec4(totals[4u * i], totals[4u * i + 1u], totals[4u * i + 2u],
-                                          totals[4u * i + 3u])),
-                            unit, scores[i]);
+        uint to = from;
+        if (from < kStrips)
+            to = from < piece.end16 ? piece.end16 : min(from + kBlockStrips, kStrips);
+        add_key_products(piece, from, to, vectors, exponent);
+        from = to;
     }
     team_sync();
 }

@@ -32,8 +32,14 @@ const uint kTeams = gl_WorkGroupSize.x / LK_LANES;
 const uint kStrips = kHeadDim / LK_STRIP_CHANNELS;
 const uint kPageTiles = LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS;
 
-const uint kQuadColumns = kColumns < 4u ? kColumns : 4u;  // that the lanes of a quad have together
-const uint kColumnSets = kColumns / kQuadColumns;         // columns of a lane
+// Columns of a lane, and lanes of a quad that differ in their columns.
+#ifdef LK_MATRIX
+const uint kQuadColumns = 4u;
+const uint kColumnSets = 2u;
+#else
+const uint kQuadColumns = kColumns < 4u ? kColumns : 4u;
+const uint kColumnSets = kColumns / kQuadColumns;
+#endif
 const uint kSlots = 4u * kQuadColumns;                    // tokens of a lane and column
 const uint kScores = kSlots * kColumnSets;                // of a lane: [slot][set]
 const uint kSlotStep = 4u / kQuadColumns;
@@ -42,8 +48,11 @@ const uint kPieces = kTeams * LK_DECODE_ROUNDS;           // that are looked up 
 uint team;
 uint lane;
 
-#ifdef LK_SUBGROUPS
-const bool kIsFree = kSubgroup >= LK_LANES;  // does a team stay inside a subgroup?
+// Does a team stay inside a subgroup?
+#ifdef LK_MATRIX
+const bool kIsFree = true;
+#elif defined(LK_SUBGROUPS)
+const bool kIsFree = kSubgroup >= LK_LANES;
 #else
 const bool kIsFree = false;
 #endif
@@ -62,12 +71,31 @@ uint thread() { return team * LK_LANES + lane; }
 uint quad_lane() { return lane & 3u; }
 uint row() { return lane >> 2; }
 
-// The lane's column number `set`, its slot's tile and row of 8 in the tile.
-uint column_of(uint set) { return quad_lane() % kQuadColumns + 4u * set; }
+// Column number `set` of lane t of a quad: of a tensor core's sums, some may be behind the last.
+uint column_of(uint t, uint set) {
+#ifdef LK_MATRIX
+    return 2u * t + set;
+#else
+    return t % kQuadColumns + 4u * set;
+#endif
+}
+bool is_column(uint column) { return column < kColumns; }
+// A slot's tile and row of 8 in the tile.
 uint slot_number(uint slot) { return slot * kSlotStep + quad_lane() / kQuadColumns; }
 uint slot_tile(uint slot) { return slot_number(slot) >> 1; }
 uint slot_row(uint slot) { return slot_number(slot) & 1u; }
 uint slot_token(uint slot) { return slot_number(slot) * 8u + row(); }
+
+// Outputs of a lane for a pair of strips: of channel 8 number + row() of the pair.
+#ifdef LK_MATRIX
+const uint kOutputs = 8u;
+uint output_number(uint i) { return i / 2u; }
+uint output_column(uint i) { return column_of(quad_lane(), i % 2u); }
+#else
+const uint kOutputs = kColumns;
+uint output_number(uint i) { return (4u * i + quad_lane()) / kColumns; }
+uint output_column(uint i) { return (4u * i + quad_lane()) % kColumns; }
+#endif
 
 // Stores of the team's lanes to shared memory are there for the others.
 void team_sync() {

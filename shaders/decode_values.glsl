@@ -19,15 +19,14 @@ float tops[kColumnSets];  // of the lane's columns
 float sums_of_weights[kColumnSets];  // over the lane's tokens
 
 const uint kOutputPairs = (kStrips + 1u) / 2u;  // of strips
-const uint kOutputs = kColumns;  // of a lane and pair of strips: a quarter of [strip][row][column]
-
 // Output number i of the lane, of the pair of strips that begins with `strip`.
-uint output_number(uint i) { return (4u * i + quad_lane()) / kColumns; }
 uint output_place(uint strip, uint i) {
     const uint channel = strip * LK_STRIP_CHANNELS + output_number(i) * 8u + row();
-    return (team * kHeadDim + channel) * kColumns + (4u * i + quad_lane()) % kColumns;
+    return (team * kHeadDim + channel) * kColumns + output_column(i);
 }
-bool is_output(uint strip, uint i, uint end) { return strip + output_number(i) / 2u < end; }
+bool is_output(uint strip, uint i, uint end) {
+    return strip + output_number(i) / 2u < end && is_column(output_column(i));
+}
 
 void clear_outputs() {
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
@@ -73,7 +72,7 @@ void weigh(Unit unit, Piece piece) {
         piece.n_tiles < kPageTiles ||
         hides(unit, piece.first_token, piece.first_token + piece.n_tiles * LK_TILE_TOKENS);
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
-        const Column column = shared_columns[column_of(set)];
+        const Column column = shared_columns[column_of(quad_lane(), set) % kColumns];
         [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot) {
             const uint at = slot * kColumnSets + set;
             scores[at] *= column.factor;
@@ -125,7 +124,9 @@ void store_weights(float factors[kSlots]) {
             const float odd_slot = scores[(slot + 1u) * kColumnSets + set] * factors[slot + 1u];
             const float other = exchange(is_odd ? even_slot : odd_slot, 4u);
             const vec2 pair = is_odd ? vec2(other, odd_slot) : vec2(even_slot, other);
-            store_folded_pair(place + slot * kSlotStep * 2u, column_of(set), number & 1u, pair);
+            if (is_column(column_of(quad_lane(), set)))
+                store_folded_pair(place + slot * kSlotStep * 2u, column_of(quad_lane(), set), number & 1u,
+                                  pair);
         }
 }
 
@@ -169,117 +170,16 @@ float fold_weights(Piece piece, uint group, out float middles[kColumnSets]) {
     return power(exponent - kLargeExponent) * (has_ranges ? code_range(piece.value_bits) : 1.0);
 }
 
-const uint kPairSums = 4u * kColumns;  // of a lane and pair of strips: [strip][row][column]
-
-void multiply_value_tile(inout Sum sums[kPairSums], uint first, Tile codes, Pair folded[kFolded]) {
-    [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
-        const uint at = first + column;
-        add_product(sums[at], codes.r0, folded[2u * column]);
-        add_product(sums[at], codes.r2, folded[2u * column + 1u]);
-        add_product(sums[at + kColumns], codes.r1, folded[2u * column]);
-        add_product(sums[at + kColumns], codes.r3, folded[2u * column + 1u]);
-    }
-}
-
-// The first vectors of a pair of strips, ahead of their use.
-uvec4 value_vectors[2];
-
-void begin_value_vectors(Piece piece, uint strip) {
-    const uint n_vectors = piece.value_bits / 2u;
-    if (piece.value_bits < 16u)
-        [[unroll]] for (uint s = 0u; s < 2u; ++s)
-            value_vectors[s] =
-                load_vector(piece.value_payload, min(strip + s, kStrips - 1u) * n_vectors);
-}
-
-// A pair of strips.
-void multiply_code_values(inout float totals[kPairSums], Piece piece, uint bits, uint strip) {
-    const uint n_tiles = 16u / bits;  // of a vector
-    const uint n_vectors = bits / 2u;
-    Sum sums[kPairSums];
-    [[unroll]] for (uint i = 0u; i < kPairSums; ++i)
-        sums[i] = kZeroSum;
-    [[unroll]] for (uint v = 0u; v < n_vectors; ++v) {
-        const uvec4 words[2] = value_vectors;
-        const uint following = v + 1u < n_vectors ? strip * n_vectors + v + 1u
-                                                  : (strip + 2u) * n_vectors;
-        [[unroll]] for (uint s = 0u; s < 2u; ++s)
-            value_vectors[s] = load_vector(
-                piece.value_payload, min(following + s * n_vectors, kStrips * n_vectors - 1u));
-        [[unroll]] for (uint i = 0u; i < n_tiles; ++i) {
-            Pair folded[kFolded];
-            load_folded((v * n_tiles + i) * 4u + quad_lane(), folded);
-            [[unroll]] for (uint s = 0u; s < 2u; ++s)
-                multiply_value_tile(sums, s * 2u * kColumns, code_tile(words[s], bits, i), folded);
-        }
-    }
-    [[unroll]] for (uint i = 0u; i < kPairSums; ++i)
-        totals[i] = total_of(sums[i]);
-}
-
-// Halves of tokens that are not there need not be numbers: make them 0.
-uint keep_tokens(uint word, uint token, uint n_tokens) {
-    return token + 1u < n_tokens ? word : token < n_tokens ? word & 0xFFFFu : 0u;
-}
-uvec4 load_half_values(Piece piece, uint strip, uint tile, uint n_tokens) {
-    uvec4 words = load_vector(piece.value_payload, min(strip, kStrips - 1u) * piece.n_tiles + tile);
-    const uint token = piece.first_token + tile * LK_TILE_TOKENS + 2u * quad_lane();
-    if (piece.first_token + piece.n_tiles * LK_TILE_TOKENS > n_tokens)
-        words = uvec4(keep_tokens(words.x, token, n_tokens), keep_tokens(words.y, token, n_tokens),
-                      keep_tokens(words.z, token + 8u, n_tokens),
-                      keep_tokens(words.w, token + 8u, n_tokens));
-    return words;
-}
-
-// The same at 16 bits, in FP32: values may be as large as FP16 goes.
-void multiply_half_values(inout float totals[kPairSums], Piece piece, uint strip, uint n_tokens) {
-    uvec4 words[2][kPageTiles];
-    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
-        [[unroll]] for (uint s = 0u; s < 2u; ++s) {
-            words[s][tile] = uvec4(0u);
-            if (tile < piece.n_tiles)
-                words[s][tile] = load_half_values(piece, strip + s, tile, n_tokens);
-        }
-    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
-        Pair folded[kFolded];
-        load_folded(tile * 4u + quad_lane(), folded);
-        [[unroll]] for (uint s = 0u; s < 2u; ++s)
-            [[unroll]] for (uint i = 0u; i < 2u; ++i) {
-                const vec2 low = unpackHalf2x16(words[s][tile][i]);
-                const vec2 high = unpackHalf2x16(words[s][tile][i + 2u]);
-                [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
-                    const uint at = (2u * s + i) * kColumns + column;
-                    add_product(totals[at], low, vec2(folded[2u * column]));
-                    add_product(totals[at], high, vec2(folded[2u * column + 1u]));
-                }
-            }
-    }
-}
-
 // Strips [from, to), a channel group.
 void multiply_value_strips(Piece piece, uint from, uint to, float unit, float middles[kColumnSets],
                            uint n_tokens) {
     const uint end = kIsFree ? to : from + 2u * kOutputPairs;
     for (uint strip = from; strip < end; strip += 2u) {
-        float totals[kPairSums];
-        [[unroll]] for (uint i = 0u; i < kPairSums; ++i)
-            totals[i] = 0.0;
-        if (strip < to) {
-            if (piece.value_bits == 2u)
-                multiply_code_values(totals, piece, 2u, strip);
-            else if (piece.value_bits == 4u)
-                multiply_code_values(totals, piece, 4u, strip);
-            else if (piece.value_bits == 8u)
-                multiply_code_values(totals, piece, 8u, strip);
-            else
-                multiply_half_values(totals, piece, strip, n_tokens);
-        }
-        [[unroll]] for (uint i = 0u; i < kOutputs; ++i) {
-            const float sum = quad_sum(vec4(totals[4u * i], totals[4u * i + 1u],
-                                            totals[4u * i + 2u], totals[4u * i + 3u]));
+        float sums[kOutputs];
+        multiply_value_pair(piece, strip, strip < to, n_tokens, sums);
+        [[unroll]] for (uint i = 0u; i < kOutputs; ++i)
             if (is_output(strip, i, to))
-                shared_outputs[output_place(strip, i)] += fma(sum, unit, middles[i % kColumnSets]);
-        }
+                shared_outputs[output_place(strip, i)] += fma(sums[i], unit, middles[i % kColumnSets]);
     }
 }
 
