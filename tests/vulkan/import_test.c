@@ -266,6 +266,24 @@ static void recorded_faults(void **state) {
     close_fixture(&f);
 }
 
+// A cut reopens a page behind recorded steps, whose command buffer is the host's again.
+static void cut_behind_recorded_steps(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f, "kitty");
+    recorded_step(&f, 300);
+    recorded_step(&f, 40);
+    for (uint32_t n_tokens = 110; n_tokens > 50; n_tokens -= 40) {
+        assert_int_equal(lk_sequence_truncate(f.cpu.cache, f.id, n_tokens), LK_OK);
+        assert_int_equal(lk_sequence_truncate(f.gpu.cache, f.id, n_tokens), LK_OK);
+        f.length = n_tokens;
+        recorded_step(&f, 2);
+    }
+    assert_true(rig_stats(&f.gpu).pages_reopened > 0);
+    submitted_step(&f, 1);
+    close_fixture(&f);
+}
+
 // Steps wait for the host's timeline and signal the host's.
 static VkSemaphore make_timeline(void) {
     const VkSemaphoreTypeCreateInfo type = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
@@ -340,6 +358,7 @@ int main(void) {
         cmocka_unit_test(recorded_between_dispatches),
         cmocka_unit_test(recording_refuses),
         cmocka_unit_test(recorded_faults),
+        cmocka_unit_test(cut_behind_recorded_steps),
         cmocka_unit_test(steps_between_semaphores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
