@@ -85,38 +85,53 @@ RowInfo find_row(StepTable step, SequenceInfo sequence, uint position) {
                               find_last(first_token, 4u, sequence.n_rows, position));
 }
 
-void store_in_row(StepTable step, Entry entry, Chunk chunk, bool is_value, uint token,
-                  uint channel) {
+// The half page that stores a token and those behind it in the batch.
+struct Place {
+    uint end;         // of these tokens
+    uint shift;       // from a token of the batch to one of the page
+    Address payload;  // 0: they are staged alone
+    uint page_tokens;
+};
+Place find_place(StepTable step, LayerInfo layer, bool is_value, uint token, uint head) {
+    const SequenceInfo sequence = find_sequence(step, token);
+    const uint in_sequence = token - sequence.first_new;
+    const uint position = sequence.n_history + in_sequence;
+    const RowInfo row = find_row(step, sequence, position);
+    const uint in_row = position - row.first_token;
+    Place place;
+    place.end = token + min(sequence.n_new - in_sequence, row.capacity_tokens - in_row);
+    place.shift = in_row - token;
+    place.payload = Address(0u);
+    place.page_tokens = 0u;
+    if (row.is_direct)
+        return place;
+    const Entry entry = load_entry(row.entries, layer.first_entry + head);
     const ClassInfo c = load_class(step.classes, is_value ? entry.value_class : entry.key_class);
-    if (!c.is_raw)
-        return;
-    const Address payload = is_value ? entry.value_payload : entry.key_payload;
+    if (c.is_raw)
+        place.payload = is_value ? entry.value_payload : entry.key_payload;
+    place.page_tokens = c.page_tokens;
+    return place;
+}
+
+void store_in_page(Place place, Chunk chunk, bool is_value, uint token, uint channel) {
     for (uint i = 0u; i < kChunk / 2u; ++i) {
         const uint pair = chunk.words[i];
-        const uint low = raw_offset(is_value, c.page_tokens, token, channel + 2u * i);
+        const uint low = raw_offset(is_value, place.page_tokens, token, channel + 2u * i);
         if (!is_value) {  // two channels share a word of a key tile
-            Words(payload).at[low / 2u] = pair;
+            Words(place.payload).at[low / 2u] = pair;
             continue;
         }
-        const uint high = raw_offset(is_value, c.page_tokens, token, channel + 2u * i + 1u);
-        Halves(payload).at[low] = uint16_t(pair & 0xFFFFu);
-        Halves(payload).at[high] = uint16_t(pair >> 16);
+        const uint high = raw_offset(is_value, place.page_tokens, token, channel + 2u * i + 1u);
+        Halves(place.payload).at[low] = uint16_t(pair & 0xFFFFu);
+        Halves(place.payload).at[high] = uint16_t(pair >> 16);
     }
 }
 
-void store_token(StepTable step, LayerInfo layer, Chunk chunk, bool is_value, uint token, uint head,
-                 uint channel) {
-    if (!is_null(push.staged_keys)) {
-        const Address area = is_value ? push.staged_values : push.staged_keys;
-        const Address row = address_at(area, head * push.n_tokens + token, 2u * layer.head_dim);
-        Quads(row).at[channel / kChunk] = chunk.words;
-    }
-    const SequenceInfo sequence = find_sequence(step, token);
-    const uint position = sequence.n_history + token - sequence.first_new;
-    const RowInfo row = find_row(step, sequence, position);
-    if (!row.is_direct)
-        store_in_row(step, load_entry(row.entries, layer.first_entry + head), chunk, is_value,
-                     position - row.first_token, channel);
+void store_staged(LayerInfo layer, Chunk chunk, bool is_value, uint token, uint head,
+                  uint channel) {
+    const Address area = is_value ? push.staged_values : push.staged_keys;
+    const Address row = address_at(area, head * push.n_tokens + token, 2u * layer.head_dim);
+    Quads(row).at[channel / kChunk] = chunk.words;
 }
 
 // By token, then head, keys before values.
@@ -158,6 +173,8 @@ void main() {
         first_fault = LK_NO_FAULT;
     }
     barrier();
+    Place place;
+    place.end = 0u;
     for (uint token = first + in_step; token < end; token += n_at_once) {
         const uint dtype = is_value ? push.values.dtype : push.keys.dtype;
         const Address row = is_value ? tensor_row(push.values, token, head)
@@ -167,7 +184,12 @@ void main() {
             atomicMin(first_fault, fault_key(layer, is_value, token, head));
         if (chunk.n_saturated != 0u)
             atomicAdd(n_saturated, chunk.n_saturated);
-        store_token(step, layer, chunk, is_value, token, head, channel);
+        if (!is_null(push.staged_keys))
+            store_staged(layer, chunk, is_value, token, head, channel);
+        if (token >= place.end)
+            place = find_place(step, layer, is_value, token, head);
+        if (!is_null(place.payload))
+            store_in_page(place, chunk, is_value, token + place.shift, channel);
     }
     report(step);
 }
