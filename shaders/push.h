@@ -119,9 +119,8 @@ struct JobPush {
 //   f32 outputs [n_parts][n][head_dim], not divided by the sum,
 //   f32 tops [n_parts][n], the greatest score times log2(e) (or any reference),
 //   f32 sums [n_parts][n] of exp2(score * log2(e) - top).
-// decode_merge puts them together and takes sink logits in. Same push constants. Workgroups: x =
-// items, of which all but those with part == 0 and n_parts > 1 return at once; y = columns of the
-// item.
+// decode_merge puts them together and takes sink logits in. Same push constants, but items are the
+// first parts of units that have several. Workgroups: x = items, y = LK_SPEC_COLUMNS.
 struct DecodePush {
     Address step;
     Address items;     // WorkItem [n_items]

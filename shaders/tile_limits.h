@@ -5,8 +5,7 @@
 #ifndef LK_SHADERS_TILE_LIMITS_H
 #define LK_SHADERS_TILE_LIMITS_H
 
-#define LK_TILE_THREADS 256u       /* of a workgroup of attend_tile: the lanes of a page's tiles */
-#define LK_TILE_MERGE_THREADS 64u  /* of attend_tile_merge */
+#define LK_TILE_THREADS 256u /* of a workgroup of attend_tile: the lanes of a page's tiles */
 #define LK_TILE_MAX_SPLITS 64u
 
 #ifdef __cplusplus

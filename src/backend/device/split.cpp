@@ -67,7 +67,7 @@ bool Splits::open(const CacheLayout &layout, const SplitRules &rules) {
                                    : layout.max_step_tokens;
     const uint32_t split_items = kMaxRounds * limits_.max_workers;
     n_counters_ = sequences * heads * limits_.max_tiles;
-    max_items_ = split_items + n_counters_ + limits_.n_ahead;
+    max_items_ = split_items + 2 * n_counters_ + limits_.n_ahead;
     partial_floats_ = uint64_t{split_items} * limits_.max_tile_columns * (head_dim + 2);
     const uint64_t each = kHeaderBytes + uint64_t{max_items_} * sizeof(WorkItem);
     for (size_t k = 0; k < kinds_.size(); ++k) {
@@ -244,6 +244,14 @@ void Splits::write_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, u
     }
 }
 
+uint32_t Splits::copy_firsts(uint32_t n_items, WorkItem *items) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_items; ++i)
+        if (items[i].part == 0 && items[i].n_parts > 1)
+            items[n_items + n++] = items[i];
+    return n;
+}
+
 void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
     const LayerView &layer = layout_.layers[kind->layer];
     uint64_t total = 0;
@@ -290,14 +298,15 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
             }
         }
     kind->split.n_items = n_items;
-    kind->split.has_parts = partial > 0;
+    kind->split.n_merges = copy_firsts(n_items, items);
     std::memcpy(block_.data() + kind->split.n_items_offset, &n_items, sizeof n_items);
 }
 
 lk_status Splits::send(TableMemory *memory, uint64_t address) const {
     lk_status status = LK_OK;
     for (const Kind &kind : kinds_) {
-        const uint64_t n_items = kind.split.n_items + uint64_t{limits_.n_ahead};
+        const uint64_t n_items =
+            uint64_t{kind.split.n_items} + kind.split.n_merges + limits_.n_ahead;
         const uint64_t first = kind.split.n_items_offset;
         if (!status)
             status = memory->put(address + first, block_.data() + first,

@@ -27,7 +27,7 @@ struct SplitLimits {
     uint32_t max_columns;  // query columns of a unit that decode takes
     uint32_t max_tiles;    // of a unit
     uint32_t max_tile_columns;
-    uint32_t n_ahead;  // items behind the last one that kernels load
+    uint32_t n_ahead;  // items behind all of them that kernels load
 };
 
 // What a device's kernels want.
@@ -46,8 +46,8 @@ struct Split {
     uint64_t items_offset;    // WorkItem []
     uint64_t n_items_offset;  // uint32_t
     uint32_t n_items;
+    uint32_t n_merges;  // behind the items: those again that are the first part of several
     uint32_t n_units;
-    bool has_parts;  // an item is one of several of a unit
     SplitShape shape;
 };
 
@@ -105,6 +105,7 @@ class Splits {
     void write_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
                     const BatchSequence &sequence, uint32_t entry, uint32_t n_readers,
                     WorkItem *items) const;
+    static uint32_t copy_firsts(uint32_t n_items, WorkItem *items);
     static uint32_t quota_of(const UnitRows &unit, uint32_t n_parts, uint32_t n_readers);
 
     CacheLayout layout_{};

@@ -12,7 +12,7 @@ namespace vulkan {
 namespace {
 
 constexpr uint32_t kJobThreads = 128;
-constexpr uint32_t kDecodeMergeThreads = 64;
+constexpr uint32_t kMergeThreads = 128;
 
 const ShaderCode &decode_shader(const Traits &traits) {
     if (traits.float16)
@@ -27,47 +27,50 @@ uint32_t team_subgroup(const Traits &traits) {
     return can_choose ? LK_LANES : traits.subgroup_size;
 }
 
+lk_status open_merge(const ShaderCode &shader, uint32_t head_dim, uint32_t columns,
+                     Pipelines *pipelines, AttendPipelines *out) {
+    out->columns = columns;
+    return pipelines->get(shader,
+                          {{LK_SPEC_THREADS, kMergeThreads},
+                           {LK_SPEC_HEAD_DIM, head_dim},
+                           {LK_SPEC_COLUMNS, columns}},
+                          0, &out->merge);
+}
+
 lk_status open_decode(const DecodeRules &rules, uint32_t layer, uint32_t head_dim, uint32_t columns,
                       const Traits &traits, Pipelines *pipelines, AttendPipelines *out) {
-    out->columns = columns;
     const uint32_t subgroup = traits.subgroup ? team_subgroup(traits) : 0;
-    lk_status status = pipelines->get(decode_shader(traits),
-                                      {{LK_SPEC_THREADS, rules.threads(layer, columns)},
-                                       {LK_SPEC_HEAD_DIM, head_dim},
-                                       {LK_SPEC_SUBGROUP, subgroup},
-                                       {LK_SPEC_COLUMNS, columns},
-                                       {LK_SPEC_GROUPED, rules.is_grouped(layer)}},
-                                      traits.subgroup_size_control ? subgroup : 0, &out->attend);
-    if (!status)
-        status = pipelines->get(shaders::attend_decode_merge,
-                                {{LK_SPEC_THREADS, kDecodeMergeThreads},
-                                 {LK_SPEC_HEAD_DIM, head_dim},
-                                 {LK_SPEC_COLUMNS, columns}},
-                                0, &out->merge);
-    return status;
+    const lk_status status =
+        pipelines->get(decode_shader(traits),
+                       {{LK_SPEC_THREADS, rules.threads(layer, columns)},
+                        {LK_SPEC_HEAD_DIM, head_dim},
+                        {LK_SPEC_SUBGROUP, subgroup},
+                        {LK_SPEC_COLUMNS, columns},
+                        {LK_SPEC_GROUPED, rules.is_grouped(layer)}},
+                       traits.subgroup_size_control ? subgroup : 0, &out->attend);
+    return status ? status
+                  : open_merge(shaders::attend_decode_merge, head_dim, columns, pipelines, out);
 }
 
 lk_status open_tile(uint32_t head_dim, uint32_t columns, Pipelines *pipelines,
                     AttendPipelines *out) {
-    out->columns = columns;
-    lk_status status = pipelines->get(shaders::attend_tile,
-                                      {{LK_SPEC_THREADS, LK_TILE_THREADS},
-                                       {LK_SPEC_HEAD_DIM, head_dim},
-                                       {LK_SPEC_COLUMNS, columns}},
-                                      0, &out->attend);
-    if (!status)
-        status = pipelines->get(shaders::attend_tile_merge,
-                                {{LK_SPEC_THREADS, LK_TILE_MERGE_THREADS},
-                                 {LK_SPEC_HEAD_DIM, head_dim},
-                                 {LK_SPEC_COLUMNS, columns}},
-                                0, &out->merge);
-    return status;
+    const lk_status status = pipelines->get(shaders::attend_tile,
+                                            {{LK_SPEC_THREADS, LK_TILE_THREADS},
+                                             {LK_SPEC_HEAD_DIM, head_dim},
+                                             {LK_SPEC_COLUMNS, columns}},
+                                            0, &out->attend);
+    return status ? status
+                  : open_merge(shaders::attend_tile_merge, head_dim, columns, pipelines, out);
 }
 
 }  // namespace
 
 lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rules,
                                const Traits &traits, Pipelines *pipelines) {
+    if (traits.max_workgroup_size < LK_TILE_THREADS)
+        return fail(LK_E_UNSUPPORTED,
+                    "the device runs workgroups of up to %u invocations, attention needs %u",
+                    traits.max_workgroup_size, LK_TILE_THREADS);
     if (!layers_.resize(layout.n_layers))
         return fail(LK_E_NOMEM, "no memory for the pipelines of %u layers", layout.n_layers);
     lk_status status =

@@ -11,9 +11,10 @@ namespace vulkan {
 
 namespace {
 
-constexpr uint32_t kAppendRounds = 8;    // of tokens that a workgroup takes in a long step
-constexpr uint32_t kTileWorkers = 4;     // workgroups of a core
-constexpr uint32_t kAppendWorkers = 16;  // workgroups of a core, before they take more rounds
+constexpr uint32_t kAppendRounds = 8;      // of tokens that a workgroup takes in a long step
+constexpr uint32_t kMaxSequences = 65535;  // workgroups in y and z that every device has
+constexpr uint32_t kTileWorkers = 4;       // workgroups of a core
+constexpr uint32_t kAppendWorkers = 16;    // workgroups of a core, before they take more rounds
 
 // Tokens that a workgroup takes: those that its threads hold at once, several times in long steps.
 uint32_t append_step(const LayerView &layer, uint32_t n_tokens, uint32_t n_cores) {
@@ -45,6 +46,9 @@ lk_status VulkanCache::open(Pipelines *pipelines) {
     for (uint32_t c = 0; c < layout_.n_classes; ++c)
         if (layout_.classes[c].ranking == Ranking::kQueryRange)
             return fail(LK_E_UNSUPPORTED, "the Vulkan backend does not rank channels by queries");
+    if (layout_.max_sequences > kMaxSequences)
+        return fail(LK_E_UNSUPPORTED, "max_sequences is %u, at most %u on Vulkan",
+                    layout_.max_sequences, kMaxSequences);
     if (!rules_.open(layout_))
         return fail(LK_E_NOMEM, "no memory for the rules of %u layers", layout_.n_layers);
     lk_status status = pipelines_.open(layout_, rules_, device_.traits(), pipelines);
@@ -247,20 +251,20 @@ void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
     push.lse_token_stride = tensors[2].token_stride;
     push.lse_head_stride = tensors[2].head_stride;
     push.layer = layer;
-    const auto dispatch = [&](VkPipeline pipeline, uint32_t n_columns) {
+    const auto dispatch = [&](VkPipeline pipeline, uint32_t first, uint32_t n, uint32_t n_columns) {
         recorder.bind(pipeline);
-        for (uint32_t first = 0; first < split.n_items; first += push.n_items) {
+        for (const uint32_t end = first + n; first < end; first += push.n_items) {
             push.items = items + uint64_t{first} * sizeof(WorkItem);
-            push.n_items = std::min(most, split.n_items - first);
+            push.n_items = std::min(most, end - first);
             recorder.push(push);
             recorder.dispatch(push.n_items, n_columns);
         }
     };
-    dispatch(pipelines.attend, 1);
-    if (!split.has_parts)
+    dispatch(pipelines.attend, 0, split.n_items, 1);
+    if (!split.n_merges)
         return;
     recorder.barrier();
-    dispatch(pipelines.merge, split.shape.tile_columns);
+    dispatch(pipelines.merge, split.n_items, split.n_merges, split.shape.tile_columns);
 }
 
 void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,

@@ -18,7 +18,7 @@ class VulkanCache final : public CacheDevice {
     VulkanCache(const Allocator &allocator, const Device &device, const CacheLayout &layout);
     ~VulkanCache() override;
 
-    // LK_E_UNSUPPORTED: a step that is too long for the report, or channels ranked by queries.
+    // LK_E_UNSUPPORTED: too many sequences or tokens, or channels ranked by queries.
     lk_status open(Pipelines *pipelines);
 
     lk_status set_queue(const lk_queue *queue) override;
