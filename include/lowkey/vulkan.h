@@ -3,8 +3,8 @@
  * handle that can be dispatched (VkInstance, VkDevice, VkQueue ...) is a void *, any other is
  * a uint64_t.
  *
- * Memory that a cache gives back serves later caches of the context and returns to the driver
- * with the last of them.
+ * Once work was recorded in a context, memory that its caches give back serves their next needs
+ * and returns to the driver with the last of them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef LOWKEY_VULKAN_H

@@ -100,7 +100,7 @@ lk_status Commands::begin(Recorder *out) {
 
 lk_status Commands::end(const Semaphores &semaphores) {
     recorder_.closing_barrier();
-    has_recorded_ = has_recorded_ || host_;
+    has_recorded_ = has_recorded_ || host_ != nullptr;
     if (host_)
         return LK_OK;
     Slot &slot = slots_[current_];
@@ -142,8 +142,18 @@ lk_status Commands::submit(Slot *slot, const Semaphores &semaphores) {
     return LK_OK;
 }
 
-// A fence is signalled behind all that was submitted to the queue before it.
-lk_status Commands::pass() {
+lk_status Commands::wait() {
+    if (has_recorded_)
+        return wait_for_queue();
+    lk_status status = LK_OK;
+    for (Slot &slot : slots_)
+        if (!status)
+            status = finish(&slot);
+    return status;
+}
+
+// A fence is signalled behind all that was submitted before it.
+lk_status Commands::wait_for_queue() {
     const VkCommandBuffer host = host_;
     host_ = nullptr;
     Recorder recorder;
@@ -151,17 +161,10 @@ lk_status Commands::pass() {
     if (!status)
         status = end();
     host_ = host;
-    return status;
-}
-
-lk_status Commands::wait() {
-    lk_status status = has_recorded_ ? pass() : LK_OK;
-    if (!status)
-        has_recorded_ = false;
-    for (Slot &slot : slots_)
-        if (!status)
-            status = finish(&slot);
-    return status;
+    if (status)
+        return status;
+    has_recorded_ = false;
+    return wait();
 }
 
 }  // namespace vulkan

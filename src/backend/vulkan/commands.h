@@ -47,6 +47,8 @@ class Commands {
 
     // For all that was submitted, by the host too of what was recorded for it.
     lk_status wait();
+    // For all that anybody submitted to the queue.
+    lk_status wait_for_queue();
 
   private:
     struct Slot {
@@ -56,7 +58,6 @@ class Commands {
         bool is_in_flight;
     };
     lk_status open_slot(Slot *slot) const;
-    lk_status pass();
     lk_status finish(Slot *slot) const;
     lk_status submit(Slot *slot, const Semaphores &semaphores);
 

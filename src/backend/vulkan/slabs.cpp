@@ -56,14 +56,14 @@ lk_status SlabPool::clear(const Buffer &buffer) {
 
 void SlabPool::give(const SlabMemory &slab) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (n_caches_)
+    if (n_caches_ && keeps_given_.load())
         idle_.push(slab);  // never grows
     else
         release(slab);
 }
 
 void SlabPool::release(const SlabMemory &slab) {
-    (void)commands_.wait();
+    (void)commands_.wait_for_queue();
     destroy(allocator_, static_cast<Buffer *>(slab.handle));
     --n_slabs_;
 }

@@ -1,5 +1,6 @@
-// Memory that persists. What is given back while a cache lives may still be read by work that was
-// recorded, so it waits for the last cache to go, or for another slab of its size.
+// Memory that persists. Once work was recorded for the host, what is given back may be read by
+// work that is submitted later, so it waits for the last cache to go, or for the next slab of its
+// size.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_VULKAN_SLABS_H
@@ -24,6 +25,7 @@ class SlabPool {
 
     lk_status take(uint64_t bytes, SlabMemory *out);
     void give(const SlabMemory &slab);
+    void keep_given() { keeps_given_.store(true); }
     void cache_opened();
     void cache_closed();
 
@@ -35,6 +37,7 @@ class SlabPool {
 
     const Allocator &allocator_;
     const Device &device_;
+    std::atomic<bool> keeps_given_{false};
     std::mutex mutex_;  // of all below
     Commands commands_;
     Array<SlabMemory> idle_;  // has room for all

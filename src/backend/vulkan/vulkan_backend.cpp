@@ -60,8 +60,12 @@ class VulkanBackend final : public Backend, public VulkanCalls {
         if (queue->kind == LK_QUEUE_CUDA_STREAM)
             return fail(LK_E_UNSUPPORTED,
                         "queue is a CUDA stream and a Vulkan context takes a Vulkan queue");
-        return queue->kind == LK_QUEUE_VULKAN_RECORD ? check_recording(*queue)
-                                                     : check_submission(*queue);
+        if (queue->kind == LK_QUEUE_VULKAN_SUBMIT)
+            return check_submission(*queue);
+        const lk_status status = check_recording(*queue);
+        if (!status)
+            slabs_.keep_given();
+        return status;
     }
 
     lk_status resolve_tensor(const lk_tensor &tensor, uint64_t bytes, const char *name,
@@ -139,7 +143,7 @@ class VulkanBackend final : public Backend, public VulkanCalls {
     const Allocator allocator_;
     Device device_;
     Pipelines pipelines_;
-    SlabPool slabs_;
+    mutable SlabPool slabs_;
     Buffers buffers_;
     mutable Merger merger_;
 };
