@@ -5,9 +5,9 @@
 #ifndef LK_SHADERS_DECODE_LIMITS_H
 #define LK_SHADERS_DECODE_LIMITS_H
 
-#define LK_SPEC_GROUPED 8u    /* 0: all classes have FP16 numbers and one group in a page */
-#define LK_DECODE_ROUNDS 6u   /* pieces of a team that are looked up at once */
-#define LK_DECODE_MAX_TEAMS 4u /* of 32 invocations */
+#define LK_SPEC_GROUPED 8u       /* 0: all classes have FP16 numbers and one group in a page */
+#define LK_DECODE_ROUNDS 6u      /* pieces of a team that are looked up at once */
+#define LK_DECODE_MAX_TEAMS 4u   /* of 32 invocations */
 #define LK_DECODE_MAX_COLUMNS 8u /* of a work item: a power of two */
 
 #ifdef __cplusplus
@@ -15,32 +15,36 @@
 namespace lk {
 namespace vulkan {
 
+// What multiplies codes.
+enum class DecodeUnit { kFloat32, kFloat16, kMatrix };
+
 // Shared memory of a workgroup of decode, a little more than it takes.
 constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint32_t n_teams,
-                                       bool has_float16, bool has_subgroups) {
-    const uint32_t pair_bytes = has_float16 ? 4 : 8;
-    const uint32_t folded = (head_dim > 128 ? head_dim : 128) / 4 *
-                            (columns + (has_float16 ? columns % 2 : 0)) * 2 * pair_bytes;
+                                       DecodeUnit unit, bool has_subgroups) {
+    const bool is_half = unit != DecodeUnit::kFloat32;
+    const uint32_t quads = is_half ? (columns + 1) / 2 : columns;
+    const uint32_t folded = (head_dim > 128 ? head_dim : 128) / 4 * quads * 16;
     const uint32_t team = head_dim * columns * 4 + folded + LK_DECODE_ROUNDS * 64 + columns * 8 +
                           (has_subgroups ? 0 : 32 * 16);
-    return n_teams * team + head_dim * columns * (pair_bytes / 2) + columns * 32 + 64;
+    return n_teams * team + head_dim * columns * (is_half ? 2 : 4) + columns * 40 + 64;
 }
 
-// The columns of a work item that suit at most `columns` of a sequence: registers, and FP32 needs
-// twice of them.
-constexpr uint32_t decode_columns(uint32_t head_dim, uint32_t columns, bool has_float16) {
-    const uint32_t most = head_dim > 128 && !has_float16 ? 2 : 4;
+// The columns of a work item that suit `columns` of a KV head: registers decide, and matrices have
+// 8 columns.
+constexpr uint32_t decode_columns(uint32_t head_dim, uint32_t columns, DecodeUnit unit) {
+    const uint32_t wide = unit == DecodeUnit::kMatrix ? 8 : 4;
+    const uint32_t most = head_dim <= 128 ? wide : (unit == DecodeUnit::kFloat32 ? 2 : 4);
     uint32_t n = 1;
     while (n < columns && n < most)
         n *= 2;
     return n;
 }
 
-constexpr uint32_t decode_threads(uint32_t head_dim, uint32_t columns, bool has_float16,
+constexpr uint32_t decode_threads(uint32_t head_dim, uint32_t columns, DecodeUnit unit,
                                   bool has_subgroups) {
     uint32_t n_teams = LK_DECODE_MAX_TEAMS;
     while (n_teams > 1 &&
-           decode_shared_bytes(head_dim, columns, n_teams, has_float16, has_subgroups) > 16384)
+           decode_shared_bytes(head_dim, columns, n_teams, unit, has_subgroups) > 16384)
         n_teams /= 2;
     return n_teams * 32;
 }

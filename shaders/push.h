@@ -174,6 +174,14 @@ struct MergePush {
     uint reserved;
 };
 
+// matrix_probe: one workgroup; each lane says whether its part of cooperative matrices is that of
+// the lane of a packed tile.
+struct MatrixProbePush {
+    Address numbers;  // f16 [256]: 0, 1, ...
+    Address sums;     // f32 [128]: 0, 1, ...
+    Address fits;     // u32 [LK_LANES], 1 where it is
+};
+
 #ifdef __cplusplus
 static_assert(sizeof(AppendPush) <= LK_PUSH_BYTES && sizeof(JobPush) <= LK_PUSH_BYTES &&
                   sizeof(DecodePush) <= LK_PUSH_BYTES && sizeof(TilePush) <= LK_PUSH_BYTES &&

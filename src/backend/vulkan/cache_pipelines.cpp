@@ -14,10 +14,14 @@ namespace {
 constexpr uint32_t kJobThreads = 128;
 constexpr uint32_t kMergeThreads = 128;
 
-const ShaderCode &decode_shader(const Traits &traits) {
-    if (traits.float16)
-        return traits.subgroup ? shaders::attend_decode_f16_subgroups : shaders::attend_decode_f16;
-    return traits.subgroup ? shaders::attend_decode_subgroups : shaders::attend_decode;
+const ShaderCode &decode_shader(DecodeUnit unit, bool has_subgroups) {
+    switch (unit) {
+        case DecodeUnit::kMatrix: return shaders::attend_decode_matrix;
+        case DecodeUnit::kFloat16:
+            return has_subgroups ? shaders::attend_decode_f16_subgroups
+                                 : shaders::attend_decode_f16;
+        default: return has_subgroups ? shaders::attend_decode_subgroups : shaders::attend_decode;
+    }
 }
 
 // Teams of LK_LANES inside of a subgroup are fastest.
@@ -41,7 +45,7 @@ lk_status open_decode(const DecodeRules &rules, uint32_t layer, uint32_t head_di
                       const Traits &traits, Pipelines *pipelines, AttendPipelines *out) {
     const uint32_t subgroup = traits.subgroup ? team_subgroup(traits) : 0;
     const lk_status status =
-        pipelines->get(decode_shader(traits),
+        pipelines->get(decode_shader(rules.unit(), traits.subgroup),
                        {{LK_SPEC_THREADS, rules.threads(layer, columns)},
                         {LK_SPEC_HEAD_DIM, head_dim},
                         {LK_SPEC_SUBGROUP, subgroup},

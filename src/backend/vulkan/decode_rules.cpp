@@ -2,7 +2,6 @@
 #include "backend/vulkan/decode_rules.h"
 
 #include "backend/device/cache_tables.h"
-#include "shaders/decode_limits.h"
 
 namespace lk {
 namespace vulkan {
@@ -50,14 +49,19 @@ bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
     return takes(layer) && uint64_t{max_new} * layers_[layer].group <= kMaxColumns;
 }
 
+DecodeUnit DecodeRules::unit() const {
+    return traits_.cooperative_matrix ? DecodeUnit::kMatrix
+           : traits_.float16          ? DecodeUnit::kFloat16
+                                      : DecodeUnit::kFloat32;
+}
+
 uint32_t DecodeRules::tile_columns(uint32_t layer, uint32_t n_columns) const {
     const uint32_t group = layers_[layer].group;
-    return decode_columns(layers_[layer].head_dim, n_columns > group ? kMaxColumns : group,
-                          traits_.float16);
+    return decode_columns(layers_[layer].head_dim, n_columns > group ? kMaxColumns : group, unit());
 }
 
 uint32_t DecodeRules::threads(uint32_t layer, uint32_t tile_columns) const {
-    return decode_threads(layers_[layer].head_dim, tile_columns, traits_.float16, traits_.subgroup);
+    return decode_threads(layers_[layer].head_dim, tile_columns, unit(), traits_.subgroup);
 }
 
 }  // namespace vulkan

@@ -6,6 +6,7 @@
 
 #include "backend/device/split.h"
 #include "backend/vulkan/features.h"
+#include "shaders/decode_limits.h"
 
 namespace lk {
 namespace vulkan {
@@ -26,6 +27,7 @@ class DecodeRules final : public device::SplitRules {
     bool takes(uint32_t layer, uint32_t max_new) const;
     // Has a class of the layer FP8 numbers or several groups in a page?
     bool is_grouped(uint32_t layer) const { return layers_[layer].is_grouped; }
+    DecodeUnit unit() const;
     // Columns of an item, and threads of its workgroup, where units have n_columns. There are two
     // shapes for a layer: that of one new token and that of more.
     uint32_t tile_columns(uint32_t layer, uint32_t n_columns) const;

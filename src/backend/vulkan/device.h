@@ -31,6 +31,8 @@ class Device {
     VkQueue queue() const { return queue_; }
     uint32_t queue_family() const { return queue_family_; }
     const Traits &traits() const { return traits_; }
+    // Before anything depends on them.
+    void forbid_matrices() { traits_.cooperative_matrix = false; }
     const VkPhysicalDeviceMemoryProperties &memory() const { return memory_; }
     void describe(lk_device_info *info) const;
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/status.h"
+#include "format/format_const.h"
 
 namespace lk {
 namespace vulkan {
@@ -256,6 +257,33 @@ uint32_t extension_names(uint32_t api_version, const Features &features, const c
     return n;
 }
 
+namespace {
+
+constexpr uint32_t kMaxMatrixShapes = 64;  // more are not looked at
+
+// Does a subgroup multiply tiles of 16 x 16 in FP16 by 8 columns, and add in FP32?
+bool has_tile_matrices(const Functions &functions, VkPhysicalDevice device) {
+    if (!functions.GetPhysicalDeviceCooperativeMatrixPropertiesNV)
+        return false;
+    VkCooperativeMatrixPropertiesNV shapes[kMaxMatrixShapes] = {};
+    for (VkCooperativeMatrixPropertiesNV &shape : shapes)
+        shape.sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_NV;
+    uint32_t n = kMaxMatrixShapes;
+    if (functions.GetPhysicalDeviceCooperativeMatrixPropertiesNV(device, &n, shapes) < 0)
+        return false;
+    for (uint32_t i = 0; i < n; ++i) {
+        const VkCooperativeMatrixPropertiesNV &s = shapes[i];
+        if (s.MSize == 16 && s.NSize == 8 && s.KSize == 16 &&
+            s.AType == VK_COMPONENT_TYPE_FLOAT16_NV && s.BType == VK_COMPONENT_TYPE_FLOAT16_NV &&
+            s.CType == VK_COMPONENT_TYPE_FLOAT32_NV && s.DType == VK_COMPONENT_TYPE_FLOAT32_NV &&
+            s.scope == VK_SCOPE_SUBGROUP_NV)
+            return true;
+    }
+    return false;
+}
+
+}  // namespace
+
 Traits query_traits(const Functions &functions, VkPhysicalDevice device, uint32_t api_version,
                     const Extensions &extensions, const Features &features, uint32_t mask) {
     const Properties properties(functions, device, api_version, extensions);
@@ -277,8 +305,6 @@ Traits query_traits(const Functions &functions, VkPhysicalDevice device, uint32_
         (subgroups.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) &&
         !(mask & LK_VULKAN_NO_SUBGROUP);
     traits.integer_dot = features.integer_dot && !(mask & LK_VULKAN_NO_INTEGER_DOT);
-    traits.cooperative_matrix = features.cooperative_matrix && features.memory_model &&
-                                !(mask & LK_VULKAN_NO_COOPERATIVE_MATRIX);
     traits.rounds_float32 = properties.floats.shaderRoundingModeRTEFloat32;
     const bool has_sizes =
         features.subgroup_size_control &&
@@ -289,6 +315,10 @@ Traits query_traits(const Functions &functions, VkPhysicalDevice device, uint32_
         has_sizes ? properties.sizes.minSubgroupSize : subgroups.subgroupSize;
     traits.max_subgroup_size =
         has_sizes ? properties.sizes.maxSubgroupSize : subgroups.subgroupSize;
+    traits.cooperative_matrix =
+        features.cooperative_matrix && features.memory_model && traits.float16 && traits.subgroup &&
+        traits.min_subgroup_size <= LK_LANES && traits.max_subgroup_size >= LK_LANES &&
+        !(mask & LK_VULKAN_NO_COOPERATIVE_MATRIX) && has_tile_matrices(functions, device);
     traits.max_workgroup_size = own.limits.maxComputeWorkGroupInvocations;
     traits.max_workgroup_count = own.limits.maxComputeWorkGroupCount[0];
     traits.shared_bytes = own.limits.maxComputeSharedMemorySize;

@@ -84,7 +84,7 @@ struct Traits {
     bool float16;
     bool subgroup;  // basic, vote, arithmetic, ballot and shuffle operations in compute
     bool integer_dot;
-    bool cooperative_matrix;
+    bool cooperative_matrix;  // of the shape and registers of a packed tile
     bool subgroup_size_control;
     bool rounds_float32;  // shaderRoundingModeRTEFloat32
     uint32_t subgroup_size;

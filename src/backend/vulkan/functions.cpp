@@ -35,6 +35,9 @@ lk_status load_instance_functions(VkInstance instance, Functions *functions) {
     if (!functions->name)                                                    \
         return missing("vk" #name);
     LK_VULKAN_INSTANCE_FUNCTIONS(LK_VULKAN_LOAD)
+    functions->GetPhysicalDeviceCooperativeMatrixPropertiesNV =
+        reinterpret_cast<PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesNV>(
+            get("vkGetPhysicalDeviceCooperativeMatrixPropertiesNV"));
     return LK_OK;
 }
 

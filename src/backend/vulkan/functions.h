@@ -69,6 +69,9 @@ struct Functions {
     LK_VULKAN_INSTANCE_FUNCTIONS(LK_VULKAN_MEMBER)
     LK_VULKAN_DEVICE_FUNCTIONS(LK_VULKAN_MEMBER)
 #undef LK_VULKAN_MEMBER
+    // Null where no device has the extension.
+    PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesNV
+        GetPhysicalDeviceCooperativeMatrixPropertiesNV;
 };
 
 // Fill the functions of an instance, then those of a device; GetInstanceProcAddr is there. A

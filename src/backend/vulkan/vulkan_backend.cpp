@@ -2,6 +2,7 @@
 #include "backend/vulkan/vulkan_backend.h"
 
 #include "backend/vulkan/buffers.h"
+#include "backend/vulkan/matrix_probe.h"
 #include "backend/vulkan/merge.h"
 #include "backend/vulkan/slabs.h"
 #include "backend/vulkan/vulkan_cache.h"
@@ -27,6 +28,8 @@ class VulkanBackend final : public Backend, public VulkanCalls {
         lk_status status = device_.open(desc, vulkan);
         if (!status)
             status = pipelines_.open(vulkan.pipeline_cache, vulkan.pipeline_cache_bytes);
+        if (!status)
+            status = probe_matrices(&device_, &pipelines_);
         if (!status)
             status = slabs_.open(pipelines_.layout());
         return status ? status : merger_.open();

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/vulkan/matrix_probe.h"
+
+#include "backend/vulkan/commands.h"
+#include "format/format_const.h"
+#include "format/fp16.h"
+#include "shaders/push.h"
+
+namespace lk {
+namespace vulkan {
+
+namespace {
+
+constexpr uint32_t kNumbers = 16 * 16;
+constexpr uint32_t kSums = 16 * 8;
+
+// In one buffer that is mapped.
+struct ProbeData {
+    uint16_t numbers[kNumbers];
+    float sums[kSums];
+    uint32_t fits[LK_LANES];
+};
+
+lk_status run_probe(const Device &device, Pipelines *pipelines, const Buffer &data) {
+    VkPipeline pipeline = VK_NULL_HANDLE;
+    Commands commands(device);
+    Recorder recorder;
+    const uint32_t subgroup_size = device.traits().subgroup_size_control ? LK_LANES : 0;
+    lk_status status = pipelines->get(shaders::matrix_probe, {}, subgroup_size, &pipeline);
+    if (!status)
+        status = commands.open(pipelines->layout());
+    if (!status)
+        status = commands.begin(&recorder);
+    if (status)
+        return status;
+    recorder.bind(pipeline);
+    const MatrixProbePush push = {data.address(offsetof(ProbeData, numbers)),
+                                  data.address(offsetof(ProbeData, sums)),
+                                  data.address(offsetof(ProbeData, fits))};
+    recorder.push(push);
+    recorder.dispatch(1);
+    status = commands.end();
+    return status ? status : commands.wait();
+}
+
+}  // namespace
+
+lk_status probe_matrices(Device *device, Pipelines *pipelines) {
+    if (!device->traits().cooperative_matrix)
+        return LK_OK;
+    Buffer buffer;
+    lk_status status =
+        buffer.open(*device, MemoryKind::kReadback, sizeof(ProbeData), "a question to the device");
+    if (status)
+        return status;
+    auto *data = buffer.as<ProbeData>();
+    *data = {};
+    bool is_saturated = false;
+    for (uint32_t i = 0; i < kNumbers; ++i)
+        data->numbers[i] = float_to_half(static_cast<float>(i), &is_saturated);
+    for (uint32_t i = 0; i < kSums; ++i)
+        data->sums[i] = static_cast<float>(i);
+    status = run_probe(*device, pipelines, buffer);
+    for (const uint32_t fits : data->fits)
+        if (!fits)
+            device->forbid_matrices();
+    return status;
+}
+
+}  // namespace vulkan
+}  // namespace lk
