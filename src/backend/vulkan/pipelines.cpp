@@ -38,6 +38,8 @@ Pipelines::~Pipelines() {
 }
 
 lk_status Pipelines::open(const void *blob, uint64_t bytes) {
+    if (!entries_.reserve(kUsual))
+        return fail(LK_E_NOMEM, "no memory for the list of %u pipelines", kUsual);
     const Functions &vk = device_.functions();
     const VkPushConstantRange range = {VK_SHADER_STAGE_COMPUTE_BIT, 0, kPushBytes};
     VkPipelineLayoutCreateInfo layout{};
@@ -79,8 +81,8 @@ lk_status Pipelines::get(const ShaderCode &shader, std::initializer_list<Constan
             *out = known.pipeline;
             return LK_OK;
         }
-    if (!entries_.reserve(entries_.size() + 1))
-        return fail(LK_E_NOMEM, "no memory for the list of %zu pipelines", entries_.size() + 1);
+    if (entries_.size() == entries_.capacity() && !entries_.reserve(2 * entries_.size()))
+        return fail(LK_E_NOMEM, "no memory for the list of %zu pipelines", 2 * entries_.size());
     const lk_status status = compile(&entry);
     if (status)
         return status;

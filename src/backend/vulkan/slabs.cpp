@@ -16,31 +16,37 @@ SlabPool::~SlabPool() { release_idle(); }
 
 lk_status SlabPool::take(uint64_t bytes, SlabMemory *out) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (size_t i = 0; i < idle_.size(); ++i)
-        if (idle_[i].bytes == bytes) {
-            *out = idle_[i];
-            idle_.swap_remove(i);
-            return LK_OK;
-        }
-    return allocate(bytes, out);
+    Slab *slab = take_idle(bytes);
+    const lk_status status = slab ? LK_OK : allocate(bytes, &slab);
+    if (!status)
+        *out = {round_up(slab->buffer.address(), kAlignment), bytes, slab};
+    return status;
 }
 
-lk_status SlabPool::allocate(uint64_t bytes, SlabMemory *out) {
-    if (!idle_.reserve(n_slabs_ + 1))
-        return fail(LK_E_NOMEM, "no memory for the list of %u slabs", n_slabs_ + 1);
-    auto *buffer = create<Buffer>(allocator_);
-    if (!buffer)
+SlabPool::Slab *SlabPool::take_idle(uint64_t bytes) {
+    for (Slab **place = &idle_; *place; place = &(*place)->next)
+        if ((*place)->bytes == bytes) {
+            Slab *found = *place;
+            *place = found->next;
+            return found;
+        }
+    return nullptr;
+}
+
+lk_status SlabPool::allocate(uint64_t bytes, Slab **out) {
+    auto *slab = create<Slab>(allocator_);
+    if (!slab)
         return fail(LK_E_NOMEM, "no memory for a slab's buffer");
-    lk_status status = buffer->open(device_, MemoryKind::kDevice, bytes + kAlignment, "a slab");
+    slab->bytes = bytes;
+    lk_status status =
+        slab->buffer.open(device_, MemoryKind::kDevice, bytes + kAlignment, "a slab");
     if (!status)
-        status = clear(*buffer);
-    if (status) {
-        destroy(allocator_, buffer);
-        return status;
-    }
-    ++n_slabs_;
-    *out = {round_up(buffer->address(), kAlignment), bytes, buffer};
-    return LK_OK;
+        status = clear(slab->buffer);
+    if (status)
+        destroy(allocator_, slab);
+    else
+        *out = slab;
+    return status;
 }
 
 // Shaders read whole tiles, those behind the last token too, and mask them: memory that was never
@@ -54,24 +60,27 @@ lk_status SlabPool::clear(const Buffer &buffer) {
     return commands_.end();
 }
 
-void SlabPool::give(const SlabMemory &slab) {
+void SlabPool::give(const SlabMemory &memory) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (n_caches_ && keeps_given_.load())
-        idle_.push(slab);  // never grows
-    else
+    auto *slab = static_cast<Slab *>(memory.handle);
+    if (n_caches_ && keeps_given_.load()) {
+        slab->next = idle_;
+        idle_ = slab;
+    } else {
         release(slab);
+    }
 }
 
-void SlabPool::release(const SlabMemory &slab) {
+void SlabPool::release(Slab *slab) {
     (void)commands_.wait_for_queue();
-    destroy(allocator_, static_cast<Buffer *>(slab.handle));
-    --n_slabs_;
+    destroy(allocator_, slab);
 }
 
 void SlabPool::release_idle() {
-    for (const SlabMemory &slab : idle_)
+    while (Slab *slab = idle_) {
+        idle_ = slab->next;
         release(slab);
-    idle_.clear();
+    }
 }
 
 void SlabPool::cache_opened() {

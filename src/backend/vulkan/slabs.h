@@ -16,7 +16,7 @@ namespace vulkan {
 class SlabPool {
   public:
     SlabPool(const Allocator &allocator, const Device &device)
-        : allocator_(allocator), device_(device), commands_(device), idle_(allocator) {}
+        : allocator_(allocator), device_(device), commands_(device) {}
     ~SlabPool();
     SlabPool(const SlabPool &) = delete;
     SlabPool &operator=(const SlabPool &) = delete;
@@ -30,9 +30,15 @@ class SlabPool {
     void cache_closed();
 
   private:
-    lk_status allocate(uint64_t bytes, SlabMemory *out);
+    struct Slab {
+        Buffer buffer;
+        uint64_t bytes;
+        Slab *next;  // of those that wait
+    };
+    lk_status allocate(uint64_t bytes, Slab **out);
     lk_status clear(const Buffer &buffer);
-    void release(const SlabMemory &slab);
+    Slab *take_idle(uint64_t bytes);
+    void release(Slab *slab);
     void release_idle();
 
     const Allocator &allocator_;
@@ -40,8 +46,7 @@ class SlabPool {
     std::atomic<bool> keeps_given_{false};
     std::mutex mutex_;  // of all below
     Commands commands_;
-    Array<SlabMemory> idle_;  // has room for all
-    uint32_t n_slabs_ = 0;
+    Slab *idle_ = nullptr;
     uint32_t n_caches_ = 0;
 };
 
