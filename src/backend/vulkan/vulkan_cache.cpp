@@ -235,22 +235,27 @@ lk_status VulkanCache::attend(const AttendArgs &args) {
     return status ? status : attend_tensors_.finish(tensors, 3);
 }
 
-// tensors: queries, outputs, LSEs.
+template <class Push>
+Push VulkanCache::attend_push(uint32_t layer, const PushTensor *tensors) const {
+    Push push{};
+    push.step = constants_.address();
+    push.partials = partials_.address();
+    push.queries = tensors[0];
+    push.outputs = tensors[1];
+    push.lse = tensors[2].data;
+    push.lse_token_stride = tensors[2].token_stride;
+    push.lse_head_stride = tensors[2].head_stride;
+    push.layer = layer;
+    return push;
+}
+
 void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
                                 const PushTensor *tensors) const {
     const device::Split &split = mirror_.splits().of(layer);
     const AttendPipelines &pipelines = pipelines_.decode(layer, split.shape.tile_columns);
     const uint32_t most = device_.traits().max_workgroup_count;
     const Address items = mirror_.addresses().splits + split.items_offset;
-    DecodePush push{};
-    push.step = constants_.address();
-    push.partials = partials_.address();
-    push.lse = tensors[2].data;
-    push.queries = tensors[0];
-    push.outputs = tensors[1];
-    push.lse_token_stride = tensors[2].token_stride;
-    push.lse_head_stride = tensors[2].head_stride;
-    push.layer = layer;
+    DecodePush push = attend_push<DecodePush>(layer, tensors);
     const auto dispatch = [&](VkPipeline pipeline, uint32_t first, uint32_t n, uint32_t n_columns) {
         recorder.bind(pipeline);
         for (const uint32_t end = first + n; first < end; first += push.n_items) {
@@ -275,17 +280,9 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
     const uint32_t columns = tile_columns(layer.head_dim, n_columns);
     const AttendPipelines &pipelines = pipelines_.tile(args.layer_index, columns);
     const uint32_t most = device_.traits().max_workgroup_count;
-    TilePush push{};
-    push.step = constants_.address();
+    TilePush push = attend_push<TilePush>(args.layer_index, tensors);
     push.staged_keys = staged(args.staging.keys);
     push.staged_values = staged(args.staging.values);
-    push.partials = partials_.address();
-    push.lse = tensors[2].data;
-    push.queries = tensors[0];
-    push.outputs = tensors[1];
-    push.lse_token_stride = tensors[2].token_stride;
-    push.lse_head_stride = tensors[2].head_stride;
-    push.layer = args.layer_index;
     push.n_tokens = shape.n_tokens;
     push.n_tiles = static_cast<uint32_t>(ceil_div(n_columns, columns));
     push.n_splits =

@@ -49,6 +49,9 @@ class VulkanCache final : public CacheDevice {
     lk_status run_jobs(VkPipeline pipeline, const Item *items, uint32_t n_items,
                        const device::PackExtent &extent);
     void record_append(const Recorder &recorder, const AppendArgs &args, AppendPush push) const;
+    // tensors: queries, outputs, LSEs.
+    template <class Push>
+    Push attend_push(uint32_t layer, const PushTensor *tensors) const;
     void record_decode(const Recorder &recorder, uint32_t layer, const PushTensor *tensors) const;
     void record_tile(const Recorder &recorder, const AttendArgs &args,
                      const PushTensor *tensors) const;
