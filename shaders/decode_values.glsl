@@ -100,6 +100,9 @@ uvec2 value_ranges[kLaneTiles];
 uvec2 value_minima[kLaneTiles];
 
 void load_value_numbers(Piece piece, uint group) {
+    // Without a value of their own they would be kept from piece to piece.
+    [[unroll]] for (uint i = 0u; i < kLaneTiles; ++i)
+        value_ranges[i] = value_minima[i] = uvec2(0u);
     if (piece.value_bits == 16u || group >= piece.value_groups)
         return;
     const Address minima = address_add(piece.value_metadata, piece.value_minima);

@@ -46,10 +46,11 @@ uvec4 value_vectors[2];
 
 void begin_value_vectors(Piece piece, uint strip) {
     const uint n_vectors = piece.value_bits / 2u;
-    if (piece.value_bits < 16u)
-        [[unroll]] for (uint s = 0u; s < 2u; ++s)
-            value_vectors[s] =
-                load_vector(piece.value_payload, min(strip + s, kStrips - 1u) * n_vectors);
+    [[unroll]] for (uint s = 0u; s < 2u; ++s)
+        value_vectors[s] = piece.value_bits < 16u
+                               ? load_vector(piece.value_payload,
+                                             min(strip + s, kStrips - 1u) * n_vectors)
+                               : uvec4(0u);
 }
 
 // Put the vectors behind vector v of the pair in their place.
