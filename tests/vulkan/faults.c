@@ -43,16 +43,22 @@ static VKAPI_ATTR void VKAPI_CALL families(VkPhysicalDevice device, uint32_t *n,
             out[i].queueFlags &= ~(VkQueueFlags)VK_QUEUE_COMPUTE_BIT;
 }
 
+// What was submitted before is done, as it is on a device that is lost.
+static VkResult lose(void) {
+    test_device()->vk.QueueWaitIdle(test_device()->queue);
+    return VK_ERROR_DEVICE_LOST;
+}
+
 static VKAPI_ATTR VkResult VKAPI_CALL submit(VkQueue queue, uint32_t n, const VkSubmitInfo *infos,
                                              VkFence fence) {
-    return fails(&g_faults.lost_submit) ? VK_ERROR_DEVICE_LOST
+    return fails(&g_faults.lost_submit) ? lose()
                                         : test_device()->vk.QueueSubmit(queue, n, infos, fence);
 }
 
 static VKAPI_ATTR VkResult VKAPI_CALL wait(VkDevice device, uint32_t n, const VkFence *fences,
                                            VkBool32 all, uint64_t timeout_ns) {
     return fails(&g_faults.lost_wait)
-               ? VK_ERROR_DEVICE_LOST
+               ? lose()
                : test_device()->vk.WaitForFences(device, n, fences, all, timeout_ns);
 }
 
