@@ -34,7 +34,6 @@ class Commands {
 
     // Record into the host's command buffer from now on; null: into our own again.
     void record_into(VkCommandBuffer host) { host_ = host; }
-    bool is_recording_for_host() const { return host_ != nullptr; }
 
     // Begin the work of a verb. Waits when kSlots submissions are in flight. Between the two calls
     // *out may be used; it is end()ed or abandon()ed.

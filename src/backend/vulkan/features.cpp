@@ -295,7 +295,6 @@ Traits query_traits(const Functions &functions, VkPhysicalDevice device, uint32_
     traits.vendor_id = own.vendorID;
     traits.device_id = own.deviceID;
     std::memcpy(traits.pipeline_cache_id, own.pipelineCacheUUID, sizeof traits.pipeline_cache_id);
-    traits.type = own.deviceType;
     traits.is_unified = own.deviceType == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU ||
                         own.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
     traits.timeline = features.timeline && !(mask & LK_VULKAN_NO_TIMELINE);
@@ -321,7 +320,6 @@ Traits query_traits(const Functions &functions, VkPhysicalDevice device, uint32_
         !(mask & LK_VULKAN_NO_COOPERATIVE_MATRIX) && has_tile_matrices(functions, device);
     traits.max_workgroup_size = own.limits.maxComputeWorkGroupInvocations;
     traits.max_workgroup_count = own.limits.maxComputeWorkGroupCount[0];
-    traits.shared_bytes = own.limits.maxComputeSharedMemorySize;
     traits.max_allocation_bytes = properties.limits.maxMemoryAllocationSize;
     traits.n_cores = properties.n_cores();
     return traits;

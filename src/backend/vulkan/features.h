@@ -78,7 +78,6 @@ struct Traits {
     uint32_t vendor_id;
     uint32_t device_id;
     uint8_t pipeline_cache_id[VK_UUID_SIZE];
-    VkPhysicalDeviceType type;
     bool is_unified;  // device memory is the host's
     bool timeline;
     bool float16;
@@ -92,8 +91,7 @@ struct Traits {
     uint32_t max_subgroup_size;
     uint32_t max_workgroup_size;
     uint32_t max_workgroup_count;  // in x
-    uint32_t shared_bytes;
-    uint32_t n_cores;  // workgroups that run at once, or a guess
+    uint32_t n_cores;              // workgroups that run at once, or a guess
     uint64_t max_allocation_bytes;
 };
 // mask: LK_VULKAN_NO_* bits.

@@ -29,9 +29,7 @@ namespace vulkan {
     X(BeginCommandBuffer)             \
     X(BindBufferMemory)               \
     X(CmdBindPipeline)                \
-    X(CmdCopyBuffer)                  \
     X(CmdDispatch)                    \
-    X(CmdDispatchIndirect)            \
     X(CmdFillBuffer)                  \
     X(CmdPipelineBarrier)             \
     X(CmdPushConstants)               \

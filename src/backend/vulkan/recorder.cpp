@@ -10,13 +10,11 @@ namespace vulkan {
 namespace {
 
 constexpr uint64_t kUpdateBytes = 65536;  // of one vkCmdUpdateBuffer()
-constexpr VkPipelineStageFlags kWork = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT |
-                                       VK_PIPELINE_STAGE_TRANSFER_BIT |
-                                       VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT;
+constexpr VkPipelineStageFlags kWork =
+    VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
 constexpr VkAccessFlags kWrites = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
 constexpr VkAccessFlags kUses = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT |
-                                VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT |
-                                VK_ACCESS_INDIRECT_COMMAND_READ_BIT;
+                                VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
 
 }  // namespace
 
@@ -31,10 +29,6 @@ void Recorder::push_bytes(const void *constants, uint32_t bytes) const {
 
 void Recorder::dispatch(uint32_t x, uint32_t y, uint32_t z) const {
     functions_->CmdDispatch(commands_, x, y, z);
-}
-
-void Recorder::dispatch_indirect(const Buffer &counts, uint64_t offset_bytes) const {
-    functions_->CmdDispatchIndirect(commands_, counts.handle(), offset_bytes);
 }
 
 void Recorder::depend(VkPipelineStageFlags from, VkAccessFlags written, VkPipelineStageFlags to,
@@ -69,12 +63,6 @@ void Recorder::update(const Buffer &to, uint64_t offset_bytes, const void *data,
 void Recorder::fill(const Buffer &to, uint64_t offset_bytes, uint64_t bytes, uint32_t word) const {
     assert(offset_bytes % 4 == 0 && bytes % 4 == 0);
     functions_->CmdFillBuffer(commands_, to.handle(), offset_bytes, bytes, word);
-}
-
-void Recorder::copy(const Buffer &from, uint64_t from_bytes, const Buffer &to, uint64_t to_bytes,
-                    uint64_t bytes) const {
-    const VkBufferCopy region = {from_bytes, to_bytes, bytes};
-    functions_->CmdCopyBuffer(commands_, from.handle(), to.handle(), 1, &region);
 }
 
 }  // namespace vulkan

@@ -24,10 +24,8 @@ class Recorder {
         push_bytes(&constants, sizeof(T));
     }
     void dispatch(uint32_t x, uint32_t y = 1, uint32_t z = 1) const;
-    // Three u32 at an offset of a buffer.
-    void dispatch_indirect(const Buffer &counts, uint64_t offset_bytes) const;
 
-    // What was recorded before is done and seen by shaders, copies and indirect dispatches behind.
+    // What was recorded before is done and seen by shaders and copies behind.
     void barrier() const;
     // The same between all that uses the queue before and after our work, and our work; the
     // closing one makes what shaders wrote visible to the host.
@@ -38,10 +36,6 @@ class Recorder {
     // update() takes its bytes when it is called.
     void update(const Buffer &to, uint64_t offset_bytes, const void *data, uint64_t bytes) const;
     void fill(const Buffer &to, uint64_t offset_bytes, uint64_t bytes, uint32_t word) const;
-    void copy(const Buffer &from, uint64_t from_bytes, const Buffer &to, uint64_t to_bytes,
-              uint64_t bytes) const;
-
-    VkCommandBuffer commands() const { return commands_; }
 
   private:
     void push_bytes(const void *constants, uint32_t bytes) const;

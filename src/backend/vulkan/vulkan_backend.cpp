@@ -120,10 +120,6 @@ class VulkanBackend final : public Backend, public VulkanCalls {
         if (queue.handle && queue.handle != device_.queue())
             return fail(LK_E_ARGUMENT,
                         "queue.handle is not the queue that the context was opened with");
-        if (queue.handle && device_.is_own())
-            return fail(
-                LK_E_ARGUMENT,
-                "queue.handle is set and the context has a queue of its own: leave it NULL");
         if ((queue.wait_semaphore || queue.signal_semaphore) && !device_.traits().timeline)
             return fail(LK_E_UNSUPPORTED, "queue.%s is set and the device has no timelineSemaphore",
                         queue.wait_semaphore ? "wait_semaphore" : "signal_semaphore");
