@@ -127,11 +127,11 @@ vec4 to_numbers(uvec2 words, bool is_f8) {
                     f8_to_float(byte_of(words.x, 2u)), f8_to_float(byte_of(words.x, 3u)));
     return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
 }
-// Number i of them.
-float number_of(uvec2 words, uint i, bool is_f8) {
+// Of the k half, the even or the odd one of them.
+float number_of(uvec2 words, uint k_half, uint is_odd, bool is_f8) {
     if (kGrouped != 0u && is_f8)
-        return f8_to_float(byte_of(words.x, i));
-    return unpackHalf2x16((i < 2u ? words.x : words.y) >> (i & 1u) * 16u).x;
+        return f8_to_float(byte_of(words.x, 2u * k_half + is_odd));
+    return unpackHalf2x16((k_half == 0u ? words.x : words.y) >> 16u * is_odd).x;
 }
 float largest_of(vec4 x) { return max(max(x.x, x.y), max(x.z, x.w)); }
 

@@ -71,45 +71,63 @@ int range_exponent(Piece piece, FoldTask tasks[kFoldTasks]) {
     return exponent_above(team_max(most));
 }
 
-// Queries in the order of the page's slots, with what is multiplied into them.
-void fold_queries(Piece piece, FoldTask tasks[kFoldTasks], int exponent) {
+// minimum + range / 2
+vec4 middles_of(Piece piece, FoldTask task) {
+    return 0.5 * to_numbers(task.ranges, piece.has_f8_keys) +
+           to_numbers(task.minima, piece.has_f8_keys);
+}
+
+// Queries in the order of the page's slots, with what is multiplied into them; and the lane's part of
+// their products with the middles of the first token group.
+void fold_queries(Piece piece, FoldTask tasks[kFoldTasks], int exponent,
+                  out float products[kColumns]) {
+    [[unroll]] for (uint column = 0u; column < kColumns; ++column)
+        products[column] = 0.0;
     [[unroll]] for (uint i = 0u; i < kFoldTasks; ++i) {
         const uint task = lane + i * LK_LANES;
         if (task / 4u < kStrips) {
-            vec4 factors = vec4(kLarge);
             const uint bits = strip_bits(piece, task / 4u);
-            if (bits < 16u && kGrouped != 0u)
-                factors = vec4(code_range(bits) * power(kGroupedExponent));
-            else if (bits < 16u)
-                factors = to_numbers(tasks[i].ranges, piece.has_f8_keys) *
-                          (code_range(bits) * power(kLargeExponent - exponent));
+            vec4 factors = vec4(kLarge);
+            vec4 middles = vec4(0.0);
+            if (bits < 16u) {
+                factors = kGrouped != 0u ? vec4(power(kGroupedExponent))
+                                         : to_numbers(tasks[i].ranges, piece.has_f8_keys) *
+                                               power(kLargeExponent - exponent);
+                factors *= code_range(bits);
+                middles = middles_of(piece, tasks[i]);
+            }
             [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
-                const vec4 folded = queries_of(tasks[i].channels, column) * factors;
-                store_folded_pair(task, column, 0u, folded.xy);
-                store_folded_pair(task, column, 1u, folded.zw);
+                const vec4 queries = queries_of(tasks[i].channels, column);
+                products[column] += dot(queries, middles);
+                store_folded_pair(task, column, 0u, queries.xy * factors.xy);
+                store_folded_pair(task, column, 1u, queries.zw * factors.zw);
             }
         }
     }
 }
 
+// The products with the middles of another token group.
+void multiply_middles(Piece piece, uint group, inout FoldTask tasks[kFoldTasks],
+                      out float products[kColumns]) {
+    if (group < piece.key_groups)
+        load_tasks(piece, group, tasks);
+    [[unroll]] for (uint column = 0u; column < kColumns; ++column)
+        products[column] = 0.0;
+    [[unroll]] for (uint i = 0u; i < kFoldTasks; ++i)
+        if (has_codes(piece, lane + i * LK_LANES))
+            [[unroll]] for (uint column = 0u; column < kColumns; ++column)
+                products[column] +=
+                    dot(queries_of(tasks[i].channels, column), middles_of(piece, tasks[i]));
+}
+
 // Scores begin at the products of the queries with the middles.
-void begin_scores(Piece piece, inout FoldTask tasks[kFoldTasks]) {
+void begin_scores(Piece piece, inout FoldTask tasks[kFoldTasks], inout float products[kColumns]) {
     [[unroll]] for (uint i = 0u; i < kScores; ++i)
         scores[i] = 0.0;
     const uint n_groups = kIsFree ? piece.key_groups : shared_most_key_groups;
     for (uint group = 0u; group < n_groups; ++group) {
-        if (group != 0u && group < piece.key_groups)
-            load_tasks(piece, group, tasks);
-        float products[kColumns];
-        [[unroll]] for (uint column = 0u; column < kColumns; ++column)
-            products[column] = 0.0;
-        [[unroll]] for (uint i = 0u; i < kFoldTasks; ++i)
-            if (has_codes(piece, lane + i * LK_LANES)) {
-                const vec4 middles = 0.5 * to_numbers(tasks[i].ranges, piece.has_f8_keys) +
-                                     to_numbers(tasks[i].minima, piece.has_f8_keys);
-                [[unroll]] for (uint column = 0u; column < kColumns; ++column)
-                    products[column] += dot(queries_of(tasks[i].channels, column), middles);
-            }
+        if (kGrouped != 0u && group != 0u)
+            multiply_middles(piece, group, tasks, products);
         [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
             vec4 four;
             [[unroll]] for (uint i = 0u; i < 4u; ++i)
@@ -139,9 +157,10 @@ void multiply_keys(Piece piece) {
                                           lane % 4u);
     KeyVectors vectors = begin_vectors(piece);
     const int exponent = range_exponent(piece, tasks);
-    fold_queries(piece, tasks, exponent);
+    float products[kColumns];
+    fold_queries(piece, tasks, exponent, products);
     team_sync();
-    begin_scores(piece, tasks);
+    begin_scores(piece, tasks, products);
     const uint n_blocks = kIsFree ? key_blocks(piece.end16) : shared_most_blocks;
     uint from = 0u;
     for (uint block = 0u; block < n_blocks; ++block) {

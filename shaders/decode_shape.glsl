@@ -81,7 +81,8 @@ uint column_of(uint t, uint set) {
 }
 bool is_column(uint column) { return column < kColumns; }
 // A slot's tile and row of 8 in the tile.
-uint slot_number(uint slot) { return slot * kSlotStep + quad_lane() / kQuadColumns; }
+uint slot_of_lane() { return kQuadColumns < 4u ? quad_lane() / kQuadColumns : 0u; }
+uint slot_number(uint slot) { return slot * kSlotStep + slot_of_lane(); }
 uint slot_tile(uint slot) { return slot_number(slot) >> 1; }
 uint slot_row(uint slot) { return slot_number(slot) & 1u; }
 uint slot_token(uint slot) { return slot_number(slot) * 8u + row(); }

@@ -119,7 +119,7 @@ void load_value_numbers(Piece piece, uint group) {
 // ones.
 void store_weights(float factors[kSlots]) {
     const bool is_odd = (row() & 1u) != 0u;
-    const uint number = quad_lane() / kQuadColumns + (is_odd ? kSlotStep : 0u);
+    const uint number = slot_of_lane() + (is_odd ? kSlotStep : 0u);
     const uint place = number / 2u * 4u + row() / 2u;
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
         [[unroll]] for (uint slot = 0u; slot < kSlots; slot += 2u) {
@@ -139,10 +139,11 @@ float take_ranges(Piece piece, out float factors[kSlots], inout float middles[kC
     float most = 0.0;
     [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot) {
         const uint tile = slot / kTileSlots;
-        const uint i = (row() & 1u) + 2u * slot_row(slot);
-        factors[slot] = number_of(value_ranges[tile], i, piece.has_f8_values);
+        factors[slot] =
+            number_of(value_ranges[tile], slot_row(slot), row() & 1u, piece.has_f8_values);
         most = max(most, factors[slot]);
-        const float minimum = number_of(value_minima[tile], i, piece.has_f8_values);
+        const float minimum =
+            number_of(value_minima[tile], slot_row(slot), row() & 1u, piece.has_f8_values);
         const float middle = fma(factors[slot], 0.5, minimum);
         [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
             middles[set] = fma(scores[slot * kColumnSets + set], middle, middles[set]);
