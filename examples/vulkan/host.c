@@ -21,9 +21,8 @@ static VKAPI_ATTR VkBool32 VKAPI_CALL hear(VkDebugUtilsMessageSeverityFlagBitsEX
 
 static vulkan_failure open_loader(vulkan_host *host) {
     static const char *const names[] = {"libvulkan.so.1", "libvulkan.so"};
-    // It stays when it is closed: leak checkers know what drivers keep by the name of their files.
     for (int i = 0; i < 2 && !host->library; ++i)
-        host->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        host->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (!host->library)
         return "there is no Vulkan loader";
     // ISO C has no conversion from an object's pointer to a function's.
@@ -221,13 +220,18 @@ vulkan_failure vulkan_host_open(const vulkan_host_options *options, vulkan_host 
     return open_device(host);
 }
 
+void vulkan_host_close_device(vulkan_host *host) {
+    if (!host->device)
+        return;
+    host->vk.DeviceWaitIdle(host->device);
+    host->vk.DestroyFence(host->device, host->fence, NULL);
+    host->vk.DestroyCommandPool(host->device, host->pool, NULL);
+    host->vk.DestroyDevice(host->device, NULL);
+    host->device = NULL;
+}
+
 void vulkan_host_close(vulkan_host *host) {
-    if (host->device) {
-        host->vk.DeviceWaitIdle(host->device);
-        host->vk.DestroyFence(host->device, host->fence, NULL);
-        host->vk.DestroyCommandPool(host->device, host->pool, NULL);
-        host->vk.DestroyDevice(host->device, NULL);
-    }
+    vulkan_host_close_device(host);
     if (host->messenger)
         host->vk.DestroyDebugUtilsMessengerEXT(host->instance, host->messenger, NULL);
     if (host->instance)

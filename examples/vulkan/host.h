@@ -123,6 +123,8 @@ typedef struct vulkan_host {
 // Must stay where it is until vulkan_host_close(), which also ends what a failure left behind.
 vulkan_failure vulkan_host_open(const vulkan_host_options *options, vulkan_host *host);
 void vulkan_host_close(vulkan_host *host);
+// The device alone; the instance stays, and with it the driver is loaded.
+void vulkan_host_close_device(vulkan_host *host);
 // The description with which lowkey takes over this device.
 void vulkan_host_describe(const vulkan_host *host, lk_vulkan_desc *desc);
 

@@ -25,7 +25,8 @@ void test_check(vulkan_failure failure) {
     exit(1);
 }
 
-static void close_device(void) { vulkan_host_close(&g_host); }
+// Leak checkers know what a driver keeps by the name of its file, while that is loaded.
+static void close_device(void) { vulkan_host_close_device(&g_host); }
 
 vulkan_host *test_device(void) {
     if (g_host.device)
