@@ -64,10 +64,10 @@ void store_outputs(Unit unit) {
         const ColumnPlace place = place_column(unit, column);
         const float factor = add_sink(unit.layer, place.head, total) * inverse_sum(total);
         if (gl_LocalInvocationIndex == 0u)
-            store_lse(push.lse, push.lse_token_stride, push.lse_head_stride, place.token, place.head,
-                      total);
+            store_lse(push.lse, push.lse_token_stride, push.lse_head_stride, place.token,
+                      place.head, total);
         const Address to = tensor_row(push.outputs, place.token, place.head);
-        for (uint channel = gl_LocalInvocationIndex; channel < kHeadDim; channel += gl_WorkGroupSize.x)
+        for (uint channel = gl_LocalInvocationIndex; channel < kHeadDim; channel += kThreads)
             store_element(to, push.outputs.dtype, channel, merged_output(column, channel) * factor);
     }
 }
@@ -76,7 +76,7 @@ void store_part(Unit unit) {
     const Parts parts = find_parts(unit, kHeadDim);
     const uint first = unit.item.part * unit.n_columns;
     for (uint column = 0u; column < unit.n_columns; ++column)
-        for (uint channel = gl_LocalInvocationIndex; channel < kHeadDim; channel += gl_WorkGroupSize.x)
+        for (uint channel = gl_LocalInvocationIndex; channel < kHeadDim; channel += kThreads)
             Words(parts.outputs).at[(first + column) * kHeadDim + channel] =
                 floatBitsToUint(merged_output(column, channel));
     const uint column = gl_LocalInvocationIndex;

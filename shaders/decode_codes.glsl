@@ -6,8 +6,8 @@
 // For that, fields are brought to the bits 2 to 9: at 0 the middle would not be exact.
 //
 // With FP16 arithmetic a sum takes at most 16 products of either half of a pair before it goes on
-// in FP32. The numbers that codes are multiplied with are kLarge at most, so a sum stays finite, and
-// what becomes subnormal, and may be lost, is below 2^-26 of the largest.
+// in FP32. The numbers that codes are multiplied with are kLarge at most, so a sum stays finite,
+// and what becomes subnormal, and may be lost, is below 2^-26 of the largest.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_CODES_GLSL

@@ -34,7 +34,8 @@ uvec4 slot_channels(Piece piece, uint strip, uint t) {
 }
 vec4 queries_of(uvec4 channels, uint column) {
     const uvec4 at = channels * kColumns + column;
-    return vec4(shared_queries[at.x], shared_queries[at.y], shared_queries[at.z], shared_queries[at.w]);
+    return vec4(shared_queries[at.x], shared_queries[at.y], shared_queries[at.z],
+                shared_queries[at.w]);
 }
 
 // What a lane folds into the queries: of strips task / 4, its four slots' numbers of a token group.
@@ -50,8 +51,9 @@ void load_tasks(Piece piece, uint group, inout FoldTask tasks[kFoldTasks]) {
     [[unroll]] for (uint i = 0u; i < kFoldTasks; ++i) {
         const uint task = lane + i * LK_LANES;
         if (has_codes(piece, task)) {
-            tasks[i].ranges = load_key_numbers(piece, 0u, task / 4u, group, task % 4u);
-            tasks[i].minima = load_key_numbers(piece, piece.key_minima, task / 4u, group, task % 4u);
+            const uint strip = task / 4u;
+            tasks[i].ranges = load_key_numbers(piece, 0u, strip, group, task % 4u);
+            tasks[i].minima = load_key_numbers(piece, piece.key_minima, strip, group, task % 4u);
         }
     }
 }
@@ -77,8 +79,8 @@ vec4 middles_of(Piece piece, FoldTask task) {
            to_numbers(task.minima, piece.has_f8_keys);
 }
 
-// Queries in the order of the page's slots, with what is multiplied into them; and the lane's part of
-// their products with the middles of the first token group.
+// Queries in the order of the page's slots, with what is multiplied into them; and the lane's part
+// of their products with the middles of the first token group.
 void fold_queries(Piece piece, FoldTask tasks[kFoldTasks], int exponent,
                   out float products[kColumns]) {
     [[unroll]] for (uint column = 0u; column < kColumns; ++column)
@@ -130,8 +132,10 @@ void begin_scores(Piece piece, inout FoldTask tasks[kFoldTasks], inout float pro
             multiply_middles(piece, group, tasks, products);
         [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
             vec4 four;
-            [[unroll]] for (uint i = 0u; i < 4u; ++i)
-                four[i] = is_column(column_of(i, set)) ? products[column_of(i, set) % kColumns] : 0.0;
+            [[unroll]] for (uint t = 0u; t < 4u; ++t) {
+                const uint column = column_of(t, set);
+                four[t] = is_column(column) ? products[column % kColumns] : 0.0;
+            }
             float product = quad_sum(four);
             [[unroll]] for (uint distance = 4u; distance < LK_LANES; distance *= 2u)
                 product += exchange(product, distance);

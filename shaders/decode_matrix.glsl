@@ -1,5 +1,5 @@
 // Decode attention: products of codes by a tensor core. A matrix of 16 x 16 is made of a lane's
-// registers as a tile lies in them; find_matrix_layout asks whether the device has that order.
+// registers as a tile lies in them; matrix_probe.comp asks whether the device has that order.
 //
 // Sums are in FP32, so numbers at 16 bits take the same way as codes.
 //

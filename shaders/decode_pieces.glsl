@@ -128,7 +128,7 @@ void find_pieces(Unit unit, uint first, uint n) {
         }
     }
     barrier();
-    for (uint at = gl_LocalInvocationIndex; at < kPieces; at += gl_WorkGroupSize.x) {
+    for (uint at = gl_LocalInvocationIndex; at < kPieces; at += kThreads) {
         if (at < n)
             store_piece(unit, first + at, at);
         else
@@ -198,8 +198,9 @@ bool sees(Unit unit, Column column, uint token) {
     const uint i = token - unit.n_history;
     if (i >= unit.n_new || (column.ancestors[i >> 5] >> (i & 31u) & 1u) == 0u)
         return false;
-    return in_window(unit, column,
-                     unit.item.has_tree ? load_position(unit.step, unit.item.first_new + i) : token);
+    if (unit.item.has_tree)
+        token = load_position(unit.step, unit.item.first_new + i);
+    return in_window(unit, column, token);
 }
 // Is any token of [first, end) hidden from any column?
 bool hides(Unit unit, uint first, uint end) {

@@ -1,10 +1,10 @@
 // Decode attention: how a workgroup is cut, and what its invocations share.
 //
 // 32 invocations are a team, which takes pages of its own. They lie in a tile as a tensor core's
-// lanes do: lane 4 g + t has rows g and g + 8, and k 2t, 2t + 1, 2t + 8, 2t + 9. What the four lanes
-// of a quad have gathered for the same rows is added up in such a way that each of them gets a
-// quarter of the sums: number i of them goes to lane i % 4. So with four columns, lane 4 g + t ends
-// up with column t.
+// lanes do: lane 4 g + t has rows g and g + 8, and k 2t, 2t + 1, 2t + 8, 2t + 9. What the four
+// lanes of a quad have gathered for the same rows is added up in such a way that each of them gets
+// a quarter of the sums: number i of them goes to lane i % 4. So with four columns, lane 4 g + t
+// ends up with column t.
 //
 // Without subgroups that are as large as a team, lanes exchange numbers through shared memory, and
 // all teams go through the same barriers.
@@ -26,9 +26,11 @@ layout(local_size_x_id = LK_SPEC_THREADS) in;
 layout(constant_id = LK_SPEC_HEAD_DIM) const uint kHeadDim = 128u;
 layout(constant_id = LK_SPEC_SUBGROUP) const uint kSubgroup = 0u;
 layout(constant_id = LK_SPEC_COLUMNS) const uint kColumns = 4u;  // 1, 2, 4 or 8
-layout(constant_id = LK_SPEC_GROUPED) const uint kGrouped = 1u;  // 0: one group in a page, FP16 numbers
+// 0: one group in a page, FP16 numbers.
+layout(constant_id = LK_SPEC_GROUPED) const uint kGrouped = 1u;
 
-const uint kTeams = gl_WorkGroupSize.x / LK_LANES;
+const uint kThreads = gl_WorkGroupSize.x;
+const uint kTeams = kThreads / LK_LANES;
 const uint kStrips = kHeadDim / LK_STRIP_CHANNELS;
 const uint kPageTiles = LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS;
 
@@ -56,7 +58,7 @@ const bool kIsFree = kSubgroup >= LK_LANES;
 #else
 const bool kIsFree = false;
 #endif
-const uint kExchanged = kIsFree ? 1u : gl_WorkGroupSize.x;
+const uint kExchanged = kIsFree ? 1u : kThreads;
 shared vec4 shared_exchange[kExchanged];
 
 void find_lane() {

@@ -37,8 +37,8 @@ struct ColumnPlace {
 };
 ColumnPlace place_column(Unit unit, uint column) {
     const uint i = (unit.first_column + column) / unit.group_size;
-    return ColumnPlace(unit.item.first_new + i, unit.item.kv_head * unit.group_size +
-                                                    unit.first_column + column - i * unit.group_size);
+    const uint head = unit.first_column + column - i * unit.group_size;  // of the group
+    return ColumnPlace(unit.item.first_new + i, unit.item.kv_head * unit.group_size + head);
 }
 
 // Partial results of a unit, as floats.

@@ -1,5 +1,5 @@
-// Decode attention: weights, and their products with the values of a piece. Channels are rows, tokens
-// k.
+// Decode attention: weights, and their products with the values of a piece. Channels are rows,
+// tokens k.
 //
 // The ranges of a channel group are multiplied into the weights, after a division by a power of two
 // above the largest of them. Weights times minimum + range / 2 are the same for all channels of a
@@ -92,8 +92,8 @@ void weigh(Unit unit, Piece piece) {
         }
 }
 
-// Ranges and minima of the tokens of a channel group. In K order those of rows g and g + 8 of a tile
-// are among four neighbours.
+// Ranges and minima of the tokens of a channel group. In K order those of rows g and g + 8 of a
+// tile are among four neighbours.
 const uint kLaneTiles = kQuadColumns > 1u ? kPageTiles : kPageTiles / 2u;
 const uint kTileSlots = kSlots / kLaneTiles;
 uvec2 value_ranges[kLaneTiles];
@@ -127,9 +127,9 @@ void store_weights(float factors[kSlots]) {
             const float odd_slot = scores[(slot + 1u) * kColumnSets + set] * factors[slot + 1u];
             const float other = exchange(is_odd ? even_slot : odd_slot, 4u);
             const vec2 pair = is_odd ? vec2(other, odd_slot) : vec2(even_slot, other);
-            if (is_column(column_of(quad_lane(), set)))
-                store_folded_pair(place + slot * kSlotStep * 2u, column_of(quad_lane(), set), number & 1u,
-                                  pair);
+            const uint column = column_of(quad_lane(), set);
+            if (is_column(column))
+                store_folded_pair(place + slot * kSlotStep * 2u, column, number & 1u, pair);
         }
 }
 
@@ -183,7 +183,8 @@ void multiply_value_strips(Piece piece, uint from, uint to, float unit, float mi
         multiply_value_pair(piece, strip, strip < to, n_tokens, sums);
         [[unroll]] for (uint i = 0u; i < kOutputs; ++i)
             if (is_output(strip, i, to))
-                shared_outputs[output_place(strip, i)] += fma(sums[i], unit, middles[i % kColumnSets]);
+                shared_outputs[output_place(strip, i)] +=
+                    fma(sums[i], unit, middles[i % kColumnSets]);
     }
 }
 
