@@ -18,6 +18,7 @@ namespace {
 constexpr std::size_t kDemoQuestions = 48;
 // Of a demo on Vulkan, whose driver may run on the CPU.
 constexpr std::uint64_t kDemoVulkanContext = 1024;
+constexpr std::size_t kDemoVulkanQuestions = 24;
 
 struct EvalOptions {
     DeviceOptions device;
@@ -258,13 +259,13 @@ void add_eval(CLI::App &app, int &exit_code) {
     command->add_option("--png", options->png, "draw exact match over bytes to this file");
     command->add_flag("--json", options->json, "print JSON");
     command->add_flag("--demo", options->demo,
-                      "48 questions of each task, picture in lowkey-demo.png; contexts of 1024 "
-                      "tokens on Vulkan");
+                      "48 questions of each task, picture in lowkey-demo.png; on Vulkan 24 "
+                      "questions and contexts of 1024 tokens");
     command->callback([options, questions, contexts, &exit_code] {
+        const bool is_vulkan = options->device.backend() == LK_BACKEND_VULKAN;
         if (options->demo && questions->count() == 0)
-            options->n_questions = kDemoQuestions;
-        if (options->demo && contexts->count() == 0 &&
-            options->device.backend() == LK_BACKEND_VULKAN)
+            options->n_questions = is_vulkan ? kDemoVulkanQuestions : kDemoQuestions;
+        if (options->demo && contexts->count() == 0 && is_vulkan)
             options->contexts = {kDemoVulkanContext};
         exit_code = run_eval(*options);
     });
