@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kDemoQuestions = 48;
 // Of a demo on Vulkan, whose driver may run on the CPU.
 constexpr std::uint64_t kDemoVulkanContext = 1024;
-constexpr std::size_t kDemoVulkanQuestions = 24;
+constexpr std::size_t kDemoVulkanQuestions = 16;
 
 struct EvalOptions {
     DeviceOptions device;
@@ -259,7 +259,7 @@ void add_eval(CLI::App &app, int &exit_code) {
     command->add_option("--png", options->png, "draw exact match over bytes to this file");
     command->add_flag("--json", options->json, "print JSON");
     command->add_flag("--demo", options->demo,
-                      "48 questions of each task, picture in lowkey-demo.png; on Vulkan 24 "
+                      "48 questions of each task, picture in lowkey-demo.png; on Vulkan 16 "
                       "questions and contexts of 1024 tokens");
     command->callback([options, questions, contexts, &exit_code] {
         const bool is_vulkan = options->device.backend() == LK_BACKEND_VULKAN;
