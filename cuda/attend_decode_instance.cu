@@ -35,13 +35,12 @@ cudaError_t allow_shared_memory() {
     return error;
 }
 
-template <int kTiles, bool kGrouped, bool kManyUnits>
+template <class Method, DecodeKind kKind, bool kManyUnits>
 cudaError_t launch(const DecodeArgs &args, cudaStream_t stream) {
-    constexpr DecodeShape kShape = decode_shape(
-        LK_CUDA_HEAD_DIM, kTiles, kGrouped ? kDecodeGrouped : kDecodePlain, kManyUnits);
-    constexpr auto kKernel =
-        decode_kernel<kStrips, kTiles, kGrouped, kShape.n_warps * 32, kShape.n_blocks>;
-    const uint32_t bytes = decode_shared_bytes(LK_CUDA_HEAD_DIM, kTiles, args.n_warps,
+    constexpr DecodeShape kShape =
+        decode_shape(LK_CUDA_HEAD_DIM, Method::kColumns, kKind, kManyUnits);
+    constexpr auto kKernel = decode_kernel<Method, kShape.n_warps * 32, kShape.n_blocks>;
+    const uint32_t bytes = decode_shared_bytes(LK_CUDA_HEAD_DIM, Method::kColumns, args.n_warps,
                                                args.key_metadata_bytes + args.value_metadata_bytes);
     const cudaError_t error = allow_shared_memory<kKernel>();
     if (error)
@@ -50,16 +49,24 @@ cudaError_t launch(const DecodeArgs &args, cudaStream_t stream) {
     return cudaGetLastError();
 }
 
+// With kernels of their own for many units where their shape differs.
+template <class Method>
+cudaError_t launch_plain(const DecodeArgs &args, cudaStream_t stream) {
+    return args.has_many_units ? launch<Method, kDecodePlain, true>(args, stream)
+                               : launch<Method, kDecodePlain, false>(args, stream);
+}
+
 }  // namespace
 
 template <>
 cudaError_t launch_decode_kernel<kStrips>(const DecodeArgs &args, cudaStream_t stream) {
     if (args.kind == kDecodeGrouped)
-        return launch<1, true, false>(args, stream);
-    if (args.n_column_tiles > 1)
-        return launch<2, false, false>(args, stream);
-    return args.has_many_units ? launch<1, false, true>(args, stream)
-                               : launch<1, false, false>(args, stream);
+        return launch<ByHalves<kStrips, 1, true>, kDecodeGrouped, false>(args, stream);
+    if (args.tile_columns == 4)
+        return launch_plain<ByBytes<kStrips>>(args, stream);
+    if (args.tile_columns > 8)
+        return launch<ByHalves<kStrips, 2, false>, kDecodePlain, false>(args, stream);
+    return launch_plain<ByHalves<kStrips, 1, false>>(args, stream);
 }
 
 }  // namespace cuda

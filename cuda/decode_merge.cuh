@@ -67,33 +67,89 @@ __device__ __forceinline__ void store_warp(const Gathered<kStrips, kTiles> &g,
         }
 }
 
-// Turn the parts' tops [n_parts][n_columns] into weights, and give each column's top and sum: a
-// warp a column, a lane a part.
-__device__ __forceinline__ void weigh(float *tops, const float *sums, uint32_t n_parts,
-                                      uint32_t n_columns, float *top, float *sum) {
-    const uint32_t lane = threadIdx.x % kWarp;
-    for (uint32_t column = threadIdx.x / kWarp; column < n_columns; column += blockDim.x / kWarp) {
-        float most = kNothing;
-        for (uint32_t i = lane; i < n_parts; i += kWarp)
-            most = fmaxf(most, tops[i * n_columns + column]);
+// The parts of a query column: [n_parts][stride] outputs, tops and sums.
+struct Parts {
+    const float *outputs;
+    const float *tops;
+    const float *sums;
+    uint32_t output_stride;
+    uint32_t number_stride;
+    uint32_t n_parts;
+};
+// Their sum, relative to the highest top.
+struct Total {
+    float output;
+    float top;
+    float sum;
+};
+
+template <bool kGlobal>
+__device__ __forceinline__ float load_part(const float *from) {
+    return kGlobal ? __ldcg(from) : *from;
+}
+
+// The next ones, zeros behind n.
+template <bool kGlobal, uint32_t kCount>
+__device__ __forceinline__ void load_parts(const float *from, uint32_t stride, uint32_t n,
+                                           float (&out)[kCount]) {
 #pragma unroll
-        for (int distance = 16; distance; distance /= 2)
+    for (uint32_t i = 0; i < kCount; ++i)
+        out[i] = i < n ? load_part<kGlobal>(from + i * stride) : 0.0f;
+}
+
+// A lane adds up its own channel; for the weights, lane i has part i.
+template <bool kGlobal>
+__device__ __forceinline__ Total add_parts(const Parts &parts, uint32_t lane) {
+    constexpr uint32_t kBatch = 16;
+    // Outputs from far away are under way before the weights are known. What is near is loaded in
+    // a loop: code that runs once takes longest to arrive.
+    constexpr uint32_t kAhead = kGlobal ? kBatch : 4;
+    Total total = {0, kNothing, 0};
+#pragma unroll 1
+    for (uint32_t first = 0; first < parts.n_parts; first += kBatch) {
+        const uint32_t n = min(parts.n_parts - first, kBatch);
+        const float *from = parts.outputs + first * parts.output_stride;
+        float outputs[kAhead];
+        if (kGlobal)
+            load_parts<kGlobal>(from, parts.output_stride, n, outputs);
+        const uint32_t number = (first + min(lane, n - 1)) * parts.number_stride;
+        const float top = load_part<kGlobal>(parts.tops + number);
+        const float part_sum = load_part<kGlobal>(parts.sums + number);
+        float most = fmaxf(top, total.top);
+#pragma unroll 1
+        for (uint32_t distance = kWarp / 2; distance; distance /= 2)
             most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, distance));
-        float all = 0;
-        for (uint32_t i = lane; i < n_parts; i += kWarp) {
-            const float weight = exp2_fast(tops[i * n_columns + column] - most);
-            tops[i * n_columns + column] = weight;
-            all = fmaf(sums[i * n_columns + column], weight, all);
-        }
+        const float weight = exp2_fast(top - most);
+        float sum = lane < n ? weight * part_sum : 0.0f;
+#pragma unroll 1
+        for (uint32_t distance = kWarp / 2; distance; distance /= 2)
+            sum += __shfl_xor_sync(kAllLanes, sum, distance);
+        const float factor = exp2_fast(total.top - most);
+        total.top = most;
+        total.sum = fmaf(total.sum, factor, __shfl_sync(kAllLanes, sum, 0));
+        total.output *= factor;
+#pragma unroll 1
+        for (uint32_t i = 0; i < n; i += kAhead) {
+            if (!kGlobal)
+                load_parts<kGlobal>(from + i * parts.output_stride, parts.output_stride, n - i,
+                                    outputs);
 #pragma unroll
-        for (int distance = 16; distance; distance /= 2)
-            all += __shfl_xor_sync(kAllLanes, all, distance);
-        if (lane == 0) {
-            top[column] = most;
-            sum[column] = all;
+            for (uint32_t j = 0; j < kAhead; ++j)
+                total.output =
+                    fmaf(outputs[j], __shfl_sync(kAllLanes, weight, i + j), total.output);
         }
     }
+    return total;
 }
+
+// Warps take the columns' channels in runs of 32.
+struct Run {
+    uint32_t column;
+    uint32_t first_channel;
+
+    __device__ __forceinline__ Run(uint32_t index, uint32_t n_columns)
+        : column(index % n_columns), first_channel(index / n_columns * kWarp) {}
+};
 
 struct Destination {
     const DecodeArgs *args;
@@ -105,95 +161,48 @@ struct Destination {
         store_element(args->out, row_offset(args->out, c.token, c.head) + channel, value);
     }
     // The learned sink joins here, once. Returns what the output is multiplied by.
-    __device__ __forceinline__ float close(uint32_t column, float top, float sum) const {
+    __device__ __forceinline__ float close(const Run &run, const Total &total,
+                                           uint32_t lane) const {
+        const Column &c = columns[run.column];
         float weight = 1.0f;
+        float top = total.top;
+        float sum = total.sum;
         if (args->layer.sink_logits) {
-            const float sink = args->layer.sink_logits[columns[column].head] * kLog2e;
-            const float most = fmaxf(top, sink);
-            weight = exp2f(top - most);
-            sum = sum * weight + exp2f(sink - most);
-            top = most;
+            const float sink = args->layer.sink_logits[c.head] * kLog2e;
+            top = fmaxf(top, sink);
+            weight = exp2f(total.top - top);
+            sum = sum * weight + exp2f(sink - top);
         }
-        if (args->lse)
-            args->lse[columns[column].token * args->lse_token_stride +
-                      columns[column].head * args->lse_head_stride] = (top + log2f(sum)) * kLn2;
+        if (args->lse && run.first_channel + lane == 0)
+            args->lse[c.token * args->lse_token_stride + c.head * args->lse_head_stride] =
+                (top + log2f(sum)) * kLn2;
         return weight / sum;
     }
 };
 
-// Sum of the weighted outputs of n_parts parts.
-template <bool kGlobal>
-__device__ __forceinline__ float add_parts(const float *outputs, const float *weights,
-                                           uint32_t n_parts, uint32_t n_columns,
-                                           uint32_t part_stride) {
-    constexpr uint32_t kBatch = kGlobal ? 16 : 8;
-    float sum = 0;
-#pragma unroll 1
-    for (uint32_t first = 0; first < n_parts; first += kBatch) {
-        float values[kBatch];
-#pragma unroll
-        for (uint32_t i = 0; i < kBatch; ++i) {
-            const float *from = outputs + static_cast<uint64_t>(first + i) * part_stride;
-            values[i] = first + i < n_parts ? (kGlobal ? __ldcg(from) : *from) : 0.0f;
-        }
-#pragma unroll
-        for (uint32_t i = 0; i < kBatch; ++i)
-            if (first + i < n_parts)
-                sum = fmaf(values[i], weights[(first + i) * n_columns], sum);
-    }
-    return sum;
-}
-
-// Threads spread over columns and channels, without a division in the loop.
-struct Spread {
-    uint32_t column;
-    uint32_t channel;
-
-    __device__ __forceinline__ explicit Spread(uint32_t head_dim)
-        : column(0), channel(threadIdx.x) {
-        fold(head_dim);
-    }
-    __device__ __forceinline__ void next(uint32_t head_dim) {
-        channel += blockDim.x;
-        fold(head_dim);
-    }
-    __device__ __forceinline__ void fold(uint32_t head_dim) {
-#pragma unroll 1
-        for (; channel >= head_dim; channel -= head_dim)
-            ++column;
-    }
-};
-
-// Columns of a block, shared.
-struct ColumnTotals {
-    float top[16];
-    float sum[16];
-    float factor[16];
-};
-
 // The last block of a unit adds up the partial results in global memory:
 // [part][columns][head_dim] outputs, then tops and sums [part][columns].
-__device__ inline void merge_blocks(const Destination &to, const WorkItem &item, float *partials,
-                                    float *shared, ColumnTotals *totals) {
+__device__ inline void merge_blocks(const Destination &to, const WorkItem &item,
+                                    const float *partials) {
+    const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t n_columns = to.unit.n_columns;
-    const uint32_t n = item.n_parts * n_columns;
-    const uint32_t values = n_columns * to.unit.head_dim;
-    const float *numbers = partials + static_cast<uint64_t>(item.n_parts) * values;
-    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
-        shared[i] = __ldcg(numbers + i);
-        shared[n + i] = __ldcg(numbers + n + i);
-    }
-    __syncthreads();
-    weigh(shared, shared + n, item.n_parts, n_columns, totals->top, totals->sum);
-    __syncthreads();
-    if (threadIdx.x < n_columns)
-        totals->factor[threadIdx.x] =
-            to.close(threadIdx.x, totals->top[threadIdx.x], totals->sum[threadIdx.x]);
-    __syncthreads();
-    for (Spread at(to.unit.head_dim); at.column < n_columns; at.next(to.unit.head_dim)) {
-        const float sum = add_parts<true>(partials + at.column * to.unit.head_dim + at.channel,
-                                          shared + at.column, item.n_parts, n_columns, values);
-        to.store(at.column, at.channel, sum * totals->factor[at.column]);
+    const uint32_t head_dim = to.unit.head_dim;
+    const float *numbers = partials + item.n_parts * n_columns * head_dim;
+    for (uint32_t i = threadIdx.x / kWarp;; i += blockDim.x / kWarp) {
+        const Run run(i, n_columns);
+        if (run.first_channel >= head_dim)
+            return;
+        const uint32_t channel = min(run.first_channel + lane, head_dim - 1);
+        const Parts parts = {partials + run.column * head_dim + channel,
+                             numbers + run.column,
+                             numbers + item.n_parts * n_columns + run.column,
+                             n_columns * head_dim,
+                             n_columns,
+                             item.n_parts};
+        const Total total = add_parts<true>(parts, lane);
+        const float factor = to.close(run, total, lane);
+        if (run.first_channel + lane < head_dim)
+            to.store(run.column, channel, total.output * factor);
     }
 }
 
@@ -209,41 +218,43 @@ __device__ __forceinline__ uint32_t count_up(uint32_t *counter, uint32_t most) {
 
 // What the block's warps have stored, to the output or to a partial result. Every thread calls.
 __device__ inline void merge_warps(const Destination &to, const WorkItem &item,
-                                   const WarpResults &results, uint32_t n_warps, float *shared,
-                                   ColumnTotals *totals) {
+                                   const WarpResults &results, uint32_t n_warps) {
     __shared__ uint32_t is_last;
+    const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t n_columns = to.unit.n_columns;
     const uint32_t head_dim = to.unit.head_dim;
     const uint32_t values = n_columns * head_dim;
-    __syncthreads();
-    weigh(results.tops, results.sums, n_warps, n_columns, totals->top, totals->sum);
-    __syncthreads();
-    const bool is_whole = item.n_parts == 1;
-    if (is_whole) {
-        if (threadIdx.x < n_columns)
-            totals->factor[threadIdx.x] =
-                to.close(threadIdx.x, totals->top[threadIdx.x], totals->sum[threadIdx.x]);
-        __syncthreads();
-    }
     float *partials = to.args->partials + static_cast<uint64_t>(item.first_partial);
-    float *mine = partials + static_cast<uint64_t>(item.part) * values;
-    for (Spread at(head_dim); at.column < n_columns; at.next(head_dim)) {
-        const float sum = add_parts<false>(
-            results.outputs + at.column * results.stride + at.channel, results.tops + at.column,
-            n_warps, n_columns, n_columns * results.stride);
-        if (is_whole)
-            to.store(at.column, at.channel, sum * totals->factor[at.column]);
-        else
-            __stcg(mine + at.column * head_dim + at.channel, sum);
+    float *numbers = partials + item.n_parts * values;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x / kWarp;; i += n_warps) {
+        const Run run(i, n_columns);
+        if (run.first_channel >= head_dim)
+            break;
+        const uint32_t channel = run.first_channel + lane;
+        const Parts parts = {results.outputs + run.column * results.stride + channel,
+                             results.tops + run.column,
+                             results.sums + run.column,
+                             n_columns * results.stride,
+                             n_columns,
+                             n_warps};
+        const Total total = add_parts<false>(parts, lane);
+        const bool is_real = channel < head_dim;
+        if (item.n_parts == 1) {
+            const float factor = to.close(run, total, lane);
+            if (is_real)
+                to.store(run.column, channel, total.output * factor);
+            continue;
+        }
+        if (is_real)
+            __stcg(partials + item.part * values + run.column * head_dim + channel, total.output);
+        if (i < n_columns && lane == 0) {
+            __stcg(numbers + item.part * n_columns + i, total.top);
+            __stcg(numbers + (item.n_parts + item.part) * n_columns + i, total.sum);
+        }
     }
-    if (is_whole)
+    if (item.n_parts == 1)
         return;
-    float *numbers = partials + static_cast<uint64_t>(item.n_parts) * values;
-    if (threadIdx.x < n_columns) {
-        __stcg(numbers + item.part * n_columns + threadIdx.x, totals->top[threadIdx.x]);
-        __stcg(numbers + (item.n_parts + item.part) * n_columns + threadIdx.x,
-               totals->sum[threadIdx.x]);
-    }
     // The barrier orders the block's stores before the count, which releases them to the device.
     __syncthreads();
     if (threadIdx.x == 0)
@@ -251,7 +262,7 @@ __device__ inline void merge_warps(const Destination &to, const WorkItem &item,
     __syncthreads();
     if (!is_last)
         return;
-    merge_blocks(to, item, partials, shared, totals);
+    merge_blocks(to, item, partials);
 }
 
 }  // namespace cuda

@@ -10,83 +10,24 @@
 
 #include "fragment.cuh"
 #include "launch.h"
+#include "piece.h"
 
 namespace lk {
 namespace cuda {
 
 constexpr uint32_t kRawStrips = 8;  // strips of a chunk of a tile of a raw row
 
-// A half of a piece as it is copied: chunk_bytes of the payload at a time.
-struct alignas(16) HalfPiece {
-    uint64_t payload;
-    uint64_t metadata;
-    uint32_t bytes;  // of the payload
-    uint16_t chunk_bytes;
-    uint16_t metadata_bytes;
-};
-
-// A page, or a tile of a raw row. In shared memory; lanes read what they need as vectors, so the
-// order of the members counts.
-struct alignas(16) Piece {
-    HalfPiece half[2];  // keys, values; 32 bytes each with their padding
-    // 64: keys
-    uint16_t minima_offset[2];
-    uint16_t permutation_offset;  // in the keys' metadata, 0 = none there
-    uint8_t end16;                // strips of the keys before this one are 16 bits, and so on
-    uint8_t end8;
-    uint8_t end4;
-    uint8_t is_f8;
-    uint8_t n_groups[2];
-    uint8_t value_group_strips;
-    uint8_t value_bits;
-    uint8_t reserved[2];
-    // 80: place
-    uint32_t first_token;   // of the row
-    uint32_t strip_stride;  // raw: bytes from strip to strip of the row
-    uint8_t is_raw;
-    uint8_t tile;
-    uint8_t last[6];
-};
-static_assert(sizeof(Piece) == kPieceBytes, "the host sizes shared memory by it");
-
-// A block's work item, the classes of its head's packed halves (keys, values), and a page of them.
-struct Share {
-    WorkItem item;
-    ClassInfo classes[2];
-    Piece page;
-};
-
-// What a packed half's class says; the addresses follow.
-__device__ inline void fill_half(Piece *piece, const ClassInfo &c, uint32_t side) {
-    // Chunks end between strips: sizes of strips divide them.
-    const bool is_wide = c.strips[0] || c.strips[1];
-    piece->half[side] = {0, 0, c.payload_bytes, static_cast<uint16_t>(is_wide ? 4096 : kChunkBytes),
-                         static_cast<uint16_t>(c.is_raw ? 0 : c.metadata_bytes)};
-    piece->minima_offset[side] = static_cast<uint16_t>(c.minima_offset);
-    piece->n_groups[side] = c.is_raw ? 1 : static_cast<uint8_t>(c.n_groups);
-    if (c.number_bytes == 1)
-        piece->is_f8 = 1;
-    if (side) {
-        piece->value_bits = c.strips[0] ? 16 : c.strips[1] ? 8 : c.strips[2] ? 4 : 2;
-        piece->value_group_strips = c.is_raw ? 255 : static_cast<uint8_t>(c.group / 16);
-        return;
-    }
-    piece->end16 = c.strips[0];
-    piece->end8 = c.strips[0] + c.strips[1];
-    piece->end4 = piece->end8 + c.strips[2];
-    piece->permutation_offset = c.permutes ? static_cast<uint16_t>(c.permutation_offset) : 0;
-}
-
-// Where a piece's bytes are: looked up before its classes are known.
+// Where the bytes of piece `index` of an item are: packed pages come first, since they take
+// longest.
 struct PieceSource {
     RowInfo row;
     Entry entry;
 };
 __device__ __forceinline__ PieceSource find_piece(const DecodeArgs &args, const WorkItem &item,
-                                                  uint32_t n_raw, uint32_t index) {
-    uint32_t row = item.packed_begin + index - n_raw;
-    if (index < n_raw) {
-        row = index / kRowTiles;
+                                                  uint32_t index) {
+    uint32_t row = item.packed_begin + index;
+    if (index >= item.packed_count) {
+        row = (index - item.packed_count) / kRowTiles;
         row = row < item.raw_count[0] ? item.raw_begin[0] + row
                                       : item.raw_begin[1] + row - item.raw_count[0];
     }
@@ -97,34 +38,66 @@ __device__ __forceinline__ PieceSource find_piece(const DecodeArgs &args, const 
     return source;
 }
 
-__device__ inline void fill_piece(const DecodeArgs &args, const Share &share,
-                                  const PieceSource &source, bool is_raw, uint32_t tile,
-                                  uint32_t n_tokens, Piece *piece) {
-    const Entry &entry = source.entry;
-    if (!is_raw) {
-        *piece = share.page;
-        if (entry.key_class != share.item.key_class ||
-            entry.value_class != share.item.value_class) {
-            piece->is_f8 = 0;
-            fill_half(piece, args.step.classes[entry.key_class], 0);
-            fill_half(piece, args.step.classes[entry.value_class], 1);
-        }
-        piece->half[0].metadata = entry.key_metadata;
-        piece->half[1].metadata = entry.value_metadata;
-    } else {
-        const uint32_t tiles = source.row.capacity_tokens / 16;
-        const bool is_there = tile < tiles && source.row.first_token + tile * 16 < n_tokens;
-        const uint32_t bytes = is_there ? args.layer.head_dim / 16 * 512 : 0;
-        piece->half[0] = {0, 0, bytes, kRawStrips * 512, 0};
-        piece->half[1] = {0, 0, bytes, kRawStrips * 512, 0};
-        piece->strip_stride = tiles * 512;
-        piece->is_raw = 1;
-        piece->tile = static_cast<uint8_t>(tile);
+__device__ inline Piece make_page(const DecodeArgs &args, const PageTemplate &common,
+                                  const Entry &entry) {
+    Piece piece = common.piece;
+    if (entry.key_class != common.key_class || entry.value_class != common.value_class) {
+        piece.is_f8 = 0;
+        fill_half(&piece, args.step.classes[entry.key_class], 0);
+        fill_half(&piece, args.step.classes[entry.value_class], 1);
     }
-    const uint32_t offset = is_raw ? tile * 512 : 0;
-    piece->half[0].payload = entry.key_payload + offset;
-    piece->half[1].payload = entry.value_payload + offset;
-    piece->first_token = source.row.first_token;
+    piece.half[0].metadata = entry.key_metadata;
+    piece.half[1].metadata = entry.value_metadata;
+    return piece;
+}
+
+__device__ inline Piece make_tile(const DecodeArgs &args, const RowInfo &row, uint32_t tile,
+                                  uint32_t n_tokens) {
+    const uint32_t tiles = row.capacity_tokens / 16;
+    const bool is_there = tile < tiles && row.first_token + tile * 16 < n_tokens;
+    const uint32_t bytes = is_there ? args.layer.head_dim / 16 * 512 : 0;
+    Piece piece{};
+    piece.half[0] = {0, 0, bytes, kRawStrips * 512, 0};
+    piece.half[1] = {0, 0, bytes, kRawStrips * 512, 0};
+    piece.strip_stride = tiles * 512;
+    piece.is_raw = 1;
+    piece.tile = static_cast<uint8_t>(tile);
+    return piece;
+}
+
+// The warp's pieces of an item from number `turn` of its own on: every n_warps-th one is. Returns
+// how many there are, at most kWarpPieces.
+__device__ inline uint32_t find_pieces(const DecodeArgs &args, const WorkItem &item,
+                                       uint32_t n_tokens, uint32_t turn, Piece *pieces,
+                                       uint32_t warp, uint32_t n_warps, uint32_t lane) {
+    const uint32_t n_raw = kRowTiles * (item.raw_count[0] + item.raw_count[1]);
+    const uint32_t n_pieces = n_raw + item.packed_count;
+    const uint32_t first = warp + turn * n_warps;
+    const uint32_t n_mine =
+        first < n_pieces ? min((n_pieces - first + n_warps - 1) / n_warps, kWarpPieces) : 0;
+    if (lane < n_mine) {
+        const uint32_t index = first + lane * n_warps;
+        const PieceSource source = find_piece(args, item, index);
+        const uint32_t tile = (index - item.packed_count) % kRowTiles;
+        const bool is_raw = index >= item.packed_count;
+        Piece piece = is_raw ? make_tile(args, source.row, tile, n_tokens)
+                             : make_page(args, args.templates[item.kv_head], source.entry);
+        const uint32_t offset = is_raw ? tile * 512 : 0;
+        piece.half[0].payload = source.entry.key_payload + offset;
+        piece.half[1].payload = source.entry.value_payload + offset;
+        piece.first_token = source.row.first_token;
+        pieces[lane] = piece;
+    }
+    __syncwarp();
+    return n_mine;
+}
+
+// n runs of 512 bytes, 16 of them by this lane.
+__device__ __forceinline__ void copy_by_lanes(uint32_t to, uint64_t from, uint32_t stride,
+                                              uint32_t n) {
+#pragma unroll 1
+    for (; n; --n, to += 512, from += stride)
+        copy_async(to, reinterpret_cast<const void *>(from));
 }
 
 // Where a ring's copies arrive. Hopper copies whole runs with one instruction and counts bytes at a
@@ -159,7 +132,13 @@ class Arrivals {
                 "l"(from), "r"(bytes), "r"(barriers_ + slot * 8)
                 : "memory");
     }
-    __device__ __forceinline__ void close() const {}
+    // Many short runs, which the copying unit would take one after the other: 512 bytes each, by
+    // lanes.
+    __device__ __forceinline__ void copy_runs(uint32_t to, uint64_t from, uint32_t stride,
+                                              uint32_t n) const {
+        copy_by_lanes(to + lane_ * 16, from + lane_ * 16, stride, n);
+    }
+    __device__ __forceinline__ void close() const { commit_copies(); }
     // Until the copies of a slot, its use number `use`, are there.
     __device__ __forceinline__ void wait(uint32_t slot, uint32_t use) const {
         asm volatile(
@@ -168,6 +147,8 @@ class Arrivals {
                 barriers_ + slot * 8),
             "r"(use & 1u)
             : "memory");
+        wait_copies<1>();
+        __syncwarp();
     }
 
   private:
@@ -188,6 +169,10 @@ class Arrivals {
         for (uint32_t at = lane_ * 16; at < bytes; at += kWarp * 16)
             copy_async(to + at, source + at);
     }
+    __device__ __forceinline__ void copy_runs(uint32_t to, uint64_t from, uint32_t stride,
+                                              uint32_t n) const {
+        copy_by_lanes(to + lane_ * 16, from + lane_ * 16, stride, n);
+    }
     __device__ __forceinline__ void close() const { commit_copies(); }
     __device__ __forceinline__ void wait(uint32_t, uint32_t) const {
         wait_copies<1>();
@@ -202,31 +187,29 @@ class Arrivals {
 // Issues copies in the order in which chunks are used; everything is uniform in the warp.
 class Ring {
   public:
-    // pieces: shared, those of the item; the warp takes number warp, warp + n_warps, ... memory:
-    // shared, two slots of kChunkBytes, then the metadata of keys, then of values. uses: chunks
-    // that went through the ring before, of earlier items.
-    __device__ __forceinline__ Ring(uint32_t pieces, uint32_t n_pieces, uint32_t memory,
-                                    uint32_t key_metadata_bytes, const Arrivals &arrivals,
-                                    uint32_t uses, uint32_t warp, uint32_t n_warps)
+    // pieces: shared, the warp's. memory: shared, two slots of kChunkBytes, then the metadata of
+    // keys, then of values.
+    __device__ __forceinline__ Ring(uint32_t pieces, uint32_t memory, uint32_t key_metadata_bytes,
+                                    const Arrivals &arrivals)
         : arrivals_(arrivals),
+          pieces_(pieces),
           memory_(memory),
-          value_metadata_(memory + 2 * kChunkBytes + key_metadata_bytes),
-          half_(pieces + warp * kPieceBytes),
-          using_(half_),
-          end_(pieces + n_pieces * kPieceBytes),
-          stride_(n_warps * kPieceBytes),
-          issued_(uses),
-          used_(uses) {
-#pragma unroll 1
-        for (int i = 0; i < 2; ++i)
-            issue();
+          value_metadata_(memory + 2 * kChunkBytes + key_metadata_bytes) {}
+
+    // Go through the first n_pieces; all earlier ones are used up. Before the first wait() comes
+    // follow(), later, so that what all warps begin with is not held up by what comes next.
+    __device__ __forceinline__ void start(uint32_t n_pieces) {
+        half_ = using_ = pieces_;
+        end_ = pieces_ + n_pieces * kPieceBytes;
+        used_ = issued_;
+        issue();
     }
+    __device__ __forceinline__ void follow() { issue(); }
 
     __device__ __forceinline__ bool has_more() const { return using_ < end_; }
     __device__ __forceinline__ uint32_t piece() const { return using_; }
     __device__ __forceinline__ bool is_empty() const { return !load_shared1(using_ + 16); }
-    __device__ __forceinline__ void next_piece() { using_ += stride_; }
-    __device__ __forceinline__ uint32_t uses() const { return issued_; }
+    __device__ __forceinline__ void next_piece() { using_ += kPieceBytes; }
 
     // Wait for the chunk that is used next; its place.
     __device__ __forceinline__ uint32_t wait() const {
@@ -262,13 +245,15 @@ class Ring {
         const uint64_t payload = load_shared_address(half_);
         const uint32_t total = load_shared1(half_ + 16);
         const uint32_t bytes = min(chunk, total - offset_);
-        const uint32_t metadata_bytes = offset_ ? 0 : sizes >> 16;
-        arrivals_.expect(slot, bytes + metadata_bytes);
         const bool is_values = side_;
         const uint32_t place = half_ - (is_values ? 32 : 0) + 80;
         if (load_shared1(place + 8) & 0xFFu) {
-            copy_raw(slot, to, payload, bytes, place);
+            const uint32_t stride = load_shared1(place + 4);
+            arrivals_.copy_runs(to, payload + offset_ / 512 * stride, stride, bytes / 512);
+            arrivals_.expect(slot, 0);
         } else {
+            const uint32_t metadata_bytes = offset_ ? 0 : sizes >> 16;
+            arrivals_.expect(slot, bytes + metadata_bytes);
             if (!offset_)
                 arrivals_.copy(slot, is_values ? value_metadata_ : key_metadata(),
                                load_shared_address(half_ + 8), metadata_bytes);
@@ -279,7 +264,7 @@ class Ring {
         offset_ += bytes;
         if (offset_ == total) {
             offset_ = 0;
-            half_ += is_values ? stride_ - 32 : 32;
+            half_ += is_values ? kPieceBytes - 32 : 32;
             side_ = !is_values;
         }
     }
@@ -287,28 +272,19 @@ class Ring {
     __device__ __forceinline__ void skip_nothing() {
 #pragma unroll 1
         while (half_ < end_ && !load_shared1(half_ + 16))
-            half_ += stride_;
+            half_ += kPieceBytes;
     }
-    __device__ __forceinline__ void copy_raw(uint32_t slot, uint32_t to, uint64_t payload,
-                                             uint32_t bytes, uint32_t place) const {
-        const uint32_t stride = load_shared1(place + 4);
-        uint64_t from = payload + offset_ / 512 * stride;
-#pragma unroll 1
-        for (uint32_t done = 0; done < bytes; done += 512, from += stride)
-            arrivals_.copy(slot, to + done, from, 512);
-    }
-
     const Arrivals arrivals_;
+    const uint32_t pieces_;
     const uint32_t memory_;
     const uint32_t value_metadata_;
-    uint32_t half_;   // of the next copy
-    uint32_t using_;  // the piece at use
-    const uint32_t end_;
-    const uint32_t stride_;
+    uint32_t half_ = 0;   // of the next copy
+    uint32_t using_ = 0;  // the piece at use
+    uint32_t end_ = 0;
     uint32_t offset_ = 0;  // of the next copy in its half
     bool side_ = false;
-    uint32_t issued_;
-    uint32_t used_;
+    uint32_t issued_ = 0;  // chunks
+    uint32_t used_ = 0;
 };
 
 // What the multiplying side needs of a piece.

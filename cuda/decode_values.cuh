@@ -354,7 +354,7 @@ __device__ __forceinline__ void multiply_chunk(const Values &values, uint32_t me
                                                uint32_t from, uint32_t to, uint32_t lane,
                                                uint32_t words, Work<kTiles> &work,
                                                Gathered<kStrips, kTiles> &g) {
-    constexpr bool kWhole = kStrips * kBits * 256 <= kChunkBytes;  // a chunk holds all strips
+    constexpr bool kWhole = kStrips * kBits * 256 <= kValueChunkBytes;  // a chunk holds all strips
     uint32_t group = 0;
     uint32_t next_group = 0;
 #pragma unroll
@@ -378,7 +378,7 @@ template <int kStrips, int kTiles, bool kGrouped>
 __device__ __forceinline__ void multiply_values(Ring &ring, const Values &values, uint32_t lane,
                                                 Work<kTiles> &work, Gathered<kStrips, kTiles> &g) {
     const uint32_t metadata = ring.value_metadata();
-    const uint32_t each = (values.bits >= 8 ? 4096 : kChunkBytes) / (values.bits * 256);
+    const uint32_t each = kValueChunkBytes / (values.bits * 256);
     if (!kGrouped && values.bits < 16)
         fold_ranges<kStrips, kTiles, kGrouped>(values, metadata, 0, lane, work, g);
     uint32_t from = 0;

@@ -7,7 +7,7 @@
 
 #include <driver_types.h>
 
-#include "types.h"
+#include "piece.h"
 
 namespace lk {
 namespace cuda {
@@ -45,11 +45,12 @@ struct DecodeArgs {
     int64_t lse_head_stride;
     const uint32_t *n_items;
     const WorkItem *items;
+    const PageTemplate *templates;  // [n_kv_heads] of the layer
     float *partials;
     uint32_t *counters;  // [units], zero before the first launch and left zero
     uint32_t n_warps;    // of a block
     uint32_t n_blocks;
-    uint32_t n_column_tiles;      // of 8 columns in an item: 1 or 2
+    uint32_t tile_columns;        // query columns of an item at most: 4, 8 or 16
     uint32_t key_metadata_bytes;  // of the layer's largest packed halves, rounded up to 16
     uint32_t value_metadata_bytes;
     uint32_t kind;            // DecodeKind of the layer's classes
@@ -69,22 +70,25 @@ struct DecodeShape {
     uint32_t n_warps;
     uint32_t n_blocks;
 };
-constexpr DecodeShape decode_shape(uint32_t head_dim, uint32_t n_column_tiles, uint32_t kind,
+constexpr DecodeShape decode_shape(uint32_t head_dim, uint32_t tile_columns, uint32_t kind,
                                    bool has_many_units) {
-    if (head_dim > 128 || n_column_tiles > 1)
+    if (head_dim > 128 || tile_columns > 8)
         return {8, 1};
-    if (kind != kDecodePlain)
+    if (kind == kDecodeGrouped)
         return {12, 1};
     return has_many_units ? DecodeShape{8, 2} : DecodeShape{16, 1};
 }
 // Shared memory of a block.
 constexpr uint32_t kQueryCopies = 2;
+constexpr uint32_t decode_query_bytes(uint32_t head_dim, uint32_t tile_columns) {
+    return kQueryCopies * head_dim * (tile_columns == 4 ? 8 : tile_columns) * 2;
+}
 constexpr uint32_t kPad = 4;  // floats behind a warp's outputs of a column, against bank conflicts
-constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t n_column_tiles, uint32_t n_warps,
+constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t tile_columns, uint32_t n_warps,
                                        uint32_t metadata_bytes) {
     const uint32_t rings = n_warps * (2 * kChunkBytes + metadata_bytes);
-    const uint32_t results = n_warps * 8 * n_column_tiles * (head_dim + kPad + 2) * 4;
-    return kQueryCopies * n_column_tiles * head_dim * 16 + n_warps * kWarpPieces * kPieceBytes +
+    const uint32_t results = n_warps * tile_columns * (head_dim + kPad + 2) * 4;
+    return decode_query_bytes(head_dim, tile_columns) + n_warps * kWarpPieces * kPieceBytes +
            (rings > results ? rings : results);
 }
 

@@ -245,7 +245,7 @@ void check_item(const DecodeArgs &args, const WorkItem &item) {
     assert_int_equal(item.new_in_rows, info.new_in_rows);
     assert_int_equal(item.has_tree, info.has_tree);
     assert_true(holds(g_device, args.counters + item.unit, sizeof *args.counters));
-    const uint64_t part_floats = 8 * args.n_column_tiles * (args.layer.head_dim + 2);
+    const uint64_t part_floats = args.tile_columns * (args.layer.head_dim + 2);
     if (item.n_parts > 1)
         assert_true(holds(g_device, args.partials + item.first_partial,
                           item.n_parts * part_floats * sizeof *args.partials));
@@ -276,7 +276,7 @@ void check_items(const DecodeArgs &args) {
     uint64_t n_units = 0;
     for (uint32_t s = 0; s < args.step.header->n_sequences; ++s)
         n_units += args.layer.n_kv_heads *
-                   ceil_div(args.step.sequences[s].n_new * group, 8 * args.n_column_tiles);
+                   ceil_div(args.step.sequences[s].n_new * group, args.tile_columns);
     assert_int_equal(units.size(), n_units);
     assert_int_equal(owners.size(), n_units);
 }
@@ -286,11 +286,11 @@ void check_shape(const DecodeArgs &args) {
     assert_true(decode_has_instance(args.layer.head_dim));
     assert_true(args.kind < kDecodeNone);
     const DecodeShape shape =
-        decode_shape(args.layer.head_dim, args.n_column_tiles, args.kind, args.has_many_units != 0);
+        decode_shape(args.layer.head_dim, args.tile_columns, args.kind, args.has_many_units != 0);
     assert_true(args.n_warps > 0 && args.n_warps <= shape.n_warps);
     assert_int_equal(args.n_blocks, kMultiprocessors * shape.n_blocks);
     assert_true(shape.n_blocks *
-                    decode_shared_bytes(args.layer.head_dim, args.n_column_tiles, args.n_warps,
+                    decode_shared_bytes(args.layer.head_dim, args.tile_columns, args.n_warps,
                                         args.key_metadata_bytes + args.value_metadata_bytes) <=
                 kSharedBytes);
 }

@@ -77,6 +77,8 @@ lk_status CudaCache::open_tables() {
     use(stream);
     status = mirror_.open(layout_, rules_, &upload_, &report_);
     if (!status)
+        status = templates_.open(layout_, mirror_.constants(), allocator_, &upload_);
+    if (!status)
         status = upload_.send();
     if (!status)
         status = open_work();
@@ -117,7 +119,8 @@ void CudaCache::fill_view() {
 }
 
 uint64_t CudaCache::fixed_bytes() const {
-    return mirror_.fixed_bytes() + jobs_.bytes() + counters_.bytes() + partials_.bytes();
+    return mirror_.fixed_bytes() + templates_.bytes() + jobs_.bytes() + counters_.bytes() +
+           partials_.bytes();
 }
 
 void CudaCache::use(cudaStream_t stream) {
@@ -237,6 +240,7 @@ cudaError_t CudaCache::decode(const AttendArgs &args) {
     decode.lse_head_stride = args.lse_head_stride;
     decode.n_items = at<uint32_t>(splits + split.n_items_offset);
     decode.items = at<WorkItem>(splits + split.items_offset);
+    decode.templates = templates_.of(decode.layer.first_entry);
     decode.partials = at<float>(partials_.address());
     decode.counters = at<uint32_t>(counters_.address());
     rules_.fill(args.layer_index, split, &decode);

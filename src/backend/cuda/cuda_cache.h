@@ -6,6 +6,7 @@
 
 #include "backend/cuda/decode_rules.h"
 #include "backend/cuda/mapped_report.h"
+#include "backend/cuda/page_templates.h"
 #include "backend/cuda/upload.h"
 #include "backend/device/mirror.h"
 
@@ -65,6 +66,7 @@ class CudaCache final : public CacheDevice {
     device::Mirror mirror_;
     StepView view_{};
 
+    PageTemplates templates_;
     device::JobList jobs_;
     device::Table counters_;  // of decode
     device::Table partials_;  // of one launch of attention

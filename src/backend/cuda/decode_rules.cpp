@@ -27,6 +27,13 @@ uint32_t kind_of_class(const HalfClass &half) {
     return is_plain ? kDecodePlain : kDecodeGrouped;
 }
 
+// Query columns of a work item at most, where a KV head has n_columns.
+uint32_t tile_columns(uint32_t kind, uint32_t n_columns) {
+    if (kind == kDecodeGrouped)
+        return 8;
+    return n_columns <= 4 ? 4 : n_columns <= 8 ? 8 : 16;
+}
+
 bool has_many_units(uint32_t n_units, uint32_t n_sms) { return n_units >= n_sms; }
 
 }  // namespace
@@ -61,10 +68,10 @@ device::SplitLimits DecodeRules::limits() const {
 
 device::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_units, uint32_t n_columns) const {
     const Layer &of = layers_[layer];
-    const uint32_t n_tiles = n_columns > 8 && of.kind == kDecodePlain ? 2 : 1;
+    const uint32_t columns = tile_columns(of.kind, n_columns);
     const DecodeShape blocks =
-        decode_shape(of.head_dim, n_tiles, of.kind, has_many_units(n_units, n_sms_));
-    return {n_sms_ * blocks.n_blocks, blocks.n_warps, n_tiles * 8, kItemBytes};
+        decode_shape(of.head_dim, columns, of.kind, has_many_units(n_units, n_sms_));
+    return {n_sms_ * blocks.n_blocks, blocks.n_warps, columns, kItemBytes};
 }
 
 bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
@@ -76,14 +83,14 @@ bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
 void DecodeRules::fill(uint32_t layer, const device::Split &split, DecodeArgs *args) const {
     const Layer &of = layers_[layer];
     const uint32_t metadata_bytes = of.key_metadata_bytes + of.value_metadata_bytes;
-    const uint32_t n_tiles = split.shape.tile_columns / 8;
+    const uint32_t columns = split.shape.tile_columns;
     const uint32_t shared_bytes = shared_bytes_ / (split.shape.n_workers / n_sms_) - kStaticBytes;
     args->n_warps = split.shape.n_readers;
     while (args->n_warps > 1 &&
-           decode_shared_bytes(of.head_dim, n_tiles, args->n_warps, metadata_bytes) > shared_bytes)
+           decode_shared_bytes(of.head_dim, columns, args->n_warps, metadata_bytes) > shared_bytes)
         --args->n_warps;
     args->n_blocks = split.shape.n_workers;
-    args->n_column_tiles = n_tiles;
+    args->tile_columns = columns;
     args->key_metadata_bytes = of.key_metadata_bytes;
     args->value_metadata_bytes = of.value_metadata_bytes;
     args->kind = of.kind;

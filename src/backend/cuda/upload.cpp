@@ -17,8 +17,10 @@ lk_status Upload::open() {
 }
 
 lk_status Upload::allocate(uint64_t bytes, const char *what, uint64_t *address) {
+    // A copy must not go from one allocation into the next, so they never touch.
+    constexpr uint64_t kGap = 16;
     void *memory = nullptr;
-    const lk_status status = cuda::allocate(bytes, what, &memory);
+    const lk_status status = cuda::allocate(bytes + kGap, what, &memory);
     if (!status)
         *address = reinterpret_cast<uint64_t>(memory);
     return status;

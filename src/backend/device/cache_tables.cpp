@@ -45,6 +45,13 @@ ClassInfo class_info(const HalfClass &half, uint64_t permutation) {
     return info;
 }
 
+uint64_t CacheTables::permutation(const CacheLayout &layout, uint32_t class_index) const {
+    const uint64_t first = uint64_t{layout.n_classes} * sizeof(ClassInfo);
+    return layout.classes[class_index].permutation
+               ? table_.address() + first + uint64_t{class_index} * LK_MAX_HEAD_DIM
+               : 0;
+}
+
 lk_status CacheTables::open(const CacheLayout &layout, TableMemory *memory) {
     const uint64_t permutations = uint64_t{layout.n_classes} * sizeof(ClassInfo);
     const uint64_t logits = permutations + uint64_t{layout.n_classes} * LK_MAX_HEAD_DIM;
@@ -59,7 +66,7 @@ lk_status CacheTables::open(const CacheLayout &layout, TableMemory *memory) {
     for (uint32_t c = 0; c < layout.n_classes; ++c) {
         const HalfClass &half = layout.classes[c];
         const uint64_t at = permutations + uint64_t{c} * LK_MAX_HEAD_DIM;
-        const ClassInfo info = class_info(half, half.permutation ? table_.address() + at : 0);
+        const ClassInfo info = class_info(half, permutation(layout, c));
         std::memcpy(image.data() + c * sizeof info, &info, sizeof info);
         if (half.permutation)
             std::memcpy(image.data() + at, half.permutation, half.shape.head_dim);

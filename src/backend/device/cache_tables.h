@@ -20,6 +20,8 @@ class CacheTables {
     lk_status open(const CacheLayout &layout, TableMemory *memory);
 
     uint64_t classes() const { return table_.address(); }
+    // u8 [head_dim] of a class with a fixed permutation, or 0.
+    uint64_t permutation(const CacheLayout &layout, uint32_t class_index) const;
     // f32 [n_query_heads] of a layer, or 0.
     uint64_t sink_logits(uint32_t layer) const { return sink_logits_[layer]; }
     uint64_t bytes() const { return table_.bytes(); }
