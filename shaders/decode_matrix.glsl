@@ -1,5 +1,5 @@
-// Decode attention: products of codes by a tensor core. A matrix of 16 x 16 is made of a lane's
-// registers as a tile lies in them; matrix_probe.comp asks whether the device has that order.
+// Decode attention: products of codes by a tensor core. Matrices are made of a lane's registers in
+// the order that matrix_probe.comp asks the device for.
 //
 // Sums are in FP32, so numbers at 16 bits take the same way as codes.
 //
@@ -13,10 +13,10 @@ Matrix matrix_of(Pair r0, Pair r1, Pair r2, Pair r3) {
     Matrix a;
     a[0] = r0.x;
     a[1] = r0.y;
-    a[2] = r1.x;
-    a[3] = r1.y;
-    a[4] = r2.x;
-    a[5] = r2.y;
+    a[2] = r2.x;
+    a[3] = r2.y;
+    a[4] = r1.x;
+    a[5] = r1.y;
     a[6] = r3.x;
     a[7] = r3.y;
     return a;
@@ -30,19 +30,33 @@ Matrix half_matrix(uvec4 words) {
                      unpackFloat2x16(words.w));
 }
 
-// What a tile is multiplied with: row g of lanes has column g.
+// What a tile is multiplied with: columns 2t and 2t + 1 of k g, and of k g + 8.
 struct ColumnPairs {
     Pair low;
     Pair high;
 };
-ColumnPairs load_columns(uint at) {
+// `block` is the strip of keys or the tile of values. k g is in the quad of pairs g / 2.
+ColumnPairs load_columns(uint block) {
     ColumnPairs pairs = ColumnPairs(Pair(0.0), Pair(0.0));
-    if (is_column(row())) {
-        const uvec4 words = shared_folded[folded_place(at) + row() / 2u];
-        pairs.low = unpackFloat2x16((row() & 1u) == 0u ? words.x : words.z);
-        pairs.high = unpackFloat2x16((row() & 1u) == 0u ? words.y : words.w);
+    if (is_column(2u * quad_lane())) {
+        const uvec4 words = shared_folded[folded_place(block * 4u + row() / 2u) + quad_lane()];
+        const uint k = row() & 1u;
+        pairs.low.x = unpackFloat2x16(words.x)[k];
+        pairs.high.x = unpackFloat2x16(words.y)[k];
+        if (kColumns > 1u) {
+            pairs.low.y = unpackFloat2x16(words.z)[k];
+            pairs.high.y = unpackFloat2x16(words.w)[k];
+        }
     }
     return pairs;
+}
+// Times the ranges of a token group of the keys.
+ColumnPairs fold_group(Piece piece, ColumnPairs plain, uint strip, uint group, int exponent) {
+    const vec4 ranges = key_ranges(piece, strip, group, row() / 2u) *
+                        power(kGroupedExponent - exponent);
+    const uint k = row() & 1u;
+    return ColumnPairs(plain.low * to_pair(vec2(ranges[k])),
+                       plain.high * to_pair(vec2(ranges[2u + k])));
 }
 ColumnMatrix column_matrix(ColumnPairs pairs) {
     ColumnMatrix b;
@@ -59,7 +73,7 @@ void multiply_key_strips(Piece piece, uint bits, uint from, uint to, inout KeyVe
                          int exponent) {
     const uint n_tiles = 16u / bits;  // of a vector
     for (uint strip = from; strip < to; ++strip) {
-        const ColumnPairs plain = load_columns(strip * 4u + quad_lane());
+        const ColumnPairs plain = load_columns(strip);
         ColumnMatrix folded = column_matrix(plain);
         [[unroll]] for (uint v = 0u; v < bits / 2u; ++v) {
             const uvec4 words = take_vector(piece, vectors);
@@ -67,10 +81,7 @@ void multiply_key_strips(Piece piece, uint bits, uint from, uint to, inout KeyVe
                 const uint tile = v * n_tiles + i;
                 if (kGrouped != 0u && tile * piece.key_groups % kPageTiles == 0u) {
                     const uint group = tile * piece.key_groups / kPageTiles;
-                    const vec4 ranges = key_ranges(piece, strip, group, quad_lane()) *
-                                        power(kGroupedExponent - exponent);
-                    folded = column_matrix(ColumnPairs(plain.low * to_pair(ranges.xy),
-                                                       plain.high * to_pair(ranges.zw)));
+                    folded = column_matrix(fold_group(piece, plain, strip, group, exponent));
                 }
                 key_sums[tile] =
                     coopMatMulAddNV(code_matrix(words, bits, i), folded, key_sums[tile]);
@@ -81,7 +92,7 @@ void multiply_key_strips(Piece piece, uint bits, uint from, uint to, inout KeyVe
 
 void multiply_half_strips(Piece piece) {
     for (uint strip = 0u; strip < piece.end16; ++strip) {
-        const ColumnMatrix columns = column_matrix(load_columns(strip * 4u + quad_lane()));
+        const ColumnMatrix columns = column_matrix(load_columns(strip));
         uvec4 words[kPageTiles];
         [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
             words[tile] = tile < piece.n_tiles
@@ -121,7 +132,7 @@ void multiply_code_values(Piece piece, uint bits, uint strip) {
         take_value_vectors(piece, bits, strip, v);
         [[unroll]] for (uint i = 0u; i < n_tiles; ++i) {
             const ColumnMatrix columns =
-                column_matrix(load_columns((v * n_tiles + i) * 4u + quad_lane()));
+                column_matrix(load_columns(v * n_tiles + i));
             [[unroll]] for (uint s = 0u; s < 2u; ++s)
                 value_sums[s] =
                     coopMatMulAddNV(code_matrix(words[s], bits, i), columns, value_sums[s]);
@@ -133,7 +144,7 @@ void multiply_half_values(Piece piece, uint strip, uint n_tokens) {
     [[unroll]] for (uint i = 0u; i < 2u * kPageTiles; ++i)
         words[i] = load_half_values(piece, strip + i % 2u, i / 2u, n_tokens);
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
-        const ColumnMatrix columns = column_matrix(load_columns(tile * 4u + quad_lane()));
+        const ColumnMatrix columns = column_matrix(load_columns(tile));
         [[unroll]] for (uint s = 0u; s < 2u; ++s)
             value_sums[s] =
                 coopMatMulAddNV(half_matrix(words[2u * tile + s]), columns, value_sums[s]);

@@ -1,5 +1,6 @@
-// Do the registers of a cooperative matrix lie as lanes of a packed tile do? A workgroup of one
-// subgroup; push.h has the rest.
+// Do the components of cooperative matrices lie as NVIDIA's do? Lane 4g + t has of A rows g and
+// g + 8, of each k 2t, 2t + 1, 2t + 8, 2t + 9; of B k g and g + 8, of each columns 2t, 2t + 1; of C
+// rows g and g + 8, likewise. A workgroup of one subgroup; push.h has the rest.
 //
 // SPDX-License-Identifier: Apache-2.0
 #version 460
@@ -31,10 +32,10 @@ void main() {
     const uint t = lane & 3u;
     bool fits = a.length() == 8 && b.length() == 4 && c.length() == 4;
     for (uint i = 0u; i < 8u && fits; ++i)
-        fits = uint(a[i]) == LK_TILE_ROW(lane, i / 2u) * 16u + LK_TILE_K(lane, i / 2u) + i % 2u;
+        fits = uint(a[i]) == (g + 8u * (i / 4u)) * 16u + 2u * t + 8u * (i / 2u % 2u) + i % 2u;
     for (uint i = 0u; i < 4u && fits; ++i) {
-        fits = uint(b[i]) == (2u * t + 8u * (i / 2u) + i % 2u) * 8u + g;
-        fits = fits && uint(c[i]) == (g + 8u * (i / 2u)) * 8u + 2u * t + i % 2u;
+        const uint expected = (g + 8u * (i / 2u)) * 8u + 2u * t + i % 2u;
+        fits = uint(b[i]) == expected && uint(c[i]) == expected;
     }
     Words(push.fits).at[lane] = fits ? 1u : 0u;
 }

@@ -174,8 +174,8 @@ struct MergePush {
     uint reserved;
 };
 
-// matrix_probe: one workgroup; each lane says whether its part of cooperative matrices is that of
-// the lane of a packed tile.
+// matrix_probe: one workgroup; each lane says whether its part of cooperative matrices is the one
+// that decode makes.
 struct MatrixProbePush {
     Address numbers;  // f16 [256]: 0, 1, ...
     Address sums;     // f32 [128]: 0, 1, ...
