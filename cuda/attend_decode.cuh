@@ -99,16 +99,6 @@ __device__ __forceinline__ Unit unit_of(const DecodeArgs &args, const WorkItem &
     return unit;
 }
 
-// Arguments arrive by lines of 64 bytes when they are first asked for: all of them now, rather than
-// one line after the other when the block has nothing else to do.
-__device__ __forceinline__ void fetch_arguments(const DecodeArgs &args) {
-    constexpr uint32_t kLine = 64;
-#pragma unroll
-    for (uint32_t at = 0; at < sizeof(DecodeArgs); at += kLine)
-        asm volatile("" ::"r"(
-            *reinterpret_cast<const uint32_t *>(reinterpret_cast<const uint8_t *>(&args) + at)));
-}
-
 // The item's number in the list is checked only when the item is there, since the list is never
 // shorter than the grid.
 __device__ __forceinline__ bool read_item(const DecodeArgs &args, uint32_t index, WorkItem *item) {
@@ -164,9 +154,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     const uint32_t ring_bytes =
         2 * kChunkBytes + args.key_metadata_bytes + args.value_metadata_bytes;
     const Arrivals arrivals(shared_address(barriers + 2 * warp), lane);
-    fetch_arguments(args);
-    if (threadIdx.x < args.layer.n_kv_heads)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(args.templates + threadIdx.x));
     if (lane == 0)
         Arrivals::open(shared_address(barriers + 2 * warp));
     __syncwarp();

@@ -49,26 +49,13 @@ struct ByteGathered {
     }
 };
 
-// Highest over the lanes of a column.
-__device__ __forceinline__ float column_top(float x) {
-#pragma unroll
-    for (int distance = 4; distance < 32; distance *= 2)
-        x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, distance));
-    return x;
-}
-
-// Cap n logits, tokens token, token + 8, ... of the lane's column, and hide what it does not see.
+// The logits of n tokens token, token + 8, ... and of the lane's column.
 template <bool kRaw, int kCount>
 __device__ __forceinline__ void finish_logits(float (&x)[kCount], const LogitRules &rules,
                                               bool is_masked, uint32_t token, uint32_t column) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-        if (rules.cap > 0)
-            x[i] = capped(x[i], rules);
-        const uint32_t at = token + i * 8u;
-        if (is_masked && !(kRaw ? rules.sight.sees(column, at) : rules.sight.in_window(column, at)))
-            x[i] = kHidden;
-    }
+    for (int i = 0; i < kCount; ++i)
+        x[i] = finished<kRaw>(x[i], rules, is_masked, column, token + i * 8u);
 }
 
 // Weights of a page: [tile] the halves of tokens g and g + 8, transposed: then a lane has tokens 2t
@@ -239,7 +226,7 @@ __device__ __forceinline__ void multiply_byte_values(Ring &ring, const PageWeigh
                                                      ByteGathered<kStrips> &g) {
     constexpr int kEach = kValueChunkBytes / (kBits * 256);
     const uint32_t ranges = ring.value_metadata();
-    const RangeScale scale = RangeScale::of<128>(ranges, lane.lane);
+    const RangeScale scale = RangeScale::of_page(ranges, lane.lane);
     const float range_unit = scale.unit * weights.weight;
     const float unit = range_unit * kStepFactor<kBits> * (kBits == 2 ? 0.25f : 1.0f);
     ByteWeights bytes;

@@ -66,15 +66,10 @@ struct RangeScale {
     uint32_t halves;  // the power, twice
     float unit;       // what 1 / 252 stands for
 
-    // ranges: shared, kCount of them
-    template <uint32_t kCount>
-    static __device__ __forceinline__ RangeScale of(uint32_t ranges, uint32_t lane) {
-        uint32_t most = 0;
-#pragma unroll
-        for (uint32_t i = 0; i < kCount / 4; i += kWarp) {
-            const uint2 r = load_shared2(ranges + min(i + lane, kCount / 4 - 1) * 8);
-            most = as_word(__hmax2(as_half2(most), __hmax2(as_half2(r.x), as_half2(r.y))));
-        }
+    // ranges: shared, of 128 tokens; four for each lane.
+    static __device__ __forceinline__ RangeScale of_page(uint32_t ranges, uint32_t lane) {
+        const uint2 r = load_shared2(ranges + lane * 8);
+        const uint32_t most = as_word(__hmax2(as_half2(r.x), as_half2(r.y)));
         // Ranges are not negative, so they are ordered as integers.
         const uint32_t bits = __reduce_max_sync(kAllLanes, max(most & 0xFFFFu, most >> 16));
         const uint32_t exponent = min(35u - (bits >> 10), 30u);

@@ -23,6 +23,14 @@ constexpr float kLargeRange = 1000.0f;  // above it weights stay below 1: range 
                                         // would overflow
 constexpr uint32_t kOnes = 0x3C003C00u;
 
+// Highest over the lanes of a column.
+__device__ __forceinline__ float column_top(float x) {
+#pragma unroll
+    for (int distance = 4; distance < 32; distance *= 2)
+        x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, distance));
+    return x;
+}
+
 // What a warp has gathered, relative to exp2(-top): outputs are o * unit, the rest is as it is.
 template <int kStrips, int kTiles>
 struct Gathered {
@@ -56,9 +64,7 @@ struct Gathered {
         for (int c = 0; c < kTiles; ++c)
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-#pragma unroll
-                for (int distance = 4; distance < 32; distance *= 2)
-                    x[c][i] = fmaxf(x[c][i], __shfl_xor_sync(kAllLanes, x[c][i], distance));
+                x[c][i] = column_top(x[c][i]);
                 changes = changes || x[c][i] > top[c][i] + slack;
             }
         if (!__any_sync(kAllLanes, changes))
@@ -133,7 +139,17 @@ __device__ __forceinline__ float capped(float x, const LogitRules &rules) {
     return rules.cap * (1.0f - __fdividef(2.0f, 1.0f + exp2_fast(x * rules.cap_factor)));
 }
 
-// Cap the logits of a tile and hide what is not seen; first_token is the tile's.
+// A logit capped, or hidden where its column does not see the token.
+template <bool kRaw>
+__device__ __forceinline__ float finished(float x, const LogitRules &rules, bool is_masked,
+                                          uint32_t column, uint32_t token) {
+    if (is_masked &&
+        !(kRaw ? rules.sight.sees(column, token) : rules.sight.in_window(column, token)))
+        return kHidden;
+    return rules.cap > 0 ? capped(x, rules) : x;
+}
+
+// The logits of a tile; first_token is the tile's.
 template <bool kRaw, int kTiles>
 __device__ __forceinline__ void finish_tile(float (&s)[kTiles][4], const LogitRules &rules,
                                             bool is_masked, uint32_t first_token, uint32_t lane) {
@@ -143,11 +159,7 @@ __device__ __forceinline__ void finish_tile(float (&s)[kTiles][4], const LogitRu
         for (int i = 0; i < 4; ++i) {
             const uint32_t column = c * 8 + (lane & 3u) * 2 + (i & 1);
             const uint32_t token = first_token + (lane >> 2) + (i >> 1) * 8;
-            if (rules.cap > 0)
-                s[c][i] = capped(s[c][i], rules);
-            if (is_masked &&
-                !(kRaw ? rules.sight.sees(column, token) : rules.sight.in_window(column, token)))
-                s[c][i] = kHidden;
+            s[c][i] = finished<kRaw>(s[c][i], rules, is_masked, column, token);
         }
 }
 

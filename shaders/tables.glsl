@@ -210,8 +210,6 @@ struct WorkItem {
     uint n_parts;        // 1: written straight to the output
     uint first_partial;  // floats: of the unit's parts in the partial results
     uint unit;
-    uint key_class;  // of the head's packed halves
-    uint value_class;
     uint sequence;
     uint first_row;
     uint first_new;
@@ -238,14 +236,12 @@ WorkItem load_item(Address items, uint index) {
     item.n_parts = high_half(b.w);
     item.first_partial = c.x;
     item.unit = c.y;
-    item.key_class = low_half(c.z);
-    item.value_class = high_half(c.z);
-    item.sequence = c.w;
-    item.first_row = d.x;
-    item.first_new = d.y;
-    item.n_new = low_half(d.z);
-    item.new_in_rows = byte_of(d.z, 2u) != 0u;
-    item.has_tree = byte_of(d.z, 3u) != 0u;
+    item.sequence = c.z;
+    item.first_row = c.w;
+    item.first_new = d.x;
+    item.n_new = low_half(d.y);
+    item.new_in_rows = byte_of(d.y, 2u) != 0u;
+    item.has_tree = byte_of(d.y, 3u) != 0u;
     return item;
 }
 

@@ -134,7 +134,7 @@ struct ReopenJob {
 // each; the warps of the block take pieces in turn.
 struct alignas(16) WorkItem {
     uint16_t kv_head;
-    uint16_t column_tile;  // of 8 or 16 query columns (new token, head of the group)
+    uint16_t column_tile;  // of 4, 8 or 16 query columns (new token, head of the group)
     uint32_t raw_begin[2];
     uint32_t raw_count[2];
     uint32_t packed_begin;
@@ -143,8 +143,6 @@ struct alignas(16) WorkItem {
     uint16_t n_parts;        // 1: written straight to the output
     uint32_t first_partial;  // floats: of the unit's parts in the partial results
     uint32_t unit;           // its counter
-    uint16_t key_class;      // of the head's packed halves
-    uint16_t value_class;
     // Of the sequence, as in SequenceInfo; what changes with every step is read there.
     uint32_t sequence;
     uint32_t first_row;
@@ -152,7 +150,7 @@ struct alignas(16) WorkItem {
     uint16_t n_new;
     uint8_t new_in_rows;
     uint8_t has_tree;
-    uint32_t reserved;
+    uint32_t reserved[2];
 };
 static_assert(sizeof(WorkItem) == 64, "read by 16 bytes");
 

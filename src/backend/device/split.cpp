@@ -276,16 +276,12 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
             const uint32_t width = shape.tile_columns;
             for (uint32_t tile = 0; tile * width < columns; ++tile, ++unit_index) {
                 WorkItem item{};
-                const EntryClasses &classes =
-                    layout_.entry_classes[layout_.first_entries[kind->layer] + head];
                 item.sequence = s;
                 item.first_row = first_rows_[s];
                 item.first_new = sequence.first_new;
                 item.n_new = static_cast<uint16_t>(sequence.n_new);
                 item.new_in_rows = sequence.new_in_rows != 0;
                 item.has_tree = sequence.parent != nullptr;
-                item.key_class = classes.packed_key;
-                item.value_class = classes.packed_value;
                 item.kv_head = static_cast<uint16_t>(head);
                 item.column_tile = static_cast<uint16_t>(tile);
                 item.n_parts = static_cast<uint16_t>(parts);
