@@ -91,6 +91,13 @@ struct ReopenItem {
     uint32_t n_tokens;
 };
 
+// Bytes of slots and the host's memory that they go to or come from. Both are multiples of 16.
+struct SlotCopy {
+    uint64_t address;
+    uint8_t *host;
+    uint64_t bytes;
+};
+
 // Add |Q| of tokens [first_token, first_token + n_tokens) of the batch, in units of 2^-24 after
 // rounding to FP16, over the query heads of kv_head, to sums [head_dim].
 struct QuerySumArgs {
@@ -200,6 +207,10 @@ class CacheDevice {
     virtual lk_status append(const AppendArgs &args) = 0;
     virtual lk_status pack(const PackItem *items, uint32_t n_items) = 0;
     virtual lk_status reopen(const ReopenItem *items, uint32_t n_items) = 0;
+    // Between slots and the host, behind the work that is queued, and done when they return. What
+    // was recorded for the host to submit was submitted, and the queue is not being captured.
+    virtual lk_status download(const SlotCopy *items, uint32_t n_items) = 0;
+    virtual lk_status upload(const SlotCopy *items, uint32_t n_items) = 0;
     virtual lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) = 0;
     virtual lk_status attend(const AttendArgs &args) = 0;
 

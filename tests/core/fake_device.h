@@ -8,6 +8,7 @@
 #include "base/status.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <set>
 
 class FakeDevice final : public lk::CacheDevice {
@@ -47,6 +48,16 @@ class FakeDevice final : public lk::CacheDevice {
     }
     lk_status pack(const lk::PackItem *, uint32_t) override { return LK_OK; }
     lk_status reopen(const lk::ReopenItem *, uint32_t) override { return LK_OK; }
+    lk_status download(const lk::SlotCopy *items, uint32_t n_items) override {
+        for (uint32_t i = 0; i < n_items; ++i)
+            std::memcpy(items[i].host, reinterpret_cast<void *>(items[i].address), items[i].bytes);
+        return LK_OK;
+    }
+    lk_status upload(const lk::SlotCopy *items, uint32_t n_items) override {
+        for (uint32_t i = 0; i < n_items; ++i)
+            std::memcpy(reinterpret_cast<void *>(items[i].address), items[i].host, items[i].bytes);
+        return LK_OK;
+    }
     lk_status sum_queries(const lk::QuerySumArgs *, uint32_t) override { return LK_OK; }
     lk_status attend(const lk::AttendArgs &) override { return LK_OK; }
     void report(lk::DataReport *out) const override { *out = data; }

@@ -452,10 +452,11 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const vo
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind,
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t) {
-    assert_true(holds(g_device, to, bytes));
-    assert_true(holds(g_pinned, from, bytes));
+    const bool is_upload = kind == cudaMemcpyHostToDevice;
+    assert_true(holds(is_upload ? g_device : g_pinned, to, bytes));
+    assert_true(holds(is_upload ? g_pinned : g_device, from, bytes));
     assert_false(g_is_capturing);
     ++g_counts.n_copies;
     g_counts.copied_bytes += bytes;

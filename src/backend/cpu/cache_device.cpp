@@ -112,6 +112,19 @@ lk_status CpuCacheDevice::reopen(const ReopenItem *items, uint32_t n_items) {
     return LK_OK;
 }
 
+lk_status CpuCacheDevice::download(const SlotCopy *items, uint32_t n_items) {
+    for (uint32_t i = 0; i < n_items; ++i)
+        std::memcpy(items[i].host, reinterpret_cast<const void *>(items[i].address),
+                    items[i].bytes);
+    return LK_OK;
+}
+
+lk_status CpuCacheDevice::upload(const SlotCopy *items, uint32_t n_items) {
+    for (uint32_t i = 0; i < n_items; ++i)
+        std::memcpy(reinterpret_cast<void *>(items[i].address), items[i].host, items[i].bytes);
+    return LK_OK;
+}
+
 // In order: several items may add to the same sums.
 lk_status CpuCacheDevice::sum_queries(const QuerySumArgs *items, uint32_t n_items) {
     for (uint32_t i = 0; i < n_items; ++i)

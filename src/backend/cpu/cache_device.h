@@ -60,6 +60,8 @@ class CpuCacheDevice final : public CacheDevice {
     lk_status append(const AppendArgs &args) override;
     lk_status pack(const PackItem *items, uint32_t n_items) override;
     lk_status reopen(const ReopenItem *items, uint32_t n_items) override;
+    lk_status download(const SlotCopy *items, uint32_t n_items) override;
+    lk_status upload(const SlotCopy *items, uint32_t n_items) override;
     lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) override;
     lk_status attend(const AttendArgs &args) override;
 

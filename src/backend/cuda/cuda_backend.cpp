@@ -117,8 +117,10 @@ class CudaBackend final : public Backend {
 
     lk_status slab_create(uint64_t bytes, SlabMemory *out) override {
         const DeviceScope scope(device_);
+        // A copy must not go from one slab into the next, so they never touch.
+        constexpr uint64_t kGap = 64;
         void *memory = nullptr;
-        const cudaError_t error = cudaMalloc(&memory, bytes);
+        const cudaError_t error = cudaMalloc(&memory, bytes + kGap);
         if (error == cudaErrorMemoryAllocation) {
             (void)cudaGetLastError();
             return fail(LK_E_NOMEM, "no device memory for a slab of %llu bytes", ull{bytes});

@@ -39,6 +39,7 @@ CudaCache::CudaCache(const Allocator &allocator, int device, const CacheLayout &
     : allocator_(allocator),
       device_(device),
       layout_(layout),
+      transfer_(allocator),
       rules_(allocator),
       mirror_(allocator) {}
 
@@ -287,6 +288,31 @@ lk_status CudaCache::reopen(const ReopenItem *items, uint32_t n_items) {
                                               stream_),
                                 "reopening pages");
     });
+}
+
+// On the cache's stream, or on one of its own before there was a step.
+template <class Copy>
+lk_status CudaCache::on_stream(const Copy &copy) {
+    const DeviceScope scope(device_);
+    if (has_stream_)
+        return copy(stream_);
+    cudaStream_t stream = nullptr;
+    lk_status status =
+        checked(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+    if (status)
+        return status;
+    status = copy(stream);
+    (void)cudaStreamDestroy(stream);
+    return status;
+}
+
+lk_status CudaCache::download(const SlotCopy *items, uint32_t n_items) {
+    return on_stream(
+        [&](cudaStream_t stream) { return transfer_.download(items, n_items, stream); });
+}
+
+lk_status CudaCache::upload(const SlotCopy *items, uint32_t n_items) {
+    return on_stream([&](cudaStream_t stream) { return transfer_.upload(items, n_items, stream); });
 }
 
 lk_status CudaCache::sum_queries(const QuerySumArgs *, uint32_t) {

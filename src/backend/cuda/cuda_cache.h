@@ -7,6 +7,7 @@
 #include "backend/cuda/decode_rules.h"
 #include "backend/cuda/mapped_report.h"
 #include "backend/cuda/page_templates.h"
+#include "backend/cuda/transfer.h"
 #include "backend/cuda/upload.h"
 #include "backend/device/mirror.h"
 
@@ -34,6 +35,8 @@ class CudaCache final : public CacheDevice {
     lk_status append(const AppendArgs &args) override;
     lk_status pack(const PackItem *items, uint32_t n_items) override;
     lk_status reopen(const ReopenItem *items, uint32_t n_items) override;
+    lk_status download(const SlotCopy *items, uint32_t n_items) override;
+    lk_status upload(const SlotCopy *items, uint32_t n_items) override;
     lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) override;
     lk_status attend(const AttendArgs &args) override;
 
@@ -49,6 +52,8 @@ class CudaCache final : public CacheDevice {
     void use(cudaStream_t stream);
     LayerArg layer_arg(uint32_t index) const;
     StagingArg staging_arg(const Staging &staging) const;
+    template <class Copy>
+    lk_status on_stream(const Copy &copy);
     cudaError_t decode(const AttendArgs &args);
     cudaError_t tile(const AttendArgs &args);
 
@@ -61,6 +66,7 @@ class CudaCache final : public CacheDevice {
     Event passed_;  // what the stream has when the cache leaves it
 
     Upload upload_;
+    Transfer transfer_;
     MappedReport report_;
     DecodeRules rules_;
     device::Mirror mirror_;

@@ -29,6 +29,7 @@ namespace vulkan {
     X(BeginCommandBuffer)             \
     X(BindBufferMemory)               \
     X(CmdBindPipeline)                \
+    X(CmdCopyBuffer)                  \
     X(CmdDispatch)                    \
     X(CmdFillBuffer)                  \
     X(CmdPipelineBarrier)             \

@@ -60,6 +60,12 @@ void Recorder::update(const Buffer &to, uint64_t offset_bytes, const void *data,
                                     std::min(bytes - at, kUpdateBytes), from + at);
 }
 
+void Recorder::copy(const Buffer &from, uint64_t from_bytes, const Buffer &to, uint64_t to_bytes,
+                    uint64_t bytes) const {
+    const VkBufferCopy region = {from_bytes, to_bytes, bytes};
+    functions_->CmdCopyBuffer(commands_, from.handle(), to.handle(), 1, &region);
+}
+
 void Recorder::fill(const Buffer &to, uint64_t offset_bytes, uint64_t bytes, uint32_t word) const {
     assert(offset_bytes % 4 == 0 && bytes % 4 == 0);
     functions_->CmdFillBuffer(commands_, to.handle(), offset_bytes, bytes, word);

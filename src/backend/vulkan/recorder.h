@@ -35,6 +35,8 @@ class Recorder {
     // Copies in the order of commands, between barriers. Offsets and bytes are multiples of 4.
     // update() takes its bytes when it is called.
     void update(const Buffer &to, uint64_t offset_bytes, const void *data, uint64_t bytes) const;
+    void copy(const Buffer &from, uint64_t from_bytes, const Buffer &to, uint64_t to_bytes,
+              uint64_t bytes) const;
     void fill(const Buffer &to, uint64_t offset_bytes, uint64_t bytes, uint32_t word) const;
 
   private:

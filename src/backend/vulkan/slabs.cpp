@@ -18,9 +18,21 @@ lk_status SlabPool::take(uint64_t bytes, SlabMemory *out) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Slab *slab = take_idle(bytes);
     const lk_status status = slab ? LK_OK : allocate(bytes, &slab);
-    if (!status)
-        *out = {round_up(slab->buffer.address(), kAlignment), bytes, slab};
-    return status;
+    if (status)
+        return status;
+    slab->next = used_;
+    used_ = slab;
+    *out = {round_up(slab->buffer.address(), kAlignment), bytes, slab};
+    return LK_OK;
+}
+
+const Buffer &SlabPool::find(uint64_t address, uint64_t *offset_bytes) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const Slab *slab = used_;
+    while (address - slab->buffer.address() >= slab->buffer.bytes())
+        slab = slab->next;
+    *offset_bytes = address - slab->buffer.address();
+    return slab->buffer;
 }
 
 SlabPool::Slab *SlabPool::take_idle(uint64_t bytes) {
@@ -63,6 +75,10 @@ lk_status SlabPool::clear(const Buffer &buffer) {
 void SlabPool::give(const SlabMemory &memory) {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto *slab = static_cast<Slab *>(memory.handle);
+    Slab **place = &used_;
+    while (*place != slab)
+        place = &(*place)->next;
+    *place = slab->next;
     if (n_caches_ && keeps_given_.load()) {
         slab->next = idle_;
         idle_ = slab;

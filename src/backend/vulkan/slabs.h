@@ -25,6 +25,8 @@ class SlabPool {
 
     lk_status take(uint64_t bytes, SlabMemory *out);
     void give(const SlabMemory &slab);
+    // The buffer of a slab in use that holds an address, and where in it.
+    const Buffer &find(uint64_t address, uint64_t *offset_bytes) const;
     void keep_given() { keeps_given_.store(true); }
     void cache_opened();
     void cache_closed();
@@ -33,7 +35,7 @@ class SlabPool {
     struct Slab {
         Buffer buffer;
         uint64_t bytes;
-        Slab *next;  // of those that wait
+        Slab *next;  // of those in use, or of those that wait
     };
     lk_status allocate(uint64_t bytes, Slab **out);
     lk_status clear(const Buffer &buffer);
@@ -44,8 +46,9 @@ class SlabPool {
     const Allocator &allocator_;
     const Device &device_;
     std::atomic<bool> keeps_given_{false};
-    std::mutex mutex_;  // of all below
+    mutable std::mutex mutex_;  // of all below
     Commands commands_;
+    Slab *used_ = nullptr;
     Slab *idle_ = nullptr;
     uint32_t n_caches_ = 0;
 };

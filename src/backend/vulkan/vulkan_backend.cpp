@@ -90,7 +90,7 @@ class VulkanBackend final : public Backend, public VulkanCalls {
         auto *cache = create<VulkanCache>(allocator_, allocator_, device_, layout);
         if (!cache)
             return fail(LK_E_NOMEM, "no memory for a cache's tables of %zu bytes", sizeof *cache);
-        const lk_status status = cache->open(&pipelines_);
+        const lk_status status = cache->open(&pipelines_, &slabs_);
         if (status) {
             destroy(allocator_, cache);
             return status;

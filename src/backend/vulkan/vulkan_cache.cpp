@@ -38,11 +38,13 @@ VulkanCache::VulkanCache(const Allocator &allocator, const Device &device,
       mirror_(allocator),
       commands_(device),
       append_tensors_(device, &commands_),
-      attend_tensors_(device, &commands_) {}
+      attend_tensors_(device, &commands_),
+      transfer_(device, &commands_) {}
 
 VulkanCache::~VulkanCache() { (void)commands_.wait(); }
 
-lk_status VulkanCache::open(Pipelines *pipelines) {
+lk_status VulkanCache::open(Pipelines *pipelines, const SlabPool *slabs) {
+    transfer_.open(slabs);
     for (uint32_t c = 0; c < layout_.n_classes; ++c)
         if (layout_.classes[c].ranking == Ranking::kQueryRange)
             return fail(LK_E_UNSUPPORTED, "the Vulkan backend does not rank channels by queries");
@@ -122,7 +124,7 @@ lk_status VulkanCache::put_constants() {
 
 uint64_t VulkanCache::fixed_bytes() const {
     return mirror_.fixed_bytes() + jobs_.bytes() + constants_.bytes() + partials_.bytes() +
-           append_tensors_.bytes() + attend_tensors_.bytes();
+           append_tensors_.bytes() + attend_tensors_.bytes() + transfer_.bytes();
 }
 
 template <class Record>

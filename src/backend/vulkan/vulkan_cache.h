@@ -9,6 +9,7 @@
 #include "backend/vulkan/host_tensors.h"
 #include "backend/vulkan/report_buffer.h"
 #include "backend/vulkan/table_buffers.h"
+#include "backend/vulkan/transfer.h"
 
 namespace lk {
 namespace vulkan {
@@ -19,7 +20,7 @@ class VulkanCache final : public CacheDevice {
     ~VulkanCache() override;
 
     // LK_E_UNSUPPORTED: too many sequences or tokens, or channels ranked by queries.
-    lk_status open(Pipelines *pipelines);
+    lk_status open(Pipelines *pipelines, const SlabPool *slabs);
 
     lk_status set_queue(const lk_queue *queue) override;
     bool is_capturing() const override { return false; }
@@ -32,6 +33,12 @@ class VulkanCache final : public CacheDevice {
     lk_status append(const AppendArgs &args) override;
     lk_status pack(const PackItem *items, uint32_t n_items) override;
     lk_status reopen(const ReopenItem *items, uint32_t n_items) override;
+    lk_status download(const SlotCopy *items, uint32_t n_items) override {
+        return transfer_.download(items, n_items);
+    }
+    lk_status upload(const SlotCopy *items, uint32_t n_items) override {
+        return transfer_.upload(items, n_items);
+    }
     lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) override;
     lk_status attend(const AttendArgs &args) override;
 
@@ -79,6 +86,7 @@ class VulkanCache final : public CacheDevice {
     Commands commands_;
     HostTensors append_tensors_;
     HostTensors attend_tensors_;
+    Transfer transfer_;
 };
 
 }  // namespace vulkan
