@@ -28,6 +28,8 @@ cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const ClassInfo *c
                         uint32_t head_dim, uint32_t page_tokens, cudaStream_t stream);
 cudaError_t launch_reopen(const ReopenJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
                           cudaStream_t stream);
+// Shrink halves by one step of the ladder, in place or to another slot, or copy them.
+cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, cudaStream_t stream);
 
 // Attention of few query columns (new tokens x heads of a group) over rows: split over the
 // sequence, merged by the last block of each unit.

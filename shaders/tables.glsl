@@ -197,6 +197,22 @@ ReopenJob load_reopen_job(Address jobs, uint index) {
     return ReopenJob(pairs.at[0], pairs.at[1], pairs.at[2], classes.x, classes.y, pairs.at[4].x);
 }
 
+// Payload bytes that get narrower, or move.
+struct ShrinkJob {
+    Address source;
+    Address target;
+    uint n_strips;
+    uint bits;
+    uint page_tokens;
+    uint tail_bytes;
+};
+ShrinkJob load_shrink_job(Address jobs, uint index) {
+    ConstQuads quads = ConstQuads(address_at(jobs, index, 32u));
+    const uvec4 a = quads.at[0];
+    const uvec4 b = quads.at[1];
+    return ShrinkJob(a.xy, a.zw, b.x, b.y, b.z, b.w);
+}
+
 // A workgroup's share of decode attention: rows of one KV head of one sequence, counted from its
 // first row.
 struct WorkItem {

@@ -98,6 +98,19 @@ struct SlotCopy {
     uint64_t bytes;
 };
 
+// A payload that gets narrower, or moves. Its first n_strips strips, all of 2 * bits, become strips
+// of `bits` by the equivalent right shift (docs/FORMAT.md, section 11); tail_bytes behind them are
+// copied. With target == source there is no tail: the half shrinks into the beginning of its own
+// bytes. Else the two do not overlap.
+struct ShrinkItem {
+    uint64_t source;
+    uint64_t target;
+    uint32_t n_strips;  // 0: a copy
+    uint32_t bits;      // 4 or 2
+    uint32_t page_tokens;
+    uint32_t tail_bytes;  // a multiple of 16
+};
+
 // Add |Q| of tokens [first_token, first_token + n_tokens) of the batch, in units of 2^-24 after
 // rounding to FP16, over the query heads of kv_head, to sums [head_dim].
 struct QuerySumArgs {
@@ -211,6 +224,8 @@ class CacheDevice {
     // was recorded for the host to submit was submitted, and the queue is not being captured.
     virtual lk_status download(const SlotCopy *items, uint32_t n_items) = 0;
     virtual lk_status upload(const SlotCopy *items, uint32_t n_items) = 0;
+    // Items of one call run side by side: none reads what another writes.
+    virtual lk_status shrink(const ShrinkItem *items, uint32_t n_items) = 0;
     virtual lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) = 0;
     virtual lk_status attend(const AttendArgs &args) = 0;
 

@@ -33,6 +33,18 @@
 #define LK_TILE_ROW(lane, r) (((lane) >> 2) + (((r)&1u) << 3))
 #define LK_TILE_K(lane, r) ((((lane)&3u) << 1) + ((((r) >> 1) & 1u) << 3))
 
+/* The equivalent right shift within words: every field of 2b bits becomes the b-bit code at its
+ * lowest bits (docs/FORMAT.md, section 11). w is evaluated twice. */
+#define LK_SHRINK_8_TO_4(w)                                         \
+    (((((w)&0x00FF00FFu) * 15u + 0x00870087u) >> 8 & 0x000F000Fu) | \
+     (((((w) >> 8) & 0x00FF00FFu) * 15u + 0x00870087u) & 0x0F000F00u))
+#define LK_SHRINK_4_TO_2(w)                                        \
+    (((((w)&0x0F0F0F0Fu) * 3u + 0x09090909u) >> 4 & 0x03030303u) | \
+     (((((w) >> 4) & 0x0F0F0F0Fu) * 3u + 0x09090909u) & 0x30303030u))
+/* Words 2w and 2w + 1 of a lane make word w of the narrower strip. */
+#define LK_MERGE_8_TO_4(even, odd) (LK_SHRINK_8_TO_4(even) | LK_SHRINK_8_TO_4(odd) << 4)
+#define LK_MERGE_4_TO_2(even, odd) (LK_SHRINK_4_TO_2(even) | LK_SHRINK_4_TO_2(odd) << 2)
+
 /* Place of element k of 16 in the order in which a lane of a B fragment (or a row of A)
  * reads: 2t, 2t+1, 2t+8, 2t+9 lie together for t = 0..3. */
 #define LK_K_ORDER(k) (((((k)&7u) >> 1) << 2) | ((k)&1u) | ((((k) >> 3) & 1u) << 1))

@@ -129,6 +129,17 @@ struct ReopenJob {
     uint32_t reserved;
 };
 
+// Payload bytes that get narrower, or move (ShrinkItem).
+struct ShrinkJob {
+    uint64_t source;
+    uint64_t target;
+    uint32_t n_strips;
+    uint32_t bits;
+    uint32_t page_tokens;
+    uint32_t tail_bytes;
+};
+static_assert(sizeof(ShrinkJob) == 32, "read by 16 bytes");
+
 // A block's share of decode attention: rows of one KV head of one sequence. Rows in which both
 // halves are raw (at most two runs of them) are cut into pieces of a tile, the others are a piece
 // each; the warps of the block take pieces in turn.

@@ -58,6 +58,7 @@ class FakeDevice final : public lk::CacheDevice {
             std::memcpy(reinterpret_cast<void *>(items[i].address), items[i].host, items[i].bytes);
         return LK_OK;
     }
+    lk_status shrink(const lk::ShrinkItem *, uint32_t) override { return LK_OK; }
     lk_status sum_queries(const lk::QuerySumArgs *, uint32_t) override { return LK_OK; }
     lk_status attend(const lk::AttendArgs &) override { return LK_OK; }
     void report(lk::DataReport *out) const override { *out = data; }

@@ -398,6 +398,18 @@ cudaError_t launch_reopen(const ReopenJob *jobs, uint32_t n_jobs, const ClassInf
     });
 }
 
+cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, cudaStream_t) {
+    ++g_counts.n_shrinks;
+    return launch([=] {
+        cpu::CpuCacheDevice device(&engine(), g_layout);
+        for (uint32_t i = 0; i < n_jobs; ++i) {
+            const ShrinkItem item = {jobs[i].source, jobs[i].target,      jobs[i].n_strips,
+                                     jobs[i].bits,   jobs[i].page_tokens, jobs[i].tail_bytes};
+            assert_int_equal(device.shrink(&item, 1), LK_OK);
+        }
+    });
+}
+
 cudaError_t launch_merge(const MergeArgs &, cudaStream_t) { return cudaSuccess; }
 
 }  // namespace cuda

@@ -32,6 +32,11 @@ void packing_equals_codec(void **) {
     current_case() = "appended tokens";
 }
 
+void shrinking_equals_the_shift(void **) {
+    CudaDevice cuda(g_kind);
+    check_shrinking(cuda.device());
+}
+
 void appending_rounds_and_counts(void **) {
     CudaDevice cuda(g_kind);
     check_appending(cuda.device());
@@ -52,6 +57,7 @@ int main(int argc, char **argv) {
     skip_without_gpu();
     const CMUnitTest tests[] = {
         cmocka_unit_test(packing_equals_codec),
+        cmocka_unit_test(shrinking_equals_the_shift),
         cmocka_unit_test(appending_rounds_and_counts),
         cmocka_unit_test(first_fault_is_reported),
     };

@@ -295,6 +295,49 @@ void shrinking_a_strip_maps_every_code(void **) {
             }
 }
 
+// The short forms that every backend runs, on all pairs of fields that a word can hold.
+void merged_words_equal_the_map(void **) {
+    for (uint32_t a = 0; a < 256; ++a)
+        for (uint32_t b = 0; b < 256; ++b) {
+            const uint32_t word = a | b << 8 | (a ^ 0x5Au) << 16 | (b ^ 0xA5u) << 24;
+            uint32_t at4 = 0, at2 = 0;
+            for (uint32_t bit = 0; bit < 32; bit += 8)
+                at4 |= shrink_code(word >> bit & 0xFFu, 4) << bit;
+            for (uint32_t bit = 0; bit < 32; bit += 4)
+                at2 |= shrink_code(word >> bit & 0xFu, 2) << bit;
+            assert_int_equal(LK_SHRINK_8_TO_4(word), at4);
+            assert_int_equal(LK_SHRINK_4_TO_2(word), at2);
+            assert_int_equal(LK_MERGE_8_TO_4(word, ~word), at4 | LK_SHRINK_8_TO_4(~word) << 4);
+            assert_int_equal(LK_MERGE_4_TO_2(word, ~word), at2 | LK_SHRINK_4_TO_2(~word) << 2);
+        }
+}
+
+// PM-KVQ's own state, INT16 codes: all 65536 of them go down the whole ladder in place, and are at
+// every rung what one rounding gives.
+void chains_of_strips_round_once(void **) {
+    constexpr uint32_t kPage = 128, kCodes = 16 * kPage;
+    constexpr Plane kSteps[] = {kPlane16, kPlane8, kPlane4, kPlane2};
+    for (const Side side : {Side::kKey, Side::kValue})
+        for (uint32_t first = 0; first < 65536; first += kCodes) {
+            std::vector<uint32_t> words(strip_bytes(kPage, 16) / 4);
+            auto *bytes = reinterpret_cast<uint8_t *>(words.data());
+            for (uint32_t step = 0; step < 4; ++step) {
+                const uint32_t bits = kPlaneBits[kSteps[step]];
+                const uint64_t divisor = 65535 / top_code(bits);
+                HalfShape shape = base_shape(side, 16, kPage);
+                shape.strips[kSteps[step]] = 1;
+                if (step)
+                    shrink_strip(words.data(), kPage, bits);
+                for (uint32_t i = 0; i < kCodes; ++i)
+                    if (step)
+                        assert_int_equal(read_code(shape, bytes, i % 16, i / 16),
+                                         (2 * uint64_t{first + i} + divisor) / (2 * divisor));
+                    else
+                        write_code(shape, bytes, i % 16, i / 16, first + i);
+            }
+        }
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -310,6 +353,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(identity_is_stored_when_the_page_permutes),
         cmocka_unit_test(ranking_breaks_ties_downwards),
         cmocka_unit_test(shrinking_a_strip_maps_every_code),
+        cmocka_unit_test(merged_words_equal_the_map),
+        cmocka_unit_test(chains_of_strips_round_once),
     };
     return cmocka_run_group_tests_name("format codec", tests, nullptr, nullptr);
 }

@@ -22,6 +22,11 @@ void packing_equals_codec(void **) {
         check_packing(c, host.device());
 }
 
+void shrinking_equals_the_shift(void **) {
+    HostDevice host(0, 2);
+    check_shrinking(host.device());
+}
+
 void appending_rounds_and_counts(void **) {
     HostDevice host(0, 3);
     check_appending(host.device());
@@ -41,9 +46,8 @@ void query_sums_are_exact(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(packing_equals_codec),
-        cmocka_unit_test(appending_rounds_and_counts),
-        cmocka_unit_test(first_fault_is_reported),
+        cmocka_unit_test(packing_equals_codec),        cmocka_unit_test(shrinking_equals_the_shift),
+        cmocka_unit_test(appending_rounds_and_counts), cmocka_unit_test(first_fault_is_reported),
         cmocka_unit_test(query_sums_are_exact),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -281,6 +281,85 @@ void check_packing(const Case &c, const Device &device) {
 
 namespace {
 
+// A payload of random bytes that shrinks step by step: n strips of 8 bits, then what stays.
+struct Shrinking {
+    uint32_t n_strips, page_tokens, tail_bytes;
+    std::vector<uint8_t> bytes;  // as they are to be
+    uint64_t place;
+    bool is_in_place() const { return !tail_bytes; }
+};
+
+void shrink_expected(Shrinking *half, uint32_t bits) {
+    const uint64_t wide = strip_bytes(half->page_tokens, 2 * bits);
+    std::vector<uint8_t> out;
+    std::vector<uint32_t> words(wide / 4);
+    for (uint32_t s = 0; s < half->n_strips; ++s) {
+        std::memcpy(words.data(), half->bytes.data() + s * wide, wide);
+        shrink_strip(words.data(), half->page_tokens, bits);
+        const auto *narrow = reinterpret_cast<const uint8_t *>(words.data());
+        out.insert(out.end(), narrow, narrow + wide / 2);
+    }
+    out.insert(out.end(), half->bytes.end() - half->tail_bytes, half->bytes.end());
+    half->bytes = out;
+}
+
+std::vector<Shrinking> make_shrinkings(const Device &device, Random *random) {
+    std::vector<Shrinking> all;
+    for (const uint32_t page_tokens : {32u, 64u, 128u})
+        for (const uint32_t n_strips : {0u, 1u, 2u, 3u, 5u, 8u, 16u})
+            for (const uint32_t tail_bytes : {0u, 16u, 1552u, 24576u}) {
+                if (!n_strips && !tail_bytes)
+                    continue;
+                Shrinking half = {n_strips, page_tokens, tail_bytes, {}, 0};
+                const size_t n = n_strips * strip_bytes(page_tokens, 8) + tail_bytes;
+                for (size_t i = 0; i < n; ++i)
+                    half.bytes.push_back(static_cast<uint8_t>(random->bits()));
+                half.place = device.memory->output(n);
+                all.push_back(half);
+            }
+    return all;
+}
+
+}  // namespace
+
+void check_shrinking(const Device &device) {
+    OpenCache cache(device, packing_classes({}, nullptr, device.is_host),
+                    {kRawKeys, kKeys, kRawValues, kValues}, {1, 1, 64, 0, 0, 1, 0, nullptr}, 1);
+    Random random(23);
+    std::vector<Shrinking> halves = make_shrinkings(device, &random);
+    std::vector<ShrinkItem> items;
+    for (const Shrinking &half : halves)
+        items.push_back({device.memory->input(half.bytes.data(), half.bytes.size()), half.place, 0,
+                         2, half.page_tokens, static_cast<uint32_t>(half.bytes.size())});
+    expect_ok(cache->shrink(items.data(), static_cast<uint32_t>(items.size())));
+    for (const uint32_t bits : {8u, 4u, 2u}) {
+        items.clear();
+        for (Shrinking &half : halves) {
+            if (bits < 8)
+                shrink_expected(&half, bits);
+            const uint64_t from = half.place;
+            if (!half.is_in_place())
+                half.place = device.memory->output(half.bytes.size());
+            if (bits < 8)
+                items.push_back(
+                    {from, half.place, half.n_strips, bits, half.page_tokens, half.tail_bytes});
+            else if (!half.is_in_place())
+                items.push_back({from, half.place, 0, 2, half.page_tokens,
+                                 static_cast<uint32_t>(half.bytes.size())});
+        }
+        expect_ok(cache->shrink(items.data(), static_cast<uint32_t>(items.size())));
+        assert_true(device.memory->intact());
+        for (const Shrinking &half : halves) {
+            Case c;
+            c.page_tokens = half.page_tokens;
+            c.head_dim = half.n_strips * 16;
+            expect_bytes(device, half.place, half.bytes, "shrunk payload", c);
+        }
+    }
+}
+
+namespace {
+
 constexpr uint32_t kHeads = 3, kDim = 48, kPageTokens = 32, kLayers = 2;
 enum : uint16_t { kAppendKeys, kAppendValues, kPackedKeys, kPackedValues };
 constexpr EntryClasses kAppendEntries = {kAppendKeys, kPackedKeys, kAppendValues, kPackedValues};

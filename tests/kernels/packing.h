@@ -10,6 +10,10 @@
 // pages, then reopened. The same bytes, every one; nothing around them.
 void check_packing(const Case &c, const Device &device);
 
+// Halves of every size go down the ladder one by one, in place and into other slots with what
+// stays behind them: the same bytes as the written-out shift.
+void check_shrinking(const Device &device);
+
 // Tokens of two layers, of every type and in steps of every size: what is stored where, and what
 // saturates.
 void check_appending(const Device &device);

@@ -30,6 +30,11 @@ void packing_equals_codec(void **) {
     current_case() = "appended tokens";
 }
 
+void shrinking_equals_the_shift(void **) {
+    VulkanDevice vulkan(g_mask);
+    check_shrinking(vulkan.device());
+}
+
 void appending_rounds_and_counts(void **) {
     VulkanDevice vulkan(g_mask);
     check_appending(vulkan.device());
@@ -49,6 +54,7 @@ int main(int argc, char **argv) {
     test_device();
     const CMUnitTest tests[] = {
         cmocka_unit_test(packing_equals_codec),
+        cmocka_unit_test(shrinking_equals_the_shift),
         cmocka_unit_test(appending_rounds_and_counts),
         cmocka_unit_test(first_fault_is_reported),
     };

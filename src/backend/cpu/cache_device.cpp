@@ -125,6 +125,12 @@ lk_status CpuCacheDevice::upload(const SlotCopy *items, uint32_t n_items) {
     return LK_OK;
 }
 
+lk_status CpuCacheDevice::shrink(const ShrinkItem *items, uint32_t n_items) {
+    const Lock lock(&engine_.mutex);
+    engine_.pool.parallel_for(n_items, [&](uint32_t unit, uint32_t) { shrink_item(items[unit]); });
+    return LK_OK;
+}
+
 // In order: several items may add to the same sums.
 lk_status CpuCacheDevice::sum_queries(const QuerySumArgs *items, uint32_t n_items) {
     for (uint32_t i = 0; i < n_items; ++i)

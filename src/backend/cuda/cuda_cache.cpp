@@ -315,6 +315,16 @@ lk_status CudaCache::upload(const SlotCopy *items, uint32_t n_items) {
     return on_stream([&](cudaStream_t stream) { return transfer_.upload(items, n_items, stream); });
 }
 
+lk_status CudaCache::shrink(const ShrinkItem *items, uint32_t n_items) {
+    const DeviceScope scope(device_);
+    return jobs_.run(layout_, items, n_items, [&](const ShrinkItem *, uint32_t n) {
+        const lk_status status = upload_.send();
+        return status ? status
+                      : checked(launch_shrink(at<ShrinkJob>(jobs_.address()), n, stream_),
+                                "shrinking pages");
+    });
+}
+
 lk_status CudaCache::sum_queries(const QuerySumArgs *, uint32_t) {
     return fail(LK_E_UNSUPPORTED, "the CUDA backend does not rank channels by queries");
 }

@@ -35,9 +35,14 @@ ReopenJob job_of(const CacheLayout &layout, const ReopenItem &item) {
     return job;
 }
 
+ShrinkJob job_of(const CacheLayout &, const ShrinkItem &item) {
+    return {item.source, item.target, item.n_strips, item.bits, item.page_tokens, item.tail_bytes};
+}
+
 lk_status JobList::open(TableMemory *memory) {
     memory_ = memory;
-    return table_.open(memory, kMaxJobs * std::max(sizeof(PackJob), sizeof(ReopenJob)),
+    return table_.open(memory,
+                       kMaxJobs * std::max({sizeof(PackJob), sizeof(ReopenJob), sizeof(ShrinkJob)}),
                        "lists of pages to pack");
 }
 

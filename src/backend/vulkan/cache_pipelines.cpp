@@ -83,6 +83,8 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
         status = pipelines->get(shaders::pack, {{LK_SPEC_THREADS, kJobThreads}}, 0, &pack_);
     if (!status)
         status = pipelines->get(shaders::reopen, {{LK_SPEC_THREADS, kJobThreads}}, 0, &reopen_);
+    if (!status)
+        status = pipelines->get(shaders::shrink, {}, 0, &shrink_);
     for (uint32_t l = 0; l < layout.n_layers; ++l)
         for (const uint32_t size : {0, 1}) {
             const uint32_t head_dim = layout.layers[l].head_dim;

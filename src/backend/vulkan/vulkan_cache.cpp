@@ -332,6 +332,10 @@ lk_status VulkanCache::reopen(const ReopenItem *items, uint32_t n_items) {
     return run_jobs(pipelines_.reopen(), items, n_items, {});
 }
 
+lk_status VulkanCache::shrink(const ShrinkItem *items, uint32_t n_items) {
+    return run_jobs(pipelines_.shrink(), items, n_items, {});
+}
+
 lk_status VulkanCache::sum_queries(const QuerySumArgs *, uint32_t) {
     return fail(LK_E_UNSUPPORTED, "the Vulkan backend does not rank channels by queries");
 }
