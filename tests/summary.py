@@ -1,12 +1,13 @@
 """Adds up Meson's test logs and prints 'N passed, N failed' as the last line.
 
-Arguments: testlog.json files. A cmocka program counts with its test functions, any other
-program as one test. Exits with 1 when something failed or nothing ran."""
+Arguments: testlog.json files. A cmocka or pytest program counts with its test functions, any
+other program as one test. Exits with 1 when something failed or nothing ran."""
 import json
 import re
 import sys
 
 CMOCKA = re.compile(r'^\[  (PASSED|FAILED|SKIPPED) +\] (\d+) test', re.MULTILINE)
+PYTEST = re.compile(r'^(?:=+ )?((?:\d+ \w+, )*\d+ \w+) in [\d.]+s', re.MULTILINE)
 
 
 def count(test):
@@ -17,6 +18,9 @@ def count(test):
     sums = {'PASSED': 0, 'FAILED': 0, 'SKIPPED': 0}
     for kind, number in CMOCKA.findall(text):
         sums[kind] += int(number)
+    for line in PYTEST.findall(text):
+        for number, kind in re.findall(r'(\d+) (passed|failed|skipped|error)', line):
+            sums[kind.upper() if kind != 'error' else 'FAILED'] += int(number)
     good = test['result'] in ('OK', 'EXPECTEDFAIL')
     if not any(sums.values()):
         sums['PASSED'] = int(good)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lowkey: a low-bit key/value cache for language models.
+
+::
+
+    import lowkey, numpy as np
+    geometry = lowkey.Geometry.uniform(n_layers=2, n_query_heads=8, n_kv_heads=2, head_dim=64)
+    with lowkey.Context() as context, lowkey.Cache(context, "kitty-pro", "64MiB", geometry=geometry) as cache:
+        sequence = cache.add()
+        with cache.step(sequence, n_tokens) as step:
+            for layer in range(2):
+                step.append(layer, k[layer], v[layer])     # [n_tokens, 2, 64]
+                out = step.attend(layer, q[layer])         # [n_tokens, 8, 64]
+
+The shared library is the file that the environment variable LOWKEY_LIBRARY names, or what the loader finds as
+``liblowkey``. ``lowkey.transformers`` puts the cache under models of Hugging Face transformers.
+"""
+
+from ._library import build_info, version
+from .arrays import Array, Tensor
+from .cache import Cache, CacheStats, Sequence, parse_bytes
+from .context import Capability, Context, Device, Vulkan, devices, find_device
+from .errors import (
+                     ArgumentError,
+                     BudgetError,
+                     BusyError,
+                     ClosedError,
+                     CorruptError,
+                     DataError,
+                     DeviceError,
+                     Error,
+                     FileError,
+                     InternalError,
+                     LibraryError,
+                     MismatchError,
+                     NotFoundError,
+                     OutOfMemoryError,
+                     StateError,
+                     UnsupportedError,
+)
+from .merging import merge
+from .plan import ALL, Geometry, KeyRule, Layer, LayerRule, Plan, PlanSize, PlanSpec, ValueRule, Width, presets
+from .step import Step
+
+DRAFT_TOKENS = 64  # of a sequence in one step: up to so many can be dropped at commit
+
+__all__ = ['ALL', 'DRAFT_TOKENS', 'ArgumentError', 'Array', 'BudgetError', 'BusyError', 'Cache', 'CacheStats',
+           'Capability', 'ClosedError', 'Context', 'CorruptError', 'DataError', 'Device', 'DeviceError', 'Error',
+           'FileError', 'Geometry', 'InternalError', 'KeyRule', 'Layer', 'LayerRule', 'LibraryError', 'MismatchError',
+           'NotFoundError', 'OutOfMemoryError', 'Plan', 'PlanSize', 'PlanSpec', 'Sequence', 'StateError', 'Step',
+           'Tensor', 'UnsupportedError', 'ValueRule', 'Vulkan', 'Width', 'build_info', 'devices', 'find_device',
+           'merge', 'parse_bytes', 'presets', 'version']

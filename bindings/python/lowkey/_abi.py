@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C interface as ctypes sees it: structs, constants and the table of functions.
+
+This is the only file that repeats include/lowkey/*.h; tests/test_abi.py compares it with the
+headers through a C compiler. What the headers gain is added here: a field to the end of its
+struct, a constant to CONSTANTS, a function to FUNCTIONS.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    Structure,
+    c_char,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from typing import Any
+
+ABI_MAJOR = 0
+ABI_MINOR = 1
+ABI_VERSION = ABI_MAJOR << 16 | ABI_MINOR
+
+LogFn = CFUNCTYPE(None, c_void_p, c_uint32, c_char_p)
+AllocFn = CFUNCTYPE(c_void_p, c_void_p, c_size_t, c_size_t)
+FreeFn = CFUNCTYPE(None, c_void_p, c_void_p, c_size_t, c_size_t)
+
+
+class Tensor(Structure):
+    _fields_ = [('size', c_uint32), ('dtype', c_uint32), ('memory', c_uint32), ('flags', c_uint32),
+                ('data', c_void_p), ('buffer', c_uint64), ('offset_bytes', c_uint64),
+                ('token_stride', c_int64), ('head_stride', c_int64)]
+
+
+class Queue(Structure):
+    _fields_ = [('size', c_uint32), ('kind', c_uint32), ('handle', c_void_p),
+                ('wait_semaphore', c_uint64), ('wait_value', c_uint64),
+                ('signal_semaphore', c_uint64), ('signal_value', c_uint64)]
+
+
+class DeviceInfo(Structure):
+    _fields_ = [('size', c_uint32), ('backend', c_uint32), ('index', c_uint32), ('n_threads', c_uint32),
+                ('memory_bytes', c_uint64), ('free_bytes', c_uint64),
+                ('name', c_char * 128), ('features', c_char * 128)]
+
+
+class VulkanDesc(Structure):
+    _fields_ = [('size', c_uint32), ('mask', c_uint32), ('validation', c_uint32), ('api_version', c_uint32),
+                ('get_instance_proc_addr', c_void_p), ('instance', c_void_p), ('physical_device', c_void_p),
+                ('device', c_void_p), ('queue', c_void_p), ('queue_family', c_uint32),
+                ('n_extensions', c_uint32), ('extensions', c_void_p), ('features', c_void_p),
+                ('lock_queue', c_void_p), ('unlock_queue', c_void_p), ('lock_user', c_void_p),
+                ('pipeline_cache', c_void_p), ('pipeline_cache_bytes', c_uint64)]
+
+
+class ContextDesc(Structure):
+    _fields_ = [('size', c_uint32), ('backend', c_uint32), ('device_index', c_uint32), ('n_threads', c_uint32),
+                ('cpu_mask', c_uint32), ('log_level', c_uint32), ('log', LogFn), ('log_user', c_void_p),
+                ('alloc', AllocFn), ('free', FreeFn), ('alloc_user', c_void_p), ('vulkan', POINTER(VulkanDesc))]
+
+
+class Capability(Structure):
+    _fields_ = [('size', c_uint32), ('head_dim', c_uint32), ('group_size', c_uint32), ('key_bits', c_uint32),
+                ('value_bits', c_uint32), ('page_tokens', c_uint32), ('memory', c_uint32), ('dtype', c_uint32),
+                ('queue', c_uint32)]
+
+
+class Layer(Structure):
+    _fields_ = [('size', c_uint32), ('n_query_heads', c_uint32), ('n_kv_heads', c_uint32), ('head_dim', c_uint32),
+                ('window_tokens', c_uint32), ('window_sink_tokens', c_uint32), ('scale', c_float),
+                ('soft_cap', c_float), ('sink_logits', POINTER(c_float))]
+
+
+class Geometry(Structure):
+    _fields_ = [('size', c_uint32), ('n_layers', c_uint32), ('layers', POINTER(Layer))]
+
+
+class KeyRule(Structure):
+    _fields_ = [('size', c_uint32), ('bits', c_uint32), ('axis', c_uint32), ('group', c_uint32),
+                ('boost_channels', c_uint32), ('boost_bits', c_uint32), ('boost_score', c_uint32),
+                ('channel_bits', POINTER(c_uint8))]
+
+
+class ValueRule(Structure):
+    _fields_ = [('size', c_uint32), ('bits', c_uint32), ('group', c_uint32)]
+
+
+class PlanSize(Structure):
+    _fields_ = [('size', c_uint32), ('n_pages', c_uint32), ('bits_per_value', c_double),
+                ('bytes_per_token', c_double), ('fp16_bytes', c_uint64), ('payload_bytes', c_uint64),
+                ('metadata_bytes', c_uint64), ('recent_bytes', c_uint64), ('table_bytes', c_uint64),
+                ('cache_bytes', c_uint64)]
+
+
+class CacheDesc(Structure):
+    _fields_ = [('size', c_uint32), ('max_sequences', c_uint32), ('max_step_tokens', c_uint32), ('flags', c_uint32),
+                ('budget_bytes', c_uint64), ('slab_bytes', c_uint64)]
+
+
+class CacheStats(Structure):
+    _fields_ = [('size', c_uint32), ('n_sequences', c_uint32), ('n_tokens', c_uint64), ('budget_bytes', c_uint64),
+                ('reserved_bytes', c_uint64), ('payload_bytes', c_uint64), ('metadata_bytes', c_uint64),
+                ('recent_bytes', c_uint64), ('table_bytes', c_uint64), ('workspace_bytes', c_uint64),
+                ('free_bytes', c_uint64), ('pages_packed', c_uint64), ('pages_reopened', c_uint64),
+                ('values_saturated', c_uint64), ('device_bytes', c_uint64)]
+
+
+# Each struct beside what comes between lk_ and _init in the name of its initializer.
+STRUCTS: dict[str, type[Structure]] = {
+    'tensor': Tensor, 'queue': Queue, 'device_info': DeviceInfo, 'vulkan_desc': VulkanDesc,
+    'context_desc': ContextDesc, 'capability': Capability, 'layer': Layer, 'geometry': Geometry,
+    'key_rule': KeyRule, 'value_rule': ValueRule, 'plan_size': PlanSize, 'cache_desc': CacheDesc,
+    'cache_stats': CacheStats,
+}
+STRUCT_NAMES = {kind: name for name, kind in STRUCTS.items()}
+
+# Numbers of the headers, by their C names.
+CONSTANTS: dict[str, int] = {
+    'LK_ABI_MAJOR': ABI_MAJOR, 'LK_OK': 0,
+    'LK_E_ARGUMENT': -1, 'LK_E_STATE': -2, 'LK_E_NOT_FOUND': -3, 'LK_E_UNSUPPORTED': -4, 'LK_E_NOMEM': -5,
+    'LK_E_BUDGET': -6, 'LK_E_CORRUPT': -7, 'LK_E_MISMATCH': -8, 'LK_E_DATA': -9, 'LK_E_BUSY': -10,
+    'LK_E_IO': -11, 'LK_E_DEVICE': -12, 'LK_E_INTERNAL': -13,
+    'LK_F16': 1, 'LK_BF16': 2, 'LK_F32': 3,
+    'LK_MEMORY_HOST': 1, 'LK_MEMORY_CUDA': 2, 'LK_MEMORY_VULKAN': 3,
+    'LK_QUEUE_CUDA_STREAM': 1, 'LK_QUEUE_VULKAN_SUBMIT': 2, 'LK_QUEUE_VULKAN_RECORD': 3,
+    'LK_BACKEND_CPU': 1, 'LK_BACKEND_CUDA': 2, 'LK_BACKEND_VULKAN': 3,
+    'LK_LOG_ERROR': 1, 'LK_LOG_WARNING': 2, 'LK_LOG_INFO': 3, 'LK_LOG_DEBUG': 4,
+    'LK_CPU_REFERENCE_ONLY': 1, 'LK_CPU_NO_AVX2': 2, 'LK_CPU_NO_AVX512': 4, 'LK_CPU_NO_NEON': 8,
+    'LK_VULKAN_NO_FLOAT16': 1, 'LK_VULKAN_NO_SUBGROUP': 2, 'LK_VULKAN_NO_INTEGER_DOT': 4,
+    'LK_VULKAN_NO_COOPERATIVE_MATRIX': 8, 'LK_VULKAN_NO_TIMELINE': 16,
+    'LK_ALL': 0xFFFFFFFF, 'LK_AXIS_CHANNEL': 1, 'LK_AXIS_TOKEN': 2,
+    'LK_SCORE_KEY': 1, 'LK_SCORE_QUERY_RANGE': 2, 'LK_METADATA_F16': 1, 'LK_METADATA_F8': 2,
+    'LK_DRAFT_TOKENS': 64, 'LK_MERGE_PARTS': 16,
+}
+
+_status = c_int32
+_u32 = c_uint32
+_u64 = c_uint64
+_p = c_void_p
+_size = c_size_t
+
+# name: (result, arguments). Handles, structs and arrays are pointers; only integers of the widths
+# that C declares are told apart from them.
+FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    'lk_status_name': (c_char_p, [_status]),
+    'lk_status_text': (c_char_p, [_status]),
+    'lk_last_error': (_status, [c_char_p, _size, _p]),
+    'lk_version': (c_char_p, []),
+    'lk_abi_version': (_u32, []),
+    'lk_build_info': (c_char_p, []),
+    'lk_device_count': (_status, [_p]),
+    'lk_device_get': (_status, [_u32, _p]),
+    'lk_context_open': (_status, [_p, _u32, _p]),
+    'lk_context_close': (_status, [_p]),
+    'lk_context_device': (_status, [_p, _p]),
+    'lk_context_supports': (_status, [_p, _p]),
+    'lk_plan_preset_name': (c_char_p, [_u32]),
+    'lk_plan_preset': (_status, [c_char_p, _p, _p]),
+    'lk_plan_copy': (_status, [_p, _p]),
+    'lk_plan_destroy': (None, [_p]),
+    'lk_plan_set_name': (_status, [_p, c_char_p]),
+    'lk_plan_set_key': (_status, [_p, _u32, _u32, _p]),
+    'lk_plan_set_value': (_status, [_p, _u32, _u32, _p]),
+    'lk_plan_set_metadata': (_status, [_p, _u32, _u32]),
+    'lk_plan_set_pages': (_status, [_p, _u32, _u32]),
+    'lk_plan_set_recent': (_status, [_p, _u32, _u32]),
+    'lk_plan_set_ladder': (_status, [_p, _u32, _p, _u32, _u32]),
+    'lk_plan_get_key': (_status, [_p, _u32, _u32, _p]),
+    'lk_plan_get_value': (_status, [_p, _u32, _u32, _p]),
+    'lk_plan_name': (c_char_p, [_p]),
+    'lk_plan_get_pages': (_status, [_p, _p, _p, _p, _p]),
+    'lk_plan_width': (_status, [_p, _u32, _u32, _u32, _u32, _p, _p]),
+    'lk_plan_validate': (_status, [_p, _p]),
+    'lk_plan_bytes': (_status, [_p, _u64, _u32, _u32, _p]),
+    'lk_plan_to_json': (_status, [_p, c_char_p, _size, _p]),
+    'lk_plan_from_json': (_status, [c_char_p, _size, _p]),
+    'lk_cache_create': (_status, [_p, _p, _p, _p, _p]),
+    'lk_cache_destroy': (None, [_p]),
+    'lk_cache_get_stats': (_status, [_p, _p]),
+    'lk_cache_plan': (_p, [_p]),
+    'lk_cache_poll': (_status, [_p]),
+    'lk_sequence_add': (_status, [_p, _p]),
+    'lk_sequence_remove': (_status, [_p, _u64]),
+    'lk_sequence_length': (_status, [_p, _u64, _p]),
+    'lk_sequence_truncate': (_status, [_p, _u64, _u64]),
+    'lk_step_begin': (_status, [_p, _p, _u32, _p, _p, _p]),
+    'lk_append': (_status, [_p, _u32, _p, _p]),
+    'lk_attend': (_status, [_p, _u32, _p, _p, _p]),
+    'lk_step_replay': (_status, [_p]),
+    'lk_step_commit': (_status, [_p, _p]),
+    'lk_step_discard': (_status, [_p]),
+    'lk_merge': (_status, [_p, _p, _u32, _u32, _u32, _u32, _p, _p, _p, _p]),
+    'lk_vulkan_buffer_add': (_status, [_p, _u64, _u64, _u32]),
+    'lk_vulkan_buffer_remove': (_status, [_p, _u64]),
+    'lk_vulkan_pipeline_cache': (_status, [_p, _p, _u64, _p]),
+}
+FUNCTIONS.update({f'lk_{name}_init': (_status, [_p, _size]) for name in STRUCTS})
+
+byref = c.byref

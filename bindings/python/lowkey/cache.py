@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Caches and their sequences."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from . import _abi, streams
+from ._handle import Handle
+from ._library import check, library
+from .arrays import Scratch
+from .context import BACKENDS, Context
+from .errors import ArgumentError
+from .plan import Geometry, Plan
+from .step import Step
+
+_UNITS = {'': 1, 'k': 10**3, 'm': 10**6, 'g': 10**9, 't': 10**12, 'ki': 2**10, 'mi': 2**20, 'gi': 2**30, 'ti': 2**40}
+
+
+def parse_bytes(size: int | str) -> int:
+    """Bytes of a number or of a text such as "2GiB", "512 MiB" or "1.5GB"."""
+    if isinstance(size, int):
+        return size
+    match = re.fullmatch(r'\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]i?)?b?\s*', size.lower())
+    if match is None:
+        raise ArgumentError(f'{size!r} is no number of bytes: write 2147483648 or "2GiB"')
+    return int(float(match[1]) * _UNITS[match[2] or ''])
+
+
+@dataclass(frozen=True)
+class CacheStats:
+    """What a cache holds now: include/lowkey/cache.h says what each number counts."""
+
+    n_sequences: int
+    n_tokens: int
+    budget_bytes: int
+    reserved_bytes: int
+    payload_bytes: int
+    metadata_bytes: int
+    recent_bytes: int
+    table_bytes: int
+    workspace_bytes: int
+    free_bytes: int
+    pages_packed: int
+    pages_reopened: int
+    values_saturated: int
+    device_bytes: int
+
+
+class Sequence:
+    """A sequence of a cache. It lives until remove(), or as long as its cache; dropping the object frees nothing.
+
+    Leaving a ``with`` block removes it.
+    """
+
+    __slots__ = ('cache', 'id')
+
+    def __init__(self, cache: Cache, id: int):
+        self.cache, self.id = cache, id
+
+    def __repr__(self) -> str:
+        return f'<lowkey.Sequence {self.id}>'
+
+    def __len__(self) -> int:
+        """Committed tokens. Raises NotFoundError after remove()."""
+        n, cache = ctypes.c_uint64(), self.cache
+        with cache._handle.lock:
+            check(cache._lk.lk_sequence_length(cache._handle.get(), self.id, _abi.byref(n)))
+        return n.value
+
+    def __bool__(self) -> bool:
+        return True  # an empty sequence is one too
+
+    def truncate(self, n_tokens: int) -> None:
+        """Keep the first n_tokens tokens. A packed page that is cut keeps the values of its codes.
+
+        Raises ArgumentError (more than there are), NotFoundError, BusyError (a step is open), BudgetError."""
+        if n_tokens < 0:
+            raise ArgumentError(f'n_tokens is {n_tokens}')
+        cache = self.cache
+        with cache._handle.lock:
+            check(cache._lk.lk_sequence_truncate(cache._handle.get(), self.id, n_tokens))
+
+    def remove(self) -> None:
+        """Free the sequence's pages. Raises NotFoundError (removed already), BusyError (a step is open)."""
+        cache = self.cache
+        with cache._handle.lock:
+            check(cache._lk.lk_sequence_remove(cache._handle.get(), self.id))
+
+    def __enter__(self) -> Sequence:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.cache.closed:
+            self.remove()
+
+
+class Cache:
+    """The key/value cache of one model: many sequences, one plan, one byte budget.
+
+    context          an open device
+    plan             a Plan or the name of a preset; copied
+    budget           hard limit of all that the cache holds, in bytes or as "2GiB"
+    geometry         the model; default: the plan's. Needed with the name of a preset
+    max_sequences    at once
+    max_step_tokens  of one step, over all its sequences
+    slab_bytes       memory is taken in blocks of this size, a multiple of 256 KiB; 0 = 64 MiB
+
+    One thread at a time uses a cache; calls from several wait for each other. stats() and poll() wait for none.
+
+    Raises ArgumentError, MismatchError (the plan is for another geometry), UnsupportedError, BudgetError (less
+    than the fixed tables and workspace; the sentence names the bytes), OutOfMemoryError, DeviceError.
+    """
+
+    def __init__(self, context: Context, plan: Plan | str, budget: int | str, *, geometry: Geometry | None = None,
+                 max_sequences: int = 1, max_step_tokens: int = 512, slab_bytes: int = 0):
+        lk = self._lk = library()
+        if isinstance(plan, str):
+            if geometry is None:
+                raise ArgumentError(f'the preset {plan!r} needs a geometry')
+            plan = Plan.preset(plan, geometry)
+        self.context = context
+        self.geometry = geometry or plan.geometry
+        desc = lk.start(_abi.CacheDesc)
+        desc.max_sequences, desc.max_step_tokens = max_sequences, max_step_tokens
+        desc.budget_bytes, desc.slab_bytes = parse_bytes(budget), slab_bytes
+        box = ctypes.c_void_p()
+        with context._handle.lock, plan._handle.lock:
+            check(lk.lk_cache_create(context._handle.get(), _abi.byref(self.geometry.raw()), plan._handle.get(),
+                                     _abi.byref(desc), _abi.byref(box)))
+            self._handle = Handle('cache', box, lambda pointer: lk.lk_cache_destroy(_abi.byref(pointer)),
+                                  context._handle)
+        weakref.finalize(self, self._handle.destroy)
+        # For each layer the shapes that its tensors have: heads of q and of k, channels.
+        self._shapes = [(layer.n_query_heads, layer.n_kv_heads, layer.head_dim) for layer in self.geometry.layers]
+        self._scratch = tuple(Scratch() for _ in range(5))  # k, v, q, out, lse
+        self._queue: _abi.Queue | None = None
+        if BACKENDS.get(context.backend) == BACKENDS['cuda']:
+            self._queue = lk.start(_abi.Queue)
+            self._queue.kind = _abi.CONSTANTS['LK_QUEUE_CUDA_STREAM']
+
+    @property
+    def closed(self) -> bool:
+        return not self._handle.box
+
+    def close(self) -> None:
+        """Destroy the cache with its sequences, an open step included. Waits for its work. Twice is fine."""
+        self._handle.close()
+
+    def __enter__(self) -> Cache:
+        self._handle.get()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self) -> Sequence:
+        """A new, empty sequence.
+
+        Raises BudgetError (max_sequences are there, or no bytes), BusyError (a step is open)."""
+        id = ctypes.c_uint64()
+        with self._handle.lock:
+            check(self._lk.lk_sequence_add(self._handle.get(), _abi.byref(id)))
+        return Sequence(self, id.value)
+
+    def step(self, sequences: Sequence | Iterable[Sequence], n_tokens: int | Iterable[int], *,
+             parents: Iterable[int] | None = None, stream: Any = None) -> Step:
+        """Open a step of new tokens: see Step.
+
+        sequences  one, or several distinct ones of this cache
+        n_tokens   new tokens of each, or one number for all
+        parents    [sum of n_tokens] a draft tree: for each token the index of its parent among its sequence's new
+                   tokens, or -1 for the last committed one. Default: each follows the one before
+        stream     CUDA: a stream or its handle. Default: the one that is current in PyTorch, else in CuPy, else the
+                   legacy default stream
+
+        Raises ArgumentError, NotFoundError, StateError (a step is open), BudgetError (nothing changed), DataError (a
+        committed step held an infinity or a NaN: told once, call again), OutOfMemoryError, DeviceError.
+        """
+        chosen = (sequences,) if isinstance(sequences, Sequence) else tuple(sequences)
+        counts = (n_tokens,) * len(chosen) if isinstance(n_tokens, int) else tuple(n_tokens)
+        if len(counts) != len(chosen):
+            raise ArgumentError(f'{len(counts)} counts of tokens for {len(chosen)} sequences')
+        for sequence in chosen:
+            if sequence.cache is not self:
+                raise ArgumentError(f'{sequence!r} belongs to another cache')
+        if any(not 0 < n < 2**32 for n in counts):
+            raise ArgumentError(f'counts of new tokens are {list(counts)}, each must be at least 1')
+        total, tree = sum(counts), None
+        if parents is not None:
+            chain = tuple(parents)
+            if len(chain) != total:
+                raise ArgumentError(f'{len(chain)} parents for {total} new tokens')
+            tree = (ctypes.c_int32 * total)(*chain)
+        handle, queue = 0, None
+        if self._queue is not None:
+            handle = streams.current(self.context.device_index) if stream is None else streams.handle_of(stream)
+            self._queue.handle, queue = handle, _abi.byref(self._queue)
+        elif stream is not None:
+            raise ArgumentError(f'a context on {self.context.backend} takes no stream')
+        ids = (ctypes.c_uint64 * len(chosen))(*(sequence.id for sequence in chosen))
+        with self._handle.lock:
+            check(self._lk.lk_step_begin(self._handle.get(), queue, len(chosen), ids,
+                                         (ctypes.c_uint32 * len(counts))(*counts), tree))
+        return Step(self, len(chosen), total, handle)
+
+    def stats(self) -> CacheStats:
+        """What the cache holds now. Beside any other call."""
+        raw = self._lk.start(_abi.CacheStats)
+        with self._handle.watch:
+            check(self._lk.lk_cache_get_stats(self._handle.get(), _abi.byref(raw)))
+        return CacheStats(*(getattr(raw, name) for name in CacheStats.__dataclass_fields__))
+
+    def poll(self) -> None:
+        """Has the open step, or a committed one, met a fault? Beside any other call.
+
+        Raises DataError, DeviceError."""
+        with self._handle.watch:
+            check(self._lk.lk_cache_poll(self._handle.get()))
+
+    def plan(self) -> Plan:
+        """A copy of the plan that the cache runs."""
+        box = ctypes.c_void_p()
+        with self._handle.lock:
+            check(self._lk.lk_plan_copy(self._lk.lk_cache_plan(self._handle.get()), _abi.byref(box)))
+        return Plan(box, self.geometry)

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices, contexts, what they can run, and their callbacks."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from . import _abi
+from ._handle import Handle
+from ._library import InCallback, check, library
+from .arrays import DTYPES
+from .errors import ArgumentError, NotFoundError, UnsupportedError
+
+BACKENDS = {'cpu': 1, 'cuda': 2, 'vulkan': 3}
+BACKEND_NAMES = {number: name for name, number in BACKENDS.items()}
+LOG_LEVELS = {'none': 0, 'error': 1, 'warning': 2, 'info': 3, 'debug': 4}
+LOG_LEVEL_NAMES = {number: name for name, number in LOG_LEVELS.items()}
+MEMORIES = {'host': 1, 'cuda': 2, 'vulkan': 3}
+
+Log = Callable[[str, str], object]
+Allocate = Callable[[int, int], int]
+Release = Callable[[int, int, int], object]
+
+
+def number_of(table: dict[str, int], name: str | int, what: str) -> int:
+    """The number of a name in a table. Numbers pass as they are."""
+    if isinstance(name, int):
+        return name
+    if name not in table:
+        raise ArgumentError(f'{what} is {name!r}, must be one of {", ".join(table)}')
+    return table[name]
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device that a context can be opened on.
+
+    index         among the devices of its backend
+    n_threads     CPU: hardware threads; else 0
+    memory_bytes  total memory
+    free_bytes    what can be had now
+    """
+
+    backend: str
+    index: int
+    n_threads: int
+    memory_bytes: int
+    free_bytes: int
+    name: str
+    features: str
+
+
+def _device(info: _abi.DeviceInfo) -> Device:
+    return Device(BACKEND_NAMES.get(info.backend, str(info.backend)), info.index, info.n_threads, info.memory_bytes,
+                  info.free_bytes, info.name.decode(errors='replace'), info.features.decode(errors='replace'))
+
+
+def devices() -> list[Device]:
+    """The devices of this machine that the library's build can use."""
+    lk, count = library(), ctypes.c_uint32()
+    check(lk.lk_device_count(_abi.byref(count)))
+    found = []
+    for ordinal in range(count.value):
+        info = lk.start(_abi.DeviceInfo)
+        check(lk.lk_device_get(ordinal, _abi.byref(info)))
+        found.append(_device(info))
+    return found
+
+
+@dataclass(frozen=True)
+class Vulkan:
+    """How Vulkan opens a device of lowkey's own.
+
+    mask            LK_VULKAN_NO_* bits: what of the device is not used
+    validation      open VK_LAYER_KHRONOS_validation; its messages go to the context's log
+    pipeline_cache  what Context.vulkan_pipeline_cache() gave, or nothing
+    """
+
+    mask: int = 0
+    validation: bool = False
+    pipeline_cache: bytes = field(default=b'', repr=False)
+
+
+@dataclass(frozen=True)
+class Capability:
+    """A question to Context.supports(): pages of these widths, attended with tensors of this type.
+
+    group_size  query heads per KV head
+    memory      of the tensors: "host", "cuda" or "vulkan"
+    dtype       of the tensors: "float16", "bfloat16" or "float32"
+    """
+
+    head_dim: int = 128
+    group_size: int = 1
+    key_bits: int = 16
+    value_bits: int = 16
+    page_tokens: int = 128
+    memory: str = 'host'
+    dtype: str = 'float16'
+
+
+class Context:
+    """An open device. It may be used from any threads.
+
+    backend       "cpu", "cuda" or "vulkan"
+    device_index  among the devices of the backend
+    n_threads     CPU: worker threads, the caller's one included; 0 = all of the machine
+    cpu_mask      LK_CPU_* bits: what of the CPU is not used
+    log           called with (level, message), from any thread that calls lowkey; it may not call lowkey
+    log_level     messages up to this level are sent: "error", "warning", "info" or "debug"
+    allocator     (allocate, release): host memory. allocate(bytes, alignment) gives an address or 0,
+                  release(address, bytes, alignment) takes it back. From any thread
+    vulkan        how to open Vulkan
+
+    An exception in a callback cannot pass through the library: it goes to sys.unraisablehook, and an
+    allocation that raises has failed. Leaving a ``with`` block closes the context's caches too;
+    ``close()`` refuses while there are any.
+
+    Raises NotFoundError, UnsupportedError, OutOfMemoryError, DeviceError.
+    """
+
+    def __init__(self, backend: str = 'cpu', device_index: int = 0, *, n_threads: int = 0, cpu_mask: int = 0,
+                 log: Log | None = None, log_level: str = 'warning',
+                 allocator: tuple[Allocate, Release] | None = None, vulkan: Vulkan | None = None):
+        lk = self._lk = library()
+        desc = lk.start(_abi.ContextDesc)
+        desc.backend = number_of(BACKENDS, backend, 'backend')
+        desc.device_index, desc.n_threads, desc.cpu_mask = device_index, n_threads, cpu_mask
+        self.backend = BACKEND_NAMES.get(desc.backend, str(desc.backend))
+        self.device_index = device_index
+        callbacks: list[Any] = []  # they live as long as the handle's destroyer
+        if log is not None:
+            desc.log, desc.log_level = _log_callback(log), number_of(LOG_LEVELS, log_level, 'log_level')
+            callbacks.append(desc.log)
+        if allocator is not None:
+            desc.alloc, desc.free = _allocator_callbacks(*allocator)
+            callbacks += [desc.alloc, desc.free]
+        keep: Any = None
+        if vulkan is not None:
+            keep = _vulkan_desc(vulkan)
+            desc.vulkan = ctypes.pointer(keep)
+        box = ctypes.c_void_p()
+        check(lk.lk_context_open(_abi.byref(desc), _abi.ABI_VERSION, _abi.byref(box)))
+
+        def end(pointer: ctypes.c_void_p, callbacks: list[Any] = callbacks) -> None:
+            lk.lk_context_close(_abi.byref(pointer))
+
+        self._handle = Handle('context', box, end)
+        weakref.finalize(self, self._handle.destroy)
+
+    @property
+    def closed(self) -> bool:
+        return not self._handle.box
+
+    def close(self) -> None:
+        """Close the context. Closing twice is fine. Raises BusyError while a cache of it is open."""
+        handle = self._handle
+        if self.closed:
+            return
+        with handle.lock, handle.watch:
+            check(self._lk.lk_context_close(_abi.byref(handle.get())))
+            handle.forget()
+
+    def __enter__(self) -> Context:
+        self._handle.get()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in list(self._handle.children.values()):
+            child.close()
+        self.close()
+
+    @property
+    def device(self) -> Device:
+        """The device that the context was opened on."""
+        info = self._lk.start(_abi.DeviceInfo)
+        with self._handle.watch:
+            check(self._lk.lk_context_device(self._handle.get(), _abi.byref(info)))
+        return _device(info)
+
+    def supports(self, capability: Capability) -> bool:
+        """Can the context pack and attend such pages? ``require()`` says why not.
+
+        Raises ArgumentError (no such width, head dim or page)."""
+        try:
+            self.require(capability)
+        except UnsupportedError:
+            return False
+        return True
+
+    def require(self, capability: Capability) -> None:
+        """Raise the refusal that a cache would give: UnsupportedError names what is missing."""
+        raw = self._lk.start(_abi.Capability)
+        raw.head_dim, raw.group_size, raw.page_tokens = (capability.head_dim, capability.group_size,
+                                                         capability.page_tokens)
+        raw.key_bits, raw.value_bits = capability.key_bits, capability.value_bits
+        raw.memory = number_of(MEMORIES, capability.memory, 'memory')
+        raw.dtype = number_of(DTYPES, capability.dtype, 'dtype')
+        with self._handle.watch:
+            check(self._lk.lk_context_supports(self._handle.get(), _abi.byref(raw)))
+
+    def vulkan_pipeline_cache(self) -> bytes:
+        """What the driver compiled for this context so far, for Vulkan.pipeline_cache of a later one."""
+        needed = ctypes.c_uint64()
+        with self._handle.watch:
+            pointer = self._handle.get()
+            check(self._lk.lk_vulkan_pipeline_cache(pointer, None, 0, _abi.byref(needed)))
+            buffer = (ctypes.c_uint8 * needed.value)()
+            check(self._lk.lk_vulkan_pipeline_cache(pointer, buffer, needed.value, _abi.byref(needed)))
+        return bytes(buffer)[:needed.value]
+
+
+def find_device(backend: str, index: int = 0) -> Device:
+    """The device of a backend. Raises NotFoundError."""
+    for device in devices():
+        if (device.backend, device.index) == (backend, index):
+            return device
+    raise NotFoundError(f'this machine and build have no {backend} device {index}')
+
+
+def report(function: Any) -> None:
+    """Give the exception that is being handled to sys.unraisablehook: it was raised in a callback."""
+    kind, value, trace = sys.exc_info()
+    note = _Unraisable(kind, value, trace, 'Exception ignored in a callback of lowkey', function)
+    sys.unraisablehook(cast(Any, note))
+
+
+@dataclass
+class _Unraisable:
+    exc_type: Any
+    exc_value: Any
+    exc_traceback: Any
+    err_msg: str
+    object: Any
+
+
+def _log_callback(log: Log) -> Any:
+    def send(_: int, level: int, message: bytes) -> None:
+        try:
+            with InCallback():
+                log(LOG_LEVEL_NAMES.get(level, str(level)), message.decode(errors='replace'))
+        except BaseException:
+            report(log)
+    return _abi.LogFn(send)
+
+
+def _allocator_callbacks(allocate: Allocate, release: Release) -> tuple[Any, Any]:
+    def alloc(_: int, n_bytes: int, alignment: int) -> int | None:
+        try:
+            with InCallback():
+                return allocate(n_bytes, alignment) or None
+        except BaseException:
+            report(allocate)
+            return None
+
+    def free(_: int, pointer: int, n_bytes: int, alignment: int) -> None:
+        try:
+            with InCallback():
+                release(pointer, n_bytes, alignment)
+        except BaseException:
+            report(release)
+    return _abi.AllocFn(alloc), _abi.FreeFn(free)
+
+
+def _vulkan_desc(options: Vulkan) -> _abi.VulkanDesc:
+    desc = library().start(_abi.VulkanDesc)
+    desc.mask, desc.validation = options.mask, int(options.validation)
+    if options.pipeline_cache:
+        text = ctypes.create_string_buffer(options.pipeline_cache, len(options.pipeline_cache))
+        desc.pipeline_cache, desc.pipeline_cache_bytes = ctypes.cast(text, ctypes.c_void_p), len(text)
+        desc.keep = text  # an attribute beside the fields: lives as long as the struct
+    return desc

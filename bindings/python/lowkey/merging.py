@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Merging attention over disjoint sets of keys."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from . import _abi, streams
+from ._library import check, library
+from .arrays import Tensor, describe, empty_like
+from .context import Context
+from .errors import ArgumentError
+
+
+def _tensor(array: Any, shape: tuple[int, int, int], what: str, stream: int, written: bool = False) -> Tensor:
+    tensor = array if isinstance(array, Tensor) else Tensor(array, stream)
+    if tensor.shape != shape:
+        raise ArgumentError(f'{what} has shape {list(tensor.shape)}, the others need {list(shape)}')
+    if written and not tensor.writable:
+        raise ArgumentError(f'{what} is read-only')
+    return tensor
+
+
+def merge(context: Context, outs: Sequence[Any], lses: Sequence[Any], out: Any = None, lse: Any = None, *,
+          stream: Any = None) -> Any:
+    """Join attention of the same queries over sets of keys that share no key: each part weighs exp(its LSE).
+
+    outs    1 to 16 outputs of Step.attend(), each [n_tokens, n_heads, head_dim]
+    lses    their log-sum-exps, float32 [n_tokens, n_heads]
+    out     [n_tokens, n_heads, head_dim] written in place; default: a new array like the first output
+    lse     None, True for a new array, or a float32 array [n_tokens, n_heads]: that over all parts
+    stream  CUDA: as for Cache.step()
+
+    Returns out, or (out, lse) when lse is asked for. Raises ArgumentError, UnsupportedError, DeviceError.
+    """
+    if not outs or len(outs) != len(lses):
+        raise ArgumentError(f'{len(outs)} outputs and {len(lses)} log-sum-exps: one of each part is needed')
+    lk, queue, handle = library(), None, 0
+    if context.backend == 'cuda':
+        handle = streams.current(context.device_index) if stream is None else streams.handle_of(stream)
+        queue = lk.start(_abi.Queue)
+        queue.kind, queue.handle = _abi.CONSTANTS['LK_QUEUE_CUDA_STREAM'], handle
+    elif stream is not None:
+        raise ArgumentError(f'a context on {context.backend} takes no stream')
+    first = outs[0].shape if isinstance(outs[0], Tensor) else describe(outs[0], handle).shape
+    if len(first) != 3:
+        raise ArgumentError(f'outs[0] has shape {list(first)}: a tensor is [n_tokens, n_heads, head_dim]')
+    shape = (first[0], first[1], first[2])
+    rows = (shape[0], shape[1], 1)
+    if out is None:
+        out = empty_like(outs[0], shape)
+    if lse is True:
+        lse = empty_like(outs[0], shape[:2], 'float32')
+    parts = [_tensor(array, shape, f'outs[{i}]', handle) for i, array in enumerate(outs)]
+    sums = [_tensor(array, rows, f'lses[{i}]', handle) for i, array in enumerate(lses)]
+    into = _tensor(out, shape, 'out', handle, written=True)
+    total = None if lse is None else _tensor(lse, rows, 'lse', handle, written=True)
+    pointers = ctypes.POINTER(_abi.Tensor) * len(parts)
+    with context._handle.watch:
+        check(lk.lk_merge(context._handle.get(), None if queue is None else _abi.byref(queue), *shape, len(parts),
+                          pointers(*(ctypes.pointer(t.struct) for t in parts)),
+                          pointers(*(ctypes.pointer(t.struct) for t in sums)),
+                          into.reference, None if total is None else total.reference))
+    return out if lse is None else (out, lse)

@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The geometry of a model and the quantization plan of its cache. Needs no device."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from . import _abi
+from ._handle import Handle
+from ._library import check, library
+from .context import number_of
+from .errors import ArgumentError
+
+ALL = _abi.CONSTANTS['LK_ALL']
+AXES = {'channel': 1, 'token': 2}
+SCORES = {'': 0, 'key': 1, 'query-range': 2}
+METADATA = {'f16': 1, 'f8': 2}
+_AXIS_NAMES = {number: name for name, number in AXES.items()}
+_SCORE_NAMES = {number: name for name, number in SCORES.items()}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One attention layer of a model.
+
+    n_query_heads       a multiple of n_kv_heads, 1 to 16 times as many
+    head_dim            a multiple of 16 from 32 to 256
+    window_tokens       a query sees this many last tokens, itself included; 0 = all
+    window_sink_tokens  the first tokens stay visible behind the window
+    scale               of the logits; 0 = 1 / sqrt(head_dim)
+    soft_cap            logits become soft_cap * tanh(logit / soft_cap); 0 = off
+    sink_logits         [n_query_heads] a learned logit that joins each softmax; empty = none
+    """
+
+    n_query_heads: int
+    n_kv_heads: int
+    head_dim: int
+    window_tokens: int = 0
+    window_sink_tokens: int = 0
+    scale: float = 0.0
+    soft_cap: float = 0.0
+    sink_logits: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A model's attention layers."""
+
+    layers: tuple[Layer, ...]
+
+    @classmethod
+    def uniform(cls, n_layers: int, n_query_heads: int, n_kv_heads: int, head_dim: int, **layer: Any) -> Geometry:
+        """The same layer n_layers times. ``layer`` takes the other fields of Layer."""
+        return cls((Layer(n_query_heads, n_kv_heads, head_dim, **layer),) * n_layers)
+
+    def raw(self) -> _abi.Geometry:
+        """The C struct, which keeps what it points to."""
+        lk = library()
+        raw = lk.start(_abi.Geometry)
+        layers = (_abi.Layer * len(self.layers))()
+        keep = []
+        for i, layer in enumerate(self.layers):
+            # Elements of an array are told from each other by their size, so each is initialized.
+            check(lk.lk_layer_init(_abi.byref(layers[i]), ctypes.sizeof(_abi.Layer)))
+            for name in ('n_query_heads', 'n_kv_heads', 'head_dim', 'window_tokens', 'window_sink_tokens', 'scale',
+                         'soft_cap'):
+                setattr(layers[i], name, getattr(layer, name))
+            if layer.sink_logits:
+                if len(layer.sink_logits) != layer.n_query_heads:
+                    raise ArgumentError(f'layer {i} has {len(layer.sink_logits)} sink_logits and '
+                                        f'{layer.n_query_heads} query heads')
+                keep.append((ctypes.c_float * layer.n_query_heads)(*layer.sink_logits))
+                layers[i].sink_logits = keep[-1]
+        raw.n_layers, raw.layers = len(self.layers), layers
+        raw.keep = (layers, keep)
+        return raw
+
+
+@dataclass(frozen=True)
+class KeyRule:
+    """How keys of a KV head are kept.
+
+    bits            1, 2, 3, 4, 8 or 16: channels without another class
+    axis            "channel": consecutive tokens of a channel share a range; "token": channels of a token
+    group           tokens (axis "channel") or channels (axis "token") that do; 0 = the page or the head
+    boost_channels  channels of each page that are kept at boost_bits; 0 = none
+    boost_score     "key" (mean of abs K) or "query-range" (mean of abs Q times range of K; CPU)
+    channel_bits    [head_dim] static classes in place of boost, or empty
+    """
+
+    bits: int = 16
+    axis: str = 'channel'
+    group: int = 0
+    boost_channels: int = 0
+    boost_bits: int = 0
+    boost_score: str = ''
+    channel_bits: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class ValueRule:
+    """How values of a KV head are kept: at ``bits``, ``group`` consecutive channels of a token sharing a range
+    (0 = the head)."""
+
+    bits: int = 16
+    group: int = 0
+
+
+@dataclass(frozen=True)
+class LayerRule:
+    """The rules of one layer.
+
+    key, value  one rule for all KV heads, or one for each
+    metadata    how ranges and minima are kept: "f16" or "f8"
+    rungs       widths that the layer may take, descending, out of 16, 8, 4, 2; empty = no ladder
+    rung        the one of them that its next pages are packed at
+    """
+
+    key: KeyRule | tuple[KeyRule, ...] = KeyRule()
+    value: ValueRule | tuple[ValueRule, ...] = ValueRule()
+    metadata: str = 'f16'
+    rungs: tuple[int, ...] = ()
+    rung: int = 0
+
+
+@dataclass(frozen=True)
+class PlanSpec:
+    """A plan written out by fields; Plan.build() makes it.
+
+    page_tokens    32, 64 or 128
+    run_tokens     consecutive tokens in a page, at least 8; 0 = page_tokens
+    sink_tokens    the first tokens of a sequence that stay at 16 bits, a multiple of 16
+    window_tokens  the last tokens that stay at 16 bits
+    layers         one rule for all layers, or one for each
+    """
+
+    name: str = 'custom'
+    page_tokens: int = 128
+    run_tokens: int = 0
+    sink_tokens: int = 0
+    window_tokens: int = 128
+    layers: LayerRule | tuple[LayerRule, ...] = LayerRule()
+
+
+@dataclass(frozen=True)
+class PlanSize:
+    """What a plan costs. Every number is exact."""
+
+    n_pages: int
+    bits_per_value: float
+    bytes_per_token: float
+    fp16_bytes: int
+    payload_bytes: int
+    metadata_bytes: int
+    recent_bytes: int
+    table_bytes: int
+    cache_bytes: int
+
+
+class Width(NamedTuple):
+    """Bits of a channel in a packed page, and what a page may raise them to."""
+
+    bits: int
+    boost_bits: int
+
+
+def presets() -> list[str]:
+    """Names of the plans that are built in."""
+    lk = library()
+    names: list[str] = []
+    while (name := lk.lk_plan_preset_name(len(names))) is not None:
+        names.append(name.decode())
+    return names
+
+
+def _key_rule(rule: KeyRule) -> _abi.KeyRule:
+    raw = library().start(_abi.KeyRule)
+    raw.bits, raw.axis, raw.group = rule.bits, number_of(AXES, rule.axis, 'axis'), rule.group
+    raw.boost_channels, raw.boost_bits = rule.boost_channels, rule.boost_bits
+    raw.boost_score = number_of(SCORES, rule.boost_score, 'boost_score')
+    if rule.channel_bits:
+        raw.channel_bits = (ctypes.c_uint8 * len(rule.channel_bits))(*rule.channel_bits)
+    return raw
+
+
+def _value_rule(rule: ValueRule) -> _abi.ValueRule:
+    raw = library().start(_abi.ValueRule)
+    raw.bits, raw.group = rule.bits, rule.group
+    return raw
+
+
+class Plan:
+    """A quantization plan for one geometry. Caches keep a copy of theirs.
+
+    Made by preset(), build() or from_json(). May be changed until it is given to a cache, and after that
+    without effect on it.
+    """
+
+    def __init__(self, box: ctypes.c_void_p, geometry: Geometry):
+        lk = self._lk = library()
+        self.geometry = geometry  # without sink_logits when the plan came from JSON
+        self._handle = Handle('plan', box, lambda pointer: lk.lk_plan_destroy(_abi.byref(pointer)))
+        weakref.finalize(self, self._handle.destroy)
+
+    @classmethod
+    def preset(cls, name: str, geometry: Geometry) -> Plan:
+        """A plan that is built in: fp16, int8, kivi4, kivi2, kitty or kitty-pro. Raises NotFoundError."""
+        box, lk = ctypes.c_void_p(), library()
+        check(lk.lk_plan_preset(name.encode(), _abi.byref(geometry.raw()), _abi.byref(box)))
+        return cls(box, geometry)
+
+    @classmethod
+    def build(cls, geometry: Geometry, spec: PlanSpec) -> Plan:
+        """The plan that the fields say, validated."""
+        plan = cls.preset('fp16', geometry)
+        plan.set_name(spec.name)
+        plan.set_pages(spec.page_tokens, spec.run_tokens)
+        plan.set_recent(spec.sink_tokens, spec.window_tokens)
+        rules = spec.layers if isinstance(spec.layers, tuple) else (spec.layers,) * len(geometry.layers)
+        if len(rules) != len(geometry.layers):
+            raise ArgumentError(f'{len(rules)} rules for {len(geometry.layers)} layers')
+        for i, (rule, layer) in enumerate(zip(rules, geometry.layers)):
+            plan.set_metadata(rule.metadata, i)
+            for what, heads, put in (('key', rule.key, plan.set_key), ('value', rule.value, plan.set_value)):
+                if not isinstance(heads, tuple):
+                    put(heads, i)  # type: ignore[arg-type]
+                    continue
+                if len(heads) != layer.n_kv_heads:
+                    raise ArgumentError(f'layer {i} has {len(heads)} {what} rules for {layer.n_kv_heads} KV heads')
+                for head, one in enumerate(heads):
+                    put(one, i, head)  # type: ignore[arg-type]
+            if rule.rungs:
+                plan.set_ladder(rule.rungs, rule.rung, i)
+        plan.validate(geometry)
+        return plan
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Plan:
+        """Read a plan from untrusted text (docs/PLAN.md). Raises CorruptError or MismatchError naming the JSON path."""
+        data = text.encode() if isinstance(text, str) else bytes(text)
+        box = ctypes.c_void_p()
+        check(library().lk_plan_from_json(data, len(data), _abi.byref(box)))
+        plan = cls(box, Geometry(()))
+        plan.geometry = _geometry_of(json.loads(plan.to_json())['geometry'])
+        return plan
+
+    def to_json(self) -> str:
+        """The plan as JSON; from_json() gives the same plan back."""
+        needed = ctypes.c_size_t()
+        with self._handle.lock:
+            pointer = self._handle.get()
+            check(self._lk.lk_plan_to_json(pointer, None, 0, _abi.byref(needed)))
+            buffer = ctypes.create_string_buffer(needed.value)
+            check(self._lk.lk_plan_to_json(pointer, buffer, len(buffer), _abi.byref(needed)))
+        return buffer.value.decode()
+
+    def spec(self) -> PlanSpec:
+        """The plan's fields: Plan.build() of them gives the same plan."""
+        document = json.loads(self.to_json())
+        layers: list[LayerRule] = []
+        for entry in document['layers']:
+            heads = [head for head in entry['heads'] for _ in range(head.get('count', 1))]
+            rule = LayerRule(tuple(_key_of(head['key']) for head in heads),
+                             tuple(ValueRule(head['value']['bits'], head['value'].get('group', 0)) for head in heads),
+                             entry.get('metadata', 'f16'), tuple(entry.get('ladder', ())), entry.get('rung', 0))
+            layers += [rule] * entry.get('count', 1)
+        return PlanSpec(document['name'], document['page_tokens'], document['run_tokens'], document['sink_tokens'],
+                        document['window_tokens'], tuple(layers))
+
+    def copy(self) -> Plan:
+        """An independent copy."""
+        box = ctypes.c_void_p()
+        with self._handle.lock:
+            check(self._lk.lk_plan_copy(self._handle.get(), _abi.byref(box)))
+        return Plan(box, self.geometry)
+
+    def close(self) -> None:
+        """Free the plan. Closing twice is fine."""
+        self._handle.close()
+
+    def __enter__(self) -> Plan:
+        self._handle.get()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def name(self) -> str:
+        with self._handle.lock:
+            return str(self._lk.lk_plan_name(self._handle.get()), 'utf-8')
+
+    def _call(self, function: Any, *arguments: Any) -> None:
+        with self._handle.lock:
+            check(function(self._handle.get(), *arguments))
+
+    def set_name(self, name: str) -> None:
+        """Name the plan, 1 to 63 bytes."""
+        self._call(self._lk.lk_plan_set_name, name.encode())
+
+    def set_key(self, rule: KeyRule, layer: int = ALL, kv_head: int = ALL) -> None:
+        """Rule of the keys of a layer and KV head, or of all. Raises NotFoundError."""
+        if rule.channel_bits:
+            layers = self.geometry.layers if layer == ALL else self.geometry.layers[layer:layer + 1]
+            for one in layers:
+                if len(rule.channel_bits) != one.head_dim:
+                    raise ArgumentError(f'{len(rule.channel_bits)} channel_bits for head_dim {one.head_dim}')
+        self._call(self._lk.lk_plan_set_key, layer, kv_head, _abi.byref(_key_rule(rule)))
+
+    def set_value(self, rule: ValueRule, layer: int = ALL, kv_head: int = ALL) -> None:
+        """Rule of the values of a layer and KV head, or of all. Raises NotFoundError."""
+        self._call(self._lk.lk_plan_set_value, layer, kv_head, _abi.byref(_value_rule(rule)))
+
+    def set_metadata(self, metadata: str, layer: int = ALL) -> None:
+        """How ranges and minima are stored: "f16" or "f8"."""
+        self._call(self._lk.lk_plan_set_metadata, layer, number_of(METADATA, metadata, 'metadata'))
+
+    def set_pages(self, page_tokens: int, run_tokens: int = 0) -> None:
+        """Tokens of a page, and consecutive tokens in it (0 = all)."""
+        self._call(self._lk.lk_plan_set_pages, page_tokens, run_tokens)
+
+    def set_recent(self, sink_tokens: int, window_tokens: int) -> None:
+        """First and last tokens of a sequence that stay at 16 bits."""
+        self._call(self._lk.lk_plan_set_recent, sink_tokens, window_tokens)
+
+    def set_ladder(self, rungs: Sequence[int], rung: int, layer: int = ALL) -> None:
+        """Widths that a layer may take, descending, and the one that its next pages are packed at."""
+        self._call(self._lk.lk_plan_set_ladder, layer, (ctypes.c_uint8 * len(rungs))(*rungs), len(rungs), rung)
+
+    def key(self, layer: int, kv_head: int) -> KeyRule:
+        """The rule of the keys of a KV head. Raises NotFoundError."""
+        raw = self._lk.start(_abi.KeyRule)
+        with self._handle.lock:
+            check(self._lk.lk_plan_get_key(self._handle.get(), layer, kv_head, _abi.byref(raw)))
+            bits: tuple[int, ...] = ()
+            if raw.channel_bits:
+                bits = tuple(raw.channel_bits[:self.geometry.layers[layer].head_dim])
+        return KeyRule(raw.bits, _AXIS_NAMES[raw.axis], raw.group, raw.boost_channels, raw.boost_bits,
+                       _SCORE_NAMES[raw.boost_score], bits)
+
+    def value(self, layer: int, kv_head: int) -> ValueRule:
+        """The rule of the values of a KV head."""
+        raw = self._lk.start(_abi.ValueRule)
+        self._call(self._lk.lk_plan_get_value, layer, kv_head, _abi.byref(raw))
+        return ValueRule(raw.bits, raw.group)
+
+    def width(self, layer: int, kv_head: int, channel: int, *, value: bool = False) -> Width:
+        """Bits of one channel of keys, or of values, in a packed page."""
+        bits, boost = ctypes.c_uint32(), ctypes.c_uint32()
+        self._call(self._lk.lk_plan_width, layer, kv_head, int(value), channel, _abi.byref(bits), _abi.byref(boost))
+        return Width(bits.value, boost.value)
+
+    def validate(self, geometry: Geometry | None = None) -> None:
+        """Is the plan whole, and made for this geometry? Raises ArgumentError, MismatchError."""
+        raw = None if geometry is None else _abi.byref(geometry.raw())
+        self._call(self._lk.lk_plan_validate, raw)
+
+    def bytes(self, n_tokens: int, n_sequences: int = 1, step_tokens: int = 512) -> PlanSize:
+        """Bytes for n_sequences sequences filled side by side to n_tokens each, in steps of step_tokens each.
+
+        ``cache_bytes`` is the least budget of a Cache with max_sequences = n_sequences and max_step_tokens =
+        n_sequences x step_tokens."""
+        raw = self._lk.start(_abi.PlanSize)
+        self._call(self._lk.lk_plan_bytes, n_tokens, n_sequences, step_tokens, _abi.byref(raw))
+        return PlanSize(*(getattr(raw, name) for name in PlanSize.__dataclass_fields__))
+
+
+def _key_of(entry: dict[str, Any]) -> KeyRule:
+    boost = entry.get('boost') or {}
+    return KeyRule(entry['bits'], entry.get('axis', 'channel'), entry.get('group', 0), boost.get('channels', 0),
+                   boost.get('bits', 0), boost.get('score', ''), tuple(entry.get('classes') or ()))
+
+
+def _geometry_of(entry: dict[str, Any]) -> Geometry:
+    layers: list[Layer] = []
+    for one in entry['layers']:
+        layers += [Layer(one['query_heads'], one['kv_heads'], one['head_dim'], one.get('window', 0),
+                         one.get('window_sinks', 0), one.get('scale', 0.0), one.get('soft_cap', 0.0))] * one['count']
+    return Geometry(tuple(layers))

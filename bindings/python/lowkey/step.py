@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps: prefill, chunks, decode and drafts are the same calls with other counts."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ._library import check, failure
+from .arrays import empty_like
+from .errors import ArgumentError, StateError
+
+if TYPE_CHECKING:
+    from .cache import Cache
+
+
+class Step:
+    """New tokens of some sequences on their way through the layers. Made by Cache.step().
+
+    ::
+
+        with cache.step(sequence, n_tokens) as step:
+            for layer in range(n_layers):
+                step.append(layer, k, v)
+                out = step.attend(layer, q)
+
+    Leaving the block commits the step; an exception discards it. Tensors are token-major, the sequences one after
+    the other in the order of Cache.step(). On a device the calls return when the work is queued.
+    """
+
+    __slots__ = ('_cache', '_handle', '_lk', '_open', '_scratch', '_shapes', 'n_sequences', 'n_tokens', 'stream')
+
+    def __init__(self, cache: Cache, n_sequences: int, n_tokens: int, stream: int):
+        self._cache, self._handle, self._lk = cache, cache._handle, cache._lk
+        self._shapes, self._scratch = cache._shapes, cache._scratch
+        self.n_sequences, self.n_tokens, self.stream, self._open = n_sequences, n_tokens, stream, True
+
+    @property
+    def open(self) -> bool:
+        """Neither committed nor discarded yet."""
+        return self._open and not self._cache.closed
+
+    def _pointer(self) -> ctypes.c_void_p:
+        pointer = self._handle.get()
+        if not self._open:
+            raise StateError('the step is closed: it was committed or discarded')
+        return pointer
+
+    def _shape(self, layer: int) -> tuple[int, int, int]:
+        if not 0 <= layer < len(self._shapes):
+            raise ArgumentError(f'layer {layer} of {len(self._shapes)}')
+        return self._shapes[layer]
+
+    def append(self, layer: int, k: Any, v: Any) -> None:
+        """Give a layer its new keys and values, once in a step.
+
+        k, v  [n_tokens, n_kv_heads, head_dim]; k after RoPE. They must stay as they are until attend() has run
+
+        Raises ArgumentError, StateError, UnsupportedError, DataError (an infinity or a NaN: only discard() is left).
+        """
+        _, heads, width = self._shape(layer)
+        shape = (self.n_tokens, heads, width)
+        with self._handle.lock:
+            pointer, scratch = self._pointer(), self._scratch
+            status = self._lk.lk_append(pointer, layer, scratch[0].fill(k, shape, 'k', self.stream),
+                                        scratch[1].fill(v, shape, 'v', self.stream))
+            if status:
+                raise failure(status)
+
+    def attend(self, layer: int, q: Any, out: Any = None, lse: Any = None) -> Any:
+        """Attention of the step's tokens over their sequences, on the packed bytes.
+
+        layer  the one that append() was called for last
+        q      [n_tokens, n_query_heads, head_dim], after RoPE
+        out    [n_tokens, n_query_heads, head_dim] written in place; default: a new array like q
+        lse    None, True for a new array, or a float32 array [n_tokens, n_query_heads]: natural log of the sum of
+               exp(logit), for merge()
+
+        Returns out, or (out, lse) when lse is asked for. Raises as append().
+        """
+        heads, _, width = self._shape(layer)
+        shape = (self.n_tokens, heads, width)
+        if out is None:
+            out = empty_like(q, shape)
+        if lse is True:
+            lse = empty_like(q, shape[:2], 'float32')
+        with self._handle.lock:
+            pointer, scratch = self._pointer(), self._scratch
+            status = self._lk.lk_attend(
+                pointer, layer, scratch[2].fill(q, shape, 'q', self.stream),
+                scratch[3].fill(out, shape, 'out', self.stream, written=True),
+                None if lse is None else scratch[4].fill(lse, (*shape[:2], 1), 'lse', self.stream, written=True))
+            if status:
+                raise failure(status)
+        return out if lse is None else (out, lse)
+
+    def replay(self) -> None:
+        """CUDA: say that append and attend of all layers run from a graph, captured in an earlier step with as many
+        sequences and new tokens of each (lowkey/step.h). Launch it on the step's stream, then commit.
+
+        Raises StateError (no step of this shape was captured), UnsupportedError (other backends)."""
+        with self._handle.lock:
+            check(self._lk.lk_step_replay(self._pointer()))
+
+    def commit(self, keep: Iterable[int] | None = None) -> None:
+        """Make the tokens part of their sequences.
+
+        keep  how many of each sequence's new tokens, 0 to all; default: all
+
+        Raises StateError (a layer has no keys), ArgumentError (keep), DataError (poisoned); the step stays open."""
+        chosen = None
+        if keep is not None:
+            counts = tuple(keep)
+            if len(counts) != self.n_sequences:
+                raise ArgumentError(f'{len(counts)} counts to keep for {self.n_sequences} sequences')
+            if any(n < 0 for n in counts):
+                raise ArgumentError(f'counts to keep are {list(counts)}')
+            chosen = (ctypes.c_uint32 * len(counts))(*counts)
+        with self._handle.lock:
+            check(self._lk.lk_step_commit(self._pointer(), chosen))
+            self._end()
+
+    def discard(self) -> None:
+        """Drop the tokens: the sequences are as before the step."""
+        with self._handle.lock:
+            check(self._lk.lk_step_discard(self._pointer()))
+            self._end()
+
+    def _end(self) -> None:
+        self._open = False
+        for scratch in self._scratch:
+            scratch.owner = None
+
+    def __enter__(self) -> Step:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if not self.open:
+            return
+        if kind is not None:
+            self.discard()
+            return
+        try:
+            self.commit()
+        except BaseException:
+            self.discard()
+            raise

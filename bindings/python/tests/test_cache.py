@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Caches, sequences and steps as a program uses them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import GEOMETRY, attention, run_step, tensors
+
+import lowkey
+
+
+def test_prefill_and_decode_are_attention(cache):
+    """Both layers, the second with a sliding window, through a long prompt, a chunk and single tokens."""
+    sequence = cache.add()
+    past = [([], []), ([], [])]
+    for seed, n_tokens in enumerate((130, 40, 1, 1, 1)):
+        for number, (q, k, v, out) in enumerate(run_step(cache, sequence, seed, n_tokens)):
+            past[number][0].append(k)
+            past[number][1].append(v)
+            want, _ = attention(q, *(np.concatenate(x) for x in past[number]), GEOMETRY.layers[number])
+            assert np.abs(np.float64(out) - want).max() < 2e-3
+    assert len(sequence) == 173 and cache.stats().n_tokens == 173
+
+
+def test_batches(cache):
+    """A ragged batch gives what its sequences give alone."""
+    alone, together = [cache.add() for _ in range(3)], [cache.add() for _ in range(3)]
+    counts = (5, 1, 70)
+    parts = [[tensors(i * 7 + layer, n) for i, n in enumerate(counts)] for layer in range(2)]
+    for i, n in enumerate(counts):
+        with cache.step(alone[i], n) as step:
+            outs = []
+            for layer in range(2):
+                q, k, v = parts[layer][i]
+                step.append(layer, k, v)
+                outs.append(step.attend(layer, q))
+        parts[0][i].append(outs)
+    with cache.step(together, counts) as step:
+        for layer in range(2):
+            q, k, v = (np.concatenate([part[j] for part in parts[layer]]) for j in range(3))
+            step.append(layer, k, v)
+            out = step.attend(layer, q)
+            assert np.array_equal(out, np.concatenate([part[3][layer] for part in parts[0]]))
+    assert [len(s) for s in together] == list(counts)
+
+
+def test_packed_plans_use_fewer_bytes(context):
+    sizes = {}
+    for plan in ('fp16', 'int8', 'kitty-pro'):
+        with lowkey.Cache(context, plan, '64MiB', geometry=GEOMETRY) as cache:
+            sequence = cache.add()
+            for seed in range(3):
+                run_step(cache, sequence, seed, 500)
+            run_step(cache, sequence, 9, 1)
+            stats = cache.stats()
+            assert (stats.pages_packed > 0) == (plan != 'fp16')
+            sizes[plan] = stats.payload_bytes + stats.metadata_bytes + stats.recent_bytes
+            assert cache.plan().name == plan
+            assert stats.reserved_bytes <= stats.budget_bytes == 2**26
+    assert sizes['fp16'] > sizes['int8'] > sizes['kitty-pro']
+
+
+def test_step_discards_on_an_exception(cache):
+    sequence = cache.add()
+    run_step(cache, sequence, 1, 5)
+    with pytest.raises(ZeroDivisionError), cache.step(sequence, 4) as step:
+        q, k, v = tensors(2, 4)
+        step.append(0, k, v)
+        raise ZeroDivisionError
+    assert len(sequence) == 5 and not step.open
+    run_step(cache, sequence, 3, 1)
+    assert len(sequence) == 6
+
+
+def test_step_that_lacks_a_layer_is_refused_and_discarded(cache):
+    sequence = cache.add()
+    with pytest.raises(lowkey.StateError, match='layer 1'), cache.step(sequence, 2) as step:
+        _, k, v = tensors(1, 2)
+        step.append(0, k, v)
+    assert len(sequence) == 0
+    run_step(cache, sequence, 1, 1)
+
+
+def test_commit_keeps_part(cache):
+    first, second = cache.add(), cache.add()
+    with cache.step((first, second), (4, 3)) as step:
+        for layer in range(2):
+            q, k, v = tensors(layer, 7)
+            step.append(layer, k, v)
+            step.attend(layer, q)
+        step.commit(keep=(2, 0))
+    assert (len(first), len(second)) == (2, 0)
+
+
+def test_draft_trees(cache):
+    """Token 2 is a second child of the last committed token: it does not see tokens 0 and 1."""
+    sequence = cache.add()
+    committed = run_step(cache, sequence, 1, 6)
+    with cache.step(sequence, 3, parents=(-1, 0, -1)) as step:
+        for layer in range(2):
+            q, k, v = tensors(40 + layer, 3)
+            step.append(layer, k, v)
+            out = step.attend(layer, q)
+            if layer == 0:
+                keys, values = (np.concatenate((committed[0][i], (k, v)[i - 1][2:])) for i in (1, 2))
+                assert np.abs(out[2:] - attention(q[2:], keys, values)[0]).max() < 2e-3
+        step.discard()
+    assert len(sequence) == 6
+
+
+def test_truncate(cache):
+    sequence = cache.add()
+    found = run_step(cache, sequence, 1, 50)
+    sequence.truncate(20)
+    assert len(sequence) == 20
+    (q, k, v, out), _ = run_step(cache, sequence, 2, 3)
+    keys, values = np.concatenate((found[0][1][:20], k)), np.concatenate((found[0][2][:20], v))
+    assert np.abs(out - attention(q, keys, values)[0]).max() < 2e-3
+    sequence.truncate(0)
+    assert len(sequence) == 0 and sequence, 'an empty sequence is true all the same'
+
+
+def test_sequence_blocks_remove(cache):
+    with cache.add() as sequence:
+        run_step(cache, sequence, 1, 3)
+    assert cache.stats().n_sequences == 0
+    with cache.add():
+        cache.close()
+
+
+def test_devices_and_capabilities(context):
+    cpu = lowkey.find_device('cpu')
+    assert cpu in lowkey.devices() or cpu.memory_bytes > 0
+    assert context.device.backend == 'cpu' and context.device.n_threads > 0
+    assert context.supports(lowkey.Capability(128, 4, 2, 2))
+    context.require(lowkey.Capability(64, 1, 3, 1))
+    on_cuda = lowkey.Capability(memory='cuda')
+    assert not context.supports(on_cuda)
+    with pytest.raises(lowkey.UnsupportedError):
+        context.require(on_cuda)
+    with pytest.raises(lowkey.ArgumentError, match='5'):
+        context.supports(lowkey.Capability(key_bits=5))
+    with pytest.raises(lowkey.NotFoundError, match='no cpu device 9'):
+        lowkey.find_device('cpu', 9)
+
+
+def test_versions():
+    assert lowkey.version().count('.') == 2 and lowkey.version() in lowkey.build_info()

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans: presets, fields, JSON, widths and bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from conftest import GEOMETRY
+
+import lowkey
+from lowkey import KeyRule, LayerRule, Plan, PlanSpec, ValueRule
+
+CLASSES = (1,) * 16 + (3,) * 16 + (2,) * 32
+SPECS = {
+    'defaults': PlanSpec(),
+    'one rule': PlanSpec('narrow', 64, 0, 16, 64, LayerRule(KeyRule(2, group=32), ValueRule(4, 32), 'f8')),
+    'by layer': PlanSpec('layers', layers=(LayerRule(KeyRule(4), ValueRule(2)), LayerRule(KeyRule(3, 'token', 32)))),
+    'by head': PlanSpec('heads', layers=LayerRule((KeyRule(2, boost_channels=16, boost_bits=4, boost_score='key'),
+                                                   KeyRule(8)), (ValueRule(2), ValueRule(8)))),
+    'classes': PlanSpec('classes', layers=LayerRule(KeyRule(2, channel_bits=CLASSES), ValueRule(2), 'f8')),
+    'ladder': PlanSpec('ladder', layers=LayerRule(KeyRule(8), ValueRule(8), rungs=(16, 8, 4, 2), rung=8)),
+}
+
+
+@pytest.mark.parametrize('name', ['fp16', 'int8', 'kivi4', 'kivi2', 'kitty', 'kitty-pro'])
+def test_presets(name):
+    assert name in lowkey.presets()
+    with Plan.preset(name, GEOMETRY) as plan:
+        assert plan.name == name
+        plan.validate(GEOMETRY)
+        again = Plan.build(GEOMETRY, plan.spec())
+        assert again.to_json() == plan.to_json()
+
+
+@pytest.mark.parametrize('spec', SPECS.values(), ids=SPECS)
+def test_fields_round_trip(spec):
+    plan = Plan.build(GEOMETRY, spec)
+    whole = plan.spec()
+    assert (whole.name, whole.page_tokens, whole.sink_tokens, whole.window_tokens) == \
+        (spec.name, spec.page_tokens, spec.sink_tokens, spec.window_tokens)
+    assert Plan.build(GEOMETRY, whole).to_json() == plan.to_json()
+    for number, rule in enumerate(whole.layers):
+        assert tuple(plan.key(number, head) for head in range(2)) == rule.key
+        assert tuple(plan.value(number, head) for head in range(2)) == rule.value
+    read = Plan.from_json(plan.to_json())
+    assert read.geometry == GEOMETRY and read.to_json() == plan.to_json()
+
+
+def test_widths():
+    plan = Plan.build(GEOMETRY, SPECS['classes'])
+    assert [plan.width(0, 1, channel).bits for channel in (0, 16, 32, 63)] == [1, 3, 2, 2]
+    assert plan.width(1, 0, 5, value=True) == (2, 2)
+    assert Plan.preset('kitty-pro', GEOMETRY).width(0, 0, 0) == lowkey.Width(2, 4)
+    with pytest.raises(lowkey.NotFoundError, match='layer is 7'):
+        plan.width(7, 0, 0)
+
+
+def test_bytes_are_what_a_cache_takes():
+    plan = Plan.preset('kivi2', GEOMETRY)
+    size = plan.bytes(4096, n_sequences=2, step_tokens=64)
+    # A range and a minimum for 128 tokens of a channel, and for 64 channels of a token.
+    assert abs(size.bits_per_value - (2 + 32 / 128 / 2 + 32 / 64 / 2)) < 1e-9
+    assert size.fp16_bytes == 2 * 4096 * 2 * 2 * 2 * 64 * 2
+    with lowkey.Context() as context:
+        with pytest.raises(lowkey.BudgetError, match='bytes'):
+            lowkey.Cache(context, plan, 1024)
+        with lowkey.Cache(context, plan, size.cache_bytes, max_sequences=2, max_step_tokens=128) as cache:
+            assert cache.stats().budget_bytes == size.cache_bytes
+
+
+def test_setters_and_copies():
+    plan = Plan.preset('kivi4', GEOMETRY)
+    copy = plan.copy()
+    copy.set_name('mine')
+    copy.set_key(KeyRule(2), layer=1, kv_head=0)
+    copy.set_value(ValueRule(8, 16), layer=0)
+    copy.set_recent(32, 256)
+    assert (plan.name, copy.name) == ('kivi4', 'mine')
+    assert plan.key(1, 0).bits == 4 and copy.key(1, 0).bits == 2 and copy.key(1, 1).bits == 4
+    assert copy.value(0, 1) == ValueRule(8, 16)
+    copy.close()
+    with pytest.raises(lowkey.ClosedError, match='the plan is closed'):
+        copy.set_name('more')
+    assert plan.name == 'kivi4'
+
+
+@pytest.mark.parametrize('call, kind, sentence', [
+    (lambda: Plan.preset('kivi3', GEOMETRY), lowkey.NotFoundError, 'kivi3'),
+    (lambda: Plan.preset('fp16', lowkey.Geometry.uniform(1, 3, 2, 64)), lowkey.ArgumentError, '3'),
+    (lambda: Plan.preset('fp16', lowkey.Geometry(())), lowkey.ArgumentError, '0'),
+    (lambda: Plan.from_json('{'), lowkey.CorruptError, 'JSON|json'),
+    (lambda: Plan.from_json('{"lowkey_plan": 99}'), lowkey.MismatchError, '99'),
+    (lambda: Plan.build(GEOMETRY, PlanSpec(layers=LayerRule(KeyRule(5)))), lowkey.ArgumentError, '5'),
+    (lambda: Plan.build(GEOMETRY, PlanSpec(layers=LayerRule(KeyRule(2, 'row')))), lowkey.ArgumentError, "'row'"),
+    (lambda: Plan.build(GEOMETRY, PlanSpec(layers=(LayerRule(),))), lowkey.ArgumentError, '1 rules for 2 layers'),
+    (lambda: Plan.build(GEOMETRY, PlanSpec(layers=LayerRule((KeyRule(),)))), lowkey.ArgumentError, '1 key rules'),
+    (lambda: Plan.build(GEOMETRY, PlanSpec(layers=LayerRule(KeyRule(2, channel_bits=(2,) * 63)))),
+     lowkey.ArgumentError, '63 channel_bits'),
+    (lambda: lowkey.Geometry((lowkey.Layer(4, 2, 64, sink_logits=(1.0,)),)).raw(), lowkey.ArgumentError,
+     '1 sink_logits'),
+    (lambda: Plan.preset('fp16', GEOMETRY).validate(lowkey.Geometry.uniform(2, 8, 2, 128)), lowkey.MismatchError,
+     '128'),
+    (lambda: Plan.preset('fp16', GEOMETRY).bytes(0), lowkey.ArgumentError, '0'),
+])
+def test_refusals_have_the_sentence(call, kind, sentence):
+    with pytest.raises(kind, match=sentence):
+        call()
+
+
+def test_rules_are_values():
+    rule = KeyRule(2)
+    assert dataclasses.replace(rule, bits=4) == KeyRule(4) and rule == KeyRule(2) and hash(rule) == hash(KeyRule(2))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        rule.bits = 3
+
+
+@pytest.mark.parametrize('text, n', [('2GiB', 2**31), ('512 MiB', 2**29), ('1.5kb', 1500), ('7', 7), (9, 9)])
+def test_byte_sizes(text, n):
+    assert lowkey.parse_bytes(text) == n
+
+
+def test_no_byte_size():
+    with pytest.raises(lowkey.ArgumentError, match="'2 gigs' is no number of bytes"):
+        lowkey.parse_bytes('2 gigs')
