@@ -1,5 +1,5 @@
-// New tokens of a layer: to FP16, into their 16-bit rows and the staging area. A block takes the
-// keys or the values of a few neighbouring tokens.
+// New tokens of a layer: to FP16, keys less their centers, into their 16-bit rows and the staging
+// area. A block takes the keys or the values of a few neighbouring tokens.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -125,8 +125,11 @@ struct Chunk {
     uint32_t n_saturated = 0;
     bool has_fault = false;
 
-    __device__ Chunk(const RawChunk &raw, uint32_t dtype) {
-        if (dtype == kF16)
+    // centers: of these channels, or null.
+    __device__ Chunk(const RawChunk &raw, uint32_t dtype, const float *centers) {
+        if (centers)
+            take_centered(raw, dtype, centers);
+        else if (dtype == kF16)
             take_halves(raw);
         else
             take_floats(raw, dtype == kBf16);
@@ -156,10 +159,29 @@ struct Chunk {
             words[i] = take_float(low) | take_float(high) << 16;
         }
     }
-    __device__ uint32_t take_float(uint32_t float_bits) {
+    __device__ void take_centered(const RawChunk &raw, uint32_t dtype, const float *centers) {
+#pragma unroll
+        for (uint32_t i = 0; i < kChunk / 2; ++i) {
+            const uint32_t low = element_bits(raw, dtype, 2 * i);
+            const uint32_t high = element_bits(raw, dtype, 2 * i + 1);
+            words[i] = take_float(low, centers[2 * i]) | take_float(high, centers[2 * i + 1]) << 16;
+        }
+    }
+    // Element i as FP32; infinities and NaNs stay such.
+    static __device__ uint32_t element_bits(const RawChunk &raw, uint32_t dtype, uint32_t i) {
+        if (dtype == kF32)
+            return raw.words[i];
+        const uint32_t bits = i % 2 ? raw.words[i / 2] >> 16 : raw.words[i / 2] & 0xFFFFu;
+        if (dtype == kBf16)
+            return bits << 16;
+        return __float_as_uint(__half2float(__ushort_as_half(static_cast<uint16_t>(bits))));
+    }
+    // k - 0 is k, bit for bit.
+    __device__ uint32_t take_float(uint32_t float_bits, float center = 0.0f) {
         const bool is_finite = (float_bits & 0x7F800000u) != 0x7F800000u;
         bool saturated;
-        const uint32_t bits = round_half(__uint_as_float(float_bits), &saturated);
+        const uint32_t bits =
+            round_half(__fsub_rn(__uint_as_float(float_bits), center), &saturated);
         n_saturated += is_finite && saturated;
         has_fault |= !is_finite;
         return is_finite ? bits : 0;
@@ -284,7 +306,10 @@ __device__ void report_saturated(const AppendKernelArgs &args, uint32_t n_satura
 __device__ uint32_t append_chunk(const AppendKernelArgs &args, uint32_t serial, const RawChunk &raw,
                                  bool is_value, uint32_t token, const Share &share,
                                  const TokenPlace &place) {
-    const Chunk chunk(raw, args.tensors[is_value].dtype);
+    const float *centers = is_value ? nullptr : args.layer.key_centers;
+    if (centers)
+        centers += share.head * args.layer.head_dim + share.channel;
+    const Chunk chunk(raw, args.tensors[is_value].dtype, centers);
     if (chunk.has_fault)
         report_fault(args,
                      kFaultBias | fault_key(serial, args.layer.layer, token, share.head, is_value));

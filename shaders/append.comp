@@ -1,11 +1,13 @@
-// New tokens of a layer: to FP16, into their 16-bit rows and the staging area. A workgroup takes
-// the keys or the values of some neighbouring tokens of a head, a thread eight channels.
+// New tokens of a layer: to FP16, keys less their centers, into their 16-bit rows and the staging
+// area. A workgroup takes the keys or the values of some neighbouring tokens of a head, a thread
+// eight channels.
 //
 // SPDX-License-Identifier: Apache-2.0
 #version 460
 #extension GL_GOOGLE_include_directive : require
 
 #include "layout.glsl"
+#include "rounding.glsl"
 #include "tensor.glsl"
 
 layout(local_size_x_id = LK_SPEC_THREADS) in;
@@ -78,11 +80,25 @@ SequenceInfo find_sequence(StepTable step, uint token) {
     return load_sequence(step, find_last(first_new, 12u, push.n_sequences, token));
 }
 
+// Keys less the centers of these channels.
+Chunk take_centered(RawEight raw, uint dtype, Address centers) {
+    Chunk chunk = Chunk(uvec4(0u), 0u, false);
+    for (uint i = 0u; i < kChunk; ++i) {
+        uint bits = float_bits_of(raw, dtype, i);
+        if (float_is_finite(bits)) {
+            precise const float difference = uintBitsToFloat(bits) - ConstFloats(centers).at[i];
+            bits = floatBitsToUint(difference);
+        }
+        chunk.words[i / 2u] |= take_float(bits, chunk) << 16u * (i & 1u);
+    }
+    return chunk;
+}
+
 RowInfo find_row(StepTable step, SequenceInfo sequence, uint position) {
     const Address rows = address_at(step.rows, sequence.first_row, 16u);
     const Address first_token = address_add(rows, 8u);  // RowInfo.first_token
-    return load_row(step, sequence.first_row +
-                              find_last(first_token, 4u, sequence.n_rows, position));
+    return load_row(step,
+                    sequence.first_row + find_last(first_token, 4u, sequence.n_rows, position));
 }
 
 // The half page that stores a token and those behind it in the batch.
@@ -173,13 +189,18 @@ void main() {
         first_fault = LK_NO_FAULT;
     }
     barrier();
+    Address centers = Address(0u);
+    if (!is_value && !is_null(layer.key_centers))
+        centers = address_at(layer.key_centers, head * layer.head_dim + channel, 4u);
     Place place;
     place.end = 0u;
     for (uint token = first + in_step; token < end; token += n_at_once) {
         const uint dtype = is_value ? push.values.dtype : push.keys.dtype;
-        const Address row = is_value ? tensor_row(push.values, token, head)
-                                     : tensor_row(push.keys, token, head);
-        const Chunk chunk = take_eight(load_eight(row, dtype, channel), dtype);
+        const Address row =
+            is_value ? tensor_row(push.values, token, head) : tensor_row(push.keys, token, head);
+        const RawEight raw = load_eight(row, dtype, channel);
+        const Chunk chunk =
+            is_null(centers) ? take_eight(raw, dtype) : take_centered(raw, dtype, centers);
         if (chunk.has_fault)
             atomicMin(first_fault, fault_key(layer, is_value, token, head));
         if (chunk.n_saturated != 0u)

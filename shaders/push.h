@@ -68,8 +68,8 @@ struct LayerInfo {
     uint window_sink_tokens;
     uint first_entry;  // of a row: that of the layer's first head
     float scale;
-    float soft_cap;  // 0 = off
-    uint reserved[2];
+    float soft_cap;       // 0 = off
+    Address key_centers;  // f32 [n_kv_heads][head_dim], or 0
 };
 
 // u32 faults [LK_FAULT_STEPS][n_layers] follow: atomicMin of

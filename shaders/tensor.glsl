@@ -88,12 +88,14 @@ RawEight load_eight(Address row, uint dtype, uint channel) {
     return raw;
 }
 
-// Element i of a raw eight, as FP32 bits; of BF16 or FP32.
+// Element i of a raw eight, as FP32 bits; infinities and NaNs stay such.
 uint float_bits_of(RawEight raw, uint dtype, uint i) {
     if (dtype == LK_DTYPE_F32)
         return i < 4u ? raw.low[i] : raw.high[i - 4u];
-    const uint pair = raw.low[i / 2u];
-    return (i & 1u) == 0u ? pair << 16 : pair & 0xFFFF0000u;
+    const uint element = raw.low[i / 2u] >> 16u * (i & 1u) & 0xFFFFu;
+    if (dtype == LK_DTYPE_F16)
+        return floatBitsToUint(half_input_to_float(element));
+    return element << 16;
 }
 
 #endif

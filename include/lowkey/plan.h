@@ -127,6 +127,18 @@ LK_API lk_status lk_plan_set_key(lk_plan *plan, uint32_t layer, uint32_t kv_head
                                  const lk_key_rule *rule);
 LK_API lk_status lk_plan_set_value(lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                    const lk_value_rule *rule);
+/* Subtract a constant from each key channel before it is stored, so that minima are
+ * small (for FP8 metadata and keys per token): pages of every width hold k - c, and
+ * attention adds scale * (q . c) to each logit, before the soft-cap. Logits, learned
+ * sinks, LSEs and merges are those of the keys as given.
+ *
+ * centers  [head_dim], each finite and from -65504 to 65504; copied. Magnitudes below
+ *          2^-24, the least of FP16, become 0. NULL = none. With LK_ALL all those
+ *          layers have one head_dim.
+ *
+ * lk_plan_set_key() leaves them. Errors: as above. */
+LK_API lk_status lk_plan_set_key_centers(lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                                         const float *centers);
 /* metadata: lk_metadata of the layer's keys and values */
 LK_API lk_status lk_plan_set_metadata(lk_plan *plan, uint32_t layer, lk_metadata metadata);
 /* page_tokens: 32, 64 or 128, tokens of a page; run_tokens: consecutive tokens in a
@@ -147,6 +159,9 @@ LK_API lk_status lk_plan_get_key(const lk_plan *plan, uint32_t layer, uint32_t k
                                  lk_key_rule *rule);
 LK_API lk_status lk_plan_get_value(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                    lk_value_rule *rule);
+/* centers: set to the plan's [head_dim], valid until the plan changes; NULL = none */
+LK_API lk_status lk_plan_get_key_centers(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                                         const float **centers);
 LK_API const char *lk_plan_name(const lk_plan *plan);
 LK_API lk_status lk_plan_get_pages(const lk_plan *plan, uint32_t *page_tokens, uint32_t *run_tokens,
                                    uint32_t *sink_tokens, uint32_t *window_tokens);

@@ -37,6 +37,9 @@ struct LayerView {
     float scale;               // never 0
     float soft_cap;            // 0 = off
     const float *sink_logits;  // [n_query_heads] or null
+    // [n_kv_heads][head_dim] or null: append stores k - c, and attend adds scale * (q . c) to each
+    // logit, before the soft-cap.
+    const float *key_centers;
 };
 
 // FP16 of a layer's new tokens: keys, then values, each [n_kv_heads][n_tokens][head_dim].
@@ -46,7 +49,8 @@ struct Staging {
     uint32_t n_tokens;  // of the batch
 };
 
-// New tokens of a layer: to FP16, into the 16-bit rows of their sequences and, when the step has a
+// New tokens of a layer: to FP16 (keys less their centers: RN16(RN32(k - c)); what is infinite or
+// NaN is told of k), into the 16-bit rows of their sequences and, when the step has a
 // sequence of more than LK_DRAFT_TOKENS, into the staging area (the CPU always fills it).
 struct AppendArgs {
     LayerView layer;

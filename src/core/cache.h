@@ -81,6 +81,7 @@ struct lk_cache {
           first_entries(owner->allocator),
           entry_classes(owner->allocator),
           sink_logits(owner->allocator),
+          key_centers(owner->allocator),
           recent_count(owner->allocator),
           direct_count(owner->allocator),
           sink_count(owner->allocator),
@@ -108,6 +109,7 @@ struct lk_cache {
     lk::Array<uint32_t> first_entries;
     lk::Array<lk::EntryClasses> entry_classes;
     lk::Array<float> sink_logits;  // of all layers that have them
+    lk::Array<float> key_centers;  // likewise; heads without have zeros
     lk::Array<lk::SlotCount> recent_count;
     lk::Array<lk::SlotCount> direct_count;
     lk::Array<lk::SlotCount> sink_count;

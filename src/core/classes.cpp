@@ -123,7 +123,8 @@ lk_status add_layer(Builder *builder, const lk_layer &geometry) {
                  geometry.scale != 0.0f ? geometry.scale
                                         : 1.0f / std::sqrt(static_cast<float>(geometry.head_dim)),
                  geometry.soft_cap,
-                 geometry.sink_logits};
+                 geometry.sink_logits,
+                 nullptr};
     info.first_entry = static_cast<uint32_t>(cache->entries.size());
     const uint32_t rest = plan.sink_tokens % plan.page_tokens;
     lk_status status = LK_OK;
@@ -155,6 +156,35 @@ lk_status copy_sink_logits(lk_cache *cache) {
         for (uint32_t h = 0; h < layer.view.n_query_heads; ++h)
             cache->sink_logits.push(layer.view.sink_logits[h]);
         layer.view.sink_logits = own;
+    }
+    return LK_OK;
+}
+
+bool has_key_centers(const Plan &plan, uint32_t layer) {
+    for (uint32_t h = 0; h < plan.layers[layer].geometry.n_kv_heads; ++h)
+        if (plan.key_centers(layer, h))
+            return true;
+    return false;
+}
+
+lk_status gather_key_centers(lk_cache *cache) {
+    const Plan &plan = cache->plan.model;
+    const auto n_layers = static_cast<uint32_t>(cache->layers.size());
+    uint64_t n = 0;
+    for (uint32_t l = 0; l < n_layers; ++l)
+        if (has_key_centers(plan, l))
+            n += uint64_t{cache->layers[l].view.n_kv_heads} * cache->layers[l].view.head_dim;
+    if (!cache->key_centers.resize(n))
+        return fail(LK_E_NOMEM, "no memory for %llu key centers", ull{n});
+    float *next = cache->key_centers.data();
+    for (uint32_t l = 0; l < n_layers; ++l) {
+        LayerView &view = cache->layers[l].view;
+        if (!has_key_centers(plan, l))
+            continue;
+        view.key_centers = next;
+        for (uint32_t h = 0; h < view.n_kv_heads; ++h, next += view.head_dim)
+            if (const float *centers = plan.key_centers(l, h))
+                std::memcpy(next, centers, view.head_dim * sizeof *centers);
     }
     return LK_OK;
 }
@@ -206,7 +236,9 @@ lk_status build_classes(lk_cache *cache, const Array<lk_layer> &geometry) {
     }
     for (size_t i = 0; i < cache->classes.size(); ++i)
         cache->classes[i].permutation = builder.permutation(i);
-    const lk_status status = copy_sink_logits(cache);
+    lk_status status = copy_sink_logits(cache);
+    if (!status)
+        status = gather_key_centers(cache);
     return status ? status : count_slots(cache);
 }
 

@@ -174,6 +174,13 @@ lk_status lk_plan_set_value(lk_plan *plan, uint32_t layer, uint32_t kv_head,
     return status == LK_OK ? lk::set_value(&plan->model, layer, kv_head, own) : status;
 }
 
+lk_status lk_plan_set_key_centers(lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                                  const float *centers) {
+    if (!plan)
+        return lk::null_argument("plan");
+    return lk::set_key_centers(&plan->model, layer, kv_head, centers, lk::kArgument);
+}
+
 lk_status lk_plan_set_metadata(lk_plan *plan, uint32_t layer, lk_metadata metadata) {
     if (!plan)
         return lk::null_argument("plan");
@@ -235,6 +242,18 @@ lk_status lk_plan_get_value(const lk_plan *plan, uint32_t layer, uint32_t kv_hea
     lk_value_rule own;
     lk::value_rule_of(plan->model, layer, kv_head, &own);
     return lk::export_struct(rule, &own, sizeof own, sizeof own, "rule");
+}
+
+lk_status lk_plan_get_key_centers(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                                  const float **centers) {
+    if (!plan)
+        return lk::null_argument("plan");
+    if (!centers)
+        return lk::null_argument("centers");
+    const lk_status status = lk::check_index(plan->model, layer, kv_head);
+    if (status == LK_OK)
+        *centers = plan->model.key_centers(layer, kv_head);
+    return status;
 }
 
 const char *lk_plan_name(const lk_plan *plan) { return plan ? plan->model.name : nullptr; }

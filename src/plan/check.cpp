@@ -130,6 +130,17 @@ lk_status check_classes(const uint8_t *channel_bits, uint32_t head_dim, const Su
     return LK_OK;
 }
 
+lk_status check_centers(const float *centers, uint32_t head_dim, const Subject &s) {
+    constexpr float kMost = 65504;  // of FP16
+    for (uint32_t c = 0; c < head_dim; ++c)
+        if (!(std::fabs(centers[c]) <= kMost))
+            return fail(s.status,
+                        s.json ? "%scenters/%u is %g, must be from -65504 to 65504"
+                               : "%scenters[%u] is %g, must be from -65504 to 65504",
+                        s.prefix, c, static_cast<double>(centers[c]));
+    return LK_OK;
+}
+
 lk_status check_value_rule(const lk_value_rule &rule, const Subject &s) {
     const lk_status status = check_width(rule.bits, "bits", s);
     return status == LK_OK ? check_channel_group(rule.group, s) : status;

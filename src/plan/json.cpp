@@ -289,8 +289,23 @@ void read_boost(const Node &node, lk_key_rule *rule) {
         word_or(node, "score", {"key", LK_SCORE_KEY}, {"query-range", LK_SCORE_QUERY_RANGE});
 }
 
+std::vector<float> read_centers(const Node &node) {
+    std::vector<float> out;
+    for (size_t i = 0; i < node.value->size(); ++i) {
+        const Node center = node.at(i);
+        if (!center.value->is_number())
+            refuse_type(center, "a number");
+        const auto number = center.value->get<double>();
+        if (!(number >= -65504 && number <= 65504))
+            expect(fail(LK_E_CORRUPT, "%s is %g, must be from -65504 to 65504", center.path.c_str(),
+                        number));
+        out.push_back(static_cast<float>(number));
+    }
+    return out;
+}
+
 lk_key_rule read_key(const Node &node, std::vector<uint8_t> *classes) {
-    expect_object(node, {"bits", "axis", "group", "boost", "classes"});
+    expect_object(node, {"bits", "axis", "group", "boost", "classes", "centers"});
     lk_key_rule rule = {};
     rule.size = sizeof rule;
     rule.bits = number_member(node, "bits");
@@ -320,6 +335,8 @@ struct HeadRules {
     lk_key_rule key;
     lk_value_rule value;
     std::vector<uint8_t> classes;
+    std::vector<float> centers;
+    bool has_centers = false;
     std::string key_prefix;
     std::string value_prefix;
 };
@@ -331,29 +348,36 @@ void read_head(const Node &node, HeadRules *out) {
     out->key_prefix = key.path + "/";
     out->value_prefix = value.path + "/";
     out->key = read_key(key, &out->classes);
+    out->has_centers = key.has("centers");
+    if (out->has_centers)
+        out->centers = read_centers(array_member(key, "centers"));
     out->value = read_value(value);
     expect(check_key_rule(out->key, subject_at(out->key_prefix)));
     expect(check_value_rule(out->value, subject_at(out->value_prefix)));
 }
 
-void expect_classes(const HeadRules &rules, uint32_t head_dim) {
-    const Subject subject = subject_at(rules.key_prefix);
-    if (!rules.key.channel_bits)
-        return;
-    if (rules.classes.size() != head_dim)
-        expect(fail(LK_E_CORRUPT,
-                    "%sclasses has %zu elements, must have one for each of head_dim %u",
-                    subject.prefix, rules.classes.size(), head_dim));
-    expect(check_classes(rules.classes.data(), head_dim, subject));
+void expect_channels(const HeadRules &rules, const char *name, size_t n, uint32_t head_dim) {
+    if (n != head_dim)
+        expect(fail(LK_E_CORRUPT, "%s%s has %zu elements, must have one for each of head_dim %u",
+                    rules.key_prefix.c_str(), name, n, head_dim));
 }
 
 void set_heads(const HeadRules &rules, uint32_t layer, uint32_t first, uint32_t count, Plan *plan) {
-    expect_classes(rules, plan->layers[layer].geometry.head_dim);
+    const Subject subject = subject_at(rules.key_prefix);
+    const uint32_t head_dim = plan->layers[layer].geometry.head_dim;
+    if (rules.key.channel_bits) {
+        expect_channels(rules, "classes", rules.classes.size(), head_dim);
+        expect(check_classes(rules.classes.data(), head_dim, subject));
+    }
+    if (rules.has_centers)
+        expect_channels(rules, "centers", rules.centers.size(), head_dim);
     for (uint32_t h = first; h < first + count; ++h) {
         expect(set_key(plan, layer, h, rules.key));
+        if (rules.has_centers)
+            expect(set_key_centers(plan, layer, h, rules.centers.data(), subject));
         expect(set_value(plan, layer, h, rules.value));
     }
-    expect(check_key(*plan, layer, first, subject_at(rules.key_prefix)));
+    expect(check_key(*plan, layer, first, subject));
     expect(check_value(*plan, layer, first, subject_at(rules.value_prefix)));
 }
 

@@ -102,13 +102,18 @@ void put_geometry(const Plan &plan, Text *out) {
     out->put("]},\n");
 }
 
-void put_bytes(const uint8_t *values, uint32_t n, Text *out) {
+template <class Number, class Put>
+void put_array(const Number *numbers, uint32_t n, Text *out, const Put &put) {
     out->put("[");
     for (uint32_t i = 0; i < n; ++i) {
         out->put(i ? ", " : "");
-        out->put(uint64_t{values[i]});
+        put(numbers[i]);
     }
     out->put("]");
+}
+
+void put_bytes(const uint8_t *values, uint32_t n, Text *out) {
+    put_array(values, n, out, [out](uint8_t value) { out->put(uint64_t{value}); });
 }
 
 void put_key(const Plan &plan, uint32_t layer, uint32_t head, Text *out) {
@@ -129,6 +134,11 @@ void put_key(const Plan &plan, uint32_t layer, uint32_t head, Text *out) {
     if (rule.has_classes) {
         out->put(", \"classes\": ");
         put_bytes(plan.channel_bits(layer, head), plan.layers[layer].geometry.head_dim, out);
+    }
+    if (rule.has_centers) {
+        out->put(", \"centers\": ");
+        put_array(plan.key_centers(layer, head), plan.layers[layer].geometry.head_dim, out,
+                  [out](float center) { out->put_real(center); });
     }
     out->put("}");
 }

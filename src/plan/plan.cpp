@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/plan.h"
 
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 
@@ -53,45 +54,47 @@ lk_status find(const Plan &plan, uint32_t layer, uint32_t kv_head, Range *layers
     return status == LK_OK ? find_heads(plan, *layers, kv_head) : status;
 }
 
-// One array of classes has one length.
-lk_status check_same_head_dim(const Plan &plan, Range layers) {
+// One array of channels has one length.
+lk_status check_same_head_dim(const Plan &plan, Range layers, const char *name) {
     for (uint32_t l = layers.begin + 1; l < layers.end; ++l)
         if (plan.layers[l].geometry.head_dim != plan.layers[layers.begin].geometry.head_dim)
             return fail(LK_E_ARGUMENT,
-                        "rule.channel_bits is set for layers of head_dim %u and %u at once: set "
-                        "them one by one",
-                        plan.layers[layers.begin].geometry.head_dim,
+                        "%s is set for layers of head_dim %u and %u at once: set them one by one",
+                        name, plan.layers[layers.begin].geometry.head_dim,
                         plan.layers[l].geometry.head_dim);
     return LK_OK;
 }
 
-// A head keeps its place in Plan::classes, so the array never outgrows one byte per channel.
-lk_status reserve_classes(Plan *plan, Range layers, uint32_t kv_head) {
-    uint64_t bytes = plan->classes.size();
+// Room for [head_dim] of each of these heads that has no place among `numbers` yet, so that
+// store_channels() does not fail.
+template <class Number>
+lk_status reserve_channels(const Plan &plan, Range layers, uint32_t kv_head,
+                           uint32_t KeyRule::*place, Array<Number> *numbers) {
+    uint64_t n = numbers->size();
     for (uint32_t l = layers.begin; l < layers.end; ++l) {
-        const Range heads = head_range(plan->layers[l], kv_head);
+        const Range heads = head_range(plan.layers[l], kv_head);
         for (uint32_t h = heads.begin; h < heads.end; ++h)
-            if (plan->keys[h].classes == kNoClasses)
-                bytes += plan->layers[l].geometry.head_dim;
+            if (plan.keys[h].*place == kNoPlace)
+                n += plan.layers[l].geometry.head_dim;
     }
-    if (bytes > plan->classes.capacity() &&
-        !plan->classes.reserve(bytes + plan->classes.capacity() / 2))
-        return fail(LK_E_NOMEM, "no memory for %llu bytes of channel classes",
-                    static_cast<unsigned long long>(bytes));
+    if (n > numbers->capacity() && !numbers->reserve(n + numbers->capacity() / 2))
+        return fail(LK_E_NOMEM, "no memory for %llu numbers of channels",
+                    static_cast<unsigned long long>(n));
     return LK_OK;
 }
 
-// Capacity is reserved.
-void store_classes(Plan *plan, KeyRule *rule, const uint8_t *channel_bits, uint32_t head_dim) {
-    if (rule->classes == kNoClasses) {
-        rule->classes = static_cast<uint32_t>(plan->classes.size());
-        (void)plan->classes.resize(plan->classes.size() + head_dim);
+template <class Number>
+void store_channels(const Number *from, uint32_t head_dim, uint32_t *place,
+                    Array<Number> *numbers) {
+    if (*place == kNoPlace) {
+        *place = static_cast<uint32_t>(numbers->size());
+        (void)numbers->resize(numbers->size() + head_dim);
     }
-    std::memcpy(plan->classes.data() + rule->classes, channel_bits, head_dim);
+    std::memcpy(numbers->data() + *place, from, head_dim * sizeof *from);
 }
 
-KeyRule packed_rule(const lk_key_rule &rule, uint32_t classes) {
-    KeyRule out;
+KeyRule packed_rule(const lk_key_rule &rule, const KeyRule &before) {
+    KeyRule out = before;
     out.bits = static_cast<uint8_t>(rule.bits);
     out.boost_bits = static_cast<uint8_t>(rule.boost_bits);
     out.axis = static_cast<uint8_t>(rule.axis);
@@ -99,7 +102,6 @@ KeyRule packed_rule(const lk_key_rule &rule, uint32_t classes) {
     out.group = static_cast<uint16_t>(rule.group);
     out.boost_channels = static_cast<uint16_t>(rule.boost_channels);
     out.has_classes = rule.channel_bits != nullptr;
-    out.classes = classes;
     return out;
 }
 
@@ -110,10 +112,16 @@ bool same_rule(const Plan &plan, uint32_t a, uint32_t b, uint32_t head_dim) {
     if (x.bits != y.bits || x.boost_bits != y.boost_bits || x.axis != y.axis ||
         x.boost_score != y.boost_score || x.group != y.group ||
         x.boost_channels != y.boost_channels || x.has_classes != y.has_classes ||
-        plan.values[a].bits != plan.values[b].bits || plan.values[a].group != plan.values[b].group)
+        x.has_centers != y.has_centers || plan.values[a].bits != plan.values[b].bits ||
+        plan.values[a].group != plan.values[b].group)
         return false;
-    return !x.has_classes ||
-           !std::memcmp(plan.classes.data() + x.classes, plan.classes.data() + y.classes, head_dim);
+    const bool same_classes =
+        !x.has_classes ||
+        !std::memcmp(plan.classes.data() + x.classes, plan.classes.data() + y.classes, head_dim);
+    const bool same_centers =
+        !x.has_centers || !std::memcmp(plan.centers.data() + x.centers,
+                                       plan.centers.data() + y.centers, head_dim * sizeof(float));
+    return same_classes && same_centers;
 }
 
 void put_u32(uint8_t *bytes, uint32_t value) {
@@ -196,7 +204,8 @@ bool copy_plan(const Plan &from, Plan *to) {
     if (!to->layers.assign(from.layers.data(), from.layers.size()) ||
         !to->keys.assign(from.keys.data(), from.keys.size()) ||
         !to->values.assign(from.values.data(), from.values.size()) ||
-        !to->classes.assign(from.classes.data(), from.classes.size()))
+        !to->classes.assign(from.classes.data(), from.classes.size()) ||
+        !to->centers.assign(from.centers.data(), from.centers.size()))
         return false;
     std::memcpy(to->name, from.name, sizeof to->name);
     to->page_tokens = from.page_tokens;
@@ -211,17 +220,17 @@ lk_status set_key(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_key_rul
     lk_status status = find(*plan, layer, kv_head, &layers);
     if (status != LK_OK)
         return status;
-    // The caller's classes may be this plan's own bytes, which reserve_classes() may move.
+    // The caller's classes may be this plan's own bytes, which reserve_channels() may move.
     uint8_t channel_bits[LK_MAX_HEAD_DIM];
     if (rule.channel_bits) {
         const uint32_t head_dim = plan->layers[layers.begin].geometry.head_dim;
-        status = check_same_head_dim(*plan, layers);
+        status = check_same_head_dim(*plan, layers, "rule.channel_bits");
         if (status == LK_OK)
             status = check_classes(rule.channel_bits, head_dim, kRuleArgument);
         if (status != LK_OK)
             return status;
         std::memcpy(channel_bits, rule.channel_bits, head_dim);
-        status = reserve_classes(plan, layers, kv_head);
+        status = reserve_channels(*plan, layers, kv_head, &KeyRule::classes, &plan->classes);
         if (status != LK_OK)
             return status;
     }
@@ -230,8 +239,42 @@ lk_status set_key(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_key_rul
         for (uint32_t h = heads.begin; h < heads.end; ++h) {
             KeyRule &own = plan->keys[h];
             if (rule.channel_bits)
-                store_classes(plan, &own, channel_bits, plan->layers[l].geometry.head_dim);
-            own = packed_rule(rule, own.classes);
+                store_channels(channel_bits, plan->layers[l].geometry.head_dim, &own.classes,
+                               &plan->classes);
+            own = packed_rule(rule, own);
+        }
+    }
+    return LK_OK;
+}
+
+lk_status set_key_centers(Plan *plan, uint32_t layer, uint32_t kv_head, const float *centers,
+                          const Subject &subject) {
+    Range layers;
+    lk_status status = find(*plan, layer, kv_head, &layers);
+    if (status != LK_OK)
+        return status;
+    float own[LK_MAX_HEAD_DIM];  // the caller's may be this plan's
+    if (centers) {
+        const uint32_t head_dim = plan->layers[layers.begin].geometry.head_dim;
+        status = check_same_head_dim(*plan, layers, "centers");
+        if (status == LK_OK)
+            status = check_centers(centers, head_dim, subject);
+        if (status != LK_OK)
+            return status;
+        // k - c is then no subnormal number, which devices may flush, and k - 0 is k.
+        for (uint32_t c = 0; c < head_dim; ++c)
+            own[c] = std::fabs(centers[c]) < 0x1p-24f ? 0.0f : centers[c];
+        status = reserve_channels(*plan, layers, kv_head, &KeyRule::centers, &plan->centers);
+        if (status != LK_OK)
+            return status;
+    }
+    for (uint32_t l = layers.begin; l < layers.end; ++l) {
+        const Range heads = head_range(plan->layers[l], kv_head);
+        for (uint32_t h = heads.begin; h < heads.end; ++h) {
+            if (centers)
+                store_channels(own, plan->layers[l].geometry.head_dim, &plan->keys[h].centers,
+                               &plan->centers);
+            plan->keys[h].has_centers = centers != nullptr;
         }
     }
     return LK_OK;

@@ -22,10 +22,11 @@ constexpr uint32_t kMaxSinkTokens = 1024;
 constexpr uint32_t kMaxWindowTokens = 65536;
 constexpr uint32_t kMaxRungs = 4;
 constexpr uint32_t kMaxNameBytes = 63;
-constexpr uint32_t kNoClasses = UINT32_MAX;
+constexpr uint32_t kNoPlace = UINT32_MAX;
 constexpr uint32_t kNoRung = 0;  // the layer has no ladder
 
-// Keys of a KV head, as lk_key_rule. The static classes are bytes of Plan::classes.
+// Keys of a KV head, as lk_key_rule. Static classes and centers are [head_dim] of Plan::classes
+// and Plan::centers; a head keeps its place there once it has had some.
 struct KeyRule {
     uint8_t bits = 16;
     uint8_t boost_bits = 0;
@@ -34,7 +35,9 @@ struct KeyRule {
     uint16_t group = 0;           // 0 = the whole page or head
     uint16_t boost_channels = 0;  // as set; boost_count() rounds it
     uint8_t has_classes = 0;
-    uint32_t classes = kNoClasses;  // offset of [head_dim] bytes once a head has had classes
+    uint8_t has_centers = 0;
+    uint32_t classes = kNoPlace;
+    uint32_t centers = kNoPlace;
 };
 
 struct ValueRule {
@@ -54,7 +57,11 @@ struct LayerPlan {
 // Grows from the allocator it is made with. Not copied but by copy_plan().
 struct Plan {
     explicit Plan(const Allocator &allocator = default_allocator())
-        : layers(allocator), keys(allocator), values(allocator), classes(allocator) {}
+        : layers(allocator),
+          keys(allocator),
+          values(allocator),
+          classes(allocator),
+          centers(allocator) {}
 
     char name[kMaxNameBytes + 1] = {};
     uint32_t page_tokens = 128;
@@ -65,6 +72,7 @@ struct Plan {
     Array<KeyRule> keys;      // one per (layer, KV head), layer by layer
     Array<ValueRule> values;  // likewise
     Array<uint8_t> classes;
+    Array<float> centers;
 
     // (layer, KV head) pairs: the entries of a row of pages.
     uint64_t n_entries() const { return keys.size(); }
@@ -78,6 +86,11 @@ struct Plan {
     const uint8_t *channel_bits(uint32_t layer, uint32_t head) const {
         const KeyRule &rule = key(layer, head);
         return rule.has_classes ? classes.data() + rule.classes : nullptr;
+    }
+    // [head_dim] subtracted from the keys of a head, null without.
+    const float *key_centers(uint32_t layer, uint32_t head) const {
+        const KeyRule &rule = key(layer, head);
+        return rule.has_centers ? centers.data() + rule.centers : nullptr;
     }
 };
 
@@ -145,6 +158,10 @@ lk_status compare_geometry(const Plan &plan, const Array<lk_layer> &layers);
 // is no such one, LK_E_NOMEM. On failure nothing is changed.
 lk_status set_key(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_key_rule &rule);
 lk_status set_value(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_value_rule &rule);
+// The subject names the centers, which it checks once head_dim is known.
+struct Subject;
+lk_status set_key_centers(Plan *plan, uint32_t layer, uint32_t kv_head, const float *centers,
+                          const Subject &subject);
 lk_status set_metadata(Plan *plan, uint32_t layer, lk_metadata metadata);
 lk_status set_ladder(Plan *plan, uint32_t layer, const uint8_t *rungs, uint32_t n_rungs,
                      uint32_t rung);

@@ -331,6 +331,48 @@ static void reopened_pages_are_packed_again(void **state) {
     }
 }
 
+// Answers and what they are made from do not tell that keys are kept less their centers: the same
+// cache without them differs by the rounding of k - c alone, at most 2^-11 of 32 for each key.
+static void centers_do_not_show(void **state) {
+    (void)state;
+    if (rig_default() != rig_host())
+        skip();
+    enum { N = 300, AFTER = 40 };
+    const float logits[4] = {1.5f, -2.0f, 0.5f, 3.0f};
+    float centers[48];
+    for (uint32_t c = 0; c < 48; ++c)
+        centers[c] = c % 5 == 1 ? -24.0f : 0.37f * (float)c;
+    rig r[2];
+    float *out[2];
+    for (uint32_t i = 0; i < 2; ++i) {
+        memset(&r[i], 0, sizeof r[i]);
+        rig_geometry(&r[i], 2, 4, 2, 32);
+        r[i].layers[0].sink_logits = logits;
+        r[i].layers[1].head_dim = 48;
+        r[i].layers[1].soft_cap = 6;
+        r[i].layers[1].window_tokens = 100;
+        rig_open(&r[i]);
+        rig_preset(&r[i], "fp16");
+        if (i) {
+            assert_int_equal(lk_plan_set_key_centers(r[i].plan, 0, 1, centers), LK_OK);
+            assert_int_equal(lk_plan_set_key_centers(r[i].plan, 1, LK_ALL, centers), LK_OK);
+        }
+        assert_int_equal(rig_cache(&r[i], 1, 1024, BUDGET), LK_OK);
+        out[i] = room(&r[i], N + AFTER);
+        const lk_sequence id = add(&r[i]);
+        assert_int_equal(rig_step(&r[i], id, 1, 0, N, out[i]), LK_OK);
+        assert_int_equal(rig_fill(&r[i], id, 1, N, AFTER, 3, out[i] + (size_t)N * rig_width(&r[i])),
+                         LK_OK);
+    }
+    const size_t n = (size_t)(N + AFTER) * rig_width(&r[0]);
+    assert_true(rig_distance(out[0], out[1], n) < 0.02f);
+    assert_true(rig_distance(out[0], out[1], n) > 0);
+    for (uint32_t i = 0; i < 2; ++i) {
+        free(out[i]);
+        rig_close(&r[i]);
+    }
+}
+
 int main(int argc, char **argv) {
     rig_arguments(argc, argv);
     const struct CMUnitTest tests[] = {
@@ -342,6 +384,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(truncation_is_exact_at_16_bits),
         cmocka_unit_test(truncation_works_anywhere),
         cmocka_unit_test(reopened_pages_are_packed_again),
+        cmocka_unit_test(centers_do_not_show),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

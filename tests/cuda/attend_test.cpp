@@ -42,7 +42,7 @@ void attention_matches_reference(void **) {
     const uint64_t n_seeds = g_sanitizer ? 3 : g_full ? 12 : 1;
     for (uint64_t seed = 0; seed < n_seeds; ++seed)
         for (const Case &c : covering_cases(g_sanitizer ? Grid::kShort : Grid::kWhole, seed * 977))
-            if (comparison.goes_on())
+            if (comparison.goes_on() && !c.centers)
                 comparison.check(c);
     comparison.finish();
 }

@@ -13,7 +13,8 @@ constexpr double kRounding = 0x1p-11;    // of FP16, relative
 constexpr double kSubnormal = 0x1p-25;   // of FP16, of the largest
 constexpr double kAccumulate = 0x1p-22;  // of a step of a tensor core
 constexpr double kExponent = 0x1p-21;
-constexpr double kCap = 0x1p-18;  // of tanh
+constexpr double kFloat = 0x1p-24;  // of an FP32 sum, for each term
+constexpr double kCap = 0x1p-18;    // of tanh
 constexpr double kDeviations = 8;
 
 // A NaN is worse than anything.
@@ -56,7 +57,7 @@ TensorCoreBound::Reach TensorCoreBound::reach_of(const Scene &scene, const Scene
 }
 
 TensorCoreBound::Error TensorCoreBound::logit_error(const Scene &scene, const float *q,
-                                                    const Reach &reach) {
+                                                    const Reach &reach, const float *centers) {
     const uint32_t head_dim = scene.parameters().head_dim;
     const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
     Error worst = {0, 0};
@@ -77,6 +78,10 @@ TensorCoreBound::Error TensorCoreBound::logit_error(const Scene &scene, const fl
                                                kExponent * sum + head_dim * kSubnormal * largest);
         worst = {std::max(worst.most, most), std::max(worst.deviation, deviation)};
     }
+    double centered = 0;
+    for (uint32_t c = 0; centers && c < head_dim; ++c)
+        centered += std::fabs(static_cast<double>(q[c]) * static_cast<double>(centers[c]));
+    worst.most += scale * centered * (head_dim * kFloat + kExponent);
     worst.most += static_cast<double>(scene.parameters().soft_cap) * kCap;
     return worst;
 }
@@ -110,7 +115,11 @@ TensorCoreBound::TensorCoreBound(const Scene &scene, const Outputs &reference,
              at < static_cast<size_t>(sequence.first_new + sequence.n_new) * scene.n_query_heads();
              ++at) {
             const Reach &own = reach[at % scene.n_query_heads() / c.group];
-            const Error logit = logit_error(scene, &scene.q_values()[at * c.head_dim], own);
+            const float *centers =
+                c.centers ? &scene.key_centers()[at % scene.n_query_heads() / c.group * c.head_dim]
+                          : nullptr;
+            const Error logit =
+                logit_error(scene, &scene.q_values()[at * c.head_dim], own, centers);
             const double lse = c.has_lse ? static_cast<double>(std::fabs(reference.lse[at])) : 0;
             lses_.push_back(logit.most + kRounding + kExponent * lse);
             const auto n_keys = static_cast<double>(sequence.n_history + sequence.n_new);

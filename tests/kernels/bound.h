@@ -21,6 +21,9 @@
 //   worst case, scale * 3 * 2^-11 * sum |q| * reach, is taken where it is less.
 // - Tensor cores add in FP32 and cut off: 2^-22 of the largest partial sum for each of the
 //   head_dim / 16 steps; FP32 exponents and logarithms add 2^-21 of the logit.
+// - q . c of key centers is an FP32 sum of head_dim products: 2^-24 of sum |q * c| for each of
+// them.
+//   It makes the logit larger, and with it what exponents add.
 // - With logits off by at most e the weights are off by a factor of exp(2 e), and an output by
 //   expm1(2 e) * A, where A = sum of weight * |value| is computed by the reference on the
 //   absolute values.
@@ -64,7 +67,9 @@ class TensorCoreBound {
         std::vector<float> values;
     };
     static Reach reach_of(const Scene &scene, const SceneSequence &sequence, uint32_t kv_head);
-    static Error logit_error(const Scene &scene, const float *q, const Reach &reach);
+    // centers: of the KV head, or null.
+    static Error logit_error(const Scene &scene, const float *q, const Reach &reach,
+                             const float *centers);
     static Error output_error(const Scene &scene, const Error &logit, double n_keys,
                               double magnitude, double reach);
 

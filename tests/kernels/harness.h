@@ -35,6 +35,7 @@ struct Case {
     uint32_t window_sinks = 0;
     float soft_cap = 0;
     uint32_t sinks = 0;
+    uint32_t centers = 0;  // the pages hold keys less their centers
     uint32_t tree = 0;
     lk_dtype dtype = LK_F32;
     uint32_t n_sequences = 1;
@@ -104,6 +105,9 @@ class Scene {
     const std::vector<uint8_t> &q() const { return q_; }  // of the case's dtype and strides
     const std::vector<float> &q_values() const { return q_values_; }  // [tokens][heads][head_dim]
     const std::vector<float> &sink_logits() const { return sink_logits_; }
+    const std::vector<float> &key_centers() const {
+        return key_centers_;
+    }  // [n_kv_heads][head_dim]
     const std::vector<uint16_t> &staged_keys() const { return staged_keys_; }
     const std::vector<uint16_t> &staged_values() const { return staged_values_; }
 
@@ -132,9 +136,11 @@ class Scene {
     std::vector<uint8_t> q_;
     std::vector<float> q_values_;
     std::vector<float> sink_logits_;
+    std::vector<float> key_centers_;
     std::vector<uint16_t> staged_keys_, staged_values_;
     uint32_t n_tokens_ = 0;
     float q_max_ = 0, key_range_ = 0, value_range_ = 0, key_max_ = 0, value_max_ = 0;
+    float center_max_ = 0;
 };
 
 // A scene in the memory of a device, with the device's tables for it. Memory is cleared with it.

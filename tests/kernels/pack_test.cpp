@@ -37,6 +37,11 @@ void first_fault_is_reported(void **) {
     check_append_faults(host.device());
 }
 
+void keys_are_stored_less_their_centers(void **) {
+    HostDevice host(0, 3);
+    check_centered_appending(host.device());
+}
+
 void query_sums_are_exact(void **) {
     HostDevice host(0, 1);
     check_query_sums(host.device());
@@ -46,8 +51,11 @@ void query_sums_are_exact(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(packing_equals_codec),        cmocka_unit_test(shrinking_equals_the_shift),
-        cmocka_unit_test(appending_rounds_and_counts), cmocka_unit_test(first_fault_is_reported),
+        cmocka_unit_test(packing_equals_codec),
+        cmocka_unit_test(shrinking_equals_the_shift),
+        cmocka_unit_test(appending_rounds_and_counts),
+        cmocka_unit_test(first_fault_is_reported),
+        cmocka_unit_test(keys_are_stored_less_their_centers),
         cmocka_unit_test(query_sums_are_exact),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

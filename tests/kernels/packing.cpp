@@ -248,8 +248,8 @@ void check_packing(const Case &c, const Device &device) {
     for (uint32_t i = 0; i < c.head_dim; ++i)
         permutation[i] = static_cast<uint8_t>(c.head_dim - 1 - i);
     OpenCache cache(device, packing_classes(c, permutation.data(), device.is_host),
-                    {kRawKeys, kKeys, kRawValues, kValues}, {1, 1, c.head_dim, 0, 0, 1, 0, nullptr},
-                    1);
+                    {kRawKeys, kKeys, kRawValues, kValues},
+                    {1, 1, c.head_dim, 0, 0, 1, 0, nullptr, nullptr}, 1);
     Random random(7);
     std::vector<Page> pages;
     for (uint32_t kind = 0; kind < kKinds; ++kind)
@@ -394,8 +394,10 @@ struct Tensor {
     }
 };
 
-// Half of the values are ordinary, half any finite bits; NaN lies between the heads.
-Tensor make_tensor(lk_dtype dtype, uint32_t spread, uint32_t n_tokens, Random *random) {
+// Half of the values are ordinary, half any finite bits; NaN lies between the heads. centers: of
+// the keys, or null.
+Tensor make_tensor(lk_dtype dtype, uint32_t spread, uint32_t n_tokens, const float *centers,
+                   Random *random) {
     Case c;
     c.spread = spread;
     Tensor tensor = {dtype, strides_of(c, n_tokens, kHeads, kDim), {}, {}};
@@ -421,6 +423,8 @@ Tensor make_tensor(lk_dtype dtype, uint32_t spread, uint32_t n_tokens, Random *r
                 } while (!float_is_finite(f));
                 tensor.set(t, h, channel, bits);
                 saturated = false;
+                if (centers)
+                    f -= centers[h * kDim + channel];
                 tensor.halves.push_back(float_to_half(f, &saturated));
                 tensor.n_saturated += saturated;
             }
@@ -439,10 +443,11 @@ struct Part {
 
 class AppendScene {
   public:
-    AppendScene(const Device &device, std::vector<std::pair<uint32_t, uint32_t>> lengths)
+    AppendScene(const Device &device, std::vector<std::pair<uint32_t, uint32_t>> lengths,
+                const float *centers)
         : device_(device),
           cache_(device, append_classes(), kAppendEntries,
-                 {kHeads, kHeads, kDim, 0, 0, 1, 0, nullptr}, kLayers) {
+                 {kHeads, kHeads, kDim, 0, 0, 1, 0, nullptr, centers}, kLayers) {
         for (const auto &[n_history, n_new] : lengths) {
             parts_.push_back({n_history, n_new, n_tokens_, {}, {}});
             n_tokens_ += n_new;
@@ -592,17 +597,30 @@ class AppendScene {
 
 constexpr lk_dtype kDtypes[] = {LK_F16, LK_BF16, LK_F32};
 
-// has_long: a sequence of the step is longer than drafts are.
-void check_append(lk_dtype dtype, bool has_long, uint32_t spread, const Device &device) {
+// Of all magnitudes that keys have, up to the largest, and zeros.
+std::vector<float> make_centers(Random *random) {
+    std::vector<float> centers;
+    for (uint32_t i = 0; i < kHeads * kDim; ++i) {
+        const uint32_t bits = random->bits();
+        const float any = bits_to_float(0x33800000u + bits % 0x13FFF000u);  // 2^-24 .. 65536
+        centers.push_back(i % 7 == 0 ? 0.0f
+                                     : std::min(any, 65504.0f) * (bits >> 31 ? -1.0f : 1.0f));
+    }
+    return centers;
+}
+
+// has_long: a sequence of the step is longer than drafts are. centers: of the keys, or null.
+void check_append(lk_dtype dtype, bool has_long, uint32_t spread, const float *centers,
+                  const Device &device) {
     std::vector<std::pair<uint32_t, uint32_t>> lengths = {{20, 40}, {0, 1}, {31, 2}, {64, 64}};
     if (has_long)
         lengths[1] = {10, 2090};
-    AppendScene scene(device, lengths);
+    AppendScene scene(device, lengths, centers);
     Random random(11 + dtype);
     uint64_t n_saturated = 0;
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
-        const Tensor k = make_tensor(dtype, spread, scene.n_tokens(), &random);
-        const Tensor v = make_tensor(dtype, spread, scene.n_tokens(), &random);
+        const Tensor k = make_tensor(dtype, spread, scene.n_tokens(), centers, &random);
+        const Tensor v = make_tensor(dtype, spread, scene.n_tokens(), nullptr, &random);
         scene.append(layer, k, v);
         scene.check_rows(layer, k, false);
         scene.check_rows(layer, v, true);
@@ -616,13 +634,13 @@ void check_append(lk_dtype dtype, bool has_long, uint32_t spread, const Device &
     assert_int_equal(found.n_saturated, n_saturated);
 }
 
-void check_append_fault(lk_dtype dtype, const Device &device) {
+void check_append_fault(lk_dtype dtype, const float *centers, const Device &device) {
     const uint32_t infinity = dtype == LK_F32 ? 0x7F800000 : dtype == LK_F16 ? 0x7C00 : 0x7F80;
     const uint32_t nan = dtype == LK_F32 ? 0xFFC00001 : dtype == LK_F16 ? 0x7C01 : 0xFF81;
-    AppendScene scene(device, {{3, 5}, {40, 50}});
+    AppendScene scene(device, {{3, 5}, {40, 50}}, centers);
     Random random(13);
-    Tensor k = make_tensor(dtype, 0, scene.n_tokens(), &random);
-    Tensor v = make_tensor(dtype, 0, scene.n_tokens(), &random);
+    Tensor k = make_tensor(dtype, 0, scene.n_tokens(), centers, &random);
+    Tensor v = make_tensor(dtype, 0, scene.n_tokens(), nullptr, &random);
     v.set(31, 1, 7, nan);
     k.set(31, 2, 0, infinity);
     k.set(49, 0, 47, infinity);
@@ -644,16 +662,28 @@ void check_appending(const Device &device) {
     for (const lk_dtype dtype : kDtypes)
         for (const bool has_long : {false, true})
             for (const uint32_t spread : {0u, 1u})
-                check_append(dtype, has_long, spread, device);
+                check_append(dtype, has_long, spread, nullptr, device);
 }
 
 void check_append_faults(const Device &device) {
     for (const lk_dtype dtype : kDtypes)
-        check_append_fault(dtype, device);
+        check_append_fault(dtype, nullptr, device);
+}
+
+void check_centered_appending(const Device &device) {
+    Random random(17);
+    const std::vector<float> centers = make_centers(&random);
+    for (const lk_dtype dtype : kDtypes) {
+        for (const bool has_long : {false, true})
+            for (const uint32_t spread : {0u, 1u})
+                check_append(dtype, has_long, spread, centers.data(), device);
+        check_append_fault(dtype, centers.data(), device);
+    }
 }
 
 void check_query_sums(const Device &device) {
-    OpenCache cache(device, append_classes(), kAppendEntries, {2, 1, 32, 0, 0, 1, 0, nullptr}, 1);
+    OpenCache cache(device, append_classes(), kAppendEntries,
+                    {2, 1, 32, 0, 0, 1, 0, nullptr, nullptr}, 1);
     const float q[] = {1.0f, -2.0f, 0x1p-24f, -0.0f, 65504.0f, 1e9f};
     std::vector<float> tensor(2 * 32, 0.0f);
     std::copy(q, q + 6, tensor.begin());

@@ -15,12 +15,12 @@ std::string describe(const Case &c) {
     std::snprintf(text, sizeof text,
                   "D %u group %u heads %u K%u V%u boosted %u shared %u kgroup %u vgroup %u ktoken "
                   "%u f8 %u P %u sinkrow %u pages %u tail %u new %u window %u+%u cap %g sinks %u "
-                  "tree %u dtype %u seqs %u spread %u lse %u",
+                  "centers %u tree %u dtype %u seqs %u spread %u lse %u",
                   c.head_dim, c.group, c.n_kv_heads, c.key_bits, c.value_bits, c.boosted,
                   c.n_shared, c.key_group, c.value_group, c.per_token_keys, c.f8, c.page_tokens,
                   c.sink_tokens, c.packed_pages, c.tail_tokens, c.n_new, c.window, c.window_sinks,
-                  static_cast<double>(c.soft_cap), c.sinks, c.tree, c.dtype, c.n_sequences,
-                  c.spread, c.has_lse);
+                  static_cast<double>(c.soft_cap), c.sinks, c.centers, c.tree, c.dtype,
+                  c.n_sequences, c.spread, c.has_lse);
     return text;
 }
 
@@ -260,6 +260,10 @@ void Scene::make_queries() {
             }
     for (uint32_t h = 0; h < n_query_heads(); ++h)
         sink_logits_.push_back(random_normal() * 2);
+    for (uint32_t i = 0; case_.centers && i < case_.n_kv_heads * case_.head_dim; ++i) {
+        key_centers_.push_back(random_normal() * (i % 16 == 5 ? 16.0f : 2.0f));
+        center_max_ = std::max(center_max_, std::fabs(key_centers_.back()));
+    }
 }
 
 void Scene::make_staged() {
@@ -280,7 +284,7 @@ std::string Scene::compare(const Outputs &fast, const Outputs &reference) const 
     const double scale = 1.0 / std::sqrt(static_cast<double>(case_.head_dim));
     const double head_dim = case_.head_dim;
     const double q_max = static_cast<double>(q_max_);
-    const double key_max = static_cast<double>(key_max_);
+    const double key_max = static_cast<double>(key_max_) + static_cast<double>(center_max_);
     const double value_max = static_cast<double>(value_max_);
     const double folded = head_dim * 0.5 / 32767 * q_max * static_cast<double>(key_range_);
     const double logit = scale * (folded + 4 * head_dim * 0x1p-24 * q_max * key_max) +

@@ -33,6 +33,10 @@ static lk_plan *rich_plan(struct model *m) {
     key.boost_bits = 8;
     key.boost_score = LK_SCORE_QUERY_RANGE;
     assert_int_equal(lk_plan_set_key(plan, 5, 0, &key), LK_OK);
+    float centers[64];
+    for (uint32_t c = 0; c < 64; ++c)
+        centers[c] = (float)c / 7.0f - 3.0f;
+    assert_int_equal(lk_plan_set_key_centers(plan, 1, 2, centers), LK_OK);
     lk_value_rule value;
     assert_int_equal(lk_value_rule_init(&value, sizeof value), LK_OK);
     value.bits = 3;
@@ -94,6 +98,34 @@ static void floats_read_back_identically(void **state) {
         lk_plan *again = NULL;
         assert_int_equal(read_json(text, strlen(text), &again), LK_OK);
         assert_int_equal(lk_plan_validate(again, &m.geometry), LK_OK);
+        free(text);
+        lk_plan_destroy(&again);
+        lk_plan_destroy(&plan);
+    }
+}
+
+static void centers_read_back_identically(void **state) {
+    (void)state;
+    uint32_t bits = 1;
+    struct model m;
+    make_model(&m, 1, 2, 1, 32);
+    for (uint32_t i = 0; i < 200; ++i) {
+        float centers[32];
+        for (uint32_t c = 0; c < 32; ++c) {
+            bits = bits * 1664525u + 1013904223u;
+            const uint32_t any = (0x33800000u + (bits >> 4) % 0x13ffe000u) | (bits & 0x80000000u);
+            memcpy(&centers[c], &any, sizeof any);
+        }
+        lk_plan *plan = make_plan("kivi2", &m);
+        assert_int_equal(lk_plan_set_key_centers(plan, 0, 1, centers), LK_OK);
+        char *text = write_json(plan);
+        lk_plan *again = NULL;
+        assert_int_equal(read_json(text, strlen(text), &again), LK_OK);
+        const float *found = centers;
+        assert_int_equal(lk_plan_get_key_centers(again, 0, 0, &found), LK_OK);
+        assert_null(found);
+        assert_int_equal(lk_plan_get_key_centers(again, 0, 1, &found), LK_OK);
+        assert_memory_equal(found, centers, sizeof centers);
         free(text);
         lk_plan_destroy(&again);
         lk_plan_destroy(&plan);
@@ -240,6 +272,14 @@ static const struct change changes[] = {
     {"\"value\": {\"bits\": 2, \"group\": 0", "\"value\": {\"bits\": 2, \"group\": 80",
      LK_E_CORRUPT, "/layers/0/heads/0/value/group is 80, must be at most head_dim 64"},
     {"\"value\"", "\"valu\"", LK_E_CORRUPT, "/layers/0/heads/0/valu is not a key"},
+    {"}, \"value\"", ", \"centers\": [1]}, \"value\"", LK_E_CORRUPT,
+     "/layers/0/heads/0/key/centers has 1 elements, must have one for each of head_dim 64"},
+    {"}, \"value\"", ", \"centers\": [1, -65505]}, \"value\"", LK_E_CORRUPT,
+     "/layers/0/heads/0/key/centers/1 is -65505, must be from -65504 to 65504"},
+    {"}, \"value\"", ", \"centers\": [null]}, \"value\"", LK_E_CORRUPT,
+     "/layers/0/heads/0/key/centers/0 is of type null"},
+    {"}, \"value\"", ", \"centers\": 0}, \"value\"", LK_E_CORRUPT,
+     "/layers/0/heads/0/key/centers is of type number"},
     {"]}]\n}", "]}]\n} x", LK_E_CORRUPT, "not JSON at byte"},
 };
 
@@ -383,6 +423,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trips_are_exact),
         cmocka_unit_test(floats_read_back_identically),
+        cmocka_unit_test(centers_read_back_identically),
         cmocka_unit_test(capacities_are_kept),
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(wrong_values_are_named_by_their_path),

@@ -192,6 +192,61 @@ static void rules_are_read_back(void **state) {
     lk_plan_destroy(&copy);
 }
 
+static void centers_are_kept_beside_rules(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 3, 4, 2, 64);
+    m.layers[2].head_dim = 80;
+    lk_plan *plan = make_plan("kivi2", &m);
+    float centers[80];
+    for (uint32_t c = 0; c < 80; ++c)
+        centers[c] = (float)c - 40.5f;
+    centers[3] = -0.0f;
+    centers[4] = 0x1p-25f; /* below FP16 */
+    centers[5] = -65504.0f;
+    assert_int_equal(lk_plan_set_key_centers(plan, 1, LK_ALL, centers), LK_OK);
+    const float *found = NULL;
+    assert_int_equal(lk_plan_get_key_centers(plan, 1, 3, &found), LK_OK);
+    assert_non_null(found);
+    const float zero = 0;
+    assert_memory_equal(&found[3], &zero, sizeof zero);
+    assert_memory_equal(&found[4], &zero, sizeof zero);
+    assert_true(found[5] == -65504.0f);
+    assert_memory_equal(found + 6, centers + 6, 58 * sizeof *centers);
+    assert_int_equal(lk_plan_set_key_centers(plan, 0, 0, found), LK_OK); /* the plan's own */
+    lk_key_rule rule = key_rule(4);
+    assert_int_equal(lk_plan_set_key(plan, LK_ALL, LK_ALL, &rule), LK_OK);
+    assert_int_equal(lk_plan_get_key_centers(plan, 0, 0, &found), LK_OK);
+    assert_true(found && found[7] == centers[7]);
+    assert_int_equal(lk_plan_get_key_centers(plan, 0, 1, &found), LK_OK);
+    assert_null(found);
+    assert_int_equal(lk_plan_set_key_centers(plan, 1, 2, NULL), LK_OK);
+    assert_int_equal(lk_plan_get_key_centers(plan, 1, 2, &found), LK_OK);
+    assert_null(found);
+    lk_plan *copy = NULL;
+    assert_int_equal(lk_plan_copy(plan, &copy), LK_OK);
+    assert_int_equal(lk_plan_get_key_centers(copy, 1, 3, &found), LK_OK);
+    assert_true(found && found[7] == centers[7]);
+    lk_plan_destroy(&copy);
+
+    expect_failure(lk_plan_set_key_centers(plan, LK_ALL, 0, centers), LK_E_ARGUMENT,
+                   "centers is set for layers of head_dim 64 and 80 at once");
+    centers[63] = 65505.0f;
+    expect_failure(lk_plan_set_key_centers(plan, 0, 0, centers), LK_E_ARGUMENT,
+                   "centers[63] is 65505, must be from -65504 to 65504");
+    centers[63] = NAN;
+    expect_failure(lk_plan_set_key_centers(plan, 0, 0, centers), LK_E_ARGUMENT, "centers[63] is");
+    assert_int_equal(lk_plan_get_key_centers(plan, 0, 0, &found), LK_OK);
+    assert_true(found && found[63] == 22.5f);
+    expect_failure(lk_plan_set_key_centers(plan, 3, 0, centers), LK_E_NOT_FOUND, "layer is 3");
+    expect_failure(lk_plan_set_key_centers(plan, 0, 4, NULL), LK_E_NOT_FOUND, "kv_head is 4");
+    expect_failure(lk_plan_get_key_centers(plan, 0, 4, &found), LK_E_NOT_FOUND, "kv_head is 4");
+    expect_failure(lk_plan_get_key_centers(plan, 0, 0, NULL), LK_E_ARGUMENT, "centers is NULL");
+    expect_failure(lk_plan_set_key_centers(NULL, 0, 0, centers), LK_E_ARGUMENT, "plan is NULL");
+    expect_failure(lk_plan_get_key_centers(NULL, 0, 0, &found), LK_E_ARGUMENT, "plan is NULL");
+    lk_plan_destroy(&plan);
+}
+
 static void pages_names_and_windows_are_checked(void **state) {
     (void)state;
     struct model m;
@@ -561,6 +616,7 @@ int main(void) {
         cmocka_unit_test(bad_preset_calls_are_refused),
         cmocka_unit_test(a_longer_layer_is_read_at_its_stride),
         cmocka_unit_test(rules_are_read_back),
+        cmocka_unit_test(centers_are_kept_beside_rules),
         cmocka_unit_test(pages_names_and_windows_are_checked),
         cmocka_unit_test(bad_rules_are_refused),
         cmocka_unit_test(absent_places_are_not_found),

@@ -149,10 +149,10 @@ void place_queries(const BatchSequence &sequence, const UnitPlan &plan, Queries 
     }
 }
 
-// FP32 of a thread: the unit's scratch, its q and its result.
+// FP32 of a thread: the unit's scratch, its q, its result and its starts.
 uint64_t thread_floats(uint32_t head_dim) {
     return round_up(
-        LK_CPU_SCRATCH_FLOATS(head_dim) + 2ull * kTileRows * head_dim + 2ull * kTileRows, 16);
+        LK_CPU_SCRATCH_FLOATS(head_dim) + 2ull * kTileRows * head_dim + 3ull * kTileRows, 16);
 }
 uint64_t partial_floats(uint32_t n_rows, uint32_t head_dim) {
     return round_up(static_cast<uint64_t>(n_rows) * (head_dim + 2ull), 16);
@@ -206,6 +206,11 @@ class Call {
         unit.q = q;
         unit.cap = static_cast<float>(static_cast<double>(args_.layer.soft_cap) * kLog2E);
         load_queries(plan, q);
+        if (const float *centers = centers_of(args_.layer, plan.kv_head)) {
+            float *starts = q + 2ull * kTileRows * head_dim + 2ull * kTileRows;
+            dot_centers(unit, centers, starts);
+            unit.starts = starts;
+        }
         unit.output =
             plan.n_splits > 1 ? scratch_.partials.data() + plan.partial : q + kTileRows * head_dim;
         unit.top = unit.output + static_cast<uint64_t>(unit.n_rows) * head_dim;
@@ -283,6 +288,17 @@ class Call {
                 for (uint32_t c = 0; c < layer.head_dim; ++c)
                     *q++ = load_element(row, args_.q.dtype, c) * factor;
             }
+    }
+
+    // q . c of each row, in the unit's q.
+    static void dot_centers(const Unit &unit, const float *centers, float *starts) {
+        for (uint32_t r = 0; r < unit.n_rows; ++r) {
+            const float *q = unit.q + uint64_t{r} * unit.head_dim;
+            double dot = 0;
+            for (uint32_t c = 0; c < unit.head_dim; ++c)
+                dot += static_cast<double>(q[c]) * static_cast<double>(centers[c]);
+            starts[r] = static_cast<float>(dot);
+        }
     }
 
     void walk_keys(const UnitPlan &plan, const BatchSequence &sequence, Unit *unit) const {

@@ -315,9 +315,9 @@ inline void weigh_row(const Unit &unit, uint32_t r, uint32_t n_tokens, float *lo
         store(output + c, load<Vf>(output + c) * factor);
 }
 
-inline void cap_row(float *logits, uint32_t n, float cap) {
+inline void cap_row(float *logits, uint32_t n, float start, float cap) {
     for (uint32_t t = 0; t < n; t += kWidth)
-        store(logits + t, tanh_vector(load<Vf>(logits + t)) * cap);
+        store(logits + t, tanh_vector(load<Vf>(logits + t) + start) * cap);
 }
 
 inline void attend_decode_block(const Unit &unit, const KeyBlock &block, bool all,
@@ -329,7 +329,7 @@ inline void attend_decode_block(const Unit &unit, const KeyBlock &block, bool al
     else
         packed_logits(unit, block, s);
     for (uint32_t r = 0; unit.cap > 0 && r < unit.n_rows; ++r)
-        cap_row(s.logits + r * kBlockTokens, kBlockTokens, unit.cap);
+        cap_row(s.logits + r * kBlockTokens, kBlockTokens, start_of(unit, r), unit.cap);
     if (!all)
         hide_decode(unit, block, s);
     for (uint32_t r = 0; r < unit.n_rows; ++r)
@@ -381,6 +381,7 @@ void attend_decode(const Unit &unit) {
         if (seen != Sight::kNone)
             attend_decode_block(unit, blocks[i], seen == Sight::kAll, s);
     }
+    add_starts(unit);
 }
 
 }  // namespace

@@ -98,6 +98,7 @@ struct Unit {
     // soft-cap it is logit / cap, and cap is in units of log2.
     float cap;
     const float *q;
+    const float *starts;  // [n_rows] what a dot product of the row starts from, or null: zeros
     KeySource keys;
     // Result: sum of exp2(logit - top) * value, and of exp2(logit - top).
     float *output;   // [n_rows][head_dim]
@@ -106,7 +107,7 @@ struct Unit {
     float *scratch;  // scratch_floats(head_dim), aligned to 64 bytes
 };
 
-// FP32 of a unit's scratch: Q, output and S of the tile path and an unpacked half.
+// FP32 of a unit's scratch: Q, output, S and rows' numbers of the tile path and an unpacked half.
 #define LK_CPU_SCRATCH_FLOATS(head_dim) \
     ((2u * (head_dim) + kBlockTokens + 8u) * kTileRows + (kBlockTokens + 16u) * (head_dim) + 98304u)
 

@@ -70,15 +70,16 @@ class RawHalf {
     bool is_value_;
 };
 
-// One row of head_dim elements to FP16. Returns whether all were finite.
-bool convert_row(const uint8_t *row, lk_dtype dtype, uint32_t head_dim, uint16_t *out,
-                 uint64_t *n_saturated) {
+// One row of head_dim elements to FP16, less their centers (null = none). Returns whether all were
+// finite.
+bool convert_row(const uint8_t *row, lk_dtype dtype, uint32_t head_dim, const float *centers,
+                 uint16_t *out, uint64_t *n_saturated) {
     for (uint32_t c = 0; c < head_dim; ++c) {
         const float f = load_element(row, dtype, c);
         if (!float_is_finite(f))
             return false;
         bool saturated = false;
-        out[c] = float_to_half(f, &saturated);
+        out[c] = float_to_half(centers ? f - centers[c] : f, &saturated);
         *n_saturated += saturated;
     }
     return true;
@@ -98,13 +99,14 @@ void choose_permutation(const PackItem &item, HalfValues input, uint8_t *permuta
 void convert_token(const AppendArgs &args, uint32_t token, uint64_t *n_saturated, uint64_t *bad) {
     const uint32_t head_dim = args.layer.head_dim;
     for (uint32_t head = 0; head < args.layer.n_kv_heads; ++head) {
+        const float *centers = centers_of(args.layer, head);
         const uint64_t to =
             (static_cast<uint64_t>(head) * args.staging.n_tokens + token) * head_dim;
         for (uint32_t is_value = 0; is_value < 2; ++is_value) {
             const TensorView &tensor = is_value ? args.v : args.k;
             uint16_t *out = (is_value ? args.staging.values : args.staging.keys) + to;
-            if (convert_row(tensor_row(tensor, token, head), tensor.dtype, head_dim, out,
-                            n_saturated))
+            if (convert_row(tensor_row(tensor, token, head), tensor.dtype, head_dim,
+                            is_value ? nullptr : centers, out, n_saturated))
                 continue;
             const uint64_t code = bad_code(token, args.layer.n_kv_heads, head, is_value);
             *bad = code < *bad ? code : *bad;

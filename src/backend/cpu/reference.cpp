@@ -105,9 +105,17 @@ bool in_window(const LayerView &layer, uint64_t query, uint64_t key) {
            key < layer.window_sink_tokens;
 }
 
-// The logit of one key, or minus infinity.
-double logit(const LayerView &layer, const uint8_t *q, lk_dtype dtype, const double *key) {
+// q . c, which joins q . (k - c).
+double dot_centers(const LayerView &layer, const uint8_t *q, lk_dtype dtype, const float *centers) {
     double dot = 0;
+    for (uint32_t c = 0; centers && c < layer.head_dim; ++c)
+        dot += static_cast<double>(load_element(q, dtype, c)) * static_cast<double>(centers[c]);
+    return dot;
+}
+
+// The logit of one key. dot: what its product with q starts from.
+double logit(const LayerView &layer, const uint8_t *q, lk_dtype dtype, const double *key,
+             double dot) {
     for (uint32_t c = 0; c < layer.head_dim; ++c)
         dot += static_cast<double>(load_element(q, dtype, c)) * key[c];
     dot *= static_cast<double>(layer.scale);
@@ -115,9 +123,11 @@ double logit(const LayerView &layer, const uint8_t *q, lk_dtype dtype, const dou
     return cap > 0 ? cap * std::tanh(dot / cap) : dot;
 }
 
+// centers: of the KV head, or null.
 void compute_logits(const AttendCall &args, const BatchSequence &sequence, uint32_t query,
-                    const uint8_t *q, const Scratch &scratch) {
+                    const uint8_t *q, const float *centers, const Scratch &scratch) {
     const double hidden = -HUGE_VAL;
+    const double start = dot_centers(args.layer, q, args.q.dtype, centers);
     const uint64_t position = scratch.positions[query];
     for (uint64_t t = 0; t < sequence.n_history + sequence.n_new; ++t) {
         const bool is_new = t >= sequence.n_history;
@@ -125,7 +135,7 @@ void compute_logits(const AttendCall &args, const BatchSequence &sequence, uint3
         const bool seen = (!is_new || scratch.visible[t - sequence.n_history]) &&
                           in_window(args.layer, position, at);
         scratch.logits[t] =
-            seen ? logit(args.layer, q, args.q.dtype, scratch.keys + t * args.layer.head_dim)
+            seen ? logit(args.layer, q, args.q.dtype, scratch.keys + t * args.layer.head_dim, start)
                  : hidden;
     }
 }
@@ -148,7 +158,9 @@ void attend_row(const AttendCall &args, const BatchSequence &sequence, uint32_t 
     const uint64_t n_tokens = sequence.n_history + sequence.n_new;
     const uint32_t head_dim = args.layer.head_dim;
     const uint64_t token = static_cast<uint64_t>(sequence.first_new) + query;
-    compute_logits(args, sequence, query, tensor_row(args.q, token, head), scratch);
+    const uint32_t kv_head = head / (args.layer.n_query_heads / args.layer.n_kv_heads);
+    compute_logits(args, sequence, query, tensor_row(args.q, token, head),
+                   centers_of(args.layer, kv_head), scratch);
     double top;
     const float *sink = args.layer.sink_logits ? args.layer.sink_logits + head : nullptr;
     const double sum = compute_weights(scratch.logits, n_tokens, sink, &top);

@@ -77,6 +77,7 @@ struct TileState {
     float *top;      // [width]
     float *sum;      // [width]
     float *factor;   // [width]
+    float *start;    // [width]
     float *matrix;   // an unpacked half
 };
 
@@ -89,7 +90,8 @@ inline TileState cut_tile_scratch(const Unit &unit) {
     s.top = s.logits + kTileRows * kBlockTokens;
     s.sum = s.top + kTileRows;
     s.factor = s.sum + kTileRows;
-    s.matrix = s.factor + kTileRows;
+    s.start = s.factor + kTileRows;
+    s.matrix = s.start + kTileRows;
     return s;
 }
 
@@ -102,6 +104,7 @@ inline void start_tile(const Unit &unit, const TileState &s) {
     for (uint32_t r = 0; r < s.width; ++r) {
         s.top[r] = kNoTop;
         s.sum[r] = 0;
+        s.start[r] = r < unit.n_rows ? start_of(unit, r) : 0;
     }
 }
 
@@ -111,9 +114,12 @@ inline void row_offsets(const uint8_t *channels, uint32_t n, uint32_t width, uin
         offsets[i] = (channels ? channels[i] : i) * width;
 }
 
-inline void cap_logits(float *logits, uint32_t n, float cap) {
-    for (uint32_t i = 0; i < n; i += kWidth)
-        store(logits + i, tanh_vector(load<Vf>(logits + i)) * cap);
+inline void cap_logits(const TileState &s, uint32_t n_tokens, float cap) {
+    for (uint32_t t = 0; t < n_tokens; ++t)
+        for (uint32_t r = 0; r < s.width; r += kWidth) {
+            float *logits = s.logits + t * s.width + r;
+            store(logits, tanh_vector(load<Vf>(logits) + load<Vf>(s.start + r)) * cap);
+        }
 }
 
 inline void hide_tile(const Unit &unit, const KeyBlock &block, const TileState &s) {
@@ -168,7 +174,7 @@ inline void attend_tile_block(const Unit &unit, const KeyBlock &block, bool all,
         unpack_half(block.key, block.first_token, block.n_tokens, unit.head_dim, false, s.matrix),
         padded, unit.head_dim, s.q, channel_rows, s.logits, token_rows, s.width, false);
     if (unit.cap > 0)
-        cap_logits(s.logits, block.n_tokens * s.width, unit.cap);
+        cap_logits(s, block.n_tokens, unit.cap);
     if (!all)
         hide_tile(unit, block, s);
     weigh_tile(s, block.n_tokens);
@@ -194,6 +200,7 @@ void attend_tile(const Unit &unit) {
         for (uint32_t c = 0; c < unit.head_dim; ++c)
             unit.output[static_cast<uint64_t>(r) * unit.head_dim + c] = s.output[c * s.width + r];
     }
+    add_starts(unit);
 }
 
 }  // namespace

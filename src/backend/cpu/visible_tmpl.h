@@ -1,4 +1,4 @@
-// Which keys of a block a query sees.
+// Which keys of a block a query sees, and what its logits start from.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CPU_VISIBLE_TMPL_H
@@ -41,6 +41,14 @@ inline bool sees(const Unit &unit, const KeyBlock &block, const QueryToken &quer
     return position <= query.position &&
            (!unit.window_tokens || position + unit.window_tokens > query.position ||
             position < unit.window_sink_tokens);
+}
+
+inline float start_of(const Unit &unit, uint32_t r) { return unit.starts ? unit.starts[r] : 0; }
+
+// Without a soft-cap, what all logits of a row have in common changes its top alone.
+inline void add_starts(const Unit &unit) {
+    for (uint32_t r = 0; !(unit.cap > 0) && r < unit.n_rows; ++r)
+        unit.top[r] += start_of(unit, r);
 }
 
 }  // namespace

@@ -10,11 +10,22 @@ static_assert(kPlanes == kPlaneCount, "planes have one order");
 
 namespace {
 
-uint64_t n_sink_logits(const CacheLayout &layout) {
-    uint64_t n = 0;
-    for (uint32_t l = 0; l < layout.n_layers; ++l)
-        n += layout.layers[l].sink_logits ? layout.layers[l].n_query_heads : 0;
-    return n;
+uint64_t sink_bytes(const LayerView &layer) {
+    return layer.sink_logits ? layer.n_query_heads * sizeof(float) : 0;
+}
+
+uint64_t center_bytes(const LayerView &layer) {
+    return layer.key_centers ? uint64_t{layer.n_kv_heads} * layer.head_dim * sizeof(float) : 0;
+}
+
+// Appends a layer's floats to the image; where they will lie, or 0 for none.
+uint64_t add_floats(const float *floats, uint64_t bytes, uint64_t table, Array<uint8_t> *image,
+                    uint64_t *next) {
+    if (!bytes)
+        return 0;
+    std::memcpy(image->data() + *next, floats, bytes);
+    *next += bytes;
+    return table + *next - bytes;
 }
 
 }  // namespace
@@ -54,10 +65,13 @@ uint64_t CacheTables::permutation(const CacheLayout &layout, uint32_t class_inde
 
 lk_status CacheTables::open(const CacheLayout &layout, TableMemory *memory) {
     const uint64_t permutations = uint64_t{layout.n_classes} * sizeof(ClassInfo);
-    const uint64_t logits = permutations + uint64_t{layout.n_classes} * LK_MAX_HEAD_DIM;
-    const uint64_t bytes = logits + n_sink_logits(layout) * sizeof(float);
+    uint64_t next = permutations + uint64_t{layout.n_classes} * LK_MAX_HEAD_DIM;
+    uint64_t bytes = next;
+    for (uint32_t l = 0; l < layout.n_layers; ++l)
+        bytes += sink_bytes(layout.layers[l]) + center_bytes(layout.layers[l]);
     Array<uint8_t> image(allocator_);
-    if (!image.resize(bytes) || !sink_logits_.resize(layout.n_layers))
+    if (!image.resize(bytes) || !sink_logits_.resize(layout.n_layers) ||
+        !key_centers_.resize(layout.n_layers))
         return fail(LK_E_NOMEM, "no memory for the tables of %u classes and %u layers",
                     layout.n_classes, layout.n_layers);
     lk_status status = table_.open(memory, bytes, "the tables of a cache");
@@ -71,14 +85,12 @@ lk_status CacheTables::open(const CacheLayout &layout, TableMemory *memory) {
         if (half.permutation)
             std::memcpy(image.data() + at, half.permutation, half.shape.head_dim);
     }
-    uint64_t next = logits;
     for (uint32_t l = 0; l < layout.n_layers; ++l) {
         const LayerView &view = layout.layers[l];
-        const uint64_t n = view.sink_logits ? view.n_query_heads * sizeof(float) : 0;
-        sink_logits_[l] = n ? table_.address() + next : 0;
-        if (n)
-            std::memcpy(image.data() + next, view.sink_logits, n);
-        next += n;
+        sink_logits_[l] =
+            add_floats(view.sink_logits, sink_bytes(view), table_.address(), &image, &next);
+        key_centers_[l] =
+            add_floats(view.key_centers, center_bytes(view), table_.address(), &image, &next);
     }
     return memory->put(table_.address(), image.data(), bytes);
 }

@@ -45,6 +45,11 @@ VulkanCache::~VulkanCache() { (void)commands_.wait(); }
 
 lk_status VulkanCache::open(Pipelines *pipelines, const SlabPool *slabs) {
     transfer_.open(slabs);
+    for (uint32_t l = 0; l < layout_.n_layers; ++l)
+        if (layout_.layers[l].key_centers)
+            return fail(LK_E_UNSUPPORTED,
+                        "the plan centers the keys of layer %u, which Vulkan's attention cannot",
+                        l);
     for (uint32_t c = 0; c < layout_.n_classes; ++c)
         if (layout_.classes[c].ranking == Ranking::kQueryRange)
             return fail(LK_E_UNSUPPORTED, "the Vulkan backend does not rank channels by queries");
@@ -98,7 +103,7 @@ lk_status VulkanCache::put_constants() {
                      layout_.first_entries[l],
                      view.scale,
                      view.soft_cap,
-                     {}};
+                     mirror_.constants().key_centers(l)};
     }
     const uint64_t layers_bytes = layers.size() * sizeof(LayerInfo);
     lk_status status =
