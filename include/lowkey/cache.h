@@ -69,6 +69,10 @@ typedef struct lk_cache_stats {
                                 * on a device those that it has met by now */
     uint64_t device_bytes;     /* fixed device memory that the budget does not count: step
                                 * tables, work lists, partial results; 0 on the CPU */
+    uint64_t shared_bytes;     /* of payload_bytes, metadata_bytes and recent_bytes: in pages
+                                * that several sequences have, counted once */
+    uint64_t pages_copied;     /* since the cache was created: half pages that were copied
+                                * because a sequence had to write to what others have */
 } lk_cache_stats;
 LK_API lk_status lk_cache_stats_init(lk_cache_stats *stats, size_t struct_bytes);
 
@@ -91,7 +95,28 @@ LK_API lk_status lk_cache_poll(const lk_cache *cache);
  * LK_E_NOMEM, LK_E_BUSY (a step is open). */
 LK_API lk_status lk_sequence_add(lk_cache *cache, lk_sequence *id);
 
-/* Remove a sequence and free its pages.
+/* Add a sequence that begins with the first n_tokens tokens of another, of its pages.
+ *
+ * The two share those pages, and each is as if it had them alone: later steps, truncation
+ * and removal of one never change what the other attends to, and give back what no other
+ * needs. Nothing is copied now. A fork costs a pointer for every page_tokens tokens until
+ * it takes part in a step; that step copies the kept tokens of a last page that is not
+ * full (reopened, where it is packed: see lk_sequence_truncate()), unless the others of
+ * the page end where this one does or before. Pages that leave the recent window are
+ * packed once for all that have them; until the last of those has come as far, the 16-bit
+ * page stays beside the packed one. Sums of |Q| (LK_SCORE_QUERY_RANGE) go with the fork.
+ *
+ * parent    a sequence of the cache, which may be a fork itself
+ * n_tokens  0 .. its length, or LK_ALL_TOKENS
+ * child     set to the new sequence; 0 on failure
+ *
+ * Errors: LK_E_ARGUMENT (n_tokens above the length), LK_E_NOT_FOUND, LK_E_BUDGET
+ * (max_sequences are there, or no bytes), LK_E_NOMEM, LK_E_BUSY (a step is open). */
+#define LK_ALL_TOKENS UINT64_MAX
+LK_API lk_status lk_sequence_fork(lk_cache *cache, lk_sequence parent, uint64_t n_tokens,
+                                  lk_sequence *child);
+
+/* Remove a sequence and free the pages that no other has.
  * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND, LK_E_BUSY (a step is open). */
 LK_API lk_status lk_sequence_remove(lk_cache *cache, lk_sequence id);
 
@@ -102,9 +127,10 @@ LK_API lk_status lk_sequence_length(const lk_cache *cache, lk_sequence id, uint6
  *
  * In sinks, tail and 16-bit layers this is exact. A packed page that is cut is
  * reopened: its kept tokens become a 16-bit page with the values that its codes stand
- * for (rounded to FP16) and are packed again once it fills. The sums of |Q| that rank
- * channels (LK_SCORE_QUERY_RANGE) keep what the removed tokens of cut and packed pages
- * added.
+ * for (rounded to FP16) and are packed again once it fills. Of a page that other sequences
+ * have, the next step reopens or copies the kept tokens; theirs stay. The sums of |Q| that
+ * rank channels (LK_SCORE_QUERY_RANGE) keep what the removed tokens of cut and packed
+ * pages added.
  *
  * Errors: LK_E_ARGUMENT (n_tokens above the length), LK_E_NOT_FOUND, LK_E_BUSY (a step
  * is open), LK_E_STATE (the cache's queue is being captured into a graph), LK_E_BUDGET (no

@@ -30,8 +30,9 @@ extern "C" {
  * any of them can be dropped at commit without loss. */
 #define LK_DRAFT_TOKENS 64
 
-/* Open a step: pack the pages that have left the recent window, reserve what the new
- * tokens need. One step is open at a time. Packing stays when the step is discarded.
+/* Open a step: pack the pages that have left the recent window, copy the last page of a
+ * sequence where others have it, reserve what the new tokens need. One step is open at a
+ * time. Packing stays when the step is discarded.
  *
  * queue        orders all of the step's work. NULL on the CPU. On CUDA of kind
  *              LK_QUEUE_CUDA_STREAM, a stream of the context's device; it must live until
@@ -59,7 +60,8 @@ extern "C" {
  * LK_E_NOT_FOUND (an id), LK_E_STATE (a step is open, or the queue is being captured
  * into a graph), LK_E_UNSUPPORTED (queue kind), LK_E_DATA (above), LK_E_BUDGET (the
  * sentence names the bytes missing; nothing changed but packing that was due),
- * LK_E_NOMEM, LK_E_DEVICE. */
+ * LK_E_NOMEM (on a device also sequences with too many pages in one step: it takes 262144
+ * pages, a shared one once for each, or what the budget holds), LK_E_DEVICE. */
 LK_API lk_status lk_step_begin(lk_cache *cache, const lk_queue *queue, uint32_t n_sequences,
                                const lk_sequence *ids, const uint32_t *n_tokens,
                                const int32_t *parent);

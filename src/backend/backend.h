@@ -195,7 +195,8 @@ struct CacheLayout {
     uint32_t sink_tokens;
     uint32_t max_sequences;
     uint32_t max_step_tokens;
-    uint64_t max_rows;  // that the budget can hold at once, over all sequences
+    uint64_t max_rows;       // that the budget can hold at once, over all sequences
+    uint64_t max_step_rows;  // of a step's sequences together, each with all of its own
 };
 
 // What a backend keeps for one cache, and the work that it does for it. Used by one thread at a
@@ -219,7 +220,8 @@ class CacheDevice {
     virtual lk_status entries_changed(PageRow *row) = 0;
 
     // The tables of a step, once its rows are there. Valid until the next one: append and attend
-    // mean this batch.
+    // mean this batch. Sequences may share rows, but not those that their new tokens are in.
+    // LK_E_NOMEM beyond max_step_rows.
     virtual lk_status begin(const Batch &batch) = 0;
     virtual lk_status append(const AppendArgs &args) = 0;
     virtual lk_status pack(const PackItem *items, uint32_t n_items) = 0;

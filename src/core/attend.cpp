@@ -81,7 +81,7 @@ void queue_direct_key(lk_cache *cache, const ScoreWalk &walk, const Row &row,
 }
 
 void score_row(lk_cache *cache, ScoreWalk *walk, uint64_t index, uint32_t place) {
-    const Scores &scores = walk->part->sequence->scores;
+    const Scores &scores = *walk->part->sequence->scores;
     for (; walk->next_item < scores.n_items() && scores.item_row(walk->next_item) <= index;
          ++walk->next_item)
         add_sums(walk->seen, scores.item_sums(walk->next_item) + walk->entry->score_offset,
@@ -106,7 +106,7 @@ lk_status sum_long(lk_cache *cache, ScoreWalk *walk) {
         std::memset(part.sums + s * cache->n_ranked_channels + walk->entry->score_offset, 0,
                     walk->head_dim * sizeof(uint64_t));
     uint64_t seen[LK_MAX_HEAD_DIM];
-    std::memcpy(seen, part.sequence->scores.base() + walk->entry->score_offset,
+    std::memcpy(seen, part.sequence->scores->base() + walk->entry->score_offset,
                 walk->head_dim * sizeof *seen);
     walk->seen = seen;
     const uint64_t end = row_count(plan, length + part.n_new);

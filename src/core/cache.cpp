@@ -115,6 +115,14 @@ uint64_t most_rows(const lk_cache &cache) {
     return n < 1 ? 1 : n < UINT32_MAX ? n : UINT32_MAX;
 }
 
+// Rows that a step lists at most, where sequences share them: 32 Mi tokens at 128 a page, unless
+// the budget holds more.
+uint64_t most_step_rows(const lk_cache &cache, uint64_t n_rows) {
+    constexpr uint64_t kShared = uint64_t{1} << 18;
+    const uint64_t all = n_rows * cache.desc.max_sequences;
+    return all < kShared ? all : n_rows > kShared ? n_rows : kShared;
+}
+
 lk_status open_device(lk_cache *cache) {
     const size_t n_layers = cache->layers.size();
     if (!cache->layer_views.reserve(n_layers) || !cache->first_entries.reserve(n_layers) ||
@@ -140,6 +148,7 @@ lk_status open_device(lk_cache *cache) {
     layout.max_sequences = cache->desc.max_sequences;
     layout.max_step_tokens = cache->desc.max_step_tokens;
     layout.max_rows = most_rows(*cache);
+    layout.max_step_rows = most_step_rows(*cache, layout.max_rows);
     return cache->context->backend->cache_open(layout, &cache->device);
 }
 
@@ -160,6 +169,8 @@ lk_status fill_cache(lk_cache *cache, const Array<lk_layer> &layers, const Plan 
 
 void free_cache(lk_cache *cache) {
     lk_context *context = cache->context;
+    if (cache->step.is_open)
+        drop_step(cache);
     for (Sequence *sequence : cache->sequences)
         free_sequence(cache, sequence);
     if (cache->device)

@@ -118,7 +118,8 @@ struct lk_cache {
 
     lk::Array<lk::Sequence *> sequences;  // ascending ids
     lk_sequence next_id = 1;
-    uint64_t next_mark = 1;
+    uint64_t next_mark = 1;  // of steps
+    uint64_t next_walk = 1;  // over all rows, each of them once
     lk::Step step;
 
     lk::Array<lk::PackItem> packs;  // up to kBatch items on their way to the device
@@ -144,6 +145,11 @@ lk_status build_classes(lk_cache *cache, const Array<lk_layer> &geometry);
 // Bytes of a half of a class, for the statistics.
 HalfBytes half_bytes(const HalfClass &half);
 void count_half(lk_cache *cache, uint16_t half_class, bool is_added);
+
+// Hand the device what is queued to be reopened (tail.cpp).
+lk_status flush_reopens(lk_cache *cache);
+// Copy the first n_tokens of all halves that the target row has at 16 bits.
+lk_status copy_raw_halves(lk_cache *cache, const Row &from, const Row &to, uint32_t n_tokens);
 
 // Move 16-bit halves together until no size holds an extent too many; true when that freed one.
 bool compact(lk_cache *cache);

@@ -27,15 +27,21 @@ bool find_half(const lk_cache *cache, const ExtentSpan &span, PageRow *row, uint
 }
 
 // All 16-bit halves in the extent; false when that is not everything in it.
-bool find_halves(const lk_cache *cache, const ExtentSpan &span, Array<Move> *moves) {
+bool find_halves(lk_cache *cache, const ExtentSpan &span, Array<Move> *moves) {
+    ++cache->next_walk;
     for (Sequence *sequence : cache->sequences)
-        for (PageRow *row : sequence->rows)
+        for (uint64_t r = 0; r < sequence->rows.size(); ++r) {
+            Row *row = sequence->row(r);
+            if (row->walk == cache->next_walk)
+                continue;
+            row->walk = cache->next_walk;
             for (uint32_t e = 0; e < row->n_entries; ++e) {
                 PageEntry &entry = row->entries[e];
                 if (!find_half(cache, span, row, entry.key_class, &entry.key_payload, moves) ||
                     !find_half(cache, span, row, entry.value_class, &entry.value_payload, moves))
                     return false;
             }
+        }
     return moves->size() == span.n_used;
 }
 

@@ -1,7 +1,16 @@
 // Packing: rows that have left the recent window, and rows that a long step writes packed.
 //
+// A row that others have too stays as it is for them. Its packed twin is made once and waits for
+// them at the row; when the last sequence leaves the twin before they come, they pack the row
+// themselves. Where sums of |Q| rank the channels, a twin is right for those alone whose sums are
+// the same. They are for forks that hold the row in full, whose tokens up to there have been the
+// same ones; but sums of tokens that were truncated may linger (scores.h), so digests are compared.
+//
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cache.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 namespace lk {
 
@@ -122,8 +131,8 @@ lk_status pack_entries(lk_cache *cache, Sequence *sequence, uint64_t index) {
         if (!status) {
             const uint64_t *sums =
                 info.ranks_by_queries
-                    ? sequence->scores.fold(index, info.score_offset,
-                                            cache->classes[fresh.key_class].shape.head_dim)
+                    ? sequence->scores->fold(index, info.score_offset,
+                                             cache->classes[fresh.key_class].shape.head_dim)
                     : nullptr;
             queue_entry(cache, info, old, fresh, sums);
             pending.fresh[pending.n++] = fresh;
@@ -133,27 +142,121 @@ lk_status pack_entries(lk_cache *cache, Sequence *sequence, uint64_t index) {
         if (status)
             return status;
     }
-    const lk_status status = finish(cache, &pending);
-    if (!status)
-        sequence->scores.drop_folded(index);
-    return status;
+    return finish(cache, &pending);
 }
 
-lk_status pack_row(lk_cache *cache, Sequence *sequence, uint64_t index) {
+// In place, for all that have the row.
+lk_status pack_in_place(lk_cache *cache, Sequence *sequence, uint64_t index) {
     Row *row = sequence->row(index);
+    const bool is_shared = row->n_holders > 1;
     const uint32_t n_packed = row->n_packed;
+    const uint64_t before = is_shared ? content_bytes(cache, *row) : 0;
     const lk_status status = pack_entries(cache, sequence, index);
+    if (is_shared)
+        cache->stats.shared_bytes += content_bytes(cache, *row) - before;
     const lk_status changed =
         row->n_packed != n_packed ? cache->device->entries_changed(row) : LK_OK;
     return status ? status : changed;
 }
 
-lk_status flush_direct(lk_cache *cache) {
+lk_status flush_packs(lk_cache *cache) {
     lk_status status = LK_OK;
     if (!cache->packs.empty())
         status =
             cache->device->pack(cache->packs.data(), static_cast<uint32_t>(cache->packs.size()));
     cache->packs.clear();
+    return status;
+}
+
+bool any_packing(const lk_cache *cache) {
+    for (const EntryInfo &info : cache->entries)
+        if (n_packing(info))
+            return true;
+    return false;
+}
+
+lk_status fill_twin(lk_cache *cache, const Row &row, const uint64_t *sums, Row *twin) {
+    for (uint32_t e = 0; e < row.n_entries; ++e) {
+        const EntryInfo &info = cache->entries[e];
+        queue_entry(cache, info, row.entries[e], twin->entries[e],
+                    info.ranks_by_queries ? sums + info.score_offset : nullptr);
+        if (cache->packs.size() + 2 <= kBatch)
+            continue;
+        const lk_status status = flush_packs(cache);
+        if (status)
+            return status;
+    }
+    const lk_status status = flush_packs(cache);
+    return status ? status : copy_raw_halves(cache, row, *twin, row.capacity_tokens);
+}
+
+lk_status make_twin(lk_cache *cache, uint64_t index, const uint64_t *sums, Row *row, Row **out) {
+    Row *twin = nullptr;
+    lk_status status = create_row(cache, index, RowKind::kDirect, &twin);
+    if (status == LK_E_BUDGET && compact(cache))
+        status = create_row(cache, index, RowKind::kDirect, &twin);
+    if (status)
+        return status;
+    twin->is_direct = 0;
+    status = fill_twin(cache, *row, sums, twin);
+    if (status) {
+        release_row(cache, twin);
+        return status;
+    }
+    for (const EntryInfo &info : cache->entries)
+        cache->stats.pages_packed += n_packing(info);
+    part_twins(row);
+    row->packed_twin = twin;
+    twin->recent_twin = row;
+    *out = twin;
+    return LK_OK;
+}
+
+// All that ranked channels have seen up to the row, and a digest; null and 0 without any.
+const uint64_t *fold_sums(lk_cache *cache, Sequence *sequence, uint64_t index, uint64_t *digest) {
+    *digest = 0;
+    if (!sequence->scores)
+        return nullptr;
+    const uint32_t n = cache->n_ranked_channels;
+    const uint64_t *sums = sequence->scores->fold(index, 0, n);
+    *digest = XXH3_64bits(sums, n * sizeof *sums);
+    return sums;
+}
+
+// Take the packed twin of a row that others have, making it first where there is none.
+lk_status take_twin(lk_cache *cache, Sequence *sequence, uint64_t index) {
+    Row *row = sequence->row(index);
+    uint64_t digest;
+    const uint64_t *sums = fold_sums(cache, sequence, index, &digest);
+    Row *twin = row->packed_twin;
+    if (twin && twin->sums == digest) {
+        hold_row(cache, twin);
+    } else if (row->n_holders == 1) {
+        part_twins(row);
+        return pack_in_place(cache, sequence, index);
+    } else {
+        const lk_status status = make_twin(cache, index, sums, row, &twin);
+        if (status)
+            return status;
+        twin->sums = digest;
+    }
+    sequence->rows[index] = twin;
+    release_row(cache, row);
+    return cache->device->entries_changed(twin);
+}
+
+// A row whose packing was begun before it was shared is finished for all.
+lk_status pack_row(lk_cache *cache, Sequence *sequence, uint64_t index) {
+    const Row *row = sequence->row(index);
+    lk_status status = own_scores(cache, sequence, nullptr);
+    if (status)
+        return status;
+    const bool has_others = row->packed_twin || row->n_holders > 1;
+    status = has_others && !row->n_packed && any_packing(cache)
+                 ? take_twin(cache, sequence, index)
+                 : pack_in_place(cache, sequence, index);
+    if (!status && sequence->scores)
+        sequence->scores->drop_folded(index);
     return status;
 }
 
@@ -167,7 +270,7 @@ lk_status pack_direct_row(lk_cache *cache, uint32_t layer, const StepSequence &p
         const EntryInfo &rules = cache->entries[info.first_entry + head];
         const uint64_t at = (uint64_t{head} * staging.n_tokens + token) * info.view.head_dim;
         if (cache->packs.size() + 2 > kBatch) {
-            const lk_status status = flush_direct(cache);
+            const lk_status status = flush_packs(cache);
             if (status)
                 return status;
         }
@@ -208,7 +311,7 @@ lk_status pack_direct_rows(lk_cache *cache, uint32_t layer) {
             if (status)
                 return status;
         }
-    return flush_direct(cache);
+    return flush_packs(cache);
 }
 
 }  // namespace lk

@@ -18,6 +18,12 @@ bool Scores::open(uint32_t n_channels, uint64_t n_slots) {
     return sums_.resize((1 + n_slots) * n_channels) && items_.reserve(n_slots);
 }
 
+void Scores::copy(const Scores &from) {
+    (void)sums_.assign(from.sums_.data(), from.sums_.size());
+    (void)items_.assign(from.items_.data(), from.items_.size());
+    has_folded_ = from.has_folded_;
+}
+
 // 0, the base, when all are taken.
 uint32_t Scores::free_slot() const {
     for (uint32_t slot = 1; slot <= n_slots_; ++slot) {

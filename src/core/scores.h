@@ -3,6 +3,7 @@
 // A page is ranked by the queries of all tokens up to its own last one. So a sequence keeps one sum
 // for all that packed rows have seen (the base) and a list of increments in token order: one for
 // each row that is not packed yet, and one for the rows between them that a step wrote packed.
+// Forks share them until one of them has new tokens or packs a row.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CORE_SCORES_H
@@ -18,6 +19,10 @@ class Scores {
 
     // Room for a base and n_slots increments of n_channels channels; false without memory.
     bool open(uint32_t n_channels, uint64_t n_slots);
+    // Be as another that was opened for the same numbers.
+    void copy(const Scores &from);
+
+    uint32_t n_holders = 1;
 
     size_t n_items() const { return items_.size(); }
     uint64_t item_row(size_t i) const { return items_[i].row; }

@@ -69,6 +69,7 @@ lk_status make_row(lk_cache *cache, uint64_t index, Row **out) {
     row->first_token = row_first(plan, index);
     row->capacity_tokens = row_capacity(plan, index);
     row->n_entries = static_cast<uint32_t>(cache->entries.size());
+    row->n_holders = 1;
     row->entries = reinterpret_cast<PageEntry *>(static_cast<char *>(place) + kRowBytes);
     const lk_status status = cache->device->row_create(row);
     if (status) {
@@ -91,6 +92,42 @@ void free_row(lk_cache *cache, Row *row, uint32_t n_entries) {
 }
 
 }  // namespace
+
+void hold_row(lk_cache *cache, Row *row) {
+    if (row->n_holders == 1)
+        cache->stats.shared_bytes += content_bytes(cache, *row);
+    ++row->n_holders;
+    cache->ledger.table_bytes += kLinkBytes;
+}
+
+void release_row(lk_cache *cache, Row *row) {
+    if (!--row->n_holders) {
+        part_twins(row);
+        free_row(cache, row, row->n_entries);
+        return;
+    }
+    if (row->n_holders == 1)
+        cache->stats.shared_bytes -= content_bytes(cache, *row);
+    cache->ledger.table_bytes -= kLinkBytes;
+}
+
+void part_twins(Row *row) {
+    if (row->packed_twin)
+        row->packed_twin->recent_twin = nullptr;
+    if (row->recent_twin)
+        row->recent_twin->packed_twin = nullptr;
+    row->packed_twin = row->recent_twin = nullptr;
+}
+
+uint64_t content_bytes(const lk_cache *cache, const Row &row) {
+    uint64_t bytes = 0;
+    for (uint32_t e = 0; e < row.n_entries; ++e)
+        for (const uint16_t half : {row.entries[e].key_class, row.entries[e].value_class}) {
+            const HalfBytes own = half_bytes(cache->classes[half]);
+            bytes += own.payload + own.metadata + own.recent;
+        }
+    return bytes;
+}
 
 Sequence *find_sequence(const lk_cache *cache, lk_sequence id) {
     size_t low = 0;
@@ -143,13 +180,13 @@ lk_status take_entry(lk_cache *cache, uint32_t entry, RowKind kind, bool is_last
     return LK_OK;
 }
 
-lk_status add_row(lk_cache *cache, Sequence *sequence, RowKind kind) {
+lk_status create_row(lk_cache *cache, uint64_t index, RowKind kind, Row **out) {
     const uint64_t bytes = row_bytes(cache->plan.model);
     if (cache->ledger.left_bytes() < bytes)
         return fail(LK_E_BUDGET, "the budget of %llu bytes lacks %llu bytes for a page table",
                     ull{cache->ledger.limit_bytes}, ull{bytes - cache->ledger.left_bytes()});
     Row *row = nullptr;
-    lk_status status = make_row(cache, sequence->rows.size(), &row);
+    lk_status status = make_row(cache, index, &row);
     if (status)
         return status;
     const bool is_last_sink = row->capacity_tokens < cache->plan.model.page_tokens;
@@ -167,22 +204,105 @@ lk_status add_row(lk_cache *cache, Sequence *sequence, RowKind kind) {
     }
     row->is_direct = kind == RowKind::kDirect;
     row->n_packed = row->is_direct ? row->n_entries : 0;
-    sequence->rows.push(row);
+    *out = row;
     return LK_OK;
+}
+
+lk_status add_row(lk_cache *cache, Sequence *sequence, RowKind kind) {
+    Row *row = nullptr;
+    const lk_status status = create_row(cache, sequence->rows.size(), kind, &row);
+    if (!status)
+        sequence->rows.push(row);
+    return status;
 }
 
 void drop_rows(lk_cache *cache, Sequence *sequence, uint64_t n_rows) {
     while (sequence->rows.size() > n_rows) {
-        Row *row = sequence->row(sequence->rows.size() - 1);
-        free_row(cache, row, row->n_entries);
+        release_row(cache, sequence->row(sequence->rows.size() - 1));
         sequence->rows.pop();
     }
 }
 
+lk_status enter_sequence(lk_cache *cache, Sequence *sequence) {
+    if (cache->sequences.size() == cache->desc.max_sequences)
+        return fail(LK_E_BUDGET, "the cache has its max_sequences of %u already",
+                    cache->desc.max_sequences);
+    if (!cache->sequences.push(sequence))
+        return fail(LK_E_NOMEM, "no memory for a list of %zu sequences",
+                    cache->sequences.size() + 1);
+    sequence->id = cache->next_id++;
+    return LK_OK;
+}
+
 void free_sequence(lk_cache *cache, Sequence *sequence) {
     drop_rows(cache, sequence, 0);
-    cache->ledger.table_bytes -= score_bytes(cache->plan.model);
+    release_scores(cache, sequence->scores);
     destroy(cache->context->allocator, sequence);
+}
+
+void release_scores(lk_cache *cache, Scores *scores) {
+    if (!scores || --scores->n_holders)
+        return;
+    cache->ledger.table_bytes -= score_bytes(cache->plan.model);
+    destroy(cache->context->allocator, scores);
+}
+
+void cut_scores(Sequence *sequence, uint64_t n_rows) {
+    Scores *scores = sequence->scores;
+    if (!scores)
+        return;
+    if (n_rows < sequence->scores_rows)
+        sequence->scores_rows = n_rows;
+    if (scores->n_holders > 1 || sequence->scores_rows == UINT64_MAX)
+        return;
+    scores->truncate(sequence->scores_rows);
+    if (!sequence->scores_rows)
+        scores->clear();
+    sequence->scores_rows = UINT64_MAX;
+}
+
+namespace {
+
+// Zeros, or a copy.
+lk_status make_scores(lk_cache *cache, const Scores *from, Scores **out) {
+    *out = nullptr;
+    const uint64_t bytes = score_bytes(cache->plan.model);
+    if (cache->ledger.left_bytes() < bytes)
+        return fail(LK_E_BUDGET, "the budget of %llu bytes lacks %llu bytes for a sequence's sums",
+                    ull{cache->ledger.limit_bytes}, ull{bytes - cache->ledger.left_bytes()});
+    const Allocator &allocator = cache->context->allocator;
+    Scores *scores = create<Scores>(allocator, allocator);
+    if (!scores || !scores->open(cache->n_ranked_channels, score_slots(cache->plan.model))) {
+        destroy(allocator, scores);
+        return fail(LK_E_NOMEM, "no memory for a sequence's sums of %llu bytes", ull{bytes});
+    }
+    if (from)
+        scores->copy(*from);
+    cache->ledger.table_bytes += bytes;
+    cache->slots.trim();
+    *out = scores;
+    return LK_OK;
+}
+
+}  // namespace
+
+lk_status own_scores(lk_cache *cache, Sequence *sequence, Scores **borrowed) {
+    Scores *shared = sequence->scores;
+    if (!shared)
+        return LK_OK;
+    if (shared->n_holders > 1) {
+        Scores *own;
+        const lk_status status = make_scores(cache, shared, &own);
+        if (status)
+            return status;
+        sequence->scores = own;
+        if (borrowed)
+            *borrowed = shared;
+        else
+            release_scores(cache, shared);
+    }
+    cut_scores(sequence, UINT64_MAX);
+    return LK_OK;
 }
 
 namespace {
@@ -190,30 +310,18 @@ namespace {
 lk_status add_sequence(lk_cache *cache, lk_sequence *id) {
     if (cache->step.is_open)
         return fail(LK_E_BUSY, "a step is open: commit or discard it first");
-    if (cache->sequences.size() == cache->desc.max_sequences)
-        return fail(LK_E_BUDGET, "the cache has its max_sequences of %u already",
-                    cache->desc.max_sequences);
-    const uint64_t bytes = score_bytes(cache->plan.model);
-    if (cache->ledger.left_bytes() < bytes)
-        return fail(LK_E_BUDGET, "the budget of %llu bytes lacks %llu bytes for a sequence's sums",
-                    ull{cache->ledger.limit_bytes}, ull{bytes - cache->ledger.left_bytes()});
     const Allocator &allocator = cache->context->allocator;
     Sequence *sequence = create<Sequence>(allocator, allocator);
     if (!sequence)
         return fail(LK_E_NOMEM, "no memory for a sequence");
-    const uint64_t n_slots = score_slots(cache->plan.model);
-    if (cache->n_ranked_channels && !sequence->scores.open(cache->n_ranked_channels, n_slots)) {
-        destroy(allocator, sequence);
-        return fail(LK_E_NOMEM, "no memory for a sequence's sums of %llu bytes", ull{bytes});
+    lk_status status =
+        cache->n_ranked_channels ? make_scores(cache, nullptr, &sequence->scores) : LK_OK;
+    if (!status)
+        status = enter_sequence(cache, sequence);
+    if (status) {
+        free_sequence(cache, sequence);
+        return status;
     }
-    if (!cache->sequences.push(sequence)) {
-        destroy(allocator, sequence);
-        return fail(LK_E_NOMEM, "no memory for a list of %zu sequences",
-                    cache->sequences.size() + 1);
-    }
-    cache->ledger.table_bytes += bytes;
-    cache->slots.trim();
-    sequence->id = cache->next_id++;
     *id = sequence->id;
     return LK_OK;
 }

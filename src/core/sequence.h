@@ -15,20 +15,32 @@ namespace lk {
 // A row of pages with its entries behind it. Entries [0, n_packed) have their packed class; the
 // others are at 16 bits. Only the packing of a full row moves n_packed, and a budget that ends in
 // the middle leaves it there.
+//
+// Forks share rows. What a holder sees of a row never changes: new tokens go behind those that any
+// holder has, else into a copy (tail.cpp), and a shared row is packed into another, its twin
+// (pack.cpp), which the holders take as their windows leave it.
 struct Row : PageRow {
     uint32_t n_packed;
+    uint32_t n_holders;  // sequences that list it, and steps that keep it for a discard
+    uint32_t n_written;  // tokens that a holder has committed; of a row with several holders
+    uint64_t writer;     // lk_cache::next_mark of the step that may write behind them
+    uint64_t walk;       // lk_cache::next_walk of the last walk over all rows
+    Row *packed_twin;    // the same tokens packed, null when no sequence has them
+    Row *recent_twin;    // of a twin: the row that it was packed from, null when that is gone
+    uint64_t sums;       // of a twin: digest of the sums of |Q| that ranked its channels
 };
 static_assert(sizeof(Row) <= kRowBytes, "rows are counted in the budget");
 
 struct Sequence {
-    explicit Sequence(const Allocator &allocator) : rows(allocator), scores(allocator) {}
+    explicit Sequence(const Allocator &allocator) : rows(allocator) {}
 
     lk_sequence id = 0;
-    uint64_t length = 0;      // committed tokens
-    uint64_t first_open = 0;  // rows before it are packed, sinks aside
-    uint64_t mark = 0;        // the step_begin() that named it last
-    Array<PageRow *> rows;    // all are Row
-    Scores scores;
+    uint64_t length = 0;                // committed tokens
+    uint64_t first_open = 0;            // rows before it are packed, sinks aside
+    uint64_t mark = 0;                  // the step_begin() that named it last
+    Array<PageRow *> rows;              // all are Row
+    Scores *scores = nullptr;           // null when no channels are ranked by queries
+    uint64_t scores_rows = UINT64_MAX;  // rows that its scores are still to be cut to
 
     Row *row(uint64_t i) { return static_cast<Row *>(rows[i]); }
 };
@@ -41,13 +53,34 @@ Sequence *find_sequence(const lk_cache *cache, lk_sequence id);
 
 RowKind row_kind(const lk_cache *cache, uint64_t row, uint64_t length, uint64_t n_new);
 
-// Add the next row to a sequence, whose list of rows has room. LK_E_BUDGET, LK_E_NOMEM,
-// LK_E_DEVICE with nothing changed.
+// A row with all its slots, of one holder. LK_E_BUDGET, LK_E_NOMEM, LK_E_DEVICE with nothing
+// changed.
+lk_status create_row(lk_cache *cache, uint64_t index, RowKind kind, Row **out);
+// One holder more, one less; the last one frees it. The budget counts a link for each but one.
+constexpr uint64_t kLinkBytes = sizeof(PageRow *);
+void hold_row(lk_cache *cache, Row *row);
+void release_row(lk_cache *cache, Row *row);
+// The row's tokens are about to change: it is no one's twin any more.
+void part_twins(Row *row);
+// Bytes of the statistics that the row's halves count for.
+uint64_t content_bytes(const lk_cache *cache, const Row &row);
+
+// Add the next row to a sequence, whose list of rows has room. As create_row().
 lk_status add_row(lk_cache *cache, Sequence *sequence, RowKind kind);
-// Free the rows behind the first n_rows.
+// Let go of the rows behind the first n_rows.
 void drop_rows(lk_cache *cache, Sequence *sequence, uint64_t n_rows);
 
+// Enter it into the cache's list with a fresh id. LK_E_BUDGET, LK_E_NOMEM: it is the caller's.
+lk_status enter_sequence(lk_cache *cache, Sequence *sequence);
 void free_sequence(lk_cache *cache, Sequence *sequence);
+
+// Scores (scores.h) are shared by forks as well.
+void release_scores(lk_cache *cache, Scores *scores);
+// Forget what rows from n_rows on had seen, now or when the sequence has scores of its own.
+void cut_scores(Sequence *sequence, uint64_t n_rows);
+// Give the sequence scores of its own. The shared ones go to *borrowed, which holds them, or are
+// let go of when it is null. LK_E_BUDGET, LK_E_NOMEM with nothing changed.
+lk_status own_scores(lk_cache *cache, Sequence *sequence, Scores **borrowed);
 
 // The 16-bit or packed slots of one entry. On failure nothing is taken.
 lk_status take_entry(lk_cache *cache, uint32_t entry, RowKind kind, bool is_last_sink,

@@ -119,7 +119,8 @@ struct RowCounts {
 void count_rows(const lk_cache *cache, const StepSequence &part, RowCounts *counts) {
     const Plan &plan = cache->plan.model;
     const uint64_t length = part.sequence->length;
-    for (uint64_t r = part.n_rows_before; r < row_count(plan, length + part.n_new); ++r) {
+    const uint64_t first = part.n_rows_before - part.copies_tail;
+    for (uint64_t r = first; r < row_count(plan, length + part.n_new); ++r) {
         const RowKind kind = row_kind(cache, r, length, part.n_new);
         const bool is_short = row_capacity(plan, r) < plan.page_tokens;
         ++(kind == RowKind::kDirect   ? counts->direct
@@ -153,11 +154,16 @@ uint64_t room_of(const lk_cache *cache, const RowCounts &rows) {
 
 lk_status check_room(lk_cache *cache) {
     RowCounts rows;
-    for (const StepSequence &part : cache->step.sequences)
+    uint64_t n_scores = 0;
+    for (const StepSequence &part : cache->step.sequences) {
         count_rows(cache, part, &rows);
-    uint64_t bytes = room_of(cache, rows);
+        const Scores *scores = part.sequence->scores;
+        n_scores += scores && scores->n_holders > 1;
+    }
+    const uint64_t tables = n_scores * score_bytes(cache->plan.model);
+    uint64_t bytes = tables + room_of(cache, rows);
     if (bytes > cache->ledger.left_bytes() && compact(cache))
-        bytes = room_of(cache, rows);
+        bytes = tables + room_of(cache, rows);
     const uint64_t left = cache->ledger.left_bytes();
     if (bytes > left)
         return fail(LK_E_BUDGET,
@@ -185,18 +191,17 @@ lk_status add_rows(lk_cache *cache, const StepSequence &part) {
     return LK_OK;
 }
 
-void drop_new_rows(lk_cache *cache) {
-    for (const StepSequence &part : cache->step.sequences)
-        drop_rows(cache, part.sequence, part.n_rows_before);
-}
-
 lk_status reserve_rows(lk_cache *cache) {
+    choose_tails(cache);
     lk_status status = check_room(cache);
-    for (const StepSequence &part : cache->step.sequences)
+    for (StepSequence &part : cache->step.sequences) {
+        if (!status)
+            status = own_tail(cache, &part);
         if (!status)
             status = add_rows(cache, part);
+    }
     if (status)
-        drop_new_rows(cache);
+        drop_step(cache);
     cache->slots.trim();
     return status;
 }
@@ -227,7 +232,7 @@ lk_status begin_batch(lk_cache *cache) {
     const lk_status status = cache->device->begin(
         {step.views.data(), static_cast<uint32_t>(step.views.size()), step.n_tokens});
     if (status)
-        drop_new_rows(cache);
+        drop_step(cache);
     return status;
 }
 
@@ -294,13 +299,14 @@ lk_status check_keep(const StepSequence &part, uint32_t keep) {
 }
 
 void keep_token_sums(lk_cache *cache, const StepSequence &part, uint32_t keep) {
+    Scores &scores = *part.sequence->scores;
     for (uint32_t t = 0; t < keep; ++t) {
         const uint64_t row = row_of_token(cache->plan.model, part.sequence->length + t);
         const uint64_t *sums = part.sums + uint64_t{t} * cache->n_ranked_channels;
         if (is_sink_row(cache->plan.model, row))
-            part.sequence->scores.add_to_base(sums);
+            scores.add_to_base(sums);
         else
-            part.sequence->scores.add(row, false, sums);
+            scores.add(row, false, sums);
     }
 }
 
@@ -315,26 +321,35 @@ void keep_row_sums(lk_cache *cache, const StepSequence &part) {
             continue;
         last = sums;
         if (is_sink_row(plan, r))
-            part.sequence->scores.add_to_base(sums);
+            part.sequence->scores->add_to_base(sums);
         else
-            part.sequence->scores.add(r, is_gap, sums);
+            part.sequence->scores->add(r, is_gap, sums);
     }
 }
 
-void keep_tokens(lk_cache *cache, const StepSequence &part, uint32_t keep) {
-    Sequence *sequence = part.sequence;
-    if (cache->n_ranked_channels && keep) {
-        if (part.is_draft())
-            keep_token_sums(cache, part, keep);
-        else
-            keep_row_sums(cache, part);
+void drop_tokens(lk_cache *cache, StepSequence *part) {
+    drop_rows(cache, part->sequence, part->n_rows_before);
+    return_tail(cache, part);
+}
+
+void keep_tokens(lk_cache *cache, StepSequence *part, uint32_t keep) {
+    Sequence *sequence = part->sequence;
+    if (!keep) {
+        drop_tokens(cache, part);
+        return;
     }
-    const uint64_t n_rows = row_count(cache->plan.model, sequence->length + keep);
-    drop_rows(cache, sequence, n_rows > part.n_rows_before ? n_rows : part.n_rows_before);
-    for (uint64_t r = part.n_rows_before; r < sequence->rows.size(); ++r)
+    if (cache->n_ranked_channels) {
+        if (part->is_draft())
+            keep_token_sums(cache, *part, keep);
+        else
+            keep_row_sums(cache, *part);
+    }
+    drop_rows(cache, sequence, row_count(cache->plan.model, sequence->length + keep));
+    for (uint64_t r = part->n_rows_before; r < sequence->rows.size(); ++r)
         sequence->row(r)->is_direct = 0;
     sequence->length += keep;
     cache->stats.n_tokens += keep;
+    keep_tail(cache, part);
 }
 
 lk_status commit_step(lk_cache *cache, const uint32_t *keep) {
@@ -347,7 +362,7 @@ lk_status commit_step(lk_cache *cache, const uint32_t *keep) {
     if (status)
         return status;
     for (uint32_t i = 0; i < step.sequences.size(); ++i)
-        keep_tokens(cache, step.sequences[i], keep ? keep[i] : step.sequences[i].n_new);
+        keep_tokens(cache, &step.sequences[i], keep ? keep[i] : step.sequences[i].n_new);
     step.is_open = false;
     return LK_OK;
 }
@@ -355,13 +370,18 @@ lk_status commit_step(lk_cache *cache, const uint32_t *keep) {
 lk_status discard_step(lk_cache *cache) {
     if (!cache->step.is_open)
         return fail(LK_E_STATE, "no step is open");
-    drop_new_rows(cache);
-    cache->step.is_open = false;
+    drop_step(cache);
     drop_fault(cache);
     return LK_OK;
 }
 
 }  // namespace
+
+void drop_step(lk_cache *cache) {
+    for (StepSequence &part : cache->step.sequences)
+        drop_tokens(cache, &part);
+    cache->step.is_open = false;
+}
 
 // Up to LK_DRAFT_TOKENS tokens have a sum each, since any of them may go. A longer step is kept as
 // a whole: 0 for sinks, 1 for the row that it fills up, 2 for all rows that it writes packed, then

@@ -20,6 +20,9 @@ struct StepSequence {
     uint64_t *sums;         // provisional sums of |Q|, [n_sums][ranked channels]
     uint64_t n_sums;        // n_new up to LK_DRAFT_TOKENS; else see sum_slots() in step.cpp
     uint64_t n_rows_before;
+    bool copies_tail;         // its last row may not be written to
+    Row *borrowed_row;        // that one, once a copy has its place
+    Scores *borrowed_scores;  // those it shared until then
 
     bool is_draft() const { return n_new <= LK_DRAFT_TOKENS; }
 };
@@ -68,6 +71,18 @@ lk_status find_fault(lk_cache *cache);
 lk_status take_late_fault(lk_cache *cache);
 // Forget those of the open step.
 void drop_fault(lk_cache *cache);
+
+// Copy on write (tail.cpp). Find out who has to copy the row that its tokens begin in.
+void choose_tails(lk_cache *cache);
+// Give a sequence of the step its own scores, and its own last row where it copies it. On failure
+// return_tail() undoes what was done.
+lk_status own_tail(lk_cache *cache, StepSequence *part);
+// Its tokens are dropped: what it shared is shared again.
+void return_tail(lk_cache *cache, StepSequence *part);
+// Its tokens are kept: the length is the new one.
+void keep_tail(lk_cache *cache, StepSequence *part);
+// Undo what an open step reserved.
+void drop_step(lk_cache *cache);
 
 // Pack what is due of a sequence (pack.cpp).
 lk_status pack_due_rows(lk_cache *cache, Sequence *sequence);

@@ -41,15 +41,6 @@ bool take_donated(const EntryInfo &info, const PageEntry &entry, const PageEntry
     return true;
 }
 
-lk_status flush_reopens(lk_cache *cache) {
-    lk_status status = LK_OK;
-    if (!cache->reopens.empty())
-        status = cache->device->reopen(cache->reopens.data(),
-                                       static_cast<uint32_t>(cache->reopens.size()));
-    cache->reopens.clear();
-    return status;
-}
-
 void queue_half(lk_cache *cache, const HalfInfo &half, uint16_t half_class, uint64_t payload,
                 uint64_t metadata, uint64_t target, uint32_t n_tokens) {
     if (!target)
@@ -145,6 +136,7 @@ lk_status reopen_row(lk_cache *cache, Row *row, Row *donor, uint32_t n_tokens) {
                   &entry.value_payload, &entry.value_metadata);
     }
     row->n_packed = 0;
+    part_twins(row);
     return cache->device->entries_changed(row);
 }
 
@@ -157,7 +149,8 @@ lk_status leave_recording(lk_cache *cache) {
 }
 
 // The row that keeps some of its tokens and loses others takes new tokens next, so it must be at
-// 16 bits. Rows before it stay packed, within the recent window too.
+// 16 bits. Rows before it stay packed, within the recent window too. One with other holders stays
+// as it is: new tokens will go into a copy.
 lk_status open_cut_row(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
     const Plan &plan = cache->plan.model;
     if (!n_tokens)
@@ -165,13 +158,15 @@ lk_status open_cut_row(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
     const uint64_t index = row_of_token(plan, n_tokens - 1);
     Row *row = sequence->row(index);
     const uint64_t kept = n_tokens - row->first_token;
-    if (is_sink_row(plan, index) || kept == row->capacity_tokens || !row->n_packed)
+    if (is_sink_row(plan, index) || kept == row->capacity_tokens || !row->n_packed ||
+        row->n_holders > 1)
         return LK_OK;
     lk_status status = leave_recording(cache);
     if (status)
         return status;
     Row *last = sequence->row(sequence->rows.size() - 1);
-    status = reopen_row(cache, row, last != row ? last : nullptr, static_cast<uint32_t>(kept));
+    Row *donor = last != row && last->n_holders == 1 ? last : nullptr;
+    status = reopen_row(cache, row, donor, static_cast<uint32_t>(kept));
     if (!status && sequence->first_open > index)
         sequence->first_open = index;
     return status;
@@ -198,9 +193,7 @@ lk_status truncate(lk_cache *cache, lk_sequence id, uint64_t n_tokens) {
     drop_rows(cache, sequence, n_rows);
     if (sequence->first_open > n_rows)
         sequence->first_open = n_rows;
-    sequence->scores.truncate(n_rows);
-    if (!n_tokens)
-        sequence->scores.clear();
+    cut_scores(sequence, n_rows);
     cache->stats.n_tokens -= sequence->length - n_tokens;
     sequence->length = n_tokens;
     return LK_OK;

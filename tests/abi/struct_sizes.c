@@ -79,7 +79,7 @@ OFFSET(lk_cache_desc, flags, 12);
 OFFSET(lk_cache_desc, budget_bytes, 16);
 OFFSET(lk_cache_desc, slab_bytes, 24);
 
-SIZE(lk_cache_stats, 112);
+SIZE(lk_cache_stats, 128);
 OFFSET(lk_cache_stats, size, 0);
 OFFSET(lk_cache_stats, n_sequences, 4);
 OFFSET(lk_cache_stats, n_tokens, 8);
@@ -95,6 +95,8 @@ OFFSET(lk_cache_stats, pages_packed, 80);
 OFFSET(lk_cache_stats, pages_reopened, 88);
 OFFSET(lk_cache_stats, values_saturated, 96);
 OFFSET(lk_cache_stats, device_bytes, 104);
+OFFSET(lk_cache_stats, shared_bytes, 112);
+OFFSET(lk_cache_stats, pages_copied, 120);
 
 SIZE(lk_device_info, 288);
 OFFSET(lk_device_info, size, 0);

@@ -69,7 +69,7 @@ class OpenCache {
         layout_.page_tokens = classes_[0].shape.page_tokens;
         layout_.max_sequences = 8;
         layout_.max_step_tokens = 1024;
-        layout_.max_rows = 128;
+        layout_.max_rows = layout_.max_step_rows = 128;
         if (device.backend->cache_open(layout_, &cache_) != LK_OK ||
             cache_->set_queue(device.memory->queue()) != LK_OK)
             fail_msg("%s", last_sentence());

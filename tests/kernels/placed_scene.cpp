@@ -88,7 +88,7 @@ void PlacedScene::describe_cache() {
     layout_.sink_tokens = c.sink_tokens;
     layout_.max_sequences = c.n_sequences;
     layout_.max_step_tokens = scene_.n_tokens();
-    layout_.max_rows = entries_.size();
+    layout_.max_rows = layout_.max_step_rows = entries_.size();
 }
 
 bool PlacedScene::open_cache() {

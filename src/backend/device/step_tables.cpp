@@ -37,7 +37,7 @@ lk_status StepTables::open(const CacheLayout &layout, uint64_t splits_bytes, Tab
     memory_ = memory;
     const uint64_t drafted = uint64_t{layout.max_sequences} * kDraftTokens;
     const uint64_t n_tokens = drafted < layout.max_step_tokens ? drafted : layout.max_step_tokens;
-    max_rows_ = layout.max_rows;
+    max_rows_ = layout.max_step_rows;
     splits_offset_ = kSequencesOffset + layout.max_sequences * sizeof(SequenceInfo);
     rows_offset_ = round_up(splits_offset_ + splits_bytes, kAlignment);
     ancestors_offset_ = round_up(rows_offset_ + max_rows_ * sizeof(RowInfo), kAlignment);
@@ -87,8 +87,8 @@ lk_status StepTables::fill_sequences(const Batch &batch) {
         n_rows += sequence.n_rows;
     }
     if (n_rows > max_rows_)
-        return fail(LK_E_NOMEM, "the step reads %llu rows of pages, at most %llu", ull{n_rows},
-                    ull{max_rows_});
+        return fail(LK_E_NOMEM, "the step's sequences have %llu rows of pages, at most %llu",
+                    ull{n_rows}, ull{max_rows_});
     return LK_OK;
 }
 

@@ -1,0 +1,90 @@
+// Forks: sequences that begin with the rows of another.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cache.h"
+
+namespace lk {
+
+namespace {
+
+// What the last of the shared rows holds already, for whom it was written.
+void note_written(const Sequence &parent, Row *row) {
+    if (row->n_holders > 1)
+        return;
+    const uint64_t n = parent.length - row->first_token;
+    row->n_written = n < row->capacity_tokens ? static_cast<uint32_t>(n) : row->capacity_tokens;
+}
+
+lk_status share_rows(lk_cache *cache, Sequence *parent, uint64_t n_tokens, Sequence *child) {
+    const uint64_t n_rows = row_count(cache->plan.model, n_tokens);
+    const uint64_t bytes = n_rows * kLinkBytes;
+    if (cache->ledger.left_bytes() < bytes)
+        return fail(LK_E_BUDGET,
+                    "the budget of %llu bytes lacks %llu bytes for a fork's list of rows",
+                    ull{cache->ledger.limit_bytes}, ull{bytes - cache->ledger.left_bytes()});
+    if (!child->rows.reserve(n_rows))
+        return fail(LK_E_NOMEM, "no memory for a list of %llu rows", ull{n_rows});
+    const lk_status status = enter_sequence(cache, child);
+    if (status)
+        return status;
+    for (uint64_t r = 0; r < n_rows; ++r) {
+        Row *row = parent->row(r);
+        note_written(*parent, row);
+        hold_row(cache, row);
+        child->rows.push(row);
+    }
+    return LK_OK;
+}
+
+lk_status fork_sequence(lk_cache *cache, lk_sequence id, uint64_t n_tokens, lk_sequence *out) {
+    Sequence *parent = find_sequence(cache, id);
+    if (!parent)
+        return fail(LK_E_NOT_FOUND, "there is no sequence %llu", ull{id});
+    if (cache->step.is_open)
+        return fail(LK_E_BUSY,
+                    "a step is open: commit or discard it before sequence %llu is forked", ull{id});
+    if (n_tokens == LK_ALL_TOKENS)
+        n_tokens = parent->length;
+    if (n_tokens > parent->length)
+        return fail(LK_E_ARGUMENT, "n_tokens is %llu, sequence %llu has %llu", ull{n_tokens},
+                    ull{id}, ull{parent->length});
+    const Allocator &allocator = cache->context->allocator;
+    Sequence *child = create<Sequence>(allocator, allocator);
+    if (!child)
+        return fail(LK_E_NOMEM, "no memory for a sequence");
+    const lk_status status = share_rows(cache, parent, n_tokens, child);
+    if (status) {
+        destroy(allocator, child);
+        return status;
+    }
+    child->length = n_tokens;
+    child->first_open = parent->first_open;
+    if (child->first_open > child->rows.size())
+        child->first_open = child->rows.size();
+    child->scores = parent->scores;
+    child->scores_rows = parent->scores_rows;
+    if (child->scores)
+        ++child->scores->n_holders;
+    if (n_tokens < parent->length)
+        cut_scores(child, child->rows.size());
+    cache->stats.n_tokens += n_tokens;
+    cache->slots.trim();
+    *out = child->id;
+    return LK_OK;
+}
+
+}  // namespace
+
+}  // namespace lk
+
+extern "C" lk_status lk_sequence_fork(lk_cache *cache, lk_sequence parent, uint64_t n_tokens,
+                                      lk_sequence *child) {
+    if (!cache)
+        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
+    if (!child)
+        return lk::logged(cache->context, lk::fail(LK_E_ARGUMENT, "child is NULL"));
+    *child = 0;
+    const lk_status status = lk::fork_sequence(cache, parent, n_tokens, child);
+    lk::publish(cache);
+    return lk::logged(cache->context, status);
+}
