@@ -1,0 +1,503 @@
+//! Raw declarations of liblowkey, as its headers have them (`<lowkey/*.h>`, which are the
+//! documentation). `tests/layout.rs` compares every struct and constant with the headers.
+//! Most programs want the crate `lowkey` instead.
+#![allow(non_camel_case_types)]
+
+use std::marker::{PhantomData, PhantomPinned};
+use std::os::raw::{c_char, c_void};
+
+macro_rules! opaque {
+    ($($name:ident),*) => {$(
+        /// Opaque; only pointers to it exist.
+        #[repr(C)]
+        pub struct $name {
+            _data: [u8; 0],
+            _marker: PhantomData<(*mut u8, PhantomPinned)>,
+        }
+    )*};
+}
+opaque!(lk_context, lk_plan, lk_cache);
+
+/// Constants of one C type.
+macro_rules! constants {
+    ($type:ty: $($name:ident = $value:expr),* $(,)?) => {$(
+        pub const $name: $type = $value;
+    )*};
+}
+
+// base.h
+pub const LK_ABI_MAJOR: u32 = 0;
+pub const LK_ABI_MINOR: u32 = 1;
+pub const LK_ABI_VERSION: u32 = LK_ABI_MAJOR << 16 | LK_ABI_MINOR;
+
+pub type lk_status = i32;
+constants!(lk_status:
+    LK_OK = 0,
+    LK_E_ARGUMENT = -1,
+    LK_E_STATE = -2,
+    LK_E_NOT_FOUND = -3,
+    LK_E_UNSUPPORTED = -4,
+    LK_E_NOMEM = -5,
+    LK_E_BUDGET = -6,
+    LK_E_CORRUPT = -7,
+    LK_E_MISMATCH = -8,
+    LK_E_DATA = -9,
+    LK_E_BUSY = -10,
+    LK_E_IO = -11,
+    LK_E_DEVICE = -12,
+    LK_E_INTERNAL = -13,
+);
+
+pub type lk_dtype = u32;
+constants!(lk_dtype: LK_F16 = 1, LK_BF16 = 2, LK_F32 = 3);
+
+pub type lk_memory = u32;
+constants!(lk_memory: LK_MEMORY_HOST = 1, LK_MEMORY_CUDA = 2, LK_MEMORY_VULKAN = 3);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_tensor {
+    pub size: u32,
+    pub dtype: lk_dtype,
+    pub memory: lk_memory,
+    pub flags: u32,
+    pub data: *mut c_void,
+    pub buffer: u64,
+    pub offset_bytes: u64,
+    pub token_stride: i64,
+    pub head_stride: i64,
+}
+
+pub type lk_queue_kind = u32;
+constants!(lk_queue_kind:
+    LK_QUEUE_CUDA_STREAM = 1,
+    LK_QUEUE_VULKAN_SUBMIT = 2,
+    LK_QUEUE_VULKAN_RECORD = 3,
+);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_queue {
+    pub size: u32,
+    pub kind: lk_queue_kind,
+    pub handle: *mut c_void,
+    pub wait_semaphore: u64,
+    pub wait_value: u64,
+    pub signal_semaphore: u64,
+    pub signal_value: u64,
+}
+
+// context.h
+pub type lk_backend = u32;
+constants!(lk_backend: LK_BACKEND_CPU = 1, LK_BACKEND_CUDA = 2, LK_BACKEND_VULKAN = 3);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_device_info {
+    pub size: u32,
+    pub backend: lk_backend,
+    pub index: u32,
+    pub n_threads: u32,
+    pub memory_bytes: u64,
+    pub free_bytes: u64,
+    pub name: [c_char; 128],
+    pub features: [c_char; 128],
+}
+
+pub type lk_alloc_fn =
+    Option<unsafe extern "C" fn(user: *mut c_void, bytes: usize, alignment: usize) -> *mut c_void>;
+pub type lk_free_fn = Option<
+    unsafe extern "C" fn(user: *mut c_void, pointer: *mut c_void, bytes: usize, alignment: usize),
+>;
+
+pub type lk_log_level = u32;
+constants!(lk_log_level:
+    LK_LOG_ERROR = 1,
+    LK_LOG_WARNING = 2,
+    LK_LOG_INFO = 3,
+    LK_LOG_DEBUG = 4,
+);
+pub type lk_log_fn =
+    Option<unsafe extern "C" fn(user: *mut c_void, level: lk_log_level, message: *const c_char)>;
+
+constants!(u32:
+    LK_CPU_REFERENCE_ONLY = 0x1,
+    LK_CPU_NO_AVX2 = 0x2,
+    LK_CPU_NO_AVX512 = 0x4,
+    LK_CPU_NO_NEON = 0x8,
+);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_context_desc {
+    pub size: u32,
+    pub backend: lk_backend,
+    pub device_index: u32,
+    pub n_threads: u32,
+    pub cpu_mask: u32,
+    pub log_level: lk_log_level,
+    pub log: lk_log_fn,
+    pub log_user: *mut c_void,
+    pub alloc: lk_alloc_fn,
+    pub free: lk_free_fn,
+    pub alloc_user: *mut c_void,
+    pub vulkan: *const lk_vulkan_desc,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_capability {
+    pub size: u32,
+    pub head_dim: u32,
+    pub group_size: u32,
+    pub key_bits: u32,
+    pub value_bits: u32,
+    pub page_tokens: u32,
+    pub memory: lk_memory,
+    pub dtype: lk_dtype,
+    pub queue: lk_queue_kind,
+}
+
+// vulkan.h
+constants!(u32:
+    LK_VULKAN_NO_FLOAT16 = 0x1,
+    LK_VULKAN_NO_SUBGROUP = 0x2,
+    LK_VULKAN_NO_INTEGER_DOT = 0x4,
+    LK_VULKAN_NO_COOPERATIVE_MATRIX = 0x8,
+    LK_VULKAN_NO_TIMELINE = 0x10,
+);
+pub type lk_vulkan_function = Option<unsafe extern "C" fn()>;
+pub type lk_vulkan_lock_fn = Option<unsafe extern "C" fn(user: *mut c_void)>;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_vulkan_desc {
+    pub size: u32,
+    pub mask: u32,
+    pub validation: u32,
+    pub api_version: u32,
+    pub get_instance_proc_addr: lk_vulkan_function,
+    pub instance: *mut c_void,
+    pub physical_device: *mut c_void,
+    pub device: *mut c_void,
+    pub queue: *mut c_void,
+    pub queue_family: u32,
+    pub n_extensions: u32,
+    pub extensions: *const *const c_char,
+    pub features: *const c_void,
+    pub lock_queue: lk_vulkan_lock_fn,
+    pub unlock_queue: lk_vulkan_lock_fn,
+    pub lock_user: *mut c_void,
+    pub pipeline_cache: *const c_void,
+    pub pipeline_cache_bytes: u64,
+}
+
+// plan.h
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_layer {
+    pub size: u32,
+    pub n_query_heads: u32,
+    pub n_kv_heads: u32,
+    pub head_dim: u32,
+    pub window_tokens: u32,
+    pub window_sink_tokens: u32,
+    pub scale: f32,
+    pub soft_cap: f32,
+    pub sink_logits: *const f32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_geometry {
+    pub size: u32,
+    pub n_layers: u32,
+    pub layers: *const lk_layer,
+}
+
+pub const LK_ALL: u32 = u32::MAX;
+
+pub type lk_axis = u32;
+constants!(lk_axis: LK_AXIS_CHANNEL = 1, LK_AXIS_TOKEN = 2);
+pub type lk_score = u32;
+constants!(lk_score: LK_SCORE_KEY = 1, LK_SCORE_QUERY_RANGE = 2);
+pub type lk_metadata = u32;
+constants!(lk_metadata: LK_METADATA_F16 = 1, LK_METADATA_F8 = 2);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_key_rule {
+    pub size: u32,
+    pub bits: u32,
+    pub axis: lk_axis,
+    pub group: u32,
+    pub boost_channels: u32,
+    pub boost_bits: u32,
+    pub boost_score: lk_score,
+    pub channel_bits: *const u8,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_value_rule {
+    pub size: u32,
+    pub bits: u32,
+    pub group: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_plan_size {
+    pub size: u32,
+    pub n_pages: u32,
+    pub bits_per_value: f64,
+    pub bytes_per_token: f64,
+    pub fp16_bytes: u64,
+    pub payload_bytes: u64,
+    pub metadata_bytes: u64,
+    pub recent_bytes: u64,
+    pub table_bytes: u64,
+    pub cache_bytes: u64,
+}
+
+// cache.h
+pub type lk_sequence = u64;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_cache_desc {
+    pub size: u32,
+    pub max_sequences: u32,
+    pub max_step_tokens: u32,
+    pub flags: u32,
+    pub budget_bytes: u64,
+    pub slab_bytes: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_cache_stats {
+    pub size: u32,
+    pub n_sequences: u32,
+    pub n_tokens: u64,
+    pub budget_bytes: u64,
+    pub reserved_bytes: u64,
+    pub payload_bytes: u64,
+    pub metadata_bytes: u64,
+    pub recent_bytes: u64,
+    pub table_bytes: u64,
+    pub workspace_bytes: u64,
+    pub free_bytes: u64,
+    pub pages_packed: u64,
+    pub pages_reopened: u64,
+    pub values_saturated: u64,
+    pub device_bytes: u64,
+}
+
+// step.h, merge.h
+pub const LK_DRAFT_TOKENS: u32 = 64;
+pub const LK_MERGE_PARTS: u32 = 16;
+
+extern "C" {
+    // base.h
+    pub fn lk_status_name(status: lk_status) -> *const c_char;
+    pub fn lk_status_text(status: lk_status) -> *const c_char;
+    pub fn lk_last_error(
+        buffer: *mut c_char,
+        capacity_bytes: usize,
+        needed_bytes: *mut usize,
+    ) -> lk_status;
+    pub fn lk_version() -> *const c_char;
+    pub fn lk_abi_version() -> u32;
+    pub fn lk_build_info() -> *const c_char;
+    pub fn lk_tensor_init(tensor: *mut lk_tensor, struct_bytes: usize) -> lk_status;
+    pub fn lk_queue_init(queue: *mut lk_queue, struct_bytes: usize) -> lk_status;
+
+    // context.h
+    pub fn lk_device_info_init(info: *mut lk_device_info, struct_bytes: usize) -> lk_status;
+    pub fn lk_device_count(count: *mut u32) -> lk_status;
+    pub fn lk_device_get(ordinal: u32, info: *mut lk_device_info) -> lk_status;
+    pub fn lk_context_desc_init(desc: *mut lk_context_desc, struct_bytes: usize) -> lk_status;
+    pub fn lk_context_open(
+        desc: *const lk_context_desc,
+        abi_version: u32,
+        out: *mut *mut lk_context,
+    ) -> lk_status;
+    pub fn lk_context_close(context: *mut *mut lk_context) -> lk_status;
+    pub fn lk_context_device(context: *const lk_context, info: *mut lk_device_info) -> lk_status;
+    pub fn lk_capability_init(capability: *mut lk_capability, struct_bytes: usize) -> lk_status;
+    pub fn lk_context_supports(
+        context: *const lk_context,
+        capability: *const lk_capability,
+    ) -> lk_status;
+
+    // vulkan.h
+    pub fn lk_vulkan_desc_init(desc: *mut lk_vulkan_desc, struct_bytes: usize) -> lk_status;
+    pub fn lk_vulkan_buffer_add(
+        context: *mut lk_context,
+        buffer: u64,
+        bytes: u64,
+        usage: u32,
+    ) -> lk_status;
+    pub fn lk_vulkan_buffer_remove(context: *mut lk_context, buffer: u64) -> lk_status;
+    pub fn lk_vulkan_pipeline_cache(
+        context: *const lk_context,
+        buffer: *mut c_void,
+        capacity_bytes: u64,
+        needed_bytes: *mut u64,
+    ) -> lk_status;
+
+    // plan.h
+    pub fn lk_layer_init(layer: *mut lk_layer, struct_bytes: usize) -> lk_status;
+    pub fn lk_geometry_init(geometry: *mut lk_geometry, struct_bytes: usize) -> lk_status;
+    pub fn lk_key_rule_init(rule: *mut lk_key_rule, struct_bytes: usize) -> lk_status;
+    pub fn lk_value_rule_init(rule: *mut lk_value_rule, struct_bytes: usize) -> lk_status;
+    pub fn lk_plan_preset_name(index: u32) -> *const c_char;
+    pub fn lk_plan_preset(
+        name: *const c_char,
+        geometry: *const lk_geometry,
+        out: *mut *mut lk_plan,
+    ) -> lk_status;
+    pub fn lk_plan_copy(plan: *const lk_plan, out: *mut *mut lk_plan) -> lk_status;
+    pub fn lk_plan_destroy(plan: *mut *mut lk_plan);
+    pub fn lk_plan_set_name(plan: *mut lk_plan, name: *const c_char) -> lk_status;
+    pub fn lk_plan_set_key(
+        plan: *mut lk_plan,
+        layer: u32,
+        kv_head: u32,
+        rule: *const lk_key_rule,
+    ) -> lk_status;
+    pub fn lk_plan_set_value(
+        plan: *mut lk_plan,
+        layer: u32,
+        kv_head: u32,
+        rule: *const lk_value_rule,
+    ) -> lk_status;
+    pub fn lk_plan_set_metadata(plan: *mut lk_plan, layer: u32, metadata: lk_metadata)
+        -> lk_status;
+    pub fn lk_plan_set_pages(plan: *mut lk_plan, page_tokens: u32, run_tokens: u32) -> lk_status;
+    pub fn lk_plan_set_recent(
+        plan: *mut lk_plan,
+        sink_tokens: u32,
+        window_tokens: u32,
+    ) -> lk_status;
+    pub fn lk_plan_set_ladder(
+        plan: *mut lk_plan,
+        layer: u32,
+        rungs: *const u8,
+        n_rungs: u32,
+        rung: u32,
+    ) -> lk_status;
+    pub fn lk_plan_get_key(
+        plan: *const lk_plan,
+        layer: u32,
+        kv_head: u32,
+        rule: *mut lk_key_rule,
+    ) -> lk_status;
+    pub fn lk_plan_get_value(
+        plan: *const lk_plan,
+        layer: u32,
+        kv_head: u32,
+        rule: *mut lk_value_rule,
+    ) -> lk_status;
+    pub fn lk_plan_name(plan: *const lk_plan) -> *const c_char;
+    pub fn lk_plan_get_pages(
+        plan: *const lk_plan,
+        page_tokens: *mut u32,
+        run_tokens: *mut u32,
+        sink_tokens: *mut u32,
+        window_tokens: *mut u32,
+    ) -> lk_status;
+    pub fn lk_plan_width(
+        plan: *const lk_plan,
+        layer: u32,
+        kv_head: u32,
+        is_value: u32,
+        channel: u32,
+        bits: *mut u32,
+        boost_bits: *mut u32,
+    ) -> lk_status;
+    pub fn lk_plan_validate(plan: *const lk_plan, geometry: *const lk_geometry) -> lk_status;
+    pub fn lk_plan_size_init(size: *mut lk_plan_size, struct_bytes: usize) -> lk_status;
+    pub fn lk_plan_bytes(
+        plan: *const lk_plan,
+        n_tokens: u64,
+        n_sequences: u32,
+        step_tokens: u32,
+        out: *mut lk_plan_size,
+    ) -> lk_status;
+    pub fn lk_plan_to_json(
+        plan: *const lk_plan,
+        buffer: *mut c_char,
+        capacity_bytes: usize,
+        needed_bytes: *mut usize,
+    ) -> lk_status;
+    pub fn lk_plan_from_json(
+        text: *const c_char,
+        text_bytes: usize,
+        out: *mut *mut lk_plan,
+    ) -> lk_status;
+
+    // cache.h
+    pub fn lk_cache_desc_init(desc: *mut lk_cache_desc, struct_bytes: usize) -> lk_status;
+    pub fn lk_cache_create(
+        context: *mut lk_context,
+        geometry: *const lk_geometry,
+        plan: *const lk_plan,
+        desc: *const lk_cache_desc,
+        out: *mut *mut lk_cache,
+    ) -> lk_status;
+    pub fn lk_cache_destroy(cache: *mut *mut lk_cache);
+    pub fn lk_cache_stats_init(stats: *mut lk_cache_stats, struct_bytes: usize) -> lk_status;
+    pub fn lk_cache_get_stats(cache: *const lk_cache, stats: *mut lk_cache_stats) -> lk_status;
+    pub fn lk_cache_plan(cache: *const lk_cache) -> *const lk_plan;
+    pub fn lk_cache_poll(cache: *const lk_cache) -> lk_status;
+    pub fn lk_sequence_add(cache: *mut lk_cache, id: *mut lk_sequence) -> lk_status;
+    pub fn lk_sequence_remove(cache: *mut lk_cache, id: lk_sequence) -> lk_status;
+    pub fn lk_sequence_length(
+        cache: *const lk_cache,
+        id: lk_sequence,
+        n_tokens: *mut u64,
+    ) -> lk_status;
+    pub fn lk_sequence_truncate(cache: *mut lk_cache, id: lk_sequence, n_tokens: u64) -> lk_status;
+
+    // step.h
+    pub fn lk_step_begin(
+        cache: *mut lk_cache,
+        queue: *const lk_queue,
+        n_sequences: u32,
+        ids: *const lk_sequence,
+        n_tokens: *const u32,
+        parent: *const i32,
+    ) -> lk_status;
+    pub fn lk_append(
+        cache: *mut lk_cache,
+        layer: u32,
+        k: *const lk_tensor,
+        v: *const lk_tensor,
+    ) -> lk_status;
+    pub fn lk_attend(
+        cache: *mut lk_cache,
+        layer: u32,
+        q: *const lk_tensor,
+        out: *const lk_tensor,
+        lse: *const lk_tensor,
+    ) -> lk_status;
+    pub fn lk_step_replay(cache: *mut lk_cache) -> lk_status;
+    pub fn lk_step_commit(cache: *mut lk_cache, keep: *const u32) -> lk_status;
+    pub fn lk_step_discard(cache: *mut lk_cache) -> lk_status;
+
+    // merge.h
+    pub fn lk_merge(
+        context: *const lk_context,
+        queue: *const lk_queue,
+        n_tokens: u32,
+        n_heads: u32,
+        head_dim: u32,
+        n_parts: u32,
+        outs: *const *const lk_tensor,
+        lses: *const *const lk_tensor,
+        out: *const lk_tensor,
+        lse: *const lk_tensor,
+    ) -> lk_status;
+}

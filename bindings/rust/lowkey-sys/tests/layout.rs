@@ -1,0 +1,168 @@
+//! Every struct, field and constant is where and what the installed headers say: a C program made
+//! of the crate's own source prints sizes, offsets and values.
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::process::Command;
+
+const SOURCE: &str = include_str!("../src/lib.rs");
+
+/// Structs with their fields, as the source declares them.
+fn structs() -> BTreeMap<String, Vec<String>> {
+    let mut found = BTreeMap::new();
+    let mut lines = SOURCE.lines();
+    while let Some(line) = lines.next() {
+        let name = match line.strip_prefix("pub struct ") {
+            Some(rest) => rest.trim_end_matches(" {").to_string(),
+            None => continue,
+        };
+        let fields = lines
+            .by_ref()
+            .take_while(|line| *line != "}")
+            .filter_map(|line| line.trim().strip_prefix("pub "))
+            .map(|field| field.split(':').next().unwrap().to_string())
+            .collect();
+        found.insert(name, fields);
+    }
+    found
+}
+
+/// Names that are constants on both sides.
+fn constants() -> Vec<String> {
+    SOURCE
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .filter(|word| word.starts_with("LK_"))
+        .map(String::from)
+        .collect::<std::collections::BTreeSet<_>>()
+        .into_iter()
+        .collect()
+}
+
+fn headers() -> Vec<String> {
+    if let Ok(flags) = env::var("LOWKEY_CFLAGS") {
+        return flags.split_whitespace().map(String::from).collect();
+    }
+    let said = Command::new("pkg-config")
+        .args(["--cflags", "lowkey"])
+        .output()
+        .expect("pkg-config, or LOWKEY_CFLAGS");
+    String::from_utf8(said.stdout).unwrap().split_whitespace().map(String::from).collect()
+}
+
+fn said_by_c() -> BTreeMap<String, i64> {
+    let mut text = String::from(
+        "#include <lowkey/lowkey.h>\n#include <stdio.h>\n\
+         #define SAY(name, value) printf(\"%s %lld\\n\", name, (long long)(value))\n\
+         int main(void) {\n",
+    );
+    for (name, fields) in structs() {
+        writeln!(text, "SAY(\"{0}\", sizeof(struct {0}));", name).unwrap();
+        for field in fields {
+            writeln!(text, "SAY(\"{0}.{1}\", offsetof(struct {0}, {1}));", name, field).unwrap();
+        }
+    }
+    for name in constants() {
+        writeln!(text, "SAY(\"{0}\", {0});", name).unwrap();
+    }
+    text.push_str("return 0;\n}\n");
+    let folder = env::temp_dir().join(format!("lowkey-layout-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let (source, program) = (folder.join("layout.c"), folder.join("layout"));
+    fs::write(&source, text).unwrap();
+    let built = Command::new(env::var("CC").unwrap_or_else(|_| "cc".into()))
+        .args(headers())
+        .arg("-o")
+        .args([&program, &source])
+        .status()
+        .expect("a C compiler");
+    assert!(built.success(), "the headers lack what lib.rs declares");
+    let said = Command::new(&program).output().unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    String::from_utf8(said.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| {
+            let (name, value) = line.split_once(' ').unwrap();
+            (name.to_string(), value.parse().unwrap())
+        })
+        .collect()
+}
+
+macro_rules! layout_of {
+    ($into:ident, $($name:ident { $($field:ident),* $(,)? })*) => {$(
+        $into.insert(stringify!($name).into(), std::mem::size_of::<lowkey_sys::$name>() as i64);
+        let place = std::mem::MaybeUninit::<lowkey_sys::$name>::uninit();
+        let base = place.as_ptr();
+        $(
+            // SAFETY: addr_of! computes an address inside of `place` and reads nothing.
+            let field = unsafe { std::ptr::addr_of!((*base).$field) };
+            $into.insert(concat!(stringify!($name), ".", stringify!($field)).into(),
+                         field as i64 - base as i64);
+        )*
+    )*};
+}
+macro_rules! values_of {
+    ($into:ident, $($name:ident)*) => {$(
+        $into.insert(stringify!($name).into(), lowkey_sys::$name as i64);
+    )*};
+}
+
+fn said_by_rust() -> BTreeMap<String, i64> {
+    let mut said = BTreeMap::new();
+    layout_of!(said,
+        lk_tensor { size, dtype, memory, flags, data, buffer, offset_bytes, token_stride,
+                    head_stride }
+        lk_queue { size, kind, handle, wait_semaphore, wait_value, signal_semaphore, signal_value }
+        lk_device_info { size, backend, index, n_threads, memory_bytes, free_bytes, name,
+                         features }
+        lk_context_desc { size, backend, device_index, n_threads, cpu_mask, log_level, log,
+                          log_user, alloc, free, alloc_user, vulkan }
+        lk_capability { size, head_dim, group_size, key_bits, value_bits, page_tokens, memory,
+                        dtype, queue }
+        lk_vulkan_desc { size, mask, validation, api_version, get_instance_proc_addr, instance,
+                         physical_device, device, queue, queue_family, n_extensions, extensions,
+                         features, lock_queue, unlock_queue, lock_user, pipeline_cache,
+                         pipeline_cache_bytes }
+        lk_layer { size, n_query_heads, n_kv_heads, head_dim, window_tokens, window_sink_tokens,
+                   scale, soft_cap, sink_logits }
+        lk_geometry { size, n_layers, layers }
+        lk_key_rule { size, bits, axis, group, boost_channels, boost_bits, boost_score,
+                      channel_bits }
+        lk_value_rule { size, bits, group }
+        lk_plan_size { size, n_pages, bits_per_value, bytes_per_token, fp16_bytes, payload_bytes,
+                       metadata_bytes, recent_bytes, table_bytes, cache_bytes }
+        lk_cache_desc { size, max_sequences, max_step_tokens, flags, budget_bytes, slab_bytes }
+        lk_cache_stats { size, n_sequences, n_tokens, budget_bytes, reserved_bytes, payload_bytes,
+                         metadata_bytes, recent_bytes, table_bytes, workspace_bytes, free_bytes,
+                         pages_packed, pages_reopened, values_saturated, device_bytes }
+    );
+    values_of!(said,
+        LK_ABI_MAJOR LK_ABI_MINOR LK_ABI_VERSION LK_OK LK_E_ARGUMENT LK_E_STATE LK_E_NOT_FOUND
+        LK_E_UNSUPPORTED LK_E_NOMEM LK_E_BUDGET LK_E_CORRUPT LK_E_MISMATCH LK_E_DATA LK_E_BUSY
+        LK_E_IO LK_E_DEVICE LK_E_INTERNAL LK_F16 LK_BF16 LK_F32 LK_MEMORY_HOST LK_MEMORY_CUDA
+        LK_MEMORY_VULKAN LK_QUEUE_CUDA_STREAM LK_QUEUE_VULKAN_SUBMIT LK_QUEUE_VULKAN_RECORD
+        LK_BACKEND_CPU LK_BACKEND_CUDA LK_BACKEND_VULKAN LK_LOG_ERROR LK_LOG_WARNING LK_LOG_INFO
+        LK_LOG_DEBUG LK_CPU_REFERENCE_ONLY LK_CPU_NO_AVX2 LK_CPU_NO_AVX512 LK_CPU_NO_NEON
+        LK_VULKAN_NO_FLOAT16 LK_VULKAN_NO_SUBGROUP LK_VULKAN_NO_INTEGER_DOT
+        LK_VULKAN_NO_COOPERATIVE_MATRIX LK_VULKAN_NO_TIMELINE LK_ALL LK_AXIS_CHANNEL LK_AXIS_TOKEN
+        LK_SCORE_KEY LK_SCORE_QUERY_RANGE LK_METADATA_F16 LK_METADATA_F8 LK_DRAFT_TOKENS
+        LK_MERGE_PARTS
+    );
+    said
+}
+
+#[test]
+fn declarations_are_those_of_the_headers() {
+    let (c, rust) = (said_by_c(), said_by_rust());
+    // Both ways: what the source declares is measured here, and nothing else.
+    assert_eq!(c, rust);
+}
+
+#[test]
+fn library_is_of_this_interface() {
+    // SAFETY: no arguments.
+    let loaded = unsafe { lowkey_sys::lk_abi_version() };
+    assert_eq!(loaded >> 16, lowkey_sys::LK_ABI_MAJOR);
+    assert!(loaded & 0xffff >= lowkey_sys::LK_ABI_MINOR);
+}

@@ -1,0 +1,335 @@
+use crate::context::Context;
+use crate::error::{check, initial, Error, Result};
+use crate::plan::{Geometry, Plan};
+use crate::step::{Step, StepOptions};
+use lowkey_sys as sys;
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::Arc;
+
+/// How to make a [`Cache`]; see `lk_cache_desc`.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheOptions {
+    max_sequences: u32,
+    max_step_tokens: u32,
+    budget_bytes: u64,
+    slab_bytes: u64,
+}
+
+impl CacheOptions {
+    /// The hard limit of all that the cache holds; [`Plan::bytes`] tells what a length needs.
+    pub fn new(budget_bytes: u64) -> Self {
+        CacheOptions { max_sequences: 1, max_step_tokens: 512, budget_bytes, slab_bytes: 0 }
+    }
+    pub fn max_sequences(mut self, n: u32) -> Self {
+        self.max_sequences = n;
+        self
+    }
+    pub fn max_step_tokens(mut self, n: u32) -> Self {
+        self.max_step_tokens = n;
+        self
+    }
+    /// Blocks that memory is taken in, a multiple of 256 KiB; 0 = 64 MiB.
+    pub fn slab_bytes(mut self, bytes: u64) -> Self {
+        self.slab_bytes = bytes;
+        self
+    }
+}
+
+/// What a cache holds now; see `lk_cache_stats`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    pub n_sequences: u32,
+    pub n_tokens: u64,
+    pub budget_bytes: u64,
+    pub reserved_bytes: u64,
+    pub payload_bytes: u64,
+    pub metadata_bytes: u64,
+    pub recent_bytes: u64,
+    pub table_bytes: u64,
+    pub workspace_bytes: u64,
+    pub free_bytes: u64,
+    pub pages_packed: u64,
+    pub pages_reopened: u64,
+    pub values_saturated: u64,
+    pub device_bytes: u64,
+}
+
+/// The C cache, alive while a [`Cache`] or a [`Monitor`] is.
+pub(crate) struct Handle {
+    pub raw: *mut sys::lk_cache,
+}
+// SAFETY: through a shared handle only statistics and poll are called, which are safe beside
+// anything; all else goes through Cache, which one thread has at a time.
+unsafe impl Send for Handle {}
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    fn stats(&self) -> Result<Stats> {
+        let mut raw = initial(sys::lk_cache_stats_init)?;
+        // SAFETY: both are alive for the call.
+        unsafe { check(sys::lk_cache_get_stats(self.raw, &mut raw))? };
+        Ok(Stats {
+            n_sequences: raw.n_sequences,
+            n_tokens: raw.n_tokens,
+            budget_bytes: raw.budget_bytes,
+            reserved_bytes: raw.reserved_bytes,
+            payload_bytes: raw.payload_bytes,
+            metadata_bytes: raw.metadata_bytes,
+            recent_bytes: raw.recent_bytes,
+            table_bytes: raw.table_bytes,
+            workspace_bytes: raw.workspace_bytes,
+            free_bytes: raw.free_bytes,
+            pages_packed: raw.pages_packed,
+            pages_reopened: raw.pages_reopened,
+            values_saturated: raw.values_saturated,
+            device_bytes: raw.device_bytes,
+        })
+    }
+    fn poll(&self) -> Result<()> {
+        // SAFETY: the handle is alive.
+        unsafe { check(sys::lk_cache_poll(self.raw)) }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: the last owner.
+        unsafe { sys::lk_cache_destroy(&mut self.raw) };
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct LayerShape {
+    pub n_query_heads: usize,
+    pub n_kv_heads: usize,
+    pub head_dim: usize,
+}
+
+/// What sequences and steps borrow. Not Sync: their calls need the cache alone.
+pub(crate) struct State {
+    pub handle: Arc<Handle>,
+    pub layers: Vec<LayerShape>,
+    // Sequences that were dropped while a step was open.
+    orphans: RefCell<Vec<sys::lk_sequence>>,
+}
+
+impl State {
+    pub fn raw(&self) -> *mut sys::lk_cache {
+        self.handle.raw
+    }
+
+    pub fn remove(&self, id: sys::lk_sequence) {
+        // SAFETY: the handle is alive, and this thread alone has the cache.
+        if unsafe { sys::lk_sequence_remove(self.raw(), id) } == sys::LK_E_BUSY {
+            self.orphans.borrow_mut().push(id);
+        }
+    }
+
+    pub fn remove_orphans(&self) {
+        for id in self.orphans.take() {
+            self.remove(id);
+        }
+    }
+}
+
+/// The key/value cache of one model: many sequences, one plan, one byte budget. It may move
+/// between threads, and one at a time uses it; a [`Monitor`] looks at it from any.
+///
+/// A sequence lives no longer than its cache:
+/// ```compile_fail
+/// use lowkey::*;
+/// fn dangles(context: &Context, geometry: &Geometry, plan: &Plan) -> Result<()> {
+///     let cache = Cache::new(context, geometry, plan, CacheOptions::new(1 << 26))?;
+///     let sequence = cache.add_sequence()?;
+///     drop(cache);
+///     sequence.len()?;
+///     Ok(())
+/// }
+/// ```
+/// A cache lives no longer than its context:
+/// ```compile_fail
+/// use lowkey::*;
+/// fn dangles(geometry: &Geometry, plan: &Plan) -> Result<()> {
+///     let context = Context::cpu()?;
+///     let cache = Cache::new(&context, geometry, plan, CacheOptions::new(1 << 26))?;
+///     drop(context);
+///     cache.stats()?;
+///     Ok(())
+/// }
+/// ```
+/// Two threads do not share one:
+/// ```compile_fail
+/// fn is_sync<T: Sync>() {}
+/// is_sync::<lowkey::Cache<'static>>();
+/// ```
+pub struct Cache<'ctx> {
+    state: State,
+    _context: PhantomData<&'ctx Context>,
+}
+
+impl<'ctx> Cache<'ctx> {
+    pub fn new(
+        context: &'ctx Context,
+        geometry: &Geometry,
+        plan: &Plan,
+        options: CacheOptions,
+    ) -> Result<Self> {
+        let mut desc = initial(sys::lk_cache_desc_init)?;
+        desc.max_sequences = options.max_sequences;
+        desc.max_step_tokens = options.max_step_tokens;
+        desc.budget_bytes = options.budget_bytes;
+        desc.slab_bytes = options.slab_bytes;
+        let raw = geometry.with_raw(|raw_geometry| {
+            let mut raw = ptr::null_mut();
+            // SAFETY: all are alive for the call; the context outlives the cache by 'ctx.
+            unsafe {
+                check(sys::lk_cache_create(
+                    context.as_raw(),
+                    raw_geometry,
+                    plan.as_raw(),
+                    &desc,
+                    &mut raw,
+                ))?
+            };
+            Ok(raw)
+        })?;
+        let layers = geometry.layers.iter().map(|layer| LayerShape {
+            n_query_heads: layer.n_query_heads as usize,
+            n_kv_heads: layer.n_kv_heads as usize,
+            head_dim: layer.head_dim as usize,
+        });
+        Ok(Cache {
+            state: State {
+                handle: Arc::new(Handle { raw }),
+                layers: layers.collect(),
+                orphans: RefCell::new(Vec::new()),
+            },
+            _context: PhantomData,
+        })
+    }
+
+    pub fn stats(&self) -> Result<Stats> {
+        self.state.handle.stats()
+    }
+
+    /// Has the open step, or a committed one, met a fault by now?
+    pub fn poll(&self) -> Result<()> {
+        self.state.handle.poll()
+    }
+
+    /// Statistics and poll for other threads. The cache's memory stays until the last is dropped.
+    pub fn monitor(&self) -> Monitor<'ctx> {
+        Monitor { handle: Arc::clone(&self.state.handle), _context: PhantomData }
+    }
+
+    /// A copy of the plan that the cache runs.
+    pub fn plan(&self) -> Result<Plan> {
+        // SAFETY: the plan lives as long as the cache.
+        unsafe { Plan::copy_of(sys::lk_cache_plan(self.state.raw())) }
+    }
+
+    /// Add an empty sequence. Dropping it removes it.
+    pub fn add_sequence(&self) -> Result<Sequence<'_>> {
+        let mut id = 0;
+        // SAFETY: this thread alone has the cache.
+        unsafe { check(sys::lk_sequence_add(self.state.raw(), &mut id))? };
+        Ok(Sequence { state: &self.state, id })
+    }
+
+    /// The sequence of an id that [`Sequence::into_id`] gave.
+    pub fn adopt_sequence(&self, id: u64) -> Result<Sequence<'_>> {
+        let mut n_tokens = 0;
+        // SAFETY: as above.
+        unsafe { check(sys::lk_sequence_length(self.state.raw(), id, &mut n_tokens))? };
+        Ok(Sequence { state: &self.state, id })
+    }
+
+    /// Open a step: sequences and how many new tokens each has. One is open at a time.
+    pub fn step<'s>(&'s self, parts: &[(&'s Sequence<'s>, u32)]) -> Result<Step<'s>> {
+        self.step_with(parts, StepOptions::default())
+    }
+
+    /// The same with a queue or a draft tree.
+    pub fn step_with<'s>(
+        &'s self,
+        parts: &[(&'s Sequence<'s>, u32)],
+        options: StepOptions<'_>,
+    ) -> Result<Step<'s>> {
+        for (sequence, _) in parts {
+            if !ptr::eq(sequence.state, &self.state) {
+                return Err(Error::argument(format!(
+                    "sequence {} is of another cache",
+                    sequence.id
+                )));
+            }
+        }
+        Step::begin(&self.state, parts, options)
+    }
+
+    /// The handle of the C interface. It stays this cache's.
+    pub fn as_raw(&self) -> *mut sys::lk_cache {
+        self.state.raw()
+    }
+}
+
+/// A look at a cache from any thread, beside anything that its owner does.
+#[derive(Clone)]
+pub struct Monitor<'ctx> {
+    handle: Arc<Handle>,
+    _context: PhantomData<&'ctx Context>,
+}
+
+impl Monitor<'_> {
+    pub fn stats(&self) -> Result<Stats> {
+        self.handle.stats()
+    }
+    pub fn poll(&self) -> Result<()> {
+        self.handle.poll()
+    }
+}
+
+/// A sequence of a cache. Dropping it removes it, after the step that is open then.
+pub struct Sequence<'c> {
+    pub(crate) state: &'c State,
+    pub(crate) id: sys::lk_sequence,
+}
+
+impl Sequence<'_> {
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Leave it in the cache without an owner; [`Cache::adopt_sequence`] takes it up again.
+    pub fn into_id(self) -> u64 {
+        let id = self.id;
+        std::mem::forget(self);
+        id
+    }
+
+    /// Committed tokens.
+    pub fn len(&self) -> Result<u64> {
+        let mut n_tokens = 0;
+        // SAFETY: the cache is alive by 'c.
+        unsafe { check(sys::lk_sequence_length(self.state.raw(), self.id, &mut n_tokens))? };
+        Ok(n_tokens)
+    }
+
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Keep the first `n_tokens` tokens; see `lk_sequence_truncate`.
+    pub fn truncate(&mut self, n_tokens: u64) -> Result<()> {
+        // SAFETY: this thread alone has the cache.
+        unsafe { check(sys::lk_sequence_truncate(self.state.raw(), self.id, n_tokens)) }
+    }
+}
+
+impl Drop for Sequence<'_> {
+    fn drop(&mut self) {
+        self.state.remove(self.id);
+    }
+}

@@ -1,0 +1,273 @@
+use crate::error::{check, initial, Result};
+use crate::tensor::Element;
+use lowkey_sys as sys;
+use std::ffi::CStr;
+use std::os::raw::{c_char, c_void};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr;
+
+/// What runs the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Backend {
+    Cpu,
+    Cuda,
+    Vulkan,
+}
+
+impl Backend {
+    fn raw(self) -> sys::lk_backend {
+        match self {
+            Backend::Cpu => sys::LK_BACKEND_CPU,
+            Backend::Cuda => sys::LK_BACKEND_CUDA,
+            Backend::Vulkan => sys::LK_BACKEND_VULKAN,
+        }
+    }
+    fn of(raw: sys::lk_backend) -> Self {
+        match raw {
+            sys::LK_BACKEND_CUDA => Backend::Cuda,
+            sys::LK_BACKEND_VULKAN => Backend::Vulkan,
+            _ => Backend::Cpu,
+        }
+    }
+}
+
+/// A device that a context can be opened on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    pub backend: Backend,
+    /// Among the devices of its backend.
+    pub index: u32,
+    /// Hardware threads of a CPU, else 0.
+    pub n_threads: u32,
+    pub memory_bytes: u64,
+    pub free_bytes: u64,
+    pub name: String,
+    /// For example "avx2 fma f16c" or "sm_90 132 SMs".
+    pub features: String,
+}
+
+impl DeviceInfo {
+    fn of(raw: &sys::lk_device_info) -> Self {
+        let text = |field: &[c_char]| {
+            // SAFETY: the library ends both texts with a zero.
+            unsafe { CStr::from_ptr(field.as_ptr()) }.to_string_lossy().into_owned()
+        };
+        DeviceInfo {
+            backend: Backend::of(raw.backend),
+            index: raw.index,
+            n_threads: raw.n_threads,
+            memory_bytes: raw.memory_bytes,
+            free_bytes: raw.free_bytes,
+            name: text(&raw.name),
+            features: text(&raw.features),
+        }
+    }
+}
+
+/// The devices of this machine that this build of the library has a backend for.
+pub fn devices() -> Result<Vec<DeviceInfo>> {
+    let mut count = 0;
+    // SAFETY: count is there for the call, and info was initialised.
+    unsafe { check(sys::lk_device_count(&mut count))? };
+    (0..count)
+        .map(|ordinal| {
+            let mut info = initial(sys::lk_device_info_init)?;
+            unsafe { check(sys::lk_device_get(ordinal, &mut info))? };
+            Ok(DeviceInfo::of(&info))
+        })
+        .collect()
+}
+
+/// How much of what happens a log callback is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum LogLevel {
+    Error = 1,
+    Warning = 2,
+    Info = 3,
+    Debug = 4,
+}
+
+type LogFn = Box<dyn Fn(LogLevel, &str) + Send + Sync>;
+
+/// How to open a [`Context`].
+pub struct ContextOptions {
+    backend: Backend,
+    device_index: u32,
+    n_threads: u32,
+    cpu_mask: u32,
+    log: Option<(LogLevel, LogFn)>,
+}
+
+impl ContextOptions {
+    pub fn new(backend: Backend) -> Self {
+        ContextOptions { backend, device_index: 0, n_threads: 0, cpu_mask: 0, log: None }
+    }
+    /// [`DeviceInfo::index`].
+    pub fn device_index(mut self, index: u32) -> Self {
+        self.device_index = index;
+        self
+    }
+    /// Worker threads of the CPU, the caller's included; 0 = all that the machine has.
+    pub fn threads(mut self, n_threads: u32) -> Self {
+        self.n_threads = n_threads;
+        self
+    }
+    /// `LK_CPU_*` bits of instruction sets that are not to be used.
+    pub fn cpu_mask(mut self, mask: u32) -> Self {
+        self.cpu_mask = mask;
+        self
+    }
+    /// Sentences up to a level. They come from any thread that calls lowkey; the callback must not
+    /// call lowkey. A panic in it is caught and dropped.
+    pub fn log(
+        mut self,
+        level: LogLevel,
+        log: impl Fn(LogLevel, &str) + Send + Sync + 'static,
+    ) -> Self {
+        self.log = Some((level, Box::new(log)));
+        self
+    }
+}
+
+unsafe extern "C" fn log_line(user: *mut c_void, level: sys::lk_log_level, message: *const c_char) {
+    let log = &*(user as *const LogFn);
+    let level = match level {
+        sys::LK_LOG_ERROR => LogLevel::Error,
+        sys::LK_LOG_WARNING => LogLevel::Warning,
+        sys::LK_LOG_INFO => LogLevel::Info,
+        _ => LogLevel::Debug,
+    };
+    let message = CStr::from_ptr(message).to_string_lossy();
+    // A panic must not unwind into C; there is nobody here to tell.
+    let _ = catch_unwind(AssertUnwindSafe(|| log(level, &message)));
+}
+
+/// An open device. Any threads may use it at once.
+pub struct Context {
+    raw: *mut sys::lk_context,
+    device: DeviceInfo,
+    _log: Option<Box<LogFn>>,
+}
+
+// SAFETY: the header allows calls from any threads at once: the context is locked inside.
+unsafe impl Send for Context {}
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// The CPU with all its threads.
+    pub fn cpu() -> Result<Self> {
+        Self::open(ContextOptions::new(Backend::Cpu))
+    }
+
+    pub fn open(options: ContextOptions) -> Result<Self> {
+        let mut desc = initial(sys::lk_context_desc_init)?;
+        desc.backend = options.backend.raw();
+        desc.device_index = options.device_index;
+        desc.n_threads = options.n_threads;
+        desc.cpu_mask = options.cpu_mask;
+        let log = options.log.map(|(level, log)| {
+            desc.log_level = level as sys::lk_log_level;
+            Box::new(log)
+        });
+        if let Some(log) = &log {
+            desc.log = Some(log_line);
+            desc.log_user = &**log as *const LogFn as *mut c_void;
+        }
+        let mut raw = ptr::null_mut();
+        // SAFETY: desc is whole; the callback stays in the box until the context is closed.
+        unsafe { check(sys::lk_context_open(&desc, sys::LK_ABI_VERSION, &mut raw))? };
+        let mut context = Context {
+            raw,
+            device: DeviceInfo {
+                backend: options.backend,
+                index: 0,
+                n_threads: 0,
+                memory_bytes: 0,
+                free_bytes: 0,
+                name: String::new(),
+                features: String::new(),
+            },
+            _log: log,
+        };
+        context.device = context.look_at_device()?;
+        Ok(context)
+    }
+
+    fn look_at_device(&self) -> Result<DeviceInfo> {
+        let mut info = initial(sys::lk_device_info_init)?;
+        // SAFETY: both are there for the call.
+        unsafe { check(sys::lk_context_device(self.raw, &mut info))? };
+        Ok(DeviceInfo::of(&info))
+    }
+
+    /// The device that it was opened on, as it was then.
+    pub fn device(&self) -> &DeviceInfo {
+        &self.device
+    }
+
+    /// Can this context pack and attend such pages? The refusal that a cache would give.
+    pub fn supports(&self, capability: &Capability) -> Result<()> {
+        let mut raw = initial(sys::lk_capability_init)?;
+        raw.head_dim = capability.head_dim;
+        raw.group_size = capability.group_size;
+        raw.key_bits = capability.key_bits;
+        raw.value_bits = capability.value_bits;
+        raw.page_tokens = capability.page_tokens;
+        raw.dtype = capability.dtype;
+        raw.memory = match self.device.backend {
+            Backend::Cuda => sys::LK_MEMORY_CUDA,
+            _ => sys::LK_MEMORY_HOST,
+        };
+        // SAFETY: both are there for the call.
+        unsafe { check(sys::lk_context_supports(self.raw, &raw)) }
+    }
+
+    /// The handle of the C interface, for what this crate does not wrap. It stays this context's.
+    pub fn as_raw(&self) -> *mut sys::lk_context {
+        self.raw
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: caches borrow the context, so none is alive, and this cannot be refused.
+        unsafe { sys::lk_context_close(&mut self.raw) };
+    }
+}
+
+/// A question to [`Context::supports`], about tensors of f32 unless told otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capability {
+    head_dim: u32,
+    group_size: u32,
+    key_bits: u32,
+    value_bits: u32,
+    page_tokens: u32,
+    dtype: sys::lk_dtype,
+}
+
+impl Capability {
+    /// Pages of 128 tokens; `group_size` is query heads per KV head.
+    pub fn new(head_dim: u32, group_size: u32, key_bits: u32, value_bits: u32) -> Self {
+        Capability {
+            head_dim,
+            group_size,
+            key_bits,
+            value_bits,
+            page_tokens: 128,
+            dtype: sys::LK_F32,
+        }
+    }
+    pub fn page_tokens(mut self, n: u32) -> Self {
+        self.page_tokens = n;
+        self
+    }
+    /// Of the tensors.
+    pub fn element<E: Element>(mut self) -> Self {
+        self.dtype = E::DTYPE;
+        self
+    }
+}

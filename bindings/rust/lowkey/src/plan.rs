@@ -1,0 +1,399 @@
+use crate::error::{check, initial, static_text, Error, Result};
+use lowkey_sys as sys;
+use std::ffi::CString;
+use std::os::raw::c_char;
+use std::ptr;
+
+/// One attention layer of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layer {
+    /// A multiple of `n_kv_heads`, 1 to 16 times as many.
+    pub n_query_heads: u32,
+    pub n_kv_heads: u32,
+    /// A multiple of 16 from 32 to 256.
+    pub head_dim: u32,
+    /// A query sees this many last tokens; 0 = all.
+    pub window_tokens: u32,
+    /// The first tokens stay visible behind the window.
+    pub window_sink_tokens: u32,
+    /// Of the logits; 0 = 1 / sqrt(head_dim).
+    pub scale: f32,
+    /// Logits become soft_cap x tanh(logit / soft_cap); 0 = off.
+    pub soft_cap: f32,
+    /// `[n_query_heads]`: a learned logit that joins each softmax without a value.
+    pub sink_logits: Option<Vec<f32>>,
+}
+
+impl Layer {
+    pub fn new(n_query_heads: u32, n_kv_heads: u32, head_dim: u32) -> Self {
+        Layer {
+            n_query_heads,
+            n_kv_heads,
+            head_dim,
+            window_tokens: 0,
+            window_sink_tokens: 0,
+            scale: 0.0,
+            soft_cap: 0.0,
+            sink_logits: None,
+        }
+    }
+}
+
+/// A model's attention layers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Geometry {
+    pub layers: Vec<Layer>,
+}
+
+impl Geometry {
+    pub fn uniform(n_layers: usize, layer: Layer) -> Self {
+        Geometry { layers: vec![layer; n_layers] }
+    }
+
+    pub(crate) fn with_raw<R>(
+        &self,
+        use_it: impl FnOnce(*const sys::lk_geometry) -> Result<R>,
+    ) -> Result<R> {
+        let mut layers = Vec::with_capacity(self.layers.len());
+        for (index, layer) in self.layers.iter().enumerate() {
+            let mut raw = initial(sys::lk_layer_init)?;
+            raw.n_query_heads = layer.n_query_heads;
+            raw.n_kv_heads = layer.n_kv_heads;
+            raw.head_dim = layer.head_dim;
+            raw.window_tokens = layer.window_tokens;
+            raw.window_sink_tokens = layer.window_sink_tokens;
+            raw.scale = layer.scale;
+            raw.soft_cap = layer.soft_cap;
+            if let Some(logits) = &layer.sink_logits {
+                if logits.len() != layer.n_query_heads as usize {
+                    return Err(Error::argument(format!(
+                        "layer {} has {} sink logits for {} query heads",
+                        index,
+                        logits.len(),
+                        layer.n_query_heads
+                    )));
+                }
+                raw.sink_logits = logits.as_ptr();
+            }
+            layers.push(raw);
+        }
+        let mut raw = initial(sys::lk_geometry_init)?;
+        raw.n_layers = u32::try_from(layers.len()).unwrap_or(u32::MAX);
+        raw.layers = layers.as_ptr();
+        use_it(&raw)
+    }
+}
+
+/// What shares one range and one minimum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Axis {
+    /// Consecutive tokens of one channel.
+    Channel,
+    /// Consecutive channels of one token.
+    Token,
+}
+
+/// How a page ranks the key channels that it boosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Score {
+    /// Mean |K| over the page.
+    Key,
+    /// Mean |Q| of all tokens so far x range of K over the page.
+    QueryRange,
+}
+
+/// Channels of each page that are kept at more bits than the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Boost {
+    pub channels: u32,
+    pub bits: u32,
+    pub score: Score,
+}
+
+/// Keys of a KV head; see `lk_key_rule`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRule {
+    pub bits: u32,
+    pub axis: Axis,
+    /// Tokens or channels that share a range; 0 = the page or the head.
+    pub group: u32,
+    pub boost: Option<Boost>,
+    /// `[head_dim]` static classes; not together with a boost.
+    pub channel_bits: Option<Vec<u8>>,
+}
+
+impl KeyRule {
+    pub fn new(bits: u32) -> Self {
+        KeyRule { bits, axis: Axis::Channel, group: 0, boost: None, channel_bits: None }
+    }
+}
+
+/// Values of a KV head; see `lk_value_rule`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ValueRule {
+    pub bits: u32,
+    /// Channels that share a range; 0 = the head.
+    pub group: u32,
+}
+
+/// How ranges and minima are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Metadata {
+    F16,
+    /// e4m3fnuz
+    F8,
+}
+
+/// Which layers or KV heads a setter means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Which {
+    All,
+    Only(u32),
+}
+
+impl Which {
+    fn raw(self) -> u32 {
+        match self {
+            Which::All => sys::LK_ALL,
+            Which::Only(index) => index,
+        }
+    }
+}
+
+/// What a plan costs, exactly; see `lk_plan_size`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct PlanSize {
+    pub n_pages: u32,
+    pub bits_per_value: f64,
+    pub bytes_per_token: f64,
+    pub fp16_bytes: u64,
+    pub payload_bytes: u64,
+    pub metadata_bytes: u64,
+    pub recent_bytes: u64,
+    pub table_bytes: u64,
+    pub cache_bytes: u64,
+}
+
+/// A quantization plan for one geometry.
+pub struct Plan {
+    raw: *mut sys::lk_plan,
+}
+
+// SAFETY: handles may move between threads; const calls run beside const calls, and the others
+// take &mut self here.
+unsafe impl Send for Plan {}
+unsafe impl Sync for Plan {}
+
+fn c_text(text: &str, name: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| Error::argument(format!("{} has a zero byte inside", name)))
+}
+
+impl Plan {
+    /// Names of the presets.
+    pub fn preset_names() -> Vec<&'static str> {
+        (0..)
+            // SAFETY: static text, or null past the last.
+            .map_while(|index| unsafe { static_text(sys::lk_plan_preset_name(index)) })
+            .collect()
+    }
+
+    pub fn preset(name: &str, geometry: &Geometry) -> Result<Self> {
+        let name = c_text(name, "name")?;
+        geometry.with_raw(|raw_geometry| {
+            let mut raw = ptr::null_mut();
+            // SAFETY: all are there for the call.
+            unsafe { check(sys::lk_plan_preset(name.as_ptr(), raw_geometry, &mut raw))? };
+            Ok(Plan { raw })
+        })
+    }
+
+    /// Read a plan from untrusted text (docs/PLAN.md).
+    pub fn from_json(text: &str) -> Result<Self> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the text has the length that is told.
+        unsafe {
+            check(sys::lk_plan_from_json(text.as_ptr() as *const c_char, text.len(), &mut raw))?
+        };
+        Ok(Plan { raw })
+    }
+
+    pub fn to_json(&self) -> Result<String> {
+        let mut needed = 0;
+        // SAFETY: the buffers have the capacities that are told.
+        unsafe {
+            check(sys::lk_plan_to_json(self.raw, ptr::null_mut(), 0, &mut needed))?;
+            let mut text = vec![0u8; needed];
+            check(sys::lk_plan_to_json(
+                self.raw,
+                text.as_mut_ptr() as *mut c_char,
+                text.len(),
+                &mut needed,
+            ))?;
+            text.pop(); // its zero
+            Ok(String::from_utf8_lossy(&text).into_owned())
+        }
+    }
+
+    pub fn try_clone(&self) -> Result<Self> {
+        // SAFETY: the handle is alive.
+        unsafe { Self::copy_of(self.raw) }
+    }
+
+    /// # Safety
+    /// `plan` is alive.
+    pub(crate) unsafe fn copy_of(plan: *const sys::lk_plan) -> Result<Self> {
+        let mut raw = ptr::null_mut();
+        check(sys::lk_plan_copy(plan, &mut raw))?;
+        Ok(Plan { raw })
+    }
+
+    pub fn name(&self) -> String {
+        // SAFETY: the text lives until the plan changes, and is copied at once.
+        unsafe { static_text(sys::lk_plan_name(self.raw)) }.unwrap_or("").to_owned()
+    }
+
+    pub fn set_name(&mut self, name: &str) -> Result<&mut Self> {
+        let name = c_text(name, "name")?;
+        // SAFETY: as everywhere below, the handle is alive and arguments outlive the call.
+        unsafe { check(sys::lk_plan_set_name(self.raw, name.as_ptr()))? };
+        Ok(self)
+    }
+
+    pub fn set_key(&mut self, layer: Which, kv_head: Which, rule: &KeyRule) -> Result<&mut Self> {
+        let mut raw = initial(sys::lk_key_rule_init)?;
+        raw.bits = rule.bits;
+        raw.axis = match rule.axis {
+            Axis::Channel => sys::LK_AXIS_CHANNEL,
+            Axis::Token => sys::LK_AXIS_TOKEN,
+        };
+        raw.group = rule.group;
+        if let Some(boost) = &rule.boost {
+            raw.boost_channels = boost.channels;
+            raw.boost_bits = boost.bits;
+            raw.boost_score = match boost.score {
+                Score::Key => sys::LK_SCORE_KEY,
+                Score::QueryRange => sys::LK_SCORE_QUERY_RANGE,
+            };
+        }
+        // The library reads head_dim bytes of every layer that is meant, so the longest decides.
+        let padded;
+        if let Some(bits) = &rule.channel_bits {
+            let mut bytes = bits.clone();
+            bytes.resize(bits.len().max(256), 0);
+            padded = bytes;
+            raw.channel_bits = padded.as_ptr();
+        }
+        unsafe { check(sys::lk_plan_set_key(self.raw, layer.raw(), kv_head.raw(), &raw))? };
+        Ok(self)
+    }
+
+    pub fn set_value(
+        &mut self,
+        layer: Which,
+        kv_head: Which,
+        rule: ValueRule,
+    ) -> Result<&mut Self> {
+        let mut raw = initial(sys::lk_value_rule_init)?;
+        raw.bits = rule.bits;
+        raw.group = rule.group;
+        unsafe { check(sys::lk_plan_set_value(self.raw, layer.raw(), kv_head.raw(), &raw))? };
+        Ok(self)
+    }
+
+    pub fn set_metadata(&mut self, layer: Which, metadata: Metadata) -> Result<&mut Self> {
+        let raw = match metadata {
+            Metadata::F16 => sys::LK_METADATA_F16,
+            Metadata::F8 => sys::LK_METADATA_F8,
+        };
+        unsafe { check(sys::lk_plan_set_metadata(self.raw, layer.raw(), raw))? };
+        Ok(self)
+    }
+
+    /// Tokens of a page (32, 64 or 128) and of a run of consecutive tokens in it (0 = the page).
+    pub fn set_pages(&mut self, page_tokens: u32, run_tokens: u32) -> Result<&mut Self> {
+        unsafe { check(sys::lk_plan_set_pages(self.raw, page_tokens, run_tokens))? };
+        Ok(self)
+    }
+
+    /// The first and at least the last tokens of a sequence that stay at 16 bits.
+    pub fn set_recent(&mut self, sink_tokens: u32, window_tokens: u32) -> Result<&mut Self> {
+        unsafe { check(sys::lk_plan_set_recent(self.raw, sink_tokens, window_tokens))? };
+        Ok(self)
+    }
+
+    /// The widths that a layer may take, descending, and the one of its next pages.
+    pub fn set_ladder(&mut self, layer: Which, rungs: &[u8], rung: u32) -> Result<&mut Self> {
+        let n_rungs = u32::try_from(rungs.len()).unwrap_or(u32::MAX);
+        unsafe {
+            check(sys::lk_plan_set_ladder(self.raw, layer.raw(), rungs.as_ptr(), n_rungs, rung))?
+        };
+        Ok(self)
+    }
+
+    /// Width in bits of one channel in a packed page, and the one that a page may boost it to.
+    pub fn width(
+        &self,
+        layer: u32,
+        kv_head: u32,
+        is_value: bool,
+        channel: u32,
+    ) -> Result<(u32, u32)> {
+        let (mut bits, mut boosted) = (0, 0);
+        unsafe {
+            check(sys::lk_plan_width(
+                self.raw,
+                layer,
+                kv_head,
+                is_value.into(),
+                channel,
+                &mut bits,
+                &mut boosted,
+            ))?
+        };
+        Ok((bits, boosted))
+    }
+
+    /// Is the plan whole, and made for this geometry?
+    pub fn validate(&self, geometry: Option<&Geometry>) -> Result<()> {
+        match geometry {
+            None => unsafe { check(sys::lk_plan_validate(self.raw, ptr::null())) },
+            Some(geometry) => {
+                geometry.with_raw(|raw| unsafe { check(sys::lk_plan_validate(self.raw, raw)) })
+            }
+        }
+    }
+
+    /// Bytes for `n_sequences` sequences filled side by side to `n_tokens` tokens each in steps of
+    /// `step_tokens`.
+    pub fn bytes(&self, n_tokens: u64, n_sequences: u32, step_tokens: u32) -> Result<PlanSize> {
+        let mut raw = initial(sys::lk_plan_size_init)?;
+        unsafe {
+            check(sys::lk_plan_bytes(self.raw, n_tokens, n_sequences, step_tokens, &mut raw))?
+        };
+        Ok(PlanSize {
+            n_pages: raw.n_pages,
+            bits_per_value: raw.bits_per_value,
+            bytes_per_token: raw.bytes_per_token,
+            fp16_bytes: raw.fp16_bytes,
+            payload_bytes: raw.payload_bytes,
+            metadata_bytes: raw.metadata_bytes,
+            recent_bytes: raw.recent_bytes,
+            table_bytes: raw.table_bytes,
+            cache_bytes: raw.cache_bytes,
+        })
+    }
+
+    /// The handle of the C interface. It stays this plan's.
+    pub fn as_raw(&self) -> *mut sys::lk_plan {
+        self.raw
+    }
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has the handle.
+        unsafe { sys::lk_plan_destroy(&mut self.raw) };
+    }
+}

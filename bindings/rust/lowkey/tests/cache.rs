@@ -1,0 +1,351 @@
+//! The crate as a host uses it: what is promised, and each misuse that compiles.
+use lowkey::*;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+const LAYERS: usize = 2;
+const QUERY_HEADS: usize = 4;
+const KV_HEADS: usize = 2;
+const HEAD_DIM: usize = 64;
+
+fn geometry() -> Geometry {
+    Geometry::uniform(LAYERS, Layer::new(QUERY_HEADS as u32, KV_HEADS as u32, HEAD_DIM as u32))
+}
+
+/// Values that depend on their place alone.
+fn values(tokens: std::ops::Range<usize>, heads: usize, salt: u64) -> Vec<f32> {
+    let width = heads * HEAD_DIM;
+    tokens
+        .flat_map(|token| (0..width).map(move |i| (token * width + i) as u64))
+        .map(|at| {
+            let mixed = (at ^ salt << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (mixed >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+        })
+        .collect()
+}
+
+struct Rig {
+    context: Context,
+    geometry: Geometry,
+    plan: Plan,
+}
+
+impl Rig {
+    fn new(preset: &str) -> Self {
+        let context = Context::open(ContextOptions::new(Backend::Cpu).threads(1)).unwrap();
+        let geometry = geometry();
+        let plan = Plan::preset(preset, &geometry).unwrap();
+        Rig { context, geometry, plan }
+    }
+
+    fn cache(&self) -> Cache<'_> {
+        let options = CacheOptions::new(64 << 20).max_sequences(4).max_step_tokens(512);
+        Cache::new(&self.context, &self.geometry, &self.plan, options).unwrap()
+    }
+}
+
+/// One step of one sequence; the outputs of the last layer.
+fn step(
+    cache: &Cache<'_>,
+    sequence: &Sequence<'_>,
+    tokens: std::ops::Range<usize>,
+) -> Result<Vec<f32>> {
+    let mut open = cache.step(&[(sequence, tokens.len() as u32)])?;
+    let out = layers(&mut open, tokens)?;
+    open.commit()?;
+    Ok(out)
+}
+
+fn layers(open: &mut Step<'_>, tokens: std::ops::Range<usize>) -> Result<Vec<f32>> {
+    let mut out = vec![0f32; tokens.len() * QUERY_HEADS * HEAD_DIM];
+    for layer in 0..LAYERS as u32 {
+        let salt = u64::from(layer) * 3;
+        let k = values(tokens.clone(), KV_HEADS, salt);
+        let v = values(tokens.clone(), KV_HEADS, salt + 1);
+        let q = values(tokens.clone(), QUERY_HEADS, salt + 2);
+        let (k, v) = (Tensor::new(&k, KV_HEADS, HEAD_DIM)?, Tensor::new(&v, KV_HEADS, HEAD_DIM)?);
+        open.append(layer, k, v)?.attend(
+            Tensor::new(&q, QUERY_HEADS, HEAD_DIM)?,
+            TensorMut::new(&mut out, QUERY_HEADS, HEAD_DIM)?,
+        )?;
+    }
+    Ok(out)
+}
+
+#[test]
+fn versions_and_devices() {
+    assert!(version().starts_with(char::is_numeric));
+    assert!(build_info().contains(version()));
+    let devices = devices().unwrap();
+    assert!(devices.iter().any(|device| device.backend == Backend::Cpu && device.n_threads > 0));
+}
+
+#[test]
+fn chunks_give_what_one_prompt_gives() {
+    let rig = Rig::new("fp16");
+    let cache = rig.cache();
+    let (whole, parts) = (cache.add_sequence().unwrap(), cache.add_sequence().unwrap());
+    let all = step(&cache, &whole, 0..200).unwrap();
+    step(&cache, &parts, 0..150).unwrap();
+    let last = step(&cache, &parts, 150..200).unwrap();
+    let tail = &all[150 * QUERY_HEADS * HEAD_DIM..];
+    let apart = last.iter().zip(tail).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(apart < 1e-3, "{}", apart);
+    assert_eq!(whole.len().unwrap(), 200);
+}
+
+#[test]
+fn packed_pages_are_smaller_and_counted() {
+    let rig = Rig::new("kitty-pro");
+    let cache = rig.cache();
+    let sequence = cache.add_sequence().unwrap();
+    step(&cache, &sequence, 0..512).unwrap();
+    step(&cache, &sequence, 512..513).unwrap();
+    let stats = cache.stats().unwrap();
+    assert_eq!((stats.n_sequences, stats.n_tokens), (1, 513));
+    assert!(stats.pages_packed > 0 && stats.payload_bytes > 0);
+    assert!(stats.reserved_bytes <= stats.budget_bytes);
+    assert_eq!(cache.plan().unwrap().name(), "kitty-pro");
+}
+
+#[test]
+fn a_dropped_step_is_discarded() {
+    let rig = Rig::new("fp16");
+    let cache = rig.cache();
+    let sequence = cache.add_sequence().unwrap();
+    step(&cache, &sequence, 0..10).unwrap();
+    {
+        let mut open = cache.step(&[(&sequence, 5)]).unwrap();
+        layers(&mut open, 10..15).unwrap();
+    }
+    assert_eq!(sequence.len().unwrap(), 10);
+    let mut open = cache.step(&[(&sequence, 5)]).unwrap();
+    layers(&mut open, 10..15).unwrap();
+    open.commit_kept(&[2]).unwrap();
+    assert_eq!(sequence.len().unwrap(), 12);
+}
+
+#[test]
+fn sequences_go_when_they_are_dropped() {
+    let rig = Rig::new("fp16");
+    let cache = rig.cache();
+    let (kept, other) = (cache.add_sequence().unwrap(), cache.add_sequence().unwrap());
+    let open = cache.step(&[(&kept, 1)]).unwrap();
+    drop(other); // refused while a step is open, done behind it
+    assert_eq!(cache.stats().unwrap().n_sequences, 2);
+    open.discard();
+    assert_eq!(cache.stats().unwrap().n_sequences, 1);
+    let id = kept.into_id();
+    assert_eq!(cache.adopt_sequence(id).unwrap().id(), id);
+    assert_eq!(cache.adopt_sequence(id).err().unwrap().kind, ErrorKind::NotFound);
+}
+
+#[test]
+fn truncation_rolls_back() {
+    let rig = Rig::new("kitty");
+    let cache = rig.cache();
+    let mut sequence = cache.add_sequence().unwrap();
+    step(&cache, &sequence, 0..300).unwrap();
+    sequence.truncate(290).unwrap();
+    assert_eq!(sequence.len().unwrap(), 290);
+    let error = sequence.truncate(291).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Argument);
+    assert!(error.sentence.contains("291"), "{}", error);
+}
+
+#[test]
+fn draft_trees_take_parents() {
+    let rig = Rig::new("fp16");
+    let cache = rig.cache();
+    let sequence = cache.add_sequence().unwrap();
+    step(&cache, &sequence, 0..8).unwrap();
+    let options = StepOptions { parents: Some(&[-1, 0, 0]), ..StepOptions::default() };
+    let mut open = cache.step_with(&[(&sequence, 3)], options).unwrap();
+    layers(&mut open, 8..11).unwrap();
+    let error = open.commit_kept(&[3]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Argument);
+    assert_eq!(sequence.len().unwrap(), 8);
+    let short = StepOptions { parents: Some(&[-1]), ..StepOptions::default() };
+    assert_eq!(cache.step_with(&[(&sequence, 3)], short).err().unwrap().kind, ErrorKind::Argument);
+}
+
+#[test]
+fn wrong_shapes_are_refused_before_the_call() {
+    let rig = Rig::new("fp16");
+    let cache = rig.cache();
+    let sequence = cache.add_sequence().unwrap();
+    let mut open = cache.step(&[(&sequence, 2)]).unwrap();
+    let data = values(0..3, KV_HEADS, 0);
+    let wrong = Tensor::new(&data, KV_HEADS, HEAD_DIM).unwrap();
+    let error = open.append(0, wrong, wrong).err().unwrap();
+    assert!(error.sentence.contains("[3][2][64]"), "{}", error);
+    assert_eq!(open.append(9, wrong, wrong).err().unwrap().kind, ErrorKind::Argument);
+    assert!(Tensor::new(&data[1..], KV_HEADS, HEAD_DIM).is_err());
+    assert!(Tensor::new(&data, 0, HEAD_DIM).is_err());
+    assert!(Tensor::strided(&data, 2, KV_HEADS, HEAD_DIM, 4 * HEAD_DIM, HEAD_DIM).is_ok());
+    assert!(Tensor::strided(&data, 2, KV_HEADS, HEAD_DIM, 5 * HEAD_DIM, HEAD_DIM).is_err());
+    assert!(Tensor::strided(&data, usize::MAX, KV_HEADS, HEAD_DIM, 4, 4).is_err());
+}
+
+#[test]
+fn a_nan_poisons_the_step() {
+    let rig = Rig::new("fp16");
+    let cache = rig.cache();
+    let sequence = cache.add_sequence().unwrap();
+    let mut open = cache.step(&[(&sequence, 1)]).unwrap();
+    let data = vec![f32::NAN; KV_HEADS * HEAD_DIM];
+    let keys = Tensor::new(&data, KV_HEADS, HEAD_DIM).unwrap();
+    let error = open.append(0, keys, keys).err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Data);
+    assert_eq!(open.commit().unwrap_err().kind, ErrorKind::Data);
+    step(&cache, &sequence, 0..1).unwrap();
+}
+
+#[test]
+fn sequences_of_another_cache_are_refused() {
+    let rig = Rig::new("fp16");
+    let (one, other) = (rig.cache(), rig.cache());
+    let sequence = other.add_sequence().unwrap();
+    assert_eq!(one.step(&[(&sequence, 1)]).err().unwrap().kind, ErrorKind::Argument);
+}
+
+#[test]
+fn budgets_hold() {
+    let rig = Rig::new("fp16");
+    let small = CacheOptions::new(1 << 10);
+    let error = Cache::new(&rig.context, &rig.geometry, &rig.plan, small).err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Budget);
+    let bytes = rig.plan.bytes(256, 1, 256).unwrap();
+    let options = CacheOptions::new(bytes.cache_bytes).max_step_tokens(256).slab_bytes(256 << 10);
+    let cache = Cache::new(&rig.context, &rig.geometry, &rig.plan, options).unwrap();
+    let sequence = cache.add_sequence().unwrap();
+    step(&cache, &sequence, 0..256).unwrap();
+    let error = (0..64).find_map(|_| step(&cache, &sequence, 0..128).err()).unwrap();
+    assert_eq!(error.kind, ErrorKind::Budget);
+    assert!(error.sentence.contains("lacks"), "{}", error);
+}
+
+#[test]
+fn plans_are_built_and_read_back() {
+    let geometry = geometry();
+    assert!(Plan::preset_names().contains(&"kitty-pro"));
+    assert_eq!(Plan::preset("no such", &geometry).err().unwrap().kind, ErrorKind::NotFound);
+    assert_eq!(Plan::preset("a\0b", &geometry).err().unwrap().kind, ErrorKind::Argument);
+    let mut plan = Plan::preset("fp16", &geometry).unwrap();
+    let key = KeyRule {
+        boost: Some(Boost { channels: 16, bits: 4, score: Score::Key }),
+        ..KeyRule::new(2)
+    };
+    plan.set_name("mine")
+        .and_then(|plan| plan.set_key(Which::All, Which::All, &key))
+        .and_then(|plan| {
+            plan.set_value(Which::Only(1), Which::Only(0), ValueRule { bits: 4, group: 32 })
+        })
+        .and_then(|plan| plan.set_metadata(Which::All, Metadata::F8))
+        .and_then(|plan| plan.set_pages(64, 0))
+        .and_then(|plan| plan.set_recent(16, 64))
+        .unwrap();
+    plan.validate(Some(&geometry)).unwrap();
+    assert_eq!(plan.width(0, 0, false, 5).unwrap(), (2, 4));
+    assert_eq!(plan.width(1, 0, true, 5).unwrap(), (4, 4));
+    assert_eq!(plan.width(9, 0, true, 5).unwrap_err().kind, ErrorKind::NotFound);
+    let again = Plan::from_json(&plan.to_json().unwrap()).unwrap();
+    assert_eq!(again.to_json().unwrap(), plan.try_clone().unwrap().to_json().unwrap());
+    let other = Geometry::uniform(3, Layer::new(4, 2, 64));
+    assert_eq!(plan.validate(Some(&other)).unwrap_err().kind, ErrorKind::Mismatch);
+    assert_eq!(Plan::from_json("{").err().unwrap().kind, ErrorKind::Corrupt);
+    let short = KeyRule { channel_bits: Some(vec![2; 3]), ..KeyRule::new(2) };
+    assert!(plan.set_key(Which::Only(0), Which::Only(0), &short).is_err());
+    let mut with_sinks = geometry;
+    with_sinks.layers[0].sink_logits = Some(vec![0.0; 3]);
+    assert_eq!(Plan::preset("fp16", &with_sinks).err().unwrap().kind, ErrorKind::Argument);
+}
+
+#[test]
+fn capabilities_answer_before_anything_is_made() {
+    let context = Context::cpu().unwrap();
+    context.supports(&Capability::new(128, 4, 2, 2)).unwrap();
+    context.supports(&Capability::new(64, 1, 4, 8).page_tokens(64).element::<F16>()).unwrap();
+    let error = context.supports(&Capability::new(100, 4, 2, 2)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Argument);
+}
+
+#[test]
+fn logs_arrive_and_their_panics_stay_in_rust() {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&lines);
+    let options =
+        ContextOptions::new(Backend::Cpu).threads(1).log(LogLevel::Debug, move |_, line| {
+            sink.lock().unwrap().push(line.to_owned());
+            if line.contains("budget") {
+                panic!("of the host's own making");
+            }
+        });
+    let context = Context::open(options).unwrap();
+    let geometry = geometry();
+    let plan = Plan::preset("fp16", &geometry).unwrap();
+    let error = Cache::new(&context, &geometry, &plan, CacheOptions::new(1)).err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Budget);
+    assert!(lines.lock().map(|l| !l.is_empty()).unwrap_or_else(|l| !l.into_inner().is_empty()));
+}
+
+#[test]
+fn a_monitor_looks_on_from_another_thread() {
+    let rig = Rig::new("kitty");
+    let cache = rig.cache();
+    let monitor = cache.monitor();
+    thread::scope(|scope| {
+        let looks = scope.spawn(move || {
+            let mut most = 0;
+            while most < 64 {
+                monitor.poll().unwrap();
+                most = most.max(monitor.stats().unwrap().n_tokens);
+                thread::yield_now();
+            }
+            most
+        });
+        let sequence = cache.add_sequence().unwrap();
+        for at in 0..64 {
+            step(&cache, &sequence, at..at + 1).unwrap();
+        }
+        assert_eq!(looks.join().unwrap(), 64);
+    });
+}
+
+#[test]
+fn a_cache_moves_between_threads() {
+    let rig = Rig::new("fp16");
+    let cache = rig.cache();
+    thread::scope(|scope| {
+        let owner = scope.spawn(move || {
+            let sequence = cache.add_sequence().unwrap();
+            step(&cache, &sequence, 0..4).unwrap();
+            drop(sequence);
+            cache
+        });
+        assert_eq!(owner.join().unwrap().stats().unwrap().n_sequences, 0);
+    });
+}
+
+#[test]
+fn parts_merge_to_the_whole() {
+    let context = Context::cpu().unwrap();
+    let (a, b) = (vec![1f32; HEAD_DIM], vec![3f32; HEAD_DIM]);
+    let (lse_a, lse_b) = ([0f32], [0f32]);
+    let mut out = vec![0f32; HEAD_DIM];
+    let mut lse = [0f32];
+    let parts = [
+        (Tensor::new(&a, 1, HEAD_DIM).unwrap(), Tensor::new(&lse_a, 1, 1).unwrap()),
+        (Tensor::new(&b, 1, HEAD_DIM).unwrap(), Tensor::new(&lse_b, 1, 1).unwrap()),
+    ];
+    merge(
+        &context,
+        None,
+        &parts,
+        TensorMut::new(&mut out, 1, HEAD_DIM).unwrap(),
+        Some(TensorMut::new(&mut lse, 1, 1).unwrap()),
+    )
+    .unwrap();
+    assert!(out.iter().all(|&x| (x - 2.0).abs() < 1e-6));
+    assert!((lse[0] - 2f32.ln()).abs() < 1e-6);
+}
