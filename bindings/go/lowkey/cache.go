@@ -1,0 +1,172 @@
+package lowkey
+
+/*
+#include <lowkey/lowkey.h>
+*/
+import "C"
+
+import (
+	"runtime"
+	"sync"
+)
+
+// CacheOptions say how to make a cache; see lk_cache_desc. Zeros mean the defaults.
+type CacheOptions struct {
+	BudgetBytes   uint64 // hard limit of all that the cache holds
+	MaxSequences  uint32
+	MaxStepTokens uint32
+	SlabBytes     uint64
+}
+
+// Stats is what a cache holds now; see lk_cache_stats.
+type Stats struct {
+	Sequences       uint32
+	Tokens          uint64
+	BudgetBytes     uint64
+	ReservedBytes   uint64
+	PayloadBytes    uint64
+	MetadataBytes   uint64
+	RecentBytes     uint64
+	TableBytes      uint64
+	WorkspaceBytes  uint64
+	FreeBytes       uint64
+	PagesPacked     uint64
+	PagesReopened   uint64
+	ValuesSaturated uint64
+	DeviceBytes     uint64
+}
+
+// Cache is the key/value cache of one model: many sequences, one plan, one byte budget.
+type Cache struct {
+	work    sync.Mutex   // held by calls that need the cache alone
+	alive   sync.RWMutex // held to write by Close alone
+	ptr     *C.lk_cache
+	context *Context // stays at least as long
+	layers  Geometry
+}
+
+// NewCache makes an empty cache.
+func (c *Context) NewCache(geometry Geometry, plan *Plan, options CacheOptions) (*Cache, error) {
+	raw, free, err := geometry.raw()
+	if err != nil {
+		return nil, err
+	}
+	defer free()
+	var desc C.lk_cache_desc
+	C.lk_cache_desc_init(&desc, C.sizeof_lk_cache_desc)
+	desc.budget_bytes = C.uint64_t(options.BudgetBytes)
+	desc.slab_bytes = C.uint64_t(options.SlabBytes)
+	if options.MaxSequences != 0 {
+		desc.max_sequences = C.uint32_t(options.MaxSequences)
+	}
+	if options.MaxStepTokens != 0 {
+		desc.max_step_tokens = C.uint32_t(options.MaxStepTokens)
+	}
+	cache := &Cache{context: c, layers: append(Geometry(nil), geometry...)}
+	plan.mu.Lock()
+	defer plan.mu.Unlock()
+	if plan.ptr == nil {
+		return nil, ErrClosed
+	}
+	err = c.with(func(context *C.lk_context) C.lk_status {
+		return C.lk_cache_create(context, raw, plan.ptr, &desc, &cache.ptr)
+	})
+	if err != nil {
+		return nil, err
+	}
+	runtime.SetFinalizer(cache, (*Cache).Close)
+	return cache, nil
+}
+
+// Close ends the cache with its sequences and an open step.
+func (c *Cache) Close() {
+	c.work.Lock()
+	defer c.work.Unlock()
+	c.alive.Lock()
+	defer c.alive.Unlock()
+	C.lk_cache_destroy(&c.ptr)
+	runtime.SetFinalizer(c, nil)
+}
+
+// beside runs a call that is safe beside any other.
+func (c *Cache) beside(f func(ptr *C.lk_cache) C.lk_status) error {
+	c.alive.RLock()
+	defer c.alive.RUnlock()
+	if c.ptr == nil {
+		return ErrClosed
+	}
+	err := call(func() C.lk_status { return f(c.ptr) })
+	runtime.KeepAlive(c)
+	return err
+}
+
+// alone runs a call that needs the cache alone.
+func (c *Cache) alone(f func(ptr *C.lk_cache) C.lk_status) error {
+	c.work.Lock()
+	defer c.work.Unlock()
+	return c.beside(f)
+}
+
+// Stats reads what the cache holds.
+func (c *Cache) Stats() (Stats, error) {
+	var raw C.lk_cache_stats
+	C.lk_cache_stats_init(&raw, C.sizeof_lk_cache_stats)
+	err := c.beside(func(ptr *C.lk_cache) C.lk_status { return C.lk_cache_get_stats(ptr, &raw) })
+	if err != nil {
+		return Stats{}, err
+	}
+	return Stats{
+		Sequences: uint32(raw.n_sequences), Tokens: uint64(raw.n_tokens),
+		BudgetBytes: uint64(raw.budget_bytes), ReservedBytes: uint64(raw.reserved_bytes),
+		PayloadBytes: uint64(raw.payload_bytes), MetadataBytes: uint64(raw.metadata_bytes),
+		RecentBytes: uint64(raw.recent_bytes), TableBytes: uint64(raw.table_bytes),
+		WorkspaceBytes: uint64(raw.workspace_bytes), FreeBytes: uint64(raw.free_bytes),
+		PagesPacked: uint64(raw.pages_packed), PagesReopened: uint64(raw.pages_reopened),
+		ValuesSaturated: uint64(raw.values_saturated), DeviceBytes: uint64(raw.device_bytes),
+	}, nil
+}
+
+// Poll reports a fault that the open step, or a committed one, has met by now.
+func (c *Cache) Poll() error {
+	return c.beside(func(ptr *C.lk_cache) C.lk_status { return C.lk_cache_poll(ptr) })
+}
+
+// Sequence is a sequence of a cache. It stays until Remove, or the end of the cache.
+type Sequence struct {
+	cache *Cache
+	id    C.lk_sequence
+}
+
+// AddSequence adds an empty sequence.
+func (c *Cache) AddSequence() (*Sequence, error) {
+	sequence := &Sequence{cache: c}
+	err := c.alone(func(ptr *C.lk_cache) C.lk_status { return C.lk_sequence_add(ptr, &sequence.id) })
+	if err != nil {
+		return nil, err
+	}
+	return sequence, nil
+}
+
+// ID is the sequence's number in its cache.
+func (s *Sequence) ID() uint64 { return uint64(s.id) }
+
+// Len is the number of committed tokens.
+func (s *Sequence) Len() (uint64, error) {
+	var tokens C.uint64_t
+	err := s.cache.alone(func(ptr *C.lk_cache) C.lk_status {
+		return C.lk_sequence_length(ptr, s.id, &tokens)
+	})
+	return uint64(tokens), err
+}
+
+// Truncate keeps the first tokens; see lk_sequence_truncate.
+func (s *Sequence) Truncate(tokens uint64) error {
+	return s.cache.alone(func(ptr *C.lk_cache) C.lk_status {
+		return C.lk_sequence_truncate(ptr, s.id, C.uint64_t(tokens))
+	})
+}
+
+// Remove frees the sequence's pages.
+func (s *Sequence) Remove() error {
+	return s.cache.alone(func(ptr *C.lk_cache) C.lk_status { return C.lk_sequence_remove(ptr, s.id) })
+}

@@ -1,0 +1,3 @@
+module lowkey/bindings/go/lowkey
+
+go 1.19

@@ -1,0 +1,411 @@
+package lowkey
+
+import (
+	"errors"
+	"math"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+)
+
+const (
+	layers     = 2
+	queryHeads = 4
+	kvHeads    = 2
+	headDim    = 64
+)
+
+func geometry() Geometry {
+	return Uniform(layers, Layer{QueryHeads: queryHeads, KVHeads: kvHeads, HeadDim: headDim})
+}
+
+// values depend on their place alone.
+func values(first, tokens, heads int, salt uint64) []float32 {
+	width := heads * headDim
+	data := make([]float32, tokens*width)
+	for i := range data {
+		mixed := (uint64(first*width+i) ^ salt<<40) * 0x9e3779b97f4a7c15
+		data[i] = float32(mixed>>40)/(1<<23) - 1
+	}
+	return data
+}
+
+func must[T any](t testing.TB) func(value T, err error) T {
+	return func(value T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wants(t testing.TB, err error, status Status, text string) {
+	t.Helper()
+	if !errors.Is(err, status) || !strings.Contains(err.Error(), text) {
+		t.Fatalf("%v, wanted %v with %q", err, status, text)
+	}
+}
+
+func newCache(t testing.TB, preset string) *Cache {
+	t.Helper()
+	context := must[*Context](t)(Open(ContextOptions{Threads: 1}))
+	plan := must[*Plan](t)(NewPlan(preset, geometry()))
+	defer plan.Close()
+	cache := must[*Cache](t)(context.NewCache(geometry(), plan,
+		CacheOptions{BudgetBytes: 64 << 20, MaxSequences: 4, MaxStepTokens: 512}))
+	t.Cleanup(func() {
+		cache.Close()
+		check(t, context.Close())
+	})
+	return cache
+}
+
+func run(t testing.TB, step *Step, first int) []float32 {
+	t.Helper()
+	tensor := must[Tensor](t)
+	out := make([]float32, step.Tokens()*queryHeads*headDim)
+	for layer := 0; layer < layers; layer++ {
+		salt := uint64(layer) * 3
+		check(t, step.Layer(layer,
+			tensor(Of(values(first, step.Tokens(), kvHeads, salt), kvHeads, headDim)),
+			tensor(Of(values(first, step.Tokens(), kvHeads, salt+1), kvHeads, headDim)),
+			tensor(Of(values(first, step.Tokens(), queryHeads, salt+2), queryHeads, headDim)),
+			tensor(Of(out, queryHeads, headDim)), Tensor{}))
+	}
+	return out
+}
+
+func take(t testing.TB, sequence *Sequence, tokens int) []float32 {
+	t.Helper()
+	first := int(must[uint64](t)(sequence.Len()))
+	step := must[*Step](t)(sequence.cache.Begin(StepOptions{}, Part{sequence, uint32(tokens)}))
+	out := run(t, step, first)
+	check(t, step.Commit())
+	return out
+}
+
+func TestVersionAndDevices(t *testing.T) {
+	if Version() == "" || !strings.Contains(BuildInfo(), Version()) {
+		t.Fatal(Version(), BuildInfo())
+	}
+	for _, device := range must[[]DeviceInfo](t)(Devices()) {
+		if device.Backend == CPU && device.Threads > 0 {
+			return
+		}
+	}
+	t.Fatal("the CPU is a device")
+}
+
+func TestChunksGiveWhatOnePromptGives(t *testing.T) {
+	cache := newCache(t, "fp16")
+	whole, parts := must[*Sequence](t)(cache.AddSequence()), must[*Sequence](t)(cache.AddSequence())
+	all := take(t, whole, 200)
+	take(t, parts, 150)
+	for i, x := range take(t, parts, 50) {
+		if math.Abs(float64(x-all[150*queryHeads*headDim+i])) > 1e-3 {
+			t.Fatal(i, x, all[150*queryHeads*headDim+i])
+		}
+	}
+}
+
+func TestBuffersLiveFromAppendToAttend(t *testing.T) {
+	cache := newCache(t, "kitty")
+	one, other := must[*Sequence](t)(cache.AddSequence()), must[*Sequence](t)(cache.AddSequence())
+	wanted := take(t, one, 3)
+	step := must[*Step](t)(cache.Begin(StepOptions{}, Part{other, 3}))
+	tensor := must[Tensor](t)
+	out := make([]float32, len(wanted))
+	for layer := 0; layer < layers; layer++ {
+		keys := must[*Buffer[float32]](t)(NewBuffer[float32](3 * kvHeads * headDim))
+		vals := must[*Buffer[float32]](t)(NewBuffer[float32](3 * kvHeads * headDim))
+		salt := uint64(layer) * 3
+		copy(keys.Slice(), values(0, 3, kvHeads, salt))
+		copy(vals.Slice(), values(0, 3, kvHeads, salt+1))
+		check(t, step.Append(layer, tensor(keys.Tensor(kvHeads, headDim)), tensor(vals.Tensor(kvHeads, headDim))))
+		keys, vals = nil, nil
+		runtime.GC() // what only the step keeps must stay
+		q := tensor(Of(values(0, 3, queryHeads, salt+2), queryHeads, headDim))
+		lse := make([]float32, 3*queryHeads)
+		check(t, step.Attend(layer, q, tensor(Of(out, queryHeads, headDim)), tensor(Of(lse, queryHeads, 1))))
+		if lse[0] == 0 || math.IsNaN(float64(lse[0])) {
+			t.Fatal("no LSE")
+		}
+	}
+	check(t, step.Commit())
+	for i := range out {
+		if out[i] != wanted[i] {
+			t.Fatal(i, out[i], wanted[i])
+		}
+	}
+	slice := tensor(Of(values(0, 1, kvHeads, 0), kvHeads, headDim))
+	step = must[*Step](t)(cache.Begin(StepOptions{}, Part{one, 1}))
+	defer step.Discard()
+	wants(t, step.Append(0, slice, slice), Argument, "Buffer")
+}
+
+func TestStepsEndOnce(t *testing.T) {
+	cache := newCache(t, "fp16")
+	sequence := must[*Sequence](t)(cache.AddSequence())
+	take(t, sequence, 10)
+	step := must[*Step](t)(cache.Begin(StepOptions{}, Part{sequence, 5}))
+	_, err := cache.Begin(StepOptions{}, Part{sequence, 5})
+	wants(t, err, State, "open")
+	run(t, step, 10)
+	wants(t, step.Commit(1, 2), Argument, "2 counts")
+	check(t, step.Commit(2))
+	check(t, step.Discard())
+	wants(t, step.Commit(), State, "ended")
+	if tokens := must[uint64](t)(sequence.Len()); tokens != 12 {
+		t.Fatal(tokens)
+	}
+	step = must[*Step](t)(cache.Begin(StepOptions{}, Part{sequence, 5}))
+	check(t, step.Discard())
+	if tokens := must[uint64](t)(sequence.Len()); tokens != 12 {
+		t.Fatal(tokens)
+	}
+}
+
+func TestDraftTreesTakeParents(t *testing.T) {
+	cache := newCache(t, "fp16")
+	sequence := must[*Sequence](t)(cache.AddSequence())
+	take(t, sequence, 8)
+	step := must[*Step](t)(cache.Begin(StepOptions{Parents: []int32{-1, 0, 0}}, Part{sequence, 3}))
+	run(t, step, 8)
+	wants(t, step.Commit(3), Argument, "chain")
+	check(t, step.Commit(2))
+	_, err := cache.Begin(StepOptions{Parents: []int32{-1}}, Part{sequence, 3})
+	wants(t, err, Argument, "1 parents")
+}
+
+func TestMisuseIsRefused(t *testing.T) {
+	cache, other := newCache(t, "fp16"), newCache(t, "fp16")
+	sequence := must[*Sequence](t)(cache.AddSequence())
+	_, err := other.Begin(StepOptions{}, Part{sequence, 1})
+	wants(t, err, Argument, "another cache")
+	_, err = cache.Begin(StepOptions{})
+	wants(t, err, Argument, "n_sequences")
+	_, err = Of([]float32{1, 2, 3}, kvHeads, headDim)
+	wants(t, err, Argument, "3 elements")
+	_, err = Of([]Float16{}, kvHeads, headDim)
+	wants(t, err, Argument, "0 elements")
+	wants(t, sequence.Truncate(1), Argument, "n_tokens")
+	step := must[*Step](t)(cache.Begin(StepOptions{}, Part{sequence, 2}))
+	defer step.Discard()
+	wrong := must[Tensor](t)(Of(values(0, 3, kvHeads, 0), kvHeads, headDim))
+	wants(t, step.Layer(0, wrong, wrong, wrong, wrong, Tensor{}), Argument, "k is [3][2][64]")
+	wants(t, step.Layer(9, wrong, wrong, wrong, wrong, Tensor{}), Argument, "layer is 9")
+	wants(t, sequence.Remove(), Busy, "")
+}
+
+func TestNaNsPoisonTheStep(t *testing.T) {
+	cache := newCache(t, "fp16")
+	sequence := must[*Sequence](t)(cache.AddSequence())
+	step := must[*Step](t)(cache.Begin(StepOptions{}, Part{sequence, 1}))
+	data := values(0, 1, kvHeads, 0)
+	data[7] = float32(math.NaN())
+	keys := must[Tensor](t)(Of(data, kvHeads, headDim))
+	queries := must[Tensor](t)(Of(values(0, 1, queryHeads, 0), queryHeads, headDim))
+	wants(t, step.Layer(0, keys, keys, queries, queries, Tensor{}), Data, "")
+	wants(t, step.Commit(), Data, "")
+	wants(t, cache.Poll(), Data, "")
+	check(t, step.Discard())
+	take(t, sequence, 1)
+}
+
+func TestNothingCrashesAfterClose(t *testing.T) {
+	context := must[*Context](t)(Open(ContextOptions{}))
+	plan := must[*Plan](t)(NewPlan("fp16", geometry()))
+	cache := must[*Cache](t)(context.NewCache(geometry(), plan, CacheOptions{BudgetBytes: 64 << 20}))
+	sequence := must[*Sequence](t)(cache.AddSequence())
+	step := must[*Step](t)(cache.Begin(StepOptions{}, Part{sequence, 1}))
+	wants(t, context.Close(), Busy, "")
+	cache.Close()
+	cache.Close()
+	check(t, context.Close())
+	check(t, context.Close())
+	plan.Close()
+	plan.Close()
+	keys := must[Tensor](t)(Of(values(0, 1, kvHeads, 0), kvHeads, headDim))
+	queries := must[Tensor](t)(Of(values(0, 1, queryHeads, 0), queryHeads, headDim))
+	_, stats := cache.Stats()
+	_, add := cache.AddSequence()
+	_, length := sequence.Len()
+	_, begin := cache.Begin(StepOptions{}, Part{sequence, 1})
+	_, device := context.Device()
+	_, again := context.NewCache(geometry(), plan, CacheOptions{BudgetBytes: 1})
+	_, text := plan.JSON()
+	_, size := plan.Bytes(1, 1, 1)
+	for i, err := range []error{stats, add, length, begin, device, again, text, size, cache.Poll(),
+		sequence.Truncate(0), sequence.Remove(), step.Layer(0, keys, keys, queries, queries, Tensor{}),
+		step.Commit(), step.Replay(), step.Discard(), plan.SetName("x"), plan.Validate(nil),
+		context.Supports(Capability{HeadDim: 128, GroupSize: 1, KeyBits: 2, ValueBits: 2})} {
+		if !errors.Is(err, ErrClosed) {
+			t.Fatalf("call %d after Close: %v", i, err)
+		}
+	}
+}
+
+func TestForgottenObjectsAreCollected(t *testing.T) {
+	for i := 0; i < 8; i++ {
+		context := must[*Context](t)(Open(ContextOptions{Threads: 1}))
+		plan := must[*Plan](t)(NewPlan("kitty", geometry()))
+		cache := must[*Cache](t)(context.NewCache(geometry(), plan, CacheOptions{BudgetBytes: 64 << 20}))
+		take(t, must[*Sequence](t)(cache.AddSequence()), 1)
+		context, plan, cache = nil, nil, nil
+		runtime.GC()
+	}
+}
+
+func TestBudgetsHold(t *testing.T) {
+	context := must[*Context](t)(Open(ContextOptions{Threads: 1}))
+	plan := must[*Plan](t)(NewPlan("fp16", geometry()))
+	_, err := context.NewCache(geometry(), plan, CacheOptions{BudgetBytes: 1 << 10})
+	wants(t, err, Budget, "bytes")
+	size := must[PlanSize](t)(plan.Bytes(256, 1, 256))
+	cache := must[*Cache](t)(context.NewCache(geometry(), plan,
+		CacheOptions{BudgetBytes: size.CacheBytes, MaxStepTokens: 256, SlabBytes: 256 << 10}))
+	defer cache.Close()
+	sequence := must[*Sequence](t)(cache.AddSequence())
+	take(t, sequence, 256)
+	for i := 0; ; i++ {
+		step, err := cache.Begin(StepOptions{}, Part{sequence, 128})
+		if err != nil {
+			wants(t, err, Budget, "lacks")
+			break
+		}
+		run(t, step, 256+128*i)
+		check(t, step.Commit())
+	}
+	stats := must[Stats](t)(cache.Stats())
+	if stats.ReservedBytes > stats.BudgetBytes {
+		t.Fatal(stats)
+	}
+}
+
+func TestPlansAreBuiltAndReadBack(t *testing.T) {
+	plan := must[*Plan](t)(NewPlan("fp16", geometry()))
+	check(t, plan.SetName("mine"))
+	check(t, plan.SetKey(All, All, KeyRule{Bits: 2, BoostChannels: 16, BoostBits: 4, BoostScore: ScoreKey}))
+	check(t, plan.SetValue(1, 0, ValueRule{Bits: 4, Group: 32}))
+	check(t, plan.SetMetadata(All, MetadataF8))
+	check(t, plan.SetPages(64, 0))
+	check(t, plan.SetRecent(16, 64))
+	check(t, plan.Validate(geometry()))
+	bits, boosted, err := plan.Width(0, 0, false, 5)
+	check(t, err)
+	if bits != 2 || boosted != 4 {
+		t.Fatal(bits, boosted)
+	}
+	text := must[[]byte](t)(plan.JSON())
+	again := must[*Plan](t)(PlanFromJSON(text))
+	if string(must[[]byte](t)(again.JSON())) != string(text) || must[string](t)(again.Name()) != "mine" {
+		t.Fatal(string(text))
+	}
+	wants(t, plan.Validate(Uniform(3, geometry()[0])), Mismatch, "")
+	wants(t, plan.SetKey(0, 0, KeyRule{Bits: 2, ChannelBits: []uint8{2, 2}}), Argument, "")
+	_, err = PlanFromJSON([]byte("{"))
+	wants(t, err, Corrupt, "")
+	_, err = PlanFromJSON(nil)
+	wants(t, err, Corrupt, "")
+	_, err = NewPlan("no such", geometry())
+	wants(t, err, NotFound, "no such")
+	broken := geometry()
+	broken[0].SinkLogits = []float32{1}
+	_, err = NewPlan("fp16", broken)
+	wants(t, err, Argument, "1 sink logits")
+	if names := PresetNames(); len(names) < 6 || names[0] != "fp16" {
+		t.Fatal(names)
+	}
+}
+
+func TestLogsArriveAndTheirPanicsStayInGo(t *testing.T) {
+	var mu sync.Mutex
+	var lines []string
+	context := must[*Context](t)(Open(ContextOptions{LogLevel: LogDebug, Log: func(_ LogLevel, line string) {
+		mu.Lock()
+		defer mu.Unlock()
+		lines = append(lines, line)
+		panic("of the host's own making")
+	}}))
+	plan := must[*Plan](t)(NewPlan("fp16", geometry()))
+	_, err := context.NewCache(geometry(), plan, CacheOptions{BudgetBytes: 1})
+	wants(t, err, Budget, "")
+	check(t, context.Close())
+	if len(lines) == 0 {
+		t.Fatal("no line")
+	}
+}
+
+func TestGoroutinesShareACache(t *testing.T) {
+	cache := newCache(t, "kitty")
+	sequence := must[*Sequence](t)(cache.AddSequence())
+	var group sync.WaitGroup
+	for i := 0; i < 4; i++ {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			for tokens := uint64(0); tokens < 32; {
+				stats, err := cache.Stats()
+				if err != nil || cache.Poll() != nil {
+					t.Error(err)
+					return
+				}
+				tokens = stats.Tokens
+				runtime.Gosched()
+			}
+		}()
+	}
+	for i := 0; i < 32; i++ {
+		take(t, sequence, 1)
+	}
+	group.Wait()
+}
+
+func TestPartsMergeToTheWhole(t *testing.T) {
+	context := must[*Context](t)(Open(ContextOptions{}))
+	part := func(x float32) MergePart {
+		out := must[*Buffer[float32]](t)(NewBuffer[float32](headDim))
+		lse := must[*Buffer[float32]](t)(NewBuffer[float32](1))
+		for i := range out.Slice() {
+			out.Slice()[i] = x
+		}
+		return MergePart{must[Tensor](t)(out.Tensor(1, headDim)), must[Tensor](t)(lse.Tensor(1, 1))}
+	}
+	out, lse := make([]float32, headDim), make([]float32, 1)
+	results := must[Tensor](t)(Of(out, 1, headDim))
+	check(t, context.Merge(Queue{}, []MergePart{part(1), part(3)}, results, must[Tensor](t)(Of(lse, 1, 1))))
+	for _, x := range out {
+		if math.Abs(float64(x)-2) > 1e-6 {
+			t.Fatal(out)
+		}
+	}
+	if math.Abs(float64(lse[0])-math.Ln2) > 1e-6 {
+		t.Fatal(lse)
+	}
+	wants(t, context.Merge(Queue{}, nil, results, Tensor{}), Argument, "0 parts")
+}
+
+func BenchmarkLayer(b *testing.B) {
+	cache := newCache(b, "fp16")
+	sequence := must[*Sequence](b)(cache.AddSequence())
+	tensor := must[Tensor](b)
+	k := tensor(Of(values(0, 1, kvHeads, 0), kvHeads, headDim))
+	q := tensor(Of(values(0, 1, queryHeads, 0), queryHeads, headDim))
+	out := tensor(Of(make([]float32, queryHeads*headDim), queryHeads, headDim))
+	for i := 0; i < b.N; i++ {
+		step := must[*Step](b)(cache.Begin(StepOptions{}, Part{sequence, 1}))
+		for layer := 0; layer < layers; layer++ {
+			check(b, step.Layer(layer, k, k, q, out, Tensor{}))
+		}
+		check(b, step.Discard())
+	}
+}

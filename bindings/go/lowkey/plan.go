@@ -1,0 +1,370 @@
+package lowkey
+
+/*
+#include <lowkey/lowkey.h>
+#include <stdlib.h>
+*/
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"unsafe"
+)
+
+// Layer is one attention layer of a model; see lk_layer.
+type Layer struct {
+	QueryHeads, KVHeads, HeadDim uint32
+	WindowTokens                 uint32 // a query sees this many last tokens; 0 = all
+	WindowSinkTokens             uint32
+	Scale                        float32 // of the logits; 0 = 1 / sqrt(HeadDim)
+	SoftCap                      float32 // 0 = off
+	SinkLogits                   []float32
+}
+
+// Geometry is a model's attention layers.
+type Geometry []Layer
+
+// Uniform is a model of equal layers.
+func Uniform(layers int, layer Layer) Geometry {
+	geometry := make(Geometry, layers)
+	for i := range geometry {
+		geometry[i] = layer
+	}
+	return geometry
+}
+
+// raw is a copy in C memory, and what frees it.
+func (g Geometry) raw() (*C.lk_geometry, func(), error) {
+	var blocks []unsafe.Pointer
+	free := func() {
+		for _, block := range blocks {
+			C.free(block)
+		}
+	}
+	alloc := func(n, size int) unsafe.Pointer {
+		block := C.calloc(C.size_t(n+1), C.size_t(size)) // never of no bytes
+		if block != nil {
+			blocks = append(blocks, block)
+		}
+		return block
+	}
+	geometry := (*C.lk_geometry)(alloc(1, C.sizeof_lk_geometry))
+	list := alloc(len(g), C.sizeof_lk_layer)
+	if geometry == nil || list == nil {
+		free()
+		return nil, nil, &Error{NoMemory, fmt.Sprintf("no memory for %d layers", len(g))}
+	}
+	for i, layer := range unsafe.Slice((*C.lk_layer)(list), len(g)) {
+		from := g[i]
+		C.lk_layer_init(&layer, C.sizeof_lk_layer)
+		layer.n_query_heads = C.uint32_t(from.QueryHeads)
+		layer.n_kv_heads = C.uint32_t(from.KVHeads)
+		layer.head_dim = C.uint32_t(from.HeadDim)
+		layer.window_tokens = C.uint32_t(from.WindowTokens)
+		layer.window_sink_tokens = C.uint32_t(from.WindowSinkTokens)
+		layer.scale = C.float(from.Scale)
+		layer.soft_cap = C.float(from.SoftCap)
+		if from.SinkLogits != nil {
+			if len(from.SinkLogits) != int(from.QueryHeads) {
+				free()
+				return nil, nil, refuse(fmt.Sprintf("layer %d has %d sink logits for %d query heads", i,
+					len(from.SinkLogits), from.QueryHeads))
+			}
+			logits := alloc(len(from.SinkLogits), 4)
+			if logits == nil {
+				free()
+				return nil, nil, &Error{NoMemory, "no memory for sink logits"}
+			}
+			copy(unsafe.Slice((*float32)(logits), len(from.SinkLogits)), from.SinkLogits)
+			layer.sink_logits = (*C.float)(logits)
+		}
+		unsafe.Slice((*C.lk_layer)(list), len(g))[i] = layer
+	}
+	C.lk_geometry_init(geometry, C.sizeof_lk_geometry)
+	geometry.n_layers = C.uint32_t(len(g))
+	geometry.layers = (*C.lk_layer)(list)
+	return geometry, free, nil
+}
+
+// All is every layer, or every KV head of a layer, in the setters of a plan.
+const All uint32 = C.LK_ALL
+
+// Axis is what shares one range and one minimum.
+type Axis uint32
+
+// Axes.
+const (
+	ByChannel Axis = C.LK_AXIS_CHANNEL // consecutive tokens of one channel
+	ByToken   Axis = C.LK_AXIS_TOKEN   // consecutive channels of one token
+)
+
+// Score is how a page ranks the key channels that it boosts.
+type Score uint32
+
+// Scores.
+const (
+	ScoreKey        Score = C.LK_SCORE_KEY
+	ScoreQueryRange Score = C.LK_SCORE_QUERY_RANGE
+)
+
+// Metadata is how ranges and minima are stored.
+type Metadata uint32
+
+// Formats of metadata.
+const (
+	MetadataF16 Metadata = C.LK_METADATA_F16
+	MetadataF8  Metadata = C.LK_METADATA_F8
+)
+
+// KeyRule is for the keys of a KV head; see lk_key_rule.
+type KeyRule struct {
+	Bits          uint32
+	Axis          Axis // 0 = ByChannel
+	Group         uint32
+	BoostChannels uint32
+	BoostBits     uint32
+	BoostScore    Score
+	ChannelBits   []uint8
+}
+
+// ValueRule is for the values of a KV head; see lk_value_rule.
+type ValueRule struct{ Bits, Group uint32 }
+
+// PlanSize is what a plan costs, exactly; see lk_plan_size.
+type PlanSize struct {
+	Pages         uint32
+	BitsPerValue  float64
+	BytesPerToken float64
+	FP16Bytes     uint64
+	PayloadBytes  uint64
+	MetadataBytes uint64
+	RecentBytes   uint64
+	TableBytes    uint64
+	CacheBytes    uint64
+}
+
+// Plan is a quantization plan for one geometry.
+type Plan struct {
+	mu  sync.Mutex
+	ptr *C.lk_plan
+}
+
+func newPlan(ptr *C.lk_plan) *Plan {
+	plan := &Plan{ptr: ptr}
+	runtime.SetFinalizer(plan, (*Plan).Close)
+	return plan
+}
+
+// PresetNames lists the presets.
+func PresetNames() []string {
+	var names []string
+	for i := C.uint32_t(0); ; i++ {
+		name := C.lk_plan_preset_name(i)
+		if name == nil {
+			return names
+		}
+		names = append(names, C.GoString(name))
+	}
+}
+
+// NewPlan makes a preset plan.
+func NewPlan(preset string, geometry Geometry) (*Plan, error) {
+	raw, free, err := geometry.raw()
+	if err != nil {
+		return nil, err
+	}
+	defer free()
+	name := C.CString(preset)
+	defer C.free(unsafe.Pointer(name))
+	var ptr *C.lk_plan
+	if err := call(func() C.lk_status { return C.lk_plan_preset(name, raw, &ptr) }); err != nil {
+		return nil, err
+	}
+	return newPlan(ptr), nil
+}
+
+// PlanFromJSON reads a plan from untrusted text.
+func PlanFromJSON(text []byte) (*Plan, error) {
+	block := C.CBytes(text)
+	defer C.free(block)
+	var ptr *C.lk_plan
+	err := call(func() C.lk_status {
+		return C.lk_plan_from_json((*C.char)(block), C.size_t(len(text)), &ptr)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return newPlan(ptr), nil
+}
+
+// Close ends the plan. Caches keep a copy of their own.
+func (p *Plan) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	C.lk_plan_destroy(&p.ptr)
+	runtime.SetFinalizer(p, nil)
+}
+
+// with runs a call on the plan, which then is the caller's alone.
+func (p *Plan) with(f func(ptr *C.lk_plan) C.lk_status) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ptr == nil {
+		return ErrClosed
+	}
+	err := call(func() C.lk_status { return f(p.ptr) })
+	runtime.KeepAlive(p)
+	return err
+}
+
+// JSON is the plan as text (docs/PLAN.md).
+func (p *Plan) JSON() ([]byte, error) {
+	var text []byte
+	err := p.with(func(ptr *C.lk_plan) C.lk_status {
+		var needed C.size_t
+		if status := C.lk_plan_to_json(ptr, nil, 0, &needed); status != C.LK_OK {
+			return status
+		}
+		buffer := make([]byte, int(needed))
+		status := C.lk_plan_to_json(ptr, (*C.char)(unsafe.Pointer(&buffer[0])), needed, &needed)
+		text = buffer[:len(buffer)-1] // without its zero
+		return status
+	})
+	if err != nil {
+		return nil, err
+	}
+	return text, nil
+}
+
+// Name is the plan's name.
+func (p *Plan) Name() (string, error) {
+	var name string
+	err := p.with(func(ptr *C.lk_plan) C.lk_status {
+		name = C.GoString(C.lk_plan_name(ptr))
+		return C.LK_OK
+	})
+	return name, err
+}
+
+// SetName names the plan.
+func (p *Plan) SetName(name string) error {
+	text := C.CString(name)
+	defer C.free(unsafe.Pointer(text))
+	return p.with(func(ptr *C.lk_plan) C.lk_status { return C.lk_plan_set_name(ptr, text) })
+}
+
+// SetKey sets the rule of keys; layer and kvHead may be All.
+func (p *Plan) SetKey(layer, kvHead uint32, rule KeyRule) error {
+	var raw C.lk_key_rule
+	C.lk_key_rule_init(&raw, C.sizeof_lk_key_rule)
+	raw.bits = C.uint32_t(rule.Bits)
+	if rule.Axis != 0 {
+		raw.axis = C.lk_axis(rule.Axis)
+	}
+	raw.group = C.uint32_t(rule.Group)
+	raw.boost_channels = C.uint32_t(rule.BoostChannels)
+	raw.boost_bits = C.uint32_t(rule.BoostBits)
+	raw.boost_score = C.lk_score(rule.BoostScore)
+	if rule.ChannelBits != nil {
+		// C reads head_dim bytes, at most 256; what is missing is a width of 0, which it refuses.
+		const most = 256
+		block := C.calloc(C.size_t(most+len(rule.ChannelBits)), 1)
+		if block == nil {
+			return &Error{NoMemory, "no memory for channel bits"}
+		}
+		defer C.free(block)
+		copy(unsafe.Slice((*uint8)(block), len(rule.ChannelBits)), rule.ChannelBits)
+		raw.channel_bits = (*C.uint8_t)(block)
+	}
+	return p.with(func(ptr *C.lk_plan) C.lk_status {
+		return C.lk_plan_set_key(ptr, C.uint32_t(layer), C.uint32_t(kvHead), &raw)
+	})
+}
+
+// SetValue sets the rule of values; layer and kvHead may be All.
+func (p *Plan) SetValue(layer, kvHead uint32, rule ValueRule) error {
+	var raw C.lk_value_rule
+	C.lk_value_rule_init(&raw, C.sizeof_lk_value_rule)
+	raw.bits, raw.group = C.uint32_t(rule.Bits), C.uint32_t(rule.Group)
+	return p.with(func(ptr *C.lk_plan) C.lk_status {
+		return C.lk_plan_set_value(ptr, C.uint32_t(layer), C.uint32_t(kvHead), &raw)
+	})
+}
+
+// SetMetadata sets how a layer's ranges and minima are stored.
+func (p *Plan) SetMetadata(layer uint32, metadata Metadata) error {
+	return p.with(func(ptr *C.lk_plan) C.lk_status {
+		return C.lk_plan_set_metadata(ptr, C.uint32_t(layer), C.lk_metadata(metadata))
+	})
+}
+
+// SetPages sets the tokens of a page, and of a run in it (0 = the page).
+func (p *Plan) SetPages(pageTokens, runTokens uint32) error {
+	return p.with(func(ptr *C.lk_plan) C.lk_status {
+		return C.lk_plan_set_pages(ptr, C.uint32_t(pageTokens), C.uint32_t(runTokens))
+	})
+}
+
+// SetRecent sets the first and at least the last tokens of a sequence that stay at 16 bits.
+func (p *Plan) SetRecent(sinkTokens, windowTokens uint32) error {
+	return p.with(func(ptr *C.lk_plan) C.lk_status {
+		return C.lk_plan_set_recent(ptr, C.uint32_t(sinkTokens), C.uint32_t(windowTokens))
+	})
+}
+
+// SetLadder sets the widths that a layer may take, descending, and the one of its next pages.
+func (p *Plan) SetLadder(layer uint32, rungs []uint8, rung uint32) error {
+	var first *C.uint8_t
+	if len(rungs) > 0 {
+		first = (*C.uint8_t)(unsafe.Pointer(&rungs[0]))
+	}
+	return p.with(func(ptr *C.lk_plan) C.lk_status {
+		return C.lk_plan_set_ladder(ptr, C.uint32_t(layer), first, C.uint32_t(len(rungs)), C.uint32_t(rung))
+	})
+}
+
+// Width is the width in bits of one channel in a packed page, and the one it may be boosted to.
+func (p *Plan) Width(layer, kvHead uint32, isValue bool, channel uint32) (bits, boosted uint32, err error) {
+	var value, raw, high C.uint32_t
+	if isValue {
+		value = 1
+	}
+	err = p.with(func(ptr *C.lk_plan) C.lk_status {
+		return C.lk_plan_width(ptr, C.uint32_t(layer), C.uint32_t(kvHead), value, C.uint32_t(channel), &raw, &high)
+	})
+	return uint32(raw), uint32(high), err
+}
+
+// Validate checks that the plan is whole, and made for the geometry when that is not nil.
+func (p *Plan) Validate(geometry Geometry) error {
+	if geometry == nil {
+		return p.with(func(ptr *C.lk_plan) C.lk_status { return C.lk_plan_validate(ptr, nil) })
+	}
+	raw, free, err := geometry.raw()
+	if err != nil {
+		return err
+	}
+	defer free()
+	return p.with(func(ptr *C.lk_plan) C.lk_status { return C.lk_plan_validate(ptr, raw) })
+}
+
+// Bytes tells what sequences filled side by side to tokens each, in steps of stepTokens, need.
+func (p *Plan) Bytes(tokens uint64, sequences, stepTokens uint32) (PlanSize, error) {
+	var raw C.lk_plan_size
+	C.lk_plan_size_init(&raw, C.sizeof_lk_plan_size)
+	err := p.with(func(ptr *C.lk_plan) C.lk_status {
+		return C.lk_plan_bytes(ptr, C.uint64_t(tokens), C.uint32_t(sequences), C.uint32_t(stepTokens), &raw)
+	})
+	if err != nil {
+		return PlanSize{}, err
+	}
+	return PlanSize{
+		Pages: uint32(raw.n_pages), BitsPerValue: float64(raw.bits_per_value),
+		BytesPerToken: float64(raw.bytes_per_token), FP16Bytes: uint64(raw.fp16_bytes),
+		PayloadBytes: uint64(raw.payload_bytes), MetadataBytes: uint64(raw.metadata_bytes),
+		RecentBytes: uint64(raw.recent_bytes), TableBytes: uint64(raw.table_bytes),
+		CacheBytes: uint64(raw.cache_bytes),
+	}, nil
+}

@@ -1,0 +1,362 @@
+package lowkey
+
+/*
+#include <lowkey/lowkey.h>
+
+// A tensor without its data, which is passed as an argument of its own: C may get pointers to Go's
+// memory, but not memory of Go's that holds such pointers.
+typedef struct lkgo_view {
+    uint32_t dtype, memory;
+    int64_t token_stride, head_stride;
+    uint64_t buffer, offset_bytes;
+} lkgo_view;
+
+static void lkgo_tensor(lk_tensor *t, const lkgo_view *view, void *data) {
+    lk_tensor_init(t, sizeof *t);
+    t->dtype = view->dtype;
+    t->memory = view->memory;
+    t->data = data;
+    t->buffer = view->buffer;
+    t->offset_bytes = view->offset_bytes;
+    t->token_stride = view->token_stride;
+    t->head_stride = view->head_stride;
+}
+
+// The queue, which has nothing of Go's.
+typedef struct lkgo_queue {
+    uint32_t kind;
+    uintptr_t handle;
+} lkgo_queue;
+
+static lk_status lkgo_begin(lk_cache *cache, lkgo_queue queue, uint32_t n, const lk_sequence *ids,
+                            const uint32_t *n_tokens, const int32_t *parent) {
+    lk_queue q;
+    lk_queue_init(&q, sizeof q);
+    q.kind = queue.kind;
+    q.handle = (void *)queue.handle;
+    return lk_step_begin(cache, queue.kind ? &q : NULL, n, ids, n_tokens, parent);
+}
+
+enum { LKGO_K, LKGO_V, LKGO_Q, LKGO_OUT, LKGO_LSE, LKGO_TENSORS };
+
+static lk_status lkgo_append(lk_cache *cache, uint32_t layer, const lkgo_view *views, void *k, void *v) {
+    lk_tensor keys, values;
+    lkgo_tensor(&keys, &views[LKGO_K], k);
+    lkgo_tensor(&values, &views[LKGO_V], v);
+    return lk_append(cache, layer, &keys, &values);
+}
+
+static lk_status lkgo_attend(lk_cache *cache, uint32_t layer, const lkgo_view *views, void *q,
+                             void *out, void *lse) {
+    lk_tensor queries, outputs, sums;
+    lkgo_tensor(&queries, &views[LKGO_Q], q);
+    lkgo_tensor(&outputs, &views[LKGO_OUT], out);
+    lkgo_tensor(&sums, &views[LKGO_LSE], lse);
+    return lk_attend(cache, layer, &queries, &outputs, views[LKGO_LSE].dtype ? &sums : NULL);
+}
+
+static lk_status lkgo_layer(lk_cache *cache, uint32_t layer, const lkgo_view *views, void *k, void *v,
+                            void *q, void *out, void *lse) {
+    const lk_status status = lkgo_append(cache, layer, views, k, v);
+    return status ? status : lkgo_attend(cache, layer, views, q, out, lse);
+}
+
+static lk_status lkgo_merge(const lk_context *context, lkgo_queue queue, uint32_t n_tokens,
+                            uint32_t n_heads, uint32_t head_dim, uint32_t n_parts,
+                            const lkgo_view *views, void *const *data, const lkgo_view *results,
+                            void *out, void *lse) {
+    lk_tensor tensors[2 * LK_MERGE_PARTS], output, sums;
+    const lk_tensor *outs[LK_MERGE_PARTS], *lses[LK_MERGE_PARTS];
+    lk_queue q;
+    lk_queue_init(&q, sizeof q);
+    q.kind = queue.kind;
+    q.handle = (void *)queue.handle;
+    for (uint32_t i = 0; i < n_parts && i < LK_MERGE_PARTS; ++i) {
+        lkgo_tensor(&tensors[2 * i], &views[2 * i], data[2 * i]);
+        lkgo_tensor(&tensors[2 * i + 1], &views[2 * i + 1], data[2 * i + 1]);
+        outs[i] = &tensors[2 * i];
+        lses[i] = &tensors[2 * i + 1];
+    }
+    lkgo_tensor(&output, &results[0], out);
+    lkgo_tensor(&sums, &results[1], lse);
+    return lk_merge(context, queue.kind ? &q : NULL, n_tokens, n_heads, head_dim, n_parts, outs, lses,
+                    &output, results[1].dtype ? &sums : NULL);
+}
+*/
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"unsafe"
+)
+
+// Part is a sequence of a step and how many new tokens it has.
+type Part struct {
+	Sequence *Sequence
+	Tokens   uint32
+}
+
+// Queue orders a step's work on a device. The zero value is none, for the CPU and Vulkan.
+type Queue struct {
+	Kind   QueueKind
+	Handle uintptr // a cudaStream_t, or a VkCommandBuffer
+}
+
+// QueueKind says what a queue's handle is.
+type QueueKind uint32
+
+// Kinds of queues.
+const (
+	CUDAStream   QueueKind = C.LK_QUEUE_CUDA_STREAM
+	VulkanSubmit QueueKind = C.LK_QUEUE_VULKAN_SUBMIT
+	VulkanRecord QueueKind = C.LK_QUEUE_VULKAN_RECORD
+)
+
+func (q Queue) raw() C.lkgo_queue {
+	return C.lkgo_queue{kind: C.uint32_t(q.Kind), handle: C.uintptr_t(q.Handle)}
+}
+
+// StepOptions are what a step may be given beyond its sequences.
+type StepOptions struct {
+	Queue Queue
+	// Parents is a draft tree: for each new token the index of its parent among its sequence's new
+	// tokens, or -1 for the last committed one.
+	Parents []int32
+}
+
+// Step is an open step of a cache. It ends with Commit or Discard; after either, Discard does
+// nothing, so that it may be deferred.
+type Step struct {
+	mu     sync.Mutex // guards isOpen and kept
+	cache  *Cache
+	parts  int
+	tokens int
+	isOpen bool
+	kept   []any // memory that C may read until the layer is attended
+}
+
+// Begin opens a step. One is open at a time.
+func (c *Cache) Begin(options StepOptions, parts ...Part) (*Step, error) {
+	ids := make([]C.lk_sequence, len(parts)+1)
+	counts := make([]C.uint32_t, len(parts)+1)
+	tokens := 0
+	for i, part := range parts {
+		if part.Sequence.cache != c {
+			return nil, refuse(fmt.Sprintf("sequence %d is of another cache", part.Sequence.ID()))
+		}
+		ids[i], counts[i] = part.Sequence.id, C.uint32_t(part.Tokens)
+		tokens += int(part.Tokens)
+	}
+	var parents *C.int32_t
+	if options.Parents != nil {
+		if len(options.Parents) != tokens {
+			return nil, refuse(fmt.Sprintf("%d parents for %d new tokens", len(options.Parents), tokens))
+		}
+		if tokens > 0 {
+			parents = (*C.int32_t)(unsafe.Pointer(&options.Parents[0]))
+		}
+	}
+	err := c.alone(func(ptr *C.lk_cache) C.lk_status {
+		return C.lkgo_begin(ptr, options.Queue.raw(), C.uint32_t(len(parts)), &ids[0], &counts[0], parents)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Step{cache: c, parts: len(parts), tokens: tokens, isOpen: true}, nil
+}
+
+// Tokens is the number of new tokens over all sequences: the first dimension of the tensors.
+func (s *Step) Tokens() int { return s.tokens }
+
+func (t Tensor) view() C.lkgo_view {
+	return C.lkgo_view{
+		dtype: C.uint32_t(t.dtype), memory: C.uint32_t(t.memory),
+		token_stride: C.int64_t(t.tokenStride), head_stride: C.int64_t(t.headStride),
+		buffer: C.uint64_t(t.buffer), offset_bytes: C.uint64_t(t.offset),
+	}
+}
+
+// open locks the step for a call on a layer of the model.
+func (s *Step) open(layer int) (Layer, error) {
+	if !s.isOpen {
+		return Layer{}, &Error{State, "the step has ended"}
+	}
+	if layer < 0 || layer >= len(s.cache.layers) {
+		return Layer{}, refuse(fmt.Sprintf("layer is %d, the model has %d", layer, len(s.cache.layers)))
+	}
+	return s.cache.layers[layer], nil
+}
+
+func (s *Step) checkKeys(shape Layer, k, v Tensor) error {
+	if err := k.check("k", s.tokens, int(shape.KVHeads), int(shape.HeadDim)); err != nil {
+		return err
+	}
+	return v.check("v", s.tokens, int(shape.KVHeads), int(shape.HeadDim))
+}
+
+func (s *Step) checkQueries(shape Layer, q, out, lse Tensor) error {
+	heads, dim := int(shape.QueryHeads), int(shape.HeadDim)
+	if err := q.check("q", s.tokens, heads, dim); err != nil {
+		return err
+	}
+	if err := out.check("out", s.tokens, heads, dim); err != nil {
+		return err
+	}
+	if lse.dtype == 0 {
+		return nil
+	}
+	return lse.check("lse", s.tokens, heads, 1)
+}
+
+// Layer gives a layer its new keys (after RoPE) and values, [tokens][KVHeads][HeadDim], and attends
+// its queries: q and out [tokens][QueryHeads][HeadDim]; lse is the zero Tensor for none, or F32
+// [tokens][QueryHeads][1]. All may be slices.
+func (s *Step) Layer(layer int, k, v, q, out, lse Tensor) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shape, err := s.open(layer)
+	if err != nil {
+		return err
+	}
+	if err := s.checkKeys(shape, k, v); err != nil {
+		return err
+	}
+	if err := s.checkQueries(shape, q, out, lse); err != nil {
+		return err
+	}
+	views := [C.LKGO_TENSORS]C.lkgo_view{k.view(), v.view(), q.view(), out.view(), lse.view()}
+	err = s.cache.alone(func(ptr *C.lk_cache) C.lk_status {
+		return C.lkgo_layer(ptr, C.uint32_t(layer), &views[0], k.data, v.data, q.data, out.data, lse.data)
+	})
+	runtime.KeepAlive([]any{k.keep, v.keep, q.keep, out.keep, lse.keep})
+	return err
+}
+
+// Append gives a layer its new keys and values alone. They are in a Buffer or on the device, since
+// lowkey may read them until Attend.
+func (s *Step) Append(layer int, k, v Tensor) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shape, err := s.open(layer)
+	if err != nil {
+		return err
+	}
+	if k.isGo || v.isGo {
+		return refuse("k and v of Append are slices of Go, which C may not keep; take a Buffer, or Layer")
+	}
+	if err := s.checkKeys(shape, k, v); err != nil {
+		return err
+	}
+	views := [C.LKGO_TENSORS]C.lkgo_view{k.view(), v.view()}
+	s.kept = []any{k.keep, v.keep}
+	return s.cache.alone(func(ptr *C.lk_cache) C.lk_status {
+		return C.lkgo_append(ptr, C.uint32_t(layer), &views[0], k.data, v.data)
+	})
+}
+
+// Attend attends the queries of the layer that was appended last.
+func (s *Step) Attend(layer int, q, out, lse Tensor) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shape, err := s.open(layer)
+	if err != nil {
+		return err
+	}
+	if err := s.checkQueries(shape, q, out, lse); err != nil {
+		return err
+	}
+	views := [C.LKGO_TENSORS]C.lkgo_view{{}, {}, q.view(), out.view(), lse.view()}
+	err = s.cache.alone(func(ptr *C.lk_cache) C.lk_status {
+		return C.lkgo_attend(ptr, C.uint32_t(layer), &views[0], q.data, out.data, lse.data)
+	})
+	runtime.KeepAlive([]any{q.keep, out.keep, lse.keep})
+	runtime.KeepAlive(s.kept)
+	return err
+}
+
+// Replay says that the layers of this step run from a captured graph; see lk_step_replay.
+func (s *Step) Replay() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.open(0); err != nil {
+		return err
+	}
+	return s.cache.alone(func(ptr *C.lk_cache) C.lk_status { return C.lk_step_replay(ptr) })
+}
+
+// Commit makes the new tokens part of their sequences: all without keep, else the first keep[i] of
+// sequence i. When it fails the step stays open.
+func (s *Step) Commit(keep ...uint32) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.open(0); err != nil {
+		return err
+	}
+	var counts *C.uint32_t
+	if len(keep) > 0 {
+		if len(keep) != s.parts {
+			return refuse(fmt.Sprintf("keep has %d counts for %d sequences", len(keep), s.parts))
+		}
+		counts = (*C.uint32_t)(unsafe.Pointer(&keep[0]))
+	}
+	err := s.cache.alone(func(ptr *C.lk_cache) C.lk_status { return C.lk_step_commit(ptr, counts) })
+	if err == nil {
+		s.isOpen = false
+		s.kept = nil
+	}
+	return err
+}
+
+// Discard drops the new tokens of a step that is open still.
+func (s *Step) Discard() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.isOpen {
+		return nil
+	}
+	s.isOpen = false
+	s.kept = nil
+	return s.cache.alone(func(ptr *C.lk_cache) C.lk_status { return C.lk_step_discard(ptr) })
+}
+
+// MergePart is an output [tokens][heads][headDim] with its LSEs, F32 [tokens][heads][1].
+type MergePart struct{ Out, LSE Tensor }
+
+// Merge joins outputs of attention of the same queries over sets of keys that share no key; see
+// lk_merge. The tensors of the parts are in Buffers or on the device; lse may be the zero Tensor.
+func (c *Context) Merge(queue Queue, parts []MergePart, out, lse Tensor) error {
+	if len(parts) == 0 || len(parts) > C.LK_MERGE_PARTS {
+		return refuse(fmt.Sprintf("%d parts to merge, 1 to %d are", len(parts), C.LK_MERGE_PARTS))
+	}
+	views := make([]C.lkgo_view, 0, 2*len(parts))
+	data := make([]unsafe.Pointer, 0, 2*len(parts))
+	for _, part := range parts {
+		if err := part.Out.check("an output", out.tokens, out.heads, out.headDim); err != nil {
+			return err
+		}
+		if err := part.LSE.check("an LSE", out.tokens, out.heads, 1); err != nil {
+			return err
+		}
+		if part.Out.isGo || part.LSE.isGo {
+			return refuse("parts to merge are slices of Go; take a Buffer")
+		}
+		views = append(views, part.Out.view(), part.LSE.view())
+		data = append(data, part.Out.data, part.LSE.data)
+	}
+	if lse.dtype != 0 {
+		if err := lse.check("lse", out.tokens, out.heads, 1); err != nil {
+			return err
+		}
+	}
+	results := [2]C.lkgo_view{out.view(), lse.view()}
+	err := c.with(func(ptr *C.lk_context) C.lk_status {
+		return C.lkgo_merge(ptr, queue.raw(), C.uint32_t(out.tokens), C.uint32_t(out.heads),
+			C.uint32_t(out.headDim), C.uint32_t(len(parts)), &views[0], &data[0], &results[0],
+			out.data, lse.data)
+	})
+	runtime.KeepAlive(parts)
+	runtime.KeepAlive([]any{out.keep, lse.keep})
+	return err
+}

@@ -1,0 +1,142 @@
+package lowkey
+
+/*
+#include <lowkey/lowkey.h>
+#include <stdlib.h>
+*/
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+)
+
+// DType is the type of a tensor's elements.
+type DType uint32
+
+// Element types.
+const (
+	F16  DType = C.LK_F16
+	BF16 DType = C.LK_BF16
+	F32  DType = C.LK_F32
+)
+
+// Memory is where a tensor's bytes are.
+type Memory uint32
+
+// Kinds of memory.
+const (
+	Host         Memory = C.LK_MEMORY_HOST
+	CUDAMemory   Memory = C.LK_MEMORY_CUDA
+	VulkanBuffer Memory = C.LK_MEMORY_VULKAN
+)
+
+// Float16 holds the bits of an IEEE binary16.
+type Float16 uint16
+
+// BFloat16 holds the upper half of the bits of an IEEE binary32.
+type BFloat16 uint16
+
+// Element is what slices of tensors hold.
+type Element interface {
+	float32 | Float16 | BFloat16
+}
+
+func dtypeOf[E Element]() DType {
+	switch any(*new(E)).(type) {
+	case Float16:
+		return F16
+	case BFloat16:
+		return BF16
+	}
+	return F32
+}
+
+// Tensor is [tokens][heads][headDim], the sequences of a batch one after the other.
+type Tensor struct {
+	data                    unsafe.Pointer
+	dtype                   DType
+	memory                  Memory
+	tokens, heads, headDim  int
+	tokenStride, headStride int64
+	buffer, offset          uint64
+	isGo                    bool // of a slice: C may use it during a call only
+	keep                    any
+}
+
+// Of makes a tensor of a slice, which must not be changed while a call uses it.
+func Of[E Element](data []E, heads, headDim int) (Tensor, error) {
+	width := heads * headDim
+	if heads <= 0 || headDim <= 0 || len(data) == 0 || len(data)%width != 0 {
+		return Tensor{}, refuse(fmt.Sprintf("%d elements are no whole tokens of %d heads of %d channels",
+			len(data), heads, headDim))
+	}
+	return Tensor{
+		data: unsafe.Pointer(&data[0]), dtype: dtypeOf[E](), memory: Host,
+		tokens: len(data) / width, heads: heads, headDim: headDim,
+		tokenStride: int64(width), headStride: int64(headDim), isGo: true, keep: data,
+	}, nil
+}
+
+// Buffer is memory outside of Go's heap, which lowkey may keep between Append and Attend.
+type Buffer[E Element] struct {
+	block *block
+	n     int
+}
+
+type block struct{ ptr unsafe.Pointer }
+
+func (b *block) free() {
+	C.free(b.ptr)
+	b.ptr = nil
+}
+
+// NewBuffer allocates n elements, all zero. Its memory is freed when nothing refers to it.
+func NewBuffer[E Element](n int) (*Buffer[E], error) {
+	if n <= 0 {
+		return nil, refuse(fmt.Sprintf("a buffer has %d elements", n))
+	}
+	ptr := C.calloc(C.size_t(n), C.size_t(unsafe.Sizeof(*new(E))))
+	if ptr == nil {
+		return nil, &Error{NoMemory, fmt.Sprintf("no memory for %d elements", n)}
+	}
+	b := &block{ptr}
+	runtime.SetFinalizer(b, (*block).free)
+	return &Buffer[E]{b, n}, nil
+}
+
+// Slice is the buffer's memory. It is valid while the buffer is referred to.
+func (b *Buffer[E]) Slice() []E { return unsafe.Slice((*E)(b.block.ptr), b.n) }
+
+// Tensor is all of the buffer.
+func (b *Buffer[E]) Tensor(heads, headDim int) (Tensor, error) {
+	t, err := Of(b.Slice(), heads, headDim)
+	t.isGo, t.keep = false, b.block
+	return t, err
+}
+
+// DeviceTensor is contiguous memory of the context's CUDA device that the caller keeps alive and
+// untouched until the work that uses it is done.
+func DeviceTensor(data uintptr, dtype DType, tokens, heads, headDim int) Tensor {
+	return Tensor{
+		data: *(*unsafe.Pointer)(unsafe.Pointer(&data)), dtype: dtype, memory: CUDAMemory, tokens: tokens, heads: heads,
+		headDim: headDim, tokenStride: int64(heads * headDim), headStride: int64(headDim),
+	}
+}
+
+// VulkanTensor is a contiguous part of a VkBuffer that the context was told of.
+func VulkanTensor(buffer, offsetBytes uint64, dtype DType, tokens, heads, headDim int) Tensor {
+	return Tensor{
+		dtype: dtype, memory: VulkanBuffer, buffer: buffer, offset: offsetBytes, tokens: tokens,
+		heads: heads, headDim: headDim, tokenStride: int64(heads * headDim), headStride: int64(headDim),
+	}
+}
+
+func (t Tensor) check(name string, tokens, heads, headDim int) error {
+	if t.tokens != tokens || t.heads != heads || t.headDim != headDim {
+		return refuse(fmt.Sprintf("%s is [%d][%d][%d], the call needs [%d][%d][%d]", name,
+			t.tokens, t.heads, t.headDim, tokens, heads, headDim))
+	}
+	return nil
+}
