@@ -9,6 +9,7 @@
 #include <lowkey/context.h>
 #include <lowkey/merge.h>
 #include <lowkey/plan.h>
+#include <lowkey/snapshot.h>
 #include <lowkey/step.h>
 #include <lowkey/vulkan.h>
 

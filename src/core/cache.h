@@ -142,6 +142,8 @@ void publish(lk_cache *cache);
 // Fill classes, entries, layers and slot counts from the plan. LK_E_NOMEM, LK_E_UNSUPPORTED.
 lk_status build_classes(lk_cache *cache, const Array<lk_layer> &geometry);
 
+bool same_shape(const HalfShape &a, const HalfShape &b);
+
 // Bytes of a half of a class, for the statistics.
 HalfBytes half_bytes(const HalfClass &half);
 void count_half(lk_cache *cache, uint16_t half_class, bool is_added);

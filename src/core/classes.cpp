@@ -7,14 +7,14 @@
 
 namespace lk {
 
-namespace {
-
 bool same_shape(const HalfShape &a, const HalfShape &b) {
     return a.side == b.side && a.axis == b.axis && a.metadata == b.metadata &&
            a.permutes == b.permutes && a.head_dim == b.head_dim && a.page_tokens == b.page_tokens &&
            a.group == b.group && a.n_shared == b.n_shared &&
            std::memcmp(a.strips, b.strips, sizeof a.strips) == 0;
 }
+
+namespace {
 
 bool same_permutation(const uint8_t *a, const uint8_t *b, uint32_t n) {
     return a && b ? std::memcmp(a, b, n) == 0 : a == b;

@@ -78,6 +78,19 @@ void Scores::drop_folded(uint64_t row) {
         remove(0);
 }
 
+void Scores::restore_base(const void *sums, bool has_folded) {
+    std::memcpy(array(0), sums, n_channels_ * sizeof(uint64_t));
+    has_folded_ = has_folded;
+}
+
+bool Scores::restore_item(uint64_t row, bool is_gap, const void *sums) {
+    const uint32_t slot = free_slot();
+    if (!slot)
+        return false;
+    std::memcpy(array(slot), sums, n_channels_ * sizeof(uint64_t));
+    return items_.push({row, slot, is_gap});
+}
+
 void Scores::remove(size_t i) {
     for (++i; i < items_.size(); ++i)
         items_[i - 1] = items_[i];

@@ -27,6 +27,12 @@ class Scores {
     size_t n_items() const { return items_.size(); }
     uint64_t item_row(size_t i) const { return items_[i].row; }
     const uint64_t *item_sums(size_t i) const { return array(items_[i].slot); }
+    bool item_is_gap(size_t i) const { return items_[i].is_gap; }
+    bool has_folded() const { return has_folded_; }
+    // What a snapshot had, of an opened object without increments: the base, then increments in
+    // ascending rows. false when there are more than slots.
+    void restore_base(const void *sums, bool has_folded);
+    bool restore_item(uint64_t row, bool is_gap, const void *sums);
     const uint64_t *base() const { return array(0); }
 
     // Add to what a row has seen. Rows of sinks go to the base.

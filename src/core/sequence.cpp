@@ -32,11 +32,16 @@ class Taken {
     uint32_t n_ = 0;
 };
 
-struct HalfNeed {
-    uint16_t half_class;
-    uint64_t payload;
-    uint64_t metadata;
-};
+void give_entry(lk_cache *cache, const PageEntry &entry) {
+    cache->slots.give(entry.key_payload);
+    cache->slots.give(entry.key_metadata);
+    cache->slots.give(entry.value_payload);
+    cache->slots.give(entry.value_metadata);
+    count_half(cache, entry.key_class, false);
+    count_half(cache, entry.value_class, false);
+}
+
+}  // namespace
 
 HalfNeed need_of(const HalfInfo &half, bool is_direct) {
     if (is_direct && half.packs())
@@ -48,18 +53,12 @@ HalfNeed sink_need(const lk_cache *cache, uint16_t half_class) {
     return {half_class, slot_bytes(payload_bytes(cache->classes[half_class].shape)), 0};
 }
 
-void give_entry(lk_cache *cache, const PageEntry &entry) {
-    cache->slots.give(entry.key_payload);
-    cache->slots.give(entry.key_metadata);
-    cache->slots.give(entry.value_payload);
-    cache->slots.give(entry.value_metadata);
-    count_half(cache, entry.key_class, false);
-    count_half(cache, entry.value_class, false);
-}
-
 lk_status make_row(lk_cache *cache, uint64_t index, Row **out) {
     const Plan &plan = cache->plan.model;
     const uint64_t bytes = row_bytes(plan);
+    if (cache->ledger.left_bytes() < bytes)
+        return fail(LK_E_BUDGET, "the budget of %llu bytes lacks %llu bytes for a page table",
+                    ull{cache->ledger.limit_bytes}, ull{bytes - cache->ledger.left_bytes()});
     const Allocator &allocator = cache->context->allocator;
     void *place = allocator.alloc(allocator.user, bytes, 64);
     if (!place)
@@ -90,8 +89,6 @@ void free_row(lk_cache *cache, Row *row, uint32_t n_entries) {
     allocator.free(allocator.user, row, bytes, 64);
     cache->ledger.table_bytes -= bytes;
 }
-
-}  // namespace
 
 void hold_row(lk_cache *cache, Row *row) {
     if (row->n_holders == 1)
@@ -150,16 +147,7 @@ RowKind row_kind(const lk_cache *cache, uint64_t row, uint64_t length, uint64_t 
                                                       : RowKind::kRecent;
 }
 
-lk_status take_entry(lk_cache *cache, uint32_t entry, RowKind kind, bool is_last_sink,
-                     PageEntry *out) {
-    const EntryInfo &info = cache->entries[entry];
-    const LayerInfo &layer = cache->layers[info.layer];
-    HalfNeed key = need_of(info.key, kind == RowKind::kDirect);
-    HalfNeed value = need_of(info.value, kind == RowKind::kDirect);
-    if (kind == RowKind::kSink) {
-        key = sink_need(cache, is_last_sink ? layer.last_sink_key : info.key.recent_class);
-        value = sink_need(cache, is_last_sink ? layer.last_sink_value : info.value.recent_class);
-    }
+lk_status take_halves(lk_cache *cache, const HalfNeed &key, const HalfNeed &value, PageEntry *out) {
     PageEntry made{};
     made.key_class = key.half_class;
     made.value_class = value.half_class;
@@ -180,11 +168,20 @@ lk_status take_entry(lk_cache *cache, uint32_t entry, RowKind kind, bool is_last
     return LK_OK;
 }
 
+lk_status take_entry(lk_cache *cache, uint32_t entry, RowKind kind, bool is_last_sink,
+                     PageEntry *out) {
+    const EntryInfo &info = cache->entries[entry];
+    const LayerInfo &layer = cache->layers[info.layer];
+    HalfNeed key = need_of(info.key, kind == RowKind::kDirect);
+    HalfNeed value = need_of(info.value, kind == RowKind::kDirect);
+    if (kind == RowKind::kSink) {
+        key = sink_need(cache, is_last_sink ? layer.last_sink_key : info.key.recent_class);
+        value = sink_need(cache, is_last_sink ? layer.last_sink_value : info.value.recent_class);
+    }
+    return take_halves(cache, key, value, out);
+}
+
 lk_status create_row(lk_cache *cache, uint64_t index, RowKind kind, Row **out) {
-    const uint64_t bytes = row_bytes(cache->plan.model);
-    if (cache->ledger.left_bytes() < bytes)
-        return fail(LK_E_BUDGET, "the budget of %llu bytes lacks %llu bytes for a page table",
-                    ull{cache->ledger.limit_bytes}, ull{bytes - cache->ledger.left_bytes()});
     Row *row = nullptr;
     lk_status status = make_row(cache, index, &row);
     if (status)
@@ -261,9 +258,6 @@ void cut_scores(Sequence *sequence, uint64_t n_rows) {
     sequence->scores_rows = UINT64_MAX;
 }
 
-namespace {
-
-// Zeros, or a copy.
 lk_status make_scores(lk_cache *cache, const Scores *from, Scores **out) {
     *out = nullptr;
     const uint64_t bytes = score_bytes(cache->plan.model);
@@ -283,8 +277,6 @@ lk_status make_scores(lk_cache *cache, const Scores *from, Scores **out) {
     *out = scores;
     return LK_OK;
 }
-
-}  // namespace
 
 lk_status own_scores(lk_cache *cache, Sequence *sequence, Scores **borrowed) {
     Scores *shared = sequence->scores;

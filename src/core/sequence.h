@@ -67,6 +67,10 @@ uint64_t content_bytes(const lk_cache *cache, const Row &row);
 
 // Add the next row to a sequence, whose list of rows has room. As create_row().
 lk_status add_row(lk_cache *cache, Sequence *sequence, RowKind kind);
+// A row of a sequence's list without slots; end it with free_row(), which gives back those of its
+// first n_entries. LK_E_BUDGET, LK_E_NOMEM, LK_E_DEVICE.
+lk_status make_row(lk_cache *cache, uint64_t index, Row **out);
+void free_row(lk_cache *cache, Row *row, uint32_t n_entries);
 // Let go of the rows behind the first n_rows.
 void drop_rows(lk_cache *cache, Sequence *sequence, uint64_t n_rows);
 
@@ -74,7 +78,8 @@ void drop_rows(lk_cache *cache, Sequence *sequence, uint64_t n_rows);
 lk_status enter_sequence(lk_cache *cache, Sequence *sequence);
 void free_sequence(lk_cache *cache, Sequence *sequence);
 
-// Scores (scores.h) are shared by forks as well.
+// Scores (scores.h) are shared by forks as well. Zeros, or a copy. LK_E_BUDGET, LK_E_NOMEM.
+lk_status make_scores(lk_cache *cache, const Scores *from, Scores **out);
 void release_scores(lk_cache *cache, Scores *scores);
 // Forget what rows from n_rows on had seen, now or when the sequence has scores of its own.
 void cut_scores(Sequence *sequence, uint64_t n_rows);
@@ -82,6 +87,17 @@ void cut_scores(Sequence *sequence, uint64_t n_rows);
 // let go of when it is null. LK_E_BUDGET, LK_E_NOMEM with nothing changed.
 lk_status own_scores(lk_cache *cache, Sequence *sequence, Scores **borrowed);
 
+// What a half of some class takes.
+struct HalfNeed {
+    uint16_t half_class;
+    uint64_t payload;  // slot sizes, 0 = none
+    uint64_t metadata;
+};
+struct HalfInfo;
+HalfNeed need_of(const HalfInfo &half, bool is_direct);
+HalfNeed sink_need(const lk_cache *cache, uint16_t half_class);
+// Slots for both halves of an entry. On failure nothing is taken.
+lk_status take_halves(lk_cache *cache, const HalfNeed &key, const HalfNeed &value, PageEntry *out);
 // The 16-bit or packed slots of one entry. On failure nothing is taken.
 lk_status take_entry(lk_cache *cache, uint32_t entry, RowKind kind, bool is_last_sink,
                      PageEntry *out);

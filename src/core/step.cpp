@@ -411,6 +411,13 @@ uint64_t *row_sums(const lk_cache *cache, const StepSequence &part, uint64_t row
     return part.sums + slot * cache->n_ranked_channels;
 }
 
+lk_status leave_recording(lk_cache *cache) {
+    if (cache->step.queue != LK_QUEUE_VULKAN_RECORD)
+        return LK_OK;
+    cache->step.queue = 0;
+    return cache->device->set_queue(nullptr);
+}
+
 Staging staging_of(const lk_cache *cache, uint32_t layer) {
     const LayerView &view = cache->layers[layer].view;
     auto *keys = reinterpret_cast<uint16_t *>(cache->workspace.address);

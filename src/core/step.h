@@ -84,6 +84,10 @@ void keep_tail(lk_cache *cache, StepSequence *part);
 // Undo what an open step reserved.
 void drop_step(lk_cache *cache);
 
+// Before work outside of a step: the command buffer that the last step was recorded into is the
+// host's again. LK_E_DEVICE.
+lk_status leave_recording(lk_cache *cache);
+
 // Pack what is due of a sequence (pack.cpp).
 lk_status pack_due_rows(lk_cache *cache, Sequence *sequence);
 // Pack a layer's direct rows from the staging area; keys that are ranked by queries come with

@@ -140,14 +140,6 @@ lk_status reopen_row(lk_cache *cache, Row *row, Row *donor, uint32_t n_tokens) {
     return cache->device->entries_changed(row);
 }
 
-// The command buffer that the last step was recorded into is the host's again.
-lk_status leave_recording(lk_cache *cache) {
-    if (cache->step.queue != LK_QUEUE_VULKAN_RECORD)
-        return LK_OK;
-    cache->step.queue = 0;
-    return cache->device->set_queue(nullptr);
-}
-
 // The row that keeps some of its tokens and loses others takes new tokens next, so it must be at
 // 16 bits. Rows before it stay packed, within the recent window too. One with other holders stays
 // as it is: new tokens will go into a copy.

@@ -133,6 +133,60 @@ lk_status check_sizes(const Header &h, const HalfShape &shape, uint64_t n_bytes)
     return LK_OK;
 }
 
+// How many of n bit patterns the quantizer never stores: infinities, NaNs, -0, and for ranges what
+// is negative. Counted without a branch, so that compilers do many at once.
+uint64_t count_bad_f8(const uint8_t *bytes, uint64_t n, bool is_range) {
+    uint64_t n_bad = 0;
+    for (uint64_t i = 0; i < n; ++i)
+        n_bad += is_range ? bytes[i] >= 0x80 : bytes[i] == 0x80;
+    return n_bad;
+}
+uint64_t count_bad_f16(const uint8_t *bytes, uint64_t n, uint32_t first_good_sign) {
+    uint64_t n_bad = 0;
+    for (uint64_t i = 0; i < n; ++i) {
+        uint16_t bits;
+        std::memcpy(&bits, bytes + 2 * i, sizeof bits);
+        n_bad += static_cast<uint64_t>((bits & 0x7c00) == 0x7c00) |
+                 static_cast<uint64_t>(bits >= 0x8000 && bits < first_good_sign);
+    }
+    return n_bad;
+}
+
+constexpr uint32_t kNoSignIsBad =
+    0x8000;  // of first_good_sign: patterns from 0x8000 up to it are bad
+constexpr uint32_t kMinusZeroIsBad = 0x8001;
+constexpr uint32_t kSignsAreBad = 0x10000;
+
+lk_status check_parameters(const HalfShape &shape, const uint8_t *metadata) {
+    const uint64_t n = n_parameters(shape);
+    const uint8_t *ranges = metadata + ranges_offset_bytes(shape);
+    const uint8_t *minima = metadata + minima_offset_bytes(shape);
+    const bool is_f8 = shape.metadata == Metadata::kF8;
+    const uint64_t bad_ranges =
+        is_f8 ? count_bad_f8(ranges, n, true) : count_bad_f16(ranges, n, kSignsAreBad);
+    if (bad_ranges)
+        return fail(LK_E_CORRUPT, "page: %llu ranges are negative or not finite",
+                    static_cast<unsigned long long>(bad_ranges));
+    const uint64_t bad_minima =
+        is_f8 ? count_bad_f8(minima, n, false) : count_bad_f16(minima, n, kMinusZeroIsBad);
+    if (bad_minima)
+        return fail(LK_E_CORRUPT, "page: %llu minima are -0 or not finite",
+                    static_cast<unsigned long long>(bad_minima));
+    return LK_OK;
+}
+
+lk_status check_raw_values(const HalfShape &shape, const uint8_t *payload) {
+    const uint64_t n =
+        static_cast<uint64_t>(shape.strips[kPlane16]) * LK_STRIP_CHANNELS * shape.page_tokens;
+    const uint64_t n_bad = count_bad_f16(payload, n, kNoSignIsBad);
+    if (n_bad)
+        return fail(LK_E_CORRUPT, "page: %llu 16-bit values are not finite",
+                    static_cast<unsigned long long>(n_bad));
+    return LK_OK;
+}
+
+}  // namespace
+
 bool is_permutation(const uint8_t *permutation, uint32_t head_dim) {
     bool seen[LK_MAX_HEAD_DIM] = {};
     for (uint32_t slot = 0; slot < head_dim; ++slot) {
@@ -144,55 +198,19 @@ bool is_permutation(const uint8_t *permutation, uint32_t head_dim) {
     return true;
 }
 
-// A bit pattern that the quantizer stores: finite, no -0, and for ranges not negative.
-bool is_storable(Metadata metadata, const uint8_t *array, uint64_t i, bool is_range) {
-    if (metadata == Metadata::kF8)
-        return array[i] < 0x80 || (!is_range && array[i] != 0x80);
-    uint16_t bits;
-    std::memcpy(&bits, array + 2 * i, sizeof bits);
-    return half_is_finite(bits) && (bits < 0x8000 || (!is_range && bits != 0x8000));
-}
-
-lk_status check_parameters(const HalfShape &shape, const uint8_t *metadata) {
-    for (uint64_t i = 0; i < n_parameters(shape); ++i) {
-        if (!is_storable(shape.metadata, metadata + ranges_offset_bytes(shape), i, true))
-            return fail(LK_E_CORRUPT, "page file: range %llu is negative or not finite",
-                        static_cast<unsigned long long>(i));
-        if (!is_storable(shape.metadata, metadata + minima_offset_bytes(shape), i, false))
-            return fail(LK_E_CORRUPT, "page file: minimum %llu is -0 or not finite",
-                        static_cast<unsigned long long>(i));
-    }
-    return LK_OK;
-}
-
-lk_status check_raw_values(const HalfShape &shape, const uint8_t *payload) {
-    const uint64_t n =
-        static_cast<uint64_t>(shape.strips[kPlane16]) * LK_STRIP_CHANNELS * shape.page_tokens;
-    for (uint64_t i = 0; i < n; ++i) {
-        uint16_t bits;
-        std::memcpy(&bits, payload + 2 * i, sizeof bits);
-        if (!half_is_finite(bits))
-            return fail(LK_E_CORRUPT, "page file: 16-bit value %llu is not finite",
-                        static_cast<unsigned long long>(i));
-    }
-    return LK_OK;
-}
-
-lk_status check_contents(const PageFile &file) {
-    const HalfShape &shape = file.shape;
+lk_status check_half_contents(const PageFile &half) {
+    const HalfShape &shape = half.shape;
     const uint8_t *own =
-        shape.permutes ? file.metadata + permutation_offset_bytes(shape) : file.fixed_permutation;
+        shape.permutes ? half.metadata + permutation_offset_bytes(shape) : half.fixed_permutation;
     if (own && !is_permutation(own, shape.head_dim))
-        return fail(LK_E_CORRUPT, "page file: the permutation does not hold every channel once");
-    if (file.metadata) {
-        const lk_status status = check_parameters(shape, file.metadata);
+        return fail(LK_E_CORRUPT, "page: the permutation does not hold every channel once");
+    if (half.metadata) {
+        const lk_status status = check_parameters(shape, half.metadata);
         if (status != LK_OK)
             return status;
     }
-    return check_raw_values(shape, file.payload);
+    return check_raw_values(shape, half.payload);
 }
-
-}  // namespace
 
 uint64_t page_file_bytes(const PageFile &file) {
     return sizeof(Header) + payload_bytes(file.shape) + metadata_bytes(file.shape) +
@@ -231,7 +249,7 @@ lk_status page_file_decode(const uint8_t *bytes, uint64_t n_bytes, PageFile *out
     file.metadata = header.metadata_bytes ? body + header.payload_bytes : nullptr;
     file.fixed_permutation =
         header.flags ? body + header.payload_bytes + header.metadata_bytes : nullptr;
-    status = check_contents(file);
+    status = check_half_contents(file);
     if (status == LK_OK)
         *out = file;
     return status;

@@ -29,6 +29,12 @@ void page_file_encode(const PageFile &file, uint8_t *bytes);
 // LK_E_CORRUPT, or LK_E_MISMATCH for another format version; *out is not written on failure.
 lk_status page_file_decode(const uint8_t *bytes, uint64_t n_bytes, PageFile *out);
 
+// What the bytes of a half hold, without regard to its frame: the permutation, ranges, minima and
+// 16-bit numbers. LK_E_CORRUPT.
+lk_status check_half_contents(const PageFile &half);
+// Does it hold every channel once?
+bool is_permutation(const uint8_t *permutation, uint32_t head_dim);
+
 }  // namespace lk
 
 #endif

@@ -153,4 +153,43 @@ OFFSET(lk_capability, memory, 24);
 OFFSET(lk_capability, dtype, 28);
 OFFSET(lk_capability, queue, 32);
 
+SIZE(lk_snapshot_desc, 32);
+OFFSET(lk_snapshot_desc, size, 0);
+OFFSET(lk_snapshot_desc, fingerprint_bytes, 4);
+OFFSET(lk_snapshot_desc, fingerprint, 8);
+OFFSET(lk_snapshot_desc, progress, 16);
+OFFSET(lk_snapshot_desc, progress_user, 24);
+
+SIZE(lk_snapshot_info, 320);
+OFFSET(lk_snapshot_info, size, 0);
+OFFSET(lk_snapshot_info, version, 4);
+OFFSET(lk_snapshot_info, n_sequences, 8);
+OFFSET(lk_snapshot_info, n_classes, 12);
+OFFSET(lk_snapshot_info, total_bytes, 16);
+OFFSET(lk_snapshot_info, n_tokens, 24);
+OFFSET(lk_snapshot_info, n_rows, 32);
+OFFSET(lk_snapshot_info, geometry_hash, 40);
+OFFSET(lk_snapshot_info, plan_hash, 48);
+OFFSET(lk_snapshot_info, fingerprint_bytes, 56);
+OFFSET(lk_snapshot_info, fingerprint, 60);
+OFFSET(lk_snapshot_info, reserved, 316);
+
+SIZE(lk_snapshot_sequence, 40);
+OFFSET(lk_snapshot_sequence, size, 0);
+OFFSET(lk_snapshot_sequence, flags, 4);
+OFFSET(lk_snapshot_sequence, id, 8);
+OFFSET(lk_snapshot_sequence, n_tokens, 16);
+OFFSET(lk_snapshot_sequence, n_rows, 24);
+OFFSET(lk_snapshot_sequence, n_shared_rows, 32);
+
+SIZE(lk_snapshot_class, 64);
+OFFSET(lk_snapshot_class, size, 0);
+OFFSET(lk_snapshot_class, is_value, 4);
+OFFSET(lk_snapshot_class, head_dim, 8);
+OFFSET(lk_snapshot_class, page_tokens, 12);
+OFFSET(lk_snapshot_class, channels, 16);
+OFFSET(lk_snapshot_class, n_halves, 40);
+OFFSET(lk_snapshot_class, payload_bytes, 48);
+OFFSET(lk_snapshot_class, metadata_bytes, 56);
+
 int main(void) { return 0; }

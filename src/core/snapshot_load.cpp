@@ -1,0 +1,369 @@
+// Loading sequences: they are built beside the cache's own and join them when all was read.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+
+#include "core/cache.h"
+#include "core/snapshot.h"
+
+namespace lk {
+
+namespace {
+
+bool same_class(const HalfClass &own, const FileClass &file) {
+    if (!same_shape(own.shape, file.shape) || !own.permutation != !file.permutation)
+        return false;
+    return !own.permutation || !std::memcmp(own.permutation, file.permutation, own.shape.head_dim);
+}
+
+class Loader {
+  public:
+    Loader(lk_cache *cache, SnapshotSource *source)
+        : cache_(*cache),
+          reader_(cache->context->allocator, source),
+          loaded_(cache->context->allocator),
+          known_(cache->context->allocator),
+          copies_(cache->context->allocator) {}
+    ~Loader();
+
+    lk_status load(const SnapshotTarget &target);
+
+  private:
+    lk_status check_model() const;
+    lk_status check_plan() const;
+    lk_status fail_plan(const Plan &from, const Array<uint8_t> &own) const;
+    lk_status check_room(const SnapshotTarget &target) const;
+    lk_status load_sequence();
+    lk_status load_scores(const SequencePart &part, Sequence *sequence);
+    lk_status share_row(Sequence *sequence, Row *row);
+    lk_status load_row(Sequence *sequence, uint64_t ordinal);
+    lk_status load_part(const RowsPart &part, bool is_sink, Row *row, uint32_t *n_taken);
+    lk_status find_class(const HalfInfo &half, uint16_t last_sink, uint16_t file_class,
+                         const Row &row, bool is_sink, HalfNeed *out) const;
+    void add_half(uint16_t half_class, uint64_t payload, uint64_t metadata, const uint8_t **from);
+    lk_status count_packed(Row *row, uint64_t number) const;
+    void join(const SnapshotTarget &target);
+
+    lk_cache &cache_;
+    lk_snapshot_desc desc_{};
+    SnapshotReader reader_;
+    Array<Sequence *> loaded_;
+    Array<Row *> known_;  // by number in the snapshot
+    Array<SlotCopy> copies_;
+};
+
+lk_status no_row_memory(size_t n) {
+    return fail(LK_E_NOMEM, "no memory for a list of %zu rows", n + 1);
+}
+
+// What was not joined goes.
+Loader::~Loader() {
+    for (Sequence *sequence : loaded_)
+        free_sequence(&cache_, sequence);
+    cache_.slots.trim();
+}
+
+lk_status Loader::load(const SnapshotTarget &target) {
+    lk_status status = import_snapshot_desc(target.desc, &desc_);
+    if (!status)
+        status = settle_cache(&cache_, "loaded into");
+    if (!status)
+        status = reader_.open();
+    if (!status)
+        status = check_plan();
+    if (!status)
+        status = check_model();
+    if (!status)
+        status = check_room(target);
+    const uint32_t n = reader_.header().n_sequences;
+    if (!status && (!loaded_.reserve(n) || !cache_.sequences.reserve(cache_.sequences.size() + n)))
+        status = fail(LK_E_NOMEM, "no memory for a list of %u sequences", n);
+    for (uint32_t i = 0; !status && i < n; ++i)
+        status = load_sequence();
+    if (!status)
+        status = reader_.finish();
+    if (!status)
+        join(target);
+    return status;
+}
+
+lk_status Loader::check_model() const {
+    const Array<uint8_t> &theirs = reader_.fingerprint();
+    if (theirs.size() == desc_.fingerprint_bytes &&
+        (theirs.empty() || !std::memcmp(theirs.data(), desc_.fingerprint, theirs.size())))
+        return LK_OK;
+    return fail(LK_E_MISMATCH,
+                "the snapshot's model has a fingerprint of %zu bytes with hash %016llx, the "
+                "caller's one of %u with hash %016llx",
+                theirs.size(), ull{snapshot_hash(theirs.data(), theirs.size())},
+                desc_.fingerprint_bytes,
+                ull{snapshot_hash(desc_.fingerprint, desc_.fingerprint_bytes)});
+}
+
+// The texts are equal or their plans differ somewhere; then the sentence says where.
+lk_status Loader::check_plan() const {
+    const Allocator &allocator = cache_.context->allocator;
+    Array<uint8_t> own(allocator);
+    const Array<uint8_t> &theirs = reader_.plan_text();
+    lk_status status = plan_text(cache_.plan.model, allocator, &own);
+    if (status)
+        return status;
+    if (own.size() != theirs.size() || std::memcmp(own.data(), theirs.data(), own.size())) {
+        Plan from(allocator);
+        status = parse_plan_text(theirs, &from);
+        return status ? status : fail_plan(from, own);
+    }
+    const SnapshotHeader &header = reader_.header();
+    return check_header_plan(header, cache_.plan.model);
+}
+
+lk_status Loader::fail_plan(const Plan &from, const Array<uint8_t> &own) const {
+    Array<lk_layer> layers(cache_.context->allocator);
+    for (const LayerPlan &layer : cache_.plan.model.layers)
+        if (!layers.push(layer.geometry))
+            return fail(LK_E_NOMEM, "no memory for a list of %zu layers", layers.size() + 1);
+    if (compare_geometry(from, layers)) {
+        char difference[256];
+        std::snprintf(difference, sizeof difference, "%s", last_sentence());
+        return fail(LK_E_MISMATCH, "the snapshot is of geometry %016llx, the cache has %016llx: %s",
+                    ull{geometry_hash(from)}, ull{geometry_hash(cache_.plan.model)}, difference);
+    }
+    const Array<uint8_t> &theirs = reader_.plan_text();
+    size_t at = 0;
+    while (at < own.size() && at < theirs.size() && own[at] == theirs[at])
+        ++at;
+    const auto excerpt = [at](const Array<uint8_t> &text) {
+        return reinterpret_cast<const char *>(text.data() + (at < text.size() ? at : 0));
+    };
+    const auto length = [at](const Array<uint8_t> &text) {
+        const size_t left = at < text.size() ? text.size() - at : 0;
+        return static_cast<int>(left < 40 ? left : 40);
+    };
+    return fail(LK_E_MISMATCH,
+                "the snapshot is of plan %s (%016llx), the cache runs %s (%016llx): \"%.*s\" "
+                "against \"%.*s\"",
+                from.name, ull{reader_.header().plan_hash}, cache_.plan.model.name,
+                ull{snapshot_hash(own.data(), own.size())}, length(theirs), excerpt(theirs),
+                length(own), excerpt(own));
+}
+
+lk_status Loader::check_room(const SnapshotTarget &target) const {
+    const uint32_t n = reader_.header().n_sequences;
+    if (target.n_sequences)
+        *target.n_sequences = n;
+    if (n > target.capacity || (n && !target.ids))
+        return fail(LK_E_ARGUMENT, "the snapshot has %u sequences, ids has room for %u", n,
+                    target.ids ? target.capacity : 0);
+    if (n > cache_.desc.max_sequences - cache_.sequences.size())
+        return fail(LK_E_BUDGET, "the snapshot has %u sequences, the cache has %zu of %u", n,
+                    cache_.sequences.size(), cache_.desc.max_sequences);
+    return LK_OK;
+}
+
+lk_status Loader::load_sequence() {
+    const SequencePart *part = nullptr;
+    lk_status status = reader_.next_sequence(cache_.plan.model, &part);
+    if (status)
+        return status;
+    const Allocator &allocator = cache_.context->allocator;
+    Sequence *sequence = create<Sequence>(allocator, allocator);
+    if (!sequence)
+        return fail(LK_E_NOMEM, "no memory for a sequence");
+    loaded_.push(sequence);
+    status = load_scores(*part, sequence);
+    const uint64_t n_rows = row_count(cache_.plan.model, part->record.n_tokens);
+    for (uint64_t r = 0; !status && r < n_rows; ++r)
+        status = load_row(sequence, r);
+    if (status)
+        return status;
+    sequence->length = part->record.n_tokens;
+    sequence->first_open = sink_rows(cache_.plan.model);
+    while (sequence->first_open < n_rows &&
+           sequence->row(sequence->first_open)->n_packed == cache_.entries.size())
+        ++sequence->first_open;
+    if (sequence->first_open > n_rows)
+        sequence->first_open = n_rows;
+    return LK_OK;
+}
+
+lk_status Loader::load_scores(const SequencePart &part, Sequence *sequence) {
+    const SequenceRecord &record = part.record;
+    if (record.n_channels != cache_.n_ranked_channels)
+        return fail(LK_E_CORRUPT, "snapshot: sequence %llu has sums of %u channels, the plan %u",
+                    ull{record.id}, record.n_channels, cache_.n_ranked_channels);
+    if (!record.n_channels)
+        return LK_OK;
+    const lk_status status = make_scores(&cache_, nullptr, &sequence->scores);
+    if (status)
+        return status;
+    Scores *scores = sequence->scores;
+    scores->restore_base(part.base, record.flags & kHasFolded);
+    uint64_t least_row = sink_rows(cache_.plan.model);
+    for (uint32_t i = 0; i < record.n_sums; ++i) {
+        const uint8_t *values = nullptr;
+        const SumRecord sum = part.sum(i, &values);
+        if (sum.row < least_row || sum.is_gap > 1 ||
+            (!sum.is_gap && sum.row >= row_count(cache_.plan.model, record.n_tokens)) ||
+            !scores->restore_item(sum.row, sum.is_gap != 0, values))
+            return fail(LK_E_CORRUPT, "snapshot: sum %u of sequence %llu is of row %llu", i,
+                        ull{record.id}, ull{sum.row});
+        least_row = sum.row + 1;
+    }
+    return LK_OK;
+}
+
+lk_status Loader::load_row(Sequence *sequence, uint64_t ordinal) {
+    SnapshotRow at;
+    lk_status status = reader_.next_row(&at);
+    if (status)
+        return status;
+    if (!at.is_new)
+        return share_row(sequence, known_[at.number]);
+    Row *row = nullptr;
+    status = make_row(&cache_, ordinal, &row);
+    if (status)
+        return status;
+    const bool is_sink = is_sink_row(cache_.plan.model, ordinal);
+    uint32_t n_taken = 0;
+    while (!status && n_taken < row->n_entries) {
+        RowsPart part;
+        status = reader_.next_part(&part);
+        if (!status)
+            status = load_part(part, is_sink, row, &n_taken);
+        if (!status)
+            status = tell_progress(desc_, reader_.done_bytes(), reader_.header().total_bytes);
+    }
+    if (!status)
+        status = count_packed(row, at.number);
+    if (!status)
+        status = cache_.device->entries_changed(row);
+    if (!status && !known_.push(row))
+        status = no_row_memory(known_.size());
+    if (!status && !sequence->rows.push(row))
+        status = no_row_memory(sequence->rows.size());
+    if (status)
+        free_row(&cache_, row, n_taken);
+    return status;
+}
+
+// The reader has seen to it that the row is whole.
+lk_status Loader::share_row(Sequence *sequence, Row *row) {
+    if (cache_.ledger.left_bytes() < kLinkBytes)
+        return fail(LK_E_BUDGET, "the budget of %llu bytes has no bytes for a list of rows",
+                    ull{cache_.ledger.limit_bytes});
+    if (!sequence->rows.push(row))
+        return no_row_memory(sequence->rows.size());
+    row->n_written = row->capacity_tokens;
+    hold_row(&cache_, row);
+    return LK_OK;
+}
+
+// The class of the plan that a half of the file has.
+lk_status Loader::find_class(const HalfInfo &half, uint16_t last_sink, uint16_t file_class,
+                             const Row &row, bool is_sink, HalfNeed *out) const {
+    if (file_class != kAbsentHalf) {
+        const FileClass &file = reader_.classes()[file_class];
+        const bool is_short = row.capacity_tokens < cache_.plan.model.page_tokens;
+        const uint16_t raw = is_sink && is_short ? last_sink : half.recent_class;
+        if (same_class(cache_.classes[raw], file)) {
+            *out = is_sink ? sink_need(&cache_, raw) : need_of(half, false);
+            return LK_OK;
+        }
+        if (!is_sink && half.packs() && same_class(cache_.classes[half.packed_class], file)) {
+            *out = need_of(half, true);
+            return LK_OK;
+        }
+    }
+    return fail(LK_E_CORRUPT,
+                "snapshot: a half of tokens %llu to %llu has class %u, which is none that the "
+                "plan gives it",
+                ull{row.first_token}, ull{row.first_token + row.capacity_tokens}, file_class);
+}
+
+void Loader::add_half(uint16_t half_class, uint64_t payload, uint64_t metadata,
+                      const uint8_t **from) {
+    const HalfShape &shape = cache_.classes[half_class].shape;
+    const uint64_t bytes[] = {payload_bytes(shape), metadata_bytes(shape)};
+    const uint64_t addresses[] = {payload, metadata};
+    for (int i = 0; i < 2; ++i) {
+        if (bytes[i])
+            copies_.push({addresses[i], const_cast<uint8_t *>(*from), bytes[i]});
+        *from += bytes[i];
+    }
+}
+
+lk_status Loader::load_part(const RowsPart &part, bool is_sink, Row *row, uint32_t *n_taken) {
+    copies_.clear();
+    if (!copies_.reserve(4 * static_cast<size_t>(part.record.n_entries)))
+        return fail(LK_E_NOMEM, "no memory for the copies of %u entries", part.record.n_entries);
+    const uint8_t *halves = part.halves;
+    for (uint32_t i = 0; i < part.record.n_entries; ++i) {
+        const EntryInfo &info = cache_.entries[*n_taken];
+        const LayerInfo &layer = cache_.layers[info.layer];
+        const EntryRecord classes = part.entry(i);
+        PageEntry &entry = row->entries[*n_taken];
+        HalfNeed key;
+        HalfNeed value;
+        lk_status status =
+            find_class(info.key, layer.last_sink_key, classes.key_class, *row, is_sink, &key);
+        if (!status)
+            status = find_class(info.value, layer.last_sink_value, classes.value_class, *row,
+                                is_sink, &value);
+        if (!status)
+            status = take_halves(&cache_, key, value, &entry);
+        if (status == LK_E_BUDGET && compact(&cache_))
+            status = take_halves(&cache_, key, value, &entry);
+        if (status)
+            return status;
+        ++*n_taken;
+        add_half(entry.key_class, entry.key_payload, entry.key_metadata, &halves);
+        add_half(entry.value_class, entry.value_payload, entry.value_metadata, &halves);
+    }
+    return cache_.device->upload(copies_.data(), static_cast<uint32_t>(copies_.size()));
+}
+
+// Packed entries come first.
+lk_status Loader::count_packed(Row *row, uint64_t number) const {
+    const auto is_packed = [](const HalfInfo &half, uint16_t half_class) {
+        return half.packs() && half_class == half.packed_class;
+    };
+    uint32_t n = row->n_entries;
+    for (; n; --n) {
+        const EntryInfo &info = cache_.entries[n - 1];
+        const PageEntry &entry = row->entries[n - 1];
+        if (is_packed(info.key, entry.key_class) || is_packed(info.value, entry.value_class))
+            break;
+    }
+    for (uint32_t e = 0; e < n; ++e) {
+        const EntryInfo &info = cache_.entries[e];
+        const PageEntry &entry = row->entries[e];
+        if (is_packed(info.key, entry.key_class) != info.key.packs() ||
+            is_packed(info.value, entry.value_class) != info.value.packs())
+            return fail(LK_E_CORRUPT,
+                        "snapshot: entry %u of row %llu is at 16 bits before one "
+                        "that is packed",
+                        e, ull{number});
+    }
+    row->n_packed = n;
+    return LK_OK;
+}
+
+void Loader::join(const SnapshotTarget &target) {
+    for (size_t i = 0; i < loaded_.size(); ++i) {
+        Sequence *sequence = loaded_[i];
+        sequence->id = cache_.next_id++;
+        cache_.sequences.push(sequence);
+        cache_.stats.n_tokens += sequence->length;
+        target.ids[i] = sequence->id;
+    }
+    loaded_.clear();
+}
+
+}  // namespace
+
+lk_status load_snapshot(lk_cache *cache, const SnapshotTarget &target, SnapshotSource *source) {
+    Loader loader(cache, source);
+    return loader.load(target);
+}
+
+}  // namespace lk

@@ -1,0 +1,259 @@
+// The reader of snapshots, its sources, and what a snapshot holds.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "core/snapshot.h"
+#include "plan/footprint.h"
+
+namespace lk {
+
+namespace {
+
+using ull = unsigned long long;
+
+constexpr uint64_t kStride = 1u << 20;  // that a source trusts beyond what has come
+
+lk_status cut_short(uint64_t n_bytes, uint64_t left) {
+    return fail(LK_E_CORRUPT, "snapshot: ends where %llu more bytes must be, %llu are there",
+                ull{n_bytes}, ull{left});
+}
+
+}  // namespace
+
+lk_status MemorySource::take(uint64_t n_bytes, const uint8_t **out) {
+    if (n_bytes > left_)
+        return cut_short(n_bytes, left_);
+    *out = at_;
+    at_ += n_bytes;
+    left_ -= n_bytes;
+    return LK_OK;
+}
+
+lk_status MemorySource::finish() {
+    return left_ ? fail(LK_E_CORRUPT, "snapshot: %llu bytes behind its end", ull{left_}) : LK_OK;
+}
+
+lk_status CallbackSink::put(uint64_t n_bytes) {
+    const int32_t refusal = write_(user_, buffer_.data(), n_bytes);
+    return refusal ? fail(LK_E_IO, "writing %llu bytes of a snapshot was refused with %d",
+                          ull{n_bytes}, refusal)
+                   : LK_OK;
+}
+
+lk_status CallbackSource::fill(uint8_t *to, uint64_t n_bytes) {
+    for (uint64_t done = 0; done < n_bytes;) {
+        const int64_t n = read_(user_, to + done, n_bytes - done);
+        if (n < 0 || static_cast<uint64_t>(n) > n_bytes - done)
+            return fail(LK_E_IO, "reading %llu bytes of a snapshot gave %lld", ull{n_bytes - done},
+                        static_cast<long long>(n));
+        if (!n)
+            return cut_short(n_bytes, done);
+        done += static_cast<uint64_t>(n);
+    }
+    return LK_OK;
+}
+
+// Memory grows with what has come, so a short stream that states a long piece takes little.
+lk_status CallbackSource::take(uint64_t n_bytes, const uint8_t **out) {
+    uint64_t done = 0;
+    while (done < n_bytes) {
+        const uint64_t trusted = done < kStride ? kStride : done;
+        const uint64_t end = n_bytes - done < trusted ? n_bytes : done + trusted;
+        if (!buffer_.resize(end))
+            return fail(LK_E_NOMEM, "no memory for a piece of a snapshot of %llu bytes",
+                        ull{n_bytes});
+        const lk_status status = fill(buffer_.data() + done, end - done);
+        if (status)
+            return status;
+        done = end;
+    }
+    *out = buffer_.data();
+    return LK_OK;
+}
+
+lk_status CallbackSource::finish() {
+    uint8_t more;
+    const int64_t n = read_(user_, &more, 1);
+    if (n < 0)
+        return fail(LK_E_IO, "reading behind a snapshot gave %lld", static_cast<long long>(n));
+    return n ? fail(LK_E_CORRUPT, "snapshot: bytes behind its end") : LK_OK;
+}
+
+lk_status SnapshotReader::take(uint64_t n_bytes, const uint8_t **out) {
+    const lk_status status = source_.take(n_bytes, out);
+    if (!status)
+        done_bytes_ += n_bytes;
+    return status;
+}
+
+lk_status SnapshotReader::take_chunk(ChunkKind kind, uint64_t least_bytes, uint64_t most_bytes,
+                                     const uint8_t **body, uint64_t *n_bytes) {
+    const uint64_t left = header_.total_bytes - done_bytes_;
+    if (left < sizeof(ChunkHeader))
+        return cut_short(sizeof(ChunkHeader), left);
+    const uint8_t *bytes = nullptr;
+    lk_status status = take(sizeof(ChunkHeader), &bytes);
+    if (status)
+        return status;
+    ChunkHeader header;
+    status = read_chunk_header(bytes, kind, n_chunks_++, left - sizeof header, &header);
+    if (!status && (header.body_bytes < least_bytes || header.body_bytes > most_bytes))
+        status =
+            fail(LK_E_CORRUPT, "snapshot: chunk %llu has %llu bytes, not %llu to %llu",
+                 ull{header.number}, ull{header.body_bytes}, ull{least_bytes}, ull{most_bytes});
+    if (!status)
+        status = take(header.body_bytes, body);
+    *n_bytes = header.body_bytes;
+    return status ? status : check_chunk_body(header, *body);
+}
+
+lk_status SnapshotReader::keep_chunk(ChunkKind kind, uint64_t least_bytes, uint64_t most_bytes,
+                                     Array<uint8_t> *out) {
+    const uint8_t *body = nullptr;
+    uint64_t n_bytes = 0;
+    const lk_status status = take_chunk(kind, least_bytes, most_bytes, &body, &n_bytes);
+    if (status)
+        return status;
+    return out->assign(body, n_bytes)
+               ? LK_OK
+               : fail(LK_E_NOMEM, "no memory for a chunk of %llu bytes", ull{n_bytes});
+}
+
+lk_status SnapshotReader::open() {
+    const uint8_t *bytes = nullptr;
+    lk_status status = take(sizeof header_, &bytes);
+    if (!status)
+        status = read_header(bytes, source_.known_bytes(), &header_);
+    if (!status && header_.total_bytes < sizeof header_)
+        status = cut_short(sizeof header_, header_.total_bytes);
+    if (!status)
+        status = keep_chunk(ChunkKind::kModel, header_.fingerprint_bytes, header_.fingerprint_bytes,
+                            &fingerprint_);
+    if (!status)
+        status = keep_chunk(ChunkKind::kPlan, 1, kMaxPlanText, &plan_text_);
+    if (!status && snapshot_hash(plan_text_.data(), plan_text_.size()) != header_.plan_hash)
+        status = fail(LK_E_CORRUPT, "snapshot: the plan does not fit its hash");
+    constexpr uint64_t kMostClass = sizeof(ClassRecord) + LK_MAX_HEAD_DIM;
+    if (!status)
+        status = keep_chunk(ChunkKind::kClasses, 0, header_.n_classes * kMostClass, &class_bytes_);
+    return status ? status
+                  : read_classes(class_bytes_.data(), class_bytes_.size(), header_.n_classes,
+                                 &classes_);
+}
+
+// The runs give as many rows as the tokens need.
+lk_status SnapshotReader::check_rows_of_sequence() const {
+    const SequenceRecord &record = part_.record;
+    constexpr uint64_t kMostTokens = uint64_t{1} << 48;
+    uint64_t n_rows = 0;
+    for (uint32_t i = 0; i < record.n_runs; ++i) {
+        const RowRun run = part_.run(i);
+        if (!run.n_rows || run.first_row >= header_.n_rows ||
+            run.n_rows > header_.n_rows - run.first_row)
+            return fail(LK_E_CORRUPT,
+                        "snapshot: run %u of sequence %llu has rows %llu to %llu + "
+                        "%llu of %llu",
+                        i, ull{record.id}, ull{run.first_row}, ull{run.first_row}, ull{run.n_rows},
+                        ull{header_.n_rows});
+        n_rows += run.n_rows;
+        if (n_rows > kMostTokens)
+            break;
+    }
+    if (record.n_tokens > kMostTokens || n_rows != row_count(*plan_, record.n_tokens))
+        return fail(LK_E_CORRUPT, "snapshot: sequence %llu of %llu tokens has %llu rows",
+                    ull{record.id}, ull{record.n_tokens}, ull{n_rows});
+    return LK_OK;
+}
+
+lk_status SnapshotReader::next_sequence(const Plan &plan, const SequencePart **out) {
+    plan_ = &plan;
+    ++n_sequences_;
+    const uint64_t most = header_.total_bytes;
+    lk_status status = keep_chunk(ChunkKind::kSequence, sizeof(SequenceRecord), most, &sequence_);
+    if (!status)
+        status = read_sequence(sequence_.data(), sequence_.size(), &part_);
+    if (!status)
+        status = check_rows_of_sequence();
+    if (status)
+        return status;
+    n_tokens_ += part_.record.n_tokens;
+    row_of_sequence_ = row_of_run_ = 0;
+    run_ = 0;
+    *out = &part_;
+    return LK_OK;
+}
+
+lk_status SnapshotReader::next_row(SnapshotRow *out) {
+    const RowRun run = part_.run(run_);
+    const uint64_t number = run.first_row + row_of_run_;
+    const uint64_t ordinal = row_of_sequence_++;
+    if (++row_of_run_ == run.n_rows) {
+        ++run_;
+        row_of_run_ = 0;
+    }
+    *out = {number, number == rows_.size()};
+    if (number > rows_.size())
+        return fail(LK_E_CORRUPT, "snapshot: sequence %llu has row %llu before row %zu",
+                    ull{part_.record.id}, ull{number}, rows_.size());
+    if (out->is_new) {
+        next_entry_ = 0;
+        return LK_OK;
+    }
+    const KnownRow &known = rows_[number];
+    const uint64_t first = row_first(*plan_, ordinal);
+    if (known.first_token != first || known.n_tokens != row_capacity(*plan_, ordinal) ||
+        first + known.n_tokens > part_.record.n_tokens)
+        return fail(LK_E_CORRUPT, "snapshot: row %llu is no whole row %llu of sequence %llu",
+                    ull{number}, ull{ordinal}, ull{part_.record.id});
+    return LK_OK;
+}
+
+// A row begins where the plan says and holds what the sequence has of it.
+lk_status SnapshotReader::check_position(const RowsRecord &record) const {
+    const uint64_t ordinal = row_of_sequence_ - 1;
+    const uint64_t first = row_first(*plan_, ordinal);
+    const uint64_t left = part_.record.n_tokens - first;
+    const uint32_t capacity = row_capacity(*plan_, ordinal);
+    const uint64_t n_tokens = left < capacity ? left : capacity;
+    if (record.row != rows_.size() || record.first_token != first || record.n_tokens != n_tokens)
+        return fail(LK_E_CORRUPT,
+                    "snapshot: row %llu with %u tokens from %llu on, not row %zu with %llu from "
+                    "%llu on",
+                    ull{record.row}, record.n_tokens, ull{record.first_token}, rows_.size(),
+                    ull{n_tokens}, ull{first});
+    if (record.first_entry != next_entry_ ||
+        record.n_entries > header_.n_entries - record.first_entry)
+        return fail(LK_E_CORRUPT, "snapshot: row %llu goes on with entries %u + %u of %u",
+                    ull{record.row}, record.first_entry, record.n_entries, header_.n_entries);
+    return LK_OK;
+}
+
+lk_status SnapshotReader::next_part(RowsPart *out) {
+    const uint8_t *body = nullptr;
+    uint64_t n_bytes = 0;
+    lk_status status =
+        take_chunk(ChunkKind::kRows, sizeof(RowsRecord), kMaxPartBytes, &body, &n_bytes);
+    if (!status)
+        status = read_rows(body, n_bytes, classes_, out);
+    if (!status)
+        status = check_position(out->record);
+    if (status)
+        return status;
+    next_entry_ += out->record.n_entries;
+    if (next_entry_ == header_.n_entries &&
+        !rows_.push({out->record.first_token, out->record.n_tokens}))
+        return fail(LK_E_NOMEM, "no memory for a list of %zu rows", rows_.size() + 1);
+    return LK_OK;
+}
+
+lk_status SnapshotReader::finish() {
+    if (n_sequences_ != header_.n_sequences || rows_.size() != header_.n_rows ||
+        n_tokens_ != header_.n_tokens || done_bytes_ != header_.total_bytes)
+        return fail(LK_E_CORRUPT,
+                    "snapshot: %zu rows, %llu tokens and %llu bytes, its header says %llu, %llu "
+                    "and %llu",
+                    rows_.size(), ull{n_tokens_}, ull{done_bytes_}, ull{header_.n_rows},
+                    ull{header_.n_tokens}, ull{header_.total_bytes});
+    return source_.finish();
+}
+
+}  // namespace lk

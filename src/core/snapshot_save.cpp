@@ -1,0 +1,446 @@
+// Saving sequences: what there is to write is walked twice, to measure it and to write it.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "core/cache.h"
+#include "core/snapshot.h"
+#include "format/codec.h"
+
+namespace lk {
+
+namespace {
+
+constexpr uint64_t kNoNumber = UINT64_MAX;
+
+// Numbers of rows in the order in which they are written. Rows that sequences may share have one
+// for all; a row in which a sequence ends is written for each of them.
+class RowNumbers {
+  public:
+    explicit RowNumbers(const Allocator &allocator) : shared_(allocator) {}
+
+    lk_status open(const Plan &plan, const Array<Sequence *> &sequences);
+    void restart();
+    uint64_t n_rows() const { return next_; }
+    // The number of a row: n_rows() when it comes for the first time.
+    uint64_t take(const PageRow *row, bool is_whole);
+
+  private:
+    struct Known {
+        const PageRow *row;
+        uint64_t number;
+    };
+    Array<Known> shared_;  // by address
+    uint64_t next_ = 0;
+};
+
+uint64_t tokens_of(const Sequence &sequence, const PageRow &row) {
+    const uint64_t left = sequence.length - row.first_token;
+    return left < row.capacity_tokens ? left : row.capacity_tokens;
+}
+
+bool is_whole(const Sequence &sequence, const PageRow &row) {
+    return tokens_of(sequence, row) == row.capacity_tokens;
+}
+
+lk_status RowNumbers::open(const Plan &plan, const Array<Sequence *> &sequences) {
+    uint64_t n = 0;
+    for (const Sequence *sequence : sequences)
+        n += row_count(plan, sequence->length);
+    if (sequences.size() < 2)
+        return LK_OK;
+    if (!shared_.reserve(n))
+        return fail(LK_E_NOMEM, "no memory for a list of %llu rows", ull{n});
+    for (const Sequence *sequence : sequences)
+        for (const PageRow *row : sequence->rows)
+            if (is_whole(*sequence, *row))
+                shared_.push({row, kNoNumber});
+    std::sort(shared_.begin(), shared_.end(),
+              [](const Known &a, const Known &b) { return a.row < b.row; });
+    const Known *end = std::unique(shared_.begin(), shared_.end(),
+                                   [](const Known &a, const Known &b) { return a.row == b.row; });
+    while (shared_.end() != end)
+        shared_.pop();
+    return LK_OK;
+}
+
+void RowNumbers::restart() {
+    next_ = 0;
+    for (Known &known : shared_)
+        known.number = kNoNumber;
+}
+
+uint64_t RowNumbers::take(const PageRow *row, bool is_whole) {
+    Known *known = shared_.end();
+    if (is_whole)
+        known =
+            std::lower_bound(shared_.begin(), shared_.end(), row,
+                             [](const Known &a, const PageRow *wanted) { return a.row < wanted; });
+    if (known == shared_.end())
+        return next_++;
+    if (known->number == kNoNumber)
+        known->number = next_++;
+    return known->number;
+}
+
+// Zeros for the tokens of a raw half from n_tokens on: what is there was never the sequence's.
+void clear_tokens(const HalfShape &shape, uint32_t n_tokens, uint8_t *payload) {
+    constexpr uint32_t kTileBytes = LK_LANES * LK_TILE_WORDS * sizeof(uint32_t);
+    const uint32_t n_tiles = shape.page_tokens / LK_TILE_TOKENS;
+    const auto whole = static_cast<uint32_t>(ceil_div(n_tokens, LK_TILE_TOKENS));
+    for (uint32_t strip = 0; strip < shape.head_dim / LK_STRIP_CHANNELS; ++strip)
+        std::memset(payload + strip * strip_bytes(shape.page_tokens, 16) + whole * kTileBytes, 0,
+                    (n_tiles - whole) * kTileBytes);
+    for (uint32_t token = n_tokens; token < whole * LK_TILE_TOKENS; ++token)
+        for (uint32_t slot = 0; slot < shape.head_dim; ++slot)
+            write_code(shape, payload, slot, token, 0);
+}
+
+struct ClassBytes {
+    uint64_t payload;
+    uint64_t metadata;
+};
+
+class Writer {
+  public:
+    explicit Writer(lk_cache *cache)
+        : cache_(*cache),
+          sequences_(cache->context->allocator),
+          numbers_(cache->context->allocator),
+          runs_(cache->context->allocator),
+          copies_(cache->context->allocator),
+          classes_(cache->context->allocator),
+          plan_text_(cache->context->allocator) {}
+
+    lk_status open(const SnapshotChoice &choice);
+    uint64_t total_bytes() const { return header_.total_bytes; }
+    lk_status write(SnapshotSink *sink);
+
+  private:
+    lk_status choose(const SnapshotChoice &choice);
+    lk_status walk();
+    template <class Fill>
+    lk_status chunk(ChunkKind kind, uint64_t n_bytes, const Fill &fill);
+    lk_status put_header();
+    lk_status put_classes();
+    lk_status number_rows(const Sequence &sequence);
+    lk_status put_sequence(const Sequence &sequence);
+    lk_status put_row(const Sequence &sequence, const PageRow &row, uint64_t number);
+    lk_status cut_copy(const Sequence &sequence, Scores *cut, const Scores **out) const;
+    void fill_sequence(const SequenceRecord &record, const Scores *scores, uint8_t *to) const;
+    lk_status fill_part(const PageRow &row, const RowsRecord &record, uint8_t *to);
+    bool add_half(uint16_t half_class, uint64_t payload, uint64_t metadata, uint8_t **to);
+    void clear_ends(const PageRow &row, const RowsRecord &record, uint8_t *halves) const;
+    // Entries from `first` on that one chunk holds, and the bytes of its body.
+    uint32_t part_of(const PageRow &row, uint32_t first, uint64_t *n_bytes) const;
+
+    lk_cache &cache_;
+    lk_snapshot_desc desc_{};
+    SnapshotHeader header_{};
+    Array<Sequence *> sequences_;
+    RowNumbers numbers_;
+    Array<RowRun> runs_;  // of one sequence
+    Array<SlotCopy> copies_;
+    Array<ClassBytes> classes_;
+    Array<uint8_t> plan_text_;
+    SnapshotSink *sink_ = nullptr;  // null while it measures
+    uint64_t done_bytes_ = 0;
+    uint64_t n_chunks_ = 0;
+};
+
+lk_status Writer::choose(const SnapshotChoice &choice) {
+    if (choice.n_sequences && !choice.ids)
+        return fail(LK_E_ARGUMENT, "ids is NULL for %u sequences", choice.n_sequences);
+    if (!choice.n_sequences && choice.ids)
+        return fail(LK_E_ARGUMENT, "n_sequences is 0, which is the whole cache: ids must be NULL");
+    const size_t n = choice.n_sequences ? choice.n_sequences : cache_.sequences.size();
+    if (n > cache_.sequences.size())
+        return fail(LK_E_ARGUMENT, "n_sequences is %zu, the cache has %zu", n,
+                    cache_.sequences.size());
+    if (!sequences_.reserve(n))
+        return fail(LK_E_NOMEM, "no memory for a list of %zu sequences", n);
+    ++cache_.next_mark;
+    for (size_t i = 0; i < n; ++i) {
+        Sequence *sequence =
+            choice.n_sequences ? find_sequence(&cache_, choice.ids[i]) : cache_.sequences[i];
+        if (!sequence)
+            return fail(LK_E_NOT_FOUND, "there is no sequence %llu", ull{choice.ids[i]});
+        if (sequence->mark == cache_.next_mark)
+            return fail(LK_E_ARGUMENT, "sequence %llu is named twice", ull{sequence->id});
+        sequence->mark = cache_.next_mark;
+        sequences_.push(sequence);
+    }
+    return LK_OK;
+}
+
+lk_status Writer::open(const SnapshotChoice &choice) {
+    lk_status status = import_snapshot_desc(choice.desc, &desc_);
+    if (!status)
+        status = choose(choice);
+    if (!status)
+        status = settle_cache(&cache_, "saved");
+    if (!status)
+        status = numbers_.open(cache_.plan.model, sequences_);
+    if (!status)
+        status = plan_text(cache_.plan.model, cache_.context->allocator, &plan_text_);
+    if (status)
+        return status;
+    for (const HalfClass &half : cache_.classes)
+        if (!classes_.push({payload_bytes(half.shape), metadata_bytes(half.shape)}))
+            return fail(LK_E_NOMEM, "no memory for the sizes of %zu classes",
+                        cache_.classes.size());
+    status = walk();
+    header_.total_bytes = done_bytes_;
+    header_.n_rows = numbers_.n_rows();
+    return status;
+}
+
+lk_status Writer::write(SnapshotSink *sink) {
+    sink_ = sink;
+    done_bytes_ = n_chunks_ = 0;
+    return walk();
+}
+
+lk_status Writer::walk() {
+    numbers_.restart();
+    lk_status status = put_header();
+    if (!status)
+        status = chunk(ChunkKind::kModel, desc_.fingerprint_bytes, [&](uint8_t *to) {
+            if (desc_.fingerprint_bytes)
+                std::memcpy(to, desc_.fingerprint, desc_.fingerprint_bytes);
+            return LK_OK;
+        });
+    if (!status)
+        status = chunk(ChunkKind::kPlan, plan_text_.size(), [&](uint8_t *to) {
+            std::memcpy(to, plan_text_.data(), plan_text_.size());
+            return LK_OK;
+        });
+    if (!status)
+        status = put_classes();
+    for (const Sequence *sequence : sequences_)
+        if (!status)
+            status = put_sequence(*sequence);
+    return status;
+}
+
+template <class Fill>
+lk_status Writer::chunk(ChunkKind kind, uint64_t n_bytes, const Fill &fill) {
+    const uint64_t whole = sizeof(ChunkHeader) + n_bytes;
+    done_bytes_ += whole;
+    if (!sink_)
+        return LK_OK;
+    uint8_t *bytes = sink_->room(whole);
+    if (!bytes)
+        return fail(LK_E_NOMEM, "no memory for a piece of %llu bytes", ull{whole});
+    uint8_t *body = bytes + sizeof(ChunkHeader);
+    lk_status status = fill(body);
+    if (status)
+        return status;
+    write_chunk_header(kind, n_chunks_++, body, n_bytes, bytes);
+    status = sink_->put(whole);
+    return status ? status : tell_progress(desc_, done_bytes_, header_.total_bytes);
+}
+
+lk_status Writer::put_header() {
+    done_bytes_ += sizeof header_;
+    if (!sink_)
+        return LK_OK;
+    const Plan &plan = cache_.plan.model;
+    header_.geometry_hash = geometry_hash(plan);
+    header_.plan_hash = snapshot_hash(plan_text_.data(), plan_text_.size());
+    header_.n_tokens = 0;
+    for (const Sequence *sequence : sequences_)
+        header_.n_tokens += sequence->length;
+    header_.n_sequences = static_cast<uint32_t>(sequences_.size());
+    header_.n_classes = static_cast<uint32_t>(cache_.classes.size());
+    header_.n_entries = static_cast<uint32_t>(cache_.entries.size());
+    header_.page_tokens = plan.page_tokens;
+    header_.sink_tokens = plan.sink_tokens;
+    header_.fingerprint_bytes = desc_.fingerprint_bytes;
+    seal_header(&header_);
+    uint8_t *bytes = sink_->room(sizeof header_);
+    if (!bytes)
+        return fail(LK_E_NOMEM, "no memory for a header of %zu bytes", sizeof header_);
+    std::memcpy(bytes, &header_, sizeof header_);
+    return sink_->put(sizeof header_);
+}
+
+lk_status Writer::put_classes() {
+    uint64_t n_bytes = 0;
+    for (const HalfClass &half : cache_.classes)
+        n_bytes += class_bytes({half.shape, half.permutation});
+    return chunk(ChunkKind::kClasses, n_bytes, [&](uint8_t *to) {
+        for (const HalfClass &half : cache_.classes) {
+            const FileClass file = {half.shape, half.permutation};
+            write_class(file, to);
+            to += class_bytes(file);
+        }
+        return LK_OK;
+    });
+}
+
+lk_status Writer::number_rows(const Sequence &sequence) {
+    runs_.clear();
+    for (const PageRow *row : sequence.rows) {
+        const uint64_t number = numbers_.take(row, is_whole(sequence, *row));
+        if (!runs_.empty() && runs_.back().first_row + runs_.back().n_rows == number)
+            ++runs_.back().n_rows;
+        else if (!runs_.push({number, 1}))
+            return fail(LK_E_NOMEM, "no memory for the rows of sequence %llu", ull{sequence.id});
+    }
+    return LK_OK;
+}
+
+lk_status Writer::put_sequence(const Sequence &sequence) {
+    const uint64_t first_new = numbers_.n_rows();
+    lk_status status = number_rows(sequence);
+    if (status)
+        return status;
+    SequenceRecord record{};
+    record.id = sequence.id;
+    record.n_tokens = sequence.length;
+    record.n_runs = static_cast<uint32_t>(runs_.size());
+    record.n_channels = cache_.n_ranked_channels;
+    Scores cut(cache_.context->allocator);
+    const Scores *scores = sequence.scores;
+    if (scores && sequence.scores_rows != UINT64_MAX)
+        status = cut_copy(sequence, &cut, &scores);
+    if (status)
+        return status;
+    record.n_sums = scores ? static_cast<uint32_t>(scores->n_items()) : 0;
+    record.flags = scores && scores->has_folded() ? kHasFolded : 0;
+    status = chunk(ChunkKind::kSequence, sequence_bytes(record), [&](uint8_t *to) {
+        fill_sequence(record, scores, to);
+        return LK_OK;
+    });
+    size_t ordinal = 0;
+    for (const RowRun &run : runs_)
+        for (uint64_t i = 0; !status && i < run.n_rows; ++i, ++ordinal)
+            if (run.first_row + i >= first_new)
+                status = put_row(sequence, *sequence.rows[ordinal], run.first_row + i);
+    return status;
+}
+
+// Shared sums that the sequence has still to cut, as it will have them.
+lk_status Writer::cut_copy(const Sequence &sequence, Scores *cut, const Scores **out) const {
+    if (!cut->open(cache_.n_ranked_channels, score_slots(cache_.plan.model)))
+        return fail(LK_E_NOMEM, "no memory for a copy of a sequence's sums");
+    cut->copy(*sequence.scores);
+    cut->truncate(sequence.scores_rows);
+    if (!sequence.scores_rows)
+        cut->clear();
+    *out = cut;
+    return LK_OK;
+}
+
+void Writer::fill_sequence(const SequenceRecord &record, const Scores *scores, uint8_t *to) const {
+    const auto put = [&to](const void *from, size_t n_bytes) {
+        if (n_bytes)
+            std::memcpy(to, from, n_bytes);
+        to += n_bytes;
+    };
+    const size_t sums_bytes = record.n_channels * sizeof(uint64_t);
+    put(&record, sizeof record);
+    put(runs_.data(), runs_.size() * sizeof(RowRun));
+    put(scores ? scores->base() : nullptr, sums_bytes);
+    for (uint32_t i = 0; i < record.n_sums; ++i) {
+        const SumRecord sum = {scores->item_row(i), scores->item_is_gap(i)};
+        put(&sum, sizeof sum);
+        put(scores->item_sums(i), sums_bytes);
+    }
+}
+
+uint32_t Writer::part_of(const PageRow &row, uint32_t first, uint64_t *n_bytes) const {
+    uint64_t halves = 0;
+    uint32_t n = 0;
+    for (; first + n < row.n_entries; ++n) {
+        const PageEntry &entry = row.entries[first + n];
+        const ClassBytes &key = classes_[entry.key_class];
+        const ClassBytes &value = classes_[entry.value_class];
+        const uint64_t more = key.payload + key.metadata + value.payload + value.metadata;
+        if (n && rows_head_bytes(n + 1) + halves + more > kMaxPartBytes)
+            break;
+        halves += more;
+    }
+    *n_bytes = rows_head_bytes(n) + halves;
+    return n;
+}
+
+lk_status Writer::put_row(const Sequence &sequence, const PageRow &row, uint64_t number) {
+    RowsRecord record{};
+    record.row = number;
+    record.first_token = row.first_token;
+    record.n_tokens = static_cast<uint32_t>(tokens_of(sequence, row));
+    lk_status status = LK_OK;
+    for (; !status && record.first_entry < row.n_entries; record.first_entry += record.n_entries) {
+        uint64_t n_bytes = 0;
+        record.n_entries = part_of(row, record.first_entry, &n_bytes);
+        status = chunk(ChunkKind::kRows, n_bytes,
+                       [&](uint8_t *to) { return fill_part(row, record, to); });
+    }
+    return status;
+}
+
+bool Writer::add_half(uint16_t half_class, uint64_t payload, uint64_t metadata, uint8_t **to) {
+    const ClassBytes &bytes = classes_[half_class];
+    bool fits = copies_.push({payload, *to, bytes.payload});
+    *to += bytes.payload;
+    if (bytes.metadata)
+        fits = fits && copies_.push({metadata, *to, bytes.metadata});
+    *to += bytes.metadata;
+    return fits;
+}
+
+lk_status Writer::fill_part(const PageRow &row, const RowsRecord &record, uint8_t *to) {
+    const uint64_t head = rows_head_bytes(record.n_entries);
+    uint8_t *halves = to + head;
+    std::memset(to, 0, head);
+    std::memcpy(to, &record, sizeof record);
+    copies_.clear();
+    bool fits = true;
+    for (uint32_t i = 0; i < record.n_entries; ++i) {
+        const PageEntry &entry = row.entries[record.first_entry + i];
+        const EntryRecord classes = {entry.key_class, entry.value_class};
+        std::memcpy(to + sizeof record + i * sizeof classes, &classes, sizeof classes);
+        fits = fits && add_half(entry.key_class, entry.key_payload, entry.key_metadata, &halves) &&
+               add_half(entry.value_class, entry.value_payload, entry.value_metadata, &halves);
+    }
+    if (!fits)
+        return fail(LK_E_NOMEM, "no memory for the copies of %u entries", record.n_entries);
+    const lk_status status =
+        cache_.device->download(copies_.data(), static_cast<uint32_t>(copies_.size()));
+    if (!status && record.n_tokens < row.capacity_tokens)
+        clear_ends(row, record, to + head);
+    return status;
+}
+
+// Of a row in which a sequence ends; all its halves are raw.
+void Writer::clear_ends(const PageRow &row, const RowsRecord &record, uint8_t *halves) const {
+    for (uint32_t i = 0; i < record.n_entries; ++i) {
+        const PageEntry &entry = row.entries[record.first_entry + i];
+        for (const uint16_t half_class : {entry.key_class, entry.value_class}) {
+            const HalfShape &shape = cache_.classes[half_class].shape;
+            if (shape.is_raw())
+                clear_tokens(shape, record.n_tokens, halves);
+            halves += classes_[half_class].payload + classes_[half_class].metadata;
+        }
+    }
+}
+
+}  // namespace
+
+lk_status snapshot_bytes(lk_cache *cache, const SnapshotChoice &choice, uint64_t *n_bytes) {
+    Writer writer(cache);
+    const lk_status status = writer.open(choice);
+    if (!status)
+        *n_bytes = writer.total_bytes();
+    return status;
+}
+
+lk_status save_snapshot(lk_cache *cache, const SnapshotChoice &choice, SnapshotSink *sink) {
+    Writer writer(cache);
+    const lk_status status = writer.open(choice);
+    return status ? status : writer.write(sink);
+}
+
+}  // namespace lk

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "format/snapshot_frame.h"
+
+#include "format/pagefile.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace lk {
+
+namespace {
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "structs are copied as they lie");
+
+using ull = unsigned long long;
+
+constexpr char kMagic[4] = {'L', 'K', 'S', 'N'};
+constexpr uint32_t kHasPermutation = 1;
+constexpr uint64_t kHalvesAlign = 16;
+
+struct KindName {
+    char bytes[5];
+};
+constexpr KindName kKinds[] = {{"MODL"}, {"PLAN"}, {"CLSS"}, {"SEQN"}, {"ROWS"}};
+
+const char *kind_name(ChunkKind kind) { return kKinds[static_cast<int>(kind)].bytes; }
+
+template <class T>
+T load(const uint8_t *bytes) {
+    T value;
+    std::memcpy(&value, bytes, sizeof value);
+    return value;
+}
+
+uint64_t hash_header(SnapshotHeader header) {
+    header.header_hash = 0;
+    return snapshot_hash(&header, sizeof header);
+}
+
+bool is_zero(const uint8_t *bytes, size_t n) {
+    uint8_t any = 0;
+    for (size_t i = 0; i < n; ++i)
+        any |= bytes[i];
+    return !any;
+}
+
+lk_status check_counts(const SnapshotHeader &h, uint64_t known_bytes) {
+    if (!is_zero(h.reserved, sizeof h.reserved))
+        return fail(LK_E_CORRUPT, "snapshot: reserved bytes of the header are set");
+    if (known_bytes && h.total_bytes != known_bytes)
+        return fail(LK_E_CORRUPT, "snapshot: %llu bytes, its header says %llu", ull{known_bytes},
+                    ull{h.total_bytes});
+    if (h.n_sequences > kMaxSnapshotSequences || h.n_classes > kMaxFileClasses ||
+        h.fingerprint_bytes > kMaxFingerprintBytes)
+        return fail(LK_E_CORRUPT,
+                    "snapshot: %u sequences, %u classes and a fingerprint of %u bytes are more "
+                    "than %u, %u and %u",
+                    h.n_sequences, h.n_classes, h.fingerprint_bytes, kMaxSnapshotSequences,
+                    kMaxFileClasses, kMaxFingerprintBytes);
+    return LK_OK;
+}
+
+lk_status check_class(const ClassRecord &r, uint32_t index) {
+    if (r.side > 1 || r.axis < 1 || r.axis > 2 || r.metadata < 1 || r.metadata > 2 ||
+        r.permutes > 1 || r.flags & ~kHasPermutation || r.reserved || (r.flags && r.permutes))
+        return fail(LK_E_CORRUPT, "snapshot: class %u has a field out of range", index);
+    return LK_OK;
+}
+
+HalfShape shape_of(const ClassRecord &r) {
+    HalfShape shape;
+    shape.side = static_cast<Side>(r.side);
+    shape.axis = static_cast<Axis>(r.axis);
+    shape.metadata = static_cast<Metadata>(r.metadata);
+    shape.permutes = r.permutes;
+    shape.head_dim = r.head_dim;
+    shape.page_tokens = r.page_tokens;
+    shape.group = r.group;
+    shape.n_shared = r.n_shared;
+    std::memcpy(shape.strips, r.strips, sizeof shape.strips);
+    return shape;
+}
+
+// One half at *at, which is moved behind it.
+lk_status check_half(const Array<FileClass> &classes, uint16_t index, Side side,
+                     const RowsRecord &record, const uint8_t **at, const uint8_t *end) {
+    if (index == kAbsentHalf)
+        return LK_OK;
+    if (index >= classes.size())
+        return fail(LK_E_CORRUPT, "snapshot: row %llu has a half of class %u of %zu",
+                    ull{record.row}, index, classes.size());
+    const HalfShape &shape = classes[index].shape;
+    if (shape.side != side || record.n_tokens > shape.page_tokens)
+        return fail(LK_E_CORRUPT, "snapshot: class %u does not fit row %llu of %u tokens", index,
+                    ull{record.row}, record.n_tokens);
+    const uint64_t payload = payload_bytes(shape);
+    const uint64_t metadata = metadata_bytes(shape);
+    if (static_cast<uint64_t>(end - *at) < payload + metadata)
+        return fail(LK_E_CORRUPT, "snapshot: row %llu is shorter than its halves", ull{record.row});
+    const uint8_t *parameters = metadata ? *at + payload : nullptr;
+    const lk_status status = check_half_contents({shape, *at, parameters, nullptr});
+    *at += payload + metadata;
+    return status;
+}
+
+}  // namespace
+
+uint64_t snapshot_hash(const void *data, uint64_t n_bytes) { return XXH3_64bits(data, n_bytes); }
+
+void seal_header(SnapshotHeader *header) {
+    std::memcpy(header->magic, kMagic, sizeof kMagic);
+    header->version = kSnapshotVersion;
+    header->header_bytes = sizeof *header;
+    header->header_hash = hash_header(*header);
+}
+
+lk_status read_header(const uint8_t *bytes, uint64_t known_bytes, SnapshotHeader *out) {
+    const auto header = load<SnapshotHeader>(bytes);
+    if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0)
+        return fail(LK_E_CORRUPT, "snapshot: does not start with LKSN");
+    if (header.version != kSnapshotVersion)
+        return fail(LK_E_MISMATCH, "snapshot: version %u, this library reads %u", header.version,
+                    kSnapshotVersion);
+    if (header.header_bytes != sizeof header)
+        return fail(LK_E_CORRUPT, "snapshot: header of %u bytes, version %u has %zu",
+                    header.header_bytes, header.version, sizeof header);
+    if (header.header_hash != hash_header(header))
+        return fail(LK_E_CORRUPT, "snapshot: the header does not fit its hash");
+    const lk_status status = check_counts(header, known_bytes);
+    if (!status)
+        *out = header;
+    return status;
+}
+
+void write_chunk_header(ChunkKind kind, uint64_t number, const uint8_t *body, uint64_t body_bytes,
+                        uint8_t *bytes) {
+    ChunkHeader header{};
+    std::memcpy(header.kind, kind_name(kind), sizeof header.kind);
+    header.number = number;
+    header.body_bytes = body_bytes;
+    header.body_hash = snapshot_hash(body, body_bytes);
+    std::memcpy(bytes, &header, sizeof header);
+}
+
+lk_status read_chunk_header(const uint8_t *bytes, ChunkKind kind, uint64_t number,
+                            uint64_t left_bytes, ChunkHeader *out) {
+    const auto header = load<ChunkHeader>(bytes);
+    if (std::memcmp(header.kind, kind_name(kind), sizeof header.kind) != 0)
+        return fail(LK_E_CORRUPT, "snapshot: chunk %llu is not the chunk %s that must come here",
+                    ull{number}, kind_name(kind));
+    if (header.number != number || header.reserved)
+        return fail(LK_E_CORRUPT, "snapshot: chunk %llu has number %llu and reserved bytes %#x",
+                    ull{number}, ull{header.number}, header.reserved);
+    if (header.body_bytes > left_bytes)
+        return fail(LK_E_CORRUPT, "snapshot: chunk %llu has %llu bytes, %llu are left", ull{number},
+                    ull{header.body_bytes}, ull{left_bytes});
+    *out = header;
+    return LK_OK;
+}
+
+lk_status check_chunk_body(const ChunkHeader &header, const uint8_t *body) {
+    if (header.body_hash != snapshot_hash(body, header.body_bytes))
+        return fail(LK_E_CORRUPT, "snapshot: chunk %llu does not fit its hash", ull{header.number});
+    return LK_OK;
+}
+
+uint64_t class_bytes(const FileClass &from) {
+    return sizeof(ClassRecord) + (from.permutation ? from.shape.head_dim : 0);
+}
+
+void write_class(const FileClass &from, uint8_t *bytes) {
+    const HalfShape &shape = from.shape;
+    ClassRecord record{};
+    record.side = static_cast<uint8_t>(shape.side);
+    record.axis = static_cast<uint8_t>(shape.axis);
+    record.metadata = static_cast<uint8_t>(shape.metadata);
+    record.permutes = shape.permutes;
+    record.head_dim = shape.head_dim;
+    record.page_tokens = shape.page_tokens;
+    record.group = shape.group;
+    record.n_shared = shape.n_shared;
+    std::memcpy(record.strips, shape.strips, sizeof record.strips);
+    record.flags = from.permutation ? kHasPermutation : 0;
+    std::memcpy(bytes, &record, sizeof record);
+    if (from.permutation)
+        std::memcpy(bytes + sizeof record, from.permutation, shape.head_dim);
+}
+
+lk_status read_classes(const uint8_t *body, uint64_t n_bytes, uint32_t n_classes,
+                       Array<FileClass> *out) {
+    out->clear();
+    const uint8_t *at = body;
+    const uint8_t *end = body + n_bytes;
+    for (uint32_t i = 0; i < n_classes; ++i) {
+        if (static_cast<uint64_t>(end - at) < sizeof(ClassRecord))
+            return fail(LK_E_CORRUPT, "snapshot: the table of classes ends at class %u", i);
+        const auto record = load<ClassRecord>(at);
+        lk_status status = check_class(record, i);
+        if (status)
+            return status;
+        at += sizeof record;
+        FileClass made = {shape_of(record), nullptr};
+        if (const char *error = shape_error(made.shape))
+            return fail(LK_E_CORRUPT, "snapshot: class %u: %s", i, error);
+        if (record.flags) {
+            if (static_cast<uint64_t>(end - at) < made.shape.head_dim ||
+                !is_permutation(at, made.shape.head_dim))
+                return fail(LK_E_CORRUPT,
+                            "snapshot: the permutation of class %u does not hold every channel "
+                            "once",
+                            i);
+            made.permutation = at;
+            at += made.shape.head_dim;
+        }
+        if (!out->push(made))
+            return fail(LK_E_NOMEM, "no memory for a snapshot's %u classes", n_classes);
+    }
+    return at == end ? LK_OK
+                     : fail(LK_E_CORRUPT, "snapshot: %llu bytes behind the table of classes",
+                            static_cast<ull>(end - at));
+}
+
+RowRun SequencePart::run(uint64_t i) const { return load<RowRun>(runs + i * sizeof(RowRun)); }
+
+SumRecord SequencePart::sum(uint64_t i, const uint8_t **values) const {
+    const uint64_t stride = sizeof(SumRecord) + uint64_t{record.n_channels} * sizeof(uint64_t);
+    *values = sums + i * stride + sizeof(SumRecord);
+    return load<SumRecord>(sums + i * stride);
+}
+
+// 32-bit counts: nothing overflows.
+uint64_t sequence_bytes(const SequenceRecord &record) {
+    const uint64_t channels = uint64_t{record.n_channels} * sizeof(uint64_t);
+    return sizeof record + uint64_t{record.n_runs} * sizeof(RowRun) + channels +
+           uint64_t{record.n_sums} * sizeof(SumRecord) + record.n_sums * channels;
+}
+
+lk_status read_sequence(const uint8_t *body, uint64_t n_bytes, SequencePart *out) {
+    constexpr uint32_t kMost = 1u << 28;  // of channels and of sums: their product fits 64 bits
+    if (n_bytes < sizeof(SequenceRecord))
+        return fail(LK_E_CORRUPT, "snapshot: a sequence of %llu bytes", ull{n_bytes});
+    const auto record = load<SequenceRecord>(body);
+    if (record.n_channels > kMost || record.n_sums > kMost || record.flags & ~kHasFolded ||
+        record.reserved || (record.n_sums && !record.n_channels) ||
+        n_bytes != sequence_bytes(record))
+        return fail(LK_E_CORRUPT,
+                    "snapshot: a sequence of %llu bytes with %u runs, %u sums of %u channels",
+                    ull{n_bytes}, record.n_runs, record.n_sums, record.n_channels);
+    out->record = record;
+    out->runs = body + sizeof record;
+    out->base = out->runs + uint64_t{record.n_runs} * sizeof(RowRun);
+    out->sums = out->base + uint64_t{record.n_channels} * sizeof(uint64_t);
+    return LK_OK;
+}
+
+EntryRecord RowsPart::entry(uint32_t i) const {
+    return load<EntryRecord>(entries + uint64_t{i} * sizeof(EntryRecord));
+}
+
+uint64_t rows_head_bytes(uint32_t n_entries) {
+    return round_up(sizeof(RowsRecord) + uint64_t{n_entries} * sizeof(EntryRecord), kHalvesAlign);
+}
+
+lk_status read_rows(const uint8_t *body, uint64_t n_bytes, const Array<FileClass> &classes,
+                    RowsPart *out) {
+    if (n_bytes < sizeof(RowsRecord) || n_bytes > kMaxPartBytes)
+        return fail(LK_E_CORRUPT, "snapshot: a part of a row of %llu bytes", ull{n_bytes});
+    RowsPart part;
+    part.record = load<RowsRecord>(body);
+    const uint64_t head = rows_head_bytes(part.record.n_entries);
+    if (!part.record.n_entries || part.record.reserved || head > n_bytes)
+        return fail(LK_E_CORRUPT, "snapshot: row %llu has a part of %u entries in %llu bytes",
+                    ull{part.record.row}, part.record.n_entries, ull{n_bytes});
+    part.entries = body + sizeof(RowsRecord);
+    part.halves = body + head;
+    const uint8_t *padding = part.entries + part.record.n_entries * sizeof(EntryRecord);
+    if (!is_zero(padding, static_cast<size_t>(part.halves - padding)))
+        return fail(LK_E_CORRUPT, "snapshot: padding of row %llu is set", ull{part.record.row});
+    const uint8_t *at = part.halves;
+    const uint8_t *end = body + n_bytes;
+    for (uint32_t i = 0; i < part.record.n_entries; ++i) {
+        const EntryRecord entry = part.entry(i);
+        lk_status status = check_half(classes, entry.key_class, Side::kKey, part.record, &at, end);
+        if (!status)
+            status = check_half(classes, entry.value_class, Side::kValue, part.record, &at, end);
+        if (status)
+            return status;
+    }
+    if (at != end)
+        return fail(LK_E_CORRUPT, "snapshot: %llu bytes behind the halves of row %llu",
+                    static_cast<ull>(end - at), ull{part.record.row});
+    *out = part;
+    return LK_OK;
+}
+
+}  // namespace lk

@@ -1,0 +1,159 @@
+// The frame of a snapshot: its header, its chunks, and what their bodies hold. docs/FORMAT.md,
+// section 16. Nothing here knows a cache or a plan; every byte that is read is untrusted.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_FORMAT_SNAPSHOT_FRAME_H
+#define LK_FORMAT_SNAPSHOT_FRAME_H
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "format/layout.h"
+
+namespace lk {
+
+constexpr uint16_t kSnapshotVersion = 1;
+constexpr uint32_t kMaxFingerprintBytes = 256;
+constexpr uint64_t kMaxPlanText = 64u << 20;  // as lk_plan_from_json()
+constexpr uint64_t kMaxPartBytes = 1u << 20;  // body of a chunk of rows
+constexpr uint32_t kMaxSnapshotSequences = 65536;
+constexpr uint32_t kMaxFileClasses = 65535;
+constexpr uint16_t kAbsentHalf = 0xffff;  // instead of a class: the half is not kept
+
+struct SnapshotHeader {
+    char magic[4];
+    uint16_t version;
+    uint16_t header_bytes;
+    uint64_t total_bytes;
+    uint64_t geometry_hash;
+    uint64_t plan_hash;  // of the plan's text
+    uint64_t n_tokens;   // over all sequences
+    uint64_t n_rows;     // in the snapshot
+    uint32_t n_sequences;
+    uint32_t n_classes;
+    uint32_t n_entries;  // of a row
+    uint32_t page_tokens;
+    uint32_t sink_tokens;
+    uint32_t fingerprint_bytes;
+    uint8_t reserved[48];
+    uint64_t header_hash;
+};
+static_assert(sizeof(SnapshotHeader) == 128, "the table of docs/FORMAT.md");
+
+struct ChunkHeader {
+    char kind[4];
+    uint32_t reserved;
+    uint64_t number;  // counted from 0
+    uint64_t body_bytes;
+    uint64_t body_hash;
+};
+static_assert(sizeof(ChunkHeader) == 32, "the table of docs/FORMAT.md");
+
+enum class ChunkKind { kModel, kPlan, kClasses, kSequence, kRows };
+
+struct ClassRecord {
+    uint8_t side;
+    uint8_t axis;
+    uint8_t metadata;
+    uint8_t permutes;
+    uint16_t head_dim;
+    uint16_t page_tokens;
+    uint16_t group;
+    uint16_t n_shared;
+    uint16_t strips[kPlaneCount];
+    uint32_t flags;
+    uint32_t reserved;
+};
+static_assert(sizeof(ClassRecord) == 32, "the table of docs/FORMAT.md");
+
+struct SequenceRecord {
+    uint64_t id;
+    uint64_t n_tokens;
+    uint32_t n_runs;
+    uint32_t n_channels;  // that are ranked by queries
+    uint32_t n_sums;      // of rows that are not packed
+    uint32_t flags;       // bit 0: packed rows have added to the base
+    uint64_t reserved;
+};
+static_assert(sizeof(SequenceRecord) == 40, "the table of docs/FORMAT.md");
+constexpr uint32_t kHasFolded = 1;
+
+struct RowRun {
+    uint64_t first_row;
+    uint64_t n_rows;
+};
+struct SumRecord {
+    uint64_t row;  // of the sequence
+    uint64_t is_gap;
+};
+
+struct RowsRecord {
+    uint64_t row;  // in the snapshot
+    uint64_t first_token;
+    uint32_t n_tokens;
+    uint32_t first_entry;
+    uint32_t n_entries;
+    uint32_t reserved;
+};
+static_assert(sizeof(RowsRecord) == 32, "the table of docs/FORMAT.md");
+
+struct EntryRecord {
+    uint16_t key_class;
+    uint16_t value_class;
+};
+
+// A class as the file has it; the permutation points into the file's bytes.
+struct FileClass {
+    HalfShape shape;
+    const uint8_t *permutation;  // [head_dim] slot -> channel, null for none
+};
+
+uint64_t snapshot_hash(const void *data, uint64_t n_bytes);
+
+// Fill in magic, sizes and hash.
+void seal_header(SnapshotHeader *header);
+// LK_E_CORRUPT, or LK_E_MISMATCH for another version. known_bytes: of the whole, 0 = unknown.
+lk_status read_header(const uint8_t *bytes, uint64_t known_bytes, SnapshotHeader *out);
+
+void write_chunk_header(ChunkKind kind, uint64_t number, const uint8_t *body, uint64_t body_bytes,
+                        uint8_t *bytes);
+// The chunk that must come now; left_bytes: of the file behind this header.
+lk_status read_chunk_header(const uint8_t *bytes, ChunkKind kind, uint64_t number,
+                            uint64_t left_bytes, ChunkHeader *out);
+lk_status check_chunk_body(const ChunkHeader &header, const uint8_t *body);
+
+uint64_t class_bytes(const FileClass &from);
+void write_class(const FileClass &from, uint8_t *bytes);
+// The table of classes of a chunk's body; *out is cleared first.
+lk_status read_classes(const uint8_t *body, uint64_t n_bytes, uint32_t n_classes,
+                       Array<FileClass> *out);
+
+// A sequence's chunk; the arrays point into its body and may not be aligned.
+struct SequencePart {
+    SequenceRecord record;
+    const uint8_t *runs;  // RowRun [n_runs]
+    const uint8_t *base;  // u64 [n_channels]
+    const uint8_t *sums;  // n_sums times SumRecord, u64 [n_channels]
+
+    RowRun run(uint64_t i) const;
+    SumRecord sum(uint64_t i, const uint8_t **values) const;
+};
+uint64_t sequence_bytes(const SequenceRecord &record);
+lk_status read_sequence(const uint8_t *body, uint64_t n_bytes, SequencePart *out);
+
+// Entries of one row: their halves lie one after the other, key payload, key metadata, value
+// payload, value metadata.
+struct RowsPart {
+    RowsRecord record;
+    const uint8_t *entries;  // EntryRecord [n_entries]
+    const uint8_t *halves;
+
+    EntryRecord entry(uint32_t i) const;
+};
+uint64_t rows_head_bytes(uint32_t n_entries);
+// Checks all contents too.
+lk_status read_rows(const uint8_t *body, uint64_t n_bytes, const Array<FileClass> &classes,
+                    RowsPart *out);
+
+}  // namespace lk
+
+#endif
