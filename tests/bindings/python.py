@@ -1,8 +1,9 @@
 """Installs into an empty folder and runs the tests of bindings/python against what lies there.
 
 Exit status 77 (skipped) where there is no pytest, or where the library has sanitizers whose runtime
-cannot be preloaded. Arguments after -- go to pytest."""
+cannot be preloaded. --log writes a line as Meson's log has it. Arguments after -- go to pytest."""
 import argparse
+import json
 import os
 import pathlib
 import subprocess
@@ -32,7 +33,7 @@ def main():
     parser.add_argument('--sanitizers', default='none')
     parser.add_argument('--compiler', nargs='+', default=['cc'])
     parser.add_argument('--python', default=sys.executable)
-    parser.add_argument('pytest', nargs='*', default=[])
+    parser.add_argument('--log')
     at = sys.argv.index('--') if '--' in sys.argv else len(sys.argv)
     options = parser.parse_args(sys.argv[1:at])
     env = dict(os.environ, CC=' '.join(options.compiler), PYTHONDONTWRITEBYTECODE='1')
@@ -52,8 +53,17 @@ def main():
                        check=True, env=os.environ)
         env['LOWKEY_LIBRARY'] = str(next(pathlib.Path(temp).rglob('liblowkey.so')))
         env['LOWKEY_INCLUDE'] = str(next(pathlib.Path(temp).rglob('include/lowkey')).parent)
-        return subprocess.run([options.python, '-B', '-m', 'pytest', '-q', *sys.argv[at + 1:]], cwd=PACKAGE, env=env,
-                              check=False).returncode
+        lines = []
+        with subprocess.Popen([options.python, '-B', '-m', 'pytest', '-q', *sys.argv[at + 1:]], cwd=PACKAGE, env=env,
+                              stdout=subprocess.PIPE, text=True) as tests:
+            for line in tests.stdout:
+                lines.append(line)
+                print(line, end='', flush=True)
+    if options.log:
+        result = 'FAIL' if tests.returncode else 'OK'
+        pathlib.Path(options.log).write_text(json.dumps(
+            {'name': 'python', 'result': result, 'stdout': ''.join(lines)}) + '\n', encoding='utf-8')
+    return tests.returncode
 
 
 if __name__ == '__main__':

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attention function "lowkey" of transformers, and how a model is switched to it."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from ..errors import StateError, UnsupportedError
+
+if TYPE_CHECKING:
+    from .cache import LowkeyCache
+
+NAME = 'lowkey'
+_TAG = '_lowkey_source'
+
+
+def tag(key: torch.Tensor, cache: LowkeyCache, layer: int) -> torch.Tensor:
+    """Say on the new keys of a layer which cache they go to: the attention function gets them, not the cache."""
+    setattr(key, _TAG, (cache, layer))
+    return key
+
+
+def attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+              attention_mask: torch.Tensor | None, scaling: float | None = None, dropout: float = 0.0,
+              **options: Any) -> tuple[torch.Tensor, None]:
+    """Attention of a layer over its LowkeyCache.
+
+    query       [batch, n_query_heads, n_tokens, head_dim]
+    key, value  [batch, n_kv_heads, n_tokens, head_dim], the new tokens alone, as LowkeyCache.update() returns them
+
+    Returns [batch, n_tokens, n_query_heads, head_dim].
+    """
+    source = getattr(key, _TAG, None)
+    if source is None:
+        raise StateError('attention "lowkey" runs on a LowkeyCache: pass past_key_values=LowkeyCache(...), or set '
+                         'another attention with model.set_attn_implementation()')
+    if dropout:
+        raise UnsupportedError(f'attention dropout is {dropout}: call model.eval()')
+    cache, layer = source
+    if options.get('position_bias') is not None:
+        raise UnsupportedError(f'layer {layer} adds a position bias to its logits')
+    return cache._attend(layer, query, key, value, attention_mask, dict(options, scaling=scaling)), None
+
+
+def mask(batch_size: int, q_length: int, kv_length: int, attention_mask: torch.Tensor | None = None,
+         **options: Any) -> torch.Tensor | None:
+    """The padding mask [batch, n_tokens so far] where it hides something, else None: attention is causal by itself."""
+    if options.get('allow_is_causal_skip') is False or options.get('allow_is_bidirectional_skip') is not None:
+        raise UnsupportedError('the model asks for a mask that is not causal (packed sequences, blocks or both '
+                               'directions)')
+    if attention_mask is None or bool(attention_mask.all()):
+        return None
+    return attention_mask
+
+
+ALL_ATTENTION_FUNCTIONS.register(NAME, attention)
+ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, mask)
+
+# Of configurations that caches have switched: the attention before, and how many caches are open.
+_switched: dict[int, list[Any]] = {}
+
+
+class Switch:
+    """Sets a configuration to an attention function until it is undone by the last who did."""
+
+    def __init__(self, config: Any, owner: Any):
+        entry = _switched.setdefault(id(config), [config, config._attn_implementation, 0])
+        entry[2] += 1
+        config._attn_implementation = NAME
+        self.undo = weakref.finalize(owner, _undo, id(config))
+
+
+def _undo(key: int) -> None:
+    entry = _switched[key]
+    entry[2] -= 1
+    if not entry[2]:
+        config, before, _ = _switched.pop(key)
+        if config._attn_implementation == NAME:
+            config._attn_implementation = before

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model's attention sees, written down for ``lowkey calibrate``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from ..errors import ArgumentError, UnsupportedError
+from .attention import NAME as LOWKEY
+from .geometry import geometry_of
+
+_NAME = 'lowkey-capture'
+_DTYPES = {'float16': torch.float16, 'bfloat16': torch.bfloat16, 'float32': torch.float32}
+Text = Any  # a str, or token ids: a list or a tensor
+
+
+class _Capture:
+    """Stands in for a model's attention: notes its inputs and computes what it would."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.seen: dict[int, dict[str, torch.Tensor]] = {}
+
+    def __call__(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                 *arguments: Any, **options: Any) -> Any:
+        self.seen[module.layer_idx] = {'q': query, 'k': key, 'v': value}  # type: ignore[index]
+        for tensor in (key, value):
+            if tensor.requires_grad:
+                tensor.retain_grad()
+        # Each model has its own plain attention, beside its attention modules.
+        inner = sys.modules[type(module).__module__].eager_attention_forward if self.name == 'eager' else \
+            ALL_ATTENTION_FUNCTIONS[self.name]
+        return inner(module, query, key, value, *arguments, **options)
+
+    def take(self, gradients: bool) -> Iterator[tuple[int, str, torch.Tensor]]:
+        """The tensors of a pass as [n_tokens, heads, head_dim], by layer and name."""
+        for layer, tensors in sorted(self.seen.items()):
+            for name, tensor in tensors.items():
+                yield layer, name, tensor.detach()[0].transpose(0, 1)
+                if gradients and name != 'q':
+                    if tensor.grad is None:
+                        raise UnsupportedError(f'layer {layer} gave no gradient of its {name}')
+                    yield layer, f'{name}_grad', tensor.grad[0].transpose(0, 1)
+        self.seen = {}
+
+
+@contextmanager
+def _capturing(model: torch.nn.Module) -> Iterator[_Capture]:
+    """The model with its attention watched, frozen and in evaluation mode; all as before at the end."""
+    config: Any = model.config
+    config = config.get_text_config(decoder=True)
+    before, training = config._attn_implementation, model.training
+    if before == LOWKEY:
+        raise ArgumentError('the model runs on a LowkeyCache: close it before calibrating')
+    # Gradients need an attention that has them; soft-cap is known to the plain one alone.
+    capture = _Capture('sdpa' if before == 'sdpa' else 'eager')
+    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    ALL_ATTENTION_FUNCTIONS.register(_NAME, capture)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(_NAME, ALL_MASK_ATTENTION_FUNCTIONS[capture.name])
+    try:
+        config._attn_implementation = _NAME
+        model.eval()
+        for parameter in wanted:
+            parameter.requires_grad_(False)
+        yield capture
+    finally:
+        config._attn_implementation = before
+        model.train(training)
+        for parameter in wanted:
+            parameter.requires_grad_(True)
+
+
+def _ids(text: Text, tokenizer: Any) -> list[int]:
+    if isinstance(text, str):
+        if tokenizer is None:
+            raise ArgumentError('texts are strings: give the tokenizer')
+        text = tokenizer(text)['input_ids']
+    return [int(token) for token in (text.tolist() if hasattr(text, 'tolist') else text)]
+
+
+def _run(model: Any, ids: list[int], gradients: bool, position_scale: int) -> None:
+    """One pass over a text, and with gradients back from its causal cross-entropy."""
+    tokens = torch.tensor([ids], device=model.device)
+    positions = torch.arange(len(ids), device=model.device)[None] * position_scale
+    with torch.set_grad_enabled(gradients):
+        embedded = model.get_input_embeddings()(tokens)
+        if gradients:  # the one leaf: parameters are frozen
+            embedded = embedded.detach().requires_grad_()
+        result = model(inputs_embeds=embedded, position_ids=positions, labels=tokens if gradients else None,
+                       use_cache=False)
+        if gradients:
+            result.loss.backward()
+
+
+def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str], tokenizer: Any = None,
+              gradients: bool = False, position_scale: int = 1, max_tokens: int = 2048, probe: Text | None = None,
+              probe_repeats: int = 30, probe_prefix: Iterable[int] = (),
+              dtype: str = 'float16') -> dict[str, list[int]]:
+    """Run texts through a model and write what its attention saw, for ``lowkey calibrate``.
+
+    texts           strings (with ``tokenizer``) or token ids, each run alone
+    out             the safetensors file
+    gradients       also those of the causal cross-entropy by K and V, for sensitivities
+    position_scale  positional interpolation: token i is at position i * position_scale, so that short texts reach
+                    the angles of long ones
+    max_tokens      of a text; the rest is left out
+    probe           a sentence that is run probe_repeats times in a row behind the tokens probe_prefix, to find
+                    retrieval heads
+    dtype           of the file: "float16", "bfloat16" or "float32"; gradients are float32
+
+    The file has for each layer N, K and Q after RoPE, all texts one after the other:
+
+        layer.N.k, layer.N.v            [n_tokens, n_kv_heads, head_dim]
+        layer.N.q                       [n_tokens, n_query_heads, head_dim]
+        layer.N.k_grad, layer.N.v_grad  [n_tokens, n_kv_heads, head_dim]
+        layer.N.probe_k, layer.N.probe_q
+
+    and the metadata ``texts`` (number), ``position_scale``, ``probe_period`` and ``probe_prefix`` (tokens of the
+    sentence and before it). Everything is held in memory until it is written. Returns the shape of each tensor.
+    """
+    geometry_of(model.config)  # refuses what lowkey cannot serve
+    if dtype not in _DTYPES:
+        raise ArgumentError(f'dtype is {dtype!r}, must be one of {", ".join(_DTYPES)}')
+    if position_scale < 1:
+        raise ArgumentError(f'position_scale is {position_scale}, must be at least 1')
+    parts: dict[str, list[torch.Tensor]] = {}
+    metadata = {'format': 'pt', 'position_scale': str(position_scale)}
+
+    def keep(name: str, tensor: torch.Tensor) -> None:
+        kind = torch.float32 if name.endswith('_grad') else _DTYPES[dtype]
+        limit = torch.finfo(kind).max
+        bounded = torch.where(tensor.isfinite(), tensor.clamp(-limit, limit), tensor)
+        parts.setdefault(name, []).append(bounded.to(kind).cpu().contiguous())
+
+    with _capturing(model) as capture:
+        n_texts = 0
+        for text in texts:
+            ids = _ids(text, tokenizer)[:max_tokens]
+            if len(ids) < 2:
+                raise ArgumentError(f'text {n_texts} has {len(ids)} tokens')
+            _run(model, ids, gradients, position_scale)
+            for layer, name, tensor in capture.take(gradients):
+                keep(f'layer.{layer}.{name}', tensor)
+            n_texts += 1
+        metadata['texts'] = str(n_texts)
+        if probe is not None:
+            sentence, prefix = _ids(probe, tokenizer), list(probe_prefix)
+            _run(model, prefix + sentence * probe_repeats, False, 1)
+            for layer, name, tensor in capture.take(False):
+                if name != 'v':
+                    keep(f'layer.{layer}.probe_{name}', tensor)
+            metadata.update(probe_period=str(len(sentence)), probe_prefix=str(len(prefix)))
+    if not parts:
+        raise ArgumentError('there are neither texts nor a probe')
+    whole = {name: torch.cat(tensors) for name, tensors in parts.items()}
+    save_file(whole, os.fspath(out), metadata)
+    return {name: list(tensor.shape) for name, tensor in whole.items()}

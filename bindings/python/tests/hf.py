@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small models of transformers with random weights, and the cache that they are compared with."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+if os.environ.get('LOWKEY_REQUIRE_TRANSFORMERS'):  # a run that is for the adapter may not leave it out
+    import torch
+    import transformers
+else:
+    torch = pytest.importorskip('torch')
+    transformers = pytest.importorskip('transformers', minversion='5.0')
+
+torch.set_num_threads(1)  # the models are small; other work may share the machine
+
+COMMON = dict(vocab_size=89, hidden_size=128, intermediate_size=192, num_attention_heads=4, num_key_value_heads=2,
+              max_position_embeddings=4096, pad_token_id=0, bos_token_id=1, eos_token_id=None)
+WINDOW = 24
+MIXED = ['sliding_attention', 'full_attention', 'sliding_attention', 'full_attention']
+# A name: model type, layers, what the configuration adds.
+MODELS = {
+    'llama': ('llama', 3, {}),
+    'llama-mha-64': ('llama', 2, dict(num_key_value_heads=4, head_dim=64)),
+    'qwen3': ('qwen3', 3, dict(head_dim=64)),
+    'qwen2': ('qwen2', 3, {}),
+    'mistral': ('mistral', 3, dict(sliding_window=WINDOW, head_dim=32)),
+    'gemma3': ('gemma3_text', 4, dict(sliding_window=WINDOW, head_dim=32, layer_types=MIXED,
+                                      query_pre_attn_scalar=64)),
+    'gemma2': ('gemma2', 4, dict(sliding_window=WINDOW, head_dim=32, layer_types=MIXED, query_pre_attn_scalar=32,
+                                 attn_logit_softcapping=20.0)),
+    'gpt-oss': ('gpt_oss', 4, dict(sliding_window=WINDOW, head_dim=32, layer_types=MIXED, num_local_experts=2,
+                                   num_experts_per_tok=1)),
+}
+DEVICES = ['cpu'] + (['cuda'] if torch.cuda.is_available() else [])
+
+
+def make_model(name: str, device: str = 'cpu'):
+    """A model with weights large enough for attention to prefer some tokens, and biases that are not zero."""
+    kind, n_layers, options = MODELS[name]
+    config = transformers.AutoConfig.for_model(kind, **{**COMMON, 'num_hidden_layers': n_layers, **options})
+    torch.manual_seed(len(name))
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=plain_attention(name)).eval()
+    with torch.no_grad():
+        for label, weight in model.named_parameters():
+            if label.endswith(('q_proj.weight', 'k_proj.weight', 'embed_tokens.weight')):
+                weight.normal_(0, 0.15)
+            elif label.endswith(('.bias', 'sinks')):
+                weight.normal_(0, 0.5)
+    return model.to(device)
+
+
+def plain_attention(name: str) -> str:
+    """The attention of transformers that can compute the model: some know neither soft-cap nor sinks."""
+    return 'eager' if name in ('gemma2', 'gpt-oss') else 'sdpa'
+
+
+class RoundedCache(transformers.DynamicCache):
+    """transformers' own cache with keys and values rounded to FP16, as lowkey keeps them."""
+
+    def update(self, key_states, value_states, *arguments, **options):
+        return super().update(*(x.half().to(x.dtype) for x in (key_states, value_states)), *arguments, **options)
+
+
+def tokens(seed: int, *shape: int, device: str = 'cpu'):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(2, COMMON['vocab_size'], shape, generator=generator).to(device)
+
+
+def logits(model, cache, *chunks, **options):
+    """Logits of a text that is fed in chunks, [batch, n_tokens, vocabulary]."""
+    with torch.no_grad():
+        return torch.cat([model(chunk, past_key_values=cache, **options).logits for chunk in chunks], 1).float()
+
+
+def assert_within_rounding(got, want, rounded):
+    """got differs from want by no more than rounding keys and values to FP16 explains."""
+    explained = (rounded - want).abs().max().item()
+    assert explained > 0, 'the models have keys that FP16 does not hold'
+    error = (got - want).abs().max().item()
+    assert error <= 3 * explained + 1e-5 * want.abs().max().item(), (error, explained)

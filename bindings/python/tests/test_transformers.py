@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of transformers on a LowkeyCache."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from hf import (
+    COMMON,
+    DEVICES,
+    MODELS,
+    RoundedCache,
+    assert_within_rounding,
+    logits,
+    make_model,
+    plain_attention,
+    tokens,
+    torch,
+    transformers,
+)
+
+import lowkey
+from lowkey.transformers import LowkeyCache, geometry_of, sink_logits_of
+
+MODEL_FOLDER = pathlib.Path(__file__).parents[3] / 'tests/model'
+
+
+def lowkey_cache(model, plan='fp16', budget='256MiB', **options):
+    return LowkeyCache(model.config, plan, budget, sink_logits=sink_logits_of(model), **options)
+
+
+def host_cache(model, kind=None):
+    return (kind or transformers.DynamicCache)(config=model.config)
+
+
+@pytest.mark.parametrize('device', DEVICES)
+@pytest.mark.parametrize('name', MODELS)
+def test_logits_equal_the_hosts_within_rounding(name, device):
+    """Prefill, a chunk and single tokens, two rows, well beyond the sliding windows."""
+    model = make_model(name, device)
+    ids = tokens(1, 2, 111, device=device)
+    chunks = ids.split([80, 28, 1, 1, 1], 1)
+    want, rounded = (logits(model, host_cache(model, kind), *chunks) for kind in (None, RoundedCache))
+    with lowkey_cache(model) as cache:
+        got = logits(model, cache, *chunks)
+        assert cache.lengths == [111, 111] and cache.get_seq_length() == 111
+        assert cache.stats().n_tokens == 222
+    assert model.config._attn_implementation == plain_attention(name)
+    assert_within_rounding(got, want, rounded)
+
+
+@pytest.mark.parametrize('name', ['llama', 'qwen3', 'mistral', 'gemma3'])
+def test_generate_gives_the_same_tokens(name):
+    model, ids = make_model(name), tokens(2, 1, 50)
+    options = dict(attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False)
+    want = model.generate(ids, **options)
+    with lowkey_cache(model) as cache:
+        assert torch.equal(model.generate(ids, past_key_values=cache, **options), want)
+        assert cache.lengths == [73]
+
+
+@pytest.mark.parametrize('name', ['llama', 'gemma3'])
+def test_left_padding(name):
+    """Rows of a padded batch give what they give alone, and padding is not kept."""
+    model, lengths, width = make_model(name), [60, 17, 41], 60
+    rows = [tokens(10 + i, 1, n + 5) for i, n in enumerate(lengths)]
+    ids, mask = torch.zeros(3, width + 5, dtype=torch.long), torch.zeros(3, width + 5, dtype=torch.long)
+    for i, (row, n) in enumerate(zip(rows, lengths)):
+        ids[i, width - n:], mask[i, width - n:] = row[0], 1
+    positions = (mask.cumsum(1) - 1).clamp(0)
+    with lowkey_cache(model) as cache, torch.no_grad():
+        parts, begin = [], 0
+        for end in (width, width + 1, width + 5):
+            parts.append(model(ids[:, begin:end], attention_mask=mask[:, :end], past_key_values=cache,
+                               position_ids=positions[:, begin:end]).logits)
+            begin = end
+        assert cache.lengths == [n + 5 for n in lengths] and cache.n_columns == width + 5
+        got = torch.cat(parts, 1)
+    for i, (row, n) in enumerate(zip(rows, lengths)):
+        want, rounded = (logits(model, host_cache(model, kind), row) for kind in (None, RoundedCache))
+        assert_within_rounding(got[i:i + 1, width - n:], want, rounded)
+
+
+def test_generate_with_left_padding():
+    model = make_model('qwen2')
+    ids, mask = tokens(3, 2, 30), torch.ones(2, 30, dtype=torch.long)
+    mask[1, :13] = 0
+    options = dict(attention_mask=mask, max_new_tokens=12, do_sample=False)
+    want = model.generate(ids, **options)
+    with lowkey_cache(model) as cache:
+        assert torch.equal(model.generate(ids, past_key_values=cache, **options), want)
+        assert cache.lengths == [41, 28]
+
+
+def test_prompt_lookup_rolls_back():
+    """Drafts that the model refuses are cropped."""
+    model = make_model('llama')
+    ids = torch.cat([tokens(4, 1, 12)] * 4, 1)
+    options = dict(attention_mask=torch.ones_like(ids), max_new_tokens=16, do_sample=False)
+    want = model.generate(ids, **options)
+    with lowkey_cache(model) as cache:
+        got = model.generate(ids, past_key_values=cache, prompt_lookup_num_tokens=4, **options)
+    assert torch.equal(got, want)
+
+
+def test_crop_and_rows():
+    model, ids = make_model('llama'), tokens(5, 3, 40)
+    mask = torch.ones_like(ids)
+    mask[1, :36] = 0
+    with lowkey_cache(model) as cache, torch.no_grad():
+        model(ids[:, :38], attention_mask=mask[:, :38], past_key_values=cache)
+        model(ids[:, 38:], attention_mask=mask, past_key_values=cache)
+        assert cache.lengths == [40, 4, 40]
+        cache.crop(-5)
+        assert cache.lengths == [35, 0, 35] and cache.get_seq_length() == 35
+        cache.crop(0)
+        with pytest.raises(lowkey.ArgumentError, match='tokens_to_remove is 5'):
+            cache.crop(5)
+        cache.batch_select_indices(torch.tensor([2, 0]))
+        assert cache.lengths == [35, 35] and cache.batch_size == 2
+        again = model(ids[[2, 0], 35:], past_key_values=cache).logits
+        cache.reset()
+        assert cache.lengths == [] and cache.get_seq_length() == 0
+        model(ids[:1], past_key_values=cache)
+        assert cache.lengths == [40]
+    whole, rounded = (logits(model, host_cache(model, kind), ids[[2, 0], :35], ids[[2, 0], 35:])[:, 35:]
+                      for kind in (None, RoundedCache))
+    assert_within_rounding(again, whole, rounded)
+
+
+def test_packed_plans():
+    """Fewer bits are fewer bytes and larger errors; a PlanSpec and a Plan serve as well as a name."""
+    model, ids = make_model('llama-mha-64'), tokens(6, 1, 400)
+    want = logits(model, host_cache(model), *ids.split([399, 1], 1))
+    spec = lowkey.PlanSpec('own', layers=lowkey.LayerRule(lowkey.KeyRule(8), lowkey.ValueRule(8)))
+    errors, sizes = {}, {}
+    for plan in ('fp16', 'kivi4', 'kivi2', spec, lowkey.Plan.preset('int8', geometry_of(model.config))):
+        with lowkey_cache(model, plan) as cache:
+            name = plan if isinstance(plan, str) else plan.name
+            errors[name] = (logits(model, cache, *ids.split([399, 1], 1)) - want)[:, -1].abs().max().item()
+            stats = cache.stats()
+            sizes[name] = stats.payload_bytes + stats.metadata_bytes + stats.recent_bytes
+    assert errors['fp16'] < errors['int8'] < errors['kivi4'] < errors['kivi2']
+    assert sizes['fp16'] > sizes['int8'] > sizes['kivi4'] > sizes['kivi2']
+    assert (errors['own'], sizes['own']) == (errors['int8'], sizes['int8'])
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
+def test_models_in_sixteen_bits(dtype):
+    model = make_model('llama').to(getattr(torch, dtype))
+    ids = tokens(7, 2, 70)
+    want = logits(model, host_cache(model), *ids.split([60, 10], 1))
+    exact = logits(make_model('llama'), host_cache(model), ids)
+    with lowkey_cache(model) as cache:
+        got = logits(model, cache, *ids.split([60, 10], 1))
+    # Both round to the model's type after each operation: neither is nearer to the exact answer by much.
+    assert (got - exact).abs().max() < 2 * (want - exact).abs().max()
+
+
+def test_own_model():
+    """The model that ships with the project, as the Qwen2 that it is."""
+    from safetensors import safe_open
+    from safetensors.torch import load_file
+    path = MODEL_FOLDER / 'prover.safetensors'
+    with safe_open(path, 'pt') as file:
+        about = file.metadata()
+    numbers = {name: int(about[name]) for name in (
+        'vocab_size', 'hidden_size', 'num_hidden_layers', 'num_attention_heads', 'num_key_value_heads',
+        'intermediate_size', 'max_position_embeddings')}
+    rope = {'rope_type': 'default', 'rope_theta': float(about['rope_theta'])}
+    config = transformers.Qwen2Config(**numbers, head_dim=int(about['head_dim']), tie_word_embeddings=False,
+                                      rms_norm_eps=float(about['rms_norm_eps']), pad_token_id=0, bos_token_id=0,
+                                      eos_token_id=None, rope_parameters=rope)
+    model = transformers.Qwen2ForCausalLM(config).eval()
+    weights = {name: weight.float() for name, weight in load_file(path).items()}
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    assert not unexpected and all(name.endswith('v_proj.bias') for name in missing)
+    with torch.no_grad():
+        for name in missing:
+            model.get_parameter(name).zero_()
+    text = (MODEL_FOLDER / 'README.md').read_bytes()[:700]
+    ids = torch.tensor([[0, *text]])
+    chunks = ids.split([600, 90, 11], 1)
+    want, rounded = (logits(model, host_cache(model, kind), *chunks) for kind in (None, RoundedCache))
+
+    def loss(found):
+        return torch.nn.functional.cross_entropy(found[0, :-1], ids[0, 1:]).item()
+
+    with LowkeyCache(model.config, 'fp16', '64MiB') as cache:
+        assert_within_rounding(logits(model, cache, *chunks), want, rounded)
+    with LowkeyCache(model.config, 'kitty-pro', '64MiB') as cache:
+        packed = loss(logits(model, cache, *chunks))
+        assert cache.stats().pages_packed > 0
+    assert loss(want) < 3 and abs(packed - loss(want)) < 0.05, 'nats per byte'
+
+
+def test_a_failed_pass_is_dropped():
+    model, ids = make_model('llama'), tokens(8, 1, 20)
+    with lowkey_cache(model) as cache, torch.no_grad():
+        logits(model, cache, ids[:, :12])
+        hook = model.model.layers[1].mlp.register_forward_hook(lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model(ids[:, 12:], past_key_values=cache)
+        hook.remove()
+        assert cache.lengths == [12] and cache.get_seq_length() == 12
+        got = logits(model, cache, ids[:, 12:])
+    want, rounded = (logits(model, host_cache(model, kind), ids)[:, 12:] for kind in (None, RoundedCache))
+    assert_within_rounding(got, want, rounded)
+
+
+def test_attention_is_set_back():
+    model = make_model('llama')
+    first, second = lowkey_cache(model), lowkey_cache(model)
+    assert model.config._attn_implementation == 'lowkey'
+    first.close()
+    first.close()
+    assert model.config._attn_implementation == 'lowkey'
+    del second
+    import gc
+    gc.collect()
+    assert model.config._attn_implementation == 'sdpa'
+
+
+def test_misuse():
+    model, ids = make_model('llama'), tokens(9, 2, 10)
+    with torch.no_grad():
+        with lowkey_cache(model) as cache:
+            with pytest.raises(lowkey.StateError, match='pass past_key_values=LowkeyCache'):
+                model(ids)
+            model(ids, past_key_values=cache)
+            with pytest.raises(lowkey.ArgumentError, match='a batch of 1 rows on a cache of 2'):
+                model(ids[:1], past_key_values=cache)
+            mask = torch.ones(2, 12, dtype=torch.long)
+            mask[0, 3] = 0
+            with pytest.raises(lowkey.ArgumentError, match=r'\[9, 10\] earlier tokens.*tokens cannot be hidden later'):
+                model(ids[:, :2], attention_mask=mask, past_key_values=cache)
+            with pytest.raises(lowkey.ArgumentError, match=r'has shape \[2, 2\], this pass needs \[2, 12\]'):
+                model(ids[:, :2], attention_mask=mask[:, 2:4], past_key_values=cache)
+            with pytest.raises(lowkey.UnsupportedError, match='causal by itself'):
+                model(ids[:, :2], attention_mask=torch.ones(2, 1, 2, 12), past_key_values=cache)
+            with pytest.raises(lowkey.UnsupportedError, match=r'rows \[0, 0, 1, 1\]'):
+                cache.batch_repeat_interleave(2)
+            model(ids[:, :1], past_key_values=cache)  # all refusals left the cache as it was
+            assert cache.lengths == [11, 11]
+            with torch.enable_grad(), pytest.raises(lowkey.ArgumentError, match='requires a gradient'):
+                model(ids[:, :1], past_key_values=cache)
+        model.set_attn_implementation('lowkey')
+        with pytest.raises(lowkey.ClosedError, match='the LowkeyCache is closed'):
+            model(ids, past_key_values=cache)
+        model.set_attn_implementation('sdpa')
+        with lowkey_cache(model, budget='64KiB') as cache, pytest.raises(lowkey.BudgetError, match='bytes'):
+            model(ids, past_key_values=cache)
+        with lowkey_cache(model, max_step_tokens=16) as cache, pytest.raises(lowkey.ArgumentError, match='16'):
+            model(ids, past_key_values=cache)
+
+
+@pytest.mark.parametrize('kind, options, sentence', [
+    ('deepseek_v3', {}, 'latent keys'),
+    ('llama4_text', {}, 'chunked_attention'),
+    ('gemma3n_text', {}, 'shares keys and values'),
+])
+def test_models_that_lowkey_does_not_serve(kind, options, sentence):
+    config = transformers.AutoConfig.for_model(kind, **options)
+    with pytest.raises(lowkey.UnsupportedError, match=sentence):
+        LowkeyCache(config, 'fp16', '1GiB')
+
+
+def test_wrong_scale_and_sinks():
+    model, ids = make_model('gpt-oss'), tokens(11, 1, 4)
+    with LowkeyCache(model.config, 'fp16', '64MiB') as cache, torch.no_grad(), \
+            pytest.raises(lowkey.ArgumentError, match='sink_logits_of'):
+        model(ids, past_key_values=cache)
+    model = make_model('llama')
+    with LowkeyCache(model.config, 'fp16', '64MiB', scale=0.5) as cache, torch.no_grad(), \
+            pytest.raises(lowkey.ArgumentError, match='give scale'):
+        model(ids, past_key_values=cache)
+    assert COMMON['num_attention_heads'] == geometry_of(model.config).layers[0].n_query_heads
