@@ -8,16 +8,11 @@
 
 #include "decode_values.glsl"
 
-void attend_pieces(Unit unit, uint n) {
-    for (uint at = team; at < kPieces; at += kTeams) {
-        if (kIsFree ? at >= n : at - team >= n)
-            break;
-        const Piece piece = load_piece(at);
-        multiply_keys(piece);
-        begin_values(piece);
-        weigh(unit, piece);
-        multiply_values(unit, piece);
-    }
+void attend_piece(Unit unit, Piece piece) {
+    multiply_keys(piece);
+    begin_values(piece);
+    weigh(unit, piece);
+    multiply_values(unit, piece);
 }
 
 // What the teams have gathered, together.
@@ -89,13 +84,13 @@ void store_part(Unit unit) {
 void main() {
     find_lane();
     const Unit unit = find_unit(gl_WorkGroupID.x, kColumns);
-    const uint n_pieces = unit.item.raw_count[0] + unit.item.raw_count[1] + unit.item.packed_count;
     load_queries(unit);
     clear_outputs();
-    for (uint first = 0u; first < n_pieces; first += kPieces) {
-        const uint n = min(n_pieces - first, kPieces);
-        find_pieces(unit, first, n);
-        attend_pieces(unit, n);
+    for (uint first = 0u; first < push.n_pieces; first += kPieces) {
+        find_pieces(unit, first);
+        const uint n = min(push.n_pieces - first, kPieces);
+        for (uint at = 0u; at < n; at += kTeams)
+            attend_piece(unit, load_piece(at + team));
     }
     merge_teams();
     if (unit.item.n_parts == 1u)

@@ -19,12 +19,7 @@
 
 const int kLargeExponent = 12;
 const float kLarge = 4096.0;
-// Strips of keys that are summed at once.
-#ifdef LK_MATRIX
-const uint kBlockStrips = kStrips;
-#else
-const uint kBlockStrips = 8u;
-#endif
+const uint kBlockStrips = 8u;  // of keys, that are summed in FP16 at once
 
 #ifdef LK_FLOAT16
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require

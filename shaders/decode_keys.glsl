@@ -126,8 +126,7 @@ void multiply_middles(Piece piece, uint group, inout FoldTask tasks[kFoldTasks],
 void begin_scores(Piece piece, inout FoldTask tasks[kFoldTasks], inout float products[kColumns]) {
     [[unroll]] for (uint i = 0u; i < kScores; ++i)
         scores[i] = 0.0;
-    const uint n_groups = kIsFree ? piece.key_groups : shared_most_key_groups;
-    for (uint group = 0u; group < n_groups; ++group) {
+    for (uint group = 0u; group < kKeyGroups; ++group) {
         if (kGrouped != 0u && group != 0u)
             multiply_middles(piece, group, tasks, products);
         [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
@@ -165,15 +164,7 @@ void multiply_keys(Piece piece) {
     fold_queries(piece, tasks, exponent, products);
     team_sync();
     begin_scores(piece, tasks, products);
-    const uint n_blocks = kIsFree ? key_blocks(piece.end16) : shared_most_blocks;
-    uint from = 0u;
-    for (uint block = 0u; block < n_blocks; ++block) {
-        uint to = from;
-        if (from < kStrips)
-            to = from < piece.end16 ? piece.end16 : min(from + kBlockStrips, kStrips);
-        add_key_products(piece, from, to, vectors, exponent);
-        from = to;
-    }
+    add_key_products(piece, vectors, exponent);
     team_sync();
 }
 

@@ -36,19 +36,13 @@ struct ColumnPairs {
     Pair high;
 };
 // `block` is the strip of keys or the tile of values. k g is in the quad of pairs g / 2.
+// Columns that are not there repeat others: nobody reads their sums.
 ColumnPairs load_columns(uint block) {
-    ColumnPairs pairs = ColumnPairs(Pair(0.0), Pair(0.0));
-    if (is_column(2u * quad_lane())) {
-        const uvec4 words = shared_folded[folded_place(block * 4u + row() / 2u) + quad_lane()];
-        const uint k = row() & 1u;
-        pairs.low.x = unpackFloat2x16(words.x)[k];
-        pairs.high.x = unpackFloat2x16(words.y)[k];
-        if (kColumns > 1u) {
-            pairs.low.y = unpackFloat2x16(words.z)[k];
-            pairs.high.y = unpackFloat2x16(words.w)[k];
-        }
-    }
-    return pairs;
+    const uint place = folded_place(block * 4u + row() / 2u) + quad_lane() % kFoldedQuads;
+    const uvec4 words = shared_folded[place] >> 16u * (row() & 1u);
+    const uvec2 next = kColumns > 1u ? words.zw : words.xy;
+    return ColumnPairs(unpackFloat2x16(bitfieldInsert(words.x, next.x, 16, 16)),
+                       unpackFloat2x16(bitfieldInsert(words.y, next.y, 16, 16)));
 }
 // Times the ranges of a token group of the keys.
 ColumnPairs fold_group(Piece piece, ColumnPairs plain, uint strip, uint group, int exponent) {
@@ -103,26 +97,37 @@ void multiply_half_strips(Piece piece) {
     }
 }
 
-// Strips [from, to) of the keys, of which none or all are at 16 bits, join the scores.
-void add_key_products(Piece piece, uint from, uint to, inout KeyVectors vectors, int exponent) {
-    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
-        key_sums[tile] = zero_sums();
-    float unit = power(-kLargeExponent);
-    if (from < piece.end16) {
-        multiply_half_strips(piece);
-    } else {
-        multiply_key_strips(piece, 8u, from, min(to, piece.end8), vectors, exponent);
-        multiply_key_strips(piece, 4u, max(from, piece.end8), min(to, piece.end4), vectors,
-                            exponent);
-        multiply_key_strips(piece, 2u, max(from, piece.end4), to, vectors, exponent);
-        unit = power(exponent - kLargeExponent);
-    }
-    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
+// The sums so far join the scores.
+void add_key_sums(float unit) {
+    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
         [[unroll]] for (uint i = 0u; i < 4u; ++i)
             scores[4u * tile + i] = fma(key_sums[tile][i], unit, scores[4u * tile + i]);
+        key_sums[tile] = zero_sums();
+    }
 }
 
+// Products of all strips join the scores.
+void add_key_products(Piece piece, inout KeyVectors vectors, int exponent) {
+    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
+        key_sums[tile] = zero_sums();
+    if (piece.end16 != 0u) {
+        multiply_half_strips(piece);
+        add_key_sums(power(-kLargeExponent));
+    }
+    multiply_key_strips(piece, 8u, piece.end16, piece.end8, vectors, exponent);
+    multiply_key_strips(piece, 4u, piece.end8, piece.end4, vectors, exponent);
+    multiply_key_strips(piece, 2u, piece.end4, kStrips, vectors, exponent);
+    add_key_sums(power(exponent - kLargeExponent));
+}
+
+ColumnMatrix value_columns[kPageTiles];
 SumMatrix value_sums[2];
+
+// The folded weights, of all tiles.
+void begin_products() {
+    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
+        value_columns[tile] = column_matrix(load_columns(tile));
+}
 
 void multiply_code_values(Piece piece, uint bits, uint strip) {
     const uint n_tiles = 16u / bits;  // of a vector
@@ -131,11 +136,10 @@ void multiply_code_values(Piece piece, uint bits, uint strip) {
         const uvec4 words[2] = value_vectors;
         take_value_vectors(piece, bits, strip, v);
         [[unroll]] for (uint i = 0u; i < n_tiles; ++i) {
-            const ColumnMatrix columns =
-                column_matrix(load_columns(v * n_tiles + i));
+            const uint tile = v * n_tiles + i;
             [[unroll]] for (uint s = 0u; s < 2u; ++s)
-                value_sums[s] =
-                    coopMatMulAddNV(code_matrix(words[s], bits, i), columns, value_sums[s]);
+                value_sums[s] = coopMatMulAddNV(code_matrix(words[s], bits, i),
+                                                value_columns[tile], value_sums[s]);
         }
     }
 }
@@ -144,10 +148,9 @@ void multiply_half_values(Piece piece, uint strip, uint n_tokens) {
     [[unroll]] for (uint i = 0u; i < 2u * kPageTiles; ++i)
         words[i] = load_half_values(piece, strip + i % 2u, i / 2u, n_tokens);
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
-        const ColumnMatrix columns = column_matrix(load_columns(tile));
         [[unroll]] for (uint s = 0u; s < 2u; ++s)
-            value_sums[s] =
-                coopMatMulAddNV(half_matrix(words[2u * tile + s]), columns, value_sums[s]);
+            value_sums[s] = coopMatMulAddNV(half_matrix(words[2u * tile + s]),
+                                            value_columns[tile], value_sums[s]);
     }
 }
 

@@ -32,14 +32,6 @@ struct Piece {
 
 const uint kPieceQuads = 4u;
 shared uvec4 shared_pieces[kPieces * kPieceQuads];
-// Over the pieces that were looked up: of the keys' blocks of strips, and groups.
-shared uint shared_most_blocks;
-shared uint shared_most_key_groups;
-shared uint shared_most_value_groups;
-
-uint key_blocks(uint end16) {
-    return (end16 != 0u ? 1u : 0u) + (kStrips - end16 + kBlockStrips - 1u) / kBlockStrips;
-}
 
 // Row `index` of the item: those of its two runs of raw rows come first.
 uint item_row(WorkItem item, uint index) {
@@ -77,17 +69,12 @@ void store_piece(Unit unit, uint index, uint at) {
     shared_pieces[at * kPieceQuads + 2u] =
         uvec4(permutation, keys.minima_offset, values.minima_offset);
     shared_pieces[at * kPieceQuads + 3u] = last;
-    if (!kIsFree) {
-        atomicMax(shared_most_blocks, key_blocks(keys.strips[0]));
-        atomicMax(shared_most_key_groups, key_groups);
-        atomicMax(shared_most_value_groups, value_groups);
-    }
 }
 
-// A piece without tokens, for teams that have none but go through the barriers of the others.
+// A piece without tokens, for teams that have none but go through the exchanges of the others.
 void store_no_piece(uint at) {
     shared_pieces[at * kPieceQuads + 2u] = uvec4(0u);
-    shared_pieces[at * kPieceQuads + 3u] = uvec4(kStrips * 0x10101u, 1u << 8 | 16u << 16, 0u, 0u);
+    shared_pieces[at * kPieceQuads + 3u] = uvec4(kStrips * 0x10101u, 1u << 8 | 16u << 16 | kStrips << 24, 0u, 0u);
 }
 
 Piece load_piece(uint at) {
@@ -117,19 +104,12 @@ Piece load_piece(uint at) {
     return piece;
 }
 
-// Pieces [first, first + n) of the item, by the workgroup.
-void find_pieces(Unit unit, uint first, uint n) {
-    if (!kIsFree) {
-        barrier();
-        if (gl_LocalInvocationIndex == 0u) {
-            shared_most_blocks = 1u;
-            shared_most_key_groups = 0u;
-            shared_most_value_groups = 1u;
-        }
-    }
+// Pieces first and up of the item, by the workgroup.
+void find_pieces(Unit unit, uint first) {
+    const uint n = unit.item.raw_count[0] + unit.item.raw_count[1] + unit.item.packed_count;
     barrier();
     for (uint at = gl_LocalInvocationIndex; at < kPieces; at += kThreads) {
-        if (at < n)
+        if (first + at < n)
             store_piece(unit, first + at, at);
         else
             store_no_piece(at);

@@ -71,9 +71,9 @@ void multiply_half_strips(inout float sums[kSums], Piece piece) {
     }
 }
 
-// Packed strips [from, to).
+// Packed strips [from, to), times unit.
 void multiply_code_strips(inout float totals[kSums], Piece piece, uint from, uint to,
-                          inout KeyVectors vectors, int exponent) {
+                          inout KeyVectors vectors, int exponent, float unit) {
     Sum sums[kSums];
     [[unroll]] for (uint i = 0u; i < kSums; ++i)
         sums[i] = kZeroSum;
@@ -82,26 +82,30 @@ void multiply_code_strips(inout float totals[kSums], Piece piece, uint from, uin
                         exponent);
     multiply_key_strips(sums, piece, 2u, max(from, piece.end4), to, vectors, exponent);
     [[unroll]] for (uint i = 0u; i < kSums; ++i)
-        totals[i] = total_of(sums[i]);
+        totals[i] = fma(total_of(sums[i]), unit, totals[i]);
 }
 
-// Strips [from, to) of the keys, of which none or all are at 16 bits, join the scores.
-void add_key_products(Piece piece, uint from, uint to, inout KeyVectors vectors, int exponent) {
+// Products of all strips join the scores.
+void add_key_products(Piece piece, inout KeyVectors vectors, int exponent) {
     float totals[kSums];
     [[unroll]] for (uint i = 0u; i < kSums; ++i)
         totals[i] = 0.0;
-    float unit = power(-kLargeExponent);
-    if (from < min(to, piece.end16)) {
+    if (piece.end16 != 0u) {
         multiply_half_strips(totals, piece);
-    } else if (from < to) {
-        multiply_code_strips(totals, piece, from, to, vectors, exponent);
-        unit = power(exponent - kLargeExponent);
+        [[unroll]] for (uint i = 0u; i < kSums; ++i)
+            totals[i] *= power(-kLargeExponent);
     }
+    const float unit = power(exponent - kLargeExponent);
+    for (uint from = piece.end16; from < kStrips; from += kBlockStrips)
+        multiply_code_strips(totals, piece, from, min(from + kBlockStrips, kStrips), vectors,
+                             exponent, unit);
     [[unroll]] for (uint i = 0u; i < kScores; ++i)
-        scores[i] = fma(quad_sum(vec4(totals[4u * i], totals[4u * i + 1u], totals[4u * i + 2u],
-                                      totals[4u * i + 3u])),
-                        unit, scores[i]);
+        scores[i] += quad_sum(vec4(totals[4u * i], totals[4u * i + 1u], totals[4u * i + 2u],
+                                   totals[4u * i + 3u]));
 }
+
+// The folded weights are read where they are used.
+void begin_products() {}
 
 const uint kPairSums = 4u * kColumns;  // of a lane and pair of strips: [strip][row][column]
 

@@ -174,18 +174,14 @@ float fold_weights(Piece piece, uint group, out float middles[kColumnSets]) {
     return power(exponent - kLargeExponent) * (has_ranges ? code_range(piece.value_bits) : 1.0);
 }
 
-// Strips [from, to), a channel group.
-void multiply_value_strips(Piece piece, uint from, uint to, float unit, float middles[kColumnSets],
-                           uint n_tokens) {
-    const uint end = kIsFree ? to : from + 2u * kOutputPairs;
-    for (uint strip = from; strip < end; strip += 2u) {
-        float sums[kOutputs];
-        multiply_value_pair(piece, strip, strip < to, n_tokens, sums);
-        [[unroll]] for (uint i = 0u; i < kOutputs; ++i)
-            if (is_output(strip, i, to))
-                shared_outputs[output_place(strip, i)] +=
-                    fma(sums[i], unit, middles[i % kColumnSets]);
-    }
+// A pair of strips: from `strip` on, those before `end`.
+void multiply_value_strips(Piece piece, uint strip, uint end, float unit,
+                           float middles[kColumnSets], uint n_tokens) {
+    float sums[kOutputs];
+    multiply_value_pair(piece, strip, strip < end && piece.n_tiles != 0u, n_tokens, sums);
+    [[unroll]] for (uint i = 0u; i < kOutputs; ++i)
+        if (is_output(strip, i, end))
+            shared_outputs[output_place(strip, i)] += fma(sums[i], unit, middles[i % kColumnSets]);
 }
 
 // What multiply_values() needs first, to be on its way before.
@@ -194,22 +190,39 @@ void begin_values(Piece piece) {
     begin_value_vectors(piece, 0u);
 }
 
+// A class has one channel group, or its groups are folded one after the other, anew for each pair
+// of strips: those of two groups make no pair.
 void multiply_values(Unit unit, Piece piece) {
-    const uint n_groups = kIsFree ? piece.value_groups : shared_most_value_groups;
-    for (uint group = 0u; group < n_groups; ++group) {
-        const bool is_own = group < piece.value_groups;
-        const uint from = min(group * piece.value_group_strips, kStrips);
-        const uint to = is_own ? min(from + piece.value_group_strips, kStrips) : from;
-        if (group != 0u && is_own) {
-            load_value_numbers(piece, group);
-            begin_value_vectors(piece, from);
-        }
-        float middles[kColumnSets];
-        const float factor = fold_weights(piece, group, middles);
+    const uint n_tokens = unit.n_history + unit.n_new;
+    const uint group_steps = (piece.value_group_strips + 1u) / 2u;
+    float middles[kColumnSets];
+    float factor = 0.0;
+    if (kGrouped == 0u) {
+        factor = fold_weights(piece, 0u, middles);
         team_sync();
-        multiply_value_strips(piece, from, to, factor, middles, unit.n_history + unit.n_new);
-        team_sync();
+        begin_products();
     }
+    for (uint step = 0u; step < kValueSteps; ++step) {
+        uint strip = 2u * step;
+        uint end = kStrips;
+        if (kGrouped != 0u) {
+            const uint group = step / group_steps;
+            const uint from = min(group * piece.value_group_strips, kStrips);
+            strip = from + 2u * (step % group_steps);
+            end = min(from + piece.value_group_strips, kStrips);
+            if (step != 0u && strip < end) {
+                load_value_numbers(piece, group);
+                begin_value_vectors(piece, strip);
+            }
+            factor = fold_weights(piece, group, middles);
+            team_sync();
+            begin_products();
+        }
+        multiply_value_strips(piece, strip, end, factor, middles, n_tokens);
+        if (kGrouped != 0u)
+            team_sync();
+    }
+    team_sync();
 }
 
 #endif

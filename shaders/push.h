@@ -133,6 +133,8 @@ struct DecodePush {
     uint lse_head_stride;
     uint layer;
     uint n_items;
+    uint n_pieces;  // of the item that has most: all workgroups take as many turns
+    uint reserved;
 };
 
 // tile: attention of any number of columns over rows of any class and over staged tokens.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/device/split.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace lk {
@@ -294,6 +295,11 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
             }
         }
     kind->split.n_items = n_items;
+    kind->split.n_pieces = 0;
+    for (uint32_t i = 0; i < n_items; ++i)
+        kind->split.n_pieces =
+            std::max(kind->split.n_pieces,
+                     items[i].raw_count[0] + items[i].raw_count[1] + items[i].packed_count);
     kind->split.n_merges = copy_firsts(n_items, items);
     std::memcpy(block_.data() + kind->split.n_items_offset, &n_items, sizeof n_items);
 }

@@ -48,6 +48,7 @@ struct Split {
     uint32_t n_items;
     uint32_t n_merges;  // behind the items: those again that are the first part of several
     uint32_t n_units;
+    uint32_t n_pieces;  // rows of the item that has most
     SplitShape shape;
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/vulkan/decode_rules.h"
 
+#include <algorithm>
+
 #include "backend/device/cache_tables.h"
 
 namespace lk {
@@ -13,6 +15,13 @@ constexpr uint32_t kWorkers = 4;        // workgroups of a core
 constexpr uint32_t kItemBytes = 32768;  // that a workgroup reads while an item begins and ends
 constexpr uint32_t kNvidia = 0x10DE;    // VkPhysicalDeviceProperties.vendorID
 
+// Pairs of strips when channels are in groups of `group`.
+uint32_t value_steps_of(uint32_t head_dim, uint32_t group) {
+    const uint32_t rest = head_dim % group;
+    return head_dim / group * static_cast<uint32_t>(ceil_div(group, 2 * LK_STRIP_CHANNELS)) +
+           static_cast<uint32_t>(ceil_div(rest, 2 * LK_STRIP_CHANNELS));
+}
+
 }  // namespace
 
 bool DecodeRules::open(const CacheLayout &layout) {
@@ -20,15 +29,22 @@ bool DecodeRules::open(const CacheLayout &layout) {
         return false;
     for (uint32_t l = 0; l < layout.n_layers; ++l) {
         const LayerView &view = layout.layers[l];
-        Layer layer = {view.n_query_heads / view.n_kv_heads, view.head_dim, true, false};
+        Layer layer = {view.n_query_heads / view.n_kv_heads,        view.head_dim, true, false, 1,
+                       value_steps_of(view.head_dim, view.head_dim)};
         for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
             const EntryClasses &entry = layout.entry_classes[layout.first_entries[l] + head];
             for (const uint16_t packed : {entry.packed_key, entry.packed_value}) {
                 const HalfClass &half = layout.classes[packed];
                 const ClassInfo info = device::class_info(half, half.permutation ? 1 : 0);
                 layer.is_direct = layer.is_direct && info.is_direct;
-                layer.is_grouped = layer.is_grouped ||
-                                   (!info.is_raw && (info.number_bytes != 2 || info.n_groups > 1));
+                if (info.is_raw)
+                    continue;
+                layer.is_grouped = layer.is_grouped || info.number_bytes != 2 || info.n_groups > 1;
+                if (info.is_value)
+                    layer.value_steps =
+                        std::max(layer.value_steps, value_steps_of(view.head_dim, info.group));
+                else
+                    layer.key_groups = std::max<uint32_t>(layer.key_groups, info.n_groups);
             }
         }
         layers_[l] = layer;

@@ -27,6 +27,10 @@ class DecodeRules final : public device::SplitRules {
     bool takes(uint32_t layer, uint32_t max_new) const;
     // Has a class of the layer FP8 numbers or several groups in a page?
     bool is_grouped(uint32_t layer) const { return layers_[layer].is_grouped; }
+    // Of the layer's classes: the most groups of tokens that keys have, and the most pairs of
+    // strips of values when no pair is in two groups.
+    uint32_t key_groups(uint32_t layer) const { return layers_[layer].key_groups; }
+    uint32_t value_steps(uint32_t layer) const { return layers_[layer].value_steps; }
     DecodeUnit unit() const;
     // Columns of an item, and threads of its workgroup, where units have n_columns. There are two
     // shapes for a layer: that of one new token and that of more.
@@ -39,6 +43,8 @@ class DecodeRules final : public device::SplitRules {
         uint32_t head_dim;
         bool is_direct;
         bool is_grouped;
+        uint32_t key_groups;
+        uint32_t value_steps;
     };
 
     const Traits &traits_;

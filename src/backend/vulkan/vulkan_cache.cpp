@@ -263,6 +263,7 @@ void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
     const uint32_t most = device_.traits().max_workgroup_count;
     const Address items = mirror_.addresses().splits + split.items_offset;
     DecodePush push = attend_push<DecodePush>(layer, tensors);
+    push.n_pieces = split.n_pieces;
     const auto dispatch = [&](VkPipeline pipeline, uint32_t first, uint32_t n, uint32_t n_columns) {
         recorder.bind(pipeline);
         for (const uint32_t end = first + n; first < end; first += push.n_items) {
