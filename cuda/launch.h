@@ -28,6 +28,9 @@ cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const ClassInfo *c
                         uint32_t head_dim, uint32_t page_tokens, cudaStream_t stream);
 cudaError_t launch_reopen(const ReopenJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
                           cudaStream_t stream);
+// Move chosen tokens of 16-bit halves to earlier places.
+cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
+                        cudaStream_t stream);
 // Shrink halves by one step of the ladder, in place or to another slot, or copy them.
 cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, cudaStream_t stream);
 

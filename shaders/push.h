@@ -101,9 +101,10 @@ struct AppendPush {
 
 // pack: PackJob to packed bytes. Workgroups: x = jobs.
 // reopen: ReopenJob to a raw half. Workgroups: x = jobs.
+// move: MoveJob within raw halves. Workgroups: x = jobs.
 // shrink: ShrinkJob, a half narrower or elsewhere; classes is not read. Workgroups: x = jobs.
 struct JobPush {
-    Address jobs;     // PackJob, ReopenJob or ShrinkJob [n_jobs]
+    Address jobs;     // PackJob, ReopenJob, MoveJob or ShrinkJob [n_jobs]
     Address classes;  // ClassInfo
     uint n_jobs;
     uint head_dim;     // the largest of the jobs

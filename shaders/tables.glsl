@@ -197,6 +197,23 @@ ReopenJob load_reopen_job(Address jobs, uint index) {
     return ReopenJob(pairs.at[0], pairs.at[1], pairs.at[2], classes.x, classes.y, pairs.at[4].x);
 }
 
+// Tokens first_source + i, for every bit i of mask, that go to first_target and behind it.
+struct MoveJob {
+    Address source;
+    Address target;
+    uint source_class;
+    uint target_class;
+    uint first_source;
+    uint first_target;
+    uvec2 mask;
+};
+MoveJob load_move_job(Address jobs, uint index) {
+    ConstPairs pairs = ConstPairs(address_at(jobs, index, 40u));
+    const uvec2 classes = pairs.at[2];
+    const uvec2 firsts = pairs.at[3];
+    return MoveJob(pairs.at[0], pairs.at[1], classes.x, classes.y, firsts.x, firsts.y, pairs.at[4]);
+}
+
 // Payload bytes that get narrower, or move.
 struct ShrinkJob {
     Address source;

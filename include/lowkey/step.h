@@ -129,12 +129,32 @@ LK_API lk_status lk_step_replay(lk_cache *cache);
  *
  * keep  NULL: all. Else [n_sequences]: how many of each sequence's new tokens to keep,
  *       0 .. n_tokens. Of a draft tree the kept ones must be a chain (each the parent of
- *       the next). A sequence with more than LK_DRAFT_TOKENS new tokens keeps all or
- *       none.
+ *       the next); lk_step_commit_tokens() keeps any path. A sequence with more than
+ *       LK_DRAFT_TOKENS new tokens keeps all or none.
  *
  * Errors: LK_E_STATE (no step; a layer has no keys; a layer whose plan ranks channels by
  * queries was not attended), LK_E_ARGUMENT (keep), LK_E_DATA (poisoned). */
 LK_API lk_status lk_step_commit(lk_cache *cache, const uint32_t *keep);
+
+/* Close the step and keep chosen tokens of its draft trees: of each sequence one path from
+ * the root. Their keys and values are moved together in the 16-bit pages, exactly, so the
+ * sequence is as if the path alone had been appended; a kept token's position is the one
+ * that its parents gave it.
+ *
+ * n_kept  [n_sequences] how many of each sequence's new tokens to keep, 0 .. n_tokens; all
+ *         or none of more than LK_DRAFT_TOKENS
+ * kept    [sum of n_kept] their indices within the sequence's new tokens, root first: the
+ *         parent of the first is -1, that of each other one the one before it. Of a
+ *         sequence without parents 0, 1, 2 and so on
+ *
+ * On a device the moves are ordered by the step's queue; of a step that was recorded, by
+ * the context's queue, so the host has submitted its command buffer before.
+ *
+ * Errors: as lk_step_commit(); LK_E_ARGUMENT also for what is no such path, LK_E_STATE
+ * also while the queue is being captured into a graph, LK_E_DEVICE (the step is open:
+ * discard it). */
+LK_API lk_status lk_step_commit_tokens(lk_cache *cache, const uint32_t *n_kept,
+                                       const uint32_t *kept);
 
 /* Close the step and drop its tokens: the sequences are as after lk_step_begin(). A
  * fault of the step is forgotten.

@@ -102,6 +102,19 @@ struct SlotCopy {
     uint64_t bytes;
 };
 
+// Tokens of a 16-bit half that go to earlier places: token first_source + i of the source for every
+// bit i of mask, ascending, to token first_target of the target and those behind it. The two may be
+// the same half; then no token goes behind its own place.
+struct MoveItem {
+    const HalfClass *source_class;  // raw, as is the target's, and of the same side and head dim
+    uint64_t source;
+    const HalfClass *target_class;
+    uint64_t target;
+    uint32_t first_source;
+    uint32_t first_target;
+    uint64_t mask;
+};
+
 // A payload that gets narrower, or moves. Its first n_strips strips, all of 2 * bits, become strips
 // of `bits` by the equivalent right shift (docs/FORMAT.md, section 11); tail_bytes behind them are
 // copied. With target == source there is no tail: the half shrinks into the beginning of its own
@@ -231,6 +244,7 @@ class CacheDevice {
     virtual lk_status download(const SlotCopy *items, uint32_t n_items) = 0;
     virtual lk_status upload(const SlotCopy *items, uint32_t n_items) = 0;
     // Items of one call run side by side: none reads what another writes.
+    virtual lk_status move(const MoveItem *items, uint32_t n_items) = 0;
     virtual lk_status shrink(const ShrinkItem *items, uint32_t n_items) = 0;
     virtual lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) = 0;
     virtual lk_status attend(const AttendArgs &args) = 0;

@@ -71,6 +71,7 @@ lk_status check_support(const lk_cache &cache) {
 lk_status reserve_work(lk_cache *cache) {
     const bool ranks = cache->n_ranked_channels != 0;
     const bool fits = cache->packs.reserve(kBatch) && cache->reopens.reserve(kBatch) &&
+                      cache->moves.reserve(kBatch) &&
                       (!ranks || cache->query_sums.reserve(kScoreBatch)) &&
                       (!ranks || cache->scratch.resize(2 * kScoreBatch * LK_MAX_HEAD_DIM)) &&
                       cache->step.layers.resize(cache->layers.size());

@@ -90,6 +90,7 @@ struct lk_cache {
           step(owner->allocator),
           packs(owner->allocator),
           reopens(owner->allocator),
+          moves(owner->allocator),
           query_sums(owner->allocator),
           scratch(owner->allocator) {}
 
@@ -124,6 +125,7 @@ struct lk_cache {
 
     lk::Array<lk::PackItem> packs;  // up to kBatch items on their way to the device
     lk::Array<lk::ReopenItem> reopens;
+    lk::Array<lk::MoveItem> moves;
     lk::Array<lk::QuerySumArgs> query_sums;  // up to kScoreBatch
     lk::Array<uint64_t> scratch;             // [2][kScoreBatch][LK_MAX_HEAD_DIM] when a layer ranks
 

@@ -270,103 +270,6 @@ lk_status begin_step(lk_cache *cache, const lk_queue *from, const BeginArgs &arg
     return LK_OK;
 }
 
-lk_status check_layers(const lk_cache *cache) {
-    for (uint32_t l = 0; l < cache->layers.size(); ++l) {
-        const uint8_t state = cache->step.layers[l];
-        if (state == kNoKeys)
-            return fail(LK_E_STATE, "layer %u has no keys in this step", l);
-        if (cache->layers[l].ranks_by_queries && state != kAttended)
-            return fail(LK_E_STATE, "layer %u ranks channels by queries and was not attended", l);
-    }
-    return LK_OK;
-}
-
-lk_status check_keep(const StepSequence &part, uint32_t keep) {
-    const ull id = part.sequence->id;
-    if (keep > part.n_new)
-        return fail(LK_E_ARGUMENT, "keep is %u for sequence %llu with %u new tokens", keep, id,
-                    part.n_new);
-    if (!part.is_draft() && keep && keep != part.n_new)
-        return fail(LK_E_ARGUMENT,
-                    "keep is %u for sequence %llu, whose %u new tokens are kept all or none", keep,
-                    id, part.n_new);
-    for (uint32_t i = 0; part.parent && i < keep; ++i)
-        if (part.parent[i] != static_cast<int32_t>(i) - 1)
-            return fail(LK_E_ARGUMENT,
-                        "keep is %u for sequence %llu, whose token %u has parent %d: no chain",
-                        keep, id, i, part.parent[i]);
-    return LK_OK;
-}
-
-void keep_token_sums(lk_cache *cache, const StepSequence &part, uint32_t keep) {
-    Scores &scores = *part.sequence->scores;
-    for (uint32_t t = 0; t < keep; ++t) {
-        const uint64_t row = row_of_token(cache->plan.model, part.sequence->length + t);
-        const uint64_t *sums = part.sums + uint64_t{t} * cache->n_ranked_channels;
-        if (is_sink_row(cache->plan.model, row))
-            scores.add_to_base(sums);
-        else
-            scores.add(row, false, sums);
-    }
-}
-
-void keep_row_sums(lk_cache *cache, const StepSequence &part) {
-    const Plan &plan = cache->plan.model;
-    const uint64_t length = part.sequence->length;
-    const uint64_t *last = nullptr;
-    for (uint64_t r = row_of_token(plan, length); r < row_count(plan, length + part.n_new); ++r) {
-        bool is_gap;
-        const uint64_t *sums = row_sums(cache, part, r, &is_gap);
-        if (sums == last)
-            continue;
-        last = sums;
-        if (is_sink_row(plan, r))
-            part.sequence->scores->add_to_base(sums);
-        else
-            part.sequence->scores->add(r, is_gap, sums);
-    }
-}
-
-void drop_tokens(lk_cache *cache, StepSequence *part) {
-    drop_rows(cache, part->sequence, part->n_rows_before);
-    return_tail(cache, part);
-}
-
-void keep_tokens(lk_cache *cache, StepSequence *part, uint32_t keep) {
-    Sequence *sequence = part->sequence;
-    if (!keep) {
-        drop_tokens(cache, part);
-        return;
-    }
-    if (cache->n_ranked_channels) {
-        if (part->is_draft())
-            keep_token_sums(cache, *part, keep);
-        else
-            keep_row_sums(cache, *part);
-    }
-    drop_rows(cache, sequence, row_count(cache->plan.model, sequence->length + keep));
-    for (uint64_t r = part->n_rows_before; r < sequence->rows.size(); ++r)
-        sequence->row(r)->is_direct = 0;
-    sequence->length += keep;
-    cache->stats.n_tokens += keep;
-    keep_tail(cache, part);
-}
-
-lk_status commit_step(lk_cache *cache, const uint32_t *keep) {
-    Step &step = cache->step;
-    lk_status status = check_open(cache);
-    if (!status)
-        status = check_layers(cache);
-    for (uint32_t i = 0; !status && i < step.sequences.size(); ++i)
-        status = check_keep(step.sequences[i], keep ? keep[i] : step.sequences[i].n_new);
-    if (status)
-        return status;
-    for (uint32_t i = 0; i < step.sequences.size(); ++i)
-        keep_tokens(cache, &step.sequences[i], keep ? keep[i] : step.sequences[i].n_new);
-    step.is_open = false;
-    return LK_OK;
-}
-
 lk_status discard_step(lk_cache *cache) {
     if (!cache->step.is_open)
         return fail(LK_E_STATE, "no step is open");
@@ -376,6 +279,11 @@ lk_status discard_step(lk_cache *cache) {
 }
 
 }  // namespace
+
+void drop_tokens(lk_cache *cache, StepSequence *part) {
+    drop_rows(cache, part->sequence, part->n_rows_before);
+    return_tail(cache, part);
+}
 
 void drop_step(lk_cache *cache) {
     for (StepSequence &part : cache->step.sequences)
@@ -433,14 +341,6 @@ extern "C" lk_status lk_step_begin(lk_cache *cache, const lk_queue *queue, uint3
     if (!cache)
         return lk::fail(LK_E_ARGUMENT, "cache is NULL");
     const lk_status status = lk::begin_step(cache, queue, {n_sequences, ids, n_tokens, parent});
-    lk::publish(cache);
-    return lk::logged(cache->context, status);
-}
-
-extern "C" lk_status lk_step_commit(lk_cache *cache, const uint32_t *keep) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    const lk_status status = lk::commit_step(cache, keep);
     lk::publish(cache);
     return lk::logged(cache->context, status);
 }

@@ -20,6 +20,7 @@ struct StepSequence {
     uint64_t *sums;         // provisional sums of |Q|, [n_sums][ranked channels]
     uint64_t n_sums;        // n_new up to LK_DRAFT_TOKENS; else see sum_slots() in step.cpp
     uint64_t n_rows_before;
+    uint32_t n_moved;         // tokens of a path that are where they are kept
     bool copies_tail;         // its last row may not be written to
     Row *borrowed_row;        // that one, once a copy has its place
     Scores *borrowed_scores;  // those it shared until then
@@ -81,6 +82,8 @@ lk_status own_tail(lk_cache *cache, StepSequence *part);
 void return_tail(lk_cache *cache, StepSequence *part);
 // Its tokens are kept: the length is the new one.
 void keep_tail(lk_cache *cache, StepSequence *part);
+// Close a sequence's part of the step without its tokens.
+void drop_tokens(lk_cache *cache, StepSequence *part);
 // Undo what an open step reserved.
 void drop_step(lk_cache *cache);
 

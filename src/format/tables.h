@@ -129,6 +129,17 @@ struct ReopenJob {
     uint32_t reserved;
 };
 
+// Tokens of a raw half that go to earlier places (MoveItem).
+struct MoveJob {
+    uint64_t source;
+    uint64_t target;
+    uint32_t source_class;
+    uint32_t target_class;
+    uint32_t first_source;
+    uint32_t first_target;
+    uint64_t mask;
+};
+
 // Payload bytes that get narrower, or move (ShrinkItem).
 struct ShrinkJob {
     uint64_t source;

@@ -224,6 +224,85 @@ static void trees_equal_chains(void **state) {
     }
 }
 
+// A tree of 64 tokens whose paths jump: every third token goes back to an earlier one.
+static void grow_tree(int32_t *parent, uint32_t seed) {
+    for (int32_t i = 0; i < LK_DRAFT_TOKENS; ++i)
+        parent[i] = (i * 5 + (int32_t)seed) % 3 ? i - 1 : i / 2 - 1;
+}
+
+// A path that ends at `leaf`, root first; its length.
+static uint32_t path_of(const int32_t *parent, int32_t leaf, uint32_t *path) {
+    uint32_t n = 0;
+    for (int32_t at = leaf; at >= 0; at = parent[at])
+        ++n;
+    uint32_t place = n;
+    for (int32_t at = leaf; at >= 0; at = parent[at])
+        path[--place] = (uint32_t)at;
+    return n;
+}
+
+// What a commit keeps of a tree is as if it had been appended alone, also beside other sequences.
+static void any_path_is_kept(void **state) {
+    (void)state;
+    enum { TREES = 2, N = LK_DRAFT_TOKENS };
+    const uint32_t lengths[] = {1, 23, 215, 256};
+    for (size_t s = 0; s < n_setups(); ++s) {
+        rig r;
+        start(&r, &kSetups[s]);
+        for (size_t l = 0; l < sizeof lengths / sizeof *lengths; ++l) {
+            lk_sequence trees[TREES + 1];
+            lk_sequence chains[TREES + 1];
+            for (uint32_t i = 0; i <= TREES; ++i) {
+                trees[i] = add(&r);
+                chains[i] = add(&r);
+                assert_int_equal(rig_fill(&r, trees[i], i, 0, lengths[l], 90, NULL), LK_OK);
+                assert_int_equal(rig_fill(&r, chains[i], i, 0, lengths[l], 90, NULL), LK_OK);
+            }
+            // Two trees, and one that keeps nothing.
+            int32_t parent[(TREES + 1) * N];
+            rig_token tokens[(TREES + 1) * N];
+            uint32_t counts[TREES + 1] = {N, N, N};
+            uint32_t n_kept[TREES + 1] = {0};
+            uint32_t kept[TREES * N];
+            uint32_t n = 0;
+            for (uint32_t i = 0; i <= TREES; ++i) {
+                grow_tree(parent + (size_t)i * N, i + (uint32_t)l);
+                for (uint32_t t = 0; t < N; ++t)
+                    tokens[i * N + t] = (rig_token){20 + i, t};
+                if (i == TREES)
+                    break;
+                n_kept[i] = path_of(parent + (size_t)i * N, (int32_t)(N - 1 - 7 * i), kept + n);
+                n += n_kept[i];
+            }
+            assert_true(n_kept[0] > 4 && n_kept[0] < N);
+            assert_int_equal(rig_begin(&r, TREES + 1, trees, counts, parent), LK_OK);
+            assert_int_equal(rig_layers(&r, tokens, (TREES + 1) * N, NULL), LK_OK);
+            kept[0] += 1;
+            assert_int_equal(lk_step_commit_tokens(r.cache, n_kept, kept), LK_E_ARGUMENT);
+            rig_sentence("chain");
+            kept[0] -= 1;
+            assert_int_equal(lk_step_commit_tokens(r.cache, n_kept, NULL), LK_E_ARGUMENT);
+            assert_int_equal(lk_step_commit_tokens(r.cache, NULL, kept), LK_E_ARGUMENT);
+            assert_int_equal(lk_step_commit_tokens(r.cache, n_kept, kept), LK_OK);
+            n = 0;
+            for (uint32_t i = 0; i <= TREES; ++i) {
+                if (n_kept[i]) {
+                    rig_token path[N];
+                    for (uint32_t t = 0; t < n_kept[i]; ++t)
+                        path[t] = tokens[i * N + kept[n++]];
+                    assert_int_equal(rig_begin(&r, 1, &chains[i], &n_kept[i], NULL), LK_OK);
+                    assert_int_equal(rig_layers(&r, path, n_kept[i], NULL), LK_OK);
+                    assert_int_equal(lk_step_commit(r.cache, NULL), LK_OK);
+                }
+                same_answers(&r, trees[i], chains[i], 30, lengths[l], 150);
+                assert_int_equal(lk_sequence_remove(r.cache, trees[i]), LK_OK);
+                assert_int_equal(lk_sequence_remove(r.cache, chains[i]), LK_OK);
+            }
+        }
+        rig_close(&r);
+    }
+}
+
 static void kept_prefix_is_exact(void **state) {
     (void)state;
     for (size_t s = 0; s < n_setups(); ++s) {
@@ -380,6 +459,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(discard_restores),
         cmocka_unit_test(batches_equal_single_runs),
         cmocka_unit_test(trees_equal_chains),
+        cmocka_unit_test(any_path_is_kept),
         cmocka_unit_test(kept_prefix_is_exact),
         cmocka_unit_test(truncation_is_exact_at_16_bits),
         cmocka_unit_test(truncation_works_anywhere),

@@ -58,6 +58,10 @@ class FakeDevice final : public lk::CacheDevice {
             std::memcpy(reinterpret_cast<void *>(items[i].address), items[i].host, items[i].bytes);
         return LK_OK;
     }
+    lk_status move(const lk::MoveItem *, uint32_t n_items) override {
+        n_moves += n_items;
+        return LK_OK;
+    }
     lk_status shrink(const lk::ShrinkItem *, uint32_t) override { return LK_OK; }
     lk_status sum_queries(const lk::QuerySumArgs *, uint32_t) override { return LK_OK; }
     lk_status attend(const lk::AttendArgs &) override { return LK_OK; }
@@ -80,6 +84,7 @@ class FakeDevice final : public lk::CacheDevice {
     lk::Batch last_begin{};
     uint32_t n_changes = 0;
     uint32_t n_appends = 0;
+    uint32_t n_moves = 0;  // halves
     uint32_t n_clears = 0;
     lk::DataReport data{};
 };

@@ -399,6 +399,23 @@ cudaError_t launch_reopen(const ReopenJob *jobs, uint32_t n_jobs, const ClassInf
     });
 }
 
+cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const ClassInfo *, cudaStream_t) {
+    ++g_counts.n_moves;
+    return launch([=] {
+        cpu::CpuCacheDevice device(&engine(), g_layout);
+        for (uint32_t i = 0; i < n_jobs; ++i) {
+            const MoveItem item = {&g_layout.classes[jobs[i].source_class],
+                                   jobs[i].source,
+                                   &g_layout.classes[jobs[i].target_class],
+                                   jobs[i].target,
+                                   jobs[i].first_source,
+                                   jobs[i].first_target,
+                                   jobs[i].mask};
+            assert_int_equal(device.move(&item, 1), LK_OK);
+        }
+    });
+}
+
 cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, cudaStream_t) {
     ++g_counts.n_shrinks;
     return launch([=] {

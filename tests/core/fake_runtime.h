@@ -16,6 +16,7 @@ struct FakeCounts {
     uint64_t n_tiles;
     uint64_t n_packs;
     uint64_t n_reopens;
+    uint64_t n_moves;
     uint64_t n_shrinks;
 };
 FakeCounts fake_counts();

@@ -121,6 +121,8 @@ class Pair {
     }
     void renew(uint32_t place);
     void truncate(uint32_t place);
+    // A sequence gives way to a fork of another, or of its own.
+    void fork(uint32_t from, uint32_t place);
     // Inputs of n tokens, once the device is done with the ones before.
     void fill(uint32_t n);
     // The key of the last of n tokens in a layer becomes infinite.
@@ -154,7 +156,7 @@ Pair::Pair(uint32_t seed) : state_(seed) {
         assert_ok(lk_context_open(&desc, LK_ABI_VERSION, &contexts_[side]));
         lk_cache_desc cache;
         assert_ok(lk_cache_desc_init(&cache, sizeof cache));
-        cache.max_sequences = kSequences;
+        cache.max_sequences = kSequences + 1;
         cache.max_step_tokens = kMaxTokens;
         cache.budget_bytes = 64u << 20;
         cache.slab_bytes = 1u << 20;
@@ -184,6 +186,18 @@ void Pair::renew(uint32_t place) {
         assert_ok(lk_sequence_remove(cache, ids[place]));
     for (lk_cache *cache : caches)
         assert_ok(lk_sequence_add(cache, &ids[place]));
+}
+
+void Pair::fork(uint32_t from, uint32_t place) {
+    uint64_t length;
+    assert_ok(lk_sequence_length(caches[0], ids[from], &length));
+    const uint64_t n_tokens = below(2) ? length : below(static_cast<uint32_t>(length) + 1);
+    lk_sequence child = 0;
+    for (lk_cache *cache : caches) {
+        assert_ok(lk_sequence_fork(cache, ids[from], n_tokens, &child));
+        assert_ok(lk_sequence_remove(cache, ids[place]));
+    }
+    ids[place] = child;
 }
 
 void Pair::truncate(uint32_t place) {
@@ -289,7 +303,8 @@ void random_step(Pair *pair) {
     Ids of;
     Counts counts;
     std::vector<int32_t> parent;
-    std::vector<uint32_t> chain;
+    std::vector<uint32_t> n_kept;
+    std::vector<uint32_t> kept;
     uint32_t n = 0;
     const uint32_t first = pair->below(kSequences);
     for (uint32_t s = 0; s <= first; ++s) {
@@ -297,11 +312,13 @@ void random_step(Pair *pair) {
         const uint32_t most = is_tree ? 64 : kind < 5 ? 3 : kind < 7 ? 40 : 35;
         counts.push_back(1 + pair->below(most) + (!is_tree && kind == 7 ? 64 : 0));
         of.push_back(pair->ids[(first + s) % kSequences]);
-        chain.push_back(0);
-        for (uint32_t i = 0; i < counts.back(); ++i) {
+        for (uint32_t i = 0; i < counts.back(); ++i)
             parent.push_back(static_cast<int32_t>(pair->below(i + 1)) - 1);
-            chain.back() += chain.back() == i && parent.back() == static_cast<int32_t>(i) - 1;
-        }
+        const size_t root = kept.size();
+        for (int32_t i = static_cast<int32_t>(pair->below(counts.back() + 1)) - 1; i >= 0;
+             i = parent[n + static_cast<uint32_t>(i)])
+            kept.insert(kept.begin() + static_cast<ptrdiff_t>(root), static_cast<uint32_t>(i));
+        n_kept.push_back(static_cast<uint32_t>(kept.size() - root));
         n += counts.back();
     }
     pair->fill(n);
@@ -311,9 +328,11 @@ void random_step(Pair *pair) {
     }
     pair->compare(n);
     const bool discards = pair->below(6) == 0;
+    kept.push_back(0);  // where nothing is kept
     for (lk_cache *cache : pair->caches)
-        assert_ok(discards ? lk_step_discard(cache)
-                           : lk_step_commit(cache, is_tree ? chain.data() : nullptr));
+        assert_ok(discards  ? lk_step_discard(cache)
+                  : is_tree ? lk_step_commit_tokens(cache, n_kept.data(), kept.data())
+                            : lk_step_commit(cache, nullptr));
 }
 
 void test_same_as_cpu(void **) {
@@ -327,11 +346,14 @@ void test_same_as_cpu(void **) {
                 pair.truncate(pair.below(kSequences));
             if (pair.below(20) == 0)
                 pair.renew(pair.below(kSequences));
+            if (pair.below(8) == 0)
+                pair.fork(pair.below(kSequences), pair.below(kSequences));
         }
     }
     const FakeCounts after = fake_counts();
     assert_true(after.n_decodes > before.n_decodes && after.n_tiles > before.n_tiles);
     assert_true(after.n_packs > before.n_packs && after.n_reopens > before.n_reopens);
+    assert_true(after.n_moves > before.n_moves);
 }
 
 // Decode takes few columns of head dims and pages that it has kernels for; tiles take the rest.

@@ -37,6 +37,11 @@ void shrinking_equals_the_shift(void **) {
     check_shrinking(cuda.device());
 }
 
+void moving_keeps_the_values(void **) {
+    CudaDevice cuda(g_kind);
+    check_moving(cuda.device());
+}
+
 void appending_rounds_and_counts(void **) {
     CudaDevice cuda(g_kind);
     check_appending(cuda.device());
@@ -56,9 +61,8 @@ int main(int argc, char **argv) {
     }
     skip_without_gpu();
     const CMUnitTest tests[] = {
-        cmocka_unit_test(packing_equals_codec),
-        cmocka_unit_test(shrinking_equals_the_shift),
-        cmocka_unit_test(appending_rounds_and_counts),
+        cmocka_unit_test(packing_equals_codec),    cmocka_unit_test(shrinking_equals_the_shift),
+        cmocka_unit_test(moving_keeps_the_values), cmocka_unit_test(appending_rounds_and_counts),
         cmocka_unit_test(first_fault_is_reported),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -27,6 +27,11 @@ void shrinking_equals_the_shift(void **) {
     check_shrinking(host.device());
 }
 
+void moving_keeps_the_values(void **) {
+    HostDevice host(0, 2);
+    check_moving(host.device());
+}
+
 void appending_rounds_and_counts(void **) {
     HostDevice host(0, 3);
     check_appending(host.device());
@@ -53,6 +58,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(packing_equals_codec),
         cmocka_unit_test(shrinking_equals_the_shift),
+        cmocka_unit_test(moving_keeps_the_values),
         cmocka_unit_test(appending_rounds_and_counts),
         cmocka_unit_test(first_fault_is_reported),
         cmocka_unit_test(keys_are_stored_less_their_centers),

@@ -324,7 +324,8 @@ std::vector<Shrinking> make_shrinkings(const Device &device, Random *random) {
 
 void check_shrinking(const Device &device) {
     OpenCache cache(device, packing_classes({}, nullptr, device.is_host),
-                    {kRawKeys, kKeys, kRawValues, kValues}, {1, 1, 64, 0, 0, 1, 0, nullptr}, 1);
+                    {kRawKeys, kKeys, kRawValues, kValues},
+                    {1, 1, 64, 0, 0, 1, 0, nullptr, nullptr}, 1);
     Random random(23);
     std::vector<Shrinking> halves = make_shrinkings(device, &random);
     std::vector<ShrinkItem> items;
@@ -355,6 +356,82 @@ void check_shrinking(const Device &device) {
             c.head_dim = half.n_strips * 16;
             expect_bytes(device, half.place, half.bytes, "shrunk payload", c);
         }
+    }
+}
+
+namespace {
+
+// A raw half, and the values of its tokens as they are to be.
+struct Moving {
+    size_t half_class;
+    std::vector<uint16_t> values;
+    uint64_t place;
+};
+
+Moving make_moving(OpenCache &cache, const Device &device, size_t half_class, Random *random) {
+    const HalfShape &shape = cache.half_class(half_class).shape;
+    Moving half = {half_class, {}, device.memory->output(payload_bytes(shape))};
+    for (uint32_t i = 0; i < uint32_t{shape.page_tokens} * shape.head_dim; ++i)
+        half.values.push_back(static_cast<uint16_t>(random->bits()));
+    std::vector<uint8_t> bytes(payload_bytes(shape));
+    pack_half(shape, {half.values.data(), shape.head_dim}, nullptr, bytes.data(), nullptr);
+    const ShrinkItem copy = {device.memory->input(bytes.data(), bytes.size()),
+                             half.place,
+                             0,
+                             2,
+                             shape.page_tokens,
+                             static_cast<uint32_t>(bytes.size())};
+    expect_ok(cache->shrink(&copy, 1));
+    return half;
+}
+
+MoveItem move_expected(const OpenCache &cache, const Moving &from, uint32_t first_source,
+                       uint32_t first_target, uint64_t mask, Moving *to) {
+    const HalfClass &source = cache.half_class(from.half_class);
+    const HalfClass &target = cache.half_class(to->half_class);
+    const uint32_t head_dim = source.shape.head_dim;
+    uint32_t place = first_target;
+    for (uint32_t i = 0; i < 64; ++i)
+        if (mask >> i & 1) {
+            const auto token = from.values.begin() + (first_source + i) * head_dim;
+            std::copy(token, token + head_dim, to->values.begin() + place++ * head_dim);
+        }
+    return {&source, from.place, &target, to->place, first_source, first_target, mask};
+}
+
+}  // namespace
+
+void check_moving(const Device &device) {
+    std::vector<HalfClass> classes;
+    for (const uint32_t head_dim : {32u, 80u, 256u})
+        for (const Side side : {Side::kKey, Side::kValue})
+            for (const uint32_t tokens : {128u, 32u})
+                classes.push_back({raw_shape(side, head_dim, tokens), nullptr, Ranking::kNone, 0});
+    OpenCache cache(device, classes, {0, 0, 2, 2}, {1, 1, 32, 0, 0, 1, 0, nullptr, nullptr}, 1);
+    Random random(31);
+    std::vector<Moving> halves;
+    for (size_t c = 0; c < classes.size(); ++c)
+        halves.push_back(make_moving(cache, device, c, &random));
+    std::vector<MoveItem> items;
+    for (size_t c = 0; c < classes.size(); c += 2) {
+        Moving &large = halves[c], &small = halves[c + 1];
+        items.push_back(move_expected(cache, large, 64, 60, 0x80000000F0F30111u, &large));
+        items.push_back(move_expected(cache, small, 5, 4, 0x7, &small));
+    }
+    expect_ok(cache->move(items.data(), static_cast<uint32_t>(items.size())));
+    items.clear();
+    for (size_t c = 0; c < classes.size(); c += 2)
+        items.push_back(move_expected(cache, halves[c], 3, 20, 0x1081, &halves[c + 1]));
+    expect_ok(cache->move(items.data(), static_cast<uint32_t>(items.size())));
+    assert_true(device.memory->intact());
+    for (const Moving &half : halves) {
+        const HalfShape &shape = cache.half_class(half.half_class).shape;
+        std::vector<uint8_t> expected(payload_bytes(shape));
+        pack_half(shape, {half.values.data(), shape.head_dim}, nullptr, expected.data(), nullptr);
+        Case c;
+        c.head_dim = shape.head_dim;
+        c.page_tokens = shape.page_tokens;
+        expect_bytes(device, half.place, expected, "moved tokens", c);
     }
 }
 

@@ -14,6 +14,9 @@ void check_packing(const Case &c, const Device &device);
 // stays behind them: the same bytes as the written-out shift.
 void check_shrinking(const Device &device);
 
+// Tokens of 16-bit halves of every size go to earlier places, in the same half and in others.
+void check_moving(const Device &device);
+
 // Tokens of two layers, of every type and in steps of every size: what is stored where, and what
 // saturates.
 void check_appending(const Device &device);

@@ -35,6 +35,11 @@ void shrinking_equals_the_shift(void **) {
     check_shrinking(vulkan.device());
 }
 
+void moving_keeps_the_values(void **) {
+    VulkanDevice vulkan(g_mask);
+    check_moving(vulkan.device());
+}
+
 void appending_rounds_and_counts(void **) {
     VulkanDevice vulkan(g_mask);
     check_appending(vulkan.device());
@@ -53,9 +58,8 @@ int main(int argc, char **argv) {
     g_mask = mask_of_arguments(argc, argv);
     test_device();
     const CMUnitTest tests[] = {
-        cmocka_unit_test(packing_equals_codec),
-        cmocka_unit_test(shrinking_equals_the_shift),
-        cmocka_unit_test(appending_rounds_and_counts),
+        cmocka_unit_test(packing_equals_codec),    cmocka_unit_test(shrinking_equals_the_shift),
+        cmocka_unit_test(moving_keeps_the_values), cmocka_unit_test(appending_rounds_and_counts),
         cmocka_unit_test(first_fault_is_reported),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -125,6 +125,12 @@ lk_status CpuCacheDevice::upload(const SlotCopy *items, uint32_t n_items) {
     return LK_OK;
 }
 
+lk_status CpuCacheDevice::move(const MoveItem *items, uint32_t n_items) {
+    const Lock lock(&engine_.mutex);
+    engine_.pool.parallel_for(n_items, [&](uint32_t unit, uint32_t) { move_item(items[unit]); });
+    return LK_OK;
+}
+
 lk_status CpuCacheDevice::shrink(const ShrinkItem *items, uint32_t n_items) {
     const Lock lock(&engine_.mutex);
     engine_.pool.parallel_for(n_items, [&](uint32_t unit, uint32_t) { shrink_item(items[unit]); });

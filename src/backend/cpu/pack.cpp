@@ -163,6 +163,19 @@ void reopen_item(const ReopenItem &item, uint16_t *values) {
         target.write(token, values + static_cast<uint64_t>(token) * shape.head_dim);
 }
 
+void move_item(const MoveItem &item) {
+    const RawHalf source(*item.source_class, item.source);
+    const RawHalf target(*item.target_class, item.target);
+    uint16_t values[LK_MAX_HEAD_DIM];
+    uint32_t place = item.first_target;
+    for (uint32_t i = 0; i < 64; ++i) {
+        if (!(item.mask >> i & 1))
+            continue;
+        source.read(item.first_source + i, values);
+        target.write(place++, values);
+    }
+}
+
 void sum_queries_item(const QuerySumArgs &item) {
     for (uint32_t i = 0; i < item.n_tokens; ++i)
         for (uint32_t h = 0; h < item.group_size; ++h) {

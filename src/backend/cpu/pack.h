@@ -34,6 +34,7 @@ void store_part(const AppendArgs &args, const HalfClass *classes, const RowPart 
 // values: scratch of kPageValues.
 void pack_item(const PackItem &item, uint16_t *values);
 void reopen_item(const ReopenItem &item, uint16_t *values);
+void move_item(const MoveItem &item);
 
 void sum_queries_item(const QuerySumArgs &item);
 

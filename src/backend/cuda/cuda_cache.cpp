@@ -320,6 +320,17 @@ lk_status CudaCache::upload(const SlotCopy *items, uint32_t n_items) {
     return on_stream([&](cudaStream_t stream) { return transfer_.upload(items, n_items, stream); });
 }
 
+lk_status CudaCache::move(const MoveItem *items, uint32_t n_items) {
+    const DeviceScope scope(device_);
+    return jobs_.run(layout_, items, n_items, [&](const MoveItem *, uint32_t n) {
+        const lk_status status = upload_.send();
+        return status
+                   ? status
+                   : checked(launch_move(at<MoveJob>(jobs_.address()), n, view_.classes, stream_),
+                             "moving tokens");
+    });
+}
+
 lk_status CudaCache::shrink(const ShrinkItem *items, uint32_t n_items) {
     const DeviceScope scope(device_);
     return jobs_.run(layout_, items, n_items, [&](const ShrinkItem *, uint32_t n) {

@@ -37,6 +37,7 @@ class CudaCache final : public CacheDevice {
     lk_status reopen(const ReopenItem *items, uint32_t n_items) override;
     lk_status download(const SlotCopy *items, uint32_t n_items) override;
     lk_status upload(const SlotCopy *items, uint32_t n_items) override;
+    lk_status move(const MoveItem *items, uint32_t n_items) override;
     lk_status shrink(const ShrinkItem *items, uint32_t n_items) override;
     lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) override;
     lk_status attend(const AttendArgs &args) override;

@@ -35,6 +35,16 @@ ReopenJob job_of(const CacheLayout &layout, const ReopenItem &item) {
     return job;
 }
 
+MoveJob job_of(const CacheLayout &layout, const MoveItem &item) {
+    return {item.source,
+            item.target,
+            index_of(layout, item.source_class),
+            index_of(layout, item.target_class),
+            item.first_source,
+            item.first_target,
+            item.mask};
+}
+
 ShrinkJob job_of(const CacheLayout &, const ShrinkItem &item) {
     return {item.source, item.target, item.n_strips, item.bits, item.page_tokens, item.tail_bytes};
 }
@@ -42,7 +52,8 @@ ShrinkJob job_of(const CacheLayout &, const ShrinkItem &item) {
 lk_status JobList::open(TableMemory *memory) {
     memory_ = memory;
     return table_.open(memory,
-                       kMaxJobs * std::max({sizeof(PackJob), sizeof(ReopenJob), sizeof(ShrinkJob)}),
+                       kMaxJobs * std::max({sizeof(PackJob), sizeof(ReopenJob), sizeof(MoveJob),
+                                            sizeof(ShrinkJob)}),
                        "lists of pages to pack");
 }
 

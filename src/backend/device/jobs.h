@@ -1,4 +1,4 @@
-// Lists of halves to pack, to reopen or to shrink, as kernels read them.
+// Lists of halves to pack, to reopen, to shrink or to move tokens in, as kernels read them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_DEVICE_JOBS_H
@@ -13,6 +13,7 @@ namespace device {
 
 PackJob job_of(const CacheLayout &layout, const PackItem &item);
 ReopenJob job_of(const CacheLayout &layout, const ReopenItem &item);
+MoveJob job_of(const CacheLayout &layout, const MoveItem &item);
 ShrinkJob job_of(const CacheLayout &layout, const ShrinkItem &item);
 
 // Device memory for the jobs of a launch.

@@ -86,6 +86,8 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
     if (!status)
         status = pipelines->get(shaders::reopen, {{LK_SPEC_THREADS, kJobThreads}}, 0, &reopen_);
     if (!status)
+        status = pipelines->get(shaders::move, {}, 0, &move_);
+    if (!status)
         status = pipelines->get(shaders::shrink, {}, 0, &shrink_);
     for (uint32_t l = 0; l < layout.n_layers; ++l)
         for (const uint32_t size : {0, 1}) {

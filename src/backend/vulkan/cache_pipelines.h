@@ -30,6 +30,7 @@ class CachePipelines {
     VkPipeline append() const { return append_; }
     VkPipeline pack() const { return pack_; }
     VkPipeline reopen() const { return reopen_; }
+    VkPipeline move() const { return move_; }
     VkPipeline shrink() const { return shrink_; }
     // columns: as DecodeRules::tile_columns() and tile_columns() give them.
     const AttendPipelines &decode(uint32_t layer, uint32_t columns) const {
@@ -51,6 +52,7 @@ class CachePipelines {
     VkPipeline append_ = VK_NULL_HANDLE;
     VkPipeline pack_ = VK_NULL_HANDLE;
     VkPipeline reopen_ = VK_NULL_HANDLE;
+    VkPipeline move_ = VK_NULL_HANDLE;
     VkPipeline shrink_ = VK_NULL_HANDLE;
     Array<Layer> layers_;
 };

@@ -338,6 +338,10 @@ lk_status VulkanCache::reopen(const ReopenItem *items, uint32_t n_items) {
     return run_jobs(pipelines_.reopen(), items, n_items, {});
 }
 
+lk_status VulkanCache::move(const MoveItem *items, uint32_t n_items) {
+    return run_jobs(pipelines_.move(), items, n_items, {});
+}
+
 lk_status VulkanCache::shrink(const ShrinkItem *items, uint32_t n_items) {
     return run_jobs(pipelines_.shrink(), items, n_items, {});
 }

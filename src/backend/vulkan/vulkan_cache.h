@@ -39,6 +39,7 @@ class VulkanCache final : public CacheDevice {
     lk_status upload(const SlotCopy *items, uint32_t n_items) override {
         return transfer_.upload(items, n_items);
     }
+    lk_status move(const MoveItem *items, uint32_t n_items) override;
     lk_status shrink(const ShrinkItem *items, uint32_t n_items) override;
     lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) override;
     lk_status attend(const AttendArgs &args) override;
