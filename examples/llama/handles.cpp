@@ -51,6 +51,21 @@ PlanHandle make_preset(const std::string &name, const Geometry &geometry) {
     return PlanHandle(plan);
 }
 
+PlanHandle copy_plan(const lk_plan *plan) {
+    lk_plan *copy = nullptr;
+    check(lk_plan_copy(plan, &copy));
+    return PlanHandle(copy);
+}
+
+void keep_all(lk_plan *plan) {
+    const lk_key_rule key = initialised(lk_key_rule_init);
+    const lk_value_rule value = initialised(lk_value_rule_init);
+    check(lk_plan_set_key(plan, LK_ALL, LK_ALL, &key));
+    check(lk_plan_set_value(plan, LK_ALL, LK_ALL, &value));
+    check(lk_plan_set_ladder(plan, LK_ALL, nullptr, 0, 0));
+    check(lk_plan_set_recent(plan, 0, 0));
+}
+
 bool ranks_by_queries(const lk_plan *plan) {
     lk_key_rule rule = initialised(lk_key_rule_init);
     for (std::uint32_t layer = 0; lk_plan_get_key(plan, layer, 0, &rule) == LK_OK; ++layer) {

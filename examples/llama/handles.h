@@ -25,11 +25,15 @@ struct CloseContext {
 struct DestroyPlan {
     void operator()(lk_plan *plan) const { lk_plan_destroy(&plan); }
 };
+struct DestroyCalibrator {
+    void operator()(lk_calibrator *calibrator) const { lk_calibrator_destroy(&calibrator); }
+};
 struct DestroyCache {
     void operator()(lk_cache *cache) const { lk_cache_destroy(&cache); }
 };
 using ContextHandle = std::unique_ptr<lk_context, CloseContext>;
 using PlanHandle = std::unique_ptr<lk_plan, DestroyPlan>;
+using CalibratorHandle = std::unique_ptr<lk_calibrator, DestroyCalibrator>;
 using CacheHandle = std::unique_ptr<lk_cache, DestroyCache>;
 
 // A geometry with its layers.
@@ -49,6 +53,9 @@ class Geometry {
 ContextHandle open_context(lk_backend backend, std::uint32_t device_index, std::uint32_t n_threads,
                            std::uint32_t cpu_mask);
 PlanHandle make_preset(const std::string &name, const Geometry &geometry);
+PlanHandle copy_plan(const lk_plan *plan);
+// Every page of the plan stays at 16 bits.
+void keep_all(lk_plan *plan);
 
 // Does any head rank its channels by queries? Then a step must attend before it commits.
 bool ranks_by_queries(const lk_plan *plan);

@@ -74,6 +74,8 @@ void Session::attend(std::uint32_t layer, std::uint32_t n_tokens, float *q, floa
 Attention Session::attention() {
     return [this](std::uint32_t layer, std::uint32_t n_tokens, float *q, float *k, float *v,
                   float *out) {
+        if (observer_)
+            observer_(layer, n_tokens, q, k, v);
         append(layer, n_tokens, k, v);
         attend(layer, n_tokens, q, out);
     };

@@ -6,7 +6,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "handles.h"
@@ -22,6 +24,11 @@ struct Score {
     double bits = 0;          // sum of -log2 p
     bool exact() const { return n_right == n_tokens; }
 };
+
+// Sees what a step hands to a layer: q [n_tokens][n_query_heads][head_dim] and k, v
+// [n_tokens][n_kv_heads][head_dim] after RoPE.
+using Observer =
+    std::function<void(std::uint32_t layer, std::uint32_t n_tokens, float *q, float *k, float *v)>;
 
 class Session {
   public:
@@ -55,6 +62,9 @@ class Session {
     // Packs the pages that are due, without changing the sequence otherwise.
     void settle();
 
+    // Called for every layer of every step of this session from now on; null to end that.
+    void observe(Observer observer) { observer_ = std::move(observer); }
+
     void truncate(std::uint64_t n_tokens);
     void reset();  // an empty sequence
     std::uint64_t length() const;
@@ -71,6 +81,7 @@ class Session {
     Model &model_;
     CacheHandle cache_;
     bool ranks_by_queries_;
+    Observer observer_;
     lk_sequence id_ = 0;
 };
 

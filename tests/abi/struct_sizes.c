@@ -71,6 +71,29 @@ OFFSET(lk_plan_size, recent_bytes, 48);
 OFFSET(lk_plan_size, table_bytes, 56);
 OFFSET(lk_plan_size, cache_bytes, 64);
 
+SIZE(lk_probe, 20);
+OFFSET(lk_probe, size, 0);
+OFFSET(lk_probe, prefix_tokens, 4);
+OFFSET(lk_probe, period_tokens, 8);
+OFFSET(lk_probe, sink_tokens, 12);
+OFFSET(lk_probe, local_tokens, 16);
+
+SIZE(lk_chanmix, 72);
+OFFSET(lk_chanmix, size, 0);
+OFFSET(lk_chanmix, retrieval, 4);
+OFFSET(lk_chanmix, scope, 8);
+OFFSET(lk_chanmix, outliers, 12);
+OFFSET(lk_chanmix, centers, 16);
+OFFSET(lk_chanmix, metadata, 20);
+OFFSET(lk_chanmix, group, 24);
+OFFSET(lk_chanmix, sink_tokens, 28);
+OFFSET(lk_chanmix, window_tokens, 32);
+OFFSET(lk_chanmix, retrieval_share, 40);
+OFFSET(lk_chanmix, budget_bytes, 48);
+OFFSET(lk_chanmix, budget_tokens, 56);
+OFFSET(lk_chanmix, budget_sequences, 64);
+OFFSET(lk_chanmix, budget_step_tokens, 68);
+
 SIZE(lk_cache_desc, 32);
 OFFSET(lk_cache_desc, size, 0);
 OFFSET(lk_cache_desc, max_sequences, 4);

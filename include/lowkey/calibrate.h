@@ -1,0 +1,239 @@
+/* lowkey: statistics of a model's keys and queries, and the plans that follow from them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A calibrator takes samples of Q and K, after RoPE, from forward passes of the host,
+ * in any number of calls, and keeps numbers per channel and head. lk_calibrator_chanmix()
+ * turns them into a plan. It needs no context and no device; docs/CALIBRATION.md
+ * describes the whole way and the files.
+ *
+ * Samples are host tensors (LK_MEMORY_HOST) in the layout of lk_tensor. They are rounded
+ * to FP16 as lk_append() rounds them: nearest even, finite values beyond 65504 saturate. */
+#ifndef LOWKEY_CALIBRATE_H
+#define LOWKEY_CALIBRATE_H
+
+#include <lowkey/plan.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Statistics of a model. One thread at a time may feed it; const calls may run beside
+ * each other. */
+typedef struct lk_calibrator lk_calibrator;
+
+/* Make an empty calibrator. Memory for a layer is taken with its first samples.
+ *
+ * geometry  read during the call, learned sink logits included
+ * out       owned by the caller, ended with lk_calibrator_destroy()
+ *
+ * Errors: LK_E_ARGUMENT (geometry), LK_E_NOMEM. */
+LK_API lk_status lk_calibrator_create(const lk_geometry *geometry, lk_calibrator **out);
+
+/* Destroy *calibrator and set it to NULL. NULL is fine. */
+LK_API void lk_calibrator_destroy(lk_calibrator **calibrator);
+
+/* Add keys of a layer to the statistics of its channels.
+ *
+ * keys      [n_tokens][n_kv_heads][head_dim], F16, BF16 or F32; read during the call
+ * n_tokens  at least 1
+ *
+ * Minima and maxima do not depend on how samples are split into calls or ordered; nor do
+ * means, as long as a channel's sum of |K| stays below 2^29.
+ *
+ * Errors, nothing is changed: LK_E_ARGUMENT, LK_E_NOT_FOUND (layer), LK_E_NOMEM,
+ * LK_E_DATA (an infinity or a NaN; the sentence names layer, head, channel and token). */
+LK_API lk_status lk_calibrator_add_keys(lk_calibrator *calibrator, uint32_t layer,
+                                        const lk_tensor *keys, uint32_t n_tokens);
+
+/* Add queries of a layer: mean |Q| per channel, over the query heads of a KV head.
+ *
+ * queries  [n_tokens][n_query_heads][head_dim], otherwise as lk_calibrator_add_keys()
+ *
+ * No plan needs it yet but as a weight of errors. Errors: as lk_calibrator_add_keys(). */
+LK_API lk_status lk_calibrator_add_queries(lk_calibrator *calibrator, uint32_t layer,
+                                           const lk_tensor *queries, uint32_t n_tokens);
+
+/* How a probe was made. A probe is one sentence of period_tokens tokens, repeated behind
+ * prefix_tokens others (a BOS, say), and run through the model as one text. */
+typedef struct lk_probe {
+    uint32_t size;          /* sizeof(lk_probe) */
+    uint32_t prefix_tokens; /* before the first sentence; 0 */
+    uint32_t period_tokens; /* n, of one sentence; about 100 */
+    uint32_t sink_tokens;   /* the first columns of the mask that are zero, the prefix
+                             * included; 16 */
+    uint32_t local_tokens;  /* a query's last keys, itself included, that are zero: at most
+                             * period_tokens - 1, where the nearest copy is; 64 */
+} lk_probe;
+
+/* Zeros, size, sink_tokens 16 and local_tokens 64. Errors: LK_E_ARGUMENT. */
+LK_API lk_status lk_probe_init(lk_probe *probe, size_t struct_bytes);
+
+/* Write a probe's tokens: the prefix, then the sentence n_repeats times.
+ *
+ * prefix        [probe->prefix_tokens], NULL when there are none
+ * sentence      [probe->period_tokens] token ids, any text; ChanMix uses about 100
+ * n_repeats     at least 2; ChanMix uses about 30
+ * tokens        [capacity], may be NULL with capacity 0
+ * n_tokens      set to prefix_tokens + n_repeats * period_tokens
+ *
+ * Errors: LK_E_ARGUMENT (also a capacity that is not 0 and too small; n_tokens is set,
+ * nothing is written). */
+LK_API lk_status lk_probe_tokens(const lk_probe *probe, const uint32_t *prefix,
+                                 const uint32_t *sentence, uint32_t n_repeats, uint32_t *tokens,
+                                 uint64_t capacity, uint64_t *n_tokens);
+
+/* Add a layer's attention in the forward pass of a probe to its heads' retrieval scores.
+ *
+ * queries   [n_tokens][n_query_heads][head_dim]
+ * keys      [n_tokens][n_kv_heads][head_dim]
+ * n_tokens  of the whole pass, at least prefix_tokens + 2 * period_tokens
+ *
+ * The score of a query head is the attention that passes the A-shape mask M,
+ * sum of A_ij M_ij over queries i from the second sentence on, divided by their number
+ * (ChanMix: S = sum_ij A_ij M_ij). M is 0 on the sink columns and on the last local_tokens
+ * keys, else 1. A is the layer's attention, its scale, soft-cap, window and learned sinks
+ * included. Time grows with n_tokens^2, memory with n_tokens. Several probes add up.
+ *
+ * Errors, nothing is changed: as lk_calibrator_add_keys(). */
+LK_API lk_status lk_calibrator_add_probe(lk_calibrator *calibrator, uint32_t layer,
+                                         const lk_probe *probe, const lk_tensor *queries,
+                                         const lk_tensor *keys, uint32_t n_tokens);
+
+/* What is known of each channel of a (layer, KV head). */
+typedef uint32_t lk_statistic;
+enum {
+    LK_STATISTIC_KEY_MIN = 1,
+    LK_STATISTIC_KEY_MAX = 2,
+    LK_STATISTIC_KEY_RANGE = 3,      /* R_c = max K - min K */
+    LK_STATISTIC_KEY_MEAN = 4,       /* the center that a plan subtracts */
+    LK_STATISTIC_KEY_MAGNITUDE = 5,  /* mean |K| */
+    LK_STATISTIC_QUERY_MAGNITUDE = 6 /* mean |Q| */
+};
+
+/* The statistic of every channel.
+ *
+ * values  [head_dim]
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND (layer, head or statistic), LK_E_STATE (the layer
+ * has had no such samples). */
+LK_API lk_status lk_calibrator_get_channels(const lk_calibrator *calibrator, uint32_t layer,
+                                            uint32_t kv_head, lk_statistic statistic,
+                                            float *values);
+
+/* Samples that a layer has had; each pointer may be NULL.
+ *
+ * n_keys, n_queries  tokens
+ * n_probe_rows       queries that count in the retrieval scores
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND. */
+LK_API lk_status lk_calibrator_get_counts(const lk_calibrator *calibrator, uint32_t layer,
+                                          uint64_t *n_keys, uint64_t *n_queries,
+                                          uint64_t *n_probe_rows);
+
+/* A copy of the geometry: layers [n_layers], n_layers set.
+ *
+ * layers    may be NULL with capacity 0; element 0 says its size, as in lk_geometry.
+ *           sink_logits is NULL.
+ * Errors: LK_E_ARGUMENT (also a capacity that is not 0 and too small; n_layers is set). */
+LK_API lk_status lk_calibrator_get_geometry(const lk_calibrator *calibrator, lk_layer *layers,
+                                            uint32_t capacity, uint32_t *n_layers);
+
+/* Classes of channels by their range, with the bits that ChanMix gives them. */
+enum { LK_CHANNEL_SUBNORMAL = 1, LK_CHANNEL_NORMAL = 2, LK_CHANNEL_OUTLIER = 3 };
+
+/* Which channels are clustered together. */
+typedef uint32_t lk_scope;
+enum {
+    LK_SCOPE_HEAD = 1, /* those of a (layer, KV head) */
+    LK_SCOPE_LAYER = 2 /* those of all KV heads of a layer */
+};
+
+/* Cluster channel ranges into subnormal, normal and outlier: 1-D K-means with k = 3,
+ * initial centroids (R_min, R_median, R_max), Lloyd's iterations until no channel moves.
+ * A range as far from two centroids belongs to the lower. An empty cluster keeps its
+ * centroid. Ranges that are all equal (constant channels too) are all normal.
+ *
+ * classes    [head_dim] of LK_CHANNEL_*; may be NULL
+ * centroids  [3] subnormal, normal, outlier; may be NULL
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND, LK_E_STATE (no keys), LK_E_NOMEM. */
+LK_API lk_status lk_calibrator_get_classes(const lk_calibrator *calibrator, uint32_t layer,
+                                           uint32_t kv_head, lk_scope scope, uint8_t *classes,
+                                           float *centroids);
+
+/* The retrieval score of a KV head: the largest of its query heads', from 0 to 1.
+ * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND, LK_E_STATE (the layer has had no probe). */
+LK_API lk_status lk_calibrator_get_retrieval(const lk_calibrator *calibrator, uint32_t layer,
+                                             uint32_t kv_head, float *score);
+
+/* What of a retrieval head is kept at 4 bits. */
+typedef uint32_t lk_retrieval;
+enum {
+    LK_RETRIEVAL_NONE = 1, /* there are no retrieval heads */
+    LK_RETRIEVAL_KEY = 2,
+    LK_RETRIEVAL_KEY_VALUE = 3
+};
+
+/* How a ChanMix plan is made. Start from lk_chanmix_init(). */
+typedef struct lk_chanmix {
+    uint32_t size;          /* sizeof(lk_chanmix) */
+    lk_retrieval retrieval; /* LK_RETRIEVAL_KEY_VALUE */
+    lk_scope scope;         /* LK_SCOPE_HEAD */
+    uint32_t outliers;      /* 1: outliers 3 bits and as many subnormals 1 bit; 0: all 2 bits */
+    uint32_t centers;       /* 1: keys are stored without their mean (lk_plan_set_key_centers()) */
+    lk_metadata metadata;   /* LK_METADATA_F8 */
+    uint32_t group;         /* tokens of keys and channels of values that share a range; 32 */
+    uint32_t sink_tokens;   /* at 16 bits; 32 */
+    uint32_t window_tokens; /* likewise, recent; 128 */
+    /* The part of all KV heads that are retrieval heads, those of the highest scores, to the
+     * nearest head; ties go to the lower layer and head. From 0 to 1. -1: 0.3, or 0.19 when
+     * every query head has a KV head of its own; with a budget, as many as fit it. */
+    double retrieval_share;
+    /* With budget_bytes not 0: at most so many retrieval heads that lk_plan_bytes() of the
+     * numbers below has a cache_bytes of at most budget_bytes. */
+    uint64_t budget_bytes;
+    uint64_t budget_tokens;      /* of each sequence; 8192 */
+    uint32_t budget_sequences;   /* 1 */
+    uint32_t budget_step_tokens; /* 512 */
+} lk_chanmix;
+LK_API lk_status lk_chanmix_init(lk_chanmix *options, size_t struct_bytes);
+
+/* Make a ChanMix plan: retrieval heads 4 bits; of the others' key channels outliers 3,
+ * normal 2, and of the subnormal ones, smallest range first, as many 1 as there are
+ * outliers, the rest 2. With more outliers than subnormals, the largest of them are 3 and
+ * the rest 2. So a head that is no retrieval head takes the bytes of 2 bits for every
+ * channel. Values are 4 or 2 bits per token.
+ *
+ * options  NULL = the defaults
+ * out      owned by the caller; NULL on failure
+ *
+ * Errors: LK_E_ARGUMENT (options), LK_E_STATE (a layer without keys, or without a probe
+ * when there are retrieval heads), LK_E_BUDGET (even 2 bits do not fit; the sentence has
+ * the bytes that would do), LK_E_NOMEM. */
+LK_API lk_status lk_calibrator_chanmix(const lk_calibrator *calibrator, const lk_chanmix *options,
+                                       lk_plan **out);
+
+/* Write the statistics as a safetensors file (docs/CALIBRATION.md).
+ *
+ * buffer        [capacity_bytes], may be NULL with capacity 0
+ * needed_bytes  set to the bytes of the whole file
+ *
+ * Equal statistics give equal bytes. Errors: LK_E_ARGUMENT (a capacity that is not 0 and
+ * too small; needed_bytes is set, nothing is written), LK_E_NOMEM. */
+LK_API lk_status lk_calibrator_to_bytes(const lk_calibrator *calibrator, void *buffer,
+                                        size_t capacity_bytes, size_t *needed_bytes);
+
+/* Read statistics from untrusted bytes. Memory is bounded by the bytes given.
+ *
+ * bytes  [n_bytes], need not be aligned
+ * out    owned by the caller; NULL on failure. It may be fed further.
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_CORRUPT (the sentence names the tensor), LK_E_MISMATCH
+ * (another version), LK_E_NOMEM. */
+LK_API lk_status lk_calibrator_from_bytes(const void *bytes, size_t n_bytes, lk_calibrator **out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,427 @@
+// The C interface of calibration: null checks, struct import and ranges around the model.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+
+#include "calibrate/calibrator.h"
+#include "format/fp16.h"
+#include "plan/check.h"
+
+namespace lk {
+
+namespace {
+
+constexpr uint32_t kProbeSinks = 16;
+constexpr uint32_t kProbeLocal = 64;
+
+lk_status null_argument(const char *name) { return fail(LK_E_ARGUMENT, "%s is NULL", name); }
+
+lk_chanmix default_chanmix() {
+    lk_chanmix options = {};
+    options.size = sizeof options;
+    options.retrieval = LK_RETRIEVAL_KEY_VALUE;
+    options.scope = LK_SCOPE_HEAD;
+    options.outliers = 1;
+    options.centers = 1;
+    options.metadata = LK_METADATA_F8;
+    options.group = 32;
+    options.sink_tokens = 32;
+    options.window_tokens = 128;
+    options.retrieval_share = -1;
+    options.budget_tokens = 8192;
+    options.budget_sequences = 1;
+    options.budget_step_tokens = 512;
+    return options;
+}
+
+lk_probe default_probe() {
+    lk_probe probe = {};
+    probe.size = sizeof probe;
+    probe.sink_tokens = kProbeSinks;
+    probe.local_tokens = kProbeLocal;
+    return probe;
+}
+
+// init_struct() and our defaults behind the caller's own size.
+template <class Struct>
+lk_status init_with(Struct *out, size_t struct_bytes, const Struct &defaults, const char *name) {
+    const lk_status status = init_struct(out, struct_bytes, sizeof *out, name);
+    return status == LK_OK ? export_struct(out, &defaults, sizeof defaults, sizeof defaults, name)
+                           : status;
+}
+
+// Hand out a new handle that fill(model) made.
+template <class Handle, class Fill>
+lk_status make(Handle **out, const char *what, Fill fill) {
+    *out = nullptr;
+    auto *own = create<Handle>(default_allocator());
+    if (!own)
+        return fail(LK_E_NOMEM, "no memory for %s", what);
+    const lk_status status = fill(&own->model);
+    if (status == LK_OK)
+        *out = own;
+    else
+        destroy(default_allocator(), own);
+    return status;
+}
+
+lk_status check_layer_index(const lk_calibrator *calibrator, uint32_t layer) {
+    if (!calibrator)
+        return null_argument("calibrator");
+    const size_t n = calibrator->model.geometry.size();
+    return layer < n ? LK_OK
+                     : fail(LK_E_NOT_FOUND, "layer is %u, the model has %zu layers", layer, n);
+}
+
+lk_status check_head_index(const lk_calibrator *calibrator, uint32_t layer, uint32_t kv_head) {
+    const lk_status status = check_layer_index(calibrator, layer);
+    if (status != LK_OK)
+        return status;
+    const uint32_t n = calibrator->model.geometry[layer].n_kv_heads;
+    return kv_head < n
+               ? LK_OK
+               : fail(LK_E_NOT_FOUND, "kv_head is %u, layer %u has %u KV heads", kv_head, layer, n);
+}
+
+lk_status check_scope(lk_scope scope, const char *name) {
+    return scope == LK_SCOPE_HEAD || scope == LK_SCOPE_LAYER
+               ? LK_OK
+               : fail(LK_E_ARGUMENT, "%s is %u, must be 1 (head) or 2 (layer)", name, scope);
+}
+
+lk_status check_flag(uint32_t value, const char *name) {
+    return value <= 1 ? LK_OK
+                      : fail(LK_E_ARGUMENT, "options.%s is %u, must be 0 or 1", name, value);
+}
+
+lk_status import_model(const lk_geometry *geometry, Calibrator *model) {
+    Array<lk_layer> layers;
+    const lk_status status = import_geometry(geometry, &layers);
+    if (status != LK_OK)
+        return status;
+    for (uint32_t l = 0; l < layers.size(); ++l)
+        for (uint32_t h = 0; layers[l].sink_logits && h < layers[l].n_query_heads; ++h)
+            if (!float_is_finite(layers[l].sink_logits[h]))
+                return fail(LK_E_ARGUMENT, "geometry.layers[%u].sink_logits[%u] is not finite", l,
+                            h);
+    return set_geometry(model, layers);
+}
+
+lk_status check_probe(const lk_probe &probe) {
+    if (probe.period_tokens < 2)
+        return fail(LK_E_ARGUMENT, "probe.period_tokens is %u, must be at least 2",
+                    probe.period_tokens);
+    if (!probe.local_tokens || probe.local_tokens >= probe.period_tokens)
+        return fail(LK_E_ARGUMENT,
+                    "probe.local_tokens is %u, must be from 1 to %u: the nearest copy of a token's "
+                    "successor is period_tokens - 1 back",
+                    probe.local_tokens, probe.period_tokens - 1);
+    return LK_OK;
+}
+
+// Tokens of a probe, false beyond 32 bits.
+bool probe_tokens(const lk_probe &probe, uint64_t n_repeats, uint64_t *out) {
+    uint64_t n;
+    return checked_mul(probe.period_tokens, n_repeats, &n) &&
+           checked_add(n, probe.prefix_tokens, out) && *out <= UINT32_MAX;
+}
+
+lk_status check_samples(const LayerSamples *own, uint64_t LayerSamples::*count, const char *what,
+                        uint32_t layer) {
+    return own && own->*count ? LK_OK : fail(LK_E_STATE, "layer %u has had no %s", layer, what);
+}
+
+lk_status check_chanmix(const lk_chanmix &options) {
+    if (options.retrieval < LK_RETRIEVAL_NONE || options.retrieval > LK_RETRIEVAL_KEY_VALUE)
+        return fail(LK_E_ARGUMENT, "options.retrieval is %u, must be from 1 to 3",
+                    options.retrieval);
+    lk_status status = check_scope(options.scope, "options.scope");
+    if (status == LK_OK)
+        status = check_flag(options.outliers, "outliers");
+    if (status == LK_OK)
+        status = check_flag(options.centers, "centers");
+    const Subject subject = {"options.", false, LK_E_ARGUMENT};
+    if (status == LK_OK)
+        status = check_metadata(options.metadata, subject);
+    if (status == LK_OK)
+        status = check_recent(options.sink_tokens, options.window_tokens, subject);
+    if (status != LK_OK)
+        return status;
+    if (options.group < 16 || options.group > 128 || !is_power_of_two(options.group))
+        return fail(LK_E_ARGUMENT, "options.group is %u, must be 16, 32, 64 or 128", options.group);
+    const double share = options.retrieval_share;
+    if (!(share >= 0 && share <= 1) && share != -1)
+        return fail(LK_E_ARGUMENT, "options.retrieval_share is %g, must be from 0 to 1, or -1",
+                    share);
+    if (options.budget_bytes &&
+        (!options.budget_tokens || !options.budget_sequences || !options.budget_step_tokens))
+        return fail(LK_E_ARGUMENT,
+                    "options.budget_bytes is %llu with 0 tokens, sequences or step "
+                    "tokens",
+                    static_cast<unsigned long long>(options.budget_bytes));
+    return LK_OK;
+}
+
+float value_of(lk_statistic statistic, const LayerSamples &own, size_t at, double n_queries) {
+    switch (statistic) {
+        case LK_STATISTIC_KEY_MIN: return channel_low(own.keys[at]);
+        case LK_STATISTIC_KEY_MAX: return channel_high(own.keys[at]);
+        case LK_STATISTIC_KEY_RANGE: return channel_range(own.keys[at]);
+        case LK_STATISTIC_KEY_MEAN: return channel_mean(own.keys[at], own.n_keys);
+        case LK_STATISTIC_KEY_MAGNITUDE:
+            return static_cast<float>(own.keys[at].magnitude / static_cast<double>(own.n_keys));
+        default: return static_cast<float>(own.queries[at] / n_queries);
+    }
+}
+
+}  // namespace
+
+}  // namespace lk
+
+extern "C" {
+
+lk_status lk_calibrator_create(const lk_geometry *geometry, lk_calibrator **out) {
+    if (!out)
+        return lk::null_argument("out");
+    return lk::make(out, "a calibrator",
+                    [&](lk::Calibrator *model) { return lk::import_model(geometry, model); });
+}
+
+void lk_calibrator_destroy(lk_calibrator **calibrator) {
+    if (!calibrator)
+        return;
+    lk::destroy(lk::default_allocator(), *calibrator);
+    *calibrator = nullptr;
+}
+
+lk_status lk_calibrator_add_keys(lk_calibrator *calibrator, uint32_t layer, const lk_tensor *keys,
+                                 uint32_t n_tokens) {
+    lk_status status = lk::check_layer_index(calibrator, layer);
+    if (status != LK_OK)
+        return status;
+    const lk_layer &shape = calibrator->model.geometry[layer];
+    lk::Samples samples;
+    status = lk::import_samples(keys, "keys", n_tokens, shape.n_kv_heads, shape.head_dim, &samples);
+    return status == LK_OK ? lk::add_keys(&calibrator->model, layer, samples) : status;
+}
+
+lk_status lk_calibrator_add_queries(lk_calibrator *calibrator, uint32_t layer,
+                                    const lk_tensor *queries, uint32_t n_tokens) {
+    lk_status status = lk::check_layer_index(calibrator, layer);
+    if (status != LK_OK)
+        return status;
+    const lk_layer &shape = calibrator->model.geometry[layer];
+    lk::Samples samples;
+    status = lk::import_samples(queries, "queries", n_tokens, shape.n_query_heads, shape.head_dim,
+                                &samples);
+    return status == LK_OK ? lk::add_queries(&calibrator->model, layer, samples) : status;
+}
+
+lk_status lk_probe_init(lk_probe *probe, size_t struct_bytes) {
+    return lk::init_with(probe, struct_bytes, lk::default_probe(), "probe");
+}
+
+lk_status lk_probe_tokens(const lk_probe *probe, const uint32_t *prefix, const uint32_t *sentence,
+                          uint32_t n_repeats, uint32_t *tokens, uint64_t capacity,
+                          uint64_t *n_tokens) {
+    lk_probe own = lk::default_probe();
+    lk_status status = lk::import_struct(&own, sizeof own, sizeof own, probe, "probe");
+    if (status == LK_OK)
+        status = lk::check_probe(own);
+    if (status != LK_OK)
+        return status;
+    if (!sentence || !n_tokens || (own.prefix_tokens && !prefix) || (capacity && !tokens))
+        return lk::fail(LK_E_ARGUMENT, "sentence, n_tokens, the prefix or tokens is NULL");
+    uint64_t needed;
+    if (n_repeats < 2 || !lk::probe_tokens(own, n_repeats, &needed))
+        return lk::fail(LK_E_ARGUMENT,
+                        "n_repeats is %u, must be at least 2 and give 32-bit lengths", n_repeats);
+    *n_tokens = needed;
+    if (!capacity)
+        return LK_OK;
+    if (capacity < needed)
+        return lk::fail(LK_E_ARGUMENT, "capacity is %llu, the probe has %llu tokens",
+                        static_cast<unsigned long long>(capacity),
+                        static_cast<unsigned long long>(needed));
+    for (uint32_t i = 0; i < own.prefix_tokens; ++i)
+        *tokens++ = prefix[i];
+    for (uint32_t r = 0; r < n_repeats; ++r)
+        for (uint32_t i = 0; i < own.period_tokens; ++i)
+            *tokens++ = sentence[i];
+    return LK_OK;
+}
+
+lk_status lk_calibrator_add_probe(lk_calibrator *calibrator, uint32_t layer, const lk_probe *probe,
+                                  const lk_tensor *queries, const lk_tensor *keys,
+                                  uint32_t n_tokens) {
+    lk_status status = lk::check_layer_index(calibrator, layer);
+    lk_probe own = lk::default_probe();
+    if (status == LK_OK)
+        status = lk::import_struct(&own, sizeof own, sizeof own, probe, "probe");
+    if (status == LK_OK)
+        status = lk::check_probe(own);
+    if (status != LK_OK)
+        return status;
+    uint64_t least;
+    if (!lk::probe_tokens(own, 2, &least) || n_tokens < least)
+        return lk::fail(LK_E_ARGUMENT,
+                        "n_tokens is %u, a probe has a prefix of %u and two sentences of %u",
+                        n_tokens, own.prefix_tokens, own.period_tokens);
+    const lk_layer &shape = calibrator->model.geometry[layer];
+    lk::Samples q;
+    lk::Samples k;
+    status =
+        lk::import_samples(queries, "queries", n_tokens, shape.n_query_heads, shape.head_dim, &q);
+    if (status == LK_OK)
+        status = lk::import_samples(keys, "keys", n_tokens, shape.n_kv_heads, shape.head_dim, &k);
+    return status == LK_OK ? lk::add_probe(&calibrator->model, layer, own, q, k) : status;
+}
+
+lk_status lk_calibrator_get_channels(const lk_calibrator *calibrator, uint32_t layer,
+                                     uint32_t kv_head, lk_statistic statistic, float *values) {
+    lk_status status = lk::check_head_index(calibrator, layer, kv_head);
+    if (status != LK_OK)
+        return status;
+    if (!values)
+        return lk::null_argument("values");
+    if (statistic < LK_STATISTIC_KEY_MIN || statistic > LK_STATISTIC_QUERY_MAGNITUDE)
+        return lk::fail(LK_E_NOT_FOUND, "statistic is %u, must be from 1 to 6", statistic);
+    const lk::LayerSamples *own = calibrator->model.layers[layer];
+    status = statistic == LK_STATISTIC_QUERY_MAGNITUDE
+                 ? lk::check_samples(own, &lk::LayerSamples::n_queries, "queries", layer)
+                 : lk::check_samples(own, &lk::LayerSamples::n_keys, "keys", layer);
+    if (status != LK_OK)
+        return status;
+    const lk_layer &shape = calibrator->model.geometry[layer];
+    const double n_queries =
+        static_cast<double>(own->n_queries) * (shape.n_query_heads / shape.n_kv_heads);
+    for (uint32_t c = 0; c < shape.head_dim; ++c)
+        values[c] = lk::value_of(statistic, *own, static_cast<size_t>(kv_head) * shape.head_dim + c,
+                                 n_queries);
+    return LK_OK;
+}
+
+lk_status lk_calibrator_get_counts(const lk_calibrator *calibrator, uint32_t layer,
+                                   uint64_t *n_keys, uint64_t *n_queries, uint64_t *n_probe_rows) {
+    const lk_status status = lk::check_layer_index(calibrator, layer);
+    if (status != LK_OK)
+        return status;
+    const lk::LayerSamples *own = calibrator->model.layers[layer];
+    if (n_keys)
+        *n_keys = own ? own->n_keys : 0;
+    if (n_queries)
+        *n_queries = own ? own->n_queries : 0;
+    if (n_probe_rows)
+        *n_probe_rows = own ? own->n_probe_rows : 0;
+    return LK_OK;
+}
+
+lk_status lk_calibrator_get_geometry(const lk_calibrator *calibrator, lk_layer *layers,
+                                     uint32_t capacity, uint32_t *n_layers) {
+    if (!calibrator)
+        return lk::null_argument("calibrator");
+    if (!n_layers || (capacity && !layers))
+        return lk::null_argument(n_layers ? "layers" : "n_layers");
+    const auto n = static_cast<uint32_t>(calibrator->model.geometry.size());
+    *n_layers = n;
+    if (!capacity)
+        return LK_OK;
+    if (capacity < n)
+        return lk::fail(LK_E_ARGUMENT, "capacity is %u, the model has %u layers", capacity, n);
+    const size_t stride = layers[0].size;
+    auto *bytes = reinterpret_cast<unsigned char *>(layers);
+    for (uint32_t l = 0; l < n; ++l) {
+        lk_layer own = calibrator->model.geometry[l];
+        own.size = sizeof own;
+        own.sink_logits = nullptr;
+        const auto size = static_cast<uint32_t>(stride);
+        std::memcpy(bytes + l * stride, &size, sizeof size);
+        const lk_status status =
+            lk::export_struct(bytes + l * stride, &own, sizeof own, sizeof own, "layers");
+        if (status != LK_OK)
+            return status;
+    }
+    return LK_OK;
+}
+
+lk_status lk_calibrator_get_classes(const lk_calibrator *calibrator, uint32_t layer,
+                                    uint32_t kv_head, lk_scope scope, uint8_t *classes,
+                                    float *centroids) {
+    lk_status status = lk::check_head_index(calibrator, layer, kv_head);
+    if (status == LK_OK)
+        status = lk::check_scope(scope, "scope");
+    if (status == LK_OK)
+        status = lk::check_samples(calibrator->model.layers[layer], &lk::LayerSamples::n_keys,
+                                   "keys", layer);
+    if (status != LK_OK)
+        return status;
+    uint8_t own[LK_MAX_HEAD_DIM];
+    lk::Clusters clusters;
+    status = lk::classify_head(calibrator->model, layer, kv_head, scope, own, &clusters);
+    if (status != LK_OK)
+        return status;
+    if (classes)
+        std::memcpy(classes, own, calibrator->model.geometry[layer].head_dim);
+    for (int i = 0; centroids && i < 3; ++i)
+        centroids[i] = static_cast<float>(clusters.centroids[i]);
+    return LK_OK;
+}
+
+lk_status lk_calibrator_get_retrieval(const lk_calibrator *calibrator, uint32_t layer,
+                                      uint32_t kv_head, float *score) {
+    lk_status status = lk::check_head_index(calibrator, layer, kv_head);
+    if (status != LK_OK)
+        return status;
+    if (!score)
+        return lk::null_argument("score");
+    status = lk::check_samples(calibrator->model.layers[layer], &lk::LayerSamples::n_probe_rows,
+                               "probe", layer);
+    if (status == LK_OK)
+        *score = static_cast<float>(lk::retrieval_score(calibrator->model, layer, kv_head));
+    return status;
+}
+
+lk_status lk_chanmix_init(lk_chanmix *options, size_t struct_bytes) {
+    return lk::init_with(options, struct_bytes, lk::default_chanmix(), "options");
+}
+
+lk_status lk_calibrator_chanmix(const lk_calibrator *calibrator, const lk_chanmix *options,
+                                lk_plan **out) {
+    if (!out)
+        return lk::null_argument("out");
+    *out = nullptr;
+    if (!calibrator)
+        return lk::null_argument("calibrator");
+    lk_chanmix own = lk::default_chanmix();
+    lk_status status = LK_OK;
+    if (options)
+        status = lk::import_struct(&own, sizeof own, sizeof own, options, "options");
+    if (status == LK_OK)
+        status = lk::check_chanmix(own);
+    if (status != LK_OK)
+        return status;
+    return lk::make(out, "a plan",
+                    [&](lk::Plan *plan) { return lk::make_chanmix(calibrator->model, own, plan); });
+}
+
+lk_status lk_calibrator_to_bytes(const lk_calibrator *calibrator, void *buffer,
+                                 size_t capacity_bytes, size_t *needed_bytes) {
+    if (!calibrator)
+        return lk::null_argument("calibrator");
+    if (!needed_bytes || (capacity_bytes && !buffer))
+        return lk::null_argument(needed_bytes ? "buffer" : "needed_bytes");
+    return lk::stats_to_bytes(calibrator->model, buffer, capacity_bytes, needed_bytes);
+}
+
+lk_status lk_calibrator_from_bytes(const void *bytes, size_t n_bytes, lk_calibrator **out) {
+    if (!out)
+        return lk::null_argument("out");
+    *out = nullptr;
+    if (!bytes)
+        return lk::null_argument("bytes");
+    return lk::make(out, "a calibrator", [&](lk::Calibrator *model) {
+        return lk::stats_from_bytes(static_cast<const uint8_t *>(bytes), n_bytes, model);
+    });
+}
+
+}  // extern "C"

@@ -1,0 +1,122 @@
+// Statistics of a model as the library holds them, and what follows from them.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CALIBRATE_CALIBRATOR_H
+#define LK_CALIBRATE_CALIBRATOR_H
+
+#include <lowkey/calibrate.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "plan/plan.h"
+
+namespace lk {
+
+// Of one channel. Minima and maxima are FP16 in the order of half_order(), so they are exact and
+// compare as integers; an empty channel has low > high. Sums of FP16 values in double are exact
+// below 2^29.
+struct ChannelSums {
+    int16_t low;
+    int16_t high;
+    double sum;
+    double magnitude;  // of |x|
+};
+constexpr ChannelSums kEmptyChannel = {INT16_MAX, INT16_MIN, 0, 0};
+
+// Of one layer. Arrays are empty until the layer has such samples.
+struct LayerSamples {
+    explicit LayerSamples(const Allocator &allocator)
+        : keys(allocator), queries(allocator), retrieval(allocator) {}
+
+    uint64_t n_keys = 0;        // tokens
+    uint64_t n_queries = 0;     // tokens
+    uint64_t n_probe_rows = 0;  // queries behind the first sentence
+    Array<ChannelSums> keys;    // [n_kv_heads][head_dim]
+    Array<double> queries;      // [n_kv_heads][head_dim] sums of |Q| over the group's heads
+    Array<double> retrieval;    // [n_query_heads] sums of masked attention
+};
+
+// Grows from the allocator it is made with. Not copied.
+struct Calibrator {
+    explicit Calibrator(const Allocator &from = default_allocator())
+        : allocator(&from), geometry(from), sink_logits(from), layers(from) {}
+    ~Calibrator() {
+        for (LayerSamples *layer : layers)
+            destroy(*allocator, layer);
+    }
+    Calibrator(const Calibrator &) = delete;
+    Calibrator &operator=(const Calibrator &) = delete;
+
+    const Allocator *allocator;
+    Array<lk_layer> geometry;  // sink_logits points into the array below, or is null
+    Array<float> sink_logits;
+    Array<LayerSamples *> layers;  // as many; null before the layer's first samples
+};
+
+// Checked geometry: import_geometry() or check_layer() has seen it. LK_E_NOMEM.
+lk_status set_geometry(Calibrator *calibrator, const Array<lk_layer> &layers);
+// The layer's samples, made when there are none. Null when memory is exhausted.
+LayerSamples *samples_of(Calibrator *calibrator, uint32_t layer);
+
+// A tensor in host memory of shape [n_tokens][n_heads][head_dim].
+struct Samples {
+    lk_tensor tensor;
+    uint32_t n_tokens;
+    uint32_t n_heads;
+    uint32_t head_dim;
+
+    // First element of a row of head_dim.
+    const void *row(uint32_t token, uint32_t head) const;
+};
+// LK_E_ARGUMENT; name is that of the argument.
+lk_status import_samples(const lk_tensor *from, const char *name, uint32_t n_tokens,
+                         uint32_t n_heads, uint32_t head_dim, Samples *out);
+// A row as FP16: nearest, saturating. What is not finite becomes an infinity.
+void read_row(const Samples &samples, uint32_t token, uint32_t head, uint16_t *halfs);
+// LK_E_DATA, naming the first element that is not finite; LK_OK when there is none.
+lk_status find_fault(const Samples &samples, const char *what, uint32_t layer);
+
+// Verbs. The layer exists, samples have its shape. On failure nothing is changed.
+lk_status add_keys(Calibrator *calibrator, uint32_t layer, const Samples &keys);
+lk_status add_queries(Calibrator *calibrator, uint32_t layer, const Samples &queries);
+lk_status add_probe(Calibrator *calibrator, uint32_t layer, const lk_probe &probe,
+                    const Samples &queries, const Samples &keys);
+
+// Range of a channel that has samples.
+float channel_range(const ChannelSums &sums);
+float channel_low(const ChannelSums &sums);
+float channel_high(const ChannelSums &sums);
+float channel_mean(const ChannelSums &sums, uint64_t n);
+
+// 1-D K-means of ascending values, n > 0: centroids, and the first index of the second and of
+// the third cluster.
+struct Clusters {
+    double centroids[3];
+    size_t begin[2];
+};
+Clusters cluster_ranges(const float *ascending, size_t n);
+
+// Classes LK_CHANNEL_* of the channels of a head, [head_dim], by the ranges of its scope. The
+// layer has keys. LK_E_NOMEM.
+lk_status classify_head(const Calibrator &calibrator, uint32_t layer, uint32_t kv_head,
+                        lk_scope scope, uint8_t *classes, Clusters *clusters);
+
+// The layer has had a probe.
+double retrieval_score(const Calibrator &calibrator, uint32_t layer, uint32_t kv_head);
+
+// A ChanMix plan of checked options into an empty plan.
+lk_status make_chanmix(const Calibrator &calibrator, const lk_chanmix &options, Plan *plan);
+
+// Bytes of a safetensors file (stats_write.cpp, stats_read.cpp).
+lk_status stats_to_bytes(const Calibrator &calibrator, void *buffer, size_t capacity_bytes,
+                         size_t *needed_bytes);
+lk_status stats_from_bytes(const uint8_t *bytes, size_t n_bytes, Calibrator *out);
+
+}  // namespace lk
+
+// The public handle.
+struct lk_calibrator {
+    lk::Calibrator model;
+};
+
+#endif

@@ -1,0 +1,164 @@
+/* Lets another program ask the calibrator: numbers as text on stdin, answers on stdout.
+ *
+ *   clusters N r...            classes and centroids of channel ranges (a head of N channels)
+ *   probe HQ HKV D T PREFIX PERIOD SINKS LOCAL WINDOW WINDOW_SINKS SCALE SOFT_CAP HAS_LOGITS
+ *         logits... q... k...  the retrieval scores of the KV heads
+ *   stats HQ HKV D T q... k... the bytes of the statistics
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lowkey/lowkey.h>
+
+static void check(lk_status status) {
+    char text[512];
+    if (status == LK_OK)
+        return;
+    lk_last_error(text, sizeof text, NULL);
+    fprintf(stderr, "%s: %s\n", lk_status_name(status), text);
+    exit(1);
+}
+
+static double number(void) {
+    double value;
+    if (scanf("%lf", &value) != 1) {
+        fprintf(stderr, "a number is missing\n");
+        exit(1);
+    }
+    return value;
+}
+
+static uint32_t whole(void) { return (uint32_t)number(); }
+
+static float *numbers(size_t n) {
+    float *values = malloc(n * sizeof *values);
+    if (!values)
+        exit(1);
+    for (size_t i = 0; i < n; ++i)
+        values[i] = (float)number();
+    return values;
+}
+
+static lk_tensor tensor(float *data, uint32_t n_heads, uint32_t head_dim) {
+    lk_tensor t;
+    check(lk_tensor_init(&t, sizeof t));
+    t.dtype = LK_F32;
+    t.memory = LK_MEMORY_HOST;
+    t.data = data;
+    t.token_stride = (int64_t)n_heads * head_dim;
+    t.head_stride = head_dim;
+    return t;
+}
+
+static lk_calibrator *open_model(lk_layer *layer) {
+    lk_geometry geometry;
+    lk_calibrator *calibrator;
+    check(lk_geometry_init(&geometry, sizeof geometry));
+    geometry.n_layers = 1;
+    geometry.layers = layer;
+    check(lk_calibrator_create(&geometry, &calibrator));
+    return calibrator;
+}
+
+static lk_layer read_layer(void) {
+    lk_layer layer;
+    check(lk_layer_init(&layer, sizeof layer));
+    layer.n_query_heads = whole();
+    layer.n_kv_heads = whole();
+    layer.head_dim = whole();
+    return layer;
+}
+
+static void clusters(void) {
+    lk_layer layer;
+    check(lk_layer_init(&layer, sizeof layer));
+    layer.n_query_heads = layer.n_kv_heads = 1;
+    layer.head_dim = whole();
+    float *keys = calloc(2 * (size_t)layer.head_dim, sizeof *keys);
+    if (!keys)
+        exit(1);
+    for (uint32_t c = 0; c < layer.head_dim; ++c)
+        keys[layer.head_dim + c] = (float)number();
+    lk_calibrator *calibrator = open_model(&layer);
+    const lk_tensor t = tensor(keys, 1, layer.head_dim);
+    uint8_t classes[256];
+    float centroids[3];
+    check(lk_calibrator_add_keys(calibrator, 0, &t, 2));
+    check(lk_calibrator_get_classes(calibrator, 0, 0, LK_SCOPE_HEAD, classes, centroids));
+    for (uint32_t c = 0; c < layer.head_dim; ++c)
+        printf("%u ", classes[c]);
+    printf("%.9g %.9g %.9g\n", (double)centroids[0], (double)centroids[1], (double)centroids[2]);
+    lk_calibrator_destroy(&calibrator);
+    free(keys);
+}
+
+static void probe(void) {
+    lk_layer layer = read_layer();
+    const uint32_t n_tokens = whole();
+    lk_probe how;
+    check(lk_probe_init(&how, sizeof how));
+    how.prefix_tokens = whole();
+    how.period_tokens = whole();
+    how.sink_tokens = whole();
+    how.local_tokens = whole();
+    layer.window_tokens = whole();
+    layer.window_sink_tokens = whole();
+    layer.scale = (float)number();
+    layer.soft_cap = (float)number();
+    float *logits = whole() ? numbers(layer.n_query_heads) : NULL;
+    layer.sink_logits = logits;
+    float *q = numbers((size_t)n_tokens * layer.n_query_heads * layer.head_dim);
+    float *k = numbers((size_t)n_tokens * layer.n_kv_heads * layer.head_dim);
+    lk_calibrator *calibrator = open_model(&layer);
+    const lk_tensor queries = tensor(q, layer.n_query_heads, layer.head_dim);
+    const lk_tensor keys = tensor(k, layer.n_kv_heads, layer.head_dim);
+    check(lk_calibrator_add_probe(calibrator, 0, &how, &queries, &keys, n_tokens));
+    for (uint32_t h = 0; h < layer.n_kv_heads; ++h) {
+        float score;
+        check(lk_calibrator_get_retrieval(calibrator, 0, h, &score));
+        printf("%.9g ", (double)score);
+    }
+    printf("\n");
+    lk_calibrator_destroy(&calibrator);
+    free(logits);
+    free(q);
+    free(k);
+}
+
+static void stats(void) {
+    lk_layer layer = read_layer();
+    const uint32_t n_tokens = whole();
+    float *q = numbers((size_t)n_tokens * layer.n_query_heads * layer.head_dim);
+    float *k = numbers((size_t)n_tokens * layer.n_kv_heads * layer.head_dim);
+    lk_calibrator *calibrator = open_model(&layer);
+    const lk_tensor queries = tensor(q, layer.n_query_heads, layer.head_dim);
+    const lk_tensor keys = tensor(k, layer.n_kv_heads, layer.head_dim);
+    check(lk_calibrator_add_queries(calibrator, 0, &queries, n_tokens));
+    check(lk_calibrator_add_keys(calibrator, 0, &keys, n_tokens));
+    size_t n_bytes;
+    check(lk_calibrator_to_bytes(calibrator, NULL, 0, &n_bytes));
+    void *bytes = malloc(n_bytes);
+    if (!bytes)
+        exit(1);
+    check(lk_calibrator_to_bytes(calibrator, bytes, n_bytes, &n_bytes));
+    fwrite(bytes, 1, n_bytes, stdout);
+    lk_calibrator_destroy(&calibrator);
+    free(bytes);
+    free(q);
+    free(k);
+}
+
+int main(int argc, char **argv) {
+    const char *command = argc == 2 ? argv[1] : "";
+    if (!strcmp(command, "clusters"))
+        clusters();
+    else if (!strcmp(command, "probe"))
+        probe();
+    else if (!strcmp(command, "stats"))
+        stats();
+    else
+        return 2;
+    return 0;
+}
