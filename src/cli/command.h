@@ -22,6 +22,7 @@ using Json = nlohmann::ordered_json;
 // Each adds its subcommand; when chosen it runs and sets exit_code (0 done, 1 failed).
 void add_info(CLI::App &app, int &exit_code);
 void add_plan(CLI::App &app, int &exit_code);
+void add_calibrate(CLI::App &app, int &exit_code);
 void add_inspect(CLI::App &app, int &exit_code);
 void add_verify(CLI::App &app, int &exit_code);
 void add_bench(CLI::App &app, int &exit_code);

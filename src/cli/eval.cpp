@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "ablation.h"
 #include "chart.h"
 #include "command.h"
 #include "evaluation.h"
@@ -14,6 +15,9 @@
 
 namespace cli {
 namespace {
+
+const char *const kAblation = "chanmix";
+const char *const kAsPublished = "chanmix-published";
 
 constexpr std::size_t kDemoQuestions = 48;
 // Of a demo on Vulkan, whose driver may run on the CPU.
@@ -27,6 +31,9 @@ struct EvalOptions {
     std::vector<std::string> tasks = {"needle", "kv-hard", "trace"};
     std::vector<std::uint64_t> contexts = {4096};
     std::vector<std::string> plans;
+    std::string ablation;
+    std::string calibration_text;
+    std::uint64_t calibration_tokens = 8192;
     std::size_t n_questions = 24;
     std::size_t questions_per_document = 24;
     std::uint64_t seed = 1;
@@ -64,7 +71,6 @@ EvaluationRequest make_request(const EvalOptions &options, const std::string &mo
         request.tasks.push_back(task);
     }
     request.contexts = options.contexts;
-    request.plans = options.plans.empty() ? preset_names() : options.plans;
     request.n_questions = options.n_questions;
     request.questions_per_document = options.questions_per_document;
     request.seed = options.seed;
@@ -76,6 +82,22 @@ EvaluationRequest make_request(const EvalOptions &options, const std::string &mo
     }
     request.material.words = words_beside(model);
     return request;
+}
+
+// The plans that were named, or those of an ablation, which come from running the model.
+void set_plans(const EvalOptions &options, lk_context *context, llama::Model &model,
+               const std::string &text, EvaluationRequest &request) {
+    const llama::Config &c = model.config();
+    if (!options.ablation.empty()) {
+        AblationSource source;
+        source.text = read_file(options.calibration_text.empty() ? text : options.calibration_text);
+        source.n_tokens = options.calibration_tokens;
+        set_chanmix_ablation(context, model, source, options.ablation == kAsPublished, request);
+        return;
+    }
+    const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
+    for (const std::string &name : options.plans.empty() ? preset_names() : options.plans)
+        request.plans.push_back(load_plan(name, geometry));
 }
 
 bool is_text_task(const TaskResult &result) {
@@ -182,8 +204,9 @@ int run_eval(EvalOptions options) {
     const llama::ContextHandle context = options.device.open();
     const std::unique_ptr<llama::TensorSpace> space = options.device.space();
     const std::string path = model_path(options), text = text_path(options);
-    const EvaluationRequest request = make_request(options, path, text);
+    EvaluationRequest request = make_request(options, path, text);
     llama::Model model(path, options.device.n_threads);
+    set_plans(options, context.get(), model, text, request);
     for (const std::uint64_t n_tokens : options.contexts) {
         if (n_tokens > model.config().max_tokens) {
             note("the model was not trained beyond " + std::to_string(model.config().max_tokens) +
@@ -196,6 +219,8 @@ int run_eval(EvalOptions options) {
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
     if (options.json) {
         print_json(to_json(results, options, path, text));
+    } else if (!options.ablation.empty()) {
+        print_ablation(results);
     } else {
         print_table(results, options);
     }
@@ -246,6 +271,20 @@ void add_eval(CLI::App &app, int &exit_code) {
             ->check(CLI::Range(std::uint64_t{256}, std::uint64_t{131072}));
     command->add_option("--plans", options->plans, "presets or plan files; default all presets")
         ->delimiter(',');
+    command
+        ->add_option(
+            "--ablation", options->ablation,
+            "plans that have one part of ChanMix each: chanmix, or chanmix-published without "
+            "centers and sinks")
+        ->check(CLI::IsMember({kAblation, kAsPublished}))
+        ->excludes("--plans");
+    command->add_option("--calibrate", options->calibration_text,
+                        "text of the ablation's statistics; default that of --text");
+    command
+        ->add_option("--calibrate-tokens", options->calibration_tokens,
+                     "tokens of each kind of statistics")
+        ->capture_default_str()
+        ->check(CLI::Range(std::uint64_t{64}, std::uint64_t{1} << 30));
     CLI::Option *questions =
         command->add_option("--questions", options->n_questions, "questions of each task")
             ->capture_default_str()

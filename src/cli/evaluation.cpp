@@ -38,7 +38,6 @@ class Round {
 
     const EvaluationRequest &request_;
     std::uint64_t n_tokens_;
-    std::vector<llama::PlanHandle> plans_;
     std::vector<std::unique_ptr<llama::Session>> sessions_;
     std::vector<PlanResult> results_;
     std::vector<std::vector<llama::Document>> documents_;  // of each task
@@ -47,17 +46,14 @@ class Round {
 Round::Round(lk_context *context, llama::TensorSpace &space, llama::Model &model,
              const EvaluationRequest &request, std::uint64_t n_tokens)
     : request_(request), n_tokens_(n_tokens) {
-    const llama::Config &c = model.config();
-    const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
-    for (const std::string &name : request.plans) {
-        plans_.push_back(load_plan(name, geometry));
+    for (const llama::PlanHandle &plan : request.plans) {
         lk_plan_size size = llama::initialised(lk_plan_size_init);
         const std::uint32_t step = static_cast<std::uint32_t>(n_tokens);
-        llama::check(lk_plan_bytes(plans_.back().get(), n_tokens, 1, step, &size));
-        sessions_.push_back(std::make_unique<llama::Session>(
-            context, space, model, plans_.back().get(), n_tokens + kRoomTokens, step));
+        llama::check(lk_plan_bytes(plan.get(), n_tokens, 1, step, &size));
+        sessions_.push_back(std::make_unique<llama::Session>(context, space, model, plan.get(),
+                                                             n_tokens + kRoomTokens, step));
         PlanResult result;
-        result.plan = lk_plan_name(plans_.back().get());
+        result.plan = lk_plan_name(plan.get());
         result.context_tokens = n_tokens;
         result.bits_per_value = size.bits_per_value;
         result.fp16_bytes = size.fp16_bytes;

@@ -17,9 +17,9 @@ namespace cli {
 
 struct EvaluationRequest {
     std::vector<const llama::Task *> tasks;
-    std::vector<std::uint64_t> contexts;  // tokens
-    std::vector<std::string> plans;       // presets or plan files
-    std::size_t n_questions = 24;         // of each task, context and plan
+    std::vector<std::uint64_t> contexts;   // tokens
+    std::vector<llama::PlanHandle> plans;  // of the model's geometry
+    std::size_t n_questions = 24;          // of each task, context and plan
     std::size_t questions_per_document = 12;
     std::uint64_t seed = 1;
     llama::Material material;

@@ -35,6 +35,7 @@ int main(int argc, char **argv) {
     app.require_subcommand(1);
     cli::add_info(app, exit_code);
     cli::add_plan(app, exit_code);
+    cli::add_calibrate(app, exit_code);
     cli::add_inspect(app, exit_code);
     cli::add_verify(app, exit_code);
     cli::add_bench(app, exit_code);

@@ -5,9 +5,11 @@
 #include <limits>
 #include <memory>
 
+#include "chanmix.h"
 #include "command.h"
 #include "plan_view.h"
 #include "report.h"
+#include "sampling.h"
 
 namespace cli {
 namespace {
@@ -19,28 +21,73 @@ struct PlanOptions {
     std::uint32_t n_sequences = 1;
     std::uint32_t step_tokens = 512;
     std::uint64_t budget_bytes = 0;
+    ChanmixOptions chanmix;
     bool json = false;
     bool explain = false;
     std::string png;
+    std::string plot;
     std::string save;
 };
 
+const char *const kChanmix = "chanmix";
 constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 40;
 
-// The most tokens of each sequence whose cache fits the budget; 0 when none do.
-std::uint64_t tokens_in_budget(const lk_plan *plan, const PlanOptions &options) {
-    const auto fits = [&](std::uint64_t n_tokens) {
-        lk_plan_size size = llama::initialised(lk_plan_size_init);
-        const lk_status status =
-            lk_plan_bytes(plan, n_tokens, options.n_sequences, options.step_tokens, &size);
-        return status == LK_OK && size.cache_bytes <= options.budget_bytes;
-    };
-    std::uint64_t low = 0, high = kMostTokens;
+constexpr std::uint32_t kMostSequences = 65536;
+// One byte budget for all plans: an FP16 cache of this batch.
+constexpr std::uint32_t kBatch = 32;
+constexpr std::uint64_t kBatchTokens = 8192;
+// ChanMix, table of efficiency: what the memory of a whole GPU holds, weights and work included.
+constexpr double kPaperBatch = 2.3;
+constexpr double kPaperContext = 1.5;
+
+std::uint64_t cache_bytes(const lk_plan *plan, std::uint64_t n_tokens, std::uint32_t n_sequences,
+                          std::uint32_t step_tokens) {
+    lk_plan_size size = llama::initialised(lk_plan_size_init);
+    const lk_status status = lk_plan_bytes(plan, n_tokens, n_sequences, step_tokens, &size);
+    return status == LK_OK ? size.cache_bytes : std::numeric_limits<std::uint64_t>::max();
+}
+
+// The largest n below `most` for which fits(n), 0 when there is none.
+template <typename Fits>
+std::uint64_t largest(std::uint64_t most, const Fits &fits) {
+    std::uint64_t low = 0, high = most;
     while (low + 1 < high) {
         const std::uint64_t middle = low + (high - low) / 2;
         (fits(middle) ? low : high) = middle;
     }
     return low;
+}
+
+// The most tokens of each sequence whose cache fits the budget; 0 when none do.
+std::uint64_t tokens_in(std::uint64_t budget_bytes, const lk_plan *plan, std::uint32_t n_sequences,
+                        std::uint32_t step_tokens) {
+    return largest(kMostTokens, [&](std::uint64_t n_tokens) {
+        return cache_bytes(plan, n_tokens, n_sequences, step_tokens) <= budget_bytes;
+    });
+}
+
+std::uint64_t tokens_in_budget(const lk_plan *plan, const PlanOptions &options) {
+    return tokens_in(options.budget_bytes, plan, options.n_sequences, options.step_tokens);
+}
+
+// What fits where an FP16 cache of kBatch x kBatchTokens does, by exact bytes.
+struct Capacity {
+    std::uint64_t budget_bytes, n_sequences, n_tokens;
+    double batch_gain() const { return static_cast<double>(n_sequences) / kBatch; }
+    double context_gain() const {
+        return static_cast<double>(n_tokens) / static_cast<double>(kBatchTokens);
+    }
+};
+
+Capacity capacity_of(const lk_plan *plan, std::uint32_t step_tokens) {
+    const llama::PlanHandle fp16 = llama::copy_plan(plan);
+    llama::keep_all(fp16.get());
+    const std::uint64_t budget = cache_bytes(fp16.get(), kBatchTokens, kBatch, step_tokens);
+    const std::uint64_t n_sequences = largest(kMostSequences, [&](std::uint64_t n) {
+        return cache_bytes(plan, kBatchTokens, static_cast<std::uint32_t>(n), step_tokens) <=
+               budget;
+    });
+    return {budget, n_sequences, tokens_in(budget, plan, kBatch, step_tokens)};
 }
 
 double compression(const lk_plan_size &size) {
@@ -69,8 +116,37 @@ Json to_json(const lk_plan *plan, const lk_plan_size &size, const PlanOptions &o
         json["budget_bytes"] = options.budget_bytes;
         json["tokens_in_budget"] = tokens_in_budget(plan, options);
     }
+    const Capacity capacity = capacity_of(plan, options.step_tokens);
+    json["at_fp16_bytes"] = {{"fp16_sequences", kBatch},
+                             {"fp16_tokens", kBatchTokens},
+                             {"budget_bytes", capacity.budget_bytes},
+                             {"sequences", capacity.n_sequences},
+                             {"tokens", capacity.n_tokens},
+                             {"batch_gain", capacity.batch_gain()},
+                             {"context_gain", capacity.context_gain()}};
     json["plan"] = Json::parse(plan_json(plan));
     return json;
+}
+
+void print_capacity(const lk_plan *plan, const PlanOptions &options) {
+    const Capacity capacity = capacity_of(plan, options.step_tokens);
+    const bool is_chanmix = options.plan == kChanmix;
+    const auto paper = [&](double gain) {
+        return is_chanmix ? "; the paper's " + format_fixed(gain, 1) + " x" : std::string();
+    };
+    std::printf("in %s, an FP16 cache of %u sequences x %s tokens\n",
+                format_bytes(static_cast<double>(capacity.budget_bytes)).c_str(), kBatch,
+                format_count(kBatchTokens).c_str());
+    std::printf("  %-18s %s sequences of %s tokens, %s x%s\n", "batch",
+                format_count(capacity.n_sequences).c_str(), format_count(kBatchTokens).c_str(),
+                format_fixed(capacity.batch_gain(), 2).c_str(), paper(kPaperBatch).c_str());
+    std::printf("  %-18s %u sequences of %s tokens, %s x%s\n", "context", kBatch,
+                format_count(capacity.n_tokens).c_str(),
+                format_fixed(capacity.context_gain(), 2).c_str(), paper(kPaperContext).c_str());
+    if (is_chanmix)
+        std::printf(
+            "  the paper's are of a whole GPU, with weights, activations and an FP16 copy "
+            "to attend\n  on; these are of the cache alone\n");
 }
 
 void print_text(const lk_plan *plan, const lk_plan_size &size, const PlanOptions &options) {
@@ -96,10 +172,24 @@ void print_text(const lk_plan *plan, const lk_plan_size &size, const PlanOptions
         line("budget", bytes(options.budget_bytes));
         line("holds", format_count(tokens_in_budget(plan, options)) + " tokens per sequence");
     }
+    print_capacity(plan, options);
+}
+
+// A preset, a file, or ChanMix from statistics, which are then kept.
+llama::PlanHandle make_plan(const PlanOptions &options, llama::CalibratorHandle &statistics) {
+    if (options.plan != kChanmix)
+        return load_plan(options.plan, options.geometry.geometry());
+    if (options.chanmix.stats.empty())
+        throw UsageError("chanmix needs --stats FILE, which lowkey calibrate writes");
+    statistics = load_statistics(options.chanmix.stats);
+    return make_chanmix(statistics.get(),
+                        options.chanmix.options(options.budget_bytes, options.n_tokens,
+                                                options.n_sequences, options.step_tokens));
 }
 
 int run_plan(const PlanOptions &options) {
-    const llama::PlanHandle plan = load_plan(options.plan, options.geometry.geometry());
+    llama::CalibratorHandle statistics;
+    const llama::PlanHandle plan = make_plan(options, statistics);
     lk_plan_size size = llama::initialised(lk_plan_size_init);
     llama::check(lk_plan_bytes(plan.get(), options.n_tokens, options.n_sequences,
                                options.step_tokens, &size));
@@ -117,6 +207,13 @@ int run_plan(const PlanOptions &options) {
                   options.png);
         note("picture: " + options.png);
     }
+    if (!options.plot.empty() && statistics != nullptr) {
+        draw_chanmix(plan.get(), statistics.get(), options.chanmix.options(0, 1, 1, 1).scope,
+                     options.plot);
+        note("picture: " + options.plot);
+    } else if (!options.plot.empty()) {
+        throw UsageError("--plot draws plan chanmix; --png draws any plan");
+    }
     return 0;
 }
 
@@ -130,10 +227,11 @@ void add_plan(CLI::App &app, int &exit_code) {
         "  lowkey plan kitty-pro --layers 32 --kv-heads 8 --head-dim 128 --tokens 131072\n"
         "  lowkey plan kivi2 --budget 4G           how many tokens fit in 4 GiB\n"
         "  lowkey plan kitty --explain --png plan.png\n"
+        "  lowkey plan chanmix --stats stats.safetensors --plot plan.png -o plan.json\n"
         "Bits per value and bytes per token are of packed pages, ranges and minima included;\n"
         "bytes_total is the least budget with which the cache gets there.");
     const auto options = std::make_shared<PlanOptions>();
-    command->add_option("plan", options->plan, "a preset's name or a plan's JSON file")
+    command->add_option("plan", options->plan, "a preset's name, a plan's JSON file, or chanmix")
         ->capture_default_str();
     options->geometry.add_to(*command);
     command->add_option("--tokens", options->n_tokens, "tokens of each sequence")
@@ -150,7 +248,10 @@ void add_plan(CLI::App &app, int &exit_code) {
     command->add_flag("--json", options->json, "print JSON, the plan itself included");
     command->add_flag("--explain", options->explain, "print the width of every channel, in ranges");
     command->add_option("--png", options->png, "draw widths and bytes to this file");
-    command->add_option("--save", options->save, "write the plan's JSON to this file");
+    command->add_option("--plot", options->plot,
+                        "draw a ChanMix plan by channel, with the ranges behind it, to this file");
+    command->add_option("-o,--save", options->save, "write the plan's JSON to this file");
+    options->chanmix.add_to(*command);
     command->callback([options, &exit_code] { exit_code = run_plan(*options); });
 }
 

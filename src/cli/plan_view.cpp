@@ -106,17 +106,6 @@ std::vector<std::string> layer_lines(const lk_plan *plan, const PlanShape &shape
     return lines;
 }
 
-Color width_color(std::uint32_t bits) {
-    switch (bits) {
-        case 1: return {247, 224, 120};
-        case 2: return {150, 205, 190};
-        case 3: return {95, 180, 175};
-        case 4: return {45, 130, 180};
-        case 8: return {70, 70, 160};
-        default: return {150, 50, 110};
-    }
-}
-
 constexpr double kLeft = 70;
 constexpr double kPanelTop = 96;
 constexpr double kPanelHeight = 300;
@@ -175,20 +164,6 @@ void draw_panel(Canvas &canvas, const lk_plan *plan, const PlanShape &shape, boo
                 boosts ? "KV head: the channels that each page boosts are drawn first"
                        : "KV head, its channels from left to right",
                 8, kMuted, Align::kCenter);
-}
-
-void draw_width_legend(Canvas &canvas, double right, double y) {
-    const std::uint32_t widths[] = {16, 8, 4, 3, 2, 1};
-    double x = right;
-    for (const std::uint32_t bits : widths) {
-        const std::string label = std::to_string(bits);
-        x -= Canvas::text_width(label, 9);
-        canvas.text(x, y, label, 9, kInk);
-        x -= 18;
-        canvas.rect(x, y - 10, 12, 12, width_color(bits));
-        x -= 16;
-    }
-    canvas.text(x, y, "bits", 9, kMuted, Align::kRight);
 }
 
 struct Bar {
@@ -257,6 +232,31 @@ void draw_bars(Canvas &canvas, const std::vector<Bar> &bars, double top) {
 }
 
 }  // namespace
+
+Color width_color(std::uint32_t bits) {
+    switch (bits) {
+        case 1: return {247, 224, 120};
+        case 2: return {150, 205, 190};
+        case 3: return {95, 180, 175};
+        case 4: return {45, 130, 180};
+        case 8: return {70, 70, 160};
+        default: return {150, 50, 110};
+    }
+}
+
+void draw_width_legend(Canvas &canvas, double right, double y) {
+    const std::uint32_t widths[] = {16, 8, 4, 3, 2, 1};
+    double x = right;
+    for (const std::uint32_t bits : widths) {
+        const std::string label = std::to_string(bits);
+        x -= Canvas::text_width(label, 9);
+        canvas.text(x, y, label, 9, kInk);
+        x -= 18;
+        canvas.rect(x, y - 10, 12, 12, width_color(bits));
+        x -= 16;
+    }
+    canvas.text(x, y, "bits", 9, kMuted, Align::kRight);
+}
 
 PlanShape plan_shape(const lk_plan *plan) {
     PlanShape shape;

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "canvas.h"
+
 namespace cli {
 
 // The geometry that a plan is for, found by asking it.
@@ -19,6 +21,10 @@ struct PlanShape {
     std::vector<std::uint32_t> head_dim;    // [n_layers]
 };
 PlanShape plan_shape(const lk_plan *plan);
+
+// The colour of a width, and its legend that ends at `right`.
+Color width_color(std::uint32_t bits);
+void draw_width_legend(Canvas &canvas, double right, double y);
 
 // Keys or values of one head in words, for example "2 bits, 32 of 128 channels boosted to 4".
 std::string describe_head(const lk_plan *plan, std::uint32_t layer, std::uint32_t kv_head,

@@ -307,11 +307,12 @@ static void broken_bytes_are_refused(void **state) {
         free(cut);
     }
     for (size_t at = 0; at < 8 + header_bytes; ++at) {
-        bytes.data[at] ^= 1 + at % 127;
+        const uint8_t old = bytes.data[at];
+        bytes.data[at] = (uint8_t)(old ^ (1 + at % 127));
         if (lk_calibrator_from_bytes(bytes.data, bytes.n, &out) == LK_OK)
             lk_calibrator_destroy(&out);
         assert_null(out);
-        bytes.data[at] ^= 1 + at % 127;
+        bytes.data[at] = old;
     }
     free(bytes.data);
     lk_calibrator_destroy(&calibrator);

@@ -49,12 +49,14 @@ def png_size(path: pathlib.Path) -> tuple[int, int]:
 
 def usage() -> None:
     expect('Subcommands' in run('--help').stdout, 'help names the subcommands')
-    for command in ('info', 'plan', 'inspect', 'verify', 'bench', 'eval'):
+    for command in ('info', 'plan', 'calibrate', 'inspect', 'verify', 'bench', 'eval'):
         help_text = run(command, '--help').stdout
         expect(f'lowkey {command}' in help_text, f'{command} --help has an example')
     run('nonsense', code=2)
     run('plan', 'kitty', '--layers', 'many', code=2)
     run('plan', 'no-such-plan', code=2)
+    run('plan', 'chanmix', code=2)
+    run('calibrate', code=2)
     run('verify', '--device', 'cuda:first', code=2)
     run('bench', '--graph', code=2)
     run('bench', '--device', 'vulkan', '--graph', code=2)
@@ -75,6 +77,57 @@ def plans(folder: pathlib.Path) -> None:
     run('plan', 'kitty-pro', '--png', str(folder / 'plan.png'))
     width, height = png_size(folder / 'plan.png')
     expect(width >= 400 and height >= 300, 'the picture has a size to look at')
+
+
+def safetensors(path: pathlib.Path, tensors: dict, metadata: dict) -> str:
+    """Write F32 tensors of name: (shape, values)."""
+    header, body = {'__metadata__': metadata}, b''
+    for name, (shape, values) in tensors.items():
+        data = struct.pack(f'<{len(values)}f', *values)
+        header[name] = {'dtype': 'F32', 'shape': shape, 'data_offsets': [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack('<Q', len(text)) + text + body)
+    return str(path)
+
+
+def calibration(folder: pathlib.Path) -> None:
+    """Dumps to statistics to a plan and its picture; wrong dumps leave nothing behind."""
+    layers, tokens, d = 2, 40, 32
+    k = [((t * 7 + c * 3) % 11 - 5) * (8 if c < 3 else 1 if c < 24 else 0.1) for t in range(tokens)
+         for _ in range(2) for c in range(d)]
+    q = [((t * 5 + h + c) % 7 - 3) * 0.1 for t in range(tokens) for h in range(4) for c in range(d)]
+    dump = {}
+    for n in range(layers):
+        dump[f'layer.{n}.k'] = dump[f'layer.{n}.probe_k'] = ([tokens, 2, d], k)
+        dump[f'layer.{n}.q'] = dump[f'layer.{n}.probe_q'] = ([tokens, 4, d], q)
+    metadata = {'probe_period': '10', 'probe_local': '9'}
+    path = safetensors(folder / 'dump.safetensors', dump, metadata)
+    stats = str(folder / 'stats.safetensors')
+    said = json.loads(run('calibrate', path, '-o', stats, '--json').stdout)
+    expect([layer['outliers'] for layer in said['layers']] == [6, 6], 'three outliers in each KV head')
+    run('calibrate', path, '--onto', stats, '-o', stats)
+    plan = json.loads(run('plan', 'chanmix', '--stats', stats, '--share', '0.25', '--plot', str(folder / 'mix.png'),
+                          '-o', str(folder / 'mix.json'), '--json').stdout)
+    expect(png_size(folder / 'mix.png')[0] == 1600, 'the picture is 1600 pixels wide')
+    expect(plan['at_fp16_bytes']['batch_gain'] > 2, 'batch and context at one budget')
+    expect(json.loads(run('plan', str(folder / 'mix.json'), '--json').stdout)['plan'] == plan['plan'], 'reads back')
+    classes = [head['key'].get('classes') for head in plan['plan']['layers'][-1]['heads']]
+    expect(any(c and c.count(1) == c.count(3) == 3 for c in classes), 'as many 1-bit as 3-bit channels')
+    expect('LK_E_BUDGET' in run('plan', 'chanmix', '--stats', stats, '--budget', '1K', code=1).stderr, 'a budget')
+    none = folder / 'none.safetensors'
+    for name, wrong, part in [('layer.1.k', ([tokens, 2, d], [float('nan')] + k[1:]), 'layer 1, head 0, channel 0, token 0'),
+                              ('layer.1.k', ([tokens * 2, 1, d], k), 'layer.1.probe_k'),
+                              ('layer.0.probe_q', ([tokens * 4, d], q), 'layer.0.probe_q')]:
+        path = safetensors(folder / 'wrong.safetensors', {**dump, name: wrong}, metadata)
+        expect(part in run('calibrate', path, '-o', str(none), code=1).stderr and not none.exists(), f'{part} is named')
+    run('plan', 'chanmix', '--stats', path, code=1)
+    texts = folder / 'text.txt'
+    texts.write_text('A short text about nothing.\n' * 40)
+    results = json.loads(run('eval', '--ablation', 'chanmix', '--text', str(texts), '--tasks', 'needle', '--contexts',
+                             '512', '--questions', '2', '--calibrate-tokens', '512', '--json').stdout)['results']
+    expect([r['plan'] for r in results] == ['fp16', '2-bit', '+R', '+O', '+R+O', '+R+O, matched'], 'rows of the ablation')
+    expect(results[1]['bits_per_value'] == results[3]['bits_per_value'] == 2.5, 'outliers cost no bytes')
 
 
 def hostile(folder: pathlib.Path) -> None:
@@ -134,6 +187,7 @@ def on_devices(backends: list[str]) -> None:
 with tempfile.TemporaryDirectory() as name:
     usage()
     plans(pathlib.Path(name))
+    calibration(pathlib.Path(name))
     hostile(pathlib.Path(name))
     measured('--plans', 'fp16,kivi2')
     on_devices(inspected())

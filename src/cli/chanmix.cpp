@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "chanmix.h"
+
+#include <map>
+
+namespace cli {
+namespace {
+
+constexpr std::uint32_t kSinkTokens = 32;
+
+const std::map<std::string, lk_retrieval> kRetrieval = {
+    {"none", LK_RETRIEVAL_NONE}, {"k", LK_RETRIEVAL_KEY}, {"kv", LK_RETRIEVAL_KEY_VALUE}};
+const std::map<std::string, lk_scope> kScopes = {{"head", LK_SCOPE_HEAD},
+                                                 {"layer", LK_SCOPE_LAYER}};
+
+}  // namespace
+
+void ChanmixOptions::add_to(CLI::App &command) {
+    const char *const group = "ChanMix (plan chanmix)";
+    command.add_option("--stats", stats, "statistics that lowkey calibrate wrote")->group(group);
+    command
+        .add_option("--retrieval", retrieval, "what of a retrieval head is 4 bits: kv, k or none")
+        ->capture_default_str()
+        ->check(CLI::IsMember(kRetrieval))
+        ->group(group);
+    command
+        .add_option("--share", share,
+                    "part of the KV heads that retrieve; default 0.3, or 0.19 without GQA, or what "
+                    "--budget holds")
+        ->check(CLI::Range(0.0, 1.0))
+        ->group(group);
+    command.add_option("--scope", scope, "cluster the channels of a head or of a layer")
+        ->capture_default_str()
+        ->check(CLI::IsMember(kScopes))
+        ->group(group);
+    command.add_option("--sinks", sink_tokens, "first tokens at 16 bits; default 32")
+        ->check(CLI::Range(0u, 1024u))
+        ->each([this](const std::string &) { has_sinks = true; })
+        ->group(group);
+    command
+        .add_flag("--no-outliers", no_outliers, "2 bits for every channel that does not retrieve")
+        ->group(group);
+    command.add_flag("--no-centers", no_centers, "keep keys with their mean")->group(group);
+    command.add_flag("--paper", paper, "as published: no centers, no sinks")->group(group);
+}
+
+lk_chanmix ChanmixOptions::options(std::uint64_t budget_bytes, std::uint64_t n_tokens,
+                                   std::uint32_t n_sequences, std::uint32_t step_tokens) const {
+    lk_chanmix out = llama::initialised(lk_chanmix_init);
+    out.retrieval = kRetrieval.at(retrieval);
+    out.scope = kScopes.at(scope);
+    out.retrieval_share = share;
+    out.outliers = no_outliers ? 0 : 1;
+    out.centers = no_centers || paper ? 0 : 1;
+    out.sink_tokens = has_sinks ? sink_tokens : paper ? 0 : kSinkTokens;
+    out.budget_bytes = budget_bytes;
+    out.budget_tokens = n_tokens;
+    out.budget_sequences = n_sequences;
+    out.budget_step_tokens = step_tokens;
+    return out;
+}
+
+llama::PlanHandle make_chanmix(const lk_calibrator *calibrator, const lk_chanmix &options) {
+    lk_plan *plan = nullptr;
+    llama::check(lk_calibrator_chanmix(calibrator, &options, &plan));
+    return llama::PlanHandle(plan);
+}
+
+}  // namespace cli

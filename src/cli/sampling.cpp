@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sampling.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <map>
+
+#include "command.h"
+#include "report.h"
+#include "resources.h"
+
+namespace cli {
+
+const char *const kProbeSentence =
+    "The river runs slowly past the old mill, and on quiet mornings a thin mist lies over the "
+    "green "
+    "fields. ";
+
+namespace {
+
+using llama::SafetensorsFile;
+using llama::Tensor;
+
+// Keys and queries of one step, as the calibrator takes them.
+lk_tensor step_tensor(float *data, std::uint32_t n_tokens, std::uint32_t n_heads,
+                      std::uint32_t head_dim) {
+    return llama::float_tensor(LK_MEMORY_HOST, data, {n_tokens, n_heads, head_dim});
+}
+
+void run_documents(llama::Session &session, const SamplingRequest &request) {
+    const std::size_t n_bytes = std::min(request.text.size(), request.n_tokens);
+    const std::size_t most = request.document_tokens - 1;  // behind the BOS
+    Progress progress((n_bytes + most - 1) / most);
+    for (std::size_t at = 0; at < n_bytes; at += most) {
+        progress.step("keys and queries of the text");
+        llama::Tokens tokens = {0};
+        const llama::Tokens part =
+            llama::as_tokens(request.text.substr(at, std::min(most, n_bytes - at)));
+        tokens.insert(tokens.end(), part.begin(), part.end());
+        session.reset();
+        (void)session.feed(tokens);
+    }
+}
+
+// The probe's tokens, behind a BOS.
+llama::Tokens probe_text(const lk_probe &probe, const SamplingRequest &request) {
+    const std::uint32_t prefix = 0;
+    const std::vector<std::uint32_t> sentence(request.sentence.begin(), request.sentence.end());
+    std::uint64_t n_tokens = 0;
+    llama::check(lk_probe_tokens(&probe, &prefix, sentence.data(), request.n_repeats, nullptr, 0,
+                                 &n_tokens));
+    std::vector<std::uint32_t> tokens(static_cast<std::size_t>(n_tokens));
+    llama::check(lk_probe_tokens(&probe, &prefix, sentence.data(), request.n_repeats, tokens.data(),
+                                 n_tokens, &n_tokens));
+    return llama::Tokens(tokens.begin(), tokens.end());
+}
+
+// ---- dumps ----
+
+struct Dump {
+    std::string path;
+    SafetensorsFile file;
+    explicit Dump(const std::string &from) : path(from), file(from) {}
+
+    const Tensor *find(std::uint32_t layer, const char *name) const {
+        return file.find("layer." + std::to_string(layer) + "." + name);
+    }
+    // A number of the file's metadata, of a layer or of all.
+    double number(std::uint32_t layer, const std::string &name, double otherwise) const {
+        const auto &texts = file.metadata();
+        auto found = texts.find("layer." + std::to_string(layer) + "." + name);
+        if (found == texts.end())
+            found = texts.find(name);
+        if (found == texts.end())
+            return otherwise;
+        char *end = nullptr;
+        const double value = std::strtod(found->second.c_str(), &end);
+        if (end == found->second.c_str() || *end != '\0')
+            throw llama::Error(path + " has the metadata " + found->first + " = " + found->second +
+                               ", which is no number");
+        return value;
+    }
+    std::uint32_t whole(std::uint32_t layer, const std::string &name,
+                        std::uint32_t otherwise) const {
+        const double value = number(layer, name, otherwise);
+        if (!(value >= 0 && value <= 4294967295.0) || value != static_cast<std::uint32_t>(value))
+            throw llama::Error(path + " has the metadata " + name + ", which is no count");
+        return static_cast<std::uint32_t>(value);
+    }
+};
+
+// [tokens][heads][head_dim], or with leading dimensions that make up the tokens.
+struct Shape {
+    std::uint32_t n_tokens, n_heads, head_dim;
+};
+Shape shape_of(const Tensor &tensor) {
+    const std::size_t n = tensor.shape.size();
+    if (n < 3 || n > 4)
+        throw llama::Error("tensor \"" + tensor.name + "\" has " + std::to_string(n) +
+                           " dimensions, must be [tokens][heads][head_dim]");
+    const std::uint64_t n_tokens = n == 4 ? tensor.shape[0] * tensor.shape[1] : tensor.shape[0];
+    if (n_tokens == 0 || n_tokens > UINT32_MAX || tensor.shape[n - 2] > UINT32_MAX ||
+        tensor.shape[n - 1] > UINT32_MAX)
+        throw llama::Error("tensor \"" + tensor.name + "\" has a dimension of 0 or beyond 32 bits");
+    return {static_cast<std::uint32_t>(n_tokens), static_cast<std::uint32_t>(tensor.shape[n - 2]),
+            static_cast<std::uint32_t>(tensor.shape[n - 1])};
+}
+
+void expect_heads(const Tensor &tensor, const Shape &shape, std::uint32_t n_heads,
+                  std::uint32_t head_dim) {
+    if (shape.n_heads != n_heads || shape.head_dim != head_dim)
+        throw llama::Error("tensor \"" + tensor.name + "\" has " + std::to_string(shape.n_heads) +
+                           " heads of " + std::to_string(shape.head_dim) + ", the model has " +
+                           std::to_string(n_heads) + " of " + std::to_string(head_dim));
+}
+
+// The file's bytes at an aligned address; they stay in the file where they are aligned already.
+class Aligned {
+  public:
+    explicit Aligned(const Tensor &tensor) {
+        static const std::map<std::string, lk_dtype> dtypes = {
+            {"F16", LK_F16}, {"BF16", LK_BF16}, {"F32", LK_F32}};
+        const auto found = dtypes.find(tensor.dtype);
+        if (found == dtypes.end())
+            throw llama::Error("tensor \"" + tensor.name + "\" is " + tensor.dtype +
+                               ", must be F16, BF16 or F32");
+        const Shape shape = shape_of(tensor);
+        tensor_ = llama::initialised(lk_tensor_init);
+        tensor_.dtype = found->second;
+        tensor_.memory = LK_MEMORY_HOST;
+        tensor_.head_stride = shape.head_dim;
+        tensor_.token_stride = static_cast<std::int64_t>(shape.n_heads) * shape.head_dim;
+        if (reinterpret_cast<std::uintptr_t>(tensor.data) % 4 != 0) {
+            copy_.assign(tensor.data, tensor.data + tensor.n_bytes);
+            tensor_.data = copy_.data();
+        } else {
+            tensor_.data = const_cast<std::uint8_t *>(tensor.data);
+        }
+    }
+    const lk_tensor *get() const { return &tensor_; }
+
+  private:
+    lk_tensor tensor_;
+    std::vector<std::uint8_t> copy_;
+};
+
+std::uint32_t count_layers(const Dump &dump) {
+    std::uint32_t n = 0;
+    while (dump.find(n, "k") != nullptr || dump.find(n, "probe_k") != nullptr)
+        ++n;
+    if (n == 0)
+        throw llama::Error(dump.path + " has no tensor \"layer.0.k\": see docs/CALIBRATION.md");
+    return n;
+}
+
+llama::CalibratorHandle make_from(const Dump &dump, std::uint32_t n_query_heads) {
+    std::vector<lk_layer> layers(count_layers(dump), llama::initialised(lk_layer_init));
+    std::vector<std::vector<float>> sinks(layers.size());
+    for (std::uint32_t l = 0; l < layers.size(); ++l) {
+        const Tensor *keys = dump.find(l, "k");
+        const Shape shape = shape_of(keys != nullptr ? *keys : *dump.find(l, "probe_k"));
+        const Tensor *queries = dump.find(l, "q");
+        if (queries == nullptr)
+            queries = dump.find(l, "probe_q");
+        layers[l].n_kv_heads = shape.n_heads;
+        layers[l].head_dim = shape.head_dim;
+        layers[l].n_query_heads = queries != nullptr   ? shape_of(*queries).n_heads
+                                  : n_query_heads != 0 ? n_query_heads
+                                                       : shape.n_heads;
+        layers[l].window_tokens = dump.whole(l, "window", 0);
+        layers[l].window_sink_tokens = dump.whole(l, "window_sinks", 0);
+        layers[l].scale = static_cast<float>(dump.number(l, "scale", 0));
+        layers[l].soft_cap = static_cast<float>(dump.number(l, "soft_cap", 0));
+        if (const Tensor *logits = dump.find(l, "sink_logits")) {
+            sinks[l] = llama::to_floats(*logits);
+            if (sinks[l].size() != layers[l].n_query_heads)
+                throw llama::Error("tensor \"" + logits->name +
+                                   "\" has not one number for each query head");
+            layers[l].sink_logits = sinks[l].data();
+        }
+    }
+    lk_geometry geometry = llama::initialised(lk_geometry_init);
+    geometry.n_layers = static_cast<std::uint32_t>(layers.size());
+    geometry.layers = layers.data();
+    lk_calibrator *calibrator = nullptr;
+    llama::check(lk_calibrator_create(&geometry, &calibrator));
+    return llama::CalibratorHandle(calibrator);
+}
+
+void add_samples(lk_calibrator *calibrator, const Dump &dump, std::uint32_t layer,
+                 const lk_layer &model) {
+    if (const Tensor *keys = dump.find(layer, "k")) {
+        const Shape shape = shape_of(*keys);
+        expect_heads(*keys, shape, model.n_kv_heads, model.head_dim);
+        llama::check(
+            lk_calibrator_add_keys(calibrator, layer, Aligned(*keys).get(), shape.n_tokens));
+    }
+    if (const Tensor *queries = dump.find(layer, "q")) {
+        const Shape shape = shape_of(*queries);
+        expect_heads(*queries, shape, model.n_query_heads, model.head_dim);
+        llama::check(
+            lk_calibrator_add_queries(calibrator, layer, Aligned(*queries).get(), shape.n_tokens));
+    }
+}
+
+void add_probe(lk_calibrator *calibrator, const Dump &dump, std::uint32_t layer,
+               const lk_layer &model) {
+    const Tensor *queries = dump.find(layer, "probe_q");
+    const Tensor *keys = dump.find(layer, "probe_k");
+    if (queries == nullptr && keys == nullptr)
+        return;
+    if (queries == nullptr || keys == nullptr)
+        throw llama::Error(dump.path + " has only one of probe_q and probe_k in layer " +
+                           std::to_string(layer));
+    const Shape shape = shape_of(*queries);
+    expect_heads(*queries, shape, model.n_query_heads, model.head_dim);
+    expect_heads(*keys, shape_of(*keys), model.n_kv_heads, model.head_dim);
+    if (shape_of(*keys).n_tokens != shape.n_tokens)
+        throw llama::Error("tensors \"" + queries->name + "\" and \"" + keys->name +
+                           "\" have different lengths");
+    lk_probe probe = llama::initialised(lk_probe_init);
+    probe.prefix_tokens = dump.whole(layer, "probe_prefix", 0);
+    probe.period_tokens = dump.whole(layer, "probe_period", 0);
+    if (probe.period_tokens == 0)
+        throw llama::Error(dump.path + " has a probe and no metadata probe_period");
+    probe.sink_tokens = dump.whole(layer, "probe_sinks", probe.sink_tokens);
+    probe.local_tokens =
+        dump.whole(layer, "probe_local", std::min(probe.local_tokens, probe.period_tokens - 1));
+    llama::check(lk_calibrator_add_probe(calibrator, layer, &probe, Aligned(*queries).get(),
+                                         Aligned(*keys).get(), shape.n_tokens));
+}
+
+}  // namespace
+
+llama::CalibratorHandle sample_model(lk_context *context, llama::Model &model,
+                                     const SamplingRequest &request) {
+    const llama::Config &c = model.config();
+    const llama::Geometry shape(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
+    const lk_geometry geometry = shape.view();
+    lk_calibrator *made = nullptr;
+    llama::check(lk_calibrator_create(&geometry, &made));
+    llama::CalibratorHandle calibrator(made);
+    lk_probe probe = llama::initialised(lk_probe_init);
+    probe.prefix_tokens = 1;
+    probe.period_tokens = static_cast<std::uint32_t>(request.sentence.size());
+    const std::uint32_t nearest = std::max<std::uint32_t>(2, probe.period_tokens) - 1;
+    probe.local_tokens = std::min(probe.local_tokens, nearest);
+    const llama::Tokens probe_tokens = probe_text(probe, request);
+    const std::size_t most = std::max(probe_tokens.size(), request.document_tokens);
+    const llama::PlanHandle plan = llama::make_preset("fp16", shape);
+    llama::HostSpace space;
+    llama::Session session(context, space, model, plan.get(), most,
+                           static_cast<std::uint32_t>(most));
+    session.observe([&](std::uint32_t layer, std::uint32_t n_tokens, float *q, float *k, float *) {
+        const lk_tensor keys = step_tensor(k, n_tokens, c.n_kv_heads, c.head_dim);
+        const lk_tensor queries = step_tensor(q, n_tokens, c.n_query_heads, c.head_dim);
+        llama::check(lk_calibrator_add_keys(made, layer, &keys, n_tokens));
+        llama::check(lk_calibrator_add_queries(made, layer, &queries, n_tokens));
+    });
+    run_documents(session, request);
+    Progress progress(c.n_layers);
+    session.observe([&](std::uint32_t layer, std::uint32_t n_tokens, float *q, float *k, float *) {
+        progress.step("attention of the probe, layer " + std::to_string(layer));
+        const lk_tensor keys = step_tensor(k, n_tokens, c.n_kv_heads, c.head_dim);
+        const lk_tensor queries = step_tensor(q, n_tokens, c.n_query_heads, c.head_dim);
+        llama::check(lk_calibrator_add_probe(made, layer, &probe, &queries, &keys, n_tokens));
+    });
+    session.reset();
+    (void)session.feed(probe_tokens);
+    return calibrator;
+}
+
+void sample_dumps(const std::vector<std::string> &paths, std::uint32_t n_query_heads,
+                  llama::CalibratorHandle &calibrator) {
+    for (const std::string &path : paths) {
+        const Dump dump(path);
+        if (calibrator == nullptr)
+            calibrator = make_from(dump, n_query_heads);
+        const std::vector<lk_layer> layers = geometry_of(calibrator.get());
+        if (count_layers(dump) > layers.size())
+            throw llama::Error(path + " has more layers than the model, " +
+                               std::to_string(layers.size()));
+        Progress progress(layers.size());
+        for (std::uint32_t l = 0; l < layers.size(); ++l) {
+            progress.step(path + ", layer " + std::to_string(l));
+            add_samples(calibrator.get(), dump, l, layers[l]);
+            add_probe(calibrator.get(), dump, l, layers[l]);
+        }
+    }
+}
+
+llama::CalibratorHandle load_statistics(const std::string &path) {
+    const std::string bytes = read_file(path);
+    lk_calibrator *calibrator = nullptr;
+    const lk_status status = lk_calibrator_from_bytes(bytes.data(), bytes.size(), &calibrator);
+    if (status != LK_OK)
+        throw llama::Error(path + ": " + llama::last_sentence() + " (" + lk_status_name(status) +
+                           ")");
+    return llama::CalibratorHandle(calibrator);
+}
+
+void save_statistics(const lk_calibrator *calibrator, const std::string &path) {
+    std::size_t n_bytes = 0;
+    llama::check(lk_calibrator_to_bytes(calibrator, nullptr, 0, &n_bytes));
+    std::string bytes(n_bytes, '\0');
+    llama::check(lk_calibrator_to_bytes(calibrator, bytes.data(), bytes.size(), &n_bytes));
+    write_text(path, bytes);
+}
+
+std::vector<lk_layer> geometry_of(const lk_calibrator *calibrator) {
+    std::uint32_t n_layers = 0;
+    llama::check(lk_calibrator_get_geometry(calibrator, nullptr, 0, &n_layers));
+    std::vector<lk_layer> layers(n_layers, llama::initialised(lk_layer_init));
+    llama::check(lk_calibrator_get_geometry(calibrator, layers.data(), n_layers, &n_layers));
+    return layers;
+}
+
+}  // namespace cli
