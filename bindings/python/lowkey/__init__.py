@@ -40,6 +40,7 @@ from .errors import (
 )
 from .merging import merge
 from .plan import ALL, Geometry, KeyRule, Layer, LayerRule, Plan, PlanSize, PlanSpec, ValueRule, Width, presets
+from .snapshot import SnapshotInfo, SnapshotSequence, inspect
 from .step import Step
 
 DRAFT_TOKENS = 64  # of a sequence in one step: up to so many can be dropped at commit
@@ -47,6 +48,7 @@ DRAFT_TOKENS = 64  # of a sequence in one step: up to so many can be dropped at 
 __all__ = ['ALL', 'DRAFT_TOKENS', 'ArgumentError', 'Array', 'BudgetError', 'BusyError', 'Cache', 'CacheStats',
            'Capability', 'ClosedError', 'Context', 'CorruptError', 'DataError', 'Device', 'DeviceError', 'Error',
            'FileError', 'Geometry', 'InternalError', 'KeyRule', 'Layer', 'LayerRule', 'LibraryError', 'MismatchError',
-           'NotFoundError', 'OutOfMemoryError', 'Plan', 'PlanSize', 'PlanSpec', 'Sequence', 'StateError', 'Step',
+           'NotFoundError', 'OutOfMemoryError', 'Plan', 'PlanSize', 'PlanSpec', 'Sequence', 'SnapshotInfo',
+           'SnapshotSequence', 'StateError', 'Step',
            'Tensor', 'UnsupportedError', 'ValueRule', 'Vulkan', 'Width', 'build_info', 'devices', 'find_device',
-           'merge', 'parse_bytes', 'presets', 'version']
+           'inspect', 'merge', 'parse_bytes', 'presets', 'version']

@@ -34,6 +34,9 @@ ABI_VERSION = ABI_MAJOR << 16 | ABI_MINOR
 LogFn = CFUNCTYPE(None, c_void_p, c_uint32, c_char_p)
 AllocFn = CFUNCTYPE(c_void_p, c_void_p, c_size_t, c_size_t)
 FreeFn = CFUNCTYPE(None, c_void_p, c_void_p, c_size_t, c_size_t)
+WriteFn = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t)
+ReadFn = CFUNCTYPE(c_int64, c_void_p, c_void_p, c_size_t)
+ProgressFn = CFUNCTYPE(c_int32, c_void_p, c_uint64, c_uint64)
 
 
 class Tensor(Structure):
@@ -112,7 +115,31 @@ class CacheStats(Structure):
                 ('reserved_bytes', c_uint64), ('payload_bytes', c_uint64), ('metadata_bytes', c_uint64),
                 ('recent_bytes', c_uint64), ('table_bytes', c_uint64), ('workspace_bytes', c_uint64),
                 ('free_bytes', c_uint64), ('pages_packed', c_uint64), ('pages_reopened', c_uint64),
-                ('values_saturated', c_uint64), ('device_bytes', c_uint64)]
+                ('values_saturated', c_uint64), ('device_bytes', c_uint64), ('shared_bytes', c_uint64),
+                ('pages_copied', c_uint64)]
+
+
+class SnapshotDesc(Structure):
+    _fields_ = [('size', c_uint32), ('fingerprint_bytes', c_uint32), ('fingerprint', c_void_p),
+                ('progress', ProgressFn), ('progress_user', c_void_p)]
+
+
+class SnapshotInfo(Structure):
+    _fields_ = [('size', c_uint32), ('version', c_uint32), ('n_sequences', c_uint32), ('n_classes', c_uint32),
+                ('total_bytes', c_uint64), ('n_tokens', c_uint64), ('n_rows', c_uint64), ('geometry_hash', c_uint64),
+                ('plan_hash', c_uint64), ('fingerprint_bytes', c_uint32), ('fingerprint', c_uint8 * 256),
+                ('reserved', c_uint32)]
+
+
+class SnapshotSequence(Structure):
+    _fields_ = [('size', c_uint32), ('flags', c_uint32), ('id', c_uint64), ('n_tokens', c_uint64),
+                ('n_rows', c_uint64), ('n_shared_rows', c_uint64)]
+
+
+class SnapshotClass(Structure):
+    _fields_ = [('size', c_uint32), ('is_value', c_uint32), ('head_dim', c_uint32), ('page_tokens', c_uint32),
+                ('channels', c_uint32 * 6), ('n_halves', c_uint64), ('payload_bytes', c_uint64),
+                ('metadata_bytes', c_uint64)]
 
 
 # Each struct beside what comes between lk_ and _init in the name of its initializer.
@@ -120,7 +147,8 @@ STRUCTS: dict[str, type[Structure]] = {
     'tensor': Tensor, 'queue': Queue, 'device_info': DeviceInfo, 'vulkan_desc': VulkanDesc,
     'context_desc': ContextDesc, 'capability': Capability, 'layer': Layer, 'geometry': Geometry,
     'key_rule': KeyRule, 'value_rule': ValueRule, 'plan_size': PlanSize, 'cache_desc': CacheDesc,
-    'cache_stats': CacheStats,
+    'cache_stats': CacheStats, 'snapshot_desc': SnapshotDesc, 'snapshot_info': SnapshotInfo,
+    'snapshot_sequence': SnapshotSequence, 'snapshot_class': SnapshotClass,
 }
 STRUCT_NAMES = {kind: name for name, kind in STRUCTS.items()}
 
@@ -141,6 +169,7 @@ CONSTANTS: dict[str, int] = {
     'LK_ALL': 0xFFFFFFFF, 'LK_AXIS_CHANNEL': 1, 'LK_AXIS_TOKEN': 2,
     'LK_SCORE_KEY': 1, 'LK_SCORE_QUERY_RANGE': 2, 'LK_METADATA_F16': 1, 'LK_METADATA_F8': 2,
     'LK_DRAFT_TOKENS': 64, 'LK_MERGE_PARTS': 16,
+    'LK_FINGERPRINT_BYTES': 256,
 }
 
 _status = c_int32
@@ -177,6 +206,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_plan_set_ladder': (_status, [_p, _u32, _p, _u32, _u32]),
     'lk_plan_get_key': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_get_value': (_status, [_p, _u32, _u32, _p]),
+    'lk_plan_set_key_centers': (_status, [_p, _u32, _u32, _p]),
+    'lk_plan_get_key_centers': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_name': (c_char_p, [_p]),
     'lk_plan_get_pages': (_status, [_p, _p, _p, _p, _p]),
     'lk_plan_width': (_status, [_p, _u32, _u32, _u32, _u32, _p, _p]),
@@ -190,6 +221,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_cache_plan': (_p, [_p]),
     'lk_cache_poll': (_status, [_p]),
     'lk_sequence_add': (_status, [_p, _p]),
+    'lk_sequence_fork': (_status, [_p, _u64, _u64, _p]),
     'lk_sequence_remove': (_status, [_p, _u64]),
     'lk_sequence_length': (_status, [_p, _u64, _p]),
     'lk_sequence_truncate': (_status, [_p, _u64, _u64]),
@@ -200,6 +232,19 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_step_commit': (_status, [_p, _p]),
     'lk_step_discard': (_status, [_p]),
     'lk_merge': (_status, [_p, _p, _u32, _u32, _u32, _u32, _p, _p, _p, _p]),
+    'lk_snapshot_save': (_status, [_p, _u32, _p, _p, WriteFn, _p]),
+    'lk_snapshot_save_memory': (_status, [_p, _u32, _p, _p, _p, _u64, _p]),
+    'lk_snapshot_save_file': (_status, [_p, _u32, _p, _p, c_char_p]),
+    'lk_snapshot_load': (_status, [_p, _p, ReadFn, _p, _u32, _p, _p]),
+    'lk_snapshot_load_memory': (_status, [_p, _p, _p, _u64, _u32, _p, _p]),
+    'lk_snapshot_load_file': (_status, [_p, _p, c_char_p, _u32, _p, _p]),
+    'lk_snapshot_open_memory': (_status, [_p, _u64, _p]),
+    'lk_snapshot_open_file': (_status, [c_char_p, _p]),
+    'lk_snapshot_close': (None, [_p]),
+    'lk_snapshot_get_info': (_status, [_p, _p]),
+    'lk_snapshot_plan': (_p, [_p]),
+    'lk_snapshot_get_sequence': (_status, [_p, _u32, _p]),
+    'lk_snapshot_get_class': (_status, [_p, _u32, _p]),
     'lk_vulkan_buffer_add': (_status, [_p, _u64, _u64, _u32]),
     'lk_vulkan_buffer_remove': (_status, [_p, _u64]),
     'lk_vulkan_pipeline_cache': (_status, [_p, _p, _u64, _p]),

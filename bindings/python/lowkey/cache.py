@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from . import _abi, streams
+from . import _abi, snapshot, streams
 from ._handle import Handle
 from ._library import check, library
 from .arrays import Scratch
@@ -19,6 +19,7 @@ from .errors import ArgumentError
 from .plan import Geometry, Plan
 from .step import Step
 
+_ALL_TOKENS = 2**64 - 1
 _UNITS = {'': 1, 'k': 10**3, 'm': 10**6, 'g': 10**9, 't': 10**12, 'ki': 2**10, 'mi': 2**20, 'gi': 2**30, 'ti': 2**40}
 
 
@@ -50,6 +51,8 @@ class CacheStats:
     pages_reopened: int
     values_saturated: int
     device_bytes: int
+    shared_bytes: int
+    pages_copied: int
 
 
 class Sequence:
@@ -75,6 +78,20 @@ class Sequence:
 
     def __bool__(self) -> bool:
         return True  # an empty sequence is one too
+
+    def fork(self, n_tokens: int | None = None) -> Sequence:
+        """A new sequence that begins with the first n_tokens tokens of this one, of its pages; default: all.
+
+        Nothing is copied until one of the two writes to what they share. Each is as if it had its pages alone.
+
+        Raises ArgumentError (more than there are), NotFoundError, BudgetError, BusyError (a step is open)."""
+        if n_tokens is not None and n_tokens < 0:
+            raise ArgumentError(f'n_tokens is {n_tokens}')
+        child, cache = ctypes.c_uint64(), self.cache
+        n = _ALL_TOKENS if n_tokens is None else n_tokens
+        with cache._handle.lock:
+            check(cache._lk.lk_sequence_fork(cache._handle.get(), self.id, n, _abi.byref(child)))
+        return Sequence(cache, child.value)
 
     def truncate(self, n_tokens: int) -> None:
         """Keep the first n_tokens tokens. A packed page that is cut keeps the values of its codes.
@@ -139,6 +156,7 @@ class Cache:
         # For each layer the shapes that its tensors have: heads of q and of k, channels.
         self._shapes = [(layer.n_query_heads, layer.n_kv_heads, layer.head_dim) for layer in self.geometry.layers]
         self._scratch = tuple(Scratch() for _ in range(5))  # k, v, q, out, lse
+        self._max_sequences = max_sequences
         self._queue: _abi.Queue | None = None
         if BACKENDS.get(context.backend) == BACKENDS['cuda']:
             self._queue = lk.start(_abi.Queue)
@@ -208,6 +226,27 @@ class Cache:
             check(self._lk.lk_step_begin(self._handle.get(), queue, len(chosen), ids,
                                          (ctypes.c_uint32 * len(counts))(*counts), tree))
         return Step(self, len(chosen), total, handle)
+
+    def save(self, target: snapshot.Target = None, sequences: Iterable[Sequence] | None = None, *,
+             fingerprint: bytes = b'', progress: snapshot.Progress | None = None) -> bytes | None:
+        """Save sequences as a snapshot that any backend's cache of the same plan loads.
+
+        target       a path (replaced whole or not at all), an object with write(), or None for bytes as the result
+        sequences    default: all, in the order of their ids
+        fingerprint  at most 256 bytes that name the model; load() refuses any other
+        progress     called with (done_bytes, total_bytes); an exception ends the save
+
+        Raises ArgumentError, NotFoundError, BusyError (a step is open), FileError, OutOfMemoryError, DeviceError."""
+        return snapshot.save(self, target, sequences, fingerprint, progress)
+
+    def load(self, source: snapshot.Source, *, fingerprint: bytes = b'',
+             progress: snapshot.Progress | None = None) -> list[Sequence]:
+        """Load all sequences of a snapshot, beside those that are there. When it fails the cache is as before.
+
+        source  a path, bytes, or an object with read()
+
+        Raises CorruptError, MismatchError (another plan, model or version), BudgetError, BusyError, FileError."""
+        return [Sequence(self, id) for id in snapshot.load(self, source, fingerprint, progress)]
 
     def stats(self) -> CacheStats:
         """What the cache holds now. Beside any other call."""

@@ -91,6 +91,7 @@ class KeyRule:
     boost_channels  channels of each page that are kept at boost_bits; 0 = none
     boost_score     "key" (mean of abs K) or "query-range" (mean of abs Q times range of K; CPU)
     channel_bits    [head_dim] static classes in place of boost, or empty
+    centers         [head_dim] subtracted from the keys before they are stored, or empty; logits stay as they are
     """
 
     bits: int = 16
@@ -100,6 +101,7 @@ class KeyRule:
     boost_bits: int = 0
     boost_score: str = ''
     channel_bits: tuple[int, ...] = ()
+    centers: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -305,12 +307,14 @@ class Plan:
 
     def set_key(self, rule: KeyRule, layer: int = ALL, kv_head: int = ALL) -> None:
         """Rule of the keys of a layer and KV head, or of all. Raises NotFoundError."""
-        if rule.channel_bits:
+        for what, list_ in (('channel_bits', rule.channel_bits), ('centers', rule.centers)):
             layers = self.geometry.layers if layer == ALL else self.geometry.layers[layer:layer + 1]
             for one in layers:
-                if len(rule.channel_bits) != one.head_dim:
-                    raise ArgumentError(f'{len(rule.channel_bits)} channel_bits for head_dim {one.head_dim}')
+                if list_ and len(list_) != one.head_dim:
+                    raise ArgumentError(f'{len(list_)} {what} for head_dim {one.head_dim}')
         self._call(self._lk.lk_plan_set_key, layer, kv_head, _abi.byref(_key_rule(rule)))
+        centers = (ctypes.c_float * len(rule.centers))(*rule.centers) if rule.centers else None
+        self._call(self._lk.lk_plan_set_key_centers, layer, kv_head, centers)
 
     def set_value(self, rule: ValueRule, layer: int = ALL, kv_head: int = ALL) -> None:
         """Rule of the values of a layer and KV head, or of all. Raises NotFoundError."""
@@ -337,11 +341,12 @@ class Plan:
         raw = self._lk.start(_abi.KeyRule)
         with self._handle.lock:
             check(self._lk.lk_plan_get_key(self._handle.get(), layer, kv_head, _abi.byref(raw)))
-            bits: tuple[int, ...] = ()
-            if raw.channel_bits:
-                bits = tuple(raw.channel_bits[:self.geometry.layers[layer].head_dim])
+            width, centers = self.geometry.layers[layer].head_dim, ctypes.POINTER(ctypes.c_float)()
+            check(self._lk.lk_plan_get_key_centers(self._handle.get(), layer, kv_head, _abi.byref(centers)))
+            bits = tuple(raw.channel_bits[:width]) if raw.channel_bits else ()
+            offsets = tuple(centers[:width]) if centers else ()
         return KeyRule(raw.bits, _AXIS_NAMES[raw.axis], raw.group, raw.boost_channels, raw.boost_bits,
-                       _SCORE_NAMES[raw.boost_score], bits)
+                       _SCORE_NAMES[raw.boost_score], bits, offsets)
 
     def value(self, layer: int, kv_head: int) -> ValueRule:
         """The rule of the values of a KV head."""
@@ -373,7 +378,8 @@ class Plan:
 def _key_of(entry: dict[str, Any]) -> KeyRule:
     boost = entry.get('boost') or {}
     return KeyRule(entry['bits'], entry.get('axis', 'channel'), entry.get('group', 0), boost.get('channels', 0),
-                   boost.get('bits', 0), boost.get('score', ''), tuple(entry.get('classes') or ()))
+                   boost.get('bits', 0), boost.get('score', ''), tuple(entry.get('classes') or ()),
+                   tuple(entry.get('centers') or ()))
 
 
 def _geometry_of(entry: dict[str, Any]) -> Geometry:

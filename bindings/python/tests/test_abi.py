@@ -77,7 +77,7 @@ def test_functions_are_declared_as_in_the_headers():
         assert len(ours) == len(theirs), name
         assert (result is None) == (declared == 'void'), name
         for our, their in zip(ours, theirs):
-            width = 8 if '*' in their else widths[their.removeprefix('const ').split()[0]]
+            width = 8 if '*' in their or '_fn ' in their else widths[their.removeprefix('const ').split()[0]]
             assert ctypes.sizeof(our) == width, (name, their)
 
 

@@ -121,6 +121,27 @@ def test_truncate(cache):
     assert len(sequence) == 0 and sequence, 'an empty sequence is true all the same'
 
 
+def test_fork(cache):
+    """Two continuations of one prompt, and of a part of it."""
+    first = cache.add()
+    found = run_step(cache, first, 1, 150)
+    second, third = first.fork(), first.fork(40)
+    assert [len(s) for s in (first, second, third)] == [150, 150, 40]
+    assert cache.stats().shared_bytes > 0
+    for seed, (sequence, kept) in enumerate(((second, 150), (third, 40), (first, 150)), 5):
+        (q, k, v, out), _ = run_step(cache, sequence, seed, 3)
+        keys, values = np.concatenate((found[0][1][:kept], k)), np.concatenate((found[0][2][:kept], v))
+        assert np.abs(out - attention(q, keys, values)[0]).max() < 2e-3
+    assert cache.stats().pages_copied > 0
+    first.remove()
+    assert len(second) == 153
+    with pytest.raises(lowkey.NotFoundError):
+        first.fork()
+    for n in (154, -1):
+        with pytest.raises(lowkey.ArgumentError, match=str(n)):
+            second.fork(n)
+
+
 def test_sequence_blocks_remove(cache):
     with cache.add() as sequence:
         run_step(cache, sequence, 1, 3)

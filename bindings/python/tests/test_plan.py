@@ -19,6 +19,8 @@ SPECS = {
     'by head': PlanSpec('heads', layers=LayerRule((KeyRule(2, boost_channels=16, boost_bits=4, boost_score='key'),
                                                    KeyRule(8)), (ValueRule(2), ValueRule(8)))),
     'classes': PlanSpec('classes', layers=LayerRule(KeyRule(2, channel_bits=CLASSES), ValueRule(2), 'f8')),
+    'centers': PlanSpec('centers', layers=LayerRule((KeyRule(2, centers=tuple(i / 4 for i in range(64))), KeyRule(2)),
+                                                    ValueRule(2), 'f8')),
     'ladder': PlanSpec('ladder', layers=LayerRule(KeyRule(8), ValueRule(8), rungs=(16, 8, 4, 2), rung=8)),
 }
 
@@ -97,6 +99,8 @@ def test_setters_and_copies():
     (lambda: Plan.build(GEOMETRY, PlanSpec(layers=LayerRule((KeyRule(),)))), lowkey.ArgumentError, '1 key rules'),
     (lambda: Plan.build(GEOMETRY, PlanSpec(layers=LayerRule(KeyRule(2, channel_bits=(2,) * 63)))),
      lowkey.ArgumentError, '63 channel_bits'),
+    (lambda: Plan.build(GEOMETRY, PlanSpec(layers=LayerRule(KeyRule(2, centers=(float('nan'),) * 64)))),
+     lowkey.ArgumentError, 'nan'),
     (lambda: lowkey.Geometry((lowkey.Layer(4, 2, 64, sink_logits=(1.0,)),)).raw(), lowkey.ArgumentError,
      '1 sink_logits'),
     (lambda: Plan.preset('fp16', GEOMETRY).validate(lowkey.Geometry.uniform(2, 8, 2, 128)), lowkey.MismatchError,

@@ -104,6 +104,29 @@ def test_prompt_lookup_rolls_back():
     assert torch.equal(got, want)
 
 
+@pytest.mark.parametrize('name', ['llama', 'mistral'])
+def test_beam_search(name):
+    """Beams that branch are forks: they share the prompt's pages."""
+    model, ids = make_model(name), tokens(12, 2, 40)
+    options = dict(attention_mask=torch.ones_like(ids), max_new_tokens=8, num_beams=3, do_sample=False)
+    want = model.generate(ids, **options)
+    with lowkey_cache(model) as cache:
+        assert torch.equal(model.generate(ids, past_key_values=cache, **options), want)
+        assert cache.lengths == [47] * 6 and cache.stats().shared_bytes > 0
+
+
+def test_rows_are_repeated():
+    model, ids = make_model('llama'), tokens(13, 2, 30)
+    with lowkey_cache(model, max_sequences=4) as cache, torch.no_grad():
+        model(ids[:, :20], past_key_values=cache)
+        cache.batch_repeat_interleave(2)
+        got = model(ids[[0, 0, 1, 1], 20:], past_key_values=cache).logits
+        with pytest.raises(lowkey.BudgetError, match='max_sequences of 4'):
+            cache.batch_repeat_interleave(2)
+    want, rounded = (logits(model, host_cache(model, kind), ids)[[0, 0, 1, 1], 20:] for kind in (None, RoundedCache))
+    assert_within_rounding(got, want, rounded)
+
+
 def test_crop_and_rows():
     model, ids = make_model('llama'), tokens(5, 3, 40)
     mask = torch.ones_like(ids)
@@ -239,8 +262,6 @@ def test_misuse():
                 model(ids[:, :2], attention_mask=mask[:, 2:4], past_key_values=cache)
             with pytest.raises(lowkey.UnsupportedError, match='causal by itself'):
                 model(ids[:, :2], attention_mask=torch.ones(2, 1, 2, 12), past_key_values=cache)
-            with pytest.raises(lowkey.UnsupportedError, match=r'rows \[0, 0, 1, 1\]'):
-                cache.batch_repeat_interleave(2)
             model(ids[:, :1], past_key_values=cache)  # all refusals left the cache as it was
             assert cache.lengths == [11, 11]
             with torch.enable_grad(), pytest.raises(lowkey.ArgumentError, match='requires a gradient'):

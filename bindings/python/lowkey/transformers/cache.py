@@ -167,23 +167,22 @@ class LowkeyCache(HostCache):
         self._passes, self.n_columns = passes, self.n_columns - n
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep these rows, in this order."""
+        """Keep these rows, in this order; one that comes again is forked and shares its pages."""
         rows = torch.arange(len(self.sequences))[indices.cpu()].tolist()
-        if len(set(rows)) != len(rows):
-            raise UnsupportedError(f'rows {rows}: a row of a LowkeyCache cannot be copied')
         self._drop_step()
         for i, sequence in enumerate(self.sequences):
             if i not in rows:
                 sequence.remove()
-        self.sequences = [self.sequences[i] for i in rows]
+        self.sequences = [self.sequences[i].fork() if i in rows[:at] else self.sequences[i]
+                          for at, i in enumerate(rows)]
         self._passes = [(columns, None if real is None else real[rows]) for columns, real in self._passes]
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """As batch_select_indices(): beams that branch are refused."""
+        """As batch_select_indices(), for beam search."""
         self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Refused for more than one."""
+        """Each row so many times, one beside the other. max_sequences must hold them."""
         self.batch_select_indices(torch.arange(len(self.sequences)).repeat_interleave(repeats))
 
     # What the attention function calls.

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshots: sequences of a cache as bytes, in memory, in a file or through a callback."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Union
+
+from . import _abi
+from ._library import InCallback, check, library
+from .errors import ArgumentError
+
+if TYPE_CHECKING:
+    from .cache import Cache, Sequence
+
+
+class Writer(Protocol):
+    def write(self, data: bytes, /) -> Any: ...
+
+
+class Reader(Protocol):
+    def read(self, n_bytes: int, /) -> bytes: ...
+
+
+Path = Union[str, os.PathLike]  # type: ignore[type-arg]
+Target = Union[Path, Writer, None]
+Source = Union[Path, bytes, bytearray, memoryview, Reader]
+Progress = Callable[[int, int], object]
+
+
+class _Calls:
+    """Callbacks of one call of the library: the first exception ends the call and is raised after it."""
+
+    def __init__(self) -> None:
+        self.raised: BaseException | None = None
+
+    def guard(self, function: Callable[..., int], failed: int) -> Callable[..., int]:
+        def call(*arguments: Any) -> int:
+            try:
+                with InCallback():
+                    return function(*arguments)
+            except BaseException as error:
+                self.raised = self.raised or error
+                return failed
+        return call
+
+    def check(self, status: int) -> None:
+        if status and self.raised is not None:
+            raise self.raised
+        check(status)
+
+
+def _desc(calls: _Calls, fingerprint: bytes, progress: Progress | None) -> _abi.SnapshotDesc:
+    desc = library().start(_abi.SnapshotDesc)
+    desc.keep = ctypes.create_string_buffer(fingerprint, max(len(fingerprint), 1))
+    desc.fingerprint_bytes = len(fingerprint)
+    if fingerprint:
+        desc.fingerprint = ctypes.cast(desc.keep, ctypes.c_void_p)
+    if progress is not None:
+        report = progress
+
+        def call(_: int, done: int, total: int) -> int:
+            report(done, total)
+            return 0
+        desc.progress = _abi.ProgressFn(calls.guard(call, 1))
+    return desc
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, (str, os.PathLike))
+
+
+def save(cache: Cache, target: Target, sequences: Iterable[Sequence] | None, fingerprint: bytes,
+         progress: Progress | None) -> bytes | None:
+    """Cache.save()."""
+    chosen = None if sequences is None else tuple(sequences)
+    if chosen == ():
+        raise ArgumentError('no sequences to save')
+    for sequence in chosen or ():
+        if sequence.cache is not cache:
+            raise ArgumentError(f'{sequence!r} belongs to another cache')
+    n = 0 if chosen is None else len(chosen)
+    ids = None if chosen is None else (ctypes.c_uint64 * n)(*(sequence.id for sequence in chosen))
+    lk, calls = cache._lk, _Calls()
+    desc = _desc(calls, fingerprint, progress)
+    with cache._handle.lock:
+        common = (cache._handle.get(), n, ids, _abi.byref(desc))
+        if _is_path(target):
+            calls.check(lk.lk_snapshot_save_file(*common, os.fsencode(target)))  # type: ignore[arg-type]
+            return None
+        parts: list[bytes] = []
+        take = parts.append if target is None else target.write  # type: ignore[union-attr]
+
+        def write(_: int, data: int, n_bytes: int) -> int:
+            take(ctypes.string_at(data, n_bytes))
+            return 0
+        calls.check(lk.lk_snapshot_save(*common, _abi.WriteFn(calls.guard(write, 1)), None))
+    return b''.join(parts) if target is None else None
+
+
+def _bytes_of(source: Any) -> tuple[Any, int]:
+    """The memory of bytes or of another buffer, without a copy of the former."""
+    if isinstance(source, bytes):
+        return source, len(source)
+    view = memoryview(source).cast('B')
+    return view.tobytes(), len(view)
+
+
+def load(cache: Cache, source: Source, fingerprint: bytes, progress: Progress | None) -> list[int]:
+    """Cache.load(): the ids of the new sequences."""
+    lk, calls = cache._lk, _Calls()
+    desc, count = _desc(calls, fingerprint, progress), ctypes.c_uint32()
+    ids = (ctypes.c_uint64 * cache._max_sequences)()
+    out = len(ids), ids, _abi.byref(count)
+    with cache._handle.lock:
+        common = cache._handle.get(), _abi.byref(desc)
+        if _is_path(source):
+            calls.check(lk.lk_snapshot_load_file(*common, os.fsencode(source), *out))  # type: ignore[arg-type]
+        elif hasattr(source, 'read'):
+            give = source.read
+
+            def read(_: int, data: int, n_bytes: int) -> int:
+                piece = give(n_bytes)
+                if len(piece) > n_bytes:
+                    raise ArgumentError(f'read({n_bytes}) gave {len(piece)} bytes')
+                ctypes.memmove(data, piece, len(piece))
+                return len(piece)
+            calls.check(lk.lk_snapshot_load(*common, _abi.ReadFn(calls.guard(read, -1)), None, *out))
+        else:
+            data, n = _bytes_of(source)
+            calls.check(lk.lk_snapshot_load_memory(*common, data, n, *out))
+    return list(ids[:count.value])
+
+
+@dataclass(frozen=True)
+class SnapshotSequence:
+    """A sequence of a snapshot. id: in the cache that saved it; n_rows: its rows of pages; n_shared_rows: those of
+    them that one before it has too."""
+
+    id: int
+    n_tokens: int
+    n_rows: int
+    n_shared_rows: int
+
+
+@dataclass(frozen=True)
+class SnapshotInfo:
+    """What a snapshot holds."""
+
+    version: int
+    total_bytes: int
+    n_tokens: int
+    n_rows: int
+    geometry_hash: int
+    plan_hash: int
+    fingerprint: bytes
+    plan_json: str
+    sequences: tuple[SnapshotSequence, ...]
+
+
+def inspect(source: Path | bytes) -> SnapshotInfo:
+    """Read a snapshot whole and check it as Cache.load() would, but for a cache's plan.
+
+    source  a path or bytes
+
+    Raises CorruptError, MismatchError (another version), FileError, OutOfMemoryError."""
+    lk, box = library(), ctypes.c_void_p()
+    if _is_path(source):
+        check(lk.lk_snapshot_open_file(os.fsencode(source), _abi.byref(box)))
+    else:
+        data, n = _bytes_of(source)
+        check(lk.lk_snapshot_open_memory(data, n, _abi.byref(box)))
+    try:
+        info = lk.start(_abi.SnapshotInfo)
+        check(lk.lk_snapshot_get_info(box, _abi.byref(info)))
+        sequences = []
+        for i in range(info.n_sequences):
+            one = lk.start(_abi.SnapshotSequence)
+            check(lk.lk_snapshot_get_sequence(box, i, _abi.byref(one)))
+            sequences.append(SnapshotSequence(one.id, one.n_tokens, one.n_rows, one.n_shared_rows))
+        plan, needed = lk.lk_snapshot_plan(box), ctypes.c_size_t()
+        check(lk.lk_plan_to_json(plan, None, 0, _abi.byref(needed)))
+        text = ctypes.create_string_buffer(needed.value)
+        check(lk.lk_plan_to_json(plan, text, len(text), _abi.byref(needed)))
+        return SnapshotInfo(info.version, info.total_bytes, info.n_tokens, info.n_rows, info.geometry_hash,
+                            info.plan_hash, bytes(info.fingerprint[:info.fingerprint_bytes]), text.value.decode(),
+                            tuple(sequences))
+    finally:
+        lk.lk_snapshot_close(_abi.byref(box))
+
+
