@@ -105,6 +105,11 @@ struct LaneEntry {
           place(kByRow ? 2 * (lane / 4) + part : 4 * (lane % 4) + part),
           exists(part < (kByRow ? 2 : 4)) {}
 
+    // Its k, or its row.
+    __device__ uint32_t fixed() const {
+        const uint32_t lane = threadIdx.x % kWarp;
+        return kByRow ? LK_TILE_ROW(lane, part) : LK_TILE_K(lane, part & 2) + part % 2;
+    }
     __device__ Parameters parameters(const Extremes &e, bool is_f8) const {
         const uint32_t i = kByRow ? part : part / 2;
         uint32_t low = i ? e.low[1] : e.low[0];
@@ -117,6 +122,63 @@ struct LaneEntry {
             high >>= 16 * (part % 2);
         }
         return make_parameters(low & 0xFFFFu, high & 0xFFFFu, is_f8);
+    }
+};
+
+// Do the groups at these tiles have 1-bit codes that are measured by mean and deviation? The
+// lane's entry is for slot k of the strip where groups run along tokens.
+__device__ inline bool takes_deviation(const ClassInfo &c, const GroupTiles &at, uint32_t line,
+                                       uint32_t k) {
+    if (!c.by_deviation || !at.count)
+        return false;
+    const uint32_t first_of_ones = c.head_dim / LK_STRIP_CHANNELS - c.strips[5];
+    if (c.is_token_axis)
+        return !(at.count & (at.count - 1)) && at.first / at.step >= first_of_ones;
+    if (line >= first_of_ones)
+        return true;
+    const uint32_t first_of_twos = first_of_ones - c.strips[4];
+    const uint32_t in_plane = (line - first_of_twos) * LK_STRIP_CHANNELS + k;
+    return line >= first_of_twos && in_plane < c.n_shared;
+}
+
+// The values of the group of one entry, in the order in which they are added up: down the rows of
+// its tiles, or by row along k. `fixed` is the entry's own k or row.
+template <bool kByRow>
+struct GroupValues {
+    const uint16_t *tiles;
+    GroupTiles at;
+    uint32_t fixed;
+
+    __device__ uint32_t count() const { return at.count * LK_TILE_TOKENS; }
+    __device__ float value(uint32_t i) const {
+        const uint32_t moving = i % LK_TILE_TOKENS;
+        const uint32_t row = kByRow ? fixed : moving;
+        const uint32_t k = kByRow ? moving : fixed;
+        const uint32_t tile = at.first + i / LK_TILE_TOKENS * at.step;
+        const uint32_t in_tile =
+            LK_TILE_LANE(row, k) * kLaneHalves + (LK_TILE_REGISTER(row, k)) * 2 + (LK_TILE_HALF(k));
+        return half_value(tiles[tile * (LK_LANES * kLaneHalves) + in_tile]);
+    }
+    // The count is a power of two, so the last step is exact.
+    __device__ float mean() const {
+        float sum = 0;
+        for (uint32_t i = 0; i < count(); ++i)
+            sum = __fadd_rn(sum, value(i));
+        return __fdiv_rn(sum, static_cast<float>(count()));
+    }
+    __device__ float deviation(float middle) const {
+        float sum = 0;
+        for (uint32_t i = 0; i < count(); ++i)
+            sum = __fadd_rn(sum, fabsf(subtract_exact(value(i), middle)));
+        return __fdiv_rn(sum, static_cast<float>(count()));
+    }
+    __device__ Parameters parameters(bool is_f8) const {
+        const float middle = mean();
+        const float distance = deviation(middle);
+        Parameters p;
+        set_minimum(subtract_exact(middle, distance), is_f8, &p);
+        set_range(2 * distance, is_f8, &p);
+        return p;
     }
 };
 
@@ -133,7 +195,11 @@ __device__ inline void measure_groups(const uint4 *slots, const ClassInfo &c, ui
             if (!entry.exists)
                 continue;
             Parameters p = {};
-            if (at.count)
+            if (takes_deviation(c, at, line, entry.fixed()))
+                p = GroupValues<kByRow>{reinterpret_cast<const uint16_t *>(slots), at,
+                                        entry.fixed()}
+                        .parameters(c.number_bytes == 1);
+            else if (at.count)
                 p = entry.parameters(extremes, c.number_bytes == 1);
             const uint32_t index = at.first_entry + entry.place;
             store_number(metadata, c.number_bytes, index, p.range_bits);

@@ -75,22 +75,29 @@ struct Parameters {
     float minimum;
 };
 
+// The nearest FP16 number, or the next FP8 number below; zero has no sign.
+LK_BOTH void set_minimum(float minimum, bool is_f8, Parameters *p) {
+    constexpr uint32_t kMinusZero = 0x8000;
+    bool saturated;
+    p->minimum_bits = is_f8 ? round_f8(minimum, minimum < 0) : round_half(minimum, &saturated);
+    p->minimum_bits = p->minimum_bits == kMinusZero ? 0 : p->minimum_bits;
+    p->minimum = is_f8 ? f8_value(p->minimum_bits) : half_value(p->minimum_bits);
+}
+
+// The nearest FP16 number, or the next FP8 number above.
+LK_BOTH void set_range(float range, bool is_f8, Parameters *p) {
+    bool saturated;
+    p->range_bits = is_f8 ? round_f8(range, true) : round_half(range, &saturated);
+    p->range = is_f8 ? f8_value(p->range_bits) : half_value(p->range_bits);
+}
+
 // low and high: FP16 bits of the group's lowest and highest value.
 LK_BOTH Parameters make_parameters(uint32_t low, uint32_t high, bool is_f8) {
-    constexpr uint32_t kMinusZero = 0x8000;
     Parameters p;
-    p.minimum_bits = low == kMinusZero ? 0 : low;
-    p.minimum = half_value(p.minimum_bits);
-    if (is_f8) {
-        p.minimum_bits = round_f8(p.minimum, p.minimum < 0);
-        p.minimum = f8_value(p.minimum_bits);
-    }
+    set_minimum(half_value(low), is_f8, &p);
     // An FP8 minimum that saturates can stand above the highest value.
     const float spread = subtract_exact(half_value(high), p.minimum);
-    p.range = spread > 0 ? spread : 0;
-    bool saturated;
-    p.range_bits = is_f8 ? round_f8(p.range, true) : round_half(p.range, &saturated);
-    p.range = is_f8 ? f8_value(p.range_bits) : half_value(p.range_bits);
+    set_range(spread > 0 ? spread : 0, is_f8, &p);
     return p;
 }
 

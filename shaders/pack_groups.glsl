@@ -90,6 +90,63 @@ uint join_lanes(uint team, uint entry, bool by_row) {
                            half_class.number_bytes == 1u);
 }
 
+// The k or, by row, the row of one of 16 neighbouring entries.
+uint fixed_of_entry(uint entry, bool by_row) {
+    return by_row ? entry / 2u + 8u * (entry & 1u)
+                  : 2u * (entry / 4u) + (entry & 1u) + 8u * (entry >> 1 & 1u);
+}
+
+// Do the groups at these tiles have 1-bit codes that are measured by mean and deviation? k: the
+// entry's slot in the strip where groups run along tokens.
+bool takes_deviation(GroupTiles at, uint k) {
+    const ClassInfo c = half_class;
+    if (!c.by_deviation || at.n_strips == 0u)
+        return false;
+    const uint first_of_ones = n_strips() - c.strips[5];
+    if (c.is_token_axis)
+        return (at.n_strips & at.n_strips - 1u) == 0u && at.strip >= first_of_ones;
+    if (at.strip >= first_of_ones)
+        return true;
+    const uint first_of_twos = first_of_ones - c.strips[4];
+    return at.strip >= first_of_twos &&
+           (at.strip - first_of_twos) * LK_STRIP_CHANNELS + k < c.n_shared;
+}
+
+// Value i of the group of an entry, in the order in which they are added up.
+float group_value(GroupTiles at, uint fixed_place, uint i) {
+    const bool by_token = half_class.is_token_axis;
+    const uint slot = at.strip * LK_STRIP_CHANNELS + (by_token ? i : fixed_place);
+    const uint token = by_token ? fixed_place : i;
+    const uint tile = at.tile + token / LK_TILE_TOKENS;
+    return half_to_float(source_half(slot_offsets[slot] +
+                                     tile * source_token_offset(LK_TILE_TOKENS) +
+                                     source_token_offset(token % LK_TILE_TOKENS)));
+}
+
+// The number of values is a power of two, so the mean of rounded sums is exact.
+uint deviation_parameters(GroupTiles at, uint fixed_place) {
+    const uint n = LK_TILE_TOKENS * (half_class.is_token_axis ? at.n_strips : at.n_tiles);
+    const float share = uintBitsToFloat(127u - findMSB(n) << 23);  // 1 / n
+    precise float sum = 0.0;
+    for (uint i = 0u; i < n; ++i)
+        sum += group_value(at, fixed_place, i);
+    precise const float middle = sum * share;
+    precise float distances = 0.0;
+    for (uint i = 0u; i < n; ++i) {
+        precise const float distance = group_value(at, fixed_place, i) - middle;
+        distances += abs(distance);
+    }
+    return make_deviation_parameters(middle, distances * share, half_class.number_bytes == 1u);
+}
+
+// Of one of the 16 entries.
+uint entry_parameters(GroupTiles at, uint team, uint entry, bool by_row) {
+    const uint fixed_place = fixed_of_entry(entry, by_row);
+    if (takes_deviation(at, fixed_place))
+        return deviation_parameters(at, fixed_place);
+    return at.n_strips != 0u ? join_lanes(team, entry, by_row) : 0u;
+}
+
 void store_number(Address array, uint entry, uint bits) {
     if (half_class.number_bytes == 1u)
         Bytes(array).at[entry] = uint8_t(bits);
@@ -112,7 +169,7 @@ void measure_groups() {
         barrier();
         if (exists && lane < LK_STRIP_CHANNELS) {
             const uint entry = sixteen * LK_STRIP_CHANNELS + lane;
-            const uint found = at.n_strips != 0u ? join_lanes(team, lane, by_row) : 0u;
+            const uint found = entry_parameters(at, team, lane, by_row);
             parameters[entry / 4u][entry % 4u] = found;
             store_number(job.metadata, entry, found & 0xFFFFu);
             store_number(address_add(job.metadata, half_class.minima_offset), entry, found >> 16);

@@ -20,22 +20,32 @@ uint half_of_order(uint order) {
     return h == 0x8000u ? 0u : h;
 }
 
+// As stored: the nearest FP16 number, or the next FP8 number below; zero has no sign.
+uint minimum_bits(float minimum, bool is_f8) {
+    bool saturated;
+    const uint bits = is_f8 ? float_to_f8(minimum, minimum < 0.0)
+                            : float_to_half(floatBitsToUint(minimum), saturated);
+    return bits == 0x8000u ? 0u : bits;
+}
+// The nearest FP16 number, or the next FP8 number above.
+uint range_bits(float range, bool is_f8) {
+    bool saturated;
+    return is_f8 ? float_to_f8(range, true) : float_to_half(floatBitsToUint(range), saturated);
+}
+
 // A group's parameters: its range and its minimum as they are stored, in the lower and the upper
 // half of a word. low and high: FP16 bits of its lowest and highest values, no -0.
 uint make_parameters(uint low, uint high, bool is_f8) {
-    uint minimum_bits = low;
-    float minimum = half_to_float(low);
-    if (is_f8) {
-        minimum_bits = float_to_f8(minimum, minimum < 0.0);
-        minimum = f8_to_float(minimum_bits);
-    }
+    const uint minimum = minimum_bits(half_to_float(low), is_f8);
     // An FP8 minimum that saturates can stand above the highest value.
-    precise const float spread = half_to_float(high) - minimum;
-    const float range = spread > 0.0 ? spread : 0.0;
-    bool saturated;
-    const uint range_bits = is_f8 ? float_to_f8(range, true)
-                                  : float_to_half(floatBitsToUint(range), saturated);
-    return range_bits | minimum_bits << 16;
+    precise const float spread =
+        half_to_float(high) - (is_f8 ? f8_to_float(minimum) : half_to_float(minimum));
+    return range_bits(max(spread, 0.0), is_f8) | minimum << 16;
+}
+// The same of 1-bit codes, from a group's mean and mean absolute deviation.
+uint make_deviation_parameters(float middle, float deviation, bool is_f8) {
+    precise const float minimum = middle - deviation;
+    return range_bits(2.0 * deviation, is_f8) | minimum_bits(minimum, is_f8) << 16;
 }
 
 // Of four groups: what codes are made with.

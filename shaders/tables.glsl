@@ -86,6 +86,7 @@ struct ClassInfo {
     bool is_raw;
     uint strips[6];  // of the planes of 16, 8, 4, 3, 2 and 1 bits
     bool is_direct;
+    bool by_deviation;  // groups of 1-bit codes are measured by mean and deviation
 };
 ClassInfo load_class(Address classes, uint index) {
     ConstQuads quads = ConstQuads(address_at(classes, index, 64u));
@@ -118,6 +119,7 @@ ClassInfo load_class(Address classes, uint index) {
     info.strips[4] = byte_of(c.w, 2u);
     info.strips[5] = byte_of(c.w, 3u);
     info.is_direct = byte_of(d.x, 0u) != 0u;
+    info.by_deviation = byte_of(d.x, 1u) != 0u;
     return info;
 }
 
@@ -133,7 +135,8 @@ struct Entry {
 Entry load_entry(Address entries, uint index) {
     ConstPairs pairs = ConstPairs(address_at(entries, index, 40u));
     const uint classes = pairs.at[4].x;
-    return Entry(pairs.at[0], pairs.at[1], pairs.at[2], pairs.at[3], low_half(classes), high_half(classes));
+    return Entry(pairs.at[0], pairs.at[1], pairs.at[2], pairs.at[3], low_half(classes),
+                 high_half(classes));
 }
 
 struct RowInfo {

@@ -57,6 +57,15 @@ enum {
                               * page (MixKVQ, equation 5, at Kitty's bytes). CPU only */
 };
 
+/* What the two levels of 1-bit codes are made from. */
+typedef uint32_t lk_one_bit;
+enum {
+    LK_ONE_BIT_DEVIATION = 1, /* mean of the group - and + its mean absolute deviation: far
+                               * less error, same bytes. Groups with wider codes or a number
+                               * of values that is no power of two take their range */
+    LK_ONE_BIT_RANGE = 2      /* lowest and highest, as at other widths (ChanMix, literally) */
+};
+
 /* Keys of a KV head. Start from lk_key_rule_init(): 16 bits, per channel. */
 typedef struct lk_key_rule {
     uint32_t size; /* sizeof(lk_key_rule) */
@@ -72,13 +81,15 @@ typedef struct lk_key_rule {
                                   * 16, or NULL. As many 1 as 3 share 2-bit slots;
                                   * every other width has a multiple of 16 channels.
                                   * Not together with boost. Copied. */
+    lk_one_bit one_bit;          /* LK_ONE_BIT_DEVIATION from init; of 1-bit channels */
 } lk_key_rule;
 
 /* Values of a KV head: LK_AXIS_TOKEN. Start from lk_value_rule_init(): 16 bits. */
 typedef struct lk_value_rule {
-    uint32_t size;  /* sizeof(lk_value_rule) */
-    uint32_t bits;  /* 1, 2, 3, 4, 8 or 16 */
-    uint32_t group; /* channels, a multiple of 16, the last may be short; 0 = head */
+    uint32_t size;      /* sizeof(lk_value_rule) */
+    uint32_t bits;      /* 1, 2, 3, 4, 8 or 16 */
+    uint32_t group;     /* channels, a multiple of 16, the last may be short; 0 = head */
+    lk_one_bit one_bit; /* LK_ONE_BIT_DEVIATION from init; of values at 1 bit */
 } lk_value_rule;
 LK_API lk_status lk_key_rule_init(lk_key_rule *rule, size_t struct_bytes);
 LK_API lk_status lk_value_rule_init(lk_value_rule *rule, size_t struct_bytes);

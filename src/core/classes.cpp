@@ -40,7 +40,7 @@ lk_status Builder::add(const HalfClass &wanted, uint16_t *index) {
     const uint32_t n = wanted.shape.head_dim;
     for (size_t i = 0; i < classes.size(); ++i)
         if (same_shape(classes[i].shape, wanted.shape) && classes[i].ranking == wanted.ranking &&
-            classes[i].n_ranked == wanted.n_ranked &&
+            classes[i].n_ranked == wanted.n_ranked && classes[i].one_bit == wanted.one_bit &&
             same_permutation(permutation(i), wanted.permutation, n)) {
             *index = static_cast<uint16_t>(i);
             return LK_OK;
@@ -94,12 +94,13 @@ lk_status add_entry(Builder *builder, uint32_t layer, uint32_t head) {
     info.value.packed_class = info.value.recent_class;
     if (!key.raw) {
         status = builder->add({key.shape, key.has_permutation ? key.permutation : nullptr,
-                               ranking_of(key), key.boost_slots},
+                               ranking_of(key), key.boost_slots, key.one_bit},
                               &info.key.packed_class);
         info.ranks_by_queries = ranks_by_queries(key);
     }
     if (!status && !value.raw)
-        status = builder->add({value.shape, nullptr, Ranking::kNone, 0}, &info.value.packed_class);
+        status = builder->add({value.shape, nullptr, Ranking::kNone, 0, value.one_bit},
+                              &info.value.packed_class);
     if (status)
         return status;
     if (info.ranks_by_queries) {

@@ -38,8 +38,11 @@ struct HalfValues {
 // Quantize page_tokens tokens into payload_bytes() and metadata_bytes() bytes, all of which are
 // written. permutation [head_dim] is slot -> channel, null for the identity; it is stored when the
 // shape permutes.
-void pack_half(const HalfShape &shape, HalfValues input, const uint8_t *permutation,
+void pack_half(const HalfShape &shape, OneBit one_bit, HalfValues input, const uint8_t *permutation,
                uint8_t *payload, uint8_t *metadata);
+
+// Do the n values of a group take deviation parameters? first_slot: its first below 16 bits.
+bool takes_deviation(const HalfShape &shape, OneBit one_bit, uint32_t first_slot, uint32_t n);
 
 // Value of (slot, token): the FP16 value of a 16-bit plane, else dequantize().
 float unpack_value(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata,

@@ -4,7 +4,7 @@
 #ifndef LK_FORMAT_PAGE_H
 #define LK_FORMAT_PAGE_H
 
-#include "format/layout.h"
+#include "format/quantize.h"
 
 namespace lk {
 
@@ -17,6 +17,7 @@ struct HalfClass {
         *permutation;   // [head_dim] fixed slot -> channel; null = identity, or the page's own
     Ranking ranking;    // how the page's own permutation is chosen
     uint16_t n_ranked;  // channels that it boosts
+    OneBit one_bit = OneBit::kDeviation;
 };
 
 // One (layer, KV head) of a row. Addresses are the device's; 0 = absent.

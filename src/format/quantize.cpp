@@ -34,6 +34,38 @@ uint8_t f8_round(float f, bool away) {
     return f8_sign(static_cast<uint8_t>(code + step), f < 0);
 }
 
+// The nearest FP16 number, or the next FP8 number below; zero has no sign.
+void set_minimum(float minimum, Metadata metadata, Parameters *p) {
+    if (metadata == Metadata::kF16) {
+        bool saturated = false;
+        const uint16_t bits = float_to_half(minimum, &saturated);
+        p->minimum_bits = bits == 0x8000 ? uint16_t{0} : bits;
+        p->minimum = half_to_float(p->minimum_bits);
+    } else {
+        p->minimum_bits = float_to_f8_down(minimum);
+        p->minimum = f8_to_float(static_cast<uint8_t>(p->minimum_bits));
+    }
+}
+
+// The nearest FP16 number, or the next FP8 number above.
+void set_range(float range, Metadata metadata, Parameters *p) {
+    if (metadata == Metadata::kF16) {
+        bool saturated = false;
+        p->range_bits = float_to_half(range, &saturated);
+        p->range = half_to_float(p->range_bits);
+    } else {
+        p->range_bits = float_to_f8_up(range);
+        p->range = f8_to_float(static_cast<uint8_t>(p->range_bits));
+    }
+}
+
+float mean(const float *values, uint32_t n) {
+    float sum = 0;
+    for (uint32_t i = 0; i < n; ++i)
+        sum += values[i];
+    return sum / static_cast<float>(n);
+}
+
 }  // namespace
 
 uint8_t float_to_f8_down(float f) { return f8_round(f, f < 0); }
@@ -54,27 +86,25 @@ Extremes extremes(const uint16_t *values, uint64_t stride, uint32_t n) {
 }
 
 Parameters make_parameters(Extremes e, Metadata metadata) {
-    const float low = half_to_float(e.low);
-    const float high = half_to_float(e.high);
     Parameters p;
-    if (metadata == Metadata::kF16) {
-        p.minimum_bits = e.low;
-        p.minimum = low;
-    } else {
-        p.minimum_bits = float_to_f8_down(low);
-        p.minimum = f8_to_float(static_cast<uint8_t>(p.minimum_bits));
-    }
+    set_minimum(half_to_float(e.low), metadata, &p);
     // Below -240 an e4m3fnuz minimum saturates and can stand above the highest value.
-    const float spread = high - p.minimum;
-    const float range = spread > 0 ? spread : 0;
-    if (metadata == Metadata::kF16) {
-        bool saturated = false;
-        p.range_bits = float_to_half(range, &saturated);
-        p.range = half_to_float(p.range_bits);
-    } else {
-        p.range_bits = float_to_f8_up(range);
-        p.range = f8_to_float(static_cast<uint8_t>(p.range_bits));
+    const float spread = half_to_float(e.high) - p.minimum;
+    set_range(spread > 0 ? spread : 0, metadata, &p);
+    return p;
+}
+
+Parameters make_deviation_parameters(const float *values, uint32_t n, Metadata metadata) {
+    const float middle = mean(values, n);
+    float distances[LK_MAX_HEAD_DIM];
+    for (uint32_t i = 0; i < n; ++i) {
+        const float distance = values[i] - middle;
+        distances[i] = distance < 0 ? -distance : distance;
     }
+    const float deviation = mean(distances, n);
+    Parameters p;
+    set_minimum(middle - deviation, metadata, &p);
+    set_range(2 * deviation, metadata, &p);
     return p;
 }
 

@@ -33,6 +33,13 @@ Extremes extremes(const uint16_t *values, uint64_t stride, uint32_t n);
 
 Parameters make_parameters(Extremes extremes, Metadata metadata);
 
+// What the two levels of a group of 1-bit codes are made from: its mean and mean absolute
+// deviation, or its lowest and highest value as at other widths.
+enum class OneBit : uint8_t { kDeviation = 1, kRange = 2 };
+
+// Levels one mean absolute deviation below and above the mean, for n values, a power of two.
+Parameters make_deviation_parameters(const float *values, uint32_t n, Metadata metadata);
+
 // The number of k in 1 .. top_code(bits) with
 //   RN32(value - minimum) >= RN32((2k-1) * range * half_step_factor(bits)); 0 when range is 0.
 uint32_t quantize(float value, const Parameters &parameters, uint32_t bits);

@@ -32,8 +32,9 @@ struct alignas(16) ClassInfo {
     uint8_t ranking;  // 0 none, 1 key, 2 query range
     uint8_t is_raw;
     uint8_t strips[kPlanes];
-    uint8_t is_direct;  // decode multiplies its codes as they are; else values are made first
-    uint8_t reserved[3];
+    uint8_t is_direct;     // decode multiplies its codes as they are; else values are made first
+    uint8_t by_deviation;  // groups of 1-bit codes are measured by mean and deviation
+    uint8_t reserved[2];
 };
 static_assert(sizeof(ClassInfo) == 64, "classes are read by 16 bytes");
 

@@ -51,6 +51,7 @@ lk_key_rule default_key_rule() {
     rule.size = sizeof rule;
     rule.bits = 16;
     rule.axis = LK_AXIS_CHANNEL;
+    rule.one_bit = LK_ONE_BIT_DEVIATION;
     return rule;
 }
 
@@ -58,6 +59,7 @@ lk_value_rule default_value_rule() {
     lk_value_rule rule = {};
     rule.size = sizeof rule;
     rule.bits = 16;
+    rule.one_bit = LK_ONE_BIT_DEVIATION;
     return rule;
 }
 

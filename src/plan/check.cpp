@@ -25,6 +25,12 @@ lk_status check_width(uint32_t bits, const char *name, const Subject &s) {
     return is_width(bits) ? LK_OK : refuse(s, name, bits, "one of 1, 2, 3, 4, 8, 16");
 }
 
+lk_status check_one_bit(lk_one_bit one_bit, const Subject &s) {
+    if (one_bit != LK_ONE_BIT_DEVIATION && one_bit != LK_ONE_BIT_RANGE)
+        return refuse(s, "one_bit", one_bit, "1 (deviation) or 2 (range)");
+    return LK_OK;
+}
+
 lk_status check_channel_group(uint32_t group, const Subject &s) {
     if (group % LK_MIN_GROUP || group > LK_MAX_HEAD_DIM)
         return refuse(s, "group", group, "0 or a multiple of 16 up to 256 channels");
@@ -115,6 +121,8 @@ lk_status check_key_rule(const lk_key_rule &rule, const Subject &s) {
         return refuse(s, "axis", rule.axis, "1 (channel) or 2 (token)");
     status = rule.axis == LK_AXIS_CHANNEL ? check_token_group(rule.group, s)
                                           : check_channel_group(rule.group, s);
+    if (status == LK_OK)
+        status = check_one_bit(rule.one_bit, s);
     if (status != LK_OK)
         return status;
     return rule.boost_channels ? check_boost(rule, s) : check_no_boost(rule, s);
@@ -142,7 +150,9 @@ lk_status check_centers(const float *centers, uint32_t head_dim, const Subject &
 }
 
 lk_status check_value_rule(const lk_value_rule &rule, const Subject &s) {
-    const lk_status status = check_width(rule.bits, "bits", s);
+    lk_status status = check_width(rule.bits, "bits", s);
+    if (status == LK_OK)
+        status = check_one_bit(rule.one_bit, s);
     return status == LK_OK ? check_channel_group(rule.group, s) : status;
 }
 

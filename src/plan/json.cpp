@@ -289,6 +289,11 @@ void read_boost(const Node &node, lk_key_rule *rule) {
         word_or(node, "score", {"key", LK_SCORE_KEY}, {"query-range", LK_SCORE_QUERY_RANGE});
 }
 
+lk_one_bit read_one_bit(const Node &node) {
+    return word_or(node, "one_bit", {"deviation", LK_ONE_BIT_DEVIATION},
+                   {"range", LK_ONE_BIT_RANGE});
+}
+
 std::vector<float> read_centers(const Node &node) {
     std::vector<float> out;
     for (size_t i = 0; i < node.value->size(); ++i) {
@@ -305,12 +310,13 @@ std::vector<float> read_centers(const Node &node) {
 }
 
 lk_key_rule read_key(const Node &node, std::vector<uint8_t> *classes) {
-    expect_object(node, {"bits", "axis", "group", "boost", "classes", "centers"});
+    expect_object(node, {"bits", "axis", "group", "one_bit", "boost", "classes", "centers"});
     lk_key_rule rule = {};
     rule.size = sizeof rule;
     rule.bits = number_member(node, "bits");
     rule.axis = word_or(node, "axis", {"channel", LK_AXIS_CHANNEL}, {"token", LK_AXIS_TOKEN});
     rule.group = number_or(node, "group", 0);
+    rule.one_bit = read_one_bit(node);
     if (node.has("boost"))
         read_boost(member(node, "boost"), &rule);
     if (node.has("classes")) {
@@ -322,11 +328,12 @@ lk_key_rule read_key(const Node &node, std::vector<uint8_t> *classes) {
 }
 
 lk_value_rule read_value(const Node &node) {
-    expect_object(node, {"bits", "group"});
+    expect_object(node, {"bits", "group", "one_bit"});
     lk_value_rule rule = {};
     rule.size = sizeof rule;
     rule.bits = number_member(node, "bits");
     rule.group = number_or(node, "group", 0);
+    rule.one_bit = read_one_bit(node);
     return rule;
 }
 

@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "format/layout.h"
+#include "format/quantize.h"
 
 namespace lk {
 
@@ -34,6 +35,7 @@ struct KeyRule {
     uint8_t boost_score = 0;
     uint16_t group = 0;           // 0 = the whole page or head
     uint16_t boost_channels = 0;  // as set; boost_count() rounds it
+    OneBit one_bit = OneBit::kDeviation;
     uint8_t has_classes = 0;
     uint8_t has_centers = 0;
     uint32_t classes = kNoPlace;
@@ -43,6 +45,7 @@ struct KeyRule {
 struct ValueRule {
     uint8_t bits = 16;
     uint16_t group = 0;  // 0 = head
+    OneBit one_bit = OneBit::kDeviation;
 };
 
 struct LayerPlan {
@@ -101,12 +104,14 @@ struct KeyClass {
     uint16_t boost_slots;  // the first slots of a page, given to the channels that it ranks
                            // highest; 0 without boost (shape.permutes is 0 then)
     lk_score boost_score;  // 0 without boost
+    OneBit one_bit;        // kDeviation without channels at 1 bit
     bool has_permutation;  // of static classes; false = slot s holds channel s
     uint8_t permutation[LK_MAX_HEAD_DIM];  // [head_dim] slot -> channel; identity without classes
 };
 struct ValueClass {
     HalfShape shape;
     bool raw;
+    OneBit one_bit;  // as of keys
 };
 
 // The width of a channel of class `bits` in a packed page of a layer at `rung`: the one place

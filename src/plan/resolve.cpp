@@ -90,6 +90,11 @@ void place_boost(const KeyRule &rule, uint32_t rung, KeyClass *out) {
     out->boost_score = rule.boost_score;
 }
 
+// Halves without channels at 1 bit do not differ by the rule for them.
+OneBit one_bit_of(const HalfShape &shape, OneBit rule) {
+    return shape.n_shared || shape.strips[kPlane1] ? rule : OneBit::kDeviation;
+}
+
 void make_raw(Side side, HalfShape *shape) {
     const Metadata metadata = shape->metadata;
     *shape = raw_shape(side, shape->head_dim, shape->page_tokens);
@@ -114,6 +119,7 @@ void resolve_key_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t ru
     } else {
         place_boost(rule, rung, out);
     }
+    out->one_bit = one_bit_of(out->shape, rule.one_bit);
     out->raw = out->shape.is_raw();
     if (out->raw)
         make_raw(Side::kKey, &out->shape);
@@ -125,6 +131,7 @@ void resolve_value_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t 
     const ValueRule &rule = plan.value(layer, head);
     out->shape = empty_shape(plan, own, Side::kValue, Axis::kToken, rule.group);
     add_channels(&out->shape, channel_width(rule.bits, rung), own.geometry.head_dim);
+    out->one_bit = one_bit_of(out->shape, rule.one_bit);
     out->raw = out->shape.is_raw();
     if (out->raw)
         make_raw(Side::kValue, &out->shape);

@@ -44,7 +44,7 @@ OFFSET(lk_geometry, size, 0);
 OFFSET(lk_geometry, n_layers, 4);
 OFFSET(lk_geometry, layers, 8);
 
-SIZE(lk_key_rule, 40);
+SIZE(lk_key_rule, 48);
 OFFSET(lk_key_rule, size, 0);
 OFFSET(lk_key_rule, bits, 4);
 OFFSET(lk_key_rule, axis, 8);
@@ -53,11 +53,13 @@ OFFSET(lk_key_rule, boost_channels, 16);
 OFFSET(lk_key_rule, boost_bits, 20);
 OFFSET(lk_key_rule, boost_score, 24);
 OFFSET(lk_key_rule, channel_bits, 32);
+OFFSET(lk_key_rule, one_bit, 40);
 
-SIZE(lk_value_rule, 12);
+SIZE(lk_value_rule, 16);
 OFFSET(lk_value_rule, size, 0);
 OFFSET(lk_value_rule, bits, 4);
 OFFSET(lk_value_rule, group, 8);
+OFFSET(lk_value_rule, one_bit, 12);
 
 SIZE(lk_plan_size, 72);
 OFFSET(lk_plan_size, size, 0);

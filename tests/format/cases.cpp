@@ -56,6 +56,7 @@ std::vector<Case> make_cases() {
     constexpr Side key = Side::kKey;
     constexpr Ranking none = Ranking::kNone;
     constexpr Input normal = Input::kNormal;
+    constexpr OneBit deviation = OneBit::kDeviation;
     return {
         {"key-16", raw_shape(key, 32, 32), Input::kWild, 1, none, false},
         {"key-16-sinks", raw_shape(key, 48, 48), normal, 2, none, false},
@@ -131,6 +132,26 @@ std::vector<Case> make_cases() {
          false},
         {"value-8-ties", value_shape(32, 32, 16, f16, {{0, 2, 0, 0, 0, 0}}), Input::kTies, 45, none,
          false},
+        {"key-1-deviation", key_shape(32, 64, 16, f16, {{0, 0, 0, 0, 0, 2}}), normal, 46, none,
+         false, deviation},
+        {"key-1-deviation-wild", key_shape(32, 64, 64, f16, {{0, 0, 0, 0, 0, 2}}), Input::kWild, 47,
+         none, false, deviation},
+        {"key-1-deviation-wild-f8", key_shape(32, 128, 32, f8, {{0, 0, 0, 0, 0, 2}}), Input::kWild,
+         48, none, false, deviation},
+        {"key-1-deviation-zeros", key_shape(32, 64, 16, f8, {{0, 0, 0, 0, 0, 2}}), Input::kZeros,
+         49, none, false, deviation},
+        {"value-1-deviation-short-group", value_shape(80, 64, 32, f8, {{0, 0, 0, 0, 0, 5}}), normal,
+         50, none, false, deviation},
+        {"value-1-deviation-group48", value_shape(80, 64, 48, f16, {{0, 0, 0, 0, 0, 5}}), normal,
+         51, none, false, deviation},
+        {"value-mixed-deviation", value_shape(96, 64, 32, f16, {{0, 0, 0, 0, 3, 3}}), normal, 52,
+         none, true, deviation},
+        {"key-token-1-deviation", token_shape(key, 64, 64, 64, f16, {{0, 0, 0, 0, 0, 4}}), normal,
+         53, none, false, deviation},
+        {"key-mixed-deviation", key_shape(96, 64, 32, f16, {{1, 1, 1, 1, 1, 1}}), normal, 54, none,
+         true, deviation},
+        {"chanmix", shared(key_shape(128, 128, 32, f8, {{0, 0, 0, 0, 8, 0}}), 13), normal, 55, none,
+         true, deviation},
     };
 }
 
@@ -216,8 +237,9 @@ Packed pack_case(const Case &c, uint32_t seed) {
                             n_ranked(c.shape), page.permutation.data());
     page.payload.resize(payload_bytes(c.shape));
     page.metadata.resize(metadata_bytes(c.shape));
-    pack_half(c.shape, input, page.permutation.empty() ? nullptr : page.permutation.data(),
-              page.payload.data(), page.metadata.empty() ? nullptr : page.metadata.data());
+    pack_half(c.shape, c.one_bit, input,
+              page.permutation.empty() ? nullptr : page.permutation.data(), page.payload.data(),
+              page.metadata.empty() ? nullptr : page.metadata.data());
     return page;
 }
 

@@ -139,7 +139,7 @@ Page make_page(const OpenCache &cache, size_t target, size_t raw, uint32_t kind,
     if (to.ranking == Ranking::kQueryRange)
         rank_by_query_range(input, shape.head_dim, shape.page_tokens, page.sums.data(), to.n_ranked,
                             own.data());
-    pack_half(shape, input, to.ranking == Ranking::kNone ? to.permutation : own.data(),
+    pack_half(shape, to.one_bit, input, to.ranking == Ranking::kNone ? to.permutation : own.data(),
               page.expected.payload.data(),
               page.expected.metadata.empty() ? nullptr : page.expected.metadata.data());
     return page;
@@ -151,8 +151,8 @@ void queue_page(const OpenCache &cache, const Device &device, Page *page,
     const HalfClass &target = cache.half_class(page->target);
     const HalfClass &raw = cache.half_class(page->raw);
     Half source(raw.shape);
-    pack_half(raw.shape, {page->values.data(), raw.shape.head_dim}, nullptr, source.payload.data(),
-              nullptr);
+    pack_half(raw.shape, OneBit::kRange, {page->values.data(), raw.shape.head_dim}, nullptr,
+              source.payload.data(), nullptr);
     page->staged = place(device, target.shape);
     page->moved = place(device, target.shape);
     page->reopened = place(device, raw.shape);
@@ -211,7 +211,7 @@ HalfShape mixed_shape(Case c, Side side) {
 }
 
 // Keys, keys ranked by queries where the backend does that, values, both of all widths under a
-// fixed permutation, and both at 16 bits.
+// fixed permutation, both at 16 bits, and keys and values whose 1-bit codes stand for the range.
 enum : uint16_t {
     kKeys,
     kQueryKeys,
@@ -220,6 +220,8 @@ enum : uint16_t {
     kMixedValues,
     kRawKeys,
     kRawValues,
+    kRangeKeys,
+    kRangeValues,
 };
 std::vector<HalfClass> packing_classes(const Case &c, const uint8_t *permutation, bool is_host) {
     HalfClass keys = {packed_shape(c, Side::kKey), nullptr, Ranking::kNone, 0};
@@ -232,14 +234,22 @@ std::vector<HalfClass> packing_classes(const Case &c, const uint8_t *permutation
     HalfClass by_queries = keys;
     if (keys.shape.permutes && is_host)
         by_queries.ranking = Ranking::kQueryRange;
+    HalfClass values = {packed_shape(c, Side::kValue), nullptr, Ranking::kNone, 0};
+    HalfClass range_keys = keys;
+    HalfClass range_values = values;
+    range_keys.one_bit = range_values.one_bit = OneBit::kRange;
     return {keys,
             by_queries,
-            {packed_shape(c, Side::kValue), nullptr, Ranking::kNone, 0},
+            values,
             {mixed_shape(c, Side::kKey), permutation, Ranking::kNone, 0},
             {mixed_shape(c, Side::kValue), permutation, Ranking::kNone, 0},
             {raw_shape(Side::kKey, c.head_dim, c.page_tokens), nullptr, Ranking::kNone, 0},
-            {raw_shape(Side::kValue, c.head_dim, c.page_tokens), nullptr, Ranking::kNone, 0}};
+            {raw_shape(Side::kValue, c.head_dim, c.page_tokens), nullptr, Ranking::kNone, 0},
+            range_keys,
+            range_values};
 }
+
+bool has_one_bit(const HalfShape &shape) { return shape.n_shared || shape.strips[kPlane1]; }
 
 }  // namespace
 
@@ -253,8 +263,11 @@ void check_packing(const Case &c, const Device &device) {
     Random random(7);
     std::vector<Page> pages;
     for (uint32_t kind = 0; kind < kKinds; ++kind)
-        for (const uint16_t target : {kKeys, kQueryKeys, kValues, kMixedKeys, kMixedValues}) {
+        for (const uint16_t target :
+             {kKeys, kQueryKeys, kValues, kMixedKeys, kMixedValues, kRangeKeys, kRangeValues}) {
             const HalfShape &shape = cache.half_class(target).shape;
+            if (target >= kRangeKeys && !has_one_bit(shape))
+                continue;
             assert_null(shape_error(shape));
             const size_t raw = shape.side == Side::kValue ? kRawValues : kRawKeys;
             pages.push_back(make_page(cache, target, raw, kind, &random));
@@ -374,7 +387,7 @@ Moving make_moving(OpenCache &cache, const Device &device, size_t half_class, Ra
     for (uint32_t i = 0; i < uint32_t{shape.page_tokens} * shape.head_dim; ++i)
         half.values.push_back(static_cast<uint16_t>(random->bits()));
     std::vector<uint8_t> bytes(payload_bytes(shape));
-    pack_half(shape, {half.values.data(), shape.head_dim}, nullptr, bytes.data(), nullptr);
+    pack_half(shape, OneBit::kRange, {half.values.data(), shape.head_dim}, nullptr, bytes.data(), nullptr);
     const ShrinkItem copy = {device.memory->input(bytes.data(), bytes.size()),
                              half.place,
                              0,
@@ -427,7 +440,7 @@ void check_moving(const Device &device) {
     for (const Moving &half : halves) {
         const HalfShape &shape = cache.half_class(half.half_class).shape;
         std::vector<uint8_t> expected(payload_bytes(shape));
-        pack_half(shape, {half.values.data(), shape.head_dim}, nullptr, expected.data(), nullptr);
+        pack_half(shape, OneBit::kRange, {half.values.data(), shape.head_dim}, nullptr, expected.data(), nullptr);
         Case c;
         c.head_dim = shape.head_dim;
         c.page_tokens = shape.page_tokens;

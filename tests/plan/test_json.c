@@ -21,7 +21,9 @@ static lk_plan *rich_plan(struct model *m) {
     assert_int_equal(lk_key_rule_init(&key, sizeof key), LK_OK);
     key.bits = 2;
     key.channel_bits = classes;
+    key.one_bit = LK_ONE_BIT_RANGE;
     assert_int_equal(lk_plan_set_key(plan, 0, 3, &key), LK_OK);
+    key.one_bit = LK_ONE_BIT_DEVIATION;
     assert_int_equal(lk_plan_set_key(plan, 1, 1, &key), LK_OK);
     key.channel_bits = NULL;
     key.axis = LK_AXIS_TOKEN;
@@ -39,8 +41,9 @@ static lk_plan *rich_plan(struct model *m) {
     assert_int_equal(lk_plan_set_key_centers(plan, 1, 2, centers), LK_OK);
     lk_value_rule value;
     assert_int_equal(lk_value_rule_init(&value, sizeof value), LK_OK);
-    value.bits = 3;
+    value.bits = 1;
     value.group = 32;
+    value.one_bit = LK_ONE_BIT_RANGE;
     assert_int_equal(lk_plan_set_value(plan, 4, 2, &value), LK_OK);
     const uint8_t rungs[] = {16, 8, 2};
     assert_int_equal(lk_plan_set_ladder(plan, 5, rungs, 3, 8), LK_OK);
@@ -280,6 +283,10 @@ static const struct change changes[] = {
      "/layers/0/heads/0/key/centers/0 is of type null"},
     {"}, \"value\"", ", \"centers\": 0}, \"value\"", LK_E_CORRUPT,
      "/layers/0/heads/0/key/centers is of type number"},
+    {"}, \"value\"", ", \"one_bit\": \"mean\"}, \"value\"", LK_E_CORRUPT,
+     "/layers/0/heads/0/key/one_bit is \"mean\", must be \"deviation\" or \"range\""},
+    {"\"value\": {", "\"value\": {\"one_bit\": 2, ", LK_E_CORRUPT,
+     "/layers/0/heads/0/value/one_bit is of type number"},
     {"]}]\n}", "]}]\n} x", LK_E_CORRUPT, "not JSON at byte"},
 };
 

@@ -26,7 +26,9 @@ static void init_functions_set_the_documented_state(void **state) {
     assert_int_equal(rule.size, sizeof rule);
     assert_int_equal(rule.bits, 16);
     assert_int_equal(rule.axis, LK_AXIS_CHANNEL);
+    assert_int_equal(rule.one_bit, LK_ONE_BIT_DEVIATION);
     assert_int_equal(value_rule(16).bits, 16);
+    assert_int_equal(value_rule(16).one_bit, LK_ONE_BIT_DEVIATION);
     expect_failure(lk_key_rule_init(NULL, sizeof rule), LK_E_ARGUMENT, "NULL");
     expect_failure(lk_key_rule_init(&rule, sizeof rule - 1), LK_E_ARGUMENT, "smallest known");
     expect_failure(lk_value_rule_init(NULL, 64), LK_E_ARGUMENT, "NULL");
@@ -142,6 +144,7 @@ static void rules_are_read_back(void **state) {
     classes[9] = 1;
     lk_key_rule rule = key_rule(2);
     rule.channel_bits = classes;
+    rule.one_bit = LK_ONE_BIT_RANGE;
     assert_int_equal(lk_plan_set_key(plan, 1, 2, &rule), LK_OK);
     classes[5] = 2; /* copied */
     lk_key_rule boost = key_rule(2);
@@ -152,6 +155,7 @@ static void rules_are_read_back(void **state) {
     assert_int_equal(lk_plan_set_key(plan, 2, LK_ALL, &boost), LK_OK);
     lk_value_rule value = value_rule(4);
     value.group = 48;
+    value.one_bit = LK_ONE_BIT_RANGE;
     assert_int_equal(lk_plan_set_value(plan, LK_ALL, 3, &value), LK_OK);
 
     lk_key_rule got = key_rule(16);
@@ -159,6 +163,7 @@ static void rules_are_read_back(void **state) {
     assert_non_null(got.channel_bits);
     assert_int_equal(got.channel_bits[5], 3);
     assert_int_equal(got.channel_bits[9], 1);
+    assert_int_equal(got.one_bit, LK_ONE_BIT_RANGE);
     /* The plan's own bytes may be given back to it. */
     assert_int_equal(lk_plan_set_key(plan, LK_ALL, LK_ALL, &got), LK_OK);
     assert_int_equal(lk_plan_get_key(plan, 0, 0, &got), LK_OK);
@@ -170,10 +175,12 @@ static void rules_are_read_back(void **state) {
     assert_int_equal(got.boost_bits, 8);
     assert_int_equal(got.boost_score, LK_SCORE_QUERY_RANGE);
     assert_int_equal(got.group, 32);
+    assert_int_equal(got.one_bit, LK_ONE_BIT_DEVIATION);
     lk_value_rule got_value = value_rule(16);
     assert_int_equal(lk_plan_get_value(plan, 0, 3, &got_value), LK_OK);
     assert_int_equal(got_value.bits, 4);
     assert_int_equal(got_value.group, 48);
+    assert_int_equal(got_value.one_bit, LK_ONE_BIT_RANGE);
     assert_int_equal(lk_plan_get_value(plan, 0, 2, &got_value), LK_OK);
     assert_int_equal(got_value.bits, 16);
     assert_int_equal(lk_plan_validate(plan, &m.geometry), LK_OK);
@@ -349,6 +356,14 @@ static void bad_rules_are_refused(void **state) {
     rule.channel_bits = classes;
     classes[63] = 6;
     expect_bad_key(plan, rule, "rule.channel_bits[63] is 6");
+    rule = key_rule(1);
+    rule.one_bit = 3;
+    expect_bad_key(plan, rule, "rule.one_bit is 3, must be 1 (deviation) or 2 (range)");
+    lk_value_rule one_bit_value = value_rule(1);
+    one_bit_value.one_bit = 0;
+    expect_failure(lk_plan_set_value(plan, 0, 0, &one_bit_value), LK_E_ARGUMENT,
+                   "rule.one_bit is 0");
+    rule.one_bit = LK_ONE_BIT_DEVIATION;
     rule.size = 8;
     expect_bad_key(plan, rule, "rule.size is 8");
     expect_failure(lk_plan_set_key(plan, 0, 0, NULL), LK_E_ARGUMENT, "rule is NULL");

@@ -1,5 +1,6 @@
 """An independent packer in NumPy: Kitty's ranking (mean |K|) and MixKVQ's (|Q| x range), the
-quantizer of docs/FORMAT.md section 9, and PM-KVQ's shrink; compared with the library code for code.
+quantizer of docs/FORMAT.md section 9 with both rules for 1 bit, and PM-KVQ's shrink; compared with
+the library code for code.
 
 kitty.py TOOL GOLDEN    TOOL is the page-tool program, GOLDEN the folder of golden files
 """
@@ -15,6 +16,7 @@ import decode
 
 NORMAL, CONSTANT, WILD, ZEROS, TIES = range(5)
 BY_KEY, BY_QUERY_RANGE = 1, 2
+BY_DEVIATION = 1
 F32 = np.float32
 
 
@@ -95,6 +97,43 @@ def parameters(shape, low, high):
     return range_.astype(F32), minimum
 
 
+def mean(values):
+    """The sum in float32 in order, by a power of two."""
+    total = F32(0)
+    for value in values:
+        total = F32(total + value)
+    return total / F32(len(values))
+
+
+def deviation_levels(values):
+    """The mean and its mean absolute deviation. Section 9.6."""
+    x = values.astype(F32).ravel()
+    middle = mean(x)
+    return middle, mean(np.abs((x - middle).astype(F32)))
+
+
+def takes_deviation(shape, where):
+    """Section 9.6: 1-bit codes alone, 2^n of them."""
+    tokens, slots = where
+    n = (tokens.stop - tokens.start) * (slots.stop - slots.start)
+    if n & (n - 1):
+        return False
+    if shape.axis == 1:
+        return shape.slot_bits()[slots.start] == 1
+    return slots.start >= shape.head_dim - 16 * shape.strips[5]
+
+
+def deviation_parameters(shape, values):
+    """Range and minimum as float32. Section 9.6."""
+    middle, deviation = deviation_levels(values)
+    minimum, spread = F32(middle - deviation), F32(2) * deviation
+    if shape.metadata == 2:
+        return fp8_up(spread), fp8_down(minimum)
+    with np.errstate(over='ignore'):
+        pair = np.clip(np.array([spread, minimum]).astype(np.float16), -65504, 65504)
+    return F32(pair[0]), F32(pair[1])
+
+
 def quantize(x, range_, minimum, bits):
     """Section 9.4 by its definition: count the thresholds that d reaches."""
     top = (1 << bits) - 1
@@ -120,7 +159,7 @@ def groups(shape):
                 yield slice(t, t + 1), slice(max(s, 16 * shape.strips[0]), end)
 
 
-def pack(shape, values, permutation):
+def pack(shape, values, permutation, one_bit):
     """Codes, ranges and minima, each [P][D] by slot; 16-bit slots hold their FP16 bits."""
     x = values if permutation is None else values[:, permutation]
     bits = shape.slot_bits()
@@ -128,6 +167,9 @@ def pack(shape, values, permutation):
     for where in groups(shape):
         low[where], high[where] = x[where].min(), x[where].max()
     range_, minimum = parameters(shape, low, high)
+    for where in groups(shape) if one_bit == BY_DEVIATION else ():
+        if takes_deviation(shape, where):
+            range_[where], minimum[where] = deviation_parameters(shape, x[where])
     codes = np.zeros(x.shape, np.int64)
     for b in np.unique(bits):
         slots = bits == b
@@ -136,7 +178,7 @@ def pack(shape, values, permutation):
     return codes, range_, minimum
 
 
-def compare(page, kind, seed, ranking):
+def compare(page, kind, seed, ranking, one_bit):
     """Names of what differs between a page of the library and our own packing of its input."""
     shape = page.shape
     p, d = shape.page_tokens, shape.head_dim
@@ -150,7 +192,7 @@ def compare(page, kind, seed, ranking):
         permutation = rank(scores, 16 * next(n for n in shape.strips if n))
         if (permutation != page.permutation).any():
             yield 'permutation'
-    codes, range_, minimum = pack(shape, values, permutation)
+    codes, range_, minimum = pack(shape, values, permutation, one_bit)
     if (codes != page.codes).any():
         yield 'codes'
     if not shape.is_raw:
@@ -223,13 +265,13 @@ def main():
     with open(os.path.join(folder, 'index.txt'), encoding='ascii') as index:
         rows = [line.split() for line in index][1:]
     for name, *numbers in rows:
-        kind, seed, ranking = map(int, numbers)
+        kind, seed, ranking, one_bit = map(int, numbers)
         pages = [(seed, decode.load(os.path.join(folder, name + '.lkpage')))]
         for other in (seed + 1000, seed + 2000) if kind != CONSTANT else ():
             pages.append((other, decode.Page(library.run('pack', name, other))))
         n_pages += len(pages)
         faults += [f'{name}, seed {s}: {what} differ' for s, page in pages
-                   for what in compare(page, kind, s, ranking)]
+                   for what in compare(page, kind, s, ranking, one_bit)]
     for name, widths in {'key-16': [8, 4, 2], 'key-8': [4, 2], 'key-8-page128': [4, 2],
                          'value-8': [4, 2], 'value-8-wild-f8': [4, 2], 'key-4': [2],
                          'key-4-page32': [2], 'key-token-4': [2]}.items():

@@ -49,9 +49,9 @@ struct Slot {
 
 class Packer {
   public:
-    Packer(const HalfShape &shape, HalfValues input, const uint8_t *permutation, uint8_t *payload,
-           uint8_t *metadata)
-        : shape_(shape), input_(input), payload_(payload), metadata_(metadata) {
+    Packer(const HalfShape &shape, OneBit one_bit, HalfValues input, const uint8_t *permutation,
+           uint8_t *payload, uint8_t *metadata)
+        : shape_(shape), one_bit_(one_bit), input_(input), payload_(payload), metadata_(metadata) {
         constexpr uint32_t kWidths[] = {1, 2, 4, 8};
         for (uint32_t i = 0; i < 4; ++i)
             if (shape.page_tokens * kWidths[i] >= 64)
@@ -110,17 +110,25 @@ class Packer {
         bool saturated = false;
         return f == 0.0f ? uint16_t{0} : float_to_half(f, &saturated);
     }
-    Parameters parameters(const float *values, uint32_t n, uint32_t index) const {
+    // Stored at (first_slot, token), and returned.
+    Parameters parameters(const float *values, uint32_t n, uint32_t first_slot,
+                          uint32_t token) const {
+        const Parameters p = takes_deviation(shape_, one_bit_, first_slot, n)
+                                 ? make_deviation_parameters(values, n, shape_.metadata)
+                                 : range_parameters(values, n);
+        const uint32_t index = parameter_index(shape_, first_slot, token);
+        store_parameter(metadata_ + ranges_offset_bytes(shape_), index, p.range_bits);
+        store_parameter(metadata_ + minima_offset_bytes(shape_), index, p.minimum_bits);
+        return p;
+    }
+    Parameters range_parameters(const float *values, uint32_t n) const {
         float low = values[0];
         float high = values[0];
         for (uint32_t i = 1; i < n; ++i) {
             low = values[i] < low ? values[i] : low;
             high = values[i] > high ? values[i] : high;
         }
-        const Parameters p = make_parameters({exact_half(low), exact_half(high)}, shape_.metadata);
-        store_parameter(metadata_ + ranges_offset_bytes(shape_), index, p.range_bits);
-        store_parameter(metadata_ + minima_offset_bytes(shape_), index, p.minimum_bits);
-        return p;
+        return make_parameters({exact_half(low), exact_half(high)}, shape_.metadata);
     }
     void store_parameter(uint8_t *array, uint32_t index, uint16_t bits) const {
         if (shape_.metadata == Metadata::kF8)
@@ -170,8 +178,7 @@ class Packer {
         for (uint32_t i = 0; i < shape_.group; ++i)
             values[i] =
                 half_to_float(input_.values[(first + i) * input_.token_stride + slot.channel]);
-        const Quantizer quantizer(
-            parameters(values, shape_.group, parameter_index(shape_, index, first)), slot.bits);
+        const Quantizer quantizer(parameters(values, shape_.group, index, first), slot.bits);
         for (uint32_t i = 0; i < shape_.group; ++i)
             write(slot, first + i, quantizer.code(values[i]));
     }
@@ -183,7 +190,7 @@ class Packer {
         for (uint32_t slot = first; slot < end; ++slot)
             values[slot - first] =
                 half_to_float(input_.values[token * input_.token_stride + slots_[slot].channel]);
-        const Parameters p = parameters(values, end - first, parameter_index(shape_, first, token));
+        const Parameters p = parameters(values, end - first, first, token);
         for (uint32_t slot = first; slot < end;) {
             const uint32_t bits = slots_[slot].bits;
             const Quantizer quantizer(p, bits);
@@ -193,6 +200,7 @@ class Packer {
     }
 
     const HalfShape &shape_;
+    const OneBit one_bit_;
     const HalfValues input_;
     uint8_t *const payload_;
     uint8_t *const metadata_;
@@ -202,15 +210,15 @@ class Packer {
 
 }  // namespace
 
-void pack_half_fast(const HalfShape &shape, HalfValues input, const uint8_t *permutation,
-                    uint8_t *payload, uint8_t *metadata) {
+void pack_half_fast(const HalfShape &shape, OneBit one_bit, HalfValues input,
+                    const uint8_t *permutation, uint8_t *payload, uint8_t *metadata) {
     if (shape.strips[kPlane16]) {
-        pack_half(shape, input, permutation, payload, metadata);
+        pack_half(shape, one_bit, input, permutation, payload, metadata);
         return;
     }
     std::memset(payload, 0, payload_bytes(shape));
     std::memset(metadata, 0, metadata_bytes(shape));
-    const Packer packer(shape, input, permutation, payload, metadata);
+    const Packer packer(shape, one_bit, input, permutation, payload, metadata);
     if (shape.axis == Axis::kChannel)
         packer.pack_channels();
     else

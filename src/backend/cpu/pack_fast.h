@@ -9,8 +9,8 @@
 namespace lk {
 namespace cpu {
 
-void pack_half_fast(const HalfShape &shape, HalfValues input, const uint8_t *permutation,
-                    uint8_t *payload, uint8_t *metadata);
+void pack_half_fast(const HalfShape &shape, OneBit one_bit, HalfValues input,
+                    const uint8_t *permutation, uint8_t *payload, uint8_t *metadata);
 
 }  // namespace cpu
 }  // namespace lk
