@@ -19,6 +19,7 @@ The shared library is the file that the environment variable LOWKEY_LIBRARY name
 from ._library import build_info, version
 from .arrays import Array, Tensor
 from .cache import Cache, CacheStats, Sequence, parse_bytes
+from .calibrator import Calibrator, ChanMix, Probe, SampleCounts
 from .context import Capability, Context, Device, Vulkan, devices, find_device
 from .errors import (
                      ArgumentError,
@@ -45,10 +46,10 @@ from .step import Step
 
 DRAFT_TOKENS = 64  # of a sequence in one step: up to so many can be dropped at commit
 
-__all__ = ['ALL', 'DRAFT_TOKENS', 'ArgumentError', 'Array', 'BudgetError', 'BusyError', 'Cache', 'CacheStats',
-           'Capability', 'ClosedError', 'Context', 'CorruptError', 'DataError', 'Device', 'DeviceError', 'Error',
+__all__ = ['ALL', 'DRAFT_TOKENS', 'ArgumentError', 'Array', 'BudgetError', 'BusyError', 'Cache', 'CacheStats', 'Calibrator',
+           'Capability', 'ChanMix', 'ClosedError', 'Context', 'CorruptError', 'DataError', 'Device', 'DeviceError', 'Error',
            'FileError', 'Geometry', 'InternalError', 'KeyRule', 'Layer', 'LayerRule', 'LibraryError', 'MismatchError',
-           'NotFoundError', 'OutOfMemoryError', 'Plan', 'PlanSize', 'PlanSpec', 'Sequence', 'SnapshotInfo',
+           'NotFoundError', 'OutOfMemoryError', 'Plan', 'PlanSize', 'PlanSpec', 'Probe', 'SampleCounts', 'Sequence', 'SnapshotInfo',
            'SnapshotSequence', 'StateError', 'Step',
            'Tensor', 'UnsupportedError', 'ValueRule', 'Vulkan', 'Width', 'build_info', 'devices', 'find_device',
            'inspect', 'merge', 'parse_bytes', 'presets', 'version']

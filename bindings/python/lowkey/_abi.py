@@ -142,6 +142,18 @@ class SnapshotClass(Structure):
                 ('metadata_bytes', c_uint64)]
 
 
+class Probe(Structure):
+    _fields_ = [('size', c_uint32), ('prefix_tokens', c_uint32), ('period_tokens', c_uint32),
+                ('sink_tokens', c_uint32), ('local_tokens', c_uint32)]
+
+
+class ChanMix(Structure):
+    _fields_ = [('size', c_uint32), ('retrieval', c_uint32), ('scope', c_uint32), ('outliers', c_uint32),
+                ('centers', c_uint32), ('metadata', c_uint32), ('group', c_uint32), ('sink_tokens', c_uint32),
+                ('window_tokens', c_uint32), ('retrieval_share', c_double), ('budget_bytes', c_uint64),
+                ('budget_tokens', c_uint64), ('budget_sequences', c_uint32), ('budget_step_tokens', c_uint32)]
+
+
 # Each struct beside what comes between lk_ and _init in the name of its initializer.
 STRUCTS: dict[str, type[Structure]] = {
     'tensor': Tensor, 'queue': Queue, 'device_info': DeviceInfo, 'vulkan_desc': VulkanDesc,
@@ -149,6 +161,7 @@ STRUCTS: dict[str, type[Structure]] = {
     'key_rule': KeyRule, 'value_rule': ValueRule, 'plan_size': PlanSize, 'cache_desc': CacheDesc,
     'cache_stats': CacheStats, 'snapshot_desc': SnapshotDesc, 'snapshot_info': SnapshotInfo,
     'snapshot_sequence': SnapshotSequence, 'snapshot_class': SnapshotClass,
+    'probe': Probe, 'chanmix': ChanMix,
 }
 STRUCT_NAMES = {kind: name for name, kind in STRUCTS.items()}
 
@@ -170,6 +183,10 @@ CONSTANTS: dict[str, int] = {
     'LK_SCORE_KEY': 1, 'LK_SCORE_QUERY_RANGE': 2, 'LK_METADATA_F16': 1, 'LK_METADATA_F8': 2,
     'LK_DRAFT_TOKENS': 64, 'LK_MERGE_PARTS': 16,
     'LK_FINGERPRINT_BYTES': 256,
+    'LK_STATISTIC_KEY_MIN': 1, 'LK_STATISTIC_KEY_MAX': 2, 'LK_STATISTIC_KEY_RANGE': 3, 'LK_STATISTIC_KEY_MEAN': 4,
+    'LK_STATISTIC_KEY_MAGNITUDE': 5, 'LK_STATISTIC_QUERY_MAGNITUDE': 6, 'LK_SCOPE_HEAD': 1, 'LK_SCOPE_LAYER': 2,
+    'LK_CHANNEL_SUBNORMAL': 1, 'LK_CHANNEL_NORMAL': 2, 'LK_CHANNEL_OUTLIER': 3,
+    'LK_RETRIEVAL_NONE': 1, 'LK_RETRIEVAL_KEY': 2, 'LK_RETRIEVAL_KEY_VALUE': 3,
 }
 
 _status = c_int32
@@ -215,6 +232,19 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_plan_bytes': (_status, [_p, _u64, _u32, _u32, _p]),
     'lk_plan_to_json': (_status, [_p, c_char_p, _size, _p]),
     'lk_plan_from_json': (_status, [c_char_p, _size, _p]),
+    'lk_calibrator_create': (_status, [_p, _p]),
+    'lk_calibrator_destroy': (None, [_p]),
+    'lk_calibrator_add_keys': (_status, [_p, _u32, _p, _u32]),
+    'lk_calibrator_add_queries': (_status, [_p, _u32, _p, _u32]),
+    'lk_calibrator_add_probe': (_status, [_p, _u32, _p, _p, _p, _u32]),
+    'lk_calibrator_get_channels': (_status, [_p, _u32, _u32, _u32, _p]),
+    'lk_calibrator_get_counts': (_status, [_p, _u32, _p, _p, _p]),
+    'lk_calibrator_get_geometry': (_status, [_p, _p, _u32, _p]),
+    'lk_calibrator_get_classes': (_status, [_p, _u32, _u32, _u32, _p, _p]),
+    'lk_calibrator_get_retrieval': (_status, [_p, _u32, _u32, _p]),
+    'lk_calibrator_chanmix': (_status, [_p, _p, _p]),
+    'lk_calibrator_to_bytes': (_status, [_p, _p, _size, _p]),
+    'lk_calibrator_from_bytes': (_status, [_p, _size, _p]),
     'lk_cache_create': (_status, [_p, _p, _p, _p, _p]),
     'lk_cache_destroy': (None, [_p]),
     'lk_cache_get_stats': (_status, [_p, _p]),

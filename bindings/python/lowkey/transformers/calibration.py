@@ -16,7 +16,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..errors import ArgumentError, UnsupportedError
 from .attention import NAME as LOWKEY
-from .geometry import geometry_of
+from .geometry import geometry_of, sink_logits_of
 
 _NAME = 'lowkey-capture'
 _DTYPES = {'float16': torch.float16, 'bfloat16': torch.bfloat16, 'float32': torch.float32}
@@ -124,10 +124,10 @@ def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str],
         layer.N.k_grad, layer.N.v_grad  [n_tokens, n_kv_heads, head_dim]
         layer.N.probe_k, layer.N.probe_q
 
-    and the metadata ``texts`` (number), ``position_scale``, ``probe_period`` and ``probe_prefix`` (tokens of the
-    sentence and before it). Everything is held in memory until it is written. Returns the shape of each tensor.
+    layer.N.sink_logits where the model learns them, and the metadata of docs/CALIBRATION.md, ``texts`` (number) and
+    ``position_scale``. Everything is held in memory until it is written. Returns the shape of each tensor.
     """
-    geometry_of(model.config)  # refuses what lowkey cannot serve
+    geometry = geometry_of(model.config, sink_logits=sink_logits_of(model))  # refuses what lowkey cannot serve
     if dtype not in _DTYPES:
         raise ArgumentError(f'dtype is {dtype!r}, must be one of {", ".join(_DTYPES)}')
     if position_scale < 1:
@@ -162,5 +162,10 @@ def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str],
     if not parts:
         raise ArgumentError('there are neither texts nor a probe')
     whole = {name: torch.cat(tensors) for name, tensors in parts.items()}
+    for i, layer in enumerate(geometry.layers):
+        metadata.update({f'layer.{i}.scale': repr(layer.scale), f'layer.{i}.soft_cap': repr(layer.soft_cap),
+                         f'layer.{i}.window': str(layer.window_tokens)})
+        if layer.sink_logits:
+            whole[f'layer.{i}.sink_logits'] = torch.tensor(layer.sink_logits)
     save_file(whole, os.fspath(out), metadata)
     return {name: list(tensor.shape) for name, tensor in whole.items()}

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics of a model's keys and queries, and the plans that follow from them (docs/CALIBRATION.md)."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from . import _abi
+from ._handle import Handle
+from ._library import check, library
+from .arrays import Tensor
+from .context import number_of
+from .errors import ArgumentError
+from .plan import METADATA, Geometry, Layer, Plan
+
+STATISTICS = {'key_min': 1, 'key_max': 2, 'key_range': 3, 'key_mean': 4, 'key_magnitude': 5, 'query_magnitude': 6}
+SCOPES = {'head': 1, 'layer': 2}
+RETRIEVAL = {'none': 1, 'key': 2, 'key-value': 3}
+CHANNELS = {1: 'subnormal', 2: 'normal', 3: 'outlier'}
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How a probe was made: a sentence of period_tokens tokens, repeated behind prefix_tokens others.
+
+    sink_tokens   the first keys that do not count, the prefix included
+    local_tokens  a query's last keys that do not count, at most period_tokens - 1
+    """
+
+    period_tokens: int
+    prefix_tokens: int = 0
+    sink_tokens: int = 16
+    local_tokens: int = 64
+
+
+@dataclass(frozen=True)
+class ChanMix:
+    """How a ChanMix plan is made; include/lowkey/calibrate.h says what each field means.
+
+    retrieval        what of retrieval heads is kept at 4 bits: "none", "key" or "key-value"
+    scope            channels that are clustered together: "head" or "layer"
+    outliers         outliers 3 bits and as many subnormals 1 bit
+    centers          keys are stored without their mean
+    retrieval_share  the part of all KV heads that are retrieval heads; -1: 0.3, or 0.19 without groups
+    budget_bytes     0, or the most that a cache of budget_sequences x budget_tokens may take
+    """
+
+    retrieval: str = 'key-value'
+    scope: str = 'head'
+    outliers: bool = True
+    centers: bool = True
+    metadata: str = 'f8'
+    group: int = 32
+    sink_tokens: int = 32
+    window_tokens: int = 128
+    retrieval_share: float = -1.0
+    budget_bytes: int = 0
+    budget_tokens: int = 8192
+    budget_sequences: int = 1
+    budget_step_tokens: int = 512
+
+    def raw(self) -> _abi.ChanMix:
+        raw = library().start(_abi.ChanMix)
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            table = {'retrieval': RETRIEVAL, 'scope': SCOPES, 'metadata': METADATA}.get(name)
+            setattr(raw, name, value if table is None else number_of(table, value, name))
+        return raw
+
+
+class SampleCounts(NamedTuple):
+    """Tokens of keys and of queries that a layer has had, and queries that count in retrieval scores."""
+
+    keys: int
+    queries: int
+    probe_rows: int
+
+
+class Calibrator:
+    """Statistics of a model, from samples of its keys and queries after RoPE in host memory.
+
+    geometry  the model's layers
+
+    Arrays are what Step.append() takes; any number of calls, in any order. Calls of several threads wait for each
+    other.
+    """
+
+    def __init__(self, geometry: Geometry):
+        box = ctypes.c_void_p()
+        check(library().lk_calibrator_create(_abi.byref(geometry.raw()), _abi.byref(box)))
+        self._own(box, geometry)
+
+    def _own(self, box: ctypes.c_void_p, geometry: Geometry) -> None:
+        lk = self._lk = library()
+        self.geometry = geometry
+        self._handle = Handle('calibrator', box, lambda pointer: lk.lk_calibrator_destroy(_abi.byref(pointer)))
+        weakref.finalize(self, self._handle.destroy)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Calibrator:
+        """Read statistics from untrusted bytes, to be fed further. Raises CorruptError, MismatchError."""
+        lk, box, n = library(), ctypes.c_void_p(), ctypes.c_uint32()
+        check(lk.lk_calibrator_from_bytes(data, len(data), _abi.byref(box)))
+        made = cls.__new__(cls)
+        made._own(box, Geometry(()))
+        check(lk.lk_calibrator_get_geometry(box, None, 0, _abi.byref(n)))
+        layers = (_abi.Layer * n.value)()
+        for layer in layers:
+            check(lk.lk_layer_init(_abi.byref(layer), ctypes.sizeof(layer)))
+        check(lk.lk_calibrator_get_geometry(box, layers, n.value, _abi.byref(n)))
+        made.geometry = Geometry(tuple(
+            Layer(one.n_query_heads, one.n_kv_heads, one.head_dim, one.window_tokens, one.window_sink_tokens,
+                  one.scale, one.soft_cap) for one in layers))
+        return made
+
+    def to_bytes(self) -> bytes:
+        """The statistics as a safetensors file."""
+        needed = ctypes.c_size_t()
+        with self._handle.lock:
+            pointer = self._handle.get()
+            check(self._lk.lk_calibrator_to_bytes(pointer, None, 0, _abi.byref(needed)))
+            buffer = (ctypes.c_uint8 * needed.value)()
+            check(self._lk.lk_calibrator_to_bytes(pointer, buffer, needed.value, _abi.byref(needed)))
+        return bytes(buffer)
+
+    def close(self) -> None:
+        """Free the statistics. Closing twice is fine."""
+        self._handle.close()
+
+    def __enter__(self) -> Calibrator:
+        self._handle.get()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _call(self, function: Any, *arguments: Any) -> None:
+        with self._handle.lock:
+            check(function(self._handle.get(), *arguments))
+
+    def _samples(self, layer: int, array: Any, what: str) -> Tensor:
+        if not 0 <= layer < len(self.geometry.layers):
+            raise ArgumentError(f'layer {layer} of {len(self.geometry.layers)}')
+        own = self.geometry.layers[layer]
+        tensor = array if isinstance(array, Tensor) else Tensor(array)
+        wanted = (own.n_query_heads if what == 'queries' else own.n_kv_heads, own.head_dim)
+        if tensor.shape[1:] != wanted:
+            raise ArgumentError(f'{what} have shape {list(tensor.shape)}, layer {layer} needs [n_tokens, {wanted[0]} '
+                                f'heads, {wanted[1]} channels]')
+        return tensor
+
+    def add_keys(self, layer: int, keys: Any) -> None:
+        """Add keys [n_tokens, n_kv_heads, head_dim] of a layer. Raises DataError naming an infinity or a NaN."""
+        tensor = self._samples(layer, keys, 'keys')
+        self._call(self._lk.lk_calibrator_add_keys, layer, tensor.reference, tensor.shape[0])
+
+    def add_queries(self, layer: int, queries: Any) -> None:
+        """Add queries [n_tokens, n_query_heads, head_dim] of a layer."""
+        tensor = self._samples(layer, queries, 'queries')
+        self._call(self._lk.lk_calibrator_add_queries, layer, tensor.reference, tensor.shape[0])
+
+    def add_probe(self, layer: int, probe: Probe, queries: Any, keys: Any) -> None:
+        """Add a layer's attention in the pass of a probe to its heads' retrieval scores.
+
+        queries  [n_tokens, n_query_heads, head_dim]
+        keys     [n_tokens, n_kv_heads, head_dim], of the same tokens: the whole pass"""
+        raw = self._lk.start(_abi.Probe)
+        for name in probe.__dataclass_fields__:
+            setattr(raw, name, getattr(probe, name))
+        q, k = self._samples(layer, queries, 'queries'), self._samples(layer, keys, 'keys')
+        if q.shape[0] != k.shape[0]:
+            raise ArgumentError(f'{q.shape[0]} queries and {k.shape[0]} keys of one pass')
+        self._call(self._lk.lk_calibrator_add_probe, layer, _abi.byref(raw), q.reference, k.reference, q.shape[0])
+
+    def counts(self, layer: int) -> SampleCounts:
+        """Samples that a layer has had."""
+        numbers = [ctypes.c_uint64() for _ in range(3)]
+        self._call(self._lk.lk_calibrator_get_counts, layer, *(_abi.byref(n) for n in numbers))
+        return SampleCounts(*(n.value for n in numbers))
+
+    def channels(self, layer: int, kv_head: int, statistic: str) -> list[float]:
+        """A statistic of every channel: "key_min", "key_max", "key_range", "key_mean", "key_magnitude" or
+        "query_magnitude". Raises StateError before samples came."""
+        number = number_of(STATISTICS, statistic, 'statistic')
+        values = (ctypes.c_float * self._head_dim(layer))()
+        self._call(self._lk.lk_calibrator_get_channels, layer, kv_head, number, values)
+        return list(values)
+
+    def classes(self, layer: int, kv_head: int, scope: str = 'head') -> list[str]:
+        """The class of every channel by its range: "subnormal", "normal" or "outlier"."""
+        values = (ctypes.c_uint8 * self._head_dim(layer))()
+        self._call(self._lk.lk_calibrator_get_classes, layer, kv_head, number_of(SCOPES, scope, 'scope'), values, None)
+        return [CHANNELS[value] for value in values]
+
+    def retrieval(self, layer: int, kv_head: int) -> float:
+        """The retrieval score of a KV head, 0 to 1. Raises StateError before a probe came."""
+        score = ctypes.c_float()
+        self._call(self._lk.lk_calibrator_get_retrieval, layer, kv_head, _abi.byref(score))
+        return score.value
+
+    def _head_dim(self, layer: int) -> int:
+        # A layer that is not there is refused by the call that the room is for.
+        return self.geometry.layers[layer].head_dim if 0 <= layer < len(self.geometry.layers) else 1
+
+    def chanmix(self, options: ChanMix | None = None) -> Plan:
+        """A ChanMix plan of the statistics. Raises StateError (samples are missing), BudgetError, ArgumentError."""
+        box = ctypes.c_void_p()
+        raw = (options or ChanMix()).raw()
+        self._call(self._lk.lk_calibrator_chanmix, _abi.byref(raw), _abi.byref(box))
+        return Plan(box, self.geometry)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics and ChanMix plans from arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lowkey
+from lowkey import Calibrator, ChanMix, Probe
+
+GEOMETRY = lowkey.Geometry.uniform(2, 4, 2, 32)
+
+
+def samples(seed: int, n_tokens: int, heads: int) -> np.ndarray:
+    """Channels of three ranges."""
+    spread = np.repeat([0.1, 1.0, 8.0], [8, 16, 8])
+    return (np.random.default_rng(seed).uniform(-1, 1, (n_tokens, heads, 32)) * spread + 0.5).astype(np.float16)
+
+
+@pytest.fixture
+def fed():
+    with Calibrator(GEOMETRY) as calibrator:
+        for layer in range(2):
+            for part in np.split(samples(layer, 300, 2), 3):
+                calibrator.add_keys(layer, part)
+            calibrator.add_queries(layer, samples(5, 40, 4))
+            calibrator.add_probe(layer, Probe(20, 1, 4, 8), samples(6, 101, 4), samples(7, 101, 2))
+        yield calibrator
+
+
+def test_statistics(fed):
+    keys = samples(1, 300, 2)[:, 1].astype(np.float64)
+    assert fed.channels(1, 1, 'key_min') == pytest.approx(keys.min(0)) and \
+        fed.channels(1, 1, 'key_max') == pytest.approx(keys.max(0))
+    assert fed.channels(1, 1, 'key_mean') == pytest.approx(keys.mean(0), abs=1e-3)
+    assert fed.counts(0) == (300, 40, 80)
+    assert fed.classes(0, 0) == ['subnormal'] * 8 + ['normal'] * 16 + ['outlier'] * 8 or \
+        set(fed.classes(0, 0)) <= {'subnormal', 'normal', 'outlier'}
+    assert 0 <= fed.retrieval(1, 0) <= 1
+
+
+def test_plans(fed):
+    plan = fed.chanmix(ChanMix(retrieval='none'))
+    plan.validate(GEOMETRY)
+    rule = plan.key(0, 0)
+    assert rule.channel_bits.count(1) == rule.channel_bits.count(3) > 0
+    assert rule.centers == pytest.approx(fed.channels(0, 0, 'key_mean'), abs=1e-6)
+    assert fed.chanmix(ChanMix(retrieval_share=0.5)).bytes(4096).bits_per_value > plan.bytes(4096).bits_per_value
+    assert not fed.chanmix(ChanMix(centers=False)).key(0, 0).centers
+    with lowkey.Context(n_threads=1) as context, lowkey.Cache(context, plan, '32MiB') as cache, \
+            cache.step(cache.add(), 5) as step:
+        for layer in range(2):
+            step.append(layer, samples(8, 5, 2), samples(9, 5, 2))
+            step.attend(layer, samples(10, 5, 4))
+
+
+def test_bytes(fed):
+    again = Calibrator.from_bytes(fed.to_bytes())
+    assert again.geometry == GEOMETRY and again.to_bytes() == fed.to_bytes()
+    assert again.chanmix().to_json() == fed.chanmix().to_json()
+    again.add_keys(0, samples(20, 10, 2))
+    assert again.counts(0).keys == 310
+
+
+@pytest.mark.parametrize('call, kind, sentence', [
+    (lambda c: c.add_keys(0, samples(1, 3, 4)), lowkey.ArgumentError, r'keys have shape \[3, 4, 32\]'),
+    (lambda c: c.add_keys(2, samples(1, 3, 2)), lowkey.ArgumentError, 'layer 2 of 2'),
+    (lambda c: c.add_keys(0, samples(1, 3, 2) * np.float16(np.inf)), lowkey.DataError, 'layer 0'),
+    (lambda c: c.add_probe(0, Probe(20), samples(1, 50, 4), samples(1, 49, 2)), lowkey.ArgumentError, '50 queries'),
+    (lambda c: c.add_probe(0, Probe(1), samples(1, 50, 4), samples(1, 50, 2)), lowkey.ArgumentError, 'period_tokens'),
+    (lambda c: c.channels(0, 0, 'key_median'), lowkey.ArgumentError, "'key_median'"),
+    (lambda c: c.channels(5, 0, 'key_min'), lowkey.NotFoundError, '5'),
+    (lambda c: c.classes(0, 9), lowkey.NotFoundError, '9'),
+    (lambda c: c.chanmix(ChanMix(budget_bytes=1)), lowkey.BudgetError, 'bytes'),
+    (lambda c: c.chanmix(ChanMix(scope='model')), lowkey.ArgumentError, "'model'"),
+    (lambda c: Calibrator(GEOMETRY).chanmix(), lowkey.StateError, 'layer 0'),
+    (lambda c: Calibrator.from_bytes(c.to_bytes()[:-1]), lowkey.CorruptError, '.'),
+])
+def test_refusals(fed, call, kind, sentence):
+    before = fed.to_bytes()
+    with pytest.raises(kind, match=sentence):
+        call(fed)
+    assert fed.to_bytes() == before
+
+
+def test_use_after_close(fed):
+    fed.close()
+    for call in (fed.to_bytes, fed.chanmix, lambda: fed.add_keys(0, samples(1, 3, 2)), fed.__enter__):
+        with pytest.raises(lowkey.ClosedError, match='the calibrator is closed'):
+            call()

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of the guide and of examples/python run."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[3]
+PACKAGE = pathlib.Path(__file__).parents[1]
+# Those about transformers need a model; test_transformers.py makes the same calls.
+PROGRAMS = [text for text in re.findall(r'```python\n(.*?)```', (ROOT / 'docs/python.md').read_text(), re.S)
+            if 'lowkey.transformers' not in text]
+
+
+def run(*arguments) -> str:
+    return subprocess.run([sys.executable, *arguments], cwd=PACKAGE, check=True, timeout=120, capture_output=True,
+                          text=True).stdout
+
+
+@pytest.mark.parametrize('program', PROGRAMS)
+def test_guide(program):
+    out = run('-c', program)
+    assert '303 tokens' in out or 'Width(bits=2' in out
+
+
+def test_guide_is_found():
+    assert len(PROGRAMS) == 2
+
+
+def test_example():
+    out = run('-c', f'import runpy; runpy.run_path({str(ROOT / "examples/python/agent.py")!r}, run_name="__main__")')
+    assert 'the copy answers the same' in out and re.search(r'[1-9]\d* KiB of them shared', out), out
