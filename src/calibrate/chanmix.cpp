@@ -126,10 +126,12 @@ lk_status Builder::set_ordinary() {
     key.bits = kOrdinaryBits;
     key.axis = LK_AXIS_CHANNEL;
     key.group = options_.group;
+    key.one_bit = LK_ONE_BIT_DEVIATION;
     lk_value_rule value = {};
     value.size = sizeof value;
     value.bits = kOrdinaryBits;
     value.group = options_.group;
+    value.one_bit = LK_ONE_BIT_DEVIATION;
     lk_status status = set_key(plan_, LK_ALL, LK_ALL, key);
     if (status == LK_OK)
         status = set_value(plan_, LK_ALL, LK_ALL, value);

@@ -91,11 +91,11 @@ class Geometry(Structure):
 class KeyRule(Structure):
     _fields_ = [('size', c_uint32), ('bits', c_uint32), ('axis', c_uint32), ('group', c_uint32),
                 ('boost_channels', c_uint32), ('boost_bits', c_uint32), ('boost_score', c_uint32),
-                ('channel_bits', POINTER(c_uint8))]
+                ('channel_bits', POINTER(c_uint8)), ('one_bit', c_uint32)]
 
 
 class ValueRule(Structure):
-    _fields_ = [('size', c_uint32), ('bits', c_uint32), ('group', c_uint32)]
+    _fields_ = [('size', c_uint32), ('bits', c_uint32), ('group', c_uint32), ('one_bit', c_uint32)]
 
 
 class PlanSize(Structure):
@@ -180,7 +180,8 @@ CONSTANTS: dict[str, int] = {
     'LK_VULKAN_NO_FLOAT16': 1, 'LK_VULKAN_NO_SUBGROUP': 2, 'LK_VULKAN_NO_INTEGER_DOT': 4,
     'LK_VULKAN_NO_COOPERATIVE_MATRIX': 8, 'LK_VULKAN_NO_TIMELINE': 16,
     'LK_ALL': 0xFFFFFFFF, 'LK_AXIS_CHANNEL': 1, 'LK_AXIS_TOKEN': 2,
-    'LK_SCORE_KEY': 1, 'LK_SCORE_QUERY_RANGE': 2, 'LK_METADATA_F16': 1, 'LK_METADATA_F8': 2,
+    'LK_SCORE_KEY': 1, 'LK_SCORE_QUERY_RANGE': 2, 'LK_ONE_BIT_DEVIATION': 1, 'LK_ONE_BIT_RANGE': 2,
+    'LK_METADATA_F16': 1, 'LK_METADATA_F8': 2,
     'LK_DRAFT_TOKENS': 64, 'LK_MERGE_PARTS': 16,
     'LK_FINGERPRINT_BYTES': 256,
     'LK_STATISTIC_KEY_MIN': 1, 'LK_STATISTIC_KEY_MAX': 2, 'LK_STATISTIC_KEY_RANGE': 3, 'LK_STATISTIC_KEY_MEAN': 4,

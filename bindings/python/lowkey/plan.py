@@ -19,9 +19,11 @@ from .errors import ArgumentError
 ALL = _abi.CONSTANTS['LK_ALL']
 AXES = {'channel': 1, 'token': 2}
 SCORES = {'': 0, 'key': 1, 'query-range': 2}
+ONE_BIT = {'deviation': 1, 'range': 2}
 METADATA = {'f16': 1, 'f8': 2}
 _AXIS_NAMES = {number: name for name, number in AXES.items()}
 _SCORE_NAMES = {number: name for name, number in SCORES.items()}
+_ONE_BIT_NAMES = {number: name for name, number in ONE_BIT.items()}
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class KeyRule:
     boost_score     "key" (mean of abs K) or "query-range" (mean of abs Q times range of K; CPU)
     channel_bits    [head_dim] static classes in place of boost, or empty
     centers         [head_dim] subtracted from the keys before they are stored, or empty; logits stay as they are
+    one_bit         what 1-bit codes stand for: "deviation" (mean of the group - and + its mean absolute deviation)
+                    or "range" (lowest and highest)
     """
 
     bits: int = 16
@@ -102,15 +106,17 @@ class KeyRule:
     boost_score: str = ''
     channel_bits: tuple[int, ...] = ()
     centers: tuple[float, ...] = ()
+    one_bit: str = 'deviation'
 
 
 @dataclass(frozen=True)
 class ValueRule:
     """How values of a KV head are kept: at ``bits``, ``group`` consecutive channels of a token sharing a range
-    (0 = the head)."""
+    (0 = the head); ``one_bit`` as of keys."""
 
     bits: int = 16
     group: int = 0
+    one_bit: str = 'deviation'
 
 
 @dataclass(frozen=True)
@@ -185,6 +191,7 @@ def _key_rule(rule: KeyRule) -> _abi.KeyRule:
     raw.bits, raw.axis, raw.group = rule.bits, number_of(AXES, rule.axis, 'axis'), rule.group
     raw.boost_channels, raw.boost_bits = rule.boost_channels, rule.boost_bits
     raw.boost_score = number_of(SCORES, rule.boost_score, 'boost_score')
+    raw.one_bit = number_of(ONE_BIT, rule.one_bit, 'one_bit')
     if rule.channel_bits:
         raw.channel_bits = (ctypes.c_uint8 * len(rule.channel_bits))(*rule.channel_bits)
     return raw
@@ -193,6 +200,7 @@ def _key_rule(rule: KeyRule) -> _abi.KeyRule:
 def _value_rule(rule: ValueRule) -> _abi.ValueRule:
     raw = library().start(_abi.ValueRule)
     raw.bits, raw.group = rule.bits, rule.group
+    raw.one_bit = number_of(ONE_BIT, rule.one_bit, 'one_bit')
     return raw
 
 
@@ -268,7 +276,7 @@ class Plan:
         for entry in document['layers']:
             heads = [head for head in entry['heads'] for _ in range(head.get('count', 1))]
             rule = LayerRule(tuple(_key_of(head['key']) for head in heads),
-                             tuple(ValueRule(head['value']['bits'], head['value'].get('group', 0)) for head in heads),
+                             tuple(_value_of(head['value']) for head in heads),
                              entry.get('metadata', 'f16'), tuple(entry.get('ladder', ())), entry.get('rung', 0))
             layers += [rule] * entry.get('count', 1)
         return PlanSpec(document['name'], document['page_tokens'], document['run_tokens'], document['sink_tokens'],
@@ -346,13 +354,13 @@ class Plan:
             bits = tuple(raw.channel_bits[:width]) if raw.channel_bits else ()
             offsets = tuple(centers[:width]) if centers else ()
         return KeyRule(raw.bits, _AXIS_NAMES[raw.axis], raw.group, raw.boost_channels, raw.boost_bits,
-                       _SCORE_NAMES[raw.boost_score], bits, offsets)
+                       _SCORE_NAMES[raw.boost_score], bits, offsets, _ONE_BIT_NAMES[raw.one_bit])
 
     def value(self, layer: int, kv_head: int) -> ValueRule:
         """The rule of the values of a KV head."""
         raw = self._lk.start(_abi.ValueRule)
         self._call(self._lk.lk_plan_get_value, layer, kv_head, _abi.byref(raw))
-        return ValueRule(raw.bits, raw.group)
+        return ValueRule(raw.bits, raw.group, _ONE_BIT_NAMES[raw.one_bit])
 
     def width(self, layer: int, kv_head: int, channel: int, *, value: bool = False) -> Width:
         """Bits of one channel of keys, or of values, in a packed page."""
@@ -379,7 +387,11 @@ def _key_of(entry: dict[str, Any]) -> KeyRule:
     boost = entry.get('boost') or {}
     return KeyRule(entry['bits'], entry.get('axis', 'channel'), entry.get('group', 0), boost.get('channels', 0),
                    boost.get('bits', 0), boost.get('score', ''), tuple(entry.get('classes') or ()),
-                   tuple(entry.get('centers') or ()))
+                   tuple(entry.get('centers') or ()), entry.get('one_bit', 'deviation'))
+
+
+def _value_of(entry: dict[str, Any]) -> ValueRule:
+    return ValueRule(entry['bits'], entry.get('group', 0), entry.get('one_bit', 'deviation'))
 
 
 def _geometry_of(entry: dict[str, Any]) -> Geometry:

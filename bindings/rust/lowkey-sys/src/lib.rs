@@ -221,6 +221,9 @@ pub type lk_axis = u32;
 constants!(lk_axis: LK_AXIS_CHANNEL = 1, LK_AXIS_TOKEN = 2);
 pub type lk_score = u32;
 constants!(lk_score: LK_SCORE_KEY = 1, LK_SCORE_QUERY_RANGE = 2);
+
+pub type lk_one_bit = u32;
+constants!(lk_one_bit: LK_ONE_BIT_DEVIATION = 1, LK_ONE_BIT_RANGE = 2);
 pub type lk_metadata = u32;
 constants!(lk_metadata: LK_METADATA_F16 = 1, LK_METADATA_F8 = 2);
 
@@ -235,6 +238,7 @@ pub struct lk_key_rule {
     pub boost_bits: u32,
     pub boost_score: lk_score,
     pub channel_bits: *const u8,
+    pub one_bit: lk_one_bit,
 }
 
 #[repr(C)]
@@ -243,6 +247,7 @@ pub struct lk_value_rule {
     pub size: u32,
     pub bits: u32,
     pub group: u32,
+    pub one_bit: lk_one_bit,
 }
 
 #[repr(C)]

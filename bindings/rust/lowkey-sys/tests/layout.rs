@@ -128,8 +128,8 @@ fn said_by_rust() -> BTreeMap<String, i64> {
                    scale, soft_cap, sink_logits }
         lk_geometry { size, n_layers, layers }
         lk_key_rule { size, bits, axis, group, boost_channels, boost_bits, boost_score,
-                      channel_bits }
-        lk_value_rule { size, bits, group }
+                      channel_bits, one_bit }
+        lk_value_rule { size, bits, group, one_bit }
         lk_plan_size { size, n_pages, bits_per_value, bytes_per_token, fp16_bytes, payload_bytes,
                        metadata_bytes, recent_bytes, table_bytes, cache_bytes }
         lk_cache_desc { size, max_sequences, max_step_tokens, flags, budget_bytes, slab_bytes }
