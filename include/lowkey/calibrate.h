@@ -196,6 +196,9 @@ typedef struct lk_chanmix {
     uint64_t budget_tokens;      /* of each sequence; 8192 */
     uint32_t budget_sequences;   /* 1 */
     uint32_t budget_step_tokens; /* 512 */
+    lk_one_bit one_bit;          /* of 1-bit channels: LK_ONE_BIT_DEVIATION; LK_ONE_BIT_RANGE is the
+                                  * paper's */
+    uint32_t reserved;           /* 0 */
 } lk_chanmix;
 LK_API lk_status lk_chanmix_init(lk_chanmix *options, size_t struct_bytes);
 
@@ -213,6 +216,23 @@ LK_API lk_status lk_chanmix_init(lk_chanmix *options, size_t struct_bytes);
  * the bytes that would do), LK_E_NOMEM. */
 LK_API lk_status lk_calibrator_chanmix(const lk_calibrator *calibrator, const lk_chanmix *options,
                                        lk_plan **out);
+
+/* Choose one of several widths for each of many things, within a byte budget, so that the sum of
+ * costs is least: exactly (PM-KVQ's integer program, for any sizes). Cost may be a
+ * sensitivity of a layer or head, or of its keys and values apart; that is the caller's.
+ *
+ * n_items, n_choices  at least 1; n_items * n_choices at most 2^24
+ * costs               [n_items][n_choices] finite, at least 0
+ * bytes               [n_items][n_choices]; the largest of all items add up to at most 2^53
+ * choices             [n_items] set to the index of each item's choice
+ * total_cost          set to the sum of their costs; may be NULL
+ *
+ * Among equally good answers the same input always gives the same. Errors: LK_E_ARGUMENT,
+ * LK_E_BUDGET (even the smallest choices do not fit; the sentence has what they take),
+ * LK_E_NOMEM (many items of unlike sizes may leave more sums to compare than memory holds). */
+LK_API lk_status lk_allocate(uint32_t n_items, uint32_t n_choices, const double *costs,
+                             const uint64_t *bytes, uint64_t budget_bytes, uint32_t *choices,
+                             double *total_cost);
 
 /* Write the statistics as a safetensors file (docs/CALIBRATION.md).
  *

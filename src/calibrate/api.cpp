@@ -11,6 +11,10 @@ namespace lk {
 
 namespace {
 
+// The first layouts that programs may have been compiled against.
+constexpr size_t kOldestProbe = sizeof(lk_probe);
+constexpr size_t kOldestChanmix = offsetof(lk_chanmix, one_bit);
+
 constexpr uint32_t kProbeSinks = 16;
 constexpr uint32_t kProbeLocal = 64;
 
@@ -31,6 +35,7 @@ lk_chanmix default_chanmix() {
     options.budget_tokens = 8192;
     options.budget_sequences = 1;
     options.budget_step_tokens = 512;
+    options.one_bit = LK_ONE_BIT_DEVIATION;
     return options;
 }
 
@@ -44,10 +49,10 @@ lk_probe default_probe() {
 
 // init_struct() and our defaults behind the caller's own size.
 template <class Struct>
-lk_status init_with(Struct *out, size_t struct_bytes, const Struct &defaults, const char *name) {
-    const lk_status status = init_struct(out, struct_bytes, sizeof *out, name);
-    return status == LK_OK ? export_struct(out, &defaults, sizeof defaults, sizeof defaults, name)
-                           : status;
+lk_status init_with(Struct *out, size_t struct_bytes, size_t oldest, const Struct &defaults,
+                    const char *name) {
+    const lk_status status = init_struct(out, struct_bytes, oldest, name);
+    return status == LK_OK ? export_struct(out, &defaults, sizeof defaults, oldest, name) : status;
 }
 
 // Hand out a new handle that fill(model) made.
@@ -140,6 +145,12 @@ lk_status check_chanmix(const lk_chanmix &options) {
         status = check_flag(options.outliers, "outliers");
     if (status == LK_OK)
         status = check_flag(options.centers, "centers");
+    if (status == LK_OK &&
+        (options.one_bit < LK_ONE_BIT_DEVIATION || options.one_bit > LK_ONE_BIT_RANGE))
+        status = fail(LK_E_ARGUMENT, "options.one_bit is %u, must be 1 (deviation) or 2 (range)",
+                      options.one_bit);
+    if (status == LK_OK && options.reserved)
+        status = fail(LK_E_ARGUMENT, "options.reserved is %u, not 0", options.reserved);
     const Subject subject = {"options.", false, LK_E_ARGUMENT};
     if (status == LK_OK)
         status = check_metadata(options.metadata, subject);
@@ -218,14 +229,14 @@ lk_status lk_calibrator_add_queries(lk_calibrator *calibrator, uint32_t layer,
 }
 
 lk_status lk_probe_init(lk_probe *probe, size_t struct_bytes) {
-    return lk::init_with(probe, struct_bytes, lk::default_probe(), "probe");
+    return lk::init_with(probe, struct_bytes, lk::kOldestProbe, lk::default_probe(), "probe");
 }
 
 lk_status lk_probe_tokens(const lk_probe *probe, const uint32_t *prefix, const uint32_t *sentence,
                           uint32_t n_repeats, uint32_t *tokens, uint64_t capacity,
                           uint64_t *n_tokens) {
     lk_probe own = lk::default_probe();
-    lk_status status = lk::import_struct(&own, sizeof own, sizeof own, probe, "probe");
+    lk_status status = lk::import_struct(&own, sizeof own, lk::kOldestProbe, probe, "probe");
     if (status == LK_OK)
         status = lk::check_probe(own);
     if (status != LK_OK)
@@ -257,7 +268,7 @@ lk_status lk_calibrator_add_probe(lk_calibrator *calibrator, uint32_t layer, con
     lk_status status = lk::check_layer_index(calibrator, layer);
     lk_probe own = lk::default_probe();
     if (status == LK_OK)
-        status = lk::import_struct(&own, sizeof own, sizeof own, probe, "probe");
+        status = lk::import_struct(&own, sizeof own, lk::kOldestProbe, probe, "probe");
     if (status == LK_OK)
         status = lk::check_probe(own);
     if (status != LK_OK)
@@ -382,7 +393,8 @@ lk_status lk_calibrator_get_retrieval(const lk_calibrator *calibrator, uint32_t 
 }
 
 lk_status lk_chanmix_init(lk_chanmix *options, size_t struct_bytes) {
-    return lk::init_with(options, struct_bytes, lk::default_chanmix(), "options");
+    return lk::init_with(options, struct_bytes, lk::kOldestChanmix, lk::default_chanmix(),
+                         "options");
 }
 
 lk_status lk_calibrator_chanmix(const lk_calibrator *calibrator, const lk_chanmix *options,
@@ -395,13 +407,32 @@ lk_status lk_calibrator_chanmix(const lk_calibrator *calibrator, const lk_chanmi
     lk_chanmix own = lk::default_chanmix();
     lk_status status = LK_OK;
     if (options)
-        status = lk::import_struct(&own, sizeof own, sizeof own, options, "options");
+        status = lk::import_struct(&own, sizeof own, lk::kOldestChanmix, options, "options");
     if (status == LK_OK)
         status = lk::check_chanmix(own);
     if (status != LK_OK)
         return status;
     return lk::make(out, "a plan",
                     [&](lk::Plan *plan) { return lk::make_chanmix(calibrator->model, own, plan); });
+}
+
+lk_status lk_allocate(uint32_t n_items, uint32_t n_choices, const double *costs,
+                      const uint64_t *bytes, uint64_t budget_bytes, uint32_t *choices,
+                      double *total_cost) {
+    if (!costs || !bytes || !choices)
+        return lk::fail(LK_E_ARGUMENT, "costs, bytes or choices is NULL");
+    constexpr uint64_t most = uint64_t{1} << 24;
+    if (!n_items || !n_choices || static_cast<uint64_t>(n_items) * n_choices > most)
+        return lk::fail(LK_E_ARGUMENT, "n_items is %u and n_choices %u, must be 1 to 2^24 together",
+                        n_items, n_choices);
+    const lk_status status =
+        lk::allocate({n_items, n_choices, costs, bytes, budget_bytes}, choices);
+    if (status != LK_OK || !total_cost)
+        return status;
+    *total_cost = 0;
+    for (uint32_t i = 0; i < n_items; ++i)
+        *total_cost += costs[static_cast<uint64_t>(i) * n_choices + choices[i]];
+    return LK_OK;
 }
 
 lk_status lk_calibrator_to_bytes(const lk_calibrator *calibrator, void *buffer,

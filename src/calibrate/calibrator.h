@@ -107,6 +107,17 @@ double retrieval_score(const Calibrator &calibrator, uint32_t layer, uint32_t kv
 // A ChanMix plan of checked options into an empty plan.
 lk_status make_chanmix(const Calibrator &calibrator, const lk_chanmix &options, Plan *plan);
 
+// Items with the cost and the bytes of each choice, [n_items][n_choices].
+struct AllocationProblem {
+    uint32_t n_items;
+    uint32_t n_choices;
+    const double *costs;
+    const uint64_t *bytes;
+    uint64_t budget_bytes;
+};
+// The choices of the least total cost within the budget, [n_items].
+lk_status allocate(const AllocationProblem &problem, uint32_t *choices);
+
 // Bytes of a safetensors file (stats_write.cpp, stats_read.cpp).
 lk_status stats_to_bytes(const Calibrator &calibrator, void *buffer, size_t capacity_bytes,
                          size_t *needed_bytes);

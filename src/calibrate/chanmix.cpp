@@ -121,14 +121,13 @@ lk_status Builder::set_centers(uint32_t layer, uint32_t head) {
 
 // Every head as it is without retrieval heads.
 lk_status Builder::set_ordinary() {
-    lk_key_rule key = {};
-    key.size = sizeof key;
+    lk_key_rule key;
+    lk_value_rule value;
+    key_rule_of(*plan_, 0, 0, &key);
+    value_rule_of(*plan_, 0, 0, &value);
     key.bits = kOrdinaryBits;
-    key.axis = LK_AXIS_CHANNEL;
     key.group = options_.group;
-    key.one_bit = LK_ONE_BIT_DEVIATION;
-    lk_value_rule value = {};
-    value.size = sizeof value;
+    key.one_bit = options_.one_bit;
     value.bits = kOrdinaryBits;
     value.group = options_.group;
     value.one_bit = LK_ONE_BIT_DEVIATION;

@@ -36,6 +36,7 @@ llama::PlanHandle make_row(const lk_calibrator *calibrator, const Row &row, bool
     options.outliers = row.outliers ? 1 : 0;
     if (as_published) {
         options.centers = 0;
+        options.one_bit = LK_ONE_BIT_RANGE;
         options.sink_tokens = 0;
     }
     lk_plan *plan = nullptr;

@@ -19,7 +19,7 @@ struct AblationSource {
 
 // Sets request.plans to fp16, 2-bit, +R, +O and +R+O by statistics of running text, and +R+O by
 // statistics of documents of the request's own tasks, other ones than it asks about ("matched").
-// as_published: keys keep their mean and there are no sinks.
+// as_published: keys keep their mean, 1-bit channels their range, and there are no sinks.
 void set_chanmix_ablation(lk_context *context, llama::Model &model, const AblationSource &source,
                           bool as_published, EvaluationRequest &request);
 

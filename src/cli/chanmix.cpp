@@ -41,7 +41,10 @@ void ChanmixOptions::add_to(CLI::App &command) {
         .add_flag("--no-outliers", no_outliers, "2 bits for every channel that does not retrieve")
         ->group(group);
     command.add_flag("--no-centers", no_centers, "keep keys with their mean")->group(group);
-    command.add_flag("--paper", paper, "as published: no centers, no sinks")->group(group);
+    command
+        .add_flag("--paper", paper,
+                  "as published: 1 bit by minimum and maximum, no centers, no sinks")
+        ->group(group);
 }
 
 lk_chanmix ChanmixOptions::options(std::uint64_t budget_bytes, std::uint64_t n_tokens,
@@ -52,6 +55,7 @@ lk_chanmix ChanmixOptions::options(std::uint64_t budget_bytes, std::uint64_t n_t
     out.retrieval_share = share;
     out.outliers = no_outliers ? 0 : 1;
     out.centers = no_centers || paper ? 0 : 1;
+    out.one_bit = paper ? LK_ONE_BIT_RANGE : LK_ONE_BIT_DEVIATION;
     out.sink_tokens = has_sinks ? sink_tokens : paper ? 0 : kSinkTokens;
     out.budget_bytes = budget_bytes;
     out.budget_tokens = n_tokens;

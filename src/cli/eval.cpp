@@ -275,7 +275,7 @@ void add_eval(CLI::App &app, int &exit_code) {
         ->add_option(
             "--ablation", options->ablation,
             "plans that have one part of ChanMix each: chanmix, or chanmix-published without "
-            "centers and sinks")
+            "centers and sinks, 1 bit by range")
         ->check(CLI::IsMember({kAblation, kAsPublished}))
         ->excludes("--plans");
     command->add_option("--calibrate", options->calibration_text,

@@ -80,7 +80,7 @@ OFFSET(lk_probe, period_tokens, 8);
 OFFSET(lk_probe, sink_tokens, 12);
 OFFSET(lk_probe, local_tokens, 16);
 
-SIZE(lk_chanmix, 72);
+SIZE(lk_chanmix, 80);
 OFFSET(lk_chanmix, size, 0);
 OFFSET(lk_chanmix, retrieval, 4);
 OFFSET(lk_chanmix, scope, 8);
@@ -95,6 +95,8 @@ OFFSET(lk_chanmix, budget_bytes, 48);
 OFFSET(lk_chanmix, budget_tokens, 56);
 OFFSET(lk_chanmix, budget_sequences, 64);
 OFFSET(lk_chanmix, budget_step_tokens, 68);
+OFFSET(lk_chanmix, one_bit, 72);
+OFFSET(lk_chanmix, reserved, 76);
 
 SIZE(lk_cache_desc, 32);
 OFFSET(lk_cache_desc, size, 0);

@@ -4,11 +4,13 @@
  *   probe HQ HKV D T PREFIX PERIOD SINKS LOCAL WINDOW WINDOW_SINKS SCALE SOFT_CAP HAS_LOGITS
  *         logits... q... k...  the retrieval scores of the KV heads
  *   stats HQ HKV D T q... k... the bytes of the statistics
+ *   speed                      GB/s of keys of 8 heads of 128 channels, by element type
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <lowkey/lowkey.h>
 
@@ -150,6 +152,45 @@ static void stats(void) {
     free(k);
 }
 
+/* Of one core: processor time, so that other programs do not count. */
+static void speed(void) {
+    enum { T = 65536, H = 8, D = 128 };
+    static const char *const names[] = {"", "F16", "BF16", "F32"};
+    const size_t n = (size_t)T * H * D;
+    uint8_t *data = malloc(n * 4);
+    if (!data)
+        exit(1);
+    lk_layer layer;
+    check(lk_layer_init(&layer, sizeof layer));
+    layer.n_query_heads = layer.n_kv_heads = H;
+    layer.head_dim = D;
+    for (lk_dtype dtype = LK_F16; dtype <= LK_F32; ++dtype) {
+        for (size_t i = 0; i < n; ++i) { /* 1 to 2 and -1 to -2 in each type */
+            const uint32_t bits = (uint32_t)i * 2654435761u;
+            if (dtype == LK_F32)
+                ((uint32_t *)data)[i] = 0x3F800000u | bits >> 9 | (bits & 1) << 31;
+            else
+                ((uint16_t *)data)[i] =
+                    (uint16_t)((dtype == LK_F16 ? 0x3C00u | bits >> 22 : 0x3F80u | bits >> 25) |
+                               (bits & 1) << 15);
+        }
+        lk_calibrator *calibrator = open_model(&layer);
+        lk_tensor t = tensor((float *)data, H, D);
+        t.dtype = dtype;
+        double best = 1e9;
+        for (int i = 0; i < 5; ++i) {
+            const clock_t begin = clock();
+            check(lk_calibrator_add_keys(calibrator, 0, &t, T));
+            const double taken = (double)(clock() - begin) / CLOCKS_PER_SEC;
+            best = taken < best ? taken : best;
+        }
+        printf("%-4s %.2f GB/s\n", names[dtype],
+               (double)n * (dtype == LK_F32 ? 4 : 2) / best / 1e9);
+        lk_calibrator_destroy(&calibrator);
+    }
+    free(data);
+}
+
 int main(int argc, char **argv) {
     const char *command = argc == 2 ? argv[1] : "";
     if (!strcmp(command, "clusters"))
@@ -158,6 +199,8 @@ int main(int argc, char **argv) {
         probe();
     else if (!strcmp(command, "stats"))
         stats();
+    else if (!strcmp(command, "speed"))
+        speed();
     else
         return 2;
     return 0;

@@ -131,6 +131,7 @@ static void widths_follow_ranges_and_scores(void **state) {
             const lk_value_rule value = value_of(plan, l, h);
             const float *centers = NULL;
             assert_int_equal(key.group, 32);
+            assert_int_equal(key.one_bit, LK_ONE_BIT_DEVIATION);
             assert_int_equal(value.group, 32);
             assert_int_equal(value.bits, is_retrieval(l, h) ? 4 : 2);
             assert_int_equal(key.bits, is_retrieval(l, h) ? 4 : 2);
@@ -261,8 +262,10 @@ static void pairs_are_as_many_as_the_rarer_class(void **state) {
     lk_chanmix options = default_options();
     options.retrieval = LK_RETRIEVAL_NONE;
     options.centers = 0;
+    options.one_bit = LK_ONE_BIT_RANGE;
     lk_plan *plan = build(calibrator, &options);
     const lk_key_rule rule = key_of(plan, 0, 0);
+    assert_int_equal(rule.one_bit, LK_ONE_BIT_RANGE);
     for (uint32_t c = 0; c < D; ++c)
         assert_int_equal(rule.channel_bits[c], c < 3 ? 1 : c < 125 ? 2 : 3);
     const float *centers = ranges;
@@ -379,6 +382,9 @@ static void what_has_no_meaning_is_refused(void **state) {
     bad = good;
     bad.group = 48;
     expect_bad_options(calibrator, bad, "options.group is 48");
+    bad = good;
+    bad.one_bit = 3;
+    expect_bad_options(calibrator, bad, "options.one_bit is 3");
     bad = good;
     bad.sink_tokens = 5;
     expect_bad_options(calibrator, bad, "options.sink_tokens is 5");
