@@ -27,7 +27,7 @@ bool replay(const char *path) {
     std::FILE *file = std::fopen(path, "rb");
     if (!file)
         return false;
-    static uint8_t bytes[1 << 16];
+    static uint8_t bytes[1 << 18];
     const size_t size = std::fread(bytes, 1, sizeof bytes, file);
     const bool whole = std::fclose(file) == 0 && size < sizeof bytes;
     for (size_t n = 0; n < size; n += n < 256 ? 1 : 61)

@@ -39,7 +39,7 @@ ALLOWED = {
     'tests/cuda': {'include', 'src', 'tests'},
     'tests/vulkan': {'include', 'src', 'tests', 'examples/vulkan'},
     'tests/install': {'include'},
-    'tests/fuzz': {'include', 'src'},
+    'tests/fuzz': {'include', 'src', 'tests', 'examples'},
     'tests': {'include', 'src', 'examples', 'cuda'},
 }
 # The C ABI stands on these alone.

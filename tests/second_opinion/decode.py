@@ -174,6 +174,13 @@ def read_pairs(shape, metadata):
     return numbers[:n], numbers[n:]
 
 
+def check_permutation(shape, data):
+    permutation = np.frombuffer(data, np.uint8)
+    if sorted(permutation) != list(range(shape.head_dim)):
+        raise Refused('not a permutation')
+    return permutation
+
+
 class Page:
     """A decoded half page: codes and values [P][D] by slot, permutation or None."""
 
@@ -181,8 +188,13 @@ class Page:
         self.shape = shape = self.read_header(data)
         payload = data[HEADER.size:HEADER.size + shape.payload_bytes]
         metadata = data[HEADER.size + shape.payload_bytes:][:shape.metadata_bytes]
-        self.payload = payload
         self.permutation = self.read_permutation(data)
+        self.decode(payload, metadata)
+
+    def decode(self, payload, metadata):
+        """Codes and values of the page's arrays."""
+        shape = self.shape
+        self.payload = payload
         self.codes = read_codes(shape, payload)
         raw = self.codes[:, :16 * shape.strips[0]].astype(np.uint16).view(np.float16)
         if not np.isfinite(raw).all():
@@ -219,10 +231,7 @@ class Page:
     def read_permutation(self, data):
         if not (self.flags or self.shape.permutes):
             return None
-        permutation = np.frombuffer(data[-self.shape.head_dim:], np.uint8)
-        if sorted(permutation) != list(range(self.shape.head_dim)):
-            raise Refused('not a permutation')
-        return permutation
+        return check_permutation(self.shape, data[-self.shape.head_dim:])
 
     def dequantize(self, first):
         """Section 8, for slots first .. D."""

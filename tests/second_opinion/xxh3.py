@@ -1,4 +1,4 @@
-"""XXH3-64 with seed 0 of 17 to 128 and of more than 240 bytes: what page files hash.
+"""XXH3-64 with seed 0 of no bytes and of more than 16: what page files and snapshots hash.
 
 After the specification of xxHash (doc/xxhash_spec.md of its project).
 """
@@ -48,6 +48,17 @@ def medium(data):
     return avalanche(h & MASK)
 
 
+def large(data):
+    n = len(data)
+    h = n * P64[0]
+    for i in range(8):
+        h += mix16(data, 16 * i, 16 * i)
+    h = avalanche(h & MASK)
+    for i in range(8, n // 16):
+        h += mix16(data, 16 * i, 16 * (i - 8) + 3)
+    return avalanche(h + mix16(data, n - 16, 119) & MASK)
+
+
 def accumulate(lanes, data, at, secret):
     for i, (value, key) in enumerate(zip(u64(data, at, 8), u64(SECRET, secret, 8))):
         key ^= value
@@ -70,5 +81,8 @@ def long(data):
 
 
 def xxh3_64(data):
-    assert 17 <= len(data) <= 128 or len(data) > 240
-    return long(data) if len(data) > 240 else medium(data)
+    n = len(data)
+    assert not 0 < n <= 16
+    if not n:
+        return 0x2D06800538D394C2
+    return medium(data) if n <= 128 else large(data) if n <= 240 else long(data)

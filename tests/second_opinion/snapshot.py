@@ -1,0 +1,302 @@
+"""A reader of snapshots written from docs/FORMAT.md, section 16, and docs/PLAN.md alone.
+
+snapshot.py FILE...            what each file holds
+snapshot.py --golden FILE...   the files are of tests/fuzz/make_snapshots.cpp: see that every key, value
+                               and sum is what was appended, and that damaged copies are refused
+"""
+# SPDX-License-Identifier: Apache-2.0
+import argparse
+import json
+import struct
+import sys
+
+import numpy as np
+
+from decode import Page, Refused, Shape, check_permutation, pair_index
+from xxh3 import xxh3_64
+
+HEADER = struct.Struct('<4sHHQQQQQIIIIII48sQ')
+CHUNK = struct.Struct('<4sIQQQ')
+SHAPE = struct.Struct('<BBBBHHHH6HII')
+SEQUENCE = struct.Struct('<QQIIIIQ')
+ROWS = struct.Struct('<QQIIII')
+ABSENT = 65535
+
+
+def need(condition, sentence):
+    if not condition:
+        raise Refused(sentence)
+
+
+class Half(Page):
+    """A half page whose class is known."""
+
+    def __init__(self, kind, payload, metadata):
+        self.shape, self.permutation = kind
+        if self.shape.permutes:
+            self.permutation = check_permutation(self.shape, metadata[-self.shape.head_dim:])
+        self.decode(payload, metadata)
+
+
+class Plan:
+    """What a snapshot's order depends on."""
+
+    def __init__(self, text):
+        self.json = json.loads(text)
+        self.page, self.sinks = self.json['page_tokens'], self.json['sink_tokens']
+        layers = [layer for layer in self.json['geometry']['layers'] for _ in range(layer.get('count', 1))]
+        heads = [head for layer in self.json['layers'] for _ in range(layer.get('count', 1))
+                 for head in layer['heads'] for _ in range(head.get('count', 1))]
+        self.entries = [(l, h, layer) for l, layer in enumerate(layers) for h in range(layer['kv_heads'])]
+        self.centers = [head['key'].get('centers') for head in heads]
+        state = struct.pack('<I', len(layers))
+        for layer in layers:
+            state += struct.pack('<5I2f', layer['query_heads'], layer['kv_heads'], layer['head_dim'],
+                                 layer.get('window', 0), layer.get('window_sinks', 0),
+                                 layer.get('scale', 0) + 0.0, layer.get('soft_cap', 0) + 0.0)
+        self.geometry_hash = xxh3_64(state)
+
+    def row(self, index):
+        """First token and tokens of a row of a sequence. FORMAT.md, section 14."""
+        n_sinks = -(-self.sinks // self.page)
+        first = index * self.page if index < n_sinks else self.sinks + (index - n_sinks) * self.page
+        end = min(first + self.page, self.sinks) if index < n_sinks else first + self.page
+        return first, end - first
+
+    def n_rows(self, n_tokens):
+        n = 0
+        while self.row(n)[0] < n_tokens:
+            n += 1
+        return n
+
+
+class Row:
+    def __init__(self, number, first, n_tokens):
+        self.number, self.first, self.n_tokens = number, first, n_tokens
+        self.halves = []  # (key, value) of each entry
+
+
+class Sequence:
+    def __init__(self):
+        self.rows, self.sums = [], []
+
+
+class Snapshot:
+    def __init__(self, data):
+        self.data, self.at, self.n_chunks = data, HEADER.size, 0
+        need(len(data) >= HEADER.size, 'shorter than a header')
+        f = HEADER.unpack_from(data)
+        need(f[0] == b'LKSN' and f[1] == 1 and f[2] == HEADER.size, 'another format or version')
+        need(f[15] == xxh3_64(data[:120] + bytes(8)), 'header hash')
+        need(f[14] == bytes(48) and f[3] == len(data), 'reserved bytes or length')
+        self.n_tokens, self.n_rows, n_sequences, n_classes, self.n_entries = f[6:11]
+        need(f[13] <= 256, 'a long fingerprint')
+        self.fingerprint = self.chunk(b'MODL', f[13])
+        text = self.chunk(b'PLAN')
+        need(xxh3_64(text) == f[5], 'plan hash')
+        self.plan = plan = Plan(text)
+        need(plan.geometry_hash == f[4], 'geometry hash')
+        need((len(plan.entries), plan.page, plan.sinks) == (self.n_entries, f[11], f[12]),
+             'a header that is not the plan\'s')
+        self.classes = self.read_classes(self.chunk(b'CLSS'), n_classes)
+        self.rows = []
+        self.sequences = [self.read_sequence() for _ in range(n_sequences)]
+        need(self.at == len(data) and len(self.rows) == self.n_rows, 'bytes or rows left over')
+        need(sum(s.n_tokens for s in self.sequences) == self.n_tokens, 'another number of tokens')
+
+    def chunk(self, kind, wanted=None):
+        need(len(self.data) - self.at >= CHUNK.size, 'ends in a chunk\'s header')
+        name, reserved, number, size, digest = CHUNK.unpack_from(self.data, self.at)
+        need(name == kind and not reserved and number == self.n_chunks, f'no chunk {kind} here')
+        begin = self.at + CHUNK.size
+        need(size <= len(self.data) - begin, 'a chunk behind the end')
+        need(wanted in (None, size), 'another length')
+        body = self.data[begin:begin + size]
+        need(xxh3_64(body) == digest, 'hash of a chunk')
+        self.at, self.n_chunks = begin + size, self.n_chunks + 1
+        return body
+
+    @staticmethod
+    def read_classes(body, n):
+        classes, at = [], 0
+        for _ in range(n):
+            need(len(body) - at >= SHAPE.size, 'ends in the table of classes')
+            f = SHAPE.unpack_from(body, at)
+            shape, at = Shape(f[:14]), at + SHAPE.size
+            shape.check()
+            need(f[14] in (0, 1) and not f[15] and not (f[14] and shape.permutes), 'flags of a class')
+            fixed = None
+            if f[14]:
+                fixed, at = check_permutation(shape, body[at:at + shape.head_dim]), at + shape.head_dim
+            classes.append((shape, fixed))
+        need(at == len(body), 'bytes behind the classes')
+        return classes
+
+    def read_sequence(self):
+        body = self.chunk(b'SEQN')
+        need(len(body) >= SEQUENCE.size, 'a short sequence')
+        out = Sequence()
+        out.id, out.n_tokens, n_runs, n_channels, n_sums, flags, reserved = SEQUENCE.unpack_from(body)
+        need(flags in (0, 1) and not reserved, 'flags of a sequence')
+        need(len(body) == SEQUENCE.size + 16 * n_runs + 8 * n_channels + n_sums * (16 + 8 * n_channels),
+             'length of a sequence')
+        runs = np.frombuffer(body, '<u8', 2 * n_runs, SEQUENCE.size).reshape(n_runs, 2).tolist()
+        at = SEQUENCE.size + 16 * n_runs
+        out.base = np.frombuffer(body, '<u8', n_channels, at)
+        at, last = at + 8 * n_channels, -1
+        for _ in range(n_sums):
+            row, is_gap = struct.unpack_from('<QQ', body, at)
+            need(row > last and is_gap in (0, 1), 'order of sums')
+            out.sums.append((row, is_gap, np.frombuffer(body, '<u8', n_channels, at + 16)))
+            at, last = at + 16 + 8 * n_channels, row
+        numbers = [first + i for first, n in runs for i in range(n)]
+        need(len(numbers) == self.plan.n_rows(out.n_tokens), 'rows that are not the tokens\'')
+        for index, number in enumerate(numbers):
+            first, capacity = self.plan.row(index)
+            n_tokens = min(capacity, out.n_tokens - first)
+            if number == len(self.rows):
+                self.rows.append(self.read_row(number, first, n_tokens))
+            need(number < len(self.rows), 'a row before it comes')
+            row = self.rows[number]
+            need(row.first == first and row.n_tokens == n_tokens, 'a row at another place')
+            out.rows.append(row)
+        return out
+
+    def read_row(self, number, first, n_tokens):
+        row = Row(number, first, n_tokens)
+        while len(row.halves) < self.n_entries:
+            body = self.chunk(b'ROWS')
+            need(ROWS.size <= len(body) <= 1 << 20, 'length of a part')
+            f = ROWS.unpack_from(body)
+            need(f[:3] == (number, first, n_tokens) and f[3] == len(row.halves) and not f[5],
+                 'a part of another row')
+            need(0 < f[4] <= self.n_entries - f[3], 'entries of a part')
+            at = -(-(ROWS.size + 4 * f[4]) // 16) * 16
+            need(at <= len(body), 'a part of its head alone')
+            kinds = np.frombuffer(body, '<u2', 2 * f[4], ROWS.size).reshape(-1, 2).tolist()
+            need(not any(body[ROWS.size + 4 * f[4]:at]), 'padding')
+            for pair in kinds:
+                halves = []
+                for side, kind in enumerate(pair):
+                    half, at = self.read_half(body, at, side, kind, n_tokens)
+                    halves.append(half)
+                row.halves.append(halves)
+            need(at == len(body), 'bytes behind the halves')
+        return row
+
+    def read_half(self, body, at, side, kind, n_tokens):
+        if kind == ABSENT:
+            return None, at
+        need(kind < len(self.classes), 'no such class')
+        shape = self.classes[kind][0]
+        need(shape.side == side and n_tokens <= shape.page_tokens, 'a class of another half')
+        middle = at + shape.payload_bytes
+        end = middle + shape.metadata_bytes
+        need(end <= len(body), 'a part shorter than its halves')
+        return Half(self.classes[kind], body[at:middle], body[middle:end]), end
+
+
+def number(kind, layer, head, position, channel):
+    """What make_snapshots appends: key 0, value 1, query 2."""
+    mixed = (position * 2654435761 + channel * 40503 + head * 9176 + layer * 7919 + kind * 104729) % 2**32
+    return (float(mixed * 2246822519 % 2**32 >> 21) - 1024) / 1024
+
+
+def expected(kind, layer, head, first, n, head_dim):
+    return np.array([[number(kind, layer, head, first + t, c) for c in range(head_dim)]
+                     for t in range(n)], np.float32)
+
+
+def bound(half):
+    """How far the values of a half may be from what was packed, by channel."""
+    if half.shape.is_raw:
+        return np.zeros(half.codes.shape)
+    ranges = half.ranges[pair_index(half.shape)].astype(np.float64)
+    top = (1 << half.shape.slot_bits()) - 1
+    return half.by_channel(ranges / top * 0.502 + ranges * 2.0 ** -10)
+
+
+def wrong_values(snapshot):
+    """Sentences of keys and values that are not those that were appended."""
+    for row in snapshot.rows:
+        for (layer, head, geometry), centers, halves in zip(snapshot.plan.entries, snapshot.plan.centers,
+                                                            row.halves):
+            for side, half in enumerate(halves):
+                wanted = expected(side, layer, head, row.first, row.n_tokens, geometry['head_dim'])
+                if not side and centers:
+                    wanted = wanted - np.array(centers, np.float32)
+                wanted = wanted.astype(np.float16).astype(np.float64)
+                got = half.by_channel(half.values)[:row.n_tokens]
+                wrong = np.abs(got - wanted) > bound(half)[:row.n_tokens]
+                if wrong.any():
+                    t, c = np.argwhere(wrong)[0]
+                    yield (f'row {row.number}, layer {layer}, head {head}, side {side}: {wrong.sum()} values, '
+                           f'first token {row.first + t} channel {c}: {got[t, c]}, not {wanted[t, c]}')
+
+
+def wrong_sums(snapshot):
+    """Sums of |Q| over all of a sequence's tokens."""
+    ranked = [entry for entry, head in zip(snapshot.plan.entries, heads_of(snapshot.plan.json))
+              if head['key'].get('boost', {}).get('score') == 'query-range']
+    for sequence in snapshot.sequences:
+        total = sequence.base + sum((s for _, _, s in sequence.sums), np.zeros_like(sequence.base))
+        wanted = []
+        for layer, head, geometry in ranked:
+            group = geometry['query_heads'] // geometry['kv_heads']
+            wanted += list(sum(np.abs(expected(2, layer, head * group + g, 0, sequence.n_tokens,
+                                               geometry['head_dim'])).sum(0, np.float64)
+                               for g in range(group)) * 2 ** 24)
+        if len(wanted) != len(total) or (np.array(wanted) != total).any():
+            yield f'sequence {sequence.id}: sums of queries'
+
+
+def heads_of(plan):
+    return [head for layer in plan['layers'] for _ in range(layer.get('count', 1))
+            for head in layer['heads'] for _ in range(head.get('count', 1))]
+
+
+def undetected(data):
+    """Damage that is not noticed."""
+    ends = list(range(0, HEADER.size + CHUNK.size)) + list(range(HEADER.size, len(data), 2999))
+    for i in ends:
+        try:
+            Snapshot(data[:i] + bytes([data[i] ^ 1 << i % 8]) + data[i + 1:])
+            yield f'byte {i} may be flipped'
+        except Refused:
+            pass
+    for n in (0, 100, HEADER.size, HEADER.size + 31, len(data) // 2, len(data) - 1, len(data) + 1):
+        try:
+            Snapshot((data + b'\0')[:n])
+            yield f'may be cut or filled to {n} bytes'
+        except Refused:
+            pass
+
+
+def describe(path, snapshot):
+    lines = [f'{path}: {snapshot.n_tokens} tokens in {len(snapshot.sequences)} sequences, '
+             f'{snapshot.n_rows} rows, plan {snapshot.plan.json["name"]}']
+    lines += [f'  sequence {s.id}: {s.n_tokens} tokens, rows {[row.number for row in s.rows]}'
+              for s in snapshot.sequences]
+    return '\n'.join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--golden', action='store_true')
+    parser.add_argument('files', nargs='+')
+    args = parser.parse_args()
+    faults = []
+    for path in args.files:
+        with open(path, 'rb') as file:
+            data = file.read()
+        snapshot = Snapshot(data)
+        print(describe(path, snapshot))
+        if args.golden:
+            faults += [f'{path}: {fault}' for fault in (*wrong_values(snapshot), *wrong_sums(snapshot),
+                                                        *undetected(data))]
+    print('\n'.join(faults + [f'{len(args.files)} files, {len(faults)} faults']))
+    return bool(faults)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

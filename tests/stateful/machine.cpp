@@ -1,0 +1,562 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "machine.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace stateful {
+
+namespace {
+
+constexpr uint32_t kMostSequences = 5;
+constexpr uint32_t kMostStep = 160;
+constexpr size_t kMostSaved = 3;
+
+// A failure of what the test itself needs.
+void require(bool condition) {
+    if (!condition)
+        std::abort();
+}
+
+lk_tensor tensor(float *data, uint32_t n_heads, uint32_t head_dim) {
+    lk_tensor made;
+    require(lk_tensor_init(&made, sizeof made) == LK_OK);
+    made.dtype = LK_F32;
+    made.memory = LK_MEMORY_HOST;
+    made.data = data;
+    made.token_stride = int64_t{n_heads} * head_dim;
+    made.head_stride = head_dim;
+    return made;
+}
+
+}  // namespace
+
+Machine::Machine(lk_context *context, const Options &options, Choices *choices, Counts *counts)
+    : context_(context), options_(options), choices_(*choices), counts_(*counts) {
+    choose_layers();
+    require(lk_plan_preset("fp16", &geometry_, &plan_) == LK_OK);
+    do
+        choose_rules();
+    while (lk_plan_validate(plan_, &geometry_) != LK_OK);
+    model_ = std::make_unique<Model>(plan_->model, layers_);
+    may_cut_ = !model_->ranks_by_queries();
+    require(lk_cache_desc_init(&desc_, sizeof desc_) == LK_OK);
+    desc_.max_sequences = kMostSequences;
+    desc_.max_step_tokens = kMostStep;
+    desc_.slab_bytes = 256u << 10;
+    desc_.budget_bytes = options_.is_full || choices_.one_in(4) ? 2u << 20 : 64u << 20;
+    open_cache();
+    ++counts_.caches;
+}
+
+Machine::~Machine() {
+    lk_cache_destroy(&cache_);
+    lk_plan_destroy(&plan_);
+}
+
+void Machine::choose_layers() {
+    const uint32_t n = 1 + choices_.below(2);
+    for (uint32_t l = 0; l < n; ++l) {
+        lk_layer layer;
+        require(lk_layer_init(&layer, sizeof layer) == LK_OK);
+        layer.n_kv_heads = 1 + choices_.below(2);
+        layer.n_query_heads = layer.n_kv_heads * (1 + choices_.below(2));
+        layer.head_dim = choices_.one_in(3) ? 48 : 32;
+        if (choices_.one_in(4)) {
+            layer.window_tokens = 20 + choices_.below(60);
+            layer.window_sink_tokens = choices_.below(6);
+        }
+        if (choices_.one_in(4))
+            layer.soft_cap = 15;
+        layers_.push_back(layer);
+    }
+    require(lk_geometry_init(&geometry_, sizeof geometry_) == LK_OK);
+    geometry_.n_layers = n;
+    geometry_.layers = layers_.data();
+}
+
+void Machine::choose_key_rule(uint32_t layer, lk_key_rule *rule, std::vector<uint8_t> *classes) {
+    constexpr uint32_t kBits[] = {16, 8, 4, 3, 2, 1};
+    require(lk_key_rule_init(rule, sizeof *rule) == LK_OK);
+    rule->bits = kBits[choices_.below(6)];
+    rule->one_bit = choices_.one_in(2) ? LK_ONE_BIT_RANGE : LK_ONE_BIT_DEVIATION;
+    const uint32_t n = layers_[layer].head_dim;
+    switch (choices_.below(5)) {
+        case 0: {
+            rule->bits = 2;
+            rule->boost_channels = 16;
+            rule->boost_bits = 4;
+            const bool by_queries = options_.backend == LK_BACKEND_CPU && choices_.one_in(3);
+            rule->boost_score = by_queries ? LK_SCORE_QUERY_RANGE : LK_SCORE_KEY;
+            break;
+        }
+        case 1:
+            rule->axis = LK_AXIS_TOKEN;
+            rule->group = choices_.one_in(2) ? 16 : 0;
+            break;
+        case 2: {
+            // As many outliers of 3 bits as partners of 1.
+            classes->assign(n, 2);
+            for (uint32_t i = 0, pairs = 1 + choices_.below(8); i < pairs; ++i) {
+                (*classes)[(7 * i + 3) % n] = 3;
+                (*classes)[(7 * i + 5) % n] = 1;
+            }
+            rule->bits = 2;
+            rule->channel_bits = classes->data();
+            break;
+        }
+        default: rule->group = choices_.one_in(2) ? 16u << choices_.below(2) : 0;
+    }
+}
+
+void Machine::choose_rules() {
+    constexpr uint32_t kBits[] = {16, 8, 4, 3, 2, 1};
+    const uint32_t page = choices_.one_in(3) ? 64 : 32;
+    require(lk_plan_set_pages(plan_, page, 0) == LK_OK);
+    require(lk_plan_set_recent(plan_, 16 * choices_.below(4), choices_.below(3) * 20) == LK_OK);
+    for (uint32_t l = 0; l < layers_.size(); ++l) {
+        require(lk_plan_set_metadata(
+                    plan_, l, choices_.one_in(3) ? LK_METADATA_F8 : LK_METADATA_F16) == LK_OK);
+        for (uint32_t h = 0; h < layers_[l].n_kv_heads; ++h) {
+            lk_key_rule key;
+            std::vector<uint8_t> classes;
+            choose_key_rule(l, &key, &classes);
+            if (lk_plan_set_key(plan_, l, h, &key) != LK_OK) {
+                require(lk_key_rule_init(&key, sizeof key) == LK_OK);
+                require(lk_plan_set_key(plan_, l, h, &key) == LK_OK);
+            }
+            lk_value_rule value;
+            require(lk_value_rule_init(&value, sizeof value) == LK_OK);
+            value.bits = kBits[choices_.below(6)];
+            value.one_bit = choices_.one_in(2) ? LK_ONE_BIT_RANGE : LK_ONE_BIT_DEVIATION;
+            value.group = choices_.one_in(2) ? 16 : 0;
+            require(lk_plan_set_value(plan_, l, h, &value) == LK_OK);
+            std::vector<float> centers(layers_[l].head_dim);
+            for (float &center : centers)
+                center = this->value(2);
+            const bool is_centered = choices_.one_in(4);
+            require(lk_plan_set_key_centers(plan_, l, h, is_centered ? centers.data() : nullptr) ==
+                    LK_OK);
+        }
+    }
+}
+
+void Machine::open_cache() {
+    const lk_status status = lk_cache_create(context_, &geometry_, plan_, &desc_, &cache_);
+    if (status == LK_E_BUDGET) {
+        desc_.budget_bytes = 64u << 20;
+        require(lk_cache_create(context_, &geometry_, plan_, &desc_, &cache_) == LK_OK);
+    } else {
+        require(status == LK_OK);
+    }
+    ++counts_.operations;
+}
+
+bool Machine::expect(bool condition, const char *what) {
+    if (!condition && why_.empty())
+        why_ = what;
+    return condition;
+}
+
+bool Machine::expect_status(lk_status status, const char *verb) {
+    ++counts_.operations;
+    if (status == LK_OK)
+        return true;
+    char sentence[512];
+    require(lk_last_error(sentence, sizeof sentence, nullptr) == LK_OK);
+    return expect(false,
+                  (std::string(verb) + ": " + lk_status_name(status) + ": " + sentence).c_str());
+}
+
+std::string Machine::describe() const {
+    size_t needed = 0;
+    require(lk_plan_to_json(plan_, nullptr, 0, &needed) == LK_OK);
+    std::string text(needed, ' ');
+    require(lk_plan_to_json(plan_, &text[0], needed, &needed) == LK_OK);
+    text.pop_back();
+    return text;
+}
+
+bool Machine::check_lengths() {
+    lk_cache_stats stats;
+    require(lk_cache_stats_init(&stats, sizeof stats) == LK_OK);
+    bool right = expect_status(lk_cache_get_stats(cache_, &stats), "stats");
+    uint64_t n_tokens = 0;
+    for (const std::unique_ptr<Live> &live : live_) {
+        uint64_t length = 0;
+        right = right && expect_status(lk_sequence_length(cache_, live->id, &length), "length");
+        right = right && expect(length == live->tokens.length, "a sequence has another length");
+        n_tokens += live->tokens.length;
+    }
+    right = right && expect(stats.n_tokens == n_tokens, "the statistics have other tokens");
+    right = right && expect(stats.n_sequences == live_.size(), "there are other sequences");
+    return right && expect(stats.reserved_bytes <= stats.budget_bytes, "the budget is exceeded");
+}
+
+bool Machine::add() {
+    lk_sequence id = 0;
+    const lk_status status = lk_sequence_add(cache_, &id);
+    if (status == LK_E_BUDGET) {
+        ++counts_.operations;
+        ++counts_.refusals;
+        return expect(!id, "a refused sequence has an id");
+    }
+    if (!expect_status(status, "add"))
+        return false;
+    live_.push_back(std::make_unique<Live>(Live{id, model_->empty()}));
+    return true;
+}
+
+bool Machine::remove(size_t i) {
+    const bool right = expect_status(lk_sequence_remove(cache_, live_[i]->id), "remove");
+    live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(i));
+    return right;
+}
+
+bool Machine::fork() {
+    const Live &parent = *live_[choices_.below(static_cast<uint32_t>(live_.size()))];
+    const auto most = static_cast<uint32_t>(parent.tokens.length);
+    const bool is_whole = !may_cut_ || choices_.one_in(2);
+    const uint64_t length = is_whole ? most : choices_.below(most + 1);
+    lk_sequence id = 0;
+    const lk_status status = lk_sequence_fork(cache_, parent.id, length, &id);
+    if (status == LK_E_BUDGET) {
+        ++counts_.operations;
+        ++counts_.refusals;
+        return true;
+    }
+    if (!expect_status(status, "fork"))
+        return false;
+    ++counts_.forks;
+    live_.push_back(std::make_unique<Live>(Live{id, model_->fork(parent.tokens, length)}));
+    return true;
+}
+
+bool Machine::truncate() {
+    Live &live = *live_[choices_.below(static_cast<uint32_t>(live_.size()))];
+    const uint64_t length = choices_.below(static_cast<uint32_t>(live.tokens.length) + 1);
+    const lk_status status = lk_sequence_truncate(cache_, live.id, length);
+    if (status == LK_E_BUDGET) {
+        ++counts_.operations;
+        ++counts_.refusals;
+        return true;
+    }
+    ++counts_.truncations;
+    model_->truncate(&live.tokens, length);
+    return expect_status(status, "truncate");
+}
+
+bool Machine::save() {
+    std::vector<lk_sequence> ids;
+    Saved saved;
+    for (const std::unique_ptr<Live> &live : live_)
+        if (choices_.one_in(2)) {
+            ids.push_back(live->id);
+            saved.sequences.push_back(live->tokens);
+        }
+    if (ids.empty())
+        return true;
+    uint64_t needed = 0;
+    const auto n = static_cast<uint32_t>(ids.size());
+    bool right = expect_status(
+        lk_snapshot_save_memory(cache_, n, ids.data(), nullptr, nullptr, 0, &needed), "measure");
+    saved.bytes.resize(needed);
+    right = right && expect_status(lk_snapshot_save_memory(cache_, n, ids.data(), nullptr,
+                                                           saved.bytes.data(), needed, &needed),
+                                   "save");
+    ++counts_.saves;
+    if (saved_.size() == kMostSaved)
+        saved_.erase(saved_.begin());
+    saved_.push_back(saved);
+    return right;
+}
+
+bool Machine::load() {
+    if (saved_.empty())
+        return true;
+    const Saved &saved = saved_[choices_.below(static_cast<uint32_t>(saved_.size()))];
+    lk_sequence ids[kMostSequences] = {};
+    uint32_t n = 0;
+    const lk_status status = lk_snapshot_load_memory(cache_, nullptr, saved.bytes.data(),
+                                                     saved.bytes.size(), kMostSequences, ids, &n);
+    if (status == LK_E_BUDGET) {
+        ++counts_.operations;
+        ++counts_.refusals;
+        return check_lengths();
+    }
+    if (!expect_status(status, "load") || !expect(n == saved.sequences.size(), "another number"))
+        return false;
+    ++counts_.loads;
+    for (uint32_t i = 0; i < n; ++i)
+        live_.push_back(std::make_unique<Live>(Live{ids[i], saved.sequences[i]}));
+    return true;
+}
+
+// All that there is goes through a file of bytes into a cache of its own.
+bool Machine::reopen_all() {
+    uint64_t needed = 0;
+    if (!expect_status(lk_snapshot_save_memory(cache_, 0, nullptr, nullptr, nullptr, 0, &needed),
+                       "measure"))
+        return false;
+    std::vector<uint8_t> bytes(needed);
+    if (!expect_status(
+            lk_snapshot_save_memory(cache_, 0, nullptr, nullptr, bytes.data(), needed, nullptr),
+            "save"))
+        return false;
+    lk_cache_destroy(&cache_);
+    open_cache();
+    lk_sequence ids[kMostSequences] = {};
+    uint32_t n = 0;
+    const lk_status status =
+        lk_snapshot_load_memory(cache_, nullptr, bytes.data(), needed, kMostSequences, ids, &n);
+    ++counts_.saves;
+    if (status == LK_E_BUDGET) {
+        // Rows in which forks end are no longer shared, so there may be less room.
+        ++counts_.operations;
+        ++counts_.refusals;
+        live_.clear();
+        return check_lengths();
+    }
+    ++counts_.loads;
+    if (!expect_status(status, "load") || !expect(n == live_.size(), "another number"))
+        return false;
+    for (uint32_t i = 0; i < n; ++i)
+        live_[i]->id = ids[i];
+    return true;
+}
+
+// Calls that must be refused and change nothing.
+bool Machine::misuse() {
+    counts_.operations += 4;
+    const lk_sequence unknown = ~lk_sequence{0};
+    uint64_t length = 0;
+    bool right = expect(lk_sequence_remove(cache_, unknown) == LK_E_NOT_FOUND, "an unknown id");
+    right = expect(lk_sequence_length(cache_, unknown, &length) == LK_E_NOT_FOUND, "its length") &&
+            right;
+    right =
+        expect(lk_step_commit(cache_, nullptr) == LK_E_STATE, "a commit without a step") && right;
+    const Live &live = *live_[choices_.below(static_cast<uint32_t>(live_.size()))];
+    return expect(lk_sequence_truncate(cache_, live.id, live.tokens.length + 1) == LK_E_ARGUMENT,
+                  "a truncation behind the end") &&
+           right;
+}
+
+float Machine::value(float scale) {
+    noise_ = noise_ * 6364136223846793005u + 1442695040888963407u;
+    return scale * (static_cast<float>(static_cast<int32_t>(noise_ >> 40)) / 8388608.0f - 1.0f);
+}
+
+uint32_t Machine::choose_count(const Live &live) {
+    uint32_t n = 1;
+    if (choices_.one_in(3))
+        n = 1 + choices_.below(12);
+    if (choices_.one_in(24))
+        n = LK_DRAFT_TOKENS + 1 + choices_.below(80);
+    const auto left = static_cast<uint32_t>(
+        options_.most_tokens > live.tokens.length ? options_.most_tokens - live.tokens.length : 0);
+    return n < left ? n : left;
+}
+
+void Machine::fill_part(uint32_t n, Part *part) {
+    part->fresh.n = n;
+    part->fresh.heads.resize(model_->n_entries());
+    for (uint32_t l = 0; l < layers_.size(); ++l) {
+        const lk_layer &layer = layers_[l];
+        std::vector<float> queries(size_t{n} * layer.n_query_heads * layer.head_dim);
+        for (float &q : queries)
+            q = value(1);
+        part->queries.push_back(std::move(queries));
+    }
+    if (n > 1 && n <= LK_DRAFT_TOKENS && choices_.one_in(4))
+        for (uint32_t i = 0; i < n; ++i)
+            part->fresh.parent.push_back(static_cast<int32_t>(choices_.below(i + 1)) - 1);
+}
+
+bool Machine::compare(uint32_t layer, const std::vector<Part> &parts,
+                      const std::vector<float> &out) {
+    const lk_layer &own = layers_[layer];
+    const double tolerance = options_.tolerance;
+    std::vector<double> wanted;
+    for (const Part &part : parts)
+        for (uint32_t t = 0; t < part.fresh.n; ++t) {
+            // A long step's tokens are much alike.
+            if (part.fresh.n > 8 && t % 16 != 3 && t + 1 != part.fresh.n)
+                continue;
+            for (uint32_t h = 0; h < own.n_query_heads; ++h) {
+                const size_t at = (size_t{t} * own.n_query_heads + h) * own.head_dim;
+                model_->attend(part.live->tokens, part.fresh, t, layer, h,
+                               part.queries[layer].data() + at, &wanted);
+                const float *got =
+                    out.data() + size_t{part.first} * own.n_query_heads * own.head_dim + at;
+                ++counts_.answers;
+                for (uint32_t c = 0; c < own.head_dim; ++c) {
+                    const double distance = std::fabs(double{got[c]} - wanted[c]);
+                    if (!(distance <= tolerance)) {
+                        char text[256];
+                        std::snprintf(text, sizeof text,
+                                      "layer %u, head %u, channel %u of new token %u of %u behind "
+                                      "%llu is %.7g, not %.7g",
+                                      layer, h, c, t, part.fresh.n,
+                                      static_cast<unsigned long long>(part.live->tokens.length),
+                                      double{got[c]}, wanted[c]);
+                        return expect(false, text);
+                    }
+                    counts_.worst = std::max(counts_.worst, distance / tolerance);
+                }
+            }
+        }
+    return true;
+}
+
+lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<Part> *parts,
+                             bool *right) {
+    const lk_layer &own = layers_[layer];
+    const size_t kv = size_t{own.n_kv_heads} * own.head_dim;
+    const size_t width = size_t{own.n_query_heads} * own.head_dim;
+    std::vector<float> keys(n_tokens * kv), values(n_tokens * kv), queries(n_tokens * width),
+        out(n_tokens * width);
+    for (float &x : keys)
+        x = value(3);
+    for (float &x : values)
+        x = value(1);
+    for (Part &part : *parts) {
+        std::copy(part.queries[layer].begin(), part.queries[layer].end(),
+                  queries.begin() + static_cast<std::ptrdiff_t>(part.first * width));
+        for (uint32_t t = 0; t < part.fresh.n; ++t)
+            for (uint32_t h = 0; h < own.n_kv_heads; ++h) {
+                const size_t at = (part.first + t) * kv + size_t{h} * own.head_dim;
+                const uint32_t e = model_->first_entry(layer) + h;
+                Token token = model_->token(e, keys.data() + at, values.data() + at);
+                const uint32_t group = own.n_query_heads / own.n_kv_heads;
+                model_->add_queries(e,
+                                    part.queries[layer].data() +
+                                        (size_t{t} * own.n_query_heads + h * group) * own.head_dim,
+                                    &token);
+                part.fresh.heads[e].push_back(std::move(token));
+            }
+    }
+    const bool has_fault = choices_.one_in(300) && options_.backend == LK_BACKEND_CPU;
+    if (has_fault)
+        keys[choices_.below(static_cast<uint32_t>(keys.size()))] = INFINITY;
+    const lk_tensor k = tensor(keys.data(), own.n_kv_heads, own.head_dim);
+    const lk_tensor v = tensor(values.data(), own.n_kv_heads, own.head_dim);
+    const lk_tensor q = tensor(queries.data(), own.n_query_heads, own.head_dim);
+    const lk_tensor o = tensor(out.data(), own.n_query_heads, own.head_dim);
+    counts_.operations += 2;
+    lk_status status = lk_append(cache_, layer, &k, &v);
+    if (has_fault) {
+        *right = expect(status == LK_E_DATA, "an infinity was taken") && *right;
+        ++counts_.faults;
+        return status;
+    }
+    if (!status)
+        status = lk_attend(cache_, layer, &q, &o, nullptr);
+    *right = expect(status == LK_OK, "append or attend of a sound step failed") && *right;
+    *right = *right && compare(layer, *parts, out);
+    return status;
+}
+
+bool Machine::step() {
+    std::vector<Part> parts;
+    std::vector<lk_sequence> ids;
+    std::vector<uint32_t> counts;
+    std::vector<int32_t> parents;
+    uint32_t n_tokens = 0;
+    bool has_tree = false;
+    for (const std::unique_ptr<Live> &live : live_) {
+        if (!parts.empty() && !choices_.one_in(2))
+            continue;
+        const uint32_t n = choose_count(*live);
+        if (!n || n_tokens + n > kMostStep)
+            continue;
+        Part part{live.get(), {}, n_tokens, {}};
+        fill_part(n, &part);
+        has_tree = has_tree || !part.fresh.parent.empty();
+        ids.push_back(live->id);
+        counts.push_back(n);
+        n_tokens += n;
+        parts.push_back(std::move(part));
+    }
+    if (parts.empty())
+        return live_.empty() || !options_.most_tokens || remove(0);
+    for (Part &part : parts) {
+        has_tree = has_tree && part.fresh.n <= LK_DRAFT_TOKENS;
+        for (uint32_t i = 0; i < part.fresh.n; ++i)
+            parents.push_back(part.fresh.parent.empty() ? static_cast<int32_t>(i) - 1
+                                                        : part.fresh.parent[i]);
+    }
+    if (!has_tree)
+        for (Part &part : parts)
+            part.fresh.parent.clear();
+    ++counts_.operations;
+    const auto n = static_cast<uint32_t>(ids.size());
+    const lk_status begun = lk_step_begin(cache_, nullptr, n, ids.data(), counts.data(),
+                                          has_tree ? parents.data() : nullptr);
+    if (begun == LK_E_BUDGET) {
+        // Pages that were due may be packed or not, so those sequences go.
+        ++counts_.refusals;
+        bool right = true;
+        for (size_t i = live_.size(); i; --i)
+            for (const lk_sequence id : ids)
+                if (i <= live_.size() && live_[i - 1]->id == id) {
+                    right = remove(i - 1) && right;
+                    break;
+                }
+        return right && check_lengths();
+    }
+    --counts_.operations;
+    if (!expect_status(begun, "begin"))
+        return false;
+    for (Part &part : parts)
+        model_->begin(&part.live->tokens);
+    bool right = true;
+    lk_status status = LK_OK;
+    for (uint32_t l = 0; !status && right && l < layers_.size(); ++l)
+        status = run_layer(l, n_tokens, &parts, &right);
+    if (!right)
+        return false;
+    if (status || choices_.one_in(6)) {
+        ++counts_.discards;
+        return expect_status(lk_step_discard(cache_), "discard") && check_lengths();
+    }
+    std::vector<uint32_t> keep;
+    for (const Part &part : parts) {
+        uint32_t kept = part.fresh.n;
+        if (part.fresh.n <= LK_DRAFT_TOKENS && choices_.one_in(3))
+            kept = choices_.below(part.fresh.n + 1);
+        else if (choices_.one_in(8))
+            kept = 0;
+        for (uint32_t i = 0; !part.fresh.parent.empty() && i < kept; ++i)
+            if (part.fresh.parent[i] != static_cast<int32_t>(i) - 1)
+                kept = i;
+        keep.push_back(kept);
+    }
+    if (!expect_status(lk_step_commit(cache_, keep.data()), "commit"))
+        return false;
+    for (size_t i = 0; i < parts.size(); ++i)
+        model_->commit(&parts[i].live->tokens, parts[i].fresh, keep[i]);
+    return true;
+}
+
+bool Machine::run() {
+    if (live_.empty())
+        return add() && (!live_.empty() || expect(false, "an empty cache has no room"));
+    switch (choices_.below(40)) {
+        case 0:
+        case 1:
+            return live_.size() == kMostSequences ? remove(choices_.below(kMostSequences)) : add();
+        case 2: return remove(choices_.below(static_cast<uint32_t>(live_.size())));
+        case 3:
+        case 4: return fork();
+        case 5: return !may_cut_ || truncate();
+        case 6: return save();
+        case 7: return load();
+        case 8: return choices_.one_in(4) ? reopen_all() : check_lengths();
+        case 9: return misuse();
+        default: return step();
+    }
+}
+
+}  // namespace stateful

@@ -1,0 +1,108 @@
+// Random sequences of every verb of a cache, compared with the model after each step.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_TESTS_STATEFUL_MACHINE_H
+#define LK_TESTS_STATEFUL_MACHINE_H
+
+#include <memory>
+#include <string>
+
+#include "choices.h"
+#include "model.h"
+
+namespace stateful {
+
+struct Options {
+    lk_backend backend = LK_BACKEND_CPU;
+    uint32_t most_tokens = 220;  // of a sequence
+    bool is_full = false;        // of the budget, nearly always
+    double tolerance = 2e-2;     // of an output
+};
+
+// What was done, for the report.
+struct Counts {
+    uint64_t operations = 0;
+    uint64_t caches = 0;
+    uint64_t answers = 0;  // outputs of one token and head that were compared
+    uint64_t forks = 0;
+    uint64_t truncations = 0;
+    uint64_t discards = 0;
+    uint64_t saves = 0;
+    uint64_t loads = 0;
+    uint64_t faults = 0;    // infinities that were refused
+    uint64_t refusals = 0;  // LK_E_BUDGET
+    double worst = 0;       // distance of an answer, as a share of its tolerance
+};
+
+// One cache with a plan of its own, from its creation to its end.
+class Machine {
+  public:
+    Machine(lk_context *context, const Options &options, Choices *choices, Counts *counts);
+    ~Machine();
+    Machine(const Machine &) = delete;
+    Machine &operator=(const Machine &) = delete;
+
+    // One verb, or all verbs of a step. false: an answer was wrong; why() says which.
+    bool run();
+    const std::string &why() const { return why_; }
+    std::string describe() const;
+
+  private:
+    struct Live {
+        lk_sequence id;
+        Sequence tokens;
+    };
+    struct Saved {
+        std::vector<uint8_t> bytes;
+        std::vector<Sequence> sequences;
+    };
+    struct Part {
+        Live *live;
+        Fresh fresh;
+        uint32_t first;
+        std::vector<std::vector<float>> queries;  // [layer][n][heads][head_dim]
+    };
+
+    void choose_layers();
+    void choose_rules();
+    void choose_key_rule(uint32_t layer, lk_key_rule *rule, std::vector<uint8_t> *classes);
+    void open_cache();
+    bool expect(bool condition, const char *what);
+    bool expect_status(lk_status status, const char *verb);
+    bool check_lengths();
+
+    bool add();
+    bool remove(size_t i);
+    bool fork();
+    bool truncate();
+    bool save();
+    bool load();
+    bool reopen_all();
+    bool misuse();
+    bool step();
+    uint32_t choose_count(const Live &live);
+    void fill_part(uint32_t n, Part *part);
+    lk_status run_layer(uint32_t layer, uint32_t n_tokens, std::vector<Part> *parts, bool *right);
+    bool compare(uint32_t layer, const std::vector<Part> &parts, const std::vector<float> &out);
+    float value(float scale);
+
+    lk_context *const context_;
+    const Options options_;
+    Choices &choices_;
+    Counts &counts_;
+    std::vector<lk_layer> layers_;
+    lk_geometry geometry_{};
+    lk_plan *plan_ = nullptr;
+    lk_cache *cache_ = nullptr;
+    lk_cache_desc desc_{};
+    std::unique_ptr<Model> model_;
+    std::vector<std::unique_ptr<Live>> live_;
+    std::vector<Saved> saved_;
+    std::string why_;
+    uint64_t noise_ = 1;  // of numbers, which need not be chosen one by one
+    bool may_cut_ = true;
+};
+
+}  // namespace stateful
+
+#endif

@@ -1,0 +1,87 @@
+// What a cache should answer: sequences as plain lists of tokens, each with the numbers that
+// attention sees. Written from the headers and docs/FORMAT.md; of the library it uses the codec,
+// which says what a packed page holds, and the plan's resolution to shapes.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_TESTS_STATEFUL_MODEL_H
+#define LK_TESTS_STATEFUL_MODEL_H
+
+#include <lowkey/lowkey.h>
+
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace stateful {
+
+// One token of one (layer, KV head): FP16 as it came, and what attention sees of it now.
+struct Token {
+    std::vector<uint16_t> key_bits;
+    std::vector<uint16_t> value_bits;
+    std::vector<float> key;  // without the center
+    std::vector<float> value;
+    std::vector<uint64_t> query_sum;  // of |Q|, in units of 2^-24
+};
+
+struct Sequence {
+    uint64_t length = 0;
+    std::vector<std::vector<Token>> heads;  // [entry][token]
+    std::vector<bool> packed;               // pages behind the sinks
+};
+
+// New tokens of a sequence in a step.
+struct Fresh {
+    std::vector<std::vector<Token>> heads;  // [entry][token]
+    std::vector<int32_t> parent;            // empty = a chain
+    uint32_t n = 0;
+};
+
+class Model {
+  public:
+    // The plan is resolved; it and the layers outlive the model.
+    Model(const lk::Plan &plan, const std::vector<lk_layer> &layers);
+
+    uint32_t n_entries() const { return static_cast<uint32_t>(entries_.size()); }
+    uint32_t first_entry(uint32_t layer) const { return first_entries_[layer]; }
+    uint32_t head_dim(uint32_t entry) const { return layers_[entries_[entry].layer].head_dim; }
+    bool ranks_by_queries() const;
+    Sequence empty() const;
+
+    // Round as an append does.
+    Token token(uint32_t entry, const float *key, const float *value) const;
+    // Note the queries of a token: [group_size][head_dim] of the entry's KV head.
+    void add_queries(uint32_t entry, const float *queries, Token *token) const;
+
+    // A step begins with what the sequence has.
+    void begin(Sequence *sequence) const;
+    // Its first `keep` new tokens are kept.
+    void commit(Sequence *sequence, const Fresh &fresh, uint32_t keep) const;
+    void truncate(Sequence *sequence, uint64_t length) const;
+    Sequence fork(const Sequence &from, uint64_t length) const;
+
+    // Attention of new token t with a query of the layer's query head, in double precision.
+    // out [head_dim].
+    void attend(const Sequence &sequence, const Fresh &fresh, uint32_t t, uint32_t layer,
+                uint32_t query_head, const float *query, std::vector<double> *out) const;
+
+  private:
+    struct Entry {
+        uint32_t layer;
+        lk::KeyClass key;
+        lk::ValueClass value;
+        const float *centers;  // null without
+    };
+    uint64_t page_end(uint64_t page) const;
+    void pack(Sequence *sequence, uint64_t page) const;
+    void pack_keys(const Entry &entry, std::vector<Token> *tokens, uint64_t first) const;
+    void pack_values(const Entry &entry, std::vector<Token> *tokens, uint64_t first) const;
+
+    const lk::Plan &plan_;
+    const std::vector<lk_layer> &layers_;
+    std::vector<uint32_t> first_entries_;
+    std::vector<Entry> entries_;
+};
+
+}  // namespace stateful
+
+#endif
