@@ -34,6 +34,8 @@ type Stats struct {
 	PagesReopened   uint64
 	ValuesSaturated uint64
 	DeviceBytes     uint64
+	SharedBytes     uint64 // in pages that several sequences have, counted once
+	PagesCopied     uint64
 }
 
 // Cache is the key/value cache of one model: many sequences, one plan, one byte budget.
@@ -123,6 +125,7 @@ func (c *Cache) Stats() (Stats, error) {
 		WorkspaceBytes: uint64(raw.workspace_bytes), FreeBytes: uint64(raw.free_bytes),
 		PagesPacked: uint64(raw.pages_packed), PagesReopened: uint64(raw.pages_reopened),
 		ValuesSaturated: uint64(raw.values_saturated), DeviceBytes: uint64(raw.device_bytes),
+		SharedBytes: uint64(raw.shared_bytes), PagesCopied: uint64(raw.pages_copied),
 	}, nil
 }
 
@@ -166,7 +169,23 @@ func (s *Sequence) Truncate(tokens uint64) error {
 	})
 }
 
-// Remove frees the sequence's pages.
+// AllTokens is every token of a sequence.
+const AllTokens uint64 = C.LK_ALL_TOKENS
+
+// Fork adds a sequence that begins with the first tokens of this one and shares its pages; see
+// lk_sequence_fork.
+func (s *Sequence) Fork(tokens uint64) (*Sequence, error) {
+	child := &Sequence{cache: s.cache}
+	err := s.cache.alone(func(ptr *C.lk_cache) C.lk_status {
+		return C.lk_sequence_fork(ptr, s.id, C.uint64_t(tokens), &child.id)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return child, nil
+}
+
+// Remove frees the pages that no other sequence has.
 func (s *Sequence) Remove() error {
 	return s.cache.alone(func(ptr *C.lk_cache) C.lk_status { return C.lk_sequence_remove(ptr, s.id) })
 }

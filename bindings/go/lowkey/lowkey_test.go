@@ -1,8 +1,10 @@
 package lowkey
 
 import (
+	"bytes"
 	"errors"
 	"math"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -392,6 +394,100 @@ func TestPartsMergeToTheWhole(t *testing.T) {
 		t.Fatal(lse)
 	}
 	wants(t, context.Merge(Queue{}, nil, results, Tensor{}), Argument, "0 parts")
+}
+
+func same(t testing.TB, a, b []float32, bound float64) {
+	t.Helper()
+	for i := range a {
+		if math.Abs(float64(a[i]-b[i])) > bound {
+			t.Fatal(i, a[i], b[i])
+		}
+	}
+}
+
+func TestForksShareAndLiveOn(t *testing.T) {
+	cache := newCache(t, "kitty")
+	parent := must[*Sequence](t)(cache.AddSequence())
+	take(t, parent, 400)
+	child := must[*Sequence](t)(parent.Fork(AllTokens))
+	early := must[*Sequence](t)(parent.Fork(100))
+	if stats := must[Stats](t)(cache.Stats()); stats.SharedBytes == 0 || stats.Tokens != 900 {
+		t.Fatal(stats)
+	}
+	wanted := take(t, parent, 1)
+	check(t, parent.Remove())
+	same(t, take(t, child, 1), wanted, 0)
+	if tokens := must[uint64](t)(early.Len()); tokens != 100 {
+		t.Fatal(tokens)
+	}
+	_, err := child.Fork(999)
+	wants(t, err, Argument, "999")
+}
+
+func TestAnyPathOfADraftTreeIsKept(t *testing.T) {
+	cache := newCache(t, "fp16")
+	sequence := must[*Sequence](t)(cache.AddSequence())
+	take(t, sequence, 8)
+	step := must[*Step](t)(cache.Begin(StepOptions{Parents: []int32{-1, 0, 0, 2}}, Part{sequence, 4}))
+	run(t, step, 8)
+	wants(t, step.CommitPaths([]uint32{0, 1, 2}), Argument, "")
+	wants(t, step.CommitPaths(), Argument, "0 paths")
+	check(t, step.CommitPaths([]uint32{0, 2, 3}))
+	if tokens := must[uint64](t)(sequence.Len()); tokens != 11 {
+		t.Fatal(tokens)
+	}
+}
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("the disk is full") }
+
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { panic("of the host's own making") }
+
+func TestSnapshotsGoThroughStreamsAndFiles(t *testing.T) {
+	cache, other := newCache(t, "kitty-pro"), newCache(t, "kitty-pro")
+	sequence := must[*Sequence](t)(cache.AddSequence())
+	take(t, sequence, 300)
+	mark := []byte("model 7")
+	var saved bytes.Buffer
+	check(t, cache.Save(&saved, mark, sequence))
+	loaded := must[[]*Sequence](t)(other.Load(bytes.NewReader(saved.Bytes()), mark, 1))
+	same(t, take(t, loaded[0], 1), take(t, sequence, 1), 0)
+
+	_, err := other.Load(bytes.NewReader(saved.Bytes()), nil, 1)
+	wants(t, err, Mismatch, "")
+	_, err = other.Load(bytes.NewReader(saved.Bytes()[:saved.Len()/2]), mark, 1)
+	wants(t, err, Corrupt, "")
+	_, err = other.Load(broken{}, mark, 1)
+	wants(t, err, IO, "own making")
+	wants(t, cache.Save(full{}, mark), IO, "the disk is full")
+
+	path := filepath.Join(t.TempDir(), "chat.lksnap")
+	check(t, cache.SaveFile(path, mark))
+	if n := len(must[[]*Sequence](t)(other.LoadFile(path, mark, 2))); n != 1 {
+		t.Fatal(n)
+	}
+	_, err = other.LoadFile(path+"x", mark, 2)
+	wants(t, err, IO, "")
+}
+
+func TestKeyCentersLeaveAttentionAsItIs(t *testing.T) {
+	context := must[*Context](t)(Open(ContextOptions{Threads: 1}))
+	plan := must[*Plan](t)(NewPlan("fp16", geometry()))
+	centers := make([]float32, headDim)
+	for i := range centers {
+		centers[i] = 0.25
+	}
+	check(t, plan.SetKeyCenters(All, All, centers))
+	centered := must[*Cache](t)(context.NewCache(geometry(), plan, CacheOptions{BudgetBytes: 64 << 20}))
+	defer centered.Close()
+	plain := newCache(t, "fp16")
+	same(t, take(t, must[*Sequence](t)(centered.AddSequence()), 20),
+		take(t, must[*Sequence](t)(plain.AddSequence()), 20), 1e-3)
+	wants(t, plan.SetKeyCenters(All, All, centers[:3]), Argument, "")
+	check(t, plan.SetKeyCenters(All, All, nil))
 }
 
 func BenchmarkLayer(b *testing.B) {

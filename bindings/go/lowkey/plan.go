@@ -8,6 +8,7 @@ import "C"
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"unsafe"
@@ -290,6 +291,23 @@ func (p *Plan) SetValue(layer, kvHead uint32, rule ValueRule) error {
 	raw.bits, raw.group = C.uint32_t(rule.Bits), C.uint32_t(rule.Group)
 	return p.with(func(ptr *C.lk_plan) C.lk_status {
 		return C.lk_plan_set_value(ptr, C.uint32_t(layer), C.uint32_t(kvHead), &raw)
+	})
+}
+
+// SetKeyCenters sets constants that are subtracted from the key channels before they are stored,
+// one for each channel; nil removes them. See lk_plan_set_key_centers.
+func (p *Plan) SetKeyCenters(layer, kvHead uint32, centers []float32) error {
+	var first *C.float
+	if centers != nil {
+		// C reads head_dim numbers, at most 256; what is missing is a NaN, which it refuses.
+		padded := append([]float32(nil), centers...)
+		for len(padded) < 256 {
+			padded = append(padded, float32(math.NaN()))
+		}
+		first = (*C.float)(unsafe.Pointer(&padded[0]))
+	}
+	return p.with(func(ptr *C.lk_plan) C.lk_status {
+		return C.lk_plan_set_key_centers(ptr, C.uint32_t(layer), C.uint32_t(kvHead), first)
 	})
 }
 

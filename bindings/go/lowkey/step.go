@@ -309,6 +309,36 @@ func (s *Step) Commit(keep ...uint32) error {
 	return err
 }
 
+// CommitPaths keeps chosen tokens of draft trees: of sequence i the path paths[i] from the root, as
+// indices of its new tokens. When it fails the step stays open.
+func (s *Step) CommitPaths(paths ...[]uint32) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.open(0); err != nil {
+		return err
+	}
+	if len(paths) != s.parts {
+		return refuse(fmt.Sprintf("%d paths for %d sequences", len(paths), s.parts))
+	}
+	counts := make([]C.uint32_t, len(paths))
+	kept := make([]C.uint32_t, 0, s.tokens+1)
+	for i, path := range paths {
+		counts[i] = C.uint32_t(len(path))
+		for _, token := range path {
+			kept = append(kept, C.uint32_t(token))
+		}
+	}
+	kept = append(kept, 0) // an address also for no tokens
+	err := s.cache.alone(func(ptr *C.lk_cache) C.lk_status {
+		return C.lk_step_commit_tokens(ptr, &counts[0], &kept[0])
+	})
+	if err == nil {
+		s.isOpen = false
+		s.kept = nil
+	}
+	return err
+}
+
 // Discard drops the new tokens of a step that is open still.
 func (s *Step) Discard() error {
 	s.mu.Lock()

@@ -1,6 +1,6 @@
 // A chat loop: each line of the input is a turn, its words are tokens, and the answer has as many.
-// "/undo" takes back the last turn, "/stats" shows what the cache holds. The "model" makes up its
-// numbers; a host has its own.
+// "/undo" takes back the last turn, "/save FILE" and "/load FILE" keep the chat over restarts,
+// "/stats" shows what the cache holds. The "model" makes up its numbers; a host has its own.
 package main
 
 import (
@@ -109,6 +109,22 @@ func (c *chat) undo() error {
 	return c.sequence.Truncate(last)
 }
 
+// fingerprint names the model, so that the chat of another is refused.
+var fingerprint = []byte("sines, 4 layers")
+
+// load continues a chat that was saved.
+func (c *chat) load(path string) error {
+	loaded, err := c.cache.LoadFile(path, fingerprint, 1)
+	if err != nil {
+		return err
+	}
+	if err := c.sequence.Remove(); err != nil {
+		return err
+	}
+	c.sequence, c.turns = loaded[0], nil
+	return nil
+}
+
 func open() (*chat, error) {
 	context, err := lowkey.Open(lowkey.ContextOptions{})
 	if err != nil {
@@ -120,7 +136,8 @@ func open() (*chat, error) {
 		return nil, err
 	}
 	defer plan.Close()
-	cache, err := context.NewCache(geometry, plan, lowkey.CacheOptions{BudgetBytes: budget, MaxStepTokens: maxStep})
+	cache, err := context.NewCache(geometry, plan, lowkey.CacheOptions{BudgetBytes: budget, MaxSequences: 2,
+		MaxStepTokens: maxStep})
 	if err != nil {
 		return nil, err
 	}
@@ -138,9 +155,14 @@ func main() {
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		line := strings.TrimSpace(lines.Text())
+		err = nil
 		switch {
 		case line == "/undo":
 			err = c.undo()
+		case strings.HasPrefix(line, "/save "):
+			err = c.cache.SaveFile(strings.TrimPrefix(line, "/save "), fingerprint, c.sequence)
+		case strings.HasPrefix(line, "/load "):
+			err = c.load(strings.TrimPrefix(line, "/load "))
 		case line == "/stats":
 			var stats lowkey.Stats
 			stats, err = c.cache.Stats()

@@ -3,6 +3,9 @@
 //! Most programs want the crate `lowkey` instead.
 #![allow(non_camel_case_types)]
 
+mod functions;
+
+pub use functions::*;
 use std::marker::{PhantomData, PhantomPinned};
 use std::os::raw::{c_char, c_void};
 
@@ -16,7 +19,7 @@ macro_rules! opaque {
         }
     )*};
 }
-opaque!(lk_context, lk_plan, lk_cache);
+opaque!(lk_context, lk_plan, lk_cache, lk_snapshot, lk_calibrator);
 
 /// Constants of one C type.
 macro_rules! constants {
@@ -297,212 +300,120 @@ pub struct lk_cache_stats {
     pub pages_reopened: u64,
     pub values_saturated: u64,
     pub device_bytes: u64,
+    pub shared_bytes: u64,
+    pub pages_copied: u64,
+}
+pub const LK_ALL_TOKENS: u64 = u64::MAX;
+
+// snapshot.h
+pub type lk_write_fn =
+    Option<unsafe extern "C" fn(user: *mut c_void, data: *const c_void, n_bytes: usize) -> i32>;
+pub type lk_read_fn =
+    Option<unsafe extern "C" fn(user: *mut c_void, data: *mut c_void, n_bytes: usize) -> i64>;
+pub type lk_progress_fn =
+    Option<unsafe extern "C" fn(user: *mut c_void, done_bytes: u64, total_bytes: u64) -> i32>;
+pub const LK_FINGERPRINT_BYTES: u32 = 256;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_snapshot_desc {
+    pub size: u32,
+    pub fingerprint_bytes: u32,
+    pub fingerprint: *const c_void,
+    pub progress: lk_progress_fn,
+    pub progress_user: *mut c_void,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_snapshot_info {
+    pub size: u32,
+    pub version: u32,
+    pub n_sequences: u32,
+    pub n_classes: u32,
+    pub total_bytes: u64,
+    pub n_tokens: u64,
+    pub n_rows: u64,
+    pub geometry_hash: u64,
+    pub plan_hash: u64,
+    pub fingerprint_bytes: u32,
+    pub fingerprint: [u8; 256],
+    pub reserved: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_snapshot_sequence {
+    pub size: u32,
+    pub flags: u32,
+    pub id: lk_sequence,
+    pub n_tokens: u64,
+    pub n_rows: u64,
+    pub n_shared_rows: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_snapshot_class {
+    pub size: u32,
+    pub is_value: u32,
+    pub head_dim: u32,
+    pub page_tokens: u32,
+    pub channels: [u32; 6],
+    pub n_halves: u64,
+    pub payload_bytes: u64,
+    pub metadata_bytes: u64,
+}
+
+// calibrate.h
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_probe {
+    pub size: u32,
+    pub prefix_tokens: u32,
+    pub period_tokens: u32,
+    pub sink_tokens: u32,
+    pub local_tokens: u32,
+}
+
+pub type lk_statistic = u32;
+constants!(lk_statistic:
+    LK_STATISTIC_KEY_MIN = 1,
+    LK_STATISTIC_KEY_MAX = 2,
+    LK_STATISTIC_KEY_RANGE = 3,
+    LK_STATISTIC_KEY_MEAN = 4,
+    LK_STATISTIC_KEY_MAGNITUDE = 5,
+    LK_STATISTIC_QUERY_MAGNITUDE = 6,
+);
+constants!(u8: LK_CHANNEL_SUBNORMAL = 1, LK_CHANNEL_NORMAL = 2, LK_CHANNEL_OUTLIER = 3);
+pub type lk_scope = u32;
+constants!(lk_scope: LK_SCOPE_HEAD = 1, LK_SCOPE_LAYER = 2);
+pub type lk_retrieval = u32;
+constants!(lk_retrieval:
+    LK_RETRIEVAL_NONE = 1,
+    LK_RETRIEVAL_KEY = 2,
+    LK_RETRIEVAL_KEY_VALUE = 3,
+);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_chanmix {
+    pub size: u32,
+    pub retrieval: lk_retrieval,
+    pub scope: lk_scope,
+    pub outliers: u32,
+    pub centers: u32,
+    pub metadata: lk_metadata,
+    pub group: u32,
+    pub sink_tokens: u32,
+    pub window_tokens: u32,
+    pub retrieval_share: f64,
+    pub budget_bytes: u64,
+    pub budget_tokens: u64,
+    pub budget_sequences: u32,
+    pub budget_step_tokens: u32,
 }
 
 // step.h, merge.h
 pub const LK_DRAFT_TOKENS: u32 = 64;
 pub const LK_MERGE_PARTS: u32 = 16;
-
-extern "C" {
-    // base.h
-    pub fn lk_status_name(status: lk_status) -> *const c_char;
-    pub fn lk_status_text(status: lk_status) -> *const c_char;
-    pub fn lk_last_error(
-        buffer: *mut c_char,
-        capacity_bytes: usize,
-        needed_bytes: *mut usize,
-    ) -> lk_status;
-    pub fn lk_version() -> *const c_char;
-    pub fn lk_abi_version() -> u32;
-    pub fn lk_build_info() -> *const c_char;
-    pub fn lk_tensor_init(tensor: *mut lk_tensor, struct_bytes: usize) -> lk_status;
-    pub fn lk_queue_init(queue: *mut lk_queue, struct_bytes: usize) -> lk_status;
-
-    // context.h
-    pub fn lk_device_info_init(info: *mut lk_device_info, struct_bytes: usize) -> lk_status;
-    pub fn lk_device_count(count: *mut u32) -> lk_status;
-    pub fn lk_device_get(ordinal: u32, info: *mut lk_device_info) -> lk_status;
-    pub fn lk_context_desc_init(desc: *mut lk_context_desc, struct_bytes: usize) -> lk_status;
-    pub fn lk_context_open(
-        desc: *const lk_context_desc,
-        abi_version: u32,
-        out: *mut *mut lk_context,
-    ) -> lk_status;
-    pub fn lk_context_close(context: *mut *mut lk_context) -> lk_status;
-    pub fn lk_context_device(context: *const lk_context, info: *mut lk_device_info) -> lk_status;
-    pub fn lk_capability_init(capability: *mut lk_capability, struct_bytes: usize) -> lk_status;
-    pub fn lk_context_supports(
-        context: *const lk_context,
-        capability: *const lk_capability,
-    ) -> lk_status;
-
-    // vulkan.h
-    pub fn lk_vulkan_desc_init(desc: *mut lk_vulkan_desc, struct_bytes: usize) -> lk_status;
-    pub fn lk_vulkan_buffer_add(
-        context: *mut lk_context,
-        buffer: u64,
-        bytes: u64,
-        usage: u32,
-    ) -> lk_status;
-    pub fn lk_vulkan_buffer_remove(context: *mut lk_context, buffer: u64) -> lk_status;
-    pub fn lk_vulkan_pipeline_cache(
-        context: *const lk_context,
-        buffer: *mut c_void,
-        capacity_bytes: u64,
-        needed_bytes: *mut u64,
-    ) -> lk_status;
-
-    // plan.h
-    pub fn lk_layer_init(layer: *mut lk_layer, struct_bytes: usize) -> lk_status;
-    pub fn lk_geometry_init(geometry: *mut lk_geometry, struct_bytes: usize) -> lk_status;
-    pub fn lk_key_rule_init(rule: *mut lk_key_rule, struct_bytes: usize) -> lk_status;
-    pub fn lk_value_rule_init(rule: *mut lk_value_rule, struct_bytes: usize) -> lk_status;
-    pub fn lk_plan_preset_name(index: u32) -> *const c_char;
-    pub fn lk_plan_preset(
-        name: *const c_char,
-        geometry: *const lk_geometry,
-        out: *mut *mut lk_plan,
-    ) -> lk_status;
-    pub fn lk_plan_copy(plan: *const lk_plan, out: *mut *mut lk_plan) -> lk_status;
-    pub fn lk_plan_destroy(plan: *mut *mut lk_plan);
-    pub fn lk_plan_set_name(plan: *mut lk_plan, name: *const c_char) -> lk_status;
-    pub fn lk_plan_set_key(
-        plan: *mut lk_plan,
-        layer: u32,
-        kv_head: u32,
-        rule: *const lk_key_rule,
-    ) -> lk_status;
-    pub fn lk_plan_set_value(
-        plan: *mut lk_plan,
-        layer: u32,
-        kv_head: u32,
-        rule: *const lk_value_rule,
-    ) -> lk_status;
-    pub fn lk_plan_set_metadata(plan: *mut lk_plan, layer: u32, metadata: lk_metadata)
-        -> lk_status;
-    pub fn lk_plan_set_pages(plan: *mut lk_plan, page_tokens: u32, run_tokens: u32) -> lk_status;
-    pub fn lk_plan_set_recent(
-        plan: *mut lk_plan,
-        sink_tokens: u32,
-        window_tokens: u32,
-    ) -> lk_status;
-    pub fn lk_plan_set_ladder(
-        plan: *mut lk_plan,
-        layer: u32,
-        rungs: *const u8,
-        n_rungs: u32,
-        rung: u32,
-    ) -> lk_status;
-    pub fn lk_plan_get_key(
-        plan: *const lk_plan,
-        layer: u32,
-        kv_head: u32,
-        rule: *mut lk_key_rule,
-    ) -> lk_status;
-    pub fn lk_plan_get_value(
-        plan: *const lk_plan,
-        layer: u32,
-        kv_head: u32,
-        rule: *mut lk_value_rule,
-    ) -> lk_status;
-    pub fn lk_plan_name(plan: *const lk_plan) -> *const c_char;
-    pub fn lk_plan_get_pages(
-        plan: *const lk_plan,
-        page_tokens: *mut u32,
-        run_tokens: *mut u32,
-        sink_tokens: *mut u32,
-        window_tokens: *mut u32,
-    ) -> lk_status;
-    pub fn lk_plan_width(
-        plan: *const lk_plan,
-        layer: u32,
-        kv_head: u32,
-        is_value: u32,
-        channel: u32,
-        bits: *mut u32,
-        boost_bits: *mut u32,
-    ) -> lk_status;
-    pub fn lk_plan_validate(plan: *const lk_plan, geometry: *const lk_geometry) -> lk_status;
-    pub fn lk_plan_size_init(size: *mut lk_plan_size, struct_bytes: usize) -> lk_status;
-    pub fn lk_plan_bytes(
-        plan: *const lk_plan,
-        n_tokens: u64,
-        n_sequences: u32,
-        step_tokens: u32,
-        out: *mut lk_plan_size,
-    ) -> lk_status;
-    pub fn lk_plan_to_json(
-        plan: *const lk_plan,
-        buffer: *mut c_char,
-        capacity_bytes: usize,
-        needed_bytes: *mut usize,
-    ) -> lk_status;
-    pub fn lk_plan_from_json(
-        text: *const c_char,
-        text_bytes: usize,
-        out: *mut *mut lk_plan,
-    ) -> lk_status;
-
-    // cache.h
-    pub fn lk_cache_desc_init(desc: *mut lk_cache_desc, struct_bytes: usize) -> lk_status;
-    pub fn lk_cache_create(
-        context: *mut lk_context,
-        geometry: *const lk_geometry,
-        plan: *const lk_plan,
-        desc: *const lk_cache_desc,
-        out: *mut *mut lk_cache,
-    ) -> lk_status;
-    pub fn lk_cache_destroy(cache: *mut *mut lk_cache);
-    pub fn lk_cache_stats_init(stats: *mut lk_cache_stats, struct_bytes: usize) -> lk_status;
-    pub fn lk_cache_get_stats(cache: *const lk_cache, stats: *mut lk_cache_stats) -> lk_status;
-    pub fn lk_cache_plan(cache: *const lk_cache) -> *const lk_plan;
-    pub fn lk_cache_poll(cache: *const lk_cache) -> lk_status;
-    pub fn lk_sequence_add(cache: *mut lk_cache, id: *mut lk_sequence) -> lk_status;
-    pub fn lk_sequence_remove(cache: *mut lk_cache, id: lk_sequence) -> lk_status;
-    pub fn lk_sequence_length(
-        cache: *const lk_cache,
-        id: lk_sequence,
-        n_tokens: *mut u64,
-    ) -> lk_status;
-    pub fn lk_sequence_truncate(cache: *mut lk_cache, id: lk_sequence, n_tokens: u64) -> lk_status;
-
-    // step.h
-    pub fn lk_step_begin(
-        cache: *mut lk_cache,
-        queue: *const lk_queue,
-        n_sequences: u32,
-        ids: *const lk_sequence,
-        n_tokens: *const u32,
-        parent: *const i32,
-    ) -> lk_status;
-    pub fn lk_append(
-        cache: *mut lk_cache,
-        layer: u32,
-        k: *const lk_tensor,
-        v: *const lk_tensor,
-    ) -> lk_status;
-    pub fn lk_attend(
-        cache: *mut lk_cache,
-        layer: u32,
-        q: *const lk_tensor,
-        out: *const lk_tensor,
-        lse: *const lk_tensor,
-    ) -> lk_status;
-    pub fn lk_step_replay(cache: *mut lk_cache) -> lk_status;
-    pub fn lk_step_commit(cache: *mut lk_cache, keep: *const u32) -> lk_status;
-    pub fn lk_step_discard(cache: *mut lk_cache) -> lk_status;
-
-    // merge.h
-    pub fn lk_merge(
-        context: *const lk_context,
-        queue: *const lk_queue,
-        n_tokens: u32,
-        n_heads: u32,
-        head_dim: u32,
-        n_parts: u32,
-        outs: *const *const lk_tensor,
-        lses: *const *const lk_tensor,
-        out: *const lk_tensor,
-        lse: *const lk_tensor,
-    ) -> lk_status;
-}

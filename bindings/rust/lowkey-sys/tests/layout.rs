@@ -135,7 +135,18 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         lk_cache_desc { size, max_sequences, max_step_tokens, flags, budget_bytes, slab_bytes }
         lk_cache_stats { size, n_sequences, n_tokens, budget_bytes, reserved_bytes, payload_bytes,
                          metadata_bytes, recent_bytes, table_bytes, workspace_bytes, free_bytes,
-                         pages_packed, pages_reopened, values_saturated, device_bytes }
+                         pages_packed, pages_reopened, values_saturated, device_bytes, shared_bytes,
+                         pages_copied }
+        lk_snapshot_desc { size, fingerprint_bytes, fingerprint, progress, progress_user }
+        lk_snapshot_info { size, version, n_sequences, n_classes, total_bytes, n_tokens, n_rows,
+                           geometry_hash, plan_hash, fingerprint_bytes, fingerprint, reserved }
+        lk_snapshot_sequence { size, flags, id, n_tokens, n_rows, n_shared_rows }
+        lk_snapshot_class { size, is_value, head_dim, page_tokens, channels, n_halves,
+                            payload_bytes, metadata_bytes }
+        lk_probe { size, prefix_tokens, period_tokens, sink_tokens, local_tokens }
+        lk_chanmix { size, retrieval, scope, outliers, centers, metadata, group, sink_tokens,
+                     window_tokens, retrieval_share, budget_bytes, budget_tokens,
+                     budget_sequences, budget_step_tokens }
     );
     values_of!(said,
         LK_ABI_MAJOR LK_ABI_MINOR LK_ABI_VERSION LK_OK LK_E_ARGUMENT LK_E_STATE LK_E_NOT_FOUND
@@ -147,7 +158,11 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         LK_VULKAN_NO_FLOAT16 LK_VULKAN_NO_SUBGROUP LK_VULKAN_NO_INTEGER_DOT
         LK_VULKAN_NO_COOPERATIVE_MATRIX LK_VULKAN_NO_TIMELINE LK_ALL LK_AXIS_CHANNEL LK_AXIS_TOKEN
         LK_SCORE_KEY LK_SCORE_QUERY_RANGE LK_METADATA_F16 LK_METADATA_F8 LK_DRAFT_TOKENS
-        LK_MERGE_PARTS
+        LK_MERGE_PARTS LK_ALL_TOKENS LK_FINGERPRINT_BYTES LK_STATISTIC_KEY_MIN
+        LK_STATISTIC_KEY_MAX LK_STATISTIC_KEY_RANGE LK_STATISTIC_KEY_MEAN
+        LK_STATISTIC_KEY_MAGNITUDE LK_STATISTIC_QUERY_MAGNITUDE LK_CHANNEL_SUBNORMAL
+        LK_CHANNEL_NORMAL LK_CHANNEL_OUTLIER LK_SCOPE_HEAD LK_SCOPE_LAYER LK_RETRIEVAL_NONE
+        LK_RETRIEVAL_KEY LK_RETRIEVAL_KEY_VALUE
     );
     said
 }

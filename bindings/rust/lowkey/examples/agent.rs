@@ -1,5 +1,5 @@
-//! An agent that thinks ahead and changes its mind: a prompt, a decode loop, drafts of which a part
-//! is kept, and a rollback to an earlier turn. The "model" makes up its numbers; a host has its own.
+//! An agent that thinks ahead and changes its mind: a prompt, two lines of thought that share it, a
+//! draft of which a part is kept, and a rollback to an earlier turn. The "model" makes up its numbers; a host has its own.
 use lowkey::*;
 
 const LAYERS: u32 = 4;
@@ -54,7 +54,7 @@ fn main() -> Result<()> {
         &context,
         &geometry,
         &plan,
-        CacheOptions::new(size.cache_bytes).max_step_tokens(512),
+        CacheOptions::new(size.cache_bytes).max_sequences(2).max_step_tokens(512),
     )?;
 
     let mut sequence = cache.add_sequence()?;
@@ -64,9 +64,14 @@ fn main() -> Result<()> {
     let turn = sequence.len()?;
     println!("prompt: {} tokens", turn);
 
+    // A second line of thought shares the prompt's pages; it is given up in the end.
+    let other = sequence.fork()?;
     for _ in 0..32 {
         take(&cache, &sequence, 1)?;
+        take(&cache, &other, 1)?;
     }
+    println!("{} bytes are shared", cache.stats()?.shared_bytes);
+    drop(other);
 
     // A draft of eight tokens, of which the model accepts three.
     let first = sequence.len()?;

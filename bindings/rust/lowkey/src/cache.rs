@@ -55,6 +55,9 @@ pub struct Stats {
     pub pages_reopened: u64,
     pub values_saturated: u64,
     pub device_bytes: u64,
+    /// In pages that several sequences have, counted once.
+    pub shared_bytes: u64,
+    pub pages_copied: u64,
 }
 
 /// The C cache, alive while a [`Cache`] or a [`Monitor`] is.
@@ -86,6 +89,8 @@ impl Handle {
             pages_reopened: raw.pages_reopened,
             values_saturated: raw.values_saturated,
             device_bytes: raw.device_bytes,
+            shared_bytes: raw.shared_bytes,
+            pages_copied: raw.pages_copied,
         })
     }
     fn poll(&self) -> Result<()> {
@@ -247,6 +252,11 @@ impl<'ctx> Cache<'ctx> {
         Ok(Sequence { state: &self.state, id })
     }
 
+    /// A sequence that a load made.
+    pub(crate) fn own(&self, id: sys::lk_sequence) -> Sequence<'_> {
+        Sequence { state: &self.state, id }
+    }
+
     /// Open a step: sequences and how many new tokens each has. One is open at a time.
     pub fn step<'s>(&'s self, parts: &[(&'s Sequence<'s>, u32)]) -> Result<Step<'s>> {
         self.step_with(parts, StepOptions::default())
@@ -297,7 +307,21 @@ pub struct Sequence<'c> {
     pub(crate) id: sys::lk_sequence,
 }
 
-impl Sequence<'_> {
+impl<'c> Sequence<'c> {
+    /// A sequence that begins with all tokens of this one and shares its pages; see
+    /// `lk_sequence_fork`.
+    pub fn fork(&self) -> Result<Sequence<'c>> {
+        self.fork_at(sys::LK_ALL_TOKENS)
+    }
+
+    /// The same with its first `n_tokens` tokens.
+    pub fn fork_at(&self, n_tokens: u64) -> Result<Sequence<'c>> {
+        let mut id = 0;
+        // SAFETY: this thread alone has the cache.
+        unsafe { check(sys::lk_sequence_fork(self.state.raw(), self.id, n_tokens, &mut id))? };
+        Ok(Sequence { state: self.state, id })
+    }
+
     pub fn id(&self) -> u64 {
         self.id
     }

@@ -34,6 +34,7 @@ mod context;
 mod error;
 mod merge;
 mod plan;
+mod snapshot;
 mod step;
 mod tensor;
 
@@ -45,6 +46,7 @@ pub use merge::merge;
 pub use plan::{
     Axis, Boost, Geometry, KeyRule, Layer, Metadata, Plan, PlanSize, Score, ValueRule, Which,
 };
+pub use snapshot::SnapshotOptions;
 pub use step::{Appended, Queue, Step, StepOptions};
 pub use tensor::{Bf16, Element, Tensor, TensorMut, F16};
 

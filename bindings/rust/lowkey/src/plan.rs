@@ -302,6 +302,25 @@ impl Plan {
         Ok(self)
     }
 
+    /// Constants that are subtracted from the key channels before they are stored, `[head_dim]`;
+    /// None removes them. See `lk_plan_set_key_centers`.
+    pub fn set_key_centers(
+        &mut self,
+        layer: Which,
+        kv_head: Which,
+        centers: Option<&[f32]>,
+    ) -> Result<&mut Self> {
+        // C reads head_dim numbers, at most 256; what is missing is a NaN, which it refuses.
+        let padded = centers.map(|centers| {
+            let mut numbers = centers.to_vec();
+            numbers.resize(centers.len().max(256), f32::NAN);
+            numbers
+        });
+        let raw = padded.as_ref().map_or(ptr::null(), |numbers| numbers.as_ptr());
+        unsafe { check(sys::lk_plan_set_key_centers(self.raw, layer.raw(), kv_head.raw(), raw))? };
+        Ok(self)
+    }
+
     pub fn set_metadata(&mut self, layer: Which, metadata: Metadata) -> Result<&mut Self> {
         let raw = match metadata {
             Metadata::F16 => sys::LK_METADATA_F16,

@@ -171,6 +171,27 @@ impl<'s> Step<'s> {
         self.end(keep.as_ptr())
     }
 
+    /// Keep chosen tokens of draft trees: of sequence i the path `paths[i]` from the root, as
+    /// indices of its new tokens; see `lk_step_commit_tokens`.
+    pub fn commit_paths(mut self, paths: &[&[u32]]) -> Result<()> {
+        if paths.len() != self.n_new.len() {
+            return Err(Error::argument(format!(
+                "{} paths for {} sequences",
+                paths.len(),
+                self.n_new.len()
+            )));
+        }
+        let counts: Vec<_> =
+            paths.iter().map(|path| u32::try_from(path.len()).unwrap_or(u32::MAX)).collect();
+        let kept = paths.concat();
+        // SAFETY: a count for each sequence, and as many indices as they add up to.
+        unsafe {
+            check(sys::lk_step_commit_tokens(self.state.raw(), counts.as_ptr(), kept.as_ptr()))?
+        };
+        self.is_open = false;
+        Ok(())
+    }
+
     fn end(mut self, keep: *const u32) -> Result<()> {
         // SAFETY: keep is null or has a count for each sequence.
         unsafe { check(sys::lk_step_commit(self.state.raw(), keep))? };

@@ -349,3 +349,99 @@ fn parts_merge_to_the_whole() {
     assert!(out.iter().all(|&x| (x - 2.0).abs() < 1e-6));
     assert!((lse[0] - 2f32.ln()).abs() < 1e-6);
 }
+
+#[test]
+fn forks_share_pages_and_live_on() {
+    let rig = Rig::new("kitty");
+    let cache = rig.cache();
+    let parent = cache.add_sequence().unwrap();
+    step(&cache, &parent, 0..400).unwrap();
+    let child = parent.fork().unwrap();
+    let early = parent.fork_at(100).unwrap();
+    assert!(cache.stats().unwrap().shared_bytes > 0);
+    assert_eq!(cache.stats().unwrap().n_tokens, 900);
+    let wanted = step(&cache, &parent, 400..401).unwrap();
+    drop(parent);
+    assert_eq!(step(&cache, &child, 400..401).unwrap(), wanted);
+    assert_eq!(early.len().unwrap(), 100);
+    assert_eq!(child.fork_at(999).err().unwrap().kind, ErrorKind::Argument);
+}
+
+#[test]
+fn any_path_of_a_draft_tree_is_kept() {
+    let rig = Rig::new("fp16");
+    let cache = rig.cache();
+    let sequence = cache.add_sequence().unwrap();
+    step(&cache, &sequence, 0..8).unwrap();
+    let tree = |cache: &Cache<'_>, path: &[u32]| {
+        let options = StepOptions { parents: Some(&[-1, 0, 0, 2]), ..StepOptions::default() };
+        let mut open = cache.step_with(&[(&sequence, 4)], options)?;
+        layers(&mut open, 8..12)?;
+        open.commit_paths(&[path])
+    };
+    assert_eq!(tree(&cache, &[0, 1, 2]).unwrap_err().kind, ErrorKind::Argument);
+    tree(&cache, &[0, 2, 3]).unwrap();
+    assert_eq!(sequence.len().unwrap(), 11);
+}
+
+#[test]
+fn snapshots_go_through_streams_and_files() {
+    let rig = Rig::new("kitty-pro");
+    let cache = rig.cache();
+    let sequence = cache.add_sequence().unwrap();
+    step(&cache, &sequence, 0..300).unwrap();
+    let options = SnapshotOptions { fingerprint: b"model 7" };
+    let mut bytes = Vec::new();
+    cache.save(&[&sequence], options, &mut bytes).unwrap();
+
+    let other = rig.cache();
+    let loaded = other.load(options, bytes.as_slice(), 1).unwrap();
+    assert_eq!(loaded[0].len().unwrap(), 300);
+    let wanted = step(&cache, &sequence, 300..301).unwrap();
+    assert_eq!(step(&other, &loaded[0], 300..301).unwrap(), wanted);
+
+    let error = other.load(SnapshotOptions::default(), bytes.as_slice(), 1).err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Mismatch);
+    let error = other.load(options, &bytes[..bytes.len() / 2], 1).err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Corrupt);
+    assert_eq!(other.load(options, bytes.as_slice(), 0).err().unwrap().kind, ErrorKind::Argument);
+
+    let path = std::env::temp_dir().join(format!("lowkey-{}.lksnap", std::process::id()));
+    cache.save_file(&[], options, &path).unwrap();
+    assert_eq!(other.load_file(options, &path, 2).unwrap().len(), 1);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(other.load_file(options, &path, 2).err().unwrap().kind, ErrorKind::Io);
+
+    struct Full;
+    impl std::io::Write for Full {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::Error::new(std::io::ErrorKind::Other, "the disk is full"))
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let error = cache.save(&[], options, Full).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Io);
+    assert!(error.sentence.contains("the disk is full"), "{}", error);
+}
+
+#[test]
+fn key_centers_leave_attention_as_it_is() {
+    let mut rig = Rig::new("fp16");
+    let plain = {
+        let cache = rig.cache();
+        let sequence = cache.add_sequence().unwrap();
+        step(&cache, &sequence, 0..20).unwrap()
+    };
+    rig.plan.set_key_centers(Which::All, Which::All, Some(&[0.25; HEAD_DIM])).unwrap();
+    let cache = rig.cache();
+    let sequence = cache.add_sequence().unwrap();
+    let centered = step(&cache, &sequence, 0..20).unwrap();
+    let apart = centered.iter().zip(&plain).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(apart < 1e-3, "{}", apart);
+    drop(sequence);
+    drop(cache);
+    assert!(rig.plan.set_key_centers(Which::All, Which::All, Some(&[0.0; 3])).is_err());
+    rig.plan.set_key_centers(Which::All, Which::All, None).unwrap();
+}
