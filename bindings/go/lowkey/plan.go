@@ -119,6 +119,15 @@ const (
 	MetadataF8  Metadata = C.LK_METADATA_F8
 )
 
+// OneBit is what the two values of a 1-bit code stand for.
+type OneBit uint32
+
+// Rules of 1-bit codes.
+const (
+	OneBitDeviation OneBit = C.LK_ONE_BIT_DEVIATION // mean -+ mean absolute deviation of the group
+	OneBitRange     OneBit = C.LK_ONE_BIT_RANGE     // its minimum and maximum
+)
+
 // KeyRule is for the keys of a KV head; see lk_key_rule.
 type KeyRule struct {
 	Bits          uint32
@@ -128,10 +137,14 @@ type KeyRule struct {
 	BoostBits     uint32
 	BoostScore    Score
 	ChannelBits   []uint8
+	OneBit        OneBit // 0 = OneBitDeviation
 }
 
 // ValueRule is for the values of a KV head; see lk_value_rule.
-type ValueRule struct{ Bits, Group uint32 }
+type ValueRule struct {
+	Bits, Group uint32
+	OneBit      OneBit // 0 = OneBitDeviation
+}
 
 // PlanSize is what a plan costs, exactly; see lk_plan_size.
 type PlanSize struct {
@@ -265,6 +278,9 @@ func (p *Plan) SetKey(layer, kvHead uint32, rule KeyRule) error {
 		raw.axis = C.lk_axis(rule.Axis)
 	}
 	raw.group = C.uint32_t(rule.Group)
+	if rule.OneBit != 0 {
+		raw.one_bit = C.lk_one_bit(rule.OneBit)
+	}
 	raw.boost_channels = C.uint32_t(rule.BoostChannels)
 	raw.boost_bits = C.uint32_t(rule.BoostBits)
 	raw.boost_score = C.lk_score(rule.BoostScore)
@@ -289,6 +305,9 @@ func (p *Plan) SetValue(layer, kvHead uint32, rule ValueRule) error {
 	var raw C.lk_value_rule
 	C.lk_value_rule_init(&raw, C.sizeof_lk_value_rule)
 	raw.bits, raw.group = C.uint32_t(rule.Bits), C.uint32_t(rule.Group)
+	if rule.OneBit != 0 {
+		raw.one_bit = C.lk_one_bit(rule.OneBit)
+	}
 	return p.with(func(ptr *C.lk_plan) C.lk_status {
 		return C.lk_plan_set_value(ptr, C.uint32_t(layer), C.uint32_t(kvHead), &raw)
 	})

@@ -44,7 +44,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use lowkey_sys as sys;
 pub use merge::merge;
 pub use plan::{
-    Axis, Boost, Geometry, KeyRule, Layer, Metadata, Plan, PlanSize, Score, ValueRule, Which,
+    Axis, Boost, Geometry, KeyRule, Layer, Metadata, OneBit, Plan, PlanSize, Score, ValueRule,
+    Which,
 };
 pub use snapshot::SnapshotOptions;
 pub use step::{Appended, Queue, Step, StepOptions};

@@ -111,6 +111,24 @@ pub struct Boost {
     pub score: Score,
 }
 
+/// What the two values of a 1-bit code stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OneBit {
+    /// Mean -+ mean absolute deviation of the group.
+    Deviation,
+    /// Minimum and maximum of the group, as the papers have it.
+    Range,
+}
+
+impl OneBit {
+    fn raw(self) -> sys::lk_one_bit {
+        match self {
+            OneBit::Deviation => sys::LK_ONE_BIT_DEVIATION,
+            OneBit::Range => sys::LK_ONE_BIT_RANGE,
+        }
+    }
+}
+
 /// Keys of a KV head; see `lk_key_rule`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRule {
@@ -121,11 +139,19 @@ pub struct KeyRule {
     pub boost: Option<Boost>,
     /// `[head_dim]` static classes; not together with a boost.
     pub channel_bits: Option<Vec<u8>>,
+    pub one_bit: OneBit,
 }
 
 impl KeyRule {
     pub fn new(bits: u32) -> Self {
-        KeyRule { bits, axis: Axis::Channel, group: 0, boost: None, channel_bits: None }
+        KeyRule {
+            bits,
+            axis: Axis::Channel,
+            group: 0,
+            boost: None,
+            channel_bits: None,
+            one_bit: OneBit::Deviation,
+        }
     }
 }
 
@@ -135,6 +161,13 @@ pub struct ValueRule {
     pub bits: u32,
     /// Channels that share a range; 0 = the head.
     pub group: u32,
+    pub one_bit: OneBit,
+}
+
+impl ValueRule {
+    pub fn new(bits: u32) -> Self {
+        ValueRule { bits, group: 0, one_bit: OneBit::Deviation }
+    }
 }
 
 /// How ranges and minima are stored.
@@ -269,6 +302,7 @@ impl Plan {
             Axis::Token => sys::LK_AXIS_TOKEN,
         };
         raw.group = rule.group;
+        raw.one_bit = rule.one_bit.raw();
         if let Some(boost) = &rule.boost {
             raw.boost_channels = boost.channels;
             raw.boost_bits = boost.bits;
@@ -298,6 +332,7 @@ impl Plan {
         let mut raw = initial(sys::lk_value_rule_init)?;
         raw.bits = rule.bits;
         raw.group = rule.group;
+        raw.one_bit = rule.one_bit.raw();
         unsafe { check(sys::lk_plan_set_value(self.raw, layer.raw(), kv_head.raw(), &raw))? };
         Ok(self)
     }

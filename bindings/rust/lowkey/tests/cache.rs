@@ -239,7 +239,11 @@ fn plans_are_built_and_read_back() {
     plan.set_name("mine")
         .and_then(|plan| plan.set_key(Which::All, Which::All, &key))
         .and_then(|plan| {
-            plan.set_value(Which::Only(1), Which::Only(0), ValueRule { bits: 4, group: 32 })
+            plan.set_value(
+                Which::Only(1),
+                Which::Only(0),
+                ValueRule { group: 32, ..ValueRule::new(4) },
+            )
         })
         .and_then(|plan| plan.set_metadata(Which::All, Metadata::F8))
         .and_then(|plan| plan.set_pages(64, 0))
