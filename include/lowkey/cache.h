@@ -17,16 +17,52 @@ typedef struct lk_cache lk_cache;
 /* A sequence of a cache. Never 0, never used twice in one cache. */
 typedef uint64_t lk_sequence;
 
+/* What a host lets go of when a cache has no bytes left and its ladders have ended. */
+typedef uint32_t lk_pressure_action;
+enum {
+    LK_PRESSURE_REFUSE = 0, /* nothing: the call returns LK_E_BUDGET */
+    LK_PRESSURE_BUDGET = 1, /* the budget becomes budget_bytes */
+    LK_PRESSURE_REMOVE = 2  /* the n_ids sequences at ids are removed */
+};
+typedef struct lk_pressure {
+    uint32_t size;           /* sizeof(lk_pressure) */
+    uint32_t capacity;       /* of ids */
+    uint64_t lacking_bytes;  /* to what the call needs */
+    uint64_t reserved_bytes; /* as in lk_cache_stats */
+    uint64_t budget_bytes;   /* the budget; LK_PRESSURE_BUDGET: set it to the new one, which is
+                              * above it and at most lk_cache_desc.max_budget_bytes */
+    lk_sequence *ids;        /* [capacity] LK_PRESSURE_REMOVE: write the sequences here; none of
+                              * the step's */
+    uint32_t n_ids;          /* LK_PRESSURE_REMOVE: how many; 0 on entry */
+    uint32_t reserved;       /* 0 */
+} lk_pressure;
+
+/* Called by the thread that is in lk_step_begin(), as often as bytes are lacking after what
+ * it let go of; it calls nothing of the cache itself, and answers by its action. An action
+ * without meaning makes the call fail with LK_E_ARGUMENT. */
+typedef lk_pressure_action (*lk_pressure_fn)(void *user, lk_pressure *pressure);
+
+/* lk_cache_desc.flags: without a pressure callback, the sequence that a step named least
+ * recently is removed when bytes are lacking, never one of the step's; its id is then
+ * LK_E_NOT_FOUND. */
+#define LK_CACHE_EVICT 1u
+
 typedef struct lk_cache_desc {
-    uint32_t size;            /* sizeof(lk_cache_desc) */
-    uint32_t max_sequences;   /* at once; 1 .. 65536; default 1 */
-    uint32_t max_step_tokens; /* tokens of one step over all its sequences; sizes the
-                               * workspace; 1 .. 1048576; default 512 */
-    uint32_t flags;           /* 0 */
-    uint64_t budget_bytes;    /* hard limit of all that the cache holds: slabs, tables,
-                               * workspace; see lk_plan_bytes() */
-    uint64_t slab_bytes;      /* memory is taken in blocks of this size, a multiple of
-                               * 256 KiB; 0 = 64 MiB */
+    uint32_t size;                 /* sizeof(lk_cache_desc) */
+    uint32_t max_sequences;        /* at once; 1 .. 65536; default 1 */
+    uint32_t max_step_tokens;      /* tokens of one step over all its sequences; sizes the
+                                    * workspace; 1 .. 1048576; default 512 */
+    uint32_t flags;                /* 0 or LK_CACHE_EVICT */
+    uint64_t budget_bytes;         /* hard limit of all that the cache holds: slabs, tables,
+                                    * workspace; see lk_plan_bytes() */
+    uint64_t slab_bytes;           /* memory is taken in blocks of this size, a multiple of
+                                    * 256 KiB; 0 = 64 MiB */
+    uint64_t max_budget_bytes;     /* that the budget may be raised to; 0 = budget_bytes. Tables of
+                                    * a device are made for it */
+    uint64_t sequence_limit_bytes; /* of pages and tables that one sequence alone has; a step
+                                    * that would pass it returns LK_E_BUDGET; 0 = none */
+    lk_pressure_fn pressure;       /* asked when the ladders have ended; may be NULL */
+    void *pressure_user;
 } lk_cache_desc;
 LK_API lk_status lk_cache_desc_init(lk_cache_desc *desc, size_t struct_bytes);
 
@@ -65,19 +101,53 @@ typedef struct lk_cache_stats {
     uint64_t free_bytes;   /* in slabs and held by nothing */
     uint64_t pages_packed; /* since the cache was created: half pages of K and of V */
     uint64_t pages_reopened;
-    uint64_t values_saturated; /* finite inputs beyond FP16's range, clamped to +-65504;
-                                * on a device those that it has met by now */
-    uint64_t device_bytes;     /* fixed device memory that the budget does not count: step
-                                * tables, work lists, partial results; 0 on the CPU */
-    uint64_t shared_bytes;     /* of payload_bytes, metadata_bytes and recent_bytes: in pages
-                                * that several sequences have, counted once */
-    uint64_t pages_copied;     /* since the cache was created: half pages that were copied
-                                * because a sequence had to write to what others have */
+    uint64_t values_saturated;  /* finite inputs beyond FP16's range, clamped to +-65504;
+                                 * on a device those that it has met by now */
+    uint64_t device_bytes;      /* fixed device memory that the budget does not count: step
+                                 * tables, work lists, partial results; 0 on the CPU */
+    uint64_t shared_bytes;      /* of payload_bytes, metadata_bytes and recent_bytes: in pages
+                                 * that several sequences have, counted once */
+    uint64_t pages_copied;      /* since the cache was created: half pages that were copied
+                                 * because a sequence had to write to what others have */
+    uint64_t halves_shrunk;     /* since the cache was created: steps that half pages went down
+                                 * their layers' ladders */
+    uint64_t sequences_evicted; /* removed for room, by LK_CACHE_EVICT or the pressure callback */
+    uint64_t fragmented_bytes;  /* of reserved_bytes: in extents and held by no page */
+    uint64_t plane_bytes[6];    /* codes of all pages by width: 16, 8, 4, 3, 2 and 1 bits */
 } lk_cache_stats;
 LK_API lk_status lk_cache_stats_init(lk_cache_stats *stats, size_t struct_bytes);
 
 /* Read the statistics. Safe beside any other call on the cache. Errors: LK_E_ARGUMENT. */
 LK_API lk_status lk_cache_get_stats(const lk_cache *cache, lk_cache_stats *stats);
+
+/* The byte budget. Errors: LK_E_ARGUMENT. */
+LK_API lk_status lk_cache_get_budget(const lk_cache *cache, uint64_t *budget_bytes);
+
+/* Change the byte budget. A lower one is reached by moving pages together and by shrinking
+ * them down the ladders of their layers, in the order of lk_step_begin(), as far as need be;
+ * memory goes back to the context's hooks as whole blocks of slab_bytes become empty.
+ *
+ * budget_bytes  at most max_budget_bytes of the desc
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_BUDGET (less than the cache holds with every page at its
+ * layer's last rung; the sentence names the bytes needed; nothing changed), LK_E_BUSY (a
+ * step is open), LK_E_STATE (the cache's queue is being captured into a graph), LK_E_NOMEM,
+ * LK_E_DEVICE (pages may have been shrunk, the budget is as before). */
+LK_API lk_status lk_cache_set_budget(lk_cache *cache, uint64_t budget_bytes);
+
+/* Bring a layer's packed pages, and all that it packs from now on, down to a rung of its
+ * ladder: codes become narrower by PM-KVQ's equivalent right shift, which rounds the value
+ * of a code to the nearest one of half the width; ranges and minima stay. Pages at 16 bits
+ * are packed; sinks and the recent window stay. What sequences share is shrunk for all of
+ * them. A cache does the same by itself when bytes are lacking.
+ *
+ * layer  or LK_ALL: every layer that has the rung below its own
+ * bits   8, 4 or 2: a rung of the layer's ladder, at most its present one
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND (no such layer), LK_E_BUSY (a step is open),
+ * LK_E_STATE (the cache's queue is being captured into a graph), LK_E_BUDGET (no bytes to
+ * move pages; some may have been shrunk), LK_E_NOMEM, LK_E_DEVICE. */
+LK_API lk_status lk_cache_shrink(lk_cache *cache, uint32_t layer, uint32_t bits);
 
 /* The plan that the cache runs; lives as long as the cache. NULL for NULL. */
 LK_API const lk_plan *lk_cache_plan(const lk_cache *cache);

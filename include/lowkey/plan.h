@@ -117,6 +117,12 @@ LK_API const char *lk_plan_preset_name(uint32_t index);
  *   kitty      kivi2 with 32 sink tokens at 16 bits and 1/8 of the key channels of
  *              each page, ranked by mean |K|, at 4 bits
  *   kitty-pro  the same with 1/4 of the channels
+ *   pm-kvq     16 bits that shrink to 8, 4 and 2 as the budget asks (PM-KVQ): a ladder of
+ *              all four in every layer; keys per channel, values per token, 32 sinks and at
+ *              least 128 recent tokens at 16 bits
+ *   pm-kvq-paper  the same as published: keys per token too, groups of 128 channels, the
+ *              first token at 16 bits (rounded up to 16 tokens) and, of the recent ones,
+ *              those that do not fill a page yet, up to 128
  *
  * geometry  read during the call; the plan keeps a copy without sink_logits
  * out       owned by the caller, ended with lk_plan_destroy()
@@ -163,6 +169,10 @@ LK_API lk_status lk_plan_set_recent(lk_plan *plan, uint32_t sink_tokens, uint32_
  * class of 4 bits and more. n_rungs 0 removes the ladder. */
 LK_API lk_status lk_plan_set_ladder(lk_plan *plan, uint32_t layer, const uint8_t *rungs,
                                     uint32_t n_rungs, uint32_t rung);
+/* Where a layer with a ladder stands when bytes are lacking: of the layers at the widest rung,
+ * that of the lowest order goes a rung down first; ties go to the lower layer. 0 .. 65535, 0 at
+ * first and without a ladder. Sensitivities of a calibration, sorted, make such an order. */
+LK_API lk_status lk_plan_set_shrink_order(lk_plan *plan, uint32_t layer, uint32_t order);
 
 /* Read back. rule starts from its init. rule->channel_bits points into the plan
  * until the plan changes. Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND. */

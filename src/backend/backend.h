@@ -195,6 +195,13 @@ struct EntryClasses {
     uint16_t packed_value;
 };
 
+// Everything below 16 bits that halves of a layer may be.
+struct LayerClasses {
+    const uint16_t *classes;
+    uint32_t n_classes;
+    int32_t shrinks;  // has rungs: its rows may be at other classes than another layer's
+};
+
 // What stays the same for a cache's life. Everything it points to lives as long.
 struct CacheLayout {
     const HalfClass *classes;
@@ -203,7 +210,8 @@ struct CacheLayout {
     const uint32_t *first_entries;  // [n_layers] in a row
     uint32_t n_layers;
     uint32_t n_entries;                 // of a row
-    const EntryClasses *entry_classes;  // [n_entries]
+    const EntryClasses *entry_classes;  // [n_entries], as the cache begins
+    const LayerClasses *layer_classes;  // [n_layers], or null: those of its entries
     uint32_t page_tokens;
     uint32_t sink_tokens;
     uint32_t max_sequences;

@@ -21,8 +21,12 @@ lk_status check_desc(const lk_cache_desc &desc) {
     if (desc.max_step_tokens < 1 || desc.max_step_tokens > kMaxStepTokens)
         return fail(LK_E_ARGUMENT, "cache_desc.max_step_tokens is %u, not 1 to %u",
                     desc.max_step_tokens, kMaxStepTokens);
-    if (desc.flags)
-        return fail(LK_E_ARGUMENT, "cache_desc.flags is 0x%x, not 0", desc.flags);
+    if (desc.flags & ~uint32_t{LK_CACHE_EVICT})
+        return fail(LK_E_ARGUMENT, "cache_desc.flags is 0x%x, not 0 or LK_CACHE_EVICT, %u",
+                    desc.flags, LK_CACHE_EVICT);
+    if (desc.max_budget_bytes && desc.max_budget_bytes < desc.budget_bytes)
+        return fail(LK_E_ARGUMENT, "cache_desc.max_budget_bytes is %llu, budget_bytes is %llu",
+                    ull{desc.max_budget_bytes}, ull{desc.budget_bytes});
     if (desc.slab_bytes % LK_EXTENT_BYTES || desc.slab_bytes > kMaxSlabBytes)
         return fail(LK_E_ARGUMENT, "cache_desc.slab_bytes is %llu, not a multiple of %u up to %llu",
                     ull{desc.slab_bytes}, LK_EXTENT_BYTES, ull{kMaxSlabBytes});
@@ -64,6 +68,14 @@ lk_status check_support(const lk_cache &cache) {
                        cache.classes[entry.value.packed_class].shape);
         if (status)
             return status;
+        const uint32_t n_rungs = cache.plan.model.layers[entry.layer].n_rungs;
+        for (uint32_t r = 0; r < n_rungs; ++r) {
+            const lk_status lower =
+                check_head(*cache.context, asked, cache.classes[entry.key.rung_class[r]].shape,
+                           cache.classes[entry.value.rung_class[r]].shape);
+            if (lower)
+                return lower;
+        }
     }
     return LK_OK;
 }
@@ -71,7 +83,7 @@ lk_status check_support(const lk_cache &cache) {
 lk_status reserve_work(lk_cache *cache) {
     const bool ranks = cache->n_ranked_channels != 0;
     const bool fits = cache->packs.reserve(kBatch) && cache->reopens.reserve(kBatch) &&
-                      cache->moves.reserve(kBatch) &&
+                      cache->moves.reserve(kBatch) && cache->shrinks.reserve(kShrinkBatch) &&
                       (!ranks || cache->query_sums.reserve(kScoreBatch)) &&
                       (!ranks || cache->scratch.resize(2 * kScoreBatch * LK_MAX_HEAD_DIM)) &&
                       cache->step.layers.resize(cache->layers.size());
@@ -82,16 +94,19 @@ lk_status take_workspace(lk_cache *cache) {
     const Plan &plan = cache->plan.model;
     const uint64_t fixed =
         fixed_bytes(plan, cache->desc.max_sequences, cache->desc.max_step_tokens);
-    cache->ledger.limit_bytes = cache->desc.budget_bytes;
-    if (fixed > cache->desc.budget_bytes)
+    const uint64_t least = fixed + first_token_bytes(cache);
+    if (least > cache->desc.budget_bytes)
         return fail(LK_E_BUDGET,
-                    "the budget of %llu bytes lacks %llu bytes: tables and workspace need %llu",
-                    ull{cache->desc.budget_bytes}, ull{fixed - cache->desc.budget_bytes},
-                    ull{fixed});
+                    "the budget of %llu bytes lacks %llu bytes: tables, workspace and a sequence's "
+                    "first token need %llu",
+                    ull{cache->desc.budget_bytes}, ull{least - cache->desc.budget_bytes},
+                    ull{least});
     const uint64_t bytes = workspace_bytes(plan, cache->desc.max_step_tokens);
     const lk_status status = cache->context->backend->slab_create(bytes, &cache->workspace);
     if (status)
         return status;
+    cache->ledger.limit_bytes = cache->desc.budget_bytes;
+    cache->ledger.spare_bytes = spare_bytes(plan);
     cache->ledger.table_bytes = fixed;
     cache->stats.workspace_bytes = bytes;
     return LK_OK;
@@ -104,15 +119,30 @@ uint64_t slot_bytes_of(const Array<SlotCount> &counts) {
     return bytes;
 }
 
+// Slots of a row whose layers are at the last rungs of their ladders.
+uint64_t narrowest_row(const lk_cache &cache) {
+    uint64_t bytes = 0;
+    for (const EntryInfo &entry : cache.entries) {
+        const uint32_t n_rungs = cache.plan.model.layers[entry.layer].n_rungs;
+        for (const HalfInfo *half : {&entry.key, &entry.value}) {
+            const uint16_t last = n_rungs ? half->rung_class[n_rungs - 1] : half->packed_class;
+            bytes += slot_bytes(payload_bytes(cache.classes[last].shape));
+            bytes += half->packs() ? half->metadata_slot() : half->slots.recent_metadata;
+        }
+    }
+    return bytes;
+}
+
 // Rows that the budget holds at most: each takes its table and the slots of the smallest kind.
 uint64_t most_rows(const lk_cache &cache) {
-    uint64_t least = slot_bytes_of(cache.direct_count);
+    uint64_t least = narrowest_row(cache);
     for (const Array<SlotCount> *counts :
          {&cache.recent_count, &cache.sink_count, &cache.last_sink_count}) {
         const uint64_t bytes = slot_bytes_of(*counts);
         least = bytes && bytes < least ? bytes : least;
     }
-    const uint64_t n = cache.ledger.left_bytes() / (row_bytes(cache.plan.model) + least);
+    const uint64_t left = cache.desc.max_budget_bytes - cache.ledger.table_bytes;
+    const uint64_t n = left / (row_bytes(cache.plan.model) + least);
     return n < 1 ? 1 : n < UINT32_MAX ? n : UINT32_MAX;
 }
 
@@ -144,6 +174,7 @@ lk_status open_device(lk_cache *cache) {
     layout.n_layers = static_cast<uint32_t>(n_layers);
     layout.n_entries = static_cast<uint32_t>(cache->entries.size());
     layout.entry_classes = cache->entry_classes.data();
+    layout.layer_classes = cache->layer_classes.data();
     layout.page_tokens = cache->plan.model.page_tokens;
     layout.sink_tokens = cache->plan.model.sink_tokens;
     layout.max_sequences = cache->desc.max_sequences;
@@ -190,6 +221,8 @@ lk_status create_cache(lk_context *context, const lk_geometry *geometry, const l
         status = check_desc(desc);
     if (status)
         return status;
+    if (!desc.max_budget_bytes)
+        desc.max_budget_bytes = desc.budget_bytes;
     if (!plan)
         return fail(LK_E_ARGUMENT, "plan is NULL");
     Array<lk_layer> layers(context->allocator);
@@ -226,6 +259,7 @@ void publish(lk_cache *cache) {
     stats.reserved_bytes = cache->ledger.used_bytes();
     stats.table_bytes = cache->ledger.table_bytes - stats.workspace_bytes;
     stats.free_bytes = cache->slots.slab_bytes() - cache->slots.slot_bytes();
+    stats.fragmented_bytes = cache->ledger.extent_bytes - cache->slots.slot_bytes();
     stats.device_bytes = cache->device->fixed_bytes();
     const std::lock_guard<std::mutex> lock(cache->published_mutex);
     cache->published = stats;

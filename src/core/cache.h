@@ -21,8 +21,9 @@ namespace lk {
 // One side, K or V, of a (layer, KV head).
 struct HalfInfo {
     uint16_t recent_class;  // 16 bits, a page of tokens
-    uint16_t packed_class;  // recent_class when the half stays at 16 bits
-    HalfSlots slots;
+    uint16_t packed_class;  // at the layer's rung; recent_class when the half stays at 16 bits
+    HalfSlots slots;        // as packed_class has them
+    uint16_t rung_class[kMaxRungs];  // of a ladder: packed_class by rung
 
     bool packs() const { return packed_class != recent_class; }
     // Size of the metadata slot of a packed half.
@@ -46,6 +47,13 @@ struct LayerInfo {
     uint16_t last_sink_key;  // classes of a sink row that is shorter than a page
     uint16_t last_sink_value;
     bool ranks_by_queries;
+    // Of a layer with a ladder. Halves above its rung are looked for in the order of sequences and
+    // rows.
+    uint32_t rung;              // index in the plan's rungs
+    bool is_unsettled;          // some may be above it
+    bool has_more;              // some of those behind the search were, by more than a step
+    lk_sequence next_sequence;  // where the search goes on
+    uint64_t next_row;
 };
 
 // Slots of one size that a row takes.
@@ -61,8 +69,9 @@ struct HalfBytes {
     uint64_t recent;
 };
 
-constexpr uint32_t kBatch = 4096;     // items handed to the device at once; GPUs want many
-constexpr uint32_t kScoreBatch = 64;  // sums of |Q| made at once
+constexpr uint32_t kBatch = 4096;       // items handed to the device at once; GPUs want many
+constexpr uint32_t kShrinkBatch = 512;  // halves that go down a ladder at once
+constexpr uint32_t kScoreBatch = 64;    // sums of |Q| made at once
 
 }  // namespace lk
 
@@ -80,6 +89,9 @@ struct lk_cache {
           layer_views(owner->allocator),
           first_entries(owner->allocator),
           entry_classes(owner->allocator),
+          shrunk_class(owner->allocator),
+          ladder_classes(owner->allocator),
+          layer_classes(owner->allocator),
           sink_logits(owner->allocator),
           key_centers(owner->allocator),
           recent_count(owner->allocator),
@@ -91,6 +103,8 @@ struct lk_cache {
           packs(owner->allocator),
           reopens(owner->allocator),
           moves(owner->allocator),
+          shrinks(owner->allocator),
+          slot_needs(owner->allocator),
           query_sums(owner->allocator),
           scratch(owner->allocator) {}
 
@@ -109,6 +123,10 @@ struct lk_cache {
     lk::Array<lk::LayerView> layer_views;  // as the device reads them
     lk::Array<uint32_t> first_entries;
     lk::Array<lk::EntryClasses> entry_classes;
+    lk::Array<uint16_t> shrunk_class;    // [classes] with the widest plane at half its width; 0
+                                         // where that is no step of a ladder
+    lk::Array<uint16_t> ladder_classes;  // of all layers with a ladder
+    lk::Array<lk::LayerClasses> layer_classes;
     lk::Array<float> sink_logits;  // of all layers that have them
     lk::Array<float> key_centers;  // likewise; heads without have zeros
     lk::Array<lk::SlotCount> recent_count;
@@ -126,6 +144,8 @@ struct lk_cache {
     lk::Array<lk::PackItem> packs;  // up to kBatch items on their way to the device
     lk::Array<lk::ReopenItem> reopens;
     lk::Array<lk::MoveItem> moves;
+    lk::Array<lk::ShrinkItem> shrinks;
+    lk::Array<uint64_t> slot_needs;          // [slot sizes] of a question to the slots
     lk::Array<lk::QuerySumArgs> query_sums;  // up to kScoreBatch
     lk::Array<uint64_t> scratch;             // [2][kScoreBatch][LK_MAX_HEAD_DIM] when a layer ranks
 
@@ -145,6 +165,8 @@ void publish(lk_cache *cache);
 lk_status build_classes(lk_cache *cache, const Array<lk_layer> &geometry);
 
 bool same_shape(const HalfShape &a, const HalfShape &b);
+// Count again what a direct row takes, after a rung has changed.
+void count_direct(lk_cache *cache);
 
 // Bytes of a half of a class, for the statistics.
 HalfBytes half_bytes(const HalfClass &half);
@@ -155,8 +177,30 @@ lk_status flush_reopens(lk_cache *cache);
 // Copy the first n_tokens of all halves that the target row has at 16 bits.
 lk_status copy_raw_halves(lk_cache *cache, const Row &from, const Row &to, uint32_t n_tokens);
 
-// Move 16-bit halves together until no size holds an extent too many; true when that freed one.
+// Move slots together until no family of sizes holds an extent too many; true when any moved.
 bool compact(lk_cache *cache);
+
+// Ladders (shrink.cpp). Width of the widest plane that a ladder can narrow: 16 of a raw half, 8, 4,
+// or 0 of what is final.
+uint32_t class_bits(const HalfClass &half);
+// Let a layer's next pages, and in time all others, be of a lower rung of its ladder.
+void set_rung(lk_cache *cache, uint32_t layer, uint32_t rung);
+// Search the layer from its first row on.
+void unsettle(lk_cache *cache, uint32_t layer);
+// Go on to bring halves of a layer down to its rung; *n_done is raised by how many went a step,
+// n_halves or a row of heads more. LK_E_BUDGET, LK_E_DEVICE, LK_E_NOMEM.
+lk_status settle_layer(lk_cache *cache, uint32_t layer, uint32_t n_halves, uint32_t *n_done);
+// The same for the layers that are on the way to their rung; when there is none, the layer whose
+// step costs least goes a rung down. 0 are done when the ladders have ended.
+lk_status shrink_halves(lk_cache *cache, uint32_t n_halves, uint32_t *n_done);
+
+// Room in the budget (room.cpp). For the rows of the step: LK_E_BUDGET with nothing changed but
+// what the host let go of, shrinks and, where that was asked for, sequences that were removed.
+lk_status make_room(lk_cache *cache);
+// What a cache's first sequence takes for its first token.
+uint64_t first_token_bytes(lk_cache *cache);
+// Pack what is due of a sequence, with room made where that takes bytes. The same.
+lk_status pack_with_room(lk_cache *cache, Sequence *sequence);
 
 // Number of packed halves, K and V, among the entry's two.
 inline uint32_t n_packing(const EntryInfo &info) {

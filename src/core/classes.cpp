@@ -70,37 +70,55 @@ Ranking ranking_of(const KeyClass &key) {
                                    : Ranking::kKey;
 }
 
+// The classes of a half at a rung.
+lk_status add_key(Builder *builder, uint32_t layer, uint32_t head, uint32_t rung, EntryInfo *info,
+                  uint16_t *index) {
+    KeyClass key;
+    resolve_key_at(builder->cache->plan.model, layer, head, rung, &key);
+    if (key.raw) {
+        *index = info->key.recent_class;
+        return LK_OK;
+    }
+    info->ranks_by_queries = info->ranks_by_queries || ranks_by_queries(key);
+    return builder->add({key.shape, key.has_permutation ? key.permutation : nullptr,
+                         ranking_of(key), key.boost_slots, key.one_bit},
+                        index);
+}
+
+lk_status add_value(Builder *builder, uint32_t layer, uint32_t head, uint32_t rung,
+                    const EntryInfo &info, uint16_t *index) {
+    ValueClass value;
+    resolve_value_at(builder->cache->plan.model, layer, head, rung, &value);
+    *index = info.value.recent_class;
+    return value.raw
+               ? LK_OK
+               : builder->add({value.shape, nullptr, Ranking::kNone, 0, value.one_bit}, index);
+}
+
 lk_status add_entry(Builder *builder, uint32_t layer, uint32_t head) {
     lk_cache *cache = builder->cache;
     const Plan &plan = cache->plan.model;
+    const LayerPlan &own = plan.layers[layer];
+    const uint32_t head_dim = own.geometry.head_dim;
     EntryInfo info{};
     info.layer = layer;
     info.kv_head = head;
     info.key.slots = key_slots(plan, layer, head);
     info.value.slots = value_slots(plan, layer, head);
-    KeyClass key;
-    resolve_key(plan, layer, head, &key);
-    ValueClass value;
-    resolve_value(plan, layer, head, &value);
-    const uint32_t head_dim = key.shape.head_dim;
     lk_status status =
         builder->add_raw(Side::kKey, head_dim, plan.page_tokens, &info.key.recent_class);
     if (!status)
         status =
             builder->add_raw(Side::kValue, head_dim, plan.page_tokens, &info.value.recent_class);
-    if (status)
-        return status;
-    info.key.packed_class = info.key.recent_class;
-    info.value.packed_class = info.value.recent_class;
-    if (!key.raw) {
-        status = builder->add({key.shape, key.has_permutation ? key.permutation : nullptr,
-                               ranking_of(key), key.boost_slots, key.one_bit},
-                              &info.key.packed_class);
-        info.ranks_by_queries = ranks_by_queries(key);
+    if (!status)
+        status = add_key(builder, layer, head, own.rung, &info, &info.key.packed_class);
+    if (!status)
+        status = add_value(builder, layer, head, own.rung, info, &info.value.packed_class);
+    for (uint32_t r = 0; !status && r < own.n_rungs; ++r) {
+        status = add_key(builder, layer, head, own.rungs[r], &info, &info.key.rung_class[r]);
+        if (!status)
+            status = add_value(builder, layer, head, own.rungs[r], info, &info.value.rung_class[r]);
     }
-    if (!status && !value.raw)
-        status = builder->add({value.shape, nullptr, Ranking::kNone, 0, value.one_bit},
-                              &info.value.packed_class);
     if (status)
         return status;
     if (info.ranks_by_queries) {
@@ -109,6 +127,92 @@ lk_status add_entry(Builder *builder, uint32_t layer, uint32_t head) {
         cache->layers[layer].ranks_by_queries = true;
     }
     return cache->entries.push(info) ? LK_OK : no_memory();
+}
+
+// The classes after each step, which may be ones that no page is packed at: a page keeps the order
+// of its slots while it shrinks.
+lk_status add_shrunk(Builder *builder, uint16_t from, uint32_t last_rung) {
+    lk_cache *cache = builder->cache;
+    while (class_bits(cache->classes[from]) > last_rung) {
+        HalfClass narrow = cache->classes[from];
+        narrow.permutation = builder->permutation(from);
+        const Plane wide = class_bits(narrow) == 8 ? kPlane8 : kPlane4;
+        const Plane next = wide == kPlane8 ? kPlane4 : kPlane2;
+        narrow.shape.strips[next] =
+            static_cast<uint16_t>(narrow.shape.strips[next] + narrow.shape.strips[wide]);
+        narrow.shape.strips[wide] = 0;
+        uint16_t to;
+        const lk_status status = builder->add(narrow, &to);
+        if (status)
+            return status;
+        if (!cache->shrunk_class.resize(cache->classes.size()))
+            return no_memory();
+        cache->shrunk_class[from] = to;
+        from = to;
+    }
+    return LK_OK;
+}
+
+bool note_class(lk_cache *cache, size_t first, uint16_t index) {
+    for (size_t i = first; i < cache->ladder_classes.size(); ++i)
+        if (cache->ladder_classes[i] == index)
+            return true;
+    return cache->ladder_classes.push(index);
+}
+
+// A class of a rung and all that halves come by from there.
+lk_status add_rung(Builder *builder, size_t first, uint16_t index, uint32_t last_rung) {
+    lk_cache *cache = builder->cache;
+    if (cache->classes[index].shape.is_raw())
+        return LK_OK;
+    const lk_status status = add_shrunk(builder, index, last_rung);
+    if (status)
+        return status;
+    bool fits = note_class(cache, first, index);
+    while (fits && class_bits(cache->classes[index]) > last_rung) {
+        index = cache->shrunk_class[index];
+        fits = note_class(cache, first, index);
+    }
+    return fits ? LK_OK : no_memory();
+}
+
+lk_status add_ladder(Builder *builder, uint32_t layer, uint32_t *n_classes) {
+    lk_cache *cache = builder->cache;
+    const LayerPlan &own = cache->plan.model.layers[layer];
+    LayerInfo &info = cache->layers[layer];
+    const size_t first = cache->ladder_classes.size();
+    while (own.n_rungs && own.rungs[info.rung] != own.rung)
+        ++info.rung;
+    lk_status status = LK_OK;
+    for (uint32_t e = info.first_entry; e < info.first_entry + info.view.n_kv_heads; ++e)
+        for (uint32_t r = 0; r < own.n_rungs; ++r)
+            for (const HalfInfo *half : {&cache->entries[e].key, &cache->entries[e].value})
+                if (!status)
+                    status =
+                        add_rung(builder, first, half->rung_class[r], own.rungs[own.n_rungs - 1]);
+    *n_classes = static_cast<uint32_t>(cache->ladder_classes.size() - first);
+    return status;
+}
+
+lk_status add_ladders(Builder *builder) {
+    lk_cache *cache = builder->cache;
+    Array<uint32_t> counts(cache->context->allocator);
+    if (!counts.resize(cache->layers.size()) || !cache->layer_classes.resize(cache->layers.size()))
+        return no_memory();
+    for (uint32_t l = 0; l < cache->layers.size(); ++l) {
+        const lk_status status = add_ladder(builder, l, &counts[l]);
+        if (status)
+            return status;
+    }
+    if (!cache->shrunk_class.resize(cache->classes.size()))
+        return no_memory();
+    const uint16_t *next = cache->ladder_classes.data();
+    for (uint32_t l = 0; l < cache->layers.size(); ++l) {
+        cache->layer_classes[l] = {next, counts[l],
+                                   cache->plan.model.layers[l].n_rungs > 1 ? 1 : 0};
+        next += counts[l];
+    }
+    return LK_OK;
 }
 
 lk_status add_layer(Builder *builder, const lk_layer &geometry) {
@@ -206,24 +310,43 @@ bool count_half_slots(lk_cache *cache, const HalfInfo &half, uint16_t last_sink)
     bool fits = count_slot(cache, &cache->recent_count, slots.recent_payload) &&
                 count_slot(cache, &cache->recent_count, slots.recent_metadata) &&
                 count_slot(cache, &cache->sink_count, slots.recent_payload);
-    fits = fits && count_slot(cache, &cache->direct_count,
-                              half.packs() ? slots.packed_payload : slots.recent_payload);
-    fits = fits && count_slot(cache, &cache->direct_count,
-                              half.packs() ? half.metadata_slot() : slots.recent_metadata);
     if (cache->plan.model.sink_tokens % cache->plan.model.page_tokens)
         fits = fits && count_slot(cache, &cache->last_sink_count,
                                   slot_bytes(payload_bytes(cache->classes[last_sink].shape)));
     return fits;
 }
 
+bool count_direct_slots(lk_cache *cache, const HalfInfo &half) {
+    const HalfSlots &slots = half.slots;
+    return count_slot(cache, &cache->direct_count,
+                      half.packs() ? slots.packed_payload : slots.recent_payload) &&
+           count_slot(cache, &cache->direct_count,
+                      half.packs() ? half.metadata_slot() : slots.recent_metadata);
+}
+
+bool add_families(lk_cache *cache) {
+    SlotFamily families[kMaxFamilies];
+    const uint32_t n = slot_families(cache->plan.model, families);
+    for (uint32_t f = 0; f < n; ++f)
+        if (!cache->slots.add_family(families[f].top, families[f].least))
+            return false;
+    for (const uint16_t c : cache->ladder_classes)
+        if (!cache->slots.add_size(slot_bytes(payload_bytes(cache->classes[c].shape))))
+            return false;
+    return true;
+}
+
 lk_status count_slots(lk_cache *cache) {
+    bool fits = add_families(cache);
     for (const EntryInfo &entry : cache->entries) {
         const LayerInfo &layer = cache->layers[entry.layer];
-        if (!count_half_slots(cache, entry.key, layer.last_sink_key) ||
-            !count_half_slots(cache, entry.value, layer.last_sink_value))
-            return fail(LK_E_NOMEM, "no memory for the table of slot sizes");
+        fits = fits && count_half_slots(cache, entry.key, layer.last_sink_key) &&
+               count_half_slots(cache, entry.value, layer.last_sink_value) &&
+               count_direct_slots(cache, entry.key) && count_direct_slots(cache, entry.value);
     }
-    return LK_OK;
+    fits = fits && cache->slot_needs.resize(cache->slots.n_sizes()) &&
+           cache->direct_count.reserve(cache->slots.n_sizes());
+    return fits ? LK_OK : fail(LK_E_NOMEM, "no memory for the table of slot sizes");
 }
 
 }  // namespace
@@ -235,12 +358,23 @@ lk_status build_classes(lk_cache *cache, const Array<lk_layer> &geometry) {
         if (status)
             return status;
     }
+    lk_status status = add_ladders(&builder);
+    if (status)
+        return status;
     for (size_t i = 0; i < cache->classes.size(); ++i)
         cache->classes[i].permutation = builder.permutation(i);
-    lk_status status = copy_sink_logits(cache);
+    status = copy_sink_logits(cache);
     if (!status)
         status = gather_key_centers(cache);
     return status ? status : count_slots(cache);
+}
+
+// All its sizes are known, and there is room for them.
+void count_direct(lk_cache *cache) {
+    cache->direct_count.clear();
+    for (const EntryInfo &entry : cache->entries)
+        for (const HalfInfo *half : {&entry.key, &entry.value})
+            (void)count_direct_slots(cache, *half);
 }
 
 HalfBytes half_bytes(const HalfClass &half) {
@@ -250,8 +384,14 @@ HalfBytes half_bytes(const HalfClass &half) {
 }
 
 void count_half(lk_cache *cache, uint16_t half_class, bool is_added) {
+    const HalfShape &shape = cache->classes[half_class].shape;
     const HalfBytes bytes = half_bytes(cache->classes[half_class]);
     lk_cache_stats &stats = cache->stats;
+    for (uint32_t p = 0; p < kPlaneCount; ++p) {
+        const uint64_t plane =
+            uint64_t{shape.strips[p]} * strip_bytes(shape.page_tokens, kPlaneBits[p]);
+        stats.plane_bytes[p] += is_added ? plane : 0 - plane;
+    }
     stats.payload_bytes += is_added ? bytes.payload : 0 - bytes.payload;
     stats.metadata_bytes += is_added ? bytes.metadata : 0 - bytes.metadata;
     stats.recent_bytes += is_added ? bytes.recent : 0 - bytes.recent;

@@ -1,87 +1,160 @@
-// Compaction: with page rows coming and going, extents of 16-bit slots may each be used in part.
-// When the budget ends, the slots of the sparsest are moved together, so that a size never holds
-// more extents than its slots fill. Packed halves stay where they are: only truncation and removal
-// free any of them.
+// Compaction: with pages coming, shrinking and going, extents may each be used in part. When the
+// budget ends, their slots are moved together, until a family of sizes has at most one free slot of
+// every size but the largest, and holds no more extents than its slots fill.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "core/cache.h"
 
 namespace lk {
 
 namespace {
 
-// A 16-bit half in the extent that is to be emptied, and its new place.
+// A slot, who holds its address, and its new place.
 struct Move {
     PageRow *row;
-    uint64_t *payload;
+    uint64_t *address;
     uint64_t target;
-    uint16_t half_class;
 };
 
-bool find_half(const lk_cache *cache, const ExtentSpan &span, PageRow *row, uint16_t half_class,
-               uint64_t *payload, Array<Move> *moves) {
-    if (*payload < span.first || *payload >= span.first + LK_EXTENT_BYTES ||
-        !cache->classes[half_class].shape.is_raw())
-        return true;
-    return moves->push({row, payload, 0, half_class});
+class Compaction {
+  public:
+    explicit Compaction(lk_cache *cache)
+        : cache_(cache),
+          merges_(cache->context->allocator),
+          spans_(cache->context->allocator),
+          moves_(cache->context->allocator),
+          copies_(cache->context->allocator) {}
+
+    bool merge(uint32_t family, uint32_t level);
+    void empty(uint32_t family);
+    bool has_moved() const { return has_moved_; }
+
+  private:
+    bool find();
+    void find_address(PageRow *row, uint64_t *address);
+    bool carry_out();
+
+    lk_cache *cache_;
+    Array<SlotMerge> merges_;
+    Array<SlotSpan> spans_;  // ascending, that are to be emptied
+    Array<Move> moves_;
+    Array<ShrinkItem> copies_;
+    bool fits_ = true;
+    bool has_moved_ = false;
+};
+
+void Compaction::find_address(PageRow *row, uint64_t *address) {
+    const SlotSpan *span =
+        std::upper_bound(spans_.begin(), spans_.end(), *address,
+                         [](uint64_t a, const SlotSpan &s) { return a < s.first; });
+    if (span != spans_.begin() && *address < span[-1].first + span[-1].bytes)
+        fits_ = moves_.push({row, address, 0}) && fits_;
 }
 
-// All 16-bit halves in the extent; false when that is not everything in it.
-bool find_halves(lk_cache *cache, const ExtentSpan &span, Array<Move> *moves) {
-    ++cache->next_walk;
-    for (Sequence *sequence : cache->sequences)
+// The slots in spans_, ascending.
+bool Compaction::find() {
+    moves_.clear();
+    ++cache_->next_walk;
+    for (Sequence *sequence : cache_->sequences)
         for (uint64_t r = 0; r < sequence->rows.size(); ++r) {
             Row *row = sequence->row(r);
-            if (row->walk == cache->next_walk)
+            if (row->walk == cache_->next_walk)
                 continue;
-            row->walk = cache->next_walk;
+            row->walk = cache_->next_walk;
             for (uint32_t e = 0; e < row->n_entries; ++e) {
                 PageEntry &entry = row->entries[e];
-                if (!find_half(cache, span, row, entry.key_class, &entry.key_payload, moves) ||
-                    !find_half(cache, span, row, entry.value_class, &entry.value_payload, moves))
-                    return false;
+                for (uint64_t *address : {&entry.key_payload, &entry.key_metadata,
+                                          &entry.value_payload, &entry.value_metadata})
+                    find_address(row, address);
             }
         }
-    return moves->size() == span.n_used;
+    const auto is_lower = [](const Move &a, const Move &b) { return *a.address < *b.address; };
+    std::sort(moves_.begin(), moves_.end(), is_lower);
+    return fits_;
 }
 
-bool copy_half(lk_cache *cache, const Move &move) {
-    const HalfClass &half = cache->classes[move.half_class];
-    const ReopenItem item = {&half, *move.payload, 0, &half, move.target, half.shape.page_tokens};
-    return cache->device->reopen(&item, 1) == LK_OK;
-}
-
-// Move what can be moved; a half that the device does not copy stays.
-void move_halves(lk_cache *cache, uint64_t slot, Array<Move> *moves) {
-    for (Move &move : *moves) {
-        if (cache->slots.take(slot, &move.target))
-            return;
-        if (!copy_half(cache, move)) {
-            cache->slots.give(move.target);
-            return;
-        }
-        cache->slots.give(*move.payload);
-        *move.payload = move.target;
-        if (cache->device->entries_changed(move.row))
-            return;
+// Copy what has a target, and let its rows know.
+bool Compaction::carry_out() {
+    copies_.clear();
+    bool is_done = true;
+    for (const Move &move : moves_)
+        if (move.target)
+            is_done =
+                copies_.push({*move.address, move.target, 0, 2, 0,
+                              static_cast<uint32_t>(cache_->slots.bytes_at(*move.address))}) &&
+                is_done;
+    is_done = is_done && cache_->device->shrink(copies_.data(),
+                                                static_cast<uint32_t>(copies_.size())) == LK_OK;
+    for (const Move &move : moves_) {
+        if (!move.target)
+            continue;
+        cache_->slots.give(is_done ? *move.address : move.target);
+        if (!is_done)
+            continue;
+        *move.address = move.target;
+        has_moved_ = true;
+        (void)cache_->device->entries_changed(move.row);
     }
+    return is_done;
+}
+
+// Make free slots of the level before out of pairs of this one. False when there is none.
+bool Compaction::merge(uint32_t family, uint32_t level) {
+    merges_.clear();
+    if (!cache_->slots.find_merges(family, level, &merges_) || merges_.empty())
+        return false;
+    std::sort(merges_.begin(), merges_.end(),
+              [](const SlotMerge &a, const SlotMerge &b) { return a.from.first < b.from.first; });
+    spans_.clear();
+    for (const SlotMerge &merge : merges_)
+        fits_ = spans_.push(merge.from) && fits_;
+    if (!fits_ || !find())
+        return false;
+    size_t at = 0;
+    bool has_targets = false;
+    for (const SlotMerge &merge : merges_) {
+        const size_t first = at;
+        while (at < moves_.size() && *moves_[at].address < merge.from.first + merge.from.bytes)
+            ++at;
+        if (at - first != merge.from.n_used)  // some are about to be given to a row
+            continue;
+        for (size_t i = first; i < at; ++i) {
+            const uint64_t address = *moves_[i].address;
+            moves_[i].target = merge.to + (address - merge.from.first);
+            cache_->slots.claim(moves_[i].target, cache_->slots.bytes_at(address));
+            has_targets = true;
+        }
+    }
+    return has_targets && carry_out();
+}
+
+void Compaction::empty(uint32_t family) {
+    SlotSpan span;
+    while (cache_->slots.hide_sparsest(family, &span)) {
+        spans_.clear();
+        if (!spans_.push(span) || !find() || moves_.size() != span.n_used)
+            continue;
+        for (Move &move : moves_)
+            if (!cache_->slots.take_existing(cache_->slots.bytes_at(*move.address), &move.target))
+                break;
+        if (!carry_out())
+            break;
+    }
+    cache_->slots.show_hidden(family);
 }
 
 }  // namespace
 
 bool compact(lk_cache *cache) {
-    const uint64_t before = cache->ledger.extent_bytes;
-    Array<Move> moves(cache->context->allocator);
-    for (uint32_t size = 0; size < cache->slots.n_sizes(); ++size) {
-        ExtentSpan span;
-        while (cache->slots.hide_sparsest(size, &span)) {
-            moves.clear();
-            if (find_halves(cache, span, &moves))
-                move_halves(cache, cache->slots.size_of(size), &moves);
-        }
-        cache->slots.show_hidden(size);
+    Compaction compaction(cache);
+    for (uint32_t family = 0; family < cache->slots.n_families(); ++family) {
+        for (uint32_t level = cache->slots.n_levels(family) - 1; level; --level)
+            while (compaction.merge(family, level)) {}
+        compaction.empty(family);
     }
-    return cache->ledger.extent_bytes < before;
+    return compaction.has_moved();
 }
 
 }  // namespace lk

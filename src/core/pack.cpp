@@ -287,6 +287,7 @@ lk_status pack_direct_row(lk_cache *cache, uint32_t layer, const StepSequence &p
 }  // namespace
 
 lk_status pack_due_rows(lk_cache *cache, Sequence *sequence) {
+    const SpareScope spare(&cache->ledger);
     const Plan &plan = cache->plan.model;
     const uint64_t sinks = sink_rows(plan);
     uint64_t row = sequence->first_open > sinks ? sequence->first_open : sinks;

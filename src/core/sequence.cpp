@@ -237,6 +237,17 @@ void free_sequence(lk_cache *cache, Sequence *sequence) {
     destroy(cache->context->allocator, sequence);
 }
 
+void leave_sequence(lk_cache *cache, Sequence *sequence) {
+    size_t place = 0;
+    while (cache->sequences[place] != sequence)
+        ++place;
+    for (size_t i = place + 1; i < cache->sequences.size(); ++i)
+        cache->sequences[i - 1] = cache->sequences[i];
+    cache->sequences.pop();
+    cache->stats.n_tokens -= sequence->length;
+    free_sequence(cache, sequence);
+}
+
 void release_scores(lk_cache *cache, Scores *scores) {
     if (!scores || --scores->n_holders)
         return;
@@ -326,14 +337,7 @@ lk_status remove_sequence(lk_cache *cache, lk_sequence id) {
         return fail(LK_E_BUSY,
                     "a step is open: commit or discard it before sequence %llu is removed",
                     ull{id});
-    size_t place = 0;
-    while (cache->sequences[place] != sequence)
-        ++place;
-    for (size_t i = place + 1; i < cache->sequences.size(); ++i)
-        cache->sequences[i - 1] = cache->sequences[i];
-    cache->sequences.pop();
-    cache->stats.n_tokens -= sequence->length;
-    free_sequence(cache, sequence);
+    leave_sequence(cache, sequence);
     return LK_OK;
 }
 

@@ -77,6 +77,8 @@ void drop_rows(lk_cache *cache, Sequence *sequence, uint64_t n_rows);
 // Enter it into the cache's list with a fresh id. LK_E_BUDGET, LK_E_NOMEM: it is the caller's.
 lk_status enter_sequence(lk_cache *cache, Sequence *sequence);
 void free_sequence(lk_cache *cache, Sequence *sequence);
+// Take it out of the cache's list and free it.
+void leave_sequence(lk_cache *cache, Sequence *sequence);
 
 // Scores (scores.h) are shared by forks as well. Zeros, or a copy. LK_E_BUDGET, LK_E_NOMEM.
 lk_status make_scores(lk_cache *cache, const Scores *from, Scores **out);

@@ -9,6 +9,33 @@ namespace {
 
 using ull = unsigned long long;
 
+// Bits at multiples of 2^log2.
+constexpr uint64_t kAligned[] = {
+    ~uint64_t{0},          0x5555555555555555ull, 0x1111111111111111ull, 0x0101010101010101ull,
+    0x0001000100010001ull, 0x0000000100000001ull, 0x0000000000000001ull};
+
+// The free slots in a word of free units, by the logarithm of their units: bits at their
+// beginnings.
+struct FreeSlots {
+    uint64_t at[7];
+};
+FreeSlots free_slots(uint64_t free, uint32_t n_levels) {
+    FreeSlots slots{};
+    uint64_t whole = free;
+    for (uint32_t log = 0; log < n_levels; ++log) {
+        const uint32_t units = 1u << log;
+        const uint64_t larger =
+            log + 1 < n_levels ? whole & (whole >> units) & kAligned[log + 1] : 0;
+        slots.at[log] = whole & ~(larger | larger << units);
+        whole = larger;
+    }
+    return slots;
+}
+
+uint64_t bits_of(uint32_t first, uint32_t n) {
+    return (n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1) << first;
+}
+
 }  // namespace
 
 Slots::~Slots() {
@@ -16,11 +43,23 @@ Slots::~Slots() {
         drop_slab(slabs_.size() - 1);
 }
 
+bool Slots::add_family(uint64_t top, uint64_t least) {
+    Family family{};
+    family.top_bytes = top;
+    family.n_levels = 1 + static_cast<uint32_t>(__builtin_ctzll(top / least));
+    family.n_tops = static_cast<uint32_t>(LK_EXTENT_BYTES / top);
+    return families_.push(family);
+}
+
 bool Slots::add_size(uint64_t bytes) {
     if (size_index(bytes) != kNoSize)
         return true;
-    return sizes_.push(
-        {bytes, static_cast<uint32_t>(LK_EXTENT_BYTES / bytes), 0, nullptr, nullptr, 0});
+    for (uint32_t f = 0; f < families_.size(); ++f)
+        for (uint32_t level = 0; level < families_[f].n_levels; ++level)
+            if (families_[f].top_bytes >> level == bytes)
+                return sizes_.push({bytes, f, level});
+    const auto own = static_cast<uint32_t>(families_.size());
+    return add_family(bytes, bytes) && sizes_.push({bytes, own, 0});
 }
 
 uint32_t Slots::size_index(uint64_t bytes) const {
@@ -30,49 +69,104 @@ uint32_t Slots::size_index(uint64_t bytes) const {
     return kNoSize;
 }
 
-void Slots::link(Extent *extent) {
-    Size &size = sizes_[extent->size];
-    Extent **head = extent->is_hidden ? &size.hidden : &size.partial;
-    extent->previous = nullptr;
-    extent->next = *head;
+void Slots::link(Extent *extent, uint32_t level) {
+    Extent **head = &families_[extent->family].partial[level];
+    extent->links[level] = {*head, nullptr};
     if (*head)
-        (*head)->previous = extent;
+        (*head)->links[level].previous = extent;
     *head = extent;
 }
 
-void Slots::unlink(Extent *extent) {
-    Size &size = sizes_[extent->size];
-    if (extent->previous)
-        extent->previous->next = extent->next;
+void Slots::unlink(Extent *extent, uint32_t level) {
+    const Link &own = extent->links[level];
+    if (own.previous)
+        own.previous->links[level].next = own.next;
     else
-        *(extent->is_hidden ? &size.hidden : &size.partial) = extent->next;
-    if (extent->next)
-        extent->next->previous = extent->previous;
+        families_[extent->family].partial[level] = own.next;
+    if (own.next)
+        own.next->links[level].previous = own.previous;
 }
 
-bool Slots::hide_sparsest(uint32_t index, ExtentSpan *out) {
-    Size &size = sizes_[index];
-    Extent *sparsest = size.partial;
-    for (Extent *extent = size.partial; extent; extent = extent->next)
-        if (extent->n_used < sparsest->n_used)
-            sparsest = extent;
-    if (!sparsest || size.n_unused - size.n_hidden < size.n_slots)
+// The free slots of one word of an extent, which no slot crosses.
+void Slots::count_word(Extent *extent, uint32_t word, bool is_added) {
+    Family &family = families_[extent->family];
+    const FreeSlots slots = free_slots(extent->free[word], family.n_levels);
+    for (uint32_t level = 0; level < family.n_levels; ++level) {
+        const auto n =
+            static_cast<uint32_t>(__builtin_popcountll(slots.at[family.n_levels - 1 - level]));
+        if (!n)
+            continue;
+        extent->n_free_slots[level] += is_added ? n : 0 - n;
+        if (!extent->is_hidden)
+            family.n_free_slots[level] += is_added ? n : uint64_t{0} - n;
+    }
+}
+
+void Slots::set_units(Extent *extent, uint32_t unit, uint32_t n, bool is_free) {
+    Family &family = families_[extent->family];
+    uint32_t before[kMaxLevels];
+    for (uint32_t level = 0; level < family.n_levels; ++level)
+        before[level] = extent->n_free_slots[level];
+    const uint32_t word = unit / 64;
+    const uint64_t bits = bits_of(unit % 64, n);
+    count_word(extent, word, false);
+    if (is_free)
+        extent->free[word] |= bits;
+    else
+        extent->free[word] &= ~bits;
+    count_word(extent, word, true);
+    if (is_free && word < extent->hint)
+        extent->hint = word;
+    extent->n_used_units += is_free ? 0 - n : n;
+    family.n_used_units += is_free ? uint64_t{0} - n : n;
+    total_slot_bytes_ += is_free ? 0 - n * family.unit_bytes() : n * family.unit_bytes();
+    for (uint32_t level = 0; !extent->is_hidden && level < family.n_levels; ++level) {
+        if (!before[level] && extent->n_free_slots[level])
+            link(extent, level);
+        if (before[level] && !extent->n_free_slots[level])
+            unlink(extent, level);
+    }
+}
+
+bool Slots::hide_sparsest(uint32_t index, SlotSpan *out) {
+    Family &family = families_[index];
+    const uint64_t n_shown = family.n_extents - family.n_hidden;
+    uint64_t n_free = 0;
+    for (uint32_t level = 0; level < family.n_levels; ++level)
+        n_free += family.n_free_slots[level] * family.units_of(level);
+    if (n_free < family.extent_units() || n_shown < 2)
         return false;
-    unlink(sparsest);
+    Extent *sparsest = nullptr;
+    for (uint32_t level = 0; level < family.n_levels; ++level)
+        for (Extent *e = family.partial[level]; e; e = e->links[level].next)
+            if (!sparsest || e->n_used_units < sparsest->n_used_units)
+                sparsest = e;
+    for (uint32_t level = 0; level < family.n_levels; ++level)
+        if (sparsest->n_free_slots[level]) {
+            unlink(sparsest, level);
+            family.n_free_slots[level] -= sparsest->n_free_slots[level];
+        }
     sparsest->is_hidden = true;
-    link(sparsest);
-    size.n_hidden += size.n_slots - sparsest->n_used;
-    *out = {sparsest->address, sparsest->n_used};
+    sparsest->next_hidden = family.hidden;
+    family.hidden = sparsest;
+    ++family.n_hidden;
+    *out = {sparsest->address, LK_EXTENT_BYTES, sparsest->n_used};
     return true;
 }
 
+// Emptied ones have left the list with their slab's.
 void Slots::show_hidden(uint32_t index) {
-    while (Extent *extent = sizes_[index].hidden) {
-        unlink(extent);
+    Family &family = families_[index];
+    while (Extent *extent = family.hidden) {
+        family.hidden = extent->next_hidden;
         extent->is_hidden = false;
-        link(extent);
+        for (uint32_t level = 0; level < family.n_levels; ++level)
+            if (extent->n_free_slots[level]) {
+                link(extent, level);
+                family.n_free_slots[level] += extent->n_free_slots[level];
+            }
     }
-    sizes_[index].n_hidden = 0;
+    family.n_hidden = 0;
 }
 
 // Slabs get smaller as the budget ends, so that tables which grow later find room beside them.
@@ -104,7 +198,7 @@ lk_status Slots::add_slab() {
     }
     for (uint64_t i = 0; i < n_extents; ++i) {
         slab.extents[i].address = slab.memory.address + i * LK_EXTENT_BYTES;
-        slab.extents[i].size = kNoSize;
+        slab.extents[i].family = kNoSize;
         slab.extents[i].n_used = 0;
         slab.extents[i].is_hidden = false;
     }
@@ -137,7 +231,7 @@ void Slots::trim() {
             drop_slab(i - 1);
 }
 
-lk_status Slots::take_extent(uint32_t size) {
+lk_status Slots::take_extent(uint32_t index) {
     if (ledger_.left_bytes() < LK_EXTENT_BYTES)
         return fail(
             LK_E_BUDGET,
@@ -153,46 +247,82 @@ lk_status Slots::take_extent(uint32_t size) {
     while (!slab->n_free)
         ++slab;
     Extent *extent = slab->extents;
-    while (extent->size != kNoSize)
+    while (extent->family != kNoSize)
         ++extent;
     --slab->n_free;
     --n_free_extents_;
     ledger_.extent_bytes += LK_EXTENT_BYTES;
-    Size &served = sizes_[size];
-    extent->size = size;
-    extent->is_hidden = false;
-    extent->hint = 0;
-    for (uint32_t w = 0; w < kWords; ++w) {
-        const uint32_t first = w * 64;
-        const uint32_t n = served.n_slots > first ? served.n_slots - first : 0;
-        extent->free[w] = n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1;
-    }
-    served.n_unused += served.n_slots;
-    link(extent);
+    Family &family = families_[index];
+    const uint64_t address = extent->address;
+    *extent = Extent{};
+    extent->address = address;
+    extent->family = index;
+    const uint32_t n_units = family.extent_units();
+    for (uint32_t first = 0; first < n_units; first += 64)
+        extent->free[first / 64] = bits_of(0, n_units - first < 64 ? n_units - first : 64);
+    extent->n_free_slots[0] = family.n_tops;
+    family.n_free_slots[0] += family.n_tops;
+    ++family.n_extents;
+    link(extent, 0);
     return LK_OK;
+}
+
+void Slots::give_extent(Slab *slab, Extent *extent) {
+    Family &family = families_[extent->family];
+    if (extent->is_hidden) {
+        Extent **at = &family.hidden;
+        while (*at != extent)
+            at = &(*at)->next_hidden;
+        *at = extent->next_hidden;
+        --family.n_hidden;
+    } else {
+        unlink(extent, 0);
+        family.n_free_slots[0] -= family.n_tops;
+    }
+    --family.n_extents;
+    extent->family = kNoSize;
+    extent->is_hidden = false;
+    ++slab->n_free;
+    ++n_free_extents_;
+    ledger_.extent_bytes -= LK_EXTENT_BYTES;
+}
+
+uint32_t Slots::find_unit(const Extent &extent, uint32_t level) const {
+    const uint32_t n_levels = families_[extent.family].n_levels;
+    for (uint32_t word = extent.hint;; ++word) {
+        const uint64_t at = free_slots(extent.free[word], n_levels).at[n_levels - 1 - level];
+        if (at)
+            return word * 64 + static_cast<uint32_t>(__builtin_ctzll(at));
+    }
+}
+
+bool Slots::take_existing(uint64_t bytes, uint64_t *address) {
+    const Size &size = sizes_[size_index(bytes)];
+    Family &family = families_[size.family];
+    for (uint32_t level = size.level + 1; level--;) {
+        Extent *extent = family.partial[level];
+        if (!extent)
+            continue;
+        while (!extent->free[extent->hint])
+            ++extent->hint;
+        const uint32_t unit = find_unit(*extent, level);
+        *address = extent->address + unit * family.unit_bytes();
+        claim(*address, bytes);
+        return true;
+    }
+    return false;
 }
 
 lk_status Slots::take(uint64_t bytes, uint64_t *address) {
     const uint32_t index = size_index(bytes);
     if (index == kNoSize)
         return fail(LK_E_INTERNAL, "no slots of %llu bytes", ull{bytes});
-    Size &size = sizes_[index];
-    if (!size.partial) {
-        const lk_status status = take_extent(index);
-        if (status)
-            return status;
-    }
-    Extent *extent = size.partial;
-    while (!extent->free[extent->hint])
-        ++extent->hint;
-    const auto bit = static_cast<uint32_t>(__builtin_ctzll(extent->free[extent->hint]));
-    extent->free[extent->hint] &= extent->free[extent->hint] - 1;
-    *address = extent->address + (extent->hint * 64 + bit) * size.bytes;
-    --size.n_unused;
-    total_slot_bytes_ += size.bytes;
-    if (++extent->n_used == size.n_slots)
-        unlink(extent);
-    return LK_OK;
+    if (take_existing(bytes, address))
+        return LK_OK;
+    const lk_status status = take_extent(sizes_[index].family);
+    if (!status)
+        (void)take_existing(bytes, address);
+    return status;
 }
 
 Slots::Slab *Slots::slab_of(uint64_t address) {
@@ -208,37 +338,116 @@ Slots::Slab *Slots::slab_of(uint64_t address) {
     return &slabs_[low];
 }
 
-void Slots::give(uint64_t address) {
-    if (!address)
-        return;
+Slots::Place Slots::place_of(uint64_t address) {
     Slab *slab = slab_of(address);
     const uint64_t offset = address - slab->memory.address;
     Extent *extent = &slab->extents[offset / LK_EXTENT_BYTES];
-    Size &size = sizes_[extent->size];
-    const auto slot = static_cast<uint32_t>(offset % LK_EXTENT_BYTES / size.bytes);
-    extent->free[slot / 64] |= uint64_t{1} << slot % 64;
-    if (slot / 64 < extent->hint)
-        extent->hint = slot / 64;
-    if (extent->n_used == size.n_slots)
-        link(extent);
-    --extent->n_used;
-    ++size.n_unused;
-    size.n_hidden += extent->is_hidden;
-    total_slot_bytes_ -= size.bytes;
-    if (extent->n_used)
-        return;
-    unlink(extent);
-    size.n_hidden -= extent->is_hidden ? size.n_slots : 0;
-    size.n_unused -= size.n_slots;
-    extent->size = kNoSize;
-    ++slab->n_free;
-    ++n_free_extents_;
-    ledger_.extent_bytes -= LK_EXTENT_BYTES;
+    const uint64_t unit = offset % LK_EXTENT_BYTES / families_[extent->family].unit_bytes();
+    return {slab, extent, static_cast<uint32_t>(unit)};
 }
 
-uint64_t Slots::extents_for(uint32_t index, uint64_t n) const {
-    const Size &size = sizes_[index];
-    return n > size.n_unused ? ceil_div(n - size.n_unused, size.n_slots) : 0;
+// A slot ends where a free unit, another slot or the next largest slot begins.
+uint32_t Slots::units_at(const Extent &extent, uint32_t unit) const {
+    const uint32_t most = families_[extent.family].units_of(0);
+    const uint32_t left = most - unit % most;
+    const uint32_t word = unit / 64;
+    const uint64_t ends = (extent.free[word] | extent.begin[word]) >> unit % 64 >> 1;
+    const uint32_t n = ends ? 1 + static_cast<uint32_t>(__builtin_ctzll(ends)) : 64;
+    return n < left ? n : left;
+}
+
+uint64_t Slots::bytes_at(uint64_t address) {
+    const Place at = place_of(address);
+    return units_at(*at.extent, at.unit) * families_[at.extent->family].unit_bytes();
+}
+
+void Slots::claim(uint64_t address, uint64_t bytes) {
+    const Place at = place_of(address);
+    const uint64_t units = bytes / families_[at.extent->family].unit_bytes();
+    set_units(at.extent, at.unit, static_cast<uint32_t>(units), false);
+    at.extent->begin[at.unit / 64] |= uint64_t{1} << at.unit % 64;
+    ++at.extent->n_used;
+}
+
+void Slots::give(uint64_t address) {
+    if (!address)
+        return;
+    const Place at = place_of(address);
+    const uint32_t n = units_at(*at.extent, at.unit);
+    at.extent->begin[at.unit / 64] &= ~(uint64_t{1} << at.unit % 64);
+    --at.extent->n_used;
+    set_units(at.extent, at.unit, n, true);
+    if (!at.extent->n_used)
+        give_extent(at.slab, at.extent);
+}
+
+void Slots::halve(uint64_t address) {
+    const Place at = place_of(address);
+    const uint32_t n = units_at(*at.extent, at.unit) / 2;
+    set_units(at.extent, at.unit + n, n, true);
+}
+
+bool Slots::find_merges(uint32_t index, uint32_t level, Array<SlotMerge> *out) {
+    const Family &family = families_[index];
+    const uint32_t units = family.units_of(level);
+    const uint64_t bytes = units * family.unit_bytes();
+    uint64_t hole = 0;
+    for (const Extent *e = family.partial[level]; e; e = e->links[level].next)
+        for (uint32_t word = 0; word < kWords; ++word) {
+            uint64_t at =
+                free_slots(e->free[word], family.n_levels).at[family.n_levels - 1 - level];
+            for (; at; at &= at - 1) {
+                const uint32_t unit = word * 64 + static_cast<uint32_t>(__builtin_ctzll(at));
+                if (!hole) {
+                    hole = e->address + unit * family.unit_bytes();
+                    continue;
+                }
+                const uint32_t buddy = unit ^ units;
+                const uint64_t used = e->begin[word] & bits_of(buddy % 64, units);
+                const SlotSpan from = {e->address + buddy * family.unit_bytes(), bytes,
+                                       static_cast<uint32_t>(__builtin_popcountll(used))};
+                if (!out->push({from, hole}))
+                    return false;
+                hole = 0;
+            }
+        }
+    return true;
+}
+
+// Largest first: what is left of a slot that is divided serves the smaller ones.
+uint64_t Slots::extents_for(const uint64_t *n) const {
+    uint64_t extents = 0;
+    for (uint32_t f = 0; f < families_.size(); ++f) {
+        const Family &family = families_[f];
+        uint64_t left = 0;  // slots of the level
+        uint64_t tops = 0;
+        for (uint32_t level = 0; level < family.n_levels; ++level) {
+            left = 2 * left + family.n_free_slots[level];
+            uint64_t wanted = 0;
+            for (size_t s = 0; s < sizes_.size(); ++s)
+                wanted += sizes_[s].family == f && sizes_[s].level == level ? n[s] : 0;
+            if (wanted > left) {
+                const uint64_t more = ceil_div(wanted - left, uint64_t{1} << level);
+                tops += more;
+                left += more << level;
+            }
+            left -= wanted;
+        }
+        extents += ceil_div(tops, family.n_tops);
+    }
+    return extents;
+}
+
+uint64_t Slots::whole_extents(const uint64_t *n, bool with_used) const {
+    uint64_t extents = 0;
+    for (uint32_t f = 0; f < families_.size(); ++f) {
+        const Family &family = families_[f];
+        uint64_t units = with_used ? family.n_used_units : 0;
+        for (size_t s = 0; s < sizes_.size(); ++s)
+            units += sizes_[s].family == f ? n[s] * family.units_of(sizes_[s].level) : 0;
+        extents += ceil_div(ceil_div(units, family.units_of(0)), family.n_tops);
+    }
+    return extents;
 }
 
 }  // namespace lk

@@ -15,21 +15,50 @@ struct Ledger {
     uint64_t limit_bytes = 0;
     uint64_t table_bytes = 0;   // workspace, sequences, rows, scores
     uint64_t extent_bytes = 0;  // extents in use
+    uint64_t spare_bytes = 0;   // kept back for halves that move while they shrink
+    bool spends_spare = false;
 
     uint64_t used_bytes() const { return table_bytes + extent_bytes; }
-    uint64_t left_bytes() const { return limit_bytes - used_bytes(); }
+    uint64_t left_bytes() const {
+        const uint64_t held = used_bytes() + (spends_spare ? 0 : spare_bytes);
+        return limit_bytes > held ? limit_bytes - held : 0;
+    }
+};
+
+// While it lives, slots may take the spare.
+class SpareScope {
+  public:
+    explicit SpareScope(Ledger *ledger) : ledger_(ledger), before_(ledger->spends_spare) {
+        ledger_->spends_spare = true;
+    }
+    ~SpareScope() { ledger_->spends_spare = before_; }
+    SpareScope(const SpareScope &) = delete;
+    SpareScope &operator=(const SpareScope &) = delete;
+
+  private:
+    Ledger *ledger_;
+    const bool before_;
 };
 
 constexpr uint32_t kNoSize = UINT32_MAX;
 
-// An extent in use.
-struct ExtentSpan {
+// Bytes of an extent that slots fill, or a part of one.
+struct SlotSpan {
     uint64_t first;
-    uint32_t n_used;
+    uint64_t bytes;
+    uint32_t n_used;  // slots in it
 };
 
-// Slots of a few fixed sizes. An extent serves one size and goes back to its slab when empty;
-// partly used extents are filled before a new one is taken.
+// A free slot, and a span of its size that would fit there and whose going would make a free slot
+// of twice the size.
+struct SlotMerge {
+    SlotSpan from;
+    uint64_t to;
+};
+
+// Slots of a few fixed sizes. An extent serves one family of sizes: one size, or one and its
+// halves, down to 64ths, which are buddies. It goes back to its slab when empty; partly used
+// extents are filled before a new one is taken, smaller free slots before larger ones are divided.
 class Slots {
   public:
     Slots(const Allocator &allocator, Backend &backend, Ledger &ledger, uint64_t slab_bytes)
@@ -38,11 +67,15 @@ class Slots {
           ledger_(ledger),
           slab_bytes_(slab_bytes),
           slabs_(allocator),
-          sizes_(allocator) {}
+          sizes_(allocator),
+          families_(allocator) {}
     ~Slots();
     Slots(const Slots &) = delete;
     Slots &operator=(const Slots &) = delete;
 
+    // Before the sizes: slots of `top` bytes shrink to halves, down to `least`, at most six times.
+    // False when memory is exhausted.
+    bool add_family(uint64_t top, uint64_t least);
     // Make a slot size known; false when memory is exhausted. Index of a known size.
     bool add_size(uint64_t bytes);
     uint32_t size_index(uint64_t bytes) const;
@@ -51,17 +84,34 @@ class Slots {
 
     // A slot of a known size. LK_E_BUDGET, LK_E_NOMEM or LK_E_DEVICE with the sentence.
     lk_status take(uint64_t bytes, uint64_t *address);
+    // The same from extents in use; false when they have none.
+    bool take_existing(uint64_t bytes, uint64_t *address);
     // Give a slot back; 0 is fine.
     void give(uint64_t address);
+    // Keep the lower half of a slot and give the upper one back.
+    void halve(uint64_t address);
+    uint64_t bytes_at(uint64_t address);
 
-    // Extents to be taken for n more slots of a size.
-    uint64_t extents_for(uint32_t size, uint64_t n) const;
+    // Extents to be taken for n [n_sizes] more slots, as they lie now.
+    uint64_t extents_for(const uint64_t *n) const;
+    // All extents that the slots in use and n more would be in, were they moved together.
+    uint64_t extents_of_all(const uint64_t *n) const { return whole_extents(n, true); }
+    // Extents that hold n slots alone.
+    uint64_t extents_if(const uint64_t *n) const { return whole_extents(n, false); }
 
-    // While free slots of a size would fill an extent: keep the sparsest partly used one from being
-    // filled, so that it can be emptied. False when there is none left.
-    bool hide_sparsest(uint32_t size, ExtentSpan *out);
+    // Compaction. Places where two free slots of a level could become one of twice the size; no
+    // two of them touch the same slots. Levels: 0 is a family's largest size. False when memory is
+    // exhausted.
+    uint32_t n_families() const { return static_cast<uint32_t>(families_.size()); }
+    uint32_t n_levels(uint32_t family) const { return families_[family].n_levels; }
+    bool find_merges(uint32_t family, uint32_t level, Array<SlotMerge> *out);
+    // Take a slot of a free span.
+    void claim(uint64_t address, uint64_t bytes);
+    // While free slots of a family would fill an extent: keep the sparsest partly used one from
+    // being filled, so that it can be emptied. False when there is none left.
+    bool hide_sparsest(uint32_t family, SlotSpan *out);
     // Fill again what was hidden and is still in use.
-    void show_hidden(uint32_t size);
+    void show_hidden(uint32_t family);
 
     // Give empty slabs back while slabs and tables together exceed the budget.
     void trim();
@@ -71,16 +121,27 @@ class Slots {
 
   private:
     static constexpr uint32_t kWords = LK_EXTENT_BYTES / LK_SLOT_ALIGN / 64;
+    static constexpr uint32_t kMaxLevels = 7;  // of a family: a slot has at most 64 units
 
-    struct Extent {
-        Extent *next;  // of the partly used ones of its size
+    struct Extent;
+    struct Link {  // of the extents that have a free slot of a level
+        Extent *next;
         Extent *previous;
+    };
+    // Units are slots of the family's least size. A free slot of level l is 2^(n_levels - 1 - l)
+    // free units, so aligned, that are not half of a larger one.
+    struct Extent {
+        Link links[kMaxLevels];
+        uint32_t n_free_slots[kMaxLevels];
         uint64_t address;
-        uint32_t size;  // index, kNoSize while in no use
-        uint32_t n_used;
-        uint32_t hint;  // words before it have no free slot
+        uint32_t family;  // index, kNoSize while in no use
+        uint32_t n_used;  // slots
+        uint32_t n_used_units;
+        uint32_t hint;  // words before it have no free unit
         bool is_hidden;
-        uint64_t free[kWords];  // bit set = free
+        Extent *next_hidden;
+        uint64_t free[kWords];   // bit set = free
+        uint64_t begin[kWords];  // of a slot in use
     };
     struct Slab {
         SlabMemory memory;
@@ -90,19 +151,43 @@ class Slots {
     };
     struct Size {
         uint64_t bytes;
-        uint32_t n_slots;   // of an extent
-        uint64_t n_unused;  // free slots in extents in use
-        Extent *partial;
+        uint32_t family;
+        uint32_t level;
+    };
+    struct Family {
+        uint64_t top_bytes;
+        uint32_t n_levels;
+        uint32_t n_tops;  // of an extent
+        uint64_t n_extents;
+        uint64_t n_used_units;
+        uint64_t n_free_slots[kMaxLevels];  // hidden extents aside
+        Extent *partial[kMaxLevels];
         Extent *hidden;
-        uint64_t n_hidden;  // free slots in hidden extents
+        uint64_t n_hidden;
+
+        uint64_t unit_bytes() const { return top_bytes >> (n_levels - 1); }
+        uint32_t units_of(uint32_t level) const { return 1u << (n_levels - 1 - level); }
+        uint32_t extent_units() const { return n_tops * units_of(0); }
+    };
+    struct Place {
+        Slab *slab;
+        Extent *extent;
+        uint32_t unit;
     };
 
-    lk_status take_extent(uint32_t size);
+    uint64_t whole_extents(const uint64_t *n, bool with_used) const;
+    lk_status take_extent(uint32_t family);
+    void give_extent(Slab *slab, Extent *extent);
     lk_status add_slab();
     void drop_slab(size_t index);
     Slab *slab_of(uint64_t address);
-    void link(Extent *extent);
-    void unlink(Extent *extent);
+    Place place_of(uint64_t address);
+    uint32_t units_at(const Extent &extent, uint32_t unit) const;
+    uint32_t find_unit(const Extent &extent, uint32_t level) const;
+    void set_units(Extent *extent, uint32_t unit, uint32_t n, bool is_free);
+    void count_word(Extent *extent, uint32_t word, bool is_added);
+    void link(Extent *extent, uint32_t level);
+    void unlink(Extent *extent, uint32_t level);
 
     const Allocator &allocator_;
     Backend &backend_;
@@ -110,6 +195,7 @@ class Slots {
     const uint64_t slab_bytes_;
     Array<Slab> slabs_;  // by address
     Array<Size> sizes_;
+    Array<Family> families_;
     uint64_t total_slab_bytes_ = 0;
     uint64_t total_slot_bytes_ = 0;
     uint64_t n_free_extents_ = 0;

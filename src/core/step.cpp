@@ -109,71 +109,6 @@ lk_status reserve_sums(lk_cache *cache) {
     return LK_OK;
 }
 
-struct RowCounts {
-    uint64_t sink = 0;
-    uint64_t last_sink = 0;
-    uint64_t recent = 0;
-    uint64_t direct = 0;
-};
-
-void count_rows(const lk_cache *cache, const StepSequence &part, RowCounts *counts) {
-    const Plan &plan = cache->plan.model;
-    const uint64_t length = part.sequence->length;
-    const uint64_t first = part.n_rows_before - part.copies_tail;
-    for (uint64_t r = first; r < row_count(plan, length + part.n_new); ++r) {
-        const RowKind kind = row_kind(cache, r, length, part.n_new);
-        const bool is_short = row_capacity(plan, r) < plan.page_tokens;
-        ++(kind == RowKind::kDirect   ? counts->direct
-           : kind == RowKind::kRecent ? counts->recent
-           : is_short                 ? counts->last_sink
-                                      : counts->sink);
-    }
-}
-
-uint64_t slots_of(const Array<SlotCount> &counts, uint64_t bytes) {
-    for (const SlotCount &count : counts)
-        if (count.slot_bytes == bytes)
-            return count.n;
-    return 0;
-}
-
-// Bytes that the step's new rows take from the budget.
-uint64_t room_of(const lk_cache *cache, const RowCounts &rows) {
-    uint64_t bytes =
-        (rows.sink + rows.last_sink + rows.recent + rows.direct) * row_bytes(cache->plan.model);
-    for (uint32_t s = 0; s < cache->slots.n_sizes(); ++s) {
-        const uint64_t size = cache->slots.size_of(s);
-        const uint64_t n = rows.sink * slots_of(cache->sink_count, size) +
-                           rows.last_sink * slots_of(cache->last_sink_count, size) +
-                           rows.recent * slots_of(cache->recent_count, size) +
-                           rows.direct * slots_of(cache->direct_count, size);
-        bytes += cache->slots.extents_for(s, n) * LK_EXTENT_BYTES;
-    }
-    return bytes;
-}
-
-lk_status check_room(lk_cache *cache) {
-    RowCounts rows;
-    uint64_t n_scores = 0;
-    for (const StepSequence &part : cache->step.sequences) {
-        count_rows(cache, part, &rows);
-        const Scores *scores = part.sequence->scores;
-        n_scores += scores && scores->n_holders > 1;
-    }
-    const uint64_t tables = n_scores * score_bytes(cache->plan.model);
-    uint64_t bytes = tables + room_of(cache, rows);
-    if (bytes > cache->ledger.left_bytes() && compact(cache))
-        bytes = tables + room_of(cache, rows);
-    const uint64_t left = cache->ledger.left_bytes();
-    if (bytes > left)
-        return fail(LK_E_BUDGET,
-                    "the budget of %llu bytes lacks %llu bytes: %llu are reserved and the step's "
-                    "%u tokens need %llu more",
-                    ull{cache->ledger.limit_bytes}, ull{bytes - left},
-                    ull{cache->ledger.used_bytes()}, cache->step.n_tokens, ull{bytes});
-    return LK_OK;
-}
-
 lk_status add_rows(lk_cache *cache, const StepSequence &part) {
     Sequence *sequence = part.sequence;
     const uint64_t n_rows = row_count(cache->plan.model, sequence->length + part.n_new);
@@ -193,7 +128,7 @@ lk_status add_rows(lk_cache *cache, const StepSequence &part) {
 
 lk_status reserve_rows(lk_cache *cache) {
     choose_tails(cache);
-    lk_status status = check_room(cache);
+    lk_status status = make_room(cache);
     for (StepSequence &part : cache->step.sequences) {
         if (!status)
             status = own_tail(cache, &part);
@@ -253,7 +188,7 @@ lk_status begin_step(lk_cache *cache, const lk_queue *from, const BeginArgs &arg
     if (status)
         return status;
     for (const StepSequence &part : step.sequences) {
-        status = pack_due_rows(cache, part.sequence);
+        status = pack_with_room(cache, part.sequence);
         if (status)
             return status;
     }

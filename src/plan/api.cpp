@@ -218,6 +218,13 @@ lk_status lk_plan_set_ladder(lk_plan *plan, uint32_t layer, const uint8_t *rungs
     return status == LK_OK ? lk::set_ladder(&plan->model, layer, rungs, n_rungs, rung) : status;
 }
 
+lk_status lk_plan_set_shrink_order(lk_plan *plan, uint32_t layer, uint32_t order) {
+    if (!plan)
+        return lk::null_argument("plan");
+    const lk_status status = lk::check_shrink_order(order, lk::kArgument);
+    return status == LK_OK ? lk::set_shrink_order(&plan->model, layer, order) : status;
+}
+
 lk_status lk_plan_get_key(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
                           lk_key_rule *rule) {
     if (!plan)

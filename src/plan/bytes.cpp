@@ -23,7 +23,40 @@ constexpr uint32_t kSizes = 65536 / LK_SLOT_ALIGN + 1;
 constexpr uint32_t kNone = 0;
 
 uint32_t size_index(uint64_t slot) { return static_cast<uint32_t>(slot / LK_SLOT_ALIGN); }
-uint64_t per_extent(uint32_t size) { return slots_per_extent(uint64_t{size} * LK_SLOT_ALIGN); }
+
+// The families of the sizes, each named by its largest. A size has units of the family's least.
+class Families {
+  public:
+    explicit Families(const Plan &plan) {
+        for (uint32_t s = 1; s < kSizes; ++s)
+            of_[s] = {s, 1, 1};
+        SlotFamily families[kMaxFamilies];
+        const uint32_t n = slot_families(plan, families);
+        for (uint32_t f = 0; f < n; ++f)
+            for (uint64_t bytes = families[f].top; bytes >= families[f].least; bytes /= 2)
+                of_[size_index(bytes)] = {
+                    size_index(families[f].top), static_cast<uint32_t>(bytes / families[f].least),
+                    static_cast<uint32_t>(families[f].top / families[f].least)};
+    }
+    uint32_t top(uint32_t size) const { return of_[size].top; }
+    uint32_t units(uint32_t size) const { return of_[size].units; }
+    uint64_t extent_units(uint32_t size) const { return of_[size].top_units * n_tops(size); }
+    // Extents that hold n_units of the family of a size.
+    uint64_t extents(uint32_t size, uint64_t n_units) const {
+        return ceil_div(ceil_div(n_units, of_[size].top_units), n_tops(size));
+    }
+
+  private:
+    struct Size {
+        uint32_t top;
+        uint32_t units;
+        uint32_t top_units;
+    };
+    uint64_t n_tops(uint32_t size) const {
+        return slots_per_extent(uint64_t{of_[size].top} * LK_SLOT_ALIGN);
+    }
+    Size of_[kSizes] = {};
+};
 
 // Slots in use by size, and the extents that hold them.
 struct Slots {
@@ -37,10 +70,17 @@ struct Slots {
         for (uint32_t s = 1; s < kSizes; ++s)
             used[s] -= other.used[s] * times;
     }
-    uint64_t extents() const {
+    // Units by the family's largest size, [kSizes].
+    void count_units(const Families &families, uint64_t *units) const {
+        for (uint32_t s = 1; s < kSizes; ++s)
+            units[families.top(s)] += used[s] * families.units(s);
+    }
+    uint64_t extents(const Families &families) const {
+        uint64_t units[kSizes] = {};
+        count_units(families, units);
         uint64_t n = 0;
         for (uint32_t s = 1; s < kSizes; ++s)
-            n += used[s] ? ceil_div(used[s], per_extent(s)) : 0;
+            n += units[s] ? families.extents(s, units[s]) : 0;
         return n;
     }
     uint64_t bytes() const {
@@ -54,19 +94,25 @@ struct Slots {
 // Slots in use that change one by one.
 class Moving {
   public:
-    explicit Moving(const Slots &start) : slots_(start), extents_(start.extents()) {}
-    void take(uint32_t size) {
-        if (size != kNone)
-            extents_ += slots_.used[size]++ % per_extent(size) == 0;
+    Moving(const Families &families, const Slots &start)
+        : families_(families), extents_(start.extents(families)) {
+        start.count_units(families, units_);
     }
-    void give(uint32_t size) {
-        if (size != kNone)
-            extents_ -= --slots_.used[size] % per_extent(size) == 0;
-    }
+    void take(uint32_t size) { change(size, families_.units(size)); }
+    void give(uint32_t size) { change(size, uint64_t{0} - families_.units(size)); }
     uint64_t extents() const { return extents_; }
 
   private:
-    Slots slots_;
+    void change(uint32_t size, uint64_t n_units) {
+        if (size == kNone)
+            return;
+        const uint32_t top = families_.top(size);
+        extents_ -= families_.extents(top, units_[top]);
+        units_[top] += n_units;
+        extents_ += families_.extents(top, units_[top]);
+    }
+    const Families &families_;
+    uint64_t units_[kSizes] = {};
     uint64_t extents_;
 };
 
@@ -85,7 +131,10 @@ struct Sums {
 };
 
 struct Model {
-    const Plan *plan = nullptr;
+    explicit Model(const Plan &from) : plan(&from), families(from) {}
+
+    const Plan *plan;
+    Families families;
     uint64_t n_sequences = 0;
     Array<Packing> packings;
     Slots recent_row;  // slots of one page row at 16 bits
@@ -217,7 +266,7 @@ Slots slots_of(const Model &model, const Rows &rows) {
 
 // Extents at the worst moment of packing one row of one sequence.
 uint64_t cycle_peak(const Model &model, const Slots &start) {
-    Moving slots(start);
+    Moving slots(model.families, start);
     uint64_t peak = slots.extents();
     for (const Packing &packing : model.packings)
         for (uint32_t i = 0; i < packing.count; ++i) {
@@ -241,8 +290,10 @@ struct Bounds {
 
 uint64_t gcd(uint64_t a, uint64_t b) { return b ? gcd(b, a % b) : a; }
 
-double share(uint32_t size) {
-    return size == kNone ? 0 : 1 / static_cast<double>(per_extent(size));
+// Of an extent, that a slot takes.
+double share(const Families &families, uint32_t size) {
+    return size == kNone ? 0
+                         : families.units(size) / static_cast<double>(families.extent_units(size));
 }
 
 Bounds bounds_of(const Model &model) {
@@ -252,25 +303,26 @@ Bounds bounds_of(const Model &model) {
             !model.last_sink_row.used[s])
             continue;
         bounds.slack += 1;
-        uint64_t period = bounds.period / gcd(bounds.period, per_extent(s));
-        if (!checked_mul(period, per_extent(s), &bounds.period))
+        const uint64_t units = model.families.extent_units(s);
+        const uint64_t period = bounds.period / gcd(bounds.period, units);
+        if (!checked_mul(period, units, &bounds.period))
             bounds.period = UINT64_MAX;
     }
     for (const Packing &packing : model.packings)
         for (uint32_t i = 0; i < packing.count; ++i) {
             for (const uint32_t size : packing.taken)
-                bounds.drift += share(size);
+                bounds.drift += share(model.families, size);
             bounds.rise = bounds.drift > bounds.rise ? bounds.drift : bounds.rise;
             for (const uint32_t size : packing.given)
-                bounds.drift -= share(size);
+                bounds.drift -= share(model.families, size);
         }
     return bounds;
 }
 
-double real_extents(const Slots &slots) {
+double real_extents(const Families &families, const Slots &slots) {
     double sum = 0;
     for (uint32_t s = 1; s < kSizes; ++s)
-        sum += static_cast<double>(slots.used[s]) * share(s);
+        sum += static_cast<double>(slots.used[s]) * share(families, s);
     return sum;
 }
 
@@ -288,7 +340,7 @@ uint64_t packing_peak(const Model &model, const Bounds &bounds, const Slots &sta
     constexpr double kNoDrift = 1e-9;
     const bool rising = bounds.drift > kNoDrift;
     const bool level = std::fabs(bounds.drift) <= kNoDrift;
-    const double base = real_extents(start);
+    const double base = real_extents(model.families, start);
     const uint64_t n = level ? lesser(n_cycles, bounds.period) : n_cycles;
     uint64_t peak = least;
     for (uint64_t i = 0; i < n; ++i) {
@@ -330,8 +382,9 @@ uint64_t peak_bytes(const Model &model, uint64_t n_tokens, uint64_t step_tokens)
             peak = bytes > peak ? bytes : peak;
         }
         const Rows after = rows_after(plan, step);
-        const uint64_t bytes =
-            row_tables(model, after.total) + slots_of(model, after).extents() * LK_EXTENT_BYTES;
+        const uint64_t bytes = row_tables(model, after.total) +
+                               slots_of(model, after).extents(model.families) * LK_EXTENT_BYTES +
+                               spare_bytes(plan);
         peak = bytes > peak ? bytes : peak;
     }
     return peak;
@@ -405,8 +458,7 @@ lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
                     !n_tokens      ? "n_tokens"
                     : !n_sequences ? "n_sequences"
                                    : "step_tokens");
-    Model model;
-    model.plan = &plan;
+    Model model(plan);
     model.n_sequences = n_sequences;
     if (!build(plan, &model))
         return fail(LK_E_NOMEM, "no memory for the sizes of a plan");

@@ -200,6 +200,11 @@ lk_status check_ladder(const uint8_t *rungs, uint32_t n_rungs, uint32_t rung, co
     return has_rung ? LK_OK : refuse(s, "rung", rung, "one of the ladder's");
 }
 
+lk_status check_shrink_order(uint32_t order, const Subject &s) {
+    return order <= UINT16_MAX ? LK_OK
+                               : refuse(s, s.name("order", "shrink_order"), order, "at most 65535");
+}
+
 lk_status check_name(const char *name, const Subject &s) {
     const size_t length = std::strlen(name);
     if (!length || length > kMaxNameBytes)

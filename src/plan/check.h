@@ -36,6 +36,7 @@ lk_status check_pages(uint32_t page_tokens, uint32_t run_tokens, const Subject &
 lk_status check_recent(uint32_t sink_tokens, uint32_t window_tokens, const Subject &subject);
 lk_status check_ladder(const uint8_t *rungs, uint32_t n_rungs, uint32_t rung,
                        const Subject &subject);
+lk_status check_shrink_order(uint32_t order, const Subject &subject);
 lk_status check_name(const char *name, const Subject &subject);
 
 // A head's rules within the plan, at every rung of its layer. The prefixes are the head's path

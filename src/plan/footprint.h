@@ -5,9 +5,13 @@
 // page_tokens tokens. A row holds a K half and a V half for every entry, that is every
 // (layer, KV head). A half is a payload slot, and a metadata slot where HalfSlots says so.
 //
-// Slots. Slots of one size come from extents of LK_EXTENT_BYTES that serve this size alone; an
-// extent is given back when its last slot is. In use are, over the distinct slot sizes,
-// ceil(slots in use / slots_per_extent(size)) extents.
+// Slots. An extent of LK_EXTENT_BYTES serves a family of sizes: one size, or, where layers have a
+// ladder, a page's 16-bit payload and its halves (slot_families()). It is given back when its last
+// slot is. A family's slots fill slots of its largest size, as buddies do, and these fill extents:
+// in use are ceil(ceil(bytes in use / largest) / slots_per_extent(largest)) extents.
+//
+// With a ladder that has a step left, one extent more is kept for halves that move while they
+// shrink; packing may use it too.
 //
 // A step. At its begin, with L committed tokens:
 //   1. for each sequence of the step, for each page row that is_due(L) and still at 16 bits, in
@@ -87,6 +91,18 @@ inline uint64_t sink_slot(const Plan &plan, uint32_t layer, uint64_t row) {
     return slot_bytes(payload_bytes(
         raw_shape(Side::kKey, plan.layers[layer].geometry.head_dim, row_capacity(plan, row))));
 }
+
+// Sizes that shrink into each other: `top` bytes, and its halves down to `least`.
+struct SlotFamily {
+    uint64_t top;
+    uint64_t least;
+};
+constexpr uint32_t kMaxFamilies = 8;  // odd parts of head_dim / 16
+// Those of a plan; returns how many.
+uint32_t slot_families(const Plan &plan, SlotFamily *out);
+// Has a layer a rung below the one that it begins with?
+bool can_shrink(const Plan &plan);
+inline uint64_t spare_bytes(const Plan &plan) { return can_shrink(plan) ? LK_EXTENT_BYTES : 0; }
 
 inline uint64_t row_bytes(const Plan &plan) { return kRowBytes + plan.n_entries() * kEntryBytes; }
 

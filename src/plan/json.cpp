@@ -424,6 +424,10 @@ void read_ladder(const Node &node, const LayerRun &run, Plan *plan) {
     expect(check_ladder(rungs.data(), n_rungs, rung, subject_at(prefix)));
     for (uint32_t l = run.first; l < run.first + run.count; ++l)
         expect(set_ladder(plan, l, rungs.data(), n_rungs, rung));
+    const uint32_t order = number_or(node, "shrink_order", 0);
+    expect(check_shrink_order(order, subject_at(prefix)));
+    for (uint32_t l = run.first; l < run.first + run.count; ++l)
+        expect(set_shrink_order(plan, l, order));
 }
 
 void read_layer(const Node &node, const LayerRun &run, Plan *plan) {
@@ -440,7 +444,7 @@ void read_layers(const Node &elements, Plan *plan) {
     uint32_t layer = 0;
     for (size_t i = 0; i < elements.value->size(); ++i) {
         const Node element = elements.at(i);
-        expect_object(element, {"count", "metadata", "ladder", "rung", "heads"});
+        expect_object(element, {"count", "metadata", "ladder", "rung", "shrink_order", "heads"});
         const uint32_t count = count_of(element, n_layers - layer, "layers");
         read_layer(element, {layer, count}, plan);
         layer += count;

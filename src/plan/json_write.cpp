@@ -176,6 +176,10 @@ void put_layer(const Plan &plan, uint32_t layer, uint32_t count, Text *out) {
         out->put(", ");
         out->member("rung", own.rung);
         out->put(", ");
+        if (own.shrink_order) {
+            out->member("shrink_order", own.shrink_order);
+            out->put(", ");
+        }
     }
     out->put("\"heads\": [");
     put_heads(plan, layer, out);

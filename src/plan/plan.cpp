@@ -322,7 +322,18 @@ lk_status set_ladder(Plan *plan, uint32_t layer, const uint8_t *rungs, uint32_t 
             std::memcpy(own.rungs, rungs, n_rungs);
         own.n_rungs = static_cast<uint8_t>(n_rungs);
         own.rung = static_cast<uint8_t>(n_rungs ? rung : kNoRung);
+        own.shrink_order = n_rungs ? own.shrink_order : uint16_t{0};
     }
+    return LK_OK;
+}
+
+lk_status set_shrink_order(Plan *plan, uint32_t layer, uint32_t order) {
+    Range layers;
+    const lk_status status = find_layers(*plan, layer, &layers);
+    if (status != LK_OK)
+        return status;
+    for (uint32_t l = layers.begin; l < layers.end; ++l)
+        plan->layers[l].shrink_order = static_cast<uint16_t>(plan->layers[l].n_rungs ? order : 0);
     return LK_OK;
 }
 
@@ -381,7 +392,7 @@ bool same_layer(const Plan &plan, uint32_t a, uint32_t b) {
     const LayerPlan &y = plan.layers[b];
     if (x.geometry.n_kv_heads != y.geometry.n_kv_heads ||
         x.geometry.head_dim != y.geometry.head_dim || x.metadata != y.metadata ||
-        x.rung != y.rung || x.n_rungs != y.n_rungs ||
+        x.rung != y.rung || x.n_rungs != y.n_rungs || x.shrink_order != y.shrink_order ||
         std::memcmp(x.rungs, y.rungs, sizeof x.rungs) != 0)
         return false;
     for (uint32_t h = 0; h < x.geometry.n_kv_heads; ++h)

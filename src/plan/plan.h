@@ -55,6 +55,7 @@ struct LayerPlan {
     uint8_t rungs[kMaxRungs];  // descending
     uint8_t n_rungs;           // 0 = no ladder
     uint8_t rung;              // kNoRung without a ladder
+    uint16_t shrink_order;     // lower ones shrink first
 };
 
 // Grows from the allocator it is made with. Not copied but by copy_plan().
@@ -170,6 +171,7 @@ lk_status set_key_centers(Plan *plan, uint32_t layer, uint32_t kv_head, const fl
 lk_status set_metadata(Plan *plan, uint32_t layer, lk_metadata metadata);
 lk_status set_ladder(Plan *plan, uint32_t layer, const uint8_t *rungs, uint32_t n_rungs,
                      uint32_t rung);
+lk_status set_shrink_order(Plan *plan, uint32_t layer, uint32_t order);
 void set_pages(Plan *plan, uint32_t page_tokens, uint32_t run_tokens);
 void set_recent(Plan *plan, uint32_t sink_tokens, uint32_t window_tokens);
 void set_name(Plan *plan, const char *name);

@@ -52,29 +52,34 @@ uint32_t count_channels(const uint8_t *width, uint32_t head_dim, uint32_t bits) 
 }
 
 // Static classes: planes in descending width. As many 1-bit as 3-bit channels go, partners first
-// and then their outliers, to the head of the 2-bit plane.
-void place_classes(const uint8_t *width, KeyClass *out) {
+// and then their outliers, to the head of the 2-bit plane. `order` is the widths at the ladder's
+// first rung below 16: slots stay where they are when a page shrinks.
+void place_classes(const uint8_t *order, const uint8_t *width, KeyClass *out) {
     const uint32_t head_dim = out->shape.head_dim;
     const uint32_t ones = count_channels(width, head_dim, 1);
     const bool shared = ones && ones == count_channels(width, head_dim, 3);
     const uint32_t apart[] = {16, 8, 4, 3, 2, 1};
     const uint32_t paired[] = {16, 8, 4, 1, 3, 2};
     uint32_t slot = 0;
-    uint32_t pairs_and_twos = 0;
     for (const uint32_t bits : shared ? paired : apart) {
-        const uint32_t end = place_channels(width, head_dim, bits, slot, out->permutation);
-        if (shared && bits < 4)
-            pairs_and_twos += end - slot;
-        else
-            add_channels(&out->shape, bits, end - slot);
-        slot = end;
+        slot = place_channels(order, head_dim, bits, slot, out->permutation);
+        if (!shared || bits > 3)
+            add_channels(&out->shape, bits, count_channels(width, head_dim, bits));
     }
     if (shared) {
-        add_channels(&out->shape, 2, pairs_and_twos);
+        add_channels(&out->shape, 2, 2 * ones + count_channels(width, head_dim, 2));
         out->shape.n_shared = static_cast<uint16_t>(ones);
     }
     for (uint32_t s = 0; s < head_dim; ++s)
         out->has_permutation |= out->permutation[s] != s;
+}
+
+// The rung whose widths order a layer's slots.
+uint32_t order_rung(const LayerPlan &layer, uint32_t rung) {
+    for (uint32_t r = 0; r < layer.n_rungs; ++r)
+        if (layer.rungs[r] < 16)
+            return layer.rungs[r];
+    return rung;
 }
 
 void place_boost(const KeyRule &rule, uint32_t rung, KeyClass *out) {
@@ -112,10 +117,13 @@ void resolve_key_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t ru
     for (uint32_t s = 0; s < out->shape.head_dim; ++s)
         out->permutation[s] = static_cast<uint8_t>(s);
     if (channel_bits && rung != 16) {
+        uint8_t order[LK_MAX_HEAD_DIM];
         uint8_t width[LK_MAX_HEAD_DIM];
-        for (uint32_t c = 0; c < out->shape.head_dim; ++c)
+        for (uint32_t c = 0; c < out->shape.head_dim; ++c) {
+            order[c] = static_cast<uint8_t>(channel_width(channel_bits[c], order_rung(own, rung)));
             width[c] = static_cast<uint8_t>(channel_width(channel_bits[c], rung));
-        place_classes(width, out);
+        }
+        place_classes(order, width, out);
     } else {
         place_boost(rule, rung, out);
     }
@@ -162,6 +170,9 @@ HalfSlots slots_of(const HalfShape &shape, uint64_t recent_metadata) {
 
 uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
+// Is one the other times a power of two?
+bool are_kin(uint64_t a, uint64_t b) { return a >> __builtin_ctzll(a) == b >> __builtin_ctzll(b); }
+
 // A metadata slot that a shrink in place never outgrows: the largest of the ladder's rungs.
 template <class Half>
 HalfSlots half_slots(const Plan &plan, uint32_t layer, uint32_t head,
@@ -185,6 +196,32 @@ HalfSlots key_slots(const Plan &plan, uint32_t layer, uint32_t head) {
 
 HalfSlots value_slots(const Plan &plan, uint32_t layer, uint32_t head) {
     return half_slots(plan, layer, head, resolve_value_at);
+}
+
+uint32_t slot_families(const Plan &plan, SlotFamily *out) {
+    uint32_t n = 0;
+    for (const LayerPlan &layer : plan.layers) {
+        if (!layer.n_rungs)
+            continue;
+        const uint64_t top = slot_bytes(
+            payload_bytes(raw_shape(Side::kKey, layer.geometry.head_dim, plan.page_tokens)));
+        const uint64_t least = top / 16 * layer.rungs[layer.n_rungs - 1];
+        uint32_t f = 0;
+        while (f < n && !are_kin(out[f].top, top))
+            ++f;
+        if (f == n)
+            out[n++] = {top, least};
+        out[f].top = larger(out[f].top, top);
+        out[f].least = least < out[f].least ? least : out[f].least;
+    }
+    return n;
+}
+
+bool can_shrink(const Plan &plan) {
+    for (const LayerPlan &layer : plan.layers)
+        if (layer.n_rungs && layer.rungs[layer.n_rungs - 1] < layer.rung)
+            return true;
+    return false;
 }
 
 uint64_t score_bytes(const Plan &plan) {

@@ -93,6 +93,58 @@ lk_status for_each_rung(const LayerPlan &layer, const Check &check) {
     return LK_OK;
 }
 
+bool has_rung(const LayerPlan &layer, uint32_t bits) {
+    for (uint32_t r = 0; r < layer.n_rungs; ++r)
+        if (layer.rungs[r] == bits)
+            return true;
+    return false;
+}
+
+// Path of the ladder of the layer whose head's key has the subject.
+struct LadderPath {
+    char text[96];
+    explicit LadderPath(const Subject &s) {
+        const char *heads = std::strstr(s.prefix, "heads/");
+        std::snprintf(text, sizeof text, "%.*sladder",
+                      heads ? static_cast<int>(heads - s.prefix) : 0, s.prefix);
+    }
+};
+
+// 3-bit slots are final: wider ones would pass them on the way to 2 bits.
+lk_status check_three_bits(const LayerPlan &layer, uint32_t widest, bool has_three,
+                           const char *name, const Subject &s) {
+    if (!has_three || widest < 4 || !has_rung(layer, 2) ||
+        (!has_rung(layer, 8) && !has_rung(layer, 4)))
+        return LK_OK;
+    return fail(s.status,
+                "%s%s has channels of %u bits beside 3 bits, must not with rung 2 in %s: they "
+                "would shrink below the others",
+                s.prefix, name, widest, LadderPath(s).text);
+}
+
+lk_status check_class_ladder(const LayerPlan &layer, const uint8_t *channel_bits,
+                             const Subject &s) {
+    uint32_t widest = 0;
+    bool has_three = false;
+    for (uint32_t c = 0; c < layer.geometry.head_dim; ++c) {
+        widest = channel_bits[c] > widest ? channel_bits[c] : widest;
+        has_three = has_three || channel_bits[c] == 3;
+    }
+    return check_three_bits(layer, widest, has_three, "classes", s);
+}
+
+// A page that stays at 16 bits for long would need the sums of |Q| of its time.
+lk_status check_boost_ladder(const LayerPlan &layer, const KeyRule &rule, const Subject &s) {
+    const lk_status status =
+        check_three_bits(layer, rule.boost_bits, rule.bits == 3, "boost/bits", s);
+    if (status != LK_OK || rule.boost_score != LK_SCORE_QUERY_RANGE || layer.rung != 16)
+        return status;
+    return fail(s.status,
+                "%sboost/score is \"query-range\", must be \"key\" with rung 16 in %s: the sums "
+                "of queries are kept for the recent window alone",
+                s.prefix, LadderPath(s).text);
+}
+
 lk_status check_class_counts(const Plan &plan, uint32_t layer, uint32_t head, const Subject &s) {
     const LayerPlan &own = plan.layers[layer];
     const uint8_t *channel_bits = plan.channel_bits(layer, head);
@@ -183,12 +235,16 @@ lk_status check_key(const Plan &plan, uint32_t layer, uint32_t head, const Subje
     lk_status status = rule.axis == LK_AXIS_CHANNEL
                            ? check_group(rule.group, plan.page_tokens, "page_tokens", s)
                            : check_group(rule.group, own.geometry.head_dim, "head_dim", s);
-    if (status == LK_OK && rule.has_classes)
-        return check_class_counts(plan, layer, head, s);
+    if (status == LK_OK && rule.has_classes) {
+        status = check_class_ladder(own, plan.channel_bits(layer, head), s);
+        return status == LK_OK ? check_class_counts(plan, layer, head, s) : status;
+    }
     if (status == LK_OK)
         status = check_one_bit_plane(plan, rule.bits, "bits", s);
     if (status == LK_OK && rule.boost_channels)
         status = check_boost_counts(plan, layer, rule, s);
+    if (status == LK_OK && rule.boost_channels)
+        status = check_boost_ladder(own, rule, s);
     return status;
 }
 

@@ -98,15 +98,29 @@ OFFSET(lk_chanmix, budget_step_tokens, 68);
 OFFSET(lk_chanmix, one_bit, 72);
 OFFSET(lk_chanmix, reserved, 76);
 
-SIZE(lk_cache_desc, 32);
+SIZE(lk_cache_desc, 64);
 OFFSET(lk_cache_desc, size, 0);
 OFFSET(lk_cache_desc, max_sequences, 4);
 OFFSET(lk_cache_desc, max_step_tokens, 8);
 OFFSET(lk_cache_desc, flags, 12);
 OFFSET(lk_cache_desc, budget_bytes, 16);
 OFFSET(lk_cache_desc, slab_bytes, 24);
+OFFSET(lk_cache_desc, max_budget_bytes, 32);
+OFFSET(lk_cache_desc, sequence_limit_bytes, 40);
+OFFSET(lk_cache_desc, pressure, 48);
+OFFSET(lk_cache_desc, pressure_user, 56);
 
-SIZE(lk_cache_stats, 128);
+SIZE(lk_pressure, 48);
+OFFSET(lk_pressure, size, 0);
+OFFSET(lk_pressure, capacity, 4);
+OFFSET(lk_pressure, lacking_bytes, 8);
+OFFSET(lk_pressure, reserved_bytes, 16);
+OFFSET(lk_pressure, budget_bytes, 24);
+OFFSET(lk_pressure, ids, 32);
+OFFSET(lk_pressure, n_ids, 40);
+OFFSET(lk_pressure, reserved, 44);
+
+SIZE(lk_cache_stats, 200);
 OFFSET(lk_cache_stats, size, 0);
 OFFSET(lk_cache_stats, n_sequences, 4);
 OFFSET(lk_cache_stats, n_tokens, 8);
@@ -124,6 +138,10 @@ OFFSET(lk_cache_stats, values_saturated, 96);
 OFFSET(lk_cache_stats, device_bytes, 104);
 OFFSET(lk_cache_stats, shared_bytes, 112);
 OFFSET(lk_cache_stats, pages_copied, 120);
+OFFSET(lk_cache_stats, halves_shrunk, 128);
+OFFSET(lk_cache_stats, sequences_evicted, 136);
+OFFSET(lk_cache_stats, fragmented_bytes, 144);
+OFFSET(lk_cache_stats, plane_bytes, 152);
 
 SIZE(lk_device_info, 288);
 OFFSET(lk_device_info, size, 0);

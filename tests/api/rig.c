@@ -84,6 +84,7 @@ void rig_context_desc(rig *r, lk_context_desc *desc) {
     assert_int_equal(lk_context_desc_init(desc, sizeof *desc), LK_OK);
     desc->backend = r->device->backend;
     desc->n_threads = 1;
+    desc->cpu_mask = r->cpu_mask;
     desc->alloc = rig_alloc;
     desc->free = rig_free;
     desc->alloc_user = &r->memory;

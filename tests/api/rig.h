@@ -49,6 +49,7 @@ typedef struct rig {
     lk_layer layers[RIG_LAYERS];
     lk_geometry geometry;
     rig_memory memory;
+    uint32_t cpu_mask;  // LK_CPU_* bits
     uint32_t max_step_tokens;
     rig_buffer buffers[RIG_LAYERS][RIG_BUFFERS];
     void *placed[RIG_PLACED];

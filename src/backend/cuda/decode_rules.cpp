@@ -57,6 +57,15 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             layer.value_metadata_bytes =
                 std::max(layer.value_metadata_bytes, rounded_metadata(value.shape));
         }
+        const LayerClasses more =
+            layout.layer_classes ? layout.layer_classes[l] : LayerClasses{nullptr, 0, 0};
+        for (uint32_t c = 0; c < more.n_classes; ++c) {
+            const HalfClass &half = layout.classes[more.classes[c]];
+            uint32_t &metadata = half.shape.side == Side::kKey ? layer.key_metadata_bytes
+                                                               : layer.value_metadata_bytes;
+            layer.kind = std::max(layer.kind, kind_of_class(half));
+            metadata = std::max(metadata, rounded_metadata(half.shape));
+        }
         layers_[l] = layer;
     }
     return true;

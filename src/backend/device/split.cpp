@@ -29,6 +29,9 @@ Splits::Splits(const Allocator &allocator)
 bool Splits::same_kind(uint32_t a, uint32_t b) const {
     const LayerView &x = layout_.layers[a];
     const LayerView &y = layout_.layers[b];
+    const LayerClasses *classes = layout_.layer_classes;
+    if (a != b && classes && (classes[a].shrinks || classes[b].shrinks))
+        return false;
     return x.n_query_heads == y.n_query_heads && x.n_kv_heads == y.n_kv_heads &&
            x.head_dim == y.head_dim && x.window_tokens == y.window_tokens &&
            x.window_sink_tokens == y.window_sink_tokens &&

@@ -31,22 +31,26 @@ bool DecodeRules::open(const CacheLayout &layout) {
         const LayerView &view = layout.layers[l];
         Layer layer = {view.n_query_heads / view.n_kv_heads,        view.head_dim, true, false, 1,
                        value_steps_of(view.head_dim, view.head_dim)};
+        const auto add = [&](uint16_t packed) {
+            const HalfClass &half = layout.classes[packed];
+            const ClassInfo info = device::class_info(half, half.permutation ? 1 : 0);
+            layer.is_direct = layer.is_direct && info.is_direct;
+            if (info.is_raw)
+                return;
+            layer.is_grouped = layer.is_grouped || info.number_bytes != 2 || info.n_groups > 1;
+            if (info.is_value)
+                layer.value_steps =
+                    std::max(layer.value_steps, value_steps_of(view.head_dim, info.group));
+            else
+                layer.key_groups = std::max<uint32_t>(layer.key_groups, info.n_groups);
+        };
         for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
             const EntryClasses &entry = layout.entry_classes[layout.first_entries[l] + head];
-            for (const uint16_t packed : {entry.packed_key, entry.packed_value}) {
-                const HalfClass &half = layout.classes[packed];
-                const ClassInfo info = device::class_info(half, half.permutation ? 1 : 0);
-                layer.is_direct = layer.is_direct && info.is_direct;
-                if (info.is_raw)
-                    continue;
-                layer.is_grouped = layer.is_grouped || info.number_bytes != 2 || info.n_groups > 1;
-                if (info.is_value)
-                    layer.value_steps =
-                        std::max(layer.value_steps, value_steps_of(view.head_dim, info.group));
-                else
-                    layer.key_groups = std::max<uint32_t>(layer.key_groups, info.n_groups);
-            }
+            add(entry.packed_key);
+            add(entry.packed_value);
         }
+        for (uint32_t c = 0; layout.layer_classes && c < layout.layer_classes[l].n_classes; ++c)
+            add(layout.layer_classes[l].classes[c]);
         layers_[l] = layer;
     }
     return true;
