@@ -81,16 +81,18 @@ int main(int argc, char **argv) {
     c.packed_pages = tokens / 128;
     const struct {
         const char *name;
-        uint32_t key_bits, value_bits, boosted;
-    } rows[] = {{"fp16", 16, 16, 0},
-                {"int8", 8, 8, 0},
-                {"kivi4", 4, 4, 0},
-                {"kivi2", 2, 2, 0},
-                {"kitty-pro", 2, 2, 32}};
+        uint32_t key_bits, value_bits, boosted, n_shared, group, f8;
+    } rows[] = {{"fp16", 16, 16, 0, 0, 0, 0},      {"int8", 8, 8, 0, 0, 0, 0},
+                {"kivi4", 4, 4, 0, 0, 0, 0},       {"kivi2", 2, 2, 0, 0, 0, 0},
+                {"kitty-pro", 2, 2, 32, 0, 0, 0},  {"2 bits, 32", 2, 2, 0, 0, 32, 1},
+                {"4 bits, 32", 4, 4, 0, 0, 32, 1}, {"chanmix", 2, 2, 0, 13, 32, 1}};
     for (const auto &row : rows) {
         c.key_bits = row.key_bits;
         c.value_bits = row.value_bits;
         c.boosted = row.boosted;
+        c.n_shared = row.n_shared;
+        c.key_group = c.value_group = row.group;
+        c.f8 = row.f8;
         const double cold = time_case(c, host.device(), true, 15);
         const double warm = time_case(c, host.device(), false, 15);
         std::printf("decode %-10s cold %8.1f us %5.1f GB/s   warm %8.1f us\n", row.name, cold * 1e6,

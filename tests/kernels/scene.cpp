@@ -287,7 +287,11 @@ std::string Scene::compare(const Outputs &fast, const Outputs &reference) const 
     const double q_max = static_cast<double>(q_max_);
     const double key_max = static_cast<double>(key_max_) + static_cast<double>(center_max_);
     const double value_max = static_cast<double>(value_max_);
-    const double folded = head_dim * 0.5 / 32767 * q_max * static_cast<double>(key_range_);
+    // The largest factor is that of the lowest top code, and may meet the highest: 15 / 3 in pages
+    // with 4-bit slots. Of shared slots, bits worth 1, 2 and, with the partner's factor, 2 are
+    // rounded apart.
+    const double apart = case_.n_shared ? 2.5 : case_.boosted ? 5.0 : 1.0;
+    const double folded = apart * head_dim * 0.5 / 32767 * q_max * static_cast<double>(key_range_);
     const double logit = scale * (folded + 4 * head_dim * 0x1p-24 * q_max * key_max) +
                          static_cast<double>(case_.soft_cap) * 5e-7 + 1e-5;
     // An output: weights off by exp(2 * logit error), and half a unit of the page's largest weight

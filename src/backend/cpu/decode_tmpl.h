@@ -11,6 +11,9 @@ namespace lk {
 namespace cpu {
 namespace {
 
+constexpr uint32_t kKeyVectors = 4;   // of a strip of keys, at most
+constexpr uint32_t kTokenGroups = 8;  // of a page, at most
+
 struct DecodeState {
     float *logits;          // [kDecodeRows][kBlockTokens], then weights
     float *matrix;          // an unpacked half
@@ -23,7 +26,9 @@ struct DecodeState {
     float *ranges;          // [head_dim or kBlockTokens]
     float *minima;
     float *folded;
-    uint32_t *key_factors;    // [kDecodeRows][2 head_dim]
+    float *doubled;           // [head_dim]
+    uint32_t *key_factors;    // [kDecodeRows][strips][kKeyVectors][32]
+    uint32_t *high_factors;   // the same, of bit 1 of shared slots
     uint32_t *value_factors;  // [kDecodeRows][kBlockTokens / 2]
     int32_t *sums;            // [kDecodeRows][kBlockTokens]
 };
@@ -43,8 +48,10 @@ inline DecodeState cut_decode_scratch(const Unit &unit) {
     s.ranges = s.weight_ordered + weights;
     s.minima = s.ranges + LK_MAX_HEAD_DIM;
     s.folded = s.minima + LK_MAX_HEAD_DIM;
-    s.key_factors = reinterpret_cast<uint32_t *>(s.folded + LK_MAX_HEAD_DIM);
-    s.value_factors = s.key_factors + 2 * queries;
+    s.doubled = s.folded + LK_MAX_HEAD_DIM;
+    s.key_factors = reinterpret_cast<uint32_t *>(s.doubled + LK_MAX_HEAD_DIM);
+    s.high_factors = s.key_factors + 2 * kKeyVectors * queries;
+    s.value_factors = s.high_factors + 2 * kKeyVectors * queries;
     s.sums = reinterpret_cast<int32_t *>(s.value_factors + weights / 2);
     return s;
 }
@@ -172,18 +179,106 @@ struct Folded {
     float unit;  // what one of the integers stands for
 };
 
-// values * ranges to 16 bits.
-LK_INLINE Folded fold_ranges(const float *values, const DecodeState &s, uint32_t n, uint16_t *out) {
+// values * ranges to s.folded; returns the sum of values * minima.
+LK_INLINE float multiply_ranges(const float *values, const DecodeState &s, uint32_t n) {
     Vf base = {};
     for (uint32_t i = 0; i < n; i += kWidth) {
         const Vf v = load<Vf>(values + i);
         base += v * load<Vf>(s.minima + i);
         store(s.folded + i, v * load<Vf>(s.ranges + i));
     }
+    return horizontal_sum(base);
+}
+
+// values * ranges to 16 bits.
+LK_INLINE Folded fold_ranges(const float *values, const DecodeState &s, uint32_t n, uint16_t *out) {
+    const float base = multiply_ranges(values, s, n);
     const float highest = highest_magnitude(s.folded, n);
     const bool any = highest > 1e-30f;
     round_factors(s.folded, any ? 32767.0f / highest : 0.0f, out, n);
-    return {horizontal_sum(base), any ? highest / 32767.0f : 0.0f};
+    return {base, any ? highest / 32767.0f : 0.0f};
+}
+
+// Place of a slot's parameters among those of a token group.
+LK_INLINE uint32_t slot_place(uint32_t slot) { return (slot & ~15u) | LK_K_ORDER(slot & 15u); }
+
+// The same of keys with shared slots: `low` for bit 0 of every field, `high` for bit 1, which of a
+// partner is the highest bit of its outlier's code.
+inline Folded fold_shared(const HalfView &view, const float *values, const DecodeState &s,
+                          uint16_t *low, uint16_t *high) {
+    const uint32_t n = view.head_dim;
+    const float base = multiply_ranges(values, s, n);
+    std::memcpy(s.doubled, s.folded, n * sizeof *s.doubled);
+    for (uint32_t i = view.shared_first; i < view.shared_first + view.n_shared; ++i)
+        s.doubled[slot_place(i)] = 2 * s.folded[slot_place(i + view.n_shared)];
+    const float lows = highest_magnitude(s.folded, n);
+    const float highs = highest_magnitude(s.doubled, n);
+    const float highest = lows > highs ? lows : highs;
+    const bool any = highest > 1e-30f;
+    const float scale = any ? 32767.0f / highest : 0.0f;
+    round_factors(s.folded, scale, low, n);
+    round_factors(s.doubled, scale, high, n);
+    return {base, any ? highest / 32767.0f : 0.0f};
+}
+
+// Steps and minima of a group of tokens, each strip's in the order of its parameters.
+inline void load_key_group(const HalfBytes &half, uint32_t group, const DecodeState &s) {
+    const HalfView &view = *half.view;
+    for (uint32_t strip = 0; strip < view.n_strips; ++strip) {
+        const uint32_t first = (strip * view.n_groups + group) * 16;
+        load_parameters(view, half.metadata, first, 16, s.ranges + strip * 16);
+        load_parameters(view, half.metadata + view.minima_offset_bytes, first, 16,
+                        s.minima + strip * 16);
+        const float step = step_of(view.strips[strip].bits);
+        for (uint32_t i = strip * 16; i < strip * 16 + 16; i += kWidth)
+            store(s.ranges + i, load<Vf>(s.ranges + i) * step);
+    }
+    for (uint32_t i = view.shared_first; i < view.shared_first + view.n_shared; ++i) {
+        s.ranges[slot_place(i)] *= 3.0f;
+        s.ranges[slot_place(i + view.n_shared)] *= 3.0f / 7.0f;
+    }
+}
+
+// One row's factors of a token group, in the words that hold its tokens.
+inline void spread_key_group(const HalfView &view, uint32_t group, const uint16_t *factors,
+                             uint32_t *places) {
+    for (uint32_t strip = 0; strip < view.n_strips; ++strip) {
+        const uint32_t bits = view.strips[strip].bits;
+        if (view.n_groups == 1) {
+            spread_key_factors(factors + strip * 16, bits, places + strip * 32);
+            continue;
+        }
+        const uint32_t n_words = view.group * bits / 64;
+        spread_group_factors(factors + strip * 16, bits, group * n_words, n_words,
+                             places + strip * (kKeyVectors * 32));
+    }
+}
+
+// Does the strip have shared slots?
+LK_INLINE bool is_shared(const HalfView &view, uint32_t strip) {
+    return strip * 16 + 16 > view.shared_first &&
+           strip * 16 < view.shared_first + 2 * view.n_shared;
+}
+
+// Runs of strips of one width, with or without shared slots, into s.sums.
+inline void multiply_key_strips(const Unit &unit, const KeyBlock &block, uint32_t row_words,
+                                const DecodeState &s) {
+    const HalfView &view = *block.key.view;
+    const uint32_t strip_words = row_words / view.n_strips;
+    for (uint32_t first = 0; first < view.n_strips;) {
+        const uint32_t bits = view.strips[first].bits;
+        const bool shared = is_shared(view, first);
+        uint32_t end = first + 1;
+        while (end < view.n_strips && view.strips[end].bits == bits &&
+               is_shared(view, end) == shared)
+            ++end;
+        multiply_packed_keys({block.key.payload + view.strips[first].offset_bytes, end - first,
+                              view.page_tokens, s.key_factors + first * strip_words,
+                              shared ? s.high_factors + first * strip_words : nullptr, row_words,
+                              strip_words, view.n_groups == 1 ? 0u : 32u, s.sums, first > 0},
+                             bits, unit.n_rows);
+        first = end;
+    }
 }
 
 inline void packed_logits(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
@@ -194,34 +289,29 @@ inline void packed_logits(const Unit &unit, const KeyBlock &block, const DecodeS
         order_query(unit, block.key.channels, s.page_ordered);
         query = s.page_ordered;
     }
-    load_parameters(view, block.key.metadata, 0, head_dim, s.ranges);
-    load_parameters(view, block.key.metadata + view.minima_offset_bytes, 0, head_dim, s.minima);
-    for (uint32_t i = 0; i < head_dim; i += kWidth)
-        store(s.ranges + i, load<Vf>(s.ranges + i) * step_of(view.strips[i / 16].bits));
-    Folded folded[kDecodeRows];
-    for (uint32_t r = 0; r < unit.n_rows; ++r) {
-        alignas(64) uint16_t factors[LK_MAX_HEAD_DIM];
-        folded[r] = fold_ranges(query + r * head_dim, s, head_dim, factors);
-        for (uint32_t strip = 0; strip < view.n_strips; ++strip)
-            spread_key_factors(factors + strip * 16, view.strips[strip].bits,
-                               s.key_factors + r * 2 * head_dim + strip * 32);
+    const uint32_t row_words = (view.n_groups == 1 ? 1 : kKeyVectors) * 2 * head_dim;
+    Folded folded[kTokenGroups][kDecodeRows];
+    for (uint32_t group = 0; group < view.n_groups; ++group) {
+        load_key_group(block.key, group, s);
+        for (uint32_t r = 0; r < unit.n_rows; ++r) {
+            alignas(64) uint16_t low[LK_MAX_HEAD_DIM];
+            alignas(64) uint16_t high[LK_MAX_HEAD_DIM];
+            const float *row = query + r * head_dim;
+            folded[group][r] = view.n_shared ? fold_shared(view, row, s, low, high)
+                                             : fold_ranges(row, s, head_dim, low);
+            spread_key_group(view, group, low, s.key_factors + r * row_words);
+            if (view.n_shared)
+                spread_key_group(view, group, high, s.high_factors + r * row_words);
+        }
     }
-    for (uint32_t first = 0; first < view.n_strips;) {
-        uint32_t end = first + 1;
-        while (end < view.n_strips && view.strips[end].bits == view.strips[first].bits)
-            ++end;
-        multiply_packed_keys(
-            {block.key.payload + view.strips[first].offset_bytes, end - first, view.page_tokens,
-             s.key_factors + first * 32, 2 * head_dim, s.sums, first > 0},
-            view.strips[first].bits, unit.n_rows);
-        first = end;
-    }
+    multiply_key_strips(unit, block, row_words, s);
     for (uint32_t r = 0; r < unit.n_rows; ++r)
-        for (uint32_t t = 0; t < view.page_tokens; t += kWidth)
+        for (uint32_t t = 0; t < view.page_tokens; t += kWidth) {
+            const Folded &own = folded[t / view.group][r];
             store(s.logits + r * kBlockTokens + t,
-                  __builtin_convertvector(load<Vi>(s.sums + r * kBlockTokens + t), Vf) *
-                          folded[r].unit +
-                      folded[r].base);
+                  __builtin_convertvector(load<Vi>(s.sums + r * kBlockTokens + t), Vf) * own.unit +
+                      own.base);
+        }
 }
 
 inline void spread_weights(const uint16_t *factors, uint32_t page_tokens, uint32_t bits,

@@ -183,13 +183,18 @@ struct PackedKeys {
     const uint8_t *strips;
     uint32_t n_strips;
     uint32_t page_tokens;
-    const uint32_t *factors;  // [row][factor_stride], 32 words for each strip: [k part][chunk word]
+    // [row][factor_stride][strip_stride], [k part][chunk word] 32 words for each vector of a strip
+    const uint32_t *factors;
+    // The same of bit 1 when fields of 2 bits hold shared slots, and `factors` is then of bit 0.
+    const uint32_t *high_factors;
     uint32_t factor_stride;
+    uint32_t strip_stride;
+    uint32_t vector_stride;  // 0 when all vectors have the same
     int32_t *out;
     bool add;
 };
 
-template <uint32_t kBits, uint32_t kRows>
+template <uint32_t kBits, uint32_t kRows, bool kShared>
 LK_INLINE void multiply_key_rows(const PackedKeys &p) {
     using F = Fields<kBits>;
     const uint32_t n_vectors = p.page_tokens * kBits / 256;
@@ -200,7 +205,7 @@ LK_INLINE void multiply_key_rows(const PackedKeys &p) {
             for (uint32_t s = 0; s < p.n_strips; ++s) {
                 const uint8_t *chunk =
                     p.strips + s * (2ull * p.page_tokens * kBits) + (v * 8 + g) * 64ull;
-                const uint32_t *factors = p.factors + s * 32;
+                const uint64_t at = s * uint64_t{p.strip_stride} + v * p.vector_stride;
 #pragma GCC unroll 4
                 for (uint32_t u = 0; u < kChunkVectors; ++u) {
                     const Vu words = load<Vu>(chunk + u * kWidth * 4);
@@ -211,10 +216,16 @@ LK_INLINE void multiply_key_rows(const PackedKeys &p) {
                             (field & F::kRowBit ? F::kTileBits : 0) + (kBits == 2 ? field & 1u : 0);
                         const uint32_t part = F::kKBit && (field & F::kKBit) ? 16 : 0;
 #pragma GCC unroll 4
-                        for (uint32_t r = 0; r < kRows; ++r)
-                            sums[sum][r] = dot_pairs(
-                                sums[sum][r], codes,
-                                load<Vi>(factors + r * p.factor_stride + part + u * kWidth));
+                        for (uint32_t r = 0; r < kRows; ++r) {
+                            const uint64_t place =
+                                at + r * uint64_t{p.factor_stride} + part + u * kWidth;
+                            sums[sum][r] =
+                                dot_pairs(sums[sum][r], kShared ? codes & 0x10001u : codes,
+                                          load<Vi>(p.factors + place));
+                            if (kShared)
+                                sums[sum][r] = dot_pairs(sums[sum][r], codes & 0x20002u,
+                                                         load<Vi>(p.high_factors + place));
+                        }
                     }
                 }
             }
@@ -246,31 +257,35 @@ LK_INLINE void multiply_key_rows(const PackedKeys &p) {
     }
 }
 
-template <uint32_t kBits>
+template <uint32_t kBits, bool kShared>
 inline void multiply_keys_at(PackedKeys p, uint32_t n_rows) {
     for (uint32_t r = 0; r < n_rows;) {
         const uint32_t n = n_rows - r >= LK_SIMD_DIRECT_ROWS ? LK_SIMD_DIRECT_ROWS
                            : n_rows - r >= 2                 ? 2
                                                              : 1;
         if (n == LK_SIMD_DIRECT_ROWS)
-            multiply_key_rows<kBits, LK_SIMD_DIRECT_ROWS>(p);
+            multiply_key_rows<kBits, LK_SIMD_DIRECT_ROWS, kShared>(p);
         else if (n == 2)
-            multiply_key_rows<kBits, 2>(p);
+            multiply_key_rows<kBits, 2, kShared>(p);
         else
-            multiply_key_rows<kBits, 1>(p);
+            multiply_key_rows<kBits, 1, kShared>(p);
         p.factors += static_cast<uint64_t>(n) * p.factor_stride;
+        if (kShared)
+            p.high_factors += static_cast<uint64_t>(n) * p.factor_stride;
         p.out += n * kBlockTokens;
         r += n;
     }
 }
 
 inline void multiply_packed_keys(const PackedKeys &p, uint32_t bits, uint32_t n_rows) {
-    if (bits == 2)
-        multiply_keys_at<2>(p, n_rows);
+    if (p.high_factors)
+        multiply_keys_at<2, true>(p, n_rows);
+    else if (bits == 2)
+        multiply_keys_at<2, false>(p, n_rows);
     else if (bits == 4)
-        multiply_keys_at<4>(p, n_rows);
+        multiply_keys_at<4, false>(p, n_rows);
     else
-        multiply_keys_at<8>(p, n_rows);
+        multiply_keys_at<8, false>(p, n_rows);
 }
 
 // 8 pairs of factors of a strip, [t][k part], as chunk words: [k part][t][word].
@@ -281,6 +296,19 @@ LK_INLINE void spread_key_factors(const uint16_t *factors, uint32_t bits, uint32
         for (uint32_t w = 0; w < 4; ++w) {
             places[t * 4 + w] = bits == 8 ? pairs[2 * t + (w & 1u)] : pairs[2 * t];
             places[16 + t * 4 + w] = pairs[2 * t + 1];
+        }
+}
+
+// The same for the words that hold one group of tokens alone, [vector][k part][t][word].
+LK_INLINE void spread_group_factors(const uint16_t *factors, uint32_t bits, uint32_t first_word,
+                                    uint32_t n_words, uint32_t *places) {
+    uint32_t pairs[8];
+    std::memcpy(pairs, factors, sizeof pairs);
+    for (uint32_t word = first_word; word < first_word + n_words; ++word)
+        for (uint32_t t = 0; t < 4; ++t) {
+            uint32_t *to = places + word / 4 * 32 + t * 4 + word % 4;
+            to[0] = bits == 8 ? pairs[2 * t + (word & 1u)] : pairs[2 * t];
+            to[16] = pairs[2 * t + 1];
         }
 }
 

@@ -21,7 +21,7 @@ constexpr uint32_t kDecodeRows = 32;  // of a unit on the decode path, at most
 
 enum class HalfKind : uint8_t {
     kRaw,     // 16 bits
-    kPacked,  // planes of 2, 4 and 8 bits, keys per channel in one token group or values per token
+    kPacked,  // planes of 2, 4 and 8 bits, keys per channel or values per token
     kOther    // everything else: unpacked before use
 };
 
@@ -108,8 +108,9 @@ struct Unit {
 };
 
 // FP32 of a unit's scratch: Q, output, S and rows' numbers of the tile path and an unpacked half.
-#define LK_CPU_SCRATCH_FLOATS(head_dim) \
-    ((2u * (head_dim) + kBlockTokens + 8u) * kTileRows + (kBlockTokens + 16u) * (head_dim) + 98304u)
+#define LK_CPU_SCRATCH_FLOATS(head_dim)                                                      \
+    ((2u * (head_dim) + kBlockTokens + 8u) * kTileRows + (kBlockTokens + 16u) * (head_dim) + \
+     131072u)
 
 struct Kernels {
     const char *name;
