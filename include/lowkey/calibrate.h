@@ -217,6 +217,49 @@ LK_API lk_status lk_chanmix_init(lk_chanmix *options, size_t struct_bytes);
 LK_API lk_status lk_calibrator_chanmix(const lk_calibrator *calibrator, const lk_chanmix *options,
                                        lk_plan **out);
 
+/* Add keys or values of a layer with the gradients of a loss: what each width costs,
+ * |gradient x (x - Q_b(x))|_1 (PM-KVQ, equation 4). Q_b is min-max per token over up to
+ * 128 channels of a head.
+ *
+ * is_value         0 keys, 1 values
+ * samples          [n_tokens][n_kv_heads][head_dim], as lk_calibrator_add_keys()
+ * gradients        of the same shape; not rounded
+ *
+ * Errors, nothing is changed: as lk_calibrator_add_keys(). */
+LK_API lk_status lk_calibrator_add_gradients(lk_calibrator *calibrator, uint32_t layer,
+                                             uint32_t is_value, const lk_tensor *samples,
+                                             const lk_tensor *gradients, uint32_t n_tokens);
+
+/* The same without gradients: the error that each width of keys, and of values, makes in
+ * the output of the layer's attention.
+ *
+ * queries   [n_tokens][n_query_heads][head_dim] of one causal pass
+ * keys      [n_tokens][n_kv_heads][head_dim], and values
+ *
+ * Time grows with n_tokens^2. Errors, nothing is changed: as lk_calibrator_add_keys(). */
+LK_API lk_status lk_calibrator_add_attention(lk_calibrator *calibrator, uint32_t layer,
+                                             const lk_tensor *queries, const lk_tensor *keys,
+                                             const lk_tensor *values, uint32_t n_tokens);
+
+/* How a sensitivity is known. */
+typedef uint32_t lk_sensitivity;
+enum {
+    LK_SENSITIVITY_GRADIENT = 1, /* sum of |gradient x error|, per token */
+    LK_SENSITIVITY_OUTPUT = 2    /* squared error of the output, of its squares */
+};
+
+/* What keeping a KV head's keys (is_value 0) or values (1) at `bits` costs.
+ *
+ * bits         16, 8, 4 or 2; 16 costs 0
+ * sensitivity  set to a number of at least 0, made for lk_allocate()
+ *
+ * Errors: LK_E_ARGUMENT (bits), LK_E_NOT_FOUND (layer, head, kind), LK_E_STATE (no such samples).
+ */
+LK_API lk_status lk_calibrator_get_sensitivity(const lk_calibrator *calibrator, uint32_t layer,
+                                               uint32_t kv_head, uint32_t is_value,
+                                               lk_sensitivity kind, uint32_t bits,
+                                               double *sensitivity);
+
 /* Choose one of several widths for each of many things, within a byte budget, so that the sum of
  * costs is least: exactly (PM-KVQ's integer program, for any sizes). Cost may be a
  * sensitivity of a layer or head, or of its keys and values apart; that is the caller's.

@@ -416,6 +416,82 @@ lk_status lk_calibrator_chanmix(const lk_calibrator *calibrator, const lk_chanmi
                     [&](lk::Plan *plan) { return lk::make_chanmix(calibrator->model, own, plan); });
 }
 
+lk_status lk_calibrator_add_gradients(lk_calibrator *calibrator, uint32_t layer, uint32_t is_value,
+                                      const lk_tensor *samples, const lk_tensor *gradients,
+                                      uint32_t n_tokens) {
+    lk_status status = lk::check_layer_index(calibrator, layer);
+    if (status == LK_OK && is_value > 1)
+        status = lk::fail(LK_E_ARGUMENT, "is_value is %u, must be 0 or 1", is_value);
+    if (status != LK_OK)
+        return status;
+    const lk_layer &shape = calibrator->model.geometry[layer];
+    lk::Samples x;
+    lk::Samples g;
+    status = lk::import_samples(samples, "samples", n_tokens, shape.n_kv_heads, shape.head_dim, &x);
+    if (status == LK_OK)
+        status = lk::import_samples(gradients, "gradients", n_tokens, shape.n_kv_heads,
+                                    shape.head_dim, &g);
+    return status == LK_OK ? lk::add_gradients(&calibrator->model, layer, is_value == 1, x, g)
+                           : status;
+}
+
+lk_status lk_calibrator_add_attention(lk_calibrator *calibrator, uint32_t layer,
+                                      const lk_tensor *queries, const lk_tensor *keys,
+                                      const lk_tensor *values, uint32_t n_tokens) {
+    lk_status status = lk::check_layer_index(calibrator, layer);
+    if (status != LK_OK)
+        return status;
+    const lk_layer &shape = calibrator->model.geometry[layer];
+    lk::Samples q;
+    lk::Samples k;
+    lk::Samples v;
+    status =
+        lk::import_samples(queries, "queries", n_tokens, shape.n_query_heads, shape.head_dim, &q);
+    if (status == LK_OK)
+        status = lk::import_samples(keys, "keys", n_tokens, shape.n_kv_heads, shape.head_dim, &k);
+    if (status == LK_OK)
+        status =
+            lk::import_samples(values, "values", n_tokens, shape.n_kv_heads, shape.head_dim, &v);
+    return status == LK_OK ? lk::add_attention(&calibrator->model, layer, q, k, v) : status;
+}
+
+lk_status lk_calibrator_get_sensitivity(const lk_calibrator *calibrator, uint32_t layer,
+                                        uint32_t kv_head, uint32_t is_value, lk_sensitivity kind,
+                                        uint32_t bits, double *sensitivity) {
+    const lk_status status = lk::check_head_index(calibrator, layer, kv_head);
+    if (status != LK_OK)
+        return status;
+    if (!sensitivity)
+        return lk::null_argument("sensitivity");
+    if (is_value > 1)
+        return lk::fail(LK_E_ARGUMENT, "is_value is %u, must be 0 or 1", is_value);
+    if (kind != LK_SENSITIVITY_GRADIENT && kind != LK_SENSITIVITY_OUTPUT)
+        return lk::fail(LK_E_NOT_FOUND, "kind is %u, must be 1 (gradient) or 2 (output)", kind);
+    uint32_t width = 0;
+    while (width < lk::kWidths && lk::kWidthBits[width] != bits)
+        ++width;
+    if (width == lk::kWidths && bits != 16)
+        return lk::fail(LK_E_ARGUMENT, "bits is %u, must be 16, 8, 4 or 2", bits);
+    lk::LayerSamples *own = calibrator->model.layers[layer];
+    const bool is_gradient = kind == LK_SENSITIVITY_GRADIENT;
+    if (!own || !(is_gradient ? own->n_gradients[is_value] : own->n_outputs))
+        return lk::fail(LK_E_STATE, "layer %u has had no %s", layer,
+                        !is_gradient ? "attention"
+                        : is_value   ? "gradients of V"
+                                     : "gradients of K");
+    if (bits == 16) {
+        *sensitivity = 0;
+    } else if (is_gradient) {
+        *sensitivity = own->gradients(is_value == 1)[kv_head * lk::kWidths + width] /
+                       static_cast<double>(own->n_gradients[is_value]);
+    } else {
+        const double square = own->output_squares[kv_head];
+        const double error = own->output_errors[(kv_head * 2 + is_value) * lk::kWidths + width];
+        *sensitivity = square > 0 ? error / square : 0;
+    }
+    return LK_OK;
+}
+
 lk_status lk_allocate(uint32_t n_items, uint32_t n_choices, const double *costs,
                       const uint64_t *bytes, uint64_t budget_bytes, uint32_t *choices,
                       double *total_cost) {

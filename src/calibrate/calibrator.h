@@ -23,17 +23,35 @@ struct ChannelSums {
 };
 constexpr ChannelSums kEmptyChannel = {INT16_MAX, INT16_MIN, 0, 0};
 
+// Widths that sensitivities are known for; at 16 bits a page is as it was.
+constexpr uint32_t kWidths = 3;
+constexpr uint32_t kWidthBits[kWidths] = {8, 4, 2};
+
 // Of one layer. Arrays are empty until the layer has such samples.
 struct LayerSamples {
     explicit LayerSamples(const Allocator &allocator)
-        : keys(allocator), queries(allocator), retrieval(allocator) {}
+        : keys(allocator),
+          queries(allocator),
+          retrieval(allocator),
+          key_gradients(allocator),
+          value_gradients(allocator),
+          output_errors(allocator),
+          output_squares(allocator) {}
 
-    uint64_t n_keys = 0;        // tokens
-    uint64_t n_queries = 0;     // tokens
-    uint64_t n_probe_rows = 0;  // queries behind the first sentence
-    Array<ChannelSums> keys;    // [n_kv_heads][head_dim]
-    Array<double> queries;      // [n_kv_heads][head_dim] sums of |Q| over the group's heads
-    Array<double> retrieval;    // [n_query_heads] sums of masked attention
+    Array<double> &gradients(bool is_value) { return is_value ? value_gradients : key_gradients; }
+
+    uint64_t n_keys = 0;               // tokens
+    uint64_t n_queries = 0;            // tokens
+    uint64_t n_probe_rows = 0;         // queries behind the first sentence
+    Array<ChannelSums> keys;           // [n_kv_heads][head_dim]
+    Array<double> queries;             // [n_kv_heads][head_dim] sums of |Q| over the group's heads
+    Array<double> retrieval;           // [n_query_heads] sums of masked attention
+    uint64_t n_gradients[2] = {0, 0};  // tokens of keys, of values
+    uint64_t n_outputs = 0;            // tokens
+    Array<double> key_gradients;       // [n_kv_heads][kWidths] sums of |gradient x error|
+    Array<double> value_gradients;     // likewise
+    Array<double> output_errors;       // [n_kv_heads][keys, values][kWidths] sums of squared errors
+    Array<double> output_squares;      // [n_kv_heads] sums of squares of the exact outputs
 };
 
 // Grows from the allocator it is made with. Not copied.
@@ -81,6 +99,11 @@ lk_status add_keys(Calibrator *calibrator, uint32_t layer, const Samples &keys);
 lk_status add_queries(Calibrator *calibrator, uint32_t layer, const Samples &queries);
 lk_status add_probe(Calibrator *calibrator, uint32_t layer, const lk_probe &probe,
                     const Samples &queries, const Samples &keys);
+
+lk_status add_gradients(Calibrator *calibrator, uint32_t layer, bool is_value,
+                        const Samples &samples, const Samples &gradients);
+lk_status add_attention(Calibrator *calibrator, uint32_t layer, const Samples &queries,
+                        const Samples &keys, const Samples &values);
 
 // Range of a channel that has samples.
 float channel_range(const ChannelSums &sums);

@@ -6,31 +6,32 @@
 #include <cmath>
 
 #include "calibrate/calibrator.h"
+#include "calibrate/logits.h"
 #include "format/fp16.h"
 
 namespace lk {
 
 namespace {
 
-using F32x4 = float __attribute__((vector_size(16)));
-
 constexpr uint32_t kRows = 8;
-constexpr uint32_t kColumns = 32;  // of a block of keys, [head_dim][kColumns]
-constexpr uint32_t kVectors = kColumns / 4;
 
-struct Rule {
-    const lk_probe *probe;
-    const lk_layer *layer;
-    float scale;
+// The A-shape mask.
+bool passes(const lk_probe &probe, uint32_t i, uint32_t j) {
+    return j >= probe.sink_tokens && i - j >= probe.local_tokens;
+}
 
-    bool is_visible(uint32_t i, uint32_t j) const {
-        return j <= i && (!layer->window_tokens || i - j < layer->window_tokens ||
-                          j < layer->window_sink_tokens);
+// Keys of one head in blocks, zeros behind the last token.
+bool transpose_keys(const Samples &keys, uint32_t head, Array<float> *out) {
+    float values[LK_MAX_HEAD_DIM];
+    out->clear();
+    if (!out->resize(block_elements(keys.n_tokens, keys.head_dim)))
+        return false;
+    for (uint32_t t = 0; t < keys.n_tokens; ++t) {
+        read_floats(keys, t, head, values);
+        put_key(values, t, keys.head_dim, out->data());
     }
-    bool passes(uint32_t i, uint32_t j) const {
-        return j >= probe->sink_tokens && i - j >= probe->local_tokens;
-    }
-};
+    return true;
+}
 
 struct Row {
     float top;
@@ -38,41 +39,13 @@ struct Row {
     double passed;
 };
 
-// Keys of one head as FP32, [n_blocks][head_dim][kColumns], zeros behind the last token.
-bool transpose_keys(const Samples &keys, uint32_t head, Array<float> *out) {
-    uint16_t halfs[LK_MAX_HEAD_DIM];
-    const uint64_t n_blocks = ceil_div(keys.n_tokens, kColumns);
-    if (!out->resize(n_blocks * keys.head_dim * kColumns))
-        return false;
-    for (uint32_t t = 0; t < keys.n_tokens; ++t) {
-        read_row(keys, t, head, halfs);
-        float *block = out->data() + t / kColumns * static_cast<uint64_t>(keys.head_dim) * kColumns;
-        for (uint32_t c = 0; c < keys.head_dim; ++c)
-            block[c * kColumns + t % kColumns] = half_to_float(halfs[c]);
-    }
-    return true;
-}
-
-void multiply(const float *query, const float *block, uint32_t head_dim, float *logits) {
-    F32x4 sums[kVectors] = {};
-    for (uint32_t c = 0; c < head_dim; ++c)
-        for (uint32_t v = 0; v < kVectors; ++v) {
-            F32x4 keys;
-            std::memcpy(&keys, block + c * kColumns + v * 4, sizeof keys);
-            sums[v] += query[c] * keys;
-        }
-    std::memcpy(logits, sums, sizeof sums);
-}
-
-void add_columns(const Rule &rule, uint32_t i, uint32_t first, const float *logits, Row *row) {
-    const float cap = rule.layer->soft_cap;
+void add_columns(const LogitRule &rule, const lk_probe &probe, uint32_t i, uint32_t first,
+                 const float *logits, Row *row) {
     for (uint32_t k = 0; k < kColumns && first + k <= i; ++k) {
         const uint32_t j = first + k;
         if (!rule.is_visible(i, j))
             continue;
-        float logit = logits[k] * rule.scale;
-        if (cap != 0)
-            logit = cap * std::tanh(logit / cap);
+        const float logit = rule.logit(logits[k]);
         if (logit > row->top) {
             const double shrink = std::exp(double{row->top} - double{logit});
             row->sum *= shrink;
@@ -81,16 +54,15 @@ void add_columns(const Rule &rule, uint32_t i, uint32_t first, const float *logi
         }
         const double weight = double{std::exp(logit - row->top)};
         row->sum += weight;
-        row->passed += rule.passes(i, j) ? weight : 0;
+        row->passed += passes(probe, i, j) ? weight : 0;
     }
 }
 
 // Sum of masked attention of the query rows from `begin` on.
-double masked_attention(const Rule &rule, const Samples &queries, uint32_t head, uint32_t begin,
-                        const float *keys) {
+double masked_attention(const LogitRule &rule, const lk_probe &probe, const Samples &queries,
+                        uint32_t head, uint32_t begin, const float *keys) {
     const uint32_t head_dim = queries.head_dim;
-    const float *sink_logits = rule.layer->sink_logits;
-    uint16_t halfs[LK_MAX_HEAD_DIM];
+    const float *sink_logits = rule.sink_logits();
     float rows[kRows][LK_MAX_HEAD_DIM];
     float logits[kColumns];
     double total = 0;
@@ -99,16 +71,14 @@ double masked_attention(const Rule &rule, const Samples &queries, uint32_t head,
         const uint32_t n = left < kRows ? left : kRows;
         Row state[kRows];
         for (uint32_t r = 0; r < n; ++r) {
-            read_row(queries, first + r, head, halfs);
-            for (uint32_t c = 0; c < head_dim; ++c)
-                rows[r][c] = half_to_float(halfs[c]);
+            read_floats(queries, first + r, head, rows[r]);
             // A learned sink joins the softmax without a column.
             state[r] = sink_logits ? Row{sink_logits[head], 1, 0} : Row{-INFINITY, 0, 0};
         }
         for (uint32_t j = 0; j < first + n; j += kColumns)
             for (uint32_t r = 0; r < n; ++r) {
                 multiply(rows[r], keys + static_cast<uint64_t>(j) * head_dim, head_dim, logits);
-                add_columns(rule, first + r, j, logits, &state[r]);
+                add_columns(rule, probe, first + r, j, logits, &state[r]);
             }
         for (uint32_t r = 0; r < n; ++r)
             total += state[r].passed / state[r].sum;
@@ -126,9 +96,7 @@ lk_status add_probe(Calibrator *calibrator, uint32_t layer, const lk_probe &prob
     if (status != LK_OK)
         return status;
     const lk_layer &shape = calibrator->geometry[layer];
-    const float scale =
-        shape.scale != 0 ? shape.scale : 1 / std::sqrt(static_cast<float>(shape.head_dim));
-    const Rule rule = {&probe, &shape, scale};
+    const LogitRule rule(shape);
     const uint32_t begin = probe.prefix_tokens + probe.period_tokens;
     const uint32_t group = shape.n_query_heads / shape.n_kv_heads;
     Array<double> fresh(*calibrator->allocator);
@@ -140,7 +108,7 @@ lk_status add_probe(Calibrator *calibrator, uint32_t layer, const lk_probe &prob
         if (!transpose_keys(keys, h, &transposed))
             return fail(LK_E_NOMEM, "no memory for %u keys of a probe", keys.n_tokens);
         for (uint32_t q = h * group; q < (h + 1) * group; ++q)
-            fresh[q] = masked_attention(rule, queries, q, begin, transposed.data());
+            fresh[q] = masked_attention(rule, probe, queries, q, begin, transposed.data());
     }
     for (uint32_t q = 0; q < shape.n_query_heads; ++q)
         if (!std::isfinite(fresh[q]))

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "calibrate/calibrator.h"
+
 namespace lk {
 
 constexpr uint64_t kLengthBytes = 8;  // of the header, in front of it
@@ -17,10 +19,10 @@ constexpr const char *kStatsVersion = "1";
 
 // Columns of "geometry", I64 [n_layers][kGeometryColumns]: query heads, KV heads, head_dim, window,
 // window sinks; of "geometry_real", F64: scale, soft-cap; of "counts", I64: key tokens, query
-// tokens, probe rows.
+// tokens, probe rows, tokens of gradients of keys and of values, tokens of attention.
 constexpr uint64_t kGeometryColumns = 5;
 constexpr uint64_t kRealColumns = 2;
-constexpr uint64_t kCountColumns = 3;
+constexpr uint64_t kCountColumns = 6;
 
 // Tensors of a layer, "layer.N." before the name.
 enum class LayerTensor {
@@ -30,21 +32,54 @@ enum class LayerTensor {
     kKeyMax,
     kQueryAbsSum,
     kRetrievalSum,
+    kKeyGradientSum,
+    kValueGradientSum,
+    kOutputErrorSum,
+    kOutputSquareSum,
     kSinks
 };
-constexpr size_t kLayerTensors = 7;
+constexpr size_t kLayerTensors = 11;
+enum class StatsShape {
+    kChannels,      // [n_kv_heads][head_dim]
+    kPerWidth,      // [n_kv_heads][kWidths]
+    kBothPerWidth,  // [n_kv_heads][2 * kWidths]: of keys, of values
+    kKvHeads,       // [n_kv_heads]
+    kQueryHeads     // [n_query_heads]
+};
 struct LayerTensorInfo {
     const char *name;
     const char *dtype;
     uint32_t element_bytes;
-    bool is_per_channel;  // [n_kv_heads][head_dim], else [n_query_heads]
+    StatsShape shape;
 };
 constexpr LayerTensorInfo kLayerTensorInfo[kLayerTensors] = {
-    {"key_sum", "F64", 8, true},       {"key_abs_sum", "F64", 8, true},
-    {"key_min", "F16", 2, true},       {"key_max", "F16", 2, true},
-    {"query_abs_sum", "F64", 8, true}, {"retrieval_sum", "F64", 8, false},
-    {"sink_logits", "F64", 8, false},
+    {"key_sum", "F64", 8, StatsShape::kChannels},
+    {"key_abs_sum", "F64", 8, StatsShape::kChannels},
+    {"key_min", "F16", 2, StatsShape::kChannels},
+    {"key_max", "F16", 2, StatsShape::kChannels},
+    {"query_abs_sum", "F64", 8, StatsShape::kChannels},
+    {"retrieval_sum", "F64", 8, StatsShape::kQueryHeads},
+    {"key_gradient_sum", "F64", 8, StatsShape::kPerWidth},
+    {"value_gradient_sum", "F64", 8, StatsShape::kPerWidth},
+    {"output_error_sum", "F64", 8, StatsShape::kBothPerWidth},
+    {"output_square_sum", "F64", 8, StatsShape::kKvHeads},
+    {"sink_logits", "F64", 8, StatsShape::kQueryHeads},
 };
+
+// Rows and columns of a layer's tensor; columns 0 = one dimension.
+struct Extents {
+    uint64_t rows, columns;
+    uint64_t count() const { return rows * (columns ? columns : 1); }
+};
+inline Extents extents_of(StatsShape shape, const lk_layer &layer) {
+    switch (shape) {
+        case StatsShape::kChannels: return {layer.n_kv_heads, layer.head_dim};
+        case StatsShape::kPerWidth: return {layer.n_kv_heads, kWidths};
+        case StatsShape::kBothPerWidth: return {layer.n_kv_heads, 2 * kWidths};
+        case StatsShape::kKvHeads: return {layer.n_kv_heads, 0};
+        default: return {layer.n_query_heads, 0};
+    }
+}
 
 }  // namespace lk
 

@@ -25,6 +25,7 @@ using ull = unsigned long long;
 
 constexpr int kMaxDepth = 3;  // header, tensor, its shape
 constexpr uint64_t kMaxCount = uint64_t{1} << 53;
+constexpr double kAnySum = 1e300;   // of what has no bound of its own
 constexpr double kSumSlack = 1e-6;  // what rounding may add to a sum, of its size
 
 // The sentence is stored already.
@@ -251,9 +252,10 @@ class Reader {
     const uint8_t *take(uint32_t layer, LayerTensor tensor) {
         const LayerTensorInfo &info = kLayerTensorInfo[static_cast<size_t>(tensor)];
         const lk_layer &shape = out_->geometry[layer];
-        const std::vector<uint64_t> extents =
-            info.is_per_channel ? std::vector<uint64_t>{shape.n_kv_heads, shape.head_dim}
-                                : std::vector<uint64_t>{shape.n_query_heads};
+        const Extents own = extents_of(info.shape, shape);
+        std::vector<uint64_t> extents = {own.rows};
+        if (own.columns)
+            extents.push_back(own.columns);
         return file_.take(name_of(layer, tensor), info.dtype, extents, info.element_bytes);
     }
 
@@ -265,37 +267,49 @@ class Reader {
     }
 
     void read_layer(uint32_t layer, const uint8_t *counts) {
-        const uint64_t n_keys = count(counts, layer, 0);
-        const uint64_t n_queries = count(counts, layer, 1);
-        const uint64_t n_rows = count(counts, layer, 2);
-        if (!n_keys && !n_queries && !n_rows)
+        uint64_t n[kCountColumns];
+        bool has_any = false;
+        for (uint64_t i = 0; i < kCountColumns; ++i) {
+            n[i] = count(counts, layer, i);
+            has_any |= n[i] != 0;
+        }
+        if (!has_any)
             return;
         LayerSamples *own = samples_of(out_, layer);
         if (!own)
             throw std::bad_alloc();
-        if (n_keys)
-            read_keys(layer, n_keys, own);
+        if (n[0])
+            read_keys(layer, n[0], own);
         const lk_layer &shape = out_->geometry[layer];
-        if (n_queries)
+        const double group = shape.n_query_heads / shape.n_kv_heads;
+        if (n[1])
             read_sums(layer, LayerTensor::kQueryAbsSum,
-                      static_cast<double>(n_queries) * double{kHalfMaxValue} *
-                          (shape.n_query_heads / shape.n_kv_heads),
-                      &own->queries);
-        if (n_rows)
-            read_sums(layer, LayerTensor::kRetrievalSum, static_cast<double>(n_rows),
+                      static_cast<double>(n[1]) * double{kHalfMaxValue} * group, &own->queries);
+        if (n[2])
+            read_sums(layer, LayerTensor::kRetrievalSum, static_cast<double>(n[2]),
                       &own->retrieval);
-        own->n_keys = n_keys;
-        own->n_queries = n_queries;
-        own->n_probe_rows = n_rows;
+        if (n[3])
+            read_sums(layer, LayerTensor::kKeyGradientSum, kAnySum, &own->key_gradients);
+        if (n[4])
+            read_sums(layer, LayerTensor::kValueGradientSum, kAnySum, &own->value_gradients);
+        if (n[5]) {
+            read_sums(layer, LayerTensor::kOutputErrorSum, kAnySum, &own->output_errors);
+            read_sums(layer, LayerTensor::kOutputSquareSum, kAnySum, &own->output_squares);
+        }
+        own->n_keys = n[0];
+        own->n_queries = n[1];
+        own->n_probe_rows = n[2];
+        own->n_gradients[0] = n[3];
+        own->n_gradients[1] = n[4];
+        own->n_outputs = n[5];
     }
 
     // From 0 to `most`, rounding aside.
     void read_sums(uint32_t layer, LayerTensor tensor, double most, Array<double> *out) {
         const uint8_t *bytes = take(layer, tensor);
-        const lk_layer &shape = out_->geometry[layer];
-        const uint64_t n = tensor == LayerTensor::kRetrievalSum
-                               ? shape.n_query_heads
-                               : uint64_t{shape.n_kv_heads} * shape.head_dim;
+        const uint64_t n =
+            extents_of(kLayerTensorInfo[static_cast<size_t>(tensor)].shape, out_->geometry[layer])
+                .count();
         if (!out->resize(n))
             throw std::bad_alloc();
         for (uint64_t i = 0; i < n; ++i) {

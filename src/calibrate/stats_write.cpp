@@ -42,6 +42,10 @@ bool has_tensor(const lk_layer &shape, const LayerSamples *own, LayerTensor tens
         case LayerTensor::kSinks: return shape.sink_logits != nullptr;
         case LayerTensor::kQueryAbsSum: return own && own->n_queries;
         case LayerTensor::kRetrievalSum: return own && own->n_probe_rows;
+        case LayerTensor::kKeyGradientSum: return own && own->n_gradients[0];
+        case LayerTensor::kValueGradientSum: return own && own->n_gradients[1];
+        case LayerTensor::kOutputErrorSum:
+        case LayerTensor::kOutputSquareSum: return own && own->n_outputs;
         default: return own && own->n_keys;
     }
 }
@@ -55,21 +59,38 @@ void put_channel(const ChannelSums &sums, LayerTensor tensor, Sink *out) {
     }
 }
 
+// The sums of a tensor that is kept as it is written, else null.
+const Array<double> *plain_sums(const LayerSamples &own, LayerTensor tensor) {
+    switch (tensor) {
+        case LayerTensor::kQueryAbsSum: return &own.queries;
+        case LayerTensor::kRetrievalSum: return &own.retrieval;
+        case LayerTensor::kKeyGradientSum: return &own.key_gradients;
+        case LayerTensor::kValueGradientSum: return &own.value_gradients;
+        case LayerTensor::kOutputErrorSum: return &own.output_errors;
+        case LayerTensor::kOutputSquareSum: return &own.output_squares;
+        default: return nullptr;
+    }
+}
+
 void put_layer_tensor(const lk_layer &shape, const LayerSamples *own, LayerTensor tensor,
                       Sink *out) {
-    switch (tensor) {
-        case LayerTensor::kSinks:
-            for (uint32_t h = 0; h < shape.n_query_heads; ++h)
-                out->put_value(double{shape.sink_logits[h]});
-            return;
-        case LayerTensor::kQueryAbsSum:
-            return out->put(own->queries.data(), own->queries.size() * sizeof(double));
-        case LayerTensor::kRetrievalSum:
-            return out->put(own->retrieval.data(), own->retrieval.size() * sizeof(double));
-        default:
-            for (const ChannelSums &sums : own->keys)
-                put_channel(sums, tensor, out);
+    if (tensor == LayerTensor::kSinks) {
+        for (uint32_t h = 0; h < shape.n_query_heads; ++h)
+            out->put_value(double{shape.sink_logits[h]});
+    } else if (const Array<double> *sums = plain_sums(*own, tensor)) {
+        out->put(sums->data(), sums->size() * sizeof(double));
+    } else {
+        for (const ChannelSums &channel : own->keys)
+            put_channel(channel, tensor, out);
     }
+}
+
+// Of "counts".
+uint64_t count_of(const LayerSamples &own, uint64_t column) {
+    const uint64_t counts[kCountColumns] = {own.n_keys,         own.n_queries,
+                                            own.n_probe_rows,   own.n_gradients[0],
+                                            own.n_gradients[1], own.n_outputs};
+    return counts[column];
 }
 
 void put_geometry(const Calibrator &calibrator, Sink *out) {
@@ -81,9 +102,8 @@ void put_geometry(const Calibrator &calibrator, Sink *out) {
         for (const float number : {layer.scale, layer.soft_cap})
             out->put_value(double{number});
     for (const LayerSamples *own : calibrator.layers)
-        for (const uint64_t count :
-             {own ? own->n_keys : 0, own ? own->n_queries : 0, own ? own->n_probe_rows : 0})
-            out->put_value(count);
+        for (uint64_t i = 0; i < kCountColumns; ++i)
+            out->put_value(own ? count_of(*own, i) : uint64_t{0});
 }
 
 // Header entries and data, in one order.
@@ -143,10 +163,9 @@ uint64_t Writer::write_header() {
                 continue;
             const LayerTensorInfo &info = kLayerTensorInfo[t];
             std::snprintf(line, sizeof line, "layer.%u.%s", l, info.name);
-            const uint64_t rows = info.is_per_channel ? shape.n_kv_heads : shape.n_query_heads;
-            const uint64_t columns = info.is_per_channel ? shape.head_dim : 0;
-            entry(line, info.dtype, rows, columns,
-                  rows * (columns ? columns : 1) * info.element_bytes);
+            const Extents extents = extents_of(info.shape, shape);
+            entry(line, info.dtype, extents.rows, extents.columns,
+                  extents.count() * info.element_bytes);
         }
     text("}");
     while (out_.at() % kHeaderAlign)

@@ -4,6 +4,9 @@
  *   probe HQ HKV D T PREFIX PERIOD SINKS LOCAL WINDOW WINDOW_SINKS SCALE SOFT_CAP HAS_LOGITS
  *         logits... q... k...  the retrieval scores of the KV heads
  *   stats HQ HKV D T q... k... the bytes of the statistics
+ *   sensitivity HQ HKV D T q... k... v... gk... gv...
+ *                              for each KV head at 8, 4 and 2 bits: by gradients of K, of V, and by
+ *                              the output with K, with V
  *   speed                      GB/s of keys of 8 heads of 128 channels, by element type
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -152,6 +155,36 @@ static void stats(void) {
     free(k);
 }
 
+static void sensitivity(void) {
+    lk_layer layer = read_layer();
+    const uint32_t n_tokens = whole();
+    const uint32_t heads[5] = {layer.n_query_heads, layer.n_kv_heads, layer.n_kv_heads,
+                               layer.n_kv_heads, layer.n_kv_heads};
+    float *data[5];
+    lk_tensor t[5];
+    for (int i = 0; i < 5; ++i) {
+        data[i] = numbers((size_t)n_tokens * heads[i] * layer.head_dim);
+        t[i] = tensor(data[i], heads[i], layer.head_dim);
+    }
+    lk_calibrator *calibrator = open_model(&layer);
+    check(lk_calibrator_add_attention(calibrator, 0, &t[0], &t[1], &t[2], n_tokens));
+    check(lk_calibrator_add_gradients(calibrator, 0, 0, &t[1], &t[3], n_tokens));
+    check(lk_calibrator_add_gradients(calibrator, 0, 1, &t[2], &t[4], n_tokens));
+    for (uint32_t h = 0; h < layer.n_kv_heads; ++h)
+        for (lk_sensitivity kind = LK_SENSITIVITY_GRADIENT; kind <= LK_SENSITIVITY_OUTPUT; ++kind)
+            for (uint32_t is_value = 0; is_value < 2; ++is_value)
+                for (uint32_t bits = 8; bits >= 2; bits /= 2) {
+                    double value;
+                    check(lk_calibrator_get_sensitivity(calibrator, 0, h, is_value, kind, bits,
+                                                        &value));
+                    printf("%.12g ", value);
+                }
+    printf("\n");
+    lk_calibrator_destroy(&calibrator);
+    for (int i = 0; i < 5; ++i)
+        free(data[i]);
+}
+
 /* Of one core: processor time, so that other programs do not count. */
 static void speed(void) {
     enum { T = 65536, H = 8, D = 128 };
@@ -199,6 +232,8 @@ int main(int argc, char **argv) {
         probe();
     else if (!strcmp(command, "stats"))
         stats();
+    else if (!strcmp(command, "sensitivity"))
+        sensitivity();
     else if (!strcmp(command, "speed"))
         speed();
     else

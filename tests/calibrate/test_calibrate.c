@@ -256,7 +256,10 @@ static lk_calibrator *fed_calibrator(void) {
         add_keys(calibrator, l, values, 24);
         add_queries(calibrator, l, values, 24);
         assert_int_equal(lk_calibrator_add_probe(calibrator, l, &probe, &q, &k, 24), LK_OK);
+        assert_int_equal(lk_calibrator_add_gradients(calibrator, l, 0, &k, &k, 24), LK_OK);
+        assert_int_equal(lk_calibrator_add_attention(calibrator, l, &q, &k, &k, 24), LK_OK);
     }
+    assert_int_equal(lk_calibrator_add_gradients(calibrator, 1, 1, &k, &k, 24), LK_OK);
     free(values);
     return calibrator;
 }
@@ -380,9 +383,12 @@ static void impossible_statistics_are_refused(void **state) {
     lk_calibrator_destroy(&calibrator);
     const double bad[] = {NAN, INFINITY, 1e300};
     for (int i = 0; i < 3; ++i) {
-        const char *const tensors[] = {"layer.0.key_sum", "layer.0.key_abs_sum",
-                                       "layer.2.query_abs_sum", "layer.2.retrieval_sum"};
-        for (int t = 0; t < 4; ++t) {
+        const char *const tensors[] = {"layer.0.key_sum",          "layer.0.key_abs_sum",
+                                       "layer.2.query_abs_sum",    "layer.2.retrieval_sum",
+                                       "layer.2.key_gradient_sum", "layer.0.output_square_sum"};
+        for (int t = 0; t < 6; ++t) {
+            if (t > 3 && i == 2)
+                continue;
             uint8_t *at = tensor_data(&bytes, tensors[t]);
             double old;
             memcpy(&old, at + 8, sizeof old);
@@ -400,6 +406,54 @@ static void impossible_statistics_are_refused(void **state) {
     free(bytes.data);
 }
 
+static void sensitivities_fall_with_bits(void **state) {
+    (void)state;
+    lk_calibrator *calibrator = fed_calibrator();
+    for (lk_sensitivity kind = LK_SENSITIVITY_GRADIENT; kind <= LK_SENSITIVITY_OUTPUT; ++kind) {
+        double last = -1;
+        for (uint32_t bits = 16; bits >= 2; bits /= 2) {
+            double value = -1;
+            assert_int_equal(lk_calibrator_get_sensitivity(calibrator, 2, 1, 0, kind, bits, &value),
+                             LK_OK);
+            assert_true(bits == 16 ? value == 0 : value > 2 * last);
+            last = value;
+        }
+    }
+    double value = -1;
+    expect_failure(lk_calibrator_get_sensitivity(calibrator, 2, 1, 1, 1, 8, &value), LK_E_STATE,
+                   "layer 2 has had no gradients of V");
+    expect_failure(lk_calibrator_get_sensitivity(calibrator, 1, 1, 1, 2, 8, &value), LK_E_STATE,
+                   "layer 1 has had no attention");
+    expect_failure(lk_calibrator_get_sensitivity(calibrator, 2, 1, 0, 1, 3, &value), LK_E_ARGUMENT,
+                   "bits is 3");
+    expect_failure(lk_calibrator_get_sensitivity(calibrator, 2, 1, 2, 1, 8, &value), LK_E_ARGUMENT,
+                   "is_value is 2");
+    expect_failure(lk_calibrator_get_sensitivity(calibrator, 2, 1, 0, 3, 8, &value), LK_E_NOT_FOUND,
+                   "kind is 3");
+    expect_failure(lk_calibrator_get_sensitivity(calibrator, 2, 2, 0, 1, 8, &value), LK_E_NOT_FOUND,
+                   "kv_head is 2");
+    assert_true(value == -1);
+    float values[4 * 32] = {0};
+    values[33] = NAN;
+    const lk_tensor good = host_tensor(LK_F32, values + 64, 2, 32);
+    const lk_tensor bad = host_tensor(LK_F32, values, 2, 32);
+    struct bytes before = write_bytes(calibrator);
+    expect_failure(lk_calibrator_add_gradients(calibrator, 0, 0, &good, &bad, 1), LK_E_DATA,
+                   "the gradient of K of layer 0, head 1, channel 1, token 0");
+    expect_failure(lk_calibrator_add_gradients(calibrator, 0, 1, &bad, &good, 1), LK_E_DATA,
+                   "V of layer 0, head 1");
+    float queries[4 * 32] = {0};
+    const lk_tensor q = host_tensor(LK_F32, queries, 4, 32);
+    expect_failure(lk_calibrator_add_attention(calibrator, 0, &q, &good, &bad, 1), LK_E_DATA,
+                   "V of layer 0, head 1");
+    struct bytes after = write_bytes(calibrator);
+    assert_int_equal(before.n, after.n);
+    assert_memory_equal(before.data, after.data, before.n);
+    free(before.data);
+    free(after.data);
+    lk_calibrator_destroy(&calibrator);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(statistics_are_those_of_the_samples),
@@ -412,6 +466,7 @@ int main(void) {
         cmocka_unit_test(broken_bytes_are_refused),
         cmocka_unit_test(hostile_headers_are_named),
         cmocka_unit_test(impossible_statistics_are_refused),
+        cmocka_unit_test(sensitivities_fall_with_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -146,7 +146,7 @@ def statistics() -> None:
     expect(meta == {'format': 'lowkey-statistics', 'version': '1'}, f'metadata {meta}')
     with np.errstate(over='ignore'):
         q, k = halfs(q), np.clip(halfs(k), -65504, 65504)
-    expect(got['geometry'].tolist() == [[hq, hkv, d, 0, 0]] and got['counts'].tolist() == [[n, n, 0]], 'geometry')
+    expect(got['geometry'].tolist() == [[hq, hkv, d, 0, 0]] and got['counts'].tolist() == [[n, n, 0, 0, 0, 0]], 'geometry')
     expect((got['layer.0.key_min'] == k.min(0)).all() and (got['layer.0.key_max'] == k.max(0)).all(), 'extremes')
     expect((got['layer.0.key_sum'] == k.sum(0)).all(), 'sums are exact')
     expect((got['layer.0.key_abs_sum'] == np.abs(k).sum(0)).all(), 'sums of |K| are exact')
@@ -154,7 +154,46 @@ def statistics() -> None:
     expect((got['layer.0.query_abs_sum'] == groups).all(), 'sums of |Q| are exact')
 
 
+def quantized(x: np.ndarray, bits: int) -> np.ndarray:
+    """Min-max over the channels of each (token, head), range in FP16, nearest code."""
+    low = x.min(-1, keepdims=True)
+    span = halfs(x.max(-1, keepdims=True) - low)
+    levels = 2 ** bits - 1
+    code = np.clip(np.floor((x - low) / np.where(span > 0, span, 1) * levels + 0.5), 0, levels)
+    return low + np.where(span > 0, code * span / levels, 0)
+
+
+def causal_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    n, hq, d = q.shape
+    out = np.zeros(q.shape)
+    for h in range(hq):
+        kv = h // (hq // k.shape[1])
+        z = np.where(np.tri(n, dtype=bool), q[:, h] @ k[:, kv].T * d ** -0.5, -np.inf)
+        e = np.exp(z - z.max(1, keepdims=True))
+        out[:, h] = e / e.sum(1, keepdims=True) @ v[:, kv]
+    return out
+
+
+def sensitivities() -> None:
+    random = np.random.default_rng(8)
+    for hq, hkv, d, n in ((4, 2, 32, 45), (1, 1, 64, 33), (3, 1, 128, 20)):
+        q, k, v = (halfs(random.normal(0, 1, (n, h, d))) for h in (hq, hkv, hkv))
+        gk, gv = (np.float32(random.normal(0, 1e-5, (n, hkv, d))).astype(float) for _ in range(2))
+        got = np.array(ask('sensitivity', [hq, hkv, d, n], q, k, v, gk, gv).split(), float).reshape(hkv, 4, 3)
+        exact = causal_attention(q, k, v)
+        for w, bits in enumerate((8, 4, 2)):
+            for part, (x, g) in enumerate(((k, gk), (v, gv))):
+                want = np.abs(g * (x - quantized(x, bits))).sum((0, 2)) / n
+                expect(np.allclose(got[:, part, w], want, rtol=1e-3), f'gradients at {bits} bits')
+            for part, out in enumerate((causal_attention(q, quantized(k, bits), v),
+                                        causal_attention(q, k, quantized(v, bits)))):
+                error = ((out - exact) ** 2).sum((0, 2)).reshape(hkv, -1).sum(1)
+                square = (exact ** 2).sum((0, 2)).reshape(hkv, -1).sum(1)
+                expect(np.allclose(got[:, 2 + part, w], error / square, rtol=1e-3), f'outputs at {bits} bits')
+
+
 clusters()
 probes()
 statistics()
+sensitivities()
 print(f'{checks} checks hold')
