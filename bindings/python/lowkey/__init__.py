@@ -46,10 +46,10 @@ from .step import Step
 
 DRAFT_TOKENS = 64  # of a sequence in one step: up to so many can be dropped at commit
 
-__all__ = ['ALL', 'DRAFT_TOKENS', 'ArgumentError', 'Array', 'BudgetError', 'BusyError', 'Cache', 'CacheStats', 'Calibrator',
-           'Capability', 'ChanMix', 'ClosedError', 'Context', 'CorruptError', 'DataError', 'Device', 'DeviceError', 'Error',
-           'FileError', 'Geometry', 'InternalError', 'KeyRule', 'Layer', 'LayerRule', 'LibraryError', 'MismatchError',
-           'NotFoundError', 'OutOfMemoryError', 'Plan', 'PlanSize', 'PlanSpec', 'Probe', 'SampleCounts', 'Sequence', 'SnapshotInfo',
-           'SnapshotSequence', 'StateError', 'Step',
-           'Tensor', 'UnsupportedError', 'ValueRule', 'Vulkan', 'Width', 'build_info', 'devices', 'find_device',
-           'inspect', 'merge', 'parse_bytes', 'presets', 'version']
+__all__ = ['ALL', 'DRAFT_TOKENS', 'ArgumentError', 'Array', 'BudgetError', 'BusyError', 'Cache', 'CacheStats',
+           'Calibrator', 'Capability', 'ChanMix', 'ClosedError', 'Context', 'CorruptError', 'DataError', 'Device',
+           'DeviceError', 'Error', 'FileError', 'Geometry', 'InternalError', 'KeyRule', 'Layer', 'LayerRule',
+           'LibraryError', 'MismatchError', 'NotFoundError', 'OutOfMemoryError', 'Plan', 'PlanSize', 'PlanSpec',
+           'Probe', 'SampleCounts', 'Sequence', 'SnapshotInfo', 'SnapshotSequence', 'StateError', 'Step', 'Tensor',
+           'UnsupportedError', 'ValueRule', 'Vulkan', 'Width', 'build_info', 'devices', 'find_device', 'inspect',
+           'merge', 'parse_bytes', 'presets', 'version']

@@ -162,10 +162,10 @@ def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str],
     if not parts:
         raise ArgumentError('there are neither texts nor a probe')
     whole = {name: torch.cat(tensors) for name, tensors in parts.items()}
-    for i, layer in enumerate(geometry.layers):
-        metadata.update({f'layer.{i}.scale': repr(layer.scale), f'layer.{i}.soft_cap': repr(layer.soft_cap),
-                         f'layer.{i}.window': str(layer.window_tokens)})
-        if layer.sink_logits:
-            whole[f'layer.{i}.sink_logits'] = torch.tensor(layer.sink_logits)
+    for i, own in enumerate(geometry.layers):
+        metadata.update({f'layer.{i}.scale': repr(own.scale), f'layer.{i}.soft_cap': repr(own.soft_cap),
+                         f'layer.{i}.window': str(own.window_tokens)})
+        if own.sink_logits:
+            whole[f'layer.{i}.sink_logits'] = torch.tensor(own.sink_logits)
     save_file(whole, os.fspath(out), metadata)
     return {name: list(tensor.shape) for name, tensor in whole.items()}
