@@ -151,7 +151,8 @@ class ChanMix(Structure):
     _fields_ = [('size', c_uint32), ('retrieval', c_uint32), ('scope', c_uint32), ('outliers', c_uint32),
                 ('centers', c_uint32), ('metadata', c_uint32), ('group', c_uint32), ('sink_tokens', c_uint32),
                 ('window_tokens', c_uint32), ('retrieval_share', c_double), ('budget_bytes', c_uint64),
-                ('budget_tokens', c_uint64), ('budget_sequences', c_uint32), ('budget_step_tokens', c_uint32)]
+                ('budget_tokens', c_uint64), ('budget_sequences', c_uint32), ('budget_step_tokens', c_uint32),
+                ('one_bit', c_uint32), ('reserved', c_uint32)]
 
 
 # Each struct beside what comes between lk_ and _init in the name of its initializer.
@@ -246,6 +247,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_calibrator_chanmix': (_status, [_p, _p, _p]),
     'lk_calibrator_to_bytes': (_status, [_p, _p, _size, _p]),
     'lk_calibrator_from_bytes': (_status, [_p, _size, _p]),
+    'lk_allocate': (_status, [_u32, _u32, _p, _p, _u64, _p, _p]),
     'lk_cache_create': (_status, [_p, _p, _p, _p, _p]),
     'lk_cache_destroy': (None, [_p]),
     'lk_cache_get_stats': (_status, [_p, _p]),

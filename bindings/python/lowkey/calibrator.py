@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from ._library import check, library
 from .arrays import Tensor
 from .context import number_of
 from .errors import ArgumentError
-from .plan import METADATA, Geometry, Layer, Plan
+from .plan import METADATA, ONE_BIT, Geometry, Layer, Plan
 
 STATISTICS = {'key_min': 1, 'key_max': 2, 'key_range': 3, 'key_mean': 4, 'key_magnitude': 5, 'query_magnitude': 6}
 SCOPES = {'head': 1, 'layer': 2}
@@ -61,14 +62,32 @@ class ChanMix:
     budget_tokens: int = 8192
     budget_sequences: int = 1
     budget_step_tokens: int = 512
+    one_bit: str = 'deviation'
 
     def raw(self) -> _abi.ChanMix:
         raw = library().start(_abi.ChanMix)
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            table = {'retrieval': RETRIEVAL, 'scope': SCOPES, 'metadata': METADATA}.get(name)
+            table = {'retrieval': RETRIEVAL, 'scope': SCOPES, 'metadata': METADATA,
+                     'one_bit': ONE_BIT}.get(name)
             setattr(raw, name, value if table is None else number_of(table, value, name))
         return raw
+
+
+def allocate(costs: Sequence[Sequence[float]], sizes: Sequence[Sequence[int]], budget: int) -> list[int]:
+    """Choose one of several widths for each of many things within a budget, with the least sum of costs: exactly.
+
+    costs, sizes  [n_items][n_choices], sizes in bytes
+
+    Returns the index of each item's choice. Raises BudgetError (even the smallest do not fit), ArgumentError."""
+    n, choices = len(costs), {len(row) for row in (*costs, *sizes)}
+    if len(sizes) != n or len(choices) != 1:
+        raise ArgumentError('costs and sizes must be [n_items][n_choices] both')
+    width = choices.pop()
+    out = (ctypes.c_uint32 * n)()
+    check(library().lk_allocate(n, width, (ctypes.c_double * (n * width))(*(x for row in costs for x in row)),
+                                (ctypes.c_uint64 * (n * width))(*(x for row in sizes for x in row)), budget, out, None))
+    return list(out)
 
 
 class SampleCounts(NamedTuple):

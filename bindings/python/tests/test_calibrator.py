@@ -55,6 +55,15 @@ def test_plans(fed):
             step.attend(layer, samples(10, 5, 4))
 
 
+def test_allocate():
+    costs, sizes = [[9, 3, 1], [5, 4, 0]], [[2, 4, 8], [2, 4, 8]]
+    assert [lowkey.allocate(costs, sizes, budget) for budget in (4, 6, 10, 16)] == [[0, 0], [1, 0], [2, 0], [2, 2]]
+    with pytest.raises(lowkey.BudgetError, match='4'):
+        lowkey.allocate(costs, sizes, 3)
+    with pytest.raises(lowkey.ArgumentError, match='n_items'):
+        lowkey.allocate(costs, [[1, 2], [1, 2]], 9)
+
+
 def test_bytes(fed):
     again = Calibrator.from_bytes(fed.to_bytes())
     assert again.geometry == GEOMETRY and again.to_bytes() == fed.to_bytes()

@@ -18,7 +18,8 @@ SPECS = {
     'by layer': PlanSpec('layers', layers=(LayerRule(KeyRule(4), ValueRule(2)), LayerRule(KeyRule(3, 'token', 32)))),
     'by head': PlanSpec('heads', layers=LayerRule((KeyRule(2, boost_channels=16, boost_bits=4, boost_score='key'),
                                                    KeyRule(8)), (ValueRule(2), ValueRule(8)))),
-    'classes': PlanSpec('classes', layers=LayerRule(KeyRule(2, channel_bits=CLASSES), ValueRule(2), 'f8')),
+    'classes': PlanSpec('classes', layers=LayerRule(KeyRule(2, channel_bits=CLASSES, one_bit='range'),
+                                                    ValueRule(1, one_bit='range'), 'f8')),
     'centers': PlanSpec('centers', layers=LayerRule((KeyRule(2, centers=tuple(i / 4 for i in range(64))), KeyRule(2)),
                                                     ValueRule(2), 'f8')),
     'ladder': PlanSpec('ladder', layers=LayerRule(KeyRule(8), ValueRule(8), rungs=(16, 8, 4, 2), rung=8)),
@@ -52,7 +53,7 @@ def test_fields_round_trip(spec):
 def test_widths():
     plan = Plan.build(GEOMETRY, SPECS['classes'])
     assert [plan.width(0, 1, channel).bits for channel in (0, 16, 32, 63)] == [1, 3, 2, 2]
-    assert plan.width(1, 0, 5, value=True) == (2, 2)
+    assert plan.width(1, 0, 5, value=True) == (1, 1)
     assert Plan.preset('kitty-pro', GEOMETRY).width(0, 0, 0) == lowkey.Width(2, 4)
     with pytest.raises(lowkey.NotFoundError, match='layer is 7'):
         plan.width(7, 0, 0)
