@@ -211,7 +211,7 @@ void set_rung(lk_cache *cache, uint32_t layer, uint32_t rung) {
 
 void unsettle(lk_cache *cache, uint32_t layer) {
     LayerInfo &info = cache->layers[layer];
-    info.is_unsettled = true;
+    info.is_unsettled = cache->plan.model.layers[layer].n_rungs != 0;
     info.has_more = false;
     info.next_sequence = 0;
     info.next_row = 0;

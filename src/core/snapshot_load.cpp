@@ -38,8 +38,9 @@ class Loader {
     lk_status share_row(Sequence *sequence, Row *row);
     lk_status load_row(Sequence *sequence, uint64_t ordinal);
     lk_status load_part(const RowsPart &part, bool is_sink, Row *row, uint32_t *n_taken);
-    lk_status find_class(const HalfInfo &half, uint16_t last_sink, uint16_t file_class,
-                         const Row &row, bool is_sink, HalfNeed *out) const;
+    uint16_t find_rung_class(uint32_t layer, const HalfInfo &half, const FileClass &file) const;
+    lk_status find_class(uint32_t layer, const HalfInfo &half, uint16_t last_sink,
+                         uint16_t file_class, const Row &row, bool is_sink, HalfNeed *out) const;
     void add_half(uint16_t half_class, uint64_t payload, uint64_t metadata, const uint8_t **from);
     lk_status count_packed(Row *row, uint64_t number) const;
     void join(const SnapshotTarget &target);
@@ -258,9 +259,22 @@ lk_status Loader::share_row(Sequence *sequence, Row *row) {
     return LK_OK;
 }
 
+// The class that a half comes by on its way down the layer's ladder; 0, a raw class, for none.
+uint16_t Loader::find_rung_class(uint32_t layer, const HalfInfo &half,
+                                 const FileClass &file) const {
+    const uint32_t n_rungs = cache_.plan.model.layers[layer].n_rungs;
+    for (uint32_t r = 0; r < n_rungs; ++r)
+        for (uint16_t c = half.rung_class[r]; c && !cache_.classes[c].shape.is_raw();
+             c = cache_.shrunk_class[c])
+            if (same_class(cache_.classes[c], file))
+                return c;
+    return 0;
+}
+
 // The class of the plan that a half of the file has.
-lk_status Loader::find_class(const HalfInfo &half, uint16_t last_sink, uint16_t file_class,
-                             const Row &row, bool is_sink, HalfNeed *out) const {
+lk_status Loader::find_class(uint32_t layer, const HalfInfo &half, uint16_t last_sink,
+                             uint16_t file_class, const Row &row, bool is_sink,
+                             HalfNeed *out) const {
     if (file_class != kAbsentHalf) {
         const FileClass &file = reader_.classes()[file_class];
         const bool is_short = row.capacity_tokens < cache_.plan.model.page_tokens;
@@ -271,6 +285,12 @@ lk_status Loader::find_class(const HalfInfo &half, uint16_t last_sink, uint16_t 
         }
         if (!is_sink && half.packs() && same_class(cache_.classes[half.packed_class], file)) {
             *out = need_of(half, true);
+            return LK_OK;
+        }
+        const uint16_t rung = is_sink ? uint16_t{0} : find_rung_class(layer, half, file);
+        if (rung) {
+            const HalfShape &shape = cache_.classes[rung].shape;
+            *out = {rung, slot_bytes(payload_bytes(shape)), half.metadata_slot()};
             return LK_OK;
         }
     }
@@ -304,11 +324,11 @@ lk_status Loader::load_part(const RowsPart &part, bool is_sink, Row *row, uint32
         PageEntry &entry = row->entries[*n_taken];
         HalfNeed key;
         HalfNeed value;
-        lk_status status =
-            find_class(info.key, layer.last_sink_key, classes.key_class, *row, is_sink, &key);
+        lk_status status = find_class(info.layer, info.key, layer.last_sink_key, classes.key_class,
+                                      *row, is_sink, &key);
         if (!status)
-            status = find_class(info.value, layer.last_sink_value, classes.value_class, *row,
-                                is_sink, &value);
+            status = find_class(info.layer, info.value, layer.last_sink_value, classes.value_class,
+                                *row, is_sink, &value);
         if (!status)
             status = take_halves(&cache_, key, value, &entry);
         if (status == LK_E_BUDGET && compact(&cache_))
@@ -322,23 +342,23 @@ lk_status Loader::load_part(const RowsPart &part, bool is_sink, Row *row, uint32
     return cache_.device->upload(copies_.data(), static_cast<uint32_t>(copies_.size()));
 }
 
-// Packed entries come first.
+// Packed entries come first, but for those whose layers are at rung 16.
 lk_status Loader::count_packed(Row *row, uint64_t number) const {
-    const auto is_packed = [](const HalfInfo &half, uint16_t half_class) {
-        return half.packs() && half_class == half.packed_class;
+    const auto is_packed = [&](uint16_t half_class) {
+        return !cache_.classes[half_class].shape.is_raw();
     };
     uint32_t n = row->n_entries;
     for (; n; --n) {
-        const EntryInfo &info = cache_.entries[n - 1];
         const PageEntry &entry = row->entries[n - 1];
-        if (is_packed(info.key, entry.key_class) || is_packed(info.value, entry.value_class))
+        if (is_packed(entry.key_class) || is_packed(entry.value_class))
             break;
     }
     for (uint32_t e = 0; e < n; ++e) {
         const EntryInfo &info = cache_.entries[e];
         const PageEntry &entry = row->entries[e];
-        if (is_packed(info.key, entry.key_class) != info.key.packs() ||
-            is_packed(info.value, entry.value_class) != info.value.packs())
+        const bool has_ladder = cache_.plan.model.layers[info.layer].n_rungs != 0;
+        if (!has_ladder && (is_packed(entry.key_class) != info.key.packs() ||
+                            is_packed(entry.value_class) != info.value.packs()))
             return fail(LK_E_CORRUPT,
                         "snapshot: entry %u of row %llu is at 16 bits before one "
                         "that is packed",
@@ -356,6 +376,8 @@ void Loader::join(const SnapshotTarget &target) {
         cache_.stats.n_tokens += sequence->length;
         target.ids[i] = sequence->id;
     }
+    for (uint32_t l = 0; l < cache_.layers.size(); ++l)
+        unsettle(&cache_, l);
     loaded_.clear();
 }
 

@@ -104,6 +104,9 @@ Model::Model(uint32_t seed) {
     fixed.channel_bits = bits;
     assert_ok(lk_plan_set_key(plan, 1, LK_ALL, &fixed));
     assert_ok(lk_plan_set_metadata(plan, 2, LK_METADATA_F8));
+    const uint8_t rungs[] = {16, 8, 4, 2};
+    assert_ok(lk_plan_set_ladder(plan, 0, rungs + 2, 2, 4));
+    assert_ok(lk_plan_set_ladder(plan, 1, rungs, 4, 16));
 }
 
 using Ids = std::vector<lk_sequence>;
@@ -348,12 +351,16 @@ void test_same_as_cpu(void **) {
                 pair.renew(pair.below(kSequences));
             if (pair.below(8) == 0)
                 pair.fork(pair.below(kSequences), pair.below(kSequences));
+            const uint32_t bits = i == 20 ? 8 : i == 30 ? 4 : i == 45 ? 2 : 0;
+            for (lk_cache *cache : pair.caches)
+                if (bits)
+                    assert_ok(lk_cache_shrink(cache, LK_ALL, bits));
         }
     }
     const FakeCounts after = fake_counts();
     assert_true(after.n_decodes > before.n_decodes && after.n_tiles > before.n_tiles);
     assert_true(after.n_packs > before.n_packs && after.n_reopens > before.n_reopens);
-    assert_true(after.n_moves > before.n_moves);
+    assert_true(after.n_moves > before.n_moves && after.n_shrinks > before.n_shrinks);
 }
 
 // Decode takes few columns of head dims and pages that it has kernels for; tiles take the rest.
