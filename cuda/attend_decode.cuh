@@ -40,7 +40,25 @@ __device__ __forceinline__ float power(int exponent) {
     return __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23);
 }
 
-// The columns' queries, brought to at most 1 by a power of two. A warp a column.
+// The product of a query, of which each lane has some channels, with the center of keys.
+template <int kCount>
+__device__ __forceinline__ float center_product(const LayerArg &layer, uint32_t kv_head,
+                                                const float (&q)[kCount], uint32_t lane) {
+    if (!layer.key_centers)
+        return 0;
+    const float *center = layer.key_centers + kv_head * layer.head_dim;
+    float sum = 0;
+#pragma unroll
+    for (int n = 0; n < kCount; ++n)
+        if (n * kWarp + lane < layer.head_dim)
+            sum = fmaf(q[n], center[n * kWarp + lane], sum);
+#pragma unroll
+    for (int distance = 16; distance; distance /= 2)
+        sum += __shfl_xor_sync(kAllLanes, sum, distance);
+    return sum;
+}
+
+// The columns' queries, brought to at most 2^kQueryShift by a power of two. A warp a column.
 template <class Method>
 __device__ __forceinline__ void load_queries(const DecodeArgs &args, const Unit &unit,
                                              const WorkItem &item, uint32_t n_history,
@@ -66,17 +84,22 @@ __device__ __forceinline__ void load_queries(const DecodeArgs &args, const Unit 
             most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, distance));
         // 2^exponent is above the largest; at the ends of FP32's range a little less is as good.
         const int exponent =
-            most > 0 ? min(max(static_cast<int>(__float_as_uint(most) >> 23) - 126, -100), 100) : 0;
+            (most > 0 ? min(max(static_cast<int>(__float_as_uint(most) >> 23) - 126, -100), 100)
+                      : 0) -
+            Method::kQueryShift;
         const float down = args.layer.scale < 0 ? -power(-exponent) : power(-exponent);
 #pragma unroll
         for (int n = 0; n < kCount; ++n)
             if (n * kWarp + lane < kHeadDim)
                 Method::put_query(queries, column, n * kWarp + lane, q[n] * down);
+        Method::end_column(args.templates[item.kv_head], queries, column, lane);
+        const float centered = center_product(args.layer, item.kv_head, q, lane);
         if (lane)
             continue;
         Column made;
         made.ancestors = ~uint64_t{0} >> (63u - i);
         made.position = n_history + i;
+        made.offset = args.layer.scale * kLog2e * centered;
         made.factor = fabsf(args.layer.scale) * kLog2e * power(exponent);
         made.token = token;
         made.head = head;

@@ -50,10 +50,10 @@ cudaError_t launch(const DecodeArgs &args, cudaStream_t stream) {
 }
 
 // With kernels of their own for many units where their shape differs.
-template <class Method>
-cudaError_t launch_plain(const DecodeArgs &args, cudaStream_t stream) {
-    return args.has_many_units ? launch<Method, kDecodePlain, true>(args, stream)
-                               : launch<Method, kDecodePlain, false>(args, stream);
+template <class Method, DecodeKind kKind>
+cudaError_t launch_both(const DecodeArgs &args, cudaStream_t stream) {
+    return args.has_many_units ? launch<Method, kKind, true>(args, stream)
+                               : launch<Method, kKind, false>(args, stream);
 }
 
 }  // namespace
@@ -61,12 +61,17 @@ cudaError_t launch_plain(const DecodeArgs &args, cudaStream_t stream) {
 template <>
 cudaError_t launch_decode_kernel<kStrips>(const DecodeArgs &args, cudaStream_t stream) {
     if (args.kind == kDecodeGrouped)
-        return launch<ByHalves<kStrips, 1, true>, kDecodeGrouped, false>(args, stream);
+        return launch<ByHalves<kStrips, 1, kDecodeGrouped>, kDecodeGrouped, false>(args, stream);
+    if constexpr (has_twins(LK_CUDA_HEAD_DIM))
+        if (args.kind == kDecodeF8By32 && args.tile_columns == 4)
+            return launch_both<ByTwins<kStrips>, kDecodeF8By32>(args, stream);
+    if (args.kind == kDecodeF8By32)
+        return launch_both<ByHalves<kStrips, 1, kDecodeF8By32>, kDecodeF8By32>(args, stream);
     if (args.tile_columns == 4)
-        return launch_plain<ByBytes<kStrips>>(args, stream);
+        return launch_both<ByBytes<kStrips>, kDecodePlain>(args, stream);
     if (args.tile_columns > 8)
-        return launch<ByHalves<kStrips, 2, false>, kDecodePlain, false>(args, stream);
-    return launch_plain<ByHalves<kStrips, 1, false>>(args, stream);
+        return launch<ByHalves<kStrips, 2, kDecodePlain>, kDecodePlain, false>(args, stream);
+    return launch_both<ByHalves<kStrips, 1, kDecodePlain>, kDecodePlain>(args, stream);
 }
 
 }  // namespace cuda

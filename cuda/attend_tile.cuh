@@ -34,8 +34,23 @@ __device__ inline float find_divisor(const TensorArg &q, const float *channels, 
     return query_divisor(high);
 }
 
+// The product of such a query with the center of keys.
+__device__ inline float center_product(const LayerArg &layer, uint32_t kv_head,
+                                       const float *channels, int n) {
+    const float *center = layer.key_centers + kv_head * layer.head_dim;
+    float sum = 0;
+    for (int i = 0; i < n; ++i) {
+        const uint32_t channel = kWarp * i + threadIdx.x % kWarp;
+        if (channel < layer.head_dim)
+            sum = fmaf(channels[i], center[channel], sum);
+    }
+    for (int step = 1; step < static_cast<int>(kWarp); step *= 2)
+        sum += __shfl_xor_sync(kAllLanes, sum, step);
+    return sum;
+}
+
 // Round eight of the warp's queries to FP16, transposed; columns that do not exist repeat the last
-// one. Returns whether one was divided.
+// one. Returns whether logits take more than the layer's factor.
 template <int kStrips>
 __device__ inline bool load_slice(const TileArgs &args, const TileBlock &block,
                                   const WarpColumns &warp, uint32_t slice, uint8_t *queries) {
@@ -57,13 +72,17 @@ __device__ inline bool load_slice(const TileArgs &args, const TileBlock &block,
                 channel < block.head_dim ? sign * load_element(args.q, offset + channel) : 0;
         }
     }
-    bool divided = false;
+    bool has_factors = args.layer.key_centers;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         const float divisor = find_divisor(args.q, q[i], kSteps);
-        divided |= divisor != 1;
-        if (lane == 0)
+        const float offset =
+            args.layer.key_centers ? center_product(args.layer, sight.kv_head, q[i], kSteps) : 0;
+        has_factors |= divisor != 1;
+        if (lane == 0) {
             block.tables->factors[warp.first + 8 * slice + i] = divisor;
+            block.tables->offsets[warp.first + 8 * slice + i] = offset;
+        }
 #pragma unroll
         for (int step = 0; step < kSteps; ++step) {
             const uint32_t channel = kWarp * step + lane;
@@ -73,17 +92,17 @@ __device__ inline bool load_slice(const TileArgs &args, const TileBlock &block,
                     __float2half_rn(q[i][step] / divisor);
         }
     }
-    return divided;
+    return has_factors;
 }
 
 template <int kStrips>
 __device__ inline bool load_queries(const TileArgs &args, const TileBlock &block,
                                     const WarpColumns &warp, uint8_t *queries) {
-    bool divided = false;
+    bool has_factors = false;
 #pragma unroll 1
     for (uint32_t slice = 0; warp.n && slice < Accumulators<kStrips>::kSlices; ++slice)
-        divided |= load_slice<kStrips>(args, block, warp, slice, queries);
-    return divided;
+        has_factors |= load_slice<kStrips>(args, block, warp, slice, queries);
+    return has_factors;
 }
 
 __device__ inline void load_positions(const TileArgs &args, TileTables *tables) {
@@ -268,7 +287,7 @@ __device__ __forceinline__ void attend_stage(const TileArgs &args, const TileBlo
     Round round;
     round.first_token = stage.first_token;
     round.tiles[0] = shared_address(block.tiles(stage, 0, 0));
-    round.shapes = block.tables->is_divided || args.layer.soft_cap > 0;
+    round.shapes = block.tables->has_factors || args.layer.soft_cap > 0;
     round.hides = !sees_all(args.layer, warp, stage);
     const uint32_t n_rounds = (seen_tokens(warp, stage) + kRoundTokens - 1) / kRoundTokens;
 #pragma unroll 1
@@ -368,9 +387,9 @@ __global__ void __launch_bounds__(kTileWarps *kWarp, 1)
     __syncwarp();
     uint8_t *queries = memory + threadIdx.x / kWarp * (kColumns * 2 * block.head_dim);
     load_positions(args, &tables);
-    const int is_divided = __syncthreads_or(load_queries<kStrips>(args, block, warp, queries));
+    const int has_factors = __syncthreads_or(load_queries<kStrips>(args, block, warp, queries));
     if (threadIdx.x == 0)
-        tables.is_divided = is_divided;
+        tables.has_factors = has_factors;
 
     Accumulators<kStrips> acc;
     clear(acc);

@@ -259,9 +259,9 @@ __device__ __forceinline__ void half_fragment(uint32_t mine, const ByteLane &lan
 
 // Values of a page at 16 bits: a strip is a chunk.
 template <int kStrips>
-__device__ __forceinline__ void multiply_half_values(Ring &ring, const PageWeights &weights,
-                                                     const ByteLane &lane,
-                                                     ByteGathered<kStrips> &g) {
+__device__ __forceinline__ void multiply_raw_page_values(Ring &ring, const PageWeights &weights,
+                                                         const ByteLane &lane,
+                                                         ByteGathered<kStrips> &g) {
     uint32_t b[kPageTiles][2];
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t)
@@ -287,8 +287,9 @@ __device__ __forceinline__ float weigh_raw_tile(float (&x)[2], uint32_t first, c
                                                 const LogitRules &rules, float factor,
                                                 ByteGathered<kStrips> &g, uint32_t (&b)[2]) {
     const bool is_masked = rules.sight.hides(first, first + 16);
-    x[0] *= factor;
-    x[1] *= factor;
+    const float offset = rules.sight.columns[lane.t()].offset;
+    x[0] = fmaf(x[0], factor, offset);
+    x[1] = fmaf(x[1], factor, offset);
     if (is_masked || rules.cap > 0)
         finish_logits<true>(x, rules, is_masked, first + (lane.lane >> 2), lane.t());
     const float top = fmaxf(column_top(fmaxf(x[0], x[1])), kNothing);

@@ -38,7 +38,7 @@ struct WarpResults {
     }
 };
 
-template <int kStrips, int kTiles, bool kGrouped>
+template <int kStrips, int kTiles, DecodeKind kKind>
 __device__ __forceinline__ void store_warp(const Gathered<kStrips, kTiles> &g,
                                            const WarpResults &to, uint32_t warp, uint32_t lane,
                                            uint32_t value_group_strips) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ void store_warp(const Gathered<kStrips, kTiles> &g,
 #pragma unroll
             for (int s = 0; s < kStrips; ++s) {
                 float low = g.middle[c][i];
-                if (kGrouped)
+                if (kKind != kDecodePlain)
                     low = __shfl_sync(kAllLanes, low,
                                       (s / value_group_strips * 4 + (lane & 3u)) & 31u);
                 if (!is_real)

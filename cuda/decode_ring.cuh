@@ -293,6 +293,7 @@ struct Keys {
     uint32_t minima_offset;
     uint32_t end16, end8, end4;
     uint32_t n_groups;
+    uint32_t n_shared;
     bool is_f8;
 };
 struct Values {
@@ -313,8 +314,8 @@ __device__ __forceinline__ Place read_place(uint32_t piece) {
 }
 __device__ __forceinline__ Keys read_keys(uint32_t piece) {
     const uint4 s = load_shared4(piece + 64);
-    return {s.y & 0xFFFFu, s.x & 0xFFFFu,     s.y >> 16 & 0xFFu,      s.y >> 24,
-            s.z & 0xFFu,   s.z >> 16 & 0xFFu, (s.z >> 8 & 0xFFu) != 0};
+    return {s.y & 0xFFFFu, s.x & 0xFFFFu,     s.y >> 16 & 0xFFu, s.y >> 24,
+            s.z & 0xFFu,   s.z >> 16 & 0xFFu, s.w >> 16,         (s.z >> 8 & 0xFFu) != 0};
 }
 __device__ __forceinline__ Values read_values(uint32_t piece) {
     const uint4 s = load_shared4(piece + 64);

@@ -62,7 +62,8 @@ struct DecodeArgs {
     uint32_t has_many_units;  // see decode_shape()
 };
 enum DecodeKind : uint32_t {
-    kDecodePlain,    // direct classes, FP16 numbers, one group in a page
+    kDecodePlain,    // direct classes, FP16 numbers, one group in a page, no shared slots
+    kDecodeF8By32,   // direct classes, FP8 numbers, groups of 32, no permutation of a page's own
     kDecodeGrouped,  // direct classes
     kDecodeNone      // others: left to launch_tile()
 };
@@ -83,6 +84,8 @@ constexpr DecodeShape decode_shape(uint32_t head_dim, uint32_t tile_columns, uin
         return {12, 1};
     return has_many_units ? DecodeShape{8, 2} : DecodeShape{16, 1};
 }
+// Has kDecodeF8By32 kernels of their own for up to four query columns?
+constexpr bool has_twins(uint32_t head_dim) { return head_dim <= 128; }
 // Shared memory of a block.
 constexpr uint32_t kQueryCopies = 2;
 constexpr uint32_t decode_query_bytes(uint32_t head_dim, uint32_t tile_columns) {

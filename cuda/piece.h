@@ -40,7 +40,7 @@ struct alignas(16) Piece {
     uint8_t n_groups[2];
     uint8_t value_group_strips;
     uint8_t value_bits;
-    uint8_t reserved[2];
+    uint16_t n_shared;  // pairs of shared slots, the first ones of 2 bits
     // 80: place
     uint32_t first_token;   // of the row
     uint32_t strip_stride;  // raw: bytes from strip to strip of the row
@@ -78,6 +78,7 @@ LK_PIECE_CALL inline void fill_half(Piece *piece, const ClassInfo &c, uint32_t s
     piece->end16 = c.strips[0];
     piece->end8 = c.strips[0] + c.strips[1];
     piece->end4 = piece->end8 + c.strips[2];
+    piece->n_shared = c.n_shared;
     piece->permutation_offset = c.permutes ? static_cast<uint16_t>(c.permutation_offset) : 0;
 }
 

@@ -26,7 +26,8 @@ struct TileTables {
     uint32_t positions[kTileColumns];
     uint64_t ancestors[kTileColumns];
     float factors[kTileColumns];  // what queries were divided by
-    int is_divided;               // some were
+    float offsets[kTileColumns];  // of logits: products of the queries and the center of keys
+    int has_factors;              // some factor is not 1, or some offset not 0
 };
 
 // Where a block's parts lie in its dynamic shared memory, in bytes.

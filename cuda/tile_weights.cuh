@@ -132,7 +132,7 @@ __device__ __forceinline__ float logit_factor(const LayerArg &layer) {
     return layer.soft_cap > 0 ? 1.0f : fabsf(layer.scale) * kLog2E;
 }
 
-// The rest: queries that FP16 could not hold undivided, and the cap.
+// The rest: queries that FP16 could not hold undivided, centers of keys, and the cap.
 template <int kSlices>
 __device__ __forceinline__ void shape_logits(const LayerArg &layer, const TileTables &tables,
                                              const WarpColumns &warp, Products<kSlices> &products) {
@@ -144,8 +144,9 @@ __device__ __forceinline__ void shape_logits(const LayerArg &layer, const TileTa
         for (int tile = 0; tile < static_cast<int>(kRoundTiles); ++tile)
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
+                const uint32_t column = warp.first + column_of(slice, i);
                 float x =
-                    products[tile][slice][i] * tables.factors[warp.first + column_of(slice, i)];
+                    fmaf(products[tile][slice][i], tables.factors[column], tables.offsets[column]);
                 if (cap > 0) {
                     const float power = exp2_fast(x * to_exponent);
                     x = cap * kLog2E * (1 - __fdividef(2, power + 1));  // of tanh

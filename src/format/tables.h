@@ -39,11 +39,12 @@ struct alignas(16) ClassInfo {
 static_assert(sizeof(ClassInfo) == 64, "classes are read by 16 bytes");
 
 // Can decode multiply the codes of a class as they are? Pages of 128 tokens with planes of 16, 8, 4
-// and 2 bits; keys by channel; values by token, of one width, in the order of their channels.
+// and 2 bits, with shared slots or without; keys by channel; values by token, of one width, in the
+// order of their channels.
 inline bool is_direct_class(const ClassInfo &c) {
     if (c.is_raw)
         return true;
-    if (c.page_tokens != 128 || c.n_shared || c.strips[3] || c.strips[5] || c.n_groups > 8)
+    if (c.page_tokens != 128 || c.strips[3] || c.strips[5] || c.n_groups > 8)
         return false;
     if (!c.is_value)
         return !c.is_token_axis;

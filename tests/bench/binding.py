@@ -3,12 +3,15 @@
 strides, so that any array library can own them."""
 
 import ctypes as c
+from typing import NamedTuple
 
 ABI_VERSION = 1
 CPU, CUDA = 1, 2
 F16, F32 = 1, 3
 HOST_MEMORY, CUDA_MEMORY = 1, 2
 CUDA_STREAM = 1
+METADATA_F8 = 2
+ALL = 0xFFFFFFFF
 
 
 class ContextDesc(c.Structure):
@@ -38,7 +41,8 @@ class CacheStats(c.Structure):
                 ('budget_bytes', c.c_uint64), ('reserved_bytes', c.c_uint64), ('payload_bytes', c.c_uint64),
                 ('metadata_bytes', c.c_uint64), ('recent_bytes', c.c_uint64), ('table_bytes', c.c_uint64),
                 ('workspace_bytes', c.c_uint64), ('free_bytes', c.c_uint64), ('pages_packed', c.c_uint64),
-                ('pages_reopened', c.c_uint64), ('values_saturated', c.c_uint64), ('device_bytes', c.c_uint64)]
+                ('pages_reopened', c.c_uint64), ('values_saturated', c.c_uint64), ('device_bytes', c.c_uint64),
+                ('shared_bytes', c.c_uint64), ('pages_copied', c.c_uint64)]
 
 
 class PlanSize(c.Structure):
@@ -46,6 +50,16 @@ class PlanSize(c.Structure):
                 ('bytes_per_token', c.c_double), ('fp16_bytes', c.c_uint64), ('payload_bytes', c.c_uint64),
                 ('metadata_bytes', c.c_uint64), ('recent_bytes', c.c_uint64), ('table_bytes', c.c_uint64),
                 ('cache_bytes', c.c_uint64)]
+
+
+class KeyRule(c.Structure):
+    _fields_ = [('size', c.c_uint32), ('bits', c.c_uint32), ('axis', c.c_uint32), ('group', c.c_uint32),
+                ('boost_channels', c.c_uint32), ('boost_bits', c.c_uint32), ('boost_score', c.c_uint32),
+                ('channel_bits', c.POINTER(c.c_uint8))]
+
+
+class ValueRule(c.Structure):
+    _fields_ = [('size', c.c_uint32), ('bits', c.c_uint32), ('group', c.c_uint32)]
 
 
 class Tensor(c.Structure):
@@ -66,6 +80,10 @@ POINTER = c.c_void_p
 ARGUMENTS = {
     'lk_context_open': [POINTER, U32, POINTER],
     'lk_plan_preset': [c.c_char_p, POINTER, POINTER],
+    'lk_plan_set_name': [POINTER, c.c_char_p],
+    'lk_plan_set_metadata': [POINTER, U32, U32],
+    'lk_plan_set_key': [POINTER, U32, U32, POINTER],
+    'lk_plan_set_value': [POINTER, U32, U32, POINTER],
     'lk_plan_bytes': [POINTER, c.c_uint64, U32, U32, POINTER],
     'lk_cache_create': [POINTER] * 5,
     'lk_cache_get_stats': [POINTER] * 2,
@@ -77,6 +95,29 @@ ARGUMENTS = {
     'lk_step_discard': [POINTER],
     'lk_last_error': [c.c_char_p, c.c_size_t, POINTER],
 }
+
+
+F8_GROUP = 32
+
+
+class ByChannel(NamedTuple):
+    """Two bits a number with FP8 ranges and minima, as ChanMix has them: some channels of the keys at 3 bits, as many
+    at 1, and the first heads at 4 throughout."""
+    outliers: int = 0  # of 128 channels
+    retrieval_share: float = 0
+
+    def widths(self, head_dim: int) -> list[int]:
+        n = self.outliers * head_dim // 128
+        widths = [2] * head_dim
+        for i in range(n):
+            widths[(3 + 17 * i) % head_dim] = 3
+        ordinary = [channel for channel in range(head_dim) if widths[channel] == 2]
+        for i in range(n):
+            widths[ordinary[i * len(ordinary) // n]] = 1
+        return widths
+
+
+BY_CHANNEL = {'uniform-2': ByChannel(), 'chanmix-o': ByChannel(16), 'chanmix-ro': ByChannel(16, 0.3)}
 
 
 class Failure(Exception):
@@ -124,6 +165,34 @@ class Library:
         return tensor
 
 
+    def plan(self, name: str, geometry: Geometry) -> POINTER:
+        """A preset or one of BY_CHANNEL; the caller destroys it."""
+        made = POINTER()
+        preset = 'kivi2' if name in BY_CHANNEL else name
+        self.check(self.lk.lk_plan_preset(preset.encode(), c.byref(geometry), c.byref(made)))
+        if name in BY_CHANNEL:
+            try:
+                self.set_classes(made, BY_CHANNEL[name], geometry.layers[0])
+            except Failure:
+                self.lk.lk_plan_destroy(c.byref(made))
+                raise
+        return made
+
+    def set_classes(self, plan: POINTER, by_channel: ByChannel, layer: Layer) -> None:
+        """Ranges and minima of FP8 for 32 tokens of a channel, or 32 channels of a value."""
+        self.check(self.lk.lk_plan_set_metadata(plan, ALL, METADATA_F8))
+        widths = (c.c_uint8 * layer.head_dim)(*by_channel.widths(layer.head_dim))
+        for head in range(layer.n_kv_heads):
+            is_retrieval = head < round(by_channel.retrieval_share * layer.n_kv_heads)
+            key, value = self.start('key_rule', KeyRule), self.start('value_rule', ValueRule)
+            key.bits = value.bits = 4 if is_retrieval else 2
+            key.group = value.group = F8_GROUP
+            if not is_retrieval:
+                key.channel_bits = c.cast(widths, c.POINTER(c.c_uint8))
+            self.check(self.lk.lk_plan_set_key(plan, ALL, head, c.byref(key)))
+            self.check(self.lk.lk_plan_set_value(plan, ALL, head, c.byref(value)))
+
+
 class Cache:
     """A cache of one layer with sequences of one length."""
 
@@ -135,8 +204,7 @@ class Cache:
         layers[0].n_query_heads, layers[0].n_kv_heads, layers[0].head_dim = shape
         geometry = library.start('geometry', Geometry)
         geometry.n_layers, geometry.layers = 1, layers
-        made = POINTER()
-        self.check(self.lk.lk_plan_preset(plan.encode(), c.byref(geometry), c.byref(made)))
+        made = library.plan(plan, geometry)
         try:
             size = library.start('plan_size', PlanSize)
             step_tokens = -(-max_step_tokens // n_sequences)

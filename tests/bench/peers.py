@@ -19,6 +19,8 @@ import statement
 from gpu import FILL_TOKENS, Gpu, Lowkey, causal_flash, random_tensors
 
 PLANS = ('fp16', 'int8', 'kivi4', 'kivi2', 'kitty', 'kitty-pro')
+# 2 bits and FP8 ranges of 32; the same bytes with a quarter of the channels at 3 and 1 bits; and 30 % of heads at 4 bits.
+BY_CHANNEL = tuple(binding.BY_CHANNEL)
 TWO_BIT = ('kivi2', 'kitty', 'kitty-pro')
 # Sequences, query heads, KV heads, tokens; head_dim 128.
 SHAPES = {'B1 T8192': (1, 32, 8, 8192), 'B1 T32768': (1, 32, 8, 32768), 'B1 T131072': (1, 32, 8, 131072),
@@ -33,7 +35,10 @@ LEAST_COPY_BYTES_PER_S = 4.0e12
 SPEEDUPS = {('fp16', 'B1 T32768'): 0.97, ('fp16', 'B1 T131072'): 0.97, ('fp16', 'B8 T32768'): 0.97,
             ('fp16', 'B32 T8192'): 0.97, ('kitty-pro', 'B1 T131072'): 4, ('kitty-pro', 'B8 T32768'): 4,
             ('kitty-pro', 'B32 T8192'): 4, ('kitty-pro', 'B1 T32768'): 2.7, ('kivi4', 'B1 T131072'): 2.8,
-            ('kivi4', 'B8 T32768'): 2.8, ('int8', 'B1 T131072'): 1.7}
+            ('kivi4', 'B8 T32768'): 2.8, ('int8', 'B1 T131072'): 1.7, ('chanmix-o', 'B1 T131072'): 4,
+            ('chanmix-o', 'B8 T32768'): 4, ('chanmix-ro', 'B1 T131072'): 3, ('chanmix-ro', 'B8 T32768'): 3}
+MIXED_OVER_UNIFORM = 1.25  # time of chanmix-o over that of uniform-2
+MIXED_SHAPES = ('B1 T131072', 'B8 T32768')
 SHARE_OF_COPY = ('B8 T32768', 0.70)  # by the 2-bit plans
 GQA_SHARE_OF_COPY = 0.60
 GQA_BYTES = 500_000_000
@@ -106,7 +111,7 @@ def decode(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> dict:
             report.void.append(f'FP16 at {name} took {best:.1f} us, not {BASELINES_US[name]} within 10 %')
         rows = [[backend, '16', microseconds(peer), *[''] * 5] for backend, peer in peers.items()]
         results[name] = dict(peers)
-        for plan in PLANS:
+        for plan in PLANS + BY_CHANNEL:
             shape = (n_query_heads, n_kv_heads, HEAD_DIM)
             with lowkey.cache(plan, shape, n_sequences, n_tokens) as cache:
                 lowkey.fill(cache, k, v, n_tokens - 1)
@@ -121,6 +126,9 @@ def decode(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> dict:
                                               SPEEDUPS[plan, name]))
             if plan in TWO_BIT and name == SHARE_OF_COPY[0]:
                 verdicts.append(report.target(f'{plan} at {name}, share of copy', share, SHARE_OF_COPY[1]))
+            if plan == 'chanmix-o' and name in MIXED_SHAPES:
+                verdicts.append(report.target(f'chanmix-o at {name}, time over uniform-2',
+                                              result['us'] / results[name]['uniform-2']['us'], most=MIXED_OVER_UNIFORM))
             rows.append([plan, f'{result["bits_per_value"]:.4g}', microseconds(result), f'{result["speedup"]:.2f}',
                          f'{result["graph_speedup"]:.2f}', f'{100 * share:.0f} %', f'{result["difference"]:.1e}',
                          ' '.join(verdicts)])
@@ -198,7 +206,7 @@ def error(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> list:
     rows, results = [], []
     for n_tokens in ERROR_TOKENS:
         q, k, v = random_tensors(1, (32, 8), n_tokens, HEAD_DIM)
-        for plan in PLANS:
+        for plan in PLANS + tuple(statement.F8_GROUP):
             held_k, held_v = statement.what_a_cache_holds(plan, k[0], v[0], n_tokens - 1)
             want = attention(q[0, :, 0], held_k, held_v)
             out = torch.empty_like(q)

@@ -7,7 +7,8 @@ import torch
 PAGE = 128
 WINDOW = 128
 SINKS = {'kitty': 32, 'kitty-pro': 32}
-BITS = {'int8': 8, 'kivi4': 4, 'kivi2': 2, 'kitty': 2, 'kitty-pro': 2}
+BITS = {'int8': 8, 'kivi4': 4, 'kivi2': 2, 'kitty': 2, 'kitty-pro': 2, 'uniform-2': 2}
+F8_GROUP = {'uniform-2': 32}  # tokens of keys, channels of values; the other plans have FP16 and a page or a head
 BOOST_SHARE = {'kitty': 8, 'kitty-pro': 4}
 BOOST_BITS = 4
 
@@ -35,6 +36,27 @@ def stored(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
     return low, span
 
 
+def f8_numbers() -> torch.Tensor:
+    """All values of e4m3fnuz, ascending."""
+    magnitudes = [m * 2.0**-10 if e == 0 else 2.0**(e - 8) * (1 + m / 8) for e in range(16) for m in range(8)]
+    return torch.tensor(sorted({sign * x for sign in (-1, 1) for x in magnitudes}), dtype=torch.float32)
+
+
+def stored_f8(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Minimum and range of FP8 metadata over a dimension: rounded down, and up."""
+    numbers = f8_numbers().to(x.device)
+    lowest = x.amin(dim, keepdim=True) + 0.0
+    low = numbers[(torch.searchsorted(numbers, lowest, right=True) - 1).clamp(min=0)]
+    spread = (x.amax(dim, keepdim=True) - low).clamp(min=0)
+    return low, numbers[torch.searchsorted(numbers, spread).clamp(max=len(numbers) - 1)]
+
+
+def through_groups(x: torch.Tensor, dim: int, group: int, bits: int) -> torch.Tensor:
+    groups = x.unflatten(dim, (-1, group))
+    low, span = stored_f8(groups, dim)
+    return through_codes(groups, low, span, bits).flatten(dim - 1, dim)
+
+
 def boosted(keys: torch.Tensor, n_channels: int) -> torch.Tensor:
     """Which channels a page ranks first: sums of |K| in the order of tokens, ties to the lower channel."""
     score = torch.zeros_like(keys[..., 0, :])
@@ -53,6 +75,8 @@ def packed_span(plan: str, n_tokens: int) -> tuple[int, int]:
 
 def unpacked_keys(plan: str, keys: torch.Tensor) -> torch.Tensor:
     """keys [..., page, token, channel] as float32."""
+    if plan in F8_GROUP:
+        return through_groups(keys, -2, F8_GROUP[plan], BITS[plan])
     low, span = stored(keys, -2)
     base = through_codes(keys, low, span, BITS[plan])
     if plan not in BOOST_SHARE:
@@ -63,6 +87,8 @@ def unpacked_keys(plan: str, keys: torch.Tensor) -> torch.Tensor:
 
 
 def unpacked_values(plan: str, values: torch.Tensor) -> torch.Tensor:
+    if plan in F8_GROUP:
+        return through_groups(values, -1, F8_GROUP[plan], BITS[plan])
     low, span = stored(values, -1)
     return through_codes(values, low, span, BITS[plan])
 

@@ -36,13 +36,22 @@ void common_shapes_match_reference(void **) {
     comparison.finish();
 }
 
+void chanmix_shapes_match_reference(void **) {
+    CudaDevice cuda(kind());
+    Comparison comparison(cuda.device());
+    for (const Case &c : chanmix_cases())
+        if (!g_sanitizer || c.head_dim == 64)
+            comparison.check(c);
+    comparison.finish();
+}
+
 void attention_matches_reference(void **) {
     CudaDevice cuda(kind());
     Comparison comparison(cuda.device());
     const uint64_t n_seeds = g_sanitizer ? 3 : g_full ? 12 : 1;
     for (uint64_t seed = 0; seed < n_seeds; ++seed)
         for (const Case &c : covering_cases(g_sanitizer ? Grid::kShort : Grid::kWhole, seed * 977))
-            if (comparison.goes_on() && !c.centers)
+            if (comparison.goes_on())
                 comparison.check(c);
     comparison.finish();
 }
@@ -57,6 +66,7 @@ int main(int argc, char **argv) {
     skip_without_gpu();
     const CMUnitTest tests[] = {
         cmocka_unit_test(common_shapes_match_reference),
+        cmocka_unit_test(chanmix_shapes_match_reference),
         cmocka_unit_test(attention_matches_reference),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

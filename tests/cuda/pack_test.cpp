@@ -47,6 +47,11 @@ void appending_rounds_and_counts(void **) {
     check_appending(cuda.device());
 }
 
+void centered_appending_rounds_and_counts(void **) {
+    CudaDevice cuda(g_kind);
+    check_centered_appending(cuda.device());
+}
+
 void first_fault_is_reported(void **) {
     CudaDevice cuda(g_kind);
     check_append_faults(cuda.device());
@@ -61,8 +66,11 @@ int main(int argc, char **argv) {
     }
     skip_without_gpu();
     const CMUnitTest tests[] = {
-        cmocka_unit_test(packing_equals_codec),    cmocka_unit_test(shrinking_equals_the_shift),
-        cmocka_unit_test(moving_keeps_the_values), cmocka_unit_test(appending_rounds_and_counts),
+        cmocka_unit_test(packing_equals_codec),
+        cmocka_unit_test(shrinking_equals_the_shift),
+        cmocka_unit_test(moving_keeps_the_values),
+        cmocka_unit_test(appending_rounds_and_counts),
+        cmocka_unit_test(centered_appending_rounds_and_counts),
         cmocka_unit_test(first_fault_is_reported),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -202,6 +202,58 @@ std::vector<Case> common_cases() {
     return all;
 }
 
+namespace {
+
+// Every pair of widths under FP8 numbers of 32, some keys with channels at 4 bits of their page.
+void add_f8_cases(std::vector<Case> *all) {
+    for (const uint32_t head_dim : {64u, 128u})
+        for (const uint32_t key_bits : {16u, 8u, 4u, 2u})
+            for (const uint32_t value_bits : {16u, 8u, 4u, 2u}) {
+                Case c;
+                c.head_dim = head_dim;
+                c.key_bits = key_bits;
+                c.value_bits = value_bits;
+                c.key_group = c.value_group = 32;
+                c.f8 = 1;
+                c.boosted = key_bits == 2 && value_bits != 2 ? 16 : 0;
+                c.tail_tokens = 131;
+                all->push_back(c);
+            }
+}
+
+}  // namespace
+
+std::vector<Case> chanmix_cases() {
+    struct Groups {
+        uint32_t key, value, f8;
+    };
+    std::vector<Case> all;
+    uint32_t turn = 0;
+    for (const uint32_t head_dim : {64u, 128u, 80u})
+        for (const Groups groups : {Groups{32, 32, 1}, {0, 0, 0}, {16, 32, 1}, {64, 48, 0}})
+            for (const uint32_t group : {1u, 4u, 8u, 16u})
+                for (const uint32_t n_new : {1u, 3u}) {
+                    Case c;
+                    c.head_dim = head_dim;
+                    c.group = group;
+                    c.n_new = n_new;
+                    c.key_bits = c.value_bits = 2;
+                    c.key_group = groups.key;
+                    c.value_group = groups.value;
+                    c.f8 = groups.f8;
+                    c.n_shared = std::vector<uint32_t>{1, 5, 8, 13, 16, 21, 32}[turn % 7];
+                    c.soft_cap = turn % 3 == 1 ? 5.0f : 0.0f;
+                    c.sinks = turn % 4 == 2;
+                    c.centers = turn % 5 < 3;
+                    c.packed_pages = 3;
+                    c.tail_tokens = 19;
+                    ++turn;
+                    all.push_back(c);
+                }
+    add_f8_cases(&all);
+    return all;
+}
+
 std::vector<Case> page_cases() {
     std::vector<Case> all;
     for (const uint32_t page_tokens : {32u, 64u, 128u})

@@ -16,6 +16,9 @@ std::vector<Case> covering_cases(Grid grid, uint64_t seed);
 // The shapes that models run, each path of the kernels with its neighbours.
 std::vector<Case> common_cases();
 
+// Shared slots under several groups, and FP8 numbers of groups of 32.
+std::vector<Case> chanmix_cases();
+
 // What a half page can look like, for packing.
 std::vector<Case> page_cases();
 

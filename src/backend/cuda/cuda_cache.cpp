@@ -47,10 +47,6 @@ CudaCache::CudaCache(const Allocator &allocator, int device, const CacheLayout &
 CudaCache::~CudaCache() { (void)cudaDeviceSynchronize(); }
 
 lk_status CudaCache::open() {
-    for (uint32_t l = 0; l < layout_.n_layers; ++l)
-        if (layout_.layers[l].key_centers)
-            return fail(LK_E_UNSUPPORTED,
-                        "the plan centers the keys of layer %u, which CUDA's attention cannot", l);
     int n_sms = 0;
     int shared_bytes = 0;
     cudaError_t error = cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device_);

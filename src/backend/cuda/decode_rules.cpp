@@ -23,13 +23,17 @@ uint32_t kind_of_class(const HalfClass &half) {
     const ClassInfo info = device::class_info(half, half.permutation ? 1 : 0);
     if (!info.is_direct)
         return kDecodeNone;
-    const bool is_plain = info.is_raw || (info.number_bytes == 2 && info.n_groups == 1);
-    return is_plain ? kDecodePlain : kDecodeGrouped;
+    if (info.is_raw || (info.number_bytes == 2 && info.n_groups == 1 && !info.n_shared))
+        return kDecodePlain;
+    const bool is_f8_by_32 = info.number_bytes == 1 && info.group == 32 && !info.permutes;
+    return is_f8_by_32 ? kDecodeF8By32 : kDecodeGrouped;
 }
 
 // Query columns of a work item at most, where a KV head has n_columns.
-uint32_t tile_columns(uint32_t kind, uint32_t n_columns) {
-    if (kind == kDecodeGrouped)
+uint32_t tile_columns(uint32_t kind, uint32_t head_dim, uint32_t n_columns) {
+    if (kind == kDecodeF8By32 && n_columns <= 4 && has_twins(head_dim))
+        return 4;
+    if (kind != kDecodePlain)
         return 8;
     return n_columns <= 4 ? 4 : n_columns <= 8 ? 8 : 16;
 }
@@ -77,7 +81,7 @@ device::SplitLimits DecodeRules::limits() const {
 
 device::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_units, uint32_t n_columns) const {
     const Layer &of = layers_[layer];
-    const uint32_t columns = tile_columns(of.kind, n_columns);
+    const uint32_t columns = tile_columns(of.kind, of.head_dim, n_columns);
     const DecodeShape blocks =
         decode_shape(of.head_dim, columns, of.kind, has_many_units(n_units, n_sms_));
     return {n_sms_ * blocks.n_blocks, blocks.n_warps, columns, kItemBytes};

@@ -159,6 +159,21 @@ void Splits::count_bytes(const BatchSequence &sequence, uint32_t entry, UnitRows
             rows->bytes += row_bytes(sequence, *sequence.rows[r], entry);
 }
 
+// Pages of few bits take almost as many instructions as those of many. So where heads differ, a
+// page costs half of its bytes and half of those of the mean page.
+void Splits::weigh() {
+    uint64_t bytes = 0;
+    uint64_t n_pages = 0;
+    for (const UnitRows &unit : units_) {
+        bytes += unit.packed.bytes;
+        n_pages += unit.packed.size();
+    }
+    for (UnitRows &unit : units_) {
+        const uint64_t mean = n_pages ? bytes * unit.packed.size() / n_pages : 0;
+        unit.cost = unit.raw[0].bytes + unit.raw[1].bytes + (unit.packed.bytes + mean) / 2;
+    }
+}
+
 void Splits::measure(const Batch &batch, const Kind &kind) {
     const LayerView &layer = layout_.layers[kind.layer];
     const uint32_t first_entry = layout_.first_entries[kind.layer];
@@ -172,16 +187,17 @@ void Splits::measure(const Batch &batch, const Kind &kind) {
                 read_by_pages(sequence, &unit);
             count_bytes(sequence, first_entry + head, &unit);
         }
+    weigh();
 }
 
 // n_slots: items that all workers together take.
 uint32_t Splits::parts_of(const UnitRows &unit, uint64_t total, uint32_t n_slots) {
     const double share =
-        static_cast<double>(unit.bytes()) * n_slots / static_cast<double>(total ? total : 1);
+        static_cast<double>(unit.cost) * n_slots / static_cast<double>(total ? total : 1);
     return share < 2 ? 1 : static_cast<uint32_t>(share);
 }
 
-// Bytes that the busiest worker reads when units are cut for n_rounds items of each worker.
+// The cost of the busiest worker's items when units are cut for n_rounds items of each worker.
 double Splits::time_of(const SplitShape &shape, uint32_t n_tiles, uint64_t total,
                        uint32_t n_rounds) const {
     double first = 0;  // of worker 0, which always has the most items
@@ -189,7 +205,7 @@ double Splits::time_of(const SplitShape &shape, uint32_t n_tiles, uint64_t total
     uint32_t at = 0;
     for (const UnitRows &unit : units_) {
         const uint32_t parts = parts_of(unit, total, n_rounds * shape.n_workers);
-        const double each = static_cast<double>(unit.bytes()) / parts + shape.item_bytes;
+        const double each = static_cast<double>(unit.cost) / parts + shape.item_bytes;
         largest = each > largest ? each : largest;
         for (uint32_t i = 0; i < parts * n_tiles; ++i, ++at)
             if (at % shape.n_workers == 0)
@@ -260,7 +276,7 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
     const LayerView &layer = layout_.layers[kind->layer];
     uint64_t total = 0;
     for (uint64_t u = 0; u < uint64_t{batch.n_sequences} * layer.n_kv_heads; ++u)
-        total += units_[u].bytes();
+        total += units_[u].cost;
     total *= n_tiles;
     const SplitShape &shape = kind->split.shape;
     uint32_t best = 1;

@@ -88,6 +88,7 @@ class Splits {
     struct UnitRows {
         Rows raw[2];
         Rows packed;
+        uint64_t cost;  // as weigh() has it, in bytes
         uint64_t bytes() const { return raw[0].bytes + raw[1].bytes + packed.bytes; }
     };
 
@@ -95,6 +96,7 @@ class Splits {
     bool add_kind(uint32_t layer);
     void measure(const Batch &batch, const Kind &kind);
     UnitRows find_rows(const BatchSequence &sequence, const LayerView &layer, uint32_t entry) const;
+    void weigh();
     void count_bytes(const BatchSequence &sequence, uint32_t entry, UnitRows *unit) const;
     uint64_t row_bytes(const BatchSequence &sequence, const PageRow &row, uint32_t entry) const;
     bool is_raw(const PageRow &row, uint32_t entry) const;

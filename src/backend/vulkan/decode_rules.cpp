@@ -34,7 +34,7 @@ bool DecodeRules::open(const CacheLayout &layout) {
         const auto add = [&](uint16_t packed) {
             const HalfClass &half = layout.classes[packed];
             const ClassInfo info = device::class_info(half, half.permutation ? 1 : 0);
-            layer.is_direct = layer.is_direct && info.is_direct;
+            layer.is_direct = layer.is_direct && info.is_direct && !info.n_shared;
             if (info.is_raw)
                 return;
             layer.is_grouped = layer.is_grouped || info.number_bytes != 2 || info.n_groups > 1;
