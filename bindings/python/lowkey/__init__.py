@@ -18,7 +18,7 @@ The shared library is the file that the environment variable LOWKEY_LIBRARY name
 
 from ._library import build_info, version
 from .arrays import Array, Tensor
-from .cache import Cache, CacheStats, Sequence, parse_bytes
+from .cache import Cache, CacheStats, Pressure, Sequence, parse_bytes
 from .calibrator import Calibrator, ChanMix, Probe, SampleCounts, allocate
 from .context import Capability, Context, Device, Vulkan, devices, find_device
 from .errors import (
@@ -50,6 +50,6 @@ __all__ = ['ALL', 'DRAFT_TOKENS', 'ArgumentError', 'Array', 'BudgetError', 'Busy
            'Calibrator', 'Capability', 'ChanMix', 'ClosedError', 'Context', 'CorruptError', 'DataError', 'Device',
            'DeviceError', 'Error', 'FileError', 'Geometry', 'InternalError', 'KeyRule', 'Layer', 'LayerRule',
            'LibraryError', 'MismatchError', 'NotFoundError', 'OutOfMemoryError', 'Plan', 'PlanSize', 'PlanSpec',
-           'Probe', 'SampleCounts', 'Sequence', 'SnapshotInfo', 'SnapshotSequence', 'StateError', 'Step', 'Tensor',
-           'UnsupportedError', 'ValueRule', 'Vulkan', 'Width', 'allocate', 'build_info', 'devices', 'find_device',
-           'inspect', 'merge', 'parse_bytes', 'presets', 'version']
+           'Pressure', 'Probe', 'SampleCounts', 'Sequence', 'SnapshotInfo', 'SnapshotSequence', 'StateError', 'Step',
+           'Tensor', 'UnsupportedError', 'ValueRule', 'Vulkan', 'Width', 'allocate', 'build_info', 'devices',
+           'find_device', 'inspect', 'merge', 'parse_bytes', 'presets', 'version']

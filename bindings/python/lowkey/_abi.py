@@ -36,6 +36,7 @@ AllocFn = CFUNCTYPE(c_void_p, c_void_p, c_size_t, c_size_t)
 FreeFn = CFUNCTYPE(None, c_void_p, c_void_p, c_size_t, c_size_t)
 WriteFn = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t)
 ReadFn = CFUNCTYPE(c_int64, c_void_p, c_void_p, c_size_t)
+PressureFn = CFUNCTYPE(c_uint32, c_void_p, c_void_p)
 ProgressFn = CFUNCTYPE(c_int32, c_void_p, c_uint64, c_uint64)
 
 
@@ -107,7 +108,13 @@ class PlanSize(Structure):
 
 class CacheDesc(Structure):
     _fields_ = [('size', c_uint32), ('max_sequences', c_uint32), ('max_step_tokens', c_uint32), ('flags', c_uint32),
-                ('budget_bytes', c_uint64), ('slab_bytes', c_uint64)]
+                ('budget_bytes', c_uint64), ('slab_bytes', c_uint64), ('max_budget_bytes', c_uint64),
+                ('sequence_limit_bytes', c_uint64), ('pressure', PressureFn), ('pressure_user', c_void_p)]
+
+
+class Pressure(Structure):
+    _fields_ = [('size', c_uint32), ('capacity', c_uint32), ('lacking_bytes', c_uint64), ('reserved_bytes', c_uint64),
+                ('budget_bytes', c_uint64), ('ids', POINTER(c_uint64)), ('n_ids', c_uint32), ('reserved', c_uint32)]
 
 
 class CacheStats(Structure):
@@ -116,7 +123,8 @@ class CacheStats(Structure):
                 ('recent_bytes', c_uint64), ('table_bytes', c_uint64), ('workspace_bytes', c_uint64),
                 ('free_bytes', c_uint64), ('pages_packed', c_uint64), ('pages_reopened', c_uint64),
                 ('values_saturated', c_uint64), ('device_bytes', c_uint64), ('shared_bytes', c_uint64),
-                ('pages_copied', c_uint64)]
+                ('pages_copied', c_uint64), ('halves_shrunk', c_uint64), ('sequences_evicted', c_uint64),
+                ('fragmented_bytes', c_uint64), ('plane_bytes', c_uint64 * 6)]
 
 
 class SnapshotDesc(Structure):
@@ -162,8 +170,9 @@ STRUCTS: dict[str, type[Structure]] = {
     'key_rule': KeyRule, 'value_rule': ValueRule, 'plan_size': PlanSize, 'cache_desc': CacheDesc,
     'cache_stats': CacheStats, 'snapshot_desc': SnapshotDesc, 'snapshot_info': SnapshotInfo,
     'snapshot_sequence': SnapshotSequence, 'snapshot_class': SnapshotClass,
-    'probe': Probe, 'chanmix': ChanMix,
+    'probe': Probe, 'chanmix': ChanMix, 'pressure': Pressure,
 }
+WITHOUT_INIT = {'pressure'}  # the library fills it
 STRUCT_NAMES = {kind: name for name, kind in STRUCTS.items()}
 
 # Numbers of the headers, by their C names.
@@ -183,6 +192,8 @@ CONSTANTS: dict[str, int] = {
     'LK_ALL': 0xFFFFFFFF, 'LK_AXIS_CHANNEL': 1, 'LK_AXIS_TOKEN': 2,
     'LK_SCORE_KEY': 1, 'LK_SCORE_QUERY_RANGE': 2, 'LK_ONE_BIT_DEVIATION': 1, 'LK_ONE_BIT_RANGE': 2,
     'LK_METADATA_F16': 1, 'LK_METADATA_F8': 2,
+    'LK_PRESSURE_REFUSE': 0, 'LK_PRESSURE_BUDGET': 1, 'LK_PRESSURE_REMOVE': 2, 'LK_CACHE_EVICT': 1,
+    'LK_SENSITIVITY_GRADIENT': 1, 'LK_SENSITIVITY_OUTPUT': 2,
     'LK_DRAFT_TOKENS': 64, 'LK_MERGE_PARTS': 16,
     'LK_FINGERPRINT_BYTES': 256,
     'LK_STATISTIC_KEY_MIN': 1, 'LK_STATISTIC_KEY_MAX': 2, 'LK_STATISTIC_KEY_RANGE': 3, 'LK_STATISTIC_KEY_MEAN': 4,
@@ -223,6 +234,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_plan_set_pages': (_status, [_p, _u32, _u32]),
     'lk_plan_set_recent': (_status, [_p, _u32, _u32]),
     'lk_plan_set_ladder': (_status, [_p, _u32, _p, _u32, _u32]),
+    'lk_plan_set_shrink_order': (_status, [_p, _u32, _u32]),
     'lk_plan_get_key': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_get_value': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_set_key_centers': (_status, [_p, _u32, _u32, _p]),
@@ -239,6 +251,9 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_calibrator_add_keys': (_status, [_p, _u32, _p, _u32]),
     'lk_calibrator_add_queries': (_status, [_p, _u32, _p, _u32]),
     'lk_calibrator_add_probe': (_status, [_p, _u32, _p, _p, _p, _u32]),
+    'lk_calibrator_add_gradients': (_status, [_p, _u32, _u32, _p, _p, _u32]),
+    'lk_calibrator_add_attention': (_status, [_p, _u32, _p, _p, _p, _u32]),
+    'lk_calibrator_get_sensitivity': (_status, [_p, _u32, _u32, _u32, _u32, _u32, _p]),
     'lk_calibrator_get_channels': (_status, [_p, _u32, _u32, _u32, _p]),
     'lk_calibrator_get_counts': (_status, [_p, _u32, _p, _p, _p]),
     'lk_calibrator_get_geometry': (_status, [_p, _p, _u32, _p]),
@@ -252,6 +267,9 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_cache_destroy': (None, [_p]),
     'lk_cache_get_stats': (_status, [_p, _p]),
     'lk_cache_plan': (_p, [_p]),
+    'lk_cache_get_budget': (_status, [_p, _p]),
+    'lk_cache_set_budget': (_status, [_p, _u64]),
+    'lk_cache_shrink': (_status, [_p, _u32, _u32]),
     'lk_cache_poll': (_status, [_p]),
     'lk_sequence_add': (_status, [_p, _p]),
     'lk_sequence_fork': (_status, [_p, _u64, _u64, _p]),
@@ -282,6 +300,6 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_vulkan_buffer_remove': (_status, [_p, _u64]),
     'lk_vulkan_pipeline_cache': (_status, [_p, _p, _u64, _p]),
 }
-FUNCTIONS.update({f'lk_{name}_init': (_status, [_p, _size]) for name in STRUCTS})
+FUNCTIONS.update({f'lk_{name}_init': (_status, [_p, _size]) for name in STRUCTS if name not in WITHOUT_INIT})
 
 byref = c.byref

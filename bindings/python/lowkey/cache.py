@@ -6,17 +6,18 @@ from __future__ import annotations
 import ctypes
 import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _abi, snapshot, streams
+from ._calls import Calls
 from ._handle import Handle
 from ._library import check, library
 from .arrays import Scratch
 from .context import BACKENDS, Context
 from .errors import ArgumentError
-from .plan import Geometry, Plan
+from .plan import ALL, Geometry, Plan
 from .step import Step
 
 _ALL_TOKENS = 2**64 - 1
@@ -53,6 +54,18 @@ class CacheStats:
     device_bytes: int
     shared_bytes: int
     pages_copied: int
+    halves_shrunk: int
+    sequences_evicted: int
+    fragmented_bytes: int
+    plane_bytes: tuple[int, ...]  # codes by width: 16, 8, 4, 3, 2, 1 bits
+
+
+class Pressure(NamedTuple):
+    """What a cache lacks: bytes to what the step needs, bytes that it holds, and its budget."""
+
+    lacking_bytes: int
+    reserved_bytes: int
+    budget_bytes: int
 
 
 class Sequence:
@@ -117,6 +130,26 @@ class Sequence:
             self.remove()
 
 
+def _answer(pressure: Callable[[Pressure], int | Iterable[Sequence] | None]) -> Callable[[int, int], int]:
+    """The library's question put to a function of Python's."""
+    def call(_: int, address: int) -> int:
+        raw = _abi.Pressure.from_address(address)
+        answer = pressure(Pressure(raw.lacking_bytes, raw.reserved_bytes, raw.budget_bytes))
+        if answer is None:
+            return _abi.CONSTANTS['LK_PRESSURE_REFUSE']
+        if isinstance(answer, int):
+            raw.budget_bytes = answer
+            return _abi.CONSTANTS['LK_PRESSURE_BUDGET']
+        ids = [sequence.id for sequence in answer]
+        if len(ids) > raw.capacity:
+            raise ArgumentError(f'{len(ids)} sequences to remove, the cache has {raw.capacity}')
+        for i, id in enumerate(ids):
+            raw.ids[i] = id
+        raw.n_ids = len(ids)
+        return _abi.CONSTANTS['LK_PRESSURE_REMOVE']
+    return call
+
+
 class Cache:
     """The key/value cache of one model: many sequences, one plan, one byte budget.
 
@@ -127,6 +160,11 @@ class Cache:
     max_sequences    at once
     max_step_tokens  of one step, over all its sequences
     slab_bytes       memory is taken in blocks of this size, a multiple of 256 KiB; 0 = 64 MiB
+    max_budget       that the budget may be raised to; 0 = budget
+    sequence_limit   bytes of pages and tables that one sequence alone has; 0 = none
+    evict            remove the sequence that a step named least recently when bytes are lacking
+    pressure         asked with a Pressure inside step() when bytes are lacking and the ladders have ended. Gives a new
+                     budget in bytes, the sequences to remove, or None to refuse; an exception comes out of step()
 
     One thread at a time uses a cache; calls from several wait for each other. stats() and poll() wait for none.
 
@@ -135,7 +173,9 @@ class Cache:
     """
 
     def __init__(self, context: Context, plan: Plan | str, budget: int | str, *, geometry: Geometry | None = None,
-                 max_sequences: int = 1, max_step_tokens: int = 512, slab_bytes: int = 0):
+                 max_sequences: int = 1, max_step_tokens: int = 512, slab_bytes: int = 0,
+                 max_budget: int | str = 0, sequence_limit: int | str = 0, evict: bool = False,
+                 pressure: Callable[[Pressure], int | Iterable[Sequence] | None] | None = None):
         lk = self._lk = library()
         if isinstance(plan, str):
             if geometry is None:
@@ -146,12 +186,21 @@ class Cache:
         desc = lk.start(_abi.CacheDesc)
         desc.max_sequences, desc.max_step_tokens = max_sequences, max_step_tokens
         desc.budget_bytes, desc.slab_bytes = parse_bytes(budget), slab_bytes
+        desc.max_budget_bytes, desc.sequence_limit_bytes = parse_bytes(max_budget), parse_bytes(sequence_limit)
+        desc.flags = _abi.CONSTANTS['LK_CACHE_EVICT'] if evict else 0
+        self._calls = Calls()
+        if pressure is not None:
+            desc.pressure = _abi.PressureFn(self._calls.guard(_answer(pressure), _abi.CONSTANTS['LK_PRESSURE_REFUSE']))
+        keep = desc.pressure  # as long as the handle's destroyer
         box = ctypes.c_void_p()
+
+        def end(pointer: ctypes.c_void_p, keep: Any = keep) -> None:
+            lk.lk_cache_destroy(_abi.byref(pointer))
+
         with context._handle.lock, plan._handle.lock:
             check(lk.lk_cache_create(context._handle.get(), _abi.byref(self.geometry.raw()), plan._handle.get(),
                                      _abi.byref(desc), _abi.byref(box)))
-            self._handle = Handle('cache', box, lambda pointer: lk.lk_cache_destroy(_abi.byref(pointer)),
-                                  context._handle)
+            self._handle = Handle('cache', box, end, context._handle)
         weakref.finalize(self, self._handle.destroy)
         # For each layer the shapes that its tensors have: heads of q and of k, channels.
         self._shapes = [(layer.n_query_heads, layer.n_kv_heads, layer.head_dim) for layer in self.geometry.layers]
@@ -223,8 +272,8 @@ class Cache:
             raise ArgumentError(f'a context on {self.context.backend} takes no stream')
         ids = (ctypes.c_uint64 * len(chosen))(*(sequence.id for sequence in chosen))
         with self._handle.lock:
-            check(self._lk.lk_step_begin(self._handle.get(), queue, len(chosen), ids,
-                                         (ctypes.c_uint32 * len(counts))(*counts), tree))
+            self._calls.check(self._lk.lk_step_begin(self._handle.get(), queue, len(chosen), ids,
+                                                     (ctypes.c_uint32 * len(counts))(*counts), tree))
         return Step(self, len(chosen), total, handle)
 
     def save(self, target: snapshot.Target = None, sequences: Iterable[Sequence] | None = None, *,
@@ -253,7 +302,31 @@ class Cache:
         raw = self._lk.start(_abi.CacheStats)
         with self._handle.watch:
             check(self._lk.lk_cache_get_stats(self._handle.get(), _abi.byref(raw)))
-        return CacheStats(*(getattr(raw, name) for name in CacheStats.__dataclass_fields__))
+        values = {name: getattr(raw, name) for name in CacheStats.__dataclass_fields__}
+        return CacheStats(**{**values, 'plane_bytes': tuple(raw.plane_bytes)})
+
+    @property
+    def budget(self) -> int:
+        """The byte budget."""
+        n = ctypes.c_uint64()
+        with self._handle.lock:
+            check(self._lk.lk_cache_get_budget(self._handle.get(), _abi.byref(n)))
+        return n.value
+
+    @budget.setter
+    def budget(self, size: int | str) -> None:
+        """Change it, up to max_budget; a lower one moves pages together and shrinks them down their ladders.
+
+        Raises ArgumentError, BudgetError (less than the last rungs take; nothing changed), BusyError."""
+        with self._handle.lock:
+            check(self._lk.lk_cache_set_budget(self._handle.get(), parse_bytes(size)))
+
+    def shrink(self, bits: int, layer: int = ALL) -> None:
+        """Bring the pages of a layer, or of all, down to a rung of its ladder, those to come too.
+
+        Raises ArgumentError (no rung of the ladder), NotFoundError, BusyError, BudgetError."""
+        with self._handle.lock:
+            check(self._lk.lk_cache_shrink(self._handle.get(), layer, bits))
 
     def poll(self) -> None:
         """Has the open step, or a committed one, met a fault? Beside any other call.

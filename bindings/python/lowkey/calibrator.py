@@ -20,6 +20,7 @@ from .plan import METADATA, ONE_BIT, Geometry, Layer, Plan
 STATISTICS = {'key_min': 1, 'key_max': 2, 'key_range': 3, 'key_mean': 4, 'key_magnitude': 5, 'query_magnitude': 6}
 SCOPES = {'head': 1, 'layer': 2}
 RETRIEVAL = {'none': 1, 'key': 2, 'key-value': 3}
+SENSITIVITIES = {'gradient': 1, 'output': 2}
 CHANNELS = {1: 'subnormal', 2: 'normal', 3: 'outlier'}
 
 
@@ -193,6 +194,36 @@ class Calibrator:
         if q.shape[0] != k.shape[0]:
             raise ArgumentError(f'{q.shape[0]} queries and {k.shape[0]} keys of one pass')
         self._call(self._lk.lk_calibrator_add_probe, layer, _abi.byref(raw), q.reference, k.reference, q.shape[0])
+
+    def add_gradients(self, layer: int, samples: Any, gradients: Any, *, value: bool = False) -> None:
+        """Add keys, or values, with the gradients of a loss by them: what each width costs.
+
+        samples, gradients  [n_tokens, n_kv_heads, head_dim]"""
+        x, gradient = self._samples(layer, samples, 'samples'), self._samples(layer, gradients, 'gradients')
+        if x.shape[0] != gradient.shape[0]:
+            raise ArgumentError(f'{x.shape[0]} samples and {gradient.shape[0]} gradients')
+        self._call(self._lk.lk_calibrator_add_gradients, layer, int(value), x.reference, gradient.reference,
+                   x.shape[0])
+
+    def add_attention(self, layer: int, queries: Any, keys: Any, values: Any) -> None:
+        """The same without gradients: from the error in the layer's output over one causal pass.
+
+        queries       [n_tokens, n_query_heads, head_dim]
+        keys, values  [n_tokens, n_kv_heads, head_dim]"""
+        q, k, v = (self._samples(layer, x, what) for x, what in ((queries, 'queries'), (keys, 'keys'),
+                                                                  (values, 'values')))
+        if not q.shape[0] == k.shape[0] == v.shape[0]:
+            raise ArgumentError(f'{q.shape[0]} queries, {k.shape[0]} keys and {v.shape[0]} values of one pass')
+        self._call(self._lk.lk_calibrator_add_attention, layer, q.reference, k.reference, v.reference, q.shape[0])
+
+    def sensitivity(self, layer: int, kv_head: int, bits: int, *, value: bool = False, kind: str = 'gradient') -> float:
+        """What keeping a KV head's keys, or values, at 16, 8, 4 or 2 bits costs, for allocate().
+
+        kind  "gradient" or "output", as samples came. Raises StateError without them."""
+        out = ctypes.c_double()
+        self._call(self._lk.lk_calibrator_get_sensitivity, layer, kv_head, int(value),
+                   number_of(SENSITIVITIES, kind, 'kind'), bits, _abi.byref(out))
+        return out.value
 
     def counts(self, layer: int) -> SampleCounts:
         """Samples that a layer has had."""

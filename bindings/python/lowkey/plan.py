@@ -127,6 +127,7 @@ class LayerRule:
     metadata    how ranges and minima are kept: "f16" or "f8"
     rungs       widths that the layer may take, descending, out of 16, 8, 4, 2; empty = no ladder
     rung        the one of them that its next pages are packed at
+    order       of layers at one rung the lowest shrinks first when bytes are lacking
     """
 
     key: KeyRule | tuple[KeyRule, ...] = KeyRule()
@@ -134,6 +135,7 @@ class LayerRule:
     metadata: str = 'f16'
     rungs: tuple[int, ...] = ()
     rung: int = 0
+    order: int = 0
 
 
 @dataclass(frozen=True)
@@ -246,6 +248,7 @@ class Plan:
                     put(one, i, head)  # type: ignore[arg-type]
             if rule.rungs:
                 plan.set_ladder(rule.rungs, rule.rung, i)
+                plan.set_shrink_order(rule.order, i)
         plan.validate(geometry)
         return plan
 
@@ -277,7 +280,8 @@ class Plan:
             heads = [head for head in entry['heads'] for _ in range(head.get('count', 1))]
             rule = LayerRule(tuple(_key_of(head['key']) for head in heads),
                              tuple(_value_of(head['value']) for head in heads),
-                             entry.get('metadata', 'f16'), tuple(entry.get('ladder', ())), entry.get('rung', 0))
+                             entry.get('metadata', 'f16'), tuple(entry.get('ladder', ())),
+                             entry.get('rung', 0), entry.get('shrink_order', 0))
             layers += [rule] * entry.get('count', 1)
         return PlanSpec(document['name'], document['page_tokens'], document['run_tokens'], document['sink_tokens'],
                         document['window_tokens'], tuple(layers))
@@ -343,6 +347,10 @@ class Plan:
     def set_ladder(self, rungs: Sequence[int], rung: int, layer: int = ALL) -> None:
         """Widths that a layer may take, descending, and the one that its next pages are packed at."""
         self._call(self._lk.lk_plan_set_ladder, layer, (ctypes.c_uint8 * len(rungs))(*rungs), len(rungs), rung)
+
+    def set_shrink_order(self, order: int, layer: int = ALL) -> None:
+        """When bytes are lacking, of the layers at the widest rung that of the lowest order goes down first."""
+        self._call(self._lk.lk_plan_set_shrink_order, layer, order)
 
     def key(self, layer: int, kv_head: int) -> KeyRule:
         """The rule of the keys of a KV head. Raises NotFoundError."""

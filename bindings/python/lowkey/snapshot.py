@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Union
 
 from . import _abi
-from ._library import InCallback, check, library
+from ._calls import Calls
+from ._library import check, library
 from .errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -31,29 +32,7 @@ Source = Union[Path, bytes, bytearray, memoryview, Reader]
 Progress = Callable[[int, int], object]
 
 
-class _Calls:
-    """Callbacks of one call of the library: the first exception ends the call and is raised after it."""
-
-    def __init__(self) -> None:
-        self.raised: BaseException | None = None
-
-    def guard(self, function: Callable[..., int], failed: int) -> Callable[..., int]:
-        def call(*arguments: Any) -> int:
-            try:
-                with InCallback():
-                    return function(*arguments)
-            except BaseException as error:
-                self.raised = self.raised or error
-                return failed
-        return call
-
-    def check(self, status: int) -> None:
-        if status and self.raised is not None:
-            raise self.raised
-        check(status)
-
-
-def _desc(calls: _Calls, fingerprint: bytes, progress: Progress | None) -> _abi.SnapshotDesc:
+def _desc(calls: Calls, fingerprint: bytes, progress: Progress | None) -> _abi.SnapshotDesc:
     desc = library().start(_abi.SnapshotDesc)
     desc.keep = ctypes.create_string_buffer(fingerprint, max(len(fingerprint), 1))
     desc.fingerprint_bytes = len(fingerprint)
@@ -84,7 +63,7 @@ def save(cache: Cache, target: Target, sequences: Iterable[Sequence] | None, fin
             raise ArgumentError(f'{sequence!r} belongs to another cache')
     n = 0 if chosen is None else len(chosen)
     ids = None if chosen is None else (ctypes.c_uint64 * n)(*(sequence.id for sequence in chosen))
-    lk, calls = cache._lk, _Calls()
+    lk, calls = cache._lk, Calls()
     desc = _desc(calls, fingerprint, progress)
     with cache._handle.lock:
         common = (cache._handle.get(), n, ids, _abi.byref(desc))
@@ -111,7 +90,7 @@ def _bytes_of(source: Any) -> tuple[Any, int]:
 
 def load(cache: Cache, source: Source, fingerprint: bytes, progress: Progress | None) -> list[int]:
     """Cache.load(): the ids of the new sequences."""
-    lk, calls = cache._lk, _Calls()
+    lk, calls = cache._lk, Calls()
     desc, count = _desc(calls, fingerprint, progress), ctypes.c_uint32()
     ids = (ctypes.c_uint64 * cache._max_sequences)()
     out = len(ids), ids, _abi.byref(count)

@@ -70,7 +70,8 @@ def test_functions_are_declared_as_in_the_headers():
         plain = ' '.join(arguments.split())
         found[name] = (result.strip(), [] if plain == 'void' else plain.split(', '))
     widths = {'uint32_t': 4, 'uint64_t': 8, 'size_t': 8, 'int32_t': 4, 'lk_status': 4, 'lk_sequence': 8,
-              'lk_metadata': 4, 'lk_backend': 4, 'lk_statistic': 4, 'lk_scope': 4}
+              'lk_metadata': 4, 'lk_backend': 4, 'lk_statistic': 4, 'lk_scope': 4,
+              'lk_sensitivity': 4}
     for name, (result, ours) in _abi.FUNCTIONS.items():
         assert name in found, f'{name} is in no header'
         declared, theirs = found[name]

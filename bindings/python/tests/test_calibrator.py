@@ -55,6 +55,24 @@ def test_plans(fed):
             step.attend(layer, samples(10, 5, 4))
 
 
+def test_sensitivities(fed):
+    """Fewer bits cost more, by either kind, and nothing at 16."""
+    for layer in range(2):
+        q, (k, v) = samples(1, 64, 4), (samples(i, 64, 2) for i in (2, 3))
+        fed.add_attention(layer, q, k, v)
+        for value, x in ((False, k), (True, v)):
+            fed.add_gradients(layer, x, np.random.default_rng(4).standard_normal(x.shape, np.float32), value=value)
+            for kind in ('gradient', 'output'):
+                costs = [fed.sensitivity(layer, 1, bits, value=value, kind=kind) for bits in (16, 8, 4, 2)]
+                assert costs[0] == 0 and costs == sorted(costs) and costs[3] > costs[1]
+    with pytest.raises(lowkey.ArgumentError, match='64 samples and 63 gradients'):
+        fed.add_gradients(0, k, k[1:])
+    with pytest.raises(lowkey.ArgumentError, match='64 queries, 63 keys'):
+        fed.add_attention(0, q, k[1:], v)
+    with pytest.raises(lowkey.StateError):
+        Calibrator(GEOMETRY).sensitivity(0, 0, 4)
+
+
 def test_allocate():
     costs, sizes = [[9, 3, 1], [5, 4, 0]], [[2, 4, 8], [2, 4, 8]]
     assert [lowkey.allocate(costs, sizes, budget) for budget in (4, 6, 10, 16)] == [[0, 0], [1, 0], [2, 0], [2, 2]]

@@ -22,7 +22,7 @@ SPECS = {
                                                     ValueRule(1, one_bit='range'), 'f8')),
     'centers': PlanSpec('centers', layers=LayerRule((KeyRule(2, centers=tuple(i / 4 for i in range(64))), KeyRule(2)),
                                                     ValueRule(2), 'f8')),
-    'ladder': PlanSpec('ladder', layers=LayerRule(KeyRule(8), ValueRule(8), rungs=(16, 8, 4, 2), rung=8)),
+    'ladder': PlanSpec('ladder', layers=LayerRule(KeyRule(8), ValueRule(8), rungs=(16, 8, 4, 2), rung=8, order=3)),
 }
 
 
