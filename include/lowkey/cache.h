@@ -181,7 +181,9 @@ LK_API lk_status lk_sequence_add(lk_cache *cache, lk_sequence *id);
  * child     set to the new sequence; 0 on failure
  *
  * Errors: LK_E_ARGUMENT (n_tokens above the length), LK_E_NOT_FOUND, LK_E_BUDGET
- * (max_sequences are there, or no bytes), LK_E_NOMEM, LK_E_BUSY (a step is open). */
+ * (max_sequences are there, or no bytes), LK_E_NOMEM, LK_E_BUSY (a step is open),
+ * LK_E_UNSUPPORTED (fewer tokens would see pages that a layer's window has left: see
+ * lk_sequence_truncate()). */
 #define LK_ALL_TOKENS UINT64_MAX
 LK_API lk_status lk_sequence_fork(lk_cache *cache, lk_sequence parent, uint64_t n_tokens,
                                   lk_sequence *child);
@@ -204,7 +206,13 @@ LK_API lk_status lk_sequence_length(const lk_cache *cache, lk_sequence id, uint6
  *
  * Errors: LK_E_ARGUMENT (n_tokens above the length), LK_E_NOT_FOUND, LK_E_BUSY (a step
  * is open), LK_E_STATE (the cache's queue is being captured into a graph), LK_E_BUDGET (no
- * bytes to reopen a page; nothing changed), LK_E_NOMEM, LK_E_DEVICE. */
+ * bytes to reopen a page; nothing changed), LK_E_UNSUPPORTED (layers with a sliding window
+ * have given back pages that n_tokens tokens would see again; the sentence names the layer
+ * and the tokens; nothing changed), LK_E_NOMEM, LK_E_DEVICE.
+ *
+ * There is no call that removes tokens from the middle and moves the others up: a packed
+ * key has the rotation of its position, and turning it would need the values that packing
+ * has rounded away. A window (lk_layer.window_tokens) bounds what a sequence holds. */
 LK_API lk_status lk_sequence_truncate(lk_cache *cache, lk_sequence id, uint64_t n_tokens);
 
 #ifdef __cplusplus

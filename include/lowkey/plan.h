@@ -20,7 +20,9 @@ typedef struct lk_layer {
     uint32_t n_kv_heads;         /* 1 .. 1024 */
     uint32_t head_dim;           /* a multiple of 16 from 32 to 256 */
     uint32_t window_tokens;      /* a query sees this many last tokens, itself
-                                  * included; 0 = all */
+                                  * included; 0 = all. Packed pages that lie behind the
+                                  * window are given back, when the plan's sink_tokens
+                                  * are no fewer than window_sink_tokens */
     uint32_t window_sink_tokens; /* the first tokens stay visible behind the
                                   * window; 0 with window_tokens 0 */
     float scale;                 /* of the logits; 0 = 1 / sqrt(head_dim) */

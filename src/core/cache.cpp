@@ -133,9 +133,13 @@ uint64_t narrowest_row(const lk_cache &cache) {
     return bytes;
 }
 
-// Rows that the budget holds at most: each takes its table and the slots of the smallest kind.
+// Rows that the budget holds at most: each takes its table and the slots of the smallest kind,
+// which windows may leave without any.
 uint64_t most_rows(const lk_cache &cache) {
     uint64_t least = narrowest_row(cache);
+    for (const LayerPlan &layer : cache.plan.model.layers)
+        if (drops_pages(cache.plan.model, layer.geometry))
+            least = 0;
     for (const Array<SlotCount> *counts :
          {&cache.recent_count, &cache.sink_count, &cache.last_sink_count}) {
         const uint64_t bytes = slot_bytes_of(*counts);

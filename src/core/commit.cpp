@@ -198,6 +198,7 @@ void keep_tokens(lk_cache *cache, StepSequence *part, const Kept &kept) {
     sequence->length += kept.n;
     cache->stats.n_tokens += kept.n;
     keep_tail(cache, part);
+    free_hidden_pages(cache, sequence);
 }
 
 lk_status commit_step(lk_cache *cache, const Choice &choice) {

@@ -48,6 +48,9 @@ lk_status fork_sequence(lk_cache *cache, lk_sequence id, uint64_t n_tokens, lk_s
     if (n_tokens > parent->length)
         return fail(LK_E_ARGUMENT, "n_tokens is %llu, sequence %llu has %llu", ull{n_tokens},
                     ull{id}, ull{parent->length});
+    const lk_status visible = check_pages(cache, *parent, n_tokens);
+    if (visible)
+        return visible;
     const Allocator &allocator = cache->context->allocator;
     Sequence *child = create<Sequence>(allocator, allocator);
     if (!child)
@@ -61,6 +64,9 @@ lk_status fork_sequence(lk_cache *cache, lk_sequence id, uint64_t n_tokens, lk_s
     child->first_open = parent->first_open;
     if (child->first_open > child->rows.size())
         child->first_open = child->rows.size();
+    child->first_windowed = parent->first_windowed;
+    if (child->first_windowed > child->rows.size())
+        child->first_windowed = child->rows.size();
     child->scores = parent->scores;
     child->scores_rows = parent->scores_rows;
     if (child->scores)

@@ -32,15 +32,6 @@ class Taken {
     uint32_t n_ = 0;
 };
 
-void give_entry(lk_cache *cache, const PageEntry &entry) {
-    cache->slots.give(entry.key_payload);
-    cache->slots.give(entry.key_metadata);
-    cache->slots.give(entry.value_payload);
-    cache->slots.give(entry.value_metadata);
-    count_half(cache, entry.key_class, false);
-    count_half(cache, entry.value_class, false);
-}
-
 }  // namespace
 
 HalfNeed need_of(const HalfInfo &half, bool is_direct) {
@@ -90,6 +81,17 @@ void free_row(lk_cache *cache, Row *row, uint32_t n_entries) {
     cache->ledger.table_bytes -= bytes;
 }
 
+void give_entry(lk_cache *cache, const PageEntry &entry) {
+    if (entry.is_absent)
+        return;
+    cache->slots.give(entry.key_payload);
+    cache->slots.give(entry.key_metadata);
+    cache->slots.give(entry.value_payload);
+    cache->slots.give(entry.value_metadata);
+    count_half(cache, entry.key_class, false);
+    count_half(cache, entry.value_class, false);
+}
+
 void hold_row(lk_cache *cache, Row *row) {
     if (row->n_holders == 1)
         cache->stats.shared_bytes += content_bytes(cache, *row);
@@ -118,11 +120,14 @@ void part_twins(Row *row) {
 
 uint64_t content_bytes(const lk_cache *cache, const Row &row) {
     uint64_t bytes = 0;
-    for (uint32_t e = 0; e < row.n_entries; ++e)
+    for (uint32_t e = 0; e < row.n_entries; ++e) {
+        if (row.entries[e].is_absent)
+            continue;
         for (const uint16_t half : {row.entries[e].key_class, row.entries[e].value_class}) {
             const HalfBytes own = half_bytes(cache->classes[half]);
             bytes += own.payload + own.metadata + own.recent;
         }
+    }
     return bytes;
 }
 

@@ -37,6 +37,7 @@ struct Sequence {
     lk_sequence id = 0;
     uint64_t length = 0;                // committed tokens
     uint64_t first_open = 0;            // rows before it are packed, sinks aside
+    uint64_t first_windowed = 0;        // rows before it have nothing more for windows to leave
     uint64_t mark = 0;                  // the step_begin() that named it last
     Array<PageRow *> rows;              // all are Row
     Scores *scores = nullptr;           // null when no channels are ranked by queries
@@ -100,6 +101,14 @@ HalfNeed need_of(const HalfInfo &half, bool is_direct);
 HalfNeed sink_need(const lk_cache *cache, uint16_t half_class);
 // Slots for both halves of an entry. On failure nothing is taken.
 lk_status take_halves(lk_cache *cache, const HalfNeed &key, const HalfNeed &value, PageEntry *out);
+// Give back the slots of an entry.
+void give_entry(lk_cache *cache, const PageEntry &entry);
+// Sliding windows (window.cpp). Give back the entries that later queries do not see, of packed rows
+// that no other sequence has.
+void free_hidden_pages(lk_cache *cache, Sequence *sequence);
+// Are the entries there that queries behind n_tokens tokens see? LK_E_UNSUPPORTED.
+lk_status check_pages(const lk_cache *cache, const Sequence &sequence, uint64_t n_tokens);
+
 // The 16-bit or packed slots of one entry. On failure nothing is taken.
 lk_status take_entry(lk_cache *cache, uint32_t entry, RowKind kind, bool is_last_sink,
                      PageEntry *out);

@@ -85,6 +85,8 @@ lk_status Shrinker::add(Row *row, uint32_t entry, bool is_value, uint32_t *n_don
     const EntryInfo &info = cache_->entries[entry];
     const HalfInfo &rules = is_value ? info.value : info.key;
     PageEntry &page = row->entries[entry];
+    if (page.is_absent)
+        return LK_OK;
     Pending half = {row, is_value ? &page.value_class : &page.key_class,
                     is_value ? &page.value_payload : &page.key_payload, 0, 0};
     const uint32_t rung = rung_bits(cache_, info.layer);

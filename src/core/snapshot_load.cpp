@@ -38,6 +38,7 @@ class Loader {
     lk_status share_row(Sequence *sequence, Row *row);
     lk_status load_row(Sequence *sequence, uint64_t ordinal);
     lk_status load_part(const RowsPart &part, bool is_sink, Row *row, uint32_t *n_taken);
+    bool may_lack(uint32_t layer, const Row &row) const;
     uint16_t find_rung_class(uint32_t layer, const HalfInfo &half, const FileClass &file) const;
     lk_status find_class(uint32_t layer, const HalfInfo &half, uint16_t last_sink,
                          uint16_t file_class, const Row &row, bool is_sink, HalfNeed *out) const;
@@ -178,6 +179,9 @@ lk_status Loader::load_sequence() {
     if (status)
         return status;
     sequence->length = part->record.n_tokens;
+    if (check_pages(&cache_, *sequence, sequence->length))
+        return fail(LK_E_CORRUPT, "snapshot: sequence %llu lacks pages that it sees",
+                    ull{part->record.id});
     sequence->first_open = sink_rows(cache_.plan.model);
     while (sequence->first_open < n_rows &&
            sequence->row(sequence->first_open)->n_packed == cache_.entries.size())
@@ -300,6 +304,12 @@ lk_status Loader::find_class(uint32_t layer, const HalfInfo &half, uint16_t last
                 ull{row.first_token}, ull{row.first_token + row.capacity_tokens}, file_class);
 }
 
+// A layer lacks pages that lie behind its window; load_sequence() looks whether they do.
+bool Loader::may_lack(uint32_t layer, const Row &row) const {
+    const Plan &plan = cache_.plan.model;
+    return drops_pages(plan, plan.layers[layer].geometry) && row.first_token >= plan.sink_tokens;
+}
+
 void Loader::add_half(uint16_t half_class, uint64_t payload, uint64_t metadata,
                       const uint8_t **from) {
     const HalfShape &shape = cache_.classes[half_class].shape;
@@ -324,6 +334,14 @@ lk_status Loader::load_part(const RowsPart &part, bool is_sink, Row *row, uint32
         PageEntry &entry = row->entries[*n_taken];
         HalfNeed key;
         HalfNeed value;
+        if (classes.key_class == kAbsentHalf && classes.value_class == kAbsentHalf &&
+            may_lack(info.layer, *row)) {
+            entry.key_class = info.key.packed_class;
+            entry.value_class = info.value.packed_class;
+            entry.is_absent = 1;
+            ++*n_taken;
+            continue;
+        }
         lk_status status = find_class(info.layer, info.key, layer.last_sink_key, classes.key_class,
                                       *row, is_sink, &key);
         if (!status)

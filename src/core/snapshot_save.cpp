@@ -357,7 +357,8 @@ uint32_t Writer::part_of(const PageRow &row, uint32_t first, uint64_t *n_bytes) 
         const PageEntry &entry = row.entries[first + n];
         const ClassBytes &key = classes_[entry.key_class];
         const ClassBytes &value = classes_[entry.value_class];
-        const uint64_t more = key.payload + key.metadata + value.payload + value.metadata;
+        const uint64_t more =
+            entry.is_absent ? 0 : key.payload + key.metadata + value.payload + value.metadata;
         if (n && rows_head_bytes(n + 1) + halves + more > kMaxPartBytes)
             break;
         halves += more;
@@ -400,8 +401,11 @@ lk_status Writer::fill_part(const PageRow &row, const RowsRecord &record, uint8_
     bool fits = true;
     for (uint32_t i = 0; i < record.n_entries; ++i) {
         const PageEntry &entry = row.entries[record.first_entry + i];
-        const EntryRecord classes = {entry.key_class, entry.value_class};
+        const EntryRecord classes = {entry.is_absent ? kAbsentHalf : entry.key_class,
+                                     entry.is_absent ? kAbsentHalf : entry.value_class};
         std::memcpy(to + sizeof record + i * sizeof classes, &classes, sizeof classes);
+        if (entry.is_absent)
+            continue;
         fits = fits && add_half(entry.key_class, entry.key_payload, entry.key_metadata, &halves) &&
                add_half(entry.value_class, entry.value_payload, entry.value_metadata, &halves);
     }

@@ -192,6 +192,8 @@ lk_status begin_step(lk_cache *cache, const lk_queue *from, const BeginArgs &arg
         if (status)
             return status;
     }
+    for (const StepSequence &part : step.sequences)
+        free_hidden_pages(cache, part.sequence);
     status = reserve_rows(cache);
     if (!status)
         status = begin_batch(cache);

@@ -178,13 +178,17 @@ lk_status truncate(lk_cache *cache, lk_sequence id, uint64_t n_tokens) {
     if (n_tokens > sequence->length)
         return fail(LK_E_ARGUMENT, "n_tokens is %llu, sequence %llu has %llu", ull{n_tokens},
                     ull{id}, ull{sequence->length});
-    const lk_status status = open_cut_row(cache, sequence, n_tokens);
+    lk_status status = check_pages(cache, *sequence, n_tokens);
+    if (!status)
+        status = open_cut_row(cache, sequence, n_tokens);
     if (status)
         return status;
     const uint64_t n_rows = row_count(cache->plan.model, n_tokens);
     drop_rows(cache, sequence, n_rows);
     if (sequence->first_open > n_rows)
         sequence->first_open = n_rows;
+    if (sequence->first_windowed > n_rows)
+        sequence->first_windowed = n_rows;
     cut_scores(sequence, n_rows);
     cache->stats.n_tokens -= sequence->length - n_tokens;
     sequence->length = n_tokens;

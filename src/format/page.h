@@ -20,7 +20,7 @@ struct HalfClass {
     OneBit one_bit = OneBit::kDeviation;
 };
 
-// One (layer, KV head) of a row. Addresses are the device's; 0 = absent.
+// One (layer, KV head) of a row. Addresses are the device's.
 struct PageEntry {
     uint64_t key_payload;
     uint64_t key_metadata;
@@ -28,7 +28,7 @@ struct PageEntry {
     uint64_t value_metadata;
     uint16_t key_class;  // index into the cache's table of classes
     uint16_t value_class;
-    uint32_t reserved;
+    uint32_t is_absent;  // given back: no query sees it. Addresses are 0, classes as before
 };
 static_assert(sizeof(PageEntry) == 40, "rows are counted in the budget");
 

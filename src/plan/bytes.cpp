@@ -130,6 +130,13 @@ struct Sums {
     uint64_t raw;  // layout bytes of halves that stay at 16 bits
 };
 
+// Layers of one window that drop pages, and what they drop of a page row.
+struct Window {
+    const lk_layer *layer;  // one of them
+    Slots packed_row;
+    Sums page;
+};
+
 struct Model {
     explicit Model(const Plan &from) : plan(&from), families(from) {}
 
@@ -141,6 +148,7 @@ struct Model {
     Slots packed_row;
     Slots sink_row;       // of a sink row as long as a page
     Slots last_sink_row;  // of the last one when it is shorter
+    Array<Window> windows;
     Sums page = {};
 };
 
@@ -193,9 +201,31 @@ void add_sinks(uint32_t layer, Model *model) {
     model->last_sink_row.used[size_index(sink_slot(plan, layer, rows - 1))] += halves;
 }
 
+// What a layer has added to the rows since `before`.
+bool add_window(uint32_t layer, const Slots &before, const Sums &page, Model *model) {
+    const lk_layer &geometry = model->plan->layers[layer].geometry;
+    if (!drops_pages(*model->plan, geometry))
+        return true;
+    size_t w = 0;
+    while (w < model->windows.size() &&
+           model->windows[w].layer->window_tokens != geometry.window_tokens)
+        ++w;
+    if (w == model->windows.size() && !model->windows.push({&geometry, {}, {}}))
+        return false;
+    Window &window = model->windows[w];
+    window.packed_row.add(model->packed_row, 1);
+    window.packed_row.remove(before, 1);
+    window.page.payload += model->page.payload - page.payload;
+    window.page.metadata += model->page.metadata - page.metadata;
+    window.page.raw += model->page.raw - page.raw;
+    return true;
+}
+
 bool build(const Plan &plan, Model *model) {
     for (uint32_t l = 0; l < plan.layers.size(); ++l) {
         const uint32_t n_heads = plan.layers[l].geometry.n_kv_heads;
+        const Slots before = model->packed_row;
+        const Sums page = model->page;
         for (uint32_t h = 0, end; h < n_heads; h = end) {
             for (end = h + 1; end < n_heads && same_head(plan, l, h, end);)
                 ++end;
@@ -203,16 +233,28 @@ bool build(const Plan &plan, Model *model) {
                 return false;
         }
         add_sinks(l, model);
+        if (!add_window(l, before, page, model))
+            return false;
     }
     for (Slots *slots : {&model->recent_row, &model->packed_row})
         slots->used[kNone] = 0;
     return true;
 }
 
+// Page rows that a step packs directly, counted from the first page row.
+struct Direct {
+    uint64_t first;
+    uint64_t n;
+};
+
 // Rows of one sequence by state.
 struct Rows {
-    uint64_t total;   // sink rows included
-    uint64_t packed;  // page rows
+    uint64_t total;     // sink rows included
+    uint64_t due;       // page rows that are packed, up to those of the last step
+    Direct direct;      // and those
+    uint64_t length;    // when it was last looked for pages that windows leave
+    bool looks_direct;  // at direct rows too
+    uint64_t packed() const { return due + direct.n; }
 };
 
 // A step of n tokens behind `length` committed ones; the step before had `previous` tokens.
@@ -228,29 +270,37 @@ Step step_at(uint64_t index, uint64_t n_tokens, uint64_t step_tokens) {
     return {length, left < step_tokens ? left : step_tokens, index ? step_tokens : 0};
 }
 
-// Page rows that a step of n tokens on `length` packs directly.
-uint64_t direct_rows(const Plan &plan, uint64_t length, uint64_t n) {
+// Those of a step of n tokens on `length`.
+Direct direct_rows(const Plan &plan, uint64_t length, uint64_t n) {
     const uint64_t sinks = sink_rows(plan);
     const uint64_t rows = row_count(plan, length);
     const uint64_t first = rows < sinks ? sinks : rows;
     const uint64_t due = due_rows(plan, length + n);
-    return due > first && packs_directly(plan, first, length, n) ? due - first : 0;
+    return {first - sinks, due > first && packs_directly(plan, first, length, n) ? due - first : 0};
 }
 
-// As the step begins, before it packs what is due.
+// As the step begins, before it packs what is due: the commit before looked for dropped pages.
 Rows rows_before(const Plan &plan, const Step &step) {
     const uint64_t earlier = step.length - step.previous;
-    return {row_count(plan, step.length),
-            due_rows(plan, earlier) - sink_rows(plan) + direct_rows(plan, earlier, step.previous)};
+    return {row_count(plan, step.length), due_rows(plan, earlier) - sink_rows(plan),
+            direct_rows(plan, earlier, step.previous), step.length, true};
 }
 
 // With its packing done and its tokens' rows there.
 Rows rows_after(const Plan &plan, const Step &step) {
-    return {row_count(plan, step.length + step.n),
-            due_rows(plan, step.length) - sink_rows(plan) + direct_rows(plan, step.length, step.n)};
+    return {row_count(plan, step.length + step.n), due_rows(plan, step.length) - sink_rows(plan),
+            direct_rows(plan, step.length, step.n), step.length, false};
 }
 
 uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+// Page rows that a window's layers have dropped.
+uint64_t dropped_rows(const Plan &plan, const Window &window, const Rows &rows) {
+    const uint64_t hidden = hidden_rows(plan, *window.layer, rows.length) - sink_rows(plan);
+    const Direct &direct = rows.direct;
+    const bool reaches = rows.looks_direct && hidden > direct.first;
+    return lesser(hidden, rows.due) + (reaches ? lesser(hidden - direct.first, direct.n) : 0);
+}
 
 Slots slots_of(const Model &model, const Rows &rows) {
     const uint64_t n_sinks = sink_rows(*model.plan);
@@ -259,8 +309,11 @@ Slots slots_of(const Model &model, const Rows &rows) {
     Slots slots;
     slots.add(model.sink_row, (sinks - last) * model.n_sequences);
     slots.add(model.last_sink_row, last * model.n_sequences);
-    slots.add(model.packed_row, rows.packed * model.n_sequences);
-    slots.add(model.recent_row, (rows.total - sinks - rows.packed) * model.n_sequences);
+    slots.add(model.packed_row, rows.packed() * model.n_sequences);
+    slots.add(model.recent_row, (rows.total - sinks - rows.packed()) * model.n_sequences);
+    for (const Window &window : model.windows)
+        slots.remove(window.packed_row,
+                     dropped_rows(*model.plan, window, rows) * model.n_sequences);
     return slots;
 }
 
@@ -372,7 +425,7 @@ uint64_t peak_bytes(const Model &model, uint64_t n_tokens, uint64_t step_tokens)
     for (uint64_t k = n_steps > period + 2 ? n_steps - period - 2 : 0; k < n_steps; ++k) {
         const Step step = step_at(k, n_tokens, step_tokens);
         const Rows before = rows_before(plan, step);
-        const uint64_t due = due_rows(plan, step.length) - sink_rows(plan) - before.packed;
+        const uint64_t due = due_rows(plan, step.length) - sink_rows(plan) - before.packed();
         if (packs && due) {
             const uint64_t tables = row_tables(model, before.total);
             const uint64_t known = peak > tables ? (peak - tables) / LK_EXTENT_BYTES : 0;
@@ -437,16 +490,25 @@ void fill_rates(const Model &model, lk_plan_size *out) {
     out->bytes_per_token = bytes / model.plan->page_tokens;
 }
 
-void fill_state(const Model &model, const Rows &rows, lk_plan_size *out) {
+// The rows are those of the last step, committed.
+void fill_state(const Model &model, Rows rows, uint64_t n_tokens, lk_plan_size *out) {
     const Plan &plan = *model.plan;
+    rows.length = n_tokens;
+    rows.looks_direct = true;
     const uint64_t sinks = lesser(rows.total, sink_rows(plan));
-    const uint64_t recent = rows.total - sinks - rows.packed;
-    out->n_pages = static_cast<uint32_t>(lesser(rows.packed, UINT32_MAX));
-    out->payload_bytes = model.n_sequences * rows.packed * model.page.payload;
-    out->metadata_bytes = model.n_sequences * rows.packed * model.page.metadata;
+    const uint64_t recent = rows.total - sinks - rows.packed();
+    out->n_pages = static_cast<uint32_t>(lesser(rows.packed(), UINT32_MAX));
+    out->payload_bytes = model.n_sequences * rows.packed() * model.page.payload;
+    out->metadata_bytes = model.n_sequences * rows.packed() * model.page.metadata;
     out->recent_bytes =
-        model.n_sequences *
-        (sink_bytes(plan, sinks) + recent * recent_row_bytes(plan) + rows.packed * model.page.raw);
+        model.n_sequences * (sink_bytes(plan, sinks) + recent * recent_row_bytes(plan) +
+                             rows.packed() * model.page.raw);
+    for (const Window &window : model.windows) {
+        const uint64_t n = dropped_rows(plan, window, rows) * model.n_sequences;
+        out->payload_bytes -= n * window.page.payload;
+        out->metadata_bytes -= n * window.page.metadata;
+        out->recent_bytes -= n * window.page.raw;
+    }
 }
 
 }  // namespace
@@ -470,7 +532,7 @@ lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
     const uint64_t n_steps = ceil_div(n_tokens, step_tokens);
     const Rows last = rows_after(plan, step_at(n_steps - 1, n_tokens, step_tokens));
     fill_rates(model, out);
-    fill_state(model, last, out);
+    fill_state(model, last, n_tokens, out);
     out->fp16_bytes = n_tokens * sequences * fp16_token_bytes(plan);
     out->table_bytes = fixed + row_tables(model, last.total);
     out->cache_bytes = fixed + peak_bytes(model, n_tokens, step_tokens);

@@ -18,7 +18,10 @@
 //      ascending order, for each entry: allocate the packed slots (K payload, K metadata, V
 //      payload, V metadata), pack, free the entry's 16-bit payload slots. Raw halves stay, and a
 //      metadata slot that a 16-bit half already has is kept and not allocated again.
-//   2. for each sequence, its n new tokens' rows: rows that packs_directly() get packed slots
+//   2. for each sequence of the step, for each layer that drops_pages(), its entries of packed page
+//      rows below hidden_rows(L) are given back, all of their slots. So they are at commit, with
+//      the new length.
+//   3. for each sequence, its n new tokens' rows: rows that packs_directly() get packed slots
 //      (raw halves the 16-bit ones), all others 16-bit slots.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -75,6 +78,19 @@ inline bool is_due(const Plan &plan, uint64_t row, uint64_t length) {
 inline bool packs_directly(const Plan &plan, uint64_t row, uint64_t length, uint64_t n_new) {
     return n_new > LK_DRAFT_TOKENS && row_first(plan, row) >= length &&
            is_due(plan, row, length + n_new);
+}
+
+// Sliding windows. A layer drops a page row that lies wholly behind its window once the row is
+// packed. Sink rows stay. Where tokens behind the sink rows stay visible, nothing is dropped.
+inline bool drops_pages(const Plan &plan, const lk_layer &layer) {
+    return layer.window_tokens && layer.window_sink_tokens <= plan.sink_tokens;
+}
+// Page rows before it are seen by no query behind `length` tokens; the first one has position
+// `length`. No less than sink_rows().
+inline uint64_t hidden_rows(const Plan &plan, const lk_layer &layer, uint64_t length) {
+    const uint64_t kept = static_cast<uint64_t>(plan.sink_tokens) + layer.window_tokens;
+    const bool hides = drops_pages(plan, layer) && length + 1 > kept;
+    return sink_rows(plan) + (hides ? (length + 1 - kept) / plan.page_tokens : 0);
 }
 
 // Slot sizes in bytes of one half of an entry in a page row; 0 = no such slot.

@@ -120,6 +120,30 @@ static void the_exact_budget_works(void **state) {
         }
 }
 
+// Layers with windows drop pages: what a plan says counts that in.
+static void the_exact_budget_works_with_windows(void **state) {
+    (void)state;
+    const shape shapes[] = {{3, 2, 2, 64, 32, 32, 64}, {2, 3, 3, 80, 64, 80, 50}};
+    const uint32_t windows[][3] = {{40, 0, 200}, {90, 90, 0}};
+    const run runs[] = {{1, 700, 330}, {1, 900, 50}, {2, 420, 97}, {1, 400, 7}};
+    for (const char *const *preset = (const char *const[]){"fp16", "kivi2", "kitty", "int8", NULL};
+         *preset; ++preset)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; ++s) {
+            rig r;
+            memset(&r, 0, sizeof r);
+            rig_geometry(&r, shapes[s].n_layers, shapes[s].n_query_heads, shapes[s].n_kv_heads,
+                         shapes[s].head_dim);
+            for (uint32_t l = 0; l < shapes[s].n_layers; ++l)
+                r.layers[l].window_tokens = windows[s][l];
+            rig_open(&r);
+            rig_preset(&r, *preset);
+            rig_recent(&r, shapes[s].page_tokens, shapes[s].sink_tokens, shapes[s].window_tokens);
+            for (size_t i = 0; i < sizeof runs / sizeof *runs; ++i)
+                check_run(&r, &runs[i]);
+            rig_close(&r);
+        }
+}
+
 // A budget that ends: the step is refused, the sequences are whole, and room made is room.
 static void a_full_cache_goes_on(void **state) {
     (void)state;
@@ -186,6 +210,7 @@ int main(int argc, char **argv) {
     rig_arguments(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_exact_budget_works),
+        cmocka_unit_test(the_exact_budget_works_with_windows),
         cmocka_unit_test(a_full_cache_goes_on),
         cmocka_unit_test(stats_equal_the_plans_bytes),
     };

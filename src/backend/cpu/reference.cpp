@@ -64,6 +64,8 @@ void decode_rows(const AttendCall &args, const BatchSequence &sequence, uint32_t
         const auto n =
             static_cast<uint32_t>(rest < row.capacity_tokens ? rest : row.capacity_tokens);
         const PageEntry &entry = row.entries[args.first_entry + kv_head];
+        if (entry.is_absent)
+            continue;
         decode_half(args.classes[entry.key_class], entry.key_payload, entry.key_metadata, n,
                     out.keys + row.first_token * head_dim);
         decode_half(args.classes[entry.value_class], entry.value_payload, entry.value_metadata, n,

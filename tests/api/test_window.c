@@ -1,0 +1,201 @@
+// Layers with a sliding window give back the pages behind it, and nothing else changes.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "rig.h"
+
+#define BUDGET (256u << 20)
+
+typedef struct setup {
+    const char *preset;
+    uint32_t page_tokens;
+    uint32_t sink_tokens;
+    uint32_t window_tokens;       // at 16 bits
+    uint32_t attended_tokens[3];  // of the layers
+    uint32_t window_sink_tokens;
+} setup;
+
+static const setup kSetups[] = {
+    {"kivi2", 32, 16, 32, {40, 0, 150}, 4},
+    {"kivi4", 128, 0, 128, {130, 300, 0}, 0},
+    {"int8", 64, 32, 0, {1, 64, 65}, 0},
+    {"fp16", 32, 16, 16, {33, 0, 90}, 16},
+    {"kitty-pro", 64, 80, 40, {100, 100, 500}, 80},
+};
+
+static void start(rig *r, const setup *s, uint32_t max_sequences) {
+    memset(r, 0, sizeof *r);
+    rig_geometry(r, 3, 2, 1, 32);
+    r->layers[0].n_query_heads = 4;
+    r->layers[0].n_kv_heads = 2;
+    for (uint32_t l = 0; l < 3; ++l) {
+        r->layers[l].window_tokens = s->attended_tokens[l];
+        r->layers[l].window_sink_tokens = s->attended_tokens[l] ? s->window_sink_tokens : 0;
+    }
+    rig_open(r);
+    rig_preset(r, s->preset);
+    rig_recent(r, s->page_tokens, s->sink_tokens, s->window_tokens);
+    assert_int_equal(rig_cache(r, max_sequences, 512, BUDGET), LK_OK);
+}
+
+static lk_sequence filled(rig *r, uint32_t n, uint32_t chunk) {
+    lk_sequence id;
+    assert_int_equal(lk_sequence_add(r->cache, &id), LK_OK);
+    assert_int_equal(rig_fill(r, id, 1, 0, n, chunk, NULL), LK_OK);
+    return id;
+}
+
+static uint64_t held(const rig *r) {
+    const lk_cache_stats stats = rig_stats(r);
+    return stats.payload_bytes + stats.metadata_bytes + stats.recent_bytes;
+}
+
+// A fork that stays behind keeps every page of its parent, which then answers as one without.
+static void dropped_pages_are_not_missed(void **state) {
+    (void)state;
+    enum { N = 900 };
+    for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
+        rig r;
+        start(&r, &kSetups[s], 8);
+        const uint32_t chunks[] = {1, 7, 64, 200};
+        for (size_t c = 0; c < sizeof chunks / sizeof *chunks; ++c) {
+            lk_sequence whole = filled(&r, 8, 8);
+            const size_t bytes = (size_t)chunks[c] * rig_width(&r) * sizeof(float);
+            float *x = malloc(bytes);
+            float *y = malloc(bytes);
+            assert_non_null(x);
+            assert_non_null(y);
+            lk_sequence dropping = filled(&r, 8, 8);
+            lk_sequence behind = 0;
+            for (uint32_t place = 8; place < N; place += chunks[c]) {
+                lk_sequence child;
+                assert_int_equal(lk_sequence_fork(r.cache, whole, LK_ALL_TOKENS, &child), LK_OK);
+                if (behind)
+                    assert_int_equal(lk_sequence_remove(r.cache, behind), LK_OK);
+                behind = child;
+                assert_int_equal(rig_step(&r, whole, 1, place, chunks[c], x), LK_OK);
+                assert_int_equal(rig_step(&r, dropping, 1, place, chunks[c], y), LK_OK);
+                assert_memory_equal(x, y, bytes);
+            }
+            free(x);
+            free(y);
+            const uint64_t both = held(&r);
+            assert_int_equal(lk_sequence_remove(r.cache, dropping), LK_OK);
+            assert_true(held(&r) > both - held(&r));
+            assert_int_equal(lk_sequence_remove(r.cache, behind), LK_OK);
+            assert_int_equal(lk_sequence_remove(r.cache, whole), LK_OK);
+            assert_int_equal(held(&r), 0);
+        }
+        rig_close(&r);
+    }
+}
+
+// A model of windows alone needs no more bytes, however long its sequences are; plans say which.
+static void bytes_end_with_the_window(void **state) {
+    (void)state;
+    const setup s = {"kivi2", 32, 16, 32, {40, 64, 150}, 4};
+    rig r;
+    start(&r, &s, 2);
+    lk_sequence id = filled(&r, 400, 33);
+    const uint64_t before = held(&r);
+    for (uint32_t place = 400; place < 2000; place += 32)
+        assert_int_equal(rig_step(&r, id, 1, place, 32, NULL), LK_OK);
+    assert_true(held(&r) < before + before / 2);
+    for (size_t k = 0; k < sizeof kSetups / sizeof *kSetups; ++k) {
+        rig other;
+        start(&other, &kSetups[k], 1);
+        (void)filled(&other, 700, 50);
+        lk_plan_size size;
+        assert_int_equal(lk_plan_size_init(&size, sizeof size), LK_OK);
+        assert_int_equal(lk_plan_bytes(other.plan, 700, 1, 50, &size), LK_OK);
+        const lk_cache_stats stats = rig_stats(&other);
+        assert_int_equal(stats.payload_bytes, size.payload_bytes);
+        assert_int_equal(stats.metadata_bytes, size.metadata_bytes);
+        assert_int_equal(stats.recent_bytes, size.recent_bytes);
+        rig_close(&other);
+    }
+    rig_close(&r);
+}
+
+// What a shorter sequence would see and is gone cannot come back.
+static void cuts_below_dropped_pages_are_refused(void **state) {
+    (void)state;
+    rig r;
+    start(&r, &kSetups[0], 4);
+    lk_sequence a = filled(&r, 500, 50);
+    lk_sequence b = filled(&r, 490, 50);
+    assert_int_equal(rig_fill(&r, b, 1, 490, 10, 10, NULL), LK_OK);
+    const uint64_t before = held(&r);
+    lk_sequence child = 1;
+    assert_int_equal(lk_sequence_truncate(r.cache, a, 300), LK_E_UNSUPPORTED);
+    rig_sentence("window of 40");
+    assert_int_equal(lk_sequence_fork(r.cache, a, 300, &child), LK_E_UNSUPPORTED);
+    assert_int_equal(child, 0);
+    assert_int_equal(held(&r), before);
+    uint64_t length = 0;
+    assert_int_equal(lk_sequence_length(r.cache, a, &length), LK_OK);
+    assert_int_equal(length, 500);
+    // Near the end, and within the sinks, nothing is missing.
+    assert_int_equal(lk_sequence_truncate(r.cache, a, 495), LK_OK);
+    assert_int_equal(lk_sequence_truncate(r.cache, b, 495), LK_OK);
+    float *x = calloc((size_t)60 * rig_width(&r), sizeof *x);
+    float *y = calloc((size_t)60 * rig_width(&r), sizeof *y);
+    assert_non_null(x);
+    assert_non_null(y);
+    assert_int_equal(rig_fill(&r, a, 2, 495, 60, 20, x), LK_OK);
+    assert_int_equal(rig_fill(&r, b, 2, 495, 60, 20, y), LK_OK);
+    assert_memory_equal(x, y, (size_t)60 * rig_width(&r) * sizeof *x);
+    assert_int_equal(lk_sequence_truncate(r.cache, a, 10), LK_OK);
+    assert_int_equal(lk_sequence_truncate(r.cache, b, 0), LK_OK);
+    assert_int_equal(rig_fill(&r, b, 1, 0, 10, 10, NULL), LK_OK);
+    assert_int_equal(rig_fill(&r, a, 2, 10, 60, 20, x), LK_OK);
+    assert_int_equal(rig_fill(&r, b, 2, 10, 60, 20, y), LK_OK);
+    assert_memory_equal(x, y, (size_t)60 * rig_width(&r) * sizeof *x);
+    free(x);
+    free(y);
+    rig_close(&r);
+}
+
+// A snapshot does not have what was dropped, and what it loads to drops on.
+static void snapshots_lack_dropped_pages(void **state) {
+    (void)state;
+    for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
+        rig r;
+        start(&r, &kSetups[s], 3);
+        lk_sequence id = filled(&r, 700, 70);
+        const uint64_t alone = held(&r);
+        uint64_t n_bytes = 0;
+        assert_int_equal(lk_snapshot_save_memory(r.cache, 1, &id, NULL, NULL, 0, &n_bytes), LK_OK);
+        void *bytes = malloc(n_bytes);
+        assert_non_null(bytes);
+        assert_int_equal(lk_snapshot_save_memory(r.cache, 1, &id, NULL, bytes, n_bytes, &n_bytes),
+                         LK_OK);
+        lk_sequence loaded = 0;
+        assert_int_equal(lk_snapshot_load_memory(r.cache, NULL, bytes, n_bytes, 1, &loaded, NULL),
+                         LK_OK);
+        free(bytes);
+        assert_int_equal(held(&r), 2 * alone);
+        float *x = calloc((size_t)130 * rig_width(&r), sizeof *x);
+        float *y = calloc((size_t)130 * rig_width(&r), sizeof *y);
+        assert_non_null(x);
+        assert_non_null(y);
+        assert_int_equal(rig_fill(&r, id, 2, 700, 130, 13, x), LK_OK);
+        assert_int_equal(rig_fill(&r, loaded, 2, 700, 130, 13, y), LK_OK);
+        assert_memory_equal(x, y, (size_t)130 * rig_width(&r) * sizeof *x);
+        assert_int_equal(lk_sequence_remove(r.cache, id), LK_OK);
+        assert_true(held(&r) < alone + alone / 2);
+        free(x);
+        free(y);
+        rig_close(&r);
+    }
+}
+
+int main(int argc, char **argv) {
+    rig_arguments(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(dropped_pages_are_not_missed),
+        cmocka_unit_test(bytes_end_with_the_window),
+        cmocka_unit_test(cuts_below_dropped_pages_are_refused),
+        cmocka_unit_test(snapshots_lack_dropped_pages),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
