@@ -9,7 +9,6 @@
 // ladder, a page's 16-bit payload and its halves (slot_families()). It is given back when its last
 // slot is. A family's slots fill slots of its largest size, as buddies do, and these fill extents:
 // in use are ceil(ceil(bytes in use / largest) / slots_per_extent(largest)) extents.
-//
 // With a ladder that has a step left, one extent more is kept for halves that move while they
 // shrink; packing may use it too.
 //
@@ -18,9 +17,7 @@
 //      ascending order, for each entry: allocate the packed slots (K payload, K metadata, V
 //      payload, V metadata), pack, free the entry's 16-bit payload slots. Raw halves stay, and a
 //      metadata slot that a 16-bit half already has is kept and not allocated again.
-//   2. for each sequence of the step, for each layer that drops_pages(), its entries of packed page
-//      rows below hidden_rows(L) are given back, all of their slots. So they are at commit, with
-//      the new length.
+//   2. for each sequence, entries of packed page rows are given back as drops_pages() says.
 //   3. for each sequence, its n new tokens' rows: rows that packs_directly() get packed slots
 //      (raw halves the 16-bit ones), all others 16-bit slots.
 //
@@ -80,8 +77,9 @@ inline bool packs_directly(const Plan &plan, uint64_t row, uint64_t length, uint
            is_due(plan, row, length + n_new);
 }
 
-// Sliding windows. A layer drops a page row that lies wholly behind its window once the row is
-// packed. Sink rows stay. Where tokens behind the sink rows stay visible, nothing is dropped.
+// Sliding windows. A layer that drops_pages() gives back its entries of packed page rows below
+// hidden_rows(), all of their slots: at a step's begin, and at commit with the new length. Sink rows
+// stay. Where tokens behind the sink rows stay visible, nothing is dropped.
 inline bool drops_pages(const Plan &plan, const lk_layer &layer) {
     return layer.window_tokens && layer.window_sink_tokens <= plan.sink_tokens;
 }
