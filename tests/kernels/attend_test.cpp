@@ -88,6 +88,14 @@ void common_shapes_match_reference(void **) {
     assert_int_equal(failures, 0);
 }
 
+void chanmix_shapes_match_reference(void **) {
+    Paths paths;
+    int failures = 0;
+    for (const Case &c : chanmix_cases())
+        failures += paths.check(c);
+    assert_int_equal(failures, 0);
+}
+
 // The bound of tensor cores holds for arithmetic that is better than theirs, and finds what is
 // wrong in one output, and what is wrong a little in all.
 void tensor_core_bound_can_fail(void **) {
@@ -130,6 +138,7 @@ int main(int argc, char **argv) {
     g_full = argc > 1 && std::strcmp(argv[1], "--full") == 0;
     const CMUnitTest tests[] = {
         cmocka_unit_test(common_shapes_match_reference),
+        cmocka_unit_test(chanmix_shapes_match_reference),
         cmocka_unit_test(attention_matches_reference),
         cmocka_unit_test(tensor_core_bound_can_fail),
     };
