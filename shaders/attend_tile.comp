@@ -17,12 +17,37 @@ void clear_outputs() {
         outputs[i] = vec4(0.0);
 }
 
-void clear_scores() {
-    [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
-        scores[i] = vec4(0.0);
+// The scores of the keys' center, which was taken off the keys.
+vec4 center_scores;
+
+void find_center_scores(Sight sight) {
+    center_scores = vec4(0.0);
+    if (is_null(sight.layer.key_centers))
+        return;
+    const Address centers = address_at(sight.layer.key_centers, sight.kv_head, 4u * kHeadDim);
+    const uint first = gl_LocalInvocationIndex % LK_STRIP_CHANNELS;
+    const uint group = gl_LocalInvocationIndex / LK_STRIP_CHANNELS;
+    vec4 products = vec4(0.0);
+    for (uint channel = first; channel < kHeadDim; channel += LK_STRIP_CHANNELS)
+        [[unroll]] for (uint i = 0u; i < 4u; ++i)
+            if (!is_null(query_rows[i]))
+                products[i] = fma(load_element(query_rows[i], push.queries.dtype, channel),
+                                  ConstFloats(centers).at[channel], products[i]);
+    if (group < kColumnGroups)
+        shared_rows[first * kColumnGroups + group] = products;
+    barrier();
+    for (uint i = 0u; i < LK_STRIP_CHANNELS; ++i)
+        center_scores += shared_rows[i * kColumnGroups + column_group()];
+    center_scores *= score_factor(sight.layer);
+    barrier();
 }
 
-// Rows behind the stage's tokens keep 0.
+void clear_scores() {
+    [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
+        scores[i] = center_scores;
+}
+
+// Rows behind the stage's tokens keep what they began with.
 void multiply_keys(uint n_tokens) {
     for (uint quad = 0u; quad < kTileQuads; ++quad) {
         const mat4 columns = load_columns(0u, quad);
@@ -197,6 +222,7 @@ void main() {
     clear_outputs();
     find_positions(sight);
     find_query_rows(sight);
+    find_center_scores(sight);
     for (uint page = sight.page_begin; page < sight.page_end; ++page)
         attend_page(sight, view_page(sight, page));
     barrier();

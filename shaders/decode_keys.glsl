@@ -95,14 +95,22 @@ void fold_queries(Piece piece, FoldTask tasks[kFoldTasks], int exponent,
                 factors = kGrouped != 0u ? vec4(power(kGroupedExponent))
                                          : to_numbers(tasks[i].ranges, piece.has_f8_keys) *
                                                power(kLargeExponent - exponent);
-                factors *= code_range(bits);
+                factors *= code_unit(bits);
+                factors.zw /= k_half_factor(bits, 1u);
                 middles = middles_of(piece, tasks[i]);
             }
             [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
                 const vec4 queries = queries_of(tasks[i].channels, column);
+                const vec2 low = queries.xy * factors.xy;
+                const vec2 high = queries.zw * factors.zw;
                 products[column] += dot(queries, middles);
-                store_folded_pair(task, column, 0u, queries.xy * factors.xy);
-                store_folded_pair(task, column, 1u, queries.zw * factors.zw);
+                if (kIsPlain && bits < 16u) {
+                    const vec2 sums = rounded(low) + rounded(high) * k_half_factor(bits, 1u);
+                    products[column] -= (sums.x + sums.y) * code_middle(bits) *
+                                        power(exponent - kLargeExponent);
+                }
+                store_folded_pair(task, column, 0u, low);
+                store_folded_pair(task, column, 1u, high);
             }
         }
     }
@@ -126,7 +134,8 @@ void multiply_middles(Piece piece, uint group, inout FoldTask tasks[kFoldTasks],
 void begin_scores(Piece piece, inout FoldTask tasks[kFoldTasks], inout float products[kColumns]) {
     [[unroll]] for (uint i = 0u; i < kScores; ++i)
         scores[i] = 0.0;
-    for (uint group = 0u; group < kKeyGroups; ++group) {
+    const uint n_groups = kGrouped != 0u ? push.n_key_groups : 1u;
+    for (uint group = 0u; group < n_groups; ++group) {
         if (kGrouped != 0u && group != 0u)
             multiply_middles(piece, group, tasks, products);
         [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {

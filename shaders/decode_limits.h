@@ -6,8 +6,6 @@
 #define LK_SHADERS_DECODE_LIMITS_H
 
 #define LK_SPEC_GROUPED 8u       /* 0: all classes have FP16 numbers and one group in a page */
-#define LK_SPEC_KEY_GROUPS 9u    /* of tokens in a page of keys, at most */
-#define LK_SPEC_VALUE_STEPS 10u  /* pairs of strips of the values, cut at groups, at most */
 #define LK_DECODE_ROUNDS 6u      /* pieces of a team that are looked up at once */
 #define LK_DECODE_MAX_TEAMS 4u   /* of 32 invocations */
 #define LK_DECODE_MAX_COLUMNS 8u /* of a work item: a power of two */

@@ -123,15 +123,17 @@ struct Column {
     uint position;
     uvec2 ancestors;  // bit i: it sees new token i
     float factor;     // from products to scores in powers of two
+    float shift;      // the score of the keys' center
 };
 shared Column shared_columns[kColumns];
 
-Column make_column(Unit unit, uint column, float factor) {
+Column make_column(Unit unit, uint column, float factor, float shift) {
     const uint i = (unit.first_column + column) / unit.group_size;
     Column made;
     made.position = unit.n_history + i;
     made.ancestors = uvec2(i < 31u ? (2u << i) - 1u : ~0u, i < 32u ? 0u : (2u << i - 32u) - 1u);
     made.factor = factor;
+    made.shift = shift;
     if (unit.item.has_tree) {
         made.position = load_position(unit.step, unit.item.first_new + i);
         made.ancestors = load_ancestors(unit.step, unit.item.first_new + i);
@@ -146,15 +148,22 @@ void load_queries(Unit unit) {
         const bool is_real = column < unit.n_columns;
         const ColumnPlace place = place_column(unit, is_real ? column : 0u);
         const Address from = tensor_row(push.queries, place.token, place.head);
+        const Address centers =
+            address_at(unit.layer.key_centers, unit.item.kv_head, 4u * kHeadDim);
+        const bool has_centers = !is_null(unit.layer.key_centers);
         float query[kCount];
         float most = 0.0;
+        float center = 0.0;  // the lane's part of the query's product with the keys' center
         [[unroll]] for (uint i = 0u; i < kCount; ++i) {
             const uint channel = lane + i * LK_LANES;
             query[i] = 0.0;
             if (is_real && channel < kHeadDim)
                 query[i] = load_element(from, push.queries.dtype, channel);
             most = max(most, abs(query[i]));
+            if (has_centers && channel < kHeadDim)
+                center = fma(query[i], ConstFloats(centers).at[channel], center);
         }
+        center = team_sum(center);
         const int exponent = clamp(exponent_above(team_max(most)), -100, 100);
         [[unroll]] for (uint i = 0u; i < kCount; ++i) {
             const uint channel = lane + i * LK_LANES;
@@ -162,9 +171,9 @@ void load_queries(Unit unit) {
                 shared_queries[channel * kColumns + column] = Number(query[i] * power(-exponent));
         }
         if (lane == 0u && column < kColumns)
-            shared_columns[column] =
-                make_column(unit, is_real ? column : 0u,
-                            unit.layer.scale * kLog2E * power(exponent));
+            shared_columns[column] = make_column(unit, is_real ? column : 0u,
+                                                 unit.layer.scale * kLog2E * power(exponent),
+                                                 unit.layer.scale * kLog2E * center);
     }
 }
 

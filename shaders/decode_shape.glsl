@@ -31,8 +31,6 @@ layout(constant_id = LK_SPEC_SUBGROUP) const uint kSubgroup = 0u;
 layout(constant_id = LK_SPEC_COLUMNS) const uint kColumns = 4u;  // 1, 2, 4 or 8
 // 0: one group in a page, FP16 numbers.
 layout(constant_id = LK_SPEC_GROUPED) const uint kGrouped = 1u;
-layout(constant_id = LK_SPEC_KEY_GROUPS) const uint kKeyGroups = 1u;
-layout(constant_id = LK_SPEC_VALUE_STEPS) const uint kValueSteps = 1u;
 
 const uint kThreads = gl_WorkGroupSize.x;
 const uint kTeams = kThreads / LK_LANES;
@@ -164,6 +162,11 @@ float column_sum(float x) {
 float column_max(float x) {
     [[unroll]] for (uint distance = kQuadColumns; distance < LK_LANES; distance *= 2u)
         x = max(x, exchange(x, distance));
+    return x;
+}
+float team_sum(float x) {
+    [[unroll]] for (uint distance = 1u; distance < LK_LANES; distance *= 2u)
+        x += exchange(x, distance);
     return x;
 }
 float team_max(float x) {

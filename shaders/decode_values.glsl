@@ -33,7 +33,7 @@ void clear_outputs() {
         tops[set] = kNothing;
         sums_of_weights[set] = 0.0;
     }
-    for (uint strip = 0u; strip < kStrips; strip += 2u)
+    [[dont_unroll]] for (uint strip = 0u; strip < push.n_strips; strip += 2u)
         [[unroll]] for (uint i = 0u; i < kOutputs; ++i)
             if (is_output(strip, i, kStrips))
                 shared_outputs[output_place(strip, i)] = 0.0;
@@ -54,7 +54,7 @@ void raise_tops() {
         sums_of_weights[set] *= factors[set];
     }
     if (changes)
-        for (uint strip = 0u; strip < kStrips; strip += 2u)
+        [[dont_unroll]] for (uint strip = 0u; strip < push.n_strips; strip += 2u)
             [[unroll]] for (uint i = 0u; i < kOutputs; ++i)
                 if (is_output(strip, i, kStrips))
                     shared_outputs[output_place(strip, i)] *= factors[i % kColumnSets];
@@ -66,23 +66,38 @@ float cap_score(LayerInfo layer, float x) {
     return layer.soft_cap * kLog2E * (1.0 - 2.0 / (power_of_tanh + 1.0));
 }
 
+// The lane's slots whose tokens a column does not see, a bit each.
+uint hidden_slots(Unit unit, Piece piece, Column column) {
+    uint hidden = 0u;
+    [[dont_unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
+        if (slot_tile(slot) >= piece.n_tiles ||
+            !sees(unit, column, piece.first_token + slot_token(slot)))
+            hidden |= 1u << slot;
+    return hidden;
+}
+
 // Products become scores in powers of two, then weights.
 void weigh(Unit unit, Piece piece) {
     const bool is_masked =
         piece.n_tiles < kPageTiles ||
         hides(unit, piece.first_token, piece.first_token + piece.n_tiles * LK_TILE_TOKENS);
+    uint hidden[kColumnSets];
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
         const Column column = shared_columns[column_of(quad_lane(), set) % kColumns];
-        [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot) {
-            const uint at = slot * kColumnSets + set;
-            scores[at] *= column.factor;
-            if (unit.layer.soft_cap > 0.0)
-                scores[at] = cap_score(unit.layer, scores[at]);
-            if (is_masked && (slot_tile(slot) >= piece.n_tiles ||
-                              !sees(unit, column, piece.first_token + slot_token(slot))))
-                scores[at] = kHidden;
-        }
+        hidden[set] = 0u;
+        if (is_masked)
+            hidden[set] = hidden_slots(unit, piece, column);
+        [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
+            scores[slot * kColumnSets + set] =
+                fma(scores[slot * kColumnSets + set], column.factor, column.shift);
     }
+    if (unit.layer.soft_cap > 0.0) {
+        [[unroll]] for (uint i = 0u; i < kScores; ++i)
+            scores[i] = cap_score(unit.layer, scores[i]);
+    }
+    [[unroll]] for (uint i = 0u; i < kScores; ++i)
+        if ((hidden[i % kColumnSets] >> i / kColumnSets & 1u) != 0u)
+            scores[i] = kHidden;
     raise_tops();
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
         [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot) {
@@ -114,6 +129,12 @@ void load_value_numbers(Piece piece, uint group) {
     }
 }
 
+// A weight of codes is stored divided by this.
+float weight_factor(uint bits, uint slot) {
+    return k_half_factor(bits, slot_row(slot)) *
+           power(code_exponent(0u) - code_exponent(slot_tile(slot)));
+}
+
 // The lane's weights, times factors of its slots, to where values are multiplied. A lane pairs its
 // own token with that of the next or the last row: even rows do so in even slots, odd rows in odd
 // ones.
@@ -131,6 +152,22 @@ void store_weights(float factors[kSlots]) {
             if (is_column(column))
                 store_folded_pair(place + slot * kSlotStep * 2u, column, number & 1u, pair);
         }
+}
+
+// Of the weights as they are rounded for products of codes: what takes the middles of the codes off.
+void take_off_code_middles(uint bits, float factors[kSlots], float unit,
+                           inout float middles[kColumnSets]) {
+    [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
+        float sum = 0.0;
+        [[unroll]] for (uint slot = 0u; slot < kSlots; slot += 2u) {
+            const vec2 pair = rounded(vec2(scores[slot * kColumnSets + set] * factors[slot],
+                                           scores[(slot + 1u) * kColumnSets + set] *
+                                               factors[slot + 1u]));
+            sum = fma(pair.x, weight_factor(bits, slot), sum);
+            sum = fma(pair.y, weight_factor(bits, slot + 1u), sum);
+        }
+        middles[set] -= sum * unit * code_middle(bits);
+    }
 }
 
 // Factors of the lane's slots, the ranges of a channel group. Returns the largest; middles: the
@@ -166,12 +203,22 @@ float fold_weights(Piece piece, uint group, out float middles[kColumnSets]) {
             factors[slot] = 1.0;
     }
     const int exponent = exponent_above(column_max(most));
+    float unit = power(exponent - kLargeExponent);
     [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
         factors[slot] *= power(kLargeExponent - exponent);
+    if (has_ranges) {
+        unit *= code_unit(piece.value_bits);
+        if (kIsPlain) {
+            [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
+                factors[slot] /= weight_factor(piece.value_bits, slot);
+            take_off_code_middles(piece.value_bits, factors, unit, middles);
+            unit *= power(code_exponent(0u));
+        }
+    }
     store_weights(factors);
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
         middles[set] = column_sum(middles[set]);
-    return power(exponent - kLargeExponent) * (has_ranges ? code_range(piece.value_bits) : 1.0);
+    return unit;
 }
 
 // A pair of strips: from `strip` on, those before `end`.
@@ -202,7 +249,7 @@ void multiply_values(Unit unit, Piece piece) {
         team_sync();
         begin_products();
     }
-    for (uint step = 0u; step < kValueSteps; ++step) {
+    [[dont_unroll]] for (uint step = 0u; step < push.n_value_steps; ++step) {
         uint strip = 2u * step;
         uint end = kStrips;
         if (kGrouped != 0u) {

@@ -134,8 +134,12 @@ struct DecodePush {
     uint lse_head_stride;
     uint layer;
     uint n_items;
-    uint n_pieces;  // of the item that has most: all workgroups take as many turns
-    uint reserved;
+    // Bounds of loops that all workgroups take alike, so that compilers see it and keep them loops.
+    uint n_pieces;       // of the item that has most
+    uint n_strips;       // head_dim / 16
+    uint n_key_groups;   // of tokens in a page of the layer's keys, at most
+    uint n_value_steps;  // pairs of strips of the values, none in two groups, at most
+    uint reserved[2];
 };
 
 // tile: attention of any number of columns over rows of any class and over staged tokens.

@@ -50,9 +50,7 @@ lk_status open_decode(const DecodeRules &rules, uint32_t layer, uint32_t head_di
                         {LK_SPEC_HEAD_DIM, head_dim},
                         {LK_SPEC_SUBGROUP, subgroup},
                         {LK_SPEC_COLUMNS, columns},
-                        {LK_SPEC_GROUPED, rules.is_grouped(layer)},
-                        {LK_SPEC_KEY_GROUPS, rules.key_groups(layer)},
-                        {LK_SPEC_VALUE_STEPS, rules.value_steps(layer)}},
+                        {LK_SPEC_GROUPED, rules.is_grouped(layer)}},
                        traits.subgroup_size_control ? subgroup : 0, &out->attend);
     return status ? status
                   : open_merge(shaders::attend_decode_merge, head_dim, columns, pipelines, out);

@@ -42,6 +42,12 @@ void Recorder::depend(VkPipelineStageFlags from, VkAccessFlags written, VkPipeli
 
 void Recorder::barrier() const { depend(kWork, kWrites, kWork, kUses); }
 
+void Recorder::dispatch_barrier() const {
+    depend(VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+           VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+           VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+}
+
 void Recorder::opening_barrier() const {
     depend(VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, VK_ACCESS_MEMORY_WRITE_BIT, kWork, kUses);
 }

@@ -27,6 +27,8 @@ class Recorder {
 
     // What was recorded before is done and seen by shaders and copies behind.
     void barrier() const;
+    // The same between two dispatches, with no copy before or behind.
+    void dispatch_barrier() const;
     // The same between all that uses the queue before and after our work, and our work; the
     // closing one makes what shaders wrote visible to the host.
     void opening_barrier() const;

@@ -45,11 +45,6 @@ VulkanCache::~VulkanCache() { (void)commands_.wait(); }
 
 lk_status VulkanCache::open(Pipelines *pipelines, const SlabPool *slabs) {
     transfer_.open(slabs);
-    for (uint32_t l = 0; l < layout_.n_layers; ++l)
-        if (layout_.layers[l].key_centers)
-            return fail(LK_E_UNSUPPORTED,
-                        "the plan centers the keys of layer %u, which Vulkan's attention cannot",
-                        l);
     for (uint32_t c = 0; c < layout_.n_classes; ++c)
         if (layout_.classes[c].ranking == Ranking::kQueryRange)
             return fail(LK_E_UNSUPPORTED, "the Vulkan backend does not rank channels by queries");
@@ -264,6 +259,9 @@ void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
     const Address items = mirror_.addresses().splits + split.items_offset;
     DecodePush push = attend_push<DecodePush>(layer, tensors);
     push.n_pieces = split.n_pieces;
+    push.n_strips = layout_.layers[layer].head_dim / LK_STRIP_CHANNELS;
+    push.n_key_groups = rules_.key_groups(layer);
+    push.n_value_steps = rules_.value_steps(layer);
     const auto dispatch = [&](VkPipeline pipeline, uint32_t first, uint32_t n, uint32_t n_columns) {
         recorder.bind(pipeline);
         for (const uint32_t end = first + n; first < end; first += push.n_items) {
@@ -276,7 +274,7 @@ void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
     dispatch(pipelines.attend, 0, split.n_items, 1);
     if (!split.n_merges)
         return;
-    recorder.barrier();
+    recorder.dispatch_barrier();
     dispatch(pipelines.merge, split.n_items, split.n_merges, split.shape.tile_columns);
 }
 
@@ -303,7 +301,7 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
     }
     if (push.n_splits == 1)
         return;
-    recorder.barrier();
+    recorder.dispatch_barrier();
     recorder.bind(pipelines.merge);
     recorder.push(push);
     recorder.dispatch(n_columns, layer.n_kv_heads, shape.n_sequences);
