@@ -78,8 +78,8 @@ inline bool packs_directly(const Plan &plan, uint64_t row, uint64_t length, uint
 }
 
 // Sliding windows. A layer that drops_pages() gives back its entries of packed page rows below
-// hidden_rows(), all of their slots: at a step's begin, and at commit with the new length. Sink rows
-// stay. Where tokens behind the sink rows stay visible, nothing is dropped.
+// hidden_rows(), all of their slots: at a step's begin, and at commit with the new length. Sink
+// rows stay. Where tokens behind the sink rows stay visible, nothing is dropped.
 inline bool drops_pages(const Plan &plan, const lk_layer &layer) {
     return layer.window_tokens && layer.window_sink_tokens <= plan.sink_tokens;
 }
