@@ -156,6 +156,15 @@ void pack_item(const PackItem &item, uint16_t *values) {
 
 void reopen_item(const ReopenItem &item, uint16_t *values) {
     const HalfShape &shape = item.source->shape;
+    if (shape.is_raw()) {
+        const RawHalf source(*item.source, item.source_payload);
+        const RawHalf copy(*item.target, item.target_payload);
+        for (uint32_t token = 0; token < item.n_tokens; ++token) {
+            source.read(token, values);
+            copy.write(token, values);
+        }
+        return;
+    }
     unpack_half(shape, reinterpret_cast<const uint8_t *>(item.source_payload),
                 reinterpret_cast<const uint8_t *>(item.source_metadata), item.source->permutation,
                 item.n_tokens, values, shape.head_dim);
