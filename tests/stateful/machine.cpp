@@ -521,22 +521,49 @@ bool Machine::step() {
         ++counts_.discards;
         return expect_status(lk_step_discard(cache_), "discard") && check_lengths();
     }
-    std::vector<uint32_t> keep;
-    for (const Part &part : parts) {
-        uint32_t kept = part.fresh.n;
-        if (part.fresh.n <= LK_DRAFT_TOKENS && choices_.one_in(3))
-            kept = choices_.below(part.fresh.n + 1);
-        else if (choices_.one_in(8))
-            kept = 0;
-        for (uint32_t i = 0; !part.fresh.parent.empty() && i < kept; ++i)
-            if (part.fresh.parent[i] != static_cast<int32_t>(i) - 1)
-                kept = i;
-        keep.push_back(kept);
+    return commit(&parts);
+}
+
+// All, none or the first ones; of a tree those of a chain, or with takes_paths a path to any token.
+std::vector<uint32_t> Machine::choose_kept(const Fresh &fresh, bool takes_paths) {
+    const bool is_draft = fresh.n <= LK_DRAFT_TOKENS;
+    std::vector<uint32_t> kept;
+    if (takes_paths && !fresh.parent.empty()) {
+        for (auto at = static_cast<int32_t>(choices_.below(fresh.n)); at >= 0;
+             at = fresh.parent[static_cast<size_t>(at)])
+            kept.insert(kept.begin(), static_cast<uint32_t>(at));
+        return kept;
     }
-    if (!expect_status(lk_step_commit(cache_, keep.data()), "commit"))
+    uint32_t n = fresh.n;
+    if (is_draft && choices_.one_in(3))
+        n = choices_.below(fresh.n + 1);
+    else if (choices_.one_in(8))
+        n = 0;
+    while (kept.size() < n) {
+        const auto next = static_cast<uint32_t>(kept.size());
+        if (!fresh.parent.empty() && fresh.parent[next] != static_cast<int32_t>(next) - 1)
+            break;
+        kept.push_back(next);
+    }
+    return kept;
+}
+
+bool Machine::commit(std::vector<Part> *parts) {
+    const bool takes_paths = choices_.one_in(2);
+    std::vector<std::vector<uint32_t>> kept;
+    std::vector<uint32_t> counts, all;
+    for (const Part &part : *parts) {
+        kept.push_back(choose_kept(part.fresh, takes_paths));
+        counts.push_back(static_cast<uint32_t>(kept.back().size()));
+        all.insert(all.end(), kept.back().begin(), kept.back().end());
+    }
+    all.push_back(0);  // of no tokens the list has no address
+    const lk_status status = takes_paths ? lk_step_commit_tokens(cache_, counts.data(), all.data())
+                                         : lk_step_commit(cache_, counts.data());
+    if (!expect_status(status, "commit"))
         return false;
-    for (size_t i = 0; i < parts.size(); ++i)
-        model_->commit(&parts[i].live->tokens, parts[i].fresh, keep[i]);
+    for (size_t i = 0; i < parts->size(); ++i)
+        model_->commit(&(*parts)[i].live->tokens, (*parts)[i].fresh, kept[i]);
     return true;
 }
 

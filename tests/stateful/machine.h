@@ -80,6 +80,8 @@ class Machine {
     bool reopen_all();
     bool misuse();
     bool step();
+    bool commit(std::vector<Part> *parts);
+    std::vector<uint32_t> choose_kept(const Fresh &fresh, bool takes_paths);
     uint32_t choose_count(const Live &live);
     void fill_part(uint32_t n, Part *part);
     lk_status run_layer(uint32_t layer, uint32_t n_tokens, std::vector<Part> *parts, bool *right);

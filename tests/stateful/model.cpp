@@ -79,15 +79,16 @@ void Model::begin(Sequence *sequence) const {
             pack(sequence, page);
 }
 
-void Model::commit(Sequence *sequence, const Fresh &fresh, uint32_t keep) const {
+void Model::commit(Sequence *sequence, const Fresh &fresh,
+                   const std::vector<uint32_t> &kept) const {
     const uint64_t before = sequence->length;
     for (uint32_t e = 0; e < n_entries(); ++e)
-        for (uint32_t t = 0; t < keep; ++t)
+        for (const uint32_t t : kept)
             sequence->heads[e].push_back(fresh.heads[e][t]);
-    sequence->length += keep;
+    sequence->length += kept.size();
     while (plan_.sink_tokens + sequence->packed.size() * plan_.page_tokens < sequence->length)
         sequence->packed.push_back(false);
-    if (fresh.n <= LK_DRAFT_TOKENS || !keep)
+    if (fresh.n <= LK_DRAFT_TOKENS || kept.empty())
         return;
     for (uint64_t page = 0; page_end(page) + plan_.window_tokens <= sequence->length; ++page)
         if (page_end(page) - plan_.page_tokens >= before)
@@ -148,7 +149,8 @@ void Model::pack_keys(const Entry &entry, std::vector<Token> *tokens, uint64_t f
     }
     std::vector<uint8_t> payload(lk::payload_bytes(shape));
     std::vector<uint8_t> metadata(lk::metadata_bytes(shape));
-    lk::pack_half(shape, entry.key.one_bit, {input.data(), n}, permutation, payload.data(), metadata.data());
+    lk::pack_half(shape, entry.key.one_bit, {input.data(), n}, permutation, payload.data(),
+                  metadata.data());
     for (uint32_t t = 0; t < shape.page_tokens; ++t)
         for (uint32_t s = 0; s < n; ++s)
             (*tokens)[first + t].key[permutation ? permutation[s] : s] =
@@ -164,7 +166,8 @@ void Model::pack_values(const Entry &entry, std::vector<Token> *tokens, uint64_t
                   input.begin() + t * n);
     std::vector<uint8_t> payload(lk::payload_bytes(shape));
     std::vector<uint8_t> metadata(lk::metadata_bytes(shape));
-    lk::pack_half(shape, entry.value.one_bit, {input.data(), n}, nullptr, payload.data(), metadata.data());
+    lk::pack_half(shape, entry.value.one_bit, {input.data(), n}, nullptr, payload.data(),
+                  metadata.data());
     for (uint32_t t = 0; t < shape.page_tokens; ++t)
         for (uint32_t s = 0; s < n; ++s)
             (*tokens)[first + t].value[s] =

@@ -54,8 +54,8 @@ class Model {
 
     // A step begins with what the sequence has.
     void begin(Sequence *sequence) const;
-    // Its first `keep` new tokens are kept.
-    void commit(Sequence *sequence, const Fresh &fresh, uint32_t keep) const;
+    // These of its new tokens are kept, each the parent of the next.
+    void commit(Sequence *sequence, const Fresh &fresh, const std::vector<uint32_t> &kept) const;
     void truncate(Sequence *sequence, uint64_t length) const;
     Sequence fork(const Sequence &from, uint64_t length) const;
 
