@@ -215,6 +215,14 @@ bool Machine::remove(size_t i) {
     return right;
 }
 
+// Pages behind a window are given back, so what would see them again is refused.
+bool Machine::has_window() const {
+    for (const lk_layer &layer : layers_)
+        if (layer.window_tokens)
+            return true;
+    return false;
+}
+
 bool Machine::fork() {
     const Live &parent = *live_[choices_.below(static_cast<uint32_t>(live_.size()))];
     const auto most = static_cast<uint32_t>(parent.tokens.length);
@@ -222,6 +230,8 @@ bool Machine::fork() {
     const uint64_t length = is_whole ? most : choices_.below(most + 1);
     lk_sequence id = 0;
     const lk_status status = lk_sequence_fork(cache_, parent.id, length, &id);
+    if (status == LK_E_UNSUPPORTED)
+        return expect(length < most && has_window(), "a fork is refused") && check_lengths();
     if (status == LK_E_BUDGET) {
         ++counts_.operations;
         ++counts_.refusals;
@@ -238,6 +248,9 @@ bool Machine::truncate() {
     Live &live = *live_[choices_.below(static_cast<uint32_t>(live_.size()))];
     const uint64_t length = choices_.below(static_cast<uint32_t>(live.tokens.length) + 1);
     const lk_status status = lk_sequence_truncate(cache_, live.id, length);
+    if (status == LK_E_UNSUPPORTED)
+        return expect(length < live.tokens.length && has_window(), "a truncation is refused") &&
+               check_lengths();
     if (status == LK_E_BUDGET) {
         ++counts_.operations;
         ++counts_.refusals;

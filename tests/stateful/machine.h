@@ -71,6 +71,7 @@ class Machine {
     bool expect_status(lk_status status, const char *verb);
     bool check_lengths();
 
+    bool has_window() const;
     bool add();
     bool remove(size_t i);
     bool fork();
