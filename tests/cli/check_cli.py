@@ -124,8 +124,10 @@ def calibration(folder: pathlib.Path) -> None:
     run('plan', 'chanmix', '--stats', path, code=1)
     texts = folder / 'text.txt'
     texts.write_text('A short text about nothing.\n' * 40)
-    results = json.loads(run('eval', '--ablation', 'chanmix', '--text', str(texts), '--tasks', 'needle', '--contexts',
-                             '512', '--questions', '2', '--calibrate-tokens', '512', '--json').stdout)['results']
+    model = pathlib.Path(__file__).parents[1] / 'model/prover.safetensors'
+    results = json.loads(run('eval', '--ablation', 'chanmix', '--model', str(model), '--text', str(texts), '--tasks',
+                             'needle', '--contexts', '512', '--questions', '2', '--calibrate-tokens', '512',
+                             '--json').stdout)['results']
     expect([r['plan'] for r in results] == ['fp16', '2-bit', '+R', '+O', '+R+O', '+R+O, matched'], 'rows of the ablation')
     expect(results[1]['bits_per_value'] == results[3]['bits_per_value'] == 2.5, 'outliers cost no bytes')
 
