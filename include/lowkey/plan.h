@@ -200,6 +200,45 @@ LK_API lk_status lk_plan_width(const lk_plan *plan, uint32_t layer, uint32_t kv_
                                uint32_t is_value, uint32_t channel, uint32_t *bits,
                                uint32_t *boost_bits);
 
+/* ChanMix's own byte order (ICLR 2026, its kernels), to exchange codes of keys with
+ * them: channels in another order, all codes of a token together, and the first channel
+ * of a byte in its highest bits. With the running sum of widths, a code lies in byte
+ * (sum - 1) / 8 of the token, shifted left by (8 - sum % 8) % 8. */
+typedef struct lk_chanmix_layout {
+    uint32_t size;        /* sizeof(lk_chanmix_layout) */
+    uint32_t head_dim;    /* entries of each array */
+    uint32_t token_bytes; /* of one token: the sum of the widths / 8 */
+    uint32_t reserved;    /* 0 */
+    uint8_t channel[256]; /* the head's channel at each place of ChanMix's order */
+    uint8_t bits[256];    /* of that channel's code */
+    uint8_t byte[256];    /* of the token's bytes */
+    uint8_t shift[256];   /* of the code's lowest bit in the byte */
+} lk_chanmix_layout;
+LK_API lk_status lk_chanmix_layout_init(lk_chanmix_layout *layout, size_t struct_bytes);
+
+/* The order for the keys of a KV head, at the layer's rung: 8 and 4 bits, outliers (3
+ * bits) each before its partner (1 bit), 2 bits; ascending in each class.
+ *
+ * out  starts from its init; set on success
+ *
+ * Errors: LK_E_ARGUMENT (channels at 16 bits or boosted, or widths that leave a byte
+ * open), LK_E_NOT_FOUND. */
+LK_API lk_status lk_plan_chanmix_layout(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                                        lk_chanmix_layout *out);
+
+/* Codes to ChanMix's bytes and back. Any thread.
+ *
+ * layout  of lk_plan_chanmix_layout(), or made by the caller for any channels
+ * codes   [n_tokens][head_dim] by channel, one code to a byte
+ * bytes   [n_tokens][token_bytes]
+ *
+ * Errors: LK_E_ARGUMENT (places outside the token's bytes or on each other, channels
+ * that are no permutation, a code beyond its width); nothing is written then. */
+LK_API lk_status lk_chanmix_pack(const lk_chanmix_layout *layout, const uint8_t *codes,
+                                 uint32_t n_tokens, uint8_t *bytes);
+LK_API lk_status lk_chanmix_unpack(const lk_chanmix_layout *layout, const uint8_t *bytes,
+                                   uint32_t n_tokens, uint8_t *codes);
+
 /* Is the plan whole, and made for this geometry?
  * geometry  NULL = check the plan alone
  * Errors: LK_E_ARGUMENT (a rule has no meaning; the sentence names its JSON path),

@@ -24,6 +24,9 @@ struct InspectOptions {
     std::string target;
     std::string plan = "kitty-pro";
     GeometryOptions geometry;
+    std::string layout = "lowkey";
+    std::uint32_t layer = 0;
+    std::uint32_t kv_head = 0;
     std::string png;
     bool json = false;
 };
@@ -312,8 +315,44 @@ void print_half(const char *name, const Json &strips) {
     }
 }
 
+// Where the keys of one head lie in ChanMix's own bytes.
+int inspect_chanmix(const InspectOptions &options, const lk_plan *plan) {
+    lk_chanmix_layout layout = llama::initialised(lk_chanmix_layout_init);
+    llama::check(lk_plan_chanmix_layout(plan, options.layer, options.kv_head, &layout));
+    if (options.json) {
+        Json places = Json::array();
+        for (std::uint32_t i = 0; i < layout.head_dim; ++i)
+            places.push_back({{"channel", layout.channel[i]},
+                              {"bits", layout.bits[i]},
+                              {"byte", layout.byte[i]},
+                              {"shift", layout.shift[i]}});
+        print_json({{"plan", lk_plan_name(plan)},
+                    {"layout", "chanmix"},
+                    {"layer", options.layer},
+                    {"kv_head", options.kv_head},
+                    {"token_bytes", layout.token_bytes},
+                    {"places", places}});
+        return 0;
+    }
+    std::printf("keys of layer %u, KV head %u of plan %s in ChanMix's order: %u bytes a token\n",
+                options.layer, options.kv_head, lk_plan_name(plan), layout.token_bytes);
+    Table table({"byte", "channels: bits << shift"});
+    for (std::uint32_t i = 0; i < layout.head_dim;) {
+        const std::uint32_t byte = layout.byte[i];
+        std::string channels;
+        for (; i < layout.head_dim && layout.byte[i] == byte; ++i)
+            channels += (channels.empty() ? "" : ", ") + std::to_string(layout.channel[i]) + ": " +
+                        std::to_string(layout.bits[i]) + " << " + std::to_string(layout.shift[i]);
+        table.add({std::to_string(byte), channels});
+    }
+    table.print();
+    return 0;
+}
+
 int inspect_page(const InspectOptions &options) {
     const llama::PlanHandle plan = load_plan(options.plan, options.geometry.geometry());
+    if (options.layout == "chanmix")
+        return inspect_chanmix(options, plan.get());
     const Json page = page_json(plan.get());
     if (options.json) {
         print_json(page);
@@ -392,6 +431,7 @@ void add_inspect(CLI::App &app, int &exit_code) {
         "  lowkey inspect plan.json\n"
         "  lowkey inspect dump.safetensors --png ranges.png\n"
         "  lowkey inspect page --plan kitty-pro --head-dim 128\n"
+        "  lowkey inspect page --plan plan.json --layout chanmix --layer 3 --kv-head 1\n"
         "Tensors are [tokens][heads][head_dim]; those with a name part k, key or keys are shown "
         "by\n"
         "channel. Sizes are in bytes.");
@@ -401,6 +441,14 @@ void add_inspect(CLI::App &app, int &exit_code) {
     command->add_option("--plan", options->plan, "of page: a preset's name or a plan's JSON file")
         ->capture_default_str();
     options->geometry.add_to(*command);
+    command
+        ->add_option("--layout", options->layout,
+                     "of page: lowkey, or chanmix for the byte order of ChanMix's own kernels")
+        ->check(CLI::IsMember({"lowkey", "chanmix"}))
+        ->capture_default_str();
+    command->add_option("--layer", options->layer, "of --layout chanmix")->capture_default_str();
+    command->add_option("--kv-head", options->kv_head, "of --layout chanmix")
+        ->capture_default_str();
     command->add_option("--png", options->png, "draw widths or channel ranges to this file");
     command->add_flag("--json", options->json, "print JSON");
     command->callback([options, &exit_code] { exit_code = run_inspect(*options); });

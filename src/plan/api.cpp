@@ -304,6 +304,23 @@ lk_status lk_plan_width(const lk_plan *plan, uint32_t layer, uint32_t kv_head, u
     return LK_OK;
 }
 
+lk_status lk_chanmix_layout_init(lk_chanmix_layout *layout, size_t struct_bytes) {
+    return lk::init_struct(layout, struct_bytes, sizeof *layout, "layout");
+}
+
+lk_status lk_plan_chanmix_layout(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                                 lk_chanmix_layout *out) {
+    if (!plan)
+        return lk::null_argument("plan");
+    if (!out)
+        return lk::null_argument("out");
+    lk_status status = lk::check_index(plan->model, layer, kv_head);
+    lk_chanmix_layout own;
+    if (status == LK_OK)
+        status = lk::chanmix_layout(plan->model, layer, kv_head, &own);
+    return status == LK_OK ? lk::export_struct(out, &own, sizeof own, sizeof own, "out") : status;
+}
+
 lk_status lk_plan_validate(const lk_plan *plan, const lk_geometry *geometry) {
     if (!plan)
         return lk::null_argument("plan");

@@ -183,6 +183,9 @@ const char *preset_name(uint32_t index);
 void key_rule_of(const Plan &plan, uint32_t layer, uint32_t kv_head, lk_key_rule *out);
 void value_rule_of(const Plan &plan, uint32_t layer, uint32_t kv_head, lk_value_rule *out);
 
+// Of the keys of a head, whose index is in range. LK_E_ARGUMENT when its widths close no bytes.
+lk_status chanmix_layout(const Plan &plan, uint32_t layer, uint32_t head, lk_chanmix_layout *out);
+
 // Bytes (bytes.cpp) and text (json.cpp) of a validated plan.
 lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
                      uint32_t step_tokens, lk_plan_size *out);

@@ -61,6 +61,16 @@ OFFSET(lk_value_rule, bits, 4);
 OFFSET(lk_value_rule, group, 8);
 OFFSET(lk_value_rule, one_bit, 12);
 
+SIZE(lk_chanmix_layout, 1040);
+OFFSET(lk_chanmix_layout, size, 0);
+OFFSET(lk_chanmix_layout, head_dim, 4);
+OFFSET(lk_chanmix_layout, token_bytes, 8);
+OFFSET(lk_chanmix_layout, reserved, 12);
+OFFSET(lk_chanmix_layout, channel, 16);
+OFFSET(lk_chanmix_layout, bits, 272);
+OFFSET(lk_chanmix_layout, byte, 528);
+OFFSET(lk_chanmix_layout, shift, 784);
+
 SIZE(lk_plan_size, 72);
 OFFSET(lk_plan_size, size, 0);
 OFFSET(lk_plan_size, n_pages, 4);

@@ -148,6 +148,11 @@ def inspected() -> list[str]:
     backends = [d['backend'] for d in info['devices']]
     expect('cpu' in backends, 'info lists the CPU')
     run('inspect', 'page', '--plan', 'kitty-pro')
+    order = json.loads(run('inspect', 'page', '--plan', 'kivi2', '--layout', 'chanmix', '--json').stdout)
+    expect(order['token_bytes'] * 4 == len(order['places']), 'ChanMix packs four channels of 2 bits in a byte')
+    expect(order['places'][0] == {'channel': 0, 'bits': 2, 'byte': 0, 'shift': 6}, 'the first channel is highest')
+    run('inspect', 'page', '--plan', 'kivi2', '--layout', 'chanmix')
+    run('inspect', 'page', '--plan', 'fp16', '--layout', 'chanmix', code=1)
     return backends
 
 
