@@ -50,6 +50,11 @@ void first_fault_is_reported(void **) {
     check_append_faults(vulkan.device());
 }
 
+void centered_appending_rounds_and_counts(void **) {
+    VulkanDevice vulkan(g_mask);
+    check_centered_appending(vulkan.device());
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -58,9 +63,12 @@ int main(int argc, char **argv) {
     g_mask = mask_of_arguments(argc, argv);
     test_device();
     const CMUnitTest tests[] = {
-        cmocka_unit_test(packing_equals_codec),    cmocka_unit_test(shrinking_equals_the_shift),
-        cmocka_unit_test(moving_keeps_the_values), cmocka_unit_test(appending_rounds_and_counts),
+        cmocka_unit_test(packing_equals_codec),
+        cmocka_unit_test(shrinking_equals_the_shift),
+        cmocka_unit_test(moving_keeps_the_values),
+        cmocka_unit_test(appending_rounds_and_counts),
         cmocka_unit_test(first_fault_is_reported),
+        cmocka_unit_test(centered_appending_rounds_and_counts),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
