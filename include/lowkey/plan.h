@@ -185,6 +185,10 @@ LK_API lk_status lk_plan_get_value(const lk_plan *plan, uint32_t layer, uint32_t
 /* centers: set to the plan's [head_dim], valid until the plan changes; NULL = none */
 LK_API lk_status lk_plan_get_key_centers(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                          const float **centers);
+/* rungs [4] gets the layer's ladder, n_rungs its length, 0 without; rung the one that its pages
+ * are packed at first, shrink_order as set. Any of the four may be NULL. */
+LK_API lk_status lk_plan_get_ladder(const lk_plan *plan, uint32_t layer, uint8_t *rungs,
+                                    uint32_t *n_rungs, uint32_t *rung, uint32_t *shrink_order);
 LK_API const char *lk_plan_name(const lk_plan *plan);
 LK_API lk_status lk_plan_get_pages(const lk_plan *plan, uint32_t *page_tokens, uint32_t *run_tokens,
                                    uint32_t *sink_tokens, uint32_t *window_tokens);

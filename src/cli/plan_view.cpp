@@ -84,9 +84,9 @@ std::string range_words(std::uint32_t first, std::uint32_t last) {
                          : std::to_string(first) + ".." + std::to_string(last);
 }
 
-// Heads of one layer as "heads 0..7 WORDS" lines.
-std::vector<std::string> layer_lines(const lk_plan *plan, const PlanShape &shape,
-                                     std::uint32_t layer) {
+// Heads of one layer as "heads 0..7 WORDS" lines, at its rung.
+std::vector<std::string> rung_lines(const lk_plan *plan, const PlanShape &shape,
+                                    std::uint32_t layer) {
     std::vector<std::string> lines;
     for (const bool is_value : {false, true}) {
         const std::uint32_t n_heads = shape.n_kv_heads[layer];
@@ -102,6 +102,26 @@ std::vector<std::string> layer_lines(const lk_plan *plan, const PlanShape &shape
                             (is_value ? "  values  " : "  keys    ") + words);
             first = last + 1;
         }
+    }
+    return lines;
+}
+
+// At its rung, and at those below it.
+std::vector<std::string> layer_lines(const lk_plan *plan, const PlanShape &shape,
+                                     std::uint32_t layer) {
+    std::uint8_t rungs[4] = {};
+    std::uint32_t n_rungs = 0, rung = 0, order = 0;
+    llama::check(lk_plan_get_ladder(plan, layer, rungs, &n_rungs, &rung, &order));
+    std::vector<std::string> lines = rung_lines(plan, shape, layer);
+    for (std::uint32_t r = 0; r < n_rungs; ++r) {
+        if (rungs[r] >= rung)
+            continue;
+        const llama::PlanHandle lower = llama::copy_plan(plan);
+        llama::check(lk_plan_set_ladder(lower.get(), layer, rungs, n_rungs, rungs[r]));
+        lines.push_back("shrinks to rung " + std::to_string(rungs[r]) + ", order " +
+                        std::to_string(order));
+        for (const std::string &line : rung_lines(lower.get(), shape, layer))
+            lines.push_back("  " + line);
     }
     return lines;
 }

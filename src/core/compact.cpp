@@ -16,6 +16,7 @@ struct Move {
     PageRow *row;
     uint64_t *address;
     uint64_t target;
+    size_t order;  // in which it was found; addresses differ from run to run
 };
 
 class Compaction {
@@ -34,6 +35,7 @@ class Compaction {
   private:
     bool find();
     void find_address(PageRow *row, uint64_t *address);
+    void put_in_order();
     bool carry_out();
 
     lk_cache *cache_;
@@ -50,7 +52,7 @@ void Compaction::find_address(PageRow *row, uint64_t *address) {
         std::upper_bound(spans_.begin(), spans_.end(), *address,
                          [](uint64_t a, const SlotSpan &s) { return a < s.first; });
     if (span != spans_.begin() && *address < span[-1].first + span[-1].bytes)
-        fits_ = moves_.push({row, address, 0}) && fits_;
+        fits_ = moves_.push({row, address, 0, moves_.size()}) && fits_;
 }
 
 // The slots in spans_, ascending.
@@ -73,6 +75,11 @@ bool Compaction::find() {
     const auto is_lower = [](const Move &a, const Move &b) { return *a.address < *b.address; };
     std::sort(moves_.begin(), moves_.end(), is_lower);
     return fits_;
+}
+
+void Compaction::put_in_order() {
+    std::sort(moves_.begin(), moves_.end(),
+              [](const Move &a, const Move &b) { return a.order < b.order; });
 }
 
 // Copy what has a target, and let its rows know.
@@ -123,10 +130,13 @@ bool Compaction::merge(uint32_t family, uint32_t level) {
         for (size_t i = first; i < at; ++i) {
             const uint64_t address = *moves_[i].address;
             moves_[i].target = merge.to + (address - merge.from.first);
-            cache_->slots.claim(moves_[i].target, cache_->slots.bytes_at(address));
             has_targets = true;
         }
     }
+    put_in_order();
+    for (const Move &move : moves_)
+        if (move.target)
+            cache_->slots.claim(move.target, cache_->slots.bytes_at(*move.address));
     return has_targets && carry_out();
 }
 
@@ -136,6 +146,7 @@ void Compaction::empty(uint32_t family) {
         spans_.clear();
         if (!spans_.push(span) || !find() || moves_.size() != span.n_used)
             continue;
+        put_in_order();
         for (Move &move : moves_)
             if (!cache_->slots.take_existing(cache_->slots.bytes_at(*move.address), &move.target))
                 break;

@@ -184,6 +184,7 @@ lk_status Slots::add_slab() {
     Slab slab{};
     slab.n_extents = static_cast<uint32_t>(n_extents);
     slab.n_free = slab.n_extents;
+    slab.serial = next_serial_++;
     const size_t table = n_extents * sizeof(Extent);
     if (slabs_.size() == slabs_.capacity() && !slabs_.reserve(slabs_.size() * 2 + 8))
         return fail(LK_E_NOMEM, "no memory for the list of %zu slabs", slabs_.size() + 1);
@@ -225,10 +226,16 @@ void Slots::drop_slab(size_t index) {
 }
 
 void Slots::trim() {
-    for (size_t i = slabs_.size();
-         i && ledger_.table_bytes + total_slab_bytes_ > ledger_.limit_bytes; --i)
-        if (slabs_[i - 1].n_free == slabs_[i - 1].n_extents)
-            drop_slab(i - 1);
+    while (ledger_.table_bytes + total_slab_bytes_ > ledger_.limit_bytes) {
+        size_t last = slabs_.size();
+        for (size_t i = 0; i < slabs_.size(); ++i)
+            if (slabs_[i].n_free == slabs_[i].n_extents &&
+                (last == slabs_.size() || slabs_[i].serial > slabs_[last].serial))
+                last = i;
+        if (last == slabs_.size())
+            return;
+        drop_slab(last);
+    }
 }
 
 lk_status Slots::take_extent(uint32_t index) {
@@ -243,9 +250,10 @@ lk_status Slots::take_extent(uint32_t index) {
         if (status)
             return status;
     }
-    Slab *slab = slabs_.begin();
-    while (!slab->n_free)
-        ++slab;
+    Slab *slab = nullptr;
+    for (Slab &each : slabs_)
+        if (each.n_free && (!slab || each.serial < slab->serial))
+            slab = &each;
     Extent *extent = slab->extents;
     while (extent->family != kNoSize)
         ++extent;

@@ -148,6 +148,7 @@ class Slots {
         Extent *extents;
         uint32_t n_extents;
         uint32_t n_free;
+        uint64_t serial;  // what is chosen goes by it: addresses differ from run to run
     };
     struct Size {
         uint64_t bytes;
@@ -199,6 +200,7 @@ class Slots {
     uint64_t total_slab_bytes_ = 0;
     uint64_t total_slot_bytes_ = 0;
     uint64_t n_free_extents_ = 0;
+    uint64_t next_serial_ = 0;
 };
 
 }  // namespace lk

@@ -265,6 +265,25 @@ lk_status lk_plan_get_key_centers(const lk_plan *plan, uint32_t layer, uint32_t 
     return status;
 }
 
+lk_status lk_plan_get_ladder(const lk_plan *plan, uint32_t layer, uint8_t *rungs, uint32_t *n_rungs,
+                             uint32_t *rung, uint32_t *shrink_order) {
+    if (!plan)
+        return lk::null_argument("plan");
+    const lk_status status = lk::check_index(plan->model, layer, 0);
+    if (status != LK_OK)
+        return status;
+    const lk::LayerPlan &own = plan->model.layers[layer];
+    for (uint32_t r = 0; rungs && r < own.n_rungs; ++r)
+        rungs[r] = own.rungs[r];
+    if (n_rungs)
+        *n_rungs = own.n_rungs;
+    if (rung)
+        *rung = own.rung;
+    if (shrink_order)
+        *shrink_order = own.shrink_order;
+    return LK_OK;
+}
+
 const char *lk_plan_name(const lk_plan *plan) { return plan ? plan->model.name : nullptr; }
 
 lk_status lk_plan_get_pages(const lk_plan *plan, uint32_t *page_tokens, uint32_t *run_tokens,

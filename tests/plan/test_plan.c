@@ -516,6 +516,17 @@ static void ladders_are_checked(void **state) {
     expect_failure(lk_plan_set_ladder(plan, 0, good, 2, 16), LK_E_ARGUMENT, "rung is 16");
     expect_failure(lk_plan_set_ladder(plan, 0, NULL, 0, 4), LK_E_ARGUMENT, "rung is 4");
     assert_int_equal(lk_plan_set_ladder(plan, LK_ALL, good, 2, 8), LK_OK);
+    expect_failure(lk_plan_set_shrink_order(plan, 0, 65536), LK_E_ARGUMENT, "order is 65536");
+    assert_int_equal(lk_plan_set_shrink_order(plan, 9, 1), LK_E_NOT_FOUND);
+    assert_int_equal(lk_plan_set_shrink_order(plan, 0, 65535), LK_OK);
+    uint8_t rungs[4];
+    uint32_t n_rungs, rung, order;
+    assert_int_equal(lk_plan_get_ladder(plan, 0, rungs, &n_rungs, &rung, &order), LK_OK);
+    assert_int_equal(n_rungs, 2);
+    assert_int_equal(rungs[0], good[0]);
+    assert_int_equal(rung, 8);
+    assert_int_equal(order, 65535);
+    assert_int_equal(lk_plan_get_ladder(plan, 99, rungs, NULL, NULL, NULL), LK_E_NOT_FOUND);
     assert_int_equal(lk_plan_set_ladder(plan, LK_ALL, NULL, 0, 0), LK_OK);
     lk_plan_destroy(&plan);
 }
