@@ -387,7 +387,8 @@ Moving make_moving(OpenCache &cache, const Device &device, size_t half_class, Ra
     for (uint32_t i = 0; i < uint32_t{shape.page_tokens} * shape.head_dim; ++i)
         half.values.push_back(static_cast<uint16_t>(random->bits()));
     std::vector<uint8_t> bytes(payload_bytes(shape));
-    pack_half(shape, OneBit::kRange, {half.values.data(), shape.head_dim}, nullptr, bytes.data(), nullptr);
+    pack_half(shape, OneBit::kRange, {half.values.data(), shape.head_dim}, nullptr, bytes.data(),
+              nullptr);
     const ShrinkItem copy = {device.memory->input(bytes.data(), bytes.size()),
                              half.place,
                              0,
@@ -440,7 +441,8 @@ void check_moving(const Device &device) {
     for (const Moving &half : halves) {
         const HalfShape &shape = cache.half_class(half.half_class).shape;
         std::vector<uint8_t> expected(payload_bytes(shape));
-        pack_half(shape, OneBit::kRange, {half.values.data(), shape.head_dim}, nullptr, expected.data(), nullptr);
+        pack_half(shape, OneBit::kRange, {half.values.data(), shape.head_dim}, nullptr,
+                  expected.data(), nullptr);
         Case c;
         c.head_dim = shape.head_dim;
         c.page_tokens = shape.page_tokens;
