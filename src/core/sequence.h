@@ -25,6 +25,7 @@ struct Row : PageRow {
     uint32_t n_written;  // tokens that a holder has committed; of a row with several holders
     uint64_t writer;     // lk_cache::next_mark of the step that may write behind them
     uint64_t walk;       // lk_cache::next_walk of the last walk over all rows
+    uint64_t shrinker;   // likewise of the shrinking that has its halves queued
     Row *packed_twin;    // the same tokens packed, null when no sequence has them
     Row *recent_twin;    // of a twin: the row that it was packed from, null when that is gone
     uint64_t sums;       // of a twin: digest of the sums of |Q| that ranked its channels

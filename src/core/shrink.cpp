@@ -30,8 +30,16 @@ Plane wide_plane(uint32_t bits) { return bits == 8 ? kPlane8 : kPlane4; }
 
 class Shrinker {
   public:
-    explicit Shrinker(lk_cache *cache) : cache_(cache), spare_(&cache->ledger) {}
+    explicit Shrinker(lk_cache *cache)
+        : cache_(cache), serial_(++cache->next_walk), spare_(&cache->ledger) {}
 
+    // False when the row was asked for before: forks list it once more, and until flush() its
+    // halves look as if they were still to be taken.
+    bool enter(Row *row) {
+        const bool is_new = row->shrinker != serial_;
+        row->shrinker = serial_;
+        return is_new;
+    }
     // Take a half of an entry one step down; *n_done is raised when it was above its layer's rung.
     // LK_E_BUDGET, LK_E_DEVICE.
     lk_status add(Row *row, uint32_t entry, bool is_value, uint32_t *n_done);
@@ -47,6 +55,7 @@ class Shrinker {
     uint32_t tail_bytes(const Pending &half) const;
 
     lk_cache *cache_;
+    const uint64_t serial_;
     SpareScope spare_;
     Pending pending_[kShrinkBatch];
     uint32_t n_ = 0;
@@ -183,6 +192,8 @@ void set_half_rung(lk_cache *cache, uint32_t rung, HalfInfo *half) {
 }
 
 lk_status settle_row(Shrinker *shrinker, const LayerInfo &layer, Row *row, uint32_t *n_done) {
+    if (!shrinker->enter(row))
+        return LK_OK;
     lk_status status = LK_OK;
     for (uint32_t h = 0; !status && h < layer.view.n_kv_heads; ++h)
         for (const bool is_value : {false, true})

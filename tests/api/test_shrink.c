@@ -82,6 +82,7 @@ static void open_rig(rig *r, const rig_device *device, uint32_t cpu_mask, const 
     rig_geometry(r, 2, 4, 2, 64);
     rig_open(r);
     make_plan(r, plan);
+    assert_int_equal(lk_plan_set_name(r->plan, plan), LK_OK);
 }
 
 static void open_pair(pair *p, const char *plan) {
@@ -206,9 +207,13 @@ static void run_ladder(const char *plan) {
         const lk_cache_stats narrow = rig_stats(&p.fast);
         const int is_final = bits == 4 && !strcmp(plan, "chanmix");
         assert_true(is_final || narrow.halves_shrunk > wide.halves_shrunk);
+        // Each half once, though two sequences have it.
+        assert_true(narrow.halves_shrunk - wide.halves_shrunk <= length / 64 * 8);
         assert_true(is_final || narrow.payload_bytes + narrow.recent_bytes <
                                     wide.payload_bytes + wide.recent_bytes);
-        step_pair(&p, 1, length, 3, "behind a shrink");
+        char what[32];
+        snprintf(what, sizeof what, "behind a shrink to %u", bits);
+        step_pair(&p, 1, length, 3, what);
         length += 3;
         step_pair(&p, 1, length, 70, "pages at the new rung");
         length += 70;

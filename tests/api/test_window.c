@@ -49,6 +49,15 @@ static uint64_t held(const rig *r) {
     return stats.payload_bytes + stats.metadata_bytes + stats.recent_bytes;
 }
 
+static void step_at(rig *r, lk_sequence id, uint32_t place, uint32_t n, float *out) {
+    const lk_status status = rig_step(r, id, 1, place, n, out);
+    char sentence[512] = "";
+    if (status == LK_OK)
+        return;
+    (void)lk_last_error(sentence, sizeof sentence, NULL);
+    fail_msg("%s, %u tokens at %u: %s", lk_plan_name(r->plan), n, place, sentence);
+}
+
 // A fork that stays behind keeps every page of its parent, which then answers as one without.
 static void dropped_pages_are_not_missed(void **state) {
     (void)state;
@@ -72,8 +81,8 @@ static void dropped_pages_are_not_missed(void **state) {
                 if (behind)
                     assert_int_equal(lk_sequence_remove(r.cache, behind), LK_OK);
                 behind = child;
-                assert_int_equal(rig_step(&r, whole, 1, place, chunks[c], x), LK_OK);
-                assert_int_equal(rig_step(&r, dropping, 1, place, chunks[c], y), LK_OK);
+                step_at(&r, whole, place, chunks[c], x);
+                step_at(&r, dropping, place, chunks[c], y);
                 assert_memory_equal(x, y, bytes);
             }
             free(x);

@@ -116,8 +116,15 @@ static void caches(void **state) {
     lk_plan_size size;
     assert_int_equal(lk_plan_size_init(&size, sizeof size), LK_OK);
     assert_int_equal(lk_plan_bytes(r.plan, 1, 1, 64, &size), LK_OK);
-    assert_int_equal(rig_cache(&r, 1, 64, size.table_bytes + 1000), LK_OK);
+    assert_int_equal(rig_cache(&r, 1, 64, size.table_bytes + 1000), LK_E_BUDGET);
+    assert_null(r.cache);
+    // One page fits, a second one does not.
+    assert_int_equal(rig_cache(&r, 1, 64, size.cache_bytes), LK_OK);
     const lk_sequence id = model_add(&r);
+    lk_status filled = LK_OK;
+    for (uint32_t place = 0; !filled; ++place)
+        filled = rig_step(&r, id, 0, place, 1, NULL);
+    assert_int_equal(filled, LK_E_BUDGET);
     const lk_cache_stats before = rig_stats(&r);
     const uint32_t n = 1;
     assert_int_equal(rig_begin(&r, 1, &id, &n, NULL), LK_E_BUDGET);
