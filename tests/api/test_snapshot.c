@@ -650,7 +650,7 @@ static void test_flipped(void **state) {
             continue;
         for (int variant = 0; variant < 3; ++variant) {
             memcpy(copy, saved.data, saved.n);
-            copy[i] ^= variant == 2 ? 0xff : (uint8_t)(1u << (variant ? 7 : i % 7));
+            copy[i] = (uint8_t)(copy[i] ^ (variant == 2 ? 0xff : 1u << (variant ? 7 : i % 7)));
             assert_int_not_equal(try_bytes(&r, copy, saved.n), LK_OK);
             snapshot_restamp(copy, saved.n);
             n_accepted += try_bytes(&r, copy, saved.n) == LK_OK;
