@@ -33,7 +33,9 @@ class Geometry(c.Structure):
 
 class CacheDesc(c.Structure):
     _fields_ = [('size', c.c_uint32), ('max_sequences', c.c_uint32), ('max_step_tokens', c.c_uint32),
-                ('flags', c.c_uint32), ('budget_bytes', c.c_uint64), ('slab_bytes', c.c_uint64)]
+                ('flags', c.c_uint32), ('budget_bytes', c.c_uint64), ('slab_bytes', c.c_uint64),
+                ('max_budget_bytes', c.c_uint64), ('sequence_limit_bytes', c.c_uint64),
+                ('pressure', c.c_void_p), ('pressure_user', c.c_void_p)]
 
 
 class CacheStats(c.Structure):
@@ -42,7 +44,7 @@ class CacheStats(c.Structure):
                 ('metadata_bytes', c.c_uint64), ('recent_bytes', c.c_uint64), ('table_bytes', c.c_uint64),
                 ('workspace_bytes', c.c_uint64), ('free_bytes', c.c_uint64), ('pages_packed', c.c_uint64),
                 ('pages_reopened', c.c_uint64), ('values_saturated', c.c_uint64), ('device_bytes', c.c_uint64),
-                ('shared_bytes', c.c_uint64), ('pages_copied', c.c_uint64)]
+                ('shared_bytes', c.c_uint64), ('pages_copied', c.c_uint64), ('rest', c.c_uint64 * 9)]
 
 
 class PlanSize(c.Structure):
@@ -55,11 +57,11 @@ class PlanSize(c.Structure):
 class KeyRule(c.Structure):
     _fields_ = [('size', c.c_uint32), ('bits', c.c_uint32), ('axis', c.c_uint32), ('group', c.c_uint32),
                 ('boost_channels', c.c_uint32), ('boost_bits', c.c_uint32), ('boost_score', c.c_uint32),
-                ('channel_bits', c.POINTER(c.c_uint8))]
+                ('channel_bits', c.POINTER(c.c_uint8)), ('one_bit', c.c_uint32)]
 
 
 class ValueRule(c.Structure):
-    _fields_ = [('size', c.c_uint32), ('bits', c.c_uint32), ('group', c.c_uint32)]
+    _fields_ = [('size', c.c_uint32), ('bits', c.c_uint32), ('group', c.c_uint32), ('one_bit', c.c_uint32)]
 
 
 class Tensor(c.Structure):

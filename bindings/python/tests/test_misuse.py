@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import GEOMETRY, run_step, tensors
+from conftest import GEOMETRY, WHOLE, run_step, tensors
 
 import lowkey
 
@@ -182,7 +182,7 @@ def test_budgets():
     with lowkey.Context() as context:
         with pytest.raises(lowkey.BudgetError, match='bytes'):
             lowkey.Cache(context, 'fp16', 4096, geometry=GEOMETRY)
-        with lowkey.Cache(context, 'fp16', '2MiB', geometry=GEOMETRY, slab_bytes=2**18) as cache:
+        with lowkey.Cache(context, 'fp16', '2MiB', geometry=WHOLE, slab_bytes=2**18) as cache:
             sequence = cache.add()
             with pytest.raises(lowkey.BudgetError, match='bytes') as caught:
                 for seed in range(1000):

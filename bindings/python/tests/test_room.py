@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import GEOMETRY, run_step
+from conftest import GEOMETRY, WHOLE, run_step
 
 import lowkey
 
@@ -34,7 +34,7 @@ def test_shrink_and_budget(context):
 
 
 def small(context, **options):
-    return lowkey.Cache(context, 'fp16', '3MiB', geometry=GEOMETRY, slab_bytes=2**18, max_sequences=3, **options)
+    return lowkey.Cache(context, 'fp16', '3MiB', geometry=WHOLE, slab_bytes=2**18, max_sequences=3, **options)
 
 
 def test_eviction(context):
