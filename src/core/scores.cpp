@@ -72,8 +72,8 @@ const uint64_t *Scores::fold(uint64_t row, uint32_t first, uint32_t n) {
 
 void Scores::drop_folded(uint64_t row) {
     size_t n = 0;
-    while (n < items_.size() && items_[n].row <= row)
-        ++n;
+    for (; n < items_.size() && items_[n].row <= row; ++n)
+        add_all(array(0), array(items_[n].slot), n_channels_);
     for (; n; --n)
         remove(0);
 }

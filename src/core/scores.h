@@ -41,7 +41,8 @@ class Scores {
 
     // Move the increments up to `row` of channels [first, first + n) into the base.
     const uint64_t *fold(uint64_t row, uint32_t first, uint32_t n);
-    // Forget the emptied increments up to `row`.
+    // Forget the increments up to `row`. Of channels whose pages came packed from a snapshot they
+    // are not empty, and go to the base.
     void drop_folded(uint64_t row);
 
     // Rows from n_rows on are gone: what unpacked ones had seen goes with them.
