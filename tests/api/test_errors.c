@@ -509,8 +509,8 @@ static void tensors(void **state) {
     rig_close(&r);
 }
 
-// The CPU finds what is no number in the call; a device finds it when its work has run, which may be
-// before the call looks for faults.
+// The CPU finds what is no number in the call; a device finds it when its work has run, which may
+// be before the call looks for faults.
 static void faulty_append(rig *r, uint32_t layer, const lk_tensor *k, const lk_tensor *v,
                           const char *sentence) {
     const lk_status status = lk_append(r->cache, layer, k, v);
