@@ -44,7 +44,7 @@ class CacheStats(c.Structure):
                 ('metadata_bytes', c.c_uint64), ('recent_bytes', c.c_uint64), ('table_bytes', c.c_uint64),
                 ('workspace_bytes', c.c_uint64), ('free_bytes', c.c_uint64), ('pages_packed', c.c_uint64),
                 ('pages_reopened', c.c_uint64), ('values_saturated', c.c_uint64), ('device_bytes', c.c_uint64),
-                ('shared_bytes', c.c_uint64), ('pages_copied', c.c_uint64), ('rest', c.c_uint64 * 9)]
+                ('shared_bytes', c.c_uint64), ('pages_copied', c.c_uint64), ('unread', c.c_uint64 * 9)]
 
 
 class PlanSize(c.Structure):
