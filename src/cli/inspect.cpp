@@ -1,4 +1,4 @@
-// lowkey inspect: a plan, a dump of tensors, or one page of a plan.
+// lowkey inspect: a plan, a dump of tensors, a snapshot, or one page of a plan.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -10,6 +10,7 @@
 
 #include "canvas.h"
 #include "command.h"
+#include "inspect_snapshot.h"
 #include "llama/safetensors.h"
 #include "plan_view.h"
 #include "report.h"
@@ -22,6 +23,7 @@ constexpr std::size_t kWidestShown = 8;
 
 struct InspectOptions {
     std::string target;
+    std::string file;  // behind the word snapshot
     std::string plan = "kitty-pro";
     GeometryOptions geometry;
     std::string layout = "lowkey";
@@ -415,6 +417,17 @@ int run_inspect(const InspectOptions &options) {
     if (options.target == "page") {
         return inspect_page(options);
     }
+    if (options.target == "snapshot" && options.file.empty()) {
+        throw UsageError("inspect snapshot needs a file");
+    }
+    if (!options.file.empty() && options.target != "snapshot") {
+        throw UsageError("inspect takes one file, or the word snapshot and a file");
+    }
+    if (options.target == "snapshot" || is_snapshot_file(options.target)) {
+        const bool is_named = options.target == "snapshot";
+        inspect_snapshot(is_named ? options.file : options.target, options.json, options.png);
+        return 0;
+    }
     if (is_tensor_file(options.target)) {
         return inspect_tensors(options);
     }
@@ -425,19 +438,23 @@ int run_inspect(const InspectOptions &options) {
 
 void add_inspect(CLI::App &app, int &exit_code) {
     CLI::App *command =
-        app.add_subcommand("inspect", "look into a plan, a dump of tensors, or one page of a plan");
+        app.add_subcommand("inspect", "look into a plan, a dump of tensors, a snapshot, or a page");
     command->footer(
         "Examples:\n"
         "  lowkey inspect plan.json\n"
         "  lowkey inspect dump.safetensors --png ranges.png\n"
+        "  lowkey inspect snapshot cache.lksnap --png bytes.png\n"
         "  lowkey inspect page --plan kitty-pro --head-dim 128\n"
         "  lowkey inspect page --plan plan.json --layout chanmix --layer 3 --kv-head 1\n"
         "Tensors are [tokens][heads][head_dim]; those with a name part k, key or keys are shown "
         "by\n"
         "channel. Sizes are in bytes.");
     const auto options = std::make_shared<InspectOptions>();
-    command->add_option("target", options->target, "a plan's JSON, a safetensors file, or: page")
+    command
+        ->add_option("target", options->target,
+                     "a plan's JSON, a safetensors file, a snapshot, or: page")
         ->required();
+    command->add_option("file", options->file, "behind the word snapshot: its file");
     command->add_option("--plan", options->plan, "of page: a preset's name or a plan's JSON file")
         ->capture_default_str();
     options->geometry.add_to(*command);
@@ -449,7 +466,7 @@ void add_inspect(CLI::App &app, int &exit_code) {
     command->add_option("--layer", options->layer, "of --layout chanmix")->capture_default_str();
     command->add_option("--kv-head", options->kv_head, "of --layout chanmix")
         ->capture_default_str();
-    command->add_option("--png", options->png, "draw widths or channel ranges to this file");
+    command->add_option("--png", options->png, "draw widths, channel ranges or bytes to this file");
     command->add_flag("--json", options->json, "print JSON");
     command->callback([options, &exit_code] { exit_code = run_inspect(*options); });
 }

@@ -132,6 +132,24 @@ def calibration(folder: pathlib.Path) -> None:
     expect(results[1]['bits_per_value'] == results[3]['bits_per_value'] == 2.5, 'outliers cost no bytes')
 
 
+def snapshots(folder: pathlib.Path) -> None:
+    golden = pathlib.Path(__file__).parents[1] / 'fuzz/snapshot/case-0.lksnap'
+    said = json.loads(run('inspect', 'snapshot', str(golden), '--json').stdout)
+    expect(said['bytes'] == golden.stat().st_size and said['tokens'] == 232, 'the size of a snapshot')
+    expect([s['tokens'] for s in said['sequences']] == [110, 115, 7], 'its sequences')
+    expect(said['sequences'][1]['shared_rows'] == 2, 'rows that a fork shares')
+    halves = sum(c['code_bytes'] + c['metadata_bytes'] for c in said['classes'])
+    expect(0.85 * said['bytes'] < halves < said['bytes'], 'bytes by class are nearly all')
+    expect(said['plan']['lowkey_plan'] == 1, 'its plan')
+    text = run('inspect', str(golden), '--png', str(folder / 'snapshot.png')).stdout
+    expect('232 tokens' in text and '4: 16, 2: 16' in text, 'a table of it')
+    expect(png_size(folder / 'snapshot.png')[0] == 1180, 'its picture')
+    (folder / 'cut.lksnap').write_bytes(golden.read_bytes()[:-1])
+    expect('LK_E_CORRUPT' in run('inspect', str(folder / 'cut.lksnap'), code=1).stderr, 'a cut one')
+    run('inspect', 'snapshot', code=2)
+    run('inspect', 'page', str(golden), code=2)
+
+
 def hostile(folder: pathlib.Path) -> None:
     for name, text in {'cut.json': '{"lowkey_plan": 1', 'other.json': '{"lowkey_plan": 99}', 'list.json': '[]',
                        'deep.json': '[' * 100000}.items():
@@ -195,6 +213,7 @@ with tempfile.TemporaryDirectory() as name:
     usage()
     plans(pathlib.Path(name))
     calibration(pathlib.Path(name))
+    snapshots(pathlib.Path(name))
     hostile(pathlib.Path(name))
     measured('--plans', 'fp16,kivi2')
     on_devices(inspected())
