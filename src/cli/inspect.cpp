@@ -414,14 +414,14 @@ bool is_tensor_file(const std::string &path) {
 }
 
 int run_inspect(const InspectOptions &options) {
-    if (options.target == "page") {
-        return inspect_page(options);
-    }
     if (options.target == "snapshot" && options.file.empty()) {
         throw UsageError("inspect snapshot needs a file");
     }
     if (!options.file.empty() && options.target != "snapshot") {
         throw UsageError("inspect takes one file, or the word snapshot and a file");
+    }
+    if (options.target == "page") {
+        return inspect_page(options);
     }
     if (options.target == "snapshot" || is_snapshot_file(options.target)) {
         const bool is_named = options.target == "snapshot";
