@@ -12,10 +12,13 @@ import (
 
 // CacheOptions say how to make a cache; see lk_cache_desc. Zeros mean the defaults.
 type CacheOptions struct {
-	BudgetBytes   uint64 // hard limit of all that the cache holds
-	MaxSequences  uint32
-	MaxStepTokens uint32
-	SlabBytes     uint64
+	BudgetBytes        uint64 // hard limit of all that the cache holds
+	MaxSequences       uint32
+	MaxStepTokens      uint32
+	SlabBytes          uint64
+	MaxBudgetBytes     uint64 // that SetBudget may raise it to
+	SequenceLimitBytes uint64 // of pages and tables that one sequence alone has
+	Evict              bool   // remove the least recently used sequence when bytes are lacking
 }
 
 // Stats is what a cache holds now; see lk_cache_stats.
@@ -36,6 +39,10 @@ type Stats struct {
 	DeviceBytes     uint64
 	SharedBytes     uint64 // in pages that several sequences have, counted once
 	PagesCopied     uint64
+	HalvesShrunk    uint64
+	Evicted         uint64 // sequences removed for room
+	FragmentedBytes uint64
+	PlaneBytes      [6]uint64 // codes of all pages at 16, 8, 4, 3, 2 and 1 bits
 }
 
 // Cache is the key/value cache of one model: many sequences, one plan, one byte budget.
@@ -58,6 +65,11 @@ func (c *Context) NewCache(geometry Geometry, plan *Plan, options CacheOptions) 
 	C.lk_cache_desc_init(&desc, C.sizeof_lk_cache_desc)
 	desc.budget_bytes = C.uint64_t(options.BudgetBytes)
 	desc.slab_bytes = C.uint64_t(options.SlabBytes)
+	desc.max_budget_bytes = C.uint64_t(options.MaxBudgetBytes)
+	desc.sequence_limit_bytes = C.uint64_t(options.SequenceLimitBytes)
+	if options.Evict {
+		desc.flags = C.LK_CACHE_EVICT
+	}
 	if options.MaxSequences != 0 {
 		desc.max_sequences = C.uint32_t(options.MaxSequences)
 	}
@@ -117,7 +129,7 @@ func (c *Cache) Stats() (Stats, error) {
 	if err != nil {
 		return Stats{}, err
 	}
-	return Stats{
+	stats := Stats{
 		Sequences: uint32(raw.n_sequences), Tokens: uint64(raw.n_tokens),
 		BudgetBytes: uint64(raw.budget_bytes), ReservedBytes: uint64(raw.reserved_bytes),
 		PayloadBytes: uint64(raw.payload_bytes), MetadataBytes: uint64(raw.metadata_bytes),
@@ -126,12 +138,30 @@ func (c *Cache) Stats() (Stats, error) {
 		PagesPacked: uint64(raw.pages_packed), PagesReopened: uint64(raw.pages_reopened),
 		ValuesSaturated: uint64(raw.values_saturated), DeviceBytes: uint64(raw.device_bytes),
 		SharedBytes: uint64(raw.shared_bytes), PagesCopied: uint64(raw.pages_copied),
-	}, nil
+		HalvesShrunk: uint64(raw.halves_shrunk), Evicted: uint64(raw.sequences_evicted),
+		FragmentedBytes: uint64(raw.fragmented_bytes),
+	}
+	for i, bytes := range raw.plane_bytes {
+		stats.PlaneBytes[i] = uint64(bytes)
+	}
+	return stats, nil
 }
 
 // Poll reports a fault that the open step, or a committed one, has met by now.
 func (c *Cache) Poll() error {
 	return c.beside(func(ptr *C.lk_cache) C.lk_status { return C.lk_cache_poll(ptr) })
+}
+
+// SetBudget changes the byte budget, shrinking pages as far as need be; see lk_cache_set_budget.
+func (c *Cache) SetBudget(bytes uint64) error {
+	return c.alone(func(ptr *C.lk_cache) C.lk_status { return C.lk_cache_set_budget(ptr, C.uint64_t(bytes)) })
+}
+
+// Shrink brings a layer, or All, down to a rung of its ladder; see lk_cache_shrink.
+func (c *Cache) Shrink(layer, bits uint32) error {
+	return c.alone(func(ptr *C.lk_cache) C.lk_status {
+		return C.lk_cache_shrink(ptr, C.uint32_t(layer), C.uint32_t(bits))
+	})
 }
 
 // Sequence is a sequence of a cache. It stays until Remove, or the end of the cache.

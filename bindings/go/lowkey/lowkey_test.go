@@ -490,6 +490,23 @@ func TestKeyCentersLeaveAttentionAsItIs(t *testing.T) {
 	check(t, plan.SetKeyCenters(All, All, nil))
 }
 
+func TestPagesShrinkForALowerBudget(t *testing.T) {
+	cache := newCache(t, "pm-kvq")
+	sequence := must[*Sequence](t)(cache.AddSequence())
+	take(t, sequence, 512)
+	take(t, sequence, 1)
+	wide := must[Stats](t)(cache.Stats())
+	check(t, cache.Shrink(All, 4))
+	narrow := must[Stats](t)(cache.Stats())
+	if narrow.HalvesShrunk <= wide.HalvesShrunk || narrow.PlaneBytes[2] == 0 {
+		t.Fatal(wide, narrow)
+	}
+	wants(t, cache.Shrink(0, 8), Argument, "")
+	wants(t, cache.SetBudget(1000), Budget, "bytes")
+	check(t, cache.SetBudget(32<<20))
+	take(t, sequence, 1)
+}
+
 func BenchmarkLayer(b *testing.B) {
 	cache := newCache(b, "fp16")
 	sequence := must[*Sequence](b)(cache.AddSequence())

@@ -155,6 +155,36 @@ extern "C" {
         centers: *mut *const f32,
     ) -> lk_status;
 
+    pub fn lk_plan_set_shrink_order(plan: *mut lk_plan, layer: u32, order: u32) -> lk_status;
+    pub fn lk_plan_get_ladder(
+        plan: *const lk_plan,
+        layer: u32,
+        rungs: *mut u8,
+        n_rungs: *mut u32,
+        rung: *mut u32,
+        shrink_order: *mut u32,
+    ) -> lk_status;
+    pub fn lk_chanmix_layout_init(layout: *mut lk_chanmix_layout, struct_bytes: usize)
+        -> lk_status;
+    pub fn lk_plan_chanmix_layout(
+        plan: *const lk_plan,
+        layer: u32,
+        kv_head: u32,
+        out: *mut lk_chanmix_layout,
+    ) -> lk_status;
+    pub fn lk_chanmix_pack(
+        layout: *const lk_chanmix_layout,
+        codes: *const u8,
+        n_tokens: u32,
+        bytes: *mut u8,
+    ) -> lk_status;
+    pub fn lk_chanmix_unpack(
+        layout: *const lk_chanmix_layout,
+        bytes: *const u8,
+        n_tokens: u32,
+        codes: *mut u8,
+    ) -> lk_status;
+
     // cache.h
     pub fn lk_cache_desc_init(desc: *mut lk_cache_desc, struct_bytes: usize) -> lk_status;
     pub fn lk_cache_create(
@@ -167,6 +197,9 @@ extern "C" {
     pub fn lk_cache_destroy(cache: *mut *mut lk_cache);
     pub fn lk_cache_stats_init(stats: *mut lk_cache_stats, struct_bytes: usize) -> lk_status;
     pub fn lk_cache_get_stats(cache: *const lk_cache, stats: *mut lk_cache_stats) -> lk_status;
+    pub fn lk_cache_get_budget(cache: *const lk_cache, budget_bytes: *mut u64) -> lk_status;
+    pub fn lk_cache_set_budget(cache: *mut lk_cache, budget_bytes: u64) -> lk_status;
+    pub fn lk_cache_shrink(cache: *mut lk_cache, layer: u32, bits: u32) -> lk_status;
     pub fn lk_cache_plan(cache: *const lk_cache) -> *const lk_plan;
     pub fn lk_cache_poll(cache: *const lk_cache) -> lk_status;
     pub fn lk_sequence_add(cache: *mut lk_cache, id: *mut lk_sequence) -> lk_status;
@@ -379,6 +412,40 @@ extern "C" {
         layer: u32,
         kv_head: u32,
         score: *mut f32,
+    ) -> lk_status;
+    pub fn lk_calibrator_add_gradients(
+        calibrator: *mut lk_calibrator,
+        layer: u32,
+        is_value: u32,
+        samples: *const lk_tensor,
+        gradients: *const lk_tensor,
+        n_tokens: u32,
+    ) -> lk_status;
+    pub fn lk_calibrator_add_attention(
+        calibrator: *mut lk_calibrator,
+        layer: u32,
+        queries: *const lk_tensor,
+        keys: *const lk_tensor,
+        values: *const lk_tensor,
+        n_tokens: u32,
+    ) -> lk_status;
+    pub fn lk_calibrator_get_sensitivity(
+        calibrator: *const lk_calibrator,
+        layer: u32,
+        kv_head: u32,
+        is_value: u32,
+        kind: lk_sensitivity,
+        bits: u32,
+        sensitivity: *mut f64,
+    ) -> lk_status;
+    pub fn lk_allocate(
+        n_items: u32,
+        n_choices: u32,
+        costs: *const f64,
+        bytes: *const u64,
+        budget_bytes: u64,
+        choices: *mut u32,
+        total_cost: *mut f64,
     ) -> lk_status;
     pub fn lk_chanmix_init(options: *mut lk_chanmix, struct_bytes: usize) -> lk_status;
     pub fn lk_calibrator_chanmix(

@@ -268,6 +268,19 @@ pub struct lk_plan_size {
     pub cache_bytes: u64,
 }
 
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_chanmix_layout {
+    pub size: u32,
+    pub head_dim: u32,
+    pub token_bytes: u32,
+    pub reserved: u32,
+    pub channel: [u8; 256],
+    pub bits: [u8; 256],
+    pub byte: [u8; 256],
+    pub shift: [u8; 256],
+}
+
 // cache.h
 pub type lk_sequence = u64;
 
@@ -280,6 +293,34 @@ pub struct lk_cache_desc {
     pub flags: u32,
     pub budget_bytes: u64,
     pub slab_bytes: u64,
+    pub max_budget_bytes: u64,
+    pub sequence_limit_bytes: u64,
+    pub pressure: lk_pressure_fn,
+    pub pressure_user: *mut c_void,
+}
+pub const LK_CACHE_EVICT: u32 = 1;
+
+pub type lk_pressure_action = u32;
+constants!(lk_pressure_action:
+    LK_PRESSURE_REFUSE = 0,
+    LK_PRESSURE_BUDGET = 1,
+    LK_PRESSURE_REMOVE = 2,
+);
+pub type lk_pressure_fn = Option<
+    unsafe extern "C" fn(user: *mut c_void, pressure: *mut lk_pressure) -> lk_pressure_action,
+>;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_pressure {
+    pub size: u32,
+    pub capacity: u32,
+    pub lacking_bytes: u64,
+    pub reserved_bytes: u64,
+    pub budget_bytes: u64,
+    pub ids: *mut lk_sequence,
+    pub n_ids: u32,
+    pub reserved: u32,
 }
 
 #[repr(C)]
@@ -302,6 +343,10 @@ pub struct lk_cache_stats {
     pub device_bytes: u64,
     pub shared_bytes: u64,
     pub pages_copied: u64,
+    pub halves_shrunk: u64,
+    pub sequences_evicted: u64,
+    pub fragmented_bytes: u64,
+    pub plane_bytes: [u64; 6],
 }
 pub const LK_ALL_TOKENS: u64 = u64::MAX;
 
@@ -386,6 +431,8 @@ constants!(lk_statistic:
     LK_STATISTIC_QUERY_MAGNITUDE = 6,
 );
 constants!(u8: LK_CHANNEL_SUBNORMAL = 1, LK_CHANNEL_NORMAL = 2, LK_CHANNEL_OUTLIER = 3);
+pub type lk_sensitivity = u32;
+constants!(lk_sensitivity: LK_SENSITIVITY_GRADIENT = 1, LK_SENSITIVITY_OUTPUT = 2);
 pub type lk_scope = u32;
 constants!(lk_scope: LK_SCOPE_HEAD = 1, LK_SCOPE_LAYER = 2);
 pub type lk_retrieval = u32;

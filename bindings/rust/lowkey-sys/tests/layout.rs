@@ -132,11 +132,16 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         lk_value_rule { size, bits, group, one_bit }
         lk_plan_size { size, n_pages, bits_per_value, bytes_per_token, fp16_bytes, payload_bytes,
                        metadata_bytes, recent_bytes, table_bytes, cache_bytes }
-        lk_cache_desc { size, max_sequences, max_step_tokens, flags, budget_bytes, slab_bytes }
+        lk_cache_desc { size, max_sequences, max_step_tokens, flags, budget_bytes, slab_bytes,
+                        max_budget_bytes, sequence_limit_bytes, pressure, pressure_user }
+        lk_pressure { size, capacity, lacking_bytes, reserved_bytes, budget_bytes, ids, n_ids,
+                      reserved }
+        lk_chanmix_layout { size, head_dim, token_bytes, reserved, channel, bits, byte, shift }
         lk_cache_stats { size, n_sequences, n_tokens, budget_bytes, reserved_bytes, payload_bytes,
                          metadata_bytes, recent_bytes, table_bytes, workspace_bytes, free_bytes,
                          pages_packed, pages_reopened, values_saturated, device_bytes, shared_bytes,
-                         pages_copied }
+                         pages_copied, halves_shrunk, sequences_evicted, fragmented_bytes,
+                         plane_bytes }
         lk_snapshot_desc { size, fingerprint_bytes, fingerprint, progress, progress_user }
         lk_snapshot_info { size, version, n_sequences, n_classes, total_bytes, n_tokens, n_rows,
                            geometry_hash, plan_hash, fingerprint_bytes, fingerprint, reserved }
@@ -163,6 +168,8 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         LK_STATISTIC_KEY_MAGNITUDE LK_STATISTIC_QUERY_MAGNITUDE LK_CHANNEL_SUBNORMAL
         LK_CHANNEL_NORMAL LK_CHANNEL_OUTLIER LK_SCOPE_HEAD LK_SCOPE_LAYER LK_RETRIEVAL_NONE
         LK_RETRIEVAL_KEY LK_RETRIEVAL_KEY_VALUE LK_ONE_BIT_DEVIATION LK_ONE_BIT_RANGE
+        LK_CACHE_EVICT LK_PRESSURE_REFUSE LK_PRESSURE_BUDGET LK_PRESSURE_REMOVE
+        LK_SENSITIVITY_GRADIENT LK_SENSITIVITY_OUTPUT
     );
     said
 }

@@ -1,6 +1,6 @@
 use crate::context::Context;
 use crate::error::{check, initial, Error, Result};
-use crate::plan::{Geometry, Plan};
+use crate::plan::{Geometry, Plan, Which};
 use crate::step::{Step, StepOptions};
 use lowkey_sys as sys;
 use std::cell::RefCell;
@@ -15,12 +15,23 @@ pub struct CacheOptions {
     max_step_tokens: u32,
     budget_bytes: u64,
     slab_bytes: u64,
+    max_budget_bytes: u64,
+    sequence_limit_bytes: u64,
+    evicts: bool,
 }
 
 impl CacheOptions {
     /// The hard limit of all that the cache holds; [`Plan::bytes`] tells what a length needs.
     pub fn new(budget_bytes: u64) -> Self {
-        CacheOptions { max_sequences: 1, max_step_tokens: 512, budget_bytes, slab_bytes: 0 }
+        CacheOptions {
+            max_sequences: 1,
+            max_step_tokens: 512,
+            budget_bytes,
+            slab_bytes: 0,
+            max_budget_bytes: 0,
+            sequence_limit_bytes: 0,
+            evicts: false,
+        }
     }
     pub fn max_sequences(mut self, n: u32) -> Self {
         self.max_sequences = n;
@@ -28,6 +39,21 @@ impl CacheOptions {
     }
     pub fn max_step_tokens(mut self, n: u32) -> Self {
         self.max_step_tokens = n;
+        self
+    }
+    /// What [`Cache::set_budget`] may raise the budget to; 0 = it is not raised.
+    pub fn max_budget_bytes(mut self, bytes: u64) -> Self {
+        self.max_budget_bytes = bytes;
+        self
+    }
+    /// Of pages and tables that one sequence alone has; 0 = no limit.
+    pub fn sequence_limit_bytes(mut self, bytes: u64) -> Self {
+        self.sequence_limit_bytes = bytes;
+        self
+    }
+    /// Remove the sequence that was used least recently when bytes are lacking.
+    pub fn evicts(mut self, evicts: bool) -> Self {
+        self.evicts = evicts;
         self
     }
     /// Blocks that memory is taken in, a multiple of 256 KiB; 0 = 64 MiB.
@@ -58,6 +84,11 @@ pub struct Stats {
     /// In pages that several sequences have, counted once.
     pub shared_bytes: u64,
     pub pages_copied: u64,
+    pub halves_shrunk: u64,
+    pub sequences_evicted: u64,
+    pub fragmented_bytes: u64,
+    /// Codes of all pages by width: 16, 8, 4, 3, 2 and 1 bits.
+    pub plane_bytes: [u64; 6],
 }
 
 /// The C cache, alive while a [`Cache`] or a [`Monitor`] is.
@@ -91,6 +122,10 @@ impl Handle {
             device_bytes: raw.device_bytes,
             shared_bytes: raw.shared_bytes,
             pages_copied: raw.pages_copied,
+            halves_shrunk: raw.halves_shrunk,
+            sequences_evicted: raw.sequences_evicted,
+            fragmented_bytes: raw.fragmented_bytes,
+            plane_bytes: raw.plane_bytes,
         })
     }
     fn poll(&self) -> Result<()> {
@@ -187,6 +222,9 @@ impl<'ctx> Cache<'ctx> {
         desc.max_step_tokens = options.max_step_tokens;
         desc.budget_bytes = options.budget_bytes;
         desc.slab_bytes = options.slab_bytes;
+        desc.max_budget_bytes = options.max_budget_bytes;
+        desc.sequence_limit_bytes = options.sequence_limit_bytes;
+        desc.flags = if options.evicts { sys::LK_CACHE_EVICT } else { 0 };
         let raw = geometry.with_raw(|raw_geometry| {
             let mut raw = ptr::null_mut();
             // SAFETY: all are alive for the call; the context outlives the cache by 'ctx.
@@ -223,6 +261,18 @@ impl<'ctx> Cache<'ctx> {
     /// Has the open step, or a committed one, met a fault by now?
     pub fn poll(&self) -> Result<()> {
         self.state.handle.poll()
+    }
+
+    /// Change the byte budget, shrinking pages as far as need be; see `lk_cache_set_budget`.
+    pub fn set_budget(&self, bytes: u64) -> Result<()> {
+        // SAFETY: this thread alone has the cache.
+        unsafe { check(sys::lk_cache_set_budget(self.state.raw(), bytes)) }
+    }
+
+    /// Bring a layer down to a rung of its ladder; see `lk_cache_shrink`.
+    pub fn shrink(&self, layer: Which, bits: u32) -> Result<()> {
+        // SAFETY: as above.
+        unsafe { check(sys::lk_cache_shrink(self.state.raw(), layer.raw(), bits)) }
     }
 
     /// Statistics and poll for other threads. The cache's memory stays until the last is dropped.

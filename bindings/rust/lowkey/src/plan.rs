@@ -186,7 +186,7 @@ pub enum Which {
 }
 
 impl Which {
-    fn raw(self) -> u32 {
+    pub(crate) fn raw(self) -> u32 {
         match self {
             Which::All => sys::LK_ALL,
             Which::Only(index) => index,

@@ -449,3 +449,23 @@ fn key_centers_leave_attention_as_it_is() {
     assert!(rig.plan.set_key_centers(Which::All, Which::All, Some(&[0.0; 3])).is_err());
     rig.plan.set_key_centers(Which::All, Which::All, None).unwrap();
 }
+
+#[test]
+fn pages_shrink_for_a_lower_budget() {
+    let rig = Rig::new("pm-kvq");
+    let cache = rig.cache();
+    let sequence = cache.add_sequence().unwrap();
+    step(&cache, &sequence, 0..512).unwrap();
+    step(&cache, &sequence, 512..513).unwrap();
+    let wide = cache.stats().unwrap();
+    cache.shrink(Which::All, 4).unwrap();
+    let narrow = cache.stats().unwrap();
+    assert!(narrow.halves_shrunk > wide.halves_shrunk);
+    assert!(narrow.payload_bytes + narrow.recent_bytes < wide.payload_bytes + wide.recent_bytes);
+    assert_eq!(cache.shrink(Which::Only(0), 8).unwrap_err().kind, ErrorKind::Argument);
+    assert_eq!(cache.shrink(Which::Only(9), 2).unwrap_err().kind, ErrorKind::NotFound);
+    assert_eq!(cache.set_budget(1000).unwrap_err().kind, ErrorKind::Budget);
+    cache.set_budget(32 << 20).unwrap();
+    assert_eq!(cache.stats().unwrap().budget_bytes, 32 << 20);
+    step(&cache, &sequence, 513..514).unwrap();
+}
