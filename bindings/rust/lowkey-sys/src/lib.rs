@@ -459,6 +459,8 @@ pub struct lk_chanmix {
     pub budget_tokens: u64,
     pub budget_sequences: u32,
     pub budget_step_tokens: u32,
+    pub one_bit: lk_one_bit,
+    pub reserved: u32,
 }
 
 // step.h, merge.h

@@ -151,7 +151,7 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         lk_probe { size, prefix_tokens, period_tokens, sink_tokens, local_tokens }
         lk_chanmix { size, retrieval, scope, outliers, centers, metadata, group, sink_tokens,
                      window_tokens, retrieval_share, budget_bytes, budget_tokens,
-                     budget_sequences, budget_step_tokens }
+                     budget_sequences, budget_step_tokens, one_bit, reserved }
     );
     values_of!(said,
         LK_ABI_MAJOR LK_ABI_MINOR LK_ABI_VERSION LK_OK LK_E_ARGUMENT LK_E_STATE LK_E_NOT_FOUND
