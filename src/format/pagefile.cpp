@@ -2,6 +2,7 @@
 #include "format/pagefile.h"
 
 #include "format/codec.h"
+#include "format/shape_record.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -67,8 +68,7 @@ Header make_header(const PageFile &file) {
 }
 
 lk_status check_fields(const Header &h) {
-    if (h.side > 1 || h.axis < 1 || h.axis > 2 || h.metadata < 1 || h.metadata > 2 ||
-        h.permutes > 1)
+    if (!names_shape(h))
         return fail(LK_E_CORRUPT,
                     "page file: side %u, axis %u, metadata %u, permutes %u: one is out of range",
                     h.side, h.axis, h.metadata, h.permutes);
@@ -78,20 +78,6 @@ lk_status check_fields(const Header &h) {
     if (h.flags && h.permutes)
         return fail(LK_E_CORRUPT, "page file: two permutations, the page's own and a fixed one");
     return LK_OK;
-}
-
-HalfShape shape_of(const Header &h) {
-    HalfShape shape;
-    shape.side = static_cast<Side>(h.side);
-    shape.axis = static_cast<Axis>(h.axis);
-    shape.metadata = static_cast<Metadata>(h.metadata);
-    shape.permutes = h.permutes;
-    shape.head_dim = h.head_dim;
-    shape.page_tokens = h.page_tokens;
-    shape.group = h.group;
-    shape.n_shared = h.n_shared;
-    std::memcpy(shape.strips, h.strips, sizeof shape.strips);
-    return shape;
 }
 
 lk_status read_header(const uint8_t *bytes, uint64_t n_bytes, Header *header) {

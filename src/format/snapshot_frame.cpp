@@ -2,6 +2,7 @@
 #include "format/snapshot_frame.h"
 
 #include "format/pagefile.h"
+#include "format/shape_record.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -61,24 +62,9 @@ lk_status check_counts(const SnapshotHeader &h, uint64_t known_bytes) {
 }
 
 lk_status check_class(const ClassRecord &r, uint32_t index) {
-    if (r.side > 1 || r.axis < 1 || r.axis > 2 || r.metadata < 1 || r.metadata > 2 ||
-        r.permutes > 1 || r.flags & ~kHasPermutation || r.reserved || (r.flags && r.permutes))
+    if (!names_shape(r) || r.flags & ~kHasPermutation || r.reserved || (r.flags && r.permutes))
         return fail(LK_E_CORRUPT, "snapshot: class %u has a field out of range", index);
     return LK_OK;
-}
-
-HalfShape shape_of(const ClassRecord &r) {
-    HalfShape shape;
-    shape.side = static_cast<Side>(r.side);
-    shape.axis = static_cast<Axis>(r.axis);
-    shape.metadata = static_cast<Metadata>(r.metadata);
-    shape.permutes = r.permutes;
-    shape.head_dim = r.head_dim;
-    shape.page_tokens = r.page_tokens;
-    shape.group = r.group;
-    shape.n_shared = r.n_shared;
-    std::memcpy(shape.strips, r.strips, sizeof shape.strips);
-    return shape;
 }
 
 // One half at *at, which is moved behind it.
