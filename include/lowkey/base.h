@@ -27,6 +27,7 @@
 extern "C" {
 #endif
 
+/* How a symbol of the library is imported. LK_STATIC: link the static one on Windows. */
 #if defined(_WIN32) && !defined(LK_STATIC)
 #ifdef LK_BUILD
 #define LK_API __declspec(dllexport)
@@ -42,11 +43,12 @@ extern "C" {
 /* The release, and the version of this interface. The interface's major number
  * changes when a program compiled against older headers would break; its minor
  * number counts additions. The shared library's soname is the major number. */
-#define LK_VERSION_MAJOR 0
-#define LK_VERSION_MINOR 1
-#define LK_VERSION_PATCH 0
-#define LK_ABI_MAJOR 0
-#define LK_ABI_MINOR 1
+#define LK_VERSION_MAJOR 0 /* of the release */
+#define LK_VERSION_MINOR 1 /* of the release */
+#define LK_VERSION_PATCH 0 /* of the release */
+#define LK_ABI_MAJOR 0     /* of the interface */
+#define LK_ABI_MINOR 1     /* of the interface */
+/* The interface in one number: what lk_context_open() is told and lk_abi_version() gives. */
 #define LK_ABI_VERSION ((LK_ABI_MAJOR << 16) | LK_ABI_MINOR)
 
 /* What a call came to. A published number keeps its meaning for good. */
@@ -104,9 +106,10 @@ LK_API const char *lk_status_text(lk_status status);
  * Errors: LK_E_ARGUMENT (NULL buffer with a capacity). */
 LK_API lk_status lk_last_error(char *buffer, size_t capacity_bytes, size_t *needed_bytes);
 
-/* The release as "major.minor.patch" and the interface number of the library
- * that is loaded (compare with LK_ABI_VERSION). Any thread. */
+/* The release of the library that is loaded, as "major.minor.patch". Static text. Any thread. */
 LK_API const char *lk_version(void);
+
+/* The interface of the library that is loaded: compare with LK_ABI_VERSION. Any thread. */
 LK_API uint32_t lk_abi_version(void);
 
 /* One line: version, compiler, backends, CPU paths and options of this build.
@@ -138,9 +141,9 @@ enum {
  * given to lk_step_begin(). The channel stride is 1. The caller owns the bytes
  * and keeps them alive until the work that uses them is done. */
 typedef struct lk_tensor {
-    uint32_t size; /* sizeof(lk_tensor) */
-    lk_dtype dtype;
-    lk_memory memory;
+    uint32_t size;         /* sizeof(lk_tensor) */
+    lk_dtype dtype;        /* of the elements */
+    lk_memory memory;      /* that they lie in */
     uint32_t flags;        /* 0 */
     void *data;            /* first element; aligned to the element */
     uint64_t buffer;       /* VkBuffer handle, else 0 */
@@ -179,14 +182,16 @@ enum {
     LK_QUEUE_VULKAN_SUBMIT = 2, /* handle is a VkQueue or NULL; lowkey submits */
     LK_QUEUE_VULKAN_RECORD = 3  /* handle is a VkCommandBuffer; lowkey records */
 };
+
+/* A queue of the host: lk_queue_kind says what its members mean. */
 typedef struct lk_queue {
-    uint32_t size; /* sizeof(lk_queue) */
-    lk_queue_kind kind;
-    void *handle;
-    uint64_t wait_semaphore; /* VkSemaphore (timeline) to wait for, 0 for none */
-    uint64_t wait_value;
+    uint32_t size;             /* sizeof(lk_queue) */
+    lk_queue_kind kind;        /* what handle is */
+    void *handle;              /* a stream, a queue or a command buffer */
+    uint64_t wait_semaphore;   /* VkSemaphore (timeline) to wait for, 0 for none */
+    uint64_t wait_value;       /* what it waits for; 0 without a semaphore */
     uint64_t signal_semaphore; /* VkSemaphore (timeline) to signal, 0 for none */
-    uint64_t signal_value;
+    uint64_t signal_value;     /* what it signals; 0 without a semaphore */
 } lk_queue;
 
 /* As lk_tensor_init(). */

@@ -24,6 +24,8 @@ enum {
     LK_PRESSURE_BUDGET = 1, /* the budget becomes budget_bytes */
     LK_PRESSURE_REMOVE = 2  /* the n_ids sequences at ids are removed */
 };
+
+/* What lk_pressure_fn is told, and answers in. */
 typedef struct lk_pressure {
     uint32_t size;           /* sizeof(lk_pressure) */
     uint32_t capacity;       /* of ids */
@@ -47,6 +49,7 @@ typedef lk_pressure_action (*lk_pressure_fn)(void *user, lk_pressure *pressure);
  * LK_E_NOT_FOUND. */
 #define LK_CACHE_EVICT 1u
 
+/* What a cache may take. Start from lk_cache_desc_init(). */
 typedef struct lk_cache_desc {
     uint32_t size;                 /* sizeof(lk_cache_desc) */
     uint32_t max_sequences;        /* at once; 1 .. 65536; default 1 */
@@ -62,7 +65,7 @@ typedef struct lk_cache_desc {
     uint64_t sequence_limit_bytes; /* of pages and tables that one sequence alone has; a step
                                     * that would pass it returns LK_E_BUDGET; 0 = none */
     lk_pressure_fn pressure;       /* asked when the ladders have ended; may be NULL */
-    void *pressure_user;
+    void *pressure_user;           /* given to pressure */
 } lk_cache_desc;
 LK_API lk_status lk_cache_desc_init(lk_cache_desc *desc, size_t struct_bytes);
 
@@ -87,20 +90,20 @@ LK_API void lk_cache_destroy(lk_cache **cache);
 
 /* What a cache holds now. */
 typedef struct lk_cache_stats {
-    uint32_t size; /* sizeof(lk_cache_stats) */
-    uint32_t n_sequences;
-    uint64_t n_tokens; /* committed, over all sequences */
-    uint64_t budget_bytes;
-    uint64_t reserved_bytes; /* counted against the budget now: slabs, tables,
-                              * workspace; never above budget_bytes */
-    uint64_t payload_bytes;  /* codes of packed pages */
-    uint64_t metadata_bytes; /* ranges, minima, permutations of packed pages */
-    uint64_t recent_bytes;   /* 16-bit pages: sinks, tail, raw layers */
-    uint64_t table_bytes;    /* page tables */
-    uint64_t workspace_bytes;
-    uint64_t free_bytes;   /* in slabs and held by nothing */
-    uint64_t pages_packed; /* since the cache was created: half pages of K and of V */
-    uint64_t pages_reopened;
+    uint32_t size;              /* sizeof(lk_cache_stats) */
+    uint32_t n_sequences;       /* that it has */
+    uint64_t n_tokens;          /* committed, over all sequences */
+    uint64_t budget_bytes;      /* the budget: lk_cache_set_budget() */
+    uint64_t reserved_bytes;    /* counted against the budget now: slabs, tables,
+                                 * workspace; never above budget_bytes */
+    uint64_t payload_bytes;     /* codes of packed pages */
+    uint64_t metadata_bytes;    /* ranges, minima, permutations of packed pages */
+    uint64_t recent_bytes;      /* 16-bit pages: sinks, tail, raw layers */
+    uint64_t table_bytes;       /* page tables */
+    uint64_t workspace_bytes;   /* of the step, for max_step_tokens */
+    uint64_t free_bytes;        /* in slabs and held by nothing */
+    uint64_t pages_packed;      /* since the cache was created: half pages of K and of V */
+    uint64_t pages_reopened;    /* likewise: packed pages that a truncation or a fork cut */
     uint64_t values_saturated;  /* finite inputs beyond FP16's range, clamped to +-65504;
                                  * on a device those that it has met by now */
     uint64_t device_bytes;      /* fixed device memory that the budget does not count: step
@@ -165,6 +168,9 @@ LK_API lk_status lk_cache_poll(const lk_cache *cache);
  * LK_E_NOMEM, LK_E_BUSY (a step is open). */
 LK_API lk_status lk_sequence_add(lk_cache *cache, lk_sequence *id);
 
+/* In lk_sequence_fork(): all tokens of the parent. */
+#define LK_ALL_TOKENS UINT64_MAX
+
 /* Add a sequence that begins with the first n_tokens tokens of another, of its pages.
  *
  * The two share those pages, and each is as if it had them alone: later steps, truncation
@@ -184,7 +190,6 @@ LK_API lk_status lk_sequence_add(lk_cache *cache, lk_sequence *id);
  * (max_sequences are there, or no bytes), LK_E_NOMEM, LK_E_BUSY (a step is open),
  * LK_E_UNSUPPORTED (fewer tokens would see pages that a layer's window has left: see
  * lk_sequence_truncate()). */
-#define LK_ALL_TOKENS UINT64_MAX
 LK_API lk_status lk_sequence_fork(lk_cache *cache, lk_sequence parent, uint64_t n_tokens,
                                   lk_sequence *child);
 

@@ -10,13 +10,14 @@
 extern "C" {
 #endif
 
+/* What a context computes on. */
 typedef uint32_t lk_backend;
 enum { LK_BACKEND_CPU = 1, LK_BACKEND_CUDA = 2, LK_BACKEND_VULKAN = 3 };
 
 /* One device that a context can be opened on. */
 typedef struct lk_device_info {
-    uint32_t size; /* sizeof(lk_device_info) */
-    lk_backend backend;
+    uint32_t size;         /* sizeof(lk_device_info) */
+    lk_backend backend;    /* that it is a device of */
     uint32_t index;        /* among the devices of its backend */
     uint32_t n_threads;    /* CPU: hardware threads; else 0 */
     uint64_t memory_bytes; /* total memory */
@@ -36,18 +37,20 @@ LK_API lk_status lk_device_count(uint32_t *count);
  * lk_device_info_init(). Any thread. Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND. */
 LK_API lk_status lk_device_get(uint32_t ordinal, lk_device_info *info);
 
-/* Host memory hooks. Both or neither are set. `alloc` returns `bytes` bytes aligned to
- * `alignment` (a power of two, at most 4096) or NULL, which comes back as
- * LK_E_NOMEM. `free` gets what alloc returned, with the same sizes. They may be
- * called from any thread that uses the context. */
+/* The host's memory: `bytes` bytes aligned to `alignment` (a power of two, at most 4096), or
+ * NULL, which comes back as LK_E_NOMEM. May be called from any thread that uses the context. */
 typedef void *(*lk_alloc_fn)(void *user, size_t bytes, size_t alignment);
+
+/* Takes back what lk_alloc_fn returned, with the same sizes. From any such thread. */
 typedef void (*lk_free_fn)(void *user, void *pointer, size_t bytes, size_t alignment);
+
+/* How much a log message matters. */
+typedef uint32_t lk_log_level;
+enum { LK_LOG_ERROR = 1, LK_LOG_WARNING = 2, LK_LOG_INFO = 3, LK_LOG_DEBUG = 4 };
 
 /* Log messages, one sentence each without a newline. May be called from any
  * thread that calls lowkey, never after lk_context_close() returned. It must not
  * call lowkey. */
-typedef uint32_t lk_log_level;
-enum { LK_LOG_ERROR = 1, LK_LOG_WARNING = 2, LK_LOG_INFO = 3, LK_LOG_DEBUG = 4 };
 typedef void (*lk_log_fn)(void *user, lk_log_level level, const char *message);
 
 /* CPU instruction sets that the fast path may use, beyond the architecture's
@@ -63,19 +66,19 @@ struct lk_vulkan_desc; /* lowkey/vulkan.h */
 
 /* How to open a context. */
 typedef struct lk_context_desc {
-    uint32_t size;          /* sizeof(lk_context_desc) */
-    lk_backend backend;     /* default LK_BACKEND_CPU */
-    uint32_t device_index;  /* lk_device_info.index */
-    uint32_t n_threads;     /* CPU: worker threads, the caller's one included;
-                             * 0 = as many as the machine has, at most 1024 */
-    uint32_t cpu_mask;      /* LK_CPU_* bits, 0 = use what the machine has */
-    lk_log_level log_level; /* messages up to this level are sent; 0 = none */
-    lk_log_fn log;          /* may be NULL */
-    void *log_user;
-    lk_alloc_fn alloc; /* NULL = the C library's; also serves the cache's slabs
-                        * on the CPU. Device memory comes from the driver. */
-    lk_free_fn free;
-    void *alloc_user;
+    uint32_t size;                       /* sizeof(lk_context_desc) */
+    lk_backend backend;                  /* default LK_BACKEND_CPU */
+    uint32_t device_index;               /* lk_device_info.index */
+    uint32_t n_threads;                  /* CPU: worker threads, the caller's one included;
+                                          * 0 = as many as the machine has, at most 1024 */
+    uint32_t cpu_mask;                   /* LK_CPU_* bits, 0 = use what the machine has */
+    lk_log_level log_level;              /* messages up to this level are sent; 0 = none */
+    lk_log_fn log;                       /* may be NULL */
+    void *log_user;                      /* given to log */
+    lk_alloc_fn alloc;                   /* NULL = the C library's; also serves the cache's slabs
+                                          * on the CPU. Device memory comes from the driver. */
+    lk_free_fn free;                     /* set when alloc is, and NULL when it is */
+    void *alloc_user;                    /* given to both */
     const struct lk_vulkan_desc *vulkan; /* Vulkan: NULL = a device of lowkey's own, with all
                                           * that it offers; else NULL */
 } lk_context_desc;
@@ -110,15 +113,15 @@ LK_API lk_status lk_context_device(const lk_context *context, lk_device_info *in
 
 /* A question whose answer is known before anything is allocated. */
 typedef struct lk_capability {
-    uint32_t size; /* sizeof(lk_capability) */
-    uint32_t head_dim;
-    uint32_t group_size; /* query heads per KV head */
-    uint32_t key_bits;   /* 1, 2, 3, 4, 8 or 16 */
-    uint32_t value_bits; /* likewise */
-    uint32_t page_tokens;
-    lk_memory memory;    /* of the tensors */
-    lk_dtype dtype;      /* of the tensors */
-    lk_queue_kind queue; /* 0 = NULL on the CPU and on Vulkan, not asked on CUDA */
+    uint32_t size;        /* sizeof(lk_capability) */
+    uint32_t head_dim;    /* channels of a head */
+    uint32_t group_size;  /* query heads per KV head */
+    uint32_t key_bits;    /* 1, 2, 3, 4, 8 or 16 */
+    uint32_t value_bits;  /* likewise */
+    uint32_t page_tokens; /* 32, 64 or 128 */
+    lk_memory memory;     /* of the tensors */
+    lk_dtype dtype;       /* of the tensors */
+    lk_queue_kind queue;  /* 0 = NULL on the CPU and on Vulkan, not asked on CUDA */
 } lk_capability;
 LK_API lk_status lk_capability_init(lk_capability *capability, size_t struct_bytes);
 

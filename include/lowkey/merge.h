@@ -10,6 +10,7 @@
 extern "C" {
 #endif
 
+/* Parts that one lk_merge() joins, at most. */
 #define LK_MERGE_PARTS 16
 
 /* Join outputs of attention of the same queries over sets of keys that share no key, for

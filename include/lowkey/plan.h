@@ -70,9 +70,9 @@ enum {
 
 /* Keys of a KV head. Start from lk_key_rule_init(): 16 bits, per channel. */
 typedef struct lk_key_rule {
-    uint32_t size; /* sizeof(lk_key_rule) */
-    uint32_t bits; /* 1, 2, 3, 4, 8 or 16: channels without another class */
-    lk_axis axis;
+    uint32_t size;               /* sizeof(lk_key_rule) */
+    uint32_t bits;               /* 1, 2, 3, 4, 8 or 16: channels without another class */
+    lk_axis axis;                /* what shares a range; LK_AXIS_CHANNEL */
     uint32_t group;              /* LK_AXIS_CHANNEL: tokens, a power of two from 16 to the page.
                                   * LK_AXIS_TOKEN: channels, a multiple of 16; the last group may
                                   * be short. 0 = the whole page or head. */
@@ -142,8 +142,10 @@ LK_API void lk_plan_destroy(lk_plan **plan);
  * lk_plan_validate() checks the whole.
  * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND (no such layer or head), LK_E_NOMEM. */
 LK_API lk_status lk_plan_set_name(lk_plan *plan, const char *name); /* 1..63 bytes */
+/* The rule of a head's keys; copied. */
 LK_API lk_status lk_plan_set_key(lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                  const lk_key_rule *rule);
+/* The rule of a head's values; copied. */
 LK_API lk_status lk_plan_set_value(lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                    const lk_value_rule *rule);
 /* Subtract a constant from each key channel before it is stored, so that minima are
@@ -180,6 +182,7 @@ LK_API lk_status lk_plan_set_shrink_order(lk_plan *plan, uint32_t layer, uint32_
  * until the plan changes. Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND. */
 LK_API lk_status lk_plan_get_key(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                  lk_key_rule *rule);
+/* The same of a head's values. */
 LK_API lk_status lk_plan_get_value(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                    lk_value_rule *rule);
 /* centers: set to the plan's [head_dim], valid until the plan changes; NULL = none */
@@ -189,7 +192,9 @@ LK_API lk_status lk_plan_get_key_centers(const lk_plan *plan, uint32_t layer, ui
  * are packed at first, shrink_order as set. Any of the four may be NULL. */
 LK_API lk_status lk_plan_get_ladder(const lk_plan *plan, uint32_t layer, uint8_t *rungs,
                                     uint32_t *n_rungs, uint32_t *rung, uint32_t *shrink_order);
+/* The plan's name, valid until the plan changes; NULL for NULL. */
 LK_API const char *lk_plan_name(const lk_plan *plan);
+/* What lk_plan_set_pages() and lk_plan_set_recent() set; any of the four may be NULL. */
 LK_API lk_status lk_plan_get_pages(const lk_plan *plan, uint32_t *page_tokens, uint32_t *run_tokens,
                                    uint32_t *sink_tokens, uint32_t *window_tokens);
 
@@ -230,7 +235,7 @@ LK_API lk_status lk_chanmix_layout_init(lk_chanmix_layout *layout, size_t struct
 LK_API lk_status lk_plan_chanmix_layout(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                         lk_chanmix_layout *out);
 
-/* Codes to ChanMix's bytes and back. Any thread.
+/* Codes to ChanMix's bytes. Any thread.
  *
  * layout  of lk_plan_chanmix_layout(), or made by the caller for any channels
  * codes   [n_tokens][head_dim] by channel, one code to a byte
@@ -240,6 +245,7 @@ LK_API lk_status lk_plan_chanmix_layout(const lk_plan *plan, uint32_t layer, uin
  * that are no permutation, a code beyond its width); nothing is written then. */
 LK_API lk_status lk_chanmix_pack(const lk_chanmix_layout *layout, const uint8_t *codes,
                                  uint32_t n_tokens, uint8_t *bytes);
+/* The way back, with the same arguments and errors. */
 LK_API lk_status lk_chanmix_unpack(const lk_chanmix_layout *layout, const uint8_t *bytes,
                                    uint32_t n_tokens, uint8_t *codes);
 

@@ -33,8 +33,10 @@ typedef int64_t (*lk_read_fn)(void *user, void *data, size_t n_bytes);
  * lowkey with the cache. */
 typedef int32_t (*lk_progress_fn)(void *user, uint64_t done_bytes, uint64_t total_bytes);
 
+/* Bytes of a fingerprint, at most. */
 #define LK_FINGERPRINT_BYTES 256
 
+/* What a save and a load have beside the sequences. Start from lk_snapshot_desc_init(). */
 typedef struct lk_snapshot_desc {
     uint32_t size;              /* sizeof(lk_snapshot_desc) */
     uint32_t fingerprint_bytes; /* at most LK_FINGERPRINT_BYTES; 0 = none */
@@ -42,7 +44,7 @@ typedef struct lk_snapshot_desc {
                                  * whatever else K and V depend on. Saved as it is; a load
                                  * refuses a snapshot of any other, none included. */
     lk_progress_fn progress;    /* after each piece of at most 1 MiB; may be NULL */
-    void *progress_user;
+    void *progress_user;        /* given to progress */
 } lk_snapshot_desc;
 LK_API lk_status lk_snapshot_desc_init(lk_snapshot_desc *desc, size_t struct_bytes);
 
@@ -100,11 +102,14 @@ LK_API lk_status lk_snapshot_load(lk_cache *cache, const lk_snapshot_desc *desc,
                                   void *user, uint32_t capacity, lk_sequence *ids,
                                   uint32_t *n_sequences);
 
-/* data  [n_bytes], the whole snapshot and nothing behind it; it may not change during the call */
+/* From memory.
+ *
+ * data  [n_bytes], the whole snapshot and nothing behind it; it may not change during the call */
 LK_API lk_status lk_snapshot_load_memory(lk_cache *cache, const lk_snapshot_desc *desc,
                                          const void *data, uint64_t n_bytes, uint32_t capacity,
                                          lk_sequence *ids, uint32_t *n_sequences);
 
+/* From the file at path. */
 LK_API lk_status lk_snapshot_load_file(lk_cache *cache, const lk_snapshot_desc *desc,
                                        const char *path, uint32_t capacity, lk_sequence *ids,
                                        uint32_t *n_sequences);
@@ -118,58 +123,65 @@ typedef struct lk_snapshot lk_snapshot;
  *
  * Errors: LK_E_ARGUMENT, LK_E_CORRUPT, LK_E_MISMATCH (format version), LK_E_NOMEM, LK_E_IO. */
 LK_API lk_status lk_snapshot_open_memory(const void *data, uint64_t n_bytes, lk_snapshot **out);
+/* The same of the file at path. */
 LK_API lk_status lk_snapshot_open_file(const char *path, lk_snapshot **out);
-LK_API void lk_snapshot_close(lk_snapshot **snapshot); /* sets it to NULL; NULL is fine */
 
+/* End *snapshot and set it to NULL. NULL is fine. */
+LK_API void lk_snapshot_close(lk_snapshot **snapshot);
+
+/* A snapshot as a whole. */
 typedef struct lk_snapshot_info {
-    uint32_t size;    /* sizeof(lk_snapshot_info) */
-    uint32_t version; /* of the format */
-    uint32_t n_sequences;
-    uint32_t n_classes;   /* kinds of half pages */
-    uint64_t total_bytes; /* of the snapshot */
-    uint64_t n_tokens;    /* over all sequences */
-    uint64_t n_rows;      /* of pages; shared ones count once */
-    uint64_t geometry_hash;
-    uint64_t plan_hash;
-    uint32_t fingerprint_bytes;
-    uint8_t fingerprint[LK_FINGERPRINT_BYTES];
-    uint32_t reserved;
+    uint32_t size;                             /* sizeof(lk_snapshot_info) */
+    uint32_t version;                          /* of the format */
+    uint32_t n_sequences;                      /* that it holds */
+    uint32_t n_classes;                        /* kinds of half pages */
+    uint64_t total_bytes;                      /* of the snapshot */
+    uint64_t n_tokens;                         /* over all sequences */
+    uint64_t n_rows;                           /* of pages; shared ones count once */
+    uint64_t geometry_hash;                    /* of the model that it was saved for */
+    uint64_t plan_hash;                        /* of lk_snapshot_plan() */
+    uint32_t fingerprint_bytes;                /* 0 = none */
+    uint8_t fingerprint[LK_FINGERPRINT_BYTES]; /* as in lk_snapshot_desc, then zeros */
+    uint32_t reserved;                         /* 0 */
 } lk_snapshot_info;
 LK_API lk_status lk_snapshot_info_init(lk_snapshot_info *info, size_t struct_bytes);
-/* Errors: LK_E_ARGUMENT. */
+/* What the snapshot says of itself; info starts from its init. Errors: LK_E_ARGUMENT. */
 LK_API lk_status lk_snapshot_get_info(const lk_snapshot *snapshot, lk_snapshot_info *info);
 
 /* The plan that was saved with it; lives as long as the handle. NULL for NULL. */
 LK_API const lk_plan *lk_snapshot_plan(const lk_snapshot *snapshot);
 
-/* Sequence `index` of the snapshot. id: in the cache that saved it; n_rows: its rows of pages,
- * n_shared_rows: those of them that a sequence before it has too.
- * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND. */
+/* A sequence of a snapshot. */
 typedef struct lk_snapshot_sequence {
-    uint32_t size; /* sizeof(lk_snapshot_sequence) */
-    uint32_t flags;
-    lk_sequence id;
-    uint64_t n_tokens;
-    uint64_t n_rows;
-    uint64_t n_shared_rows;
+    uint32_t size;          /* sizeof(lk_snapshot_sequence) */
+    uint32_t flags;         /* 0 */
+    lk_sequence id;         /* in the cache that saved it */
+    uint64_t n_tokens;      /* committed */
+    uint64_t n_rows;        /* of pages that it has */
+    uint64_t n_shared_rows; /* those of them that a sequence before it has too */
 } lk_snapshot_sequence;
 LK_API lk_status lk_snapshot_sequence_init(lk_snapshot_sequence *sequence, size_t struct_bytes);
+
+/* Sequence `index` of the snapshot, from 0; sequence starts from its init.
+ * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND. */
 LK_API lk_status lk_snapshot_get_sequence(const lk_snapshot *snapshot, uint32_t index,
                                           lk_snapshot_sequence *sequence);
 
-/* A kind of half page and what the snapshot has of it.
- * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND. */
+/* A kind of half page and what the snapshot has of it. */
 typedef struct lk_snapshot_class {
-    uint32_t size;     /* sizeof(lk_snapshot_class) */
-    uint32_t is_value; /* 0 keys, 1 values */
-    uint32_t head_dim;
-    uint32_t page_tokens;
-    uint32_t channels[6]; /* at 16, 8, 4, 3, 2 and 1 bits */
-    uint64_t n_halves;
-    uint64_t payload_bytes; /* of all of them */
-    uint64_t metadata_bytes;
+    uint32_t size;           /* sizeof(lk_snapshot_class) */
+    uint32_t is_value;       /* 0 keys, 1 values */
+    uint32_t head_dim;       /* channels of a head */
+    uint32_t page_tokens;    /* tokens of a page */
+    uint32_t channels[6];    /* at 16, 8, 4, 3, 2 and 1 bits */
+    uint64_t n_halves;       /* of this kind */
+    uint64_t payload_bytes;  /* of all of them */
+    uint64_t metadata_bytes; /* likewise */
 } lk_snapshot_class;
 LK_API lk_status lk_snapshot_class_init(lk_snapshot_class *kind, size_t struct_bytes);
+
+/* Kind `index` of the snapshot, from 0; kind starts from its init.
+ * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND. */
 LK_API lk_status lk_snapshot_get_class(const lk_snapshot *snapshot, uint32_t index,
                                        lk_snapshot_class *kind);
 

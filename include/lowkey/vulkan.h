@@ -57,19 +57,19 @@ typedef struct lk_vulkan_desc {
                            * included; its messages go to lk_context_desc.log */
     uint32_t api_version; /* of the host's VkApplicationInfo, as VK_MAKE_API_VERSION */
     lk_vulkan_function get_instance_proc_addr; /* PFN_vkGetInstanceProcAddr */
-    void *instance;
-    void *physical_device;
-    void *device;
-    void *queue;           /* of a family with compute */
-    uint32_t queue_family; /* its index */
-    uint32_t n_extensions;
-    const char *const *extensions;  /* [n_extensions] that the device was made with */
+    void *instance;                            /* VkInstance */
+    void *physical_device;                     /* VkPhysicalDevice */
+    void *device;                              /* VkDevice, or NULL for one of lowkey's own */
+    void *queue;                               /* VkQueue of a family with compute */
+    uint32_t queue_family;                     /* its index */
+    uint32_t n_extensions;                     /* of extensions */
+    const char *const *extensions;             /* [n_extensions] that the device was made with */
     const void *features;           /* VkPhysicalDeviceFeatures2 with its chain, as enabled */
     lk_vulkan_lock_fn lock_queue;   /* both or neither. NULL = the host leaves the queue alone */
     lk_vulkan_lock_fn unlock_queue; /* while a call of lowkey on the context or its caches runs */
-    void *lock_user;
-    const void *pipeline_cache; /* what lk_vulkan_pipeline_cache() gave, or NULL */
-    uint64_t pipeline_cache_bytes;
+    void *lock_user;                /* given to both */
+    const void *pipeline_cache;     /* what lk_vulkan_pipeline_cache() gave, or NULL */
+    uint64_t pipeline_cache_bytes;  /* its size */
 } lk_vulkan_desc;
 LK_API lk_status lk_vulkan_desc_init(lk_vulkan_desc *desc, size_t struct_bytes);
 
