@@ -75,9 +75,9 @@ enum {
     LK_E_CORRUPT = -7,
     /* Valid bytes or a valid plan, but made for another geometry or version. */
     LK_E_MISMATCH = -8,
-    /* K or V holds an infinity or a NaN, or a graph ran in a step that it was not captured
-     * for. The open step is poisoned: discard it. On a device it may be a step that was
-     * committed: see lk_step_begin(). */
+    /* K or V (or a sample, an embedding, a score) holds an infinity or a NaN, or a graph ran in
+     * a step that it was not captured for. The open step is poisoned: discard it. On a device it
+     * may be a step that was committed: see lk_step_begin(). */
     LK_E_DATA = -9,
     /* The object is in use: it has live children, or a step is open. */
     LK_E_BUSY = -10,

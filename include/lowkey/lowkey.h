@@ -7,6 +7,7 @@
 #include <lowkey/base.h>
 #include <lowkey/cache.h>
 #include <lowkey/calibrate.h>
+#include <lowkey/chunks.h>
 #include <lowkey/context.h>
 #include <lowkey/merge.h>
 #include <lowkey/plan.h>

@@ -27,6 +27,14 @@ lk_status init_struct(void *dst, size_t caller_bytes, size_t our_bytes, const ch
 lk_status export_struct(void *dst, const void *src, size_t our_bytes, size_t oldest,
                         const char *name);
 
+// init_struct(), then our defaults up to the caller's own size.
+template <class Struct>
+lk_status init_with(Struct *out, size_t struct_bytes, size_t oldest, const Struct &defaults,
+                    const char *name) {
+    const lk_status status = init_struct(out, struct_bytes, oldest, name);
+    return status == LK_OK ? export_struct(out, &defaults, sizeof defaults, oldest, name) : status;
+}
+
 }  // namespace lk
 
 #endif

@@ -47,14 +47,6 @@ lk_probe default_probe() {
     return probe;
 }
 
-// init_struct() and our defaults behind the caller's own size.
-template <class Struct>
-lk_status init_with(Struct *out, size_t struct_bytes, size_t oldest, const Struct &defaults,
-                    const char *name) {
-    const lk_status status = init_struct(out, struct_bytes, oldest, name);
-    return status == LK_OK ? export_struct(out, &defaults, sizeof defaults, oldest, name) : status;
-}
-
 // Hand out a new handle that fill(model) made.
 template <class Handle, class Fill>
 lk_status make(Handle **out, const char *what, Fill fill) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/tensor.h"
 
+#include "base/host_tensor.h"
 #include "base/memory.h"
 #include "base/status.h"
 
@@ -18,8 +19,6 @@ const char *memory_name(lk_memory memory) {
         default: return nullptr;
     }
 }
-
-uint64_t element_bytes(lk_dtype dtype) { return dtype == LK_F32 ? 4 : 2; }
 
 lk_status check_kind(const lk_tensor &tensor, const char *name, lk_backend backend) {
     if (tensor.dtype < LK_F16 || tensor.dtype > LK_F32)

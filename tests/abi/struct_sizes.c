@@ -247,4 +247,20 @@ OFFSET(lk_snapshot_class, n_halves, 40);
 OFFSET(lk_snapshot_class, payload_bytes, 48);
 OFFSET(lk_snapshot_class, metadata_bytes, 56);
 
+SIZE(lk_bm25, 24);
+OFFSET(lk_bm25, size, 0);
+OFFSET(lk_bm25, chunk_tokens, 4);
+OFFSET(lk_bm25, k1, 8);
+OFFSET(lk_bm25, b, 16);
+
+SIZE(lk_chunk_quota, 56);
+OFFSET(lk_chunk_quota, size, 0);
+OFFSET(lk_chunk_quota, row_chunks, 4);
+OFFSET(lk_chunk_quota, low_share, 8);
+OFFSET(lk_chunk_quota, high_share, 16);
+OFFSET(lk_chunk_quota, budget_bytes, 24);
+OFFSET(lk_chunk_quota, low_bytes, 32);
+OFFSET(lk_chunk_quota, middle_bytes, 40);
+OFFSET(lk_chunk_quota, high_bytes, 48);
+
 int main(void) { return 0; }

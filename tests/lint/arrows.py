@@ -16,6 +16,7 @@ ALLOWED = {
     'src/format': {'include/lowkey/base.h', 'src/base'},
     'src/plan': {'include', 'src/base', 'src/format'},
     'src/calibrate': {'include', 'src/base', 'src/format', 'src/plan'},
+    'src/chunks': {'include/lowkey/base.h', 'include/lowkey/chunks.h', 'src/base', 'src/format'},
     'src/core': {'include', 'src/base', 'src/format', 'src/plan', 'src/backend/backend.h'},
     'src/backend': {'include/lowkey/base.h', 'include/lowkey/context.h', 'src/base', 'src/format'},
     'src/backend/registry.cpp': {'include/lowkey/base.h', 'src/base', 'src/backend'},
