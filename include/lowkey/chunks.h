@@ -10,15 +10,11 @@
 #ifndef LOWKEY_CHUNKS_H
 #define LOWKEY_CHUNKS_H
 
-#include <lowkey/base.h>
+#include <lowkey/plan.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* The class of a chunk, from the narrowest width to the widest. */
-typedef uint32_t lk_chunk_class;
-enum { LK_CHUNK_LOW = 1, LK_CHUNK_MIDDLE = 2, LK_CHUNK_HIGH = 3 };
 
 /* Scores from embeddings (equation 1 of Cocktail):
  * scores[i] = c_i . q / (|c_i| |q|), between -1 and 1.

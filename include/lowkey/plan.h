@@ -103,6 +103,41 @@ enum {
     LK_METADATA_F8 = 2 /* e4m3fnuz: bias 8, no infinity, 0x80 is NaN */
 };
 
+/* The class of a chunk, from the narrowest width to the widest (Cocktail; lowkey/chunks.h). */
+typedef uint32_t lk_chunk_class;
+enum {
+    LK_CHUNK_NONE = 0,   /* no class: the layer's rung and the rules alone */
+    LK_CHUNK_LOW = 1,    /* far from the query */
+    LK_CHUNK_MIDDLE = 2, /* between */
+    LK_CHUNK_HIGH = 3    /* close to the query */
+};
+
+/* Classes of chunks of a sequence's context. Chunks are consecutive runs of chunk_tokens
+ * tokens, the first one behind the sinks; they are scored for each request. Start from
+ * lk_chunk_rule_init(): Cocktail's own values.
+ *
+ * A class caps the widths of its chunks' pages, as a rung does: 2, 4, 8 or 16, each class above
+ * the one before; 16 leaves the pages raw. Of scores from s_min to s_max, a chunk with score s is
+ * low where s < s_min + (s_max - s_min) alpha, high where s > s_max - (s_max - s_min) beta, and
+ * middle else (equations 2 to 4). */
+typedef struct lk_chunk_rule {
+    uint32_t size;         /* sizeof(lk_chunk_rule) */
+    uint32_t chunk_tokens; /* 8 .. 256, a divisor or a multiple of page_tokens (the page itself
+                            * without reorder); 32 from init. 0 = the plan has no chunks, and
+                            * nothing else is read */
+    uint32_t low_bits;     /* cap of LK_CHUNK_LOW; 2 from init */
+    uint32_t middle_bits;  /* cap of LK_CHUNK_MIDDLE; 4 from init */
+    uint32_t high_bits;    /* cap of LK_CHUNK_HIGH; 16 from init */
+    float alpha;           /* of the low threshold, from 0; 0.6 from init */
+    float beta;            /* of the high threshold, from 0, alpha + beta below 1; 0.1 from init */
+    uint32_t reorder;      /* 1, from init: pages of one class lie together. 0: in the order of
+                            * their tokens, as layers with a sliding window need them */
+    uint32_t hold;         /* 1, from init: tokens behind the context stay at 16 bits.
+                            * 0: their pages are packed as if there were no chunks */
+} lk_chunk_rule;
+/* A rule as Cocktail is published, its size set. Errors: LK_E_ARGUMENT. */
+LK_API lk_status lk_chunk_rule_init(lk_chunk_rule *rule, size_t struct_bytes);
+
 /* A quantization plan for one geometry. */
 typedef struct lk_plan lk_plan;
 
@@ -119,6 +154,9 @@ LK_API const char *lk_plan_preset_name(uint32_t index);
  *   kitty      kivi2 with 32 sink tokens at 16 bits and 1/8 of the key channels of
  *              each page, ranked by mean |K|, at 4 bits
  *   kitty-pro  the same with 1/4 of the channels
+ *   cocktail   chunks of 32 tokens at 2, 4 or 16 bits by their scores (Cocktail): keys per
+ *              channel, groups of 32 tokens; values per token; 32 sinks, and what has no
+ *              class, at 16 bits
  *   pm-kvq     16 bits that shrink to 8, 4 and 2 as the budget asks (PM-KVQ): a ladder of
  *              all four in every layer; keys per channel, values per token, 32 sinks and at
  *              least 128 recent tokens at 16 bits
@@ -162,9 +200,11 @@ LK_API lk_status lk_plan_set_key_centers(lk_plan *plan, uint32_t layer, uint32_t
                                          const float *centers);
 /* metadata: lk_metadata of the layer's keys and values */
 LK_API lk_status lk_plan_set_metadata(lk_plan *plan, uint32_t layer, lk_metadata metadata);
-/* page_tokens: 32, 64 or 128, tokens of a page; run_tokens: consecutive tokens in a
- * page, at least 8, a divisor of page_tokens with at most 16 runs; 0 = page_tokens */
-LK_API lk_status lk_plan_set_pages(lk_plan *plan, uint32_t page_tokens, uint32_t run_tokens);
+/* page_tokens: 32, 64 or 128, tokens of a page */
+LK_API lk_status lk_plan_set_pages(lk_plan *plan, uint32_t page_tokens);
+/* Chunks and their classes, copied. lk_plan_validate() refuses reorder with layers that have a
+ * sliding window, and chunks beside keys that are ranked by LK_SCORE_QUERY_RANGE. */
+LK_API lk_status lk_plan_set_chunks(lk_plan *plan, const lk_chunk_rule *rule);
 /* The first sink_tokens (a multiple of 16, at most 1024) and at least the last
  * window_tokens (at most 65536) tokens of a sequence stay at 16 bits. */
 LK_API lk_status lk_plan_set_recent(lk_plan *plan, uint32_t sink_tokens, uint32_t window_tokens);
@@ -194,20 +234,27 @@ LK_API lk_status lk_plan_get_ladder(const lk_plan *plan, uint32_t layer, uint8_t
                                     uint32_t *n_rungs, uint32_t *rung, uint32_t *shrink_order);
 /* The plan's name, valid until the plan changes; NULL for NULL. */
 LK_API const char *lk_plan_name(const lk_plan *plan);
-/* What lk_plan_set_pages() and lk_plan_set_recent() set; any of the four may be NULL. */
-LK_API lk_status lk_plan_get_pages(const lk_plan *plan, uint32_t *page_tokens, uint32_t *run_tokens,
+/* What lk_plan_set_pages() and lk_plan_set_recent() set; any of the three may be NULL. */
+LK_API lk_status lk_plan_get_pages(const lk_plan *plan, uint32_t *page_tokens,
                                    uint32_t *sink_tokens, uint32_t *window_tokens);
+/* The plan's chunks. rule starts from its init; all its members are 0 but size in a plan without
+ * chunks */
+LK_API lk_status lk_plan_get_chunks(const lk_plan *plan, lk_chunk_rule *rule);
 
 /* Width of one channel of keys (is_value 0) or values (1) in a packed page: the one
- * function of the layer's rung, the head's rule and the channel's class.
+ * function of the head's rule, the channel's class, the layer's rung and the chunk's class.
+ * The lower one of rung and chunk's class caps the width that the rule gives.
  *
- * bits        set to the width of a channel that no page boosts
- * boost_bits  set to the width that a page may raise it to (= bits without boost)
+ * rung         one of the layer's ladder; 0 = where its pages begin, or none without a ladder
+ * chunk_class  LK_CHUNK_NONE = a page outside the context that has classes
+ * bits         set to the width of a channel that no page boosts
+ * boost_bits   set to the width that a page may raise it to (= bits without boost)
  *
- * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND. */
+ * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND (no such layer, head, channel or rung, or a chunk_class
+ * in a plan without chunks). */
 LK_API lk_status lk_plan_width(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
-                               uint32_t is_value, uint32_t channel, uint32_t *bits,
-                               uint32_t *boost_bits);
+                               uint32_t is_value, uint32_t channel, uint32_t rung,
+                               lk_chunk_class chunk_class, uint32_t *bits, uint32_t *boost_bits);
 
 /* ChanMix's own byte order (ICLR 2026, its kernels), to exchange codes of keys with
  * them: channels in another order, all codes of a token together, and the first channel

@@ -233,7 +233,7 @@ lk_status Builder::build() {
     if (status != LK_OK)
         return status;
     set_name(plan_, "chanmix");
-    set_pages(plan_, kPageTokens, 0);
+    set_pages(plan_, kPageTokens);
     set_recent(plan_, options_.sink_tokens, options_.window_tokens);
     status = set_ordinary();
     if (status == LK_OK)

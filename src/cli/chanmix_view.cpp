@@ -46,8 +46,8 @@ class View {
     std::uint32_t bits(std::uint32_t layer, std::uint32_t head, bool is_value,
                        std::uint32_t channel) const {
         std::uint32_t ordinary = 0, boosted = 0;
-        llama::check(
-            lk_plan_width(plan_, layer, head, is_value ? 1 : 0, channel, &ordinary, &boosted));
+        llama::check(lk_plan_width(plan_, layer, head, is_value ? 1 : 0, channel, 0, LK_CHUNK_NONE,
+                                   &ordinary, &boosted));
         return ordinary;
     }
     bool retrieves(std::uint32_t layer, std::uint32_t head) const {

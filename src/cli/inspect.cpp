@@ -254,8 +254,8 @@ int inspect_tensors(const InspectOptions &options) {
 
 // Tokens up to and including the one step after which exactly one page is packed.
 lk_plan_size one_page(const lk_plan *plan) {
-    std::uint32_t page = 0, run = 0, sinks = 0, window = 0;
-    llama::check(lk_plan_get_pages(plan, &page, &run, &sinks, &window));
+    std::uint32_t page = 0, sinks = 0, window = 0;
+    llama::check(lk_plan_get_pages(plan, &page, &sinks, &window));
     lk_plan_size size = llama::initialised(lk_plan_size_init);
     for (std::uint64_t n_tokens = std::uint64_t{sinks} + page;
          n_tokens <= sinks + window + 3u * page; n_tokens += 1) {
@@ -274,7 +274,8 @@ Json strips_json(const lk_plan *plan, bool is_value, std::uint32_t head_dim,
     const std::uint32_t n_boosted = is_value ? 0 : (rule.boost_channels + 15) / 16 * 16;
     for (std::uint32_t channel = 0; channel < head_dim; ++channel) {
         std::uint32_t bits = 0, boost_bits = 0;
-        llama::check(lk_plan_width(plan, 0, 0, is_value ? 1 : 0, channel, &bits, &boost_bits));
+        llama::check(lk_plan_width(plan, 0, 0, is_value ? 1 : 0, channel, 0, LK_CHUNK_NONE, &bits,
+                                   &boost_bits));
         ++n_channels[channel < n_boosted ? boost_bits : bits];
     }
     Json strips = Json::array();
@@ -288,15 +289,14 @@ Json strips_json(const lk_plan *plan, bool is_value, std::uint32_t head_dim,
 
 Json page_json(const lk_plan *plan) {
     const PlanShape shape = plan_shape(plan);
-    std::uint32_t page = 0, run = 0, sinks = 0, window = 0;
-    llama::check(lk_plan_get_pages(plan, &page, &run, &sinks, &window));
+    std::uint32_t page = 0, sinks = 0, window = 0;
+    llama::check(lk_plan_get_pages(plan, &page, &sinks, &window));
     const lk_plan_size size = one_page(plan);
     std::uint64_t n_heads = 0;
     for (const std::uint32_t count : shape.n_kv_heads)
         n_heads += count;
     return {{"plan", lk_plan_name(plan)},
             {"page_tokens", page},
-            {"run_tokens", run},
             {"sink_tokens", sinks},
             {"window_tokens", window},
             {"head_dim", shape.head_dim[0]},
@@ -360,9 +360,9 @@ int inspect_page(const InspectOptions &options) {
         print_json(page);
         return 0;
     }
-    std::printf("page of plan %s: %u tokens in runs of %u, head_dim %u (layer 0, KV head 0)\n",
+    std::printf("page of plan %s: %u tokens, head_dim %u (layer 0, KV head 0)\n",
                 lk_plan_name(plan.get()), page["page_tokens"].get<unsigned>(),
-                page["run_tokens"].get<unsigned>(), page["head_dim"].get<unsigned>());
+                page["head_dim"].get<unsigned>());
     print_half("keys", page["keys"]);
     print_half("values", page["values"]);
     const Json &all = page["pages_of_all_heads"];

@@ -18,8 +18,8 @@ struct Width {
 
 bool find_width(const lk_plan *plan, std::uint32_t layer, std::uint32_t kv_head, bool is_value,
                 std::uint32_t channel, Width &width) {
-    return lk_plan_width(plan, layer, kv_head, is_value ? 1 : 0, channel, &width.bits,
-                         &width.boost_bits) == LK_OK;
+    return lk_plan_width(plan, layer, kv_head, is_value ? 1 : 0, channel, 0, LK_CHUNK_NONE,
+                         &width.bits, &width.boost_bits) == LK_OK;
 }
 
 lk_key_rule key_rule(const lk_plan *plan, std::uint32_t layer, std::uint32_t kv_head) {
@@ -302,8 +302,8 @@ std::string describe_head(const lk_plan *plan, std::uint32_t layer, std::uint32_
 
 void print_widths(const lk_plan *plan) {
     const PlanShape shape = plan_shape(plan);
-    std::uint32_t page = 0, run = 0, sinks = 0, window = 0;
-    llama::check(lk_plan_get_pages(plan, &page, &run, &sinks, &window));
+    std::uint32_t page = 0, sinks = 0, window = 0;
+    llama::check(lk_plan_get_pages(plan, &page, &sinks, &window));
     std::printf("\nPages of %u tokens; the first %u and at least the last %u tokens at 16 bits.\n",
                 page, sinks, window);
     for (std::uint32_t first = 0; first < shape.n_layers;) {

@@ -88,13 +88,30 @@ lk_status make_plan(const void *source, const char *name, lk_plan **out, Fill fi
     return status;
 }
 
-void key_widths(const Plan &plan, uint32_t layer, uint32_t kv_head, uint32_t channel,
+void key_widths(const Plan &plan, uint32_t layer, uint32_t kv_head, uint32_t channel, uint32_t cap,
                 uint32_t *bits, uint32_t *boost_bits) {
-    const uint32_t rung = plan.layers[layer].rung;
     const uint8_t *channel_bits = plan.channel_bits(layer, kv_head);
     const KeyRule &rule = plan.key(layer, kv_head);
-    *bits = channel_width(channel_bits ? channel_bits[channel] : rule.bits, rung);
-    *boost_bits = channel_bits ? *bits : boost_width(rule, rung);
+    *bits = channel_width(channel_bits ? channel_bits[channel] : rule.bits, cap);
+    *boost_bits = channel_bits ? *bits : boost_width(rule, cap);
+}
+
+// What caps a page: rung 0 is the layer's own.
+lk_status find_cap(const Plan &plan, uint32_t layer, uint32_t rung, lk_chunk_class chunk_class,
+                   uint32_t *cap) {
+    const LayerPlan &own = plan.layers[layer];
+    bool has_rung = !rung;
+    for (uint32_t r = 0; r < own.n_rungs; ++r)
+        has_rung |= own.rungs[r] == rung;
+    if (!has_rung)
+        return fail(LK_E_NOT_FOUND, "rung is %u, which the ladder of layer %u has not", rung,
+                    layer);
+    if (chunk_class > LK_CHUNK_HIGH)
+        return fail(LK_E_ARGUMENT, "chunk_class is %u, must be at most 3", chunk_class);
+    if (chunk_class && !plan.chunks.tokens)
+        return fail(LK_E_NOT_FOUND, "chunk_class is %u, the plan has no chunks", chunk_class);
+    *cap = row_cap(rung ? rung : own.rung, plan.chunks.cap(chunk_class));
+    return LK_OK;
 }
 
 }  // namespace
@@ -117,6 +134,10 @@ lk_status lk_key_rule_init(lk_key_rule *rule, size_t struct_bytes) {
 
 lk_status lk_value_rule_init(lk_value_rule *rule, size_t struct_bytes) {
     return lk::init_rule(rule, struct_bytes, lk::default_value_rule(), "rule");
+}
+
+lk_status lk_chunk_rule_init(lk_chunk_rule *rule, size_t struct_bytes) {
+    return lk::init_rule(rule, struct_bytes, lk::default_chunk_rule(), "rule");
 }
 
 lk_status lk_plan_size_init(lk_plan_size *size, size_t struct_bytes) {
@@ -190,12 +211,24 @@ lk_status lk_plan_set_metadata(lk_plan *plan, uint32_t layer, lk_metadata metada
     return status == LK_OK ? lk::set_metadata(&plan->model, layer, metadata) : status;
 }
 
-lk_status lk_plan_set_pages(lk_plan *plan, uint32_t page_tokens, uint32_t run_tokens) {
+lk_status lk_plan_set_pages(lk_plan *plan, uint32_t page_tokens) {
     if (!plan)
         return lk::null_argument("plan");
-    const lk_status status = lk::check_pages(page_tokens, run_tokens, lk::kArgument);
+    const lk_status status = lk::check_pages(page_tokens, lk::kArgument);
     if (status == LK_OK)
-        lk::set_pages(&plan->model, page_tokens, run_tokens);
+        lk::set_pages(&plan->model, page_tokens);
+    return status;
+}
+
+lk_status lk_plan_set_chunks(lk_plan *plan, const lk_chunk_rule *rule) {
+    if (!plan)
+        return lk::null_argument("plan");
+    lk_chunk_rule own = lk::default_chunk_rule();
+    lk_status status = lk::import_struct(&own, sizeof own, sizeof own, rule, "rule");
+    if (status == LK_OK)
+        status = lk::check_chunk_rule(own, lk::kRuleArgument);
+    if (status == LK_OK)
+        lk::set_chunks(&plan->model, own);
     return status;
 }
 
@@ -286,14 +319,12 @@ lk_status lk_plan_get_ladder(const lk_plan *plan, uint32_t layer, uint8_t *rungs
 
 const char *lk_plan_name(const lk_plan *plan) { return plan ? plan->model.name : nullptr; }
 
-lk_status lk_plan_get_pages(const lk_plan *plan, uint32_t *page_tokens, uint32_t *run_tokens,
-                            uint32_t *sink_tokens, uint32_t *window_tokens) {
+lk_status lk_plan_get_pages(const lk_plan *plan, uint32_t *page_tokens, uint32_t *sink_tokens,
+                            uint32_t *window_tokens) {
     if (!plan)
         return lk::null_argument("plan");
     if (page_tokens)
         *page_tokens = plan->model.page_tokens;
-    if (run_tokens)
-        *run_tokens = plan->model.run_tokens;
     if (sink_tokens)
         *sink_tokens = plan->model.sink_tokens;
     if (window_tokens)
@@ -301,25 +332,40 @@ lk_status lk_plan_get_pages(const lk_plan *plan, uint32_t *page_tokens, uint32_t
     return LK_OK;
 }
 
+lk_status lk_plan_get_chunks(const lk_plan *plan, lk_chunk_rule *rule) {
+    if (!plan)
+        return lk::null_argument("plan");
+    if (!rule)
+        return lk::null_argument("rule");
+    lk_chunk_rule own;
+    lk::chunk_rule_of(plan->model, &own);
+    return lk::export_struct(rule, &own, sizeof own, sizeof own, "rule");
+}
+
 lk_status lk_plan_width(const lk_plan *plan, uint32_t layer, uint32_t kv_head, uint32_t is_value,
-                        uint32_t channel, uint32_t *bits, uint32_t *boost_bits) {
+                        uint32_t channel, uint32_t rung, lk_chunk_class chunk_class, uint32_t *bits,
+                        uint32_t *boost_bits) {
     if (!plan)
         return lk::null_argument("plan");
     if (!bits || !boost_bits)
         return lk::null_argument(bits ? "boost_bits" : "bits");
     if (is_value > 1)
         return lk::fail(LK_E_ARGUMENT, "is_value is %u, must be 0 or 1", is_value);
-    const lk_status status = lk::check_index(plan->model, layer, kv_head);
+    lk_status status = lk::check_index(plan->model, layer, kv_head);
     if (status != LK_OK)
         return status;
-    const lk::LayerPlan &own = plan->model.layers[layer];
-    if (channel >= own.geometry.head_dim)
+    const uint32_t head_dim = plan->model.layers[layer].geometry.head_dim;
+    if (channel >= head_dim)
         return lk::fail(LK_E_NOT_FOUND, "channel is %u, layer %u has head_dim %u", channel, layer,
-                        own.geometry.head_dim);
+                        head_dim);
+    uint32_t cap = 0;
+    status = lk::find_cap(plan->model, layer, rung, chunk_class, &cap);
+    if (status != LK_OK)
+        return status;
     if (is_value)
-        *bits = *boost_bits = lk::channel_width(plan->model.value(layer, kv_head).bits, own.rung);
+        *bits = *boost_bits = lk::channel_width(plan->model.value(layer, kv_head).bits, cap);
     else
-        lk::key_widths(plan->model, layer, kv_head, channel, bits, boost_bits);
+        lk::key_widths(plan->model, layer, kv_head, channel, cap, bits, boost_bits);
     return LK_OK;
 }
 

@@ -10,6 +10,8 @@ namespace lk {
 
 namespace {
 
+bool is_rung(uint32_t bits) { return bits == 16 || bits == 8 || bits == 4 || bits == 2; }
+
 lk_status refuse(const Subject &s, const char *name, uint32_t value, const char *rule) {
     return fail(s.status, "%s%s is %u, must be %s", s.prefix, name, value, rule);
 }
@@ -162,15 +164,30 @@ lk_status check_metadata(lk_metadata metadata, const Subject &s) {
     return LK_OK;
 }
 
-lk_status check_pages(uint32_t page_tokens, uint32_t run_tokens, const Subject &s) {
+lk_status check_pages(uint32_t page_tokens, const Subject &s) {
     if (page_tokens != 32 && page_tokens != 64 && page_tokens != 128)
         return refuse(s, "page_tokens", page_tokens, "32, 64 or 128");
-    if (run_tokens &&
-        (run_tokens < 8 || page_tokens % run_tokens || page_tokens / run_tokens > LK_MAX_RUNS))
-        return fail(s.status,
-                    "%srun_tokens is %u, must be 0 or at least 8 and a divisor of page_tokens %u",
-                    s.prefix, run_tokens, page_tokens);
     return LK_OK;
+}
+
+lk_status check_chunk_rule(const lk_chunk_rule &rule, const Subject &s) {
+    if (!rule.chunk_tokens)
+        return LK_OK;
+    if (rule.chunk_tokens < kMinChunkTokens || rule.chunk_tokens > kMaxChunkTokens)
+        return refuse(s, s.name("chunk_tokens", "tokens"), rule.chunk_tokens, "from 8 to 256");
+    const uint32_t bits[] = {rule.low_bits, rule.middle_bits, rule.high_bits};
+    const char *names[] = {s.name("low_bits", "low"), s.name("middle_bits", "middle"),
+                           s.name("high_bits", "high")};
+    for (uint32_t c = 0; c < kChunkClasses; ++c)
+        if (!is_rung(bits[c]) || (c && bits[c] <= bits[c - 1]))
+            return refuse(s, names[c], bits[c], "one of 2, 4, 8, 16 and above the class before it");
+    const bool in_range = rule.alpha >= 0 && rule.beta >= 0 && rule.alpha + rule.beta < 1;
+    if (!in_range)
+        return fail(s.status, "%salpha is %g and beta %g, must be from 0 with a sum below 1",
+                    s.prefix, static_cast<double>(rule.alpha), static_cast<double>(rule.beta));
+    if (rule.reorder > 1)
+        return refuse(s, "reorder", rule.reorder, "0 or 1");
+    return rule.hold > 1 ? refuse(s, "hold", rule.hold, "0 or 1") : LK_OK;
 }
 
 lk_status check_recent(uint32_t sink_tokens, uint32_t window_tokens, const Subject &s) {
@@ -189,8 +206,7 @@ lk_status check_ladder(const uint8_t *rungs, uint32_t n_rungs, uint32_t rung, co
     bool has_rung = false;
     for (uint32_t i = 0; i < n_rungs; ++i) {
         const uint32_t bits = rungs[i];
-        const bool known = bits == 16 || bits == 8 || bits == 4 || bits == 2;
-        if (!known || (i && bits >= rungs[i - 1]))
+        if (!is_rung(bits) || (i && bits >= rungs[i - 1]))
             return fail(s.status,
                         s.json ? "%s%s/%u is %u, must be %s" : "%s%s[%u] is %u, must be %s",
                         s.prefix, s.name("rungs", "ladder"), i, bits,

@@ -32,15 +32,18 @@ lk_status check_classes(const uint8_t *channel_bits, uint32_t head_dim, const Su
 lk_status check_centers(const float *centers, uint32_t head_dim, const Subject &subject);
 lk_status check_value_rule(const lk_value_rule &rule, const Subject &subject);
 lk_status check_metadata(lk_metadata metadata, const Subject &subject);
-lk_status check_pages(uint32_t page_tokens, uint32_t run_tokens, const Subject &subject);
+lk_status check_pages(uint32_t page_tokens, const Subject &subject);
+lk_status check_chunk_rule(const lk_chunk_rule &rule, const Subject &subject);
 lk_status check_recent(uint32_t sink_tokens, uint32_t window_tokens, const Subject &subject);
 lk_status check_ladder(const uint8_t *rungs, uint32_t n_rungs, uint32_t rung,
                        const Subject &subject);
 lk_status check_shrink_order(uint32_t order, const Subject &subject);
 lk_status check_name(const char *name, const Subject &subject);
 
-// A head's rules within the plan, at every rung of its layer. The prefixes are the head's path
-// with "key/" and "value/" behind it.
+// The chunks within the plan: its pages and its layers. The prefix is that of the chunks.
+lk_status check_chunks(const Plan &plan, const Subject &subject);
+// A head's rules within the plan, under every cap of its layer's rows. The prefixes are the head's
+// path with "key/" and "value/" behind it.
 lk_status check_key(const Plan &plan, uint32_t layer, uint32_t head, const Subject &subject);
 lk_status check_value(const Plan &plan, uint32_t layer, uint32_t head, const Subject &subject);
 

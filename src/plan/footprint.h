@@ -98,8 +98,11 @@ struct HalfSlots {
     uint64_t packed_payload;   // 0 when raw
     uint64_t packed_metadata;  // 0 when raw; already there when recent_metadata is not 0
 };
-HalfSlots key_slots(const Plan &plan, uint32_t layer, uint32_t head);
+HalfSlots key_slots(const Plan &plan, uint32_t layer, uint32_t head);  // at the layer's own rung
 HalfSlots value_slots(const Plan &plan, uint32_t layer, uint32_t head);
+// Under one of row_caps().
+HalfSlots key_slots_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap);
+HalfSlots value_slots_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap);
 // Slot size of one half, K or V, of a layer's entry in a sink row.
 inline uint64_t sink_slot(const Plan &plan, uint32_t layer, uint64_t row) {
     return slot_bytes(payload_bytes(

@@ -170,9 +170,9 @@ uint32_t number_or(const Node &node, const char *name, uint32_t otherwise) {
     return node.has(name) ? number_member(node, name) : otherwise;
 }
 
-float real_or_zero(const Node &node, const char *name) {
+float real_or(const Node &node, const char *name, float otherwise) {
     if (!node.has(name))
-        return 0;
+        return otherwise;
     const Node found = member(node, name);
     if (!found.value->is_number())
         refuse_type(found, "a number");
@@ -181,6 +181,15 @@ float real_or_zero(const Node &node, const char *name) {
         expect(fail(LK_E_CORRUPT, "%s is %g, must be from 0 to %g", found.path.c_str(), number,
                     static_cast<double>(FLT_MAX)));
     return static_cast<float>(number);
+}
+
+uint32_t truth_or(const Node &node, const char *name, uint32_t otherwise) {
+    if (!node.has(name))
+        return otherwise;
+    const Node found = member(node, name);
+    if (!found.value->is_boolean())
+        refuse_type(found, "true or false");
+    return found.value->get<bool>() ? 1 : 0;
 }
 
 const std::string &text_of(const Node &node) {
@@ -235,8 +244,8 @@ lk_layer read_geometry_layer(const Node &node) {
     layer.head_dim = number_member(node, "head_dim");
     layer.window_tokens = number_or(node, "window", 0);
     layer.window_sink_tokens = number_or(node, "window_sinks", 0);
-    layer.scale = real_or_zero(node, "scale");
-    layer.soft_cap = real_or_zero(node, "soft_cap");
+    layer.scale = real_or(node, "scale", 0);
+    layer.soft_cap = real_or(node, "soft_cap", 0);
     const std::string prefix = node.path + "/";
     expect(check_layer(layer, subject_at(prefix)));
     return layer;
@@ -454,6 +463,24 @@ void read_layers(const Node &elements, Plan *plan) {
                     layer, n_layers));
 }
 
+void read_chunks(const Node &node, Plan *plan) {
+    expect_object(node, {"tokens", "low", "middle", "high", "alpha", "beta", "reorder", "hold"});
+    lk_chunk_rule rule = default_chunk_rule();
+    rule.chunk_tokens = number_member(node, "tokens");
+    rule.low_bits = number_or(node, "low", rule.low_bits);
+    rule.middle_bits = number_or(node, "middle", rule.middle_bits);
+    rule.high_bits = number_or(node, "high", rule.high_bits);
+    rule.alpha = real_or(node, "alpha", rule.alpha);
+    rule.beta = real_or(node, "beta", rule.beta);
+    rule.reorder = truth_or(node, "reorder", rule.reorder);
+    rule.hold = truth_or(node, "hold", rule.hold);
+    const std::string prefix = node.path + "/";
+    const Subject subject = subject_at(prefix);
+    expect(check_chunk_rule(rule, subject));
+    set_chunks(plan, rule);
+    expect(check_chunks(*plan, subject));
+}
+
 void read_name(const Node &node, Plan *plan) {
     const std::string &name = text_of(node);
     if (name.find('\0') != std::string::npos)
@@ -463,19 +490,20 @@ void read_name(const Node &node, Plan *plan) {
 }
 
 void read_plan(const Node &root, Plan *plan) {
-    expect_object(root, {"lowkey_plan", "name", "geometry", "page_tokens", "run_tokens",
-                         "sink_tokens", "window_tokens", "layers"});
+    expect_object(root, {"lowkey_plan", "name", "geometry", "page_tokens", "sink_tokens",
+                         "window_tokens", "chunks", "layers"});
     constexpr Subject kRoot = {"/", true, LK_E_CORRUPT};
     read_name(member(root, "name"), plan);
     const uint32_t page_tokens = number_member(root, "page_tokens");
-    const uint32_t run_tokens = number_or(root, "run_tokens", 0);
-    expect(check_pages(page_tokens, run_tokens, kRoot));
-    set_pages(plan, page_tokens, run_tokens);
+    expect(check_pages(page_tokens, kRoot));
+    set_pages(plan, page_tokens);
     const uint32_t sink_tokens = number_member(root, "sink_tokens");
     const uint32_t window_tokens = number_member(root, "window_tokens");
     expect(check_recent(sink_tokens, window_tokens, kRoot));
     set_recent(plan, sink_tokens, window_tokens);
     read_geometry(member(root, "geometry"), plan);
+    if (root.has("chunks"))
+        read_chunks(member(root, "chunks"), plan);
     read_layers(array_member(root, "layers"), plan);
 }
 

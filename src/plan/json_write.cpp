@@ -198,6 +198,24 @@ void put_layers(const Plan &plan, Text *out) {
     out->put("]\n");
 }
 
+void put_chunks(const ChunkRule &chunks, Text *out) {
+    if (!chunks.tokens)
+        return;
+    out->put("  \"chunks\": {");
+    out->member("tokens", chunks.tokens);
+    constexpr const char *kNames[kChunkClasses] = {"low", "middle", "high"};
+    for (uint32_t c = 0; c < kChunkClasses; ++c) {
+        out->put(", ");
+        out->member(kNames[c], chunks.bits[c]);
+    }
+    out->put(", \"alpha\": ");
+    out->put_real(chunks.alpha);
+    out->put(", \"beta\": ");
+    out->put_real(chunks.beta);
+    out->put(chunks.reorder ? ", \"reorder\": true" : ", \"reorder\": false");
+    out->put(chunks.hold ? ", \"hold\": true},\n" : ", \"hold\": false},\n");
+}
+
 void put_plan(const Plan &plan, Text *out) {
     out->put("{\n  \"lowkey_plan\": 1,\n  \"name\": ");
     out->put_quoted(plan.name);
@@ -206,12 +224,11 @@ void put_plan(const Plan &plan, Text *out) {
     out->put("  ");
     out->member("page_tokens", plan.page_tokens);
     out->put(", ");
-    out->member("run_tokens", plan.run_tokens);
-    out->put(", ");
     out->member("sink_tokens", plan.sink_tokens);
     out->put(", ");
     out->member("window_tokens", plan.window_tokens);
     out->put(",\n");
+    put_chunks(plan.chunks, out);
     put_layers(plan, out);
     out->put("}\n");
 }

@@ -211,9 +211,9 @@ bool copy_plan(const Plan &from, Plan *to) {
         return false;
     std::memcpy(to->name, from.name, sizeof to->name);
     to->page_tokens = from.page_tokens;
-    to->run_tokens = from.run_tokens;
     to->sink_tokens = from.sink_tokens;
     to->window_tokens = from.window_tokens;
+    to->chunks = from.chunks;
     return true;
 }
 
@@ -337,9 +337,22 @@ lk_status set_shrink_order(Plan *plan, uint32_t layer, uint32_t order) {
     return LK_OK;
 }
 
-void set_pages(Plan *plan, uint32_t page_tokens, uint32_t run_tokens) {
-    plan->page_tokens = page_tokens;
-    plan->run_tokens = run_tokens ? run_tokens : page_tokens;
+void set_pages(Plan *plan, uint32_t page_tokens) { plan->page_tokens = page_tokens; }
+
+void set_chunks(Plan *plan, const lk_chunk_rule &rule) {
+    plan->chunks = ChunkRule();
+    if (!rule.chunk_tokens)
+        return;
+    ChunkRule &own = plan->chunks;
+    own.tokens = rule.chunk_tokens;
+    own.bits[LK_CHUNK_LOW - LK_CHUNK_LOW] = static_cast<uint8_t>(rule.low_bits);
+    own.bits[LK_CHUNK_MIDDLE - LK_CHUNK_LOW] = static_cast<uint8_t>(rule.middle_bits);
+    own.bits[LK_CHUNK_HIGH - LK_CHUNK_LOW] = static_cast<uint8_t>(rule.high_bits);
+    own.reorder = rule.reorder != 0;
+    own.hold = rule.hold != 0;
+    // Negative zero becomes zero, so that equal numbers have equal text.
+    own.alpha = rule.alpha + 0.0f;
+    own.beta = rule.beta + 0.0f;
 }
 
 void set_recent(Plan *plan, uint32_t sink_tokens, uint32_t window_tokens) {
@@ -373,6 +386,34 @@ void value_rule_of(const Plan &plan, uint32_t layer, uint32_t kv_head, lk_value_
     out->bits = rule.bits;
     out->group = rule.group;
     out->one_bit = static_cast<lk_one_bit>(rule.one_bit);
+}
+
+lk_chunk_rule default_chunk_rule() {
+    lk_chunk_rule rule = {};
+    rule.size = sizeof rule;
+    rule.chunk_tokens = 32;
+    rule.low_bits = 2;
+    rule.middle_bits = 4;
+    rule.high_bits = 16;
+    rule.alpha = 0.6f;
+    rule.beta = 0.1f;
+    rule.reorder = 1;
+    rule.hold = 1;
+    return rule;
+}
+
+void chunk_rule_of(const Plan &plan, lk_chunk_rule *out) {
+    const ChunkRule &rule = plan.chunks;
+    *out = {};
+    out->size = sizeof *out;
+    out->chunk_tokens = rule.tokens;
+    out->low_bits = rule.bits[LK_CHUNK_LOW - LK_CHUNK_LOW];
+    out->middle_bits = rule.bits[LK_CHUNK_MIDDLE - LK_CHUNK_LOW];
+    out->high_bits = rule.bits[LK_CHUNK_HIGH - LK_CHUNK_LOW];
+    out->alpha = rule.alpha;
+    out->beta = rule.beta;
+    out->reorder = rule.reorder;
+    out->hold = rule.hold;
 }
 
 bool same_head(const Plan &plan, uint32_t layer, uint32_t a, uint32_t b) {

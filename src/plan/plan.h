@@ -25,6 +25,9 @@ constexpr uint32_t kMaxRungs = 4;
 constexpr uint32_t kMaxNameBytes = 63;
 constexpr uint32_t kNoPlace = UINT32_MAX;
 constexpr uint32_t kNoRung = 0;  // the layer has no ladder
+constexpr uint32_t kMinChunkTokens = 8;
+constexpr uint32_t kMaxChunkTokens = 256;
+constexpr uint32_t kChunkClasses = 3;
 
 // Keys of a KV head, as lk_key_rule. Static classes and centers are [head_dim] of Plan::classes
 // and Plan::centers; a head keeps its place there once it has had some.
@@ -58,6 +61,21 @@ struct LayerPlan {
     uint16_t shrink_order;     // lower ones shrink first
 };
 
+// As lk_chunk_rule; tokens 0 without chunks.
+struct ChunkRule {
+    uint32_t tokens = 0;
+    uint8_t bits[kChunkClasses] = {};  // by lk_chunk_class - LK_CHUNK_LOW, ascending
+    bool reorder = false;
+    bool hold = false;
+    float alpha = 0;
+    float beta = 0;
+
+    // The cap of a class, kNoRung for LK_CHUNK_NONE.
+    uint32_t cap(lk_chunk_class chunk_class) const {
+        return chunk_class ? bits[chunk_class - LK_CHUNK_LOW] : kNoRung;
+    }
+};
+
 // Grows from the allocator it is made with. Not copied but by copy_plan().
 struct Plan {
     explicit Plan(const Allocator &allocator = default_allocator())
@@ -69,9 +87,9 @@ struct Plan {
 
     char name[kMaxNameBytes + 1] = {};
     uint32_t page_tokens = 128;
-    uint32_t run_tokens = 128;
     uint32_t sink_tokens = 0;
     uint32_t window_tokens = 0;
+    ChunkRule chunks;
     Array<LayerPlan> layers;
     Array<KeyRule> keys;      // one per (layer, KV head), layer by layer
     Array<ValueRule> values;  // likewise
@@ -115,30 +133,47 @@ struct ValueClass {
     OneBit one_bit;  // as of keys
 };
 
-// The width of a channel of class `bits` in a packed page of a layer at `rung`: the one place
-// where ladder and classes meet (docs/PLAN.md).
-constexpr uint32_t channel_width(uint32_t bits, uint32_t rung) {
-    if (rung == kNoRung)
+// What caps the widths of a row: the lower of the layer's rung and the cap of its chunks' class
+// (ChunkRule::cap()). kNoRung when there is neither.
+constexpr uint32_t row_cap(uint32_t rung, uint32_t chunk_cap) {
+    if (rung == kNoRung || chunk_cap == kNoRung)
+        return rung + chunk_cap;
+    return rung < chunk_cap ? rung : chunk_cap;
+}
+// The width of a channel of class `bits` in a packed page under a cap, a rung or row_cap(): the
+// one place where ladder, chunks and classes meet (docs/PLAN.md).
+constexpr uint32_t channel_width(uint32_t bits, uint32_t cap) {
+    if (cap == kNoRung)
         return bits;
-    if (rung == 16)
+    if (cap == 16)
         return 16;
-    return bits >= 4 && bits > rung ? rung : bits;
+    return bits >= 4 && bits > cap ? cap : bits;
 }
 // Of a channel that a page boosts: never below the channels that it does not.
-constexpr uint32_t boost_width(const KeyRule &rule, uint32_t rung) {
-    const uint32_t ordinary = channel_width(rule.bits, rung);
-    const uint32_t boosted = rule.boost_channels ? channel_width(rule.boost_bits, rung) : ordinary;
+constexpr uint32_t boost_width(const KeyRule &rule, uint32_t cap) {
+    const uint32_t ordinary = channel_width(rule.bits, cap);
+    const uint32_t boosted = rule.boost_channels ? channel_width(rule.boost_bits, cap) : ordinary;
     return boosted > ordinary ? boosted : ordinary;
 }
 constexpr uint32_t boost_count(const KeyRule &rule) {
     return static_cast<uint32_t>(round_up(rule.boost_channels, LK_STRIP_CHANNELS));
 }
 
-// For a plan that validate_plan() accepts. resolve_*() take the layer's own rung.
+// All caps that rows of a layer may be packed under: the rungs of its ladder (kNoRung without one)
+// and the lower one of each rung and each class of chunks. Descending, kNoRung first.
+struct RowCaps {
+    uint32_t caps[5];
+    uint32_t n;
+    bool has(uint32_t cap) const;
+};
+RowCaps row_caps(const Plan &plan, uint32_t layer);
+
+// For a plan that validate_plan() accepts. resolve_*() take the layer's own rung, resolve_*_at()
+// one of row_caps().
 void resolve_key(const Plan &plan, uint32_t layer, uint32_t head, KeyClass *out);
 void resolve_value(const Plan &plan, uint32_t layer, uint32_t head, ValueClass *out);
-void resolve_key_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t rung, KeyClass *out);
-void resolve_value_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t rung,
+void resolve_key_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap, KeyClass *out);
+void resolve_value_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap,
                       ValueClass *out);
 
 // XXH3 (64 bits, seed 0) of the geometry's canonical bytes (docs/PLAN.md).
@@ -172,7 +207,8 @@ lk_status set_metadata(Plan *plan, uint32_t layer, lk_metadata metadata);
 lk_status set_ladder(Plan *plan, uint32_t layer, const uint8_t *rungs, uint32_t n_rungs,
                      uint32_t rung);
 lk_status set_shrink_order(Plan *plan, uint32_t layer, uint32_t order);
-void set_pages(Plan *plan, uint32_t page_tokens, uint32_t run_tokens);
+void set_pages(Plan *plan, uint32_t page_tokens);
+void set_chunks(Plan *plan, const lk_chunk_rule &rule);
 void set_recent(Plan *plan, uint32_t sink_tokens, uint32_t window_tokens);
 void set_name(Plan *plan, const char *name);
 // LK_E_NOT_FOUND. The layers are set.
@@ -182,6 +218,9 @@ const char *preset_name(uint32_t index);
 // Read back; the index is in range.
 void key_rule_of(const Plan &plan, uint32_t layer, uint32_t kv_head, lk_key_rule *out);
 void value_rule_of(const Plan &plan, uint32_t layer, uint32_t kv_head, lk_value_rule *out);
+void chunk_rule_of(const Plan &plan, lk_chunk_rule *out);
+// What lk_chunk_rule_init() gives.
+lk_chunk_rule default_chunk_rule();
 
 // Of the keys of a head, whose index is in range. LK_E_ARGUMENT when its widths close no bytes.
 lk_status chanmix_layout(const Plan &plan, uint32_t layer, uint32_t head, lk_chanmix_layout *out);

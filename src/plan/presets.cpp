@@ -14,22 +14,26 @@ struct Preset {
     uint8_t boost_divisor;  // head_dim / boost_divisor key channels are boosted; 0 = none
     uint8_t sink_tokens;
     uint8_t window_tokens;
-    bool has_ladder;  // of all rungs, beginning at 16
-    uint8_t axis;     // of keys
-    uint8_t group;    // channels of a key's and a value's token; 0 = head
+    bool has_ladder;      // of all rungs, beginning at 16
+    bool has_chunks;      // as lk_chunk_rule_init()
+    uint8_t axis;         // of keys
+    uint8_t key_group;    // tokens or channels, by the axis; 0 = page or head
+    uint8_t value_group;  // channels; 0 = head
 };
 
 constexpr Preset kPresets[] = {
-    {"fp16", 16, 0, 0, 0, 0, false, LK_AXIS_CHANNEL, 0},
-    {"int8", 8, 0, 0, 0, 128, false, LK_AXIS_CHANNEL, 0},
-    {"kivi4", 4, 0, 0, 0, 128, false, LK_AXIS_CHANNEL, 0},
-    {"kivi2", 2, 0, 0, 0, 128, false, LK_AXIS_CHANNEL, 0},
-    {"kitty", 2, 4, 8, 32, 128, false, LK_AXIS_CHANNEL, 0},
-    {"kitty-pro", 2, 4, 4, 32, 128, false, LK_AXIS_CHANNEL, 0},
-    {"pm-kvq", 16, 0, 0, 32, 128, true, LK_AXIS_CHANNEL, 0},
+    {"fp16", 16, 0, 0, 0, 0, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"int8", 8, 0, 0, 0, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"kivi4", 4, 0, 0, 0, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"kivi2", 2, 0, 0, 0, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"kitty", 2, 4, 8, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    {"kitty-pro", 2, 4, 4, 32, 128, false, false, LK_AXIS_CHANNEL, 0, 0},
+    // What has no class stays at 16 bits. No window: classes reach up to the query.
+    {"cocktail", 16, 0, 0, 32, 0, false, true, LK_AXIS_CHANNEL, 32, 0},
+    {"pm-kvq", 16, 0, 0, 32, 128, true, false, LK_AXIS_CHANNEL, 0, 0},
     // One sink token, rounded up to a tile; the window of the published code holds what does not
     // fill a page.
-    {"pm-kvq-paper", 16, 0, 0, 16, 0, true, LK_AXIS_TOKEN, 128},
+    {"pm-kvq-paper", 16, 0, 0, 16, 0, true, false, LK_AXIS_TOKEN, 128, 128},
 };
 constexpr uint8_t kRungs[] = {16, 8, 4, 2};
 
@@ -42,11 +46,15 @@ const Preset *find_preset(const char *name) {
     return nullptr;
 }
 
+// A group as long as the page or the head is 0.
+uint16_t group_within(uint8_t group, uint32_t whole) { return group < whole ? group : uint16_t{0}; }
+
 KeyRule key_rule(const Preset &preset, uint32_t head_dim) {
     KeyRule rule;
     rule.bits = preset.bits;
     rule.axis = preset.axis;
-    rule.group = preset.group < head_dim ? preset.group : uint16_t{0};
+    rule.group =
+        group_within(preset.key_group, preset.axis == LK_AXIS_CHANNEL ? kPageTokens : head_dim);
     if (preset.boost_divisor) {
         rule.boost_bits = preset.boost_bits;
         rule.boost_channels = static_cast<uint16_t>(
@@ -67,10 +75,12 @@ lk_status set_preset(Plan *plan, const char *name) {
     if (!preset)
         return fail(LK_E_NOT_FOUND,
                     "preset is \"%.64s\", must be one of fp16, int8, kivi4, kivi2, "
-                    "kitty, kitty-pro, pm-kvq, pm-kvq-paper",
+                    "kitty, kitty-pro, cocktail, pm-kvq, pm-kvq-paper",
                     name);
     set_name(plan, preset->name);
-    set_pages(plan, kPageTokens, 0);
+    set_pages(plan, kPageTokens);
+    if (preset->has_chunks)
+        set_chunks(plan, default_chunk_rule());
     set_recent(plan, preset->sink_tokens, preset->window_tokens);
     ValueRule value;
     value.bits = preset->bits;
@@ -78,7 +88,7 @@ lk_status set_preset(Plan *plan, const char *name) {
         (void)set_ladder(plan, LK_ALL, kRungs, sizeof kRungs, kRungs[0]);
     for (const LayerPlan &layer : plan->layers) {
         const KeyRule key = key_rule(*preset, layer.geometry.head_dim);
-        value.group = preset->group < layer.geometry.head_dim ? preset->group : uint16_t{0};
+        value.group = group_within(preset->value_group, layer.geometry.head_dim);
         for (uint32_t h = 0; h < layer.geometry.n_kv_heads; ++h) {
             plan->keys[layer.first_head + h] = key;
             plan->values[layer.first_head + h] = value;

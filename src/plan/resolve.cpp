@@ -52,8 +52,8 @@ uint32_t count_channels(const uint8_t *width, uint32_t head_dim, uint32_t bits) 
 }
 
 // Static classes: planes in descending width. As many 1-bit as 3-bit channels go, partners first
-// and then their outliers, to the head of the 2-bit plane. `order` is the widths at the ladder's
-// first rung below 16: slots stay where they are when a page shrinks.
+// and then their outliers, to the head of the 2-bit plane. `order` is the widths under the layer's
+// widest cap below 16: slots stay where they are when a page shrinks.
 void place_classes(const uint8_t *order, const uint8_t *width, KeyClass *out) {
     const uint32_t head_dim = out->shape.head_dim;
     const uint32_t ones = count_channels(width, head_dim, 1);
@@ -74,17 +74,20 @@ void place_classes(const uint8_t *order, const uint8_t *width, KeyClass *out) {
         out->has_permutation |= out->permutation[s] != s;
 }
 
-// The rung whose widths order a layer's slots.
-uint32_t order_rung(const LayerPlan &layer, uint32_t rung) {
-    for (uint32_t r = 0; r < layer.n_rungs; ++r)
-        if (layer.rungs[r] < 16)
-            return layer.rungs[r];
-    return rung;
+// The cap whose widths order the slots of a page under `cap`.
+uint32_t order_cap(const Plan &plan, uint32_t layer, uint32_t cap) {
+    if (cap == kNoRung)
+        return kNoRung;
+    const RowCaps rows = row_caps(plan, layer);
+    for (uint32_t i = 0; i < rows.n; ++i)
+        if (rows.caps[i] != kNoRung && rows.caps[i] < 16)
+            return rows.caps[i];
+    return cap;
 }
 
-void place_boost(const KeyRule &rule, uint32_t rung, KeyClass *out) {
-    const uint32_t ordinary = channel_width(rule.bits, rung);
-    const uint32_t boosted = boost_width(rule, rung);
+void place_boost(const KeyRule &rule, uint32_t cap, KeyClass *out) {
+    const uint32_t ordinary = channel_width(rule.bits, cap);
+    const uint32_t boosted = boost_width(rule, cap);
     const uint32_t n = boosted > ordinary ? boost_count(rule) : 0;
     add_channels(&out->shape, ordinary, out->shape.head_dim - n);
     if (!n)
@@ -108,7 +111,32 @@ void make_raw(Side side, HalfShape *shape) {
 
 }  // namespace
 
-void resolve_key_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t rung, KeyClass *out) {
+bool RowCaps::has(uint32_t cap) const {
+    for (uint32_t i = 0; i < n; ++i)
+        if (caps[i] == cap)
+            return true;
+    return false;
+}
+
+RowCaps row_caps(const Plan &plan, uint32_t layer) {
+    const LayerPlan &own = plan.layers[layer];
+    const uint32_t n_classes = plan.chunks.tokens ? kChunkClasses : 0;
+    RowCaps out = {};
+    for (const uint32_t cap : {kNoRung, 16u, 8u, 4u, 2u}) {
+        bool taken = false;
+        for (uint32_t r = 0; r < (own.n_rungs ? own.n_rungs : 1u); ++r) {
+            const uint32_t rung = own.n_rungs ? own.rungs[r] : kNoRung;
+            taken |= rung == cap;
+            for (uint32_t c = 0; c < n_classes; ++c)
+                taken |= row_cap(rung, plan.chunks.bits[c]) == cap;
+        }
+        if (taken)
+            out.caps[out.n++] = cap;
+    }
+    return out;
+}
+
+void resolve_key_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap, KeyClass *out) {
     const LayerPlan &own = plan.layers[layer];
     const KeyRule &rule = plan.key(layer, head);
     const uint8_t *channel_bits = plan.channel_bits(layer, head);
@@ -116,16 +144,17 @@ void resolve_key_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t ru
     out->shape = empty_shape(plan, own, Side::kKey, static_cast<Axis>(rule.axis), rule.group);
     for (uint32_t s = 0; s < out->shape.head_dim; ++s)
         out->permutation[s] = static_cast<uint8_t>(s);
-    if (channel_bits && rung != 16) {
+    if (channel_bits && cap != 16) {
+        const uint32_t ordering = order_cap(plan, layer, cap);
         uint8_t order[LK_MAX_HEAD_DIM];
         uint8_t width[LK_MAX_HEAD_DIM];
         for (uint32_t c = 0; c < out->shape.head_dim; ++c) {
-            order[c] = static_cast<uint8_t>(channel_width(channel_bits[c], order_rung(own, rung)));
-            width[c] = static_cast<uint8_t>(channel_width(channel_bits[c], rung));
+            order[c] = static_cast<uint8_t>(channel_width(channel_bits[c], ordering));
+            width[c] = static_cast<uint8_t>(channel_width(channel_bits[c], cap));
         }
         place_classes(order, width, out);
     } else {
-        place_boost(rule, rung, out);
+        place_boost(rule, cap, out);
     }
     out->one_bit = one_bit_of(out->shape, rule.one_bit);
     out->raw = out->shape.is_raw();
@@ -133,12 +162,12 @@ void resolve_key_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t ru
         make_raw(Side::kKey, &out->shape);
 }
 
-void resolve_value_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t rung,
+void resolve_value_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap,
                       ValueClass *out) {
     const LayerPlan &own = plan.layers[layer];
     const ValueRule &rule = plan.value(layer, head);
     out->shape = empty_shape(plan, own, Side::kValue, Axis::kToken, rule.group);
-    add_channels(&out->shape, channel_width(rule.bits, rung), own.geometry.head_dim);
+    add_channels(&out->shape, channel_width(rule.bits, cap), own.geometry.head_dim);
     out->one_bit = one_bit_of(out->shape, rule.one_bit);
     out->raw = out->shape.is_raw();
     if (out->raw)
@@ -173,29 +202,37 @@ uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 // Is one the other times a power of two?
 bool are_kin(uint64_t a, uint64_t b) { return a >> __builtin_ctzll(a) == b >> __builtin_ctzll(b); }
 
-// A metadata slot that a shrink in place never outgrows: the largest of the ladder's rungs.
+// With a ladder, a metadata slot that a shrink in place never outgrows: the largest of all caps.
 template <class Half>
-HalfSlots half_slots(const Plan &plan, uint32_t layer, uint32_t head,
+HalfSlots half_slots(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap,
                      void (*resolve_at)(const Plan &, uint32_t, uint32_t, uint32_t, Half *)) {
-    const LayerPlan &own = plan.layers[layer];
+    const RowCaps rows = plan.layers[layer].n_rungs ? row_caps(plan, layer) : RowCaps{};
     Half half;
     uint64_t metadata = 0;
-    for (uint32_t r = 0; r < own.n_rungs; ++r) {
-        resolve_at(plan, layer, head, own.rungs[r], &half);
+    for (uint32_t i = 0; i < rows.n; ++i) {
+        resolve_at(plan, layer, head, rows.caps[i], &half);
         metadata = larger(metadata, slot_bytes(metadata_bytes(half.shape)));
     }
-    resolve_at(plan, layer, head, own.rung, &half);
+    resolve_at(plan, layer, head, cap, &half);
     return slots_of(half.shape, metadata);
 }
 
 }  // namespace
 
+HalfSlots key_slots_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap) {
+    return half_slots(plan, layer, head, cap, resolve_key_at);
+}
+
+HalfSlots value_slots_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap) {
+    return half_slots(plan, layer, head, cap, resolve_value_at);
+}
+
 HalfSlots key_slots(const Plan &plan, uint32_t layer, uint32_t head) {
-    return half_slots(plan, layer, head, resolve_key_at);
+    return key_slots_at(plan, layer, head, plan.layers[layer].rung);
 }
 
 HalfSlots value_slots(const Plan &plan, uint32_t layer, uint32_t head) {
-    return half_slots(plan, layer, head, resolve_value_at);
+    return value_slots_at(plan, layer, head, plan.layers[layer].rung);
 }
 
 uint32_t slot_families(const Plan &plan, SlotFamily *out) {

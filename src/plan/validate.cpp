@@ -33,10 +33,10 @@ struct Counts {
     uint32_t of[17];  // channels by width
 };
 
-Counts count_widths(const uint8_t *channel_bits, uint32_t head_dim, uint32_t rung) {
+Counts count_widths(const uint8_t *channel_bits, uint32_t head_dim, uint32_t cap) {
     Counts counts = {};
     for (uint32_t c = 0; c < head_dim; ++c)
-        ++counts.of[channel_width(channel_bits[c], rung)];
+        ++counts.of[channel_width(channel_bits[c], cap)];
     return counts;
 }
 
@@ -80,13 +80,12 @@ lk_status check_planes(const Plan &plan, const Counts &counts, uint32_t rung, co
     return LK_OK;
 }
 
-// Calls check(rung) for what the layer's pages may be packed at.
+// Calls check(cap) for what the layer's pages may be packed under.
 template <class Check>
-lk_status for_each_rung(const LayerPlan &layer, const Check &check) {
-    if (!layer.n_rungs)
-        return check(kNoRung);
-    for (uint32_t r = 0; r < layer.n_rungs; ++r) {
-        const lk_status status = layer.rungs[r] == 16 ? LK_OK : check(layer.rungs[r]);
+lk_status for_each_cap(const Plan &plan, uint32_t layer, const Check &check) {
+    const RowCaps rows = row_caps(plan, layer);
+    for (uint32_t i = 0; i < rows.n; ++i) {
+        const lk_status status = rows.caps[i] == 16 ? LK_OK : check(rows.caps[i]);
         if (status != LK_OK)
             return status;
     }
@@ -111,45 +110,50 @@ struct LadderPath {
 };
 
 // 3-bit slots are final: wider ones would pass them on the way to 2 bits.
-lk_status check_three_bits(const LayerPlan &layer, uint32_t widest, bool has_three,
+lk_status check_three_bits(const Plan &plan, uint32_t layer, uint32_t widest, bool has_three,
                            const char *name, const Subject &s) {
-    if (!has_three || widest < 4 || !has_rung(layer, 2) ||
-        (!has_rung(layer, 8) && !has_rung(layer, 4)))
+    const LayerPlan &own = plan.layers[layer];
+    const RowCaps rows = row_caps(plan, layer);
+    if (!has_three || widest < 4 || !has_rung(own, 2) || (!rows.has(8) && !rows.has(4)))
         return LK_OK;
+    const bool by_chunks = !has_rung(own, 8) && !has_rung(own, 4);
     return fail(s.status,
-                "%s%s has channels of %u bits beside 3 bits, must not with rung 2 in %s: they "
+                "%s%s has channels of %u bits beside 3 bits, must not with rung 2 in %s%s: they "
                 "would shrink below the others",
-                s.prefix, name, widest, LadderPath(s).text);
+                s.prefix, name, widest, LadderPath(s).text, by_chunks ? " and /chunks" : "");
 }
 
-lk_status check_class_ladder(const LayerPlan &layer, const uint8_t *channel_bits,
+lk_status check_class_ladder(const Plan &plan, uint32_t layer, const uint8_t *channel_bits,
                              const Subject &s) {
     uint32_t widest = 0;
     bool has_three = false;
-    for (uint32_t c = 0; c < layer.geometry.head_dim; ++c) {
+    for (uint32_t c = 0; c < plan.layers[layer].geometry.head_dim; ++c) {
         widest = channel_bits[c] > widest ? channel_bits[c] : widest;
         has_three = has_three || channel_bits[c] == 3;
     }
-    return check_three_bits(layer, widest, has_three, "classes", s);
+    return check_three_bits(plan, layer, widest, has_three, "classes", s);
 }
 
 // A page that stays at 16 bits for long would need the sums of |Q| of its time.
-lk_status check_boost_ladder(const LayerPlan &layer, const KeyRule &rule, const Subject &s) {
+lk_status check_boost_ladder(const Plan &plan, uint32_t layer, const KeyRule &rule,
+                             const Subject &s) {
     const lk_status status =
-        check_three_bits(layer, rule.boost_bits, rule.bits == 3, "boost/bits", s);
-    if (status != LK_OK || rule.boost_score != LK_SCORE_QUERY_RANGE || layer.rung != 16)
+        check_three_bits(plan, layer, rule.boost_bits, rule.bits == 3, "boost/bits", s);
+    const bool waits = plan.layers[layer].rung == 16;
+    if (status != LK_OK || rule.boost_score != LK_SCORE_QUERY_RANGE ||
+        (!waits && !plan.chunks.tokens))
         return status;
     return fail(s.status,
-                "%sboost/score is \"query-range\", must be \"key\" with rung 16 in %s: the sums "
+                "%sboost/score is \"query-range\", must be \"key\" with %s%s: the sums "
                 "of queries are kept for the recent window alone",
-                s.prefix, LadderPath(s).text);
+                s.prefix, waits ? "rung 16 in " : "", waits ? LadderPath(s).text : "/chunks");
 }
 
 lk_status check_class_counts(const Plan &plan, uint32_t layer, uint32_t head, const Subject &s) {
     const LayerPlan &own = plan.layers[layer];
     const uint8_t *channel_bits = plan.channel_bits(layer, head);
-    return for_each_rung(own, [&](uint32_t rung) {
-        return check_planes(plan, count_widths(channel_bits, own.geometry.head_dim, rung), rung, s);
+    return for_each_cap(plan, layer, [&](uint32_t cap) {
+        return check_planes(plan, count_widths(channel_bits, own.geometry.head_dim, cap), cap, s);
     });
 }
 
@@ -236,7 +240,7 @@ lk_status check_key(const Plan &plan, uint32_t layer, uint32_t head, const Subje
                            ? check_group(rule.group, plan.page_tokens, "page_tokens", s)
                            : check_group(rule.group, own.geometry.head_dim, "head_dim", s);
     if (status == LK_OK && rule.has_classes) {
-        status = check_class_ladder(own, plan.channel_bits(layer, head), s);
+        status = check_class_ladder(plan, layer, plan.channel_bits(layer, head), s);
         return status == LK_OK ? check_class_counts(plan, layer, head, s) : status;
     }
     if (status == LK_OK)
@@ -244,7 +248,7 @@ lk_status check_key(const Plan &plan, uint32_t layer, uint32_t head, const Subje
     if (status == LK_OK && rule.boost_channels)
         status = check_boost_counts(plan, layer, rule, s);
     if (status == LK_OK && rule.boost_channels)
-        status = check_boost_ladder(own, rule, s);
+        status = check_boost_ladder(plan, layer, rule, s);
     return status;
 }
 
@@ -255,7 +259,35 @@ lk_status check_value(const Plan &plan, uint32_t layer, uint32_t head, const Sub
     return status == LK_OK ? check_one_bit_plane(plan, rule.bits, "bits", s) : status;
 }
 
+lk_status check_chunks(const Plan &plan, const Subject &s) {
+    const ChunkRule &chunks = plan.chunks;
+    if (!chunks.tokens)
+        return LK_OK;
+    if (!chunks.reorder && chunks.tokens != plan.page_tokens)
+        return fail(s.status,
+                    "%stokens is %u, must be /page_tokens %u with %sreorder false: a page has one "
+                    "class",
+                    s.prefix, chunks.tokens, plan.page_tokens, s.prefix);
+    if (plan.page_tokens % chunks.tokens && chunks.tokens % plan.page_tokens)
+        return fail(s.status, "%stokens is %u, must be a divisor or a multiple of /page_tokens %u",
+                    s.prefix, chunks.tokens, plan.page_tokens);
+    uint32_t element = 0;
+    for (uint32_t l = 0; chunks.reorder && l < plan.layers.size(); ++l) {
+        const lk_layer &geometry = plan.layers[l].geometry;
+        element += l && !same_geometry(plan.layers[l - 1].geometry, geometry);
+        if (geometry.window_tokens)
+            return fail(s.status,
+                        "%sreorder is true, must be false with /geometry/layers/%u/window %u "
+                        "(layer %u): a window needs tokens in their order",
+                        s.prefix, element, geometry.window_tokens, l);
+    }
+    return LK_OK;
+}
+
 lk_status validate_plan(const Plan &plan) {
+    const lk_status checked = check_chunks(plan, {"/chunks/", true, LK_E_ARGUMENT});
+    if (checked != LK_OK)
+        return checked;
     uint32_t element = 0;
     for (uint32_t l = 0; l < plan.layers.size(); ++l) {
         if (l && same_layer(plan, l - 1, l))

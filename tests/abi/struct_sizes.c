@@ -55,6 +55,17 @@ OFFSET(lk_key_rule, boost_score, 24);
 OFFSET(lk_key_rule, channel_bits, 32);
 OFFSET(lk_key_rule, one_bit, 40);
 
+SIZE(lk_chunk_rule, 36);
+OFFSET(lk_chunk_rule, size, 0);
+OFFSET(lk_chunk_rule, chunk_tokens, 4);
+OFFSET(lk_chunk_rule, low_bits, 8);
+OFFSET(lk_chunk_rule, middle_bits, 12);
+OFFSET(lk_chunk_rule, high_bits, 16);
+OFFSET(lk_chunk_rule, alpha, 20);
+OFFSET(lk_chunk_rule, beta, 24);
+OFFSET(lk_chunk_rule, reorder, 28);
+OFFSET(lk_chunk_rule, hold, 32);
+
 SIZE(lk_value_rule, 16);
 OFFSET(lk_value_rule, size, 0);
 OFFSET(lk_value_rule, bits, 4);

@@ -122,7 +122,7 @@ void rig_preset(rig *r, const char *name) {
 }
 
 void rig_recent(rig *r, uint32_t page_tokens, uint32_t sink_tokens, uint32_t window_tokens) {
-    assert_int_equal(lk_plan_set_pages(r->plan, page_tokens, 0), LK_OK);
+    assert_int_equal(lk_plan_set_pages(r->plan, page_tokens), LK_OK);
     assert_int_equal(lk_plan_set_recent(r->plan, sink_tokens, window_tokens), LK_OK);
 }
 

@@ -143,8 +143,8 @@ static void widths_follow_ranges_and_scores(void **state) {
             for (uint32_t c = 0; c < D; ++c)
                 assert_true(centers && centers[c] == 1);
         }
-    uint32_t page, run, sinks, window;
-    assert_int_equal(lk_plan_get_pages(plan, &page, &run, &sinks, &window), LK_OK);
+    uint32_t page, sinks, window;
+    assert_int_equal(lk_plan_get_pages(plan, &page, &sinks, &window), LK_OK);
     assert_int_equal(page, 128);
     assert_int_equal(sinks, 32);
     assert_int_equal(window, 128);

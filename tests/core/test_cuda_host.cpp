@@ -86,7 +86,7 @@ Model::Model(uint32_t seed) {
     geometry.n_layers = kLayers;
     geometry.layers = layers;
     assert_ok(lk_plan_preset("kivi2", &geometry, &plan));
-    assert_ok(lk_plan_set_pages(plan, seed % 4 < 2 ? 128 : 32, 0));
+    assert_ok(lk_plan_set_pages(plan, seed % 4 < 2 ? 128 : 32));
     assert_ok(lk_plan_set_recent(plan, seed % 2 ? 16 : 48, 32));
     lk_key_rule boosted;
     assert_ok(lk_key_rule_init(&boosted, sizeof boosted));

@@ -29,7 +29,7 @@ struct Rig {
         geometry.layers = layers;
         lk_plan *plan;
         assert_int_equal(lk_plan_preset(preset, &geometry, &plan), LK_OK);
-        assert_int_equal(lk_plan_set_pages(plan, 32, 0), LK_OK);
+        assert_int_equal(lk_plan_set_pages(plan, 32), LK_OK);
         assert_int_equal(lk_plan_set_recent(plan, 16, 32), LK_OK);
         lk_cache_desc desc;
         assert_int_equal(lk_cache_desc_init(&desc, sizeof desc), LK_OK);

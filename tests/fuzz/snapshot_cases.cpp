@@ -112,7 +112,7 @@ SnapshotCase::SnapshotCase(lk_context *context, uint32_t which) {
     geometry_.n_layers = which ? 2 : 1;
     geometry_.layers = layers_;
     require(lk_plan_preset("fp16", &geometry_, &plan_) == LK_OK);
-    require(lk_plan_set_pages(plan_, 32, 0) == LK_OK);
+    require(lk_plan_set_pages(plan_, 32) == LK_OK);
     if (which)
         mix_widths(plan_);
     else

@@ -46,7 +46,7 @@ static void bits_per_value_are_exact(void **state) {
         assert_int_equal(size.fp16_bytes, 131072ull * 32 * 8 * 128 * 2 * 2);
         lk_plan_destroy(&plan);
     }
-    assert_string_equal(lk_plan_preset_name(N_PRESETS), "pm-kvq"); /* 16 bits at first */
+    assert_string_equal(lk_plan_preset_name(N_PRESETS), "cocktail"); /* 16 bits at first */
     assert_null(lk_plan_preset_name(UINT32_MAX));
 }
 

@@ -48,7 +48,7 @@ static lk_plan *rich_plan(struct model *m) {
     const uint8_t rungs[] = {16, 8, 2};
     assert_int_equal(lk_plan_set_ladder(plan, 5, rungs, 3, 8), LK_OK);
     assert_int_equal(lk_plan_set_metadata(plan, 3, LK_METADATA_F8), LK_OK);
-    assert_int_equal(lk_plan_set_pages(plan, 64, 16), LK_OK);
+    assert_int_equal(lk_plan_set_pages(plan, 64), LK_OK);
     assert_int_equal(lk_plan_set_recent(plan, 48, 200), LK_OK);
     assert_int_equal(lk_plan_set_name(plan, "a \"rich\" plan\\ \xc3\xbc"), LK_OK);
     assert_int_equal(lk_plan_validate(plan, &m->geometry), LK_OK);
@@ -231,7 +231,6 @@ static const struct change changes[] = {
     {"\"count\": 3", "\"count\": 1025", LK_E_CORRUPT, "/geometry/layers/0/count is 1025"},
     {"\"count\": 3", "\"count\": 2", LK_E_MISMATCH, "/geometry/hash"},
     {"\"page_tokens\": 128", "\"page_tokens\": 100", LK_E_CORRUPT, "/page_tokens is 100"},
-    {"\"run_tokens\": 128", "\"run_tokens\": 3", LK_E_CORRUPT, "/run_tokens is 3"},
     {"\"sink_tokens\": 32", "\"sink_tokens\": 33", LK_E_CORRUPT, "/sink_tokens is 33"},
     {"\"window_tokens\": 128", "\"window_tokens\": 65537", LK_E_CORRUPT, "/window_tokens is 65537"},
     {"\"window_tokens\": 128", "\"window_tokens\": true", LK_E_CORRUPT,
@@ -290,24 +289,48 @@ static const struct change changes[] = {
     {"]}]\n}", "]}]\n} x", LK_E_CORRUPT, "not JSON at byte"},
 };
 
-static void wrong_values_are_named_by_their_path(void **state) {
-    (void)state;
+static const struct change chunk_changes[] = {
+    {"\"tokens\": 32", "\"tokens\": 7", LK_E_CORRUPT, "/chunks/tokens is 7, must be from 8 to 256"},
+    {"\"tokens\": 32", "\"tokens\": 48", LK_E_CORRUPT,
+     "/chunks/tokens is 48, must be a divisor or a multiple of /page_tokens 128"},
+    {"\"tokens\": 32, ", "", LK_E_CORRUPT, "/chunks/tokens is missing"},
+    {"\"low\": 2", "\"low\": 1", LK_E_CORRUPT, "/chunks/low is 1, must be one of 2, 4, 8, 16"},
+    {"\"middle\": 4", "\"middle\": 16", LK_E_CORRUPT, "/chunks/high is 16, must be one of"},
+    {"\"middle\": 4", "\"middle\": 4, \"mid\": 4", LK_E_CORRUPT, "/chunks/mid is not a key"},
+    {"\"alpha\": 0", "\"alpha\": 1", LK_E_CORRUPT, "/chunks/alpha is 1.6 and beta 0.1"},
+    {"\"alpha\": 0", "\"alpha\": -0", LK_E_CORRUPT, "/chunks/alpha is -0.6"},
+    {"\"beta\": 0.1", "\"beta\": null, \"x\": 0.1", LK_E_CORRUPT, "/chunks/x is not a key"},
+    {"\"reorder\": true", "\"reorder\": 1", LK_E_CORRUPT,
+     "/chunks/reorder is of type number, must be true or false"},
+    {"\"reorder\": true", "\"reorder\": false", LK_E_CORRUPT,
+     "/chunks/tokens is 32, must be /page_tokens 128 with /chunks/reorder false"},
+    {"\"hold\": true", "\"hold\": \"no\"", LK_E_CORRUPT, "/chunks/hold is of type string"},
+    {"\"chunks\": {", "\"chunk\": {", LK_E_CORRUPT, "/chunk is not a key"},
+};
+
+static void expect_refusals(const char *preset, const struct change *list, size_t n) {
     struct model m;
     make_model(&m, 3, 4, 2, 64);
-    lk_plan *plan = make_plan("kitty", &m);
+    lk_plan *plan = make_plan(preset, &m);
     char *text = write_json(plan);
-    for (size_t i = 0; i < sizeof changes / sizeof *changes; ++i) {
-        char *bad = replaced(text, changes[i].from, changes[i].to);
+    for (size_t i = 0; i < n; ++i) {
+        char *bad = replaced(text, list[i].from, list[i].to);
         lk_plan *read = plan;
         const lk_status status = read_json(bad, strlen(bad), &read);
-        if (status != changes[i].status || !strstr(sentence(), changes[i].sentence))
-            fail_msg("%s for %s: %s \"%s\"", changes[i].to, changes[i].from, lk_status_name(status),
+        if (status != list[i].status || !strstr(sentence(), list[i].sentence))
+            fail_msg("%s for %s: %s \"%s\"", list[i].to, list[i].from, lk_status_name(status),
                      sentence());
         assert_null(read);
         free(bad);
     }
     free(text);
     lk_plan_destroy(&plan);
+}
+
+static void wrong_values_are_named_by_their_path(void **state) {
+    (void)state;
+    expect_refusals("kitty", changes, sizeof changes / sizeof *changes);
+    expect_refusals("cocktail", chunk_changes, sizeof chunk_changes / sizeof *chunk_changes);
 }
 
 static void classes_are_checked(void **state) {

@@ -259,25 +259,21 @@ static void pages_names_and_windows_are_checked(void **state) {
     struct model m;
     make_model(&m, 1, 1, 1, 64);
     lk_plan *plan = make_plan("kitty", &m);
-    uint32_t page = 0, run = 0, sinks = 0, window = 0;
-    assert_int_equal(lk_plan_set_pages(plan, 64, 8), LK_OK);
-    assert_int_equal(lk_plan_get_pages(plan, &page, &run, &sinks, &window), LK_OK);
+    uint32_t page = 0, sinks = 0, window = 0;
+    assert_int_equal(lk_plan_set_pages(plan, 64), LK_OK);
+    assert_int_equal(lk_plan_get_pages(plan, &page, &sinks, &window), LK_OK);
     assert_int_equal(page, 64);
-    assert_int_equal(run, 8);
     assert_int_equal(sinks, 32);
     assert_int_equal(window, 128);
-    assert_int_equal(lk_plan_set_pages(plan, 32, 0), LK_OK);
-    assert_int_equal(lk_plan_get_pages(plan, NULL, &run, NULL, NULL), LK_OK);
-    assert_int_equal(run, 32);
-    expect_failure(lk_plan_set_pages(plan, 96, 0), LK_E_ARGUMENT, "page_tokens is 96");
-    expect_failure(lk_plan_set_pages(plan, 64, 4), LK_E_ARGUMENT, "run_tokens is 4");
-    expect_failure(lk_plan_set_pages(plan, 64, 24), LK_E_ARGUMENT, "run_tokens is 24");
-    expect_failure(lk_plan_set_pages(plan, 64, 128), LK_E_ARGUMENT, "run_tokens is 128");
+    assert_int_equal(lk_plan_set_pages(plan, 32), LK_OK);
+    assert_int_equal(lk_plan_get_pages(plan, &page, NULL, NULL), LK_OK);
+    assert_int_equal(page, 32);
+    expect_failure(lk_plan_set_pages(plan, 96), LK_E_ARGUMENT, "page_tokens is 96");
     expect_failure(lk_plan_set_recent(plan, 8, 0), LK_E_ARGUMENT, "sink_tokens is 8");
     expect_failure(lk_plan_set_recent(plan, 1040, 0), LK_E_ARGUMENT, "sink_tokens is 1040");
     expect_failure(lk_plan_set_recent(plan, 0, 65537), LK_E_ARGUMENT, "window_tokens is 65537");
     assert_int_equal(lk_plan_set_recent(plan, 1024, 65536), LK_OK);
-    assert_int_equal(lk_plan_get_pages(plan, &page, &run, &sinks, &window), LK_OK);
+    assert_int_equal(lk_plan_get_pages(plan, &page, &sinks, &window), LK_OK);
     assert_int_equal(page, 32);
     assert_int_equal(sinks, 1024);
     assert_int_equal(window, 65536);
@@ -401,10 +397,12 @@ static void absent_places_are_not_found(void **state) {
     expect_failure(lk_plan_set_ladder(plan, 2, rungs, 1, 4), LK_E_NOT_FOUND, "layer is 2");
     expect_failure(lk_plan_get_key(plan, LK_ALL, 0, &key), LK_E_NOT_FOUND, "layer is");
     expect_failure(lk_plan_get_value(plan, 0, LK_ALL, &value), LK_E_NOT_FOUND, "kv_head is");
-    expect_failure(lk_plan_width(plan, 0, 0, 0, 64, &bits, &boost), LK_E_NOT_FOUND,
-                   "channel is 64");
-    expect_failure(lk_plan_width(plan, 0, 2, 0, 0, &bits, &boost), LK_E_NOT_FOUND, "kv_head is 2");
-    expect_failure(lk_plan_width(plan, 0, 0, 2, 0, &bits, &boost), LK_E_ARGUMENT, "is_value is 2");
+    expect_failure(lk_plan_width(plan, 0, 0, 0, 64, 0, LK_CHUNK_NONE, &bits, &boost),
+                   LK_E_NOT_FOUND, "channel is 64");
+    expect_failure(lk_plan_width(plan, 0, 2, 0, 0, 0, LK_CHUNK_NONE, &bits, &boost), LK_E_NOT_FOUND,
+                   "kv_head is 2");
+    expect_failure(lk_plan_width(plan, 0, 0, 2, 0, 0, LK_CHUNK_NONE, &bits, &boost), LK_E_ARGUMENT,
+                   "is_value is 2");
     lk_plan_destroy(&plan);
 }
 
@@ -427,7 +425,7 @@ static void null_plans_are_refused(void **state) {
     expect_failure(lk_plan_set_key(NULL, 0, 0, &key), LK_E_ARGUMENT, "plan is NULL");
     expect_failure(lk_plan_set_value(NULL, 0, 0, &value), LK_E_ARGUMENT, "plan is NULL");
     expect_failure(lk_plan_set_metadata(NULL, 0, 1), LK_E_ARGUMENT, "plan is NULL");
-    expect_failure(lk_plan_set_pages(NULL, 32, 0), LK_E_ARGUMENT, "plan is NULL");
+    expect_failure(lk_plan_set_pages(NULL, 32), LK_E_ARGUMENT, "plan is NULL");
     expect_failure(lk_plan_set_recent(NULL, 0, 0), LK_E_ARGUMENT, "plan is NULL");
     expect_failure(lk_plan_set_ladder(NULL, 0, NULL, 0, 0), LK_E_ARGUMENT, "plan is NULL");
     expect_failure(lk_plan_set_ladder(plan, 0, NULL, 1, 4), LK_E_ARGUMENT, "rungs is NULL");
@@ -435,10 +433,13 @@ static void null_plans_are_refused(void **state) {
     expect_failure(lk_plan_get_key(plan, 0, 0, NULL), LK_E_ARGUMENT, "rule is NULL");
     expect_failure(lk_plan_get_value(NULL, 0, 0, &value), LK_E_ARGUMENT, "plan is NULL");
     expect_failure(lk_plan_get_value(plan, 0, 0, NULL), LK_E_ARGUMENT, "rule is NULL");
-    expect_failure(lk_plan_get_pages(NULL, &n, &n, &n, &n), LK_E_ARGUMENT, "plan is NULL");
-    expect_failure(lk_plan_width(NULL, 0, 0, 0, 0, &n, &n), LK_E_ARGUMENT, "plan is NULL");
-    expect_failure(lk_plan_width(plan, 0, 0, 0, 0, NULL, &n), LK_E_ARGUMENT, "bits is NULL");
-    expect_failure(lk_plan_width(plan, 0, 0, 0, 0, &n, NULL), LK_E_ARGUMENT, "boost_bits is NULL");
+    expect_failure(lk_plan_get_pages(NULL, &n, &n, &n), LK_E_ARGUMENT, "plan is NULL");
+    expect_failure(lk_plan_width(NULL, 0, 0, 0, 0, 0, LK_CHUNK_NONE, &n, &n), LK_E_ARGUMENT,
+                   "plan is NULL");
+    expect_failure(lk_plan_width(plan, 0, 0, 0, 0, 0, LK_CHUNK_NONE, NULL, &n), LK_E_ARGUMENT,
+                   "bits is NULL");
+    expect_failure(lk_plan_width(plan, 0, 0, 0, 0, 0, LK_CHUNK_NONE, &n, NULL), LK_E_ARGUMENT,
+                   "boost_bits is NULL");
     expect_failure(lk_plan_validate(NULL, NULL), LK_E_ARGUMENT, "plan is NULL");
     expect_failure(lk_plan_bytes(NULL, 1, 1, 1, &size), LK_E_ARGUMENT, "plan is NULL");
     expect_failure(lk_plan_bytes(plan, 1, 1, 1, NULL), LK_E_ARGUMENT, "out is NULL");
@@ -453,7 +454,8 @@ static void null_plans_are_refused(void **state) {
 static void expect_width(const lk_plan *plan, uint32_t is_value, uint32_t channel, uint32_t bits,
                          uint32_t boost_bits) {
     uint32_t got = 0, got_boost = 0;
-    assert_int_equal(lk_plan_width(plan, 0, 0, is_value, channel, &got, &got_boost), LK_OK);
+    assert_int_equal(
+        lk_plan_width(plan, 0, 0, is_value, channel, 0, LK_CHUNK_NONE, &got, &got_boost), LK_OK);
     assert_int_equal(got, bits);
     assert_int_equal(got_boost, boost_bits);
 }
@@ -566,7 +568,7 @@ static void wholes_without_a_meaning_are_invalid(void **state) {
     assert_int_equal(lk_plan_set_ladder(plan, 1, NULL, 0, 0), LK_OK);
     set_classes(plan, 16, 0, 0);
     assert_int_equal(lk_plan_validate(plan, NULL), LK_OK);
-    assert_int_equal(lk_plan_set_pages(plan, 32, 0), LK_OK);
+    assert_int_equal(lk_plan_set_pages(plan, 32), LK_OK);
     expect_invalid(plan, "pages of 32 tokens");
     set_classes(plan, 5, 5, 0);
     assert_int_equal(lk_plan_validate(plan, NULL), LK_OK); /* shared slots are 2-bit slots */

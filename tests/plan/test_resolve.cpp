@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 
 #include "plan/footprint.h"
 #include "plan/plan.h"
@@ -169,7 +170,7 @@ void rows_follow_each_other(void **) {
     Fixture f("kitty");
     for (const uint32_t sinks : {0u, 16u, 32u, 128u, 144u, 1024u})
         for (const uint32_t page : {32u, 64u, 128u}) {
-            assert_int_equal(lk_plan_set_pages(f.plan, page, 0), LK_OK);
+            assert_int_equal(lk_plan_set_pages(f.plan, page), LK_OK);
             assert_int_equal(lk_plan_set_recent(f.plan, sinks, 100), LK_OK);
             const Plan &plan = f.plan->model;
             for (uint64_t token = 0; token < 3000; ++token) {
@@ -216,6 +217,87 @@ void slots_name_what_is_allocated(void **) {
     assert_int_equal(key.recent_metadata, 640);
 }
 
+void expect_caps(const Fixture &f, std::initializer_list<uint32_t> expected) {
+    const RowCaps rows = row_caps(f.plan->model, 0);
+    assert_int_equal(rows.n, expected.size());
+    uint32_t i = 0;
+    for (const uint32_t cap : expected) {
+        assert_int_equal(rows.caps[i++], cap);
+        assert_true(rows.has(cap));
+    }
+    assert_false(rows.has(1));
+}
+
+void rows_take_the_lower_one_of_rung_and_class(void **) {
+    const Fixture f("cocktail", 128);
+    expect_caps(f, {kNoRung, 16, 4, 2});
+    const uint8_t rungs[] = {16, 8};
+    assert_int_equal(lk_plan_set_ladder(f.plan, 0, rungs, 2, 8), LK_OK);
+    expect_caps(f, {16, 8, 4, 2});
+    assert_int_equal(lk_plan_set_ladder(f.plan, 0, rungs + 1, 1, 8), LK_OK);
+    expect_caps(f, {8, 4, 2});
+    assert_int_equal(lk_plan_set_ladder(f.plan, 0, nullptr, 0, 0), LK_OK);
+    lk_chunk_rule none = {};
+    none.size = sizeof none;
+    assert_int_equal(lk_plan_set_chunks(f.plan, &none), LK_OK);
+    expect_caps(f, {kNoRung});
+    assert_int_equal(row_cap(kNoRung, kNoRung), kNoRung);
+    assert_int_equal(row_cap(8, kNoRung), 8);
+    assert_int_equal(row_cap(kNoRung, 4), 4);
+    assert_int_equal(row_cap(2, 4), 2);
+    assert_int_equal(row_cap(16, 4), 4);
+}
+
+void classes_of_chunks_have_slots_of_their_own(void **) {
+    const Fixture f("cocktail", 128);
+    // Keys: a range and a minimum for each of 4 groups of 32 tokens and channel.
+    const uint64_t key_metadata = 4 * 128 * 4, value_metadata = 128 * 4;
+    for (const uint32_t cap : {2u, 4u}) {
+        const HalfSlots key = key_slots_at(f.plan->model, 0, 0, cap);
+        assert_int_equal(key.recent_payload, 32768);
+        assert_int_equal(key.recent_metadata, 0);
+        assert_int_equal(key.packed_payload, 128 * 128 / 8 * cap);
+        assert_int_equal(key.packed_metadata, key_metadata);
+        const HalfSlots value = value_slots_at(f.plan->model, 0, 0, cap);
+        assert_int_equal(value.packed_payload, 128 * 128 / 8 * cap);
+        assert_int_equal(value.packed_metadata, value_metadata);
+    }
+    for (const uint32_t cap : {kNoRung, 16u})
+        assert_int_equal(key_slots_at(f.plan->model, 0, 0, cap).packed_payload, 0);
+    // A half that may shrink in place has its metadata slot from the start.
+    const uint8_t rungs[] = {16, 8};
+    assert_int_equal(lk_plan_set_ladder(f.plan, 0, rungs, 2, 16), LK_OK);
+    assert_int_equal(key_slots_at(f.plan->model, 0, 0, 16).recent_metadata, key_metadata);
+    assert_int_equal(key_slots_at(f.plan->model, 0, 0, 2).packed_metadata, key_metadata);
+}
+
+// A ladder's first rung may be below a class: slots then lie in the order of the class, and stay
+// when the page shrinks to the rung.
+void slots_are_ordered_by_the_widest_cap(void **) {
+    Fixture f("cocktail");
+    uint8_t bits[64];
+    for (uint32_t c = 0; c < 64; ++c)
+        bits[c] = c < 32 ? 4 : 8;
+    f.classes(bits);
+    lk_chunk_rule rule;
+    assert_int_equal(lk_chunk_rule_init(&rule, sizeof rule), LK_OK);
+    rule.middle_bits = 8;
+    assert_int_equal(lk_plan_set_chunks(f.plan, &rule), LK_OK);
+    const uint8_t rungs[] = {16, 4};
+    assert_int_equal(lk_plan_set_ladder(f.plan, 0, rungs, 2, 16), LK_OK);
+    const KeyClass middle = f.key(8);
+    expect_strips(middle.shape, 0, 2, 2, 0, 0, 0);
+    const KeyClass shrunk = f.key(4);
+    expect_strips(shrunk.shape, 0, 0, 4, 0, 0, 0);
+    const KeyClass low = f.key(2);
+    expect_strips(low.shape, 0, 0, 0, 0, 4, 0);
+    for (uint32_t s = 0; s < 64; ++s) {
+        assert_int_equal(middle.permutation[s], (s + 32) % 64);
+        assert_int_equal(shrunk.permutation[s], middle.permutation[s]);
+        assert_int_equal(low.permutation[s], middle.permutation[s]);
+    }
+}
+
 void the_geometry_hash_is_pinned(void **) {
     const Fixture f("kivi2", 128);
     const Fixture g("kitty", 128);
@@ -244,6 +326,9 @@ int main() {
         cmocka_unit_test(rows_follow_each_other),
         cmocka_unit_test(direct_packing_needs_more_than_a_draft),
         cmocka_unit_test(slots_name_what_is_allocated),
+        cmocka_unit_test(rows_take_the_lower_one_of_rung_and_class),
+        cmocka_unit_test(classes_of_chunks_have_slots_of_their_own),
+        cmocka_unit_test(slots_are_ordered_by_the_widest_cap),
         cmocka_unit_test(the_geometry_hash_is_pinned),
         cmocka_unit_test(copies_fail_whole),
     };

@@ -114,7 +114,7 @@ void Machine::choose_key_rule(uint32_t layer, lk_key_rule *rule, std::vector<uin
 void Machine::choose_rules() {
     constexpr uint32_t kBits[] = {16, 8, 4, 3, 2, 1};
     const uint32_t page = choices_.one_in(3) ? 64 : 32;
-    require(lk_plan_set_pages(plan_, page, 0) == LK_OK);
+    require(lk_plan_set_pages(plan_, page) == LK_OK);
     require(lk_plan_set_recent(plan_, 16 * choices_.below(4), choices_.below(3) * 20) == LK_OK);
     for (uint32_t l = 0; l < layers_.size(); ++l) {
         require(lk_plan_set_metadata(

@@ -299,7 +299,7 @@ func TestPlansAreBuiltAndReadBack(t *testing.T) {
 	check(t, plan.SetKey(All, All, KeyRule{Bits: 2, BoostChannels: 16, BoostBits: 4, BoostScore: ScoreKey}))
 	check(t, plan.SetValue(1, 0, ValueRule{Bits: 4, Group: 32}))
 	check(t, plan.SetMetadata(All, MetadataF8))
-	check(t, plan.SetPages(64, 0))
+	check(t, plan.SetPages(64))
 	check(t, plan.SetRecent(16, 64))
 	check(t, plan.Validate(geometry()))
 	bits, boosted, err := plan.Width(0, 0, false, 5)

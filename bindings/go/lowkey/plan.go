@@ -337,10 +337,10 @@ func (p *Plan) SetMetadata(layer uint32, metadata Metadata) error {
 	})
 }
 
-// SetPages sets the tokens of a page, and of a run in it (0 = the page).
-func (p *Plan) SetPages(pageTokens, runTokens uint32) error {
+// SetPages sets the tokens of a page.
+func (p *Plan) SetPages(pageTokens uint32) error {
 	return p.with(func(ptr *C.lk_plan) C.lk_status {
-		return C.lk_plan_set_pages(ptr, C.uint32_t(pageTokens), C.uint32_t(runTokens))
+		return C.lk_plan_set_pages(ptr, C.uint32_t(pageTokens))
 	})
 }
 
@@ -362,14 +362,16 @@ func (p *Plan) SetLadder(layer uint32, rungs []uint8, rung uint32) error {
 	})
 }
 
-// Width is the width in bits of one channel in a packed page, and the one it may be boosted to.
+// Width is the width in bits of one channel in a packed page of no chunk's class, at the layer's own
+// rung, and the one it may be boosted to.
 func (p *Plan) Width(layer, kvHead uint32, isValue bool, channel uint32) (bits, boosted uint32, err error) {
 	var value, raw, high C.uint32_t
 	if isValue {
 		value = 1
 	}
 	err = p.with(func(ptr *C.lk_plan) C.lk_status {
-		return C.lk_plan_width(ptr, C.uint32_t(layer), C.uint32_t(kvHead), value, C.uint32_t(channel), &raw, &high)
+		return C.lk_plan_width(ptr, C.uint32_t(layer), C.uint32_t(kvHead), value, C.uint32_t(channel), 0,
+			C.LK_CHUNK_NONE, &raw, &high)
 	})
 	return uint32(raw), uint32(high), err
 }

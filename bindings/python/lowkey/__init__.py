@@ -40,15 +40,28 @@ from .errors import (
                      UnsupportedError,
 )
 from .merging import merge
-from .plan import ALL, Geometry, KeyRule, Layer, LayerRule, Plan, PlanSize, PlanSpec, ValueRule, Width, presets
+from .plan import (
+                     ALL,
+                     ChunkRule,
+                     Geometry,
+                     KeyRule,
+                     Layer,
+                     LayerRule,
+                     Plan,
+                     PlanSize,
+                     PlanSpec,
+                     ValueRule,
+                     Width,
+                     presets,
+)
 from .snapshot import SnapshotInfo, SnapshotSequence, inspect
 from .step import Step
 
 DRAFT_TOKENS = 64  # of a sequence in one step: up to so many can be dropped at commit
 
 __all__ = ['ALL', 'DRAFT_TOKENS', 'ArgumentError', 'Array', 'BudgetError', 'BusyError', 'Cache', 'CacheStats',
-           'Calibrator', 'Capability', 'ChanMix', 'ClosedError', 'Context', 'CorruptError', 'DataError', 'Device',
-           'DeviceError', 'Error', 'FileError', 'Geometry', 'InternalError', 'KeyRule', 'Layer', 'LayerRule',
+           'Calibrator', 'Capability', 'ChanMix', 'ChunkRule', 'ClosedError', 'Context', 'CorruptError', 'DataError',
+           'Device', 'DeviceError', 'Error', 'FileError', 'Geometry', 'InternalError', 'KeyRule', 'Layer', 'LayerRule',
            'LibraryError', 'MismatchError', 'NotFoundError', 'OutOfMemoryError', 'Plan', 'PlanSize', 'PlanSpec',
            'Pressure', 'Probe', 'SampleCounts', 'Sequence', 'SnapshotInfo', 'SnapshotSequence', 'StateError', 'Step',
            'Tensor', 'UnsupportedError', 'ValueRule', 'Vulkan', 'Width', 'allocate', 'build_info', 'devices',

@@ -89,6 +89,12 @@ class Geometry(Structure):
     _fields_ = [('size', c_uint32), ('n_layers', c_uint32), ('layers', POINTER(Layer))]
 
 
+class ChunkRule(Structure):
+    _fields_ = [('size', c_uint32), ('chunk_tokens', c_uint32), ('low_bits', c_uint32), ('middle_bits', c_uint32),
+                ('high_bits', c_uint32), ('alpha', c_float), ('beta', c_float), ('reorder', c_uint32),
+                ('hold', c_uint32)]
+
+
 class KeyRule(Structure):
     _fields_ = [('size', c_uint32), ('bits', c_uint32), ('axis', c_uint32), ('group', c_uint32),
                 ('boost_channels', c_uint32), ('boost_bits', c_uint32), ('boost_score', c_uint32),
@@ -167,7 +173,7 @@ class ChanMix(Structure):
 STRUCTS: dict[str, type[Structure]] = {
     'tensor': Tensor, 'queue': Queue, 'device_info': DeviceInfo, 'vulkan_desc': VulkanDesc,
     'context_desc': ContextDesc, 'capability': Capability, 'layer': Layer, 'geometry': Geometry,
-    'key_rule': KeyRule, 'value_rule': ValueRule, 'plan_size': PlanSize, 'cache_desc': CacheDesc,
+    'chunk_rule': ChunkRule, 'key_rule': KeyRule, 'value_rule': ValueRule, 'plan_size': PlanSize, 'cache_desc': CacheDesc,
     'cache_stats': CacheStats, 'snapshot_desc': SnapshotDesc, 'snapshot_info': SnapshotInfo,
     'snapshot_sequence': SnapshotSequence, 'snapshot_class': SnapshotClass,
     'probe': Probe, 'chanmix': ChanMix, 'pressure': Pressure,
@@ -191,6 +197,7 @@ CONSTANTS: dict[str, int] = {
     'LK_VULKAN_NO_COOPERATIVE_MATRIX': 8, 'LK_VULKAN_NO_TIMELINE': 16,
     'LK_ALL': 0xFFFFFFFF, 'LK_AXIS_CHANNEL': 1, 'LK_AXIS_TOKEN': 2,
     'LK_SCORE_KEY': 1, 'LK_SCORE_QUERY_RANGE': 2, 'LK_ONE_BIT_DEVIATION': 1, 'LK_ONE_BIT_RANGE': 2,
+    'LK_CHUNK_NONE': 0, 'LK_CHUNK_LOW': 1, 'LK_CHUNK_MIDDLE': 2, 'LK_CHUNK_HIGH': 3,
     'LK_METADATA_F16': 1, 'LK_METADATA_F8': 2,
     'LK_PRESSURE_REFUSE': 0, 'LK_PRESSURE_BUDGET': 1, 'LK_PRESSURE_REMOVE': 2, 'LK_CACHE_EVICT': 1,
     'LK_SENSITIVITY_GRADIENT': 1, 'LK_SENSITIVITY_OUTPUT': 2,
@@ -231,7 +238,10 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_plan_set_key': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_set_value': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_set_metadata': (_status, [_p, _u32, _u32]),
-    'lk_plan_set_pages': (_status, [_p, _u32, _u32]),
+    'lk_chunk_rule_init': (_status, [_p, _size]),
+    'lk_plan_set_pages': (_status, [_p, _u32]),
+    'lk_plan_set_chunks': (_status, [_p, _p]),
+    'lk_plan_get_chunks': (_status, [_p, _p]),
     'lk_plan_set_recent': (_status, [_p, _u32, _u32]),
     'lk_plan_set_ladder': (_status, [_p, _u32, _p, _u32, _u32]),
     'lk_plan_set_shrink_order': (_status, [_p, _u32, _u32]),
@@ -240,8 +250,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_plan_set_key_centers': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_get_key_centers': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_name': (c_char_p, [_p]),
-    'lk_plan_get_pages': (_status, [_p, _p, _p, _p, _p]),
-    'lk_plan_width': (_status, [_p, _u32, _u32, _u32, _u32, _p, _p]),
+    'lk_plan_get_pages': (_status, [_p, _p, _p, _p]),
+    'lk_plan_width': (_status, [_p, _u32, _u32, _u32, _u32, _u32, _u32, _p, _p]),
     'lk_plan_validate': (_status, [_p, _p]),
     'lk_plan_bytes': (_status, [_p, _u64, _u32, _u32, _p]),
     'lk_plan_to_json': (_status, [_p, c_char_p, _size, _p]),

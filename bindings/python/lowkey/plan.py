@@ -139,22 +139,42 @@ class LayerRule:
 
 
 @dataclass(frozen=True)
+class ChunkRule:
+    """Classes of a context's chunks (Cocktail); see lk_chunk_rule.
+
+    low_bits ... high_bits  what caps the widths of a class: 2, 4, 8 or 16, ascending
+    alpha, beta             of the thresholds between the classes, from 0 with a sum below 1
+    reorder                 pages of one class lie together
+    hold                    tokens behind the context stay at 16 bits
+    """
+
+    chunk_tokens: int = 32
+    low_bits: int = 2
+    middle_bits: int = 4
+    high_bits: int = 16
+    alpha: float = 0.6
+    beta: float = 0.1
+    reorder: bool = True
+    hold: bool = True
+
+
+@dataclass(frozen=True)
 class PlanSpec:
     """A plan written out by fields; Plan.build() makes it.
 
     page_tokens    32, 64 or 128
-    run_tokens     consecutive tokens in a page, at least 8; 0 = page_tokens
     sink_tokens    the first tokens of a sequence that stay at 16 bits, a multiple of 16
     window_tokens  the last tokens that stay at 16 bits
     layers         one rule for all layers, or one for each
+    chunks         classes of a context's chunks; None = no chunks
     """
 
     name: str = 'custom'
     page_tokens: int = 128
-    run_tokens: int = 0
     sink_tokens: int = 0
     window_tokens: int = 128
     layers: LayerRule | tuple[LayerRule, ...] = LayerRule()
+    chunks: ChunkRule | None = None
 
 
 @dataclass(frozen=True)
@@ -231,8 +251,9 @@ class Plan:
         """The plan that the fields say, validated."""
         plan = cls.preset('fp16', geometry)
         plan.set_name(spec.name)
-        plan.set_pages(spec.page_tokens, spec.run_tokens)
+        plan.set_pages(spec.page_tokens)
         plan.set_recent(spec.sink_tokens, spec.window_tokens)
+        plan.set_chunks(spec.chunks)
         rules = spec.layers if isinstance(spec.layers, tuple) else (spec.layers,) * len(geometry.layers)
         if len(rules) != len(geometry.layers):
             raise ArgumentError(f'{len(rules)} rules for {len(geometry.layers)} layers')
@@ -283,8 +304,8 @@ class Plan:
                              entry.get('metadata', 'f16'), tuple(entry.get('ladder', ())),
                              entry.get('rung', 0), entry.get('shrink_order', 0))
             layers += [rule] * entry.get('count', 1)
-        return PlanSpec(document['name'], document['page_tokens'], document['run_tokens'], document['sink_tokens'],
-                        document['window_tokens'], tuple(layers))
+        return PlanSpec(document['name'], document['page_tokens'], document['sink_tokens'],
+                        document['window_tokens'], tuple(layers), self.chunks())
 
     def copy(self) -> Plan:
         """An independent copy."""
@@ -336,9 +357,25 @@ class Plan:
         """How ranges and minima are stored: "f16" or "f8"."""
         self._call(self._lk.lk_plan_set_metadata, layer, number_of(METADATA, metadata, 'metadata'))
 
-    def set_pages(self, page_tokens: int, run_tokens: int = 0) -> None:
-        """Tokens of a page, and consecutive tokens in it (0 = all)."""
-        self._call(self._lk.lk_plan_set_pages, page_tokens, run_tokens)
+    def set_pages(self, page_tokens: int) -> None:
+        """Tokens of a page."""
+        self._call(self._lk.lk_plan_set_pages, page_tokens)
+
+    def set_chunks(self, rule: ChunkRule | None) -> None:
+        """Chunks of a context and their classes; None = no chunks."""
+        raw = self._lk.start(_abi.ChunkRule)
+        for name in ChunkRule.__dataclass_fields__:
+            setattr(raw, name, getattr(rule, name) if rule else 0)
+        self._call(self._lk.lk_plan_set_chunks, _abi.byref(raw))
+
+    def chunks(self) -> ChunkRule | None:
+        """The plan's chunks, None without."""
+        raw = self._lk.start(_abi.ChunkRule)
+        self._call(self._lk.lk_plan_get_chunks, _abi.byref(raw))
+        if not raw.chunk_tokens:
+            return None
+        return ChunkRule(raw.chunk_tokens, raw.low_bits, raw.middle_bits, raw.high_bits, raw.alpha, raw.beta,
+                         bool(raw.reorder), bool(raw.hold))
 
     def set_recent(self, sink_tokens: int, window_tokens: int) -> None:
         """First and last tokens of a sequence that stay at 16 bits."""
@@ -371,9 +408,10 @@ class Plan:
         return ValueRule(raw.bits, raw.group, _ONE_BIT_NAMES[raw.one_bit])
 
     def width(self, layer: int, kv_head: int, channel: int, *, value: bool = False) -> Width:
-        """Bits of one channel of keys, or of values, in a packed page."""
+        """Bits of one channel of keys, or of values, in a packed page of no chunk's class, at the layer's own rung."""
         bits, boost = ctypes.c_uint32(), ctypes.c_uint32()
-        self._call(self._lk.lk_plan_width, layer, kv_head, int(value), channel, _abi.byref(bits), _abi.byref(boost))
+        self._call(self._lk.lk_plan_width, layer, kv_head, int(value), channel, 0, 0, _abi.byref(bits),
+                   _abi.byref(boost))
         return Width(bits.value, boost.value)
 
     def validate(self, geometry: Geometry | None = None) -> None:

@@ -79,7 +79,10 @@ extern "C" {
     ) -> lk_status;
     pub fn lk_plan_set_metadata(plan: *mut lk_plan, layer: u32, metadata: lk_metadata)
         -> lk_status;
-    pub fn lk_plan_set_pages(plan: *mut lk_plan, page_tokens: u32, run_tokens: u32) -> lk_status;
+    pub fn lk_chunk_rule_init(rule: *mut lk_chunk_rule, struct_bytes: usize) -> lk_status;
+    pub fn lk_plan_set_pages(plan: *mut lk_plan, page_tokens: u32) -> lk_status;
+    pub fn lk_plan_set_chunks(plan: *mut lk_plan, rule: *const lk_chunk_rule) -> lk_status;
+    pub fn lk_plan_get_chunks(plan: *const lk_plan, rule: *mut lk_chunk_rule) -> lk_status;
     pub fn lk_plan_set_recent(
         plan: *mut lk_plan,
         sink_tokens: u32,
@@ -108,7 +111,6 @@ extern "C" {
     pub fn lk_plan_get_pages(
         plan: *const lk_plan,
         page_tokens: *mut u32,
-        run_tokens: *mut u32,
         sink_tokens: *mut u32,
         window_tokens: *mut u32,
     ) -> lk_status;
@@ -118,6 +120,8 @@ extern "C" {
         kv_head: u32,
         is_value: u32,
         channel: u32,
+        rung: u32,
+        chunk_class: lk_chunk_class,
         bits: *mut u32,
         boost_bits: *mut u32,
     ) -> lk_status;

@@ -227,6 +227,10 @@ constants!(lk_score: LK_SCORE_KEY = 1, LK_SCORE_QUERY_RANGE = 2);
 
 pub type lk_one_bit = u32;
 constants!(lk_one_bit: LK_ONE_BIT_DEVIATION = 1, LK_ONE_BIT_RANGE = 2);
+
+pub type lk_chunk_class = u32;
+constants!(lk_chunk_class: LK_CHUNK_NONE = 0, LK_CHUNK_LOW = 1, LK_CHUNK_MIDDLE = 2,
+           LK_CHUNK_HIGH = 3);
 pub type lk_metadata = u32;
 constants!(lk_metadata: LK_METADATA_F16 = 1, LK_METADATA_F8 = 2);
 
@@ -251,6 +255,20 @@ pub struct lk_value_rule {
     pub bits: u32,
     pub group: u32,
     pub one_bit: lk_one_bit,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_chunk_rule {
+    pub size: u32,
+    pub chunk_tokens: u32,
+    pub low_bits: u32,
+    pub middle_bits: u32,
+    pub high_bits: u32,
+    pub alpha: f32,
+    pub beta: f32,
+    pub reorder: u32,
+    pub hold: u32,
 }
 
 #[repr(C)]

@@ -130,6 +130,8 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         lk_key_rule { size, bits, axis, group, boost_channels, boost_bits, boost_score,
                       channel_bits, one_bit }
         lk_value_rule { size, bits, group, one_bit }
+        lk_chunk_rule { size, chunk_tokens, low_bits, middle_bits, high_bits, alpha, beta, reorder,
+                        hold }
         lk_plan_size { size, n_pages, bits_per_value, bytes_per_token, fp16_bytes, payload_bytes,
                        metadata_bytes, recent_bytes, table_bytes, cache_bytes }
         lk_cache_desc { size, max_sequences, max_step_tokens, flags, budget_bytes, slab_bytes,
@@ -168,6 +170,7 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         LK_STATISTIC_KEY_MAGNITUDE LK_STATISTIC_QUERY_MAGNITUDE LK_CHANNEL_SUBNORMAL
         LK_CHANNEL_NORMAL LK_CHANNEL_OUTLIER LK_SCOPE_HEAD LK_SCOPE_LAYER LK_RETRIEVAL_NONE
         LK_RETRIEVAL_KEY LK_RETRIEVAL_KEY_VALUE LK_ONE_BIT_DEVIATION LK_ONE_BIT_RANGE
+        LK_CHUNK_NONE LK_CHUNK_LOW LK_CHUNK_MIDDLE LK_CHUNK_HIGH
         LK_CACHE_EVICT LK_PRESSURE_REFUSE LK_PRESSURE_BUDGET LK_PRESSURE_REMOVE
         LK_SENSITIVITY_GRADIENT LK_SENSITIVITY_OUTPUT
     );

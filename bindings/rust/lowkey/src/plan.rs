@@ -365,9 +365,9 @@ impl Plan {
         Ok(self)
     }
 
-    /// Tokens of a page (32, 64 or 128) and of a run of consecutive tokens in it (0 = the page).
-    pub fn set_pages(&mut self, page_tokens: u32, run_tokens: u32) -> Result<&mut Self> {
-        unsafe { check(sys::lk_plan_set_pages(self.raw, page_tokens, run_tokens))? };
+    /// Tokens of a page: 32, 64 or 128.
+    pub fn set_pages(&mut self, page_tokens: u32) -> Result<&mut Self> {
+        unsafe { check(sys::lk_plan_set_pages(self.raw, page_tokens))? };
         Ok(self)
     }
 
@@ -386,7 +386,8 @@ impl Plan {
         Ok(self)
     }
 
-    /// Width in bits of one channel in a packed page, and the one that a page may boost it to.
+    /// Width in bits of one channel in a packed page of no chunk's class, at the layer's own rung,
+    /// and the one that a page may boost it to.
     pub fn width(
         &self,
         layer: u32,
@@ -402,6 +403,8 @@ impl Plan {
                 kv_head,
                 is_value.into(),
                 channel,
+                0,
+                sys::LK_CHUNK_NONE,
                 &mut bits,
                 &mut boosted,
             ))?

@@ -246,7 +246,7 @@ fn plans_are_built_and_read_back() {
             )
         })
         .and_then(|plan| plan.set_metadata(Which::All, Metadata::F8))
-        .and_then(|plan| plan.set_pages(64, 0))
+        .and_then(|plan| plan.set_pages(64))
         .and_then(|plan| plan.set_recent(16, 64))
         .unwrap();
     plan.validate(Some(&geometry)).unwrap();

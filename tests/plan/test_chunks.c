@@ -1,0 +1,357 @@
+/* Plans with chunks: the rule, its text, and the width of a channel under a chunk's class.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "plan_test.h"
+
+static lk_chunk_rule chunk_rule(uint32_t chunk_tokens) {
+    lk_chunk_rule rule;
+    assert_int_equal(lk_chunk_rule_init(&rule, sizeof rule), LK_OK);
+    rule.chunk_tokens = chunk_tokens;
+    return rule;
+}
+
+static lk_chunk_rule chunks_of(const lk_plan *plan) {
+    lk_chunk_rule rule = chunk_rule(1);
+    assert_int_equal(lk_plan_get_chunks(plan, &rule), LK_OK);
+    return rule;
+}
+
+static void set_chunks(lk_plan *plan, const lk_chunk_rule *rule) {
+    assert_int_equal(lk_plan_set_chunks(plan, rule), LK_OK);
+}
+
+static uint32_t width(const lk_plan *plan, uint32_t is_value, uint32_t channel, uint32_t rung,
+                      lk_chunk_class chunk_class, uint32_t *boost_bits) {
+    uint32_t bits = 0;
+    uint32_t boost = 0;
+    assert_int_equal(lk_plan_width(plan, 0, 0, is_value, channel, rung, chunk_class, &bits, &boost),
+                     LK_OK);
+    if (boost_bits)
+        *boost_bits = boost;
+    return bits;
+}
+
+static void the_preset_is_the_paper(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 2, 2, 4, 128);
+    lk_plan *plan = make_plan("cocktail", &m);
+    const lk_chunk_rule rule = chunks_of(plan);
+    assert_int_equal(rule.size, sizeof rule);
+    assert_int_equal(rule.chunk_tokens, 32);
+    assert_int_equal(rule.low_bits, 2);
+    assert_int_equal(rule.middle_bits, 4);
+    assert_int_equal(rule.high_bits, 16);
+    assert_true(rule.alpha == 0.6f);
+    assert_true(rule.beta == 0.1f);
+    assert_int_equal(rule.reorder, 1);
+    assert_int_equal(rule.hold, 1);
+    uint32_t page = 0, sinks = 0;
+    assert_int_equal(lk_plan_get_pages(plan, &page, &sinks, NULL), LK_OK);
+    assert_int_equal(page, 128);
+    assert_int_equal(sinks, 32);
+    lk_key_rule key;
+    assert_int_equal(lk_key_rule_init(&key, sizeof key), LK_OK);
+    assert_int_equal(lk_plan_get_key(plan, 1, 1, &key), LK_OK);
+    assert_int_equal(key.axis, LK_AXIS_CHANNEL);
+    assert_int_equal(key.group, 32);
+    lk_value_rule value;
+    assert_int_equal(lk_value_rule_init(&value, sizeof value), LK_OK);
+    assert_int_equal(lk_plan_get_value(plan, 1, 1, &value), LK_OK);
+    assert_int_equal(value.group, 0);
+    assert_int_equal(lk_plan_validate(plan, &m.geometry), LK_OK);
+    for (uint32_t is_value = 0; is_value < 2; ++is_value) {
+        assert_int_equal(width(plan, is_value, 127, 0, LK_CHUNK_NONE, NULL), 16);
+        assert_int_equal(width(plan, is_value, 127, 0, LK_CHUNK_LOW, NULL), 2);
+        assert_int_equal(width(plan, is_value, 127, 0, LK_CHUNK_MIDDLE, NULL), 4);
+        assert_int_equal(width(plan, is_value, 127, 0, LK_CHUNK_HIGH, NULL), 16);
+    }
+    lk_plan_destroy(&plan);
+}
+
+static void chunks_are_set_copied_and_removed(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 1, 1, 1, 64);
+    lk_plan *plan = make_plan("kivi4", &m);
+    const lk_chunk_rule none = chunks_of(plan);
+    const lk_chunk_rule zero = {.size = sizeof zero};
+    assert_memory_equal(&none, &zero, sizeof zero);
+    lk_chunk_rule rule = chunk_rule(128);
+    rule.low_bits = 4;
+    rule.middle_bits = 8;
+    rule.alpha = -0.0f;
+    rule.beta = 0.25f;
+    rule.reorder = 0;
+    rule.hold = 0;
+    set_chunks(plan, &rule);
+    rule.alpha = 0.0f;
+    lk_plan *copy = NULL;
+    assert_int_equal(lk_plan_copy(plan, &copy), LK_OK);
+    const lk_chunk_rule found = chunks_of(copy);
+    assert_memory_equal(&found, &rule, sizeof rule);
+    char *before = write_json(plan);
+    char *same = write_json(copy);
+    assert_string_equal(before, same);
+    set_chunks(copy, &none);
+    const lk_chunk_rule removed = chunks_of(copy);
+    assert_memory_equal(&removed, &zero, sizeof zero);
+    char *without = write_json(copy);
+    assert_string_not_equal(before, without);
+    assert_null(strstr(without, "chunks"));
+    free(before);
+    free(same);
+    free(without);
+    lk_plan_destroy(&copy);
+    lk_plan_destroy(&plan);
+}
+
+static void expect_bad(lk_plan *plan, const lk_chunk_rule *rule, const char *part) {
+    expect_failure(lk_plan_set_chunks(plan, rule), LK_E_ARGUMENT, part);
+}
+
+static void bad_rules_are_refused(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 1, 1, 1, 64);
+    lk_plan *plan = make_plan("cocktail", &m);
+    char *before = write_json(plan);
+    lk_chunk_rule rule = chunk_rule(7);
+    expect_bad(plan, &rule, "rule.chunk_tokens is 7, must be from 8 to 256");
+    rule = chunk_rule(257);
+    expect_bad(plan, &rule, "rule.chunk_tokens is 257");
+    rule = chunk_rule(32);
+    rule.low_bits = 3;
+    expect_bad(plan, &rule, "rule.low_bits is 3, must be one of 2, 4, 8, 16");
+    rule = chunk_rule(32);
+    rule.middle_bits = 2;
+    expect_bad(plan, &rule, "rule.middle_bits is 2, must be one of 2, 4, 8, 16 and above the");
+    rule = chunk_rule(32);
+    rule.high_bits = 4;
+    expect_bad(plan, &rule, "rule.high_bits is 4");
+    const float bad[][2] = {{-0.1f, 0.1f},          {0.1f, -0.1f},      {0.5f, 0.5f},
+                            {1.0f, 0.0f},           {(float)NAN, 0.0f}, {0.0f, (float)NAN},
+                            {(float)INFINITY, 0.0f}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
+        rule = chunk_rule(32);
+        rule.alpha = bad[i][0];
+        rule.beta = bad[i][1];
+        expect_bad(plan, &rule, "must be from 0 with a sum below 1");
+    }
+    rule = chunk_rule(32);
+    rule.reorder = 2;
+    expect_bad(plan, &rule, "rule.reorder is 2, must be 0 or 1");
+    rule = chunk_rule(32);
+    rule.hold = 2;
+    expect_bad(plan, &rule, "rule.hold is 2, must be 0 or 1");
+    expect_bad(plan, NULL, "rule is NULL");
+    expect_bad(NULL, &rule, "plan is NULL");
+    expect_failure(lk_plan_get_chunks(plan, NULL), LK_E_ARGUMENT, "rule is NULL");
+    expect_failure(lk_plan_get_chunks(NULL, &rule), LK_E_ARGUMENT, "plan is NULL");
+    char *after = write_json(plan);
+    assert_string_equal(before, after);
+    free(before);
+    free(after);
+    lk_plan_destroy(&plan);
+}
+
+static void chunks_and_pages_must_fit(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 2, 1, 1, 64);
+    lk_plan *plan = make_plan("cocktail", &m);
+    const uint32_t pages[] = {32, 64, 128};
+    for (size_t p = 0; p < sizeof pages / sizeof *pages; ++p) {
+        assert_int_equal(lk_plan_set_pages(plan, pages[p]), LK_OK);
+        for (uint32_t tokens = 8; tokens <= 256; ++tokens) {
+            lk_chunk_rule rule = chunk_rule(tokens);
+            set_chunks(plan, &rule);
+            if (pages[p] % tokens == 0 || tokens % pages[p] == 0)
+                assert_int_equal(lk_plan_validate(plan, NULL), LK_OK);
+            else
+                expect_failure(lk_plan_validate(plan, NULL), LK_E_ARGUMENT,
+                               "must be a divisor or a multiple of /page_tokens");
+            rule.reorder = 0;
+            set_chunks(plan, &rule);
+            if (tokens == pages[p])
+                assert_int_equal(lk_plan_validate(plan, NULL), LK_OK);
+            else
+                expect_failure(lk_plan_validate(plan, NULL), LK_E_ARGUMENT,
+                               "with /chunks/reorder false");
+        }
+    }
+    lk_plan_destroy(&plan);
+}
+
+static void meaningless_combinations_name_both_paths(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 4, 1, 1, 64);
+    m.layers[2].window_tokens = 1024;
+    lk_plan *plan = make_plan("cocktail", &m);
+    expect_failure(lk_plan_validate(plan, NULL), LK_E_ARGUMENT,
+                   "/chunks/reorder is true, must be false with /geometry/layers/1/window 1024 "
+                   "(layer 2)");
+    char *text = write_json(plan);
+    lk_plan *again = NULL;
+    expect_failure(read_json(text, strlen(text), &again), LK_E_CORRUPT,
+                   "/chunks/reorder is true, must be false with /geometry/layers/1/window 1024");
+    free(text);
+    lk_chunk_rule rule = chunk_rule(128);
+    rule.reorder = 0;
+    set_chunks(plan, &rule);
+    assert_int_equal(lk_plan_validate(plan, NULL), LK_OK);
+
+    lk_key_rule key;
+    assert_int_equal(lk_key_rule_init(&key, sizeof key), LK_OK);
+    key.bits = 2;
+    key.boost_channels = 16;
+    key.boost_bits = 4;
+    key.boost_score = LK_SCORE_QUERY_RANGE;
+    assert_int_equal(lk_plan_set_key(plan, 1, 0, &key), LK_OK);
+    expect_failure(lk_plan_validate(plan, NULL), LK_E_ARGUMENT,
+                   "/layers/1/heads/0/key/boost/score is \"query-range\", must be \"key\" with "
+                   "/chunks: the sums");
+    key.boost_score = LK_SCORE_KEY;
+    assert_int_equal(lk_plan_set_key(plan, 1, 0, &key), LK_OK);
+    assert_int_equal(lk_plan_validate(plan, NULL), LK_OK);
+
+    /* A middle page is at 4 bits; rung 2 would take its 4-bit channels below those of 3. */
+    uint8_t classes[64];
+    memset(classes, 4, sizeof classes);
+    memset(classes, 3, 16);
+    assert_int_equal(lk_key_rule_init(&key, sizeof key), LK_OK);
+    key.channel_bits = classes;
+    assert_int_equal(lk_plan_set_key(plan, 1, 0, &key), LK_OK);
+    assert_int_equal(lk_plan_validate(plan, NULL), LK_OK);
+    const uint8_t rungs[] = {16, 2};
+    assert_int_equal(lk_plan_set_ladder(plan, 1, rungs, 2, 16), LK_OK);
+    expect_failure(lk_plan_validate(plan, NULL), LK_E_ARGUMENT,
+                   "must not with rung 2 in /layers/1/ladder and /chunks: they would shrink");
+    lk_plan_destroy(&plan);
+}
+
+/* Classes of every cap are checked: 4-bit and 2-bit channels that close strips together do not
+ * under the middle class. */
+static void classes_must_fill_strips_under_every_cap(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 1, 1, 1, 64);
+    lk_plan *plan = make_plan("cocktail", &m);
+    uint8_t classes[64];
+    memset(classes, 8, sizeof classes);
+    memset(classes, 2, 8);
+    lk_key_rule key;
+    assert_int_equal(lk_key_rule_init(&key, sizeof key), LK_OK);
+    key.channel_bits = classes;
+    assert_int_equal(lk_plan_set_key(plan, 0, 0, &key), LK_OK);
+    const uint8_t rungs[] = {2};
+    assert_int_equal(lk_plan_set_ladder(plan, 0, rungs, 1, 2), LK_OK);
+    assert_int_equal(lk_plan_validate(plan, NULL), LK_OK);
+    const uint8_t wider[] = {16, 2};
+    assert_int_equal(lk_plan_set_ladder(plan, 0, wider, 2, 16), LK_OK);
+    expect_failure(lk_plan_validate(plan, NULL), LK_E_ARGUMENT,
+                   "classes puts 56 channels at 4 bits at rung 4");
+    lk_plan_destroy(&plan);
+}
+
+/* Every rule, rung and class: the lower one of rung and class caps the rule. */
+static void widths_compose(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 1, 1, 1, 64);
+    lk_plan *plan = make_plan("cocktail", &m);
+    lk_chunk_rule chunks = chunk_rule(32);
+    chunks.middle_bits = 8;
+    set_chunks(plan, &chunks);
+    const uint8_t rungs[] = {16, 8, 4, 2};
+    assert_int_equal(lk_plan_set_ladder(plan, 0, rungs, 4, 8), LK_OK);
+    const uint32_t caps[] = {16, 2, 8, 16}; /* by class */
+    const uint8_t all_bits[] = {1, 2, 3, 4, 8, 16};
+    for (size_t b = 0; b < sizeof all_bits; ++b) {
+        uint8_t classes[64];
+        memset(classes, all_bits[b], sizeof classes);
+        lk_key_rule key;
+        assert_int_equal(lk_key_rule_init(&key, sizeof key), LK_OK);
+        key.channel_bits = classes;
+        assert_int_equal(lk_plan_set_key(plan, 0, 0, &key), LK_OK);
+        lk_value_rule value;
+        assert_int_equal(lk_value_rule_init(&value, sizeof value), LK_OK);
+        value.bits = all_bits[b];
+        assert_int_equal(lk_plan_set_value(plan, 0, 0, &value), LK_OK);
+        for (uint32_t r = 0; r < 5; ++r)
+            for (lk_chunk_class c = LK_CHUNK_NONE; c <= LK_CHUNK_HIGH; ++c) {
+                const uint32_t rung = r ? rungs[r - 1] : 8;
+                const uint32_t cap = rung < caps[c] ? rung : caps[c];
+                uint32_t expected = all_bits[b];
+                if (cap == 16)
+                    expected = 16;
+                else if (expected >= 4 && expected > cap)
+                    expected = cap;
+                for (uint32_t is_value = 0; is_value < 2; ++is_value) {
+                    uint32_t boost = 0;
+                    assert_int_equal(width(plan, is_value, 63, r ? rung : 0, c, &boost), expected);
+                    assert_int_equal(boost, expected);
+                }
+            }
+    }
+    lk_plan_destroy(&plan);
+}
+
+static void widths_of_a_boost(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 1, 1, 1, 64);
+    lk_plan *plan = make_plan("kitty-pro", &m); /* 4 bits over 2 */
+    lk_chunk_rule chunks = chunk_rule(32);
+    set_chunks(plan, &chunks);
+    const struct {
+        lk_chunk_class chunk_class;
+        uint32_t bits, boost_bits;
+    } cases[] = {{LK_CHUNK_NONE, 2, 4},
+                 {LK_CHUNK_LOW, 2, 2},
+                 {LK_CHUNK_MIDDLE, 2, 4},
+                 {LK_CHUNK_HIGH, 16, 16}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        uint32_t boost = 0;
+        assert_int_equal(width(plan, 0, 5, 0, cases[i].chunk_class, &boost), cases[i].bits);
+        assert_int_equal(boost, cases[i].boost_bits);
+    }
+    lk_plan_destroy(&plan);
+}
+
+static void widths_that_are_not_there(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 1, 1, 1, 64);
+    lk_plan *plan = make_plan("cocktail", &m);
+    uint32_t bits = 77, boost = 77;
+    expect_failure(lk_plan_width(plan, 0, 0, 0, 0, 16, LK_CHUNK_LOW, &bits, &boost), LK_E_NOT_FOUND,
+                   "rung is 16, which the ladder of layer 0 has not");
+    expect_failure(lk_plan_width(plan, 0, 0, 0, 0, 0, 4, &bits, &boost), LK_E_ARGUMENT,
+                   "chunk_class is 4, must be at most 3");
+    lk_plan *plain = make_plan("kivi2", &m);
+    expect_failure(lk_plan_width(plain, 0, 0, 0, 0, 0, LK_CHUNK_LOW, &bits, &boost), LK_E_NOT_FOUND,
+                   "chunk_class is 1, the plan has no chunks");
+    assert_int_equal(bits, 77);
+    assert_int_equal(boost, 77);
+    lk_plan_destroy(&plain);
+    lk_plan_destroy(&plan);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_preset_is_the_paper),
+        cmocka_unit_test(chunks_are_set_copied_and_removed),
+        cmocka_unit_test(bad_rules_are_refused),
+        cmocka_unit_test(chunks_and_pages_must_fit),
+        cmocka_unit_test(meaningless_combinations_name_both_paths),
+        cmocka_unit_test(classes_must_fill_strips_under_every_cap),
+        cmocka_unit_test(widths_compose),
+        cmocka_unit_test(widths_of_a_boost),
+        cmocka_unit_test(widths_that_are_not_there),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
