@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cache.h"
 
+#include <algorithm>
+
 namespace lk {
 
 namespace {
@@ -86,6 +88,8 @@ void count_narrowest(lk_cache *cache, const Row &row) {
     for (uint32_t e = 0; e < row.n_entries; ++e) {
         const PageEntry &page = row.entries[e];
         const EntryInfo &info = cache->entries[e];
+        if (page.is_absent)
+            continue;
         const uint64_t slots[] = {
             narrowest_slot(cache, row, e, info.key, page.key_class, page.key_payload),
             narrowest_slot(cache, row, e, info.value, page.value_class, page.value_payload),
@@ -144,7 +148,9 @@ lk_status set_budget(lk_cache *cache, uint64_t budget_bytes) {
     lk_status status = check_quiet(cache, "the budget changes");
     if (status)
         return status;
-    const uint64_t least = narrowest_bytes(cache);
+    // Few narrow pages can take more extents than the wide ones that they are now.
+    const uint64_t now = cache->ledger.used_bytes() + cache->ledger.spare_bytes;
+    const uint64_t least = std::min(now, narrowest_bytes(cache));
     if (budget_bytes < least)
         return fail(LK_E_BUDGET,
                     "budget_bytes is %llu, pages at the last rungs of their ladders need %llu",

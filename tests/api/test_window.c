@@ -109,6 +109,9 @@ static void bytes_end_with_the_window(void **state) {
     for (uint32_t place = 400; place < 2000; place += 32)
         assert_int_equal(rig_step(&r, id, 1, place, 32, NULL), LK_OK);
     assert_true(held(&r) < before + before / 2);
+    // A budget of what is there holds, also where pages are not.
+    assert_int_equal(lk_cache_set_budget(r.cache, rig_stats(&r).reserved_bytes - 1), LK_E_BUDGET);
+    assert_int_equal(lk_cache_set_budget(r.cache, rig_stats(&r).reserved_bytes), LK_OK);
     for (size_t k = 0; k < sizeof kSetups / sizeof *kSetups; ++k) {
         rig other;
         start(&other, &kSetups[k], 1);

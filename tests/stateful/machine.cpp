@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "machine.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -46,7 +47,10 @@ Machine::Machine(lk_context *context, const Options &options, Choices *choices, 
     desc_.max_sequences = kMostSequences;
     desc_.max_step_tokens = kMostStep;
     desc_.slab_bytes = 256u << 10;
-    desc_.budget_bytes = options_.is_full || choices_.one_in(4) ? 2u << 20 : 64u << 20;
+    // What a ladder gives up when bytes are lacking is the cache's choice.
+    const bool is_scarce = options_.is_full || choices_.one_in(4);
+    desc_.budget_bytes = is_scarce && !has_ladder_ ? 2u << 20 : 64u << 20;
+    choose_relief();
     open_cache();
     ++counts_.caches;
 }
@@ -111,12 +115,27 @@ void Machine::choose_key_rule(uint32_t layer, lk_key_rule *rule, std::vector<uin
     }
 }
 
+void Machine::choose_ladder(uint32_t layer) {
+    struct Ladder {
+        uint8_t rungs[4];
+        uint32_t n;
+    };
+    constexpr Ladder kLadders[] = {{{16, 8, 4, 2}, 4}, {{8, 4, 2}, 3}, {{16, 4}, 2}, {{8, 2}, 2}};
+    const bool is_chosen = has_ladder_ && choices_.one_in(2);
+    const Ladder &ladder = kLadders[choices_.below(4)];
+    const uint32_t n = is_chosen ? ladder.n : 0;
+    require(lk_plan_set_ladder(plan_, layer, ladder.rungs, n,
+                               n ? ladder.rungs[choices_.below(n)] : 0) == LK_OK);
+}
+
 void Machine::choose_rules() {
     constexpr uint32_t kBits[] = {16, 8, 4, 3, 2, 1};
+    has_ladder_ = choices_.one_in(4);
     const uint32_t page = choices_.one_in(3) ? 64 : 32;
     require(lk_plan_set_pages(plan_, page) == LK_OK);
     require(lk_plan_set_recent(plan_, 16 * choices_.below(4), choices_.below(3) * 20) == LK_OK);
     for (uint32_t l = 0; l < layers_.size(); ++l) {
+        choose_ladder(l);
         require(lk_plan_set_metadata(
                     plan_, l, choices_.one_in(3) ? LK_METADATA_F8 : LK_METADATA_F16) == LK_OK);
         for (uint32_t h = 0; h < layers_[l].n_kv_heads; ++h) {
@@ -143,10 +162,69 @@ void Machine::choose_rules() {
     }
 }
 
+// What gives way when bytes are lacking: nothing, the sequence used least recently, or what a
+// callback says.
+void Machine::choose_relief() {
+    desc_.max_budget_bytes = desc_.budget_bytes + (choices_.below(3) << 20);
+    switch (choices_.below(3)) {
+        case 0: desc_.flags = LK_CACHE_EVICT; break;
+        case 1:
+            desc_.pressure = [](void *user, lk_pressure *pressure) {
+                return static_cast<Machine *>(user)->relieve(pressure);
+            };
+            desc_.pressure_user = this;
+            break;
+        default: break;
+    }
+}
+
+lk_pressure_action Machine::relieve(lk_pressure *pressure) {
+    switch (choices_.below(4)) {
+        case 0: return LK_PRESSURE_REFUSE;
+        case 1:
+            if (pressure->budget_bytes == desc_.max_budget_bytes)
+                return LK_PRESSURE_REFUSE;
+            pressure->budget_bytes +=
+                std::min<uint64_t>(desc_.max_budget_bytes - pressure->budget_bytes, 300000);
+            return LK_PRESSURE_BUDGET;
+        default: break;
+    }
+    // It calls nothing of the cache, so it remembers what it has named.
+    for (const std::unique_ptr<Live> &live : live_)
+        if (std::find(spoken_for_.begin(), spoken_for_.end(), live->id) == spoken_for_.end()) {
+            pressure->ids[pressure->n_ids++] = live->id;
+            spoken_for_.push_back(live->id);
+            return LK_PRESSURE_REMOVE;
+        }
+    return LK_PRESSURE_REFUSE;
+}
+
+// Forget the sequences that a step has taken the room of; none of its own.
+bool Machine::drop_evicted(const std::vector<lk_sequence> &stepping) {
+    for (size_t i = live_.size(); i; --i) {
+        const lk_sequence id = live_[i - 1]->id;
+        uint64_t length = 0;
+        if (lk_sequence_length(cache_, id, &length) == LK_OK)
+            continue;
+        if (!expect(std::find(stepping.begin(), stepping.end(), id) == stepping.end(),
+                    "a sequence of the step is evicted"))
+            return false;
+        live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(i - 1));
+        ++n_evicted_;
+        ++counts_.evictions;
+    }
+    lk_cache_stats stats;
+    require(lk_cache_stats_init(&stats, sizeof stats) == LK_OK);
+    require(lk_cache_get_stats(cache_, &stats) == LK_OK);
+    return expect(stats.sequences_evicted == n_evicted_, "other sequences are evicted");
+}
+
 void Machine::open_cache() {
+    n_evicted_ = 0;
     const lk_status status = lk_cache_create(context_, &geometry_, plan_, &desc_, &cache_);
     if (status == LK_E_BUDGET) {
         desc_.budget_bytes = 64u << 20;
+        desc_.max_budget_bytes = 0;
         require(lk_cache_create(context_, &geometry_, plan_, &desc_, &cache_) == LK_OK);
     } else {
         require(status == LK_OK);
@@ -223,7 +301,11 @@ bool Machine::has_window() const {
     return false;
 }
 
+// Of forks with ladders the cache packs a page once for all, at the rung of the first that needs
+// it, which this model of single sequences does not know.
 bool Machine::fork() {
+    if (has_ladder_)
+        return check_lengths();
     const Live &parent = *live_[choices_.below(static_cast<uint32_t>(live_.size()))];
     const auto most = static_cast<uint32_t>(parent.tokens.length);
     const bool is_whole = !may_cut_ || choices_.one_in(2);
@@ -320,6 +402,7 @@ bool Machine::reopen_all() {
         return false;
     lk_cache_destroy(&cache_);
     open_cache();
+    model_->reset_rungs();
     lk_sequence ids[kMostSequences] = {};
     uint32_t n = 0;
     const lk_status status =
@@ -338,6 +421,43 @@ bool Machine::reopen_all() {
     for (uint32_t i = 0; i < n; ++i)
         live_[i]->id = ids[i];
     return true;
+}
+
+// To a rung of a layer's ladder, also the one that it is at: what was loaded may be above it.
+bool Machine::shrink() {
+    const uint32_t layer = choices_.below(geometry_.n_layers);
+    uint8_t rungs[4];
+    uint32_t n_rungs = 0;
+    require(lk_plan_get_ladder(plan_, layer, rungs, &n_rungs, nullptr, nullptr) == LK_OK);
+    const uint32_t bits = n_rungs ? rungs[choices_.below(n_rungs)] : 8;
+    const lk_status status = lk_cache_shrink(cache_, layer, bits);
+    if (!n_rungs || bits > model_->rung(layer) || bits == 16) {
+        ++counts_.operations;
+        return expect(status == LK_E_ARGUMENT, "a step up a ladder is taken") && check_lengths();
+    }
+    ++counts_.shrinks;
+    model_->set_rung(layer, bits);
+    for (const std::unique_ptr<Live> &live : live_)
+        model_->shrink(&live->tokens, layer);
+    return expect_status(status, "shrink");
+}
+
+// Down to what is held, and back.
+bool Machine::change_budget() {
+    lk_cache_stats stats;
+    require(lk_cache_stats_init(&stats, sizeof stats) == LK_OK);
+    if (!expect_status(lk_cache_get_stats(cache_, &stats), "stats"))
+        return false;
+    counts_.operations += 2;
+    ++counts_.budgets;
+    const uint64_t spare_bytes = has_ladder_ ? LK_EXTENT_BYTES : 0;  // for halves that move
+    return expect(lk_cache_set_budget(cache_, 1) == LK_E_BUDGET, "a budget of one byte is taken") &&
+           expect(lk_cache_set_budget(cache_, ~uint64_t{0}) == LK_E_ARGUMENT,
+                  "a budget above the highest is taken") &&
+           expect_status(lk_cache_set_budget(cache_, stats.reserved_bytes + spare_bytes),
+                         "a lower budget") &&
+           check_lengths() &&
+           expect_status(lk_cache_set_budget(cache_, stats.budget_bytes), "the budget as before");
 }
 
 // Calls that must be refused and change nothing.
@@ -505,8 +625,11 @@ bool Machine::step() {
             part.fresh.parent.clear();
     ++counts_.operations;
     const auto n = static_cast<uint32_t>(ids.size());
+    spoken_for_ = ids;
     const lk_status begun = lk_step_begin(cache_, nullptr, n, ids.data(), counts.data(),
                                           has_tree ? parents.data() : nullptr);
+    if (!drop_evicted(ids))
+        return false;
     if (begun == LK_E_BUDGET) {
         // Pages that were due may be packed or not, so those sequences go.
         ++counts_.refusals;
@@ -595,6 +718,9 @@ bool Machine::run() {
         case 7: return load();
         case 8: return choices_.one_in(4) ? reopen_all() : check_lengths();
         case 9: return misuse();
+        case 10: return change_budget();
+        case 11:
+        case 12: return has_ladder_ ? shrink() : step();
         default: return step();
     }
 }

@@ -29,6 +29,9 @@ struct Counts {
     uint64_t discards = 0;
     uint64_t saves = 0;
     uint64_t loads = 0;
+    uint64_t shrinks = 0;
+    uint64_t budgets = 0;
+    uint64_t evictions = 0;
     uint64_t faults = 0;    // infinities that were refused
     uint64_t refusals = 0;  // LK_E_BUDGET
     double worst = 0;       // distance of an answer, as a share of its tolerance
@@ -65,8 +68,12 @@ class Machine {
 
     void choose_layers();
     void choose_rules();
+    void choose_ladder(uint32_t layer);
     void choose_key_rule(uint32_t layer, lk_key_rule *rule, std::vector<uint8_t> *classes);
+    void choose_relief();
     void open_cache();
+    lk_pressure_action relieve(lk_pressure *pressure);
+    bool drop_evicted(const std::vector<lk_sequence> &stepping);
     bool expect(bool condition, const char *what);
     bool expect_status(lk_status status, const char *verb);
     bool check_lengths();
@@ -79,6 +86,8 @@ class Machine {
     bool save();
     bool load();
     bool reopen_all();
+    bool shrink();
+    bool change_budget();
     bool misuse();
     bool step();
     bool commit(std::vector<Part> *parts);
@@ -104,6 +113,9 @@ class Machine {
     std::string why_;
     uint64_t noise_ = 1;  // of numbers, which need not be chosen one by one
     bool may_cut_ = true;
+    bool has_ladder_ = false;
+    std::vector<lk_sequence> spoken_for_;  // of the step, or named by the callback
+    uint64_t n_evicted_ = 0;               // by this cache
 };
 
 }  // namespace stateful

@@ -15,6 +15,56 @@ uint16_t rounded(float x) {
     return lk::float_to_half(x, &saturated);
 }
 
+std::vector<uint16_t> bits_of(const std::vector<Token> &tokens, bool is_value, uint64_t first,
+                              uint32_t n) {
+    std::vector<uint16_t> out;
+    for (uint64_t t = first; t < first + n; ++t) {
+        const std::vector<uint16_t> &from = is_value ? tokens[t].value_bits : tokens[t].key_bits;
+        out.insert(out.end(), from.begin(), from.end());
+    }
+    return out;
+}
+
+Half packed_half(const lk::HalfShape &shape, lk::OneBit one_bit, const std::vector<uint16_t> &input,
+                 const uint8_t *channels) {
+    Half half;
+    half.shape = shape;
+    half.payload.resize(lk::payload_bytes(shape));
+    half.metadata.resize(lk::metadata_bytes(shape));
+    for (uint32_t s = 0; s < shape.head_dim; ++s)
+        half.channels.push_back(channels ? channels[s] : static_cast<uint8_t>(s));
+    lk::pack_half(shape, one_bit, {input.data(), shape.head_dim}, channels, half.payload.data(),
+                  half.metadata.data());
+    return half;
+}
+
+// Bits of the plane that a ladder makes narrower; 0 when there is none.
+uint32_t wide_bits(const lk::HalfShape &shape) {
+    return shape.strips[lk::kPlane8] ? 8 : shape.strips[lk::kPlane4] ? 4 : 0;
+}
+
+// The widest codes of 2b bits become the nearest ones of b bits (docs/FORMAT.md, section 11).
+void narrow(Half *half) {
+    const uint32_t bits = wide_bits(half->shape);
+    lk::HalfShape to = half->shape;
+    const lk::Plane wide = bits == 8 ? lk::kPlane8 : lk::kPlane4;
+    const lk::Plane next = bits == 8 ? lk::kPlane4 : lk::kPlane2;
+    to.strips[next] = static_cast<uint16_t>(to.strips[next] + to.strips[wide]);
+    to.strips[wide] = 0;
+    std::vector<uint8_t> payload(lk::payload_bytes(to));
+    for (uint32_t s = 0; s < to.head_dim; ++s)
+        for (uint32_t t = 0; t < to.page_tokens; ++t) {
+            uint32_t code = lk::read_code(half->shape, half->payload.data(), s, t);
+            if (lk::slot_bits(half->shape, s) == bits) {
+                const uint32_t step = (1u << bits / 2) + 1;
+                code = (code + step / 2) / step;
+            }
+            lk::write_code(to, payload.data(), s, t, code);
+        }
+    half->shape = to;
+    half->payload = std::move(payload);
+}
+
 }  // namespace
 
 Model::Model(const lk::Plan &plan, const std::vector<lk_layer> &layers)
@@ -24,10 +74,52 @@ Model::Model(const lk::Plan &plan, const std::vector<lk_layer> &layers)
         for (uint32_t h = 0; h < layers[l].n_kv_heads; ++h) {
             Entry entry{};
             entry.layer = l;
-            lk::resolve_key(plan, l, h, &entry.key);
-            lk::resolve_value(plan, l, h, &entry.value);
+            entry.head = h;
             entry.centers = plan.key_centers(l, h);
             entries_.push_back(entry);
+        }
+    }
+    reset_rungs();
+}
+
+void Model::resolve(Entry *entry) const {
+    lk::resolve_key_at(plan_, entry->layer, entry->head, rungs_[entry->layer], &entry->key);
+    lk::resolve_value_at(plan_, entry->layer, entry->head, rungs_[entry->layer], &entry->value);
+}
+
+void Model::reset_rungs() {
+    rungs_.clear();
+    for (const lk::LayerPlan &layer : plan_.layers)
+        rungs_.push_back(layer.rung);
+    for (Entry &entry : entries_)
+        resolve(&entry);
+}
+
+void Model::set_rung(uint32_t layer, uint32_t bits) {
+    rungs_[layer] = bits;
+    for (Entry &entry : entries_)
+        if (entry.layer == layer)
+            resolve(&entry);
+}
+
+void Model::shrink(Sequence *sequence, uint32_t layer) const {
+    for (uint64_t p = 0; p < sequence->pages.size(); ++p) {
+        Page &page = sequence->pages[p];
+        if (!page.is_packed)
+            continue;
+        for (uint32_t e = 0; e < n_entries(); ++e) {
+            if (entries_[e].layer != layer)
+                continue;
+            if (page.keys[e].payload.empty())
+                pack_keys(e, sequence, p);
+            if (page.values[e].payload.empty())
+                pack_values(e, sequence, p);
+            for (const bool is_value : {false, true}) {
+                Half &half = is_value ? page.values[e] : page.keys[e];
+                while (!half.payload.empty() && wide_bits(half.shape) > rungs_[layer])
+                    narrow(&half);
+                show(half, is_value, &sequence->heads[e], p);
+            }
         }
     }
 }
@@ -75,7 +167,7 @@ uint64_t Model::page_end(uint64_t page) const {
 
 void Model::begin(Sequence *sequence) const {
     for (uint64_t page = 0; page_end(page) + plan_.window_tokens <= sequence->length; ++page)
-        if (!sequence->packed[page])
+        if (!sequence->pages[page].is_packed)
             pack(sequence, page);
 }
 
@@ -86,8 +178,9 @@ void Model::commit(Sequence *sequence, const Fresh &fresh,
         for (const uint32_t t : kept)
             sequence->heads[e].push_back(fresh.heads[e][t]);
     sequence->length += kept.size();
-    while (plan_.sink_tokens + sequence->packed.size() * plan_.page_tokens < sequence->length)
-        sequence->packed.push_back(false);
+    while (plan_.sink_tokens + sequence->pages.size() * plan_.page_tokens < sequence->length)
+        sequence->pages.push_back(
+            {false, std::vector<Half>(n_entries()), std::vector<Half>(n_entries())});
     if (fresh.n <= LK_DRAFT_TOKENS || kept.empty())
         return;
     for (uint64_t page = 0; page_end(page) + plan_.window_tokens <= sequence->length; ++page)
@@ -102,11 +195,12 @@ void Model::truncate(Sequence *sequence, uint64_t length) const {
     size_t n_pages = 0;
     while (plan_.sink_tokens + n_pages * plan_.page_tokens < length)
         ++n_pages;
-    sequence->packed.resize(n_pages);
-    if (!n_pages || page_end(n_pages - 1) == length || !sequence->packed.back())
+    sequence->pages.resize(n_pages);
+    if (!n_pages || page_end(n_pages - 1) == length || !sequence->pages.back().is_packed)
         return;
     // The cut page is at 16 bits again, with what its codes stood for.
-    sequence->packed.back() = false;
+    sequence->pages.back() = {false, std::vector<Half>(n_entries()),
+                              std::vector<Half>(n_entries())};
     const uint64_t first = page_end(n_pages - 1) - plan_.page_tokens;
     for (uint32_t e = 0; e < n_entries(); ++e)
         for (uint64_t t = first; t < length; ++t) {
@@ -126,63 +220,61 @@ Sequence Model::fork(const Sequence &from, uint64_t length) const {
     return made;
 }
 
-void Model::pack_keys(const Entry &entry, std::vector<Token> *tokens, uint64_t first) const {
-    const lk::HalfShape &shape = entry.key.shape;
+void Model::show(const Half &half, bool is_value, std::vector<Token> *tokens, uint64_t page) const {
+    const uint64_t first = page_end(page) - plan_.page_tokens;
+    if (half.payload.empty())
+        return;
+    for (uint32_t t = 0; t < half.shape.page_tokens; ++t) {
+        Token &token = (*tokens)[first + t];
+        for (uint32_t s = 0; s < half.shape.head_dim; ++s)
+            (is_value ? token.value : token.key)[half.channels[s]] =
+                lk::unpack_value(half.shape, half.payload.data(), half.metadata.data(), s, t);
+    }
+}
+
+void Model::pack_keys(uint32_t entry, Sequence *sequence, uint64_t page) const {
+    const lk::KeyClass &rule = entries_[entry].key;
+    const lk::HalfShape &shape = rule.shape;
+    if (rule.raw)
+        return;
+    const std::vector<Token> &tokens = sequence->heads[entry];
     const uint32_t n = shape.head_dim;
-    std::vector<uint16_t> input(size_t{shape.page_tokens} * n);
-    for (uint32_t t = 0; t < shape.page_tokens; ++t)
-        std::copy((*tokens)[first + t].key_bits.begin(), (*tokens)[first + t].key_bits.end(),
-                  input.begin() + t * n);
+    const uint64_t first = page_end(page) - plan_.page_tokens;
+    const std::vector<uint16_t> input = bits_of(tokens, false, first, shape.page_tokens);
     uint8_t own[LK_MAX_HEAD_DIM];
-    const uint8_t *permutation = entry.key.has_permutation ? entry.key.permutation : nullptr;
+    const uint8_t *channels = rule.has_permutation ? rule.permutation : nullptr;
     if (shape.permutes) {
-        permutation = own;
+        channels = own;
         std::vector<uint64_t> sums(n);
         for (uint64_t t = 0; t < first + shape.page_tokens; ++t)
             for (uint32_t c = 0; c < n; ++c)
-                sums[c] += (*tokens)[t].query_sum[c];
-        if (entry.key.boost_score == LK_SCORE_QUERY_RANGE)
+                sums[c] += tokens[t].query_sum[c];
+        if (rule.boost_score == LK_SCORE_QUERY_RANGE)
             lk::rank_by_query_range({input.data(), n}, n, shape.page_tokens, sums.data(),
-                                    entry.key.boost_slots, own);
+                                    rule.boost_slots, own);
         else
-            lk::rank_by_key({input.data(), n}, n, shape.page_tokens, entry.key.boost_slots, own);
+            lk::rank_by_key({input.data(), n}, n, shape.page_tokens, rule.boost_slots, own);
     }
-    std::vector<uint8_t> payload(lk::payload_bytes(shape));
-    std::vector<uint8_t> metadata(lk::metadata_bytes(shape));
-    lk::pack_half(shape, entry.key.one_bit, {input.data(), n}, permutation, payload.data(),
-                  metadata.data());
-    for (uint32_t t = 0; t < shape.page_tokens; ++t)
-        for (uint32_t s = 0; s < n; ++s)
-            (*tokens)[first + t].key[permutation ? permutation[s] : s] =
-                lk::unpack_value(shape, payload.data(), metadata.data(), s, t);
+    sequence->pages[page].keys[entry] = packed_half(shape, rule.one_bit, input, channels);
 }
 
-void Model::pack_values(const Entry &entry, std::vector<Token> *tokens, uint64_t first) const {
-    const lk::HalfShape &shape = entry.value.shape;
-    const uint32_t n = shape.head_dim;
-    std::vector<uint16_t> input(size_t{shape.page_tokens} * n);
-    for (uint32_t t = 0; t < shape.page_tokens; ++t)
-        std::copy((*tokens)[first + t].value_bits.begin(), (*tokens)[first + t].value_bits.end(),
-                  input.begin() + t * n);
-    std::vector<uint8_t> payload(lk::payload_bytes(shape));
-    std::vector<uint8_t> metadata(lk::metadata_bytes(shape));
-    lk::pack_half(shape, entry.value.one_bit, {input.data(), n}, nullptr, payload.data(),
-                  metadata.data());
-    for (uint32_t t = 0; t < shape.page_tokens; ++t)
-        for (uint32_t s = 0; s < n; ++s)
-            (*tokens)[first + t].value[s] =
-                lk::unpack_value(shape, payload.data(), metadata.data(), s, t);
+void Model::pack_values(uint32_t entry, Sequence *sequence, uint64_t page) const {
+    const lk::ValueClass &rule = entries_[entry].value;
+    if (rule.raw)
+        return;
+    const std::vector<uint16_t> input = bits_of(
+        sequence->heads[entry], true, page_end(page) - plan_.page_tokens, rule.shape.page_tokens);
+    sequence->pages[page].values[entry] = packed_half(rule.shape, rule.one_bit, input, nullptr);
 }
 
 void Model::pack(Sequence *sequence, uint64_t page) const {
-    const uint64_t first = page_end(page) - plan_.page_tokens;
     for (uint32_t e = 0; e < n_entries(); ++e) {
-        if (!entries_[e].key.raw)
-            pack_keys(entries_[e], &sequence->heads[e], first);
-        if (!entries_[e].value.raw)
-            pack_values(entries_[e], &sequence->heads[e], first);
+        pack_keys(e, sequence, page);
+        pack_values(e, sequence, page);
+        show(sequence->pages[page].keys[e], false, &sequence->heads[e], page);
+        show(sequence->pages[page].values[e], true, &sequence->heads[e], page);
     }
-    sequence->packed[page] = true;
+    sequence->pages[page].is_packed = true;
 }
 
 void Model::attend(const Sequence &sequence, const Fresh &fresh, uint32_t t, uint32_t layer,

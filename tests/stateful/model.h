@@ -23,10 +23,26 @@ struct Token {
     std::vector<uint64_t> query_sum;  // of |Q|, in units of 2^-24
 };
 
+// One (layer, KV head) of a page, keys or values. Empty at 16 bits.
+struct Half {
+    lk::HalfShape shape;
+    std::vector<uint8_t> payload;
+    std::vector<uint8_t> metadata;
+    std::vector<uint8_t> channels;  // of the slots
+};
+
+// Of the tokens behind the sinks. A packed page has left the recent window, also where a layer's
+// rung keeps it at 16 bits.
+struct Page {
+    bool is_packed = false;
+    std::vector<Half> keys;  // [entry]
+    std::vector<Half> values;
+};
+
 struct Sequence {
     uint64_t length = 0;
     std::vector<std::vector<Token>> heads;  // [entry][token]
-    std::vector<bool> packed;               // pages behind the sinks
+    std::vector<Page> pages;
 };
 
 // New tokens of a sequence in a step.
@@ -57,6 +73,13 @@ class Model {
     // These of its new tokens are kept, each the parent of the next.
     void commit(Sequence *sequence, const Fresh &fresh, const std::vector<uint32_t> &kept) const;
     void truncate(Sequence *sequence, uint64_t length) const;
+    // What a layer packs from now on is at this rung of its ladder, and what it has packed goes
+    // there.
+    void set_rung(uint32_t layer, uint32_t bits);
+    uint32_t rung(uint32_t layer) const { return rungs_[layer]; }
+    void shrink(Sequence *sequence, uint32_t layer) const;
+    // As in a new cache.
+    void reset_rungs();
     Sequence fork(const Sequence &from, uint64_t length) const;
 
     // Attention of new token t with a query of the layer's query head, in double precision.
@@ -67,19 +90,24 @@ class Model {
   private:
     struct Entry {
         uint32_t layer;
+        uint32_t head;
         lk::KeyClass key;
         lk::ValueClass value;
         const float *centers;  // null without
     };
     uint64_t page_end(uint64_t page) const;
+    void resolve(Entry *entry) const;
     void pack(Sequence *sequence, uint64_t page) const;
-    void pack_keys(const Entry &entry, std::vector<Token> *tokens, uint64_t first) const;
-    void pack_values(const Entry &entry, std::vector<Token> *tokens, uint64_t first) const;
+    void pack_keys(uint32_t entry, Sequence *sequence, uint64_t page) const;
+    void pack_values(uint32_t entry, Sequence *sequence, uint64_t page) const;
+    // Tokens of the page get what the half holds.
+    void show(const Half &half, bool is_value, std::vector<Token> *tokens, uint64_t page) const;
 
     const lk::Plan &plan_;
     const std::vector<lk_layer> &layers_;
     std::vector<uint32_t> first_entries_;
     std::vector<Entry> entries_;
+    std::vector<uint32_t> rungs_;  // [layers]
 };
 
 }  // namespace stateful
