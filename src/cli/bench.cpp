@@ -17,6 +17,10 @@ Timing summarise(std::vector<double> samples) {
     return {samples[n / 2], samples[n / 4], samples[n - 1 - n / 4]};
 }
 
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 Json to_json(const BenchRow &row, const std::string &copy_name) {
     return {{"plan", row.plan},
             {"tokens", row.n_tokens},
@@ -60,13 +64,16 @@ constexpr char kFooter[] =
     "  lowkey bench --device cuda --tokens 131072 --new-tokens 1,4,16,64 --graph\n"
     "  lowkey bench --device cuda --pack --tokens 131072\n"
     "  lowkey bench --device vulkan --batch 8 --tokens 32768\n"
+    "  lowkey bench --bindings=rust,python\n"
     "A sample is one lk_attend of the new tokens of one layer. Caches are flushed before each\n"
     "by reading a large buffer, unless --warm. Times are medians; GB/s counts the codes,\n"
     "ranges, minima and recent tokens that a pass reads, and is compared with a copy in the\n"
     "same run (its read and written bytes together). 1 GB = 10^9 bytes.\n"
     "On a GPU times are between two points of its queue, and each pass is also compared with a\n"
     "kernel that only loads as many bytes. --pack times lk_append of a prompt instead; its GB/s\n"
-    "counts keys and values at FP16.";
+    "counts keys and values at FP16.\n"
+    "--bindings builds and runs a program of each binding's sources, with cargo, go and python3,\n"
+    "and fails when a call takes too long or a binding cannot be measured.";
 
 int run_bench(const BenchOptions &options) {
     // A device that cannot be opened fails before anything is measured.
@@ -117,14 +124,21 @@ void add_bench(CLI::App &app, int &exit_code) {
     const auto options = std::make_shared<BenchOptions>();
     options->device.add_to(*command);
     add_shape(*command, *options);
-    command->add_option("--repeats", options->n_repeats, "samples per row")
-        ->capture_default_str()
-        ->check(CLI::Range(3u, 100000u));
+    const CLI::Option *repeats =
+        command
+            ->add_option("--repeats", options->n_repeats, "samples per row; with --bindings 2000")
+            ->capture_default_str()
+            ->check(CLI::Range(3u, 100000u));
+    command
+        ->add_flag("--bindings{all}", options->bindings,
+                   "time calls through the bindings instead: all or some of rust,go,python")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"all", "rust", "go", "python"}));
     command->add_flag("--warm", options->warm, "do not flush the caches between samples");
     command->add_flag("--json", options->json, "print JSON");
     const std::vector<CLI::Option *> gpu_options = add_gpu(*command, *options);
     command->add_flag("--graph", options->graph, "time captured graphs too (CUDA)");
-    command->callback([options, gpu_options, &exit_code] {
+    command->callback([options, gpu_options, repeats, &exit_code] {
         const lk_backend backend = options->device.backend();
         for (const CLI::Option *option : gpu_options)
             if (option->count() != 0 && backend == LK_BACKEND_CPU)
@@ -133,6 +147,12 @@ void add_bench(CLI::App &app, int &exit_code) {
             throw UsageError("--graph needs --device cuda");
         if (options->prefill)
             options->new_tokens = {2048};
+        if (!options->bindings.empty()) {
+            if (repeats->count() == 0)
+                options->n_repeats = kBindingSteps;
+            exit_code = run_bindings_bench(*options);
+            return;
+        }
         exit_code = run_bench(*options);
     });
 }

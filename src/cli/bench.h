@@ -4,6 +4,7 @@
 #ifndef CLI_BENCH_H
 #define CLI_BENCH_H
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ struct BenchOptions {
     std::uint32_t n_repeats = 21;
     bool warm = false;
     bool json = false;
+    std::vector<std::string> bindings;  // what calls cost through these, instead
     // GPUs alone
     std::uint32_t n_sequences = 1;
     std::vector<std::uint32_t> new_tokens = {1};  // of each sequence
@@ -33,6 +35,9 @@ struct Timing {
     double median_s, low_s, high_s;  // low and high: the quartiles
 };
 Timing summarise(std::vector<double> samples);
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start);
 
 // One measured pass over a cache.
 struct BenchRow {
@@ -59,8 +64,10 @@ std::string format_quartiles(const Timing &time, double per_second, int digits);
 constexpr std::uint32_t kFillTokens = 2048;  // of a step that fills a cache
 constexpr std::uint64_t kBenchSeed = 7;
 constexpr std::uint32_t kWarmUps = 2;  // samples that are not counted
+constexpr std::uint32_t kBindingSteps = 2000;
 
 int run_cpu_bench(const BenchOptions &options);
+int run_bindings_bench(const BenchOptions &options);
 
 }  // namespace cli
 

@@ -2,7 +2,6 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <numeric>
@@ -23,10 +22,6 @@ constexpr std::size_t kCopyBytes = std::size_t{128} << 20;
 struct Row : BenchRow {
     std::uint32_t n_threads = 0;
 };
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 std::size_t last_level_cache_bytes() {
 #if defined(_SC_LEVEL3_CACHE_SIZE)
@@ -75,7 +70,7 @@ double copy_bytes_per_s(std::uint32_t n_threads, std::uint32_t n_repeats) {
     std::vector<std::uint8_t> from(kCopyBytes, 1), to(kCopyBytes, 2);
     std::vector<double> samples;
     for (std::uint32_t i = 0; i < n_repeats; ++i) {
-        const auto start = std::chrono::steady_clock::now();
+        const auto start = Clock::now();
         workers.each(n_parts, [&](std::size_t part) {
             const std::size_t begin = kCopyBytes * part / n_parts;
             const std::size_t end = kCopyBytes * (part + 1) / n_parts;
@@ -116,7 +111,7 @@ Timing time_decode(SyntheticCache &cache, const Shape &shape, const BenchOptions
         cache.append(data);
         if (!options.warm)
             flusher.flush();
-        const auto start = std::chrono::steady_clock::now();
+        const auto start = Clock::now();
         cache.attend(data, result);
         if (i >= kWarmUps)
             samples.push_back(seconds_since(start));

@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command as a user meets it: exit codes, JSON fields, pictures, sentences.
 
-usage: check_cli.py LOWKEY
+usage: check_cli.py LOWKEY LIBRARY
+LIBRARY: how other programs can load the library: "shared", "sanitized" or "static" (they cannot)
 """
 
 import json
+import os
 import pathlib
 import struct
 import subprocess
@@ -13,15 +15,15 @@ import sys
 import tempfile
 import zlib
 
-LOWKEY = sys.argv[1]
+LOWKEY, LIBRARY = sys.argv[1:]
 checks = 0
 
 
-def run(*words: str, code: int = 0) -> subprocess.CompletedProcess:
+def run(*words: str, code: int = 0, **env: str) -> subprocess.CompletedProcess:
     """Run the command and hold it to an exit code."""
     global checks
     checks += 1
-    done = subprocess.run([LOWKEY, *words], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([LOWKEY, *words], capture_output=True, text=True, timeout=600, env={**os.environ, **env})
     if done.returncode != code:
         sys.exit(f'lowkey {" ".join(words)}: exit {done.returncode}, not {code}\n{done.stdout}{done.stderr}')
     return done
@@ -181,6 +183,23 @@ def measured(*words: str) -> list[dict]:
     return rows
 
 
+def through_bindings() -> None:
+    """Python alone: what the other languages need may not be installed."""
+    run('bench', '--bindings=perl', code=2)
+    if LIBRARY == 'static':
+        expect('shared library' in run('bench', '--bindings', code=1).stderr, 'the bindings need a shared library')
+        return
+    lacking = run('bench', '--bindings=python,rust', '--repeats', '50', code=1, PATH='/nonexistent')
+    expect('there is no python3' in lacking.stderr and 'there is no cargo' in lacking.stderr, 'tools are missed')
+    if LIBRARY == 'shared':
+        found = json.loads(run('bench', '--bindings=python', '--repeats', '200', '--json').stdout)
+        first, *rows = found['rows']
+        expect(first['binding'] == 'c' and first['attend_us'] > 0, 'the first row is of C')
+        expect({'ctypes alone', 'lowkey.Tensor'} <= {row['arrays'] for row in rows}, 'rows of what Python passes')
+        expect(all(abs(row['attend_us'] - first['attend_us'] - row['beyond_c_us']) < 1e-6 for row in rows),
+               'each is compared with C')
+
+
 def on_cuda() -> None:
     expect(json.loads(run('verify', '--device', 'cuda', '--json').stdout)['ok'], 'CUDA agrees with the reference')
     rows = measured('--device', 'cuda', '--batch', '2', '--new-tokens', '1,16', '--graph')
@@ -216,5 +235,6 @@ with tempfile.TemporaryDirectory() as name:
     snapshots(pathlib.Path(name))
     hostile(pathlib.Path(name))
     measured('--plans', 'fp16,kivi2')
+    through_bindings()
     on_devices(inspected())
 print(f'{checks} checks hold')
