@@ -1,4 +1,4 @@
-// New tokens of a layer: to FP16, keys less their centers, into their 16-bit rows and the staging
+// New tokens of a layer: to FP16, keys centered and scaled, into their 16-bit rows and the staging
 // area. A block takes the keys or the values of a few neighbouring tokens.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -119,16 +119,21 @@ class ChunkReader {
     bool has_vectors_;
 };
 
+// Of a chunk's channels; null where the layer has none.
+struct ChunkNumbers {
+    const float *centers;
+    const float *inverses;
+};
+
 // FP16 of a chunk, two to a word, and what there is to report.
 struct Chunk {
     uint32_t words[kChunk / 2];
     uint32_t n_saturated = 0;
     bool has_fault = false;
 
-    // centers: of these channels, or null.
-    __device__ Chunk(const RawChunk &raw, uint32_t dtype, const float *centers) {
-        if (centers)
-            take_centered(raw, dtype, centers);
+    __device__ Chunk(const RawChunk &raw, uint32_t dtype, const ChunkNumbers &numbers) {
+        if (numbers.centers || numbers.inverses)
+            take_keys(raw, dtype, numbers);
         else if (dtype == kF16)
             take_halves(raw);
         else
@@ -159,12 +164,13 @@ struct Chunk {
             words[i] = take_float(low) | take_float(high) << 16;
         }
     }
-    __device__ void take_centered(const RawChunk &raw, uint32_t dtype, const float *centers) {
+    __device__ void take_keys(const RawChunk &raw, uint32_t dtype, const ChunkNumbers &numbers) {
 #pragma unroll
-        for (uint32_t i = 0; i < kChunk / 2; ++i) {
-            const uint32_t low = element_bits(raw, dtype, 2 * i);
-            const uint32_t high = element_bits(raw, dtype, 2 * i + 1);
-            words[i] = take_float(low, centers[2 * i]) | take_float(high, centers[2 * i + 1]) << 16;
+        for (uint32_t i = 0; i < kChunk; ++i) {
+            const float center = numbers.centers ? numbers.centers[i] : 0.0f;
+            const float inverse = numbers.inverses ? numbers.inverses[i] : 1.0f;
+            const uint32_t half = take_float(element_bits(raw, dtype, i), center, inverse);
+            words[i / 2] = i % 2 ? words[i / 2] | half << 16 : half;
         }
     }
     // Element i as FP32; infinities and NaNs stay such.
@@ -176,12 +182,12 @@ struct Chunk {
             return bits << 16;
         return __float_as_uint(__half2float(__ushort_as_half(static_cast<uint16_t>(bits))));
     }
-    // k - 0 is k, bit for bit.
-    __device__ uint32_t take_float(uint32_t float_bits, float center = 0.0f) {
+    // k - 0 and k * 1 are k, bit for bit.
+    __device__ uint32_t take_float(uint32_t float_bits, float center = 0.0f, float inverse = 1.0f) {
         const bool is_finite = (float_bits & 0x7F800000u) != 0x7F800000u;
         bool saturated;
-        const uint32_t bits =
-            round_half(__fsub_rn(__uint_as_float(float_bits), center), &saturated);
+        const uint32_t bits = round_half(
+            __fmul_rn(__fsub_rn(__uint_as_float(float_bits), center), inverse), &saturated);
         n_saturated += is_finite && saturated;
         has_fault |= !is_finite;
         return is_finite ? bits : 0;
@@ -306,10 +312,14 @@ __device__ void report_saturated(const AppendKernelArgs &args, uint32_t n_satura
 __device__ uint32_t append_chunk(const AppendKernelArgs &args, uint32_t serial, const RawChunk &raw,
                                  bool is_value, uint32_t token, const Share &share,
                                  const TokenPlace &place) {
-    const float *centers = is_value ? nullptr : args.layer.key_centers;
-    if (centers)
-        centers += share.head * args.layer.head_dim + share.channel;
-    const Chunk chunk(raw, args.tensors[is_value].dtype, centers);
+    const LayerArg &layer = args.layer;
+    const uint32_t first = share.head * layer.head_dim + share.channel;
+    ChunkNumbers numbers = {};
+    if (!is_value && layer.key_centers)
+        numbers.centers = layer.key_centers + first;
+    if (!is_value && layer.key_inverses)
+        numbers.inverses = layer.key_inverses + first;
+    const Chunk chunk(raw, args.tensors[is_value].dtype, numbers);
     if (chunk.has_fault)
         report_fault(args,
                      kFaultBias | fault_key(serial, args.layer.layer, token, share.head, is_value));

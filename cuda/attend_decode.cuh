@@ -58,6 +58,19 @@ __device__ __forceinline__ float center_product(const LayerArg &layer, uint32_t 
     return sum;
 }
 
+// A query, of which each lane has some channels, becomes what meets keys that were divided.
+template <int kCount>
+__device__ __forceinline__ void scale_query(const LayerArg &layer, uint32_t kv_head,
+                                            float (&q)[kCount], uint32_t lane) {
+    if (!layer.key_scales)
+        return;
+    const float *scale = layer.key_scales + kv_head * layer.head_dim;
+#pragma unroll
+    for (int n = 0; n < kCount; ++n)
+        if (n * kWarp + lane < layer.head_dim)
+            q[n] *= scale[n * kWarp + lane];
+}
+
 // The columns' queries, brought to at most 2^kQueryShift by a power of two. A warp a column.
 template <class Method>
 __device__ __forceinline__ void load_queries(const DecodeArgs &args, const Unit &unit,
@@ -76,6 +89,8 @@ __device__ __forceinline__ void load_queries(const DecodeArgs &args, const Unit 
         float q[kCount];
         float most = 0;
         load_row(args.q, at, is_real ? kHeadDim : 0, lane, q);
+        const float centered = center_product(args.layer, item.kv_head, q, lane);
+        scale_query(args.layer, item.kv_head, q, lane);
 #pragma unroll
         for (int n = 0; n < kCount; ++n)
             most = fmaxf(most, fabsf(q[n]));
@@ -93,7 +108,6 @@ __device__ __forceinline__ void load_queries(const DecodeArgs &args, const Unit 
             if (n * kWarp + lane < kHeadDim)
                 Method::put_query(queries, column, n * kWarp + lane, q[n] * down);
         Method::end_column(args.templates[item.kv_head], queries, column, lane);
-        const float centered = center_product(args.layer, item.kv_head, q, lane);
         if (lane)
             continue;
         Column made;

@@ -22,9 +22,9 @@ __device__ inline float query_divisor(float highest) {
                                               : 1.0f;
 }
 
-// The divisor of a query of which each lane has some channels.
-__device__ inline float find_divisor(const TensorArg &q, const float *channels, int n) {
-    if (q.dtype == kF16)
+// The divisor of a query of which each lane has some channels. `fits`: FP16 holds it as it is.
+__device__ inline float find_divisor(bool fits, const float *channels, int n) {
+    if (fits)
         return 1;
     float high = 0;
     for (int i = 0; i < n; ++i)
@@ -47,6 +47,17 @@ __device__ inline float center_product(const LayerArg &layer, uint32_t kv_head,
     for (int step = 1; step < static_cast<int>(kWarp); step *= 2)
         sum += __shfl_xor_sync(kAllLanes, sum, step);
     return sum;
+}
+
+// Such a query becomes what meets keys that were divided.
+__device__ inline void scale_query(const LayerArg &layer, uint32_t kv_head, float *channels,
+                                   int n) {
+    const float *scale = layer.key_scales + kv_head * layer.head_dim;
+    for (int i = 0; i < n; ++i) {
+        const uint32_t channel = kWarp * i + threadIdx.x % kWarp;
+        if (channel < layer.head_dim)
+            channels[i] *= scale[channel];
+    }
 }
 
 // Round eight of the warp's queries to FP16, transposed; columns that do not exist repeat the last
@@ -75,9 +86,12 @@ __device__ inline bool load_slice(const TileArgs &args, const TileBlock &block,
     bool has_factors = args.layer.key_centers;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-        const float divisor = find_divisor(args.q, q[i], kSteps);
         const float offset =
             args.layer.key_centers ? center_product(args.layer, sight.kv_head, q[i], kSteps) : 0;
+        if (args.layer.key_scales)
+            scale_query(args.layer, sight.kv_head, q[i], kSteps);
+        const bool fits = args.q.dtype == kF16 && !args.layer.key_scales;
+        const float divisor = find_divisor(fits, q[i], kSteps);
         has_factors |= divisor != 1;
         if (lane == 0) {
             block.tables->factors[warp.first + 8 * slice + i] = divisor;

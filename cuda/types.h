@@ -56,7 +56,10 @@ struct LayerArg {
     float scale;
     float soft_cap;            // 0 = off
     const float *sink_logits;  // [n_query_heads] device, or null
-    const float *key_centers;  // [n_kv_heads][head_dim] device, or null
+    // [n_kv_heads][head_dim] device, or null
+    const float *key_centers;
+    const float *key_scales;
+    const float *key_inverses;
 };
 
 // FP16 of a layer's new tokens, each [n_kv_heads][n_tokens][head_dim].

@@ -1,4 +1,4 @@
-// New tokens of a layer: to FP16, keys less their centers, into their 16-bit rows and the staging
+// New tokens of a layer: to FP16, keys centered and scaled, into their 16-bit rows and the staging
 // area. A workgroup takes the keys or the values of some neighbouring tokens of a head, a thread
 // eight channels.
 //
@@ -80,14 +80,21 @@ SequenceInfo find_sequence(StepTable step, uint token) {
     return load_sequence(step, find_last(first_new, 12u, push.n_sequences, token));
 }
 
-// Keys less the centers of these channels.
-Chunk take_centered(RawEight raw, uint dtype, Address centers) {
+// Keys less the centers of these channels, times the inverses of their scales; 0 = none.
+// What saturates by any inverse is cut first, so that no product is infinite.
+Chunk take_keys(RawEight raw, uint dtype, Address centers, Address inverses) {
+    const float kMost = 2147483648.0;
     Chunk chunk = Chunk(uvec4(0u), 0u, false);
     for (uint i = 0u; i < kChunk; ++i) {
         uint bits = float_bits_of(raw, dtype, i);
-        if (float_is_finite(bits)) {
+        if (float_is_finite(bits) && !is_null(centers)) {
             precise const float difference = uintBitsToFloat(bits) - ConstFloats(centers).at[i];
             bits = floatBitsToUint(difference);
+        }
+        if (float_is_finite(bits) && !is_null(inverses)) {
+            precise const float divided =
+                clamp(uintBitsToFloat(bits), -kMost, kMost) * ConstFloats(inverses).at[i];
+            bits = floatBitsToUint(divided);
         }
         chunk.words[i / 2u] |= take_float(bits, chunk) << 16u * (i & 1u);
     }
@@ -190,8 +197,12 @@ void main() {
     }
     barrier();
     Address centers = Address(0u);
+    Address inverses = Address(0u);
     if (!is_value && !is_null(layer.key_centers))
         centers = address_at(layer.key_centers, head * layer.head_dim + channel, 4u);
+    if (!is_value && !is_null(layer.key_inverses))
+        inverses = address_at(layer.key_inverses, head * layer.head_dim + channel, 4u);
+    const bool changes = !is_null(centers) || !is_null(inverses);
     Place place;
     place.end = 0u;
     for (uint token = first + in_step; token < end; token += n_at_once) {
@@ -200,7 +211,7 @@ void main() {
             is_value ? tensor_row(push.values, token, head) : tensor_row(push.keys, token, head);
         const RawEight raw = load_eight(row, dtype, channel);
         const Chunk chunk =
-            is_null(centers) ? take_eight(raw, dtype) : take_centered(raw, dtype, centers);
+            changes ? take_keys(raw, dtype, centers, inverses) : take_eight(raw, dtype);
         if (chunk.has_fault)
             atomicMin(first_fault, fault_key(layer, is_value, token, head));
         if (chunk.n_saturated != 0u)

@@ -83,12 +83,12 @@ void store_weights(uint tile) {
 
 // Of the next step.
 LaneWords loaded_rows;
-uvec4 loaded_queries;
+StripQueries loaded_queries;
 
-void load_step(Side side, Stage stage, Step step) {
+void load_step(Sight sight, Side side, Stage stage, Step step) {
     loaded_rows = load_rows(side, stage, step);
     if (!step.is_value)
-        loaded_queries = load_queries(step.strip);
+        loaded_queries = load_queries(sight, step.strip);
 }
 
 void store_step(Sight sight, Side side, Stage stage, Step step) {
@@ -123,7 +123,7 @@ void attend_stage(Sight sight, PageView page, Stage stage) {
     clear_scores();
     barrier();
     Step step = find_step(0u);
-    load_step(side, stage, step);
+    load_step(sight, side, stage, step);
     const uint n_steps = count_steps(stage);
     for (uint i = 1u; i <= n_steps; ++i) {
         store_step(sight, side, stage, step);
@@ -132,7 +132,7 @@ void attend_stage(Sight sight, PageView page, Stage stage) {
         if (i == kStrips)
             side = find_side(sight, page, true);
         if (i < n_steps)
-            load_step(side, stage, next);
+            load_step(sight, side, stage, next);
         multiply_step(stage, step);
         if (i == kStrips) {
             shape_scores(sight, stage);

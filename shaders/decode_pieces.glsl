@@ -150,7 +150,9 @@ void load_queries(Unit unit) {
         const Address from = tensor_row(push.queries, place.token, place.head);
         const Address centers =
             address_at(unit.layer.key_centers, unit.item.kv_head, 4u * kHeadDim);
+        const Address scales = address_at(unit.layer.key_scales, unit.item.kv_head, 4u * kHeadDim);
         const bool has_centers = !is_null(unit.layer.key_centers);
+        const bool has_scales = !is_null(unit.layer.key_scales);
         float query[kCount];
         float most = 0.0;
         float center = 0.0;  // the lane's part of the query's product with the keys' center
@@ -159,9 +161,11 @@ void load_queries(Unit unit) {
             query[i] = 0.0;
             if (is_real && channel < kHeadDim)
                 query[i] = load_element(from, push.queries.dtype, channel);
-            most = max(most, abs(query[i]));
             if (has_centers && channel < kHeadDim)
                 center = fma(query[i], ConstFloats(centers).at[channel], center);
+            if (has_scales && channel < kHeadDim)
+                query[i] *= ConstFloats(scales).at[channel];
+            most = max(most, abs(query[i]));
         }
         center = team_sum(center);
         const int exponent = clamp(exponent_above(team_max(most)), -100, 100);

@@ -68,8 +68,11 @@ struct LayerInfo {
     uint window_sink_tokens;
     uint first_entry;  // of a row: that of the layer's first head
     float scale;
-    float soft_cap;       // 0 = off
-    Address key_centers;  // f32 [n_kv_heads][head_dim], or 0
+    float soft_cap;  // 0 = off
+    // f32 [n_kv_heads][head_dim], or 0
+    Address key_centers;
+    Address key_scales;
+    Address key_inverses;
 };
 
 // u32 faults [LK_FAULT_STEPS][n_layers] follow: atomicMin of
@@ -195,7 +198,7 @@ static_assert(sizeof(AppendPush) <= LK_PUSH_BYTES && sizeof(JobPush) <= LK_PUSH_
                   sizeof(DecodePush) <= LK_PUSH_BYTES && sizeof(TilePush) <= LK_PUSH_BYTES &&
                   sizeof(MergePush) <= LK_PUSH_BYTES,
               "push constants fit");
-static_assert(sizeof(PushTensor) == 24 && sizeof(StepTable) == 80 && sizeof(LayerInfo) == 48 &&
+static_assert(sizeof(PushTensor) == 24 && sizeof(StepTable) == 80 && sizeof(LayerInfo) == 64 &&
                   sizeof(FaultReport) == 16,
               "as GLSL lays them out");
 }  // namespace vulkan

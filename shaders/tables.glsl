@@ -53,7 +53,7 @@ uint byte_of(uint word, uint i) { return word >> 8u * i & 0xFFu; }
 
 StepTable load_step(Address step) { return StepTableAt(step).table; }
 LayerInfo load_layer(StepTable step, uint layer) {
-    return LayerInfoAt(address_at(step.layers, layer, 48u)).layer;
+    return LayerInfoAt(address_at(step.layers, layer, 64u)).layer;
 }
 
 struct StepHeader {

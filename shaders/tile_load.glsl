@@ -201,26 +201,33 @@ void find_query_rows(Sight sight) {
 // Element k of 16 that lies at a place of K order.
 uint k_at(uint place) { return LK_TILE_K(place / 4u, place & 2u) + (place & 1u); }
 
-// The queries of a strip of keys, as they lie in memory.
-uvec4 load_queries(uint strip) {
+// The queries of a strip of keys, as they lie in memory, and what the keys were divided by.
+struct StripQueries {
+    uvec4 bits;
+    float scale;
+};
+StripQueries load_queries(Sight sight, uint strip) {
     const uint k = k_at(gl_LocalInvocationIndex % LK_STRIP_CHANNELS);
     const uint channel = shared_channels[strip * LK_STRIP_CHANNELS + k];
-    uvec4 bits = uvec4(0u);
+    StripQueries loaded = StripQueries(uvec4(0u), 1.0);
     [[unroll]] for (uint i = 0u; i < 4u; ++i)
         if (!is_null(query_rows[i]))
-            bits[i] = load_element_bits(query_rows[i], push.queries.dtype, channel);
-    return bits;
+            loaded.bits[i] = load_element_bits(query_rows[i], push.queries.dtype, channel);
+    if (!is_null(sight.layer.key_scales))
+        loaded.scale =
+            ConstFloats(sight.layer.key_scales).at[sight.kv_head * kHeadDim + channel];
+    return loaded;
 }
 
 // They are multiplied by what makes scores of products.
-void store_queries(uvec4 bits, float factor) {
+void store_queries(StripQueries loaded, float factor) {
     const uint place = gl_LocalInvocationIndex % LK_STRIP_CHANNELS;
     const uint group = gl_LocalInvocationIndex / LK_STRIP_CHANNELS;
     vec4 queries;
     [[unroll]] for (uint i = 0u; i < 4u; ++i)
-        queries[i] = element_of(push.queries.dtype, bits[i]);
+        queries[i] = element_of(push.queries.dtype, loaded.bits[i]);
     if (group < kColumnGroups)
-        shared_columns[place * kColumnGroups + group] = factor * queries;
+        shared_columns[place * kColumnGroups + group] = factor * loaded.scale * queries;
 }
 
 #endif

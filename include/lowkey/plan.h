@@ -198,6 +198,19 @@ LK_API lk_status lk_plan_set_value(lk_plan *plan, uint32_t layer, uint32_t kv_he
  * lk_plan_set_key() leaves them. Errors: as above. */
 LK_API lk_status lk_plan_set_key_centers(lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                          const float *centers);
+/* Divide each key channel by a constant lambda before it is stored, and multiply that
+ * channel of the queries by it when attention reads them, so that channels of one token
+ * are of one magnitude and share a range well (the representation scales of PM-KVQ,
+ * which q and k weights cannot take where the model normalises them): pages of every
+ * width hold (k - c) / lambda, c being the center. Logits are those of the keys as
+ * given, up to rounding; docs/FORMAT.md says which.
+ *
+ * scales  [head_dim], each from 1e-4 to 1e4; copied. NULL = none. With LK_ALL all those
+ *         layers have one head_dim.
+ *
+ * lk_plan_set_key() leaves them. Errors: as above. */
+LK_API lk_status lk_plan_set_key_scales(lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                                        const float *scales);
 /* metadata: lk_metadata of the layer's keys and values */
 LK_API lk_status lk_plan_set_metadata(lk_plan *plan, uint32_t layer, lk_metadata metadata);
 /* page_tokens: 32, 64 or 128, tokens of a page */
@@ -228,6 +241,9 @@ LK_API lk_status lk_plan_get_value(const lk_plan *plan, uint32_t layer, uint32_t
 /* centers: set to the plan's [head_dim], valid until the plan changes; NULL = none */
 LK_API lk_status lk_plan_get_key_centers(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                          const float **centers);
+/* scales: likewise */
+LK_API lk_status lk_plan_get_key_scales(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                                        const float **scales);
 /* rungs [4] gets the layer's ladder, n_rungs its length, 0 without; rung the one that its pages
  * are packed at first, shrink_order as set. Any of the four may be NULL. */
 LK_API lk_status lk_plan_get_ladder(const lk_plan *plan, uint32_t layer, uint8_t *rungs,

@@ -40,6 +40,11 @@ struct LayerView {
     // [n_kv_heads][head_dim] or null: append stores k - c, and attend adds scale * (q . c) to each
     // logit, before the soft-cap.
     const float *key_centers;
+    // Both [n_kv_heads][head_dim], or both null: append stores RN16(RN32(RN32(k - c) * inverse)),
+    // inverse being RN32(1 / scale), and attend and sum_queries() read RN32(q * scale) for q,
+    // but for q . c.
+    const float *key_scales = nullptr;
+    const float *key_inverses = nullptr;
 };
 
 // FP16 of a layer's new tokens: keys, then values, each [n_kv_heads][n_tokens][head_dim].
@@ -49,8 +54,8 @@ struct Staging {
     uint32_t n_tokens;  // of the batch
 };
 
-// New tokens of a layer: to FP16 (keys less their centers: RN16(RN32(k - c)); what is infinite or
-// NaN is told of k), into the 16-bit rows of their sequences and, when the step has a
+// New tokens of a layer: to FP16 (keys less their centers and divided by their scales; what is
+// infinite or NaN is told of k), into the 16-bit rows of their sequences and, when the step has a
 // sequence of more than LK_DRAFT_TOKENS, into the staging area (the CPU always fills it).
 struct AppendArgs {
     LayerView layer;
@@ -132,6 +137,7 @@ struct ShrinkItem {
 // rounding to FP16, over the query heads of kv_head, to sums [head_dim].
 struct QuerySumArgs {
     TensorView q;
+    const float *key_scales;  // [head_dim] of the KV head, or null
     uint32_t kv_head;
     uint32_t group_size;
     uint32_t head_dim;

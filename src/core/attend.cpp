@@ -12,8 +12,9 @@ struct ScoreWalk {
     uint32_t head_dim;
     uint32_t group_size;
     TensorView q;
-    size_t next_item;  // of the sequence's increments not yet in seen
-    uint64_t *seen;    // [head_dim] all |Q| up to the row
+    const float *key_scales;  // [head_dim] of the KV head, or null
+    size_t next_item;         // of the sequence's increments not yet in seen
+    uint64_t *seen;           // [head_dim] all |Q| up to the row
 };
 
 uint64_t *scratch_sums(lk_cache *cache, uint32_t i) {
@@ -34,8 +35,8 @@ lk_status sum_tokens(lk_cache *cache, const ScoreWalk &walk) {
         uint64_t *sums =
             walk.part->sums + uint64_t{t} * cache->n_ranked_channels + walk.entry->score_offset;
         std::memset(sums, 0, walk.head_dim * sizeof *sums);
-        cache->query_sums.push({walk.q, walk.entry->kv_head, walk.group_size, walk.head_dim,
-                                walk.part->first_new + t, 1, sums});
+        cache->query_sums.push({walk.q, walk.key_scales, walk.entry->kv_head, walk.group_size,
+                                walk.head_dim, walk.part->first_new + t, 1, sums});
         if (cache->query_sums.size() < kScoreBatch)
             continue;
         const lk_status status = flush_sums(cache);
@@ -57,7 +58,8 @@ lk_status sum_rows(lk_cache *cache, const ScoreWalk &walk, uint64_t first, uint3
         const uint64_t end = row_end < limit ? row_end : limit;
         uint64_t *sums = scratch_sums(cache, i);
         std::memset(sums, 0, walk.head_dim * sizeof *sums);
-        cache->query_sums.push({walk.q, walk.entry->kv_head, walk.group_size, walk.head_dim,
+        cache->query_sums.push({walk.q, walk.key_scales, walk.entry->kv_head, walk.group_size,
+                                walk.head_dim,
                                 walk.part->first_new + static_cast<uint32_t>(begin - length),
                                 static_cast<uint32_t>(end - begin), sums});
     }
@@ -222,13 +224,17 @@ lk_status sum_layer(lk_cache *cache, uint32_t layer, const TensorView &q) {
             const EntryInfo &entry = cache->entries[info.first_entry + head];
             if (!entry.ranks_by_queries)
                 continue;
-            ScoreWalk walk = {&part,
-                              &entry,
-                              info.view.head_dim,
-                              info.view.n_query_heads / info.view.n_kv_heads,
-                              q,
-                              0,
-                              nullptr};
+            ScoreWalk walk = {
+                &part,
+                &entry,
+                info.view.head_dim,
+                info.view.n_query_heads / info.view.n_kv_heads,
+                q,
+                info.view.key_scales
+                    ? info.view.key_scales + uint64_t{entry.kv_head} * info.view.head_dim
+                    : nullptr,
+                0,
+                nullptr};
             const lk_status status =
                 part.is_draft() ? sum_tokens(cache, walk) : sum_long(cache, &walk);
             if (status)

@@ -93,7 +93,7 @@ struct lk_cache {
           ladder_classes(owner->allocator),
           layer_classes(owner->allocator),
           sink_logits(owner->allocator),
-          key_centers(owner->allocator),
+          key_numbers(owner->allocator),
           recent_count(owner->allocator),
           direct_count(owner->allocator),
           sink_count(owner->allocator),
@@ -128,7 +128,8 @@ struct lk_cache {
     lk::Array<uint16_t> ladder_classes;  // of all layers with a ladder
     lk::Array<lk::LayerClasses> layer_classes;
     lk::Array<float> sink_logits;  // of all layers that have them
-    lk::Array<float> key_centers;  // likewise; heads without have zeros
+    // likewise: centers of keys, scales, inverse scales; heads without have 0, 1 and 1
+    lk::Array<float> key_numbers;
     lk::Array<lk::SlotCount> recent_count;
     lk::Array<lk::SlotCount> direct_count;
     lk::Array<lk::SlotCount> sink_count;

@@ -265,31 +265,57 @@ lk_status copy_sink_logits(lk_cache *cache) {
     return LK_OK;
 }
 
-bool has_key_centers(const Plan &plan, uint32_t layer) {
+// Numbers of key channels that a plan may give to some heads of a layer.
+using HeadNumbers = const float *(Plan::*)(uint32_t layer, uint32_t head) const;
+
+bool has_numbers(const Plan &plan, uint32_t layer, HeadNumbers numbers) {
     for (uint32_t h = 0; h < plan.layers[layer].geometry.n_kv_heads; ++h)
-        if (plan.key_centers(layer, h))
+        if ((plan.*numbers)(layer, h))
             return true;
     return false;
 }
 
-lk_status gather_key_centers(lk_cache *cache) {
+// Those of all heads, `none` for heads without; null when no head has any.
+const float *gather_numbers(lk_cache *cache, uint32_t l, HeadNumbers numbers, float none) {
+    const Plan &plan = cache->plan.model;
+    if (!has_numbers(plan, l, numbers))
+        return nullptr;
+    const LayerView &view = cache->layers[l].view;
+    float *first = cache->key_numbers.end();
+    for (uint32_t h = 0; h < view.n_kv_heads; ++h)
+        for (uint32_t c = 0; c < view.head_dim; ++c) {
+            const float *own = (plan.*numbers)(l, h);
+            cache->key_numbers.push(own ? own[c] : none);
+        }
+    return first;
+}
+
+const float *gather_inverses(lk_cache *cache, const LayerView &view) {
+    if (!view.key_scales)
+        return nullptr;
+    float *first = cache->key_numbers.end();
+    for (uint32_t i = 0; i < view.n_kv_heads * view.head_dim; ++i)
+        cache->key_numbers.push(1.0f / view.key_scales[i]);
+    return first;
+}
+
+lk_status gather_key_numbers(lk_cache *cache) {
     const Plan &plan = cache->plan.model;
     const auto n_layers = static_cast<uint32_t>(cache->layers.size());
     uint64_t n = 0;
-    for (uint32_t l = 0; l < n_layers; ++l)
-        if (has_key_centers(plan, l))
-            n += uint64_t{cache->layers[l].view.n_kv_heads} * cache->layers[l].view.head_dim;
-    if (!cache->key_centers.resize(n))
-        return fail(LK_E_NOMEM, "no memory for %llu key centers", ull{n});
-    float *next = cache->key_centers.data();
+    for (uint32_t l = 0; l < n_layers; ++l) {
+        const uint64_t n_channels =
+            uint64_t{cache->layers[l].view.n_kv_heads} * cache->layers[l].view.head_dim;
+        n += has_numbers(plan, l, &Plan::key_centers) ? n_channels : 0;
+        n += has_numbers(plan, l, &Plan::key_scales) ? 2 * n_channels : 0;
+    }
+    if (!cache->key_numbers.reserve(n))
+        return fail(LK_E_NOMEM, "no memory for %llu centers and scales of keys", ull{n});
     for (uint32_t l = 0; l < n_layers; ++l) {
         LayerView &view = cache->layers[l].view;
-        if (!has_key_centers(plan, l))
-            continue;
-        view.key_centers = next;
-        for (uint32_t h = 0; h < view.n_kv_heads; ++h, next += view.head_dim)
-            if (const float *centers = plan.key_centers(l, h))
-                std::memcpy(next, centers, view.head_dim * sizeof *centers);
+        view.key_centers = gather_numbers(cache, l, &Plan::key_centers, 0);
+        view.key_scales = gather_numbers(cache, l, &Plan::key_scales, 1);
+        view.key_inverses = gather_inverses(cache, view);
     }
     return LK_OK;
 }
@@ -365,7 +391,7 @@ lk_status build_classes(lk_cache *cache, const Array<lk_layer> &geometry) {
         cache->classes[i].permutation = builder.permutation(i);
     status = copy_sink_logits(cache);
     if (!status)
-        status = gather_key_centers(cache);
+        status = gather_key_numbers(cache);
     return status ? status : count_slots(cache);
 }
 

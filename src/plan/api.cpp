@@ -204,6 +204,13 @@ lk_status lk_plan_set_key_centers(lk_plan *plan, uint32_t layer, uint32_t kv_hea
     return lk::set_key_centers(&plan->model, layer, kv_head, centers, lk::kArgument);
 }
 
+lk_status lk_plan_set_key_scales(lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                                 const float *scales) {
+    if (!plan)
+        return lk::null_argument("plan");
+    return lk::set_key_scales(&plan->model, layer, kv_head, scales, lk::kArgument);
+}
+
 lk_status lk_plan_set_metadata(lk_plan *plan, uint32_t layer, lk_metadata metadata) {
     if (!plan)
         return lk::null_argument("plan");
@@ -295,6 +302,18 @@ lk_status lk_plan_get_key_centers(const lk_plan *plan, uint32_t layer, uint32_t 
     const lk_status status = lk::check_index(plan->model, layer, kv_head);
     if (status == LK_OK)
         *centers = plan->model.key_centers(layer, kv_head);
+    return status;
+}
+
+lk_status lk_plan_get_key_scales(const lk_plan *plan, uint32_t layer, uint32_t kv_head,
+                                 const float **scales) {
+    if (!plan)
+        return lk::null_argument("plan");
+    if (!scales)
+        return lk::null_argument("scales");
+    const lk_status status = lk::check_index(plan->model, layer, kv_head);
+    if (status == LK_OK)
+        *scales = plan->model.key_scales(layer, kv_head);
     return status;
 }
 

@@ -23,6 +23,19 @@ lk_status check_real(float value, const char *name, const Subject &s) {
                 static_cast<double>(value));
 }
 
+// Of key channels.
+lk_status check_numbers(const float *numbers, uint32_t head_dim, float least, float most,
+                        const char *name, const Subject &s) {
+    for (uint32_t c = 0; c < head_dim; ++c)
+        if (!(numbers[c] >= least && numbers[c] <= most))
+            return fail(s.status,
+                        s.json ? "%s%s/%u is %g, must be from %g to %g"
+                               : "%s%s[%u] is %g, must be from %g to %g",
+                        s.prefix, name, c, static_cast<double>(numbers[c]),
+                        static_cast<double>(least), static_cast<double>(most));
+    return LK_OK;
+}
+
 lk_status check_width(uint32_t bits, const char *name, const Subject &s) {
     return is_width(bits) ? LK_OK : refuse(s, name, bits, "one of 1, 2, 3, 4, 8, 16");
 }
@@ -142,13 +155,11 @@ lk_status check_classes(const uint8_t *channel_bits, uint32_t head_dim, const Su
 
 lk_status check_centers(const float *centers, uint32_t head_dim, const Subject &s) {
     constexpr float kMost = 65504;  // of FP16
-    for (uint32_t c = 0; c < head_dim; ++c)
-        if (!(std::fabs(centers[c]) <= kMost))
-            return fail(s.status,
-                        s.json ? "%scenters/%u is %g, must be from -65504 to 65504"
-                               : "%scenters[%u] is %g, must be from -65504 to 65504",
-                        s.prefix, c, static_cast<double>(centers[c]));
-    return LK_OK;
+    return check_numbers(centers, head_dim, -kMost, kMost, "centers", s);
+}
+
+lk_status check_scales(const float *scales, uint32_t head_dim, const Subject &s) {
+    return check_numbers(scales, head_dim, kLeastScale, kMostScale, "scales", s);
 }
 
 lk_status check_value_rule(const lk_value_rule &rule, const Subject &s) {

@@ -30,6 +30,7 @@ lk_status check_layer(const lk_layer &layer, const Subject &subject);
 lk_status check_key_rule(const lk_key_rule &rule, const Subject &subject);
 lk_status check_classes(const uint8_t *channel_bits, uint32_t head_dim, const Subject &subject);
 lk_status check_centers(const float *centers, uint32_t head_dim, const Subject &subject);
+lk_status check_scales(const float *scales, uint32_t head_dim, const Subject &subject);
 lk_status check_value_rule(const lk_value_rule &rule, const Subject &subject);
 lk_status check_metadata(lk_metadata metadata, const Subject &subject);
 lk_status check_pages(uint32_t page_tokens, const Subject &subject);

@@ -3,11 +3,13 @@
 // without building anything, then into a tree.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cfloat>
 #include <cstdio>
 #include <initializer_list>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -303,23 +305,27 @@ lk_one_bit read_one_bit(const Node &node) {
                    {"range", LK_ONE_BIT_RANGE});
 }
 
-std::vector<float> read_centers(const Node &node) {
+using CheckNumbers = lk_status (*)(const float *numbers, uint32_t n, const Subject &subject);
+
+// Numbers of key channels, under this name.
+std::vector<float> read_key_numbers(const Node &key, const char *name, CheckNumbers check) {
+    const Node node = array_member(key, name);
+    constexpr double kMost = FLT_MAX;
     std::vector<float> out;
     for (size_t i = 0; i < node.value->size(); ++i) {
-        const Node center = node.at(i);
-        if (!center.value->is_number())
-            refuse_type(center, "a number");
-        const auto number = center.value->get<double>();
-        if (!(number >= -65504 && number <= 65504))
-            expect(fail(LK_E_CORRUPT, "%s is %g, must be from -65504 to 65504", center.path.c_str(),
-                        number));
-        out.push_back(static_cast<float>(number));
+        const Node number = node.at(i);
+        if (!number.value->is_number())
+            refuse_type(number, "a number");
+        const double clamped = std::min(std::max(number.value->get<double>(), -kMost), kMost);
+        out.push_back(static_cast<float>(clamped));
     }
+    expect(check(out.data(), static_cast<uint32_t>(out.size()), subject_at(key.path + "/")));
     return out;
 }
 
 lk_key_rule read_key(const Node &node, std::vector<uint8_t> *classes) {
-    expect_object(node, {"bits", "axis", "group", "one_bit", "boost", "classes", "centers"});
+    expect_object(node,
+                  {"bits", "axis", "group", "one_bit", "boost", "classes", "centers", "scales"});
     lk_key_rule rule = {};
     rule.size = sizeof rule;
     rule.bits = number_member(node, "bits");
@@ -351,8 +357,8 @@ struct HeadRules {
     lk_key_rule key;
     lk_value_rule value;
     std::vector<uint8_t> classes;
-    std::vector<float> centers;
-    bool has_centers = false;
+    std::optional<std::vector<float>> centers;
+    std::optional<std::vector<float>> scales;
     std::string key_prefix;
     std::string value_prefix;
 };
@@ -364,9 +370,10 @@ void read_head(const Node &node, HeadRules *out) {
     out->key_prefix = key.path + "/";
     out->value_prefix = value.path + "/";
     out->key = read_key(key, &out->classes);
-    out->has_centers = key.has("centers");
-    if (out->has_centers)
-        out->centers = read_centers(array_member(key, "centers"));
+    if (key.has("centers"))
+        out->centers = read_key_numbers(key, "centers", check_centers);
+    if (key.has("scales"))
+        out->scales = read_key_numbers(key, "scales", check_scales);
     out->value = read_value(value);
     expect(check_key_rule(out->key, subject_at(out->key_prefix)));
     expect(check_value_rule(out->value, subject_at(out->value_prefix)));
@@ -385,12 +392,16 @@ void set_heads(const HeadRules &rules, uint32_t layer, uint32_t first, uint32_t 
         expect_channels(rules, "classes", rules.classes.size(), head_dim);
         expect(check_classes(rules.classes.data(), head_dim, subject));
     }
-    if (rules.has_centers)
-        expect_channels(rules, "centers", rules.centers.size(), head_dim);
+    if (rules.centers)
+        expect_channels(rules, "centers", rules.centers->size(), head_dim);
+    if (rules.scales)
+        expect_channels(rules, "scales", rules.scales->size(), head_dim);
     for (uint32_t h = first; h < first + count; ++h) {
         expect(set_key(plan, layer, h, rules.key));
-        if (rules.has_centers)
-            expect(set_key_centers(plan, layer, h, rules.centers.data(), subject));
+        if (rules.centers)
+            expect(set_key_centers(plan, layer, h, rules.centers->data(), subject));
+        if (rules.scales)
+            expect(set_key_scales(plan, layer, h, rules.scales->data(), subject));
         expect(set_value(plan, layer, h, rules.value));
     }
     expect(check_key(*plan, layer, first, subject));

@@ -141,11 +141,15 @@ void put_key(const Plan &plan, uint32_t layer, uint32_t head, Text *out) {
         out->put(", \"classes\": ");
         put_bytes(plan.channel_bits(layer, head), plan.layers[layer].geometry.head_dim, out);
     }
-    if (rule.has_centers) {
-        out->put(", \"centers\": ");
-        put_array(plan.key_centers(layer, head), plan.layers[layer].geometry.head_dim, out,
-                  [out](float center) { out->put_real(center); });
-    }
+    const auto put_numbers = [&](const char *name, const float *numbers) {
+        if (!numbers)
+            return;
+        out->put(name);
+        put_array(numbers, plan.layers[layer].geometry.head_dim, out,
+                  [out](float number) { out->put_real(number); });
+    };
+    put_numbers(", \"centers\": ", plan.key_centers(layer, head));
+    put_numbers(", \"scales\": ", plan.key_scales(layer, head));
     out->put("}");
 }
 

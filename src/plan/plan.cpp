@@ -113,17 +113,65 @@ bool same_rule(const Plan &plan, uint32_t a, uint32_t b, uint32_t head_dim) {
     if (x.bits != y.bits || x.boost_bits != y.boost_bits || x.axis != y.axis ||
         x.boost_score != y.boost_score || x.group != y.group ||
         x.boost_channels != y.boost_channels || x.has_classes != y.has_classes ||
-        x.has_centers != y.has_centers || x.one_bit != y.one_bit ||
+        x.has_centers != y.has_centers || x.has_scales != y.has_scales || x.one_bit != y.one_bit ||
         plan.values[a].one_bit != plan.values[b].one_bit ||
         plan.values[a].bits != plan.values[b].bits || plan.values[a].group != plan.values[b].group)
         return false;
     const bool same_classes =
         !x.has_classes ||
         !std::memcmp(plan.classes.data() + x.classes, plan.classes.data() + y.classes, head_dim);
-    const bool same_centers =
-        !x.has_centers || !std::memcmp(plan.centers.data() + x.centers,
-                                       plan.centers.data() + y.centers, head_dim * sizeof(float));
-    return same_classes && same_centers;
+    const auto same_numbers = [&](uint32_t of_x, uint32_t of_y) {
+        return !std::memcmp(plan.key_numbers.data() + of_x, plan.key_numbers.data() + of_y,
+                            head_dim * sizeof(float));
+    };
+    return same_classes && (!x.has_centers || same_numbers(x.centers, y.centers)) &&
+           (!x.has_scales || same_numbers(x.scales, y.scales));
+}
+
+// Constants of a head's key channels: where a rule has them, and what they must be.
+struct KeyNumbers {
+    const char *name;
+    uint8_t KeyRule::*is_set;
+    uint32_t KeyRule::*place;  // in Plan::key_numbers
+    lk_status (*check)(const float *numbers, uint32_t head_dim, const Subject &subject);
+    float least;  // lower magnitudes become 0
+};
+// k - c is then no subnormal number, which devices may flush, and k - 0 is k.
+constexpr KeyNumbers kCenters = {"centers", &KeyRule::has_centers, &KeyRule::centers, check_centers,
+                                 0x1p-24f};
+constexpr KeyNumbers kScales = {"scales", &KeyRule::has_scales, &KeyRule::scales, check_scales, 0};
+
+lk_status set_key_numbers(Plan *plan, uint32_t layer, uint32_t kv_head, const float *numbers,
+                          const KeyNumbers &kind, const Subject &subject) {
+    Range layers;
+    lk_status status = find(*plan, layer, kv_head, &layers);
+    if (status != LK_OK)
+        return status;
+    float own[LK_MAX_HEAD_DIM];  // the caller's may be this plan's
+    if (numbers) {
+        const uint32_t head_dim = plan->layers[layers.begin].geometry.head_dim;
+        status = check_same_head_dim(*plan, layers, kind.name);
+        if (status == LK_OK)
+            status = kind.check(numbers, head_dim, subject);
+        if (status != LK_OK)
+            return status;
+        for (uint32_t c = 0; c < head_dim; ++c)
+            own[c] = std::fabs(numbers[c]) < kind.least ? 0.0f : numbers[c];
+        status = reserve_channels(*plan, layers, kv_head, kind.place, &plan->key_numbers);
+        if (status != LK_OK)
+            return status;
+    }
+    for (uint32_t l = layers.begin; l < layers.end; ++l) {
+        const Range heads = head_range(plan->layers[l], kv_head);
+        for (uint32_t h = heads.begin; h < heads.end; ++h) {
+            KeyRule &rule = plan->keys[h];
+            if (numbers)
+                store_channels(own, plan->layers[l].geometry.head_dim, &(rule.*kind.place),
+                               &plan->key_numbers);
+            rule.*kind.is_set = numbers != nullptr;
+        }
+    }
+    return LK_OK;
 }
 
 void put_u32(uint8_t *bytes, uint32_t value) {
@@ -207,7 +255,7 @@ bool copy_plan(const Plan &from, Plan *to) {
         !to->keys.assign(from.keys.data(), from.keys.size()) ||
         !to->values.assign(from.values.data(), from.values.size()) ||
         !to->classes.assign(from.classes.data(), from.classes.size()) ||
-        !to->centers.assign(from.centers.data(), from.centers.size()))
+        !to->key_numbers.assign(from.key_numbers.data(), from.key_numbers.size()))
         return false;
     std::memcpy(to->name, from.name, sizeof to->name);
     to->page_tokens = from.page_tokens;
@@ -251,35 +299,12 @@ lk_status set_key(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_key_rul
 
 lk_status set_key_centers(Plan *plan, uint32_t layer, uint32_t kv_head, const float *centers,
                           const Subject &subject) {
-    Range layers;
-    lk_status status = find(*plan, layer, kv_head, &layers);
-    if (status != LK_OK)
-        return status;
-    float own[LK_MAX_HEAD_DIM];  // the caller's may be this plan's
-    if (centers) {
-        const uint32_t head_dim = plan->layers[layers.begin].geometry.head_dim;
-        status = check_same_head_dim(*plan, layers, "centers");
-        if (status == LK_OK)
-            status = check_centers(centers, head_dim, subject);
-        if (status != LK_OK)
-            return status;
-        // k - c is then no subnormal number, which devices may flush, and k - 0 is k.
-        for (uint32_t c = 0; c < head_dim; ++c)
-            own[c] = std::fabs(centers[c]) < 0x1p-24f ? 0.0f : centers[c];
-        status = reserve_channels(*plan, layers, kv_head, &KeyRule::centers, &plan->centers);
-        if (status != LK_OK)
-            return status;
-    }
-    for (uint32_t l = layers.begin; l < layers.end; ++l) {
-        const Range heads = head_range(plan->layers[l], kv_head);
-        for (uint32_t h = heads.begin; h < heads.end; ++h) {
-            if (centers)
-                store_channels(own, plan->layers[l].geometry.head_dim, &plan->keys[h].centers,
-                               &plan->centers);
-            plan->keys[h].has_centers = centers != nullptr;
-        }
-    }
-    return LK_OK;
+    return set_key_numbers(plan, layer, kv_head, centers, kCenters, subject);
+}
+
+lk_status set_key_scales(Plan *plan, uint32_t layer, uint32_t kv_head, const float *scales,
+                         const Subject &subject) {
+    return set_key_numbers(plan, layer, kv_head, scales, kScales, subject);
 }
 
 lk_status set_value(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_value_rule &rule) {

@@ -23,14 +23,16 @@ constexpr uint32_t kMaxSinkTokens = 1024;
 constexpr uint32_t kMaxWindowTokens = 65536;
 constexpr uint32_t kMaxRungs = 4;
 constexpr uint32_t kMaxNameBytes = 63;
+constexpr float kLeastScale = 1e-4f;  // that keys are divided by
+constexpr float kMostScale = 1e4f;
 constexpr uint32_t kNoPlace = UINT32_MAX;
 constexpr uint32_t kNoRung = 0;  // the layer has no ladder
 constexpr uint32_t kMinChunkTokens = 8;
 constexpr uint32_t kMaxChunkTokens = 256;
 constexpr uint32_t kChunkClasses = 3;
 
-// Keys of a KV head, as lk_key_rule. Static classes and centers are [head_dim] of Plan::classes
-// and Plan::centers; a head keeps its place there once it has had some.
+// Keys of a KV head, as lk_key_rule. Static classes are [head_dim] of Plan::classes, centers and
+// scales of Plan::key_numbers; a head keeps its places there once it has had some.
 struct KeyRule {
     uint8_t bits = 16;
     uint8_t boost_bits = 0;
@@ -41,8 +43,10 @@ struct KeyRule {
     OneBit one_bit = OneBit::kDeviation;
     uint8_t has_classes = 0;
     uint8_t has_centers = 0;
+    uint8_t has_scales = 0;
     uint32_t classes = kNoPlace;
     uint32_t centers = kNoPlace;
+    uint32_t scales = kNoPlace;
 };
 
 struct ValueRule {
@@ -83,7 +87,7 @@ struct Plan {
           keys(allocator),
           values(allocator),
           classes(allocator),
-          centers(allocator) {}
+          key_numbers(allocator) {}
 
     char name[kMaxNameBytes + 1] = {};
     uint32_t page_tokens = 128;
@@ -94,7 +98,7 @@ struct Plan {
     Array<KeyRule> keys;      // one per (layer, KV head), layer by layer
     Array<ValueRule> values;  // likewise
     Array<uint8_t> classes;
-    Array<float> centers;
+    Array<float> key_numbers;
 
     // (layer, KV head) pairs: the entries of a row of pages.
     uint64_t n_entries() const { return keys.size(); }
@@ -112,7 +116,12 @@ struct Plan {
     // [head_dim] subtracted from the keys of a head, null without.
     const float *key_centers(uint32_t layer, uint32_t head) const {
         const KeyRule &rule = key(layer, head);
-        return rule.has_centers ? centers.data() + rule.centers : nullptr;
+        return rule.has_centers ? key_numbers.data() + rule.centers : nullptr;
+    }
+    // [head_dim] that the keys of a head are divided by, null without.
+    const float *key_scales(uint32_t layer, uint32_t head) const {
+        const KeyRule &rule = key(layer, head);
+        return rule.has_scales ? key_numbers.data() + rule.scales : nullptr;
     }
 };
 
@@ -199,10 +208,12 @@ lk_status compare_geometry(const Plan &plan, const Array<lk_layer> &layers);
 // is no such one, LK_E_NOMEM. On failure nothing is changed.
 lk_status set_key(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_key_rule &rule);
 lk_status set_value(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_value_rule &rule);
-// The subject names the centers, which it checks once head_dim is known.
+// The subject names the numbers, which are checked once head_dim is known.
 struct Subject;
 lk_status set_key_centers(Plan *plan, uint32_t layer, uint32_t kv_head, const float *centers,
                           const Subject &subject);
+lk_status set_key_scales(Plan *plan, uint32_t layer, uint32_t kv_head, const float *scales,
+                         const Subject &subject);
 lk_status set_metadata(Plan *plan, uint32_t layer, lk_metadata metadata);
 lk_status set_ladder(Plan *plan, uint32_t layer, const uint8_t *rungs, uint32_t n_rungs,
                      uint32_t rung);

@@ -410,20 +410,24 @@ static void reopened_pages_are_packed_again(void **state) {
     }
 }
 
-// Answers and what they are made from do not tell that keys are kept less their centers: the same
-// cache without them differs by the rounding of k - c alone, at most 2^-11 of 32 for each key.
-static void centers_do_not_show(void **state) {
+// Answers and what they are made from do not tell that keys are kept less their centers, or divided
+// by their scales: the same cache without them differs by the rounding of what is stored alone.
+// That of k - c is at most 2^-11 of 32 for each key, that of k / s at most 2^-11 of k.
+static void centers_and_scales_do_not_show(void **state) {
     (void)state;
     if (rig_default() != rig_host())
         skip();
-    enum { N = 300, AFTER = 40 };
+    enum { N = 300, AFTER = 40, CASES = 4 };
+    const float most[CASES] = {0, 0.02f, 0.002f, 0.02f};
     const float logits[4] = {1.5f, -2.0f, 0.5f, 3.0f};
-    float centers[48];
-    for (uint32_t c = 0; c < 48; ++c)
+    float centers[48], scales[48];
+    for (uint32_t c = 0; c < 48; ++c) {
         centers[c] = c % 5 == 1 ? -24.0f : 0.37f * (float)c;
-    rig r[2];
-    float *out[2];
-    for (uint32_t i = 0; i < 2; ++i) {
+        scales[c] = c % 7 == 2 ? 300.0f : 0.01f + 0.3f * (float)c;
+    }
+    rig r[CASES];
+    float *out[CASES];
+    for (uint32_t i = 0; i < CASES; ++i) {
         memset(&r[i], 0, sizeof r[i]);
         rig_geometry(&r[i], 2, 4, 2, 32);
         r[i].layers[0].sink_logits = logits;
@@ -432,9 +436,13 @@ static void centers_do_not_show(void **state) {
         r[i].layers[1].window_tokens = 100;
         rig_open(&r[i]);
         rig_preset(&r[i], "fp16");
-        if (i) {
+        if (i & 1) {
             assert_int_equal(lk_plan_set_key_centers(r[i].plan, 0, 1, centers), LK_OK);
             assert_int_equal(lk_plan_set_key_centers(r[i].plan, 1, LK_ALL, centers), LK_OK);
+        }
+        if (i & 2) {
+            assert_int_equal(lk_plan_set_key_scales(r[i].plan, 0, 0, scales), LK_OK);
+            assert_int_equal(lk_plan_set_key_scales(r[i].plan, 1, LK_ALL, scales), LK_OK);
         }
         assert_int_equal(rig_cache(&r[i], 1, 1024, BUDGET), LK_OK);
         out[i] = room(&r[i], N + AFTER);
@@ -444,9 +452,11 @@ static void centers_do_not_show(void **state) {
                          LK_OK);
     }
     const size_t n = (size_t)(N + AFTER) * rig_width(&r[0]);
-    assert_true(rig_distance(out[0], out[1], n) < 0.02f);
-    assert_true(rig_distance(out[0], out[1], n) > 0);
-    for (uint32_t i = 0; i < 2; ++i) {
+    for (uint32_t i = 1; i < CASES; ++i) {
+        assert_true(rig_distance(out[0], out[i], n) < most[i]);
+        assert_true(rig_distance(out[0], out[i], n) > 0);
+    }
+    for (uint32_t i = 0; i < CASES; ++i) {
         free(out[i]);
         rig_close(&r[i]);
     }
@@ -464,7 +474,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(truncation_is_exact_at_16_bits),
         cmocka_unit_test(truncation_works_anywhere),
         cmocka_unit_test(reopened_pages_are_packed_again),
-        cmocka_unit_test(centers_do_not_show),
+        cmocka_unit_test(centers_and_scales_do_not_show),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,7 +49,7 @@ void appending_rounds_and_counts(void **) {
 
 void centered_appending_rounds_and_counts(void **) {
     CudaDevice cuda(g_kind);
-    check_centered_appending(cuda.device());
+    check_changed_appending(cuda.device());
 }
 
 void first_fault_is_reported(void **) {

@@ -57,7 +57,8 @@ TensorCoreBound::Reach TensorCoreBound::reach_of(const Scene &scene, const Scene
 }
 
 TensorCoreBound::Error TensorCoreBound::logit_error(const Scene &scene, const float *q,
-                                                    const Reach &reach, const float *centers) {
+                                                    const Reach &reach, const float *centers,
+                                                    const float *scales) {
     const uint32_t head_dim = scene.parameters().head_dim;
     const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
     Error worst = {0, 0};
@@ -66,16 +67,18 @@ TensorCoreBound::Error TensorCoreBound::logit_error(const Scene &scene, const fl
         double squares = 0;
         double largest = 0;
         for (uint32_t c = 0; c < head_dim; ++c) {
+            const double scaled = scales ? static_cast<double>(scales[c]) : 1;
             const double product =
-                std::fabs(static_cast<double>(q[c]) * static_cast<double>(row[c]));
+                std::fabs(static_cast<double>(q[c]) * scaled * static_cast<double>(row[c]));
             sum += product;
             squares += product * product;
             largest = std::max(largest, product);
         }
         const double deviation = scale * kRounding * std::sqrt(squares);
         const double rounded = std::min(kDeviations * deviation, scale * 3 * kRounding * sum);
-        const double most = rounded + scale * ((head_dim / 16 + 4) * kAccumulate * sum +
-                                               kExponent * sum + head_dim * kSubnormal * largest);
+        const double most =
+            rounded + scale * ((head_dim / 16 + 4) * kAccumulate * sum + kExponent * sum +
+                               head_dim * kSubnormal * largest + (scales ? kFloat * sum : 0));
         worst = {std::max(worst.most, most), std::max(worst.deviation, deviation)};
     }
     double centered = 0;
@@ -115,11 +118,10 @@ TensorCoreBound::TensorCoreBound(const Scene &scene, const Outputs &reference,
              at < static_cast<size_t>(sequence.first_new + sequence.n_new) * scene.n_query_heads();
              ++at) {
             const Reach &own = reach[at % scene.n_query_heads() / c.group];
-            const float *centers =
-                c.centers ? &scene.key_centers()[at % scene.n_query_heads() / c.group * c.head_dim]
-                          : nullptr;
-            const Error logit =
-                logit_error(scene, &scene.q_values()[at * c.head_dim], own, centers);
+            const size_t first = at % scene.n_query_heads() / c.group * c.head_dim;
+            const Error logit = logit_error(scene, &scene.q_values()[at * c.head_dim], own,
+                                            c.centers ? &scene.key_centers()[first] : nullptr,
+                                            c.scales ? &scene.key_scales()[first] : nullptr);
             const double lse = c.has_lse ? static_cast<double>(std::fabs(reference.lse[at])) : 0;
             lses_.push_back(logit.most + kRounding + kExponent * lse);
             const auto n_keys = static_cast<double>(sequence.n_history + sequence.n_new);

@@ -14,6 +14,8 @@
 //   and absolute 2^-25 of the largest number of the fragment where it becomes subnormal. What is
 //   rounded is as large as |q| * reach, with reach = |minimum| + range of the channel, or |k| in
 //   a 16-bit plane: the cancellation between a minimum and its codes does not make it smaller.
+// - Where keys were divided by scales, q stands for the query times these, which is one rounding
+//   to FP32 more: 2^-24 of the product.
 // - Roundings of different channels are independent and spread evenly over an interval of at most
 //   +-2^-11, which has the variance (2^-11)^2 / 3. So a logit's error has the standard deviation
 //       sigma = scale * 2^-11 * sqrt(sum (q * reach)^2)           (three roundings)
@@ -67,9 +69,9 @@ class TensorCoreBound {
         std::vector<float> values;
     };
     static Reach reach_of(const Scene &scene, const SceneSequence &sequence, uint32_t kv_head);
-    // centers: of the KV head, or null.
+    // centers, scales: of the KV head, or null.
     static Error logit_error(const Scene &scene, const float *q, const Reach &reach,
-                             const float *centers);
+                             const float *centers, const float *scales);
     static Error output_error(const Scene &scene, const Error &logit, double n_keys,
                               double magnitude, double reach);
 

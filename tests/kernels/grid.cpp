@@ -39,6 +39,7 @@ std::vector<Axis> whole_axes() {
         axis(&Case::soft_cap, 0.0f, 5.0f),
         axis(&Case::sinks, 0, 1),
         axis(&Case::centers, 0, 1),
+        axis(&Case::scales, 0, 1),
         axis(&Case::tree, 0, 1),
         axis(&Case::dtype, LK_F32, LK_F16, LK_BF16),
         axis(&Case::n_sequences, 1, 3),
@@ -69,6 +70,7 @@ std::vector<Axis> short_axes() {
         axis(&Case::soft_cap, 0.0f, 5.0f),
         axis(&Case::sinks, 0, 1),
         axis(&Case::centers, 0, 1),
+        axis(&Case::scales, 0, 1),
         axis(&Case::tree, 0, 1),
         axis(&Case::dtype, LK_F16, LK_F32, LK_BF16),
         axis(&Case::n_sequences, 1, 2),
@@ -245,6 +247,7 @@ std::vector<Case> chanmix_cases() {
                     c.soft_cap = turn % 3 == 1 ? 5.0f : 0.0f;
                     c.sinks = turn % 4 == 2;
                     c.centers = turn % 5 < 3;
+                    c.scales = turn % 5 > 1;
                     c.packed_pages = 3;
                     c.tail_tokens = 19;
                     ++turn;

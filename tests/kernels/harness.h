@@ -36,6 +36,7 @@ struct Case {
     float soft_cap = 0;
     uint32_t sinks = 0;
     uint32_t centers = 0;  // the pages hold keys less their centers
+    uint32_t scales = 0;   // and divided by their scales
     uint32_t tree = 0;
     lk_dtype dtype = LK_F32;
     uint32_t n_sequences = 1;
@@ -107,7 +108,8 @@ class Scene {
     const std::vector<float> &sink_logits() const { return sink_logits_; }
     const std::vector<float> &key_centers() const {
         return key_centers_;
-    }  // [n_kv_heads][head_dim]
+    }                                                                     // [n_kv_heads][head_dim]
+    const std::vector<float> &key_scales() const { return key_scales_; }  // likewise
     const std::vector<uint16_t> &staged_keys() const { return staged_keys_; }
     const std::vector<uint16_t> &staged_values() const { return staged_values_; }
 
@@ -137,6 +139,7 @@ class Scene {
     std::vector<float> q_values_;
     std::vector<float> sink_logits_;
     std::vector<float> key_centers_;
+    std::vector<float> key_scales_;
     std::vector<uint16_t> staged_keys_, staged_values_;
     uint32_t n_tokens_ = 0;
     float q_max_ = 0, key_range_ = 0, value_range_ = 0, key_max_ = 0, value_max_ = 0;

@@ -24,8 +24,8 @@ void check_appending(const Device &device);
 // The first infinity or NaN is reported.
 void check_append_faults(const Device &device);
 
-// Both, of keys that are stored less their centers.
-void check_centered_appending(const Device &device);
+// Both, of keys that are stored less their centers, divided by their scales, and both.
+void check_changed_appending(const Device &device);
 
 // Sums of |Q|, which the CPU alone makes.
 void check_query_sums(const Device &device);

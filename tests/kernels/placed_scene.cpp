@@ -75,7 +75,9 @@ void PlacedScene::describe_cache() {
               1.0f / std::sqrt(static_cast<float>(c.head_dim)),
               c.soft_cap,
               c.sinks ? scene_.sink_logits().data() : nullptr,
-              c.centers ? scene_.key_centers().data() : nullptr};
+              c.centers ? scene_.key_centers().data() : nullptr,
+              c.scales ? scene_.key_scales().data() : nullptr,
+              nullptr};  // nothing is appended
     layout_.classes = scene_.classes().data();
     layout_.n_classes = static_cast<uint32_t>(scene_.classes().size());
     layout_.layers = &layer_;

@@ -15,11 +15,11 @@ std::string describe(const Case &c) {
     std::snprintf(text, sizeof text,
                   "D %u group %u heads %u K%u V%u boosted %u shared %u kgroup %u vgroup %u ktoken "
                   "%u f8 %u P %u sinkrow %u pages %u tail %u new %u window %u+%u cap %g sinks %u "
-                  "centers %u tree %u dtype %u seqs %u spread %u lse %u",
+                  "centers %u scales %u tree %u dtype %u seqs %u spread %u lse %u",
                   c.head_dim, c.group, c.n_kv_heads, c.key_bits, c.value_bits, c.boosted,
                   c.n_shared, c.key_group, c.value_group, c.per_token_keys, c.f8, c.page_tokens,
                   c.sink_tokens, c.packed_pages, c.tail_tokens, c.n_new, c.window, c.window_sinks,
-                  static_cast<double>(c.soft_cap), c.sinks, c.centers, c.tree, c.dtype,
+                  static_cast<double>(c.soft_cap), c.sinks, c.centers, c.scales, c.tree, c.dtype,
                   c.n_sequences, c.spread, c.has_lse);
     return text;
 }
@@ -264,6 +264,13 @@ void Scene::make_queries() {
     for (uint32_t i = 0; case_.centers && i < case_.n_kv_heads * case_.head_dim; ++i) {
         key_centers_.push_back(random_normal() * (i % 16 == 5 ? 16.0f : 2.0f));
         center_max_ = std::max(center_max_, std::fabs(key_centers_.back()));
+    }
+    for (uint32_t i = 0; case_.scales && i < case_.n_kv_heads * case_.head_dim; ++i)
+        key_scales_.push_back(std::exp(random_normal()));
+    for (size_t i = 0; case_.scales && i < q_values_.size(); ++i) {
+        const size_t head = i / case_.head_dim % n_query_heads() / case_.group;
+        const float scale = key_scales_[head * case_.head_dim + i % case_.head_dim];
+        q_max_ = std::max(q_max_, std::fabs(q_values_[i] * scale));
     }
 }
 

@@ -1,6 +1,8 @@
 /* Plans as text: exact round trips, and text that is hostile.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
 #include "plan_test.h"
 
 /* A plan with every kind of member. */
@@ -107,20 +109,23 @@ static void floats_read_back_identically(void **state) {
     }
 }
 
-static void centers_read_back_identically(void **state) {
+static void numbers_of_keys_read_back_identically(void **state) {
     (void)state;
     uint32_t bits = 1;
     struct model m;
     make_model(&m, 1, 2, 1, 32);
     for (uint32_t i = 0; i < 200; ++i) {
-        float centers[32];
+        float centers[32], scales[32];
         for (uint32_t c = 0; c < 32; ++c) {
             bits = bits * 1664525u + 1013904223u;
             const uint32_t any = (0x33800000u + (bits >> 4) % 0x13ffe000u) | (bits & 0x80000000u);
             memcpy(&centers[c], &any, sizeof any);
+            const float scale = fabsf(centers[c]);
+            scales[c] = scale < 1e-4f ? 1e-4f : scale > 1e4f ? 1e4f : scale;
         }
         lk_plan *plan = make_plan("kivi2", &m);
         assert_int_equal(lk_plan_set_key_centers(plan, 0, 1, centers), LK_OK);
+        assert_int_equal(lk_plan_set_key_scales(plan, 0, i % 2, scales), LK_OK);
         char *text = write_json(plan);
         lk_plan *again = NULL;
         assert_int_equal(read_json(text, strlen(text), &again), LK_OK);
@@ -129,6 +134,10 @@ static void centers_read_back_identically(void **state) {
         assert_null(found);
         assert_int_equal(lk_plan_get_key_centers(again, 0, 1, &found), LK_OK);
         assert_memory_equal(found, centers, sizeof centers);
+        assert_int_equal(lk_plan_get_key_scales(again, 0, i % 2, &found), LK_OK);
+        assert_memory_equal(found, scales, sizeof scales);
+        assert_int_equal(lk_plan_get_key_scales(again, 0, 1 - i % 2, &found), LK_OK);
+        assert_null(found);
         free(text);
         lk_plan_destroy(&again);
         lk_plan_destroy(&plan);
@@ -278,6 +287,12 @@ static const struct change changes[] = {
      "/layers/0/heads/0/key/centers has 1 elements, must have one for each of head_dim 64"},
     {"}, \"value\"", ", \"centers\": [1, -65505]}, \"value\"", LK_E_CORRUPT,
      "/layers/0/heads/0/key/centers/1 is -65505, must be from -65504 to 65504"},
+    {"}, \"value\"", ", \"scales\": [1]}, \"value\"", LK_E_CORRUPT,
+     "/layers/0/heads/0/key/scales has 1 elements, must have one for each of head_dim 64"},
+    {"}, \"value\"", ", \"scales\": [1, 0]}, \"value\"", LK_E_CORRUPT,
+     "/layers/0/heads/0/key/scales/1 is 0, must be from 0.0001 to 10000"},
+    {"}, \"value\"", ", \"scales\": [1e300]}, \"value\"", LK_E_CORRUPT,
+     "/layers/0/heads/0/key/scales/0 is 3.40282e+38, must be from 0.0001 to 10000"},
     {"}, \"value\"", ", \"centers\": [null]}, \"value\"", LK_E_CORRUPT,
      "/layers/0/heads/0/key/centers/0 is of type null"},
     {"}, \"value\"", ", \"centers\": 0}, \"value\"", LK_E_CORRUPT,
@@ -453,7 +468,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trips_are_exact),
         cmocka_unit_test(floats_read_back_identically),
-        cmocka_unit_test(centers_read_back_identically),
+        cmocka_unit_test(numbers_of_keys_read_back_identically),
         cmocka_unit_test(capacities_are_kept),
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(wrong_values_are_named_by_their_path),

@@ -254,6 +254,61 @@ static void centers_are_kept_beside_rules(void **state) {
     lk_plan_destroy(&plan);
 }
 
+static void scales_are_kept_beside_centers(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 3, 4, 2, 64);
+    m.layers[2].head_dim = 80;
+    lk_plan *plan = make_plan("pm-kvq", &m);
+    float centers[80], scales[80];
+    for (uint32_t c = 0; c < 80; ++c) {
+        centers[c] = (float)c;
+        scales[c] = 0.25f * (float)(c + 1);
+    }
+    scales[4] = 1e-4f;
+    scales[5] = 1e4f;
+    assert_int_equal(lk_plan_set_key_centers(plan, 1, 3, centers), LK_OK);
+    assert_int_equal(lk_plan_set_key_scales(plan, 1, LK_ALL, scales), LK_OK);
+    const float *found = NULL;
+    assert_int_equal(lk_plan_get_key_scales(plan, 1, 3, &found), LK_OK);
+    assert_non_null(found);
+    assert_memory_equal(found, scales, 64 * sizeof *scales);
+    assert_int_equal(lk_plan_get_key_centers(plan, 1, 3, &found), LK_OK);
+    assert_memory_equal(found, centers, 64 * sizeof *centers);
+    assert_int_equal(lk_plan_set_key_scales(plan, 0, 0, scales), LK_OK);
+    lk_key_rule rule = key_rule(4);
+    assert_int_equal(lk_plan_set_key(plan, LK_ALL, LK_ALL, &rule), LK_OK);
+    lk_plan *copy = NULL;
+    assert_int_equal(lk_plan_copy(plan, &copy), LK_OK);
+    assert_int_equal(lk_plan_set_key_scales(plan, 0, 0, NULL), LK_OK);
+    assert_int_equal(lk_plan_get_key_scales(plan, 0, 0, &found), LK_OK);
+    assert_null(found);
+    assert_int_equal(lk_plan_get_key_scales(copy, 0, 0, &found), LK_OK);
+    assert_true(found && found[7] == scales[7]);
+    assert_int_equal(lk_plan_get_key_scales(copy, 0, 1, &found), LK_OK);
+    assert_null(found);
+    lk_plan_destroy(&copy);
+
+    expect_failure(lk_plan_set_key_scales(plan, LK_ALL, 0, scales), LK_E_ARGUMENT,
+                   "scales is set for layers of head_dim 64 and 80 at once");
+    const float refused[] = {0.0f, -1.0f, 0.99e-4f, 1.01e4f, INFINITY, NAN};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; ++i) {
+        scales[63] = refused[i];
+        expect_failure(lk_plan_set_key_scales(plan, 0, 0, scales), LK_E_ARGUMENT, "scales[63] is");
+        expect_failure(lk_plan_set_key_scales(plan, 0, 0, scales), LK_E_ARGUMENT,
+                       "must be from 0.0001 to 10000");
+    }
+    assert_int_equal(lk_plan_get_key_scales(plan, 1, 0, &found), LK_OK);
+    assert_true(found && found[63] == 16.0f);
+    expect_failure(lk_plan_set_key_scales(plan, 3, 0, scales), LK_E_NOT_FOUND, "layer is 3");
+    expect_failure(lk_plan_set_key_scales(plan, 0, 4, NULL), LK_E_NOT_FOUND, "kv_head is 4");
+    expect_failure(lk_plan_get_key_scales(plan, 0, 4, &found), LK_E_NOT_FOUND, "kv_head is 4");
+    expect_failure(lk_plan_get_key_scales(plan, 0, 0, NULL), LK_E_ARGUMENT, "scales is NULL");
+    expect_failure(lk_plan_set_key_scales(NULL, 0, 0, scales), LK_E_ARGUMENT, "plan is NULL");
+    expect_failure(lk_plan_get_key_scales(NULL, 0, 0, &found), LK_E_ARGUMENT, "plan is NULL");
+    lk_plan_destroy(&plan);
+}
+
 static void pages_names_and_windows_are_checked(void **state) {
     (void)state;
     struct model m;
@@ -645,6 +700,7 @@ int main(void) {
         cmocka_unit_test(a_longer_layer_is_read_at_its_stride),
         cmocka_unit_test(rules_are_read_back),
         cmocka_unit_test(centers_are_kept_beside_rules),
+        cmocka_unit_test(scales_are_kept_beside_centers),
         cmocka_unit_test(pages_names_and_windows_are_checked),
         cmocka_unit_test(bad_rules_are_refused),
         cmocka_unit_test(absent_places_are_not_found),

@@ -158,6 +158,12 @@ void Machine::choose_rules() {
             const bool is_centered = choices_.one_in(4);
             require(lk_plan_set_key_centers(plan_, l, h, is_centered ? centers.data() : nullptr) ==
                     LK_OK);
+            std::vector<float> scales(layers_[l].head_dim);
+            for (float &scale : scales)
+                scale = std::exp2(this->value(2));
+            const bool is_scaled = choices_.one_in(4);
+            require(lk_plan_set_key_scales(plan_, l, h, is_scaled ? scales.data() : nullptr) ==
+                    LK_OK);
         }
     }
 }

@@ -76,6 +76,7 @@ Model::Model(const lk::Plan &plan, const std::vector<lk_layer> &layers)
             entry.layer = l;
             entry.head = h;
             entry.centers = plan.key_centers(l, h);
+            entry.scales = plan.key_scales(l, h);
             entries_.push_back(entry);
         }
     }
@@ -139,11 +140,12 @@ Sequence Model::empty() const {
 
 Token Model::token(uint32_t entry, const float *key, const float *value) const {
     const uint32_t n = head_dim(entry);
-    const float *centers = entries_[entry].centers;
+    const Entry &own = entries_[entry];
     Token made;
     made.query_sum.assign(n, 0);
     for (uint32_t c = 0; c < n; ++c) {
-        made.key_bits.push_back(rounded(centers ? key[c] - centers[c] : key[c]));
+        const float centered = own.centers ? key[c] - own.centers[c] : key[c];
+        made.key_bits.push_back(rounded(own.scales ? centered * (1.0f / own.scales[c]) : centered));
         made.value_bits.push_back(rounded(value[c]));
         made.key.push_back(lk::half_to_float(made.key_bits[c]));
         made.value.push_back(lk::half_to_float(made.value_bits[c]));
@@ -153,10 +155,12 @@ Token Model::token(uint32_t entry, const float *key, const float *value) const {
 
 void Model::add_queries(uint32_t entry, const float *queries, Token *token) const {
     const lk_layer &layer = layers_[entries_[entry].layer];
+    const float *scales = entries_[entry].scales;
     const uint32_t n = layer.head_dim;
     for (uint32_t g = 0; g < layer.n_query_heads / layer.n_kv_heads; ++g)
         for (uint32_t c = 0; c < n; ++c) {
-            const float q = std::fabs(lk::half_to_float(rounded(queries[g * n + c])));
+            const float scaled = scales ? queries[g * n + c] * scales[c] : queries[g * n + c];
+            const float q = std::fabs(lk::half_to_float(rounded(scaled)));
             token->query_sum[c] += static_cast<uint64_t>(std::ldexp(double{q}, 24));
         }
 }
@@ -283,6 +287,7 @@ void Model::attend(const Sequence &sequence, const Fresh &fresh, uint32_t t, uin
     const uint32_t n = own.head_dim;
     const uint32_t e = first_entries_[layer] + query_head / (own.n_query_heads / own.n_kv_heads);
     const float *centers = entries_[e].centers;
+    const float *scales = entries_[e].scales;
     // The new ones that it sees, and how many come before it in its branch.
     std::vector<uint32_t> seen;
     for (int64_t at = t; at >= 0;) {
@@ -303,7 +308,7 @@ void Model::attend(const Sequence &sequence, const Fresh &fresh, uint32_t t, uin
             return;
         double dot = center_dot;
         for (uint32_t c = 0; c < n; ++c)
-            dot += double{query[c]} * double{token.key[c]};
+            dot += double{query[c]} * (scales ? double{scales[c]} : 1) * double{token.key[c]};
         double logit = dot * scale;
         if (own.soft_cap != 0)
             logit = double{own.soft_cap} * std::tanh(logit / double{own.soft_cap});

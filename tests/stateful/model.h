@@ -94,6 +94,7 @@ class Model {
         lk::KeyClass key;
         lk::ValueClass value;
         const float *centers;  // null without
+        const float *scales;   // likewise
     };
     uint64_t page_end(uint64_t page) const;
     void resolve(Entry *entry) const;

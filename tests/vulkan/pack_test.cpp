@@ -52,7 +52,7 @@ void first_fault_is_reported(void **) {
 
 void centered_appending_rounds_and_counts(void **) {
     VulkanDevice vulkan(g_mask);
-    check_centered_appending(vulkan.device());
+    check_changed_appending(vulkan.device());
 }
 
 }  // namespace

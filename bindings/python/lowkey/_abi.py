@@ -249,6 +249,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_plan_get_value': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_set_key_centers': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_get_key_centers': (_status, [_p, _u32, _u32, _p]),
+    'lk_plan_set_key_scales': (_status, [_p, _u32, _u32, _p]),
+    'lk_plan_get_key_scales': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_name': (c_char_p, [_p]),
     'lk_plan_get_pages': (_status, [_p, _p, _p, _p]),
     'lk_plan_width': (_status, [_p, _u32, _u32, _u32, _u32, _u32, _u32, _p, _p]),

@@ -206,11 +206,14 @@ class Call {
         unit.q = q;
         unit.cap = static_cast<float>(static_cast<double>(args_.layer.soft_cap) * kLog2E);
         load_queries(plan, q);
-        if (const float *centers = centers_of(args_.layer, plan.kv_head)) {
+        if (const float *centers =
+                head_numbers(args_.layer, args_.layer.key_centers, plan.kv_head)) {
             float *starts = q + 2ull * kTileRows * head_dim + 2ull * kTileRows;
             dot_centers(unit, centers, starts);
             unit.starts = starts;
         }
+        if (const float *scales = head_numbers(args_.layer, args_.layer.key_scales, plan.kv_head))
+            scale_queries(unit, scales, q);
         unit.output =
             plan.n_splits > 1 ? scratch_.partials.data() + plan.partial : q + kTileRows * head_dim;
         unit.top = unit.output + static_cast<uint64_t>(unit.n_rows) * head_dim;
@@ -299,6 +302,13 @@ class Call {
                 dot += static_cast<double>(q[c]) * static_cast<double>(centers[c]);
             starts[r] = static_cast<float>(dot);
         }
+    }
+
+    // The unit's q becomes what meets keys that were divided.
+    static void scale_queries(const Unit &unit, const float *scales, float *q) {
+        for (uint32_t r = 0; r < unit.n_rows; ++r)
+            for (uint32_t c = 0; c < unit.head_dim; ++c)
+                *q++ *= scales[c];
     }
 
     void walk_keys(const UnitPlan &plan, const BatchSequence &sequence, Unit *unit) const {

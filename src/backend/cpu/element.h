@@ -20,9 +20,9 @@ inline uint8_t *tensor_row(const TensorView &tensor, uint64_t token, uint64_t he
     return static_cast<uint8_t *>(tensor.data) + element * dtype_bytes(tensor.dtype);
 }
 
-// [head_dim] that is subtracted from a head's keys, or null.
-inline const float *centers_of(const LayerView &layer, uint32_t kv_head) {
-    return layer.key_centers ? layer.key_centers + uint64_t{kv_head} * layer.head_dim : nullptr;
+// [head_dim] of a KV head among [n_kv_heads][head_dim] of its layer, or null.
+inline const float *head_numbers(const LayerView &layer, const float *numbers, uint32_t kv_head) {
+    return numbers ? numbers + uint64_t{kv_head} * layer.head_dim : nullptr;
 }
 
 inline float load_element(const uint8_t *row, lk_dtype dtype, uint32_t channel) {

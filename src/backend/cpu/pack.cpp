@@ -70,16 +70,25 @@ class RawHalf {
     bool is_value_;
 };
 
-// One row of head_dim elements to FP16, less their centers (null = none). Returns whether all were
-// finite.
-bool convert_row(const uint8_t *row, lk_dtype dtype, uint32_t head_dim, const float *centers,
+// What becomes of the elements of a row before they are rounded; null = nothing.
+struct RowNumbers {
+    const float *centers;   // [head_dim] that are subtracted
+    const float *inverses;  // [head_dim] that multiply what is left
+};
+
+// One row of head_dim elements to FP16. Returns whether all were finite.
+bool convert_row(const uint8_t *row, lk_dtype dtype, uint32_t head_dim, const RowNumbers &numbers,
                  uint16_t *out, uint64_t *n_saturated) {
     for (uint32_t c = 0; c < head_dim; ++c) {
-        const float f = load_element(row, dtype, c);
+        float f = load_element(row, dtype, c);
         if (!float_is_finite(f))
             return false;
+        if (numbers.centers)
+            f -= numbers.centers[c];
+        if (numbers.inverses)
+            f *= numbers.inverses[c];
         bool saturated = false;
-        out[c] = float_to_half(centers ? f - centers[c] : f, &saturated);
+        out[c] = float_to_half(f, &saturated);
         *n_saturated += saturated;
     }
     return true;
@@ -99,14 +108,16 @@ void choose_permutation(const PackItem &item, HalfValues input, uint8_t *permuta
 void convert_token(const AppendArgs &args, uint32_t token, uint64_t *n_saturated, uint64_t *bad) {
     const uint32_t head_dim = args.layer.head_dim;
     for (uint32_t head = 0; head < args.layer.n_kv_heads; ++head) {
-        const float *centers = centers_of(args.layer, head);
+        const RowNumbers numbers[2] = {{head_numbers(args.layer, args.layer.key_centers, head),
+                                        head_numbers(args.layer, args.layer.key_inverses, head)},
+                                       {nullptr, nullptr}};
         const uint64_t to =
             (static_cast<uint64_t>(head) * args.staging.n_tokens + token) * head_dim;
         for (uint32_t is_value = 0; is_value < 2; ++is_value) {
             const TensorView &tensor = is_value ? args.v : args.k;
             uint16_t *out = (is_value ? args.staging.values : args.staging.keys) + to;
             if (convert_row(tensor_row(tensor, token, head), tensor.dtype, head_dim,
-                            is_value ? nullptr : centers, out, n_saturated))
+                            numbers[is_value], out, n_saturated))
                 continue;
             const uint64_t code = bad_code(token, args.layer.n_kv_heads, head, is_value);
             *bad = code < *bad ? code : *bad;
@@ -194,7 +205,9 @@ void sum_queries_item(const QuerySumArgs &item) {
                            static_cast<uint64_t>(item.kv_head) * item.group_size + h);
             for (uint32_t c = 0; c < item.head_dim; ++c) {
                 bool saturated = false;
-                const uint32_t half = float_to_half(load_element(row, item.q.dtype, c), &saturated);
+                const float q = load_element(row, item.q.dtype, c);
+                const uint32_t half =
+                    float_to_half(item.key_scales ? q * item.key_scales[c] : q, &saturated);
                 const uint32_t exponent = (half >> 10) & 0x1Fu;
                 const uint64_t mantissa = half & 0x3FFu;
                 item.sums[c] += exponent ? (mantissa | 0x400u) << (exponent - 1) : mantissa;

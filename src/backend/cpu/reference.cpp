@@ -115,30 +115,33 @@ double dot_centers(const LayerView &layer, const uint8_t *q, lk_dtype dtype, con
     return dot;
 }
 
-// The logit of one key. dot: what its product with q starts from.
-double logit(const LayerView &layer, const uint8_t *q, lk_dtype dtype, const double *key,
-             double dot) {
+// The logit of one key. dot: what its product with q starts from; scales: what keys were divided
+// by, or null.
+double logit(const LayerView &layer, const uint8_t *q, lk_dtype dtype, const float *scales,
+             const double *key, double dot) {
     for (uint32_t c = 0; c < layer.head_dim; ++c)
-        dot += static_cast<double>(load_element(q, dtype, c)) * key[c];
+        dot += static_cast<double>(load_element(q, dtype, c)) *
+               (scales ? static_cast<double>(scales[c]) * key[c] : key[c]);
     dot *= static_cast<double>(layer.scale);
     const double cap = static_cast<double>(layer.soft_cap);
     return cap > 0 ? cap * std::tanh(dot / cap) : dot;
 }
 
-// centers: of the KV head, or null.
 void compute_logits(const AttendCall &args, const BatchSequence &sequence, uint32_t query,
-                    const uint8_t *q, const float *centers, const Scratch &scratch) {
+                    const uint8_t *q, uint32_t kv_head, const Scratch &scratch) {
     const double hidden = -HUGE_VAL;
-    const double start = dot_centers(args.layer, q, args.q.dtype, centers);
+    const double start = dot_centers(args.layer, q, args.q.dtype,
+                                     head_numbers(args.layer, args.layer.key_centers, kv_head));
+    const float *scales = head_numbers(args.layer, args.layer.key_scales, kv_head);
     const uint64_t position = scratch.positions[query];
     for (uint64_t t = 0; t < sequence.n_history + sequence.n_new; ++t) {
         const bool is_new = t >= sequence.n_history;
         const uint64_t at = is_new ? scratch.positions[t - sequence.n_history] : t;
         const bool seen = (!is_new || scratch.visible[t - sequence.n_history]) &&
                           in_window(args.layer, position, at);
-        scratch.logits[t] =
-            seen ? logit(args.layer, q, args.q.dtype, scratch.keys + t * args.layer.head_dim, start)
-                 : hidden;
+        scratch.logits[t] = seen ? logit(args.layer, q, args.q.dtype, scales,
+                                         scratch.keys + t * args.layer.head_dim, start)
+                                 : hidden;
     }
 }
 
@@ -161,8 +164,7 @@ void attend_row(const AttendCall &args, const BatchSequence &sequence, uint32_t 
     const uint32_t head_dim = args.layer.head_dim;
     const uint64_t token = static_cast<uint64_t>(sequence.first_new) + query;
     const uint32_t kv_head = head / (args.layer.n_query_heads / args.layer.n_kv_heads);
-    compute_logits(args, sequence, query, tensor_row(args.q, token, head),
-                   centers_of(args.layer, kv_head), scratch);
+    compute_logits(args, sequence, query, tensor_row(args.q, token, head), kv_head, scratch);
     double top;
     const float *sink = args.layer.sink_logits ? args.layer.sink_logits + head : nullptr;
     const double sum = compute_weights(scratch.logits, n_tokens, sink, &top);

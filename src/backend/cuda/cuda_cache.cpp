@@ -206,8 +206,11 @@ LayerArg CudaCache::layer_arg(uint32_t index) const {
     arg.first_entry = layout_.first_entries[index];
     arg.scale = view.scale;
     arg.soft_cap = view.soft_cap;
-    arg.sink_logits = at<const float>(mirror_.constants().sink_logits(index));
-    arg.key_centers = at<const float>(mirror_.constants().key_centers(index));
+    const auto &numbers = mirror_.constants().layer(index);
+    arg.sink_logits = at<const float>(numbers.sink_logits);
+    arg.key_centers = at<const float>(numbers.key_centers);
+    arg.key_scales = at<const float>(numbers.key_scales);
+    arg.key_inverses = at<const float>(numbers.key_inverses);
     return arg;
 }
 

@@ -14,8 +14,14 @@ uint64_t sink_bytes(const LayerView &layer) {
     return layer.sink_logits ? layer.n_query_heads * sizeof(float) : 0;
 }
 
-uint64_t center_bytes(const LayerView &layer) {
-    return layer.key_centers ? uint64_t{layer.n_kv_heads} * layer.head_dim * sizeof(float) : 0;
+// Of numbers for each key channel, or of none.
+uint64_t key_bytes(const LayerView &layer, const float *numbers) {
+    return numbers ? uint64_t{layer.n_kv_heads} * layer.head_dim * sizeof(float) : 0;
+}
+
+uint64_t number_bytes(const LayerView &layer) {
+    return sink_bytes(layer) + key_bytes(layer, layer.key_centers) +
+           key_bytes(layer, layer.key_scales) + key_bytes(layer, layer.key_inverses);
 }
 
 // Appends a layer's floats to the image; where they will lie, or 0 for none.
@@ -69,10 +75,9 @@ lk_status CacheTables::open(const CacheLayout &layout, TableMemory *memory) {
     uint64_t next = permutations + uint64_t{layout.n_classes} * LK_MAX_HEAD_DIM;
     uint64_t bytes = next;
     for (uint32_t l = 0; l < layout.n_layers; ++l)
-        bytes += sink_bytes(layout.layers[l]) + center_bytes(layout.layers[l]);
+        bytes += number_bytes(layout.layers[l]);
     Array<uint8_t> image(allocator_);
-    if (!image.resize(bytes) || !sink_logits_.resize(layout.n_layers) ||
-        !key_centers_.resize(layout.n_layers))
+    if (!image.resize(bytes) || !layers_.resize(layout.n_layers))
         return fail(LK_E_NOMEM, "no memory for the tables of %u classes and %u layers",
                     layout.n_classes, layout.n_layers);
     lk_status status = table_.open(memory, bytes, "the tables of a cache");
@@ -88,10 +93,13 @@ lk_status CacheTables::open(const CacheLayout &layout, TableMemory *memory) {
     }
     for (uint32_t l = 0; l < layout.n_layers; ++l) {
         const LayerView &view = layout.layers[l];
-        sink_logits_[l] =
-            add_floats(view.sink_logits, sink_bytes(view), table_.address(), &image, &next);
-        key_centers_[l] =
-            add_floats(view.key_centers, center_bytes(view), table_.address(), &image, &next);
+        const auto add = [&](const float *floats, uint64_t n_bytes) {
+            return add_floats(floats, n_bytes, table_.address(), &image, &next);
+        };
+        layers_[l].sink_logits = add(view.sink_logits, sink_bytes(view));
+        layers_[l].key_centers = add(view.key_centers, key_bytes(view, view.key_centers));
+        layers_[l].key_scales = add(view.key_scales, key_bytes(view, view.key_scales));
+        layers_[l].key_inverses = add(view.key_inverses, key_bytes(view, view.key_inverses));
     }
     return memory->put(table_.address(), image.data(), bytes);
 }

@@ -89,7 +89,8 @@ lk_status VulkanCache::put_constants() {
         return fail(LK_E_NOMEM, "no memory for the table of %u layers", layout_.n_layers);
     for (uint32_t l = 0; l < layout_.n_layers; ++l) {
         const LayerView &view = layout_.layers[l];
-        layers[l] = {mirror_.constants().sink_logits(l),
+        const auto &numbers = mirror_.constants().layer(l);
+        layers[l] = {numbers.sink_logits,
                      view.n_query_heads,
                      view.n_kv_heads,
                      view.head_dim,
@@ -98,7 +99,9 @@ lk_status VulkanCache::put_constants() {
                      layout_.first_entries[l],
                      view.scale,
                      view.soft_cap,
-                     mirror_.constants().key_centers(l)};
+                     numbers.key_centers,
+                     numbers.key_scales,
+                     numbers.key_inverses};
     }
     const uint64_t layers_bytes = layers.size() * sizeof(LayerInfo);
     lk_status status =

@@ -158,6 +158,18 @@ extern "C" {
         kv_head: u32,
         centers: *mut *const f32,
     ) -> lk_status;
+    pub fn lk_plan_set_key_scales(
+        plan: *mut lk_plan,
+        layer: u32,
+        kv_head: u32,
+        scales: *const f32,
+    ) -> lk_status;
+    pub fn lk_plan_get_key_scales(
+        plan: *const lk_plan,
+        layer: u32,
+        kv_head: u32,
+        scales: *mut *const f32,
+    ) -> lk_status;
 
     pub fn lk_plan_set_shrink_order(plan: *mut lk_plan, layer: u32, order: u32) -> lk_status;
     pub fn lk_plan_get_ladder(

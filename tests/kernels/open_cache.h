@@ -1,0 +1,95 @@
+// A backend's cache as tests of single calls open it.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_TESTS_KERNELS_OPEN_CACHE_H
+#define LK_TESTS_KERNELS_OPEN_CACHE_H
+
+#include "harness.h"
+
+#include "base/status.h"  // before cmocka, which has a macro of the name fail()
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+#include <utility>
+
+class Random {
+  public:
+    explicit Random(uint64_t seed) : state_(seed) {}
+    uint32_t bits() {
+        state_ = state_ * 6364136223846793005ull + 1442695040888963407ull;
+        return static_cast<uint32_t>(state_ >> 32);
+    }
+
+  private:
+    uint64_t state_;
+};
+
+// A backend's cache of layers of one kind.
+class OpenCache {
+  public:
+    OpenCache(const Device &device, std::vector<lk::HalfClass> classes,
+              const lk::EntryClasses &entries, const lk::LayerView &layer, uint32_t n_layers)
+        : device_(device),
+          classes_(std::move(classes)),
+          entry_classes_(size_t{n_layers} * layer.n_kv_heads, entries),
+          layers_(n_layers, layer) {
+        for (uint32_t l = 0; l < n_layers; ++l)
+            first_entries_.push_back(l * layer.n_kv_heads);
+        layout_.classes = classes_.data();
+        layout_.n_classes = static_cast<uint32_t>(classes_.size());
+        layout_.layers = layers_.data();
+        layout_.first_entries = first_entries_.data();
+        layout_.n_layers = n_layers;
+        layout_.n_entries = n_layers * layer.n_kv_heads;
+        layout_.entry_classes = entry_classes_.data();
+        layout_.page_tokens = classes_[0].shape.page_tokens;
+        layout_.max_sequences = 8;
+        layout_.max_step_tokens = 1024;
+        layout_.max_rows = layout_.max_step_rows = 128;
+        if (device.backend->cache_open(layout_, &cache_) != LK_OK ||
+            cache_->set_queue(device.memory->queue()) != LK_OK)
+            fail_msg("%s", lk::last_sentence());
+    }
+    ~OpenCache() {
+        device_.backend->cache_close(cache_);
+        device_.memory->clear();
+    }
+    OpenCache(const OpenCache &) = delete;
+    OpenCache &operator=(const OpenCache &) = delete;
+
+    lk::CacheDevice *operator->() { return cache_; }
+    const lk::CacheLayout &layout() const { return layout_; }
+    const lk::HalfClass &half_class(size_t i) const { return classes_[i]; }
+
+  private:
+    Device device_;
+    std::vector<lk::HalfClass> classes_;
+    std::vector<lk::EntryClasses> entry_classes_;
+    std::vector<lk::LayerView> layers_;
+    std::vector<uint32_t> first_entries_;
+    lk::CacheLayout layout_{};
+    lk::CacheDevice *cache_ = nullptr;
+};
+
+inline void expect_ok(lk_status status) {
+    if (status)
+        fail_msg("%s: %s", lk_status_name(status), lk::last_sentence());
+}
+
+struct PlacedHalf {
+    uint64_t payload = 0, metadata = 0;
+};
+
+inline PlacedHalf place(const Device &device, const lk::HalfShape &shape) {
+    const uint64_t metadata = lk::metadata_bytes(shape);
+    return {device.memory->output(lk::payload_bytes(shape)),
+            metadata ? device.memory->output(metadata) : 0};
+}
+
+#endif
