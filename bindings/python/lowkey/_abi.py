@@ -173,7 +173,8 @@ class ChanMix(Structure):
 STRUCTS: dict[str, type[Structure]] = {
     'tensor': Tensor, 'queue': Queue, 'device_info': DeviceInfo, 'vulkan_desc': VulkanDesc,
     'context_desc': ContextDesc, 'capability': Capability, 'layer': Layer, 'geometry': Geometry,
-    'chunk_rule': ChunkRule, 'key_rule': KeyRule, 'value_rule': ValueRule, 'plan_size': PlanSize, 'cache_desc': CacheDesc,
+    'chunk_rule': ChunkRule, 'key_rule': KeyRule, 'value_rule': ValueRule, 'plan_size': PlanSize,
+    'cache_desc': CacheDesc,
     'cache_stats': CacheStats, 'snapshot_desc': SnapshotDesc, 'snapshot_info': SnapshotInfo,
     'snapshot_sequence': SnapshotSequence, 'snapshot_class': SnapshotClass,
     'probe': Probe, 'chanmix': ChanMix, 'pressure': Pressure,
