@@ -96,9 +96,9 @@ typedef struct lk_chunk_quota {
     double low_share;      /* of the chunks; without a budget alone; 0.6 */
     double high_share;     /* of the chunks; low_share + high_share at most 1; 0.1 */
     uint64_t budget_bytes; /* of all chunks; 0 for none: shares alone */
-    uint64_t low_bytes;    /* of one chunk in each class, all layers and heads; needed with a */
-    uint64_t middle_bytes; /* budget, and each more than the one before */
-    uint64_t high_bytes;
+    uint64_t low_bytes;    /* of a LK_CHUNK_LOW one, all layers and heads; needed with a budget */
+    uint64_t middle_bytes; /* of a LK_CHUNK_MIDDLE one; more than low_bytes */
+    uint64_t high_bytes;   /* of a LK_CHUNK_HIGH one; more than middle_bytes */
 } lk_chunk_quota;
 
 /* Fill with the defaults above. Errors: LK_E_ARGUMENT. */
