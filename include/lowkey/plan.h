@@ -342,6 +342,34 @@ LK_API lk_status lk_plan_size_init(lk_plan_size *size, size_t struct_bytes);
 LK_API lk_status lk_plan_bytes(const lk_plan *plan, uint64_t n_tokens, uint32_t n_sequences,
                                uint32_t step_tokens, lk_plan_size *out);
 
+/* How many chunks of a context have which class, as lk_chunks_assign() is told. */
+typedef struct lk_chunk_mix {
+    uint32_t size;     /* sizeof(lk_chunk_mix) */
+    uint32_t n_low;    /* chunks of LK_CHUNK_LOW */
+    uint32_t n_middle; /* chunks of LK_CHUNK_MIDDLE */
+    uint32_t n_high;   /* chunks of LK_CHUNK_HIGH */
+} lk_chunk_mix;
+/* A mix of no chunks, its size set. Errors: LK_E_ARGUMENT. */
+LK_API lk_status lk_chunk_mix_init(lk_chunk_mix *mix, size_t struct_bytes);
+
+/* Bytes for n_sequences sequences of n_tokens tokens each as they are when chunks of all have got
+ * their first classes: low, middle and high pages by the mix, all else at 16 bits. With
+ * lk_chunk_rule.reorder, chunks that do not fill pages of their class count one class wider, as
+ * they are kept.
+ *
+ * step_tokens  as of lk_plan_bytes(): of the cache's workspace
+ * mix          its chunks and the sinks are at most n_tokens tokens
+ * out          n_pages counts pages below 16 bits; bits_per_value and bytes_per_token are of pages
+ *              that have a class, raw ones included, and 0 without any; cache_bytes is the least
+ *              budget that holds this state. To get there a cache holds more for a while: the
+ *              context at 16 bits
+ *
+ * The plan is validated. Errors: as lk_plan_bytes(), LK_E_ARGUMENT (a plan without chunks, a mix
+ * that n_tokens do not hold). */
+LK_API lk_status lk_plan_chunk_bytes(const lk_plan *plan, uint64_t n_tokens, uint32_t n_sequences,
+                                     uint32_t step_tokens, const lk_chunk_mix *mix,
+                                     lk_plan_size *out);
+
 /* Write the plan as JSON (docs/PLAN.md).
  *
  * buffer        [capacity_bytes], may be NULL with capacity 0

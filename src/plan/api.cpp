@@ -430,6 +430,28 @@ lk_status lk_plan_bytes(const lk_plan *plan, uint64_t n_tokens, uint32_t n_seque
     return status == LK_OK ? lk::export_struct(out, &own, sizeof own, sizeof own, "out") : status;
 }
 
+lk_status lk_chunk_mix_init(lk_chunk_mix *mix, size_t struct_bytes) {
+    return lk::init_struct(mix, struct_bytes, sizeof *mix, "mix");
+}
+
+lk_status lk_plan_chunk_bytes(const lk_plan *plan, uint64_t n_tokens, uint32_t n_sequences,
+                              uint32_t step_tokens, const lk_chunk_mix *mix, lk_plan_size *out) {
+    if (!plan)
+        return lk::null_argument("plan");
+    if (!out)
+        return lk::null_argument("out");
+    lk_chunk_mix own_mix = {};
+    lk_status status = lk::import_struct(&own_mix, sizeof own_mix, sizeof own_mix, mix, "mix");
+    if (status == LK_OK)
+        status = lk::validate_plan(plan->model);
+    lk_plan_size own = {};
+    if (status == LK_OK)
+        status =
+            lk::plan_chunk_bytes(plan->model, n_tokens, n_sequences, step_tokens, own_mix, &own);
+    own.size = sizeof own;
+    return status == LK_OK ? lk::export_struct(out, &own, sizeof own, sizeof own, "out") : status;
+}
+
 lk_status lk_plan_to_json(const lk_plan *plan, char *buffer, size_t capacity_bytes,
                           size_t *needed_bytes) {
     if (!plan)

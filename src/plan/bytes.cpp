@@ -137,10 +137,16 @@ struct Window {
     Sums page;
 };
 
+// Of rows without a class, or of rows of one class of chunks.
 struct Model {
-    explicit Model(const Plan &from) : plan(&from), families(from) {}
+    explicit Model(const Plan &from, lk_chunk_class of_chunks = LK_CHUNK_NONE)
+        : plan(&from), chunk_class(of_chunks), families(from) {}
+    uint32_t cap(uint32_t layer) const {
+        return row_cap(plan->layers[layer].rung, plan->chunks.cap(chunk_class));
+    }
 
     const Plan *plan;
+    lk_chunk_class chunk_class;
     Families families;
     uint64_t n_sequences = 0;
     Array<Packing> packings;
@@ -180,10 +186,11 @@ bool add_run(uint32_t layer, uint32_t head, uint32_t count, Model *model) {
     const Plan &plan = *model->plan;
     KeyClass key;
     ValueClass value;
-    resolve_key(plan, layer, head, &key);
-    resolve_value(plan, layer, head, &value);
-    const HalfSlots k = key_slots(plan, layer, head);
-    const HalfSlots v = value_slots(plan, layer, head);
+    const uint32_t cap = model->cap(layer);
+    resolve_key_at(plan, layer, head, cap, &key);
+    resolve_value_at(plan, layer, head, cap, &value);
+    const HalfSlots k = key_slots_at(plan, layer, head, cap);
+    const HalfSlots v = value_slots_at(plan, layer, head, cap);
     add_half(k, key.shape, count, model);
     add_half(v, value.shape, count, model);
     Packing packing = packing_of(k, v);
@@ -450,6 +457,8 @@ uint64_t fp16_token_bytes(const Plan &plan) {
     return bytes;
 }
 
+lk_status no_memory() { return fail(LK_E_NOMEM, "no memory for the sizes of a plan"); }
+
 lk_status too_large(const char *name, uint64_t value) {
     return fail(LK_E_ARGUMENT, "%s is %llu, the bytes of the cache do not fit 64 bits", name,
                 static_cast<unsigned long long>(value));
@@ -511,24 +520,134 @@ void fill_state(const Model &model, Rows rows, uint64_t n_tokens, lk_plan_size *
     }
 }
 
+lk_status check_counts(uint64_t n_tokens, uint32_t n_sequences, uint32_t step_tokens) {
+    if (n_tokens && n_sequences && step_tokens)
+        return LK_OK;
+    return fail(LK_E_ARGUMENT, "%s is 0",
+                !n_tokens      ? "n_tokens"
+                : !n_sequences ? "n_sequences"
+                               : "step_tokens");
+}
+
+uint64_t fixed_and_scores(const Plan &plan, uint64_t n_sequences, uint32_t step_tokens) {
+    return fixed_bytes(plan, n_sequences, n_sequences * step_tokens) +
+           n_sequences * score_bytes(plan);
+}
+
+// Page rows of each class, by lk_chunk_class - LK_CHUNK_LOW. Without reorder a chunk is a row; with
+// it, what does not fill a row is kept one class wider, at last at 16 bits.
+struct ChunkRows {
+    uint64_t n[kChunkClasses];
+};
+
+ChunkRows chunk_rows(const Plan &plan, const lk_chunk_mix &mix) {
+    const uint64_t counts[] = {mix.n_low, mix.n_middle, mix.n_high};
+    const uint32_t tokens = plan.chunks.tokens;
+    const uint32_t row_chunks = tokens < plan.page_tokens ? plan.page_tokens / tokens : 1;
+    const uint32_t rows = tokens > plan.page_tokens ? tokens / plan.page_tokens : 1;
+    ChunkRows out = {};
+    uint64_t wider = 0;
+    for (uint32_t c = 0; c < kChunkClasses; ++c) {
+        const uint64_t n = counts[c] + wider;
+        wider = n % row_chunks;
+        out.n[c] = n / row_chunks * rows;
+    }
+    return out;
+}
+
+// Adds the rows of a class of all sequences to what their cache holds.
+void add_class(const Model &model, uint64_t n_rows, Slots *slots, Sums *sums, lk_plan_size *out) {
+    const uint64_t n = n_rows * model.n_sequences;
+    slots->add(model.packed_row, n);
+    sums->values += n * model.page.values;
+    sums->payload += n * model.page.payload;
+    sums->metadata += n * model.page.metadata;
+    sums->raw += n * model.page.raw;
+    if (model.page.payload)
+        out->n_pages += static_cast<uint32_t>(lesser(n_rows, UINT32_MAX));
+}
+
+uint64_t chunk_tokens(const Plan &plan, const lk_chunk_mix &mix) {
+    return (uint64_t{mix.n_low} + mix.n_middle + mix.n_high) * plan.chunks.tokens;
+}
+
+lk_status check_mix(const Plan &plan, uint64_t n_tokens, const lk_chunk_mix &mix) {
+    if (!plan.chunks.tokens)
+        return fail(LK_E_ARGUMENT, "the plan has no chunks that a mix could be of");
+    const uint64_t tokens = chunk_tokens(plan, mix);
+    if (tokens && tokens + plan.sink_tokens > n_tokens)
+        return fail(LK_E_ARGUMENT,
+                    "mix has %llu tokens of chunks behind %u sinks, n_tokens is %llu",
+                    static_cast<unsigned long long>(tokens), plan.sink_tokens,
+                    static_cast<unsigned long long>(n_tokens));
+    return LK_OK;
+}
+
 }  // namespace
 
-lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
-                     uint32_t step_tokens, lk_plan_size *out) {
-    if (!n_tokens || !n_sequences || !step_tokens)
-        return fail(LK_E_ARGUMENT, "%s is 0",
-                    !n_tokens      ? "n_tokens"
-                    : !n_sequences ? "n_sequences"
-                                   : "step_tokens");
+lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
+                           uint32_t step_tokens, const lk_chunk_mix &mix, lk_plan_size *out) {
+    lk_status status = check_counts(n_tokens, n_sequences, step_tokens);
+    if (status == LK_OK)
+        status = check_mix(plan, n_tokens, mix);
+    if (status != LK_OK)
+        return status;
     Model model(plan);
     model.n_sequences = n_sequences;
     if (!build(plan, &model))
-        return fail(LK_E_NOMEM, "no memory for the sizes of a plan");
+        return no_memory();
+    if (!fits(model, n_tokens, step_tokens))
+        return too_large("n_tokens", n_tokens);
+    const ChunkRows classed = chunk_rows(plan, mix);
+    const uint64_t total = row_count(plan, n_tokens);
+    Rows rows = {total, 0, {}, n_tokens, false};
+    Slots slots = slots_of(model, rows);
+    Sums sums = {};
+    uint64_t n_classed = 0;
+    for (uint32_t c = 0; c < kChunkClasses; ++c) {
+        Model one(plan, LK_CHUNK_LOW + c);
+        one.n_sequences = n_sequences;
+        if (!build(plan, &one))
+            return no_memory();
+        add_class(one, classed.n[c], &slots, &sums, out);
+        n_classed += classed.n[c];
+    }
+    slots.remove(model.recent_row, n_classed * n_sequences);
+    const uint64_t sequences = n_sequences;
+    const uint64_t sinks = lesser(total, sink_rows(plan));
+    const uint64_t n_chunks = chunk_tokens(plan, mix) / plan.chunks.tokens;
+    out->payload_bytes = sums.payload;
+    out->metadata_bytes = sums.metadata;
+    out->recent_bytes =
+        sums.raw + sequences * (sink_bytes(plan, sinks) +
+                                (total - sinks - n_classed) * recent_row_bytes(plan));
+    if (sums.values) {
+        const auto bytes = static_cast<double>(sums.payload + sums.metadata + sums.raw);
+        out->bits_per_value = bytes * 8 / static_cast<double>(sums.values);
+        out->bytes_per_token =
+            bytes / static_cast<double>(n_classed * sequences * plan.page_tokens);
+    }
+    out->fp16_bytes = n_tokens * sequences * fp16_token_bytes(plan);
+    out->table_bytes = fixed_and_scores(plan, sequences, step_tokens) + row_tables(model, total) +
+                       (n_chunks ? sequences * chunks_bytes(n_chunks) : 0);
+    out->cache_bytes =
+        out->table_bytes + slots.extents(model.families) * LK_EXTENT_BYTES + spare_bytes(plan);
+    return LK_OK;
+}
+
+lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
+                     uint32_t step_tokens, lk_plan_size *out) {
+    const lk_status status = check_counts(n_tokens, n_sequences, step_tokens);
+    if (status != LK_OK)
+        return status;
+    Model model(plan);
+    model.n_sequences = n_sequences;
+    if (!build(plan, &model))
+        return no_memory();
     if (!fits(model, n_tokens, step_tokens))
         return too_large("n_tokens", n_tokens);
     const uint64_t sequences = n_sequences;
-    const uint64_t fixed =
-        fixed_bytes(plan, sequences, sequences * step_tokens) + sequences * score_bytes(plan);
+    const uint64_t fixed = fixed_and_scores(plan, sequences, step_tokens);
     const uint64_t n_steps = ceil_div(n_tokens, step_tokens);
     const Rows last = rows_after(plan, step_at(n_steps - 1, n_tokens, step_tokens));
     fill_rates(model, out);

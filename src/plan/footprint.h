@@ -152,6 +152,9 @@ inline uint64_t score_entry_bytes(const Plan &plan, uint32_t head_dim) {
 // Of one sequence, allocated with it.
 uint64_t score_bytes(const Plan &plan);
 
+// Chunks of a sequence that have classes: their order and what was asked for each.
+constexpr uint64_t chunks_bytes(uint64_t n_chunks) { return 128 + n_chunks * 5; }
+
 // Counted from lk_cache_create() on.
 inline uint64_t fixed_bytes(const Plan &plan, uint64_t max_sequences, uint64_t max_step_tokens) {
     return workspace_bytes(plan, max_step_tokens) + max_sequences * kSequenceBytes;

@@ -239,6 +239,9 @@ lk_status chanmix_layout(const Plan &plan, uint32_t layer, uint32_t head, lk_cha
 // Bytes (bytes.cpp) and text (json.cpp) of a validated plan.
 lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
                      uint32_t step_tokens, lk_plan_size *out);
+// Of a plan with chunks.
+lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
+                           uint32_t step_tokens, const lk_chunk_mix &mix, lk_plan_size *out);
 lk_status plan_to_json(const Plan &plan, char *buffer, size_t capacity_bytes, size_t *needed_bytes);
 lk_status plan_from_json(const char *text, size_t text_bytes, Plan *out);
 

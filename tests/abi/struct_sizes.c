@@ -66,6 +66,12 @@ OFFSET(lk_chunk_rule, beta, 24);
 OFFSET(lk_chunk_rule, reorder, 28);
 OFFSET(lk_chunk_rule, hold, 32);
 
+SIZE(lk_chunk_mix, 16);
+OFFSET(lk_chunk_mix, size, 0);
+OFFSET(lk_chunk_mix, n_low, 4);
+OFFSET(lk_chunk_mix, n_middle, 8);
+OFFSET(lk_chunk_mix, n_high, 12);
+
 SIZE(lk_value_rule, 16);
 OFFSET(lk_value_rule, size, 0);
 OFFSET(lk_value_rule, bits, 4);

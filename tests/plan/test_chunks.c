@@ -341,6 +341,137 @@ static void widths_that_are_not_there(void **state) {
     lk_plan_destroy(&plan);
 }
 
+static lk_chunk_mix chunk_mix(uint32_t n_low, uint32_t n_middle, uint32_t n_high) {
+    lk_chunk_mix mix;
+    assert_int_equal(lk_chunk_mix_init(&mix, sizeof mix), LK_OK);
+    mix.n_low = n_low;
+    mix.n_middle = n_middle;
+    mix.n_high = n_high;
+    return mix;
+}
+
+static lk_plan_size mix_size(const lk_plan *plan, uint64_t n_tokens, uint32_t n_sequences,
+                             lk_chunk_mix mix) {
+    lk_plan_size size;
+    assert_int_equal(lk_plan_size_init(&size, sizeof size), LK_OK);
+    assert_int_equal(lk_plan_chunk_bytes(plan, n_tokens, n_sequences, 512, &mix, &size), LK_OK);
+    return size;
+}
+
+/* A cache of 3 sequences, every slot by hand: 13 low chunks are 3 pages, the rest joins 6 middle
+ * ones in 1 page, the rest joins 3 high ones in 1 page, and 2 chunks stay with the tail. */
+static void bytes_of_a_mix_are_exact(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 2, 2, 4, 128);
+    lk_plan *plan = make_plan("cocktail", &m);
+    const uint64_t n_sequences = 3, heads = 2 * 2, page = 128, dim = 128;
+    const uint64_t n_tokens = 32 + 22 * 32 + 70;
+    const lk_plan_size size = mix_size(plan, n_tokens, 3, chunk_mix(13, 6, 3));
+    const uint64_t half_low = page * dim * 2 / 8, half_middle = page * dim * 4 / 8;
+    const uint64_t half_raw = page * dim * 2;
+    const uint64_t key_metadata = dim * (page / 32) * 4, value_metadata = page * 4;
+    assert_int_equal(size.n_pages, 4);
+    assert_int_equal(size.payload_bytes, n_sequences * heads * 2 * (3 * half_low + half_middle));
+    assert_int_equal(size.metadata_bytes,
+                     n_sequences * heads * 4 * (key_metadata + value_metadata));
+    const uint64_t rows = (n_tokens - 32 + page - 1) / page; /* behind the sinks */
+    const uint64_t raw_rows = rows - 4;
+    assert_int_equal(size.recent_bytes,
+                     n_sequences * heads * 2 * (raw_rows * half_raw + 32 * dim * 2));
+    assert_int_equal(size.fp16_bytes, n_sequences * heads * 2 * n_tokens * dim * 2);
+    const double values = (double)(5 * 2 * page * dim);
+    const double bits = (double)((3 * half_low + half_middle + half_raw) * 2 * 8 +
+                                 4 * (key_metadata + value_metadata) * 8);
+    assert_true(fabs(size.bits_per_value - bits / values) < 1e-12);
+    const double token_values = (double)(heads * 2 * dim);
+    assert_true(fabs(size.bytes_per_token - token_values * size.bits_per_value / 8) < 1e-9);
+    const uint64_t tables = 512 * n_sequences * 2 * dim * 2 * 2 + n_sequences * 256 +
+                            n_sequences * (rows + 1) * (128 + heads * 40) +
+                            n_sequences * (128 + 22 * 5);
+    assert_int_equal(size.table_bytes, tables);
+    /* A page at 4 bits and the sinks' 32 tokens at 16 have slots of one size. */
+    assert_int_equal(half_middle, 32 * dim * 2);
+    const uint64_t halves = n_sequences * heads * 2;
+    const uint64_t slots[][2] = {{half_low, 3 * halves},
+                                 {half_middle, 2 * halves},
+                                 {half_raw, raw_rows * halves},
+                                 {key_metadata, 4 * halves / 2},
+                                 {value_metadata, 4 * halves / 2}};
+    uint64_t extents = 0;
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; ++i) {
+        const uint64_t per = 262144 / slots[i][0];
+        extents += (slots[i][1] + per - 1) / per;
+    }
+    assert_int_equal(size.cache_bytes, tables + extents * 262144);
+    lk_plan_destroy(&plan);
+}
+
+static void a_chunk_may_be_a_page_or_several(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 1, 1, 1, 64);
+    lk_plan *plan = make_plan("cocktail", &m);
+    lk_chunk_rule rule = chunk_rule(256);
+    set_chunks(plan, &rule);
+    assert_int_equal(mix_size(plan, 4096, 1, chunk_mix(3, 2, 1)).n_pages, 10);
+    rule = chunk_rule(128);
+    rule.reorder = 0;
+    set_chunks(plan, &rule);
+    assert_int_equal(mix_size(plan, 4096, 1, chunk_mix(3, 2, 1)).n_pages, 5);
+    rule.high_bits = 8;
+    set_chunks(plan, &rule);
+    assert_int_equal(mix_size(plan, 4096, 1, chunk_mix(3, 2, 1)).n_pages, 6);
+    lk_plan_destroy(&plan);
+}
+
+/* The same state by two functions: nothing has a class, and nothing is packed. */
+static void a_mix_of_nothing_is_all_at_16_bits(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 2, 2, 2, 80);
+    lk_plan *plan = make_plan("cocktail", &m);
+    const lk_plan_size mixed = mix_size(plan, 1000, 2, chunk_mix(0, 0, 0));
+    const lk_plan_size plain = plan_size(plan, 1000, 2, 512);
+    assert_int_equal(mixed.cache_bytes, plain.cache_bytes);
+    assert_int_equal(mixed.recent_bytes, plain.recent_bytes);
+    assert_int_equal(mixed.table_bytes, plain.table_bytes);
+    assert_int_equal(mixed.payload_bytes, 0);
+    assert_true(mixed.bits_per_value == 0);
+    /* Low and middle chunks that fill no page stay at 16 bits too, but for what their order takes.
+     */
+    const lk_plan_size few = mix_size(plan, 1000, 2, chunk_mix(2, 1, 0));
+    assert_int_equal(few.recent_bytes, plain.recent_bytes);
+    assert_int_equal(few.table_bytes, plain.table_bytes + 2 * (128 + 3 * 5));
+    lk_plan_destroy(&plan);
+}
+
+static void bad_mixes_are_refused(void **state) {
+    (void)state;
+    struct model m;
+    make_model(&m, 1, 1, 1, 64);
+    lk_plan *plan = make_plan("cocktail", &m);
+    lk_plan_size size;
+    assert_int_equal(lk_plan_size_init(&size, sizeof size), LK_OK);
+    lk_chunk_mix mix = chunk_mix(10, 1, 0);
+    assert_int_equal(lk_plan_chunk_bytes(plan, 32 + 11 * 32, 1, 1, &mix, &size), LK_OK);
+    expect_failure(lk_plan_chunk_bytes(plan, 31 + 11 * 32, 1, 1, &mix, &size), LK_E_ARGUMENT,
+                   "mix has 352 tokens of chunks behind 32 sinks, n_tokens is 383");
+    expect_failure(lk_plan_chunk_bytes(plan, 0, 1, 1, &mix, &size), LK_E_ARGUMENT, "n_tokens is 0");
+    expect_failure(lk_plan_chunk_bytes(plan, 1024, 1, 1, NULL, &size), LK_E_ARGUMENT,
+                   "mix is NULL");
+    expect_failure(lk_plan_chunk_bytes(plan, 1024, 1, 1, &mix, NULL), LK_E_ARGUMENT, "out is NULL");
+    expect_failure(lk_plan_chunk_bytes(NULL, 1024, 1, 1, &mix, &size), LK_E_ARGUMENT,
+                   "plan is NULL");
+    expect_failure(lk_plan_chunk_bytes(plan, 1ull << 60, 1, 1, &mix, &size), LK_E_ARGUMENT,
+                   "do not fit 64 bits");
+    lk_plan *plain = make_plan("kivi2", &m);
+    expect_failure(lk_plan_chunk_bytes(plain, 1024, 1, 1, &mix, &size), LK_E_ARGUMENT,
+                   "the plan has no chunks");
+    lk_plan_destroy(&plain);
+    lk_plan_destroy(&plan);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_preset_is_the_paper),
@@ -352,6 +483,10 @@ int main(void) {
         cmocka_unit_test(widths_compose),
         cmocka_unit_test(widths_of_a_boost),
         cmocka_unit_test(widths_that_are_not_there),
+        cmocka_unit_test(bytes_of_a_mix_are_exact),
+        cmocka_unit_test(a_chunk_may_be_a_page_or_several),
+        cmocka_unit_test(a_mix_of_nothing_is_all_at_16_bits),
+        cmocka_unit_test(bad_mixes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -95,6 +95,10 @@ class ChunkRule(Structure):
                 ('hold', c_uint32)]
 
 
+class ChunkMix(Structure):
+    _fields_ = [('size', c_uint32), ('n_low', c_uint32), ('n_middle', c_uint32), ('n_high', c_uint32)]
+
+
 class KeyRule(Structure):
     _fields_ = [('size', c_uint32), ('bits', c_uint32), ('axis', c_uint32), ('group', c_uint32),
                 ('boost_channels', c_uint32), ('boost_bits', c_uint32), ('boost_score', c_uint32),
@@ -173,8 +177,8 @@ class ChanMix(Structure):
 STRUCTS: dict[str, type[Structure]] = {
     'tensor': Tensor, 'queue': Queue, 'device_info': DeviceInfo, 'vulkan_desc': VulkanDesc,
     'context_desc': ContextDesc, 'capability': Capability, 'layer': Layer, 'geometry': Geometry,
-    'chunk_rule': ChunkRule, 'key_rule': KeyRule, 'value_rule': ValueRule, 'plan_size': PlanSize,
-    'cache_desc': CacheDesc,
+    'chunk_rule': ChunkRule, 'chunk_mix': ChunkMix, 'key_rule': KeyRule, 'value_rule': ValueRule,
+    'plan_size': PlanSize, 'cache_desc': CacheDesc,
     'cache_stats': CacheStats, 'snapshot_desc': SnapshotDesc, 'snapshot_info': SnapshotInfo,
     'snapshot_sequence': SnapshotSequence, 'snapshot_class': SnapshotClass,
     'probe': Probe, 'chanmix': ChanMix, 'pressure': Pressure,
@@ -239,6 +243,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_plan_set_key': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_set_value': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_set_metadata': (_status, [_p, _u32, _u32]),
+    'lk_chunk_mix_init': (_status, [_p, _size]),
+    'lk_plan_chunk_bytes': (_status, [_p, _u64, _u32, _u32, _p, _p]),
     'lk_chunk_rule_init': (_status, [_p, _size]),
     'lk_plan_set_pages': (_status, [_p, _u32]),
     'lk_plan_set_chunks': (_status, [_p, _p]),

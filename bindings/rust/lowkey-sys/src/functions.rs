@@ -79,6 +79,15 @@ extern "C" {
     ) -> lk_status;
     pub fn lk_plan_set_metadata(plan: *mut lk_plan, layer: u32, metadata: lk_metadata)
         -> lk_status;
+    pub fn lk_chunk_mix_init(mix: *mut lk_chunk_mix, struct_bytes: usize) -> lk_status;
+    pub fn lk_plan_chunk_bytes(
+        plan: *const lk_plan,
+        n_tokens: u64,
+        n_sequences: u32,
+        step_tokens: u32,
+        mix: *const lk_chunk_mix,
+        out: *mut lk_plan_size,
+    ) -> lk_status;
     pub fn lk_chunk_rule_init(rule: *mut lk_chunk_rule, struct_bytes: usize) -> lk_status;
     pub fn lk_plan_set_pages(plan: *mut lk_plan, page_tokens: u32) -> lk_status;
     pub fn lk_plan_set_chunks(plan: *mut lk_plan, rule: *const lk_chunk_rule) -> lk_status;

@@ -273,6 +273,15 @@ pub struct lk_chunk_rule {
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
+pub struct lk_chunk_mix {
+    pub size: u32,
+    pub n_low: u32,
+    pub n_middle: u32,
+    pub n_high: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
 pub struct lk_plan_size {
     pub size: u32,
     pub n_pages: u32,

@@ -130,6 +130,7 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         lk_key_rule { size, bits, axis, group, boost_channels, boost_bits, boost_score,
                       channel_bits, one_bit }
         lk_value_rule { size, bits, group, one_bit }
+        lk_chunk_mix { size, n_low, n_middle, n_high }
         lk_chunk_rule { size, chunk_tokens, low_bits, middle_bits, high_bits, alpha, beta, reorder,
                         hold }
         lk_plan_size { size, n_pages, bits_per_value, bytes_per_token, fp16_bytes, payload_bytes,
