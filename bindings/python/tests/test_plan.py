@@ -9,12 +9,12 @@ import pytest
 from conftest import GEOMETRY
 
 import lowkey
-from lowkey import KeyRule, LayerRule, Plan, PlanSpec, ValueRule
+from lowkey import ChunkRule, KeyRule, LayerRule, Plan, PlanSpec, ValueRule
 
 CLASSES = (1,) * 16 + (3,) * 16 + (2,) * 32
 SPECS = {
     'defaults': PlanSpec(),
-    'one rule': PlanSpec('narrow', 64, 0, 16, 64, LayerRule(KeyRule(2, group=32), ValueRule(4, 32), 'f8')),
+    'one rule': PlanSpec('narrow', 64, 16, 64, LayerRule(KeyRule(2, group=32), ValueRule(4, 32), 'f8')),
     'by layer': PlanSpec('layers', layers=(LayerRule(KeyRule(4), ValueRule(2)), LayerRule(KeyRule(3, 'token', 32)))),
     'by head': PlanSpec('heads', layers=LayerRule((KeyRule(2, boost_channels=16, boost_bits=4, boost_score='key'),
                                                    KeyRule(8)), (ValueRule(2), ValueRule(8)))),
@@ -22,6 +22,9 @@ SPECS = {
                                                     ValueRule(1, one_bit='range'), 'f8')),
     'centers': PlanSpec('centers', layers=LayerRule((KeyRule(2, centers=tuple(i / 4 for i in range(64))), KeyRule(2)),
                                                     ValueRule(2), 'f8')),
+    'chunks': PlanSpec('chunks', chunks=ChunkRule(chunk_tokens=128, low_bits=4, middle_bits=8, alpha=0.5, beta=0.125,
+                                                  reorder=False),
+                       layers=LayerRule(KeyRule(16), ValueRule(16))),
     'ladder': PlanSpec('ladder', layers=LayerRule(KeyRule(8), ValueRule(8), rungs=(16, 8, 4, 2), rung=8, order=3)),
 }
 
@@ -42,6 +45,7 @@ def test_fields_round_trip(spec):
     whole = plan.spec()
     assert (whole.name, whole.page_tokens, whole.sink_tokens, whole.window_tokens) == \
         (spec.name, spec.page_tokens, spec.sink_tokens, spec.window_tokens)
+    assert whole.chunks == spec.chunks
     assert Plan.build(GEOMETRY, whole).to_json() == plan.to_json()
     for number, rule in enumerate(whole.layers):
         assert tuple(plan.key(number, head) for head in range(2)) == rule.key
