@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/refused.h"
 #include "calibrate/calibrator.h"
 #include "calibrate/stats_format.h"
 #include "format/fp16.h"
@@ -27,24 +28,6 @@ constexpr int kMaxDepth = 3;  // header, tensor, its shape
 constexpr uint64_t kMaxCount = uint64_t{1} << 53;
 constexpr double kAnySum = 1e300;   // of what has no bound of its own
 constexpr double kSumSlack = 1e-6;  // what rounding may add to a sum, of its size
-
-// The sentence is stored already.
-struct Refused {
-    lk_status status;
-};
-
-void expect(lk_status status) {
-    if (status != LK_OK)
-        throw Refused{status};
-}
-
-std::string shown(const std::string &text) {
-    std::string out = text.substr(0, 40);
-    for (char &c : out)
-        if (c < 0x20 || c == 0x7f)
-            c = '?';
-    return out;
-}
 
 struct Entry {
     std::string dtype;

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/refused.h"
 #include "plan/check.h"
 
 namespace lk {
@@ -25,25 +26,6 @@ using nlohmann::json;
 constexpr size_t kMaxTextBytes = size_t{64} << 20;
 constexpr size_t kMaxDepth = 32;
 constexpr size_t kMaxKeys = 64;
-
-// The sentence is stored already.
-struct Refused {
-    lk_status status;
-};
-
-void expect(lk_status status) {
-    if (status != LK_OK)
-        throw Refused{status};
-}
-
-// Part of a hostile text that a sentence may show.
-std::string shown(const std::string &text) {
-    std::string out = text.substr(0, 40);
-    for (char &c : out)
-        if (c < 0x20 || c == 0x7f)
-            c = '?';
-    return text.size() > 40 ? out + "..." : out;
-}
 
 // First walk.
 class Shape : public nlohmann::json_sax<json> {

@@ -32,10 +32,10 @@ void skip_without_gpu() {
     std::exit(kSkipped);
 }
 
-DeviceMemory::DeviceMemory(Kind kind) : kind_(kind) {
+DeviceMemory::DeviceMemory(Kind kind) : kind_(kind), arena_(kArenaBytes) {
     check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
     if (kind == Kind::kArena)
-        check_cuda(cudaMalloc(reinterpret_cast<void **>(&arena_), kArenaBytes), "the arena");
+        check_cuda(cudaMalloc(reinterpret_cast<void **>(&memory_), kArenaBytes), "the arena");
     lk_queue_init(&queue_, sizeof queue_);
     queue_.kind = LK_QUEUE_CUDA_STREAM;
     queue_.handle = stream_;
@@ -43,51 +43,47 @@ DeviceMemory::DeviceMemory(Kind kind) : kind_(kind) {
 
 DeviceMemory::~DeviceMemory() {
     clear();
-    cudaFree(arena_);
+    cudaFree(memory_);
     cudaStreamDestroy(stream_);
 }
 
 void *DeviceMemory::allocate(size_t n) {
     void *block = nullptr;
     check_cuda(cudaMalloc(&block, n), "a block");
-    allocations_.push_back(block);
     return block;
 }
 
-// Room for n bytes behind a guard zone; the zone behind them is the next block's first one, or
-// its alignment's.
-size_t DeviceMemory::reserve(size_t n) {
-    const size_t offset =
-        (expected_.size() + kGuardBytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
-    if (offset + n + kGuardBytes > kArenaBytes) {
-        std::fprintf(stderr, "a case needs more than %zu bytes\n", kArenaBytes);
-        std::exit(1);
-    }
-    const size_t from = expected_.size();
-    expected_.resize(offset + n + kGuardBytes, kGuard);
-    check_cuda(cudaMemsetAsync(arena_ + from, kGuard, expected_.size() - from, stream_),
+void DeviceMemory::guard(const GuardedArena::Block &zone) {
+    check_cuda(cudaMemsetAsync(memory_ + zone.offset, kGuard, zone.n_bytes, stream_),
                "guard zones");
-    return offset;
 }
 
 uint64_t DeviceMemory::input(const void *bytes, size_t n) {
     if (!n)
         return 0;
-    uint8_t *block = nullptr;
+    void *block = nullptr;
     if (kind_ == Kind::kExact) {
-        block = static_cast<uint8_t *>(allocate(n));
+        block = allocate(n);
+        exact_.push_back({block, 0});
     } else {
-        const size_t offset = reserve(n);
-        std::memcpy(expected_.data() + offset, bytes, n);
-        block = arena_ + offset;
+        GuardedArena::Block zone;
+        block = memory_ + arena_.input(bytes, n, &zone).offset;
+        guard(zone);
     }
     check_cuda(cudaMemcpyAsync(block, bytes, n, cudaMemcpyHostToDevice, stream_), "an input");
     return reinterpret_cast<uint64_t>(block);
 }
 
 uint64_t DeviceMemory::output(size_t n) {
-    auto *block = kind_ == Kind::kExact ? static_cast<uint8_t *>(allocate(n)) : arena_ + reserve(n);
-    outputs_.push_back({block, n});
+    void *block = nullptr;
+    if (kind_ == Kind::kExact) {
+        block = allocate(n);
+        exact_.push_back({block, n});
+    } else {
+        GuardedArena::Block zone;
+        block = memory_ + arena_.output(n, &zone).offset;
+        guard(zone);
+    }
     check_cuda(cudaMemsetAsync(block, kPoison, n, stream_), "an output");
     return reinterpret_cast<uint64_t>(block);
 }
@@ -101,29 +97,27 @@ void DeviceMemory::read(uint64_t address, void *to, size_t n) {
 
 bool DeviceMemory::intact() {
     check_cuda(cudaStreamSynchronize(stream_), "the work");
-    if (kind_ == Kind::kExact || expected_.empty())
+    std::vector<uint8_t> found(arena_.used_bytes());
+    if (found.empty())
         return true;
-    std::vector<uint8_t> found(expected_.size());
-    read(reinterpret_cast<uint64_t>(arena_), found.data(), found.size());
-    for (const Output &output : outputs_) {
-        const auto offset = output.block - arena_;
-        std::memcpy(found.data() + offset, expected_.data() + offset, output.n_bytes);
-    }
-    return found == expected_;
+    read(reinterpret_cast<uint64_t>(memory_), found.data(), found.size());
+    return arena_.intact(found.data());
 }
 
 void DeviceMemory::poison() {
-    for (const Output &output : outputs_)
-        check_cuda(cudaMemsetAsync(output.block, kPoison, output.n_bytes, stream_), "an output");
+    for (const GuardedArena::Block &output : arena_.outputs())
+        check_cuda(cudaMemsetAsync(memory_ + output.offset, kPoison, output.n_bytes, stream_),
+                   "an output");
+    for (const Exact &exact : exact_)
+        check_cuda(cudaMemsetAsync(exact.block, kPoison, exact.output_bytes, stream_), "an output");
 }
 
 void DeviceMemory::clear() {
     check_cuda(cudaStreamSynchronize(stream_), "the work");
-    for (void *block : allocations_)
-        check_cuda(cudaFree(block), "a block");
-    allocations_.clear();
-    outputs_.clear();
-    expected_.clear();
+    for (const Exact &exact : exact_)
+        check_cuda(cudaFree(exact.block), "a block");
+    exact_.clear();
+    arena_.clear();
 }
 
 CudaDevice::CudaDevice(DeviceMemory::Kind kind) : memory_(kind) {

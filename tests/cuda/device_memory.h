@@ -36,20 +36,19 @@ class DeviceMemory final : public Memory {
     cudaStream_t stream() const { return stream_; }
 
   private:
-    struct Output {
-        uint8_t *block;
-        size_t n_bytes;
-    };
-    size_t reserve(size_t n);
     void *allocate(size_t n);
+    void guard(const GuardedArena::Block &zone);
 
     Kind kind_;
     cudaStream_t stream_ = nullptr;
     lk_queue queue_{};
-    uint8_t *arena_ = nullptr;
-    std::vector<uint8_t> expected_;  // of the arena, as far as it is in use
-    std::vector<Output> outputs_;
-    std::vector<void *> allocations_;  // kExact
+    uint8_t *memory_ = nullptr;  // kArena
+    GuardedArena arena_;
+    struct Exact {
+        void *block;
+        size_t output_bytes;  // 0 of an input
+    };
+    std::vector<Exact> exact_;  // kExact
 };
 
 // The CUDA backend on the first device and memory for it.

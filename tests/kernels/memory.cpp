@@ -2,6 +2,8 @@
 #include "memory.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 std::string &current_case() {
@@ -47,5 +49,48 @@ void HostMemory::poison() {
 
 void HostMemory::clear() {
     inputs_.clear();
+    outputs_.clear();
+}
+
+// The zone behind a block is the next one's first, or its alignment's.
+GuardedArena::Block GuardedArena::reserve(size_t n, Block *zone) {
+    const size_t offset =
+        (expected_.size() + kGuardBytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
+    if (offset + n + kGuardBytes > capacity_bytes_) {
+        std::fprintf(stderr, "a case needs more than %zu bytes\n", capacity_bytes_);
+        std::exit(1);
+    }
+    zone->offset = expected_.size();
+    expected_.resize(offset + n + kGuardBytes, kGuard);
+    zone->n_bytes = expected_.size() - zone->offset;
+    return {offset, n};
+}
+
+GuardedArena::Block GuardedArena::input(const void *bytes, size_t n, Block *zone) {
+    const Block block = reserve(n, zone);
+    std::memcpy(expected_.data() + block.offset, bytes, n);
+    return block;
+}
+
+GuardedArena::Block GuardedArena::output(size_t n, Block *zone) {
+    outputs_.push_back(reserve(n, zone));
+    return outputs_.back();
+}
+
+bool GuardedArena::intact(const uint8_t *found) const {
+    size_t from = 0;
+    const auto same_to = [&](size_t to) {
+        return std::equal(found + from, found + to, expected_.data() + from);
+    };
+    for (const Block &output : outputs_) {
+        if (!same_to(output.offset))
+            return false;
+        from = output.offset + output.n_bytes;
+    }
+    return same_to(expected_.size());
+}
+
+void GuardedArena::clear() {
+    expected_.clear();
     outputs_.clear();
 }

@@ -60,6 +60,34 @@ class HostMemory final : public Memory {
     std::list<std::vector<uint8_t>> outputs_;  // with their guard zones
 };
 
+// Where blocks lie in one piece of device memory, guard zones around each, and what all but the
+// outputs should hold.
+class GuardedArena {
+  public:
+    struct Block {
+        size_t offset;
+        size_t n_bytes;
+    };
+    explicit GuardedArena(size_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
+
+    // A block of n bytes; *zone is what is to be filled with kGuard first. Ends the program when
+    // there is none.
+    Block input(const void *bytes, size_t n, Block *zone);
+    Block output(size_t n, Block *zone);
+    const std::vector<Block> &outputs() const { return outputs_; }
+    size_t used_bytes() const { return expected_.size(); }
+    // found [used_bytes()]
+    bool intact(const uint8_t *found) const;
+    void clear();
+
+  private:
+    Block reserve(size_t n, Block *zone);
+
+    const size_t capacity_bytes_;
+    std::vector<uint8_t> expected_;
+    std::vector<Block> outputs_;  // ascending
+};
+
 // A backend and the memory that its tests use.
 struct Device {
     lk::Backend *backend = nullptr;

@@ -24,7 +24,7 @@ constexpr MaskName kMaskNames[] = {{"no-float16", LK_VULKAN_NO_FLOAT16},
 
 }  // namespace
 
-MappedMemory::MappedMemory() {
+MappedMemory::MappedMemory() : arena_(kBufferBytes) {
     test_check(vulkan_buffer_create(test_device(), kBufferBytes, VULKAN_BUFFER_USAGE, 1, &buffer_));
     lk_queue_init(&queue_, sizeof queue_);
     queue_.kind = LK_QUEUE_VULKAN_SUBMIT;
@@ -36,35 +36,26 @@ MappedMemory::~MappedMemory() {
     vulkan_buffer_destroy(test_device(), &buffer_);
 }
 
-// Room for n bytes behind a guard zone; the zone behind them is the next block's first one, or
-// its alignment's.
-size_t MappedMemory::reserve(size_t n) {
-    const size_t offset =
-        (expected_.size() + kGuardBytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
-    if (offset + n + kGuardBytes > kBufferBytes) {
-        std::fprintf(stderr, "a case needs more than %zu bytes\n", kBufferBytes);
-        std::exit(1);
-    }
-    const size_t from = expected_.size();
-    expected_.resize(offset + n + kGuardBytes, kGuard);
-    std::memset(mapped() + from, kGuard, expected_.size() - from);
-    return offset;
+void MappedMemory::guard(const GuardedArena::Block &zone) {
+    std::memset(mapped() + zone.offset, kGuard, zone.n_bytes);
 }
 
 uint64_t MappedMemory::input(const void *bytes, size_t n) {
     if (!n)
         return 0;
-    const size_t offset = reserve(n);
-    std::memcpy(expected_.data() + offset, bytes, n);
-    std::memcpy(mapped() + offset, bytes, n);
-    return buffer_.address + offset;
+    GuardedArena::Block zone;
+    const GuardedArena::Block block = arena_.input(bytes, n, &zone);
+    guard(zone);
+    std::memcpy(mapped() + block.offset, bytes, n);
+    return buffer_.address + block.offset;
 }
 
 uint64_t MappedMemory::output(size_t n) {
-    const size_t offset = reserve(n);
-    outputs_.push_back({offset, n});
-    std::memset(mapped() + offset, kPoison, n);
-    return buffer_.address + offset;
+    GuardedArena::Block zone;
+    const GuardedArena::Block block = arena_.output(n, &zone);
+    guard(zone);
+    std::memset(mapped() + block.offset, kPoison, n);
+    return buffer_.address + block.offset;
 }
 
 void MappedMemory::read(uint64_t address, void *to, size_t n) {
@@ -74,25 +65,18 @@ void MappedMemory::read(uint64_t address, void *to, size_t n) {
 
 bool MappedMemory::intact() {
     test_wait();
-    size_t from = 0;
-    for (const Output &output : outputs_) {
-        if (std::memcmp(mapped() + from, expected_.data() + from, output.offset - from) != 0)
-            return false;
-        from = output.offset + output.n_bytes;
-    }
-    return std::memcmp(mapped() + from, expected_.data() + from, expected_.size() - from) == 0;
+    return arena_.intact(mapped());
 }
 
 void MappedMemory::poison() {
     test_wait();
-    for (const Output &output : outputs_)
+    for (const GuardedArena::Block &output : arena_.outputs())
         std::memset(mapped() + output.offset, kPoison, output.n_bytes);
 }
 
 void MappedMemory::clear() {
     test_wait();
-    outputs_.clear();
-    expected_.clear();
+    arena_.clear();
 }
 
 VulkanDevice::VulkanDevice(uint32_t mask) {

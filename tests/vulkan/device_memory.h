@@ -23,17 +23,12 @@ class MappedMemory final : public Memory {
     const lk_queue *queue() const override { return &queue_; }
 
   private:
-    struct Output {
-        size_t offset;
-        size_t n_bytes;
-    };
-    size_t reserve(size_t n);
     uint8_t *mapped() const { return static_cast<uint8_t *>(buffer_.mapped); }
+    void guard(const GuardedArena::Block &zone);
 
     vulkan_buffer buffer_{};
     lk_queue queue_{};
-    std::vector<uint8_t> expected_;  // of the buffer, as far as it is in use
-    std::vector<Output> outputs_;
+    GuardedArena arena_;
 };
 
 // The Vulkan backend on the tests' device, less what the mask takes away, and memory for it.
