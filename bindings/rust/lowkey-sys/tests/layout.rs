@@ -70,7 +70,10 @@ fn said_by_c() -> BTreeMap<String, i64> {
     fs::create_dir_all(&folder).unwrap();
     let (source, program) = (folder.join("layout.c"), folder.join("layout"));
     fs::write(&source, text).unwrap();
-    let built = Command::new(env::var("CC").unwrap_or_else(|_| "cc".into()))
+    let compiler = env::var("CC").unwrap_or_else(|_| "cc".into());
+    let mut words = compiler.split_whitespace(); // "ccache cc" is two
+    let built = Command::new(words.next().expect("CC names a compiler"))
+        .args(words)
         .args(headers())
         .arg("-o")
         .args([&program, &source])
