@@ -6,6 +6,7 @@
 #define LK_CUDA_LAUNCH_H
 
 #include <driver_types.h>
+#include <vector_types.h>
 
 #include "piece.h"
 
@@ -126,6 +127,27 @@ uint64_t tile_partial_floats(uint32_t head_dim, uint32_t n_blocks);
 cudaError_t launch_tile(const TileArgs &args, cudaStream_t stream);
 // Has the current device the shared memory for this head dim? cudaErrorInvalidConfiguration if not.
 cudaError_t tile_fits(uint32_t head_dim);
+
+// Attention mass of chunks, ChunkWatch of src/backend/backend.h.
+struct WatchArgs {
+    StepView step;
+    LayerArg layer;
+    TensorArg q;
+    uint32_t sequence;
+    uint32_t first_query;  // of the batch's tokens
+    uint32_t n_queries;
+    uint32_t n_tiles;    // watch_tiles()
+    uint32_t first_row;  // of the sequence
+    uint32_t page_tokens;
+    uint32_t chunk_tokens;
+    uint32_t n_chunks;
+    uint32_t max_units;
+    uint32_t is_first;
+    float weight;
+    float *masses;     // [n_chunks]
+    float2 *partials;  // [max_units][n_chunks + 1][kWatchColumns]
+};
+cudaError_t launch_watch(const WatchArgs &args, cudaStream_t stream);
 
 // out = sum of parts weighted by exp(lse_i - lse), lse = log of the sum of exp(lse_i).
 struct MergeArgs {

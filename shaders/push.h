@@ -31,7 +31,10 @@ using uint = uint32_t;
 #define LK_NO_FAULT 0xFFFFFFFFu
 #define LK_FAULT_STEPS 16u /* whose faults are told apart */
 #define LK_MERGE_PARTS 16u
-#define LK_PUSH_BYTES 128u /* of push constants that every device has */
+#define LK_WATCH_COLUMNS 64u      /* kWatchColumns of src/format/tables.h */
+#define LK_WATCH_TOTAL_COLUMNS 8u /* of a workgroup of watch_totals */
+#define LK_WATCH_MASS_THREADS 128 /* of a workgroup of watch_masses */
+#define LK_PUSH_BYTES 128u        /* of push constants that every device has */
 
 // A tensor [tokens][heads][channels] of the host. Element (t, h, c) lies token_stride * t +
 // head_stride * h + c elements behind data; the product needs 64 bits.
@@ -172,6 +175,32 @@ struct TilePush {
     uint reserved;
 };
 
+// watch_parts, watch_totals, watch_masses: attention mass of chunks, ChunkWatch of
+// src/backend/backend.h, one after the other for each batch of units. Workgroups of watch_parts: x
+// = any number, which take chunks in turn; y = units. Of watch_totals: x = LK_WATCH_COLUMNS /
+// LK_WATCH_TOTAL_COLUMNS, y = units. Of watch_masses: x = any number, whose invocations take
+// chunks.
+struct WatchPush {
+    Address step;
+    Address masses;    // f32 [n_chunks]
+    Address partials;  // f32 pairs [n_units][n_chunks + 1][LK_WATCH_COLUMNS]
+    PushTensor queries;
+    uint layer;
+    uint sequence;
+    uint first_query;  // of the batch's tokens
+    uint n_queries;
+    uint first_row;  // of the sequence
+    uint page_tokens;
+    uint chunk_tokens;
+    uint n_chunks;
+    uint n_tiles;  // units of a KV head
+    uint first_unit;
+    uint n_units;
+    uint is_first;
+    float weight;
+    uint reserved;
+};
+
 // merge: outputs over disjoint sets of keys become one, by their LSEs. Workgroups: x = rows (token
 // * n_heads + head) from first_row on.
 struct MergePush {
@@ -196,7 +225,7 @@ struct MatrixProbePush {
 #ifdef __cplusplus
 static_assert(sizeof(AppendPush) <= LK_PUSH_BYTES && sizeof(JobPush) <= LK_PUSH_BYTES &&
                   sizeof(DecodePush) <= LK_PUSH_BYTES && sizeof(TilePush) <= LK_PUSH_BYTES &&
-                  sizeof(MergePush) <= LK_PUSH_BYTES,
+                  sizeof(MergePush) <= LK_PUSH_BYTES && sizeof(WatchPush) <= LK_PUSH_BYTES,
               "push constants fit");
 static_assert(sizeof(PushTensor) == 24 && sizeof(StepTable) == 80 && sizeof(LayerInfo) == 64 &&
                   sizeof(FaultReport) == 16,

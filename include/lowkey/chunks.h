@@ -5,12 +5,14 @@
  * A context is cut into equal chunks of tokens, counted from the first token after the sinks.
  * Scores say how relevant each is to the query; classes say which of a plan's three widths it
  * is kept at (Cocktail, arXiv 2503.23294: 2, 4 and 16 bits). Scores are the host's own, or come
- * from here; a higher one is more relevant. The functions below know no cache and no device,
- * keep nothing, and any threads may call them at once. On failure no output is written. */
+ * from here; a higher one is more relevant: from embeddings, from token ids, or from the
+ * attention that the query pays to the context. The functions that take no cache know no
+ * device either, keep nothing, and any threads may call them at once. On failure no output is
+ * written. */
 #ifndef LOWKEY_CHUNKS_H
 #define LOWKEY_CHUNKS_H
 
-#include <lowkey/plan.h>
+#include <lowkey/cache.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -124,6 +126,68 @@ LK_API lk_status lk_chunk_quota_init(lk_chunk_quota *quota, size_t struct_bytes)
 LK_API lk_status lk_chunks_by_quota(const float *scores, uint32_t n_chunks,
                                     const lk_chunk_quota *quota, lk_chunk_class *classes,
                                     uint64_t *n_bytes);
+
+/* Which attention lk_chunks_watch() gathers. */
+typedef struct lk_chunk_watch {
+    uint32_t size;           /* sizeof(lk_chunk_watch) */
+    uint32_t n_query_tokens; /* the last ones of the step's, at least 1 */
+    uint32_t chunk_tokens;   /* 8 to 256; 32 */
+    uint32_t n_chunks;       /* at least 1, of chunk_tokens each from the first token after the
+                              * plan's sinks on: the context, which ends where the query begins
+                              * or before */
+    uint32_t n_layers;       /* 0: all layers without a sliding window */
+    uint32_t reserved;       /* 0 */
+    const uint32_t *layers;  /* [n_layers] ascending; read during the call */
+} lk_chunk_watch;
+
+/* Fill with the defaults above. Errors: LK_E_ARGUMENT. */
+LK_API lk_status lk_chunk_watch_init(lk_chunk_watch *watch, size_t struct_bytes);
+
+/* Score the chunks of a sequence's context by attention in the next step that names it: each
+ * lk_attend() of a watched layer then also takes, for the last n_query_tokens of the sequence's
+ * new tokens and every query head, the softmax of the layer's logits (scale and soft-cap
+ * included) over the context's tokens alone, and adds up what each chunk gets. The score of a
+ * chunk is the mean over layers, heads and query tokens of the sum of its tokens' softmax, so
+ * the scores of a context sum to 1.
+ *
+ * The context may be there already or be part of the same step. Its keys are read as the cache
+ * holds them behind lk_append(): at 16 bits where packing is deferred or not due, else packed. A
+ * layer's key centers are left out where they add the same to all logits of a row, that is
+ * everywhere but under a soft-cap. The work is that of n_query_tokens rows of the step's
+ * products of queries and keys.
+ *
+ * id     a sequence of the cache. A watch that it has is replaced, its scores go
+ * watch  read during the call; NULL ends the sequence's watch and frees its memory
+ *
+ * Memory is taken here and counted in the budget: up to 16 MiB, or what a KV head of one watched
+ * layer needs for 64 of its query rows, 512 bytes a chunk. It is kept, with the scores, until the
+ * sequence is removed or truncated within the context, or the watch ends or is replaced. Forks
+ * and snapshots have none.
+ *
+ * The step that is watched: lk_step_begin() refuses it with LK_E_ARGUMENT where it has fewer new
+ * tokens than the query, a draft tree for this sequence, or a context that is not all there
+ * before the query; the watch stays. lk_attend() and lk_step_replay() refuse it with LK_E_STATE
+ * in a captured graph. Discarded, or with none of the sequence's tokens kept, the watch waits for
+ * the next step.
+ *
+ * Errors, nothing is changed: LK_E_ARGUMENT, LK_E_NOT_FOUND (sequence, layer), LK_E_UNSUPPORTED
+ * (a layer with a sliding window, or no layer without), LK_E_BUSY (a step is open), LK_E_STATE
+ * (the cache's queue is being captured), LK_E_BUDGET (the sentence has the bytes needed),
+ * LK_E_NOMEM, LK_E_DEVICE. */
+LK_API lk_status lk_chunks_watch(lk_cache *cache, lk_sequence id, const lk_chunk_watch *watch);
+
+/* The scores that a watch has gathered, once its step was committed. Of layers that were not
+ * attended in that step there are none; the mean is over the others. Waits for the cache's
+ * queue; a step that was recorded has been submitted before.
+ *
+ * n_chunks  as watched
+ * scores    [n_chunks]
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND, LK_E_STATE (no watched step was committed, or the
+ * cache's queue is being captured), LK_E_BUSY (a step is open), LK_E_DATA (a query was not
+ * finite; the sentence names the first chunk), LK_E_NOMEM, LK_E_DEVICE. */
+LK_API lk_status lk_chunks_attention(lk_cache *cache, lk_sequence id, uint32_t n_chunks,
+                                     float *scores);
 
 #ifdef __cplusplus
 }

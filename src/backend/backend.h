@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "format/page.h"
+#include "format/tables.h"
 
 #include <lowkey/context.h>
 
@@ -166,6 +167,39 @@ struct Batch {
     uint32_t n_tokens;
 };
 
+// Attention mass of chunks, equation by equation: for a query column (a query token under one query
+// head) and the context's tokens t, p_t = exp(logit_t) / sum over the context of exp(logit); the
+// mass of a chunk is the sum of p_t over its tokens, times `weight`, over all columns. Keys are
+// read from rows of any class; logits are the layer's but for what all tokens of a column share (q
+// . c, unless it goes through a soft-cap). All query tokens come behind the context.
+//
+// Work is cut into units: kWatchColumns columns of a KV head. Column c of a KV head is query token
+// first_query + c / group under head c % group of its group; unit u has KV head u / n and columns
+// from kWatchColumns * (u % n) on, n = watch_tiles(). Units go in batches of max_units, each with a
+// place in `partials`: FP32 pairs (top, sum of exp2(logit - top)) [n_chunks][kWatchColumns], logits
+// times log2(e), then the same over the whole context [kWatchColumns]. Masses are sums of columns
+// in an order that depends on the shape alone.
+struct ChunkWatch {
+    uint32_t sequence;     // of the batch
+    uint32_t first_query;  // of the batch's tokens
+    uint32_t n_queries;
+    uint32_t first_row;  // of the sequence: its first token is that of the first chunk
+    uint32_t chunk_tokens;
+    uint32_t n_chunks;
+    uint32_t max_units;
+    float weight;
+    uint64_t masses;    // f32 [n_chunks], overwritten with is_first, else added to
+    uint64_t partials;  // max_units times watch_unit_bytes()
+    int32_t is_first;
+};
+inline uint32_t watch_tiles(const LayerView &layer, uint32_t n_queries) {
+    const uint32_t group = layer.n_query_heads / layer.n_kv_heads;
+    return static_cast<uint32_t>(ceil_div(uint64_t{n_queries} * group, kWatchColumns));
+}
+constexpr uint64_t watch_unit_bytes(uint32_t n_chunks) {
+    return (uint64_t{n_chunks} + 1) * kWatchColumns * 2 * sizeof(float);
+}
+
 struct AttendArgs {
     LayerView layer;
     uint32_t first_entry;  // index in a row of the layer's first head
@@ -177,6 +211,8 @@ struct AttendArgs {
     int64_t lse_head_stride;
     Staging staging;
     bool lse_is_host = false;
+    const ChunkWatch *watches = nullptr;  // of the same queries
+    uint32_t n_watches = 0;
 };
 
 // Outputs of attention over disjoint sets of keys, joined by their LSEs: lk_merge().

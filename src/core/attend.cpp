@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cache.h"
+#include "core/watch.h"
 
 namespace lk {
 
@@ -206,13 +207,17 @@ lk_status attend(lk_cache *cache, uint32_t layer, const lk_tensor *q, const lk_t
     args.first_entry = cache->layers[layer].first_entry;
     args.staging = staging_of(cache, layer);
     status = import_tensors(cache, q, out, lse, &args);
+    if (!status)
+        status = list_watches(cache, &args);
     if (!status && cache->layers[layer].ranks_by_queries)
         status = sum_layer(cache, layer, args.q);
     if (!status)
         status = cache->device->attend(args);
-    if (!status)
-        step.layers[layer] = kAttended;
-    return status;
+    if (status)
+        return status;
+    count_watches(cache, layer);
+    step.layers[layer] = kAttended;
+    return LK_OK;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cache.h"
+#include "core/watch.h"
 
 namespace lk {
 
@@ -198,6 +199,7 @@ void keep_tokens(lk_cache *cache, StepSequence *part, const Kept &kept) {
     sequence->length += kept.n;
     cache->stats.n_tokens += kept.n;
     keep_tail(cache, part);
+    keep_watch(part);
     free_hidden_pages(cache, sequence);
 }
 

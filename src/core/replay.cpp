@@ -2,6 +2,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cache.h"
+#include "core/watch.h"
 
 namespace lk {
 
@@ -32,6 +33,10 @@ lk_status replay(lk_cache *cache) {
     for (uint32_t l = 0; l < cache->layers.size(); ++l)
         if (step.layers[l] != kNoKeys)
             return fail(LK_E_STATE, "layer %u has its keys in this step already", l);
+    for (const StepSequence &part : step.sequences)
+        if (is_watched(part))
+            return fail(LK_E_STATE, "the chunks of sequence %llu are watched, which no graph does",
+                        ull{part.sequence->id});
     if (!is_captured(step))
         return fail(LK_E_STATE,
                     "no step of this cache with these %zu sequences and %u new tokens was captured",

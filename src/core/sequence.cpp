@@ -2,6 +2,7 @@
 #include "core/sequence.h"
 
 #include "core/cache.h"
+#include "core/watch.h"
 
 namespace lk {
 
@@ -239,6 +240,7 @@ lk_status enter_sequence(lk_cache *cache, Sequence *sequence) {
 void free_sequence(lk_cache *cache, Sequence *sequence) {
     drop_rows(cache, sequence, 0);
     release_scores(cache, sequence->scores);
+    drop_watch(cache, sequence);
     destroy(cache->context->allocator, sequence);
 }
 

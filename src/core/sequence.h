@@ -32,6 +32,8 @@ struct Row : PageRow {
 };
 static_assert(sizeof(Row) <= kRowBytes, "rows are counted in the budget");
 
+struct Watch;
+
 struct Sequence {
     explicit Sequence(const Allocator &allocator) : rows(allocator) {}
 
@@ -43,6 +45,7 @@ struct Sequence {
     Array<PageRow *> rows;              // all are Row
     Scores *scores = nullptr;           // null when no channels are ranked by queries
     uint64_t scores_rows = UINT64_MAX;  // rows that its scores are still to be cut to
+    Watch *watch = nullptr;             // of lk_chunks_watch()
 
     Row *row(uint64_t i) { return static_cast<Row *>(rows[i]); }
 };

@@ -2,6 +2,7 @@
 #include "core/step.h"
 
 #include "core/cache.h"
+#include "core/watch.h"
 
 namespace lk {
 
@@ -50,7 +51,7 @@ lk_status check_part(lk_cache *cache, const BeginArgs &args, uint32_t i, uint64_
     part->first_new = static_cast<uint32_t>(first);
     part->n_rows_before = sequence->rows.size();
     part->n_sums = sum_slots(cache, sequence->length, n);
-    return LK_OK;
+    return check_watch(cache, *part, args.parent != nullptr);
 }
 
 lk_status check_counts(const lk_cache *cache, const BeginArgs &args) {
@@ -184,6 +185,8 @@ lk_status begin_step(lk_cache *cache, const lk_queue *from, const BeginArgs &arg
     if (!status)
         status = reserve_sums(cache);
     if (!status)
+        status = reserve_watches(cache);
+    if (!status)
         status = cache->device->set_queue(from ? &queue : nullptr);
     if (status)
         return status;
@@ -204,6 +207,7 @@ lk_status begin_step(lk_cache *cache, const lk_queue *from, const BeginArgs &arg
     step.queue = queue.kind;
     step.last_layer = kNoLayer;
     step.is_open = true;
+    begin_watches(cache);
     return LK_OK;
 }
 
@@ -220,6 +224,7 @@ lk_status discard_step(lk_cache *cache) {
 void drop_tokens(lk_cache *cache, StepSequence *part) {
     drop_rows(cache, part->sequence, part->n_rows_before);
     return_tail(cache, part);
+    return_watch(part);
 }
 
 void drop_step(lk_cache *cache) {

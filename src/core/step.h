@@ -38,6 +38,7 @@ struct Step {
           parents(allocator),
           layers(allocator),
           sums(allocator),
+          watches(allocator),
           captured(allocator) {}
 
     bool is_open = false;
@@ -49,9 +50,10 @@ struct Step {
     Array<int32_t> parents;
     Array<uint8_t> layers;  // LayerState
     Array<uint64_t> sums;
-    Array<uint32_t> captured;  // shapes of steps in graphs: n_sequences, then the tokens of each
-    lk_queue_kind queue = 0;   // 0 = none was given
-    TensorRange k;             // of the last layer
+    Array<ChunkWatch> watches;  // of the layer at hand
+    Array<uint32_t> captured;   // shapes of steps in graphs: n_sequences, then the tokens of each
+    lk_queue_kind queue = 0;    // 0 = none was given
+    TensorRange k;              // of the last layer
     TensorRange v;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cache.h"
+#include "core/watch.h"
 
 namespace lk {
 
@@ -190,6 +191,7 @@ lk_status truncate(lk_cache *cache, lk_sequence id, uint64_t n_tokens) {
     if (sequence->first_windowed > n_rows)
         sequence->first_windowed = n_rows;
     cut_scores(sequence, n_rows);
+    cut_watch(cache, sequence, n_tokens);
     cache->stats.n_tokens -= sequence->length - n_tokens;
     sequence->length = n_tokens;
     return LK_OK;

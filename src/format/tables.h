@@ -9,8 +9,9 @@
 
 namespace lk {
 
-constexpr uint32_t kPlanes = 6;        // of 16, 8, 4, 3, 2 and 1 bits, in the order of a payload
-constexpr uint32_t kDraftTokens = 64;  // new tokens of a sequence that can have ancestors
+constexpr uint32_t kPlanes = 6;         // of 16, 8, 4, 3, 2 and 1 bits, in the order of a payload
+constexpr uint32_t kDraftTokens = 64;   // new tokens of a sequence that can have ancestors
+constexpr uint32_t kWatchColumns = 64;  // query columns of a unit of ChunkWatch
 
 // One kind of half page, HalfClass as kernels read it.
 struct alignas(16) ClassInfo {

@@ -280,4 +280,13 @@ OFFSET(lk_chunk_quota, low_bytes, 32);
 OFFSET(lk_chunk_quota, middle_bytes, 40);
 OFFSET(lk_chunk_quota, high_bytes, 48);
 
+SIZE(lk_chunk_watch, 32);
+OFFSET(lk_chunk_watch, size, 0);
+OFFSET(lk_chunk_watch, n_query_tokens, 4);
+OFFSET(lk_chunk_watch, chunk_tokens, 8);
+OFFSET(lk_chunk_watch, n_chunks, 12);
+OFFSET(lk_chunk_watch, n_layers, 16);
+OFFSET(lk_chunk_watch, reserved, 20);
+OFFSET(lk_chunk_watch, layers, 24);
+
 int main(void) { return 0; }

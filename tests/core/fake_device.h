@@ -64,7 +64,10 @@ class FakeDevice final : public lk::CacheDevice {
     }
     lk_status shrink(const lk::ShrinkItem *, uint32_t) override { return LK_OK; }
     lk_status sum_queries(const lk::QuerySumArgs *, uint32_t) override { return LK_OK; }
-    lk_status attend(const lk::AttendArgs &) override { return LK_OK; }
+    lk_status attend(const lk::AttendArgs &args) override {
+        n_watches += args.n_watches;
+        return LK_OK;
+    }
     void report(lk::DataReport *out) const override { *out = data; }
     void clear_report() override {
         const uint64_t n_saturated = data.n_saturated;
@@ -77,6 +80,7 @@ class FakeDevice final : public lk::CacheDevice {
     void *handle = nullptr;
     bool capturing = false;
     bool fails_begin = false;
+    uint32_t n_watches = 0;
     size_t max_rows = SIZE_MAX;
     std::set<lk::PageRow *> rows;
     std::set<lk::PageRow *> stale;  // created and not told of since

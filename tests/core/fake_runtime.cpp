@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/cpu/cache_device.h"
+#include "backend/cpu/watch.h"
 #include "cuda/launch.h"
 #include "suite.h"
 
@@ -220,6 +221,36 @@ void attend_now(const Args &from, const StagingArg &staging) {
     assert_int_equal(device.attend(args), LK_OK);
 }
 
+void watch_now(const WatchArgs &from) {
+    DeviceBatch read(from.step);
+    assert_true(holds(g_device, from.masses, from.n_chunks * sizeof(float)));
+    assert_true(holds(g_device, from.partials, from.max_units * watch_unit_bytes(from.n_chunks)));
+    cpu::AttendCall call{};
+    call.layer = layer_view(from.layer);
+    call.layer_index = from.layer.layer;
+    call.first_entry = from.layer.first_entry;
+    call.q = tensor_view(from.q);
+    call.classes = g_layout.classes;
+    call.sequences = read.sequences.data();
+    call.n_sequences = static_cast<uint32_t>(read.sequences.size());
+    assert_int_equal(from.n_tiles, watch_tiles(call.layer, from.n_queries));
+    assert_int_equal(from.page_tokens,
+                     read.sequences[from.sequence].rows[from.first_row]->capacity_tokens);
+    const ChunkWatch watch = {from.sequence,
+                              from.first_query,
+                              from.n_queries,
+                              from.first_row,
+                              from.chunk_tokens,
+                              from.n_chunks,
+                              from.max_units,
+                              from.weight,
+                              reinterpret_cast<uint64_t>(from.masses),
+                              reinterpret_cast<uint64_t>(from.partials),
+                              static_cast<int32_t>(from.is_first)};
+    assert_int_equal(cpu::watch_chunks(call, watch, &engine().pool, &engine().attend_scratch),
+                     LK_OK);
+}
+
 // The items of one sequence, KV head and tile of columns: how often each row is read.
 struct Unit {
     std::vector<uint8_t> rows;
@@ -370,6 +401,11 @@ cudaError_t launch_decode(const DecodeArgs &args, cudaStream_t) {
 cudaError_t launch_tile(const TileArgs &args, cudaStream_t) {
     ++g_counts.n_tiles;
     return launch([=] { attend_now(args, args.staging); });
+}
+
+cudaError_t launch_watch(const WatchArgs &args, cudaStream_t) {
+    ++g_counts.n_watches;
+    return launch([=] { watch_now(args); });
 }
 
 cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const ClassInfo *classes,

@@ -367,6 +367,29 @@ void test_same_as_cpu(void **) {
     assert_true(after.n_moves > before.n_moves && after.n_shrinks > before.n_shrinks);
 }
 
+// Kernels find the watched queries, the context's rows and the memory of the watch.
+void test_watches_chunks(void **) {
+    Pair pair(9);
+    const FakeCounts before = fake_counts();
+    pair.step({pair.ids[0]}, {90});
+    pair.step({pair.ids[1]}, {30});
+    lk_chunk_watch watch;
+    assert_ok(lk_chunk_watch_init(&watch, sizeof watch));
+    watch.n_query_tokens = 4;
+    watch.chunk_tokens = 24;
+    watch.n_chunks = 3;
+    for (lk_cache *cache : pair.caches)
+        assert_ok(lk_chunks_watch(cache, pair.ids[0], &watch));
+    pair.step({pair.ids[1], pair.ids[0]}, {3, 6});
+    assert_true(fake_counts().n_watches > before.n_watches);
+    float scores[2][3];
+    for (int side = 0; side < 2; ++side)
+        assert_ok(lk_chunks_attention(pair.caches[side], pair.ids[0], 3, scores[side]));
+    assert_memory_equal(scores[0], scores[1], sizeof scores[0]);
+    const float sum = scores[0][0] + scores[0][1] + scores[0][2];
+    assert_true(sum > 0.999f && sum < 1.001f);
+}
+
 // Decode takes few columns of head dims and pages that it has kernels for; tiles take the rest.
 void test_who_attends(void **) {
     struct {
@@ -527,10 +550,10 @@ void test_refusals(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_as_cpu), cmocka_unit_test(test_who_attends),
-        cmocka_unit_test(test_replay),      cmocka_unit_test(test_steady_step),
-        cmocka_unit_test(test_faults),      cmocka_unit_test(test_fault_names_its_token),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_same_as_cpu),           cmocka_unit_test(test_watches_chunks),
+        cmocka_unit_test(test_who_attends),           cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_steady_step),           cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_fault_names_its_token), cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

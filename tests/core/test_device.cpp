@@ -6,6 +6,8 @@
 #include "fake_device.h"
 #include "suite.h"
 
+#include <lowkey/chunks.h>
+
 namespace {
 
 constexpr uint32_t kLayers = 2;
@@ -301,6 +303,38 @@ void long_steps_are_not_captured(void **) {
     assert_int_equal(lk_step_commit(rig.cache, nullptr), LK_OK);
 }
 
+void watched_steps_are_in_no_graph(void **) {
+    Rig rig("fp16");
+    rig.step(16 + 64 + 10);
+    capture(&rig, 2);
+    lk_chunk_watch watch;
+    assert_int_equal(lk_chunk_watch_init(&watch, sizeof watch), LK_OK);
+    watch.n_query_tokens = 2;
+    watch.n_chunks = 2;
+    rig.device().capturing = true;
+    assert_int_equal(lk_chunks_watch(rig.cache, rig.ids[0], &watch), LK_E_STATE);
+    rig.device().capturing = false;
+    assert_int_equal(lk_chunks_watch(rig.cache, rig.ids[0], &watch), LK_OK);
+    assert_int_equal(rig.begin(2), LK_OK);
+    assert_int_equal(lk_step_replay(rig.cache), LK_E_STATE);
+    sentence_has("which no graph does");
+    rig.device().capturing = true;
+    assert_int_equal(rig.append(0), LK_OK);
+    assert_int_equal(rig.attend(0), LK_E_STATE);
+    sentence_has("which no graph does");
+    rig.device().capturing = false;
+    assert_int_equal(rig.device().n_watches, 0);
+    assert_int_equal(rig.attend(0), LK_OK);
+    assert_int_equal(rig.device().n_watches, 1);
+    assert_int_equal(lk_step_discard(rig.cache), LK_OK);
+    rig.step(2);
+    assert_int_equal(rig.device().n_watches, 1 + kLayers);
+    capture(&rig, 2);
+    assert_int_equal(rig.begin(2), LK_OK);
+    assert_int_equal(lk_step_replay(rig.cache), LK_OK);
+    assert_int_equal(lk_step_commit(rig.cache, nullptr), LK_OK);
+}
+
 }  // namespace
 
 int main() {
@@ -314,6 +348,7 @@ int main() {
         cmocka_unit_test(a_graph_of_another_shape_is_a_fault),
         cmocka_unit_test(captured_shapes_replay),
         cmocka_unit_test(long_steps_are_not_captured),
+        cmocka_unit_test(watched_steps_are_in_no_graph),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -99,6 +99,21 @@ class ChunkMix(Structure):
     _fields_ = [('size', c_uint32), ('n_low', c_uint32), ('n_middle', c_uint32), ('n_high', c_uint32)]
 
 
+class Bm25(Structure):
+    _fields_ = [('size', c_uint32), ('chunk_tokens', c_uint32), ('k1', c_double), ('b', c_double)]
+
+
+class ChunkQuota(Structure):
+    _fields_ = [('size', c_uint32), ('row_chunks', c_uint32), ('low_share', c_double), ('high_share', c_double),
+                ('budget_bytes', c_uint64), ('low_bytes', c_uint64), ('middle_bytes', c_uint64),
+                ('high_bytes', c_uint64)]
+
+
+class ChunkWatch(Structure):
+    _fields_ = [('size', c_uint32), ('n_query_tokens', c_uint32), ('chunk_tokens', c_uint32), ('n_chunks', c_uint32),
+                ('n_layers', c_uint32), ('reserved', c_uint32), ('layers', POINTER(c_uint32))]
+
+
 class KeyRule(Structure):
     _fields_ = [('size', c_uint32), ('bits', c_uint32), ('axis', c_uint32), ('group', c_uint32),
                 ('boost_channels', c_uint32), ('boost_bits', c_uint32), ('boost_score', c_uint32),
@@ -181,7 +196,8 @@ STRUCTS: dict[str, type[Structure]] = {
     'plan_size': PlanSize, 'cache_desc': CacheDesc,
     'cache_stats': CacheStats, 'snapshot_desc': SnapshotDesc, 'snapshot_info': SnapshotInfo,
     'snapshot_sequence': SnapshotSequence, 'snapshot_class': SnapshotClass,
-    'probe': Probe, 'chanmix': ChanMix, 'pressure': Pressure,
+    'probe': Probe, 'chanmix': ChanMix, 'pressure': Pressure, 'bm25': Bm25, 'chunk_quota': ChunkQuota,
+    'chunk_watch': ChunkWatch,
 }
 WITHOUT_INIT = {'pressure'}  # the library fills it
 STRUCT_NAMES = {kind: name for name, kind in STRUCTS.items()}
@@ -301,6 +317,15 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_step_replay': (_status, [_p]),
     'lk_step_commit': (_status, [_p, _p]),
     'lk_step_discard': (_status, [_p]),
+    'lk_chunks_cosine': (_status, [_p, _p, _u32, _u32, _p]),
+    'lk_bm25_init': (_status, [_p, _size]),
+    'lk_chunks_bm25': (_status, [_p, _p, _p, _u32, _p, _u32, _p]),
+    'lk_chunks_by_thresholds': (_status, [_p, _u32, c_double, c_double, _p, _p, _p]),
+    'lk_chunk_quota_init': (_status, [_p, _size]),
+    'lk_chunks_by_quota': (_status, [_p, _u32, _p, _p, _p]),
+    'lk_chunk_watch_init': (_status, [_p, _size]),
+    'lk_chunks_watch': (_status, [_p, _u64, _p]),
+    'lk_chunks_attention': (_status, [_p, _u64, _u32, _p]),
     'lk_merge': (_status, [_p, _p, _u32, _u32, _u32, _u32, _p, _p, _p, _p]),
     'lk_snapshot_save': (_status, [_p, _u32, _p, _p, WriteFn, _p]),
     'lk_snapshot_save_memory': (_status, [_p, _u32, _p, _p, _p, _u64, _p]),

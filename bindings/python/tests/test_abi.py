@@ -69,7 +69,7 @@ def test_functions_are_declared_as_in_the_headers():
     for result, name, arguments in re.findall(r'LK_API\s+([\w\s*]+?)\b(lk_\w+)\(([^;]*)\);', text):
         plain = ' '.join(arguments.split())
         found[name] = (result.strip(), [] if plain == 'void' else plain.split(', '))
-    widths = {'uint32_t': 4, 'uint64_t': 8, 'size_t': 8, 'int32_t': 4}
+    widths = {'uint32_t': 4, 'uint64_t': 8, 'size_t': 8, 'int32_t': 4, 'double': 8}
     widths.update((name, widths[kind]) for kind, name in re.findall(r'typedef (u?int\d+_t) (lk_\w+);', text))
     for name, (result, ours) in _abi.FUNCTIONS.items():
         assert name in found, f'{name} is in no header'

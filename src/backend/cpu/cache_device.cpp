@@ -2,6 +2,7 @@
 #include "backend/cpu/cache_device.h"
 
 #include "backend/cpu/reference.h"
+#include "backend/cpu/watch.h"
 #include "base/status.h"
 
 namespace lk {
@@ -147,9 +148,12 @@ lk_status CpuCacheDevice::sum_queries(const QuerySumArgs *items, uint32_t n_item
 lk_status CpuCacheDevice::attend(const AttendArgs &args) {
     const Lock lock(&engine_.mutex);
     const AttendCall call = {args, layout_.classes, batch_.sequences, batch_.n_sequences};
-    return engine_.kernels
-               ? fast_attend(*engine_.kernels, call, &engine_.pool, &engine_.attend_scratch)
-               : reference_attend(call, &engine_.pool, engine_.allocator);
+    lk_status status = engine_.kernels ? fast_attend(*engine_.kernels, call, &engine_.pool,
+                                                     &engine_.attend_scratch)
+                                       : reference_attend(call, &engine_.pool, engine_.allocator);
+    for (uint32_t i = 0; !status && i < args.n_watches; ++i)
+        status = watch_chunks(call, args.watches[i], &engine_.pool, &engine_.attend_scratch);
+    return status;
 }
 
 void CpuCacheDevice::report(DataReport *out) const {

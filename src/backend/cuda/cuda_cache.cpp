@@ -227,7 +227,10 @@ lk_status CudaCache::attend(const AttendArgs &args) {
     const DeviceScope scope(device_);
     const device::StepShape &shape = mirror_.shape();
     const bool is_short = !shape.is_staged && rules_.takes(args.layer_index, shape.max_new);
-    return checked(is_short ? decode(args) : tile(args), "attending a layer");
+    lk_status status = checked(is_short ? decode(args) : tile(args), "attending a layer");
+    for (uint32_t i = 0; !status && i < args.n_watches; ++i)
+        status = checked(watch(args, args.watches[i]), "watching chunks");
+    return status;
 }
 
 cudaError_t CudaCache::decode(const AttendArgs &args) {
@@ -269,6 +272,27 @@ cudaError_t CudaCache::tile(const AttendArgs &args) {
     tile.n_splits = tile_splits(tile, n_sms_);
     tile.partials = at<float>(partials_.address());
     return launch_tile(tile, stream_);
+}
+
+cudaError_t CudaCache::watch(const AttendArgs &args, const ChunkWatch &watch) {
+    WatchArgs own{};
+    own.step = view_;
+    own.layer = layer_arg(args.layer_index);
+    own.q = tensor_arg(args.q);
+    own.sequence = watch.sequence;
+    own.first_query = watch.first_query;
+    own.n_queries = watch.n_queries;
+    own.n_tiles = watch_tiles(args.layer, watch.n_queries);
+    own.first_row = watch.first_row;
+    own.page_tokens = layout_.page_tokens;
+    own.chunk_tokens = watch.chunk_tokens;
+    own.n_chunks = watch.n_chunks;
+    own.max_units = watch.max_units;
+    own.is_first = watch.is_first != 0;
+    own.weight = watch.weight;
+    own.masses = at<float>(watch.masses);
+    own.partials = at<float2>(watch.partials);
+    return launch_watch(own, stream_);
 }
 
 lk_status CudaCache::pack(const PackItem *items, uint32_t n_items) {

@@ -58,6 +58,7 @@ class CudaCache final : public CacheDevice {
     lk_status on_stream(const Copy &copy);
     cudaError_t decode(const AttendArgs &args);
     cudaError_t tile(const AttendArgs &args);
+    cudaError_t watch(const AttendArgs &args, const ChunkWatch &watch);
 
     const Allocator &allocator_;
     const int device_;

@@ -75,6 +75,7 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
         return fail(LK_E_UNSUPPORTED,
                     "the device runs workgroups of up to %u invocations, attention needs %u",
                     traits.max_workgroup_size, LK_TILE_THREADS);
+    pipelines_ = pipelines;
     if (!layers_.resize(layout.n_layers))
         return fail(LK_E_NOMEM, "no memory for the pipelines of %u layers", layout.n_layers);
     lk_status status =
@@ -98,6 +99,15 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
                 status = open_decode(rules, l, head_dim, rules.tile_columns(l, n_columns), traits,
                                      pipelines, &layers_[l].decode[size]);
         }
+    return status;
+}
+
+lk_status CachePipelines::watch(WatchPipelines *out) const {
+    lk_status status = pipelines_->get(shaders::watch_parts, {}, 0, &out->parts);
+    if (!status)
+        status = pipelines_->get(shaders::watch_totals, {}, 0, &out->totals);
+    if (!status)
+        status = pipelines_->get(shaders::watch_masses, {}, 0, &out->masses);
     return status;
 }
 

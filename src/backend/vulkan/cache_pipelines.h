@@ -18,6 +18,13 @@ struct AttendPipelines {
     VkPipeline merge;
 };
 
+// The kernels of ChunkWatch.
+struct WatchPipelines {
+    VkPipeline parts = VK_NULL_HANDLE;
+    VkPipeline totals = VK_NULL_HANDLE;
+    VkPipeline masses = VK_NULL_HANDLE;
+};
+
 class CachePipelines {
   public:
     static constexpr uint32_t kAppendThreads = 64;
@@ -32,6 +39,8 @@ class CachePipelines {
     VkPipeline reopen() const { return reopen_; }
     VkPipeline move() const { return move_; }
     VkPipeline shrink() const { return shrink_; }
+    // Made when it is asked for first: most caches watch nothing.
+    lk_status watch(WatchPipelines *out) const;
     // columns: as DecodeRules::tile_columns() and tile_columns() give them.
     const AttendPipelines &decode(uint32_t layer, uint32_t columns) const {
         return of_columns(layers_[layer].decode, columns);
@@ -55,6 +64,7 @@ class CachePipelines {
     VkPipeline move_ = VK_NULL_HANDLE;
     VkPipeline shrink_ = VK_NULL_HANDLE;
     Array<Layer> layers_;
+    Pipelines *pipelines_ = nullptr;
 };
 
 }  // namespace vulkan

@@ -226,7 +226,10 @@ lk_status VulkanCache::attend(const AttendArgs &args) {
     CallTensor tensors[] = {{&args.q, n_tokens, n_heads, args.layer.head_dim, false, &pushes[0]},
                             {&args.out, n_tokens, n_heads, args.layer.head_dim, true, &pushes[1]},
                             {&lse, n_tokens, n_heads, 1, true, &pushes[2]}};
-    lk_status status = attend_tensors_.place(tensors, 3);
+    WatchPipelines watching;
+    lk_status status = args.n_watches ? pipelines_.watch(&watching) : LK_OK;
+    if (!status)
+        status = attend_tensors_.place(tensors, 3);
     if (status)
         return status;
     const bool is_short = !shape.is_staged && rules_.takes(args.layer_index, shape.max_new);
@@ -235,6 +238,8 @@ lk_status VulkanCache::attend(const AttendArgs &args) {
             record_decode(recorder, args.layer_index, pushes);
         else
             record_tile(recorder, args, pushes);
+        for (uint32_t i = 0; i < args.n_watches; ++i)
+            record_watch(recorder, args, args.watches[i], watching, pushes[0]);
         return LK_OK;
     });
     return status ? status : attend_tensors_.finish(tensors, 3);
@@ -308,6 +313,44 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
     recorder.bind(pipelines.merge);
     recorder.push(push);
     recorder.dispatch(n_columns, layer.n_kv_heads, shape.n_sequences);
+}
+
+// Batches of units follow each other in the same partial results.
+void VulkanCache::record_watch(const Recorder &recorder, const AttendArgs &args,
+                               const ChunkWatch &watch, const WatchPipelines &pipelines,
+                               const PushTensor &queries) const {
+    static_assert(kWatchColumns == LK_WATCH_COLUMNS, "shaders have the units of the core");
+    const uint32_t most = device_.traits().max_workgroup_count;
+    WatchPush push{};
+    push.step = constants_.address();
+    push.masses = watch.masses;
+    push.partials = watch.partials;
+    push.queries = queries;
+    push.layer = args.layer_index;
+    push.sequence = watch.sequence;
+    push.first_query = watch.first_query;
+    push.n_queries = watch.n_queries;
+    push.first_row = watch.first_row;
+    push.page_tokens = layout_.page_tokens;
+    push.chunk_tokens = watch.chunk_tokens;
+    push.n_chunks = watch.n_chunks;
+    push.n_tiles = watch_tiles(args.layer, watch.n_queries);
+    push.is_first = watch.is_first != 0;
+    push.weight = watch.weight;
+    const uint32_t end = push.n_tiles * args.layer.n_kv_heads;
+    const auto dispatch = [&](VkPipeline pipeline, uint32_t x, uint32_t y) {
+        recorder.dispatch_barrier();
+        recorder.bind(pipeline);
+        recorder.push(push);
+        recorder.dispatch(x, y);
+    };
+    for (; push.first_unit < end; push.first_unit += push.n_units) {
+        push.n_units = std::min(watch.max_units, end - push.first_unit);
+        dispatch(pipelines.parts, std::min(most, push.n_chunks), push.n_units);
+        dispatch(pipelines.totals, LK_WATCH_COLUMNS / LK_WATCH_TOTAL_COLUMNS, push.n_units);
+        const auto n_groups = static_cast<uint32_t>(ceil_div(push.n_chunks, LK_WATCH_MASS_THREADS));
+        dispatch(pipelines.masses, std::min(most, n_groups), 1);
+    }
 }
 
 template <class Item>

@@ -64,6 +64,8 @@ class VulkanCache final : public CacheDevice {
     void record_decode(const Recorder &recorder, uint32_t layer, const PushTensor *tensors) const;
     void record_tile(const Recorder &recorder, const AttendArgs &args,
                      const PushTensor *tensors) const;
+    void record_watch(const Recorder &recorder, const AttendArgs &args, const ChunkWatch &watch,
+                      const WatchPipelines &pipelines, const PushTensor &queries) const;
     Address staged(const uint16_t *area) const;
     uint32_t n_tile_groups() const;
     Semaphores next_append();

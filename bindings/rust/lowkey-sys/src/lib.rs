@@ -311,6 +311,41 @@ pub struct lk_chanmix_layout {
 // cache.h
 pub type lk_sequence = u64;
 
+// chunks.h
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_bm25 {
+    pub size: u32,
+    pub chunk_tokens: u32,
+    pub k1: f64,
+    pub b: f64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_chunk_quota {
+    pub size: u32,
+    pub row_chunks: u32,
+    pub low_share: f64,
+    pub high_share: f64,
+    pub budget_bytes: u64,
+    pub low_bytes: u64,
+    pub middle_bytes: u64,
+    pub high_bytes: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_chunk_watch {
+    pub size: u32,
+    pub n_query_tokens: u32,
+    pub chunk_tokens: u32,
+    pub n_chunks: u32,
+    pub n_layers: u32,
+    pub reserved: u32,
+    pub layers: *const u32,
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct lk_cache_desc {

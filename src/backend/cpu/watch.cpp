@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cpu/watch.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "backend/cpu/element.h"
+#include "base/status.h"
+#include "format/codec.h"
+
+namespace lk {
+namespace cpu {
+
+namespace {
+
+constexpr float kLog2E = 1.44269504f;
+constexpr uint32_t kSpanChunks = 16;  // of a piece of work
+constexpr uint32_t kNoRow = UINT32_MAX;
+constexpr uint32_t kLaneHalves = 2 * LK_TILE_WORDS;  // of a tile
+constexpr uint32_t kTileHalves = kLaneHalves * LK_LANES;
+
+// The tokens of a tile under one column.
+using Lanes = float __attribute__((vector_size(LK_TILE_TOKENS * sizeof(float))));
+
+// A column's weights of some tokens: sum * exp2(top).
+struct Part {
+    float top;
+    float sum;
+};
+constexpr Part kNothing = {-HUGE_VALF, 0};
+
+void join(const Part &other, Part *part) {
+    if (other.top == -HUGE_VALF)
+        return;
+    const float top = std::max(part->top, other.top);
+    part->sum = part->sum * std::exp2(part->top - top) + other.sum * std::exp2(other.top - top);
+    part->top = top;
+}
+
+// A thread's memory.
+struct Scratch {
+    float *queries;    // [head_dim][kWatchColumns]
+    float *starts;     // [kWatchColumns] of dot products
+    float *keys;       // [tile][head_dim][LK_TILE_TOKENS] of one page
+    uint16_t *halves;  // [tokens][head_dim] of a packed page
+};
+
+uint64_t thread_floats(uint32_t head_dim) {
+    return (kWatchColumns + 3ull * LK_MAX_PAGE_TOKENS / 2) * head_dim + kWatchColumns;
+}
+
+Scratch cut_scratch(float *memory, uint32_t head_dim) {
+    Scratch scratch;
+    scratch.keys = memory;
+    scratch.queries = scratch.keys + uint64_t{LK_MAX_PAGE_TOKENS} * head_dim;
+    scratch.starts = scratch.queries + uint64_t{kWatchColumns} * head_dim;
+    scratch.halves = reinterpret_cast<uint16_t *>(scratch.starts + kWatchColumns);
+    return scratch;
+}
+
+class Watching {
+  public:
+    Watching(const AttendCall &args, const ChunkWatch &watch)
+        : args_(args),
+          watch_(watch),
+          sequence_(args.sequences[watch.sequence]),
+          group_(args.layer.n_query_heads / args.layer.n_kv_heads),
+          n_columns_(watch.n_queries * group_),
+          n_tiles_(watch_tiles(args.layer, watch.n_queries)) {}
+
+    uint32_t n_units() const { return n_tiles_ * args_.layer.n_kv_heads; }
+    uint32_t n_spans() const {
+        return static_cast<uint32_t>(ceil_div(watch_.n_chunks, kSpanChunks));
+    }
+
+    // Parts of a span of chunks for the columns of a unit, which has the place-th of the batch.
+    void weigh_span(uint32_t unit, uint32_t place, uint32_t span, const Scratch &scratch) const {
+        load_queries(unit, scratch);
+        const uint32_t end = std::min(watch_.n_chunks, (span + 1) * kSpanChunks);
+        uint32_t row = kNoRow;  // whose keys the scratch has
+        for (uint32_t chunk = span * kSpanChunks; chunk < end; ++chunk)
+            weigh_chunk(unit, chunk, &row, scratch, parts(place, chunk));
+    }
+
+    void total_column(uint32_t place, uint32_t column) const {
+        Part total = kNothing;
+        for (uint32_t chunk = 0; chunk < watch_.n_chunks; ++chunk)
+            join(parts(place, chunk)[column], &total);
+        parts(place, watch_.n_chunks)[column] = total;
+    }
+
+    // Add what the columns of a batch of units give to a chunk.
+    void add_mass(uint32_t first_unit, uint32_t n, uint32_t chunk) const {
+        double mass = 0;
+        for (uint32_t place = 0; place < n; ++place) {
+            const Part *own = parts(place, chunk);
+            const Part *total = parts(place, watch_.n_chunks);
+            for (uint32_t c = 0; c < columns_of(first_unit + place); ++c)
+                mass += double{own[c].sum} * std::exp2(double{own[c].top} - double{total[c].top}) /
+                        double{total[c].sum};
+        }
+        float *out = reinterpret_cast<float *>(watch_.masses) + chunk;
+        const double before = watch_.is_first && !first_unit ? 0 : double{*out};
+        *out = static_cast<float>(before + mass * double{watch_.weight});
+    }
+
+    uint32_t columns_of(uint32_t unit) const {
+        return std::min(kWatchColumns, n_columns_ - unit % n_tiles_ * kWatchColumns);
+    }
+
+  private:
+    Part *parts(uint32_t place, uint32_t chunk) const {
+        return reinterpret_cast<Part *>(watch_.partials +
+                                        place * watch_unit_bytes(watch_.n_chunks)) +
+               uint64_t{chunk} * kWatchColumns;
+    }
+
+    // Products with them are logits in units of log2; under a soft-cap they are logit / cap.
+    void load_queries(uint32_t unit, const Scratch &scratch) const {
+        const LayerView &layer = args_.layer;
+        const float factor =
+            layer.soft_cap > 0 ? layer.scale / layer.soft_cap : layer.scale * kLog2E;
+        const uint32_t kv_head = unit / n_tiles_;
+        const float *scales = head_numbers(layer, layer.key_scales, kv_head);
+        const float *centers =
+            layer.soft_cap > 0 ? head_numbers(layer, layer.key_centers, kv_head) : nullptr;
+        const uint32_t first = unit % n_tiles_ * kWatchColumns;
+        for (uint32_t i = 0; i < columns_of(unit); ++i) {
+            const uint32_t token = watch_.first_query + (first + i) / group_;
+            const uint8_t *row =
+                tensor_row(args_.q, token, kv_head * group_ + (first + i) % group_);
+            double start = 0;
+            for (uint32_t c = 0; c < layer.head_dim; ++c) {
+                const float q = load_element(row, args_.q.dtype, c) * factor;
+                scratch.queries[c * kWatchColumns + i] = scales ? q * scales[c] : q;
+                start += centers ? double{q} * double{centers[c]} : 0;
+            }
+            scratch.starts[i] = static_cast<float>(start);
+        }
+    }
+
+    void weigh_chunk(uint32_t unit, uint32_t chunk, uint32_t *row, const Scratch &scratch,
+                     Part *parts) const {
+        const uint64_t page_tokens = sequence_.rows[watch_.first_row]->capacity_tokens;
+        const uint64_t begin = uint64_t{chunk} * watch_.chunk_tokens;
+        const uint64_t end = begin + watch_.chunk_tokens;
+        std::fill(parts, parts + kWatchColumns, kNothing);
+        for (uint64_t tile = begin / LK_TILE_TOKENS; tile * LK_TILE_TOKENS < end; ++tile) {
+            const uint64_t first = tile * LK_TILE_TOKENS;
+            const auto wanted = static_cast<uint32_t>(first / page_tokens);
+            if (*row != wanted)
+                read_keys(unit / n_tiles_, wanted, scratch);
+            *row = wanted;
+            const uint32_t low = static_cast<uint32_t>(std::max(begin, first) - first);
+            const uint32_t high =
+                static_cast<uint32_t>(std::min<uint64_t>(end - first, LK_TILE_TOKENS));
+            const float *keys = scratch.keys + first % page_tokens * args_.layer.head_dim;
+            for (uint32_t c = 0; c < columns_of(unit); ++c)
+                weigh_tile(keys, scratch, c, low, high, &parts[c]);
+        }
+    }
+
+    // Tokens [low, high) of a tile under a column.
+    void weigh_tile(const float *keys, const Scratch &scratch, uint32_t column, uint32_t low,
+                    uint32_t high, Part *part) const {
+        Lanes logits = Lanes{} + scratch.starts[column];
+        for (uint32_t c = 0; c < args_.layer.head_dim; ++c) {
+            Lanes key;
+            std::memcpy(&key, keys + c * LK_TILE_TOKENS, sizeof key);
+            logits += scratch.queries[c * kWatchColumns + column] * key;
+        }
+        const float cap = args_.layer.soft_cap * kLog2E;
+        float top = -HUGE_VALF;
+        for (uint32_t t = low; t < high; ++t) {
+            logits[t] = cap > 0 ? cap * std::tanh(logits[t]) : logits[t];
+            top = logits[t] > top ? logits[t] : top;
+        }
+        float sum = 0;
+        for (uint32_t t = low; t < high; ++t)
+            sum += std::exp2(logits[t] - top);
+        join({top, sum}, part);
+    }
+
+    void read_keys(uint32_t kv_head, uint32_t page, const Scratch &scratch) const {
+        const PageRow &row = *sequence_.rows[watch_.first_row + page];
+        const PageEntry &entry = row.entries[args_.first_entry + kv_head];
+        const HalfClass &half = args_.classes[entry.key_class];
+        const auto *payload = reinterpret_cast<const uint8_t *>(entry.key_payload);
+        if (half.shape.is_raw())
+            read_raw(half.shape, payload, context_tokens(page), scratch.keys);
+        else
+            read_packed(half, payload, reinterpret_cast<const uint8_t *>(entry.key_metadata),
+                        scratch);
+    }
+
+    // Of the context; behind them a page may have none yet.
+    uint32_t context_tokens(uint32_t page) const {
+        const uint64_t page_tokens = sequence_.rows[watch_.first_row]->capacity_tokens;
+        const uint64_t rest = uint64_t{watch_.n_chunks} * watch_.chunk_tokens - page * page_tokens;
+        return static_cast<uint32_t>(std::min(rest, page_tokens));
+    }
+
+    static void read_raw(const HalfShape &shape, const uint8_t *payload, uint32_t n_tokens,
+                         float *keys) {
+        const uint32_t strip_halves = LK_STRIP_CHANNELS * shape.page_tokens;
+        for (uint32_t i = 0; i < shape.head_dim / LK_STRIP_CHANNELS * n_tokens; ++i) {
+            const uint32_t strip = i / n_tokens;
+            const uint32_t token = i % n_tokens;
+            const uint32_t tile = token / LK_TILE_TOKENS;
+            const uint8_t *from =
+                payload + sizeof(uint16_t) * (strip * strip_halves + tile * kTileHalves);
+            float *out = keys + (uint64_t{tile} * shape.head_dim + strip * LK_STRIP_CHANNELS) *
+                                    LK_TILE_TOKENS;
+            for (uint32_t k = 0; k < LK_STRIP_CHANNELS; ++k) {
+                const uint32_t at = LK_TILE_LANE(token, k) * kLaneHalves +
+                                    2 * LK_TILE_REGISTER(token, k) + LK_TILE_HALF(k);
+                uint16_t half;
+                std::memcpy(&half, from + at * sizeof half, sizeof half);
+                out[k * LK_TILE_TOKENS + token % LK_TILE_TOKENS] = half_to_float(half);
+            }
+        }
+    }
+
+    static void read_packed(const HalfClass &half, const uint8_t *payload, const uint8_t *metadata,
+                            const Scratch &scratch) {
+        const uint32_t head_dim = half.shape.head_dim;
+        unpack_half(half.shape, payload, metadata, half.permutation, half.shape.page_tokens,
+                    scratch.halves, head_dim);
+        for (uint32_t t = 0; t < half.shape.page_tokens; ++t)
+            for (uint32_t c = 0; c < head_dim; ++c)
+                scratch.keys[(uint64_t{t / LK_TILE_TOKENS} * head_dim + c) * LK_TILE_TOKENS +
+                             t % LK_TILE_TOKENS] =
+                    half_to_float(scratch.halves[uint64_t{t} * head_dim + c]);
+    }
+
+    const AttendCall &args_;
+    const ChunkWatch &watch_;
+    const BatchSequence &sequence_;
+    const uint32_t group_;
+    const uint32_t n_columns_;  // of a KV head
+    const uint32_t n_tiles_;
+};
+
+}  // namespace
+
+lk_status watch_chunks(const AttendCall &args, const ChunkWatch &watch, ThreadPool *pool,
+                       AttendScratch *scratch) {
+    const uint64_t floats = round_up(thread_floats(args.layer.head_dim), 16);
+    if (!scratch->threads.reserve(floats * pool->size()))
+        return fail(LK_E_NOMEM, "no memory to watch chunks with %u threads", pool->size());
+    const Watching watching(args, watch);
+    const uint32_t n_spans = watching.n_spans();
+    for (uint32_t first = 0; first < watching.n_units(); first += watch.max_units) {
+        const uint32_t n = std::min(watch.max_units, watching.n_units() - first);
+        pool->parallel_for(n * n_spans, [&](uint32_t i, uint32_t thread) {
+            const Scratch own =
+                cut_scratch(scratch->threads.data() + thread * floats, args.layer.head_dim);
+            watching.weigh_span(first + i / n_spans, i / n_spans, i % n_spans, own);
+        });
+        pool->parallel_for(n * kWatchColumns, [&](uint32_t i, uint32_t) {
+            const uint32_t column = i % kWatchColumns;
+            if (column < watching.columns_of(first + i / kWatchColumns))
+                watching.total_column(i / kWatchColumns, column);
+        });
+        for (uint32_t chunk = 0; chunk < watch.n_chunks; ++chunk)
+            watching.add_mass(first, n, chunk);
+    }
+    return LK_OK;
+}
+
+}  // namespace cpu
+}  // namespace lk

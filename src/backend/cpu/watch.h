@@ -1,0 +1,19 @@
+// Attention mass of chunks (ChunkWatch of backend.h).
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_CPU_WATCH_H
+#define LK_BACKEND_CPU_WATCH_H
+
+#include "backend/cpu/attend.h"
+
+namespace lk {
+namespace cpu {
+
+// LK_OK or LK_E_NOMEM. Every bit of the result depends on shapes and numbers alone.
+lk_status watch_chunks(const AttendCall &args, const ChunkWatch &watch, ThreadPool *pool,
+                       AttendScratch *scratch);
+
+}  // namespace cpu
+}  // namespace lk
+
+#endif
