@@ -277,6 +277,166 @@ LK_API lk_status lk_allocate(uint32_t n_items, uint32_t n_choices, const double 
                              const uint64_t *bytes, uint64_t budget_bytes, uint32_t *choices,
                              double *total_cost);
 
+/* How positions turn keys and queries (RoPE): at position p the pair i of channels is turned
+ * by the angle p * frequency i. */
+typedef uint32_t lk_rope_pairing;
+enum {
+    LK_ROPE_HALVES = 1,     /* channels i and i + channels / 2 (Llama and Qwen in transformers) */
+    LK_ROPE_INTERLEAVED = 2 /* channels 2 i and 2 i + 1 (GPT-J, Llama as published) */
+};
+
+/* RoPE of a model. Start from lk_rope_init(). */
+typedef struct lk_rope {
+    uint32_t size;             /* sizeof(lk_rope) */
+    lk_rope_pairing pairing;   /* LK_ROPE_HALVES */
+    uint32_t channels;         /* the first ones of a head that turn, even; 0 = all of them */
+    uint32_t reserved;         /* 0 */
+    double base;               /* theta: frequency i is base^(-2 i / channels); 10000 */
+    const double *frequencies; /* [channels / 2] in place of base, for models that bend them;
+                                * NULL. Read during the call. */
+} lk_rope;
+LK_API lk_status lk_rope_init(lk_rope *rope, size_t struct_bytes);
+
+/* PM-KVQ's positional interpolation: token t of a calibration text is at position
+ * t * LK_POSITION_SCALE, so that texts of 2048 tokens meet the angles of 8192. */
+#define LK_POSITION_SCALE 4
+
+/* Turn rows to their positions.
+ *
+ * samples         [n_tokens][n_heads][head_dim] in host memory, any element type; read as is
+ * first_position  of token 0, at least 0; token t is at (first_position + t) * position_scale
+ * position_scale  finite, more than 0; 1 = the model's own positions
+ * values          [n_tokens][n_heads][head_dim] written; may be the memory of F32 samples that
+ *                 lie so
+ *
+ * Any thread. Errors: LK_E_ARGUMENT (rope, shapes, positions beyond 2^53), nothing is written
+ * then. */
+LK_API lk_status lk_rope_apply(const lk_rope *rope, const lk_tensor *samples, uint32_t n_tokens,
+                               uint32_t n_heads, uint32_t head_dim, uint64_t first_position,
+                               double position_scale, float *values);
+
+/* Turn them back; arguments and errors as of lk_rope_apply(). This at scale 1, then
+ * lk_rope_apply() at LK_POSITION_SCALE, stretches keys that the model turned already. */
+LK_API lk_status lk_rope_invert(const lk_rope *rope, const lk_tensor *samples, uint32_t n_tokens,
+                                uint32_t n_heads, uint32_t head_dim, uint64_t first_position,
+                                double position_scale, float *values);
+
+/* The largest |K| so far of each RoPE pair of a KV head (PM-KVQ's max_keys): both channels of a
+ * pair get the larger one of theirs, and a channel that does not turn its own.
+ *
+ * pairing, channels  as lk_rope
+ * maxima             [head_dim]
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND, LK_E_STATE (the layer has had no keys). */
+LK_API lk_status lk_calibrator_get_pair_maxima(const lk_calibrator *calibrator, uint32_t layer,
+                                               uint32_t kv_head, lk_rope_pairing pairing,
+                                               uint32_t channels, float *maxima);
+
+/* Scales of keys, lambda = maxima^exponent from 1e-4 to 1e4, for lk_plan_set_key_scales(); 1
+ * where a maximum is 0. Equal maxima of a pair give equal scales, which commute with RoPE, so
+ * they may also be folded into the weights of K and Q. Any thread.
+ *
+ * maxima    [head_dim], finite, at least 0
+ * exponent  0 to 1; 0 = no scales
+ * scales    [head_dim]; may be maxima
+ *
+ * Errors: LK_E_ARGUMENT, nothing is written then. */
+LK_API lk_status lk_key_scales(const float *maxima, uint32_t head_dim, double exponent,
+                               float *scales);
+
+/* How the exponent of a layer's key scales is looked for. */
+typedef struct lk_scale_search {
+    uint32_t size;           /* sizeof(lk_scale_search) */
+    lk_rope_pairing pairing; /* LK_ROPE_HALVES */
+    uint32_t channels;       /* that turn, as in lk_rope; 0 */
+    uint32_t key_bits;       /* 16, 8, 4 or 2, per token; 4 */
+    uint32_t value_bits;     /* likewise; 4 */
+    uint32_t query_step;     /* one query in so many is attended, the last one among them; 1 */
+} lk_scale_search;
+LK_API lk_status lk_scale_search_init(lk_scale_search *search, size_t struct_bytes);
+
+/* Exponents that a search tries: 1.00, 0.95 .. 0.05 and 0. */
+#define LK_SCALE_EXPONENTS 21
+
+/* Add a causal pass of a layer to its search: for each exponent the squared error of the
+ * attention's output, before the output projection, when K / lambda and V are quantized per
+ * token and K is multiplied again.
+ *
+ * search                 NULL = the defaults; but for query_step as at the layer's first pass
+ * queries, keys, values  as lk_calibrator_add_attention()
+ *
+ * The maxima are those of the keys that were added before the layer's first pass; later keys do
+ * not change them. Time grows with 21 n_tokens^2 / query_step. Errors, nothing is changed: as
+ * lk_calibrator_add_keys(), LK_E_STATE (no keys yet), LK_E_MISMATCH (another search). */
+LK_API lk_status lk_calibrator_add_scale_search(lk_calibrator *calibrator, uint32_t layer,
+                                                const lk_scale_search *search,
+                                                const lk_tensor *queries, const lk_tensor *keys,
+                                                const lk_tensor *values, uint32_t n_tokens);
+
+/* What a layer's search has found so far.
+ *
+ * index     below LK_SCALE_EXPONENTS
+ * exponent  set to that of the index; may be NULL
+ * error     set to its sum of squared errors over that of exponent 0; may be NULL
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND (layer, index), LK_E_STATE (no search). */
+LK_API lk_status lk_calibrator_get_scale_error(const lk_calibrator *calibrator, uint32_t layer,
+                                               uint32_t index, double *exponent, double *error);
+
+/* The scales of a KV head at the exponent of the least error of its layer; of equal ones the
+ * lower exponent.
+ *
+ * scales    [head_dim]; may be NULL
+ * exponent  may be NULL
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND, LK_E_STATE (no search). */
+LK_API lk_status lk_calibrator_get_key_scales(const lk_calibrator *calibrator, uint32_t layer,
+                                              uint32_t kv_head, float *scales, double *exponent);
+
+/* How a PM-KVQ plan is made. Start from lk_pmkvq_init(). */
+typedef struct lk_pmkvq {
+    uint32_t size;               /* sizeof(lk_pmkvq) */
+    uint32_t n_widths;           /* 1 to 4; 2 */
+    uint32_t widths[4];          /* that a layer may end at, out of 16, 8, 4, 2, descending; 4, 2 */
+    lk_sensitivity sensitivity;  /* 0: by gradients where all layers have had those of K and of
+                                  * V, else by outputs */
+    lk_scope scope;              /* LK_SCOPE_LAYER: the heads of a layer end at one width;
+                                  * LK_SCOPE_HEAD: each at its own */
+    uint32_t split;              /* 1: keys and values end at widths of their own; 0 */
+    lk_axis key_axis;            /* LK_AXIS_CHANNEL; LK_AXIS_TOKEN is the paper's */
+    uint32_t group;              /* of values, and of keys per token: channels that share a range,
+                                  * a multiple of 16; 0 = the head. 128 is the paper's */
+    uint32_t key_scales;         /* 1: those of the searches, in every layer; 0 */
+    uint32_t sink_tokens;        /* at 16 bits; 32 */
+    uint32_t window_tokens;      /* likewise, recent; 128 */
+    uint64_t budget_bytes;       /* of the whole cache, not 0 */
+    uint64_t budget_tokens;      /* of each sequence, when the budget is full; 32768 */
+    uint32_t budget_sequences;   /* 1 */
+    uint32_t budget_step_tokens; /* 512 */
+} lk_pmkvq;
+LK_API lk_status lk_pmkvq_init(lk_pmkvq *options, size_t struct_bytes);
+
+/* Make a PM-KVQ plan: pages begin at 16 bits and go down to 8, 4 and 2 as the budget asks, each
+ * layer to a width of its own. The widths are those of the least sum of sensitivities
+ * (lk_allocate(), PM-KVQ's integer program) whose cache of the numbers above takes at most
+ * budget_bytes: lk_plan_bytes() of the plan with every ladder at its last rung, and 256 KiB
+ * that a cache keeps for pages which move while they shrink. The program counts slots, on which
+ * whole extents come, so it is solved for the largest number of slot bytes whose plan fits. Of the
+ * layers at the widest rung the one of the least sensitivity at the narrowest of `widths` shrinks
+ * first.
+ *
+ * A ladder is a layer's. Where heads, or keys and values, end at different widths it ends at
+ * the widest of them; narrower ones go from 16 bits to their own width at once. A layer some of
+ * which stays at 16 bits has no ladder, and the rest of it is packed at its own width at once.
+ *
+ * out  owned by the caller; NULL on failure
+ *
+ * Errors: LK_E_ARGUMENT (options; no widths), LK_E_STATE (a layer without such sensitivities,
+ * or without a search for key scales), LK_E_BUDGET (even the narrowest widths do not fit; the
+ * sentence has the bytes that would do), LK_E_NOMEM. */
+LK_API lk_status lk_calibrator_pmkvq(const lk_calibrator *calibrator, const lk_pmkvq *options,
+                                     lk_plan **out);
+
 /* Write the statistics as a safetensors file (docs/CALIBRATION.md).
  *
  * buffer        [capacity_bytes], may be NULL with capacity 0

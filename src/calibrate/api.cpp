@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 
-#include "calibrate/calibrator.h"
+#include "calibrate/api.h"
 #include "format/fp16.h"
 #include "plan/check.h"
 
@@ -17,8 +17,6 @@ constexpr size_t kOldestChanmix = offsetof(lk_chanmix, one_bit);
 
 constexpr uint32_t kProbeSinks = 16;
 constexpr uint32_t kProbeLocal = 64;
-
-lk_status null_argument(const char *name) { return fail(LK_E_ARGUMENT, "%s is NULL", name); }
 
 lk_chanmix default_chanmix() {
     lk_chanmix options = {};
@@ -45,50 +43,6 @@ lk_probe default_probe() {
     probe.sink_tokens = kProbeSinks;
     probe.local_tokens = kProbeLocal;
     return probe;
-}
-
-// Hand out a new handle that fill(model) made.
-template <class Handle, class Fill>
-lk_status make(Handle **out, const char *what, Fill fill) {
-    *out = nullptr;
-    auto *own = create<Handle>(default_allocator());
-    if (!own)
-        return fail(LK_E_NOMEM, "no memory for %s", what);
-    const lk_status status = fill(&own->model);
-    if (status == LK_OK)
-        *out = own;
-    else
-        destroy(default_allocator(), own);
-    return status;
-}
-
-lk_status check_layer_index(const lk_calibrator *calibrator, uint32_t layer) {
-    if (!calibrator)
-        return null_argument("calibrator");
-    const size_t n = calibrator->model.geometry.size();
-    return layer < n ? LK_OK
-                     : fail(LK_E_NOT_FOUND, "layer is %u, the model has %zu layers", layer, n);
-}
-
-lk_status check_head_index(const lk_calibrator *calibrator, uint32_t layer, uint32_t kv_head) {
-    const lk_status status = check_layer_index(calibrator, layer);
-    if (status != LK_OK)
-        return status;
-    const uint32_t n = calibrator->model.geometry[layer].n_kv_heads;
-    return kv_head < n
-               ? LK_OK
-               : fail(LK_E_NOT_FOUND, "kv_head is %u, layer %u has %u KV heads", kv_head, layer, n);
-}
-
-lk_status check_scope(lk_scope scope, const char *name) {
-    return scope == LK_SCOPE_HEAD || scope == LK_SCOPE_LAYER
-               ? LK_OK
-               : fail(LK_E_ARGUMENT, "%s is %u, must be 1 (head) or 2 (layer)", name, scope);
-}
-
-lk_status check_flag(uint32_t value, const char *name) {
-    return value <= 1 ? LK_OK
-                      : fail(LK_E_ARGUMENT, "options.%s is %u, must be 0 or 1", name, value);
 }
 
 lk_status import_model(const lk_geometry *geometry, Calibrator *model) {
@@ -121,11 +75,6 @@ bool probe_tokens(const lk_probe &probe, uint64_t n_repeats, uint64_t *out) {
     uint64_t n;
     return checked_mul(probe.period_tokens, n_repeats, &n) &&
            checked_add(n, probe.prefix_tokens, out) && *out <= UINT32_MAX;
-}
-
-lk_status check_samples(const LayerSamples *own, uint64_t LayerSamples::*count, const char *what,
-                        uint32_t layer) {
-    return own && own->*count ? LK_OK : fail(LK_E_STATE, "layer %u has had no %s", layer, what);
 }
 
 lk_status check_chanmix(const lk_chanmix &options) {
@@ -459,29 +408,13 @@ lk_status lk_calibrator_get_sensitivity(const lk_calibrator *calibrator, uint32_
         return lk::fail(LK_E_ARGUMENT, "is_value is %u, must be 0 or 1", is_value);
     if (kind != LK_SENSITIVITY_GRADIENT && kind != LK_SENSITIVITY_OUTPUT)
         return lk::fail(LK_E_NOT_FOUND, "kind is %u, must be 1 (gradient) or 2 (output)", kind);
-    uint32_t width = 0;
-    while (width < lk::kWidths && lk::kWidthBits[width] != bits)
-        ++width;
-    if (width == lk::kWidths && bits != 16)
+    if (bits != 16 && bits != 8 && bits != 4 && bits != 2)
         return lk::fail(LK_E_ARGUMENT, "bits is %u, must be 16, 8, 4 or 2", bits);
-    lk::LayerSamples *own = calibrator->model.layers[layer];
-    const bool is_gradient = kind == LK_SENSITIVITY_GRADIENT;
-    if (!own || !(is_gradient ? own->n_gradients[is_value] : own->n_outputs))
-        return lk::fail(LK_E_STATE, "layer %u has had no %s", layer,
-                        !is_gradient ? "attention"
-                        : is_value   ? "gradients of V"
-                                     : "gradients of K");
-    if (bits == 16) {
-        *sensitivity = 0;
-    } else if (is_gradient) {
-        *sensitivity = own->gradients(is_value == 1)[kv_head * lk::kWidths + width] /
-                       static_cast<double>(own->n_gradients[is_value]);
-    } else {
-        const double square = own->output_squares[kv_head];
-        const double error = own->output_errors[(kv_head * 2 + is_value) * lk::kWidths + width];
-        *sensitivity = square > 0 ? error / square : 0;
-    }
-    return LK_OK;
+    const lk::Calibrator &model = calibrator->model;
+    const lk_status known = lk::check_sensitivity(model, layer, is_value == 1, kind);
+    if (known == LK_OK)
+        *sensitivity = lk::sensitivity_of(model, layer, kv_head, is_value == 1, kind, bits);
+    return known;
 }
 
 lk_status lk_allocate(uint32_t n_items, uint32_t n_choices, const double *costs,

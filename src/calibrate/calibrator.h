@@ -27,6 +27,20 @@ constexpr ChannelSums kEmptyChannel = {INT16_MAX, INT16_MIN, 0, 0};
 constexpr uint32_t kWidths = 3;
 constexpr uint32_t kWidthBits[kWidths] = {8, 4, 2};
 
+// Exponents of key scales that a search tries, each 1/20 below the one before.
+constexpr uint32_t kExponents = LK_SCALE_EXPONENTS;
+constexpr double exponent_of(uint32_t index) {
+    return static_cast<double>(kExponents - 1 - index) / (kExponents - 1);
+}
+
+// What the passes of a layer's search have in common, as lk_scale_search.
+struct ScaleRule {
+    uint32_t pairing;
+    uint32_t channels;
+    uint32_t key_bits;
+    uint32_t value_bits;
+};
+
 // Of one layer. Arrays are empty until the layer has such samples.
 struct LayerSamples {
     explicit LayerSamples(const Allocator &allocator)
@@ -36,9 +50,14 @@ struct LayerSamples {
           key_gradients(allocator),
           value_gradients(allocator),
           output_errors(allocator),
-          output_squares(allocator) {}
+          output_squares(allocator),
+          pair_maxima(allocator),
+          scale_errors(allocator) {}
 
     Array<double> &gradients(bool is_value) { return is_value ? value_gradients : key_gradients; }
+    const Array<double> &gradients(bool is_value) const {
+        return is_value ? value_gradients : key_gradients;
+    }
 
     uint64_t n_keys = 0;               // tokens
     uint64_t n_queries = 0;            // tokens
@@ -52,6 +71,10 @@ struct LayerSamples {
     Array<double> value_gradients;     // likewise
     Array<double> output_errors;       // [n_kv_heads][keys, values][kWidths] sums of squared errors
     Array<double> output_squares;      // [n_kv_heads] sums of squares of the exact outputs
+    uint64_t n_searched = 0;           // tokens
+    ScaleRule scale_rule = {};         // of the first pass
+    Array<float> pair_maxima;          // [n_kv_heads][head_dim] as the first pass found them
+    Array<double> scale_errors;        // [kExponents] sums of squared errors
 };
 
 // Grows from the allocator it is made with. Not copied.
@@ -105,6 +128,32 @@ lk_status add_gradients(Calibrator *calibrator, uint32_t layer, bool is_value,
 lk_status add_attention(Calibrator *calibrator, uint32_t layer, const Samples &queries,
                         const Samples &keys, const Samples &values);
 
+// Channels that RoPE turns together.
+struct RopePairs {
+    lk_rope_pairing pairing;
+    uint32_t channels;  // that turn
+
+    uint32_t first(uint32_t pair) const { return pairing == LK_ROPE_HALVES ? pair : 2 * pair; }
+    uint32_t second(uint32_t pair) const {
+        return pairing == LK_ROPE_HALVES ? pair + channels / 2 : 2 * pair + 1;
+    }
+};
+// channels 0 = all. LK_E_ARGUMENT; the prefix stands before the members' names.
+lk_status check_pairs(lk_rope_pairing pairing, uint32_t channels, uint32_t head_dim,
+                      const char *prefix, RopePairs *out);
+
+// The largest |K| of each pair of a head, [head_dim]. The layer has keys.
+void find_pair_maxima(const Calibrator &calibrator, uint32_t layer, uint32_t kv_head,
+                      const RopePairs &pairs, float *maxima);
+// Scales of [head_dim] maxima.
+void key_scales(const float *maxima, uint32_t head_dim, double exponent, float *scales);
+// The rule has the layer's pairs checked, its channels not 0.
+lk_status add_scale_search(Calibrator *calibrator, uint32_t layer, const ScaleRule &rule,
+                           uint32_t query_step, const Samples &queries, const Samples &keys,
+                           const Samples &values);
+// The index of the least error of a layer that was searched.
+uint32_t best_exponent(const LayerSamples &samples);
+
 // Range of a channel that has samples.
 float channel_range(const ChannelSums &sums);
 float channel_low(const ChannelSums &sums);
@@ -129,6 +178,17 @@ double retrieval_score(const Calibrator &calibrator, uint32_t layer, uint32_t kv
 
 // A ChanMix plan of checked options into an empty plan.
 lk_status make_chanmix(const Calibrator &calibrator, const lk_chanmix &options, Plan *plan);
+
+// The kind of lk_sensitivity that options of 0 take.
+lk_sensitivity known_sensitivity(const Calibrator &calibrator);
+// Has the layer had samples of this kind? LK_E_STATE.
+lk_status check_sensitivity(const Calibrator &calibrator, uint32_t layer, bool is_value,
+                            lk_sensitivity kind);
+// Of a layer that has had them; bits are 16 or of kWidthBits.
+double sensitivity_of(const Calibrator &calibrator, uint32_t layer, uint32_t kv_head, bool is_value,
+                      lk_sensitivity kind, uint32_t bits);
+// A PM-KVQ plan of checked options, sensitivity among them, into an empty plan.
+lk_status make_pmkvq(const Calibrator &calibrator, const lk_pmkvq &options, Plan *plan);
 
 // Items with the cost and the bytes of each choice, [n_items][n_choices].
 struct AllocationProblem {

@@ -2,53 +2,13 @@
 // Both quantize as PM-KVQ does, keys and values per token.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <cmath>
 
-#include "calibrate/calibrator.h"
-#include "calibrate/logits.h"
-#include "format/fp16.h"
+#include "calibrate/attention.h"
 
 namespace lk {
 
 namespace {
-
-constexpr uint32_t kGroup = 128;  // channels of a token that share a range
-
-float half_nearest(float value) {
-    bool saturated = false;
-    return half_to_float(float_to_half(value, &saturated));
-}
-
-// The values of one token and head at `bits`, ranges in FP16.
-void quantize_row(const float *values, uint32_t head_dim, uint32_t bits, float *out) {
-    const auto levels = static_cast<float>((1u << bits) - 1);
-    for (uint32_t first = 0; first < head_dim; first += kGroup) {
-        const uint32_t end = std::min(head_dim, first + kGroup);
-        const float low = *std::min_element(values + first, values + end);
-        const float high = *std::max_element(values + first, values + end);
-        const float range = half_nearest(high - low);
-        for (uint32_t c = first; c < end; ++c) {
-            const float code = range > 0 ? (values[c] - low) / range * levels + 0.5f : 0;
-            out[c] = low + std::min(std::floor(code), levels) * range / levels;
-        }
-    }
-}
-
-// As read_row(), but without rounding: gradients are small.
-void read_gradients(const Samples &samples, uint32_t token, uint32_t head, float *out) {
-    const void *row = samples.row(token, head);
-    for (uint32_t c = 0; c < samples.head_dim; ++c) {
-        if (samples.tensor.dtype == LK_F32) {
-            out[c] = static_cast<const float *>(row)[c];
-        } else {
-            const uint16_t bits = static_cast<const uint16_t *>(row)[c];
-            out[c] = samples.tensor.dtype == LK_F16
-                         ? half_to_float(bits)
-                         : bits_to_float(static_cast<uint32_t>(bits) << 16);
-        }
-    }
-}
 
 lk_status no_memory(uint32_t layer) {
     return fail(LK_E_NOMEM, "no memory for the sensitivities of layer %u", layer);
@@ -83,42 +43,6 @@ bool HeadCopies::fill(const Samples &k, const Samples &v, uint32_t head) {
                         head_dim * sizeof *row);
         }
     return true;
-}
-
-// Attention weights of query row i, [i + 1].
-void attend_row(const LogitRule &rule, const float *query, uint32_t query_head, uint32_t i,
-                uint32_t head_dim, const float *keys, float *weights) {
-    float products[kColumns];
-    float top = rule.sink_logits() ? rule.sink_logits()[query_head] : -INFINITY;
-    for (uint32_t first = 0; first <= i; first += kColumns) {
-        multiply(query, keys + static_cast<uint64_t>(first) * head_dim, head_dim, products);
-        for (uint32_t j = first; j <= i && j < first + kColumns; ++j) {
-            weights[j] = rule.is_visible(i, j) ? rule.logit(products[j - first]) : -INFINITY;
-            top = std::max(top, weights[j]);
-        }
-    }
-    double sum = rule.sink_logits() ? std::exp(double{rule.sink_logits()[query_head] - top}) : 0;
-    for (uint32_t j = 0; j <= i; ++j) {
-        weights[j] = std::exp(weights[j] - top);
-        sum += double{weights[j]};
-    }
-    for (uint32_t j = 0; j <= i; ++j)
-        weights[j] = static_cast<float>(double{weights[j]} / sum);
-}
-
-void weigh_values(const float *weights, uint32_t n, const float *values, uint32_t head_dim,
-                  float *out) {
-    std::fill(out, out + head_dim, 0.0f);
-    for (uint32_t j = 0; j < n; ++j)
-        for (uint32_t c = 0; c < head_dim; ++c)
-            out[c] += weights[j] * values[static_cast<size_t>(j) * head_dim + c];
-}
-
-double square_distance(const float *a, const float *b, uint32_t n) {
-    double sum = 0;
-    for (uint32_t c = 0; c < n; ++c)
-        sum += (double{a[c]} - double{b[c]}) * (double{a[c]} - double{b[c]});
-    return sum;
 }
 
 // Adds a query row's errors with keys, then with values at each width, and its output's square.
@@ -161,7 +85,7 @@ lk_status add_gradients(Calibrator *calibrator, uint32_t layer, bool is_value,
     for (uint32_t t = 0; t < samples.n_tokens; ++t)
         for (uint32_t h = 0; h < samples.n_heads; ++h) {
             read_floats(samples, t, h, values);
-            read_gradients(gradients, t, h, slopes);
+            read_exact(gradients, t, h, slopes);
             for (uint32_t w = 0; w < kWidths; ++w) {
                 quantize_row(values, samples.head_dim, kWidthBits[w], rounded);
                 double sum = 0;
@@ -217,6 +141,41 @@ lk_status add_attention(Calibrator *calibrator, uint32_t layer, const Samples &q
     for (uint32_t h = 0; h < shape.n_kv_heads; ++h)
         own->output_squares[h] += squares[h];
     return LK_OK;
+}
+
+lk_status check_sensitivity(const Calibrator &calibrator, uint32_t layer, bool is_value,
+                            lk_sensitivity kind) {
+    const LayerSamples *own = calibrator.layers[layer];
+    const bool is_gradient = kind == LK_SENSITIVITY_GRADIENT;
+    if (own && (is_gradient ? own->n_gradients[is_value] : own->n_outputs))
+        return LK_OK;
+    return fail(LK_E_STATE, "layer %u has had no %s", layer,
+                !is_gradient ? "attention"
+                : is_value   ? "gradients of V"
+                             : "gradients of K");
+}
+
+lk_sensitivity known_sensitivity(const Calibrator &calibrator) {
+    for (const LayerSamples *own : calibrator.layers)
+        if (!own || !own->n_gradients[0] || !own->n_gradients[1])
+            return LK_SENSITIVITY_OUTPUT;
+    return LK_SENSITIVITY_GRADIENT;
+}
+
+double sensitivity_of(const Calibrator &calibrator, uint32_t layer, uint32_t kv_head, bool is_value,
+                      lk_sensitivity kind, uint32_t bits) {
+    const LayerSamples &own = *calibrator.layers[layer];
+    if (bits == 16)
+        return 0;
+    uint32_t width = 0;
+    while (kWidthBits[width] != bits)
+        ++width;
+    if (kind == LK_SENSITIVITY_GRADIENT)
+        return own.gradients(is_value)[size_t{kv_head} * kWidths + width] /
+               static_cast<double>(own.n_gradients[is_value]);
+    const double square = own.output_squares[kv_head];
+    const double error = own.output_errors[(size_t{kv_head} * 2 + is_value) * kWidths + width];
+    return square > 0 ? error / square : 0;
 }
 
 }  // namespace lk

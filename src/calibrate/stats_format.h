@@ -23,6 +23,10 @@ constexpr const char *kStatsVersion = "1";
 constexpr uint64_t kGeometryColumns = 5;
 constexpr uint64_t kRealColumns = 2;
 constexpr uint64_t kCountColumns = 6;
+// Of "scale_search", I64, there when a layer was searched: tokens, pairing, channels that turn,
+// bits of keys and of values.
+constexpr uint64_t kSearchColumns = 5;
+constexpr const char *kSearchName = "scale_search";
 
 // Tensors of a layer, "layer.N." before the name.
 enum class LayerTensor {
@@ -36,14 +40,17 @@ enum class LayerTensor {
     kValueGradientSum,
     kOutputErrorSum,
     kOutputSquareSum,
+    kPairMax,
+    kScaleErrorSum,
     kSinks
 };
-constexpr size_t kLayerTensors = 11;
+constexpr size_t kLayerTensors = 13;
 enum class StatsShape {
     kChannels,      // [n_kv_heads][head_dim]
     kPerWidth,      // [n_kv_heads][kWidths]
     kBothPerWidth,  // [n_kv_heads][2 * kWidths]: of keys, of values
     kKvHeads,       // [n_kv_heads]
+    kPerExponent,   // [kExponents]
     kQueryHeads     // [n_query_heads]
 };
 struct LayerTensorInfo {
@@ -63,6 +70,8 @@ constexpr LayerTensorInfo kLayerTensorInfo[kLayerTensors] = {
     {"value_gradient_sum", "F64", 8, StatsShape::kPerWidth},
     {"output_error_sum", "F64", 8, StatsShape::kBothPerWidth},
     {"output_square_sum", "F64", 8, StatsShape::kKvHeads},
+    {"pair_max", "F16", 2, StatsShape::kChannels},
+    {"scale_error_sum", "F64", 8, StatsShape::kPerExponent},
     {"sink_logits", "F64", 8, StatsShape::kQueryHeads},
 };
 
@@ -77,6 +86,7 @@ inline Extents extents_of(StatsShape shape, const lk_layer &layer) {
         case StatsShape::kPerWidth: return {layer.n_kv_heads, kWidths};
         case StatsShape::kBothPerWidth: return {layer.n_kv_heads, 2 * kWidths};
         case StatsShape::kKvHeads: return {layer.n_kv_heads, 0};
+        case StatsShape::kPerExponent: return {kExponents, 0};
         default: return {layer.n_query_heads, 0};
     }
 }

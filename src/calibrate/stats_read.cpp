@@ -188,6 +188,11 @@ class Reader {
         const uint8_t *counts = file_.take("counts", "I64", {n_layers, kCountColumns}, 8);
         for (uint32_t l = 0; l < n_layers; ++l)
             read_layer(l, counts);
+        if (file_.has(kSearchName)) {
+            const uint8_t *searches = file_.take(kSearchName, "I64", {n_layers, kSearchColumns}, 8);
+            for (uint32_t l = 0; l < n_layers; ++l)
+                read_search(l, searches);
+        }
         file_.expect_all_used();
     }
 
@@ -285,6 +290,49 @@ class Reader {
         own->n_gradients[0] = n[3];
         own->n_gradients[1] = n[4];
         own->n_outputs = n[5];
+    }
+
+    static bool is_searched_width(uint64_t bits) {
+        return bits == 16 || bits == 8 || bits == 4 || bits == 2;
+    }
+
+    void read_search(uint32_t layer, const uint8_t *searches) {
+        uint64_t n[kSearchColumns];
+        for (uint64_t i = 0; i < kSearchColumns; ++i)
+            n[i] = load<uint64_t>(searches, layer * kSearchColumns + i);
+        if (!n[0])
+            return;
+        const uint32_t head_dim = out_->geometry[layer].head_dim;
+        if (n[0] > kMaxCount || n[1] < LK_ROPE_HALVES || n[1] > LK_ROPE_INTERLEAVED || !n[2] ||
+            n[2] > head_dim || n[2] % 2 || !is_searched_width(n[3]) || !is_searched_width(n[4]))
+            expect(fail(LK_E_CORRUPT,
+                        "tensor \"%s\" has %llu, %llu, %llu, %llu, %llu in layer %u, which is no "
+                        "search",
+                        kSearchName, ull{n[0]}, ull{n[1]}, ull{n[2]}, ull{n[3]}, ull{n[4]}, layer));
+        LayerSamples *own = samples_of(out_, layer);
+        if (!own)
+            throw std::bad_alloc();
+        read_maxima(layer, own);
+        read_sums(layer, LayerTensor::kScaleErrorSum, kAnySum, &own->scale_errors);
+        own->n_searched = n[0];
+        own->scale_rule = {static_cast<uint32_t>(n[1]), static_cast<uint32_t>(n[2]),
+                           static_cast<uint32_t>(n[3]), static_cast<uint32_t>(n[4])};
+    }
+
+    void read_maxima(uint32_t layer, LayerSamples *own) {
+        const uint8_t *bytes = take(layer, LayerTensor::kPairMax);
+        const lk_layer &shape = out_->geometry[layer];
+        const uint64_t n = uint64_t{shape.n_kv_heads} * shape.head_dim;
+        if (!own->pair_maxima.resize(n))
+            throw std::bad_alloc();
+        for (uint64_t i = 0; i < n; ++i) {
+            const auto half = load<uint16_t>(bytes, i);
+            if (half > kHalfMax)
+                expect(fail(LK_E_CORRUPT,
+                            "tensor \"%s\" has an element %llu that is negative or not finite",
+                            name_of(layer, LayerTensor::kPairMax).c_str(), ull{i}));
+            own->pair_maxima[i] = half_to_float(half);
+        }
     }
 
     // From 0 to `most`, rounding aside.

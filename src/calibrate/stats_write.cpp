@@ -46,6 +46,8 @@ bool has_tensor(const lk_layer &shape, const LayerSamples *own, LayerTensor tens
         case LayerTensor::kValueGradientSum: return own && own->n_gradients[1];
         case LayerTensor::kOutputErrorSum:
         case LayerTensor::kOutputSquareSum: return own && own->n_outputs;
+        case LayerTensor::kPairMax:
+        case LayerTensor::kScaleErrorSum: return own && own->n_searched;
         default: return own && own->n_keys;
     }
 }
@@ -68,6 +70,7 @@ const Array<double> *plain_sums(const LayerSamples &own, LayerTensor tensor) {
         case LayerTensor::kValueGradientSum: return &own.value_gradients;
         case LayerTensor::kOutputErrorSum: return &own.output_errors;
         case LayerTensor::kOutputSquareSum: return &own.output_squares;
+        case LayerTensor::kScaleErrorSum: return &own.scale_errors;
         default: return nullptr;
     }
 }
@@ -79,6 +82,9 @@ void put_layer_tensor(const lk_layer &shape, const LayerSamples *own, LayerTenso
             out->put_value(double{shape.sink_logits[h]});
     } else if (const Array<double> *sums = plain_sums(*own, tensor)) {
         out->put(sums->data(), sums->size() * sizeof(double));
+    } else if (tensor == LayerTensor::kPairMax) {
+        for (const float maximum : own->pair_maxima)
+            out->put_value(half_bits(maximum));
     } else {
         for (const ChannelSums &channel : own->keys)
             put_channel(channel, tensor, out);
@@ -91,6 +97,25 @@ uint64_t count_of(const LayerSamples &own, uint64_t column) {
                                             own.n_probe_rows,   own.n_gradients[0],
                                             own.n_gradients[1], own.n_outputs};
     return counts[column];
+}
+
+bool has_search(const Calibrator &calibrator) {
+    for (const LayerSamples *own : calibrator.layers)
+        if (own && own->n_searched)
+            return true;
+    return false;
+}
+
+// "scale_search"; layers without a search have zeros.
+void put_searches(const Calibrator &calibrator, Sink *out) {
+    const LayerSamples none(*calibrator.allocator);
+    for (const LayerSamples *layer : calibrator.layers) {
+        const LayerSamples &own = layer && layer->n_searched ? *layer : none;
+        const ScaleRule &rule = own.scale_rule;
+        out->put_value(own.n_searched);
+        for (const uint64_t number : {rule.pairing, rule.channels, rule.key_bits, rule.value_bits})
+            out->put_value(number);
+    }
 }
 
 void put_geometry(const Calibrator &calibrator, Sink *out) {
@@ -156,6 +181,8 @@ uint64_t Writer::write_header() {
     entry("geometry", "I64", n_layers, kGeometryColumns, n_layers * kGeometryColumns * 8);
     entry("geometry_real", "F64", n_layers, kRealColumns, n_layers * kRealColumns * 8);
     entry("counts", "I64", n_layers, kCountColumns, n_layers * kCountColumns * 8);
+    if (has_search(calibrator_))
+        entry(kSearchName, "I64", n_layers, kSearchColumns, n_layers * kSearchColumns * 8);
     for (uint32_t l = 0; l < n_layers; ++l)
         for (size_t t = 0; t < kLayerTensors; ++t) {
             const lk_layer &shape = calibrator_.geometry[l];
@@ -175,6 +202,8 @@ uint64_t Writer::write_header() {
 
 uint64_t Writer::write_data() {
     put_geometry(calibrator_, &out_);
+    if (has_search(calibrator_))
+        put_searches(calibrator_, &out_);
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l)
         for (size_t t = 0; t < kLayerTensors; ++t)
             if (has_tensor(calibrator_.geometry[l], calibrator_.layers[l],

@@ -125,6 +125,39 @@ OFFSET(lk_chanmix, budget_step_tokens, 68);
 OFFSET(lk_chanmix, one_bit, 72);
 OFFSET(lk_chanmix, reserved, 76);
 
+SIZE(lk_rope, 32);
+OFFSET(lk_rope, size, 0);
+OFFSET(lk_rope, pairing, 4);
+OFFSET(lk_rope, channels, 8);
+OFFSET(lk_rope, reserved, 12);
+OFFSET(lk_rope, base, 16);
+OFFSET(lk_rope, frequencies, 24);
+
+SIZE(lk_scale_search, 24);
+OFFSET(lk_scale_search, size, 0);
+OFFSET(lk_scale_search, pairing, 4);
+OFFSET(lk_scale_search, channels, 8);
+OFFSET(lk_scale_search, key_bits, 12);
+OFFSET(lk_scale_search, value_bits, 16);
+OFFSET(lk_scale_search, query_step, 20);
+
+SIZE(lk_pmkvq, 80);
+OFFSET(lk_pmkvq, size, 0);
+OFFSET(lk_pmkvq, n_widths, 4);
+OFFSET(lk_pmkvq, widths, 8);
+OFFSET(lk_pmkvq, sensitivity, 24);
+OFFSET(lk_pmkvq, scope, 28);
+OFFSET(lk_pmkvq, split, 32);
+OFFSET(lk_pmkvq, key_axis, 36);
+OFFSET(lk_pmkvq, group, 40);
+OFFSET(lk_pmkvq, key_scales, 44);
+OFFSET(lk_pmkvq, sink_tokens, 48);
+OFFSET(lk_pmkvq, window_tokens, 52);
+OFFSET(lk_pmkvq, budget_bytes, 56);
+OFFSET(lk_pmkvq, budget_tokens, 64);
+OFFSET(lk_pmkvq, budget_sequences, 72);
+OFFSET(lk_pmkvq, budget_step_tokens, 76);
+
 SIZE(lk_cache_desc, 64);
 OFFSET(lk_cache_desc, size, 0);
 OFFSET(lk_cache_desc, max_sequences, 4);

@@ -7,6 +7,10 @@
  *   sensitivity HQ HKV D T q... k... v... gk... gv...
  *                              for each KV head at 8, 4 and 2 bits: by gradients of K, of V, and by
  *                              the output with K, with V
+ *   rope INTERLEAVED CHANNELS BASE SCALE H D T x...
+ *                              x turned to positions t * SCALE, and turned back
+ *   scales HQ HKV D T KEY_BITS VALUE_BITS STEP q... k... v...
+ *                              the error of each exponent, the best exponent, its scales
  *   speed                      GB/s of keys of 8 heads of 128 channels, by element type
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -185,6 +189,67 @@ static void sensitivity(void) {
         free(data[i]);
 }
 
+static void print(const float *values, size_t n) {
+    for (size_t i = 0; i < n; ++i)
+        printf("%.9g ", (double)values[i]);
+}
+
+static void turn(void) {
+    lk_rope how;
+    check(lk_rope_init(&how, sizeof how));
+    how.pairing = whole() ? LK_ROPE_INTERLEAVED : LK_ROPE_HALVES;
+    how.channels = whole();
+    how.base = number();
+    const double scale = number();
+    const uint32_t n_heads = whole(), head_dim = whole(), n_tokens = whole();
+    const size_t n = (size_t)n_tokens * n_heads * head_dim;
+    float *x = numbers(n);
+    const lk_tensor t = tensor(x, n_heads, head_dim);
+    check(lk_rope_apply(&how, &t, n_tokens, n_heads, head_dim, 0, scale, x));
+    print(x, n);
+    check(lk_rope_invert(&how, &t, n_tokens, n_heads, head_dim, 0, scale, x));
+    print(x, n);
+    printf("\n");
+    free(x);
+}
+
+static void scales(void) {
+    lk_layer layer = read_layer();
+    const uint32_t n_tokens = whole();
+    lk_scale_search search;
+    check(lk_scale_search_init(&search, sizeof search));
+    search.key_bits = whole();
+    search.value_bits = whole();
+    search.query_step = whole();
+    float *q = numbers((size_t)n_tokens * layer.n_query_heads * layer.head_dim);
+    float *k = numbers((size_t)n_tokens * layer.n_kv_heads * layer.head_dim);
+    float *v = numbers((size_t)n_tokens * layer.n_kv_heads * layer.head_dim);
+    const lk_tensor queries = tensor(q, layer.n_query_heads, layer.head_dim);
+    const lk_tensor keys = tensor(k, layer.n_kv_heads, layer.head_dim);
+    const lk_tensor values = tensor(v, layer.n_kv_heads, layer.head_dim);
+    lk_calibrator *calibrator = open_model(&layer);
+    check(lk_calibrator_add_keys(calibrator, 0, &keys, n_tokens));
+    check(
+        lk_calibrator_add_scale_search(calibrator, 0, &search, &queries, &keys, &values, n_tokens));
+    double error, exponent;
+    for (uint32_t i = 0; i < LK_SCALE_EXPONENTS; ++i) {
+        check(lk_calibrator_get_scale_error(calibrator, 0, i, NULL, &error));
+        printf("%.9g ", error);
+    }
+    float best[256];
+    check(lk_calibrator_get_key_scales(calibrator, 0, 0, NULL, &exponent));
+    printf("%.9g ", exponent);
+    for (uint32_t h = 0; h < layer.n_kv_heads; ++h) {
+        check(lk_calibrator_get_key_scales(calibrator, 0, h, best, NULL));
+        print(best, layer.head_dim);
+    }
+    printf("\n");
+    lk_calibrator_destroy(&calibrator);
+    free(q);
+    free(k);
+    free(v);
+}
+
 /* Of one core: processor time, so that other programs do not count. */
 static void speed(void) {
     enum { T = 65536, H = 8, D = 128 };
@@ -234,6 +299,10 @@ int main(int argc, char **argv) {
         stats();
     else if (!strcmp(command, "sensitivity"))
         sensitivity();
+    else if (!strcmp(command, "rope"))
+        turn();
+    else if (!strcmp(command, "scales"))
+        scales();
     else if (!strcmp(command, "speed"))
         speed();
     else

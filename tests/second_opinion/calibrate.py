@@ -192,8 +192,60 @@ def sensitivities() -> None:
                 expect(np.allclose(got[:, 2 + part, w], error / square, rtol=1e-3), f'outputs at {bits} bits')
 
 
+def turned(x: np.ndarray, interleaved: bool, channels: int, base: float, scale: float) -> np.ndarray:
+    """RoPE of token t at position t * scale on the first channels of a head, as complex numbers."""
+    pairs = np.stack([x[..., 0:channels:2], x[..., 1:channels:2]]) if interleaved else \
+        np.stack([x[..., :channels // 2], x[..., channels // 2:channels]])
+    position = np.arange(len(x))[:, None] * scale
+    z = (pairs[0] + 1j * pairs[1]) * np.exp(1j * position * base ** (-2 * np.arange(channels // 2) / channels))[:, None]
+    out = x.copy()
+    if interleaved:
+        out[..., 0:channels:2], out[..., 1:channels:2] = z.real, z.imag
+    else:
+        out[..., :channels // 2], out[..., channels // 2:channels] = z.real, z.imag
+    return out
+
+
+def positions() -> None:
+    random = np.random.default_rng(9)
+    for interleaved, channels, base, h, d, n in ((0, 64, 10000, 2, 64, 33), (1, 64, 1e6, 1, 64, 20), (0, 32, 500, 3, 80, 9)):
+        x = np.float32(random.normal(0, 1, (n, h, d))).astype(float)
+        for scale in (1, 4):
+            got = np.array(ask('rope', [interleaved, channels, base, scale, h, d, n], x).split(), float)
+            want = turned(x, interleaved, channels, base, scale)
+            expect(np.allclose(got[:x.size], want.ravel(), atol=1e-6), f'RoPE at scale {scale}')
+            expect(np.allclose(got[x.size:], x.ravel(), atol=1e-6), 'and back')
+
+
+def scale_searches() -> None:
+    """PM-KVQ's search of representation scales, from its paper: lambda = max|K| of a RoPE pair to the exponent."""
+    random = np.random.default_rng(10)
+    for hq, hkv, d, n, key_bits, value_bits, step in ((4, 2, 32, 45, 4, 4, 1), (2, 1, 64, 30, 2, 2, 3), (3, 1, 128, 17, 4, 2, 4)):
+        q, k, v = (random.normal(0, 1, (n, h, d)) for h in (hq, hkv, hkv))
+        k[:, :, 3] *= 20
+        q, k, v = halfs(q), halfs(k), halfs(v)
+        largest = np.abs(k).max(0)
+        largest = np.maximum(largest, np.roll(largest, d // 2, 1))
+        rows = np.arange((n - 1) % step, n, step)
+        exact = causal_attention(q, k, v)[rows]
+        errors = []
+        for exponent in [*(np.arange(20, 0, -1) / 20), 0]:
+            scales = np.clip(np.float32(largest ** exponent), 1e-4, 1e4).astype(float)
+            stored = quantized(halfs(np.float32(k) / np.float32(scales)), key_bits) * scales
+            errors.append(((causal_attention(q, stored, quantized(v, value_bits))[rows] - exact) ** 2).sum())
+        errors = np.array(errors)
+        got = np.array(ask('scales', [hq, hkv, d, n, key_bits, value_bits, step], q, k, v).split(), float)
+        expect(np.allclose(got[:21], errors / errors[20], rtol=5e-3), f'errors {got[:21]} are {errors / errors[20]}')
+        best = np.argmin(got[:21])
+        expect(got[21] == (20 - best) / 20, f'exponent {got[21]}')
+        want = np.clip(largest ** got[21], 1e-4, 1e4)
+        expect(np.allclose(got[22:], want.ravel(), rtol=1e-6), 'scales')
+
+
 clusters()
 probes()
 statistics()
 sensitivities()
+positions()
+scale_searches()
 print(f'{checks} checks hold')

@@ -19,7 +19,8 @@ The shared library is the file that the environment variable LOWKEY_LIBRARY name
 from ._library import build_info, version
 from .arrays import Array, Tensor
 from .cache import Cache, CacheStats, Pressure, Sequence, parse_bytes
-from .calibrator import Calibrator, ChanMix, Probe, SampleCounts, allocate
+from .calibrator import (POSITION_SCALE, Calibrator, ChanMix, KeyScales, PmKvq, Probe, Rope, SampleCounts,
+                         ScaleSearch, allocate, key_scales)
 from .context import Capability, Context, Device, Vulkan, devices, find_device
 from .errors import (
                      ArgumentError,
@@ -59,10 +60,11 @@ from .step import Step
 
 DRAFT_TOKENS = 64  # of a sequence in one step: up to so many can be dropped at commit
 
-__all__ = ['ALL', 'DRAFT_TOKENS', 'ArgumentError', 'Array', 'BudgetError', 'BusyError', 'Cache', 'CacheStats',
-           'Calibrator', 'Capability', 'ChanMix', 'ChunkRule', 'ClosedError', 'Context', 'CorruptError', 'DataError',
-           'Device', 'DeviceError', 'Error', 'FileError', 'Geometry', 'InternalError', 'KeyRule', 'Layer', 'LayerRule',
-           'LibraryError', 'MismatchError', 'NotFoundError', 'OutOfMemoryError', 'Plan', 'PlanSize', 'PlanSpec',
-           'Pressure', 'Probe', 'SampleCounts', 'Sequence', 'SnapshotInfo', 'SnapshotSequence', 'StateError', 'Step',
-           'Tensor', 'UnsupportedError', 'ValueRule', 'Vulkan', 'Width', 'allocate', 'build_info', 'devices',
-           'find_device', 'inspect', 'merge', 'parse_bytes', 'presets', 'version']
+__all__ = ['ALL', 'DRAFT_TOKENS', 'POSITION_SCALE', 'ArgumentError', 'Array', 'BudgetError', 'BusyError', 'Cache',
+           'CacheStats', 'Calibrator', 'Capability', 'ChanMix', 'ChunkRule', 'ClosedError', 'Context', 'CorruptError',
+           'DataError', 'Device', 'DeviceError', 'Error', 'FileError', 'Geometry', 'InternalError', 'KeyRule',
+           'KeyScales', 'Layer', 'LayerRule', 'LibraryError', 'MismatchError', 'NotFoundError', 'OutOfMemoryError',
+           'Plan', 'PlanSize', 'PlanSpec', 'PmKvq', 'Pressure', 'Probe', 'Rope', 'SampleCounts', 'ScaleSearch',
+           'Sequence', 'SnapshotInfo', 'SnapshotSequence', 'StateError', 'Step', 'Tensor', 'UnsupportedError',
+           'ValueRule', 'Vulkan', 'Width', 'allocate', 'build_info', 'devices', 'find_device', 'inspect', 'key_scales',
+           'merge', 'parse_bytes', 'presets', 'version']

@@ -188,6 +188,24 @@ class ChanMix(Structure):
                 ('one_bit', c_uint32), ('reserved', c_uint32)]
 
 
+class Rope(Structure):
+    _fields_ = [('size', c_uint32), ('pairing', c_uint32), ('channels', c_uint32), ('reserved', c_uint32),
+                ('base', c_double), ('frequencies', POINTER(c_double))]
+
+
+class ScaleSearch(Structure):
+    _fields_ = [('size', c_uint32), ('pairing', c_uint32), ('channels', c_uint32), ('key_bits', c_uint32),
+                ('value_bits', c_uint32), ('query_step', c_uint32)]
+
+
+class PmKvq(Structure):
+    _fields_ = [('size', c_uint32), ('n_widths', c_uint32), ('widths', c_uint32 * 4), ('sensitivity', c_uint32),
+                ('scope', c_uint32), ('split', c_uint32), ('key_axis', c_uint32), ('group', c_uint32),
+                ('key_scales', c_uint32), ('sink_tokens', c_uint32), ('window_tokens', c_uint32),
+                ('budget_bytes', c_uint64), ('budget_tokens', c_uint64), ('budget_sequences', c_uint32),
+                ('budget_step_tokens', c_uint32)]
+
+
 # Each struct beside what comes between lk_ and _init in the name of its initializer.
 STRUCTS: dict[str, type[Structure]] = {
     'tensor': Tensor, 'queue': Queue, 'device_info': DeviceInfo, 'vulkan_desc': VulkanDesc,
@@ -198,6 +216,7 @@ STRUCTS: dict[str, type[Structure]] = {
     'snapshot_sequence': SnapshotSequence, 'snapshot_class': SnapshotClass,
     'probe': Probe, 'chanmix': ChanMix, 'pressure': Pressure, 'bm25': Bm25, 'chunk_quota': ChunkQuota,
     'chunk_watch': ChunkWatch,
+    'rope': Rope, 'scale_search': ScaleSearch, 'pmkvq': PmKvq,
 }
 WITHOUT_INIT = {'pressure'}  # the library fills it
 STRUCT_NAMES = {kind: name for name, kind in STRUCTS.items()}
@@ -222,6 +241,7 @@ CONSTANTS: dict[str, int] = {
     'LK_METADATA_F16': 1, 'LK_METADATA_F8': 2,
     'LK_PRESSURE_REFUSE': 0, 'LK_PRESSURE_BUDGET': 1, 'LK_PRESSURE_REMOVE': 2, 'LK_CACHE_EVICT': 1,
     'LK_SENSITIVITY_GRADIENT': 1, 'LK_SENSITIVITY_OUTPUT': 2,
+    'LK_ROPE_HALVES': 1, 'LK_ROPE_INTERLEAVED': 2, 'LK_POSITION_SCALE': 4, 'LK_SCALE_EXPONENTS': 21,
     'LK_DRAFT_TOKENS': 64, 'LK_MERGE_PARTS': 16,
     'LK_FINGERPRINT_BYTES': 256,
     'LK_STATISTIC_KEY_MIN': 1, 'LK_STATISTIC_KEY_MAX': 2, 'LK_STATISTIC_KEY_RANGE': 3, 'LK_STATISTIC_KEY_MEAN': 4,
@@ -233,6 +253,7 @@ CONSTANTS: dict[str, int] = {
 _status = c_int32
 _u32 = c_uint32
 _u64 = c_uint64
+_f64 = c_double
 _p = c_void_p
 _size = c_size_t
 
@@ -295,6 +316,14 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_calibrator_get_classes': (_status, [_p, _u32, _u32, _u32, _p, _p]),
     'lk_calibrator_get_retrieval': (_status, [_p, _u32, _u32, _p]),
     'lk_calibrator_chanmix': (_status, [_p, _p, _p]),
+    'lk_calibrator_get_pair_maxima': (_status, [_p, _u32, _u32, _u32, _u32, _p]),
+    'lk_calibrator_add_scale_search': (_status, [_p, _u32, _p, _p, _p, _p, _u32]),
+    'lk_calibrator_get_scale_error': (_status, [_p, _u32, _u32, _p, _p]),
+    'lk_calibrator_get_key_scales': (_status, [_p, _u32, _u32, _p, _p]),
+    'lk_calibrator_pmkvq': (_status, [_p, _p, _p]),
+    'lk_rope_apply': (_status, [_p, _p, _u32, _u32, _u32, _u64, _f64, _p]),
+    'lk_rope_invert': (_status, [_p, _p, _u32, _u32, _u32, _u64, _f64, _p]),
+    'lk_key_scales': (_status, [_p, _u32, _f64, _p]),
     'lk_calibrator_to_bytes': (_status, [_p, _p, _size, _p]),
     'lk_calibrator_from_bytes': (_status, [_p, _size, _p]),
     'lk_allocate': (_status, [_u32, _u32, _p, _p, _u64, _p, _p]),

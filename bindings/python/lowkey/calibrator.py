@@ -15,12 +15,15 @@ from ._library import check, library
 from .arrays import Tensor
 from .context import number_of
 from .errors import ArgumentError
-from .plan import METADATA, ONE_BIT, Geometry, Layer, Plan
+from .plan import AXES, METADATA, ONE_BIT, Geometry, Layer, Plan
 
 STATISTICS = {'key_min': 1, 'key_max': 2, 'key_range': 3, 'key_mean': 4, 'key_magnitude': 5, 'query_magnitude': 6}
 SCOPES = {'head': 1, 'layer': 2}
 RETRIEVAL = {'none': 1, 'key': 2, 'key-value': 3}
 SENSITIVITIES = {'gradient': 1, 'output': 2}
+PAIRINGS = {'halves': 1, 'interleaved': 2}
+POSITION_SCALE = 4
+SCALE_EXPONENTS = 21
 CHANNELS = {1: 'subnormal', 2: 'normal', 3: 'outlier'}
 
 
@@ -73,6 +76,125 @@ class ChanMix:
                      'one_bit': ONE_BIT}.get(name)
             setattr(raw, name, value if table is None else number_of(table, value, name))
         return raw
+
+
+@dataclass(frozen=True)
+class PmKvq:
+    """How a PM-KVQ plan is made; include/lowkey/calibrate.h says what each field means.
+
+    budget_bytes  of the whole cache, when each of budget_sequences has budget_tokens
+    widths        that a layer may end at, out of 16, 8, 4 and 2
+    sensitivity   "gradient", "output", or None: gradients where all layers have had them
+    scope         heads that end at one width: those of a "layer", or each "head" at its own
+    split         keys and values end at widths of their own
+    key_axis      "channel", or "token" as published
+    group         channels of a token that share a range; 0 = the head
+    key_scales    keys are divided by the scales that searches found
+    """
+
+    budget_bytes: int
+    widths: tuple[int, ...] = (4, 2)
+    sensitivity: str | None = None
+    scope: str = 'layer'
+    split: bool = False
+    key_axis: str = 'channel'
+    group: int = 0
+    key_scales: bool = False
+    sink_tokens: int = 32
+    window_tokens: int = 128
+    budget_tokens: int = 32768
+    budget_sequences: int = 1
+    budget_step_tokens: int = 512
+
+    def raw(self) -> _abi.PmKvq:
+        raw = library().start(_abi.PmKvq)
+        if len(self.widths) > len(raw.widths):
+            raise ArgumentError(f'{len(self.widths)} widths, there are {len(raw.widths)}')
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            table = {'scope': SCOPES, 'key_axis': AXES, 'sensitivity': SENSITIVITIES}.get(name)
+            if name == 'widths':
+                raw.n_widths = len(value)
+                raw.widths[:len(value)] = sorted(value, reverse=True)
+            elif value is not None:
+                setattr(raw, name, value if table is None else number_of(table, value, name))
+        return raw
+
+
+@dataclass(frozen=True)
+class Rope:
+    """How positions turn keys and queries.
+
+    pairing      channels i and i + channels / 2 ("halves"), or 2 i and 2 i + 1 ("interleaved")
+    channels     the first ones of a head that turn; 0 = all
+    base         frequency i is base ** (-2 i / channels)
+    frequencies  of each pair, in place of base
+    """
+
+    pairing: str = 'halves'
+    channels: int = 0
+    base: float = 10000.0
+    frequencies: tuple[float, ...] = ()
+
+    def _turn(self, name: str, samples: Any, first_position: int, position_scale: float) -> Any:
+        lk, tensor = library(), samples if isinstance(samples, Tensor) else Tensor(samples)
+        if len(tensor.shape) != 3:
+            raise ArgumentError(f'samples have shape {list(tensor.shape)}, must be [n_tokens, n_heads, head_dim]')
+        n_tokens, n_heads, head_dim = tensor.shape
+        raw = lk.start(_abi.Rope)
+        raw.pairing, raw.channels = number_of(PAIRINGS, self.pairing, 'pairing'), self.channels
+        raw.base = self.base
+        if self.frequencies:
+            if len(self.frequencies) != (self.channels or head_dim) // 2:
+                raise ArgumentError(f'{len(self.frequencies)} frequencies of {self.channels or head_dim} channels')
+            raw.frequencies = (ctypes.c_double * len(self.frequencies))(*self.frequencies)
+        out = (ctypes.c_float * (n_tokens * n_heads * head_dim))()
+        check(getattr(lk, name)(_abi.byref(raw), tensor.reference, n_tokens, n_heads, head_dim, first_position,
+                                position_scale, out))
+        return memoryview(out).cast('B').cast('f', (n_tokens, n_heads, head_dim))
+
+    def apply(self, samples: Any, *, first_position: int = 0, position_scale: float = 1.0) -> Any:
+        """Turn [n_tokens, n_heads, head_dim] to their positions: a new float32 buffer, which NumPy takes as it is.
+
+        Token t is at (first_position + t) * position_scale; PM-KVQ's positional interpolation has POSITION_SCALE."""
+        return self._turn('lk_rope_apply', samples, first_position, position_scale)
+
+    def invert(self, samples: Any, *, first_position: int = 0, position_scale: float = 1.0) -> Any:
+        """Turn back what apply() turned."""
+        return self._turn('lk_rope_invert', samples, first_position, position_scale)
+
+
+@dataclass(frozen=True)
+class ScaleSearch:
+    """How the exponent of a layer's key scales is looked for: pairs of channels, widths, one query of query_step."""
+
+    pairing: str = 'halves'
+    channels: int = 0
+    key_bits: int = 4
+    value_bits: int = 4
+    query_step: int = 1
+
+    def raw(self) -> _abi.ScaleSearch:
+        raw = library().start(_abi.ScaleSearch)
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            setattr(raw, name, number_of(PAIRINGS, value, name) if name == 'pairing' else value)
+        return raw
+
+
+class KeyScales(NamedTuple):
+    """Scales of each channel of a KV head's keys, and the exponent that made them from the largest keys."""
+
+    scales: list[float]
+    exponent: float
+
+
+def key_scales(maxima: Sequence[float], exponent: float) -> list[float]:
+    """maxima ** exponent from 1e-4 to 1e4, 1 where a maximum is 0."""
+    n = len(maxima)
+    values = (ctypes.c_float * n)(*maxima)
+    check(library().lk_key_scales(values, n, exponent, values))
+    return list(values)
 
 
 def allocate(costs: Sequence[Sequence[float]], sizes: Sequence[Sequence[int]], budget: int) -> list[int]:
@@ -254,6 +376,51 @@ class Calibrator:
     def _head_dim(self, layer: int) -> int:
         # A layer that is not there is refused by the call that the room is for.
         return self.geometry.layers[layer].head_dim if 0 <= layer < len(self.geometry.layers) else 1
+
+    def pair_maxima(self, layer: int, kv_head: int, pairing: str = 'halves', channels: int = 0) -> list[float]:
+        """The largest abs K of each RoPE pair, for both of its channels."""
+        values = (ctypes.c_float * self._head_dim(layer))()
+        self._call(self._lk.lk_calibrator_get_pair_maxima, layer, kv_head, number_of(PAIRINGS, pairing, 'pairing'),
+                   channels, values)
+        return list(values)
+
+    def add_scale_search(self, layer: int, queries: Any, keys: Any, values: Any,
+                         search: ScaleSearch | None = None) -> None:
+        """Add a causal pass of a layer to its search for key scales, after the layer's keys. Raises MismatchError when
+        the search is another than at first.
+
+        queries       [n_tokens, n_query_heads, head_dim]
+        keys, values  [n_tokens, n_kv_heads, head_dim]"""
+        q, k, v = (self._samples(layer, x, what) for x, what in ((queries, 'queries'), (keys, 'keys'),
+                                                                  (values, 'values')))
+        if not q.shape[0] == k.shape[0] == v.shape[0]:
+            raise ArgumentError(f'{q.shape[0]} queries, {k.shape[0]} keys and {v.shape[0]} values of one pass')
+        raw = (search or ScaleSearch()).raw()
+        self._call(self._lk.lk_calibrator_add_scale_search, layer, _abi.byref(raw), q.reference, k.reference,
+                   v.reference, q.shape[0])
+
+    def scale_errors(self, layer: int) -> dict[float, float]:
+        """The error of each exponent that was tried, over that of exponent 0."""
+        out = {}
+        for index in range(SCALE_EXPONENTS):
+            exponent, error = ctypes.c_double(), ctypes.c_double()
+            self._call(self._lk.lk_calibrator_get_scale_error, layer, index, _abi.byref(exponent), _abi.byref(error))
+            out[exponent.value] = error.value
+        return out
+
+    def key_scales(self, layer: int, kv_head: int) -> KeyScales:
+        """The scales of least error. Raises StateError before a search."""
+        values, exponent = (ctypes.c_float * self._head_dim(layer))(), ctypes.c_double()
+        self._call(self._lk.lk_calibrator_get_key_scales, layer, kv_head, values, _abi.byref(exponent))
+        return KeyScales(list(values), exponent.value)
+
+    def pm_kvq(self, options: PmKvq) -> Plan:
+        """A PM-KVQ plan of the sensitivities. Raises StateError (samples are missing), BudgetError (with the bytes
+        that would do), ArgumentError."""
+        box = ctypes.c_void_p()
+        raw = options.raw()
+        self._call(self._lk.lk_calibrator_pmkvq, _abi.byref(raw), _abi.byref(box))
+        return Plan(box, self.geometry)
 
     def chanmix(self, options: ChanMix | None = None) -> Plan:
         """A ChanMix plan of the statistics. Raises StateError (samples are missing), BudgetError, ArgumentError."""

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics and ChanMix plans from arrays."""
+"""Statistics and plans from arrays."""
 
 from __future__ import annotations
+
+import json
 
 import numpy as np
 import pytest
 
 import lowkey
-from lowkey import Calibrator, ChanMix, Probe
+from lowkey import Calibrator, ChanMix, PmKvq, Probe, Rope, ScaleSearch
 
 GEOMETRY = lowkey.Geometry.uniform(2, 4, 2, 32)
 
@@ -71,6 +73,62 @@ def test_sensitivities(fed):
         fed.add_attention(0, q, k[1:], v)
     with pytest.raises(lowkey.StateError):
         Calibrator(GEOMETRY).sensitivity(0, 0, 4)
+
+
+def test_rope():
+    x = np.random.default_rng(3).normal(0, 1, (7, 2, 32)).astype(np.float32)
+    turned = np.asarray(Rope().apply(x, first_position=2, position_scale=lowkey.POSITION_SCALE))
+    angle = (np.arange(7) + 2)[:, None, None] * 4 * 10000.0 ** (-np.arange(16) / 16)
+    a, b = x[..., :16], x[..., 16:]
+    assert turned[..., :16] == pytest.approx(a * np.cos(angle) - b * np.sin(angle), abs=1e-6)
+    assert turned[..., 16:] == pytest.approx(a * np.sin(angle) + b * np.cos(angle), abs=1e-6)
+    back = np.asarray(Rope().invert(turned, first_position=2, position_scale=4))
+    assert back == pytest.approx(x, abs=1e-6)
+    same = Rope('interleaved', 8, frequencies=(0.0,) * 4)
+    assert (np.asarray(same.apply(x)) == x).all()
+    with pytest.raises(lowkey.ArgumentError, match='3 frequencies'):
+        Rope(channels=8, frequencies=(1.0,) * 3).apply(x)
+    with pytest.raises(lowkey.ArgumentError, match='position_scale'):
+        Rope().apply(x, position_scale=-1)
+
+
+def test_key_scales(fed):
+    keys, values, queries = samples(1, 40, 2), samples(2, 40, 2), samples(3, 40, 4)
+    with pytest.raises(lowkey.StateError, match='no search'):
+        fed.key_scales(1, 0)
+    fed.add_scale_search(1, queries, keys, values, ScaleSearch(key_bits=2, value_bits=2, query_step=3))
+    with pytest.raises(lowkey.MismatchError, match='key_bits 2'):
+        fed.add_scale_search(1, queries, keys, values)
+    errors = fed.scale_errors(1)
+    assert len(errors) == 21 and errors[0.0] == 1
+    scales, exponent = fed.key_scales(1, 1)
+    assert errors[exponent] == min(errors.values())
+    maxima = fed.pair_maxima(1, 1)
+    assert maxima[:16] == maxima[16:] and max(maxima) == pytest.approx(np.abs(samples(1, 300, 2)[:, 1]).max())
+    assert scales == lowkey.key_scales(maxima, exponent)
+    again = Calibrator.from_bytes(fed.to_bytes())
+    assert again.key_scales(1, 1) == (scales, exponent)
+
+
+def test_pm_kvq(fed):
+    with pytest.raises(lowkey.StateError, match='no attention'):
+        fed.pm_kvq(PmKvq(64 << 20))
+    for layer in range(2):
+        keys, values = samples(1, 40, 2), samples(2, 40, 2)
+        for value, x in enumerate((keys, values)):
+            fed.add_gradients(layer, x, np.full(x.shape, 1 + layer, np.float32), value=bool(value))
+    with pytest.raises(lowkey.BudgetError, match='at 2 bits') as refused:
+        fed.pm_kvq(PmKvq(1, budget_tokens=20000))
+    least = int(str(refused.value).split(' need ')[1].split()[0])
+    plan = fed.pm_kvq(PmKvq(least + (1 << 20), budget_tokens=20000))
+    plan.validate(GEOMETRY)
+    layers = json.loads(plan.to_json())['layers']
+    assert [layer['ladder'] for layer in layers] == [[16, 8, 4, 2], [16, 8, 4]]
+    assert [layer.get('shrink_order', 0) for layer in layers] == [0, 1]
+    with pytest.raises(lowkey.ArgumentError, match='n_widths is 0'):
+        fed.pm_kvq(PmKvq(least, widths=()))
+    with pytest.raises(lowkey.StateError, match='no search'):
+        fed.pm_kvq(PmKvq(least, key_scales=True))
 
 
 def test_allocate():

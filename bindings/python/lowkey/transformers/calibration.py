@@ -124,8 +124,8 @@ def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str],
         layer.N.k_grad, layer.N.v_grad  [n_tokens, n_kv_heads, head_dim]
         layer.N.probe_k, layer.N.probe_q
 
-    layer.N.sink_logits where the model learns them, and the metadata of docs/CALIBRATION.md, ``texts`` (number) and
-    ``position_scale``. Everything is held in memory until it is written. Returns the shape of each tensor.
+    layer.N.sink_logits where the model learns them, and the metadata of docs/CALIBRATION.md, ``texts`` (number),
+    ``passes`` (tokens of each) and ``position_scale``. Everything is held in memory until it is written. Returns the shape of each tensor.
     """
     geometry = geometry_of(model.config, sink_logits=sink_logits_of(model))  # refuses what lowkey cannot serve
     if dtype not in _DTYPES:
@@ -134,6 +134,7 @@ def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str],
         raise ArgumentError(f'position_scale is {position_scale}, must be at least 1')
     parts: dict[str, list[torch.Tensor]] = {}
     metadata = {'format': 'pt', 'position_scale': str(position_scale)}
+    lengths: list[int] = []
 
     def keep(name: str, tensor: torch.Tensor) -> None:
         kind = torch.float32 if name.endswith('_grad') else _DTYPES[dtype]
@@ -151,7 +152,8 @@ def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str],
             for layer, name, tensor in capture.take(gradients):
                 keep(f'layer.{layer}.{name}', tensor)
             n_texts += 1
-        metadata['texts'] = str(n_texts)
+            lengths.append(len(ids))
+        metadata.update(texts=str(n_texts), passes=','.join(map(str, lengths)))
         if probe is not None:
             sentence, prefix = _ids(probe, tokenizer), list(probe_prefix)
             _run(model, prefix + sentence * probe_repeats, False, 1)

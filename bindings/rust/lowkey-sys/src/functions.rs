@@ -524,6 +524,71 @@ extern "C" {
         options: *const lk_chanmix,
         out: *mut *mut lk_plan,
     ) -> lk_status;
+    pub fn lk_rope_init(rope: *mut lk_rope, struct_bytes: usize) -> lk_status;
+    pub fn lk_rope_apply(
+        rope: *const lk_rope,
+        samples: *const lk_tensor,
+        n_tokens: u32,
+        n_heads: u32,
+        head_dim: u32,
+        first_position: u64,
+        position_scale: f64,
+        values: *mut f32,
+    ) -> lk_status;
+    pub fn lk_rope_invert(
+        rope: *const lk_rope,
+        samples: *const lk_tensor,
+        n_tokens: u32,
+        n_heads: u32,
+        head_dim: u32,
+        first_position: u64,
+        position_scale: f64,
+        values: *mut f32,
+    ) -> lk_status;
+    pub fn lk_calibrator_get_pair_maxima(
+        calibrator: *const lk_calibrator,
+        layer: u32,
+        kv_head: u32,
+        pairing: lk_rope_pairing,
+        channels: u32,
+        maxima: *mut f32,
+    ) -> lk_status;
+    pub fn lk_key_scales(
+        maxima: *const f32,
+        head_dim: u32,
+        exponent: f64,
+        scales: *mut f32,
+    ) -> lk_status;
+    pub fn lk_scale_search_init(search: *mut lk_scale_search, struct_bytes: usize) -> lk_status;
+    pub fn lk_calibrator_add_scale_search(
+        calibrator: *mut lk_calibrator,
+        layer: u32,
+        search: *const lk_scale_search,
+        queries: *const lk_tensor,
+        keys: *const lk_tensor,
+        values: *const lk_tensor,
+        n_tokens: u32,
+    ) -> lk_status;
+    pub fn lk_calibrator_get_scale_error(
+        calibrator: *const lk_calibrator,
+        layer: u32,
+        index: u32,
+        exponent: *mut f64,
+        error: *mut f64,
+    ) -> lk_status;
+    pub fn lk_calibrator_get_key_scales(
+        calibrator: *const lk_calibrator,
+        layer: u32,
+        kv_head: u32,
+        scales: *mut f32,
+        exponent: *mut f64,
+    ) -> lk_status;
+    pub fn lk_pmkvq_init(options: *mut lk_pmkvq, struct_bytes: usize) -> lk_status;
+    pub fn lk_calibrator_pmkvq(
+        calibrator: *const lk_calibrator,
+        options: *const lk_pmkvq,
+        out: *mut *mut lk_plan,
+    ) -> lk_status;
     pub fn lk_calibrator_to_bytes(
         calibrator: *const lk_calibrator,
         buffer: *mut c_void,

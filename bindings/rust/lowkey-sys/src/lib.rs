@@ -525,6 +525,53 @@ pub struct lk_chanmix {
     pub reserved: u32,
 }
 
+pub type lk_rope_pairing = u32;
+constants!(lk_rope_pairing: LK_ROPE_HALVES = 1, LK_ROPE_INTERLEAVED = 2);
+pub const LK_POSITION_SCALE: u32 = 4;
+pub const LK_SCALE_EXPONENTS: u32 = 21;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_rope {
+    pub size: u32,
+    pub pairing: lk_rope_pairing,
+    pub channels: u32,
+    pub reserved: u32,
+    pub base: f64,
+    pub frequencies: *const f64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_scale_search {
+    pub size: u32,
+    pub pairing: lk_rope_pairing,
+    pub channels: u32,
+    pub key_bits: u32,
+    pub value_bits: u32,
+    pub query_step: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_pmkvq {
+    pub size: u32,
+    pub n_widths: u32,
+    pub widths: [u32; 4],
+    pub sensitivity: lk_sensitivity,
+    pub scope: lk_scope,
+    pub split: u32,
+    pub key_axis: lk_axis,
+    pub group: u32,
+    pub key_scales: u32,
+    pub sink_tokens: u32,
+    pub window_tokens: u32,
+    pub budget_bytes: u64,
+    pub budget_tokens: u64,
+    pub budget_sequences: u32,
+    pub budget_step_tokens: u32,
+}
+
 // step.h, merge.h
 pub const LK_DRAFT_TOKENS: u32 = 64;
 pub const LK_MERGE_PARTS: u32 = 16;

@@ -155,6 +155,11 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         lk_snapshot_class { size, is_value, head_dim, page_tokens, channels, n_halves,
                             payload_bytes, metadata_bytes }
         lk_probe { size, prefix_tokens, period_tokens, sink_tokens, local_tokens }
+        lk_rope { size, pairing, channels, reserved, base, frequencies }
+        lk_scale_search { size, pairing, channels, key_bits, value_bits, query_step }
+        lk_pmkvq { size, n_widths, widths, sensitivity, scope, split, key_axis, group, key_scales,
+            sink_tokens, window_tokens, budget_bytes, budget_tokens, budget_sequences,
+            budget_step_tokens }
         lk_chanmix { size, retrieval, scope, outliers, centers, metadata, group, sink_tokens,
                      window_tokens, retrieval_share, budget_bytes, budget_tokens,
                      budget_sequences, budget_step_tokens, one_bit, reserved }
@@ -177,6 +182,7 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         LK_CHUNK_NONE LK_CHUNK_LOW LK_CHUNK_MIDDLE LK_CHUNK_HIGH
         LK_CACHE_EVICT LK_PRESSURE_REFUSE LK_PRESSURE_BUDGET LK_PRESSURE_REMOVE
         LK_SENSITIVITY_GRADIENT LK_SENSITIVITY_OUTPUT
+        LK_ROPE_HALVES LK_ROPE_INTERLEAVED LK_POSITION_SCALE LK_SCALE_EXPONENTS
     );
     said
 }
