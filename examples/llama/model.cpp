@@ -95,6 +95,12 @@ Model::Layer Model::read_layer(const SafetensorsFile &file, std::uint32_t index)
     return layer;
 }
 
+void Model::stretch_positions(double scale) {
+    position_scale_ = scale;
+    cos_.clear();
+    sin_.clear();
+}
+
 void Model::extend_rope(std::size_t n_positions) {
     const std::size_t half = config_.head_dim / 2;
     std::size_t position = cos_.size() / half;
@@ -102,7 +108,7 @@ void Model::extend_rope(std::size_t n_positions) {
         for (std::size_t i = 0; i < half; ++i) {
             const double frequency =
                 std::pow(config_.rope_theta, -static_cast<double>(i) / static_cast<double>(half));
-            const double angle = static_cast<double>(position) * frequency;
+            const double angle = static_cast<double>(position) * position_scale_ * frequency;
             cos_.push_back(static_cast<float>(std::cos(angle)));
             sin_.push_back(static_cast<float>(std::sin(angle)));
         }

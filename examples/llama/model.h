@@ -44,6 +44,9 @@ class Model {
 
     const Config &config() const { return config_; }
 
+    // From now on token t is turned as if at position t * scale (positional interpolation).
+    void stretch_positions(double scale);
+
     // Runs tokens at positions first_position, ... and returns the logits
     // [tokens.size() - first_row][n_vocabulary] of the rows from first_row on.
     std::vector<float> forward(const Tokens &tokens, std::size_t first_position,
@@ -75,6 +78,7 @@ class Model {
     std::vector<Layer> layers_;
     std::vector<float> final_norm_;
     Linear head_;
+    double position_scale_ = 1;
     std::vector<float> cos_, sin_;  // [n_positions][head_dim / 2]
     Scratch scratch_;
 };

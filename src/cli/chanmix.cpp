@@ -17,7 +17,6 @@ const std::map<std::string, lk_scope> kScopes = {{"head", LK_SCOPE_HEAD},
 
 void ChanmixOptions::add_to(CLI::App &command) {
     const char *const group = "ChanMix (plan chanmix)";
-    command.add_option("--stats", stats, "statistics that lowkey calibrate wrote")->group(group);
     command
         .add_option("--retrieval", retrieval, "what of a retrieval head is 4 bits: kv, k or none")
         ->capture_default_str()
@@ -33,30 +32,23 @@ void ChanmixOptions::add_to(CLI::App &command) {
         ->capture_default_str()
         ->check(CLI::IsMember(kScopes))
         ->group(group);
-    command.add_option("--sinks", sink_tokens, "first tokens at 16 bits; default 32")
-        ->check(CLI::Range(0u, 1024u))
-        ->each([this](const std::string &) { has_sinks = true; })
-        ->group(group);
     command
         .add_flag("--no-outliers", no_outliers, "2 bits for every channel that does not retrieve")
         ->group(group);
     command.add_flag("--no-centers", no_centers, "keep keys with their mean")->group(group);
-    command
-        .add_flag("--paper", paper,
-                  "as published: 1 bit by minimum and maximum, no centers, no sinks")
-        ->group(group);
 }
 
-lk_chanmix ChanmixOptions::options(std::uint64_t budget_bytes, std::uint64_t n_tokens,
-                                   std::uint32_t n_sequences, std::uint32_t step_tokens) const {
+lk_chanmix ChanmixOptions::options(const StatisticsOptions &from, std::uint64_t budget_bytes,
+                                   std::uint64_t n_tokens, std::uint32_t n_sequences,
+                                   std::uint32_t step_tokens) const {
     lk_chanmix out = llama::initialised(lk_chanmix_init);
     out.retrieval = kRetrieval.at(retrieval);
     out.scope = kScopes.at(scope);
     out.retrieval_share = share;
     out.outliers = no_outliers ? 0 : 1;
-    out.centers = no_centers || paper ? 0 : 1;
-    out.one_bit = paper ? LK_ONE_BIT_RANGE : LK_ONE_BIT_DEVIATION;
-    out.sink_tokens = has_sinks ? sink_tokens : paper ? 0 : kSinkTokens;
+    out.centers = no_centers || from.paper ? 0 : 1;
+    out.one_bit = from.paper ? LK_ONE_BIT_RANGE : LK_ONE_BIT_DEVIATION;
+    out.sink_tokens = from.sinks(from.paper ? 0 : kSinkTokens);
     out.budget_bytes = budget_bytes;
     out.budget_tokens = n_tokens;
     out.budget_sequences = n_sequences;

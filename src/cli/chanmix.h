@@ -11,20 +11,17 @@
 namespace cli {
 
 struct ChanmixOptions {
-    std::string stats;  // path; empty = none given
     std::string retrieval = "kv";
     std::string scope = "head";
     double share = -1;
-    std::uint32_t sink_tokens = 0;
-    bool has_sinks = false;
     bool no_outliers = false;
     bool no_centers = false;
-    bool paper = false;
 
     void add_to(CLI::App &command);
     // budget_bytes 0 = none
-    lk_chanmix options(std::uint64_t budget_bytes, std::uint64_t n_tokens,
-                       std::uint32_t n_sequences, std::uint32_t step_tokens) const;
+    lk_chanmix options(const StatisticsOptions &from, std::uint64_t budget_bytes,
+                       std::uint64_t n_tokens, std::uint32_t n_sequences,
+                       std::uint32_t step_tokens) const;
 };
 
 llama::PlanHandle make_chanmix(const lk_calibrator *calibrator, const lk_chanmix &options);

@@ -48,6 +48,20 @@ llama::Geometry GeometryOptions::geometry() const {
     return llama::Geometry(n_layers, n_query_heads, n_kv_heads, head_dim);
 }
 
+void StatisticsOptions::add_to(CLI::App &command) {
+    const char *const group = "From statistics (plans chanmix and pm-kvq)";
+    command.add_option("--stats", stats, "statistics that lowkey calibrate wrote")->group(group);
+    command.add_option("--sinks", sink_tokens, "first tokens at 16 bits; default 32")
+        ->check(CLI::Range(0u, 1024u))
+        ->each([this](const std::string &) { has_sinks = true; })
+        ->group(group);
+    command
+        .add_flag("--paper", paper,
+                  "as published. chanmix: 1 bit by minimum and maximum, no centers, no sinks; "
+                  "pm-kvq: keys per token, 16 sinks, only what fills no page yet at 16 bits")
+        ->group(group);
+}
+
 void DeviceOptions::add_to(CLI::App &command) {
     command.add_option("--device", device, "cpu, cuda or vulkan; cuda:N and vulkan:N for device N")
         ->capture_default_str()

@@ -44,6 +44,20 @@ struct GeometryOptions {
     llama::Geometry geometry() const;
 };
 
+// Of plans that are made from statistics.
+struct StatisticsOptions {
+    std::string stats;  // path; empty = none given
+    std::uint32_t sink_tokens = 0;
+    bool has_sinks = false;
+    bool paper = false;
+
+    void add_to(CLI::App &command);
+    // The first tokens at 16 bits, where a plan has them otherwise so many.
+    std::uint32_t sinks(std::uint32_t otherwise) const {
+        return has_sinks ? sink_tokens : otherwise;
+    }
+};
+
 struct DeviceOptions {
     std::string device = "cpu";  // a backend, ":N" behind it for device N
     std::uint32_t n_threads = 0;

@@ -8,6 +8,7 @@
 #include "chanmix.h"
 #include "command.h"
 #include "plan_view.h"
+#include "pmkvq.h"
 #include "report.h"
 #include "sampling.h"
 
@@ -21,15 +22,22 @@ struct PlanOptions {
     std::uint32_t n_sequences = 1;
     std::uint32_t step_tokens = 512;
     std::uint64_t budget_bytes = 0;
+    StatisticsOptions statistics;
     ChanmixOptions chanmix;
+    PmkvqOptions pmkvq;
     bool json = false;
     bool explain = false;
     std::string png;
     std::string plot;
     std::string save;
+
+    PmkvqOptions::Budget budget() const {
+        return {budget_bytes, n_tokens, n_sequences, step_tokens};
+    }
 };
 
 const char *const kChanmix = "chanmix";
+const char *const kPmkvq = "pm-kvq";  // without statistics the preset
 constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 40;
 
 constexpr std::uint32_t kMostSequences = 65536;
@@ -124,7 +132,6 @@ Json to_json(const lk_plan *plan, const lk_plan_size &size, const PlanOptions &o
                              {"tokens", capacity.n_tokens},
                              {"batch_gain", capacity.batch_gain()},
                              {"context_gain", capacity.context_gain()}};
-    json["plan"] = Json::parse(plan_json(plan));
     return json;
 }
 
@@ -175,29 +182,58 @@ void print_text(const lk_plan *plan, const lk_plan_size &size, const PlanOptions
     print_capacity(plan, options);
 }
 
-// A preset, a file, or ChanMix from statistics, which are then kept.
+bool is_pmkvq(const PlanOptions &options) {
+    return options.plan == kPmkvq && !options.statistics.stats.empty();
+}
+
+lk_chanmix chanmix_options(const PlanOptions &options) {
+    return options.chanmix.options(options.statistics, options.budget_bytes, options.n_tokens,
+                                   options.n_sequences, options.step_tokens);
+}
+
+// A preset, a file, or a plan from statistics, which are then kept.
 llama::PlanHandle make_plan(const PlanOptions &options, llama::CalibratorHandle &statistics) {
-    if (options.plan != kChanmix)
+    if (options.plan != kChanmix && !is_pmkvq(options))
         return load_plan(options.plan, options.geometry.geometry());
-    if (options.chanmix.stats.empty())
+    if (options.statistics.stats.empty())
         throw UsageError("chanmix needs --stats FILE, which lowkey calibrate writes");
-    statistics = load_statistics(options.chanmix.stats);
-    return make_chanmix(statistics.get(),
-                        options.chanmix.options(options.budget_bytes, options.n_tokens,
-                                                options.n_sequences, options.step_tokens));
+    statistics = load_statistics(options.statistics.stats);
+    if (is_pmkvq(options))
+        return make_pmkvq(statistics.get(), options.pmkvq, options.statistics, options.budget());
+    return make_chanmix(statistics.get(), chanmix_options(options));
+}
+
+void draw_plot(const PlanOptions &options, const lk_plan *plan, const lk_calibrator *statistics) {
+    if (statistics == nullptr)
+        throw UsageError("--plot draws plans from statistics; --png draws any plan");
+    if (is_pmkvq(options))
+        draw_pmkvq(plan, options.budget(), options.plot);
+    else
+        draw_chanmix(plan, statistics, chanmix_options(options).scope, options.plot);
+    note("picture: " + options.plot);
 }
 
 int run_plan(const PlanOptions &options) {
     llama::CalibratorHandle statistics;
     const llama::PlanHandle plan = make_plan(options, statistics);
+    // What a PM-KVQ plan takes when its budget is full; until then as much as there is.
+    const llama::PlanHandle full =
+        is_pmkvq(options) ? at_last_rungs(plan.get()) : llama::copy_plan(plan.get());
     lk_plan_size size = llama::initialised(lk_plan_size_init);
-    llama::check(lk_plan_bytes(plan.get(), options.n_tokens, options.n_sequences,
+    llama::check(lk_plan_bytes(full.get(), options.n_tokens, options.n_sequences,
                                options.step_tokens, &size));
     if (options.json) {
-        print_json(to_json(plan.get(), size, options));
+        Json json = to_json(full.get(), size, options);
+        json["plan"] = Json::parse(plan_json(plan.get()));
+        if (is_pmkvq(options))
+            json["pm_kvq"] = pmkvq_json(plan.get(), options.budget());
+        print_json(json);
     } else {
-        print_text(plan.get(), size, options);
+        print_text(full.get(), size, options);
     }
+    if (is_pmkvq(options) && !options.json)
+        print_pmkvq(plan.get(), statistics.get(),
+                    options.pmkvq.options(options.statistics, options.budget()), options.budget());
     if (options.explain && !options.json)
         print_widths(plan.get());
     if (!options.save.empty())
@@ -207,13 +243,8 @@ int run_plan(const PlanOptions &options) {
                   options.png);
         note("picture: " + options.png);
     }
-    if (!options.plot.empty() && statistics != nullptr) {
-        draw_chanmix(plan.get(), statistics.get(), options.chanmix.options(0, 1, 1, 1).scope,
-                     options.plot);
-        note("picture: " + options.plot);
-    } else if (!options.plot.empty()) {
-        throw UsageError("--plot draws plan chanmix; --png draws any plan");
-    }
+    if (!options.plot.empty())
+        draw_plot(options, plan.get(), statistics.get());
     return 0;
 }
 
@@ -228,13 +259,16 @@ void add_plan(CLI::App &app, int &exit_code) {
         "  lowkey plan kivi2 --budget 4G           how many tokens fit in 4 GiB\n"
         "  lowkey plan kitty --explain --png plan.png\n"
         "  lowkey plan chanmix --stats stats.safetensors --plot plan.png -o plan.json\n"
+        "  lowkey plan pm-kvq --stats stats.safetensors --budget 512MiB --max-tokens 32768\n"
         "Bits per value and bytes per token are of packed pages, ranges and minima included;\n"
         "bytes_total is the least budget with which the cache gets there.");
     const auto options = std::make_shared<PlanOptions>();
-    command->add_option("plan", options->plan, "a preset's name, a plan's JSON file, or chanmix")
+    command
+        ->add_option("plan", options->plan,
+                     "a preset's name, a plan's JSON file, or with --stats chanmix or pm-kvq")
         ->capture_default_str();
     options->geometry.add_to(*command);
-    command->add_option("--tokens", options->n_tokens, "tokens of each sequence")
+    command->add_option("--tokens,--max-tokens", options->n_tokens, "tokens of each sequence")
         ->capture_default_str()
         ->check(CLI::Range(std::uint64_t{1}, kMostTokens));
     command->add_option("--sequences", options->n_sequences, "sequences side by side")
@@ -248,10 +282,14 @@ void add_plan(CLI::App &app, int &exit_code) {
     command->add_flag("--json", options->json, "print JSON, the plan itself included");
     command->add_flag("--explain", options->explain, "print the width of every channel, in ranges");
     command->add_option("--png", options->png, "draw widths and bytes to this file");
-    command->add_option("--plot", options->plot,
-                        "draw a ChanMix plan by channel, with the ranges behind it, to this file");
+    command->add_option(
+        "--plot", options->plot,
+        "draw to this file: a ChanMix plan by channel, with the ranges behind it, or a "
+        "PM-KVQ plan by layer, with its widths over the length");
     command->add_option("-o,--save", options->save, "write the plan's JSON to this file");
+    options->statistics.add_to(*command);
     options->chanmix.add_to(*command);
+    options->pmkvq.add_to(*command);
     command->callback([options, &exit_code] { exit_code = run_plan(*options); });
 }
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <memory>
 
 #include "command.h"
 #include "report.h"
@@ -54,6 +55,34 @@ llama::Tokens probe_text(const lk_probe &probe, const SamplingRequest &request) 
     llama::check(lk_probe_tokens(&probe, &prefix, sentence.data(), request.n_repeats, tokens.data(),
                                  n_tokens, &n_tokens));
     return llama::Tokens(tokens.begin(), tokens.end());
+}
+
+// Queries, keys and values of one causal pass of a layer.
+struct Pass {
+    lk_tensor queries, keys, values;
+    std::uint32_t n_tokens;
+};
+
+void add_attention(lk_calibrator *calibrator, std::uint32_t layer, const Pass &pass,
+                   const PassRequest &request) {
+    const std::uint32_t n_tokens = std::min(pass.n_tokens, request.attention_tokens);
+    if (n_tokens != 0)
+        llama::check(lk_calibrator_add_attention(calibrator, layer, &pass.queries, &pass.keys,
+                                                 &pass.values, n_tokens));
+}
+
+void search_scales(lk_calibrator *calibrator, std::uint32_t layer, const Pass &pass,
+                   const PassRequest &request, const lk_rope &rope) {
+    lk_scale_search search = llama::initialised(lk_scale_search_init);
+    search.pairing = rope.pairing;
+    search.channels = rope.channels;
+    search.key_bits = search.value_bits = request.scale_bits;
+    search.query_step = request.query_step;
+    const std::uint32_t n_tokens = request.attention_tokens != 0
+                                       ? std::min(pass.n_tokens, request.attention_tokens)
+                                       : pass.n_tokens;
+    llama::check(lk_calibrator_add_scale_search(calibrator, layer, &search, &pass.queries,
+                                                &pass.keys, &pass.values, n_tokens));
 }
 
 // ---- dumps ----
@@ -145,6 +174,120 @@ class Aligned {
     std::vector<std::uint8_t> copy_;
 };
 
+// Tokens of each pass, from their own beginning: the first of four dimensions counts them, else
+// the metadata "passes" lists them, else there is one.
+std::vector<std::uint32_t> passes_of(const Dump &dump, const Tensor &tensor) {
+    const Shape shape = shape_of(tensor);
+    if (tensor.shape.size() == 4)
+        return std::vector<std::uint32_t>(tensor.shape[0],
+                                          static_cast<std::uint32_t>(tensor.shape[1]));
+    const auto found = dump.file.metadata().find("passes");
+    if (found == dump.file.metadata().end())
+        return {shape.n_tokens};
+    std::vector<std::uint32_t> passes;
+    std::uint64_t sum = 0;
+    for (const std::string &word : CLI::detail::split(found->second, ',')) {
+        std::uint32_t n = 0;
+        if (!CLI::detail::lexical_cast(word, n) || n == 0)
+            throw llama::Error(dump.path + " has the metadata passes with \"" + word +
+                               "\", which is no count");
+        passes.push_back(n);
+        sum += n;
+    }
+    if (sum != shape.n_tokens)
+        throw llama::Error(dump.path + " has passes of " + std::to_string(sum) +
+                           " tokens in all, tensor \"" + tensor.name + "\" has " +
+                           std::to_string(shape.n_tokens));
+    return passes;
+}
+
+// How a dump's model turns positions; frequencies point into the vector.
+lk_rope rope_of(const Dump &dump, std::uint32_t layer, std::vector<double> &frequencies) {
+    lk_rope rope = llama::initialised(lk_rope_init);
+    rope.channels = dump.whole(layer, "rope_channels", 0);
+    rope.base = dump.number(layer, "rope_base", rope.base);
+    rope.pairing =
+        dump.whole(layer, "rope_interleaved", 0) != 0 ? LK_ROPE_INTERLEAVED : LK_ROPE_HALVES;
+    const Tensor *own = dump.find(layer, "rope_frequencies");
+    if (own == nullptr)
+        own = dump.file.find("rope_frequencies");
+    if (own == nullptr)
+        return rope;
+    const std::vector<float> values = llama::to_floats(*own);
+    frequencies.assign(values.begin(), values.end());
+    if (rope.channels == 0)
+        rope.channels = static_cast<std::uint32_t>(2 * frequencies.size());
+    if (frequencies.size() != rope.channels / 2)
+        throw llama::Error("tensor \"" + own->name + "\" has " +
+                           std::to_string(frequencies.size()) + " frequencies of " +
+                           std::to_string(rope.channels) + " channels");
+    rope.frequencies = frequencies.data();
+    return rope;
+}
+
+// Positions that a dump's keys and queries have, and those that are asked for; 0 = none yet.
+struct Positions {
+    double have, want;
+    bool differ() const { return have != want; }
+};
+Positions positions_of(const Dump &dump, std::uint32_t layer, const DumpRequest &request) {
+    const double scale = dump.number(layer, "position_scale", 1);
+    if (!(scale > 0))
+        throw llama::Error(dump.path + " has a position_scale that is not above 0");
+    const bool before_rope = dump.whole(layer, "before_rope", 0) != 0;
+    return {before_rope ? 0 : scale, request.position_scale != 0 ? request.position_scale : scale};
+}
+
+// A tensor of a dump at the positions that are asked for.
+class Sample {
+  public:
+    Sample(const Dump &dump, std::uint32_t layer, const Tensor &tensor, const Positions &positions)
+        : file_(tensor), tensor_(*file_.get()), shape_(shape_of(tensor)) {
+        if (positions.differ())
+            turn(dump, layer, tensor, positions);
+    }
+    const lk_tensor *get() const { return &tensor_; }
+    const Shape &shape() const { return shape_; }
+    lk_tensor from(std::uint32_t token) const {
+        lk_tensor part = tensor_;
+        const std::size_t element_bytes = part.dtype == LK_F32 ? 4 : 2;
+        part.data = static_cast<std::uint8_t *>(part.data) +
+                    static_cast<std::size_t>(token) * static_cast<std::size_t>(part.token_stride) *
+                        element_bytes;
+        return part;
+    }
+
+  private:
+    void turn(const Dump &dump, std::uint32_t layer, const Tensor &tensor,
+              const Positions &positions) {
+        std::vector<double> frequencies;
+        const lk_rope rope = rope_of(dump, layer, frequencies);
+        if (dump.number(layer, "rope_base", 0) == 0 && frequencies.empty())
+            throw llama::Error(dump.path + " has no metadata rope_base, which new positions need");
+        const std::size_t width = static_cast<std::size_t>(shape_.n_heads) * shape_.head_dim;
+        turned_.resize(width * shape_.n_tokens);
+        std::uint32_t first = 0;
+        for (const std::uint32_t n : passes_of(dump, tensor)) {
+            lk_tensor part = from(first);
+            float *out = turned_.data() + first * width;
+            if (positions.have != 0) {
+                llama::check(lk_rope_invert(&rope, &part, n, shape_.n_heads, shape_.head_dim, 0,
+                                            positions.have, out));
+                part = step_tensor(out, n, shape_.n_heads, shape_.head_dim);
+            }
+            llama::check(lk_rope_apply(&rope, &part, n, shape_.n_heads, shape_.head_dim, 0,
+                                       positions.want, out));
+            first += n;
+        }
+        tensor_ = step_tensor(turned_.data(), shape_.n_tokens, shape_.n_heads, shape_.head_dim);
+    }
+
+    Aligned file_;
+    lk_tensor tensor_;
+    Shape shape_;
+    std::vector<float> turned_;
+};
+
 std::uint32_t count_layers(const Dump &dump) {
     std::uint32_t n = 0;
     while (dump.find(n, "k") != nullptr || dump.find(n, "probe_k") != nullptr)
@@ -188,20 +331,94 @@ llama::CalibratorHandle make_from(const Dump &dump, std::uint32_t n_query_heads)
     return llama::CalibratorHandle(calibrator);
 }
 
+// Queries, keys and values of a layer, those that there are.
+struct LayerDump {
+    LayerDump(const Dump &dump, std::uint32_t layer, const lk_layer &model,
+              const DumpRequest &request)
+        : positions(positions_of(dump, layer, request)) {
+        const Positions as_is = {1, 1};
+        load(dump, layer, "q", model.n_query_heads, model.head_dim, positions, queries);
+        load(dump, layer, "k", model.n_kv_heads, model.head_dim, positions, keys);
+        load(dump, layer, "v", model.n_kv_heads, model.head_dim, as_is, values);
+        load(dump, layer, "k_grad", model.n_kv_heads, model.head_dim, as_is, key_gradients);
+        load(dump, layer, "v_grad", model.n_kv_heads, model.head_dim, as_is, value_gradients);
+        if (key_gradients != nullptr && positions.differ())
+            throw llama::Error(dump.path +
+                               " has gradients, which belong to keys after RoPE at "
+                               "their own positions: run the model at the new ones");
+    }
+
+    static void load(const Dump &dump, std::uint32_t layer, const char *name, std::uint32_t n_heads,
+                     std::uint32_t head_dim, const Positions &positions,
+                     std::unique_ptr<Sample> &out) {
+        const Tensor *tensor = dump.find(layer, name);
+        if (tensor == nullptr)
+            return;
+        expect_heads(*tensor, shape_of(*tensor), n_heads, head_dim);
+        out = std::make_unique<Sample>(dump, layer, *tensor, positions);
+    }
+
+    Positions positions;
+    std::unique_ptr<Sample> queries, keys, values, key_gradients, value_gradients;
+};
+
+// Calls use(pass) for every pass of a layer that has queries, keys and values.
+template <typename Use>
+void for_each_pass(const Dump &dump, std::uint32_t layer, const LayerDump &own, const Use &use) {
+    if (own.queries == nullptr || own.keys == nullptr || own.values == nullptr)
+        return;
+    const std::uint32_t n_tokens = own.keys->shape().n_tokens;
+    if (own.queries->shape().n_tokens != n_tokens || own.values->shape().n_tokens != n_tokens)
+        throw llama::Error(dump.path +
+                           " has queries, keys and values of different lengths in layer " +
+                           std::to_string(layer));
+    std::uint32_t first = 0;
+    for (const std::uint32_t n : passes_of(dump, *dump.find(layer, "k"))) {
+        use(Pass{own.queries->from(first), own.keys->from(first), own.values->from(first), n});
+        first += n;
+    }
+}
+
+void add_gradients(lk_calibrator *calibrator, const Dump &dump, std::uint32_t layer, bool is_value,
+                   const Sample *samples, const Sample &gradients) {
+    const std::string name = is_value ? "v" : "k";
+    const std::string place = "layer." + std::to_string(layer) + "." + name;
+    if (samples == nullptr)
+        throw llama::Error(dump.path + " has \"" + place + "_grad\" without \"" + place + "\"");
+    if (samples->shape().n_tokens != gradients.shape().n_tokens)
+        throw llama::Error("tensors \"" + place + "\" and \"" + place +
+                           "_grad\" have different lengths");
+    llama::check(lk_calibrator_add_gradients(calibrator, layer, is_value ? 1 : 0, samples->get(),
+                                             gradients.get(), gradients.shape().n_tokens));
+}
+
 void add_samples(lk_calibrator *calibrator, const Dump &dump, std::uint32_t layer,
-                 const lk_layer &model) {
-    if (const Tensor *keys = dump.find(layer, "k")) {
-        const Shape shape = shape_of(*keys);
-        expect_heads(*keys, shape, model.n_kv_heads, model.head_dim);
+                 const lk_layer &model, const DumpRequest &request) {
+    const LayerDump own(dump, layer, model, request);
+    if (own.keys != nullptr)
         llama::check(
-            lk_calibrator_add_keys(calibrator, layer, Aligned(*keys).get(), shape.n_tokens));
-    }
-    if (const Tensor *queries = dump.find(layer, "q")) {
-        const Shape shape = shape_of(*queries);
-        expect_heads(*queries, shape, model.n_query_heads, model.head_dim);
-        llama::check(
-            lk_calibrator_add_queries(calibrator, layer, Aligned(*queries).get(), shape.n_tokens));
-    }
+            lk_calibrator_add_keys(calibrator, layer, own.keys->get(), own.keys->shape().n_tokens));
+    if (own.queries != nullptr)
+        llama::check(lk_calibrator_add_queries(calibrator, layer, own.queries->get(),
+                                               own.queries->shape().n_tokens));
+    if (own.key_gradients != nullptr)
+        add_gradients(calibrator, dump, layer, false, own.keys.get(), *own.key_gradients);
+    if (own.value_gradients != nullptr)
+        add_gradients(calibrator, dump, layer, true, own.values.get(), *own.value_gradients);
+    if (own.key_gradients == nullptr || own.value_gradients == nullptr)
+        for_each_pass(dump, layer, own, [&](const Pass &pass) {
+            add_attention(calibrator, layer, pass, request.pass);
+        });
+}
+
+void search_dump(lk_calibrator *calibrator, const Dump &dump, std::uint32_t layer,
+                 const lk_layer &model, const DumpRequest &request) {
+    std::vector<double> frequencies;
+    const lk_rope rope = rope_of(dump, layer, frequencies);
+    const LayerDump own(dump, layer, model, request);
+    for_each_pass(dump, layer, own, [&](const Pass &pass) {
+        search_scales(calibrator, layer, pass, request.pass, rope);
+    });
 }
 
 void add_probe(lk_calibrator *calibrator, const Dump &dump, std::uint32_t layer,
@@ -252,13 +469,28 @@ llama::CalibratorHandle sample_model(lk_context *context, llama::Model &model,
     llama::HostSpace space;
     llama::Session session(context, space, model, plan.get(), most,
                            static_cast<std::uint32_t>(most));
-    session.observe([&](std::uint32_t layer, std::uint32_t n_tokens, float *q, float *k, float *) {
-        const lk_tensor keys = step_tensor(k, n_tokens, c.n_kv_heads, c.head_dim);
-        const lk_tensor queries = step_tensor(q, n_tokens, c.n_query_heads, c.head_dim);
-        llama::check(lk_calibrator_add_keys(made, layer, &keys, n_tokens));
-        llama::check(lk_calibrator_add_queries(made, layer, &queries, n_tokens));
+    const auto pass_of = [&](std::uint32_t n_tokens, float *q, float *k, float *v) {
+        return Pass{step_tensor(q, n_tokens, c.n_query_heads, c.head_dim),
+                    step_tensor(k, n_tokens, c.n_kv_heads, c.head_dim),
+                    step_tensor(v, n_tokens, c.n_kv_heads, c.head_dim), n_tokens};
+    };
+    model.stretch_positions(request.position_scale);
+    session.observe([&](std::uint32_t layer, std::uint32_t n_tokens, float *q, float *k, float *v) {
+        const Pass pass = pass_of(n_tokens, q, k, v);
+        llama::check(lk_calibrator_add_keys(made, layer, &pass.keys, n_tokens));
+        llama::check(lk_calibrator_add_queries(made, layer, &pass.queries, n_tokens));
+        add_attention(made, layer, pass, request.pass);
     });
     run_documents(session, request);
+    if (request.pass.search_scales) {
+        const lk_rope rope = llama::initialised(lk_rope_init);
+        session.observe(
+            [&](std::uint32_t layer, std::uint32_t n_tokens, float *q, float *k, float *v) {
+                search_scales(made, layer, pass_of(n_tokens, q, k, v), request.pass, rope);
+            });
+        run_documents(session, request);
+    }
+    model.stretch_positions(1);
     Progress progress(c.n_layers);
     session.observe([&](std::uint32_t layer, std::uint32_t n_tokens, float *q, float *k, float *) {
         progress.step("attention of the probe, layer " + std::to_string(layer));
@@ -271,12 +503,12 @@ llama::CalibratorHandle sample_model(lk_context *context, llama::Model &model,
     return calibrator;
 }
 
-void sample_dumps(const std::vector<std::string> &paths, std::uint32_t n_query_heads,
+void sample_dumps(const std::vector<std::string> &paths, const DumpRequest &request,
                   llama::CalibratorHandle &calibrator) {
     for (const std::string &path : paths) {
         const Dump dump(path);
         if (calibrator == nullptr)
-            calibrator = make_from(dump, n_query_heads);
+            calibrator = make_from(dump, request.n_query_heads);
         const std::vector<lk_layer> layers = geometry_of(calibrator.get());
         if (count_layers(dump) > layers.size())
             throw llama::Error(path + " has more layers than the model, " +
@@ -284,8 +516,20 @@ void sample_dumps(const std::vector<std::string> &paths, std::uint32_t n_query_h
         Progress progress(layers.size());
         for (std::uint32_t l = 0; l < layers.size(); ++l) {
             progress.step(path + ", layer " + std::to_string(l));
-            add_samples(calibrator.get(), dump, l, layers[l]);
+            add_samples(calibrator.get(), dump, l, layers[l], request);
             add_probe(calibrator.get(), dump, l, layers[l]);
+        }
+    }
+    // Scales are made from the maxima of all keys, so the search comes behind them.
+    for (const std::string &path : paths) {
+        if (!request.pass.search_scales)
+            break;
+        const Dump dump(path);
+        const std::vector<lk_layer> layers = geometry_of(calibrator.get());
+        Progress progress(layers.size());
+        for (std::uint32_t l = 0; l < layers.size(); ++l) {
+            progress.step(path + ", key scales of layer " + std::to_string(l));
+            search_dump(calibrator.get(), dump, l, layers[l], request);
         }
     }
 }

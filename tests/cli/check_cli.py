@@ -134,6 +134,60 @@ def calibration(folder: pathlib.Path) -> None:
     expect(results[1]['bits_per_value'] == results[3]['bits_per_value'] == 2.5, 'outliers cost no bytes')
 
 
+def pm_kvq(folder: pathlib.Path) -> None:
+    """Values and gradients of a dump to sensitivities, widths within a budget, scales; positions; refusals."""
+    layers, tokens, d = 3, 48, 32
+    wave = [((t * 7 + c * 3) % 11 - 5) * (8 if c == 5 else 1) * 0.5 for t in range(tokens) for _ in range(2) for c in range(d)]
+    q = [((t * 5 + h + c) % 7 - 3) * 0.1 for t in range(tokens) for h in range(4) for c in range(d)]
+    dump = {}
+    for n in range(layers):
+        dump[f'layer.{n}.k'] = dump[f'layer.{n}.v'] = ([tokens, 2, d], wave)
+        dump[f'layer.{n}.q'] = ([tokens, 4, d], q)
+    metadata = {'passes': '30,18', 'rope_base': '10000'}
+    forward = safetensors(folder / 'forward.safetensors', dump, metadata)
+    for n in range(layers):
+        slope = [(4 - n) * 1e-3 * (i % 5 - 2) for i in range(len(wave))]
+        dump[f'layer.{n}.k_grad'] = dump[f'layer.{n}.v_grad'] = ([tokens, 2, d], slope)
+    stats, saved = str(folder / 'pm.safetensors'), folder / 'pm.json'
+    plan = ('plan', 'pm-kvq', '--stats', stats, '--max-tokens', '20000', '--budget')
+    run('calibrate', safetensors(folder / 'slopes.safetensors', dump, metadata), '-o', stats)
+    need = run(*plan, '1M', code=1).stderr
+    expect('LK_E_BUDGET' in need and ' need ' in need, 'too small a budget')
+    least = int(need.split(' need ')[1].split()[0])
+    said = json.loads(run(*plan, str(least + (1 << 20)), '--plot', str(folder / 'pm.png'), '-o', str(saved), '--json').stdout)
+    expect(png_size(folder / 'pm.png')[0] == 1400, 'the picture')
+    expect(said['pm_kvq']['bytes_when_full'] <= least + (1 << 20), 'the budget holds')
+    ends = [layer['ladder'][-1] for layer in said['plan']['layers']]
+    expect(ends[0] == 4 and ends[-1] == 2, f'the most sensitive layers end at more bits, here {ends}')
+    expect(said['plan']['layers'][0]['shrink_order'] == 2, 'and shrink last')
+    lengths = [step['tokens'] for step in said['pm_kvq']['descents']]
+    expect(len(lengths) >= 6 and lengths == sorted(lengths), 'layers go down as the cache grows')
+    expect(json.loads(run('plan', str(saved), '--json').stdout)['plan'] == said['plan'], 'reads back')
+    expect('gradients' in run(*plan, '16M', '--widths', '8,4,2', '--split', '--by-head').stdout, 'by gradients')
+    run(*plan[:4], code=2)
+    run(*plan, '16M', '--widths', '5', code=2)
+    expect('no attention' in run(*plan, '16M', '--sensitivity', 'output', code=1).stderr, 'of another kind')
+    run('calibrate', forward, '--scales', '--position-scale', '4', '-o', stats)
+    expect('outputs' in run(*plan, '16M', '--paper', '--scales', '-o', str(saved)).stdout, 'by outputs')
+    heads = [h for layer in json.loads(saved.read_text())['layers'] for h in layer['heads']]
+    scales = [h['key']['scales'] for h in heads]
+    expect(all(s[5] == s[21] > s[4] for s in scales), 'the large channel and its partner have the largest scale')
+    fold = folder / 'scales.safetensors'
+    run(*plan, '16M', '--paper', '--fold', str(fold), '-o', str(saved))
+    expect('scales' not in saved.read_text() and fold.stat().st_size > layers * 2 * d * 4, 'scales to be folded')
+    for wrong, text, part in [({'layer.1.k_grad': ([tokens * 2, 1, d], wave)}, metadata, 'layer.1.k_grad'),
+                              ({'layer.1.v_grad': ([tokens // 2, 2, d], wave[:len(wave) // 2])}, metadata, 'different lengths'),
+                              ({'layer.1.k_grad': ([tokens, 2, d], [float('nan')] + wave[1:])}, metadata, 'the gradient of K'),
+                              ({}, {'passes': '30,19'}, 'passes of 49')]:
+        path = safetensors(folder / 'wrong.safetensors', {**dump, **wrong}, text)
+        words = ('--scales',) if not wrong else ()
+        expect(part in run('calibrate', path, *words, '-o', stats, code=1).stderr, f'{part} is named')
+    expect('gradients' in run('calibrate', str(folder / 'slopes.safetensors'), '--position-scale', '4', '-o', stats,
+                              code=1).stderr, 'gradients are of their own positions')
+    plain = safetensors(folder / 'plain.safetensors', {k: v for k, v in dump.items() if 'grad' not in k}, {})
+    expect('rope_base' in run('calibrate', plain, '--position-scale', '4', '-o', stats, code=1).stderr, 'RoPE is needed')
+
+
 def snapshots(folder: pathlib.Path) -> None:
     golden = pathlib.Path(__file__).parents[1] / 'fuzz/snapshot/case-0.lksnap'
     said = json.loads(run('inspect', 'snapshot', str(golden), '--json').stdout)
@@ -232,6 +286,7 @@ with tempfile.TemporaryDirectory() as name:
     usage()
     plans(pathlib.Path(name))
     calibration(pathlib.Path(name))
+    pm_kvq(pathlib.Path(name))
     snapshots(pathlib.Path(name))
     hostile(pathlib.Path(name))
     measured('--plans', 'fp16,kivi2')
