@@ -155,6 +155,10 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         lk_snapshot_class { size, is_value, head_dim, page_tokens, channels, n_halves,
                             payload_bytes, metadata_bytes }
         lk_probe { size, prefix_tokens, period_tokens, sink_tokens, local_tokens }
+        lk_bm25 { size, chunk_tokens, k1, b }
+        lk_chunk_quota { size, row_chunks, low_share, high_share, budget_bytes, low_bytes,
+            middle_bytes, high_bytes }
+        lk_chunk_watch { size, chunk_tokens, n_chunks, n_query_tokens, n_layers, reserved, layers }
         lk_rope { size, pairing, channels, reserved, base, frequencies }
         lk_scale_search { size, pairing, channels, key_bits, value_bits, query_step }
         lk_pmkvq { size, n_widths, widths, sensitivity, scope, split, key_axis, group, key_scales,
