@@ -149,6 +149,16 @@ struct WatchArgs {
 };
 cudaError_t launch_watch(const WatchArgs &args, cudaStream_t stream);
 
+// Cosines of embeddings and a query; NaN where one has no direction.
+struct CosineArgs {
+    TensorArg embeddings;  // [n_chunks][1][n_channels]
+    TensorArg query;       // [1][1][n_channels]
+    TensorArg scores;      // F32 [n_chunks][1][1]
+    uint32_t n_chunks;     // at least 1
+    uint32_t n_channels;
+};
+cudaError_t launch_cosine(const CosineArgs &args, cudaStream_t stream);
+
 // out = sum of parts weighted by exp(lse_i - lse), lse = log of the sum of exp(lse_i).
 struct MergeArgs {
     const TensorArg *parts;  // host [n_parts], at most kMergeParts

@@ -214,6 +214,15 @@ struct MergePush {
     uint reserved;
 };
 
+// cosine: scores of embeddings by a query. Workgroups: x = any number, which take chunks in turn.
+struct CosinePush {
+    PushTensor embeddings;  // [n_chunks][1][n_channels]
+    PushTensor query;       // [1][1][n_channels]
+    PushTensor scores;      // FP32 [n_chunks][1][1]
+    uint n_chunks;
+    uint n_channels;
+};
+
 // matrix_probe: one workgroup; each lane says whether its part of cooperative matrices is the one
 // that decode makes.
 struct MatrixProbePush {
@@ -225,7 +234,8 @@ struct MatrixProbePush {
 #ifdef __cplusplus
 static_assert(sizeof(AppendPush) <= LK_PUSH_BYTES && sizeof(JobPush) <= LK_PUSH_BYTES &&
                   sizeof(DecodePush) <= LK_PUSH_BYTES && sizeof(TilePush) <= LK_PUSH_BYTES &&
-                  sizeof(MergePush) <= LK_PUSH_BYTES && sizeof(WatchPush) <= LK_PUSH_BYTES,
+                  sizeof(MergePush) <= LK_PUSH_BYTES && sizeof(WatchPush) <= LK_PUSH_BYTES &&
+                  sizeof(CosinePush) <= LK_PUSH_BYTES,
               "push constants fit");
 static_assert(sizeof(PushTensor) == 24 && sizeof(StepTable) == 80 && sizeof(LayerInfo) == 64 &&
                   sizeof(FaultReport) == 16,

@@ -36,6 +36,26 @@ extern "C" {
 LK_API lk_status lk_chunks_cosine(const lk_tensor *embeddings, const lk_tensor *query,
                                   uint32_t n_chunks, uint32_t n_channels, float *scores);
 
+/* The same on a context's device, of tensors that it takes: for embeddings that a model has just
+ * computed there.
+ *
+ * queue   orders the work; NULL on the CPU, NULL or not on Vulkan. Memory of the tensors must stay
+ *         until the queue has passed the call
+ * scores  F32, [n_chunks][1][1]; overlaps nothing
+ *
+ * n_chunks is at least 1. Sums are FP32, in an order of the device's own; an embedding whose
+ * squares leave FP32's range is divided by a power of two first. On a device the score of an
+ * embedding without a direction, or one that is not finite, is NaN, which lk_chunks_by_thresholds()
+ * and lk_chunks_by_quota() refuse and name; all are where the query is such. A device may take
+ * numbers below FP32's normal ones for zeros.
+ *
+ * Errors: as lk_chunks_cosine(), on a device without LK_E_DATA; LK_E_UNSUPPORTED (memory or queue
+ * kind), LK_E_DEVICE. */
+LK_API lk_status lk_chunks_score_cosine(const lk_context *context, const lk_queue *queue,
+                                        const lk_tensor *embeddings, const lk_tensor *query,
+                                        uint32_t n_chunks, uint32_t n_channels,
+                                        const lk_tensor *scores);
+
 /* How BM25 counts. */
 typedef struct lk_bm25 {
     uint32_t size;         /* sizeof(lk_bm25) */

@@ -229,6 +229,16 @@ struct MergeView {
     const lk_queue *queue;  // of a kind that Backend::check_queue() took
 };
 
+// Cosines of embeddings and a query: lk_chunks_score_cosine().
+struct CosineView {
+    TensorView embeddings;  // [n_chunks][1][n_channels]
+    TensorView query;       // [1][1][n_channels]
+    TensorView scores;      // FP32 [n_chunks][1][1]; devices: NaN where one has no direction
+    uint32_t n_chunks;      // at least 1
+    uint32_t n_channels;
+    const lk_queue *queue;  // of a kind that Backend::check_queue() took
+};
+
 // The classes that an entry of a row goes through.
 struct EntryClasses {
     uint16_t recent_key;  // at 16 bits
@@ -336,6 +346,8 @@ class Backend {
     virtual lk_status resolve_tensor(const lk_tensor &tensor, uint64_t bytes, const char *name,
                                      void **data) const = 0;
     virtual lk_status merge(const MergeView &view) const = 0;
+    // The CPU also returns LK_E_DATA and LK_E_NOMEM.
+    virtual lk_status cosine(const CosineView &view) const = 0;
     virtual lk_status cache_open(const CacheLayout &layout, CacheDevice **out) = 0;
     virtual void cache_close(CacheDevice *cache) = 0;
     // Null but on Vulkan.

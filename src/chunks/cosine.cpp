@@ -1,6 +1,8 @@
 // Cosines of embeddings in host memory: a memory-bound pass over the chunks' elements.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "chunks/cosine.h"
+
 #include <lowkey/chunks.h>
 
 #include <algorithm>
@@ -161,6 +163,8 @@ lk_status read_query(const lk_tensor &tensor, uint32_t n_channels, Array<float> 
     return LK_OK;
 }
 
+}  // namespace
+
 lk_status score_cosine(const lk_tensor &embeddings, const lk_tensor &query, uint32_t n_chunks,
                        uint32_t n_channels, float *scores) {
     Array<float> unit;
@@ -181,8 +185,6 @@ lk_status score_cosine(const lk_tensor &embeddings, const lk_tensor &query, uint
     std::copy(own.begin(), own.end(), scores);
     return LK_OK;
 }
-
-}  // namespace
 
 }  // namespace lk
 

@@ -121,6 +121,7 @@ class FakeDeviceBackend final : public lk::Backend {
                    : lk::fail(LK_E_ARGUMENT, "%s.data is a host pointer", name);
     }
     lk_status merge(const lk::MergeView &) const override { return LK_OK; }
+    lk_status cosine(const lk::CosineView &) const override { return LK_OK; }
     lk_status cache_open(const lk::CacheLayout &from, lk::CacheDevice **out) override {
         layout = from;
         device = new FakeDevice;

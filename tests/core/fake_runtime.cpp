@@ -465,6 +465,7 @@ cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, cudaStream_t) 
 }
 
 cudaError_t launch_merge(const MergeArgs &, cudaStream_t) { return cudaSuccess; }
+cudaError_t launch_cosine(const CosineArgs &, cudaStream_t) { return cudaSuccess; }
 
 }  // namespace cuda
 }  // namespace lk

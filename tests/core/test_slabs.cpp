@@ -30,6 +30,7 @@ class FakeBackend final : public lk::Backend {
         return LK_OK;
     }
     lk_status merge(const lk::MergeView &) const override { return LK_OK; }
+    lk_status cosine(const lk::CosineView &) const override { return LK_OK; }
     lk_status cache_open(const lk::CacheLayout &, lk::CacheDevice **) override { return LK_OK; }
     void cache_close(lk::CacheDevice *) override {}
 

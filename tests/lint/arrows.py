@@ -21,7 +21,7 @@ ALLOWED = {
     'src/backend': {'include/lowkey/base.h', 'include/lowkey/context.h', 'src/base', 'src/format'},
     'src/backend/registry.cpp': {'include/lowkey/base.h', 'src/base', 'src/backend'},
     'src/backend/cpu': {'include/lowkey/base.h', 'include/lowkey/context.h', 'src/base',
-                        'src/format', 'src/backend/backend.h'},
+                        'src/chunks/cosine.h', 'src/format', 'src/backend/backend.h'},
     'src/backend/device': {'include/lowkey/base.h', 'src/base', 'src/format',
                            'src/backend/backend.h'},
     'src/backend/vulkan': {'include/lowkey/base.h', 'include/lowkey/context.h',

@@ -347,6 +347,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_step_commit': (_status, [_p, _p]),
     'lk_step_discard': (_status, [_p]),
     'lk_chunks_cosine': (_status, [_p, _p, _u32, _u32, _p]),
+    'lk_chunks_score_cosine': (_status, [_p, _p, _p, _p, _u32, _u32, _p]),
     'lk_bm25_init': (_status, [_p, _size]),
     'lk_chunks_bm25': (_status, [_p, _p, _p, _u32, _p, _u32, _p]),
     'lk_chunks_by_thresholds': (_status, [_p, _u32, c_double, c_double, _p, _p, _p]),

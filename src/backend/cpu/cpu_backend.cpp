@@ -6,10 +6,12 @@
 #include <cstdio>
 
 #include "backend/cpu/cache_device.h"
+#include "backend/cpu/element.h"
 #include "backend/cpu/init.h"
 #include "backend/cpu/merge.h"
 #include "base/proc.h"
 #include "base/status.h"
+#include "chunks/cosine.h"
 
 namespace lk {
 namespace cpu {
@@ -28,6 +30,16 @@ const char *queue_name(lk_queue_kind kind) {
     return kind == LK_QUEUE_CUDA_STREAM     ? "a CUDA stream"
            : kind == LK_QUEUE_VULKAN_SUBMIT ? "a Vulkan queue to submit to"
                                             : "a Vulkan command buffer to record into";
+}
+
+lk_tensor host_tensor(const TensorView &view) {
+    lk_tensor tensor = {};
+    tensor.dtype = view.dtype;
+    tensor.memory = LK_MEMORY_HOST;
+    tensor.data = view.data;
+    tensor.token_stride = view.token_stride;
+    tensor.head_stride = view.head_stride;
+    return tensor;
 }
 
 class CpuBackend final : public Backend {
@@ -86,6 +98,17 @@ class CpuBackend final : public Backend {
     lk_status merge(const MergeView &view) const override {
         cpu::merge(view);
         return LK_OK;
+    }
+
+    lk_status cosine(const CosineView &view) const override {
+        Array<float> scores(engine_.allocator);
+        if (!scores.resize(view.n_chunks))
+            return fail(LK_E_NOMEM, "no memory for the scores of %u chunks", view.n_chunks);
+        const lk_status status = score_cosine(host_tensor(view.embeddings), host_tensor(view.query),
+                                              view.n_chunks, view.n_channels, scores.data());
+        for (uint32_t i = 0; !status && i < view.n_chunks; ++i)
+            store_element(tensor_row(view.scores, i, 0), LK_F32, 0, scores[i]);
+        return status;
     }
 
     lk_status cache_open(const CacheLayout &layout, CacheDevice **out) override {

@@ -180,6 +180,14 @@ class CudaBackend final : public Backend {
                        "merging outputs");
     }
 
+    lk_status cosine(const CosineView &view) const override {
+        const CosineArgs args = {tensor_arg(view.embeddings), tensor_arg(view.query),
+                                 tensor_arg(view.scores), view.n_chunks, view.n_channels};
+        const DeviceScope scope(device_);
+        return checked(launch_cosine(args, static_cast<cudaStream_t>(view.queue->handle)),
+                       "scoring chunks");
+    }
+
     lk_status cache_open(const CacheLayout &layout, CacheDevice **out) override {
         for (uint32_t c = 0; c < layout.n_classes; ++c)
             if (layout.classes[c].ranking == Ranking::kQueryRange)

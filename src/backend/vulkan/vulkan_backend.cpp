@@ -2,6 +2,7 @@
 #include "backend/vulkan/vulkan_backend.h"
 
 #include "backend/vulkan/buffers.h"
+#include "backend/vulkan/cosine.h"
 #include "backend/vulkan/matrix_probe.h"
 #include "backend/vulkan/merge.h"
 #include "backend/vulkan/slabs.h"
@@ -21,7 +22,8 @@ class VulkanBackend final : public Backend, public VulkanCalls {
           pipelines_(allocator, device_),
           slabs_(allocator, device_),
           buffers_(allocator, device_),
-          merger_(device_, &pipelines_) {}
+          merger_(device_, &pipelines_),
+          cosines_(device_, &pipelines_) {}
 
     lk_status open(const lk_context_desc &desc) {
         const lk_vulkan_desc &vulkan = *desc.vulkan;
@@ -32,7 +34,9 @@ class VulkanBackend final : public Backend, public VulkanCalls {
             status = probe_matrices(&device_, &pipelines_);
         if (!status)
             status = slabs_.open(pipelines_.layout());
-        return status ? status : merger_.open();
+        if (!status)
+            status = merger_.open();
+        return status ? status : cosines_.open();
     }
 
     lk_status supports(const lk_capability &capability) const override {
@@ -85,6 +89,7 @@ class VulkanBackend final : public Backend, public VulkanCalls {
     }
 
     lk_status merge(const MergeView &view) const override { return merger_.merge(view); }
+    lk_status cosine(const CosineView &view) const override { return cosines_.score(view); }
 
     lk_status cache_open(const CacheLayout &layout, CacheDevice **out) override {
         auto *cache = create<VulkanCache>(allocator_, allocator_, device_, layout);
@@ -145,6 +150,7 @@ class VulkanBackend final : public Backend, public VulkanCalls {
     mutable SlabPool slabs_;
     Buffers buffers_;
     mutable Merger merger_;
+    mutable CosineScorer cosines_;
 };
 
 }  // namespace

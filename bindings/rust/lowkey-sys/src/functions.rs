@@ -470,6 +470,15 @@ extern "C" {
         n_channels: u32,
         scores: *mut f32,
     ) -> lk_status;
+    pub fn lk_chunks_score_cosine(
+        context: *const lk_context,
+        queue: *const lk_queue,
+        embeddings: *const lk_tensor,
+        query: *const lk_tensor,
+        n_chunks: u32,
+        n_channels: u32,
+        scores: *const lk_tensor,
+    ) -> lk_status;
     pub fn lk_bm25_init(options: *mut lk_bm25, struct_bytes: usize) -> lk_status;
     pub fn lk_chunks_bm25(
         options: *const lk_bm25,
