@@ -64,6 +64,9 @@ void keep_all(lk_plan *plan) {
     check(lk_plan_set_value(plan, LK_ALL, LK_ALL, &value));
     check(lk_plan_set_ladder(plan, LK_ALL, nullptr, 0, 0));
     check(lk_plan_set_recent(plan, 0, 0));
+    lk_chunk_rule none = initialised(lk_chunk_rule_init);
+    none.chunk_tokens = 0;
+    check(lk_plan_set_chunks(plan, &none));
 }
 
 bool ranks_by_queries(const lk_plan *plan) {

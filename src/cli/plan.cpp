@@ -6,11 +6,13 @@
 #include <memory>
 
 #include "chanmix.h"
+#include "cocktail.h"
 #include "command.h"
 #include "plan_view.h"
 #include "pmkvq.h"
 #include "report.h"
 #include "sampling.h"
+#include "width_table.h"
 
 namespace cli {
 namespace {
@@ -25,6 +27,8 @@ struct PlanOptions {
     StatisticsOptions statistics;
     ChanmixOptions chanmix;
     PmkvqOptions pmkvq;
+    CocktailOptions cocktail;
+    std::vector<double> shares;  // of chunks, percent
     bool json = false;
     bool explain = false;
     std::string png;
@@ -48,10 +52,11 @@ constexpr std::uint64_t kBatchTokens = 8192;
 constexpr double kPaperBatch = 2.3;
 constexpr double kPaperContext = 1.5;
 
-std::uint64_t cache_bytes(const lk_plan *plan, std::uint64_t n_tokens, std::uint32_t n_sequences,
-                          std::uint32_t step_tokens) {
+std::uint64_t cache_bytes(const lk_plan *plan, const PlanOptions &options, std::uint64_t n_tokens,
+                          std::uint32_t n_sequences) {
     lk_plan_size size = llama::initialised(lk_plan_size_init);
-    const lk_status status = lk_plan_bytes(plan, n_tokens, n_sequences, step_tokens, &size);
+    const lk_status status =
+        size_of_plan(plan, options.shares, n_tokens, n_sequences, options.step_tokens, &size);
     return status == LK_OK ? size.cache_bytes : std::numeric_limits<std::uint64_t>::max();
 }
 
@@ -67,15 +72,15 @@ std::uint64_t largest(std::uint64_t most, const Fits &fits) {
 }
 
 // The most tokens of each sequence whose cache fits the budget; 0 when none do.
-std::uint64_t tokens_in(std::uint64_t budget_bytes, const lk_plan *plan, std::uint32_t n_sequences,
-                        std::uint32_t step_tokens) {
+std::uint64_t tokens_in(std::uint64_t budget_bytes, const lk_plan *plan, const PlanOptions &options,
+                        std::uint32_t n_sequences) {
     return largest(kMostTokens, [&](std::uint64_t n_tokens) {
-        return cache_bytes(plan, n_tokens, n_sequences, step_tokens) <= budget_bytes;
+        return cache_bytes(plan, options, n_tokens, n_sequences) <= budget_bytes;
     });
 }
 
 std::uint64_t tokens_in_budget(const lk_plan *plan, const PlanOptions &options) {
-    return tokens_in(options.budget_bytes, plan, options.n_sequences, options.step_tokens);
+    return tokens_in(options.budget_bytes, plan, options, options.n_sequences);
 }
 
 // What fits where an FP16 cache of kBatch x kBatchTokens does, by exact bytes.
@@ -87,16 +92,17 @@ struct Capacity {
     }
 };
 
-Capacity capacity_of(const lk_plan *plan, std::uint32_t step_tokens) {
+Capacity capacity_of(const lk_plan *plan, const PlanOptions &options) {
     const llama::PlanHandle fp16 = llama::copy_plan(plan);
     llama::keep_all(fp16.get());
-    const std::uint64_t budget = cache_bytes(fp16.get(), kBatchTokens, kBatch, step_tokens);
+    const std::uint64_t budget = cache_bytes(fp16.get(), options, kBatchTokens, kBatch);
     const std::uint64_t n_sequences = largest(kMostSequences, [&](std::uint64_t n) {
-        return cache_bytes(plan, kBatchTokens, static_cast<std::uint32_t>(n), step_tokens) <=
-               budget;
+        return cache_bytes(plan, options, kBatchTokens, static_cast<std::uint32_t>(n)) <= budget;
     });
-    return {budget, n_sequences, tokens_in(budget, plan, kBatch, step_tokens)};
+    return {budget, n_sequences, tokens_in(budget, plan, options, kBatch)};
 }
+
+bool has_chunks(const lk_plan *plan) { return chunk_rule_of(plan).chunk_tokens != 0; }
 
 double compression(const lk_plan_size &size) {
     const double held = static_cast<double>(size.payload_bytes) +
@@ -124,7 +130,11 @@ Json to_json(const lk_plan *plan, const lk_plan_size &size, const PlanOptions &o
         json["budget_bytes"] = options.budget_bytes;
         json["tokens_in_budget"] = tokens_in_budget(plan, options);
     }
-    const Capacity capacity = capacity_of(plan, options.step_tokens);
+    if (has_chunks(plan)) {
+        json["mix_percent"] = options.shares;
+        json["paper_models"] = paper_models_json(paper_models(plan, options.shares));
+    }
+    const Capacity capacity = capacity_of(plan, options);
     json["at_fp16_bytes"] = {{"fp16_sequences", kBatch},
                              {"fp16_tokens", kBatchTokens},
                              {"budget_bytes", capacity.budget_bytes},
@@ -136,7 +146,7 @@ Json to_json(const lk_plan *plan, const lk_plan_size &size, const PlanOptions &o
 }
 
 void print_capacity(const lk_plan *plan, const PlanOptions &options) {
-    const Capacity capacity = capacity_of(plan, options.step_tokens);
+    const Capacity capacity = capacity_of(plan, options);
     const bool is_chanmix = options.plan == kChanmix;
     const auto paper = [&](double gain) {
         return is_chanmix ? "; the paper's " + format_fixed(gain, 1) + " x" : std::string();
@@ -180,6 +190,8 @@ void print_text(const lk_plan *plan, const lk_plan_size &size, const PlanOptions
         line("holds", format_count(tokens_in_budget(plan, options)) + " tokens per sequence");
     }
     print_capacity(plan, options);
+    if (has_chunks(plan))
+        print_paper_models(paper_models(plan, options.shares), options.shares);
 }
 
 bool is_pmkvq(const PlanOptions &options) {
@@ -204,24 +216,30 @@ llama::PlanHandle make_plan(const PlanOptions &options, llama::CalibratorHandle 
 }
 
 void draw_plot(const PlanOptions &options, const lk_plan *plan, const lk_calibrator *statistics) {
-    if (statistics == nullptr)
-        throw UsageError("--plot draws plans from statistics; --png draws any plan");
-    if (is_pmkvq(options))
+    if (statistics == nullptr && has_chunks(plan) && options.cocktail.has_scores())
+        draw_chunks(plan, options.cocktail.score(plan), options.plot);
+    else if (statistics == nullptr)
+        throw UsageError(
+            "--plot draws plans from statistics, and chunks by --scores or --text; --png draws any "
+            "plan");
+    else if (is_pmkvq(options))
         draw_pmkvq(plan, options.budget(), options.plot);
     else
         draw_chanmix(plan, statistics, chanmix_options(options).scope, options.plot);
     note("picture: " + options.plot);
 }
 
-int run_plan(const PlanOptions &options) {
+int run_plan(PlanOptions options) {
     llama::CalibratorHandle statistics;
     const llama::PlanHandle plan = make_plan(options, statistics);
+    options.cocktail.apply(plan.get());
+    options.shares = options.cocktail.shares(plan.get());
     // What a PM-KVQ plan takes when its budget is full; until then as much as there is.
     const llama::PlanHandle full =
         is_pmkvq(options) ? at_last_rungs(plan.get()) : llama::copy_plan(plan.get());
     lk_plan_size size = llama::initialised(lk_plan_size_init);
-    llama::check(lk_plan_bytes(full.get(), options.n_tokens, options.n_sequences,
-                               options.step_tokens, &size));
+    llama::check(size_of_plan(full.get(), options.shares, options.n_tokens, options.n_sequences,
+                              options.step_tokens, &size));
     if (options.json) {
         Json json = to_json(full.get(), size, options);
         json["plan"] = Json::parse(plan_json(plan.get()));
@@ -234,8 +252,10 @@ int run_plan(const PlanOptions &options) {
     if (is_pmkvq(options) && !options.json)
         print_pmkvq(plan.get(), statistics.get(),
                     options.pmkvq.options(options.statistics, options.budget()), options.budget());
-    if (options.explain && !options.json)
+    if (options.explain && !options.json) {
         print_widths(plan.get());
+        print_width_table(plan.get());
+    }
     if (!options.save.empty())
         write_text(options.save, plan_json(plan.get()) + "\n");
     if (!options.png.empty()) {
@@ -260,6 +280,7 @@ void add_plan(CLI::App &app, int &exit_code) {
         "  lowkey plan kitty --explain --png plan.png\n"
         "  lowkey plan chanmix --stats stats.safetensors --plot plan.png -o plan.json\n"
         "  lowkey plan pm-kvq --stats stats.safetensors --budget 512MiB --max-tokens 32768\n"
+        "  lowkey plan cocktail --text book.txt --query \"white whale\" --plot chunks.png\n"
         "Bits per value and bytes per token are of packed pages, ranges and minima included;\n"
         "bytes_total is the least budget with which the cache gets there.");
     const auto options = std::make_shared<PlanOptions>();
@@ -280,16 +301,20 @@ void add_plan(CLI::App &app, int &exit_code) {
     command->add_option("--budget", options->budget_bytes, "bytes; K, M, G are powers of 1024")
         ->transform(CLI::AsSizeValue(false));
     command->add_flag("--json", options->json, "print JSON, the plan itself included");
-    command->add_flag("--explain", options->explain, "print the width of every channel, in ranges");
+    command->add_flag(
+        "--explain", options->explain,
+        "print the width of every channel, in ranges, and a table of widths by layer, "
+        "head, rung and class of the chunk");
     command->add_option("--png", options->png, "draw widths and bytes to this file");
     command->add_option(
         "--plot", options->plot,
-        "draw to this file: a ChanMix plan by channel, with the ranges behind it, or a "
-        "PM-KVQ plan by layer, with its widths over the length");
+        "draw to this file: a ChanMix plan by channel, with the ranges behind it, a PM-KVQ plan by "
+        "layer, with its widths over the length, or the scores and classes of chunks");
     command->add_option("-o,--save", options->save, "write the plan's JSON to this file");
     options->statistics.add_to(*command);
     options->chanmix.add_to(*command);
     options->pmkvq.add_to(*command);
+    options->cocktail.add_to(*command);
     command->callback([options, &exit_code] { exit_code = run_plan(*options); });
 }
 

@@ -79,11 +79,6 @@ std::string channel_words(const lk_plan *plan, std::uint32_t layer, std::uint32_
     return words;
 }
 
-std::string range_words(std::uint32_t first, std::uint32_t last) {
-    return first == last ? std::to_string(first)
-                         : std::to_string(first) + ".." + std::to_string(last);
-}
-
 // Heads of one layer as "heads 0..7 WORDS" lines, at its rung.
 std::vector<std::string> rung_lines(const lk_plan *plan, const PlanShape &shape,
                                     std::uint32_t layer) {
@@ -292,6 +287,11 @@ PlanShape plan_shape(const lk_plan *plan) {
         shape.head_dim.push_back(head_dim);
     }
     return shape;
+}
+
+std::string range_words(std::uint32_t first, std::uint32_t last) {
+    return first == last ? std::to_string(first)
+                         : std::to_string(first) + ".." + std::to_string(last);
 }
 
 std::string describe_head(const lk_plan *plan, std::uint32_t layer, std::uint32_t kv_head,

@@ -30,6 +30,9 @@ void draw_width_legend(Canvas &canvas, double right, double y);
 std::string describe_head(const lk_plan *plan, std::uint32_t layer, std::uint32_t kv_head,
                           bool is_value, std::uint32_t head_dim);
 
+// "3", or "3..5".
+std::string range_words(std::uint32_t first, std::uint32_t last);
+
 // One line for every range of layers and heads with equal widths.
 void print_widths(const lk_plan *plan);
 

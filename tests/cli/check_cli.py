@@ -81,6 +81,44 @@ def plans(folder: pathlib.Path) -> None:
     expect(width >= 400 and height >= 300, 'the picture has a size to look at')
 
 
+def chunks(folder: pathlib.Path) -> None:
+    """Plans with chunks: bytes of a mix, the paper's models, scores to classes, the table of widths."""
+    got = json.loads(run('plan', 'cocktail', '--tokens', '131072', '--mix', '60,30,10', '--json').stdout)
+    expect(3 * 0.6 + 5 * 0.3 + 16 * 0.1 > got['bits_per_value'] > 4, 'between the bits of the classes')
+    models = {model['model']: model for model in got['paper_models']}
+    expect(len(models) == 4 and models['Llama2-7B']['weight_bytes'] == 2 * 6738415616, 'four models, their weights')
+    expect(models['Mistral-7B']['fp16_bytes'] < models['Llama2-7B']['fp16_bytes'] / 3, 'a quarter of the KV heads')
+    for model in models.values():
+        expect(60 < model['cache_saved_percent'] < 80, 'what chunks save of the cache')
+        expect(model['weights_and_cache_saved_percent'] < model['cache_saved_percent'], 'and of a GPU')
+    low = json.loads(run('plan', 'cocktail', '--mix', '100,0,0', '--json').stdout)
+    expect(low['bits_per_value'] < got['bits_per_value'], 'low chunks take least')
+    scores = folder / 'scores.txt'
+    scores.write_text(', '.join(str(i % 10) for i in range(200)))
+    picture = folder / 'chunks.png'
+    scored = json.loads(run('plan', 'cocktail', '--scores', str(scores), '--plot', str(picture), '--json').stdout)
+    # Thresholds of 0 to 9: below 5.4 low, above 8.1 high.
+    expect(scored['mix_percent'] == [60, 30, 10], 'classes by thresholds')
+    expect(png_size(picture)[0] >= 1000, 'a picture of chunks')
+    text = folder / 'whale.txt'
+    text.write_text('call me ishmael some years ago ' * 40 + 'the white whale ' * 30)
+    found = json.loads(run('plan', 'cocktail', '--text', str(text), '--query', 'white whale', '--json').stdout)
+    expect(found['mix_percent'][2] > 0, 'the chunks that have the words are high')
+    table = run('plan', 'cocktail', '--layers', '2', '--explain').stdout
+    for part in ('no class', 'middle', '0..1', 'keys', 'values'):
+        expect(part in table, f'the table of widths has {part}')
+    for name in ('fp16', 'kitty-pro', 'pm-kvq'):
+        expect('Bits of a channel by layer' in run('plan', name, '--explain').stdout, f'{name} has a table of widths')
+    run('plan', 'kitty', '--chunk', '32', code=2)
+    run('plan', 'cocktail', '--mix', '60,30,20', code=2)
+    run('plan', 'cocktail', '--plot', str(folder / 'none.png'), code=2)
+    run('plan', 'cocktail', '--alpha', '0.6', '--beta', '0.4', code=1)
+    scores.write_text('1 2 three')
+    run('plan', 'cocktail', '--scores', str(scores), code=1)
+    scores.write_text('1 nan 2')
+    run('plan', 'cocktail', '--scores', str(scores), code=1)
+
+
 def safetensors(path: pathlib.Path, tensors: dict, metadata: dict) -> str:
     """Write F32 tensors of name: (shape, values)."""
     header, body = {'__metadata__': metadata}, b''
@@ -285,6 +323,7 @@ def on_devices(backends: list[str]) -> None:
 with tempfile.TemporaryDirectory() as name:
     usage()
     plans(pathlib.Path(name))
+    chunks(pathlib.Path(name))
     calibration(pathlib.Path(name))
     pm_kvq(pathlib.Path(name))
     snapshots(pathlib.Path(name))
