@@ -15,6 +15,7 @@ namespace {
 
 constexpr float kLog2E = 1.44269504f;
 constexpr uint32_t kSpanChunks = 16;  // of a piece of work
+constexpr uint32_t kColumns = 2;      // weighed side by side
 constexpr uint32_t kNoRow = UINT32_MAX;
 constexpr uint32_t kLaneHalves = 2 * LK_TILE_WORDS;  // of a tile
 constexpr uint32_t kTileHalves = kLaneHalves * LK_LANES;
@@ -125,6 +126,7 @@ class Watching {
         const float *centers =
             layer.soft_cap > 0 ? head_numbers(layer, layer.key_centers, kv_head) : nullptr;
         const uint32_t first = unit % n_tiles_ * kWatchColumns;
+        std::fill(scratch.queries, scratch.starts + kWatchColumns, 0.0f);
         for (uint32_t i = 0; i < columns_of(unit); ++i) {
             const uint32_t token = watch_.first_query + (first + i) / group_;
             const uint8_t *row =
@@ -155,29 +157,41 @@ class Watching {
             const uint32_t high =
                 static_cast<uint32_t>(std::min<uint64_t>(end - first, LK_TILE_TOKENS));
             const float *keys = scratch.keys + first % page_tokens * args_.layer.head_dim;
-            for (uint32_t c = 0; c < columns_of(unit); ++c)
+            for (uint32_t c = 0; c < columns_of(unit); c += kColumns)
                 weigh_tile(keys, scratch, c, low, high, &parts[c]);
         }
     }
 
-    // Tokens [low, high) of a tile under a column.
+    // Tokens [low, high) of a tile under kColumns columns: as many sums run side by side as hide
+    // the additions' latency.
     void weigh_tile(const float *keys, const Scratch &scratch, uint32_t column, uint32_t low,
-                    uint32_t high, Part *part) const {
-        Lanes logits = Lanes{} + scratch.starts[column];
+                    uint32_t high, Part *parts) const {
+        Lanes logits[kColumns];
+        for (uint32_t i = 0; i < kColumns; ++i)
+            logits[i] = Lanes{} + scratch.starts[column + i];
         for (uint32_t c = 0; c < args_.layer.head_dim; ++c) {
+            const float *queries = scratch.queries + c * kWatchColumns + column;
             Lanes key;
             std::memcpy(&key, keys + c * LK_TILE_TOKENS, sizeof key);
-            logits += scratch.queries[c * kWatchColumns + column] * key;
+            for (uint32_t i = 0; i < kColumns; ++i)
+                logits[i] += queries[i] * key;
         }
+        for (uint32_t i = 0; i < kColumns; ++i)
+            weigh_logits(&logits[i], low, high, &parts[i]);
+    }
+
+    void weigh_logits(Lanes *logits, uint32_t low, uint32_t high, Part *part) const {
+        float own[LK_TILE_TOKENS];
+        std::memcpy(own, logits, sizeof own);
         const float cap = args_.layer.soft_cap * kLog2E;
         float top = -HUGE_VALF;
         for (uint32_t t = low; t < high; ++t) {
-            logits[t] = cap > 0 ? cap * std::tanh(logits[t]) : logits[t];
-            top = logits[t] > top ? logits[t] : top;
+            own[t] = cap > 0 ? cap * std::tanh(own[t]) : own[t];
+            top = own[t] > top ? own[t] : top;
         }
         float sum = 0;
         for (uint32_t t = low; t < high; ++t)
-            sum += std::exp2(logits[t] - top);
+            sum += std::exp2(own[t] - top);
         join({top, sum}, part);
     }
 
