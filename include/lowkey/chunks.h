@@ -181,12 +181,13 @@ LK_API lk_status lk_chunk_watch_init(lk_chunk_watch *watch, size_t struct_bytes)
  *
  * Memory is taken here and counted in the budget: up to 16 MiB, or what a KV head of one watched
  * layer needs for 64 of its query rows, 512 bytes a chunk. It is kept, with the scores, until the
- * sequence is removed or truncated within the context, or the watch ends or is replaced. Forks
- * and snapshots have none.
+ * sequence is removed or truncated within the context, its chunks are assigned classes, or the
+ * watch ends or is replaced. Forks and snapshots have none.
  *
  * The step that is watched: lk_step_begin() refuses it with LK_E_ARGUMENT where it has fewer new
  * tokens than the query, a draft tree for this sequence, or a context that is not all there
- * before the query; the watch stays. lk_attend() and lk_step_replay() refuse it with LK_E_STATE
+ * before the query, or leaves out a part of the chunks that lk_chunks_assign() reordered; the
+ * watch stays. lk_attend() and lk_step_replay() refuse it with LK_E_STATE
  * in a captured graph. Discarded, or with none of the sequence's tokens kept, the watch waits for
  * the next step.
  *
@@ -208,6 +209,99 @@ LK_API lk_status lk_chunks_watch(lk_cache *cache, lk_sequence id, const lk_chunk
  * finite; the sentence names the first chunk), LK_E_NOMEM, LK_E_DEVICE. */
 LK_API lk_status lk_chunks_attention(lk_cache *cache, lk_sequence id, uint32_t n_chunks,
                                      float *scores);
+
+/* Tokens of a sequence that wait for classes at 16 bits. */
+typedef uint32_t lk_defer;
+enum {
+    LK_DEFER_OFF = 0,    /* pages are packed as the plan has it */
+    LK_DEFER_REFUSE = 1, /* where bytes are lacking, lk_step_begin() looks for them elsewhere as
+                          * it does for any sequence, else returns LK_E_BUDGET */
+    LK_DEFER_PACK = 2    /* first it packs the oldest chunks that have left the recent window, as
+                          * LK_CHUNK_MIDDLE; lk_chunks_get() tells which. Never pages that other
+                          * sequences have */
+};
+
+/* Hold a sequence's tokens at 16 bits from the next step on, counted in the budget, until
+ * lk_chunks_assign() or LK_DEFER_OFF; what is packed already stays so. A fork is deferred as its
+ * parent is.
+ *
+ * Errors: LK_E_ARGUMENT (mode), LK_E_NOT_FOUND, LK_E_UNSUPPORTED (the cache's plan has no chunks),
+ * LK_E_BUSY (a step is open). */
+LK_API lk_status lk_sequence_defer(lk_cache *cache, lk_sequence id, lk_defer mode);
+
+/* Give the chunks of a sequence's context their classes, and end its deferral.
+ *
+ * Chunks are the whole runs of the plan's chunk_tokens tokens behind the sinks; the rest of the
+ * context, the query and all later tokens stay at 16 bits (lk_chunk_rule.hold).
+ *
+ * With lk_chunk_rule.reorder, chunks of one class become neighbours: pages of low ones, then of
+ * middle ones, then of high ones, in each class in the order of the context, and then the tokens
+ * at 16 bits. Attention, which does not depend on the order of committed tokens, answers as
+ * without; positions are in the keys and go with them. Where the chunks of a class do not fill
+ * whole pages, the best of the rest are kept one class wider, never narrower. Without reorder
+ * a chunk is a page and keeps its place.
+ *
+ * Classes may be assigned again, for a new query. Pages that keep all of their chunks stay as they
+ * are. Others are laid out anew: a chunk that gets narrower is packed from what its codes stand
+ * for, as one that only moves is, so both lose a little. A chunk cannot become wider than it is
+ * kept: it stays as it is, and lk_chunks_info.n_narrower counts it. Chunks behind those that have
+ * classes may join.
+ *
+ * The new pages are made beside the old ones, which go when all are there: the budget must hold
+ * both for the duration of the call, and up to two pages at 16 bits. Pages that forks have stay
+ * theirs.
+ *
+ * n_context_tokens  of the sequence, sinks included; at most its length
+ * n_chunks          whole chunks of these; at least as many as have classes already. 0 is fine
+ * classes           [n_chunks]
+ * scores            [n_chunks], a higher one is better; NULL: the later chunk is
+ *
+ * A truncation within the context keeps the chunks before it; pages that lose chunks are reopened
+ * and those that are left in them stay at 16 bits, with the values that their codes stand for.
+ * Snapshots refuse a sequence that is deferred or has chunks of a class (LK_E_UNSUPPORTED).
+ *
+ * Errors, on all of which nothing has changed: LK_E_ARGUMENT, LK_E_NOT_FOUND, LK_E_UNSUPPORTED
+ * (the cache's plan has no chunks), LK_E_DATA (a score is a NaN), LK_E_STATE (tokens of the context
+ * were packed without a class; or the cache's queue is being captured into a graph), LK_E_BUSY (a
+ * step is open), LK_E_BUDGET (the sentence has the bytes lacking), LK_E_NOMEM, LK_E_DEVICE. */
+LK_API lk_status lk_chunks_assign(lk_cache *cache, lk_sequence id, uint64_t n_context_tokens,
+                                  uint32_t n_chunks, const lk_chunk_class *classes,
+                                  const float *scores);
+
+/* The chunks of a sequence. */
+typedef struct lk_chunks_info {
+    uint32_t size;         /* sizeof(lk_chunks_info) */
+    uint32_t n_chunks;     /* that have classes; before any were assigned, the whole chunks of all
+                            * tokens */
+    uint32_t chunk_tokens; /* of each */
+    uint32_t is_assigned;  /* 1 once classes were assigned */
+    lk_defer deferral;     /* as lk_sequence_defer() or an assignment left it */
+    uint32_t n_low;        /* kept as LK_CHUNK_LOW */
+    uint32_t n_middle;     /* kept as LK_CHUNK_MIDDLE */
+    uint32_t n_high;       /* kept as LK_CHUNK_HIGH */
+    uint32_t n_wider;      /* kept wider than assigned, to fill pages or behind a truncation */
+    uint32_t n_narrower;   /* kept narrower than assigned: what would be needed is gone */
+    uint64_t first_token;  /* of the first chunk: the sinks */
+} lk_chunks_info;
+
+/* Set all to zero. Errors: LK_E_ARGUMENT. */
+LK_API lk_status lk_chunks_info_init(lk_chunks_info *info, size_t struct_bytes);
+
+/* Which chunk lies where and how it is kept.
+ *
+ * info      or NULL; filled also where a list has too little room
+ * capacity  of each list
+ * assigned  NULL, or [n_chunks]: by chunk, as lk_chunks_assign() was told; LK_CHUNK_NONE before
+ * stored    NULL, or [n_chunks]: by chunk, how it is kept. What is at 16 bits is LK_CHUNK_HIGH
+ *           where that class is, else LK_CHUNK_NONE, as what the plan packed without a class is.
+ *           A ladder may have taken pages of a layer below their class
+ * order     NULL, or [n_chunks]: the chunk at each place, counted from the sinks: a permutation
+ *
+ * Errors: LK_E_ARGUMENT (also a capacity below n_chunks), LK_E_NOT_FOUND, LK_E_UNSUPPORTED (the
+ * cache's plan has no chunks). */
+LK_API lk_status lk_chunks_get(const lk_cache *cache, lk_sequence id, lk_chunks_info *info,
+                               uint32_t capacity, lk_chunk_class *assigned, lk_chunk_class *stored,
+                               uint32_t *order);
 
 #ifdef __cplusplus
 }

@@ -239,7 +239,7 @@ struct CosineView {
     const lk_queue *queue;  // of a kind that Backend::check_queue() took
 };
 
-// The classes that an entry of a row goes through.
+// The classes that an entry of a row goes through; with chunks, `packed` is one of several.
 struct EntryClasses {
     uint16_t recent_key;  // at 16 bits
     uint16_t packed_key;
@@ -251,7 +251,8 @@ struct EntryClasses {
 struct LayerClasses {
     const uint16_t *classes;
     uint32_t n_classes;
-    int32_t shrinks;  // has rungs: its rows may be at other classes than another layer's
+    int32_t shrinks;  // has rungs: its rows may be at other classes than another layer's. Without,
+                      // layers of the same classes have them in the same rows
 };
 
 // What stays the same for a cache's life. Everything it points to lives as long.

@@ -52,6 +52,23 @@ lk_status check_head(const lk_context &context, lk_capability asked, const HalfS
     return LK_OK;
 }
 
+// By the layer's ladder and by chunks.
+lk_status check_lower(const lk_cache &cache, const EntryInfo &entry, const lk_capability &asked) {
+    const Plan &plan = cache.plan.model;
+    const uint32_t n_rungs = plan.layers[entry.layer].n_rungs;
+    const auto check = [&](uint16_t key, uint16_t value) {
+        return check_head(*cache.context, asked, cache.classes[key].shape,
+                          cache.classes[value].shape);
+    };
+    lk_status status = LK_OK;
+    for (uint32_t r = 0; !status && r < n_rungs; ++r)
+        status = check(entry.key.rung_class[r], entry.value.rung_class[r]);
+    for (uint32_t c = 0; plan.chunks.tokens && c < kChunkClasses; ++c)
+        for (uint32_t r = 0; !status && r < (n_rungs ? n_rungs : 1u); ++r)
+            status = check(entry.key.chunk_class[c][r], entry.value.chunk_class[c][r]);
+    return status;
+}
+
 lk_status check_support(const lk_cache &cache) {
     lk_capability asked{};
     asked.size = sizeof asked;
@@ -68,14 +85,9 @@ lk_status check_support(const lk_cache &cache) {
                        cache.classes[entry.value.packed_class].shape);
         if (status)
             return status;
-        const uint32_t n_rungs = cache.plan.model.layers[entry.layer].n_rungs;
-        for (uint32_t r = 0; r < n_rungs; ++r) {
-            const lk_status lower =
-                check_head(*cache.context, asked, cache.classes[entry.key.rung_class[r]].shape,
-                           cache.classes[entry.value.rung_class[r]].shape);
-            if (lower)
-                return lower;
-        }
+        const lk_status lower = check_lower(cache, entry, asked);
+        if (lower)
+            return lower;
     }
     return LK_OK;
 }
@@ -119,6 +131,20 @@ uint64_t slot_bytes_of(const Array<SlotCount> &counts) {
     return bytes;
 }
 
+// Slots of a row of chunks of the lowest class.
+uint64_t lowest_chunks_row(const lk_cache &cache) {
+    uint64_t bytes = 0;
+    for (const EntryInfo &entry : cache.entries) {
+        const uint32_t n_rungs = cache.plan.model.layers[entry.layer].n_rungs;
+        for (const HalfInfo *half : {&entry.key, &entry.value}) {
+            const uint16_t last = half->chunk_class[0][n_rungs ? n_rungs - 1 : 0];
+            const HalfShape &shape = cache.classes[last].shape;
+            bytes += slot_bytes(payload_bytes(shape)) + slot_bytes(metadata_bytes(shape));
+        }
+    }
+    return bytes;
+}
+
 // Slots of a row whose layers are at the last rungs of their ladders.
 uint64_t narrowest_row(const lk_cache &cache) {
     uint64_t bytes = 0;
@@ -130,7 +156,15 @@ uint64_t narrowest_row(const lk_cache &cache) {
             bytes += half->packs() ? half->metadata_slot() : half->slots.recent_metadata;
         }
     }
-    return bytes;
+    const bool has_chunks = cache.plan.model.chunks.tokens != 0;
+    const uint64_t lowest = has_chunks ? lowest_chunks_row(cache) : bytes;
+    return lowest < bytes ? lowest : bytes;
+}
+
+// What most pages of a half will be, as far as the plan tells.
+uint16_t common_class(const lk_cache &cache, const HalfInfo &half) {
+    return cache.plan.model.chunks.tokens && !half.packs() ? half.chunk_class[0][0]
+                                                           : half.packed_class;
 }
 
 // Rows that the budget holds at most: each takes its table and the slots of the smallest kind,
@@ -168,8 +202,8 @@ lk_status open_device(lk_cache *cache) {
         cache->first_entries.push(layer.first_entry);
     }
     for (const EntryInfo &entry : cache->entries)
-        cache->entry_classes.push({entry.key.recent_class, entry.key.packed_class,
-                                   entry.value.recent_class, entry.value.packed_class});
+        cache->entry_classes.push({entry.key.recent_class, common_class(*cache, entry.key),
+                                   entry.value.recent_class, common_class(*cache, entry.value)});
     CacheLayout layout{};
     layout.classes = cache->classes.data();
     layout.n_classes = static_cast<uint32_t>(cache->classes.size());

@@ -24,6 +24,8 @@ struct HalfInfo {
     uint16_t packed_class;  // at the layer's rung; recent_class when the half stays at 16 bits
     HalfSlots slots;        // as packed_class has them
     uint16_t rung_class[kMaxRungs];  // of a ladder: packed_class by rung
+    // Of rows of chunks, by their class and the layer's rung; [0] without a ladder.
+    uint16_t chunk_class[kChunkClasses][kMaxRungs];
 
     bool packs() const { return packed_class != recent_class; }
     // Size of the metadata slot of a packed half.
@@ -90,7 +92,7 @@ struct lk_cache {
           first_entries(owner->allocator),
           entry_classes(owner->allocator),
           shrunk_class(owner->allocator),
-          ladder_classes(owner->allocator),
+          lower_classes(owner->allocator),
           layer_classes(owner->allocator),
           sink_logits(owner->allocator),
           key_numbers(owner->allocator),
@@ -123,9 +125,9 @@ struct lk_cache {
     lk::Array<lk::LayerView> layer_views;  // as the device reads them
     lk::Array<uint32_t> first_entries;
     lk::Array<lk::EntryClasses> entry_classes;
-    lk::Array<uint16_t> shrunk_class;    // [classes] with the widest plane at half its width; 0
-                                         // where that is no step of a ladder
-    lk::Array<uint16_t> ladder_classes;  // of all layers with a ladder
+    lk::Array<uint16_t> shrunk_class;   // [classes] with the widest plane at half its width; 0
+                                        // where that is no step of a ladder
+    lk::Array<uint16_t> lower_classes;  // of all layers: by their ladders and chunks
     lk::Array<lk::LayerClasses> layer_classes;
     lk::Array<float> sink_logits;  // of all layers that have them
     // likewise: centers of keys, scales, inverse scales; heads without have 0, 1 and 1
@@ -173,8 +175,11 @@ void count_direct(lk_cache *cache);
 HalfBytes half_bytes(const HalfClass &half);
 void count_half(lk_cache *cache, uint16_t half_class, bool is_added);
 
-// Hand the device what is queued to be reopened (tail.cpp).
+// Hand the device what is queued to be reopened (tail.cpp), packed (pack.cpp) or moved
+// (commit.cpp).
 lk_status flush_reopens(lk_cache *cache);
+lk_status flush_packs(lk_cache *cache);
+lk_status flush_moves(lk_cache *cache);
 // Copy the first n_tokens of all halves that the target row has at 16 bits.
 lk_status copy_raw_halves(lk_cache *cache, const Row &from, const Row &to, uint32_t n_tokens);
 
@@ -198,6 +203,11 @@ lk_status shrink_halves(lk_cache *cache, uint32_t n_halves, uint32_t *n_done);
 // Room in the budget (room.cpp). For the rows of the step: LK_E_BUDGET with nothing changed but
 // what the host let go of, shrinks and, where that was asked for, sequences that were removed.
 lk_status make_room(lk_cache *cache);
+// Add the slots of a row to slot_needs: at 16 bits, or of chunks.
+void add_row_slots(lk_cache *cache, RowKind kind);
+// For the slots in slot_needs and table_bytes more, which `what` takes, without anybody's help but
+// that slots are moved together. LK_E_BUDGET with nothing changed.
+lk_status check_room(lk_cache *cache, uint64_t table_bytes, const char *what);
 // What a cache's first sequence takes for its first token.
 uint64_t first_token_bytes(lk_cache *cache);
 // Pack what is due of a sequence, with room made where that takes bytes. The same.

@@ -95,6 +95,24 @@ lk_status add_value(Builder *builder, uint32_t layer, uint32_t head, uint32_t ru
                : builder->add({value.shape, nullptr, Ranking::kNone, 0, value.one_bit}, index);
 }
 
+// The classes of rows of chunks.
+lk_status add_chunk_classes(Builder *builder, uint32_t layer, uint32_t head, EntryInfo *info) {
+    const Plan &plan = builder->cache->plan.model;
+    const LayerPlan &own = plan.layers[layer];
+    const uint32_t n_rungs = own.n_rungs ? own.n_rungs : 1;
+    lk_status status = LK_OK;
+    for (uint32_t c = 0; plan.chunks.tokens && c < kChunkClasses; ++c)
+        for (uint32_t r = 0; !status && r < n_rungs; ++r) {
+            const uint32_t rung = own.n_rungs ? own.rungs[r] : kNoRung;
+            const uint32_t cap = row_cap(rung, plan.chunks.bits[c]);
+            status = add_key(builder, layer, head, cap, info, &info->key.chunk_class[c][r]);
+            if (!status)
+                status =
+                    add_value(builder, layer, head, cap, *info, &info->value.chunk_class[c][r]);
+        }
+    return status;
+}
+
 lk_status add_entry(Builder *builder, uint32_t layer, uint32_t head) {
     lk_cache *cache = builder->cache;
     const Plan &plan = cache->plan.model;
@@ -119,6 +137,8 @@ lk_status add_entry(Builder *builder, uint32_t layer, uint32_t head) {
         if (!status)
             status = add_value(builder, layer, head, own.rungs[r], info, &info.value.rung_class[r]);
     }
+    if (!status)
+        status = add_chunk_classes(builder, layer, head, &info);
     if (status)
         return status;
     if (info.ranks_by_queries) {
@@ -154,10 +174,10 @@ lk_status add_shrunk(Builder *builder, uint16_t from, uint32_t last_rung) {
 }
 
 bool note_class(lk_cache *cache, size_t first, uint16_t index) {
-    for (size_t i = first; i < cache->ladder_classes.size(); ++i)
-        if (cache->ladder_classes[i] == index)
+    for (size_t i = first; i < cache->lower_classes.size(); ++i)
+        if (cache->lower_classes[i] == index)
             return true;
-    return cache->ladder_classes.push(index);
+    return cache->lower_classes.push(index);
 }
 
 // A class of a rung and all that halves come by from there.
@@ -176,21 +196,32 @@ lk_status add_rung(Builder *builder, size_t first, uint16_t index, uint32_t last
     return fits ? LK_OK : no_memory();
 }
 
+// What a half may be below 16 bits, by its layer's ladder and its row's chunks.
+lk_status add_lower(Builder *builder, size_t first, const LayerPlan &layer, const HalfInfo &half) {
+    const uint32_t last_rung = layer.n_rungs ? layer.rungs[layer.n_rungs - 1] : 16;
+    const bool has_chunks = builder->cache->plan.model.chunks.tokens != 0;
+    lk_status status = LK_OK;
+    for (uint32_t r = 0; !status && r < layer.n_rungs; ++r)
+        status = add_rung(builder, first, half.rung_class[r], last_rung);
+    for (uint32_t c = 0; has_chunks && c < kChunkClasses; ++c)
+        for (uint32_t r = 0; !status && r < (layer.n_rungs ? layer.n_rungs : 1u); ++r)
+            status = add_rung(builder, first, half.chunk_class[c][r], last_rung);
+    return status;
+}
+
 lk_status add_ladder(Builder *builder, uint32_t layer, uint32_t *n_classes) {
     lk_cache *cache = builder->cache;
     const LayerPlan &own = cache->plan.model.layers[layer];
     LayerInfo &info = cache->layers[layer];
-    const size_t first = cache->ladder_classes.size();
+    const size_t first = cache->lower_classes.size();
     while (own.n_rungs && own.rungs[info.rung] != own.rung)
         ++info.rung;
     lk_status status = LK_OK;
     for (uint32_t e = info.first_entry; e < info.first_entry + info.view.n_kv_heads; ++e)
-        for (uint32_t r = 0; r < own.n_rungs; ++r)
-            for (const HalfInfo *half : {&cache->entries[e].key, &cache->entries[e].value})
-                if (!status)
-                    status =
-                        add_rung(builder, first, half->rung_class[r], own.rungs[own.n_rungs - 1]);
-    *n_classes = static_cast<uint32_t>(cache->ladder_classes.size() - first);
+        for (const HalfInfo *half : {&cache->entries[e].key, &cache->entries[e].value})
+            if (!status)
+                status = add_lower(builder, first, own, *half);
+    *n_classes = static_cast<uint32_t>(cache->lower_classes.size() - first);
     return status;
 }
 
@@ -206,7 +237,7 @@ lk_status add_ladders(Builder *builder) {
     }
     if (!cache->shrunk_class.resize(cache->classes.size()))
         return no_memory();
-    const uint16_t *next = cache->ladder_classes.data();
+    const uint16_t *next = cache->lower_classes.data();
     for (uint32_t l = 0; l < cache->layers.size(); ++l) {
         cache->layer_classes[l] = {next, counts[l],
                                    cache->plan.model.layers[l].n_rungs > 1 ? 1 : 0};
@@ -356,9 +387,13 @@ bool add_families(lk_cache *cache) {
     for (uint32_t f = 0; f < n; ++f)
         if (!cache->slots.add_family(families[f].top, families[f].least))
             return false;
-    for (const uint16_t c : cache->ladder_classes)
+    for (const uint16_t c : cache->lower_classes)
         if (!cache->slots.add_size(slot_bytes(payload_bytes(cache->classes[c].shape))))
             return false;
+    if (cache->plan.model.chunks.tokens)
+        for (const uint16_t c : cache->lower_classes)
+            if (!cache->slots.add_size(slot_bytes(metadata_bytes(cache->classes[c].shape))))
+                return false;
     return true;
 }
 

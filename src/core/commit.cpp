@@ -6,6 +6,15 @@
 
 namespace lk {
 
+lk_status flush_moves(lk_cache *cache) {
+    lk_status status = LK_OK;
+    if (!cache->moves.empty())
+        status =
+            cache->device->move(cache->moves.data(), static_cast<uint32_t>(cache->moves.size()));
+    cache->moves.clear();
+    return status;
+}
+
 namespace {
 
 // What is kept of a sequence's new tokens: the first n, or those of a path, root first.
@@ -93,15 +102,6 @@ bool next_run(const Plan &plan, const Kept &kept, StepSequence *part, Run *run) 
          ++*i)
         run->mask |= uint64_t{1} << (kept.token(*i) - first);
     return true;
-}
-
-lk_status flush_moves(lk_cache *cache) {
-    lk_status status = LK_OK;
-    if (!cache->moves.empty())
-        status =
-            cache->device->move(cache->moves.data(), static_cast<uint32_t>(cache->moves.size()));
-    cache->moves.clear();
-    return status;
 }
 
 lk_status queue_run(lk_cache *cache, const StepSequence &part, const Run &run) {

@@ -51,13 +51,23 @@ lk_status fork_sequence(lk_cache *cache, lk_sequence id, uint64_t n_tokens, lk_s
     const lk_status visible = check_pages(cache, *parent, n_tokens);
     if (visible)
         return visible;
+    // Chunks that were reordered have to be laid out anew, from all of them.
+    const bool cuts = cuts_chunks(cache, *parent, n_tokens);
+    const uint64_t n_kept = n_tokens;
+    if (cuts && cache->device->is_capturing())
+        return fail(LK_E_STATE, "the cache's queue is being captured: fork sequence %llu after",
+                    ull{id});
+    if (cuts)
+        n_tokens = parent->length;
     const Allocator &allocator = cache->context->allocator;
     Sequence *child = create<Sequence>(allocator, allocator);
     if (!child)
         return fail(LK_E_NOMEM, "no memory for a sequence");
-    const lk_status status = share_rows(cache, parent, n_tokens, child);
+    lk_status status = copy_chunks(cache, *parent, child);
+    if (!status)
+        status = share_rows(cache, parent, n_tokens, child);
     if (status) {
-        destroy(allocator, child);
+        free_sequence(cache, child);
         return status;
     }
     child->length = n_tokens;
@@ -74,7 +84,15 @@ lk_status fork_sequence(lk_cache *cache, lk_sequence id, uint64_t n_tokens, lk_s
     if (n_tokens < parent->length)
         cut_scores(child, child->rows.size());
     cache->stats.n_tokens += n_tokens;
+    if (cuts)
+        status = cut_sequence(cache, child, n_kept);
+    else
+        trim_chunks(cache, child, n_tokens);
     cache->slots.trim();
+    if (status) {
+        leave_sequence(cache, child);
+        return status;
+    }
     *out = child->id;
     return LK_OK;
 }

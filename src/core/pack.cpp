@@ -14,6 +14,15 @@
 
 namespace lk {
 
+lk_status flush_packs(lk_cache *cache) {
+    lk_status status = LK_OK;
+    if (!cache->packs.empty())
+        status =
+            cache->device->pack(cache->packs.data(), static_cast<uint32_t>(cache->packs.size()));
+    cache->packs.clear();
+    return status;
+}
+
 namespace {
 
 // Entries of one row whose packed slots are taken and whose packing is queued.
@@ -24,54 +33,55 @@ struct Pending {
     PageEntry fresh[kPending];
 };
 
-lk_status take_half(lk_cache *cache, const HalfInfo &half, uint64_t old_metadata, uint64_t *payload,
+lk_status take_half(lk_cache *cache, const HalfNeed &need, uint16_t old_class, uint64_t *payload,
                     uint64_t *metadata) {
-    if (!half.packs())
+    if (need.half_class == old_class)
         return LK_OK;
-    lk_status status = cache->slots.take(half.slots.packed_payload, payload);
-    *metadata = old_metadata;
-    if (status || half.slots.recent_metadata)
+    const uint64_t old_payload = *payload;
+    lk_status status = cache->slots.take(need.payload, payload);
+    if (status || *metadata)
         return status;
-    status = cache->slots.take(half.metadata_slot(), metadata);
+    status = cache->slots.take(need.metadata, metadata);
     if (status) {
         cache->slots.give(*payload);
-        *payload = 0;
+        *payload = old_payload;
     }
     return status;
 }
 
-void give_half(lk_cache *cache, const HalfInfo &half, uint64_t payload, uint64_t metadata) {
-    if (!half.packs())
-        return;
-    cache->slots.give(payload);
-    if (!half.slots.recent_metadata)
+// Give back what a half of the fresh entry has and the old one has not.
+void give_half(lk_cache *cache, uint64_t payload, uint64_t metadata, uint64_t old_payload,
+               uint64_t old_metadata) {
+    if (payload != old_payload)
+        cache->slots.give(payload);
+    if (metadata != old_metadata)
         cache->slots.give(metadata);
 }
 
 // The packed slots of an entry that is at 16 bits; on failure nothing is taken.
-lk_status take_packed(lk_cache *cache, const EntryInfo &info, const PageEntry &old,
-                      PageEntry *out) {
+lk_status take_packed(lk_cache *cache, const EntryInfo &info, lk_chunk_class chunk_class,
+                      const PageEntry &old, PageEntry *out) {
     *out = old;
-    out->key_class = info.key.packed_class;
-    out->value_class = info.value.packed_class;
-    lk_status status =
-        take_half(cache, info.key, old.key_metadata, &out->key_payload, &out->key_metadata);
+    const HalfNeed key = packed_need(cache, info, false, chunk_class);
+    const HalfNeed value = packed_need(cache, info, true, chunk_class);
+    out->key_class = key.half_class;
+    out->value_class = value.half_class;
+    lk_status status = take_half(cache, key, old.key_class, &out->key_payload, &out->key_metadata);
     if (status)
         return status;
-    status =
-        take_half(cache, info.value, old.value_metadata, &out->value_payload, &out->value_metadata);
+    status = take_half(cache, value, old.value_class, &out->value_payload, &out->value_metadata);
     if (status)
-        give_half(cache, info.key, out->key_payload, out->key_metadata);
+        give_half(cache, out->key_payload, out->key_metadata, old.key_payload, old.key_metadata);
     return status;
 }
 
-void queue_entry(lk_cache *cache, const EntryInfo &info, const PageEntry &old,
-                 const PageEntry &fresh, const uint64_t *sums) {
+void queue_entry(lk_cache *cache, const PageEntry &old, const PageEntry &fresh,
+                 const uint64_t *sums) {
     const HalfClass *classes = cache->classes.data();
-    if (info.key.packs())
+    if (fresh.key_class != old.key_class)
         cache->packs.push({&classes[fresh.key_class], fresh.key_payload, fresh.key_metadata,
                            &classes[old.key_class], old.key_payload, nullptr, sums});
-    if (info.value.packs())
+    if (fresh.value_class != old.value_class)
         cache->packs.push({&classes[fresh.value_class], fresh.value_payload, fresh.value_metadata,
                            &classes[old.value_class], old.value_payload, nullptr, nullptr});
 }
@@ -88,20 +98,17 @@ void swap_half(lk_cache *cache, uint16_t old_class, uint64_t old_payload, uint16
 // Pack what is queued and free the 16-bit slots; the fresh ones when the device fails.
 lk_status finish(lk_cache *cache, Pending *pending) {
     Row *row = pending->row;
-    lk_status status = LK_OK;
-    if (!cache->packs.empty())
-        status =
-            cache->device->pack(cache->packs.data(), static_cast<uint32_t>(cache->packs.size()));
-    cache->packs.clear();
+    const lk_status status = flush_packs(cache);
     for (uint32_t i = 0; i < pending->n; ++i) {
         const PageEntry &fresh = pending->fresh[i];
+        PageEntry &entry = row->entries[row->n_packed + i];
         if (status) {
-            const EntryInfo &info = cache->entries[row->n_packed + i];
-            give_half(cache, info.key, fresh.key_payload, fresh.key_metadata);
-            give_half(cache, info.value, fresh.value_payload, fresh.value_metadata);
+            give_half(cache, fresh.key_payload, fresh.key_metadata, entry.key_payload,
+                      entry.key_metadata);
+            give_half(cache, fresh.value_payload, fresh.value_metadata, entry.value_payload,
+                      entry.value_metadata);
             continue;
         }
-        PageEntry &entry = row->entries[row->n_packed + i];
         swap_half(cache, entry.key_class, entry.key_payload, fresh.key_class);
         swap_half(cache, entry.value_class, entry.value_payload, fresh.value_class);
         entry = fresh;
@@ -123,7 +130,7 @@ lk_status pack_entries(lk_cache *cache, Sequence *sequence, uint64_t index) {
         const EntryInfo &info = cache->entries[e];
         const PageEntry &old = pending.row->entries[e];
         PageEntry fresh;
-        lk_status status = take_packed(cache, info, old, &fresh);
+        lk_status status = take_packed(cache, info, pending.row->chunk_class, old, &fresh);
         if (status == LK_E_BUDGET && !pending.n && compact(cache))
             continue;
         if (status && !pending.n)
@@ -134,7 +141,7 @@ lk_status pack_entries(lk_cache *cache, Sequence *sequence, uint64_t index) {
                     ? sequence->scores->fold(index, info.score_offset,
                                              cache->classes[fresh.key_class].shape.head_dim)
                     : nullptr;
-            queue_entry(cache, info, old, fresh, sums);
+            queue_entry(cache, old, fresh, sums);
             pending.fresh[pending.n++] = fresh;
         }
         if (status || pending.n == kPending)
@@ -159,15 +166,6 @@ lk_status pack_in_place(lk_cache *cache, Sequence *sequence, uint64_t index) {
     return status ? status : changed;
 }
 
-lk_status flush_packs(lk_cache *cache) {
-    lk_status status = LK_OK;
-    if (!cache->packs.empty())
-        status =
-            cache->device->pack(cache->packs.data(), static_cast<uint32_t>(cache->packs.size()));
-    cache->packs.clear();
-    return status;
-}
-
 bool any_packing(const lk_cache *cache) {
     for (const EntryInfo &info : cache->entries)
         if (n_packing(info))
@@ -178,7 +176,7 @@ bool any_packing(const lk_cache *cache) {
 lk_status fill_twin(lk_cache *cache, const Row &row, const uint64_t *sums, Row *twin) {
     for (uint32_t e = 0; e < row.n_entries; ++e) {
         const EntryInfo &info = cache->entries[e];
-        queue_entry(cache, info, row.entries[e], twin->entries[e],
+        queue_entry(cache, row.entries[e], twin->entries[e],
                     info.ranks_by_queries ? sums + info.score_offset : nullptr);
         if (cache->packs.size() + 2 <= kBatch)
             continue;
@@ -289,17 +287,26 @@ lk_status pack_direct_row(lk_cache *cache, uint32_t layer, const StepSequence &p
 lk_status pack_due_rows(lk_cache *cache, Sequence *sequence) {
     const SpareScope spare(&cache->ledger);
     const Plan &plan = cache->plan.model;
-    const uint64_t sinks = sink_rows(plan);
-    uint64_t row = sequence->first_open > sinks ? sequence->first_open : sinks;
+    const uint64_t first = first_to_pack(cache, *sequence);
+    uint64_t row = sequence->first_open > first ? sequence->first_open : first;
     for (; row < sequence->rows.size() && is_due(plan, row, sequence->length); ++row) {
-        if (sequence->row(row)->n_packed == sequence->row(row)->n_entries)
-            continue;
-        const lk_status status = pack_row(cache, sequence, row);
+        const bool is_packed = sequence->row(row)->n_packed == sequence->row(row)->n_entries;
+        const lk_status status = is_packed ? LK_OK : pack_row(cache, sequence, row);
         if (status)
             return status;
         sequence->first_open = row + 1;
     }
     return LK_OK;
+}
+
+lk_status pack_row_as(lk_cache *cache, Sequence *sequence, uint64_t index,
+                      lk_chunk_class chunk_class) {
+    Row *row = sequence->row(index);
+    part_twins(row);
+    if (is_raw_row(cache, *row))
+        row->n_packed = 0;
+    row->chunk_class = chunk_class;
+    return pack_in_place(cache, sequence, index);
 }
 
 lk_status pack_direct_rows(lk_cache *cache, uint32_t layer) {

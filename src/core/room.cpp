@@ -31,7 +31,7 @@ void count_rows(const lk_cache *cache, const StepSequence &part, RowCounts *coun
     const uint64_t length = part.sequence->length;
     const uint64_t first = part.n_rows_before - part.copies_tail;
     for (uint64_t r = first; r < row_count(plan, length + part.n_new); ++r) {
-        const RowKind kind = row_kind(cache, r, length, part.n_new);
+        const RowKind kind = row_kind(cache, *part.sequence, r, part.n_new);
         const bool is_short = row_capacity(plan, r) < plan.page_tokens;
         ++(kind == RowKind::kDirect   ? counts->direct
            : kind == RowKind::kRecent ? counts->recent
@@ -67,11 +67,11 @@ struct Lack {
     uint64_t bytes;
     uint64_t compacted_bytes;
 };
-Lack lack_of(lk_cache *cache, const Need &need) {
-    count_slots(cache, need.rows);
+// Of the slots in slot_needs and of tables.
+Lack lack_of(lk_cache *cache, uint64_t table_bytes) {
     const Ledger &ledger = cache->ledger;
     const uint64_t *slots = cache->slot_needs.data();
-    const uint64_t held = ledger.used_bytes() + ledger.spare_bytes + tables_of(cache, need);
+    const uint64_t held = ledger.used_bytes() + ledger.spare_bytes + table_bytes;
     const uint64_t now = held + cache->slots.extents_for(slots) * LK_EXTENT_BYTES;
     const uint64_t compacted =
         held - ledger.extent_bytes + cache->slots.extents_of_all(slots) * LK_EXTENT_BYTES;
@@ -79,6 +79,11 @@ Lack lack_of(lk_cache *cache, const Need &need) {
         return bytes > ledger.limit_bytes ? bytes - ledger.limit_bytes : 0;
     };
     return {beyond(now), beyond(compacted)};
+}
+
+Lack lack_of(lk_cache *cache, const Need &need) {
+    count_slots(cache, need.rows);
+    return lack_of(cache, tables_of(cache, need));
 }
 
 lk_status fail_room(const lk_cache *cache, uint64_t lacking) {
@@ -193,7 +198,9 @@ lk_status check_private(lk_cache *cache, const StepSequence &part, const RowCoun
 // Bytes from whoever gives them first; LK_E_BUDGET, without a sentence, when nobody does.
 lk_status relieve(lk_cache *cache, uint64_t lacking_bytes) {
     uint32_t n_done = 0;
-    const lk_status status = shrink_halves(cache, kShrinkBatch, &n_done);
+    lk_status status = pack_deferred(cache, &n_done);
+    if ((!status || status == LK_E_BUDGET) && !n_done)
+        status = shrink_halves(cache, kShrinkBatch, &n_done);
     if (status && status != LK_E_BUDGET)
         return status;
     if (n_done)
@@ -216,6 +223,27 @@ lk_status find_room(lk_cache *cache, const Need &need) {
     }
 }
 
+// An extent for each size of slot that a row of chunks takes.
+uint64_t packing_bytes(lk_cache *cache, RowKind kind) {
+    for (uint64_t &n : cache->slot_needs)
+        n = 0;
+    add_row_slots(cache, kind);
+    uint64_t n_sizes = 0;
+    for (const uint64_t n : cache->slot_needs)
+        n_sizes += n != 0;
+    return n_sizes * LK_EXTENT_BYTES;
+}
+
+// Packing takes bytes before it gives any, so deferred chunks are packed while there are some.
+void pack_ahead(lk_cache *cache, Need need) {
+    need.table_bytes += packing_bytes(cache, RowKind::kMiddle);
+    for (uint32_t n_done = 1; n_done;) {
+        n_done = 0;
+        if (lack_of(cache, need).compacted_bytes)
+            (void)pack_deferred(cache, &n_done);
+    }
+}
+
 // Pages go down a few at a time before a step would have to wait for all of them at once. What
 // fails here is told when there is need.
 void shrink_ahead(lk_cache *cache, Need need) {
@@ -228,6 +256,18 @@ void shrink_ahead(lk_cache *cache, Need need) {
 }
 
 }  // namespace
+
+void add_row_slots(lk_cache *cache, RowKind kind) {
+    for (const EntryInfo &info : cache->entries)
+        for (const bool is_value : {false, true}) {
+            const HalfNeed need = kind == RowKind::kRecent
+                                      ? need_of(is_value ? info.value : info.key, false)
+                                      : packed_need(cache, info, is_value, chunk_class_of(kind));
+            for (const uint64_t bytes : {need.payload, need.metadata})
+                if (bytes)
+                    ++cache->slot_needs[cache->slots.size_index(bytes)];
+        }
+}
 
 lk_status pack_with_room(lk_cache *cache, Sequence *sequence) {
     for (;;) {
@@ -254,8 +294,24 @@ lk_status make_room(lk_cache *cache) {
         n_scores += scores && scores->n_holders > 1;
     }
     need.table_bytes = n_scores * score_bytes(cache->plan.model);
+    if (cache->plan.model.chunks.tokens)
+        pack_ahead(cache, need);
     shrink_ahead(cache, need);
     return find_room(cache, need);
+}
+
+lk_status check_room(lk_cache *cache, uint64_t table_bytes, const char *what) {
+    Lack lack = lack_of(cache, table_bytes);
+    if (lack.bytes && !lack.compacted_bytes && compact(cache))
+        lack = lack_of(cache, table_bytes);
+    if (!lack.bytes)
+        return LK_OK;
+    const Ledger &ledger = cache->ledger;
+    return fail(
+        LK_E_BUDGET,
+        "the budget of %llu bytes lacks %llu bytes: %llu are reserved and %s needs %llu more",
+        ull{ledger.limit_bytes}, ull{lack.bytes}, ull{ledger.used_bytes()}, what,
+        ull{lack.bytes + ledger.left_bytes()});
 }
 
 uint64_t first_token_bytes(lk_cache *cache) {

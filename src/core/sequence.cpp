@@ -41,6 +41,21 @@ HalfNeed need_of(const HalfInfo &half, bool is_direct) {
     return {half.recent_class, half.slots.recent_payload, half.slots.recent_metadata};
 }
 
+HalfNeed packed_need(const lk_cache *cache, const EntryInfo &info, bool is_value,
+                     lk_chunk_class chunk_class) {
+    const HalfInfo &half = is_value ? info.value : info.key;
+    if (chunk_class == LK_CHUNK_NONE)
+        return need_of(half, true);
+    const uint16_t packed =
+        half.chunk_class[chunk_class - LK_CHUNK_LOW][cache->layers[info.layer].rung];
+    const HalfShape &shape = cache->classes[packed].shape;
+    if (shape.is_raw())
+        return need_of(half, false);
+    return {packed, slot_bytes(payload_bytes(shape)),
+            half.slots.recent_metadata ? half.slots.recent_metadata
+                                       : slot_bytes(metadata_bytes(shape))};
+}
+
 HalfNeed sink_need(const lk_cache *cache, uint16_t half_class) {
     return {half_class, slot_bytes(payload_bytes(cache->classes[half_class].shape)), 0};
 }
@@ -146,11 +161,21 @@ Sequence *find_sequence(const lk_cache *cache, lk_sequence id) {
     return is_there ? cache->sequences[low] : nullptr;
 }
 
-RowKind row_kind(const lk_cache *cache, uint64_t row, uint64_t length, uint64_t n_new) {
+RowKind row_kind(const lk_cache *cache, const Sequence &sequence, uint64_t row, uint64_t n_new) {
     const Plan &plan = cache->plan.model;
-    return is_sink_row(plan, row)                     ? RowKind::kSink
-           : packs_directly(plan, row, length, n_new) ? RowKind::kDirect
-                                                      : RowKind::kRecent;
+    if (is_sink_row(plan, row))
+        return RowKind::kSink;
+    return row >= first_to_pack(cache, sequence) &&
+                   packs_directly(plan, row, sequence.length, n_new)
+               ? RowKind::kDirect
+               : RowKind::kRecent;
+}
+
+lk_chunk_class chunk_class_of(RowKind kind) {
+    return kind == RowKind::kLow      ? LK_CHUNK_LOW
+           : kind == RowKind::kMiddle ? LK_CHUNK_MIDDLE
+           : kind == RowKind::kHigh   ? LK_CHUNK_HIGH
+                                      : LK_CHUNK_NONE;
 }
 
 lk_status take_halves(lk_cache *cache, const HalfNeed &key, const HalfNeed &value, PageEntry *out) {
@@ -178,13 +203,15 @@ lk_status take_entry(lk_cache *cache, uint32_t entry, RowKind kind, bool is_last
                      PageEntry *out) {
     const EntryInfo &info = cache->entries[entry];
     const LayerInfo &layer = cache->layers[info.layer];
-    HalfNeed key = need_of(info.key, kind == RowKind::kDirect);
-    HalfNeed value = need_of(info.value, kind == RowKind::kDirect);
-    if (kind == RowKind::kSink) {
-        key = sink_need(cache, is_last_sink ? layer.last_sink_key : info.key.recent_class);
-        value = sink_need(cache, is_last_sink ? layer.last_sink_value : info.value.recent_class);
-    }
-    return take_halves(cache, key, value, out);
+    if (kind == RowKind::kSink)
+        return take_halves(
+            cache, sink_need(cache, is_last_sink ? layer.last_sink_key : info.key.recent_class),
+            sink_need(cache, is_last_sink ? layer.last_sink_value : info.value.recent_class), out);
+    if (kind == RowKind::kRecent)
+        return take_halves(cache, need_of(info.key, false), need_of(info.value, false), out);
+    const lk_chunk_class chunk_class = chunk_class_of(kind);
+    return take_halves(cache, packed_need(cache, info, false, chunk_class),
+                       packed_need(cache, info, true, chunk_class), out);
 }
 
 lk_status create_row(lk_cache *cache, uint64_t index, RowKind kind, Row **out) {
@@ -206,7 +233,8 @@ lk_status create_row(lk_cache *cache, uint64_t index, RowKind kind, Row **out) {
         return status;
     }
     row->is_direct = kind == RowKind::kDirect;
-    row->n_packed = row->is_direct ? row->n_entries : 0;
+    row->chunk_class = chunk_class_of(kind);
+    row->n_packed = row->is_direct || row->chunk_class ? row->n_entries : 0;
     *out = row;
     return LK_OK;
 }
@@ -241,6 +269,7 @@ void free_sequence(lk_cache *cache, Sequence *sequence) {
     drop_rows(cache, sequence, 0);
     release_scores(cache, sequence->scores);
     drop_watch(cache, sequence);
+    release_chunks(cache, sequence->chunks);
     destroy(cache->context->allocator, sequence);
 }
 

@@ -4,17 +4,18 @@
 #ifndef LK_CORE_SEQUENCE_H
 #define LK_CORE_SEQUENCE_H
 
+#include "core/chunks.h"
 #include "core/scores.h"
 #include "format/page.h"
 #include "plan/footprint.h"
 
-#include <lowkey/cache.h>
+#include <lowkey/chunks.h>
 
 namespace lk {
 
 // A row of pages with its entries behind it. Entries [0, n_packed) have their packed class; the
 // others are at 16 bits. Only the packing of a full row moves n_packed, and a budget that ends in
-// the middle leaves it there.
+// the middle leaves it there. The packed class is the one that the row's chunk_class asks for.
 //
 // Forks share rows. What a holder sees of a row never changes: new tokens go behind those that any
 // holder has, else into a copy (tail.cpp), and a shared row is packed into another, its twin
@@ -23,12 +24,13 @@ struct Row : PageRow {
     uint32_t n_packed;
     uint32_t n_holders;  // sequences that list it, and steps that keep it for a discard
     uint32_t n_written;  // tokens that a holder has committed; of a row with several holders
-    uint64_t writer;     // lk_cache::next_mark of the step that may write behind them
-    uint64_t walk;       // lk_cache::next_walk of the last walk over all rows
-    uint64_t shrinker;   // likewise of the shrinking that has its halves queued
-    Row *packed_twin;    // the same tokens packed, null when no sequence has them
-    Row *recent_twin;    // of a twin: the row that it was packed from, null when that is gone
-    uint64_t sums;       // of a twin: digest of the sums of |Q| that ranked its channels
+    lk_chunk_class chunk_class;  // of its chunks; LK_CHUNK_NONE = packed as the plan has it
+    uint64_t writer;             // lk_cache::next_mark of the step that may write behind them
+    uint64_t walk;               // lk_cache::next_walk of the last walk over all rows
+    uint64_t shrinker;           // likewise of the shrinking that has its halves queued
+    Row *packed_twin;            // the same tokens packed, null when no sequence has them
+    Row *recent_twin;  // of a twin: the row that it was packed from, null when that is gone
+    uint64_t sums;     // of a twin: digest of the sums of |Q| that ranked its channels
 };
 static_assert(sizeof(Row) <= kRowBytes, "rows are counted in the budget");
 
@@ -46,17 +48,23 @@ struct Sequence {
     Scores *scores = nullptr;           // null when no channels are ranked by queries
     uint64_t scores_rows = UINT64_MAX;  // rows that its scores are still to be cut to
     Watch *watch = nullptr;             // of lk_chunks_watch()
+    lk_defer deferral = LK_DEFER_OFF;
+    Chunks *chunks = nullptr;  // null until classes are assigned
 
     Row *row(uint64_t i) { return static_cast<Row *>(rows[i]); }
 };
 static_assert(sizeof(Sequence) <= kSequenceBytes, "sequences are counted in the budget");
 
-enum class RowKind { kSink, kRecent, kDirect };
+// A row's slots when it is created. kLow, kMiddle and kHigh: as packed rows of chunks have them.
+enum class RowKind { kSink, kRecent, kDirect, kLow, kMiddle, kHigh };
+
+lk_chunk_class chunk_class_of(RowKind kind);
 
 // The sequence of an id, null when there is none.
 Sequence *find_sequence(const lk_cache *cache, lk_sequence id);
 
-RowKind row_kind(const lk_cache *cache, uint64_t row, uint64_t length, uint64_t n_new);
+// Of a row that a step of n_new tokens adds.
+RowKind row_kind(const lk_cache *cache, const Sequence &sequence, uint64_t row, uint64_t n_new);
 
 // A row with all its slots, of one holder. LK_E_BUDGET, LK_E_NOMEM, LK_E_DEVICE with nothing
 // changed.
@@ -67,6 +75,8 @@ void hold_row(lk_cache *cache, Row *row);
 void release_row(lk_cache *cache, Row *row);
 // The row's tokens are about to change: it is no one's twin any more.
 void part_twins(Row *row);
+// Are all its halves at 16 bits?
+bool is_raw_row(const lk_cache *cache, const Row &row);
 // Bytes of the statistics that the row's halves count for.
 uint64_t content_bytes(const lk_cache *cache, const Row &row);
 
@@ -78,6 +88,10 @@ lk_status make_row(lk_cache *cache, uint64_t index, Row **out);
 void free_row(lk_cache *cache, Row *row, uint32_t n_entries);
 // Let go of the rows behind the first n_rows.
 void drop_rows(lk_cache *cache, Sequence *sequence, uint64_t n_rows);
+
+// Keep its first n_tokens tokens, as lk_sequence_truncate(); no step is open and the queue is not
+// captured.
+lk_status cut_sequence(lk_cache *cache, Sequence *sequence, uint64_t n_tokens);
 
 // Enter it into the cache's list with a fresh id. LK_E_BUDGET, LK_E_NOMEM: it is the caller's.
 lk_status enter_sequence(lk_cache *cache, Sequence *sequence);
@@ -101,7 +115,11 @@ struct HalfNeed {
     uint64_t metadata;
 };
 struct HalfInfo;
+struct EntryInfo;
 HalfNeed need_of(const HalfInfo &half, bool is_direct);
+// Of a packed row: of chunks, or with LK_CHUNK_NONE as the plan has it.
+HalfNeed packed_need(const lk_cache *cache, const EntryInfo &info, bool is_value,
+                     lk_chunk_class chunk_class);
 HalfNeed sink_need(const lk_cache *cache, uint16_t half_class);
 // Slots for both halves of an entry. On failure nothing is taken.
 lk_status take_halves(lk_cache *cache, const HalfNeed &key, const HalfNeed &value, PageEntry *out);

@@ -148,6 +148,13 @@ class Writer {
     uint64_t n_chunks_ = 0;
 };
 
+bool has_chunks(const Sequence &sequence) {
+    bool found = sequence.chunks || sequence.deferral;
+    for (const PageRow *row : sequence.rows)
+        found = found || static_cast<const Row *>(row)->chunk_class;
+    return found;
+}
+
 lk_status Writer::choose(const SnapshotChoice &choice) {
     if (choice.n_sequences && !choice.ids)
         return fail(LK_E_ARGUMENT, "ids is NULL for %u sequences", choice.n_sequences);
@@ -167,6 +174,9 @@ lk_status Writer::choose(const SnapshotChoice &choice) {
             return fail(LK_E_NOT_FOUND, "there is no sequence %llu", ull{choice.ids[i]});
         if (sequence->mark == cache_.next_mark)
             return fail(LK_E_ARGUMENT, "sequence %llu is named twice", ull{sequence->id});
+        if (has_chunks(*sequence))
+            return fail(LK_E_UNSUPPORTED, "sequence %llu has chunks, which snapshots do not hold",
+                        ull{sequence->id});
         sequence->mark = cache_.next_mark;
         sequences_.push(sequence);
     }

@@ -119,7 +119,7 @@ lk_status add_rows(lk_cache *cache, const StepSequence &part) {
             return no_step_memory(n_rows * sizeof(PageRow *));
     }
     while (sequence->rows.size() < n_rows) {
-        const RowKind kind = row_kind(cache, sequence->rows.size(), sequence->length, part.n_new);
+        const RowKind kind = row_kind(cache, *sequence, sequence->rows.size(), part.n_new);
         const lk_status status = add_row(cache, sequence, kind);
         if (status)
             return status;

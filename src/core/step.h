@@ -95,6 +95,10 @@ lk_status leave_recording(lk_cache *cache);
 
 // Pack what is due of a sequence (pack.cpp).
 lk_status pack_due_rows(lk_cache *cache, Sequence *sequence);
+// Pack a row of the sequence alone as one of a class of chunks. What a budget leaves at 16 bits the
+// next call packs.
+lk_status pack_row_as(lk_cache *cache, Sequence *sequence, uint64_t index,
+                      lk_chunk_class chunk_class);
 // Pack a layer's direct rows from the staging area; keys that are ranked by queries come with
 // sum_layer() (scores of attend.cpp).
 lk_status pack_direct_rows(lk_cache *cache, uint32_t layer);

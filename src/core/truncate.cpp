@@ -137,6 +137,7 @@ lk_status reopen_row(lk_cache *cache, Row *row, Row *donor, uint32_t n_tokens) {
                   &entry.value_payload, &entry.value_metadata);
     }
     row->n_packed = 0;
+    row->chunk_class = LK_CHUNK_NONE;
     part_twins(row);
     return cache->device->entries_changed(row);
 }
@@ -179,9 +180,16 @@ lk_status truncate(lk_cache *cache, lk_sequence id, uint64_t n_tokens) {
     if (n_tokens > sequence->length)
         return fail(LK_E_ARGUMENT, "n_tokens is %llu, sequence %llu has %llu", ull{n_tokens},
                     ull{id}, ull{sequence->length});
+    return cut_sequence(cache, sequence, n_tokens);
+}
+
+}  // namespace
+
+lk_status cut_sequence(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
     lk_status status = check_pages(cache, *sequence, n_tokens);
     if (!status)
-        status = open_cut_row(cache, sequence, n_tokens);
+        status = cuts_chunks(cache, *sequence, n_tokens) ? cut_chunks(cache, sequence, n_tokens)
+                                                         : open_cut_row(cache, sequence, n_tokens);
     if (status)
         return status;
     const uint64_t n_rows = row_count(cache->plan.model, n_tokens);
@@ -192,12 +200,11 @@ lk_status truncate(lk_cache *cache, lk_sequence id, uint64_t n_tokens) {
         sequence->first_windowed = n_rows;
     cut_scores(sequence, n_rows);
     cut_watch(cache, sequence, n_tokens);
+    trim_chunks(cache, sequence, n_tokens);
     cache->stats.n_tokens -= sequence->length - n_tokens;
     sequence->length = n_tokens;
     return LK_OK;
 }
-
-}  // namespace
 
 }  // namespace lk
 

@@ -191,8 +191,12 @@ lk_status read_scores(lk_cache *cache, lk_sequence id, uint32_t n_chunks, float 
     for (uint32_t i = 0; !status && i < n_chunks; ++i)
         if (!float_is_finite(masses[i]))
             status = fail(LK_E_DATA, "the score of chunk %u is not finite, nor was a query", i);
-    for (uint32_t i = 0; !status && i < n_chunks; ++i)
-        scores[i] = masses[i] / static_cast<float>(watch->n_scored);
+    // Masses are by place.
+    const Chunks *chunks = sequence->chunks;
+    for (uint32_t i = 0; !status && i < n_chunks; ++i) {
+        const uint32_t chunk = chunks && i < chunks->size() ? chunks->order[i] : i;
+        scores[chunk] = masses[i] / static_cast<float>(watch->n_scored);
+    }
     return status;
 }
 
@@ -216,6 +220,14 @@ lk_status check_watch(const lk_cache *cache, const StepSequence &part, bool has_
                     "the query of sequence %llu begins at token %llu, before the end of the "
                     "watched context at %llu",
                     id, ull{query}, ull{end});
+    const uint32_t n_placed = part.sequence->chunks ? part.sequence->chunks->size() : 0;
+    const ChunkRule &rule = cache->plan.model.chunks;
+    if (n_placed && rule.reorder &&
+        (watch->chunk_tokens != rule.tokens || watch->n_chunks < n_placed))
+        return fail(LK_E_ARGUMENT,
+                    "%u chunks of %u tokens of sequence %llu are watched, but %u of %u tokens were "
+                    "reordered: watch all of these",
+                    watch->n_chunks, watch->chunk_tokens, id, n_placed, rule.tokens);
     return LK_OK;
 }
 

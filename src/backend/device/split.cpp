@@ -32,6 +32,10 @@ bool Splits::same_kind(uint32_t a, uint32_t b) const {
     const LayerClasses *classes = layout_.layer_classes;
     if (a != b && classes && (classes[a].shrinks || classes[b].shrinks))
         return false;
+    if (classes && (classes[a].n_classes != classes[b].n_classes ||
+                    !std::equal(classes[a].classes, classes[a].classes + classes[a].n_classes,
+                                classes[b].classes)))
+        return false;
     return x.n_query_heads == y.n_query_heads && x.n_kv_heads == y.n_kv_heads &&
            x.head_dim == y.head_dim && x.window_tokens == y.window_tokens &&
            x.window_sink_tokens == y.window_sink_tokens &&

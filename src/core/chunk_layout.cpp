@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/chunks.h"
+
+namespace lk {
+
+ChunkShape::ChunkShape(const Plan &plan)
+    : chunk_tokens(plan.chunks.tokens),
+      row_tokens(plan.page_tokens),
+      row_chunks(chunk_tokens < row_tokens ? row_tokens / chunk_tokens : 1),
+      chunk_rows(chunk_tokens > row_tokens ? chunk_tokens / row_tokens : 1) {}
+
+bool ChunkLayout::open(uint32_t n_chunks) {
+    return order.resize(n_chunks) && kept_at.resize(n_chunks) && wanted.resize(n_chunks);
+}
+
+namespace {
+
+class Arranger {
+  public:
+    Arranger(ChunkLayout *layout, const ChunkShape &shape, const float *scores,
+             const Allocator &allocator)
+        : layout_(*layout),
+          shape_(shape),
+          scores_(scores),
+          old_(allocator),
+          is_kept_(allocator),
+          loose_(allocator) {}
+
+    bool run();
+
+  private:
+    bool stays(uint32_t first) const;
+    void find_kept();
+    bool gather_loose(uint8_t width);
+    void widen();
+    bool place_class(uint8_t width);
+    bool place_rest();
+
+    ChunkLayout &layout_;
+    const ChunkShape &shape_;
+    const float *scores_;
+    Array<uint32_t> old_;     // order
+    Array<uint8_t> is_kept_;  // by chunk: its row stays
+    Array<uint32_t> loose_;   // of a class, in the order of places
+};
+
+// Does the row with this place as its first stay as it is?
+bool Arranger::stays(uint32_t first) const {
+    if (first + shape_.row_chunks > old_.size())
+        return false;
+    const uint8_t width = layout_.kept_at[old_[first]];
+    if (width == kAt16Bits)
+        return false;
+    for (uint32_t i = 0; i < shape_.row_chunks; ++i) {
+        const uint32_t chunk = old_[first + i];
+        if (layout_.kept_at[chunk] != width || layout_.wanted[chunk] != width)
+            return false;
+    }
+    return true;
+}
+
+void Arranger::find_kept() {
+    for (uint32_t first = 0; first < old_.size(); first += shape_.row_chunks)
+        if (stays(first))
+            for (uint32_t i = 0; i < shape_.row_chunks; ++i)
+                is_kept_[old_[first + i]] = 1;
+}
+
+bool Arranger::gather_loose(uint8_t width) {
+    loose_.clear();
+    for (const uint32_t chunk : old_)
+        if (layout_.wanted[chunk] == width && !is_kept_[chunk] && !loose_.push(chunk))
+            return false;
+    return true;
+}
+
+// The best of the loose chunks that fill no row go to the next class.
+void Arranger::widen() {
+    for (size_t n = loose_.size() % shape_.row_chunks; n; --n) {
+        size_t best = loose_.size() - 1;
+        for (size_t i = best; scores_ && i--;)
+            if (scores_[loose_[i]] >= scores_[loose_[best]])
+                best = i;
+        ++layout_.wanted[loose_[best]];
+        for (size_t i = best; i + 1 < loose_.size(); ++i)
+            loose_[i] = loose_[i + 1];
+        loose_.pop();
+    }
+}
+
+bool Arranger::place_class(uint8_t width) {
+    if (!gather_loose(width))
+        return false;
+    widen();
+    const size_t before = layout_.order.size();
+    for (const uint32_t chunk : old_)
+        if (is_kept_[chunk] && layout_.wanted[chunk] == width && !layout_.order.push(chunk))
+            return false;
+    for (const uint32_t chunk : loose_)
+        if (!layout_.order.push(chunk))
+            return false;
+    const uint64_t n_rows = (layout_.order.size() - before) / shape_.row_chunks * shape_.chunk_rows;
+    for (uint64_t i = 0; i < n_rows; ++i)
+        if (!layout_.row_classes.push(width))
+            return false;
+    return true;
+}
+
+// At 16 bits, those first that are so already: they may be where they shall be.
+bool Arranger::place_rest() {
+    for (const bool was_raw : {true, false})
+        for (const uint32_t chunk : old_)
+            if (layout_.wanted[chunk] == kAt16Bits &&
+                (layout_.kept_at[chunk] == kAt16Bits) == was_raw && !layout_.order.push(chunk))
+                return false;
+    return true;
+}
+
+bool Arranger::run() {
+    if (!old_.assign(layout_.order.data(), layout_.order.size()) ||
+        !is_kept_.resize(layout_.wanted.size()))
+        return false;
+    find_kept();
+    layout_.order.clear();
+    layout_.row_classes.clear();
+    for (const uint8_t width : {LK_CHUNK_LOW, LK_CHUNK_MIDDLE, LK_CHUNK_HIGH})
+        if (!place_class(width))
+            return false;
+    return place_rest();
+}
+
+}  // namespace
+
+lk_status ChunkLayout::arrange(const ChunkShape &shape, bool reorders, const float *scores,
+                               const Allocator &allocator) {
+    bool fits = true;
+    if (reorders) {
+        fits = Arranger(this, shape, scores, allocator).run();
+    } else {  // a row is a chunk
+        row_classes.clear();
+        for (const uint8_t width : wanted)
+            fits = fits && row_classes.push(width);
+    }
+    return fits ? LK_OK : fail(LK_E_NOMEM, "no memory for the order of %zu chunks", wanted.size());
+}
+
+}  // namespace lk
