@@ -146,7 +146,8 @@ void attend_stage(Sight sight, PageView page, Stage stage) {
 
 void attend_page(Sight sight, PageView page) {
     for (uint first = 0u; first < page.n_tokens; first += kStageTokens) {
-        if (first + kStageTokens > page.n_hidden)
+        // Of a page that is hidden as a whole there may be no bytes any more.
+        if (min(first + kStageTokens, page.n_tokens) > page.n_hidden)
             attend_stage(sight, page,
                          Stage(page.first_token + first, first / LK_TILE_TOKENS,
                                min(kStageTokens, page.n_tokens - first)));

@@ -17,11 +17,7 @@
 #include "numbers.glsl"
 #include "tables.glsl"
 
-#ifdef LK_MATRIX
-const int kLargeExponent = 14;
-#else
 const int kLargeExponent = 12;
-#endif
 const float kLarge = float(1 << kLargeExponent);
 const uint kBlockStrips = 8u;  // of keys, that are summed in FP16 at once
 
@@ -66,28 +62,6 @@ Pair code_pair(uint word, uint place, uint bits) {
     return fma(biased, vec2(scale), vec2(-8388608.0 * scale - middle));
 #endif
 }
-
-// Are codes multiplied as they lie, below the normal numbers of FP16? decode_matrix.glsl says how.
-#ifdef LK_MATRIX
-const bool kIsPlain = kGrouped == 0u;
-#else
-const bool kIsPlain = false;
-#endif
-// A number that codes of `bits` bits are multiplied with stands for one so many times as large,
-// where they have k below 8 (half 0) or above.
-float k_half_factor(uint bits, uint k_half) {
-    return kIsPlain && bits < 8u && k_half == 1u ? 16.0 : 1.0;
-}
-// Sums over codes of a tile are to be multiplied by a power of two.
-int code_exponent(uint tile) { return kIsPlain ? 24 - 2 * int(tile & 1u) : 0; }
-// A range times it is what a code, times the power above, is multiplied with.
-float code_unit(uint bits) {
-    return kIsPlain ? 1.0 / float((1u << bits) - 1u) : code_range(bits);
-}
-// The middle of the codes as they are multiplied.
-float code_middle(uint bits) { return kIsPlain ? 0.5 * float((1u << bits) - 1u) : 0.0; }
-// A number as it is stored for products.
-vec2 rounded(vec2 numbers) { return vec2(Pair(numbers)); }
 
 // R0 to R3 of a tile, the tile-th of a vector of four words.
 struct Tile {
@@ -154,6 +128,12 @@ float number_of(uvec2 words, uint k_half, uint is_odd, bool is_f8) {
         return f8_to_float(byte_of(words.x, 2u * k_half + is_odd));
     return unpackHalf2x16((k_half == 0u ? words.x : words.y) >> 16u * is_odd).x;
 }
+// The columns' queries.
+shared Number shared_queries[kHeadDim * kColumns];  // [channel][column]
+void store_query(uint channel, uint column, float number) {
+    shared_queries[channel * kColumns + column] = Number(number);
+}
+
 float largest_of(vec4 x) { return max(max(x.x, x.y), max(x.z, x.w)); }
 
 #endif

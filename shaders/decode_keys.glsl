@@ -95,8 +95,7 @@ void fold_queries(Piece piece, FoldTask tasks[kFoldTasks], int exponent,
                 factors = kGrouped != 0u ? vec4(power(kGroupedExponent))
                                          : to_numbers(tasks[i].ranges, piece.has_f8_keys) *
                                                power(kLargeExponent - exponent);
-                factors *= code_unit(bits);
-                factors.zw /= k_half_factor(bits, 1u);
+                factors *= code_range(bits);
                 middles = middles_of(piece, tasks[i]);
             }
             [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
@@ -104,11 +103,6 @@ void fold_queries(Piece piece, FoldTask tasks[kFoldTasks], int exponent,
                 const vec2 low = queries.xy * factors.xy;
                 const vec2 high = queries.zw * factors.zw;
                 products[column] += dot(queries, middles);
-                if (kIsPlain && bits < 16u) {
-                    const vec2 sums = rounded(low) + rounded(high) * k_half_factor(bits, 1u);
-                    products[column] -= (sums.x + sums.y) * code_middle(bits) *
-                                        power(exponent - kLargeExponent);
-                }
                 store_folded_pair(task, column, 0u, low);
                 store_folded_pair(task, column, 1u, high);
             }
@@ -154,11 +148,7 @@ void begin_scores(Piece piece, inout FoldTask tasks[kFoldTasks], inout float pro
     }
 }
 
-#ifdef LK_MATRIX
-#include "decode_matrix.glsl"
-#else
 #include "decode_products.glsl"
-#endif
 
 // Products of the queries and the piece's keys become the lane's scores. Loads come first.
 void multiply_keys(Piece piece) {

@@ -6,6 +6,14 @@
 #define LK_SHADERS_DECODE_LIMITS_H
 
 #define LK_SPEC_GROUPED 8u       /* 0: all classes have FP16 numbers and one group in a page */
+#define LK_SPEC_KEY_END8 9u      /* of attend_matrix: strips of keys before it have 8 bits */
+#define LK_SPEC_KEY_END4 10u     /* and those from there up to it 4 */
+#define LK_SPEC_VALUE_BITS 11u
+#define LK_SPEC_SOFT_CAP 12u    /* 0: scores have no soft-cap */
+#define LK_SPEC_PERMUTATION 13u /* of keys: one of these */
+#define LK_PERMUTATION_NONE 0u
+#define LK_PERMUTATION_OF_PAGE 1u
+#define LK_PERMUTATION_OF_CLASS 2u
 #define LK_DECODE_ROUNDS 6u      /* pieces of a team that are looked up at once */
 #define LK_DECODE_MAX_TEAMS 4u   /* of 32 invocations */
 #define LK_DECODE_MAX_COLUMNS 8u /* of a work item: a power of two */
@@ -21,8 +29,13 @@ enum class DecodeUnit { kFloat32, kFloat16, kMatrix };
 // Shared memory of a workgroup of decode, a little more than it takes.
 constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint32_t n_teams,
                                        DecodeUnit unit, bool has_subgroups) {
-    const bool is_half = unit != DecodeUnit::kFloat32;
-    const uint32_t quads = is_half ? (columns + 1) / 2 : columns;
+    const uint32_t pairs = (columns + 1) / 2;
+    if (unit == DecodeUnit::kMatrix)
+        return n_teams * (head_dim * pairs * 8 + (head_dim * pairs > 128 ? head_dim * pairs : 128) * 4 +
+                          LK_DECODE_ROUNDS * 48 + columns * 8) +
+               head_dim * pairs * 4 + columns * 40 + 64;
+    const bool is_half = unit == DecodeUnit::kFloat16;
+    const uint32_t quads = is_half ? pairs : columns;
     const uint32_t folded = (head_dim > 128 ? head_dim : 128) / 4 * quads * 16;
     const uint32_t team = head_dim * columns * 4 + folded + LK_DECODE_ROUNDS * 64 + columns * 8 +
                           (has_subgroups ? 0 : 32 * 16);

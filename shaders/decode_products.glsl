@@ -104,9 +104,6 @@ void add_key_products(Piece piece, inout KeyVectors vectors, int exponent) {
                                    totals[4u * i + 3u]));
 }
 
-// The folded weights are read where they are used.
-void begin_products() {}
-
 const uint kPairSums = 4u * kColumns;  // of a lane and pair of strips: [strip][row][column]
 
 void multiply_value_tile(inout Sum sums[kPairSums], uint first, Tile codes, Pair folded[kFolded]) {

@@ -54,9 +54,7 @@ uint team;
 uint lane;
 
 // Does a team stay inside a subgroup?
-#ifdef LK_MATRIX
-const bool kIsFree = true;
-#elif defined(LK_SUBGROUPS)
+#ifdef LK_SUBGROUPS
 const bool kIsFree = kSubgroup >= LK_LANES;
 #else
 const bool kIsFree = false;
@@ -93,15 +91,9 @@ uint slot_row(uint slot) { return slot_number(slot) & 1u; }
 uint slot_token(uint slot) { return slot_number(slot) * 8u + row(); }
 
 // Outputs of a lane for a pair of strips: of channel 8 number + row() of the pair.
-#ifdef LK_MATRIX
-const uint kOutputs = 8u;
-uint output_number(uint i) { return i / 2u; }
-uint output_column(uint i) { return column_of(quad_lane(), i % 2u); }
-#else
 const uint kOutputs = kColumns;
 uint output_number(uint i) { return (4u * i + quad_lane()) / kColumns; }
 uint output_column(uint i) { return (4u * i + quad_lane()) % kColumns; }
-#endif
 
 // Stores of the team's lanes to shared memory are there for the others.
 void team_sync() {

@@ -31,6 +31,15 @@ Unit find_unit(uint index, uint columns_of_item) {
     return unit;
 }
 
+// Row `index` of the item: those of its two runs of raw rows come first.
+uint item_row(WorkItem item, uint index) {
+    if (index < item.raw_count[0])
+        return item.raw_begin[0] + index;
+    index -= item.raw_count[0];
+    return index < item.raw_count[1] ? item.raw_begin[1] + index
+                                     : item.packed_begin + index - item.raw_count[1];
+}
+
 struct ColumnPlace {
     uint token;  // of the batch
     uint head;

@@ -15,6 +15,9 @@ const float kNothing = -1e30;  // a top before any score; above kHidden
 
 // What a team has gathered, relative to exp2(-top).
 shared float shared_outputs[kTeams * kHeadDim * kColumns];  // [team][channel][column]
+float shared_output(uint of_team, uint channel, uint column) {
+    return shared_outputs[(of_team * kHeadDim + channel) * kColumns + column];
+}
 float tops[kColumnSets];  // of the lane's columns
 float sums_of_weights[kColumnSets];  // over the lane's tokens
 
@@ -129,12 +132,6 @@ void load_value_numbers(Piece piece, uint group) {
     }
 }
 
-// A weight of codes is stored divided by this.
-float weight_factor(uint bits, uint slot) {
-    return k_half_factor(bits, slot_row(slot)) *
-           power(code_exponent(0u) - code_exponent(slot_tile(slot)));
-}
-
 // The lane's weights, times factors of its slots, to where values are multiplied. A lane pairs its
 // own token with that of the next or the last row: even rows do so in even slots, odd rows in odd
 // ones.
@@ -152,22 +149,6 @@ void store_weights(float factors[kSlots]) {
             if (is_column(column))
                 store_folded_pair(place + slot * kSlotStep * 2u, column, number & 1u, pair);
         }
-}
-
-// Of the weights as they are rounded for products of codes: what takes the middles of the codes off.
-void take_off_code_middles(uint bits, float factors[kSlots], float unit,
-                           inout float middles[kColumnSets]) {
-    [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
-        float sum = 0.0;
-        [[unroll]] for (uint slot = 0u; slot < kSlots; slot += 2u) {
-            const vec2 pair = rounded(vec2(scores[slot * kColumnSets + set] * factors[slot],
-                                           scores[(slot + 1u) * kColumnSets + set] *
-                                               factors[slot + 1u]));
-            sum = fma(pair.x, weight_factor(bits, slot), sum);
-            sum = fma(pair.y, weight_factor(bits, slot + 1u), sum);
-        }
-        middles[set] -= sum * unit * code_middle(bits);
-    }
 }
 
 // Factors of the lane's slots, the ranges of a channel group. Returns the largest; middles: the
@@ -206,15 +187,8 @@ float fold_weights(Piece piece, uint group, out float middles[kColumnSets]) {
     float unit = power(exponent - kLargeExponent);
     [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
         factors[slot] *= power(kLargeExponent - exponent);
-    if (has_ranges) {
-        unit *= code_unit(piece.value_bits);
-        if (kIsPlain) {
-            [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
-                factors[slot] /= weight_factor(piece.value_bits, slot);
-            take_off_code_middles(piece.value_bits, factors, unit, middles);
-            unit *= power(code_exponent(0u));
-        }
-    }
+    if (has_ranges)
+        unit *= code_range(piece.value_bits);
     store_weights(factors);
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
         middles[set] = column_sum(middles[set]);
@@ -247,7 +221,6 @@ void multiply_values(Unit unit, Piece piece) {
     if (kGrouped == 0u) {
         factor = fold_weights(piece, 0u, middles);
         team_sync();
-        begin_products();
     }
     [[dont_unroll]] for (uint step = 0u; step < push.n_value_steps; ++step) {
         uint strip = 2u * step;
@@ -263,8 +236,7 @@ void multiply_values(Unit unit, Piece piece) {
             }
             factor = fold_weights(piece, group, middles);
             team_sync();
-            begin_products();
-        }
+            }
         multiply_value_strips(piece, strip, end, factor, middles, n_tokens);
         if (kGrouped != 0u)
             team_sync();

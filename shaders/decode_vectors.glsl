@@ -20,45 +20,6 @@ uvec4 load_vector(Address payload, uint vector) {
     return ConstQuads(payload).at[vector * LK_LANES + lane];
 }
 
-#ifdef LK_MATRIX
-// The first two vectors of a strip; at 2 bits there is one.
-struct StripVectors {
-    uvec4 first;
-    uvec4 second;
-};
-StripVectors load_strip(Address payload, uint first, uint bits) {
-    StripVectors vectors = StripVectors(uvec4(0u), uvec4(0u));
-    if (bits < 16u)
-        vectors.first = load_vector(payload, first);
-    if (bits == 4u || bits == 8u)
-        vectors.second = load_vector(payload, first + 1u);
-    return vectors;
-}
-
-// Of the next two strips of keys.
-struct KeyVectors {
-    StripVectors even;
-    StripVectors odd;
-};
-StripVectors load_key_strip(Piece piece, uint strip) {
-    return load_strip(piece.key_payload, vectors_before(piece, strip),
-                      strip < kStrips ? strip_bits(piece, strip) : 16u);
-}
-KeyVectors begin_vectors(Piece piece) {
-    return KeyVectors(load_key_strip(piece, 0u), load_key_strip(piece, 1u));
-}
-
-// Of the next pair of strips of values.
-KeyVectors value_vectors;
-
-void begin_value_vectors(Piece piece, uint strip) {
-    const uint n = piece.value_bits / 2u;
-    const uint last = kStrips - 1u;
-    const uint bits = strip <= last ? piece.value_bits : 16u;
-    value_vectors.even = load_strip(piece.value_payload, min(strip, last) * n, bits);
-    value_vectors.odd = load_strip(piece.value_payload, min(strip + 1u, last) * n, bits);
-}
-#else
 // The vectors of a piece's packed keys in their order, one of them ahead.
 struct KeyVectors {
     uvec4 next;
@@ -99,7 +60,6 @@ void take_value_vectors(Piece piece, uint bits, uint strip, uint v) {
     [[unroll]] for (uint s = 0u; s < 2u; ++s)
         value_vectors[s] = load_vector(piece.value_payload, min(next + s * n, kStrips * n - 1u));
 }
-#endif
 
 // Halves of tokens that are not there need not be numbers: make them 0.
 uint keep_tokens(uint word, uint token, uint n_tokens) {

@@ -127,6 +127,8 @@ struct JobPush {
 //   f32 outputs [n_parts][n][head_dim], not divided by the sum,
 //   f32 tops [n_parts][n], the greatest score times log2(e) (or any reference),
 //   f32 sums [n_parts][n] of exp2(score * log2(e) - top).
+// attend_matrix takes items of packed rows of one shape, to all of which the unit's 16-bit rows are
+// dealt out; same push constants, workgroups and results.
 // decode_merge puts them together and takes sink logits in. Same push constants, but items are the
 // first parts of units that have several. Workgroups: x = items, y = LK_SPEC_COLUMNS.
 struct DecodePush {
@@ -145,7 +147,12 @@ struct DecodePush {
     uint n_strips;       // head_dim / 16
     uint n_key_groups;   // of tokens in a page of the layer's keys, at most
     uint n_value_steps;  // pairs of strips of the values, none in two groups, at most
-    uint reserved[2];
+    // Of attend_matrix: rounds of tiles of 16-bit rows that are dealt out, rounds of those of rows
+    // among an item's packed ones, and where pages have their permutation in the metadata of keys.
+    uint n_row_rounds;
+    uint n_own_row_rounds;
+    uint permutation_bytes;
+    uint reserved;
 };
 
 // tile: attention of any number of columns over rows of any class and over staged tokens.

@@ -84,7 +84,7 @@ device::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_units, uint32_t
     const uint32_t columns = tile_columns(of.kind, of.head_dim, n_columns);
     const DecodeShape blocks =
         decode_shape(of.head_dim, columns, of.kind, has_many_units(n_units, n_sms_));
-    return {n_sms_ * blocks.n_blocks, blocks.n_warps, columns, kItemBytes};
+    return {n_sms_ * blocks.n_blocks, blocks.n_warps, columns, kItemBytes, false};
 }
 
 bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {

@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint32_t kMaxRounds = 6;  // items that a worker takes one after the other, at most
 constexpr uint32_t kHeaderBytes = 16;
+constexpr uint32_t kRowTiles = LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS;  // of a row, at most
 
 uint32_t columns_of(const BatchSequence &sequence, const LayerView &layer) {
     return sequence.n_new * (layer.n_query_heads / layer.n_kv_heads);
@@ -157,10 +158,16 @@ void Splits::read_by_pages(const BatchSequence &sequence, UnitRows *unit) {
         from.end = end;
 }
 
-void Splits::count_bytes(const BatchSequence &sequence, uint32_t entry, UnitRows *unit) const {
+void Splits::count_bytes(const BatchSequence &sequence, uint32_t entry, UnitRows *unit) {
     for (Rows *rows : {&unit->raw[0], &unit->raw[1], &unit->packed})
         for (uint32_t r = rows->begin; r < rows->end; ++r)
             rows->bytes += row_bytes(sequence, *sequence.rows[r], entry);
+    for (uint32_t r = unit->packed.begin; r < unit->packed.end; ++r)
+        has_raw_pages_ = has_raw_pages_ || is_raw(*sequence.rows[r], entry);
+}
+
+uint64_t Splits::row_tiles(const UnitRows &unit) {
+    return uint64_t{kRowTiles} * (unit.raw[0].size() + unit.raw[1].size());
 }
 
 // Pages of few bits take almost as many instructions as those of many. So where heads differ, a
@@ -181,24 +188,36 @@ void Splits::weigh() {
 void Splits::measure(const Batch &batch, const Kind &kind) {
     const LayerView &layer = layout_.layers[kind.layer];
     const uint32_t first_entry = layout_.first_entries[kind.layer];
+    has_raw_pages_ = false;
     for (uint32_t s = 0; s < batch.n_sequences; ++s)
         for (uint32_t head = 0; head < layer.n_kv_heads; ++head) {
             const BatchSequence &sequence = batch.sequences[s];
             UnitRows &unit = units_[uint64_t{s} * layer.n_kv_heads + head];
             unit = find_rows(sequence, layer, first_entry + head);
             const uint64_t n_raw = unit.raw[0].size() + unit.raw[1].size();
-            if (!unit.packed.size() && n_raw * units_.size() >= uint64_t{limits_.n_processors} * 16)
+            if (!kind.split.shape.deals_raw && !unit.packed.size() &&
+                n_raw * units_.size() >= uint64_t{limits_.n_processors} * 16)
                 read_by_pages(sequence, &unit);
             count_bytes(sequence, first_entry + head, &unit);
         }
     weigh();
 }
 
+// As many times as each reader of n_parts items takes a piece, in the fewest items.
+uint32_t Splits::fewest_parts(const UnitRows &unit, uint32_t n_parts, uint32_t n_readers) {
+    const uint32_t n_pages = unit.packed.size();
+    const uint64_t n_pieces = n_pages ? n_pages : row_tiles(unit);
+    const uint64_t rounds = ceil_div(n_pieces, uint64_t{n_parts} * n_readers);
+    return rounds ? static_cast<uint32_t>(ceil_div(n_pieces, rounds * n_readers)) : 1;
+}
+
 // n_slots: items that all workers together take.
-uint32_t Splits::parts_of(const UnitRows &unit, uint64_t total, uint32_t n_slots) {
+uint32_t Splits::parts_of(const SplitShape &shape, const UnitRows &unit, uint64_t total,
+                          uint32_t n_slots) {
     const double share =
         static_cast<double>(unit.cost) * n_slots / static_cast<double>(total ? total : 1);
-    return share < 2 ? 1 : static_cast<uint32_t>(share);
+    const uint32_t n_parts = share < 2 ? 1 : static_cast<uint32_t>(share);
+    return shape.deals_raw ? fewest_parts(unit, n_parts, shape.n_readers) : n_parts;
 }
 
 // The cost of the busiest worker's items when units are cut for n_rounds items of each worker.
@@ -208,7 +227,7 @@ double Splits::time_of(const SplitShape &shape, uint32_t n_tiles, uint64_t total
     double largest = 0;
     uint32_t at = 0;
     for (const UnitRows &unit : units_) {
-        const uint32_t parts = parts_of(unit, total, n_rounds * shape.n_workers);
+        const uint32_t parts = parts_of(shape, unit, total, n_rounds * shape.n_workers);
         const double each = static_cast<double>(unit.cost) / parts + shape.item_bytes;
         largest = each > largest ? each : largest;
         for (uint32_t i = 0; i < parts * n_tiles; ++i, ++at)
@@ -268,6 +287,45 @@ void Splits::write_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, u
     }
 }
 
+// All raw rows to each item, and packed ones in equal parts.
+void Splits::deal_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
+                       WorkItem *items) {
+    for (uint32_t i = 0; i < 2; ++i) {
+        item.raw_begin[i] = unit.raw[i].begin;
+        item.raw_count[i] = unit.raw[i].size();
+    }
+    for (uint32_t part = 0; part < n_parts; ++part) {
+        const uint64_t n = unit.packed.size();
+        const auto begin = static_cast<uint32_t>(n * part / n_parts);
+        item.packed_begin = unit.packed.begin + begin;
+        item.packed_count = static_cast<uint32_t>(n * (part + 1) / n_parts) - begin;
+        item.part = static_cast<uint16_t>(part);
+        items[(*n_items)++] = item;
+    }
+}
+
+// How often loops over the pieces of an item run, of the item that has most.
+void Splits::count_rounds(const WorkItem *items, Split *split) const {
+    split->n_pieces = split->n_row_rounds = split->n_own_row_rounds = 0;
+    const SplitShape &shape = split->shape;
+    for (uint32_t i = 0; i < split->n_items; ++i) {
+        const WorkItem &item = items[i];
+        const uint32_t n_raw = item.raw_count[0] + item.raw_count[1];
+        split->n_pieces =
+            std::max(split->n_pieces, item.packed_count + (shape.deals_raw ? 0 : n_raw));
+        if (!shape.deals_raw)
+            continue;
+        const auto rounds = [&](uint64_t n_rows, uint32_t n_parts) {
+            return static_cast<uint32_t>(
+                ceil_div(n_rows * kRowTiles, uint64_t{n_parts} * shape.n_readers));
+        };
+        split->n_row_rounds = std::max(split->n_row_rounds, rounds(n_raw, item.n_parts));
+        if (has_raw_pages_)
+            split->n_own_row_rounds =
+                std::max(split->n_own_row_rounds, rounds(item.packed_count, 1));
+    }
+}
+
 uint32_t Splits::copy_firsts(uint32_t n_items, WorkItem *items) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < n_items; ++i)
@@ -295,7 +353,7 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
         for (uint32_t head = 0; head < layer.n_kv_heads; ++head) {
             const BatchSequence &sequence = batch.sequences[s];
             const UnitRows &unit = units_[uint64_t{s} * layer.n_kv_heads + head];
-            const uint32_t parts = parts_of(unit, total, best * shape.n_workers);
+            const uint32_t parts = parts_of(shape, unit, total, best * shape.n_workers);
             const uint32_t columns = columns_of(sequence, layer);
             const uint32_t width = shape.tile_columns;
             for (uint32_t tile = 0; tile * width < columns; ++tile, ++unit_index) {
@@ -313,16 +371,15 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
                 item.first_partial = partial;
                 if (parts > 1)
                     partial += parts * limits_.max_tile_columns * (layer.head_dim + 2);
-                write_unit(unit, item, parts, &n_items, sequence,
-                           layout_.first_entries[kind->layer] + head, shape.n_readers, items);
+                if (shape.deals_raw)
+                    deal_unit(unit, item, parts, &n_items, items);
+                else
+                    write_unit(unit, item, parts, &n_items, sequence,
+                               layout_.first_entries[kind->layer] + head, shape.n_readers, items);
             }
         }
     kind->split.n_items = n_items;
-    kind->split.n_pieces = 0;
-    for (uint32_t i = 0; i < n_items; ++i)
-        kind->split.n_pieces =
-            std::max(kind->split.n_pieces,
-                     items[i].raw_count[0] + items[i].raw_count[1] + items[i].packed_count);
+    count_rounds(items, &kind->split);
     kind->split.n_merges = copy_firsts(n_items, items);
     std::memcpy(block_.data() + kind->split.n_items_offset, &n_items, sizeof n_items);
 }

@@ -18,6 +18,8 @@ struct SplitShape {
     uint32_t n_readers;     // of a workgroup, which take pages in turn
     uint32_t tile_columns;  // of an item
     uint32_t item_bytes;    // what an item costs beside its bytes, in bytes that a worker reads
+    bool
+        deals_raw;  // all items of a unit have its raw rows, and readers take tiles of them in turn
 };
 
 // The most that shapes can be. A unit is a KV head of a sequence.
@@ -48,7 +50,12 @@ struct Split {
     uint32_t n_items;
     uint32_t n_merges;  // behind the items: those again that are the first part of several
     uint32_t n_units;
-    uint32_t n_pieces;  // rows of the item that has most
+    uint32_t
+        n_pieces;  // rows of the item that has most, packed ones alone where raw ones are dealt
+    // Where raw rows are dealt: how many times each reader takes a tile of them, and of the raw
+    // ones among the packed rows of its own item.
+    uint32_t n_row_rounds;
+    uint32_t n_own_row_rounds;
     SplitShape shape;
 };
 
@@ -97,17 +104,23 @@ class Splits {
     void measure(const Batch &batch, const Kind &kind);
     UnitRows find_rows(const BatchSequence &sequence, const LayerView &layer, uint32_t entry) const;
     void weigh();
-    void count_bytes(const BatchSequence &sequence, uint32_t entry, UnitRows *unit) const;
+    void count_bytes(const BatchSequence &sequence, uint32_t entry, UnitRows *unit);
     uint64_t row_bytes(const BatchSequence &sequence, const PageRow &row, uint32_t entry) const;
     bool is_raw(const PageRow &row, uint32_t entry) const;
     static void read_by_pages(const BatchSequence &sequence, UnitRows *unit);
-    static uint32_t parts_of(const UnitRows &unit, uint64_t total, uint32_t n_slots);
+    static uint64_t row_tiles(const UnitRows &unit);
+    static uint32_t fewest_parts(const UnitRows &unit, uint32_t n_parts, uint32_t n_readers);
+    static uint32_t parts_of(const SplitShape &shape, const UnitRows &unit, uint64_t total,
+                             uint32_t n_slots);
     double time_of(const SplitShape &shape, uint32_t n_tiles, uint64_t total,
                    uint32_t n_rounds) const;
     void write(const Batch &batch, Kind *kind, uint32_t n_tiles);
     void write_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
                     const BatchSequence &sequence, uint32_t entry, uint32_t n_readers,
                     WorkItem *items) const;
+    static void deal_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
+                          WorkItem *items);
+    void count_rounds(const WorkItem *items, Split *split) const;
     static uint32_t copy_firsts(uint32_t n_items, WorkItem *items);
     static uint32_t quota_of(const UnitRows &unit, uint32_t n_parts, uint32_t n_readers);
 
@@ -118,6 +131,7 @@ class Splits {
     uint64_t partial_floats_ = 0;
     uint32_t n_counters_ = 0;
     bool has_window_ = false;
+    bool has_raw_pages_ = false;  // of the kind at work: among packed rows
     Array<Kind> kinds_;
     Array<uint32_t> kind_of_;       // [layers]
     Array<uint8_t> block_;          // [kinds]: count, then items

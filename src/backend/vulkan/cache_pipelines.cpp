@@ -16,7 +16,7 @@ constexpr uint32_t kMergeThreads = 128;
 
 const ShaderCode &decode_shader(DecodeUnit unit, bool has_subgroups) {
     switch (unit) {
-        case DecodeUnit::kMatrix: return shaders::attend_decode_matrix;
+        case DecodeUnit::kMatrix: return shaders::attend_matrix;
         case DecodeUnit::kFloat16:
             return has_subgroups ? shaders::attend_decode_f16_subgroups
                                  : shaders::attend_decode_f16;
@@ -41,19 +41,36 @@ lk_status open_merge(const ShaderCode &shader, uint32_t head_dim, uint32_t colum
                           0, &out->merge);
 }
 
-lk_status open_decode(const DecodeRules &rules, uint32_t layer, uint32_t head_dim, uint32_t columns,
-                      const Traits &traits, Pipelines *pipelines, AttendPipelines *out) {
+lk_status open_decode(const DecodeRules &rules, uint32_t layer, const LayerView &view,
+                      uint32_t columns, const Traits &traits, Pipelines *pipelines,
+                      AttendPipelines *out) {
     const uint32_t subgroup = traits.subgroup ? team_subgroup(traits) : 0;
-    const lk_status status =
-        pipelines->get(decode_shader(rules.unit(), traits.subgroup),
-                       {{LK_SPEC_THREADS, rules.threads(layer, columns)},
-                        {LK_SPEC_HEAD_DIM, head_dim},
-                        {LK_SPEC_SUBGROUP, subgroup},
-                        {LK_SPEC_COLUMNS, columns},
-                        {LK_SPEC_GROUPED, rules.is_grouped(layer)}},
-                       traits.subgroup_size_control ? subgroup : 0, &out->attend);
-    return status ? status
-                  : open_merge(shaders::attend_decode_merge, head_dim, columns, pipelines, out);
+    const ShaderCode &shader = decode_shader(rules.unit(layer), traits.subgroup);
+    const uint32_t required = traits.subgroup_size_control ? subgroup : 0;
+    const PageForm &form = rules.form(layer);
+    const Constant threads = {LK_SPEC_THREADS, rules.threads(layer, columns)};
+    const lk_status status = rules.unit(layer) == DecodeUnit::kMatrix
+                                 ? pipelines->get(shader,
+                                                  {threads,
+                                                   {LK_SPEC_HEAD_DIM, view.head_dim},
+                                                   {LK_SPEC_SUBGROUP, subgroup},
+                                                   {LK_SPEC_COLUMNS, columns},
+                                                   {LK_SPEC_KEY_END8, form.key_end8},
+                                                   {LK_SPEC_KEY_END4, form.key_end4},
+                                                   {LK_SPEC_VALUE_BITS, form.value_bits},
+                                                   {LK_SPEC_SOFT_CAP, view.soft_cap > 0},
+                                                   {LK_SPEC_PERMUTATION, form.permutation}},
+                                                  required, &out->attend)
+                                 : pipelines->get(shader,
+                                                  {threads,
+                                                   {LK_SPEC_HEAD_DIM, view.head_dim},
+                                                   {LK_SPEC_SUBGROUP, subgroup},
+                                                   {LK_SPEC_COLUMNS, columns},
+                                                   {LK_SPEC_GROUPED, rules.is_grouped(layer)}},
+                                                  required, &out->attend);
+    return status
+               ? status
+               : open_merge(shaders::attend_decode_merge, view.head_dim, columns, pipelines, out);
 }
 
 lk_status open_tile(uint32_t head_dim, uint32_t columns, Pipelines *pipelines,
@@ -96,8 +113,8 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
                 status = open_tile(head_dim, tile_columns(head_dim, n_columns), pipelines,
                                    &layers_[l].tile[size]);
             if (!status && rules.takes(l))
-                status = open_decode(rules, l, head_dim, rules.tile_columns(l, n_columns), traits,
-                                     pipelines, &layers_[l].decode[size]);
+                status = open_decode(rules, l, layout.layers[l], rules.tile_columns(l, n_columns),
+                                     traits, pipelines, &layers_[l].decode[size]);
         }
     return status;
 }

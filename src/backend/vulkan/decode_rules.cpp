@@ -10,16 +10,54 @@ namespace vulkan {
 
 namespace {
 
-constexpr uint32_t kMaxColumns = 16;    // of a KV head: each item of them reads all codes again
-constexpr uint32_t kWorkers = 4;        // workgroups of a core
-constexpr uint32_t kItemBytes = 32768;  // that a workgroup reads while an item begins and ends
-constexpr uint32_t kNvidia = 0x10DE;    // VkPhysicalDeviceProperties.vendorID
+constexpr uint32_t kMaxColumns = 16;      // of a KV head: each item of them reads all codes again
+constexpr uint32_t kWorkers = 4;          // workgroups of a core
+constexpr uint32_t kMatrixWorkers = 3;    // of a core, by the registers that it takes
+constexpr uint32_t kItemBytes = 32768;    // that a workgroup reads while an item begins and ends
+constexpr uint32_t kNvidia = 0x10DE;      // VkPhysicalDeviceProperties.vendorID
+constexpr uint32_t kNoForm = UINT32_MAX;  // key_end4 before the first class of keys
 
 // Pairs of strips when channels are in groups of `group`.
 uint32_t value_steps_of(uint32_t head_dim, uint32_t group) {
     const uint32_t rest = head_dim % group;
     return head_dim / group * static_cast<uint32_t>(ceil_div(group, 2 * LK_STRIP_CHANNELS)) +
            static_cast<uint32_t>(ceil_div(rest, 2 * LK_STRIP_CHANNELS));
+}
+
+PageForm form_of_keys(const ClassInfo &info) {
+    PageForm form{};
+    form.key_end8 = info.strips[1];
+    form.key_end4 = form.key_end8 + info.strips[2];
+    form.permutation = info.permutes      ? LK_PERMUTATION_OF_PAGE
+                       : info.permutation ? LK_PERMUTATION_OF_CLASS
+                                          : LK_PERMUTATION_NONE;
+    form.permutation_bytes = info.permutes ? info.permutation_offset : 0;
+    return form;
+}
+
+bool is_like(const PageForm &a, const PageForm &b) {
+    return a.key_end8 == b.key_end8 && a.key_end4 == b.key_end4 && a.permutation == b.permutation &&
+           a.permutation_bytes == b.permutation_bytes;
+}
+
+// Narrows a form down to one that this class has too.
+void join_form(const ClassInfo &info, PageForm *form) {
+    const uint32_t n_numbers = info.is_value ? LK_MAX_PAGE_TOKENS : info.head_dim;
+    const bool is_plain = info.is_direct && info.number_bytes == 2 && info.n_groups == 1 &&
+                          !info.n_shared && !info.strips[0] &&
+                          info.minima_offset == n_numbers * info.number_bytes;
+    form->is_one = form->is_one && is_plain;
+    if (info.is_value) {
+        const uint32_t bits = info.strips[1] ? 8 : info.strips[2] ? 4 : 2;
+        form->is_one = form->is_one && (!form->value_bits || form->value_bits == bits);
+        form->value_bits = bits;
+        return;
+    }
+    PageForm own = form_of_keys(info);
+    form->is_one = form->is_one && (form->key_end4 == kNoForm || is_like(own, *form));
+    own.is_one = form->is_one;
+    own.value_bits = form->value_bits;
+    *form = own;
 }
 
 }  // namespace
@@ -29,14 +67,21 @@ bool DecodeRules::open(const CacheLayout &layout) {
         return false;
     for (uint32_t l = 0; l < layout.n_layers; ++l) {
         const LayerView &view = layout.layers[l];
-        Layer layer = {view.n_query_heads / view.n_kv_heads,        view.head_dim, true, false, 1,
-                       value_steps_of(view.head_dim, view.head_dim)};
+        Layer layer = {view.n_query_heads / view.n_kv_heads,
+                       view.head_dim,
+                       true,
+                       false,
+                       1,
+                       value_steps_of(view.head_dim, view.head_dim),
+                       {}};
+        layer.form = {true, 0, kNoForm, 0, 0, 0};
         const auto add = [&](uint16_t packed) {
             const HalfClass &half = layout.classes[packed];
             const ClassInfo info = device::class_info(half, half.permutation ? 1 : 0);
             layer.is_direct = layer.is_direct && info.is_direct && !info.n_shared;
             if (info.is_raw)
                 return;
+            join_form(info, &layer.form);
             layer.is_grouped = layer.is_grouped || info.number_bytes != 2 || info.n_groups > 1;
             if (info.is_value)
                 layer.value_steps =
@@ -46,11 +91,18 @@ bool DecodeRules::open(const CacheLayout &layout) {
         };
         for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
             const EntryClasses &entry = layout.entry_classes[layout.first_entries[l] + head];
+            layer.form.is_one =
+                layer.form.is_one && layout.classes[entry.packed_key].shape.is_raw() ==
+                                         layout.classes[entry.packed_value].shape.is_raw();
             add(entry.packed_key);
             add(entry.packed_value);
         }
         for (uint32_t c = 0; layout.layer_classes && c < layout.layer_classes[l].n_classes; ++c)
             add(layout.layer_classes[l].classes[c]);
+        if (layer.form.key_end4 == kNoForm) {
+            layer.form.key_end4 = 0;
+            layer.form.value_bits = 2;
+        }
         layers_[l] = layer;
     }
     return true;
@@ -63,30 +115,31 @@ device::SplitLimits DecodeRules::limits() const {
 
 device::SplitShape DecodeRules::shape(uint32_t layer, uint32_t, uint32_t n_columns) const {
     const uint32_t columns = tile_columns(layer, n_columns);
-    return {kWorkers * traits_.n_cores, threads(layer, columns) / LK_LANES, columns, kItemBytes};
+    const bool has_matrices = unit(layer) == DecodeUnit::kMatrix;
+    const uint32_t n_workers = (has_matrices ? kMatrixWorkers : kWorkers) * traits_.n_cores;
+    return {n_workers, threads(layer, columns) / LK_LANES, columns, kItemBytes, has_matrices};
 }
 
 bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
     return takes(layer) && uint64_t{max_new} * layers_[layer].group <= kMaxColumns;
 }
 
-// Measured on one H200, kitty-pro, 8192 and 131072 tokens: FP32 98 and 346 us, matrices 148 and
-// 347, FP16 171 and 1263.
-DecodeUnit DecodeRules::unit() const {
-    if (traits_.vendor_id == kNvidia)
-        return DecodeUnit::kFloat32;
-    return traits_.cooperative_matrix ? DecodeUnit::kMatrix
-           : traits_.float16          ? DecodeUnit::kFloat16
-                                      : DecodeUnit::kFloat32;
+// NVIDIA's compiler keeps what FP32 arithmetic sums up in registers, and not always what FP16 does.
+DecodeUnit DecodeRules::unit(uint32_t layer) const {
+    if (traits_.cooperative_matrix && layers_[layer].form.is_one)
+        return DecodeUnit::kMatrix;
+    return traits_.float16 && traits_.vendor_id != kNvidia ? DecodeUnit::kFloat16
+                                                           : DecodeUnit::kFloat32;
 }
 
 uint32_t DecodeRules::tile_columns(uint32_t layer, uint32_t n_columns) const {
     const uint32_t group = layers_[layer].group;
-    return decode_columns(layers_[layer].head_dim, n_columns > group ? kMaxColumns : group, unit());
+    return decode_columns(layers_[layer].head_dim, n_columns > group ? kMaxColumns : group,
+                          unit(layer));
 }
 
 uint32_t DecodeRules::threads(uint32_t layer, uint32_t tile_columns) const {
-    return decode_threads(layers_[layer].head_dim, tile_columns, unit(), traits_.subgroup);
+    return decode_threads(layers_[layer].head_dim, tile_columns, unit(layer), traits_.subgroup);
 }
 
 }  // namespace vulkan

@@ -11,6 +11,17 @@
 namespace lk {
 namespace vulkan {
 
+// The one shape of all packed pages of a layer: its widths as shaders/attend_matrix.comp wants
+// them.
+struct PageForm {
+    bool is_one;  // there is no other
+    uint32_t key_end8;
+    uint32_t key_end4;
+    uint32_t value_bits;
+    uint32_t permutation;  // LK_PERMUTATION_*
+    uint32_t permutation_bytes;
+};
+
 class DecodeRules final : public device::SplitRules {
   public:
     DecodeRules(const Allocator &allocator, const Traits &traits)
@@ -31,7 +42,9 @@ class DecodeRules final : public device::SplitRules {
     // strips of values when no pair is in two groups.
     uint32_t key_groups(uint32_t layer) const { return layers_[layer].key_groups; }
     uint32_t value_steps(uint32_t layer) const { return layers_[layer].value_steps; }
-    DecodeUnit unit() const;
+    DecodeUnit unit(uint32_t layer) const;
+    // What pipelines of matrices are made for, where unit() says so.
+    const PageForm &form(uint32_t layer) const { return layers_[layer].form; }
     // Columns of an item, and threads of its workgroup, where units have n_columns. There are two
     // shapes for a layer: that of one new token and that of more.
     uint32_t tile_columns(uint32_t layer, uint32_t n_columns) const;
@@ -45,6 +58,7 @@ class DecodeRules final : public device::SplitRules {
         bool is_grouped;
         uint32_t key_groups;
         uint32_t value_steps;
+        PageForm form;
     };
 
     const Traits &traits_;

@@ -44,7 +44,7 @@ class Pipelines {
     lk_status save(void *buffer, uint64_t capacity_bytes, uint64_t *needed_bytes) const;
 
   private:
-    static constexpr uint32_t kMaxConstants = 8;
+    static constexpr uint32_t kMaxConstants = 10;
     static constexpr uint32_t kUsual = 64;  // pipelines of one model
     struct Entry {
         const ShaderCode *shader;

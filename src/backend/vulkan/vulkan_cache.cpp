@@ -270,6 +270,9 @@ void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
     push.n_strips = layout_.layers[layer].head_dim / LK_STRIP_CHANNELS;
     push.n_key_groups = rules_.key_groups(layer);
     push.n_value_steps = rules_.value_steps(layer);
+    push.n_row_rounds = split.n_row_rounds;
+    push.n_own_row_rounds = split.n_own_row_rounds;
+    push.permutation_bytes = rules_.form(layer).permutation_bytes;
     const auto dispatch = [&](VkPipeline pipeline, uint32_t first, uint32_t n, uint32_t n_columns) {
         recorder.bind(pipeline);
         for (const uint32_t end = first + n; first < end; first += push.n_items) {
