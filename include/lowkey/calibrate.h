@@ -217,6 +217,36 @@ LK_API lk_status lk_chanmix_init(lk_chanmix *options, size_t struct_bytes);
 LK_API lk_status lk_calibrator_chanmix(const lk_calibrator *calibrator, const lk_chanmix *options,
                                        lk_plan **out);
 
+/* How an automatic plan is made. Start from lk_auto_init() and set a limit. */
+typedef struct lk_auto {
+    uint32_t size;          /* sizeof(lk_auto) */
+    uint32_t centers;       /* 1: keys are stored without their mean (lk_plan_set_key_centers()) */
+    uint32_t sink_tokens;   /* at 16 bits; 32 */
+    uint32_t window_tokens; /* likewise, recent; 128 */
+    double bits_per_value;  /* the most that lk_plan_size's may be; 0 = no such limit */
+    uint64_t budget_bytes;  /* the most that cache_bytes of lk_plan_bytes() of the numbers below
+                             * may be; 0 = no such limit */
+    uint64_t budget_tokens; /* of each sequence; 8192 */
+    uint32_t budget_sequences;   /* 1 */
+    uint32_t budget_step_tokens; /* 512 */
+} lk_auto;
+LK_API lk_status lk_auto_init(lk_auto *options, size_t struct_bytes);
+
+/* Make a plan from statistics and a limit alone. For the keys and the values of each head it
+ * weighs the error of attention's output that widths make against their bytes, and takes
+ * the widths of the least total error that fit: by channel for keys (8, 4, 3, 2, 1 bits, those
+ * first that queries multiply most), by head for values (8, 4, 3, 2), with groups of 128, 64 or 32
+ * and FP8 or FP16 metadata, 16 bits where there is room. docs/CALIBRATION.md says how errors are
+ * known. Equal statistics and options give equal plans.
+ *
+ * options  one limit at least
+ * out      owned by the caller; NULL on failure
+ *
+ * Errors: LK_E_ARGUMENT (options), LK_E_STATE (a layer without keys, queries or a probe),
+ * LK_E_BUDGET (even 2 bits do not fit; the sentence has what would do), LK_E_NOMEM. */
+LK_API lk_status lk_calibrator_auto(const lk_calibrator *calibrator, const lk_auto *options,
+                                    lk_plan **out);
+
 /* Add keys or values of a layer with the gradients of a loss: what each width costs,
  * |gradient x (x - Q_b(x))|_1 (PM-KVQ, equation 4). Q_b is min-max per token over up to
  * 128 channels of a head.

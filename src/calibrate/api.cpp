@@ -14,6 +14,7 @@ namespace {
 // The first layouts that programs may have been compiled against.
 constexpr size_t kOldestProbe = sizeof(lk_probe);
 constexpr size_t kOldestChanmix = offsetof(lk_chanmix, one_bit);
+constexpr size_t kOldestAuto = sizeof(lk_auto);
 
 constexpr uint32_t kProbeSinks = 16;
 constexpr uint32_t kProbeLocal = 64;
@@ -34,6 +35,18 @@ lk_chanmix default_chanmix() {
     options.budget_sequences = 1;
     options.budget_step_tokens = 512;
     options.one_bit = LK_ONE_BIT_DEVIATION;
+    return options;
+}
+
+lk_auto default_auto() {
+    lk_auto options = {};
+    options.size = sizeof options;
+    options.centers = 1;
+    options.sink_tokens = 32;
+    options.window_tokens = 128;
+    options.budget_tokens = 8192;
+    options.budget_sequences = 1;
+    options.budget_step_tokens = 512;
     return options;
 }
 
@@ -77,6 +90,17 @@ bool probe_tokens(const lk_probe &probe, uint64_t n_repeats, uint64_t *out) {
            checked_add(n, probe.prefix_tokens, out) && *out <= UINT32_MAX;
 }
 
+template <class Options>
+lk_status check_budget(const Options &options) {
+    if (!options.budget_bytes ||
+        (options.budget_tokens && options.budget_sequences && options.budget_step_tokens))
+        return LK_OK;
+    return fail(LK_E_ARGUMENT,
+                "options.budget_bytes is %llu with 0 tokens, sequences or step "
+                "tokens",
+                static_cast<unsigned long long>(options.budget_bytes));
+}
+
 lk_status check_chanmix(const lk_chanmix &options) {
     if (options.retrieval < LK_RETRIEVAL_NONE || options.retrieval > LK_RETRIEVAL_KEY_VALUE)
         return fail(LK_E_ARGUMENT, "options.retrieval is %u, must be from 1 to 3",
@@ -105,13 +129,22 @@ lk_status check_chanmix(const lk_chanmix &options) {
     if (!(share >= 0 && share <= 1) && share != -1)
         return fail(LK_E_ARGUMENT, "options.retrieval_share is %g, must be from 0 to 1, or -1",
                     share);
-    if (options.budget_bytes &&
-        (!options.budget_tokens || !options.budget_sequences || !options.budget_step_tokens))
-        return fail(LK_E_ARGUMENT,
-                    "options.budget_bytes is %llu with 0 tokens, sequences or step "
-                    "tokens",
-                    static_cast<unsigned long long>(options.budget_bytes));
-    return LK_OK;
+    return check_budget(options);
+}
+
+lk_status check_auto(const lk_auto &options) {
+    lk_status status = check_flag(options.centers, "centers");
+    if (status == LK_OK)
+        status = check_recent(options.sink_tokens, options.window_tokens,
+                              {"options.", false, LK_E_ARGUMENT});
+    if (status != LK_OK)
+        return status;
+    const double bits = options.bits_per_value;
+    if (!(bits >= 0 && bits <= 16))
+        return fail(LK_E_ARGUMENT, "options.bits_per_value is %g, must be from 0 to 16", bits);
+    if (bits == 0 && !options.budget_bytes)
+        return fail(LK_E_ARGUMENT, "options.bits_per_value and budget_bytes are 0, one must not");
+    return check_budget(options);
 }
 
 float value_of(lk_statistic statistic, const LayerSamples &own, size_t at, double n_queries) {
@@ -355,6 +388,27 @@ lk_status lk_calibrator_chanmix(const lk_calibrator *calibrator, const lk_chanmi
         return status;
     return lk::make(out, "a plan",
                     [&](lk::Plan *plan) { return lk::make_chanmix(calibrator->model, own, plan); });
+}
+
+lk_status lk_auto_init(lk_auto *options, size_t struct_bytes) {
+    return lk::init_with(options, struct_bytes, lk::kOldestAuto, lk::default_auto(), "options");
+}
+
+lk_status lk_calibrator_auto(const lk_calibrator *calibrator, const lk_auto *options,
+                             lk_plan **out) {
+    if (!out)
+        return lk::null_argument("out");
+    *out = nullptr;
+    if (!calibrator)
+        return lk::null_argument("calibrator");
+    lk_auto own = lk::default_auto();
+    lk_status status = lk::import_struct(&own, sizeof own, lk::kOldestAuto, options, "options");
+    if (status == LK_OK)
+        status = lk::check_auto(own);
+    if (status != LK_OK)
+        return status;
+    return lk::make(out, "a plan",
+                    [&](lk::Plan *plan) { return lk::make_auto(calibrator->model, own, plan); });
 }
 
 lk_status lk_calibrator_add_gradients(lk_calibrator *calibrator, uint32_t layer, uint32_t is_value,

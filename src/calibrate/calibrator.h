@@ -176,8 +176,13 @@ lk_status classify_head(const Calibrator &calibrator, uint32_t layer, uint32_t k
 // The layer has had a probe.
 double retrieval_score(const Calibrator &calibrator, uint32_t layer, uint32_t kv_head);
 
-// A ChanMix plan of checked options into an empty plan.
+// The channels' means become the centers of a head's keys. The layer has keys.
+lk_status set_mean_centers(const Calibrator &calibrator, uint32_t layer, uint32_t kv_head,
+                           Plan *plan);
+
+// Plans of checked options into an empty plan.
 lk_status make_chanmix(const Calibrator &calibrator, const lk_chanmix &options, Plan *plan);
+lk_status make_auto(const Calibrator &calibrator, const lk_auto &options, Plan *plan);
 
 // The kind of lk_sensitivity that options of 0 take.
 lk_sensitivity known_sensitivity(const Calibrator &calibrator);

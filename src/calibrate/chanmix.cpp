@@ -40,7 +40,6 @@ class Builder {
     lk_status check_samples() const;
     lk_status set_ordinary();
     lk_status set_classes(uint32_t layer, uint32_t head);
-    lk_status set_centers(uint32_t layer, uint32_t head);
     lk_status rank_heads();
     uint64_t heads_by_share() const;
     lk_status heads_by_budget(uint64_t most, uint64_t *n);
@@ -110,15 +109,6 @@ lk_status Builder::set_classes(uint32_t layer, uint32_t head) {
     return set_key(plan_, layer, head, rule);
 }
 
-lk_status Builder::set_centers(uint32_t layer, uint32_t head) {
-    const uint32_t head_dim = calibrator_.geometry[layer].head_dim;
-    const LayerSamples &own = *calibrator_.layers[layer];
-    float centers[LK_MAX_HEAD_DIM];
-    for (uint32_t c = 0; c < head_dim; ++c)
-        centers[c] = channel_mean(own.keys[static_cast<size_t>(head) * head_dim + c], own.n_keys);
-    return set_key_centers(plan_, layer, head, centers, {"centers", false, LK_E_ARGUMENT});
-}
-
 // Every head as it is without retrieval heads.
 lk_status Builder::set_ordinary() {
     lk_key_rule key;
@@ -141,7 +131,7 @@ lk_status Builder::set_ordinary() {
             if (status == LK_OK && options_.outliers)
                 status = set_classes(l, h);
             if (status == LK_OK && options_.centers)
-                status = set_centers(l, h);
+                status = set_mean_centers(calibrator_, l, h, plan_);
         }
     if (status == LK_OK && !ordinary_.assign(plan_->keys.data(), plan_->keys.size()))
         return fail(LK_E_NOMEM, "no memory for %zu rules", plan_->keys.size());
@@ -253,6 +243,17 @@ lk_status Builder::build() {
 }
 
 }  // namespace
+
+lk_status set_mean_centers(const Calibrator &calibrator, uint32_t layer, uint32_t kv_head,
+                           Plan *plan) {
+    const uint32_t head_dim = calibrator.geometry[layer].head_dim;
+    const LayerSamples &own = *calibrator.layers[layer];
+    float centers[LK_MAX_HEAD_DIM];
+    for (uint32_t c = 0; c < head_dim; ++c)
+        centers[c] =
+            channel_mean(own.keys[static_cast<size_t>(kv_head) * head_dim + c], own.n_keys);
+    return set_key_centers(plan, layer, kv_head, centers, {"centers", false, LK_E_ARGUMENT});
+}
 
 lk_status make_chanmix(const Calibrator &calibrator, const lk_chanmix &options, Plan *plan) {
     return Builder(calibrator, options, plan).build();

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 
+#include "auto_plan.h"
 #include "chanmix.h"
 #include "cocktail.h"
 #include "command.h"
@@ -25,6 +26,7 @@ struct PlanOptions {
     std::uint32_t step_tokens = 512;
     std::uint64_t budget_bytes = 0;
     StatisticsOptions statistics;
+    double bits_per_value = 0;
     ChanmixOptions chanmix;
     PmkvqOptions pmkvq;
     CocktailOptions cocktail;
@@ -42,6 +44,7 @@ struct PlanOptions {
 
 const char *const kChanmix = "chanmix";
 const char *const kPmkvq = "pm-kvq";  // without statistics the preset
+const char *const kAuto = "auto";
 constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 40;
 
 constexpr std::uint32_t kMostSequences = 65536;
@@ -205,11 +208,18 @@ lk_chanmix chanmix_options(const PlanOptions &options) {
 
 // A preset, a file, or a plan from statistics, which are then kept.
 llama::PlanHandle make_plan(const PlanOptions &options, llama::CalibratorHandle &statistics) {
-    if (options.plan != kChanmix && !is_pmkvq(options))
+    if (options.plan != kChanmix && options.plan != kAuto && !is_pmkvq(options))
         return load_plan(options.plan, options.geometry.geometry());
     if (options.statistics.stats.empty())
-        throw UsageError("chanmix needs --stats FILE, which lowkey calibrate writes");
+        throw UsageError(options.plan + " needs --stats FILE, which lowkey calibrate writes");
     statistics = load_statistics(options.statistics.stats);
+    if (options.plan == kAuto) {
+        if (options.bits_per_value == 0 && options.budget_bytes == 0)
+            throw UsageError("auto needs --bits or --budget");
+        return make_auto(statistics.get(),
+                         {options.bits_per_value, options.budget_bytes, options.n_tokens,
+                          options.n_sequences, options.step_tokens});
+    }
     if (is_pmkvq(options))
         return make_pmkvq(statistics.get(), options.pmkvq, options.statistics, options.budget());
     return make_chanmix(statistics.get(), chanmix_options(options));
@@ -218,9 +228,10 @@ llama::PlanHandle make_plan(const PlanOptions &options, llama::CalibratorHandle 
 void draw_plot(const PlanOptions &options, const lk_plan *plan, const lk_calibrator *statistics) {
     if (statistics == nullptr && has_chunks(plan) && options.cocktail.has_scores())
         draw_chunks(plan, options.cocktail.score(plan), options.plot);
-    else if (statistics == nullptr)
+    else if (statistics == nullptr || options.plan == kAuto)
         throw UsageError(
-            "--plot draws plans from statistics, and chunks by --scores or --text; --png draws any "
+            "--plot draws chanmix and pm-kvq from statistics, and chunks by --scores or --text; "
+            "--png draws any "
             "plan");
     else if (is_pmkvq(options))
         draw_pmkvq(plan, options.budget(), options.plot);
@@ -281,12 +292,13 @@ void add_plan(CLI::App &app, int &exit_code) {
         "  lowkey plan chanmix --stats stats.safetensors --plot plan.png -o plan.json\n"
         "  lowkey plan pm-kvq --stats stats.safetensors --budget 512MiB --max-tokens 32768\n"
         "  lowkey plan cocktail --text book.txt --query \"white whale\" --plot chunks.png\n"
+        "  lowkey plan auto --stats stats.safetensors --bits 2.25 -o plan.json\n"
         "Bits per value and bytes per token are of packed pages, ranges and minima included;\n"
         "bytes_total is the least budget with which the cache gets there.");
     const auto options = std::make_shared<PlanOptions>();
     command
         ->add_option("plan", options->plan,
-                     "a preset's name, a plan's JSON file, or with --stats chanmix or pm-kvq")
+                     "a preset's name, a plan's JSON file, or with --stats chanmix, pm-kvq or auto")
         ->capture_default_str();
     options->geometry.add_to(*command);
     command->add_option("--tokens,--max-tokens", options->n_tokens, "tokens of each sequence")
@@ -300,6 +312,10 @@ void add_plan(CLI::App &app, int &exit_code) {
         ->check(CLI::Range(1u, 1048576u));
     command->add_option("--budget", options->budget_bytes, "bytes; K, M, G are powers of 1024")
         ->transform(CLI::AsSizeValue(false));
+    command
+        ->add_option("--bits", options->bits_per_value,
+                     "the most bits per value of plan auto, ranges and minima included")
+        ->check(CLI::Range(0.5, 16.0));
     command->add_flag("--json", options->json, "print JSON, the plan itself included");
     command->add_flag(
         "--explain", options->explain,

@@ -158,6 +158,17 @@ OFFSET(lk_pmkvq, budget_tokens, 64);
 OFFSET(lk_pmkvq, budget_sequences, 72);
 OFFSET(lk_pmkvq, budget_step_tokens, 76);
 
+SIZE(lk_auto, 48);
+OFFSET(lk_auto, size, 0);
+OFFSET(lk_auto, centers, 4);
+OFFSET(lk_auto, sink_tokens, 8);
+OFFSET(lk_auto, window_tokens, 12);
+OFFSET(lk_auto, bits_per_value, 16);
+OFFSET(lk_auto, budget_bytes, 24);
+OFFSET(lk_auto, budget_tokens, 32);
+OFFSET(lk_auto, budget_sequences, 40);
+OFFSET(lk_auto, budget_step_tokens, 44);
+
 SIZE(lk_cache_desc, 64);
 OFFSET(lk_cache_desc, size, 0);
 OFFSET(lk_cache_desc, max_sequences, 4);

@@ -19,7 +19,7 @@ The shared library is the file that the environment variable LOWKEY_LIBRARY name
 from ._library import build_info, version
 from .arrays import Array, Tensor
 from .cache import Cache, CacheStats, Pressure, Sequence, parse_bytes
-from .calibrator import (POSITION_SCALE, Calibrator, ChanMix, KeyScales, PmKvq, Probe, Rope, SampleCounts,
+from .calibrator import (POSITION_SCALE, Auto, Calibrator, ChanMix, KeyScales, PmKvq, Probe, Rope, SampleCounts,
                          ScaleSearch, allocate, key_scales)
 from .context import Capability, Context, Device, Vulkan, devices, find_device
 from .errors import (
@@ -60,8 +60,8 @@ from .step import Step
 
 DRAFT_TOKENS = 64  # of a sequence in one step: up to so many can be dropped at commit
 
-__all__ = ['ALL', 'DRAFT_TOKENS', 'POSITION_SCALE', 'ArgumentError', 'Array', 'BudgetError', 'BusyError', 'Cache',
-           'CacheStats', 'Calibrator', 'Capability', 'ChanMix', 'ChunkRule', 'ClosedError', 'Context', 'CorruptError',
+__all__ = ['ALL', 'DRAFT_TOKENS', 'POSITION_SCALE', 'ArgumentError', 'Array', 'Auto', 'BudgetError', 'BusyError',
+           'Cache', 'CacheStats', 'Calibrator', 'Capability', 'ChanMix', 'ChunkRule', 'ClosedError', 'Context', 'CorruptError',
            'DataError', 'Device', 'DeviceError', 'Error', 'FileError', 'Geometry', 'InternalError', 'KeyRule',
            'KeyScales', 'Layer', 'LayerRule', 'LibraryError', 'MismatchError', 'NotFoundError', 'OutOfMemoryError',
            'Plan', 'PlanSize', 'PlanSpec', 'PmKvq', 'Pressure', 'Probe', 'Rope', 'SampleCounts', 'ScaleSearch',

@@ -206,6 +206,12 @@ class PmKvq(Structure):
                 ('budget_step_tokens', c_uint32)]
 
 
+class Auto(Structure):
+    _fields_ = [('size', c_uint32), ('centers', c_uint32), ('sink_tokens', c_uint32), ('window_tokens', c_uint32),
+                ('bits_per_value', c_double), ('budget_bytes', c_uint64), ('budget_tokens', c_uint64),
+                ('budget_sequences', c_uint32), ('budget_step_tokens', c_uint32)]
+
+
 # Each struct beside what comes between lk_ and _init in the name of its initializer.
 STRUCTS: dict[str, type[Structure]] = {
     'tensor': Tensor, 'queue': Queue, 'device_info': DeviceInfo, 'vulkan_desc': VulkanDesc,
@@ -214,7 +220,7 @@ STRUCTS: dict[str, type[Structure]] = {
     'plan_size': PlanSize, 'cache_desc': CacheDesc,
     'cache_stats': CacheStats, 'snapshot_desc': SnapshotDesc, 'snapshot_info': SnapshotInfo,
     'snapshot_sequence': SnapshotSequence, 'snapshot_class': SnapshotClass,
-    'probe': Probe, 'chanmix': ChanMix, 'pressure': Pressure, 'bm25': Bm25, 'chunk_quota': ChunkQuota,
+    'probe': Probe, 'chanmix': ChanMix, 'auto': Auto, 'pressure': Pressure, 'bm25': Bm25, 'chunk_quota': ChunkQuota,
     'chunk_watch': ChunkWatch,
     'rope': Rope, 'scale_search': ScaleSearch, 'pmkvq': PmKvq,
 }
@@ -324,6 +330,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_rope_apply': (_status, [_p, _p, _u32, _u32, _u32, _u64, _f64, _p]),
     'lk_rope_invert': (_status, [_p, _p, _u32, _u32, _u32, _u64, _f64, _p]),
     'lk_key_scales': (_status, [_p, _u32, _f64, _p]),
+    'lk_calibrator_auto': (_status, [_p, _p, _p]),
     'lk_calibrator_to_bytes': (_status, [_p, _p, _size, _p]),
     'lk_calibrator_from_bytes': (_status, [_p, _size, _p]),
     'lk_allocate': (_status, [_u32, _u32, _p, _p, _u64, _p, _p]),

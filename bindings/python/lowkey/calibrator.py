@@ -79,6 +79,31 @@ class ChanMix:
 
 
 @dataclass(frozen=True)
+class Auto:
+    """How an automatic plan is made; include/lowkey/calibrate.h says what each field means.
+
+    centers         keys are stored without their mean
+    bits_per_value  0, or the most bits of a packed value, ranges and minima included
+    budget_bytes    0, or the most that a cache of budget_sequences x budget_tokens may take; one of the two is needed
+    """
+
+    centers: bool = True
+    sink_tokens: int = 32
+    window_tokens: int = 128
+    bits_per_value: float = 0.0
+    budget_bytes: int = 0
+    budget_tokens: int = 8192
+    budget_sequences: int = 1
+    budget_step_tokens: int = 512
+
+    def raw(self) -> _abi.Auto:
+        raw = library().start(_abi.Auto)
+        for name in self.__dataclass_fields__:
+            setattr(raw, name, getattr(self, name))
+        return raw
+
+
+@dataclass(frozen=True)
 class PmKvq:
     """How a PM-KVQ plan is made; include/lowkey/calibrate.h says what each field means.
 
@@ -427,4 +452,11 @@ class Calibrator:
         box = ctypes.c_void_p()
         raw = (options or ChanMix()).raw()
         self._call(self._lk.lk_calibrator_chanmix, _abi.byref(raw), _abi.byref(box))
+        return Plan(box, self.geometry)
+
+    def auto(self, options: Auto) -> Plan:
+        """The plan of the least error within a limit. Raises StateError (samples are missing), BudgetError, ArgumentError."""
+        box = ctypes.c_void_p()
+        raw = options.raw()
+        self._call(self._lk.lk_calibrator_auto, _abi.byref(raw), _abi.byref(box))
         return Plan(box, self.geometry)

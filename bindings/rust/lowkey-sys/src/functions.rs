@@ -533,6 +533,12 @@ extern "C" {
         options: *const lk_chanmix,
         out: *mut *mut lk_plan,
     ) -> lk_status;
+    pub fn lk_auto_init(options: *mut lk_auto, struct_bytes: usize) -> lk_status;
+    pub fn lk_calibrator_auto(
+        calibrator: *const lk_calibrator,
+        options: *const lk_auto,
+        out: *mut *mut lk_plan,
+    ) -> lk_status;
     pub fn lk_rope_init(rope: *mut lk_rope, struct_bytes: usize) -> lk_status;
     pub fn lk_rope_apply(
         rope: *const lk_rope,

@@ -525,6 +525,20 @@ pub struct lk_chanmix {
     pub reserved: u32,
 }
 
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_auto {
+    pub size: u32,
+    pub centers: u32,
+    pub sink_tokens: u32,
+    pub window_tokens: u32,
+    pub bits_per_value: f64,
+    pub budget_bytes: u64,
+    pub budget_tokens: u64,
+    pub budget_sequences: u32,
+    pub budget_step_tokens: u32,
+}
+
 pub type lk_rope_pairing = u32;
 constants!(lk_rope_pairing: LK_ROPE_HALVES = 1, LK_ROPE_INTERLEAVED = 2);
 pub const LK_POSITION_SCALE: u32 = 4;

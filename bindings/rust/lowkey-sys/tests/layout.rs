@@ -167,6 +167,8 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         lk_chanmix { size, retrieval, scope, outliers, centers, metadata, group, sink_tokens,
                      window_tokens, retrieval_share, budget_bytes, budget_tokens,
                      budget_sequences, budget_step_tokens, one_bit, reserved }
+        lk_auto { size, centers, sink_tokens, window_tokens, bits_per_value, budget_bytes,
+                  budget_tokens, budget_sequences, budget_step_tokens }
     );
     values_of!(said,
         LK_ABI_MAJOR LK_ABI_MINOR LK_ABI_VERSION LK_OK LK_E_ARGUMENT LK_E_STATE LK_E_NOT_FOUND

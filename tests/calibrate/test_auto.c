@@ -1,0 +1,226 @@
+/* Automatic plans: limits are kept, bytes go where errors matter, refusals.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "calibrate_test.h"
+
+enum { LAYERS = 2, QUERY_HEADS = 4, KV_HEADS = 2, D = 64, PERIOD = 20, TOKENS = 100 };
+
+/* Layer 1, KV head 1 (query heads 2 and 3) retrieves: it looks for the token that followed the last
+ * time. The others look at token 0. Of the channels of each head c % 16 == 5 ranges 8 times as far,
+ * and queries multiply the upper half of the channels 4 times as much. */
+static lk_calibrator *make_samples(int has_queries, int has_probe) {
+    static float q[TOKENS][QUERY_HEADS][D], k[TOKENS][KV_HEADS][D];
+    lk_calibrator *calibrator = make_calibrator(LAYERS, QUERY_HEADS, KV_HEADS, D);
+    for (uint32_t l = 0; l < LAYERS; ++l) {
+        float *noise = random_values(sizeof k / sizeof(float), l + 1);
+        for (uint32_t t = 0; t < TOKENS; ++t) {
+            for (uint32_t h = 0; h < KV_HEADS; ++h)
+                for (uint32_t c = 0; c < D; ++c)
+                    k[t][h][c] = 3 + noise[(t * KV_HEADS + h) * D + c] * (c % 16 == 5 ? 8 : 1);
+            for (uint32_t h = 0; h < QUERY_HEADS; ++h)
+                for (uint32_t c = 0; c < D; ++c)
+                    q[t][h][c] = (t % 2 ? 0.5f : -0.5f) * (c < D / 2 ? 1 : 4);
+        }
+        free(noise);
+        add_keys(calibrator, l, &k[0][0][0], TOKENS);
+        if (has_queries)
+            add_queries(calibrator, l, &q[0][0][0], TOKENS);
+        if (!has_probe)
+            continue;
+        memset(q, 0, sizeof q);
+        memset(k, 0, sizeof k);
+        for (uint32_t t = 0; t < TOKENS; ++t) {
+            for (uint32_t h = 0; h < KV_HEADS; ++h)
+                k[t][h][t ? t % PERIOD : D - 1] = 20;
+            for (uint32_t h = 0; h < QUERY_HEADS; ++h)
+                q[t][h][l == 1 && h >= 2 ? (t + 1) % PERIOD : D - 1] = 20;
+        }
+        lk_probe probe;
+        assert_int_equal(lk_probe_init(&probe, sizeof probe), LK_OK);
+        probe.period_tokens = PERIOD;
+        probe.local_tokens = PERIOD - 1;
+        probe.sink_tokens = 4;
+        const lk_tensor queries = host_tensor(LK_F32, q, QUERY_HEADS, D);
+        const lk_tensor keys = host_tensor(LK_F32, k, KV_HEADS, D);
+        assert_int_equal(lk_calibrator_add_probe(calibrator, l, &probe, &queries, &keys, TOKENS),
+                         LK_OK);
+    }
+    return calibrator;
+}
+
+static lk_auto options_of(double bits, uint64_t budget_bytes) {
+    lk_auto options;
+    assert_int_equal(lk_auto_init(&options, sizeof options), LK_OK);
+    assert_true(options.bits_per_value == 0 && options.budget_bytes == 0);
+    options.bits_per_value = bits;
+    options.budget_bytes = budget_bytes;
+    return options;
+}
+
+static lk_plan *build(const lk_calibrator *calibrator, double bits, uint64_t budget_bytes) {
+    const lk_auto options = options_of(bits, budget_bytes);
+    lk_plan *plan = NULL;
+    if (lk_calibrator_auto(calibrator, &options, &plan) != LK_OK)
+        fail_msg("%s", sentence());
+    assert_int_equal(lk_plan_validate(plan, NULL), LK_OK);
+    return plan;
+}
+
+static lk_plan_size size_of(const lk_plan *plan) {
+    lk_plan_size size;
+    assert_int_equal(lk_plan_size_init(&size, sizeof size), LK_OK);
+    assert_int_equal(lk_plan_bytes(plan, 8192, 1, 512, &size), LK_OK);
+    return size;
+}
+
+static double mean_key_bits(const lk_plan *plan, uint32_t layer, uint32_t head) {
+    double sum = 0;
+    for (uint32_t c = 0; c < D; ++c) {
+        uint32_t bits, boosted;
+        assert_int_equal(lk_plan_width(plan, layer, head, 0, c, &bits, &boosted), LK_OK);
+        sum += bits;
+    }
+    return sum / D;
+}
+
+static void the_limit_of_bits_is_kept_and_used(void **state) {
+    (void)state;
+    lk_calibrator *calibrator = make_samples(1, 1);
+    const double limits[] = {2.375, 2.5, 3, 4, 6, 8.25, 12, 16};
+    double last = 0;
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; ++i) {
+        lk_plan *plan = build(calibrator, limits[i], 0);
+        const double bits = size_of(plan).bits_per_value;
+        /* A half that becomes raw takes up to a bit of all at once. */
+        if (bits > limits[i] || bits < limits[i] - (limits[i] > 4 ? 1 : 0.26) || bits < last)
+            fail_msg("%g bits of at most %g", bits, limits[i]);
+        last = bits;
+        lk_plan_destroy(&plan);
+    }
+    assert_true(last == 16);
+    lk_calibrator_destroy(&calibrator);
+}
+
+static void a_byte_budget_is_kept_and_used(void **state) {
+    (void)state;
+    lk_calibrator *calibrator = make_samples(1, 1);
+    lk_plan *plan = build(calibrator, 3, 0);
+    const uint64_t budget = size_of(plan).cache_bytes;
+    lk_plan_destroy(&plan);
+    plan = build(calibrator, 0, budget);
+    const lk_plan_size size = size_of(plan);
+    assert_true(size.cache_bytes <= budget);
+    assert_true(size.bits_per_value > 2.5);
+    lk_plan_destroy(&plan);
+    lk_calibrator_destroy(&calibrator);
+}
+
+/* The head that retrieves has the most bits, and in each head the channels that range and are
+ * multiplied most. Keys have more than values. */
+static void bits_go_where_errors_matter(void **state) {
+    (void)state;
+    lk_calibrator *calibrator = make_samples(1, 1);
+    lk_plan *plan = build(calibrator, 3, 0);
+    const double best = mean_key_bits(plan, 1, 1);
+    for (uint32_t l = 0; l < LAYERS; ++l)
+        for (uint32_t h = 0; h < KV_HEADS; ++h) {
+            if (l == 1 && h == 1)
+                continue;
+            assert_true(mean_key_bits(plan, l, h) < best);
+        }
+    uint32_t heavy, light, boosted;
+    assert_int_equal(lk_plan_width(plan, 1, 1, 0, 37, &heavy, &boosted), LK_OK); /* 32 + 5 */
+    assert_int_equal(lk_plan_width(plan, 1, 1, 0, 6, &light, &boosted), LK_OK);
+    assert_true(heavy > light);
+    lk_value_rule value;
+    assert_int_equal(lk_value_rule_init(&value, sizeof value), LK_OK);
+    assert_int_equal(lk_plan_get_value(plan, 1, 1, &value), LK_OK);
+    assert_true(value.bits <= best);
+    const float *centers = NULL;
+    assert_int_equal(lk_plan_get_key_centers(plan, 0, 0, &centers), LK_OK);
+    assert_non_null(centers);
+    assert_true(fabsf(centers[0] - 3) < 0.5f);
+    lk_plan_destroy(&plan);
+    lk_calibrator_destroy(&calibrator);
+}
+
+static char *json_of(const lk_plan *plan) {
+    size_t n = 0;
+    assert_int_equal(lk_plan_to_json(plan, NULL, 0, &n), LK_OK);
+    char *text = malloc(n);
+    assert_non_null(text);
+    assert_int_equal(lk_plan_to_json(plan, text, n, &n), LK_OK);
+    return text;
+}
+
+static void equal_statistics_give_equal_plans(void **state) {
+    (void)state;
+    lk_calibrator *calibrator = make_samples(1, 1);
+    const struct bytes bytes = write_bytes(calibrator);
+    lk_calibrator *again = NULL;
+    assert_int_equal(lk_calibrator_from_bytes(bytes.data, bytes.n, &again), LK_OK);
+    lk_plan *a = build(calibrator, 2.7, 0);
+    lk_plan *b = build(again, 2.7, 0);
+    char *x = json_of(a);
+    char *y = json_of(b);
+    assert_string_equal(x, y);
+    free(x);
+    free(y);
+    free(bytes.data);
+    lk_plan_destroy(&a);
+    lk_plan_destroy(&b);
+    lk_calibrator_destroy(&calibrator);
+    lk_calibrator_destroy(&again);
+}
+
+static void expect(const lk_calibrator *calibrator, const lk_auto *options, lk_status want,
+                   const char *part) {
+    lk_plan *plan = (lk_plan *)&plan;
+    assert_int_equal(lk_calibrator_auto(calibrator, options, &plan), want);
+    assert_null(plan);
+    if (!strstr(sentence(), part))
+        fail_msg("\"%s\" lacks \"%s\"", sentence(), part);
+}
+
+static void what_is_missing_is_refused(void **state) {
+    (void)state;
+    lk_calibrator *calibrator = make_samples(1, 1);
+    lk_auto options = options_of(0, 0);
+    expect(calibrator, &options, LK_E_ARGUMENT, "bits_per_value and budget_bytes are 0");
+    expect(calibrator, NULL, LK_E_ARGUMENT, "options is NULL");
+    options = options_of(17, 0);
+    expect(calibrator, &options, LK_E_ARGUMENT, "options.bits_per_value is 17");
+    options = options_of(NAN, 0);
+    expect(calibrator, &options, LK_E_ARGUMENT, "options.bits_per_value is");
+    options = options_of(1, 0);
+    expect(calibrator, &options, LK_E_BUDGET, "bits_per_value is 1, must be at least 2.1");
+    options = options_of(0, 1024);
+    expect(calibrator, &options, LK_E_BUDGET, "budget_bytes is 1024");
+    options = options_of(3, 0);
+    options.centers = 2;
+    expect(calibrator, &options, LK_E_ARGUMENT, "options.centers is 2");
+    options = options_of(0, 1 << 20);
+    options.budget_tokens = 0;
+    expect(calibrator, &options, LK_E_ARGUMENT, "options.budget_bytes");
+    lk_calibrator_destroy(&calibrator);
+    options = options_of(3, 0);
+    calibrator = make_samples(0, 1);
+    expect(calibrator, &options, LK_E_STATE, "layer 0 has had no queries");
+    lk_calibrator_destroy(&calibrator);
+    calibrator = make_samples(1, 0);
+    expect(calibrator, &options, LK_E_STATE, "layer 0 has had no probe");
+    lk_calibrator_destroy(&calibrator);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_limit_of_bits_is_kept_and_used),
+        cmocka_unit_test(a_byte_budget_is_kept_and_used),
+        cmocka_unit_test(bits_go_where_errors_matter),
+        cmocka_unit_test(equal_statistics_give_equal_plans),
+        cmocka_unit_test(what_is_missing_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
