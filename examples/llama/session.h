@@ -53,11 +53,19 @@ class Session {
     std::vector<float> provisional(const Tokens &tokens);
 
     // How well the model predicts answer behind prompt. One provisional step that is dropped
-    // again: the sequence stays as it is.
-    Score score(const Tokens &prompt, const Tokens &answer);
+    // again: the sequence stays as it is. logits, when not null, gets the rows
+    // [answer.size()][n_vocabulary] that predict the answer.
+    Score score(const Tokens &prompt, const Tokens &answer, std::vector<float> *logits = nullptr);
 
     // The same in kept steps of at most step_tokens, so that pages age as they do in decoding.
-    Score score_kept(const Tokens &prompt, const Tokens &answer, std::size_t step_tokens);
+    Score score_kept(const Tokens &prompt, const Tokens &answer, std::size_t step_tokens,
+                     std::vector<float> *logits = nullptr);
+
+    // What packing does to attention: one provisional step of all sessions, which have the same
+    // length, with the queries, keys and values that the first one's cache leads to. Of each
+    // session |output - first session's output| / |first session's output|, mean over layers.
+    static std::vector<double> output_errors(const std::vector<Session *> &sessions,
+                                             const Tokens &tokens);
 
     // Packs the pages that are due, without changing the sequence otherwise.
     void settle();

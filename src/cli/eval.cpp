@@ -10,14 +10,15 @@
 #include "chart.h"
 #include "command.h"
 #include "evaluation.h"
+#include "families.h"
 #include "report.h"
 #include "resources.h"
+#include "sampling.h"
+#include "stress.h"
+#include "suite_report.h"
 
 namespace cli {
 namespace {
-
-const char *const kAblation = "chanmix";
-const char *const kAsPublished = "chanmix-published";
 
 constexpr std::size_t kDemoQuestions = 48;
 // Of a demo on Vulkan, whose driver may run on the CPU.
@@ -40,6 +41,14 @@ struct EvalOptions {
     std::string png;
     bool json = false;
     bool demo = false;
+    bool stress = false;
+    bool suite = false;
+    bool tables = false;
+    std::vector<std::uint64_t> seeds = {1};
+    std::vector<double> limits;
+    std::string stats;
+    std::string record;
+    std::string markdown;
 };
 
 std::string model_path(const EvalOptions &options) {
@@ -92,7 +101,7 @@ void set_plans(const EvalOptions &options, lk_context *context, llama::Model &mo
         AblationSource source;
         source.text = read_file(options.calibration_text.empty() ? text : options.calibration_text);
         source.n_tokens = options.calibration_tokens;
-        set_chanmix_ablation(context, model, source, options.ablation == kAsPublished, request);
+        set_ablation(options.ablation, context, model, source, request);
         return;
     }
     const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
@@ -134,6 +143,8 @@ Json to_json(const std::vector<PlanResult> &results, const EvalOptions &options,
                         {"compression", result.compression()},
                         {"decode_tokens_per_s", result.decode_tokens_per_s},
                         {"tasks", tasks}});
+        if (!options.ablation.empty())
+            list.back()["published"] = published_json(options.ablation, result.plan);
     }
     return {{"model", model},           {"text", text},
             {"seed", options.seed},     {"device", options.device.device},
@@ -198,12 +209,100 @@ void write_chart(const std::vector<PlanResult> &results, const EvalOptions &opti
                series, path);
 }
 
+llama::CalibratorHandle suite_statistics(const EvalOptions &options, lk_context *context,
+                                         llama::Model &model, const std::string &text) {
+    if (!options.stats.empty())
+        return load_statistics(options.stats);
+    SamplingRequest sampling;
+    sampling.n_tokens = options.calibration_tokens;
+    sampling.text = read_file(options.calibration_text.empty() ? text : options.calibration_text);
+    return sample_model(context, model, sampling);
+}
+
+// Named plans are families of their own; the others are made at each limit.
+std::vector<SuitePlan> suite_plans(const EvalOptions &options, lk_context *context,
+                                   llama::Model &model, const std::string &text) {
+    const llama::Config &c = model.config();
+    const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
+    std::vector<SuitePlan> plans;
+    for (const std::string &name :
+         options.plans.empty() ? std::vector<std::string>{"fp16"} : options.plans) {
+        llama::PlanHandle plan = load_plan(name, geometry);
+        const std::string own = lk_plan_name(plan.get());
+        plans.push_back({own, own, 0, std::move(plan)});
+    }
+    if (!options.limits.empty()) {
+        const llama::CalibratorHandle statistics = suite_statistics(options, context, model, text);
+        for (SuitePlan &plan : family_plans(statistics.get(), options.limits))
+            plans.push_back(std::move(plan));
+    }
+    return plans;
+}
+
+void report_suite(const EvalOptions &options, const SuiteRecord &record) {
+    const std::string markdown = suite_markdown(record);
+    if (options.json) {
+        print_json(suite_json(record));
+    } else {
+        std::printf("%s", markdown.c_str());
+    }
+    if (!options.markdown.empty())
+        write_text(options.markdown, markdown);
+    if (!options.png.empty())
+        draw_suite(record, options.png);
+}
+
+int run_suite_eval(const EvalOptions &options, lk_context *context, llama::TensorSpace &space,
+                   llama::Model &model, const std::string &path, const std::string &text) {
+    const EvaluationRequest common = make_request(options, path, text);
+    SuiteRequest request;
+    request.tasks = common.tasks;
+    request.contexts = common.contexts;
+    request.seeds = options.seeds;
+    request.n_questions = common.n_questions;
+    request.questions_per_document = common.questions_per_document;
+    request.material = common.material;
+    request.record = options.record;
+    request.plans = suite_plans(options, context, model, text);
+    request.origin = {{"model", digest(read_file(path))},
+                      {"text", digest(read_file(text))},
+                      {"device", options.device.device},
+                      {"per_document", options.questions_per_document}};
+    lk_device_info device = llama::initialised(lk_device_info_init);
+    llama::check(lk_context_device(context, &device));
+    const SuiteRecord record = run_suite(context, space, model, request, device.name);
+    report_suite(options, record);
+    return 0;
+}
+
+int run_stress_eval(const EvalOptions &options) {
+    const std::vector<StressResult> results = run_stress(options.device, options.seed);
+    if (options.json) {
+        print_json(stress_json(results));
+    } else {
+        print_stress(results);
+    }
+    return 0;
+}
+
 int run_eval(EvalOptions options) {
+    if (options.stress)
+        return run_stress_eval(options);
+    if (options.tables) {
+        if (options.record.empty())
+            throw UsageError("--tables needs --record FILE");
+        report_suite(options, read_record(options.record));
+        return 0;
+    }
     if (options.demo && options.png.empty())
         options.png = "lowkey-demo.png";
     const llama::ContextHandle context = options.device.open();
     const std::unique_ptr<llama::TensorSpace> space = options.device.space();
     const std::string path = model_path(options), text = text_path(options);
+    if (options.suite) {
+        llama::Model model(path, options.device.n_threads);
+        return run_suite_eval(options, context.get(), *space, model, path, text);
+    }
     EvaluationRequest request = make_request(options, path, text);
     llama::Model model(path, options.device.n_threads);
     set_plans(options, context.get(), model, text, request);
@@ -220,7 +319,7 @@ int run_eval(EvalOptions options) {
     if (options.json) {
         print_json(to_json(results, options, path, text));
     } else if (!options.ablation.empty()) {
-        print_ablation(results);
+        print_ablation(options.ablation, results);
     } else {
         print_table(results, options);
     }
@@ -238,6 +337,7 @@ std::string help_footer() {
         "Examples:\n"
         "  lowkey eval --demo --text book.txt\n"
         "  lowkey eval --tasks needle,repeat-512 --contexts 2048,4096 --plans fp16,kitty --json\n"
+        "  lowkey eval --suite --limits 2.25,2.5,3,4 --seeds 1,2 --record run.json --png run.png\n"
         "A document is encoded once for all plans; each question is answered behind it and rolled\n"
         "back. A question counts when every byte of its answer is the model's first choice, as in\n"
         "greedy decoding. Contexts are tokens (one is one byte for the shipped model); KV bytes "
@@ -248,6 +348,41 @@ std::string help_footer() {
                 std::string(14 - std::string(task.name).size(), ' ') + task.about + "\n";
     }
     return text;
+}
+
+void add_suite_options(CLI::App &command, EvalOptions &options) {
+    const char *const group = "Suite (--suite)";
+    command
+        .add_flag(
+            "--suite", options.suite,
+            "tasks x contexts x seeds x plans beside an FP16 cache: exact match, -log2 p, KL, "
+            "attention error; table as Markdown, JSON, picture over bits per value")
+        ->group(group);
+    command.add_option("--seeds", options.seeds, "of the suite, one or more")
+        ->delimiter(',')
+        ->capture_default_str()
+        ->group(group);
+    command
+        .add_option("--limits", options.limits,
+                    "bits per value: of KIVI, KIVI with sinks, Kitty, ChanMix and auto the largest "
+                    "plan within each, beside --plans (default fp16)")
+        ->delimiter(',')
+        ->check(CLI::Range(2.125, 16.0))
+        ->group(group);
+    command
+        .add_option("--stats", options.stats,
+                    "statistics for --limits; default those of --calibrate, made here")
+        ->group(group);
+    command
+        .add_option("--record", options.record,
+                    "keep all answers in this file and go on with what it has")
+        ->group(group);
+    command
+        .add_flag("--tables", options.tables,
+                  "ask nothing: tables and picture of all that --record holds")
+        ->group(group);
+    command.add_option("--markdown", options.markdown, "write the tables to this file")
+        ->group(group);
 }
 
 }  // namespace
@@ -274,9 +409,9 @@ void add_eval(CLI::App &app, int &exit_code) {
     command
         ->add_option(
             "--ablation", options->ablation,
-            "plans that have one part of ChanMix each: chanmix, or chanmix-published without "
-            "centers and sinks, 1 bit by range")
-        ->check(CLI::IsMember({kAblation, kAsPublished}))
+            "plans that have one part of a method each: chanmix, chanmix-published without "
+            "centers and sinks, 1 bit by range, or kitty")
+        ->check(CLI::IsMember(ablation_names()))
         ->excludes("--plans");
     command->add_option("--calibrate", options->calibration_text,
                         "text of the ablation's statistics; default that of --text");
@@ -300,6 +435,10 @@ void add_eval(CLI::App &app, int &exit_code) {
     command->add_flag("--demo", options->demo,
                       "48 questions of each task, picture in lowkey-demo.png; on Vulkan 16 "
                       "questions and contexts of 1024 tokens");
+    command->add_flag("--stress", options->stress,
+                      "no model: attention on keys with outliers, biases, constant channels and "
+                      "massive sinks, in shapes of large models");
+    add_suite_options(*command, *options);
     command->callback([options, questions, contexts, &exit_code] {
         const bool is_vulkan = options->device.backend() == LK_BACKEND_VULKAN;
         if (options->demo && questions->count() == 0)

@@ -17,6 +17,31 @@ constexpr std::uint64_t kRoomTokens = 1200;  // for the longest answer behind a 
 constexpr std::uint64_t kSeedStride = 1000003;
 constexpr double kWilsonZ = 1.96;
 
+// log2 of the softmax of a row.
+std::vector<double> log_softmax(const float *row, std::size_t n) {
+    const double top = *std::max_element(row, row + n);
+    double sum = 0;
+    for (std::size_t i = 0; i < n; ++i)
+        sum += std::exp(double{row[i]} - top);
+    std::vector<double> out(n);
+    for (std::size_t i = 0; i < n; ++i)
+        out[i] = (double{row[i]} - top - std::log(sum)) / std::log(2.0);
+    return out;
+}
+
+// Sum over rows of KL(exact, other) in bits; 0 without exact logits.
+double divergence(const std::vector<float> &exact, const std::vector<float> &other,
+                  std::size_t n_vocabulary) {
+    double sum = 0;
+    for (std::size_t at = 0; at < exact.size(); at += n_vocabulary) {
+        const std::vector<double> p = log_softmax(exact.data() + at, n_vocabulary);
+        const std::vector<double> q = log_softmax(other.data() + at, n_vocabulary);
+        for (std::size_t i = 0; i < n_vocabulary; ++i)
+            sum += std::exp2(p[i]) * (p[i] - q[i]);
+    }
+    return sum;
+}
+
 // All plans at one context length.
 class Round {
   public:
@@ -24,6 +49,7 @@ class Round {
           const EvaluationRequest &request, std::uint64_t n_tokens);
 
     std::size_t n_steps() const;
+    std::vector<llama::Session *> caches();
     void run_task(std::size_t task_index, Progress &progress);
     void measure_speed(Progress &progress);
     std::vector<PlanResult> take() { return std::move(results_); }
@@ -31,6 +57,7 @@ class Round {
   private:
     void make_documents();
     void encode(const llama::Tokens &tokens);
+    void compare_outputs(std::size_t task_index, llama::Tokens question);
     void measure_bytes(std::size_t plan);
     void ask_alone(std::size_t task_index, const llama::Document &document, Progress &progress);
     void ask_in_steps(std::size_t task_index, const llama::Tokens &prefix,
@@ -38,6 +65,8 @@ class Round {
 
     const EvaluationRequest &request_;
     std::uint64_t n_tokens_;
+    std::size_t n_vocabulary_;
+    std::unique_ptr<llama::Session> reference_;  // an FP16 cache, when comparing
     std::vector<std::unique_ptr<llama::Session>> sessions_;
     std::vector<PlanResult> results_;
     std::vector<std::vector<llama::Document>> documents_;  // of each task
@@ -45,10 +74,17 @@ class Round {
 
 Round::Round(lk_context *context, llama::TensorSpace &space, llama::Model &model,
              const EvaluationRequest &request, std::uint64_t n_tokens)
-    : request_(request), n_tokens_(n_tokens) {
+    : request_(request), n_tokens_(n_tokens), n_vocabulary_(model.config().n_vocabulary) {
+    const std::uint32_t step = static_cast<std::uint32_t>(n_tokens);
+    if (request.compares) {
+        const llama::Config &c = model.config();
+        const llama::PlanHandle fp16 = llama::make_preset(
+            "fp16", llama::Geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim));
+        reference_ = std::make_unique<llama::Session>(context, space, model, fp16.get(),
+                                                      n_tokens + kRoomTokens, step);
+    }
     for (const llama::PlanHandle &plan : request.plans) {
         lk_plan_size size = llama::initialised(lk_plan_size_init);
-        const std::uint32_t step = static_cast<std::uint32_t>(n_tokens);
         llama::check(lk_plan_bytes(plan.get(), n_tokens, 1, step, &size));
         sessions_.push_back(std::make_unique<llama::Session>(context, space, model, plan.get(),
                                                              n_tokens + kRoomTokens, step));
@@ -87,18 +123,37 @@ std::size_t Round::n_steps() const {
     std::size_t n_documents = 0;
     for (const auto &list : documents_)
         n_documents += list.size();
-    return n_documents * (1 + sessions_.size()) + sessions_.size();
+    const std::size_t n_caches = sessions_.size() + (reference_ != nullptr ? 1 : 0);
+    return n_documents * (1 + n_caches) + (request_.times ? sessions_.size() : 0);
 }
 
 void Round::encode(const llama::Tokens &tokens) {
-    std::vector<llama::Session *> all;
-    for (const auto &session : sessions_) {
+    std::vector<llama::Session *> all = caches();
+    for (llama::Session *session : all)
         session->reset();
-        all.push_back(session.get());
-    }
     llama::Session::prefill(all, tokens);
-    for (const auto &session : sessions_)
+    for (llama::Session *session : all)
         session->settle();
+}
+
+// Of the last document of each plan.
+void Round::compare_outputs(std::size_t task_index, llama::Tokens question) {
+    if (reference_ == nullptr)
+        return;
+    question.resize(std::min(question.size(), kStreamTokens));
+    const std::vector<double> errors = llama::Session::output_errors(caches(), question);
+    for (std::size_t p = 0; p < sessions_.size(); ++p)
+        results_[p].tasks[task_index].documents.back().output_error = errors[1 + p];
+}
+
+// The FP16 cache first, when there is one.
+std::vector<llama::Session *> Round::caches() {
+    std::vector<llama::Session *> all;
+    if (reference_ != nullptr)
+        all.push_back(reference_.get());
+    for (const auto &session : sessions_)
+        all.push_back(session.get());
+    return all;
 }
 
 void Round::measure_bytes(std::size_t plan) {
@@ -109,12 +164,24 @@ void Round::measure_bytes(std::size_t plan) {
 void Round::ask_alone(std::size_t task_index, const llama::Document &document, Progress &progress) {
     progress.step("encode " + std::to_string(n_tokens_) + " tokens for all plans");
     encode(llama::as_tokens(document.context));
+    const llama::Question &first = document.questions.front();
+    compare_outputs(task_index, llama::as_tokens(first.prompt + first.answer));
+    std::vector<std::vector<float>> exact(document.questions.size());
+    if (reference_ != nullptr) {
+        progress.step(std::string("FP16 cache, ") + request_.tasks[task_index]->name);
+        for (std::size_t i = 0; i < exact.size(); ++i)
+            (void)reference_->score(llama::as_tokens(document.questions[i].prompt),
+                                    llama::as_tokens(document.questions[i].answer), &exact[i]);
+    }
+    std::vector<float> logits;
     for (std::size_t p = 0; p < sessions_.size(); ++p) {
         progress.step(results_[p].plan + ", " + request_.tasks[task_index]->name);
         measure_bytes(p);
-        for (const llama::Question &question : document.questions) {
-            results_[p].tasks[task_index].add(sessions_[p]->score(
-                llama::as_tokens(question.prompt), llama::as_tokens(question.answer)));
+        for (std::size_t i = 0; i < exact.size(); ++i) {
+            const llama::Score score =
+                sessions_[p]->score(llama::as_tokens(document.questions[i].prompt),
+                                    llama::as_tokens(document.questions[i].answer), &logits);
+            results_[p].tasks[task_index].add(score, divergence(exact[i], logits, n_vocabulary_));
         }
     }
 }
@@ -124,17 +191,28 @@ void Round::ask_in_steps(std::size_t task_index, const llama::Tokens &prefix,
                          Progress &progress) {
     progress.step("encode " + std::to_string(prefix.size()) + " tokens for all plans");
     encode(prefix);
+    llama::Tokens whole = prompt;
+    whole.insert(whole.end(), answer.begin(), answer.end());
+    compare_outputs(task_index, std::move(whole));
+    std::vector<float> exact, logits;
+    if (reference_ != nullptr) {
+        progress.step(std::string("FP16 cache, ") + request_.tasks[task_index]->name);
+        (void)reference_->score_kept(prompt, answer, kStreamTokens, &exact);
+    }
     for (std::size_t p = 0; p < sessions_.size(); ++p) {
         progress.step(results_[p].plan + ", " + request_.tasks[task_index]->name);
         if (results_[p].kv_bytes == 0)
             measure_bytes(p);
-        results_[p].tasks[task_index].add(sessions_[p]->score_kept(prompt, answer, kStreamTokens));
+        const llama::Score score = sessions_[p]->score_kept(prompt, answer, kStreamTokens, &logits);
+        results_[p].tasks[task_index].add(score, divergence(exact, logits, n_vocabulary_));
     }
 }
 
 void Round::run_task(std::size_t task_index, Progress &progress) {
     const llama::Task &task = *request_.tasks[task_index];
     for (const llama::Document &document : documents_[task_index]) {
+        for (PlanResult &result : results_)
+            result.tasks[task_index].documents.emplace_back();
         if (task.scoring == llama::Scoring::kAlone) {
             ask_alone(task_index, document, progress);
         } else if (task.scoring == llama::Scoring::kStream) {
@@ -169,7 +247,8 @@ void Round::measure_speed(Progress &progress) {
 
 }  // namespace
 
-void TaskResult::add(const llama::Score &score) {
+void TaskResult::add(const llama::Score &score, double divergence) {
+    documents.back().answers.push_back({score.exact(), score.n_tokens, score.bits, divergence});
     ++n_questions;
     n_right += score.exact();
     n_bytes += score.n_tokens;
@@ -211,7 +290,8 @@ std::vector<PlanResult> evaluate(lk_context *context, llama::TensorSpace &space,
         Progress progress(round.n_steps());
         for (std::size_t t = 0; t < request.tasks.size(); ++t)
             round.run_task(t, progress);
-        round.measure_speed(progress);
+        if (request.times)
+            round.measure_speed(progress);
         for (PlanResult &result : round.take())
             results.push_back(std::move(result));
     }

@@ -23,18 +23,35 @@ struct EvaluationRequest {
     std::size_t questions_per_document = 12;
     std::uint64_t seed = 1;
     llama::Material material;
+    bool compares = false;  // each answer also with an FP16 cache, and attention with both
+    bool times = true;      // decode speed
+};
+
+// One question, or the second half of a text.
+struct Answer {
+    bool is_right = false;  // every byte
+    std::size_t n_bytes = 0;
+    double bits = 0;        // sum of -log2 p
+    double divergence = 0;  // sum over bytes of KL(FP16 cache, this one) in bits; when comparing
+};
+
+// What was asked of one document.
+struct DocumentResult {
+    std::vector<Answer> answers;
+    double output_error = 0;  // Session::output_errors() at a question; when comparing
 };
 
 struct TaskResult {
     const llama::Task *task = nullptr;
+    std::vector<DocumentResult> documents;
     std::size_t n_questions = 0;
     std::size_t n_right = 0;  // every answer byte
     std::size_t n_bytes = 0;
     std::size_t n_bytes_right = 0;
     double bits = 0;  // sum of -log2 p
 
-    void add(const llama::Score &score);
-    double exact_match() const;  // percent
+    void add(const llama::Score &score, double divergence);  // to the last document
+    double exact_match() const;                              // percent
     double bits_per_byte() const;
 };
 

@@ -41,11 +41,14 @@ std::uint16_t half_from_float(float value) {
     return static_cast<std::uint16_t>(sign + ((exponent + 13) << 10) + digits);
 }
 
-StepData::StepData(const Shape &shape, std::uint32_t count, llama::Random &random)
+StepData::StepData(const Shape &shape, std::uint32_t count)
     : n_tokens(count),
       q(std::size_t{count} * shape.n_query_heads * shape.head_dim),
       k(std::size_t{count} * shape.n_kv_heads * shape.head_dim),
-      v(k.size()) {
+      v(k.size()) {}
+
+StepData::StepData(const Shape &shape, std::uint32_t count, llama::Random &random)
+    : StepData(shape, count) {
     fill_random(q, shape.head_dim, false, random);
     fill_random(k, shape.head_dim, true, random);
     fill_random(v, shape.head_dim, false, random);
@@ -55,7 +58,10 @@ SyntheticCache::SyntheticCache(lk_context *context, llama::TensorSpace &space, c
                                const Shape &shape, const Room &room)
     : shape_(shape), space_(space), ids_(room.n_sequences) {
     const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
-    const lk_geometry view = geometry.view();
+    lk_layer layer = geometry.layer();
+    layer.sink_logits = shape.sink_logits.empty() ? nullptr : shape.sink_logits.data();
+    lk_geometry view = geometry.view();
+    view.layers = &layer;
     const std::uint32_t step_tokens =
         (room.max_step_tokens + room.n_sequences - 1) / room.n_sequences;
     lk_plan_size size = llama::initialised(lk_plan_size_init);

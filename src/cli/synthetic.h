@@ -18,10 +18,12 @@ struct Shape {
     std::uint32_t n_query_heads;
     std::uint32_t n_kv_heads;
     std::uint32_t head_dim;
+    std::vector<float> sink_logits = {};  // [n_query_heads] or empty
 };
 
 // Queries, keys and values of one step.
 struct StepData {
+    StepData(const Shape &shape, std::uint32_t n_tokens);  // zeros
     StepData(const Shape &shape, std::uint32_t n_tokens, llama::Random &random);
     std::uint32_t n_tokens;
     std::vector<float> q, k, v;

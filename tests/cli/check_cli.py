@@ -58,6 +58,8 @@ def usage() -> None:
     run('plan', 'kitty', '--layers', 'many', code=2)
     run('plan', 'no-such-plan', code=2)
     run('plan', 'chanmix', code=2)
+    run('plan', 'auto', code=2)
+    run('eval', '--suite', '--tables', code=2)
     run('calibrate', code=2)
     run('verify', '--device', 'cuda:first', code=2)
     run('bench', '--graph', code=2)
@@ -155,6 +157,12 @@ def calibration(folder: pathlib.Path) -> None:
     classes = [head['key'].get('classes') for head in plan['plan']['layers'][-1]['heads']]
     expect(any(c and c.count(1) == c.count(3) == 3 for c in classes), 'as many 1-bit as 3-bit channels')
     expect('LK_E_BUDGET' in run('plan', 'chanmix', '--stats', stats, '--budget', '1K', code=1).stderr, 'a budget')
+    auto = json.loads(run('plan', 'auto', '--stats', stats, '--bits', '3', '--json').stdout)
+    expect(2.8 < auto['bits_per_value'] <= 3, 'auto fills its limit')
+    small = json.loads(run('plan', 'auto', '--stats', stats, '--budget', str(auto['bytes_total']), '--json').stdout)
+    expect(small['bytes_total'] <= auto['bytes_total'], 'auto keeps a budget')
+    run('plan', 'auto', '--stats', stats, code=2)
+    expect('LK_E_BUDGET' in run('plan', 'auto', '--stats', stats, '--bits', '1', code=1).stderr, 'a limit')
     none = folder / 'none.safetensors'
     for name, wrong, part in [('layer.1.k', ([tokens, 2, d], [float('nan')] + k[1:]), 'layer 1, head 0, channel 0, token 0'),
                               ('layer.1.k', ([tokens * 2, 1, d], k), 'layer.1.probe_k'),
@@ -170,6 +178,60 @@ def calibration(folder: pathlib.Path) -> None:
                              '--json').stdout)['results']
     expect([r['plan'] for r in results] == ['fp16', '2-bit', '+R', '+O', '+R+O', '+R+O, matched'], 'rows of the ablation')
     expect(results[1]['bits_per_value'] == results[3]['bits_per_value'] == 2.5, 'outliers cost no bytes')
+    results = json.loads(run('eval', '--ablation', 'kitty', '--model', str(model), '--text', str(texts), '--tasks',
+                             'needle', '--contexts', '512', '--questions', '2', '--json').stdout)['results']
+    expect({r['plan']: r['bits_per_value'] for r in results} ==
+           {'fp16': 16, 'K2V2': 2.25, 'K2V2 + sinks': 2.25, '12.5 %': 2.40625, '25 %': 2.53125, '25 %, random': 2.5,
+            '25 %, by queries': 2.53125}, 'rows of the ablation of Kitty and their bits')
+    expect(results[1]['published'] == {'score': 61.39} and results[5]['published'] == {}, 'what the paper has')
+
+
+def suites(folder: pathlib.Path) -> None:
+    """A record grows by what it lacks, and is the same whether a run was cut or not."""
+    model = pathlib.Path(__file__).parents[1] / 'model/prover.safetensors'
+    texts = folder / 'text.txt'
+    texts.write_text('A short text about nothing.\n' * 40)
+
+    def suite(record: str, *words: str) -> dict:
+        return json.loads(run('eval', '--suite', '--model', str(model), '--text', str(texts), '--contexts', '512',
+                              '--questions', '2', '--calibrate-tokens', '512', '--record', str(folder / record),
+                              '--json', *words).stdout)
+
+    suite('a.json', '--tasks', 'needle', '--plans', 'fp16')
+    said = suite('a.json', '--tasks', 'needle,text', '--plans', 'fp16,kivi2', '--limits', '2.5', '--png',
+                 str(folder / 'suite.png'), '--markdown', str(folder / 'suite.md'))
+    suite('b.json', '--tasks', 'needle,text', '--plans', 'fp16,kivi2', '--limits', '2.5')
+    cells = [sorted(json.loads((folder / name).read_text())['cells'], key=lambda c: (c['task'], c['plan']))
+             for name in ('a.json', 'b.json')]
+    expect(cells[0] == cells[1] and len(cells[0]) == 2 * len(said['plans']), 'a record that was gone on with')
+    plans = {plan['plan']: plan for plan in said['plans']}
+    expect(plans['fp16']['questions']['divergence_bits'] == plans['fp16']['questions']['output_error'] == 0,
+           'an FP16 cache does not differ from one')
+    expect(plans['kivi2']['questions']['output_error'] > 0.01, 'a packed one does')
+    for name in ('kivi', 'kivi+sink', 'kitty', 'chanmix', 'auto'):
+        expect(2.2 < plans[f'{name}@2.5']['bits_per_value'] <= 2.5, f'{name} keeps the limit')
+    expect({test['against'] for test in said['paired']} >= {'fp16', 'kitty@2.5'}, 'auto is compared with the others')
+    expect(png_size(folder / 'suite.png')[0] == 1200, 'the picture')
+    expect('| auto |' in (folder / 'suite.md').read_text(), 'the table')
+    before = (folder / 'a.json').stat().st_mtime_ns
+    suite('a.json', '--tasks', 'needle', '--plans', 'kivi2')
+    expect((folder / 'a.json').stat().st_mtime_ns == before, 'nothing is asked twice')
+    texts.write_text('Another text about nothing.\n' * 40)
+    run('eval', '--suite', '--model', str(model), '--text', str(texts), '--contexts', '512', '--record',
+        str(folder / 'a.json'), code=1)
+    said = json.loads(run('eval', '--suite', '--tables', '--record', str(folder / 'a.json'), '--json').stdout)
+    expect(set(said['plans'][0]['tasks']) == {'needle', 'text'}, 'tables of all that a record holds')
+
+
+def stressed() -> None:
+    results = json.loads(run('eval', '--stress', '--json').stdout)['results']
+    shapes = {r['shape'] for r in results}
+    expect(len(shapes) == 3, 'three shapes')
+    for shape in shapes:
+        naive = {r['scenario'] for r in results if r['shape'] == shape and r['plan'] == '4 bits a token' and r['fails']}
+        expect({'bias', 'outliers', 'all'} <= naive, f'one range for a token fails on {shape}')
+    for r in results:
+        expect(not (r['is_default'] and r['fails']), f'{r["plan"]} holds on {r["scenario"]} of {r["shape"]}')
 
 
 def pm_kvq(folder: pathlib.Path) -> None:
@@ -326,6 +388,8 @@ with tempfile.TemporaryDirectory() as name:
     chunks(pathlib.Path(name))
     calibration(pathlib.Path(name))
     pm_kvq(pathlib.Path(name))
+    suites(pathlib.Path(name))
+    stressed()
     snapshots(pathlib.Path(name))
     hostile(pathlib.Path(name))
     measured('--plans', 'fp16,kivi2')
