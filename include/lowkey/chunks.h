@@ -244,7 +244,8 @@ LK_API lk_status lk_sequence_defer(lk_cache *cache, lk_sequence id, lk_defer mod
  * Classes may be assigned again, for a new query. Pages that keep all of their chunks stay as they
  * are. Others are laid out anew: a chunk that gets narrower is packed from what its codes stand
  * for, as one that only moves is, so both lose a little. A chunk cannot become wider than it is
- * kept: it stays as it is, and lk_chunks_info.n_narrower counts it. Chunks behind those that have
+ * kept unless there are originals (lk_chunks_retain()): it stays as it is, and
+ * lk_chunks_info.n_narrower counts it. Chunks behind those that have
  * classes may join.
  *
  * The new pages are made beside the old ones, which go when all are there: the budget must hold
@@ -268,20 +269,35 @@ LK_API lk_status lk_chunks_assign(lk_cache *cache, lk_sequence id, uint64_t n_co
                                   uint32_t n_chunks, const lk_chunk_class *classes,
                                   const float *scores);
 
+/* Keep the originals of a sequence's context in host memory, through the context's hooks, from its
+ * first lk_chunks_assign() on: a budget of its own beside the cache's. Chunks that a later call
+ * assigns, wider ones too, are then packed from their 16-bit values, byte for byte as if they had
+ * been assigned so at first; so is what a truncation leaves of their pages. Chunks that were packed
+ * before (LK_DEFER_PACK), or that join the context later, have none. Forks share them; snapshots do
+ * not hold them.
+ *
+ * budget_bytes  at most; the 16-bit bytes of the context's pages, or lk_chunks_assign() returns
+ *               LK_E_BUDGET. 0: keep none, and free what is kept
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND, LK_E_UNSUPPORTED (the cache's plan has no chunks),
+ * LK_E_BUSY (a step is open), LK_E_BUDGET (less than is kept). */
+LK_API lk_status lk_chunks_retain(lk_cache *cache, lk_sequence id, uint64_t budget_bytes);
+
 /* The chunks of a sequence. */
 typedef struct lk_chunks_info {
-    uint32_t size;         /* sizeof(lk_chunks_info) */
-    uint32_t n_chunks;     /* that have classes; before any were assigned, the whole chunks of all
-                            * tokens */
-    uint32_t chunk_tokens; /* of each */
-    uint32_t is_assigned;  /* 1 once classes were assigned */
-    lk_defer deferral;     /* as lk_sequence_defer() or an assignment left it */
-    uint32_t n_low;        /* kept as LK_CHUNK_LOW */
-    uint32_t n_middle;     /* kept as LK_CHUNK_MIDDLE */
-    uint32_t n_high;       /* kept as LK_CHUNK_HIGH */
-    uint32_t n_wider;      /* kept wider than assigned, to fill pages or behind a truncation */
-    uint32_t n_narrower;   /* kept narrower than assigned: what would be needed is gone */
-    uint64_t first_token;  /* of the first chunk: the sinks */
+    uint32_t size;           /* sizeof(lk_chunks_info) */
+    uint32_t n_chunks;       /* that have classes; before any were assigned, the whole chunks of all
+                              * tokens */
+    uint32_t chunk_tokens;   /* of each */
+    uint32_t is_assigned;    /* 1 once classes were assigned */
+    lk_defer deferral;       /* as lk_sequence_defer() or an assignment left it */
+    uint32_t n_low;          /* kept as LK_CHUNK_LOW */
+    uint32_t n_middle;       /* kept as LK_CHUNK_MIDDLE */
+    uint32_t n_high;         /* kept as LK_CHUNK_HIGH */
+    uint32_t n_wider;        /* kept wider than assigned, to fill pages or behind a truncation */
+    uint32_t n_narrower;     /* kept narrower than assigned: what would be needed is gone */
+    uint64_t first_token;    /* of the first chunk: the sinks */
+    uint64_t retained_bytes; /* of originals in host memory, which forks share */
 } lk_chunks_info;
 
 /* Set all to zero. Errors: LK_E_ARGUMENT. */

@@ -5,6 +5,7 @@
 #include "core/chunks.h"
 
 #include "core/cache.h"
+#include "core/retain.h"
 #include "core/watch.h"
 
 #include <cmath>
@@ -71,6 +72,7 @@ void release_chunks(lk_cache *cache, Chunks *chunks) {
 
 lk_status copy_chunks(lk_cache *cache, const Sequence &from, Sequence *to) {
     to->deferral = from.deferral;
+    share_originals(from, to);
     if (!from.chunks)
         return LK_OK;
     const lk_status status = make_chunks(cache, from.chunks->size(), &to->chunks);
@@ -153,6 +155,7 @@ void trim_chunks(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
         chunks->order.pop();
         chunks->assigned.pop();
     }
+    cut_originals(cache, sequence, static_cast<uint32_t>(n));
     if (n)
         return;
     release_chunks(cache, chunks);
@@ -188,7 +191,7 @@ lk_status list_tail(const lk_cache *cache, uint32_t place, uint64_t n_tokens,
     while (n_tokens) {
         const uint32_t left = shape.row_tokens - first;
         const uint32_t n = n_tokens < left ? static_cast<uint32_t>(n_tokens) : left;
-        if (!out->push({row, first, n}))
+        if (!out->push({row, first, n, false}))
             return no_chunk_memory(out->size() + 1);
         n_tokens -= n;
         first = 0;
@@ -235,9 +238,11 @@ lk_status cut_chunks(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
         status = layout.arrange(shape, true, nullptr, allocator);
     if (!status)
         status = lay(cache, sequence, layout, tail, sequence->chunks->assigned.data(), n_tokens);
-    if (!status)
-        trim_chunks(cache, sequence, n_left ? n_tokens : 0);
-    return status;
+    if (status)
+        return status;
+    cut_originals(cache, sequence, n_left);
+    trim_chunks(cache, sequence, n_left ? n_tokens : 0);
+    return LK_OK;
 }
 
 namespace {
@@ -267,6 +272,23 @@ lk_status defer(lk_cache *cache, lk_sequence id, lk_defer mode) {
                     "a step is open: commit or discard it before sequence %llu is deferred",
                     ull{id});
     sequence->deferral = mode;
+    return LK_OK;
+}
+
+lk_status retain(lk_cache *cache, lk_sequence id, uint64_t budget_bytes) {
+    Sequence *sequence;
+    const lk_status status = find(cache, id, &sequence);
+    if (status)
+        return status;
+    if (cache->step.is_open)
+        return fail(LK_E_BUSY, "a step is open: commit or discard it first");
+    const uint64_t held = sequence->originals ? sequence->originals->bytes.size() : 0;
+    if (budget_bytes && budget_bytes < held)
+        return fail(LK_E_BUDGET, "budget_bytes is %llu, sequence %llu has originals of %llu",
+                    ull{budget_bytes}, ull{id}, ull{held});
+    sequence->retain_bytes = budget_bytes;
+    if (!budget_bytes)
+        drop_originals(cache, sequence);
     return LK_OK;
 }
 
@@ -324,8 +346,8 @@ bool is_absent(const Row &row) {
     return false;
 }
 
-// What chunks shall be kept at: never wider than what is left of them, and as they are where
-// windows have taken a part of their pages.
+// What chunks shall be kept at: never wider than what is left of them or of their originals, and as
+// they are where windows have taken a part of their pages.
 void choose_widths(const lk_cache *cache, Sequence *sequence, const Assignment &asked,
                    ChunkLayout *layout) {
     const ChunkShape shape(cache->plan.model);
@@ -334,7 +356,8 @@ void choose_widths(const lk_cache *cache, Sequence *sequence, const Assignment &
         const auto wanted = static_cast<uint8_t>(asked.classes[chunk]);
         const uint8_t now = layout->kept_at[chunk];
         const uint64_t row = sink_rows(cache->plan.model) + shape.row_of_place(p);
-        layout->wanted[chunk] = wanted > now || is_absent(*sequence->row(row)) ? now : wanted;
+        const bool is_lost = wanted > now && !has_original(cache, *sequence, chunk);
+        layout->wanted[chunk] = is_lost || is_absent(*sequence->row(row)) ? now : wanted;
     }
 }
 
@@ -373,10 +396,21 @@ lk_status assign(lk_cache *cache, lk_sequence id, const Assignment &asked) {
         status = list_tail(cache, asked.n_chunks,
                            behind < shape.row_tokens - filled ? behind : shape.row_tokens - filled,
                            &tail);
+    Originals *originals = nullptr;
     if (!status)
-        status = lay(cache, sequence, layout, tail, assigned.data(), sequence->length);
+        status = keep_originals(cache, sequence, asked.n_chunks, &originals);
     if (status)
         return status;
+    status = lay(cache, sequence, layout, tail, assigned.data(), sequence->length);
+    if (status) {
+        destroy(allocator, originals);
+        return status;
+    }
+    if (originals) {
+        drop_originals(cache, sequence);
+        sequence->originals = originals;
+        sequence->n_retained = asked.n_chunks;
+    }
     sequence->deferral = LK_DEFER_OFF;
     if (sequence->watch && sequence->watch->n_scored)  // of the places before
         drop_watch(cache, sequence);
@@ -424,6 +458,7 @@ lk_status describe(const lk_cache *cache, lk_sequence id, lk_chunks_info *info,
     found.deferral = sequence->deferral;
     found.is_assigned = chunks != nullptr;
     found.first_token = first_chunk_token(cache);
+    found.retained_bytes = sequence->originals ? sequence->originals->bytes.size() : 0;
     const bool has_lists = lists.assigned || lists.stored || lists.order;
     const bool fits = !has_lists || lists.capacity >= n_chunks;
     for (uint32_t p = 0; p < n_chunks; ++p) {
@@ -471,6 +506,12 @@ extern "C" lk_status lk_chunks_assign(lk_cache *cache, lk_sequence id, uint64_t 
     const lk_status status = lk::assign(cache, id, {n_context_tokens, n_chunks, classes, scores});
     lk::publish(cache);
     return lk::logged(cache->context, status);
+}
+
+extern "C" lk_status lk_chunks_retain(lk_cache *cache, lk_sequence id, uint64_t budget_bytes) {
+    if (!cache)
+        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
+    return lk::logged(cache->context, lk::retain(cache, id, budget_bytes));
 }
 
 extern "C" lk_status lk_chunks_info_init(lk_chunks_info *info, size_t struct_bytes) {

@@ -87,6 +87,7 @@ struct TokenRun {
     uint64_t row;
     uint32_t first;
     uint32_t n_tokens;
+    bool is_original;  // of the context as it came (retain.h), not as it lies
 };
 // Lay a sequence's chunks out anew, `tail` behind them, and drop the rows behind n_tokens. `chunks`
 // takes the place of the sequence's; its order is filled in. New rows are made beside the old ones,

@@ -5,6 +5,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cache.h"
+#include "core/retain.h"
 
 namespace lk {
 
@@ -56,6 +57,7 @@ class Rebuild {
           shape_(cache->plan.model),
           first_row_(sink_rows(cache->plan.model)),
           runs_(cache->context->allocator),
+          chunks_(cache->context->allocator),
           rows_(cache->context->allocator),
           is_raw_(cache->context->allocator) {}
     ~Rebuild();
@@ -68,6 +70,7 @@ class Rebuild {
     bool add_run(const TokenRun &run, uint8_t width, uint32_t *n_filled);
     lk_status list_runs(const ChunkLayout &layout, const Array<TokenRun> &tail);
     lk_status look();
+    void take_originals(const NewRow &wanted);
     // The row of now that holds just these tokens in this order, else kNoRow.
     uint64_t same_row(const NewRow &wanted) const;
     bool may_stay(const NewRow &wanted, uint64_t from, uint64_t to) const;
@@ -80,6 +83,7 @@ class Rebuild {
     lk_status move(const HalfPlace &from, const HalfPlace &to, const TokenRun &run,
                    uint32_t first_target);
     lk_status reopen(uint64_t index);
+    lk_status load(uint64_t index);
     lk_status pack(const NewRow &wanted, const Row &from);
     lk_status queue_pack(const HalfPlace &from, const HalfPlace &to);
     bool is_whole_row(const NewRow &wanted) const;
@@ -89,12 +93,14 @@ class Rebuild {
     const ChunkShape shape_;
     const uint64_t first_row_;
     Array<TokenRun> runs_;
+    Array<uint32_t> chunks_;  // by run: the chunk times its rows, and the row of it
     Array<NewRow> rows_;
     Array<uint8_t> is_raw_;           // by row of now: at 16 bits as a whole
     bool packs_[kAt16Bits + 1] = {};  // by width: has a row of it packed halves?
     Row *gathered_ = nullptr;         // 16-bit rows: where tokens wait to be packed,
-    Row *reopened_ = nullptr;         // and where packed ones are brought back
+    Row *reopened_ = nullptr;         // and where packed ones and originals are brought to
     uint64_t reopened_index_ = kNoRow;
+    uint64_t loaded_index_ = kNoRow;  // an original's
 };
 
 Rebuild::~Rebuild() {
@@ -141,8 +147,9 @@ lk_status Rebuild::list_runs(const ChunkLayout &layout, const Array<TokenRun> &t
             const uint8_t width =
                 at < layout.row_classes.size() ? layout.row_classes[at] : kAt16Bits;
             fits = add_run({first_row_ + shape_.row_of_place(places[chunk]) + i,
-                            shape_.token_of_place(places[chunk]), run_tokens},
+                            shape_.token_of_place(places[chunk]), run_tokens, false},
                            width, &n_filled);
+            fits = fits && chunks_.push(chunk * shape_.chunk_rows + i);
         }
     for (const TokenRun &run : tail)
         fits = fits && add_run(run, kAt16Bits, &n_filled);
@@ -181,7 +188,7 @@ uint64_t Rebuild::same_row(const NewRow &wanted) const {
     uint32_t token = 0;
     for (uint32_t i = 0; i < wanted.n_runs; ++i) {
         const TokenRun &run = runs_[wanted.first_run + i];
-        if (run.row != first.row || run.first != token)
+        if (run.row != first.row || run.first != token || run.is_original)
             return kNoRow;
         token += run.n_tokens;
     }
@@ -200,9 +207,23 @@ lk_status Rebuild::plan(const ChunkLayout &layout, const Array<TokenRun> &tail) 
         if (source != kNoRow && may_stay(*wanted, source, first_row_ + i)) {
             wanted->source = source;
             wanted->row = sequence_.row(source);
+        } else {
+            take_originals(*wanted);
         }
     }
     return LK_OK;
+}
+
+// What is made anew is made of originals where there are some.
+void Rebuild::take_originals(const NewRow &wanted) {
+    for (uint32_t i = wanted.first_run; i < wanted.first_run + wanted.n_runs; ++i) {
+        const uint32_t chunk = i < chunks_.size() ? chunks_[i] / shape_.chunk_rows : UINT32_MAX;
+        if (!has_original(&cache_, sequence_, chunk))
+            continue;
+        runs_[i].row = first_row_ + shape_.row_of_place(chunk) + chunks_[i] % shape_.chunk_rows;
+        runs_[i].first = shape_.token_of_place(chunk);
+        runs_[i].is_original = true;
+    }
 }
 
 bool Rebuild::is_whole_row(const NewRow &wanted) const {
@@ -224,7 +245,8 @@ lk_status Rebuild::check_bytes() {
         add_row_slots(&cache_, kind_of(wanted.width));
         gathers = gathers || (packs_[wanted.width] && !is_whole_row(wanted));
         for (uint32_t i = 0; i < wanted.n_runs; ++i)
-            reopens = reopens || !is_raw_[runs_[wanted.first_run + i].row];
+            reopens = reopens || !is_raw_[runs_[wanted.first_run + i].row] ||
+                      runs_[wanted.first_run + i].is_original;
     }
     for (const bool is_needed : {gathers, reopens})
         if (is_needed) {
@@ -276,12 +298,12 @@ lk_status Rebuild::gather(const NewRow &wanted) {
 // Halves that stay at 16 bits go to the new row at once.
 lk_status Rebuild::gather_run(const NewRow &wanted, const TokenRun &run, uint32_t first_target) {
     const Row &source = *sequence_.row(run.row);
-    lk_status status = is_raw_[run.row] ? LK_OK : reopen(run.row);
+    lk_status status = run.is_original ? load(run.row) : is_raw_[run.row] ? LK_OK : reopen(run.row);
     for (uint32_t e = 0; e < source.n_entries; ++e)
         for (const bool is_value : {false, true}) {
             HalfPlace from = half_of(source.entries[e], is_value);
             HalfPlace to = half_of(wanted.row->entries[e], is_value);
-            if (!is_raw(&cache_, from.half_class))
+            if (run.is_original || !is_raw(&cache_, from.half_class))
                 from = half_of(reopened_->entries[e], is_value);
             if (!is_raw(&cache_, to.half_class))
                 to = half_of(gathered_->entries[e], is_value);
@@ -323,8 +345,20 @@ lk_status Rebuild::reopen(uint64_t index) {
             if (cache_.reopens.size() == kBatch)
                 status = flush_reopens(&cache_);
         }
+    loaded_index_ = kNoRow;
     reopened_index_ = status ? kNoRow : index;
     return status ? status : flush_reopens(&cache_);
+}
+
+lk_status Rebuild::load(uint64_t index) {
+    if (loaded_index_ == index)
+        return LK_OK;
+    lk_status status = flush_moves(&cache_);  // they read what was there
+    if (!status)
+        status = load_original(&cache_, *sequence_.originals, index - first_row_, *reopened_);
+    reopened_index_ = kNoRow;
+    loaded_index_ = status ? kNoRow : index;
+    return status;
 }
 
 lk_status Rebuild::queue_pack(const HalfPlace &from, const HalfPlace &to) {

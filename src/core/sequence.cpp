@@ -2,6 +2,7 @@
 #include "core/sequence.h"
 
 #include "core/cache.h"
+#include "core/retain.h"
 #include "core/watch.h"
 
 namespace lk {
@@ -270,6 +271,7 @@ void free_sequence(lk_cache *cache, Sequence *sequence) {
     release_scores(cache, sequence->scores);
     drop_watch(cache, sequence);
     release_chunks(cache, sequence->chunks);
+    drop_originals(cache, sequence);
     destroy(cache->context->allocator, sequence);
 }
 

@@ -36,6 +36,7 @@ static_assert(sizeof(Row) <= kRowBytes, "rows are counted in the budget");
 
 struct Watch;
 
+struct Originals;
 struct Sequence {
     explicit Sequence(const Allocator &allocator) : rows(allocator) {}
 
@@ -49,7 +50,10 @@ struct Sequence {
     uint64_t scores_rows = UINT64_MAX;  // rows that its scores are still to be cut to
     Watch *watch = nullptr;             // of lk_chunks_watch()
     lk_defer deferral = LK_DEFER_OFF;
-    Chunks *chunks = nullptr;  // null until classes are assigned
+    uint64_t retain_bytes = 0;       // of originals in host memory, at most
+    Originals *originals = nullptr;  // null without
+    uint32_t n_retained = 0;         // chunks that they are of
+    Chunks *chunks = nullptr;        // null until classes are assigned
 
     Row *row(uint64_t i) { return static_cast<Row *>(rows[i]); }
 };

@@ -333,7 +333,7 @@ OFFSET(lk_chunk_watch, n_layers, 16);
 OFFSET(lk_chunk_watch, reserved, 20);
 OFFSET(lk_chunk_watch, layers, 24);
 
-SIZE(lk_chunks_info, 48);
+SIZE(lk_chunks_info, 56);
 OFFSET(lk_chunks_info, size, 0);
 OFFSET(lk_chunks_info, n_chunks, 4);
 OFFSET(lk_chunks_info, chunk_tokens, 8);
@@ -345,5 +345,6 @@ OFFSET(lk_chunks_info, n_high, 28);
 OFFSET(lk_chunks_info, n_wider, 32);
 OFFSET(lk_chunks_info, n_narrower, 36);
 OFFSET(lk_chunks_info, first_token, 40);
+OFFSET(lk_chunks_info, retained_bytes, 48);
 
 int main(void) { return 0; }

@@ -436,6 +436,76 @@ static void expect_same(rig *r, const lk_cache_stats *before) {
     assert_memory_equal(before, &after, sizeof after);
 }
 
+static void answer(rig *r, lk_sequence id, uint32_t place, float *out) {
+    const uint32_t two = 2;
+    const rig_token tokens[2] = {{1, place}, {1, place + 1}};
+    assert_int_equal(rig_begin(r, 1, &id, &two, NULL), LK_OK);
+    assert_int_equal(rig_layers(r, tokens, 2, out), LK_OK);
+    assert_int_equal(lk_step_discard(r->cache), LK_OK);
+}
+
+// From originals a chunk is packed as if it had been so at first: the answers are the same bits.
+static void originals_are_promoted(void **state) {
+    (void)state;
+    const shape shapes[] = {{128, 32}, {32, 64}};
+    for (uint32_t i = 0; i < 2; ++i) {
+        rig r;
+        open_rig(&r, rig_default(), 0, shapes[i], 1);
+        assert_int_equal(rig_cache(&r, 4, 512, BUDGET), LK_OK);
+        uint32_t seed = 31 + i;
+        const uint32_t n_context = SINKS + shapes[i].chunk_tokens * 9 + 3;
+        const lk_sequence id = prompt(&r, 1, n_context), once = prompt(&r, 1, n_context);
+        const size_t bytes = 2 * rig_width(&r) * sizeof(float);
+        float *x = malloc(bytes), *y = malloc(bytes);
+        assert_non_null(x);
+        assert_non_null(y);
+        lk_chunk_class first[9], second[9], kept[9], direct[9];
+        draw_classes(&seed, 9, first);
+        for (uint32_t c = 0; c < 9; ++c)
+            second[c] = LK_CHUNK_LOW + LK_CHUNK_HIGH - first[c];
+        assert_int_equal(lk_chunks_retain(r.cache, id, 64), LK_OK);
+        const lk_cache_stats before = rig_stats(&r);
+        assert_int_equal(lk_chunks_assign(r.cache, id, n_context, 9, first, NULL), LK_E_BUDGET);
+        rig_sentence("may be retained");
+        expect_same(&r, &before);
+        assert_int_equal(lk_chunks_retain(r.cache, id, 16u << 20), LK_OK);
+        assert_int_equal(lk_chunks_assign(r.cache, id, n_context, 9, first, NULL), LK_OK);
+        const uint64_t retained = info_of(&r, id).retained_bytes;
+        assert_true(retained > 0 && retained <= 16u << 20);
+        assert_int_equal(lk_chunks_retain(r.cache, id, retained - 1), LK_E_BUDGET);
+        lk_sequence fork;
+        assert_int_equal(lk_sequence_fork(r.cache, id, LK_ALL_TOKENS, &fork), LK_OK);
+        assert_int_equal(lk_chunks_retain(r.cache, id, 0), LK_OK);
+        assert_int_equal(info_of(&r, id).retained_bytes, 0);
+        assert_int_equal(lk_chunks_assign(r.cache, fork, n_context, 9, second, NULL), LK_OK);
+        assert_int_equal(info_of(&r, fork).n_narrower, 0);
+        assert_int_equal(lk_chunks_assign(r.cache, once, n_context, 9, second, NULL), LK_OK);
+        assert_int_equal(lk_chunks_get(r.cache, fork, NULL, 9, NULL, kept, NULL), LK_OK);
+        assert_int_equal(lk_chunks_get(r.cache, once, NULL, 9, NULL, direct, NULL), LK_OK);
+        assert_memory_equal(kept, direct, sizeof kept);
+        answer(&r, fork, n_context, x);
+        answer(&r, once, n_context, y);
+        assert_true(rig_distance(x, y, 2 * rig_width(&r)) <= rig_tolerance());
+        // A cut chunk's tokens are not what comes in their place.
+        assert_int_equal(lk_sequence_truncate(r.cache, fork, SINKS + shapes[i].chunk_tokens * 4),
+                         LK_OK);
+        assert_int_equal(append_step(&r, fork, 5, 0, shapes[i].chunk_tokens), LK_OK);
+        for (uint32_t c = 0; c < 5; ++c)
+            first[c] = LK_CHUNK_HIGH;
+        const uint32_t grown = SINKS + shapes[i].chunk_tokens * 5;
+        assert_int_equal(lk_chunks_assign(r.cache, fork, grown, 5, first, NULL), LK_OK);
+        assert_int_equal(info_of(&r, fork).n_high, 5);
+        const lk_sequence plain = prompt(&r, 1, grown - shapes[i].chunk_tokens);
+        assert_int_equal(append_step(&r, plain, 5, 0, shapes[i].chunk_tokens), LK_OK);
+        answer(&r, fork, grown, x);
+        answer(&r, plain, grown, y);
+        assert_true(rig_distance(x, y, 2 * rig_width(&r)) <= rig_tolerance());
+        free(x);
+        free(y);
+        rig_close(&r);
+    }
+}
+
 // A budget that holds the prompt and not the new pages beside it.
 static void small_budgets_change_nothing(void **state) {
     (void)state;
@@ -662,6 +732,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(cuts_answer_as_the_reference),
         cmocka_unit_test(forks_have_their_own_classes),
         cmocka_unit_test(classes_are_assigned_again),
+        cmocka_unit_test(originals_are_promoted),
         cmocka_unit_test(small_budgets_change_nothing),
         cmocka_unit_test(deferred_prompts_have_a_budget),
         cmocka_unit_test(without_memory),
