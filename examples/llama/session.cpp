@@ -8,6 +8,7 @@ namespace llama {
 namespace {
 
 constexpr std::uint64_t kSlabBytes = 4u << 20;
+constexpr std::uint32_t kMostSequences = 4;  // the conversation and its branches
 
 // One step's worth of 16-bit pages lives beside the packed ones while it is attended.
 std::uint64_t budget_bytes(const lk_plan *plan, std::uint64_t n_tokens, std::uint32_t step_tokens) {
@@ -51,6 +52,7 @@ Session::Session(lk_context *context, TensorSpace &space, Model &model, const lk
     const Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
     const lk_geometry view = geometry.view();
     lk_cache_desc desc = initialised(lk_cache_desc_init);
+    desc.max_sequences = kMostSequences;
     desc.max_step_tokens = max_step_tokens;
     desc.budget_bytes = budget_bytes(plan, max_tokens, max_step_tokens);
     desc.slab_bytes = kSlabBytes;
@@ -225,11 +227,26 @@ void Session::settle() {
     check(lk_step_discard(cache_.get()));
 }
 
+void Session::branch() {
+    lk_sequence fork = 0;
+    check(lk_sequence_fork(cache_.get(), id_, LK_ALL_TOKENS, &fork));
+    below_.push_back(id_);
+    id_ = fork;
+}
+
+void Session::unbranch() {
+    check(lk_sequence_remove(cache_.get(), id_));
+    id_ = below_.back();
+    below_.pop_back();
+}
+
 void Session::truncate(std::uint64_t n_tokens) {
     check(lk_sequence_truncate(cache_.get(), id_, n_tokens));
 }
 
 void Session::reset() {
+    while (!below_.empty())
+        unbranch();
     check(lk_sequence_remove(cache_.get(), id_));
     check(lk_sequence_add(cache_.get(), &id_));
 }

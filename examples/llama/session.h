@@ -73,10 +73,16 @@ class Session {
     // Called for every layer of every step of this session from now on; null to end that.
     void observe(Observer observer) { observer_ = std::move(observer); }
 
+    // A fork of the sequence takes its place until unbranch(), which removes it; they nest.
+    void branch();
+    void unbranch();
+
     void truncate(std::uint64_t n_tokens);
-    void reset();  // an empty sequence
+    void reset();  // an empty sequence, without branches
     std::uint64_t length() const;
     lk_cache_stats stats() const;
+    lk_cache *cache() const { return cache_.get(); }
+    lk_sequence id() const { return id_; }
 
   private:
     std::vector<float> run(const Tokens &tokens, std::size_t first_row);
@@ -91,6 +97,7 @@ class Session {
     bool ranks_by_queries_;
     Observer observer_;
     lk_sequence id_ = 0;
+    std::vector<lk_sequence> below_;  // those that id_ is a branch of
 };
 
 Tokens as_tokens(const std::string &text);

@@ -8,6 +8,7 @@
 
 #include "ablation.h"
 #include "chart.h"
+#include "cocktail_ablation.h"
 #include "command.h"
 #include "evaluation.h"
 #include "families.h"
@@ -19,6 +20,8 @@
 
 namespace cli {
 namespace {
+
+const char *const kCocktail = "cocktail";
 
 constexpr std::size_t kDemoQuestions = 48;
 // Of a demo on Vulkan, whose driver may run on the CPU.
@@ -285,6 +288,21 @@ int run_stress_eval(const EvalOptions &options) {
     return 0;
 }
 
+int run_cocktail(const EvalOptions &options, lk_context *context, llama::TensorSpace &space,
+                 llama::Model &model, const EvaluationRequest &request) {
+    const std::vector<CocktailResult> results =
+        run_cocktail_ablation(context, space, model, request);
+    if (options.json) {
+        print_json({{"seed", options.seed},
+                    {"device", options.device.device},
+                    {"build", lk_build_info()},
+                    {"results", cocktail_ablation_json(results)}});
+    } else {
+        print_cocktail_ablation(results);
+    }
+    return 0;
+}
+
 int run_eval(EvalOptions options) {
     if (options.stress)
         return run_stress_eval(options);
@@ -305,6 +323,8 @@ int run_eval(EvalOptions options) {
     }
     EvaluationRequest request = make_request(options, path, text);
     llama::Model model(path, options.device.n_threads);
+    if (options.ablation == kCocktail)
+        return run_cocktail(options, context.get(), *space, model, request);
     set_plans(options, context.get(), model, text, request);
     for (const std::uint64_t n_tokens : options.contexts) {
         if (n_tokens > model.config().max_tokens) {
@@ -330,6 +350,13 @@ int run_eval(EvalOptions options) {
     }
     note("took " + format_fixed(taken.count(), 1) + " s");
     return 0;
+}
+
+// Those that are rows of plans, and Cocktail's, whose classes belong to a question.
+std::vector<std::string> all_ablations() {
+    std::vector<std::string> names = ablation_names();
+    names.emplace_back(kCocktail);
+    return names;
 }
 
 std::string help_footer() {
@@ -410,8 +437,8 @@ void add_eval(CLI::App &app, int &exit_code) {
         ->add_option(
             "--ablation", options->ablation,
             "plans that have one part of a method each: chanmix, chanmix-published without "
-            "centers and sinks, 1 bit by range, or kitty")
-        ->check(CLI::IsMember(ablation_names()))
+            "centers and sinks, 1 bit by range, kitty, or cocktail")
+        ->check(CLI::IsMember(all_ablations()))
         ->excludes("--plans");
     command->add_option("--calibrate", options->calibration_text,
                         "text of the ablation's statistics; default that of --text");

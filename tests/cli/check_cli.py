@@ -173,6 +173,14 @@ def calibration(folder: pathlib.Path) -> None:
     texts = folder / 'text.txt'
     texts.write_text('A short text about nothing.\n' * 40)
     model = pathlib.Path(__file__).parents[1] / 'model/prover.safetensors'
+    parts = json.loads(run('eval', '--ablation', 'cocktail', '--model', str(model), '--text', str(texts), '--tasks',
+                           'needle', '--contexts', '512', '--questions', '1', '--json').stdout)['results']
+    rows = {part['name']: part for part in parts}
+    expect(len(rows) >= 16 and rows['fp16']['low_middle_high'] == [0, 0, 0], 'all parts of Cocktail, FP16 without classes')
+    expect(rows['without search: all low']['low_middle_high'] == [1, 0, 0], 'without search all chunks are low')
+    expect(all(part['cache_percent'] < 100 for name, part in rows.items() if name != 'fp16'), 'chunks save bytes')
+    run('eval', '--ablation', 'cocktail', '--model', str(model), '--text', str(texts), '--tasks', 'text',
+        '--contexts', '512', code=2)
     results = json.loads(run('eval', '--ablation', 'chanmix', '--model', str(model), '--text', str(texts), '--tasks',
                              'needle', '--contexts', '512', '--questions', '2', '--calibrate-tokens', '512',
                              '--json').stdout)['results']
