@@ -189,7 +189,8 @@ LK_API lk_status lk_sequence_add(lk_cache *cache, lk_sequence *id);
  * Errors: LK_E_ARGUMENT (n_tokens above the length), LK_E_NOT_FOUND, LK_E_BUDGET
  * (max_sequences are there, or no bytes), LK_E_NOMEM, LK_E_BUSY (a step is open),
  * LK_E_UNSUPPORTED (fewer tokens would see pages that a layer's window has left: see
- * lk_sequence_truncate()). */
+ * lk_sequence_truncate()). Within chunks that lk_chunks_assign() reordered, what is left of them
+ * is laid out now: LK_E_STATE (the cache's queue is being captured) and LK_E_DEVICE too. */
 LK_API lk_status lk_sequence_fork(lk_cache *cache, lk_sequence parent, uint64_t n_tokens,
                                   lk_sequence *child);
 

@@ -61,8 +61,9 @@ LK_API lk_status lk_snapshot_desc_init(lk_snapshot_desc *desc, size_t struct_byt
  * once, but for the row in which a sequence ends.
  *
  * Errors of all: LK_E_ARGUMENT, LK_E_NOT_FOUND (an id), LK_E_BUSY (a step is open),
- * LK_E_STATE (the cache's queue is being captured into a graph), LK_E_NOMEM, LK_E_DEVICE,
- * LK_E_IO (the callback's, the file's). */
+ * LK_E_STATE (the cache's queue is being captured into a graph), LK_E_UNSUPPORTED (a sequence is
+ * deferred or has chunks of a class: lowkey/chunks.h), LK_E_NOMEM, LK_E_DEVICE, LK_E_IO (the
+ * callback's, the file's). */
 
 /* To a callback. */
 LK_API lk_status lk_snapshot_save(lk_cache *cache, uint32_t n_sequences, const lk_sequence *ids,

@@ -692,6 +692,10 @@ static void wrong_calls_are_refused(void **state) {
     assert_int_equal(lk_chunks_assign(r.cache, id, n, 3, good, NULL), LK_OK);
     assert_int_equal(lk_chunks_assign(r.cache, id, SINKS + 64, 2, good, NULL), LK_E_ARGUMENT);
     rig_sentence("has classes for 3");
+    uint64_t n_bytes = 0;
+    assert_int_equal(lk_snapshot_save_memory(r.cache, 1, &id, NULL, NULL, 0, &n_bytes),
+                     LK_E_UNSUPPORTED);
+    rig_sentence("has chunks");
     rig_close(&r);
 }
 
