@@ -29,7 +29,9 @@ static lk_status ladder(rig *r, uint32_t layer, const char *rungs, uint32_t rung
     return lk_plan_set_ladder(r->plan, layer, all, n, rung);
 }
 
-static void set_key(rig *r, uint32_t bits, uint32_t boost_bits, const uint8_t *classes) {
+// Of all heads of a layer, or of all layers.
+static void set_key_of(rig *r, uint32_t layer, uint32_t head, uint32_t bits, uint32_t boost_bits,
+                       const uint8_t *classes) {
     lk_key_rule key;
     assert_int_equal(lk_key_rule_init(&key, sizeof key), LK_OK);
     key.bits = bits;
@@ -37,7 +39,11 @@ static void set_key(rig *r, uint32_t bits, uint32_t boost_bits, const uint8_t *c
     key.boost_channels = boost_bits ? 16 : 0;
     key.boost_score = boost_bits ? LK_SCORE_KEY : 0;
     key.channel_bits = classes;
-    assert_int_equal(lk_plan_set_key(r->plan, LK_ALL, LK_ALL, &key), LK_OK);
+    assert_int_equal(lk_plan_set_key(r->plan, layer, head, &key), LK_OK);
+}
+
+static void set_key(rig *r, uint32_t bits, uint32_t boost_bits, const uint8_t *classes) {
+    set_key_of(r, LK_ALL, LK_ALL, bits, boost_bits, classes);
 }
 
 static void set_value(rig *r, uint32_t bits) {
@@ -47,7 +53,34 @@ static void set_value(rig *r, uint32_t bits) {
     assert_int_equal(lk_plan_set_value(r->plan, LK_ALL, LK_ALL, &value), LK_OK);
 }
 
-static const char *const kPlans[] = {"pm-kvq", "pm-kvq-paper", "boost", "classes", "chanmix", NULL};
+static const char *const kPlans[] = {"pm-kvq",  "pm-kvq-paper", "boost", "classes",
+                                     "chanmix", "families",     NULL};
+
+// ChanMix's outliers with their partners, Kitty's boost and wider channels of a retrieval head,
+// keys per token with centers and scales, and ladders over all of them.
+static void make_families(rig *r) {
+    uint8_t outliers[64], mixed[64];
+    float centers[64], scales[64];
+    for (uint32_t c = 0; c < 64; ++c) {
+        outliers[c] = (uint8_t)(c % 8 == 1 ? 3 : c % 8 == 6 ? 1 : 2);
+        mixed[c] = (uint8_t)(c % 4 == 3 ? 8 : c % 4 == 1 ? 4 : 2);
+        centers[c] = 0.125f * (float)(c % 9) - 0.5f;
+        scales[c] = 0.5f + 0.25f * (float)(c % 5);
+    }
+    set_key_of(r, 0, 0, 2, 0, outliers);
+    set_key_of(r, 0, 1, 4, 8, NULL);
+    set_key_of(r, 1, 0, 2, 0, mixed);
+    lk_key_rule key;
+    assert_int_equal(lk_key_rule_init(&key, sizeof key), LK_OK);
+    key.bits = 8;
+    key.axis = LK_AXIS_TOKEN;
+    assert_int_equal(lk_plan_set_key(r->plan, 1, 1, &key), LK_OK);
+    assert_int_equal(lk_plan_set_key_centers(r->plan, 1, 1, centers), LK_OK);
+    assert_int_equal(lk_plan_set_key_scales(r->plan, 1, 1, scales), LK_OK);
+    assert_int_equal(lk_plan_set_key_scales(r->plan, 0, 1, scales), LK_OK);
+    set_value(r, 8);
+    assert_int_equal(lk_plan_set_shrink_order(r->plan, 1, 3), LK_OK);
+}
 
 // Rungs of the layers: '6' is 16.
 static void make_plan(rig *r, const char *plan) {
@@ -67,6 +100,8 @@ static void make_plan(rig *r, const char *plan) {
         set_key(r, 2, 0, classes);
         set_value(r, 8);
         assert_int_equal(ladder(r, 1, "842", 8), LK_OK);
+    } else if (!strcmp(plan, "families")) {
+        make_families(r);
     } else {  // outliers and their partners stay
         for (uint32_t c = 0; c < 64; ++c)
             classes[c] = (uint8_t)(c % 8 == 1 ? 3 : c % 8 == 6 ? 1 : 2);
@@ -236,6 +271,22 @@ static void pages_answer_as_the_reference(void **state) {
     (void)state;
     for (uint32_t i = 0; kPlans[i]; ++i)
         run_ladder(kPlans[i]);
+}
+
+static void layers_without_a_ladder_stay(void **state) {
+    (void)state;
+    rig r;
+    open_rig(&r, NULL, 0, "pm-kvq");
+    assert_int_equal(lk_plan_set_ladder(r.plan, 1, NULL, 0, 0), LK_OK);
+    assert_int_equal(rig_cache(&r, 1, 256, 16u << 20), LK_OK);
+    lk_sequence id;
+    assert_int_equal(lk_sequence_add(r.cache, &id), LK_OK);
+    assert_int_equal(append_step(&r, id, 1, 0, 250), LK_OK);
+    const lk_cache_stats before = rig_stats(&r);
+    assert_int_equal(lk_cache_shrink(r.cache, 1, 8), LK_E_ARGUMENT);
+    const lk_cache_stats after = rig_stats(&r);
+    assert_memory_equal(&before, &after, sizeof before);
+    rig_close(&r);
 }
 
 static void wrong_shrinks_are_refused(void **state) {
@@ -587,24 +638,24 @@ static lk_status soak_step(rig *r, const soak *s, uint32_t i, uint32_t n, float 
 }
 
 // Random lengths side by side under one budget; a sequence that is done makes room for another.
-static void many_sequences_share_a_budget(void **state) {
-    (void)state;
+static void share_a_budget(const char *plan) {
     const uint64_t n_tokens = g_soak ? 200000 : 12000;
     const uint32_t n_sequences = g_soak ? SOAK_SEQUENCES : 6;
     const uint64_t budget = g_soak ? 40u << 20 : 6u << 20;
     soak s;
     memset(&s, 0, sizeof s);
     s.seed = 11;
-    open_pair(&s.p, "pm-kvq");
+    open_pair(&s.p, plan);
     assert_int_equal(rig_cache(&s.p.fast, n_sequences, 256, budget), LK_OK);
     assert_int_equal(rig_cache(&s.p.reference, n_sequences, 256, budget), LK_OK);
     for (uint32_t i = 0; i < n_sequences; ++i)
         renew(&s, i);
     uint64_t done = 0;
-    for (uint32_t turn = 0; done < n_tokens; ++turn) {
+    uint32_t n_steps = 0, n_compared = 0;
+    for (uint32_t turn = 0; done < n_tokens; ++turn, ++n_steps) {
         const uint32_t i = next_random(&s.seed) % n_sequences;
         const uint32_t n = 1 + next_random(&s.seed) % (turn % 3 ? 90 : 250);
-        const int attends = turn % 40 == 0;
+        const int attends = turn % 10 == 0;
         const lk_status status = soak_step(&s.p.fast, &s, i, n, attends ? s.p.x : NULL);
         assert_int_equal(soak_step(&s.p.reference, &s, i, n, attends ? s.p.y : NULL), status);
         const lk_cache_stats stats = rig_stats(&s.p.fast);
@@ -617,18 +668,32 @@ static void many_sequences_share_a_budget(void **state) {
         }
         if (attends)
             compare(&s.p, n, "side by side");
+        n_compared += (uint32_t)attends;
         done += n;
         s.lengths[i] += n;
         if (s.lengths[i] >= s.ends[i])
             renew(&s, i);
     }
     const lk_cache_stats stats = rig_stats(&s.p.fast);
-    print_message("%llu tokens, %llu halves shrunk, %llu of %llu bytes reserved, %llu fragmented\n",
-                  (unsigned long long)done, (unsigned long long)stats.halves_shrunk,
-                  (unsigned long long)stats.reserved_bytes, (unsigned long long)budget,
-                  (unsigned long long)stats.fragmented_bytes);
+    print_message(
+        "%s: %llu tokens in %u steps, %u compared, %llu halves shrunk, %llu of %llu bytes "
+        "reserved, %llu fragmented\n",
+        plan, (unsigned long long)done, n_steps, n_compared,
+        (unsigned long long)stats.halves_shrunk, (unsigned long long)stats.reserved_bytes,
+        (unsigned long long)budget, (unsigned long long)stats.fragmented_bytes);
     assert_true(stats.halves_shrunk > 0);
     close_pair(&s.p);
+}
+
+static void many_sequences_share_a_budget(void **state) {
+    (void)state;
+    share_a_budget("pm-kvq");
+}
+
+// Rungs of layers, classes of channels and boosts of pages in one plan.
+static void all_families_share_a_budget(void **state) {
+    (void)state;
+    share_a_budget("families");
 }
 
 int main(int argc, char **argv) {
@@ -637,6 +702,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pages_answer_as_the_reference),
         cmocka_unit_test(wrong_shrinks_are_refused),
+        cmocka_unit_test(layers_without_a_ladder_stay),
         cmocka_unit_test(a_generation_runs_six_and_a_half_times),
         cmocka_unit_test(a_budget_answers_as_the_reference),
         cmocka_unit_test(budgets_change_at_run_time),
@@ -645,6 +711,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(private_bytes_are_limited),
         cmocka_unit_test(small_budgets_are_refused),
         cmocka_unit_test(many_sequences_share_a_budget),
+        cmocka_unit_test(all_families_share_a_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

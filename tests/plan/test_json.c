@@ -254,6 +254,7 @@ static const struct change changes[] = {
      "/layers/0/rung is 4"},
     {"\"metadata\": \"f16\"", "\"ladder\": [8, 9], \"rung\": 8", LK_E_CORRUPT,
      "/layers/0/ladder/1 is 9"},
+    {"\"metadata\": \"f16\"", "\"ladder\": [], \"rung\": 8", LK_E_CORRUPT, "/layers/0/rung is 8"},
     {"\"metadata\": \"f16\"", "\"ladder\": [8, 256], \"rung\": 8", LK_E_CORRUPT,
      "/layers/0/ladder/1 is 256"},
     {"\"metadata\": \"f16\"", "\"ladder\": {}, \"rung\": 8", LK_E_CORRUPT,
