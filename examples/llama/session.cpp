@@ -75,6 +75,16 @@ void Session::append(std::uint32_t layer, std::uint32_t n_tokens, float *k, floa
     check(lk_append(cache_.get(), layer, &keys, &values));
 }
 
+// Keys and values stay as they are: other sessions get them too.
+void Session::append_prompt(std::uint32_t layer, std::uint32_t n_tokens, const float *k,
+                            const float *v) {
+    const Config &c = model_.config();
+    const std::size_t n = std::size_t{n_tokens} * c.n_kv_heads * c.head_dim;
+    std::vector<float> keys(k, k + n), values(v, v + n);
+    change_(layer, n_tokens, keys.data(), values.data());
+    append(layer, n_tokens, keys.data(), values.data());
+}
+
 void Session::attend(std::uint32_t layer, std::uint32_t n_tokens, float *q, float *out) {
     const Config &c = model_.config();
     const Extent extent = {n_tokens, c.n_query_heads, c.head_dim};
@@ -121,7 +131,10 @@ void Session::prefill(const std::vector<Session *> &sessions, const Tokens &toke
                                    [&](std::uint32_t layer, std::uint32_t n_tokens, float *q,
                                        float *k, float *v, float *out) {
                                        for (Session *session : sessions) {
-                                           session->append(layer, n_tokens, k, v);
+                                           if (session->change_)
+                                               session->append_prompt(layer, n_tokens, k, v);
+                                           else
+                                               session->append(layer, n_tokens, k, v);
                                            if (session == &first || session->ranks_by_queries_) {
                                                session->attend(layer, n_tokens, q, out);
                                            }

@@ -30,6 +30,11 @@ struct Score {
 using Observer =
     std::function<void(std::uint32_t layer, std::uint32_t n_tokens, float *q, float *k, float *v)>;
 
+// Changes keys and values [n_tokens][n_kv_heads][head_dim] of a prompt, positions 0 and up, before
+// a cache gets them: what a method of quantizing would make of them.
+using PromptChange =
+    std::function<void(std::uint32_t layer, std::uint32_t n_tokens, float *k, float *v)>;
+
 class Session {
   public:
     // max_tokens: of the sequence; max_step_tokens: of one step. The context and the space are of
@@ -70,6 +75,9 @@ class Session {
     // Packs the pages that are due, without changing the sequence otherwise.
     void settle();
 
+    // What prefill() does to keys and values of this session from now on; null to end that.
+    void change_prompts(PromptChange change) { change_ = std::move(change); }
+
     // Called for every layer of every step of this session from now on; null to end that.
     void observe(Observer observer) { observer_ = std::move(observer); }
 
@@ -88,6 +96,7 @@ class Session {
     std::vector<float> run(const Tokens &tokens, std::size_t first_row);
     void begin(std::size_t n_tokens);
     void append(std::uint32_t layer, std::uint32_t n_tokens, float *k, float *v);
+    void append_prompt(std::uint32_t layer, std::uint32_t n_tokens, const float *k, const float *v);
     void attend(std::uint32_t layer, std::uint32_t n_tokens, float *q, float *out);
     Attention attention();
 
@@ -96,6 +105,7 @@ class Session {
     CacheHandle cache_;
     bool ranks_by_queries_;
     Observer observer_;
+    PromptChange change_;
     lk_sequence id_ = 0;
     std::vector<lk_sequence> below_;  // those that id_ is a branch of
 };

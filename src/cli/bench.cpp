@@ -63,6 +63,7 @@ constexpr char kFooter[] =
     "  lowkey bench --threads 1 --tokens 8192,32768 --plans fp16,kitty-pro --json\n"
     "  lowkey bench --device cuda --tokens 131072 --new-tokens 1,4,16,64 --graph\n"
     "  lowkey bench --device cuda --pack --tokens 131072\n"
+    "  lowkey bench --device cuda --shrink --tokens 131072 --repeats 5\n"
     "  lowkey bench --device vulkan --batch 8 --tokens 32768\n"
     "  lowkey bench --bindings=rust,python\n"
     "A sample is one lk_attend of the new tokens of one layer. Caches are flushed before each\n"
@@ -71,7 +72,8 @@ constexpr char kFooter[] =
     "same run (its read and written bytes together). 1 GB = 10^9 bytes.\n"
     "On a GPU times are between two points of its queue, and each pass is also compared with a\n"
     "kernel that only loads as many bytes. --pack times lk_append of a prompt instead; its GB/s\n"
-    "counts keys and values at FP16.\n"
+    "counts keys and values at FP16. --shrink times lk_cache_shrink from rung to rung, and\n"
+    "lk_step_begin behind 32768 tokens where every row needs bytes of older pages.\n"
     "--bindings builds and runs a program of each binding's sources, with cargo, go and python3,\n"
     "and fails when a call takes too long or a binding cannot be measured.";
 
@@ -134,6 +136,8 @@ void add_bench(CLI::App &app, int &exit_code) {
                    "time calls through the bindings instead: all or some of rust,go,python")
         ->delimiter(',')
         ->check(CLI::IsMember({"all", "rust", "go", "python"}));
+    command->add_flag("--shrink", options->shrink,
+                      "time pages that become narrower instead, down the ladder of pm-kvq");
     command->add_flag("--warm", options->warm, "do not flush the caches between samples");
     command->add_flag("--json", options->json, "print JSON");
     const std::vector<CLI::Option *> gpu_options = add_gpu(*command, *options);

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct BenchOptions {
     std::uint32_t n_sequences = 1;
     std::vector<std::uint32_t> new_tokens = {1};  // of each sequence
     bool pack = false;
+    bool shrink = false;  // the CPU too
     bool prefill = false;
     bool graph = false;  // CUDA alone
 };
@@ -65,6 +67,16 @@ constexpr std::uint32_t kFillTokens = 2048;  // of a step that fills a cache
 constexpr std::uint64_t kBenchSeed = 7;
 constexpr std::uint32_t kWarmUps = 2;  // samples that are not counted
 constexpr std::uint32_t kBindingSteps = 2000;
+
+// Where shrinking is measured. time() gives the seconds of work to its end.
+struct ShrinkPlace {
+    lk_context *context;
+    llama::TensorSpace *space;
+    std::function<double(const std::function<void()> &work)> time;
+    double copy_bytes_per_s;
+};
+// A layer that goes down its ladder, and what that costs step by step.
+int run_shrink_bench(const BenchOptions &options, const ShrinkPlace &place);
 
 int run_cpu_bench(const BenchOptions &options);
 int run_bindings_bench(const BenchOptions &options);

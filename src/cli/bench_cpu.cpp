@@ -217,6 +217,18 @@ void print_table(const std::vector<Row> &rows, const BenchOptions &options) {
 }  // namespace
 
 int run_cpu_bench(const BenchOptions &options) {
+    if (options.shrink) {
+        const llama::ContextHandle context = options.device.open();
+        llama::HostSpace space;
+        const auto time = [](const std::function<void()> &work) {
+            const auto start = Clock::now();
+            work();
+            return seconds_since(start);
+        };
+        return run_shrink_bench(options,
+                                {context.get(), &space, time,
+                                 copy_bytes_per_s(options.device.n_threads, options.n_repeats)});
+    }
     const std::vector<Row> rows = bench_all(options);
     if (options.json) {
         print_json(to_json(rows, options));

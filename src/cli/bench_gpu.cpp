@@ -362,6 +362,13 @@ void GpuBench::print() const {
 }  // namespace
 
 int run_gpu_bench(const BenchOptions &options, Gpu &gpu) {
+    if (options.shrink) {
+        const auto time = [&](const std::function<void()> &work) {
+            return gpu.sample([] {}, work, options.warm);
+        };
+        return run_shrink_bench(
+            options, {gpu.context(), &gpu.space(), time, Meter(gpu, options).copy_bytes_per_s()});
+    }
     GpuBench bench(options, gpu);
     bench.run();
     if (options.json) {

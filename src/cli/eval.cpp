@@ -15,6 +15,7 @@
 #include "report.h"
 #include "resources.h"
 #include "sampling.h"
+#include "shift_ablation.h"
 #include "stress.h"
 #include "suite_report.h"
 
@@ -22,6 +23,7 @@ namespace cli {
 namespace {
 
 const char *const kCocktail = "cocktail";
+const char *const kShifts = "pm-kvq";
 
 constexpr std::size_t kDemoQuestions = 48;
 // Of a demo on Vulkan, whose driver may run on the CPU.
@@ -104,7 +106,10 @@ void set_plans(const EvalOptions &options, lk_context *context, llama::Model &mo
         AblationSource source;
         source.text = read_file(options.calibration_text.empty() ? text : options.calibration_text);
         source.n_tokens = options.calibration_tokens;
-        set_ablation(options.ablation, context, model, source, request);
+        if (options.ablation == kShifts)
+            set_shift_ablation(context, model, source, request);
+        else
+            set_ablation(options.ablation, context, model, source, request);
         return;
     }
     const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
@@ -121,7 +126,8 @@ Json task_json(const TaskResult &result) {
                  {"questions", result.n_questions},
                  {"answer_bytes", result.n_bytes},
                  {"answer_bytes_right", result.n_bytes_right},
-                 {"bits_per_byte", result.bits_per_byte()}};
+                 {"bits_per_byte", result.bits_per_byte()},
+                 {"bits_per_byte_error_95", result.bits_error()}};
     if (is_text_task(result))
         return json;
     const Interval interval = wilson_interval(result.n_right, result.n_questions);
@@ -146,7 +152,7 @@ Json to_json(const std::vector<PlanResult> &results, const EvalOptions &options,
                         {"compression", result.compression()},
                         {"decode_tokens_per_s", result.decode_tokens_per_s},
                         {"tasks", tasks}});
-        if (!options.ablation.empty())
+        if (!options.ablation.empty() && options.ablation != kShifts)
             list.back()["published"] = published_json(options.ablation, result.plan);
     }
     return {{"model", model},           {"text", text},
@@ -338,6 +344,8 @@ int run_eval(EvalOptions options) {
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
     if (options.json) {
         print_json(to_json(results, options, path, text));
+    } else if (options.ablation == kShifts) {
+        print_shift_ablation(results);
     } else if (!options.ablation.empty()) {
         print_ablation(options.ablation, results);
     } else {
@@ -356,6 +364,7 @@ int run_eval(EvalOptions options) {
 std::vector<std::string> all_ablations() {
     std::vector<std::string> names = ablation_names();
     names.emplace_back(kCocktail);
+    names.emplace_back(kShifts);
     return names;
 }
 
@@ -437,7 +446,8 @@ void add_eval(CLI::App &app, int &exit_code) {
         ->add_option(
             "--ablation", options->ablation,
             "plans that have one part of a method each: chanmix, chanmix-published without "
-            "centers and sinks, 1 bit by range, kitty, or cocktail")
+            "centers and sinks, 1 bit by range, kitty, cocktail, or pm-kvq: its right shifts on "
+            "prompts")
         ->check(CLI::IsMember(all_ablations()))
         ->excludes("--plans");
     command->add_option("--calibrate", options->calibration_text,

@@ -93,6 +93,11 @@ Round::Round(lk_context *context, llama::TensorSpace &space, llama::Model &model
         result.context_tokens = n_tokens;
         result.bits_per_value = size.bits_per_value;
         result.fp16_bytes = size.fp16_bytes;
+        if (!request.simulations.empty()) {
+            const Simulation &simulation = request.simulations[results_.size()];
+            sessions_.back()->change_prompts(simulation.change);
+            result.bits_per_value = simulation.bits_per_value;
+        }
         for (const llama::Task *task : request.tasks) {
             result.tasks.emplace_back();
             result.tasks.back().task = task;
@@ -264,6 +269,21 @@ double TaskResult::exact_match() const {
 
 double TaskResult::bits_per_byte() const {
     return n_bytes == 0 ? 0 : bits / static_cast<double>(n_bytes);
+}
+
+double TaskResult::bits_error() const {
+    if (n_questions < 2)
+        return 0;
+    double sum = 0, squares = 0;
+    for (const DocumentResult &document : documents)
+        for (const Answer &answer : document.answers) {
+            const double bits_per_byte = answer.bits / static_cast<double>(answer.n_bytes);
+            sum += bits_per_byte;
+            squares += bits_per_byte * bits_per_byte;
+        }
+    const auto n = static_cast<double>(n_questions);
+    const double variance = (squares - sum * sum / n) / (n - 1);
+    return kWilsonZ * std::sqrt(std::max(0.0, variance) / n);
 }
 
 double PlanResult::compression() const {

@@ -15,10 +15,17 @@
 
 namespace cli {
 
+// What becomes of prompts under a plan before it gets them, in place of what the plan does.
+struct Simulation {
+    llama::PromptChange change;  // null = nothing
+    double bits_per_value = 16;
+};
+
 struct EvaluationRequest {
     std::vector<const llama::Task *> tasks;
     std::vector<std::uint64_t> contexts;   // tokens
     std::vector<llama::PlanHandle> plans;  // of the model's geometry
+    std::vector<Simulation> simulations;   // of each plan, or empty
     std::size_t n_questions = 24;          // of each task, context and plan
     std::size_t questions_per_document = 12;
     std::uint64_t seed = 1;
@@ -53,6 +60,7 @@ struct TaskResult {
     void add(const llama::Score &score, double divergence);  // to the last document
     double exact_match() const;                              // percent
     double bits_per_byte() const;
+    double bits_error() const;  // half of the 95 % interval of a question's bits per byte
 };
 
 // Bounds of a share in percent, 95 % Wilson score interval.

@@ -121,6 +121,14 @@ void SyntheticCache::commit() { llama::check(lk_step_commit(cache_.get(), nullpt
 
 void SyntheticCache::discard() { llama::check(lk_step_discard(cache_.get())); }
 
+void SyntheticCache::shrink(std::uint32_t bits) {
+    llama::check(lk_cache_shrink(cache_.get(), LK_ALL, bits));
+}
+
+void SyntheticCache::set_budget(std::uint64_t n_bytes) {
+    llama::check(lk_cache_set_budget(cache_.get(), n_bytes));
+}
+
 lk_cache_stats SyntheticCache::stats() const {
     lk_cache_stats stats = llama::initialised(lk_cache_stats_init);
     llama::check(lk_cache_get_stats(cache_.get(), &stats));

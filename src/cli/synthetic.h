@@ -57,6 +57,8 @@ class SyntheticCache {
     void attend(const lk_tensor &q, const lk_tensor &out);
     void commit();
     void discard();
+    void shrink(std::uint32_t bits);
+    void set_budget(std::uint64_t n_bytes);
     lk_cache_stats stats() const;
 
   private:

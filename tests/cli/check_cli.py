@@ -186,6 +186,14 @@ def calibration(folder: pathlib.Path) -> None:
                              '--json').stdout)['results']
     expect([r['plan'] for r in results] == ['fp16', '2-bit', '+R', '+O', '+R+O', '+R+O, matched'], 'rows of the ablation')
     expect(results[1]['bits_per_value'] == results[3]['bits_per_value'] == 2.5, 'outliers cost no bytes')
+    shifts = json.loads(run('eval', '--ablation', 'pm-kvq', '--model', str(model), '--text', str(texts), '--tasks',
+                            'needle', '--contexts', '512', '--questions', '2', '--calibrate-tokens', '256',
+                            '--json').stdout)['results']
+    expect([r['plan'] for r in shifts[:5]] == ['fp16', 'direct, 4', 'modified, 4', 'equivalent, 4', 'block-wise, 4'],
+           'rows of the shifts')
+    bits = {r['plan']: r['bits_per_value'] for r in shifts}
+    expect(bits['alternating, 3'] == 3.25 and bits['block-wise, 3'] <= 3.25 and bits['direct, 2'] == 2.25,
+           'widths by layer take as many bytes')
     results = json.loads(run('eval', '--ablation', 'kitty', '--model', str(model), '--text', str(texts), '--tasks',
                              'needle', '--contexts', '512', '--questions', '2', '--json').stdout)['results']
     expect({r['plan']: r['bits_per_value'] for r in results} ==
@@ -345,6 +353,15 @@ def measured(*words: str) -> list[dict]:
     return rows
 
 
+def shrinking() -> None:
+    """A layer goes down its ladder; then a small budget shrinks pages step by step."""
+    found = json.loads(run('bench', '--shrink', '--tokens', '2048', '--kv-heads', '1', '--query-heads', '1', '--head-dim',
+                           '32', '--repeats', '3', '--json').stdout)
+    expect([row['bits'] for row in found['rows']] == [8, 4, 2], 'a row for each rung')
+    expect(all(row['median_s'] > 0 and row['bytes_read_and_written'] > 0 for row in found['rows']), 'rungs take time')
+    expect(found['progressive']['halves_shrunk'] > 0, 'a full cache shrinks as it goes on')
+
+
 def through_bindings() -> None:
     """Python alone: what the other languages need may not be installed."""
     run('bench', '--bindings=perl', code=2)
@@ -401,6 +418,7 @@ with tempfile.TemporaryDirectory() as name:
     snapshots(pathlib.Path(name))
     hostile(pathlib.Path(name))
     measured('--plans', 'fp16,kivi2')
+    shrinking()
     through_bindings()
     on_devices(inspected())
 print(f'{checks} checks hold')

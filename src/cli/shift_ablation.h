@@ -1,0 +1,24 @@
+// The right shifts of PM-KVQ beside each other, and one width for all layers beside widths by
+// sensitivity.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CLI_SHIFT_ABLATION_H
+#define CLI_SHIFT_ABLATION_H
+
+#include <vector>
+
+#include "ablation.h"
+
+namespace cli {
+
+// Sets request.plans, all at 16 bits, and simulations of prompts that go down by each shift.
+// source: what sensitivities of layers are made from.
+void set_shift_ablation(lk_context *context, llama::Model &model, const AblationSource &source,
+                        EvaluationRequest &request);
+
+// Exact match, mean -log2 p of an answer byte, and what the paper has.
+void print_shift_ablation(const std::vector<PlanResult> &results);
+
+}  // namespace cli
+
+#endif
