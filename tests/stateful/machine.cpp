@@ -130,7 +130,8 @@ void Machine::choose_ladder(uint32_t layer) {
 
 void Machine::choose_rules() {
     constexpr uint32_t kBits[] = {16, 8, 4, 3, 2, 1};
-    has_ladder_ = choices_.one_in(4);
+    // A fuzzer whose bytes have ended would choose the same plan, valid or not, for ever.
+    has_ladder_ = choices_.has_more() && choices_.one_in(4);
     const uint32_t page = choices_.one_in(3) ? 64 : 32;
     require(lk_plan_set_pages(plan_, page) == LK_OK);
     require(lk_plan_set_recent(plan_, 16 * choices_.below(4), choices_.below(3) * 20) == LK_OK);
