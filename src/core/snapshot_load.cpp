@@ -43,7 +43,7 @@ class Loader {
     lk_status find_class(uint32_t layer, const HalfInfo &half, uint16_t last_sink,
                          uint16_t file_class, const Row &row, bool is_sink, HalfNeed *out) const;
     void add_half(uint16_t half_class, uint64_t payload, uint64_t metadata, const uint8_t **from);
-    lk_status count_packed(Row *row, uint64_t number) const;
+    lk_status check_packed(const Row &row, uint64_t number) const;
     void join(const SnapshotTarget &target);
 
     lk_cache &cache_;
@@ -233,13 +233,18 @@ lk_status Loader::load_row(Sequence *sequence, uint64_t ordinal) {
     while (!status && n_taken < row->n_entries) {
         RowsPart part;
         status = reader_.next_part(&part);
-        if (!status)
-            status = load_part(part, is_sink, row, &n_taken);
+        if (!status && n_taken && part.record.n_packed != row->n_packed)
+            status = fail(LK_E_CORRUPT, "snapshot: row %llu has %u packed entries, and %u",
+                          ull{at.number}, row->n_packed, part.record.n_packed);
+        if (status)
+            break;
+        row->n_packed = part.record.n_packed;
+        status = load_part(part, is_sink, row, &n_taken);
         if (!status)
             status = tell_progress(desc_, reader_.done_bytes(), reader_.header().total_bytes);
     }
     if (!status)
-        status = count_packed(row, at.number);
+        status = check_packed(*row, at.number);
     if (!status)
         status = cache_.device->entries_changed(row);
     if (!status && !known_.push(row))
@@ -360,30 +365,28 @@ lk_status Loader::load_part(const RowsPart &part, bool is_sink, Row *row, uint32
     return cache_.device->upload(copies_.data(), static_cast<uint32_t>(copies_.size()));
 }
 
-// Packed entries come first, but for those whose layers are at rung 16.
-lk_status Loader::count_packed(Row *row, uint64_t number) const {
+// Entries at 16 bits may be among the packed ones where the plan, or a rung of 16, has them so;
+// those behind are whole and at 16 bits.
+lk_status Loader::check_packed(const Row &row, uint64_t number) const {
     const auto is_packed = [&](uint16_t half_class) {
         return !cache_.classes[half_class].shape.is_raw();
     };
-    uint32_t n = row->n_entries;
-    for (; n; --n) {
-        const PageEntry &entry = row->entries[n - 1];
-        if (is_packed(entry.key_class) || is_packed(entry.value_class))
-            break;
-    }
-    for (uint32_t e = 0; e < n; ++e) {
+    bool is_right = row.n_packed <= row.n_entries;
+    for (uint32_t e = 0; is_right && e < row.n_entries; ++e) {
         const EntryInfo &info = cache_.entries[e];
-        const PageEntry &entry = row->entries[e];
+        const PageEntry &entry = row.entries[e];
         const bool has_ladder = cache_.plan.model.layers[info.layer].n_rungs != 0;
-        if (!has_ladder && (is_packed(entry.key_class) != info.key.packs() ||
-                            is_packed(entry.value_class) != info.value.packs()))
-            return fail(LK_E_CORRUPT,
-                        "snapshot: entry %u of row %llu is at 16 bits before one "
-                        "that is packed",
-                        e, ull{number});
+        if (e >= row.n_packed)
+            is_right =
+                !entry.is_absent && !is_packed(entry.key_class) && !is_packed(entry.value_class);
+        else if (!has_ladder)
+            is_right = is_packed(entry.key_class) == info.key.packs() &&
+                       is_packed(entry.value_class) == info.value.packs();
     }
-    row->n_packed = n;
-    return LK_OK;
+    return is_right ? LK_OK
+                    : fail(LK_E_CORRUPT,
+                           "snapshot: row %llu of %u entries has others packed than its first %u",
+                           ull{number}, row.n_entries, row.n_packed);
 }
 
 void Loader::join(const SnapshotTarget &target) {

@@ -382,6 +382,7 @@ lk_status Writer::put_row(const Sequence &sequence, const PageRow &row, uint64_t
     record.row = number;
     record.first_token = row.first_token;
     record.n_tokens = static_cast<uint32_t>(tokens_of(sequence, row));
+    record.n_packed = static_cast<const Row &>(row).n_packed;
     lk_status status = LK_OK;
     for (; !status && record.first_entry < row.n_entries; record.first_entry += record.n_entries) {
         uint64_t n_bytes = 0;

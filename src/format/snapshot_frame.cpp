@@ -254,7 +254,7 @@ lk_status read_rows(const uint8_t *body, uint64_t n_bytes, const Array<FileClass
     RowsPart part;
     part.record = load<RowsRecord>(body);
     const uint64_t head = rows_head_bytes(part.record.n_entries);
-    if (!part.record.n_entries || part.record.reserved || head > n_bytes)
+    if (!part.record.n_entries || head > n_bytes)
         return fail(LK_E_CORRUPT, "snapshot: row %llu has a part of %u entries in %llu bytes",
                     ull{part.record.row}, part.record.n_entries, ull{n_bytes});
     part.entries = body + sizeof(RowsRecord);

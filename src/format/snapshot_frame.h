@@ -92,7 +92,8 @@ struct RowsRecord {
     uint32_t n_tokens;
     uint32_t first_entry;
     uint32_t n_entries;
-    uint32_t reserved;
+    uint32_t
+        n_packed;  // entries of the row that have left the recent window; the same in all parts
 };
 static_assert(sizeof(RowsRecord) == 32, "the table of docs/FORMAT.md");
 

@@ -168,8 +168,9 @@ class Snapshot:
             body = self.chunk(b'ROWS')
             need(ROWS.size <= len(body) <= 1 << 20, 'length of a part')
             f = ROWS.unpack_from(body)
-            need(f[:3] == (number, first, n_tokens) and f[3] == len(row.halves) and not f[5],
-                 'a part of another row')
+            need(f[:3] == (number, first, n_tokens) and f[3] == len(row.halves), 'a part of another row')
+            row.n_packed = f[5] if not row.halves else row.n_packed
+            need(f[5] == row.n_packed <= self.n_entries, 'packed entries')
             need(0 < f[4] <= self.n_entries - f[3], 'entries of a part')
             at = -(-(ROWS.size + 4 * f[4]) // 16) * 16
             need(at <= len(body), 'a part of its head alone')
