@@ -245,7 +245,10 @@ struct EntryClasses {
     uint16_t packed_key;
     uint16_t recent_value;
     uint16_t packed_value;
+    // Whose fixed permutation all classes of the key have that are not raw; kNoClass: they differ.
+    uint16_t ordered_key;
 };
+constexpr uint16_t kNoClass = UINT16_MAX;
 
 // Everything below 16 bits that halves of a layer may be.
 struct LayerClasses {

@@ -167,6 +167,35 @@ uint16_t common_class(const lk_cache &cache, const HalfInfo &half) {
                                                            : half.packed_class;
 }
 
+bool same_order(const HalfClass &a, const HalfClass &b) {
+    return a.permutation && b.permutation
+               ? std::equal(a.permutation, a.permutation + a.shape.head_dim, b.permutation)
+               : a.permutation == b.permutation;
+}
+
+// Rungs keep the order of a head's channels. Classes of chunks have their own.
+uint16_t ordered_class(const lk_cache &cache, const EntryInfo &entry) {
+    const HalfInfo &half = entry.key;
+    const uint32_t n_rungs = cache.plan.model.layers[entry.layer].n_rungs;
+    uint16_t ordered = half.packed_class;
+    bool differ = false;
+    const auto add = [&](uint16_t half_class) {
+        const HalfClass &next = cache.classes[half_class];
+        if (next.shape.is_raw())
+            return;
+        if (cache.classes[ordered].shape.is_raw())
+            ordered = half_class;
+        differ = differ || !same_order(cache.classes[ordered], next);
+    };
+    for (uint32_t r = 0; r < n_rungs; ++r)
+        add(half.rung_class[r]);
+    if (cache.plan.model.chunks.tokens)
+        for (const uint16_t(&classes)[kMaxRungs] : half.chunk_class)
+            for (uint32_t r = 0; r < (n_rungs ? n_rungs : 1); ++r)
+                add(classes[r]);
+    return differ ? kNoClass : ordered;
+}
+
 // Rows that the budget holds at most: each takes its table and the slots of the smallest kind,
 // which windows may leave without any.
 uint64_t most_rows(const lk_cache &cache) {
@@ -203,7 +232,8 @@ lk_status open_device(lk_cache *cache) {
     }
     for (const EntryInfo &entry : cache->entries)
         cache->entry_classes.push({entry.key.recent_class, common_class(*cache, entry.key),
-                                   entry.value.recent_class, common_class(*cache, entry.value)});
+                                   entry.value.recent_class, common_class(*cache, entry.value),
+                                   ordered_class(*cache, entry)});
     CacheLayout layout{};
     layout.classes = cache->classes.data();
     layout.n_classes = static_cast<uint32_t>(cache->classes.size());

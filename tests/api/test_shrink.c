@@ -56,6 +56,29 @@ static void set_value(rig *r, uint32_t bits) {
 static const char *const kPlans[] = {"pm-kvq",  "pm-kvq-paper", "boost", "classes",
                                      "chanmix", "families",     NULL};
 
+// FP8 ranges of 32 keys or values, and static classes that a rung narrows: other planes at each.
+static void make_bytes_of_32(rig *r) {
+    uint8_t classes[2][64];
+    for (uint32_t c = 0; c < 64; ++c) {
+        classes[0][c] = (uint8_t)(c % 8 == 1 ? 3 : c % 8 == 6 ? 1 : 2);
+        classes[1][c] = (uint8_t)(c % 4 == 3 ? 8 : c % 4 == 1 ? 4 : 2);
+    }
+    for (uint32_t l = 0; l < 2; ++l) {
+        lk_key_rule key;
+        assert_int_equal(lk_key_rule_init(&key, sizeof key), LK_OK);
+        key.bits = 2;
+        key.group = 32;
+        key.channel_bits = classes[l];
+        assert_int_equal(lk_plan_set_key(r->plan, l, LK_ALL, &key), LK_OK);
+        assert_int_equal(lk_plan_set_metadata(r->plan, l, LK_METADATA_F8), LK_OK);
+    }
+    lk_value_rule value;
+    assert_int_equal(lk_value_rule_init(&value, sizeof value), LK_OK);
+    value.bits = 4;
+    value.group = 32;
+    assert_int_equal(lk_plan_set_value(r->plan, LK_ALL, LK_ALL, &value), LK_OK);
+}
+
 // ChanMix's outliers with their partners, Kitty's boost and wider channels of a retrieval head,
 // keys per token with centers and scales, and ladders over all of them.
 static void make_families(rig *r) {
@@ -102,6 +125,8 @@ static void make_plan(rig *r, const char *plan) {
         assert_int_equal(ladder(r, 1, "842", 8), LK_OK);
     } else if (!strcmp(plan, "families")) {
         make_families(r);
+    } else if (!strcmp(plan, "bytes of 32")) {
+        make_bytes_of_32(r);
     } else {  // outliers and their partners stay
         for (uint32_t c = 0; c < 64; ++c)
             classes[c] = (uint8_t)(c % 8 == 1 ? 3 : c % 8 == 6 ? 1 : 2);
@@ -696,6 +721,11 @@ static void all_families_share_a_budget(void **state) {
     share_a_budget("families");
 }
 
+static void narrow_numbers_share_a_budget(void **state) {
+    (void)state;
+    share_a_budget("bytes of 32");
+}
+
 int main(int argc, char **argv) {
     g_soak = argc > 1 && !strcmp(argv[argc - 1], "--soak");
     rig_arguments(argc - g_soak, argv);
@@ -712,6 +742,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(small_budgets_are_refused),
         cmocka_unit_test(many_sequences_share_a_budget),
         cmocka_unit_test(all_families_share_a_budget),
+        cmocka_unit_test(narrow_numbers_share_a_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,8 @@ namespace {
 
 constexpr uint32_t kHeads = 3, kDim = 48, kPageTokens = 32, kLayers = 2;
 enum : uint16_t { kAppendKeys, kAppendValues, kPackedKeys, kPackedValues };
-constexpr EntryClasses kAppendEntries = {kAppendKeys, kPackedKeys, kAppendValues, kPackedValues};
+constexpr EntryClasses kAppendEntries = {kAppendKeys, kPackedKeys, kAppendValues, kPackedValues,
+                                         kPackedKeys};
 
 std::vector<HalfClass> append_classes() {
     Case c;

@@ -176,7 +176,7 @@ void check_packing(const Case &c, const Device &device) {
     for (uint32_t i = 0; i < c.head_dim; ++i)
         permutation[i] = static_cast<uint8_t>(c.head_dim - 1 - i);
     OpenCache cache(device, packing_classes(c, permutation.data(), device.is_host),
-                    {kRawKeys, kKeys, kRawValues, kValues},
+                    {kRawKeys, kKeys, kRawValues, kValues, kKeys},
                     {1, 1, c.head_dim, 0, 0, 1, 0, nullptr, nullptr}, 1);
     Random random(7);
     std::vector<Page> pages;
@@ -255,7 +255,7 @@ std::vector<Shrinking> make_shrinkings(const Device &device, Random *random) {
 
 void check_shrinking(const Device &device) {
     OpenCache cache(device, packing_classes({}, nullptr, device.is_host),
-                    {kRawKeys, kKeys, kRawValues, kValues},
+                    {kRawKeys, kKeys, kRawValues, kValues, kKeys},
                     {1, 1, 64, 0, 0, 1, 0, nullptr, nullptr}, 1);
     Random random(23);
     std::vector<Shrinking> halves = make_shrinkings(device, &random);
@@ -339,7 +339,7 @@ void check_moving(const Device &device) {
         for (const Side side : {Side::kKey, Side::kValue})
             for (const uint32_t tokens : {128u, 32u})
                 classes.push_back({raw_shape(side, head_dim, tokens), nullptr, Ranking::kNone, 0});
-    OpenCache cache(device, classes, {0, 0, 2, 2}, {1, 1, 32, 0, 0, 1, 0, nullptr, nullptr}, 1);
+    OpenCache cache(device, classes, {0, 0, 2, 2, 0}, {1, 1, 32, 0, 0, 1, 0, nullptr, nullptr}, 1);
     Random random(31);
     std::vector<Moving> halves;
     for (size_t c = 0; c < classes.size(); ++c)

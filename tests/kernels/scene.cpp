@@ -106,7 +106,7 @@ enum : uint16_t { kPackedClass = 0, kPageClass = 2, kLastSinkClass = 4 };  // ke
 }
 
 EntryClasses Scene::entry_classes() {
-    return {kPageClass, kPackedClass, kPageClass + 1, kPackedClass + 1};
+    return {kPageClass, kPackedClass, kPageClass + 1, kPackedClass + 1, kPackedClass};
 }
 
 void Scene::make_classes() {

@@ -55,7 +55,9 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             const EntryClasses &entry = layout.entry_classes[layout.first_entries[l] + head];
             const HalfClass &key = layout.classes[entry.packed_key];
             const HalfClass &value = layout.classes[entry.packed_value];
-            layer.kind = std::max({layer.kind, kind_of_class(key), kind_of_class(value)});
+            // A work item reads one order of channels for all pages that have none of their own.
+            const uint32_t order = entry.ordered_key == kNoClass ? kDecodeNone : kDecodePlain;
+            layer.kind = std::max({layer.kind, kind_of_class(key), kind_of_class(value), order});
             layer.key_metadata_bytes =
                 std::max(layer.key_metadata_bytes, rounded_metadata(key.shape));
             layer.value_metadata_bytes =
@@ -70,6 +72,9 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             layer.kind = std::max(layer.kind, kind_of_class(half));
             metadata = std::max(metadata, rounded_metadata(half.shape));
         }
+        // Twins lay out queries for one class of keys.
+        if (more.n_classes && layer.kind == kDecodeF8By32)
+            layer.kind = kDecodeGrouped;
         layers_[l] = layer;
     }
     return true;

@@ -13,7 +13,8 @@ PageTemplate page_template(const CacheLayout &layout, const device::CacheTables 
     PageTemplate page{};
     fill_half(&page.piece, device::class_info(layout.classes[classes.packed_key], 0), 0);
     fill_half(&page.piece, device::class_info(layout.classes[classes.packed_value], 0), 1);
-    page.permutation = constants.permutation(layout, classes.packed_key);
+    if (classes.ordered_key != kNoClass)
+        page.permutation = constants.permutation(layout, classes.ordered_key);
     page.key_class = classes.packed_key;
     page.value_class = classes.packed_value;
     return page;
