@@ -430,8 +430,9 @@ lk_status lay_chunks(lk_cache *cache, Sequence *sequence, const ChunkLayout &lay
     if (status)
         return status;
     rebuild.put(n_tokens);
-    std::memcpy(chunks->order.data(), layout.order.data(),
-                layout.order.size() * sizeof layout.order[0]);
+    if (!layout.order.empty())
+        std::memcpy(chunks->order.data(), layout.order.data(),
+                    layout.order.size() * sizeof layout.order[0]);
     release_chunks(cache, sequence->chunks);
     sequence->chunks = chunks;
     sequence->first_open = sink_rows(cache->plan.model);

@@ -141,7 +141,8 @@ inline uint64_t workspace_bytes(const Plan &plan, uint64_t max_step_tokens) {
 // ranks by them: the sum up to the last packed row, and those of the rows not packed yet. A step
 // of more than LK_DRAFT_TOKENS leaves such rows at both of its ends, and the gap between them.
 inline uint64_t score_slots(const Plan &plan) {
-    return 2 * ceil_div(plan.window_tokens, plan.page_tokens) + 3;
+    // Two such steps may come before anything else is packed.
+    return 2 * ceil_div(plan.window_tokens, plan.page_tokens) + 4;
 }
 inline bool ranks_by_queries(const KeyClass &key) {
     return key.boost_slots && key.boost_score == LK_SCORE_QUERY_RANGE;

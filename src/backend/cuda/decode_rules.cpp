@@ -72,9 +72,11 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             layer.kind = std::max(layer.kind, kind_of_class(half));
             metadata = std::max(metadata, rounded_metadata(half.shape));
         }
-        // Twins lay out queries for one class of keys.
-        if (more.n_classes && layer.kind == kDecodeF8By32)
-            layer.kind = kDecodeGrouped;
+        // Twins lay out queries for one class of keys: pages of several with FP8 numbers go through
+        // tile attention, which takes each as its class says.
+        for (uint32_t c = 0; c < more.n_classes; ++c)
+            if (layout.classes[more.classes[c]].shape.metadata == Metadata::kF8)
+                layer.kind = kDecodeNone;
         layers_[l] = layer;
     }
     return true;
