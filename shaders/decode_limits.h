@@ -5,9 +5,9 @@
 #ifndef LK_SHADERS_DECODE_LIMITS_H
 #define LK_SHADERS_DECODE_LIMITS_H
 
-#define LK_SPEC_GROUPED 8u       /* 0: all classes have FP16 numbers and one group in a page */
-#define LK_SPEC_KEY_END8 9u      /* of attend_matrix: strips of keys before it have 8 bits */
-#define LK_SPEC_KEY_END4 10u     /* and those from there up to it 4 */
+#define LK_SPEC_GROUPED 8u   /* 0: all classes have FP16 numbers and one group in a page */
+#define LK_SPEC_KEY_END8 9u  /* of attend_matrix: strips of keys before it have 8 bits */
+#define LK_SPEC_KEY_END4 10u /* and those from there up to it 4 */
 #define LK_SPEC_VALUE_BITS 11u
 #define LK_SPEC_SOFT_CAP 12u    /* 0: scores have no soft-cap */
 #define LK_SPEC_PERMUTATION 13u /* of keys: one of these */
@@ -31,8 +31,9 @@ constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint
                                        DecodeUnit unit, bool has_subgroups) {
     const uint32_t pairs = (columns + 1) / 2;
     if (unit == DecodeUnit::kMatrix)
-        return n_teams * (head_dim * pairs * 8 + (head_dim * pairs > 128 ? head_dim * pairs : 128) * 4 +
-                          LK_DECODE_ROUNDS * 48 + columns * 8) +
+        return n_teams *
+                   (head_dim * pairs * 8 + (head_dim * pairs > 128 ? head_dim * pairs : 128) * 4 +
+                    LK_DECODE_ROUNDS * 48 + columns * 8) +
                head_dim * pairs * 4 + columns * 40 + 64;
     const bool is_half = unit == DecodeUnit::kFloat16;
     const uint32_t quads = is_half ? pairs : columns;
