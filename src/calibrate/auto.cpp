@@ -382,16 +382,11 @@ lk_status Builder::limit_by_budget(uint64_t least, uint64_t *limit) {
                       ull{options_.budget_tokens}, ull{bytes});
     if (status != LK_OK)
         return status;
-    uint64_t fits = least;
-    for (uint64_t above = *limit; fits + kLimitStep < above;) {
-        const uint64_t middle = fits + (above - fits) / 2;
-        status = fits_budget(middle, &bytes);
-        if (status != LK_OK)
-            return status;
-        (bytes <= options_.budget_bytes ? fits : above) = middle;
-    }
-    *limit = fits;
-    return LK_OK;
+    const uint64_t above = *limit;
+    *limit = least;
+    return most_within(
+        options_.budget_bytes, above, kLimitStep,
+        [this](uint64_t at, uint64_t *needed) { return fits_budget(at, needed); }, limit);
 }
 
 lk_status Builder::build() {

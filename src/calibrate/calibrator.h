@@ -206,6 +206,22 @@ struct AllocationProblem {
 // The choices of the least total cost within the budget, [n_items].
 lk_status allocate(const AllocationProblem &problem, uint32_t *choices);
 
+// Raises *most, which fits the budget, as far as bytes_of(n, &bytes) allows, to within `step`;
+// `above` does not fit.
+template <class BytesOf>
+lk_status most_within(uint64_t budget_bytes, uint64_t above, uint64_t step, const BytesOf &bytes_of,
+                      uint64_t *most) {
+    while (*most + step < above) {
+        const uint64_t middle = *most + (above - *most) / 2;
+        uint64_t bytes;
+        const lk_status status = bytes_of(middle, &bytes);
+        if (status != LK_OK)
+            return status;
+        (bytes <= budget_bytes ? *most : above) = middle;
+    }
+    return LK_OK;
+}
+
 // Bytes of a safetensors file (stats_write.cpp, stats_read.cpp).
 lk_status stats_to_bytes(const Calibrator &calibrator, void *buffer, size_t capacity_bytes,
                          size_t *needed_bytes);

@@ -204,16 +204,10 @@ lk_status Builder::heads_by_budget(uint64_t most, uint64_t *n) {
                     "retrieval head",
                     ull{options_.budget_bytes}, options_.budget_sequences,
                     ull{options_.budget_tokens}, ull{bytes});
-    uint64_t fits = 0;
-    for (uint64_t above = most; fits + 1 < above;) {
-        const uint64_t middle = fits + (above - fits) / 2;
-        status = bytes_with(middle, &bytes);
-        if (status != LK_OK)
-            return status;
-        (bytes <= options_.budget_bytes ? fits : above) = middle;
-    }
-    *n = fits;
-    return LK_OK;
+    *n = 0;
+    return most_within(
+        options_.budget_bytes, most, 1,
+        [this](uint64_t heads, uint64_t *needed) { return bytes_with(heads, needed); }, n);
 }
 
 lk_status Builder::build() {

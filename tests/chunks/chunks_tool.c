@@ -14,27 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-#include <lowkey/lowkey.h>
-
-static void check(lk_status status) {
-    char text[512];
-    if (status == LK_OK)
-        return;
-    lk_last_error(text, sizeof text, NULL);
-    fprintf(stderr, "%s: %s\n", lk_status_name(status), text);
-    exit(1);
-}
-
-static double number(void) {
-    double value;
-    if (scanf("%lf", &value) != 1) {
-        fprintf(stderr, "a number is missing\n");
-        exit(1);
-    }
-    return value;
-}
-
-static uint32_t whole(void) { return (uint32_t)number(); }
+#include "text_tool.h"
 
 static void *room(size_t n, size_t bytes) {
     void *place = calloc(n ? n : 1, bytes);
