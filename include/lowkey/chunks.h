@@ -259,7 +259,7 @@ LK_API lk_status lk_sequence_defer(lk_cache *cache, lk_sequence id, lk_defer mod
  *
  * A truncation within the context keeps the chunks before it; pages that lose chunks are reopened
  * and those that are left in them stay at 16 bits, with the values that their codes stand for.
- * Snapshots refuse a sequence that is deferred or has chunks of a class (LK_E_UNSUPPORTED).
+ * Forks and snapshots have the classes and the order as they are.
  *
  * Errors, on all of which nothing has changed: LK_E_ARGUMENT, LK_E_NOT_FOUND, LK_E_UNSUPPORTED
  * (the cache's plan has no chunks), LK_E_DATA (a score is a NaN), LK_E_STATE (tokens of the context
@@ -273,8 +273,8 @@ LK_API lk_status lk_chunks_assign(lk_cache *cache, lk_sequence id, uint64_t n_co
  * first lk_chunks_assign() on: a budget of its own beside the cache's. Chunks that a later call
  * assigns, wider ones too, are then packed from their 16-bit values, byte for byte as if they had
  * been assigned so at first; so is what a truncation leaves of their pages. Chunks that were packed
- * before (LK_DEFER_PACK), or that join the context later, have none. Forks share them; snapshots do
- * not hold them.
+ * before (LK_DEFER_PACK), or that join the context later, have none. Forks share them. Snapshots
+ * hold neither them nor the budget: a sequence that was loaded is one without originals.
  *
  * budget_bytes  at most; the 16-bit bytes of the context's pages, or lk_chunks_assign() returns
  *               LK_E_BUDGET. 0: keep none, and free what is kept

@@ -1,6 +1,10 @@
 /* lowkey: snapshots. Sequences of a cache as bytes that any backend's cache of the same plan
- * takes back: packed pages as they are, 16-bit pages, positions, the sums that rank channels.
- * docs/FORMAT.md, section 16, has every byte.
+ * takes back: packed pages as they are, 16-bit pages, positions, the sums that rank channels, and
+ * of chunks (lowkey/chunks.h) their deferral, classes and order. What is loaded bears every verb
+ * that what was saved bears, but for two things that stay behind: originals that a sequence
+ * retains, with their budget, so a chunk that was packed gets no wider afterwards; and a watch on
+ * attention with its scores. docs/FORMAT.md, section 16, has every byte; snapshots of older
+ * versions are loaded as well.
  *
  *   lk_snapshot_save_file(cache, 0, NULL, NULL, "chat.lksnap");
  *   ...
@@ -61,9 +65,8 @@ LK_API lk_status lk_snapshot_desc_init(lk_snapshot_desc *desc, size_t struct_byt
  * once, but for the row in which a sequence ends.
  *
  * Errors of all: LK_E_ARGUMENT, LK_E_NOT_FOUND (an id), LK_E_BUSY (a step is open),
- * LK_E_STATE (the cache's queue is being captured into a graph), LK_E_UNSUPPORTED (a sequence is
- * deferred or has chunks of a class: lowkey/chunks.h), LK_E_NOMEM, LK_E_DEVICE, LK_E_IO (the
- * callback's, the file's). */
+ * LK_E_STATE (the cache's queue is being captured into a graph), LK_E_NOMEM, LK_E_DEVICE, LK_E_IO
+ * (the callback's, the file's). */
 
 /* To a callback. */
 LK_API lk_status lk_snapshot_save(lk_cache *cache, uint32_t n_sequences, const lk_sequence *ids,

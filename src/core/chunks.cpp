@@ -106,7 +106,7 @@ bool may_pack(const lk_cache *cache, Sequence *sequence, uint64_t first, uint32_
     for (uint64_t r = first; r < first + n_rows; ++r) {
         const Row &row = *sequence->row(r);
         const bool is_open = row.n_packed < row.n_entries || is_raw_row(cache, row);
-        if (!is_open || row.n_holders > 1)
+        if (!is_open || row.n_holders > 1 || lacks_pages(row))
             return false;
     }
     return true;
@@ -339,13 +339,6 @@ lk_status check_context(const lk_cache *cache, const Sequence &sequence, const A
     return LK_OK;
 }
 
-bool is_absent(const Row &row) {
-    for (uint32_t e = 0; e < row.n_entries; ++e)
-        if (row.entries[e].is_absent)
-            return true;
-    return false;
-}
-
 // What chunks shall be kept at: never wider than what is left of them or of their originals, and as
 // they are where windows have taken a part of their pages.
 void choose_widths(const lk_cache *cache, Sequence *sequence, const Assignment &asked,
@@ -357,7 +350,7 @@ void choose_widths(const lk_cache *cache, Sequence *sequence, const Assignment &
         const uint8_t now = layout->kept_at[chunk];
         const uint64_t row = sink_rows(cache->plan.model) + shape.row_of_place(p);
         const bool is_lost = wanted > now && !has_original(cache, *sequence, chunk);
-        layout->wanted[chunk] = is_lost || is_absent(*sequence->row(row)) ? now : wanted;
+        layout->wanted[chunk] = is_lost || lacks_pages(*sequence->row(row)) ? now : wanted;
     }
 }
 

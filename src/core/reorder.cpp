@@ -402,7 +402,7 @@ void Rebuild::put(uint64_t n_tokens) {
         Row *row = wanted->row;
         sequence_.rows[first_row_ + i] = row;
         wanted->is_made = false;
-        if (wanted->source == kNoRow || row->n_holders > 1)
+        if (wanted->source == kNoRow || row->n_holders > 1 || lacks_pages(*row))
             continue;
         part_twins(row);
         row->first_token = row_first(cache_.plan.model, first_row_ + i);

@@ -42,6 +42,13 @@ HalfNeed need_of(const HalfInfo &half, bool is_direct) {
     return {half.recent_class, half.slots.recent_payload, half.slots.recent_metadata};
 }
 
+HalfNeed packed_need_of(const lk_cache *cache, const HalfInfo &half, uint16_t packed) {
+    const HalfShape &shape = cache->classes[packed].shape;
+    return {packed, slot_bytes(payload_bytes(shape)),
+            half.slots.recent_metadata ? half.slots.recent_metadata
+                                       : slot_bytes(metadata_bytes(shape))};
+}
+
 HalfNeed packed_need(const lk_cache *cache, const EntryInfo &info, bool is_value,
                      lk_chunk_class chunk_class) {
     const HalfInfo &half = is_value ? info.value : info.key;
@@ -49,12 +56,8 @@ HalfNeed packed_need(const lk_cache *cache, const EntryInfo &info, bool is_value
         return need_of(half, true);
     const uint16_t packed =
         half.chunk_class[chunk_class - LK_CHUNK_LOW][cache->layers[info.layer].rung];
-    const HalfShape &shape = cache->classes[packed].shape;
-    if (shape.is_raw())
-        return need_of(half, false);
-    return {packed, slot_bytes(payload_bytes(shape)),
-            half.slots.recent_metadata ? half.slots.recent_metadata
-                                       : slot_bytes(metadata_bytes(shape))};
+    return cache->classes[packed].shape.is_raw() ? need_of(half, false)
+                                                 : packed_need_of(cache, half, packed);
 }
 
 HalfNeed sink_need(const lk_cache *cache, uint16_t half_class) {

@@ -121,6 +121,8 @@ struct HalfNeed {
 struct HalfInfo;
 struct EntryInfo;
 HalfNeed need_of(const HalfInfo &half, bool is_direct);
+// Of a half that may be at 16 bits too and is of this packed class.
+HalfNeed packed_need_of(const lk_cache *cache, const HalfInfo &half, uint16_t packed);
 // Of a packed row: of chunks, or with LK_CHUNK_NONE as the plan has it.
 HalfNeed packed_need(const lk_cache *cache, const EntryInfo &info, bool is_value,
                      lk_chunk_class chunk_class);
@@ -132,6 +134,8 @@ void give_entry(lk_cache *cache, const PageEntry &entry);
 // Sliding windows (window.cpp). Give back the entries that later queries do not see, of packed rows
 // that no other sequence has.
 void free_hidden_pages(lk_cache *cache, Sequence *sequence);
+// Has a window taken some of them? Such a row is packed in full, and stays as it is.
+bool lacks_pages(const Row &row);
 // Are the entries there that queries behind n_tokens tokens see? LK_E_UNSUPPORTED.
 lk_status check_pages(const lk_cache *cache, const Sequence &sequence, uint64_t n_tokens);
 

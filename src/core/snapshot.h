@@ -114,7 +114,8 @@ struct SnapshotRow {
 class SnapshotReader {
   public:
     SnapshotReader(const Allocator &allocator, SnapshotSource *source)
-        : source_(*source),
+        : allocator_(allocator),
+          source_(*source),
           fingerprint_(allocator),
           plan_text_(allocator),
           class_bytes_(allocator),
@@ -147,8 +148,10 @@ class SnapshotReader {
     lk_status keep_chunk(ChunkKind kind, uint64_t least_bytes, uint64_t most_bytes,
                          Array<uint8_t> *out);
     lk_status check_rows_of_sequence() const;
+    lk_status check_chunks_of_sequence() const;
     lk_status check_position(const RowsRecord &record) const;
 
+    const Allocator &allocator_;
     SnapshotSource &source_;
     SnapshotHeader header_{};
     uint64_t done_bytes_ = 0;
@@ -167,6 +170,8 @@ class SnapshotReader {
     uint32_t run_ = 0;
     uint64_t row_of_run_ = 0;
     uint32_t next_entry_ = 0;  // of the row that is being read
+    uint32_t row_packed_ = 0;  // likewise
+    uint32_t row_chunk_class_ = 0;
     Array<KnownRow> rows_;
 };
 

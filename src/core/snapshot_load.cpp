@@ -35,11 +35,13 @@ class Loader {
     lk_status check_room(const SnapshotTarget &target) const;
     lk_status load_sequence();
     lk_status load_scores(const SequencePart &part, Sequence *sequence);
+    lk_status load_chunks(const SequencePart &part, Sequence *sequence);
     lk_status share_row(Sequence *sequence, Row *row);
     lk_status load_row(Sequence *sequence, uint64_t ordinal);
     lk_status load_part(const RowsPart &part, bool is_sink, Row *row, uint32_t *n_taken);
     bool may_lack(uint32_t layer, const Row &row) const;
-    uint16_t find_rung_class(uint32_t layer, const HalfInfo &half, const FileClass &file) const;
+    uint16_t find_packed_class(uint32_t layer, const HalfInfo &half, const Row &row,
+                               const FileClass &file) const;
     lk_status find_class(uint32_t layer, const HalfInfo &half, uint16_t last_sink,
                          uint16_t file_class, const Row &row, bool is_sink, HalfNeed *out) const;
     void add_half(uint16_t half_class, uint64_t payload, uint64_t metadata, const uint8_t **from);
@@ -173,6 +175,8 @@ lk_status Loader::load_sequence() {
         return fail(LK_E_NOMEM, "no memory for a sequence");
     loaded_.push(sequence);
     status = load_scores(*part, sequence);
+    if (!status)
+        status = load_chunks(*part, sequence);
     const uint64_t n_rows = row_count(cache_.plan.model, part->record.n_tokens);
     for (uint64_t r = 0; !status && r < n_rows; ++r)
         status = load_row(sequence, r);
@@ -217,6 +221,19 @@ lk_status Loader::load_scores(const SequencePart &part, Sequence *sequence) {
     return LK_OK;
 }
 
+lk_status Loader::load_chunks(const SequencePart &part, Sequence *sequence) {
+    const uint32_t n = part.record.n_chunks;
+    sequence->deferral = part.record.deferral;
+    if (!(part.record.flags & kHasChunks))
+        return LK_OK;
+    const lk_status status = make_chunks(&cache_, n, &sequence->chunks);
+    if (status || !n)
+        return status;
+    std::memcpy(sequence->chunks->order.data(), part.order, n * sizeof(uint32_t));
+    std::memcpy(sequence->chunks->assigned.data(), part.assigned, n);
+    return LK_OK;
+}
+
 lk_status Loader::load_row(Sequence *sequence, uint64_t ordinal) {
     SnapshotRow at;
     lk_status status = reader_.next_row(&at);
@@ -233,12 +250,10 @@ lk_status Loader::load_row(Sequence *sequence, uint64_t ordinal) {
     while (!status && n_taken < row->n_entries) {
         RowsPart part;
         status = reader_.next_part(&part);
-        if (!status && n_taken && part.record.n_packed != row->n_packed)
-            status = fail(LK_E_CORRUPT, "snapshot: row %llu has %u packed entries, and %u",
-                          ull{at.number}, row->n_packed, part.record.n_packed);
         if (status)
             break;
         row->n_packed = part.record.n_packed;
+        row->chunk_class = part.record.chunk_class;
         status = load_part(part, is_sink, row, &n_taken);
         if (!status)
             status = tell_progress(desc_, reader_.done_bytes(), reader_.header().total_bytes);
@@ -268,12 +283,16 @@ lk_status Loader::share_row(Sequence *sequence, Row *row) {
     return LK_OK;
 }
 
-// The class that a half comes by on its way down the layer's ladder; 0, a raw class, for none.
-uint16_t Loader::find_rung_class(uint32_t layer, const HalfInfo &half,
-                                 const FileClass &file) const {
+// The class of a packed half: that of its row's chunks or of the plan, at any rung of the layer's
+// ladder, or one that it comes by on its way down. 0, a raw class, for none.
+uint16_t Loader::find_packed_class(uint32_t layer, const HalfInfo &half, const Row &row,
+                                   const FileClass &file) const {
     const uint32_t n_rungs = cache_.plan.model.layers[layer].n_rungs;
-    for (uint32_t r = 0; r < n_rungs; ++r)
-        for (uint16_t c = half.rung_class[r]; c && !cache_.classes[c].shape.is_raw();
+    const uint16_t *classes = row.chunk_class ? half.chunk_class[row.chunk_class - LK_CHUNK_LOW]
+                              : n_rungs       ? half.rung_class
+                                              : &half.packed_class;
+    for (uint32_t r = 0; r < (n_rungs ? n_rungs : 1); ++r)
+        for (uint16_t c = classes[r]; c && !cache_.classes[c].shape.is_raw();
              c = cache_.shrunk_class[c])
             if (same_class(cache_.classes[c], file))
                 return c;
@@ -292,14 +311,9 @@ lk_status Loader::find_class(uint32_t layer, const HalfInfo &half, uint16_t last
             *out = is_sink ? sink_need(&cache_, raw) : need_of(half, false);
             return LK_OK;
         }
-        if (!is_sink && half.packs() && same_class(cache_.classes[half.packed_class], file)) {
-            *out = need_of(half, true);
-            return LK_OK;
-        }
-        const uint16_t rung = is_sink ? uint16_t{0} : find_rung_class(layer, half, file);
-        if (rung) {
-            const HalfShape &shape = cache_.classes[rung].shape;
-            *out = {rung, slot_bytes(payload_bytes(shape)), half.metadata_slot()};
+        const uint16_t packed = is_sink ? uint16_t{0} : find_packed_class(layer, half, row, file);
+        if (packed) {
+            *out = packed_need_of(&cache_, half, packed);
             return LK_OK;
         }
     }
@@ -341,8 +355,8 @@ lk_status Loader::load_part(const RowsPart &part, bool is_sink, Row *row, uint32
         HalfNeed value;
         if (classes.key_class == kAbsentHalf && classes.value_class == kAbsentHalf &&
             may_lack(info.layer, *row)) {
-            entry.key_class = info.key.packed_class;
-            entry.value_class = info.value.packed_class;
+            entry.key_class = packed_need(&cache_, info, false, row->chunk_class).half_class;
+            entry.value_class = packed_need(&cache_, info, true, row->chunk_class).half_class;
             entry.is_absent = 1;
             ++*n_taken;
             continue;
@@ -365,23 +379,27 @@ lk_status Loader::load_part(const RowsPart &part, bool is_sink, Row *row, uint32
     return cache_.device->upload(copies_.data(), static_cast<uint32_t>(copies_.size()));
 }
 
-// Entries at 16 bits may be among the packed ones where the plan, or a rung of 16, has them so;
-// those behind are whole and at 16 bits.
+// Entries at 16 bits may be among the packed ones where the plan, a class of chunks or a rung of 16
+// has them so; those behind are whole and at 16 bits. Windows leave rows that are packed in full.
 lk_status Loader::check_packed(const Row &row, uint64_t number) const {
     const auto is_packed = [&](uint16_t half_class) {
         return !cache_.classes[half_class].shape.is_raw();
     };
-    bool is_right = row.n_packed <= row.n_entries;
+    bool is_right = true;
     for (uint32_t e = 0; is_right && e < row.n_entries; ++e) {
         const EntryInfo &info = cache_.entries[e];
         const PageEntry &entry = row.entries[e];
         const bool has_ladder = cache_.plan.model.layers[info.layer].n_rungs != 0;
-        if (e >= row.n_packed)
-            is_right =
-                !entry.is_absent && !is_packed(entry.key_class) && !is_packed(entry.value_class);
-        else if (!has_ladder)
-            is_right = is_packed(entry.key_class) == info.key.packs() &&
-                       is_packed(entry.value_class) == info.value.packs();
+        is_right = !entry.is_absent || row.n_packed == row.n_entries;
+        for (const bool is_value : {false, true}) {
+            const uint16_t own = is_value ? entry.value_class : entry.key_class;
+            const uint16_t packed =
+                packed_need(&cache_, info, is_value, row.chunk_class).half_class;
+            if (e >= row.n_packed)
+                is_right = is_right && !is_packed(own);
+            else if (!has_ladder)
+                is_right = is_right && is_packed(own) == is_packed(packed);
+        }
     }
     return is_right ? LK_OK
                     : fail(LK_E_CORRUPT,

@@ -140,6 +140,28 @@ lk_status SnapshotReader::open() {
                                  &classes_);
 }
 
+// Chunks that the plan has and the tokens hold, in order where the plan leaves them so.
+lk_status SnapshotReader::check_chunks_of_sequence() const {
+    const SequenceRecord &record = part_.record;
+    const ChunkRule &rule = plan_->chunks;
+    const bool has_any = record.flags & kHasChunks || record.deferral;
+    const uint64_t sinks = plan_->sink_tokens;
+    const uint64_t n_held =
+        rule.tokens && record.n_tokens > sinks ? (record.n_tokens - sinks) / rule.tokens : 0;
+    if ((has_any && !rule.tokens) || record.n_chunks > n_held)
+        return fail(LK_E_CORRUPT,
+                    "snapshot: sequence %llu of %llu tokens has deferral %u and %u chunks of %u "
+                    "tokens",
+                    ull{record.id}, ull{record.n_tokens}, record.deferral, record.n_chunks,
+                    rule.tokens);
+    for (uint32_t p = 0; !rule.reorder && p < record.n_chunks; ++p)
+        if (part_.chunk_at(p) != p)
+            return fail(LK_E_CORRUPT,
+                        "snapshot: sequence %llu has chunk %u at place %u, the plan reorders none",
+                        ull{record.id}, part_.chunk_at(p), p);
+    return LK_OK;
+}
+
 // The runs give as many rows as the tokens need.
 lk_status SnapshotReader::check_rows_of_sequence() const {
     const SequenceRecord &record = part_.record;
@@ -170,9 +192,12 @@ lk_status SnapshotReader::next_sequence(const Plan &plan, const SequencePart **o
     const uint64_t most = header_.total_bytes;
     lk_status status = keep_chunk(ChunkKind::kSequence, sizeof(SequenceRecord), most, &sequence_);
     if (!status)
-        status = read_sequence(sequence_.data(), sequence_.size(), &part_);
+        status =
+            read_sequence(header_.version, sequence_.data(), sequence_.size(), allocator_, &part_);
     if (!status)
         status = check_rows_of_sequence();
+    if (!status)
+        status = check_chunks_of_sequence();
     if (status)
         return status;
     n_tokens_ += part_.record.n_tokens;
@@ -224,6 +249,17 @@ lk_status SnapshotReader::check_position(const RowsRecord &record) const {
         record.n_entries > header_.n_entries - record.first_entry)
         return fail(LK_E_CORRUPT, "snapshot: row %llu goes on with entries %u + %u of %u",
                     ull{record.row}, record.first_entry, record.n_entries, header_.n_entries);
+    const bool is_same =
+        !next_entry_ || (record.n_packed == row_packed_ && record.chunk_class == row_chunk_class_);
+    if (!is_same || record.n_packed > header_.n_entries)
+        return fail(LK_E_CORRUPT,
+                    "snapshot: row %llu has %u packed entries of class %u, and %u "
+                    "of class %u",
+                    ull{record.row}, row_packed_, row_chunk_class_, record.n_packed,
+                    record.chunk_class);
+    if (record.chunk_class && (!plan_->chunks.tokens || is_sink_row(*plan_, ordinal)))
+        return fail(LK_E_CORRUPT, "snapshot: row %llu has chunk class %u, and no chunks",
+                    ull{record.row}, record.chunk_class);
     return LK_OK;
 }
 
@@ -233,12 +269,14 @@ lk_status SnapshotReader::next_part(RowsPart *out) {
     lk_status status =
         take_chunk(ChunkKind::kRows, sizeof(RowsRecord), kMaxPartBytes, &body, &n_bytes);
     if (!status)
-        status = read_rows(body, n_bytes, classes_, out);
+        status = read_rows(header_.version, body, n_bytes, classes_, out);
     if (!status)
         status = check_position(out->record);
     if (status)
         return status;
     next_entry_ += out->record.n_entries;
+    row_packed_ = out->record.n_packed;
+    row_chunk_class_ = out->record.chunk_class;
     if (next_entry_ == header_.n_entries &&
         !rows_.push({out->record.first_token, out->record.n_tokens}))
         return fail(LK_E_NOMEM, "no memory for a list of %zu rows", rows_.size() + 1);

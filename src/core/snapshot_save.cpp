@@ -127,7 +127,8 @@ class Writer {
     lk_status put_sequence(const Sequence &sequence);
     lk_status put_row(const Sequence &sequence, const PageRow &row, uint64_t number);
     lk_status cut_copy(const Sequence &sequence, Scores *cut, const Scores **out) const;
-    void fill_sequence(const SequenceRecord &record, const Scores *scores, uint8_t *to) const;
+    void fill_sequence(const SequenceRecord &record, const Scores *scores, const Chunks *chunks,
+                       uint8_t *to) const;
     lk_status fill_part(const PageRow &row, const RowsRecord &record, uint8_t *to);
     bool add_half(uint16_t half_class, uint64_t payload, uint64_t metadata, uint8_t **to);
     void clear_ends(const PageRow &row, const RowsRecord &record, uint8_t *halves) const;
@@ -148,13 +149,6 @@ class Writer {
     uint64_t n_chunks_ = 0;
 };
 
-bool has_chunks(const Sequence &sequence) {
-    bool found = sequence.chunks || sequence.deferral;
-    for (const PageRow *row : sequence.rows)
-        found = found || static_cast<const Row *>(row)->chunk_class;
-    return found;
-}
-
 lk_status Writer::choose(const SnapshotChoice &choice) {
     if (choice.n_sequences && !choice.ids)
         return fail(LK_E_ARGUMENT, "ids is NULL for %u sequences", choice.n_sequences);
@@ -174,9 +168,6 @@ lk_status Writer::choose(const SnapshotChoice &choice) {
             return fail(LK_E_NOT_FOUND, "there is no sequence %llu", ull{choice.ids[i]});
         if (sequence->mark == cache_.next_mark)
             return fail(LK_E_ARGUMENT, "sequence %llu is named twice", ull{sequence->id});
-        if (has_chunks(*sequence))
-            return fail(LK_E_UNSUPPORTED, "sequence %llu has chunks, which snapshots do not hold",
-                        ull{sequence->id});
         sequence->mark = cache_.next_mark;
         sequences_.push(sequence);
     }
@@ -319,8 +310,11 @@ lk_status Writer::put_sequence(const Sequence &sequence) {
         return status;
     record.n_sums = scores ? static_cast<uint32_t>(scores->n_items()) : 0;
     record.flags = scores && scores->has_folded() ? kHasFolded : 0;
+    record.flags |= sequence.chunks ? kHasChunks : 0;
+    record.n_chunks = sequence.chunks ? sequence.chunks->size() : 0;
+    record.deferral = sequence.deferral;
     status = chunk(ChunkKind::kSequence, sequence_bytes(record), [&](uint8_t *to) {
-        fill_sequence(record, scores, to);
+        fill_sequence(record, scores, sequence.chunks, to);
         return LK_OK;
     });
     size_t ordinal = 0;
@@ -343,7 +337,8 @@ lk_status Writer::cut_copy(const Sequence &sequence, Scores *cut, const Scores *
     return LK_OK;
 }
 
-void Writer::fill_sequence(const SequenceRecord &record, const Scores *scores, uint8_t *to) const {
+void Writer::fill_sequence(const SequenceRecord &record, const Scores *scores, const Chunks *chunks,
+                           uint8_t *to) const {
     const auto put = [&to](const void *from, size_t n_bytes) {
         if (n_bytes)
             std::memcpy(to, from, n_bytes);
@@ -358,6 +353,10 @@ void Writer::fill_sequence(const SequenceRecord &record, const Scores *scores, u
         put(&sum, sizeof sum);
         put(scores->item_sums(i), sums_bytes);
     }
+    if (!chunks)
+        return;
+    put(chunks->order.data(), chunks->order.size() * sizeof(uint32_t));
+    put(chunks->assigned.data(), chunks->assigned.size());
 }
 
 uint32_t Writer::part_of(const PageRow &row, uint32_t first, uint64_t *n_bytes) const {
@@ -383,6 +382,7 @@ lk_status Writer::put_row(const Sequence &sequence, const PageRow &row, uint64_t
     record.first_token = row.first_token;
     record.n_tokens = static_cast<uint32_t>(tokens_of(sequence, row));
     record.n_packed = static_cast<const Row &>(row).n_packed;
+    record.chunk_class = static_cast<const Row &>(row).chunk_class;
     lk_status status = LK_OK;
     for (; !status && record.first_entry < row.n_entries; record.first_entry += record.n_entries) {
         uint64_t n_bytes = 0;

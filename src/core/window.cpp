@@ -59,6 +59,13 @@ bool free_hidden_entries(lk_cache *cache, uint64_t index, uint64_t length, Row *
 
 }  // namespace
 
+bool lacks_pages(const Row &row) {
+    for (uint32_t e = 0; e < row.n_entries; ++e)
+        if (row.entries[e].is_absent)
+            return true;
+    return false;
+}
+
 void free_hidden_pages(lk_cache *cache, Sequence *sequence) {
     const Plan &plan = cache->plan.model;
     uint64_t end = 0;

@@ -18,6 +18,8 @@ using ull = unsigned long long;
 constexpr char kMagic[4] = {'L', 'K', 'S', 'N'};
 constexpr uint32_t kHasPermutation = 1;
 constexpr uint64_t kHalvesAlign = 16;
+constexpr uint32_t kAfterClasses = 4;  // lk_chunk_class ends at 3,
+constexpr uint32_t kLastDeferral = 2;  // lk_defer at 2
 
 struct KindName {
     char bytes[5];
@@ -89,6 +91,43 @@ lk_status check_half(const Array<FileClass> &classes, uint16_t index, Side side,
     return status;
 }
 
+uint64_t rows_record_bytes(uint16_t version) {
+    return version < 2 ? kRowsRecordBytes1 : sizeof(RowsRecord);
+}
+
+bool is_order(const SequencePart &part, Array<uint8_t> *seen) {
+    for (uint32_t p = 0; p < part.record.n_chunks; ++p) {
+        const uint32_t chunk = part.chunk_at(p);
+        if (chunk >= part.record.n_chunks || (*seen)[chunk]++)
+            return false;
+    }
+    return true;
+}
+
+// What a sequence says of its chunks.
+lk_status check_chunks(uint16_t version, const SequencePart &part, const Allocator &allocator) {
+    const SequenceRecord &record = part.record;
+    const uint32_t known = version < 2 ? kHasFolded : kHasFolded | kHasChunks;
+    if (record.flags & ~known || (record.n_chunks && !(record.flags & kHasChunks)) ||
+        record.deferral > (version < 2 ? 0 : kLastDeferral))
+        return fail(LK_E_CORRUPT,
+                    "snapshot: sequence %llu has flags %#x, deferral %u and %u chunks",
+                    ull{record.id}, record.flags, record.deferral, record.n_chunks);
+    for (uint32_t c = 0; c < record.n_chunks; ++c)
+        if (!part.assigned[c] || part.assigned[c] >= kAfterClasses)
+            return fail(LK_E_CORRUPT, "snapshot: chunk %u of sequence %llu has class %u", c,
+                        ull{record.id}, part.assigned[c]);
+    Array<uint8_t> seen(allocator);
+    if (!seen.resize(record.n_chunks))
+        return fail(LK_E_NOMEM, "no memory for a list of %u chunks", record.n_chunks);
+    return is_order(part, &seen)
+               ? LK_OK
+               : fail(LK_E_CORRUPT,
+                      "snapshot: the order of sequence %llu does not hold each of "
+                      "its %u chunks once",
+                      ull{record.id}, record.n_chunks);
+}
+
 }  // namespace
 
 uint64_t snapshot_hash(const void *data, uint64_t n_bytes) { return XXH3_64bits(data, n_bytes); }
@@ -104,9 +143,9 @@ lk_status read_header(const uint8_t *bytes, uint64_t known_bytes, SnapshotHeader
     const auto header = load<SnapshotHeader>(bytes);
     if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0)
         return fail(LK_E_CORRUPT, "snapshot: does not start with LKSN");
-    if (header.version != kSnapshotVersion)
-        return fail(LK_E_MISMATCH, "snapshot: version %u, this library reads %u", header.version,
-                    kSnapshotVersion);
+    if (header.version < kFirstSnapshotVersion || header.version > kSnapshotVersion)
+        return fail(LK_E_MISMATCH, "snapshot: version %u, this library reads %u to %u",
+                    header.version, kFirstSnapshotVersion, kSnapshotVersion);
     if (header.header_bytes != sizeof header)
         return fail(LK_E_CORRUPT, "snapshot: header of %u bytes, version %u has %zu",
                     header.header_bytes, header.version, sizeof header);
@@ -214,50 +253,63 @@ SumRecord SequencePart::sum(uint64_t i, const uint8_t **values) const {
     return load<SumRecord>(sums + i * stride);
 }
 
+uint32_t SequencePart::chunk_at(uint64_t place) const {
+    return load<uint32_t>(order + place * sizeof(uint32_t));
+}
+
 // 32-bit counts: nothing overflows.
 uint64_t sequence_bytes(const SequenceRecord &record) {
     const uint64_t channels = uint64_t{record.n_channels} * sizeof(uint64_t);
     return sizeof record + uint64_t{record.n_runs} * sizeof(RowRun) + channels +
-           uint64_t{record.n_sums} * sizeof(SumRecord) + record.n_sums * channels;
+           uint64_t{record.n_sums} * sizeof(SumRecord) + record.n_sums * channels +
+           uint64_t{record.n_chunks} * (sizeof(uint32_t) + 1);
 }
 
-lk_status read_sequence(const uint8_t *body, uint64_t n_bytes, SequencePart *out) {
+lk_status read_sequence(uint16_t version, const uint8_t *body, uint64_t n_bytes,
+                        const Allocator &allocator, SequencePart *out) {
     constexpr uint32_t kMost = 1u << 28;  // of channels and of sums: their product fits 64 bits
     if (n_bytes < sizeof(SequenceRecord))
         return fail(LK_E_CORRUPT, "snapshot: a sequence of %llu bytes", ull{n_bytes});
     const auto record = load<SequenceRecord>(body);
-    if (record.n_channels > kMost || record.n_sums > kMost || record.flags & ~kHasFolded ||
-        record.reserved || (record.n_sums && !record.n_channels) ||
-        n_bytes != sequence_bytes(record))
+    if (record.n_channels > kMost || record.n_sums > kMost ||
+        (record.n_sums && !record.n_channels) || n_bytes != sequence_bytes(record))
         return fail(LK_E_CORRUPT,
-                    "snapshot: a sequence of %llu bytes with %u runs, %u sums of %u channels",
-                    ull{n_bytes}, record.n_runs, record.n_sums, record.n_channels);
+                    "snapshot: a sequence of %llu bytes with %u runs, %u sums of %u channels, "
+                    "%u chunks",
+                    ull{n_bytes}, record.n_runs, record.n_sums, record.n_channels, record.n_chunks);
     out->record = record;
     out->runs = body + sizeof record;
     out->base = out->runs + uint64_t{record.n_runs} * sizeof(RowRun);
     out->sums = out->base + uint64_t{record.n_channels} * sizeof(uint64_t);
-    return LK_OK;
+    out->assigned = body + n_bytes - record.n_chunks;
+    out->order = out->assigned - uint64_t{record.n_chunks} * sizeof(uint32_t);
+    return check_chunks(version, *out, allocator);
 }
 
 EntryRecord RowsPart::entry(uint32_t i) const {
     return load<EntryRecord>(entries + uint64_t{i} * sizeof(EntryRecord));
 }
 
-uint64_t rows_head_bytes(uint32_t n_entries) {
-    return round_up(sizeof(RowsRecord) + uint64_t{n_entries} * sizeof(EntryRecord), kHalvesAlign);
+uint64_t rows_head_bytes(uint32_t n_entries, uint16_t version) {
+    return round_up(rows_record_bytes(version) + uint64_t{n_entries} * sizeof(EntryRecord),
+                    kHalvesAlign);
 }
 
-lk_status read_rows(const uint8_t *body, uint64_t n_bytes, const Array<FileClass> &classes,
-                    RowsPart *out) {
-    if (n_bytes < sizeof(RowsRecord) || n_bytes > kMaxPartBytes)
+lk_status read_rows(uint16_t version, const uint8_t *body, uint64_t n_bytes,
+                    const Array<FileClass> &classes, RowsPart *out) {
+    const uint64_t record_bytes = rows_record_bytes(version);
+    if (n_bytes < record_bytes || n_bytes > kMaxPartBytes)
         return fail(LK_E_CORRUPT, "snapshot: a part of a row of %llu bytes", ull{n_bytes});
-    RowsPart part;
-    part.record = load<RowsRecord>(body);
-    const uint64_t head = rows_head_bytes(part.record.n_entries);
+    RowsPart part{};
+    std::memcpy(&part.record, body, record_bytes);
+    if (part.record.chunk_class >= kAfterClasses || part.record.reserved)
+        return fail(LK_E_CORRUPT, "snapshot: row %llu has chunk class %u and reserved bytes %#x",
+                    ull{part.record.row}, part.record.chunk_class, part.record.reserved);
+    const uint64_t head = rows_head_bytes(part.record.n_entries, version);
     if (!part.record.n_entries || head > n_bytes)
         return fail(LK_E_CORRUPT, "snapshot: row %llu has a part of %u entries in %llu bytes",
                     ull{part.record.row}, part.record.n_entries, ull{n_bytes});
-    part.entries = body + sizeof(RowsRecord);
+    part.entries = body + record_bytes;
     part.halves = body + head;
     const uint8_t *padding = part.entries + part.record.n_entries * sizeof(EntryRecord);
     if (!is_zero(padding, static_cast<size_t>(part.halves - padding)))

@@ -11,7 +11,8 @@
 
 namespace lk {
 
-constexpr uint16_t kSnapshotVersion = 1;
+constexpr uint16_t kSnapshotVersion = 2;       // that is written
+constexpr uint16_t kFirstSnapshotVersion = 1;  // that is read
 constexpr uint32_t kMaxFingerprintBytes = 256;
 constexpr uint64_t kMaxPlanText = 64u << 20;  // as lk_plan_from_json()
 constexpr uint64_t kMaxPartBytes = 1u << 20;  // body of a chunk of rows
@@ -71,11 +72,13 @@ struct SequenceRecord {
     uint32_t n_runs;
     uint32_t n_channels;  // that are ranked by queries
     uint32_t n_sums;      // of rows that are not packed
-    uint32_t flags;       // bit 0: packed rows have added to the base
-    uint64_t reserved;
+    uint32_t flags;
+    uint32_t n_chunks;  // that have classes; 0 in version 1
+    uint32_t deferral;  // lk_defer; 0 in version 1
 };
 static_assert(sizeof(SequenceRecord) == 40, "the table of docs/FORMAT.md");
-constexpr uint32_t kHasFolded = 1;
+constexpr uint32_t kHasFolded = 1;  // packed rows have added to the base
+constexpr uint32_t kHasChunks = 2;  // classes were assigned, be it to no chunk; not in version 1
 
 struct RowRun {
     uint64_t first_row;
@@ -92,10 +95,13 @@ struct RowsRecord {
     uint32_t n_tokens;
     uint32_t first_entry;
     uint32_t n_entries;
-    uint32_t
-        n_packed;  // entries of the row that have left the recent window; the same in all parts
+    // The same in all parts of a row:
+    uint32_t n_packed;     // entries that have left the recent window
+    uint32_t chunk_class;  // lk_chunk_class; version 1 ends before it
+    uint32_t reserved;
 };
-static_assert(sizeof(RowsRecord) == 32, "the table of docs/FORMAT.md");
+static_assert(sizeof(RowsRecord) == 40, "the table of docs/FORMAT.md");
+constexpr uint64_t kRowsRecordBytes1 = 32;  // of version 1
 
 struct EntryRecord {
     uint16_t key_class;
@@ -131,15 +137,19 @@ lk_status read_classes(const uint8_t *body, uint64_t n_bytes, uint32_t n_classes
 // A sequence's chunk; the arrays point into its body and may not be aligned.
 struct SequencePart {
     SequenceRecord record;
-    const uint8_t *runs;  // RowRun [n_runs]
-    const uint8_t *base;  // u64 [n_channels]
-    const uint8_t *sums;  // n_sums times SumRecord, u64 [n_channels]
+    const uint8_t *runs;      // RowRun [n_runs]
+    const uint8_t *base;      // u64 [n_channels]
+    const uint8_t *sums;      // n_sums times SumRecord, u64 [n_channels]
+    const uint8_t *order;     // u32 [n_chunks], by place: the chunk
+    const uint8_t *assigned;  // u8 [n_chunks], by chunk: its lk_chunk_class
 
     RowRun run(uint64_t i) const;
     SumRecord sum(uint64_t i, const uint8_t **values) const;
+    uint32_t chunk_at(uint64_t place) const;
 };
 uint64_t sequence_bytes(const SequenceRecord &record);
-lk_status read_sequence(const uint8_t *body, uint64_t n_bytes, SequencePart *out);
+lk_status read_sequence(uint16_t version, const uint8_t *body, uint64_t n_bytes,
+                        const Allocator &allocator, SequencePart *out);
 
 // Entries of one row: their halves lie one after the other, key payload, key metadata, value
 // payload, value metadata.
@@ -150,10 +160,10 @@ struct RowsPart {
 
     EntryRecord entry(uint32_t i) const;
 };
-uint64_t rows_head_bytes(uint32_t n_entries);
+uint64_t rows_head_bytes(uint32_t n_entries, uint16_t version = kSnapshotVersion);
 // Checks all contents too.
-lk_status read_rows(const uint8_t *body, uint64_t n_bytes, const Array<FileClass> &classes,
-                    RowsPart *out);
+lk_status read_rows(uint16_t version, const uint8_t *body, uint64_t n_bytes,
+                    const Array<FileClass> &classes, RowsPart *out);
 
 }  // namespace lk
 

@@ -5,19 +5,13 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "model.h"
+#include "chunked.h"
 
-#define SINKS 16u
 #define MAX_TOKENS 1200u
-#define MAX_CHUNKS 160u
 #define BUDGET (64u << 20)
 
 // As test_steps.c derives it; a code of 2 bits stands for values within |minimum| + range as well.
 #define MOST 3.6e-2f
-
-typedef struct shape {
-    uint32_t page_tokens, chunk_tokens;
-} shape;
 
 typedef struct pair {
     shape shape;
@@ -28,37 +22,11 @@ typedef struct pair {
 // A device in software takes seconds for what the CPU does in milliseconds.
 static int is_quick(void) { return rig_default() == rig_host(); }
 
-static uint32_t next_random(uint32_t *seed) {
-    return (*seed = *seed * 1664525u + 1013904223u) >> 8;
-}
-
-static void set_chunks(rig *r, shape s, uint32_t reorder, uint32_t hold) {
-    lk_chunk_rule rule;
-    assert_int_equal(lk_chunk_rule_init(&rule, sizeof rule), LK_OK);
-    rule.chunk_tokens = s.chunk_tokens;
-    rule.reorder = reorder;
-    rule.hold = hold;
-    assert_int_equal(lk_plan_set_chunks(r->plan, &rule), LK_OK);
-    rig_recent(r, s.page_tokens, SINKS, 0);
-}
-
-static void open_rig(rig *r, const rig_device *device, uint32_t cpu_mask, shape s,
-                     uint32_t reorder) {
-    memset(r, 0, sizeof *r);
-    r->device = device;
-    r->cpu_mask = cpu_mask;
-    rig_geometry(r, 2, 4, 2, 64);
-    r->layers[1].head_dim = 32;
-    rig_open(r);
-    rig_preset(r, "cocktail");
-    set_chunks(r, s, reorder, 1);
-}
-
 static void open_pair(pair *p, shape s) {
     p->shape = s;
-    open_rig(&p->fast, rig_default(), 0, s, 1);
-    open_rig(&p->reference, rig_host(), LK_CPU_REFERENCE_ONLY,
-             (shape){s.chunk_tokens, s.chunk_tokens}, 0);
+    chunked_open(&p->fast, rig_default(), 0, s, 1);
+    chunked_open(&p->reference, rig_host(), LK_CPU_REFERENCE_ONLY,
+                 (shape){s.chunk_tokens, s.chunk_tokens}, 0);
     const size_t bytes = (size_t)MAX_TOKENS * rig_width(&p->fast) * sizeof(float);
     p->x = malloc(bytes);
     p->y = malloc(bytes);
@@ -92,54 +60,17 @@ static void step_pair(pair *p, lk_sequence id, uint32_t chain, uint32_t place, u
     compare(p, n, what);
 }
 
-// Keys and values alone, without attention.
-static lk_status append_step(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint32_t n) {
-    rig_token tokens[256];
-    for (uint32_t t = 0; t < n; ++t)
-        tokens[t] = (rig_token){chain, place + t};
-    const lk_status status = rig_begin(r, 1, &id, &n, NULL);
-    if (status)
-        return status;
-    for (uint32_t l = 0; l < r->geometry.n_layers; ++l)
-        assert_int_equal(rig_append(r, l, tokens, n), LK_OK);
-    return lk_step_commit(r->cache, NULL);
-}
-
-// Steps of up to 200 tokens.
-static lk_status append_tokens(rig *r, lk_sequence id, uint32_t chain, uint32_t n) {
-    lk_status status = LK_OK;
-    for (uint32_t done = 0; !status && done < n; done += 200)
-        status = append_step(r, id, chain, done, n - done < 200 ? n - done : 200);
-    return status;
-}
-
-// A deferred sequence with the first n tokens of its chain.
-static lk_sequence prompt(rig *r, uint32_t chain, uint32_t n) {
-    lk_sequence id;
-    assert_int_equal(lk_sequence_add(r->cache, &id), LK_OK);
-    assert_int_equal(lk_sequence_defer(r->cache, id, LK_DEFER_REFUSE), LK_OK);
-    assert_int_equal(append_tokens(r, id, chain, n), LK_OK);
-    return id;
-}
-
 static lk_sequence prompt_pair(pair *p, uint32_t chain, uint32_t n) {
-    const lk_sequence id = prompt(&p->fast, chain, n);
-    assert_int_equal(prompt(&p->reference, chain, n), id);
+    const lk_sequence id = chunked_prompt(&p->fast, chain, n);
+    assert_int_equal(chunked_prompt(&p->reference, chain, n), id);
     return id;
-}
-
-static lk_chunks_info info_of(rig *r, lk_sequence id) {
-    lk_chunks_info info;
-    assert_int_equal(lk_chunks_info_init(&info, sizeof info), LK_OK);
-    assert_int_equal(lk_chunks_get(r->cache, id, &info, 0, NULL, NULL, NULL), LK_OK);
-    return info;
 }
 
 // The order is a permutation, classes are neighbours, and only wider ones fill pages.
 static void check_lists(rig *r, lk_sequence id, shape s, lk_chunk_class *stored) {
     lk_chunk_class assigned[MAX_CHUNKS];
     uint32_t order[MAX_CHUNKS];
-    const uint32_t n = info_of(r, id).n_chunks;
+    const uint32_t n = chunked_info(r, id).n_chunks;
     assert_int_equal(lk_chunks_get(r->cache, id, NULL, MAX_CHUNKS, assigned, stored, order), LK_OK);
     uint8_t seen[MAX_CHUNKS] = {0};
     uint32_t counts[4] = {0};
@@ -159,7 +90,7 @@ static void assign_pair(pair *p, lk_sequence id, uint32_t n_context, const lk_ch
                         const float *scores) {
     const uint32_t n = (n_context - SINKS) / p->shape.chunk_tokens;
     lk_chunk_class stored[MAX_CHUNKS];
-    const int is_first = !info_of(&p->fast, id).is_assigned;
+    const int is_first = !chunked_info(&p->fast, id).is_assigned;
     assert_int_equal(lk_chunks_assign(p->fast.cache, id, n_context, n, classes, scores), LK_OK);
     check_lists(&p->fast, id, p->shape, stored);
     assert_int_equal(lk_chunks_assign(p->reference.cache, id, n_context, n, stored, NULL), LK_OK);
@@ -168,13 +99,6 @@ static void assign_pair(pair *p, lk_sequence id, uint32_t n_context, const lk_ch
                      LK_OK);
     for (uint32_t c = 0; c < n; ++c)
         assert_true(same[c] <= stored[c] && (!is_first || same[c] == stored[c]));
-}
-
-static void draw_classes(uint32_t *seed, uint32_t n, lk_chunk_class *classes) {
-    for (uint32_t c = 0; c < n; ++c) {
-        const uint32_t x = next_random(seed) % 10;
-        classes[c] = x < 5 ? LK_CHUNK_LOW : x < 8 ? LK_CHUNK_MIDDLE : LK_CHUNK_HIGH;
-    }
 }
 
 static const shape kShapes[] = {{128, 32}, {64, 32}, {32, 32}, {128, 64}, {32, 64}, {64, 128}};
@@ -187,7 +111,7 @@ static void run_shape(shape s, uint32_t n_context) {
     const uint32_t length = n_context + 9;
     const lk_sequence id = prompt_pair(&p, 1, length);
     lk_chunk_class classes[MAX_CHUNKS];
-    draw_classes(&seed, (n_context - SINKS) / s.chunk_tokens, classes);
+    chunked_classes(&seed, (n_context - SINKS) / s.chunk_tokens, classes);
     assign_pair(&p, id, n_context, classes, NULL);
     step_pair(&p, id, 1, length, 3, "a decode step");
     step_pair(&p, id, 1, length + 3, 70, "a long step");
@@ -217,7 +141,7 @@ static void chunks_of_one_class(void **state) {
             for (uint32_t c = 0; c < n; ++c)
                 classes[c] = all;
             assign_pair(&p, id, n_context, classes, NULL);
-            const lk_chunks_info info = info_of(&p.fast, id);
+            const lk_chunks_info info = chunked_info(&p.fast, id);
             assert_int_equal(info.n_chunks, n);
             assert_int_equal(info.is_assigned, 1);
             assert_int_equal(info.deferral, LK_DEFER_OFF);
@@ -234,7 +158,7 @@ static void sixteen_bits_are_exact(void **state) {
     const shape shapes[] = {{128, 8}, {128, 32}, {64, 16}, {32, 256}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i) {
         rig r, plain;
-        open_rig(&r, rig_default(), 0, shapes[i], 1);
+        chunked_open(&r, rig_default(), 0, shapes[i], 1);
         assert_int_equal(rig_cache(&r, 2, 512, BUDGET), LK_OK);
         memset(&plain, 0, sizeof plain);
         rig_geometry(&plain, 2, 4, 2, 64);
@@ -243,10 +167,10 @@ static void sixteen_bits_are_exact(void **state) {
         rig_preset(&plain, "fp16");
         assert_int_equal(rig_cache(&plain, 2, 512, BUDGET), LK_OK);
         const uint32_t n_context = SINKS + 2 * 256 + 5;
-        const lk_sequence id = prompt(&r, 3, n_context);
+        const lk_sequence id = chunked_prompt(&r, 3, n_context);
         lk_sequence other;
         assert_int_equal(lk_sequence_add(plain.cache, &other), LK_OK);
-        assert_int_equal(append_tokens(&plain, other, 3, n_context), LK_OK);
+        assert_int_equal(chunked_append(&plain, other, 3, n_context), LK_OK);
         lk_chunk_class classes[MAX_CHUNKS];
         const uint32_t n = (n_context - SINKS) / shapes[i].chunk_tokens;
         for (uint32_t c = 0; c < n; ++c)
@@ -270,7 +194,7 @@ static void sixteen_bits_are_exact(void **state) {
 static void the_best_fill_no_page(void **state) {
     (void)state;
     rig r;
-    open_rig(&r, rig_default(), 0, kShapes[0], 1);
+    chunked_open(&r, rig_default(), 0, kShapes[0], 1);
     assert_int_equal(rig_cache(&r, 2, 512, BUDGET), LK_OK);
     const uint32_t n_context = SINKS + 32 * 6;
     const lk_chunk_class low[6] = {1, 1, 1, 1, 1, 1};
@@ -278,8 +202,8 @@ static void the_best_fill_no_page(void **state) {
     lk_chunk_class stored[6];
     const lk_chunk_class by_score[6] = {1, 3, 1, 3, 1, 1};
     const lk_chunk_class by_place[6] = {1, 1, 1, 1, 3, 3};
-    const lk_sequence id = prompt(&r, 1, n_context);
-    const lk_sequence other = prompt(&r, 1, n_context);
+    const lk_sequence id = chunked_prompt(&r, 1, n_context);
+    const lk_sequence other = chunked_prompt(&r, 1, n_context);
     assert_int_equal(lk_chunks_assign(r.cache, id, n_context, 6, low, scores), LK_OK);
     assert_int_equal(lk_chunks_get(r.cache, id, NULL, 6, NULL, stored, NULL), LK_OK);
     assert_memory_equal(stored, by_score, sizeof stored);
@@ -308,7 +232,7 @@ static void cuts_answer_as_the_reference(void **state) {
         const uint32_t length = n_context + 20;
         const lk_sequence id = prompt_pair(&p, 1, length);
         lk_chunk_class classes[6];
-        draw_classes(&seed, 6, classes);
+        chunked_classes(&seed, 6, classes);
         assign_pair(&p, id, n_context, classes, NULL);
         for (uint32_t n = i; n <= length; n += stride) {
             char what[64];
@@ -367,8 +291,8 @@ static void forks_have_their_own_classes(void **state) {
     for (uint32_t i = 0; i < 3; ++i) {
         assert_int_equal(lk_sequence_fork(p.fast.cache, id, LK_ALL_TOKENS, &forks[i]), LK_OK);
         assert_int_equal(lk_sequence_fork(p.reference.cache, id, LK_ALL_TOKENS, &same), LK_OK);
-        assert_int_equal(info_of(&p.fast, forks[i]).deferral, LK_DEFER_REFUSE);
-        draw_classes(&seed, 10, classes);
+        assert_int_equal(chunked_info(&p.fast, forks[i]).deferral, LK_DEFER_REFUSE);
+        chunked_classes(&seed, 10, classes);
         assign_pair(&p, forks[i], n_context, classes, NULL);
     }
     step_pair(&p, id, 1, n_context, 5, "the parent");
@@ -399,14 +323,14 @@ static void classes_are_assigned_again(void **state) {
         const uint32_t n_context = SINKS + kShapes[i].chunk_tokens * 8 + 3;
         const lk_sequence id = prompt_pair(&p, 1, n_context);
         lk_chunk_class first[8], stored[8], second[8], now[8];
-        draw_classes(&seed, 8, first);
+        chunked_classes(&seed, 8, first);
         assign_pair(&p, id, n_context, first, NULL);
         assert_int_equal(lk_chunks_get(p.fast.cache, id, NULL, 8, NULL, stored, NULL), LK_OK);
         step_pair(&p, id, 1, n_context, 4, "the first query");
         const uint64_t reopened = rig_stats(&p.fast).pages_reopened;
         assign_pair(&p, id, n_context, stored, NULL);  // nothing to do
         assert_int_equal(rig_stats(&p.fast).pages_reopened, reopened);
-        draw_classes(&seed, 8, second);
+        chunked_classes(&seed, 8, second);
         assign_pair(&p, id, n_context, second, NULL);
         assert_int_equal(lk_chunks_get(p.fast.cache, id, NULL, 8, NULL, now, NULL), LK_OK);
         uint32_t n_narrower = 0;
@@ -414,13 +338,13 @@ static void classes_are_assigned_again(void **state) {
             assert_true(now[c] >= (second[c] < stored[c] ? second[c] : stored[c]));
             n_narrower += now[c] < second[c];
         }
-        assert_int_equal(info_of(&p.fast, id).n_narrower, n_narrower);
+        assert_int_equal(chunked_info(&p.fast, id).n_narrower, n_narrower);
         step_pair(&p, id, 1, n_context + 4, 4, "the second query");
         // Tokens that came since join the context.
         const uint32_t grown = kShapes[i].chunk_tokens * 2;
         step_pair(&p, id, 1, n_context + 8, grown, "more context");
         lk_chunk_class more[10];
-        draw_classes(&seed, 10, more);
+        chunked_classes(&seed, 10, more);
         assign_pair(&p, id, n_context + 8 + grown, more, NULL);
         step_pair(&p, id, 1, n_context + 8 + grown, 4, "a longer context");
         close_pair(&p);
@@ -450,17 +374,18 @@ static void originals_are_promoted(void **state) {
     const shape shapes[] = {{128, 32}, {32, 64}};
     for (uint32_t i = 0; i < 2; ++i) {
         rig r;
-        open_rig(&r, rig_default(), 0, shapes[i], 1);
+        chunked_open(&r, rig_default(), 0, shapes[i], 1);
         assert_int_equal(rig_cache(&r, 4, 512, BUDGET), LK_OK);
         uint32_t seed = 31 + i;
         const uint32_t n_context = SINKS + shapes[i].chunk_tokens * 9 + 3;
-        const lk_sequence id = prompt(&r, 1, n_context), once = prompt(&r, 1, n_context);
+        const lk_sequence id = chunked_prompt(&r, 1, n_context),
+                          once = chunked_prompt(&r, 1, n_context);
         const size_t bytes = 2 * rig_width(&r) * sizeof(float);
         float *x = malloc(bytes), *y = malloc(bytes);
         assert_non_null(x);
         assert_non_null(y);
         lk_chunk_class first[9], second[9], kept[9], direct[9];
-        draw_classes(&seed, 9, first);
+        chunked_classes(&seed, 9, first);
         for (uint32_t c = 0; c < 9; ++c)
             second[c] = LK_CHUNK_LOW + LK_CHUNK_HIGH - first[c];
         assert_int_equal(lk_chunks_retain(r.cache, id, 64), LK_OK);
@@ -470,15 +395,15 @@ static void originals_are_promoted(void **state) {
         expect_same(&r, &before);
         assert_int_equal(lk_chunks_retain(r.cache, id, 16u << 20), LK_OK);
         assert_int_equal(lk_chunks_assign(r.cache, id, n_context, 9, first, NULL), LK_OK);
-        const uint64_t retained = info_of(&r, id).retained_bytes;
+        const uint64_t retained = chunked_info(&r, id).retained_bytes;
         assert_true(retained > 0 && retained <= 16u << 20);
         assert_int_equal(lk_chunks_retain(r.cache, id, retained - 1), LK_E_BUDGET);
         lk_sequence fork;
         assert_int_equal(lk_sequence_fork(r.cache, id, LK_ALL_TOKENS, &fork), LK_OK);
         assert_int_equal(lk_chunks_retain(r.cache, id, 0), LK_OK);
-        assert_int_equal(info_of(&r, id).retained_bytes, 0);
+        assert_int_equal(chunked_info(&r, id).retained_bytes, 0);
         assert_int_equal(lk_chunks_assign(r.cache, fork, n_context, 9, second, NULL), LK_OK);
-        assert_int_equal(info_of(&r, fork).n_narrower, 0);
+        assert_int_equal(chunked_info(&r, fork).n_narrower, 0);
         assert_int_equal(lk_chunks_assign(r.cache, once, n_context, 9, second, NULL), LK_OK);
         assert_int_equal(lk_chunks_get(r.cache, fork, NULL, 9, NULL, kept, NULL), LK_OK);
         assert_int_equal(lk_chunks_get(r.cache, once, NULL, 9, NULL, direct, NULL), LK_OK);
@@ -489,14 +414,14 @@ static void originals_are_promoted(void **state) {
         // A cut chunk's tokens are not what comes in their place.
         assert_int_equal(lk_sequence_truncate(r.cache, fork, SINKS + shapes[i].chunk_tokens * 4),
                          LK_OK);
-        assert_int_equal(append_step(&r, fork, 5, 0, shapes[i].chunk_tokens), LK_OK);
+        assert_int_equal(chunked_step(&r, fork, 5, 0, shapes[i].chunk_tokens), LK_OK);
         for (uint32_t c = 0; c < 5; ++c)
             first[c] = LK_CHUNK_HIGH;
         const uint32_t grown = SINKS + shapes[i].chunk_tokens * 5;
         assert_int_equal(lk_chunks_assign(r.cache, fork, grown, 5, first, NULL), LK_OK);
-        assert_int_equal(info_of(&r, fork).n_high, 5);
-        const lk_sequence plain = prompt(&r, 1, grown - shapes[i].chunk_tokens);
-        assert_int_equal(append_step(&r, plain, 5, 0, shapes[i].chunk_tokens), LK_OK);
+        assert_int_equal(chunked_info(&r, fork).n_high, 5);
+        const lk_sequence plain = chunked_prompt(&r, 1, grown - shapes[i].chunk_tokens);
+        assert_int_equal(chunked_step(&r, plain, 5, 0, shapes[i].chunk_tokens), LK_OK);
         answer(&r, fork, grown, x);
         answer(&r, plain, grown, y);
         assert_true(rig_distance(x, y, 2 * rig_width(&r)) <= rig_tolerance());
@@ -513,9 +438,9 @@ static void small_budgets_change_nothing(void **state) {
     open_pair(&p, kShapes[0]);
     const uint32_t n_context = SINKS + 32 * 16;
     make_caches(&p, BUDGET);
-    const lk_sequence measured = prompt(&p.fast, 1, n_context);
+    const lk_sequence measured = chunked_prompt(&p.fast, 1, n_context);
     const uint64_t needed = held(&p.fast);
-    lk_sequence id = prompt(&p.reference, 1, n_context);
+    lk_sequence id = chunked_prompt(&p.reference, 1, n_context);
     lk_chunk_class classes[16];
     for (uint32_t c = 0; c < 16; ++c)
         classes[c] = c % 4 ? LK_CHUNK_LOW : LK_CHUNK_MIDDLE;
@@ -524,7 +449,7 @@ static void small_budgets_change_nothing(void **state) {
     int was_refused = 0;
     for (uint64_t budget = needed;; budget += 1u << 18) {
         assert_int_equal(rig_cache(&p.fast, 6, 512, budget), LK_OK);
-        id = prompt(&p.fast, 1, n_context);
+        id = chunked_prompt(&p.fast, 1, n_context);
         const lk_cache_stats before = rig_stats(&p.fast);
         const lk_status status = lk_chunks_assign(p.fast.cache, id, n_context, 16, classes, NULL);
         assert_true(held(&p.fast) <= budget);
@@ -533,8 +458,8 @@ static void small_budgets_change_nothing(void **state) {
         assert_int_equal(status, LK_E_BUDGET);
         rig_sentence("lacks");
         expect_same(&p.fast, &before);
-        assert_int_equal(info_of(&p.fast, id).is_assigned, 0);
-        assert_int_equal(info_of(&p.fast, id).deferral, LK_DEFER_REFUSE);
+        assert_int_equal(chunked_info(&p.fast, id).is_assigned, 0);
+        assert_int_equal(chunked_info(&p.fast, id).deferral, LK_DEFER_REFUSE);
         lk_cache_destroy(&p.fast.cache);
         was_refused = 1;
     }
@@ -554,7 +479,7 @@ static void deferred_prompts_have_a_budget(void **state) {
     open_pair(&p, kShapes[0]);
     make_caches(&p, BUDGET);
     const uint32_t n_context = SINKS + 32 * MANY;
-    assert_int_equal(prompt(&p.fast, 1, n_context), 1);
+    assert_int_equal(chunked_prompt(&p.fast, 1, n_context), 1);
     const uint64_t budget = held(&p.fast) * 3 / 4;
     lk_cache_destroy(&p.fast.cache);
     assert_int_equal(rig_cache(&p.fast, 6, 512, budget), LK_OK);
@@ -566,7 +491,7 @@ static void deferred_prompts_have_a_budget(void **state) {
     lk_status status = LK_OK;
     while (!status) {
         const lk_cache_stats before = rig_stats(&p.fast);
-        status = append_step(&p.fast, id, 1, length, 144);
+        status = chunked_step(&p.fast, id, 1, length, 144);
         if (status)
             expect_same(&p.fast, &before);
         length += status ? 0 : 144;
@@ -581,7 +506,7 @@ static void deferred_prompts_have_a_budget(void **state) {
     length = 0;
     for (uint32_t n; length < n_context; length += n) {
         n = n_context - length < 144 ? n_context - length : 144;
-        assert_int_equal(append_step(&p.fast, id, 1, length, n), LK_OK);
+        assert_int_equal(chunked_step(&p.fast, id, 1, length, n), LK_OK);
         assert_true(held(&p.fast) <= budget);
     }
     lk_chunk_class stored[MANY];
@@ -592,16 +517,16 @@ static void deferred_prompts_have_a_budget(void **state) {
     assert_true(n_packed > 0 && n_packed < MANY && n_packed % 4 == 0);
     for (uint32_t c = n_packed; c < MANY; ++c)
         assert_int_equal(stored[c], LK_CHUNK_HIGH);
-    assert_int_equal(info_of(&p.fast, id).n_middle, n_packed);
+    assert_int_equal(chunked_info(&p.fast, id).n_middle, n_packed);
     // The reference has its oldest chunks packed by its host.
     assert_int_equal(lk_sequence_add(p.reference.cache, &unused), LK_OK);
-    assert_int_equal(prompt(&p.reference, 1, n_context), id);
+    assert_int_equal(chunked_prompt(&p.reference, 1, n_context), id);
     assert_int_equal(lk_chunks_assign(p.reference.cache, id, n_context, MANY, stored, NULL), LK_OK);
     step_pair(&p, id, 1, n_context, 2, "packed by a budget");
     // What was packed gets no wider.
     lk_chunk_class classes[MANY];
     uint32_t seed = 3;
-    draw_classes(&seed, MANY, classes);
+    chunked_classes(&seed, MANY, classes);
     assert_int_equal(lk_chunks_get(p.fast.cache, id, NULL, MANY, NULL, stored, NULL), LK_OK);
     uint32_t n_narrower = 0;
     for (uint32_t c = 0; c < MANY; ++c)
@@ -611,7 +536,7 @@ static void deferred_prompts_have_a_budget(void **state) {
     assert_int_equal(lk_sequence_truncate(p.reference.cache, id, n_context), LK_OK);
     assign_pair(&p, id, n_context, classes, NULL);
     assert_true(held(&p.fast) <= budget);
-    assert_true(info_of(&p.fast, id).n_narrower <= n_narrower);
+    assert_true(chunked_info(&p.fast, id).n_narrower <= n_narrower);
     step_pair(&p, id, 1, n_context, 2, "assigned behind that");
     close_pair(&p);
 }
@@ -619,13 +544,13 @@ static void deferred_prompts_have_a_budget(void **state) {
 static void without_memory(void **state) {
     (void)state;
     rig r;
-    open_rig(&r, NULL, 0, kShapes[0], 1);
+    chunked_open(&r, NULL, 0, kShapes[0], 1);
     assert_int_equal(rig_cache(&r, 4, 512, BUDGET), LK_OK);
     const uint32_t n_context = SINKS + 32 * 9 + 3;
-    const lk_sequence id = prompt(&r, 1, n_context);
+    const lk_sequence id = chunked_prompt(&r, 1, n_context);
     lk_chunk_class classes[9];
     uint32_t seed = 17;
-    draw_classes(&seed, 9, classes);
+    chunked_classes(&seed, 9, classes);
     for (int what = 0; what < 3; ++what) {
         lk_status status = LK_E_NOMEM;
         for (int64_t nth = 1; status; ++nth) {
@@ -643,22 +568,22 @@ static void without_memory(void **state) {
                 after.pages_packed = before.pages_packed;
                 after.pages_reopened = before.pages_reopened;
                 assert_memory_equal(&before, &after, sizeof after);
-                assert_int_equal(info_of(&r, id).is_assigned, what > 0);
+                assert_int_equal(chunked_info(&r, id).is_assigned, what > 0);
             }
             assert_true(nth < 500);
         }
     }
-    assert_int_equal(info_of(&r, id).n_chunks, 5);
+    assert_int_equal(chunked_info(&r, id).n_chunks, 5);
     rig_close(&r);
 }
 
 static void wrong_calls_are_refused(void **state) {
     (void)state;
     rig r;
-    open_rig(&r, NULL, 0, kShapes[0], 1);
+    chunked_open(&r, NULL, 0, kShapes[0], 1);
     assert_int_equal(rig_cache(&r, 4, 512, BUDGET), LK_OK);
     const uint32_t n = SINKS + 32 * 3 + 1;
-    const lk_sequence id = prompt(&r, 1, n);
+    const lk_sequence id = chunked_prompt(&r, 1, n);
     const lk_chunk_class good[3] = {LK_CHUNK_LOW, LK_CHUNK_HIGH, LK_CHUNK_LOW};
     const lk_chunk_class bad[3] = {LK_CHUNK_LOW, LK_CHUNK_NONE, 4};
     const float nan_score[3] = {0, NAN, 1};
@@ -678,7 +603,7 @@ static void wrong_calls_are_refused(void **state) {
     rig_sentence("chunk 1");
     assert_int_equal(lk_chunks_get(NULL, id, NULL, 0, NULL, NULL, NULL), LK_E_ARGUMENT);
     assert_int_equal(lk_chunks_get(r.cache, 99, NULL, 0, NULL, NULL, NULL), LK_E_NOT_FOUND);
-    lk_chunks_info info = info_of(&r, id);
+    lk_chunks_info info = chunked_info(&r, id);
     assert_int_equal(info.n_chunks, 3);
     assert_int_equal(info.is_assigned, 0);
     assert_int_equal(info.first_token, SINKS);
@@ -692,10 +617,6 @@ static void wrong_calls_are_refused(void **state) {
     assert_int_equal(lk_chunks_assign(r.cache, id, n, 3, good, NULL), LK_OK);
     assert_int_equal(lk_chunks_assign(r.cache, id, SINKS + 64, 2, good, NULL), LK_E_ARGUMENT);
     rig_sentence("has classes for 3");
-    uint64_t n_bytes = 0;
-    assert_int_equal(lk_snapshot_save_memory(r.cache, 1, &id, NULL, NULL, 0, &n_bytes),
-                     LK_E_UNSUPPORTED);
-    rig_sentence("has chunks");
     rig_close(&r);
 }
 
@@ -703,7 +624,7 @@ static void wrong_calls_are_refused(void **state) {
 static void classes_come_before_packing(void **state) {
     (void)state;
     rig r;
-    open_rig(&r, NULL, 0, kShapes[0], 1);
+    chunked_open(&r, NULL, 0, kShapes[0], 1);
     lk_value_rule value;
     assert_int_equal(lk_value_rule_init(&value, sizeof value), LK_OK);
     value.bits = 4;

@@ -41,6 +41,7 @@ void use(SnapshotCase *own, lk_sequence id) {
     uint64_t length = 0;
     require(lk_sequence_length(own->cache(), id, &length) == LK_OK);
     (void)own->append(id, 3, 3);
+    own->use_chunks(id);
     require(lk_sequence_truncate(own->cache(), id, length / 2) == LK_OK);
     (void)own->append(id, 70, 70);
     (void)own->save();

@@ -98,9 +98,27 @@ void mix_widths(lk_plan *plan) {
     require(lk_plan_set_recent(plan, 16, 0) == LK_OK);
 }
 
+void add_chunks(lk_plan *plan) {
+    lk_key_rule key;
+    require(lk_key_rule_init(&key, sizeof key) == LK_OK);
+    key.bits = 16;
+    key.group = 32;
+    lk_value_rule value;
+    require(lk_value_rule_init(&value, sizeof value) == LK_OK);
+    value.bits = 16;
+    lk_chunk_rule chunks;
+    require(lk_chunk_rule_init(&chunks, sizeof chunks) == LK_OK);
+    chunks.chunk_tokens = 16;
+    chunks.reorder = chunks.hold = 1;
+    require(lk_plan_set_key(plan, LK_ALL, LK_ALL, &key) == LK_OK);
+    require(lk_plan_set_value(plan, LK_ALL, LK_ALL, &value) == LK_OK);
+    require(lk_plan_set_chunks(plan, &chunks) == LK_OK);
+    require(lk_plan_set_recent(plan, 16, 0) == LK_OK);
+}
+
 }  // namespace
 
-SnapshotCase::SnapshotCase(lk_context *context, uint32_t which) {
+SnapshotCase::SnapshotCase(lk_context *context, uint32_t which) : which_(which) {
     for (lk_layer &layer : layers_) {
         require(lk_layer_init(&layer, sizeof layer) == LK_OK);
         layer.n_query_heads = 2;
@@ -109,14 +127,13 @@ SnapshotCase::SnapshotCase(lk_context *context, uint32_t which) {
     }
     layers_[1].head_dim = 48;
     require(lk_geometry_init(&geometry_, sizeof geometry_) == LK_OK);
-    geometry_.n_layers = which ? 2 : 1;
+    geometry_.n_layers = which == 1 ? 2 : 1;
     geometry_.layers = layers_;
     require(lk_plan_preset("fp16", &geometry_, &plan_) == LK_OK);
     require(lk_plan_set_pages(plan_, 32) == LK_OK);
-    if (which)
-        mix_widths(plan_);
-    else
-        boost_by_queries(plan_);
+    constexpr void (*kPlans[kSnapshotCases])(lk_plan *) = {boost_by_queries, mix_widths,
+                                                           add_chunks};
+    kPlans[which](plan_);
     lk_cache_desc desc;
     require(lk_cache_desc_init(&desc, sizeof desc) == LK_OK);
     desc.max_sequences = kCaseSequences;
@@ -147,7 +164,40 @@ bool SnapshotCase::append(lk_sequence id, uint32_t n, uint32_t chunk) {
     return true;
 }
 
+void SnapshotCase::fill_chunks() {
+    constexpr lk_chunk_class kClasses[] = {LK_CHUNK_HIGH, LK_CHUNK_LOW, LK_CHUNK_MIDDLE,
+                                           LK_CHUNK_LOW,  LK_CHUNK_LOW, LK_CHUNK_MIDDLE};
+    lk_sequence first = 0, second = 0, third = 0;
+    require(lk_sequence_add(cache_, &first) == LK_OK);
+    require(lk_sequence_defer(cache_, first, LK_DEFER_REFUSE) == LK_OK && append(first, 115, 40));
+    require(lk_chunks_assign(cache_, first, 115, 6, kClasses, nullptr) == LK_OK);
+    require(append(first, 9, 3));
+    require(lk_sequence_fork(cache_, first, LK_ALL_TOKENS, &second) == LK_OK);
+    require(append(second, 5, 2));
+    require(lk_sequence_add(cache_, &third) == LK_OK);
+    require(lk_sequence_defer(cache_, third, LK_DEFER_PACK) == LK_OK && append(third, 59, 30));
+}
+
+void SnapshotCase::use_chunks(lk_sequence id) {
+    lk_chunks_info info;
+    require(lk_chunks_info_init(&info, sizeof info) == LK_OK);
+    if (lk_chunks_get(cache_, id, &info, 0, nullptr, nullptr, nullptr) == LK_E_UNSUPPORTED)
+        return;
+    uint64_t length = 0;
+    require(lk_sequence_length(cache_, id, &length) == LK_OK);
+    std::vector<lk_chunk_class> classes;
+    for (uint64_t t = info.first_token + info.chunk_tokens; t <= length; t += info.chunk_tokens)
+        classes.push_back(LK_CHUNK_LOW + static_cast<uint32_t>(t / info.chunk_tokens % 3));
+    (void)lk_chunks_assign(cache_, id, length, static_cast<uint32_t>(classes.size()),
+                           classes.data(), nullptr);
+    require(lk_sequence_defer(cache_, id, LK_DEFER_PACK) == LK_OK);
+}
+
 void SnapshotCase::fill() {
+    if (which_ == 2) {
+        fill_chunks();
+        return;
+    }
     lk_sequence first = 0, second = 0, third = 0;
     require(lk_sequence_add(cache_, &first) == LK_OK && append(first, 110, 40));
     require(lk_sequence_fork(cache_, first, LK_ALL_TOKENS, &second) == LK_OK);

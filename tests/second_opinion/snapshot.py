@@ -18,8 +18,8 @@ from xxh3 import xxh3_64
 HEADER = struct.Struct('<4sHHQQQQQIIIIII48sQ')
 CHUNK = struct.Struct('<4sIQQQ')
 SHAPE = struct.Struct('<BBBBHHHH6HII')
-SEQUENCE = struct.Struct('<QQIIIIQ')
-ROWS = struct.Struct('<QQIIII')
+SEQUENCE = struct.Struct('<QQIIIIII')
+ROWS = {1: struct.Struct('<QQIIII'), 2: struct.Struct('<QQIIIIII')}
 ABSENT = 65535
 
 
@@ -49,6 +49,9 @@ class Plan:
                  for head in layer['heads'] for _ in range(head.get('count', 1))]
         self.entries = [(l, h, layer) for l, layer in enumerate(layers) for h in range(layer['kv_heads'])]
         self.centers = [head['key'].get('centers') for head in heads]
+        chunks = self.json.get('chunks')
+        self.chunk = chunks['tokens'] if chunks else 0
+        self.reorders = bool(chunks and chunks['reorder'])
         state = struct.pack('<I', len(layers))
         for layer in layers:
             state += struct.pack('<5I2f', layer['query_heads'], layer['kv_heads'], layer['head_dim'],
@@ -73,12 +76,31 @@ class Plan:
 class Row:
     def __init__(self, number, first, n_tokens):
         self.number, self.first, self.n_tokens = number, first, n_tokens
+        self.positions = np.arange(first, first + n_tokens)
         self.halves = []  # (key, value) of each entry
 
 
 class Sequence:
     def __init__(self):
         self.rows, self.sums = [], []
+        self.order, self.assigned = None, None  # of chunks that have classes
+
+    def read_chunks(self, body, n, plan):
+        """Behind the sums: by place the chunk, and by chunk its class."""
+        order, assigned = np.frombuffer(body, '<u4', n), np.frombuffer(body, 'u1', n, 4 * n)
+        need(plan.chunk and n * plan.chunk <= max(0, self.n_tokens - plan.sinks), 'chunks that are not there')
+        need((np.sort(order) == np.arange(n)).all(), 'an order that is none')
+        need(plan.reorders or (order == np.arange(n)).all(), 'another order where there is none')
+        need(((assigned >= 1) & (assigned <= 3)).all(), 'a class of a chunk')
+        self.order, self.assigned = order.astype(np.int64), assigned
+
+    def positions(self, plan):
+        """Of the tokens as they lie."""
+        out = np.arange(self.n_tokens)
+        for place, chunk in enumerate(self.order if self.order is not None else ()):
+            at, first = (plan.sinks + i * plan.chunk for i in (place, chunk))
+            out[at:at + plan.chunk] = np.arange(first, first + plan.chunk)
+        return out
 
 
 class Snapshot:
@@ -86,7 +108,8 @@ class Snapshot:
         self.data, self.at, self.n_chunks = data, HEADER.size, 0
         need(len(data) >= HEADER.size, 'shorter than a header')
         f = HEADER.unpack_from(data)
-        need(f[0] == b'LKSN' and f[1] == 1 and f[2] == HEADER.size, 'another format or version')
+        need(f[0] == b'LKSN' and f[1] in (1, 2) and f[2] == HEADER.size, 'another format or version')
+        self.version = f[1]
         need(f[15] == xxh3_64(data[:120] + bytes(8)), 'header hash')
         need(f[14] == bytes(48) and f[3] == len(data), 'reserved bytes or length')
         self.n_tokens, self.n_rows, n_sequences, n_classes, self.n_entries = f[6:11]
@@ -136,10 +159,12 @@ class Snapshot:
         body = self.chunk(b'SEQN')
         need(len(body) >= SEQUENCE.size, 'a short sequence')
         out = Sequence()
-        out.id, out.n_tokens, n_runs, n_channels, n_sums, flags, reserved = SEQUENCE.unpack_from(body)
-        need(flags in (0, 1) and not reserved, 'flags of a sequence')
-        need(len(body) == SEQUENCE.size + 16 * n_runs + 8 * n_channels + n_sums * (16 + 8 * n_channels),
-             'length of a sequence')
+        out.id, out.n_tokens, n_runs, n_channels, n_sums, flags, n_chunks, out.deferral = SEQUENCE.unpack_from(body)
+        need(flags < (4 if self.version > 1 else 2), 'flags of a sequence')
+        need(out.deferral <= (2 if self.version > 1 and self.plan.chunk else 0), 'a mode of deferral')
+        need(flags & 2 or not n_chunks, 'chunks without a flag')
+        need(len(body) == SEQUENCE.size + 16 * n_runs + 8 * n_channels + n_sums * (16 + 8 * n_channels)
+             + 5 * n_chunks, 'length of a sequence')
         runs = np.frombuffer(body, '<u8', 2 * n_runs, SEQUENCE.size).reshape(n_runs, 2).tolist()
         at = SEQUENCE.size + 16 * n_runs
         out.base = np.frombuffer(body, '<u8', n_channels, at)
@@ -149,6 +174,9 @@ class Snapshot:
             need(row > last and is_gap in (0, 1), 'order of sums')
             out.sums.append((row, is_gap, np.frombuffer(body, '<u8', n_channels, at + 16)))
             at, last = at + 16 + 8 * n_channels, row
+        if flags & 2:
+            out.read_chunks(body[at:], n_chunks, self.plan)
+        positions = out.positions(self.plan)
         numbers = [first + i for first, n in runs for i in range(n)]
         need(len(numbers) == self.plan.n_rows(out.n_tokens), 'rows that are not the tokens\'')
         for index, number in enumerate(numbers):
@@ -156,6 +184,7 @@ class Snapshot:
             n_tokens = min(capacity, out.n_tokens - first)
             if number == len(self.rows):
                 self.rows.append(self.read_row(number, first, n_tokens))
+                self.rows[-1].positions = positions[first:first + n_tokens]
             need(number < len(self.rows), 'a row before it comes')
             row = self.rows[number]
             need(row.first == first and row.n_tokens == n_tokens, 'a row at another place')
@@ -163,19 +192,22 @@ class Snapshot:
         return out
 
     def read_row(self, number, first, n_tokens):
-        row = Row(number, first, n_tokens)
+        row, record = Row(number, first, n_tokens), ROWS[self.version]
         while len(row.halves) < self.n_entries:
             body = self.chunk(b'ROWS')
-            need(ROWS.size <= len(body) <= 1 << 20, 'length of a part')
-            f = ROWS.unpack_from(body)
+            need(record.size <= len(body) <= 1 << 20, 'length of a part')
+            f = record.unpack_from(body) + (0, 0)[:2 * (self.version < 2)]
             need(f[:3] == (number, first, n_tokens) and f[3] == len(row.halves), 'a part of another row')
-            row.n_packed = f[5] if not row.halves else row.n_packed
+            if not row.halves:
+                row.n_packed, row.chunk_class = f[5:7]
             need(f[5] == row.n_packed <= self.n_entries, 'packed entries')
+            need(f[6] == row.chunk_class <= 3 and not f[7], 'a class of chunks')
+            need(not f[6] or (self.plan.chunk and first >= self.plan.sinks), 'a class without chunks')
             need(0 < f[4] <= self.n_entries - f[3], 'entries of a part')
-            at = -(-(ROWS.size + 4 * f[4]) // 16) * 16
+            at = -(-(record.size + 4 * f[4]) // 16) * 16
             need(at <= len(body), 'a part of its head alone')
-            kinds = np.frombuffer(body, '<u2', 2 * f[4], ROWS.size).reshape(-1, 2).tolist()
-            need(not any(body[ROWS.size + 4 * f[4]:at]), 'padding')
+            kinds = np.frombuffer(body, '<u2', 2 * f[4], record.size).reshape(-1, 2).tolist()
+            need(not any(body[record.size + 4 * f[4]:at]), 'padding')
             for pair in kinds:
                 halves = []
                 for side, kind in enumerate(pair):
@@ -203,9 +235,9 @@ def number(kind, layer, head, position, channel):
     return (float(mixed * 2246822519 % 2**32 >> 21) - 1024) / 1024
 
 
-def expected(kind, layer, head, first, n, head_dim):
-    return np.array([[number(kind, layer, head, first + t, c) for c in range(head_dim)]
-                     for t in range(n)], np.float32)
+def expected(kind, layer, head, positions, head_dim):
+    return np.array([[number(kind, layer, head, int(t), c) for c in range(head_dim)]
+                     for t in positions], np.float32)
 
 
 def bound(half):
@@ -223,7 +255,7 @@ def wrong_values(snapshot):
         for (layer, head, geometry), centers, halves in zip(snapshot.plan.entries, snapshot.plan.centers,
                                                             row.halves):
             for side, half in enumerate(halves):
-                wanted = expected(side, layer, head, row.first, row.n_tokens, geometry['head_dim'])
+                wanted = expected(side, layer, head, row.positions, geometry['head_dim'])
                 if not side and centers:
                     wanted = wanted - np.array(centers, np.float32)
                 wanted = wanted.astype(np.float16).astype(np.float64)
@@ -232,7 +264,7 @@ def wrong_values(snapshot):
                 if wrong.any():
                     t, c = np.argwhere(wrong)[0]
                     yield (f'row {row.number}, layer {layer}, head {head}, side {side}: {wrong.sum()} values, '
-                           f'first token {row.first + t} channel {c}: {got[t, c]}, not {wanted[t, c]}')
+                           f'first token {row.positions[t]} channel {c}: {got[t, c]}, not {wanted[t, c]}')
 
 
 def wrong_sums(snapshot):
@@ -244,7 +276,7 @@ def wrong_sums(snapshot):
         wanted = []
         for layer, head, geometry in ranked:
             group = geometry['query_heads'] // geometry['kv_heads']
-            wanted += list(sum(np.abs(expected(2, layer, head * group + g, 0, sequence.n_tokens,
+            wanted += list(sum(np.abs(expected(2, layer, head * group + g, range(sequence.n_tokens),
                                                geometry['head_dim'])).sum(0, np.float64)
                                for g in range(group)) * 2 ** 24)
         if len(wanted) != len(total) or (np.array(wanted) != total).any():
@@ -276,8 +308,10 @@ def undetected(data):
 def describe(path, snapshot):
     lines = [f'{path}: {snapshot.n_tokens} tokens in {len(snapshot.sequences)} sequences, '
              f'{snapshot.n_rows} rows, plan {snapshot.plan.json["name"]}']
-    lines += [f'  sequence {s.id}: {s.n_tokens} tokens, rows {[row.number for row in s.rows]}'
-              for s in snapshot.sequences]
+    for s in snapshot.sequences:
+        lines.append(f'  sequence {s.id}: {s.n_tokens} tokens, rows {[row.number for row in s.rows]}')
+        if s.order is not None:
+            lines.append(f'    chunks {s.order.tolist()} of classes {s.assigned.tolist()}')
     return '\n'.join(lines)
 
 
