@@ -302,7 +302,7 @@ func TestPlansAreBuiltAndReadBack(t *testing.T) {
 	check(t, plan.SetPages(64))
 	check(t, plan.SetRecent(16, 64))
 	check(t, plan.Validate(geometry()))
-	bits, boosted, err := plan.Width(0, 0, false, 5)
+	bits, boosted, err := plan.Width(0, 0, false, 5, 0, ChunkNone)
 	check(t, err)
 	if bits != 2 || boosted != 4 {
 		t.Fatal(bits, boosted)

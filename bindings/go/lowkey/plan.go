@@ -313,21 +313,89 @@ func (p *Plan) SetValue(layer, kvHead uint32, rule ValueRule) error {
 	})
 }
 
+// padded has what C reads of a number for each channel, at most 256; what is missing is a NaN, which
+// it refuses. Of nil it is nil.
+func padded(numbers []float32) []float32 {
+	if numbers == nil {
+		return nil
+	}
+	all := append([]float32(nil), numbers...)
+	for len(all) < 256 {
+		all = append(all, float32(math.NaN()))
+	}
+	return all
+}
+
 // SetKeyCenters sets constants that are subtracted from the key channels before they are stored,
 // one for each channel; nil removes them. See lk_plan_set_key_centers.
 func (p *Plan) SetKeyCenters(layer, kvHead uint32, centers []float32) error {
-	var first *C.float
-	if centers != nil {
-		// C reads head_dim numbers, at most 256; what is missing is a NaN, which it refuses.
-		padded := append([]float32(nil), centers...)
-		for len(padded) < 256 {
-			padded = append(padded, float32(math.NaN()))
-		}
-		first = (*C.float)(unsafe.Pointer(&padded[0]))
-	}
+	padded := padded(centers)
 	return p.with(func(ptr *C.lk_plan) C.lk_status {
-		return C.lk_plan_set_key_centers(ptr, C.uint32_t(layer), C.uint32_t(kvHead), first)
+		return C.lk_plan_set_key_centers(ptr, C.uint32_t(layer), C.uint32_t(kvHead), firstOf[C.float](padded))
 	})
+}
+
+// SetKeyScales sets what the key channels are divided by before they are stored, one for each
+// channel; nil removes them. See lk_plan_set_key_scales.
+func (p *Plan) SetKeyScales(layer, kvHead uint32, scales []float32) error {
+	padded := padded(scales)
+	return p.with(func(ptr *C.lk_plan) C.lk_status {
+		return C.lk_plan_set_key_scales(ptr, C.uint32_t(layer), C.uint32_t(kvHead), firstOf[C.float](padded))
+	})
+}
+
+// ChunkRule has the classes of a context's chunks; see lk_chunk_rule. DefaultChunkRule is Cocktail
+// as published.
+type ChunkRule struct {
+	ChunkTokens                   uint32 // 0 = the plan has no chunks
+	LowBits, MiddleBits, HighBits uint32 // what caps the widths of a class: 2, 4, 8 or 16, ascending
+	Alpha, Beta                   float32
+	Reorder                       bool // pages of one class lie together
+	Hold                          bool // tokens behind the context stay at 16 bits
+}
+
+func chunkRule(raw *C.lk_chunk_rule) ChunkRule {
+	return ChunkRule{
+		ChunkTokens: uint32(raw.chunk_tokens), LowBits: uint32(raw.low_bits), MiddleBits: uint32(raw.middle_bits),
+		HighBits: uint32(raw.high_bits), Alpha: float32(raw.alpha), Beta: float32(raw.beta),
+		Reorder: raw.reorder != 0, Hold: raw.hold != 0,
+	}
+}
+
+// DefaultChunkRule is lk_chunk_rule_init.
+func DefaultChunkRule() ChunkRule {
+	var raw C.lk_chunk_rule
+	C.lk_chunk_rule_init(&raw, C.sizeof_lk_chunk_rule)
+	return chunkRule(&raw)
+}
+
+func flag(is bool) C.uint32_t {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// SetChunks sets the classes of a context's chunks; the zero ChunkRule is for none.
+func (p *Plan) SetChunks(rule ChunkRule) error {
+	var raw C.lk_chunk_rule
+	C.lk_chunk_rule_init(&raw, C.sizeof_lk_chunk_rule)
+	raw.chunk_tokens, raw.low_bits = C.uint32_t(rule.ChunkTokens), C.uint32_t(rule.LowBits)
+	raw.middle_bits, raw.high_bits = C.uint32_t(rule.MiddleBits), C.uint32_t(rule.HighBits)
+	raw.alpha, raw.beta = C.float(rule.Alpha), C.float(rule.Beta)
+	raw.reorder, raw.hold = flag(rule.Reorder), flag(rule.Hold)
+	return p.with(func(ptr *C.lk_plan) C.lk_status { return C.lk_plan_set_chunks(ptr, &raw) })
+}
+
+// Chunks is what SetChunks set, the zero ChunkRule for none.
+func (p *Plan) Chunks() (ChunkRule, error) {
+	var raw C.lk_chunk_rule
+	C.lk_chunk_rule_init(&raw, C.sizeof_lk_chunk_rule)
+	err := p.with(func(ptr *C.lk_plan) C.lk_status { return C.lk_plan_get_chunks(ptr, &raw) })
+	if err != nil {
+		return ChunkRule{}, err
+	}
+	return chunkRule(&raw), nil
 }
 
 // SetMetadata sets how a layer's ranges and minima are stored.
@@ -353,25 +421,20 @@ func (p *Plan) SetRecent(sinkTokens, windowTokens uint32) error {
 
 // SetLadder sets the widths that a layer may take, descending, and the one of its next pages.
 func (p *Plan) SetLadder(layer uint32, rungs []uint8, rung uint32) error {
-	var first *C.uint8_t
-	if len(rungs) > 0 {
-		first = (*C.uint8_t)(unsafe.Pointer(&rungs[0]))
-	}
 	return p.with(func(ptr *C.lk_plan) C.lk_status {
-		return C.lk_plan_set_ladder(ptr, C.uint32_t(layer), first, C.uint32_t(len(rungs)), C.uint32_t(rung))
+		return C.lk_plan_set_ladder(ptr, C.uint32_t(layer), firstOf[C.uint8_t](rungs), C.uint32_t(len(rungs)),
+			C.uint32_t(rung))
 	})
 }
 
-// Width is the width in bits of one channel in a packed page of no chunk's class, at the layer's own
-// rung, and the one it may be boosted to.
-func (p *Plan) Width(layer, kvHead uint32, isValue bool, channel uint32) (bits, boosted uint32, err error) {
-	var value, raw, high C.uint32_t
-	if isValue {
-		value = 1
-	}
+// Width is the width in bits of one channel in a packed page at a rung of the layer's ladder (0 = the
+// layer's own) and of a chunk's class, and the one it may be boosted to.
+func (p *Plan) Width(layer, kvHead uint32, isValue bool, channel, rung uint32, class ChunkClass) (bits, boosted uint32,
+	err error) {
+	var raw, high C.uint32_t
 	err = p.with(func(ptr *C.lk_plan) C.lk_status {
-		return C.lk_plan_width(ptr, C.uint32_t(layer), C.uint32_t(kvHead), value, C.uint32_t(channel), 0,
-			C.LK_CHUNK_NONE, &raw, &high)
+		return C.lk_plan_width(ptr, C.uint32_t(layer), C.uint32_t(kvHead), flag(isValue), C.uint32_t(channel),
+			C.uint32_t(rung), C.lk_chunk_class(class), &raw, &high)
 	})
 	return uint32(raw), uint32(high), err
 }
@@ -391,11 +454,32 @@ func (p *Plan) Validate(geometry Geometry) error {
 
 // Bytes tells what sequences filled side by side to tokens each, in steps of stepTokens, need.
 func (p *Plan) Bytes(tokens uint64, sequences, stepTokens uint32) (PlanSize, error) {
+	return p.size(func(ptr *C.lk_plan, raw *C.lk_plan_size) C.lk_status {
+		return C.lk_plan_bytes(ptr, C.uint64_t(tokens), C.uint32_t(sequences), C.uint32_t(stepTokens), raw)
+	})
+}
+
+// ChunkMix is how many chunks of a context have which class.
+type ChunkMix struct{ Low, Middle, High uint32 }
+
+// ChunkBytes is the same once the chunks of all contexts have their first classes; see
+// lk_plan_chunk_bytes.
+func (p *Plan) ChunkBytes(tokens uint64, sequences, stepTokens uint32, mix ChunkMix) (PlanSize, error) {
+	var counts C.lk_chunk_mix
+	C.lk_chunk_mix_init(&counts, C.sizeof_lk_chunk_mix)
+	counts.n_low, counts.n_middle = C.uint32_t(mix.Low), C.uint32_t(mix.Middle)
+	counts.n_high = C.uint32_t(mix.High)
+	return p.size(func(ptr *C.lk_plan, raw *C.lk_plan_size) C.lk_status {
+		return C.lk_plan_chunk_bytes(ptr, C.uint64_t(tokens), C.uint32_t(sequences), C.uint32_t(stepTokens), &counts,
+			raw)
+	})
+}
+
+// size runs a call that fills an lk_plan_size.
+func (p *Plan) size(f func(ptr *C.lk_plan, raw *C.lk_plan_size) C.lk_status) (PlanSize, error) {
 	var raw C.lk_plan_size
 	C.lk_plan_size_init(&raw, C.sizeof_lk_plan_size)
-	err := p.with(func(ptr *C.lk_plan) C.lk_status {
-		return C.lk_plan_bytes(ptr, C.uint64_t(tokens), C.uint32_t(sequences), C.uint32_t(stepTokens), &raw)
-	})
+	err := p.with(func(ptr *C.lk_plan) C.lk_status { return f(ptr, &raw) })
 	if err != nil {
 		return PlanSize{}, err
 	}

@@ -1,40 +1,12 @@
 package lowkey
 
 /*
-#include <lowkey/lowkey.h>
-
-// A tensor without its data, which is passed as an argument of its own: C may get pointers to Go's
-// memory, but not memory of Go's that holds such pointers.
-typedef struct lkgo_view {
-    uint32_t dtype, memory;
-    int64_t token_stride, head_stride;
-    uint64_t buffer, offset_bytes;
-} lkgo_view;
-
-static void lkgo_tensor(lk_tensor *t, const lkgo_view *view, void *data) {
-    lk_tensor_init(t, sizeof *t);
-    t->dtype = view->dtype;
-    t->memory = view->memory;
-    t->data = data;
-    t->buffer = view->buffer;
-    t->offset_bytes = view->offset_bytes;
-    t->token_stride = view->token_stride;
-    t->head_stride = view->head_stride;
-}
-
-// The queue, which has nothing of Go's.
-typedef struct lkgo_queue {
-    uint32_t kind;
-    uintptr_t handle;
-} lkgo_queue;
+#include "tensor.h"
 
 static lk_status lkgo_begin(lk_cache *cache, lkgo_queue queue, uint32_t n, const lk_sequence *ids,
                             const uint32_t *n_tokens, const int32_t *parent) {
-    lk_queue q;
-    lk_queue_init(&q, sizeof q);
-    q.kind = queue.kind;
-    q.handle = (void *)queue.handle;
-    return lk_step_begin(cache, queue.kind ? &q : NULL, n, ids, n_tokens, parent);
+    lk_queue made;
+    return lk_step_begin(cache, lkgo_queue_of(queue, &made), n, ids, n_tokens, parent);
 }
 
 enum { LKGO_K, LKGO_V, LKGO_Q, LKGO_OUT, LKGO_LSE, LKGO_TENSORS };
@@ -67,10 +39,7 @@ static lk_status lkgo_merge(const lk_context *context, lkgo_queue queue, uint32_
                             void *out, void *lse) {
     lk_tensor tensors[2 * LK_MERGE_PARTS], output, sums;
     const lk_tensor *outs[LK_MERGE_PARTS], *lses[LK_MERGE_PARTS];
-    lk_queue q;
-    lk_queue_init(&q, sizeof q);
-    q.kind = queue.kind;
-    q.handle = (void *)queue.handle;
+    lk_queue made;
     for (uint32_t i = 0; i < n_parts && i < LK_MERGE_PARTS; ++i) {
         lkgo_tensor(&tensors[2 * i], &views[2 * i], data[2 * i]);
         lkgo_tensor(&tensors[2 * i + 1], &views[2 * i + 1], data[2 * i + 1]);
@@ -79,7 +48,7 @@ static lk_status lkgo_merge(const lk_context *context, lkgo_queue queue, uint32_
     }
     lkgo_tensor(&output, &results[0], out);
     lkgo_tensor(&sums, &results[1], lse);
-    return lk_merge(context, queue.kind ? &q : NULL, n_tokens, n_heads, head_dim, n_parts, outs, lses,
+    return lk_merge(context, lkgo_queue_of(queue, &made), n_tokens, n_heads, head_dim, n_parts, outs, lses,
                     &output, results[1].dtype ? &sums : NULL);
 }
 */
@@ -149,17 +118,12 @@ func (c *Cache) Begin(options StepOptions, parts ...Part) (*Step, error) {
 		ids[i], counts[i] = part.Sequence.id, C.uint32_t(part.Tokens)
 		tokens += int(part.Tokens)
 	}
-	var parents *C.int32_t
-	if options.Parents != nil {
-		if len(options.Parents) != tokens {
-			return nil, refuse(fmt.Sprintf("%d parents for %d new tokens", len(options.Parents), tokens))
-		}
-		if tokens > 0 {
-			parents = (*C.int32_t)(unsafe.Pointer(&options.Parents[0]))
-		}
+	if options.Parents != nil && len(options.Parents) != tokens {
+		return nil, refuse(fmt.Sprintf("%d parents for %d new tokens", len(options.Parents), tokens))
 	}
 	err := c.alone(func(ptr *C.lk_cache) C.lk_status {
-		return C.lkgo_begin(ptr, options.Queue.raw(), C.uint32_t(len(parts)), &ids[0], &counts[0], parents)
+		return C.lkgo_begin(ptr, options.Queue.raw(), C.uint32_t(len(parts)), &ids[0], &counts[0],
+			firstOf[C.int32_t](options.Parents))
 	})
 	if err != nil {
 		return nil, err
@@ -294,14 +258,12 @@ func (s *Step) Commit(keep ...uint32) error {
 	if _, err := s.open(0); err != nil {
 		return err
 	}
-	var counts *C.uint32_t
-	if len(keep) > 0 {
-		if len(keep) != s.parts {
-			return refuse(fmt.Sprintf("keep has %d counts for %d sequences", len(keep), s.parts))
-		}
-		counts = (*C.uint32_t)(unsafe.Pointer(&keep[0]))
+	if len(keep) > 0 && len(keep) != s.parts {
+		return refuse(fmt.Sprintf("keep has %d counts for %d sequences", len(keep), s.parts))
 	}
-	err := s.cache.alone(func(ptr *C.lk_cache) C.lk_status { return C.lk_step_commit(ptr, counts) })
+	err := s.cache.alone(func(ptr *C.lk_cache) C.lk_status {
+		return C.lk_step_commit(ptr, firstOf[C.uint32_t](keep))
+	})
 	if err == nil {
 		s.isOpen = false
 		s.kept = nil

@@ -53,6 +53,14 @@ func dtypeOf[E Element]() DType {
 	return F32
 }
 
+// firstOf is where C finds a list's elements during a call, nil for an empty one. T is E's name in C.
+func firstOf[T, E any](list []E) *T {
+	if len(list) == 0 {
+		return nil
+	}
+	return (*T)(unsafe.Pointer(&list[0]))
+}
+
 // Tensor is [tokens][heads][headDim], the sequences of a batch one after the other.
 type Tensor struct {
 	data                    unsafe.Pointer

@@ -242,6 +242,83 @@ extern "C" {
     ) -> lk_status;
     pub fn lk_sequence_truncate(cache: *mut lk_cache, id: lk_sequence, n_tokens: u64) -> lk_status;
 
+    // chunks.h
+    pub fn lk_chunks_cosine(
+        embeddings: *const lk_tensor,
+        query: *const lk_tensor,
+        n_chunks: u32,
+        n_channels: u32,
+        scores: *mut f32,
+    ) -> lk_status;
+    pub fn lk_chunks_score_cosine(
+        context: *const lk_context,
+        queue: *const lk_queue,
+        embeddings: *const lk_tensor,
+        query: *const lk_tensor,
+        n_chunks: u32,
+        n_channels: u32,
+        scores: *const lk_tensor,
+    ) -> lk_status;
+    pub fn lk_bm25_init(options: *mut lk_bm25, struct_bytes: usize) -> lk_status;
+    pub fn lk_chunks_bm25(
+        options: *const lk_bm25,
+        tokens: *const u32,
+        starts: *const u64,
+        n_chunks: u32,
+        query: *const u32,
+        n_query_tokens: u32,
+        scores: *mut f32,
+    ) -> lk_status;
+    pub fn lk_chunks_by_thresholds(
+        scores: *const f32,
+        n_chunks: u32,
+        alpha: f64,
+        beta: f64,
+        classes: *mut lk_chunk_class,
+        low: *mut f64,
+        high: *mut f64,
+    ) -> lk_status;
+    pub fn lk_chunk_quota_init(quota: *mut lk_chunk_quota, struct_bytes: usize) -> lk_status;
+    pub fn lk_chunks_by_quota(
+        scores: *const f32,
+        n_chunks: u32,
+        quota: *const lk_chunk_quota,
+        classes: *mut lk_chunk_class,
+        n_bytes: *mut u64,
+    ) -> lk_status;
+    pub fn lk_chunk_watch_init(watch: *mut lk_chunk_watch, struct_bytes: usize) -> lk_status;
+    pub fn lk_chunks_watch(
+        cache: *mut lk_cache,
+        id: lk_sequence,
+        watch: *const lk_chunk_watch,
+    ) -> lk_status;
+    pub fn lk_chunks_attention(
+        cache: *mut lk_cache,
+        id: lk_sequence,
+        n_chunks: u32,
+        scores: *mut f32,
+    ) -> lk_status;
+    pub fn lk_sequence_defer(cache: *mut lk_cache, id: lk_sequence, mode: lk_defer) -> lk_status;
+    pub fn lk_chunks_assign(
+        cache: *mut lk_cache,
+        id: lk_sequence,
+        n_context_tokens: u64,
+        n_chunks: u32,
+        classes: *const lk_chunk_class,
+        scores: *const f32,
+    ) -> lk_status;
+    pub fn lk_chunks_retain(cache: *mut lk_cache, id: lk_sequence, budget_bytes: u64) -> lk_status;
+    pub fn lk_chunks_info_init(info: *mut lk_chunks_info, struct_bytes: usize) -> lk_status;
+    pub fn lk_chunks_get(
+        cache: *const lk_cache,
+        id: lk_sequence,
+        info: *mut lk_chunks_info,
+        capacity: u32,
+        assigned: *mut lk_chunk_class,
+        stored: *mut lk_chunk_class,
+        order: *mut u32,
+    ) -> lk_status;
+
     // step.h
     pub fn lk_step_begin(
         cache: *mut lk_cache,
@@ -462,61 +539,6 @@ extern "C" {
         kind: lk_sensitivity,
         bits: u32,
         sensitivity: *mut f64,
-    ) -> lk_status;
-    pub fn lk_chunks_cosine(
-        embeddings: *const lk_tensor,
-        query: *const lk_tensor,
-        n_chunks: u32,
-        n_channels: u32,
-        scores: *mut f32,
-    ) -> lk_status;
-    pub fn lk_chunks_score_cosine(
-        context: *const lk_context,
-        queue: *const lk_queue,
-        embeddings: *const lk_tensor,
-        query: *const lk_tensor,
-        n_chunks: u32,
-        n_channels: u32,
-        scores: *const lk_tensor,
-    ) -> lk_status;
-    pub fn lk_bm25_init(options: *mut lk_bm25, struct_bytes: usize) -> lk_status;
-    pub fn lk_chunks_bm25(
-        options: *const lk_bm25,
-        tokens: *const u32,
-        starts: *const u64,
-        n_chunks: u32,
-        query: *const u32,
-        n_query_tokens: u32,
-        scores: *mut f32,
-    ) -> lk_status;
-    pub fn lk_chunks_by_thresholds(
-        scores: *const f32,
-        n_chunks: u32,
-        alpha: f64,
-        beta: f64,
-        classes: *mut lk_chunk_class,
-        low: *mut f64,
-        high: *mut f64,
-    ) -> lk_status;
-    pub fn lk_chunk_quota_init(quota: *mut lk_chunk_quota, struct_bytes: usize) -> lk_status;
-    pub fn lk_chunks_by_quota(
-        scores: *const f32,
-        n_chunks: u32,
-        quota: *const lk_chunk_quota,
-        classes: *mut lk_chunk_class,
-        n_bytes: *mut u64,
-    ) -> lk_status;
-    pub fn lk_chunk_watch_init(watch: *mut lk_chunk_watch, struct_bytes: usize) -> lk_status;
-    pub fn lk_chunks_watch(
-        cache: *mut lk_cache,
-        id: lk_sequence,
-        watch: *const lk_chunk_watch,
-    ) -> lk_status;
-    pub fn lk_chunks_attention(
-        cache: *mut lk_cache,
-        id: lk_sequence,
-        n_chunks: u32,
-        scores: *mut f32,
     ) -> lk_status;
     pub fn lk_allocate(
         n_items: u32,

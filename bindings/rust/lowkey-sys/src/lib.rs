@@ -311,41 +311,6 @@ pub struct lk_chanmix_layout {
 // cache.h
 pub type lk_sequence = u64;
 
-// chunks.h
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct lk_bm25 {
-    pub size: u32,
-    pub chunk_tokens: u32,
-    pub k1: f64,
-    pub b: f64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct lk_chunk_quota {
-    pub size: u32,
-    pub row_chunks: u32,
-    pub low_share: f64,
-    pub high_share: f64,
-    pub budget_bytes: u64,
-    pub low_bytes: u64,
-    pub middle_bytes: u64,
-    pub high_bytes: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct lk_chunk_watch {
-    pub size: u32,
-    pub n_query_tokens: u32,
-    pub chunk_tokens: u32,
-    pub n_chunks: u32,
-    pub n_layers: u32,
-    pub reserved: u32,
-    pub layers: *const u32,
-}
-
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct lk_cache_desc {
@@ -411,6 +376,61 @@ pub struct lk_cache_stats {
     pub plane_bytes: [u64; 6],
 }
 pub const LK_ALL_TOKENS: u64 = u64::MAX;
+
+// chunks.h
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_bm25 {
+    pub size: u32,
+    pub chunk_tokens: u32,
+    pub k1: f64,
+    pub b: f64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_chunk_quota {
+    pub size: u32,
+    pub row_chunks: u32,
+    pub low_share: f64,
+    pub high_share: f64,
+    pub budget_bytes: u64,
+    pub low_bytes: u64,
+    pub middle_bytes: u64,
+    pub high_bytes: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_chunk_watch {
+    pub size: u32,
+    pub n_query_tokens: u32,
+    pub chunk_tokens: u32,
+    pub n_chunks: u32,
+    pub n_layers: u32,
+    pub reserved: u32,
+    pub layers: *const u32,
+}
+
+pub type lk_defer = u32;
+constants!(lk_defer: LK_DEFER_OFF = 0, LK_DEFER_REFUSE = 1, LK_DEFER_PACK = 2);
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct lk_chunks_info {
+    pub size: u32,
+    pub n_chunks: u32,
+    pub chunk_tokens: u32,
+    pub is_assigned: u32,
+    pub deferral: lk_defer,
+    pub n_low: u32,
+    pub n_middle: u32,
+    pub n_high: u32,
+    pub n_wider: u32,
+    pub n_narrower: u32,
+    pub first_token: u64,
+    pub retained_bytes: u64,
+}
 
 // snapshot.h
 pub type lk_write_fn =

@@ -1,12 +1,13 @@
 //! Every struct, field and constant is where and what the installed headers say: a C program made
 //! of the crate's own source prints sizes, offsets and values.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
 
 const SOURCE: &str = include_str!("../src/lib.rs");
+const FUNCTIONS: &str = include_str!("../src/functions.rs");
 
 /// Structs with their fields, as the source declares them.
 fn structs() -> BTreeMap<String, Vec<String>> {
@@ -34,7 +35,7 @@ fn constants() -> Vec<String> {
         .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
         .filter(|word| word.starts_with("LK_"))
         .map(String::from)
-        .collect::<std::collections::BTreeSet<_>>()
+        .collect::<BTreeSet<_>>()
         .into_iter()
         .collect()
 }
@@ -48,6 +49,15 @@ fn headers() -> Vec<String> {
         .output()
         .expect("pkg-config, or LOWKEY_CFLAGS");
     String::from_utf8(said.stdout).unwrap().split_whitespace().map(String::from).collect()
+}
+
+/// The C compiler with the headers' flags.
+fn compiler() -> Command {
+    let named = env::var("CC").unwrap_or_else(|_| "cc".into());
+    let mut words = named.split_whitespace(); // "ccache cc" is two
+    let mut command = Command::new(words.next().expect("CC names a compiler"));
+    command.args(words).args(headers());
+    command
 }
 
 fn said_by_c() -> BTreeMap<String, i64> {
@@ -70,15 +80,7 @@ fn said_by_c() -> BTreeMap<String, i64> {
     fs::create_dir_all(&folder).unwrap();
     let (source, program) = (folder.join("layout.c"), folder.join("layout"));
     fs::write(&source, text).unwrap();
-    let compiler = env::var("CC").unwrap_or_else(|_| "cc".into());
-    let mut words = compiler.split_whitespace(); // "ccache cc" is two
-    let built = Command::new(words.next().expect("CC names a compiler"))
-        .args(words)
-        .args(headers())
-        .arg("-o")
-        .args([&program, &source])
-        .status()
-        .expect("a C compiler");
+    let built = compiler().arg("-o").args([&program, &source]).status().expect("a C compiler");
     assert!(built.success(), "the headers lack what lib.rs declares");
     let said = Command::new(&program).output().unwrap();
     fs::remove_dir_all(&folder).unwrap();
@@ -159,6 +161,8 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         lk_chunk_quota { size, row_chunks, low_share, high_share, budget_bytes, low_bytes,
             middle_bytes, high_bytes }
         lk_chunk_watch { size, chunk_tokens, n_chunks, n_query_tokens, n_layers, reserved, layers }
+        lk_chunks_info { size, n_chunks, chunk_tokens, is_assigned, deferral, n_low, n_middle,
+                         n_high, n_wider, n_narrower, first_token, retained_bytes }
         lk_rope { size, pairing, channels, reserved, base, frequencies }
         lk_scale_search { size, pairing, channels, key_bits, value_bits, query_step }
         lk_pmkvq { size, n_widths, widths, sensitivity, scope, split, key_axis, group, key_scales,
@@ -185,7 +189,8 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         LK_STATISTIC_KEY_MAGNITUDE LK_STATISTIC_QUERY_MAGNITUDE LK_CHANNEL_SUBNORMAL
         LK_CHANNEL_NORMAL LK_CHANNEL_OUTLIER LK_SCOPE_HEAD LK_SCOPE_LAYER LK_RETRIEVAL_NONE
         LK_RETRIEVAL_KEY LK_RETRIEVAL_KEY_VALUE LK_ONE_BIT_DEVIATION LK_ONE_BIT_RANGE
-        LK_CHUNK_NONE LK_CHUNK_LOW LK_CHUNK_MIDDLE LK_CHUNK_HIGH
+        LK_CHUNK_NONE LK_CHUNK_LOW LK_CHUNK_MIDDLE LK_CHUNK_HIGH LK_DEFER_OFF LK_DEFER_REFUSE
+        LK_DEFER_PACK
         LK_CACHE_EVICT LK_PRESSURE_REFUSE LK_PRESSURE_BUDGET LK_PRESSURE_REMOVE
         LK_SENSITIVITY_GRADIENT LK_SENSITIVITY_OUTPUT
         LK_ROPE_HALVES LK_ROPE_INTERLEAVED LK_POSITION_SCALE LK_SCALE_EXPONENTS
@@ -199,6 +204,41 @@ fn declarations_are_those_of_the_headers() {
     let differs: Vec<_> = c.iter().filter(|&(name, value)| rust.get(name) != Some(value)).collect();
     assert!(differs.is_empty(), "the headers say otherwise, or it is not measured: {:?}", differs);
     assert_eq!(c.len(), rust.len(), "more is measured than lib.rs declares");
+}
+
+/// Names in a text of which `keep` accepts what comes right behind them.
+fn names(text: &str, prefix: &str, keep: impl Fn(&str) -> bool) -> BTreeSet<String> {
+    text.match_indices(prefix)
+        .filter(|(at, _)| !text[..*at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
+        .filter_map(|(at, _)| {
+            let rest = &text[at..];
+            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+            keep(&rest[end..]).then(|| rest[..end].to_string())
+        })
+        .collect()
+}
+
+#[test]
+fn everything_in_the_headers_is_declared() {
+    let path = env::temp_dir().join(format!("lowkey-names-{}.c", std::process::id()));
+    fs::write(&path, "#include <lowkey/lowkey.h>\n").unwrap();
+    let read = compiler().args(["-E", "-P"]).arg(&path).output().expect("a C compiler");
+    fs::remove_file(&path).unwrap();
+    let c = String::from_utf8(read.stdout).unwrap();
+    let is_call = |rest: &str| rest.starts_with('(');
+    assert_eq!(names(&c, "lk_", is_call), names(FUNCTIONS, "lk_", is_call));
+    let known: BTreeSet<_> = structs().into_iter().map(|(name, _)| name).collect();
+    let missing: Vec<_> = names(&c, "lk_", |rest| rest.starts_with(" {"))
+        .into_iter()
+        .filter(|name| !known.contains(name))
+        .collect();
+    assert!(missing.is_empty(), "structs that lib.rs lacks: {:?}", missing);
+    let known: BTreeSet<_> = constants().into_iter().collect();
+    let missing: Vec<_> = names(&c, "LK_", |rest| rest.starts_with(" ="))
+        .into_iter()
+        .filter(|name| !known.contains(name))
+        .collect();
+    assert!(missing.is_empty(), "constants that lib.rs lacks: {:?}", missing);
 }
 
 #[test]

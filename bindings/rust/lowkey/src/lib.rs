@@ -30,6 +30,7 @@
 //! ```
 
 mod cache;
+pub mod chunks;
 mod context;
 mod error;
 mod merge;
@@ -39,13 +40,14 @@ mod step;
 mod tensor;
 
 pub use cache::{Cache, CacheOptions, Monitor, Sequence, Stats};
+pub use chunks::{Chunks, Defer};
 pub use context::{devices, Backend, Capability, Context, ContextOptions, DeviceInfo, LogLevel};
 pub use error::{Error, ErrorKind, Result};
 pub use lowkey_sys as sys;
 pub use merge::merge;
 pub use plan::{
-    Axis, Boost, Geometry, KeyRule, Layer, Metadata, OneBit, Plan, PlanSize, Score, ValueRule,
-    Which,
+    Axis, Boost, ChunkClass, ChunkMix, ChunkRule, Geometry, KeyRule, Layer, Metadata, OneBit, Plan,
+    PlanSize, Score, ValueRule, Which,
 };
 pub use snapshot::SnapshotOptions;
 pub use step::{Appended, Queue, Step, StepOptions};

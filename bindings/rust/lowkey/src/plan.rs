@@ -178,6 +178,74 @@ pub enum Metadata {
     F8,
 }
 
+/// How relevant a chunk of a context is, and so how wide it is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ChunkClass {
+    Low,
+    Middle,
+    High,
+}
+
+impl ChunkClass {
+    pub(crate) fn raw(class: Option<Self>) -> sys::lk_chunk_class {
+        match class {
+            None => sys::LK_CHUNK_NONE,
+            Some(ChunkClass::Low) => sys::LK_CHUNK_LOW,
+            Some(ChunkClass::Middle) => sys::LK_CHUNK_MIDDLE,
+            Some(ChunkClass::High) => sys::LK_CHUNK_HIGH,
+        }
+    }
+
+    pub(crate) fn from_raw(raw: sys::lk_chunk_class) -> Option<Self> {
+        match raw {
+            sys::LK_CHUNK_LOW => Some(ChunkClass::Low),
+            sys::LK_CHUNK_MIDDLE => Some(ChunkClass::Middle),
+            sys::LK_CHUNK_HIGH => Some(ChunkClass::High),
+            _ => None,
+        }
+    }
+}
+
+/// Classes of a context's chunks; see `lk_chunk_rule`. The default is Cocktail as published.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ChunkRule {
+    pub chunk_tokens: u32,
+    /// What caps the widths of a class: 2, 4, 8 or 16, ascending.
+    pub low_bits: u32,
+    pub middle_bits: u32,
+    pub high_bits: u32,
+    /// Of the thresholds between the classes, from 0 with a sum below 1.
+    pub alpha: f32,
+    pub beta: f32,
+    /// Pages of one class lie together.
+    pub reorder: bool,
+    /// Tokens behind the context stay at 16 bits.
+    pub hold: bool,
+}
+
+impl Default for ChunkRule {
+    fn default() -> Self {
+        ChunkRule {
+            chunk_tokens: 32,
+            low_bits: 2,
+            middle_bits: 4,
+            high_bits: 16,
+            alpha: 0.6,
+            beta: 0.1,
+            reorder: true,
+            hold: true,
+        }
+    }
+}
+
+/// How many chunks of a context have which class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChunkMix {
+    pub n_low: u32,
+    pub n_middle: u32,
+    pub n_high: u32,
+}
+
 /// Which layers or KV heads a setter means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Which {
@@ -209,6 +277,22 @@ pub struct PlanSize {
     pub cache_bytes: u64,
 }
 
+impl PlanSize {
+    fn of(raw: &sys::lk_plan_size) -> Self {
+        PlanSize {
+            n_pages: raw.n_pages,
+            bits_per_value: raw.bits_per_value,
+            bytes_per_token: raw.bytes_per_token,
+            fp16_bytes: raw.fp16_bytes,
+            payload_bytes: raw.payload_bytes,
+            metadata_bytes: raw.metadata_bytes,
+            recent_bytes: raw.recent_bytes,
+            table_bytes: raw.table_bytes,
+            cache_bytes: raw.cache_bytes,
+        }
+    }
+}
+
 /// A quantization plan for one geometry.
 pub struct Plan {
     raw: *mut sys::lk_plan,
@@ -221,6 +305,15 @@ unsafe impl Sync for Plan {}
 
 fn c_text(text: &str, name: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::argument(format!("{} has a zero byte inside", name)))
+}
+
+/// C reads head_dim numbers, at most 256; what is missing is a NaN, which it refuses.
+fn padded(numbers: Option<&[f32]>) -> Option<Vec<f32>> {
+    numbers.map(|numbers| {
+        let mut padded = numbers.to_vec();
+        padded.resize(numbers.len().max(256), f32::NAN);
+        padded
+    })
 }
 
 impl Plan {
@@ -345,15 +438,60 @@ impl Plan {
         kv_head: Which,
         centers: Option<&[f32]>,
     ) -> Result<&mut Self> {
-        // C reads head_dim numbers, at most 256; what is missing is a NaN, which it refuses.
-        let padded = centers.map(|centers| {
-            let mut numbers = centers.to_vec();
-            numbers.resize(centers.len().max(256), f32::NAN);
-            numbers
-        });
+        let padded = padded(centers);
         let raw = padded.as_ref().map_or(ptr::null(), |numbers| numbers.as_ptr());
         unsafe { check(sys::lk_plan_set_key_centers(self.raw, layer.raw(), kv_head.raw(), raw))? };
         Ok(self)
+    }
+
+    /// What the key channels are divided by before they are stored, `[head_dim]`; None removes them.
+    /// See `lk_plan_set_key_scales`.
+    pub fn set_key_scales(
+        &mut self,
+        layer: Which,
+        kv_head: Which,
+        scales: Option<&[f32]>,
+    ) -> Result<&mut Self> {
+        let padded = padded(scales);
+        let raw = padded.as_ref().map_or(ptr::null(), |numbers| numbers.as_ptr());
+        unsafe { check(sys::lk_plan_set_key_scales(self.raw, layer.raw(), kv_head.raw(), raw))? };
+        Ok(self)
+    }
+
+    /// Classes of a context's chunks; None = no chunks.
+    pub fn set_chunks(&mut self, rule: Option<ChunkRule>) -> Result<&mut Self> {
+        let mut raw = initial(sys::lk_chunk_rule_init)?;
+        match rule {
+            None => raw.chunk_tokens = 0,
+            Some(rule) => {
+                raw.chunk_tokens = rule.chunk_tokens;
+                raw.low_bits = rule.low_bits;
+                raw.middle_bits = rule.middle_bits;
+                raw.high_bits = rule.high_bits;
+                raw.alpha = rule.alpha;
+                raw.beta = rule.beta;
+                raw.reorder = rule.reorder.into();
+                raw.hold = rule.hold.into();
+            }
+        }
+        unsafe { check(sys::lk_plan_set_chunks(self.raw, &raw))? };
+        Ok(self)
+    }
+
+    /// The plan's chunks, None without.
+    pub fn chunks(&self) -> Result<Option<ChunkRule>> {
+        let mut raw = initial(sys::lk_chunk_rule_init)?;
+        unsafe { check(sys::lk_plan_get_chunks(self.raw, &mut raw))? };
+        Ok((raw.chunk_tokens != 0).then(|| ChunkRule {
+            chunk_tokens: raw.chunk_tokens,
+            low_bits: raw.low_bits,
+            middle_bits: raw.middle_bits,
+            high_bits: raw.high_bits,
+            alpha: raw.alpha,
+            beta: raw.beta,
+            reorder: raw.reorder != 0,
+            hold: raw.hold != 0,
+        }))
     }
 
     pub fn set_metadata(&mut self, layer: Which, metadata: Metadata) -> Result<&mut Self> {
@@ -386,14 +524,16 @@ impl Plan {
         Ok(self)
     }
 
-    /// Width in bits of one channel in a packed page of no chunk's class, at the layer's own rung,
-    /// and the one that a page may boost it to.
+    /// Width in bits of one channel in a packed page at a rung of the layer's ladder (0 = the
+    /// layer's own) and of a chunk's class, and the one that a page may boost it to.
     pub fn width(
         &self,
         layer: u32,
         kv_head: u32,
         is_value: bool,
         channel: u32,
+        rung: u32,
+        class: Option<ChunkClass>,
     ) -> Result<(u32, u32)> {
         let (mut bits, mut boosted) = (0, 0);
         unsafe {
@@ -403,8 +543,8 @@ impl Plan {
                 kv_head,
                 is_value.into(),
                 channel,
-                0,
-                sys::LK_CHUNK_NONE,
+                rung,
+                ChunkClass::raw(class),
                 &mut bits,
                 &mut boosted,
             ))?
@@ -429,17 +569,34 @@ impl Plan {
         unsafe {
             check(sys::lk_plan_bytes(self.raw, n_tokens, n_sequences, step_tokens, &mut raw))?
         };
-        Ok(PlanSize {
-            n_pages: raw.n_pages,
-            bits_per_value: raw.bits_per_value,
-            bytes_per_token: raw.bytes_per_token,
-            fp16_bytes: raw.fp16_bytes,
-            payload_bytes: raw.payload_bytes,
-            metadata_bytes: raw.metadata_bytes,
-            recent_bytes: raw.recent_bytes,
-            table_bytes: raw.table_bytes,
-            cache_bytes: raw.cache_bytes,
-        })
+        Ok(PlanSize::of(&raw))
+    }
+
+    /// The same once the chunks of all contexts have their first classes; see
+    /// `lk_plan_chunk_bytes`.
+    pub fn chunk_bytes(
+        &self,
+        n_tokens: u64,
+        n_sequences: u32,
+        step_tokens: u32,
+        mix: ChunkMix,
+    ) -> Result<PlanSize> {
+        let mut raw_mix = initial(sys::lk_chunk_mix_init)?;
+        raw_mix.n_low = mix.n_low;
+        raw_mix.n_middle = mix.n_middle;
+        raw_mix.n_high = mix.n_high;
+        let mut raw = initial(sys::lk_plan_size_init)?;
+        unsafe {
+            check(sys::lk_plan_chunk_bytes(
+                self.raw,
+                n_tokens,
+                n_sequences,
+                step_tokens,
+                &raw_mix,
+                &mut raw,
+            ))?
+        };
+        Ok(PlanSize::of(&raw))
     }
 
     /// The handle of the C interface. It stays this plan's.

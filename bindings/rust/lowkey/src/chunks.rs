@@ -1,0 +1,404 @@
+//! Chunks of a context: scores, classes by them, and what a sequence keeps of each.
+//!
+//! ```
+//! use lowkey::*;
+//! # fn main() -> Result<()> {
+//! let document = [7, 8, 9, 10, 8, 8, 11, 12];
+//! let options = chunks::Bm25 { chunk_tokens: 4, ..chunks::Bm25::default() };
+//! let scores = chunks::bm25(options, &document, &[10])?;
+//! let sorted = chunks::by_thresholds(&scores, 0.6, 0.1)?;
+//! assert_eq!(sorted.classes, [ChunkClass::High, ChunkClass::Low]);
+//! # Ok(())
+//! # }
+//! ```
+use crate::cache::Sequence;
+use crate::context::Context;
+use crate::error::{check, initial, Error, Result};
+use crate::plan::ChunkClass;
+use crate::step::Queue;
+use crate::tensor::{check_shape, Shape, Tensor, TensorMut};
+use lowkey_sys as sys;
+use std::ptr;
+
+fn count(n: usize) -> Result<u32> {
+    u32::try_from(n).map_err(|_| Error::argument(format!("{} is beyond 32 bits", n)))
+}
+
+/// Classes of scored chunks, each of which has one.
+fn classes_of(raw: &[sys::lk_chunk_class]) -> Vec<ChunkClass> {
+    raw.iter().filter_map(|&class| ChunkClass::from_raw(class)).collect()
+}
+
+/// What `embeddings` and a query must be for cosines: chunks and channels.
+fn check_embeddings(embeddings: &Tensor<'_>, query: &Tensor<'_>) -> Result<(u32, u32)> {
+    let shape = embeddings.shape;
+    check_shape("embeddings", shape, Shape { n_heads: 1, ..shape })?;
+    check_shape("query", query.shape, Shape { n_tokens: 1, n_heads: 1, ..shape })?;
+    Ok((count(shape.n_tokens)?, count(shape.head_dim)?))
+}
+
+/// Scores of embeddings `[n_chunks][1][n_channels]` by a query `[1][1][n_channels]` in host
+/// memory; see `lk_chunks_cosine`.
+pub fn cosine(embeddings: Tensor<'_>, query: Tensor<'_>) -> Result<Vec<f32>> {
+    let (n_chunks, n_channels) = check_embeddings(&embeddings, &query)?;
+    let mut scores = vec![0f32; n_chunks as usize];
+    // SAFETY: the tensors have the shapes that are told, and scores an element for each chunk.
+    unsafe {
+        check(sys::lk_chunks_cosine(
+            &embeddings.raw,
+            &query.raw,
+            n_chunks,
+            n_channels,
+            scores.as_mut_ptr(),
+        ))?
+    };
+    Ok(scores)
+}
+
+/// The same on a context's device, scores f32 `[n_chunks][1][1]`; see `lk_chunks_score_cosine`.
+pub fn score_cosine(
+    context: &Context,
+    queue: Option<&Queue>,
+    embeddings: Tensor<'_>,
+    query: Tensor<'_>,
+    scores: TensorMut<'_>,
+) -> Result<()> {
+    let (n_chunks, n_channels) = check_embeddings(&embeddings, &query)?;
+    let needs = Shape { n_heads: 1, head_dim: 1, ..embeddings.shape };
+    check_shape("scores", scores.shape, needs)?;
+    // SAFETY: the tensors have the shapes that are told; scores are borrowed mutably.
+    unsafe {
+        check(sys::lk_chunks_score_cosine(
+            context.as_raw(),
+            queue.map_or(ptr::null(), Queue::as_raw),
+            &embeddings.raw,
+            &query.raw,
+            n_chunks,
+            n_channels,
+            &scores.raw,
+        ))
+    }
+}
+
+/// How BM25 counts; see `lk_bm25`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bm25 {
+    pub chunk_tokens: u32,
+    pub k1: f64,
+    pub b: f64,
+}
+
+impl Default for Bm25 {
+    fn default() -> Self {
+        Bm25 { chunk_tokens: 32, k1: 1.2, b: 0.75 }
+    }
+}
+
+/// Scores of the whole chunks of `options.chunk_tokens` tokens by the query's tokens; see
+/// `lk_chunks_bm25`.
+pub fn bm25(options: Bm25, tokens: &[u32], query: &[u32]) -> Result<Vec<f32>> {
+    let n_chunks = tokens.len().checked_div(options.chunk_tokens as usize).unwrap_or(0);
+    bm25_raw(options, tokens, None, n_chunks, query)
+}
+
+/// The same of chunks of several lengths: chunk i is `tokens[starts[i]..starts[i + 1]]`.
+pub fn bm25_of(options: Bm25, tokens: &[u32], starts: &[u64], query: &[u32]) -> Result<Vec<f32>> {
+    match starts.last() {
+        None => Err(Error::argument("starts have the end of the last chunk too")),
+        Some(&end) if end > tokens.len() as u64 => {
+            Err(Error::argument(format!("chunks end at {} of {} tokens", end, tokens.len())))
+        }
+        Some(_) => bm25_raw(options, tokens, Some(starts), starts.len() - 1, query),
+    }
+}
+
+fn bm25_raw(
+    options: Bm25,
+    tokens: &[u32],
+    starts: Option<&[u64]>,
+    n_chunks: usize,
+    query: &[u32],
+) -> Result<Vec<f32>> {
+    let mut raw = initial(sys::lk_bm25_init)?;
+    raw.chunk_tokens = options.chunk_tokens;
+    raw.k1 = options.k1;
+    raw.b = options.b;
+    let mut scores = vec![0f32; n_chunks];
+    // SAFETY: the chunks end within tokens, and scores have an element for each.
+    unsafe {
+        check(sys::lk_chunks_bm25(
+            &raw,
+            tokens.as_ptr(),
+            starts.map_or(ptr::null(), <[u64]>::as_ptr),
+            count(n_chunks)?,
+            query.as_ptr(),
+            count(query.len())?,
+            scores.as_mut_ptr(),
+        ))?
+    };
+    Ok(scores)
+}
+
+/// Classes by thresholds, and the thresholds.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ByThresholds {
+    pub classes: Vec<ChunkClass>,
+    pub low: f64,
+    pub high: f64,
+}
+
+/// Classes by thresholds within the range of the scores; see `lk_chunks_by_thresholds`.
+pub fn by_thresholds(scores: &[f32], alpha: f64, beta: f64) -> Result<ByThresholds> {
+    let mut classes = vec![0; scores.len()];
+    let (mut low, mut high) = (0.0, 0.0);
+    // SAFETY: both lists have as many elements as is told.
+    unsafe {
+        check(sys::lk_chunks_by_thresholds(
+            scores.as_ptr(),
+            count(scores.len())?,
+            alpha,
+            beta,
+            classes.as_mut_ptr(),
+            &mut low,
+            &mut high,
+        ))?
+    };
+    Ok(ByThresholds { classes: classes_of(&classes), low, high })
+}
+
+/// How many chunks each class gets; see `lk_chunk_quota`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quota {
+    /// Chunks of a page, at least 1.
+    pub row_chunks: u32,
+    /// Parts of all chunks; the low one counts without a budget alone.
+    pub low_share: f64,
+    pub high_share: f64,
+    pub budget: Option<QuotaBudget>,
+}
+
+/// Bytes of all chunks, and of one chunk of each class in all layers and heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaBudget {
+    pub budget_bytes: u64,
+    pub low_bytes: u64,
+    pub middle_bytes: u64,
+    pub high_bytes: u64,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Quota { row_chunks: 4, low_share: 0.6, high_share: 0.1, budget: None }
+    }
+}
+
+/// Classes by rank, and the bytes that they take by the quota's budget; see `lk_chunks_by_quota`.
+pub fn by_quota(scores: &[f32], quota: Quota) -> Result<(Vec<ChunkClass>, u64)> {
+    let mut raw = initial(sys::lk_chunk_quota_init)?;
+    raw.row_chunks = quota.row_chunks;
+    raw.low_share = quota.low_share;
+    raw.high_share = quota.high_share;
+    if let Some(budget) = quota.budget {
+        raw.budget_bytes = budget.budget_bytes;
+        raw.low_bytes = budget.low_bytes;
+        raw.middle_bytes = budget.middle_bytes;
+        raw.high_bytes = budget.high_bytes;
+    }
+    let mut classes = vec![0; scores.len()];
+    let mut n_bytes = 0;
+    // SAFETY: as above.
+    unsafe {
+        check(sys::lk_chunks_by_quota(
+            scores.as_ptr(),
+            count(scores.len())?,
+            &raw,
+            classes.as_mut_ptr(),
+            &mut n_bytes,
+        ))?
+    };
+    Ok((classes_of(&classes), n_bytes))
+}
+
+/// Which attention [`Sequence::watch_chunks`] gathers; see `lk_chunk_watch`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watch<'a> {
+    /// The last ones of the step's.
+    pub n_query_tokens: u32,
+    pub chunk_tokens: u32,
+    pub n_chunks: u32,
+    /// Ascending; empty = all layers without a sliding window.
+    pub layers: &'a [u32],
+}
+
+impl Watch<'_> {
+    pub fn new(n_query_tokens: u32, n_chunks: u32) -> Self {
+        Watch { n_query_tokens, chunk_tokens: 32, n_chunks, layers: &[] }
+    }
+}
+
+/// What becomes of a sequence's tokens until their chunks have classes; see `lk_defer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Defer {
+    /// Pages are packed as the plan has it.
+    Off,
+    /// Tokens stay at 16 bits, or the step is refused.
+    Refuse,
+    /// Where bytes are lacking the oldest chunks are packed as middle ones.
+    Pack,
+}
+
+impl Defer {
+    fn raw(self) -> sys::lk_defer {
+        match self {
+            Defer::Off => sys::LK_DEFER_OFF,
+            Defer::Refuse => sys::LK_DEFER_REFUSE,
+            Defer::Pack => sys::LK_DEFER_PACK,
+        }
+    }
+}
+
+/// The chunks of a sequence; see `lk_chunks_info`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Chunks {
+    pub chunk_tokens: u32,
+    pub first_token: u64,
+    pub is_assigned: bool,
+    pub deferral: Defer,
+    /// Kept wider than assigned, to fill pages or behind a truncation.
+    pub n_wider: u32,
+    /// Kept narrower than assigned: what would be needed is gone.
+    pub n_narrower: u32,
+    pub retained_bytes: u64,
+    /// By chunk, as [`Sequence::assign_chunks`] was told.
+    pub assigned: Vec<Option<ChunkClass>>,
+    /// By chunk, how it is kept.
+    pub stored: Vec<Option<ChunkClass>>,
+    /// The chunk at each place: a permutation.
+    pub order: Vec<u32>,
+}
+
+/// Chunks of the context; the plan must have them. Like [`truncate`](Sequence::truncate), what
+/// changes the sequence does not compile while a step has it:
+/// ```compile_fail
+/// use lowkey::*;
+/// fn hurries(cache: &Cache<'_>) -> Result<()> {
+///     let mut sequence = cache.add_sequence()?;
+///     let step = cache.step(&[(&sequence, 1)])?;
+///     sequence.assign_chunks(64, &[ChunkClass::Low], None)?;
+///     step.commit()
+/// }
+/// ```
+impl Sequence<'_> {
+    /// Hold the sequence's tokens at 16 bits until its chunks have classes; see
+    /// `lk_sequence_defer`.
+    pub fn defer(&mut self, mode: Defer) -> Result<()> {
+        // SAFETY: this thread alone has the cache.
+        unsafe { check(sys::lk_sequence_defer(self.state.raw(), self.id, mode.raw())) }
+    }
+
+    /// Give the chunks of the first `n_context_tokens` tokens their classes, and end a deferral;
+    /// see `lk_chunks_assign`. Where pages have to be filled, chunks with higher scores are widened
+    /// first; None: later ones.
+    pub fn assign_chunks(
+        &mut self,
+        n_context_tokens: u64,
+        classes: &[ChunkClass],
+        scores: Option<&[f32]>,
+    ) -> Result<()> {
+        if let Some(scores) = scores {
+            if scores.len() != classes.len() {
+                return Err(Error::argument(format!(
+                    "{} scores for {} chunks",
+                    scores.len(),
+                    classes.len()
+                )));
+            }
+        }
+        let raw: Vec<_> = classes.iter().map(|&class| ChunkClass::raw(Some(class))).collect();
+        // SAFETY: a class, and a score or none, for each chunk.
+        unsafe {
+            check(sys::lk_chunks_assign(
+                self.state.raw(),
+                self.id,
+                n_context_tokens,
+                count(raw.len())?,
+                raw.as_ptr(),
+                scores.map_or(ptr::null(), <[f32]>::as_ptr),
+            ))
+        }
+    }
+
+    /// Keep the originals of the context in host memory, at most so many bytes, for later classes;
+    /// 0 frees them. See `lk_chunks_retain`.
+    pub fn retain_originals(&mut self, budget_bytes: u64) -> Result<()> {
+        // SAFETY: as above.
+        unsafe { check(sys::lk_chunks_retain(self.state.raw(), self.id, budget_bytes)) }
+    }
+
+    /// Which chunk lies where and how it is kept.
+    pub fn chunks(&self) -> Result<Chunks> {
+        let mut info = initial(sys::lk_chunks_info_init)?;
+        let none = ptr::null_mut();
+        // SAFETY: the lists are null, then have as many elements as is told.
+        let [assigned, stored, order] = unsafe {
+            let (cache, id) = (self.state.raw(), self.id);
+            check(sys::lk_chunks_get(cache, id, &mut info, 0, none, none, none))?;
+            let mut lists = [(); 3].map(|()| vec![0u32; info.n_chunks as usize]);
+            let [a, s, o] = &mut lists;
+            let (a, s, o) = (a.as_mut_ptr(), s.as_mut_ptr(), o.as_mut_ptr());
+            check(sys::lk_chunks_get(cache, id, &mut info, info.n_chunks, a, s, o))?;
+            lists
+        };
+        let classes = |raw: &[u32]| raw.iter().map(|&class| ChunkClass::from_raw(class)).collect();
+        Ok(Chunks {
+            chunk_tokens: info.chunk_tokens,
+            first_token: info.first_token,
+            is_assigned: info.is_assigned != 0,
+            deferral: match info.deferral {
+                sys::LK_DEFER_REFUSE => Defer::Refuse,
+                sys::LK_DEFER_PACK => Defer::Pack,
+                _ => Defer::Off,
+            },
+            n_wider: info.n_wider,
+            n_narrower: info.n_narrower,
+            retained_bytes: info.retained_bytes,
+            assigned: classes(&assigned),
+            stored: classes(&stored),
+            order,
+        })
+    }
+
+    /// Score the context's chunks by attention in the next step; None ends that. See
+    /// `lk_chunks_watch`.
+    pub fn watch_chunks(&mut self, watch: Option<Watch<'_>>) -> Result<()> {
+        let mut raw = initial(sys::lk_chunk_watch_init)?;
+        if let Some(watch) = watch {
+            raw.n_query_tokens = watch.n_query_tokens;
+            raw.chunk_tokens = watch.chunk_tokens;
+            raw.n_chunks = watch.n_chunks;
+            raw.n_layers = count(watch.layers.len())?;
+            raw.layers = watch.layers.as_ptr();
+        }
+        let raw = watch.map_or(ptr::null(), |_| &raw as *const _);
+        // SAFETY: the layers are as many as is told, and read during the call.
+        unsafe { check(sys::lk_chunks_watch(self.state.raw(), self.id, raw)) }
+    }
+
+    /// The scores that the watch has gathered, once its step was committed, for as many chunks as
+    /// it was told of.
+    pub fn chunk_attention(&self, n_chunks: u32) -> Result<Vec<f32>> {
+        let mut scores = vec![0f32; n_chunks as usize];
+        // SAFETY: scores have as many elements as is told.
+        unsafe {
+            check(sys::lk_chunks_attention(
+                self.state.raw(),
+                self.id,
+                n_chunks,
+                scores.as_mut_ptr(),
+            ))?
+        };
+        Ok(scores)
+    }
+}
