@@ -16,44 +16,57 @@ The shared library is the file that the environment variable LOWKEY_LIBRARY name
 ``liblowkey``. ``lowkey.transformers`` puts the cache under models of Hugging Face transformers.
 """
 
+from . import chunks
 from ._library import build_info, version
 from .arrays import Array, Tensor
 from .cache import Cache, CacheStats, Pressure, Sequence, parse_bytes
-from .calibrator import (POSITION_SCALE, Auto, Calibrator, ChanMix, KeyScales, PmKvq, Probe, Rope, SampleCounts,
-                         ScaleSearch, allocate, key_scales)
+from .calibrator import (
+    POSITION_SCALE,
+    Auto,
+    Calibrator,
+    ChanMix,
+    KeyScales,
+    PmKvq,
+    Probe,
+    Rope,
+    SampleCounts,
+    ScaleSearch,
+    allocate,
+    key_scales,
+)
 from .context import Capability, Context, Device, Vulkan, devices, find_device
 from .errors import (
-                     ArgumentError,
-                     BudgetError,
-                     BusyError,
-                     ClosedError,
-                     CorruptError,
-                     DataError,
-                     DeviceError,
-                     Error,
-                     FileError,
-                     InternalError,
-                     LibraryError,
-                     MismatchError,
-                     NotFoundError,
-                     OutOfMemoryError,
-                     StateError,
-                     UnsupportedError,
+    ArgumentError,
+    BudgetError,
+    BusyError,
+    ClosedError,
+    CorruptError,
+    DataError,
+    DeviceError,
+    Error,
+    FileError,
+    InternalError,
+    LibraryError,
+    MismatchError,
+    NotFoundError,
+    OutOfMemoryError,
+    StateError,
+    UnsupportedError,
 )
 from .merging import merge
 from .plan import (
-                     ALL,
-                     ChunkRule,
-                     Geometry,
-                     KeyRule,
-                     Layer,
-                     LayerRule,
-                     Plan,
-                     PlanSize,
-                     PlanSpec,
-                     ValueRule,
-                     Width,
-                     presets,
+    ALL,
+    ChunkRule,
+    Geometry,
+    KeyRule,
+    Layer,
+    LayerRule,
+    Plan,
+    PlanSize,
+    PlanSpec,
+    ValueRule,
+    Width,
+    presets,
 )
 from .snapshot import SnapshotInfo, SnapshotSequence, inspect
 from .step import Step
@@ -61,10 +74,10 @@ from .step import Step
 DRAFT_TOKENS = 64  # of a sequence in one step: up to so many can be dropped at commit
 
 __all__ = ['ALL', 'DRAFT_TOKENS', 'POSITION_SCALE', 'ArgumentError', 'Array', 'Auto', 'BudgetError', 'BusyError',
-           'Cache', 'CacheStats', 'Calibrator', 'Capability', 'ChanMix', 'ChunkRule', 'ClosedError', 'Context', 'CorruptError',
-           'DataError', 'Device', 'DeviceError', 'Error', 'FileError', 'Geometry', 'InternalError', 'KeyRule',
-           'KeyScales', 'Layer', 'LayerRule', 'LibraryError', 'MismatchError', 'NotFoundError', 'OutOfMemoryError',
-           'Plan', 'PlanSize', 'PlanSpec', 'PmKvq', 'Pressure', 'Probe', 'Rope', 'SampleCounts', 'ScaleSearch',
-           'Sequence', 'SnapshotInfo', 'SnapshotSequence', 'StateError', 'Step', 'Tensor', 'UnsupportedError',
-           'ValueRule', 'Vulkan', 'Width', 'allocate', 'build_info', 'devices', 'find_device', 'inspect', 'key_scales',
-           'merge', 'parse_bytes', 'presets', 'version']
+           'Cache', 'CacheStats', 'Calibrator', 'Capability', 'ChanMix', 'ChunkRule', 'ClosedError', 'Context',
+           'CorruptError', 'DataError', 'Device', 'DeviceError', 'Error', 'FileError', 'Geometry', 'InternalError',
+           'KeyRule', 'KeyScales', 'Layer', 'LayerRule', 'LibraryError', 'MismatchError', 'NotFoundError',
+           'OutOfMemoryError', 'Plan', 'PlanSize', 'PlanSpec', 'PmKvq', 'Pressure', 'Probe', 'Rope', 'SampleCounts',
+           'ScaleSearch', 'Sequence', 'SnapshotInfo', 'SnapshotSequence', 'StateError', 'Step', 'Tensor',
+           'UnsupportedError', 'ValueRule', 'Vulkan', 'Width', 'allocate', 'build_info', 'chunks', 'devices',
+           'find_device', 'inspect', 'key_scales', 'merge', 'parse_bytes', 'presets', 'version']

@@ -114,6 +114,19 @@ class ChunkWatch(Structure):
                 ('n_layers', c_uint32), ('reserved', c_uint32), ('layers', POINTER(c_uint32))]
 
 
+class ChunksInfo(Structure):
+    _fields_ = [('size', c_uint32), ('n_chunks', c_uint32), ('chunk_tokens', c_uint32), ('is_assigned', c_uint32),
+                ('deferral', c_uint32), ('n_low', c_uint32), ('n_middle', c_uint32), ('n_high', c_uint32),
+                ('n_wider', c_uint32), ('n_narrower', c_uint32), ('first_token', c_uint64),
+                ('retained_bytes', c_uint64)]
+
+
+class ChanMixLayout(Structure):
+    _fields_ = [('size', c_uint32), ('head_dim', c_uint32), ('token_bytes', c_uint32), ('reserved', c_uint32),
+                ('channel', c_uint8 * 256), ('bits', c_uint8 * 256), ('byte', c_uint8 * 256),
+                ('shift', c_uint8 * 256)]
+
+
 class KeyRule(Structure):
     _fields_ = [('size', c_uint32), ('bits', c_uint32), ('axis', c_uint32), ('group', c_uint32),
                 ('boost_channels', c_uint32), ('boost_bits', c_uint32), ('boost_score', c_uint32),
@@ -221,7 +234,7 @@ STRUCTS: dict[str, type[Structure]] = {
     'cache_stats': CacheStats, 'snapshot_desc': SnapshotDesc, 'snapshot_info': SnapshotInfo,
     'snapshot_sequence': SnapshotSequence, 'snapshot_class': SnapshotClass,
     'probe': Probe, 'chanmix': ChanMix, 'auto': Auto, 'pressure': Pressure, 'bm25': Bm25, 'chunk_quota': ChunkQuota,
-    'chunk_watch': ChunkWatch,
+    'chunk_watch': ChunkWatch, 'chunks_info': ChunksInfo, 'chanmix_layout': ChanMixLayout,
     'rope': Rope, 'scale_search': ScaleSearch, 'pmkvq': PmKvq,
 }
 WITHOUT_INIT = {'pressure'}  # the library fills it
@@ -244,6 +257,7 @@ CONSTANTS: dict[str, int] = {
     'LK_ALL': 0xFFFFFFFF, 'LK_AXIS_CHANNEL': 1, 'LK_AXIS_TOKEN': 2,
     'LK_SCORE_KEY': 1, 'LK_SCORE_QUERY_RANGE': 2, 'LK_ONE_BIT_DEVIATION': 1, 'LK_ONE_BIT_RANGE': 2,
     'LK_CHUNK_NONE': 0, 'LK_CHUNK_LOW': 1, 'LK_CHUNK_MIDDLE': 2, 'LK_CHUNK_HIGH': 3,
+    'LK_DEFER_OFF': 0, 'LK_DEFER_REFUSE': 1, 'LK_DEFER_PACK': 2,
     'LK_METADATA_F16': 1, 'LK_METADATA_F8': 2,
     'LK_PRESSURE_REFUSE': 0, 'LK_PRESSURE_BUDGET': 1, 'LK_PRESSURE_REMOVE': 2, 'LK_CACHE_EVICT': 1,
     'LK_SENSITIVITY_GRADIENT': 1, 'LK_SENSITIVITY_OUTPUT': 2,
@@ -286,9 +300,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_plan_set_key': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_set_value': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_set_metadata': (_status, [_p, _u32, _u32]),
-    'lk_chunk_mix_init': (_status, [_p, _size]),
     'lk_plan_chunk_bytes': (_status, [_p, _u64, _u32, _u32, _p, _p]),
-    'lk_chunk_rule_init': (_status, [_p, _size]),
     'lk_plan_set_pages': (_status, [_p, _u32]),
     'lk_plan_set_chunks': (_status, [_p, _p]),
     'lk_plan_get_chunks': (_status, [_p, _p]),
@@ -301,9 +313,13 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_plan_get_key_centers': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_set_key_scales': (_status, [_p, _u32, _u32, _p]),
     'lk_plan_get_key_scales': (_status, [_p, _u32, _u32, _p]),
+    'lk_plan_get_ladder': (_status, [_p, _u32, _p, _p, _p, _p]),
     'lk_plan_name': (c_char_p, [_p]),
     'lk_plan_get_pages': (_status, [_p, _p, _p, _p]),
     'lk_plan_width': (_status, [_p, _u32, _u32, _u32, _u32, _u32, _u32, _p, _p]),
+    'lk_plan_chanmix_layout': (_status, [_p, _u32, _u32, _p]),
+    'lk_chanmix_pack': (_status, [_p, _p, _u32, _p]),
+    'lk_chanmix_unpack': (_status, [_p, _p, _u32, _p]),
     'lk_plan_validate': (_status, [_p, _p]),
     'lk_plan_bytes': (_status, [_p, _u64, _u32, _u32, _p]),
     'lk_plan_to_json': (_status, [_p, c_char_p, _size, _p]),
@@ -313,6 +329,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_calibrator_add_keys': (_status, [_p, _u32, _p, _u32]),
     'lk_calibrator_add_queries': (_status, [_p, _u32, _p, _u32]),
     'lk_calibrator_add_probe': (_status, [_p, _u32, _p, _p, _p, _u32]),
+    'lk_probe_tokens': (_status, [_p, _p, _p, _u32, _p, _u64, _p]),
     'lk_calibrator_add_gradients': (_status, [_p, _u32, _u32, _p, _p, _u32]),
     'lk_calibrator_add_attention': (_status, [_p, _u32, _p, _p, _p, _u32]),
     'lk_calibrator_get_sensitivity': (_status, [_p, _u32, _u32, _u32, _u32, _u32, _p]),
@@ -352,17 +369,19 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_attend': (_status, [_p, _u32, _p, _p, _p]),
     'lk_step_replay': (_status, [_p]),
     'lk_step_commit': (_status, [_p, _p]),
+    'lk_step_commit_tokens': (_status, [_p, _p, _p]),
     'lk_step_discard': (_status, [_p]),
     'lk_chunks_cosine': (_status, [_p, _p, _u32, _u32, _p]),
     'lk_chunks_score_cosine': (_status, [_p, _p, _p, _p, _u32, _u32, _p]),
-    'lk_bm25_init': (_status, [_p, _size]),
     'lk_chunks_bm25': (_status, [_p, _p, _p, _u32, _p, _u32, _p]),
     'lk_chunks_by_thresholds': (_status, [_p, _u32, c_double, c_double, _p, _p, _p]),
-    'lk_chunk_quota_init': (_status, [_p, _size]),
     'lk_chunks_by_quota': (_status, [_p, _u32, _p, _p, _p]),
-    'lk_chunk_watch_init': (_status, [_p, _size]),
     'lk_chunks_watch': (_status, [_p, _u64, _p]),
     'lk_chunks_attention': (_status, [_p, _u64, _u32, _p]),
+    'lk_sequence_defer': (_status, [_p, _u64, _u32]),
+    'lk_chunks_assign': (_status, [_p, _u64, _u64, _u32, _p, _p]),
+    'lk_chunks_retain': (_status, [_p, _u64, _u64]),
+    'lk_chunks_get': (_status, [_p, _u64, _p, _u32, _p, _p, _p]),
     'lk_merge': (_status, [_p, _p, _u32, _u32, _u32, _u32, _p, _p, _p, _p]),
     'lk_snapshot_save': (_status, [_p, _u32, _p, _p, WriteFn, _p]),
     'lk_snapshot_save_memory': (_status, [_p, _u32, _p, _p, _p, _u64, _p]),

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 from . import _abi, snapshot, streams
 from ._calls import Calls
+from ._fields import Fields, name_of, number_of
 from ._handle import Handle
 from ._library import check, library
 from .arrays import Scratch
+from .chunks import MODES, Chunks, Watch
 from .context import BACKENDS, Context
 from .errors import ArgumentError
-from .plan import ALL, Geometry, Plan
+from .plan import ALL, CHUNK_CLASSES, Geometry, Plan
 from .step import Step
 
 _ALL_TOKENS = 2**64 - 1
@@ -35,8 +37,10 @@ def parse_bytes(size: int | str) -> int:
 
 
 @dataclass(frozen=True)
-class CacheStats:
+class CacheStats(Fields):
     """What a cache holds now: include/lowkey/cache.h says what each number counts."""
+
+    _struct = _abi.CacheStats
 
     n_sequences: int
     n_tokens: int
@@ -84,9 +88,8 @@ class Sequence:
 
     def __len__(self) -> int:
         """Committed tokens. Raises NotFoundError after remove()."""
-        n, cache = ctypes.c_uint64(), self.cache
-        with cache._handle.lock:
-            check(cache._lk.lk_sequence_length(cache._handle.get(), self.id, _abi.byref(n)))
+        n = ctypes.c_uint64()
+        self._call(self.cache._lk.lk_sequence_length, _abi.byref(n))
         return n.value
 
     def __bool__(self) -> bool:
@@ -100,11 +103,10 @@ class Sequence:
         Raises ArgumentError (more than there are), NotFoundError, BudgetError, BusyError (a step is open)."""
         if n_tokens is not None and n_tokens < 0:
             raise ArgumentError(f'n_tokens is {n_tokens}')
-        child, cache = ctypes.c_uint64(), self.cache
+        child = ctypes.c_uint64()
         n = _ALL_TOKENS if n_tokens is None else n_tokens
-        with cache._handle.lock:
-            check(cache._lk.lk_sequence_fork(cache._handle.get(), self.id, n, _abi.byref(child)))
-        return Sequence(cache, child.value)
+        self._call(self.cache._lk.lk_sequence_fork, n, _abi.byref(child))
+        return Sequence(self.cache, child.value)
 
     def truncate(self, n_tokens: int) -> None:
         """Keep the first n_tokens tokens. A packed page that is cut keeps the values of its codes.
@@ -112,15 +114,79 @@ class Sequence:
         Raises ArgumentError (more than there are), NotFoundError, BusyError (a step is open), BudgetError."""
         if n_tokens < 0:
             raise ArgumentError(f'n_tokens is {n_tokens}')
-        cache = self.cache
-        with cache._handle.lock:
-            check(cache._lk.lk_sequence_truncate(cache._handle.get(), self.id, n_tokens))
+        self._call(self.cache._lk.lk_sequence_truncate, n_tokens)
+
+    def _call(self, function: Any, *arguments: Any) -> None:
+        with self.cache._handle.lock:
+            check(function(self.cache._handle.get(), self.id, *arguments))
+
+    def defer(self, mode: str = 'refuse') -> None:
+        """Hold the sequence's tokens at 16 bits until assign_chunks().
+
+        mode  "refuse": where bytes are lacking step() raises; "pack": the oldest chunks are packed as middle ones
+              first; "off": pages are packed as the plan has it
+
+        Raises UnsupportedError (the plan has no chunks), NotFoundError, BusyError (a step is open)."""
+        self._call(self.cache._lk.lk_sequence_defer, number_of(MODES, mode, 'mode'))
+
+    def assign_chunks(self, n_context_tokens: int, classes: Iterable[str],
+                      scores: Iterable[float] | None = None) -> None:
+        """Give the chunks of the first n_context_tokens tokens, sinks included, their classes, and end a deferral.
+
+        classes  [n_chunks] of "low", "middle" and "high": the whole chunks of the context
+        scores   [n_chunks] where pages have to be filled, chunks with higher ones are widened first; None: later ones
+
+        Raises ArgumentError, UnsupportedError (the plan has no chunks), DataError (a score is a NaN), StateError
+        (tokens of the context were packed without a class), BudgetError (nothing changed), BusyError."""
+        if n_context_tokens < 0:
+            raise ArgumentError(f'n_context_tokens is {n_context_tokens}')
+        names = [number_of(CHUNK_CLASSES, name, 'class') for name in classes]
+        n, numbers = len(names), None
+        if scores is not None:
+            given = [float(score) for score in scores]
+            if len(given) != n:
+                raise ArgumentError(f'{len(given)} scores for {n} chunks')
+            numbers = (ctypes.c_float * n)(*given)
+        self._call(self.cache._lk.lk_chunks_assign, n_context_tokens, n, (ctypes.c_uint32 * n)(*names), numbers)
+
+    def retain_originals(self, budget: int | str) -> None:
+        """Keep the originals of the context in host memory, at most so many bytes, so that later classes may be wider;
+        0 frees them. Raises UnsupportedError (the plan has no chunks), BudgetError (less than is kept), BusyError."""
+        self._call(self.cache._lk.lk_chunks_retain, parse_bytes(budget))
+
+    def chunks(self) -> Chunks:
+        """Which chunk lies where and how it is kept. Raises UnsupportedError (the plan has no chunks)."""
+        lk = self.cache._lk
+        raw = lk.start(_abi.ChunksInfo)
+        with self.cache._handle.lock:
+            pointer = self.cache._handle.get()
+            check(lk.lk_chunks_get(pointer, self.id, _abi.byref(raw), 0, None, None, None))
+            lists = [(ctypes.c_uint32 * raw.n_chunks)() for _ in range(3)]
+            check(lk.lk_chunks_get(pointer, self.id, _abi.byref(raw), raw.n_chunks, *lists))
+        assigned, stored = ([name_of(CHUNK_CLASSES, number) for number in numbers] for numbers in lists[:2])
+        return Chunks.of(raw, assigned=assigned, stored=stored, order=list(lists[2]))
+
+    def watch_chunks(self, watch: Watch | None) -> None:
+        """Score the context's chunks by attention in the next step; None ends that.
+
+        Raises ArgumentError, NotFoundError (a layer), UnsupportedError (a layer with a sliding window), BudgetError,
+        BusyError."""
+        raw = None if watch is None else _abi.byref(watch.raw())
+        self._call(self.cache._lk.lk_chunks_watch, raw)
+
+    def chunk_attention(self, n_chunks: int) -> list[float]:
+        """The scores [n_chunks] that the watch has gathered, once its step was committed; their sum is 1.
+
+        Raises StateError (no watched step was committed), ArgumentError (other than watched), BusyError, DataError."""
+        if not 0 <= n_chunks < 2**32:
+            raise ArgumentError(f'n_chunks is {n_chunks}')
+        scores = (ctypes.c_float * n_chunks)()
+        self._call(self.cache._lk.lk_chunks_attention, n_chunks, scores)
+        return list(scores)
 
     def remove(self) -> None:
         """Free the sequence's pages. Raises NotFoundError (removed already), BusyError (a step is open)."""
-        cache = self.cache
-        with cache._handle.lock:
-            check(cache._lk.lk_sequence_remove(cache._handle.get(), self.id))
+        self._call(self.cache._lk.lk_sequence_remove)
 
     def __enter__(self) -> Sequence:
         return self
@@ -302,8 +368,7 @@ class Cache:
         raw = self._lk.start(_abi.CacheStats)
         with self._handle.watch:
             check(self._lk.lk_cache_get_stats(self._handle.get(), _abi.byref(raw)))
-        values = {name: getattr(raw, name) for name in CacheStats.__dataclass_fields__}
-        return CacheStats(**{**values, 'plane_bytes': tuple(raw.plane_bytes)})
+        return CacheStats.of(raw)
 
     @property
     def budget(self) -> int:

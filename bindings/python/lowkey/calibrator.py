@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import _abi
+from ._fields import Fields, number_of
 from ._handle import Handle
 from ._library import check, library
 from .arrays import Tensor
-from .context import number_of
 from .errors import ArgumentError
 from .plan import AXES, METADATA, ONE_BIT, Geometry, Layer, Plan
 
@@ -28,12 +28,14 @@ CHANNELS = {1: 'subnormal', 2: 'normal', 3: 'outlier'}
 
 
 @dataclass(frozen=True)
-class Probe:
+class Probe(Fields):
     """How a probe was made: a sentence of period_tokens tokens, repeated behind prefix_tokens others.
 
     sink_tokens   the first keys that do not count, the prefix included
     local_tokens  a query's last keys that do not count, at most period_tokens - 1
     """
+
+    _struct = _abi.Probe
 
     period_tokens: int
     prefix_tokens: int = 0
@@ -42,7 +44,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class ChanMix:
+class ChanMix(Fields):
     """How a ChanMix plan is made; include/lowkey/calibrate.h says what each field means.
 
     retrieval        what of retrieval heads is kept at 4 bits: "none", "key" or "key-value"
@@ -52,6 +54,9 @@ class ChanMix:
     retrieval_share  the part of all KV heads that are retrieval heads; -1: 0.3, or 0.19 without groups
     budget_bytes     0, or the most that a cache of budget_sequences x budget_tokens may take
     """
+
+    _struct = _abi.ChanMix
+    _tables = {'retrieval': RETRIEVAL, 'scope': SCOPES, 'metadata': METADATA, 'one_bit': ONE_BIT}
 
     retrieval: str = 'key-value'
     scope: str = 'head'
@@ -68,24 +73,17 @@ class ChanMix:
     budget_step_tokens: int = 512
     one_bit: str = 'deviation'
 
-    def raw(self) -> _abi.ChanMix:
-        raw = library().start(_abi.ChanMix)
-        for name in self.__dataclass_fields__:
-            value = getattr(self, name)
-            table = {'retrieval': RETRIEVAL, 'scope': SCOPES, 'metadata': METADATA,
-                     'one_bit': ONE_BIT}.get(name)
-            setattr(raw, name, value if table is None else number_of(table, value, name))
-        return raw
-
 
 @dataclass(frozen=True)
-class Auto:
+class Auto(Fields):
     """How an automatic plan is made; include/lowkey/calibrate.h says what each field means.
 
     centers         keys are stored without their mean
     bits_per_value  0, or the most bits of a packed value, ranges and minima included
     budget_bytes    0, or the most that a cache of budget_sequences x budget_tokens may take; one of the two is needed
     """
+
+    _struct = _abi.Auto
 
     centers: bool = True
     sink_tokens: int = 32
@@ -96,15 +94,9 @@ class Auto:
     budget_sequences: int = 1
     budget_step_tokens: int = 512
 
-    def raw(self) -> _abi.Auto:
-        raw = library().start(_abi.Auto)
-        for name in self.__dataclass_fields__:
-            setattr(raw, name, getattr(self, name))
-        return raw
-
 
 @dataclass(frozen=True)
-class PmKvq:
+class PmKvq(Fields):
     """How a PM-KVQ plan is made; include/lowkey/calibrate.h says what each field means.
 
     budget_bytes  of the whole cache, when each of budget_sequences has budget_tokens
@@ -116,6 +108,9 @@ class PmKvq:
     group         channels of a token that share a range; 0 = the head
     key_scales    keys are divided by the scales that searches found
     """
+
+    _struct = _abi.PmKvq
+    _tables = {'scope': SCOPES, 'key_axis': AXES, 'sensitivity': SENSITIVITIES}
 
     budget_bytes: int
     widths: tuple[int, ...] = (4, 2)
@@ -131,23 +126,14 @@ class PmKvq:
     budget_sequences: int = 1
     budget_step_tokens: int = 512
 
-    def raw(self) -> _abi.PmKvq:
-        raw = library().start(_abi.PmKvq)
-        if len(self.widths) > len(raw.widths):
-            raise ArgumentError(f'{len(self.widths)} widths, there are {len(raw.widths)}')
-        for name in self.__dataclass_fields__:
-            value = getattr(self, name)
-            table = {'scope': SCOPES, 'key_axis': AXES, 'sensitivity': SENSITIVITIES}.get(name)
-            if name == 'widths':
-                raw.n_widths = len(value)
-                raw.widths[:len(value)] = sorted(value, reverse=True)
-            elif value is not None:
-                setattr(raw, name, value if table is None else number_of(table, value, name))
+    def raw(self) -> Any:
+        raw, n = super().raw(), len(self.widths)
+        raw.n_widths, raw.widths[:n] = n, sorted(self.widths, reverse=True)
         return raw
 
 
 @dataclass(frozen=True)
-class Rope:
+class Rope(Fields):
     """How positions turn keys and queries.
 
     pairing      channels i and i + channels / 2 ("halves"), or 2 i and 2 i + 1 ("interleaved")
@@ -156,26 +142,24 @@ class Rope:
     frequencies  of each pair, in place of base
     """
 
+    _struct = _abi.Rope
+    _tables = {'pairing': PAIRINGS}
+
     pairing: str = 'halves'
     channels: int = 0
     base: float = 10000.0
     frequencies: tuple[float, ...] = ()
 
     def _turn(self, name: str, samples: Any, first_position: int, position_scale: float) -> Any:
-        lk, tensor = library(), samples if isinstance(samples, Tensor) else Tensor(samples)
+        tensor = samples if isinstance(samples, Tensor) else Tensor(samples)
         if len(tensor.shape) != 3:
             raise ArgumentError(f'samples have shape {list(tensor.shape)}, must be [n_tokens, n_heads, head_dim]')
         n_tokens, n_heads, head_dim = tensor.shape
-        raw = lk.start(_abi.Rope)
-        raw.pairing, raw.channels = number_of(PAIRINGS, self.pairing, 'pairing'), self.channels
-        raw.base = self.base
-        if self.frequencies:
-            if len(self.frequencies) != (self.channels or head_dim) // 2:
-                raise ArgumentError(f'{len(self.frequencies)} frequencies of {self.channels or head_dim} channels')
-            raw.frequencies = (ctypes.c_double * len(self.frequencies))(*self.frequencies)
+        if self.frequencies and len(self.frequencies) != (self.channels or head_dim) // 2:
+            raise ArgumentError(f'{len(self.frequencies)} frequencies of {self.channels or head_dim} channels')
         out = (ctypes.c_float * (n_tokens * n_heads * head_dim))()
-        check(getattr(lk, name)(_abi.byref(raw), tensor.reference, n_tokens, n_heads, head_dim, first_position,
-                                position_scale, out))
+        check(getattr(library(), name)(_abi.byref(self.raw()), tensor.reference, n_tokens, n_heads, head_dim,
+                                     first_position, position_scale, out))
         return memoryview(out).cast('B').cast('f', (n_tokens, n_heads, head_dim))
 
     def apply(self, samples: Any, *, first_position: int = 0, position_scale: float = 1.0) -> Any:
@@ -190,21 +174,17 @@ class Rope:
 
 
 @dataclass(frozen=True)
-class ScaleSearch:
+class ScaleSearch(Fields):
     """How the exponent of a layer's key scales is looked for: pairs of channels, widths, one query of query_step."""
+
+    _struct = _abi.ScaleSearch
+    _tables = {'pairing': PAIRINGS}
 
     pairing: str = 'halves'
     channels: int = 0
     key_bits: int = 4
     value_bits: int = 4
     query_step: int = 1
-
-    def raw(self) -> _abi.ScaleSearch:
-        raw = library().start(_abi.ScaleSearch)
-        for name in self.__dataclass_fields__:
-            value = getattr(self, name)
-            setattr(raw, name, number_of(PAIRINGS, value, name) if name == 'pairing' else value)
-        return raw
 
 
 class KeyScales(NamedTuple):
@@ -319,6 +299,13 @@ class Calibrator:
                                 f'heads, {wanted[1]} channels]')
         return tensor
 
+    def _pass(self, layer: int, **arrays: Any) -> list[Tensor]:
+        tensors = [self._samples(layer, array, what) for what, array in arrays.items()]
+        if len({tensor.shape[0] for tensor in tensors}) > 1:
+            *most, last = (f'{tensor.shape[0]} {what}' for what, tensor in zip(arrays, tensors))
+            raise ArgumentError(f'{", ".join(most)} and {last} of one pass')
+        return tensors
+
     def add_keys(self, layer: int, keys: Any) -> None:
         """Add keys [n_tokens, n_kv_heads, head_dim] of a layer. Raises DataError naming an infinity or a NaN."""
         tensor = self._samples(layer, keys, 'keys')
@@ -334,21 +321,15 @@ class Calibrator:
 
         queries  [n_tokens, n_query_heads, head_dim]
         keys     [n_tokens, n_kv_heads, head_dim], of the same tokens: the whole pass"""
-        raw = self._lk.start(_abi.Probe)
-        for name in probe.__dataclass_fields__:
-            setattr(raw, name, getattr(probe, name))
-        q, k = self._samples(layer, queries, 'queries'), self._samples(layer, keys, 'keys')
-        if q.shape[0] != k.shape[0]:
-            raise ArgumentError(f'{q.shape[0]} queries and {k.shape[0]} keys of one pass')
-        self._call(self._lk.lk_calibrator_add_probe, layer, _abi.byref(raw), q.reference, k.reference, q.shape[0])
+        q, k = self._pass(layer, queries=queries, keys=keys)
+        self._call(self._lk.lk_calibrator_add_probe, layer, _abi.byref(probe.raw()), q.reference, k.reference,
+                   q.shape[0])
 
     def add_gradients(self, layer: int, samples: Any, gradients: Any, *, value: bool = False) -> None:
         """Add keys, or values, with the gradients of a loss by them: what each width costs.
 
         samples, gradients  [n_tokens, n_kv_heads, head_dim]"""
-        x, gradient = self._samples(layer, samples, 'samples'), self._samples(layer, gradients, 'gradients')
-        if x.shape[0] != gradient.shape[0]:
-            raise ArgumentError(f'{x.shape[0]} samples and {gradient.shape[0]} gradients')
+        x, gradient = self._pass(layer, samples=samples, gradients=gradients)
         self._call(self._lk.lk_calibrator_add_gradients, layer, int(value), x.reference, gradient.reference,
                    x.shape[0])
 
@@ -357,10 +338,7 @@ class Calibrator:
 
         queries       [n_tokens, n_query_heads, head_dim]
         keys, values  [n_tokens, n_kv_heads, head_dim]"""
-        q, k, v = (self._samples(layer, x, what) for x, what in ((queries, 'queries'), (keys, 'keys'),
-                                                                  (values, 'values')))
-        if not q.shape[0] == k.shape[0] == v.shape[0]:
-            raise ArgumentError(f'{q.shape[0]} queries, {k.shape[0]} keys and {v.shape[0]} values of one pass')
+        q, k, v = self._pass(layer, queries=queries, keys=keys, values=values)
         self._call(self._lk.lk_calibrator_add_attention, layer, q.reference, k.reference, v.reference, q.shape[0])
 
     def sensitivity(self, layer: int, kv_head: int, bits: int, *, value: bool = False, kind: str = 'gradient') -> float:
@@ -416,10 +394,7 @@ class Calibrator:
 
         queries       [n_tokens, n_query_heads, head_dim]
         keys, values  [n_tokens, n_kv_heads, head_dim]"""
-        q, k, v = (self._samples(layer, x, what) for x, what in ((queries, 'queries'), (keys, 'keys'),
-                                                                  (values, 'values')))
-        if not q.shape[0] == k.shape[0] == v.shape[0]:
-            raise ArgumentError(f'{q.shape[0]} queries, {k.shape[0]} keys and {v.shape[0]} values of one pass')
+        q, k, v = self._pass(layer, queries=queries, keys=keys, values=values)
         raw = (search or ScaleSearch()).raw()
         self._call(self._lk.lk_calibrator_add_scale_search, layer, _abi.byref(raw), q.reference, k.reference,
                    v.reference, q.shape[0])
@@ -439,24 +414,21 @@ class Calibrator:
         self._call(self._lk.lk_calibrator_get_key_scales, layer, kv_head, values, _abi.byref(exponent))
         return KeyScales(list(values), exponent.value)
 
+    def _plan(self, make: Any, options: Fields) -> Plan:
+        box = ctypes.c_void_p()
+        self._call(make, _abi.byref(options.raw()), _abi.byref(box))
+        return Plan(box, self.geometry)
+
     def pm_kvq(self, options: PmKvq) -> Plan:
         """A PM-KVQ plan of the sensitivities. Raises StateError (samples are missing), BudgetError (with the bytes
         that would do), ArgumentError."""
-        box = ctypes.c_void_p()
-        raw = options.raw()
-        self._call(self._lk.lk_calibrator_pmkvq, _abi.byref(raw), _abi.byref(box))
-        return Plan(box, self.geometry)
+        return self._plan(self._lk.lk_calibrator_pmkvq, options)
 
     def chanmix(self, options: ChanMix | None = None) -> Plan:
         """A ChanMix plan of the statistics. Raises StateError (samples are missing), BudgetError, ArgumentError."""
-        box = ctypes.c_void_p()
-        raw = (options or ChanMix()).raw()
-        self._call(self._lk.lk_calibrator_chanmix, _abi.byref(raw), _abi.byref(box))
-        return Plan(box, self.geometry)
+        return self._plan(self._lk.lk_calibrator_chanmix, options or ChanMix())
 
     def auto(self, options: Auto) -> Plan:
-        """The plan of the least error within a limit. Raises StateError (samples are missing), BudgetError, ArgumentError."""
-        box = ctypes.c_void_p()
-        raw = options.raw()
-        self._call(self._lk.lk_calibrator_auto, _abi.byref(raw), _abi.byref(box))
-        return Plan(box, self.geometry)
+        """The plan of the least error within a limit. Raises StateError (samples are missing), BudgetError,
+        ArgumentError."""
+        return self._plan(self._lk.lk_calibrator_auto, options)

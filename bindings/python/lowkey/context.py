@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from . import _abi
+from . import _abi, streams
+from ._fields import Fields, number_of
 from ._handle import Handle
 from ._library import InCallback, check, library
 from .arrays import DTYPES
@@ -25,15 +26,6 @@ MEMORIES = {'host': 1, 'cuda': 2, 'vulkan': 3}
 Log = Callable[[str, str], object]
 Allocate = Callable[[int, int], int]
 Release = Callable[[int, int, int], object]
-
-
-def number_of(table: dict[str, int], name: str | int, what: str) -> int:
-    """The number of a name in a table. Numbers pass as they are."""
-    if isinstance(name, int):
-        return name
-    if name not in table:
-        raise ArgumentError(f'{what} is {name!r}, must be one of {", ".join(table)}')
-    return table[name]
 
 
 @dataclass(frozen=True)
@@ -87,13 +79,16 @@ class Vulkan:
 
 
 @dataclass(frozen=True)
-class Capability:
+class Capability(Fields):
     """A question to Context.supports(): pages of these widths, attended with tensors of this type.
 
     group_size  query heads per KV head
     memory      of the tensors: "host", "cuda" or "vulkan"
     dtype       of the tensors: "float16", "bfloat16" or "float32"
     """
+
+    _struct = _abi.Capability
+    _tables = {'memory': MEMORIES, 'dtype': DTYPES}
 
     head_dim: int = 128
     group_size: int = 1
@@ -195,14 +190,20 @@ class Context:
 
     def require(self, capability: Capability) -> None:
         """Raise the refusal that a cache would give: UnsupportedError names what is missing."""
-        raw = self._lk.start(_abi.Capability)
-        raw.head_dim, raw.group_size, raw.page_tokens = (capability.head_dim, capability.group_size,
-                                                         capability.page_tokens)
-        raw.key_bits, raw.value_bits = capability.key_bits, capability.value_bits
-        raw.memory = number_of(MEMORIES, capability.memory, 'memory')
-        raw.dtype = number_of(DTYPES, capability.dtype, 'dtype')
+        raw = capability.raw()
         with self._handle.watch:
             check(self._lk.lk_context_supports(self._handle.get(), _abi.byref(raw)))
+
+    def _queue(self, stream: Any) -> tuple[Any, int]:
+        """The queue of a call and its stream's handle: None and 0 but on CUDA."""
+        if self.backend != 'cuda':
+            if stream is not None:
+                raise ArgumentError(f'a context on {self.backend} takes no stream')
+            return None, 0
+        queue = self._lk.start(_abi.Queue)
+        queue.kind = _abi.CONSTANTS['LK_QUEUE_CUDA_STREAM']
+        queue.handle = streams.current(self.device_index) if stream is None else streams.handle_of(stream)
+        return _abi.byref(queue), queue.handle or 0
 
     def vulkan_pipeline_cache(self) -> bytes:
         """What the driver compiled for this context so far, for Vulkan.pipeline_cache of a later one."""

@@ -7,8 +7,8 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from . import _abi, streams
-from ._library import check, library
+from . import _abi
+from ._library import check
 from .arrays import Tensor, describe, empty_like
 from .context import Context
 from .errors import ArgumentError
@@ -37,13 +37,7 @@ def merge(context: Context, outs: Sequence[Any], lses: Sequence[Any], out: Any =
     """
     if not outs or len(outs) != len(lses):
         raise ArgumentError(f'{len(outs)} outputs and {len(lses)} log-sum-exps: one of each part is needed')
-    lk, queue, handle = library(), None, 0
-    if context.backend == 'cuda':
-        handle = streams.current(context.device_index) if stream is None else streams.handle_of(stream)
-        queue = lk.start(_abi.Queue)
-        queue.kind, queue.handle = _abi.CONSTANTS['LK_QUEUE_CUDA_STREAM'], handle
-    elif stream is not None:
-        raise ArgumentError(f'a context on {context.backend} takes no stream')
+    queue, handle = context._queue(stream)
     first = outs[0].shape if isinstance(outs[0], Tensor) else describe(outs[0], handle).shape
     if len(first) != 3:
         raise ArgumentError(f'outs[0] has shape {list(first)}: a tensor is [n_tokens, n_heads, head_dim]')
@@ -59,8 +53,8 @@ def merge(context: Context, outs: Sequence[Any], lses: Sequence[Any], out: Any =
     total = None if lse is None else _tensor(lse, rows, 'lse', handle, written=True)
     pointers = ctypes.POINTER(_abi.Tensor) * len(parts)
     with context._handle.watch:
-        check(lk.lk_merge(context._handle.get(), None if queue is None else _abi.byref(queue), *shape, len(parts),
-                          pointers(*(ctypes.pointer(t.struct) for t in parts)),
-                          pointers(*(ctypes.pointer(t.struct) for t in sums)),
-                          into.reference, None if total is None else total.reference))
+        check(context._lk.lk_merge(context._handle.get(), queue, *shape, len(parts),
+                                   pointers(*(ctypes.pointer(t.struct) for t in parts)),
+                                   pointers(*(ctypes.pointer(t.struct) for t in sums)),
+                                   into.reference, None if total is None else total.reference))
     return out if lse is None else (out, lse)

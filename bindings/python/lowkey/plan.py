@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import _abi
+from ._fields import Fields, number_of
 from ._handle import Handle
 from ._library import check, library
-from .context import number_of
 from .errors import ArgumentError
 
 ALL = _abi.CONSTANTS['LK_ALL']
@@ -21,9 +21,7 @@ AXES = {'channel': 1, 'token': 2}
 SCORES = {'': 0, 'key': 1, 'query-range': 2}
 ONE_BIT = {'deviation': 1, 'range': 2}
 METADATA = {'f16': 1, 'f8': 2}
-_AXIS_NAMES = {number: name for name, number in AXES.items()}
-_SCORE_NAMES = {number: name for name, number in SCORES.items()}
-_ONE_BIT_NAMES = {number: name for name, number in ONE_BIT.items()}
+CHUNK_CLASSES = {'none': 0, 'low': 1, 'middle': 2, 'high': 3}
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class KeyRule:
+class KeyRule(Fields):
     """How keys of a KV head are kept.
 
     bits            1, 2, 3, 4, 8 or 16: channels without another class
@@ -96,7 +94,11 @@ class KeyRule:
     centers         [head_dim] subtracted from the keys before they are stored, or empty; logits stay as they are
     one_bit         what 1-bit codes stand for: "deviation" (mean of the group - and + its mean absolute deviation)
                     or "range" (lowest and highest)
+    scales          [head_dim] that the keys are divided by before they are stored, or empty; logits stay as they are
     """
+
+    _struct = _abi.KeyRule
+    _tables = {'axis': AXES, 'boost_score': SCORES, 'one_bit': ONE_BIT}
 
     bits: int = 16
     axis: str = 'channel'
@@ -107,12 +109,16 @@ class KeyRule:
     channel_bits: tuple[int, ...] = ()
     centers: tuple[float, ...] = ()
     one_bit: str = 'deviation'
+    scales: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
-class ValueRule:
+class ValueRule(Fields):
     """How values of a KV head are kept: at ``bits``, ``group`` consecutive channels of a token sharing a range
     (0 = the head); ``one_bit`` as of keys."""
+
+    _struct = _abi.ValueRule
+    _tables = {'one_bit': ONE_BIT}
 
     bits: int = 16
     group: int = 0
@@ -139,7 +145,7 @@ class LayerRule:
 
 
 @dataclass(frozen=True)
-class ChunkRule:
+class ChunkRule(Fields):
     """Classes of a context's chunks (Cocktail); see lk_chunk_rule.
 
     low_bits ... high_bits  what caps the widths of a class: 2, 4, 8 or 16, ascending
@@ -147,6 +153,8 @@ class ChunkRule:
     reorder                 pages of one class lie together
     hold                    tokens behind the context stay at 16 bits
     """
+
+    _struct = _abi.ChunkRule
 
     chunk_tokens: int = 32
     low_bits: int = 2
@@ -178,8 +186,10 @@ class PlanSpec:
 
 
 @dataclass(frozen=True)
-class PlanSize:
+class PlanSize(Fields):
     """What a plan costs. Every number is exact."""
+
+    _struct = _abi.PlanSize
 
     n_pages: int
     bits_per_value: float
@@ -206,24 +216,6 @@ def presets() -> list[str]:
     while (name := lk.lk_plan_preset_name(len(names))) is not None:
         names.append(name.decode())
     return names
-
-
-def _key_rule(rule: KeyRule) -> _abi.KeyRule:
-    raw = library().start(_abi.KeyRule)
-    raw.bits, raw.axis, raw.group = rule.bits, number_of(AXES, rule.axis, 'axis'), rule.group
-    raw.boost_channels, raw.boost_bits = rule.boost_channels, rule.boost_bits
-    raw.boost_score = number_of(SCORES, rule.boost_score, 'boost_score')
-    raw.one_bit = number_of(ONE_BIT, rule.one_bit, 'one_bit')
-    if rule.channel_bits:
-        raw.channel_bits = (ctypes.c_uint8 * len(rule.channel_bits))(*rule.channel_bits)
-    return raw
-
-
-def _value_rule(rule: ValueRule) -> _abi.ValueRule:
-    raw = library().start(_abi.ValueRule)
-    raw.bits, raw.group = rule.bits, rule.group
-    raw.one_bit = number_of(ONE_BIT, rule.one_bit, 'one_bit')
-    return raw
 
 
 class Plan:
@@ -340,18 +332,19 @@ class Plan:
 
     def set_key(self, rule: KeyRule, layer: int = ALL, kv_head: int = ALL) -> None:
         """Rule of the keys of a layer and KV head, or of all. Raises NotFoundError."""
-        for what, list_ in (('channel_bits', rule.channel_bits), ('centers', rule.centers)):
+        for what, list_ in (('channel_bits', rule.channel_bits), ('centers', rule.centers), ('scales', rule.scales)):
             layers = self.geometry.layers if layer == ALL else self.geometry.layers[layer:layer + 1]
             for one in layers:
                 if list_ and len(list_) != one.head_dim:
                     raise ArgumentError(f'{len(list_)} {what} for head_dim {one.head_dim}')
-        self._call(self._lk.lk_plan_set_key, layer, kv_head, _abi.byref(_key_rule(rule)))
-        centers = (ctypes.c_float * len(rule.centers))(*rule.centers) if rule.centers else None
-        self._call(self._lk.lk_plan_set_key_centers, layer, kv_head, centers)
+        self._call(self._lk.lk_plan_set_key, layer, kv_head, _abi.byref(rule.raw()))
+        for put, list_ in ((self._lk.lk_plan_set_key_centers, rule.centers),
+                           (self._lk.lk_plan_set_key_scales, rule.scales)):
+            self._call(put, layer, kv_head, (ctypes.c_float * len(list_))(*list_) if list_ else None)
 
     def set_value(self, rule: ValueRule, layer: int = ALL, kv_head: int = ALL) -> None:
         """Rule of the values of a layer and KV head, or of all. Raises NotFoundError."""
-        self._call(self._lk.lk_plan_set_value, layer, kv_head, _abi.byref(_value_rule(rule)))
+        self._call(self._lk.lk_plan_set_value, layer, kv_head, _abi.byref(rule.raw()))
 
     def set_metadata(self, metadata: str, layer: int = ALL) -> None:
         """How ranges and minima are stored: "f16" or "f8"."""
@@ -363,19 +356,16 @@ class Plan:
 
     def set_chunks(self, rule: ChunkRule | None) -> None:
         """Chunks of a context and their classes; None = no chunks."""
-        raw = self._lk.start(_abi.ChunkRule)
-        for name in ChunkRule.__dataclass_fields__:
-            setattr(raw, name, getattr(rule, name) if rule else 0)
+        raw = self._lk.start(_abi.ChunkRule) if rule is None else rule.raw()
+        if rule is None:
+            raw.chunk_tokens = 0
         self._call(self._lk.lk_plan_set_chunks, _abi.byref(raw))
 
     def chunks(self) -> ChunkRule | None:
         """The plan's chunks, None without."""
         raw = self._lk.start(_abi.ChunkRule)
         self._call(self._lk.lk_plan_get_chunks, _abi.byref(raw))
-        if not raw.chunk_tokens:
-            return None
-        return ChunkRule(raw.chunk_tokens, raw.low_bits, raw.middle_bits, raw.high_bits, raw.alpha, raw.beta,
-                         bool(raw.reorder), bool(raw.hold))
+        return ChunkRule.of(raw) if raw.chunk_tokens else None
 
     def set_recent(self, sink_tokens: int, window_tokens: int) -> None:
         """First and last tokens of a sequence that stay at 16 bits."""
@@ -394,24 +384,29 @@ class Plan:
         raw = self._lk.start(_abi.KeyRule)
         with self._handle.lock:
             check(self._lk.lk_plan_get_key(self._handle.get(), layer, kv_head, _abi.byref(raw)))
-            width, centers = self.geometry.layers[layer].head_dim, ctypes.POINTER(ctypes.c_float)()
-            check(self._lk.lk_plan_get_key_centers(self._handle.get(), layer, kv_head, _abi.byref(centers)))
-            bits = tuple(raw.channel_bits[:width]) if raw.channel_bits else ()
-            offsets = tuple(centers[:width]) if centers else ()
-        return KeyRule(raw.bits, _AXIS_NAMES[raw.axis], raw.group, raw.boost_channels, raw.boost_bits,
-                       _SCORE_NAMES[raw.boost_score], bits, offsets, _ONE_BIT_NAMES[raw.one_bit])
+            lists = {'channel_bits': raw.channel_bits}
+            for name, get in (('centers', self._lk.lk_plan_get_key_centers),
+                              ('scales', self._lk.lk_plan_get_key_scales)):
+                lists[name] = ctypes.POINTER(ctypes.c_float)()
+                check(get(self._handle.get(), layer, kv_head, _abi.byref(lists[name])))
+            width = self.geometry.layers[layer].head_dim
+            return KeyRule.of(raw, **{name: tuple(list_[:width]) if list_ else () for name, list_ in lists.items()})
 
     def value(self, layer: int, kv_head: int) -> ValueRule:
         """The rule of the values of a KV head."""
         raw = self._lk.start(_abi.ValueRule)
         self._call(self._lk.lk_plan_get_value, layer, kv_head, _abi.byref(raw))
-        return ValueRule(raw.bits, raw.group, _ONE_BIT_NAMES[raw.one_bit])
+        return ValueRule.of(raw)
 
-    def width(self, layer: int, kv_head: int, channel: int, *, value: bool = False) -> Width:
-        """Bits of one channel of keys, or of values, in a packed page of no chunk's class, at the layer's own rung."""
+    def width(self, layer: int, kv_head: int, channel: int, *, value: bool = False, rung: int = 0,
+              chunk_class: str = 'none') -> Width:
+        """Bits of one channel of keys, or of values, in a packed page.
+
+        rung         one of the layer's ladder; 0 = the layer's own
+        chunk_class  "low", "middle" or "high"; "none" = a page of no chunk's class"""
         bits, boost = ctypes.c_uint32(), ctypes.c_uint32()
-        self._call(self._lk.lk_plan_width, layer, kv_head, int(value), channel, 0, 0, _abi.byref(bits),
-                   _abi.byref(boost))
+        self._call(self._lk.lk_plan_width, layer, kv_head, int(value), channel, rung,
+                   number_of(CHUNK_CLASSES, chunk_class, 'chunk_class'), _abi.byref(bits), _abi.byref(boost))
         return Width(bits.value, boost.value)
 
     def validate(self, geometry: Geometry | None = None) -> None:
@@ -426,14 +421,23 @@ class Plan:
         n_sequences x step_tokens."""
         raw = self._lk.start(_abi.PlanSize)
         self._call(self._lk.lk_plan_bytes, n_tokens, n_sequences, step_tokens, _abi.byref(raw))
-        return PlanSize(*(getattr(raw, name) for name in PlanSize.__dataclass_fields__))
+        return PlanSize.of(raw)
+
+    def chunk_bytes(self, n_tokens: int, n_low: int = 0, n_middle: int = 0, n_high: int = 0, *, n_sequences: int = 1,
+                    step_tokens: int = 512) -> PlanSize:
+        """The same once the chunks of all contexts have their first classes: so many of each."""
+        raw, mix = self._lk.start(_abi.PlanSize), self._lk.start(_abi.ChunkMix)
+        mix.n_low, mix.n_middle, mix.n_high = n_low, n_middle, n_high
+        self._call(self._lk.lk_plan_chunk_bytes, n_tokens, n_sequences, step_tokens, _abi.byref(mix), _abi.byref(raw))
+        return PlanSize.of(raw)
 
 
 def _key_of(entry: dict[str, Any]) -> KeyRule:
     boost = entry.get('boost') or {}
     return KeyRule(entry['bits'], entry.get('axis', 'channel'), entry.get('group', 0), boost.get('channels', 0),
                    boost.get('bits', 0), boost.get('score', ''), tuple(entry.get('classes') or ()),
-                   tuple(entry.get('centers') or ()), entry.get('one_bit', 'deviation'))
+                   tuple(entry.get('centers') or ()), entry.get('one_bit', 'deviation'),
+                   tuple(entry.get('scales') or ()))
 
 
 def _value_of(entry: dict[str, Any]) -> ValueRule:

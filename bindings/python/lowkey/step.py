@@ -121,6 +121,23 @@ class Step:
             check(self._lk.lk_step_commit(self._pointer(), chosen))
             self._end()
 
+    def commit_paths(self, paths: Iterable[Iterable[int]]) -> None:
+        """Keep chosen tokens of draft trees.
+
+        paths  of each sequence the path from the root, as indices of its new tokens
+
+        Raises as commit()."""
+        chosen = [tuple(path) for path in paths]
+        if len(chosen) != self.n_sequences:
+            raise ArgumentError(f'{len(chosen)} paths for {self.n_sequences} sequences')
+        tokens = [token for path in chosen for token in path]
+        if any(not 0 <= token < 2**32 for token in tokens):
+            raise ArgumentError(f'paths are {chosen}')
+        with self._handle.lock:
+            check(self._lk.lk_step_commit_tokens(self._pointer(), (ctypes.c_uint32 * len(chosen))(*map(len, chosen)),
+                                                 (ctypes.c_uint32 * len(tokens))(*tokens)))
+            self._end()
+
     def discard(self) -> None:
         """Drop the tokens: the sequences are as before the step."""
         with self._handle.lock:

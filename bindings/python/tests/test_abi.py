@@ -61,10 +61,22 @@ def test_every_status_has_an_exception():
     assert set(BY_STATUS) == statuses
 
 
+def headers() -> str:
+    text = '\n'.join(path.read_text() for path in sorted((INCLUDE / 'lowkey').glob('*.h')))
+    return re.sub(r'/\*.*?\*/', '', text, flags=re.S)
+
+
+def test_everything_in_the_headers_is_declared():
+    text = headers()
+    assert set(re.findall(r'^LK_API[^;(]*?(lk_\w+)\(', text, re.M)) == set(_abi.FUNCTIONS)
+    assert set(re.findall(r'typedef struct lk_(\w+) \{', text)) == set(_abi.STRUCTS)
+    enumerators = set(re.findall(r'^\s+(LK_\w+) =', text, re.M))
+    assert len(enumerators) > 50 and enumerators <= set(_abi.CONSTANTS)
+
+
 def test_functions_are_declared_as_in_the_headers():
     """Each function exists with as many arguments, and integers have the width of the declaration."""
-    text = '\n'.join(path.read_text() for path in sorted((INCLUDE / 'lowkey').glob('*.h')))
-    text = re.sub(r'/\*.*?\*/', '', text, flags=re.S)
+    text = headers()
     found = {}
     for result, name, arguments in re.findall(r'LK_API\s+([\w\s*]+?)\b(lk_\w+)\(([^;]*)\);', text):
         plain = ' '.join(arguments.split())

@@ -107,6 +107,16 @@ def test_draft_trees(cache):
                 assert np.abs(out[2:] - attention(q[2:], keys, values)[0]).max() < 2e-3
         step.discard()
     assert len(sequence) == 6
+    with cache.step(sequence, 3, parents=(-1, 0, 0)) as step:
+        for layer in range(2):
+            q, k, v = tensors(40 + layer, 3)
+            step.append(layer, k, v)
+            step.attend(layer, q)
+        for paths, sentence in (([], '0 paths'), ([[0, 1, 2]], ''), ([[1]], ''), ([[-1]], '-1')):
+            with pytest.raises(lowkey.ArgumentError, match=sentence):
+                step.commit_paths(paths)
+        step.commit_paths([[0, 2]])
+    assert len(sequence) == 8 and not step.open
 
 
 def test_truncate(cache):

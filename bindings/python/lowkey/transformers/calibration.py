@@ -125,7 +125,8 @@ def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str],
         layer.N.probe_k, layer.N.probe_q
 
     layer.N.sink_logits where the model learns them, and the metadata of docs/CALIBRATION.md, ``texts`` (number),
-    ``passes`` (tokens of each) and ``position_scale``. Everything is held in memory until it is written. Returns the shape of each tensor.
+    ``passes`` (tokens of each) and ``position_scale``. Everything is held in memory until it is written.
+    Returns the shape of each tensor.
     """
     geometry = geometry_of(model.config, sink_logits=sink_logits_of(model))  # refuses what lowkey cannot serve
     if dtype not in _DTYPES:
