@@ -105,6 +105,11 @@ class Array {
         size_ = n;
         return true;
     }
+    // n more elements within the capacity, which the caller writes.
+    T *extend(size_t n) {
+        size_ += n;
+        return data_ + size_ - n;
+    }
     void pop() { --size_; }
     void clear() { size_ = 0; }
     // Remove element i; the last one takes its place.

@@ -46,7 +46,7 @@ lk_status shrink_layer(lk_cache *cache, uint32_t layer, uint32_t rung) {
     lk_status status = LK_OK;
     uint32_t n_done = 0;
     while (!status && cache->layers[layer].is_unsettled)
-        status = settle_layer(cache, layer, kShrinkBatch, &n_done);
+        status = settle_layer(cache, layer, kBatch, &n_done);
     return status;
 }
 
@@ -80,7 +80,7 @@ uint64_t narrowest_slot(lk_cache *cache, const Row &row, uint32_t entry, const H
     if (bits == 16)
         half_class = half.rung_class[plan.n_rungs - 1];
     for (; bits > last && bits < 16; bits = class_bits(cache->classes[half_class]))
-        half_class = cache->shrunk_class[half_class];
+        half_class = cache->shrink_steps[half_class].to;
     return slot_bytes(payload_bytes(cache->classes[half_class].shape));
 }
 

@@ -92,10 +92,21 @@ lk_status check_support(const lk_cache &cache) {
     return LK_OK;
 }
 
+// For ladders; class_changes are zeros between two uses.
+bool reserve_shrinking(lk_cache *cache) {
+    bool has_ladder = false;
+    for (const LayerPlan &layer : cache->plan.model.layers)
+        has_ladder = has_ladder || layer.n_rungs;
+    return !has_ladder ||
+           (cache->shrinks.reserve(kBatch) && cache->shrunk_halves.reserve(kBatch) &&
+            cache->left_slots.reserve(kBatch) && cache->halved_slots.reserve(kBatch) &&
+            cache->class_changes.resize(cache->classes.size()));
+}
+
 lk_status reserve_work(lk_cache *cache) {
     const bool ranks = cache->n_ranked_channels != 0;
     const bool fits = cache->packs.reserve(kBatch) && cache->reopens.reserve(kBatch) &&
-                      cache->moves.reserve(kBatch) && cache->shrinks.reserve(kShrinkBatch) &&
+                      cache->moves.reserve(kBatch) && reserve_shrinking(cache) &&
                       (!ranks || cache->query_sums.reserve(kScoreBatch)) &&
                       (!ranks || cache->scratch.resize(2 * kScoreBatch * LK_MAX_HEAD_DIM)) &&
                       cache->step.layers.resize(cache->layers.size());

@@ -58,6 +58,32 @@ struct LayerInfo {
     uint64_t next_row;
 };
 
+// What a step down a ladder makes of a half of a class.
+struct ShrinkStep {
+    uint16_t bits;  // class_bits()
+    // Below 16 bits: the class with the widest plane at half its width, 0 where that is no step of
+    // a ladder. The plane's strips come first; what lies behind them makes the half move.
+    uint16_t to;
+    uint32_t n_strips;
+    uint32_t page_tokens;
+    uint32_t tail_bytes;
+};
+
+// A half on its way a step down.
+struct ShrunkHalf {
+    Row *row;
+    PageEntry *page;
+    uint64_t target;  // of one that moves; others shrink where they are
+    uint16_t from;    // classes
+    uint16_t to;
+    bool is_value;
+    bool moves;
+
+    uint16_t &half_class() const { return is_value ? page->value_class : page->key_class; }
+    uint64_t &payload() const { return is_value ? page->value_payload : page->key_payload; }
+    uint64_t metadata() const { return is_value ? page->value_metadata : page->key_metadata; }
+};
+
 // Slots of one size that a row takes.
 struct SlotCount {
     uint64_t slot_bytes;
@@ -72,7 +98,7 @@ struct HalfBytes {
 };
 
 constexpr uint32_t kBatch = 4096;       // items handed to the device at once; GPUs want many
-constexpr uint32_t kShrinkBatch = 512;  // halves that go down a ladder at once
+constexpr uint32_t kShrinkBatch = 512;  // halves that give way when bytes are lacking
 constexpr uint32_t kScoreBatch = 64;    // sums of |Q| made at once
 
 }  // namespace lk
@@ -91,7 +117,7 @@ struct lk_cache {
           layer_views(owner->allocator),
           first_entries(owner->allocator),
           entry_classes(owner->allocator),
-          shrunk_class(owner->allocator),
+          shrink_steps(owner->allocator),
           lower_classes(owner->allocator),
           layer_classes(owner->allocator),
           sink_logits(owner->allocator),
@@ -106,6 +132,10 @@ struct lk_cache {
           reopens(owner->allocator),
           moves(owner->allocator),
           shrinks(owner->allocator),
+          shrunk_halves(owner->allocator),
+          left_slots(owner->allocator),
+          halved_slots(owner->allocator),
+          class_changes(owner->allocator),
           slot_needs(owner->allocator),
           query_sums(owner->allocator),
           scratch(owner->allocator) {}
@@ -125,9 +155,8 @@ struct lk_cache {
     lk::Array<lk::LayerView> layer_views;  // as the device reads them
     lk::Array<uint32_t> first_entries;
     lk::Array<lk::EntryClasses> entry_classes;
-    lk::Array<uint16_t> shrunk_class;   // [classes] with the widest plane at half its width; 0
-                                        // where that is no step of a ladder
-    lk::Array<uint16_t> lower_classes;  // of all layers: by their ladders and chunks
+    lk::Array<lk::ShrinkStep> shrink_steps;  // [classes]
+    lk::Array<uint16_t> lower_classes;       // of all layers: by their ladders and chunks
     lk::Array<lk::LayerClasses> layer_classes;
     lk::Array<float> sink_logits;  // of all layers that have them
     // likewise: centers of keys, scales, inverse scales; heads without have 0, 1 and 1
@@ -148,6 +177,10 @@ struct lk_cache {
     lk::Array<lk::ReopenItem> reopens;
     lk::Array<lk::MoveItem> moves;
     lk::Array<lk::ShrinkItem> shrinks;
+    lk::Array<lk::ShrunkHalf> shrunk_halves;
+    lk::Array<uint64_t> left_slots;          // that they moved from
+    lk::Array<uint64_t> halved_slots;        // that they shrank in
+    lk::Array<int32_t> class_changes;        // [classes] halves more than before
     lk::Array<uint64_t> slot_needs;          // [slot sizes] of a question to the slots
     lk::Array<lk::QuerySumArgs> query_sums;  // up to kScoreBatch
     lk::Array<uint64_t> scratch;             // [2][kScoreBatch][LK_MAX_HEAD_DIM] when a layer ranks
@@ -173,7 +206,7 @@ void count_direct(lk_cache *cache);
 
 // Bytes of a half of a class, for the statistics.
 HalfBytes half_bytes(const HalfClass &half);
-void count_half(lk_cache *cache, uint16_t half_class, bool is_added);
+void count_halves(lk_cache *cache, uint16_t half_class, int64_t n_added);
 
 // Hand the device what is queued to be reopened (tail.cpp), packed (pack.cpp) or moved
 // (commit.cpp).
@@ -189,6 +222,8 @@ bool compact(lk_cache *cache);
 // Ladders (shrink.cpp). Width of the widest plane that a ladder can narrow: 16 of a raw half, 8, 4,
 // or 0 of what is final.
 uint32_t class_bits(const HalfClass &half);
+// Fill shrink_steps, whose `to` are there.
+void fill_shrink_steps(lk_cache *cache);
 // Let a layer's next pages, and in time all others, be of a lower rung of its ladder.
 void set_rung(lk_cache *cache, uint32_t layer, uint32_t rung);
 // Search the layer from its first row on.

@@ -165,9 +165,9 @@ lk_status add_shrunk(Builder *builder, uint16_t from, uint32_t last_rung) {
         const lk_status status = builder->add(narrow, &to);
         if (status)
             return status;
-        if (!cache->shrunk_class.resize(cache->classes.size()))
+        if (!cache->shrink_steps.resize(cache->classes.size()))
             return no_memory();
-        cache->shrunk_class[from] = to;
+        cache->shrink_steps[from].to = to;
         from = to;
     }
     return LK_OK;
@@ -190,7 +190,7 @@ lk_status add_rung(Builder *builder, size_t first, uint16_t index, uint32_t last
         return status;
     bool fits = note_class(cache, first, index);
     while (fits && class_bits(cache->classes[index]) > last_rung) {
-        index = cache->shrunk_class[index];
+        index = cache->shrink_steps[index].to;
         fits = note_class(cache, first, index);
     }
     return fits ? LK_OK : no_memory();
@@ -235,8 +235,9 @@ lk_status add_ladders(Builder *builder) {
         if (status)
             return status;
     }
-    if (!cache->shrunk_class.resize(cache->classes.size()))
+    if (!cache->shrink_steps.resize(cache->classes.size()))
         return no_memory();
+    fill_shrink_steps(cache);
     const uint16_t *next = cache->lower_classes.data();
     for (uint32_t l = 0; l < cache->layers.size(); ++l) {
         cache->layer_classes[l] = {next, counts[l],
@@ -444,18 +445,16 @@ HalfBytes half_bytes(const HalfClass &half) {
                                : HalfBytes{payload, metadata_bytes(half.shape), 0};
 }
 
-void count_half(lk_cache *cache, uint16_t half_class, bool is_added) {
+void count_halves(lk_cache *cache, uint16_t half_class, int64_t n_added) {
     const HalfShape &shape = cache->classes[half_class].shape;
     const HalfBytes bytes = half_bytes(cache->classes[half_class]);
+    const auto n = static_cast<uint64_t>(n_added);  // modulo 2^64, as are the sums
     lk_cache_stats &stats = cache->stats;
-    for (uint32_t p = 0; p < kPlaneCount; ++p) {
-        const uint64_t plane =
-            uint64_t{shape.strips[p]} * strip_bytes(shape.page_tokens, kPlaneBits[p]);
-        stats.plane_bytes[p] += is_added ? plane : 0 - plane;
-    }
-    stats.payload_bytes += is_added ? bytes.payload : 0 - bytes.payload;
-    stats.metadata_bytes += is_added ? bytes.metadata : 0 - bytes.metadata;
-    stats.recent_bytes += is_added ? bytes.recent : 0 - bytes.recent;
+    for (uint32_t p = 0; p < kPlaneCount; ++p)
+        stats.plane_bytes[p] += n * shape.strips[p] * strip_bytes(shape.page_tokens, kPlaneBits[p]);
+    stats.payload_bytes += n * bytes.payload;
+    stats.metadata_bytes += n * bytes.metadata;
+    stats.recent_bytes += n * bytes.recent;
 }
 
 }  // namespace lk

@@ -90,8 +90,8 @@ void swap_half(lk_cache *cache, uint16_t old_class, uint64_t old_payload, uint16
     if (old_class == fresh_class)
         return;
     cache->slots.give(old_payload);
-    count_half(cache, old_class, false);
-    count_half(cache, fresh_class, true);
+    count_halves(cache, old_class, -1);
+    count_halves(cache, fresh_class, 1);
     ++cache->stats.pages_packed;
 }
 

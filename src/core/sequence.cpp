@@ -108,8 +108,8 @@ void give_entry(lk_cache *cache, const PageEntry &entry) {
     cache->slots.give(entry.key_metadata);
     cache->slots.give(entry.value_payload);
     cache->slots.give(entry.value_metadata);
-    count_half(cache, entry.key_class, false);
-    count_half(cache, entry.value_class, false);
+    count_halves(cache, entry.key_class, -1);
+    count_halves(cache, entry.value_class, -1);
 }
 
 void hold_row(lk_cache *cache, Row *row) {
@@ -197,8 +197,8 @@ lk_status take_halves(lk_cache *cache, const HalfNeed &key, const HalfNeed &valu
     if (status)
         return status;
     taken.keep();
-    count_half(cache, made.key_class, true);
-    count_half(cache, made.value_class, true);
+    count_halves(cache, made.key_class, 1);
+    count_halves(cache, made.value_class, 1);
     *out = made;
     return LK_OK;
 }

@@ -13,159 +13,254 @@ namespace lk {
 
 namespace {
 
-// A half whose new slot is taken and whose work is queued.
-struct Pending {
-    Row *row;
-    uint16_t *half_class;
-    uint64_t *payload;
-    uint64_t target;  // = *payload: in place
-    uint16_t to;
-};
-
 uint32_t rung_bits(const lk_cache *cache, uint32_t layer) {
     return cache->plan.model.layers[layer].rungs[cache->layers[layer].rung];
 }
 
 Plane wide_plane(uint32_t bits) { return bits == 8 ? kPlane8 : kPlane4; }
 
+ShrinkStep shrink_step(const lk_cache *cache, const HalfClass &wide, uint16_t to) {
+    const HalfShape &shape = wide.shape;
+    const uint32_t bits = class_bits(wide);
+    ShrinkStep step{static_cast<uint16_t>(bits), to, 0, shape.page_tokens, 0};
+    if (!to)
+        return step;
+    step.n_strips = shape.strips[wide_plane(bits)];
+    step.tail_bytes =
+        static_cast<uint32_t>(payload_bytes(cache->classes[to].shape) -
+                              uint64_t{step.n_strips} * strip_bytes(shape.page_tokens, bits / 2));
+    return step;
+}
+
+// Halves of a layer are gathered, then taken down together: slots, the device's work and the
+// bookkeeping of what was left are done for whole runs of them.
 class Shrinker {
   public:
-    explicit Shrinker(lk_cache *cache)
-        : cache_(cache), serial_(++cache->next_walk), spare_(&cache->ledger) {}
-
-    // False when the row was asked for before: forks list it once more, and until flush() its
-    // halves look as if they were still to be taken.
-    bool enter(Row *row) {
-        const bool is_new = row->shrinker != serial_;
-        row->shrinker = serial_;
-        return is_new;
+    Shrinker(lk_cache *cache, uint32_t layer)
+        : cache_(cache),
+          layer_(cache->layers[layer]),
+          rung_(rung_bits(cache, layer)),
+          serial_(++cache->next_walk),
+          spare_(&cache->ledger) {
+        cache->shrunk_halves.clear();
     }
-    // Take a half of an entry one step down; *n_done is raised when it was above its layer's rung.
-    // LK_E_BUDGET, LK_E_DEVICE.
-    lk_status add(Row *row, uint32_t entry, bool is_value, uint32_t *n_done);
+
+    // Gather the layer's halves of a row that are above its rung. A row is looked at once, though
+    // forks list it several times: what was gathered looks as before until it has been taken down.
+    // As flush().
+    lk_status add(Row *row);
+    // Take what was gathered a step down. LK_E_BUDGET, LK_E_DEVICE: some of it is not.
     lk_status flush();
+    uint32_t n_gathered() const { return n_gathered_; }
+    uint32_t n_done() const { return n_done_; }
     // Are some of the halves above the rung even so?
     bool has_more() const { return has_more_; }
 
   private:
-    lk_status take(const Pending &half, uint64_t *target);
-    void queue(const Pending &half, uint64_t metadata);
-    void apply(const Pending &half);
-    // Bytes of the half behind the plane that gets narrower.
-    uint32_t tail_bytes(const Pending &half) const;
+    bool can_pack(ShrunkHalf *half, uint32_t entry) const;
+    uint64_t target_bytes(const ShrunkHalf &half) const;
+    uint32_t take_from_slabs(uint32_t first);
+    lk_status take(uint32_t first, uint32_t *end);
+    void queue(const ShrunkHalf *first, const ShrunkHalf *end);
+    void count_shared(const ShrunkHalf &half);
+    void count_changes();
+    lk_status apply(const ShrunkHalf *first, const ShrunkHalf *end);
+    lk_status run(const ShrunkHalf *first, const ShrunkHalf *end);
+    uint32_t size() const { return static_cast<uint32_t>(cache_->shrunk_halves.size()); }
 
     lk_cache *cache_;
+    const LayerInfo &layer_;
+    const uint32_t rung_;
     const uint64_t serial_;
     SpareScope spare_;
-    Pending pending_[kShrinkBatch];
-    uint32_t n_ = 0;
+    uint32_t n_gathered_ = 0;
+    uint32_t n_done_ = 0;
     bool has_more_ = false;
+    bool has_moves_ = false;  // among what is gathered
 };
 
-uint32_t Shrinker::tail_bytes(const Pending &half) const {
-    const HalfClass &wide = cache_->classes[*half.half_class];
-    const uint32_t bits = class_bits(wide);
-    const uint64_t n_strips = wide.shape.strips[wide_plane(bits)];
-    return static_cast<uint32_t>(payload_bytes(cache_->classes[half.to].shape) -
-                                 n_strips * strip_bytes(wide.shape.page_tokens, bits / 2));
-}
-
-lk_status Shrinker::take(const Pending &half, uint64_t *target) {
-    *target = *half.payload;
-    if (!cache_->classes[*half.half_class].shape.is_raw() && !tail_bytes(half))
-        return LK_OK;
-    return cache_->slots.take(slot_bytes(payload_bytes(cache_->classes[half.to].shape)), target);
-}
-
-void Shrinker::queue(const Pending &half, uint64_t metadata) {
-    const HalfClass &from = cache_->classes[*half.half_class];
-    const uint32_t bits = class_bits(from);
-    pending_[n_++] = half;
-    if (bits == 16)
-        cache_->packs.push({&cache_->classes[half.to], half.target, metadata, &from, *half.payload,
-                            nullptr, nullptr});
-    else
-        cache_->shrinks.push({*half.payload, half.target, from.shape.strips[wide_plane(bits)],
-                              bits / 2, from.shape.page_tokens, tail_bytes(half)});
-}
-
-// Entries from n_packed on are packed when their row's turn comes (pack.cpp).
-lk_status Shrinker::add(Row *row, uint32_t entry, bool is_value, uint32_t *n_done) {
+// A half at 16 bits goes to its layer's rung at once. False for those that stay, or are packed when
+// their row's turn comes (pack.cpp).
+bool Shrinker::can_pack(ShrunkHalf *half, uint32_t entry) const {
     const EntryInfo &info = cache_->entries[entry];
-    const HalfInfo &rules = is_value ? info.value : info.key;
-    PageEntry &page = row->entries[entry];
-    if (page.is_absent)
+    const HalfInfo &rules = half->is_value ? info.value : info.key;
+    half->to = rules.packed_class;
+    half->moves = true;
+    return entry < half->row->n_packed && rules.packs();
+}
+
+lk_status Shrinker::add(Row *row) {
+    if (row->shrinker == serial_)
         return LK_OK;
-    Pending half = {row, is_value ? &page.value_class : &page.key_class,
-                    is_value ? &page.value_payload : &page.key_payload, 0, 0};
-    const uint32_t rung = rung_bits(cache_, info.layer);
-    const uint32_t bits = class_bits(cache_->classes[*half.half_class]);
-    if (bits <= rung || (bits == 16 && (entry >= row->n_packed || !rules.packs())))
-        return LK_OK;
-    half.to = bits == 16 ? rules.packed_class : cache_->shrunk_class[*half.half_class];
-    lk_status status = n_ == kShrinkBatch ? flush() : LK_OK;
-    if (!status)
-        status = take(half, &half.target);
-    if (status == LK_E_BUDGET && n_) {
-        status = flush();
-        if (!status)
-            status = take(half, &half.target);
-    }
-    if (status == LK_E_BUDGET && compact(cache_))
-        status = take(half, &half.target);
+    const uint32_t n_heads = layer_.view.n_kv_heads;
+    const lk_status status = size() + 2 * n_heads > kBatch ? flush() : LK_OK;
     if (status)
         return status;
-    queue(half, is_value ? page.value_metadata : page.key_metadata);
-    has_more_ = has_more_ || class_bits(cache_->classes[half.to]) > rung;
-    ++*n_done;
+    row->shrinker = serial_;
+    const ShrinkStep *steps = cache_->shrink_steps.data();
+    ShrunkHalf *const first = cache_->shrunk_halves.end();
+    ShrunkHalf *next = first;
+    for (uint32_t e = layer_.first_entry; e < layer_.first_entry + n_heads; ++e) {
+        PageEntry *page = &row->entries[e];
+        for (const bool is_value : {false, true}) {
+            const uint16_t from = is_value ? page->value_class : page->key_class;
+            const ShrinkStep &step = steps[from];
+            if (step.bits <= rung_ || page->is_absent)
+                continue;
+            *next = {row, page, 0, from, step.to, is_value, step.tail_bytes != 0};
+            if (step.bits == 16 && !can_pack(next, e))
+                continue;
+            has_moves_ = has_moves_ || next->moves;
+            has_more_ = has_more_ || steps[next->to].bits > rung_;
+            ++next;
+        }
+    }
+    cache_->shrunk_halves.extend(static_cast<size_t>(next - first));
+    n_gathered_ += static_cast<uint32_t>(next - first);
     return LK_OK;
 }
 
-void Shrinker::apply(const Pending &half) {
-    if (half.row->n_holders > 1) {
-        const HalfBytes before = half_bytes(cache_->classes[*half.half_class]);
-        const HalfBytes after = half_bytes(cache_->classes[half.to]);
-        cache_->stats.shared_bytes +=
-            after.payload + after.metadata - before.payload - before.metadata - before.recent;
-    }
-    count_half(cache_, *half.half_class, false);
-    count_half(cache_, half.to, true);
-    if (half.target == *half.payload)
-        cache_->slots.halve(half.target);
-    else
-        cache_->slots.give(*half.payload);
-    *half.payload = half.target;
-    *half.half_class = half.to;
-    ++cache_->stats.halves_shrunk;
+// Of the slot that the half moves to.
+uint64_t Shrinker::target_bytes(const ShrunkHalf &half) const {
+    return slot_bytes(payload_bytes(cache_->classes[half.to].shape));
 }
 
-// Do what is queued; when the device fails, the new slots go back.
-lk_status Shrinker::flush() {
+// Targets for halves from the first on, as far as slabs have room. Returns where that ends.
+uint32_t Shrinker::take_from_slabs(uint32_t first) {
+    constexpr uint32_t kRun = 64;  // halves that move to slots of one size
+    ShrunkHalf *halves = cache_->shrunk_halves.data();
+    if (!has_moves_)
+        return size();
+    uint32_t i = first;
+    while (i < size()) {
+        if (!halves[i].moves) {
+            ++i;
+            continue;
+        }
+        const uint64_t bytes = target_bytes(halves[i]);
+        uint32_t n = 1;
+        while (n < kRun && i + n < size() && halves[i + n].moves &&
+               (halves[i + n].to == halves[i + n - 1].to || target_bytes(halves[i + n]) == bytes))
+            ++n;
+        uint64_t addresses[kRun];
+        const uint32_t n_taken = cache_->slots.take_many(bytes, n, addresses);
+        for (uint32_t taken = 0; taken < n_taken; ++taken)
+            halves[i++].target = addresses[taken];
+        if (n_taken < n)
+            break;
+    }
+    return i;
+}
+
+// Targets for as many as there is room for, at least one. What goes down first leaves room for the
+// others, so a slab is added only where nothing else helps.
+lk_status Shrinker::take(uint32_t first, uint32_t *end) {
+    *end = take_from_slabs(first);
+    if (*end != first)
+        return LK_OK;
+    ShrunkHalf &half = cache_->shrunk_halves[first];
+    const uint64_t bytes = target_bytes(half);
+    lk_status status = cache_->slots.take(bytes, &half.target);
+    if (status == LK_E_BUDGET && compact(cache_))
+        status = cache_->slots.take(bytes, &half.target);
+    if (!status)
+        *end = take_from_slabs(first + 1);
+    return status;
+}
+
+void Shrinker::queue(const ShrunkHalf *first, const ShrunkHalf *end) {
+    for (const ShrunkHalf *half = first; half != end; ++half) {
+        const ShrinkStep &step = cache_->shrink_steps[half->from];
+        const uint64_t source = half->payload();
+        if (step.bits == 16)
+            *cache_->packs.extend(1) = {&cache_->classes[half->to],
+                                        half->target,
+                                        half->metadata(),
+                                        &cache_->classes[half->from],
+                                        source,
+                                        nullptr,
+                                        nullptr};
+        else
+            *cache_->shrinks.extend(1) = {source,           half->moves ? half->target : source,
+                                          step.n_strips,    step.bits / 2u,
+                                          step.page_tokens, step.tail_bytes};
+    }
+}
+
+// Bytes that several sequences have.
+void Shrinker::count_shared(const ShrunkHalf &half) {
+    const HalfBytes before = half_bytes(cache_->classes[half.from]);
+    const HalfBytes after = half_bytes(cache_->classes[half.to]);
+    cache_->stats.shared_bytes +=
+        after.payload + after.metadata - before.payload - before.metadata - before.recent;
+}
+
+void Shrinker::count_changes() {
+    for (size_t c = 0; c < cache_->class_changes.size(); ++c) {
+        int32_t &n = cache_->class_changes[c];
+        if (n)
+            count_halves(cache_, static_cast<uint16_t>(c), n);
+        n = 0;
+    }
+}
+
+// Classes and addresses change when the device has its work, and slots are free for later work.
+lk_status Shrinker::apply(const ShrunkHalf *first, const ShrunkHalf *end) {
     lk_status status = LK_OK;
-    if (!cache_->packs.empty())
-        status =
-            cache_->device->pack(cache_->packs.data(), static_cast<uint32_t>(cache_->packs.size()));
+    cache_->left_slots.clear();
+    cache_->halved_slots.clear();
+    int32_t *changes = cache_->class_changes.data();
+    const Row *last = nullptr;
+    for (const ShrunkHalf *half = first; half != end; ++half) {
+        if (half->row != last && !status)
+            status = cache_->device->entries_changed(half->row);
+        last = half->row;
+        if (last->n_holders > 1)
+            count_shared(*half);
+        uint64_t &payload = half->payload();
+        *(half->moves ? cache_->left_slots : cache_->halved_slots).extend(1) = payload;
+        payload = half->moves ? half->target : payload;
+        half->half_class() = half->to;
+        --changes[half->from];
+        ++changes[half->to];
+    }
+    cache_->slots.halve(cache_->halved_slots.data(), cache_->halved_slots.size());
+    cache_->slots.give(cache_->left_slots.data(), cache_->left_slots.size());
+    count_changes();
+    cache_->stats.halves_shrunk += static_cast<uint64_t>(end - first);
+    n_done_ += static_cast<uint32_t>(end - first);
+    return status;
+}
+
+// Those that have targets; nothing changes when the device fails.
+lk_status Shrinker::run(const ShrunkHalf *first, const ShrunkHalf *end) {
+    queue(first, end);
+    lk_status status = flush_packs(cache_);
     if (!status && !cache_->shrinks.empty())
         status = cache_->device->shrink(cache_->shrinks.data(),
                                         static_cast<uint32_t>(cache_->shrinks.size()));
-    cache_->packs.clear();
     cache_->shrinks.clear();
-    const Row *last = nullptr;
-    lk_status changed = LK_OK;
-    for (uint32_t i = 0; i < n_; ++i) {
-        const Pending &half = pending_[i];
-        if (status) {
-            if (half.target != *half.payload)
-                cache_->slots.give(half.target);
-            continue;
-        }
-        apply(half);
-        if (half.row != last && !changed)
-            changed = cache_->device->entries_changed(half.row);
-        last = half.row;
+    if (!status)
+        return apply(first, end);
+    for (const ShrunkHalf *half = first; half != end; ++half)
+        if (half->moves)
+            cache_->slots.give(half->target);
+    return status;
+}
+
+lk_status Shrinker::flush() {
+    const ShrunkHalf *halves = cache_->shrunk_halves.data();
+    lk_status status = LK_OK;
+    for (uint32_t first = 0; !status && first < size();) {
+        uint32_t end = first;
+        status = take(first, &end);
+        if (!status)
+            status = run(halves + first, halves + end);
+        first = end;
     }
-    n_ = 0;
-    return status ? status : changed;
+    cache_->shrunk_halves.clear();
+    has_moves_ = false;
+    return status;
 }
 
 // The layer whose step down costs least: of the widest rung, the first in the plan's order.
@@ -189,17 +284,6 @@ void set_half_rung(lk_cache *cache, uint32_t rung, HalfInfo *half) {
     const HalfShape &shape = cache->classes[half->packed_class].shape;
     half->slots.packed_payload = shape.is_raw() ? 0 : slot_bytes(payload_bytes(shape));
     half->slots.packed_metadata = shape.is_raw() ? 0 : half->slots.recent_metadata;
-}
-
-lk_status settle_row(Shrinker *shrinker, const LayerInfo &layer, Row *row, uint32_t *n_done) {
-    if (!shrinker->enter(row))
-        return LK_OK;
-    lk_status status = LK_OK;
-    for (uint32_t h = 0; !status && h < layer.view.n_kv_heads; ++h)
-        for (const bool is_value : {false, true})
-            if (!status)
-                status = shrinker->add(row, layer.first_entry + h, is_value, n_done);
-    return status;
 }
 
 }  // namespace
@@ -230,12 +314,17 @@ void unsettle(lk_cache *cache, uint32_t layer) {
     info.next_row = 0;
 }
 
+void fill_shrink_steps(lk_cache *cache) {
+    for (size_t c = 0; c < cache->shrink_steps.size(); ++c)
+        cache->shrink_steps[c] = shrink_step(cache, cache->classes[c], cache->shrink_steps[c].to);
+}
+
 lk_status settle_layer(lk_cache *cache, uint32_t layer, uint32_t n_halves, uint32_t *n_done) {
     LayerInfo &info = cache->layers[layer];
-    Shrinker shrinker(cache);
+    Shrinker shrinker(cache, layer);
     lk_status status = LK_OK;
-    uint32_t n = 0;
-    for (size_t s = 0; !status && n < n_halves && s < cache->sequences.size(); ++s) {
+    for (size_t s = 0; !status && shrinker.n_gathered() < n_halves && s < cache->sequences.size();
+         ++s) {
         Sequence *sequence = cache->sequences[s];
         if (sequence->id < info.next_sequence)
             continue;
@@ -243,21 +332,22 @@ lk_status settle_layer(lk_cache *cache, uint32_t layer, uint32_t n_halves, uint3
         if (sequence->id > info.next_sequence || info.next_row < sinks)
             info.next_row = sinks;
         info.next_sequence = sequence->id;
-        while (!status && n < n_halves && info.next_row < sequence->rows.size()) {
-            status = settle_row(&shrinker, info, sequence->row(info.next_row), &n);
-            info.next_row += !status;
-        }
+        for (; !status && shrinker.n_gathered() < n_halves && info.next_row < sequence->rows.size();
+             ++info.next_row)
+            status = shrinker.add(sequence->row(info.next_row));
         if (!status && info.next_row >= sequence->rows.size()) {
             ++info.next_sequence;
             info.next_row = 0;
         }
     }
-    const lk_status flushed = shrinker.flush();
+    const lk_status flushed = status ? status : shrinker.flush();
+    *n_done += shrinker.n_done();
+    if (flushed) {  // what was gathered and is as it was is found again
+        unsettle(cache, layer);
+        return flushed;
+    }
     info.has_more = info.has_more || shrinker.has_more();
-    *n_done += n;
-    if (status || flushed)
-        return status ? status : flushed;
-    if (n < n_halves) {  // through all rows: once more when some went two steps
+    if (shrinker.n_gathered() < n_halves) {  // through all rows: once more when some went two steps
         const bool has_more = info.has_more;
         unsettle(cache, layer);
         info.is_unsettled = has_more;

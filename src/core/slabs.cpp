@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/slabs.h"
 
+#include <algorithm>
+
 #include "base/status.h"
 
 namespace lk {
@@ -36,6 +38,8 @@ uint64_t bits_of(uint32_t first, uint32_t n) {
     return (n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1) << first;
 }
 
+uint32_t count_bits(uint64_t bits) { return static_cast<uint32_t>(__builtin_popcountll(bits)); }
+
 }  // namespace
 
 Slots::~Slots() {
@@ -48,6 +52,7 @@ bool Slots::add_family(uint64_t top, uint64_t least) {
     family.top_bytes = top;
     family.n_levels = 1 + static_cast<uint32_t>(__builtin_ctzll(top / least));
     family.n_tops = static_cast<uint32_t>(LK_EXTENT_BYTES / top);
+    family.inverse = static_cast<uint32_t>(ceil_div(uint64_t{1} << 32, family.unit_bytes()));
     return families_.push(family);
 }
 
@@ -90,33 +95,32 @@ void Slots::unlink(Extent *extent, uint32_t level) {
 // The free slots of one word of an extent, which no slot crosses.
 void Slots::count_word(Extent *extent, uint32_t word, bool is_added) {
     Family &family = families_[extent->family];
-    const FreeSlots slots = free_slots(extent->free[word], family.n_levels);
+    const FreeSlots slots = free_slots(extent->words[word].free, family.n_levels);
     for (uint32_t level = 0; level < family.n_levels; ++level) {
-        const auto n =
-            static_cast<uint32_t>(__builtin_popcountll(slots.at[family.n_levels - 1 - level]));
-        if (!n)
+        const uint64_t at = slots.at[family.n_levels - 1 - level];
+        if (!at)
             continue;
+        const uint32_t n = count_bits(at);
         extent->n_free_slots[level] += is_added ? n : 0 - n;
         if (!extent->is_hidden)
             family.n_free_slots[level] += is_added ? n : uint64_t{0} - n;
     }
 }
 
-void Slots::set_units(Extent *extent, uint32_t unit, uint32_t n, bool is_free) {
+void Slots::set_units(Extent *extent, uint32_t word, uint64_t units, bool is_free) {
     Family &family = families_[extent->family];
     uint32_t before[kMaxLevels];
     for (uint32_t level = 0; level < family.n_levels; ++level)
         before[level] = extent->n_free_slots[level];
-    const uint32_t word = unit / 64;
-    const uint64_t bits = bits_of(unit % 64, n);
     count_word(extent, word, false);
     if (is_free)
-        extent->free[word] |= bits;
+        extent->words[word].free |= units;
     else
-        extent->free[word] &= ~bits;
+        extent->words[word].free &= ~units;
     count_word(extent, word, true);
     if (is_free && word < extent->hint)
         extent->hint = word;
+    const uint32_t n = count_bits(units);
     extent->n_used_units += is_free ? 0 - n : n;
     family.n_used_units += is_free ? uint64_t{0} - n : n;
     total_slot_bytes_ += is_free ? 0 - n * family.unit_bytes() : n * family.unit_bytes();
@@ -254,20 +258,21 @@ lk_status Slots::take_extent(uint32_t index) {
     for (Slab &each : slabs_)
         if (each.n_free && (!slab || each.serial < slab->serial))
             slab = &each;
-    Extent *extent = slab->extents;
-    while (extent->family != kNoSize)
-        ++extent;
+    while (slab->extents[slab->hint].family != kNoSize)
+        ++slab->hint;
+    Extent *extent = &slab->extents[slab->hint];
     --slab->n_free;
     --n_free_extents_;
     ledger_.extent_bytes += LK_EXTENT_BYTES;
     Family &family = families_[index];
-    const uint64_t address = extent->address;
-    *extent = Extent{};
-    extent->address = address;
     extent->family = index;
+    extent->n_used = extent->n_used_units = extent->hint = 0;
+    extent->is_hidden = false;
     const uint32_t n_units = family.extent_units();
-    for (uint32_t first = 0; first < n_units; first += 64)
-        extent->free[first / 64] = bits_of(0, n_units - first < 64 ? n_units - first : 64);
+    for (uint32_t word = 0; word < family.n_words(); ++word)
+        extent->words[word] = {bits_of(0, n_units - word * 64), 0};
+    for (uint32_t &n : extent->n_free_slots)
+        n = 0;
     extent->n_free_slots[0] = family.n_tops;
     family.n_free_slots[0] += family.n_tops;
     ++family.n_extents;
@@ -290,35 +295,70 @@ void Slots::give_extent(Slab *slab, Extent *extent) {
     --family.n_extents;
     extent->family = kNoSize;
     extent->is_hidden = false;
+    slab->hint = std::min(slab->hint, static_cast<uint32_t>(extent - slab->extents));
     ++slab->n_free;
     ++n_free_extents_;
     ledger_.extent_bytes -= LK_EXTENT_BYTES;
 }
 
-uint32_t Slots::find_unit(const Extent &extent, uint32_t level) const {
+// The first word of an extent that has free slots of the level, and these.
+uint32_t Slots::find_word(const Extent &extent, uint32_t level, uint64_t *slots) const {
     const uint32_t n_levels = families_[extent.family].n_levels;
     for (uint32_t word = extent.hint;; ++word) {
-        const uint64_t at = free_slots(extent.free[word], n_levels).at[n_levels - 1 - level];
-        if (at)
-            return word * 64 + static_cast<uint32_t>(__builtin_ctzll(at));
+        *slots = free_slots(extent.words[word].free, n_levels).at[n_levels - 1 - level];
+        if (*slots)
+            return word;
     }
 }
 
-bool Slots::take_existing(uint64_t bytes, uint64_t *address) {
-    const Size &size = sizes_[size_index(bytes)];
-    Family &family = families_[size.family];
-    for (uint32_t level = size.level + 1; level--;) {
-        Extent *extent = family.partial[level];
-        if (!extent)
-            continue;
-        while (!extent->free[extent->hint])
-            ++extent->hint;
-        const uint32_t unit = find_unit(*extent, level);
-        *address = extent->address + unit * family.unit_bytes();
-        claim(*address, bytes);
-        return true;
+// Up to n slots from one word of an extent in use: free ones of their size, or parts of the next
+// larger ones. 0: there are none.
+uint32_t Slots::take_word(const Size &size, uint32_t n, uint64_t *addresses) {
+    const Family &family = families_[size.family];
+    uint32_t level = size.level;
+    while (level && !family.partial[level])
+        --level;
+    Extent *extent = family.partial[level];
+    if (!extent)
+        return 0;
+    while (!extent->words[extent->hint].free)
+        ++extent->hint;
+    uint64_t slots;
+    const uint32_t word = find_word(*extent, level, &slots);
+    const uint32_t units = family.units_of(size.level);
+    uint32_t n_taken = 0;
+    uint64_t begins = 0;
+    uint64_t used = 0;
+    for (; slots && n_taken < n; slots &= slots - 1) {
+        const auto first = static_cast<uint32_t>(__builtin_ctzll(slots));
+        for (uint32_t part = 0; part < 1u << (size.level - level) && n_taken < n; ++part) {
+            const uint32_t unit = first + part * units;
+            begins |= uint64_t{1} << unit;
+            used |= bits_of(unit, units);
+            addresses[n_taken++] = extent->address + (word * 64 + unit) * family.unit_bytes();
+        }
     }
-    return false;
+    use_units(extent, word, used, begins);
+    return n_taken;
+}
+
+bool Slots::take_existing(uint64_t bytes, uint64_t *address) {
+    return take_word(sizes_[size_index(bytes)], 1, address) != 0;
+}
+
+uint32_t Slots::take_many(uint64_t bytes, uint32_t n, uint64_t *addresses) {
+    const Size &size = sizes_[size_index(bytes)];
+    uint32_t n_taken = 0;
+    while (n_taken < n) {
+        const uint32_t n_more = take_word(size, n - n_taken, addresses + n_taken);
+        n_taken += n_more;
+        if (n_more)
+            continue;
+        if (!n_free_extents_ || ledger_.left_bytes() < LK_EXTENT_BYTES ||
+            take_extent(size.family) != LK_OK)
+            break;
+    }
+    return n_taken;
 }
 
 lk_status Slots::take(uint64_t bytes, uint64_t *address) {
@@ -346,53 +386,82 @@ Slots::Slab *Slots::slab_of(uint64_t address) {
     return &slabs_[low];
 }
 
-Slots::Place Slots::place_of(uint64_t address) {
-    Slab *slab = slab_of(address);
-    const uint64_t offset = address - slab->memory.address;
-    Extent *extent = &slab->extents[offset / LK_EXTENT_BYTES];
-    const uint64_t unit = offset % LK_EXTENT_BYTES / families_[extent->family].unit_bytes();
-    return {slab, extent, static_cast<uint32_t>(unit)};
+// `near` is another one, or none.
+Slots::Place Slots::place_of(uint64_t address, const Place &near) {
+    Place at = near;
+    if (!at.extent || address - at.extent->address >= LK_EXTENT_BYTES) {
+        at.slab = slab_of(address);
+        at.extent = &at.slab->extents[(address - at.slab->memory.address) / LK_EXTENT_BYTES];
+    }
+    at.unit = families_[at.extent->family].unit_at(address - at.extent->address);
+    return at;
 }
 
-// A slot ends where a free unit, another slot or the next largest slot begins.
-uint32_t Slots::units_at(const Extent &extent, uint32_t unit) const {
-    const uint32_t most = families_[extent.family].units_of(0);
-    const uint32_t left = most - unit % most;
-    const uint32_t word = unit / 64;
-    const uint64_t ends = (extent.free[word] | extent.begin[word]) >> unit % 64 >> 1;
+// A slot ends where a free unit, another slot or the next largest slot begins. `ends` are the bits
+// of its word that are free or begin a slot.
+uint32_t Slots::units_at(const Family &family, uint64_t ends, uint32_t unit) const {
+    const uint32_t most = family.units_of(0);
+    const uint32_t left = most - (unit & (most - 1));
+    ends = ends >> unit % 64 >> 1;
     const uint32_t n = ends ? 1 + static_cast<uint32_t>(__builtin_ctzll(ends)) : 64;
     return n < left ? n : left;
 }
 
 uint64_t Slots::bytes_at(uint64_t address) {
-    const Place at = place_of(address);
-    return units_at(*at.extent, at.unit) * families_[at.extent->family].unit_bytes();
+    const Place at = place_of(address, {});
+    const Family &family = families_[at.extent->family];
+    return units_at(family, at.extent->words[at.unit / 64].ends(), at.unit) * family.unit_bytes();
+}
+
+void Slots::use_units(Extent *extent, uint32_t word, uint64_t units, uint64_t begins) {
+    set_units(extent, word, units, false);
+    extent->words[word].begin |= begins;
+    extent->n_used += count_bits(begins);
 }
 
 void Slots::claim(uint64_t address, uint64_t bytes) {
-    const Place at = place_of(address);
+    const Place at = place_of(address, {});
     const uint64_t units = bytes / families_[at.extent->family].unit_bytes();
-    set_units(at.extent, at.unit, static_cast<uint32_t>(units), false);
-    at.extent->begin[at.unit / 64] |= uint64_t{1} << at.unit % 64;
-    ++at.extent->n_used;
+    use_units(at.extent, at.unit / 64, bits_of(at.unit % 64, static_cast<uint32_t>(units)),
+              uint64_t{1} << at.unit % 64);
 }
 
-void Slots::give(uint64_t address) {
-    if (!address)
-        return;
-    const Place at = place_of(address);
-    const uint32_t n = units_at(*at.extent, at.unit);
-    at.extent->begin[at.unit / 64] &= ~(uint64_t{1} << at.unit % 64);
-    --at.extent->n_used;
-    set_units(at.extent, at.unit, n, true);
-    if (!at.extent->n_used)
-        give_extent(at.slab, at.extent);
+// Slots in one word of an extent, which `at` is in, become free from `begins` on, or but for a
+// part.
+void Slots::free_word(const Place &at, uint64_t units, uint64_t begins) {
+    Extent *extent = at.extent;
+    const uint32_t word = at.unit / 64;
+    extent->words[word].begin &= ~begins;
+    extent->n_used -= count_bits(begins);
+    set_units(extent, word, units, true);
+    if (!extent->n_used)
+        give_extent(at.slab, extent);
 }
 
-void Slots::halve(uint64_t address) {
-    const Place at = place_of(address);
-    const uint32_t n = units_at(*at.extent, at.unit) / 2;
-    set_units(at.extent, at.unit + n, n, true);
+// The bookkeeping of a word is done once for all of its slots that follow each other.
+void Slots::free_units(const uint64_t *addresses, size_t n, bool keeps_half) {
+    Place at{};
+    for (size_t i = 0; i < n;) {
+        if (!addresses[i]) {
+            ++i;
+            continue;
+        }
+        at = place_of(addresses[i], at);
+        const Family &family = families_[at.extent->family];
+        const uint64_t ends = at.extent->words[at.unit / 64].ends();
+        const uint64_t word_bytes = 64 * family.unit_bytes();
+        const uint64_t first = at.extent->address + at.unit / 64 * word_bytes;
+        uint64_t units = 0;
+        uint64_t begins = 0;
+        for (; i < n && addresses[i] - first < word_bytes; ++i) {
+            const uint32_t unit = family.unit_at(addresses[i] - first);
+            const uint32_t n_units = units_at(family, ends, unit);
+            const uint64_t slot = bits_of(unit, n_units);
+            units |= keeps_half ? slot & slot << n_units / 2 : slot;
+            begins |= uint64_t{!keeps_half} << unit;
+        }
+        free_word(at, units, begins);
+    }
 }
 
 bool Slots::find_merges(uint32_t index, uint32_t level, Array<SlotMerge> *out) {
@@ -401,9 +470,9 @@ bool Slots::find_merges(uint32_t index, uint32_t level, Array<SlotMerge> *out) {
     const uint64_t bytes = units * family.unit_bytes();
     uint64_t hole = 0;
     for (const Extent *e = family.partial[level]; e; e = e->links[level].next)
-        for (uint32_t word = 0; word < kWords; ++word) {
+        for (uint32_t word = 0; word < family.n_words(); ++word) {
             uint64_t at =
-                free_slots(e->free[word], family.n_levels).at[family.n_levels - 1 - level];
+                free_slots(e->words[word].free, family.n_levels).at[family.n_levels - 1 - level];
             for (; at; at &= at - 1) {
                 const uint32_t unit = word * 64 + static_cast<uint32_t>(__builtin_ctzll(at));
                 if (!hole) {
@@ -411,9 +480,9 @@ bool Slots::find_merges(uint32_t index, uint32_t level, Array<SlotMerge> *out) {
                     continue;
                 }
                 const uint32_t buddy = unit ^ units;
-                const uint64_t used = e->begin[word] & bits_of(buddy % 64, units);
+                const uint64_t used = e->words[word].begin & bits_of(buddy % 64, units);
                 const SlotSpan from = {e->address + buddy * family.unit_bytes(), bytes,
-                                       static_cast<uint32_t>(__builtin_popcountll(used))};
+                                       count_bits(used)};
                 if (!out->push({from, hole}))
                     return false;
                 hole = 0;

@@ -86,10 +86,13 @@ class Slots {
     lk_status take(uint64_t bytes, uint64_t *address);
     // The same from extents in use; false when they have none.
     bool take_existing(uint64_t bytes, uint64_t *address);
-    // Give a slot back; 0 is fine.
-    void give(uint64_t address);
-    // Keep the lower half of a slot and give the upper one back.
-    void halve(uint64_t address);
+    // Up to n slots of a known size, from slabs that are there. Returns how many.
+    uint32_t take_many(uint64_t bytes, uint32_t n, uint64_t *addresses);
+    // Give slots back; 0 is fine. Those that lie side by side are best given together.
+    void give(const uint64_t *addresses, size_t n) { free_units(addresses, n, false); }
+    void give(uint64_t address) { give(&address, 1); }
+    // Keep the lower halves of slots and give the upper ones back.
+    void halve(const uint64_t *addresses, size_t n) { free_units(addresses, n, true); }
     uint64_t bytes_at(uint64_t address);
 
     // Extents to be taken for n [n_sizes] more slots, as they lie now.
@@ -130,24 +133,31 @@ class Slots {
     };
     // Units are slots of the family's least size. A free slot of level l is 2^(n_levels - 1 - l)
     // free units, so aligned, that are not half of a larger one.
-    struct Extent {
-        Link links[kMaxLevels];
-        uint32_t n_free_slots[kMaxLevels];
+    struct Word {
+        uint64_t free;   // bit set = free
+        uint64_t begin;  // of a slot in use
+
+        uint64_t ends() const { return free | begin; }
+    };
+    // What every call reads comes first, in one cache line.
+    struct alignas(64) Extent {
         uint64_t address;
         uint32_t family;  // index, kNoSize while in no use
         uint32_t n_used;  // slots
         uint32_t n_used_units;
         uint32_t hint;  // words before it have no free unit
+        uint32_t n_free_slots[kMaxLevels];
         bool is_hidden;
         Extent *next_hidden;
-        uint64_t free[kWords];   // bit set = free
-        uint64_t begin[kWords];  // of a slot in use
+        Link links[kMaxLevels];
+        Word words[kWords];  // as many as the family's units fill
     };
     struct Slab {
         SlabMemory memory;
         Extent *extents;
         uint32_t n_extents;
         uint32_t n_free;
+        uint32_t hint;    // extents before it are in use
         uint64_t serial;  // what is chosen goes by it: addresses differ from run to run
     };
     struct Size {
@@ -158,7 +168,8 @@ class Slots {
     struct Family {
         uint64_t top_bytes;
         uint32_t n_levels;
-        uint32_t n_tops;  // of an extent
+        uint32_t n_tops;   // of an extent
+        uint32_t inverse;  // 2^32 / unit_bytes, rounded up
         uint64_t n_extents;
         uint64_t n_used_units;
         uint64_t n_free_slots[kMaxLevels];  // hidden extents aside
@@ -169,6 +180,12 @@ class Slots {
         uint64_t unit_bytes() const { return top_bytes >> (n_levels - 1); }
         uint32_t units_of(uint32_t level) const { return 1u << (n_levels - 1 - level); }
         uint32_t extent_units() const { return n_tops * units_of(0); }
+        // Of a unit that begins `offset` bytes behind the extent. Exact, since the error of the
+        // inverse is less than unit_bytes in 2^32 and a product is less than LK_EXTENT_BYTES off.
+        uint32_t unit_at(uint64_t offset) const {
+            return static_cast<uint32_t>(offset * inverse >> 32);
+        }
+        uint32_t n_words() const { return static_cast<uint32_t>(ceil_div(extent_units(), 64)); }
     };
     struct Place {
         Slab *slab;
@@ -178,14 +195,18 @@ class Slots {
 
     uint64_t whole_extents(const uint64_t *n, bool with_used) const;
     lk_status take_extent(uint32_t family);
+    uint32_t take_word(const Size &size, uint32_t n, uint64_t *addresses);
     void give_extent(Slab *slab, Extent *extent);
     lk_status add_slab();
     void drop_slab(size_t index);
     Slab *slab_of(uint64_t address);
-    Place place_of(uint64_t address);
-    uint32_t units_at(const Extent &extent, uint32_t unit) const;
-    uint32_t find_unit(const Extent &extent, uint32_t level) const;
-    void set_units(Extent *extent, uint32_t unit, uint32_t n, bool is_free);
+    Place place_of(uint64_t address, const Place &near);
+    uint32_t units_at(const Family &family, uint64_t ends, uint32_t unit) const;
+    uint32_t find_word(const Extent &extent, uint32_t level, uint64_t *slots) const;
+    void use_units(Extent *extent, uint32_t word, uint64_t units, uint64_t begins);
+    void free_units(const uint64_t *addresses, size_t n, bool keeps_half);
+    void free_word(const Place &at, uint64_t units, uint64_t begins);
+    void set_units(Extent *extent, uint32_t word, uint64_t units, bool is_free);
     void count_word(Extent *extent, uint32_t word, bool is_added);
     void link(Extent *extent, uint32_t level);
     void unlink(Extent *extent, uint32_t level);

@@ -293,7 +293,7 @@ uint16_t Loader::find_packed_class(uint32_t layer, const HalfInfo &half, const R
                                               : &half.packed_class;
     for (uint32_t r = 0; r < (n_rungs ? n_rungs : 1); ++r)
         for (uint16_t c = classes[r]; c && !cache_.classes[c].shape.is_raw();
-             c = cache_.shrunk_class[c])
+             c = cache_.shrink_steps[c].to)
             if (same_class(cache_.classes[c], file))
                 return c;
     return 0;

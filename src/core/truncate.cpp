@@ -76,8 +76,8 @@ void swap_half(lk_cache *cache, const HalfInfo &half, uint64_t target, uint16_t 
         cache->slots.give(*metadata);
         *metadata = 0;
     }
-    count_half(cache, *half_class, false);
-    count_half(cache, half.recent_class, true);
+    count_halves(cache, *half_class, -1);
+    count_halves(cache, half.recent_class, 1);
     *half_class = half.recent_class;
     *payload = target;
     ++cache->stats.pages_reopened;

@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <set>
 
 class FakeDevice final : public lk::CacheDevice {
@@ -46,7 +47,9 @@ class FakeDevice final : public lk::CacheDevice {
         ++n_appends;
         return LK_OK;
     }
-    lk_status pack(const lk::PackItem *, uint32_t) override { return LK_OK; }
+    lk_status pack(const lk::PackItem *items, uint32_t n_items) override {
+        return packs ? packs(items, n_items) : LK_OK;
+    }
     lk_status reopen(const lk::ReopenItem *, uint32_t) override { return LK_OK; }
     lk_status download(const lk::SlotCopy *items, uint32_t n_items) override {
         for (uint32_t i = 0; i < n_items; ++i)
@@ -62,7 +65,9 @@ class FakeDevice final : public lk::CacheDevice {
         n_moves += n_items;
         return LK_OK;
     }
-    lk_status shrink(const lk::ShrinkItem *, uint32_t) override { return LK_OK; }
+    lk_status shrink(const lk::ShrinkItem *items, uint32_t n_items) override {
+        return shrinks ? shrinks(items, n_items) : LK_OK;
+    }
     lk_status sum_queries(const lk::QuerySumArgs *, uint32_t) override { return LK_OK; }
     lk_status attend(const lk::AttendArgs &args) override {
         n_watches += args.n_watches;
@@ -91,6 +96,9 @@ class FakeDevice final : public lk::CacheDevice {
     uint32_t n_moves = 0;  // halves
     uint32_t n_clears = 0;
     lk::DataReport data{};
+    // What a test makes of these calls; nothing when it is empty.
+    std::function<lk_status(const lk::PackItem *items, uint32_t n_items)> packs;
+    std::function<lk_status(const lk::ShrinkItem *items, uint32_t n_items)> shrinks;
 };
 
 // With one cache at a time.

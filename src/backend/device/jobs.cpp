@@ -45,8 +45,17 @@ MoveJob job_of(const CacheLayout &layout, const MoveItem &item) {
             item.mask};
 }
 
-ShrinkJob job_of(const CacheLayout &, const ShrinkItem &item) {
-    return {item.source, item.target, item.n_strips, item.bits, item.page_tokens, item.tail_bytes};
+static_assert(sizeof(ShrinkJob) == sizeof(ShrinkItem) &&
+                  offsetof(ShrinkJob, source) == offsetof(ShrinkItem, source) &&
+                  offsetof(ShrinkJob, target) == offsetof(ShrinkItem, target) &&
+                  offsetof(ShrinkJob, n_strips) == offsetof(ShrinkItem, n_strips) &&
+                  offsetof(ShrinkJob, bits) == offsetof(ShrinkItem, bits) &&
+                  offsetof(ShrinkJob, page_tokens) == offsetof(ShrinkItem, page_tokens) &&
+                  offsetof(ShrinkJob, tail_bytes) == offsetof(ShrinkItem, tail_bytes),
+              "items are copied as bytes");
+
+lk_status JobList::put(const CacheLayout &, const ShrinkItem *items, uint32_t n) {
+    return memory_->put(table_.address(), items, n * sizeof *items);
 }
 
 lk_status JobList::open(TableMemory *memory) {

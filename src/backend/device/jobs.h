@@ -14,7 +14,6 @@ namespace device {
 PackJob job_of(const CacheLayout &layout, const PackItem &item);
 ReopenJob job_of(const CacheLayout &layout, const ReopenItem &item);
 MoveJob job_of(const CacheLayout &layout, const MoveItem &item);
-ShrinkJob job_of(const CacheLayout &layout, const ShrinkItem &item);
 
 // Device memory for the jobs of a launch.
 class JobList {
@@ -57,6 +56,8 @@ class JobList {
         }
         return status;
     }
+    // Kernels read these as they are.
+    lk_status put(const CacheLayout &layout, const ShrinkItem *items, uint32_t n);
 
     TableMemory *memory_ = nullptr;
     Table table_;
