@@ -167,8 +167,8 @@ LK_API lk_status lk_chunk_watch_init(lk_chunk_watch *watch, size_t struct_bytes)
  * lk_attend() of a watched layer then also takes, for the last n_query_tokens of the sequence's
  * new tokens and every query head, the softmax of the layer's logits (scale and soft-cap
  * included) over the context's tokens alone, and adds up what each chunk gets. The score of a
- * chunk is the mean over layers, heads and query tokens of the sum of its tokens' softmax, so
- * the scores of a context sum to 1.
+ * chunk is the mean over layers, and over the heads and query tokens of each, of the sum of its
+ * tokens' softmax, so the scores of a context sum to 1.
  *
  * The context may be there already or be part of the same step. Its keys are read as the cache
  * holds them behind lk_append(): at 16 bits where packing is deferred or not due, else packed. A
@@ -181,8 +181,9 @@ LK_API lk_status lk_chunk_watch_init(lk_chunk_watch *watch, size_t struct_bytes)
  *
  * Memory is taken here and counted in the budget: up to 16 MiB, or what a KV head of one watched
  * layer needs for 64 of its query rows, 512 bytes a chunk. It is kept, with the scores, until the
- * sequence is removed or truncated within the context, its chunks are assigned classes, or the
- * watch ends or is replaced. Forks and snapshots have none.
+ * sequence is removed or the watch ends or is replaced; once there are scores, also until the
+ * sequence is truncated within the context or its chunks are assigned classes. Forks and snapshots
+ * have none.
  *
  * The step that is watched: lk_step_begin() refuses it with LK_E_ARGUMENT where it has fewer new
  * tokens than the query, a draft tree for this sequence, or a context that is not all there

@@ -144,6 +144,16 @@ bool cuts_chunks(const lk_cache *cache, const Sequence &sequence, uint64_t n_tok
            count_chunks(cache, n_tokens) < sequence.chunks->size();
 }
 
+namespace {
+
+// As before any were assigned.
+void forget_chunks(lk_cache *cache, Sequence *sequence) {
+    release_chunks(cache, sequence->chunks);
+    sequence->chunks = nullptr;
+}
+
+}  // namespace
+
 void trim_chunks(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
     Chunks *chunks = sequence->chunks;
     if (!chunks)
@@ -156,10 +166,8 @@ void trim_chunks(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
         chunks->assigned.pop();
     }
     cut_originals(cache, sequence, static_cast<uint32_t>(n));
-    if (n)
-        return;
-    release_chunks(cache, chunks);
-    sequence->chunks = nullptr;
+    if (!n)
+        forget_chunks(cache, sequence);
 }
 
 namespace {
@@ -241,7 +249,8 @@ lk_status cut_chunks(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
     if (status)
         return status;
     cut_originals(cache, sequence, n_left);
-    trim_chunks(cache, sequence, n_left ? n_tokens : 0);
+    if (!n_left)
+        forget_chunks(cache, sequence);
     return LK_OK;
 }
 

@@ -167,6 +167,7 @@ void Machine::choose_rules() {
                     LK_OK);
         }
     }
+    choose_chunks();
 }
 
 // What gives way when bytes are lacking: nothing, the sequence used least recently, or what a
@@ -276,8 +277,14 @@ bool Machine::check_lengths() {
         n_tokens += live->tokens.length;
     }
     right = right && expect(stats.n_tokens == n_tokens, "the statistics have other tokens");
-    right = right && expect(stats.n_sequences == live_.size(), "there are other sequences");
-    return right && expect(stats.reserved_bytes <= stats.budget_bytes, "the budget is exceeded");
+    return right && expect(stats.n_sequences == live_.size(), "there are other sequences");
+}
+
+bool Machine::check_budget() {
+    lk_cache_stats stats;
+    require(lk_cache_stats_init(&stats, sizeof stats) == LK_OK);
+    require(lk_cache_get_stats(cache_, &stats) == LK_OK);
+    return expect(stats.reserved_bytes <= stats.budget_bytes, "the budget is exceeded");
 }
 
 bool Machine::add() {
@@ -290,7 +297,7 @@ bool Machine::add() {
     }
     if (!expect_status(status, "add"))
         return false;
-    live_.push_back(std::make_unique<Live>(Live{id, model_->empty()}));
+    live_.push_back(std::make_unique<Live>(Live{id, model_->empty(), 0}));
     return true;
 }
 
@@ -329,8 +336,8 @@ bool Machine::fork() {
     if (!expect_status(status, "fork"))
         return false;
     ++counts_.forks;
-    live_.push_back(std::make_unique<Live>(Live{id, model_->fork(parent.tokens, length)}));
-    return true;
+    live_.push_back(std::make_unique<Live>(Live{id, model_->fork(parent.tokens, length), 0}));
+    return follow(live_.back().get(), Packs::kNothing);
 }
 
 bool Machine::truncate() {
@@ -347,7 +354,12 @@ bool Machine::truncate() {
     }
     ++counts_.truncations;
     model_->truncate(&live.tokens, length);
-    return expect_status(status, "truncate");
+    const uint64_t watched = uint64_t{live.watched_chunks} * plan_->model.chunks.tokens;
+    const bool is_cut = length < plan_->model.sink_tokens + watched;
+    if (is_cut)
+        live.watched_chunks = 0;
+    return expect_status(status, "truncate") && follow(&live, Packs::kNothing) &&
+           (!is_cut || expect_status(lk_chunks_watch(cache_, live.id, nullptr), "end of a watch"));
 }
 
 bool Machine::save() {
@@ -391,9 +403,11 @@ bool Machine::load() {
     if (!expect_status(status, "load") || !expect(n == saved.sequences.size(), "another number"))
         return false;
     ++counts_.loads;
-    for (uint32_t i = 0; i < n; ++i)
-        live_.push_back(std::make_unique<Live>(Live{ids[i], saved.sequences[i]}));
-    return true;
+    for (uint32_t i = 0; i < n; ++i) {
+        live_.push_back(std::make_unique<Live>(Live{ids[i], saved.sequences[i], 0}));
+        model_->forget(&live_.back()->tokens);
+    }
+    return follow_all(Packs::kNothing);
 }
 
 // All that there is goes through a file of bytes into a cache of its own.
@@ -425,9 +439,12 @@ bool Machine::reopen_all() {
     ++counts_.loads;
     if (!expect_status(status, "load") || !expect(n == live_.size(), "another number"))
         return false;
-    for (uint32_t i = 0; i < n; ++i)
+    for (uint32_t i = 0; i < n; ++i) {
         live_[i]->id = ids[i];
-    return true;
+        live_[i]->watched_chunks = 0;
+        model_->forget(&live_[i]->tokens);
+    }
+    return follow_all(Packs::kNothing);
 }
 
 // To a rung of a layer's ladder, also the one that it is at: what was loaded may be above it.
@@ -464,7 +481,8 @@ bool Machine::change_budget() {
            expect_status(lk_cache_set_budget(cache_, stats.reserved_bytes + spare_bytes),
                          "a lower budget") &&
            check_lengths() &&
-           expect_status(lk_cache_set_budget(cache_, stats.budget_bytes), "the budget as before");
+           expect_status(lk_cache_set_budget(cache_, stats.budget_bytes), "the budget as before") &&
+           follow_all(Packs::kNothing);
 }
 
 // Calls that must be refused and change nothing.
@@ -622,7 +640,7 @@ bool Machine::step() {
     if (parts.empty())
         return live_.empty() || !options_.most_tokens || remove(0);
     for (Part &part : parts) {
-        has_tree = has_tree && part.fresh.n <= LK_DRAFT_TOKENS;
+        has_tree = has_tree && part.fresh.n <= LK_DRAFT_TOKENS && !part.live->watched_chunks;
         for (uint32_t i = 0; i < part.fresh.n; ++i)
             parents.push_back(part.fresh.parent.empty() ? static_cast<int32_t>(i) - 1
                                                         : part.fresh.parent[i]);
@@ -647,14 +665,16 @@ bool Machine::step() {
                     right = remove(i - 1) && right;
                     break;
                 }
-        return right && check_lengths();
+        return right && follow_all(Packs::kMay) && check_lengths();
     }
     --counts_.operations;
-    if (!expect_status(begun, "begin"))
+    if (!expect_status(begun, "begin") || !follow_all(Packs::kMay))
         return false;
-    for (Part &part : parts)
-        model_->begin(&part.live->tokens);
     bool right = true;
+    for (Part &part : parts) {
+        model_->begin(&part.live->tokens);
+        right = right && follow(part.live, Packs::kDue);
+    }
     lk_status status = LK_OK;
     for (uint32_t l = 0; !status && right && l < layers_.size(); ++l)
         status = run_layer(l, n_tokens, &parts, &right);
@@ -662,7 +682,8 @@ bool Machine::step() {
         return false;
     if (status || choices_.one_in(6)) {
         ++counts_.discards;
-        return expect_status(lk_step_discard(cache_), "discard") && check_lengths();
+        return expect_status(lk_step_discard(cache_), "discard") && follow_all(Packs::kNothing) &&
+               check_lengths();
     }
     return commit(&parts);
 }
@@ -705,14 +726,25 @@ bool Machine::commit(std::vector<Part> *parts) {
                                          : lk_step_commit(cache_, counts.data());
     if (!expect_status(status, "commit"))
         return false;
-    for (size_t i = 0; i < parts->size(); ++i)
-        model_->commit(&(*parts)[i].live->tokens, (*parts)[i].fresh, kept[i]);
+    for (size_t i = 0; i < parts->size(); ++i) {
+        Part &part = (*parts)[i];
+        const uint32_t watched = kept[i].empty() ? 0 : part.live->watched_chunks;
+        const std::vector<double> wanted = model_->chunk_scores(
+            part.live->tokens, part.fresh, part.fresh.n - 1, part.queries, watched);
+        model_->commit(&part.live->tokens, part.fresh, kept[i]);
+        if ((watched && !check_watch(part.live, wanted)) || !follow(part.live, Packs::kMay))
+            return false;
+    }
     return true;
 }
 
 bool Machine::run() {
     if (live_.empty())
         return add() && (!live_.empty() || expect(false, "an empty cache has no room"));
+    return run_verb() && check_budget();
+}
+
+bool Machine::run_verb() {
     switch (choices_.below(40)) {
         case 0:
         case 1:
@@ -727,7 +759,10 @@ bool Machine::run() {
         case 9: return misuse();
         case 10: return change_budget();
         case 11:
-        case 12: return has_ladder_ ? shrink() : step();
+        case 12: return has_ladder_ ? shrink() : has_chunks_ ? use_chunks() : step();
+        case 13:
+        case 14:
+        case 15: return has_chunks_ ? use_chunks() : step();
         default: return step();
     }
 }

@@ -30,6 +30,9 @@ struct Counts {
     uint64_t saves = 0;
     uint64_t loads = 0;
     uint64_t shrinks = 0;
+    uint64_t deferrals = 0;
+    uint64_t assignments = 0;
+    uint64_t watches = 0;  // whose scores were compared
     uint64_t budgets = 0;
     uint64_t evictions = 0;
     uint64_t faults = 0;    // infinities that were refused
@@ -54,7 +57,11 @@ class Machine {
     struct Live {
         lk_sequence id;
         Sequence tokens;
+        uint32_t watched_chunks = 0;
     };
+    // What a verb may pack of a sequence with chunks: nothing, what is due, all that is due, or
+    // what it is told.
+    enum class Packs { kNothing, kMay, kDue, kAll };
     struct Saved {
         std::vector<uint8_t> bytes;
         std::vector<Sequence> sequences;
@@ -77,8 +84,22 @@ class Machine {
     bool expect(bool condition, const char *what);
     bool expect_status(lk_status status, const char *verb);
     bool check_lengths();
+    bool check_budget();
 
+    // Chunks (machine_chunks.cpp).
+    void choose_chunks();
+    bool use_chunks();
+    bool defer(Live *live);
+    bool retain(Live *live);
+    bool assign(Live *live);
+    bool check_assigned(const Live &live, const Sequence &before,
+                        const std::vector<lk_chunk_class> &classes);
+    bool watch(Live *live);
+    bool check_watch(Live *live, const std::vector<double> &wanted);
+    bool follow(Live *live, Packs packs);
+    bool follow_all(Packs packs);
     bool has_window() const;
+    bool run_verb();
     bool add();
     bool remove(size_t i);
     bool fork();
@@ -113,6 +134,7 @@ class Machine {
     std::string why_;
     uint64_t noise_ = 1;  // of numbers, which need not be chosen one by one
     bool may_cut_ = true;
+    bool has_chunks_ = false;
     bool has_ladder_ = false;
     std::vector<lk_sequence> spoken_for_;  // of the step, or named by the callback
     uint64_t n_evicted_ = 0;               // by this cache

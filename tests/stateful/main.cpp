@@ -106,12 +106,15 @@ void print(const Counts &c, double seconds) {
     std::printf(
         "%llu operations on %llu caches in %.1f s: %llu answers compared (the worst at %.0f %% "
         "of its tolerance), %llu forks, %llu truncations, %llu discards, %llu saves, %llu "
-        "loads, %llu shrinks, %llu budgets, %llu evictions, %llu faults, %llu refusals for bytes\n",
+        "loads, %llu shrinks, %llu deferrals, %llu assignments, %llu watches, %llu budgets, %llu "
+        "evictions, %llu faults, %llu refusals for bytes\n",
         static_cast<unsigned long long>(c.operations), static_cast<unsigned long long>(c.caches),
         seconds, static_cast<unsigned long long>(c.answers), 100 * c.worst,
         static_cast<unsigned long long>(c.forks), static_cast<unsigned long long>(c.truncations),
         static_cast<unsigned long long>(c.discards), static_cast<unsigned long long>(c.saves),
         static_cast<unsigned long long>(c.loads), static_cast<unsigned long long>(c.shrinks),
+        static_cast<unsigned long long>(c.deferrals),
+        static_cast<unsigned long long>(c.assignments), static_cast<unsigned long long>(c.watches),
         static_cast<unsigned long long>(c.budgets), static_cast<unsigned long long>(c.evictions),
         static_cast<unsigned long long>(c.faults), static_cast<unsigned long long>(c.refusals));
 }

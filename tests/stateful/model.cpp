@@ -25,19 +25,6 @@ std::vector<uint16_t> bits_of(const std::vector<Token> &tokens, bool is_value, u
     return out;
 }
 
-Half packed_half(const lk::HalfShape &shape, lk::OneBit one_bit, const std::vector<uint16_t> &input,
-                 const uint8_t *channels) {
-    Half half;
-    half.shape = shape;
-    half.payload.resize(lk::payload_bytes(shape));
-    half.metadata.resize(lk::metadata_bytes(shape));
-    for (uint32_t s = 0; s < shape.head_dim; ++s)
-        half.channels.push_back(channels ? channels[s] : static_cast<uint8_t>(s));
-    lk::pack_half(shape, one_bit, {input.data(), shape.head_dim}, channels, half.payload.data(),
-                  half.metadata.data());
-    return half;
-}
-
 // Bits of the plane that a ladder makes narrower; 0 when there is none.
 uint32_t wide_bits(const lk::HalfShape &shape) {
     return shape.strips[lk::kPlane8] ? 8 : shape.strips[lk::kPlane4] ? 4 : 0;
@@ -66,6 +53,35 @@ void narrow(Half *half) {
 }
 
 }  // namespace
+
+Half packed_half(const lk::HalfShape &shape, lk::OneBit one_bit, const std::vector<uint16_t> &input,
+                 const uint8_t *channels) {
+    Half half;
+    half.shape = shape;
+    half.payload.resize(lk::payload_bytes(shape));
+    half.metadata.resize(lk::metadata_bytes(shape));
+    for (uint32_t s = 0; s < shape.head_dim; ++s)
+        half.channels.push_back(channels ? channels[s] : static_cast<uint8_t>(s));
+    lk::pack_half(shape, one_bit, {input.data(), shape.head_dim}, channels, half.payload.data(),
+                  half.metadata.data());
+    return half;
+}
+
+Half packed_key(const lk::KeyClass &rule, const std::vector<uint16_t> &input,
+                const uint64_t *query_sums) {
+    const uint32_t n = rule.shape.head_dim;
+    uint8_t own[LK_MAX_HEAD_DIM];
+    const uint8_t *channels = rule.has_permutation ? rule.permutation : nullptr;
+    if (rule.shape.permutes) {
+        channels = own;
+        if (rule.boost_score == LK_SCORE_QUERY_RANGE)
+            lk::rank_by_query_range({input.data(), n}, n, rule.shape.page_tokens, query_sums,
+                                    rule.boost_slots, own);
+        else
+            lk::rank_by_key({input.data(), n}, n, rule.shape.page_tokens, rule.boost_slots, own);
+    }
+    return packed_half(rule.shape, rule.one_bit, input, channels);
+}
 
 Model::Model(const lk::Plan &plan, const std::vector<lk_layer> &layers)
     : plan_(plan), layers_(layers) {
@@ -119,7 +135,7 @@ void Model::shrink(Sequence *sequence, uint32_t layer) const {
                 Half &half = is_value ? page.values[e] : page.keys[e];
                 while (!half.payload.empty() && wide_bits(half.shape) > rungs_[layer])
                     narrow(&half);
-                show(half, is_value, &sequence->heads[e], p);
+                show(half, is_value, positions({}, page_end(p), p), &sequence->heads[e]);
             }
         }
     }
@@ -170,6 +186,8 @@ uint64_t Model::page_end(uint64_t page) const {
 }
 
 void Model::begin(Sequence *sequence) const {
+    if (plan_.chunks.tokens)
+        return;
     for (uint64_t page = 0; page_end(page) + plan_.window_tokens <= sequence->length; ++page)
         if (!sequence->pages[page].is_packed)
             pack(sequence, page);
@@ -182,9 +200,11 @@ void Model::commit(Sequence *sequence, const Fresh &fresh,
         for (const uint32_t t : kept)
             sequence->heads[e].push_back(fresh.heads[e][t]);
     sequence->length += kept.size();
+    if (plan_.chunks.tokens)
+        return;
     while (plan_.sink_tokens + sequence->pages.size() * plan_.page_tokens < sequence->length)
         sequence->pages.push_back(
-            {false, std::vector<Half>(n_entries()), std::vector<Half>(n_entries())});
+            {false, LK_CHUNK_NONE, std::vector<Half>(n_entries()), std::vector<Half>(n_entries())});
     if (fresh.n <= LK_DRAFT_TOKENS || kept.empty())
         return;
     for (uint64_t page = 0; page_end(page) + plan_.window_tokens <= sequence->length; ++page)
@@ -196,6 +216,10 @@ void Model::truncate(Sequence *sequence, uint64_t length) const {
     sequence->length = length;
     for (std::vector<Token> &tokens : sequence->heads)
         tokens.resize(length);
+    if (plan_.chunks.tokens) {
+        cut_chunks(sequence);
+        return;
+    }
     size_t n_pages = 0;
     while (plan_.sink_tokens + n_pages * plan_.page_tokens < length)
         ++n_pages;
@@ -203,7 +227,7 @@ void Model::truncate(Sequence *sequence, uint64_t length) const {
     if (!n_pages || page_end(n_pages - 1) == length || !sequence->pages.back().is_packed)
         return;
     // The cut page is at 16 bits again, with what its codes stood for.
-    sequence->pages.back() = {false, std::vector<Half>(n_entries()),
+    sequence->pages.back() = {false, LK_CHUNK_NONE, std::vector<Half>(n_entries()),
                               std::vector<Half>(n_entries())};
     const uint64_t first = page_end(n_pages - 1) - plan_.page_tokens;
     for (uint32_t e = 0; e < n_entries(); ++e)
@@ -224,12 +248,12 @@ Sequence Model::fork(const Sequence &from, uint64_t length) const {
     return made;
 }
 
-void Model::show(const Half &half, bool is_value, std::vector<Token> *tokens, uint64_t page) const {
-    const uint64_t first = page_end(page) - plan_.page_tokens;
+void Model::show(const Half &half, bool is_value, const std::vector<uint64_t> &positions,
+                 std::vector<Token> *tokens) const {
     if (half.payload.empty())
         return;
-    for (uint32_t t = 0; t < half.shape.page_tokens; ++t) {
-        Token &token = (*tokens)[first + t];
+    for (uint32_t t = 0; t < positions.size(); ++t) {
+        Token &token = (*tokens)[positions[t]];
         for (uint32_t s = 0; s < half.shape.head_dim; ++s)
             (is_value ? token.value : token.key)[half.channels[s]] =
                 lk::unpack_value(half.shape, half.payload.data(), half.metadata.data(), s, t);
@@ -245,21 +269,11 @@ void Model::pack_keys(uint32_t entry, Sequence *sequence, uint64_t page) const {
     const uint32_t n = shape.head_dim;
     const uint64_t first = page_end(page) - plan_.page_tokens;
     const std::vector<uint16_t> input = bits_of(tokens, false, first, shape.page_tokens);
-    uint8_t own[LK_MAX_HEAD_DIM];
-    const uint8_t *channels = rule.has_permutation ? rule.permutation : nullptr;
-    if (shape.permutes) {
-        channels = own;
-        std::vector<uint64_t> sums(n);
-        for (uint64_t t = 0; t < first + shape.page_tokens; ++t)
-            for (uint32_t c = 0; c < n; ++c)
-                sums[c] += tokens[t].query_sum[c];
-        if (rule.boost_score == LK_SCORE_QUERY_RANGE)
-            lk::rank_by_query_range({input.data(), n}, n, shape.page_tokens, sums.data(),
-                                    rule.boost_slots, own);
-        else
-            lk::rank_by_key({input.data(), n}, n, shape.page_tokens, rule.boost_slots, own);
-    }
-    sequence->pages[page].keys[entry] = packed_half(shape, rule.one_bit, input, channels);
+    std::vector<uint64_t> sums(n);
+    for (uint64_t t = 0; t < first + shape.page_tokens; ++t)
+        for (uint32_t c = 0; c < n; ++c)
+            sums[c] += tokens[t].query_sum[c];
+    sequence->pages[page].keys[entry] = packed_key(rule, input, sums.data());
 }
 
 void Model::pack_values(uint32_t entry, Sequence *sequence, uint64_t page) const {
@@ -272,13 +286,29 @@ void Model::pack_values(uint32_t entry, Sequence *sequence, uint64_t page) const
 }
 
 void Model::pack(Sequence *sequence, uint64_t page) const {
+    const std::vector<uint64_t> own = positions({}, page_end(page), page);
     for (uint32_t e = 0; e < n_entries(); ++e) {
         pack_keys(e, sequence, page);
         pack_values(e, sequence, page);
-        show(sequence->pages[page].keys[e], false, &sequence->heads[e], page);
-        show(sequence->pages[page].values[e], true, &sequence->heads[e], page);
+        show(sequence->pages[page].keys[e], false, own, &sequence->heads[e]);
+        show(sequence->pages[page].values[e], true, own, &sequence->heads[e]);
     }
     sequence->pages[page].is_packed = true;
+}
+
+double Model::logit(uint32_t entry, const float *query, const Token &token) const {
+    const Entry &own = entries_[entry];
+    const lk_layer &layer = layers_[own.layer];
+    const uint32_t n = layer.head_dim;
+    double dot = 0;
+    for (uint32_t c = 0; c < n; ++c) {
+        const double key = (own.scales ? double{own.scales[c]} : 1) * double{token.key[c]};
+        dot += double{query[c]} * (own.centers ? double{own.centers[c]} + key : key);
+    }
+    const double scale =
+        layer.scale != 0 ? double{layer.scale} : 1 / std::sqrt(static_cast<double>(n));
+    const double cap = double{layer.soft_cap};
+    return cap != 0 ? cap * std::tanh(dot * scale / cap) : dot * scale;
 }
 
 void Model::attend(const Sequence &sequence, const Fresh &fresh, uint32_t t, uint32_t layer,
@@ -286,8 +316,6 @@ void Model::attend(const Sequence &sequence, const Fresh &fresh, uint32_t t, uin
     const lk_layer &own = layers_[layer];
     const uint32_t n = own.head_dim;
     const uint32_t e = first_entries_[layer] + query_head / (own.n_query_heads / own.n_kv_heads);
-    const float *centers = entries_[e].centers;
-    const float *scales = entries_[e].scales;
     // The new ones that it sees, and how many come before it in its branch.
     std::vector<uint32_t> seen;
     for (int64_t at = t; at >= 0;) {
@@ -295,10 +323,6 @@ void Model::attend(const Sequence &sequence, const Fresh &fresh, uint32_t t, uin
         at = fresh.parent.empty() ? at - 1 : fresh.parent[static_cast<size_t>(at)];
     }
     const uint64_t position = sequence.length + seen.size() - 1;
-    double center_dot = 0;
-    for (uint32_t c = 0; centers && c < n; ++c)
-        center_dot += double{query[c]} * double{centers[c]};
-    const double scale = own.scale != 0 ? double{own.scale} : 1 / std::sqrt(static_cast<double>(n));
     std::vector<double> logits;
     std::vector<const Token *> tokens;
     double highest = -INFINITY;
@@ -306,12 +330,7 @@ void Model::attend(const Sequence &sequence, const Fresh &fresh, uint32_t t, uin
         const bool is_near = !own.window_tokens || place + own.window_tokens > position;
         if (!is_near && place >= own.window_sink_tokens)
             return;
-        double dot = center_dot;
-        for (uint32_t c = 0; c < n; ++c)
-            dot += double{query[c]} * (scales ? double{scales[c]} : 1) * double{token.key[c]};
-        double logit = dot * scale;
-        if (own.soft_cap != 0)
-            logit = double{own.soft_cap} * std::tanh(logit / double{own.soft_cap});
+        const double logit = this->logit(e, query, token);
         highest = std::max(highest, logit);
         logits.push_back(logit);
         tokens.push_back(&token);

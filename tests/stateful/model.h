@@ -8,6 +8,7 @@
 
 #include <lowkey/lowkey.h>
 
+#include <string>
 #include <vector>
 
 #include "plan/plan.h"
@@ -21,6 +22,9 @@ struct Token {
     std::vector<float> key;  // without the center
     std::vector<float> value;
     std::vector<uint64_t> query_sum;  // of |Q|, in units of 2^-24
+    // As lk_chunks_retain() keeps them: empty without.
+    std::vector<uint16_t> key_original;
+    std::vector<uint16_t> value_original;
 };
 
 // One (layer, KV head) of a page, keys or values. Empty at 16 bits.
@@ -31,10 +35,17 @@ struct Half {
     std::vector<uint8_t> channels;  // of the slots
 };
 
+// Pack as the codec does. channels: null without an order; query_sums: where these rank them.
+Half packed_half(const lk::HalfShape &shape, lk::OneBit one_bit, const std::vector<uint16_t> &input,
+                 const uint8_t *channels);
+Half packed_key(const lk::KeyClass &rule, const std::vector<uint16_t> &input,
+                const uint64_t *query_sums);
+
 // Of the tokens behind the sinks. A packed page has left the recent window, also where a layer's
 // rung keeps it at 16 bits.
 struct Page {
     bool is_packed = false;
+    lk_chunk_class chunk_class = LK_CHUNK_NONE;
     std::vector<Half> keys;  // [entry]
     std::vector<Half> values;
 };
@@ -43,6 +54,21 @@ struct Sequence {
     uint64_t length = 0;
     std::vector<std::vector<Token>> heads;  // [entry][token]
     std::vector<Page> pages;
+    // Of a plan with chunks:
+    lk_defer deferral = LK_DEFER_OFF;
+    bool is_assigned = false;
+    bool is_retained = false;     // its next first assignment keeps originals
+    std::vector<uint32_t> order;  // by place: the chunk that lies there
+    uint32_t n_listed = 0;        // of chunks that have classes
+    uint64_t laid_length = 0;     // that pages and order are of
+};
+
+// How a cache keeps a sequence's pages behind the sinks, where the headers leave that to it.
+struct KeptPage {
+    bool is_packed;  // in full
+    lk_chunk_class chunk_class;
+    std::vector<bool> is_absent;        // [entry]
+    std::vector<lk::HalfShape> shapes;  // [2 entry] keys, [2 entry + 1] values
 };
 
 // New tokens of a sequence in a step.
@@ -82,6 +108,23 @@ class Model {
     void reset_rungs();
     Sequence fork(const Sequence &from, uint64_t length) const;
 
+    // Chunks of a plan that has them (model_chunks.cpp). Whole ones of a length.
+    uint32_t n_chunks(uint64_t length) const;
+    // The first page that leaves the recent window packed as the plan has it.
+    uint64_t first_to_pack(const Sequence &sequence) const;
+    bool is_due(uint64_t page, uint64_t length) const;
+    // Keep originals of the pages that are at 16 bits; forget them.
+    void retain(Sequence *sequence, uint32_t n_chunks) const;
+    void forget(Sequence *sequence) const;
+    // What the tokens are once their pages are kept so, in this order; empty, or what no plan says.
+    std::string keep(Sequence *sequence, const std::vector<KeptPage> &pages,
+                     const std::vector<uint32_t> &order) const;
+    // By chunk: the mean over layers without a window, and the heads of each, of the softmax of new
+    // token t's logits over the chunks' tokens.
+    std::vector<double> chunk_scores(const Sequence &sequence, const Fresh &fresh, uint32_t t,
+                                     const std::vector<std::vector<float>> &queries,
+                                     uint32_t n_chunks) const;
+
     // Attention of new token t with a query of the layer's query head, in double precision.
     // out [head_dim].
     void attend(const Sequence &sequence, const Fresh &fresh, uint32_t t, uint32_t layer,
@@ -101,8 +144,23 @@ class Model {
     void pack(Sequence *sequence, uint64_t page) const;
     void pack_keys(uint32_t entry, Sequence *sequence, uint64_t page) const;
     void pack_values(uint32_t entry, Sequence *sequence, uint64_t page) const;
-    // Tokens of the page get what the half holds.
-    void show(const Half &half, bool is_value, std::vector<Token> *tokens, uint64_t page) const;
+    Half make_half(uint32_t entry, lk_chunk_class chunk_class, bool is_value,
+                   const std::vector<uint16_t> &input) const;
+    bool has_shape(uint32_t entry, lk_chunk_class chunk_class, bool is_value,
+                   const lk::HalfShape &shape) const;
+    void cut_chunks(Sequence *sequence) const;
+    struct Before;
+    bool keep_half(uint32_t entry, bool is_value, const KeptPage &kept, const Before &before,
+                   const std::vector<uint64_t> &own, Sequence *sequence, uint64_t page) const;
+    std::vector<uint16_t> reopen(uint32_t entry, bool is_value, const Before &before,
+                                 const std::vector<uint64_t> &own, Sequence *sequence) const;
+    double logit(uint32_t entry, const float *query, const Token &token) const;
+    // Positions of a page's tokens, as they lie.
+    std::vector<uint64_t> positions(const std::vector<uint32_t> &order, uint64_t length,
+                                    uint64_t page) const;
+    // Tokens at these positions get what the half holds.
+    void show(const Half &half, bool is_value, const std::vector<uint64_t> &positions,
+              std::vector<Token> *tokens) const;
 
     const lk::Plan &plan_;
     const std::vector<lk_layer> &layers_;
