@@ -2,6 +2,13 @@ package lowkey
 
 /*
 #include <lowkey/lowkey.h>
+
+lk_pressure_action lowkeyGoPressure(void *user, lk_pressure *pressure);
+
+static void lkgo_ask(lk_cache_desc *desc, void *user) {
+    desc->pressure = lowkeyGoPressure;
+    desc->pressure_user = user;
+}
 */
 import "C"
 
@@ -19,6 +26,9 @@ type CacheOptions struct {
 	MaxBudgetBytes     uint64 // that SetBudget may raise it to
 	SequenceLimitBytes uint64 // of pages and tables that one sequence alone has
 	Evict              bool   // remove the least recently used sequence when bytes are lacking
+	// Pressure is asked inside Begin when bytes are lacking and the ladders have ended, as often as they
+	// are. It may call nothing of the cache; one that panics refuses.
+	Pressure func(Pressure) Relief
 }
 
 // Stats is what a cache holds now; see lk_cache_stats.
@@ -52,6 +62,7 @@ type Cache struct {
 	ptr     *C.lk_cache
 	context *Context // stays at least as long
 	layers  Geometry
+	ask     handle // of the pressure function
 }
 
 // NewCache makes an empty cache.
@@ -82,10 +93,17 @@ func (c *Context) NewCache(geometry Geometry, plan *Plan, options CacheOptions) 
 	if plan.ptr == nil {
 		return nil, ErrClosed
 	}
+	if options.Pressure != nil {
+		if cache.ask, err = newHandle(options.Pressure); err != nil {
+			return nil, err
+		}
+		C.lkgo_ask(&desc, cache.ask.user)
+	}
 	err = c.with(func(context *C.lk_context) C.lk_status {
 		return C.lk_cache_create(context, raw, plan.ptr, &desc, &cache.ptr)
 	})
 	if err != nil {
+		cache.ask.drop()
 		return nil, err
 	}
 	runtime.SetFinalizer(cache, (*Cache).Close)
@@ -99,6 +117,7 @@ func (c *Cache) Close() {
 	c.alive.Lock()
 	defer c.alive.Unlock()
 	C.lk_cache_destroy(&c.ptr)
+	c.ask.drop()
 	runtime.SetFinalizer(c, nil)
 }
 

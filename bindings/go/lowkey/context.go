@@ -2,7 +2,6 @@ package lowkey
 
 /*
 #include <lowkey/lowkey.h>
-#include <stdlib.h>
 
 void lowkeyGoLog(void *user, lk_log_level level, char *message);
 
@@ -18,9 +17,7 @@ import "C"
 
 import (
 	"runtime"
-	"runtime/cgo"
 	"sync"
-	"unsafe"
 )
 
 // Backend is what runs the work.
@@ -88,10 +85,9 @@ type ContextOptions struct {
 
 // Context is an open device.
 type Context struct {
-	mu      sync.RWMutex // held to write by Close alone
-	ptr     *C.lk_context
-	log     cgo.Handle
-	logUser unsafe.Pointer // C memory that holds log
+	mu  sync.RWMutex // held to write by Close alone
+	ptr *C.lk_context
+	log handle // of the log function
 }
 
 // Open opens a context.
@@ -106,26 +102,19 @@ func Open(options ContextOptions) (*Context, error) {
 	desc.cpu_mask = C.uint32_t(options.CPUMask)
 	context := &Context{}
 	if options.Log != nil {
-		context.log = cgo.NewHandle(options.Log)
-		context.logUser = C.malloc(C.size_t(unsafe.Sizeof(context.log)))
-		*(*cgo.Handle)(context.logUser) = context.log
+		var err error
+		if context.log, err = newHandle(options.Log); err != nil {
+			return nil, err
+		}
 		desc.log_level = C.lk_log_level(options.LogLevel)
-		C.lkgo_log_to(&desc, context.logUser)
+		C.lkgo_log_to(&desc, context.log.user)
 	}
 	if err := call(func() C.lk_status { return C.lkgo_open(&desc, &context.ptr) }); err != nil {
-		context.dropLog()
+		context.log.drop()
 		return nil, err
 	}
 	runtime.SetFinalizer(context, func(c *Context) { _ = c.Close() })
 	return context, nil
-}
-
-func (c *Context) dropLog() {
-	if c.logUser != nil {
-		c.log.Delete()
-		C.free(c.logUser)
-		c.logUser = nil
-	}
 }
 
 // Close ends the context. It is refused with Busy while one of its caches is open.
@@ -138,7 +127,7 @@ func (c *Context) Close() error {
 	if err := call(func() C.lk_status { return C.lk_context_close(&c.ptr) }); err != nil {
 		return err
 	}
-	c.dropLog()
+	c.log.drop()
 	runtime.SetFinalizer(c, nil)
 	return nil
 }

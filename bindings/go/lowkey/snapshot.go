@@ -41,7 +41,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime/cgo"
 	"unsafe"
 )
 
@@ -54,15 +53,12 @@ type stream struct {
 
 // withHandle runs f with C memory that holds a handle of the stream.
 func (s *stream) withHandle(f func(user unsafe.Pointer) error) error {
-	handle := cgo.NewHandle(s)
-	defer handle.Delete()
-	user := C.malloc(C.size_t(unsafe.Sizeof(handle)))
-	if user == nil {
-		return &Error{NoMemory, "no memory for a handle"}
+	made, err := newHandle(s)
+	if err != nil {
+		return err
 	}
-	defer C.free(user)
-	*(*cgo.Handle)(user) = handle
-	err := f(user)
+	defer made.drop()
+	err = f(made.user)
 	if s.err != nil && errors.Is(err, IO) {
 		return fmt.Errorf("%w: %v", err, s.err)
 	}
@@ -76,11 +72,9 @@ func (s *stream) guard() {
 	}
 }
 
-func streamOf(user unsafe.Pointer) *stream { return (*(*cgo.Handle)(user)).Value().(*stream) }
-
 //export lowkeyGoWrite
 func lowkeyGoWrite(user, data unsafe.Pointer, bytes C.size_t) C.int32_t {
-	s := streamOf(user)
+	s := valueOf(user).(*stream)
 	s.err = errors.New("the writer did not return")
 	func() {
 		defer s.guard()
@@ -94,7 +88,7 @@ func lowkeyGoWrite(user, data unsafe.Pointer, bytes C.size_t) C.int32_t {
 
 //export lowkeyGoRead
 func lowkeyGoRead(user, data unsafe.Pointer, bytes C.size_t) C.int64_t {
-	s := streamOf(user)
+	s := valueOf(user).(*stream)
 	n := 0
 	s.err = errors.New("the reader did not return")
 	func() {
