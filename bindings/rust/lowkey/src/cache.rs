@@ -1,10 +1,12 @@
 use crate::context::Context;
 use crate::error::{check, initial, Error, Result};
 use crate::plan::{Geometry, Plan, Which};
+use crate::pressure::{self, Pressure, PressureFn, Relief};
 use crate::step::{Step, StepOptions};
 use lowkey_sys as sys;
 use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::os::raw::c_void;
 use std::ptr;
 use std::sync::Arc;
 
@@ -94,9 +96,11 @@ pub struct Stats {
 /// The C cache, alive while a [`Cache`] or a [`Monitor`] is.
 pub(crate) struct Handle {
     pub raw: *mut sys::lk_cache,
+    _pressure: Option<Box<PressureFn>>, // as long as the C cache
 }
 // SAFETY: through a shared handle only statistics and poll are called, which are safe beside
-// anything; all else goes through Cache, which one thread has at a time.
+// anything; all else, and with it the pressure callback, goes through Cache, which one thread has
+// at a time.
 unsafe impl Send for Handle {}
 unsafe impl Sync for Handle {}
 
@@ -217,6 +221,29 @@ impl<'ctx> Cache<'ctx> {
         plan: &Plan,
         options: CacheOptions,
     ) -> Result<Self> {
+        Self::create(context, geometry, plan, options, None)
+    }
+
+    /// The same with a callback that is asked inside of [`step`](Cache::step) when bytes are lacking
+    /// and the ladders have ended, as often as they are. It calls nothing of lowkey; a panic in it
+    /// is caught and refuses.
+    pub fn with_pressure(
+        context: &'ctx Context,
+        geometry: &Geometry,
+        plan: &Plan,
+        options: CacheOptions,
+        pressure: impl FnMut(Pressure) -> Relief + Send + 'static,
+    ) -> Result<Self> {
+        Self::create(context, geometry, plan, options, Some(Box::new(Box::new(pressure))))
+    }
+
+    fn create(
+        context: &'ctx Context,
+        geometry: &Geometry,
+        plan: &Plan,
+        options: CacheOptions,
+        mut pressure: Option<Box<PressureFn>>,
+    ) -> Result<Self> {
         let mut desc = initial(sys::lk_cache_desc_init)?;
         desc.max_sequences = options.max_sequences;
         desc.max_step_tokens = options.max_step_tokens;
@@ -225,9 +252,13 @@ impl<'ctx> Cache<'ctx> {
         desc.max_budget_bytes = options.max_budget_bytes;
         desc.sequence_limit_bytes = options.sequence_limit_bytes;
         desc.flags = if options.evicts { sys::LK_CACHE_EVICT } else { 0 };
+        if let Some(pressure) = &mut pressure {
+            desc.pressure = Some(pressure::ask);
+            desc.pressure_user = &mut **pressure as *mut PressureFn as *mut c_void;
+        }
         let raw = geometry.with_raw(|raw_geometry| {
             let mut raw = ptr::null_mut();
-            // SAFETY: all are alive for the call; the context outlives the cache by 'ctx.
+            // SAFETY: all are alive for the call, the callback in its box beyond it; the context outlives the cache by 'ctx.
             unsafe {
                 check(sys::lk_cache_create(
                     context.as_raw(),
@@ -246,7 +277,7 @@ impl<'ctx> Cache<'ctx> {
         });
         Ok(Cache {
             state: State {
-                handle: Arc::new(Handle { raw }),
+                handle: Arc::new(Handle { raw, _pressure: pressure }),
                 layers: layers.collect(),
                 orphans: RefCell::new(Vec::new()),
             },

@@ -35,6 +35,7 @@ mod context;
 mod error;
 mod merge;
 mod plan;
+mod pressure;
 mod snapshot;
 mod step;
 mod tensor;
@@ -49,6 +50,7 @@ pub use plan::{
     Axis, Boost, ChunkClass, ChunkMix, ChunkRule, Geometry, KeyRule, Layer, Metadata, OneBit, Plan,
     PlanSize, Score, ValueRule, Which,
 };
+pub use pressure::{Pressure, Relief};
 pub use snapshot::SnapshotOptions;
 pub use step::{Appended, Queue, Step, StepOptions};
 pub use tensor::{Bf16, Element, Tensor, TensorMut, F16};

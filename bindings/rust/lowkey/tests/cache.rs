@@ -633,3 +633,62 @@ fn plans_have_chunks_and_key_scales() {
     }
     rig.plan.set_key_scales(Which::All, Which::All, None).unwrap();
 }
+
+/// Fill a sequence until a step is refused.
+fn fill(cache: &Cache<'_>, sequence: &Sequence<'_>) -> Error {
+    (0..512).find_map(|_| step(cache, sequence, 0..64).err()).unwrap()
+}
+
+fn crowded<'c>(rig: &'c Rig, answer: impl FnMut(Pressure) -> Relief + Send + 'static) -> Cache<'c> {
+    let options =
+        CacheOptions::new(3 << 20).max_budget_bytes(4 << 20).slab_bytes(256 << 10).max_sequences(3);
+    Cache::with_pressure(&rig.context, &rig.geometry, &rig.plan, options, answer).unwrap()
+}
+
+#[test]
+fn pressure_removes_raises_and_refuses() {
+    let rig = Rig::new("fp16");
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let victim_id = Arc::new(Mutex::new(0));
+    let (seen, id) = (Arc::clone(&asked), Arc::clone(&victim_id));
+    let cache = crowded(&rig, move |question| {
+        let mut seen = seen.lock().unwrap();
+        seen.push(question);
+        match seen.len() {
+            1 => Relief::Remove(vec![*id.lock().unwrap()]),
+            2 => Relief::Budget(question.budget_bytes + (1 << 20)),
+            _ => Relief::Refuse,
+        }
+    });
+    let (victim, kept) = (cache.add_sequence().unwrap(), cache.add_sequence().unwrap());
+    *victim_id.lock().unwrap() = victim.id();
+    step(&cache, &victim, 0..256).unwrap();
+    assert_eq!(fill(&cache, &kept).kind, ErrorKind::Budget);
+    let asked = asked.lock().unwrap();
+    assert!(asked.len() >= 3 && asked[0].lacking_bytes > 0, "{:?}", asked);
+    assert!(asked[0].budget_bytes == 3 << 20 && asked[0].capacity >= 3, "{:?}", asked);
+    let stats = cache.stats().unwrap();
+    assert_eq!((stats.budget_bytes, stats.n_sequences), (4 << 20, 1));
+    assert_eq!(victim.len().unwrap_err().kind, ErrorKind::NotFound);
+}
+
+#[test]
+fn pressure_without_meaning_is_refused() {
+    let rig = Rig::new("fp16");
+    let answers: [fn(Pressure) -> Relief; 5] = [
+        |_| panic!("of the host's own making"),
+        |_| Relief::Budget(1),
+        |_| Relief::Budget(5 << 20),
+        |_| Relief::Remove(vec![1; 9]),
+        |_| Relief::Remove(vec![999]),
+    ];
+    for answer in answers {
+        let cache = crowded(&rig, answer);
+        let mut sequence = cache.add_sequence().unwrap();
+        let kind = fill(&cache, &sequence).kind;
+        let known = [ErrorKind::Budget, ErrorKind::Argument, ErrorKind::NotFound];
+        assert!(known.contains(&kind), "{:?}", kind);
+        sequence.truncate(64).unwrap();
+        step(&cache, &sequence, 0..64).unwrap();
+    }
+}
