@@ -112,7 +112,7 @@ def test_draft_trees(cache):
             q, k, v = tensors(40 + layer, 3)
             step.append(layer, k, v)
             step.attend(layer, q)
-        for paths, sentence in (([], '0 paths'), ([[0, 1, 2]], ''), ([[1]], ''), ([[-1]], '-1')):
+        for paths, sentence in (([], '0 paths'), ([[0, 1, 2]], 'no chain'), ([[1]], 'no chain'), ([[-1]], '-1')):
             with pytest.raises(lowkey.ArgumentError, match=sentence):
                 step.commit_paths(paths)
         step.commit_paths([[0, 2]])

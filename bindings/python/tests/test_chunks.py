@@ -89,12 +89,12 @@ def test_plan_without_chunks(context):
     (lambda s: s.defer('later'), lowkey.ArgumentError, "mode is 'later', must be one of off, refuse, pack"),
     (lambda s: s.assign_chunks(CONTEXT, ['low'] * 12, [1.0]), lowkey.ArgumentError, '1 scores for 12 chunks'),
     (lambda s: s.assign_chunks(CONTEXT, ['best'] * 12), lowkey.ArgumentError, "'best'"),
-    (lambda s: s.assign_chunks(CONTEXT, ['none'] * 12), lowkey.ArgumentError, ''),
+    (lambda s: s.assign_chunks(CONTEXT, ['none'] * 12), lowkey.ArgumentError, None),
     (lambda s: s.assign_chunks(CONTEXT + 1, ['low'] * 12), lowkey.ArgumentError, str(CONTEXT + 1)),
     (lambda s: s.assign_chunks(-1, ['low'] * 12), lowkey.ArgumentError, '-1'),
-    (lambda s: s.assign_chunks(CONTEXT, ['low'] * 12, [float('nan')] * 12), lowkey.DataError, ''),
+    (lambda s: s.assign_chunks(CONTEXT, ['low'] * 12, [float('nan')] * 12), lowkey.DataError, None),
     (lambda s: s.watch_chunks(chunks.Watch(1, 1, layers=(9,))), lowkey.NotFoundError, '9'),
-    (lambda s: s.watch_chunks(chunks.Watch(0, 1)), lowkey.ArgumentError, ''),
+    (lambda s: s.watch_chunks(chunks.Watch(0, 1)), lowkey.ArgumentError, None),
     (lambda s: s.chunk_attention(-1), lowkey.ArgumentError, '-1'),
     (lambda s: s.retain_originals('some'), lowkey.ArgumentError, "'some'"),
 ])
@@ -131,7 +131,7 @@ def test_cosines(context, dtype):
     query, given = dtype([5, 0]), np.zeros(3, np.float32)
     assert chunks.score_cosine(context, embeddings, dtype([5, 0]), given) is given and np.array_equal(given, scores)
     for call, kind, sentence in (
-            (lambda: chunks.cosine(embeddings, dtype([0, 0])), lowkey.DataError, ''),
+            (lambda: chunks.cosine(embeddings, dtype([0, 0])), lowkey.DataError, None),
             (lambda: chunks.cosine(embeddings, dtype([1, 2, 3])), lowkey.ArgumentError, 'query has shape'),
             (lambda: chunks.cosine(embeddings[:, ::-1], dtype([1, 2])), lowkey.ArgumentError, 'channel stride'),
             (lambda: chunks.cosine(embeddings[None, None], dtype([1, 2])), lowkey.ArgumentError, 'embeddings'),
