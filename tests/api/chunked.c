@@ -24,22 +24,10 @@ void chunked_open(rig *r, const rig_device *device, uint32_t cpu_mask, shape s, 
     chunked_rule(r, s, reorder, 1);
 }
 
-lk_status chunked_step(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint32_t n) {
-    rig_token tokens[256];
-    for (uint32_t t = 0; t < n; ++t)
-        tokens[t] = (rig_token){chain, place + t};
-    const lk_status status = rig_begin(r, 1, &id, &n, NULL);
-    if (status)
-        return status;
-    for (uint32_t l = 0; l < r->geometry.n_layers; ++l)
-        assert_int_equal(rig_append(r, l, tokens, n), LK_OK);
-    return lk_step_commit(r->cache, NULL);
-}
-
 lk_status chunked_append(rig *r, lk_sequence id, uint32_t chain, uint32_t n) {
     lk_status status = LK_OK;
     for (uint32_t done = 0; !status && done < n; done += 200)
-        status = chunked_step(r, id, chain, done, n - done < 200 ? n - done : 200);
+        status = rig_append_step(r, id, chain, done, n - done < 200 ? n - done : 200);
     return status;
 }
 

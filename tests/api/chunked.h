@@ -19,9 +19,7 @@ uint32_t chunked_random(uint32_t *seed);
 void chunked_open(rig *r, const rig_device *device, uint32_t cpu_mask, shape s, uint32_t reorder);
 void chunked_rule(rig *r, shape s, uint32_t reorder, uint32_t hold);
 
-// n tokens of a chain from `place` on: keys and values alone, without attention.
-lk_status chunked_step(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint32_t n);
-// The first n, in steps of up to 200.
+// The first n tokens of a chain, in steps of up to 200: keys and values alone, without attention.
 lk_status chunked_append(rig *r, lk_sequence id, uint32_t chain, uint32_t n);
 // A deferred sequence with the first n tokens of its chain.
 lk_sequence chunked_prompt(rig *r, uint32_t chain, uint32_t n);

@@ -301,6 +301,24 @@ lk_status rig_step(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint3
     return status;
 }
 
+lk_status rig_append_tokens(rig *r, lk_sequence id, const rig_token *tokens, uint32_t n) {
+    const lk_status status = rig_begin(r, 1, &id, &n, NULL);
+    if (status)
+        return status;
+    for (uint32_t l = 0; l < r->geometry.n_layers; ++l)
+        assert_int_equal(rig_append(r, l, tokens, n), LK_OK);
+    return lk_step_commit(r->cache, NULL);
+}
+
+lk_status rig_append_step(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint32_t n) {
+    rig_token *tokens = room(n * 2);
+    for (uint32_t t = 0; t < n; ++t)
+        tokens[t] = (rig_token){chain, place + t};
+    const lk_status status = rig_append_tokens(r, id, tokens, n);
+    free(tokens);
+    return status;
+}
+
 lk_status rig_fill(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint32_t n,
                    uint32_t chunk, float *out) {
     lk_status status = LK_OK;

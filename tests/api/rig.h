@@ -24,6 +24,9 @@ extern "C" {
 #define RIG_LAYERS 3
 #define RIG_SEQUENCES 8
 #define RIG_PLACED 16
+// Between a fast answer and the reference's on the same pages, as test_steps.c derives it; a code
+// of 2 bits stands for values within |minimum| + range as well.
+#define RIG_MOST 3.6e-2f
 
 // Host memory hooks that count and can fail.
 typedef struct rig_memory {
@@ -104,6 +107,9 @@ lk_status rig_append(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n
 lk_status rig_layers(rig *r, const rig_token *tokens, uint32_t n, float *out);
 // A whole step of one sequence: `n` tokens of `chain` from `place` on.
 lk_status rig_step(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint32_t n, float *out);
+// One step of keys and values alone, without attention.
+lk_status rig_append_tokens(rig *r, lk_sequence id, const rig_token *tokens, uint32_t n);
+lk_status rig_append_step(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint32_t n);
 // Steps of at most `chunk` tokens up to n.
 lk_status rig_fill(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint32_t n,
                    uint32_t chunk, float *out);

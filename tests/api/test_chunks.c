@@ -10,9 +10,6 @@
 #define MAX_TOKENS 1200u
 #define BUDGET (64u << 20)
 
-// As test_steps.c derives it; a code of 2 bits stands for values within |minimum| + range as well.
-#define MOST 3.6e-2f
-
 typedef struct pair {
     shape shape;
     rig fast, reference;
@@ -48,7 +45,7 @@ static void close_pair(pair *p) {
 
 static void compare(const pair *p, uint32_t n, const char *what) {
     const float distance = rig_distance(p->x, p->y, (size_t)n * rig_width(&p->fast));
-    if (!(distance <= MOST))
+    if (!(distance <= RIG_MOST))
         fail_msg("pages of %u, chunks of %u, %s: outputs are %g apart", p->shape.page_tokens,
                  p->shape.chunk_tokens, what, (double)distance);
 }
@@ -414,14 +411,14 @@ static void originals_are_promoted(void **state) {
         // A cut chunk's tokens are not what comes in their place.
         assert_int_equal(lk_sequence_truncate(r.cache, fork, SINKS + shapes[i].chunk_tokens * 4),
                          LK_OK);
-        assert_int_equal(chunked_step(&r, fork, 5, 0, shapes[i].chunk_tokens), LK_OK);
+        assert_int_equal(rig_append_step(&r, fork, 5, 0, shapes[i].chunk_tokens), LK_OK);
         for (uint32_t c = 0; c < 5; ++c)
             first[c] = LK_CHUNK_HIGH;
         const uint32_t grown = SINKS + shapes[i].chunk_tokens * 5;
         assert_int_equal(lk_chunks_assign(r.cache, fork, grown, 5, first, NULL), LK_OK);
         assert_int_equal(chunked_info(&r, fork).n_high, 5);
         const lk_sequence plain = chunked_prompt(&r, 1, grown - shapes[i].chunk_tokens);
-        assert_int_equal(chunked_step(&r, plain, 5, 0, shapes[i].chunk_tokens), LK_OK);
+        assert_int_equal(rig_append_step(&r, plain, 5, 0, shapes[i].chunk_tokens), LK_OK);
         answer(&r, fork, grown, x);
         answer(&r, plain, grown, y);
         assert_true(rig_distance(x, y, 2 * rig_width(&r)) <= rig_tolerance());
@@ -491,7 +488,7 @@ static void deferred_prompts_have_a_budget(void **state) {
     lk_status status = LK_OK;
     while (!status) {
         const lk_cache_stats before = rig_stats(&p.fast);
-        status = chunked_step(&p.fast, id, 1, length, 144);
+        status = rig_append_step(&p.fast, id, 1, length, 144);
         if (status)
             expect_same(&p.fast, &before);
         length += status ? 0 : 144;
@@ -506,7 +503,7 @@ static void deferred_prompts_have_a_budget(void **state) {
     length = 0;
     for (uint32_t n; length < n_context; length += n) {
         n = n_context - length < 144 ? n_context - length : 144;
-        assert_int_equal(chunked_step(&p.fast, id, 1, length, n), LK_OK);
+        assert_int_equal(rig_append_step(&p.fast, id, 1, length, n), LK_OK);
         assert_true(held(&p.fast) <= budget);
     }
     lk_chunk_class stored[MANY];

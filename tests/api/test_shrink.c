@@ -1,212 +1,21 @@
 // Ladders and budgets: pages go down rung by rung, by hand and when bytes are lacking, and what
-// they answer is what the reference on the same pages answers. --soak, the last argument, runs
-// 200000 tokens over 64 sequences.
+// they answer is what the reference on the same pages answers.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <math.h>
 #include <stdio.h>
 
+#include "ladder.h"
 #include "model.h"
 
-#define MAX_TOKENS 320
-#define SOAK_SEQUENCES 64u
-
-static int g_soak;
-
-// As test_steps.c derives it; a code of 2 bits stands for values within |minimum| + range as well.
-#define MOST 3.6e-2f
-
-typedef struct pair {
-    rig fast, reference;
-    float *x, *y;
-} pair;
-
-static lk_status ladder(rig *r, uint32_t layer, const char *rungs, uint32_t rung) {
-    uint8_t all[4];
-    uint32_t n = 0;
-    for (; rungs[n]; ++n)
-        all[n] = (uint8_t)(rungs[n] == '6' ? 16 : rungs[n] - '0');
-    return lk_plan_set_ladder(r->plan, layer, all, n, rung);
-}
-
-// Of all heads of a layer, or of all layers.
-static void set_key_of(rig *r, uint32_t layer, uint32_t head, uint32_t bits, uint32_t boost_bits,
-                       const uint8_t *classes) {
-    lk_key_rule key;
-    assert_int_equal(lk_key_rule_init(&key, sizeof key), LK_OK);
-    key.bits = bits;
-    key.boost_bits = boost_bits;
-    key.boost_channels = boost_bits ? 16 : 0;
-    key.boost_score = boost_bits ? LK_SCORE_KEY : 0;
-    key.channel_bits = classes;
-    assert_int_equal(lk_plan_set_key(r->plan, layer, head, &key), LK_OK);
-}
-
-static void set_key(rig *r, uint32_t bits, uint32_t boost_bits, const uint8_t *classes) {
-    set_key_of(r, LK_ALL, LK_ALL, bits, boost_bits, classes);
-}
-
-static void set_value(rig *r, uint32_t bits) {
-    lk_value_rule value;
-    assert_int_equal(lk_value_rule_init(&value, sizeof value), LK_OK);
-    value.bits = bits;
-    assert_int_equal(lk_plan_set_value(r->plan, LK_ALL, LK_ALL, &value), LK_OK);
-}
-
-static const char *const kPlans[] = {"pm-kvq",  "pm-kvq-paper", "boost", "classes",
-                                     "chanmix", "families",     NULL};
-
-// FP8 ranges of 32 keys or values, and static classes that a rung narrows: other planes at each.
-static void make_bytes_of_32(rig *r) {
-    uint8_t classes[2][64];
-    for (uint32_t c = 0; c < 64; ++c) {
-        classes[0][c] = (uint8_t)(c % 8 == 1 ? 3 : c % 8 == 6 ? 1 : 2);
-        classes[1][c] = (uint8_t)(c % 4 == 3 ? 8 : c % 4 == 1 ? 4 : 2);
-    }
-    for (uint32_t l = 0; l < 2; ++l) {
-        lk_key_rule key;
-        assert_int_equal(lk_key_rule_init(&key, sizeof key), LK_OK);
-        key.bits = 2;
-        key.group = 32;
-        key.channel_bits = classes[l];
-        assert_int_equal(lk_plan_set_key(r->plan, l, LK_ALL, &key), LK_OK);
-        assert_int_equal(lk_plan_set_metadata(r->plan, l, LK_METADATA_F8), LK_OK);
-    }
-    lk_value_rule value;
-    assert_int_equal(lk_value_rule_init(&value, sizeof value), LK_OK);
-    value.bits = 4;
-    value.group = 32;
-    assert_int_equal(lk_plan_set_value(r->plan, LK_ALL, LK_ALL, &value), LK_OK);
-}
-
-// ChanMix's outliers with their partners, Kitty's boost and wider channels of a retrieval head,
-// keys per token with centers and scales, and ladders over all of them.
-static void make_families(rig *r) {
-    uint8_t outliers[64], mixed[64];
-    float centers[64], scales[64];
-    for (uint32_t c = 0; c < 64; ++c) {
-        outliers[c] = (uint8_t)(c % 8 == 1 ? 3 : c % 8 == 6 ? 1 : 2);
-        mixed[c] = (uint8_t)(c % 4 == 3 ? 8 : c % 4 == 1 ? 4 : 2);
-        centers[c] = 0.125f * (float)(c % 9) - 0.5f;
-        scales[c] = 0.5f + 0.25f * (float)(c % 5);
-    }
-    set_key_of(r, 0, 0, 2, 0, outliers);
-    set_key_of(r, 0, 1, 4, 8, NULL);
-    set_key_of(r, 1, 0, 2, 0, mixed);
-    lk_key_rule key;
-    assert_int_equal(lk_key_rule_init(&key, sizeof key), LK_OK);
-    key.bits = 8;
-    key.axis = LK_AXIS_TOKEN;
-    assert_int_equal(lk_plan_set_key(r->plan, 1, 1, &key), LK_OK);
-    assert_int_equal(lk_plan_set_key_centers(r->plan, 1, 1, centers), LK_OK);
-    assert_int_equal(lk_plan_set_key_scales(r->plan, 1, 1, scales), LK_OK);
-    assert_int_equal(lk_plan_set_key_scales(r->plan, 0, 1, scales), LK_OK);
-    set_value(r, 8);
-    assert_int_equal(lk_plan_set_shrink_order(r->plan, 1, 3), LK_OK);
-}
-
-// Rungs of the layers: '6' is 16.
-static void make_plan(rig *r, const char *plan) {
-    uint8_t classes[64];
-    const int is_preset = !strncmp(plan, "pm-kvq", 6);
-    rig_preset(r, is_preset ? plan : "pm-kvq");
-    if (is_preset)
-        return;
-    assert_int_equal(ladder(r, LK_ALL, "6842", 16), LK_OK);
-    if (!strcmp(plan, "boost")) {  // Kitty's pages, one step wider at first
-        set_key(r, 4, 8, NULL);
-        set_value(r, 4);
-        assert_int_equal(ladder(r, 0, "842", 8), LK_OK);
-    } else if (!strcmp(plan, "classes")) {
-        for (uint32_t c = 0; c < 64; ++c)
-            classes[c] = (uint8_t)(c % 4 == 3 ? 8 : c % 4 == 1 ? 4 : 2);
-        set_key(r, 2, 0, classes);
-        set_value(r, 8);
-        assert_int_equal(ladder(r, 1, "842", 8), LK_OK);
-    } else if (!strcmp(plan, "families")) {
-        make_families(r);
-    } else if (!strcmp(plan, "bytes of 32")) {
-        make_bytes_of_32(r);
-    } else {  // outliers and their partners stay
-        for (uint32_t c = 0; c < 64; ++c)
-            classes[c] = (uint8_t)(c % 8 == 1 ? 3 : c % 8 == 6 ? 1 : 2);
-        set_key(r, 2, 0, classes);
-        set_value(r, 4);
-    }
-}
-
-static void open_rig(rig *r, const rig_device *device, uint32_t cpu_mask, const char *plan) {
-    memset(r, 0, sizeof *r);
-    r->device = device;
-    r->cpu_mask = cpu_mask;
-    rig_geometry(r, 2, 4, 2, 64);
-    rig_open(r);
-    make_plan(r, plan);
-    assert_int_equal(lk_plan_set_name(r->plan, plan), LK_OK);
-}
-
-static void open_pair(pair *p, const char *plan) {
-    open_rig(&p->fast, rig_default(), 0, plan);
-    open_rig(&p->reference, rig_host(), LK_CPU_REFERENCE_ONLY, plan);
-    const size_t bytes = (size_t)MAX_TOKENS * rig_width(&p->fast) * sizeof(float);
-    p->x = malloc(bytes);
-    p->y = malloc(bytes);
-    assert_non_null(p->x);
-    assert_non_null(p->y);
-}
-
-static void close_pair(pair *p) {
-    free(p->x);
-    free(p->y);
-    rig_close(&p->fast);
-    rig_close(&p->reference);
-}
-
-static void compare(const pair *p, uint32_t n, const char *what) {
-    const float distance = rig_distance(p->x, p->y, (size_t)n * rig_width(&p->fast));
-    if (!(distance <= MOST))
-        fail_msg("%s, %s: outputs are %g apart", lk_plan_name(p->fast.plan), what,
-                 (double)distance);
-}
-
-static void step_pair(pair *p, lk_sequence id, uint32_t place, uint32_t n, const char *what) {
-    assert_int_equal(rig_step(&p->fast, id, 1, place, n, p->x), LK_OK);
-    assert_int_equal(rig_step(&p->reference, id, 1, place, n, p->y), LK_OK);
-    compare(p, n, what);
-}
-
-// Keys and values alone, without attention.
-static lk_status append_step(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint32_t n) {
-    rig_token tokens[MAX_TOKENS];
-    for (uint32_t t = 0; t < n; ++t)
-        tokens[t] = (rig_token){chain, place + t};
-    const lk_status status = rig_begin(r, 1, &id, &n, NULL);
-    if (status)
-        return status;
-    for (uint32_t l = 0; l < r->geometry.n_layers; ++l)
-        assert_int_equal(rig_append(r, l, tokens, n), LK_OK);
-    return lk_step_commit(r->cache, NULL);
-}
-
-static void compare_stats(const pair *p) {
-    const lk_cache_stats a = rig_stats(&p->fast);
-    const lk_cache_stats b = rig_stats(&p->reference);
-    assert_int_equal(a.payload_bytes, b.payload_bytes);
-    assert_int_equal(a.metadata_bytes, b.metadata_bytes);
-    assert_int_equal(a.recent_bytes, b.recent_bytes);
-    assert_int_equal(a.halves_shrunk, b.halves_shrunk);
-    assert_int_equal(a.reserved_bytes, b.reserved_bytes);
-    assert_memory_equal(a.plane_bytes, b.plane_bytes, sizeof a.plane_bytes);
-}
-
-static lk_status shrink_pair(pair *p, uint32_t layer, uint32_t bits) {
+static lk_status shrink_pair(twins *p, uint32_t layer, uint32_t bits) {
     const lk_status status = lk_cache_shrink(p->fast.cache, layer, bits);
     assert_int_equal(lk_cache_shrink(p->reference.cache, layer, bits), status);
     return status;
 }
 
 // A snapshot of pages at several rungs answers the same in a cache whose layers are at the first.
-static void load_elsewhere(pair *p, const char *plan, uint32_t length) {
+static void load_elsewhere(twins *p, const char *plan, uint32_t length) {
     uint64_t n_bytes = 0;
     const lk_sequence id = 1;
     assert_int_equal(lk_snapshot_save_memory(p->fast.cache, 1, &id, NULL, NULL, 0, &n_bytes),
@@ -216,7 +25,7 @@ static void load_elsewhere(pair *p, const char *plan, uint32_t length) {
     assert_int_equal(lk_snapshot_save_memory(p->fast.cache, 1, &id, NULL, bytes, n_bytes, NULL),
                      LK_OK);
     rig other;
-    open_rig(&other, rig_default(), 0, plan);
+    ladder_open(&other, rig_default(), 0, plan);
     rig_recent(&other, 64, 16, 40);
     assert_int_equal(rig_cache(&other, 4, 512, 64u << 20), LK_OK);
     lk_sequence loaded;
@@ -234,7 +43,7 @@ static void load_elsewhere(pair *p, const char *plan, uint32_t length) {
         tokens[t] = (rig_token){1, length + t};
     assert_int_equal(rig_layers(&p->reference, tokens, 20, p->y), LK_OK);
     assert_int_equal(lk_step_discard(p->reference.cache), LK_OK);
-    compare(p, 20, "a snapshot");
+    twins_compare(p, 20, "a snapshot");
     assert_int_equal(rig_begin(&p->fast, 1, &id, (uint32_t[]){20}, NULL), LK_OK);
     assert_int_equal(lk_step_discard(p->fast.cache), LK_OK);
     const uint64_t held = rig_stats(&other).payload_bytes + rig_stats(&other).recent_bytes;
@@ -244,8 +53,8 @@ static void load_elsewhere(pair *p, const char *plan, uint32_t length) {
 }
 
 static void run_ladder(const char *plan) {
-    pair p;
-    open_pair(&p, plan);
+    twins p;
+    twins_open(&p, plan);
     for (rig *r = &p.fast; r; r = r == &p.fast ? &p.reference : NULL) {
         rig_recent(r, 64, 16, 40);
         assert_int_equal(rig_cache(r, 4, 512, 64u << 20), LK_OK);
@@ -253,17 +62,17 @@ static void run_ladder(const char *plan) {
         assert_int_equal(lk_sequence_add(r->cache, &id), LK_OK);
         assert_int_equal(id, 1);
     }
-    step_pair(&p, 1, 0, 300, "a prompt");
+    twins_step(&p, 1, 0, 300, "a prompt");
     uint32_t length = 300;
     for (uint32_t i = 0; i < 3; ++i, length += 40)
-        step_pair(&p, 1, length, 40, "chunks");
+        twins_step(&p, 1, length, 40, "chunks");
     lk_sequence child;
     assert_int_equal(lk_sequence_fork(p.fast.cache, 1, 200, &child), LK_OK);
     assert_int_equal(lk_sequence_fork(p.reference.cache, 1, 200, &child), LK_OK);
     for (uint32_t bits = 8; bits >= 2; bits /= 2) {
         const lk_cache_stats wide = rig_stats(&p.fast);
         assert_int_equal(shrink_pair(&p, bits == 4 ? 0 : LK_ALL, bits), LK_OK);
-        compare_stats(&p);
+        twins_compare_stats(&p);
         const lk_cache_stats narrow = rig_stats(&p.fast);
         const int is_final = bits == 4 && !strcmp(plan, "chanmix");
         assert_true(is_final || narrow.halves_shrunk > wide.halves_shrunk);
@@ -275,38 +84,38 @@ static void run_ladder(const char *plan) {
                                     wide.payload_bytes + wide.recent_bytes);
         char what[32];
         snprintf(what, sizeof what, "behind a shrink to %u", bits);
-        step_pair(&p, 1, length, 3, what);
+        twins_step(&p, 1, length, 3, what);
         length += 3;
-        step_pair(&p, 1, length, 70, "pages at the new rung");
+        twins_step(&p, 1, length, 70, "pages at the new rung");
         length += 70;
-        compare_stats(&p);
+        twins_compare_stats(&p);
         if (bits == 4)
             load_elsewhere(&p, plan, length);
     }
-    step_pair(&p, child, 200, 100, "a fork");
+    twins_step(&p, child, 200, 100, "a fork");
     // Pages that are cut come back from their codes.
     assert_int_equal(lk_sequence_truncate(p.fast.cache, 1, 217), LK_OK);
     assert_int_equal(lk_sequence_truncate(p.reference.cache, 1, 217), LK_OK);
-    step_pair(&p, 1, 217, 150, "behind a cut");
-    compare_stats(&p);
-    close_pair(&p);
+    twins_step(&p, 1, 217, 150, "behind a cut");
+    twins_compare_stats(&p);
+    twins_close(&p);
 }
 
 static void pages_answer_as_the_reference(void **state) {
     (void)state;
-    for (uint32_t i = 0; kPlans[i]; ++i)
-        run_ladder(kPlans[i]);
+    for (uint32_t i = 0; kLadderPlans[i]; ++i)
+        run_ladder(kLadderPlans[i]);
 }
 
 static void layers_without_a_ladder_stay(void **state) {
     (void)state;
     rig r;
-    open_rig(&r, NULL, 0, "pm-kvq");
+    ladder_open(&r, NULL, 0, "pm-kvq");
     assert_int_equal(lk_plan_set_ladder(r.plan, 1, NULL, 0, 0), LK_OK);
     assert_int_equal(rig_cache(&r, 1, 256, 16u << 20), LK_OK);
     lk_sequence id;
     assert_int_equal(lk_sequence_add(r.cache, &id), LK_OK);
-    assert_int_equal(append_step(&r, id, 1, 0, 250), LK_OK);
+    assert_int_equal(rig_append_step(&r, id, 1, 0, 250), LK_OK);
     const lk_cache_stats before = rig_stats(&r);
     assert_int_equal(lk_cache_shrink(r.cache, 1, 8), LK_E_ARGUMENT);
     const lk_cache_stats after = rig_stats(&r);
@@ -317,8 +126,8 @@ static void layers_without_a_ladder_stay(void **state) {
 static void wrong_shrinks_are_refused(void **state) {
     (void)state;
     rig r;
-    open_rig(&r, NULL, 0, "pm-kvq");
-    assert_int_equal(ladder(&r, 1, "84", 8), LK_OK);
+    ladder_open(&r, NULL, 0, "pm-kvq");
+    assert_int_equal(ladder_set(&r, 1, "84", 8), LK_OK);
     assert_int_equal(rig_cache(&r, 2, 256, 16u << 20), LK_OK);
     assert_int_equal(lk_cache_shrink(NULL, 0, 4), LK_E_ARGUMENT);
     assert_int_equal(lk_cache_shrink(r.cache, 2, 4), LK_E_NOT_FOUND);
@@ -378,7 +187,7 @@ static void a_generation_runs_six_and_a_half_times(void **state) {
     lk_cache_stats stats = rig_stats(&r), before;
     for (; !status; length += status ? 0 : 64) {
         before = stats;
-        status = append_step(&r, id, 1, length, 64);
+        status = rig_append_step(&r, id, 1, length, 64);
         stats = rig_stats(&r);
         assert_true(stats.reserved_bytes <= GENERATION_BUDGET);
         assert_true(stats.halves_shrunk - before.halves_shrunk <= MOST_SHRUNK);
@@ -407,8 +216,8 @@ static void a_generation_runs_six_and_a_half_times(void **state) {
 // The same budget, step by step beside the reference, which shrinks the same pages.
 static void a_budget_answers_as_the_reference(void **state) {
     (void)state;
-    pair p;
-    open_pair(&p, "pm-kvq");
+    twins p;
+    twins_open(&p, "pm-kvq");
     assert_int_equal(rig_cache(&p.fast, 2, 256, 4u << 20), LK_OK);
     assert_int_equal(rig_cache(&p.reference, 2, 256, 4u << 20), LK_OK);
     lk_sequence id;
@@ -417,23 +226,23 @@ static void a_budget_answers_as_the_reference(void **state) {
     uint32_t length = 0;
     for (; length < 9000; length += 250) {
         if (length % 3000 == 2000) {
-            step_pair(&p, id, length, 10, "under a budget");
-            assert_int_equal(append_step(&p.fast, id, 1, length + 10, 240), LK_OK);
-            assert_int_equal(append_step(&p.reference, id, 1, length + 10, 240), LK_OK);
+            twins_step(&p, id, length, 10, "under a budget");
+            assert_int_equal(rig_append_step(&p.fast, id, 1, length + 10, 240), LK_OK);
+            assert_int_equal(rig_append_step(&p.reference, id, 1, length + 10, 240), LK_OK);
         } else {
-            assert_int_equal(append_step(&p.fast, id, 1, length, 250), LK_OK);
-            assert_int_equal(append_step(&p.reference, id, 1, length, 250), LK_OK);
+            assert_int_equal(rig_append_step(&p.fast, id, 1, length, 250), LK_OK);
+            assert_int_equal(rig_append_step(&p.reference, id, 1, length, 250), LK_OK);
         }
-        compare_stats(&p);
+        twins_compare_stats(&p);
     }
     assert_true(rig_stats(&p.fast).halves_shrunk > 0);
-    close_pair(&p);
+    twins_close(&p);
 }
 
 static void budgets_change_at_run_time(void **state) {
     (void)state;
-    pair p;
-    open_pair(&p, "boost");
+    twins p;
+    twins_open(&p, "boost");
     for (rig *r = &p.fast; r; r = r == &p.fast ? &p.reference : NULL) {
         lk_cache_desc desc;
         assert_int_equal(lk_cache_desc_init(&desc, sizeof desc), LK_OK);
@@ -447,7 +256,7 @@ static void budgets_change_at_run_time(void **state) {
         lk_sequence id;
         assert_int_equal(lk_sequence_add(r->cache, &id), LK_OK);
         for (uint32_t place = 0; place < 4000; place += 250)
-            assert_int_equal(append_step(r, id, 1, place, 250), LK_OK);
+            assert_int_equal(rig_append_step(r, id, 1, place, 250), LK_OK);
     }
     uint64_t budget = 0;
     assert_int_equal(lk_cache_get_budget(p.fast.cache, &budget), LK_OK);
@@ -466,14 +275,14 @@ static void budgets_change_at_run_time(void **state) {
             break;
         }
         assert_true(rig_stats(&p.fast).reserved_bytes <= bytes);
-        compare_stats(&p);
+        twins_compare_stats(&p);
     }
     after = rig_stats(&p.fast);
     assert_true(after.halves_shrunk > 0 && after.budget_bytes < 3u << 20);
     assert_int_equal(lk_cache_set_budget(p.fast.cache, 16u << 20), LK_OK);
     assert_int_equal(lk_cache_set_budget(p.reference.cache, 16u << 20), LK_OK);
-    step_pair(&p, 1, 4000, 250, "behind a lower budget");
-    close_pair(&p);
+    twins_step(&p, 1, 4000, 250, "behind a lower budget");
+    twins_close(&p);
 }
 
 typedef struct host {
@@ -501,7 +310,7 @@ static lk_pressure_action answer(void *user, lk_pressure *pressure) {
 
 static void open_pressed(rig *r, host *own, uint32_t flags, uint64_t limit) {
     lk_cache_desc desc;
-    open_rig(r, NULL, 0, "pm-kvq");
+    ladder_open(r, NULL, 0, "pm-kvq");
     assert_int_equal(lk_plan_set_ladder(r->plan, LK_ALL, NULL, 0, 0), LK_OK);
     assert_int_equal(lk_cache_desc_init(&desc, sizeof desc), LK_OK);
     desc.max_sequences = 4;
@@ -519,7 +328,7 @@ static void open_pressed(rig *r, host *own, uint32_t flags, uint64_t limit) {
         assert_int_equal(lk_sequence_add(r->cache, &id), LK_OK);
         assert_int_equal(id, i + 1);
         for (uint32_t place = 0; place < 300; place += 100)
-            assert_int_equal(append_step(r, id, i, place, 100), LK_OK);
+            assert_int_equal(rig_append_step(r, id, i, place, 100), LK_OK);
     }
 }
 
@@ -527,7 +336,7 @@ static void open_pressed(rig *r, host *own, uint32_t flags, uint64_t limit) {
 static lk_status fill_third(rig *r, uint32_t *length) {
     lk_status status = LK_OK;
     while (!status && *length < 20000) {
-        status = append_step(r, 3, 2, *length, 100);
+        status = rig_append_step(r, 3, 2, *length, 100);
         *length += status ? 0 : 100;
         assert_true(rig_stats(r).reserved_bytes <= rig_stats(r).budget_bytes);
     }
@@ -616,7 +425,7 @@ static void private_bytes_are_limited(void **state) {
 static void small_budgets_are_refused(void **state) {
     (void)state;
     rig r;
-    open_rig(&r, NULL, 0, "pm-kvq");
+    ladder_open(&r, NULL, 0, "pm-kvq");
     assert_int_equal(rig_cache(&r, 1, 64, 300u << 10), LK_E_BUDGET);
     char sentence[512];
     lk_last_error(sentence, sizeof sentence, NULL);
@@ -631,104 +440,8 @@ static void small_budgets_are_refused(void **state) {
     rig_close(&r);
 }
 
-static uint32_t next_random(uint64_t *seed) {
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(*seed >> 33);
-}
-
-typedef struct soak {
-    pair p;
-    lk_sequence ids[SOAK_SEQUENCES];
-    uint32_t lengths[SOAK_SEQUENCES];
-    uint32_t ends[SOAK_SEQUENCES];
-    uint64_t seed;
-} soak;
-
-static void renew(soak *s, uint32_t i) {
-    for (rig *r = &s->p.fast; r; r = r == &s->p.fast ? &s->p.reference : NULL) {
-        if (s->ids[i])
-            assert_int_equal(lk_sequence_remove(r->cache, s->ids[i]), LK_OK);
-    }
-    assert_int_equal(lk_sequence_add(s->p.fast.cache, &s->ids[i]), LK_OK);
-    lk_sequence same;
-    assert_int_equal(lk_sequence_add(s->p.reference.cache, &same), LK_OK);
-    assert_int_equal(same, s->ids[i]);
-    s->lengths[i] = 0;
-    s->ends[i] = 200 + next_random(&s->seed) % 2600;
-}
-
-static lk_status soak_step(rig *r, const soak *s, uint32_t i, uint32_t n, float *out) {
-    return out ? rig_step(r, s->ids[i], i, s->lengths[i], n, out)
-               : append_step(r, s->ids[i], i, s->lengths[i], n);
-}
-
-// Random lengths side by side under one budget; a sequence that is done makes room for another.
-static void share_a_budget(const char *plan) {
-    const uint64_t n_tokens = g_soak ? 200000 : 12000;
-    const uint32_t n_sequences = g_soak ? SOAK_SEQUENCES : 6;
-    const uint64_t budget = g_soak ? 40u << 20 : 6u << 20;
-    soak s;
-    memset(&s, 0, sizeof s);
-    s.seed = 11;
-    open_pair(&s.p, plan);
-    assert_int_equal(rig_cache(&s.p.fast, n_sequences, 256, budget), LK_OK);
-    assert_int_equal(rig_cache(&s.p.reference, n_sequences, 256, budget), LK_OK);
-    for (uint32_t i = 0; i < n_sequences; ++i)
-        renew(&s, i);
-    uint64_t done = 0;
-    uint32_t n_steps = 0, n_compared = 0;
-    for (uint32_t turn = 0; done < n_tokens; ++turn, ++n_steps) {
-        const uint32_t i = next_random(&s.seed) % n_sequences;
-        const uint32_t n = 1 + next_random(&s.seed) % (turn % 3 ? 90 : 250);
-        const int attends = turn % 10 == 0;
-        const lk_status status = soak_step(&s.p.fast, &s, i, n, attends ? s.p.x : NULL);
-        assert_int_equal(soak_step(&s.p.reference, &s, i, n, attends ? s.p.y : NULL), status);
-        const lk_cache_stats stats = rig_stats(&s.p.fast);
-        assert_true(stats.reserved_bytes <= budget);
-        compare_stats(&s.p);
-        if (status) {
-            char sentence[512];
-            lk_last_error(sentence, sizeof sentence, NULL);
-            fail_msg("after %llu tokens: %s", (unsigned long long)done, sentence);
-        }
-        if (attends)
-            compare(&s.p, n, "side by side");
-        n_compared += (uint32_t)attends;
-        done += n;
-        s.lengths[i] += n;
-        if (s.lengths[i] >= s.ends[i])
-            renew(&s, i);
-    }
-    const lk_cache_stats stats = rig_stats(&s.p.fast);
-    print_message(
-        "%s: %llu tokens in %u steps, %u compared, %llu halves shrunk, %llu of %llu bytes "
-        "reserved, %llu fragmented\n",
-        plan, (unsigned long long)done, n_steps, n_compared,
-        (unsigned long long)stats.halves_shrunk, (unsigned long long)stats.reserved_bytes,
-        (unsigned long long)budget, (unsigned long long)stats.fragmented_bytes);
-    assert_true(stats.halves_shrunk > 0);
-    close_pair(&s.p);
-}
-
-static void many_sequences_share_a_budget(void **state) {
-    (void)state;
-    share_a_budget("pm-kvq");
-}
-
-// Rungs of layers, classes of channels and boosts of pages in one plan.
-static void all_families_share_a_budget(void **state) {
-    (void)state;
-    share_a_budget("families");
-}
-
-static void narrow_numbers_share_a_budget(void **state) {
-    (void)state;
-    share_a_budget("bytes of 32");
-}
-
 int main(int argc, char **argv) {
-    g_soak = argc > 1 && !strcmp(argv[argc - 1], "--soak");
-    rig_arguments(argc - g_soak, argv);
+    rig_arguments(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pages_answer_as_the_reference),
         cmocka_unit_test(wrong_shrinks_are_refused),
@@ -740,9 +453,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_least_recently_used_goes),
         cmocka_unit_test(private_bytes_are_limited),
         cmocka_unit_test(small_budgets_are_refused),
-        cmocka_unit_test(many_sequences_share_a_budget),
-        cmocka_unit_test(all_families_share_a_budget),
-        cmocka_unit_test(narrow_numbers_share_a_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,13 +42,13 @@ static void fill(rig *r, kind k, shape s, lk_sequence *ids) {
     ids[0] = chunked_prompt(r, 1, n_context);
     chunked_classes(&seed, N_CHUNKS, classes);
     assert_int_equal(lk_chunks_assign(r->cache, ids[0], n_context, N_CHUNKS, classes, NULL), LK_OK);
-    assert_int_equal(chunked_step(r, ids[0], 1, n_context, 5), LK_OK);
+    assert_int_equal(rig_append_step(r, ids[0], 1, n_context, 5), LK_OK);
     // Windows have given up what a shorter fork would see.
     const uint64_t cut = k == WINDOWED ? LK_ALL_TOKENS : SINKS + 5 * s.chunk_tokens + 11;
     assert_int_equal(lk_sequence_fork(r->cache, ids[0], cut, &ids[1]), LK_OK);
-    assert_int_equal(chunked_step(r, ids[1], 2, 700, 20), LK_OK);
+    assert_int_equal(rig_append_step(r, ids[1], 2, 700, 20), LK_OK);
     assert_int_equal(lk_sequence_fork(r->cache, ids[0], LK_ALL_TOKENS, &ids[2]), LK_OK);
-    assert_int_equal(chunked_step(r, ids[2], 3, 800, 70), LK_OK);
+    assert_int_equal(rig_append_step(r, ids[2], 3, 800, 70), LK_OK);
     ids[3] = chunked_prompt(r, 4, n_context);
     if (k == LADDER)
         assert_int_equal(lk_cache_shrink(r->cache, 0, 8), LK_OK);
@@ -99,14 +99,14 @@ static void go_on(rig *r, kind k, shape s, const lk_sequence *ids) {
     const uint32_t n_context = context_of(s);
     chunked_classes(&seed, N_CHUNKS, classes);
     assert_int_equal(lk_chunks_assign(r->cache, ids[0], n_context, N_CHUNKS, classes, NULL), LK_OK);
-    assert_int_equal(chunked_step(r, ids[1], 2, 720, 40), LK_OK);
+    assert_int_equal(rig_append_step(r, ids[1], 2, 720, 40), LK_OK);
     if (k != WINDOWED)
         assert_int_equal(lk_sequence_truncate(r->cache, ids[2], SINKS + 3 * s.chunk_tokens + 5),
                          LK_OK);
-    assert_int_equal(chunked_step(r, ids[2], 3, 900, 9), LK_OK);
-    assert_int_equal(chunked_step(r, ids[3], 4, n_context, 60), LK_OK);
+    assert_int_equal(rig_append_step(r, ids[2], 3, 900, 9), LK_OK);
+    assert_int_equal(rig_append_step(r, ids[3], 4, n_context, 60), LK_OK);
     assert_int_equal(lk_chunks_assign(r->cache, ids[3], n_context, N_CHUNKS, classes, NULL), LK_OK);
-    assert_int_equal(chunked_step(r, ids[3], 4, n_context + 60, 2), LK_OK);
+    assert_int_equal(rig_append_step(r, ids[3], 4, n_context + 60, 2), LK_OK);
 }
 
 static void run_round_trip(kind k, shape s, const rig_device *from, const rig_device *to) {
