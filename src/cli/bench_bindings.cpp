@@ -103,9 +103,11 @@ class Workshop {
     Json run(const Binding &binding, std::uint32_t n_steps) const {
         const std::string folder = quoted(folder_.string());
         std::ostringstream command;
+        // Go's cache does not ask what pkg-config says; by a flag it tells this folder from others.
         command << "cd " << quoted(sources_.string())
                 << " && export LOWKEY_LIBRARY=" << quoted(library_.string())
-                << " PKG_CONFIG_PATH=" << folder << " CARGO_TARGET_DIR=" << folder
+                << " PKG_CONFIG_PATH=" << folder << " CGO_LDFLAGS=-L" << folder
+                << " CARGO_TARGET_DIR=" << folder
                 << "/target LD_LIBRARY_PATH=" << quoted(library_.parent_path().string())
                 << " && unset LOWKEY_LIB_DIR PKG_CONFIG_SYSROOT_DIR && " << binding.command << ' '
                 << n_steps;
