@@ -21,6 +21,12 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+double time_host(const std::function<void()> &work) {
+    const auto start = Clock::now();
+    work();
+    return seconds_since(start);
+}
+
 Json to_json(const BenchRow &row, const std::string &copy_name) {
     return {{"plan", row.plan},
             {"tokens", row.n_tokens},
@@ -64,6 +70,7 @@ constexpr char kFooter[] =
     "  lowkey bench --device cuda --tokens 131072 --new-tokens 1,4,16,64 --graph\n"
     "  lowkey bench --device cuda --pack --tokens 131072\n"
     "  lowkey bench --device cuda --shrink --tokens 131072 --repeats 5\n"
+    "  lowkey bench --search --chunks 4096 --channels 768\n"
     "  lowkey bench --device vulkan --batch 8 --tokens 32768\n"
     "  lowkey bench --bindings=rust,python\n"
     "A sample is one lk_attend of the new tokens of one layer. Caches are flushed before each\n"
@@ -73,7 +80,8 @@ constexpr char kFooter[] =
     "On a GPU times are between two points of its queue, and each pass is also compared with a\n"
     "kernel that only loads as many bytes. --pack times lk_append of a prompt instead; its GB/s\n"
     "counts keys and values at FP16. --shrink times lk_cache_shrink from rung to rung, and\n"
-    "lk_step_begin behind 32768 tokens where every row needs bytes of older pages.\n"
+    "lk_step_begin behind 32768 tokens where every row needs bytes of older pages. --search times\n"
+    "the scores of a context's chunks, by one thread on a CPU; its GB/s counts what is read.\n"
     "--bindings builds and runs a program of each binding's sources, with cargo, go and python3,\n"
     "and fails when a call takes too long or a binding cannot be measured.";
 
@@ -138,6 +146,16 @@ void add_bench(CLI::App &app, int &exit_code) {
         ->check(CLI::IsMember({"all", "rust", "go", "python"}));
     command->add_flag("--shrink", options->shrink,
                       "time pages that become narrower instead, down the ladder of pm-kvq");
+    CLI::Option *search =
+        command->add_flag("--search", options->search, "time scores of chunks instead");
+    command->add_option("--chunks", options->n_chunks, "chunks of the context")
+        ->capture_default_str()
+        ->needs(search)
+        ->check(CLI::Range(1u, 1u << 20));
+    command->add_option("--channels", options->n_channels, "channels of an embedding")
+        ->capture_default_str()
+        ->needs(search)
+        ->check(CLI::Range(1u, 1u << 16));
     command->add_flag("--warm", options->warm, "do not flush the caches between samples");
     command->add_flag("--json", options->json, "print JSON");
     const std::vector<CLI::Option *> gpu_options = add_gpu(*command, *options);

@@ -29,6 +29,9 @@ struct BenchOptions {
     std::vector<std::uint32_t> new_tokens = {1};  // of each sequence
     bool pack = false;
     bool shrink = false;  // the CPU too
+    bool search = false;  // likewise
+    std::uint32_t n_chunks = 4096;
+    std::uint32_t n_channels = 768;  // of an embedding
     bool prefill = false;
     bool graph = false;  // CUDA alone
 };
@@ -40,6 +43,8 @@ Timing summarise(std::vector<double> samples);
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start);
+// Seconds of work on the host.
+double time_host(const std::function<void()> &work);
 
 // One measured pass over a cache.
 struct BenchRow {
@@ -77,6 +82,18 @@ struct ShrinkPlace {
 };
 // A layer that goes down its ladder, and what that costs step by step.
 int run_shrink_bench(const BenchOptions &options, const ShrinkPlace &place);
+
+// Where chunks are scored. put() gives a tensor at memory of the device with these words, which
+// stays; time() the seconds of work there.
+struct SearchPlace {
+    lk_context *context;
+    const lk_queue *queue;
+    std::function<lk_tensor(const std::vector<std::uint16_t> &words)> put;
+    std::function<double(const std::function<void()> &work)> time;
+    double copy_bytes_per_s;
+};
+// Cosines of embeddings, and BM25 beside them.
+int run_search_bench(const BenchOptions &options, const SearchPlace &place);
 
 int run_cpu_bench(const BenchOptions &options);
 int run_bindings_bench(const BenchOptions &options);

@@ -214,19 +214,37 @@ void print_table(const std::vector<Row> &rows, const BenchOptions &options) {
     }
 }
 
+int search(const BenchOptions &options) {
+    const llama::ContextHandle context = options.device.open();
+    llama::Workers workers(0);
+    Flusher flusher(workers);
+    std::vector<std::vector<std::uint16_t>> memory;
+    const auto put = [&](const std::vector<std::uint16_t> &words) {
+        memory.push_back(words);
+        lk_tensor tensor = llama::initialised(lk_tensor_init);
+        tensor.memory = LK_MEMORY_HOST;
+        tensor.data = memory.back().data();
+        return tensor;
+    };
+    const auto time = [&](const std::function<void()> &work) {
+        if (!options.warm)
+            flusher.flush();
+        return time_host(work);
+    };
+    return run_search_bench(
+        options, {context.get(), nullptr, put, time, copy_bytes_per_s(1, options.n_repeats)});
+}
+
 }  // namespace
 
 int run_cpu_bench(const BenchOptions &options) {
+    if (options.search)
+        return search(options);
     if (options.shrink) {
         const llama::ContextHandle context = options.device.open();
         llama::HostSpace space;
-        const auto time = [](const std::function<void()> &work) {
-            const auto start = Clock::now();
-            work();
-            return seconds_since(start);
-        };
         return run_shrink_bench(options,
-                                {context.get(), &space, time,
+                                {context.get(), &space, time_host,
                                  copy_bytes_per_s(options.device.n_threads, options.n_repeats)});
     }
     const std::vector<Row> rows = bench_all(options);

@@ -359,9 +359,25 @@ void GpuBench::print() const {
                 format_us(empty_).c_str(), format_fixed(copy_bytes_per_s_ / 1e9, 1).c_str());
 }
 
+int search(const BenchOptions &options, Gpu &gpu) {
+    std::vector<std::unique_ptr<GpuMemory>> memory;
+    const auto put = [&](const std::vector<std::uint16_t> &words) {
+        memory.push_back(gpu.allocate(words.size() * sizeof words[0]));
+        gpu.fill(*memory.back(), words);
+        return memory.back()->tensor();
+    };
+    const auto time = [&](const std::function<void()> &work) {
+        return gpu.sample([] {}, work, options.warm);
+    };
+    const double copy = Meter(gpu, options).copy_bytes_per_s();
+    return run_search_bench(options, {gpu.context(), gpu.space().queue(), put, time, copy});
+}
+
 }  // namespace
 
 int run_gpu_bench(const BenchOptions &options, Gpu &gpu) {
+    if (options.search)
+        return search(options, gpu);
     if (options.shrink) {
         const auto time = [&](const std::function<void()> &work) {
             return gpu.sample([] {}, work, options.warm);

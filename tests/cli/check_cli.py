@@ -362,6 +362,15 @@ def shrinking() -> None:
     expect(found['progressive']['halves_shrunk'] > 0, 'a full cache shrinks as it goes on')
 
 
+def searching(*words: str) -> None:
+    """Embeddings of both widths, and BM25."""
+    found = json.loads(run('bench', '--search', '--chunks', '100', '--channels', '70', '--repeats', '3', '--json',
+                           *words).stdout)
+    expect([row['scores'] for row in found['rows']] == ['cosine f16', 'cosine f32', 'bm25'], 'a row for each score')
+    expect(all(row['median_s'] > 0 and row['chunks'] == 100 for row in found['rows']), 'scores take time')
+    run('bench', '--chunks', '100', code=2)
+
+
 def through_bindings() -> None:
     """Python alone: what the other languages need may not be installed."""
     run('bench', '--bindings=perl', code=2)
@@ -386,6 +395,7 @@ def on_cuda() -> None:
     expect(all(row['graph_median_s'] > 0 for row in rows), 'graphs are timed too')
     measured('--device', 'cuda', '--pack', '--plans', 'kivi2,int8')
     measured('--device', 'cuda', '--prefill', '--plans', 'fp16,kitty-pro')
+    searching('--device', 'cuda')
     results = json.loads(run('eval', '--device', 'cuda', '--tasks', 'needle', '--contexts', '1024', '--questions', '4',
                              '--plans', 'fp16,kitty-pro', '--json').stdout)['results']
     expect(results[0]['tasks'][0]['right'] >= 3, 'the model finds needles through a cache in CUDA memory')
@@ -396,6 +406,7 @@ def on_vulkan() -> None:
     rows = measured('--device', 'vulkan', '--batch', '2', '--new-tokens', '1,16', '--plans', 'kitty-pro')
     expect({row['new_tokens'] for row in rows} == {1, 16}, 'a row for each count of new tokens')
     measured('--device', 'vulkan', '--pack', '--plans', 'kivi2')
+    searching('--device', 'vulkan')
 
 
 def on_devices(backends: list[str]) -> None:
@@ -419,6 +430,7 @@ with tempfile.TemporaryDirectory() as name:
     hostile(pathlib.Path(name))
     measured('--plans', 'fp16,kivi2')
     shrinking()
+    searching()
     through_bindings()
     on_devices(inspected())
 print(f'{checks} checks hold')
