@@ -75,8 +75,8 @@ std::vector<std::size_t> insertion_points(const std::string &text, std::size_t n
     return points;
 }
 
-Document make_needle(std::size_t n_tokens, Random &random, const Material &material) {
-    const std::size_t n = std::clamp<std::size_t>(n_tokens / kTokensPerNeedle, 1, kMaxNeedles);
+Document make_needles(std::size_t n_tokens, Random &random, const Material &material,
+                      std::size_t n) {
     std::vector<std::string> sentences;
     Document document;
     std::size_t inserted_bytes = 0;
@@ -102,6 +102,12 @@ Document make_needle(std::size_t n_tokens, Random &random, const Material &mater
     }
     document.context.append(text, last, std::string::npos);
     return document;
+}
+
+// As many as fit: all but the one that is asked for distract.
+Document make_needle(std::size_t n_tokens, Random &random, const Material &material) {
+    const std::size_t n = std::clamp<std::size_t>(n_tokens / kTokensPerNeedle, 1, kMaxNeedles);
+    return make_needles(n_tokens, random, material, n);
 }
 
 // Byte 0, padding, then the lines; together n_tokens.
@@ -243,7 +249,7 @@ Document make_trace_direct(std::size_t n_tokens, Random &random, std::size_t n_h
     document.context = padded(interleave(chains, random), n_tokens);
     for (const Chain &chain : chains) {
         document.questions.push_back(
-            {"\n? " + chain.variables[n_hops] + " := ", chain.digits + "."});
+            {"\n? " + chain.variables[n_hops] + " = ", chain.digits + "."});
     }
     return document;
 }
@@ -288,6 +294,8 @@ const std::vector<Entry> &entries() {
     static const std::vector<Entry> list = {
         {{"needle", "six digits behind a sentence hidden in the text", Scoring::kAlone},
          make_needle},
+        {{"needle-1", "the same with one sentence alone", Scoring::kAlone},
+         [](std::size_t n, Random &r, const Material &m) { return make_needles(n, r, m, 1); }},
         {{"kv-easy", "a dense list of keys and six-digit values", Scoring::kAlone}, make_kv_easy},
         {{"kv-hard", "the same with keys that differ in one letter", Scoring::kAlone},
          make_kv_hard},
