@@ -361,7 +361,10 @@ Json cocktail_ablation_json(const std::vector<CocktailResult> &results) {
                         {"beta", result.beta},
                         {"low_middle_high", {result.shares[0], result.shares[1], result.shares[2]}},
                         {"cache_percent", cache_percent(result)},
-                        {"tasks", tasks}});
+                        {"tasks", tasks},
+                        {"published", Json::object()}});
+        if (result.published != 0)
+            list.back()["published"]["score"] = result.published;
     }
     return list;
 }

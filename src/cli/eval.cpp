@@ -25,6 +25,7 @@ namespace {
 const char *const kCocktail = "cocktail";
 const char *const kShifts = "pm-kvq";
 
+constexpr std::uint32_t kAttentionTokens = 512;  // of each text, as lowkey calibrate has it
 constexpr std::size_t kDemoQuestions = 48;
 // Of a demo on Vulkan, whose driver may run on the CPU.
 constexpr std::uint64_t kDemoVulkanContext = 1024;
@@ -152,7 +153,9 @@ Json to_json(const std::vector<PlanResult> &results, const EvalOptions &options,
                         {"compression", result.compression()},
                         {"decode_tokens_per_s", result.decode_tokens_per_s},
                         {"tasks", tasks}});
-        if (!options.ablation.empty() && options.ablation != kShifts)
+        if (options.ablation == kShifts)
+            list.back()["published"] = {{"text", published_shift(result.plan)}};
+        else if (!options.ablation.empty())
             list.back()["published"] = published_json(options.ablation, result.plan);
     }
     return {{"model", model},           {"text", text},
@@ -224,6 +227,8 @@ llama::CalibratorHandle suite_statistics(const EvalOptions &options, lk_context 
         return load_statistics(options.stats);
     SamplingRequest sampling;
     sampling.n_tokens = options.calibration_tokens;
+    sampling.pass.attention_tokens = kAttentionTokens;
+    sampling.pass.search_scales = true;
     sampling.text = read_file(options.calibration_text.empty() ? text : options.calibration_text);
     return sample_model(context, model, sampling);
 }
@@ -238,7 +243,7 @@ std::vector<SuitePlan> suite_plans(const EvalOptions &options, lk_context *conte
          options.plans.empty() ? std::vector<std::string>{"fp16"} : options.plans) {
         llama::PlanHandle plan = load_plan(name, geometry);
         const std::string own = lk_plan_name(plan.get());
-        plans.push_back({own, own, 0, std::move(plan)});
+        plans.push_back({own, own, 0, std::move(plan), {}});
     }
     if (!options.limits.empty()) {
         const llama::CalibratorHandle statistics = suite_statistics(options, context, model, text);
@@ -399,9 +404,10 @@ void add_suite_options(CLI::App &command, EvalOptions &options) {
         ->capture_default_str()
         ->group(group);
     command
-        .add_option("--limits", options.limits,
-                    "bits per value: of KIVI, KIVI with sinks, Kitty, ChanMix and auto the largest "
-                    "plan within each, beside --plans (default fp16)")
+        .add_option(
+            "--limits", options.limits,
+            "bits per value: of KIVI, KIVI with sinks, Kitty, ChanMix, Cocktail, PM-KVQ and "
+            "auto the largest plan within each, beside --plans (default fp16)")
         ->delimiter(',')
         ->check(CLI::Range(2.125, 16.0))
         ->group(group);

@@ -56,13 +56,23 @@ class Round {
 
   private:
     void make_documents();
+    std::unique_ptr<llama::Session> make_session(std::size_t plan) const;
+    Serving serving_of(std::size_t plan) const {
+        return request_.servings.empty() ? Serving() : request_.servings[plan];
+    }
     void encode(const llama::Tokens &tokens);
-    void compare_outputs(std::size_t task_index, llama::Tokens question);
+    void classify(std::size_t plan, const llama::Tokens &question);
+    void end_classes(std::size_t plan);
+    void compare_outputs(std::size_t task_index, const llama::Tokens &prompt,
+                         const llama::Tokens &answer);
     void measure_bytes(std::size_t plan);
     void ask_alone(std::size_t task_index, const llama::Document &document, Progress &progress);
     void ask_in_steps(std::size_t task_index, const llama::Tokens &prefix,
                       const llama::Tokens &prompt, const llama::Tokens &answer, Progress &progress);
 
+    lk_context *context_;
+    llama::TensorSpace &space_;
+    llama::Model &model_;
     const EvaluationRequest &request_;
     std::uint64_t n_tokens_;
     std::size_t n_vocabulary_;
@@ -74,29 +84,32 @@ class Round {
 
 Round::Round(lk_context *context, llama::TensorSpace &space, llama::Model &model,
              const EvaluationRequest &request, std::uint64_t n_tokens)
-    : request_(request), n_tokens_(n_tokens), n_vocabulary_(model.config().n_vocabulary) {
-    const std::uint32_t step = static_cast<std::uint32_t>(n_tokens);
+    : context_(context),
+      space_(space),
+      model_(model),
+      request_(request),
+      n_tokens_(n_tokens),
+      n_vocabulary_(model.config().n_vocabulary) {
     if (request.compares) {
         const llama::Config &c = model.config();
         const llama::PlanHandle fp16 = llama::make_preset(
             "fp16", llama::Geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim));
         reference_ = std::make_unique<llama::Session>(context, space, model, fp16.get(),
-                                                      n_tokens + kRoomTokens, step);
+                                                      n_tokens + kRoomTokens,
+                                                      static_cast<std::uint32_t>(n_tokens));
     }
-    for (const llama::PlanHandle &plan : request.plans) {
-        lk_plan_size size = llama::initialised(lk_plan_size_init);
-        llama::check(lk_plan_bytes(plan.get(), n_tokens, 1, step, &size));
-        sessions_.push_back(std::make_unique<llama::Session>(context, space, model, plan.get(),
-                                                             n_tokens + kRoomTokens, step));
+    for (std::size_t p = 0; p < request.plans.size(); ++p) {
+        const lk_plan *plan = request.plans[p].get();
+        const lk_plan_size size = served_size(plan, serving_of(p), n_tokens);
+        sessions_.push_back(make_session(p));
         PlanResult result;
-        result.plan = lk_plan_name(plan.get());
+        result.plan = lk_plan_name(plan);
         result.context_tokens = n_tokens;
         result.bits_per_value = size.bits_per_value;
         result.fp16_bytes = size.fp16_bytes;
         if (!request.simulations.empty()) {
-            const Simulation &simulation = request.simulations[results_.size()];
-            sessions_.back()->change_prompts(simulation.change);
-            result.bits_per_value = simulation.bits_per_value;
+            sessions_.back()->change_prompts(request.simulations[p].change);
+            result.bits_per_value = request.simulations[p].bits_per_value;
         }
         for (const llama::Task *task : request.tasks) {
             result.tasks.emplace_back();
@@ -105,6 +118,12 @@ Round::Round(lk_context *context, llama::TensorSpace &space, llama::Model &model
         results_.push_back(std::move(result));
     }
     make_documents();
+}
+
+std::unique_ptr<llama::Session> Round::make_session(std::size_t plan) const {
+    return std::make_unique<llama::Session>(context_, space_, model_, request_.plans[plan].get(),
+                                            n_tokens_ + kRoomTokens,
+                                            static_cast<std::uint32_t>(n_tokens_));
 }
 
 void Round::make_documents() {
@@ -133,22 +152,49 @@ std::size_t Round::n_steps() const {
 }
 
 void Round::encode(const llama::Tokens &tokens) {
-    std::vector<llama::Session *> all = caches();
+    for (std::size_t p = 0; p < sessions_.size(); ++p)
+        if (serving_of(p).descends)
+            sessions_[p] = make_session(p);
+    const std::vector<llama::Session *> all = caches();
     for (llama::Session *session : all)
         session->reset();
+    for (std::size_t p = 0; p < sessions_.size(); ++p)
+        hold_context(*sessions_[p], serving_of(p));
     llama::Session::prefill(all, tokens);
     for (llama::Session *session : all)
         session->settle();
+    for (std::size_t p = 0; p < sessions_.size(); ++p)
+        descend(*sessions_[p], serving_of(p));
+}
+
+// For one question, in a branch: the context waits for the next one's classes.
+void Round::classify(std::size_t plan, const llama::Tokens &question) {
+    if (serving_of(plan).chunk_bits == 0)
+        return;
+    sessions_[plan]->branch();
+    classify_chunks(*sessions_[plan], serving_of(plan), question);
+}
+
+void Round::end_classes(std::size_t plan) {
+    if (serving_of(plan).chunk_bits != 0)
+        sessions_[plan]->unbranch();
 }
 
 // Of the last document of each plan.
-void Round::compare_outputs(std::size_t task_index, llama::Tokens question) {
+void Round::compare_outputs(std::size_t task_index, const llama::Tokens &prompt,
+                            const llama::Tokens &answer) {
     if (reference_ == nullptr)
         return;
+    llama::Tokens question = prompt;
+    question.insert(question.end(), answer.begin(), answer.end());
     question.resize(std::min(question.size(), kStreamTokens));
-    const std::vector<double> errors = llama::Session::output_errors(caches(), question);
     for (std::size_t p = 0; p < sessions_.size(); ++p)
+        classify(p, prompt);
+    const std::vector<double> errors = llama::Session::output_errors(caches(), question);
+    for (std::size_t p = 0; p < sessions_.size(); ++p) {
         results_[p].tasks[task_index].documents.back().output_error = errors[1 + p];
+        end_classes(p);
+    }
 }
 
 // The FP16 cache first, when there is one.
@@ -170,7 +216,7 @@ void Round::ask_alone(std::size_t task_index, const llama::Document &document, P
     progress.step("encode " + std::to_string(n_tokens_) + " tokens for all plans");
     encode(llama::as_tokens(document.context));
     const llama::Question &first = document.questions.front();
-    compare_outputs(task_index, llama::as_tokens(first.prompt + first.answer));
+    compare_outputs(task_index, llama::as_tokens(first.prompt), llama::as_tokens(first.answer));
     std::vector<std::vector<float>> exact(document.questions.size());
     if (reference_ != nullptr) {
         progress.step(std::string("FP16 cache, ") + request_.tasks[task_index]->name);
@@ -183,9 +229,11 @@ void Round::ask_alone(std::size_t task_index, const llama::Document &document, P
         progress.step(results_[p].plan + ", " + request_.tasks[task_index]->name);
         measure_bytes(p);
         for (std::size_t i = 0; i < exact.size(); ++i) {
-            const llama::Score score =
-                sessions_[p]->score(llama::as_tokens(document.questions[i].prompt),
-                                    llama::as_tokens(document.questions[i].answer), &logits);
+            const llama::Tokens prompt = llama::as_tokens(document.questions[i].prompt);
+            classify(p, prompt);
+            const llama::Score score = sessions_[p]->score(
+                prompt, llama::as_tokens(document.questions[i].answer), &logits);
+            end_classes(p);
             results_[p].tasks[task_index].add(score, divergence(exact[i], logits, n_vocabulary_));
         }
     }
@@ -196,9 +244,7 @@ void Round::ask_in_steps(std::size_t task_index, const llama::Tokens &prefix,
                          Progress &progress) {
     progress.step("encode " + std::to_string(prefix.size()) + " tokens for all plans");
     encode(prefix);
-    llama::Tokens whole = prompt;
-    whole.insert(whole.end(), answer.begin(), answer.end());
-    compare_outputs(task_index, std::move(whole));
+    compare_outputs(task_index, prompt, answer);
     std::vector<float> exact, logits;
     if (reference_ != nullptr) {
         progress.step(std::string("FP16 cache, ") + request_.tasks[task_index]->name);
@@ -208,7 +254,9 @@ void Round::ask_in_steps(std::size_t task_index, const llama::Tokens &prefix,
         progress.step(results_[p].plan + ", " + request_.tasks[task_index]->name);
         if (results_[p].kv_bytes == 0)
             measure_bytes(p);
+        classify(p, prompt);
         const llama::Score score = sessions_[p]->score_kept(prompt, answer, kStreamTokens, &logits);
+        end_classes(p);
         results_[p].tasks[task_index].add(score, divergence(exact, logits, n_vocabulary_));
     }
 }

@@ -12,6 +12,7 @@
 #include "command.h"
 #include "llama/session.h"
 #include "llama/tasks.h"
+#include "serving.h"
 
 namespace cli {
 
@@ -26,6 +27,7 @@ struct EvaluationRequest {
     std::vector<std::uint64_t> contexts;   // tokens
     std::vector<llama::PlanHandle> plans;  // of the model's geometry
     std::vector<Simulation> simulations;   // of each plan, or empty
+    std::vector<Serving> servings;         // likewise
     std::size_t n_questions = 24;          // of each task, context and plan
     std::size_t questions_per_document = 12;
     std::uint64_t seed = 1;

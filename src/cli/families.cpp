@@ -7,6 +7,7 @@
 
 #include "auto_plan.h"
 #include "chanmix.h"
+#include "pmkvq.h"
 #include "report.h"
 #include "sampling.h"
 
@@ -17,6 +18,10 @@ constexpr std::uint32_t kWindowTokens = 128;
 constexpr std::uint32_t kSinkTokens = 32;
 constexpr std::uint32_t kGroups[] = {128, 64, 32};
 constexpr std::uint32_t kStripChannels = 16;
+constexpr std::uint32_t kLayerWidths[] = {8, 4, 2};  // that PM-KVQ chooses from
+constexpr std::uint32_t kPublishedGroup = 128;       // of its channels
+constexpr std::uint64_t kBudgetStep = 64 << 10;
+constexpr std::uint64_t kSizedTokens = 8192;  // of the context whose bytes are counted
 
 // What plans are made from.
 struct Source {
@@ -35,8 +40,17 @@ struct Source {
 struct Candidate {
     std::uint32_t rank;
     llama::PlanHandle plan;
+    Serving serving = {};
 };
 using Candidates = std::vector<Candidate>;
+struct Family {
+    std::string name;
+    Candidates candidates;
+};
+
+lk_plan_size sized(const lk_plan *plan, const Serving &serving) {
+    return served_size(plan, serving, kSizedTokens);
+}
 
 // Keys per channel and values per token with one width each and ranges of `group`, in FP16.
 llama::PlanHandle make_uniform(const Source &source, std::uint32_t key_bits,
@@ -102,24 +116,69 @@ Candidates make_chanmixes(const Source &source, const std::vector<std::uint32_t>
     return out;
 }
 
-double bits_of(const lk_plan *plan) {
-    lk_plan_size size = llama::initialised(lk_plan_size_init);
-    llama::check(lk_plan_bytes(plan, 8192, 1, 512, &size));
-    return size.bits_per_value;
+// Chunks of 32 tokens at 2, 4 and 16 bits; keys in groups of 32 where their lowest class fits.
+Candidates make_cocktails(const Source &source, double limit) {
+    const lk_geometry geometry = source.geometry();
+    Candidates out;
+    for (std::uint32_t rank = 0; rank < std::size(kGroups); ++rank) {
+        lk_plan *made = nullptr;
+        llama::check(lk_plan_preset("cocktail", &geometry, &made));
+        llama::PlanHandle plan(made);
+        lk_key_rule key = llama::initialised(lk_key_rule_init);
+        key.bits = 16;
+        key.group = kGroups[rank];
+        llama::check(lk_plan_set_key(made, LK_ALL, LK_ALL, &key));
+        if (least_chunk_bits(made, kSizedTokens) <= limit)
+            out.push_back({rank, std::move(plan), {limit, false}});
+    }
+    return out;
 }
 
+// Of PM-KVQ's integer program for more and more bytes the last within the limit.
+Candidates make_pmkvqs(const Source &source, double limit, bool as_published) {
+    const Serving serving = {0, true};
+    lk_pmkvq options = llama::initialised(lk_pmkvq_init);
+    options.n_widths = static_cast<std::uint32_t>(std::size(kLayerWidths));
+    std::copy(std::begin(kLayerWidths), std::end(kLayerWidths), options.widths);
+    options.sensitivity = LK_SENSITIVITY_OUTPUT;
+    options.budget_tokens = kSizedTokens;
+    if (as_published) {
+        options.key_axis = LK_AXIS_TOKEN;
+        options.group = kPublishedGroup;
+        options.key_scales = 1;
+    }
+    Candidates out;
+    std::uint64_t below = 0,
+                  above = sized(make_uniform(source, 16, 16, 0, 0).get(), {}).cache_bytes;
+    while (above - below > kBudgetStep) {
+        options.budget_bytes = below + (above - below) / 2;
+        lk_plan *made = nullptr;
+        const lk_status status = lk_calibrator_pmkvq(source.statistics, &options, &made);
+        if (status != LK_E_BUDGET)
+            llama::check(status);
+        llama::PlanHandle plan(made);
+        const bool fits = made == nullptr || sized(made, serving).bits_per_value <= limit;
+        if (fits && made != nullptr)
+            out.push_back({0, std::move(plan), serving});
+        (fits ? below : above) = options.budget_bytes;
+    }
+    return out;
+}
+
+double bits_of(const Candidate &one) { return sized(one.plan.get(), one.serving).bits_per_value; }
+
 // Null when none is within the limit.
-const lk_plan *largest(const Candidates &candidates, double limit) {
+const Candidate *largest(const Candidates &candidates, double limit) {
     const Candidate *best = nullptr;
     for (const Candidate &one : candidates) {
-        const double bits = bits_of(one.plan.get());
+        const double bits = bits_of(one);
         if (bits > limit)
             continue;
         if (best == nullptr || one.rank > best->rank ||
-            (one.rank == best->rank && bits > bits_of(best->plan.get())))
+            (one.rank == best->rank && bits > bits_of(*best)))
             best = &one;
     }
-    return best == nullptr ? nullptr : best->plan.get();
+    return best;
 }
 
 std::string plan_name(const std::string &family, double limit) {
@@ -135,22 +194,28 @@ std::string plan_name(const std::string &family, double limit) {
 std::vector<SuitePlan> family_plans(const lk_calibrator *statistics,
                                     const std::vector<double> &limits) {
     const Source source = {statistics, geometry_of(statistics)};
-    std::vector<std::pair<std::string, Candidates>> families;
-    families.emplace_back("kivi", make_kivi(source, 0));
-    families.emplace_back("kivi+sink", make_kivi(source, kSinkTokens));
-    families.emplace_back("kitty", make_kitty(source));
-    families.emplace_back("chanmix", make_chanmixes(source, {32, 64, 128}));
-    families.emplace_back("chanmix G128", make_chanmixes(source, {128}));
+    std::vector<Family> families;
+    families.push_back({"kivi", make_kivi(source, 0)});
+    families.push_back({"kivi+sink", make_kivi(source, kSinkTokens)});
+    families.push_back({"kitty", make_kitty(source)});
+    families.push_back({"chanmix", make_chanmixes(source, {32, 64, 128})});
+    families.push_back({"chanmix G128", make_chanmixes(source, {128})});
     std::vector<SuitePlan> plans;
     for (const double limit : limits) {
-        for (const auto &[family, candidates] : families) {
-            const lk_plan *plan = largest(candidates, limit);
-            if (plan != nullptr)
-                plans.push_back({plan_name(family, limit), family, limit, llama::copy_plan(plan)});
-        }
+        const auto add = [&](const std::string &family, const Candidates &candidates) {
+            const Candidate *one = largest(candidates, limit);
+            if (one != nullptr)
+                plans.push_back({plan_name(family, limit), family, limit,
+                                 llama::copy_plan(one->plan.get()), one->serving});
+        };
+        for (const Family &family : families)
+            add(family.name, family.candidates);
+        add("cocktail", make_cocktails(source, limit));
+        add("pm-kvq", make_pmkvqs(source, limit, false));
+        add("pm-kvq-paper", make_pmkvqs(source, limit, true));
         PlanLimit own;
         own.bits_per_value = limit;
-        plans.push_back({plan_name("auto", limit), "auto", limit, make_auto(statistics, own)});
+        plans.push_back({plan_name("auto", limit), "auto", limit, make_auto(statistics, own), {}});
     }
     return plans;
 }

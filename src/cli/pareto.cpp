@@ -13,7 +13,8 @@
 namespace cli {
 namespace {
 
-constexpr int kWidth = 1200, kHeight = 660;
+constexpr int kWidth = 1200, kHeight = 690;
+constexpr double kLeft = 80, kRight = 1170;
 constexpr double kTop = 110, kBottom = 520;
 constexpr double kLeastBits = 0.0001;  // -log2 p that the axis ends at
 
@@ -97,18 +98,28 @@ void draw_families(Canvas &canvas, const Panel &panel, const Families &families,
     }
 }
 
+// Rows of the legend, as many as it takes.
 void draw_legend(Canvas &canvas, const Families &families) {
-    double x = 80;
-    const double y = kBottom + 96;
-    for (std::size_t f = 0; f < families.size(); ++f) {
-        canvas.line({x, y - 5}, {x + 26, y - 5}, 2.2, series_color(f));
-        canvas.disc({x + 13, y - 5}, 5, series_color(f));
-        canvas.text(x + 34, y, families[f].first, 11, kInk);
-        x += 34 + Canvas::text_width(families[f].first, 11) + 28;
-    }
-    for (double dash = x; dash < x + 26; dash += 10)
-        canvas.line({dash, y - 5}, {dash + 6, y - 5}, 1.6, kInk);
-    canvas.text(x + 34, y, "FP16", 11, kInk);
+    double x = kLeft, y = kBottom + 96;
+    const auto entry = [&](const std::string &name, const std::function<void()> &draw_sample) {
+        const double width = 34 + Canvas::text_width(name, 11);
+        if (x + width > kRight) {
+            x = kLeft;
+            y += 28;
+        }
+        draw_sample();
+        canvas.text(x + 34, y, name, 11, kInk);
+        x += width + 28;
+    };
+    for (std::size_t f = 0; f < families.size(); ++f)
+        entry(families[f].first, [&] {
+            canvas.line({x, y - 5}, {x + 26, y - 5}, 2.2, series_color(f));
+            canvas.disc({x + 13, y - 5}, 5, series_color(f));
+        });
+    entry("FP16", [&] {
+        for (double dash = x; dash < x + 26; dash += 10)
+            canvas.line({dash, y - 5}, {dash + 6, y - 5}, 1.6, kInk);
+    });
 }
 
 // The FP16 plan of the record, else what is perfect.
@@ -142,16 +153,16 @@ void draw_suite(const SuiteRecord &record, const std::string &path) {
     if (high_x == 0)
         throw llama::Error("no plan of the suite has a limit of bits to draw; give --limits");
     const double floor = low_match > 80 ? 80 : low_match > 60 ? 60 : low_match > 40 ? 40 : 0;
-    const Panel left = {80, 580, low_x - 0.15, high_x + 0.15, floor, 100, false};
-    const Panel right = {670,           1170,       low_x - 0.15,
+    const Panel left = {kLeft, 580, low_x - 0.15, high_x + 0.15, floor, 100, false};
+    const Panel right = {670,           kRight,     low_x - 0.15,
                          high_x + 0.15, kLeastBits, std::pow(10, std::ceil(std::log10(high_bits))),
                          true};
     Canvas canvas(kWidth, kHeight);
-    canvas.text(80, 40, "Which plan for my bytes?", 17, kInk);
+    canvas.text(kLeft, 40, "Which plan for my bytes?", 17, kInk);
     std::string tasks;
     for (const std::string &task : tasks_of(record))
         tasks += is_question_task(task) ? (tasks.empty() ? "" : ", ") + task : "";
-    canvas.text(80, 64, tasks + ", device " + record.device, 10, kMuted);
+    canvas.text(kLeft, 64, tasks + ", device " + record.device, 10, kMuted);
     draw_axes(canvas, left, "exact match, %");
     draw_families(canvas, left, matches, fp16_value(record, exact, 100));
     draw_axes(canvas, right, "-log2 p of an answer byte (lower is better)");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <utility>
 
 #include "report.h"
@@ -27,14 +28,16 @@ enum class Widths {
     kChosen,       // by sensitivity, in the bytes of `bits` everywhere
 };
 
-// AIME24 pass@1 of DeepSeek-R1-Distill-LLaMA-8B: the paper's ablation of shifts, at 4 bits, and in
-// brackets its main table, which block-wise widths are in.
+// AIME24 pass@1 of DeepSeek-R1-Distill-LLaMA-8B: the paper's ablation of shifts, at 4 bits, in
+// brackets its main table, which block-wise widths are in, and in square ones its ablation of
+// positions, on AIME24-I.
 struct Row {
     const char *name;
     ShiftMode mode;
     std::uint32_t bits;
     Widths widths;
     const char *published;
+    double position_scale = 1;  // of the text that chosen widths come from
 };
 constexpr Row kRows[] = {
     {"direct, 4", ShiftMode::kDirect, 4, Widths::kEqual, "12.08"},
@@ -42,7 +45,9 @@ constexpr Row kRows[] = {
     {"equivalent, 4", ShiftMode::kEquivalent, 4, Widths::kEqual, "38.33 (43.33)"},
     {"block-wise, 4", ShiftMode::kEquivalent, 4, Widths::kChosen, "(47.71 at 4 and 8)"},
     {"alternating, 3", ShiftMode::kEquivalent, 3, Widths::kAlternating, "-"},
-    {"block-wise, 3", ShiftMode::kEquivalent, 3, Widths::kChosen, "-"},
+    {"block-wise, 3", ShiftMode::kEquivalent, 3, Widths::kChosen, "[46.67]"},
+    {"block-wise, 3, positions x 4", ShiftMode::kEquivalent, 3, Widths::kChosen, "[48.33]", 4},
+    {"block-wise, 3, positions x 16", ShiftMode::kEquivalent, 3, Widths::kChosen, "[46.67]", 16},
     {"direct, 2", ShiftMode::kDirect, 2, Widths::kEqual, "-"},
     {"modified, 2", ShiftMode::kModified, 2, Widths::kEqual, "-"},
     {"equivalent, 2", ShiftMode::kEquivalent, 2, Widths::kEqual, "-"},
@@ -73,7 +78,7 @@ lk_tensor step_tensor(float *data, std::uint32_t n_heads, std::uint32_t head_dim
 
 // What each width costs each layer, by the error of its attention's output on one document.
 std::vector<double> layer_costs(lk_context *context, llama::Model &model,
-                                const llama::Tokens &tokens) {
+                                const llama::Tokens &tokens, double position_scale) {
     const llama::Config &c = model.config();
     const llama::Geometry shape(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
     const lk_geometry geometry = shape.view();
@@ -90,7 +95,9 @@ std::vector<double> layer_costs(lk_context *context, llama::Model &model,
         const lk_tensor values = step_tensor(v, c.n_kv_heads, c.head_dim);
         llama::check(lk_calibrator_add_attention(made, layer, &queries, &keys, &values, n_tokens));
     });
+    model.stretch_positions(position_scale);
     (void)session.feed(tokens);
+    model.stretch_positions(1);
     std::vector<double> costs;
     for (std::uint32_t layer = 0; layer < c.n_layers; ++layer)
         for (const std::uint32_t bits : kChoices) {
@@ -166,18 +173,27 @@ void set_shift_ablation(lk_context *context, llama::Model &model, const Ablation
     const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
     llama::Tokens tokens = llama::as_tokens(source.text);
     tokens.resize(std::min<std::size_t>(tokens.size(), source.n_tokens));
-    const std::vector<double> costs = layer_costs(context, model, tokens);
+    std::map<double, std::vector<double>> costs;
+    for (const Row &row : kRows)
+        if (costs.count(row.position_scale) == 0)
+            costs[row.position_scale] = layer_costs(context, model, tokens, row.position_scale);
     request.plans.clear();
     request.plans.push_back(llama::make_preset("fp16", geometry));
     request.simulations.assign(1, {});
     for (const Row &row : kRows) {
-        const std::vector<std::uint32_t> widths = row_widths(c, costs, row);
+        const std::vector<std::uint32_t> widths = row_widths(c, costs[row.position_scale], row);
         note(std::string(row.name) + ": layers at " + format_widths(widths) + " bits");
         request.plans.push_back(llama::make_preset("fp16", geometry));
         llama::check(lk_plan_set_name(request.plans.back().get(), row.name));
         request.simulations.push_back(
             {make_change(c, widths, row.mode), bits_per_value(c, widths)});
     }
+}
+
+std::string published_shift(const std::string &plan) {
+    const auto *known = std::find_if(std::begin(kRows), std::end(kRows),
+                                     [&](const Row &one) { return plan == one.name; });
+    return known != std::end(kRows) ? known->published : kPublishedFp16;
 }
 
 void print_shift_ablation(const std::vector<PlanResult> &results) {
@@ -196,9 +212,7 @@ void print_shift_ablation(const std::vector<PlanResult> &results) {
             row.push_back(format_fixed(task.bits_per_byte(), 4) + " +-" +
                           format_fixed(task.bits_error(), 4));
         }
-        const auto *known = std::find_if(std::begin(kRows), std::end(kRows),
-                                         [&](const Row &one) { return result.plan == one.name; });
-        row.emplace_back(known != std::end(kRows) ? known->published : kPublishedFp16);
+        row.push_back(published_shift(result.plan));
         table.add(row);
     }
     table.print();

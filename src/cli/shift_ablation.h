@@ -5,6 +5,7 @@
 #ifndef CLI_SHIFT_ABLATION_H
 #define CLI_SHIFT_ABLATION_H
 
+#include <string>
 #include <vector>
 
 #include "ablation.h"
@@ -18,6 +19,9 @@ void set_shift_ablation(lk_context *context, llama::Model &model, const Ablation
 
 // Exact match, mean -log2 p of an answer byte, and what the paper has.
 void print_shift_ablation(const std::vector<PlanResult> &results);
+
+// What the paper has for a plan of these.
+std::string published_shift(const std::string &plan);
 
 }  // namespace cli
 

@@ -92,13 +92,19 @@ void write_record(const SuiteRecord &record, const std::string &path) {
         throw llama::Error("cannot replace " + path + ": " + error.message());
 }
 
+// Of what makes the answers.
+std::string digest_of(const SuitePlan &plan) {
+    const Serving &serving = plan.serving;
+    return digest(plan_json(plan.plan.get()) +
+                  (serving.chunk_bits != 0 ? format_fixed(serving.chunk_bits, 6) : "") +
+                  (serving.descends ? "descends" : ""));
+}
+
 SuitePlanInfo describe(const SuitePlan &plan, std::uint64_t n_tokens) {
-    lk_plan_size size = llama::initialised(lk_plan_size_init);
-    llama::check(
-        lk_plan_bytes(plan.plan.get(), n_tokens, 1, static_cast<std::uint32_t>(n_tokens), &size));
+    const lk_plan_size size = served_size(plan.plan.get(), plan.serving, n_tokens);
     return {plan.name,
             plan.family,
-            digest(plan_json(plan.plan.get())),
+            digest_of(plan),
             plan.limit_bits,
             size.bits_per_value,
             n_tokens,
@@ -207,6 +213,7 @@ EvaluationRequest make_cell(const SuiteRequest &request, const Suite &suite,
             continue;
         cell.plans.push_back(llama::copy_plan(plan.plan.get()));
         llama::check(lk_plan_set_name(cell.plans.back().get(), plan.name.c_str()));
+        cell.servings.push_back(plan.serving);
     }
     return cell;
 }

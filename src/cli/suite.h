@@ -17,6 +17,7 @@ struct SuitePlan {
     std::string family;
     double limit_bits = 0;  // the row of the table that it is in, bits per value; 0 = none
     llama::PlanHandle plan;
+    Serving serving;
 };
 
 struct SuiteRequest {

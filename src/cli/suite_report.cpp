@@ -13,7 +13,8 @@ namespace {
 const char *const kAuto = "auto";
 constexpr std::size_t kSignFlips = 20000;
 constexpr std::uint64_t kSignSeed = 1;
-constexpr double kNormal95 = 1.96;
+constexpr double kNormal95 = 1.96, kOneSided95 = 1.645;
+const char *const kCopyTasks[] = {"repeat-512", "repeat-1024", "trace-1", "trace-2"};
 
 double value_of(const SuiteSum &sum, Measure measure) {
     return measure == Measure::kExactMatch ? sum.exact_match()
@@ -21,12 +22,18 @@ double value_of(const SuiteSum &sum, Measure measure) {
                                            : sum.divergence_per_byte();
 }
 
+bool is_in(Scope scope, const std::string &task) {
+    return scope == Scope::kQuestions
+               ? is_question_task(task)
+               : std::count(std::begin(kCopyTasks), std::end(kCopyTasks), task) != 0;
+}
+
 // Of each document of the questions, a - b.
 std::vector<double> differences(const SuiteRecord &record, const std::string &a,
-                                const std::string &b, Measure measure) {
+                                const std::string &b, Measure measure, Scope scope) {
     std::vector<double> out;
     for (const SuiteCell &one : record.cells) {
-        if (one.plan != a || !is_question_task(one.task))
+        if (one.plan != a || !is_in(scope, one.task))
             continue;
         for (const SuiteCell &other : record.cells) {
             if (other.plan != b || other.task != one.task || other.seed != one.seed ||
@@ -172,7 +179,20 @@ Json test_json(const PairedTest &test) {
     return {{"documents", test.n_documents},
             {"difference", test.difference},
             {"interval_95", {test.low, test.high}},
+            {"one_sided_95", {test.least, test.most}},
             {"p", test.p}};
+}
+
+Json tests_json(const SuiteRecord &record, const std::string &one, const std::string &other,
+                Scope scope) {
+    Json json;
+    const std::pair<const char *, Measure> measures[] = {
+        {"exact_match_points", Measure::kExactMatch},
+        {"bits_per_byte", Measure::kBits},
+        {"divergence_bits", Measure::kDivergence}};
+    for (const auto &[name, measure] : measures)
+        json[name] = test_json(compare_plans(record, one, other, measure, scope));
+    return json;
 }
 
 }  // namespace
@@ -230,8 +250,8 @@ std::vector<std::string> tasks_of(const SuiteRecord &record) {
 }
 
 PairedTest compare_plans(const SuiteRecord &record, const std::string &a, const std::string &b,
-                         Measure measure) {
-    const std::vector<double> d = differences(record, a, b, measure);
+                         Measure measure, Scope scope) {
+    const std::vector<double> d = differences(record, a, b, measure, scope);
     PairedTest test;
     test.n_documents = d.size();
     test.difference = mean_of(d);
@@ -239,9 +259,11 @@ PairedTest compare_plans(const SuiteRecord &record, const std::string &a, const 
     double square = 0;
     for (const double value : d)
         square += (value - test.difference) * (value - test.difference);
-    const double spread = d.size() < 2 ? 0 : kNormal95 * std::sqrt(square / (count - 1) / count);
-    test.low = test.difference - spread;
-    test.high = test.difference + spread;
+    const double deviation = d.size() < 2 ? 0 : std::sqrt(square / (count - 1) / count);
+    test.low = test.difference - kNormal95 * deviation;
+    test.high = test.difference + kNormal95 * deviation;
+    test.least = test.difference - kOneSided95 * deviation;
+    test.most = test.difference + kOneSided95 * deviation;
     llama::Random random(kSignSeed);
     const double reach = std::fabs(test.difference) * count * (1 - 1e-12);
     std::size_t n_reached = 1;  // the signs that there are
@@ -279,13 +301,10 @@ Json suite_json(const SuiteRecord &record) {
                          {"questions", sum_json(sum_cells(record, plan.name, ""))}});
     }
     for (const auto &[one, other] : pairs_of(record)) {
-        Json test = {{"plan", one->name}, {"against", other->name}};
-        test["exact_match_points"] =
-            test_json(compare_plans(record, one->name, other->name, Measure::kExactMatch));
-        test["bits_per_byte"] =
-            test_json(compare_plans(record, one->name, other->name, Measure::kBits));
-        test["divergence_bits"] =
-            test_json(compare_plans(record, one->name, other->name, Measure::kDivergence));
+        Json test = tests_json(record, one->name, other->name, Scope::kQuestions);
+        test["plan"] = one->name;
+        test["against"] = other->name;
+        test["copies"] = tests_json(record, one->name, other->name, Scope::kCopies);
         tests.push_back(test);
     }
     return {{"origin", record.origin},

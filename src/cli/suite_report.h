@@ -30,15 +30,18 @@ std::vector<std::string> tasks_of(const SuiteRecord &record);
 bool is_question_task(const std::string &task);
 
 // The same documents under two plans: the mean difference (a - b) per document with its 95 %
-// interval, and how often random signs of the documents' differences reach it, two-sided.
+// interval, its one-sided 95 % bounds, and how often random signs of the documents' differences
+// reach it, two-sided.
 struct PairedTest {
     std::size_t n_documents = 0;
     double difference = 0, low = 0, high = 0;
+    double least = 0, most = 0;  // one-sided
     double p = 1;
 };
 enum class Measure { kExactMatch, kBits, kDivergence };  // percent, -log2 p, KL a byte
+enum class Scope { kQuestions, kCopies };  // all tasks that are, or repetition and direct tracking
 PairedTest compare_plans(const SuiteRecord &record, const std::string &a, const std::string &b,
-                         Measure measure);
+                         Measure measure, Scope scope = Scope::kQuestions);
 
 // As Markdown: a row for each plan, then auto against each plan of its row of the table.
 std::string suite_markdown(const SuiteRecord &record);

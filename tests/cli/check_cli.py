@@ -192,6 +192,8 @@ def calibration(folder: pathlib.Path) -> None:
     expect([r['plan'] for r in shifts[:5]] == ['fp16', 'direct, 4', 'modified, 4', 'equivalent, 4', 'block-wise, 4'],
            'rows of the shifts')
     bits = {r['plan']: r['bits_per_value'] for r in shifts}
+    expect({'block-wise, 3, positions x 4', 'block-wise, 3, positions x 16'} <= set(bits), 'widths by stretched texts')
+    expect(shifts[1]['published'] == {'text': '12.08'}, 'what the paper has of a shift')
     expect(bits['alternating, 3'] == 3.25 and bits['block-wise, 3'] <= 3.25 and bits['direct, 2'] == 2.25,
            'widths by layer take as many bytes')
     results = json.loads(run('eval', '--ablation', 'kitty', '--model', str(model), '--text', str(texts), '--tasks',
@@ -224,9 +226,13 @@ def suites(folder: pathlib.Path) -> None:
     expect(plans['fp16']['questions']['divergence_bits'] == plans['fp16']['questions']['output_error'] == 0,
            'an FP16 cache does not differ from one')
     expect(plans['kivi2']['questions']['output_error'] > 0.01, 'a packed one does')
-    for name in ('kivi', 'kivi+sink', 'kitty', 'chanmix', 'auto'):
-        expect(2.2 < plans[f'{name}@2.5']['bits_per_value'] <= 2.5, f'{name} keeps the limit')
+    for name in ('kivi', 'kivi+sink', 'kitty', 'chanmix', 'cocktail', 'pm-kvq', 'pm-kvq-paper', 'auto'):
+        plan = plans[f'{name}@2.5']
+        expect(2.2 < plan['bits_per_value'] <= 2.5, f'{name} keeps the limit')
+        expect(plan['questions']['output_error'] > 0.01, f'{name} packs the context')
     expect({test['against'] for test in said['paired']} >= {'fp16', 'kitty@2.5'}, 'auto is compared with the others')
+    expect(all(test['copies']['bits_per_byte']['documents'] == 0 for test in said['paired']),
+           'needles and texts are no repetition or direct tracking')
     expect(png_size(folder / 'suite.png')[0] == 1200, 'the picture')
     expect('| auto |' in (folder / 'suite.md').read_text(), 'the table')
     before = (folder / 'a.json').stat().st_mtime_ns
