@@ -63,31 +63,108 @@ def suite_paired(record: dict) -> str:
     return table(['at most', 'auto against', 'documents', 'exact match, points', 'p', '-log2 p', 'p', 'KL, bits', 'p'], rows)
 
 
+def effect(test: dict, digits: int) -> list[str]:
+    return [f'{test["difference"]:+.{digits}f}', '< 0.0001' if test['p'] < 1e-4 else f'{test["p"]:.4f}']
+
+
+def suite_ahead(record: dict) -> str:
+    """Is auto ahead at up to 2.5 bits: more answers right and lower -log2 p, p < 0.05 each?"""
+    plans = {plan['plan']: plan for plan in record['plans']}
+    rows = []
+    for test in record['paired']:
+        limit, against = plans[test['plan']]['limit_bits'], plans[test['against']]
+        if limit > 2.5 or not against['limit_bits']:
+            continue
+        match_test, bits_test = test['copies']['exact_match_points'], test['copies']['bits_per_byte']
+        more = match_test['difference'] > 0 and match_test['p'] < 0.05
+        lower = bits_test['difference'] < 0 and bits_test['p'] < 0.05
+        rows.append([f'{limit:g}', against['family'], str(match_test['documents']), *effect(match_test, 1),
+                     *effect(bits_test, 4), 'yes' if more and lower else '-log2 p' if lower else 'match' if more else 'no'])
+    return table(['at most', 'against', 'documents', 'exact match, points', 'p', '-log2 p', 'p', 'ahead'], rows)
+
+
+def suite_level(record: dict) -> str:
+    """Is auto not worse above 2.5 bits: at most 0.5 points of exact match, one-sided, and lower KL?"""
+    plans = {plan['plan']: plan for plan in record['plans']}
+    rows = []
+    for test in record['paired']:
+        limit, against = plans[test['plan']]['limit_bits'], plans[test['against']]
+        if limit <= 2.5 or not against['limit_bits']:
+            continue
+        match_test, kl_test = test['copies']['exact_match_points'], test['copies']['divergence_bits']
+        least = match_test['one_sided_95'][0]
+        rows.append([f'{limit:g}', against['family'], str(match_test['documents']), f'{match_test["difference"]:+.1f}',
+                     f'{least:+.1f}', 'yes' if least >= -0.5 else 'no', *effect(kl_test, 4),
+                     'yes' if kl_test['difference'] < 0 else 'no'])
+    return table(['at most', 'against', 'documents', 'exact match, points', 'at least, one-sided 95 %', 'within 0.5',
+                  'KL, bits', 'p', 'lower'], rows)
+
+
 def suite_short(record: dict) -> str:
-    """Families by limits: exact match over all questions, and -log2 p of an answer byte."""
+    """The FP16 cache and families by limits: exact match over all questions, and -log2 p of an answer byte."""
     limits = sorted({plan['limit_bits'] for plan in record['plans']} - {0})
     families = list(dict.fromkeys(plan['family'] for plan in record['plans'] if plan['limit_bits']))
     at = {(plan['family'], plan['limit_bits']): plan['questions'] for plan in record['plans']}
     rows = []
-    for family in families:
-        sums = [at.get((family, limit)) for limit in limits]
+    for family in ['fp16', *families]:
+        sums = [at.get((family, limit), at.get((family, 0))) for limit in limits]
         rows.append([family, *(f'{s["exact_match_percent"]:.1f} %, {s["bits_per_byte"]:.4f}' if s else '' for s in sums)])
     return table(['plan', *(f'at most {limit:g} bits' for limit in limits)], rows)
 
 
+def task_headers(record: dict) -> list[str]:
+    return [name for task in record['results'][0]['tasks'] for name in (f'{task["task"]} %', '-log2 p')]
+
+
 def ablation_rows(record: dict) -> str:
+    """One part of a method a row; the paper's size of the cache where it has one."""
+    sizes = any('cache_percent' in result['published'] for result in record['results'])
     rows = []
     for result in record['results']:
         published = result['published']
         cells = [result['plan'], f'{result["bits_per_value"]:.3f}', f'{100 / result["compression"]:.1f}']
         for task in result['tasks']:
             cells += [match(task), f'{task["bits_per_byte"]:.4f}']
+        cells.append(f'{published["score"]:.2f}' if 'score' in published else '-')
+        rows.append(cells + ([f'{published.get("cache_percent", "-")}'] if sizes else []))
+    return table(['plan', 'bits/value', 'cache %', *task_headers(record), 'paper', *(['its cache %'] * sizes)], rows)
+
+
+def cocktail_rows(record: dict) -> str:
+    """Parts of Cocktail by the classes that chunks get."""
+    rows = []
+    for result in record['results']:
+        published = result['published']
+        cells = [result['name'], ' / '.join(f'{100 * share:.0f}' for share in result['low_middle_high']),
+                 f'{result["cache_percent"]:.1f}']
+        for task in result['tasks']:
+            cells += [match(task), f'{task["bits_per_byte"]:.4f}']
         rows.append([*cells, f'{published["score"]:.2f}' if 'score' in published else '-'])
-    tasks = [task['task'] for task in record['results'][0]['tasks']]
-    header = ['plan', 'bits/value', 'cache %']
-    for task in tasks:
-        header += [f'{task} %', '-log2 p']
-    return table([*header, 'paper'], rows)
+    return table(['part', 'low / middle / high %', 'cache %', *task_headers(record), 'paper'], rows)
+
+
+def shift_rows(record: dict) -> str:
+    """Shifts of prompts: caches are at 16 bits, so their bytes say nothing."""
+    rows = []
+    for result in record['results']:
+        cells = [result['plan'], f'{result["bits_per_value"]:.2f}']
+        for task in result['tasks']:
+            cells += [match(task), f'{task["bits_per_byte"]:.4f} +-{task["bits_per_byte_error_95"]:.4f}']
+        rows.append([*cells, result['published']['text']])
+    return table(['shift, bits', 'bits/value', *task_headers(record), 'paper'], rows)
+
+
+def demo_rows(record: dict) -> str:
+    """Caches of `lowkey eval --demo` without their speeds, which are of a machine at a moment. What presets at
+    16 bits become is for a budget or a question to say."""
+    rows = []
+    for result in record['results']:
+        if result['plan'] != 'fp16' and result['bits_per_value'] == 16:
+            continue
+        rows.append([f'`{result["plan"]}`', f'{result["bits_per_value"]:.4g}', f'{result["kv_bytes"] / 2 ** 20:.1f} MiB',
+                     *(f'{task["exact_match_percent"]:.1f} %' for task in result['tasks'])])
+    names = [task['task'] for task in record['results'][0]['tasks']]
+    return table(['cache', 'bits per value', 'KV bytes', *names], rows)
 
 
 def stress_rows(record: dict) -> str:
@@ -103,8 +180,9 @@ def stress_rows(record: dict) -> str:
     return table(['shape', 'plan', 'bits/value', *scenarios], rows)
 
 
-VIEWS = {'plans': suite_plans, 'paired': suite_paired, 'short': suite_short, 'ablation': ablation_rows,
-         'stress': stress_rows}
+VIEWS = {'plans': suite_plans, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
+         'short': suite_short, 'ablation': ablation_rows, 'cocktail': cocktail_rows, 'shifts': shift_rows,
+         'demo': demo_rows, 'stress': stress_rows}
 
 
 def redraw(text: str) -> str:
