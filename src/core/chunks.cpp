@@ -75,12 +75,12 @@ lk_status copy_chunks(lk_cache *cache, const Sequence &from, Sequence *to) {
     share_originals(from, to);
     if (!from.chunks)
         return LK_OK;
-    const lk_status status = make_chunks(cache, from.chunks->size(), &to->chunks);
-    if (status)
+    const uint32_t n = from.chunks->size();
+    const lk_status status = make_chunks(cache, n, &to->chunks);
+    if (status || !n)
         return status;
-    std::memcpy(to->chunks->order.data(), from.chunks->order.data(),
-                from.chunks->size() * sizeof(uint32_t));
-    std::memcpy(to->chunks->assigned.data(), from.chunks->assigned.data(), from.chunks->size());
+    std::memcpy(to->chunks->order.data(), from.chunks->order.data(), n * sizeof(uint32_t));
+    std::memcpy(to->chunks->assigned.data(), from.chunks->assigned.data(), n);
     return LK_OK;
 }
 

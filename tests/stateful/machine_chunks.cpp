@@ -209,7 +209,8 @@ bool Machine::assign(Live *live) {
            follow(live, Packs::kAll) && check_assigned(*live, before, classes);
 }
 
-// Never narrower than asked for unless it was, and wider only to fill pages.
+// Never narrower than asked for unless it was, and wider only to fill pages, or where windows have
+// taken a part of a page.
 bool Machine::check_assigned(const Live &live, const Sequence &before,
                              const std::vector<lk_chunk_class> &classes) {
     const lk::ChunkRule &rule = plan_->model.chunks;
@@ -234,7 +235,9 @@ bool Machine::check_assigned(const Live &live, const Sequence &before,
         if (!expect(assigned[c] == classes[c], "a chunk has another class") ||
             !expect(bits(stored[c]) >= least, "a chunk is kept narrower than it need be"))
             return false;
-        n_wider[classes[c]] += bits(stored[c]) > bits(classes[c]);
+        const bool is_whole =
+            std::none_of(page.is_absent.begin(), page.is_absent.end(), [](bool is) { return is; });
+        n_wider[classes[c]] += is_whole && bits(stored[c]) > bits(classes[c]);
     }
     bool is_sorted = true;
     for (uint32_t p = 1; rule.reorder && p < n; ++p)
