@@ -240,7 +240,7 @@ LK_API lk_status lk_sequence_defer(lk_cache *cache, lk_sequence id, lk_defer mod
  * at 16 bits. Attention, which does not depend on the order of committed tokens, answers as
  * without; positions are in the keys and go with them. Where the chunks of a class do not fill
  * whole pages, the best of the rest are kept one class wider, never narrower. Without reorder
- * a chunk is a page and keeps its place.
+ * a chunk is a page and keeps its place; one of which a window has taken a part stays as it is.
  *
  * Classes may be assigned again, for a new query. Pages that keep all of their chunks stay as they
  * are. Others are laid out anew: a chunk that gets narrower is packed from what its codes stand

@@ -235,17 +235,17 @@ bool Machine::check_assigned(const Live &live, const Sequence &before,
         if (!expect(assigned[c] == classes[c], "a chunk has another class") ||
             !expect(bits(stored[c]) >= least, "a chunk is kept narrower than it need be"))
             return false;
-        const bool is_whole =
-            std::none_of(page.is_absent.begin(), page.is_absent.end(), [](bool is) { return is; });
-        n_wider[classes[c]] += is_whole && bits(stored[c]) > bits(classes[c]);
+        n_wider[classes[c]] += bits(stored[c]) > bits(classes[c]);
     }
     bool is_sorted = true;
     for (uint32_t p = 1; rule.reorder && p < n; ++p)
         is_sorted = is_sorted && bits(stored[order[p]]) >= bits(stored[order[p - 1]]);
     const uint32_t row = std::max(1u, plan_->model.page_tokens / rule.tokens);
+    // What windows have taken a part of stays as it is.
+    const bool are_few =
+        has_window() || (n_wider[LK_CHUNK_LOW] < row && n_wider[LK_CHUNK_MIDDLE] < row);
     return expect(is_sorted, "classes are not neighbours") &&
-           expect(n_wider[LK_CHUNK_LOW] < row && n_wider[LK_CHUNK_MIDDLE] < row,
-                  "more chunks are kept wider than fill a page");
+           expect(are_few, "more chunks are kept wider than fill a page");
 }
 
 // All whole chunks, for the last token of the next step that has the sequence.
