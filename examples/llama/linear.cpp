@@ -58,12 +58,12 @@ inline __attribute__((always_inline)) void sweep(const float *x, std::size_t n_r
 
 using Sweep = void (*)(const float *, std::size_t, std::size_t, const float *, float *);
 
+#if defined(__x86_64__)
 void sweep_any(const float *x, std::size_t n_rows, std::size_t n_in, const float *panel,
                float *sums) {
     sweep<Float4, 1>(x, n_rows, n_in, panel, sums);
 }
 
-#if defined(__x86_64__)
 __attribute__((target("avx2,fma"))) void sweep_avx2(const float *x, std::size_t n_rows,
                                                     std::size_t n_in, const float *panel,
                                                     float *sums) {
