@@ -70,6 +70,7 @@ constexpr char kFooter[] =
     "  lowkey bench --device cuda --tokens 131072 --new-tokens 1,4,16,64 --graph\n"
     "  lowkey bench --device cuda --pack --tokens 131072\n"
     "  lowkey bench --device cuda --shrink --tokens 131072 --repeats 5\n"
+    "  lowkey bench --device cuda --shrink --generation 32768\n"
     "  lowkey bench --search --chunks 4096 --channels 768\n"
     "  lowkey bench --device vulkan --batch 8 --tokens 32768\n"
     "  lowkey bench --bindings=rust,python\n"
@@ -80,8 +81,11 @@ constexpr char kFooter[] =
     "On a GPU times are between two points of its queue, and each pass is also compared with a\n"
     "kernel that only loads as many bytes. --pack times lk_append of a prompt instead; its GB/s\n"
     "counts keys and values at FP16. --shrink times lk_cache_shrink from rung to rung, and\n"
-    "lk_step_begin behind 32768 tokens where every row needs bytes of older pages. --search times\n"
-    "the scores of a context's chunks, by one thread on a CPU; its GB/s counts what is read.\n"
+    "lk_step_begin behind 32768 tokens where every row needs bytes of older pages.\n"
+    "--generation adds one token after the other, from FP16 pages on, under the budget that they\n"
+    "all need at 4 bits, and tells which part of the time lk_step_begin takes for that. --search\n"
+    "times the scores of a context's chunks, by one thread on a CPU; its GB/s counts what is "
+    "read.\n"
     "--bindings builds and runs a program of each binding's sources, with cargo, go and python3,\n"
     "and fails when a call takes too long or a binding cannot be measured.";
 
@@ -144,8 +148,14 @@ void add_bench(CLI::App &app, int &exit_code) {
                    "time calls through the bindings instead: all or some of rust,go,python")
         ->delimiter(',')
         ->check(CLI::IsMember({"all", "rust", "go", "python"}));
-    command->add_flag("--shrink", options->shrink,
-                      "time pages that become narrower instead, down the ladder of pm-kvq");
+    CLI::Option *shrink =
+        command->add_flag("--shrink", options->shrink,
+                          "time pages that become narrower instead, down the ladder of pm-kvq");
+    command
+        ->add_option("--generation", options->generation,
+                     "time a generation of as many tokens whose pages shrink")
+        ->needs(shrink)
+        ->check(CLI::Range(std::uint64_t{1024}, std::uint64_t{1} << 20));
     CLI::Option *search =
         command->add_flag("--search", options->search, "time scores of chunks instead");
     command->add_option("--chunks", options->n_chunks, "chunks of the context")

@@ -28,8 +28,9 @@ struct BenchOptions {
     std::uint32_t n_sequences = 1;
     std::vector<std::uint32_t> new_tokens = {1};  // of each sequence
     bool pack = false;
-    bool shrink = false;  // the CPU too
-    bool search = false;  // likewise
+    bool shrink = false;           // the CPU too
+    std::uint64_t generation = 0;  // with shrink: tokens that are generated under a budget
+    bool search = false;           // likewise
     std::uint32_t n_chunks = 4096;
     std::uint32_t n_channels = 768;  // of an embedding
     bool prefill = false;

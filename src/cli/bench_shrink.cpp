@@ -32,6 +32,19 @@ struct Progressive {
     std::uint64_t n_halves = 0;
 };
 
+// A generation token by token whose pages shrink, and what its steps' begins take where they do
+// not.
+struct Generation {
+    double begins_s = 0;
+    double others_s = 0;  // append, attend and commit
+    double worst_begin_s = 0;
+    double resting_begins_s = 0;
+    std::uint64_t budget_bytes = 0;
+    std::uint64_t n_halves = 0;
+
+    double overhead() const { return (begins_s - resting_begins_s) / (begins_s + others_s); }
+};
+
 llama::PlanHandle make_plan(const Shape &shape, std::uint32_t rung) {
     const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
     llama::PlanHandle plan = llama::make_preset("pm-kvq", geometry);
@@ -76,9 +89,9 @@ std::vector<ShrinkRow> time_ladder(const ShrinkPlace &place, const BenchOptions 
 }
 
 // What a cache needs that holds no more than this: the next row needs bytes of older pages.
-std::uint64_t held_bytes(const lk_plan *plan) {
+std::uint64_t held_bytes(const lk_plan *plan, std::uint64_t n_tokens) {
     lk_plan_size size = llama::initialised(lk_plan_size_init);
-    llama::check(lk_plan_bytes(plan, kProgressTokens, 1, kFillTokens, &size));
+    llama::check(lk_plan_bytes(plan, n_tokens, 1, kFillTokens, &size));
     return size.cache_bytes;
 }
 
@@ -95,7 +108,7 @@ Progressive time_progress(const ShrinkPlace &place, const Shape &shape) {
                              {kProgressTokens + kProgressSteps, kFillTokens, 1, kSlabBytes});
         fill(cache, shape, kProgressTokens);
         if (shrinks)
-            cache.set_budget(held_bytes(plan.get()));
+            cache.set_budget(held_bytes(plan.get(), kProgressTokens));
         const std::uint64_t before = cache.stats().halves_shrunk;
         double sum = 0;
         for (std::uint32_t i = 0; i < kProgressSteps; ++i) {
@@ -113,6 +126,39 @@ Progressive time_progress(const ShrinkPlace &place, const Shape &shape) {
         found.n_halves = cache.stats().halves_shrunk - before;
     }
     found.attend_s = summarise(std::move(attends)).median_s;
+    return found;
+}
+
+// Under a budget for 4 bits all tokens begin at 16; the others have bytes for all of them.
+Generation time_generation(const ShrinkPlace &place, const Shape &shape, std::uint64_t n_tokens) {
+    const llama::PlanHandle plan = make_plan(shape, 16);
+    llama::Random random(kBenchSeed + 2);
+    StepData token(shape, 1, random);
+    StepResult result;
+    Generation found;
+    found.budget_bytes = held_bytes(make_plan(shape, 4).get(), n_tokens);
+    for (const bool shrinks : {true, false}) {
+        SyntheticCache cache(place.context, *place.space, plan.get(), shape,
+                             {n_tokens, kFillTokens, 1, kSlabBytes});
+        if (shrinks)
+            cache.set_budget(found.budget_bytes);
+        for (std::uint64_t i = 0; i < n_tokens; ++i) {
+            const double begin_s = place.time([&] { cache.begin(1); });
+            (shrinks ? found.begins_s : found.resting_begins_s) += begin_s;
+            const double others_s = place.time([&] {
+                cache.append(token);
+                if (shrinks)
+                    cache.attend(token, result);
+                cache.commit();
+            });
+            if (!shrinks)
+                continue;
+            found.worst_begin_s = std::max(found.worst_begin_s, begin_s);
+            found.others_s += others_s;
+        }
+        if (shrinks)
+            found.n_halves = cache.stats().halves_shrunk;
+    }
     return found;
 }
 
@@ -160,6 +206,28 @@ void print(const std::vector<ShrinkRow> &rows, const Progressive &progress,
         100 * extra_share(progress));
 }
 
+Json to_json(const Generation &generation, std::uint64_t n_tokens) {
+    return {{"tokens", n_tokens},
+            {"budget_bytes", generation.budget_bytes},
+            {"halves_shrunk", generation.n_halves},
+            {"begins_s", generation.begins_s},
+            {"resting_begins_s", generation.resting_begins_s},
+            {"begin_worst_s", generation.worst_begin_s},
+            {"others_s", generation.others_s},
+            {"overhead", generation.overhead()}};
+}
+
+void print(const Generation &generation, std::uint64_t n_tokens) {
+    std::printf(
+        "\na generation of %llu tokens from FP16 pages on, in %s, %llu halves shrunk: %.2f s in\n"
+        "all; begins %.3f s, %.3f s without shrinking, %.1f us at most; shrinking takes %.2f %%\n",
+        static_cast<unsigned long long>(n_tokens),
+        format_bytes(static_cast<double>(generation.budget_bytes)).c_str(),
+        static_cast<unsigned long long>(generation.n_halves),
+        generation.begins_s + generation.others_s, generation.begins_s, generation.resting_begins_s,
+        generation.worst_begin_s * 1e6, 100 * generation.overhead());
+}
+
 }  // namespace
 
 int run_shrink_bench(const BenchOptions &options, const ShrinkPlace &place) {
@@ -168,8 +236,14 @@ int run_shrink_bench(const BenchOptions &options, const ShrinkPlace &place) {
         for (const ShrinkRow &row : time_ladder(place, options, n_tokens))
             rows.push_back(row);
     const Progressive progress = time_progress(place, options.shape);
+    const std::uint64_t n_generated = options.generation;
+    Generation generation;
+    if (n_generated)
+        generation = time_generation(place, options.shape, n_generated);
     if (!options.json) {
         print(rows, progress, place, options.shape);
+        if (n_generated)
+            print(generation, n_generated);
         return 0;
     }
     Json json = to_json(options);
@@ -184,6 +258,8 @@ int run_shrink_bench(const BenchOptions &options, const ShrinkPlace &place) {
                            {"begin_worst_s", progress.worst_s},
                            {"attend_median_s", progress.attend_s},
                            {"share_of_attend", extra_share(progress)}};
+    if (n_generated)
+        json["generation"] = to_json(generation, n_generated);
     print_json(json);
     return 0;
 }

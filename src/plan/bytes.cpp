@@ -583,21 +583,27 @@ lk_status check_mix(const Plan &plan, uint64_t n_tokens, const lk_chunk_mix &mix
     return LK_OK;
 }
 
+// What there is to count, for sequences of n_tokens that were made by steps of step_tokens.
+lk_status build_model(uint64_t n_tokens, uint32_t n_sequences, uint32_t step_tokens, Model *model) {
+    const lk_status status = check_counts(n_tokens, n_sequences, step_tokens);
+    if (status != LK_OK)
+        return status;
+    model->n_sequences = n_sequences;
+    if (!build(*model->plan, model))
+        return no_memory();
+    return fits(*model, n_tokens, step_tokens) ? LK_OK : too_large("n_tokens", n_tokens);
+}
+
 }  // namespace
 
 lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
                            uint32_t step_tokens, const lk_chunk_mix &mix, lk_plan_size *out) {
-    lk_status status = check_counts(n_tokens, n_sequences, step_tokens);
+    Model model(plan);
+    lk_status status = build_model(n_tokens, n_sequences, step_tokens, &model);
     if (status == LK_OK)
         status = check_mix(plan, n_tokens, mix);
     if (status != LK_OK)
         return status;
-    Model model(plan);
-    model.n_sequences = n_sequences;
-    if (!build(plan, &model))
-        return no_memory();
-    if (!fits(model, n_tokens, step_tokens))
-        return too_large("n_tokens", n_tokens);
     const ChunkRows classed = chunk_rows(plan, mix);
     const uint64_t total = row_count(plan, n_tokens);
     Rows rows = {total, 0, {}, n_tokens, false};
@@ -637,15 +643,10 @@ lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_seque
 
 lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
                      uint32_t step_tokens, lk_plan_size *out) {
-    const lk_status status = check_counts(n_tokens, n_sequences, step_tokens);
+    Model model(plan);
+    const lk_status status = build_model(n_tokens, n_sequences, step_tokens, &model);
     if (status != LK_OK)
         return status;
-    Model model(plan);
-    model.n_sequences = n_sequences;
-    if (!build(plan, &model))
-        return no_memory();
-    if (!fits(model, n_tokens, step_tokens))
-        return too_large("n_tokens", n_tokens);
     const uint64_t sequences = n_sequences;
     const uint64_t fixed = fixed_and_scores(plan, sequences, step_tokens);
     const uint64_t n_steps = ceil_div(n_tokens, step_tokens);
