@@ -73,6 +73,7 @@ constexpr char kFooter[] =
     "  lowkey bench --device cuda --shrink --generation 32768\n"
     "  lowkey bench --search --chunks 4096 --channels 768\n"
     "  lowkey bench --device vulkan --batch 8 --tokens 32768\n"
+    "  lowkey bench --snapshot /var/tmp --tokens 262144 --repeats 5\n"
     "  lowkey bench --bindings=rust,python\n"
     "A sample is one lk_attend of the new tokens of one layer. Caches are flushed before each\n"
     "by reading a large buffer, unless --warm. Times are medians; GB/s counts the codes,\n"
@@ -86,6 +87,9 @@ constexpr char kFooter[] =
     "all need at 4 bits, and tells which part of the time lk_step_begin takes for that. --search\n"
     "times the scores of a context's chunks, by one thread on a CPU; its GB/s counts what is "
     "read.\n"
+    "--snapshot saves and loads a cache of fp16, or of --plans, in memory and in a file of the\n"
+    "folder, beside memcpy and beside plain files of as many bytes; a load's copy goes to new\n"
+    "memory, as a load does, and files are read from the system's cache.\n"
     "--bindings builds and runs a program of each binding's sources, with cargo, go and python3,\n"
     "and fails when a call takes too long or a binding cannot be measured.";
 
@@ -95,7 +99,8 @@ int run_bench(const BenchOptions &options) {
     switch (options.device.backend()) {
         case LK_BACKEND_CUDA: return run_gpu_bench(options, *open_cuda(options.device));
         case LK_BACKEND_VULKAN: return run_gpu_bench(options, *open_vulkan(options.device));
-        default: return run_cpu_bench(options);
+        default:
+            return options.snapshot.empty() ? run_cpu_bench(options) : run_snapshot_bench(options);
     }
 }
 
@@ -166,6 +171,10 @@ void add_bench(CLI::App &app, int &exit_code) {
         ->capture_default_str()
         ->needs(search)
         ->check(CLI::Range(1u, 1u << 16));
+    command
+        ->add_option("--snapshot", options->snapshot,
+                     "time saves and loads instead, with files in this folder (CPU)")
+        ->check(CLI::ExistingDirectory);
     command->add_flag("--warm", options->warm, "do not flush the caches between samples");
     command->add_flag("--json", options->json, "print JSON");
     const std::vector<CLI::Option *> gpu_options = add_gpu(*command, *options);
@@ -177,6 +186,8 @@ void add_bench(CLI::App &app, int &exit_code) {
                 throw UsageError(option->get_name() + " needs --device cuda or vulkan");
         if (options->graph && backend != LK_BACKEND_CUDA)
             throw UsageError("--graph needs --device cuda");
+        if (!options->snapshot.empty() && backend != LK_BACKEND_CPU)
+            throw UsageError("--snapshot needs --device cpu");
         if (options->prefill)
             options->new_tokens = {2048};
         if (!options->bindings.empty()) {

@@ -24,6 +24,7 @@ struct BenchOptions {
     bool warm = false;
     bool json = false;
     std::vector<std::string> bindings;  // what calls cost through these, instead
+    std::string snapshot;  // saves and loads instead, with a file in this folder; the CPU alone
     // GPUs alone
     std::uint32_t n_sequences = 1;
     std::vector<std::uint32_t> new_tokens = {1};  // of each sequence
@@ -97,6 +98,8 @@ struct SearchPlace {
 int run_search_bench(const BenchOptions &options, const SearchPlace &place);
 
 int run_cpu_bench(const BenchOptions &options);
+// A cache is saved and loaded, in memory and in a file.
+int run_snapshot_bench(const BenchOptions &options);
 int run_bindings_bench(const BenchOptions &options);
 
 }  // namespace cli

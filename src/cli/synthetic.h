@@ -60,6 +60,8 @@ class SyntheticCache {
     void shrink(std::uint32_t bits);
     void set_budget(std::uint64_t n_bytes);
     lk_cache_stats stats() const;
+    lk_cache *get() const { return cache_.get(); }
+    lk_sequence id(std::uint32_t sequence) const { return ids_[sequence]; }
 
   private:
     Shape shape_;

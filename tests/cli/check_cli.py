@@ -378,6 +378,18 @@ def searching(*words: str) -> None:
     run('bench', '--chunks', '100', code=2)
 
 
+def snapshots() -> None:
+    """Saves and loads, and the plain copies beside them; no file stays."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = json.loads(run('bench', '--snapshot', folder, '--tokens', '2048', '--kv-heads', '1', '--query-heads', '1',
+                               '--head-dim', '32', '--plans', 'fp16,kivi2', '--repeats', '3', '--json').stdout)
+        expect([row['what'] for row in found['rows']] == 2 * ['save to memory', 'load from memory', 'save to a file',
+                                                              'load from a file'], 'four rows for each plan')
+        expect(all(row['median_s'] > 0 and row['peer_median_s'] > 0 for row in found['rows']), 'they take time')
+        expect(not os.listdir(folder), 'files go again')
+    run('bench', '--snapshot', '/nonexistent', code=2)
+
+
 def through_bindings() -> None:
     """Python alone: what the other languages need may not be installed."""
     run('bench', '--bindings=perl', code=2)
@@ -438,6 +450,7 @@ with tempfile.TemporaryDirectory() as name:
     measured('--plans', 'fp16,kivi2')
     shrinking()
     searching()
+    snapshots()
     through_bindings()
     on_devices(inspected())
 print(f'{checks} checks hold')
