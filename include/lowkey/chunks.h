@@ -274,8 +274,9 @@ LK_API lk_status lk_chunks_assign(lk_cache *cache, lk_sequence id, uint64_t n_co
  * first lk_chunks_assign() on: a budget of its own beside the cache's. Chunks that a later call
  * assigns, wider ones too, are then packed from their 16-bit values, byte for byte as if they had
  * been assigned so at first; so is what a truncation leaves of their pages. Chunks that were packed
- * before (LK_DEFER_PACK), or that join the context later, have none. Forks share them. Snapshots
- * hold neither them nor the budget: a sequence that was loaded is one without originals.
+ * before (LK_DEFER_PACK), of which a window has taken a part, or that join the context later, have
+ * none. Forks share them. Snapshots hold neither them nor the budget: a sequence that was loaded is
+ * one without originals.
  *
  * budget_bytes  at most; the 16-bit bytes of the context's pages, or lk_chunks_assign() returns
  *               LK_E_BUDGET. 0: keep none, and free what is kept

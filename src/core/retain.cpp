@@ -77,7 +77,9 @@ lk_status keep_originals(lk_cache *cache, Sequence *sequence, uint32_t n_chunks,
     uint64_t bytes = 0;
     for (uint64_t r = 0; r < n_rows; ++r) {
         const Row &row = *sequence->row(sink_rows(cache->plan.model) + r);
-        made->places[r] = is_raw_row(cache, row) ? bytes : kNoOriginal;
+        // Where a window has taken pages, the others stay as they are.
+        const bool is_kept = is_raw_row(cache, row) && !lacks_pages(row);
+        made->places[r] = is_kept ? bytes : kNoOriginal;
         bytes += made->places[r] == kNoOriginal ? 0 : each;
     }
     lk_status status = LK_OK;

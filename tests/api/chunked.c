@@ -24,6 +24,13 @@ void chunked_open(rig *r, const rig_device *device, uint32_t cpu_mask, shape s, 
     chunked_rule(r, s, reorder, 1);
 }
 
+void chunked_window(rig *r, shape s) {
+    lk_plan_destroy(&r->plan);
+    r->layers[1].window_tokens = 40;
+    rig_preset(r, "cocktail");
+    chunked_rule(r, s, 0, 0);
+}
+
 lk_status chunked_append(rig *r, lk_sequence id, uint32_t chain, uint32_t n) {
     lk_status status = LK_OK;
     for (uint32_t done = 0; !status && done < n; done += 200)

@@ -428,6 +428,35 @@ static void originals_are_promoted(void **state) {
     }
 }
 
+// What a window has taken a part of stays as it is, and nothing of it is retained.
+static void windows_leave_no_originals(void **state) {
+    (void)state;
+    const shape s = {32, 32};
+    const uint64_t row_bytes = 32 * 2 * (64 + 32) * 2 * sizeof(uint16_t);
+    rig r;
+    chunked_open(&r, rig_default(), 0, s, 0);
+    chunked_window(&r, s);
+    assert_int_equal(rig_cache(&r, 2, 512, BUDGET), LK_OK);
+    const uint32_t n_context = SINKS + 9 * s.chunk_tokens + 3;
+    const lk_sequence id = chunked_prompt(&r, 1, n_context);
+    lk_chunk_class low[9], high[9], stored[9];
+    for (uint32_t c = 0; c < 9; ++c) {
+        low[c] = LK_CHUNK_LOW;
+        high[c] = LK_CHUNK_HIGH;
+    }
+    assert_int_equal(lk_chunks_retain(r.cache, id, 16u << 20), LK_OK);
+    assert_int_equal(lk_chunks_assign(r.cache, id, n_context, 9, low, NULL), LK_OK);
+    const uint64_t retained = chunked_info(&r, id).retained_bytes;
+    assert_true(retained >= row_bytes && retained <= 2 * row_bytes);
+    assert_int_equal(lk_chunks_get(r.cache, id, NULL, 9, NULL, stored, NULL), LK_OK);
+    assert_int_equal(stored[8], LK_CHUNK_LOW);
+    assert_int_equal(stored[0], LK_CHUNK_HIGH);
+    assert_int_equal(lk_chunks_assign(r.cache, id, n_context, 9, high, NULL), LK_OK);
+    assert_int_equal(chunked_info(&r, id).n_narrower, 0);
+    assert_int_equal(rig_append_step(&r, id, 1, n_context, 20), LK_OK);
+    rig_close(&r);
+}
+
 // A budget that holds the prompt and not the new pages beside it.
 static void small_budgets_change_nothing(void **state) {
     (void)state;
@@ -655,6 +684,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(forks_have_their_own_classes),
         cmocka_unit_test(classes_are_assigned_again),
         cmocka_unit_test(originals_are_promoted),
+        cmocka_unit_test(windows_leave_no_originals),
         cmocka_unit_test(small_budgets_change_nothing),
         cmocka_unit_test(deferred_prompts_have_a_budget),
         cmocka_unit_test(without_memory),

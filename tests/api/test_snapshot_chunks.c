@@ -20,12 +20,8 @@ static const char *const kKinds[] = {"reordered", "in place", "with a window", "
 
 static void open_kind(rig *r, const rig_device *device, kind k, shape s) {
     chunked_open(r, device, 0, s, k == REORDERED || k == LADDER);
-    if (k == WINDOWED) {
-        lk_plan_destroy(&r->plan);
-        r->layers[1].window_tokens = 40;
-        rig_preset(r, "cocktail");
-        chunked_rule(r, s, 0, 0);
-    }
+    if (k == WINDOWED)
+        chunked_window(r, s);
     const uint8_t rungs[] = {16, 8, 4, 2};
     if (k == LADDER)
         assert_int_equal(lk_plan_set_ladder(r->plan, 0, rungs, 4, 16), LK_OK);
