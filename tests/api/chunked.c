@@ -24,10 +24,10 @@ void chunked_open(rig *r, const rig_device *device, uint32_t cpu_mask, shape s, 
     chunked_rule(r, s, reorder, 1);
 }
 
-void chunked_window(rig *r, shape s) {
+void chunked_window(rig *r, shape s, const char *preset) {
     lk_plan_destroy(&r->plan);
     r->layers[1].window_tokens = 40;
-    rig_preset(r, "cocktail");
+    rig_preset(r, preset);
     chunked_rule(r, s, 0, 0);
 }
 

@@ -18,8 +18,9 @@ uint32_t chunked_random(uint32_t *seed);
 // Two layers under the plan "cocktail" with these chunks; the cache is still to be made.
 void chunked_open(rig *r, const rig_device *device, uint32_t cpu_mask, shape s, uint32_t reorder);
 void chunked_rule(rig *r, shape s, uint32_t reorder, uint32_t hold);
-// A sliding window of 40 tokens in the second layer; chunks are pages and keep their places.
-void chunked_window(rig *r, shape s);
+// Another plan, and a sliding window of 40 tokens in the second layer; chunks are pages and keep
+// their places.
+void chunked_window(rig *r, shape s, const char *preset);
 
 // The first n tokens of a chain, in steps of up to 200: keys and values alone, without attention.
 lk_status chunked_append(rig *r, lk_sequence id, uint32_t chain, uint32_t n);

@@ -21,7 +21,7 @@ static const char *const kKinds[] = {"reordered", "in place", "with a window", "
 static void open_kind(rig *r, const rig_device *device, kind k, shape s) {
     chunked_open(r, device, 0, s, k == REORDERED || k == LADDER);
     if (k == WINDOWED)
-        chunked_window(r, s);
+        chunked_window(r, s, "cocktail");
     const uint8_t rungs[] = {16, 8, 4, 2};
     if (k == LADDER)
         assert_int_equal(lk_plan_set_ladder(r->plan, 0, rungs, 4, 16), LK_OK);
