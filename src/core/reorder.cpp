@@ -44,6 +44,7 @@ struct NewRow {
     uint8_t width;
     Row *row;         // null until it is made
     uint64_t source;  // its row of now, when it stays as it is
+    uint64_t twin;    // the row of now with its bytes, which others have too
     bool is_made;
 };
 
@@ -59,6 +60,7 @@ class Rebuild {
           runs_(cache->context->allocator),
           chunks_(cache->context->allocator),
           rows_(cache->context->allocator),
+          copies_(cache->context->allocator),
           is_raw_(cache->context->allocator) {}
     ~Rebuild();
 
@@ -75,9 +77,11 @@ class Rebuild {
     uint64_t same_row(const NewRow &wanted) const;
     bool may_stay(const NewRow &wanted, uint64_t from, uint64_t to) const;
     bool has_class(const Row &row, uint64_t index, uint8_t width) const;
+    bool has_bytes(const NewRow &wanted, uint64_t index) const;
     lk_status check_bytes();
     lk_status make_row(NewRow *wanted);
     lk_status fill(const NewRow &wanted);
+    lk_status copy(const Row &from, const Row &to);
     lk_status gather(const NewRow &wanted);
     lk_status gather_run(const NewRow &wanted, const TokenRun &run, uint32_t first_target);
     lk_status move(const HalfPlace &from, const HalfPlace &to, const TokenRun &run,
@@ -95,6 +99,7 @@ class Rebuild {
     Array<TokenRun> runs_;
     Array<uint32_t> chunks_;  // by run: the chunk times its rows, and the row of it
     Array<NewRow> rows_;
+    Array<ShrinkItem> copies_;
     Array<uint8_t> is_raw_;           // by row of now: at 16 bits as a whole
     bool packs_[kAt16Bits + 1] = {};  // by width: has a row of it packed halves?
     Row *gathered_ = nullptr;         // 16-bit rows: where tokens wait to be packed,
@@ -119,7 +124,7 @@ bool Rebuild::add_run(const TokenRun &run, uint8_t width, uint32_t *n_filled) {
         NewRow row{};
         row.first_run = static_cast<uint32_t>(runs_.size());
         row.width = width;
-        row.source = kNoRow;
+        row.source = row.twin = kNoRow;
         if (!rows_.push(row))
             return false;
     }
@@ -183,6 +188,19 @@ bool Rebuild::may_stay(const NewRow &wanted, uint64_t from, uint64_t to) const {
     return has_class(row, from, wanted.width) && (from == to || row.n_holders == 1);
 }
 
+// Packed halves, all at the rungs of now.
+bool Rebuild::has_bytes(const NewRow &wanted, uint64_t index) const {
+    const Row &row = *sequence_.row(index);
+    bool is_same = packs_[wanted.width] && has_class(row, index, wanted.width);
+    for (uint32_t e = 0; is_same && e < row.n_entries; ++e)
+        for (const bool is_value : {false, true})
+            is_same =
+                is_same && !row.entries[e].is_absent &&
+                half_of(row.entries[e], is_value).half_class ==
+                    packed_need(&cache_, cache_.entries[e], is_value, wanted.width).half_class;
+    return is_same;
+}
+
 uint64_t Rebuild::same_row(const NewRow &wanted) const {
     const TokenRun &first = runs_[wanted.first_run];
     uint32_t token = 0;
@@ -207,6 +225,8 @@ lk_status Rebuild::plan(const ChunkLayout &layout, const Array<TokenRun> &tail) 
         if (source != kNoRow && may_stay(*wanted, source, first_row_ + i)) {
             wanted->source = source;
             wanted->row = sequence_.row(source);
+        } else if (source != kNoRow && has_bytes(*wanted, source)) {
+            wanted->twin = source;
         } else {
             take_originals(*wanted);
         }
@@ -243,6 +263,8 @@ lk_status Rebuild::check_bytes() {
             continue;
         ++n_rows;
         add_row_slots(&cache_, kind_of(wanted.width));
+        if (wanted.twin != kNoRow)
+            continue;
         gathers = gathers || (packs_[wanted.width] && !is_whole_row(wanted));
         for (uint32_t i = 0; i < wanted.n_runs; ++i)
             reopens = reopens || !is_raw_[runs_[wanted.first_run + i].row] ||
@@ -278,10 +300,37 @@ lk_status Rebuild::make() {
 }
 
 lk_status Rebuild::fill(const NewRow &wanted) {
+    if (wanted.twin != kNoRow)
+        return copy(*sequence_.row(wanted.twin), *wanted.row);
     if (packs_[wanted.width] && is_whole_row(wanted))
         return pack(wanted, *sequence_.row(runs_[wanted.first_run].row));
     const lk_status status = gather(wanted);
     return status || !packs_[wanted.width] ? status : pack(wanted, *gathered_);
+}
+
+// What its codes stand for, packed again, need not give the same codes.
+lk_status Rebuild::copy(const Row &from, const Row &to) {
+    copies_.clear();
+    const auto add = [this](uint64_t source, uint64_t target) {
+        return !target || copies_.push({source, target, 0, 2, 0,
+                                        static_cast<uint32_t>(cache_.slots.bytes_at(target))});
+    };
+    bool fits = true;
+    for (uint32_t e = 0; e < from.n_entries; ++e)
+        for (const bool is_value : {false, true}) {
+            const HalfPlace source = half_of(from.entries[e], is_value);
+            const HalfPlace target = half_of(to.entries[e], is_value);
+            if (!is_raw(&cache_, source.half_class))
+                fits = fits && add(source.payload, target.payload) &&
+                       add(source.metadata, target.metadata);
+        }
+    if (!fits)
+        return fail(LK_E_NOMEM, "no memory for the copies of %u entries", from.n_entries);
+    const lk_status status =
+        copies_.empty()
+            ? LK_OK
+            : cache_.device->shrink(copies_.data(), static_cast<uint32_t>(copies_.size()));
+    return status ? status : copy_raw_halves(&cache_, from, to, from.capacity_tokens);
 }
 
 lk_status Rebuild::gather(const NewRow &wanted) {

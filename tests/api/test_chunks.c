@@ -428,6 +428,47 @@ static void originals_are_promoted(void **state) {
     }
 }
 
+// Pages that keep their class move with their codes, also those that forks share: keys that are
+// ranked by what codes stand for may get other ranks.
+static void shared_pages_move_as_they_are(void **state) {
+    (void)state;
+    const shape s = {32, 32};
+    rig r;
+    chunked_open(&r, rig_default(), 0, s, 1);
+    lk_key_rule rule;
+    assert_int_equal(lk_key_rule_init(&rule, sizeof rule), LK_OK);
+    rule.bits = 2;
+    rule.boost_channels = 16;
+    rule.boost_bits = 4;
+    rule.boost_score = LK_SCORE_KEY;
+    assert_int_equal(lk_plan_set_key(r.plan, LK_ALL, LK_ALL, &rule), LK_OK);
+    assert_int_equal(lk_plan_set_metadata(r.plan, LK_ALL, LK_METADATA_F8), LK_OK);
+    assert_int_equal(rig_cache(&r, 3, 512, BUDGET), LK_OK);
+    const uint32_t n_context = SINKS + 6 * s.chunk_tokens + 3;
+    const lk_sequence shared = chunked_prompt(&r, 1, n_context),
+                      alone = chunked_prompt(&r, 1, n_context);
+    lk_sequence fork;
+    lk_chunk_class classes[6];
+    for (uint32_t c = 0; c < 6; ++c)
+        classes[c] = LK_CHUNK_MIDDLE;
+    assert_int_equal(lk_chunks_assign(r.cache, shared, n_context, 6, classes, NULL), LK_OK);
+    assert_int_equal(lk_chunks_assign(r.cache, alone, n_context, 6, classes, NULL), LK_OK);
+    assert_int_equal(lk_sequence_fork(r.cache, shared, LK_ALL_TOKENS, &fork), LK_OK);
+    classes[5] = LK_CHUNK_LOW;  // it goes before the others
+    assert_int_equal(lk_chunks_assign(r.cache, shared, n_context, 6, classes, NULL), LK_OK);
+    assert_int_equal(lk_chunks_assign(r.cache, alone, n_context, 6, classes, NULL), LK_OK);
+    const size_t n = 2 * rig_width(&r);
+    float *x = malloc(n * sizeof *x), *y = malloc(n * sizeof *y);
+    assert_non_null(x);
+    assert_non_null(y);
+    answer(&r, shared, n_context, x);
+    answer(&r, alone, n_context, y);
+    assert_true(rig_distance(x, y, n) <= rig_tolerance());
+    free(x);
+    free(y);
+    rig_close(&r);
+}
+
 // What a window has taken a part of stays as it is, and nothing of it is retained.
 static void windows_leave_no_originals(void **state) {
     (void)state;
@@ -686,6 +727,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(forks_have_their_own_classes),
         cmocka_unit_test(classes_are_assigned_again),
         cmocka_unit_test(originals_are_promoted),
+        cmocka_unit_test(shared_pages_move_as_they_are),
         cmocka_unit_test(windows_leave_no_originals),
         cmocka_unit_test(small_budgets_change_nothing),
         cmocka_unit_test(deferred_prompts_have_a_budget),
