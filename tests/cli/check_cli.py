@@ -378,7 +378,7 @@ def searching(*words: str) -> None:
     run('bench', '--chunks', '100', code=2)
 
 
-def snapshots() -> None:
+def snapshot_speed() -> None:
     """Saves and loads, and the plain copies beside them; no file stays."""
     with tempfile.TemporaryDirectory() as folder:
         found = json.loads(run('bench', '--snapshot', folder, '--tokens', '2048', '--kv-heads', '1', '--query-heads', '1',
@@ -450,7 +450,7 @@ with tempfile.TemporaryDirectory() as name:
     measured('--plans', 'fp16,kivi2')
     shrinking()
     searching()
-    snapshots()
+    snapshot_speed()
     through_bindings()
     on_devices(inspected())
 print(f'{checks} checks hold')
