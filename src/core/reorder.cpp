@@ -191,11 +191,11 @@ bool Rebuild::may_stay(const NewRow &wanted, uint64_t from, uint64_t to) const {
 // Packed halves, all at the rungs of now.
 bool Rebuild::has_bytes(const NewRow &wanted, uint64_t index) const {
     const Row &row = *sequence_.row(index);
-    bool is_same = packs_[wanted.width] && has_class(row, index, wanted.width);
+    bool is_same = packs_[wanted.width] && has_class(row, index, wanted.width) && !lacks_pages(row);
     for (uint32_t e = 0; is_same && e < row.n_entries; ++e)
         for (const bool is_value : {false, true})
             is_same =
-                is_same && !row.entries[e].is_absent &&
+                is_same &&
                 half_of(row.entries[e], is_value).half_class ==
                     packed_need(&cache_, cache_.entries[e], is_value, wanted.width).half_class;
     return is_same;
