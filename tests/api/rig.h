@@ -65,8 +65,6 @@ typedef struct rig_token {
     uint32_t place;
 } rig_token;
 
-// cuda, vulkan or vulkan-buffers, else the CPU.
-const rig_device *rig_named(const char *name);
 // The device of rigs that name none: --device NAME, else the CPU.
 void rig_arguments(int argc, char **argv);
 const rig_device *rig_default(void);

@@ -32,6 +32,8 @@ const rig_device *rig_cuda(void);
 // The first Vulkan device, likewise, with tensors in host memory or in buffers.
 const rig_device *rig_vulkan(void);
 const rig_device *rig_vulkan_buffers(void);
+// cuda, vulkan or vulkan-buffers, else the CPU.
+const rig_device *rig_named(const char *name);
 
 #ifdef __cplusplus
 }

@@ -21,16 +21,35 @@ void require(bool condition) {
         std::abort();
 }
 
-lk_tensor tensor(float *data, uint32_t n_heads, uint32_t head_dim) {
-    lk_tensor made;
-    require(lk_tensor_init(&made, sizeof made) == LK_OK);
-    made.dtype = LK_F32;
-    made.memory = LK_MEMORY_HOST;
-    made.data = data;
-    made.token_stride = int64_t{n_heads} * head_dim;
-    made.head_stride = head_dim;
-    return made;
-}
+// Rows of a step in memory of the device, [token][head][head_dim].
+class Rows {
+  public:
+    Rows(const rig_device &device, const std::vector<float> &values, uint32_t n_heads,
+         uint32_t head_dim)
+        : device_(device), bytes_(values.size() * sizeof(float)), memory_(device.alloc(bytes_)) {
+        require(memory_);
+        device_.put(memory_, values.data(), bytes_);
+        require(lk_tensor_init(&tensor_, sizeof tensor_) == LK_OK);
+        tensor_.dtype = LK_F32;
+        tensor_.memory = device.memory;
+        tensor_.data = memory_;
+        tensor_.token_stride = int64_t{n_heads} * head_dim;
+        tensor_.head_stride = head_dim;
+    }
+    ~Rows() { device_.release(memory_); }
+    Rows(const Rows &) = delete;
+    Rows &operator=(const Rows &) = delete;
+
+    const lk_tensor *tensor() const { return &tensor_; }
+    // Behind the work on the device's queue.
+    void read(std::vector<float> *values) const { device_.get(values->data(), memory_, bytes_); }
+
+  private:
+    const rig_device &device_;
+    const size_t bytes_;
+    void *const memory_;
+    lk_tensor tensor_;
+};
 
 }  // namespace
 
@@ -92,7 +111,8 @@ void Machine::choose_key_rule(uint32_t layer, lk_key_rule *rule, std::vector<uin
             rule->bits = 2;
             rule->boost_channels = 16;
             rule->boost_bits = 4;
-            const bool by_queries = options_.backend == LK_BACKEND_CPU && choices_.one_in(3);
+            const bool by_queries =
+                options_.device->backend == LK_BACKEND_CPU && choices_.one_in(3);
             rule->boost_score = by_queries ? LK_SCORE_QUERY_RANGE : LK_SCORE_KEY;
             break;
         }
@@ -595,22 +615,23 @@ lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<Part
                 part.fresh.heads[e].push_back(std::move(token));
             }
     }
-    const bool has_fault = choices_.one_in(300) && options_.backend == LK_BACKEND_CPU;
+    const bool has_fault = choices_.one_in(300) && options_.device->backend == LK_BACKEND_CPU;
     if (has_fault)
         keys[choices_.below(static_cast<uint32_t>(keys.size()))] = INFINITY;
-    const lk_tensor k = tensor(keys.data(), own.n_kv_heads, own.head_dim);
-    const lk_tensor v = tensor(values.data(), own.n_kv_heads, own.head_dim);
-    const lk_tensor q = tensor(queries.data(), own.n_query_heads, own.head_dim);
-    const lk_tensor o = tensor(out.data(), own.n_query_heads, own.head_dim);
+    const Rows k(*options_.device, keys, own.n_kv_heads, own.head_dim);
+    const Rows v(*options_.device, values, own.n_kv_heads, own.head_dim);
+    const Rows q(*options_.device, queries, own.n_query_heads, own.head_dim);
+    const Rows o(*options_.device, out, own.n_query_heads, own.head_dim);
     counts_.operations += 2;
-    lk_status status = lk_append(cache_, layer, &k, &v);
+    lk_status status = lk_append(cache_, layer, k.tensor(), v.tensor());
     if (has_fault) {
         *right = expect(status == LK_E_DATA, "an infinity was taken") && *right;
         ++counts_.faults;
         return status;
     }
     if (!status)
-        status = lk_attend(cache_, layer, &q, &o, nullptr);
+        status = lk_attend(cache_, layer, q.tensor(), o.tensor(), nullptr);
+    o.read(&out);
     *right = expect(status == LK_OK, "append or attend of a sound step failed") && *right;
     *right = *right && compare(layer, *parts, out);
     return status;
@@ -651,8 +672,8 @@ bool Machine::step() {
     ++counts_.operations;
     const auto n = static_cast<uint32_t>(ids.size());
     spoken_for_ = ids;
-    const lk_status begun = lk_step_begin(cache_, nullptr, n, ids.data(), counts.data(),
-                                          has_tree ? parents.data() : nullptr);
+    const lk_status begun = lk_step_begin(cache_, options_.device->queue, n, ids.data(),
+                                          counts.data(), has_tree ? parents.data() : nullptr);
     if (!drop_evicted(ids))
         return false;
     if (begun == LK_E_BUDGET) {

@@ -7,13 +7,14 @@
 #include <memory>
 #include <string>
 
+#include "api/rig_device.h"
 #include "choices.h"
 #include "model.h"
 
 namespace stateful {
 
 struct Options {
-    lk_backend backend = LK_BACKEND_CPU;
+    const rig_device *device = rig_host();
     uint32_t most_tokens = 220;  // of a sequence
     bool is_full = false;        // of the budget, nearly always
     double tolerance = 2e-2;     // of an output

@@ -1,4 +1,4 @@
-// stateful [--seed N] [--operations M] [--seconds S] [--device cpu|vulkan] [--full-budget]
+// stateful [--seed N] [--operations M] [--seconds S] [--device cpu|cuda|vulkan] [--full-budget]
 //
 // Random caches under random verbs against the model of plain token lists. A failure prints the
 // seed that repeats it alone.
@@ -47,8 +47,7 @@ Arguments parse(int argc, char **argv) {
         else if (!std::strcmp(argv[i], "--seconds"))
             out.seconds = std::atof(next), ++i;
         else if (!std::strcmp(argv[i], "--device"))
-            out.options.backend = std::strcmp(next, "vulkan") ? LK_BACKEND_CPU : LK_BACKEND_VULKAN,
-            ++i;
+            out.options.device = rig_named(next), ++i;
     }
     return out;
 }
@@ -75,9 +74,11 @@ lk_context *open_context(const Options &options, uint32_t cpu_mask) {
     lk_context *context = nullptr;
     if (lk_context_desc_init(&desc, sizeof desc) != LK_OK)
         std::abort();
-    desc.backend = options.backend;
+    desc.backend = options.device->backend;
     desc.n_threads = 1;
-    desc.cpu_mask = options.backend == LK_BACKEND_CPU ? cpu_mask : 0;
+    desc.cpu_mask = desc.backend == LK_BACKEND_CPU ? cpu_mask : 0;
+    if (options.device->describe)
+        options.device->describe(&desc);
     const lk_status status = lk_context_open(&desc, LK_ABI_VERSION, &context);
     if (!status)
         return context;
@@ -139,7 +140,7 @@ int main(int argc, char **argv) {
         if (!half_way && arguments.seconds > 0 && seconds >= arguments.seconds / 2)
             half_way = resident_bytes();
         Options options = arguments.options;
-        if (options.backend == LK_BACKEND_CPU)
+        if (options.device->backend == LK_BACKEND_CPU)
             options.tolerance = seed % 2 ? kFastTolerance : kReferenceTolerance;
         right = run_cache(contexts[seed % 2], options, seed, &counts);
         if (arguments.one_cache)
