@@ -4,7 +4,9 @@
 #include "bench.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
+#include <numeric>
 
 #include "on_devices.h"
 #include "report.h"
@@ -30,6 +32,7 @@ double time_host(const std::function<void()> &work) {
 Json to_json(const BenchRow &row, const std::string &copy_name) {
     return {{"plan", row.plan},
             {"tokens", row.n_tokens},
+            {"batch", row.batch},
             {"median_s", row.time.median_s},
             {"quartile_low_s", row.time.low_s},
             {"quartile_high_s", row.time.high_s},
@@ -73,6 +76,7 @@ constexpr char kFooter[] =
     "  lowkey bench --device cuda --shrink --generation 32768\n"
     "  lowkey bench --search --chunks 4096 --channels 768\n"
     "  lowkey bench --device vulkan --batch 8 --tokens 32768\n"
+    "  lowkey bench --device cuda --mix 60,30,10 --tokens 131072\n"
     "  lowkey bench --snapshot /var/tmp --tokens 262144 --repeats 5\n"
     "  lowkey bench --bindings=rust,python\n"
     "A sample is one lk_attend of the new tokens of one layer. Caches are flushed before each\n"
@@ -87,6 +91,8 @@ constexpr char kFooter[] =
     "all need at 4 bits, and tells which part of the time lk_step_begin takes for that. --search\n"
     "times the scores of a context's chunks, by one thread on a CPU; its GB/s counts what is "
     "read.\n"
+    "--mix times contexts whose chunks have classes (Cocktail) beside fp16 and beside chunks that\n"
+    "are all low, with pages of one class together and, reorder=off, in the order of the context.\n"
     "--snapshot saves and loads a cache of fp16, or of --plans, in memory and in a file of the\n"
     "folder, beside memcpy and beside plain files of as many bytes; a load's copy goes to new\n"
     "memory, as a load does, and files are read from the system's cache.\n"
@@ -109,8 +115,25 @@ void add_shape(CLI::App &command, BenchOptions &options) {
         ->capture_default_str()
         ->delimiter(',')
         ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 24));
-    command.add_option("--plans", options.plans, "presets or plan files; default all presets")
-        ->delimiter(',');
+    command.add_option("--batch", options.batches, "sequences, one or more")
+        ->capture_default_str()
+        ->delimiter(',')
+        ->check(CLI::Range(1u, 4096u));
+    CLI::Option *plans =
+        command.add_option("--plans", options.plans, "presets or plan files; default all presets")
+            ->delimiter(',');
+    CLI::Option *mix = command
+                           .add_option("--mix", options.mix,
+                                       "instead of plans, a context whose chunks have classes, in "
+                                       "percent: LOW,MIDDLE,HIGH")
+                           ->delimiter(',')
+                           ->expected(3)
+                           ->excludes(plans)
+                           ->check(CLI::Range(0.0, 100.0));
+    command.add_option("--chunk", options.chunk_tokens, "tokens of a chunk: 32, 64 or 128")
+        ->capture_default_str()
+        ->needs(mix)
+        ->check(CLI::IsMember({32u, 64u, 128u}));
     command.add_option("--query-heads", options.shape.n_query_heads, "query heads")
         ->capture_default_str();
     command.add_option("--kv-heads", options.shape.n_kv_heads, "key/value heads")
@@ -119,12 +142,19 @@ void add_shape(CLI::App &command, BenchOptions &options) {
         ->capture_default_str();
 }
 
+void check_mix(const BenchOptions &options) {
+    if (options.mix.empty())
+        return;
+    if (std::abs(std::accumulate(options.mix.begin(), options.mix.end(), -100.0)) > 1e-6)
+        throw UsageError("--mix is of percents that add up to 100");
+    if (options.pack || options.shrink || options.search || !options.snapshot.empty() ||
+        !options.bindings.empty())
+        throw UsageError("--mix is timed by itself, without another measurement");
+}
+
 // The options that the CPU does not have.
 std::vector<CLI::Option *> add_gpu(CLI::App &command, BenchOptions &options) {
-    return {command.add_option("--batch", options.n_sequences, "sequences (GPU)")
-                ->capture_default_str()
-                ->check(CLI::Range(1u, 4096u)),
-            command
+    return {command
                 .add_option("--new-tokens", options.new_tokens,
                             "new tokens of each sequence, one or more (GPU)")
                 ->capture_default_str()
@@ -186,6 +216,7 @@ void add_bench(CLI::App &app, int &exit_code) {
                 throw UsageError(option->get_name() + " needs --device cuda or vulkan");
         if (options->graph && backend != LK_BACKEND_CUDA)
             throw UsageError("--graph needs --device cuda");
+        check_mix(*options);
         if (!options->snapshot.empty() && backend != LK_BACKEND_CPU)
             throw UsageError("--snapshot needs --device cpu");
         if (options->prefill)

@@ -25,8 +25,10 @@ struct BenchOptions {
     bool json = false;
     std::vector<std::string> bindings;  // what calls cost through these, instead
     std::string snapshot;  // saves and loads instead, with a file in this folder; the CPU alone
+    std::vector<std::uint32_t> batches = {1};  // sequences
+    std::vector<double> mix;          // percent of chunks: low, middle, high; instead of plans
+    std::uint32_t chunk_tokens = 32;  // with a mix
     // GPUs alone
-    std::uint32_t n_sequences = 1;
     std::vector<std::uint32_t> new_tokens = {1};  // of each sequence
     bool pack = false;
     bool shrink = false;           // the CPU too
@@ -48,10 +50,21 @@ double seconds_since(Clock::time_point start);
 // Seconds of work on the host.
 double time_host(const std::function<void()> &work);
 
+// How many chunks of all sequences are kept as which class.
+struct Chunks {
+    std::uint64_t n_low = 0, n_middle = 0, n_high = 0;
+
+    std::uint64_t n() const { return n_low + n_middle + n_high; }
+};
+
 // One measured pass over a cache.
 struct BenchRow {
     std::string plan;
-    std::uint64_t n_tokens = 0;
+    std::uint64_t n_tokens = 0;   // of each sequence
+    std::uint32_t batch = 1;      // sequences
+    std::uint32_t n_threads = 0;  // of a CPU
+    std::uint32_t n_new = 1;      // tokens of each sequence
+    Chunks chunks;
     Timing time = {};
     double bits_per_value = 0;
     std::uint64_t cache_bytes = 0;  // codes, ranges, minima and recent tokens
@@ -59,6 +72,7 @@ struct BenchRow {
     double speedup = 0;  // over fp16 in the same group, 0 when fp16 is not among the plans
 
     double bytes_per_s() const { return static_cast<double>(cache_bytes) / time.median_s; }
+    double tokens_per_s() const { return static_cast<double>(batch) * n_new / time.median_s; }
     double share_of_copy() const { return bytes_per_s() / copy_bytes_per_s; }
 };
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "bench.h"
+#include "bench_mix.h"
 #include "llama/workers.h"
 #include "report.h"
 
@@ -18,10 +18,6 @@ namespace cli {
 namespace {
 
 constexpr std::size_t kCopyBytes = std::size_t{128} << 20;
-
-struct Row : BenchRow {
-    std::uint32_t n_threads = 0;
-};
 
 std::size_t last_level_cache_bytes() {
 #if defined(_SC_LEVEL3_CACHE_SIZE)
@@ -81,29 +77,33 @@ double copy_bytes_per_s(std::uint32_t n_threads, std::uint32_t n_repeats) {
     return 2.0 * static_cast<double>(kCopyBytes) / summarise(samples).median_s;
 }
 
-void fill(SyntheticCache &cache, const lk_plan *plan, const Shape &shape, std::uint64_t n_tokens) {
+void fill(SyntheticCache &cache, const Subject &subject, const Shape &shape,
+          std::uint64_t n_tokens) {
     llama::Random random(kBenchSeed);
     StepResult unused;
-    const bool must_attend = llama::ranks_by_queries(plan);
-    for (std::uint64_t done = 0; done < n_tokens;) {
-        const std::uint32_t count =
-            static_cast<std::uint32_t>(std::min<std::uint64_t>(kFillTokens, n_tokens - done));
-        StepData data(shape, count, random);
-        cache.begin(count);
-        cache.append(data);
-        if (must_attend) {
-            cache.attend(data, unused);
+    const bool must_attend = llama::ranks_by_queries(subject.plan.get());
+    for (std::uint32_t sequence = 0; sequence < cache.n_sequences(); ++sequence) {
+        hold(cache, sequence, subject);
+        for (std::uint64_t done = 0; done < n_tokens; done += kFillTokens) {
+            const auto count =
+                static_cast<std::uint32_t>(std::min<std::uint64_t>(kFillTokens, n_tokens - done));
+            StepData data(shape, count, random);
+            cache.begin_one(sequence, count);
+            cache.append(data);
+            if (must_attend)
+                cache.attend(data, unused);
+            cache.commit();
         }
-        cache.commit();
-        done += count;
+        classify(cache, sequence, subject, n_tokens);
     }
 }
 
-// Times lk_attend of one new token; the step is dropped, so every sample sees the same cache.
+// Times lk_attend of one new token of each sequence; the step is dropped, so every sample sees the
+// same cache.
 Timing time_decode(SyntheticCache &cache, const Shape &shape, const BenchOptions &options,
                    Flusher &flusher) {
     llama::Random random(kBenchSeed + 1);
-    StepData data(shape, 1, random);
+    StepData data(shape, cache.n_sequences(), random);
     StepResult result;
     std::vector<double> samples;
     for (std::uint32_t i = 0; i < options.n_repeats + kWarmUps; ++i) {
@@ -120,27 +120,24 @@ Timing time_decode(SyntheticCache &cache, const Shape &shape, const BenchOptions
     return summarise(samples);
 }
 
-Row bench_plan(const BenchOptions &options, const std::string &name, std::uint64_t n_tokens,
-               std::uint32_t n_threads, Flusher &flusher) {
+BenchRow bench_subject(const BenchOptions &options, const Subject &subject, std::uint32_t batch,
+                       std::uint64_t n_tokens, std::uint32_t n_threads, Flusher &flusher) {
     DeviceOptions device = options.device;
     device.n_threads = n_threads;
     const llama::ContextHandle context = device.open();
     const Shape &shape = options.shape;
-    const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
-    const llama::PlanHandle plan = load_plan(name, geometry);
     lk_plan_size size = llama::initialised(lk_plan_size_init);
-    llama::check(lk_plan_bytes(plan.get(), n_tokens, 1, kFillTokens, &size));
+    llama::check(lk_plan_bytes(subject.plan.get(), n_tokens, 1, kFillTokens, &size));
     llama::HostSpace space;
-    SyntheticCache cache(context.get(), space, plan.get(), shape, {n_tokens + 1, kFillTokens});
-    fill(cache, plan.get(), shape, n_tokens);
-    Row row;
-    row.plan = name;
+    SyntheticCache cache(context.get(), space, subject.plan.get(), shape,
+                         {n_tokens + 1, kFillTokens, batch});
+    fill(cache, subject, shape, n_tokens);
+    BenchRow row;
     row.n_tokens = n_tokens;
     row.n_threads = n_threads;
     row.bits_per_value = size.bits_per_value;
     row.time = time_decode(cache, shape, options, flusher);
-    const lk_cache_stats stats = cache.stats();
-    row.cache_bytes = stats.payload_bytes + stats.metadata_bytes + stats.recent_bytes;
+    describe(cache, subject, row);
     return row;
 }
 
@@ -151,61 +148,69 @@ std::vector<std::uint32_t> thread_counts(const BenchOptions &options) {
     return all == 1 ? std::vector<std::uint32_t>{1} : std::vector<std::uint32_t>{1, all};
 }
 
-std::vector<Row> bench_all(const BenchOptions &options) {
-    const std::vector<std::string> plans = options.plans.empty() ? preset_names() : options.plans;
+std::vector<BenchRow> bench_all(const BenchOptions &options) {
+    const std::vector<Subject> subjects = subjects_of(options);
     const std::vector<std::uint32_t> threads = thread_counts(options);
     llama::Workers workers(0);
     Flusher flusher(workers);
-    Progress progress(threads.size() * options.tokens.size() * plans.size());
-    std::vector<Row> rows;
+    Progress progress(threads.size() * options.tokens.size() * options.batches.size() *
+                      subjects.size());
+    std::vector<BenchRow> rows;
+    const auto bench_group = [&](std::uint32_t n_threads, std::uint64_t n_tokens,
+                                 std::uint32_t batch, double copy) {
+        double fp16_s = 0;
+        for (const Subject &subject : subjects) {
+            progress.step(subject.name + ", " + std::to_string(n_threads) + " threads");
+            BenchRow row = bench_subject(options, subject, batch, n_tokens, n_threads, flusher);
+            if (row.plan == "fp16")
+                fp16_s = row.time.median_s;
+            row.copy_bytes_per_s = copy;
+            row.speedup = fp16_s / row.time.median_s;
+            rows.push_back(row);
+        }
+    };
     for (const std::uint32_t n_threads : threads) {
         const double copy = copy_bytes_per_s(n_threads, options.n_repeats);
-        for (const std::uint64_t n_tokens : options.tokens) {
-            double fp16_s = 0;
-            for (const std::string &plan : plans) {
-                progress.step(plan + ", " + std::to_string(n_threads) + " threads");
-                Row row = bench_plan(options, plan, n_tokens, n_threads, flusher);
-                if (plan == "fp16")
-                    fp16_s = row.time.median_s;
-                row.copy_bytes_per_s = copy;
-                row.speedup = fp16_s / row.time.median_s;
-                rows.push_back(row);
-            }
-        }
+        for (const std::uint64_t n_tokens : options.tokens)
+            for (const std::uint32_t batch : options.batches)
+                bench_group(n_threads, n_tokens, batch, copy);
     }
     return rows;
 }
 
-Json to_json(const std::vector<Row> &rows, const BenchOptions &options) {
+Json to_json(const std::vector<BenchRow> &rows, const BenchOptions &options) {
     Json json = to_json(options);
-    for (const Row &row : rows) {
+    for (const BenchRow &row : rows) {
         Json one = to_json(row, "memcpy");
         one["threads"] = row.n_threads;
-        one["tokens_per_s"] = 1 / row.time.median_s;
+        one["tokens_per_s"] = row.tokens_per_s();
         json["rows"].push_back(std::move(one));
     }
+    add_mixes(rows, json["rows"]);
     return json;
 }
 
-void print_table(const std::vector<Row> &rows, const BenchOptions &options) {
+void print_table(const std::vector<BenchRow> &rows, const BenchOptions &options) {
     std::printf(
         "decode attention of one layer: %u query heads, %u KV heads, head_dim %u, %s caches\n\n",
         options.shape.n_query_heads, options.shape.n_kv_heads, options.shape.head_dim,
         options.warm ? "warm" : "cold");
-    Table table({"plan", "threads", "tokens", "ms", "quartiles", "tokens/s", "KV bytes", "GB/s",
-                 "of memcpy", "x fp16"});
-    for (const Row &row : rows) {
-        table.add({row.plan, std::to_string(row.n_threads), std::to_string(row.n_tokens),
-                   format_fixed(row.time.median_s * 1e3, 3), format_quartiles(row.time, 1e3, 3),
-                   format_fixed(1 / row.time.median_s, 0),
+    Table table({"plan", "threads", "batch", "tokens", "ms", "quartiles", "tokens/s", "KV bytes",
+                 "GB/s", "of memcpy", "x fp16"});
+    for (const BenchRow &row : rows) {
+        table.add({row.plan, std::to_string(row.n_threads), std::to_string(row.batch),
+                   std::to_string(row.n_tokens), format_fixed(row.time.median_s * 1e3, 3),
+                   format_quartiles(row.time, 1e3, 3), format_fixed(row.tokens_per_s(), 0),
                    format_bytes(static_cast<double>(row.cache_bytes)),
                    format_fixed(row.bytes_per_s() / 1e9, 2), format_percent(row.share_of_copy()),
                    format_speedup(row.speedup)});
     }
     table.print();
+    if (!options.mix.empty())
+        print_mixes(rows);
     std::printf("\n");
     std::uint32_t seen = 0;
-    for (const Row &row : rows) {
+    for (const BenchRow &row : rows) {
         if (row.n_threads == seen)
             continue;
         seen = row.n_threads;
@@ -247,7 +252,7 @@ int run_cpu_bench(const BenchOptions &options) {
                                 {context.get(), &space, time_host,
                                  copy_bytes_per_s(options.device.n_threads, options.n_repeats)});
     }
-    const std::vector<Row> rows = bench_all(options);
+    const std::vector<BenchRow> rows = bench_all(options);
     if (options.json) {
         print_json(to_json(rows, options));
     } else {

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "bench_mix.h"
 #include "gpu.h"
 #include "report.h"
 
@@ -15,8 +16,7 @@ constexpr std::uint64_t kSlabBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kHalfBytes = 2;  // of an FP16 number
 
 struct Row : BenchRow {
-    std::uint32_t n_new = 0;  // tokens of each sequence
-    double load_s = 0;        // of the kernel that only loads as many bytes
+    double load_s = 0;  // of the kernel that only loads as many bytes
     double flops = 0;
     Timing graph = {};       // the same inside a captured graph
     Timing graph_step = {};  // append and attend inside a captured graph
@@ -115,7 +115,7 @@ class GpuBench {
           gpu_(gpu),
           meter_(gpu, options),
           tensors_(gpu, options.shape, step_tokens()),
-          plans_(options.plans.empty() ? preset_names() : options.plans) {}
+          subjects_(subjects_of(options)) {}
 
     void run();
     void print() const;
@@ -123,12 +123,16 @@ class GpuBench {
 
   private:
     std::uint64_t step_tokens() const;
-    std::unique_ptr<SyntheticCache> make_cache(const lk_plan *plan, std::uint64_t n_tokens);
-    void fill(SyntheticCache &cache, const lk_plan *plan, std::uint64_t n_tokens);
-    std::vector<Row> bench_attend(const std::string &name, std::uint64_t n_tokens);
+    std::unique_ptr<SyntheticCache> make_cache(const Subject &subject, std::uint32_t batch,
+                                               std::uint64_t n_tokens);
+    void fill(SyntheticCache &cache, const Subject &subject, std::uint64_t n_tokens);
+    void bench_group(std::uint32_t batch, std::uint64_t n_tokens, Progress &progress);
+    std::vector<Row> bench_attend(const Subject &subject, std::uint32_t batch,
+                                  std::uint64_t n_tokens);
     Row time_attend(SyntheticCache &cache, std::uint32_t n_new);
     void time_graphs(SyntheticCache &cache, Row &row);
-    std::vector<Row> bench_pack(const std::string &name, std::uint64_t n_tokens);
+    std::vector<Row> bench_pack(const Subject &subject, std::uint32_t batch,
+                                std::uint64_t n_tokens);
     void print_attend() const;
     void print_pack() const;
 
@@ -136,7 +140,7 @@ class GpuBench {
     Gpu &gpu_;
     Meter meter_;
     StepTensors tensors_;
-    std::vector<std::string> plans_;
+    std::vector<Subject> subjects_;
     Timing empty_ = {};
     double copy_bytes_per_s_ = 0;
     std::vector<Row> rows_;
@@ -147,19 +151,21 @@ std::uint64_t GpuBench::step_tokens() const {
     std::uint64_t n_new = *std::max_element(options_.new_tokens.begin(), options_.new_tokens.end());
     if (options_.pack)
         n_new = *std::max_element(options_.tokens.begin(), options_.tokens.end());
-    return std::max<std::uint64_t>(kFillTokens, n_new * options_.n_sequences);
+    return std::max<std::uint64_t>(
+        kFillTokens, n_new * *std::max_element(options_.batches.begin(), options_.batches.end()));
 }
 
-std::unique_ptr<SyntheticCache> GpuBench::make_cache(const lk_plan *plan, std::uint64_t n_tokens) {
-    const Room room = {n_tokens, static_cast<std::uint32_t>(step_tokens()), options_.n_sequences,
-                       kSlabBytes};
-    return std::make_unique<SyntheticCache>(gpu_.context(), gpu_.space(), plan, options_.shape,
-                                            room);
+std::unique_ptr<SyntheticCache> GpuBench::make_cache(const Subject &subject, std::uint32_t batch,
+                                                     std::uint64_t n_tokens) {
+    const Room room = {n_tokens, static_cast<std::uint32_t>(step_tokens()), batch, kSlabBytes};
+    return std::make_unique<SyntheticCache>(gpu_.context(), gpu_.space(), subject.plan.get(),
+                                            options_.shape, room);
 }
 
-void GpuBench::fill(SyntheticCache &cache, const lk_plan *plan, std::uint64_t n_tokens) {
-    const bool must_attend = llama::ranks_by_queries(plan);
+void GpuBench::fill(SyntheticCache &cache, const Subject &subject, std::uint64_t n_tokens) {
+    const bool must_attend = llama::ranks_by_queries(subject.plan.get());
     for (std::uint32_t sequence = 0; sequence < cache.n_sequences(); ++sequence) {
+        hold(cache, sequence, subject);
         for (std::uint64_t done = 0; done < n_tokens; done += kFillTokens) {
             cache.begin_one(sequence, static_cast<std::uint32_t>(
                                           std::min<std::uint64_t>(kFillTokens, n_tokens - done)));
@@ -168,6 +174,7 @@ void GpuBench::fill(SyntheticCache &cache, const lk_plan *plan, std::uint64_t n_
                 cache.attend(tensors_.q.view(), tensors_.out.view());
             cache.commit();
         }
+        classify(cache, sequence, subject, n_tokens);
     }
 }
 
@@ -183,8 +190,6 @@ Row GpuBench::time_attend(SyntheticCache &cache, std::uint32_t n_new) {
         [&] { cache.attend(tensors_.q.view(), tensors_.out.view()); }, [&] { cache.discard(); });
     if (options_.graph && n_new <= LK_DRAFT_TOKENS)
         time_graphs(cache, row);
-    const lk_cache_stats stats = cache.stats();
-    row.cache_bytes = stats.payload_bytes + stats.metadata_bytes + stats.recent_bytes;
     return row;
 }
 
@@ -217,36 +222,35 @@ double attend_flops(const Shape &shape, std::uint32_t n_sequences, std::uint64_t
     return 4.0 * shape.n_query_heads * shape.head_dim * n_sequences * n_new * n_keys;
 }
 
-std::vector<Row> GpuBench::bench_attend(const std::string &name, std::uint64_t n_tokens) {
-    const Shape &shape = options_.shape;
-    const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
-    const llama::PlanHandle plan = load_plan(name, geometry);
-    const std::unique_ptr<SyntheticCache> cache = make_cache(plan.get(), n_tokens);
-    fill(*cache, plan.get(), n_tokens);
+std::vector<Row> GpuBench::bench_attend(const Subject &subject, std::uint32_t batch,
+                                        std::uint64_t n_tokens) {
+    const std::unique_ptr<SyntheticCache> cache = make_cache(subject, batch, n_tokens);
+    fill(*cache, subject, n_tokens);
     std::vector<Row> rows;
     for (const std::uint32_t n_new : options_.new_tokens) {
         rows.push_back(time_attend(*cache, n_new));
-        rows.back().bits_per_value = bits_per_value(plan.get());
-        rows.back().flops = attend_flops(shape, options_.n_sequences, n_tokens, n_new);
+        describe(*cache, subject, rows.back());
+        rows.back().bits_per_value = bits_per_value(subject.plan.get());
+        rows.back().flops = attend_flops(options_.shape, batch, n_tokens, n_new);
         rows.back().load_s = meter_.load_s(rows.back().cache_bytes);
     }
     return rows;
 }
 
 // A prompt that is packed while it is appended.
-std::vector<Row> GpuBench::bench_pack(const std::string &name, std::uint64_t n_tokens) {
+std::vector<Row> GpuBench::bench_pack(const Subject &subject, std::uint32_t batch,
+                                      std::uint64_t n_tokens) {
     const Shape &shape = options_.shape;
-    const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
-    const llama::PlanHandle plan = load_plan(name, geometry);
-    const std::unique_ptr<SyntheticCache> cache = make_cache(plan.get(), 1);
+    const std::unique_ptr<SyntheticCache> cache = make_cache(subject, batch, 1);
     Row row;
     row.n_new = static_cast<std::uint32_t>(n_tokens);
     row.time = meter_.time([&] { cache->begin(row.n_new); },
                            [&] { cache->append(tensors_.k.view(), tensors_.v.view()); },
                            [&] { cache->discard(); });
-    row.cache_bytes = 2 * kHalfBytes * options_.n_sequences * n_tokens * shape.n_kv_heads *
+    describe(*cache, subject, row);
+    row.cache_bytes = 2 * kHalfBytes * batch * n_tokens * shape.n_kv_heads *
                       shape.head_dim;  // what is read: keys and values at FP16
-    row.bits_per_value = bits_per_value(plan.get());
+    row.bits_per_value = bits_per_value(subject.plan.get());
     row.load_s = meter_.load_s(row.cache_bytes);
     return {row};
 }
@@ -254,29 +258,31 @@ std::vector<Row> GpuBench::bench_pack(const std::string &name, std::uint64_t n_t
 void GpuBench::run() {
     empty_ = meter_.time([&] { gpu_.run_empty(); });
     copy_bytes_per_s_ = meter_.copy_bytes_per_s();
-    Progress progress(options_.tokens.size() * plans_.size());
-    for (const std::uint64_t n_tokens : options_.tokens) {
-        std::vector<Row> fp16;
-        for (const std::string &name : plans_) {
-            progress.step(name + ", " + std::to_string(n_tokens) + " tokens");
-            std::vector<Row> rows =
-                options_.pack ? bench_pack(name, n_tokens) : bench_attend(name, n_tokens);
-            if (name == "fp16")
-                fp16 = rows;
-            for (std::size_t i = 0; i < rows.size(); ++i) {
-                rows[i].plan = name;
-                rows[i].n_tokens = n_tokens;
-                rows[i].copy_bytes_per_s = copy_bytes_per_s_;
-                rows[i].speedup = fp16.empty() ? 0 : fp16[i].time.median_s / rows[i].time.median_s;
-                rows_.push_back(rows[i]);
-            }
+    Progress progress(options_.tokens.size() * options_.batches.size() * subjects_.size());
+    for (const std::uint64_t n_tokens : options_.tokens)
+        for (const std::uint32_t batch : options_.batches)
+            bench_group(batch, n_tokens, progress);
+}
+
+void GpuBench::bench_group(std::uint32_t batch, std::uint64_t n_tokens, Progress &progress) {
+    std::vector<Row> fp16;
+    for (const Subject &subject : subjects_) {
+        progress.step(subject.name + ", " + std::to_string(n_tokens) + " tokens");
+        std::vector<Row> rows = options_.pack ? bench_pack(subject, batch, n_tokens)
+                                              : bench_attend(subject, batch, n_tokens);
+        if (subject.name == "fp16")
+            fp16 = rows;
+        for (std::size_t i = 0; i < rows.size(); ++i) {
+            rows[i].n_tokens = n_tokens;
+            rows[i].copy_bytes_per_s = copy_bytes_per_s_;
+            rows[i].speedup = fp16.empty() ? 0 : fp16[i].time.median_s / rows[i].time.median_s;
+            rows_.push_back(rows[i]);
         }
     }
 }
 
 Json GpuBench::json() const {
     Json json = to_json(options_);
-    json["batch"] = options_.n_sequences;
     json["measured"] = options_.pack ? "append" : "attend";
     json["empty_kernel_s"] = empty_.median_s;
     for (const Row &row : rows_) {
@@ -296,6 +302,7 @@ Json GpuBench::json() const {
         }
         json["rows"].push_back(std::move(one));
     }
+    add_mixes({rows_.begin(), rows_.end()}, json["rows"]);
     return json;
 }
 
@@ -304,12 +311,12 @@ std::string format_us(const Timing &time) {
 }
 
 void GpuBench::print_attend() const {
-    std::printf(
-        "attention of one layer: batch %u, %u query heads, %u KV heads, head_dim %u, %s L2\n\n",
-        options_.n_sequences, options_.shape.n_query_heads, options_.shape.n_kv_heads,
-        options_.shape.head_dim, options_.warm ? "warm" : "cold");
-    std::vector<std::string> header = {"plan",     "tokens", "new",     "us",      "quartiles",
-                                       "KV bytes", "GB/s",   "of load", "of copy", "x fp16"};
+    std::printf("attention of one layer: %u query heads, %u KV heads, head_dim %u, %s L2\n\n",
+                options_.shape.n_query_heads, options_.shape.n_kv_heads, options_.shape.head_dim,
+                options_.warm ? "warm" : "cold");
+    std::vector<std::string> header = {"plan",    "batch",     "tokens",   "new",
+                                       "us",      "quartiles", "KV bytes", "GB/s",
+                                       "of load", "of copy",   "x fp16"};
     if (options_.graph)
         header.insert(header.end(), {"graph us", "with append"});
     if (options_.prefill)
@@ -317,6 +324,7 @@ void GpuBench::print_attend() const {
     Table table(header);
     for (const Row &row : rows_) {
         std::vector<std::string> cells = {row.plan,
+                                          std::to_string(row.batch),
                                           std::to_string(row.n_tokens),
                                           std::to_string(row.n_new),
                                           format_us(row.time),
@@ -333,15 +341,18 @@ void GpuBench::print_attend() const {
         table.add(cells);
     }
     table.print();
+    if (!options_.mix.empty())
+        print_mixes({rows_.begin(), rows_.end()});
 }
 
 void GpuBench::print_pack() const {
-    std::printf("append and pack one layer of a prompt: batch %u, %u KV heads, head_dim %u\n\n",
-                options_.n_sequences, options_.shape.n_kv_heads, options_.shape.head_dim);
-    Table table({"plan", "tokens", "us", "quartiles", "FP16 bytes", "GB/s", "of load", "of copy"});
+    std::printf("append and pack one layer of a prompt: %u KV heads, head_dim %u\n\n",
+                options_.shape.n_kv_heads, options_.shape.head_dim);
+    Table table(
+        {"plan", "batch", "tokens", "us", "quartiles", "FP16 bytes", "GB/s", "of load", "of copy"});
     for (const Row &row : rows_) {
-        table.add({row.plan, std::to_string(row.n_tokens), format_us(row.time),
-                   format_quartiles(row.time, 1e6, 1),
+        table.add({row.plan, std::to_string(row.batch), std::to_string(row.n_tokens),
+                   format_us(row.time), format_quartiles(row.time, 1e6, 1),
                    format_bytes(static_cast<double>(row.cache_bytes)),
                    format_fixed(row.bytes_per_s() / 1e9, 0), format_percent(row.share_of_load()),
                    format_percent(row.share_of_copy())});

@@ -3,6 +3,7 @@
 strides, so that any array library can own them."""
 
 import ctypes as c
+import random
 from typing import NamedTuple
 
 ABI_VERSION = 1
@@ -11,6 +12,7 @@ F16, F32 = 1, 3
 HOST_MEMORY, CUDA_MEMORY = 1, 2
 CUDA_STREAM = 1
 METADATA_F8 = 2
+DEFER_REFUSE = 1
 ALL = 0xFFFFFFFF
 
 
@@ -64,6 +66,25 @@ class ValueRule(c.Structure):
     _fields_ = [('size', c.c_uint32), ('bits', c.c_uint32), ('group', c.c_uint32), ('one_bit', c.c_uint32)]
 
 
+class ChunkRule(c.Structure):
+    _fields_ = [('size', c.c_uint32), ('chunk_tokens', c.c_uint32), ('low_bits', c.c_uint32),
+                ('middle_bits', c.c_uint32), ('high_bits', c.c_uint32), ('alpha', c.c_float), ('beta', c.c_float),
+                ('reorder', c.c_uint32), ('hold', c.c_uint32)]
+
+
+class ChunkQuota(c.Structure):
+    _fields_ = [('size', c.c_uint32), ('row_chunks', c.c_uint32), ('low_share', c.c_double),
+                ('high_share', c.c_double), ('budget_bytes', c.c_uint64), ('low_bytes', c.c_uint64),
+                ('middle_bytes', c.c_uint64), ('high_bytes', c.c_uint64)]
+
+
+class ChunksInfo(c.Structure):
+    _fields_ = [('size', c.c_uint32), ('n_chunks', c.c_uint32), ('chunk_tokens', c.c_uint32),
+                ('is_assigned', c.c_uint32), ('deferral', c.c_uint32), ('n_low', c.c_uint32),
+                ('n_middle', c.c_uint32), ('n_high', c.c_uint32), ('n_wider', c.c_uint32),
+                ('n_narrower', c.c_uint32), ('first_token', c.c_uint64), ('retained_bytes', c.c_uint64)]
+
+
 class Tensor(c.Structure):
     _fields_ = [('size', c.c_uint32), ('dtype', c.c_uint32), ('memory', c.c_uint32), ('flags', c.c_uint32),
                 ('data', c.c_void_p), ('buffer', c.c_uint64), ('offset_bytes', c.c_uint64),
@@ -87,6 +108,12 @@ ARGUMENTS = {
     'lk_plan_set_key': [POINTER, U32, U32, POINTER],
     'lk_plan_set_value': [POINTER, U32, U32, POINTER],
     'lk_plan_bytes': [POINTER, c.c_uint64, U32, U32, POINTER],
+    'lk_plan_set_pages': [POINTER, U32],
+    'lk_plan_set_chunks': [POINTER, POINTER],
+    'lk_chunks_by_quota': [POINTER, U32] + [POINTER] * 3,
+    'lk_sequence_defer': [POINTER, c.c_uint64, U32],
+    'lk_chunks_assign': [POINTER, c.c_uint64, c.c_uint64, U32, POINTER, POINTER],
+    'lk_chunks_get': [POINTER, c.c_uint64, POINTER, U32] + [POINTER] * 3,
     'lk_cache_create': [POINTER] * 5,
     'lk_cache_get_stats': [POINTER] * 2,
     'lk_sequence_add': [POINTER] * 2,
@@ -120,6 +147,27 @@ class ByChannel(NamedTuple):
 
 
 BY_CHANNEL = {'uniform-2': ByChannel(), 'chanmix-o': ByChannel(16), 'chanmix-ro': ByChannel(16, 0.3)}
+
+
+SINK_TOKENS, PAGE_TOKENS = 32, 128  # of the preset with chunks
+
+
+class Mix(NamedTuple):
+    """A context whose chunks have classes, as Cocktail has them. Without reorder a chunk is a page."""
+    low: float
+    middle: float
+    high: float
+    chunk_tokens: int = 32
+    reorder: bool = True
+
+    def page_tokens(self) -> int:
+        return PAGE_TOKENS if self.reorder else self.chunk_tokens
+
+
+# Uniform at the 2 bits of low chunks; the paper's mix; both in the order of the context; and with chunks of a page.
+MIXES = {'low': Mix(1, 0, 0), 'mix': Mix(0.6, 0.3, 0.1), 'low, reorder=off': Mix(1, 0, 0, 32, False),
+         'mix, reorder=off': Mix(0.6, 0.3, 0.1, 32, False), 'mix of 128': Mix(0.6, 0.3, 0.1, 128),
+         'mix of 128, reorder=off': Mix(0.6, 0.3, 0.1, 128, False)}
 
 
 class Failure(Exception):
@@ -168,17 +216,25 @@ class Library:
 
 
     def plan(self, name: str, geometry: Geometry) -> POINTER:
-        """A preset or one of BY_CHANNEL; the caller destroys it."""
+        """A preset, one of BY_CHANNEL or of MIXES; the caller destroys it."""
         made = POINTER()
-        preset = 'kivi2' if name in BY_CHANNEL else name
+        preset = 'kivi2' if name in BY_CHANNEL else 'cocktail' if name in MIXES else name
         self.check(self.lk.lk_plan_preset(preset.encode(), c.byref(geometry), c.byref(made)))
-        if name in BY_CHANNEL:
-            try:
+        try:
+            if name in BY_CHANNEL:
                 self.set_classes(made, BY_CHANNEL[name], geometry.layers[0])
-            except Failure:
-                self.lk.lk_plan_destroy(c.byref(made))
-                raise
+            if name in MIXES:
+                self.set_chunks(made, MIXES[name])
+        except Failure:
+            self.lk.lk_plan_destroy(c.byref(made))
+            raise
         return made
+
+    def set_chunks(self, plan: POINTER, mix: Mix) -> None:
+        rule = self.start('chunk_rule', ChunkRule)
+        rule.chunk_tokens, rule.reorder = mix.chunk_tokens, int(mix.reorder)
+        self.check(self.lk.lk_plan_set_pages(plan, mix.page_tokens()))
+        self.check(self.lk.lk_plan_set_chunks(plan, c.byref(rule)))
 
     def set_classes(self, plan: POINTER, by_channel: ByChannel, layer: Layer) -> None:
         """Ranges and minima of FP8 for 32 tokens of a channel, or 32 channels of a value."""
@@ -202,6 +258,7 @@ class Cache:
                  max_step_tokens: int, queue: Queue | None):
         self.library, self.lk, self.queue = library, library.lk, queue
         self.handle, self.n_sequences = POINTER(), n_sequences
+        self.mix = MIXES.get(plan)
         layers = (Layer * 1)(library.start('layer', Layer))
         layers[0].n_query_heads, layers[0].n_kv_heads, layers[0].head_dim = shape
         geometry = library.start('geometry', Geometry)
@@ -240,6 +297,34 @@ class Cache:
         counts = (U32 * n)(*[n_tokens] * n)
         queue = c.byref(self.queue) if self.queue is not None else None
         self.check(self.lk.lk_step_begin(self.handle, queue, n, c.byref(self.ids, 8 * first), counts, None))
+
+    def hold(self, sequence: int) -> None:
+        """Before a sequence is filled: its chunks wait for their classes at 16 bits."""
+        if self.mix:
+            self.check(self.lk.lk_sequence_defer(self.handle, self.ids[sequence], DEFER_REFUSE))
+
+    def classify(self, sequence: int, n_tokens: int) -> None:
+        """Behind it: as many chunks of each class as the mix has, in whole pages, at random places."""
+        if not self.mix:
+            return
+        n_chunks = max(0, n_tokens - SINK_TOKENS) // self.mix.chunk_tokens
+        draw = random.Random(sequence)
+        scores = (c.c_float * n_chunks)(*(draw.random() for _ in range(n_chunks)))
+        classes = (U32 * n_chunks)()
+        quota = self.library.start('chunk_quota', ChunkQuota)
+        quota.row_chunks = self.mix.page_tokens() // self.mix.chunk_tokens
+        quota.low_share, quota.high_share = self.mix.low, self.mix.high
+        self.check(self.lk.lk_chunks_by_quota(scores, n_chunks, c.byref(quota), classes, None))
+        self.check(self.lk.lk_chunks_assign(self.handle, self.ids[sequence], n_tokens, n_chunks, classes, scores))
+
+    def chunk_percents(self) -> list[float]:
+        """Of the chunks of all sequences, those that are kept as low, middle and high ones."""
+        counts = [0, 0, 0]
+        for sequence in self.ids:
+            info = self.library.start('chunks_info', ChunksInfo)
+            self.check(self.lk.lk_chunks_get(self.handle, sequence, c.byref(info), 0, None, None, None))
+            counts = [n + more for n, more in zip(counts, (info.n_low, info.n_middle, info.n_high))]
+        return [100 * n / sum(counts) for n in counts]
 
     def append(self, k: Tensor, v: Tensor) -> None:
         self.check(self.lk.lk_append(self.handle, 0, c.byref(k), c.byref(v)))

@@ -126,11 +126,13 @@ class Lowkey:
         step = min(FILL_TOKENS, k.shape[2])
         for sequence in range(cache.n_sequences):
             source = sequence % k.shape[0]
+            cache.hold(sequence)
             for first in range(0, n_tokens, step):
                 cache.begin(min(step, n_tokens - first), sequence)
                 at = first % k.shape[2]
                 cache.append(self.view(k, source, at), self.view(v, source, at))
                 cache.commit()
+            cache.classify(sequence, n_tokens)
 
     def time_decode(self, cache: binding.Cache, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
                     out: torch.Tensor) -> dict:

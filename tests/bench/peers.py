@@ -39,6 +39,8 @@ SPEEDUPS = {('fp16', 'B1 T32768'): 0.97, ('fp16', 'B1 T131072'): 0.97, ('fp16', 
             ('chanmix-o', 'B8 T32768'): 4, ('chanmix-ro', 'B1 T131072'): 3, ('chanmix-ro', 'B8 T32768'): 3}
 MIXED_OVER_UNIFORM = 1.25  # time of chanmix-o over that of uniform-2
 MIXED_SHAPES = ('B1 T131072', 'B8 T32768')
+CHUNK_MIX_OVER_BYTES = 1.15  # time of a mix of chunks, in multiples of what uniform low chunks of its bytes need
+CHUNK_MIX_SPEEDUP = ('B1 T131072', 2.5)  # times cuDNN FP16
 SHARE_OF_COPY = ('B8 T32768', 0.70)  # by the 2-bit plans
 GQA_SHARE_OF_COPY = 0.60
 GQA_BYTES = 500_000_000
@@ -98,17 +100,23 @@ def errors(got: torch.Tensor, want: torch.Tensor) -> dict:
     return {'relative': (difference.norm() / want.norm()).item(), 'largest': difference.abs().max().item()}
 
 
+def time_peers(gpu: Gpu, report: Report, name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict:
+    peers = {backend: gpu.time_sdpa(backend, q, k, v) for backend in ('cudnn', 'flash')}
+    best = min(peer['us'] for peer in peers.values())
+    if abs(best / BASELINES_US[name] - 1) > BASELINE_SLACK:
+        report.void.append(f'FP16 at {name} took {best:.1f} us, not {BASELINES_US[name]} within 10 %')
+    return peers
+
+
 def decode(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> dict:
     results = {}
     for name, (n_sequences, n_query_heads, n_kv_heads, n_tokens) in SHAPES.items():
         q, k, v = random_tensors(n_sequences, (n_query_heads, n_kv_heads), n_tokens, HEAD_DIM)
         out = torch.empty_like(q)
-        peers = {backend: gpu.time_sdpa(backend, q, k, v) for backend in ('cudnn', 'flash')}
+        peers = time_peers(gpu, report, name, q, k, v)
         want = gpu.sdpa('cudnn', q, k, v)
         best = min(peer['us'] for peer in peers.values())
         best_graph = min(peer['graph_us'] for peer in peers.values())
-        if abs(best / BASELINES_US[name] - 1) > BASELINE_SLACK:
-            report.void.append(f'FP16 at {name} took {best:.1f} us, not {BASELINES_US[name]} within 10 %')
         rows = [[backend, '16', microseconds(peer), *[''] * 5] for backend, peer in peers.items()]
         results[name] = dict(peers)
         for plan in PLANS + BY_CHANNEL:
@@ -135,6 +143,46 @@ def decode(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> dict:
             results[name][plan] = result
         report.table(f'decode, {name}, head_dim {HEAD_DIM}: microseconds (inside a graph)',
                      ['', 'bits', 'us', 'x FP16', 'x in graph', 'of copy', 'difference', ''], rows)
+    return results
+
+
+def mixes(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> dict:
+    """Contexts whose chunks have the classes of Cocktail's mix beside such that are all low, and cuDNN at FP16."""
+    results = {}
+    for name in MIXED_SHAPES:
+        n_sequences, n_query_heads, n_kv_heads, n_tokens = SHAPES[name]
+        q, k, v = random_tensors(n_sequences, (n_query_heads, n_kv_heads), n_tokens, HEAD_DIM)
+        out = torch.empty_like(q)
+        results[name] = dict(time_peers(gpu, report, name, q, k, v))
+        cudnn_us = results[name]['cudnn']['us']
+        rows = [[peer, '', '', microseconds(result), *[''] * 5] for peer, result in results[name].items()]
+        for plan in ('kivi2', *binding.MIXES):
+            with lowkey.cache(plan, (n_query_heads, n_kv_heads, HEAD_DIM), n_sequences, n_tokens) as cache:
+                lowkey.fill(cache, k, v, n_tokens - 1)
+                result = lowkey.time_decode(cache, q, k[:, :, -1:], v[:, :, -1:], out)
+                percents = cache.chunk_percents() if cache.mix else []
+            result |= {'low_middle_high_percent': percents, 'over_cudnn': cudnn_us / result['us'],
+                       'share_of_copy': result['bytes'] / result['us'] * 1e6 / copy}
+            results[name][plan] = result
+            cells, verdicts = ['', ''], []
+            if cache.mix:
+                low = results[name]['low']
+                bytes_over_low = result['bytes'] / low['bytes']
+                bound = CHUNK_MIX_OVER_BYTES * bytes_over_low * low['us']
+                result |= {'bytes_over_low': bytes_over_low, 'bound_us': bound}
+                cells = [f'{bytes_over_low:.3f}', f'{bound:.1f}']
+            if plan == 'mix':
+                verdicts.append(report.target(f'mix of chunks at {name}, us', result['us'], most=result['bound_us']))
+            if plan == 'mix' and name == CHUNK_MIX_SPEEDUP[0]:
+                verdicts.append(report.target(f'mix of chunks at {name}, times cuDNN FP16', result['over_cudnn'],
+                                              CHUNK_MIX_SPEEDUP[1]))
+            rows.append([plan, ' / '.join(f'{percent:.2f}' for percent in percents), str(result['bytes']),
+                         microseconds(result), *cells, f'{result["over_cudnn"]:.2f}',
+                         f'{100 * result["share_of_copy"]:.0f} %', ' '.join(verdicts)])
+        report.table(f'decode of chunks with classes, {name}, head_dim {HEAD_DIM}: microseconds (inside a graph); the '
+                     f'bound is {CHUNK_MIX_OVER_BYTES} x (bytes over those of low) x (time of low)',
+                     ['', 'low / middle / high %', 'bytes', 'us', "x low's bytes", 'bound, us', 'x cuDNN', 'of copy', ''],
+                     rows)
     return results
 
 
@@ -228,7 +276,7 @@ def error(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> list:
     return results
 
 
-SECTIONS = {'decode': decode, 'gqa': gqa, 'pack': pack, 'prefill': prefill, 'error': error}
+SECTIONS = {'decode': decode, 'mixes': mixes, 'gqa': gqa, 'pack': pack, 'prefill': prefill, 'error': error}
 
 
 def main() -> int:

@@ -359,6 +359,18 @@ def measured(*words: str) -> list[dict]:
     return rows
 
 
+def mixed(*words: str) -> None:
+    """Chunks with classes beside such that are all low, with pages of one class together and without."""
+    rows = json.loads(run('bench', '--tokens', '1056', '--kv-heads', '1', '--query-heads', '2', '--head-dim', '32',
+                          '--repeats', '3', '--mix', '50,25,25', '--json', *words).stdout)['rows']
+    expect([row['plan'] for row in rows] == ['fp16', 'low', 'mix', 'low, reorder=off', 'mix, reorder=off'], 'five rows')
+    n = 32 * rows[0]['batch']
+    for row, counts in zip(rows[1:], 2 * ((n, 0, 0), (n // 2, n // 4, n // 4))):
+        expect(tuple(row['chunks'].values()) == counts, f'{row["plan"]} has the chunks of its mix')
+        expect(abs(row['share_of_bound'] * row['bound_s'] - row['median_s']) < 1e-9, 'times stand beside their bound')
+        expect(row['bytes_over_low'] == row['cache_bytes'] / rows[1]['cache_bytes'], 'bytes beside those of low')
+
+
 def shrinking() -> None:
     """A layer goes down its ladder; then a small budget shrinks pages step by step."""
     found = json.loads(run('bench', '--shrink', '--tokens', '2048', '--kv-heads', '1', '--query-heads', '1', '--head-dim',
@@ -413,6 +425,7 @@ def on_cuda() -> None:
     expect({row['new_tokens'] for row in rows} == {1, 16}, 'a row for each count of new tokens')
     expect(all(row['graph_median_s'] > 0 for row in rows), 'graphs are timed too')
     measured('--device', 'cuda', '--pack', '--plans', 'kivi2,int8')
+    mixed('--device', 'cuda', '--batch', '2')
     measured('--device', 'cuda', '--prefill', '--plans', 'fp16,kitty-pro')
     searching('--device', 'cuda')
     results = json.loads(run('eval', '--device', 'cuda', '--tasks', 'needle', '--contexts', '1024', '--questions', '4',
@@ -425,6 +438,7 @@ def on_vulkan() -> None:
     rows = measured('--device', 'vulkan', '--batch', '2', '--new-tokens', '1,16', '--plans', 'kitty-pro')
     expect({row['new_tokens'] for row in rows} == {1, 16}, 'a row for each count of new tokens')
     measured('--device', 'vulkan', '--pack', '--plans', 'kivi2')
+    mixed('--device', 'vulkan', '--warm')
     searching('--device', 'vulkan')
 
 
@@ -448,6 +462,12 @@ with tempfile.TemporaryDirectory() as name:
     snapshots(pathlib.Path(name))
     hostile(pathlib.Path(name))
     measured('--plans', 'fp16,kivi2')
+    batches = measured('--plans', 'fp16', '--batch', '1,3', '--threads', '1')
+    expect([row['batch'] for row in batches] == [1, 3], 'a row for each batch')
+    mixed('--batch', '2', '--threads', '1')
+    run('bench', '--mix', '60,30,20', code=2)
+    run('bench', '--mix', '60,30,10', '--shrink', code=2)
+    run('bench', '--mix', '60,30,10', '--chunk', '8', code=2)
     shrinking()
     searching()
     snapshot_speed()
