@@ -209,6 +209,13 @@ bool Machine::assign(Live *live) {
            follow(live, Packs::kAll) && check_assigned(*live, before, classes);
 }
 
+// May a window have taken a page of a layer? Its row stays as it is then, originals or not.
+bool Machine::may_be_cut(uint64_t page, uint64_t length) const {
+    return std::any_of(layers_.begin(), layers_.end(), [&](const lk_layer &layer) {
+        return layer.window_tokens && model_->page_end(page) + layer.window_tokens <= length + 1;
+    });
+}
+
 // Never narrower than asked for unless it was, and wider only to fill pages, or where windows have
 // taken a part of a page.
 bool Machine::check_assigned(const Live &live, const Sequence &before,
@@ -229,6 +236,7 @@ bool Machine::check_assigned(const Live &live, const Sequence &before,
         const Page &page = before.pages[first];
         const uint32_t was = page.chunk_class && page.is_packed ? rule.cap(page.chunk_class) : 16u;
         const bool has_original =
+            !may_be_cut(first, live.tokens.length) &&
             !live.tokens.heads[0][plan_->model.sink_tokens + uint64_t{c} * rule.tokens]
                  .key_original.empty();
         const uint32_t least = has_original ? bits(classes[c]) : std::min(was, bits(classes[c]));

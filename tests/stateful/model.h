@@ -119,6 +119,7 @@ class Model {
     // What the tokens are once their pages are kept so, in this order; empty, or what no plan says.
     std::string keep(Sequence *sequence, const std::vector<KeptPage> &pages,
                      const std::vector<uint32_t> &order) const;
+    uint64_t page_end(uint64_t page) const;
     // By chunk: the mean over layers without a window, and the heads of each, of the softmax of new
     // token t's logits over the chunks' tokens.
     std::vector<double> chunk_scores(const Sequence &sequence, const Fresh &fresh, uint32_t t,
@@ -139,7 +140,6 @@ class Model {
         const float *centers;  // null without
         const float *scales;   // likewise
     };
-    uint64_t page_end(uint64_t page) const;
     void resolve(Entry *entry) const;
     void pack(Sequence *sequence, uint64_t page) const;
     void pack_keys(uint32_t entry, Sequence *sequence, uint64_t page) const;
