@@ -41,6 +41,7 @@ ALLOWED = {
     'tests/cuda': {'include', 'src', 'tests'},
     'tests/vulkan': {'include', 'src', 'tests', 'examples/vulkan'},
     'tests/install': {'include'},
+    'tests/stateful': {'include', 'src', 'tests'},
     'tests/fuzz': {'include', 'src', 'tests', 'examples'},
     'tests': {'include', 'src', 'examples', 'cuda'},
 }

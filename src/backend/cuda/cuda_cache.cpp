@@ -58,7 +58,10 @@ lk_status CudaCache::open() {
     if (!status && !rules_.open(layout_, n_sms_, static_cast<uint32_t>(shared_bytes)))
         status = fail(LK_E_NOMEM, "no memory for the rules of %u layers", layout_.n_layers);
     if (!status)
+        status = first_.open();
+    if (!status)
         status = passed_.open();
+    use(first_.get());
     if (!status)
         status = upload_.open();
     if (!status)
@@ -68,15 +71,8 @@ lk_status CudaCache::open() {
     return status;
 }
 
-// On a stream of its own, since there is no queue yet.
 lk_status CudaCache::open_tables() {
-    cudaStream_t stream = nullptr;
-    lk_status status =
-        checked(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
-    if (status)
-        return status;
-    use(stream);
-    status = mirror_.open(layout_, rules_, &upload_, &report_);
+    lk_status status = mirror_.open(layout_, rules_, &upload_, &report_);
     if (!status)
         status = templates_.open(layout_, mirror_.constants(), allocator_, &upload_);
     if (!status)
@@ -84,8 +80,7 @@ lk_status CudaCache::open_tables() {
     if (!status)
         status = open_work();
     if (!status)
-        status = checked(cudaStreamSynchronize(stream), "filling the tables of a cache");
-    (void)cudaStreamDestroy(stream);
+        status = checked(cudaStreamSynchronize(stream_), "filling the tables of a cache");
     fill_view();
     return status;
 }
@@ -141,7 +136,7 @@ lk_status CudaCache::set_queue(const lk_queue *queue) {
     }
     if (error)
         return queue_error(error, device_);
-    return has_stream_ && stream == stream_ ? LK_OK : change_stream(stream);
+    return stream == stream_ ? LK_OK : change_stream(stream);
 }
 
 // Our event can be recorded on streams of our device only.
@@ -149,22 +144,19 @@ lk_status CudaCache::change_stream(cudaStream_t stream) {
     cudaError_t error = cudaEventRecord(passed_.get(), stream);
     if (error)
         return queue_error(error, device_);
-    if (has_stream_) {
-        error = cudaEventRecord(passed_.get(), stream_);
-        if (!error)
-            error = cudaStreamWaitEvent(stream, passed_.get(), 0);
-    }
+    error = cudaEventRecord(passed_.get(), stream_);
+    if (!error)
+        error = cudaStreamWaitEvent(stream, passed_.get(), 0);
     if (error)
         return checked(error, "changing the queue");
     use(stream);
-    has_stream_ = true;
     return LK_OK;
 }
 
 bool CudaCache::is_capturing() const {
     const DeviceScope scope(device_);
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    if (has_stream_ && cudaStreamIsCapturing(stream_, &capture) != cudaSuccess)
+    if (cudaStreamIsCapturing(stream_, &capture) != cudaSuccess)
         (void)cudaGetLastError();
     return capture != cudaStreamCaptureStatusNone;
 }
@@ -318,29 +310,14 @@ lk_status CudaCache::reopen(const ReopenItem *items, uint32_t n_items) {
     });
 }
 
-// On the cache's stream, or on one of its own before there was a step.
-template <class Copy>
-lk_status CudaCache::on_stream(const Copy &copy) {
-    const DeviceScope scope(device_);
-    if (has_stream_)
-        return copy(stream_);
-    cudaStream_t stream = nullptr;
-    lk_status status =
-        checked(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
-    if (status)
-        return status;
-    status = copy(stream);
-    (void)cudaStreamDestroy(stream);
-    return status;
-}
-
 lk_status CudaCache::download(const SlotCopy *items, uint32_t n_items) {
-    return on_stream(
-        [&](cudaStream_t stream) { return transfer_.download(items, n_items, stream); });
+    const DeviceScope scope(device_);
+    return transfer_.download(items, n_items, stream_);
 }
 
 lk_status CudaCache::upload(const SlotCopy *items, uint32_t n_items) {
-    return on_stream([&](cudaStream_t stream) { return transfer_.upload(items, n_items, stream); });
+    const DeviceScope scope(device_);
+    return transfer_.upload(items, n_items, stream_);
 }
 
 lk_status CudaCache::move(const MoveItem *items, uint32_t n_items) {

@@ -54,8 +54,6 @@ class CudaCache final : public CacheDevice {
     void use(cudaStream_t stream);
     LayerArg layer_arg(uint32_t index) const;
     StagingArg staging_arg(const Staging &staging) const;
-    template <class Copy>
-    lk_status on_stream(const Copy &copy);
     cudaError_t decode(const AttendArgs &args);
     cudaError_t tile(const AttendArgs &args);
     cudaError_t watch(const AttendArgs &args, const ChunkWatch &watch);
@@ -64,9 +62,9 @@ class CudaCache final : public CacheDevice {
     const int device_;
     const CacheLayout layout_;
     uint32_t n_sms_ = 0;
-    cudaStream_t stream_ = nullptr;
-    bool has_stream_ = false;
-    Event passed_;  // what the stream has when the cache leaves it
+    Stream first_;                   // until there is a queue
+    cudaStream_t stream_ = nullptr;  // of what the cache does next
+    Event passed_;                   // what the stream has when the cache leaves it
 
     Upload upload_;
     Transfer transfer_;

@@ -55,6 +55,15 @@ lk_status PinnedMemory::open(uint64_t bytes, unsigned flags, const char *what) {
     return error ? no_memory(error, bytes, "pinned", what) : LK_OK;
 }
 
+Stream::~Stream() {
+    if (stream_)
+        (void)cudaStreamDestroy(stream_);
+}
+
+lk_status Stream::open() {
+    return checked(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+}
+
 Event::~Event() {
     if (event_)
         (void)cudaEventDestroy(event_);

@@ -55,6 +55,21 @@ class PinnedMemory {
     void *data_ = nullptr;
 };
 
+// A stream of our own, which waits for no other.
+class Stream {
+  public:
+    Stream() = default;
+    ~Stream();
+    Stream(const Stream &) = delete;
+    Stream &operator=(const Stream &) = delete;
+
+    lk_status open();
+    cudaStream_t get() const { return stream_; }
+
+  private:
+    cudaStream_t stream_ = nullptr;
+};
+
 // A point of a stream, without a time.
 class Event {
   public:
