@@ -180,7 +180,35 @@ def stress_rows(record: dict) -> str:
     return table(['shape', 'plan', 'bits/value', *scenarios], rows)
 
 
-VIEWS = {'plans': suite_plans, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
+def systems_rows(record: dict) -> str:
+    """Models, caches and lengths of tests/bench/systems.py: what fits under the cap, and how fast it decodes."""
+    rows = []
+    for model, measured in record['models'].items():
+        largest = {(c['cache'], c['length']): c for c in measured['cells'] if c['part'] == 'largest' and 'error' not in c}
+        for cell in measured['cells']:
+            start = [model, f'{cell["length"]}', cell['cache'], cell['part']]
+            if 'error' in cell:
+                rows.append([*start, *['-'] * 8, cell['error']])
+                continue
+            speeds = []
+            for against in ('dynamic', 'static'):
+                other = largest.get((against, cell['length']))
+                speeds.append(f'{cell["tokens_per_s"] / other["tokens_per_s"]:.2f}' if other else '-')
+            rows.append([*start, f'{cell["bits_per_value"]:.2f}', str(cell['batch']), f'{cell["tokens_per_s"]:.0f}', *speeds,
+                         f'{cell["step_ms"]:.1f}', f'{cell["host_ms"]:.1f}',
+                         *(f'{cell[name]:.1f}' if name in cell else '-' for name in ('weights_gpu_ms',)),
+                         f'{100 * cell["cache_share"]:.0f} %, {cell["bound_by"]}' if 'bound_by' in cell else '-'])
+    return table(['model', 'tokens', 'cache', 'part', 'bits', 'batch', 'tokens/s', 'x dynamic', 'x static', 'step, ms', 'host, ms',
+                  'weights, ms', 'time in the cache, bound by'], rows)
+
+
+def systems_claims(record: dict) -> str:
+    rows = [[c['system'], c['what'], model, f'{c["length"]}', c['published'], f'{c["got"]:.2f}', 'yes' if c['met'] else '**no**']
+            for model, measured in record['models'].items() for c in measured['claims']]
+    return table(['system', 'claim', 'model', 'tokens', 'published', 'here', 'met'], rows)
+
+
+VIEWS = {'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
          'short': suite_short, 'ablation': ablation_rows, 'cocktail': cocktail_rows, 'shifts': shift_rows,
          'demo': demo_rows, 'stress': stress_rows}
 

@@ -127,6 +127,75 @@ def test_rows_are_repeated():
     assert_within_rounding(got, want, rounded)
 
 
+@pytest.mark.parametrize('device', DEVICES)
+def test_rows_that_are_there(device):
+    """A batch goes on behind a snapshot's sequences, the shorter ones as padded rows."""
+    model, lengths = make_model('llama', device), [40, 23]
+    ids = tokens(14, 2, 48, device=device)
+    mask = (torch.arange(48)[None] >= 40 - torch.tensor(lengths)[:, None]).long().to(device)
+    positions = (mask.cumsum(1) - 1).clamp(0)
+
+    def run(cache, begin, end):
+        with torch.no_grad():
+            return model(ids[:, begin:end], attention_mask=mask[:, :end], position_ids=positions[:, begin:end],
+                         past_key_values=cache).logits
+
+    with lowkey_cache(model) as whole:
+        run(whole, 0, 40)
+        want = torch.cat([run(whole, 40, 41), run(whole, 41, 48)], 1)
+    options = dict(geometry=geometry_of(model.config), max_sequences=3, max_step_tokens=96)
+    with lowkey.Context(device) as context, lowkey.Cache(context, 'fp16', '64MiB', **options) as first, \
+            lowkey.Cache(context, 'fp16', '64MiB', **options) as second:
+        with LowkeyCache.over(model.config, first, [first.add(), first.add()]) as cache:
+            run(cache, 0, 40)
+        assert model.config._attn_implementation == 'sdpa'
+        rows = second.load(first.save())
+        with LowkeyCache.over(model.config, second, rows) as cache:
+            assert cache.lengths == lengths and cache.get_seq_length() == 40
+            got = torch.cat([run(cache, 40, 41), run(cache, 41, 48)], 1)
+            cache.crop(-30)
+            assert cache.lengths == [18, 1] and cache.get_seq_length() == 18
+        assert torch.equal(got, want)
+        assert [len(row) for row in rows] == [18, 1], 'sequences outlive the cache over them'
+        with pytest.raises(lowkey.ArgumentError, match='at least one sequence, each once'):
+            LowkeyCache.over(model.config, second, rows[:1] * 2)
+        with pytest.raises(lowkey.ArgumentError, match='belongs to another cache'):
+            LowkeyCache.over(model.config, first, rows)
+        with pytest.raises(lowkey.ArgumentError, match='another geometry'):
+            LowkeyCache.over(make_model('qwen2').config, second, rows, scale=0.5)
+        rows[1].remove()
+        with pytest.raises(lowkey.NotFoundError):
+            LowkeyCache.over(model.config, second, rows)
+        assert model.config._attn_implementation == 'sdpa'
+
+
+@pytest.mark.parametrize('device', DEVICES)
+def test_chunks_of_a_prompt(device):
+    """Cocktail: the prompt waits at 16 bits, its question scores the chunks, decode runs on their classes."""
+    model, n_chunks, n_query = make_model('llama', device), 8, 6
+    n_context = 32 + 32 * n_chunks
+    ids = tokens(15, 1, n_context + n_query + 3, device=device)
+    chunks = ids.split([n_context + n_query, 1, 1, 1], 1)
+    with lowkey.Context(device) as context, \
+            lowkey.Cache(context, 'cocktail', '64MiB', geometry=geometry_of(model.config)) as store:
+        row = store.add()
+        row.defer()
+        row.watch_chunks(lowkey.chunks.Watch(n_query, n_chunks))
+        with LowkeyCache.over(model.config, store, [row]) as cache:
+            got = [logits(model, cache, chunks[0])]
+            classes, _ = lowkey.chunks.Quota(low_share=0.5, high_share=0.5).classes(row.chunk_attention(n_chunks))
+            row.assign_chunks(n_context, classes)
+            got.append(logits(model, cache, *chunks[1:]))
+        kept = row.chunks()
+        assert kept.assigned == classes and (kept.n_low, kept.n_high) == (4, 4)
+        assert len(row) == ids.shape[1] and store.stats().payload_bytes > 0
+    want, rounded = (logits(model, host_cache(model, kind), *chunks) for kind in (None, RoundedCache))
+    n_prompt = chunks[0].shape[1]
+    assert_within_rounding(got[0], want[:, :n_prompt], rounded[:, :n_prompt])
+    packed = (got[1] - want[:, n_prompt:]).norm() / want[:, n_prompt:].norm()
+    assert 0 < packed < 0.3
+
+
 def test_crop_and_rows():
     model, ids = make_model('llama'), tokens(5, 3, 40)
     mask = torch.ones_like(ids)

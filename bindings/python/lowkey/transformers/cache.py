@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -85,6 +86,7 @@ class LowkeyCache(HostCache):
         self._n_threads, self._device = n_threads, None if device is None else torch.device(device)
         self._context, self._own_context = context, context is None
         self._cache: Cache | None = None
+        self._own_cache = True
         self._closed = False
         self.sequences: list[Sequence] = []
         self.n_columns = 0  # tokens of a row so far, padding included
@@ -93,6 +95,39 @@ class LowkeyCache(HostCache):
         self._rows: _Rows | None = None
         super().__init__(layers=[_Layer(self, i) for i in range(len(self.geometry.layers))])
         self._switch = Switch(config.get_text_config(decoder=True), self)
+
+    @classmethod
+    def over(cls, config: Any, cache: Cache, sequences: Iterable[Sequence], *, scale: float | None = None,
+             sink_logits: Any = None) -> LowkeyCache:
+        """A batch whose rows are sequences that are there, with the tokens that they have; passes go on behind those.
+
+        config     model.config
+        cache      an open lowkey.Cache on the model's device, with the geometry that geometry_of() gives
+        sequences  distinct ones of it, a row each: new ones, forks, a snapshot's, or ones whose chunks are deferred,
+                   watched or have classes
+
+        Rows with fewer tokens than the longest count as padded on the left: masks and positions say so, as they do
+        for prompts. The cache and its sequences stay the caller's: close() leaves them. Until then no one else steps,
+        truncates or removes the rows.
+
+        Raises ArgumentError (another geometry or cache, no rows, a row twice), NotFoundError (a row was removed),
+        UnsupportedError."""
+        geometry, rows = geometry_of(config, scale=scale, sink_logits=sink_logits), list(sequences)
+        if geometry != cache.geometry:
+            raise ArgumentError('the cache was made for another geometry than geometry_of() gives for this model')
+        if not rows or len({row.id for row in rows}) < len(rows):
+            raise ArgumentError(f'rows are {rows}: give at least one sequence, each once')
+        if any(row.cache is not cache for row in rows):
+            raise ArgumentError('a row belongs to another cache')
+        lengths = torch.tensor([len(row) for row in rows])
+        made = cls(config, cache.plan(), device=torch.device(cache.context.backend, cache.context.device_index),
+                   scale=scale, sink_logits=sink_logits, context=cache.context)
+        made._cache, made._own_cache, made.sequences = cache, False, rows
+        made.n_columns = n = int(lengths.max())
+        if n:
+            real = torch.arange(n)[None] >= n - lengths[:, None]
+            made._passes = [(n, None if bool(real.all()) else real)]
+        return made
 
     def _planned(self, plan: str | Plan | PlanSpec) -> Plan:
         if isinstance(plan, str):
@@ -114,10 +149,12 @@ class LowkeyCache(HostCache):
         return None if self._cache is None else self._cache.stats()
 
     def close(self) -> None:
-        """Free the cache and give the model its attention back. Twice is fine."""
+        """Free the cache, unless it is the caller's, and give the model its attention back. Twice is fine."""
         self._closed = True
         self._switch.undo()
-        if self._cache is not None:
+        if not self._own_cache:
+            self._drop_step()
+        elif self._cache is not None:
             self._cache.close()
         if self._own_context and self._context is not None:
             self._context.close()
