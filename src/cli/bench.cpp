@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <numeric>
 
@@ -77,6 +78,7 @@ constexpr char kFooter[] =
     "  lowkey bench --search --chunks 4096 --channels 768\n"
     "  lowkey bench --device vulkan --batch 8 --tokens 32768\n"
     "  lowkey bench --device cuda --mix 60,30,10 --tokens 131072\n"
+    "  lowkey bench --mix 60,30,10 --plans fp16,kivi2 --batch 1,4,16 --throughput --plot out.png\n"
     "  lowkey bench --snapshot /var/tmp --tokens 262144 --repeats 5\n"
     "  lowkey bench --bindings=rust,python\n"
     "A sample is one lk_attend of the new tokens of one layer. Caches are flushed before each\n"
@@ -93,6 +95,9 @@ constexpr char kFooter[] =
     "read.\n"
     "--mix times contexts whose chunks have classes (Cocktail) beside fp16 and beside chunks that\n"
     "are all low, with pages of one class together and, reorder=off, in the order of the context.\n"
+    "--throughput adds tokens per second over the batch for a model of --layers, from these "
+    "times,\n"
+    "those of a search by embeddings and of the classes of each request, and exact bytes.\n"
     "--snapshot saves and loads a cache of fp16, or of --plans, in memory and in a file of the\n"
     "folder, beside memcpy and beside plain files of as many bytes; a load's copy goes to new\n"
     "memory, as a load does, and files are read from the system's cache.\n"
@@ -119,16 +124,16 @@ void add_shape(CLI::App &command, BenchOptions &options) {
         ->capture_default_str()
         ->delimiter(',')
         ->check(CLI::Range(1u, 4096u));
-    CLI::Option *plans =
-        command.add_option("--plans", options.plans, "presets or plan files; default all presets")
-            ->delimiter(',');
+    command
+        .add_option("--plans", options.plans,
+                    "presets or plan files; default all presets, with --mix fp16")
+        ->delimiter(',');
     CLI::Option *mix = command
                            .add_option("--mix", options.mix,
-                                       "instead of plans, a context whose chunks have classes, in "
+                                       "beside plans, a context whose chunks have classes, in "
                                        "percent: LOW,MIDDLE,HIGH")
                            ->delimiter(',')
                            ->expected(3)
-                           ->excludes(plans)
                            ->check(CLI::Range(0.0, 100.0));
     command.add_option("--chunk", options.chunk_tokens, "tokens of a chunk: 32, 64 or 128")
         ->capture_default_str()
@@ -152,6 +157,39 @@ void check_mix(const BenchOptions &options) {
         throw UsageError("--mix is timed by itself, without another measurement");
 }
 
+void add_throughput(CLI::App &command, BenchOptions &options) {
+    CLI::Option *throughput = command.add_flag(
+        "--throughput", options.throughput,
+        "tokens per second over the batch, of requests that are searched and get classes");
+    command.add_option("--plot", options.plot, "draw it: a PNG file")->needs(throughput);
+    command.add_option("--layers", options.n_layers, "of the model")
+        ->capture_default_str()
+        ->needs(throughput)
+        ->check(CLI::Range(1u, 1024u));
+    command.add_option("--generated", options.n_generated, "tokens of each request")
+        ->capture_default_str()
+        ->needs(throughput)
+        ->check(CLI::Range(1u, 1u << 20));
+    command.add_option("--memory", options.memory_bytes, "for the caches, e.g. 48G")
+        ->capture_default_str()
+        ->needs(throughput)
+        ->transform(CLI::AsSizeValue(false));
+}
+
+void check_throughput(const BenchOptions &options) {
+    if (!options.throughput)
+        return;
+    if (options.pack || options.shrink || options.search || !options.snapshot.empty() ||
+        !options.bindings.empty())
+        throw UsageError("--throughput is of attention, not of another measurement");
+    if (options.tokens.size() != 1 || options.new_tokens != std::vector<std::uint32_t>{1})
+        throw UsageError("--throughput is of one --tokens, token by token");
+    if (options.batches.size() < 2 ||
+        std::adjacent_find(options.batches.begin(), options.batches.end(),
+                           std::greater_equal<>()) != options.batches.end())
+        throw UsageError("--throughput takes several --batch, ascending");
+}
+
 // The options that the CPU does not have.
 std::vector<CLI::Option *> add_gpu(CLI::App &command, BenchOptions &options) {
     return {command
@@ -173,6 +211,7 @@ void add_bench(CLI::App &app, int &exit_code) {
     const auto options = std::make_shared<BenchOptions>();
     options->device.add_to(*command);
     add_shape(*command, *options);
+    add_throughput(*command, *options);
     const CLI::Option *repeats =
         command
             ->add_option("--repeats", options->n_repeats, "samples per row; with --bindings 2000")
@@ -217,6 +256,7 @@ void add_bench(CLI::App &app, int &exit_code) {
         if (options->graph && backend != LK_BACKEND_CUDA)
             throw UsageError("--graph needs --device cuda");
         check_mix(*options);
+        check_throughput(*options);
         if (!options->snapshot.empty() && backend != LK_BACKEND_CPU)
             throw UsageError("--snapshot needs --device cpu");
         if (options->prefill)

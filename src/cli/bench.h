@@ -26,8 +26,13 @@ struct BenchOptions {
     std::vector<std::string> bindings;  // what calls cost through these, instead
     std::string snapshot;  // saves and loads instead, with a file in this folder; the CPU alone
     std::vector<std::uint32_t> batches = {1};  // sequences
-    std::vector<double> mix;          // percent of chunks: low, middle, high; instead of plans
-    std::uint32_t chunk_tokens = 32;  // with a mix
+    std::vector<double> mix;                   // percent of chunks: low, middle, high; beside plans
+    std::uint32_t chunk_tokens = 32;           // with a mix
+    bool throughput = false;
+    std::string plot;                              // with it: a picture
+    std::uint32_t n_layers = 32;                   // likewise, of a model
+    std::uint32_t n_generated = 128;               // likewise, tokens
+    std::uint64_t memory_bytes = 48'000'000'000u;  // likewise, for caches
     // GPUs alone
     std::vector<std::uint32_t> new_tokens = {1};  // of each sequence
     bool pack = false;
@@ -65,6 +70,8 @@ struct BenchRow {
     std::uint32_t n_threads = 0;  // of a CPU
     std::uint32_t n_new = 1;      // tokens of each sequence
     Chunks chunks;
+    double search_s = 0;  // a request's chunks are scored; with throughput
+    double assign_s = 0;  // and get classes and pages, in one layer
     Timing time = {};
     double bits_per_value = 0;
     std::uint64_t cache_bytes = 0;  // codes, ranges, minima and recent tokens
@@ -110,6 +117,8 @@ struct SearchPlace {
 };
 // Cosines of embeddings, and BM25 beside them.
 int run_search_bench(const BenchOptions &options, const SearchPlace &place);
+// Seconds of the cosines of so many chunks' FP16 embeddings.
+double time_search(const BenchOptions &options, const SearchPlace &place, std::uint64_t n_chunks);
 
 int run_cpu_bench(const BenchOptions &options);
 // A cache is saved and loaded, in memory and in a file.

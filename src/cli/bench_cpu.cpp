@@ -9,6 +9,7 @@
 #include "bench_mix.h"
 #include "llama/workers.h"
 #include "report.h"
+#include "throughput.h"
 
 #if defined(__linux__)
 #include <unistd.h>
@@ -77,23 +78,28 @@ double copy_bytes_per_s(std::uint32_t n_threads, std::uint32_t n_repeats) {
     return 2.0 * static_cast<double>(kCopyBytes) / summarise(samples).median_s;
 }
 
-void fill(SyntheticCache &cache, const Subject &subject, const Shape &shape,
-          std::uint64_t n_tokens) {
-    llama::Random random(kBenchSeed);
+void fill_one(SyntheticCache &cache, std::uint32_t sequence, const Subject &subject,
+              const Shape &shape, std::uint64_t n_tokens) {
+    llama::Random random(kBenchSeed + sequence);
     StepResult unused;
     const bool must_attend = llama::ranks_by_queries(subject.plan.get());
+    for (std::uint64_t done = 0; done < n_tokens; done += kFillTokens) {
+        const auto count =
+            static_cast<std::uint32_t>(std::min<std::uint64_t>(kFillTokens, n_tokens - done));
+        StepData data(shape, count, random);
+        cache.begin_one(sequence, count);
+        cache.append(data);
+        if (must_attend)
+            cache.attend(data, unused);
+        cache.commit();
+    }
+}
+
+void fill(SyntheticCache &cache, const Subject &subject, const Shape &shape,
+          std::uint64_t n_tokens) {
     for (std::uint32_t sequence = 0; sequence < cache.n_sequences(); ++sequence) {
         hold(cache, sequence, subject);
-        for (std::uint64_t done = 0; done < n_tokens; done += kFillTokens) {
-            const auto count =
-                static_cast<std::uint32_t>(std::min<std::uint64_t>(kFillTokens, n_tokens - done));
-            StepData data(shape, count, random);
-            cache.begin_one(sequence, count);
-            cache.append(data);
-            if (must_attend)
-                cache.attend(data, unused);
-            cache.commit();
-        }
+        fill_one(cache, sequence, subject, shape, n_tokens);
         classify(cache, sequence, subject, n_tokens);
     }
 }
@@ -120,6 +126,24 @@ Timing time_decode(SyntheticCache &cache, const Shape &shape, const BenchOptions
     return summarise(samples);
 }
 
+// memory holds what is put.
+SearchPlace search_place(lk_context *context, const BenchOptions &options, Flusher &flusher,
+                         std::vector<std::vector<std::uint16_t>> &memory) {
+    const auto put = [&memory](const std::vector<std::uint16_t> &words) {
+        memory.push_back(words);
+        lk_tensor tensor = llama::initialised(lk_tensor_init);
+        tensor.memory = LK_MEMORY_HOST;
+        tensor.data = memory.back().data();
+        return tensor;
+    };
+    const auto time = [&options, &flusher](const std::function<void()> &work) {
+        if (!options.warm)
+            flusher.flush();
+        return time_host(work);
+    };
+    return {context, nullptr, put, time, 0};
+}
+
 BenchRow bench_subject(const BenchOptions &options, const Subject &subject, std::uint32_t batch,
                        std::uint64_t n_tokens, std::uint32_t n_threads, Flusher &flusher) {
     DeviceOptions device = options.device;
@@ -131,13 +155,21 @@ BenchRow bench_subject(const BenchOptions &options, const Subject &subject, std:
     llama::HostSpace space;
     SyntheticCache cache(context.get(), space, subject.plan.get(), shape,
                          {n_tokens + 1, kFillTokens, batch});
-    fill(cache, subject, shape, n_tokens);
     BenchRow row;
+    if (options.throughput)
+        row.assign_s = time_classes(
+            cache, subject, n_tokens, [&] { fill_one(cache, 0, subject, shape, n_tokens); }, [] {});
+    fill(cache, subject, shape, n_tokens);
     row.n_tokens = n_tokens;
     row.n_threads = n_threads;
     row.bits_per_value = size.bits_per_value;
     row.time = time_decode(cache, shape, options, flusher);
     describe(cache, subject, row);
+    if (options.throughput && row.chunks.n() != 0) {
+        std::vector<std::vector<std::uint16_t>> memory;
+        row.search_s = time_search(options, search_place(context.get(), options, flusher, memory),
+                                   row.chunks.n() / batch);
+    }
     return row;
 }
 
@@ -145,7 +177,8 @@ std::vector<std::uint32_t> thread_counts(const BenchOptions &options) {
     if (options.device.n_threads != 0)
         return {options.device.n_threads};
     const std::uint32_t all = std::max(1u, std::thread::hardware_concurrency());
-    return all == 1 ? std::vector<std::uint32_t>{1} : std::vector<std::uint32_t>{1, all};
+    return all == 1 || options.throughput ? std::vector<std::uint32_t>{all}
+                                          : std::vector<std::uint32_t>{1, all};
 }
 
 std::vector<BenchRow> bench_all(const BenchOptions &options) {
@@ -224,20 +257,9 @@ int search(const BenchOptions &options) {
     llama::Workers workers(0);
     Flusher flusher(workers);
     std::vector<std::vector<std::uint16_t>> memory;
-    const auto put = [&](const std::vector<std::uint16_t> &words) {
-        memory.push_back(words);
-        lk_tensor tensor = llama::initialised(lk_tensor_init);
-        tensor.memory = LK_MEMORY_HOST;
-        tensor.data = memory.back().data();
-        return tensor;
-    };
-    const auto time = [&](const std::function<void()> &work) {
-        if (!options.warm)
-            flusher.flush();
-        return time_host(work);
-    };
-    return run_search_bench(
-        options, {context.get(), nullptr, put, time, copy_bytes_per_s(1, options.n_repeats)});
+    SearchPlace place = search_place(context.get(), options, flusher, memory);
+    place.copy_bytes_per_s = copy_bytes_per_s(1, options.n_repeats);
+    return run_search_bench(options, place);
 }
 
 }  // namespace
@@ -254,9 +276,12 @@ int run_cpu_bench(const BenchOptions &options) {
     }
     const std::vector<BenchRow> rows = bench_all(options);
     if (options.json) {
-        print_json(to_json(rows, options));
+        Json json = to_json(rows, options);
+        report_throughput(options, rows, &json);
+        print_json(json);
     } else {
         print_table(rows, options);
+        report_throughput(options, rows, nullptr);
     }
     return 0;
 }

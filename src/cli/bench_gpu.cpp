@@ -8,6 +8,7 @@
 #include "bench_mix.h"
 #include "gpu.h"
 #include "report.h"
+#include "throughput.h"
 
 namespace cli {
 namespace {
@@ -108,6 +109,20 @@ struct StepTensors {
     HalfTensor q, k, v, out;
 };
 
+// memory holds what is put.
+SearchPlace search_place(Gpu &gpu, const BenchOptions &options,
+                         std::vector<std::unique_ptr<GpuMemory>> &memory) {
+    const auto put = [&](const std::vector<std::uint16_t> &words) {
+        memory.push_back(gpu.allocate(words.size() * sizeof words[0]));
+        gpu.fill(*memory.back(), words);
+        return memory.back()->tensor();
+    };
+    const auto time = [&](const std::function<void()> &work) {
+        return gpu.sample([] {}, work, options.warm);
+    };
+    return {gpu.context(), gpu.space().queue(), put, time, 0};
+}
+
 class GpuBench {
   public:
     GpuBench(const BenchOptions &options, Gpu &gpu)
@@ -118,14 +133,16 @@ class GpuBench {
           subjects_(subjects_of(options)) {}
 
     void run();
-    void print() const;
-    Json json() const;
+    void report() const;
 
   private:
     std::uint64_t step_tokens() const;
     std::unique_ptr<SyntheticCache> make_cache(const Subject &subject, std::uint32_t batch,
                                                std::uint64_t n_tokens);
+    void fill_one(SyntheticCache &cache, std::uint32_t sequence, const Subject &subject,
+                  std::uint64_t n_tokens);
     void fill(SyntheticCache &cache, const Subject &subject, std::uint64_t n_tokens);
+    double time_classes(SyntheticCache &cache, const Subject &subject, std::uint64_t n_tokens);
     void bench_group(std::uint32_t batch, std::uint64_t n_tokens, Progress &progress);
     std::vector<Row> bench_attend(const Subject &subject, std::uint32_t batch,
                                   std::uint64_t n_tokens);
@@ -133,6 +150,8 @@ class GpuBench {
     void time_graphs(SyntheticCache &cache, Row &row);
     std::vector<Row> bench_pack(const Subject &subject, std::uint32_t batch,
                                 std::uint64_t n_tokens);
+    void print() const;
+    Json json() const;
     void print_attend() const;
     void print_pack() const;
 
@@ -162,20 +181,32 @@ std::unique_ptr<SyntheticCache> GpuBench::make_cache(const Subject &subject, std
                                             options_.shape, room);
 }
 
-void GpuBench::fill(SyntheticCache &cache, const Subject &subject, std::uint64_t n_tokens) {
+void GpuBench::fill_one(SyntheticCache &cache, std::uint32_t sequence, const Subject &subject,
+                        std::uint64_t n_tokens) {
     const bool must_attend = llama::ranks_by_queries(subject.plan.get());
+    for (std::uint64_t done = 0; done < n_tokens; done += kFillTokens) {
+        cache.begin_one(sequence, static_cast<std::uint32_t>(
+                                      std::min<std::uint64_t>(kFillTokens, n_tokens - done)));
+        cache.append(tensors_.k.view(), tensors_.v.view());
+        if (must_attend)
+            cache.attend(tensors_.q.view(), tensors_.out.view());
+        cache.commit();
+    }
+}
+
+void GpuBench::fill(SyntheticCache &cache, const Subject &subject, std::uint64_t n_tokens) {
     for (std::uint32_t sequence = 0; sequence < cache.n_sequences(); ++sequence) {
         hold(cache, sequence, subject);
-        for (std::uint64_t done = 0; done < n_tokens; done += kFillTokens) {
-            cache.begin_one(sequence, static_cast<std::uint32_t>(
-                                          std::min<std::uint64_t>(kFillTokens, n_tokens - done)));
-            cache.append(tensors_.k.view(), tensors_.v.view());
-            if (must_attend)
-                cache.attend(tensors_.q.view(), tensors_.out.view());
-            cache.commit();
-        }
+        fill_one(cache, sequence, subject, n_tokens);
         classify(cache, sequence, subject, n_tokens);
     }
+}
+
+double GpuBench::time_classes(SyntheticCache &cache, const Subject &subject,
+                              std::uint64_t n_tokens) {
+    return cli::time_classes(
+        cache, subject, n_tokens, [&] { fill_one(cache, 0, subject, n_tokens); },
+        [&] { (void)gpu_.sample([] {}, [&] { gpu_.run_empty(); }, true); });
 }
 
 // Steps are dropped, so every sample sees the same cache.
@@ -225,6 +256,7 @@ double attend_flops(const Shape &shape, std::uint32_t n_sequences, std::uint64_t
 std::vector<Row> GpuBench::bench_attend(const Subject &subject, std::uint32_t batch,
                                         std::uint64_t n_tokens) {
     const std::unique_ptr<SyntheticCache> cache = make_cache(subject, batch, n_tokens);
+    const double assign_s = options_.throughput ? time_classes(*cache, subject, n_tokens) : 0;
     fill(*cache, subject, n_tokens);
     std::vector<Row> rows;
     for (const std::uint32_t n_new : options_.new_tokens) {
@@ -233,6 +265,12 @@ std::vector<Row> GpuBench::bench_attend(const Subject &subject, std::uint32_t ba
         rows.back().bits_per_value = bits_per_value(subject.plan.get());
         rows.back().flops = attend_flops(options_.shape, batch, n_tokens, n_new);
         rows.back().load_s = meter_.load_s(rows.back().cache_bytes);
+        rows.back().assign_s = assign_s;
+    }
+    if (options_.throughput && rows[0].chunks.n() != 0) {
+        std::vector<std::unique_ptr<GpuMemory>> memory;
+        rows[0].search_s =
+            time_search(options_, search_place(gpu_, options_, memory), rows[0].chunks.n() / batch);
     }
     return rows;
 }
@@ -370,18 +408,23 @@ void GpuBench::print() const {
                 format_us(empty_).c_str(), format_fixed(copy_bytes_per_s_ / 1e9, 1).c_str());
 }
 
+void GpuBench::report() const {
+    const std::vector<BenchRow> rows(rows_.begin(), rows_.end());
+    if (options_.json) {
+        Json json = this->json();
+        report_throughput(options_, rows, &json);
+        print_json(json);
+    } else {
+        print();
+        report_throughput(options_, rows, nullptr);
+    }
+}
+
 int search(const BenchOptions &options, Gpu &gpu) {
     std::vector<std::unique_ptr<GpuMemory>> memory;
-    const auto put = [&](const std::vector<std::uint16_t> &words) {
-        memory.push_back(gpu.allocate(words.size() * sizeof words[0]));
-        gpu.fill(*memory.back(), words);
-        return memory.back()->tensor();
-    };
-    const auto time = [&](const std::function<void()> &work) {
-        return gpu.sample([] {}, work, options.warm);
-    };
-    const double copy = Meter(gpu, options).copy_bytes_per_s();
-    return run_search_bench(options, {gpu.context(), gpu.space().queue(), put, time, copy});
+    SearchPlace place = search_place(gpu, options, memory);
+    place.copy_bytes_per_s = Meter(gpu, options).copy_bytes_per_s();
+    return run_search_bench(options, place);
 }
 
 }  // namespace
@@ -398,11 +441,7 @@ int run_gpu_bench(const BenchOptions &options, Gpu &gpu) {
     }
     GpuBench bench(options, gpu);
     bench.run();
-    if (options.json) {
-        print_json(bench.json());
-    } else {
-        bench.print();
-    }
+    bench.report();
     return 0;
 }
 

@@ -11,13 +11,12 @@ namespace cli {
 namespace {
 
 constexpr char kLow[] = "low";
+constexpr std::uint32_t kClassSamples = 3;
 constexpr double kTimeOverBytes = 1.15;  // a mix may take so many times what low chunks of its
                                          // bytes would
 
-Subject make_mix(const BenchOptions &options, const std::string &name,
-                 const std::vector<double> &shares, bool reorders) {
-    const Shape &shape = options.shape;
-    const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
+Subject make_mix(const BenchOptions &options, const llama::Geometry &geometry,
+                 const std::string &name, const std::vector<double> &shares, bool reorders) {
     Subject subject{name, llama::make_preset("cocktail", geometry), shares};
     lk_chunk_rule rule = chunk_rule_of(subject.plan.get());
     rule.chunk_tokens = options.chunk_tokens;
@@ -62,21 +61,23 @@ std::string format_shares(const Chunks &chunks) {
 
 }  // namespace
 
-std::vector<Subject> subjects_of(const BenchOptions &options) {
+std::vector<Subject> subjects_of(const BenchOptions &options, std::uint32_t n_layers) {
     const Shape &shape = options.shape;
-    const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
+    const llama::Geometry geometry(n_layers, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
+    const bool has_mix = !options.mix.empty();
+    std::vector<std::string> plans = options.plans;
+    if (plans.empty())
+        plans = has_mix ? std::vector<std::string>{"fp16"} : preset_names();
     std::vector<Subject> subjects;
-    if (options.mix.empty()) {
-        for (const std::string &name : options.plans.empty() ? preset_names() : options.plans)
-            subjects.push_back({name, load_plan(name, geometry), {}});
+    for (const std::string &plan : plans)
+        subjects.push_back({plan, load_plan(plan, geometry), {}});
+    if (!has_mix)
         return subjects;
-    }
     const std::vector<double> all_low = {100, 0, 0};
-    subjects.push_back({"fp16", load_plan("fp16", geometry), {}});
-    subjects.push_back(make_mix(options, kLow, all_low, true));
-    subjects.push_back(make_mix(options, "mix", options.mix, true));
-    subjects.push_back(make_mix(options, "low, reorder=off", all_low, false));
-    subjects.push_back(make_mix(options, "mix, reorder=off", options.mix, false));
+    subjects.push_back(make_mix(options, geometry, kLow, all_low, true));
+    subjects.push_back(make_mix(options, geometry, "mix", options.mix, true));
+    subjects.push_back(make_mix(options, geometry, "low, reorder=off", all_low, false));
+    subjects.push_back(make_mix(options, geometry, "mix, reorder=off", options.mix, false));
     return subjects;
 }
 
@@ -106,6 +107,26 @@ void classify(const SyntheticCache &cache, std::uint32_t sequence, const Subject
     llama::check(lk_chunks_by_quota(scores.data(), n_chunks, &quota, classes.data(), nullptr));
     llama::check(lk_chunks_assign(cache.get(), cache.id(sequence), n_tokens, n_chunks,
                                   classes.data(), scores.data()));
+}
+
+double time_classes(const SyntheticCache &cache, const Subject &subject, std::uint64_t n_tokens,
+                    const std::function<void()> &fill, const std::function<void()> &drain) {
+    if (subject.mix.empty())
+        return 0;
+    std::vector<double> samples;
+    for (std::uint32_t i = 0; i < kClassSamples + kWarmUps; ++i) {
+        hold(cache, 0, subject);
+        fill();
+        drain();
+        const double seconds = time_host([&] {
+            classify(cache, 0, subject, n_tokens);
+            drain();
+        });
+        if (i >= kWarmUps)
+            samples.push_back(seconds);
+        llama::check(lk_sequence_truncate(cache.get(), cache.id(0), 0));
+    }
+    return summarise(std::move(samples)).median_s;
 }
 
 void describe(const SyntheticCache &cache, const Subject &subject, BenchRow &row) {

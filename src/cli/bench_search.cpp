@@ -130,6 +130,12 @@ void print(const std::vector<SearchRow> &rows, const BenchOptions &options,
 
 }  // namespace
 
+double time_search(const BenchOptions &options, const SearchPlace &place, std::uint64_t n_chunks) {
+    BenchOptions one = options;
+    one.n_chunks = static_cast<std::uint32_t>(n_chunks);
+    return time_cosine(one, place, LK_F16).time.median_s;
+}
+
 int run_search_bench(const BenchOptions &options, const SearchPlace &place) {
     const std::vector<SearchRow> rows = {time_cosine(options, place, LK_F16),
                                          time_cosine(options, place, LK_F32), time_bm25(options)};

@@ -371,6 +371,29 @@ def mixed(*words: str) -> None:
         expect(row['bytes_over_low'] == row['cache_bytes'] / rows[1]['cache_bytes'], 'bytes beside those of low')
 
 
+def throughput(folder: pathlib.Path) -> None:
+    """Tokens per second follow from the times; what does not fit in the memory is told, and left out of the picture."""
+    picture = folder / 'throughput.png'
+    words = ('bench', '--tokens', '1056', '--kv-heads', '1', '--query-heads', '2', '--head-dim', '32', '--repeats', '3',
+             '--threads', '1', '--batch', '1,2', '--throughput')
+    found = json.loads(run(*words, '--mix', '50,25,25', '--plans', 'fp16,kivi2', '--layers', '3', '--generated', '5',
+                           '--memory', '900K', '--plot', str(picture), '--json').stdout)['throughput']
+    for row in found['rows']:
+        request = row['search_s'] + 3 * row['assign_s']
+        seconds = row['batch'] * request + 5 * 3 * row['attend_s']
+        expect(abs(row['tokens_per_s'] * seconds / (5 * row['batch']) - 1) < 1e-9, 'throughput is tokens over time')
+        expect((request > 0) == (row['prompt_bytes'] > 0) == row['plan'].startswith(('low', 'mix')), 'classes take time')
+        expect(row['fits'] == (row['cache_bytes'] + row['prompt_bytes'] <= 900 * 1024), 'bytes decide what fits')
+    fits = {(row['plan'], row['batch']): row['fits'] for row in found['rows']}
+    expect(fits['fp16', 1] and not fits['fp16', 2], 'the memory holds some of them')
+    expect(picture.read_bytes().startswith(b'\x89PNG'), 'the picture is a PNG')
+    expect('does not fit' in run(*words, '--plans', 'fp16', '--memory', '1M').stdout, 'the table tells it')
+    run(*words, '--pack', code=2)
+    run(*words, '--tokens', '64', code=2)
+    run('bench', '--throughput', code=2)
+    run('bench', '--plot', 'x.png', code=2)
+
+
 def shrinking() -> None:
     """A layer goes down its ladder; then a small budget shrinks pages step by step."""
     found = json.loads(run('bench', '--shrink', '--tokens', '2048', '--kv-heads', '1', '--query-heads', '1', '--head-dim',
@@ -465,6 +488,7 @@ with tempfile.TemporaryDirectory() as name:
     batches = measured('--plans', 'fp16', '--batch', '1,3', '--threads', '1')
     expect([row['batch'] for row in batches] == [1, 3], 'a row for each batch')
     mixed('--batch', '2', '--threads', '1')
+    throughput(pathlib.Path(name))
     run('bench', '--mix', '60,30,20', code=2)
     run('bench', '--mix', '60,30,10', '--shrink', code=2)
     run('bench', '--mix', '60,30,10', '--chunk', '8', code=2)
