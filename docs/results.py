@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws the tables of measured answers from what was recorded: python3 docs/results.py [--check].
 
-docs/results/NAME.json is what `lowkey eval --json` printed. In docs/results.md and README.md the lines
+docs/results/NAME.json is what `lowkey eval --json`, `plan --json` or `bench --json` printed. In docs/results.md and README.md the lines
 between <!-- drawn: NAME VIEW --> and <!-- end --> are made from it. --check changes nothing and fails when
 a page differs."""
 import json
@@ -143,6 +143,49 @@ def cocktail_rows(record: dict) -> str:
     return table(['part', 'low / middle / high %', 'cache %', *task_headers(record), 'paper'], rows)
 
 
+def gib(n_bytes: int) -> str:
+    """Three digits."""
+    size = n_bytes / 2**30
+    return f'{size:.{2 if size < 9.995 else 1 if size < 99.95 else 0}f} GiB'
+
+
+def memory_rows(record: dict) -> str:
+    """What `lowkey plan` prints of the models of Cocktail's paper."""
+    rows = [[model['model'], gib(model['fp16_bytes']), gib(model['cocktail_bytes']),
+             f'{model["cache_saved_percent"]:.1f} %', gib(model['weight_bytes']),
+             f'{model["weights_and_cache_saved_percent"]:.1f} %'] for model in record['paper_models']]
+    return table(['model', 'all at 16 bits', 'by chunks', 'cache saved', 'weights at 16 bits', 'of both saved'], rows)
+
+
+def throughput_rows(record: dict) -> str:
+    """Tokens per second by plan and batch, where the caches fit, and what a request takes beyond decoding."""
+    served = record['throughput']['rows']
+    batches = sorted({row['batch'] for row in served})
+    rows = []
+    for plan in dict.fromkeys(row['plan'] for row in served):
+        own = {row['batch']: row for row in served if row['plan'] == plan}
+        last = own[batches[-1]]
+        rows.append([plan, *(f'{own[n]["tokens_per_s"]:.3g}' if own[n]['fits'] else '-' for n in batches),
+                     f'{last["search_s"] * 1e3:.3f}' if last['search_s'] else '',
+                     f'{last["assign_s"] * 1e3:.2f}' if last['assign_s'] else '',
+                     gib(last['cache_bytes'] + last['prompt_bytes'])])
+    return table(['plan', *(f'batch {n}' for n in batches), 'search, ms', 'classes of a layer, ms',
+                  f'caches at batch {batches[-1]}'], rows)
+
+
+def mix_rows(record: dict) -> str:
+    """Decode of contexts with classes beside uniform low chunks, and the time that their bytes allow."""
+    rows = []
+    for row in record['rows']:
+        chunks = list(row.get('chunks', {}).values())
+        rows.append([row['plan'], str(row['tokens']), str(row['batch']),
+                     ' / '.join(f'{100 * n / sum(chunks):.1f}' for n in chunks), f'{row["cache_bytes"] / 2**20:.1f}',
+                     f'{row["median_s"] * 1e6:.1f}', f'{row["bytes_over_low"]:.3f}' if chunks else '',
+                     f'{row["time_over_low"]:.3f}' if chunks else '', f'{row["bound_s"] * 1e6:.1f}' if chunks else ''])
+    return table(['plan', 'tokens', 'batch', 'low / middle / high %', 'MiB', 'us', "of low's bytes", "of low's time",
+                  'bound, us'], rows)
+
+
 def shift_rows(record: dict) -> str:
     """Shifts of prompts: caches are at 16 bits, so their bytes say nothing."""
     rows = []
@@ -209,7 +252,8 @@ def systems_claims(record: dict) -> str:
 
 
 VIEWS = {'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
-         'short': suite_short, 'ablation': ablation_rows, 'cocktail': cocktail_rows, 'shifts': shift_rows,
+         'short': suite_short, 'ablation': ablation_rows, 'cocktail': cocktail_rows, 'memory': memory_rows,
+         'throughput': throughput_rows, 'mix': mix_rows, 'shifts': shift_rows,
          'demo': demo_rows, 'stress': stress_rows}
 
 
