@@ -13,8 +13,8 @@ from binding import BY_CHANNEL, F8_GROUP
 from lowkey.transformers import LowkeyCache, geometry_of
 
 FILL_TOKENS = 2048  # of one step that fills a row
-ANSWER_TOKENS = 128  # behind a context whose chunks have classes
-SINKS, WINDOW = 32, 128
+ANSWER_TOKENS = 160  # behind a context whose chunks have classes
+SINKS, WINDOW, PAGE = 32, 128, 128
 DTYPE = torch.float16
 LADDER = (8, 4, 2)
 
@@ -31,15 +31,23 @@ class HostStore:
     """Rows in a cache of transformers, all of them the same random tokens."""
 
     def __init__(self, kind: type, model, n_rows: int, length: int, n_tokens: int):
-        config = model.config
+        self.model, self.n_rows = model, n_rows
         options = {'max_cache_len': length} if kind is transformers.StaticCache else {}
-        self.cache = kind(config=config, **options)
+        self.cache = kind(config=model.config, **options)
         self.shrinks: list[dict] = []
-        for layer in range(config.num_hidden_layers):
-            k, v = (x.transpose(0, 1)[None].expand(n_rows, -1, -1, -1).contiguous()
-                    for x in random_rows(config, n_tokens, model.device))
-            self.cache.update(k, v, layer)
         self.bits_per_value = 16.0
+        self.grow(n_tokens)
+
+    def grow(self, n_tokens: int) -> None:
+        """So many more tokens for each row."""
+        config = self.model.config
+        for layer in range(config.num_hidden_layers):
+            k, v = (x.transpose(0, 1)[None].expand(self.n_rows, -1, -1, -1).contiguous()
+                    for x in random_rows(config, n_tokens, self.model.device))
+            self.cache.update(k, v, layer)
+
+    def cache_bytes(self) -> int:
+        return sum(x.nbytes for layer in self.cache.layers for x in (layer.keys, layer.values))
 
     def close(self) -> None:
         del self.cache
@@ -79,7 +87,6 @@ class LowkeyRule:
         self.name, self.slab_bytes = name, slab_bytes
         self.geometry = geometry_of(config)
         self.plan = chanmix(self.geometry) if name == 'chanmix' else lowkey.Plan.preset(name, self.geometry)
-        self.page_tokens = self.plan.spec().page_tokens
         self.chunks = self.plan.chunks()
         self.shrinks = name == 'pm-kvq'
         self.packed = self.at_last_rung() if self.shrinks else self.plan
@@ -95,7 +102,7 @@ class LowkeyRule:
     def classes(self, length: int) -> list[str]:
         """Of the chunks of one row, by scores at random: as many of each class as the quota has it."""
         scores = torch.rand(self.n_chunks(length)).tolist()
-        return lowkey.chunks.Quota(self.page_tokens // self.chunks.chunk_tokens).classes(scores)[0]
+        return lowkey.chunks.Quota(PAGE // self.chunks.chunk_tokens).classes(scores)[0]
 
     def size(self, length: int, n_rows: int) -> lowkey.PlanSize:
         """Of rows at their full length."""
@@ -168,6 +175,15 @@ class LowkeyStore:
         with self.store.step(row, n_tokens) as step:
             for layer in range(len(self.rule.geometry.layers)):
                 step.append(layer, k, v)
+
+    def grow(self, n_tokens: int) -> None:
+        """So many more tokens for each row."""
+        for row in self.rows:
+            self.append(row, n_tokens)
+
+    def cache_bytes(self) -> int:
+        stats = self.store.stats()
+        return stats.payload_bytes + stats.metadata_bytes + stats.recent_bytes
 
     def shrink(self, bits: int) -> None:
         """All pages down to a rung, as the cache does by itself when its budget is full."""
