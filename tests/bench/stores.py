@@ -42,9 +42,8 @@ class HostStore:
         """So many more tokens for each row."""
         config = self.model.config
         for layer in range(config.num_hidden_layers):
-            k, v = (x.transpose(0, 1)[None].expand(self.n_rows, -1, -1, -1).contiguous()
-                    for x in random_rows(config, n_tokens, self.model.device))
-            self.cache.update(k, v, layer)
+            k, v = random_rows(config, n_tokens, self.model.device)  # both caches copy them
+            self.cache.update(*(x.transpose(0, 1)[None].expand(self.n_rows, -1, -1, -1) for x in (k, v)), layer)
 
     def cache_bytes(self) -> int:
         return sum(x.nbytes for layer in self.cache.layers for x in (layer.keys, layer.values))
