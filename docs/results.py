@@ -238,10 +238,10 @@ def systems_rows(record: dict) -> str:
                 other = largest.get((against, cell['length']))
                 speeds.append(f'{cell["tokens_per_s"] / other["tokens_per_s"]:.2f}' if other else '-')
             rows.append([*start, f'{cell["bits_per_value"]:.2f}', str(cell['batch']), f'{cell["tokens_per_s"]:.0f}', *speeds,
-                         f'{cell["step_ms"]:.1f}', f'{cell["host_ms"]:.1f}',
-                         *(f'{cell[name]:.1f}' if name in cell else '-' for name in ('weights_gpu_ms',)),
+                         f'{cell["step_ms"]:.1f}', f'{cell["host_ms"]:.1f} ({cell["weights_host_ms"]:.1f})',
+                         f'{cell["weights_gpu_ms"]:.1f}' if 'weights_gpu_ms' in cell else '-',
                          f'{100 * cell["cache_share"]:.0f} %, {cell["bound_by"]}' if 'bound_by' in cell else '-'])
-    return table(['model', 'tokens', 'cache', 'part', 'bits', 'batch', 'tokens/s', 'x dynamic', 'x static', 'step, ms', 'host, ms',
+    return table(['model', 'tokens', 'cache', 'part', 'bits', 'batch', 'tokens/s', 'x dynamic', 'x static', 'step, ms', 'host (of the model), ms',
                   'weights, ms', 'time in the cache, bound by'], rows)
 
 
