@@ -276,6 +276,12 @@ struct CacheLayout {
     uint64_t max_step_rows;  // of a step's sequences together, each with all of its own
 };
 
+// Work of the caller's that another thread may do during a call.
+struct SideWork {
+    void (*run)(void *context);
+    void *context;
+};
+
 // What a backend keeps for one cache, and the work that it does for it. Used by one thread at a
 // time, but for report(). Work runs in the order of the calls: on the CPU before they return, on a
 // device on the queue. LK_OK, LK_E_NOMEM or LK_E_DEVICE unless said otherwise.
@@ -307,6 +313,11 @@ class CacheDevice {
     // was recorded for the host to submit was submitted, and the queue is not being captured.
     virtual lk_status download(const SlotCopy *items, uint32_t n_items) = 0;
     virtual lk_status upload(const SlotCopy *items, uint32_t n_items) = 0;
+    // upload(), and where there are several threads of the CPU, the side work meanwhile: it has run
+    // when this returns. Elsewhere it does not run.
+    virtual lk_status upload_beside(const SlotCopy *items, uint32_t n_items, const SideWork &) {
+        return upload(items, n_items);
+    }
     // Items of one call run side by side: none reads what another writes.
     virtual lk_status move(const MoveItem *items, uint32_t n_items) = 0;
     virtual lk_status shrink(const ShrinkItem *items, uint32_t n_items) = 0;

@@ -8,9 +8,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cache.h"
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+#include "format/bulk.h"
 
 namespace lk {
 
@@ -217,7 +215,7 @@ const uint64_t *fold_sums(lk_cache *cache, Sequence *sequence, uint64_t index, u
         return nullptr;
     const uint32_t n = cache->n_ranked_channels;
     const uint64_t *sums = sequence->scores->fold(index, 0, n);
-    *digest = XXH3_64bits(sums, n * sizeof *sums);
+    *digest = hash_bytes(sums, n * sizeof *sums);
     return sums;
 }
 

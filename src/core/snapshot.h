@@ -31,6 +31,8 @@ class SnapshotSource {
     // The next n_bytes, at *out until the next call. What is not known to be there is not
     // allocated at once. LK_E_CORRUPT (there are fewer), LK_E_IO, LK_E_NOMEM.
     virtual lk_status take(uint64_t n_bytes, const uint8_t **out) = 0;
+    // The next n_bytes where they lie in memory for as long as the source; else null.
+    virtual const uint8_t *peek(uint64_t) const { return nullptr; }
     // LK_E_CORRUPT unless nothing is left.
     virtual lk_status finish() = 0;
 };
@@ -57,6 +59,9 @@ class MemorySource final : public SnapshotSource {
         : at_(static_cast<const uint8_t *>(data)), whole_(n_bytes), left_(n_bytes) {}
     uint64_t known_bytes() const override { return whole_; }
     lk_status take(uint64_t n_bytes, const uint8_t **out) override;
+    const uint8_t *peek(uint64_t n_bytes) const override {
+        return n_bytes <= left_ ? at_ : nullptr;
+    }
     lk_status finish() override;
 
   private:
@@ -135,6 +140,9 @@ class SnapshotReader {
     lk_status next_row(SnapshotRow *out);
     // Valid until the next call.
     lk_status next_part(RowsPart *out);
+    // Check the part that comes next, where its bytes are there already, so that next_part() need
+    // not. Any thread, while nobody else calls the reader; parts that were taken stay valid.
+    void look_ahead();
     lk_status finish();
 
   private:
@@ -143,6 +151,7 @@ class SnapshotReader {
         uint32_t n_tokens;
     };
     lk_status take(uint64_t n_bytes, const uint8_t **out);
+    bool looks_good_ahead();
     lk_status take_chunk(ChunkKind kind, uint64_t least_bytes, uint64_t most_bytes,
                          const uint8_t **body, uint64_t *n_bytes);
     lk_status keep_chunk(ChunkKind kind, uint64_t least_bytes, uint64_t most_bytes,
@@ -173,6 +182,9 @@ class SnapshotReader {
     uint32_t row_packed_ = 0;  // likewise
     uint32_t row_chunk_class_ = 0;
     Array<KnownRow> rows_;
+
+    uint64_t chunk_ahead_ = UINT64_MAX;  // was found good
+    RowsPart part_ahead_{};              // in it
 };
 
 // Sequences of a cache, as the save of all forms is called with.

@@ -17,6 +17,7 @@ namespace lk {
 namespace {
 
 constexpr char kSuffix[] = ".partial";
+constexpr int64_t kFlushBytes = 32 << 20;  // handed to the disk at once
 
 lk_status fail_io(const char *action, const char *path) {
     return fail(LK_E_IO, "%s %s: %s", action, path, std::strerror(errno));
@@ -48,11 +49,14 @@ class OutputFile {
     const char *partial() const { return partial_.data(); }
     lk_status open_locked(bool *is_ours);
     lk_status sync_folder() const;
+    void start_flush();
 
     const char *path_ = nullptr;
     Array<char> partial_;
     int descriptor_ = -1;
     int error_ = 0;  // errno of the write that failed
+    int64_t n_written_ = 0;
+    int64_t n_started_ = 0;  // of them, on their way to the disk
 };
 
 OutputFile::~OutputFile() {
@@ -117,8 +121,22 @@ int32_t OutputFile::write(void *self, const void *data, size_t n_bytes) {
         }
         at += n;
         n_bytes -= static_cast<size_t>(n);
+        file->n_written_ += n;
     }
+    file->start_flush();
     return 0;
+}
+
+// The disk works while the rest is made: keep() waits for less. A system that cannot, or will not,
+// does it all there.
+void OutputFile::start_flush() {
+#ifdef SYNC_FILE_RANGE_WRITE
+    const int64_t n = n_written_ - n_started_;
+    if (n < kFlushBytes)
+        return;
+    (void)sync_file_range(descriptor_, n_started_, n, SYNC_FILE_RANGE_WRITE);
+    n_started_ = n_written_;
+#endif
 }
 
 lk_status OutputFile::keep() {

@@ -5,6 +5,7 @@
 
 #include "core/cache.h"
 #include "core/snapshot.h"
+#include "format/bulk.h"
 
 namespace lk {
 
@@ -99,9 +100,9 @@ lk_status Loader::check_model() const {
     return fail(LK_E_MISMATCH,
                 "the snapshot's model has a fingerprint of %zu bytes with hash %016llx, the "
                 "caller's one of %u with hash %016llx",
-                theirs.size(), ull{snapshot_hash(theirs.data(), theirs.size())},
+                theirs.size(), ull{hash_bytes(theirs.data(), theirs.size())},
                 desc_.fingerprint_bytes,
-                ull{snapshot_hash(desc_.fingerprint, desc_.fingerprint_bytes)});
+                ull{hash_bytes(desc_.fingerprint, desc_.fingerprint_bytes)});
 }
 
 // The texts are equal or their plans differ somewhere; then the sentence says where.
@@ -147,7 +148,7 @@ lk_status Loader::fail_plan(const Plan &from, const Array<uint8_t> &own) const {
                 "the snapshot is of plan %s (%016llx), the cache runs %s (%016llx): \"%.*s\" "
                 "against \"%.*s\"",
                 from.name, ull{reader_.header().plan_hash}, cache_.plan.model.name,
-                ull{snapshot_hash(own.data(), own.size())}, length(theirs), excerpt(theirs),
+                ull{hash_bytes(own.data(), own.size())}, length(theirs), excerpt(theirs),
                 length(own), excerpt(own));
 }
 
@@ -376,7 +377,10 @@ lk_status Loader::load_part(const RowsPart &part, bool is_sink, Row *row, uint32
         add_half(entry.key_class, entry.key_payload, entry.key_metadata, &halves);
         add_half(entry.value_class, entry.value_payload, entry.value_metadata, &halves);
     }
-    return cache_.device->upload(copies_.data(), static_cast<uint32_t>(copies_.size()));
+    const SideWork side = {
+        [](void *reader) { static_cast<SnapshotReader *>(reader)->look_ahead(); }, &reader_};
+    return cache_.device->upload_beside(copies_.data(), static_cast<uint32_t>(copies_.size()),
+                                        side);
 }
 
 // Entries at 16 bits may be among the packed ones where the plan, a class of chunks or a rung of 16

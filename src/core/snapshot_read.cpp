@@ -2,6 +2,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "core/snapshot.h"
+#include "format/bulk.h"
 #include "plan/footprint.h"
 
 namespace lk {
@@ -103,7 +104,7 @@ lk_status SnapshotReader::take_chunk(ChunkKind kind, uint64_t least_bytes, uint6
     if (!status)
         status = take(header.body_bytes, body);
     *n_bytes = header.body_bytes;
-    return status ? status : check_chunk_body(header, *body);
+    return status || header.number == chunk_ahead_ ? status : check_chunk_body(header, *body);
 }
 
 lk_status SnapshotReader::keep_chunk(ChunkKind kind, uint64_t least_bytes, uint64_t most_bytes,
@@ -130,7 +131,7 @@ lk_status SnapshotReader::open() {
                             &fingerprint_);
     if (!status)
         status = keep_chunk(ChunkKind::kPlan, 1, kMaxPlanText, &plan_text_);
-    if (!status && snapshot_hash(plan_text_.data(), plan_text_.size()) != header_.plan_hash)
+    if (!status && hash_bytes(plan_text_.data(), plan_text_.size()) != header_.plan_hash)
         status = fail(LK_E_CORRUPT, "snapshot: the plan does not fit its hash");
     constexpr uint64_t kMostClass = sizeof(ClassRecord) + LK_MAX_HEAD_DIM;
     if (!status)
@@ -268,7 +269,9 @@ lk_status SnapshotReader::next_part(RowsPart *out) {
     uint64_t n_bytes = 0;
     lk_status status =
         take_chunk(ChunkKind::kRows, sizeof(RowsRecord), kMaxPartBytes, &body, &n_bytes);
-    if (!status)
+    if (!status && n_chunks_ - 1 == chunk_ahead_)
+        *out = part_ahead_;
+    else if (!status)
         status = read_rows(header_.version, body, n_bytes, classes_, out);
     if (!status)
         status = check_position(out->record);
@@ -281,6 +284,22 @@ lk_status SnapshotReader::next_part(RowsPart *out) {
         !rows_.push({out->record.first_token, out->record.n_tokens}))
         return fail(LK_E_NOMEM, "no memory for a list of %zu rows", rows_.size() + 1);
     return LK_OK;
+}
+
+// What is wrong with it next_part() says.
+void SnapshotReader::look_ahead() { chunk_ahead_ = looks_good_ahead() ? n_chunks_ : UINT64_MAX; }
+
+bool SnapshotReader::looks_good_ahead() {
+    const uint64_t left = header_.total_bytes - done_bytes_;
+    const uint8_t *bytes = source_.peek(sizeof(ChunkHeader));
+    ChunkHeader header;
+    if (left < sizeof header || !bytes || !is_chunk_of(ChunkKind::kRows, bytes) ||
+        read_chunk_header(bytes, ChunkKind::kRows, n_chunks_, left - sizeof header, &header) ||
+        !source_.peek(sizeof header + header.body_bytes))
+        return false;
+    const uint8_t *body = bytes + sizeof header;
+    return !check_chunk_body(header, body) &&
+           !read_rows(header_.version, body, header.body_bytes, classes_, &part_ahead_);
 }
 
 lk_status SnapshotReader::finish() {

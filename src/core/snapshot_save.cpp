@@ -5,6 +5,7 @@
 
 #include "core/cache.h"
 #include "core/snapshot.h"
+#include "format/bulk.h"
 #include "format/codec.h"
 
 namespace lk {
@@ -248,7 +249,7 @@ lk_status Writer::put_header() {
         return LK_OK;
     const Plan &plan = cache_.plan.model;
     header_.geometry_hash = geometry_hash(plan);
-    header_.plan_hash = snapshot_hash(plan_text_.data(), plan_text_.size());
+    header_.plan_hash = hash_bytes(plan_text_.data(), plan_text_.size());
     header_.n_tokens = 0;
     for (const Sequence *sequence : sequences_)
         header_.n_tokens += sequence->length;

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "format/pagefile.h"
 
+#include "format/bulk.h"
 #include "format/codec.h"
 #include "format/shape_record.h"
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <cstring>
 
@@ -43,7 +41,7 @@ constexpr char kMagic[4] = {'L', 'K', 'P', 'G'};
 
 uint64_t hash_header(Header header) {
     header.header_hash = 0;
-    return XXH3_64bits(&header, sizeof header);
+    return hash_bytes(&header, sizeof header);
 }
 
 Header make_header(const PageFile &file) {
@@ -119,42 +117,17 @@ lk_status check_sizes(const Header &h, const HalfShape &shape, uint64_t n_bytes)
     return LK_OK;
 }
 
-// How many of n bit patterns the quantizer never stores: infinities, NaNs, -0, and for ranges what
-// is negative. Counted without a branch, so that compilers do many at once.
-uint64_t count_bad_f8(const uint8_t *bytes, uint64_t n, bool is_range) {
-    uint64_t n_bad = 0;
-    for (uint64_t i = 0; i < n; ++i)
-        n_bad += is_range ? bytes[i] >= 0x80 : bytes[i] == 0x80;
-    return n_bad;
-}
-uint64_t count_bad_f16(const uint8_t *bytes, uint64_t n, uint32_t first_good_sign) {
-    uint64_t n_bad = 0;
-    for (uint64_t i = 0; i < n; ++i) {
-        uint16_t bits;
-        std::memcpy(&bits, bytes + 2 * i, sizeof bits);
-        n_bad += static_cast<uint64_t>((bits & 0x7c00) == 0x7c00) |
-                 static_cast<uint64_t>(bits >= 0x8000 && bits < first_good_sign);
-    }
-    return n_bad;
-}
-
-constexpr uint32_t kNoSignIsBad =
-    0x8000;  // of first_good_sign: patterns from 0x8000 up to it are bad
-constexpr uint32_t kMinusZeroIsBad = 0x8001;
-constexpr uint32_t kSignsAreBad = 0x10000;
-
 lk_status check_parameters(const HalfShape &shape, const uint8_t *metadata) {
     const uint64_t n = n_parameters(shape);
     const uint8_t *ranges = metadata + ranges_offset_bytes(shape);
     const uint8_t *minima = metadata + minima_offset_bytes(shape);
     const bool is_f8 = shape.metadata == Metadata::kF8;
-    const uint64_t bad_ranges =
-        is_f8 ? count_bad_f8(ranges, n, true) : count_bad_f16(ranges, n, kSignsAreBad);
+    const uint64_t bad_ranges = count_bad(is_f8 ? Stored::kF8Range : Stored::kF16Range, ranges, n);
     if (bad_ranges)
         return fail(LK_E_CORRUPT, "page: %llu ranges are negative or not finite",
                     static_cast<unsigned long long>(bad_ranges));
     const uint64_t bad_minima =
-        is_f8 ? count_bad_f8(minima, n, false) : count_bad_f16(minima, n, kMinusZeroIsBad);
+        count_bad(is_f8 ? Stored::kF8Minimum : Stored::kF16Minimum, minima, n);
     if (bad_minima)
         return fail(LK_E_CORRUPT, "page: %llu minima are -0 or not finite",
                     static_cast<unsigned long long>(bad_minima));
@@ -164,7 +137,7 @@ lk_status check_parameters(const HalfShape &shape, const uint8_t *metadata) {
 lk_status check_raw_values(const HalfShape &shape, const uint8_t *payload) {
     const uint64_t n =
         static_cast<uint64_t>(shape.strips[kPlane16]) * LK_STRIP_CHANNELS * shape.page_tokens;
-    const uint64_t n_bad = count_bad_f16(payload, n, kNoSignIsBad);
+    const uint64_t n_bad = count_bad(Stored::kF16Value, payload, n);
     if (n_bad)
         return fail(LK_E_CORRUPT, "page: %llu 16-bit values are not finite",
                     static_cast<unsigned long long>(n_bad));
@@ -212,7 +185,7 @@ void page_file_encode(const PageFile &file, uint8_t *bytes) {
     if (file.fixed_permutation)
         std::memcpy(body + header.payload_bytes + header.metadata_bytes, file.fixed_permutation,
                     file.shape.head_dim);
-    header.body_hash = XXH3_64bits(body, page_file_bytes(file) - sizeof header);
+    header.body_hash = hash_bytes(body, page_file_bytes(file) - sizeof header);
     header.header_hash = hash_header(header);
     std::memcpy(bytes, &header, sizeof header);
 }
@@ -228,7 +201,7 @@ lk_status page_file_decode(const uint8_t *bytes, uint64_t n_bytes, PageFile *out
     if (status != LK_OK)
         return status;
     const uint8_t *body = bytes + sizeof header;
-    if (header.body_hash != XXH3_64bits(body, n_bytes - sizeof header))
+    if (header.body_hash != hash_bytes(body, n_bytes - sizeof header))
         return fail(LK_E_CORRUPT,
                     "page file: payload, metadata or permutation do not fit their hash");
     file.payload = body;

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "format/snapshot_frame.h"
 
+#include "format/bulk.h"
 #include "format/pagefile.h"
 #include "format/shape_record.h"
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 namespace lk {
 
@@ -37,7 +35,7 @@ T load(const uint8_t *bytes) {
 
 uint64_t hash_header(SnapshotHeader header) {
     header.header_hash = 0;
-    return snapshot_hash(&header, sizeof header);
+    return hash_bytes(&header, sizeof header);
 }
 
 bool is_zero(const uint8_t *bytes, size_t n) {
@@ -130,8 +128,6 @@ lk_status check_chunks(uint16_t version, const SequencePart &part, const Allocat
 
 }  // namespace
 
-uint64_t snapshot_hash(const void *data, uint64_t n_bytes) { return XXH3_64bits(data, n_bytes); }
-
 void seal_header(SnapshotHeader *header) {
     std::memcpy(header->magic, kMagic, sizeof kMagic);
     header->version = kSnapshotVersion;
@@ -163,14 +159,18 @@ void write_chunk_header(ChunkKind kind, uint64_t number, const uint8_t *body, ui
     std::memcpy(header.kind, kind_name(kind), sizeof header.kind);
     header.number = number;
     header.body_bytes = body_bytes;
-    header.body_hash = snapshot_hash(body, body_bytes);
+    header.body_hash = hash_bytes(body, body_bytes);
     std::memcpy(bytes, &header, sizeof header);
+}
+
+bool is_chunk_of(ChunkKind kind, const uint8_t *bytes) {
+    return !std::memcmp(bytes, kind_name(kind), sizeof ChunkHeader::kind);
 }
 
 lk_status read_chunk_header(const uint8_t *bytes, ChunkKind kind, uint64_t number,
                             uint64_t left_bytes, ChunkHeader *out) {
     const auto header = load<ChunkHeader>(bytes);
-    if (std::memcmp(header.kind, kind_name(kind), sizeof header.kind) != 0)
+    if (!is_chunk_of(kind, bytes))
         return fail(LK_E_CORRUPT, "snapshot: chunk %llu is not the chunk %s that must come here",
                     ull{number}, kind_name(kind));
     if (header.number != number || header.reserved)
@@ -184,7 +184,7 @@ lk_status read_chunk_header(const uint8_t *bytes, ChunkKind kind, uint64_t numbe
 }
 
 lk_status check_chunk_body(const ChunkHeader &header, const uint8_t *body) {
-    if (header.body_hash != snapshot_hash(body, header.body_bytes))
+    if (header.body_hash != hash_bytes(body, header.body_bytes))
         return fail(LK_E_CORRUPT, "snapshot: chunk %llu does not fit its hash", ull{header.number});
     return LK_OK;
 }

@@ -114,8 +114,6 @@ struct FileClass {
     const uint8_t *permutation;  // [head_dim] slot -> channel, null for none
 };
 
-uint64_t snapshot_hash(const void *data, uint64_t n_bytes);
-
 // Fill in magic, sizes and hash.
 void seal_header(SnapshotHeader *header);
 // LK_E_CORRUPT, or LK_E_MISMATCH for another version. known_bytes: of the whole, 0 = unknown.
@@ -123,6 +121,7 @@ lk_status read_header(const uint8_t *bytes, uint64_t known_bytes, SnapshotHeader
 
 void write_chunk_header(ChunkKind kind, uint64_t number, const uint8_t *body, uint64_t body_bytes,
                         uint8_t *bytes);
+bool is_chunk_of(ChunkKind kind, const uint8_t *bytes);
 // The chunk that must come now; left_bytes: of the file behind this header.
 lk_status read_chunk_header(const uint8_t *bytes, ChunkKind kind, uint64_t number,
                             uint64_t left_bytes, ChunkHeader *out);

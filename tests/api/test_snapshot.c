@@ -553,10 +553,13 @@ static void test_memory(void **state) {
 }
 
 // A cache of few bytes, and its snapshot.
-static void small_open(rig *r) {
+static void small_open(rig *r, uint32_t n_threads) {
     memset(r, 0, sizeof *r);
     rig_geometry(r, 1, 2, 1, 32);
-    rig_open(r);
+    lk_context_desc desc;
+    rig_context_desc(r, &desc);
+    desc.n_threads = n_threads;
+    assert_int_equal(lk_context_open(&desc, LK_ABI_VERSION, &r->context), LK_OK);
     rig_preset(r, "kitty");
     rig_recent(r, 32, 16, 16);
     if (rig_ranks_by_queries())
@@ -580,7 +583,7 @@ static void test_truncated(void **state) {
     if (rig_default() != rig_host())
         skip();
     rig r;
-    small_open(&r);
+    small_open(&r, 1);
     const bytes saved = small_snapshot(&r);
     snapshot_cut_everywhere(&r, saved);
     free(saved.data);
@@ -592,12 +595,74 @@ static void test_flipped(void **state) {
     if (rig_default() != rig_host())
         skip();
     rig r;
-    small_open(&r);
+    small_open(&r, 1);
     const bytes saved = small_snapshot(&r);
     // Ids of the cache that saved it, sums and values may be anything.
     assert_true(snapshot_flip_frame(&r, saved) > 0);
     free(saved.data);
     rig_close(&r);
+}
+
+// What loading bytes into an empty cache says; what it accepts goes again.
+static lk_status verdict(rig *r, bytes from, char *sentence, size_t capacity) {
+    lk_sequence ids[N_SEQUENCES];
+    uint32_t n = 0;
+    const lk_status status =
+        lk_snapshot_load_memory(r->cache, NULL, from.data, from.n, N_SEQUENCES, ids, &n);
+    sentence[0] = 0;
+    if (status)
+        assert_int_equal(lk_last_error(sentence, capacity, NULL), LK_OK);
+    for (uint32_t s = 0; !status && s < n; ++s)
+        assert_int_equal(lk_sequence_remove(r->cache, ids[s]), LK_OK);
+    return status;
+}
+
+// With several threads one checks the next part while others copy: what comes is the same, and so
+// is what is said of damage to each part.
+static void test_threads(void **state) {
+    (void)state;
+    if (rig_default() != rig_host())
+        skip();
+    rig one, several;
+    small_open(&one, 1);
+    small_open(&several, 3);
+    const bytes saved = small_snapshot(&one);
+    lk_sequence ids[N_SEQUENCES];
+    assert_int_equal(load(&several, saved, ids), LK_OK);
+    const bytes again = save(&several);
+    snapshot_same(again, saved);
+    assert_int_equal(lk_sequence_remove(several.cache, ids[0]), LK_OK);
+    assert_int_equal(lk_sequence_remove(several.cache, ids[1]), LK_OK);
+    const bytes copy = {malloc(saved.n), saved.n};
+    assert_non_null(copy.data);
+    int n_parts = 0;
+    int n_contents = 0;
+    size_t next = 0;
+    for (size_t at = RESTAMP_HEADER; at < saved.n; at = next) {
+        next = snapshot_next_chunk(saved.data, at, saved.n);
+        if (memcmp(saved.data + at, "ROWS", 4) != 0)
+            continue;
+        ++n_parts;
+        for (int fits_hash = 0; fits_hash < 2; ++fits_hash) {
+            char said[256], said_by_several[256];
+            memcpy(copy.data, saved.data, saved.n);
+            memset(copy.data + next - 2, 0xff, 2);
+            if (fits_hash)
+                snapshot_restamp(copy.data, saved.n);
+            const lk_status status = verdict(&one, copy, said, sizeof said);
+            assert_int_equal(verdict(&several, copy, said_by_several, sizeof said_by_several),
+                             status);
+            assert_string_equal(said_by_several, said);
+            assert_true(fits_hash || status == LK_E_CORRUPT);
+            n_contents += fits_hash && status == LK_E_CORRUPT;
+        }
+    }
+    assert_true(n_parts > 3 && n_contents > 0);
+    free(copy.data);
+    free(again.data);
+    free(saved.data);
+    rig_close(&one);
+    rig_close(&several);
 }
 
 typedef struct limit {
@@ -622,7 +687,7 @@ static void test_short_streams(void **state) {
     if (rig_default() != rig_host())
         skip();
     rig r;
-    small_open(&r);
+    small_open(&r, 1);
     const bytes saved = small_snapshot(&r);
     limit memory = {0, 0};
     lk_context_desc desc;
@@ -669,13 +734,13 @@ static void test_short_streams(void **state) {
 int main(int argc, char **argv) {
     rig_arguments(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_cut_before_a_step),
-        cmocka_unit_test(test_query_sums),    cmocka_unit_test(test_forks),
-        cmocka_unit_test(test_callbacks),     cmocka_unit_test(test_files),
-        cmocka_unit_test(test_mismatches),    cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_budget),        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_truncated),     cmocka_unit_test(test_flipped),
-        cmocka_unit_test(test_short_streams),
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_cut_before_a_step),
+        cmocka_unit_test(test_query_sums), cmocka_unit_test(test_forks),
+        cmocka_unit_test(test_callbacks),  cmocka_unit_test(test_files),
+        cmocka_unit_test(test_mismatches), cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_budget),     cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_truncated),  cmocka_unit_test(test_flipped),
+        cmocka_unit_test(test_threads),    cmocka_unit_test(test_short_streams),
     };
     return cmocka_run_group_tests_name("api snapshot", tests, NULL, NULL);
 }

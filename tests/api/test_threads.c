@@ -1,4 +1,5 @@
-// Statistics and the poll are read beside steps; two caches of one context run side by side.
+// Statistics and the poll are read beside steps and snapshots; two caches of one context run side
+// by side.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "rig.h"
@@ -23,10 +24,31 @@ static void *watch_stats(void *user) {
     return NULL;
 }
 
+// Out to memory and in again, in place of itself.
+static lk_status save_and_load(rig *r, lk_sequence id) {
+    uint64_t n_bytes = 0;
+    lk_status status = lk_snapshot_save_memory(r->cache, 1, &id, NULL, NULL, 0, &n_bytes);
+    void *saved = status ? NULL : malloc(n_bytes);
+    if (!saved)
+        return LK_E_NOMEM;
+    status = lk_snapshot_save_memory(r->cache, 1, &id, NULL, saved, n_bytes, NULL);
+    if (!status)
+        status = lk_sequence_remove(r->cache, id);
+    if (!status)
+        status = lk_snapshot_load_memory(r->cache, NULL, saved, n_bytes, 1, &id, NULL);
+    if (!status)
+        status = rig_fill(r, id, 1, 200, 40, 8, NULL);
+    free(saved);
+    return status;
+}
+
 static void *run_steps(void *user) {
     rig *r = user;
     lk_sequence id;
-    return lk_sequence_add(r->cache, &id) || rig_fill(r, id, 1, 0, 200, 11, NULL) ? user : NULL;
+    return lk_sequence_add(r->cache, &id) || rig_fill(r, id, 1, 0, 200, 11, NULL) ||
+                   save_and_load(r, id)
+               ? user
+               : NULL;
 }
 
 static void readers_beside_steps(void **state) {

@@ -40,6 +40,10 @@ void convert_unit(const AppendArgs &args, uint32_t unit, Conversion *out) {
     while (bad < seen && !out->first_bad.compare_exchange_weak(seen, bad)) {}
 }
 
+void upload_item(const SlotCopy &item) {
+    std::memcpy(reinterpret_cast<void *>(item.address), item.host, item.bytes);
+}
+
 }  // namespace
 
 // Direct rows are left out: they are packed from the staging area.
@@ -122,7 +126,21 @@ lk_status CpuCacheDevice::download(const SlotCopy *items, uint32_t n_items) {
 
 lk_status CpuCacheDevice::upload(const SlotCopy *items, uint32_t n_items) {
     for (uint32_t i = 0; i < n_items; ++i)
-        std::memcpy(reinterpret_cast<void *>(items[i].address), items[i].host, items[i].bytes);
+        upload_item(items[i]);
+    return LK_OK;
+}
+
+lk_status CpuCacheDevice::upload_beside(const SlotCopy *items, uint32_t n_items,
+                                        const SideWork &side) {
+    if (engine_.pool.size() == 1)
+        return upload(items, n_items);
+    const Lock lock(&engine_.mutex);
+    engine_.pool.parallel_for(n_items + 1, [&](uint32_t unit, uint32_t) {
+        if (unit)
+            upload_item(items[unit - 1]);
+        else
+            side.run(side.context);
+    });
     return LK_OK;
 }
 

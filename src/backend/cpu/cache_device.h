@@ -63,6 +63,7 @@ class CpuCacheDevice final : public CacheDevice {
     lk_status reopen(const ReopenItem *items, uint32_t n_items) override;
     lk_status download(const SlotCopy *items, uint32_t n_items) override;
     lk_status upload(const SlotCopy *items, uint32_t n_items) override;
+    lk_status upload_beside(const SlotCopy *items, uint32_t n_items, const SideWork &side) override;
     lk_status move(const MoveItem *items, uint32_t n_items) override;
     lk_status shrink(const ShrinkItem *items, uint32_t n_items) override;
     lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) override;
