@@ -3,7 +3,7 @@
  *
  * A program records its own dispatches (projections, RoPE, MLP) between the calls of lowkey; here
  * Q, K and V are made up. The same steps run on the CPU, and the program fails when the answers
- * differ. host.c opens the device.
+ * differ. The other files open the device.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "host.h"
