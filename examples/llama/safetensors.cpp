@@ -2,7 +2,6 @@
 #include "safetensors.h"
 
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 #include <limits>
 
@@ -91,13 +90,6 @@ Tensor read_entry(const std::string &name, const nlohmann::json &entry, const st
     return tensor;
 }
 
-template <typename T>
-T load(const std::uint8_t *at) {
-    T value;
-    std::memcpy(&value, at, sizeof value);
-    return value;
-}
-
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::string &path) : bytes_(read_file(path)) {
@@ -159,60 +151,6 @@ const Tensor &SafetensorsFile::at(const std::string &name) const {
     if (tensor == nullptr)
         throw Error("the file has no tensor \"" + name + "\"");
     return *tensor;
-}
-
-float float_from_half(std::uint16_t half) {
-    const std::uint32_t sign = std::uint32_t{half & 0x8000u} << 16;
-    const std::uint32_t magnitude = half & 0x7fffu;
-    if (magnitude < 0x400u) {  // zero and subnormals
-        const float value = static_cast<float>(magnitude) * 0x1p-24f;
-        return sign != 0 ? -value : value;
-    }
-    const std::uint32_t exponent_shift = magnitude >= 0x7c00u ? 224u << 23 : 112u << 23;
-    const std::uint32_t bits = sign | ((magnitude << 13) + exponent_shift);
-    return load<float>(reinterpret_cast<const std::uint8_t *>(&bits));
-}
-
-std::vector<float> to_floats(const Tensor &tensor) {
-    std::vector<float> out(static_cast<std::size_t>(tensor.n_elements));
-    const std::uint8_t *at = tensor.data;
-    for (std::size_t i = 0; i < out.size(); ++i) {
-        if (tensor.dtype == "F16") {
-            out[i] = float_from_half(load<std::uint16_t>(at + 2 * i));
-        } else if (tensor.dtype == "BF16") {
-            const std::uint32_t bits = std::uint32_t{load<std::uint16_t>(at + 2 * i)} << 16;
-            out[i] = load<float>(reinterpret_cast<const std::uint8_t *>(&bits));
-        } else if (tensor.dtype == "F32") {
-            out[i] = load<float>(at + 4 * i);
-        } else if (tensor.dtype == "F64") {
-            out[i] = static_cast<float>(load<double>(at + 8 * i));
-        } else {
-            throw Error("tensor \"" + tensor.name + "\" is " + tensor.dtype + ", not a float type");
-        }
-    }
-    return out;
-}
-
-std::vector<std::int32_t> to_ints(const Tensor &tensor) {
-    std::vector<std::int32_t> out(static_cast<std::size_t>(tensor.n_elements));
-    const std::uint8_t *at = tensor.data;
-    for (std::size_t i = 0; i < out.size(); ++i) {
-        if (tensor.dtype == "I32") {
-            out[i] = load<std::int32_t>(at + 4 * i);
-        } else if (tensor.dtype == "U8") {
-            out[i] = at[i];
-        } else if (tensor.dtype == "I64") {
-            const std::int64_t value = load<std::int64_t>(at + 8 * i);
-            if (value < INT32_MIN || value > INT32_MAX) {
-                throw Error("tensor \"" + tensor.name + "\" holds a value beyond 32 bits");
-            }
-            out[i] = static_cast<std::int32_t>(value);
-        } else {
-            throw Error("tensor \"" + tensor.name + "\" is " + tensor.dtype +
-                        ", not an integer type");
-        }
-    }
-    return out;
 }
 
 }  // namespace llama
