@@ -134,6 +134,11 @@ struct ShrinkItem {
     uint32_t tail_bytes;  // a multiple of 16
 };
 
+// One that moves n_bytes as they are, at most what a slot has.
+inline ShrinkItem copy_item(uint64_t source, uint64_t target, uint64_t n_bytes) {
+    return {source, target, 0, 2, 0, static_cast<uint32_t>(n_bytes)};
+}
+
 // Add |Q| of tokens [first_token, first_token + n_tokens) of the batch, in units of 2^-24 after
 // rounding to FP16, over the query heads of kv_head, to sums [head_dim].
 struct QuerySumArgs {

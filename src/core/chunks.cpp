@@ -106,7 +106,7 @@ bool may_pack(const lk_cache *cache, Sequence *sequence, uint64_t first, uint32_
     for (uint64_t r = first; r < first + n_rows; ++r) {
         const Row &row = *sequence->row(r);
         const bool is_open = row.n_packed < row.n_entries || is_raw_row(cache, row);
-        if (!is_open || row.n_holders > 1 || lacks_pages(row))
+        if (!is_open || !may_remake(row))
             return false;
     }
     return true;

@@ -88,10 +88,9 @@ bool Compaction::carry_out() {
     bool is_done = true;
     for (const Move &move : moves_)
         if (move.target)
-            is_done =
-                copies_.push({*move.address, move.target, 0, 2, 0,
-                              static_cast<uint32_t>(cache_->slots.bytes_at(*move.address))}) &&
-                is_done;
+            is_done = copies_.push(copy_item(*move.address, move.target,
+                                             cache_->slots.bytes_at(*move.address))) &&
+                      is_done;
     is_done = is_done && cache_->device->shrink(copies_.data(),
                                                 static_cast<uint32_t>(copies_.size())) == LK_OK;
     for (const Move &move : moves_) {

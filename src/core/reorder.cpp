@@ -312,8 +312,7 @@ lk_status Rebuild::fill(const NewRow &wanted) {
 lk_status Rebuild::copy(const Row &from, const Row &to) {
     copies_.clear();
     const auto add = [this](uint64_t source, uint64_t target) {
-        return !target || copies_.push({source, target, 0, 2, 0,
-                                        static_cast<uint32_t>(cache_.slots.bytes_at(target))});
+        return !target || copies_.push(copy_item(source, target, cache_.slots.bytes_at(target)));
     };
     bool fits = true;
     for (uint32_t e = 0; e < from.n_entries; ++e)
@@ -451,7 +450,7 @@ void Rebuild::put(uint64_t n_tokens) {
         Row *row = wanted->row;
         sequence_.rows[first_row_ + i] = row;
         wanted->is_made = false;
-        if (wanted->source == kNoRow || row->n_holders > 1 || lacks_pages(*row))
+        if (wanted->source == kNoRow || !may_remake(*row))
             continue;
         part_twins(row);
         row->first_token = row_first(cache_.plan.model, first_row_ + i);

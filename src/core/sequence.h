@@ -136,6 +136,8 @@ void give_entry(lk_cache *cache, const PageEntry &entry);
 void free_hidden_pages(lk_cache *cache, Sequence *sequence);
 // Has a window taken some of them? Such a row is packed in full, and stays as it is.
 bool lacks_pages(const Row &row);
+// May it take another class where it is: is it of one sequence, and does it lack no pages?
+bool may_remake(const Row &row);
 // Are the entries there that queries behind n_tokens tokens see? LK_E_UNSUPPORTED.
 lk_status check_pages(const lk_cache *cache, const Sequence &sequence, uint64_t n_tokens);
 

@@ -66,6 +66,8 @@ bool lacks_pages(const Row &row) {
     return false;
 }
 
+bool may_remake(const Row &row) { return row.n_holders == 1 && !lacks_pages(row); }
+
 void free_hidden_pages(lk_cache *cache, Sequence *sequence) {
     const Plan &plan = cache->plan.model;
     uint64_t end = 0;

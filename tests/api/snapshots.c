@@ -3,6 +3,8 @@
 
 #include "fuzz/restamp.h"
 
+#define STEP 3
+
 bytes snapshot_save(rig *r, const lk_snapshot_desc *desc) {
     bytes out = {NULL, 0};
     assert_int_equal(lk_snapshot_save_memory(r->cache, 0, NULL, desc, NULL, 0, &out.n), LK_OK);
@@ -26,6 +28,48 @@ void snapshot_same_stats(const lk_cache_stats *a, const lk_cache_stats *b) {
     assert_true(a->n_tokens == b->n_tokens && a->payload_bytes == b->payload_bytes &&
                 a->metadata_bytes == b->metadata_bytes && a->recent_bytes == b->recent_bytes &&
                 a->table_bytes == b->table_bytes && a->reserved_bytes == b->reserved_bytes);
+}
+
+void snapshot_small_open(rig *r, const char *preset, uint32_t n_threads) {
+    memset(r, 0, sizeof *r);
+    rig_geometry(r, 1, 2, 1, 32);
+    lk_context_desc desc;
+    rig_context_desc(r, &desc);
+    desc.n_threads = n_threads;
+    assert_int_equal(lk_context_open(&desc, LK_ABI_VERSION, &r->context), LK_OK);
+    rig_preset(r, preset);
+}
+
+void snapshot_small_make(rig *r) { assert_int_equal(rig_cache(r, 3, 128, 8u << 20), LK_OK); }
+
+bytes snapshot_small_take(rig *r, const lk_sequence *ids, uint32_t n) {
+    const bytes saved = snapshot_save(r, NULL);
+    for (uint32_t s = 0; s < n; ++s)
+        assert_int_equal(lk_sequence_remove(r->cache, ids[s]), LK_OK);
+    return saved;
+}
+
+static float *answers(rig *r, const lk_sequence *ids, uint32_t n) {
+    float *out = calloc((size_t)n * STEP * rig_width(r), sizeof *out);
+    assert_non_null(out);
+    for (uint32_t s = 0; s < n; ++s) {
+        const rig_token tokens[STEP] = {{s, 5000}, {s, 5001}, {s, 5002}};
+        const uint32_t n_tokens = STEP;
+        assert_int_equal(rig_begin(r, 1, &ids[s], &n_tokens, NULL), LK_OK);
+        assert_int_equal(rig_layers(r, tokens, STEP, out + (size_t)s * STEP * rig_width(r)), LK_OK);
+        assert_int_equal(lk_step_discard(r->cache), LK_OK);
+    }
+    return out;
+}
+
+float snapshot_distance(rig *a, const lk_sequence *of_a, rig *b, const lk_sequence *of_b,
+                        uint32_t n) {
+    float *x = answers(a, of_a, n);
+    float *y = answers(b, of_b, n);
+    const float distance = rig_distance(x, y, (size_t)n * STEP * rig_width(a));
+    free(x);
+    free(y);
+    return distance;
 }
 
 // Classes for all that may still have some, and deferral.

@@ -19,6 +19,17 @@ void snapshot_same(bytes a, bytes b);
 // What is held, by kind.
 void snapshot_same_stats(const lk_cache_stats *a, const lk_cache_stats *b);
 
+// A cache of few bytes: one layer with two query heads and a KV head of 32 channels. open reads the
+// preset, whose plan may be changed before make makes the cache; take saves the sequences, which
+// go.
+void snapshot_small_open(rig *r, const char *preset, uint32_t n_threads);
+void snapshot_small_make(rig *r);
+bytes snapshot_small_take(rig *r, const lk_sequence *ids, uint32_t n);
+
+// How far apart two caches answer a step of each of n sequences, which is dropped again.
+float snapshot_distance(rig *a, const lk_sequence *of_a, rig *b, const lk_sequence *of_b,
+                        uint32_t n);
+
 // Load bytes from a block of their own length into a cache without sequences. What is accepted
 // bears every verb, and goes.
 lk_status snapshot_try(rig *r, const uint8_t *data, size_t n);

@@ -10,9 +10,6 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define N_SEQUENCES 3
-#define STEP 3
-
 static const uint32_t kLengths[N_SEQUENCES] = {0, 37, 140};
 
 static lk_snapshot_desc described(const char *fingerprint) {
@@ -40,21 +37,6 @@ static void fill(rig *r, lk_sequence *ids) {
     assert_int_equal(rig_fill(r, ids[2], 2, 60, 213, 7, NULL), LK_OK);
 }
 
-// Outputs of a step of each sequence, which is dropped again.
-static float *answers(rig *r, const lk_sequence *ids) {
-    const size_t n = (size_t)N_SEQUENCES * STEP * rig_width(r);
-    float *out = calloc(n, sizeof *out);
-    assert_non_null(out);
-    for (uint32_t s = 0; s < N_SEQUENCES; ++s) {
-        const rig_token tokens[STEP] = {{s, 5000}, {s, 5001}, {s, 5002}};
-        const uint32_t n_tokens = STEP;
-        assert_int_equal(rig_begin(r, 1, &ids[s], &n_tokens, NULL), LK_OK);
-        assert_int_equal(rig_layers(r, tokens, STEP, out + (size_t)s * STEP * rig_width(r)), LK_OK);
-        assert_int_equal(lk_step_discard(r->cache), LK_OK);
-    }
-    return out;
-}
-
 // From the program's device to another one and back: the bytes never change, nor does what goes on.
 static void run_round_trip(const char *plan, const rig_device *from, const rig_device *to) {
     rig a, b;
@@ -66,11 +48,8 @@ static void run_round_trip(const char *plan, const rig_device *from, const rig_d
     assert_int_equal(load(&b, saved, loaded), LK_OK);
     const bytes again = save(&b);
     snapshot_same(again, saved);
-    float *before = answers(&a, ids);
-    float *after = answers(&b, loaded);
-    const size_t n = (size_t)N_SEQUENCES * STEP * rig_width(&a);
     const float tolerance = from == to ? 0 : rig_tolerance();
-    assert_true(rig_distance(before, after, n) <= tolerance);
+    assert_true(snapshot_distance(&a, ids, &b, loaded, N_SEQUENCES) <= tolerance);
     for (uint32_t s = 0; s < N_SEQUENCES; ++s) {
         uint64_t length = 0;
         assert_int_equal(lk_sequence_length(b.cache, loaded[s], &length), LK_OK);
@@ -83,8 +62,6 @@ static void run_round_trip(const char *plan, const rig_device *from, const rig_d
     const bytes grown = save(&a);
     const bytes loaded_grown = save(&b);
     snapshot_same(loaded_grown, grown);
-    free(before);
-    free(after);
     free(saved.data);
     free(again.data);
     free(grown.data);
@@ -111,11 +88,7 @@ static void run_cut_before_a_step(const char *plan) {
     const bytes cut = save(&a);
     const bytes loaded_cut = save(&b);
     snapshot_same(loaded_cut, cut);
-    float *before = answers(&a, ids);
-    float *after = answers(&b, loaded);
-    assert_true(rig_distance(before, after, (size_t)N_SEQUENCES * STEP * rig_width(&a)) <= 0);
-    free(before);
-    free(after);
+    assert_true(snapshot_distance(&a, ids, &b, loaded, N_SEQUENCES) == 0);
     free(saved.data);
     free(cut.data);
     free(loaded_cut.data);
@@ -201,9 +174,7 @@ static void run_forks(const char *plan, int ranks_by_queries) {
     const lk_cache_stats after = rig_stats(&b);
     assert_true(before.n_tokens == after.n_tokens && after.shared_bytes > 0 &&
                 after.payload_bytes < before.payload_bytes + before.payload_bytes / 2);
-    float *x = answers(&a, ids);
-    float *y = answers(&b, loaded);
-    assert_true(rig_distance(x, y, (size_t)N_SEQUENCES * STEP * rig_width(&a)) == 0);
+    assert_true(snapshot_distance(&a, ids, &b, loaded, N_SEQUENCES) == 0);
     assert_int_equal(lk_sequence_remove(a.cache, ids[0]), LK_OK);
     assert_int_equal(lk_sequence_remove(b.cache, loaded[0]), LK_OK);
     for (int s = 1; s < N_SEQUENCES; ++s) {
@@ -211,17 +182,7 @@ static void run_forks(const char *plan, int ranks_by_queries) {
         assert_int_equal(rig_fill(&b, loaded[s], 5, 700, 150, 11, NULL), LK_OK);
     }
     // When a window's layers drop a page depends on who had it, so bytes may differ, answers not.
-    for (int side = 0; side < 2; ++side) {
-        rig *r = side ? &b : &a;
-        const uint32_t n_tokens = STEP;
-        const rig_token tokens[STEP] = {{7, 5000}, {7, 5001}, {7, 5002}};
-        assert_int_equal(rig_begin(r, 1, side ? &loaded[1] : &ids[1], &n_tokens, NULL), LK_OK);
-        assert_int_equal(rig_layers(r, tokens, STEP, side ? y : x), LK_OK);
-        assert_int_equal(lk_step_discard(r->cache), LK_OK);
-    }
-    assert_true(rig_distance(x, y, (size_t)STEP * rig_width(&a)) == 0);
-    free(x);
-    free(y);
+    assert_true(snapshot_distance(&a, &ids[1], &b, &loaded[1], 1) == 0);
     free(alone.data);
     free(saved.data);
     free(again.data);
@@ -554,28 +515,20 @@ static void test_memory(void **state) {
 
 // A cache of few bytes, and its snapshot.
 static void small_open(rig *r, uint32_t n_threads) {
-    memset(r, 0, sizeof *r);
-    rig_geometry(r, 1, 2, 1, 32);
-    lk_context_desc desc;
-    rig_context_desc(r, &desc);
-    desc.n_threads = n_threads;
-    assert_int_equal(lk_context_open(&desc, LK_ABI_VERSION, &r->context), LK_OK);
-    rig_preset(r, "kitty");
+    snapshot_small_open(r, "kitty", n_threads);
     rig_recent(r, 32, 16, 16);
     if (rig_ranks_by_queries())
         rig_query_ranking(r);
-    assert_int_equal(rig_cache(r, 3, 128, 8u << 20), LK_OK);
+    snapshot_small_make(r);
 }
 
 static bytes small_snapshot(rig *r) {
+    lk_sequence ids[2];
     for (uint32_t s = 0; s < 2; ++s) {
-        const lk_sequence id = model_add(r);
-        assert_int_equal(rig_fill(r, id, s, 0, s ? 101 : 5, 40, NULL), LK_OK);
+        ids[s] = model_add(r);
+        assert_int_equal(rig_fill(r, ids[s], s, 0, s ? 101 : 5, 40, NULL), LK_OK);
     }
-    const bytes saved = save(r);
-    assert_int_equal(lk_sequence_remove(r->cache, 1), LK_OK);
-    assert_int_equal(lk_sequence_remove(r->cache, 2), LK_OK);
-    return saved;
+    return snapshot_small_take(r, ids, 2);
 }
 
 static void test_truncated(void **state) {

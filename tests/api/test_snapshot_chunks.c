@@ -50,28 +50,11 @@ static void fill(rig *r, kind k, shape s, lk_sequence *ids) {
         assert_int_equal(lk_cache_shrink(r->cache, 0, 8), LK_OK);
 }
 
-static float *answers(rig *r, const lk_sequence *ids) {
-    float *out = calloc((size_t)N_LIVE * STEP * rig_width(r), sizeof *out);
-    assert_non_null(out);
-    for (uint32_t s = 0; s < N_LIVE; ++s) {
-        const rig_token tokens[STEP] = {{s, 5000}, {s, 5001}, {s, 5002}};
-        const uint32_t n_tokens = STEP;
-        assert_int_equal(rig_begin(r, 1, &ids[s], &n_tokens, NULL), LK_OK);
-        assert_int_equal(rig_layers(r, tokens, STEP, out + (size_t)s * STEP * rig_width(r)), LK_OK);
-        assert_int_equal(lk_step_discard(r->cache), LK_OK);
-    }
-    return out;
-}
-
 static void compare(rig *a, const lk_sequence *ids, rig *b, const lk_sequence *loaded,
                     const char *what) {
-    float *x = answers(a, ids);
-    float *y = answers(b, loaded);
-    const float distance = rig_distance(x, y, (size_t)N_LIVE * STEP * rig_width(a));
+    const float distance = snapshot_distance(a, ids, b, loaded, N_LIVE);
     if (!(distance <= (a->device == b->device ? 0 : rig_tolerance())))
         fail_msg("%s: outputs are %g apart", what, (double)distance);
-    free(x);
-    free(y);
 }
 
 static void check_lists(rig *a, lk_sequence x, rig *b, lk_sequence y) {
@@ -284,21 +267,15 @@ static void without_memory_or_bytes(void **state) {
 
 // One layer and one head, pages of 32 tokens with two chunks each: assigned, and deferred.
 static bytes open_small(rig *r) {
-    memset(r, 0, sizeof *r);
-    rig_geometry(r, 1, 2, 1, 32);
-    rig_open(r);
-    rig_preset(r, "cocktail");
+    snapshot_small_open(r, "cocktail", 1);
     const shape s = {32, 16};
     chunked_rule(r, s, 1, 1);
-    assert_int_equal(rig_cache(r, 3, 128, 8u << 20), LK_OK);
+    snapshot_small_make(r);
     const lk_chunk_class classes[5] = {3, 1, 2, 1, 2};
     const lk_sequence id = chunked_prompt(r, 1, SINKS + 5 * 16 + 3);
     assert_int_equal(lk_chunks_assign(r->cache, id, SINKS + 5 * 16, 5, classes, NULL), LK_OK);
-    const lk_sequence waits = chunked_prompt(r, 2, SINKS + 5);
-    const bytes saved = snapshot_save(r, NULL);
-    assert_int_equal(lk_sequence_remove(r->cache, id), LK_OK);
-    assert_int_equal(lk_sequence_remove(r->cache, waits), LK_OK);
-    return saved;
+    const lk_sequence ids[2] = {id, chunked_prompt(r, 2, SINKS + 5)};
+    return snapshot_small_take(r, ids, 2);
 }
 
 static void damage_is_refused(void **state) {
