@@ -49,9 +49,5 @@ lk_status append(lk_cache *cache, uint32_t layer, const lk_tensor *k, const lk_t
 
 extern "C" lk_status lk_append(lk_cache *cache, uint32_t layer, const lk_tensor *k,
                                const lk_tensor *v) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    const lk_status status = lk::append(cache, layer, k, v);
-    lk::publish(cache);
-    return lk::logged(cache->context, status);
+    return lk::on_cache(cache, [&] { return lk::append(cache, layer, k, v); });
 }

@@ -170,19 +170,11 @@ lk_status set_budget(lk_cache *cache, uint64_t budget_bytes) {
 }  // namespace lk
 
 extern "C" lk_status lk_cache_shrink(lk_cache *cache, uint32_t layer, uint32_t bits) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    const lk_status status = lk::shrink_cache(cache, layer, bits);
-    lk::publish(cache);
-    return lk::logged(cache->context, status);
+    return lk::on_cache(cache, [&] { return lk::shrink_cache(cache, layer, bits); });
 }
 
 extern "C" lk_status lk_cache_set_budget(lk_cache *cache, uint64_t budget_bytes) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    const lk_status status = lk::set_budget(cache, budget_bytes);
-    lk::publish(cache);
-    return lk::logged(cache->context, status);
+    return lk::on_cache(cache, [&] { return lk::set_budget(cache, budget_bytes); });
 }
 
 extern "C" lk_status lk_cache_get_budget(const lk_cache *cache, uint64_t *budget_bytes) {

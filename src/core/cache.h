@@ -197,6 +197,17 @@ using ull = unsigned long long;
 // Make the statistics of the finished call visible to other threads.
 void publish(lk_cache *cache);
 
+// A call of the interface on a cache: run(), then its statistics are published and what failed is
+// logged.
+template <class Run>
+lk_status on_cache(lk_cache *cache, const Run &run) {
+    if (!cache)
+        return fail(LK_E_ARGUMENT, "cache is NULL");
+    const lk_status status = run();
+    publish(cache);
+    return logged(cache->context, status);
+}
+
 // Fill classes, entries, layers and slot counts from the plan. LK_E_NOMEM, LK_E_UNSUPPORTED.
 lk_status build_classes(lk_cache *cache, const Array<lk_layer> &geometry);
 

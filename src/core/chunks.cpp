@@ -493,21 +493,15 @@ lk_status describe(const lk_cache *cache, lk_sequence id, lk_chunks_info *info,
 }  // namespace lk
 
 extern "C" lk_status lk_sequence_defer(lk_cache *cache, lk_sequence id, lk_defer mode) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    const lk_status status = lk::defer(cache, id, mode);
-    lk::publish(cache);
-    return lk::logged(cache->context, status);
+    return lk::on_cache(cache, [&] { return lk::defer(cache, id, mode); });
 }
 
 extern "C" lk_status lk_chunks_assign(lk_cache *cache, lk_sequence id, uint64_t n_context_tokens,
                                       uint32_t n_chunks, const lk_chunk_class *classes,
                                       const float *scores) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    const lk_status status = lk::assign(cache, id, {n_context_tokens, n_chunks, classes, scores});
-    lk::publish(cache);
-    return lk::logged(cache->context, status);
+    return lk::on_cache(cache, [&] {
+        return lk::assign(cache, id, {n_context_tokens, n_chunks, classes, scores});
+    });
 }
 
 extern "C" lk_status lk_chunks_retain(lk_cache *cache, lk_sequence id, uint64_t budget_bytes) {

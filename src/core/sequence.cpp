@@ -387,22 +387,16 @@ lk_status remove_sequence(lk_cache *cache, lk_sequence id) {
 }  // namespace lk
 
 extern "C" lk_status lk_sequence_add(lk_cache *cache, lk_sequence *id) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    if (!id)
-        return lk::logged(cache->context, lk::fail(LK_E_ARGUMENT, "id is NULL"));
-    *id = 0;
-    const lk_status status = lk::add_sequence(cache, id);
-    lk::publish(cache);
-    return lk::logged(cache->context, status);
+    return lk::on_cache(cache, [&] {
+        if (!id)
+            return lk::fail(LK_E_ARGUMENT, "id is NULL");
+        *id = 0;
+        return lk::add_sequence(cache, id);
+    });
 }
 
 extern "C" lk_status lk_sequence_remove(lk_cache *cache, lk_sequence id) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    const lk_status status = lk::remove_sequence(cache, id);
-    lk::publish(cache);
-    return lk::logged(cache->context, status);
+    return lk::on_cache(cache, [&] { return lk::remove_sequence(cache, id); });
 }
 
 extern "C" lk_status lk_sequence_length(const lk_cache *cache, lk_sequence id, uint64_t *n_tokens) {

@@ -11,16 +11,6 @@ namespace {
 
 constexpr size_t kDescBytes = sizeof(lk_snapshot_desc);
 
-// Calls run() of a cache, publishes the statistics and logs what failed.
-template <class Run>
-lk_status on_cache(lk_cache *cache, const Run &run) {
-    if (!cache)
-        return fail(LK_E_ARGUMENT, "cache is NULL");
-    const lk_status status = run();
-    publish(cache);
-    return logged(cache->context, status);
-}
-
 lk_status save_memory(lk_cache *cache, const SnapshotChoice &choice, void *buffer,
                       uint64_t capacity_bytes, uint64_t *needed_bytes) {
     if (!buffer && capacity_bytes)

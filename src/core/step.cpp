@@ -280,17 +280,11 @@ Staging staging_of(const lk_cache *cache, uint32_t layer) {
 extern "C" lk_status lk_step_begin(lk_cache *cache, const lk_queue *queue, uint32_t n_sequences,
                                    const lk_sequence *ids, const uint32_t *n_tokens,
                                    const int32_t *parent) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    const lk_status status = lk::begin_step(cache, queue, {n_sequences, ids, n_tokens, parent});
-    lk::publish(cache);
-    return lk::logged(cache->context, status);
+    return lk::on_cache(cache, [&] {
+        return lk::begin_step(cache, queue, {n_sequences, ids, n_tokens, parent});
+    });
 }
 
 extern "C" lk_status lk_step_discard(lk_cache *cache) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    const lk_status status = lk::discard_step(cache);
-    lk::publish(cache);
-    return lk::logged(cache->context, status);
+    return lk::on_cache(cache, [&] { return lk::discard_step(cache); });
 }

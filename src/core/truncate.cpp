@@ -209,9 +209,5 @@ lk_status cut_sequence(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
 }  // namespace lk
 
 extern "C" lk_status lk_sequence_truncate(lk_cache *cache, lk_sequence id, uint64_t n_tokens) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    const lk_status status = lk::truncate(cache, id, n_tokens);
-    lk::publish(cache);
-    return lk::logged(cache->context, status);
+    return lk::on_cache(cache, [&] { return lk::truncate(cache, id, n_tokens); });
 }

@@ -316,11 +316,7 @@ lk_status lk_chunk_watch_init(lk_chunk_watch *watch, size_t struct_bytes) {
 }
 
 lk_status lk_chunks_watch(lk_cache *cache, lk_sequence id, const lk_chunk_watch *watch) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    const lk_status status = lk::watch_sequence(cache, id, watch);
-    lk::publish(cache);
-    return lk::logged(cache->context, status);
+    return lk::on_cache(cache, [&] { return lk::watch_sequence(cache, id, watch); });
 }
 
 lk_status lk_chunks_attention(lk_cache *cache, lk_sequence id, uint32_t n_chunks, float *scores) {
