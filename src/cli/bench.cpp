@@ -99,8 +99,8 @@ constexpr char kFooter[] =
     "times,\n"
     "those of a search by embeddings and of the classes of each request, and exact bytes.\n"
     "--snapshot saves and loads a cache of fp16, or of --plans, in memory and in a file of the\n"
-    "folder, beside memcpy and beside plain files of as many bytes; a load's copy goes to new\n"
-    "memory, as a load does, and files are read from the system's cache.\n"
+    "folder, beside memcpy and beside plain files of as many bytes; copies go to memory that was\n"
+    "used before, as a load's do, and what is read of a file is not in the system's cache.\n"
     "--bindings builds and runs a program of each binding's sources, with cargo, go and python3,\n"
     "and fails when a call takes too long or a binding cannot be measured.";
 
