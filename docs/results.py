@@ -177,11 +177,13 @@ def mix_rows(record: dict) -> str:
     """Decode of contexts with classes beside uniform low chunks, and the time that their bytes allow."""
     rows = []
     for row in record['rows']:
-        chunks = list(row.get('chunks', {}).values())
+        if 'chunks' not in row:
+            continue
+        chunks = list(row['chunks'].values())
         rows.append([row['plan'], str(row['tokens']), str(row['batch']),
-                     ' / '.join(f'{100 * n / sum(chunks):.1f}' for n in chunks), f'{row["cache_bytes"] / 2**20:.1f}',
-                     f'{row["median_s"] * 1e6:.1f}', f'{row["bytes_over_low"]:.3f}' if chunks else '',
-                     f'{row["time_over_low"]:.3f}' if chunks else '', f'{row["bound_s"] * 1e6:.1f}' if chunks else ''])
+                     ' / '.join(f'{100 * n / sum(chunks):.1f}' for n in chunks), f'{row["cache_bytes"] / 2**20:.2f}',
+                     f'{row["median_s"] * 1e6:.1f}', f'{row["bytes_over_low"]:.3f}', f'{row["time_over_low"]:.3f}',
+                     f'{row["bound_s"] * 1e6:.1f}'])
     return table(['plan', 'tokens', 'batch', 'low / middle / high %', 'MiB', 'us', "of low's bytes", "of low's time",
                   'bound, us'], rows)
 
