@@ -154,12 +154,14 @@ __device__ __forceinline__ bool read_item(const DecodeArgs &args, uint32_t index
     return index < n_items;
 }
 
-// The channels of the keys' slots where pages have a fixed order.
+// The channels of the keys' slots: in the fixed order of pages, then as they are.
 __device__ __forceinline__ void read_slots(const DecodeArgs &args, const WorkItem &item,
                                            uint8_t *slots, uint32_t lane) {
     const auto *fixed = reinterpret_cast<const uint8_t *>(args.templates[item.kv_head].permutation);
-    for (uint32_t i = lane; i < args.layer.head_dim; i += kWarp)
+    for (uint32_t i = lane; i < args.layer.head_dim; i += kWarp) {
         slots[i] = fixed ? fixed[i] : static_cast<uint8_t>(i);
+        slots[kRawSlots + i] = static_cast<uint8_t>(i);
+    }
 }
 
 __device__ __forceinline__ LogitRules logit_rules(const DecodeArgs &args, const WorkItem &item,
@@ -179,7 +181,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     __shared__ WorkItem item;
     __shared__ Column columns[Method::kColumns];
     __shared__ LogitRules rules;
-    __shared__ uint8_t slots[256];
+    __shared__ uint8_t slots[2 * kRawSlots];
     __shared__ __align__(8) uint64_t barriers[kThreads / kWarp * 2];
     const uint32_t warp = threadIdx.x / kWarp;
     const uint32_t lane = threadIdx.x % kWarp;

@@ -22,6 +22,9 @@ namespace lk {
 namespace cuda {
 
 constexpr int kPageTiles = 8;
+// Where the channels of slots are in the order of pages at 16 bits, behind the order of the others:
+// raw pages lie among packed ones, and have no order of their own.
+constexpr uint32_t kRawSlots = 256;
 
 // Copies of the queries in shared memory, [copy][column tile][channel][8 columns] halves: as they
 // are, and divided by 16 for k 8-15 of codes below 8 bits.

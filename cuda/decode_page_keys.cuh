@@ -75,6 +75,8 @@ __device__ __forceinline__ void multiply_keys(Ring &ring, const Keys &keys, cons
     const uint32_t chunk_bytes = keys.end8 ? 4096 : kChunkBytes;
     if (keys.permutation_offset)
         slots = metadata + keys.permutation_offset;
+    else if (keys.end16 == kStrips)
+        slots += kRawSlots;
     work.clear();
     uint32_t strip = 0;
 #pragma unroll 1

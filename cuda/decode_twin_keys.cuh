@@ -99,9 +99,10 @@ class TwinKeyStrips {
                                              uint32_t metadata, uint32_t, uint32_t strip,
                                              uint32_t lane)
         : keys_(keys), metadata_(metadata), strip_(strip), lane_(lane) {
+        const bool is_raw = kBits == 16 && keys.end16 * kTwinStripBytes == queries.tile_bytes;
 #pragma unroll
         for (int n = 0; n < kCount; ++n) {
-            plain_[n] = load_twin(queries, kTwinSlots, strip + n, lane);
+            plain_[n] = load_twin(queries, is_raw ? kTwinChannels : kTwinSlots, strip + n, lane);
             queries_[n] = twin_query(
                 kBits < 8 ? load_twin(queries, kTwinSteps, strip + n, lane) : plain_[n], lane);
         }

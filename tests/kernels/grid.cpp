@@ -249,6 +249,7 @@ std::vector<Case> chanmix_cases() {
                     c.centers = turn % 5 < 3;
                     c.scales = turn % 5 > 1;
                     c.packed_pages = 3;
+                    c.raw_between = turn % 4 < 2;
                     c.tail_tokens = 19;
                     ++turn;
                     all.push_back(c);

@@ -29,6 +29,7 @@ struct Case {
     uint32_t page_tokens = 128;
     uint32_t sink_tokens = 32;
     uint32_t packed_pages = 2;  // of the first sequence, one more in each other one
+    uint32_t raw_between = 0;   // every second one of them is at 16 bits
     uint32_t tail_tokens = 5;
     uint32_t n_new = 1;  // of the first sequence; in rows up to LK_DRAFT_TOKENS, else staged
     uint32_t window = 0;

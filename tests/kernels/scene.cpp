@@ -14,13 +14,14 @@ std::string describe(const Case &c) {
     char text[512];
     std::snprintf(text, sizeof text,
                   "D %u group %u heads %u K%u V%u boosted %u shared %u kgroup %u vgroup %u ktoken "
-                  "%u f8 %u P %u sinkrow %u pages %u tail %u new %u window %u+%u cap %g sinks %u "
+                  "%u f8 %u P %u sinkrow %u pages %u raw between %u tail %u new %u window %u+%u "
+                  "cap %g sinks %u "
                   "centers %u scales %u tree %u dtype %u seqs %u spread %u lse %u",
                   c.head_dim, c.group, c.n_kv_heads, c.key_bits, c.value_bits, c.boosted,
                   c.n_shared, c.key_group, c.value_group, c.per_token_keys, c.f8, c.page_tokens,
-                  c.sink_tokens, c.packed_pages, c.tail_tokens, c.n_new, c.window, c.window_sinks,
-                  static_cast<double>(c.soft_cap), c.sinks, c.centers, c.scales, c.tree, c.dtype,
-                  c.n_sequences, c.spread, c.has_lse);
+                  c.sink_tokens, c.packed_pages, c.raw_between, c.tail_tokens, c.n_new, c.window,
+                  c.window_sinks, static_cast<double>(c.soft_cap), c.sinks, c.centers, c.scales,
+                  c.tree, c.dtype, c.n_sequences, c.spread, c.has_lse);
     return text;
 }
 
@@ -218,7 +219,7 @@ void Scene::make_sequence(uint32_t index) {
         rest -= tokens;
     }
     for (uint32_t i = 0; i < case_.packed_pages + index; ++i)
-        add_row(&sequence, case_.page_tokens, true, case_.page_tokens);
+        add_row(&sequence, case_.page_tokens, !case_.raw_between || i % 2 == 0, case_.page_tokens);
     const uint32_t tail = case_.tail_tokens + 3 * index;
     sequence.n_history = tail;
     if (!sequence.rows.empty())
