@@ -237,7 +237,7 @@ LK_API lk_status lk_auto_init(lk_auto *options, size_t struct_bytes);
  * the widths of the least total error that fit: by channel for keys (8, 4, 3, 2, 1 bits, those
  * first that queries multiply most), by head for values (8, 4, 3, 2), with groups of 128, 64 or 32
  * and FP8 or FP16 metadata, 16 bits where there is room. docs/CALIBRATION.md says how errors are
- * known. Equal statistics and options give equal plans.
+ * known, and lk_calibrator_set_costs() tells more. Equal statistics and options give equal plans.
  *
  * options  one limit at least
  * out      owned by the caller; NULL on failure
@@ -270,6 +270,24 @@ LK_API lk_status lk_calibrator_add_gradients(lk_calibrator *calibrator, uint32_t
 LK_API lk_status lk_calibrator_add_attention(lk_calibrator *calibrator, uint32_t layer,
                                              const lk_tensor *queries, const lk_tensor *keys,
                                              const lk_tensor *values, uint32_t n_tokens);
+
+/* Say what each half of each head costs at 2 bits, as a host has measured it: how far the
+ * model's predictions move when that half alone is packed in groups of 128 (keys per
+ * channel, values per token) and all else is exact. `lowkey calibrate --costs` does so.
+ * lk_calibrator_auto() goes by costs when all layers have them. The last ones count.
+ *
+ * costs  [n_kv_heads][2], of keys and of values, each from 0 to 1e15; in any unit, the same
+ *        one for all layers
+ *
+ * Errors, nothing is changed: LK_E_ARGUMENT, LK_E_NOT_FOUND (layer), LK_E_DATA (a cost that
+ * is out of range or not a number), LK_E_NOMEM. */
+LK_API lk_status lk_calibrator_set_costs(lk_calibrator *calibrator, uint32_t layer,
+                                         const double *costs);
+
+/* What was said last: [n_kv_heads][2]. Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND (layer),
+ * LK_E_STATE (the layer has had none). */
+LK_API lk_status lk_calibrator_get_costs(const lk_calibrator *calibrator, uint32_t layer,
+                                         double *costs);
 
 /* How a sensitivity is known. */
 typedef uint32_t lk_sensitivity;

@@ -450,6 +450,34 @@ lk_status lk_calibrator_add_attention(lk_calibrator *calibrator, uint32_t layer,
     return status == LK_OK ? lk::add_attention(&calibrator->model, layer, q, k, v) : status;
 }
 
+lk_status lk_calibrator_set_costs(lk_calibrator *calibrator, uint32_t layer, const double *costs) {
+    const lk_status status = lk::check_layer_index(calibrator, layer);
+    if (status != LK_OK)
+        return status;
+    if (!costs)
+        return lk::null_argument("costs");
+    const uint32_t n = 2 * calibrator->model.geometry[layer].n_kv_heads;
+    for (uint32_t i = 0; i < n; ++i)
+        if (!(costs[i] >= 0 && costs[i] <= lk::kMaxCost))
+            return lk::fail(LK_E_DATA,
+                            "layer %u, KV head %u: the cost of %s is %g, must be 0 to %g", layer,
+                            i / 2, i % 2 ? "values" : "keys", costs[i], lk::kMaxCost);
+    return lk::set_costs(&calibrator->model, layer, costs);
+}
+
+lk_status lk_calibrator_get_costs(const lk_calibrator *calibrator, uint32_t layer, double *costs) {
+    const lk_status status = lk::check_layer_index(calibrator, layer);
+    if (status != LK_OK)
+        return status;
+    if (!costs)
+        return lk::null_argument("costs");
+    const lk::LayerSamples *own = calibrator->model.layers[layer];
+    if (!own || !own->costs.size())
+        return lk::fail(LK_E_STATE, "layer %u has had no costs", layer);
+    std::memcpy(costs, own->costs.data(), own->costs.size() * sizeof *costs);
+    return LK_OK;
+}
+
 lk_status lk_calibrator_get_sensitivity(const lk_calibrator *calibrator, uint32_t layer,
                                         uint32_t kv_head, uint32_t is_value, lk_sensitivity kind,
                                         uint32_t bits, double *sensitivity) {

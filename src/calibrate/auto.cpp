@@ -34,6 +34,11 @@ constexpr double kSquareOfMagnitude = 1.5707963267948966;
 constexpr double kF8Spread = 1.17;
 // Of a head whose attention never leaves the sinks and the recent tokens.
 constexpr double kLeastWeight = 0.01;
+// Of the mean of the costs that a host gave, for a half that its texts did not need.
+constexpr double kLeastCost = 0.01;
+// How they are measured.
+constexpr uint32_t kMeasuredBits = 2;
+constexpr uint32_t kMeasuredGroup = 128;
 
 double normal_spread(uint32_t n) {
     uint32_t i = 0;
@@ -101,7 +106,8 @@ class Builder {
   private:
     lk_status check_samples() const;
     lk_status set_centers();
-    double weight_of(uint32_t layer, uint32_t head) const;
+    void find_least_cost();
+    double weight_of(uint32_t layer, uint32_t head, bool is_value, double measured_error) const;
     Channels rank_channels(uint32_t layer, uint32_t head) const;
     void list_keys(uint32_t layer, uint32_t head, lk_metadata metadata, Forms *out) const;
     void list_values(uint32_t layer, uint32_t head, lk_metadata metadata, Forms *out) const;
@@ -120,6 +126,7 @@ class Builder {
     uint64_t n_items_ = 0;      // keys and values of each head
     uint64_t n_values_ = 0;     // of a page row
     uint64_t least_bytes_ = 0;  // of a page row
+    double least_cost_ = 0;     // 0: weights are those of attention
     lk_metadata metadata_ = LK_METADATA_F8;
     Array<double> costs_;  // [n_items][kMostForms]; the last form is repeated
     Array<uint64_t> bytes_;
@@ -150,9 +157,28 @@ lk_status Builder::set_centers() {
     return LK_OK;
 }
 
-// Attention that passes the A-shape mask falls on packed tokens, whose errors reach the output in
-// that proportion.
-double Builder::weight_of(uint32_t layer, uint32_t head) const {
+// Where all layers have costs.
+void Builder::find_least_cost() {
+    double sum = 0;
+    size_t n = 0;
+    for (const LayerSamples *own : calibrator_.layers) {
+        if (!own->costs.size())
+            return;
+        for (const double cost : own->costs)
+            sum += cost;
+        n += own->costs.size();
+    }
+    least_cost_ = kLeastCost * sum / static_cast<double>(n);
+}
+
+// With costs the error that they were measured with weighs as much as they say. Else: attention
+// that passes the A-shape mask falls on packed tokens, whose errors reach the output in that
+// proportion.
+double Builder::weight_of(uint32_t layer, uint32_t head, bool is_value,
+                          double measured_error) const {
+    if (least_cost_ > 0 && measured_error > 0)
+        return (least_cost_ + calibrator_.layers[layer]->costs[size_t{head} * 2 + is_value]) /
+               measured_error;
     return kLeastWeight + retrieval_score(calibrator_, layer, head);
 }
 
@@ -227,7 +253,9 @@ void add_key_path(const Channels &channels, uint32_t group, double spread, Forms
 
 void Builder::list_keys(uint32_t layer, uint32_t head, lk_metadata metadata, Forms *out) const {
     const Channels channels = rank_channels(layer, head);
-    const double weight = weight_of(layer, head) * metadata_spread(metadata);
+    const double measured = channels.strips(0, channels.head_dim / kStrip) *
+                            code_error(kMeasuredBits) * normal_spread(kMeasuredGroup);
+    const double weight = weight_of(layer, head, false, measured) * metadata_spread(metadata);
     for (const uint32_t group : kGroups)
         add_key_path(channels, group, weight * normal_spread(group), out);
     out->add({16, 0, 0, 0, 0, 0});
@@ -236,7 +264,9 @@ void Builder::list_keys(uint32_t layer, uint32_t head, lk_metadata metadata, For
 // Errors in squares of the values, which have no statistics.
 void Builder::list_values(uint32_t layer, uint32_t head, lk_metadata metadata, Forms *out) const {
     const uint32_t head_dim = calibrator_.geometry[layer].head_dim;
-    const double weight = weight_of(layer, head) * metadata_spread(metadata);
+    const double measured =
+        code_error(kMeasuredBits) * normal_spread(std::min(kMeasuredGroup, head_dim));
+    const double weight = weight_of(layer, head, true, measured) * metadata_spread(metadata);
     for (const uint32_t group : kGroups)
         for (const uint32_t bits : kValueBits) {
             const uint32_t n = std::min(group, head_dim);
@@ -408,6 +438,7 @@ lk_status Builder::build() {
     if (!costs_.resize(n_items_ * kMostForms) || !bytes_.resize(n_items_ * kMostForms) ||
         !choices_.resize(n_items_) || !chosen_.resize(n_items_))
         return fail(LK_E_NOMEM, "no memory for the forms of %llu halves", ull{n_items_});
+    find_least_cost();
     list_forms(LK_METADATA_F8);
     for (uint64_t i = 0; i < n_items_; ++i)
         least_bytes_ +=

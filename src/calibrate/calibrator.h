@@ -27,6 +27,8 @@ constexpr ChannelSums kEmptyChannel = {INT16_MAX, INT16_MIN, 0, 0};
 constexpr uint32_t kWidths = 3;
 constexpr uint32_t kWidthBits[kWidths] = {8, 4, 2};
 
+constexpr double kMaxCost = 1e15;  // of a half
+
 // Exponents of key scales that a search tries, each 1/20 below the one before.
 constexpr uint32_t kExponents = LK_SCALE_EXPONENTS;
 constexpr double exponent_of(uint32_t index) {
@@ -52,7 +54,8 @@ struct LayerSamples {
           output_errors(allocator),
           output_squares(allocator),
           pair_maxima(allocator),
-          scale_errors(allocator) {}
+          scale_errors(allocator),
+          costs(allocator) {}
 
     Array<double> &gradients(bool is_value) { return is_value ? value_gradients : key_gradients; }
     const Array<double> &gradients(bool is_value) const {
@@ -75,6 +78,7 @@ struct LayerSamples {
     ScaleRule scale_rule = {};         // of the first pass
     Array<float> pair_maxima;          // [n_kv_heads][head_dim] as the first pass found them
     Array<double> scale_errors;        // [kExponents] sums of squared errors
+    Array<double> costs;               // [n_kv_heads][keys, values] at 2 bits, as a host found them
 };
 
 // Grows from the allocator it is made with. Not copied.
@@ -127,6 +131,9 @@ lk_status add_gradients(Calibrator *calibrator, uint32_t layer, bool is_value,
                         const Samples &samples, const Samples &gradients);
 lk_status add_attention(Calibrator *calibrator, uint32_t layer, const Samples &queries,
                         const Samples &keys, const Samples &values);
+
+// [n_kv_heads][keys, values]. LK_E_NOMEM.
+lk_status set_costs(Calibrator *calibrator, uint32_t layer, const double *costs);
 
 // Channels that RoPE turns together.
 struct RopePairs {

@@ -1,5 +1,5 @@
-// What a width costs a head: by the gradients of a loss, or by the error of its attention's output.
-// Both quantize as PM-KVQ does, keys and values per token.
+// What a width costs a head: by the gradients of a loss, by the error of its attention's output, or
+// as a host has measured it. The first two quantize as PM-KVQ does, keys and values per token.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
@@ -140,6 +140,15 @@ lk_status add_attention(Calibrator *calibrator, uint32_t layer, const Samples &q
         own->output_errors[i] += errors[i];
     for (uint32_t h = 0; h < shape.n_kv_heads; ++h)
         own->output_squares[h] += squares[h];
+    return LK_OK;
+}
+
+lk_status set_costs(Calibrator *calibrator, uint32_t layer, const double *costs) {
+    const size_t n = size_t{2} * calibrator->geometry[layer].n_kv_heads;
+    LayerSamples *own = samples_of(calibrator, layer);
+    if (!own || !own->costs.resize(n))
+        return no_memory(layer);
+    std::memcpy(own->costs.data(), costs, n * sizeof *costs);
     return LK_OK;
 }
 

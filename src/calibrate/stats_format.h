@@ -42,14 +42,16 @@ enum class LayerTensor {
     kOutputSquareSum,
     kPairMax,
     kScaleErrorSum,
+    kCost,
     kSinks
 };
-constexpr size_t kLayerTensors = 13;
+constexpr size_t kLayerTensors = 14;
 enum class StatsShape {
     kChannels,      // [n_kv_heads][head_dim]
     kPerWidth,      // [n_kv_heads][kWidths]
     kBothPerWidth,  // [n_kv_heads][2 * kWidths]: of keys, of values
     kKvHeads,       // [n_kv_heads]
+    kHalves,        // [n_kv_heads][2]: of keys, of values
     kPerExponent,   // [kExponents]
     kQueryHeads     // [n_query_heads]
 };
@@ -72,6 +74,7 @@ constexpr LayerTensorInfo kLayerTensorInfo[kLayerTensors] = {
     {"output_square_sum", "F64", 8, StatsShape::kKvHeads},
     {"pair_max", "F16", 2, StatsShape::kChannels},
     {"scale_error_sum", "F64", 8, StatsShape::kPerExponent},
+    {"cost", "F64", 8, StatsShape::kHalves},
     {"sink_logits", "F64", 8, StatsShape::kQueryHeads},
 };
 
@@ -86,6 +89,7 @@ inline Extents extents_of(StatsShape shape, const lk_layer &layer) {
         case StatsShape::kPerWidth: return {layer.n_kv_heads, kWidths};
         case StatsShape::kBothPerWidth: return {layer.n_kv_heads, 2 * kWidths};
         case StatsShape::kKvHeads: return {layer.n_kv_heads, 0};
+        case StatsShape::kHalves: return {layer.n_kv_heads, 2};
         case StatsShape::kPerExponent: return {kExponents, 0};
         default: return {layer.n_query_heads, 0};
     }

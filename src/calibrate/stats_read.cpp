@@ -188,6 +188,8 @@ class Reader {
         const uint8_t *counts = file_.take("counts", "I64", {n_layers, kCountColumns}, 8);
         for (uint32_t l = 0; l < n_layers; ++l)
             read_layer(l, counts);
+        for (uint32_t l = 0; l < n_layers; ++l)
+            read_costs(l);
         if (file_.has(kSearchName)) {
             const uint8_t *searches = file_.take(kSearchName, "I64", {n_layers, kSearchColumns}, 8);
             for (uint32_t l = 0; l < n_layers; ++l)
@@ -317,6 +319,15 @@ class Reader {
         own->n_searched = n[0];
         own->scale_rule = {static_cast<uint32_t>(n[1]), static_cast<uint32_t>(n[2]),
                            static_cast<uint32_t>(n[3]), static_cast<uint32_t>(n[4])};
+    }
+
+    void read_costs(uint32_t layer) {
+        if (!file_.has(name_of(layer, LayerTensor::kCost)))
+            return;
+        LayerSamples *own = samples_of(out_, layer);
+        if (!own)
+            throw std::bad_alloc();
+        read_sums(layer, LayerTensor::kCost, kMaxCost, &own->costs);
     }
 
     void read_maxima(uint32_t layer, LayerSamples *own) {

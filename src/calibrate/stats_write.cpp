@@ -48,6 +48,7 @@ bool has_tensor(const lk_layer &shape, const LayerSamples *own, LayerTensor tens
         case LayerTensor::kOutputSquareSum: return own && own->n_outputs;
         case LayerTensor::kPairMax:
         case LayerTensor::kScaleErrorSum: return own && own->n_searched;
+        case LayerTensor::kCost: return own && own->costs.size();
         default: return own && own->n_keys;
     }
 }
@@ -71,6 +72,7 @@ const Array<double> *plain_sums(const LayerSamples &own, LayerTensor tensor) {
         case LayerTensor::kOutputErrorSum: return &own.output_errors;
         case LayerTensor::kOutputSquareSum: return &own.output_squares;
         case LayerTensor::kScaleErrorSum: return &own.scale_errors;
+        case LayerTensor::kCost: return &own.costs;
         default: return nullptr;
     }
 }

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "command.h"
+#include "costs.h"
 #include "report.h"
 #include "resources.h"
 #include "sampling.h"
@@ -26,6 +27,8 @@ struct CalibrateOptions {
     DumpRequest dump;
     double position_scale = 0;
     DeviceOptions device;
+    bool costs = false;
+    CostRequest cost;
     bool json = false;
 };
 
@@ -43,8 +46,16 @@ llama::CalibratorHandle calibrate(const CalibrateOptions &options) {
             throw llama::Error(options.text + " is empty");
         const llama::ContextHandle context = options.device.open();
         llama::Model model(options.model, options.device.n_threads);
-        return sample_model(context.get(), model, request);
+        llama::CalibratorHandle calibrator = sample_model(context.get(), model, request);
+        if (options.costs) {
+            CostRequest cost = options.cost;
+            cost.text = request.text;
+            measure_costs(context.get(), model, cost, calibrator.get());
+        }
+        return calibrator;
     }
+    if (options.costs)
+        throw UsageError("--costs runs a model: give --model");
     if (options.dumps.empty())
         throw UsageError("give dumps, or --model and --text; see lowkey calibrate --help");
     llama::CalibratorHandle calibrator;
@@ -227,6 +238,11 @@ void add_calibrate(CLI::App &app, int &exit_code) {
     command->add_option("--repeats", options->sampling.n_repeats, "of the probe's sentence")
         ->capture_default_str()
         ->check(CLI::Range(2u, 100000u));
+    command->add_flag("--costs", options->costs,
+                      "measure on made-up texts what 2 bits for each half of each head do to what "
+                      "the model says, for plan auto");
+    command->add_option("--costs-seed", options->cost.seed, "of those texts")
+        ->capture_default_str();
     add_pass_options(*command, *options);
     command
         ->add_option("--threads", options->device.n_threads, "CPU threads, 0 = all of the machine")

@@ -55,6 +55,7 @@ struct EvalOptions {
     std::string stats;
     std::string record;
     std::string markdown;
+    std::string commit;
 };
 
 std::string model_path(const EvalOptions &options) {
@@ -256,7 +257,10 @@ std::vector<SuitePlan> suite_plans(const EvalOptions &options, lk_context *conte
 void report_suite(const EvalOptions &options, const SuiteRecord &record) {
     const std::string markdown = suite_markdown(record);
     if (options.json) {
-        print_json(suite_json(record));
+        Json json = suite_json(record);
+        if (!options.commit.empty())
+            json["commit"] = options.commit;
+        print_json(json);
     } else {
         std::printf("%s", markdown.c_str());
     }
@@ -424,6 +428,10 @@ void add_suite_options(CLI::App &command, EvalOptions &options) {
                   "ask nothing: tables and picture of all that --record holds")
         ->group(group);
     command.add_option("--markdown", options.markdown, "write the tables to this file")
+        ->group(group);
+    command
+        .add_option("--commit", options.commit,
+                    "what was built, kept in the JSON beside the device")
         ->group(group);
 }
 

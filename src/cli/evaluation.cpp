@@ -29,19 +29,6 @@ std::vector<double> log_softmax(const float *row, std::size_t n) {
     return out;
 }
 
-// Sum over rows of KL(exact, other) in bits; 0 without exact logits.
-double divergence(const std::vector<float> &exact, const std::vector<float> &other,
-                  std::size_t n_vocabulary) {
-    double sum = 0;
-    for (std::size_t at = 0; at < exact.size(); at += n_vocabulary) {
-        const std::vector<double> p = log_softmax(exact.data() + at, n_vocabulary);
-        const std::vector<double> q = log_softmax(other.data() + at, n_vocabulary);
-        for (std::size_t i = 0; i < n_vocabulary; ++i)
-            sum += std::exp2(p[i]) * (p[i] - q[i]);
-    }
-    return sum;
-}
-
 // All plans at one context length.
 class Round {
   public:
@@ -299,6 +286,18 @@ void Round::measure_speed(Progress &progress) {
 }
 
 }  // namespace
+
+double divergence(const std::vector<float> &exact, const std::vector<float> &other,
+                  std::size_t n_vocabulary) {
+    double sum = 0;
+    for (std::size_t at = 0; at < exact.size(); at += n_vocabulary) {
+        const std::vector<double> p = log_softmax(exact.data() + at, n_vocabulary);
+        const std::vector<double> q = log_softmax(other.data() + at, n_vocabulary);
+        for (std::size_t i = 0; i < n_vocabulary; ++i)
+            sum += std::exp2(p[i]) * (p[i] - q[i]);
+    }
+    return sum;
+}
 
 void TaskResult::add(const llama::Score &score, double divergence) {
     documents.back().answers.push_back({score.exact(), score.n_tokens, score.bits, divergence});

@@ -216,6 +216,76 @@ static void what_is_missing_is_refused(void **state) {
     lk_calibrator_destroy(&calibrator);
 }
 
+/* A head that attention does not show gets the bits when it is said to cost most; costs are a
+ * matter of ratios, and without those of all layers there are none. */
+static void costs_say_where_bits_go(void **state) {
+    (void)state;
+    const double flat[2 * KV_HEADS] = {1, 0, 1, 0};
+    const double first[2 * KV_HEADS] = {1000, 0, 1, 0};
+    double seen[2 * KV_HEADS];
+    lk_calibrator *calibrator = make_samples(1, 1);
+    lk_plan *before = build(calibrator, 2.6, 0);
+    assert_int_equal(lk_calibrator_get_costs(calibrator, 0, seen), LK_E_STATE);
+    assert_int_equal(lk_calibrator_set_costs(calibrator, 0, first), LK_OK);
+    lk_plan *half = build(calibrator, 2.6, 0);
+    char *x = json_of(before);
+    char *y = json_of(half);
+    assert_string_equal(x, y);
+    free(x);
+    free(y);
+    assert_int_equal(lk_calibrator_set_costs(calibrator, 1, flat), LK_OK);
+    lk_plan *plan = build(calibrator, 2.6, 0);
+    assert_true(mean_key_bits(plan, 0, 0) > mean_key_bits(before, 0, 0));
+    for (uint32_t i = 1; i < LAYERS * KV_HEADS; ++i)
+        assert_true(mean_key_bits(plan, i / KV_HEADS, i % KV_HEADS) < mean_key_bits(plan, 0, 0));
+    const struct bytes bytes = write_bytes(calibrator);
+    lk_calibrator *again = NULL;
+    assert_int_equal(lk_calibrator_from_bytes(bytes.data, bytes.n, &again), LK_OK);
+    assert_int_equal(lk_calibrator_get_costs(again, 0, seen), LK_OK);
+    assert_memory_equal(seen, first, sizeof seen);
+    for (uint32_t l = 0; l < LAYERS; ++l) {
+        assert_int_equal(lk_calibrator_get_costs(again, l, seen), LK_OK);
+        for (uint32_t i = 0; i < 2 * KV_HEADS; ++i)
+            seen[i] *= 64;
+        assert_int_equal(lk_calibrator_set_costs(again, l, seen), LK_OK);
+    }
+    lk_plan *scaled = build(again, 2.6, 0);
+    x = json_of(plan);
+    y = json_of(scaled);
+    assert_string_equal(x, y);
+    free(x);
+    free(y);
+    free(bytes.data);
+    lk_plan_destroy(&before);
+    lk_plan_destroy(&half);
+    lk_plan_destroy(&plan);
+    lk_plan_destroy(&scaled);
+    lk_calibrator_destroy(&again);
+    lk_calibrator_destroy(&calibrator);
+}
+
+static void costs_that_are_none_are_refused(void **state) {
+    (void)state;
+    lk_calibrator *calibrator = make_samples(1, 1);
+    double costs[2 * KV_HEADS] = {1, 2, 3, 4};
+    assert_int_equal(lk_calibrator_set_costs(NULL, 0, costs), LK_E_ARGUMENT);
+    assert_int_equal(lk_calibrator_set_costs(calibrator, 0, NULL), LK_E_ARGUMENT);
+    assert_int_equal(lk_calibrator_get_costs(calibrator, 0, NULL), LK_E_ARGUMENT);
+    assert_int_equal(lk_calibrator_set_costs(calibrator, LAYERS, costs), LK_E_NOT_FOUND);
+    assert_int_equal(lk_calibrator_get_costs(calibrator, LAYERS, costs), LK_E_NOT_FOUND);
+    assert_int_equal(lk_calibrator_set_costs(calibrator, 0, costs), LK_OK);
+    const double wrong[] = {-1, NAN, INFINITY, 2e15};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
+        double bad[2 * KV_HEADS] = {5, 5, 5, wrong[i]};
+        assert_int_equal(lk_calibrator_set_costs(calibrator, 0, bad), LK_E_DATA);
+        assert_non_null(strstr(sentence(), "layer 0, KV head 1: the cost of values"));
+    }
+    double seen[2 * KV_HEADS];
+    assert_int_equal(lk_calibrator_get_costs(calibrator, 0, seen), LK_OK);
+    assert_memory_equal(seen, costs, sizeof seen);
+    lk_calibrator_destroy(&calibrator);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_limit_of_bits_is_kept_and_used),
@@ -223,6 +293,8 @@ int main(void) {
         cmocka_unit_test(bits_go_where_errors_matter),
         cmocka_unit_test(equal_statistics_give_equal_plans),
         cmocka_unit_test(what_is_missing_is_refused),
+        cmocka_unit_test(costs_say_where_bits_go),
+        cmocka_unit_test(costs_that_are_none_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -332,6 +332,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_probe_tokens': (_status, [_p, _p, _p, _u32, _p, _u64, _p]),
     'lk_calibrator_add_gradients': (_status, [_p, _u32, _u32, _p, _p, _u32]),
     'lk_calibrator_add_attention': (_status, [_p, _u32, _p, _p, _p, _u32]),
+    'lk_calibrator_set_costs': (_status, [_p, _u32, _p]),
+    'lk_calibrator_get_costs': (_status, [_p, _u32, _p]),
     'lk_calibrator_get_sensitivity': (_status, [_p, _u32, _u32, _u32, _u32, _u32, _p]),
     'lk_calibrator_get_channels': (_status, [_p, _u32, _u32, _u32, _p]),
     'lk_calibrator_get_counts': (_status, [_p, _u32, _p, _p, _p]),

@@ -350,6 +350,22 @@ class Calibrator:
                    number_of(SENSITIVITIES, kind, 'kind'), bits, _abi.byref(out))
         return out.value
 
+    def set_costs(self, layer: int, costs: Sequence[tuple[float, float]]) -> None:
+        """What the keys and the values of each KV head cost at 2 bits, as measured: plan auto goes by it.
+
+        costs  (keys, values) of each KV head, in any unit that is the same for all layers"""
+        n = self._kv_heads(layer)
+        if len(costs) != n:
+            raise ArgumentError(f'costs are of {len(costs)} KV heads, layer {layer} has {n}')
+        self._call(self._lk.lk_calibrator_set_costs, layer,
+                   (ctypes.c_double * (2 * n))(*(float(cost) for pair in costs for cost in pair)))
+
+    def costs(self, layer: int) -> list[tuple[float, float]]:
+        """What set_costs() was given last. Raises StateError before."""
+        values = (ctypes.c_double * (2 * self._kv_heads(layer)))()
+        self._call(self._lk.lk_calibrator_get_costs, layer, values)
+        return list(zip(values[::2], values[1::2]))
+
     def counts(self, layer: int) -> SampleCounts:
         """Samples that a layer has had."""
         numbers = [ctypes.c_uint64() for _ in range(3)]
@@ -375,6 +391,9 @@ class Calibrator:
         score = ctypes.c_float()
         self._call(self._lk.lk_calibrator_get_retrieval, layer, kv_head, _abi.byref(score))
         return score.value
+
+    def _kv_heads(self, layer: int) -> int:
+        return self.geometry.layers[layer].n_kv_heads if 0 <= layer < len(self.geometry.layers) else 1
 
     def _head_dim(self, layer: int) -> int:
         # A layer that is not there is refused by the call that the room is for.

@@ -110,6 +110,16 @@ def test_key_scales(fed):
     assert again.key_scales(1, 1) == (scales, exponent)
 
 
+def test_costs(fed):
+    with pytest.raises(lowkey.StateError, match='no costs'):
+        fed.costs(1)
+    fed.set_costs(1, [(1.5, 0), (2, 0.25)])
+    again = Calibrator.from_bytes(fed.to_bytes())
+    assert again.costs(1) == [(1.5, 0), (2, 0.25)]
+    with pytest.raises(lowkey.ArgumentError, match='2'):
+        fed.set_costs(1, [(1, 1)])
+
+
 def test_pm_kvq(fed):
     with pytest.raises(lowkey.StateError, match='no attention'):
         fed.pm_kvq(PmKvq(64 << 20))

@@ -515,6 +515,16 @@ extern "C" {
         kv_head: u32,
         score: *mut f32,
     ) -> lk_status;
+    pub fn lk_calibrator_set_costs(
+        calibrator: *mut lk_calibrator,
+        layer: u32,
+        costs: *const f64,
+    ) -> lk_status;
+    pub fn lk_calibrator_get_costs(
+        calibrator: *const lk_calibrator,
+        layer: u32,
+        costs: *mut f64,
+    ) -> lk_status;
     pub fn lk_calibrator_add_gradients(
         calibrator: *mut lk_calibrator,
         layer: u32,

@@ -1,0 +1,42 @@
+// What each half of each head of a model costs at 2 bits: measured on texts, by its predictions.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CLI_COSTS_H
+#define CLI_COSTS_H
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "llama/session.h"
+
+namespace cli {
+
+struct CostRequest {
+    std::string text;  // running text, and the words of what is made from it
+    std::uint64_t seed = 1;
+    std::size_t context_tokens = 2048;  // packed
+    std::size_t scored_tokens = 512;    // predicted behind it
+    std::size_t n_documents = 2;        // of each kind
+};
+
+// A kind of text in documents of n_tokens tokens, as many as asked for.
+struct CostText {
+    const char *kind;
+    std::vector<std::string> documents;
+};
+
+// The text itself; lists of its words, each repeated; lines with a word and a number, which come
+// again in another order; assignments of numbers to words and of words to words.
+std::vector<CostText> make_cost_texts(const CostRequest &request);
+
+// Sets the costs of all layers. In each kind of text a half costs the divergence of the model's
+// predictions in parts of the largest; a half's cost is the largest of all kinds, since the kind
+// of text that a cache will hold is not known.
+void measure_costs(lk_context *context, llama::Model &model, const CostRequest &request,
+                   lk_calibrator *calibrator);
+
+}  // namespace cli
+
+#endif
