@@ -243,6 +243,14 @@ void add_calibrate(CLI::App &app, int &exit_code) {
                       "the model says, for plan auto");
     command->add_option("--costs-seed", options->cost.seed, "of those texts")
         ->capture_default_str();
+    command
+        ->add_option("--costs-tokens", options->cost.context_tokens,
+                     "of each text that are packed; a quarter as many are predicted behind them")
+        ->capture_default_str()
+        ->check(CLI::Range(std::size_t{512}, std::size_t{131072}));
+    command->add_option("--costs-documents", options->cost.n_documents, "of each kind of text")
+        ->capture_default_str()
+        ->check(CLI::Range(std::size_t{1}, std::size_t{1000}));
     add_pass_options(*command, *options);
     command
         ->add_option("--threads", options->device.n_threads, "CPU threads, 0 = all of the machine")

@@ -107,7 +107,7 @@ std::string assignments(const Words &words, Random &random) {
 // Documents of n bytes from what `make` gives, again and again.
 CostText made_text(const char *kind, const CostRequest &request, Random &random,
                    const std::function<std::string()> &make) {
-    const std::size_t n = request.context_tokens + request.scored_tokens;
+    const std::size_t n = request.context_tokens + request.scored_tokens();
     CostText out = {kind, {}};
     while (out.documents.size() < request.n_documents) {
         std::string document;
@@ -162,7 +162,7 @@ class Measurement {
 };
 
 std::unique_ptr<llama::Session> Measurement::open(const lk_plan *plan) {
-    const std::size_t n = 1 + request_.context_tokens + request_.scored_tokens;
+    const std::size_t n = 1 + request_.context_tokens + request_.scored_tokens();
     return std::make_unique<llama::Session>(context_, space_, model_, plan, n,
                                             static_cast<std::uint32_t>(n));
 }
@@ -212,7 +212,7 @@ std::vector<double> Measurement::run(const CostText &text,
 }  // namespace
 
 std::vector<CostText> make_cost_texts(const CostRequest &request) {
-    const std::size_t n = request.context_tokens + request.scored_tokens;
+    const std::size_t n = request.context_tokens + request.scored_tokens();
     const Words words = words_of(request.text);
     Random random(request.seed);
     std::vector<CostText> out;

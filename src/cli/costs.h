@@ -17,8 +17,9 @@ struct CostRequest {
     std::string text;  // running text, and the words of what is made from it
     std::uint64_t seed = 1;
     std::size_t context_tokens = 2048;  // packed
-    std::size_t scored_tokens = 512;    // predicted behind it
     std::size_t n_documents = 2;        // of each kind
+
+    std::size_t scored_tokens() const { return context_tokens / 4; }  // predicted behind it
 };
 
 // A kind of text in documents of n_tokens tokens, as many as asked for.

@@ -198,6 +198,16 @@ def calibration(folder: pathlib.Path) -> None:
     expect(shifts[1]['published'] == {'text': '12.08'}, 'what the paper has of a shift')
     expect(bits['alternating, 3'] == 3.25 and bits['block-wise, 3'] <= 3.25 and bits['direct, 2'] == 2.25,
            'widths by layer take as many bytes')
+    none, measured = str(folder / 'none.safetensors'), str(folder / 'measured.safetensors')
+    common = ['--model', str(model), '--text', str(model.parents[2] / 'docs/FORMAT.md'), '--tokens', '512']
+    run('calibrate', *common, '-o', none)
+    run('calibrate', *common, '--costs', '--costs-tokens', '512', '--costs-documents', '1', '-o', measured)
+    plans = []
+    for stats in (none, measured):
+        run('plan', 'auto', '--stats', stats, '--bits', '2.5', '-o', stats + '.json')
+        plans.append(json.loads(pathlib.Path(stats + '.json').read_text()))
+    expect(plans[0]['layers'] != plans[1]['layers'], 'costs move bits of auto')
+    run('calibrate', measured, '--costs', code=2)
     results = json.loads(run('eval', '--ablation', 'kitty', '--model', str(model), '--text', str(texts), '--tasks',
                              'needle', '--contexts', '512', '--questions', '2', '--json').stdout)['results']
     expect({r['plan']: r['bits_per_value'] for r in results} ==
