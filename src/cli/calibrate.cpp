@@ -247,7 +247,7 @@ void add_calibrate(CLI::App &app, int &exit_code) {
         ->add_option("--costs-tokens", options->cost.context_tokens,
                      "of each text that are packed; a quarter as many are predicted behind them")
         ->capture_default_str()
-        ->check(CLI::Range(std::size_t{512}, std::size_t{131072}));
+        ->check(CLI::Range(std::size_t{320}, std::size_t{131072}));
     command->add_option("--costs-documents", options->cost.n_documents, "of each kind of text")
         ->capture_default_str()
         ->check(CLI::Range(std::size_t{1}, std::size_t{1000}));

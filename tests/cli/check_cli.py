@@ -198,22 +198,27 @@ def calibration(folder: pathlib.Path) -> None:
     expect(shifts[1]['published'] == {'text': '12.08'}, 'what the paper has of a shift')
     expect(bits['alternating, 3'] == 3.25 and bits['block-wise, 3'] <= 3.25 and bits['direct, 2'] == 2.25,
            'widths by layer take as many bytes')
-    none, measured = str(folder / 'none.safetensors'), str(folder / 'measured.safetensors')
-    common = ['--model', str(model), '--text', str(model.parents[2] / 'docs/FORMAT.md'), '--tokens', '512']
-    run('calibrate', *common, '-o', none)
-    run('calibrate', *common, '--costs', '--costs-tokens', '512', '--costs-documents', '1', '-o', measured)
-    plans = []
-    for stats in (none, measured):
-        run('plan', 'auto', '--stats', stats, '--bits', '2.5', '-o', stats + '.json')
-        plans.append(json.loads(pathlib.Path(stats + '.json').read_text()))
-    expect(plans[0]['layers'] != plans[1]['layers'], 'costs move bits of auto')
-    run('calibrate', measured, '--costs', code=2)
     results = json.loads(run('eval', '--ablation', 'kitty', '--model', str(model), '--text', str(texts), '--tasks',
                              'needle', '--contexts', '512', '--questions', '2', '--json').stdout)['results']
     expect({r['plan']: r['bits_per_value'] for r in results} ==
            {'fp16': 16, 'K2V2': 2.25, 'K2V2 + sinks': 2.25, '12.5 %': 2.40625, '25 %': 2.53125, '25 %, random': 2.5,
             '25 %, by queries': 2.53125}, 'rows of the ablation of Kitty and their bits')
     expect(results[1]['published'] == {'score': 61.39} and results[5]['published'] == {}, 'what the paper has')
+
+
+def costs(folder: pathlib.Path) -> None:
+    """What halves of heads cost is kept with statistics, and moves bits of auto."""
+    root = pathlib.Path(__file__).parents[2]
+    common = ['--model', str(root / 'tests/model/prover.safetensors'), '--text', str(root / 'docs/FORMAT.md'),
+              '--tokens', '64', '--attention-tokens', '0', '--repeats', '2']
+    layers = []
+    for words in ([], ['--costs', '--costs-tokens', '320', '--costs-documents', '1']):
+        stats, plan = str(folder / 'costs.safetensors'), folder / 'costs.json'
+        run('calibrate', *common, *words, '-o', stats)
+        run('plan', 'auto', '--stats', stats, '--bits', '2.5', '-o', str(plan))
+        layers.append(json.loads(plan.read_text())['layers'])
+    expect(layers[0] != layers[1], 'costs move bits of auto')
+    expect('--model' in run('calibrate', stats, '--costs', code=2).stderr, 'costs need a model')
 
 
 def suites(folder: pathlib.Path) -> None:
@@ -230,7 +235,8 @@ def suites(folder: pathlib.Path) -> None:
     suite('a.json', '--tasks', 'needle', '--plans', 'fp16')
     said = suite('a.json', '--tasks', 'needle,text', '--plans', 'fp16,kivi2', '--limits', '2.5', '--png',
                  str(folder / 'suite.png'), '--markdown', str(folder / 'suite.md'))
-    suite('b.json', '--tasks', 'needle,text', '--plans', 'fp16,kivi2', '--limits', '2.5')
+    again = suite('b.json', '--tasks', 'needle,text', '--plans', 'fp16,kivi2', '--limits', '2.5', '--commit', 'abc')
+    expect(again['commit'] == 'abc' and 'commit' not in said and again['device'], 'what was built, where it is told')
     cells = [sorted(json.loads((folder / name).read_text())['cells'], key=lambda c: (c['task'], c['plan']))
              for name in ('a.json', 'b.json')]
     expect(cells[0] == cells[1] and len(cells[0]) == 2 * len(said['plans']), 'a record that was gone on with')
@@ -492,6 +498,8 @@ with tempfile.TemporaryDirectory() as name:
     chunks(pathlib.Path(name))
     calibration(pathlib.Path(name))
     pm_kvq(pathlib.Path(name))
+    if LIBRARY != 'sanitized':  # slow there, and made of calls that are made elsewhere too
+        costs(pathlib.Path(name))
     suites(pathlib.Path(name))
     stressed()
     snapshots(pathlib.Path(name))
