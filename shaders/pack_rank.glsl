@@ -22,6 +22,38 @@ float key_score(uint channel) {
     return sum;
 }
 
+// The FP32 number next to a sum, ties to even.
+float sum_to_float(uvec2 sum) {
+    const int top = sum.y != 0u ? 32 + findMSB(sum.y) : findMSB(sum.x);
+    if (top < 24)
+        return float(sum.x);
+    const uint shift = uint(top) - 23u;
+    const uvec2 kept = shift < 32u ? uvec2(sum.x >> shift | sum.y << 1u << 31u - shift, 0u)
+                                   : uvec2(sum.y >> shift - 32u, 0u);
+    // What is cut off, from the highest bit on.
+    const uint rest = 64u - shift;
+    const uvec2 cut = rest < 32u ? uvec2(sum.x << rest, sum.y << rest | sum.x >> 1u >> 31u - rest)
+                                 : uvec2(0u, sum.x << rest - 32u);
+    const bool rises =
+        cut.y > 0x80000000u || (cut.y == 0x80000000u && (cut.x != 0u || (kept.x & 1u) != 0u));
+    return uintBitsToFloat((126u + uint(top) << 23) + kept.x + (rises ? 1u : 0u));
+}
+
+// The sum of |Q| times the range of K over the page.
+float query_range_score(uint channel) {
+    const uint first = source_channel_offset(channel);
+    float low = half_to_float(source_half(first));
+    float high = low;
+    for (uint token = 1u; token < half_class.page_tokens; ++token) {
+        const float value = half_to_float(source_half(first + source_token_offset(token)));
+        low = min(low, value);
+        high = max(high, value);
+    }
+    precise float range = high - low;
+    precise float score = sum_to_float(ConstPairs(job.query_sums).at[channel]) * range;
+    return score;
+}
+
 // Channels ahead of this one: of equal scores the lower channel is ahead.
 uint count_ahead(uint channel) {
     const uvec4 score = uvec4(scores[channel / 4u][channel % 4u]);
@@ -38,7 +70,9 @@ void rank_channels() {
     if (gl_LocalInvocationIndex < LK_MAX_HEAD_DIM / 32u)
         boosted[gl_LocalInvocationIndex] = 0u;
     for (uint c = gl_LocalInvocationIndex; c < half_class.head_dim; c += gl_WorkGroupSize.x)
-        scores[c / 4u][c % 4u] = floatBitsToUint(key_score(c));
+        scores[c / 4u][c % 4u] =
+            floatBitsToUint(half_class.ranking == 1u ? key_score(c) : query_range_score(c)) &
+            0x7FFFFFFFu;  // 0 times -0 is 0 too
     barrier();
     for (uint c = gl_LocalInvocationIndex; c < half_class.head_dim; c += gl_WorkGroupSize.x)
         if (count_ahead(c) < half_class.n_ranked)

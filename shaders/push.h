@@ -118,6 +118,34 @@ struct JobPush {
     uint reserved;
 };
 
+// sum_queries: a run of sums of |Q|, QuerySumRun of src/backend/backend.h. Workgroups: x = sums, y
+// = KV heads from first_head on.
+struct QuerySumPush {
+    Address sums;        // u64, low word first: of the first sum and the first head
+    Address key_scales;  // f32 [n_kv_heads][head_dim], or 0
+    PushTensor queries;
+    uint stride_bytes;  // from a sum to the next
+    uint first_token;   // of the batch
+    uint n_tokens;
+    uint tokens_per_sum;
+    uint first_head;
+    uint head_dim;
+    uint group_size;
+    uint reserved;
+};
+
+// add_sums: arithmetic on sums, SumItem of src/backend/backend.h, of 40 bytes. Workgroups: x take
+// the channels in turn, y = items. The first of items that follow each other does them all.
+struct AddSumsPush {
+    Address items;
+    uint n_items;
+    uint reserved;
+};
+#define LK_SUM_THREADS 64
+#define LK_SUM_REPLACES 1u
+#define LK_SUM_CLEARS 2u
+#define LK_SUM_FOLLOWS 4u
+
 // decode: attention of few query columns over rows of direct classes. Column c of a sequence is its
 // new token c / group under head c % group of the KV head's group; an item has columns
 // LK_SPEC_COLUMNS * column_tile and up, n of them, as many as the sequence has there, at most

@@ -233,6 +233,28 @@ ShrinkJob load_shrink_job(Address jobs, uint index) {
     return ShrinkJob(a.xy, a.zw, b.x, b.y, b.z, b.w);
 }
 
+// Sums of |Q| are two words, low word first.
+uvec2 sum_add(uvec2 a, uvec2 b) {
+    uint carry;
+    const uint low = uaddCarry(a.x, b.x, carry);
+    return uvec2(low, a.y + b.y + carry);
+}
+
+// Arithmetic on them.
+struct SumItem {
+    Address target;
+    Address source;
+    uvec2 mask;
+    uint stride_bytes;  // the high word is 0
+    uint n_channels;
+    uint flags;
+};
+SumItem load_sum_item(Address items, uint index) {
+    ConstPairs pairs = ConstPairs(address_at(items, index, 40u));
+    const uvec2 last = pairs.at[4];
+    return SumItem(pairs.at[0], pairs.at[1], pairs.at[2], pairs.at[3].x, last.x, last.y);
+}
+
 // A workgroup's share of decode attention: rows of one KV head of one sequence, counted from its
 // first row.
 struct WorkItem {

@@ -78,9 +78,8 @@ LK_API lk_status lk_cache_desc_init(lk_cache_desc *desc, size_t struct_bytes);
  * out       owned by the caller, ended with lk_cache_destroy(); NULL on failure
  *
  * Errors: LK_E_ARGUMENT, LK_E_MISMATCH (the plan is for another geometry),
- * LK_E_UNSUPPORTED (as lk_context_supports(); on CUDA also a plan that ranks channels by
- * queries, LK_SCORE_QUERY_RANGE), LK_E_BUDGET (less than the fixed tables and workspace;
- * the sentence names the bytes needed), LK_E_NOMEM, LK_E_DEVICE. */
+ * LK_E_UNSUPPORTED (as lk_context_supports()), LK_E_BUDGET (less than the fixed tables and
+ * workspace; the sentence names the bytes needed), LK_E_NOMEM, LK_E_DEVICE. */
 LK_API lk_status lk_cache_create(lk_context *context, const lk_geometry *geometry,
                                  const lk_plan *plan, const lk_cache_desc *desc, lk_cache **out);
 
@@ -106,8 +105,9 @@ typedef struct lk_cache_stats {
     uint64_t pages_reopened;    /* likewise: packed pages that a truncation or a fork cut */
     uint64_t values_saturated;  /* finite inputs beyond FP16's range, clamped to +-65504;
                                  * on a device those that it has met by now */
-    uint64_t device_bytes;      /* fixed device memory that the budget does not count: step
-                                 * tables, work lists, partial results; 0 on the CPU */
+    uint64_t device_bytes;      /* device memory that the budget does not count, which does not
+                                 * grow with tokens: step tables, work lists, partial results,
+                                 * sums of |Q| of a step's tokens; 0 on the CPU */
     uint64_t shared_bytes;      /* of payload_bytes, metadata_bytes and recent_bytes: in pages
                                  * that several sequences have, counted once */
     uint64_t pages_copied;      /* since the cache was created: half pages that were copied

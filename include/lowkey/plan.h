@@ -56,7 +56,7 @@ typedef uint32_t lk_score;
 enum {
     LK_SCORE_KEY = 1,        /* mean |K| over the page (Kitty, section 3.2) */
     LK_SCORE_QUERY_RANGE = 2 /* mean |Q| of all tokens so far x range of K over the
-                              * page (MixKVQ, equation 5, at Kitty's bytes). CPU only */
+                              * page (MixKVQ, equation 5, at Kitty's bytes) */
 };
 
 /* What the two levels of 1-bit codes are made from. */

@@ -87,8 +87,8 @@ struct PackItem {
     uint64_t metadata;
     const HalfClass *source_class;  // raw; null = staged
     uint64_t source_payload;
-    const uint16_t *staged;      // [page_tokens][head_dim] of one head
-    const uint64_t *query_sums;  // [head_dim] for Ranking::kQueryRange
+    const uint16_t *staged;  // [page_tokens][head_dim] of one head
+    uint64_t query_sums;     // address of u64 [head_dim] for Ranking::kQueryRange
 };
 
 // Copy the first n_tokens of a half, packed or at 16 bits, into a 16-bit half, rounded to FP16.
@@ -139,17 +139,43 @@ inline ShrinkItem copy_item(uint64_t source, uint64_t target, uint64_t n_bytes) 
     return {source, target, 0, 2, 0, static_cast<uint32_t>(n_bytes)};
 }
 
-// Add |Q| of tokens [first_token, first_token + n_tokens) of the batch, in units of 2^-24 after
-// rounding to FP16, over the query heads of kv_head, to sums [head_dim].
-struct QuerySumArgs {
-    TensorView q;
-    const float *key_scales;  // [head_dim] of the KV head, or null
-    uint32_t kv_head;
-    uint32_t group_size;
-    uint32_t head_dim;
+// Sums of |Q|, in units of 2^-24 after rounding to FP16, over the query heads of a KV head. Sum i
+// of a run is that of tokens_per_sum tokens of the batch from first_token + i * tokens_per_sum on,
+// the last one of what is left of n_tokens: u64 [n_heads][head_dim] for KV heads from first_head
+// on, at offset_bytes + i * stride_bytes behind CacheDevice::query_sums().
+struct QuerySumRun {
+    uint64_t offset_bytes;
+    uint64_t stride_bytes;
     uint32_t first_token;
     uint32_t n_tokens;
-    uint64_t *sums;
+    uint32_t tokens_per_sum;
+    uint32_t first_head;
+    uint32_t n_heads;
+};
+inline uint32_t n_query_sums(const QuerySumRun &run) {
+    return static_cast<uint32_t>(ceil_div(run.n_tokens, run.tokens_per_sum));
+}
+struct QuerySumArgs {
+    LayerView layer;
+    uint32_t layer_index;
+    TensorView q;
+    const QuerySumRun *runs;
+    uint32_t n_runs;
+};
+
+// Arithmetic on sums where they lie. For each channel c < n_channels, as u64:
+//   target[c] = (kSumReplaces ? 0 : target[c]) + the sum of source[c] over the bits i of mask,
+// the source of bit i lying i * stride_bytes behind `source`; with kSumClears the sources are zeros
+// afterwards. An item with kSumFollows has the n_channels of the one before and comes after it; of
+// all others none touches what another writes.
+enum : uint32_t { kSumReplaces = 1, kSumClears = 2, kSumFollows = 4 };
+struct SumItem {
+    uint64_t target;
+    uint64_t source;
+    uint64_t mask;
+    uint64_t stride_bytes;
+    uint32_t n_channels;
+    uint32_t flags;
 };
 
 // One sequence of a step. Keys and values of committed tokens, positions 0 .. n_history-1, are in
@@ -170,6 +196,7 @@ struct Batch {
     const BatchSequence *sequences;
     uint32_t n_sequences;
     uint32_t n_tokens;
+    uint64_t query_sum_bytes = 0;  // that the step writes behind CacheDevice::query_sums()
 };
 
 // Attention mass of chunks, equation by equation: for a query column (a query token under one query
@@ -326,7 +353,11 @@ class CacheDevice {
     // Items of one call run side by side: none reads what another writes.
     virtual lk_status move(const MoveItem *items, uint32_t n_items) = 0;
     virtual lk_status shrink(const ShrinkItem *items, uint32_t n_items) = 0;
-    virtual lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) = 0;
+    // Where the step's sums of |Q| lie: from begin() to the next one with more of them. A graph
+    // finds those of the step that it replays in.
+    virtual uint64_t query_sums() const = 0;
+    virtual lk_status sum_queries(const QuerySumArgs &args) = 0;
+    virtual lk_status add_sums(const SumItem *items, uint32_t n_items) = 0;
     virtual lk_status attend(const AttendArgs &args) = 0;
 
     // What is known by now, without waiting; any thread. The CPU knows when append() returns.

@@ -146,15 +146,10 @@ void add_chanmix_rows(lk_context *context, llama::Model &model, const AblationSo
             make_row(row.is_matched ? matched.get() : text.get(), row, as_published));
 }
 
-void add_kitty_rows(lk_context *context, const llama::Config &config, EvaluationRequest &request) {
-    lk_device_info device = llama::initialised(lk_device_info_init);
-    llama::check(lk_context_device(context, &device));
+void add_kitty_rows(const llama::Config &config, EvaluationRequest &request) {
     llama::Random random(kRandomSeed);
-    for (const KittyRow &row : kKittyRows) {
-        // Devices refuse plans that rank channels by queries.
-        if (row.choice != Choice::kQueries || device.backend == LK_BACKEND_CPU)
-            request.plans.push_back(make_row(config, row, random));
-    }
+    for (const KittyRow &row : kKittyRows)
+        request.plans.push_back(make_row(config, row, random));
 }
 
 std::string percent(double part) { return format_fixed(100 * part, 1); }
@@ -176,7 +171,7 @@ void set_ablation(const std::string &name, lk_context *context, llama::Model &mo
     request.plans.clear();
     request.plans.push_back(llama::make_preset("fp16", geometry));
     if (name == kKitty) {
-        add_kitty_rows(context, c, request);
+        add_kitty_rows(c, request);
     } else {
         add_chanmix_rows(context, model, source, name == kChanmixPublished, request);
     }

@@ -108,7 +108,7 @@ lk_status reserve_work(lk_cache *cache) {
     const bool fits = cache->packs.reserve(kBatch) && cache->reopens.reserve(kBatch) &&
                       cache->moves.reserve(kBatch) && reserve_shrinking(cache) &&
                       (!ranks || cache->query_sums.reserve(kScoreBatch)) &&
-                      (!ranks || cache->scratch.resize(2 * kScoreBatch * LK_MAX_HEAD_DIM)) &&
+                      (!ranks || cache->sums.reserve(kBatch)) &&
                       cache->step.layers.resize(cache->layers.size());
     return fits ? LK_OK : fail(LK_E_NOMEM, "no memory for the lists of a cache");
 }
@@ -260,7 +260,9 @@ lk_status open_device(lk_cache *cache) {
     layout.max_step_tokens = cache->desc.max_step_tokens;
     layout.max_rows = most_rows(*cache);
     layout.max_step_rows = most_step_rows(*cache, layout.max_rows);
-    return cache->context->backend->cache_open(layout, &cache->device);
+    const lk_status status = cache->context->backend->cache_open(layout, &cache->device);
+    cache->sums.use(cache->device);
+    return status;
 }
 
 lk_status fill_cache(lk_cache *cache, const Array<lk_layer> &layers, const Plan &plan) {

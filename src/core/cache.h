@@ -49,6 +49,8 @@ struct LayerInfo {
     uint16_t last_sink_key;  // classes of a sink row that is shorter than a page
     uint16_t last_sink_value;
     bool ranks_by_queries;
+    uint32_t score_offset;       // of its first channel that is ranked by queries
+    uint32_t n_ranked_channels;  // that follow each other
     // Of a layer with a ladder. Halves above its rung are looked for in the order of sequences and
     // rows.
     uint32_t rung;              // index in the plan's rungs
@@ -99,7 +101,7 @@ struct HalfBytes {
 
 constexpr uint32_t kBatch = 4096;       // items handed to the device at once; GPUs want many
 constexpr uint32_t kShrinkBatch = 512;  // halves that give way when bytes are lacking
-constexpr uint32_t kScoreBatch = 64;    // sums of |Q| made at once
+constexpr uint32_t kScoreBatch = 64;    // runs of sums of |Q| handed to the device at once
 
 }  // namespace lk
 
@@ -138,7 +140,7 @@ struct lk_cache {
           class_changes(owner->allocator),
           slot_needs(owner->allocator),
           query_sums(owner->allocator),
-          scratch(owner->allocator) {}
+          sums(owner->allocator) {}
 
     lk_context *context;
     lk_cache_desc desc;
@@ -178,12 +180,13 @@ struct lk_cache {
     lk::Array<lk::MoveItem> moves;
     lk::Array<lk::ShrinkItem> shrinks;
     lk::Array<lk::ShrunkHalf> shrunk_halves;
-    lk::Array<uint64_t> left_slots;          // that they moved from
-    lk::Array<uint64_t> halved_slots;        // that they shrank in
-    lk::Array<int32_t> class_changes;        // [classes] halves more than before
-    lk::Array<uint64_t> slot_needs;          // [slot sizes] of a question to the slots
-    lk::Array<lk::QuerySumArgs> query_sums;  // up to kScoreBatch
-    lk::Array<uint64_t> scratch;             // [2][kScoreBatch][LK_MAX_HEAD_DIM] when a layer ranks
+    lk::Array<uint64_t> left_slots;         // that they moved from
+    lk::Array<uint64_t> halved_slots;       // that they shrank in
+    lk::Array<int32_t> class_changes;       // [classes] halves more than before
+    lk::Array<uint64_t> slot_needs;         // [slot sizes] of a question to the slots
+    lk::Array<lk::QuerySumRun> query_sums;  // up to kScoreBatch
+    lk::SumQueue sums;                      // with room for what a commit queues
+    uint64_t next_increment = 1;            // of sums of |Q|
 
     lk_cache_stats stats{};  // of the caller that has the cache
     mutable std::mutex published_mutex;

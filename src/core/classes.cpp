@@ -142,9 +142,13 @@ lk_status add_entry(Builder *builder, uint32_t layer, uint32_t head) {
     if (status)
         return status;
     if (info.ranks_by_queries) {
+        LayerInfo &own_info = cache->layers[layer];
         info.score_offset = cache->n_ranked_channels;
+        if (!own_info.ranks_by_queries)
+            own_info.score_offset = info.score_offset;
         cache->n_ranked_channels += head_dim;
-        cache->layers[layer].ranks_by_queries = true;
+        own_info.n_ranked_channels += head_dim;
+        own_info.ranks_by_queries = true;
     }
     return cache->entries.push(info) ? LK_OK : no_memory();
 }

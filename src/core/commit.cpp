@@ -152,32 +152,44 @@ lk_status move_kept(lk_cache *cache, const Choice &choice) {
     return LK_OK;
 }
 
-void keep_token_sums(lk_cache *cache, const StepSequence &part, const Kept &kept) {
+// There is room for what is queued (place_sums()), so nothing is handed over that could fail.
+void keep_sum(lk_cache *cache, const StepSequence &part, uint64_t row, bool is_gap,
+              Increment increment) {
+    increment.source += cache->device->query_sums();
+    increment.serial = cache->next_increment++;
     Scores &scores = *part.sequence->scores;
-    for (uint32_t t = 0; t < kept.n; ++t) {
-        const uint64_t row = row_of_token(cache->plan.model, part.sequence->length + t);
-        const uint64_t *sums = part.sums + uint64_t{kept.token(t)} * cache->n_ranked_channels;
-        if (is_sink_row(cache->plan.model, row))
-            scores.add_to_base(sums);
-        else
-            scores.add(row, false, sums);
+    if (is_sink_row(cache->plan.model, row))
+        (void)scores.add_to_base(increment, &cache->sums);
+    else
+        (void)scores.add(row, is_gap, increment, &cache->sums);
+}
+
+void keep_token_sums(lk_cache *cache, const StepSequence &part, const Kept &kept) {
+    const Plan &plan = cache->plan.model;
+    const uint64_t length = part.sequence->length;
+    const uint64_t stride_bytes = cache->n_ranked_channels * sizeof(uint64_t);
+    for (uint32_t t = 0; t < kept.n;) {
+        const bool follows = t != 0;
+        const uint64_t row = row_of_token(plan, length + t);
+        uint64_t mask = 0;
+        for (; t < kept.n && row_of_token(plan, length + t) == row; ++t)
+            mask |= uint64_t{1} << kept.token(t);
+        keep_sum(cache, part, row, false, {part.sums, mask, stride_bytes, 0, follows});
     }
 }
 
 void keep_row_sums(lk_cache *cache, const StepSequence &part) {
     const Plan &plan = cache->plan.model;
     const uint64_t length = part.sequence->length;
-    const uint64_t *last = nullptr;
+    uint64_t last = UINT64_MAX;
     for (uint64_t r = row_of_token(plan, length); r < row_count(plan, length + part.n_new); ++r) {
         bool is_gap;
-        const uint64_t *sums = row_sums(cache, part, r, &is_gap);
+        const uint64_t sums = row_sums(cache, part, r, &is_gap);
         if (sums == last)
             continue;
+        const bool follows = last != UINT64_MAX;
         last = sums;
-        if (is_sink_row(plan, r))
-            part.sequence->scores->add_to_base(sums);
-        else
-            part.sequence->scores->add(r, is_gap, sums);
+        keep_sum(cache, part, r, is_gap, {sums, 1, 0, 0, follows});
     }
 }
 

@@ -82,9 +82,9 @@ lk_status fork_sequence(lk_cache *cache, lk_sequence id, uint64_t n_tokens, lk_s
     if (child->scores)
         ++child->scores->n_holders;
     if (n_tokens < parent->length)
-        cut_scores(child, child->rows.size());
+        status = cut_scores(cache, child, child->rows.size());
     cache->stats.n_tokens += n_tokens;
-    if (cuts)
+    if (cuts && !status)
         status = cut_sequence(cache, child, n_kept);
     else
         trim_chunks(cache, child, n_tokens);

@@ -8,13 +8,12 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cache.h"
-#include "format/bulk.h"
 
 namespace lk {
 
 lk_status flush_packs(lk_cache *cache) {
-    lk_status status = LK_OK;
-    if (!cache->packs.empty())
+    lk_status status = cache->sums.flush();
+    if (!status && !cache->packs.empty())
         status =
             cache->device->pack(cache->packs.data(), static_cast<uint32_t>(cache->packs.size()));
     cache->packs.clear();
@@ -73,15 +72,14 @@ lk_status take_packed(lk_cache *cache, const EntryInfo &info, lk_chunk_class chu
     return status;
 }
 
-void queue_entry(lk_cache *cache, const PageEntry &old, const PageEntry &fresh,
-                 const uint64_t *sums) {
+void queue_entry(lk_cache *cache, const PageEntry &old, const PageEntry &fresh, uint64_t sums) {
     const HalfClass *classes = cache->classes.data();
     if (fresh.key_class != old.key_class)
         cache->packs.push({&classes[fresh.key_class], fresh.key_payload, fresh.key_metadata,
                            &classes[old.key_class], old.key_payload, nullptr, sums});
     if (fresh.value_class != old.value_class)
         cache->packs.push({&classes[fresh.value_class], fresh.value_payload, fresh.value_metadata,
-                           &classes[old.value_class], old.value_payload, nullptr, nullptr});
+                           &classes[old.value_class], old.value_payload, nullptr, 0});
 }
 
 void swap_half(lk_cache *cache, uint16_t old_class, uint64_t old_payload, uint16_t fresh_class) {
@@ -117,6 +115,12 @@ lk_status finish(lk_cache *cache, Pending *pending) {
     return status;
 }
 
+// Where the sums that rank an entry's channels lie; 0 where nothing does.
+uint64_t ranking_sums(const Sequence &sequence, const EntryInfo &info) {
+    return info.ranks_by_queries ? sequence.scores->base() + info.score_offset * sizeof(uint64_t)
+                                 : 0;
+}
+
 // Pack the entries that are at 16 bits. Many are packed at once, but never because the budget held
 // their packed and their 16-bit slots side by side: when it does not, the ones before are finished
 // first.
@@ -134,12 +138,11 @@ lk_status pack_entries(lk_cache *cache, Sequence *sequence, uint64_t index) {
         if (status && !pending.n)
             return status;
         if (!status) {
-            const uint64_t *sums =
-                info.ranks_by_queries
-                    ? sequence->scores->fold(index, info.score_offset,
-                                             cache->classes[fresh.key_class].shape.head_dim)
-                    : nullptr;
-            queue_entry(cache, old, fresh, sums);
+            if (info.ranks_by_queries)
+                status = sequence->scores->fold(index, info.score_offset,
+                                                cache->classes[fresh.key_class].shape.head_dim,
+                                                &cache->sums);
+            queue_entry(cache, old, fresh, ranking_sums(*sequence, info));
             pending.fresh[pending.n++] = fresh;
         }
         if (status || pending.n == kPending)
@@ -171,11 +174,10 @@ bool any_packing(const lk_cache *cache) {
     return false;
 }
 
-lk_status fill_twin(lk_cache *cache, const Row &row, const uint64_t *sums, Row *twin) {
+lk_status fill_twin(lk_cache *cache, const Sequence &sequence, const Row &row, Row *twin) {
     for (uint32_t e = 0; e < row.n_entries; ++e) {
         const EntryInfo &info = cache->entries[e];
-        queue_entry(cache, row.entries[e], twin->entries[e],
-                    info.ranks_by_queries ? sums + info.score_offset : nullptr);
+        queue_entry(cache, row.entries[e], twin->entries[e], ranking_sums(sequence, info));
         if (cache->packs.size() + 2 <= kBatch)
             continue;
         const lk_status status = flush_packs(cache);
@@ -186,7 +188,8 @@ lk_status fill_twin(lk_cache *cache, const Row &row, const uint64_t *sums, Row *
     return status ? status : copy_raw_halves(cache, row, *twin, row.capacity_tokens);
 }
 
-lk_status make_twin(lk_cache *cache, uint64_t index, const uint64_t *sums, Row *row, Row **out) {
+lk_status make_twin(lk_cache *cache, const Sequence &sequence, uint64_t index, Row *row,
+                    Row **out) {
     Row *twin = nullptr;
     lk_status status = create_row(cache, index, RowKind::kDirect, &twin);
     if (status == LK_E_BUDGET && compact(cache))
@@ -194,7 +197,7 @@ lk_status make_twin(lk_cache *cache, uint64_t index, const uint64_t *sums, Row *
     if (status)
         return status;
     twin->is_direct = 0;
-    status = fill_twin(cache, *row, sums, twin);
+    status = fill_twin(cache, sequence, *row, twin);
     if (status) {
         release_row(cache, twin);
         return status;
@@ -208,34 +211,26 @@ lk_status make_twin(lk_cache *cache, uint64_t index, const uint64_t *sums, Row *
     return LK_OK;
 }
 
-// All that ranked channels have seen up to the row, and a digest; null and 0 without any.
-const uint64_t *fold_sums(lk_cache *cache, Sequence *sequence, uint64_t index, uint64_t *digest) {
-    *digest = 0;
-    if (!sequence->scores)
-        return nullptr;
-    const uint32_t n = cache->n_ranked_channels;
-    const uint64_t *sums = sequence->scores->fold(index, 0, n);
-    *digest = hash_bytes(sums, n * sizeof *sums);
-    return sums;
-}
-
 // Take the packed twin of a row that others have, making it first where there is none.
 lk_status take_twin(lk_cache *cache, Sequence *sequence, uint64_t index) {
     Row *row = sequence->row(index);
-    uint64_t digest;
-    const uint64_t *sums = fold_sums(cache, sequence, index, &digest);
+    Scores *scores = sequence->scores;
+    const uint64_t digest = scores ? scores->digest(index) : 0;
     Row *twin = row->packed_twin;
-    if (twin && twin->sums == digest) {
-        hold_row(cache, twin);
-    } else if (row->n_holders == 1) {
+    const bool is_made = twin && twin->sums == digest;
+    if (!is_made && row->n_holders == 1) {
         part_twins(row);
         return pack_in_place(cache, sequence, index);
-    } else {
-        const lk_status status = make_twin(cache, index, sums, row, &twin);
-        if (status)
-            return status;
-        twin->sums = digest;
     }
+    lk_status status =
+        scores ? scores->fold(index, 0, cache->n_ranked_channels, &cache->sums) : LK_OK;
+    if (!status && !is_made)
+        status = make_twin(cache, *sequence, index, row, &twin);
+    if (status)
+        return status;
+    if (is_made)
+        hold_row(cache, twin);
+    twin->sums = digest;
     sequence->rows[index] = twin;
     release_row(cache, row);
     return cache->device->entries_changed(twin);
@@ -251,9 +246,12 @@ lk_status pack_row(lk_cache *cache, Sequence *sequence, uint64_t index) {
     status = has_others && !row->n_packed && any_packing(cache)
                  ? take_twin(cache, sequence, index)
                  : pack_in_place(cache, sequence, index);
-    if (!status && sequence->scores)
-        sequence->scores->drop_folded(index);
-    return status;
+    if (status || !sequence->scores)
+        return status;
+    status = cache->sums.flush();
+    if (!status)
+        status = sequence->scores->drop_folded(index, &cache->sums);
+    return status ? status : cache->sums.flush();
 }
 
 lk_status pack_direct_row(lk_cache *cache, uint32_t layer, const StepSequence &part,
@@ -272,9 +270,9 @@ lk_status pack_direct_row(lk_cache *cache, uint32_t layer, const StepSequence &p
         }
         if (!rules.ranks_by_queries)
             cache->packs.push({&cache->classes[entry.key_class], entry.key_payload,
-                               entry.key_metadata, nullptr, 0, staging.keys + at, nullptr});
+                               entry.key_metadata, nullptr, 0, staging.keys + at, 0});
         cache->packs.push({&cache->classes[entry.value_class], entry.value_payload,
-                           entry.value_metadata, nullptr, 0, staging.values + at, nullptr});
+                           entry.value_metadata, nullptr, 0, staging.values + at, 0});
         cache->stats.pages_packed += n_packing(rules);
     }
     return LK_OK;

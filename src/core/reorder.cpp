@@ -411,7 +411,7 @@ lk_status Rebuild::load(uint64_t index) {
 
 lk_status Rebuild::queue_pack(const HalfPlace &from, const HalfPlace &to) {
     cache_.packs.push({&cache_.classes[to.half_class], to.payload, to.metadata,
-                       &cache_.classes[from.half_class], from.payload, nullptr, nullptr});
+                       &cache_.classes[from.half_class], from.payload, nullptr, 0});
     ++cache_.stats.pages_packed;
     return cache_.packs.size() < kBatch ? LK_OK : flush_packs(&cache_);
 }

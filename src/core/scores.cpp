@@ -5,23 +5,102 @@ namespace lk {
 
 namespace {
 
-void add_all(uint64_t *to, const uint64_t *from, uint32_t n) {
-    for (uint32_t i = 0; i < n; ++i)
-        to[i] += from[i];
+// Bijective and without structure: the finalizer of SplitMix64.
+uint64_t scrambled(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
 }
 
 }  // namespace
 
+lk_status SumQueue::add(const SumItem &item) {
+    const lk_status status = items_.size() == items_.capacity() ? flush() : LK_OK;
+    if (!status)
+        items_.push(item);
+    return status;
+}
+
+lk_status SumQueue::add_neighbour(const SumItem &item) {
+    if (items_.size()) {
+        SumItem &last = items_.back();
+        const uint64_t n_bytes = last.n_channels * sizeof(uint64_t);
+        if (last.target + n_bytes == item.target && last.source + n_bytes == item.source &&
+            last.mask == item.mask && last.stride_bytes == item.stride_bytes &&
+            last.flags == item.flags) {
+            last.n_channels += item.n_channels;
+            return LK_OK;
+        }
+    }
+    return add(item);
+}
+
+lk_status SumQueue::flush() {
+    if (!items_.size())
+        return LK_OK;
+    const lk_status status = device_->add_sums(items_.data(), static_cast<uint32_t>(items_.size()));
+    items_.clear();
+    return status;
+}
+
+void SumQueue::forget(uint64_t address, uint64_t n_bytes) {
+    size_t n = 0;
+    bool lost_first = false;
+    for (size_t i = 0; i < items_.size(); ++i) {
+        SumItem item = items_[i];
+        const bool follows = item.flags & kSumFollows;
+        lost_first = lost_first && follows;
+        if (item.target - address < n_bytes) {
+            lost_first = lost_first || !follows;
+            continue;
+        }
+        if (lost_first)
+            item.flags &= ~uint32_t{kSumFollows};
+        lost_first = false;
+        items_[n++] = item;
+    }
+    (void)items_.resize(n);
+}
+
 bool Scores::open(uint32_t n_channels, uint64_t n_slots) {
     n_channels_ = n_channels;
     n_slots_ = static_cast<uint32_t>(n_slots);
-    return sums_.resize((1 + n_slots) * n_channels) && items_.reserve(n_slots);
+    return digests_.resize(1 + n_slots) && items_.reserve(n_slots);
 }
 
-void Scores::copy(const Scores &from) {
-    (void)sums_.assign(from.sums_.data(), from.sums_.size());
+lk_status Scores::start(SumQueue *queue) {
+    return queue->add({base(), 0, 0, 0, n_channels_, kSumReplaces});
+}
+
+lk_status Scores::copy(const Scores &from, SumQueue *queue) {
+    (void)digests_.assign(from.digests_.data(), from.digests_.size());
     (void)items_.assign(from.items_.data(), from.items_.size());
     has_folded_ = from.has_folded_;
+    lk_status status = queue->add({base(), from.base(), 1, 0, n_channels_, kSumReplaces});
+    for (const Item &item : items_)
+        if (!status)
+            status = queue->add(
+                {array(item.slot), from.array(item.slot), 1, 0, n_channels_, kSumReplaces});
+    return status;
+}
+
+uint64_t Scores::digest(uint64_t row) const {
+    uint64_t sum = digests_[0];
+    for (const Item &item : items_)
+        sum += item.row <= row ? digests_[item.slot] : 0;
+    return sum;
+}
+
+// Linear in the sums, so that increments that were folded before or after they were saved are the
+// same.
+uint64_t Scores::digest_of(const uint8_t *sums) const {
+    uint64_t digest = 0;
+    for (uint32_t c = 0; c < n_channels_; ++c) {
+        uint64_t sum;
+        std::memcpy(&sum, sums + c * sizeof sum, sizeof sum);
+        digest += sum * (scrambled(c + 1) | 1u);
+    }
+    return digest;
 }
 
 // 0, the base, when all are taken.
@@ -36,58 +115,78 @@ uint32_t Scores::free_slot() const {
     return 0;
 }
 
-void Scores::add_to_base(const uint64_t *sums) { add_all(array(0), sums, n_channels_); }
+lk_status Scores::add_to(uint32_t slot, bool replaces, const Increment &increment,
+                         SumQueue *queue) {
+    const uint64_t digest = scrambled(increment.serial);
+    digests_[slot] = replaces ? digest : digests_[slot] + digest;
+    return queue->add({array(slot), increment.source, increment.mask, increment.stride_bytes,
+                       n_channels_,
+                       (replaces ? kSumReplaces : 0u) | (increment.follows ? kSumFollows : 0u)});
+}
 
-void Scores::add(uint64_t row, bool is_gap, const uint64_t *sums) {
+lk_status Scores::add_to_base(const Increment &increment, SumQueue *queue) {
+    return add_to(0, false, increment, queue);
+}
+
+lk_status Scores::add(uint64_t row, bool is_gap, const Increment &increment, SumQueue *queue) {
     size_t place = items_.size();
     while (place && items_[place - 1].row > row)
         --place;
-    if (place && items_[place - 1].row == row) {
-        add_all(array(items_[place - 1].slot), sums, n_channels_);
-        return;
-    }
+    if (place && items_[place - 1].row == row)
+        return add_to(items_[place - 1].slot, false, increment, queue);
     const uint32_t slot = free_slot();
-    if (!slot) {
-        add_all(array(place ? items_[place - 1].slot : 0), sums, n_channels_);
-        return;
-    }
-    std::memcpy(array(slot), sums, n_channels_ * sizeof *sums);
+    if (!slot)
+        return add_to(place ? items_[place - 1].slot : 0, false, increment, queue);
     items_.push({row, slot, is_gap});
     for (size_t i = items_.size() - 1; i > place; --i)
         items_[i] = items_[i - 1];
     items_[place] = {row, slot, is_gap};
+    return add_to(slot, true, increment, queue);
 }
 
-const uint64_t *Scores::fold(uint64_t row, uint32_t first, uint32_t n) {
+lk_status Scores::fold(uint64_t row, uint32_t first, uint32_t n, SumQueue *queue) {
     has_folded_ = true;
-    for (const Item &item : items_) {
-        if (item.row > row)
-            break;
-        uint64_t *sums = array(item.slot) + first;
-        add_all(array(0) + first, sums, n);
-        std::memset(sums, 0, n * sizeof *sums);
+    const uint64_t offset = first * sizeof(uint64_t);
+    lk_status status = LK_OK;
+    uint32_t follows = 0;
+    for (uint32_t first_slot = 1; !status && first_slot <= n_slots_; first_slot += 64) {
+        uint64_t mask = 0;
+        for (const Item &item : items_)
+            if (item.row <= row && item.slot - first_slot < 64)
+                mask |= uint64_t{1} << (item.slot - first_slot);
+        if (!mask)
+            continue;
+        status = queue->add_neighbour({base() + offset, array(first_slot) + offset, mask,
+                                       array_bytes(), n, kSumClears | follows});
+        follows = kSumFollows;
     }
-    return array(0) + first;
+    return status;
 }
 
-void Scores::drop_folded(uint64_t row) {
-    size_t n = 0;
-    for (; n < items_.size() && items_[n].row <= row; ++n)
-        add_all(array(0), array(items_[n].slot), n_channels_);
-    for (; n; --n)
+lk_status Scores::drop_folded(uint64_t row, SumQueue *queue) {
+    lk_status status = LK_OK;
+    bool follows = false;
+    while (!status && items_.size() && items_[0].row <= row) {
+        const uint32_t slot = items_[0].slot;
+        digests_[0] += digests_[slot];
+        status = queue->add(
+            {base(), array(slot), 1, 0, n_channels_, follows ? uint32_t{kSumFollows} : 0u});
+        follows = true;
         remove(0);
+    }
+    return status;
 }
 
-void Scores::restore_base(const void *sums, bool has_folded) {
-    std::memcpy(array(0), sums, n_channels_ * sizeof(uint64_t));
+void Scores::restore_base(const uint8_t *sums, bool has_folded) {
+    digests_[0] = digest_of(sums);
     has_folded_ = has_folded;
 }
 
-bool Scores::restore_item(uint64_t row, bool is_gap, const void *sums) {
+bool Scores::restore_item(uint64_t row, bool is_gap, const uint8_t *sums) {
     const uint32_t slot = free_slot();
     if (!slot)
         return false;
-    std::memcpy(array(slot), sums, n_channels_ * sizeof(uint64_t));
+    digests_[slot] = digest_of(sums);
     return items_.push({row, slot, is_gap});
 }
 
@@ -99,14 +198,17 @@ void Scores::remove(size_t i) {
 
 void Scores::truncate(uint64_t n_rows) {
     for (size_t i = items_.size(); i; --i)
-        if (items_[i - 1].row >= n_rows && !items_[i - 1].is_gap)
+        if (!keeps(i - 1, n_rows))
             remove(i - 1);
 }
 
-void Scores::clear() {
+lk_status Scores::clear(SumQueue *queue) {
     truncate(0);
-    if (!has_folded_ && n_channels_)
-        std::memset(static_cast<void *>(sums_.data()), 0, n_channels_ * sizeof(uint64_t));
+    if (has_folded_)
+        return LK_OK;
+    digests_[0] = 0;
+    queue->forget(base(), array_bytes());
+    return start(queue);
 }
 
 }  // namespace lk

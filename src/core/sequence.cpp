@@ -292,38 +292,48 @@ void leave_sequence(lk_cache *cache, Sequence *sequence) {
 void release_scores(lk_cache *cache, Scores *scores) {
     if (!scores || --scores->n_holders)
         return;
+    const SlabMemory &memory = scores->memory();
+    cache->sums.forget(memory.address, memory.bytes);
+    cache->context->backend->slab_destroy(memory);
     cache->ledger.table_bytes -= score_bytes(cache->plan.model);
     destroy(cache->context->allocator, scores);
 }
 
-void cut_scores(Sequence *sequence, uint64_t n_rows) {
+lk_status cut_scores(lk_cache *cache, Sequence *sequence, uint64_t n_rows) {
     Scores *scores = sequence->scores;
     if (!scores)
-        return;
+        return LK_OK;
     if (n_rows < sequence->scores_rows)
         sequence->scores_rows = n_rows;
     if (scores->n_holders > 1 || sequence->scores_rows == UINT64_MAX)
-        return;
+        return LK_OK;
+    const bool is_empty = !sequence->scores_rows;
     scores->truncate(sequence->scores_rows);
-    if (!sequence->scores_rows)
-        scores->clear();
     sequence->scores_rows = UINT64_MAX;
+    return is_empty ? scores->clear(&cache->sums) : LK_OK;
 }
 
-lk_status make_scores(lk_cache *cache, const Scores *from, Scores **out) {
+lk_status make_scores(lk_cache *cache, Scores **out) {
     *out = nullptr;
     const uint64_t bytes = score_bytes(cache->plan.model);
     if (cache->ledger.left_bytes() < bytes)
         return fail(LK_E_BUDGET, "the budget of %llu bytes lacks %llu bytes for a sequence's sums",
                     ull{cache->ledger.limit_bytes}, ull{bytes - cache->ledger.left_bytes()});
+    const uint32_t n_channels = cache->n_ranked_channels;
+    const uint64_t n_slots = score_slots(cache->plan.model);
     const Allocator &allocator = cache->context->allocator;
     Scores *scores = create<Scores>(allocator, allocator);
-    if (!scores || !scores->open(cache->n_ranked_channels, score_slots(cache->plan.model))) {
+    lk_status status = LK_OK;
+    if (!scores || !scores->open(n_channels, n_slots))
+        status = fail(LK_E_NOMEM, "no memory for a sequence's list of sums");
+    SlabMemory memory{};
+    if (!status)
+        status = cache->context->backend->slab_create(Scores::bytes(n_channels, n_slots), &memory);
+    if (status) {
         destroy(allocator, scores);
-        return fail(LK_E_NOMEM, "no memory for a sequence's sums of %llu bytes", ull{bytes});
+        return status;
     }
-    if (from)
-        scores->copy(*from);
+    scores->use(memory);
     cache->ledger.table_bytes += bytes;
     cache->slots.trim();
     *out = scores;
@@ -334,19 +344,27 @@ lk_status own_scores(lk_cache *cache, Sequence *sequence, Scores **borrowed) {
     Scores *shared = sequence->scores;
     if (!shared)
         return LK_OK;
+    lk_status status = LK_OK;
     if (shared->n_holders > 1) {
         Scores *own;
-        const lk_status status = make_scores(cache, shared, &own);
-        if (status)
+        status = make_scores(cache, &own);
+        if (!status)
+            status = own->copy(*shared, &cache->sums);
+        if (status) {
+            release_scores(cache, own);
             return status;
+        }
         sequence->scores = own;
         if (borrowed)
             *borrowed = shared;
-        else
-            release_scores(cache, shared);
     }
-    cut_scores(sequence, UINT64_MAX);
-    return LK_OK;
+    if (!status)
+        status = cut_scores(cache, sequence, UINT64_MAX);
+    if (!status)
+        status = cache->sums.flush();
+    if (sequence->scores != shared && !borrowed)
+        release_scores(cache, shared);
+    return status;
 }
 
 namespace {
@@ -358,8 +376,9 @@ lk_status add_sequence(lk_cache *cache, lk_sequence *id) {
     Sequence *sequence = create<Sequence>(allocator, allocator);
     if (!sequence)
         return fail(LK_E_NOMEM, "no memory for a sequence");
-    lk_status status =
-        cache->n_ranked_channels ? make_scores(cache, nullptr, &sequence->scores) : LK_OK;
+    lk_status status = cache->n_ranked_channels ? make_scores(cache, &sequence->scores) : LK_OK;
+    if (!status && sequence->scores)
+        status = sequence->scores->start(&cache->sums);
     if (!status)
         status = enter_sequence(cache, sequence);
     if (status) {

@@ -103,13 +103,14 @@ void free_sequence(lk_cache *cache, Sequence *sequence);
 // Take it out of the cache's list and free it.
 void leave_sequence(lk_cache *cache, Sequence *sequence);
 
-// Scores (scores.h) are shared by forks as well. Zeros, or a copy. LK_E_BUDGET, LK_E_NOMEM.
-lk_status make_scores(lk_cache *cache, const Scores *from, Scores **out);
+// Scores (scores.h) are shared by forks as well. Fresh ones, which are to be started, copied or
+// restored. LK_E_BUDGET, LK_E_NOMEM, LK_E_DEVICE.
+lk_status make_scores(lk_cache *cache, Scores **out);
 void release_scores(lk_cache *cache, Scores *scores);
 // Forget what rows from n_rows on had seen, now or when the sequence has scores of its own.
-void cut_scores(Sequence *sequence, uint64_t n_rows);
+lk_status cut_scores(lk_cache *cache, Sequence *sequence, uint64_t n_rows);
 // Give the sequence scores of its own. The shared ones go to *borrowed, which holds them, or are
-// let go of when it is null. LK_E_BUDGET, LK_E_NOMEM with nothing changed.
+// let go of when it is null. LK_E_BUDGET, LK_E_NOMEM, LK_E_DEVICE with nothing changed.
 lk_status own_scores(lk_cache *cache, Sequence *sequence, Scores **borrowed);
 
 // What a half of some class takes.

@@ -179,7 +179,7 @@ void Shrinker::queue(const ShrunkHalf *first, const ShrunkHalf *end) {
                                         &cache_->classes[half->from],
                                         source,
                                         nullptr,
-                                        nullptr};
+                                        0};
         else
             *cache_->shrinks.extend(1) = {source,           half->moves ? half->target : source,
                                           step.n_strips,    step.bits / 2u,

@@ -203,11 +203,16 @@ lk_status Loader::load_scores(const SequencePart &part, Sequence *sequence) {
                     ull{record.id}, record.n_channels, cache_.n_ranked_channels);
     if (!record.n_channels)
         return LK_OK;
-    const lk_status status = make_scores(&cache_, nullptr, &sequence->scores);
+    const lk_status status = make_scores(&cache_, &sequence->scores);
     if (status)
         return status;
     Scores *scores = sequence->scores;
+    const uint64_t sums_bytes = record.n_channels * sizeof(uint64_t);
+    copies_.clear();
+    if (!copies_.reserve(1 + static_cast<size_t>(record.n_sums)))
+        return fail(LK_E_NOMEM, "no memory for a list of %u sums", record.n_sums);
     scores->restore_base(part.base, record.flags & kHasFolded);
+    copies_.push({scores->base(), const_cast<uint8_t *>(part.base), sums_bytes});
     uint64_t least_row = sink_rows(cache_.plan.model);
     for (uint32_t i = 0; i < record.n_sums; ++i) {
         const uint8_t *values = nullptr;
@@ -217,9 +222,10 @@ lk_status Loader::load_scores(const SequencePart &part, Sequence *sequence) {
             !scores->restore_item(sum.row, sum.is_gap != 0, values))
             return fail(LK_E_CORRUPT, "snapshot: sum %u of sequence %llu is of row %llu", i,
                         ull{record.id}, ull{sum.row});
+        copies_.push({scores->item_sums(i), const_cast<uint8_t *>(values), sums_bytes});
         least_row = sum.row + 1;
     }
-    return LK_OK;
+    return cache_.device->upload(copies_.data(), static_cast<uint32_t>(copies_.size()));
 }
 
 lk_status Loader::load_chunks(const SequencePart &part, Sequence *sequence) {

@@ -127,9 +127,7 @@ class Writer {
     lk_status number_rows(const Sequence &sequence);
     lk_status put_sequence(const Sequence &sequence);
     lk_status put_row(const Sequence &sequence, const PageRow &row, uint64_t number);
-    lk_status cut_copy(const Sequence &sequence, Scores *cut, const Scores **out) const;
-    void fill_sequence(const SequenceRecord &record, const Scores *scores, const Chunks *chunks,
-                       uint8_t *to) const;
+    lk_status fill_sequence(const SequenceRecord &record, const Sequence &sequence, uint8_t *to);
     lk_status fill_part(const PageRow &row, const RowsRecord &record, uint8_t *to);
     bool add_half(uint16_t half_class, uint64_t payload, uint64_t metadata, uint8_t **to);
     void clear_ends(const PageRow &row, const RowsRecord &record, uint8_t *halves) const;
@@ -181,6 +179,8 @@ lk_status Writer::open(const SnapshotChoice &choice) {
         status = choose(choice);
     if (!status)
         status = settle_cache(&cache_, "saved");
+    if (!status)
+        status = cache_.sums.flush();
     if (!status)
         status = numbers_.open(cache_.plan.model, sequences_);
     if (!status)
@@ -303,21 +303,15 @@ lk_status Writer::put_sequence(const Sequence &sequence) {
     record.n_tokens = sequence.length;
     record.n_runs = static_cast<uint32_t>(runs_.size());
     record.n_channels = cache_.n_ranked_channels;
-    Scores cut(cache_.context->allocator);
     const Scores *scores = sequence.scores;
-    if (scores && sequence.scores_rows != UINT64_MAX)
-        status = cut_copy(sequence, &cut, &scores);
-    if (status)
-        return status;
-    record.n_sums = scores ? static_cast<uint32_t>(scores->n_items()) : 0;
+    for (size_t i = 0; scores && i < scores->n_items(); ++i)
+        record.n_sums += scores->keeps(i, sequence.scores_rows);
     record.flags = scores && scores->has_folded() ? kHasFolded : 0;
     record.flags |= sequence.chunks ? kHasChunks : 0;
     record.n_chunks = sequence.chunks ? sequence.chunks->size() : 0;
     record.deferral = sequence.deferral;
-    status = chunk(ChunkKind::kSequence, sequence_bytes(record), [&](uint8_t *to) {
-        fill_sequence(record, scores, sequence.chunks, to);
-        return LK_OK;
-    });
+    status = chunk(ChunkKind::kSequence, sequence_bytes(record),
+                   [&](uint8_t *to) { return fill_sequence(record, sequence, to); });
     size_t ordinal = 0;
     for (const RowRun &run : runs_)
         for (uint64_t i = 0; !status && i < run.n_rows; ++i, ++ordinal)
@@ -326,38 +320,47 @@ lk_status Writer::put_sequence(const Sequence &sequence) {
     return status;
 }
 
-// Shared sums that the sequence has still to cut, as it will have them.
-lk_status Writer::cut_copy(const Sequence &sequence, Scores *cut, const Scores **out) const {
-    if (!cut->open(cache_.n_ranked_channels, score_slots(cache_.plan.model)))
-        return fail(LK_E_NOMEM, "no memory for a copy of a sequence's sums");
-    cut->copy(*sequence.scores);
-    cut->truncate(sequence.scores_rows);
-    if (!sequence.scores_rows)
-        cut->clear();
-    *out = cut;
-    return LK_OK;
-}
-
-void Writer::fill_sequence(const SequenceRecord &record, const Scores *scores, const Chunks *chunks,
-                           uint8_t *to) const {
+// Of sums that the sequence shares and has still to cut, what it will have.
+lk_status Writer::fill_sequence(const SequenceRecord &record, const Sequence &sequence,
+                                uint8_t *to) {
     const auto put = [&to](const void *from, size_t n_bytes) {
         if (n_bytes)
             std::memcpy(to, from, n_bytes);
         to += n_bytes;
     };
-    const size_t sums_bytes = record.n_channels * sizeof(uint64_t);
+    const Scores *scores = sequence.scores;
+    const uint64_t sums_bytes = record.n_channels * sizeof(uint64_t);
+    const auto put_sums = [&](uint64_t address) {
+        copies_.push({address, to, sums_bytes});
+        to += sums_bytes;
+    };
     put(&record, sizeof record);
     put(runs_.data(), runs_.size() * sizeof(RowRun));
-    put(scores ? scores->base() : nullptr, sums_bytes);
-    for (uint32_t i = 0; i < record.n_sums; ++i) {
+    copies_.clear();
+    if (scores && !copies_.reserve(1 + scores->n_items()))
+        return fail(LK_E_NOMEM, "no memory for a list of %zu sums", 1 + scores->n_items());
+    const bool is_cleared = scores && !sequence.scores_rows && !scores->has_folded();
+    if (is_cleared) {
+        std::memset(to, 0, sums_bytes);
+        to += sums_bytes;
+    } else if (scores) {
+        put_sums(scores->base());
+    }
+    for (size_t i = 0; scores && i < scores->n_items(); ++i) {
+        if (!scores->keeps(i, sequence.scores_rows))
+            continue;
         const SumRecord sum = {scores->item_row(i), scores->item_is_gap(i)};
         put(&sum, sizeof sum);
-        put(scores->item_sums(i), sums_bytes);
+        put_sums(scores->item_sums(i));
     }
-    if (!chunks)
-        return;
-    put(chunks->order.data(), chunks->order.size() * sizeof(uint32_t));
-    put(chunks->assigned.data(), chunks->assigned.size());
+    const Chunks *chunks = sequence.chunks;
+    if (chunks) {
+        put(chunks->order.data(), chunks->order.size() * sizeof(uint32_t));
+        put(chunks->assigned.data(), chunks->assigned.size());
+    }
+    return copies_.empty()
+               ? LK_OK
+               : cache_.device->download(copies_.data(), static_cast<uint32_t>(copies_.size()));
 }
 
 uint32_t Writer::part_of(const PageRow &row, uint32_t first, uint64_t *n_bytes) const {

@@ -50,7 +50,6 @@ lk_status check_part(lk_cache *cache, const BeginArgs &args, uint32_t i, uint64_
     part->n_new = n;
     part->first_new = static_cast<uint32_t>(first);
     part->n_rows_before = sequence->rows.size();
-    part->n_sums = sum_slots(cache, sequence->length, n);
     return check_watch(cache, *part, args.parent != nullptr);
 }
 
@@ -89,24 +88,6 @@ lk_status plan_step(lk_cache *cache, const BeginArgs &args) {
     if (args.parent)
         for (StepSequence &part : step.sequences)
             part.parent = step.parents.data() + part.first_new;
-    return LK_OK;
-}
-
-// Provisional sums are the caller's to drop, so they lie beside the sequence's own.
-lk_status reserve_sums(lk_cache *cache) {
-    Step &step = cache->step;
-    if (!cache->n_ranked_channels)
-        return LK_OK;
-    uint64_t n = 0;
-    for (const StepSequence &part : step.sequences)
-        n += part.n_sums;
-    if (!step.sums.resize(n * cache->n_ranked_channels))
-        return no_step_memory(n * cache->n_ranked_channels * sizeof(uint64_t));
-    uint64_t *next = step.sums.data();
-    for (StepSequence &part : step.sequences) {
-        part.sums = next;
-        next += part.n_sums * cache->n_ranked_channels;
-    }
     return LK_OK;
 }
 
@@ -165,8 +146,9 @@ void view_sequences(lk_cache *cache) {
 lk_status begin_batch(lk_cache *cache) {
     const Step &step = cache->step;
     view_sequences(cache);
-    const lk_status status = cache->device->begin(
-        {step.views.data(), static_cast<uint32_t>(step.views.size()), step.n_tokens});
+    const lk_status status =
+        cache->device->begin({step.views.data(), static_cast<uint32_t>(step.views.size()),
+                              step.n_tokens, step.query_sum_bytes});
     if (status)
         drop_step(cache);
     return status;
@@ -183,11 +165,13 @@ lk_status begin_step(lk_cache *cache, const lk_queue *from, const BeginArgs &arg
     if (!status)
         status = plan_step(cache, args);
     if (!status)
-        status = reserve_sums(cache);
+        status = place_sums(cache);
     if (!status)
         status = reserve_watches(cache);
     if (!status)
         status = cache->device->set_queue(from ? &queue : nullptr);
+    if (!status)
+        status = cache->sums.flush();
     if (status)
         return status;
     for (const StepSequence &part : step.sequences) {
@@ -231,34 +215,6 @@ void drop_step(lk_cache *cache) {
     for (StepSequence &part : cache->step.sequences)
         drop_tokens(cache, &part);
     cache->step.is_open = false;
-}
-
-// Up to LK_DRAFT_TOKENS tokens have a sum each, since any of them may go. A longer step is kept as
-// a whole: 0 for sinks, 1 for the row that it fills up, 2 for all rows that it writes packed, then
-// one for each row that stays at 16 bits.
-uint64_t sum_slots(const lk_cache *cache, uint64_t length, uint32_t n_new) {
-    if (n_new <= LK_DRAFT_TOKENS)
-        return n_new;
-    const Plan &plan = cache->plan.model;
-    const uint64_t begin = row_of_token(plan, length);
-    const uint64_t due = due_rows(plan, length + n_new);
-    const uint64_t tail = due > begin ? due : begin;
-    const uint64_t end = row_count(plan, length + n_new);
-    return 3 + (end > tail ? end - tail : 0);
-}
-
-uint64_t *row_sums(const lk_cache *cache, const StepSequence &part, uint64_t row, bool *is_gap) {
-    const Plan &plan = cache->plan.model;
-    const uint64_t length = part.sequence->length;
-    const uint64_t begin = row_of_token(plan, length);
-    const uint64_t due = due_rows(plan, length + part.n_new);
-    const uint64_t tail = due > begin ? due : begin;
-    *is_gap = packs_directly(plan, row, length, part.n_new);
-    const uint64_t slot = is_sink_row(plan, row) ? 0
-                          : *is_gap              ? 2
-                          : row < tail           ? 1
-                                                 : 3 + row - tail;
-    return part.sums + slot * cache->n_ranked_channels;
 }
 
 lk_status leave_recording(lk_cache *cache) {

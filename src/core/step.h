@@ -17,8 +17,10 @@ struct StepSequence {
     uint32_t n_new;
     uint32_t first_new;     // of the batch
     const int32_t *parent;  // [n_new] or null
-    uint64_t *sums;         // provisional sums of |Q|, [n_sums][ranked channels]
-    uint64_t n_sums;        // n_new up to LK_DRAFT_TOKENS; else see sum_slots() in step.cpp
+    // Provisional sums of |Q|, in bytes behind CacheDevice::query_sums().
+    uint64_t sums;      // u64 [n_sums][ranked channels]
+    uint64_t n_sums;    // n_new up to LK_DRAFT_TOKENS; else see sum_slots() in query_sums.cpp
+    uint64_t row_sums;  // of a longer step, for a layer at a time: u64 [1 + rows][its channels]
     uint64_t n_rows_before;
     uint32_t n_moved;         // tokens of a path that are where they are kept
     bool copies_tail;         // its last row may not be written to
@@ -37,7 +39,6 @@ struct Step {
           views(allocator),
           parents(allocator),
           layers(allocator),
-          sums(allocator),
           watches(allocator),
           captured(allocator) {}
 
@@ -49,7 +50,7 @@ struct Step {
     Array<BatchSequence> views;
     Array<int32_t> parents;
     Array<uint8_t> layers;  // LayerState
-    Array<uint64_t> sums;
+    uint64_t query_sum_bytes = 0;
     Array<ChunkWatch> watches;  // of the layer at hand
     Array<uint32_t> captured;   // shapes of steps in graphs: n_sequences, then the tokens of each
     lk_queue_kind queue = 0;    // 0 = none was given
@@ -100,19 +101,22 @@ lk_status pack_due_rows(lk_cache *cache, Sequence *sequence);
 lk_status pack_row_as(lk_cache *cache, Sequence *sequence, uint64_t index,
                       lk_chunk_class chunk_class);
 // Pack a layer's direct rows from the staging area; keys that are ranked by queries come with
-// sum_layer() (scores of attend.cpp).
+// sum_layer().
 lk_status pack_direct_rows(lk_cache *cache, uint32_t layer);
 
-// Sums of |Q| of the step's tokens, and the keys of direct rows that are ranked by them.
+// Sums of |Q| (query_sums.cpp). Find places for those of the step's sequences, which are the
+// caller's to drop and so lie beside the sequences' own, and make room for what keeps them.
+// LK_E_NOMEM.
+lk_status place_sums(lk_cache *cache);
+// Those of the step's tokens, and the keys of direct rows that are ranked by them.
 lk_status sum_layer(lk_cache *cache, uint32_t layer, const TensorView &q);
+// Of a long step: where what a row's tokens add up to is kept, in bytes behind
+// CacheDevice::query_sums(). Is the row one that was written packed?
+uint64_t row_sums(const lk_cache *cache, const StepSequence &part, uint64_t row, bool *is_gap);
 
 // Note the open step's shape while its queue is captured (replay.cpp). LK_E_UNSUPPORTED,
 // LK_E_NOMEM.
 lk_status note_capture(lk_cache *cache);
-
-// Provisional sums of a step's sequence: is the row's sum kept apart, and where?
-uint64_t sum_slots(const lk_cache *cache, uint64_t length, uint32_t n_new);
-uint64_t *row_sums(const lk_cache *cache, const StepSequence &part, uint64_t row, bool *is_gap);
 
 }  // namespace lk
 

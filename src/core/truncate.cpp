@@ -198,12 +198,12 @@ lk_status cut_sequence(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
         sequence->first_open = n_rows;
     if (sequence->first_windowed > n_rows)
         sequence->first_windowed = n_rows;
-    cut_scores(sequence, n_rows);
+    status = cut_scores(cache, sequence, n_rows);
     cut_watch(cache, sequence, n_tokens);
     trim_chunks(cache, sequence, n_tokens);
     cache->stats.n_tokens -= sequence->length - n_tokens;
     sequence->length = n_tokens;
-    return LK_OK;
+    return status;
 }
 
 }  // namespace lk

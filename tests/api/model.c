@@ -3,8 +3,8 @@
 
 #define BUDGET (256u << 20)
 
-const char *const kModelPlans[] = {"fp16",  "int8",      "kivi4", "kivi2",
-                                   "kitty", "kitty-pro", "mixed", NULL};
+const char *const kModelPlans[] = {"fp16",      "int8",  "kivi4",   "kivi2", "kitty",
+                                   "kitty-pro", "mixed", "queries", NULL};
 
 static void set_widths(rig *r, uint32_t layer, uint32_t key_bits, uint32_t value_bits,
                        uint32_t value_group) {
@@ -43,10 +43,13 @@ void model_open(rig *r, const rig_device *device, const char *plan) {
     r->layers[2].soft_cap = 20;
     rig_open(r);
     const int is_mixed = !strcmp(plan, "mixed");
-    rig_preset(r, is_mixed ? "kitty-pro" : plan);
+    const int is_ranked = !strcmp(plan, "queries");
+    rig_preset(r, is_mixed || is_ranked ? "kitty-pro" : plan);
     rig_recent(r, 64, 16, 40);
     if (is_mixed)
         mix(r);
+    if (is_ranked)
+        rig_query_ranking(r);
     assert_int_equal(rig_cache(r, 4, 512, BUDGET), LK_OK);
 }
 

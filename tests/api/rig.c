@@ -64,8 +64,6 @@ lk_queue_kind rig_other_queue(void) {
                                                      : LK_QUEUE_CUDA_STREAM;
 }
 
-int rig_ranks_by_queries(void) { return rig_default()->backend == LK_BACKEND_CPU; }
-
 float rig_tolerance(void) { return rig_default()->backend == LK_BACKEND_CPU ? 1e-5f : 2e-2f; }
 
 float rig_distance(const float *x, const float *y, size_t n) {

@@ -71,8 +71,6 @@ const rig_device *rig_default(void);
 // Kinds of memory and of queues that it does not take.
 lk_memory rig_other_memory(void);
 lk_queue_kind rig_other_queue(void);
-// Devices other than the CPU refuse plans that rank channels by queries.
-int rig_ranks_by_queries(void);
 // How far the answers of two ways that mean the same may be apart: a device rounds weights to FP16
 // relative to others in the same block, and cuts a batch into blocks by all of its sequences.
 float rig_tolerance(void);

@@ -108,12 +108,6 @@ static void the_exact_budget_works(void **state) {
             if (ranks)
                 rig_query_ranking(&r);
             rig_recent(&r, shapes[s].page_tokens, shapes[s].sink_tokens, shapes[s].window_tokens);
-            if (ranks && !rig_ranks_by_queries()) {
-                assert_int_equal(rig_cache(&r, 1, 1, BUDGET), LK_E_UNSUPPORTED);
-                rig_sentence("rank");
-                rig_close(&r);
-                continue;
-            }
             for (size_t i = 0; i < sizeof runs / sizeof *runs; ++i)
                 check_run(&r, &runs[i]);
             rig_close(&r);

@@ -424,13 +424,6 @@ static void ranking_needs_attention(void **state) {
     start(&r, "kitty");
     lk_cache_destroy(&r.cache);
     rig_query_ranking(&r);
-    if (!rig_ranks_by_queries()) {
-        assert_int_equal(rig_cache(&r, 1, 10, BUDGET), LK_E_UNSUPPORTED);
-        rig_sentence("rank");
-        assert_null(r.cache);
-        rig_close(&r);
-        return;
-    }
     assert_int_equal(rig_cache(&r, 1, 10, BUDGET), LK_OK);
     const lk_sequence a = add(&r);
     const uint32_t n = 1;

@@ -13,20 +13,11 @@ typedef struct setup {
     int ranks_by_queries;
 } setup;
 
-// Those that rank by queries come last: the CPU alone has them.
 static const setup kSetups[] = {
     {"fp16", 128, 0, 0, 0},        {"kivi2", 32, 0, 16, 0}, {"kivi4", 128, 0, 128, 0},
     {"kitty-pro", 64, 80, 64, 0},  {"int8", 64, 16, 32, 0}, {"kitty", 32, 16, 40, 1},
     {"kitty-pro", 32, 48, 100, 1},
 };
-
-static size_t n_setups(void) {
-    size_t n = 0;
-    while (n < sizeof kSetups / sizeof *kSetups &&
-           (rig_ranks_by_queries() || !kSetups[n].ranks_by_queries))
-        ++n;
-    return n;
-}
 
 static void start(rig *r, const setup *s, uint32_t max_sequences, uint64_t budget_bytes) {
     memset(r, 0, sizeof *r);
@@ -102,7 +93,7 @@ static void forks_are_whole(void **state) {
     (void)state;
     enum { N = 230, CHUNK = 46 };
     const uint32_t keeps[] = {0, 10, 33, 100, 144, 229, N};
-    for (size_t s = 0; s < n_setups(); ++s) {
+    for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         rig r;
         start(&r, &kSetups[s], RIG_SEQUENCES, BUDGET);
         const uint64_t empty = rig_stats(&r).reserved_bytes;
@@ -137,7 +128,7 @@ static void removal_leaves_the_others(void **state) {
     (void)state;
     const uint32_t orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
                                    {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
-    for (size_t s = 0; s < n_setups(); ++s) {
+    for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         rig r;
         start(&r, &kSetups[s], RIG_SEQUENCES, BUDGET);
         const uint64_t empty = rig_stats(&r).reserved_bytes;
@@ -172,7 +163,7 @@ static void removal_leaves_the_others(void **state) {
 static void batches_share_rows(void **state) {
     (void)state;
     enum { N = 150, FORKS = 4, STEPS = 40 };
-    for (size_t s = 0; s < n_setups(); ++s) {
+    for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         rig r;
         start(&r, &kSetups[s], 2 * FORKS, BUDGET);
         lk_sequence forks[FORKS];
@@ -218,7 +209,7 @@ static void batches_share_rows(void **state) {
 // What a page is packed to is packed once, whoever comes first, and counted once.
 static void shared_pages_are_packed_once(void **state) {
     (void)state;
-    for (size_t s = 0; s < n_setups(); ++s) {
+    for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         if (!strcmp(kSetups[s].preset, "fp16"))
             continue;
         rig r;
@@ -259,7 +250,7 @@ static void idle_forks_cost_little(void **state) {
     (void)state;
     enum { N = 2000, FORKS = 3000 };
     const setup kinds[] = {{"kivi2", 32, 32, 128, 0}, {"kitty-pro", 128, 32, 128, 1}};
-    for (size_t s = 0; s < 1 + (size_t)rig_ranks_by_queries(); ++s) {
+    for (size_t s = 0; s < sizeof kinds / sizeof *kinds; ++s) {
         rig r;
         start(&r, &kinds[s], FORKS + 1, BUDGET);
         lk_sequence parent = add(&r);
@@ -296,7 +287,7 @@ static void same_bytes(const lk_cache_stats *a, const lk_cache_stats *b) {
 // A step that is dropped gives its copies back, and the fork shares all again.
 static void discard_returns_the_copies(void **state) {
     (void)state;
-    for (size_t s = 0; s < n_setups(); ++s) {
+    for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         rig r;
         start(&r, &kSetups[s], RIG_SEQUENCES, BUDGET);
         lk_sequence parent = twin(&r, 140, 70, 140);
@@ -352,7 +343,7 @@ static void fill_up(rig *r, lk_sequence id, int attends) {
 // No bytes for the copy: refused with nothing changed, and the copy is made once there are.
 static void copies_are_in_the_budget(void **state) {
     (void)state;
-    for (size_t s = 0; s < n_setups(); ++s) {
+    for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         rig r;
         start(&r, &kSetups[s], 3, 3u << 20);
         lk_sequence parent = twin(&r, 100, 50, 100);
@@ -377,7 +368,7 @@ static void copies_are_in_the_budget(void **state) {
 // Cut to anywhere, a sequence leaves what it shares to the others.
 static void truncation_leaves_the_others(void **state) {
     (void)state;
-    for (size_t s = 0; s < n_setups(); ++s) {
+    for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         rig r;
         start(&r, &kSetups[s], RIG_SEQUENCES, BUDGET);
         for (uint32_t keep = 0; keep < 200; keep += 37) {
@@ -410,7 +401,7 @@ static void truncation_leaves_the_others(void **state) {
 static void forks_without_memory(void **state) {
     (void)state;
     rig r;
-    start(&r, &kSetups[n_setups() - 1], RIG_SEQUENCES, BUDGET);
+    start(&r, &kSetups[sizeof kSetups / sizeof *kSetups - 1], RIG_SEQUENCES, BUDGET);
     lk_sequence parent = twin(&r, 150, 50, 150);
     lk_sequence own = twin(&r, 150, 50, 140);
     lk_sequence child = 0;

@@ -10,8 +10,7 @@ static void start(rig *r) {
     rig_open(r);
     rig_preset(r, "kitty");
     rig_recent(r, 32, 16, 32);
-    if (rig_ranks_by_queries())
-        rig_query_ranking(r);
+    rig_query_ranking(r);
 }
 
 static void opening(void **state) {

@@ -15,21 +15,12 @@ typedef struct setup {
     uint8_t rung;  // of a ladder of layer 0
 } setup;
 
-// Those that rank by queries come last: the CPU alone has them.
 static const setup kSetups[] = {
     {"fp16", 128, 0, 0, 0, 0},        {"kivi2", 32, 0, 16, 0, 0},      {"kivi4", 128, 0, 128, 0, 0},
     {"kitty", 32, 16, 40, 0, 0},      {"kitty-pro", 64, 80, 64, 0, 0}, {"int8", 64, 0, 32, 0, 0},
     {"kivi4", 32, 16, 32, 0, 2},      {"kivi4", 32, 16, 32, 0, 16},    {"kitty", 32, 16, 0, 1, 0},
     {"kitty-pro", 32, 48, 100, 1, 0},
 };
-
-static size_t n_setups(void) {
-    size_t n = 0;
-    while (n < sizeof kSetups / sizeof *kSetups &&
-           (rig_ranks_by_queries() || !kSetups[n].ranks_by_queries))
-        ++n;
-    return n;
-}
 
 static void start(rig *r, const setup *s) {
     memset(r, 0, sizeof *r);
@@ -84,7 +75,7 @@ static void chunks_make_the_same_pages(void **state) {
     (void)state;
     enum { N = 420, TAIL = 24, AFTER = 100 };
     const uint32_t chunks[] = {N, 1, 13, 64, 65, 200};
-    for (size_t s = 0; s < n_setups(); ++s) {
+    for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         rig r;
         start(&r, &kSetups[s]);
         const size_t bytes = (size_t)AFTER * rig_width(&r) * sizeof(float);
@@ -108,7 +99,7 @@ static void chunks_make_the_same_pages(void **state) {
 static void discard_restores(void **state) {
     (void)state;
     const uint32_t steps[] = {1, 40, 64, 65, 300};
-    for (size_t s = 0; s < n_setups(); ++s) {
+    for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         rig r;
         start(&r, &kSetups[s]);
         lk_sequence a = add(&r);
@@ -134,7 +125,7 @@ static void discard_restores(void **state) {
 
 static void batches_equal_single_runs(void **state) {
     (void)state;
-    for (size_t s = 0; s < n_setups(); ++s) {
+    for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         rig r;
         start(&r, &kSetups[s]);
         const uint32_t counts[3][4] = {{300, 1, 64, 90}, {5, 200, 64, 1}, {1, 1, 65, 2}};
@@ -180,7 +171,7 @@ static void trees_equal_chains(void **state) {
     (void)state;
     enum { N = 9 };
     const int32_t parent[N] = {-1, 0, 1, 0, 3, -1, 5, 2, 5};
-    for (size_t s = 0; s < n_setups(); ++s) {
+    for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         rig r;
         start(&r, &kSetups[s]);
         lk_sequence tree = add(&r);
@@ -246,7 +237,7 @@ static void any_path_is_kept(void **state) {
     (void)state;
     enum { TREES = 2, N = LK_DRAFT_TOKENS };
     const uint32_t lengths[] = {1, 23, 215, 256};
-    for (size_t s = 0; s < n_setups(); ++s) {
+    for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         rig r;
         start(&r, &kSetups[s]);
         for (size_t l = 0; l < sizeof lengths / sizeof *lengths; ++l) {
@@ -305,7 +296,7 @@ static void any_path_is_kept(void **state) {
 
 static void kept_prefix_is_exact(void **state) {
     (void)state;
-    for (size_t s = 0; s < n_setups(); ++s) {
+    for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         rig r;
         start(&r, &kSetups[s]);
         lk_sequence a = add(&r);
@@ -330,7 +321,7 @@ static void kept_prefix_is_exact(void **state) {
 // Cut in 16-bit rows, a sequence is as one that never had the tokens.
 static void truncation_is_exact_at_16_bits(void **state) {
     (void)state;
-    for (size_t s = 0; s < n_setups(); ++s) {
+    for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         if (kSetups[s].ranks_by_queries)
             continue;
         rig r;
@@ -358,7 +349,7 @@ static void truncation_is_exact_at_16_bits(void **state) {
 // Anywhere: the length is right, what follows works, and two of the same history agree.
 static void truncation_works_anywhere(void **state) {
     (void)state;
-    for (size_t s = 0; s < n_setups(); ++s) {
+    for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         rig r;
         start(&r, &kSetups[s]);
         for (uint32_t keep = 0; keep <= 300; keep += 37) {
@@ -391,7 +382,7 @@ static void truncation_works_anywhere(void **state) {
 // A reopened page is packed again: with enough tokens behind it, it holds what a fresh one does.
 static void reopened_pages_are_packed_again(void **state) {
     (void)state;
-    for (size_t s = 0; s < n_setups(); ++s) {
+    for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         rig r;
         start(&r, &kSetups[s]);
         lk_sequence a = add(&r);

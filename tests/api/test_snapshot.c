@@ -116,8 +116,6 @@ static void test_round_trip(void **state) {
 // Sums of |Q| are part of a sequence: what is packed later has the same ranks.
 static void test_query_sums(void **state) {
     (void)state;
-    if (!rig_ranks_by_queries())
-        skip();
     rig r[2];
     lk_sequence id[2];
     for (int i = 0; i < 2; ++i) {
@@ -193,8 +191,7 @@ static void run_forks(const char *plan, int ranks_by_queries) {
 static void test_forks(void **state) {
     (void)state;
     run_forks("mixed", 0);
-    if (rig_ranks_by_queries())
-        run_forks("kitty", 1);
+    run_forks("kitty", 1);
 }
 
 typedef struct pipe_end {
@@ -517,8 +514,7 @@ static void test_memory(void **state) {
 static void small_open(rig *r, uint32_t n_threads) {
     snapshot_small_open(r, "kitty", n_threads);
     rig_recent(r, 32, 16, 16);
-    if (rig_ranks_by_queries())
-        rig_query_ranking(r);
+    rig_query_ranking(r);
     snapshot_small_make(r);
 }
 

@@ -68,7 +68,9 @@ class FakeDevice final : public lk::CacheDevice {
     lk_status shrink(const lk::ShrinkItem *items, uint32_t n_items) override {
         return shrinks ? shrinks(items, n_items) : LK_OK;
     }
-    lk_status sum_queries(const lk::QuerySumArgs *, uint32_t) override { return LK_OK; }
+    uint64_t query_sums() const override { return 0; }
+    lk_status sum_queries(const lk::QuerySumArgs &) override { return LK_OK; }
+    lk_status add_sums(const lk::SumItem *, uint32_t) override { return LK_OK; }
     lk_status attend(const lk::AttendArgs &args) override {
         n_watches += args.n_watches;
         return LK_OK;

@@ -13,6 +13,7 @@
 #include "backend/cpu/cache_device.h"
 #include "backend/cpu/watch.h"
 #include "cuda/launch.h"
+#include "cuda/query_sums.h"
 #include "suite.h"
 
 using namespace lk;
@@ -333,6 +334,7 @@ PackItem pack_item(const PackJob &job, const ClassInfo *classes) {
     item.target = &g_layout.classes[job.target_class];
     item.payload = job.payload;
     item.metadata = job.metadata;
+    item.query_sums = job.query_sums;
     if (job.source_class == kStaged) {
         item.staged = reinterpret_cast<const uint16_t *>(job.source);
     } else {
@@ -460,6 +462,45 @@ cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, cudaStream_t) 
             const ShrinkItem item = {jobs[i].source, jobs[i].target,      jobs[i].n_strips,
                                      jobs[i].bits,   jobs[i].page_tokens, jobs[i].tail_bytes};
             assert_int_equal(device.shrink(&item, 1), LK_OK);
+        }
+    });
+}
+
+cudaError_t launch_query_sums(const QuerySumLaunch &from, cudaStream_t) {
+    ++g_counts.n_query_sums;
+    return launch([=] {
+        if (from.header->n_sequences != from.n_sequences ||
+            from.header->n_tokens != from.n_step_tokens)
+            return;
+        QuerySumArgs args{};
+        args.layer.n_kv_heads = from.first_head + from.n_heads;
+        args.layer.n_query_heads = args.layer.n_kv_heads * from.group_size;
+        args.layer.head_dim = from.head_dim;
+        args.layer.key_scales = from.key_scales;
+        args.q = tensor_view(from.q);
+        const QuerySumRun run = {from.offset_bytes, from.stride_bytes,   from.first_token,
+                                 from.n_tokens,     from.tokens_per_sum, from.first_head,
+                                 from.n_heads};
+        for (uint32_t i = 0; i < n_query_sums(run); ++i) {
+            auto *sums = reinterpret_cast<uint64_t *>(*from.sums_cell + from.offset_bytes +
+                                                      i * from.stride_bytes);
+            assert_true(holds(g_device, sums, uint64_t{from.n_heads} * from.head_dim * 8));
+            for (uint32_t head = 0; head < from.n_heads; ++head)
+                cpu::sum_queries(args, run, i, head, sums + head * from.head_dim);
+        }
+    });
+}
+
+cudaError_t launch_add_sums(const SumJob *jobs, uint32_t n_jobs, uint32_t most_channels,
+                            cudaStream_t) {
+    ++g_counts.n_sums_added;
+    return launch([=] {
+        for (uint32_t i = 0; i < n_jobs; ++i) {
+            const SumJob &job = jobs[i];
+            assert_true(job.n_channels <= most_channels);
+            assert_true(holds(g_device, reinterpret_cast<void *>(job.target), job.n_channels * 8));
+            cpu::add_sum(
+                {job.target, job.source, job.mask, job.stride_bytes, job.n_channels, job.flags});
         }
     });
 }

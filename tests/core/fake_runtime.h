@@ -19,6 +19,8 @@ struct FakeCounts {
     uint64_t n_reopens;
     uint64_t n_moves;
     uint64_t n_shrinks;
+    uint64_t n_query_sums;
+    uint64_t n_sums_added;
 };
 FakeCounts fake_counts();
 

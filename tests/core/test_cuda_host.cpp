@@ -64,7 +64,7 @@ struct LayerBuffers {
 // Four unlike layers: boosted keys; fixed classes and sink logits; FP8, a window with odd seeds; a
 // head dim that decode lacks. Seeds 2 and 3 of four have pages that decode does not take either.
 struct Model {
-    explicit Model(uint32_t seed);
+    Model(uint32_t seed, bool ranks_by_queries);
     ~Model() { lk_plan_destroy(&plan); }
 
     lk_layer layers[kLayers];
@@ -72,7 +72,7 @@ struct Model {
     lk_plan *plan;
 };
 
-Model::Model(uint32_t seed) {
+Model::Model(uint32_t seed, bool ranks_by_queries) {
     for (uint32_t l = 0; l < kLayers; ++l) {
         assert_ok(lk_layer_init(&layers[l], sizeof layers[l]));
         layers[l].n_query_heads = kHeads[l].n_query;
@@ -93,7 +93,7 @@ Model::Model(uint32_t seed) {
     boosted.bits = 2;
     boosted.boost_channels = 16;
     boosted.boost_bits = 4;
-    boosted.boost_score = LK_SCORE_KEY;
+    boosted.boost_score = ranks_by_queries ? LK_SCORE_QUERY_RANGE : LK_SCORE_KEY;
     assert_ok(lk_plan_set_key(plan, 0, LK_ALL, &boosted));
     uint8_t bits[32];
     for (uint32_t c = 0; c < sizeof bits; ++c)
@@ -115,7 +115,8 @@ using Counts = std::vector<uint32_t>;
 // The same cache on the CPU, 0, and on the fake device, 1.
 class Pair {
   public:
-    explicit Pair(uint32_t seed);
+    explicit Pair(uint32_t seed) : Pair(seed, seed % 2 != 0) {}
+    Pair(uint32_t seed, bool ranks_by_queries);
     ~Pair();
 
     uint32_t below(uint32_t n) {
@@ -149,8 +150,8 @@ class Pair {
     std::vector<std::unique_ptr<LayerBuffers>> buffers_;
 };
 
-Pair::Pair(uint32_t seed) : state_(seed) {
-    Model model(seed);
+Pair::Pair(uint32_t seed, bool ranks_by_queries) : state_(seed) {
+    Model model(seed, ranks_by_queries);
     for (int side = 0; side < 2; ++side) {
         lk_context_desc desc;
         assert_ok(lk_context_desc_init(&desc, sizeof desc));
@@ -365,6 +366,8 @@ void test_same_as_cpu(void **) {
     assert_true(after.n_decodes > before.n_decodes && after.n_tiles > before.n_tiles);
     assert_true(after.n_packs > before.n_packs && after.n_reopens > before.n_reopens);
     assert_true(after.n_moves > before.n_moves && after.n_shrinks > before.n_shrinks);
+    assert_true(after.n_query_sums > before.n_query_sums &&
+                after.n_sums_added > before.n_sums_added);
 }
 
 // Kernels find the watched queries, the context's rows and the memory of the watch.
@@ -451,17 +454,22 @@ void test_replay(void **) {
         check_replays(seed);
 }
 
+// Sums of |Q| are one more copy, of the list that says what the step before adds to.
 void test_steady_step(void **) {
-    Pair pair(0);
-    assert_ok(pair.run_step(100, -1, true));
-    assert_ok(pair.run_step(1, -1, true));
-    const FakeCounts before = fake_counts();
-    for (uint32_t i = 0; i < 8; ++i)
+    for (const uint32_t ranks : {0u, 1u}) {
+        Pair pair(0, ranks != 0);
+        assert_ok(pair.run_step(100, -1, true));
         assert_ok(pair.run_step(1, -1, true));
-    const FakeCounts after = fake_counts();
-    assert_int_equal(after.n_allocations, before.n_allocations);
-    assert_int_equal(after.n_copies, before.n_copies + 8);
-    assert_true(after.copied_bytes < before.copied_bytes + 8 * 512);
+        const FakeCounts before = fake_counts();
+        for (uint32_t i = 0; i < 8; ++i)
+            assert_ok(pair.run_step(1, -1, true));
+        const FakeCounts after = fake_counts();
+        assert_int_equal(after.n_allocations, before.n_allocations);
+        assert_int_equal(after.n_copies, before.n_copies + 8 * (1 + ranks));
+        assert_true(after.copied_bytes < before.copied_bytes + 8 * 512);
+        assert_int_equal(after.n_query_sums, before.n_query_sums + 8 * ranks);
+        assert_int_equal(after.n_sums_added, before.n_sums_added + 8 * ranks);
+    }
 }
 
 // A fault is told once, by the step that has it or by the begin of a later one, and not at all

@@ -132,11 +132,6 @@ static void caches(void **state) {
     const lk_cache_stats after = rig_stats(&r);
     assert_memory_equal(&before, &after, sizeof before);
     assert_int_equal(lk_step_commit(r.cache, NULL), LK_E_STATE);
-    lk_cache_destroy(&r.cache);
-    rig_query_ranking(&r);
-    assert_int_equal(rig_cache(&r, 1, 64, 64u << 20), LK_E_UNSUPPORTED);
-    rig_sentence("queries");
-    assert_null(r.cache);
     rig_close(&r);
 }
 

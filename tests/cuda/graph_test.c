@@ -186,18 +186,18 @@ static void replays_equal_calls(void **state) {
     (void)state;
     assert_int_equal(decode("kitty-pro"), decode("kitty-pro"));
     assert_int_equal(decode("mixed"), decode("mixed"));
+    assert_int_equal(decode("queries"), decode("queries"));
     (void)decode("fp16");
 }
 
 // Drafts of five tokens: chains and trees by turns from one graph, kept in part, with truncations
 // between them.
-static void drafts_are_replayed(void **state) {
-    (void)state;
+static void replay_drafts(const char *plan) {
     static const int32_t trees[][5] = {
         {-1, 0, 1, 2, 3}, {-1, 0, 0, 1, 2}, {-1, -1, -1, -1, -1}, {-1, 0, 1, 1, 3}};
     const uint32_t n = 5;
     twins t;
-    open_twins(&t, "mixed", n);
+    open_twins(&t, plan, n);
     uint32_t length = 200;
     for (uint32_t i = 0; i < 150; ++i) {
         rig_token tokens[5];
@@ -218,6 +218,12 @@ static void drafts_are_replayed(void **state) {
         assert_int_equal(lk_sequence_truncate(t.plain.cache, t.ids[0], length), LK_OK);
     }
     close_twins(&t);
+}
+
+static void drafts_are_replayed(void **state) {
+    (void)state;
+    replay_drafts("mixed");
+    replay_drafts("queries");
 }
 
 static void replay_needs_its_shape(void **state) {

@@ -57,6 +57,16 @@ void first_fault_is_reported(void **) {
     check_append_faults(cuda.device());
 }
 
+void query_sums_are_exact(void **) {
+    CudaDevice cuda(g_kind);
+    check_query_sums(cuda.device());
+}
+
+void sums_are_added_in_order(void **) {
+    CudaDevice cuda(g_kind);
+    check_sum_items(cuda.device());
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -72,6 +82,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(appending_rounds_and_counts),
         cmocka_unit_test(centered_appending_rounds_and_counts),
         cmocka_unit_test(first_fault_is_reported),
+        cmocka_unit_test(query_sums_are_exact),
+        cmocka_unit_test(sums_are_added_in_order),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -360,36 +360,3 @@ void check_changed_appending(const Device &device) {
             check_append_fault(dtype, numbers, device);
         }
 }
-
-void check_query_sums(const Device &device) {
-    OpenCache cache(device, append_classes(), kAppendEntries,
-                    {2, 1, 32, 0, 0, 1, 0, nullptr, nullptr, nullptr, nullptr}, 1);
-    const float q[] = {1.0f, -2.0f, 0x1p-24f, -0.0f, 65504.0f, 1e9f};
-    std::vector<float> tensor(2 * 32, 0.0f);
-    std::copy(q, q + 6, tensor.begin());
-    std::copy(q, q + 6, tensor.begin() + 32);
-    std::vector<float> scales(32, 1.0f);
-    scales[1] = 0.1f;
-    scales[2] = 0.25f;
-    scales[4] = 3.0f;
-    for (const bool is_scaled : {false, true}) {
-        std::vector<uint64_t> sums(32, 5);
-        const QuerySumArgs args = {{tensor.data(), LK_F32, 64, 32},
-                                   is_scaled ? scales.data() : nullptr,
-                                   0,
-                                   2,
-                                   32,
-                                   0,
-                                   1,
-                                   sums.data()};
-        expect_ok(cache->sum_queries(&args, 1));
-        // 0.2 is 1638 * 2^-13 in FP16.
-        const uint64_t second = is_scaled ? 2ull * 1638 << 11 : 4ull << 24;
-        const uint64_t expected[] = {
-            2ull << 24,          second, is_scaled ? 0ull : 2ull, 0, 2 * (65504ull << 24),
-            2 * (65504ull << 24)};
-        for (size_t i = 0; i < 6; ++i)
-            assert_int_equal(sums[i], expected[i] + 5);
-        assert_int_equal(sums[6], 5);
-    }
-}

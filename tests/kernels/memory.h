@@ -92,7 +92,7 @@ class GuardedArena {
 struct Device {
     lk::Backend *backend = nullptr;
     Memory *memory = nullptr;
-    bool is_host = true;  // ranks channels by queries and always fills the staging area
+    bool is_host = true;  // always fills the staging area
 };
 
 #endif

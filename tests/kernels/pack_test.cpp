@@ -48,8 +48,13 @@ void keys_are_stored_centered_and_scaled(void **) {
 }
 
 void query_sums_are_exact(void **) {
-    HostDevice host(0, 1);
+    HostDevice host(0, 3);
     check_query_sums(host.device());
+}
+
+void sums_are_added_in_order(void **) {
+    HostDevice host(0, 1);
+    check_sum_items(host.device());
 }
 
 }  // namespace
@@ -63,6 +68,7 @@ int main() {
         cmocka_unit_test(first_fault_is_reported),
         cmocka_unit_test(keys_are_stored_centered_and_scaled),
         cmocka_unit_test(query_sums_are_exact),
+        cmocka_unit_test(sums_are_added_in_order),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

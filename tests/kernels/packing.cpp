@@ -49,7 +49,7 @@ Page make_page(const OpenCache &cache, size_t target, size_t raw, uint32_t kind,
     for (uint32_t i = 0; i < uint32_t{shape.page_tokens} * shape.head_dim; ++i)
         page.values.push_back(make_value(random, kind, i % shape.head_dim));
     for (uint32_t c = 0; c < shape.head_dim; ++c)
-        page.sums.push_back(random->bits());
+        page.sums.push_back(uint64_t{random->bits()} << c % 37);
     const HalfValues input = {page.values.data(), shape.head_dim};
     std::vector<uint8_t> own(shape.head_dim);
     if (to.ranking == Ranking::kKey)
@@ -75,11 +75,12 @@ void queue_page(const OpenCache &cache, const Device &device, Page *page,
     page->moved = place(device, target.shape);
     page->reopened = place(device, raw.shape);
     const uint64_t staged = device.memory->input(page->values.data(), page->values.size() * 2);
+    const uint64_t sums = device.memory->input(page->sums.data(), page->sums.size() * 8);
     items->push_back({&target, page->staged.payload, page->staged.metadata, nullptr, 0,
-                      reinterpret_cast<const uint16_t *>(staged), page->sums.data()});
+                      reinterpret_cast<const uint16_t *>(staged), sums});
     items->push_back({&target, page->moved.payload, page->moved.metadata, &raw,
                       device.memory->input(source.payload.data(), source.payload.size()), nullptr,
-                      page->sums.data()});
+                      sums});
 }
 
 void expect_bytes(const Device &device, uint64_t address, const std::vector<uint8_t> &expected,
@@ -128,7 +129,7 @@ HalfShape mixed_shape(Case c, Side side) {
     return shape;
 }
 
-// Keys, keys ranked by queries where the backend does that, values, both of all widths under a
+// Keys, the same ranked by queries, values, both of all widths under a
 // fixed permutation, both at 16 bits, and keys and values whose 1-bit codes stand for the range.
 enum : uint16_t {
     kKeys,
@@ -141,7 +142,7 @@ enum : uint16_t {
     kRangeKeys,
     kRangeValues,
 };
-std::vector<HalfClass> packing_classes(const Case &c, const uint8_t *permutation, bool is_host) {
+std::vector<HalfClass> packing_classes(const Case &c, const uint8_t *permutation) {
     HalfClass keys = {packed_shape(c, Side::kKey), nullptr, Ranking::kNone, 0};
     if (keys.shape.n_shared)
         keys.permutation = permutation;
@@ -150,7 +151,7 @@ std::vector<HalfClass> packing_classes(const Case &c, const uint8_t *permutation
         keys.n_ranked = static_cast<uint16_t>(keys.shape.strips[kPlane4] * 16 - 3);
     }
     HalfClass by_queries = keys;
-    if (keys.shape.permutes && is_host)
+    if (keys.shape.permutes)
         by_queries.ranking = Ranking::kQueryRange;
     HalfClass values = {packed_shape(c, Side::kValue), nullptr, Ranking::kNone, 0};
     HalfClass range_keys = keys;
@@ -175,7 +176,7 @@ void check_packing(const Case &c, const Device &device) {
     std::vector<uint8_t> permutation(c.head_dim);
     for (uint32_t i = 0; i < c.head_dim; ++i)
         permutation[i] = static_cast<uint8_t>(c.head_dim - 1 - i);
-    OpenCache cache(device, packing_classes(c, permutation.data(), device.is_host),
+    OpenCache cache(device, packing_classes(c, permutation.data()),
                     {kRawKeys, kKeys, kRawValues, kValues, kKeys},
                     {1, 1, c.head_dim, 0, 0, 1, 0, nullptr, nullptr}, 1);
     Random random(7);
@@ -254,7 +255,7 @@ std::vector<Shrinking> make_shrinkings(const Device &device, Random *random) {
 }  // namespace
 
 void check_shrinking(const Device &device) {
-    OpenCache cache(device, packing_classes({}, nullptr, device.is_host),
+    OpenCache cache(device, packing_classes({}, nullptr),
                     {kRawKeys, kKeys, kRawValues, kValues, kKeys},
                     {1, 1, 64, 0, 0, 1, 0, nullptr, nullptr}, 1);
     Random random(23);

@@ -29,5 +29,7 @@ void check_changed_appending(const Device &device);
 
 // Sums of |Q|, which the CPU alone makes.
 void check_query_sums(const Device &device);
+// Arithmetic on them.
+void check_sum_items(const Device &device);
 
 #endif

@@ -111,9 +111,7 @@ void Machine::choose_key_rule(uint32_t layer, lk_key_rule *rule, std::vector<uin
             rule->bits = 2;
             rule->boost_channels = 16;
             rule->boost_bits = 4;
-            const bool by_queries =
-                options_.device->backend == LK_BACKEND_CPU && choices_.one_in(3);
-            rule->boost_score = by_queries ? LK_SCORE_QUERY_RANGE : LK_SCORE_KEY;
+            rule->boost_score = choices_.one_in(3) ? LK_SCORE_QUERY_RANGE : LK_SCORE_KEY;
             break;
         }
         case 1:

@@ -55,6 +55,16 @@ void centered_appending_rounds_and_counts(void **) {
     check_changed_appending(vulkan.device());
 }
 
+void query_sums_are_exact(void **) {
+    VulkanDevice vulkan(g_mask);
+    check_query_sums(vulkan.device());
+}
+
+void sums_are_added_in_order(void **) {
+    VulkanDevice vulkan(g_mask);
+    check_sum_items(vulkan.device());
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -69,6 +79,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(appending_rounds_and_counts),
         cmocka_unit_test(first_fault_is_reported),
         cmocka_unit_test(centered_appending_rounds_and_counts),
+        cmocka_unit_test(query_sums_are_exact),
+        cmocka_unit_test(sums_are_added_in_order),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -89,7 +89,7 @@ class KeyRule(Fields):
     axis            "channel": consecutive tokens of a channel share a range; "token": channels of a token
     group           tokens (axis "channel") or channels (axis "token") that do; 0 = the page or the head
     boost_channels  channels of each page that are kept at boost_bits; 0 = none
-    boost_score     "key" (mean of abs K) or "query-range" (mean of abs Q times range of K; CPU)
+    boost_score     "key" (mean of abs K) or "query-range" (mean of abs Q times range of K)
     channel_bits    [head_dim] static classes in place of boost, or empty
     centers         [head_dim] subtracted from the keys before they are stored, or empty; logits stay as they are
     one_bit         what 1-bit codes stand for: "deviation" (mean of the group - and + its mean absolute deviation)

@@ -48,6 +48,10 @@ void upload_item(const SlotCopy &item) {
 
 // Direct rows are left out: they are packed from the staging area.
 lk_status CpuCacheDevice::begin(const Batch &batch) {
+    if (batch.query_sum_bytes > query_sums_.size() * sizeof(uint64_t) &&
+        !query_sums_.resize(batch.query_sum_bytes / sizeof(uint64_t)))
+        return fail(LK_E_NOMEM, "no memory for sums of |Q| of %llu bytes",
+                    static_cast<unsigned long long>(batch.query_sum_bytes));
     parts_.clear();
     for (uint32_t s = 0; s < batch.n_sequences; ++s) {
         const BatchSequence &sequence = batch.sequences[s];
@@ -156,10 +160,24 @@ lk_status CpuCacheDevice::shrink(const ShrinkItem *items, uint32_t n_items) {
     return LK_OK;
 }
 
-// In order: several items may add to the same sums.
-lk_status CpuCacheDevice::sum_queries(const QuerySumArgs *items, uint32_t n_items) {
+lk_status CpuCacheDevice::sum_queries(const QuerySumArgs &args) {
+    const Lock lock(&engine_.mutex);
+    for (uint32_t r = 0; r < args.n_runs; ++r) {
+        const QuerySumRun &run = args.runs[r];
+        engine_.pool.parallel_for(n_query_sums(run) * run.n_heads, [&](uint32_t unit, uint32_t) {
+            const uint32_t i = unit / run.n_heads;
+            const uint32_t head = unit % run.n_heads;
+            const uint64_t at = run.offset_bytes + i * run.stride_bytes;
+            uint64_t *sums = query_sums_.data() + at / sizeof *sums;
+            cpu::sum_queries(args, run, i, head, sums + head * args.layer.head_dim);
+        });
+    }
+    return LK_OK;
+}
+
+lk_status CpuCacheDevice::add_sums(const SumItem *items, uint32_t n_items) {
     for (uint32_t i = 0; i < n_items; ++i)
-        sum_queries_item(items[i]);
+        add_sum(items[i]);
     return LK_OK;
 }
 

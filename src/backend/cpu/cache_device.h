@@ -47,7 +47,10 @@ struct Engine {
 class CpuCacheDevice final : public CacheDevice {
   public:
     CpuCacheDevice(Engine *engine, const CacheLayout &layout)
-        : engine_(*engine), layout_(layout), parts_(engine->allocator) {}
+        : engine_(*engine),
+          layout_(layout),
+          parts_(engine->allocator),
+          query_sums_(engine->allocator) {}
     ~CpuCacheDevice() override { pthread_mutex_destroy(&report_mutex_); }
 
     lk_status set_queue(const lk_queue *) override { return LK_OK; }
@@ -66,7 +69,9 @@ class CpuCacheDevice final : public CacheDevice {
     lk_status upload_beside(const SlotCopy *items, uint32_t n_items, const SideWork &side) override;
     lk_status move(const MoveItem *items, uint32_t n_items) override;
     lk_status shrink(const ShrinkItem *items, uint32_t n_items) override;
-    lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) override;
+    uint64_t query_sums() const override { return reinterpret_cast<uint64_t>(query_sums_.data()); }
+    lk_status sum_queries(const QuerySumArgs &args) override;
+    lk_status add_sums(const SumItem *items, uint32_t n_items) override;
     lk_status attend(const AttendArgs &args) override;
 
     void report(DataReport *out) const override;
@@ -80,6 +85,7 @@ class CpuCacheDevice final : public CacheDevice {
     const CacheLayout layout_;
     Batch batch_{};
     Array<RowPart> parts_;  // of the batch
+    Array<uint64_t> query_sums_;
     mutable pthread_mutex_t report_mutex_ = PTHREAD_MUTEX_INITIALIZER;
     DataReport report_{};
 };

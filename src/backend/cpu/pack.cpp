@@ -99,7 +99,8 @@ void choose_permutation(const PackItem &item, HalfValues input, uint8_t *permuta
     if (item.target->ranking == Ranking::kKey)
         rank_by_key(input, shape.head_dim, shape.page_tokens, item.target->n_ranked, permutation);
     else
-        rank_by_query_range(input, shape.head_dim, shape.page_tokens, item.query_sums,
+        rank_by_query_range(input, shape.head_dim, shape.page_tokens,
+                            reinterpret_cast<const uint64_t *>(item.query_sums),
                             item.target->n_ranked, permutation);
 }
 
@@ -197,22 +198,45 @@ void move_item(const MoveItem &item) {
     }
 }
 
-void sum_queries_item(const QuerySumArgs &item) {
-    for (uint32_t i = 0; i < item.n_tokens; ++i)
-        for (uint32_t h = 0; h < item.group_size; ++h) {
-            const uint8_t *row =
-                tensor_row(item.q, static_cast<uint64_t>(item.first_token) + i,
-                           static_cast<uint64_t>(item.kv_head) * item.group_size + h);
-            for (uint32_t c = 0; c < item.head_dim; ++c) {
+void sum_queries(const QuerySumArgs &args, const QuerySumRun &run, uint32_t i, uint32_t head,
+                 uint64_t *sums) {
+    const LayerView &layer = args.layer;
+    const uint32_t group_size = layer.n_query_heads / layer.n_kv_heads;
+    const uint32_t kv_head = run.first_head + head;
+    const float *scales =
+        layer.key_scales ? layer.key_scales + uint64_t{kv_head} * layer.head_dim : nullptr;
+    const uint32_t first = i * run.tokens_per_sum;
+    const uint32_t n_left = run.n_tokens - first;
+    const uint32_t n = n_left < run.tokens_per_sum ? n_left : run.tokens_per_sum;
+    std::memset(sums, 0, layer.head_dim * sizeof *sums);
+    for (uint32_t t = 0; t < n; ++t)
+        for (uint32_t h = 0; h < group_size; ++h) {
+            const uint8_t *row = tensor_row(args.q, uint64_t{run.first_token} + first + t,
+                                            uint64_t{kv_head} * group_size + h);
+            for (uint32_t c = 0; c < layer.head_dim; ++c) {
                 bool saturated = false;
-                const float q = load_element(row, item.q.dtype, c);
-                const uint32_t half =
-                    float_to_half(item.key_scales ? q * item.key_scales[c] : q, &saturated);
+                const float q = load_element(row, args.q.dtype, c);
+                const uint32_t half = float_to_half(scales ? q * scales[c] : q, &saturated);
                 const uint32_t exponent = (half >> 10) & 0x1Fu;
                 const uint64_t mantissa = half & 0x3FFu;
-                item.sums[c] += exponent ? (mantissa | 0x400u) << (exponent - 1) : mantissa;
+                sums[c] += exponent ? (mantissa | 0x400u) << (exponent - 1) : mantissa;
             }
         }
+}
+
+void add_sum(const SumItem &item) {
+    auto *target = reinterpret_cast<uint64_t *>(item.target);
+    if (item.flags & kSumReplaces)
+        std::memset(target, 0, item.n_channels * sizeof *target);
+    for (uint64_t mask = item.mask, at = item.source; mask; mask >>= 1, at += item.stride_bytes) {
+        auto *source = reinterpret_cast<uint64_t *>(at);
+        if (!(mask & 1u))
+            continue;
+        for (uint32_t c = 0; c < item.n_channels; ++c)
+            target[c] += source[c];
+        if (item.flags & kSumClears)
+            std::memset(source, 0, item.n_channels * sizeof *source);
+    }
 }
 
 }  // namespace cpu

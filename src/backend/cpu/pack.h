@@ -36,7 +36,10 @@ void pack_item(const PackItem &item, uint16_t *values);
 void reopen_item(const ReopenItem &item, uint16_t *values);
 void move_item(const MoveItem &item);
 
-void sum_queries_item(const QuerySumArgs &item);
+// Sum i of a run, of its KV head `head`, to u64 [head_dim].
+void sum_queries(const QuerySumArgs &args, const QuerySumRun &run, uint32_t i, uint32_t head,
+                 uint64_t *sums);
+void add_sum(const SumItem &item);
 
 }  // namespace cpu
 }  // namespace lk

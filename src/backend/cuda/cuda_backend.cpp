@@ -189,9 +189,6 @@ class CudaBackend final : public Backend {
     }
 
     lk_status cache_open(const CacheLayout &layout, CacheDevice **out) override {
-        for (uint32_t c = 0; c < layout.n_classes; ++c)
-            if (layout.classes[c].ranking == Ranking::kQueryRange)
-                return fail(LK_E_UNSUPPORTED, "the CUDA backend does not rank channels by queries");
         const DeviceScope scope(device_);
         auto *cache = create<CudaCache>(allocator_, allocator_, device_, layout);
         if (!cache)

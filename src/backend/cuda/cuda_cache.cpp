@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "cuda/launch.h"
+#include "cuda/query_sums.h"
 
 namespace lk {
 namespace cuda {
@@ -93,6 +94,8 @@ lk_status CudaCache::open_work() {
     const uint64_t n_counters = mirror_.splits().n_counters();
     lk_status status = jobs_.open(&upload_);
     if (!status)
+        status = sums_cell_.open(&upload_, sizeof(uint64_t), "the place of sums");
+    if (!status)
         status = partials_.open(&upload_, floats * sizeof(float), "the parts of attention");
     if (!status)
         status =
@@ -116,7 +119,7 @@ void CudaCache::fill_view() {
 
 uint64_t CudaCache::fixed_bytes() const {
     return mirror_.fixed_bytes() + templates_.bytes() + jobs_.bytes() + counters_.bytes() +
-           partials_.bytes();
+           partials_.bytes() + sums_.bytes() + sums_cell_.bytes();
 }
 
 void CudaCache::use(cudaStream_t stream) {
@@ -173,9 +176,20 @@ lk_status CudaCache::entries_changed(PageRow *row) {
     return LK_OK;
 }
 
+lk_status CudaCache::grow_sums(uint64_t n_bytes) {
+    bool has_moved = false;
+    const lk_status status = sums_.grow(&upload_, n_bytes, &has_moved);
+    if (status || !has_moved)
+        return status;
+    const uint64_t address = sums_.address();
+    return upload_.put(sums_cell_.address(), &address, sizeof address);
+}
+
 lk_status CudaCache::begin(const Batch &batch) {
     const DeviceScope scope(device_);
-    const lk_status status = mirror_.begin(batch);
+    lk_status status = grow_sums(batch.query_sum_bytes);
+    if (!status)
+        status = mirror_.begin(batch);
     return status ? status : upload_.turn();
 }
 
@@ -341,8 +355,49 @@ lk_status CudaCache::shrink(const ShrinkItem *items, uint32_t n_items) {
     });
 }
 
-lk_status CudaCache::sum_queries(const QuerySumArgs *, uint32_t) {
-    return fail(LK_E_UNSUPPORTED, "the CUDA backend does not rank channels by queries");
+lk_status CudaCache::sum_queries(const QuerySumArgs &args) {
+    const DeviceScope scope(device_);
+    const device::StepShape &shape = mirror_.shape();
+    QuerySumLaunch launch{};
+    launch.header = view_.header;
+    launch.q = tensor_arg(args.q);
+    launch.key_scales = layer_arg(args.layer_index).key_scales;
+    launch.sums_cell = at<uint64_t>(sums_cell_.address());
+    launch.n_sequences = shape.n_sequences;
+    launch.n_step_tokens = shape.n_tokens;
+    launch.head_dim = args.layer.head_dim;
+    launch.group_size = args.layer.n_query_heads / args.layer.n_kv_heads;
+    lk_status status = LK_OK;
+    for (uint32_t r = 0; !status && r < args.n_runs; ++r) {
+        const QuerySumRun &run = args.runs[r];
+        launch.offset_bytes = run.offset_bytes;
+        launch.stride_bytes = run.stride_bytes;
+        launch.first_token = run.first_token;
+        launch.n_tokens = run.n_tokens;
+        launch.tokens_per_sum = run.tokens_per_sum;
+        launch.first_head = run.first_head;
+        launch.n_heads = run.n_heads;
+        status = checked(launch_query_sums(launch, stream_), "summing queries");
+    }
+    return status;
+}
+
+static_assert(sizeof(SumJob) == sizeof(SumItem) &&
+                  offsetof(SumJob, mask) == offsetof(SumItem, mask) &&
+                  offsetof(SumJob, stride_bytes) == offsetof(SumItem, stride_bytes) &&
+                  offsetof(SumJob, n_channels) == offsetof(SumItem, n_channels) &&
+                  offsetof(SumJob, flags) == offsetof(SumItem, flags),
+              "items are copied as bytes");
+
+lk_status CudaCache::add_sums(const SumItem *items, uint32_t n_items) {
+    const DeviceScope scope(device_);
+    return jobs_.run(layout_, items, n_items, [&](const SumItem *added, uint32_t n) {
+        const lk_status status = upload_.send();
+        return status ? status
+                      : checked(launch_add_sums(at<SumJob>(jobs_.address()), n,
+                                                device::most_channels(added, n), stream_),
+                                "adding sums");
+    });
 }
 
 }  // namespace cuda

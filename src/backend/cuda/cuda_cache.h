@@ -10,6 +10,7 @@
 #include "backend/cuda/transfer.h"
 #include "backend/cuda/upload.h"
 #include "backend/device/mirror.h"
+#include "backend/device/sum_area.h"
 
 namespace lk {
 namespace cuda {
@@ -39,7 +40,9 @@ class CudaCache final : public CacheDevice {
     lk_status upload(const SlotCopy *items, uint32_t n_items) override;
     lk_status move(const MoveItem *items, uint32_t n_items) override;
     lk_status shrink(const ShrinkItem *items, uint32_t n_items) override;
-    lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) override;
+    uint64_t query_sums() const override { return sums_.address(); }
+    lk_status sum_queries(const QuerySumArgs &args) override;
+    lk_status add_sums(const SumItem *items, uint32_t n_items) override;
     lk_status attend(const AttendArgs &args) override;
 
     void report(DataReport *out) const override { mirror_.report(out); }
@@ -49,6 +52,7 @@ class CudaCache final : public CacheDevice {
   private:
     lk_status open_tables();
     lk_status open_work();
+    lk_status grow_sums(uint64_t n_bytes);
     void fill_view();
     lk_status change_stream(cudaStream_t stream);
     void use(cudaStream_t stream);
@@ -77,6 +81,8 @@ class CudaCache final : public CacheDevice {
     device::JobList jobs_;
     device::Table counters_;  // of decode
     device::Table partials_;  // of one launch of attention
+    device::SumArea sums_;
+    device::Table sums_cell_;  // u64: their address, which graphs read
 };
 
 }  // namespace cuda

@@ -19,6 +19,7 @@ PackJob job_of(const CacheLayout &layout, const PackItem &item) {
     job.payload = item.payload;
     job.metadata = item.metadata;
     job.source = item.source_class ? item.source_payload : reinterpret_cast<uint64_t>(item.staged);
+    job.query_sums = item.query_sums;
     job.target_class = index_of(layout, item.target);
     job.source_class = item.source_class ? index_of(layout, item.source_class) : kStaged;
     return job;
@@ -58,11 +59,15 @@ lk_status JobList::put(const CacheLayout &, const ShrinkItem *items, uint32_t n)
     return memory_->put(table_.address(), items, n * sizeof *items);
 }
 
+lk_status JobList::put(const CacheLayout &, const SumItem *items, uint32_t n) {
+    return memory_->put(table_.address(), items, n * sizeof *items);
+}
+
 lk_status JobList::open(TableMemory *memory) {
     memory_ = memory;
     return table_.open(memory,
                        kMaxJobs * std::max({sizeof(PackJob), sizeof(ReopenJob), sizeof(MoveJob),
-                                            sizeof(ShrinkJob)}),
+                                            sizeof(ShrinkJob), sizeof(SumItem)}),
                        "lists of pages to pack");
 }
 
@@ -74,6 +79,13 @@ PackExtent extent_of(const PackItem *items, uint32_t n_items) {
         extent.page_tokens = std::max<uint32_t>(extent.page_tokens, shape.page_tokens);
     }
     return extent;
+}
+
+uint32_t most_channels(const SumItem *items, uint32_t n_items) {
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < n_items; ++i)
+        most = std::max(most, items[i].n_channels);
+    return most;
 }
 
 }  // namespace device

@@ -1,4 +1,5 @@
-// Lists of halves to pack, to reopen, to shrink or to move tokens in, as kernels read them.
+// Lists of halves to pack, to reopen, to shrink or to move tokens in, and of sums to add, as
+// kernels read them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_DEVICE_JOBS_H
@@ -58,6 +59,7 @@ class JobList {
     }
     // Kernels read these as they are.
     lk_status put(const CacheLayout &layout, const ShrinkItem *items, uint32_t n);
+    lk_status put(const CacheLayout &layout, const SumItem *items, uint32_t n);
 
     TableMemory *memory_ = nullptr;
     Table table_;
@@ -69,6 +71,7 @@ struct PackExtent {
     uint32_t page_tokens;
 };
 PackExtent extent_of(const PackItem *items, uint32_t n_items);
+uint32_t most_channels(const SumItem *items, uint32_t n_items);
 
 }  // namespace device
 }  // namespace lk

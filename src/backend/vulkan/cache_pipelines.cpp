@@ -84,6 +84,13 @@ lk_status open_tile(uint32_t head_dim, uint32_t columns, Pipelines *pipelines,
                   : open_merge(shaders::attend_tile_merge, head_dim, columns, pipelines, out);
 }
 
+bool ranks_by_queries(const CacheLayout &layout) {
+    bool ranks = false;
+    for (uint32_t c = 0; c < layout.n_classes; ++c)
+        ranks = ranks || layout.classes[c].ranking == Ranking::kQueryRange;
+    return ranks;
+}
+
 }  // namespace
 
 lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rules,
@@ -105,6 +112,11 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
         status = pipelines->get(shaders::move, {}, 0, &move_);
     if (!status)
         status = pipelines->get(shaders::shrink, {}, 0, &shrink_);
+    if (!status && ranks_by_queries(layout)) {
+        status = pipelines->get(shaders::sum_queries, {}, 0, &sum_queries_);
+        if (!status)
+            status = pipelines->get(shaders::add_sums, {}, 0, &add_sums_);
+    }
     for (uint32_t l = 0; l < layout.n_layers; ++l)
         for (const uint32_t size : {0, 1}) {
             const uint32_t head_dim = layout.layers[l].head_dim;

@@ -39,6 +39,9 @@ class CachePipelines {
     VkPipeline reopen() const { return reopen_; }
     VkPipeline move() const { return move_; }
     VkPipeline shrink() const { return shrink_; }
+    // Null where no channels are ranked by queries.
+    VkPipeline sum_queries() const { return sum_queries_; }
+    VkPipeline add_sums() const { return add_sums_; }
     // Made when it is asked for first: most caches watch nothing.
     lk_status watch(WatchPipelines *out) const;
     // columns: as DecodeRules::tile_columns() and tile_columns() give them.
@@ -63,6 +66,8 @@ class CachePipelines {
     VkPipeline reopen_ = VK_NULL_HANDLE;
     VkPipeline move_ = VK_NULL_HANDLE;
     VkPipeline shrink_ = VK_NULL_HANDLE;
+    VkPipeline sum_queries_ = VK_NULL_HANDLE;
+    VkPipeline add_sums_ = VK_NULL_HANDLE;
     Array<Layer> layers_;
     Pipelines *pipelines_ = nullptr;
 };

@@ -39,15 +39,13 @@ VulkanCache::VulkanCache(const Allocator &allocator, const Device &device,
       commands_(device),
       append_tensors_(device, &commands_),
       attend_tensors_(device, &commands_),
+      sum_tensors_(device, &commands_),
       transfer_(device, &commands_) {}
 
 VulkanCache::~VulkanCache() { (void)commands_.wait(); }
 
 lk_status VulkanCache::open(Pipelines *pipelines, const SlabPool *slabs) {
     transfer_.open(slabs);
-    for (uint32_t c = 0; c < layout_.n_classes; ++c)
-        if (layout_.classes[c].ranking == Ranking::kQueryRange)
-            return fail(LK_E_UNSUPPORTED, "the Vulkan backend does not rank channels by queries");
     if (layout_.max_sequences > kMaxSequences)
         return fail(LK_E_UNSUPPORTED, "max_sequences is %u, at most %u on Vulkan",
                     layout_.max_sequences, kMaxSequences);
@@ -127,7 +125,8 @@ lk_status VulkanCache::put_constants() {
 
 uint64_t VulkanCache::fixed_bytes() const {
     return mirror_.fixed_bytes() + jobs_.bytes() + constants_.bytes() + partials_.bytes() +
-           append_tensors_.bytes() + attend_tensors_.bytes() + transfer_.bytes();
+           append_tensors_.bytes() + attend_tensors_.bytes() + sum_tensors_.bytes() +
+           sums_.bytes() + transfer_.bytes();
 }
 
 template <class Record>
@@ -178,6 +177,10 @@ lk_status VulkanCache::entries_changed(PageRow *row) {
 
 lk_status VulkanCache::begin(const Batch &batch) {
     n_appends_ = n_attends_ = 0;
+    bool has_moved = false;
+    const lk_status status = sums_.grow(&tables_, batch.query_sum_bytes, &has_moved);
+    if (status)
+        return status;
     return run({}, [&](const Recorder &) { return mirror_.begin(batch); });
 }
 
@@ -393,8 +396,58 @@ lk_status VulkanCache::shrink(const ShrinkItem *items, uint32_t n_items) {
     return run_jobs(pipelines_.shrink(), items, n_items, {});
 }
 
-lk_status VulkanCache::sum_queries(const QuerySumArgs *, uint32_t) {
-    return fail(LK_E_UNSUPPORTED, "the Vulkan backend does not rank channels by queries");
+lk_status VulkanCache::sum_queries(const QuerySumArgs &args) {
+    const LayerView &layer = args.layer;
+    QuerySumPush push{};
+    CallTensor tensor = {
+        &args.q,      mirror_.shape().n_tokens, layer.n_query_heads, layer.head_dim, false,
+        &push.queries};
+    const lk_status status = sum_tensors_.place(&tensor, 1);
+    if (status)
+        return status;
+    push.key_scales = mirror_.constants().layer(args.layer_index).key_scales;
+    push.head_dim = layer.head_dim;
+    push.group_size = layer.n_query_heads / layer.n_kv_heads;
+    return run({}, [&](const Recorder &recorder) {
+        recorder.bind(pipelines_.sum_queries());
+        for (uint32_t r = 0; r < args.n_runs; ++r)
+            record_sums(recorder, args.runs[r], push);
+        return LK_OK;
+    });
+}
+
+void VulkanCache::record_sums(const Recorder &recorder, const QuerySumRun &run,
+                              QuerySumPush push) const {
+    const uint32_t most = device_.traits().max_workgroup_count;
+    push.stride_bytes = static_cast<uint32_t>(run.stride_bytes);
+    push.tokens_per_sum = run.tokens_per_sum;
+    push.first_head = run.first_head;
+    const uint32_t n_sums = n_query_sums(run);
+    for (uint32_t first = 0; first < n_sums; first += most) {
+        const uint32_t first_token = first * run.tokens_per_sum;
+        push.sums = sums_.address() + run.offset_bytes + first * run.stride_bytes;
+        push.first_token = run.first_token + first_token;
+        push.n_tokens = run.n_tokens - first_token;
+        recorder.push(push);
+        recorder.dispatch(std::min(most, n_sums - first), run.n_heads);
+    }
+}
+
+lk_status VulkanCache::add_sums(const SumItem *items, uint32_t n_items) {
+    constexpr uint32_t kMostTiles = 1024;  // workgroups that take the channels of an item in turn
+    return run({}, [&](const Recorder &recorder) {
+        return jobs_.run(layout_, items, n_items, [&](const SumItem *added, uint32_t n) {
+            const AddSumsPush push = {jobs_.address(), n, 0};
+            const uint64_t n_tiles =
+                ceil_div(uint64_t{device::most_channels(added, n)}, LK_SUM_THREADS);
+            recorder.barrier();
+            recorder.bind(pipelines_.add_sums());
+            recorder.push(push);
+            recorder.dispatch(static_cast<uint32_t>(std::min<uint64_t>(n_tiles, kMostTiles)), n);
+            recorder.barrier();
+            return LK_OK;
+        });
+    });
 }
 
 }  // namespace vulkan

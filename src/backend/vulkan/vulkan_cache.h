@@ -5,6 +5,7 @@
 #define LK_BACKEND_VULKAN_VULKAN_CACHE_H
 
 #include "backend/device/mirror.h"
+#include "backend/device/sum_area.h"
 #include "backend/vulkan/cache_pipelines.h"
 #include "backend/vulkan/host_tensors.h"
 #include "backend/vulkan/report_buffer.h"
@@ -19,7 +20,7 @@ class VulkanCache final : public CacheDevice {
     VulkanCache(const Allocator &allocator, const Device &device, const CacheLayout &layout);
     ~VulkanCache() override;
 
-    // LK_E_UNSUPPORTED: too many sequences or tokens, or channels ranked by queries.
+    // LK_E_UNSUPPORTED: too many sequences or tokens.
     lk_status open(Pipelines *pipelines, const SlabPool *slabs);
 
     lk_status set_queue(const lk_queue *queue) override;
@@ -41,7 +42,9 @@ class VulkanCache final : public CacheDevice {
     }
     lk_status move(const MoveItem *items, uint32_t n_items) override;
     lk_status shrink(const ShrinkItem *items, uint32_t n_items) override;
-    lk_status sum_queries(const QuerySumArgs *items, uint32_t n_items) override;
+    uint64_t query_sums() const override { return sums_.address(); }
+    lk_status sum_queries(const QuerySumArgs &args) override;
+    lk_status add_sums(const SumItem *items, uint32_t n_items) override;
     lk_status attend(const AttendArgs &args) override;
 
     void report(DataReport *out) const override { mirror_.report(out); }
@@ -57,6 +60,7 @@ class VulkanCache final : public CacheDevice {
     template <class Item>
     lk_status run_jobs(VkPipeline pipeline, const Item *items, uint32_t n_items,
                        const device::PackExtent &extent);
+    void record_sums(const Recorder &recorder, const QuerySumRun &run, QuerySumPush push) const;
     void record_append(const Recorder &recorder, const AppendArgs &args, AppendPush push) const;
     // tensors: queries, outputs, LSEs.
     template <class Push>
@@ -83,6 +87,7 @@ class VulkanCache final : public CacheDevice {
     device::JobList jobs_;
     device::Table constants_;  // StepTable, LayerInfo [layers]
     device::Table partials_;   // of one call of attention
+    device::SumArea sums_;
 
     lk_queue queue_{};
     uint32_t n_appends_ = 0;  // of the step
@@ -90,6 +95,7 @@ class VulkanCache final : public CacheDevice {
     Commands commands_;
     HostTensors append_tensors_;
     HostTensors attend_tensors_;
+    HostTensors sum_tensors_;
     Transfer transfer_;
 };
 

@@ -1,0 +1,191 @@
+// Sums of |Q| and arithmetic on them against whole numbers.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "format/fp16.h"
+#include "open_cache.h"
+#include "packing.h"
+
+using namespace lk;
+
+namespace {
+
+constexpr uint32_t kDim = 48;
+constexpr uint32_t kHeads = 4;  // KV heads, of three query heads
+constexpr uint32_t kGroup = 3;
+constexpr uint32_t kTokens = 70;
+constexpr uint32_t kFirstHead = 1;
+constexpr uint32_t kSumHeads = 2;
+constexpr uint32_t kRowSums = kHeads * kDim;  // from a sum to the next
+
+std::vector<HalfClass> sum_classes() {
+    HalfShape packed = raw_shape(Side::kKey, kDim, 32);
+    packed.strips[kPlane16] = 0;
+    packed.strips[kPlane4] = 1;
+    packed.strips[kPlane2] = 2;
+    packed.group = 32;
+    packed.metadata = Metadata::kF16;
+    packed.permutes = true;
+    return {{raw_shape(Side::kKey, kDim, 32), nullptr, Ranking::kNone, 0},
+            {raw_shape(Side::kValue, kDim, 32), nullptr, Ranking::kNone, 0},
+            {packed, nullptr, Ranking::kQueryRange, 16}};
+}
+
+// 0 to 1.
+float unit(Random *random) { return static_cast<float>(random->bits() >> 8) * 0x1p-24f; }
+
+// Ordinary numbers, and some that are subnormal, negative zero, beyond FP16 or not finite.
+std::vector<float> make_queries() {
+    const float special[] = {0x1p-24f, -0x1p-25f, -0.0f, 65504.0f, 1e9f, -INFINITY, NAN, 0x1p-130f};
+    Random random(23);
+    std::vector<float> q;
+    for (uint32_t i = 0; i < kTokens * kHeads * kGroup * kDim; ++i)
+        q.push_back(i % 17 ? 4.0f * unit(&random) - 2.0f : special[i / 17 % 8]);
+    return q;
+}
+
+// In units of 2^-24.
+uint64_t magnitude(float q) {
+    bool saturated;
+    const uint16_t half = float_to_half(q, &saturated) & 0x7FFFu;
+    return static_cast<uint64_t>(std::ldexp(double{half_to_float(half)}, 24));
+}
+
+uint64_t expected_sum(const std::vector<float> &q, const std::vector<float> &scales, uint32_t first,
+                      uint32_t end, uint32_t kv_head, uint32_t c) {
+    uint64_t sum = 0;
+    for (uint32_t t = first; t < end; ++t)
+        for (uint32_t h = 0; h < kGroup; ++h) {
+            const float value = q[((t * kHeads + kv_head) * kGroup + h) * kDim + c];
+            sum += magnitude(scales.empty() ? value : value * scales[kv_head * kDim + c]);
+        }
+    return sum;
+}
+
+LayerView sum_layer(const std::vector<float> &scales, const std::vector<float> &inverses) {
+    LayerView layer = {kHeads * kGroup, kHeads, kDim, 0, 0, 1, 0, nullptr, nullptr};
+    if (!scales.empty()) {
+        layer.key_scales = scales.data();
+        layer.key_inverses = inverses.data();
+    }
+    return layer;
+}
+
+// A copy of device memory, by arithmetic.
+std::vector<uint64_t> read_sums(OpenCache *cache, const Device &device, uint64_t address,
+                                uint32_t n) {
+    const uint64_t copy = device.memory->output(n * sizeof(uint64_t));
+    const SumItem item = {copy, address, 1, 0, n, kSumReplaces};
+    expect_ok((*cache)->add_sums(&item, 1));
+    std::vector<uint64_t> found(n);
+    device.memory->read(copy, found.data(), n * sizeof(uint64_t));
+    return found;
+}
+
+void check_runs(const std::vector<float> &q, const std::vector<float> &scales,
+                const std::vector<float> &inverses, const Device &device) {
+    OpenCache cache(device, sum_classes(), {0, 2, 1, 1, kNoClass}, sum_layer(scales, inverses), 1);
+    BatchSequence sequence{};
+    sequence.id = 1;
+    sequence.n_new = kTokens;
+    expect_ok(cache->begin({&sequence, 1, kTokens, kTokens * kRowSums * sizeof(uint64_t)}));
+    const uint64_t at = device.memory->input(q.data(), q.size() * sizeof(float));
+    const TensorView view = {reinterpret_cast<void *>(at), LK_F32, kHeads * kGroup * kDim, kDim};
+    for (const uint32_t per : {1u, 3u, kTokens}) {
+        const QuerySumRun run = {kDim * sizeof(uint64_t),
+                                 kRowSums * sizeof(uint64_t),
+                                 2,
+                                 kTokens - 2,
+                                 per,
+                                 kFirstHead,
+                                 kSumHeads};
+        expect_ok(cache->sum_queries({cache.layout().layers[0], 0, view, &run, 1}));
+        const uint32_t n_sums = n_query_sums(run);
+        assert_int_equal(n_sums, (kTokens - 2 + per - 1) / per);
+        const std::vector<uint64_t> found =
+            read_sums(&cache, device, cache->query_sums(), n_sums * kRowSums);
+        for (uint32_t i = 0; i < n_sums; ++i)
+            for (uint32_t c = 0; c < kSumHeads * kDim; ++c) {
+                const uint32_t end = 2 + (i + 1) * per;
+                assert_int_equal(found[i * kRowSums + kDim + c],
+                                 expected_sum(q, scales, 2 + i * per, end < kTokens ? end : kTokens,
+                                              kFirstHead + c / kDim, c % kDim));
+            }
+    }
+}
+
+// Host arithmetic on the same numbers, in place.
+void add_on_host(std::vector<uint64_t> *numbers, uint32_t target, uint32_t source, uint64_t mask,
+                 uint32_t stride, uint32_t n, uint32_t flags) {
+    for (uint32_t c = 0; c < n; ++c) {
+        uint64_t sum = flags & kSumReplaces ? 0 : (*numbers)[target + c];
+        for (uint32_t i = 0; i < 64; ++i) {
+            if (!(mask >> i & 1))
+                continue;
+            sum += (*numbers)[source + i * stride + c];
+            if (flags & kSumClears)
+                (*numbers)[source + i * stride + c] = 0;
+        }
+        (*numbers)[target + c] = sum;
+    }
+}
+
+}  // namespace
+
+void check_query_sums(const Device &device) {
+    const std::vector<float> q = make_queries();
+    Random random(5);
+    std::vector<float> scales, inverses;
+    for (uint32_t i = 0; i < kHeads * kDim; ++i) {
+        scales.push_back(0.01f + 2.0f * unit(&random));
+        inverses.push_back(1.0f / scales.back());
+    }
+    check_runs(q, {}, {}, device);
+    check_runs(q, scales, inverses, device);
+}
+
+void check_sum_items(const Device &device) {
+    // More items than one launch takes: what follows goes on in the next.
+    constexpr uint32_t kRows = 72, kWide = 304, kChain = 4200;
+    struct Step {
+        uint32_t target, source;  // rows
+        uint64_t mask;
+        uint32_t n;
+        uint32_t flags;
+    };
+    std::vector<Step> steps = {
+        {0, 1, 0xB, kWide, 0},
+        {1, 9, 0x5, kWide, kSumFollows | kSumClears},
+        {20, 8, uint64_t{1} << 63 | 1, kWide, kSumReplaces},
+        {21, 7, 0, 32, kSumReplaces},
+        {22, 22, 1, 48, 0},
+        {23, 0, 0, 16, 0},
+    };
+    for (uint32_t i = 0; i < kChain; ++i)
+        steps.push_back({24, 25, 3, 16, i ? uint32_t{kSumFollows} : 0u});
+    OpenCache cache(device, sum_classes(), {0, 2, 1, 1, kNoClass}, sum_layer({}, {}), 1);
+    Random random(7);
+    std::vector<uint64_t> numbers;
+    for (uint32_t i = 0; i < kRows * kWide; ++i)
+        numbers.push_back(uint64_t{random.bits()} << 32 ^ random.bits());
+    const uint64_t source = device.memory->input(numbers.data(), numbers.size() * 8);
+    const uint64_t area = device.memory->output(numbers.size() * 8);
+    const SumItem fill = {area, source, 1, 0, kRows * kWide, kSumReplaces};
+    expect_ok(cache->add_sums(&fill, 1));
+    std::vector<SumItem> items;
+    for (const Step &step : steps) {
+        items.push_back({area + step.target * kWide * 8, area + step.source * kWide * 8, step.mask,
+                         kWide * 8, step.n, step.flags});
+        add_on_host(&numbers, step.target * kWide, step.source * kWide, step.mask, kWide, step.n,
+                    step.flags);
+    }
+    expect_ok(cache->add_sums(items.data(), static_cast<uint32_t>(items.size())));
+    std::vector<uint64_t> found(numbers.size());
+    device.memory->read(area, found.data(), found.size() * 8);
+    for (size_t i = 0; i < found.size(); ++i)
+        if (found[i] != numbers[i])
+            fail_msg("number %zu of row %zu is %llx, not %llx", i % kWide, i / kWide,
+                     static_cast<unsigned long long>(found[i]),
+                     static_cast<unsigned long long>(numbers[i]));
+}
