@@ -3,6 +3,9 @@
  * handle that can be dispatched (VkInstance, VkDevice, VkQueue ...) is a void *, any other is
  * a uint64_t.
  *
+ * What compiled pipelines take does not grow with the number of plans that a context has seen:
+ * those of open caches stay, and of all others the last 64.
+ *
  * Once work was recorded in a context, memory that its caches give back serves their next needs
  * and returns to the driver with the last of them.
  *
@@ -91,9 +94,10 @@ LK_API lk_status lk_vulkan_buffer_add(lk_context *context, uint64_t buffer, uint
  * Errors: LK_E_ARGUMENT (NULL), LK_E_NOT_FOUND, LK_E_UNSUPPORTED. */
 LK_API lk_status lk_vulkan_buffer_remove(lk_context *context, uint64_t buffer);
 
-/* Copy what the driver compiled for this context so far. Given to a later context of the same
- * device and driver as lk_vulkan_desc.pipeline_cache, it saves compiling again; another
- * driver ignores it.
+/* Copy what the driver compiled for this context: the last 128 pipelines at least, and at most
+ * 256 and what the context was given. A cache has up to 8 for each kind of layer. Given to a
+ * later context of the same device and driver as lk_vulkan_desc.pipeline_cache, it saves
+ * compiling again; another driver ignores it.
  *
  * buffer        [capacity_bytes], may be NULL when capacity_bytes is 0
  * needed_bytes  set to the size; may be NULL

@@ -4,10 +4,13 @@
 #include <string.h>
 
 static vulkan_faults g_faults;
+static vulkan_pipelines g_pipelines;
 
 void faults_set(const vulkan_faults *faults) {
     g_faults = faults ? *faults : (vulkan_faults){.missing = NULL};
 }
+
+vulkan_pipelines faults_pipelines(void) { return g_pipelines; }
 
 // Counts down to 1, where it stays.
 static int fails(uint32_t *call) {
@@ -70,6 +73,48 @@ static VKAPI_ATTR VkResult VKAPI_CALL allocate(VkDevice device, const VkMemoryAl
                : test_device()->vk.AllocateMemory(device, info, callbacks, out);
 }
 
+// The device's own, which the host has no use for.
+#define DEVICE_FUNCTION(name) \
+    ((PFN_vk##name)test_device()->vk.GetDeviceProcAddr(test_device()->device, "vk" #name))
+
+static VKAPI_ATTR VkResult VKAPI_CALL compile(VkDevice device, VkPipelineCache cache, uint32_t n,
+                                              const VkComputePipelineCreateInfo *infos,
+                                              const VkAllocationCallbacks *callbacks,
+                                              VkPipeline *out) {
+    VkResult result = VK_SUCCESS;
+    for (uint32_t i = 0; i < n && result == VK_SUCCESS; ++i) {
+        VkComputePipelineCreateInfo info = infos[i];
+        if (g_faults.stand_in)
+            info.stage.module = g_faults.stand_in;
+        result =
+            test_device()->vk.CreateComputePipelines(device, cache, 1, &info, callbacks, &out[i]);
+        g_pipelines.made += result == VK_SUCCESS;
+        g_pipelines.live += result == VK_SUCCESS;
+    }
+    return result;
+}
+
+static VKAPI_ATTR void VKAPI_CALL drop_pipeline(VkDevice device, VkPipeline pipeline,
+                                                const VkAllocationCallbacks *callbacks) {
+    g_pipelines.live -= pipeline != VK_NULL_HANDLE;
+    test_device()->vk.DestroyPipeline(device, pipeline, callbacks);
+}
+
+static VKAPI_ATTR VkResult VKAPI_CALL make_cache(VkDevice device,
+                                                 const VkPipelineCacheCreateInfo *info,
+                                                 const VkAllocationCallbacks *callbacks,
+                                                 VkPipelineCache *out) {
+    const VkResult result = DEVICE_FUNCTION(CreatePipelineCache)(device, info, callbacks, out);
+    g_pipelines.live_caches += result == VK_SUCCESS;
+    return result;
+}
+
+static VKAPI_ATTR void VKAPI_CALL drop_cache(VkDevice device, VkPipelineCache cache,
+                                             const VkAllocationCallbacks *callbacks) {
+    g_pipelines.live_caches -= cache != VK_NULL_HANDLE;
+    DEVICE_FUNCTION(DestroyPipelineCache)(device, cache, callbacks);
+}
+
 static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL device_function(VkDevice device, const char *name);
 
 // NULL for what is as it should be.
@@ -82,7 +127,11 @@ static PFN_vkVoidFunction replacement(const char *name) {
                {"vkGetDeviceProcAddr", (PFN_vkVoidFunction)device_function},
                {"vkQueueSubmit", (PFN_vkVoidFunction)submit},
                {"vkWaitForFences", (PFN_vkVoidFunction)wait},
-               {"vkAllocateMemory", (PFN_vkVoidFunction)allocate}};
+               {"vkAllocateMemory", (PFN_vkVoidFunction)allocate},
+               {"vkCreateComputePipelines", (PFN_vkVoidFunction)compile},
+               {"vkDestroyPipeline", (PFN_vkVoidFunction)drop_pipeline},
+               {"vkCreatePipelineCache", (PFN_vkVoidFunction)make_cache},
+               {"vkDestroyPipelineCache", (PFN_vkVoidFunction)drop_cache}};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
         if (!strcmp(name, all[i].name))
             return all[i].function;

@@ -1,5 +1,5 @@
 // Vulkan with something wrong: a loader that stands before the real one for lowkey, and hides,
-// changes or fails what a test says.
+// changes or fails what a test says. It counts pipelines.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_TESTS_VULKAN_FAULTS_H
@@ -19,10 +19,19 @@ typedef struct vulkan_faults {
     uint32_t lost_submit;
     uint32_t lost_wait;          // for fences
     uint32_t failed_allocation;  // of device memory
+    VkShaderModule stand_in;     // compiled in place of every other, when it is not null
 } vulkan_faults;
+
+typedef struct vulkan_pipelines {
+    uint32_t made;         // so far
+    uint32_t live;         // and not destroyed yet
+    uint32_t live_caches;  // VkPipelineCache
+} vulkan_pipelines;
 
 // What is wrong from now on, NULL for nothing.
 void faults_set(const vulkan_faults *faults);
+// Of all devices behind the function below.
+vulkan_pipelines faults_pipelines(void);
 // A PFN_vkGetInstanceProcAddr.
 PFN_vkVoidFunction VKAPI_PTR faulty_get_instance_proc_addr(VkInstance instance, const char *name);
 

@@ -31,59 +31,6 @@ uint32_t team_subgroup(const Traits &traits) {
     return can_choose ? LK_LANES : traits.subgroup_size;
 }
 
-lk_status open_merge(const ShaderCode &shader, uint32_t head_dim, uint32_t columns,
-                     Pipelines *pipelines, AttendPipelines *out) {
-    out->columns = columns;
-    return pipelines->get(shader,
-                          {{LK_SPEC_THREADS, kMergeThreads},
-                           {LK_SPEC_HEAD_DIM, head_dim},
-                           {LK_SPEC_COLUMNS, columns}},
-                          0, &out->merge);
-}
-
-lk_status open_decode(const DecodeRules &rules, uint32_t layer, const LayerView &view,
-                      uint32_t columns, const Traits &traits, Pipelines *pipelines,
-                      AttendPipelines *out) {
-    const uint32_t subgroup = traits.subgroup ? team_subgroup(traits) : 0;
-    const ShaderCode &shader = decode_shader(rules.unit(layer), traits.subgroup);
-    const uint32_t required = traits.subgroup_size_control ? subgroup : 0;
-    const PageForm &form = rules.form(layer);
-    const Constant threads = {LK_SPEC_THREADS, rules.threads(layer, columns)};
-    const lk_status status = rules.unit(layer) == DecodeUnit::kMatrix
-                                 ? pipelines->get(shader,
-                                                  {threads,
-                                                   {LK_SPEC_HEAD_DIM, view.head_dim},
-                                                   {LK_SPEC_SUBGROUP, subgroup},
-                                                   {LK_SPEC_COLUMNS, columns},
-                                                   {LK_SPEC_KEY_END8, form.key_end8},
-                                                   {LK_SPEC_KEY_END4, form.key_end4},
-                                                   {LK_SPEC_VALUE_BITS, form.value_bits},
-                                                   {LK_SPEC_SOFT_CAP, view.soft_cap > 0},
-                                                   {LK_SPEC_PERMUTATION, form.permutation}},
-                                                  required, &out->attend)
-                                 : pipelines->get(shader,
-                                                  {threads,
-                                                   {LK_SPEC_HEAD_DIM, view.head_dim},
-                                                   {LK_SPEC_SUBGROUP, subgroup},
-                                                   {LK_SPEC_COLUMNS, columns},
-                                                   {LK_SPEC_GROUPED, rules.is_grouped(layer)}},
-                                                  required, &out->attend);
-    return status
-               ? status
-               : open_merge(shaders::attend_decode_merge, view.head_dim, columns, pipelines, out);
-}
-
-lk_status open_tile(uint32_t head_dim, uint32_t columns, Pipelines *pipelines,
-                    AttendPipelines *out) {
-    const lk_status status = pipelines->get(shaders::attend_tile,
-                                            {{LK_SPEC_THREADS, LK_TILE_THREADS},
-                                             {LK_SPEC_HEAD_DIM, head_dim},
-                                             {LK_SPEC_COLUMNS, columns}},
-                                            0, &out->attend);
-    return status ? status
-                  : open_merge(shaders::attend_tile_merge, head_dim, columns, pipelines, out);
-}
-
 bool ranks_by_queries(const CacheLayout &layout) {
     bool ranks = false;
     for (uint32_t c = 0; c < layout.n_classes; ++c)
@@ -93,6 +40,83 @@ bool ranks_by_queries(const CacheLayout &layout) {
 
 }  // namespace
 
+CachePipelines::~CachePipelines() {
+    for (const VkPipeline pipeline : taken_)
+        pipelines_->give(pipeline);
+}
+
+lk_status CachePipelines::take(const ShaderCode &shader, Constants constants,
+                               uint32_t subgroup_size, VkPipeline *out) {
+    const lk_status status = pipelines_->take(shader, constants, subgroup_size, out);
+    if (!status)
+        *taken_.extend(1) = *out;
+    return status;
+}
+
+lk_status CachePipelines::open_merge(const ShaderCode &shader, uint32_t head_dim, uint32_t columns,
+                                     AttendPipelines *out) {
+    out->columns = columns;
+    return take(shader,
+                {{LK_SPEC_THREADS, kMergeThreads},
+                 {LK_SPEC_HEAD_DIM, head_dim},
+                 {LK_SPEC_COLUMNS, columns}},
+                0, &out->merge);
+}
+
+lk_status CachePipelines::open_decode(const DecodeRules &rules, uint32_t layer,
+                                      const LayerView &view, uint32_t columns, const Traits &traits,
+                                      AttendPipelines *out) {
+    const uint32_t subgroup = traits.subgroup ? team_subgroup(traits) : 0;
+    const ShaderCode &shader = decode_shader(rules.unit(layer), traits.subgroup);
+    const uint32_t required = traits.subgroup_size_control ? subgroup : 0;
+    const PageForm &form = rules.form(layer);
+    const Constant threads = {LK_SPEC_THREADS, rules.threads(layer, columns)};
+    const lk_status status = rules.unit(layer) == DecodeUnit::kMatrix
+                                 ? take(shader,
+                                        {threads,
+                                         {LK_SPEC_HEAD_DIM, view.head_dim},
+                                         {LK_SPEC_SUBGROUP, subgroup},
+                                         {LK_SPEC_COLUMNS, columns},
+                                         {LK_SPEC_KEY_END8, form.key_end8},
+                                         {LK_SPEC_KEY_END4, form.key_end4},
+                                         {LK_SPEC_VALUE_BITS, form.value_bits},
+                                         {LK_SPEC_SOFT_CAP, view.soft_cap > 0},
+                                         {LK_SPEC_PERMUTATION, form.permutation}},
+                                        required, &out->attend)
+                                 : take(shader,
+                                        {threads,
+                                         {LK_SPEC_HEAD_DIM, view.head_dim},
+                                         {LK_SPEC_SUBGROUP, subgroup},
+                                         {LK_SPEC_COLUMNS, columns},
+                                         {LK_SPEC_GROUPED, rules.is_grouped(layer)}},
+                                        required, &out->attend);
+    return status ? status : open_merge(shaders::attend_decode_merge, view.head_dim, columns, out);
+}
+
+lk_status CachePipelines::open_tile(uint32_t head_dim, uint32_t columns, AttendPipelines *out) {
+    const lk_status status = take(shaders::attend_tile,
+                                  {{LK_SPEC_THREADS, LK_TILE_THREADS},
+                                   {LK_SPEC_HEAD_DIM, head_dim},
+                                   {LK_SPEC_COLUMNS, columns}},
+                                  0, &out->attend);
+    return status ? status : open_merge(shaders::attend_tile_merge, head_dim, columns, out);
+}
+
+lk_status CachePipelines::open_layer(const DecodeRules &rules, uint32_t layer,
+                                     const LayerView &view, const Traits &traits) {
+    lk_status status = LK_OK;
+    for (const uint32_t size : {0, 1}) {
+        const uint32_t n_columns = size ? UINT32_MAX : 1;
+        if (!status)
+            status = open_tile(view.head_dim, tile_columns(view.head_dim, n_columns),
+                               &layers_[layer].tile[size]);
+        if (!status && rules.takes(layer))
+            status = open_decode(rules, layer, view, rules.tile_columns(layer, n_columns), traits,
+                                 &layers_[layer].decode[size]);
+    }
+    return status;
+}
+
 lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rules,
                                const Traits &traits, Pipelines *pipelines) {
     if (traits.max_workgroup_size < LK_TILE_THREADS)
@@ -100,7 +124,8 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
                     "the device runs workgroups of up to %u invocations, attention needs %u",
                     traits.max_workgroup_size, LK_TILE_THREADS);
     pipelines_ = pipelines;
-    if (!layers_.resize(layout.n_layers))
+    if (!layers_.resize(layout.n_layers) ||
+        !taken_.reserve(uint64_t{kMostOfLayer} * layout.n_layers))
         return fail(LK_E_NOMEM, "no memory for the pipelines of %u layers", layout.n_layers);
     lk_status status =
         pipelines->get(shaders::append, {{LK_SPEC_THREADS, kAppendThreads}}, 0, &append_);
@@ -118,16 +143,8 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
             status = pipelines->get(shaders::add_sums, {}, 0, &add_sums_);
     }
     for (uint32_t l = 0; l < layout.n_layers; ++l)
-        for (const uint32_t size : {0, 1}) {
-            const uint32_t head_dim = layout.layers[l].head_dim;
-            const uint32_t n_columns = size ? UINT32_MAX : 1;
-            if (!status)
-                status = open_tile(head_dim, tile_columns(head_dim, n_columns), pipelines,
-                                   &layers_[l].tile[size]);
-            if (!status && rules.takes(l))
-                status = open_decode(rules, l, layout.layers[l], rules.tile_columns(l, n_columns),
-                                     traits, pipelines, &layers_[l].decode[size]);
-        }
+        if (!status)
+            status = open_layer(rules, l, layout.layers[l], traits);
     return status;
 }
 

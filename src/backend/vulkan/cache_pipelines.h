@@ -1,4 +1,4 @@
-// The pipelines that a cache needs, all made when it is opened.
+// The pipelines that a cache needs, all made when it is opened; those of its plan go with it.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_VULKAN_CACHE_PIPELINES_H
@@ -29,7 +29,10 @@ class CachePipelines {
   public:
     static constexpr uint32_t kAppendThreads = 64;
 
-    explicit CachePipelines(const Allocator &allocator) : layers_(allocator) {}
+    explicit CachePipelines(const Allocator &allocator) : layers_(allocator), taken_(allocator) {}
+    ~CachePipelines();  // work of the cache has run
+    CachePipelines(const CachePipelines &) = delete;
+    CachePipelines &operator=(const CachePipelines &) = delete;
 
     lk_status open(const CacheLayout &layout, const DecodeRules &rules, const Traits &traits,
                    Pipelines *pipelines);
@@ -57,6 +60,16 @@ class CachePipelines {
         AttendPipelines decode[2];  // null where decode takes no step
         AttendPipelines tile[2];
     };
+    static constexpr uint32_t kMostOfLayer = 8;  // pipelines of Layer
+    lk_status take(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
+                   VkPipeline *out);
+    lk_status open_merge(const ShaderCode &shader, uint32_t head_dim, uint32_t columns,
+                         AttendPipelines *out);
+    lk_status open_decode(const DecodeRules &rules, uint32_t layer, const LayerView &view,
+                          uint32_t columns, const Traits &traits, AttendPipelines *out);
+    lk_status open_tile(uint32_t head_dim, uint32_t columns, AttendPipelines *out);
+    lk_status open_layer(const DecodeRules &rules, uint32_t layer, const LayerView &view,
+                         const Traits &traits);
     static const AttendPipelines &of_columns(const AttendPipelines (&sizes)[2], uint32_t columns) {
         return sizes[sizes[0].columns == columns ? 0 : 1];
     }
@@ -69,6 +82,7 @@ class CachePipelines {
     VkPipeline sum_queries_ = VK_NULL_HANDLE;
     VkPipeline add_sums_ = VK_NULL_HANDLE;
     Array<Layer> layers_;
+    Array<VkPipeline> taken_;
     Pipelines *pipelines_ = nullptr;
 };
 

@@ -57,6 +57,7 @@ namespace vulkan {
     X(GetDeviceQueue)                 \
     X(GetPipelineCacheData)           \
     X(MapMemory)                      \
+    X(MergePipelineCaches)            \
     X(QueueSubmit)                    \
     X(ResetCommandPool)               \
     X(ResetFences)                    \

@@ -31,8 +31,8 @@ Pipelines::~Pipelines() {
     const Functions &vk = device_.functions();
     for (const Entry &entry : entries_)
         vk.DestroyPipeline(device_.handle(), entry.pipeline, nullptr);
-    if (cache_)
-        vk.DestroyPipelineCache(device_.handle(), cache_, nullptr);
+    destroy_cache(cache_);
+    destroy_cache(last_cache_);
     if (layout_)
         vk.DestroyPipelineLayout(device_.handle(), layout_, nullptr);
 }
@@ -51,14 +51,22 @@ lk_status Pipelines::open(const void *blob, uint64_t bytes) {
                         "making a pipeline layout");
     if (status)
         return status;
-    VkPipelineCacheCreateInfo cache{};
-    cache.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO;
-    if (is_own_blob(device_.traits(), blob, bytes)) {
-        cache.initialDataSize = bytes;
-        cache.pInitialData = blob;
-    }
-    return device_.checked(vk.CreatePipelineCache(device_.handle(), &cache, nullptr, &cache_),
-                           "making a cache of pipelines");
+    return create_cache(blob, is_own_blob(device_.traits(), blob, bytes) ? bytes : 0, &cache_);
+}
+
+lk_status Pipelines::create_cache(const void *blob, uint64_t bytes, VkPipelineCache *out) const {
+    VkPipelineCacheCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO;
+    info.initialDataSize = bytes;
+    info.pInitialData = blob;
+    return device_.checked(
+        device_.functions().CreatePipelineCache(device_.handle(), &info, nullptr, out),
+        "making a cache of pipelines");
+}
+
+void Pipelines::destroy_cache(VkPipelineCache cache) const {
+    if (cache)
+        device_.functions().DestroyPipelineCache(device_.handle(), cache, nullptr);
 }
 
 bool Pipelines::Entry::is_like(const Entry &other) const {
@@ -67,18 +75,65 @@ bool Pipelines::Entry::is_like(const Entry &other) const {
            !std::memcmp(constants, other.constants, n_constants * sizeof *constants);
 }
 
-lk_status Pipelines::get(const ShaderCode &shader, std::initializer_list<Constant> constants,
-                         uint32_t subgroup_size, VkPipeline *out) {
+lk_status Pipelines::get(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
+                         VkPipeline *out) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Entry *entry = nullptr;
+    const lk_status status = find(shader, constants, subgroup_size, &entry);
+    if (status)
+        return status;
+    entry->is_kept = true;
+    *out = entry->pipeline;
+    return LK_OK;
+}
+
+lk_status Pipelines::take(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
+                          VkPipeline *out) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Entry *entry = nullptr;
+    const lk_status status = find(shader, constants, subgroup_size, &entry);
+    if (status)
+        return status;
+    ++entry->n_users;
+    *out = entry->pipeline;
+    return LK_OK;
+}
+
+// Drivers may give pipelines that are alike one handle: any entry of it that has a user will do.
+void Pipelines::give(VkPipeline pipeline) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Entry *entry = std::find_if(entries_.begin(), entries_.end(), [&](const Entry &known) {
+        return known.pipeline == pipeline && known.n_users;
+    });
+    assert(entry != entries_.end());
+    --entry->n_users;
+    entry->idle_since = ++n_given_;
+    const auto n_idle = std::count_if(entries_.begin(), entries_.end(),
+                                      [](const Entry &known) { return !known.is_in_use(); });
+    if (n_idle > kMostIdle)
+        drop_oldest_idle();
+}
+
+void Pipelines::drop_oldest_idle() {
+    Entry *oldest =
+        std::min_element(entries_.begin(), entries_.end(), [](const Entry &a, const Entry &b) {
+            return a.is_in_use() != b.is_in_use() ? b.is_in_use() : a.idle_since < b.idle_since;
+        });
+    device_.functions().DestroyPipeline(device_.handle(), oldest->pipeline, nullptr);
+    entries_.swap_remove(static_cast<size_t>(oldest - entries_.begin()));
+}
+
+lk_status Pipelines::find(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
+                          Entry **out) {
     assert(constants.size() <= kMaxConstants);
     Entry entry{};
     entry.shader = &shader;
     entry.subgroup_size = subgroup_size;
     entry.n_constants = static_cast<uint32_t>(constants.size());
     std::copy(constants.begin(), constants.end(), entry.constants);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (const Entry &known : entries_)
+    for (Entry &known : entries_)
         if (known.is_like(entry)) {
-            *out = known.pipeline;
+            *out = &known;
             return LK_OK;
         }
     if (entries_.size() == entries_.capacity() && !entries_.reserve(2 * entries_.size()))
@@ -87,19 +142,35 @@ lk_status Pipelines::get(const ShaderCode &shader, std::initializer_list<Constan
     if (status)
         return status;
     entries_.push(entry);
-    *out = entry.pipeline;
+    *out = &entries_.back();
     return LK_OK;
 }
 
-lk_status Pipelines::compile(Entry *entry) const {
+lk_status Pipelines::renew_cache() {
+    if (n_cached_ < kGeneration)
+        return LK_OK;
+    VkPipelineCache fresh = VK_NULL_HANDLE;
+    const lk_status status = create_cache(nullptr, 0, &fresh);
+    if (status)
+        return status;
+    destroy_cache(last_cache_);
+    last_cache_ = cache_;
+    cache_ = fresh;
+    n_cached_ = 0;
+    return LK_OK;
+}
+
+lk_status Pipelines::compile(Entry *entry) {
     const Functions &vk = device_.functions();
     VkShaderModuleCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
     info.codeSize = entry->shader->n_bytes;
     info.pCode = entry->shader->words;
     VkShaderModule module = VK_NULL_HANDLE;
-    lk_status status = device_.checked(
-        vk.CreateShaderModule(device_.handle(), &info, nullptr, &module), entry->shader->name);
+    lk_status status = renew_cache();
+    if (!status)
+        status = device_.checked(vk.CreateShaderModule(device_.handle(), &info, nullptr, &module),
+                                 entry->shader->name);
     if (status)
         return status;
     status = compile_module(module, entry);
@@ -107,7 +178,7 @@ lk_status Pipelines::compile(Entry *entry) const {
     return status;
 }
 
-lk_status Pipelines::compile_module(VkShaderModule module, Entry *entry) const {
+lk_status Pipelines::compile_module(VkShaderModule module, Entry *entry) {
     VkSpecializationMapEntry map[kMaxConstants];
     for (uint32_t i = 0; i < entry->n_constants; ++i)
         map[i] = {entry->constants[i].id,
@@ -132,16 +203,35 @@ lk_status Pipelines::compile_module(VkShaderModule module, Entry *entry) const {
     info.layout = layout_;
     char action[96];
     std::snprintf(action, sizeof action, "compiling shader %s", entry->shader->name);
+    ++n_cached_;
     return device_.checked(device_.functions().CreateComputePipelines(
                                device_.handle(), cache_, 1, &info, nullptr, &entry->pipeline),
                            action);
 }
 
 lk_status Pipelines::save(void *buffer, uint64_t capacity_bytes, uint64_t *needed_bytes) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!last_cache_)
+        return read_cache(cache_, buffer, capacity_bytes, needed_bytes);
+    VkPipelineCache both = VK_NULL_HANDLE;
+    const VkPipelineCache parts[] = {last_cache_, cache_};
+    lk_status status = create_cache(nullptr, 0, &both);
+    if (!status)
+        status = device_.checked(
+            device_.functions().MergePipelineCaches(device_.handle(), both, 2, parts),
+            "merging caches of pipelines");
+    if (!status)
+        status = read_cache(both, buffer, capacity_bytes, needed_bytes);
+    destroy_cache(both);
+    return status;
+}
+
+lk_status Pipelines::read_cache(VkPipelineCache cache, void *buffer, uint64_t capacity_bytes,
+                                uint64_t *needed_bytes) const {
     const Functions &vk = device_.functions();
     size_t needed = 0;
     lk_status status =
-        device_.checked(vk.GetPipelineCacheData(device_.handle(), cache_, &needed, nullptr),
+        device_.checked(vk.GetPipelineCacheData(device_.handle(), cache, &needed, nullptr),
                         "measuring the cache of pipelines");
     if (status)
         return status;
@@ -153,7 +243,7 @@ lk_status Pipelines::save(void *buffer, uint64_t capacity_bytes, uint64_t *neede
         return fail(LK_E_ARGUMENT, "capacity_bytes is %llu and the cache of pipelines has %zu",
                     static_cast<unsigned long long>(capacity_bytes), needed);
     size_t written = capacity_bytes;
-    return device_.checked(vk.GetPipelineCacheData(device_.handle(), cache_, &written, buffer),
+    return device_.checked(vk.GetPipelineCacheData(device_.handle(), cache, &written, buffer),
                            "reading the cache of pipelines");
 }
 
