@@ -175,8 +175,9 @@ LK_API lk_status lk_sequence_add(lk_cache *cache, lk_sequence *id);
  *
  * The two share those pages, and each is as if it had them alone: later steps, truncation
  * and removal of one never change what the other attends to, and give back what no other
- * needs. Nothing is copied now. A fork costs a pointer for every page_tokens tokens until
- * it takes part in a step; that step copies the kept tokens of a last page that is not
+ * needs. Nothing is copied now, save a page in the middle of whose packing the bytes of the
+ * budget ended: the fork has it at 16 bits. A fork costs a pointer for every page_tokens
+ * tokens until it takes part in a step; that step copies the kept tokens of a last page that is not
  * full (reopened, where it is packed: see lk_sequence_truncate()), unless the others of
  * the page end where this one does or before. Pages that leave the recent window are
  * packed once for all that have them; until the last of those has come as far, the 16-bit
@@ -189,8 +190,9 @@ LK_API lk_status lk_sequence_add(lk_cache *cache, lk_sequence *id);
  * Errors: LK_E_ARGUMENT (n_tokens above the length), LK_E_NOT_FOUND, LK_E_BUDGET
  * (max_sequences are there, or no bytes), LK_E_NOMEM, LK_E_BUSY (a step is open),
  * LK_E_UNSUPPORTED (fewer tokens would see pages that a layer's window has left: see
- * lk_sequence_truncate()). Within chunks that lk_chunks_assign() reordered, what is left of them
- * is laid out now: LK_E_STATE (the cache's queue is being captured) and LK_E_DEVICE too. */
+ * lk_sequence_truncate()). Where a page is copied, or within chunks that lk_chunks_assign()
+ * reordered, what is left of which is laid out now: LK_E_STATE (the cache's queue is being
+ * captured) and LK_E_DEVICE too. */
 LK_API lk_status lk_sequence_fork(lk_cache *cache, lk_sequence parent, uint64_t n_tokens,
                                   lk_sequence *child);
 

@@ -229,6 +229,9 @@ lk_status flush_packs(lk_cache *cache);
 lk_status flush_moves(lk_cache *cache);
 // Copy the first n_tokens of all halves that the target row has at 16 bits.
 lk_status copy_raw_halves(lk_cache *cache, const Row &from, const Row &to, uint32_t n_tokens);
+// Put a row at 16 bits in the place of one that others have, with the first n_tokens of it, of what
+// its codes stand for. The sequence still holds the old one, which the caller releases.
+lk_status copy_shared_row(lk_cache *cache, Sequence *sequence, uint64_t index, uint32_t n_tokens);
 
 // Move slots together until no family of sizes holds an extent too many; true when any moved.
 bool compact(lk_cache *cache);

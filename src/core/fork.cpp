@@ -36,6 +36,33 @@ lk_status share_rows(lk_cache *cache, Sequence *parent, uint64_t n_tokens, Seque
     return LK_OK;
 }
 
+// Bytes lacked for the rest of its entries: whose packing goes on would change what others see.
+bool is_partly_packed(const Row &row) { return row.n_packed && row.n_packed < row.n_entries; }
+
+bool has_partly_packed(Sequence *sequence, uint64_t n_rows) {
+    for (uint64_t r = sequence->first_open; r < n_rows; ++r)
+        if (is_partly_packed(*sequence->row(r)))
+            return true;
+    return false;
+}
+
+// Rows at 16 bits for those that the parent has packed in part.
+lk_status own_partly_packed(lk_cache *cache, Sequence *child) {
+    for (uint64_t r = 0; r < child->rows.size(); ++r) {
+        Row *shared = child->row(r);
+        if (!is_partly_packed(*shared))
+            continue;
+        const uint64_t n = child->length - shared->first_token;
+        const uint32_t capacity = shared->capacity_tokens;
+        const lk_status status = copy_shared_row(
+            cache, child, r, n < capacity ? static_cast<uint32_t>(n) : capacity);
+        if (status)
+            return status;
+        release_row(cache, shared);
+    }
+    return LK_OK;
+}
+
 lk_status fork_sequence(lk_cache *cache, lk_sequence id, uint64_t n_tokens, lk_sequence *out) {
     Sequence *parent = find_sequence(cache, id);
     if (!parent)
@@ -54,7 +81,8 @@ lk_status fork_sequence(lk_cache *cache, lk_sequence id, uint64_t n_tokens, lk_s
     // Chunks that were reordered have to be laid out anew, from all of them.
     const bool cuts = cuts_chunks(cache, *parent, n_tokens);
     const uint64_t n_kept = n_tokens;
-    if (cuts && cache->device->is_capturing())
+    const bool copies = has_partly_packed(parent, row_count(cache->plan.model, n_tokens));
+    if ((cuts || copies) && cache->device->is_capturing())
         return fail(LK_E_STATE, "the cache's queue is being captured: fork sequence %llu after",
                     ull{id});
     if (cuts)
@@ -83,6 +111,10 @@ lk_status fork_sequence(lk_cache *cache, lk_sequence id, uint64_t n_tokens, lk_s
         ++child->scores->n_holders;
     if (n_tokens < parent->length)
         status = cut_scores(cache, child, child->rows.size());
+    if (copies && !status)
+        status = leave_recording(cache);
+    if (copies && !status)
+        status = own_partly_packed(cache, child);
     cache->stats.n_tokens += n_tokens;
     if (cuts && !status)
         status = cut_sequence(cache, child, n_kept);

@@ -57,6 +57,24 @@ lk_status copy_raw_halves(lk_cache *cache, const Row &from, const Row &to, uint3
     return status ? status : flush_reopens(cache);
 }
 
+lk_status copy_shared_row(lk_cache *cache, Sequence *sequence, uint64_t index, uint32_t n_tokens) {
+    const RowKind kind = is_sink_row(cache->plan.model, index) ? RowKind::kSink : RowKind::kRecent;
+    Row *own = nullptr;
+    lk_status status = create_row(cache, index, kind, &own);
+    if (status)
+        return status;
+    status = copy_raw_halves(cache, *sequence->row(index), *own, n_tokens);
+    if (status) {
+        release_row(cache, own);
+        return status;
+    }
+    cache->stats.pages_copied += 2u * own->n_entries;
+    sequence->rows[index] = own;
+    if (sequence->first_open > index)
+        sequence->first_open = index;
+    return LK_OK;
+}
+
 void choose_tails(lk_cache *cache) {
     for (StepSequence &part : cache->step.sequences) {
         Sequence *sequence = part.sequence;
@@ -78,22 +96,10 @@ lk_status own_tail(lk_cache *cache, StepSequence *part) {
         return status;
     const uint64_t index = part->n_rows_before - 1;
     Row *shared = sequence->row(index);
-    const RowKind kind = is_sink_row(cache->plan.model, index) ? RowKind::kSink : RowKind::kRecent;
-    Row *own = nullptr;
-    status = create_row(cache, index, kind, &own);
-    if (status)
-        return status;
-    status = copy_raw_halves(cache, *shared, *own, tail_tokens(*sequence, *shared));
-    if (status) {
-        release_row(cache, own);
-        return status;
-    }
-    cache->stats.pages_copied += 2u * own->n_entries;
-    sequence->rows[index] = own;
-    part->borrowed_row = shared;
-    if (sequence->first_open > index)
-        sequence->first_open = index;
-    return LK_OK;
+    status = copy_shared_row(cache, sequence, index, tail_tokens(*sequence, *shared));
+    if (!status)
+        part->borrowed_row = shared;
+    return status;
 }
 
 void return_tail(lk_cache *cache, StepSequence *part) {
