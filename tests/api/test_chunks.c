@@ -149,6 +149,25 @@ static void chunks_of_one_class(void **state) {
         }
 }
 
+// Pages at 16 bits that are too many for one part of decode, among those that are packed.
+static void many_chunks_stay_at_16_bits(void **state) {
+    (void)state;
+    enum { N_CHUNKS = 24 };
+    const lk_chunk_class turn[] = {LK_CHUNK_HIGH, LK_CHUNK_LOW, LK_CHUNK_HIGH, LK_CHUNK_MIDDLE,
+                                   LK_CHUNK_HIGH};
+    pair p;
+    open_pair(&p, (shape){128, 128});
+    make_caches(&p, BUDGET);
+    const uint32_t n_context = SINKS + N_CHUNKS * 128;
+    const lk_sequence id = prompt_pair(&p, 1, n_context + 40);
+    lk_chunk_class classes[N_CHUNKS];
+    for (uint32_t c = 0; c < N_CHUNKS; ++c)
+        classes[c] = turn[c % (sizeof turn / sizeof *turn)];
+    assign_pair(&p, id, n_context, classes, NULL);
+    step_pair(&p, id, 1, n_context + 40, 2, "a decode step");
+    close_pair(&p);
+}
+
 // All at 16 bits: what a cache of 16 bits answers, in whatever order. Small chunks too.
 static void sixteen_bits_are_exact(void **state) {
     (void)state;
@@ -721,6 +740,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(permutations_answer_as_the_reference),
         cmocka_unit_test(chunks_of_one_class),
+        cmocka_unit_test(many_chunks_stay_at_16_bits),
         cmocka_unit_test(sixteen_bits_are_exact),
         cmocka_unit_test(the_best_fill_no_page),
         cmocka_unit_test(cuts_answer_as_the_reference),

@@ -12,6 +12,7 @@ namespace {
 constexpr uint32_t kMaxRounds = 6;  // items that a worker takes one after the other, at most
 constexpr uint32_t kHeaderBytes = 16;
 constexpr uint32_t kRowTiles = LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS;  // of a row, at most
+constexpr uint32_t kFewRawRows = 8;  // that sinks and a recent window are
 
 uint32_t columns_of(const BatchSequence &sequence, const LayerView &layer) {
     return sequence.n_new * (layer.n_query_heads / layer.n_kv_heads);
@@ -287,18 +288,31 @@ void Splits::write_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, u
     }
 }
 
-// All raw rows to each item, and packed ones in equal parts.
-void Splits::deal_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
-                       WorkItem *items) {
-    for (uint32_t i = 0; i < 2; ++i) {
-        item.raw_begin[i] = unit.raw[i].begin;
-        item.raw_count[i] = unit.raw[i].size();
-    }
+// Chunks that stay at 16 bits make raw rows many, and long work for one part's readers.
+bool Splits::has_many_raw(const UnitRows &unit, uint32_t n_readers) {
+    return unit.packed.size() &&
+           unit.raw[0].size() + unit.raw[1].size() > std::max(n_readers, kFewRawRows);
+}
+
+Splits::Rows Splits::share_of(const Rows &rows, uint32_t part, uint32_t n_parts) {
+    const uint64_t n = rows.size();
+    return {rows.begin + static_cast<uint32_t>(n * part / n_parts),
+            rows.begin + static_cast<uint32_t>(n * (part + 1) / n_parts), 0};
+}
+
+// Packed rows in equal parts. Raw rows too, or all of them to each item where readers of all take
+// tiles of them in turn. So whatever a row of each kind costs, parts cost the same.
+void Splits::deal_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, bool deals_raw,
+                       uint32_t *n_items, WorkItem *items) {
     for (uint32_t part = 0; part < n_parts; ++part) {
-        const uint64_t n = unit.packed.size();
-        const auto begin = static_cast<uint32_t>(n * part / n_parts);
-        item.packed_begin = unit.packed.begin + begin;
-        item.packed_count = static_cast<uint32_t>(n * (part + 1) / n_parts) - begin;
+        for (uint32_t i = 0; i < 2; ++i) {
+            const Rows raw = deals_raw ? unit.raw[i] : share_of(unit.raw[i], part, n_parts);
+            item.raw_begin[i] = raw.begin;
+            item.raw_count[i] = raw.size();
+        }
+        const Rows packed = share_of(unit.packed, part, n_parts);
+        item.packed_begin = packed.begin;
+        item.packed_count = packed.size();
         item.part = static_cast<uint16_t>(part);
         items[(*n_items)++] = item;
     }
@@ -371,8 +385,8 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
                 item.first_partial = partial;
                 if (parts > 1)
                     partial += parts * limits_.max_tile_columns * (layer.head_dim + 2);
-                if (shape.deals_raw)
-                    deal_unit(unit, item, parts, &n_items, items);
+                if (shape.deals_raw || has_many_raw(unit, shape.n_readers))
+                    deal_unit(unit, item, parts, shape.deals_raw, &n_items, items);
                 else
                     write_unit(unit, item, parts, &n_items, sequence,
                                layout_.first_entries[kind->layer] + head, shape.n_readers, items);

@@ -1,0 +1,283 @@
+// How decode is cut into work items: every row is read once, uniform contexts are cut as they
+// always were, and where chunks have classes no part is dearer than the others.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/device/split.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "suite.h"
+
+namespace {
+
+using lk::Side;
+using lk::WorkItem;
+namespace device = lk::device;
+
+constexpr uint32_t kHeads = 8;
+constexpr uint32_t kHeadDim = 128;
+constexpr uint32_t kWorkers = 132;
+constexpr uint32_t kGroup = 32;  // of ranges
+constexpr uint32_t kSinkTokens = 32;
+constexpr uint32_t kRecentPages = 2;  // at 16 bits, behind the chunks
+
+// Classes of keys; the values' follow.
+enum : uint16_t { kRaw = 0, kFour = 2, kTwo = 4, kClasses = 6 };
+
+lk::HalfClass half_class(Side side, uint32_t bits) {
+    lk::HalfClass made{};
+    made.shape = lk::raw_shape(side, kHeadDim, LK_MAX_PAGE_TOKENS);
+    if (bits == 16)
+        return made;
+    std::swap(made.shape.strips[lk::kPlane16],
+              made.shape.strips[bits == 4 ? lk::kPlane4 : lk::kPlane2]);
+    made.shape.axis = side == Side::kKey ? lk::Axis::kChannel : lk::Axis::kToken;
+    made.shape.group = kGroup;
+    return made;
+}
+
+class Rules final : public device::SplitRules {
+  public:
+    device::SplitLimits limits() const override {
+        return {kWorkers, kWorkers, 64, 8, 16, kWorkers};
+    }
+    device::SplitShape shape(uint32_t, uint32_t, uint32_t) const override {
+        return {kWorkers, n_readers, 8, 131072, deals_raw};
+    }
+
+    uint32_t n_readers = 12;
+    bool deals_raw = false;
+};
+
+class Memory final : public device::TableMemory {
+  public:
+    lk_status allocate(uint64_t, const char *, uint64_t *) override { return LK_E_UNSUPPORTED; }
+    void release(uint64_t) override {}
+    lk_status put(uint64_t address, const void *data, uint64_t n_bytes) override {
+        bytes.resize(std::max<uint64_t>(bytes.size(), address + n_bytes));
+        std::memcpy(bytes.data() + address, data, n_bytes);
+        return LK_OK;
+    }
+
+    std::vector<uint8_t> bytes;
+};
+
+// Pages of a context's chunks, in this order.
+struct Mix {
+    uint32_t n_low;
+    uint32_t n_middle;
+    uint32_t n_high;
+};
+
+// Sequences of one context, a layer of kHeads KV heads, and the items of a step of one new token.
+class Context {
+  public:
+    Context(uint32_t n_sequences, const Mix &mix) {
+        add_row(kSinkTokens, kRaw);
+        add_pages(mix.n_low, kTwo);
+        add_pages(mix.n_middle, kFour);
+        add_pages(mix.n_high, kRaw);
+        add_pages(kRecentPages, kRaw);
+        for (size_t r = 0; r < rows_.size(); ++r) {
+            rows_[r].entries = entries_[r].data();
+            row_pointers_.push_back(&rows_[r]);
+        }
+        const auto n_rows = static_cast<uint32_t>(rows_.size());
+        for (uint32_t s = 0; s < n_sequences; ++s)
+            sequences_.push_back(
+                {row_pointers_.data(), n_rows, n_rows, s + 1, n_tokens_ - 60, 1, s, 1, nullptr});
+        for (const uint32_t bits : {16, 4, 2})
+            for (const Side side : {Side::kKey, Side::kValue})
+                classes_.push_back(half_class(side, bits));
+        entry_classes_.assign(kHeads, {kRaw, kTwo, kRaw + 1, kTwo + 1, kTwo});
+        layer_.n_query_heads = 4 * kHeads;
+        layer_.n_kv_heads = kHeads;
+        layer_.head_dim = kHeadDim;
+        layer_.scale = 1;
+        layout_.classes = classes_.data();
+        layout_.n_classes = kClasses;
+        layout_.layers = &layer_;
+        layout_.first_entries = &first_entry_;
+        layout_.n_layers = 1;
+        layout_.n_entries = kHeads;
+        layout_.entry_classes = entry_classes_.data();
+        layout_.page_tokens = LK_MAX_PAGE_TOKENS;
+        layout_.sink_tokens = kSinkTokens;
+        layout_.max_sequences = layout_.max_step_tokens = n_sequences;
+    }
+
+    // Items of the plan, in units' order.
+    std::vector<WorkItem> plan(const Rules &rules) {
+        device::Splits splits(lk::default_allocator());
+        assert_true(splits.open(layout_, rules));
+        lk::Batch batch{};
+        batch.sequences = sequences_.data();
+        batch.n_sequences = batch.n_tokens = static_cast<uint32_t>(sequences_.size());
+        assert_true(splits.plan(batch, true));
+        assert_false(splits.plan(batch, false));
+        Memory memory;
+        assert_int_equal(splits.send(&memory, 0), LK_OK);
+        const device::Split &split = splits.of(0);
+        std::vector<WorkItem> items(split.n_items);
+        std::memcpy(items.data(), memory.bytes.data() + split.items_offset,
+                    items.size() * sizeof(WorkItem));
+        check_rows(items, rules.deals_raw);
+        return items;
+    }
+
+    // How long an item takes a block whose readers take pieces in turn, in us: measured on an H200
+    // by the kernel that reads these classes (docs/performance.md, Chunks with classes).
+    double time_of(const WorkItem &item, uint32_t n_readers) const {
+        std::vector<double> readers(n_readers);
+        for (uint32_t i = 0; i < item.packed_count + 8 * n_raw(item); ++i)
+            readers[i % n_readers] += i < item.packed_count ? kPageTime : kTileTime;
+        return *std::max_element(readers.begin(), readers.end());
+    }
+    static uint32_t n_raw(const WorkItem &item) { return item.raw_count[0] + item.raw_count[1]; }
+    double shared_time(uint32_t n_parts, uint32_t n_readers) const {
+        const auto is_packed = [](const lk::PageRow &row) { return row.entries[0].key_class != 0; };
+        const auto n_packed = std::count_if(rows_.begin(), rows_.end(), is_packed);
+        const auto n_left = static_cast<double>(rows_.size()) - static_cast<double>(n_packed);
+        return (static_cast<double>(n_packed) * kPageTime + n_left * 8 * kTileTime) /
+               (n_parts * n_readers);
+    }
+
+  private:
+    static constexpr double kPageTime = 13;
+    static constexpr double kTileTime = 2.3;
+
+    void add_row(uint32_t n_tokens, uint16_t key_class) {
+        lk::PageEntry entry{};
+        entry.key_class = key_class;
+        entry.value_class = static_cast<uint16_t>(key_class + 1);
+        entries_.emplace_back(kHeads, entry);
+        lk::PageRow row{};
+        row.first_token = n_tokens_;
+        row.capacity_tokens = n_tokens;
+        row.n_entries = kHeads;
+        rows_.push_back(row);
+        n_tokens_ += n_tokens;
+    }
+    void add_pages(uint32_t n, uint16_t key_class) {
+        for (uint32_t i = 0; i < n; ++i)
+            add_row(LK_MAX_PAGE_TOKENS, key_class);
+    }
+
+    // Of each sequence and head each row is read once; with deals_raw each part has all raw rows.
+    void check_rows(const std::vector<WorkItem> &items, bool deals_raw) const {
+        std::vector<std::vector<uint32_t>> reads(sequences_.size() * kHeads,
+                                                 std::vector<uint32_t>(rows_.size()));
+        for (const WorkItem &item : items) {
+            std::vector<uint32_t> &of = reads[item.sequence * kHeads + item.kv_head];
+            const uint32_t begins[] = {item.raw_begin[0], item.raw_begin[1], item.packed_begin};
+            const uint32_t counts[] = {item.raw_count[0], item.raw_count[1], item.packed_count};
+            for (uint32_t run = 0; run < 3; ++run)
+                for (uint32_t r = begins[run]; r < begins[run] + counts[run]; ++r)
+                    of.at(r) += run == 2 || !deals_raw || item.part == 0;
+        }
+        for (const std::vector<uint32_t> &of : reads)
+            for (const uint32_t n : of)
+                assert_int_equal(n, 1);
+    }
+
+    lk::LayerView layer_{};
+    lk::CacheLayout layout_{};
+    const uint32_t first_entry_ = 0;
+    uint64_t n_tokens_ = 0;
+    std::vector<lk::HalfClass> classes_;
+    std::vector<lk::EntryClasses> entry_classes_;
+    std::vector<std::vector<lk::PageEntry>> entries_;
+    std::vector<lk::PageRow> rows_;
+    std::vector<const lk::PageRow *> row_pointers_;
+    std::vector<lk::BatchSequence> sequences_;
+};
+
+// Contexts of 131072, 32768 and 8192 tokens.
+struct Shape {
+    uint32_t n_sequences;
+    uint32_t n_pages;
+};
+constexpr Shape kShapes[] = {{1, 1022}, {1, 254}, {1, 62}, {8, 254}, {32, 62}};
+
+Mix cocktail(uint32_t n_pages) {
+    return {n_pages - n_pages * 3 / 10 - n_pages / 10, n_pages * 3 / 10, n_pages / 10};
+}
+
+void uniform_contexts_are_cut_as_before(void **) {
+    struct Cut {
+        uint32_t n_readers;
+        Shape shape;
+        std::vector<uint32_t> packed;  // of the first unit's parts
+    };
+    const Cut cuts[] = {
+        {12, {1, 1022}, {55, 64, 65, 64, 65, 64, 65, 64, 65, 64, 65, 64, 65, 64, 65, 64}},
+        {12, {1, 254}, {7, 16, 17, 16, 17, 16, 17, 16, 17, 16, 17, 16, 17, 16, 17, 16}},
+        {12, {1, 62}, {0, 0, 4, 4, 5, 4, 5, 4, 5, 4, 5, 4, 5, 4, 5, 4}},
+        {12, {8, 254}, {122, 132}},
+        {12, {32, 62}, {62}},
+        {16, {1, 1022}, {62, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64}},
+        {16, {1, 254}, {14, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16}},
+        {16, {8, 254}, {126, 128}},
+    };
+    for (const Cut &cut : cuts) {
+        Rules rules;
+        rules.n_readers = cut.n_readers;
+        Context context(cut.shape.n_sequences, {cut.shape.n_pages, 0, 0});
+        const std::vector<WorkItem> items = context.plan(rules);
+        assert_int_equal(items.size(), cut.shape.n_sequences * kHeads * cut.packed.size());
+        for (size_t i = 0; i < items.size(); ++i) {
+            assert_int_equal(items[i].packed_count, cut.packed[items[i].part]);
+            if (cut.shape.n_pages > 62)
+                assert_int_equal(Context::n_raw(items[i]), items[i].part ? 0 : 3);
+        }
+    }
+}
+
+void rows_at_16_bits_are_in_all_parts(void **) {
+    for (const Shape &shape : kShapes) {
+        const Mix mix = cocktail(shape.n_pages);
+        const Rules rules;
+        Context context(shape.n_sequences, mix);
+        const std::vector<WorkItem> items = context.plan(rules);
+        const uint32_t n_raw = mix.n_high + kRecentPages + 1;
+        if (n_raw <= rules.n_readers)
+            continue;
+        double longest = 0;
+        for (const WorkItem &item : items) {
+            const uint32_t n_packed = mix.n_low + mix.n_middle;
+            assert_in_range(item.packed_count, n_packed / item.n_parts,
+                            n_packed / item.n_parts + 1);
+            assert_in_range(Context::n_raw(item), n_raw / item.n_parts - 1,
+                            n_raw / item.n_parts + 2);
+            longest = std::max(longest, context.time_of(item, rules.n_readers));
+        }
+        // Warps take whole pages, so a part of few of them is as long as its rounds are.
+        if (shape.n_sequences * shape.n_pages >= 1022)
+            assert_true(longest < 1.15 * context.shared_time(items[0].n_parts, rules.n_readers));
+    }
+}
+
+// Devices whose readers take tiles of all raw rows in turn keep doing so.
+void dealt_rows_are_in_each_part(void **) {
+    Rules rules;
+    rules.deals_raw = true;
+    rules.n_readers = 4;
+    for (const Shape &shape : kShapes) {
+        const Mix mix = cocktail(shape.n_pages);
+        Context context(shape.n_sequences, mix);
+        for (const WorkItem &item : context.plan(rules))
+            assert_int_equal(Context::n_raw(item), mix.n_high + kRecentPages + 1);
+    }
+}
+
+}  // namespace
+
+int main() {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(uniform_contexts_are_cut_as_before),
+        cmocka_unit_test(rows_at_16_bits_are_in_all_parts),
+        cmocka_unit_test(dealt_rows_are_in_each_part),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
