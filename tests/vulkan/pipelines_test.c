@@ -141,7 +141,6 @@ static void what_was_compiled_of_late(void **state) {
     const VkShaderModule module = stand_in();
     faults_set(&(vulkan_faults){.stand_in = module});
     (void)open_all(&r);
-    (void)open_all(&r);
     assert_true(faults_pipelines().live <= MOST_SHARED + MOST_IDLE);
     assert_true(faults_pipelines().live_caches == 2);
     uint64_t needed = 0;
