@@ -2,6 +2,7 @@
 // thread has its channels to itself, so they are the same on every device.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "format/format_const.h"
 #include "quantize.cuh"
 #include "query_sums.h"
 #include "tensor.cuh"
@@ -13,8 +14,6 @@ namespace {
 
 constexpr uint32_t kSumThreads = 128;
 constexpr uint32_t kMostTiles = 1024;  // of channels of an item, in workgroups side by side
-
-enum SumFlags : uint32_t { kReplaces = 1, kClears = 2, kFollows = 4 };
 
 // |q| in units of 2^-24 once it is FP16; what is beyond 65504, or NaN, is that.
 __device__ __forceinline__ uint64_t magnitude(float q) {
@@ -52,14 +51,14 @@ __global__ void __launch_bounds__(kSumThreads) query_sums_kernel(const QuerySumL
 
 __device__ void add_sum(const SumJob &job, uint32_t channel) {
     auto *target = reinterpret_cast<uint64_t *>(job.target) + channel;
-    uint64_t sum = job.flags & kReplaces ? 0 : *target;
+    uint64_t sum = job.flags & LK_SUM_REPLACES ? 0 : *target;
     uint64_t at = job.source;
     for (uint64_t mask = job.mask; mask; mask >>= 1, at += job.stride_bytes) {
         if (!(mask & 1))
             continue;
         auto *source = reinterpret_cast<uint64_t *>(at) + channel;
         sum += *source;
-        if (job.flags & kClears)
+        if (job.flags & LK_SUM_CLEARS)
             *source = 0;
     }
     *target = sum;
@@ -69,7 +68,7 @@ __device__ void add_sum(const SumJob &job, uint32_t channel) {
 __global__ void __launch_bounds__(kSumThreads)
     add_sums_kernel(const SumJob *jobs, uint32_t n_jobs) {
     uint32_t index = blockIdx.y;
-    if (index && jobs[index].flags & kFollows)
+    if (index && jobs[index].flags & LK_SUM_FOLLOWS)
         return;
     const uint32_t n_channels = jobs[index].n_channels;
     do {
@@ -78,7 +77,7 @@ __global__ void __launch_bounds__(kSumThreads)
              c += gridDim.x * kSumThreads)
             add_sum(job, c);
         ++index;
-    } while (index < n_jobs && jobs[index].flags & kFollows);
+    } while (index < n_jobs && jobs[index].flags & LK_SUM_FOLLOWS);
 }
 
 }  // namespace

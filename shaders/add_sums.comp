@@ -4,6 +4,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 
+#include "format/format_const.h"
 #include "tables.glsl"
 
 layout(local_size_x = LK_SUM_THREADS) in;

@@ -142,9 +142,6 @@ struct AddSumsPush {
     uint reserved;
 };
 #define LK_SUM_THREADS 64
-#define LK_SUM_REPLACES 1u
-#define LK_SUM_CLEARS 2u
-#define LK_SUM_FOLLOWS 4u
 
 // decode: attention of few query columns over rows of direct classes. Column c of a sequence is its
 // new token c / group under head c % group of the KV head's group; an item has columns

@@ -6,6 +6,7 @@
 #define LK_BACKEND_BACKEND_H
 
 #include "base/memory.h"
+#include "format/format_const.h"
 #include "format/page.h"
 #include "format/tables.h"
 
@@ -168,7 +169,11 @@ struct QuerySumArgs {
 // the source of bit i lying i * stride_bytes behind `source`; with kSumClears the sources are zeros
 // afterwards. An item with kSumFollows has the n_channels of the one before and comes after it; of
 // all others none touches what another writes.
-enum : uint32_t { kSumReplaces = 1, kSumClears = 2, kSumFollows = 4 };
+enum : uint32_t {
+    kSumReplaces = LK_SUM_REPLACES,
+    kSumClears = LK_SUM_CLEARS,
+    kSumFollows = LK_SUM_FOLLOWS
+};
 struct SumItem {
     uint64_t target;
     uint64_t source;
@@ -304,8 +309,9 @@ struct CacheLayout {
     uint32_t sink_tokens;
     uint32_t max_sequences;
     uint32_t max_step_tokens;
-    uint64_t max_rows;       // that the budget can hold at once, over all sequences
-    uint64_t max_step_rows;  // of a step's sequences together, each with all of its own
+    uint64_t max_rows;           // that the budget can hold at once, over all sequences
+    uint64_t max_step_rows;      // of a step's sequences together, each with all of its own
+    uint64_t n_ranked_channels;  // of a row, by queries; with none nothing is done with sums
 };
 
 // Work of the caller's that another thread may do during a call.

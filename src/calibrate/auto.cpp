@@ -15,7 +15,6 @@ namespace {
 
 using ull = unsigned long long;
 
-constexpr uint32_t kPageTokens = 128;
 constexpr uint32_t kStrip = LK_STRIP_CHANNELS;
 constexpr uint32_t kMaxStrips = LK_MAX_HEAD_DIM / kStrip;
 constexpr uint32_t kGroups[] = {128, 64, 32};  // of tokens (keys) and channels (values)
@@ -422,13 +421,9 @@ lk_status Builder::limit_by_budget(uint64_t least, uint64_t *limit) {
 lk_status Builder::build() {
     lk_status status = check_samples();
     if (status == LK_OK)
-        status = set_layers(plan_, calibrator_.geometry);
-    if (status != LK_OK)
-        return status;
-    set_name(plan_, "auto");
-    set_pages(plan_, kPageTokens);
-    set_recent(plan_, options_.sink_tokens, options_.window_tokens);
-    if (options_.centers)
+        status =
+            begin_plan(calibrator_, "auto", options_.sink_tokens, options_.window_tokens, plan_);
+    if (status == LK_OK && options_.centers)
         status = set_centers();
     if (status != LK_OK)
         return status;

@@ -41,6 +41,17 @@ LayerSamples *samples_of(Calibrator *calibrator, uint32_t layer) {
     return own;
 }
 
+lk_status begin_plan(const Calibrator &calibrator, const char *name, uint32_t sink_tokens,
+                     uint32_t window_tokens, Plan *plan) {
+    const lk_status status = set_layers(plan, calibrator.geometry);
+    if (status != LK_OK)
+        return status;
+    set_name(plan, name);
+    set_pages(plan, kPageTokens);
+    set_recent(plan, sink_tokens, window_tokens);
+    return LK_OK;
+}
+
 double retrieval_score(const Calibrator &calibrator, uint32_t layer, uint32_t kv_head) {
     const LayerSamples &own = *calibrator.layers[layer];
     const lk_layer &shape = calibrator.geometry[layer];

@@ -187,6 +187,12 @@ double retrieval_score(const Calibrator &calibrator, uint32_t layer, uint32_t kv
 lk_status set_mean_centers(const Calibrator &calibrator, uint32_t layer, uint32_t kv_head,
                            Plan *plan);
 
+// Of plans that are made here.
+constexpr uint32_t kPageTokens = 128;
+// An empty plan gets its layers, name, pages and what stays at 16 bits. LK_E_NOMEM.
+lk_status begin_plan(const Calibrator &calibrator, const char *name, uint32_t sink_tokens,
+                     uint32_t window_tokens, Plan *plan);
+
 // Plans of checked options into an empty plan.
 lk_status make_chanmix(const Calibrator &calibrator, const lk_chanmix &options, Plan *plan);
 lk_status make_auto(const Calibrator &calibrator, const lk_auto &options, Plan *plan);

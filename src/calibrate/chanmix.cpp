@@ -11,7 +11,6 @@ namespace lk {
 
 namespace {
 
-constexpr uint32_t kPageTokens = 128;
 constexpr uint8_t kOrdinaryBits = 2;
 constexpr uint8_t kRetrievalBits = 4;
 constexpr double kShareGrouped = 0.30;  // reproduces the published sizes, with KV heads shared
@@ -213,13 +212,10 @@ lk_status Builder::heads_by_budget(uint64_t most, uint64_t *n) {
 lk_status Builder::build() {
     lk_status status = check_samples();
     if (status == LK_OK)
-        status = set_layers(plan_, calibrator_.geometry);
-    if (status != LK_OK)
-        return status;
-    set_name(plan_, "chanmix");
-    set_pages(plan_, kPageTokens);
-    set_recent(plan_, options_.sink_tokens, options_.window_tokens);
-    status = set_ordinary();
+        status =
+            begin_plan(calibrator_, "chanmix", options_.sink_tokens, options_.window_tokens, plan_);
+    if (status == LK_OK)
+        status = set_ordinary();
     if (status == LK_OK)
         status = validate_plan(*plan_);
     if (status == LK_OK && options_.retrieval != LK_RETRIEVAL_NONE)

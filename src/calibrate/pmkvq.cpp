@@ -12,7 +12,6 @@ namespace lk {
 
 namespace {
 
-constexpr uint32_t kPageTokens = 128;
 constexpr uint8_t kLadder[kMaxRungs] = {16, 8, 4, 2};
 
 using ull = unsigned long long;
@@ -90,12 +89,10 @@ lk_status Builder::check_samples() const {
 
 // All but widths.
 lk_status Builder::set_frame() {
-    lk_status status = set_layers(plan_, calibrator_.geometry);
+    lk_status status =
+        begin_plan(calibrator_, "pm-kvq", options_.sink_tokens, options_.window_tokens, plan_);
     if (status != LK_OK)
         return status;
-    set_name(plan_, "pm-kvq");
-    set_pages(plan_, kPageTokens);
-    set_recent(plan_, options_.sink_tokens, options_.window_tokens);
     lk_key_rule key;
     lk_value_rule value;
     key_rule_of(*plan_, 0, 0, &key);

@@ -260,6 +260,7 @@ lk_status open_device(lk_cache *cache) {
     layout.max_step_tokens = cache->desc.max_step_tokens;
     layout.max_rows = most_rows(*cache);
     layout.max_step_rows = most_step_rows(*cache, layout.max_rows);
+    layout.n_ranked_channels = cache->n_ranked_channels;
     const lk_status status = cache->context->backend->cache_open(layout, &cache->device);
     cache->sums.use(cache->device);
     return status;

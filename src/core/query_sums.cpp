@@ -2,6 +2,8 @@
 // long one for each row, and the keys of direct rows ranked by them.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "core/cache.h"
 
 namespace lk {
@@ -44,6 +46,20 @@ lk_status queue_run(lk_cache *cache, QuerySumArgs *args, const QuerySumRun &run,
     return LK_OK;
 }
 
+// The rows of a part's new tokens: from begin to end, of which those from tail on stay at 16 bits.
+struct PartRows {
+    uint64_t begin;
+    uint64_t tail;
+    uint64_t end;
+};
+PartRows rows_of(const lk_cache &cache, const StepSequence &part) {
+    const Plan &plan = cache.plan.model;
+    const uint64_t limit = part.sequence->length + part.n_new;
+    const uint64_t begin = row_of_token(plan, part.sequence->length);
+    const uint64_t end = row_count(plan, limit);
+    return {begin, std::clamp(due_rows(plan, limit), begin, end), end};
+}
+
 // New tokens of a long step in one row.
 struct RowTokens {
     uint32_t first;  // of the sequence's new tokens
@@ -69,12 +85,11 @@ uint64_t own_sums(const LayerInfo &layer, const StepSequence &part, uint64_t i) 
 lk_status sum_rows(lk_cache *cache, QuerySumArgs *args, const StepSequence &part) {
     const Plan &plan = cache->plan.model;
     const LayerInfo &layer = cache->layers[args->layer_index];
-    const uint64_t begin = row_of_token(plan, part.sequence->length);
-    const uint64_t end = row_count(plan, part.sequence->length + part.n_new);
+    const PartRows rows = rows_of(*cache, part);
     lk_status status = LK_OK;
-    for (uint64_t first = begin; !status && first < end;) {
+    for (uint64_t first = rows.begin; !status && first < rows.end;) {
         const RowTokens tokens = tokens_of(plan, part, first);
-        QuerySumRun run = {own_sums(layer, part, first - begin),
+        QuerySumRun run = {own_sums(layer, part, first - rows.begin),
                            layer.n_ranked_channels * kSumBytes,
                            part.first_new + tokens.first,
                            tokens.n,
@@ -82,7 +97,7 @@ lk_status sum_rows(lk_cache *cache, QuerySumArgs *args, const StepSequence &part
                            0,
                            0};
         uint64_t row = first + 1;
-        for (uint32_t n = tokens.n; row < end && n == tokens.n; ++row) {
+        for (uint32_t n = tokens.n; row < rows.end && n == tokens.n; ++row) {
             n = tokens_of(plan, part, row).n;
             if (n > tokens.n)
                 break;
@@ -181,27 +196,25 @@ lk_status RowWalk::score_row(uint64_t row, uint64_t own) {
 }
 
 lk_status RowWalk::run() {
-    const Plan &plan = cache_.plan.model;
-    const uint64_t begin = row_of_token(plan, part_.sequence->length);
-    const uint64_t end = row_count(plan, part_.sequence->length + part_.n_new);
+    const PartRows rows = rows_of(cache_, part_);
     lk_status status = start();
-    for (uint64_t row = begin; !status && row < end; ++row)
-        status = score_row(row, device_sums_ + own_sums(layer_, part_, row - begin));
+    for (uint64_t row = rows.begin; !status && row < rows.end; ++row)
+        status = score_row(row, device_sums_ + own_sums(layer_, part_, row - rows.begin));
     return status ? status : flush_packs(&cache_);
 }
 
 // Up to LK_DRAFT_TOKENS tokens have a sum each, since any of them may go. A longer step is kept as
 // a whole: 0 for sinks, 1 for the row that it fills up, 2 for all rows that it writes packed, then
 // one for each row that stays at 16 bits.
-uint64_t sum_slots(const lk_cache *cache, uint64_t length, uint32_t n_new) {
-    if (n_new <= LK_DRAFT_TOKENS)
-        return n_new;
-    const Plan &plan = cache->plan.model;
-    const uint64_t begin = row_of_token(plan, length);
-    const uint64_t due = due_rows(plan, length + n_new);
-    const uint64_t tail = due > begin ? due : begin;
-    const uint64_t end = row_count(plan, length + n_new);
-    return 3 + (end > tail ? end - tail : 0);
+uint64_t sum_slots(const StepSequence &part, const PartRows &rows) {
+    return part.is_draft() ? part.n_new : 3 + rows.end - rows.tail;
+}
+uint64_t slot_of(const Plan &plan, const PartRows &rows, uint64_t row, bool is_gap) {
+    if (is_sink_row(plan, row))
+        return 0;
+    if (is_gap)
+        return 2;
+    return row < rows.tail ? 1 : 3 + row - rows.tail;
 }
 
 }  // namespace
@@ -236,15 +249,14 @@ lk_status place_sums(lk_cache *cache) {
     step.query_sum_bytes = 0;
     if (!cache->n_ranked_channels)
         return LK_OK;
-    const Plan &plan = cache->plan.model;
     uint64_t widest = 0;
     for (const LayerInfo &layer : cache->layers)
         widest = layer.n_ranked_channels > widest ? layer.n_ranked_channels : widest;
     uint64_t n_sums = 0;
     for (StepSequence &part : step.sequences) {
-        const uint64_t length = part.sequence->length;
-        const uint64_t n_rows = row_count(plan, length + part.n_new) - row_of_token(plan, length);
-        part.n_sums = sum_slots(cache, length, part.n_new);
+        const PartRows rows = rows_of(*cache, part);
+        const uint64_t n_rows = rows.end - rows.begin;
+        part.n_sums = sum_slots(part, rows);
         n_sums += part.n_sums;
         part.sums = step.query_sum_bytes;
         part.row_sums = part.sums + part.n_sums * cache->n_ranked_channels * kSumBytes;
@@ -259,15 +271,8 @@ lk_status place_sums(lk_cache *cache) {
 
 uint64_t row_sums(const lk_cache *cache, const StepSequence &part, uint64_t row, bool *is_gap) {
     const Plan &plan = cache->plan.model;
-    const uint64_t length = part.sequence->length;
-    const uint64_t begin = row_of_token(plan, length);
-    const uint64_t due = due_rows(plan, length + part.n_new);
-    const uint64_t tail = due > begin ? due : begin;
-    *is_gap = packs_directly(plan, row, length, part.n_new);
-    const uint64_t slot = is_sink_row(plan, row) ? 0
-                          : *is_gap              ? 2
-                          : row < tail           ? 1
-                                                 : 3 + row - tail;
+    *is_gap = packs_directly(plan, row, part.sequence->length, part.n_new);
+    const uint64_t slot = slot_of(plan, rows_of(*cache, part), row, *is_gap);
     return part.sums + slot * cache->n_ranked_channels * kSumBytes;
 }
 

@@ -186,6 +186,31 @@ void *rig_place(rig *r, const void *from, size_t bytes) {
     return memory;
 }
 
+// FP16 or BF16.
+static uint16_t short_bits(float f, lk_dtype dtype) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    if (dtype == LK_BF16)
+        return (uint16_t)(bits >> 16);
+    const uint16_t sign = (uint16_t)(bits >> 16 & 0x8000u);
+    if (f != f)
+        return 0x7E00;
+    return f == 0 ? sign
+                  : (uint16_t)(sign | (((bits >> 23 & 0xFFu) - 112) << 10) | (bits >> 13 & 0x3FFu));
+}
+
+void *rig_place_values(rig *r, const float *values, size_t n, lk_dtype dtype) {
+    if (dtype == LK_F32)
+        return rig_place(r, values, n * sizeof *values);
+    uint16_t *words = malloc(n * sizeof *words);
+    assert_non_null(words);
+    for (size_t i = 0; i < n; ++i)
+        words[i] = short_bits(values[i], dtype);
+    void *place = rig_place(r, words, n * sizeof *words);
+    free(words);
+    return place;
+}
+
 void rig_tensor(const rig *r, lk_tensor *tensor, void *data, uint32_t n_heads, uint32_t head_dim) {
     assert_int_equal(lk_tensor_init(tensor, sizeof *tensor), LK_OK);
     tensor->dtype = LK_F32;

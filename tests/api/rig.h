@@ -112,6 +112,8 @@ lk_status rig_fill(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint3
 
 // Memory of the device with these bytes, or zeros, until the rig is closed.
 void *rig_place(rig *r, const void *from, size_t bytes);
+// The same with n values of an element type, by cutting; they are zero, normal in it, or NaN.
+void *rig_place_values(rig *r, const float *values, size_t n, lk_dtype dtype);
 void rig_tensor(const rig *r, lk_tensor *tensor, void *data, uint32_t n_heads, uint32_t head_dim);
 // Put a tensor's first element at memory of rig_place(), or nowhere (NULL); where it is.
 void rig_point(const rig *r, lk_tensor *tensor, void *first);

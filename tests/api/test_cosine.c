@@ -17,19 +17,6 @@ static float random_value(uint32_t *state) {
     return (float)((int32_t)(*state >> 20) - 2048) / 512;  // what FP16 and BF16 hold nearly
 }
 
-// Nearest FP16 of normal numbers and zero, or the upper half of FP32, by cutting.
-static uint16_t short_bits(float f, lk_dtype dtype) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    if (dtype == LK_BF16)
-        return (uint16_t)(bits >> 16);
-    const uint16_t sign = (uint16_t)(bits >> 16 & 0x8000u);
-    if (f != f)
-        return 0x7E00;
-    return f == 0 ? sign
-                  : (uint16_t)(sign | (((bits >> 23 & 0xFFu) - 112) << 10) | (bits >> 13 & 0x3FFu));
-}
-
 // What the element type holds of f.
 static float held(float f, lk_dtype dtype) {
     uint32_t bits;
@@ -41,18 +28,7 @@ static float held(float f, lk_dtype dtype) {
 
 static void place(rig *r, lk_tensor *tensor, lk_dtype dtype, const float *values, size_t n,
                   uint32_t stride) {
-    void *memory;
-    if (dtype == LK_F32) {
-        memory = rig_place(r, values, n * sizeof *values);
-    } else {
-        uint16_t *words = malloc(n * sizeof *words);
-        assert_non_null(words);
-        for (size_t i = 0; i < n; ++i)
-            words[i] = short_bits(values[i], dtype);
-        memory = rig_place(r, words, n * sizeof *words);
-        free(words);
-    }
-    rig_tensor(r, tensor, memory, 1, stride);
+    rig_tensor(r, tensor, rig_place_values(r, values, n, dtype), 1, stride);
     tensor->dtype = dtype;
 }
 

@@ -26,33 +26,6 @@ typedef struct merge_case {
     lk_tensor lse;
 } merge_case;
 
-static uint32_t bits_of(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
-// Of numbers that FP16 and BF16 hold exactly, or NaN.
-static uint16_t short_bits(float f, lk_dtype dtype) {
-    const uint32_t bits = bits_of(f);
-    if (dtype == LK_BF16)
-        return (uint16_t)(bits >> 16);
-    const uint16_t sign = (uint16_t)(bits >> 16 & 0x8000u);
-    if (f != f)
-        return 0x7E00;
-    return f == 0 ? sign
-                  : (uint16_t)(sign | (((bits >> 23 & 0xFFu) - 112) << 10) | (bits >> 13 & 0x3FFu));
-}
-
-static void *place_part(rig *r, const float *values, lk_dtype dtype) {
-    if (dtype == LK_F32)
-        return rig_place(r, values, ROWS * DIM * sizeof(float));
-    uint16_t words[ROWS * DIM];
-    for (uint32_t i = 0; i < ROWS * DIM; ++i)
-        words[i] = short_bits(values[i], dtype);
-    return rig_place(r, words, sizeof words);
-}
-
 static void make_values(merge_case *c) {
     uint32_t state = 12345;
     for (uint32_t p = 0; p < PARTS; ++p)
@@ -78,7 +51,8 @@ static void open_case(rig *r, merge_case *c) {
     make_values(c);
     for (uint32_t p = 0; p < PARTS; ++p) {
         const lk_dtype dtype = LK_F16 + p;
-        rig_tensor(r, &c->outs[p], place_part(r, c->values[p][0], dtype), HEADS, DIM);
+        rig_tensor(r, &c->outs[p], rig_place_values(r, c->values[p][0], ROWS * DIM, dtype), HEADS,
+                   DIM);
         c->outs[p].dtype = dtype;
         rig_tensor(r, &c->out_lses[p], rig_place(r, c->lses[p], sizeof c->lses[p]), HEADS, 1);
         c->out_pointers[p] = &c->outs[p];

@@ -52,6 +52,9 @@ class OpenCache {
         layout_.max_sequences = 8;
         layout_.max_step_tokens = 1024;
         layout_.max_rows = layout_.max_step_rows = 128;
+        for (const lk::HalfClass &half : classes_)
+            if (half.ranking == lk::Ranking::kQueryRange)
+                layout_.n_ranked_channels = uint64_t{layout_.n_entries} * layer.head_dim;
         if (device.backend->cache_open(layout_, &cache_) != LK_OK ||
             cache_->set_queue(device.memory->queue()) != LK_OK)
             fail_msg("%s", lk::last_sentence());

@@ -31,13 +31,6 @@ uint32_t team_subgroup(const Traits &traits) {
     return can_choose ? LK_LANES : traits.subgroup_size;
 }
 
-bool ranks_by_queries(const CacheLayout &layout) {
-    bool ranks = false;
-    for (uint32_t c = 0; c < layout.n_classes; ++c)
-        ranks = ranks || layout.classes[c].ranking == Ranking::kQueryRange;
-    return ranks;
-}
-
 }  // namespace
 
 CachePipelines::~CachePipelines() {
@@ -137,7 +130,7 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
         status = pipelines->get(shaders::move, {}, 0, &move_);
     if (!status)
         status = pipelines->get(shaders::shrink, {}, 0, &shrink_);
-    if (!status && ranks_by_queries(layout)) {
+    if (!status && layout.n_ranked_channels) {
         status = pipelines->get(shaders::sum_queries, {}, 0, &sum_queries_);
         if (!status)
             status = pipelines->get(shaders::add_sums, {}, 0, &add_sums_);
