@@ -110,7 +110,7 @@ struct LaneEntry {
         const uint32_t lane = threadIdx.x % kWarp;
         return kByRow ? LK_TILE_ROW(lane, part) : LK_TILE_K(lane, part & 2) + part % 2;
     }
-    __device__ Parameters parameters(const Extremes &e, bool is_f8) const {
+    __device__ Parameters parameters(const Extremes &e, float margin, bool is_f8) const {
         const uint32_t i = kByRow ? part : part / 2;
         uint32_t low = i ? e.low[1] : e.low[0];
         uint32_t high = i ? e.high[1] : e.high[0];
@@ -121,9 +121,24 @@ struct LaneEntry {
             low >>= 16 * (part % 2);
             high >>= 16 * (part % 2);
         }
-        return make_parameters(low & 0xFFFFu, high & 0xFFFFu, is_f8);
+        return make_parameters(low & 0xFFFFu, high & 0xFFFFu, margin, is_f8);
     }
 };
+
+// What is cut off the ranges of the groups at these tiles at each end, as a share of them: of those
+// whose codes all have 2 bits. k as of takes_deviation().
+__device__ inline float group_margin(const ClassInfo &c, const GroupTiles &at, uint32_t line,
+                                     uint32_t k) {
+    const uint32_t end_of_twos = c.head_dim / LK_STRIP_CHANNELS - c.strips[5];
+    const uint32_t first_of_twos = end_of_twos - c.strips[4];
+    const uint32_t first = c.is_token_axis ? at.first / at.step : line;
+    const uint32_t end = c.is_token_axis ? first + at.count : line + 1;
+    if (first < first_of_twos || end > end_of_twos)
+        return 0;
+    const uint32_t in_plane =
+        (first - first_of_twos) * LK_STRIP_CHANNELS + (c.is_token_axis ? 0 : k);
+    return in_plane < 2u * c.n_shared ? 0 : c.clip_margin;
+}
 
 // Do the groups at these tiles have 1-bit codes that are measured by mean and deviation? The
 // lane's entry is for slot k of the strip where groups run along tokens.
@@ -200,7 +215,8 @@ __device__ inline void measure_groups(const uint4 *slots, const ClassInfo &c, ui
                                         entry.fixed()}
                         .parameters(c.number_bytes == 1);
             else if (at.count)
-                p = entry.parameters(extremes, c.number_bytes == 1);
+                p = entry.parameters(extremes, group_margin(c, at, line, entry.fixed()),
+                                     c.number_bytes == 1);
             const uint32_t index = at.first_entry + entry.place;
             store_number(metadata, c.number_bytes, index, p.range_bits);
             store_number(metadata + c.minima_offset, c.number_bytes, index, p.minimum_bits);

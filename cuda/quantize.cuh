@@ -91,12 +91,14 @@ LK_BOTH void set_range(float range, bool is_f8, Parameters *p) {
     p->range = is_f8 ? f8_value(p->range_bits) : half_value(p->range_bits);
 }
 
-// low and high: FP16 bits of the group's lowest and highest value.
-LK_BOTH Parameters make_parameters(uint32_t low, uint32_t high, bool is_f8) {
+// low and high: FP16 bits of the group's lowest and highest value; margin: the share of the range
+// that is cut off at each end.
+LK_BOTH Parameters make_parameters(uint32_t low, uint32_t high, float margin, bool is_f8) {
+    const float cut = multiply_exact(subtract_exact(half_value(high), half_value(low)), margin);
     Parameters p;
-    set_minimum(half_value(low), is_f8, &p);
+    set_minimum(subtract_exact(half_value(low), -cut), is_f8, &p);
     // An FP8 minimum that saturates can stand above the highest value.
-    const float spread = subtract_exact(half_value(high), p.minimum);
+    const float spread = subtract_exact(subtract_exact(half_value(high), cut), p.minimum);
     set_range(spread > 0 ? spread : 0, is_f8, &p);
     return p;
 }

@@ -74,7 +74,7 @@ void measure_tiles(GroupTiles at, uint lane, bool by_row) {
 }
 
 // Of one of the 16 entries, from the lanes that met its values.
-uint join_lanes(uint team, uint entry, bool by_row) {
+uint join_lanes(uint team, uint entry, float margin, bool by_row) {
     const uint n_lanes = by_row ? 4u : 8u;
     const uint part = entry % (by_row ? 2u : 4u);
     const uint first = by_row ? entry / 2u * 4u : entry / 4u;
@@ -86,7 +86,7 @@ uint join_lanes(uint team, uint entry, bool by_row) {
         lowest = min(lowest, word >> 16);
         highest = max(highest, word & 0xFFFFu);
     }
-    return make_parameters(half_of_order(lowest), half_of_order(highest),
+    return make_parameters(half_of_order(lowest), half_of_order(highest), margin,
                            half_class.number_bytes == 1u);
 }
 
@@ -110,6 +110,19 @@ bool takes_deviation(GroupTiles at, uint k) {
     const uint first_of_twos = first_of_ones - c.strips[4];
     return at.strip >= first_of_twos &&
            (at.strip - first_of_twos) * LK_STRIP_CHANNELS + k < c.n_shared;
+}
+
+// What is cut off the ranges of the groups at these tiles at each end, as a share of them: of those
+// whose codes all have 2 bits. k as of takes_deviation().
+float group_margin(GroupTiles at, uint k) {
+    const ClassInfo c = half_class;
+    const uint end_of_twos = n_strips() - c.strips[5];
+    const uint first_of_twos = end_of_twos - c.strips[4];
+    if (at.strip < first_of_twos || at.strip + at.n_strips > end_of_twos)
+        return 0.0;
+    const uint in_plane =
+        (at.strip - first_of_twos) * LK_STRIP_CHANNELS + (c.is_token_axis ? 0u : k);
+    return in_plane < 2u * c.n_shared ? 0.0 : c.clip_margin;
 }
 
 // Value i of the group of an entry, in the order in which they are added up.
@@ -144,7 +157,7 @@ uint entry_parameters(GroupTiles at, uint team, uint entry, bool by_row) {
     const uint fixed_place = fixed_of_entry(entry, by_row);
     if (takes_deviation(at, fixed_place))
         return deviation_parameters(at, fixed_place);
-    return at.n_strips != 0u ? join_lanes(team, entry, by_row) : 0u;
+    return at.n_strips != 0u ? join_lanes(team, entry, group_margin(at, fixed_place), by_row) : 0u;
 }
 
 void store_number(Address array, uint entry, uint bits) {

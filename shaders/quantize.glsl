@@ -34,12 +34,17 @@ uint range_bits(float range, bool is_f8) {
 }
 
 // A group's parameters: its range and its minimum as they are stored, in the lower and the upper
-// half of a word. low and high: FP16 bits of its lowest and highest values, no -0.
-uint make_parameters(uint low, uint high, bool is_f8) {
-    const uint minimum = minimum_bits(half_to_float(low), is_f8);
+// half of a word. low and high: FP16 bits of its lowest and highest values, no -0; margin: the share
+// of the range that is cut off at each end.
+uint make_parameters(uint low, uint high, float margin, bool is_f8) {
+    precise const float whole = half_to_float(high) - half_to_float(low);
+    precise const float cut = whole * margin;
+    precise const float lowest = half_to_float(low) + cut;
+    precise const float highest = half_to_float(high) - cut;
+    const uint minimum = minimum_bits(lowest, is_f8);
     // An FP8 minimum that saturates can stand above the highest value.
     precise const float spread =
-        half_to_float(high) - (is_f8 ? f8_to_float(minimum) : half_to_float(minimum));
+        highest - (is_f8 ? f8_to_float(minimum) : half_to_float(minimum));
     return range_bits(max(spread, 0.0), is_f8) | minimum << 16;
 }
 // The same of 1-bit codes, from a group's mean and mean absolute deviation.

@@ -87,6 +87,7 @@ struct ClassInfo {
     uint strips[6];  // of the planes of 16, 8, 4, 3, 2 and 1 bits
     bool is_direct;
     bool by_deviation;  // groups of 1-bit codes are measured by mean and deviation
+    float clip_margin;  // cut off the range of a group of 2-bit codes at each end, a share of it
 };
 ClassInfo load_class(Address classes, uint index) {
     ConstQuads quads = ConstQuads(address_at(classes, index, 64u));
@@ -120,6 +121,7 @@ ClassInfo load_class(Address classes, uint index) {
     info.strips[5] = byte_of(c.w, 3u);
     info.is_direct = byte_of(d.x, 0u) != 0u;
     info.by_deviation = byte_of(d.x, 1u) != 0u;
+    info.clip_margin = uintBitsToFloat(d.y);
     return info;
 }
 

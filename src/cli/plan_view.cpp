@@ -28,27 +28,32 @@ lk_key_rule key_rule(const lk_plan *plan, std::uint32_t layer, std::uint32_t kv_
     return rule;
 }
 
+std::string group_words(std::uint32_t group, const char *whole, const char *unit, float clip) {
+    std::string words =
+        ", groups of " + (group == 0 ? std::string(whole) : std::to_string(group) + unit);
+    if (clip < 1) {
+        char share[32];
+        std::snprintf(share, sizeof share, "%g", static_cast<double>(clip));
+        words += std::string(" that keep ") + share + " of their range at 2 bits";
+    }
+    return words;
+}
+
 std::string axis_words(const lk_plan *plan, std::uint32_t layer, std::uint32_t kv_head,
                        bool is_value) {
     if (is_value) {
         lk_value_rule rule = llama::initialised(lk_value_rule_init);
         llama::check(lk_plan_get_value(plan, layer, kv_head, &rule));
-        if (rule.bits == 16)
-            return "";
-        return ", per token, groups of " + (rule.group == 0
-                                                ? std::string("the head")
-                                                : std::to_string(rule.group) + " channels");
+        return rule.bits == 16
+                   ? ""
+                   : ", per token" + group_words(rule.group, "the head", " channels", rule.clip);
     }
     const lk_key_rule rule = key_rule(plan, layer, kv_head);
     if (rule.bits == 16)
         return "";
-    if (rule.axis == LK_AXIS_TOKEN) {
-        return ", per token, groups of " + (rule.group == 0
-                                                ? std::string("the head")
-                                                : std::to_string(rule.group) + " channels");
-    }
-    return ", per channel, groups of " +
-           (rule.group == 0 ? std::string("the page") : std::to_string(rule.group) + " tokens");
+    if (rule.axis == LK_AXIS_TOKEN)
+        return ", per token" + group_words(rule.group, "the head", " channels", rule.clip);
+    return ", per channel" + group_words(rule.group, "the page", " tokens", rule.clip);
 }
 
 std::string channel_words(const lk_plan *plan, std::uint32_t layer, std::uint32_t kv_head,

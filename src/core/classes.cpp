@@ -40,7 +40,7 @@ lk_status Builder::add(const HalfClass &wanted, uint16_t *index) {
     const uint32_t n = wanted.shape.head_dim;
     for (size_t i = 0; i < classes.size(); ++i)
         if (same_shape(classes[i].shape, wanted.shape) && classes[i].ranking == wanted.ranking &&
-            classes[i].n_ranked == wanted.n_ranked && classes[i].one_bit == wanted.one_bit &&
+            classes[i].n_ranked == wanted.n_ranked && classes[i].ranges == wanted.ranges &&
             same_permutation(permutation(i), wanted.permutation, n)) {
             *index = static_cast<uint16_t>(i);
             return LK_OK;
@@ -81,7 +81,7 @@ lk_status add_key(Builder *builder, uint32_t layer, uint32_t head, uint32_t rung
     }
     info->ranks_by_queries = info->ranks_by_queries || ranks_by_queries(key);
     return builder->add({key.shape, key.has_permutation ? key.permutation : nullptr,
-                         ranking_of(key), key.boost_slots, key.one_bit},
+                         ranking_of(key), key.boost_slots, key.ranges},
                         index);
 }
 
@@ -90,9 +90,8 @@ lk_status add_value(Builder *builder, uint32_t layer, uint32_t head, uint32_t ru
     ValueClass value;
     resolve_value_at(builder->cache->plan.model, layer, head, rung, &value);
     *index = info.value.recent_class;
-    return value.raw
-               ? LK_OK
-               : builder->add({value.shape, nullptr, Ranking::kNone, 0, value.one_bit}, index);
+    return value.raw ? LK_OK
+                     : builder->add({value.shape, nullptr, Ranking::kNone, 0, value.ranges}, index);
 }
 
 // The classes of rows of chunks.

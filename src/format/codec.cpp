@@ -109,24 +109,25 @@ void copy_slot(const HalfShape &shape, HalfValues input, const uint8_t *permutat
 }
 
 // Of a group of n values, of which first_slot has the first.
-Parameters group_parameters(const HalfShape &shape, OneBit one_bit, uint32_t first_slot,
+Parameters group_parameters(const HalfShape &shape, const RangeRule &rule, uint32_t first_slot,
                             const uint16_t *values, uint64_t stride, uint32_t n) {
-    if (!takes_deviation(shape, one_bit, first_slot, n))
-        return make_parameters(extremes(values, stride, n), shape.metadata);
+    if (!takes_deviation(shape, rule.one_bit, first_slot, n))
+        return make_parameters(extremes(values, stride, n), shape.metadata,
+                               group_margin(shape, rule.clip, first_slot, n));
     float floats[LK_MAX_HEAD_DIM];
     for (uint32_t i = 0; i < n; ++i)
         floats[i] = half_to_float(values[i * stride]);
     return make_deviation_parameters(floats, n, shape.metadata);
 }
 
-void quantize_slot_groups(const HalfShape &shape, OneBit one_bit, HalfValues input,
+void quantize_slot_groups(const HalfShape &shape, const RangeRule &rule, HalfValues input,
                           const uint8_t *permutation, uint32_t slot, uint8_t *payload,
                           uint8_t *metadata) {
     const uint16_t *values = input.values + channel_of(permutation, slot);
     const uint32_t bits = slot_bits(shape, slot);
     for (uint32_t first = 0; first < shape.page_tokens; first += shape.group) {
         const Parameters p =
-            group_parameters(shape, one_bit, slot, values + first * input.token_stride,
+            group_parameters(shape, rule, slot, values + first * input.token_stride,
                              input.token_stride, shape.group);
         const uint32_t index = parameter_index(shape, slot, first);
         store_parameter(shape, metadata + ranges_offset_bytes(shape), index, p.range_bits);
@@ -138,7 +139,7 @@ void quantize_slot_groups(const HalfShape &shape, OneBit one_bit, HalfValues inp
 }
 
 // One token's groups of channels. Slots of 16-bit planes in a group do not count.
-void quantize_token(const HalfShape &shape, OneBit one_bit, HalfValues input,
+void quantize_token(const HalfShape &shape, const RangeRule &rule, HalfValues input,
                     const uint8_t *permutation, uint32_t token, uint8_t *payload,
                     uint8_t *metadata) {
     const uint16_t *row = input.values + token * input.token_stride;
@@ -152,7 +153,7 @@ void quantize_token(const HalfShape &shape, OneBit one_bit, HalfValues input,
                 gathered[n++] = row[channel_of(permutation, slot)];
         if (!n)
             continue;
-        const Parameters p = group_parameters(shape, one_bit, end - n, gathered, 1, n);
+        const Parameters p = group_parameters(shape, rule, end - n, gathered, 1, n);
         const uint32_t index = parameter_index(shape, first, token);
         store_parameter(shape, metadata + ranges_offset_bytes(shape), index, p.range_bits);
         store_parameter(shape, metadata + minima_offset_bytes(shape), index, p.minimum_bits);
@@ -260,8 +261,15 @@ bool takes_deviation(const HalfShape &shape, OneBit one_bit, uint32_t first_slot
     return strip_at(shape, first_slot / LK_STRIP_CHANNELS).plane == kPlane1;
 }
 
-void pack_half(const HalfShape &shape, OneBit one_bit, HalfValues input, const uint8_t *permutation,
-               uint8_t *payload, uint8_t *metadata) {
+float group_margin(const HalfShape &shape, float clip, uint32_t first_slot, uint32_t n) {
+    // Slots between two ordinary ones of the 2-bit plane are such too.
+    const uint32_t last_slot = shape.axis == Axis::kChannel ? first_slot : first_slot + n - 1;
+    return slot_bits(shape, first_slot) == 2 && slot_bits(shape, last_slot) == 2 ? clip_margin(clip)
+                                                                                 : 0;
+}
+
+void pack_half(const HalfShape &shape, const RangeRule &rule, HalfValues input,
+               const uint8_t *permutation, uint8_t *payload, uint8_t *metadata) {
     std::memset(payload, 0, payload_bytes(shape));
     if (metadata)
         std::memset(metadata, 0, metadata_bytes(shape));
@@ -269,11 +277,11 @@ void pack_half(const HalfShape &shape, OneBit one_bit, HalfValues input, const u
         if (slot_bits(shape, slot) == 16)
             copy_slot(shape, input, permutation, slot, payload);
         else if (shape.axis == Axis::kChannel)
-            quantize_slot_groups(shape, one_bit, input, permutation, slot, payload, metadata);
+            quantize_slot_groups(shape, rule, input, permutation, slot, payload, metadata);
     }
     if (shape.axis == Axis::kToken && !shape.is_raw())
         for (uint32_t token = 0; token < shape.page_tokens; ++token)
-            quantize_token(shape, one_bit, input, permutation, token, payload, metadata);
+            quantize_token(shape, rule, input, permutation, token, payload, metadata);
     if (shape.permutes)
         for (uint32_t slot = 0; slot < shape.head_dim; ++slot)
             metadata[permutation_offset_bytes(shape) + slot] =

@@ -38,11 +38,13 @@ struct HalfValues {
 // Quantize page_tokens tokens into payload_bytes() and metadata_bytes() bytes, all of which are
 // written. permutation [head_dim] is slot -> channel, null for the identity; it is stored when the
 // shape permutes.
-void pack_half(const HalfShape &shape, OneBit one_bit, HalfValues input, const uint8_t *permutation,
-               uint8_t *payload, uint8_t *metadata);
+void pack_half(const HalfShape &shape, const RangeRule &rule, HalfValues input,
+               const uint8_t *permutation, uint8_t *payload, uint8_t *metadata);
 
 // Do the n values of a group take deviation parameters? first_slot: its first below 16 bits.
 bool takes_deviation(const HalfShape &shape, OneBit one_bit, uint32_t first_slot, uint32_t n);
+// What is cut off their range at each end, as a share of it: 0 unless all their codes have 2 bits.
+float group_margin(const HalfShape &shape, float clip, uint32_t first_slot, uint32_t n);
 
 // Value of (slot, token): the FP16 value of a 16-bit plane, else dequantize().
 float unpack_value(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata,

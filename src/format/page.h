@@ -17,7 +17,7 @@ struct HalfClass {
         *permutation;   // [head_dim] fixed slot -> channel; null = identity, or the page's own
     Ranking ranking;    // how the page's own permutation is chosen
     uint16_t n_ranked;  // channels that it boosts
-    OneBit one_bit = OneBit::kDeviation;
+    RangeRule ranges = {};
 };
 
 // One (layer, KV head) of a row. Addresses are the device's.

@@ -85,11 +85,14 @@ Extremes extremes(const uint16_t *values, uint64_t stride, uint32_t n) {
     return {low == kMinusZero ? uint16_t{0} : low, high == kMinusZero ? uint16_t{0} : high};
 }
 
-Parameters make_parameters(Extremes e, Metadata metadata) {
+Parameters make_parameters(Extremes e, Metadata metadata, float margin) {
+    const float low = half_to_float(e.low);
+    const float high = half_to_float(e.high);
+    const float cut = (high - low) * margin;
     Parameters p;
-    set_minimum(half_to_float(e.low), metadata, &p);
+    set_minimum(low + cut, metadata, &p);
     // Below -240 an e4m3fnuz minimum saturates and can stand above the highest value.
-    const float spread = half_to_float(e.high) - p.minimum;
+    const float spread = high - cut - p.minimum;
     set_range(spread > 0 ? spread : 0, metadata, &p);
     return p;
 }

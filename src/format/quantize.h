@@ -31,11 +31,24 @@ struct Extremes {
 };
 Extremes extremes(const uint16_t *values, uint64_t stride, uint32_t n);
 
-Parameters make_parameters(Extremes extremes, Metadata metadata);
+// From the extremes moved towards each other, each by RN32(RN32(high - low) * margin).
+Parameters make_parameters(Extremes extremes, Metadata metadata, float margin = 0);
 
 // What the two levels of a group of 1-bit codes are made from: its mean and mean absolute
 // deviation, or its lowest and highest value as at other widths.
 enum class OneBit : uint8_t { kDeviation = 1, kRange = 2 };
+
+// How the groups of a half are measured where the format leaves a choice to the plan.
+struct RangeRule {
+    OneBit one_bit = OneBit::kDeviation;  // groups of 1-bit codes
+    float clip = 1;  // groups of 2-bit codes keep this share of their range, about its middle
+};
+constexpr bool operator==(const RangeRule &a, const RangeRule &b) {
+    return a.one_bit == b.one_bit && a.clip == b.clip;
+}
+constexpr bool operator!=(const RangeRule &a, const RangeRule &b) { return !(a == b); }
+// What a clip cuts off a range at each end, as a share of it.
+constexpr float clip_margin(float clip) { return (1 - clip) * 0.5f; }
 
 // Levels one mean absolute deviation below and above the mean, for n values, a power of two.
 Parameters make_deviation_parameters(const float *values, uint32_t n, Metadata metadata);

@@ -36,6 +36,7 @@ struct alignas(16) ClassInfo {
     uint8_t is_direct;     // decode multiplies its codes as they are; else values are made first
     uint8_t by_deviation;  // groups of 1-bit codes are measured by mean and deviation
     uint8_t reserved[2];
+    float clip_margin;  // cut off the range of a group of 2-bit codes at each end, a share of it
 };
 static_assert(sizeof(ClassInfo) == 64, "classes are read by 16 bytes");
 

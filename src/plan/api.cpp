@@ -52,6 +52,7 @@ lk_key_rule default_key_rule() {
     rule.bits = 16;
     rule.axis = LK_AXIS_CHANNEL;
     rule.one_bit = LK_ONE_BIT_DEVIATION;
+    rule.clip = 1;
     return rule;
 }
 
@@ -60,6 +61,7 @@ lk_value_rule default_value_rule() {
     rule.size = sizeof rule;
     rule.bits = 16;
     rule.one_bit = LK_ONE_BIT_DEVIATION;
+    rule.clip = 1;
     return rule;
 }
 

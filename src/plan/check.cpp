@@ -46,6 +46,13 @@ lk_status check_one_bit(lk_one_bit one_bit, const Subject &s) {
     return LK_OK;
 }
 
+lk_status check_clip(float clip, const Subject &s) {
+    if (clip > 0 && clip <= 1)
+        return LK_OK;
+    return fail(s.status, "%sclip is %g, must be above 0 and at most 1", s.prefix,
+                static_cast<double>(clip));
+}
+
 lk_status check_channel_group(uint32_t group, const Subject &s) {
     if (group % LK_MIN_GROUP || group > LK_MAX_HEAD_DIM)
         return refuse(s, "group", group, "0 or a multiple of 16 up to 256 channels");
@@ -138,6 +145,8 @@ lk_status check_key_rule(const lk_key_rule &rule, const Subject &s) {
                                           : check_channel_group(rule.group, s);
     if (status == LK_OK)
         status = check_one_bit(rule.one_bit, s);
+    if (status == LK_OK)
+        status = check_clip(rule.clip, s);
     if (status != LK_OK)
         return status;
     return rule.boost_channels ? check_boost(rule, s) : check_no_boost(rule, s);
@@ -166,6 +175,8 @@ lk_status check_value_rule(const lk_value_rule &rule, const Subject &s) {
     lk_status status = check_width(rule.bits, "bits", s);
     if (status == LK_OK)
         status = check_one_bit(rule.one_bit, s);
+    if (status == LK_OK)
+        status = check_clip(rule.clip, s);
     return status == LK_OK ? check_channel_group(rule.group, s) : status;
 }
 

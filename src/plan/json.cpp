@@ -306,14 +306,15 @@ std::vector<float> read_key_numbers(const Node &key, const char *name, CheckNumb
 }
 
 lk_key_rule read_key(const Node &node, std::vector<uint8_t> *classes) {
-    expect_object(node,
-                  {"bits", "axis", "group", "one_bit", "boost", "classes", "centers", "scales"});
+    expect_object(node, {"bits", "axis", "group", "one_bit", "clip", "boost", "classes", "centers",
+                         "scales"});
     lk_key_rule rule = {};
     rule.size = sizeof rule;
     rule.bits = number_member(node, "bits");
     rule.axis = word_or(node, "axis", {"channel", LK_AXIS_CHANNEL}, {"token", LK_AXIS_TOKEN});
     rule.group = number_or(node, "group", 0);
     rule.one_bit = read_one_bit(node);
+    rule.clip = real_or(node, "clip", 1);
     if (node.has("boost"))
         read_boost(member(node, "boost"), &rule);
     if (node.has("classes")) {
@@ -325,12 +326,13 @@ lk_key_rule read_key(const Node &node, std::vector<uint8_t> *classes) {
 }
 
 lk_value_rule read_value(const Node &node) {
-    expect_object(node, {"bits", "group", "one_bit"});
+    expect_object(node, {"bits", "group", "one_bit", "clip"});
     lk_value_rule rule = {};
     rule.size = sizeof rule;
     rule.bits = number_member(node, "bits");
     rule.group = number_or(node, "group", 0);
     rule.one_bit = read_one_bit(node);
+    rule.clip = real_or(node, "clip", 1);
     return rule;
 }
 

@@ -116,9 +116,13 @@ void put_bytes(const uint8_t *values, uint32_t n, Text *out) {
     put_array(values, n, out, [out](uint8_t value) { out->put(uint64_t{value}); });
 }
 
-void put_one_bit(OneBit one_bit, Text *out) {
-    if (one_bit == OneBit::kRange)
+void put_ranges(const RangeRule &rule, Text *out) {
+    if (rule.one_bit == OneBit::kRange)
         out->put(", \"one_bit\": \"range\"");
+    if (rule.clip < 1) {
+        out->put(", \"clip\": ");
+        out->put_real(rule.clip);
+    }
 }
 
 void put_key(const Plan &plan, uint32_t layer, uint32_t head, Text *out) {
@@ -128,7 +132,7 @@ void put_key(const Plan &plan, uint32_t layer, uint32_t head, Text *out) {
     out->put(rule.axis == LK_AXIS_CHANNEL ? ", \"axis\": \"channel\", "
                                           : ", \"axis\": \"token\", ");
     out->member("group", rule.group);
-    put_one_bit(rule.one_bit, out);
+    put_ranges(rule.ranges, out);
     if (rule.boost_channels) {
         out->put(", \"boost\": {");
         out->member("channels", rule.boost_channels);
@@ -165,7 +169,7 @@ void put_heads(const Plan &plan, uint32_t layer, Text *out) {
         out->member("bits", plan.value(layer, h).bits);
         out->put(", ");
         out->member("group", plan.value(layer, h).group);
-        put_one_bit(plan.value(layer, h).one_bit, out);
+        put_ranges(plan.value(layer, h).ranges, out);
         out->put("}}");
     }
 }

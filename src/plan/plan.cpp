@@ -102,7 +102,7 @@ KeyRule packed_rule(const lk_key_rule &rule, const KeyRule &before) {
     out.group = static_cast<uint16_t>(rule.group);
     out.boost_channels = static_cast<uint16_t>(rule.boost_channels);
     out.has_classes = rule.channel_bits != nullptr;
-    out.one_bit = static_cast<OneBit>(rule.one_bit);
+    out.ranges = {static_cast<OneBit>(rule.one_bit), rule.clip};
     return out;
 }
 
@@ -113,8 +113,8 @@ bool same_rule(const Plan &plan, uint32_t a, uint32_t b, uint32_t head_dim) {
     if (x.bits != y.bits || x.boost_bits != y.boost_bits || x.axis != y.axis ||
         x.boost_score != y.boost_score || x.group != y.group ||
         x.boost_channels != y.boost_channels || x.has_classes != y.has_classes ||
-        x.has_centers != y.has_centers || x.has_scales != y.has_scales || x.one_bit != y.one_bit ||
-        plan.values[a].one_bit != plan.values[b].one_bit ||
+        x.has_centers != y.has_centers || x.has_scales != y.has_scales || x.ranges != y.ranges ||
+        plan.values[a].ranges != plan.values[b].ranges ||
         plan.values[a].bits != plan.values[b].bits || plan.values[a].group != plan.values[b].group)
         return false;
     const bool same_classes =
@@ -315,7 +315,7 @@ lk_status set_value(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_value
     ValueRule own;
     own.bits = static_cast<uint8_t>(rule.bits);
     own.group = static_cast<uint16_t>(rule.group);
-    own.one_bit = static_cast<OneBit>(rule.one_bit);
+    own.ranges = {static_cast<OneBit>(rule.one_bit), rule.clip};
     for (uint32_t l = layers.begin; l < layers.end; ++l) {
         const Range heads = head_range(plan->layers[l], kv_head);
         for (uint32_t h = heads.begin; h < heads.end; ++h)
@@ -401,7 +401,8 @@ void key_rule_of(const Plan &plan, uint32_t layer, uint32_t kv_head, lk_key_rule
     out->boost_bits = rule.boost_bits;
     out->boost_score = rule.boost_score;
     out->channel_bits = plan.channel_bits(layer, kv_head);
-    out->one_bit = static_cast<lk_one_bit>(rule.one_bit);
+    out->one_bit = static_cast<lk_one_bit>(rule.ranges.one_bit);
+    out->clip = rule.ranges.clip;
 }
 
 void value_rule_of(const Plan &plan, uint32_t layer, uint32_t kv_head, lk_value_rule *out) {
@@ -410,7 +411,8 @@ void value_rule_of(const Plan &plan, uint32_t layer, uint32_t kv_head, lk_value_
     out->size = sizeof *out;
     out->bits = rule.bits;
     out->group = rule.group;
-    out->one_bit = static_cast<lk_one_bit>(rule.one_bit);
+    out->one_bit = static_cast<lk_one_bit>(rule.ranges.one_bit);
+    out->clip = rule.ranges.clip;
 }
 
 lk_chunk_rule default_chunk_rule() {

@@ -40,7 +40,7 @@ struct KeyRule {
     uint8_t boost_score = 0;
     uint16_t group = 0;           // 0 = the whole page or head
     uint16_t boost_channels = 0;  // as set; boost_count() rounds it
-    OneBit one_bit = OneBit::kDeviation;
+    RangeRule ranges = {};
     uint8_t has_classes = 0;
     uint8_t has_centers = 0;
     uint8_t has_scales = 0;
@@ -52,7 +52,7 @@ struct KeyRule {
 struct ValueRule {
     uint8_t bits = 16;
     uint16_t group = 0;  // 0 = head
-    OneBit one_bit = OneBit::kDeviation;
+    RangeRule ranges = {};
 };
 
 struct LayerPlan {
@@ -132,14 +132,14 @@ struct KeyClass {
     uint16_t boost_slots;  // the first slots of a page, given to the channels that it ranks
                            // highest; 0 without boost (shape.permutes is 0 then)
     lk_score boost_score;  // 0 without boost
-    OneBit one_bit;        // kDeviation without channels at 1 bit
+    RangeRule ranges;      // one_bit is kDeviation without channels at 1 bit
     bool has_permutation;  // of static classes; false = slot s holds channel s
     uint8_t permutation[LK_MAX_HEAD_DIM];  // [head_dim] slot -> channel; identity without classes
 };
 struct ValueClass {
     HalfShape shape;
     bool raw;
-    OneBit one_bit;  // as of keys
+    RangeRule ranges;  // as of keys
 };
 
 // What caps the widths of a row: the lower of the layer's rung and the cap of its chunks' class

@@ -98,9 +98,11 @@ void place_boost(const KeyRule &rule, uint32_t cap, KeyClass *out) {
     out->boost_score = rule.boost_score;
 }
 
-// Halves without channels at 1 bit do not differ by the rule for them.
-OneBit one_bit_of(const HalfShape &shape, OneBit rule) {
-    return shape.n_shared || shape.strips[kPlane1] ? rule : OneBit::kDeviation;
+// Halves without channels at 1 bit do not differ by the rule for them. The clip stays: what is
+// wider than 2 bits may shrink into the class of what was packed there.
+RangeRule ranges_of(const HalfShape &shape, const RangeRule &rule) {
+    const bool has_one_bit = shape.n_shared || shape.strips[kPlane1];
+    return {has_one_bit ? rule.one_bit : OneBit::kDeviation, rule.clip};
 }
 
 void make_raw(Side side, HalfShape *shape) {
@@ -156,7 +158,7 @@ void resolve_key_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t ca
     } else {
         place_boost(rule, cap, out);
     }
-    out->one_bit = one_bit_of(out->shape, rule.one_bit);
+    out->ranges = ranges_of(out->shape, rule.ranges);
     out->raw = out->shape.is_raw();
     if (out->raw)
         make_raw(Side::kKey, &out->shape);
@@ -168,7 +170,7 @@ void resolve_value_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t 
     const ValueRule &rule = plan.value(layer, head);
     out->shape = empty_shape(plan, own, Side::kValue, Axis::kToken, rule.group);
     add_channels(&out->shape, channel_width(rule.bits, cap), own.geometry.head_dim);
-    out->one_bit = one_bit_of(out->shape, rule.one_bit);
+    out->ranges = ranges_of(out->shape, rule.ranges);
     out->raw = out->shape.is_raw();
     if (out->raw)
         make_raw(Side::kValue, &out->shape);

@@ -54,6 +54,7 @@ OFFSET(lk_key_rule, boost_bits, 20);
 OFFSET(lk_key_rule, boost_score, 24);
 OFFSET(lk_key_rule, channel_bits, 32);
 OFFSET(lk_key_rule, one_bit, 40);
+OFFSET(lk_key_rule, clip, 44);
 
 SIZE(lk_chunk_rule, 36);
 OFFSET(lk_chunk_rule, size, 0);
@@ -72,11 +73,12 @@ OFFSET(lk_chunk_mix, n_low, 4);
 OFFSET(lk_chunk_mix, n_middle, 8);
 OFFSET(lk_chunk_mix, n_high, 12);
 
-SIZE(lk_value_rule, 16);
+SIZE(lk_value_rule, 20);
 OFFSET(lk_value_rule, size, 0);
 OFFSET(lk_value_rule, bits, 4);
 OFFSET(lk_value_rule, group, 8);
 OFFSET(lk_value_rule, one_bit, 12);
+OFFSET(lk_value_rule, clip, 16);
 
 SIZE(lk_chanmix_layout, 1040);
 OFFSET(lk_chanmix_layout, size, 0);

@@ -59,11 +59,12 @@ class PlanSize(c.Structure):
 class KeyRule(c.Structure):
     _fields_ = [('size', c.c_uint32), ('bits', c.c_uint32), ('axis', c.c_uint32), ('group', c.c_uint32),
                 ('boost_channels', c.c_uint32), ('boost_bits', c.c_uint32), ('boost_score', c.c_uint32),
-                ('channel_bits', c.POINTER(c.c_uint8)), ('one_bit', c.c_uint32)]
+                ('channel_bits', c.POINTER(c.c_uint8)), ('one_bit', c.c_uint32), ('clip', c.c_float)]
 
 
 class ValueRule(c.Structure):
-    _fields_ = [('size', c.c_uint32), ('bits', c.c_uint32), ('group', c.c_uint32), ('one_bit', c.c_uint32)]
+    _fields_ = [('size', c.c_uint32), ('bits', c.c_uint32), ('group', c.c_uint32), ('one_bit', c.c_uint32),
+                ('clip', c.c_float)]
 
 
 class ChunkRule(c.Structure):

@@ -56,7 +56,8 @@ std::vector<Case> make_cases() {
     constexpr Side key = Side::kKey;
     constexpr Ranking none = Ranking::kNone;
     constexpr Input normal = Input::kNormal;
-    constexpr OneBit deviation = OneBit::kDeviation;
+    constexpr RangeRule deviation = {OneBit::kDeviation, 1};
+    const auto clipped = [](float clip) { return RangeRule{OneBit::kRange, clip}; };
     return {
         {"key-16", raw_shape(key, 32, 32), Input::kWild, 1, none, false},
         {"key-16-sinks", raw_shape(key, 48, 48), normal, 2, none, false},
@@ -152,6 +153,20 @@ std::vector<Case> make_cases() {
          true, deviation},
         {"chanmix", shared(key_shape(128, 128, 32, f8, {{0, 0, 0, 0, 8, 0}}), 13), normal, 55, none,
          true, deviation},
+        {"key-2-clip", key_shape(32, 64, 32, f16, {{0, 0, 0, 0, 2, 0}}), normal, 56, none, false,
+         clipped(0.7f)},
+        {"key-2-clip-wild-f8", key_shape(32, 128, 128, f8, {{0, 0, 0, 0, 2, 0}}), Input::kWild, 57,
+         none, false, clipped(0.55f)},
+        {"key-2-clip-zeros", key_shape(32, 32, 16, f16, {{0, 0, 0, 0, 2, 0}}), Input::kZeros, 58,
+         none, false, clipped(0.001f)},
+        {"kitty-clip", ranked(key_shape(64, 64, 64, f16, {{0, 0, 1, 0, 3, 0}})), normal, 59,
+         Ranking::kKey, false, clipped(0.6f)},
+        {"key-mixed-clip", shared(key_shape(96, 64, 16, f8, {{0, 1, 1, 1, 2, 1}}), 9), normal, 60,
+         none, true, clipped(0.85f)},
+        {"key-token-mixed-clip", token_shape(key, 112, 64, 48, f16, {{1, 0, 1, 0, 4, 1}}), normal,
+         61, none, true, clipped(0.7f)},
+        {"value-2-clip-short-group", value_shape(80, 32, 48, f8, {{0, 0, 0, 0, 5, 0}}), normal, 62,
+         none, false, clipped(0.55f)},
     };
 }
 
@@ -237,7 +252,7 @@ Packed pack_case(const Case &c, uint32_t seed) {
                             n_ranked(c.shape), page.permutation.data());
     page.payload.resize(payload_bytes(c.shape));
     page.metadata.resize(metadata_bytes(c.shape));
-    pack_half(c.shape, c.one_bit, input,
+    pack_half(c.shape, c.ranges, input,
               page.permutation.empty() ? nullptr : page.permutation.data(), page.payload.data(),
               page.metadata.empty() ? nullptr : page.metadata.data());
     return page;

@@ -33,7 +33,7 @@ struct Case {
     uint32_t seed;
     lk::Ranking ranking;  // with shape.permutes
     bool has_fixed;       // slot s holds channel (5 s + 3) % head_dim
-    lk::OneBit one_bit = lk::OneBit::kRange;
+    lk::RangeRule ranges = {lk::OneBit::kRange, 1};
 };
 
 const std::vector<Case> &cases();

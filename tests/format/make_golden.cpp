@@ -16,7 +16,7 @@ int main(int argc, char **argv) {
     std::FILE *index = std::fopen((folder + "/index.txt").c_str(), "w");
     if (!index)
         return 1;
-    std::fprintf(index, "name input seed ranking one_bit\n");
+    std::fprintf(index, "name input seed ranking one_bit clip\n");
     size_t total = 0;
     for (const lk_test::Case &c : lk_test::cases()) {
         if (const char *error = lk::shape_error(c.shape)) {
@@ -28,8 +28,9 @@ int main(int argc, char **argv) {
         if (!file || std::fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size() ||
             std::fclose(file) != 0)
             return 1;
-        std::fprintf(index, "%s %d %u %d %d\n", c.name, static_cast<int>(c.input), c.seed,
-                     static_cast<int>(c.ranking), static_cast<int>(c.one_bit));
+        std::fprintf(index, "%s %d %u %d %d %g\n", c.name, static_cast<int>(c.input), c.seed,
+                     static_cast<int>(c.ranking), static_cast<int>(c.ranges.one_bit),
+                     static_cast<double>(c.ranges.clip));
         total += bytes.size();
     }
     std::printf("%zu files, %zu bytes\n", lk_test::cases().size(), total);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 
 using namespace lk;
 
@@ -156,9 +157,9 @@ bool is_saturated(Metadata metadata, const Parameters &p) {
     return p.range_bits == 0x7F || p.minimum_bits == 0x7F || p.minimum_bits == 0xFF;
 }
 
-// How far a value lies outside the two levels of a group that is measured by its deviation.
+// How far a value lies outside the levels of a group that need not reach its extremes.
 double beyond_levels(const lk_test::Case &c, uint32_t bits, float x, const Parameters &p) {
-    if (bits != 1 || c.one_bit != OneBit::kDeviation)
+    if (!(bits == 1 && c.ranges.one_bit == OneBit::kDeviation) && !(bits == 2 && c.ranges.clip < 1))
         return 0;
     const double below = static_cast<double>(p.minimum) - static_cast<double>(x);
     return std::max({0.0, below, -below - static_cast<double>(p.range)});
@@ -200,7 +201,7 @@ void packed_values_are_near(void **) {
 }
 
 double square_error(lk_test::Case c, OneBit one_bit) {
-    c.one_bit = one_bit;
+    c.ranges.one_bit = one_bit;
     double sum = 0;
     for (uint32_t seed = 1; seed < 9; ++seed) {
         const lk_test::Packed page = lk_test::pack_case(c, seed);
@@ -223,6 +224,82 @@ void deviation_has_less_error(void **) {
         fail_msg("the square error is %g of the range's", share);
 }
 
+// The mean square error of standard normal values in groups of some tokens.
+double normal_error(uint32_t group, float clip) {
+    HalfShape shape = base_shape(Side::kKey, 128, 128);
+    shape.group = static_cast<uint16_t>(group);
+    shape.strips[kPlane2] = 8;
+    std::mt19937 random(5);
+    std::normal_distribution<float> draw;
+    constexpr uint32_t kPages = 8;
+    std::vector<uint16_t> values(128 * 128);
+    std::vector<uint16_t> again(values.size());
+    std::vector<uint8_t> payload(payload_bytes(shape)), metadata(metadata_bytes(shape));
+    double sum = 0;
+    for (uint32_t page = 0; page < kPages; ++page) {
+        bool saturated = false;
+        for (uint16_t &value : values)
+            value = float_to_half(draw(random), &saturated);
+        pack_half(shape, {OneBit::kRange, clip}, {values.data(), 128}, nullptr, payload.data(),
+                  metadata.data());
+        unpack_half(shape, payload.data(), metadata.data(), nullptr, 128, again.data(), 128);
+        for (size_t i = 0; i < values.size(); ++i) {
+            const double error = static_cast<double>(half_to_float(again[i])) -
+                                 static_cast<double>(half_to_float(values[i]));
+            sum += error * error;
+        }
+    }
+    return sum / (kPages * static_cast<double>(values.size()));
+}
+
+void clips_have_less_error(void **) {
+    const struct {
+        uint32_t group;
+        float clip;
+        double error;
+    } cases[] = {{32, 1, 0.158},
+                 {32, 0.7f, 0.105},
+                 {128, 1, 0.250},
+                 {128, 0.7f, 0.133},
+                 {128, 0.55f, 0.125}};
+    for (const auto &c : cases) {
+        const double error = normal_error(c.group, c.clip);
+        if (!(std::fabs(error - c.error) < 0.03 * c.error))
+            fail_msg("groups of %u with clip %g: the error is %g, not %g", c.group,
+                     static_cast<double>(c.clip), error, c.error);
+    }
+}
+
+// What is packed at 4 bits, or shares its range with such, keeps it.
+void clips_are_of_two_bits(void **) {
+    const struct {
+        Axis axis;
+        uint16_t fours, twos;
+        bool changes;
+    } cases[] = {{Axis::kChannel, 2, 0, false},
+                 {Axis::kChannel, 0, 2, true},
+                 {Axis::kToken, 2, 0, false},
+                 {Axis::kToken, 0, 2, true},
+                 {Axis::kToken, 1, 1, false}};
+    for (const auto &c : cases) {
+        HalfShape shape = base_shape(Side::kKey, 32, 32);
+        shape.axis = c.axis;
+        shape.group = 32;
+        shape.strips[kPlane4] = c.fours;
+        shape.strips[kPlane2] = c.twos;
+        lk_test::Lcg lcg = {3};
+        const std::vector<uint16_t> values =
+            lk_test::make_input(shape, lk_test::Input::kNormal, &lcg);
+        std::vector<uint8_t> bytes[2];
+        for (uint32_t i = 0; i < 2; ++i) {
+            bytes[i].resize(payload_bytes(shape) + metadata_bytes(shape));
+            pack_half(shape, {OneBit::kRange, i ? 0.5f : 1}, {values.data(), 32}, nullptr,
+                      bytes[i].data(), bytes[i].data() + payload_bytes(shape));
+        }
+        assert_int_equal(bytes[0] != bytes[1], c.changes);
+    }
+}
+
 void constant_groups_are_exact(void **) {
     const lk_test::Case *c = lk_test::find_case("key-4-constant");
     const lk_test::Packed page = lk_test::pack_case(*c, c->seed);
@@ -238,7 +315,7 @@ void one_bit_of_a_constant_is_exact(void **) {
     for (const uint32_t value : {0x3C01u, 0xFBFFu, 0x0001u, 0x8001u}) {
         const std::vector<uint16_t> values(32 * 64, static_cast<uint16_t>(value));
         std::vector<uint8_t> payload(payload_bytes(shape)), metadata(metadata_bytes(shape));
-        pack_half(shape, OneBit::kDeviation, {values.data(), 32}, nullptr, payload.data(),
+        pack_half(shape, {OneBit::kDeviation, 1}, {values.data(), 32}, nullptr, payload.data(),
                   metadata.data());
         std::vector<uint16_t> again(values.size());
         unpack_half(shape, payload.data(), metadata.data(), nullptr, 64, again.data(), 32);
@@ -253,7 +330,7 @@ void zeros_lose_their_sign(void **) {
     std::vector<uint8_t> payload(payload_bytes(shape), 1), metadata(metadata_bytes(shape), 1);
     for (const Metadata m : {Metadata::kF16, Metadata::kF8}) {
         shape.metadata = m;
-        pack_half(shape, OneBit::kDeviation, {minus.data(), 32}, nullptr, payload.data(),
+        pack_half(shape, {OneBit::kDeviation, 1}, {minus.data(), 32}, nullptr, payload.data(),
                   metadata.data());
         for (uint64_t i = 0; i < payload_bytes(shape); ++i)
             assert_int_equal(payload[i], 0);
@@ -283,7 +360,7 @@ void identity_is_stored_when_the_page_permutes(void **) {
     shape.permutes = 1;
     const std::vector<uint16_t> values(32 * 32, 0x3C00);
     std::vector<uint8_t> payload(payload_bytes(shape)), metadata(metadata_bytes(shape));
-    pack_half(shape, OneBit::kDeviation, {values.data(), 32}, nullptr, payload.data(),
+    pack_half(shape, {OneBit::kDeviation, 1}, {values.data(), 32}, nullptr, payload.data(),
               metadata.data());
     for (uint32_t slot = 0; slot < 32; ++slot)
         assert_int_equal(metadata[permutation_offset_bytes(shape) + slot], slot);
@@ -396,6 +473,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(shared_slots_are_a_two_bit_page),
         cmocka_unit_test(packed_values_are_near),
         cmocka_unit_test(deviation_has_less_error),
+        cmocka_unit_test(clips_have_less_error),
+        cmocka_unit_test(clips_are_of_two_bits),
         cmocka_unit_test(constant_groups_are_exact),
         cmocka_unit_test(one_bit_of_a_constant_is_exact),
         cmocka_unit_test(zeros_lose_their_sign),

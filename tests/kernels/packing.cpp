@@ -57,7 +57,7 @@ Page make_page(const OpenCache &cache, size_t target, size_t raw, uint32_t kind,
     if (to.ranking == Ranking::kQueryRange)
         rank_by_query_range(input, shape.head_dim, shape.page_tokens, page.sums.data(), to.n_ranked,
                             own.data());
-    pack_half(shape, to.one_bit, input, to.ranking == Ranking::kNone ? to.permutation : own.data(),
+    pack_half(shape, to.ranges, input, to.ranking == Ranking::kNone ? to.permutation : own.data(),
               page.expected.payload.data(),
               page.expected.metadata.empty() ? nullptr : page.expected.metadata.data());
     return page;
@@ -69,7 +69,7 @@ void queue_page(const OpenCache &cache, const Device &device, Page *page,
     const HalfClass &target = cache.half_class(page->target);
     const HalfClass &raw = cache.half_class(page->raw);
     Half source(raw.shape);
-    pack_half(raw.shape, OneBit::kRange, {page->values.data(), raw.shape.head_dim}, nullptr,
+    pack_half(raw.shape, {OneBit::kRange, 1}, {page->values.data(), raw.shape.head_dim}, nullptr,
               source.payload.data(), nullptr);
     page->staged = place(device, target.shape);
     page->moved = place(device, target.shape);
@@ -130,7 +130,8 @@ HalfShape mixed_shape(Case c, Side side) {
 }
 
 // Keys, the same ranked by queries, values, both of all widths under a
-// fixed permutation, both at 16 bits, and keys and values whose 1-bit codes stand for the range.
+// fixed permutation and with clips, both at 16 bits, keys and values whose 1-bit codes stand for
+// the range, and such with clips.
 enum : uint16_t {
     kKeys,
     kQueryKeys,
@@ -141,6 +142,8 @@ enum : uint16_t {
     kRawValues,
     kRangeKeys,
     kRangeValues,
+    kClippedKeys,
+    kClippedValues,
 };
 std::vector<HalfClass> packing_classes(const Case &c, const uint8_t *permutation) {
     HalfClass keys = {packed_shape(c, Side::kKey), nullptr, Ranking::kNone, 0};
@@ -156,19 +159,31 @@ std::vector<HalfClass> packing_classes(const Case &c, const uint8_t *permutation
     HalfClass values = {packed_shape(c, Side::kValue), nullptr, Ranking::kNone, 0};
     HalfClass range_keys = keys;
     HalfClass range_values = values;
-    range_keys.one_bit = range_values.one_bit = OneBit::kRange;
+    range_keys.ranges.one_bit = range_values.ranges.one_bit = OneBit::kRange;
+    HalfClass clipped_keys = keys;
+    HalfClass clipped_values = values;
+    clipped_keys.ranges.clip = 0.7f;
+    clipped_values.ranges.clip = 0.55f;
+    const RangeRule mixed = {OneBit::kDeviation, 0.3f};
     return {keys,
             by_queries,
             values,
-            {mixed_shape(c, Side::kKey), permutation, Ranking::kNone, 0},
-            {mixed_shape(c, Side::kValue), permutation, Ranking::kNone, 0},
+            {mixed_shape(c, Side::kKey), permutation, Ranking::kNone, 0, mixed},
+            {mixed_shape(c, Side::kValue), permutation, Ranking::kNone, 0, mixed},
             {raw_shape(Side::kKey, c.head_dim, c.page_tokens), nullptr, Ranking::kNone, 0},
             {raw_shape(Side::kValue, c.head_dim, c.page_tokens), nullptr, Ranking::kNone, 0},
             range_keys,
-            range_values};
+            range_values,
+            clipped_keys,
+            clipped_values};
 }
 
-bool has_one_bit(const HalfShape &shape) { return shape.n_shared || shape.strips[kPlane1]; }
+// Does what sets a class apart from the others of its side make a difference to its bytes?
+bool differs(uint16_t target, const HalfShape &shape) {
+    if (target == kRangeKeys || target == kRangeValues)
+        return shape.n_shared || shape.strips[kPlane1];
+    return shape.strips[kPlane2] || (target != kClippedKeys && target != kClippedValues);
+}
 
 }  // namespace
 
@@ -182,10 +197,10 @@ void check_packing(const Case &c, const Device &device) {
     Random random(7);
     std::vector<Page> pages;
     for (uint32_t kind = 0; kind < kKinds; ++kind)
-        for (const uint16_t target :
-             {kKeys, kQueryKeys, kValues, kMixedKeys, kMixedValues, kRangeKeys, kRangeValues}) {
+        for (const uint16_t target : {kKeys, kQueryKeys, kValues, kMixedKeys, kMixedValues,
+                                      kRangeKeys, kRangeValues, kClippedKeys, kClippedValues}) {
             const HalfShape &shape = cache.half_class(target).shape;
-            if (target >= kRangeKeys && !has_one_bit(shape))
+            if (!differs(target, shape))
                 continue;
             assert_null(shape_error(shape));
             const size_t raw = shape.side == Side::kValue ? kRawValues : kRawKeys;
@@ -306,8 +321,8 @@ Moving make_moving(OpenCache &cache, const Device &device, size_t half_class, Ra
     for (uint32_t i = 0; i < uint32_t{shape.page_tokens} * shape.head_dim; ++i)
         half.values.push_back(static_cast<uint16_t>(random->bits()));
     std::vector<uint8_t> bytes(payload_bytes(shape));
-    pack_half(shape, OneBit::kRange, {half.values.data(), shape.head_dim}, nullptr, bytes.data(),
-              nullptr);
+    pack_half(shape, {OneBit::kRange, 1}, {half.values.data(), shape.head_dim}, nullptr,
+              bytes.data(), nullptr);
     const ShrinkItem copy = {device.memory->input(bytes.data(), bytes.size()),
                              half.place,
                              0,
@@ -360,7 +375,7 @@ void check_moving(const Device &device) {
     for (const Moving &half : halves) {
         const HalfShape &shape = cache.half_class(half.half_class).shape;
         std::vector<uint8_t> expected(payload_bytes(shape));
-        pack_half(shape, OneBit::kRange, {half.values.data(), shape.head_dim}, nullptr,
+        pack_half(shape, {OneBit::kRange, 1}, {half.values.data(), shape.head_dim}, nullptr,
                   expected.data(), nullptr);
         Case c;
         c.head_dim = shape.head_dim;

@@ -146,7 +146,7 @@ SceneHalf Scene::make_half(uint16_t half_class, uint32_t used) {
     if (shape.permutes)
         rank_by_key({values.data(), head_dim}, head_dim, shape.page_tokens,
                     shape.strips[kPlane4] * 16, own.data());
-    pack_half(shape, classes_[half_class].one_bit, {values.data(), head_dim},
+    pack_half(shape, classes_[half_class].ranges, {values.data(), head_dim},
               shape.permutes ? own.data() : classes_[half_class].permutation, half.payload.data(),
               half.metadata.empty() ? nullptr : half.metadata.data());
     measure_half(used, &half);
@@ -192,8 +192,8 @@ void Scene::make_absolute(uint32_t used, SceneHalf *half) const {
     const HalfShape &to = classes_[half->half_class].shape;
     half->payload.resize(payload_bytes(to));
     half->metadata.clear();
-    pack_half(to, OneBit::kRange, {values.data(), case_.head_dim}, nullptr, half->payload.data(),
-              nullptr);
+    pack_half(to, {OneBit::kRange, 1}, {values.data(), case_.head_dim}, nullptr,
+              half->payload.data(), nullptr);
 }
 
 void Scene::add_row(SceneSequence *sequence, uint32_t tokens, bool packed, uint32_t used) {

@@ -33,6 +33,7 @@ static lk_plan *rich_plan(struct model *m) {
     assert_int_equal(lk_plan_set_key(plan, 2, LK_ALL, &key), LK_OK);
     key.axis = LK_AXIS_CHANNEL;
     key.group = 32;
+    key.clip = 0.7f;
     key.boost_channels = 9;
     key.boost_bits = 8;
     key.boost_score = LK_SCORE_QUERY_RANGE;
@@ -46,6 +47,7 @@ static lk_plan *rich_plan(struct model *m) {
     value.bits = 1;
     value.group = 32;
     value.one_bit = LK_ONE_BIT_RANGE;
+    value.clip = 0.55f;
     assert_int_equal(lk_plan_set_value(plan, 4, 2, &value), LK_OK);
     const uint8_t rungs[] = {16, 8, 2};
     assert_int_equal(lk_plan_set_ladder(plan, 5, rungs, 3, 8), LK_OK);
@@ -302,6 +304,12 @@ static const struct change changes[] = {
      "/layers/0/heads/0/key/one_bit is \"mean\", must be \"deviation\" or \"range\""},
     {"\"value\": {", "\"value\": {\"one_bit\": 2, ", LK_E_CORRUPT,
      "/layers/0/heads/0/value/one_bit is of type number"},
+    {"}, \"value\"", ", \"clip\": 0}, \"value\"", LK_E_CORRUPT,
+     "/layers/0/heads/0/key/clip is 0, must be above 0 and at most 1"},
+    {"\"value\": {", "\"value\": {\"clip\": 1.5, ", LK_E_CORRUPT,
+     "/layers/0/heads/0/value/clip is 1.5, must be above 0 and at most 1"},
+    {"\"value\": {", "\"value\": {\"clip\": \"most\", ", LK_E_CORRUPT,
+     "/layers/0/heads/0/value/clip is of type string"},
     {"]}]\n}", "]}]\n} x", LK_E_CORRUPT, "not JSON at byte"},
 };
 

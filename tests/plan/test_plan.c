@@ -29,6 +29,7 @@ static void init_functions_set_the_documented_state(void **state) {
     assert_int_equal(rule.one_bit, LK_ONE_BIT_DEVIATION);
     assert_int_equal(value_rule(16).bits, 16);
     assert_int_equal(value_rule(16).one_bit, LK_ONE_BIT_DEVIATION);
+    assert_true(rule.clip == 1 && value_rule(16).clip == 1);
     expect_failure(lk_key_rule_init(NULL, sizeof rule), LK_E_ARGUMENT, "NULL");
     expect_failure(lk_key_rule_init(&rule, sizeof rule - 1), LK_E_ARGUMENT, "smallest known");
     expect_failure(lk_value_rule_init(NULL, 64), LK_E_ARGUMENT, "NULL");
@@ -152,10 +153,12 @@ static void rules_are_read_back(void **state) {
     boost.boost_bits = 8;
     boost.boost_score = LK_SCORE_QUERY_RANGE;
     boost.group = 32;
+    boost.clip = 0.7f;
     assert_int_equal(lk_plan_set_key(plan, 2, LK_ALL, &boost), LK_OK);
     lk_value_rule value = value_rule(4);
     value.group = 48;
     value.one_bit = LK_ONE_BIT_RANGE;
+    value.clip = 0.55f;
     assert_int_equal(lk_plan_set_value(plan, LK_ALL, 3, &value), LK_OK);
 
     lk_key_rule got = key_rule(16);
@@ -176,11 +179,13 @@ static void rules_are_read_back(void **state) {
     assert_int_equal(got.boost_score, LK_SCORE_QUERY_RANGE);
     assert_int_equal(got.group, 32);
     assert_int_equal(got.one_bit, LK_ONE_BIT_DEVIATION);
+    assert_true(got.clip == 0.7f);
     lk_value_rule got_value = value_rule(16);
     assert_int_equal(lk_plan_get_value(plan, 0, 3, &got_value), LK_OK);
     assert_int_equal(got_value.bits, 4);
     assert_int_equal(got_value.group, 48);
     assert_int_equal(got_value.one_bit, LK_ONE_BIT_RANGE);
+    assert_true(got_value.clip == 0.55f);
     assert_int_equal(lk_plan_get_value(plan, 0, 2, &got_value), LK_OK);
     assert_int_equal(got_value.bits, 16);
     assert_int_equal(lk_plan_validate(plan, &m.geometry), LK_OK);
@@ -415,6 +420,16 @@ static void bad_rules_are_refused(void **state) {
     expect_failure(lk_plan_set_value(plan, 0, 0, &one_bit_value), LK_E_ARGUMENT,
                    "rule.one_bit is 0");
     rule.one_bit = LK_ONE_BIT_DEVIATION;
+    const float bad_clips[] = {0, -0.5f, 1.0000001f, NAN, INFINITY};
+    for (size_t i = 0; i < sizeof bad_clips / sizeof *bad_clips; ++i) {
+        rule.clip = bad_clips[i];
+        expect_bad_key(plan, rule, "must be above 0 and at most 1");
+        lk_value_rule clipped_value = value_rule(2);
+        clipped_value.clip = bad_clips[i];
+        expect_failure(lk_plan_set_value(plan, 0, 0, &clipped_value), LK_E_ARGUMENT,
+                       "rule.clip is");
+    }
+    rule.clip = 1;
     rule.size = 8;
     expect_bad_key(plan, rule, "rule.size is 8");
     expect_failure(lk_plan_set_key(plan, 0, 0, NULL), LK_E_ARGUMENT, "rule is NULL");

@@ -1,5 +1,5 @@
 """An independent packer in NumPy: Kitty's ranking (mean |K|) and MixKVQ's (|Q| x range), the
-quantizer of docs/FORMAT.md section 9 with both rules for 1 bit, and PM-KVQ's shrink; compared with
+quantizer of docs/FORMAT.md section 9 with both rules for 1 bit and clips, and PM-KVQ's shrink; compared with
 the library code for code.
 
 kitty.py TOOL GOLDEN    TOOL is the page-tool program, GOLDEN the folder of golden files
@@ -86,8 +86,7 @@ def fp8_up(x):
 
 def parameters(shape, low, high):
     """Range and minimum as float32. Section 9.3."""
-    low, high = low.astype(F32), high.astype(F32)
-    minimum = low if shape.metadata == 1 else fp8_down(low)
+    minimum = low.astype(np.float16).astype(F32) if shape.metadata == 1 else fp8_down(low)
     spread = np.maximum(high - minimum, F32(0))
     if shape.metadata == 2:
         return fp8_up(spread), minimum
@@ -159,13 +158,27 @@ def groups(shape):
                 yield slice(t, t + 1), slice(max(s, 16 * shape.strips[0]), end)
 
 
-def pack(shape, values, permutation, one_bit):
+def takes_clip(shape, where):
+    """Section 9.7: codes of 2 bits alone."""
+    return (shape.slot_bits()[where[1]] == 2).all()
+
+
+def clip_extremes(low, high, clip):
+    """The float32 extremes that are left. Section 9.7."""
+    low, high = low.astype(F32), high.astype(F32)
+    cut = (high - low) * (F32(F32(1) - F32(clip)) / F32(2))
+    return low + cut, high - cut
+
+
+def pack(shape, values, permutation, one_bit, clip):
     """Codes, ranges and minima, each [P][D] by slot; 16-bit slots hold their FP16 bits."""
     x = values if permutation is None else values[:, permutation]
     bits = shape.slot_bits()
-    low, high = np.zeros(x.shape, np.float16), np.zeros(x.shape, np.float16)
+    low, high = np.zeros(x.shape, F32), np.zeros(x.shape, F32)
     for where in groups(shape):
         low[where], high[where] = x[where].min(), x[where].max()
+        if takes_clip(shape, where):
+            low[where], high[where] = clip_extremes(low[where], high[where], clip)
     range_, minimum = parameters(shape, low, high)
     for where in groups(shape) if one_bit == BY_DEVIATION else ():
         if takes_deviation(shape, where):
@@ -178,7 +191,7 @@ def pack(shape, values, permutation, one_bit):
     return codes, range_, minimum
 
 
-def compare(page, kind, seed, ranking, one_bit):
+def compare(page, kind, seed, ranking, one_bit, clip):
     """Names of what differs between a page of the library and our own packing of its input."""
     shape = page.shape
     p, d = shape.page_tokens, shape.head_dim
@@ -192,7 +205,7 @@ def compare(page, kind, seed, ranking, one_bit):
         permutation = rank(scores, 16 * next(n for n in shape.strips if n))
         if (permutation != page.permutation).any():
             yield 'permutation'
-    codes, range_, minimum = pack(shape, values, permutation, one_bit)
+    codes, range_, minimum = pack(shape, values, permutation, one_bit, clip)
     if (codes != page.codes).any():
         yield 'codes'
     if not shape.is_raw:
@@ -264,14 +277,14 @@ def main():
     n_pages = 0
     with open(os.path.join(folder, 'index.txt'), encoding='ascii') as index:
         rows = [line.split() for line in index][1:]
-    for name, *numbers in rows:
+    for name, *numbers, clip in rows:
         kind, seed, ranking, one_bit = map(int, numbers)
         pages = [(seed, decode.load(os.path.join(folder, name + '.lkpage')))]
         for other in (seed + 1000, seed + 2000) if kind != CONSTANT else ():
             pages.append((other, decode.Page(library.run('pack', name, other))))
         n_pages += len(pages)
         faults += [f'{name}, seed {s}: {what} differ' for s, page in pages
-                   for what in compare(page, kind, s, ranking, one_bit)]
+                   for what in compare(page, kind, s, ranking, one_bit, float(clip))]
     for name, widths in {'key-16': [8, 4, 2], 'key-8': [4, 2], 'key-8-page128': [4, 2],
                          'value-8': [4, 2], 'value-8-wild-f8': [4, 2], 'key-4': [2],
                          'key-4-page32': [2], 'key-token-4': [2]}.items():

@@ -54,15 +54,15 @@ void narrow(Half *half) {
 
 }  // namespace
 
-Half packed_half(const lk::HalfShape &shape, lk::OneBit one_bit, const std::vector<uint16_t> &input,
-                 const uint8_t *channels) {
+Half packed_half(const lk::HalfShape &shape, const lk::RangeRule &ranges,
+                 const std::vector<uint16_t> &input, const uint8_t *channels) {
     Half half;
     half.shape = shape;
     half.payload.resize(lk::payload_bytes(shape));
     half.metadata.resize(lk::metadata_bytes(shape));
     for (uint32_t s = 0; s < shape.head_dim; ++s)
         half.channels.push_back(channels ? channels[s] : static_cast<uint8_t>(s));
-    lk::pack_half(shape, one_bit, {input.data(), shape.head_dim}, channels, half.payload.data(),
+    lk::pack_half(shape, ranges, {input.data(), shape.head_dim}, channels, half.payload.data(),
                   half.metadata.data());
     return half;
 }
@@ -80,7 +80,7 @@ Half packed_key(const lk::KeyClass &rule, const std::vector<uint16_t> &input,
         else
             lk::rank_by_key({input.data(), n}, n, rule.shape.page_tokens, rule.boost_slots, own);
     }
-    return packed_half(rule.shape, rule.one_bit, input, channels);
+    return packed_half(rule.shape, rule.ranges, input, channels);
 }
 
 Model::Model(const lk::Plan &plan, const std::vector<lk_layer> &layers)
@@ -282,7 +282,7 @@ void Model::pack_values(uint32_t entry, Sequence *sequence, uint64_t page) const
         return;
     const std::vector<uint16_t> input = bits_of(
         sequence->heads[entry], true, page_end(page) - plan_.page_tokens, rule.shape.page_tokens);
-    sequence->pages[page].values[entry] = packed_half(rule.shape, rule.one_bit, input, nullptr);
+    sequence->pages[page].values[entry] = packed_half(rule.shape, rule.ranges, input, nullptr);
 }
 
 void Model::pack(Sequence *sequence, uint64_t page) const {

@@ -36,8 +36,8 @@ struct Half {
 };
 
 // Pack as the codec does. channels: null without an order; query_sums: where these rank them.
-Half packed_half(const lk::HalfShape &shape, lk::OneBit one_bit, const std::vector<uint16_t> &input,
-                 const uint8_t *channels);
+Half packed_half(const lk::HalfShape &shape, const lk::RangeRule &ranges,
+                 const std::vector<uint16_t> &input, const uint8_t *channels);
 Half packed_key(const lk::KeyClass &rule, const std::vector<uint16_t> &input,
                 const uint64_t *query_sums);
 

@@ -102,7 +102,7 @@ Half Model::make_half(uint32_t entry, lk_chunk_class chunk_class, bool is_value,
     if (is_value) {
         lk::ValueClass rule;
         lk::resolve_value_at(plan_, own.layer, own.head, cap, &rule);
-        return rule.raw ? Half{} : packed_half(rule.shape, rule.one_bit, input, nullptr);
+        return rule.raw ? Half{} : packed_half(rule.shape, rule.ranges, input, nullptr);
     }
     lk::KeyClass rule;
     lk::resolve_key_at(plan_, own.layer, own.head, cap, &rule);

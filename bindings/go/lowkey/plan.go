@@ -137,13 +137,15 @@ type KeyRule struct {
 	BoostBits     uint32
 	BoostScore    Score
 	ChannelBits   []uint8
-	OneBit        OneBit // 0 = OneBitDeviation
+	OneBit        OneBit  // 0 = OneBitDeviation
+	Clip          float32 // share of its range that a group packed at 2 bits keeps; 0 = all of it
 }
 
 // ValueRule is for the values of a KV head; see lk_value_rule.
 type ValueRule struct {
 	Bits, Group uint32
-	OneBit      OneBit // 0 = OneBitDeviation
+	OneBit      OneBit  // 0 = OneBitDeviation
+	Clip        float32 // as of keys
 }
 
 // PlanSize is what a plan costs, exactly; see lk_plan_size.
@@ -281,6 +283,9 @@ func (p *Plan) SetKey(layer, kvHead uint32, rule KeyRule) error {
 	if rule.OneBit != 0 {
 		raw.one_bit = C.lk_one_bit(rule.OneBit)
 	}
+	if rule.Clip != 0 {
+		raw.clip = C.float(rule.Clip)
+	}
 	raw.boost_channels = C.uint32_t(rule.BoostChannels)
 	raw.boost_bits = C.uint32_t(rule.BoostBits)
 	raw.boost_score = C.lk_score(rule.BoostScore)
@@ -307,6 +312,9 @@ func (p *Plan) SetValue(layer, kvHead uint32, rule ValueRule) error {
 	raw.bits, raw.group = C.uint32_t(rule.Bits), C.uint32_t(rule.Group)
 	if rule.OneBit != 0 {
 		raw.one_bit = C.lk_one_bit(rule.OneBit)
+	}
+	if rule.Clip != 0 {
+		raw.clip = C.float(rule.Clip)
 	}
 	return p.with(func(ptr *C.lk_plan) C.lk_status {
 		return C.lk_plan_set_value(ptr, C.uint32_t(layer), C.uint32_t(kvHead), &raw)

@@ -130,11 +130,12 @@ class ChanMixLayout(Structure):
 class KeyRule(Structure):
     _fields_ = [('size', c_uint32), ('bits', c_uint32), ('axis', c_uint32), ('group', c_uint32),
                 ('boost_channels', c_uint32), ('boost_bits', c_uint32), ('boost_score', c_uint32),
-                ('channel_bits', POINTER(c_uint8)), ('one_bit', c_uint32)]
+                ('channel_bits', POINTER(c_uint8)), ('one_bit', c_uint32), ('clip', c_float)]
 
 
 class ValueRule(Structure):
-    _fields_ = [('size', c_uint32), ('bits', c_uint32), ('group', c_uint32), ('one_bit', c_uint32)]
+    _fields_ = [('size', c_uint32), ('bits', c_uint32), ('group', c_uint32), ('one_bit', c_uint32),
+                ('clip', c_float)]
 
 
 class PlanSize(Structure):

@@ -95,6 +95,7 @@ class KeyRule(Fields):
     one_bit         what 1-bit codes stand for: "deviation" (mean of the group - and + its mean absolute deviation)
                     or "range" (lowest and highest)
     scales          [head_dim] that the keys are divided by before they are stored, or empty; logits stay as they are
+    clip            share of its range, about the middle, that a group packed at 2 bits keeps; 1 = all of it
     """
 
     _struct = _abi.KeyRule
@@ -110,12 +111,13 @@ class KeyRule(Fields):
     centers: tuple[float, ...] = ()
     one_bit: str = 'deviation'
     scales: tuple[float, ...] = ()
+    clip: float = 1.0
 
 
 @dataclass(frozen=True)
 class ValueRule(Fields):
     """How values of a KV head are kept: at ``bits``, ``group`` consecutive channels of a token sharing a range
-    (0 = the head); ``one_bit`` as of keys."""
+    (0 = the head); ``one_bit`` and ``clip`` as of keys."""
 
     _struct = _abi.ValueRule
     _tables = {'one_bit': ONE_BIT}
@@ -123,6 +125,7 @@ class ValueRule(Fields):
     bits: int = 16
     group: int = 0
     one_bit: str = 'deviation'
+    clip: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -437,11 +440,12 @@ def _key_of(entry: dict[str, Any]) -> KeyRule:
     return KeyRule(entry['bits'], entry.get('axis', 'channel'), entry.get('group', 0), boost.get('channels', 0),
                    boost.get('bits', 0), boost.get('score', ''), tuple(entry.get('classes') or ()),
                    tuple(entry.get('centers') or ()), entry.get('one_bit', 'deviation'),
-                   tuple(entry.get('scales') or ()))
+                   tuple(entry.get('scales') or ()), entry.get('clip', 1.0))
 
 
 def _value_of(entry: dict[str, Any]) -> ValueRule:
-    return ValueRule(entry['bits'], entry.get('group', 0), entry.get('one_bit', 'deviation'))
+    return ValueRule(entry['bits'], entry.get('group', 0), entry.get('one_bit', 'deviation'),
+                     entry.get('clip', 1.0))
 
 
 def _geometry_of(entry: dict[str, Any]) -> Geometry:

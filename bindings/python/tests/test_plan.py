@@ -20,6 +20,7 @@ SPECS = {
                                                    KeyRule(8)), (ValueRule(2), ValueRule(8)))),
     'classes': PlanSpec('classes', layers=LayerRule(KeyRule(2, channel_bits=CLASSES, one_bit='range'),
                                                     ValueRule(1, one_bit='range'), 'f8')),
+    'clips': PlanSpec('clips', layers=LayerRule(KeyRule(2, clip=0.75), ValueRule(2, clip=0.5))),
     'centers': PlanSpec('centers', layers=LayerRule((KeyRule(2, centers=tuple(i / 4 for i in range(64))), KeyRule(2)),
                                                     ValueRule(2), 'f8')),
     'scales': PlanSpec('scales', layers=LayerRule((KeyRule(2, scales=tuple(2.0 ** (i % 5 - 2) for i in range(64))),

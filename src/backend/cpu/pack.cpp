@@ -161,7 +161,7 @@ void pack_item(const PackItem &item, uint16_t *values) {
         choose_permutation(item, input, own);
         permutation = own;
     }
-    pack_half_fast(shape, item.target->one_bit, input, permutation,
+    pack_half_fast(shape, item.target->ranges, input, permutation,
                    reinterpret_cast<uint8_t *>(item.payload),
                    reinterpret_cast<uint8_t *>(item.metadata));
 }

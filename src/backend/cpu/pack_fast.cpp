@@ -49,9 +49,9 @@ struct Slot {
 
 class Packer {
   public:
-    Packer(const HalfShape &shape, OneBit one_bit, HalfValues input, const uint8_t *permutation,
-           uint8_t *payload, uint8_t *metadata)
-        : shape_(shape), one_bit_(one_bit), input_(input), payload_(payload), metadata_(metadata) {
+    Packer(const HalfShape &shape, const RangeRule &rule, HalfValues input,
+           const uint8_t *permutation, uint8_t *payload, uint8_t *metadata)
+        : shape_(shape), rule_(rule), input_(input), payload_(payload), metadata_(metadata) {
         constexpr uint32_t kWidths[] = {1, 2, 4, 8};
         for (uint32_t i = 0; i < 4; ++i)
             if (shape.page_tokens * kWidths[i] >= 64)
@@ -113,22 +113,23 @@ class Packer {
     // Stored at (first_slot, token), and returned.
     Parameters parameters(const float *values, uint32_t n, uint32_t first_slot,
                           uint32_t token) const {
-        const Parameters p = takes_deviation(shape_, one_bit_, first_slot, n)
-                                 ? make_deviation_parameters(values, n, shape_.metadata)
-                                 : range_parameters(values, n);
+        const Parameters p =
+            takes_deviation(shape_, rule_.one_bit, first_slot, n)
+                ? make_deviation_parameters(values, n, shape_.metadata)
+                : range_parameters(values, n, group_margin(shape_, rule_.clip, first_slot, n));
         const uint32_t index = parameter_index(shape_, first_slot, token);
         store_parameter(metadata_ + ranges_offset_bytes(shape_), index, p.range_bits);
         store_parameter(metadata_ + minima_offset_bytes(shape_), index, p.minimum_bits);
         return p;
     }
-    Parameters range_parameters(const float *values, uint32_t n) const {
+    Parameters range_parameters(const float *values, uint32_t n, float margin) const {
         float low = values[0];
         float high = values[0];
         for (uint32_t i = 1; i < n; ++i) {
             low = values[i] < low ? values[i] : low;
             high = values[i] > high ? values[i] : high;
         }
-        return make_parameters({exact_half(low), exact_half(high)}, shape_.metadata);
+        return make_parameters({exact_half(low), exact_half(high)}, shape_.metadata, margin);
     }
     void store_parameter(uint8_t *array, uint32_t index, uint16_t bits) const {
         if (shape_.metadata == Metadata::kF8)
@@ -200,7 +201,7 @@ class Packer {
     }
 
     const HalfShape &shape_;
-    const OneBit one_bit_;
+    const RangeRule rule_;
     const HalfValues input_;
     uint8_t *const payload_;
     uint8_t *const metadata_;
@@ -210,15 +211,15 @@ class Packer {
 
 }  // namespace
 
-void pack_half_fast(const HalfShape &shape, OneBit one_bit, HalfValues input,
+void pack_half_fast(const HalfShape &shape, const RangeRule &rule, HalfValues input,
                     const uint8_t *permutation, uint8_t *payload, uint8_t *metadata) {
     if (shape.strips[kPlane16]) {
-        pack_half(shape, one_bit, input, permutation, payload, metadata);
+        pack_half(shape, rule, input, permutation, payload, metadata);
         return;
     }
     std::memset(payload, 0, payload_bytes(shape));
     std::memset(metadata, 0, metadata_bytes(shape));
-    const Packer packer(shape, one_bit, input, permutation, payload, metadata);
+    const Packer packer(shape, rule, input, permutation, payload, metadata);
     if (shape.axis == Axis::kChannel)
         packer.pack_channels();
     else

@@ -9,7 +9,7 @@
 namespace lk {
 namespace cpu {
 
-void pack_half_fast(const HalfShape &shape, OneBit one_bit, HalfValues input,
+void pack_half_fast(const HalfShape &shape, const RangeRule &rule, HalfValues input,
                     const uint8_t *permutation, uint8_t *payload, uint8_t *metadata);
 
 }  // namespace cpu

@@ -58,7 +58,8 @@ ClassInfo class_info(const HalfClass &half, uint64_t permutation) {
     info.is_raw = shape.is_raw();
     for (uint32_t p = 0; p < kPlanes; ++p)
         info.strips[p] = static_cast<uint8_t>(shape.strips[p]);
-    info.by_deviation = half.one_bit == OneBit::kDeviation;
+    info.by_deviation = half.ranges.one_bit == OneBit::kDeviation;
+    info.clip_margin = clip_margin(half.ranges.clip);
     info.is_direct = is_direct_class(info);
     return info;
 }

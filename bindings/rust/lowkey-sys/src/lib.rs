@@ -246,6 +246,7 @@ pub struct lk_key_rule {
     pub boost_score: lk_score,
     pub channel_bits: *const u8,
     pub one_bit: lk_one_bit,
+    pub clip: f32,
 }
 
 #[repr(C)]
@@ -255,6 +256,7 @@ pub struct lk_value_rule {
     pub bits: u32,
     pub group: u32,
     pub one_bit: lk_one_bit,
+    pub clip: f32,
 }
 
 #[repr(C)]

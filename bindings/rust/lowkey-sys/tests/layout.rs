@@ -133,8 +133,8 @@ fn said_by_rust() -> BTreeMap<String, i64> {
                    scale, soft_cap, sink_logits }
         lk_geometry { size, n_layers, layers }
         lk_key_rule { size, bits, axis, group, boost_channels, boost_bits, boost_score,
-                      channel_bits, one_bit }
-        lk_value_rule { size, bits, group, one_bit }
+                      channel_bits, one_bit, clip }
+        lk_value_rule { size, bits, group, one_bit, clip }
         lk_chunk_mix { size, n_low, n_middle, n_high }
         lk_chunk_rule { size, chunk_tokens, low_bits, middle_bits, high_bits, alpha, beta, reorder,
                         hold }

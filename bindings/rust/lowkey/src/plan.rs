@@ -130,7 +130,7 @@ impl OneBit {
 }
 
 /// Keys of a KV head; see `lk_key_rule`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct KeyRule {
     pub bits: u32,
     pub axis: Axis,
@@ -140,6 +140,8 @@ pub struct KeyRule {
     /// `[head_dim]` static classes; not together with a boost.
     pub channel_bits: Option<Vec<u8>>,
     pub one_bit: OneBit,
+    /// Share of its range, about the middle, that a group packed at 2 bits keeps; 1 = all of it.
+    pub clip: f32,
 }
 
 impl KeyRule {
@@ -151,22 +153,25 @@ impl KeyRule {
             boost: None,
             channel_bits: None,
             one_bit: OneBit::Deviation,
+            clip: 1.0,
         }
     }
 }
 
 /// Values of a KV head; see `lk_value_rule`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ValueRule {
     pub bits: u32,
     /// Channels that share a range; 0 = the head.
     pub group: u32,
     pub one_bit: OneBit,
+    /// As of keys.
+    pub clip: f32,
 }
 
 impl ValueRule {
     pub fn new(bits: u32) -> Self {
-        ValueRule { bits, group: 0, one_bit: OneBit::Deviation }
+        ValueRule { bits, group: 0, one_bit: OneBit::Deviation, clip: 1.0 }
     }
 }
 
@@ -396,6 +401,7 @@ impl Plan {
         };
         raw.group = rule.group;
         raw.one_bit = rule.one_bit.raw();
+        raw.clip = rule.clip;
         if let Some(boost) = &rule.boost {
             raw.boost_channels = boost.channels;
             raw.boost_bits = boost.bits;
@@ -426,6 +432,7 @@ impl Plan {
         raw.bits = rule.bits;
         raw.group = rule.group;
         raw.one_bit = rule.one_bit.raw();
+        raw.clip = rule.clip;
         unsafe { check(sys::lk_plan_set_value(self.raw, layer.raw(), kv_head.raw(), &raw))? };
         Ok(self)
     }
