@@ -1,4 +1,4 @@
-// Ranges and minima of a half page: docs/FORMAT.md, sections 7 and 9.2 to 9.5.
+// Ranges and minima of a half page: docs/FORMAT.md, sections 7 and 9.2 to 9.7.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_PACK_GROUPS_CUH

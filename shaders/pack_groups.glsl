@@ -1,4 +1,4 @@
-// Ranges and minima of a half page: docs/FORMAT.md, sections 7 and 9.2 to 9.5. Teams of a tile's
+// Ranges and minima of a half page: docs/FORMAT.md, sections 7 and 9.2 to 9.7. Teams of a tile's
 // lanes take 16 neighbouring entries of the metadata after each other.
 //
 // SPDX-License-Identifier: Apache-2.0

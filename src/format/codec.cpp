@@ -262,10 +262,12 @@ bool takes_deviation(const HalfShape &shape, OneBit one_bit, uint32_t first_slot
 }
 
 float group_margin(const HalfShape &shape, float clip, uint32_t first_slot, uint32_t n) {
+    if (clip == 1)
+        return 0;
     // Slots between two ordinary ones of the 2-bit plane are such too.
     const uint32_t last_slot = shape.axis == Axis::kChannel ? first_slot : first_slot + n - 1;
-    return slot_bits(shape, first_slot) == 2 && slot_bits(shape, last_slot) == 2 ? clip_margin(clip)
-                                                                                 : 0;
+    const bool has_two_bits = slot_bits(shape, first_slot) == 2 && slot_bits(shape, last_slot) == 2;
+    return has_two_bits ? clip_margin(clip) : 0;
 }
 
 void pack_half(const HalfShape &shape, const RangeRule &rule, HalfValues input,
