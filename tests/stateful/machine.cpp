@@ -105,7 +105,8 @@ void Machine::choose_key_rule(uint32_t layer, lk_key_rule *rule, std::vector<uin
     require(lk_key_rule_init(rule, sizeof *rule) == LK_OK);
     rule->bits = kBits[choices_.below(6)];
     rule->one_bit = choices_.one_in(2) ? LK_ONE_BIT_RANGE : LK_ONE_BIT_DEVIATION;
-    rule->clip = choices_.one_in(2) ? 0.7f : 1;
+    // By the same draw: one is for codes of 1 bit, the other for codes of 2.
+    rule->clip = rule->one_bit == LK_ONE_BIT_RANGE ? 0.7f : 1;
     const uint32_t n = layers_[layer].head_dim;
     switch (choices_.below(5)) {
         case 0: {
@@ -170,7 +171,7 @@ void Machine::choose_rules() {
             require(lk_value_rule_init(&value, sizeof value) == LK_OK);
             value.bits = kBits[choices_.below(6)];
             value.one_bit = choices_.one_in(2) ? LK_ONE_BIT_RANGE : LK_ONE_BIT_DEVIATION;
-            value.clip = choices_.one_in(2) ? 0.55f : 1;
+            value.clip = value.one_bit == LK_ONE_BIT_RANGE ? 0.55f : 1;
             value.group = choices_.one_in(2) ? 16 : 0;
             require(lk_plan_set_value(plan_, l, h, &value) == LK_OK);
             std::vector<float> centers(layers_[l].head_dim);
