@@ -3,6 +3,7 @@
 // each, but of those that run.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <pthread.h>
 #include <stdio.h>
 
 #include "api/model.h"
@@ -74,6 +75,23 @@ static uint32_t open_all(const rig *first) {
             rig_drop_cache(&r);
         }
     return most;
+}
+
+typedef struct walk {
+    const rig *first;
+    int is_down;
+} walk;
+
+// Null when all caches opened.
+static void *open_one_by_one(void *user) {
+    const walk *w = user;
+    for (uint32_t i = 0; i < 15; ++i) {
+        rig r = beside(w->first);
+        if (open_cache(&r, 2, 32 + 16 * (w->is_down ? 14 - i : i)))
+            return user;
+        rig_drop_cache(&r);
+    }
+    return NULL;
 }
 
 static void step(rig *r, lk_sequence id, uint32_t place, uint32_t n, float *out) {
@@ -172,11 +190,40 @@ static void what_was_compiled_of_late(void **state) {
     test_device()->vk.DestroyShaderModule(test_device()->device, module, NULL);
 }
 
+// Caches of one context on two threads, which want the same pipelines as they meet.
+static void on_two_threads(void **state) {
+    (void)state;
+    rig r;
+    memset(&r, 0, sizeof r);
+    r.device = counted();
+    lk_context_desc desc;
+    rig_context_desc(&r, &desc);
+    desc.alloc = NULL;  // the rig's hooks count without a lock
+    desc.free = NULL;
+    assert_int_equal(lk_context_open(&desc, LK_ABI_VERSION, &r.context), LK_OK);
+    const VkShaderModule module = stand_in();
+    faults_set(&(vulkan_faults){.stand_in = module});
+    walk up = {&r, 0}, down = {&r, 1};
+    pthread_t other;
+    assert_int_equal(pthread_create(&other, NULL, open_one_by_one, &down), 0);
+    assert_null(open_one_by_one(&up));
+    void *failed = NULL;
+    assert_int_equal(pthread_join(other, &failed), 0);
+    assert_null(failed);
+    assert_true(faults_pipelines().live >= MOST_IDLE);
+    assert_true(faults_pipelines().live <= MOST_SHARED + MOST_IDLE);
+    rig_close(&r);
+    assert_int_equal(faults_pipelines().live, 0);
+    faults_set(NULL);
+    test_device()->vk.DestroyShaderModule(test_device()->device, module, NULL);
+}
+
 int main(void) {
     test_device();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_come_and_go),
         cmocka_unit_test(what_was_compiled_of_late),
+        cmocka_unit_test(on_two_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
