@@ -20,9 +20,23 @@ static void set_widths(rig *r, uint32_t layer, uint32_t key_bits, uint32_t value
     assert_int_equal(lk_plan_set_value(r->plan, layer, LK_ALL, &value), LK_OK);
 }
 
-// Keys of layer 0 boosted, 3 and 1 bits with FP8 metadata in layer 1, and the heads of layer 2 at
-// 8 and 4 bits.
+static void clip(rig *r, uint32_t layer) {
+    lk_key_rule key;
+    assert_int_equal(lk_key_rule_init(&key, sizeof key), LK_OK);
+    assert_int_equal(lk_plan_get_key(r->plan, layer, 0, &key), LK_OK);
+    key.clip = 0.7f;
+    assert_int_equal(lk_plan_set_key(r->plan, layer, LK_ALL, &key), LK_OK);
+    lk_value_rule value;
+    assert_int_equal(lk_value_rule_init(&value, sizeof value), LK_OK);
+    assert_int_equal(lk_plan_get_value(r->plan, layer, 0, &value), LK_OK);
+    value.clip = 0.55f;
+    assert_int_equal(lk_plan_set_value(r->plan, layer, LK_ALL, &value), LK_OK);
+}
+
+// 2 bits with clips and boosted keys in layer 0, 3 and 1 bits with FP8 metadata in layer 1, and the
+// heads of layer 2 at 8 and 4 bits.
 static void mix(rig *r) {
+    clip(r, 0);
     set_widths(r, 1, 3, 1, 48);
     assert_int_equal(lk_plan_set_metadata(r->plan, 1, LK_METADATA_F8), LK_OK);
     set_widths(r, 2, 8, 4, 0);
