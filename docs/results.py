@@ -48,6 +48,16 @@ def suite_plans(record: dict) -> str:
     return table(header, rows)
 
 
+def suite_tasks(record: dict) -> str:
+    """Every plan of a suite, task by task."""
+    tasks = list(record['plans'][0]['tasks'])
+    header = ['plan', 'bits/value', *(name for task in tasks for name in (f'{task} %', '-log2 p', 'attention error %'))]
+    return table(header, [[plan['plan'], f'{plan["bits_per_value"]:.3f}',
+                           *(cell for t in plan['tasks'].values()
+                             for cell in (match(t), f'{t["bits_per_byte"]:.4f}', f'{100 * t["output_error"]:.1f}'))]
+                          for plan in record['plans']])
+
+
 def suite_paired(record: dict) -> str:
     """auto against each plan of its limit, document by document."""
     plans = {plan['plan']: plan for plan in record['plans']}
@@ -253,7 +263,7 @@ def systems_claims(record: dict) -> str:
     return table(['system', 'claim', 'model', 'tokens', 'published', 'here', 'met'], rows)
 
 
-VIEWS = {'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
+VIEWS = {'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
          'short': suite_short, 'ablation': ablation_rows, 'cocktail': cocktail_rows, 'memory': memory_rows,
          'throughput': throughput_rows, 'mix': mix_rows, 'shifts': shift_rows,
          'demo': demo_rows, 'stress': stress_rows}

@@ -86,9 +86,9 @@ typedef struct lk_key_rule {
     lk_one_bit one_bit;          /* LK_ONE_BIT_DEVIATION from init; of 1-bit channels */
     float clip;                  /* the share of its range, about the middle, that a group
                                   * keeps when it is packed at 2 bits, above 0 and at most 1:
-                                  * values beyond take the lowest or the highest code. Less
-                                  * error for bell-shaped groups (0.7 for 32 values, 0.55 for
-                                  * 128), same bytes. Groups with codes of other widths and
+                                  * values beyond take the lowest or the highest code. Same
+                                  * bytes, and with 0.7 less error for bell-shaped groups
+                                  * (docs/results.md). Groups with codes of other widths and
                                   * pages that shrink to 2 bits keep theirs; 1 from init */
 } lk_key_rule;
 
