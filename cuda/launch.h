@@ -33,7 +33,8 @@ cudaError_t launch_reopen(const ReopenJob *jobs, uint32_t n_jobs, const ClassInf
 cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
                         cudaStream_t stream);
 // Shrink halves by one step of the ladder, in place or to another slot, or copy them.
-cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, cudaStream_t stream);
+cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_halves,
+                          cudaStream_t stream);
 
 // Attention of few query columns (new tokens x heads of a group) over rows: split over the
 // sequence, merged by the last block of each unit.

@@ -1,6 +1,6 @@
 // Shrinking: strips of 2b bits become strips of b bits by merging neighbouring words of a lane,
-// docs/FORMAT.md, section 11. A block takes a half and reads it whole before it writes, since a
-// half may shrink into its own beginning.
+// docs/FORMAT.md, section 11. A block takes a half of a run and reads it whole before it writes,
+// since a half may shrink into its own beginning.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "format/format_const.h"
@@ -62,7 +62,11 @@ __device__ void shrink_strips(const ShrinkJob &job, uint32_t n_vectors) {
 }
 
 __global__ void __launch_bounds__(kShrinkThreads) shrink_kernel(const ShrinkJob *jobs) {
-    const ShrinkJob job = jobs[blockIdx.x];
+    ShrinkJob job = jobs[blockIdx.y];
+    if (blockIdx.x >= job.n_halves)
+        return;
+    job.source += uint64_t{blockIdx.x} * job.stride_bytes;
+    job.target += uint64_t{blockIdx.x} * job.stride_bytes;
     // A strip of 16 channels: two bytes a bit and token.
     const uint32_t n_vectors = job.n_strips * job.page_tokens * job.bits * 2 / 16;
     if (job.bits == 4)
@@ -77,10 +81,11 @@ __global__ void __launch_bounds__(kShrinkThreads) shrink_kernel(const ShrinkJob 
 
 }  // namespace
 
-cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, cudaStream_t stream) {
+cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_halves,
+                          cudaStream_t stream) {
     if (!n_jobs)
         return cudaSuccess;
-    shrink_kernel<<<n_jobs, kShrinkThreads, 0, stream>>>(jobs);
+    shrink_kernel<<<dim3(most_halves, n_jobs), kShrinkThreads, 0, stream>>>(jobs);
     return cudaGetLastError();
 }
 

@@ -108,7 +108,8 @@ struct AppendPush {
 // pack: PackJob to packed bytes. Workgroups: x = jobs.
 // reopen: ReopenJob to a raw half. Workgroups: x = jobs.
 // move: MoveJob within raw halves. Workgroups: x = jobs.
-// shrink: ShrinkJob, a half narrower or elsewhere; classes is not read. Workgroups: x = jobs.
+// shrink: ShrinkJob, halves narrower or elsewhere; classes is not read. Workgroups: x = halves of
+// the longest run, y = jobs.
 struct JobPush {
     Address jobs;     // PackJob, ReopenJob, MoveJob or ShrinkJob [n_jobs]
     Address classes;  // ClassInfo

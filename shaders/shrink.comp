@@ -1,6 +1,6 @@
 // Shrinking: strips of 2b bits become strips of b bits by merging neighbouring words of a lane,
-// docs/FORMAT.md, section 11. A workgroup takes a half and reads it whole before it writes, since a
-// half may shrink into its own beginning.
+// docs/FORMAT.md, section 11. A workgroup takes a half of a run and reads it whole before it
+// writes, since a half may shrink into its own beginning.
 //
 // SPDX-License-Identifier: Apache-2.0
 #version 460
@@ -37,7 +37,11 @@ uvec4 narrow_vector(ShrinkJob job, uint i) {
 }
 
 void main() {
-    const ShrinkJob job = load_shrink_job(push.jobs, gl_WorkGroupID.x);
+    ShrinkJob job = load_shrink_job(push.jobs, gl_WorkGroupID.y);
+    if (gl_WorkGroupID.x >= job.n_halves)
+        return;
+    job.source = address_at(job.source, gl_WorkGroupID.x, job.stride_bytes);
+    job.target = address_at(job.target, gl_WorkGroupID.x, job.stride_bytes);
     // A strip of 16 channels: two bytes a bit and token.
     const uint n_vectors = job.n_strips * job.page_tokens * job.bits * 2u / 16u;
     uvec4 narrow[kMaxVectors];

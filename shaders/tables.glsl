@@ -223,16 +223,19 @@ MoveJob load_move_job(Address jobs, uint index) {
 struct ShrinkJob {
     Address source;
     Address target;
+    uint stride_bytes;
+    uint tail_bytes;
+    uint n_halves;
     uint n_strips;
     uint bits;
     uint page_tokens;
-    uint tail_bytes;
 };
 ShrinkJob load_shrink_job(Address jobs, uint index) {
     ConstQuads quads = ConstQuads(address_at(jobs, index, 32u));
     const uvec4 a = quads.at[0];
     const uvec4 b = quads.at[1];
-    return ShrinkJob(a.xy, a.zw, b.x, b.y, b.z, b.w);
+    return ShrinkJob(a.xy, a.zw, b.x, b.y, low_half(b.z), high_half(b.z), low_half(b.w),
+                     high_half(b.w));
 }
 
 // Sums of |Q| are two words, low word first.

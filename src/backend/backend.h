@@ -122,22 +122,25 @@ struct MoveItem {
     uint64_t mask;
 };
 
-// A payload that gets narrower, or moves. Its first n_strips strips, all of 2 * bits, become strips
-// of `bits` by the equivalent right shift (docs/FORMAT.md, section 11); tail_bytes behind them are
-// copied. With target == source there is no tail: the half shrinks into the beginning of its own
-// bytes. Else the two do not overlap.
+// A run of payloads that get narrower, or move. The first n_strips strips of each, all of 2 * bits,
+// become strips of `bits` by the equivalent right shift (docs/FORMAT.md, section 11); tail_bytes
+// behind them are copied. With target == source there is no tail: a half shrinks into the beginning
+// of its own bytes. Else no source overlaps a target.
 struct ShrinkItem {
     uint64_t source;
     uint64_t target;
-    uint32_t n_strips;  // 0: a copy
-    uint32_t bits;      // 4 or 2
-    uint32_t page_tokens;
-    uint32_t tail_bytes;  // a multiple of 16
+    uint32_t stride_bytes;  // from a half to the next, of sources and of targets
+    uint32_t tail_bytes;    // a multiple of 16
+    uint16_t n_halves;      // 1 to kRunHalves
+    uint16_t n_strips;      // 0: a copy
+    uint16_t bits;          // 4 or 2
+    uint16_t page_tokens;
 };
+constexpr uint32_t kRunHalves = 16;
 
 // One that moves n_bytes as they are, at most what a slot has.
 inline ShrinkItem copy_item(uint64_t source, uint64_t target, uint64_t n_bytes) {
-    return {source, target, 0, 2, 0, static_cast<uint32_t>(n_bytes)};
+    return {source, target, 0, static_cast<uint32_t>(n_bytes), 1, 0, 2, 0};
 }
 
 // Sums of |Q|, in units of 2^-24 after rounding to FP16, over the query heads of a KV head. Sum i

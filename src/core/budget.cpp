@@ -40,13 +40,16 @@ lk_status check_rung(const lk_cache *cache, uint32_t layer, uint32_t bits) {
     return LK_OK;
 }
 
+// Of a layer that shrinks whole: the device works on them while the host gathers the next ones.
+constexpr uint32_t kLayerHalves = 8192;
+
 lk_status shrink_layer(lk_cache *cache, uint32_t layer, uint32_t rung) {
     if (rung > cache->layers[layer].rung)
         set_rung(cache, layer, rung);
     lk_status status = LK_OK;
     uint32_t n_done = 0;
     while (!status && cache->layers[layer].is_unsettled)
-        status = settle_layer(cache, layer, kBatch, &n_done);
+        status = settle_layer(cache, layer, kLayerHalves, &n_done);
     return status;
 }
 

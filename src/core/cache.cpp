@@ -98,8 +98,8 @@ bool reserve_shrinking(lk_cache *cache) {
     for (const LayerPlan &layer : cache->plan.model.layers)
         has_ladder = has_ladder || layer.n_rungs;
     return !has_ladder ||
-           (cache->shrinks.reserve(kBatch) && cache->shrunk_halves.reserve(kBatch) &&
-            cache->left_slots.reserve(kBatch) && cache->halved_slots.reserve(kBatch) &&
+           (cache->shrinks.reserve(kBatch) && cache->shrunk_rows.reserve(kBatch) &&
+            cache->moved_halves.reserve(kBatch) && cache->left_slots.reserve(kBatch) &&
             cache->class_changes.resize(cache->classes.size()));
 }
 

@@ -66,20 +66,22 @@ struct ShrinkStep {
     // Below 16 bits: the class with the widest plane at half its width, 0 where that is no step of
     // a ladder. The plane's strips come first; what lies behind them makes the half move.
     uint16_t to;
-    uint32_t n_strips;
-    uint32_t page_tokens;
+    uint16_t n_strips;
+    uint16_t page_tokens;
     uint32_t tail_bytes;
+    uint16_t alike;  // the first class that a step does the same to
+
+    bool moves() const { return bits == 16 || tail_bytes; }
 };
 
-// A half on its way a step down.
-struct ShrunkHalf {
+// A half on its way a step down, into another slot.
+struct MovedHalf {
     Row *row;
     PageEntry *page;
-    uint64_t target;  // of one that moves; others shrink where they are
-    uint16_t from;    // classes
+    uint64_t target;
+    uint16_t from;  // classes
     uint16_t to;
     bool is_value;
-    bool moves;
 
     uint16_t &half_class() const { return is_value ? page->value_class : page->key_class; }
     uint64_t &payload() const { return is_value ? page->value_payload : page->key_payload; }
@@ -134,9 +136,9 @@ struct lk_cache {
           reopens(owner->allocator),
           moves(owner->allocator),
           shrinks(owner->allocator),
-          shrunk_halves(owner->allocator),
+          shrunk_rows(owner->allocator),
+          moved_halves(owner->allocator),
           left_slots(owner->allocator),
-          halved_slots(owner->allocator),
           class_changes(owner->allocator),
           slot_needs(owner->allocator),
           query_sums(owner->allocator),
@@ -179,9 +181,9 @@ struct lk_cache {
     lk::Array<lk::ReopenItem> reopens;
     lk::Array<lk::MoveItem> moves;
     lk::Array<lk::ShrinkItem> shrinks;
-    lk::Array<lk::ShrunkHalf> shrunk_halves;
+    lk::Array<lk::Row *> shrunk_rows;  // that have halves in `shrinks`
+    lk::Array<lk::MovedHalf> moved_halves;
     lk::Array<uint64_t> left_slots;         // that they moved from
-    lk::Array<uint64_t> halved_slots;       // that they shrank in
     lk::Array<int32_t> class_changes;       // [classes] halves more than before
     lk::Array<uint64_t> slot_needs;         // [slot sizes] of a question to the slots
     lk::Array<lk::QuerySumRun> query_sums;  // up to kScoreBatch

@@ -19,10 +19,16 @@ uint32_t rung_bits(const lk_cache *cache, uint32_t layer) {
 
 Plane wide_plane(uint32_t bits) { return bits == 8 ? kPlane8 : kPlane4; }
 
+// Their codes lie alike and what is done to them is the same.
+bool are_alike(const ShrinkStep &a, const ShrinkStep &b) {
+    return a.bits == b.bits && a.n_strips == b.n_strips && a.page_tokens == b.page_tokens &&
+           a.tail_bytes == b.tail_bytes;
+}
+
 ShrinkStep shrink_step(const lk_cache *cache, const HalfClass &wide, uint16_t to) {
     const HalfShape &shape = wide.shape;
     const uint32_t bits = class_bits(wide);
-    ShrinkStep step{static_cast<uint16_t>(bits), to, 0, shape.page_tokens, 0};
+    ShrinkStep step{static_cast<uint16_t>(bits), to, 0, shape.page_tokens, 0, 0};
     if (!to)
         return step;
     step.n_strips = shape.strips[wide_plane(bits)];
@@ -32,17 +38,25 @@ ShrinkStep shrink_step(const lk_cache *cache, const HalfClass &wide, uint16_t to
     return step;
 }
 
-// Halves of a layer are gathered, then taken down together: slots, the device's work and the
-// bookkeeping of what was left are done for whole runs of them.
+uint16_t class_of(const PageEntry &page, bool is_value) {
+    return is_value ? page.value_class : page.key_class;
+}
+
+// Halves of a layer are gathered, then taken down together. Those that stay where they are go in
+// runs of neighbours, and of what is done for each of them nothing is left but its class; those
+// that move are listed.
 class Shrinker {
   public:
     Shrinker(lk_cache *cache, uint32_t layer)
         : cache_(cache),
+          steps_(cache->shrink_steps.data()),
           layer_(cache->layers[layer]),
           rung_(rung_bits(cache, layer)),
           serial_(++cache->next_walk),
           spare_(&cache->ledger) {
-        cache->shrunk_halves.clear();
+        cache->shrinks.clear();
+        cache->shrunk_rows.clear();
+        cache->moved_halves.clear();
     }
 
     // Gather the layer's halves of a row that are above its rung. A row is looked at once, though
@@ -57,18 +71,26 @@ class Shrinker {
     bool has_more() const { return has_more_; }
 
   private:
-    bool can_pack(ShrunkHalf *half, uint32_t entry) const;
-    uint64_t target_bytes(const ShrunkHalf &half) const;
+    bool shrinks(const PageEntry &page, bool is_value) const {
+        return steps_[class_of(page, is_value)].bits > rung_ && !page.is_absent;
+    }
+    void add_staying(uint64_t payload, const ShrinkStep &step);
+    void add_moving(Row *row, uint32_t entry, bool is_value);
+    uint64_t target_bytes(const MovedHalf &half) const;
     uint32_t take_from_slabs(uint32_t first);
     lk_status take(uint32_t first, uint32_t *end);
-    void queue(const ShrunkHalf *first, const ShrunkHalf *end);
-    void count_shared(const ShrunkHalf &half);
+    void queue(const MovedHalf *first, const MovedHalf *end);
+    void count(const Row &row, uint16_t from, uint16_t to, uint32_t n);
     void count_changes();
-    lk_status apply(const ShrunkHalf *first, const ShrunkHalf *end);
-    lk_status run(const ShrunkHalf *first, const ShrunkHalf *end);
-    uint32_t size() const { return static_cast<uint32_t>(cache_->shrunk_halves.size()); }
+    lk_status apply_staying();
+    void apply_staying(Row *row);
+    lk_status apply(const MovedHalf *first, const MovedHalf *end);
+    lk_status run(const MovedHalf *first, const MovedHalf *end);
+    lk_status flush_staying();
+    uint32_t n_moving() const { return static_cast<uint32_t>(cache_->moved_halves.size()); }
 
     lk_cache *cache_;
+    const ShrinkStep *steps_;
     const LayerInfo &layer_;
     const uint32_t rung_;
     const uint64_t serial_;
@@ -76,70 +98,95 @@ class Shrinker {
     uint32_t n_gathered_ = 0;
     uint32_t n_done_ = 0;
     bool has_more_ = false;
-    bool has_moves_ = false;  // among what is gathered
+    uint64_t next_payload_ = 0;  // that would lengthen the last run
+    uint16_t run_class_ = 0;     // its ShrinkStep::alike
 };
 
-// A half at 16 bits goes to its layer's rung at once. False for those that stay, or are packed when
-// their row's turn comes (pack.cpp).
-bool Shrinker::can_pack(ShrunkHalf *half, uint32_t entry) const {
-    const EntryInfo &info = cache_->entries[entry];
-    const HalfInfo &rules = half->is_value ? info.value : info.key;
-    half->to = rules.packed_class;
-    half->moves = true;
-    return entry < half->row->n_packed && rules.packs();
+// A slot behind the first one says how far they are apart.
+void Shrinker::add_staying(uint64_t payload, const ShrinkStep &step) {
+    has_more_ = has_more_ || steps_[step.to].bits > rung_;
+    ++n_gathered_;
+    Array<ShrinkItem> &runs = cache_->shrinks;
+    if (!runs.empty() && run_class_ == step.alike) {
+        ShrinkItem &run = runs.back();
+        if (run.n_halves == 1 && payload - run.source < LK_EXTENT_BYTES) {
+            run.stride_bytes = static_cast<uint32_t>(payload - run.source);
+            next_payload_ = payload;
+        }
+        if (payload == next_payload_ && run.n_halves < kRunHalves) {
+            ++run.n_halves;
+            next_payload_ += run.stride_bytes;
+            return;
+        }
+    }
+    run_class_ = step.alike;
+    next_payload_ = 0;
+    *runs.extend(1) = {
+        payload,         payload, 0, 0, 1, step.n_strips, static_cast<uint16_t>(step.bits / 2),
+        step.page_tokens};
+}
+
+// A half at 16 bits goes to its layer's rung at once. Some stay, or are packed when their row's
+// turn comes (pack.cpp).
+void Shrinker::add_moving(Row *row, uint32_t entry, bool is_value) {
+    PageEntry *page = &row->entries[entry];
+    const uint16_t from = class_of(*page, is_value);
+    uint16_t to = steps_[from].to;
+    if (steps_[from].bits == 16) {
+        const EntryInfo &info = cache_->entries[entry];
+        const HalfInfo &rules = is_value ? info.value : info.key;
+        to = rules.packed_class;
+        if (entry >= row->n_packed || !rules.packs())
+            return;
+    }
+    *cache_->moved_halves.extend(1) = {row, page, 0, from, to, is_value};
+    has_more_ = has_more_ || steps_[to].bits > rung_;
+    ++n_gathered_;
 }
 
 lk_status Shrinker::add(Row *row) {
     if (row->shrinker == serial_)
         return LK_OK;
     const uint32_t n_heads = layer_.view.n_kv_heads;
-    const lk_status status = size() + 2 * n_heads > kBatch ? flush() : LK_OK;
+    const bool is_full = n_moving() + 2 * n_heads > kBatch ||
+                         cache_->shrinks.size() + 2 * n_heads > kBatch ||
+                         cache_->shrunk_rows.size() == kBatch;
+    const lk_status status = is_full ? flush() : LK_OK;
     if (status)
         return status;
     row->shrinker = serial_;
-    const ShrinkStep *steps = cache_->shrink_steps.data();
-    ShrunkHalf *const first = cache_->shrunk_halves.end();
-    ShrunkHalf *next = first;
+    const uint32_t n_before = n_gathered_ - n_moving();
     for (uint32_t e = layer_.first_entry; e < layer_.first_entry + n_heads; ++e) {
-        PageEntry *page = &row->entries[e];
+        const PageEntry &page = row->entries[e];
         for (const bool is_value : {false, true}) {
-            const uint16_t from = is_value ? page->value_class : page->key_class;
-            const ShrinkStep &step = steps[from];
-            if (step.bits <= rung_ || page->is_absent)
+            if (!shrinks(page, is_value))
                 continue;
-            *next = {row, page, 0, from, step.to, is_value, step.tail_bytes != 0};
-            if (step.bits == 16 && !can_pack(next, e))
-                continue;
-            has_moves_ = has_moves_ || next->moves;
-            has_more_ = has_more_ || steps[next->to].bits > rung_;
-            ++next;
+            const ShrinkStep &step = steps_[class_of(page, is_value)];
+            if (step.moves())
+                add_moving(row, e, is_value);
+            else
+                add_staying(is_value ? page.value_payload : page.key_payload, step);
         }
     }
-    cache_->shrunk_halves.extend(static_cast<size_t>(next - first));
-    n_gathered_ += static_cast<uint32_t>(next - first);
+    if (n_gathered_ - n_moving() != n_before)
+        *cache_->shrunk_rows.extend(1) = row;
     return LK_OK;
 }
 
 // Of the slot that the half moves to.
-uint64_t Shrinker::target_bytes(const ShrunkHalf &half) const {
+uint64_t Shrinker::target_bytes(const MovedHalf &half) const {
     return slot_bytes(payload_bytes(cache_->classes[half.to].shape));
 }
 
 // Targets for halves from the first on, as far as slabs have room. Returns where that ends.
 uint32_t Shrinker::take_from_slabs(uint32_t first) {
     constexpr uint32_t kRun = 64;  // halves that move to slots of one size
-    ShrunkHalf *halves = cache_->shrunk_halves.data();
-    if (!has_moves_)
-        return size();
+    MovedHalf *halves = cache_->moved_halves.data();
     uint32_t i = first;
-    while (i < size()) {
-        if (!halves[i].moves) {
-            ++i;
-            continue;
-        }
+    while (i < n_moving()) {
         const uint64_t bytes = target_bytes(halves[i]);
         uint32_t n = 1;
-        while (n < kRun && i + n < size() && halves[i + n].moves &&
+        while (n < kRun && i + n < n_moving() &&
                (halves[i + n].to == halves[i + n - 1].to || target_bytes(halves[i + n]) == bytes))
             ++n;
         uint64_t addresses[kRun];
@@ -158,7 +205,7 @@ lk_status Shrinker::take(uint32_t first, uint32_t *end) {
     *end = take_from_slabs(first);
     if (*end != first)
         return LK_OK;
-    ShrunkHalf &half = cache_->shrunk_halves[first];
+    MovedHalf &half = cache_->moved_halves[first];
     const uint64_t bytes = target_bytes(half);
     lk_status status = cache_->slots.take(bytes, &half.target);
     if (status == LK_E_BUDGET && compact(cache_))
@@ -168,9 +215,9 @@ lk_status Shrinker::take(uint32_t first, uint32_t *end) {
     return status;
 }
 
-void Shrinker::queue(const ShrunkHalf *first, const ShrunkHalf *end) {
-    for (const ShrunkHalf *half = first; half != end; ++half) {
-        const ShrinkStep &step = cache_->shrink_steps[half->from];
+void Shrinker::queue(const MovedHalf *first, const MovedHalf *end) {
+    for (const MovedHalf *half = first; half != end; ++half) {
+        const ShrinkStep &step = steps_[half->from];
         const uint64_t source = half->payload();
         if (step.bits == 16)
             *cache_->packs.extend(1) = {&cache_->classes[half->to],
@@ -181,18 +228,29 @@ void Shrinker::queue(const ShrunkHalf *first, const ShrunkHalf *end) {
                                         nullptr,
                                         0};
         else
-            *cache_->shrinks.extend(1) = {source,           half->moves ? half->target : source,
-                                          step.n_strips,    step.bits / 2u,
-                                          step.page_tokens, step.tail_bytes};
+            *cache_->shrinks.extend(1) = {source,
+                                          half->target,
+                                          0,
+                                          step.tail_bytes,
+                                          1,
+                                          step.n_strips,
+                                          static_cast<uint16_t>(step.bits / 2),
+                                          step.page_tokens};
     }
 }
 
-// Bytes that several sequences have.
-void Shrinker::count_shared(const ShrunkHalf &half) {
-    const HalfBytes before = half_bytes(cache_->classes[half.from]);
-    const HalfBytes after = half_bytes(cache_->classes[half.to]);
+// Halves of a row that changed their class.
+void Shrinker::count(const Row &row, uint16_t from, uint16_t to, uint32_t n) {
+    cache_->class_changes[from] -= static_cast<int32_t>(n);
+    cache_->class_changes[to] += static_cast<int32_t>(n);
+    cache_->stats.halves_shrunk += n;
+    n_done_ += n;
+    if (row.n_holders < 2)
+        return;
+    const HalfBytes before = half_bytes(cache_->classes[from]);
+    const HalfBytes after = half_bytes(cache_->classes[to]);
     cache_->stats.shared_bytes +=
-        after.payload + after.metadata - before.payload - before.metadata - before.recent;
+        n * (after.payload + after.metadata - before.payload - before.metadata - before.recent);
 }
 
 void Shrinker::count_changes() {
@@ -204,36 +262,66 @@ void Shrinker::count_changes() {
     }
 }
 
-// Classes and addresses change when the device has its work, and slots are free for later work.
-lk_status Shrinker::apply(const ShrunkHalf *first, const ShrunkHalf *end) {
+// Those that add() found, by sides: a side's classes follow each other.
+void Shrinker::apply_staying(Row *row) {
+    PageEntry *const first = row->entries + layer_.first_entry;
+    PageEntry *const end = first + layer_.view.n_kv_heads;
+    for (const bool is_value : {false, true}) {
+        uint16_t from = 0;
+        uint32_t n = 0;
+        for (PageEntry *page = first; page != end; ++page) {
+            uint16_t *half_class = is_value ? &page->value_class : &page->key_class;
+            if (!shrinks(*page, is_value) || steps_[*half_class].moves())
+                continue;
+            if (n && *half_class != from) {
+                count(*row, from, steps_[from].to, n);
+                n = 0;
+            }
+            from = *half_class;
+            *half_class = steps_[from].to;
+            ++n;
+        }
+        if (n)
+            count(*row, from, steps_[from].to, n);
+    }
+}
+
+// Classes change when the device has its work, and slots are free for later work.
+lk_status Shrinker::apply_staying() {
+    lk_status status = LK_OK;
+    for (Row *row : cache_->shrunk_rows) {
+        if (!status)
+            status = cache_->device->entries_changed(row);
+        apply_staying(row);
+    }
+    for (const ShrinkItem &run : cache_->shrinks)
+        cache_->slots.halve({run.source, run.stride_bytes, run.n_halves});
+    count_changes();
+    return status;
+}
+
+// Likewise, with addresses.
+lk_status Shrinker::apply(const MovedHalf *first, const MovedHalf *end) {
     lk_status status = LK_OK;
     cache_->left_slots.clear();
-    cache_->halved_slots.clear();
-    int32_t *changes = cache_->class_changes.data();
     const Row *last = nullptr;
-    for (const ShrunkHalf *half = first; half != end; ++half) {
+    for (const MovedHalf *half = first; half != end; ++half) {
         if (half->row != last && !status)
             status = cache_->device->entries_changed(half->row);
         last = half->row;
-        if (last->n_holders > 1)
-            count_shared(*half);
         uint64_t &payload = half->payload();
-        *(half->moves ? cache_->left_slots : cache_->halved_slots).extend(1) = payload;
-        payload = half->moves ? half->target : payload;
+        *cache_->left_slots.extend(1) = payload;
+        payload = half->target;
         half->half_class() = half->to;
-        --changes[half->from];
-        ++changes[half->to];
+        count(*half->row, half->from, half->to, 1);
     }
-    cache_->slots.halve(cache_->halved_slots.data(), cache_->halved_slots.size());
     cache_->slots.give(cache_->left_slots.data(), cache_->left_slots.size());
     count_changes();
-    cache_->stats.halves_shrunk += static_cast<uint64_t>(end - first);
-    n_done_ += static_cast<uint32_t>(end - first);
     return status;
 }
 
 // Those that have targets; nothing changes when the device fails.
-lk_status Shrinker::run(const ShrunkHalf *first, const ShrunkHalf *end) {
+lk_status Shrinker::run(const MovedHalf *first, const MovedHalf *end) {
     queue(first, end);
     lk_status status = flush_packs(cache_);
     if (!status && !cache_->shrinks.empty())
@@ -242,24 +330,35 @@ lk_status Shrinker::run(const ShrunkHalf *first, const ShrunkHalf *end) {
     cache_->shrinks.clear();
     if (!status)
         return apply(first, end);
-    for (const ShrunkHalf *half = first; half != end; ++half)
-        if (half->moves)
-            cache_->slots.give(half->target);
+    for (const MovedHalf *half = first; half != end; ++half)
+        cache_->slots.give(half->target);
     return status;
 }
 
+lk_status Shrinker::flush_staying() {
+    if (cache_->shrinks.empty())
+        return LK_OK;
+    lk_status status = cache_->device->shrink(cache_->shrinks.data(),
+                                              static_cast<uint32_t>(cache_->shrinks.size()));
+    if (!status)
+        status = apply_staying();
+    cache_->shrinks.clear();
+    cache_->shrunk_rows.clear();
+    return status;
+}
+
+// What stays goes first: it leaves room for what moves.
 lk_status Shrinker::flush() {
-    const ShrunkHalf *halves = cache_->shrunk_halves.data();
-    lk_status status = LK_OK;
-    for (uint32_t first = 0; !status && first < size();) {
+    const MovedHalf *halves = cache_->moved_halves.data();
+    lk_status status = flush_staying();
+    for (uint32_t first = 0; !status && first < n_moving();) {
         uint32_t end = first;
         status = take(first, &end);
         if (!status)
             status = run(halves + first, halves + end);
         first = end;
     }
-    cache_->shrunk_halves.clear();
-    has_moves_ = false;
+    cache_->moved_halves.clear();
     return status;
 }
 
@@ -317,6 +416,12 @@ void unsettle(lk_cache *cache, uint32_t layer) {
 void fill_shrink_steps(lk_cache *cache) {
     for (size_t c = 0; c < cache->shrink_steps.size(); ++c)
         cache->shrink_steps[c] = shrink_step(cache, cache->classes[c], cache->shrink_steps[c].to);
+    for (ShrinkStep &step : cache->shrink_steps) {
+        const ShrinkStep *first = cache->shrink_steps.data();
+        while (!are_alike(*first, step))
+            ++first;
+        step.alike = static_cast<uint16_t>(first - cache->shrink_steps.data());
+    }
 }
 
 lk_status settle_layer(lk_cache *cache, uint32_t layer, uint32_t n_halves, uint32_t *n_done) {

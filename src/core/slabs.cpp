@@ -92,44 +92,35 @@ void Slots::unlink(Extent *extent, uint32_t level) {
         own.next->links[level].previous = own.previous;
 }
 
-// The free slots of one word of an extent, which no slot crosses.
-void Slots::count_word(Extent *extent, uint32_t word, bool is_added) {
-    Family &family = families_[extent->family];
-    const FreeSlots slots = free_slots(extent->words[word].free, family.n_levels);
-    for (uint32_t level = 0; level < family.n_levels; ++level) {
-        const uint64_t at = slots.at[family.n_levels - 1 - level];
-        if (!at)
-            continue;
-        const uint32_t n = count_bits(at);
-        extent->n_free_slots[level] += is_added ? n : 0 - n;
-        if (!extent->is_hidden)
-            family.n_free_slots[level] += is_added ? n : uint64_t{0} - n;
-    }
-}
-
+// No slot crosses a word, so only its own free slots change.
 void Slots::set_units(Extent *extent, uint32_t word, uint64_t units, bool is_free) {
     Family &family = families_[extent->family];
-    uint32_t before[kMaxLevels];
-    for (uint32_t level = 0; level < family.n_levels; ++level)
-        before[level] = extent->n_free_slots[level];
-    count_word(extent, word, false);
-    if (is_free)
-        extent->words[word].free |= units;
-    else
-        extent->words[word].free &= ~units;
-    count_word(extent, word, true);
+    uint64_t &free = extent->words[word].free;
+    const FreeSlots before = free_slots(free, family.n_levels);
+    free = is_free ? free | units : free & ~units;
+    const FreeSlots after = free_slots(free, family.n_levels);
+    for (uint32_t level = 0; level < family.n_levels; ++level) {
+        const uint64_t was = before.at[family.n_levels - 1 - level];
+        const uint64_t is = after.at[family.n_levels - 1 - level];
+        if (was == is)
+            continue;
+        const uint32_t n_before = extent->n_free_slots[level];
+        const uint32_t n_after = n_before + count_bits(is) - count_bits(was);
+        extent->n_free_slots[level] = n_after;
+        if (extent->is_hidden)
+            continue;
+        family.n_free_slots[level] += uint64_t{n_after} - n_before;
+        if (!n_before)
+            link(extent, level);
+        if (!n_after)
+            unlink(extent, level);
+    }
     if (is_free && word < extent->hint)
         extent->hint = word;
     const uint32_t n = count_bits(units);
     extent->n_used_units += is_free ? 0 - n : n;
     family.n_used_units += is_free ? uint64_t{0} - n : n;
     total_slot_bytes_ += is_free ? 0 - n * family.unit_bytes() : n * family.unit_bytes();
-    for (uint32_t level = 0; !extent->is_hidden && level < family.n_levels; ++level) {
-        if (!before[level] && extent->n_free_slots[level])
-            link(extent, level);
-        if (before[level] && !extent->n_free_slots[level])
-            unlink(extent, level);
-    }
 }
 
 bool Slots::hide_sparsest(uint32_t index, SlotSpan *out) {
@@ -426,20 +417,8 @@ void Slots::claim(uint64_t address, uint64_t bytes) {
               uint64_t{1} << at.unit % 64);
 }
 
-// Slots in one word of an extent, which `at` is in, become free from `begins` on, or but for a
-// part.
-void Slots::free_word(const Place &at, uint64_t units, uint64_t begins) {
-    Extent *extent = at.extent;
-    const uint32_t word = at.unit / 64;
-    extent->words[word].begin &= ~begins;
-    extent->n_used -= count_bits(begins);
-    set_units(extent, word, units, true);
-    if (!extent->n_used)
-        give_extent(at.slab, extent);
-}
-
 // The bookkeeping of a word is done once for all of its slots that follow each other.
-void Slots::free_units(const uint64_t *addresses, size_t n, bool keeps_half) {
+void Slots::give(const uint64_t *addresses, size_t n) {
     Place at{};
     for (size_t i = 0; i < n;) {
         if (!addresses[i]) {
@@ -447,20 +426,43 @@ void Slots::free_units(const uint64_t *addresses, size_t n, bool keeps_half) {
             continue;
         }
         at = place_of(addresses[i], at);
+        const uint32_t word = at.unit / 64;
         const Family &family = families_[at.extent->family];
-        const uint64_t ends = at.extent->words[at.unit / 64].ends();
+        const uint64_t ends = at.extent->words[word].ends();
         const uint64_t word_bytes = 64 * family.unit_bytes();
-        const uint64_t first = at.extent->address + at.unit / 64 * word_bytes;
+        const uint64_t first = at.extent->address + word * word_bytes;
         uint64_t units = 0;
         uint64_t begins = 0;
         for (; i < n && addresses[i] - first < word_bytes; ++i) {
             const uint32_t unit = family.unit_at(addresses[i] - first);
-            const uint32_t n_units = units_at(family, ends, unit);
-            const uint64_t slot = bits_of(unit, n_units);
-            units |= keeps_half ? slot & slot << n_units / 2 : slot;
-            begins |= uint64_t{!keeps_half} << unit;
+            units |= bits_of(unit, units_at(family, ends, unit));
+            begins |= uint64_t{1} << unit;
         }
-        free_word(at, units, begins);
+        at.extent->words[word].begin &= ~begins;
+        at.extent->n_used -= count_bits(begins);
+        set_units(at.extent, word, units, true);
+        if (!at.extent->n_used)
+            give_extent(at.slab, at.extent);
+    }
+}
+
+// Likewise.
+void Slots::halve(const SlotRun &run) {
+    Place at{};
+    for (uint32_t i = 0; i < run.n;) {
+        at = place_of(run.first + uint64_t{i} * run.stride_bytes, at);
+        const uint32_t word = at.unit / 64;
+        const Family &family = families_[at.extent->family];
+        const uint32_t n_kept = units_at(family, at.extent->words[word].ends(), at.unit) / 2;
+        const uint32_t stride = family.unit_at(run.stride_bytes);
+        const uint32_t n_units = std::min(family.extent_units() - word * 64, 64u);
+        uint64_t units = 0;
+        uint32_t unit = at.unit % 64;
+        do {
+            units |= bits_of(unit + n_kept, n_kept);
+            unit += stride;
+        } while (++i < run.n && unit < n_units);
+        set_units(at.extent, word, units, true);
     }
 }
 

@@ -42,6 +42,13 @@ class SpareScope {
 
 constexpr uint32_t kNoSize = UINT32_MAX;
 
+// Slots of one size, each stride_bytes behind the one before.
+struct SlotRun {
+    uint64_t first;
+    uint32_t stride_bytes;
+    uint32_t n;
+};
+
 // Bytes of an extent that slots fill, or a part of one.
 struct SlotSpan {
     uint64_t first;
@@ -89,10 +96,10 @@ class Slots {
     // Up to n slots of a known size, from slabs that are there. Returns how many.
     uint32_t take_many(uint64_t bytes, uint32_t n, uint64_t *addresses);
     // Give slots back; 0 is fine. Those that lie side by side are best given together.
-    void give(const uint64_t *addresses, size_t n) { free_units(addresses, n, false); }
+    void give(const uint64_t *addresses, size_t n);
     void give(uint64_t address) { give(&address, 1); }
     // Keep the lower halves of slots and give the upper ones back.
-    void halve(const uint64_t *addresses, size_t n) { free_units(addresses, n, true); }
+    void halve(const SlotRun &run);
     uint64_t bytes_at(uint64_t address);
 
     // Extents to be taken for n [n_sizes] more slots, as they lie now.
@@ -204,10 +211,7 @@ class Slots {
     uint32_t units_at(const Family &family, uint64_t ends, uint32_t unit) const;
     uint32_t find_word(const Extent &extent, uint32_t level, uint64_t *slots) const;
     void use_units(Extent *extent, uint32_t word, uint64_t units, uint64_t begins);
-    void free_units(const uint64_t *addresses, size_t n, bool keeps_half);
-    void free_word(const Place &at, uint64_t units, uint64_t begins);
     void set_units(Extent *extent, uint32_t word, uint64_t units, bool is_free);
-    void count_word(Extent *extent, uint32_t word, bool is_added);
     void link(Extent *extent, uint32_t level);
     void unlink(Extent *extent, uint32_t level);
 

@@ -148,10 +148,12 @@ struct MoveJob {
 struct ShrinkJob {
     uint64_t source;
     uint64_t target;
-    uint32_t n_strips;
-    uint32_t bits;
-    uint32_t page_tokens;
+    uint32_t stride_bytes;
     uint32_t tail_bytes;
+    uint16_t n_halves;
+    uint16_t n_strips;
+    uint16_t bits;
+    uint16_t page_tokens;
 };
 static_assert(sizeof(ShrinkJob) == 32, "read by 16 bytes");
 

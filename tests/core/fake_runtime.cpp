@@ -454,13 +454,15 @@ cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const ClassInfo *,
     });
 }
 
-cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, cudaStream_t) {
+cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_halves,
+                          cudaStream_t) {
     ++g_counts.n_shrinks;
     return launch([=] {
         cpu::CpuCacheDevice device(&engine(), g_layout);
         for (uint32_t i = 0; i < n_jobs; ++i) {
-            const ShrinkItem item = {jobs[i].source, jobs[i].target,      jobs[i].n_strips,
-                                     jobs[i].bits,   jobs[i].page_tokens, jobs[i].tail_bytes};
+            assert_true(jobs[i].n_halves && jobs[i].n_halves <= most_halves);
+            ShrinkItem item;
+            std::memcpy(&item, &jobs[i], sizeof item);
             assert_int_equal(device.shrink(&item, 1), LK_OK);
         }
     });

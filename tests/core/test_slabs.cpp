@@ -204,7 +204,7 @@ void buddies_are_apart_and_come_back(void **) {
             slots.give(held[at].address);
             held.swap_remove(at);
         } else if (!held.empty() && held[at].bytes != 4608 && held[at].bytes > kTop / 8) {
-            slots.halve(&held[at].address, 1);
+            slots.halve({held[at].address, 0, 1});
             held[at].bytes /= 2;
             ++n_halved;
             assert_int_equal(slots.bytes_at(held[at].address), held[at].bytes);
@@ -235,7 +235,7 @@ void merges_leave_one_free_slot_of_a_size(void **) {
         uint64_t address;
         assert_int_equal(slots.take(32768, &address), LK_OK);
         for (uint32_t n = 0; n < i % 4; ++n)
-            slots.halve(&address, 1);
+            slots.halve({address, 0, 1});
         assert_true(held.push(address));
     }
     for (uint32_t level = 3; level; --level) {

@@ -228,26 +228,40 @@ void check_packing(const Case &c, const Device &device) {
 
 namespace {
 
-// A payload of random bytes that shrinks step by step: n strips of 8 bits, then what stays.
+// A run of payloads of random bytes that shrink step by step: n strips of 8 bits, then what stays.
 struct Shrinking {
-    uint32_t n_strips, page_tokens, tail_bytes;
-    std::vector<uint8_t> bytes;  // as they are to be
+    uint32_t n_strips, page_tokens, tail_bytes, n_halves;
+    uint32_t n_bytes;            // of a half
+    uint32_t stride_bytes;       // from a half to the next
+    std::vector<uint8_t> bytes;  // of all, as they are to be, with what lies between them
     uint64_t place;
     bool is_in_place() const { return !tail_bytes; }
+    ShrinkItem item(uint64_t source, uint32_t bits) const {
+        const auto narrow = [](uint32_t number) { return static_cast<uint16_t>(number); };
+        return {source,
+                place,
+                stride_bytes,
+                tail_bytes,
+                narrow(n_halves),
+                narrow(bits < 8 ? n_strips : 0),
+                narrow(bits < 8 ? bits : 2),
+                narrow(page_tokens)};
+    }
 };
 
-void shrink_expected(Shrinking *half, uint32_t bits) {
-    const uint64_t wide = strip_bytes(half->page_tokens, 2 * bits);
-    std::vector<uint8_t> out;
+void shrink_expected(Shrinking *run, uint32_t bits) {
+    const uint64_t wide = strip_bytes(run->page_tokens, 2 * bits);
     std::vector<uint32_t> words(wide / 4);
-    for (uint32_t s = 0; s < half->n_strips; ++s) {
-        std::memcpy(words.data(), half->bytes.data() + s * wide, wide);
-        shrink_strip(words.data(), half->page_tokens, bits);
-        const auto *narrow = reinterpret_cast<const uint8_t *>(words.data());
-        out.insert(out.end(), narrow, narrow + wide / 2);
+    for (uint32_t h = 0; h < run->n_halves; ++h) {
+        uint8_t *const half = run->bytes.data() + h * run->stride_bytes;
+        for (uint32_t s = 0; s < run->n_strips; ++s) {
+            std::memcpy(words.data(), half + s * wide, wide);
+            shrink_strip(words.data(), run->page_tokens, bits);
+            std::memcpy(half + s * wide / 2, words.data(), wide / 2);
+        }
+        std::memmove(half + run->n_strips * wide / 2, half + run->n_strips * wide, run->tail_bytes);
     }
-    out.insert(out.end(), half->bytes.end() - half->tail_bytes, half->bytes.end());
-    half->bytes = out;
+    run->n_bytes -= static_cast<uint32_t>(run->n_strips * wide / 2);
 }
 
 std::vector<Shrinking> make_shrinkings(const Device &device, Random *random) {
@@ -257,14 +271,33 @@ std::vector<Shrinking> make_shrinkings(const Device &device, Random *random) {
             for (const uint32_t tail_bytes : {0u, 16u, 1552u, 24576u}) {
                 if (!n_strips && !tail_bytes)
                     continue;
-                Shrinking half = {n_strips, page_tokens, tail_bytes, {}, 0};
-                const size_t n = n_strips * strip_bytes(page_tokens, 8) + tail_bytes;
-                for (size_t i = 0; i < n; ++i)
-                    half.bytes.push_back(static_cast<uint8_t>(random->bits()));
-                half.place = device.memory->output(n);
-                all.push_back(half);
+                const auto i = static_cast<uint32_t>(all.size());
+                Shrinking run = {n_strips, page_tokens, tail_bytes, 1, 0, 0, {}, 0};
+                run.n_bytes =
+                    static_cast<uint32_t>(n_strips * strip_bytes(page_tokens, 8)) + tail_bytes;
+                run.n_halves = 1 + i % (run.n_bytes > 16384 ? 3 : kRunHalves);
+                run.stride_bytes = run.n_bytes + i % 3 * LK_SLOT_ALIGN;
+                run.bytes.resize(size_t{run.n_halves} * run.stride_bytes);
+                for (uint8_t &byte : run.bytes)
+                    byte = static_cast<uint8_t>(random->bits());
+                run.place = device.memory->output(run.bytes.size());
+                all.push_back(run);
             }
     return all;
+}
+
+// What lies between halves stays as it is where they shrink in place.
+void expect_run(const Device &device, const Shrinking &run) {
+    Case c;
+    c.page_tokens = run.page_tokens;
+    c.head_dim = run.n_strips * 16;
+    for (uint32_t h = 0; h < run.n_halves; ++h) {
+        const uint32_t first = h * run.stride_bytes;
+        const auto from = run.bytes.begin() + first;
+        expect_bytes(device, run.place + first,
+                     {from, from + (run.is_in_place() ? run.stride_bytes : run.n_bytes)},
+                     "shrunk payload", c);
+    }
 }
 
 }  // namespace
@@ -274,35 +307,29 @@ void check_shrinking(const Device &device) {
                     {kRawKeys, kKeys, kRawValues, kValues, kKeys},
                     {1, 1, 64, 0, 0, 1, 0, nullptr, nullptr}, 1);
     Random random(23);
-    std::vector<Shrinking> halves = make_shrinkings(device, &random);
+    std::vector<Shrinking> runs = make_shrinkings(device, &random);
     std::vector<ShrinkItem> items;
-    for (const Shrinking &half : halves)
-        items.push_back({device.memory->input(half.bytes.data(), half.bytes.size()), half.place, 0,
-                         2, half.page_tokens, static_cast<uint32_t>(half.bytes.size())});
+    for (const Shrinking &run : runs)
+        items.push_back(copy_item(device.memory->input(run.bytes.data(), run.bytes.size()),
+                                  run.place, run.bytes.size()));
     expect_ok(cache->shrink(items.data(), static_cast<uint32_t>(items.size())));
     for (const uint32_t bits : {8u, 4u, 2u}) {
         items.clear();
-        for (Shrinking &half : halves) {
+        for (Shrinking &run : runs) {
+            const uint64_t from = run.place;
+            if (!run.is_in_place())
+                run.place = device.memory->output(run.bytes.size());
+            if (bits < 8 || !run.is_in_place())
+                items.push_back(run.item(from, bits));
             if (bits < 8)
-                shrink_expected(&half, bits);
-            const uint64_t from = half.place;
-            if (!half.is_in_place())
-                half.place = device.memory->output(half.bytes.size());
-            if (bits < 8)
-                items.push_back(
-                    {from, half.place, half.n_strips, bits, half.page_tokens, half.tail_bytes});
-            else if (!half.is_in_place())
-                items.push_back({from, half.place, 0, 2, half.page_tokens,
-                                 static_cast<uint32_t>(half.bytes.size())});
+                shrink_expected(&run, bits);
+            else if (!run.is_in_place())
+                items.back().tail_bytes = run.n_bytes;
         }
         expect_ok(cache->shrink(items.data(), static_cast<uint32_t>(items.size())));
         assert_true(device.memory->intact());
-        for (const Shrinking &half : halves) {
-            Case c;
-            c.page_tokens = half.page_tokens;
-            c.head_dim = half.n_strips * 16;
-            expect_bytes(device, half.place, half.bytes, "shrunk payload", c);
-        }
+        for (const Shrinking &run : runs)
+            expect_run(device, run);
     }
 }
 
@@ -323,12 +350,8 @@ Moving make_moving(OpenCache &cache, const Device &device, size_t half_class, Ra
     std::vector<uint8_t> bytes(payload_bytes(shape));
     pack_half(shape, {OneBit::kRange, 1}, {half.values.data(), shape.head_dim}, nullptr,
               bytes.data(), nullptr);
-    const ShrinkItem copy = {device.memory->input(bytes.data(), bytes.size()),
-                             half.place,
-                             0,
-                             2,
-                             shape.page_tokens,
-                             static_cast<uint32_t>(bytes.size())};
+    const ShrinkItem copy =
+        copy_item(device.memory->input(bytes.data(), bytes.size()), half.place, bytes.size());
     expect_ok(cache->shrink(&copy, 1));
     return half;
 }

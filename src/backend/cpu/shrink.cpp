@@ -43,12 +43,8 @@ void shrink_strip_fast(const uint32_t *from, uint32_t page_tokens, uint32_t *to)
         }
 }
 
-}  // namespace
-
 // Strips go upwards: what a strip becomes ends before the next one begins, in place too.
-void shrink_item(const ShrinkItem &item) {
-    const auto *source = reinterpret_cast<const uint8_t *>(item.source);
-    auto *target = reinterpret_cast<uint8_t *>(item.target);
+void shrink_half(const ShrinkItem &item, const uint8_t *source, uint8_t *target) {
     const uint64_t narrow_bytes = strip_bytes(item.page_tokens, item.bits);
     for (uint32_t s = 0; s < item.n_strips; ++s) {
         const auto *from = reinterpret_cast<const uint32_t *>(source + s * 2 * narrow_bytes);
@@ -61,6 +57,16 @@ void shrink_item(const ShrinkItem &item) {
     if (item.tail_bytes)
         std::memcpy(target + item.n_strips * narrow_bytes,
                     source + item.n_strips * 2 * narrow_bytes, item.tail_bytes);
+}
+
+}  // namespace
+
+void shrink_item(const ShrinkItem &item) {
+    for (uint32_t h = 0; h < item.n_halves; ++h) {
+        const uint64_t offset = uint64_t{h} * item.stride_bytes;
+        shrink_half(item, reinterpret_cast<const uint8_t *>(item.source + offset),
+                    reinterpret_cast<uint8_t *>(item.target + offset));
+    }
 }
 
 }  // namespace cpu

@@ -347,10 +347,11 @@ lk_status CudaCache::move(const MoveItem *items, uint32_t n_items) {
 
 lk_status CudaCache::shrink(const ShrinkItem *items, uint32_t n_items) {
     const DeviceScope scope(device_);
-    return jobs_.run(layout_, items, n_items, [&](const ShrinkItem *, uint32_t n) {
+    return jobs_.run(layout_, items, n_items, [&](const ShrinkItem *runs, uint32_t n) {
         const lk_status status = upload_.send();
         return status ? status
-                      : checked(launch_shrink(at<ShrinkJob>(jobs_.address()), n, stream_),
+                      : checked(launch_shrink(at<ShrinkJob>(jobs_.address()), n,
+                                              device::most_halves(runs, n), stream_),
                                 "shrinking pages");
     });
 }

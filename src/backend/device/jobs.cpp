@@ -49,10 +49,12 @@ MoveJob job_of(const CacheLayout &layout, const MoveItem &item) {
 static_assert(sizeof(ShrinkJob) == sizeof(ShrinkItem) &&
                   offsetof(ShrinkJob, source) == offsetof(ShrinkItem, source) &&
                   offsetof(ShrinkJob, target) == offsetof(ShrinkItem, target) &&
+                  offsetof(ShrinkJob, stride_bytes) == offsetof(ShrinkItem, stride_bytes) &&
+                  offsetof(ShrinkJob, tail_bytes) == offsetof(ShrinkItem, tail_bytes) &&
+                  offsetof(ShrinkJob, n_halves) == offsetof(ShrinkItem, n_halves) &&
                   offsetof(ShrinkJob, n_strips) == offsetof(ShrinkItem, n_strips) &&
                   offsetof(ShrinkJob, bits) == offsetof(ShrinkItem, bits) &&
-                  offsetof(ShrinkJob, page_tokens) == offsetof(ShrinkItem, page_tokens) &&
-                  offsetof(ShrinkJob, tail_bytes) == offsetof(ShrinkItem, tail_bytes),
+                  offsetof(ShrinkJob, page_tokens) == offsetof(ShrinkItem, page_tokens),
               "items are copied as bytes");
 
 lk_status JobList::put(const CacheLayout &, const ShrinkItem *items, uint32_t n) {
@@ -79,6 +81,13 @@ PackExtent extent_of(const PackItem *items, uint32_t n_items) {
         extent.page_tokens = std::max<uint32_t>(extent.page_tokens, shape.page_tokens);
     }
     return extent;
+}
+
+uint32_t most_halves(const ShrinkItem *items, uint32_t n_items) {
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < n_items; ++i)
+        most = std::max<uint32_t>(most, items[i].n_halves);
+    return most;
 }
 
 uint32_t most_channels(const SumItem *items, uint32_t n_items) {

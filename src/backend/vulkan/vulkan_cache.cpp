@@ -359,6 +359,22 @@ void VulkanCache::record_watch(const Recorder &recorder, const AttendArgs &args,
     }
 }
 
+namespace {
+
+struct Workgroups {
+    uint32_t x;
+    uint32_t y;
+};
+template <class Item>
+Workgroups workgroups_of(const Item *, uint32_t n) {
+    return {n, 1};
+}
+Workgroups workgroups_of(const ShrinkItem *items, uint32_t n) {
+    return {device::most_halves(items, n), n};
+}
+
+}  // namespace
+
 template <class Item>
 lk_status VulkanCache::run_jobs(VkPipeline pipeline, const Item *items, uint32_t n_items,
                                 const device::PackExtent &extent) {
@@ -368,12 +384,13 @@ lk_status VulkanCache::run_jobs(VkPipeline pipeline, const Item *items, uint32_t
     push.head_dim = extent.head_dim;
     push.page_tokens = extent.page_tokens;
     return run({}, [&](const Recorder &recorder) {
-        return jobs_.run(layout_, items, n_items, [&](const Item *, uint32_t n) {
+        return jobs_.run(layout_, items, n_items, [&](const Item *listed, uint32_t n) {
+            const Workgroups groups = workgroups_of(listed, n);
             push.n_jobs = n;
             recorder.barrier();
             recorder.bind(pipeline);
             recorder.push(push);
-            recorder.dispatch(n);
+            recorder.dispatch(groups.x, groups.y);
             recorder.barrier();
             return LK_OK;
         });
