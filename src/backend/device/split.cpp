@@ -294,25 +294,48 @@ bool Splits::has_many_raw(const UnitRows &unit, uint32_t n_readers) {
            unit.raw[0].size() + unit.raw[1].size() > std::max(n_readers, kFewRawRows);
 }
 
-Splits::Rows Splits::share_of(const Rows &rows, uint32_t part, uint32_t n_parts) {
-    const uint64_t n = rows.size();
-    return {rows.begin + static_cast<uint32_t>(n * part / n_parts),
-            rows.begin + static_cast<uint32_t>(n * (part + 1) / n_parts), 0};
-}
-
-// Packed rows in equal parts. Raw rows too, or all of them to each item where readers of all take
-// tiles of them in turn. So whatever a row of each kind costs, parts cost the same.
-void Splits::deal_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, bool deals_raw,
-                       uint32_t *n_items, WorkItem *items) {
+// Raw rows in equal numbers, packed ones at equal cost: half of a page's bytes and half of those of
+// the unit's mean page, as weigh() has it.
+void Splits::share_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
+                        const BatchSequence &sequence, uint32_t entry, WorkItem *items) const {
+    const auto bytes = static_cast<double>(unit.packed.bytes);
+    const double mean = bytes / unit.packed.size();
+    double done = 0;
+    uint32_t row = unit.packed.begin;
     for (uint32_t part = 0; part < n_parts; ++part) {
         for (uint32_t i = 0; i < 2; ++i) {
-            const Rows raw = deals_raw ? unit.raw[i] : share_of(unit.raw[i], part, n_parts);
-            item.raw_begin[i] = raw.begin;
-            item.raw_count[i] = raw.size();
+            const uint64_t n = unit.raw[i].size();
+            const auto begin = static_cast<uint32_t>(n * part / n_parts);
+            item.raw_begin[i] = unit.raw[i].begin + begin;
+            item.raw_count[i] = static_cast<uint32_t>(n * (part + 1) / n_parts) - begin;
         }
-        const Rows packed = share_of(unit.packed, part, n_parts);
-        item.packed_begin = packed.begin;
-        item.packed_count = packed.size();
+        const double limit = part + 1 == n_parts ? HUGE_VAL : bytes * (part + 1) / n_parts;
+        item.packed_begin = row;
+        for (; row < unit.packed.end; ++row) {
+            const auto own = static_cast<double>(row_bytes(sequence, *sequence.rows[row], entry));
+            const double cost = (own + mean) / 2;
+            if (done + cost / 2 > limit)
+                break;
+            done += cost;
+        }
+        item.packed_count = row - item.packed_begin;
+        item.part = static_cast<uint16_t>(part);
+        items[(*n_items)++] = item;
+    }
+}
+
+// All raw rows to each item, and packed ones in equal parts.
+void Splits::deal_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
+                       WorkItem *items) {
+    for (uint32_t i = 0; i < 2; ++i) {
+        item.raw_begin[i] = unit.raw[i].begin;
+        item.raw_count[i] = unit.raw[i].size();
+    }
+    for (uint32_t part = 0; part < n_parts; ++part) {
+        const uint64_t n = unit.packed.size();
+        const auto begin = static_cast<uint32_t>(n * part / n_parts);
+        item.packed_begin = unit.packed.begin + begin;
+        item.packed_count = static_cast<uint32_t>(n * (part + 1) / n_parts) - begin;
         item.part = static_cast<uint16_t>(part);
         items[(*n_items)++] = item;
     }
@@ -385,8 +408,11 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
                 item.first_partial = partial;
                 if (parts > 1)
                     partial += parts * limits_.max_tile_columns * (layer.head_dim + 2);
-                if (shape.deals_raw || has_many_raw(unit, shape.n_readers))
-                    deal_unit(unit, item, parts, shape.deals_raw, &n_items, items);
+                if (shape.deals_raw)
+                    deal_unit(unit, item, parts, &n_items, items);
+                else if (has_many_raw(unit, shape.n_readers))
+                    share_unit(unit, item, parts, &n_items, sequence,
+                               layout_.first_entries[kind->layer] + head, items);
                 else
                     write_unit(unit, item, parts, &n_items, sequence,
                                layout_.first_entries[kind->layer] + head, shape.n_readers, items);

@@ -119,9 +119,10 @@ class Splits {
                     const BatchSequence &sequence, uint32_t entry, uint32_t n_readers,
                     WorkItem *items) const;
     static bool has_many_raw(const UnitRows &unit, uint32_t n_readers);
-    static Rows share_of(const Rows &rows, uint32_t part, uint32_t n_parts);
-    static void deal_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, bool deals_raw,
-                          uint32_t *n_items, WorkItem *items);
+    void share_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
+                    const BatchSequence &sequence, uint32_t entry, WorkItem *items) const;
+    static void deal_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
+                          WorkItem *items);
     void count_rounds(const WorkItem *items, Split *split) const;
     static uint32_t copy_firsts(uint32_t n_items, WorkItem *items);
     static uint32_t quota_of(const UnitRows &unit, uint32_t n_parts, uint32_t n_readers);
