@@ -54,8 +54,8 @@ lk_status own_partly_packed(lk_cache *cache, Sequence *child) {
             continue;
         const uint64_t n = child->length - shared->first_token;
         const uint32_t capacity = shared->capacity_tokens;
-        const lk_status status = copy_shared_row(
-            cache, child, r, n < capacity ? static_cast<uint32_t>(n) : capacity);
+        const lk_status status =
+            copy_shared_row(cache, child, r, n < capacity ? static_cast<uint32_t>(n) : capacity);
         if (status)
             return status;
         release_row(cache, shared);

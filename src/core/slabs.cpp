@@ -431,9 +431,12 @@ void Slots::give(const uint64_t *addresses, size_t n) {
         const uint64_t ends = at.extent->words[word].ends();
         const uint64_t word_bytes = 64 * family.unit_bytes();
         const uint64_t first = at.extent->address + word * word_bytes;
+        // An extent ends within its last word.
+        const uint64_t left = at.extent->address + LK_EXTENT_BYTES - first;
+        const uint64_t bytes = std::min(word_bytes, left);
         uint64_t units = 0;
         uint64_t begins = 0;
-        for (; i < n && addresses[i] - first < word_bytes; ++i) {
+        for (; i < n && addresses[i] - first < bytes; ++i) {
             const uint32_t unit = family.unit_at(addresses[i] - first);
             units |= bits_of(unit, units_at(family, ends, unit));
             begins |= uint64_t{1} << unit;

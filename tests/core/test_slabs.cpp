@@ -289,6 +289,36 @@ void a_refused_slab_changes_nothing(void **) {
     assert_int_equal(slots.take(4096, &address), LK_OK);
 }
 
+// Slots that are given or halved together may lie in neighbouring extents, which end within a word.
+void runs_of_slots_end_with_an_extent(void **) {
+    FakeBackend backend;
+    Ledger ledger;
+    ledger.limit_bytes = 4 * LK_EXTENT_BYTES;
+    Slots slots(lk::default_allocator(), backend, ledger, 4 * LK_EXTENT_BYTES);
+    constexpr uint64_t kTop = 6144;  // 42 in an extent: 64 units and 20
+    constexpr uint32_t kCount = 4 * (LK_EXTENT_BYTES / kTop);
+    assert_true(slots.add_family(kTop, kTop / 2));
+    assert_true(slots.add_size(kTop));
+    assert_true(slots.add_size(kTop / 2));
+    Array<uint64_t> taken;
+    assert_true(taken.resize(kCount));
+    for (const bool halves : {false, true}) {
+        for (uint64_t &address : taken)
+            assert_int_equal(slots.take(kTop, &address), LK_OK);
+        assert_int_equal(ledger.extent_bytes, 4 * LK_EXTENT_BYTES);
+        if (halves) {
+            for (uint32_t i = 0; i < kCount; i += kCount / 4)
+                slots.halve({taken[i], kTop, kCount / 4});
+            assert_int_equal(slots.slot_bytes(), kCount * kTop / 2);
+            for (const uint64_t address : taken)
+                assert_int_equal(slots.bytes_at(address), kTop / 2);
+        }
+        slots.give(taken.data(), kCount);
+        assert_int_equal(slots.slot_bytes(), 0);
+        assert_int_equal(ledger.extent_bytes, 0);
+    }
+}
+
 }  // namespace
 
 int main() {
@@ -297,6 +327,7 @@ int main() {
         cmocka_unit_test(extents_are_filled_before_new_ones),
         cmocka_unit_test(hidden_extents_are_emptied),
         cmocka_unit_test(buddies_are_apart_and_come_back),
+        cmocka_unit_test(runs_of_slots_end_with_an_extent),
         cmocka_unit_test(merges_leave_one_free_slot_of_a_size),
         cmocka_unit_test(a_refused_slab_changes_nothing),
     };
