@@ -41,6 +41,7 @@ class Model {
   public:
     // Throws Error. n_threads 0 = all of the machine.
     Model(const std::string &path, unsigned n_threads);
+    unsigned n_threads() const { return workers_.n_threads(); }
 
     const Config &config() const { return config_; }
 

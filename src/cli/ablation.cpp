@@ -133,14 +133,14 @@ std::string task_text(const EvaluationRequest &request, std::uint64_t n_tokens,
     return text;
 }
 
-void add_chanmix_rows(lk_context *context, llama::Model &model, const AblationSource &source,
-                      bool as_published, EvaluationRequest &request) {
+void add_chanmix_rows(llama::Model &model, const AblationSource &source, bool as_published,
+                      EvaluationRequest &request) {
     SamplingRequest sampling;
     sampling.n_tokens = source.n_tokens;
     sampling.text = source.text;
-    const llama::CalibratorHandle text = sample_model(context, model, sampling);
+    const llama::CalibratorHandle text = sample_model(model, sampling);
     sampling.text = task_text(request, source.n_tokens, sampling.document_tokens);
-    const llama::CalibratorHandle matched = sample_model(context, model, sampling);
+    const llama::CalibratorHandle matched = sample_model(model, sampling);
     for (const ChanmixRow &row : kChanmixRows)
         request.plans.push_back(
             make_row(row.is_matched ? matched.get() : text.get(), row, as_published));
@@ -164,8 +164,8 @@ std::string number_or_none(double value, int digits) {
 
 std::vector<std::string> ablation_names() { return {kChanmix, kChanmixPublished, kKitty}; }
 
-void set_ablation(const std::string &name, lk_context *context, llama::Model &model,
-                  const AblationSource &source, EvaluationRequest &request) {
+void set_ablation(const std::string &name, llama::Model &model, const AblationSource &source,
+                  EvaluationRequest &request) {
     const llama::Config &c = model.config();
     const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
     request.plans.clear();
@@ -173,7 +173,7 @@ void set_ablation(const std::string &name, lk_context *context, llama::Model &mo
     if (name == kKitty) {
         add_kitty_rows(c, request);
     } else {
-        add_chanmix_rows(context, model, source, name == kChanmixPublished, request);
+        add_chanmix_rows(model, source, name == kChanmixPublished, request);
     }
 }
 

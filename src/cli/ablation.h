@@ -26,8 +26,8 @@ std::vector<std::string> ablation_names();
 // chanmix-published: the same with keys that keep their mean, 1-bit channels by their range, no
 // sinks. kitty: 2 bits for all (KIVI), with sinks, with boosted channels, with as many at random,
 // and on a CPU with those that queries multiply most.
-void set_ablation(const std::string &name, lk_context *context, llama::Model &model,
-                  const AblationSource &source, EvaluationRequest &request);
+void set_ablation(const std::string &name, llama::Model &model, const AblationSource &source,
+                  EvaluationRequest &request);
 
 // Bytes of pages and of whole caches in percent of FP16, exact match, mean -log2 p of an answer
 // byte, and what the paper has.

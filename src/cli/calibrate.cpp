@@ -44,10 +44,10 @@ llama::CalibratorHandle calibrate(const CalibrateOptions &options) {
         request.position_scale = options.position_scale != 0 ? options.position_scale : 1;
         if (request.text.empty())
             throw llama::Error(options.text + " is empty");
-        const llama::ContextHandle context = options.device.open();
         llama::Model model(options.model, options.device.n_threads);
-        llama::CalibratorHandle calibrator = sample_model(context.get(), model, request);
+        llama::CalibratorHandle calibrator = sample_model(model, request);
         if (options.costs) {
+            const llama::ContextHandle context = options.device.open();
             CostRequest cost = options.cost;
             cost.text = request.text;
             measure_costs(context.get(), model, cost, calibrator.get());

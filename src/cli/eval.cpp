@@ -53,7 +53,7 @@ struct EvalOptions {
     std::vector<std::uint64_t> seeds = {1};
     std::vector<double> limits;
     std::string stats;
-    std::string record;
+    std::vector<std::string> records;
     std::string markdown;
     std::string commit;
 };
@@ -101,17 +101,17 @@ EvaluationRequest make_request(const EvalOptions &options, const std::string &mo
 }
 
 // The plans that were named, or those of an ablation, which come from running the model.
-void set_plans(const EvalOptions &options, lk_context *context, llama::Model &model,
-               const std::string &text, EvaluationRequest &request) {
+void set_plans(const EvalOptions &options, llama::Model &model, const std::string &text,
+               EvaluationRequest &request) {
     const llama::Config &c = model.config();
     if (!options.ablation.empty()) {
         AblationSource source;
         source.text = read_file(options.calibration_text.empty() ? text : options.calibration_text);
         source.n_tokens = options.calibration_tokens;
         if (options.ablation == kShifts)
-            set_shift_ablation(context, model, source, request);
+            set_shift_ablation(model, source, request);
         else
-            set_ablation(options.ablation, context, model, source, request);
+            set_ablation(options.ablation, model, source, request);
         return;
     }
     const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
@@ -222,8 +222,8 @@ void write_chart(const std::vector<PlanResult> &results, const EvalOptions &opti
                series, path);
 }
 
-llama::CalibratorHandle suite_statistics(const EvalOptions &options, lk_context *context,
-                                         llama::Model &model, const std::string &text) {
+llama::CalibratorHandle suite_statistics(const EvalOptions &options, llama::Model &model,
+                                         const std::string &text) {
     if (!options.stats.empty())
         return load_statistics(options.stats);
     SamplingRequest sampling;
@@ -231,12 +231,12 @@ llama::CalibratorHandle suite_statistics(const EvalOptions &options, lk_context 
     sampling.pass.attention_tokens = kAttentionTokens;
     sampling.pass.search_scales = true;
     sampling.text = read_file(options.calibration_text.empty() ? text : options.calibration_text);
-    return sample_model(context, model, sampling);
+    return sample_model(model, sampling);
 }
 
 // Named plans are families of their own; the others are made at each limit.
-std::vector<SuitePlan> suite_plans(const EvalOptions &options, lk_context *context,
-                                   llama::Model &model, const std::string &text) {
+std::vector<SuitePlan> suite_plans(const EvalOptions &options, llama::Model &model,
+                                   const std::string &text) {
     const llama::Config &c = model.config();
     const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
     std::vector<SuitePlan> plans;
@@ -247,7 +247,7 @@ std::vector<SuitePlan> suite_plans(const EvalOptions &options, lk_context *conte
         plans.push_back({own, own, 0, std::move(plan), {}});
     }
     if (!options.limits.empty()) {
-        const llama::CalibratorHandle statistics = suite_statistics(options, context, model, text);
+        const llama::CalibratorHandle statistics = suite_statistics(options, model, text);
         for (SuitePlan &plan : family_plans(statistics.get(), options.limits))
             plans.push_back(std::move(plan));
     }
@@ -280,8 +280,10 @@ int run_suite_eval(const EvalOptions &options, lk_context *context, llama::Tenso
     request.n_questions = common.n_questions;
     request.questions_per_document = common.questions_per_document;
     request.material = common.material;
-    request.record = options.record;
-    request.plans = suite_plans(options, context, model, text);
+    if (options.records.size() > 1)
+        throw UsageError("several files of --record are for --tables");
+    request.record = options.records.empty() ? "" : options.records.front();
+    request.plans = suite_plans(options, model, text);
     request.origin = {{"model", digest(read_file(path))},
                       {"text", digest(read_file(text))},
                       {"device", options.device.device},
@@ -322,9 +324,9 @@ int run_eval(EvalOptions options) {
     if (options.stress)
         return run_stress_eval(options);
     if (options.tables) {
-        if (options.record.empty())
+        if (options.records.empty())
             throw UsageError("--tables needs --record FILE");
-        report_suite(options, read_record(options.record));
+        report_suite(options, read_records(options.records));
         return 0;
     }
     if (options.demo && options.png.empty())
@@ -340,7 +342,7 @@ int run_eval(EvalOptions options) {
     llama::Model model(path, options.device.n_threads);
     if (options.ablation == kCocktail)
         return run_cocktail(options, context.get(), *space, model, request);
-    set_plans(options, context.get(), model, text, request);
+    set_plans(options, model, text, request);
     for (const std::uint64_t n_tokens : options.contexts) {
         if (n_tokens > model.config().max_tokens) {
             note("the model was not trained beyond " + std::to_string(model.config().max_tokens) +
@@ -420,8 +422,10 @@ void add_suite_options(CLI::App &command, EvalOptions &options) {
                     "statistics for --limits; default those of --calibrate, made here")
         ->group(group);
     command
-        .add_option("--record", options.record,
-                    "keep all answers in this file and go on with what it has")
+        .add_option("--record", options.records,
+                    "keep all answers in this file and go on with what it has; with --tables one "
+                    "or more, of runs side by side")
+        ->delimiter(',')
         ->group(group);
     command
         .add_flag("--tables", options.tables,

@@ -450,8 +450,7 @@ void add_probe(lk_calibrator *calibrator, const Dump &dump, std::uint32_t layer,
 
 }  // namespace
 
-llama::CalibratorHandle sample_model(lk_context *context, llama::Model &model,
-                                     const SamplingRequest &request) {
+llama::CalibratorHandle sample_model(llama::Model &model, const SamplingRequest &request) {
     const llama::Config &c = model.config();
     const llama::Geometry shape(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
     const lk_geometry geometry = shape.view();
@@ -466,8 +465,11 @@ llama::CalibratorHandle sample_model(lk_context *context, llama::Model &model,
     const llama::Tokens probe_tokens = probe_text(probe, request);
     const std::size_t most = std::max(probe_tokens.size(), request.document_tokens);
     const llama::PlanHandle plan = llama::make_preset("fp16", shape);
+    // Samples are taken on the host.
+    const llama::ContextHandle context =
+        llama::open_context(LK_BACKEND_CPU, 0, model.n_threads(), 0);
     llama::HostSpace space;
-    llama::Session session(context, space, model, plan.get(), most,
+    llama::Session session(context.get(), space, model, plan.get(), most,
                            static_cast<std::uint32_t>(most));
     const auto pass_of = [&](std::uint32_t n_tokens, float *q, float *k, float *v) {
         return Pass{step_tensor(q, n_tokens, c.n_query_heads, c.head_dim),

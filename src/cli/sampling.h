@@ -44,8 +44,7 @@ struct DumpRequest {
 };
 
 // Runs documents of the text and one probe, with FP16 caches on the CPU.
-llama::CalibratorHandle sample_model(lk_context *context, llama::Model &model,
-                                     const SamplingRequest &request);
+llama::CalibratorHandle sample_model(llama::Model &model, const SamplingRequest &request);
 
 // Adds dumps (docs/CALIBRATION.md), one file after another, to a calibrator that is made from the
 // first one when it is null. Throws llama::Error naming the tensor at fault.

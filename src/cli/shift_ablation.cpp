@@ -77,8 +77,8 @@ lk_tensor step_tensor(float *data, std::uint32_t n_heads, std::uint32_t head_dim
 }
 
 // What each width costs each layer, by the error of its attention's output on one document.
-std::vector<double> layer_costs(lk_context *context, llama::Model &model,
-                                const llama::Tokens &tokens, double position_scale) {
+std::vector<double> layer_costs(llama::Model &model, const llama::Tokens &tokens,
+                                double position_scale) {
     const llama::Config &c = model.config();
     const llama::Geometry shape(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
     const lk_geometry geometry = shape.view();
@@ -86,8 +86,10 @@ std::vector<double> layer_costs(lk_context *context, llama::Model &model,
     llama::check(lk_calibrator_create(&geometry, &made));
     const llama::CalibratorHandle calibrator(made);
     const llama::PlanHandle plan = llama::make_preset("fp16", shape);
+    const llama::ContextHandle context =
+        llama::open_context(LK_BACKEND_CPU, 0, model.n_threads(), 0);
     llama::HostSpace space;
-    llama::Session session(context, space, model, plan.get(), tokens.size(),
+    llama::Session session(context.get(), space, model, plan.get(), tokens.size(),
                            static_cast<std::uint32_t>(tokens.size()));
     session.observe([&](std::uint32_t layer, std::uint32_t n_tokens, float *q, float *k, float *v) {
         const lk_tensor queries = step_tensor(q, c.n_query_heads, c.head_dim);
@@ -167,7 +169,7 @@ std::string task_cell(const TaskResult &task) {
 
 }  // namespace
 
-void set_shift_ablation(lk_context *context, llama::Model &model, const AblationSource &source,
+void set_shift_ablation(llama::Model &model, const AblationSource &source,
                         EvaluationRequest &request) {
     const llama::Config &c = model.config();
     const llama::Geometry geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
@@ -176,7 +178,7 @@ void set_shift_ablation(lk_context *context, llama::Model &model, const Ablation
     std::map<double, std::vector<double>> costs;
     for (const Row &row : kRows)
         if (costs.count(row.position_scale) == 0)
-            costs[row.position_scale] = layer_costs(context, model, tokens, row.position_scale);
+            costs[row.position_scale] = layer_costs(model, tokens, row.position_scale);
     request.plans.clear();
     request.plans.push_back(llama::make_preset("fp16", geometry));
     request.simulations.assign(1, {});

@@ -14,7 +14,7 @@ namespace cli {
 
 // Sets request.plans, all at 16 bits, and simulations of prompts that go down by each shift.
 // source: what sensitivities of layers are made from.
-void set_shift_ablation(lk_context *context, llama::Model &model, const AblationSource &source,
+void set_shift_ablation(llama::Model &model, const AblationSource &source,
                         EvaluationRequest &request);
 
 // Exact match, mean -log2 p of an answer byte, and what the paper has.

@@ -112,6 +112,14 @@ SuitePlanInfo describe(const SuitePlan &plan, std::uint64_t n_tokens) {
             size.fp16_bytes};
 }
 
+bool has_cell(const SuiteRecord &record, const std::string &task, std::uint64_t n_tokens,
+              std::uint64_t seed, std::uint64_t n_questions, const std::string &plan) {
+    return std::any_of(record.cells.begin(), record.cells.end(), [&](const SuiteCell &cell) {
+        return cell.task == task && cell.context_tokens == n_tokens && cell.seed == seed &&
+               cell.n_questions == n_questions && cell.plan == plan;
+    });
+}
+
 // Cells are of a plan's content, not of its name alone.
 class Suite {
   public:
@@ -166,10 +174,7 @@ void Suite::take_earlier() {
 
 bool Suite::lacks(const llama::Task &task, std::uint64_t n_tokens, std::uint64_t seed,
                   const SuitePlan &plan) const {
-    return std::none_of(record_.cells.begin(), record_.cells.end(), [&](const SuiteCell &cell) {
-        return cell.task == task.name && cell.context_tokens == n_tokens && cell.seed == seed &&
-               cell.n_questions == request_.n_questions && cell.plan == plan.name;
-    });
+    return !has_cell(record_, task.name, n_tokens, seed, request_.n_questions, plan.name);
 }
 
 void Suite::add(const llama::Task &task, std::uint64_t seed, std::vector<PlanResult> results) {
@@ -243,6 +248,33 @@ SuiteRecord read_record(const std::string &path) {
     } catch (const Json::exception &error) {
         throw llama::Error(path + " is no record of lowkey eval: " + error.what());
     }
+}
+
+SuiteRecord read_records(const std::vector<std::string> &paths) {
+    SuiteRecord all = read_record(paths.front());
+    for (std::size_t i = 1; i < paths.size(); ++i) {
+        SuiteRecord next = read_record(paths[i]);
+        if (next.origin != all.origin)
+            throw llama::Error(paths[i] +
+                               " is of another model, text, device or number of "
+                               "questions than " +
+                               paths.front());
+        for (const SuitePlanInfo &plan : next.plans) {
+            const auto same =
+                std::find_if(all.plans.begin(), all.plans.end(),
+                             [&](const SuitePlanInfo &old) { return old.name == plan.name; });
+            if (same == all.plans.end())
+                all.plans.push_back(plan);
+            else if (same->digest != plan.digest)
+                throw llama::Error(paths[i] + " has another plan " + plan.name + " than " +
+                                   paths.front());
+        }
+        for (SuiteCell &cell : next.cells)
+            if (!has_cell(all, cell.task, cell.context_tokens, cell.seed, cell.n_questions,
+                          cell.plan))
+                all.cells.push_back(std::move(cell));
+    }
+    return all;
 }
 
 SuiteRecord run_suite(lk_context *context, llama::TensorSpace &space, llama::Model &model,

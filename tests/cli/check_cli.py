@@ -256,6 +256,15 @@ def suites(folder: pathlib.Path) -> None:
     before = (folder / 'a.json').stat().st_mtime_ns
     suite('a.json', '--tasks', 'needle', '--plans', 'kivi2')
     expect((folder / 'a.json').stat().st_mtime_ns == before, 'nothing is asked twice')
+    both = json.loads((folder / 'b.json').read_text())
+    for name, task in (('c', 'needle'), ('d', 'text')):
+        part = both | {'cells': [cell for cell in both['cells'] if cell['task'] == task]}
+        (folder / f'{name}.json').write_text(json.dumps(part))
+    tables = [json.loads(run('eval', '--suite', '--tables', '--json', '--record', ','.join(
+        str(folder / f'{name}.json') for name in names)).stdout) for names in ('b', 'cd', 'bcd')]
+    expect(tables[0]['plans'] == tables[1]['plans'] == tables[2]['plans'], 'records of runs side by side')
+    (folder / 'd.json').write_text(json.dumps(both | {'origin': both['origin'] | {'per_document': 9}}))
+    run('eval', '--suite', '--tables', '--record', f'{folder}/c.json,{folder}/d.json', code=1)
     texts.write_text('Another text about nothing.\n' * 40)
     run('eval', '--suite', '--model', str(model), '--text', str(texts), '--contexts', '512', '--record',
         str(folder / 'a.json'), code=1)
