@@ -177,9 +177,9 @@ LK_API lk_status lk_sequence_add(lk_cache *cache, lk_sequence *id);
  * and removal of one never change what the other attends to, and give back what no other
  * needs. Nothing is copied now, save a page in the middle of whose packing the bytes of the
  * budget ended: the fork has it at 16 bits. A fork costs a pointer for every page_tokens
- * tokens until it takes part in a step; that step copies the kept tokens of a last page that is not
- * full (reopened, where it is packed: see lk_sequence_truncate()), unless the others of
- * the page end where this one does or before. Pages that leave the recent window are
+ * tokens until it takes part in a step; that step copies the kept tokens of a last page that
+ * is not full (reopened, where it is packed: see lk_sequence_truncate()), unless the others
+ * of the page end where this one does or before. Pages that leave the recent window are
  * packed once for all that have them; until the last of those has come as far, the 16-bit
  * page stays beside the packed one. Sums of |Q| (LK_SCORE_QUERY_RANGE) go with the fork.
  *
