@@ -75,26 +75,15 @@ bool Pipelines::Entry::is_like(const Entry &other) const {
            !std::memcmp(constants, other.constants, n_constants * sizeof *constants);
 }
 
-lk_status Pipelines::get(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
-                         VkPipeline *out) {
+lk_status Pipelines::use(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
+                         bool is_kept, VkPipeline *out) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Entry *entry = nullptr;
     const lk_status status = find(shader, constants, subgroup_size, &entry);
     if (status)
         return status;
-    entry->is_kept = true;
-    *out = entry->pipeline;
-    return LK_OK;
-}
-
-lk_status Pipelines::take(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
-                          VkPipeline *out) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    Entry *entry = nullptr;
-    const lk_status status = find(shader, constants, subgroup_size, &entry);
-    if (status)
-        return status;
-    ++entry->n_users;
+    entry->is_kept = entry->is_kept || is_kept;
+    entry->n_users += !is_kept;
     *out = entry->pipeline;
     return LK_OK;
 }

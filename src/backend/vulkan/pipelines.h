@@ -41,11 +41,15 @@ class Pipelines {
     // only with Traits.subgroup_size_control. What get() gives lives as long as this object: it
     // is for what no plan changes.
     lk_status get(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
-                  VkPipeline *out);
+                  VkPipeline *out) {
+        return use(shader, constants, subgroup_size, true, out);
+    }
     // The same, living until it was given back as often as it was taken, and then for as long as
     // it is among the kMostIdle that were given back last.
     lk_status take(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
-                   VkPipeline *out);
+                   VkPipeline *out) {
+        return use(shader, constants, subgroup_size, false, out);
+    }
     // Any thread. Work that uses it has run.
     void give(VkPipeline pipeline);
     // Without descriptor sets: shaders get addresses in kPushBytes of push constants.
@@ -72,6 +76,8 @@ class Pipelines {
         bool is_in_use() const { return is_kept || n_users; }
         bool is_like(const Entry &other) const;
     };
+    lk_status use(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
+                  bool is_kept, VkPipeline *out);
     // With mutex_ held.
     lk_status find(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
                    Entry **out);
