@@ -289,6 +289,22 @@ LK_API lk_status lk_calibrator_set_costs(lk_calibrator *calibrator, uint32_t lay
 LK_API lk_status lk_calibrator_get_costs(const lk_calibrator *calibrator, uint32_t layer,
                                          double *costs);
 
+#define LK_COST_CLIPS 2 /* 0.85 and 0.7 */
+
+/* The same with clipped ranges (clip of lk_key_rule and lk_value_rule), measured likewise and
+ * in the same unit. lk_calibrator_auto() gives each half the clip that costs least when all
+ * layers have these and costs, else whole ranges.
+ *
+ * costs  [n_kv_heads][2][LK_COST_CLIPS], of keys and of values, with a clip of 0.85 and of 0.7
+ *
+ * Errors: as lk_calibrator_set_costs(). */
+LK_API lk_status lk_calibrator_set_clip_costs(lk_calibrator *calibrator, uint32_t layer,
+                                              const double *costs);
+
+/* What was said last: [n_kv_heads][2][LK_COST_CLIPS]. Errors: as lk_calibrator_get_costs(). */
+LK_API lk_status lk_calibrator_get_clip_costs(const lk_calibrator *calibrator, uint32_t layer,
+                                              double *costs);
+
 /* How a sensitivity is known. */
 typedef uint32_t lk_sensitivity;
 enum {

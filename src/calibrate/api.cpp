@@ -159,6 +159,37 @@ float value_of(lk_statistic statistic, const LayerSamples &own, size_t at, doubl
     }
 }
 
+// Costs of a layer, n_clips for each half, of the host.
+lk_status take_costs(lk_calibrator *calibrator, uint32_t layer, Array<double> LayerSamples::*kind,
+                     const double *costs, uint32_t n_clips) {
+    const lk_status status = check_layer_index(calibrator, layer);
+    if (status != LK_OK)
+        return status;
+    if (!costs)
+        return null_argument("costs");
+    const uint32_t n = 2 * n_clips * calibrator->model.geometry[layer].n_kv_heads;
+    for (uint32_t i = 0; i < n; ++i)
+        if (!(costs[i] >= 0 && costs[i] <= kMaxCost))
+            return fail(LK_E_DATA, "layer %u, KV head %u: the cost of %s is %g, must be 0 to %g",
+                        layer, i / n_clips / 2, i / n_clips % 2 ? "values" : "keys", costs[i],
+                        kMaxCost);
+    return set_costs(&calibrator->model, layer, kind, costs, n);
+}
+
+lk_status give_costs(const lk_calibrator *calibrator, uint32_t layer,
+                     Array<double> LayerSamples::*kind, const char *name, double *costs) {
+    const lk_status status = check_layer_index(calibrator, layer);
+    if (status != LK_OK)
+        return status;
+    if (!costs)
+        return null_argument("costs");
+    const LayerSamples *own = calibrator->model.layers[layer];
+    if (!own || !(own->*kind).size())
+        return fail(LK_E_STATE, "layer %u has had no %s", layer, name);
+    std::memcpy(costs, (own->*kind).data(), (own->*kind).size() * sizeof *costs);
+    return LK_OK;
+}
+
 }  // namespace
 
 }  // namespace lk
@@ -451,31 +482,21 @@ lk_status lk_calibrator_add_attention(lk_calibrator *calibrator, uint32_t layer,
 }
 
 lk_status lk_calibrator_set_costs(lk_calibrator *calibrator, uint32_t layer, const double *costs) {
-    const lk_status status = lk::check_layer_index(calibrator, layer);
-    if (status != LK_OK)
-        return status;
-    if (!costs)
-        return lk::null_argument("costs");
-    const uint32_t n = 2 * calibrator->model.geometry[layer].n_kv_heads;
-    for (uint32_t i = 0; i < n; ++i)
-        if (!(costs[i] >= 0 && costs[i] <= lk::kMaxCost))
-            return lk::fail(LK_E_DATA,
-                            "layer %u, KV head %u: the cost of %s is %g, must be 0 to %g", layer,
-                            i / 2, i % 2 ? "values" : "keys", costs[i], lk::kMaxCost);
-    return lk::set_costs(&calibrator->model, layer, costs);
+    return lk::take_costs(calibrator, layer, &lk::LayerSamples::costs, costs, 1);
 }
 
 lk_status lk_calibrator_get_costs(const lk_calibrator *calibrator, uint32_t layer, double *costs) {
-    const lk_status status = lk::check_layer_index(calibrator, layer);
-    if (status != LK_OK)
-        return status;
-    if (!costs)
-        return lk::null_argument("costs");
-    const lk::LayerSamples *own = calibrator->model.layers[layer];
-    if (!own || !own->costs.size())
-        return lk::fail(LK_E_STATE, "layer %u has had no costs", layer);
-    std::memcpy(costs, own->costs.data(), own->costs.size() * sizeof *costs);
-    return LK_OK;
+    return lk::give_costs(calibrator, layer, &lk::LayerSamples::costs, "costs", costs);
+}
+
+lk_status lk_calibrator_set_clip_costs(lk_calibrator *calibrator, uint32_t layer,
+                                       const double *costs) {
+    return lk::take_costs(calibrator, layer, &lk::LayerSamples::clip_costs, costs, LK_COST_CLIPS);
+}
+
+lk_status lk_calibrator_get_clip_costs(const lk_calibrator *calibrator, uint32_t layer,
+                                       double *costs) {
+    return lk::give_costs(calibrator, layer, &lk::LayerSamples::clip_costs, "clip costs", costs);
 }
 
 lk_status lk_calibrator_get_sensitivity(const lk_calibrator *calibrator, uint32_t layer,

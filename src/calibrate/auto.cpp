@@ -19,7 +19,7 @@ constexpr uint32_t kStrip = LK_STRIP_CHANNELS;
 constexpr uint32_t kMaxStrips = LK_MAX_HEAD_DIM / kStrip;
 constexpr uint32_t kGroups[] = {128, 64, 32};  // of tokens (keys) and channels (values)
 constexpr uint32_t kGroupCount = 3;
-constexpr uint32_t kValueBits[] = {2, 3, 4, 8};
+constexpr uint32_t kValueBits[] = {2, 4, 8};  // that decode reads as they lie
 constexpr uint32_t kMostForms = kGroupCount * (2 * kMaxStrips + 1) + 1;
 constexpr uint64_t kLimitStep = 64;  // of the page bytes that a byte budget is translated into
 
@@ -35,6 +35,10 @@ constexpr double kF8Spread = 1.17;
 constexpr double kLeastWeight = 0.01;
 // Of the mean of the costs that a host gave, for a half that its texts did not need.
 constexpr double kLeastCost = 0.01;
+// Of what a host says that values cost: what they move predictions by turns fewer answers.
+constexpr double kValueCost = 0.15;
+// Of the whole range's cost, the least that a clip is believed to leave.
+constexpr double kLeastClipCost = 0.1;
 // How they are measured.
 constexpr uint32_t kMeasuredBits = 2;
 constexpr uint32_t kMeasuredGroup = 128;
@@ -66,6 +70,13 @@ struct Form {
     uint32_t n_pairs;
     double error;
 };
+
+// What the groups of a half keep of their range at 2 bits, and what that does to their error.
+struct Clip {
+    float share = 1;
+    double error = 1;
+};
+double two_bit_error(const Clip &clip) { return code_error(2) * clip.error; }
 
 // Channels of a head by their part in the error of a logit, the heaviest first.
 struct Channels {
@@ -107,6 +118,7 @@ class Builder {
     lk_status set_centers();
     void find_least_cost();
     double weight_of(uint32_t layer, uint32_t head, bool is_value, double measured_error) const;
+    Clip clip_of(uint32_t layer, uint32_t head, bool is_value) const;
     Channels rank_channels(uint32_t layer, uint32_t head) const;
     void list_keys(uint32_t layer, uint32_t head, lk_metadata metadata, Forms *out) const;
     void list_values(uint32_t layer, uint32_t head, lk_metadata metadata, Forms *out) const;
@@ -126,6 +138,7 @@ class Builder {
     uint64_t n_values_ = 0;     // of a page row
     uint64_t least_bytes_ = 0;  // of a page row
     double least_cost_ = 0;     // 0: weights are those of attention
+    bool has_clip_costs_ = false;
     lk_metadata metadata_ = LK_METADATA_F8;
     Array<double> costs_;  // [n_items][kMostForms]; the last form is repeated
     Array<uint64_t> bytes_;
@@ -160,14 +173,17 @@ lk_status Builder::set_centers() {
 void Builder::find_least_cost() {
     double sum = 0;
     size_t n = 0;
+    bool is_clipped = true;
     for (const LayerSamples *own : calibrator_.layers) {
         if (!own->costs.size())
             return;
+        is_clipped = is_clipped && own->clip_costs.size();
         for (const double cost : own->costs)
             sum += cost;
         n += own->costs.size();
     }
     least_cost_ = kLeastCost * sum / static_cast<double>(n);
+    has_clip_costs_ = is_clipped;
 }
 
 // With costs the error that they were measured with weighs as much as they say. Else: attention
@@ -176,9 +192,29 @@ void Builder::find_least_cost() {
 double Builder::weight_of(uint32_t layer, uint32_t head, bool is_value,
                           double measured_error) const {
     if (least_cost_ > 0 && measured_error > 0)
-        return (least_cost_ + calibrator_.layers[layer]->costs[size_t{head} * 2 + is_value]) /
+        return (is_value ? kValueCost : 1) *
+               (least_cost_ + calibrator_.layers[layer]->costs[size_t{head} * 2 + is_value]) /
                measured_error;
     return kLeastWeight + retrieval_score(calibrator_, layer, head);
+}
+
+// Of equal costs the whole range, then the wider clip.
+Clip Builder::clip_of(uint32_t layer, uint32_t head, bool is_value) const {
+    Clip out;
+    if (!has_clip_costs_)
+        return out;
+    const LayerSamples &own = *calibrator_.layers[layer];
+    const size_t half = size_t{head} * 2 + is_value;
+    double least = own.costs[half];
+    for (size_t i = 0; i < LK_COST_CLIPS; ++i) {
+        const double cost = own.clip_costs[half * LK_COST_CLIPS + i];
+        if (cost < least) {
+            least = cost;
+            // The least of several measurements promises more than it keeps: half of it, in powers.
+            out = {kCostClips[i], std::sqrt(std::max(kLeastClipCost, cost / own.costs[half]))};
+        }
+    }
+    return out;
 }
 
 Channels Builder::rank_channels(uint32_t layer, uint32_t head) const {
@@ -207,11 +243,11 @@ Channels Builder::rank_channels(uint32_t layer, uint32_t head) const {
 
 // The error of the strips from `first` on at 2 bits, with as many pairs of 3 and 1 bits as lessen
 // it: the heaviest with the lightest, and so on.
-double narrow_error(const Channels &channels, uint32_t first, uint32_t *n_pairs) {
-    const double gain = code_error(2) - code_error(3);
-    const double loss = code_error(1) - code_error(2);
+double narrow_error(const Channels &channels, uint32_t first, const Clip &clip, uint32_t *n_pairs) {
+    const double gain = two_bit_error(clip) - code_error(3);
+    const double loss = code_error(1) - two_bit_error(clip);
     const uint32_t begin = first * kStrip;
-    double error = channels.strips(first, channels.head_dim / kStrip) * code_error(2);
+    double error = channels.strips(first, channels.head_dim / kStrip) * two_bit_error(clip);
     uint32_t n = 0;
     for (; begin + 2 * (n + 1) <= channels.head_dim; ++n) {
         const double change =
@@ -225,13 +261,14 @@ double narrow_error(const Channels &channels, uint32_t first, uint32_t *n_pairs)
 }
 
 // From 2 bits for all channels to 8, each time widening the strip that saves most error for a bit.
-void add_key_path(const Channels &channels, uint32_t group, double spread, Forms *out) {
+void add_key_path(const Channels &channels, uint32_t group, double spread, const Clip &clip,
+                  Forms *out) {
     const uint32_t n_strips = channels.head_dim / kStrip;
     uint32_t eights = 0;
     uint32_t wide = 0;  // at 4 or 8 bits
     for (;;) {
         Form form = {2, group, eights, wide - eights, 0, 0};
-        form.error = narrow_error(channels, wide, &form.n_pairs);
+        form.error = narrow_error(channels, wide, clip, &form.n_pairs);
         form.error += channels.strips(0, eights) * code_error(8);
         form.error += channels.strips(eights, wide) * code_error(4);
         form.error *= spread;
@@ -240,9 +277,8 @@ void add_key_path(const Channels &channels, uint32_t group, double spread, Forms
             return;
         const double to_eight =
             channels.strips(eights, eights + 1) * (code_error(4) - code_error(8)) / 4;
-        const double to_four =
-            wide < n_strips ? channels.strips(wide, wide + 1) * (code_error(2) - code_error(4)) / 2
-                            : 0;
+        const double saved = two_bit_error(clip) - code_error(4);
+        const double to_four = wide < n_strips ? channels.strips(wide, wide + 1) * saved / 2 : 0;
         if (eights < wide && (wide == n_strips || to_eight > to_four))
             ++eights;
         else
@@ -255,8 +291,9 @@ void Builder::list_keys(uint32_t layer, uint32_t head, lk_metadata metadata, For
     const double measured = channels.strips(0, channels.head_dim / kStrip) *
                             code_error(kMeasuredBits) * normal_spread(kMeasuredGroup);
     const double weight = weight_of(layer, head, false, measured) * metadata_spread(metadata);
+    const Clip clip = clip_of(layer, head, false);
     for (const uint32_t group : kGroups)
-        add_key_path(channels, group, weight * normal_spread(group), out);
+        add_key_path(channels, group, weight * normal_spread(group), clip, out);
     out->add({16, 0, 0, 0, 0, 0});
 }
 
@@ -266,10 +303,12 @@ void Builder::list_values(uint32_t layer, uint32_t head, lk_metadata metadata, F
     const double measured =
         code_error(kMeasuredBits) * normal_spread(std::min(kMeasuredGroup, head_dim));
     const double weight = weight_of(layer, head, true, measured) * metadata_spread(metadata);
+    const Clip clip = clip_of(layer, head, true);
     for (const uint32_t group : kGroups)
         for (const uint32_t bits : kValueBits) {
             const uint32_t n = std::min(group, head_dim);
-            out->add({bits, n, 0, 0, 0, weight * normal_spread(n) * code_error(bits)});
+            const double error = bits == 2 ? two_bit_error(clip) : code_error(bits);
+            out->add({bits, n, 0, 0, 0, weight * normal_spread(n) * error});
         }
     out->add({16, 0, 0, 0, 0, 0});
 }
@@ -359,6 +398,7 @@ lk_status Builder::apply_head(uint32_t layer, uint32_t head, uint64_t item) {
     key_rule_of(*plan_, layer, head, &key);
     key.bits = form.bits;
     key.group = form.group;
+    key.clip = form.bits == 2 ? clip_of(layer, head, false).share : 1;
     const bool is_uniform = std::all_of(bits, bits + head_dim, [&](uint8_t b) { return b == 2; });
     key.channel_bits = form.bits == 16 || is_uniform ? nullptr : bits;
     lk_status status = set_key(plan_, layer, head, key);
@@ -369,6 +409,7 @@ lk_status Builder::apply_head(uint32_t layer, uint32_t head, uint64_t item) {
     value_rule_of(*plan_, layer, head, &value);
     value.bits = other.bits;
     value.group = other.group;
+    value.clip = other.bits == 2 ? clip_of(layer, head, true).share : 1;
     if (status == LK_OK)
         status = set_value(plan_, layer, head, value);
     return status;

@@ -28,6 +28,7 @@ constexpr uint32_t kWidths = 3;
 constexpr uint32_t kWidthBits[kWidths] = {8, 4, 2};
 
 constexpr double kMaxCost = 1e15;  // of a half
+constexpr float kCostClips[LK_COST_CLIPS] = {0.85f, 0.7f};
 
 // Exponents of key scales that a search tries, each 1/20 below the one before.
 constexpr uint32_t kExponents = LK_SCALE_EXPONENTS;
@@ -55,7 +56,8 @@ struct LayerSamples {
           output_squares(allocator),
           pair_maxima(allocator),
           scale_errors(allocator),
-          costs(allocator) {}
+          costs(allocator),
+          clip_costs(allocator) {}
 
     Array<double> &gradients(bool is_value) { return is_value ? value_gradients : key_gradients; }
     const Array<double> &gradients(bool is_value) const {
@@ -79,6 +81,7 @@ struct LayerSamples {
     Array<float> pair_maxima;          // [n_kv_heads][head_dim] as the first pass found them
     Array<double> scale_errors;        // [kExponents] sums of squared errors
     Array<double> costs;               // [n_kv_heads][keys, values] at 2 bits, as a host found them
+    Array<double> clip_costs;          // [n_kv_heads][keys, values][LK_COST_CLIPS] likewise
 };
 
 // Grows from the allocator it is made with. Not copied.
@@ -132,8 +135,9 @@ lk_status add_gradients(Calibrator *calibrator, uint32_t layer, bool is_value,
 lk_status add_attention(Calibrator *calibrator, uint32_t layer, const Samples &queries,
                         const Samples &keys, const Samples &values);
 
-// [n_kv_heads][keys, values]. LK_E_NOMEM.
-lk_status set_costs(Calibrator *calibrator, uint32_t layer, const double *costs);
+// n numbers into an array of LayerSamples. LK_E_NOMEM.
+lk_status set_costs(Calibrator *calibrator, uint32_t layer, Array<double> LayerSamples::*costs,
+                    const double *from, size_t n);
 
 // Channels that RoPE turns together.
 struct RopePairs {

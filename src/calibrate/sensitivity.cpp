@@ -143,12 +143,12 @@ lk_status add_attention(Calibrator *calibrator, uint32_t layer, const Samples &q
     return LK_OK;
 }
 
-lk_status set_costs(Calibrator *calibrator, uint32_t layer, const double *costs) {
-    const size_t n = size_t{2} * calibrator->geometry[layer].n_kv_heads;
+lk_status set_costs(Calibrator *calibrator, uint32_t layer, Array<double> LayerSamples::*costs,
+                    const double *from, size_t n) {
     LayerSamples *own = samples_of(calibrator, layer);
-    if (!own || !own->costs.resize(n))
+    if (!own || !(own->*costs).resize(n))
         return no_memory(layer);
-    std::memcpy(own->costs.data(), costs, n * sizeof *costs);
+    std::memcpy((own->*costs).data(), from, n * sizeof *from);
     return LK_OK;
 }
 

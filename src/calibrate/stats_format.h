@@ -43,15 +43,17 @@ enum class LayerTensor {
     kPairMax,
     kScaleErrorSum,
     kCost,
+    kClipCost,
     kSinks
 };
-constexpr size_t kLayerTensors = 14;
+constexpr size_t kLayerTensors = 15;
 enum class StatsShape {
     kChannels,      // [n_kv_heads][head_dim]
     kPerWidth,      // [n_kv_heads][kWidths]
     kBothPerWidth,  // [n_kv_heads][2 * kWidths]: of keys, of values
     kKvHeads,       // [n_kv_heads]
     kHalves,        // [n_kv_heads][2]: of keys, of values
+    kHalvesClips,   // [n_kv_heads][2 * LK_COST_CLIPS]: likewise
     kPerExponent,   // [kExponents]
     kQueryHeads     // [n_query_heads]
 };
@@ -75,6 +77,7 @@ constexpr LayerTensorInfo kLayerTensorInfo[kLayerTensors] = {
     {"pair_max", "F16", 2, StatsShape::kChannels},
     {"scale_error_sum", "F64", 8, StatsShape::kPerExponent},
     {"cost", "F64", 8, StatsShape::kHalves},
+    {"clip_cost", "F64", 8, StatsShape::kHalvesClips},
     {"sink_logits", "F64", 8, StatsShape::kQueryHeads},
 };
 
@@ -90,6 +93,7 @@ inline Extents extents_of(StatsShape shape, const lk_layer &layer) {
         case StatsShape::kBothPerWidth: return {layer.n_kv_heads, 2 * kWidths};
         case StatsShape::kKvHeads: return {layer.n_kv_heads, 0};
         case StatsShape::kHalves: return {layer.n_kv_heads, 2};
+        case StatsShape::kHalvesClips: return {layer.n_kv_heads, 2 * LK_COST_CLIPS};
         case StatsShape::kPerExponent: return {kExponents, 0};
         default: return {layer.n_query_heads, 0};
     }

@@ -188,8 +188,10 @@ class Reader {
         const uint8_t *counts = file_.take("counts", "I64", {n_layers, kCountColumns}, 8);
         for (uint32_t l = 0; l < n_layers; ++l)
             read_layer(l, counts);
-        for (uint32_t l = 0; l < n_layers; ++l)
-            read_costs(l);
+        for (uint32_t l = 0; l < n_layers; ++l) {
+            read_costs(l, LayerTensor::kCost, &LayerSamples::costs);
+            read_costs(l, LayerTensor::kClipCost, &LayerSamples::clip_costs);
+        }
         if (file_.has(kSearchName)) {
             const uint8_t *searches = file_.take(kSearchName, "I64", {n_layers, kSearchColumns}, 8);
             for (uint32_t l = 0; l < n_layers; ++l)
@@ -321,13 +323,13 @@ class Reader {
                            static_cast<uint32_t>(n[3]), static_cast<uint32_t>(n[4])};
     }
 
-    void read_costs(uint32_t layer) {
-        if (!file_.has(name_of(layer, LayerTensor::kCost)))
+    void read_costs(uint32_t layer, LayerTensor tensor, Array<double> LayerSamples::*costs) {
+        if (!file_.has(name_of(layer, tensor)))
             return;
         LayerSamples *own = samples_of(out_, layer);
         if (!own)
             throw std::bad_alloc();
-        read_sums(layer, LayerTensor::kCost, kMaxCost, &own->costs);
+        read_sums(layer, tensor, kMaxCost, &(own->*costs));
     }
 
     void read_maxima(uint32_t layer, LayerSamples *own) {

@@ -49,6 +49,7 @@ bool has_tensor(const lk_layer &shape, const LayerSamples *own, LayerTensor tens
         case LayerTensor::kPairMax:
         case LayerTensor::kScaleErrorSum: return own && own->n_searched;
         case LayerTensor::kCost: return own && own->costs.size();
+        case LayerTensor::kClipCost: return own && own->clip_costs.size();
         default: return own && own->n_keys;
     }
 }
@@ -73,6 +74,7 @@ const Array<double> *plain_sums(const LayerSamples &own, LayerTensor tensor) {
         case LayerTensor::kOutputSquareSum: return &own.output_squares;
         case LayerTensor::kScaleErrorSum: return &own.scale_errors;
         case LayerTensor::kCost: return &own.costs;
+        case LayerTensor::kClipCost: return &own.clip_costs;
         default: return nullptr;
     }
 }

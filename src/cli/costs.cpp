@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::uint32_t kBits = 2;  // as lk_calibrator_set_costs() asks
 constexpr std::uint32_t kGroup = 128;
+constexpr float kClips[] = {1, 0.85F, 0.7F};  // 1, and as lk_calibrator_set_clip_costs() asks
+constexpr std::size_t kClipCount = std::size(kClips);
 constexpr std::uint32_t kSinkTokens = 32;
 constexpr std::uint32_t kWindowTokens = 128;
 constexpr std::size_t kTogether = 16;  // caches in memory at a time
@@ -121,7 +123,7 @@ CostText made_text(const char *kind, const CostRequest &request, Random &random,
 }
 
 llama::PlanHandle plan_with_half(const llama::Geometry &shape, std::uint32_t layer,
-                                 std::uint32_t head, bool is_value) {
+                                 std::uint32_t head, bool is_value, float clip) {
     llama::PlanHandle plan = llama::make_preset("kivi2", shape);
     lk_key_rule key = llama::initialised(lk_key_rule_init);
     lk_value_rule value = llama::initialised(lk_value_rule_init);
@@ -131,10 +133,12 @@ llama::PlanHandle plan_with_half(const llama::Geometry &shape, std::uint32_t lay
     if (is_value) {
         value.bits = kBits;
         value.group = std::min(kGroup, shape.layer().head_dim);
+        value.clip = clip;
         llama::check(lk_plan_set_value(plan.get(), layer, head, &value));
     } else {
         key.bits = kBits;
         key.group = kGroup;
+        key.clip = clip;
         llama::check(lk_plan_set_key(plan.get(), layer, head, &key));
     }
     llama::check(lk_plan_set_recent(plan.get(), kSinkTokens, kWindowTokens));
@@ -233,11 +237,13 @@ void measure_costs(lk_context *context, llama::Model &model, const CostRequest &
                    lk_calibrator *calibrator) {
     const llama::Config &c = model.config();
     const llama::Geometry shape(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim);
+    // [layers][KV heads][keys, values][clips]
     std::vector<llama::PlanHandle> plans;
     for (std::uint32_t l = 0; l < c.n_layers; ++l)
         for (std::uint32_t h = 0; h < c.n_kv_heads; ++h)
             for (const bool is_value : {false, true})
-                plans.push_back(plan_with_half(shape, l, h, is_value));
+                for (const float clip : kClips)
+                    plans.push_back(plan_with_half(shape, l, h, is_value, clip));
     const std::vector<CostText> texts = make_cost_texts(request);
     Measurement measurement(context, model, request);
     Progress progress(texts.size() * request.n_documents *
@@ -245,13 +251,17 @@ void measure_costs(lk_context *context, llama::Model &model, const CostRequest &
     std::vector<double> costs(plans.size(), 0.0);
     for (const CostText &text : texts) {
         const std::vector<double> sums = measurement.run(text, plans, progress);
-        const double most = *std::max_element(sums.begin(), sums.end());
         for (std::size_t p = 0; p < plans.size(); ++p)
-            costs[p] = std::max(costs[p], most > 0 ? std::max(0.0, sums[p]) / most : 0);
+            costs[p] += std::max(0.0, sums[p]);
     }
-    for (std::uint32_t l = 0; l < c.n_layers; ++l)
-        llama::check(lk_calibrator_set_costs(calibrator, l,
-                                             costs.data() + std::size_t{2} * c.n_kv_heads * l));
+    const std::size_t n_halves = std::size_t{2} * c.n_kv_heads;
+    for (std::uint32_t l = 0; l < c.n_layers; ++l) {
+        std::vector<double> whole, clipped;
+        for (std::size_t i = 0; i < n_halves * kClipCount; ++i)
+            (i % kClipCount == 0 ? whole : clipped).push_back(costs[n_halves * kClipCount * l + i]);
+        llama::check(lk_calibrator_set_costs(calibrator, l, whole.data()));
+        llama::check(lk_calibrator_set_clip_costs(calibrator, l, clipped.data()));
+    }
 }
 
 }  // namespace cli

@@ -32,9 +32,8 @@ struct CostText {
 // again in another order; assignments of numbers to words and of words to words.
 std::vector<CostText> make_cost_texts(const CostRequest &request);
 
-// Sets the costs of all layers. In each kind of text a half costs the divergence of the model's
-// predictions in parts of the largest; a half's cost is the largest of all kinds, since the kind
-// of text that a cache will hold is not known.
+// Sets the costs of all layers, with whole and with clipped ranges: the divergence of the model's
+// predictions, summed over all texts.
 void measure_costs(lk_context *context, llama::Model &model, const CostRequest &request,
                    lk_calibrator *calibrator);
 

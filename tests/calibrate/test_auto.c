@@ -264,6 +264,78 @@ static void costs_say_where_bits_go(void **state) {
     lk_calibrator_destroy(&calibrator);
 }
 
+/* Clips of keys and of values of a head as lk_calibrator_auto() chose them. */
+static void expect_clips(const lk_plan *plan, uint32_t layer, uint32_t head, float key_clip,
+                         float value_clip) {
+    lk_key_rule key;
+    lk_value_rule value;
+    assert_int_equal(lk_key_rule_init(&key, sizeof key), LK_OK);
+    assert_int_equal(lk_value_rule_init(&value, sizeof value), LK_OK);
+    assert_int_equal(lk_plan_get_key(plan, layer, head, &key), LK_OK);
+    assert_int_equal(lk_plan_get_value(plan, layer, head, &value), LK_OK);
+    if (key.clip != key_clip || value.clip != value_clip)
+        fail_msg("layer %u, KV head %u: clips %g and %g", layer, head, (double)key.clip,
+                 (double)value.clip);
+}
+
+/* Each half gets the clip of the least cost, the whole range when none is less; without costs of
+ * whole ranges, or clip costs of all layers, there are no clips. */
+static void each_half_gets_the_clip_that_costs_least(void **state) {
+    (void)state;
+    const double whole[2 * KV_HEADS] = {1, 1, 1, 0};
+    const double clipped[2 * KV_HEADS * LK_COST_CLIPS] = {0.5, 0.75, 2, 0.25, 1, 1, 0, 0};
+    double seen[2 * KV_HEADS * LK_COST_CLIPS];
+    lk_calibrator *calibrator = make_samples(1, 1);
+    assert_int_equal(lk_calibrator_get_clip_costs(calibrator, 0, seen), LK_E_STATE);
+    for (uint32_t l = 0; l < LAYERS; ++l)
+        assert_int_equal(lk_calibrator_set_clip_costs(calibrator, l, clipped), LK_OK);
+    lk_plan *plan = build(calibrator, 2.25, 0);
+    expect_clips(plan, 0, 0, 1, 1);
+    lk_plan_destroy(&plan);
+    for (uint32_t l = 0; l < LAYERS; ++l)
+        assert_int_equal(lk_calibrator_set_costs(calibrator, l, whole), LK_OK);
+    const struct bytes bytes = write_bytes(calibrator);
+    lk_calibrator *again = NULL;
+    assert_int_equal(lk_calibrator_from_bytes(bytes.data, bytes.n, &again), LK_OK);
+    assert_int_equal(lk_calibrator_get_clip_costs(again, 1, seen), LK_OK);
+    assert_memory_equal(seen, clipped, sizeof seen);
+    plan = build(again, 2.25, 0);
+    for (uint32_t l = 0; l < LAYERS; ++l) {
+        expect_clips(plan, l, 0, 0.85f, 0.7f);
+        expect_clips(plan, l, 1, 1, 1);
+    }
+    free(bytes.data);
+    lk_plan_destroy(&plan);
+    lk_calibrator_destroy(&again);
+    lk_calibrator_destroy(&calibrator);
+}
+
+/* Decode reads no plane of 3 bits as it lies. */
+static void widths_are_those_that_decode_reads(void **state) {
+    (void)state;
+    const double limits[] = {2.25, 2.75, 3.5, 5};
+    lk_calibrator *calibrator = make_samples(1, 1);
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; ++i) {
+        lk_plan *plan = build(calibrator, limits[i], 0);
+        for (uint32_t l = 0; l < LAYERS; ++l)
+            for (uint32_t h = 0; h < KV_HEADS; ++h) {
+                lk_value_rule value;
+                uint32_t ones = 0, threes = 0;
+                assert_int_equal(lk_value_rule_init(&value, sizeof value), LK_OK);
+                assert_int_equal(lk_plan_get_value(plan, l, h, &value), LK_OK);
+                assert_true(value.bits != 1 && value.bits != 3);
+                for (uint32_t c = 0; c < D; ++c) {
+                    const uint32_t bits = key_bits(plan, l, h, c);
+                    ones += bits == 1;
+                    threes += bits == 3;
+                }
+                assert_int_equal(ones, threes);
+            }
+        lk_plan_destroy(&plan);
+    }
+    lk_calibrator_destroy(&calibrator);
+}
+
 static void costs_that_are_none_are_refused(void **state) {
     (void)state;
     lk_calibrator *calibrator = make_samples(1, 1);
@@ -283,6 +355,14 @@ static void costs_that_are_none_are_refused(void **state) {
     double seen[2 * KV_HEADS];
     assert_int_equal(lk_calibrator_get_costs(calibrator, 0, seen), LK_OK);
     assert_memory_equal(seen, costs, sizeof seen);
+    double clipped[2 * KV_HEADS * LK_COST_CLIPS] = {0, 0, 0, 0, 0, 0, 0, -1};
+    assert_int_equal(lk_calibrator_set_clip_costs(NULL, 0, clipped), LK_E_ARGUMENT);
+    assert_int_equal(lk_calibrator_set_clip_costs(calibrator, 0, NULL), LK_E_ARGUMENT);
+    assert_int_equal(lk_calibrator_set_clip_costs(calibrator, LAYERS, clipped), LK_E_NOT_FOUND);
+    assert_int_equal(lk_calibrator_set_clip_costs(calibrator, 0, clipped), LK_E_DATA);
+    assert_non_null(strstr(sentence(), "layer 0, KV head 1: the cost of values"));
+    assert_int_equal(lk_calibrator_get_clip_costs(calibrator, 0, NULL), LK_E_ARGUMENT);
+    assert_int_equal(lk_calibrator_get_clip_costs(calibrator, 0, clipped), LK_E_STATE);
     lk_calibrator_destroy(&calibrator);
 }
 
@@ -294,6 +374,8 @@ int main(void) {
         cmocka_unit_test(equal_statistics_give_equal_plans),
         cmocka_unit_test(what_is_missing_is_refused),
         cmocka_unit_test(costs_say_where_bits_go),
+        cmocka_unit_test(each_half_gets_the_clip_that_costs_least),
+        cmocka_unit_test(widths_are_those_that_decode_reads),
         cmocka_unit_test(costs_that_are_none_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,6 +21,7 @@ from ._library import build_info, version
 from .arrays import Array, Tensor
 from .cache import Cache, CacheStats, Pressure, Sequence, parse_bytes
 from .calibrator import (
+    COST_CLIPS,
     POSITION_SCALE,
     Auto,
     Calibrator,
@@ -73,7 +74,7 @@ from .step import Step
 
 DRAFT_TOKENS = 64  # of a sequence in one step: up to so many can be dropped at commit
 
-__all__ = ['ALL', 'DRAFT_TOKENS', 'POSITION_SCALE', 'ArgumentError', 'Array', 'Auto', 'BudgetError', 'BusyError',
+__all__ = ['ALL', 'COST_CLIPS', 'DRAFT_TOKENS', 'POSITION_SCALE', 'ArgumentError', 'Array', 'Auto', 'BudgetError', 'BusyError',
            'Cache', 'CacheStats', 'Calibrator', 'Capability', 'ChanMix', 'ChunkRule', 'ClosedError', 'Context',
            'CorruptError', 'DataError', 'Device', 'DeviceError', 'Error', 'FileError', 'Geometry', 'InternalError',
            'KeyRule', 'KeyScales', 'Layer', 'LayerRule', 'LibraryError', 'MismatchError', 'NotFoundError',

@@ -24,6 +24,7 @@ SENSITIVITIES = {'gradient': 1, 'output': 2}
 PAIRINGS = {'halves': 1, 'interleaved': 2}
 POSITION_SCALE = 4
 SCALE_EXPONENTS = 21
+COST_CLIPS = (0.85, 0.7)
 CHANNELS = {1: 'subnormal', 2: 'normal', 3: 'outlier'}
 
 
@@ -354,17 +355,41 @@ class Calibrator:
         """What the keys and the values of each KV head cost at 2 bits, as measured: plan auto goes by it.
 
         costs  (keys, values) of each KV head, in any unit that is the same for all layers"""
-        n = self._kv_heads(layer)
-        if len(costs) != n:
-            raise ArgumentError(f'costs are of {len(costs)} KV heads, layer {layer} has {n}')
-        self._call(self._lk.lk_calibrator_set_costs, layer,
-                   (ctypes.c_double * (2 * n))(*(float(cost) for pair in costs for cost in pair)))
+        self._set_costs(self._lk.lk_calibrator_set_costs, layer, costs)
 
     def costs(self, layer: int) -> list[tuple[float, float]]:
         """What set_costs() was given last. Raises StateError before."""
-        values = (ctypes.c_double * (2 * self._kv_heads(layer)))()
-        self._call(self._lk.lk_calibrator_get_costs, layer, values)
+        values = self._get_costs(self._lk.lk_calibrator_get_costs, layer, 1)
         return list(zip(values[::2], values[1::2]))
+
+    def set_clip_costs(self, layer: int, costs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> None:
+        """The same with ranges clipped to each of COST_CLIPS, in the same unit: plan auto clips what costs least so.
+
+        costs  (keys, values) of each KV head, each a number for every clip"""
+        self._set_costs(self._lk.lk_calibrator_set_clip_costs, layer, [(*keys, *values) for keys, values in costs],
+                        len(COST_CLIPS))
+
+    def clip_costs(self, layer: int) -> list[tuple[tuple[float, ...], tuple[float, ...]]]:
+        """What set_clip_costs() was given last. Raises StateError before."""
+        n = len(COST_CLIPS)
+        values = self._get_costs(self._lk.lk_calibrator_get_clip_costs, layer, n)
+        halves = [tuple(values[i:i + n]) for i in range(0, len(values), n)]
+        return list(zip(halves[::2], halves[1::2]))
+
+    def _set_costs(self, call: Any, layer: int, costs: Sequence[Sequence[float]], n_clips: int = 1) -> None:
+        n = self._kv_heads(layer)
+        if len(costs) != n:
+            raise ArgumentError(f'costs are of {len(costs)} KV heads, layer {layer} has {n}')
+        for row in costs:
+            if len(row) != 2 * n_clips:
+                raise ArgumentError(f'{len(row)} costs of a KV head, must be {2 * n_clips}')
+        numbers = [float(cost) for row in costs for cost in row]
+        self._call(call, layer, (ctypes.c_double * len(numbers))(*numbers))
+
+    def _get_costs(self, call: Any, layer: int, n_clips: int) -> list[float]:
+        values = (ctypes.c_double * (2 * n_clips * self._kv_heads(layer)))()
+        self._call(call, layer, values)
+        return list(values)
 
     def counts(self, layer: int) -> SampleCounts:
         """Samples that a layer has had."""

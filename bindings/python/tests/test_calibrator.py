@@ -118,6 +118,13 @@ def test_costs(fed):
     assert again.costs(1) == [(1.5, 0), (2, 0.25)]
     with pytest.raises(lowkey.ArgumentError, match='2'):
         fed.set_costs(1, [(1, 1)])
+    with pytest.raises(lowkey.StateError, match='no clip costs'):
+        fed.clip_costs(1)
+    clipped = [((1.0, 2.0), (0.0, 0.5)), ((3.0, 0.25), (0.125, 4.0))]
+    fed.set_clip_costs(1, clipped)
+    assert Calibrator.from_bytes(fed.to_bytes()).clip_costs(1) == clipped
+    with pytest.raises(lowkey.ArgumentError, match='5 costs of a KV head, must be 4'):
+        fed.set_clip_costs(1, [((1, 2, 3), (1, 2))] * 2)
 
 
 def test_pm_kvq(fed):

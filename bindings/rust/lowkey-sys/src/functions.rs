@@ -525,6 +525,16 @@ extern "C" {
         layer: u32,
         costs: *mut f64,
     ) -> lk_status;
+    pub fn lk_calibrator_set_clip_costs(
+        calibrator: *mut lk_calibrator,
+        layer: u32,
+        costs: *const f64,
+    ) -> lk_status;
+    pub fn lk_calibrator_get_clip_costs(
+        calibrator: *const lk_calibrator,
+        layer: u32,
+        costs: *mut f64,
+    ) -> lk_status;
     pub fn lk_calibrator_add_gradients(
         calibrator: *mut lk_calibrator,
         layer: u32,

@@ -565,6 +565,7 @@ pub type lk_rope_pairing = u32;
 constants!(lk_rope_pairing: LK_ROPE_HALVES = 1, LK_ROPE_INTERLEAVED = 2);
 pub const LK_POSITION_SCALE: u32 = 4;
 pub const LK_SCALE_EXPONENTS: u32 = 21;
+pub const LK_COST_CLIPS: u32 = 2;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
