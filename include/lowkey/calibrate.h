@@ -235,9 +235,10 @@ LK_API lk_status lk_auto_init(lk_auto *options, size_t struct_bytes);
 /* Make a plan from statistics and a limit alone. For the keys and the values of each head it
  * weighs the error of attention's output that widths make against their bytes, and takes
  * the widths of the least total error that fit: by channel for keys (8, 4, 3, 2, 1 bits, those
- * first that queries multiply most), by head for values (8, 4, 3, 2), with groups of 128, 64 or 32
- * and FP8 or FP16 metadata, 16 bits where there is room. docs/CALIBRATION.md says how errors are
- * known, and lk_calibrator_set_costs() tells more. Equal statistics and options give equal plans.
+ * first that queries multiply most), by head for values (8, 4, 2), with groups of 128, 64 or 32
+ * and FP8 or FP16 metadata, 16 bits where there is room, and clips where what they cost is known.
+ * docs/CALIBRATION.md says how errors are known; lk_calibrator_set_costs() tells more. Equal
+ * statistics and options give equal plans.
  *
  * options  one limit at least
  * out      owned by the caller; NULL on failure
