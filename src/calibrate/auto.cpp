@@ -21,7 +21,8 @@ constexpr uint32_t kGroups[] = {128, 64, 32};  // of tokens (keys) and channels 
 constexpr uint32_t kGroupCount = 3;
 constexpr uint32_t kValueBits[] = {2, 4, 8};  // that decode reads as they lie
 constexpr uint32_t kMostForms = kGroupCount * (2 * kMaxStrips + 1) + 1;
-constexpr uint64_t kLimitStep = 64;  // of the page bytes that a byte budget is translated into
+constexpr uint64_t kLimitStep = 64;   // of the page bytes that a byte budget is translated into
+constexpr uint64_t kLimitTries = 16;  // when the fewest take too much
 
 // Squared range of 32, 64, 128 and 256 numbers of a normal distribution, in variances.
 constexpr double kNormalSpread[] = {16.7, 22.5, 28.7, 35.2};
@@ -129,6 +130,7 @@ class Builder {
     lk_status apply();
     lk_status apply_head(uint32_t layer, uint32_t head, uint64_t item);
     lk_status fits_budget(uint64_t limit, uint64_t *bytes);
+    lk_status find_fitting(uint64_t least, uint64_t above, uint64_t *limit, uint64_t *bytes);
     lk_status limit_by_budget(uint64_t least, uint64_t *limit);
 
     const Calibrator &calibrator_;
@@ -438,13 +440,39 @@ lk_status Builder::fits_budget(uint64_t limit, uint64_t *bytes) {
     return status;
 }
 
+// Page bytes whose plan fits the byte budget, the fewest first: a cache takes whole extents for
+// each size of slot, so that of narrower pages can be the larger one. *bytes is what the least
+// cache of those tried takes.
+lk_status Builder::find_fitting(uint64_t least, uint64_t above, uint64_t *limit, uint64_t *bytes) {
+    const uint64_t kept = options_.sink_tokens + options_.window_tokens;
+    const uint64_t rows = options_.budget_tokens > kept + kPageTokens
+                              ? (options_.budget_tokens - kept) / kPageTokens
+                              : 1;
+    // Beyond, pages alone take more.
+    const uint64_t top = std::min(above, options_.budget_bytes / options_.budget_sequences / rows);
+    const uint64_t step = std::max(kLimitStep, (std::max(top, least) - least) / kLimitTries);
+    *bytes = UINT64_MAX;
+    for (uint64_t at = least; at == least || at < top; at += step) {
+        uint64_t needed;
+        const lk_status status = fits_budget(at, &needed);
+        if (status != LK_OK)
+            return status;
+        *limit = at;
+        *bytes = std::min(*bytes, needed);
+        if (*bytes <= options_.budget_bytes)
+            break;
+    }
+    return LK_OK;
+}
+
 // The most page bytes, up to *limit, whose plan fits the byte budget.
 lk_status Builder::limit_by_budget(uint64_t least, uint64_t *limit) {
     uint64_t bytes;
     lk_status status = fits_budget(*limit, &bytes);
     if (status != LK_OK || bytes <= options_.budget_bytes)
         return status;
-    status = fits_budget(least, &bytes);
+    const uint64_t above = *limit;
+    status = find_fitting(least, above, limit, &bytes);
     if (status == LK_OK && bytes > options_.budget_bytes)
         status = fail(LK_E_BUDGET,
                       "budget_bytes is %llu, %u sequences of %llu tokens need %llu at 2 bits",
@@ -452,8 +480,6 @@ lk_status Builder::limit_by_budget(uint64_t least, uint64_t *limit) {
                       ull{options_.budget_tokens}, ull{bytes});
     if (status != LK_OK)
         return status;
-    const uint64_t above = *limit;
-    *limit = least;
     return most_within(
         options_.budget_bytes, above, kLimitStep,
         [this](uint64_t at, uint64_t *needed) { return fits_budget(at, needed); }, limit);

@@ -121,6 +121,27 @@ static void a_byte_budget_is_kept_and_used(void **state) {
     lk_calibrator_destroy(&calibrator);
 }
 
+/* A cache has whole extents for each size of slot: what a wider plan takes can be too little for
+ * the narrowest one, and is enough all the same. */
+static void what_a_plan_takes_is_a_budget(void **state) {
+    (void)state;
+    lk_calibrator *calibrator = make_samples(1, 1);
+    for (uint64_t tokens = 1024; tokens <= 32768; tokens *= 2)
+        for (double bits = 2.25; bits <= 8; bits += 0.125) {
+            lk_plan *plan = build(calibrator, bits, 0);
+            lk_plan_size size;
+            assert_int_equal(lk_plan_size_init(&size, sizeof size), LK_OK);
+            assert_int_equal(lk_plan_bytes(plan, tokens, 1, 512, &size), LK_OK);
+            lk_plan_destroy(&plan);
+            lk_auto options = options_of(0, size.cache_bytes);
+            options.budget_tokens = tokens;
+            if (lk_calibrator_auto(calibrator, &options, &plan) != LK_OK)
+                fail_msg("%g bits, %u tokens: %s", bits, (uint32_t)tokens, sentence());
+            lk_plan_destroy(&plan);
+        }
+    lk_calibrator_destroy(&calibrator);
+}
+
 /* The head that retrieves has the most bits, and in each head the channels that range and are
  * multiplied most. Keys have more than values. */
 static void bits_go_where_errors_matter(void **state) {
@@ -370,6 +391,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_limit_of_bits_is_kept_and_used),
         cmocka_unit_test(a_byte_budget_is_kept_and_used),
+        cmocka_unit_test(what_a_plan_takes_is_a_budget),
         cmocka_unit_test(bits_go_where_errors_matter),
         cmocka_unit_test(equal_statistics_give_equal_plans),
         cmocka_unit_test(what_is_missing_is_refused),
