@@ -40,7 +40,7 @@ struct Queries {
     uint32_t tile_bytes;  // of a column tile of a copy: head_dim * 16
 };
 
-// A tile at 4 or 2 bits from its word; the mask has the bits of R0's codes.
+// A tile at 4 bits or fewer from its word; the mask has the bits of R0's codes.
 template <int kTiles>
 __device__ __forceinline__ void multiply_tile(float (&s)[kTiles][4], uint32_t word, uint32_t mask,
                                               const uint32_t (&b)[kTiles][2]) {
@@ -56,6 +56,7 @@ __device__ __forceinline__ void multiply_tile(float (&s)[kTiles][4], uint32_t wo
 // Of tile t of a vector of words.
 constexpr uint32_t kMask4 = 0x000F000Fu;
 constexpr uint32_t kMask2 = 0x00030003u;
+constexpr uint32_t kMask1 = 0x00010001u;
 __device__ __forceinline__ uint32_t mask2_of(int t) { return t % 2 ? kMask2 << 2 : kMask2; }
 template <int kTiles>
 __device__ __forceinline__ void multiply_byte_tile(float (&s)[kTiles][4], uint32_t low,

@@ -14,6 +14,21 @@
 namespace lk {
 namespace cuda {
 
+// 2^n, twice.
+__device__ __forceinline__ uint32_t powers_of_two(int n) {
+    return static_cast<uint32_t>(15 + n) << 10 | static_cast<uint32_t>(15 + n) << 26;
+}
+// Values of 1 bit are left to the kernels that take all direct classes.
+template <DecodeKind kKind>
+constexpr bool kHasOneBit = kKind == kDecodeGrouped;
+// Bits that the codes of tile t lie above those of the first tile of their word.
+template <DecodeKind kKind>
+__device__ __forceinline__ int place_of(uint32_t bits, int t) {
+    if (kHasOneBit<kKind> && bits == 1)
+        return 2 * (t % 2) + t / 2 % 2;
+    return bits == 2 ? 2 * (t % 2) : 0;
+}
+
 // Weights times what the positions of codes differ by, where ranges follow for each channel group.
 template <int kTiles>
 __device__ __forceinline__ void fold_positions(const Values &values, Work<kTiles> &work) {
@@ -56,23 +71,19 @@ template <int kStrips, int kTiles, DecodeKind kKind>
 __device__ __forceinline__ void fold_ranges(const Values &values, uint32_t metadata, uint32_t group,
                                             uint32_t lane, Work<kTiles> &work,
                                             Gathered<kStrips, kTiles> &g) {
-    const bool is2 = values.bits == 2;
-    const uint32_t even1 = values.bits == 8 ? kOnes : 0x2C002C00u;  // 1, 2^-4
-    const uint32_t odd0 = is2 ? 0x34003400u : kOnes;                // 2^-2
-    const uint32_t odd1 = is2 ? 0x24002400u : even1;                // 2^-6
-    // The same the other way, for the sum.
-    const uint32_t up_even1 = values.bits == 8 ? kOnes : 0x4C004C00u;
-    const uint32_t up_odd0 = is2 ? 0x44004400u : kOnes;
-    const uint32_t up_odd1 = is2 ? 0x54005400u : up_even1;
+    const int upper = values.bits == 8 ? 0 : 4;  // bits that codes of k 8-15 lie higher
     float sums[kTiles][4] = {};
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t) {
         const uint2 r =
             load_ranges<kKind>(metadata, group * 128 + t * 16 + (lane & 3u) * 4, values.is_f8);
-        const uint32_t r0 = t % 2 ? multiply_halves(r.x, odd0) : r.x;
-        const uint32_t r1 = multiply_halves(r.y, t % 2 ? odd1 : even1);
-        const uint32_t a0 = t % 2 ? up_odd0 : kOnes;
-        const uint32_t a2 = t % 2 ? up_odd1 : up_even1;
+        const int place = place_of<kKind>(values.bits, t);
+        const bool is_first = kHasOneBit<kKind> ? t % 4 == 0 : t % 2 == 0;
+        const uint32_t r0 = is_first ? r.x : multiply_halves(r.x, powers_of_two(-place));
+        const uint32_t r1 = multiply_halves(r.y, powers_of_two(-place - upper));
+        // The same the other way, for the sum.
+        const uint32_t a0 = powers_of_two(place);
+        const uint32_t a2 = powers_of_two(place + upper);
 #pragma unroll
         for (int c = 0; c < kTiles; ++c) {
             const uint32_t b0 = multiply_halves(work.get(t, c, 0, 0), r0);
@@ -125,6 +136,19 @@ __device__ __forceinline__ void multiply_strip(float (&o)[kTiles][4], uint32_t w
     }
 }
 
+// One strip at 1 bit: a lane has two words, of four tiles each.
+template <int kTiles>
+__device__ __forceinline__ void multiply_bit_strip(float (&o)[kTiles][4], uint32_t words,
+                                                   const Work<kTiles> &work) {
+    const uint2 w = load_shared2(words);
+#pragma unroll
+    for (int t = 0; t < kPageTiles; ++t) {
+        uint32_t b[kTiles][2];
+        weights_of(work, t, 1, b);
+        multiply_tile(o, t < 4 ? w.x : w.y, kMask1 << place_of<kDecodeGrouped>(1, t), b);
+    }
+}
+
 // Strips [from, to), a chunk. Ranges are folded in, by fold(group), where a channel group begins.
 template <int kBits, int kStrips, int kTiles, DecodeKind kKind, class Fold>
 __device__ __forceinline__ void multiply_chunk(const Values &values, uint32_t from, uint32_t to,
@@ -141,7 +165,10 @@ __device__ __forceinline__ void multiply_chunk(const Values &values, uint32_t fr
         if (kWhole || (s >= from && s < to)) {
             if (begins)
                 fold(group);
-            multiply_strip<kBits>(o[s], words, work);
+            if constexpr (kBits == 1)
+                multiply_bit_strip(o[s], words, work);
+            else
+                multiply_strip<kBits>(o[s], words, work);
             words += kBits * 256;
         }
         if (begins)
@@ -155,15 +182,23 @@ __device__ __forceinline__ void multiply_values(Ring &ring, const Values &values
                                                 const Work<kTiles> &work,
                                                 float (&o)[kStrips][kTiles][4], Fold fold) {
     static_assert(kValueChunkBytes == 4096, "16 bits of strips");
-    const uint32_t each = values.bits == 2 ? 8 : values.bits == 4 ? 4 : values.bits == 8 ? 2 : 1;
+    const uint32_t each = values.bits == 1   ? 16
+                          : values.bits == 2 ? 8
+                          : values.bits == 4 ? 4
+                          : values.bits == 8 ? 2
+                                             : 1;
     if (kKind == kDecodePlain && values.bits < 16)
         fold(0);
     uint32_t from = 0;
 #pragma unroll 1
     while (true) {
-        const uint32_t words = ring.wait() + lane * 16;
+        const uint32_t chunk = ring.wait();
+        const uint32_t words = chunk + lane * 16;
         const uint32_t to = min(from + each, uint32_t{kStrips});
-        if (values.bits == 2)
+        if (kHasOneBit<kKind> && values.bits == 1)
+            multiply_chunk<1, kStrips, kTiles, kKind>(values, from, to, chunk + lane * 8, work, o,
+                                                      fold);
+        else if (values.bits == 2)
             multiply_chunk<2, kStrips, kTiles, kKind>(values, from, to, words, work, o, fold);
         else if (values.bits == 4)
             multiply_chunk<4, kStrips, kTiles, kKind>(values, from, to, words, work, o, fold);

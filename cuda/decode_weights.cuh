@@ -118,7 +118,8 @@ __device__ __forceinline__ uint32_t values_groups(const Values &values) {
 
 // Values are codes, as FP16 subnormals, times ranges times this.
 __device__ __forceinline__ float code_unit(uint32_t bits) {
-    return bits == 2   ? 0x1p24f * kStepFactor<2>
+    return bits == 1   ? 0x1p24f * kStepFactor<1>
+           : bits == 2 ? 0x1p24f * kStepFactor<2>
            : bits == 4 ? 0x1p24f * kStepFactor<4>
            : bits == 8 ? 0x1p24f * kStepFactor<8>
                        : 1.0f;

@@ -66,7 +66,7 @@ struct DecodeArgs {
 enum DecodeKind : uint32_t {
     kDecodePlain,    // direct classes, FP16 numbers, one group in a page, no shared slots
     kDecodeF8By32,   // direct classes, FP8 numbers, groups of 32, no permutation of a page's own
-    kDecodeGrouped,  // direct classes
+    kDecodeGrouped,  // direct classes, values of 1 bit among them
     kDecodeNone      // others: left to launch_tile()
 };
 cudaError_t launch_decode(const DecodeArgs &args, cudaStream_t stream);

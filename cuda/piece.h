@@ -71,7 +71,11 @@ LK_PIECE_CALL inline void fill_half(Piece *piece, const ClassInfo &c, uint32_t s
     if (c.number_bytes == 1)
         piece->is_f8 = 1;
     if (side) {
-        piece->value_bits = c.strips[0] ? 16 : c.strips[1] ? 8 : c.strips[2] ? 4 : 2;
+        piece->value_bits = c.strips[0]   ? 16
+                            : c.strips[1] ? 8
+                            : c.strips[2] ? 4
+                            : c.strips[4] ? 2
+                                          : 1;
         piece->value_group_strips = c.is_raw ? 255 : static_cast<uint8_t>(c.group / 16);
         return;
     }

@@ -63,14 +63,19 @@ Pair code_pair(uint word, uint place, uint bits) {
 #endif
 }
 
-// R0 to R3 of a tile, the tile-th of a vector of four words.
+// R0 to R3 of a tile, the tile-th of a vector: four words, at 1 bit two.
 struct Tile {
     Pair r0, r1, r2, r3;
 };
 Tile code_tile(uvec4 words, uint bits, uint tile) {
-    const uint word = words[bits == 2u ? tile >> 1 : bits == 4u ? tile : 2u * tile];
-    const uint next = bits == 8u ? words[2u * tile + 1u] : word;
-    const uint place = bits == 2u ? 2u + 2u * (tile & 1u) : 2u;
+    const uint index = tile * bits / 4u;
+    const uint word = words[index];
+    const uint next = bits == 8u ? words[index + 1u] : word;
+    uint place = 2u;
+    if (bits <= 2u)
+        place += 2u * (tile & 1u);
+    if (bits == 1u)
+        place += tile >> 1 & 1u;
     const uint next_place = bits == 8u ? place : place + 4u;
     return Tile(code_pair(word << 2, place, bits), code_pair(word >> 6, place, bits),
                 code_pair(next << 2, next_place, bits), code_pair(next >> 6, next_place, bits));

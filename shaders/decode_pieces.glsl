@@ -43,7 +43,8 @@ void store_piece(Unit unit, uint index, uint at) {
     const uint value_bits = values.is_raw           ? 16u
                             : values.strips[1] != 0u ? 8u
                             : values.strips[2] != 0u ? 4u
-                                                    : 2u;
+                            : values.strips[4] != 0u ? 2u
+                                                    : 1u;
     Address permutation = keys.permutation;
     if (keys.permutes)
         permutation = address_add(entry.key_metadata, keys.permutation_offset);

@@ -118,8 +118,8 @@ void multiply_value_tile(inout Sum sums[kPairSums], uint first, Tile codes, Pair
 
 // A pair of strips.
 void multiply_code_values(inout float totals[kPairSums], Piece piece, uint bits, uint strip) {
-    const uint n_tiles = 16u / bits;  // of a vector
-    const uint n_vectors = bits / 2u;
+    const uint n_vectors = value_vectors_of(bits);
+    const uint n_tiles = kPageTiles / n_vectors;  // of a vector
     Sum sums[kPairSums];
     [[unroll]] for (uint i = 0u; i < kPairSums; ++i)
         sums[i] = kZeroSum;
@@ -166,7 +166,9 @@ void multiply_value_pair(Piece piece, uint strip, bool is_there, uint n_tokens,
     [[unroll]] for (uint i = 0u; i < kPairSums; ++i)
         totals[i] = 0.0;
     if (is_there) {
-        if (piece.value_bits == 2u)
+        if (piece.value_bits == 1u)
+            multiply_code_values(totals, piece, 1u, strip);
+        else if (piece.value_bits == 2u)
             multiply_code_values(totals, piece, 2u, strip);
         else if (piece.value_bits == 4u)
             multiply_code_values(totals, piece, 4u, strip);

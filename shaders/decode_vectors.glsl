@@ -1,4 +1,5 @@
-// Decode attention: what lanes load of a piece's codes, 16 bytes at a time.
+// Decode attention: what lanes load of a piece's codes, 16 bytes at a time, of values at 1 bit all
+// the 8 that a lane has of a strip.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_VECTORS_GLSL
@@ -41,24 +42,32 @@ uvec4 take_vector(Piece piece, inout KeyVectors vectors) {
     return words;
 }
 
+// Vectors of a strip.
+uint value_vectors_of(uint bits) { return max(bits / 2u, 1u); }
+uvec4 load_value_vector(Piece piece, uint bits, uint vector) {
+    if (bits == 1u)
+        return uvec4(ConstPairs(piece.value_payload).at[vector * LK_LANES + lane], 0u, 0u);
+    return load_vector(piece.value_payload, vector);
+}
+
 // The first vectors of a pair of strips, ahead of their use.
 uvec4 value_vectors[2];
 
 void begin_value_vectors(Piece piece, uint strip) {
-    const uint n_vectors = piece.value_bits / 2u;
+    const uint n = value_vectors_of(piece.value_bits);
     [[unroll]] for (uint s = 0u; s < 2u; ++s)
         value_vectors[s] = piece.value_bits < 16u
-                               ? load_vector(piece.value_payload,
-                                             min(strip + s, kStrips - 1u) * n_vectors)
+                               ? load_value_vector(piece, piece.value_bits,
+                                                   min(strip + s, kStrips - 1u) * n)
                                : uvec4(0u);
 }
 
 // Put the vectors behind vector v of the pair in their place.
 void take_value_vectors(Piece piece, uint bits, uint strip, uint v) {
-    const uint n = bits / 2u;
+    const uint n = value_vectors_of(bits);
     const uint next = v + 1u < n ? strip * n + v + 1u : (strip + 2u) * n;
     [[unroll]] for (uint s = 0u; s < 2u; ++s)
-        value_vectors[s] = load_vector(piece.value_payload, min(next + s * n, kStrips * n - 1u));
+        value_vectors[s] = load_value_vector(piece, bits, min(next + s * n, kStrips * n - 1u));
 }
 
 // Halves of tokens that are not there need not be numbers: make them 0.

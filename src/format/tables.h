@@ -40,19 +40,19 @@ struct alignas(16) ClassInfo {
 };
 static_assert(sizeof(ClassInfo) == 64, "classes are read by 16 bytes");
 
-// Can decode multiply the codes of a class as they are? Pages of 128 tokens with planes of 16, 8, 4
-// and 2 bits, with shared slots or without; keys by channel; values by token, of one width, in the
-// order of their channels.
+// Can decode multiply the codes of a class as they are? Pages of 128 tokens; keys by channel with
+// planes of 16, 8, 4 and 2 bits, with shared slots or without; values by token, of one width of
+// these or 1 bit, in the order of their channels.
 inline bool is_direct_class(const ClassInfo &c) {
     if (c.is_raw)
         return true;
-    if (c.page_tokens != 128 || c.strips[3] || c.strips[5] || c.n_groups > 8)
+    if (c.page_tokens != 128 || c.strips[3] || c.n_groups > 8)
         return false;
     if (!c.is_value)
-        return !c.is_token_axis;
+        return !c.is_token_axis && !c.strips[5];
     const uint32_t n_strips = c.head_dim / 16u;
-    const bool one_width =
-        c.strips[1] == n_strips || c.strips[2] == n_strips || c.strips[4] == n_strips;
+    const bool one_width = c.strips[1] == n_strips || c.strips[2] == n_strips ||
+                           c.strips[4] == n_strips || c.strips[5] == n_strips;
     return c.is_token_axis && one_width && !c.permutes && !c.permutation;
 }
 

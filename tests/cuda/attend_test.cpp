@@ -45,6 +45,15 @@ void chanmix_shapes_match_reference(void **) {
     comparison.finish();
 }
 
+void one_bit_values_match_reference(void **) {
+    CudaDevice cuda(kind());
+    Comparison comparison(cuda.device());
+    for (const Case &c : one_bit_cases())
+        if (!g_sanitizer || c.head_dim == 64)
+            comparison.check(c);
+    comparison.finish();
+}
+
 void attention_matches_reference(void **) {
     CudaDevice cuda(kind());
     Comparison comparison(cuda.device());
@@ -67,6 +76,7 @@ int main(int argc, char **argv) {
     const CMUnitTest tests[] = {
         cmocka_unit_test(common_shapes_match_reference),
         cmocka_unit_test(chanmix_shapes_match_reference),
+        cmocka_unit_test(one_bit_values_match_reference),
         cmocka_unit_test(attention_matches_reference),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -96,6 +96,14 @@ void chanmix_shapes_match_reference(void **) {
     assert_int_equal(failures, 0);
 }
 
+void one_bit_values_match_reference(void **) {
+    Paths paths;
+    int failures = 0;
+    for (const Case &c : one_bit_cases())
+        failures += paths.check(c);
+    assert_int_equal(failures, 0);
+}
+
 // The bound of tensor cores holds for arithmetic that is better than theirs, and finds what is
 // wrong in one output, and what is wrong a little in all.
 void tensor_core_bound_can_fail(void **) {
@@ -139,6 +147,7 @@ int main(int argc, char **argv) {
     const CMUnitTest tests[] = {
         cmocka_unit_test(common_shapes_match_reference),
         cmocka_unit_test(chanmix_shapes_match_reference),
+        cmocka_unit_test(one_bit_values_match_reference),
         cmocka_unit_test(attention_matches_reference),
         cmocka_unit_test(tensor_core_bound_can_fail),
     };

@@ -210,7 +210,7 @@ namespace {
 void add_f8_cases(std::vector<Case> *all) {
     for (const uint32_t head_dim : {64u, 128u})
         for (const uint32_t key_bits : {16u, 8u, 4u, 2u})
-            for (const uint32_t value_bits : {16u, 8u, 4u, 2u}) {
+            for (const uint32_t value_bits : {16u, 8u, 4u, 2u, 1u}) {
                 Case c;
                 c.head_dim = head_dim;
                 c.key_bits = key_bits;
@@ -255,6 +255,30 @@ std::vector<Case> chanmix_cases() {
                     all.push_back(c);
                 }
     add_f8_cases(&all);
+    return all;
+}
+
+std::vector<Case> one_bit_cases() {
+    std::vector<Case> all;
+    uint32_t turn = 0;
+    for (const uint32_t head_dim : {128u, 64u, 80u, 256u})
+        for (const uint32_t value_group : {128u, 64u, 32u})
+            for (const uint32_t f8 : {0u, 1u}) {
+                Case c;
+                c.head_dim = head_dim;
+                c.key_bits = 2;
+                c.value_bits = 1;
+                c.value_group = value_group;
+                c.f8 = f8;
+                c.boosted = turn % 3 ? 16 : 0;
+                c.group = std::vector<uint32_t>{4, 1, 8, 2}[turn % 4];
+                c.n_new = turn % 7 < 3 ? 2 : 1;
+                c.packed_pages = 3;
+                c.raw_between = turn % 9 < 4;
+                c.tail_tokens = 19;
+                ++turn;
+                all.push_back(c);
+            }
     return all;
 }
 

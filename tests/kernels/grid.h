@@ -19,6 +19,9 @@ std::vector<Case> common_cases();
 // Shared slots under several groups, and FP8 numbers of groups of 32.
 std::vector<Case> chanmix_cases();
 
+// Values of 1 bit, in steps of few query columns.
+std::vector<Case> one_bit_cases();
+
 // What a half page can look like, for packing.
 std::vector<Case> page_cases();
 

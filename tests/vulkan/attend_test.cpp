@@ -31,6 +31,15 @@ void common_shapes_match_reference(void **) {
     comparison.finish();
 }
 
+void one_bit_values_match_reference(void **) {
+    VulkanDevice vulkan(g_mask);
+    Comparison comparison(vulkan.device());
+    const std::vector<Case> cases = one_bit_cases();
+    for (size_t i = 0; i < cases.size(); i += g_full ? 1 : kEvery)
+        comparison.check(cases[i]);
+    comparison.finish();
+}
+
 void attention_matches_reference(void **) {
     VulkanDevice vulkan(g_mask);
     Comparison comparison(vulkan.device());
@@ -48,6 +57,7 @@ int main(int argc, char **argv) {
     test_device();
     const CMUnitTest tests[] = {
         cmocka_unit_test(common_shapes_match_reference),
+        cmocka_unit_test(one_bit_values_match_reference),
         cmocka_unit_test(attention_matches_reference),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -29,7 +29,7 @@ struct DecodeState {
     float *doubled;           // [head_dim]
     uint32_t *key_factors;    // [kDecodeRows][strips][kKeyVectors][32]
     uint32_t *high_factors;   // the same, of bit 1 of shared slots
-    uint32_t *value_factors;  // [kDecodeRows][kBlockTokens / 2]
+    uint32_t *value_factors;  // [kDecodeRows][kBlockTokens], of which 1 bit takes all
     int32_t *sums;            // [kDecodeRows][kBlockTokens]
 };
 
@@ -52,7 +52,7 @@ inline DecodeState cut_decode_scratch(const Unit &unit) {
     s.key_factors = reinterpret_cast<uint32_t *>(s.doubled + LK_MAX_HEAD_DIM);
     s.high_factors = s.key_factors + 2 * kKeyVectors * queries;
     s.value_factors = s.high_factors + 2 * kKeyVectors * queries;
-    s.sums = reinterpret_cast<int32_t *>(s.value_factors + weights / 2);
+    s.sums = reinterpret_cast<int32_t *>(s.value_factors + weights);
     return s;
 }
 
@@ -106,15 +106,18 @@ inline void generic_values(const Unit &unit, const KeyBlock &block, const Decode
                     s.logits[r * kBlockTokens + t] * values.data[t * values.k_stride + c];
 }
 
-// Whether the half is read as it lies. Strips whose lanes have fewer than 4 words are unpacked.
+// Whether the half is read as it lies. Strips whose lanes have fewer than 4 words, 2 at 1 bit, are
+// unpacked.
 inline bool is_direct(const HalfBytes &half) {
     if (!half.view || half.view->kind == HalfKind::kOther || (half.view->is_value && half.channels))
         return false;
     if (half.view->kind == HalfKind::kRaw)
         return !half.channels;
-    for (uint32_t strip = 0; strip < half.view->n_strips; ++strip)
-        if (half.view->page_tokens * half.view->strips[strip].bits < 256)
+    for (uint32_t strip = 0; strip < half.view->n_strips; ++strip) {
+        const uint32_t bits = half.view->strips[strip].bits;
+        if (half.view->page_tokens * bits < (bits == 1 ? 128 : 256))
             return false;
+    }
     return true;
 }
 
@@ -316,7 +319,9 @@ inline void packed_logits(const Unit &unit, const KeyBlock &block, const DecodeS
 
 inline void spread_weights(const uint16_t *factors, uint32_t page_tokens, uint32_t bits,
                            uint32_t *places) {
-    if (bits == 2)
+    if (bits == 1)
+        spread_value_factors<1>(factors, page_tokens, places);
+    else if (bits == 2)
         spread_value_factors<2>(factors, page_tokens, places);
     else if (bits == 4)
         spread_value_factors<4>(factors, page_tokens, places);
@@ -335,11 +340,11 @@ inline void packed_group_values(const Unit &unit, const KeyBlock &block, uint32_
             bits = view.strips[strip].bits;
             for (uint32_t r = 0; r < unit.n_rows; ++r)
                 spread_weights(factors[r], view.page_tokens, bits,
-                               s.value_factors + r * (kBlockTokens / 2));
+                               s.value_factors + r * kBlockTokens);
         }
         int32_t sums[kDecodeRows][16];
         multiply_packed_values({block.value.payload + view.strips[strip].offset_bytes,
-                                view.page_tokens, s.value_factors, kBlockTokens / 2, sums},
+                                view.page_tokens, s.value_factors, kBlockTokens, sums},
                                bits, unit.n_rows);
         for (uint32_t r = 0; r < unit.n_rows; ++r) {
             float *out = unit.output + r * unit.head_dim + strip * 16;

@@ -142,8 +142,10 @@ inline void multiply_raw(RawProduct p, uint32_t n_rows) {
 
 template <uint32_t kBits>
 struct Fields {
-    static constexpr uint32_t kSteps = kBits == 8 ? 1 : kBits == 4 ? 2 : 3;
+    static constexpr uint32_t kSteps = kBits == 8 ? 1 : kBits == 4 ? 2 : kBits == 2 ? 3 : 4;
     static constexpr uint32_t kCount = 16 / kBits;
+    // Lanes of a page of 128 tokens have two words at 1 bit: a chunk has those of two rows g.
+    static constexpr uint32_t kChunkRows = kBits == 1 ? 2 : 1;
     // Without the row's bit (the highest) and, below 8 bits, without the bit of k + 8 below it.
     static constexpr uint32_t kRowBit = kCount / 2;
     static constexpr uint32_t kKBit = kBits == 8 ? 0 : kCount / 4;
@@ -332,26 +334,38 @@ LK_INLINE void sum_each(const Vi *v, int32_t *out) {
     }
 }
 
+// The sums of a chunk's two rows g, of which each has half of the words.
+LK_INLINE void split_chunk(Vi *sums) {
+    if (kWidth < kChunkWords)
+        return;  // they are in vectors of their own
+    Vi first = {};
+    for (uint32_t i = 0; i < kWidth / 2; ++i)
+        first[i] = -1;
+    sums[1] = sums[0] & ~first;
+    sums[0] &= first;
+}
+
 template <uint32_t kBits, uint32_t kRows>
 LK_INLINE void multiply_value_rows(const PackedValues &p) {
     using F = Fields<kBits>;
-    const uint32_t n_vectors = p.page_tokens * kBits / 256;
+    const uint32_t n_vectors = p.page_tokens * kBits * F::kChunkRows / 256;
     Vi channels[kRows][16];
-    for (uint32_t g = 0; g < 8; ++g) {
-        Vi sums[2][kRows] = {};
+    for (uint32_t g = 0; g < 8; g += F::kChunkRows) {
+        Vi sums[2][kRows][F::kChunkRows] = {};
         for (uint32_t v = 0; v < n_vectors; ++v) {
-            const uint8_t *chunk = p.strip + (v * 8 + g) * 64ull;
+            const uint8_t *chunk = p.strip + (v * 8 + g) * (64ull / F::kChunkRows);
             const uint32_t *factors = p.factors + v * (F::kPlaces * kChunkWords);
 #pragma GCC unroll 4
             for (uint32_t u = 0; u < kChunkVectors; ++u) {
                 const Vu words = load<Vu>(chunk + u * kWidth * 4);
-#pragma GCC unroll 8
+                const uint32_t row = u * kWidth * F::kChunkRows / kChunkWords;
+#pragma GCC unroll 16
                 for (uint32_t field = 0; field < F::kCount; ++field) {
                     const Vu codes = take_field<kBits>(words, field);
                     const uint32_t place = field & (F::kRowBit - 1);
 #pragma GCC unroll 4
                     for (uint32_t r = 0; r < kRows; ++r) {
-                        Vi &sum = sums[field & F::kRowBit ? 1 : 0][r];
+                        Vi &sum = sums[field & F::kRowBit ? 1 : 0][r][row];
                         sum = dot_pairs(sum, codes,
                                         load<Vi>(factors + r * p.factor_stride +
                                                  place * kChunkWords + u * kWidth));
@@ -360,10 +374,13 @@ LK_INLINE void multiply_value_rows(const PackedValues &p) {
             }
         }
 #pragma GCC unroll 4
-        for (uint32_t r = 0; r < kRows; ++r) {
-            channels[r][g] = sums[0][r];
-            channels[r][g + 8] = sums[1][r];
-        }
+        for (uint32_t r = 0; r < kRows; ++r)
+            for (uint32_t half = 0; half < 2; ++half) {
+                if (F::kChunkRows == 2)
+                    split_chunk(sums[half][r]);
+                for (uint32_t row = 0; row < F::kChunkRows; ++row)
+                    channels[r][8 * half + g + row] = sums[half][r][row];
+            }
     }
     for (uint32_t r = 0; r < kRows; ++r)
         sum_each(channels[r], p.out[r]);
@@ -386,7 +403,9 @@ inline void multiply_values_at(PackedValues p, uint32_t n_rows) {
 }
 
 inline void multiply_packed_values(const PackedValues &p, uint32_t bits, uint32_t n_rows) {
-    if (bits == 2)
+    if (bits == 1)
+        multiply_values_at<1>(p, n_rows);
+    else if (bits == 2)
         multiply_values_at<2>(p, n_rows);
     else if (bits == 4)
         multiply_values_at<4>(p, n_rows);
@@ -395,18 +414,19 @@ inline void multiply_packed_values(const PackedValues &p, uint32_t bits, uint32_
 }
 
 // Pairs of factors [tile][t][k part] as chunk words: [vector][field without the row's
-// bit][t][word].
+// bit][row g of the chunk][t][word].
 template <uint32_t kBits>
 inline void spread_value_factors(const uint16_t *factors, uint32_t page_tokens, uint32_t *places) {
     using F = Fields<kBits>;
-    for (uint32_t v = 0; v < page_tokens * kBits / 256; ++v)
+    constexpr uint32_t kWords = 4 / F::kChunkRows;  // of a lane
+    for (uint32_t v = 0; v < page_tokens * kBits * F::kChunkRows / 256; ++v)
         for (uint32_t field = 0; field < F::kPlaces; ++field)
-            for (uint32_t w = 0; w < 4; ++w) {
+            for (uint32_t w = 0; w < kWords; ++w) {
                 const uint32_t place = unfold(4 * v + w, field, F::kSteps);
                 const uint16_t *tile = factors + (place >> 2) * 16 + ((place >> 1) & 1u) * 2;
-                for (uint32_t t = 0; t < 4; ++t)
-                    std::memcpy(places + ((v * F::kPlaces + field) * 4 + t) * 4 + w, tile + 4 * t,
-                                4);
+                uint32_t *to = places + (v * F::kPlaces + field) * kChunkWords + w;
+                for (uint32_t lane = 0; lane < 4 * F::kChunkRows; ++lane)
+                    std::memcpy(to + lane * kWords, tile + 4 * (lane % 4), 4);
             }
 }
 

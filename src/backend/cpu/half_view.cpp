@@ -13,10 +13,11 @@ static_assert(sizeof(HalfShape) == 24, "shapes are compared as bytes, so they ha
 HalfKind half_kind(const HalfShape &shape) {
     if (shape.is_raw())
         return HalfKind::kRaw;
-    const bool plain = !shape.strips[kPlane16] && !shape.strips[kPlane3] && !shape.strips[kPlane1];
+    const bool plain = !shape.strips[kPlane16] && !shape.strips[kPlane3];
     // A word of 2-bit codes holds 32 tokens.
     const bool whole_words = shape.group >= 32 || !shape.strips[kPlane2];
-    const bool keys = shape.side == Side::kKey && shape.axis == Axis::kChannel && whole_words;
+    const bool keys = shape.side == Side::kKey && shape.axis == Axis::kChannel && whole_words &&
+                      !shape.strips[kPlane1];
     const bool values = shape.side == Side::kValue && shape.axis == Axis::kToken;
     return plain && (keys || values) ? HalfKind::kPacked : HalfKind::kOther;
 }

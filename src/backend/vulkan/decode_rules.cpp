@@ -44,11 +44,11 @@ bool is_like(const PageForm &a, const PageForm &b) {
 void join_form(const ClassInfo &info, PageForm *form) {
     const uint32_t n_numbers = info.is_value ? LK_MAX_PAGE_TOKENS : info.head_dim;
     const bool is_plain = info.is_direct && info.number_bytes == 2 && info.n_groups == 1 &&
-                          !info.n_shared && !info.strips[0] &&
+                          !info.n_shared && !info.strips[0] && !info.strips[5] &&
                           info.minima_offset == n_numbers * info.number_bytes;
     form->is_one = form->is_one && is_plain;
     if (info.is_value) {
-        const uint32_t bits = info.strips[1] ? 8 : info.strips[2] ? 4 : 2;
+        const uint32_t bits = info.strips[1] ? 8 : info.strips[2] ? 4 : info.strips[4] ? 2 : 1;
         form->is_one = form->is_one && (!form->value_bits || form->value_bits == bits);
         form->value_bits = bits;
         return;
