@@ -235,16 +235,16 @@ LK_API lk_status lk_auto_init(lk_auto *options, size_t struct_bytes);
 /* Make a plan from statistics and a limit alone. For the keys and the values of each head it
  * weighs the error of attention's output that widths make against their bytes, and takes
  * the widths of the least total error that fit: by channel for keys (8, 4, 3, 2, 1 bits, those
- * first that queries multiply most), by head for values (8, 4, 2), with groups of 128, 64 or 32
- * and FP8 or FP16 metadata, 16 bits where there is room, and clips where what they cost is known.
- * docs/CALIBRATION.md says how errors are known; lk_calibrator_set_costs() tells more. Equal
- * statistics and options give equal plans.
+ * first that queries multiply most), by head for values (8, 4, 2, with costs also 1), in groups
+ * of 128, 64 or 32 with FP8 or FP16 metadata, 16 bits where there is room, and clips where what
+ * they cost is known. docs/CALIBRATION.md says how errors are known; lk_calibrator_set_costs()
+ * tells more. Equal statistics and options give equal plans.
  *
  * options  one limit at least
  * out      owned by the caller; NULL on failure
  *
  * Errors: LK_E_ARGUMENT (options), LK_E_STATE (a layer without keys, queries or a probe),
- * LK_E_BUDGET (even 2 bits do not fit; the sentence has what would do), LK_E_NOMEM. */
+ * LK_E_BUDGET (even the fewest bits do not fit; the sentence has what would do), LK_E_NOMEM. */
 LK_API lk_status lk_calibrator_auto(const lk_calibrator *calibrator, const lk_auto *options,
                                     lk_plan **out);
 

@@ -19,7 +19,7 @@ constexpr uint32_t kStrip = LK_STRIP_CHANNELS;
 constexpr uint32_t kMaxStrips = LK_MAX_HEAD_DIM / kStrip;
 constexpr uint32_t kGroups[] = {128, 64, 32};  // of tokens (keys) and channels (values)
 constexpr uint32_t kGroupCount = 3;
-constexpr uint32_t kValueBits[] = {2, 4, 8};  // that decode reads as they lie
+constexpr uint32_t kValueBits[] = {1, 2, 4, 8};  // that decode reads as they lie
 constexpr uint32_t kMostForms = kGroupCount * (2 * kMaxStrips + 1) + 1;
 constexpr uint64_t kLimitStep = 64;   // of the page bytes that a byte budget is translated into
 constexpr uint64_t kLimitTries = 16;  // when the fewest take too much
@@ -38,6 +38,9 @@ constexpr double kLeastWeight = 0.01;
 constexpr double kLeastCost = 0.01;
 // Of what a host says that values cost: what they move predictions by turns fewer answers.
 constexpr double kValueCost = 0.15;
+// Squared error of values at 1 bit, in squared ranges: about four times what - and + deviation lose
+// of a normal distribution. With less, too many heads get it.
+constexpr double kOneBitValue = 0.05;
 // Of the whole range's cost, the least that a clip is believed to leave.
 constexpr double kLeastClipCost = 0.1;
 // How they are measured.
@@ -118,6 +121,7 @@ class Builder {
     lk_status check_samples() const;
     lk_status set_centers();
     void find_least_cost();
+    bool has_costs() const { return least_cost_ > 0; }
     double weight_of(uint32_t layer, uint32_t head, bool is_value, double measured_error) const;
     Clip clip_of(uint32_t layer, uint32_t head, bool is_value) const;
     Channels rank_channels(uint32_t layer, uint32_t head) const;
@@ -193,7 +197,7 @@ void Builder::find_least_cost() {
 // proportion.
 double Builder::weight_of(uint32_t layer, uint32_t head, bool is_value,
                           double measured_error) const {
-    if (least_cost_ > 0 && measured_error > 0)
+    if (has_costs() && measured_error > 0)
         return (is_value ? kValueCost : 1) *
                (least_cost_ + calibrator_.layers[layer]->costs[size_t{head} * 2 + is_value]) /
                measured_error;
@@ -308,8 +312,12 @@ void Builder::list_values(uint32_t layer, uint32_t head, lk_metadata metadata, F
     const Clip clip = clip_of(layer, head, true);
     for (const uint32_t group : kGroups)
         for (const uint32_t bits : kValueBits) {
+            if (bits == 1 && !has_costs())
+                continue;  // which heads get by with it is not in the other statistics
             const uint32_t n = std::min(group, head_dim);
-            const double error = bits == 2 ? two_bit_error(clip) : code_error(bits);
+            const double error = bits == 1   ? kOneBitValue
+                                 : bits == 2 ? two_bit_error(clip)
+                                             : code_error(bits);
             out->add({bits, n, 0, 0, 0, weight * normal_spread(n) * error});
         }
     out->add({16, 0, 0, 0, 0, 0});
@@ -474,10 +482,11 @@ lk_status Builder::limit_by_budget(uint64_t least, uint64_t *limit) {
     const uint64_t above = *limit;
     status = find_fitting(least, above, limit, &bytes);
     if (status == LK_OK && bytes > options_.budget_bytes)
-        status = fail(LK_E_BUDGET,
-                      "budget_bytes is %llu, %u sequences of %llu tokens need %llu at 2 bits",
-                      ull{options_.budget_bytes}, options_.budget_sequences,
-                      ull{options_.budget_tokens}, ull{bytes});
+        status =
+            fail(LK_E_BUDGET,
+                 "budget_bytes is %llu, %u sequences of %llu tokens need %llu at the fewest bits",
+                 ull{options_.budget_bytes}, options_.budget_sequences, ull{options_.budget_tokens},
+                 ull{bytes});
     if (status != LK_OK)
         return status;
     return most_within(

@@ -331,6 +331,13 @@ static void each_half_gets_the_clip_that_costs_least(void **state) {
     lk_calibrator_destroy(&calibrator);
 }
 
+static uint32_t value_bits(const lk_plan *plan, uint32_t layer, uint32_t head) {
+    lk_value_rule value;
+    assert_int_equal(lk_value_rule_init(&value, sizeof value), LK_OK);
+    assert_int_equal(lk_plan_get_value(plan, layer, head, &value), LK_OK);
+    return value.bits;
+}
+
 /* Decode reads no plane of 3 bits as it lies. */
 static void widths_are_those_that_decode_reads(void **state) {
     (void)state;
@@ -340,11 +347,9 @@ static void widths_are_those_that_decode_reads(void **state) {
         lk_plan *plan = build(calibrator, limits[i], 0);
         for (uint32_t l = 0; l < LAYERS; ++l)
             for (uint32_t h = 0; h < KV_HEADS; ++h) {
-                lk_value_rule value;
+                const uint32_t bits_of_values = value_bits(plan, l, h);
                 uint32_t ones = 0, threes = 0;
-                assert_int_equal(lk_value_rule_init(&value, sizeof value), LK_OK);
-                assert_int_equal(lk_plan_get_value(plan, l, h, &value), LK_OK);
-                assert_true(value.bits != 1 && value.bits != 3);
+                assert_true(bits_of_values != 1 && bits_of_values != 3);
                 for (uint32_t c = 0; c < D; ++c) {
                     const uint32_t bits = key_bits(plan, l, h, c);
                     ones += bits == 1;
@@ -354,6 +359,30 @@ static void widths_are_those_that_decode_reads(void **state) {
             }
         lk_plan_destroy(&plan);
     }
+    lk_calibrator_destroy(&calibrator);
+}
+
+/* Values of a head that is said to cost nothing have 1 bit, of one that costs much never; without
+ * costs none do (above). */
+static void values_that_cost_nothing_have_one_bit(void **state) {
+    (void)state;
+    const double costs[2 * KV_HEADS] = {1, 0, 1, 100};
+    lk_calibrator *calibrator = make_samples(1, 1);
+    for (uint32_t l = 0; l < LAYERS; ++l)
+        assert_int_equal(lk_calibrator_set_costs(calibrator, l, costs), LK_OK);
+    for (double bits = 2; bits < 2.6; bits += 0.25) {
+        lk_plan *plan = build(calibrator, bits, 0);
+        assert_true(size_of(plan).bits_per_value <= bits);
+        for (uint32_t l = 0; l < LAYERS; ++l) {
+            assert_int_equal(value_bits(plan, l, 0), 1);
+            assert_true(value_bits(plan, l, 1) >= 2);
+        }
+        lk_plan_destroy(&plan);
+    }
+    lk_plan *plan = build(calibrator, 8, 0);
+    for (uint32_t i = 0; i < LAYERS * KV_HEADS; ++i)
+        assert_true(value_bits(plan, i / KV_HEADS, i % KV_HEADS) > 2);
+    lk_plan_destroy(&plan);
     lk_calibrator_destroy(&calibrator);
 }
 
@@ -398,6 +427,7 @@ int main(void) {
         cmocka_unit_test(costs_say_where_bits_go),
         cmocka_unit_test(each_half_gets_the_clip_that_costs_least),
         cmocka_unit_test(widths_are_those_that_decode_reads),
+        cmocka_unit_test(values_that_cost_nothing_have_one_bit),
         cmocka_unit_test(costs_that_are_none_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
