@@ -21,8 +21,7 @@ constexpr uint32_t kDecodeRows = 32;  // of a unit on the decode path, at most
 
 enum class HalfKind : uint8_t {
     kRaw,     // 16 bits
-    kPacked,  // planes of 2, 4 and 8 bits, keys per channel or values per token, these also of 1
-              // bit
+    kPacked,  // keys per channel of 2, 4 and 8 bits, values per token of these and of 1 bit
     kOther    // everything else: unpacked before use
 };
 
