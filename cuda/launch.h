@@ -8,7 +8,7 @@
 #include <driver_types.h>
 #include <vector_types.h>
 
-#include "piece.h"
+#include "cuda/kv_tile.h"
 
 namespace lk {
 namespace cuda {

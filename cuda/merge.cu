@@ -3,9 +3,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
 
-#include "fragment.cuh"
-#include "launch.h"
-#include "tensor.cuh"
+#include "cuda/fragment.cuh"
+#include "cuda/launch.h"
+#include "cuda/tensor.cuh"
 
 namespace lk {
 namespace cuda {

@@ -7,7 +7,7 @@
 #extension GL_EXT_control_flow_attributes : require
 
 #include "format/format_const.h"
-#include "tables.glsl"
+#include "shaders/tables.glsl"
 
 const uint kLaneHalves = 8u;  // of a tile
 const uint kTileHalves = kLaneHalves * LK_LANES;

@@ -5,7 +5,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 
-#include "attend_output.glsl"
+#include "shaders/output.glsl"
 
 layout(local_size_x_id = LK_SPEC_THREADS) in;
 layout(push_constant) uniform PushBlock { MergePush push; };

@@ -8,7 +8,7 @@
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
 
-#include "push.h"
+#include "shaders/push.h"
 
 #define LK_STAGED 0xFFFFFFFFu /* source_class of a job: staged tokens, not a half page */
 

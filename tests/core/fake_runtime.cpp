@@ -13,7 +13,7 @@
 #include "backend/cpu/cache_device.h"
 #include "backend/cpu/watch.h"
 #include "cuda/launch.h"
-#include "cuda/query_sums.h"
+#include "cuda/query_stats.h"
 #include "suite.h"
 
 using namespace lk;

@@ -2,7 +2,7 @@
 // always were, and where chunks have classes no part is dearer than the others.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "backend/device/split.h"
+#include "backend/gpu/split.h"
 
 #include <algorithm>
 #include <vector>

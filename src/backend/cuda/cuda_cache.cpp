@@ -5,7 +5,7 @@
 
 #include "base/status.h"
 #include "cuda/launch.h"
-#include "cuda/query_sums.h"
+#include "cuda/query_stats.h"
 
 namespace lk {
 namespace cuda {

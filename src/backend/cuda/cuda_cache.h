@@ -5,12 +5,12 @@
 #define LK_BACKEND_CUDA_CUDA_CACHE_H
 
 #include "backend/cuda/decode_rules.h"
+#include "backend/cuda/kv_tile_templates.h"
 #include "backend/cuda/mapped_report.h"
-#include "backend/cuda/page_templates.h"
 #include "backend/cuda/transfer.h"
 #include "backend/cuda/upload.h"
-#include "backend/device/mirror.h"
-#include "backend/device/sum_area.h"
+#include "backend/gpu/device_state.h"
+#include "backend/gpu/query_stats_area.h"
 
 namespace lk {
 namespace cuda {

@@ -4,7 +4,7 @@
 #ifndef LK_BACKEND_CUDA_DECODE_RULES_H
 #define LK_BACKEND_CUDA_DECODE_RULES_H
 
-#include "backend/device/split.h"
+#include "backend/gpu/split.h"
 #include "cuda/launch.h"
 
 namespace lk {

@@ -6,7 +6,7 @@
 #define LK_BACKEND_CUDA_UPLOAD_H
 
 #include "backend/cuda/runtime.h"
-#include "backend/device/memory.h"
+#include "backend/gpu/memory.h"
 
 namespace lk {
 namespace cuda {

@@ -2,9 +2,9 @@
 #include "backend/vulkan/cache_pipelines.h"
 
 #include "base/status.h"
-#include "shaders/decode_limits.h"
+#include "shaders/decode/limits.h"
+#include "shaders/prefill/limits.h"
 #include "shaders/push.h"
-#include "shaders/tile_limits.h"
 
 namespace lk {
 namespace vulkan {
@@ -16,7 +16,7 @@ constexpr uint32_t kMergeThreads = 128;
 
 const ShaderCode &decode_shader(DecodeUnit unit, bool has_subgroups) {
     switch (unit) {
-        case DecodeUnit::kMatrix: return shaders::attend_matrix;
+        case DecodeUnit::kMatrix: return shaders::attend_decode_matrix;
         case DecodeUnit::kFloat16:
             return has_subgroups ? shaders::attend_decode_f16_subgroups
                                  : shaders::attend_decode_f16;
@@ -87,12 +87,12 @@ lk_status CachePipelines::open_decode(const DecodeRules &rules, uint32_t layer,
 }
 
 lk_status CachePipelines::open_tile(uint32_t head_dim, uint32_t columns, AttendPipelines *out) {
-    const lk_status status = take(shaders::attend_tile,
+    const lk_status status = take(shaders::attend_prefill,
                                   {{LK_SPEC_THREADS, LK_TILE_THREADS},
                                    {LK_SPEC_HEAD_DIM, head_dim},
                                    {LK_SPEC_COLUMNS, columns}},
                                   0, &out->attend);
-    return status ? status : open_merge(shaders::attend_tile_merge, head_dim, columns, out);
+    return status ? status : open_merge(shaders::attend_prefill_merge, head_dim, columns, out);
 }
 
 lk_status CachePipelines::open_layer(const DecodeRules &rules, uint32_t layer,
@@ -125,15 +125,15 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
     if (!status)
         status = pipelines->get(shaders::pack, {{LK_SPEC_THREADS, kJobThreads}}, 0, &pack_);
     if (!status)
-        status = pipelines->get(shaders::reopen, {{LK_SPEC_THREADS, kJobThreads}}, 0, &reopen_);
+        status = pipelines->get(shaders::dequantize, {{LK_SPEC_THREADS, kJobThreads}}, 0, &reopen_);
     if (!status)
         status = pipelines->get(shaders::move, {}, 0, &move_);
     if (!status)
         status = pipelines->get(shaders::shrink, {}, 0, &shrink_);
     if (!status && layout.n_ranked_channels) {
-        status = pipelines->get(shaders::sum_queries, {}, 0, &sum_queries_);
+        status = pipelines->get(shaders::query_stats, {}, 0, &sum_queries_);
         if (!status)
-            status = pipelines->get(shaders::add_sums, {}, 0, &add_sums_);
+            status = pipelines->get(shaders::add_query_stats, {}, 0, &add_sums_);
     }
     for (uint32_t l = 0; l < layout.n_layers; ++l)
         if (!status)
@@ -142,11 +142,11 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
 }
 
 lk_status CachePipelines::watch(WatchPipelines *out) const {
-    lk_status status = pipelines_->get(shaders::watch_parts, {}, 0, &out->parts);
+    lk_status status = pipelines_->get(shaders::attention_splits, {}, 0, &out->parts);
     if (!status)
-        status = pipelines_->get(shaders::watch_totals, {}, 0, &out->totals);
+        status = pipelines_->get(shaders::attention_totals, {}, 0, &out->totals);
     if (!status)
-        status = pipelines_->get(shaders::watch_masses, {}, 0, &out->masses);
+        status = pipelines_->get(shaders::attention_scores, {}, 0, &out->masses);
     return status;
 }
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "backend/device/cache_tables.h"
+#include "backend/gpu/cache_tables.h"
 
 namespace lk {
 namespace vulkan {

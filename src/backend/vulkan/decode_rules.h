@@ -4,15 +4,15 @@
 #ifndef LK_BACKEND_VULKAN_DECODE_RULES_H
 #define LK_BACKEND_VULKAN_DECODE_RULES_H
 
-#include "backend/device/split.h"
+#include "backend/gpu/split.h"
 #include "backend/vulkan/features.h"
-#include "shaders/decode_limits.h"
+#include "shaders/decode/limits.h"
 
 namespace lk {
 namespace vulkan {
 
-// The one shape of all packed pages of a layer: its widths as shaders/attend_matrix.comp wants
-// them.
+// The one shape of all packed pages of a layer: its widths as shaders/decode/attend_matrix.comp
+// wants them.
 struct PageForm {
     bool is_one;  // there is no other
     uint32_t key_end8;

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/status.h"
-#include "shaders/tile_limits.h"
+#include "shaders/prefill/limits.h"
 
 namespace lk {
 namespace vulkan {

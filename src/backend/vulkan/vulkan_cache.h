@@ -4,8 +4,8 @@
 #ifndef LK_BACKEND_VULKAN_VULKAN_CACHE_H
 #define LK_BACKEND_VULKAN_VULKAN_CACHE_H
 
-#include "backend/device/mirror.h"
-#include "backend/device/sum_area.h"
+#include "backend/gpu/device_state.h"
+#include "backend/gpu/query_stats_area.h"
 #include "backend/vulkan/cache_pipelines.h"
 #include "backend/vulkan/host_tensors.h"
 #include "backend/vulkan/report_buffer.h"

@@ -1,0 +1,245 @@
+// Attention of many columns: which keys the columns of a block see, as a list of pages.
+//
+// A column is a new token under one query head; those of a token, one for each head of the group,
+// are neighbours. A page is a row of the sequence's table, or a run of new tokens in the staging
+// area.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CUDA_PREFILL_PAGES_CUH
+#define LK_CUDA_PREFILL_PAGES_CUH
+
+#include "cuda/dequantize.cuh"
+#include "cuda/launch.h"
+
+namespace lk {
+namespace cuda {
+
+constexpr uint32_t kTileWarps = 8;      // most of a block
+constexpr uint32_t kTileColumns = 256;  // most of a block
+constexpr uint32_t kRoundTiles = 2;     // of 16 tokens, whose products a warp holds at once
+constexpr uint32_t kRoundTokens = kRoundTiles * LK_TILE_TOKENS;
+constexpr uint32_t kMaxRounds = 2;    // of a stage, between two barriers
+constexpr uint32_t kTileBytes = 512;  // FP16, [lane][4 words]
+constexpr uint32_t kStripRoundBytes = kRoundTiles * kTileBytes;
+constexpr uint32_t kPageBatch = 16;      // pages looked up together
+constexpr uint32_t kStagedTokens = 128;  // of a page of staged tokens
+
+// Pages of a list that a window leaves: the first n_sinks and those from `window` on.
+struct Runs {
+    uint32_t n_sinks;
+    uint32_t window;
+    uint32_t n;
+
+    __device__ uint32_t at(uint32_t i) const { return i < n_sinks ? i : i - n_sinks + window; }
+};
+
+struct Sight {
+    SequenceInfo sequence;
+    uint32_t kv_head;
+    uint32_t group_size;
+    uint32_t stage_tokens;
+    uint32_t first_column;    // of the sequence
+    uint32_t n_columns;       // of the block
+    uint32_t first_position;  // lowest and highest of the columns
+    uint32_t last_position;
+    uint32_t window_begin;  // first token that a window reaches, 0 without one
+    Runs rows;
+    Runs staged;          // pages that follow the rows
+    uint32_t page_begin;  // this block's part of both
+    uint32_t page_end;
+};
+
+enum class Source : uint32_t {
+    kTiles,    // FP16 tiles as they are multiplied
+    kCopied,   // codes, copied to shared memory with their metadata
+    kDistant,  // codes of a page that shared memory does not hold
+    kStaged    // FP16 [token][head_dim]
+};
+
+struct HalfView {
+    const uint8_t *payload;
+    const uint8_t *metadata;
+    ClassInfo info;
+    Source source;
+    uint32_t copy_offset;  // of the payload in the page's copy; the metadata follows
+};
+struct PageView {
+    HalfView half[2];
+    uint32_t first_token;
+    uint32_t n_tokens;     // that exist and that a column may see
+    uint32_t first_stage;  // earlier ones are outside the window
+    uint32_t end_stage;
+    bool is_ahead;  // copied while the page before is multiplied
+    bool leads;     // the page after is copied meanwhile
+};
+
+// How many rows begin before `token`.
+__device__ inline uint32_t rows_before(const RowInfo *rows, uint32_t n_rows, uint32_t token) {
+    uint32_t low = 0;
+    uint32_t high = n_rows;
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if (rows[middle].first_token < token)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+__device__ inline Runs make_runs(uint32_t n_pages, uint32_t n_sinks, uint32_t window) {
+    const uint32_t kept = min(n_sinks, n_pages);
+    const uint32_t from = max(window, kept);
+    return {kept, from, kept + n_pages - from};
+}
+
+__device__ inline Runs find_rows(const TileArgs &args, const Sight &sight) {
+    const uint32_t n = sight.sequence.n_attended;
+    if (!sight.window_begin)
+        return make_runs(n, 0, 0);
+    const RowInfo *rows = args.step.rows + sight.sequence.first_row;
+    const uint32_t reached = rows_before(rows, n, sight.window_begin + 1);
+    return make_runs(n, rows_before(rows, n, args.layer.window_sink_tokens),
+                     reached ? reached - 1 : 0);
+}
+
+__device__ inline Runs find_staged(const TileArgs &args, const Sight &sight, uint32_t last_token) {
+    const SequenceInfo &sequence = sight.sequence;
+    if (sequence.new_in_rows)
+        return make_runs(0, 0, 0);
+    const uint32_t n = last_token / kStagedTokens + 1;
+    if (!sight.window_begin)
+        return make_runs(n, 0, 0);
+    const auto pages_before = [&](uint32_t token, uint32_t round) {
+        return token > sequence.n_history ? (token - sequence.n_history + round) / kStagedTokens
+                                          : 0;
+    };
+    return make_runs(n, pages_before(args.layer.window_sink_tokens, kStagedTokens - 1),
+                     pages_before(sight.window_begin, 0));
+}
+
+// Part `part` of args.n_splits of the pages that the columns up to those of last_token see.
+__device__ inline void find_pages(const TileArgs &args, uint32_t last_token, uint32_t part,
+                                  Sight *sight) {
+    const uint32_t window = args.layer.window_tokens;
+    const bool cuts = window && sight->first_position >= window;
+    sight->window_begin = cuts ? sight->first_position + 1 - window : 0;
+    sight->rows = find_rows(args, *sight);
+    sight->staged = find_staged(args, *sight, last_token);
+    const uint64_t n_pages = sight->rows.n + sight->staged.n;
+    sight->page_begin = static_cast<uint32_t>(n_pages * part / args.n_splits);
+    sight->page_end = static_cast<uint32_t>(n_pages * (part + 1) / args.n_splits);
+}
+
+// False when the block has no columns.
+__device__ inline bool find_sight(const TileArgs &args, uint32_t block_columns, Sight *sight) {
+    const uint32_t index = blockIdx.z / args.n_splits;
+    if (args.step.header->n_sequences != args.n_sequences ||
+        args.step.header->n_tokens != args.n_tokens)
+        return false;
+    sight->sequence = args.step.sequences[index];
+    const SequenceInfo &sequence = sight->sequence;
+    sight->kv_head = blockIdx.y;
+    sight->group_size = args.layer.n_query_heads / args.layer.n_kv_heads;
+    // The last columns see the most: their blocks start first.
+    sight->first_column = (gridDim.x - 1 - blockIdx.x) * block_columns;
+    const uint32_t n_columns = sequence.n_new * sight->group_size;
+    if (sight->first_column >= n_columns)
+        return false;
+    sight->n_columns = min(block_columns, n_columns - sight->first_column);
+    const uint32_t last_token = (sight->first_column + sight->n_columns - 1) / sight->group_size;
+    sight->first_position =
+        sequence.n_history + (sequence.has_tree ? 0 : sight->first_column / sight->group_size);
+    sight->last_position =
+        sequence.n_history + (sequence.has_tree ? sequence.n_new - 1 : last_token);
+    find_pages(args, last_token, blockIdx.z % args.n_splits, sight);
+    return true;
+}
+
+__device__ inline void view_stages(const TileArgs &args, const Sight &sight, uint32_t first_token,
+                                   uint32_t capacity, uint32_t end_token, PageView *view) {
+    const uint32_t end = min(end_token, sight.last_position + 1);
+    view->first_token = first_token;
+    view->n_tokens = first_token < end ? min(capacity, end - first_token) : 0;
+    view->end_stage = (view->n_tokens + sight.stage_tokens - 1) / sight.stage_tokens;
+    const bool in_window =
+        first_token >= sight.window_begin || first_token < args.layer.window_sink_tokens;
+    view->first_stage =
+        in_window ? 0
+                  : min((sight.window_begin - first_token) / sight.stage_tokens, view->end_stage);
+}
+
+__device__ inline void view_half(const TileArgs &args, uint64_t payload, uint64_t metadata,
+                                 uint32_t half_class, HalfView *view) {
+    view->payload = reinterpret_cast<const uint8_t *>(payload);
+    view->metadata = reinterpret_cast<const uint8_t *>(metadata);
+    view->info = args.step.classes[half_class];
+    view->source = view->info.is_raw ? Source::kTiles : Source::kCopied;
+    view->copy_offset = 0;
+}
+
+__device__ inline uint32_t copy_bytes(const HalfView &half) {
+    return half.source == Source::kCopied ? half.info.payload_bytes + half.info.metadata_bytes : 0;
+}
+
+__device__ inline void view_row(const TileArgs &args, const Sight &sight, uint32_t row,
+                                uint32_t page_bytes, PageView *view) {
+    const SequenceInfo &sequence = sight.sequence;
+    const RowInfo info = args.step.rows[sequence.first_row + row];
+    const Entry entry =
+        reinterpret_cast<const Entry *>(info.entries)[args.layer.first_entry + sight.kv_head];
+    view_half(args, entry.key_payload, entry.key_metadata, entry.key_class, &view->half[0]);
+    view_half(args, entry.value_payload, entry.value_metadata, entry.value_class, &view->half[1]);
+    view->half[1].copy_offset = copy_bytes(view->half[0]);
+    if (copy_bytes(view->half[0]) + copy_bytes(view->half[1]) > page_bytes)
+        for (HalfView &half : view->half)
+            half.source = half.source == Source::kCopied ? Source::kDistant : half.source;
+    const uint32_t end = sequence.n_history + (sequence.new_in_rows ? sequence.n_new : 0);
+    view_stages(args, sight, info.first_token, info.capacity_tokens, end, view);
+}
+
+__device__ inline void view_staged(const TileArgs &args, const Sight &sight, uint32_t index,
+                                   PageView *view) {
+    const SequenceInfo &sequence = sight.sequence;
+    const uint32_t first = index * kStagedTokens;
+    const uint64_t at = (static_cast<uint64_t>(sight.kv_head) * args.staging.n_tokens +
+                         sequence.first_new + first) *
+                        args.layer.head_dim;
+    const uint16_t *const from[2] = {args.staging.keys + at, args.staging.values + at};
+    for (uint32_t side = 0; side < 2; ++side) {
+        view->half[side].payload = reinterpret_cast<const uint8_t *>(from[side]);
+        view->half[side].source = Source::kStaged;
+    }
+    view_stages(args, sight, sequence.n_history + first, kStagedTokens,
+                sequence.n_history + sequence.n_new, view);
+}
+
+// Page `page` of the list.
+__device__ inline void view_page(const TileArgs &args, const Sight &sight, uint32_t page,
+                                 uint32_t page_bytes, PageView *view) {
+    if (page < sight.rows.n)
+        view_row(args, sight, sight.rows.at(page), page_bytes, view);
+    else
+        view_staged(args, sight, sight.staged.at(page - sight.rows.n), view);
+}
+
+// A stage of the block's work, of one or more rounds.
+struct Stage {
+    uint32_t page;
+    uint32_t index;        // in the page
+    uint32_t first_token;  // position
+    uint32_t n_tokens;     // 0 when the block has no more
+    uint32_t parity;       // bit 0: of its tiles' place; bit 1: of its page's tables
+};
+
+__device__ __forceinline__ void place_stage(const PageView &view, uint32_t stage_tokens,
+                                            Stage *stage) {
+    const uint32_t first = stage->index * stage_tokens;
+    stage->first_token = view.first_token + first;
+    stage->n_tokens = min(stage_tokens, view.n_tokens - first);
+}
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif
