@@ -26,7 +26,7 @@ namespace lk {
 namespace cuda {
 
 // Where a strip's codes lie in the payload.
-struct alignas(16) StripPlace {
+struct alignas(16) StripPosition {
     uint32_t bits;         // 3: the low two bits are at offset, the third at high_offset
     uint32_t offset;       // bytes
     uint32_t high_offset;  // of a strip of 3 bits
@@ -35,7 +35,7 @@ struct alignas(16) StripPlace {
 
 LK_BOTH uint32_t plane_bits(uint32_t plane) { return plane == 0 ? 16 : plane == 1 ? 8 : 6 - plane; }
 
-LK_BOTH StripPlace find_strip(const ClassInfo &c, uint32_t strip) {
+LK_BOTH StripPosition find_strip(const ClassInfo &c, uint32_t strip) {
     const uint32_t bit_bytes = 2u * c.page_tokens;  // of a strip, for each bit of its width
     uint32_t offset = 0;
     uint32_t plane = 0;
@@ -92,20 +92,20 @@ LK_BOTH float f8_value(uint32_t bits) {
 }
 
 // Numbers index .. index + 3 of an array of ranges or minima; index is a multiple of 4.
-LK_BOTH void load_numbers(const uint8_t *array, uint32_t number_bytes, uint32_t index,
-                          float numbers[4]) {
+LK_BOTH void load_parameters(const uint8_t *array, uint32_t number_bytes, uint32_t index,
+                             float parameters[4]) {
     if (number_bytes == 1) {
         const uint32_t word = *reinterpret_cast<const uint32_t *>(array + index);
         LK_UNROLL
         for (uint32_t i = 0; i < 4; ++i)
-            numbers[i] = f8_value((word >> (8 * i)) & 0xFFu);
+            parameters[i] = f8_value((word >> (8 * i)) & 0xFFu);
         return;
     }
     const uint2 words = *reinterpret_cast<const uint2 *>(array + 2 * index);
-    numbers[0] = half_value(words.x & 0xFFFFu);
-    numbers[1] = half_value(words.x >> 16);
-    numbers[2] = half_value(words.y & 0xFFFFu);
-    numbers[3] = half_value(words.y >> 16);
+    parameters[0] = half_value(words.x & 0xFFFFu);
+    parameters[1] = half_value(words.x >> 16);
+    parameters[2] = half_value(words.y & 0xFFFFu);
+    parameters[3] = half_value(words.y >> 16);
 }
 
 // What a lane needs of a tile: [0], [1] for the lower, [2], [3] for the upper half of k. A range
@@ -130,15 +130,15 @@ LK_BOTH TileScale load_scale(const ClassInfo &c, const uint8_t *metadata, uint32
     const uint8_t *minima = metadata + c.minima_offset;
     TileScale scale;
     if (!scales_by_row<kIsValue>(c)) {
-        load_numbers(metadata, c.number_bytes, first + 4 * (lane % 4), scale.range);
-        load_numbers(minima, c.number_bytes, first + 4 * (lane % 4), scale.minimum);
+        load_parameters(metadata, c.number_bytes, first + 4 * (lane % 4), scale.range);
+        load_parameters(minima, c.number_bytes, first + 4 * (lane % 4), scale.minimum);
         return scale;
     }
     // Two rows' numbers lie together; a load of four has them in its lower or its upper half.
     const uint32_t index = first + 2 * (lane / 4);
     const uint32_t at = index % 4;
-    load_numbers(metadata, c.number_bytes, index - at, scale.range);
-    load_numbers(minima, c.number_bytes, index - at, scale.minimum);
+    load_parameters(metadata, c.number_bytes, index - at, scale.range);
+    load_parameters(minima, c.number_bytes, index - at, scale.minimum);
     if (at) {
         LK_UNROLL
         for (uint32_t i = 0; i < 2; ++i) {
@@ -224,15 +224,15 @@ LK_BOTH uint32_t shared_code(const ClassInfo &c, const uint8_t *plane, uint32_t 
 }
 
 // A tile of keys in a 2-bit plane with shared slots; codes are the fields of two bits.
-LK_BOTH void scale_shared(const ClassInfo &c, const uint8_t *payload, const StripPlace &place,
+LK_BOTH void scale_shared(const ClassInfo &c, const uint8_t *payload, const StripPosition &position,
                           const TileScale &scale, uint32_t tile, uint32_t lane, uint32_t codes[4]) {
-    const uint8_t *plane = payload + place.offset - place.in_plane * (4u * c.page_tokens);
+    const uint8_t *plane = payload + position.offset - position.in_plane * (4u * c.page_tokens);
     LK_UNROLL
     for (uint32_t r = 0; r < 4; ++r) {
         float values[2];
         LK_UNROLL
         for (uint32_t half = 0; half < 2; ++half) {
-            const uint32_t slot = place.in_plane * LK_STRIP_CHANNELS + LK_TILE_K(lane, r) + half;
+            const uint32_t slot = position.in_plane * LK_STRIP_CHANNELS + LK_TILE_K(lane, r) + half;
             const uint32_t code = shared_code(c, plane, slot, tile, LK_TILE_ROW(lane, r),
                                               codes[r] >> (16 * half) & 3u);
             const uint32_t by_channel = r / 2 * 2 + half;
@@ -249,11 +249,11 @@ LK_BOTH void scale_shared(const ClassInfo &c, const uint8_t *payload, const Stri
 // The A fragment of (strip, tile): the values of section 8 of docs/FORMAT.md, rounded to FP16 as a
 // reopened page has them. place is find_strip(c, strip).
 template <bool kIsValue>
-LK_BOTH void load_values(const ClassInfo &c, const StripPlace &place, const uint8_t *payload,
+LK_BOTH void load_values(const ClassInfo &c, const StripPosition &position, const uint8_t *payload,
                          const uint8_t *metadata, uint32_t strip, uint32_t tile, uint32_t lane,
                          uint32_t a[4]) {
-    const uint8_t *words = payload + place.offset;
-    if (place.bits == 16) {
+    const uint8_t *words = payload + position.offset;
+    if (position.bits == 16) {
         const uint4 registers = reinterpret_cast<const uint4 *>(words)[tile * LK_LANES + lane];
         a[0] = registers.x;
         a[1] = registers.y;
@@ -262,22 +262,22 @@ LK_BOTH void load_values(const ClassInfo &c, const StripPlace &place, const uint
         return;
     }
     const TileScale scale = load_scale<kIsValue>(c, metadata, strip, tile, lane);
-    load_codes(words, c.page_tokens, place.bits == 3 ? 2 : place.bits, tile, lane, a);
-    if (!kIsValue && place.bits == 2 && c.n_shared) {
-        scale_shared(c, payload, place, scale, tile, lane, a);
+    load_codes(words, c.page_tokens, position.bits == 3 ? 2 : position.bits, tile, lane, a);
+    if (!kIsValue && position.bits == 2 && c.n_shared) {
+        scale_shared(c, payload, position, scale, tile, lane, a);
         return;
     }
-    if (place.bits == 3) {
+    if (position.bits == 3) {
         uint32_t high[4];
-        load_codes(payload + place.high_offset, c.page_tokens, 1, tile, lane, high);
+        load_codes(payload + position.high_offset, c.page_tokens, 1, tile, lane, high);
         LK_UNROLL
         for (uint32_t r = 0; r < 4; ++r)
             a[r] |= high[r] << 2;
     }
     if (scales_by_row<kIsValue>(c))
-        scale_codes<true>(scale, place.bits, a);
+        scale_codes<true>(scale, position.bits, a);
     else
-        scale_codes<false>(scale, place.bits, a);
+        scale_codes<false>(scale, position.bits, a);
 }
 
 template <bool kIsValue>

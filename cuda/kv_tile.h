@@ -1,4 +1,4 @@
-// Pieces of decode's work: a page, or a tile of a raw row. Kernels find them from templates that
+// KV tiles of decode's work: a page, or a tile of a raw row. Kernels find them from templates that
 // the host makes of a layer's classes.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -8,9 +8,9 @@
 #include "cuda/types.h"
 
 #ifdef __CUDACC__
-#define LK_PIECE_CALL __host__ __device__
+#define LK_KV_TILE_CALL __host__ __device__
 #else
-#define LK_PIECE_CALL
+#define LK_KV_TILE_CALL
 #endif
 
 namespace lk {
@@ -18,8 +18,8 @@ namespace cuda {
 
 constexpr uint32_t kValueChunkBytes = 4096;
 
-// A half of a piece as it is copied: chunk_bytes of the payload at a time.
-struct alignas(16) HalfPiece {
+// A half of a KV tile as it is copied: chunk_bytes of the payload at a time.
+struct alignas(16) KvTileSide {
     uint64_t payload;
     uint64_t metadata;
     uint32_t bytes;  // of the payload
@@ -28,8 +28,8 @@ struct alignas(16) HalfPiece {
 };
 
 // In shared memory; lanes read what they need as vectors, so the order of the members counts.
-struct alignas(16) Piece {
-    HalfPiece half[2];  // keys, values; 32 bytes each with their padding
+struct alignas(16) KvTile {
+    KvTileSide side[2];  // keys, values; 32 bytes each with their padding
     // 64: keys
     uint16_t minima_offset[2];
     uint16_t permutation_offset;  // in the keys' metadata, 0 = none there
@@ -48,11 +48,11 @@ struct alignas(16) Piece {
     uint8_t tile;
     uint8_t last[6];
 };
-static_assert(sizeof(Piece) == kPieceBytes, "the host sizes shared memory by it");
+static_assert(sizeof(KvTile) == kKvTileBytes, "the host sizes shared memory by it");
 
 // A packed page of one (layer, KV head), without its place.
-struct alignas(16) PageTemplate {
-    Piece piece;
+struct alignas(16) KvTileTemplate {
+    KvTile kv_tile;
     uint64_t permutation;  // u8 [head_dim] fixed slot -> channel of keys; 0 = identity
     uint16_t key_class;
     uint16_t value_class;
@@ -60,30 +60,30 @@ struct alignas(16) PageTemplate {
 };
 
 // What a packed half's class says of it; the addresses follow.
-LK_PIECE_CALL inline void fill_half(Piece *piece, const ClassInfo &c, uint32_t side) {
+LK_KV_TILE_CALL inline void fill_side(KvTile *kv_tile, const ClassInfo &c, uint32_t side) {
     // Chunks end between strips: sizes of strips divide them.
     const bool is_wide = side || c.strips[0] || c.strips[1];
-    piece->half[side] = {0, 0, c.payload_bytes,
-                         static_cast<uint16_t>(is_wide ? kValueChunkBytes : kChunkBytes),
-                         static_cast<uint16_t>(c.is_raw ? 0 : c.metadata_bytes)};
-    piece->minima_offset[side] = static_cast<uint16_t>(c.minima_offset);
-    piece->n_groups[side] = c.is_raw ? 1 : static_cast<uint8_t>(c.n_groups);
+    kv_tile->side[side] = {0, 0, c.payload_bytes,
+                           static_cast<uint16_t>(is_wide ? kValueChunkBytes : kChunkBytes),
+                           static_cast<uint16_t>(c.is_raw ? 0 : c.metadata_bytes)};
+    kv_tile->minima_offset[side] = static_cast<uint16_t>(c.minima_offset);
+    kv_tile->n_groups[side] = c.is_raw ? 1 : static_cast<uint8_t>(c.n_groups);
     if (c.number_bytes == 1)
-        piece->is_f8 = 1;
+        kv_tile->is_f8 = 1;
     if (side) {
-        piece->value_bits = c.strips[0]   ? 16
-                            : c.strips[1] ? 8
-                            : c.strips[2] ? 4
-                            : c.strips[4] ? 2
-                                          : 1;
-        piece->value_group_strips = c.is_raw ? 255 : static_cast<uint8_t>(c.group / 16);
+        kv_tile->value_bits = c.strips[0]   ? 16
+                              : c.strips[1] ? 8
+                              : c.strips[2] ? 4
+                              : c.strips[4] ? 2
+                                            : 1;
+        kv_tile->value_group_strips = c.is_raw ? 255 : static_cast<uint8_t>(c.group / 16);
         return;
     }
-    piece->end16 = c.strips[0];
-    piece->end8 = c.strips[0] + c.strips[1];
-    piece->end4 = piece->end8 + c.strips[2];
-    piece->n_shared = c.n_shared;
-    piece->permutation_offset = c.permutes ? static_cast<uint16_t>(c.permutation_offset) : 0;
+    kv_tile->end16 = c.strips[0];
+    kv_tile->end8 = c.strips[0] + c.strips[1];
+    kv_tile->end4 = kv_tile->end8 + c.strips[2];
+    kv_tile->n_shared = c.n_shared;
+    kv_tile->permutation_offset = c.permutes ? static_cast<uint16_t>(c.permutation_offset) : 0;
 }
 
 }  // namespace cuda

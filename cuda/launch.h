@@ -27,8 +27,8 @@ cudaError_t launch_append(const StepView &step, const LayerArg &layer, const Ten
 // Pack halves; bytes as docs/FORMAT.md has them. head_dim and page_tokens: the largest of the jobs.
 cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
                         uint32_t head_dim, uint32_t page_tokens, cudaStream_t stream);
-cudaError_t launch_reopen(const ReopenJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
-                          cudaStream_t stream);
+cudaError_t launch_dequantize(const ReopenJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
+                              cudaStream_t stream);
 // Move chosen tokens of 16-bit halves to earlier places.
 cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
                         cudaStream_t stream);
@@ -52,7 +52,7 @@ struct DecodeArgs {
     int64_t lse_head_stride;
     const uint32_t *n_items;
     const WorkItem *items;
-    const PageTemplate *templates;  // [n_kv_heads] of the layer
+    const KvTileTemplate *templates;  // [n_kv_heads] of the layer
     float *partials;
     uint32_t *counters;  // [units], zero before the first launch and left zero
     uint32_t n_warps;    // of a block
@@ -60,8 +60,8 @@ struct DecodeArgs {
     uint32_t tile_columns;        // query columns of an item at most: 4, 8 or 16
     uint32_t key_metadata_bytes;  // of the layer's largest packed halves, rounded up to 16
     uint32_t value_metadata_bytes;
-    uint32_t kind;            // DecodeKind of the layer's classes
-    uint32_t has_many_units;  // see decode_shape()
+    uint32_t kind;                 // DecodeKind of the layer's classes
+    uint32_t has_many_work_tiles;  // see decode_shape()
 };
 enum DecodeKind : uint32_t {
     kDecodePlain,    // direct classes, FP16 numbers, one group in a page, no shared slots
@@ -79,15 +79,15 @@ struct DecodeShape {
     uint32_t n_blocks;
 };
 constexpr DecodeShape decode_shape(uint32_t head_dim, uint32_t tile_columns, uint32_t kind,
-                                   bool has_many_units) {
+                                   bool has_many_work_tiles) {
     if (head_dim > 128 || tile_columns > 8)
         return {8, 1};
     if (kind == kDecodeGrouped)
         return {12, 1};
-    return has_many_units ? DecodeShape{8, 2} : DecodeShape{16, 1};
+    return has_many_work_tiles ? DecodeShape{8, 2} : DecodeShape{16, 1};
 }
 // Has kDecodeF8By32 kernels of their own for up to four query columns?
-constexpr bool has_twins(uint32_t head_dim) { return head_dim <= 128; }
+constexpr bool has_split_k(uint32_t head_dim) { return head_dim <= 128; }
 // Shared memory of a block.
 constexpr uint32_t kQueryCopies = 2;
 constexpr uint32_t decode_query_bytes(uint32_t head_dim, uint32_t tile_columns) {
@@ -98,7 +98,7 @@ constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t tile_columns,
                                        uint32_t metadata_bytes) {
     const uint32_t rings = n_warps * (2 * kChunkBytes + metadata_bytes);
     const uint32_t results = n_warps * tile_columns * (head_dim + kPad + 2) * 4;
-    return decode_query_bytes(head_dim, tile_columns) + n_warps * kWarpPieces * kPieceBytes +
+    return decode_query_bytes(head_dim, tile_columns) + n_warps * kWarpKvTiles * kKvTileBytes +
            (rings > results ? rings : results);
 }
 
@@ -129,8 +129,8 @@ cudaError_t launch_tile(const TileArgs &args, cudaStream_t stream);
 // Has the current device the shared memory for this head dim? cudaErrorInvalidConfiguration if not.
 cudaError_t tile_fits(uint32_t head_dim);
 
-// Attention mass of chunks, ChunkWatch of src/backend/backend.h.
-struct WatchArgs {
+// Attention scores of chunks, ChunkWatch of src/backend/backend.h.
+struct AttentionScoresArgs {
     StepView step;
     LayerArg layer;
     TensorArg q;
@@ -142,13 +142,13 @@ struct WatchArgs {
     uint32_t page_tokens;
     uint32_t chunk_tokens;
     uint32_t n_chunks;
-    uint32_t max_units;
+    uint32_t max_work_tiles;
     uint32_t is_first;
     float weight;
-    float *masses;     // [n_chunks]
+    float *scores;     // [n_chunks]
     float2 *partials;  // [max_units][n_chunks + 1][kWatchColumns]
 };
-cudaError_t launch_watch(const WatchArgs &args, cudaStream_t stream);
+cudaError_t launch_attention_scores(const AttentionScoresArgs &args, cudaStream_t stream);
 
 // Cosines of embeddings and a query; NaN where one has no direction.
 struct CosineArgs {

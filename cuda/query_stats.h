@@ -12,11 +12,12 @@ namespace lk {
 namespace cuda {
 
 // A run of sums: QuerySumArgs and QuerySumRun of src/backend/backend.h.
-struct QuerySumLaunch {
+struct QueryStatsLaunch {
     const StepHeader *header;
     TensorArg q;
-    const float *key_scales;    // [n_kv_heads][head_dim] device, or null
-    const uint64_t *sums_cell;  // device: where the step's sums lie, which a graph reads anew
+    const float *key_scales;  // [n_kv_heads][head_dim] device, or null
+    const uint64_t
+        *query_stats_cell;  // device: where the step's sums lie, which a graph reads anew
     uint64_t offset_bytes;
     uint64_t stride_bytes;
     uint32_t n_sequences;  // of the step; one of another shape is left alone
@@ -29,7 +30,7 @@ struct QuerySumLaunch {
     uint32_t first_head;
     uint32_t n_heads;
 };
-cudaError_t launch_query_sums(const QuerySumLaunch &args, cudaStream_t stream);
+cudaError_t launch_query_stats(const QueryStatsLaunch &args, cudaStream_t stream);
 
 // Arithmetic on sums: SumItem of src/backend/backend.h, whose bytes these are.
 struct SumJob {
@@ -40,8 +41,8 @@ struct SumJob {
     uint32_t n_channels;
     uint32_t flags;  // 1 replaces, 2 clears, 4 follows
 };
-cudaError_t launch_add_sums(const SumJob *jobs, uint32_t n_jobs, uint32_t most_channels,
-                            cudaStream_t stream);
+cudaError_t launch_add_query_stats(const SumJob *jobs, uint32_t n_jobs, uint32_t most_channels,
+                                   cudaStream_t stream);
 
 }  // namespace cuda
 }  // namespace lk

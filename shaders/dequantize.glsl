@@ -31,43 +31,43 @@ vec4 codes_to_floats(uvec4 codes) { return uintBitsToFloat(codes | 0x4B000000u) 
 // What a lane needs of a tile, as it lies in memory.
 struct LaneWords {
     uvec4 codes;    // registers at 16 bits; else words of codes, at 3 bits those of the third in .z
-    uvec4 numbers;  // of ranges .xy, of minima .zw
+    uvec4 parameters;  // of ranges .xy, of minima .zw
 };
 
 // Numbers of an array of ranges or minima from `index` on: four, which begin at a multiple of four,
 // or, by row, two at a multiple of two. Of FP8 the word in which they lie.
-uvec2 load_number_words(Address array, uint number_bytes, uint index, bool by_row) {
+uvec2 load_parameter_words(Address array, uint number_bytes, uint index, bool by_row) {
     if (number_bytes == 1u || by_row)
         return uvec2(ConstWords(array).at[index * number_bytes / 4u], 0u);
     return ConstPairs(array).at[index / 4u];
 }
-vec4 numbers_of(uvec2 words, uint number_bytes, uint index) {
+vec4 parameters_of(uvec2 words, uint number_bytes, uint index) {
     return number_bytes == 1u ? f8s_to_floats(bytes_of(words.x >> 8u * (index % 4u)))
                               : halves_to_floats(halves_of(words));
 }
 
-uint number_index(ClassInfo c, StripPlace place, uint tile, uint lane) {
-    return place.first_entry + tile_entry(c, tile) + lane_entry(scales_by_row(c), lane);
+uint parameter_index(ClassInfo c, StripPosition position, uint tile, uint lane) {
+    return position.first_entry + tile_entry(c, tile) + lane_entry(scales_by_row(c), lane);
 }
 
 // Of a tile of a strip, which find_strip() has found.
-LaneWords load_lane(ClassInfo c, StripPlace place, Address payload, Address metadata, uint tile,
+LaneWords load_lane(ClassInfo c, StripPosition position, Address payload, Address metadata, uint tile,
                     uint lane) {
-    const Address words = address_add(payload, place.offset);
+    const Address words = address_add(payload, position.offset);
     LaneWords lane_words;
-    if (place.bits == 16u) {
+    if (position.bits == 16u) {
         lane_words.codes = ConstQuads(words).at[tile * LK_LANES + lane];
         return lane_words;
     }
-    const uint low_bits = place.bits == 3u ? 2u : place.bits;
+    const uint low_bits = position.bits == 3u ? 2u : position.bits;
     lane_words.codes.xy = load_code_words(words, c.page_tokens, low_bits, tile, lane);
-    if (place.bits == 3u)
-        lane_words.codes.zw = load_code_words(address_add(payload, place.high_offset),
+    if (position.bits == 3u)
+        lane_words.codes.zw = load_code_words(address_add(payload, position.high_offset),
                                               c.page_tokens, 1u, tile, lane);
-    const uint index = number_index(c, place, tile, lane);
+    const uint index = parameter_index(c, position, tile, lane);
     const bool by_row = scales_by_row(c);
-    lane_words.numbers.xy = load_number_words(metadata, c.number_bytes, index, by_row);
-    lane_words.numbers.zw = load_number_words(address_add(metadata, c.minima_offset),
+    lane_words.parameters.xy = load_parameter_words(metadata, c.number_bytes, index, by_row);
+    lane_words.parameters.zw = load_parameter_words(address_add(metadata, c.minima_offset),
                                               c.number_bytes, index, by_row);
     return lane_words;
 }
@@ -102,13 +102,13 @@ uvec2 load_partner_bits(ClassInfo c, Address plane, uint slot, uint tile, uint l
 }
 
 // Shared slots: fields of two bits become codes of one, two or three, each with its own step.
-void resolve_shared(ClassInfo c, StripPlace place, Address payload, uint tile, uint lane,
+void resolve_shared(ClassInfo c, StripPosition position, Address payload, uint tile, uint lane,
                     inout uvec4 low, inout uvec4 high, inout vec4 code_steps) {
     const Address plane =
-        address_add(payload, place.offset - place.in_plane * (4u * c.page_tokens));
+        address_add(payload, position.offset - position.in_plane * (4u * c.page_tokens));
     for (uint i = 0u; i < 4u; ++i) {
         const uint k = LK_TILE_K(lane, i & 2u) + (i & 1u);
-        const uint slot = place.in_plane * LK_STRIP_CHANNELS + k;
+        const uint slot = position.in_plane * LK_STRIP_CHANNELS + k;
         const uint bits = shared_bits(c, slot);
         uvec2 codes = uvec2(low[i], high[i]);
         if (bits == 1u)
@@ -126,28 +126,28 @@ LaneValues values_of_halves(uvec4 low, uvec4 high) {
 }
 
 // The values of what load_lane() has loaded.
-LaneValues values_of(ClassInfo c, StripPlace place, Address payload, uint tile, uint lane,
+LaneValues values_of(ClassInfo c, StripPosition position, Address payload, uint tile, uint lane,
                      LaneWords words) {
-    if (place.bits == 16u)
+    if (position.bits == 16u)
         return values_of_halves(low_row(words.codes), high_row(words.codes));
-    uvec4 registers = codes_of(words.codes.xy, place.bits == 3u ? 2u : place.bits, tile);
-    if (place.bits == 3u)
+    uvec4 registers = codes_of(words.codes.xy, position.bits == 3u ? 2u : position.bits, tile);
+    if (position.bits == 3u)
         registers |= codes_of(words.codes.zw, 1u, tile) << 2;
     uvec4 low = low_row(registers);
     uvec4 high = high_row(registers);
-    vec4 code_steps = vec4(code_step(place.bits));
-    if (place.bits == 2u && c.n_shared != 0u)
-        resolve_shared(c, place, payload, tile, lane, low, high, code_steps);
-    const uint index = number_index(c, place, tile, lane);
-    const LaneScale scale = LaneScale(numbers_of(words.numbers.xy, c.number_bytes, index),
-                                      numbers_of(words.numbers.zw, c.number_bytes, index));
+    vec4 code_steps = vec4(code_step(position.bits));
+    if (position.bits == 2u && c.n_shared != 0u)
+        resolve_shared(c, position, payload, tile, lane, low, high, code_steps);
+    const uint index = parameter_index(c, position, tile, lane);
+    const LaneScale scale = LaneScale(parameters_of(words.parameters.xy, c.number_bytes, index),
+                                      parameters_of(words.parameters.zw, c.number_bytes, index));
     return scale_codes(scales_by_row(c), scale, code_steps, low, high);
 }
 
-LaneValues load_values(ClassInfo c, StripPlace place, Address payload, Address metadata, uint tile,
+LaneValues load_values(ClassInfo c, StripPosition position, Address payload, Address metadata, uint tile,
                        uint lane) {
-    return values_of(c, place, payload, tile, lane,
-                     load_lane(c, place, payload, metadata, tile, lane));
+    return values_of(c, position, payload, tile, lane,
+                     load_lane(c, position, payload, metadata, tile, lane));
 }
 
 #endif

@@ -36,10 +36,10 @@ uint float_to_half(uint float_bits, out bool saturated) {
     const uint magnitude = float_bits & 0x7FFFFFFFu;
     saturated = magnitude >= 0x477FF000u;
     const bool is_normal = magnitude >= 0x38800000u;
-    const uint number = is_normal ? magnitude - (112u << 23) : magnitude & 0x7FFFFFu | 0x800000u;
+    const uint parameter = is_normal ? magnitude - (112u << 23) : magnitude & 0x7FFFFFu | 0x800000u;
     const uint shift = is_normal ? 13u : min(126u - (magnitude >> 23), 31u);
-    const uint is_odd = number >> shift & 1u;
-    const uint rounded = number + (1u << shift - 1u) - 1u + is_odd >> shift;
+    const uint is_odd = parameter >> shift & 1u;
+    const uint rounded = parameter + (1u << shift - 1u) - 1u + is_odd >> shift;
     return sign | (saturated ? kHalfMax : rounded);
 }
 

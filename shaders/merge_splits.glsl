@@ -16,24 +16,24 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Co
 };
 
 const uint kQuads = kHeadDim / 4u;
-const uint kPartGroups = gl_WorkGroupSize.x / kQuads;
+const uint kSplitGroups = gl_WorkGroupSize.x / kQuads;
 const uint kWeights = 1024u;  // of parts that are weighed at once
 
 shared float shared_weights[kWeights];
 shared vec4 shared_quads[gl_WorkGroupSize.x];
 
 // A column's numbers in each part; those of the next part lie behind by the strides.
-struct ColumnParts {
+struct ColumnSplits {
     Address outputs;  // [head_dim], not divided by the sum
     Address references;
     Address sums;
     uint output_stride;  // bytes
-    uint number_stride;
+    uint value_stride;
     uint n;
 };
 
-float part_number(Address numbers, ColumnParts parts, uint part) {
-    return ConstFloats(address_at(numbers, part, parts.number_stride)).at[0];
+float split_value(Address parameters, ColumnSplits splits, uint split) {
+    return ConstFloats(address_at(parameters, split, splits.value_stride)).at[0];
 }
 
 // Over the workgroup, of x to all: the sum, or the greatest.
@@ -53,28 +53,28 @@ float reduce(float x, bool adds) {
 }
 
 // Returns four channels of the sum of weighted outputs, 4 i and up, to the first kQuads invocations.
-vec4 merge_parts(ColumnParts parts, out Total total) {
+vec4 merge_splits(ColumnSplits splits, out Total total) {
     const uint quad = gl_LocalInvocationIndex % kQuads;
     const uint group = gl_LocalInvocationIndex / kQuads;
     float reference = kHidden;
-    for (uint i = gl_LocalInvocationIndex; i < parts.n; i += gl_WorkGroupSize.x)
-        reference = max(reference, part_number(parts.references, parts, i));
+    for (uint i = gl_LocalInvocationIndex; i < splits.n; i += gl_WorkGroupSize.x)
+        reference = max(reference, split_value(splits.references, splits, i));
     total.reference = reduce(reference, false);
     float sum = 0.0;
     vec4 outputs = vec4(0.0);
-    for (uint first = 0u; first < parts.n; first += kWeights) {
-        const uint n = min(kWeights, parts.n - first);
+    for (uint first = 0u; first < splits.n; first += kWeights) {
+        const uint n = min(kWeights, splits.n - first);
         barrier();
         for (uint i = gl_LocalInvocationIndex; i < n; i += gl_WorkGroupSize.x) {
-            const float own = part_number(parts.references, parts, first + i);
+            const float own = split_value(splits.references, splits, first + i);
             shared_weights[i] = exp2(own - total.reference);
-            sum += shared_weights[i] * part_number(parts.sums, parts, first + i);
+            sum += shared_weights[i] * split_value(splits.sums, splits, first + i);
         }
         barrier();
-        if (group < kPartGroups)
-            for (uint i = group; i < n; i += kPartGroups)
+        if (group < kSplitGroups)
+            for (uint i = group; i < n; i += kSplitGroups)
                 outputs += shared_weights[i] *
-                           ConstFloatQuads(address_at(parts.outputs, first + i, parts.output_stride))
+                           ConstFloatQuads(address_at(splits.outputs, first + i, splits.output_stride))
                                .at[quad];
     }
     total.sum = reduce(sum, true);
@@ -82,7 +82,7 @@ vec4 merge_parts(ColumnParts parts, out Total total) {
     shared_quads[gl_LocalInvocationIndex] = outputs;
     barrier();
     if (group == 0u)
-        for (uint i = 1u; i < kPartGroups; ++i)
+        for (uint i = 1u; i < kSplitGroups; ++i)
             outputs += shared_quads[i * kQuads + quad];
     return outputs;
 }

@@ -196,7 +196,7 @@ struct ReopenJob {
     uint target_class;
     uint n_tokens;
 };
-ReopenJob load_reopen_job(Address jobs, uint index) {
+ReopenJob load_dequantize_job(Address jobs, uint index) {
     ConstPairs pairs = ConstPairs(address_at(jobs, index, 40u));
     const uvec2 classes = pairs.at[3];
     return ReopenJob(pairs.at[0], pairs.at[1], pairs.at[2], classes.x, classes.y, pairs.at[4].x);

@@ -1,4 +1,4 @@
-// Attention mass of chunks (ChunkWatch of src/backend/backend.h): products of the watched queries
+// Attention scores of chunks (ChunkWatch of src/backend/backend.h): products of the watched queries
 // and the context's keys, parts of their softmax for each chunk, and the sums of these.
 //
 // A warp takes a chunk under the 64 columns of a unit: it loads tiles of keys of any class as A
@@ -18,13 +18,13 @@ namespace cuda {
 namespace {
 
 constexpr int kSlices = kWatchColumns / 8;
-constexpr uint32_t kPartWarps = 4;
-constexpr uint32_t kMaxPartBlocks = 65535;
+constexpr uint32_t kPartialWarps = 4;
+constexpr uint32_t kMaxPartialBlocks = 65535;
 constexpr uint32_t kTotalColumns = 8;  // of a block that totals
-constexpr uint32_t kTotalParts = 64;
-constexpr uint32_t kMassWarps = 8;
+constexpr uint32_t kTotalShares = 64;
+constexpr uint32_t kScoreWarps = 8;
 constexpr uint32_t kRowBytes = 2 * kWatchColumns + 16;  // of a channel: neighbours in other banks
-constexpr float kNoTop = -1e30f;
+constexpr float kNoRowMax = -1e30f;
 constexpr float kLog2E = 1.44269504f;
 
 // What a dot product becomes a logit by, times log2(e) or, under a soft-cap, over the cap.
@@ -33,20 +33,21 @@ struct ColumnTables {
     float offsets[kWatchColumns];
 };
 
-struct UnitPlace {
+struct WorkTile {
     uint32_t kv_head;
     uint32_t first_column;
     uint32_t n_columns;
 };
 
-__device__ inline UnitPlace place_unit(const WatchArgs &args, uint32_t unit) {
-    const uint32_t first = unit % args.n_tiles * kWatchColumns;
+__device__ inline WorkTile find_work_tile(const AttentionScoresArgs &args, uint32_t work_tile) {
+    const uint32_t first = work_tile % args.n_tiles * kWatchColumns;
     const uint32_t n = args.n_queries * (args.layer.n_query_heads / args.layer.n_kv_heads);
-    return {unit / args.n_tiles, first, min(kWatchColumns, n - first)};
+    return {work_tile / args.n_tiles, first, min(kWatchColumns, n - first)};
 }
 
-__device__ inline float2 *parts_of(const WatchArgs &args, uint32_t place, uint32_t chunk) {
-    const uint64_t chunks = static_cast<uint64_t>(place) * (args.n_chunks + 1) + chunk;
+__device__ inline float2 *partials_of(const AttentionScoresArgs &args, uint32_t index,
+                                      uint32_t chunk) {
+    const uint64_t chunks = static_cast<uint64_t>(index) * (args.n_chunks + 1) + chunk;
     return args.partials + chunks * kWatchColumns;
 }
 
@@ -69,11 +70,11 @@ __device__ inline float power_below(float magnitude) {
 }
 
 // What the head's keys were divided by, and what was taken from them, if logits need to know.
-struct HeadNumbers {
+struct HeadParameters {
     const float *scales;
     const float *centers;
 };
-__device__ inline HeadNumbers head_numbers(const LayerArg &layer, uint32_t kv_head) {
+__device__ inline HeadParameters head_parameters(const LayerArg &layer, uint32_t kv_head) {
     const uint32_t first = kv_head * layer.head_dim;
     const bool has_centers = layer.key_centers && layer.soft_cap > 0;
     return {layer.key_scales ? layer.key_scales + first : nullptr,
@@ -81,25 +82,25 @@ __device__ inline HeadNumbers head_numbers(const LayerArg &layer, uint32_t kv_he
 }
 
 // A warp's columns of the unit: [channel][column] in FP16, each over a power of two.
-__device__ void load_column(const WatchArgs &args, const UnitPlace &unit, uint32_t column,
-                            uint8_t *queries, ColumnTables *tables) {
+__device__ void load_column(const AttentionScoresArgs &args, const WorkTile &work_tile,
+                            uint32_t column, uint8_t *queries, ColumnTables *tables) {
     const LayerArg &layer = args.layer;
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t group = layer.n_query_heads / layer.n_kv_heads;
-    const bool exists = column < unit.n_columns;
-    const uint32_t at = unit.first_column + (exists ? column : 0);
+    const bool exists = column < work_tile.n_columns;
+    const uint32_t at = work_tile.first_column + (exists ? column : 0);
     const int64_t row =
-        row_offset(args.q, args.first_query + at / group, unit.kv_head * group + at % group);
-    const HeadNumbers numbers = head_numbers(layer, unit.kv_head);
+        row_offset(args.q, args.first_query + at / group, work_tile.kv_head * group + at % group);
+    const HeadParameters parameters = head_parameters(layer, work_tile.kv_head);
     const auto load = [&](uint32_t channel) {
         const float q = load_element(args.q, row + channel);
-        return numbers.scales ? q * numbers.scales[channel] : q;
+        return parameters.scales ? q * parameters.scales[channel] : q;
     };
     float most = 0;
     float offset = 0;
     for (uint32_t c = lane; c < layer.head_dim; c += kWarp) {
         most = fmaxf(most, fabsf(load(c)));
-        offset += numbers.centers ? load_element(args.q, row + c) * numbers.centers[c] : 0;
+        offset += parameters.centers ? load_element(args.q, row + c) * parameters.centers[c] : 0;
     }
     const float divisor = power_below(warp_max(most));
     offset = warp_sum(offset);
@@ -121,7 +122,7 @@ struct Keys {
     const uint8_t *order;  // slot -> channel, or null
 };
 
-__device__ inline Keys find_keys(const WatchArgs &args, uint32_t kv_head, uint32_t page) {
+__device__ inline Keys find_keys(const AttentionScoresArgs &args, uint32_t kv_head, uint32_t page) {
     const SequenceInfo &sequence = args.step.sequences[args.sequence];
     const RowInfo &row = args.step.rows[sequence.first_row + args.first_row + page];
     const Entry &entry =
@@ -134,7 +135,7 @@ __device__ inline Keys find_keys(const WatchArgs &args, uint32_t kv_head, uint32
 }
 
 // Tokens of a tile times the unit's queries.
-__device__ __forceinline__ void multiply_tile(const WatchArgs &args, const Keys &keys,
+__device__ __forceinline__ void multiply_tile(const AttentionScoresArgs &args, const Keys &keys,
                                               uint32_t tile, uint32_t queries,
                                               float (&products)[kSlices][4]) {
     const uint32_t lane = threadIdx.x % kWarp;
@@ -161,17 +162,18 @@ __device__ __forceinline__ void multiply_tile(const WatchArgs &args, const Keys 
     }
 }
 
-__device__ __forceinline__ void join(float2 other, float2 *part) {
-    const float top = fmaxf(part->x, other.x);
-    part->y = part->y * exp2_fast(part->x - top) + other.y * exp2_fast(other.x - top);
-    part->x = top;
+__device__ __forceinline__ void join(float2 other, float2 *partial) {
+    const float row_max = fmaxf(partial->x, other.x);
+    partial->y =
+        partial->y * exp2_fast(partial->x - row_max) + other.y * exp2_fast(other.x - row_max);
+    partial->x = row_max;
 }
 
 // A lane's two tokens of a tile under its columns; those outside of the chunk do not count.
 __device__ __forceinline__ void weigh_tile(const LayerArg &layer, const ColumnTables &tables,
-                                           bool sees_low, bool sees_high,
+                                           bool is_low_visible, bool is_high_visible,
                                            const float (&products)[kSlices][4],
-                                           float2 (&parts)[kSlices][2]) {
+                                           float2 (&partials)[kSlices][2]) {
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice)
 #pragma unroll
@@ -185,19 +187,20 @@ __device__ __forceinline__ void weigh_tile(const LayerArg &layer, const ColumnTa
                 low = layer.soft_cap * kLog2E * tanhf(low);
                 high = layer.soft_cap * kLog2E * tanhf(high);
             }
-            low = sees_low ? low : -INFINITY;
-            high = sees_high ? high : -INFINITY;
-            float2 &part = parts[slice][i];
-            const float top = fmaxf(part.x, fmaxf(low, high));
-            part.y =
-                part.y * exp2_fast(part.x - top) + exp2_fast(low - top) + exp2_fast(high - top);
-            part.x = top;
+            low = is_low_visible ? low : -INFINITY;
+            high = is_high_visible ? high : -INFINITY;
+            float2 &partial = partials[slice][i];
+            const float row_max = fmaxf(partial.x, fmaxf(low, high));
+            partial.y = partial.y * exp2_fast(partial.x - row_max) + exp2_fast(low - row_max) +
+                        exp2_fast(high - row_max);
+            partial.x = row_max;
         }
 }
 
-__device__ __forceinline__ void weigh_chunk(const WatchArgs &args, const UnitPlace &unit,
-                                            const ColumnTables &tables, uint32_t queries,
-                                            uint32_t chunk, float2 (&parts)[kSlices][2]) {
+__device__ __forceinline__ void weigh_chunk(const AttentionScoresArgs &args,
+                                            const WorkTile &work_tile, const ColumnTables &tables,
+                                            uint32_t queries, uint32_t chunk,
+                                            float2 (&partials)[kSlices][2]) {
     const uint32_t begin = chunk * args.chunk_tokens;
     const uint32_t end = begin + args.chunk_tokens;
     uint32_t page = ~0u;
@@ -207,112 +210,115 @@ __device__ __forceinline__ void weigh_chunk(const WatchArgs &args, const UnitPla
          first += LK_TILE_TOKENS) {
         if (page != first / args.page_tokens) {
             page = first / args.page_tokens;
-            keys = find_keys(args, unit.kv_head, page);
+            keys = find_keys(args, work_tile.kv_head, page);
         }
         float products[kSlices][4];
         multiply_tile(args, keys, first % args.page_tokens / LK_TILE_TOKENS, queries, products);
         const uint32_t low = first + threadIdx.x % kWarp / 4;
         const uint32_t high = low + 8;
         weigh_tile(args.layer, tables, low >= begin && low < end, high >= begin && high < end,
-                   products, parts);
+                   products, partials);
     }
 }
 
 // Lanes that have the same columns, one for each row of a tile, put their parts together.
-__device__ __forceinline__ void store_parts(float2 (&parts)[kSlices][2], float2 *to) {
+__device__ __forceinline__ void store_partials(float2 (&partials)[kSlices][2], float2 *to) {
     const uint32_t lane = threadIdx.x % kWarp;
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            float2 part = parts[slice][i];
+            float2 partial = partials[slice][i];
 #pragma unroll
             for (uint32_t step = 4; step < kWarp; step *= 2)
-                join({__shfl_xor_sync(kAllLanes, part.x, step),
-                      __shfl_xor_sync(kAllLanes, part.y, step)},
-                     &part);
+                join({__shfl_xor_sync(kAllLanes, partial.x, step),
+                      __shfl_xor_sync(kAllLanes, partial.y, step)},
+                     &partial);
             if (lane < 4)
-                to[8 * slice + 2 * lane + i] = part;
+                to[8 * slice + 2 * lane + i] = partial;
         }
 }
 
 // Blocks: x = chunks in turn, y = units of the batch.
-__global__ void __launch_bounds__(kPartWarps *kWarp)
-    weigh_chunks(const __grid_constant__ WatchArgs args, uint32_t first_unit) {
+__global__ void __launch_bounds__(kPartialWarps *kWarp)
+    weigh_chunks(const __grid_constant__ AttentionScoresArgs args, uint32_t first_work_tile) {
     extern __shared__ __align__(16) uint8_t queries[];
     __shared__ ColumnTables tables;
-    const UnitPlace unit = place_unit(args, first_unit + blockIdx.y);
+    const WorkTile work_tile = find_work_tile(args, first_work_tile + blockIdx.y);
     const uint32_t warp = threadIdx.x / kWarp;
-    for (uint32_t column = warp; column < kWatchColumns; column += kPartWarps)
-        load_column(args, unit, column, queries, &tables);
+    for (uint32_t column = warp; column < kWatchColumns; column += kPartialWarps)
+        load_column(args, work_tile, column, queries, &tables);
     __syncthreads();
     const uint32_t address = renewed(shared_address(queries));
-    for (uint32_t chunk = blockIdx.x * kPartWarps + warp; chunk < args.n_chunks;
-         chunk += gridDim.x * kPartWarps) {
-        float2 parts[kSlices][2];
+    for (uint32_t chunk = blockIdx.x * kPartialWarps + warp; chunk < args.n_chunks;
+         chunk += gridDim.x * kPartialWarps) {
+        float2 partials[kSlices][2];
 #pragma unroll
         for (int slice = 0; slice < kSlices; ++slice)
-            parts[slice][0] = parts[slice][1] = make_float2(kNoTop, 0);
-        weigh_chunk(args, unit, tables, address, chunk, parts);
-        store_parts(parts, parts_of(args, blockIdx.y, chunk));
+            partials[slice][0] = partials[slice][1] = make_float2(kNoRowMax, 0);
+        weigh_chunk(args, work_tile, tables, address, chunk, partials);
+        store_partials(partials, partials_of(args, blockIdx.y, chunk));
     }
 }
 
 // The same over the whole context. Blocks: x = columns by kTotalColumns, y = units of the batch.
-__global__ void __launch_bounds__(kTotalColumns *kTotalParts)
-    total_columns(const __grid_constant__ WatchArgs args) {
-    __shared__ float2 parts[kTotalParts][kTotalColumns];
+__global__ void __launch_bounds__(kTotalColumns *kTotalShares)
+    total_columns(const __grid_constant__ AttentionScoresArgs args) {
+    __shared__ float2 partials[kTotalShares][kTotalColumns];
     const uint32_t i = threadIdx.x % kTotalColumns;
-    const uint32_t part = threadIdx.x / kTotalColumns;
+    const uint32_t share = threadIdx.x / kTotalColumns;
     const uint32_t column = blockIdx.x * kTotalColumns + i;
-    const float2 *from = parts_of(args, blockIdx.y, 0) + column;
-    float2 total = make_float2(kNoTop, 0);
+    const float2 *from = partials_of(args, blockIdx.y, 0) + column;
+    float2 total = make_float2(kNoRowMax, 0);
 #pragma unroll 4
-    for (uint32_t chunk = part; chunk < args.n_chunks; chunk += kTotalParts)
+    for (uint32_t chunk = share; chunk < args.n_chunks; chunk += kTotalShares)
         join(from[static_cast<uint64_t>(chunk) * kWatchColumns], &total);
-    parts[part][i] = total;
+    partials[share][i] = total;
     __syncthreads();
-    if (part)
+    if (share)
         return;
-    for (uint32_t other = 1; other < kTotalParts; ++other)
-        join(parts[other][i], &total);
-    parts_of(args, blockIdx.y, args.n_chunks)[column] = total;
+    for (uint32_t other = 1; other < kTotalShares; ++other)
+        join(partials[other][i], &total);
+    partials_of(args, blockIdx.y, args.n_chunks)[column] = total;
 }
 
 // A warp adds up what the units of the batch give to a chunk.
-__global__ void __launch_bounds__(kMassWarps *kWarp)
-    add_masses(const __grid_constant__ WatchArgs args, uint32_t first_unit, uint32_t n_units) {
-    const uint32_t chunk = blockIdx.x * kMassWarps + threadIdx.x / kWarp;
+__global__ void __launch_bounds__(kScoreWarps *kWarp)
+    add_scores(const __grid_constant__ AttentionScoresArgs args, uint32_t first_work_tile,
+               uint32_t n_work_tiles) {
+    const uint32_t chunk = blockIdx.x * kScoreWarps + threadIdx.x / kWarp;
     if (chunk >= args.n_chunks)
         return;
-    float mass = 0;
-    for (uint32_t place = 0; place < n_units; ++place) {
-        const uint32_t n_columns = place_unit(args, first_unit + place).n_columns;
-        const float2 *own = parts_of(args, place, chunk);
-        const float2 *totals = parts_of(args, place, args.n_chunks);
+    float score = 0;
+    for (uint32_t index = 0; index < n_work_tiles; ++index) {
+        const uint32_t n_columns = find_work_tile(args, first_work_tile + index).n_columns;
+        const float2 *own = partials_of(args, index, chunk);
+        const float2 *totals = partials_of(args, index, args.n_chunks);
         for (uint32_t c = threadIdx.x % kWarp; c < n_columns; c += kWarp)
-            mass += own[c].y * exp2_fast(own[c].x - totals[c].x) / totals[c].y;
+            score += own[c].y * exp2_fast(own[c].x - totals[c].x) / totals[c].y;
     }
-    mass = warp_sum(mass) * args.weight;
+    score = warp_sum(score) * args.weight;
     if (threadIdx.x % kWarp)
         return;
-    const bool overwrites = args.is_first && first_unit == 0;
-    args.masses[chunk] = overwrites ? mass : args.masses[chunk] + mass;
+    const bool overwrites = args.is_first && first_work_tile == 0;
+    args.scores[chunk] = overwrites ? score : args.scores[chunk] + score;
 }
 
 }  // namespace
 
-cudaError_t launch_watch(const WatchArgs &args, cudaStream_t stream) {
-    const uint32_t n_units = args.n_tiles * args.layer.n_kv_heads;
-    const uint32_t wanted = (args.n_chunks + kPartWarps - 1) / kPartWarps;
+cudaError_t launch_attention_scores(const AttentionScoresArgs &args, cudaStream_t stream) {
+    const uint32_t n_work_tiles = args.n_tiles * args.layer.n_kv_heads;
+    const uint32_t wanted = (args.n_chunks + kPartialWarps - 1) / kPartialWarps;
     const uint32_t shared_bytes = args.layer.head_dim * kRowBytes;
-    for (uint32_t first = 0; first < n_units; first += args.max_units) {
-        const uint32_t n = n_units - first < args.max_units ? n_units - first : args.max_units;
-        const uint32_t n_blocks = wanted < kMaxPartBlocks ? wanted : kMaxPartBlocks;
-        weigh_chunks<<<dim3(n_blocks, n), kPartWarps * kWarp, shared_bytes, stream>>>(args, first);
-        total_columns<<<dim3(kWatchColumns / kTotalColumns, n), kTotalColumns * kTotalParts, 0,
+    for (uint32_t first = 0; first < n_work_tiles; first += args.max_work_tiles) {
+        const uint32_t n =
+            n_work_tiles - first < args.max_work_tiles ? n_work_tiles - first : args.max_work_tiles;
+        const uint32_t n_blocks = wanted < kMaxPartialBlocks ? wanted : kMaxPartialBlocks;
+        weigh_chunks<<<dim3(n_blocks, n), kPartialWarps * kWarp, shared_bytes, stream>>>(args,
+                                                                                         first);
+        total_columns<<<dim3(kWatchColumns / kTotalColumns, n), kTotalColumns * kTotalShares, 0,
                         stream>>>(args);
-        add_masses<<<(args.n_chunks + kMassWarps - 1) / kMassWarps, kMassWarps * kWarp, 0,
+        add_scores<<<(args.n_chunks + kScoreWarps - 1) / kScoreWarps, kScoreWarps * kWarp, 0,
                      stream>>>(args, first, n);
         const cudaError_t error = cudaGetLastError();
         if (error != cudaSuccess)

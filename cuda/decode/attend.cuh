@@ -1,8 +1,8 @@
 // Decode attention: few query columns over many packed pages. See docs/performance.md.
 //
 // A block takes work items in turn: rows of one KV head of one sequence. It loads the queries, its
-// warps go through their pieces on their own, then their results are merged, and the last block of
-// a (sequence, KV head, column tile) merges the blocks'.
+// warps go through their KV tiles on their own, then their results are merged, and the last block
+// of a (sequence, KV head, column tile) merges the blocks'.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_ATTEND_CUH
@@ -14,10 +14,10 @@ namespace lk {
 namespace cuda {
 
 // Numbers lane, lane + 32, ... of a row: one choice of type, then all loads at once.
-template <int kCount, typename Number, typename Convert>
+template <int kCount, typename Float, typename Convert>
 __device__ __forceinline__ void load_row(const void *data, int64_t at, uint32_t n, uint32_t lane,
                                          float (&out)[kCount], Convert convert) {
-    const Number *row = static_cast<const Number *>(data) + at;
+    const Float *row = static_cast<const Float *>(data) + at;
 #pragma unroll
     for (uint32_t i = 0; i < kCount; ++i)
         out[i] = i * kWarp + lane < n ? convert(row[i * kWarp + lane]) : 0.0f;
@@ -73,18 +73,18 @@ __device__ __forceinline__ void scale_query(const LayerArg &layer, uint32_t kv_h
 
 // The columns' queries, brought to at most 2^kQueryShift by a power of two. A warp a column.
 template <class Method>
-__device__ __forceinline__ void load_queries(const DecodeArgs &args, const Unit &unit,
+__device__ __forceinline__ void load_queries(const DecodeArgs &args, const WorkTile &work_tile,
                                              const WorkItem &item, uint32_t n_history,
                                              __half *queries, Column *columns, uint32_t warp,
                                              uint32_t n_warps, uint32_t lane) {
     constexpr uint32_t kHeadDim = Method::kStripCount * 16;
     constexpr int kCount = (kHeadDim + kWarp - 1) / kWarp;
     for (uint32_t column = warp; column < Method::kColumns; column += n_warps) {
-        const bool is_real = column < unit.n_columns;
-        const uint32_t i = is_real ? (unit.first_column + column) / unit.group : 0;
+        const bool is_real = column < work_tile.n_columns;
+        const uint32_t i = is_real ? (work_tile.first_column + column) / work_tile.group : 0;
         const uint32_t token = item.first_new + i;
-        const uint32_t head =
-            unit.first_head + (is_real ? unit.first_column + column - i * unit.group : 0);
+        const uint32_t head = work_tile.first_head +
+                              (is_real ? work_tile.first_column + column - i * work_tile.group : 0);
         const int64_t at = row_offset(args.q, token, head);
         float q[kCount];
         float most = 0;
@@ -125,15 +125,16 @@ __device__ __forceinline__ void load_queries(const DecodeArgs &args, const Unit 
     }
 }
 
-__device__ __forceinline__ Unit unit_of(const DecodeArgs &args, const WorkItem &item,
-                                        uint32_t columns_of_tile) {
-    Unit unit;
-    unit.group = args.layer.n_query_heads / args.layer.n_kv_heads;
-    unit.head_dim = args.layer.head_dim;
-    unit.first_head = item.kv_head * unit.group;
-    unit.first_column = item.column_tile * columns_of_tile;
-    unit.n_columns = min(item.n_new * unit.group - unit.first_column, columns_of_tile);
-    return unit;
+__device__ __forceinline__ WorkTile work_tile_of(const DecodeArgs &args, const WorkItem &item,
+                                                 uint32_t columns_of_tile) {
+    WorkTile work_tile;
+    work_tile.group = args.layer.n_query_heads / args.layer.n_kv_heads;
+    work_tile.head_dim = args.layer.head_dim;
+    work_tile.first_head = item.kv_head * work_tile.group;
+    work_tile.first_column = item.column_tile * columns_of_tile;
+    work_tile.n_columns =
+        min(item.n_new * work_tile.group - work_tile.first_column, columns_of_tile);
+    return work_tile;
 }
 
 // The item's number in the list is checked only when the item is there, since the list is never
@@ -186,28 +187,28 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     const uint32_t warp = threadIdx.x / kWarp;
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t n_warps = blockDim.x / kWarp;
-    // Queries, then pieces, then a ring for each warp.
-    auto *pieces = reinterpret_cast<Piece *>(
+    // Queries, then KV tiles, then a ring for each warp.
+    auto *kv_tiles = reinterpret_cast<KvTile *>(
         memory + decode_query_bytes(Method::kStripCount * 16, Method::kColumns));
-    uint8_t *rings = reinterpret_cast<uint8_t *>(pieces + n_warps * kWarpPieces);
+    uint8_t *rings = reinterpret_cast<uint8_t *>(kv_tiles + n_warps * kWarpKvTiles);
     const uint32_t ring_bytes =
         2 * kChunkBytes + args.key_metadata_bytes + args.value_metadata_bytes;
     const Arrivals arrivals(shared_address(barriers + 2 * warp), lane);
     if (lane == 0)
         Arrivals::open(shared_address(barriers + 2 * warp));
     __syncwarp();
-    Piece *mine = pieces + warp * kWarpPieces;
+    KvTile *mine = kv_tiles + warp * kWarpKvTiles;
     Ring ring(shared_address(mine), shared_address(rings + warp * ring_bytes),
               args.key_metadata_bytes, arrivals);
 #pragma unroll 1
     for (uint32_t index = blockIdx.x; read_item(args, index, &item); index += gridDim.x) {
-        const Unit unit = unit_of(args, item, Method::kColumns);
+        const WorkTile work_tile = work_tile_of(args, item, Method::kColumns);
         const uint32_t n_history = args.step.sequences[item.sequence].n_history;
         const uint32_t n_tokens = n_history + (item.new_in_rows ? item.n_new : 0u);
         // Queries come first: behind copies of pages they would be late.
-        load_queries<Method>(args, unit, item, n_history, reinterpret_cast<__half *>(memory),
+        load_queries<Method>(args, work_tile, item, n_history, reinterpret_cast<__half *>(memory),
                              columns, warp, n_warps, lane);
-        uint32_t n_mine = find_pieces(args, item, n_tokens, 0, mine, warp, n_warps, lane);
+        uint32_t n_mine = find_kv_tiles(args, item, n_tokens, 0, mine, warp, n_warps, lane);
         ring.start(n_mine);
         if (warp == n_warps - 1)
             read_slots(args, item, slots, lane);
@@ -221,17 +222,17 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 #pragma unroll 1
         while (true) {
             ring.follow();
-            method.gather(ring, queries, shared_address(slots), rules, n_tokens, lane);
-            if (n_mine < kWarpPieces)
+            method.accumulate(ring, queries, shared_address(slots), rules, n_tokens, lane);
+            if (n_mine < kWarpKvTiles)
                 break;
-            turn += kWarpPieces;
-            n_mine = find_pieces(args, item, n_tokens, turn, mine, warp, n_warps, lane);
+            turn += kWarpKvTiles;
+            n_mine = find_kv_tiles(args, item, n_tokens, turn, mine, warp, n_warps, lane);
             ring.start(n_mine);
         }
         __syncthreads();
-        const WarpResults results(rings, n_warps, unit.n_columns, args.layer.head_dim);
+        const WarpResults results(rings, n_warps, work_tile.n_columns, args.layer.head_dim);
         method.store(results, warp, lane);
-        merge_warps({&args, columns, unit}, item, results, n_warps);
+        merge_warps({&args, columns, work_tile}, item, results, n_warps);
         Arrivals::fence();
         __syncthreads();
     }

@@ -35,10 +35,10 @@ cudaError_t allow_shared_memory() {
     return error;
 }
 
-template <class Method, DecodeKind kKind, bool kManyUnits>
+template <class Method, DecodeKind kKind, bool kManyWorkTiles>
 cudaError_t launch(const DecodeArgs &args, cudaStream_t stream) {
     constexpr DecodeShape kShape =
-        decode_shape(LK_CUDA_HEAD_DIM, Method::kColumns, kKind, kManyUnits);
+        decode_shape(LK_CUDA_HEAD_DIM, Method::kColumns, kKind, kManyWorkTiles);
     constexpr auto kKernel = decode_kernel<Method, kShape.n_warps * 32, kShape.n_blocks>;
     const uint32_t bytes = decode_shared_bytes(LK_CUDA_HEAD_DIM, Method::kColumns, args.n_warps,
                                                args.key_metadata_bytes + args.value_metadata_bytes);
@@ -52,8 +52,8 @@ cudaError_t launch(const DecodeArgs &args, cudaStream_t stream) {
 // With kernels of their own for many units where their shape differs.
 template <class Method, DecodeKind kKind>
 cudaError_t launch_both(const DecodeArgs &args, cudaStream_t stream) {
-    return args.has_many_units ? launch<Method, kKind, true>(args, stream)
-                               : launch<Method, kKind, false>(args, stream);
+    return args.has_many_work_tiles ? launch<Method, kKind, true>(args, stream)
+                                    : launch<Method, kKind, false>(args, stream);
 }
 
 }  // namespace
@@ -62,9 +62,9 @@ template <>
 cudaError_t launch_decode_kernel<kStrips>(const DecodeArgs &args, cudaStream_t stream) {
     if (args.kind == kDecodeGrouped)
         return launch<ByHalves<kStrips, 1, kDecodeGrouped>, kDecodeGrouped, false>(args, stream);
-    if constexpr (has_twins(LK_CUDA_HEAD_DIM))
+    if constexpr (has_split_k(LK_CUDA_HEAD_DIM))
         if (args.kind == kDecodeF8By32 && args.tile_columns == 4)
-            return launch_both<ByTwins<kStrips>, kDecodeF8By32>(args, stream);
+            return launch_both<BySplitK<kStrips>, kDecodeF8By32>(args, stream);
     if (args.kind == kDecodeF8By32)
         return launch_both<ByHalves<kStrips, 1, kDecodeF8By32>, kDecodeF8By32>(args, stream);
     if (args.tile_columns == 4)

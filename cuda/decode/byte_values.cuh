@@ -14,38 +14,38 @@ namespace cuda {
 
 // What a warp has gathered of query column lane % 4, relative to exp2(-top).
 template <int kStrips>
-struct ByteGathered {
+struct ByteAccumulator {
     float o[kStrips][2];  // channels g and g + 8
-    float middle;         // lanes of g and g ^ 4 together: weights times middles
+    float midpoint;       // lanes of g and g ^ 4 together: weights times midpoints
     float below;          // weights times halves of ranges
-    float top;
-    float sum;
+    float row_max;
+    float row_sum;
 
     __device__ __forceinline__ void clear() {
-        middle = below = sum = 0;
-        top = kNothing;
+        midpoint = below = row_sum = 0;
+        row_max = kNothing;
 #pragma unroll
         for (int s = 0; s < kStrips; ++s)
             o[s][0] = o[s][1] = 0;
     }
     // What weights relative to `top_of_page` are multiplied by.
-    __device__ __forceinline__ float weight_of(float top_of_page) {
+    __device__ __forceinline__ float weight_of(float page_row_max) {
         // FP32 has room: tops are raised when pages pass them by much.
-        constexpr float kRoom = 16.0f;
-        if (__any_sync(kAllLanes, top_of_page > top + kRoom)) {
-            const float raised = fmaxf(top, top_of_page);
-            const float factor = exp2_fast(top - raised);
-            top = raised;
-            middle *= factor;
+        constexpr float kHeadroom = 16.0f;
+        if (__any_sync(kAllLanes, page_row_max > row_max + kHeadroom)) {
+            const float raised = fmaxf(row_max, page_row_max);
+            const float factor = exp2_fast(row_max - raised);
+            row_max = raised;
+            midpoint *= factor;
             below *= factor;
-            sum *= factor;
+            row_sum *= factor;
 #pragma unroll
             for (int s = 0; s < kStrips; ++s) {
                 o[s][0] *= factor;
                 o[s][1] *= factor;
             }
         }
-        return exp2_fast(top_of_page - top);
+        return exp2_fast(page_row_max - row_max);
     }
 };
 
@@ -69,9 +69,9 @@ struct PageWeights {
 template <int kStrips>
 __device__ __forceinline__ void weigh_page(float (&x)[kPageTiles * 2], float even, float odd,
                                            float offset, uint32_t first_token, const ByteLane &lane,
-                                           const LogitRules &rules, ByteGathered<kStrips> &g,
+                                           const LogitRules &rules, ByteAccumulator<kStrips> &g,
                                            PageWeights &weights) {
-    const bool is_masked = rules.sight.hides(first_token, first_token + 128);
+    const bool is_masked = rules.mask.hides(first_token, first_token + 128);
     if (is_masked || rules.cap > 0) {
 #pragma unroll
         for (int i = 0; i < kPageTiles * 2; ++i)
@@ -84,37 +84,39 @@ __device__ __forceinline__ void weigh_page(float (&x)[kPageTiles * 2], float eve
 #pragma unroll
     for (int i = 0; i < kPageTiles * 2; ++i)
         most[i / 2 % 2] = fmaxf(most[i / 2 % 2], x[i]);
-    const float top = fmaxf(column_top(fmaxf(most[0] * even, most[1] * odd)), kNothing);
-    weights.weight = g.weight_of(top + offset);
+    const float row_max = fmaxf(column_row_max(fmaxf(most[0] * even, most[1] * odd)), kNothing);
+    weights.weight = g.weight_of(row_max + offset);
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t) {
         const float factor = t % 2 ? odd : even;
-        const float low = exp2_fast(fmaf(x[2 * t], factor, -top));
-        const float high = exp2_fast(fmaf(x[2 * t + 1], factor, -top));
+        const float low = exp2_fast(fmaf(x[2 * t], factor, -row_max));
+        const float high = exp2_fast(fmaf(x[2 * t + 1], factor, -row_max));
         weights.tiles[t] = transpose(pack_halves(low, high));
     }
 }
 
-// The sum of the weights, and their products with the middles of ranges; metadata 0: there are
+// The sum of the weights, and their products with the midpoints of ranges; metadata 0: there are
 // none.
 template <int kStrips>
-__device__ __forceinline__ void add_middles(const PageWeights &weights, uint32_t metadata,
-                                            uint32_t minima_offset, const ByteLane &lane,
-                                            ByteGathered<kStrips> &g) {
-    // Rows 0-3 are the middles of the lower eight tokens of each tile, rows 4-7 of the upper ones.
+__device__ __forceinline__ void add_midpoints(const PageWeights &weights, uint32_t metadata,
+                                              uint32_t minima_offset, const ByteLane &lane,
+                                              ByteAccumulator<kStrips> &g) {
+    // Rows 0-3 are the midpoints of the lower eight tokens of each tile, rows 4-7 of the upper
+    // ones.
     const uint32_t from = metadata + (lane.t() * 4 + (lane.lane >> 4) * 2) * 2;
-    uint32_t middles[kPageTiles] = {};
+    uint32_t midpoints[kPageTiles] = {};
     if (metadata)
 #pragma unroll
         for (int t = 0; t < kPageTiles; ++t)
-            middles[t] =
-                middle_of(load_shared1(from + t * 32), load_shared1(from + minima_offset + t * 32));
+            midpoints[t] = midpoint_of(load_shared1(from + t * 32),
+                                       load_shared1(from + minima_offset + t * 32));
     float c[4] = {};
 #pragma unroll
     for (int t = 0; t < kPageTiles; t += 2)
-        mma(c, middles[t], kOnes, middles[t + 1], kOnes, weights.tiles[t], weights.tiles[t + 1]);
-    g.middle = fmaf(lane.lane >> 4 ? c[1] : c[0], weights.weight, g.middle);
-    g.sum = fmaf(c[2] + c[3], weights.weight, g.sum);
+        mma(c, midpoints[t], kOnes, midpoints[t + 1], kOnes, weights.tiles[t],
+            weights.tiles[t + 1]);
+    g.midpoint = fmaf(lane.lane >> 4 ? c[1] : c[0], weights.weight, g.midpoint);
+    g.row_sum = fmaf(c[2] + c[3], weights.weight, g.row_sum);
 }
 
 // Weights times ranges as B fragments: [tile][k 0-7, k 8-15].
@@ -169,7 +171,7 @@ __device__ __forceinline__ void value_fragment(const uint4 (&first)[kBits / 2],
 // Two strips of values, the second of which may be missing.
 template <int kBits, bool kHasSecond>
 __device__ __forceinline__ void multiply_value_strips(uint32_t words, const ByteWeights &weights,
-                                                      float unit, float (&first)[2],
+                                                      float step_scale, float (&first)[2],
                                                       float (&second)[2]) {
     int32_t high[4] = {};
     int32_t low[4] = {};
@@ -201,7 +203,7 @@ __device__ __forceinline__ void multiply_value_strips(uint32_t words, const Byte
 #pragma unroll
     for (int i = 0; i < (kHasSecond ? 4 : 2); ++i) {
         float &o = i < 2 ? first[i] : second[i - 2];
-        o = fmaf(static_cast<float>(high[i] * kLowScale + low[i]), unit, o);
+        o = fmaf(static_cast<float>(high[i] * kLowScale + low[i]), step_scale, o);
     }
 }
 
@@ -218,20 +220,20 @@ __device__ __forceinline__ int32_t sum_of(const ByteWeights &weights) {
     return high[0] * kLowScale + low[0];
 }
 
-// Values of a packed page. A value counts as middle - range / 2 + code * step, so that what the
-// factors are off by meets codes around their middle.
+// Values of a packed page. A value counts as midpoint - range / 2 + code * step, so that what the
+// factors are off by meets codes around their midpoint.
 template <int kBits, int kStrips>
 __device__ __forceinline__ void multiply_byte_values(Ring &ring, const PageWeights &weights,
                                                      const ByteLane &lane,
-                                                     ByteGathered<kStrips> &g) {
+                                                     ByteAccumulator<kStrips> &g) {
     constexpr int kEach = kValueChunkBytes / (kBits * 256);
     const uint32_t ranges = ring.value_metadata();
     const RangeScale scale = RangeScale::of_page(ranges, lane.lane);
-    const float range_unit = scale.unit * weights.weight;
-    const float unit = range_unit * kStepFactor<kBits> * (kBits == 2 ? 0.25f : 1.0f);
+    const float range_scale = scale.step_scale * weights.weight;
+    const float step_scale = range_scale * kStepFactor<kBits> * (kBits == 2 ? 0.25f : 1.0f);
     ByteWeights bytes;
     split_weights(weights, ranges, scale, lane, bytes);
-    g.below = fmaf(static_cast<float>(sum_of(bytes)), 0.5f * range_unit, g.below);
+    g.below = fmaf(static_cast<float>(sum_of(bytes)), 0.5f * range_scale, g.below);
 #pragma unroll
     for (int first = 0; first < kStrips; first += kEach) {
         const uint32_t words = ring.wait() + lane.lane * 16;
@@ -239,11 +241,11 @@ __device__ __forceinline__ void multiply_byte_values(Ring &ring, const PageWeigh
         for (int s = first; s < first + kEach && s < kStrips; s += 2) {
             constexpr int kLast = kStrips - 1;
             if (s < kLast)
-                multiply_value_strips<kBits, true>(words + (s - first) * kBits * 256, bytes, unit,
-                                                   g.o[s], g.o[s < kLast ? s + 1 : s]);
+                multiply_value_strips<kBits, true>(words + (s - first) * kBits * 256, bytes,
+                                                   step_scale, g.o[s], g.o[s < kLast ? s + 1 : s]);
             else
-                multiply_value_strips<kBits, false>(words + (s - first) * kBits * 256, bytes, unit,
-                                                    g.o[s], g.o[s]);
+                multiply_value_strips<kBits, false>(words + (s - first) * kBits * 256, bytes,
+                                                    step_scale, g.o[s], g.o[s]);
         }
         ring.next();
     }
@@ -261,7 +263,7 @@ __device__ __forceinline__ void half_fragment(uint32_t mine, const ByteLane &lan
 template <int kStrips>
 __device__ __forceinline__ void multiply_raw_page_values(Ring &ring, const PageWeights &weights,
                                                          const ByteLane &lane,
-                                                         ByteGathered<kStrips> &g) {
+                                                         ByteAccumulator<kStrips> &g) {
     uint32_t b[kPageTiles][2];
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t)
@@ -285,28 +287,29 @@ __device__ __forceinline__ void multiply_raw_page_values(Ring &ring, const PageW
 template <int kStrips>
 __device__ __forceinline__ float weigh_raw_tile(float (&x)[2], uint32_t first, const ByteLane &lane,
                                                 const LogitRules &rules, float factor,
-                                                ByteGathered<kStrips> &g, uint32_t (&b)[2]) {
-    const bool is_masked = rules.sight.hides(first, first + 16);
-    const float offset = rules.sight.columns[lane.t()].offset;
+                                                ByteAccumulator<kStrips> &g, uint32_t (&b)[2]) {
+    const bool is_masked = rules.mask.hides(first, first + 16);
+    const float offset = rules.mask.columns[lane.t()].offset;
     x[0] = fmaf(x[0], factor, offset);
     x[1] = fmaf(x[1], factor, offset);
     if (is_masked || rules.cap > 0)
         finish_logits<true>(x, rules, is_masked, first + (lane.lane >> 2), lane.t());
-    const float top = fmaxf(column_top(fmaxf(x[0], x[1])), kNothing);
-    const float weight = g.weight_of(top);
-    half_fragment(transpose(pack_halves(exp2_fast(x[0] - top), exp2_fast(x[1] - top))), lane, b);
+    const float row_max = fmaxf(column_row_max(fmaxf(x[0], x[1])), kNothing);
+    const float weight = g.weight_of(row_max);
+    half_fragment(transpose(pack_halves(exp2_fast(x[0] - row_max), exp2_fast(x[1] - row_max))),
+                  lane, b);
     float sums[4] = {};
     mma(sums, kOnes, kOnes, kOnes, kOnes, b[0], b[1]);
-    g.sum = fmaf(sums[0], weight, g.sum);
+    g.row_sum = fmaf(sums[0], weight, g.row_sum);
     return weight;
 }
 
 template <int kStrips>
-__device__ __forceinline__ void multiply_raw_tile_values(Ring &ring, const Place &place,
+__device__ __forceinline__ void multiply_raw_tile_values(Ring &ring, const Position &position,
                                                          const ByteLane &lane, uint32_t n_tokens,
                                                          const uint32_t (&b)[2], float weight,
-                                                         ByteGathered<kStrips> &g) {
-    const uint32_t token = place.first_token + place.tile * 16u + lane.t() * 2;
+                                                         ByteAccumulator<kStrips> &g) {
+    const uint32_t token = position.first_token + position.tile * 16u + lane.t() * 2;
 #pragma unroll 1
     for (uint32_t from = 0; from < kStrips; from += kRawStrips) {
         const uint32_t words = ring.wait() + lane.lane * 16;

@@ -1,4 +1,4 @@
-// Decode: logits of a piece. Tokens are mma rows, channels k, query columns n.
+// Decode: logits of a KV tile. Tokens are mma rows, channels k, query columns n.
 //
 // A code is one AND away from the tensor core: at its bit position it is an exact FP16 subnormal,
 // code * 2^(bit - 24). What the positions differ by is made up for elsewhere: R2 and R3 (k 8-15)
@@ -6,9 +6,9 @@
 // bits higher, so their logits are divided by 4. R1 and R3 come from the word shifted by 8.
 //
 // Ranges are multiplied into the queries, which rounds them: q'. So that this error meets codes
-// around their middle only, a key counts as middle - range / 2 + code * step. The middles are rows
-// of an A tile of their own, times the plain queries, and so is -1/2, times q'; both are added to
-// the logits of their tokens. Where ranges change every 32 tokens, errors of q' are many and
+// around their midpoint only, a key counts as midpoint - range / 2 + code * step. The midpoints are
+// rows of an A tile of their own, times the plain queries, and so is -1/2, times q'; both are added
+// to the logits of their tokens. Where ranges change every 32 tokens, errors of q' are many and
 // average out: there a key counts as minimum + code * step, which saves half of the products beside
 // codes.
 //
@@ -76,18 +76,18 @@ __device__ __forceinline__ void multiply_half_tile(float (&s)[kTiles][4], const 
         mma(s[c], w.x, w.y, w.z, w.w, b[c][0], b[c][1]);
 }
 
-// What a piece is at: first the logits of its tokens, then their weights in the same registers.
+// What a KV tile is at: first the logits of its tokens, then their weights in the same registers.
 template <int kTiles>
 struct Work {
-    float s[kPageTiles][kTiles][4];  // products of codes and ranges, without the middles
-    float middle[kTiles][4];         // row g: of token group g
+    float s[kPageTiles][kTiles][4];  // products of codes and ranges, without the midpoints
+    float midpoint[kTiles][4];       // row g: of token group g
 
     __device__ __forceinline__ void clear() {
 #pragma unroll
         for (int c = 0; c < kTiles; ++c)
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                middle[c][i] = 0;
+                midpoint[c][i] = 0;
 #pragma unroll
                 for (int t = 0; t < kPageTiles; ++t)
                     s[t][c][i] = 0;
@@ -173,25 +173,26 @@ class KeyStrips {
     __device__ __forceinline__ uint32_t group_of(uint32_t tile) const {
         return tile * n_groups() >> 3;
     }
-    // The products of the minima, or of the middles: rows of all groups.
-    template <bool kMiddles>
+    // The products of the minima, or of the midpoints: rows of all groups.
+    template <bool kMidpoints>
     __device__ __forceinline__ void add_lows(Work<kTiles> &out) {
         const uint32_t group = kKind == kDecodePlain ? 0 : min(lane_ >> 2, n_groups() - 1u);
 #pragma unroll
         for (int n = 0; n < kCount; ++n) {
-            uint2 low =
-                load_minima<kKind>(metadata_ + keys_.minima_offset, number(n, group), keys_.is_f8);
-            if (kMiddles) {
-                const uint2 r = load_ranges<kKind>(metadata_, number(n, group), keys_.is_f8);
-                low = make_uint2(middle_of(r.x, low.x), middle_of(r.y, low.y));
+            uint2 low = load_minima<kKind>(metadata_ + keys_.minima_offset,
+                                           parameter_offset(n, group), keys_.is_f8);
+            if (kMidpoints) {
+                const uint2 r =
+                    load_ranges<kKind>(metadata_, parameter_offset(n, group), keys_.is_f8);
+                low = make_uint2(midpoint_of(r.x, low.x), midpoint_of(r.y, low.y));
             }
 #pragma unroll
             for (int c = 0; c < kTiles; ++c)
-                mma(out.middle[c], low.x, 0, low.y, 0, queries_[n][c][0], plain_high_[n][c]);
+                mma(out.midpoint[c], low.x, 0, low.y, 0, queries_[n][c][0], plain_high_[n][c]);
         }
     }
     // Where a token group begins with this tile: its ranges into folded_.
-    template <bool kMiddles>
+    template <bool kMidpoints>
     __device__ __forceinline__ void fold_ranges(uint32_t tile, Work<kTiles> &out) {
         if (!begins_group(tile))
             return;
@@ -202,13 +203,13 @@ class KeyStrips {
         const uint32_t high = !is_row ? 0 : kBits == 8 ? 0xB800B800u : 0xC800C800u;
 #pragma unroll
         for (int n = 0; n < kCount; ++n) {
-            const uint2 r = load_ranges<kKind>(metadata_, number(n, group), keys_.is_f8);
+            const uint2 r = load_ranges<kKind>(metadata_, parameter_offset(n, group), keys_.is_f8);
 #pragma unroll
             for (int c = 0; c < kTiles; ++c) {
                 folded_[n][c][0] = multiply_halves(queries_[n][c][0], r.x);
                 folded_[n][c][1] = multiply_halves(queries_[n][c][1], r.y);
-                if (kMiddles)
-                    mma(out.middle[c], low, 0, high, 0, folded_[n][c][0], folded_[n][c][1]);
+                if (kMidpoints)
+                    mma(out.midpoint[c], low, 0, high, 0, folded_[n][c][0], folded_[n][c][1]);
             }
         }
     }
@@ -244,28 +245,29 @@ class KeyStrips {
         }
     }
     // A lane's four numbers of (strip, group) in the ranges or in the minima.
-    __device__ __forceinline__ uint32_t number(int n, uint32_t group) const {
+    __device__ __forceinline__ uint32_t parameter_offset(int n, uint32_t group) const {
         return ((strip_ + n) * n_groups() + group) * 16 + (lane_ & 3u) * 4;
     }
 };
 
 // Products with codes of a width, summed, are logits of their columns times 1 / this.
 template <DecodeKind kKind, int kBits>
-constexpr float kKeyUnit = kBits == 16 ? 1.0f : 0x1p24f * kNumberUnit<kKind> *kStepFactor<kBits>;
+constexpr float kKeyScale =
+    kBits == 16 ? 1.0f : 0x1p24f * kParameterScale<kKind> *kStepFactor<kBits>;
 
 // A packed page's products are logits of its columns times 1 / all; odd tiles are 1 / odd times as
 // large as the others. The factors of the last width count: the sums change with the width.
-struct LogitUnits {
+struct LogitScales {
     float all;
     float odd;
 };
 template <int kStrips, DecodeKind kKind>
-__device__ __forceinline__ LogitUnits logit_units(const Keys &keys) {
+__device__ __forceinline__ LogitScales logit_scales(const Keys &keys) {
     if (keys.end4 < kStrips)
-        return {kKeyUnit<kKind, 2>, 0.25f};
+        return {kKeyScale<kKind, 2>, 0.25f};
     if (keys.end8 < kStrips)
-        return {kKeyUnit<kKind, 4>, 1.0f};
-    return {keys.end16 < kStrips ? kKeyUnit<kKind, 8> : kKeyUnit<kKind, 16>, 1.0f};
+        return {kKeyScale<kKind, 4>, 1.0f};
+    return {keys.end16 < kStrips ? kKeyScale<kKind, 8> : kKeyScale<kKind, 16>, 1.0f};
 }
 
 }  // namespace cuda

@@ -23,7 +23,7 @@ struct alignas(16) Column {
     uint32_t head;
 };
 // Which keys columns see.
-struct Sight {
+struct Mask {
     const Column *columns;      // shared
     const uint32_t *positions;  // of the new tokens, global; null: they follow each other
     uint32_t n_history;
@@ -36,7 +36,7 @@ struct Sight {
         return !window_tokens || at + window_tokens > columns[column].position ||
                at < window_sink_tokens;
     }
-    __device__ __forceinline__ bool sees(uint32_t column, uint32_t token) const {
+    __device__ __forceinline__ bool is_visible(uint32_t column, uint32_t token) const {
         uint32_t at = token;
         if (token >= n_history) {
             const uint32_t i = token - n_history;
@@ -55,7 +55,7 @@ struct Sight {
 };
 
 struct LogitRules {
-    Sight sight;
+    Mask mask;
     float cap;         // in powers of two, 0 = off
     float cap_factor;  // 2 / soft-cap: from powers of two to those of tanh
 };
@@ -68,7 +68,7 @@ template <bool kRaw>
 __device__ __forceinline__ float finished(float x, const LogitRules &rules, bool is_masked,
                                           uint32_t column, uint32_t token) {
     if (is_masked &&
-        !(kRaw ? rules.sight.sees(column, token) : rules.sight.in_window(column, token)))
+        !(kRaw ? rules.mask.is_visible(column, token) : rules.mask.in_window(column, token)))
         return kHidden;
     return rules.cap > 0 ? capped(x, rules) : x;
 }

@@ -1,4 +1,4 @@
-// Decode: the keys of a piece, strip by strip.
+// Decode: the keys of a KV tile, strip by strip.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_PAGE_KEYS_CUH
@@ -59,10 +59,10 @@ __device__ __forceinline__ void multiply_shared(const Keys &keys, const Queries 
 template <class By>
 __device__ __forceinline__ void scale_to_2(const Keys &keys, Work<By::kTiles> &work) {
     constexpr DecodeKind kKind = By::kKind;
-    const float from = keys.end4 > keys.end8    ? kKeyUnit<kKind, 4>
-                       : keys.end8 > keys.end16 ? kKeyUnit<kKind, 8>
-                                                : kKeyUnit<kKind, 16>;
-    work.scale(from / kKeyUnit<kKind, 2>, 4.0f * (from / kKeyUnit<kKind, 2>));
+    const float from = keys.end4 > keys.end8    ? kKeyScale<kKind, 4>
+                       : keys.end8 > keys.end16 ? kKeyScale<kKind, 8>
+                                                : kKeyScale<kKind, 16>;
+    work.scale(from / kKeyScale<kKind, 2>, 4.0f * (from / kKeyScale<kKind, 2>));
 }
 
 // Keys of a packed page.
@@ -87,13 +87,13 @@ __device__ __forceinline__ void multiply_keys(Ring &ring, const Keys &keys, cons
             multiply_width<16, By>(keys, queries, metadata, slots, keys.end16, lane, end, strip,
                                    words, work);
             if (strip && strip == keys.end16 && words < end && strip < keys.end8)
-                work.scale(1.0f / kKeyUnit<kKind, 8>, 1.0f / kKeyUnit<kKind, 8>);
+                work.scale(1.0f / kKeyScale<kKind, 8>, 1.0f / kKeyScale<kKind, 8>);
             multiply_width<8, By>(keys, queries, metadata, slots, keys.end8, lane, end, strip,
                                   words, work);
             if (strip == keys.end8 && words < end && strip < keys.end4) {
                 const float from =
-                    keys.end16 == keys.end8 ? kKeyUnit<kKind, 16> : kKeyUnit<kKind, 8>;
-                const float factor = from / kKeyUnit<kKind, 4>;
+                    keys.end16 == keys.end8 ? kKeyScale<kKind, 16> : kKeyScale<kKind, 8>;
+                const float factor = from / kKeyScale<kKind, 4>;
                 work.scale(factor, factor);
             }
         }

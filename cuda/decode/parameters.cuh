@@ -9,13 +9,13 @@
 namespace lk {
 namespace cuda {
 
-// Numbers as they are loaded are 1 / kNumberUnit of what they stand for. The bits of e4m3fnuz are
-// those of a half whose exponent has a bias of 15 instead of 8: kernels that know their numbers to
-// be FP8 leave it at that, and have queries and weights that are larger by as much.
+// Numbers as they are loaded are 1 / kParameterScale of what they stand for. The bits of e4m3fnuz
+// are those of a half whose exponent has a bias of 15 instead of 8: kernels that know their numbers
+// to be FP8 leave it at that, and have queries and weights that are larger by as much.
 template <DecodeKind kKind>
-constexpr int kNumberShift = kKind == kDecodeF8By32 ? 7 : 0;
+constexpr int kParameterShift = kKind == kDecodeF8By32 ? 7 : 0;
 template <DecodeKind kKind>
-constexpr float kNumberUnit = static_cast<float>(1 << kNumberShift<kKind>);
+constexpr float kParameterScale = static_cast<float>(1 << kParameterShift<kKind>);
 
 // Groups of pages of kDecodeF8By32.
 constexpr uint32_t kF8Groups = 4;       // of tokens
@@ -72,7 +72,7 @@ __device__ __forceinline__ uint32_t load_two_ranges(uint32_t array, uint32_t fir
 }
 
 // minimum + range / 2
-__device__ __forceinline__ uint32_t middle_of(uint32_t range, uint32_t minimum) {
+__device__ __forceinline__ uint32_t midpoint_of(uint32_t range, uint32_t minimum) {
     return as_word(__hfma2(as_half2(range), as_half2(0x38003800u), as_half2(minimum)));
 }
 

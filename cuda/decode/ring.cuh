@@ -1,7 +1,7 @@
 // Decode: what a warp reads, and its ring of asynchronous copies.
 //
-// A warp goes through its pieces, each keys first, then values. Both halves are copied in chunks of
-// whole strips; while one chunk is multiplied the next one is on its way. Ranges and minima come
+// A warp goes through its KV tiles, each keys first, then values. Both halves are copied in chunks
+// of whole strips; while one chunk is multiplied the next one is on its way. Ranges and minima come
 // with the first chunk of their half and have a place of their own.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -17,76 +17,76 @@ namespace cuda {
 
 constexpr uint32_t kRawStrips = 8;  // strips of a chunk of a tile of a raw row
 
-// Where the bytes of piece `index` of an item are: packed pages come first, since they take
+// Where the bytes of KV tile `index` of an item are: packed pages come first, since they take
 // longest.
-struct PieceSource {
+struct KvTileSource {
     RowInfo row;
     Entry entry;
 };
-__device__ __forceinline__ PieceSource find_piece(const DecodeArgs &args, const WorkItem &item,
-                                                  uint32_t index) {
+__device__ __forceinline__ KvTileSource find_kv_tile(const DecodeArgs &args, const WorkItem &item,
+                                                     uint32_t index) {
     uint32_t row = item.packed_begin + index;
     if (index >= item.packed_count) {
         row = (index - item.packed_count) / kRowTiles;
         row = row < item.raw_count[0] ? item.raw_begin[0] + row
                                       : item.raw_begin[1] + row - item.raw_count[0];
     }
-    PieceSource source;
+    KvTileSource source;
     source.row = args.step.rows[item.first_row + row];
     source.entry =
         reinterpret_cast<const Entry *>(source.row.entries)[args.layer.first_entry + item.kv_head];
     return source;
 }
 
-__device__ inline Piece make_page(const DecodeArgs &args, const PageTemplate &common,
-                                  const Entry &entry) {
-    Piece piece = common.piece;
+__device__ inline KvTile make_page(const DecodeArgs &args, const KvTileTemplate &common,
+                                   const Entry &entry) {
+    KvTile kv_tile = common.kv_tile;
     if (entry.key_class != common.key_class || entry.value_class != common.value_class) {
-        piece.is_f8 = 0;
-        fill_half(&piece, args.step.classes[entry.key_class], 0);
-        fill_half(&piece, args.step.classes[entry.value_class], 1);
+        kv_tile.is_f8 = 0;
+        fill_side(&kv_tile, args.step.classes[entry.key_class], 0);
+        fill_side(&kv_tile, args.step.classes[entry.value_class], 1);
     }
-    piece.half[0].metadata = entry.key_metadata;
-    piece.half[1].metadata = entry.value_metadata;
-    return piece;
+    kv_tile.side[0].metadata = entry.key_metadata;
+    kv_tile.side[1].metadata = entry.value_metadata;
+    return kv_tile;
 }
 
-__device__ inline Piece make_tile(const DecodeArgs &args, const RowInfo &row, uint32_t tile,
-                                  uint32_t n_tokens) {
+__device__ inline KvTile make_tile(const DecodeArgs &args, const RowInfo &row, uint32_t tile,
+                                   uint32_t n_tokens) {
     const uint32_t tiles = row.capacity_tokens / 16;
     const bool is_there = tile < tiles && row.first_token + tile * 16 < n_tokens;
     const uint32_t bytes = is_there ? args.layer.head_dim / 16 * 512 : 0;
-    Piece piece{};
-    piece.half[0] = {0, 0, bytes, kRawStrips * 512, 0};
-    piece.half[1] = {0, 0, bytes, kRawStrips * 512, 0};
-    piece.strip_stride = tiles * 512;
-    piece.is_raw = 1;
-    piece.tile = static_cast<uint8_t>(tile);
-    return piece;
+    KvTile kv_tile{};
+    kv_tile.side[0] = {0, 0, bytes, kRawStrips * 512, 0};
+    kv_tile.side[1] = {0, 0, bytes, kRawStrips * 512, 0};
+    kv_tile.strip_stride = tiles * 512;
+    kv_tile.is_raw = 1;
+    kv_tile.tile = static_cast<uint8_t>(tile);
+    return kv_tile;
 }
 
-// The warp's pieces of an item from number `turn` of its own on: every n_warps-th one is. Returns
+// The warp's KV tiles of an item from number `turn` of its own on: every n_warps-th one is. Returns
 // how many there are, at most kWarpPieces.
-__device__ inline uint32_t find_pieces(const DecodeArgs &args, const WorkItem &item,
-                                       uint32_t n_tokens, uint32_t turn, Piece *pieces,
-                                       uint32_t warp, uint32_t n_warps, uint32_t lane) {
+__device__ inline uint32_t find_kv_tiles(const DecodeArgs &args, const WorkItem &item,
+                                         uint32_t n_tokens, uint32_t turn, KvTile *kv_tiles,
+                                         uint32_t warp, uint32_t n_warps, uint32_t lane) {
     const uint32_t n_raw = kRowTiles * (item.raw_count[0] + item.raw_count[1]);
-    const uint32_t n_pieces = n_raw + item.packed_count;
+    const uint32_t n_kv_tiles = n_raw + item.packed_count;
     const uint32_t first = warp + turn * n_warps;
     const uint32_t n_mine =
-        first < n_pieces ? min((n_pieces - first + n_warps - 1) / n_warps, kWarpPieces) : 0;
+        first < n_kv_tiles ? min((n_kv_tiles - first + n_warps - 1) / n_warps, kWarpKvTiles) : 0;
     if (lane < n_mine) {
         const uint32_t index = first + lane * n_warps;
-        const PieceSource source = find_piece(args, item, index);
+        const KvTileSource source = find_kv_tile(args, item, index);
         const uint32_t tile = (index - item.packed_count) % kRowTiles;
         const bool is_raw = index >= item.packed_count;
-        Piece piece = is_raw ? make_tile(args, source.row, tile, n_tokens)
-                             : make_page(args, args.templates[item.kv_head], source.entry);
+        KvTile kv_tile = is_raw ? make_tile(args, source.row, tile, n_tokens)
+                                : make_page(args, args.templates[item.kv_head], source.entry);
         const uint32_t offset = is_raw ? tile * 512 : 0;
-        piece.half[0].payload = source.entry.key_payload + offset;
-        piece.half[1].payload = source.entry.value_payload + offset;
-        piece.first_token = source.row.first_token;
-        pieces[lane] = piece;
+        kv_tile.side[0].payload = source.entry.key_payload + offset;
+        kv_tile.side[1].payload = source.entry.value_payload + offset;
+        kv_tile.first_token = source.row.first_token;
+        kv_tiles[lane] = kv_tile;
     }
     __syncwarp();
     return n_mine;
@@ -187,29 +187,29 @@ class Arrivals {
 // Issues copies in the order in which chunks are used; everything is uniform in the warp.
 class Ring {
   public:
-    // pieces: shared, the warp's. memory: shared, two slots of kChunkBytes, then the metadata of
+    // KV tiles: shared, the warp's. memory: shared, two slots of kChunkBytes, then the metadata of
     // keys, then of values.
-    __device__ __forceinline__ Ring(uint32_t pieces, uint32_t memory, uint32_t key_metadata_bytes,
+    __device__ __forceinline__ Ring(uint32_t kv_tiles, uint32_t memory, uint32_t key_metadata_bytes,
                                     const Arrivals &arrivals)
         : arrivals_(arrivals),
-          pieces_(pieces),
+          kv_tiles_(kv_tiles),
           memory_(memory),
           value_metadata_(memory + 2 * kChunkBytes + key_metadata_bytes) {}
 
     // Go through the first n_pieces; all earlier ones are used up. Before the first wait() comes
     // follow(), later, so that what all warps begin with is not held up by what comes next.
-    __device__ __forceinline__ void start(uint32_t n_pieces) {
-        half_ = using_ = pieces_;
-        end_ = pieces_ + n_pieces * kPieceBytes;
+    __device__ __forceinline__ void start(uint32_t n_kv_tiles) {
+        half_ = using_ = kv_tiles_;
+        end_ = kv_tiles_ + n_kv_tiles * kKvTileBytes;
         used_ = issued_;
         issue();
     }
     __device__ __forceinline__ void follow() { issue(); }
 
     __device__ __forceinline__ bool has_more() const { return using_ < end_; }
-    __device__ __forceinline__ uint32_t piece() const { return using_; }
+    __device__ __forceinline__ uint32_t kv_tile() const { return using_; }
     __device__ __forceinline__ bool is_empty() const { return !load_shared1(using_ + 16); }
-    __device__ __forceinline__ void next_piece() { using_ += kPieceBytes; }
+    __device__ __forceinline__ void next_kv_tile() { using_ += kKvTileBytes; }
 
     // Wait for the chunk that is used next; its place.
     __device__ __forceinline__ uint32_t wait() const {
@@ -227,7 +227,7 @@ class Ring {
     __device__ __forceinline__ uint32_t value_metadata() const { return value_metadata_; }
 
   private:
-    // half_ is the place of a HalfPiece: the piece's, or 32 bytes behind it.
+    // half_ is the place of a KvTileSide: the KV tile's, or 32 bytes behind it.
     __device__ __forceinline__ void issue() {
         if (!side_)
             skip_nothing();
@@ -246,9 +246,9 @@ class Ring {
         const uint32_t total = load_shared1(half_ + 16);
         const uint32_t bytes = min(chunk, total - offset_);
         const bool is_values = side_;
-        const uint32_t place = half_ - (is_values ? 32 : 0) + 80;
-        if (load_shared1(place + 8) & 0xFFu) {
-            const uint32_t stride = load_shared1(place + 4);
+        const uint32_t position = half_ - (is_values ? 32 : 0) + 80;
+        if (load_shared1(position + 8) & 0xFFu) {
+            const uint32_t stride = load_shared1(position + 4);
             arrivals_.copy_runs(to, payload + offset_ / 512 * stride, stride, bytes / 512);
             arrivals_.expect(slot, 0);
         } else {
@@ -264,7 +264,7 @@ class Ring {
         offset_ += bytes;
         if (offset_ == total) {
             offset_ = 0;
-            half_ += is_values ? kPieceBytes - 32 : 32;
+            half_ += is_values ? kKvTileBytes - 32 : 32;
             side_ = !is_values;
         }
     }
@@ -272,14 +272,14 @@ class Ring {
     __device__ __forceinline__ void skip_nothing() {
 #pragma unroll 1
         while (half_ < end_ && !load_shared1(half_ + 16))
-            half_ += kPieceBytes;
+            half_ += kKvTileBytes;
     }
     const Arrivals arrivals_;
-    const uint32_t pieces_;
+    const uint32_t kv_tiles_;
     const uint32_t memory_;
     const uint32_t value_metadata_;
     uint32_t half_ = 0;   // of the next copy
-    uint32_t using_ = 0;  // the piece at use
+    uint32_t using_ = 0;  // the KV tile at use
     uint32_t end_ = 0;
     uint32_t offset_ = 0;  // of the next copy in its half
     bool side_ = false;
@@ -287,7 +287,7 @@ class Ring {
     uint32_t used_ = 0;
 };
 
-// What the multiplying side needs of a piece.
+// What the multiplying side needs of a KV tile.
 struct Keys {
     uint32_t permutation_offset;
     uint32_t minima_offset;
@@ -303,22 +303,22 @@ struct Values {
     uint32_t group_strips;
     bool is_f8;
 };
-struct Place {
+struct Position {
     uint32_t first_token;  // of the row
     uint32_t tile;
     bool is_raw;
 };
-__device__ __forceinline__ Place read_place(uint32_t piece) {
-    const uint4 p = load_shared4(piece + 80);
+__device__ __forceinline__ Position read_position(uint32_t kv_tile) {
+    const uint4 p = load_shared4(kv_tile + 80);
     return {p.x, p.z >> 8 & 0xFFu, (p.z & 0xFFu) != 0};
 }
-__device__ __forceinline__ Keys read_keys(uint32_t piece) {
-    const uint4 s = load_shared4(piece + 64);
+__device__ __forceinline__ Keys read_keys(uint32_t kv_tile) {
+    const uint4 s = load_shared4(kv_tile + 64);
     return {s.y & 0xFFFFu, s.x & 0xFFFFu,     s.y >> 16 & 0xFFu, s.y >> 24,
             s.z & 0xFFu,   s.z >> 16 & 0xFFu, s.w >> 16,         (s.z >> 8 & 0xFFu) != 0};
 }
-__device__ __forceinline__ Values read_values(uint32_t piece) {
-    const uint4 s = load_shared4(piece + 64);
+__device__ __forceinline__ Values read_values(uint32_t kv_tile) {
+    const uint4 s = load_shared4(kv_tile + 64);
     return {s.x >> 16, s.w >> 8 & 0xFFu, s.z >> 24, s.w & 0xFFu, (s.z >> 8 & 0xFFu) != 0};
 }
 

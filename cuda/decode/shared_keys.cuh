@@ -31,8 +31,8 @@ __device__ __forceinline__ uint32_t high_slot(const Keys &keys, uint32_t slot) {
     return slot < keys.n_shared ? slot + keys.n_shared : slot;
 }
 // Where the ranges have a slot's number, in token group 0.
-__device__ __forceinline__ uint32_t range_place(const Keys &keys, uint32_t slot,
-                                                uint32_t n_groups) {
+__device__ __forceinline__ uint32_t range_offset(const Keys &keys, uint32_t slot,
+                                                 uint32_t n_groups) {
     return (keys.end4 + (slot >> 4)) * n_groups * 16 + (slot << 1 & 12u) + (slot >> 2 & 2u) +
            (slot & 1u);
 }
@@ -67,13 +67,13 @@ class SharedKeyStrip : public KeyStrips<2, 1, kTiles, kKind> {
         const uint32_t slot = keys_.end4 * 16 + high_slot(keys_, first_ + (lane_ & 15u));
         this->load_queries(all_queries_, load_shared_byte(slots_ + slot), 0);
         scale(kOutlierHighFactor);
-        uint32_t places[4];
+        uint32_t positions[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const uint32_t k = (lane_ & 3u) * 2 + i % 2 + i / 2 * 8;
-            places[i] = range_place(keys_, high_slot(keys_, first_ + k), this->n_groups());
+            positions[i] = range_offset(keys_, high_slot(keys_, first_ + k), this->n_groups());
         }
-        multiply_bits(out, w, kBit1, [&](uint32_t tile) { fold_ranges_of(places, tile); });
+        multiply_bits(out, w, kBit1, [&](uint32_t tile) { fold_ranges_of(positions, tile); });
     }
 
   private:
@@ -99,14 +99,14 @@ class SharedKeyStrip : public KeyStrips<2, 1, kTiles, kKind> {
             }
         }
     }
-    __device__ __forceinline__ void fold_ranges_of(const uint32_t (&places)[4], uint32_t tile) {
+    __device__ __forceinline__ void fold_ranges_of(const uint32_t (&positions)[4], uint32_t tile) {
         if (!this->begins_group(tile))
             return;
         const uint32_t group = this->group_of(tile) * 16;
-        const uint32_t low =
-            load_two_ranges<kKind>(metadata_, places[0] + group, places[1] + group, keys_.is_f8);
-        const uint32_t high =
-            load_two_ranges<kKind>(metadata_, places[2] + group, places[3] + group, keys_.is_f8);
+        const uint32_t low = load_two_ranges<kKind>(metadata_, positions[0] + group,
+                                                    positions[1] + group, keys_.is_f8);
+        const uint32_t high = load_two_ranges<kKind>(metadata_, positions[2] + group,
+                                                     positions[3] + group, keys_.is_f8);
 #pragma unroll
         for (int c = 0; c < kTiles; ++c) {
             folded_[0][c][0] = multiply_halves(queries_[0][c][0], low);

@@ -1,9 +1,9 @@
 // Decode: weights times values. Channels are mma rows, tokens k.
 //
 // Ranges are multiplied into the weights (and what the codes' positions differ by, see
-// decode/keys.cuh), which rounds them; a value counts as middle - range / 2 + code * step, as keys
-// do: the sum of the folded weights, for -1/2 of the range, comes from a product of its own. With a
-// range for every 32 channels of a token a value counts as minimum + code * step.
+// decode/keys.cuh), which rounds them; a value counts as midpoint - range / 2 + code * step, as
+// keys do: the sum of the folded weights, for -1/2 of the range, comes from a product of its own.
+// With a range for every 32 channels of a token a value counts as minimum + code * step.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_VALUES_CUH
@@ -23,7 +23,7 @@ template <DecodeKind kKind>
 constexpr bool kHasOneBit = kKind == kDecodeGrouped;
 // Bits that the codes of tile t lie above those of the first tile of their word.
 template <DecodeKind kKind>
-__device__ __forceinline__ int place_of(uint32_t bits, int t) {
+__device__ __forceinline__ int bit_position(uint32_t bits, int t) {
     if (kHasOneBit<kKind> && bits == 1)
         return 2 * (t % 2) + t / 2 % 2;
     return bits == 2 ? 2 * (t % 2) : 0;
@@ -66,24 +66,24 @@ __device__ __forceinline__ void fold_f8_ranges(uint32_t metadata, uint32_t group
 }
 
 // Weights times the ranges of a channel group, and times what the codes' positions differ by; their
-// sum times -1/2 joins the group's middles.
+// sum times -1/2 joins the group's midpoints.
 template <int kStrips, int kTiles, DecodeKind kKind>
 __device__ __forceinline__ void fold_ranges(const Values &values, uint32_t metadata, uint32_t group,
                                             uint32_t lane, Work<kTiles> &work,
-                                            Gathered<kStrips, kTiles> &g) {
+                                            Accumulator<kStrips, kTiles> &g) {
     const int upper = values.bits == 8 ? 0 : 4;  // bits that codes of k 8-15 lie higher
     float sums[kTiles][4] = {};
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t) {
         const uint2 r =
             load_ranges<kKind>(metadata, group * 128 + t * 16 + (lane & 3u) * 4, values.is_f8);
-        const int place = place_of<kKind>(values.bits, t);
+        const int position = bit_position<kKind>(values.bits, t);
         const bool is_first = kHasOneBit<kKind> ? t % 4 == 0 : t % 2 == 0;
-        const uint32_t r0 = is_first ? r.x : multiply_halves(r.x, powers_of_two(-place));
-        const uint32_t r1 = multiply_halves(r.y, powers_of_two(-place - upper));
+        const uint32_t r0 = is_first ? r.x : multiply_halves(r.x, powers_of_two(-position));
+        const uint32_t r1 = multiply_halves(r.y, powers_of_two(-position - upper));
         // The same the other way, for the sum.
-        const uint32_t a0 = powers_of_two(place);
-        const uint32_t a2 = powers_of_two(place + upper);
+        const uint32_t a0 = powers_of_two(position);
+        const uint32_t a2 = powers_of_two(position + upper);
 #pragma unroll
         for (int c = 0; c < kTiles; ++c) {
             const uint32_t b0 = multiply_halves(work.get(t, c, 0, 0), r0);
@@ -92,13 +92,13 @@ __device__ __forceinline__ void fold_ranges(const Values &values, uint32_t metad
             mma(sums[c], a0, 0, a2, 0, b0, b1);
         }
     }
-    const float factor = -0.5f * __fdividef(g.unit, code_unit(values.bits));
+    const float factor = -0.5f * __fdividef(g.output_scale, code_scale(values.bits));
     if (kKind == kDecodePlain || (lane >> 2) == group)
 #pragma unroll
         for (int c = 0; c < kTiles; ++c)
 #pragma unroll
             for (int i = 0; i < 2; ++i)
-                g.middle[c][i] = fmaf(sums[c][i], factor, g.middle[c][i]);
+                g.midpoint[c][i] = fmaf(sums[c][i], factor, g.midpoint[c][i]);
 }
 
 template <int kTiles>
@@ -145,7 +145,7 @@ __device__ __forceinline__ void multiply_bit_strip(float (&o)[kTiles][4], uint32
     for (int t = 0; t < kPageTiles; ++t) {
         uint32_t b[kTiles][2];
         weights_of(work, t, 1, b);
-        multiply_tile(o, t < 4 ? w.x : w.y, kMask1 << place_of<kDecodeGrouped>(1, t), b);
+        multiply_tile(o, t < 4 ? w.x : w.y, kMask1 << bit_position<kDecodeGrouped>(1, t), b);
     }
 }
 
@@ -217,7 +217,7 @@ __device__ __forceinline__ void multiply_values(Ring &ring, const Values &values
 template <int kStrips, int kTiles, DecodeKind kKind>
 __device__ __forceinline__ void multiply_half_values(Ring &ring, const Values &values,
                                                      uint32_t lane, Work<kTiles> &work,
-                                                     Gathered<kStrips, kTiles> &g) {
+                                                     Accumulator<kStrips, kTiles> &g) {
     const uint32_t metadata = ring.value_metadata();
     if constexpr (kKind == kDecodeF8By32) {
         fold_positions(values, work);
@@ -238,11 +238,11 @@ __device__ __forceinline__ uint32_t keep_tokens(uint32_t word, uint32_t token, u
 
 // Values of a tile of a raw row.
 template <int kStrips, int kTiles>
-__device__ __forceinline__ void multiply_raw_values(Ring &ring, const Place &place, uint32_t lane,
-                                                    uint32_t n_tokens,
+__device__ __forceinline__ void multiply_raw_values(Ring &ring, const Position &position,
+                                                    uint32_t lane, uint32_t n_tokens,
                                                     const uint32_t (&b)[kTiles][2],
                                                     float (&o)[kStrips][kTiles][4]) {
-    const uint32_t token = place.first_token + place.tile * 16u + (lane & 3u) * 2;
+    const uint32_t token = position.first_token + position.tile * 16u + (lane & 3u) * 2;
 #pragma unroll 1
     for (uint32_t from = 0; from < kStrips; from += kRawStrips) {
         const uint32_t words = ring.wait() + lane * 16;

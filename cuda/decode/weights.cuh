@@ -1,8 +1,8 @@
 // Decode: from logits to weights, and what a warp gathers.
 //
-// Weights are 2^up times exp(logit - top). The middles of values (their minima, see
+// Weights are 2^up times exp(logit - top). The midpoints of values (their minima, see
 // decode/keys.cuh) and the sum of weights come from one product per tile, whose rows 0-7 are the
-// middles of the channel groups and whose rows 8-15 are ones.
+// midpoints of the channel groups and whose rows 8-15 are ones.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_WEIGHTS_CUH
@@ -20,7 +20,7 @@ constexpr float kLargeRange = 1000.0f;  // above it weights stay below 1: range 
 constexpr uint32_t kOnes = 0x3C003C00u;
 
 // Highest over the lanes of a column.
-__device__ __forceinline__ float column_top(float x) {
+__device__ __forceinline__ float column_row_max(float x) {
 #pragma unroll
     for (int distance = 4; distance < 32; distance *= 2)
         x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, distance));
@@ -29,22 +29,22 @@ __device__ __forceinline__ float column_top(float x) {
 
 // What a warp has gathered, relative to exp2(-top): outputs are o * unit, the rest is as it is.
 template <int kStrips, int kTiles>
-struct Gathered {
+struct Accumulator {
     float o[kStrips][kTiles][4];
-    float middle[kTiles][2];  // lane 4g + i: of channel group g
-    float top[kTiles][2];
-    float sum[kTiles][2];
-    float unit;
+    float midpoint[kTiles][2];  // lane 4g + i: of channel group g
+    float row_max[kTiles][2];
+    float row_sum[kTiles][2];
+    float output_scale;
 
     __device__ __forceinline__ void clear() {
-        unit = 1;
+        output_scale = 1;
 #pragma unroll
         for (int c = 0; c < kTiles; ++c) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                middle[c][i] = 0;
-                sum[c][i] = 0;
-                top[c][i] = kNothing;
+                midpoint[c][i] = 0;
+                row_sum[c][i] = 0;
+                row_max[c][i] = kNothing;
             }
 #pragma unroll
             for (int s = 0; s < kStrips; ++s)
@@ -55,27 +55,27 @@ struct Gathered {
     }
     // Raise the tops to what the warp's lanes found together, and change the outputs' unit.
     __device__ __forceinline__ void raise(float (&x)[kTiles][2], float wanted, float slack) {
-        bool changes = wanted != unit;
+        bool changes = wanted != output_scale;
 #pragma unroll
         for (int c = 0; c < kTiles; ++c)
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                x[c][i] = column_top(x[c][i]);
-                changes = changes || x[c][i] > top[c][i] + slack;
+                x[c][i] = column_row_max(x[c][i]);
+                changes = changes || x[c][i] > row_max[c][i] + slack;
             }
         if (!__any_sync(kAllLanes, changes))
             return;
-        const float change = __fdividef(unit, wanted);
-        unit = wanted;
+        const float change = __fdividef(output_scale, wanted);
+        output_scale = wanted;
 #pragma unroll
         for (int c = 0; c < kTiles; ++c)
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const float raised = fmaxf(top[c][i], x[c][i]);
-                const float factor = exp2_fast(top[c][i] - raised);
-                top[c][i] = raised;
-                middle[c][i] *= factor;
-                sum[c][i] *= factor;
+                const float raised = fmaxf(row_max[c][i], x[c][i]);
+                const float factor = exp2_fast(row_max[c][i] - raised);
+                row_max[c][i] = raised;
+                midpoint[c][i] *= factor;
+                row_sum[c][i] *= factor;
 #pragma unroll
                 for (int s = 0; s < kStrips; ++s) {
                     o[s][c][i] *= factor * change;
@@ -117,7 +117,7 @@ __device__ __forceinline__ uint32_t values_groups(const Values &values) {
 }
 
 // Values are codes, as FP16 subnormals, times ranges times this.
-__device__ __forceinline__ float code_unit(uint32_t bits) {
+__device__ __forceinline__ float code_scale(uint32_t bits) {
     return bits == 1   ? 0x1p24f * kStepFactor<1>
            : bits == 2 ? 0x1p24f * kStepFactor<2>
            : bits == 4 ? 0x1p24f * kStepFactor<4>
@@ -167,19 +167,19 @@ template <int kStrips, int kTiles, DecodeKind kKind>
 __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &values,
                                              uint32_t metadata, uint32_t first_token, uint32_t lane,
                                              const LogitRules &rules, Work<kTiles> &work,
-                                             Gathered<kStrips, kTiles> &g) {
-    const LogitUnits units = logit_units<kStrips, kKind>(keys);
-    const bool is_masked = rules.sight.hides(first_token, first_token + 128);
+                                             Accumulator<kStrips, kTiles> &g) {
+    const LogitScales scales = logit_scales<kStrips, kKind>(keys);
+    const bool is_masked = rules.mask.hides(first_token, first_token + 128);
     const bool finishes = is_masked || rules.cap > 0;
-    float factor[kTiles][2], offset[kTiles][2], top[kTiles][2], odd = units.odd;
+    float factor[kTiles][2], offset[kTiles][2], row_max[kTiles][2], odd = scales.odd;
 #pragma unroll
     for (int c = 0; c < kTiles; ++c)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const Column &column = rules.sight.columns[c * 8 + (lane & 3u) * 2 + i];
-            factor[c][i] = column.factor * units.all;
+            const Column &column = rules.mask.columns[c * 8 + (lane & 3u) * 2 + i];
+            factor[c][i] = column.factor * scales.all;
             offset[c][i] =
-                fmaf(work.middle[c][i], column.factor * kNumberUnit<kKind>, column.offset);
+                fmaf(work.midpoint[c][i], column.factor * kParameterScale<kKind>, column.offset);
         }
     if (kKind != kDecodePlain || finishes) {
         const uint32_t n_groups = kKind == kDecodeF8By32 ? kF8Groups : keys.n_groups;
@@ -205,22 +205,22 @@ __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &val
 #pragma unroll
             for (int t = 0; t < kPageTiles; ++t)
                 most[t % 2] = fmaxf(most[t % 2], fmaxf(work.s[t][c][i], work.s[t][c][2 + i]));
-            top[c][i] = fmaf(fmaxf(most[0], most[1] * odd), factor[c][i], offset[c][i]);
+            row_max[c][i] = fmaf(fmaxf(most[0], most[1] * odd), factor[c][i], offset[c][i]);
         }
     const bool is_large = has_large_ranges<kKind>(values, metadata, lane);
-    const int most_up = kUp + kNumberShift<kKind>;
+    const int most_up = kUp + kParameterShift<kKind>;
     const float up = is_large ? 0.0f : static_cast<float>(most_up);
-    const float unit = is_large ? 1.0f : 1.0f / (1 << most_up);
-    const float number_unit = unit * kNumberUnit<kKind>;
-    g.raise(top, values.bits == 16 ? unit : number_unit * code_unit(values.bits),
+    const float output_scale = is_large ? 1.0f : 1.0f / (1 << most_up);
+    const float parameter_scale = output_scale * kParameterScale<kKind>;
+    g.raise(row_max, values.bits == 16 ? output_scale : parameter_scale * code_scale(values.bits),
             is_large ? 0.0f : kSlack);
 #pragma unroll
     for (int c = 0; c < kTiles; ++c)
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-            offset[c][i] += up - g.top[c][i];
+            offset[c][i] += up - g.row_max[c][i];
     make_weights<kPageTiles>(work, odd, factor, offset);
-    // The sum of the weights, and their products with the middles, or the minima.
+    // The sum of the weights, and their products with the midpoints, or the minima.
     float sums[kTiles][4] = {};
     const uint32_t group =
         kKind == kDecodePlain ? 0 : min(lane >> 2, values_groups<kStrips, kKind>(values) - 1u);
@@ -232,7 +232,7 @@ __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &val
             z = load_minima<kKind>(metadata + values.minima_offset, index, values.is_f8);
             if (kKind != kDecodeF8By32) {
                 const uint2 r = load_ranges<kKind>(metadata, index, values.is_f8);
-                z = make_uint2(middle_of(r.x, z.x), middle_of(r.y, z.y));
+                z = make_uint2(midpoint_of(r.x, z.x), midpoint_of(r.y, z.y));
             }
         }
 #pragma unroll
@@ -243,24 +243,24 @@ __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &val
     for (int c = 0; c < kTiles; ++c)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            g.middle[c][i] = fmaf(sums[c][i], number_unit, g.middle[c][i]);
-            g.sum[c][i] = fmaf(sums[c][2 + i], unit, g.sum[c][i]);
+            g.midpoint[c][i] = fmaf(sums[c][i], parameter_scale, g.midpoint[c][i]);
+            g.row_sum[c][i] = fmaf(sums[c][2 + i], output_scale, g.row_sum[c][i]);
         }
 }
 
 // Logits of a tile of a raw row to weights.
 template <int kStrips, int kTiles>
-__device__ __forceinline__ void weigh_raw(const Place &place, uint32_t lane,
+__device__ __forceinline__ void weigh_raw(const Position &position, uint32_t lane,
                                           const LogitRules &rules, Work<kTiles> &work,
-                                          Gathered<kStrips, kTiles> &g) {
-    const uint32_t first = place.first_token + place.tile * 16u;
-    const bool is_masked = rules.sight.hides(first, first + 16);
-    float factor[kTiles][2], offset[kTiles][2], top[kTiles][2];
+                                          Accumulator<kStrips, kTiles> &g) {
+    const uint32_t first = position.first_token + position.tile * 16u;
+    const bool is_masked = rules.mask.hides(first, first + 16);
+    float factor[kTiles][2], offset[kTiles][2], row_max[kTiles][2];
 #pragma unroll
     for (int c = 0; c < kTiles; ++c)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const Column &column = rules.sight.columns[c * 8 + (lane & 3u) * 2 + (i & 1)];
+            const Column &column = rules.mask.columns[c * 8 + (lane & 3u) * 2 + (i & 1)];
             work.s[0][c][i] = fmaf(work.s[0][c][i], column.factor, column.offset);
         }
     if (is_masked || rules.cap > 0)
@@ -269,14 +269,14 @@ __device__ __forceinline__ void weigh_raw(const Place &place, uint32_t lane,
     for (int c = 0; c < kTiles; ++c)
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-            top[c][i] = fmaxf(work.s[0][c][i], work.s[0][c][2 + i]);
-    g.raise(top, 1.0f / (1 << kUp), kSlack);
+            row_max[c][i] = fmaxf(work.s[0][c][i], work.s[0][c][2 + i]);
+    g.raise(row_max, 1.0f / (1 << kUp), kSlack);
 #pragma unroll
     for (int c = 0; c < kTiles; ++c)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             factor[c][i] = 1.0f;
-            offset[c][i] = static_cast<float>(kUp) - g.top[c][i];
+            offset[c][i] = static_cast<float>(kUp) - g.row_max[c][i];
         }
     make_weights<1>(work, 1.0f, factor, offset);
     float sums[kTiles][4] = {};
@@ -285,7 +285,7 @@ __device__ __forceinline__ void weigh_raw(const Place &place, uint32_t lane,
         mma(sums[c], kOnes, kOnes, kOnes, kOnes, work.get(0, c, 0, 0), work.get(0, c, 0, 1));
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-            g.sum[c][i] = fmaf(sums[c][i], 1.0f / (1 << kUp), g.sum[c][i]);
+            g.row_sum[c][i] = fmaf(sums[c][i], 1.0f / (1 << kUp), g.row_sum[c][i]);
     }
 }
 

@@ -120,7 +120,7 @@ class ChunkReader {
 };
 
 // Of a chunk's channels; null where the layer has none.
-struct ChunkNumbers {
+struct ChunkParameters {
     const float *centers;
     const float *inverses;
 };
@@ -131,9 +131,9 @@ struct Chunk {
     uint32_t n_saturated = 0;
     bool has_fault = false;
 
-    __device__ Chunk(const RawChunk &raw, uint32_t dtype, const ChunkNumbers &numbers) {
-        if (numbers.centers || numbers.inverses)
-            take_keys(raw, dtype, numbers);
+    __device__ Chunk(const RawChunk &raw, uint32_t dtype, const ChunkParameters &parameters) {
+        if (parameters.centers || parameters.inverses)
+            take_keys(raw, dtype, parameters);
         else if (dtype == kF16)
             take_halves(raw);
         else
@@ -164,11 +164,12 @@ struct Chunk {
             words[i] = take_float(low) | take_float(high) << 16;
         }
     }
-    __device__ void take_keys(const RawChunk &raw, uint32_t dtype, const ChunkNumbers &numbers) {
+    __device__ void take_keys(const RawChunk &raw, uint32_t dtype,
+                              const ChunkParameters &parameters) {
 #pragma unroll
         for (uint32_t i = 0; i < kChunk; ++i) {
-            const float center = numbers.centers ? numbers.centers[i] : 0.0f;
-            const float inverse = numbers.inverses ? numbers.inverses[i] : 1.0f;
+            const float center = parameters.centers ? parameters.centers[i] : 0.0f;
+            const float inverse = parameters.inverses ? parameters.inverses[i] : 1.0f;
             const uint32_t half = take_float(element_bits(raw, dtype, i), center, inverse);
             words[i / 2] = i % 2 ? words[i / 2] | half << 16 : half;
         }
@@ -195,14 +196,14 @@ struct Chunk {
 };
 
 // The last of n ascending numbers that is not above the limit; the first is not. Whole warps.
-template <typename Number>
-__device__ uint32_t find_last(uint32_t n, uint32_t limit, const Number &number) {
+template <typename Value>
+__device__ uint32_t find_last(uint32_t n, uint32_t limit, const Value &value) {
     const uint32_t lane = threadIdx.x % kWarp;
     uint32_t first = 0;
     // What is looked for is mostly near the end.
     if (n > kWarp) {
         first = n - kWarp;
-        const uint32_t found = __ballot_sync(kAllLanes, number(first + lane) <= limit);
+        const uint32_t found = __ballot_sync(kAllLanes, value(first + lane) <= limit);
         if (found)
             return first + __popc(found) - 1;
         n = first;
@@ -213,7 +214,7 @@ __device__ uint32_t find_last(uint32_t n, uint32_t limit, const Number &number) 
         const uint32_t step = (n + kWarp - 1) / kWarp;
         const uint32_t i = lane * step;
         const uint32_t part =
-            __popc(__ballot_sync(kAllLanes, i < n && number(first + i) <= limit)) - 1;
+            __popc(__ballot_sync(kAllLanes, i < n && value(first + i) <= limit)) - 1;
         if (step == 1)
             return first + part;
         first += part * step;
@@ -222,13 +223,13 @@ __device__ uint32_t find_last(uint32_t n, uint32_t limit, const Number &number) 
 }
 
 // The row that stores a token; entries is null when none does.
-struct TokenPlace {
+struct TokenPosition {
     const Entry *entries;  // [heads] of the layer
     uint32_t token;        // in the row
 };
 
 // Where a token goes, and the n tokens from it on that follow it in its row. Whole warps.
-__device__ TokenPlace find_place(const AppendKernelArgs &args, uint32_t token, uint32_t *n) {
+__device__ TokenPosition find_position(const AppendKernelArgs &args, uint32_t token, uint32_t *n) {
     const SequenceInfo *sequences = args.step.sequences;
     const SequenceInfo &sequence = sequences[find_last(
         args.n_sequences, token, [&](uint32_t i) { return sequences[i].first_new; })];
@@ -244,18 +245,18 @@ __device__ TokenPlace find_place(const AppendKernelArgs &args, uint32_t token, u
 }
 
 // Where n tokens of the batch go, at most kBlockTokens. Each warp finds those of its share.
-__device__ void find_places(const AppendKernelArgs &args, uint32_t first_token, uint32_t n,
-                            TokenPlace *places) {
+__device__ void find_positions(const AppendKernelArgs &args, uint32_t first_token, uint32_t n,
+                               TokenPosition *positions) {
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t n_share = (n + kAppendWarps - 1) / kAppendWarps;
     uint32_t token = threadIdx.x / kWarp * n_share;
     const uint32_t end = min(token + n_share, n);
     while (token < end) {
         uint32_t n_found;
-        const TokenPlace place = find_place(args, first_token + token, &n_found);
+        const TokenPosition position = find_position(args, first_token + token, &n_found);
         n_found = min(n_found, end - token);
         if (lane < n_found)
-            places[token + lane] = {place.entries, place.token + lane};
+            positions[token + lane] = {position.entries, position.token + lane};
         token += n_found;
     }
 }
@@ -311,22 +312,22 @@ __device__ void report_saturated(const AppendKernelArgs &args, uint32_t n_satura
 // Returns how many values were saturated.
 __device__ uint32_t append_chunk(const AppendKernelArgs &args, uint32_t serial, const RawChunk &raw,
                                  bool is_value, uint32_t token, const Share &share,
-                                 const TokenPlace &place) {
+                                 const TokenPosition &position) {
     const LayerArg &layer = args.layer;
     const uint32_t first = share.head * layer.head_dim + share.channel;
-    ChunkNumbers numbers = {};
+    ChunkParameters parameters = {};
     if (!is_value && layer.key_centers)
-        numbers.centers = layer.key_centers + first;
+        parameters.centers = layer.key_centers + first;
     if (!is_value && layer.key_inverses)
-        numbers.inverses = layer.key_inverses + first;
-    const Chunk chunk(raw, args.tensors[is_value].dtype, numbers);
+        parameters.inverses = layer.key_inverses + first;
+    const Chunk chunk(raw, args.tensors[is_value].dtype, parameters);
     if (chunk.has_fault)
         report_fault(args,
                      kFaultBias | fault_key(serial, args.layer.layer, token, share.head, is_value));
     if (args.staging.keys)
         store_staged(args.staging, chunk, is_value, args.layer.head_dim, token, share);
-    if (place.entries)
-        store_in_row(args.step, place.entries[share.head], chunk, is_value, place.token,
+    if (position.entries)
+        store_in_row(args.step, position.entries[share.head], chunk, is_value, position.token,
                      share.channel);
     return chunk.n_saturated;
 }
@@ -334,7 +335,7 @@ __device__ uint32_t append_chunk(const AppendKernelArgs &args, uint32_t serial, 
 // Loads that need no table come first, so that a step of few tokens waits for memory less often.
 __global__ void __launch_bounds__(kAppendThreads, 7)
     append_kernel(const __grid_constant__ AppendKernelArgs args) {
-    __shared__ TokenPlace places[kBlockTokens];
+    __shared__ TokenPosition positions[kBlockTokens];
     const bool is_value = blockIdx.z;
     const uint32_t first_token = blockIdx.x * args.block_tokens;
     const uint32_t n_tokens = min(args.block_tokens, args.n_tokens - first_token);
@@ -350,7 +351,7 @@ __global__ void __launch_bounds__(kAppendThreads, 7)
             report_fault(args, kShapeFault);
         return;
     }
-    find_places(args, first_token, n_tokens, places);
+    find_positions(args, first_token, n_tokens, positions);
     __syncthreads();
     uint32_t n_saturated = 0;
     while (token < end) {
@@ -358,7 +359,7 @@ __global__ void __launch_bounds__(kAppendThreads, 7)
         for (uint32_t i = 0; i < kBatch; ++i, token += share.step)
             if (token < end)
                 n_saturated += append_chunk(args, header.serial, raw[i], is_value,
-                                            first_token + token, share, places[token]);
+                                            first_token + token, share, positions[token]);
         reader.load(token, share.step, end, raw);
     }
     report_saturated(args, n_saturated);

@@ -10,7 +10,7 @@ namespace cuda {
 
 namespace {
 
-constexpr uint32_t kReopenThreads = 256;
+constexpr uint32_t kDequantizeThreads = 256;
 
 // Slot -> channel: the page's own order, the class's, or null for none.
 __device__ const uint8_t *channel_order(const ClassInfo &c, const ReopenJob &job) {
@@ -34,7 +34,7 @@ __device__ void store_values(const uint32_t (&values)[4], uint32_t strip, uint32
 }
 
 template <bool kIsValue>
-__device__ void reopen_half(const ClassInfo &c, const ReopenJob &job, uint32_t target_tokens) {
+__device__ void dequantize_page(const ClassInfo &c, const ReopenJob &job, uint32_t target_tokens) {
     const auto *payload = reinterpret_cast<const uint8_t *>(job.payload);
     const auto *metadata = reinterpret_cast<const uint8_t *>(job.metadata);
     const uint8_t *order = channel_order(c, job);
@@ -51,24 +51,24 @@ __device__ void reopen_half(const ClassInfo &c, const ReopenJob &job, uint32_t t
     }
 }
 
-__global__ void __launch_bounds__(kReopenThreads)
-    reopen_kernel(const ReopenJob *jobs, const ClassInfo *classes) {
+__global__ void __launch_bounds__(kDequantizeThreads)
+    dequantize_kernel(const ReopenJob *jobs, const ClassInfo *classes) {
     const ReopenJob job = jobs[blockIdx.x];
     const ClassInfo &c = classes[job.source_class];
     const uint32_t target_tokens = classes[job.target_class].page_tokens;
     if (c.is_value)
-        reopen_half<true>(c, job, target_tokens);
+        dequantize_page<true>(c, job, target_tokens);
     else
-        reopen_half<false>(c, job, target_tokens);
+        dequantize_page<false>(c, job, target_tokens);
 }
 
 }  // namespace
 
-cudaError_t launch_reopen(const ReopenJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
-                          cudaStream_t stream) {
+cudaError_t launch_dequantize(const ReopenJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
+                              cudaStream_t stream) {
     if (!n_jobs)
         return cudaSuccess;
-    reopen_kernel<<<n_jobs, kReopenThreads, 0, stream>>>(jobs, classes);
+    dequantize_kernel<<<n_jobs, kDequantizeThreads, 0, stream>>>(jobs, classes);
     return cudaGetLastError();
 }
 

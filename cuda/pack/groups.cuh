@@ -84,8 +84,8 @@ __device__ inline Extremes find_extremes(const uint4 *slots, const GroupTiles &a
     return extremes;
 }
 
-__device__ inline void store_number(uint8_t *array, uint32_t number_bytes, uint32_t entry,
-                                    uint32_t bits) {
+__device__ inline void store_parameter(uint8_t *array, uint32_t number_bytes, uint32_t entry,
+                                       uint32_t bits) {
     if (number_bytes == 1)
         array[entry] = static_cast<uint8_t>(bits);
     else
@@ -96,30 +96,30 @@ __device__ inline void store_number(uint8_t *array, uint32_t number_bytes, uint3
 // rows. Other lanes keep none.
 template <bool kByRow>
 struct LaneEntry {
-    uint32_t part;   // among those that lie together
-    uint32_t place;  // among the 16
+    uint32_t index;     // among those that lie together
+    uint32_t position;  // among the 16
     bool exists;
 
     __device__ explicit LaneEntry(uint32_t lane)
-        : part(kByRow ? lane % 4 : lane / 4),
-          place(kByRow ? 2 * (lane / 4) + part : 4 * (lane % 4) + part),
-          exists(part < (kByRow ? 2 : 4)) {}
+        : index(kByRow ? lane % 4 : lane / 4),
+          position(kByRow ? 2 * (lane / 4) + index : 4 * (lane % 4) + index),
+          exists(index < (kByRow ? 2 : 4)) {}
 
     // Its k, or its row.
     __device__ uint32_t fixed() const {
         const uint32_t lane = threadIdx.x % kWarp;
-        return kByRow ? LK_TILE_ROW(lane, part) : LK_TILE_K(lane, part & 2) + part % 2;
+        return kByRow ? LK_TILE_ROW(lane, index) : LK_TILE_K(lane, index & 2) + index % 2;
     }
     __device__ Parameters parameters(const Extremes &e, float margin, bool is_f8) const {
-        const uint32_t i = kByRow ? part : part / 2;
+        const uint32_t i = kByRow ? index : index / 2;
         uint32_t low = i ? e.low[1] : e.low[0];
         uint32_t high = i ? e.high[1] : e.high[0];
         if (kByRow) {
             low = lower(low, low >> 16);
             high = higher(high, high >> 16);
         } else {
-            low >>= 16 * (part % 2);
-            high >>= 16 * (part % 2);
+            low >>= 16 * (index % 2);
+            high >>= 16 * (index % 2);
         }
         return make_parameters(low & 0xFFFFu, high & 0xFFFFu, margin, is_f8);
     }
@@ -181,17 +181,17 @@ struct GroupValues {
             sum = __fadd_rn(sum, value(i));
         return __fdiv_rn(sum, static_cast<float>(count()));
     }
-    __device__ float deviation(float middle) const {
+    __device__ float deviation(float midpoint) const {
         float sum = 0;
         for (uint32_t i = 0; i < count(); ++i)
-            sum = __fadd_rn(sum, fabsf(subtract_exact(value(i), middle)));
+            sum = __fadd_rn(sum, fabsf(subtract_exact(value(i), midpoint)));
         return __fdiv_rn(sum, static_cast<float>(count()));
     }
     __device__ Parameters parameters(bool is_f8) const {
-        const float middle = mean();
-        const float distance = deviation(middle);
+        const float midpoint = mean();
+        const float distance = deviation(midpoint);
         Parameters p;
-        set_minimum(subtract_exact(middle, distance), is_f8, &p);
+        set_minimum(subtract_exact(midpoint, distance), is_f8, &p);
         set_range(2 * distance, is_f8, &p);
         return p;
     }
@@ -217,9 +217,9 @@ __device__ inline void measure_groups(const uint4 *slots, const ClassInfo &c, ui
             else if (at.count)
                 p = entry.parameters(extremes, group_margin(c, at, line, entry.fixed()),
                                      c.number_bytes == 1);
-            const uint32_t index = at.first_entry + entry.place;
-            store_number(metadata, c.number_bytes, index, p.range_bits);
-            store_number(metadata + c.minima_offset, c.number_bytes, index, p.minimum_bits);
+            const uint32_t index = at.first_entry + entry.position;
+            store_parameter(metadata, c.number_bytes, index, p.range_bits);
+            store_parameter(metadata + c.minima_offset, c.number_bytes, index, p.minimum_bits);
             groups[index] = make_group(p, c);
         }
     }

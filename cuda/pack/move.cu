@@ -24,13 +24,13 @@ __global__ void __launch_bounds__(kMoveThreads)
     const auto *source = reinterpret_cast<const uint16_t *>(job.source);
     auto *target = reinterpret_cast<uint16_t *>(job.target);
     for (uint32_t channel = threadIdx.x; channel < from.head_dim; channel += kMoveThreads) {
-        uint32_t place = job.first_target;
+        uint32_t position = job.first_target;
         for (uint32_t i = 0; i < kMaskBits; ++i) {
             if (!(job.mask >> i & 1))
                 continue;
-            target[tokens.offset(place) + target_channels.offset(channel)] =
+            target[tokens.offset(position) + target_channels.offset(channel)] =
                 source[tokens.offset(job.first_source + i) + source_channels.offset(channel)];
-            ++place;
+            ++position;
         }
     }
 }

@@ -83,8 +83,8 @@ __device__ ValueOrder copy_values(const PackJob &job, const ClassInfo &c, uint16
     return is_rows ? rows_order(image_row_halves(c.head_dim)) : strips_order(c);
 }
 
-__device__ void place_channel(const Image &image, const ClassInfo &c, uint8_t *metadata,
-                              uint16_t *slot_offsets, uint32_t slot, uint32_t channel) {
+__device__ void channel_position(const Image &image, const ClassInfo &c, uint8_t *metadata,
+                                 uint16_t *slot_offsets, uint32_t slot, uint32_t channel) {
     slot_offsets[slot] = static_cast<uint16_t>(image.order.channels.offset(channel));
     if (c.permutes)
         metadata[c.permutation_offset + slot] = static_cast<uint8_t>(channel);
@@ -99,10 +99,10 @@ __device__ void order_channels(const Image &image, const ClassInfo &c, const Pac
         score_channels(image, c, reinterpret_cast<const uint64_t *>(job.query_sums), rank_space);
     for (uint32_t i = threadIdx.x; i < c.head_dim; i += blockDim.x) {
         if (c.ranking != kNotRanked)
-            place_channel(image, c, metadata, slot_offsets, ranked_slot(rank_space, c.n_ranked, i),
-                          i);
+            channel_position(image, c, metadata, slot_offsets,
+                             ranked_slot(rank_space, c.n_ranked, i), i);
         else
-            place_channel(image, c, metadata, slot_offsets, i, permutation ? permutation[i] : i);
+            channel_position(image, c, metadata, slot_offsets, i, permutation ? permutation[i] : i);
     }
     __syncthreads();
 }

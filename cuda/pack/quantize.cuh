@@ -152,9 +152,9 @@ LK_BOTH uint32_t quantize(float value, const Quantizer &q, const Width &width) {
     const float distance = subtract_exact(value, q.minimum);
     const float share = saturate(fuse(distance, q.inverse, -width.shift));
     const float sum = fuse(share, width.span, kIntegers);
-    const float middle = sum - (kIntegers - 0.5f);  // the guess + 1/2
-    // middle * range is exact, and twice the step factor rounds as the factor does.
-    const float threshold = multiply_exact(multiply_exact(middle, q.range), width.step);
+    const float midpoint = sum - (kIntegers - 0.5f);  // the guess + 1/2
+    // midpoint * range is exact, and twice the step factor rounds as the factor does.
+    const float threshold = multiply_exact(multiply_exact(midpoint, q.range), width.step);
     return float_bits(sum + (distance >= threshold ? 1.0f : 0.0f));
 }
 
@@ -174,11 +174,11 @@ LK_BOTH uint32_t half_of_order(int32_t order) {
 // less half a unit, is found with its rounding error; the lowest value is the FP16 number next to
 // it or the one above.
 LK_BOTH uint32_t lowest_reaching(float threshold, float minimum) {
-    const float half_unit = 0.5f * (threshold - as_float(float_bits(threshold) - 1));
+    const float half_ulp = 0.5f * (threshold - as_float(float_bits(threshold) - 1));
     const float sum = minimum + threshold;
     const float part = sum - minimum;
     const float error = (minimum - (sum - part)) + (threshold - part);
-    const float limit = sum + (error - half_unit);
+    const float limit = sum + (error - half_ulp);
     const uint32_t bits = __half_as_ushort(__float2half_rn(limit));
     if (subtract_exact(half_value(bits), minimum) >= threshold)
         return bits;

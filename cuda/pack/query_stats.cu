@@ -26,14 +26,14 @@ __device__ __forceinline__ uint64_t magnitude(float q) {
 }
 
 // Block: a sum of a KV head. Threads: its channels.
-__global__ void __launch_bounds__(kSumThreads) query_sums_kernel(const QuerySumLaunch args) {
+__global__ void __launch_bounds__(kSumThreads) query_stats_kernel(const QueryStatsLaunch args) {
     if (args.header->n_sequences != args.n_sequences || args.header->n_tokens != args.n_step_tokens)
         return;
     const uint32_t head = blockIdx.y;
     const uint32_t kv_head = args.first_head + head;
     const uint32_t first = blockIdx.x * args.tokens_per_sum;
     const uint32_t end = min(first + args.tokens_per_sum, args.n_tokens);
-    auto *sums = reinterpret_cast<uint64_t *>(*args.sums_cell + args.offset_bytes +
+    auto *sums = reinterpret_cast<uint64_t *>(*args.query_stats_cell + args.offset_bytes +
                                               blockIdx.x * args.stride_bytes) +
                  head * args.head_dim;
     for (uint32_t c = threadIdx.x; c < args.head_dim; c += kSumThreads) {
@@ -66,7 +66,7 @@ __device__ void add_sum(const SumJob &job, uint32_t channel) {
 
 // Blocks: x = tiles of channels, y = jobs. The first of jobs that follow each other does them all.
 __global__ void __launch_bounds__(kSumThreads)
-    add_sums_kernel(const SumJob *jobs, uint32_t n_jobs) {
+    add_query_stats_kernel(const SumJob *jobs, uint32_t n_jobs) {
     uint32_t index = blockIdx.y;
     if (index && jobs[index].flags & LK_SUM_FOLLOWS)
         return;
@@ -82,21 +82,21 @@ __global__ void __launch_bounds__(kSumThreads)
 
 }  // namespace
 
-cudaError_t launch_query_sums(const QuerySumLaunch &args, cudaStream_t stream) {
+cudaError_t launch_query_stats(const QueryStatsLaunch &args, cudaStream_t stream) {
     const uint32_t n_sums = (args.n_tokens + args.tokens_per_sum - 1) / args.tokens_per_sum;
     if (!n_sums || !args.n_heads)
         return cudaSuccess;
-    query_sums_kernel<<<dim3(n_sums, args.n_heads), kSumThreads, 0, stream>>>(args);
+    query_stats_kernel<<<dim3(n_sums, args.n_heads), kSumThreads, 0, stream>>>(args);
     return cudaGetLastError();
 }
 
-cudaError_t launch_add_sums(const SumJob *jobs, uint32_t n_jobs, uint32_t most_channels,
-                            cudaStream_t stream) {
+cudaError_t launch_add_query_stats(const SumJob *jobs, uint32_t n_jobs, uint32_t most_channels,
+                                   cudaStream_t stream) {
     if (!n_jobs || !most_channels)
         return cudaSuccess;
     const uint32_t n_tiles = (most_channels + kSumThreads - 1) / kSumThreads;
     const dim3 grid(n_tiles < kMostTiles ? n_tiles : kMostTiles, n_jobs);
-    add_sums_kernel<<<grid, kSumThreads, 0, stream>>>(jobs, n_jobs);
+    add_query_stats_kernel<<<grid, kSumThreads, 0, stream>>>(jobs, n_jobs);
     return cudaGetLastError();
 }
 

@@ -74,7 +74,7 @@ struct StripTask {
     const uint4 *slots;
     const Group *groups;
     uint8_t *payload;
-    StripPlace place;
+    StripPosition position;
     uint32_t strip;
     uint32_t lane;
 
@@ -86,8 +86,8 @@ struct StripTask {
         registers[2] = vector.z;
         registers[3] = vector.w;
     }
-    __device__ uint8_t *strip_bytes() const { return payload + place.offset; }
-    __device__ uint8_t *high_bytes() const { return payload + place.high_offset; }
+    __device__ uint8_t *strip_bytes() const { return payload + position.offset; }
+    __device__ uint8_t *high_bytes() const { return payload + position.high_offset; }
 };
 
 // The first of the 16 neighbouring entries that has (slot, token).
@@ -203,7 +203,7 @@ __device__ inline uint32_t shared_slot_code(const StripTask &task, uint32_t slot
 // The two bits of a slot: a partner holds the highest bit of its outlier's code.
 __device__ inline uint32_t shared_field(const StripTask &task, uint32_t k, uint32_t token) {
     const uint32_t slot = task.strip * LK_STRIP_CHANNELS + k;
-    const uint32_t bits = shared_bits(task.c, task.place.in_plane * LK_STRIP_CHANNELS + k);
+    const uint32_t bits = shared_bits(task.c, task.position.in_plane * LK_STRIP_CHANNELS + k);
     const uint32_t code = shared_slot_code(task, slot, token, bits) & 3u;
     if (bits != 1)
         return code;
@@ -238,14 +238,14 @@ __device__ inline void copy_strip(const StripTask &task) {
 
 template <bool kByRow>
 __device__ inline void write_strip(const StripTask &task) {
-    switch (task.place.bits) {
+    switch (task.position.bits) {
         case 16: return copy_strip(task);
         case 8: return pack_strip<8, kByRow>(task);
         case 4: return pack_strip<4, kByRow>(task);
         case 3: return pack_strip<3, kByRow>(task);
         case 1: return pack_strip<1, kByRow>(task);
         default:
-            return task.place.in_plane * LK_STRIP_CHANNELS < 2u * task.c.n_shared
+            return task.position.in_plane * LK_STRIP_CHANNELS < 2u * task.c.n_shared
                        ? pack_shared_strip(task)
                        : pack_strip<2, kByRow>(task);
     }

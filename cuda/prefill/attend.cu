@@ -104,7 +104,7 @@ cudaError_t launch_kernel(std::integer_sequence<uint32_t, kHeadDims...>, const T
 
 // A warp merges the parts of a column.
 __global__ void __launch_bounds__(kMergeWarps *kWarp)
-    merge_parts(const __grid_constant__ TileArgs args, uint32_t block_columns, uint32_t n_tiles) {
+    merge_splits(const __grid_constant__ TileArgs args, uint32_t block_columns, uint32_t n_tiles) {
     const uint32_t column = blockIdx.x * kMergeWarps + threadIdx.x / kWarp;
     if (args.step.header->n_sequences != args.n_sequences ||
         args.step.header->n_tokens != args.n_tokens)
@@ -114,16 +114,16 @@ __global__ void __launch_bounds__(kMergeWarps *kWarp)
     if (column >= sequence.n_new * group_size || column >= n_tiles * block_columns)
         return;
     const uint32_t at = column % block_columns;
-    const auto part_of = [&](uint32_t part) {
-        return find_partial(args, blockIdx.z, blockIdx.y, column / block_columns, n_tiles, part,
+    const auto split_of = [&](uint32_t split) {
+        return find_partial(args, blockIdx.z, blockIdx.y, column / block_columns, n_tiles, split,
                             block_columns);
     };
     Total total = {kNoReference, 0};
-    for (uint32_t part = 0; part < args.n_splits; ++part)
-        total.reference = fmaxf(total.reference, part_of(part).references[at]);
+    for (uint32_t split = 0; split < args.n_splits; ++split)
+        total.reference = fmaxf(total.reference, split_of(split).references[at]);
     float out[LK_MAX_HEAD_DIM / kWarp] = {};
-    for (uint32_t part = 0; part < args.n_splits; ++part) {
-        const Partial partial = part_of(part);
+    for (uint32_t split = 0; split < args.n_splits; ++split) {
+        const Partial partial = split_of(split);
         const float weight = exp2_fast(partial.references[at] - total.reference);
         total.sum += weight * partial.sums[at];
 #pragma unroll
@@ -134,11 +134,11 @@ __global__ void __launch_bounds__(kMergeWarps *kWarp)
                     weight * partial.out[static_cast<uint64_t>(at) * args.layer.head_dim + channel];
         }
     }
-    const ColumnPlace place = place_column(sequence, blockIdx.y, group_size, column);
-    const float shrink = add_sink(args.layer, place.head, &total);
+    const ColumnPosition position = column_position(sequence, blockIdx.y, group_size, column);
+    const float shrink = add_sink(args.layer, position.head, &total);
     if (threadIdx.x % kWarp == 0)
-        store_lse(args, place, total);
-    const int64_t row = row_offset(args.out, place.token, place.head);
+        store_lse(args, position, total);
+    const int64_t row = row_offset(args.out, position.token, position.head);
 #pragma unroll
     for (uint32_t i = 0; i < LK_MAX_HEAD_DIM / kWarp; ++i) {
         const uint32_t channel = kWarp * i + threadIdx.x % kWarp;
@@ -188,7 +188,8 @@ cudaError_t launch_tile(const TileArgs &args, cudaStream_t stream) {
     const uint32_t n_columns = grid.n_tiles * grid.block_columns;
     const dim3 blocks((n_columns + kMergeWarps - 1) / kMergeWarps, args.layer.n_kv_heads,
                       args.n_sequences);
-    merge_parts<<<blocks, kMergeWarps * kWarp, 0, stream>>>(args, grid.block_columns, grid.n_tiles);
+    merge_splits<<<blocks, kMergeWarps * kWarp, 0, stream>>>(args, grid.block_columns,
+                                                             grid.n_tiles);
     return cudaGetLastError();
 }
 

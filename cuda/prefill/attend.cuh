@@ -66,16 +66,16 @@ template <int kStrips>
 __device__ inline bool load_slice(const TileArgs &args, const TileBlock &block,
                                   const WarpColumns &warp, uint32_t slice, uint8_t *queries) {
     constexpr int kSteps = (kStrips + 1) / 2;  // a lane's channels, kWarp apart
-    const Sight &sight = block.tables->sight;
+    const Mask &mask = block.tables->mask;
     const uint32_t lane = threadIdx.x % kWarp;
     const float sign = args.layer.scale < 0 ? -1.0f : 1.0f;
     float q[8][kSteps];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         const uint32_t column = min(8 * slice + i, warp.n - 1);
-        const ColumnPlace place = place_column(sight.sequence, sight.kv_head, sight.group_size,
-                                               sight.first_column + warp.first + column);
-        const int64_t offset = row_offset(args.q, place.token, place.head);
+        const ColumnPosition position = column_position(
+            mask.sequence, mask.kv_head, mask.group_size, mask.first_column + warp.first + column);
+        const int64_t offset = row_offset(args.q, position.token, position.head);
 #pragma unroll
         for (int step = 0; step < kSteps; ++step) {
             const uint32_t channel = kWarp * step + lane;
@@ -87,9 +87,9 @@ __device__ inline bool load_slice(const TileArgs &args, const TileBlock &block,
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         const float offset =
-            args.layer.key_centers ? center_product(args.layer, sight.kv_head, q[i], kSteps) : 0;
+            args.layer.key_centers ? center_product(args.layer, mask.kv_head, q[i], kSteps) : 0;
         if (args.layer.key_scales)
-            scale_query(args.layer, sight.kv_head, q[i], kSteps);
+            scale_query(args.layer, mask.kv_head, q[i], kSteps);
         const bool fits = args.q.dtype == kF16 && !args.layer.key_scales;
         const float divisor = find_divisor(fits, q[i], kSteps);
         has_factors |= divisor != 1;
@@ -120,12 +120,12 @@ __device__ inline bool load_queries(const TileArgs &args, const TileBlock &block
 }
 
 __device__ inline void load_positions(const TileArgs &args, TileTables *tables) {
-    const Sight &sight = tables->sight;
-    const SequenceInfo &sequence = sight.sequence;
+    const Mask &mask = tables->mask;
+    const SequenceInfo &sequence = mask.sequence;
     for (uint32_t column = threadIdx.x; column < kTileColumns; column += blockDim.x) {
-        const uint32_t last = sight.n_columns - 1;
+        const uint32_t last = mask.n_columns - 1;
         const uint32_t token =
-            (sight.first_column + (column < last ? column : last)) / sight.group_size;
+            (mask.first_column + (column < last ? column : last)) / mask.group_size;
         tables->positions[column] = sequence.has_tree
                                         ? args.step.positions[sequence.first_new + token]
                                         : sequence.n_history + token;
@@ -152,10 +152,10 @@ __device__ inline void find_leads(const TileBlock &block, uint32_t n_views) {
 
 __device__ inline void look_up_pages(const TileArgs &args, const TileBlock &block, uint32_t page) {
     TileTables &tables = *block.tables;
-    const uint32_t n_views = min(kPageBatch, tables.sight.page_end - page);
+    const uint32_t n_views = min(kPageBatch, tables.mask.page_end - page);
     __syncthreads();
     if (threadIdx.x < n_views)
-        view_page(args, tables.sight, page + threadIdx.x, block.page_bytes,
+        view_page(args, tables.mask, page + threadIdx.x, block.page_bytes,
                   &tables.views[threadIdx.x]);
     __syncthreads();
     find_leads(block, n_views);
@@ -165,15 +165,15 @@ __device__ inline void look_up_pages(const TileArgs &args, const TileBlock &bloc
 // The first stage at or after the beginning of `page`.
 __device__ inline Stage enter_page(const TileArgs &args, const TileBlock &block, uint32_t page,
                                    uint32_t parity) {
-    const Sight &sight = block.tables->sight;
+    const Mask &mask = block.tables->mask;
     Stage stage = {page, 0, 0, 0, parity};
-    for (; stage.page < sight.page_end; ++stage.page) {
-        if ((stage.page - sight.page_begin) % kPageBatch == 0)
+    for (; stage.page < mask.page_end; ++stage.page) {
+        if ((stage.page - mask.page_begin) % kPageBatch == 0)
             look_up_pages(args, block, stage.page);
         const PageView &view = block.view(stage);
         if (view.first_stage < view.end_stage) {
             stage.index = view.first_stage;
-            place_stage(view, block.stage_tokens, &stage);
+            stage_position(view, block.stage_tokens, &stage);
             return stage;
         }
     }
@@ -188,7 +188,7 @@ __device__ inline Stage next_stage(const TileArgs &args, const TileBlock &block,
     Stage next = stage;
     ++next.index;
     next.parity ^= 1;
-    place_stage(view, block.stage_tokens, &next);
+    stage_position(view, block.stage_tokens, &next);
     return next;
 }
 
@@ -302,7 +302,7 @@ __device__ __forceinline__ void attend_stage(const TileArgs &args, const TileBlo
     round.first_token = stage.first_token;
     round.tiles[0] = shared_address(block.tiles(stage, 0, 0));
     round.shapes = block.tables->has_factors || args.layer.soft_cap > 0;
-    round.hides = !sees_all(args.layer, warp, stage);
+    round.hides = !all_are_visible(args.layer, warp, stage);
     const uint32_t n_rounds = (seen_tokens(warp, stage) + kRoundTokens - 1) / kRoundTokens;
 #pragma unroll 1
     for (uint32_t i = 0; i < n_rounds; ++i) {
@@ -357,7 +357,7 @@ __device__ __forceinline__ void attend_pages(const TileArgs &args, const TileBlo
                                              const WarpColumns &warp, uint32_t queries,
                                              Accumulators<kStrips> &acc) {
     Stage stage = {};
-    Stage next = enter_page(args, block, block.tables->sight.page_begin, 0);
+    Stage next = enter_page(args, block, block.tables->mask.page_begin, 0);
     do {
         __syncthreads();
         if (next.n_tokens)
@@ -386,18 +386,18 @@ __global__ void __launch_bounds__(kTileWarps *kWarp, 1)
     constexpr uint32_t kColumns = 8 * Accumulators<kStrips>::kSlices;
     const uint32_t n_warps = blockDim.x / kWarp;
     if (threadIdx.x == 0) {
-        tables.sight.stage_tokens = grid.stage_tokens;
-        if (!find_sight(args, n_warps * kColumns, &tables.sight))
-            tables.sight.n_columns = 0;
+        tables.mask.stage_tokens = grid.stage_tokens;
+        if (!find_mask(args, n_warps * kColumns, &tables.mask))
+            tables.mask.n_columns = 0;
     }
     __syncthreads();
-    if (!tables.sight.n_columns)
+    if (!tables.mask.n_columns)
         return;
     const TileBlock block = cut_memory<kStrips, kExact>(args, grid, memory, &tables);
     // In shared memory, since registers are what a warp has least of.
     WarpColumns &warp = columns[threadIdx.x / kWarp];
     if (threadIdx.x % kWarp == 0)
-        warp = find_columns(tables.sight, kColumns);
+        warp = find_columns(tables.mask, kColumns);
     __syncwarp();
     uint8_t *queries = memory + threadIdx.x / kWarp * (kColumns * 2 * block.head_dim);
     load_positions(args, &tables);
@@ -412,7 +412,7 @@ __global__ void __launch_bounds__(kTileWarps *kWarp, 1)
     const Partial partial =
         find_partial(args, blockIdx.z / args.n_splits, blockIdx.y, gridDim.x - 1 - blockIdx.x,
                      gridDim.x, blockIdx.z % args.n_splits, n_warps * kColumns);
-    store_output(args, tables.sight, warp, partial, reinterpret_cast<float *>(queries), acc);
+    store_output(args, tables.mask, warp, partial, reinterpret_cast<float *>(queries), acc);
 }
 
 template <int kStrips, bool kExact>

@@ -18,7 +18,7 @@ constexpr uint32_t kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
 
 // Fixed shared memory of a block.
 struct TileTables {
-    Sight sight;
+    Mask mask;
     PageView views[kPageBatch];
     StripInfo strips[2][2][kMaxStrips];  // of two pages
     // Of two pages, [slot of a strip][strip]: offset of the slot's channel's queries.
@@ -70,7 +70,7 @@ struct TileBlock {
     uint32_t row_shift;  // log2 of the bytes of a channel's queries of a warp
 
     __device__ const PageView &view(const Stage &stage) const {
-        return tables->views[(stage.page - tables->sight.page_begin) % kPageBatch];
+        return tables->views[(stage.page - tables->mask.page_begin) % kPageBatch];
     }
     __device__ uint8_t *page(const Stage &stage) const {
         return pages + stage.parity / 2 * page_stride;
@@ -180,14 +180,14 @@ __device__ inline bool is_copied(const TileBlock &block, const Stage &stage) {
 }
 
 // Begin the copies of a packed page, and make its tables.
-__device__ inline void start_page(const TileBlock &block, const PageView &view, uint32_t place) {
+__device__ inline void start_page(const TileBlock &block, const PageView &view, uint32_t position) {
     for (const HalfView &half : view.half)
         if (half.source == Source::kCopied)
-            copy_half(half, block.pages + place * block.page_stride);
+            copy_half(half, block.pages + position * block.page_stride);
     const uint32_t side = threadIdx.x / 16;
     const uint32_t strip = threadIdx.x % 16;
     if (side < 2 && strip < block.n_strips)
-        block.tables->strips[place][side][strip] = describe_strip(view.half[side], strip);
+        block.tables->strips[position][side][strip] = describe_strip(view.half[side], strip);
 }
 
 // Begin the copies of a stage, and, in a group of its own, those of the page after one that begins.
@@ -258,8 +258,8 @@ __device__ inline void make_strip(const TileBlock &block, const PageView &view, 
     }
 }
 
-// A warp's queries of a channel take 1 << shift bytes, in pieces of 16 that change places from row
-// to row: eight rows at the same columns lie in different banks.
+// A warp's queries of a channel take 1 << shift bytes, in KV tiles of 16 that change places from
+// row to row: eight rows at the same columns lie in different banks.
 __device__ __forceinline__ uint32_t query_row(uint32_t channel, uint32_t shift) {
     const uint32_t turn = shift == 6 ? channel / 2 % 4 : channel / 4 % 2;
     return (channel << shift) + 16 * turn;

@@ -10,13 +10,14 @@
 namespace lk {
 namespace cuda {
 
-struct ColumnPlace {
+struct ColumnPosition {
     uint32_t token;  // of the batch
     uint32_t head;
 };
 
-__device__ __forceinline__ ColumnPlace place_column(const SequenceInfo &sequence, uint32_t kv_head,
-                                                    uint32_t group_size, uint32_t column) {
+__device__ __forceinline__ ColumnPosition column_position(const SequenceInfo &sequence,
+                                                          uint32_t kv_head, uint32_t group_size,
+                                                          uint32_t column) {
     return {sequence.first_new + column / group_size, kv_head * group_size + column % group_size};
 }
 
@@ -38,10 +39,10 @@ __device__ inline float add_sink(const LayerArg &layer, uint32_t head, Total *to
     return shrink;
 }
 
-__device__ inline void store_lse(const TileArgs &args, const ColumnPlace &place,
+__device__ inline void store_lse(const TileArgs &args, const ColumnPosition &position,
                                  const Total &total) {
     if (args.lse)
-        args.lse[place.token * args.lse_token_stride + place.head * args.lse_head_stride] =
+        args.lse[position.token * args.lse_token_stride + position.head * args.lse_head_stride] =
             (total.reference + log2f(total.sum)) * kLn2;
 }
 
@@ -59,13 +60,13 @@ __host__ __device__ inline uint64_t partial_floats(uint32_t block_columns, uint3
 }
 
 __device__ inline Partial find_partial(const TileArgs &args, uint32_t sequence, uint32_t kv_head,
-                                       uint32_t tile, uint32_t n_tiles, uint32_t part,
+                                       uint32_t tile, uint32_t n_tiles, uint32_t split,
                                        uint32_t block_columns) {
     const uint32_t head_dim = args.layer.head_dim;
     const uint64_t block =
         ((static_cast<uint64_t>(sequence) * args.layer.n_kv_heads + kv_head) * n_tiles + tile) *
             args.n_splits +
-        part;
+        split;
     Partial partial;
     partial.out = args.partials + block * partial_floats(block_columns, head_dim);
     partial.references = partial.out + static_cast<uint64_t>(block_columns) * head_dim;
@@ -129,7 +130,7 @@ __device__ inline void add_lanes(Accumulators<kStrips> &acc) {
 
 // The columns' sums: into the output, or, in a split, beside it.
 template <int kStrips>
-__device__ inline void close_columns(const TileArgs &args, const Sight &sight,
+__device__ inline void close_columns(const TileArgs &args, const Mask &mask,
                                      const WarpColumns &warp, const Partial &partial,
                                      Accumulators<kStrips> &acc) {
     const bool is_first = threadIdx.x % kWarp < 4;  // of the lanes that have the same columns
@@ -148,22 +149,23 @@ __device__ inline void close_columns(const TileArgs &args, const Sight &sight,
                 }
                 continue;
             }
-            const ColumnPlace place = place_column(sight.sequence, sight.kv_head, sight.group_size,
-                                                   sight.first_column + warp.first + column);
-            const float shrink = add_sink(args.layer, place.head, &total);
+            const ColumnPosition position =
+                column_position(mask.sequence, mask.kv_head, mask.group_size,
+                                mask.first_column + warp.first + column);
+            const float shrink = add_sink(args.layer, position.head, &total);
             if (is_first)
-                store_lse(args, place, total);
+                store_lse(args, position, total);
             scale_output(acc, slice, i, shrink * inverse(total.sum));
         }
 }
 
 template <int kStrips>
-__device__ inline void store_output(const TileArgs &args, const Sight &sight,
-                                    const WarpColumns &warp, const Partial &partial, float *scratch,
+__device__ inline void store_output(const TileArgs &args, const Mask &mask, const WarpColumns &warp,
+                                    const Partial &partial, float *scratch,
                                     Accumulators<kStrips> &acc) {
     constexpr int kSlices = Accumulators<kStrips>::kSlices;
     add_lanes(acc);
-    close_columns(args, sight, warp, partial, acc);
+    close_columns(args, mask, warp, partial, acc);
     const uint32_t column = threadIdx.x % (8 * kSlices);
     const bool exists = column < warp.n;
     OutputRow row = {args.out, 0};
@@ -172,9 +174,9 @@ __device__ inline void store_output(const TileArgs &args, const Sight &sight,
         row.tensor.dtype = kF32;
         row.offset = static_cast<int64_t>(warp.first + column) * args.layer.head_dim;
     } else if (exists) {
-        const ColumnPlace place = place_column(sight.sequence, sight.kv_head, sight.group_size,
-                                               sight.first_column + warp.first + column);
-        row.offset = row_offset(args.out, place.token, place.head);
+        const ColumnPosition position = column_position(
+            mask.sequence, mask.kv_head, mask.group_size, mask.first_column + warp.first + column);
+        row.offset = row_offset(args.out, position.token, position.head);
     }
     const uint32_t n_strips = args.layer.head_dim / LK_STRIP_CHANNELS;
 #pragma unroll

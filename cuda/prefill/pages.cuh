@@ -33,7 +33,7 @@ struct Runs {
     __device__ uint32_t at(uint32_t i) const { return i < n_sinks ? i : i - n_sinks + window; }
 };
 
-struct Sight {
+struct Mask {
     SequenceInfo sequence;
     uint32_t kv_head;
     uint32_t group_size;
@@ -78,11 +78,11 @@ __device__ inline uint32_t rows_before(const RowInfo *rows, uint32_t n_rows, uin
     uint32_t low = 0;
     uint32_t high = n_rows;
     while (low < high) {
-        const uint32_t middle = (low + high) / 2;
-        if (rows[middle].first_token < token)
-            low = middle + 1;
+        const uint32_t midpoint = (low + high) / 2;
+        if (rows[midpoint].first_token < token)
+            low = midpoint + 1;
         else
-            high = middle;
+            high = midpoint;
     }
     return low;
 }
@@ -93,80 +93,79 @@ __device__ inline Runs make_runs(uint32_t n_pages, uint32_t n_sinks, uint32_t wi
     return {kept, from, kept + n_pages - from};
 }
 
-__device__ inline Runs find_rows(const TileArgs &args, const Sight &sight) {
-    const uint32_t n = sight.sequence.n_attended;
-    if (!sight.window_begin)
+__device__ inline Runs find_rows(const TileArgs &args, const Mask &mask) {
+    const uint32_t n = mask.sequence.n_attended;
+    if (!mask.window_begin)
         return make_runs(n, 0, 0);
-    const RowInfo *rows = args.step.rows + sight.sequence.first_row;
-    const uint32_t reached = rows_before(rows, n, sight.window_begin + 1);
+    const RowInfo *rows = args.step.rows + mask.sequence.first_row;
+    const uint32_t reached = rows_before(rows, n, mask.window_begin + 1);
     return make_runs(n, rows_before(rows, n, args.layer.window_sink_tokens),
                      reached ? reached - 1 : 0);
 }
 
-__device__ inline Runs find_staged(const TileArgs &args, const Sight &sight, uint32_t last_token) {
-    const SequenceInfo &sequence = sight.sequence;
+__device__ inline Runs find_staged(const TileArgs &args, const Mask &mask, uint32_t last_token) {
+    const SequenceInfo &sequence = mask.sequence;
     if (sequence.new_in_rows)
         return make_runs(0, 0, 0);
     const uint32_t n = last_token / kStagedTokens + 1;
-    if (!sight.window_begin)
+    if (!mask.window_begin)
         return make_runs(n, 0, 0);
     const auto pages_before = [&](uint32_t token, uint32_t round) {
         return token > sequence.n_history ? (token - sequence.n_history + round) / kStagedTokens
                                           : 0;
     };
     return make_runs(n, pages_before(args.layer.window_sink_tokens, kStagedTokens - 1),
-                     pages_before(sight.window_begin, 0));
+                     pages_before(mask.window_begin, 0));
 }
 
 // Part `part` of args.n_splits of the pages that the columns up to those of last_token see.
-__device__ inline void find_pages(const TileArgs &args, uint32_t last_token, uint32_t part,
-                                  Sight *sight) {
+__device__ inline void find_pages(const TileArgs &args, uint32_t last_token, uint32_t split,
+                                  Mask *mask) {
     const uint32_t window = args.layer.window_tokens;
-    const bool cuts = window && sight->first_position >= window;
-    sight->window_begin = cuts ? sight->first_position + 1 - window : 0;
-    sight->rows = find_rows(args, *sight);
-    sight->staged = find_staged(args, *sight, last_token);
-    const uint64_t n_pages = sight->rows.n + sight->staged.n;
-    sight->page_begin = static_cast<uint32_t>(n_pages * part / args.n_splits);
-    sight->page_end = static_cast<uint32_t>(n_pages * (part + 1) / args.n_splits);
+    const bool cuts = window && mask->first_position >= window;
+    mask->window_begin = cuts ? mask->first_position + 1 - window : 0;
+    mask->rows = find_rows(args, *mask);
+    mask->staged = find_staged(args, *mask, last_token);
+    const uint64_t n_pages = mask->rows.n + mask->staged.n;
+    mask->page_begin = static_cast<uint32_t>(n_pages * split / args.n_splits);
+    mask->page_end = static_cast<uint32_t>(n_pages * (split + 1) / args.n_splits);
 }
 
 // False when the block has no columns.
-__device__ inline bool find_sight(const TileArgs &args, uint32_t block_columns, Sight *sight) {
+__device__ inline bool find_mask(const TileArgs &args, uint32_t block_columns, Mask *mask) {
     const uint32_t index = blockIdx.z / args.n_splits;
     if (args.step.header->n_sequences != args.n_sequences ||
         args.step.header->n_tokens != args.n_tokens)
         return false;
-    sight->sequence = args.step.sequences[index];
-    const SequenceInfo &sequence = sight->sequence;
-    sight->kv_head = blockIdx.y;
-    sight->group_size = args.layer.n_query_heads / args.layer.n_kv_heads;
+    mask->sequence = args.step.sequences[index];
+    const SequenceInfo &sequence = mask->sequence;
+    mask->kv_head = blockIdx.y;
+    mask->group_size = args.layer.n_query_heads / args.layer.n_kv_heads;
     // The last columns see the most: their blocks start first.
-    sight->first_column = (gridDim.x - 1 - blockIdx.x) * block_columns;
-    const uint32_t n_columns = sequence.n_new * sight->group_size;
-    if (sight->first_column >= n_columns)
+    mask->first_column = (gridDim.x - 1 - blockIdx.x) * block_columns;
+    const uint32_t n_columns = sequence.n_new * mask->group_size;
+    if (mask->first_column >= n_columns)
         return false;
-    sight->n_columns = min(block_columns, n_columns - sight->first_column);
-    const uint32_t last_token = (sight->first_column + sight->n_columns - 1) / sight->group_size;
-    sight->first_position =
-        sequence.n_history + (sequence.has_tree ? 0 : sight->first_column / sight->group_size);
-    sight->last_position =
+    mask->n_columns = min(block_columns, n_columns - mask->first_column);
+    const uint32_t last_token = (mask->first_column + mask->n_columns - 1) / mask->group_size;
+    mask->first_position =
+        sequence.n_history + (sequence.has_tree ? 0 : mask->first_column / mask->group_size);
+    mask->last_position =
         sequence.n_history + (sequence.has_tree ? sequence.n_new - 1 : last_token);
-    find_pages(args, last_token, blockIdx.z % args.n_splits, sight);
+    find_pages(args, last_token, blockIdx.z % args.n_splits, mask);
     return true;
 }
 
-__device__ inline void view_stages(const TileArgs &args, const Sight &sight, uint32_t first_token,
+__device__ inline void view_stages(const TileArgs &args, const Mask &mask, uint32_t first_token,
                                    uint32_t capacity, uint32_t end_token, PageView *view) {
-    const uint32_t end = min(end_token, sight.last_position + 1);
+    const uint32_t end = min(end_token, mask.last_position + 1);
     view->first_token = first_token;
     view->n_tokens = first_token < end ? min(capacity, end - first_token) : 0;
-    view->end_stage = (view->n_tokens + sight.stage_tokens - 1) / sight.stage_tokens;
+    view->end_stage = (view->n_tokens + mask.stage_tokens - 1) / mask.stage_tokens;
     const bool in_window =
-        first_token >= sight.window_begin || first_token < args.layer.window_sink_tokens;
+        first_token >= mask.window_begin || first_token < args.layer.window_sink_tokens;
     view->first_stage =
-        in_window ? 0
-                  : min((sight.window_begin - first_token) / sight.stage_tokens, view->end_stage);
+        in_window ? 0 : min((mask.window_begin - first_token) / mask.stage_tokens, view->end_stage);
 }
 
 __device__ inline void view_half(const TileArgs &args, uint64_t payload, uint64_t metadata,
@@ -182,12 +181,12 @@ __device__ inline uint32_t copy_bytes(const HalfView &half) {
     return half.source == Source::kCopied ? half.info.payload_bytes + half.info.metadata_bytes : 0;
 }
 
-__device__ inline void view_row(const TileArgs &args, const Sight &sight, uint32_t row,
+__device__ inline void view_row(const TileArgs &args, const Mask &mask, uint32_t row,
                                 uint32_t page_bytes, PageView *view) {
-    const SequenceInfo &sequence = sight.sequence;
+    const SequenceInfo &sequence = mask.sequence;
     const RowInfo info = args.step.rows[sequence.first_row + row];
     const Entry entry =
-        reinterpret_cast<const Entry *>(info.entries)[args.layer.first_entry + sight.kv_head];
+        reinterpret_cast<const Entry *>(info.entries)[args.layer.first_entry + mask.kv_head];
     view_half(args, entry.key_payload, entry.key_metadata, entry.key_class, &view->half[0]);
     view_half(args, entry.value_payload, entry.value_metadata, entry.value_class, &view->half[1]);
     view->half[1].copy_offset = copy_bytes(view->half[0]);
@@ -195,32 +194,32 @@ __device__ inline void view_row(const TileArgs &args, const Sight &sight, uint32
         for (HalfView &half : view->half)
             half.source = half.source == Source::kCopied ? Source::kDistant : half.source;
     const uint32_t end = sequence.n_history + (sequence.new_in_rows ? sequence.n_new : 0);
-    view_stages(args, sight, info.first_token, info.capacity_tokens, end, view);
+    view_stages(args, mask, info.first_token, info.capacity_tokens, end, view);
 }
 
-__device__ inline void view_staged(const TileArgs &args, const Sight &sight, uint32_t index,
+__device__ inline void view_staged(const TileArgs &args, const Mask &mask, uint32_t index,
                                    PageView *view) {
-    const SequenceInfo &sequence = sight.sequence;
+    const SequenceInfo &sequence = mask.sequence;
     const uint32_t first = index * kStagedTokens;
-    const uint64_t at = (static_cast<uint64_t>(sight.kv_head) * args.staging.n_tokens +
-                         sequence.first_new + first) *
-                        args.layer.head_dim;
+    const uint64_t at =
+        (static_cast<uint64_t>(mask.kv_head) * args.staging.n_tokens + sequence.first_new + first) *
+        args.layer.head_dim;
     const uint16_t *const from[2] = {args.staging.keys + at, args.staging.values + at};
     for (uint32_t side = 0; side < 2; ++side) {
         view->half[side].payload = reinterpret_cast<const uint8_t *>(from[side]);
         view->half[side].source = Source::kStaged;
     }
-    view_stages(args, sight, sequence.n_history + first, kStagedTokens,
+    view_stages(args, mask, sequence.n_history + first, kStagedTokens,
                 sequence.n_history + sequence.n_new, view);
 }
 
 // Page `page` of the list.
-__device__ inline void view_page(const TileArgs &args, const Sight &sight, uint32_t page,
+__device__ inline void view_page(const TileArgs &args, const Mask &mask, uint32_t page,
                                  uint32_t page_bytes, PageView *view) {
-    if (page < sight.rows.n)
-        view_row(args, sight, sight.rows.at(page), page_bytes, view);
+    if (page < mask.rows.n)
+        view_row(args, mask, mask.rows.at(page), page_bytes, view);
     else
-        view_staged(args, sight, sight.staged.at(page - sight.rows.n), view);
+        view_staged(args, mask, mask.staged.at(page - mask.rows.n), view);
 }
 
 // A stage of the block's work, of one or more rounds.
@@ -232,8 +231,8 @@ struct Stage {
     uint32_t parity;       // bit 0: of its tiles' place; bit 1: of its page's tables
 };
 
-__device__ __forceinline__ void place_stage(const PageView &view, uint32_t stage_tokens,
-                                            Stage *stage) {
+__device__ __forceinline__ void stage_position(const PageView &view, uint32_t stage_tokens,
+                                               Stage *stage) {
     const uint32_t first = stage->index * stage_tokens;
     stage->first_token = view.first_token + first;
     stage->n_tokens = min(stage_tokens, view.n_tokens - first);

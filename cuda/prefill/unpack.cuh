@@ -16,14 +16,14 @@ namespace cuda {
 
 // A strip of the page under way. Offsets are bytes into the block's copy of the page.
 struct alignas(16) StripInfo {
-    StripPlace place;
+    StripPosition position;
     uint32_t is_plain;  // copied; 2, 4 or 8 bits, no shared slots, ranges along k
     uint32_t words;
     uint32_t n_words;  // of a lane
     uint32_t number_bytes;
     uint32_t ranges;
     uint32_t minima;
-    uint32_t number_shift;  // log2 of the tiles that share their ranges
+    uint32_t parameter_shift;  // log2 of the tiles that share their ranges
     uint32_t reserved;
 };
 
@@ -37,18 +37,18 @@ __device__ inline StripInfo describe_strip(const HalfView &half, uint32_t strip)
     StripInfo info = {};
     if (half.source == Source::kStaged)
         return info;
-    info.place = find_strip(c, strip);
-    info.is_plain = half.source == Source::kCopied && is_plain(c, info.place.bits);
-    info.words = half.copy_offset + info.place.offset;
-    info.n_words = c.page_tokens * info.place.bits / 64;
+    info.position = find_strip(c, strip);
+    info.is_plain = half.source == Source::kCopied && is_plain(c, info.position.bits);
+    info.words = half.copy_offset + info.position.offset;
+    info.n_words = c.page_tokens * info.position.bits / 64;
     info.number_bytes = c.number_bytes;
-    const uint32_t first_number = c.is_token_axis
-                                      ? strip * LK_STRIP_CHANNELS / c.group * c.page_tokens
-                                      : strip * c.n_groups * LK_STRIP_CHANNELS;
-    info.ranges = half.copy_offset + c.payload_bytes + first_number * c.number_bytes;
+    const uint32_t first_parameter = c.is_token_axis
+                                         ? strip * LK_STRIP_CHANNELS / c.group * c.page_tokens
+                                         : strip * c.n_groups * LK_STRIP_CHANNELS;
+    info.ranges = half.copy_offset + c.payload_bytes + first_parameter * c.number_bytes;
     info.minima = info.ranges + c.minima_offset;
-    while (!c.is_token_axis && LK_TILE_TOKENS << info.number_shift < c.group)
-        ++info.number_shift;
+    while (!c.is_token_axis && LK_TILE_TOKENS << info.parameter_shift < c.group)
+        ++info.parameter_shift;
     return info;
 }
 
@@ -97,10 +97,10 @@ template <uint32_t kBits>
 __device__ __forceinline__ PlainScale load_plain_scale(const StripInfo &info, const uint8_t *page,
                                                        uint32_t tile) {
     const uint32_t index =
-        (tile >> info.number_shift) * LK_STRIP_CHANNELS + threadIdx.x % kWarp % 4 * 4;
+        (tile >> info.parameter_shift) * LK_STRIP_CHANNELS + threadIdx.x % kWarp % 4 * 4;
     PlainScale scale;
-    load_numbers(page + info.ranges, info.number_bytes, index, scale.steps);
-    load_numbers(page + info.minima, info.number_bytes, index, scale.minima);
+    load_parameters(page + info.ranges, info.number_bytes, index, scale.steps);
+    load_parameters(page + info.minima, info.number_bytes, index, scale.minima);
 #pragma unroll
     for (float &step : scale.steps)
         step *= code_step(kBits) * 0x1p24f;
@@ -152,7 +152,7 @@ __device__ __forceinline__ void unpack_plain_round(const StripInfo &info, const 
     PlainScale scale = load_plain_scale<kBits>(info, page, first_tile);
     make_round(first_tile, to, [&](uint32_t tile, uint32_t, uint32_t(&a)[4]) {
         const uint32_t t = tile - first_tile;
-        if (t && !info.number_shift)
+        if (t && !info.parameter_shift)
             scale = load_plain_scale<kBits>(info, page, tile);
         unpack_plain<kBits>(scale, words[2 * t], words[2 * t + 1], kBits == 2 ? 2 * t : 0, a);
     });
@@ -166,8 +166,8 @@ __device__ __forceinline__ void unpack_any_round(const HalfView &half, const Str
     for (uint32_t t = 0; t < kRoundTiles; ++t) {
         const uint32_t lane = threadIdx.x % kWarp;
         uint32_t a[4];
-        load_values<kIsValue>(half.info, info.place, payload, metadata, strip, first_tile + t, lane,
-                              a);
+        load_values<kIsValue>(half.info, info.position, payload, metadata, strip, first_tile + t,
+                              lane, a);
         store_tile(to + t * kTileBytes, lane, a);
     }
 }
@@ -175,9 +175,9 @@ __device__ __forceinline__ void unpack_any_round(const HalfView &half, const Str
 // Two tiles of a strip. page: the block's copy of packed pages.
 __device__ __forceinline__ void unpack_plain_strip(const StripInfo &info, const uint8_t *page,
                                                    uint32_t first_tile, uint8_t *to) {
-    if (info.place.bits == 2)
+    if (info.position.bits == 2)
         unpack_plain_round<2>(info, page, first_tile, to);
-    else if (info.place.bits == 4)
+    else if (info.position.bits == 4)
         unpack_plain_round<4>(info, page, first_tile, to);
     else
         unpack_plain_round<8>(info, page, first_tile, to);

@@ -3,7 +3,7 @@
 // A warp has kSlices slices of 8 columns; in its fragments of products tokens are the rows. A lane
 // has two columns of a slice, 2 (lane % 4) and the next, and keeps a reference and a part of the
 // sum of weights for each. A weight is a power of two relative to the reference, which lies kBelow
-// under the highest logit and is raised once a logit passes it by kRoom: most rounds leave the
+// under the highest logit and is raised once a logit passes it by kHeadroom: most rounds leave the
 // accumulators alone, and small weights keep their bits in FP16.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -16,7 +16,7 @@ namespace lk {
 namespace cuda {
 
 constexpr float kBelow = 6;
-constexpr float kRoom = 15;  // 2^15 is a number of FP16, 2^16 is not
+constexpr float kHeadroom = 15;  // 2^15 is a number of FP16, 2^16 is not
 constexpr float kNoReference = -1e30f;
 constexpr float kLog2E = 1.44269504f;
 constexpr float kLn2 = 0.693147181f;
@@ -49,18 +49,18 @@ struct WarpColumns {
     uint32_t linear_end;  // tokens before this one are seen by position alone
 };
 
-__device__ inline WarpColumns find_columns(const Sight &sight, uint32_t n_columns) {
-    const SequenceInfo &sequence = sight.sequence;
+__device__ inline WarpColumns find_columns(const Mask &mask, uint32_t n_columns) {
+    const SequenceInfo &sequence = mask.sequence;
     WarpColumns warp;
     warp.first = threadIdx.x / kWarp * n_columns;
-    warp.n = warp.first < sight.n_columns ? min(n_columns, sight.n_columns - warp.first) : 0;
-    warp.first_position = sight.first_position;
-    warp.last_position = sight.last_position;
+    warp.n = warp.first < mask.n_columns ? min(n_columns, mask.n_columns - warp.first) : 0;
+    warp.first_position = mask.first_position;
+    warp.last_position = mask.last_position;
     warp.linear_end = sequence.has_tree ? sequence.n_history : ~0u;
     if (warp.n && !sequence.has_tree) {
-        const uint32_t column = sight.first_column + warp.first;
-        warp.first_position = sequence.n_history + column / sight.group_size;
-        warp.last_position = sequence.n_history + (column + warp.n - 1) / sight.group_size;
+        const uint32_t column = mask.first_column + warp.first;
+        warp.first_position = sequence.n_history + column / mask.group_size;
+        warp.last_position = sequence.n_history + (column + warp.n - 1) / mask.group_size;
     }
     return warp;
 }
@@ -80,8 +80,8 @@ __device__ __forceinline__ uint32_t seen_tokens(const WarpColumns &warp, const S
     return stage.first_token < end ? min(stage.n_tokens, end - stage.first_token) : 0;
 }
 // Do all columns see all tokens of its rounds?
-__device__ __forceinline__ bool sees_all(const LayerArg &layer, const WarpColumns &warp,
-                                         const Stage &stage) {
+__device__ __forceinline__ bool all_are_visible(const LayerArg &layer, const WarpColumns &warp,
+                                                const Stage &stage) {
     const uint32_t end = stage.first_token + stage.n_tokens;
     return stage.n_tokens % kRoundTokens == 0 && end <= warp.linear_end &&
            end <= warp.first_position + 1 &&
@@ -89,9 +89,9 @@ __device__ __forceinline__ bool sees_all(const LayerArg &layer, const WarpColumn
             end <= layer.window_sink_tokens);
 }
 
-__device__ __forceinline__ bool sees(const TileArgs &args, const TileTables &tables,
-                                     uint32_t column, uint32_t token) {
-    const SequenceInfo &sequence = tables.sight.sequence;
+__device__ __forceinline__ bool is_visible(const TileArgs &args, const TileTables &tables,
+                                           uint32_t column, uint32_t token) {
+    const SequenceInfo &sequence = tables.mask.sequence;
     const uint32_t query = tables.positions[column];
     uint32_t key = token;
     if (sequence.has_tree && token >= sequence.n_history) {
@@ -114,7 +114,7 @@ __device__ __forceinline__ void hide(const TileArgs &args, const TileTables &tab
     for (uint32_t bit = 0; bit < 4 * kRoundTiles * kSlices; ++bit) {
         const uint32_t token = token_of(bit / 4 % kRoundTiles, bit % 4);
         const uint32_t column = warp.first + column_of(bit / 4 / kRoundTiles, bit % 4);
-        if (token < round.n_tokens && sees(args, tables, column, round.first_token + token))
+        if (token < round.n_tokens && is_visible(args, tables, column, round.first_token + token))
             seen |= 1u << bit;
     }
 #pragma unroll
@@ -199,7 +199,7 @@ __device__ __forceinline__ void weigh(const Products<kSlices> &products, float f
         for (int column = 0; column < 2; ++column)
             over = fmaxf(over, highest<kSlices>(products, slice, column) * factor -
                                    acc.reference[slice][column]);
-    if (__any_sync(kAllLanes, over > kRoom))
+    if (__any_sync(kAllLanes, over > kHeadroom))
         raise_references<kStrips, kSlices>(products, factor, acc);
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice)

@@ -1,4 +1,4 @@
-// Attention mass of chunks: units of query columns, and where their parts lie. push.h has the
+// Attention scores of chunks: units of query columns, and where their parts lie. push.h has the
 // dispatches.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -7,34 +7,34 @@
 
 #include "shaders/output.glsl"
 
-layout(push_constant) uniform PushBlock { WatchPush push; };
+layout(push_constant) uniform PushBlock { AttentionScoresPush push; };
 
-layout(buffer_reference, std430, buffer_reference_align = 8) buffer Parts { vec2 at[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer Partials { vec2 at[]; };
 
 // Query columns of a KV head.
-struct Unit {
+struct WorkTile {
     uint kv_head;
     uint first_column;
     uint n_columns;
     uint group_size;
 };
-Unit find_unit(LayerInfo layer, uint place) {
-    const uint unit = push.first_unit + place;
+WorkTile find_work_tile(LayerInfo layer, uint index) {
+    const uint work_tile = push.first_work_tile + index;
     const uint group_size = layer.n_query_heads / layer.n_kv_heads;
-    const uint first = unit % push.n_tiles * LK_WATCH_COLUMNS;
-    return Unit(unit / push.n_tiles, first,
-                min(LK_WATCH_COLUMNS, push.n_queries * group_size - first), group_size);
+    const uint first = work_tile % push.n_tiles * LK_SCORE_COLUMNS;
+    return WorkTile(work_tile / push.n_tiles, first,
+                min(LK_SCORE_COLUMNS, push.n_queries * group_size - first), group_size);
 }
 
 // Of a chunk for the columns of a unit's place; behind the last chunk those of the whole context.
-Address parts_of(uint place, uint chunk) {
-    return address_at(push.partials, place * (push.n_chunks + 1u) + chunk, LK_WATCH_COLUMNS * 8u);
+Address partials_of(uint index, uint chunk) {
+    return address_at(push.partials, index * (push.n_chunks + 1u) + chunk, LK_SCORE_COLUMNS * 8u);
 }
 
 // A part: a reference and the sum of exp2(score - reference).
-vec2 join_parts(vec2 a, vec2 b) {
-    const float top = max(a.x, b.x);
-    return vec2(top, a.y * exp2(a.x - top) + b.y * exp2(b.x - top));
+vec2 join_partials(vec2 a, vec2 b) {
+    const float row_max = max(a.x, b.x);
+    return vec2(row_max, a.y * exp2(a.x - row_max) + b.y * exp2(b.x - row_max));
 }
 
 #endif

@@ -1,5 +1,5 @@
 // Attention of few query columns over rows of direct classes: a workgroup takes a work item, its
-// teams take the item's pieces in turn. push.h says how the dispatch is cut into workgroups.
+// teams take the item's KV tiles in turn. push.h says how the dispatch is cut into workgroups.
 //
 // SPDX-License-Identifier: Apache-2.0
 #version 460
@@ -10,27 +10,27 @@
 
 #include "shaders/decode/teams.glsl"
 
-void attend_piece(Unit unit, Piece piece) {
-    multiply_keys(piece);
-    begin_values(piece);
-    weigh(unit, piece);
-    multiply_values(unit, piece);
+void attend_kv_tile(WorkTile work_tile, KvTile kv_tile) {
+    multiply_keys(kv_tile);
+    begin_values(kv_tile);
+    weigh(work_tile, kv_tile);
+    multiply_values(work_tile, kv_tile);
 }
 
 void main() {
     find_lane();
-    const Unit unit = find_unit(gl_WorkGroupID.x, kColumns);
-    load_queries(unit);
+    const WorkTile work_tile = find_work_tile(gl_WorkGroupID.x, kColumns);
+    load_queries(work_tile);
     clear_outputs();
-    for (uint first = 0u; first < push.n_pieces; first += kPieces) {
-        find_pieces(unit, first);
-        const uint n = min(push.n_pieces - first, kPieces);
+    for (uint first = 0u; first < push.n_kv_tiles; first += kKvTiles) {
+        find_kv_tiles(work_tile, first);
+        const uint n = min(push.n_kv_tiles - first, kKvTiles);
         for (uint at = 0u; at < n; at += kTeams)
-            attend_piece(unit, load_piece(at + team));
+            attend_kv_tile(work_tile, load_kv_tile(at + team));
     }
     merge_teams();
-    if (unit.item.n_parts == 1u)
-        store_outputs(unit);
+    if (work_tile.item.n_parts == 1u)
+        store_outputs(work_tile);
     else
-        store_part(unit);
+        store_split(work_tile);
 }

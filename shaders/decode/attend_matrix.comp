@@ -11,25 +11,25 @@
 
 #include "shaders/decode/teams.glsl"
 
-void attend_rows(Unit unit) {
+void attend_rows(WorkTile work_tile) {
     const uint n_rounds = push.n_row_rounds + push.n_own_row_rounds;
     [[dont_unroll]] for (uint first = 0u; first < n_rounds; first += LK_DECODE_ROUNDS) {
-        find_row_tiles(unit, first);
+        find_row_tiles(work_tile, first);
         const uint n = min(n_rounds - first, LK_DECODE_ROUNDS);
         [[dont_unroll]] for (uint round = 0u; round < n; ++round)
-            attend_row_tile(unit, load_row_tile(round * kTeams + team));
+            attend_row_tile(work_tile, load_row_tile(round * kTeams + team));
     }
 }
 
-void attend_pages(Unit unit) {
-    [[dont_unroll]] for (uint first = 0u; first < push.n_pieces; first += kLookups) {
-        find_pages(unit, first);
+void attend_pages(WorkTile work_tile) {
+    [[dont_unroll]] for (uint first = 0u; first < push.n_kv_tiles; first += kLookups) {
+        find_pages(work_tile, first);
         Page page = load_page(team);
         begin_page(page);
-        const uint n = min(push.n_pieces - first, kLookups);
+        const uint n = min(push.n_kv_tiles - first, kLookups);
         [[dont_unroll]] for (uint at = 0u; at < n; at += kTeams) {
             const Page next = load_page(at + kTeams + team);
-            attend_page(unit, page, next);
+            attend_page(work_tile, page, next);
             page = next;
         }
     }
@@ -37,15 +37,15 @@ void attend_pages(Unit unit) {
 
 void main() {
     find_lane();
-    const Unit unit = find_unit(gl_WorkGroupID.x, kColumns);
-    load_queries(unit);
+    const WorkTile work_tile = find_work_tile(gl_WorkGroupID.x, kColumns);
+    load_queries(work_tile);
     take_queries();
     clear_outputs();
-    attend_rows(unit);
-    attend_pages(unit);
+    attend_rows(work_tile);
+    attend_pages(work_tile);
     merge_teams();
-    if (unit.item.n_parts == 1u)
-        store_outputs(unit);
+    if (work_tile.item.n_parts == 1u)
+        store_outputs(work_tile);
     else
-        store_part(unit);
+        store_split(work_tile);
 }

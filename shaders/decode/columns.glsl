@@ -16,32 +16,32 @@ struct Column {
 };
 shared Column shared_columns[kColumns];
 
-Column make_column(Unit unit, uint column, float factor, float shift) {
-    const uint i = (unit.first_column + column) / unit.group_size;
+Column make_column(WorkTile work_tile, uint column, float factor, float shift) {
+    const uint i = (work_tile.first_column + column) / work_tile.group_size;
     Column made;
-    made.position = unit.n_history + i;
+    made.position = work_tile.n_history + i;
     made.ancestors = uvec2(i < 31u ? (2u << i) - 1u : ~0u, i < 32u ? 0u : (2u << i - 32u) - 1u);
     made.factor = factor;
     made.shift = shift;
-    if (unit.item.has_tree) {
-        made.position = load_position(unit.step, unit.item.first_new + i);
-        made.ancestors = load_ancestors(unit.step, unit.item.first_new + i);
+    if (work_tile.item.has_tree) {
+        made.position = load_position(work_tile.step, work_tile.item.first_new + i);
+        made.ancestors = load_ancestors(work_tile.step, work_tile.item.first_new + i);
     }
     return made;
 }
 
-void load_queries(Unit unit) {
+void load_queries(WorkTile work_tile) {
     const uint kCount = (kHeadDim + LK_LANES - 1u) / LK_LANES;
     for (uint first = 0u; first < kColumns; first += kTeams) {
         const uint column = first + team;
-        const bool is_real = column < unit.n_columns;
-        const ColumnPlace place = place_column(unit, is_real ? column : 0u);
-        const Address from = tensor_row(push.queries, place.token, place.head);
+        const bool is_real = column < work_tile.n_columns;
+        const ColumnPosition position = column_position(work_tile, is_real ? column : 0u);
+        const Address from = tensor_row(push.queries, position.token, position.head);
         const Address centers =
-            address_at(unit.layer.key_centers, unit.item.kv_head, 4u * kHeadDim);
-        const Address scales = address_at(unit.layer.key_scales, unit.item.kv_head, 4u * kHeadDim);
-        const bool has_centers = !is_null(unit.layer.key_centers);
-        const bool has_scales = !is_null(unit.layer.key_scales);
+            address_at(work_tile.layer.key_centers, work_tile.item.kv_head, 4u * kHeadDim);
+        const Address scales = address_at(work_tile.layer.key_scales, work_tile.item.kv_head, 4u * kHeadDim);
+        const bool has_centers = !is_null(work_tile.layer.key_centers);
+        const bool has_scales = !is_null(work_tile.layer.key_scales);
         float query[kCount];
         float most = 0.0;
         float center = 0.0;  // the lane's part of the query's product with the keys' center
@@ -64,33 +64,33 @@ void load_queries(Unit unit) {
                 store_query(channel, column, query[i] * power(-exponent));
         }
         if (lane == 0u && column < kColumns)
-            shared_columns[column] = make_column(unit, is_real ? column : 0u,
-                                                 unit.layer.scale * kLog2E * power(exponent),
-                                                 unit.layer.scale * kLog2E * center);
+            shared_columns[column] = make_column(work_tile, is_real ? column : 0u,
+                                                 work_tile.layer.scale * kLog2E * power(exponent),
+                                                 work_tile.layer.scale * kLog2E * center);
     }
 }
 
-bool in_window(Unit unit, Column column, uint at) {
-    return unit.layer.window_tokens == 0u || at + unit.layer.window_tokens > column.position ||
-           at < unit.layer.window_sink_tokens;
+bool in_window(WorkTile work_tile, Column column, uint at) {
+    return work_tile.layer.window_tokens == 0u || at + work_tile.layer.window_tokens > column.position ||
+           at < work_tile.layer.window_sink_tokens;
 }
-bool sees(Unit unit, Column column, uint token) {
-    if (token < unit.n_history)
-        return in_window(unit, column, token);
-    const uint i = token - unit.n_history;
-    if (i >= unit.n_new || (column.ancestors[i >> 5] >> (i & 31u) & 1u) == 0u)
+bool is_visible(WorkTile work_tile, Column column, uint token) {
+    if (token < work_tile.n_history)
+        return in_window(work_tile, column, token);
+    const uint i = token - work_tile.n_history;
+    if (i >= work_tile.n_new || (column.ancestors[i >> 5] >> (i & 31u) & 1u) == 0u)
         return false;
-    if (unit.item.has_tree)
-        token = load_position(unit.step, unit.item.first_new + i);
-    return in_window(unit, column, token);
+    if (work_tile.item.has_tree)
+        token = load_position(work_tile.step, work_tile.item.first_new + i);
+    return in_window(work_tile, column, token);
 }
 // Is any token of [first, end) hidden from any column?
-bool hides(Unit unit, uint first, uint end) {
-    if (end > unit.n_history + (unit.n_new == 1u ? 1u : 0u))
+bool hides(WorkTile work_tile, uint first, uint end) {
+    if (end > work_tile.n_history + (work_tile.n_new == 1u ? 1u : 0u))
         return true;
-    const uint latest = unit.n_history + unit.item.n_new - 1u;
-    return unit.layer.window_tokens != 0u && end > unit.layer.window_sink_tokens &&
-           first + unit.layer.window_tokens <= latest;
+    const uint latest = work_tile.n_history + work_tile.item.n_new - 1u;
+    return work_tile.layer.window_tokens != 0u && end > work_tile.layer.window_sink_tokens &&
+           first + work_tile.layer.window_tokens <= latest;
 }
 
 #endif

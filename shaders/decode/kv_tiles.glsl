@@ -8,7 +8,7 @@
 #include "shaders/decode/columns.glsl"
 
 // A row of the item, packed or at 16 bits.
-struct Piece {
+struct KvTile {
     Address key_payload;
     Address value_payload;
     Address key_metadata;
@@ -29,14 +29,14 @@ struct Piece {
     bool has_f8_values;
 };
 
-const uint kPieceQuads = 4u;
-shared uvec4 shared_pieces[kPieces * kPieceQuads];
+const uint kKvTileQuads = 4u;
+shared uvec4 shared_kv_tiles[kKvTiles * kKvTileQuads];
 
-void store_piece(Unit unit, uint index, uint at) {
-    const RowInfo info = load_row(unit.step, unit.item.first_row + item_row(unit.item, index));
-    const Entry entry = load_entry(info.entries, unit.layer.first_entry + unit.item.kv_head);
-    const ClassInfo keys = load_class(unit.step.classes, entry.key_class);
-    const ClassInfo values = load_class(unit.step.classes, entry.value_class);
+void store_kv_tile(WorkTile work_tile, uint index, uint at) {
+    const RowInfo info = load_row(work_tile.step, work_tile.item.first_row + item_row(work_tile.item, index));
+    const Entry entry = load_entry(info.entries, work_tile.layer.first_entry + work_tile.item.kv_head);
+    const ClassInfo keys = load_class(work_tile.step.classes, entry.key_class);
+    const ClassInfo values = load_class(work_tile.step.classes, entry.value_class);
     const uint end8 = keys.strips[0] + keys.strips[1];
     const uint key_groups = keys.is_raw ? 0u : keys.n_groups;
     const uint value_groups = values.is_raw ? 1u : values.n_groups;
@@ -55,55 +55,55 @@ void store_piece(Unit unit, uint index, uint at) {
              (values.is_raw ? kStrips : values.group / LK_STRIP_CHANNELS) << 24;
     last.z = keys.number_bytes & 1u | (values.number_bytes & 1u) << 1;
     last.w = info.first_token;
-    shared_pieces[at * kPieceQuads] = uvec4(entry.key_payload, entry.value_payload);
-    shared_pieces[at * kPieceQuads + 1u] = uvec4(entry.key_metadata, entry.value_metadata);
-    shared_pieces[at * kPieceQuads + 2u] =
+    shared_kv_tiles[at * kKvTileQuads] = uvec4(entry.key_payload, entry.value_payload);
+    shared_kv_tiles[at * kKvTileQuads + 1u] = uvec4(entry.key_metadata, entry.value_metadata);
+    shared_kv_tiles[at * kKvTileQuads + 2u] =
         uvec4(permutation, keys.minima_offset, values.minima_offset);
-    shared_pieces[at * kPieceQuads + 3u] = last;
+    shared_kv_tiles[at * kKvTileQuads + 3u] = last;
 }
 
-// A piece without tokens, for teams that have none but go through the exchanges of the others.
-void store_no_piece(uint at) {
-    shared_pieces[at * kPieceQuads + 2u] = uvec4(0u);
-    shared_pieces[at * kPieceQuads + 3u] = uvec4(kStrips * 0x10101u, 1u << 8 | 16u << 16 | kStrips << 24, 0u, 0u);
+// A KV tile without tokens, for teams that have none but go through the exchanges of the others.
+void store_no_kv_tile(uint at) {
+    shared_kv_tiles[at * kKvTileQuads + 2u] = uvec4(0u);
+    shared_kv_tiles[at * kKvTileQuads + 3u] = uvec4(kStrips * 0x10101u, 1u << 8 | 16u << 16 | kStrips << 24, 0u, 0u);
 }
 
-Piece load_piece(uint at) {
-    const uvec4 payloads = shared_pieces[at * kPieceQuads];
-    const uvec4 metadata = shared_pieces[at * kPieceQuads + 1u];
-    const uvec4 places = shared_pieces[at * kPieceQuads + 2u];
-    const uvec4 last = shared_pieces[at * kPieceQuads + 3u];
-    Piece piece;
-    piece.key_payload = payloads.xy;
-    piece.value_payload = payloads.zw;
-    piece.key_metadata = metadata.xy;
-    piece.value_metadata = metadata.zw;
-    piece.permutation = places.xy;
-    piece.key_minima = places.z;
-    piece.value_minima = places.w;
-    piece.end16 = byte_of(last.x, 0u);
-    piece.end8 = byte_of(last.x, 1u);
-    piece.end4 = byte_of(last.x, 2u);
-    piece.n_tiles = byte_of(last.x, 3u);
-    piece.key_groups = byte_of(last.y, 0u);
-    piece.value_groups = byte_of(last.y, 1u);
-    piece.value_bits = byte_of(last.y, 2u);
-    piece.value_group_strips = byte_of(last.y, 3u);
-    piece.has_f8_keys = (last.z & 1u) != 0u;
-    piece.has_f8_values = (last.z & 2u) != 0u;
-    piece.first_token = last.w;
-    return piece;
+KvTile load_kv_tile(uint at) {
+    const uvec4 payloads = shared_kv_tiles[at * kKvTileQuads];
+    const uvec4 metadata = shared_kv_tiles[at * kKvTileQuads + 1u];
+    const uvec4 addresses = shared_kv_tiles[at * kKvTileQuads + 2u];
+    const uvec4 last = shared_kv_tiles[at * kKvTileQuads + 3u];
+    KvTile kv_tile;
+    kv_tile.key_payload = payloads.xy;
+    kv_tile.value_payload = payloads.zw;
+    kv_tile.key_metadata = metadata.xy;
+    kv_tile.value_metadata = metadata.zw;
+    kv_tile.permutation = addresses.xy;
+    kv_tile.key_minima = addresses.z;
+    kv_tile.value_minima = addresses.w;
+    kv_tile.end16 = byte_of(last.x, 0u);
+    kv_tile.end8 = byte_of(last.x, 1u);
+    kv_tile.end4 = byte_of(last.x, 2u);
+    kv_tile.n_tiles = byte_of(last.x, 3u);
+    kv_tile.key_groups = byte_of(last.y, 0u);
+    kv_tile.value_groups = byte_of(last.y, 1u);
+    kv_tile.value_bits = byte_of(last.y, 2u);
+    kv_tile.value_group_strips = byte_of(last.y, 3u);
+    kv_tile.has_f8_keys = (last.z & 1u) != 0u;
+    kv_tile.has_f8_values = (last.z & 2u) != 0u;
+    kv_tile.first_token = last.w;
+    return kv_tile;
 }
 
-// Pieces first and up of the item, by the workgroup.
-void find_pieces(Unit unit, uint first) {
-    const uint n = unit.item.raw_count[0] + unit.item.raw_count[1] + unit.item.packed_count;
+// KV tiles first and up of the item, by the workgroup.
+void find_kv_tiles(WorkTile work_tile, uint first) {
+    const uint n = work_tile.item.raw_count[0] + work_tile.item.raw_count[1] + work_tile.item.packed_count;
     barrier();
-    for (uint at = gl_LocalInvocationIndex; at < kPieces; at += kThreads) {
+    for (uint at = gl_LocalInvocationIndex; at < kKvTiles; at += kThreads) {
         if (first + at < n)
-            store_piece(unit, first + at, at);
+            store_kv_tile(work_tile, first + at, at);
         else
-            store_no_piece(at);
+            store_no_kv_tile(at);
     }
     barrier();
 }

@@ -24,17 +24,17 @@ void fold_queries(int exponent, out vec2 products[kPairs]) {
         const uint strip = task / 4u;
         if (strip < kStrips) {
             const uint bits = key_bits(strip);
-            const vec4 ranges = numbers_of(page_numbers.keys[i].ranges);
-            const vec4 middles = 0.5 * ranges + numbers_of(page_numbers.keys[i].minima);
+            const vec4 ranges = parameters_of(page_parameters.keys[i].ranges);
+            const vec4 midpoints = 0.5 * ranges + parameters_of(page_parameters.keys[i].minima);
             const float step = step_of(bits) * power(kLargeExponent - exponent);
             const vec4 factors = ranges * vec4(vec2(step), vec2(step / half_factor(bits)));
-            const uvec4 channels = slot_channels(page_numbers.channels[i], strip, task % 4u);
+            const uvec4 channels = slot_channels(page_parameters.channels[i], strip, task % 4u);
             const uvec4 slots =
                 strip * LK_STRIP_CHANNELS + 2u * (task % 4u) + uvec4(0u, 1u, 8u, 9u);
             [[unroll]] for (uint pair = 0u; pair < kPairs; ++pair)
                 [[unroll]] for (uint slot = 0u; slot < 4u; ++slot) {
                     const vec2 queries = unpack_pair(shared_queries[channels[slot] * kPairs + pair]);
-                    products[pair] += queries * middles[slot];
+                    products[pair] += queries * midpoints[slot];
                     shared_words[team * kTeamWords + slots[slot] * kPairs + pair] =
                         pack_pair(queries * factors[slot]);
                 }
@@ -79,11 +79,11 @@ ColumnMatrix folded_columns(uint strip) {
 }
 
 SumMatrix key_sums[kPageTiles];
-SumMatrix key_middles;
+SumMatrix key_midpoints;
 
 void multiply_key_strip(uvec4 words[4], uint bits, uint strip) {
     const ColumnMatrix columns = folded_columns(strip);
-    key_middles = multiply_add(middle_matrix(bits, 1.0), columns, key_middles);
+    key_midpoints = multiply_add(midpoint_matrix(bits, 1.0), columns, key_midpoints);
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
         key_sums[tile] =
             multiply_add(matrix_of(code_registers(words, bits, tile)), columns, key_sums[tile]);
@@ -95,7 +95,7 @@ vec2 multiply_keys(Page page, Page next, int exponent) {
     vec2 products[kPairs];
     fold_queries(exponent, products);
     team_sync();
-    key_middles = zero_sums();
+    key_midpoints = zero_sums();
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
         key_sums[tile] = zero_sums();
     const uvec4 none = uvec4(0u);
@@ -114,41 +114,41 @@ vec2 multiply_keys(Page page, Page next, int exponent) {
         multiply_key_strip(uvec4[4](two.second, none, none, none), 2u, strip + 1u);
     }
     const vec2 begin = sum_products(products);
-    return begin - vec2(key_middles[0], key_middles[1]) * power(exponent - kLargeExponent);
+    return begin - vec2(key_midpoints[0], key_midpoints[1]) * power(exponent - kLargeExponent);
 }
 
 ColumnMatrix value_columns[kPageTiles];
 
 // Weights, with the values' ranges, to value_columns. Returns what products with codes are
-// multiplied by; middles: what joins them.
-float fold_weights(vec4 weights[kPageTiles], int exponent, out vec2 middles) {
-    const uint place = team * kTeamWords;
+// multiplied by; midpoints: what joins them.
+float fold_weights(vec4 weights[kPageTiles], int exponent, out vec2 midpoints) {
+    const uint position = team * kTeamWords;
     const float scale = power(kLargeExponent - exponent);
-    middles = vec2(0.0);
-    SumMatrix code_middles = zero_sums();
+    midpoints = vec2(0.0);
+    SumMatrix code_midpoints = zero_sums();
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
-        const uint at = place + 2u * (tile * 4u + row() / 2u);
+        const uint at = position + 2u * (tile * 4u + row() / 2u);
         const uvec2 ranges = uvec2(shared_words[at], shared_words[at + 1u]) >> 16u * (row() & 1u);
         const uvec2 minima = uvec2(shared_words[at + 64u], shared_words[at + 65u]) >>
                              16u * (row() & 1u);
         const vec2 range = vec2(unpackHalf2x16(ranges.x).x, unpackHalf2x16(ranges.y).x);
-        const vec2 middle =
+        const vec2 midpoint =
             0.5 * range + vec2(unpackHalf2x16(minima.x).x, unpackHalf2x16(minima.y).x);
-        middles += weights[tile].xy * middle.x + weights[tile].zw * middle.y;
+        midpoints += weights[tile].xy * midpoint.x + weights[tile].zw * midpoint.y;
         const vec2 factors = range * scale / vec2(tile_factor(tile),
                                                   tile_factor(tile) * half_factor(kValueBits));
         value_columns[tile] = column_matrix(uvec2(pack_pair(weights[tile].xy * factors.x),
                                                   pack_pair(weights[tile].zw * factors.y)));
-        code_middles = multiply_add(middle_matrix(kValueBits, tile_factor(tile)),
-                                    value_columns[tile], code_middles);
+        code_midpoints = multiply_add(midpoint_matrix(kValueBits, tile_factor(tile)),
+                                    value_columns[tile], code_midpoints);
     }
-    const float unit = power(exponent - kLargeExponent) * step_of(kValueBits);
-    middles = vec2(column_sum(middles.x), column_sum(middles.y)) -
-              vec2(code_middles[0], code_middles[1]) * unit;
-    return unit * power(24);
+    const float step_scale = power(exponent - kLargeExponent) * step_of(kValueBits);
+    midpoints = vec2(column_sum(midpoints.x), column_sum(midpoints.y)) -
+              vec2(code_midpoints[0], code_midpoints[1]) * step_scale;
+    return step_scale * power(24);
 }
 
-void multiply_value_strip(uvec4 words[4], uint strip, float unit, vec2 middles, vec2 factors) {
+void multiply_value_strip(uvec4 words[4], uint strip, float step_scale, vec2 midpoints, vec2 factors) {
     SumMatrix even = zero_sums();
     SumMatrix odd = zero_sums();
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; tile += 2u) {
@@ -158,10 +158,10 @@ void multiply_value_strip(uvec4 words[4], uint strip, float unit, vec2 middles, 
                            value_columns[tile + 1u], odd);
     }
     if (strip < kStrips)
-        add_outputs(strip, factors, (sums_of(even) + sums_of(odd)) * unit + middles.xyxy);
+        add_outputs(strip, factors, (sums_of(even) + sums_of(odd)) * step_scale + midpoints.xyxy);
 }
 
-void multiply_values(Page page, Page next, float unit, vec2 middles, vec2 factors) {
+void multiply_values(Page page, Page next, float step_scale, vec2 midpoints, vec2 factors) {
     const uvec4 none = uvec4(0u);
     const uint n = kValueBits == 2u ? 2u : 1u;
     [[dont_unroll]] for (uint strip = 0u; strip < kStrips; strip += n) {
@@ -172,30 +172,30 @@ void multiply_values(Page page, Page next, float unit, vec2 middles, vec2 factor
             words[2] = high.first;
             words[3] = high.second;
         }
-        multiply_value_strip(words, strip, unit, middles, factors);
+        multiply_value_strip(words, strip, step_scale, midpoints, factors);
         if (kValueBits == 2u)
-            multiply_value_strip(uvec4[4](two.second, none, none, none), strip + 1u, unit, middles,
+            multiply_value_strip(uvec4[4](two.second, none, none, none), strip + 1u, step_scale, midpoints,
                                  factors);
     }
     next_two -= kPageTwos;
 }
 
 // The page's first words are on their way; those of the next one are when it is done.
-void attend_page(Unit unit, Page page, Page next) {
+void attend_page(WorkTile work_tile, Page page, Page next) {
     const int key_exponent = exponent_of_keys();
-    const int value_exponent = exponent_above(team_max(largest_of(page_numbers.values.ranges)));
+    const int value_exponent = exponent_above(team_max(largest_of(page_parameters.values.ranges)));
     Column column[kColumnSets];
     columns_of_lane(column);
     const uvec2 hidden =
-        hidden_of_lane(unit, column, page.is_there, page.first_token, kPageTiles);
+        hidden_of_lane(work_tile, column, page.is_there, page.first_token, kPageTiles);
     const vec2 begin = multiply_keys(page, next, key_exponent);
     team_sync();
-    const uint place = team * kTeamWords + 2u * lane;
-    const Numbers values = page_numbers.values;
+    const uint position = team * kTeamWords + 2u * lane;
+    const Parameters values = page_parameters.values;
     load_metadata(next);
     [[unroll]] for (uint i = 0u; i < 2u; ++i) {
-        shared_words[place + i] = values.ranges[i];
-        shared_words[place + 64u + i] = values.minima[i];
+        shared_words[position + i] = values.ranges[i];
+        shared_words[position + 64u + i] = values.minima[i];
     }
     const vec2 key_factors = vec2(column[0].factor, column[1].factor);
     const vec2 shifts = begin * key_factors + vec2(column[0].shift, column[1].shift);
@@ -203,7 +203,7 @@ void attend_page(Unit unit, Page page, Page next) {
     vec4 weights[kPageTiles];
     vec2 most = vec2(kHidden);
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
-        weights[tile] = score_tile(unit.layer, key_sums[tile],
+        weights[tile] = score_tile(work_tile.layer, key_sums[tile],
                                    key_factors * (unit_of_keys / tile_factor(tile)), shifts);
     }
     if ((hidden.x | hidden.y) != 0u)
@@ -211,13 +211,13 @@ void attend_page(Unit unit, Page page, Page next) {
             weights[tile] = hide_scores(weights[tile], hidden, tile);
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
         most = max(most, max(weights[tile].xy, weights[tile].zw));
-    const vec2 factors = raise_tops(most);
+    const vec2 factors = raise_row_maxes(most);
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
         weights[tile] = weigh_tile(weights[tile]);
     team_sync();
-    vec2 middles;
-    const float unit_of_values = fold_weights(weights, value_exponent, middles);
-    multiply_values(page, next, unit_of_values, middles, factors);
+    vec2 midpoints;
+    const float unit_of_values = fold_weights(weights, value_exponent, midpoints);
+    multiply_values(page, next, unit_of_values, midpoints, factors);
     team_sync();
 }
 

@@ -17,52 +17,52 @@ struct RowTile {
     bool is_there;
 };
 const uint kLookups = kTeams * LK_DECODE_ROUNDS;  // that are made at once
-const uint kPlaceQuads = 3u;
-shared uvec4 shared_places[kLookups * kPlaceQuads];  // of tiles of rows, then of pages
+const uint kAddressQuads = 3u;
+shared uvec4 shared_addresses[kLookups * kAddressQuads];  // of tiles of rows, then of pages
 
 // Is an entry among the packed ones at 16 bits? Only where there may be such.
-bool is_row(Unit unit, Entry entry) {
-    return push.n_own_row_rounds != 0u && load_class(unit.step.classes, entry.key_class).is_raw;
+bool is_row(WorkTile work_tile, Entry entry) {
+    return push.n_own_row_rounds != 0u && load_class(work_tile.step.classes, entry.key_class).is_raw;
 }
 
 // Tile `index` of a row that is surely at 16 bits, or may be; behind its last one, or the last token, there is none.
-void store_row_tile(Unit unit, uint row_index, bool is_sure, uint index, uint at) {
-    const RowInfo info = load_row(unit.step, unit.item.first_row + row_index);
-    const Entry entry = load_entry(info.entries, unit.layer.first_entry + unit.item.kv_head);
+void store_row_tile(WorkTile work_tile, uint row_index, bool is_sure, uint index, uint at) {
+    const RowInfo info = load_row(work_tile.step, work_tile.item.first_row + row_index);
+    const Entry entry = load_entry(info.entries, work_tile.layer.first_entry + work_tile.item.kv_head);
     const uint first_token = info.first_token + index * LK_TILE_TOKENS;
     const bool is_there = index < info.capacity_tokens / LK_TILE_TOKENS &&
-                          first_token < unit.n_history + unit.n_new && (is_sure || is_row(unit, entry));
+                          first_token < work_tile.n_history + work_tile.n_new && (is_sure || is_row(work_tile, entry));
     const uint tile_bytes = LK_TILE_TOKENS * LK_STRIP_CHANNELS * 2u;
-    shared_places[at * kPlaceQuads] = uvec4(address_add(entry.key_payload, index * tile_bytes),
+    shared_addresses[at * kAddressQuads] = uvec4(address_add(entry.key_payload, index * tile_bytes),
                                           address_add(entry.value_payload, index * tile_bytes));
-    shared_places[at * kPlaceQuads + 1u] =
+    shared_addresses[at * kAddressQuads + 1u] =
         uvec4(info.capacity_tokens / LK_TILE_TOKENS * LK_LANES, first_token, is_there ? 1u : 0u, 0u);
 }
 
 // Tiles of rounds first and up. In the rounds behind n_row_rounds, rows at 16 bits among the packed
 // ones, if there are any, each by the item's own teams.
-void find_row_tiles(Unit unit, uint first) {
+void find_row_tiles(WorkTile work_tile, uint first) {
     barrier();
-    const uint n_rows = unit.item.raw_count[0] + unit.item.raw_count[1];
+    const uint n_rows = work_tile.item.raw_count[0] + work_tile.item.raw_count[1];
     for (uint at = gl_LocalInvocationIndex; at < kLookups; at += kThreads) {
         const uint round = first + at / kTeams;
         const bool is_own = round >= push.n_row_rounds;
-        const uint n = is_own ? unit.item.packed_count : n_rows;
+        const uint n = is_own ? work_tile.item.packed_count : n_rows;
         const uint index =
-            (is_own ? round - push.n_row_rounds : round * unit.item.n_parts + unit.item.part) *
+            (is_own ? round - push.n_row_rounds : round * work_tile.item.n_parts + work_tile.item.part) *
                 kTeams + at % kTeams;
-        shared_places[at * kPlaceQuads + 1u] = uvec4(0u);
+        shared_addresses[at * kAddressQuads + 1u] = uvec4(0u);
         if (index / kPageTiles < n)
-            store_row_tile(unit,
-                           is_own ? unit.item.packed_begin + index / kPageTiles
-                                  : item_row(unit.item, index / kPageTiles),
+            store_row_tile(work_tile,
+                           is_own ? work_tile.item.packed_begin + index / kPageTiles
+                                  : item_row(work_tile.item, index / kPageTiles),
                            !is_own, index % kPageTiles, at);
     }
     barrier();
 }
 RowTile load_row_tile(uint at) {
-    const uvec4 payloads = shared_places[at * kPlaceQuads];
-    const uvec4 rest = shared_places[at * kPlaceQuads + 1u];
+    const uvec4 payloads = shared_addresses[at * kAddressQuads];
+    const uvec4 rest = shared_addresses[at * kAddressQuads + 1u];
     return RowTile(payloads.xy, payloads.zw, rest.x, rest.y, rest.z != 0u);
 }
 
@@ -80,7 +80,7 @@ uvec2 masks_of_tokens(uint first, uint n_tokens) {
            mix(uvec2(0u), uvec2(0xFFFF0000u), lessThan(token + 1u, uvec2(n_tokens)));
 }
 
-void attend_row_tile(Unit unit, RowTile tile) {
+void attend_row_tile(WorkTile work_tile, RowTile tile) {
     uvec4 keys[kMaxStrips];
     uvec4 values[kMaxStrips];
     [[unroll]] for (uint strip = 0u; strip < kMaxStrips; ++strip)
@@ -93,18 +93,18 @@ void attend_row_tile(Unit unit, RowTile tile) {
             }
     Column column[kColumnSets];
     columns_of_lane(column);
-    const uvec2 hidden = hidden_of_lane(unit, column, tile.is_there, tile.first_token, 1u);
+    const uvec2 hidden = hidden_of_lane(work_tile, column, tile.is_there, tile.first_token, 1u);
     SumMatrix sums = zero_sums();
     [[unroll]] for (uint strip = 0u; strip < kMaxStrips; ++strip)
         if (strip < kStrips)
             sums = multiply_add(matrix_of(keys[strip]), query_columns(strip), sums);
-    vec4 scores = score_tile(unit.layer, sums, vec2(column[0].factor, column[1].factor),
+    vec4 scores = score_tile(work_tile.layer, sums, vec2(column[0].factor, column[1].factor),
                              vec2(column[0].shift, column[1].shift));
     scores = hide_scores(scores, hidden, 0u);
-    const vec2 factors = raise_tops(max(scores.xy, scores.zw));
+    const vec2 factors = raise_row_maxes(max(scores.xy, scores.zw));
     const vec4 weights = weigh_tile(scores) * power(kWeightExponent);
     const ColumnMatrix columns = column_matrix(uvec2(pack_pair(weights.xy), pack_pair(weights.zw)));
-    const uvec2 masks = masks_of_tokens(tile.first_token, unit.n_history + unit.n_new);
+    const uvec2 masks = masks_of_tokens(tile.first_token, work_tile.n_history + work_tile.n_new);
     [[unroll]] for (uint strip = 0u; strip < kMaxStrips; ++strip)
         if (strip < kStrips) {
             const uvec4 kept = uvec4(values[strip].xy & masks.x, values[strip].zw & masks.y);

@@ -4,8 +4,8 @@
 // ones, exactly code x 2^(bit - 24). Codes of k 8 to 15 lie 4 bits higher (not at 8 bits), so what
 // they are multiplied with is divided by 2^4; those of odd tiles are taken 2 bits higher, and their
 // scores, or weights, divided by 2^2. Ranges, divided by a power of two above the largest of the
-// page, are multiplied into queries and weights, and codes are taken around their middle: a product
-// of the same columns with the middles alone is taken off. So keys and values begin at minimum +
+// page, are multiplied into queries and weights, and codes are taken around their midpoint: a product
+// of the same columns with the midpoints alone is taken off. So keys and values begin at minimum +
 // range / 2, whose products are made in FP32.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -27,33 +27,33 @@ struct Page {
     bool is_there;
 };
 
-void store_page(Unit unit, uint row_index, uint at) {
-    const RowInfo info = load_row(unit.step, unit.item.first_row + row_index);
-    const Entry entry = load_entry(info.entries, unit.layer.first_entry + unit.item.kv_head);
+void store_page(WorkTile work_tile, uint row_index, uint at) {
+    const RowInfo info = load_row(work_tile.step, work_tile.item.first_row + row_index);
+    const Entry entry = load_entry(info.entries, work_tile.layer.first_entry + work_tile.item.kv_head);
     Address permutation = address_add(entry.key_metadata, push.permutation_bytes);
     if (kPermutation == LK_PERMUTATION_OF_CLASS)
-        permutation = load_class(unit.step.classes, entry.key_class).permutation;
-    shared_places[at * kPlaceQuads] = uvec4(entry.key_payload, entry.value_payload);
-    shared_places[at * kPlaceQuads + 1u] = uvec4(entry.key_metadata, entry.value_metadata);
-    shared_places[at * kPlaceQuads + 2u] =
-        uvec4(permutation, info.first_token, is_row(unit, entry) ? 0u : 1u);
+        permutation = load_class(work_tile.step.classes, entry.key_class).permutation;
+    shared_addresses[at * kAddressQuads] = uvec4(entry.key_payload, entry.value_payload);
+    shared_addresses[at * kAddressQuads + 1u] = uvec4(entry.key_metadata, entry.value_metadata);
+    shared_addresses[at * kAddressQuads + 2u] =
+        uvec4(permutation, info.first_token, is_row(work_tile, entry) ? 0u : 1u);
 }
 // The item's packed rows first and up.
-void find_pages(Unit unit, uint first) {
+void find_pages(WorkTile work_tile, uint first) {
     barrier();
     for (uint at = gl_LocalInvocationIndex; at < kLookups; at += kThreads) {
-        shared_places[at * kPlaceQuads + 2u] = uvec4(0u);
-        if (first + at < unit.item.packed_count)
-            store_page(unit, unit.item.packed_begin + first + at, at);
+        shared_addresses[at * kAddressQuads + 2u] = uvec4(0u);
+        if (first + at < work_tile.item.packed_count)
+            store_page(work_tile, work_tile.item.packed_begin + first + at, at);
     }
     barrier();
 }
 // None behind those that were looked up.
 Page load_page(uint at) {
-    const uint place = min(at, kLookups - 1u) * kPlaceQuads;
-    const uvec4 payloads = shared_places[place];
-    const uvec4 metadata = shared_places[place + 1u];
-    const uvec4 rest = shared_places[place + 2u];
+    const uint position = min(at, kLookups - 1u) * kAddressQuads;
+    const uvec4 payloads = shared_addresses[position];
+    const uvec4 metadata = shared_addresses[position + 1u];
+    const uvec4 rest = shared_addresses[position + 2u];
     return Page(payloads.xy, payloads.zw, metadata.xy, metadata.zw, rest.xy, rest.z,
                 at < kLookups && rest.w != 0u);
 }
@@ -99,36 +99,36 @@ TwoVectors take_two(Page page, Page next) {
 
 // Ranges and minima of a page, four of each a lane: of keys those of slots 2t, 2t + 1, 2t + 8 and
 // 2t + 9 of strip task / 4, t = task % 4, of values those of tokens in the same order.
-struct Numbers {
+struct Parameters {
     uvec2 ranges;
     uvec2 minima;
 };
-struct PageNumbers {
-    Numbers keys[kFoldTasks];
+struct PageParameters {
+    Parameters keys[kFoldTasks];
     uvec2 channels[kFoldTasks];  // words with those of the slots
-    Numbers values;
+    Parameters values;
 };
-PageNumbers page_numbers;
+PageParameters page_parameters;
 
-Numbers load_page_numbers(Address metadata, uint at, uint minima_bytes) {
-    return Numbers(ConstPairs(metadata).at[at],
+Parameters load_page_parameters(Address metadata, uint at, uint minima_bytes) {
+    return Parameters(ConstPairs(metadata).at[at],
                    ConstPairs(address_add(metadata, minima_bytes)).at[at]);
 }
 void load_metadata(Page page) {
-    const Numbers none = Numbers(uvec2(0u), uvec2(0u));
-    page_numbers.values = none;
+    const Parameters none = Parameters(uvec2(0u), uvec2(0u));
+    page_parameters.values = none;
     if (page.is_there)
-        page_numbers.values =
-            load_page_numbers(page.value_metadata, lane, 2u * LK_MAX_PAGE_TOKENS);
+        page_parameters.values =
+            load_page_parameters(page.value_metadata, lane, 2u * LK_MAX_PAGE_TOKENS);
     [[unroll]] for (uint i = 0u; i < kFoldTasks; ++i) {
         const uint task = lane + i * LK_LANES;
-        page_numbers.keys[i] = none;
-        page_numbers.channels[i] = uvec2(0u);
+        page_parameters.keys[i] = none;
+        page_parameters.channels[i] = uvec2(0u);
         if (page.is_there && task < 4u * kStrips) {
-            page_numbers.keys[i] = load_page_numbers(page.key_metadata, task, 2u * kHeadDim);
+            page_parameters.keys[i] = load_page_parameters(page.key_metadata, task, 2u * kHeadDim);
             if (kPermutation != LK_PERMUTATION_NONE) {
                 const uint at = task / 4u * 4u + task % 4u / 2u;
-                page_numbers.channels[i] = uvec2(ConstWords(page.permutation).at[at],
+                page_parameters.channels[i] = uvec2(ConstWords(page.permutation).at[at],
                                                  ConstWords(page.permutation).at[at + 2u]);
             }
         }
@@ -142,15 +142,15 @@ void begin_page(Page page) {
     next_two = 2u;
 }
 
-vec4 numbers_of(uvec2 words) { return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y)); }
+vec4 parameters_of(uvec2 words) { return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y)); }
 float largest_of(uvec2 words) {
-    const vec4 x = numbers_of(words);
+    const vec4 x = parameters_of(words);
     return max(max(x.x, x.y), max(x.z, x.w));
 }
 int exponent_of_keys() {
-    float most = largest_of(page_numbers.keys[0].ranges);
+    float most = largest_of(page_parameters.keys[0].ranges);
     if (kFoldTasks > 1u)
-        most = max(most, largest_of(page_numbers.keys[kFoldTasks - 1u].ranges));
+        most = max(most, largest_of(page_parameters.keys[kFoldTasks - 1u].ranges));
     return exponent_above(team_max(most));
 }
 
@@ -158,10 +158,10 @@ float half_factor(uint bits) { return bits < 8u ? 16.0 : 1.0; }  // of k 8 to 15
 float tile_factor(uint tile) { return (tile & 1u) != 0u ? 4.0 : 1.0; }
 float step_of(uint bits) { return bits == 2u ? 1.0 / 3.0 : bits == 4u ? 1.0 / 15.0 : 1.0 / 255.0; }
 // The middle of the codes as they are multiplied, of all rows.
-Matrix middle_matrix(uint bits, float factor) {
-    const float middle = 0.5 * float((1u << bits) - 1u) * factor;
-    const uint low = pack_pair(vec2(middle));
-    const uint high = pack_pair(vec2(middle * half_factor(bits)));
+Matrix midpoint_matrix(uint bits, float factor) {
+    const float midpoint = 0.5 * float((1u << bits) - 1u) * factor;
+    const uint low = pack_pair(vec2(midpoint));
+    const uint high = pack_pair(vec2(midpoint * half_factor(bits)));
     return matrix_of(uvec4(low, low, high, high));
 }
 

@@ -13,10 +13,10 @@
 layout(local_size_x = LK_LANES) in;
 layout(push_constant, std430) uniform Push { MatrixProbePush push; };
 
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer MatrixNumbers {
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer MatrixValues {
     float16_t at[];
 };
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer SumNumbers {
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer SumValues {
     float at[];
 };
 
@@ -24,9 +24,9 @@ void main() {
     Matrix a;
     ColumnMatrix b;
     SumMatrix c;
-    coopMatLoadNV(a, MatrixNumbers(push.numbers).at, 0u, 16u, false);
-    coopMatLoadNV(b, MatrixNumbers(push.numbers).at, 0u, 8u, false);
-    coopMatLoadNV(c, SumNumbers(push.sums).at, 0u, 8u, false);
+    coopMatLoadNV(a, MatrixValues(push.values).at, 0u, 16u, false);
+    coopMatLoadNV(b, MatrixValues(push.values).at, 0u, 8u, false);
+    coopMatLoadNV(c, SumValues(push.sums).at, 0u, 8u, false);
     const uint lane = gl_LocalInvocationIndex;
     const uint g = lane >> 2;
     const uint t = lane & 3u;

@@ -25,16 +25,16 @@ const uint kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
 const uint kPairs = (kColumns + 1u) / 2u;
 uint pair_of_lane() { return quad_lane() % kPairs; }
 
-uint pack_pair(vec2 numbers) { return packHalf2x16(numbers); }
+uint pack_pair(vec2 values) { return packHalf2x16(values); }
 vec2 unpack_pair(uint word) { return unpackHalf2x16(word); }
 
 // What a team has gathered, relative to exp2(-top): of a strip and a lane's pair of columns, channel
 // row(), then row() + 8. Before that, the queries as they come, [channel][column].
 const uint kStripQuads = 8u * kPairs;
 shared vec4 shared_outputs[kTeams * kStrips * kStripQuads];
-void store_query(uint channel, uint column, float number) {
+void store_query(uint channel, uint column, float value) {
     const uint at = channel * 2u * kPairs + column;
-    shared_outputs[at / 4u][at % 4u] = number;
+    shared_outputs[at / 4u][at % 4u] = value;
 }
 
 #include "shaders/decode/columns.glsl"
@@ -42,21 +42,21 @@ void store_query(uint channel, uint column, float number) {
 shared uint shared_queries[kHeadDim * kPairs];  // [channel][pair], as FP16
 
 // A team's own words: folded queries, [slot][pair], then ranges and minima of values.
-const uint kNumberWords = LK_MAX_PAGE_TOKENS;
+const uint kParameterWords = LK_MAX_PAGE_TOKENS;
 const uint kFoldedWords = kHeadDim * kPairs;
-const uint kTeamWords = kFoldedWords > kNumberWords ? kFoldedWords : kNumberWords;
+const uint kTeamWords = kFoldedWords > kParameterWords ? kFoldedWords : kParameterWords;
 shared uint shared_words[kTeams * kTeamWords];
 
-float tops[kColumnSets];
-float sums_of_weights[kColumnSets];  // over the lane's tokens
+float row_maxes[kColumnSets];
+float row_sums[kColumnSets];  // over the lane's tokens
 
 const float kNothing = -1e30;  // a top before any score; above kHidden
 
 void take_queries() {
     barrier();
     for (uint at = gl_LocalInvocationIndex; at < kHeadDim * kPairs; at += kThreads) {
-        const vec4 numbers = shared_outputs[at / 2u];
-        vec2 pair = (at & 1u) != 0u ? numbers.zw : numbers.xy;
+        const vec4 values = shared_outputs[at / 2u];
+        vec2 pair = (at & 1u) != 0u ? values.zw : values.xy;
         if (kColumns == 1u)
             pair.y = 0.0;
         shared_queries[at] = pack_pair(pair);
@@ -67,8 +67,8 @@ void clear_outputs() {
     for (uint at = gl_LocalInvocationIndex; at < kTeams * kStrips * kStripQuads; at += kThreads)
         shared_outputs[at] = vec4(0.0);
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
-        tops[set] = kNothing;
-        sums_of_weights[set] = 0.0;
+        row_maxes[set] = kNothing;
+        row_sums[set] = 0.0;
     }
     barrier();
 }
@@ -86,13 +86,13 @@ float shared_output(uint of_team, uint channel, uint column) {
 
 // Raise the tops to the highest scores of the lane's tokens and others'. Returns what outputs so far
 // are multiplied by.
-vec2 raise_tops(vec2 most) {
+vec2 raise_row_maxes(vec2 most) {
     vec2 factors;
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
-        const float top = max(tops[set], column_max(most[set]));
-        factors[set] = exp2(tops[set] - top);
-        tops[set] = top;
-        sums_of_weights[set] *= factors[set];
+        const float row_max = max(row_maxes[set], column_max(most[set]));
+        factors[set] = exp2(row_maxes[set] - row_max);
+        row_maxes[set] = row_max;
+        row_sums[set] *= factors[set];
     }
     return factors;
 }
@@ -104,19 +104,19 @@ float cap_score(LayerInfo layer, float x) {
 }
 
 // Of n tiles of tokens from `first` on, a bit for each 8 tokens: does a column not see the lane's?
-uint hidden_rows(Unit unit, Column column, uint first, uint n_tiles) {
+uint hidden_rows(WorkTile work_tile, Column column, uint first, uint n_tiles) {
     uint hidden = 0u;
     [[dont_unroll]] for (uint i = 0u; i < 2u * n_tiles; ++i)
-        if (!sees(unit, column, first + 8u * i + row()))
+        if (!is_visible(work_tile, column, first + 8u * i + row()))
             hidden |= 1u << i;
     return hidden;
 }
-uvec2 hidden_of_lane(Unit unit, Column column[kColumnSets], bool is_there, uint first,
+uvec2 hidden_of_lane(WorkTile work_tile, Column column[kColumnSets], bool is_there, uint first,
                      uint n_tiles) {
     uvec2 hidden = uvec2(is_there ? 0u : ~0u);
-    if (is_there && hides(unit, first, first + n_tiles * LK_TILE_TOKENS))
+    if (is_there && hides(work_tile, first, first + n_tiles * LK_TILE_TOKENS))
         [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
-            hidden[set] = hidden_rows(unit, column[set], first, n_tiles);
+            hidden[set] = hidden_rows(work_tile, column[set], first, n_tiles);
     return hidden;
 }
 
@@ -137,9 +137,9 @@ vec4 hide_scores(vec4 scores, uvec2 hidden, uint tile) {
     return scores;
 }
 vec4 weigh_tile(vec4 scores) {
-    const vec4 weights = exp2(scores - vec4(tops[0], tops[1], tops[0], tops[1]));
-    sums_of_weights[0] += weights.x + weights.z;
-    sums_of_weights[1] += weights.y + weights.w;
+    const vec4 weights = exp2(scores - vec4(row_maxes[0], row_maxes[1], row_maxes[0], row_maxes[1]));
+    row_sums[0] += weights.x + weights.z;
+    row_sums[1] += weights.y + weights.w;
     return weights;
 }
 void columns_of_lane(out Column column[kColumnSets]) {

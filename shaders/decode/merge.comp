@@ -9,18 +9,18 @@
 #include "shaders/merge_splits.glsl"
 
 void main() {
-    const Unit unit = find_unit(gl_WorkGroupID.x, kColumns);
+    const WorkTile work_tile = find_work_tile(gl_WorkGroupID.x, kColumns);
     const uint column = gl_WorkGroupID.y;
-    if (column >= unit.n_columns)
+    if (column >= work_tile.n_columns)
         return;
-    const Parts parts = find_parts(unit, kHeadDim);
-    const ColumnParts own = ColumnParts(
-        address_at(parts.outputs, column, 4u * kHeadDim), address_at(parts.tops, column, 4u),
-        address_at(parts.sums, column, 4u), 4u * kHeadDim * unit.n_columns, 4u * unit.n_columns,
-        unit.item.n_parts);
+    const Splits splits = find_splits(work_tile, kHeadDim);
+    const ColumnSplits own = ColumnSplits(
+        address_at(splits.outputs, column, 4u * kHeadDim), address_at(splits.row_maxes, column, 4u),
+        address_at(splits.sums, column, 4u), 4u * kHeadDim * work_tile.n_columns, 4u * work_tile.n_columns,
+        work_tile.item.n_parts);
     Total total;
-    const vec4 quad = merge_parts(own, total);
-    const ColumnPlace place = place_column(unit, column);
-    store_column(push.outputs, push.lse, push.lse_token_stride, push.lse_head_stride, unit.layer,
-                 place.token, place.head, total, quad);
+    const vec4 quad = merge_splits(own, total);
+    const ColumnPosition position = column_position(work_tile, column);
+    store_column(push.outputs, push.lse, push.lse_token_stride, push.lse_head_stride, work_tile.layer,
+                 position.token, position.head, total, quad);
 }

@@ -48,7 +48,7 @@ const uint kColumnSets = kColumns / kQuadColumns;
 const uint kSlots = 4u * kQuadColumns;                    // tokens of a lane and column
 const uint kScores = kSlots * kColumnSets;                // of a lane: [slot][set]
 const uint kSlotStep = 4u / kQuadColumns;
-const uint kPieces = kTeams * LK_DECODE_ROUNDS;           // that are looked up at once
+const uint kKvTiles = kTeams * LK_DECODE_ROUNDS;           // that are looked up at once
 
 uint team;
 uint lane;
@@ -85,14 +85,14 @@ uint column_of(uint t, uint set) {
 bool is_column(uint column) { return column < kColumns; }
 // A slot's tile and row of 8 in the tile.
 uint slot_of_lane() { return kQuadColumns < 4u ? quad_lane() / kQuadColumns : 0u; }
-uint slot_number(uint slot) { return slot * kSlotStep + slot_of_lane(); }
-uint slot_tile(uint slot) { return slot_number(slot) >> 1; }
-uint slot_row(uint slot) { return slot_number(slot) & 1u; }
-uint slot_token(uint slot) { return slot_number(slot) * 8u + row(); }
+uint slot_index(uint slot) { return slot * kSlotStep + slot_of_lane(); }
+uint slot_tile(uint slot) { return slot_index(slot) >> 1; }
+uint slot_row(uint slot) { return slot_index(slot) & 1u; }
+uint slot_token(uint slot) { return slot_index(slot) * 8u + row(); }
 
 // Outputs of a lane for a pair of strips: of channel 8 number + row() of the pair.
 const uint kOutputs = kColumns;
-uint output_number(uint i) { return (4u * i + quad_lane()) / kColumns; }
+uint sum_index(uint i) { return (4u * i + quad_lane()) / kColumns; }
 uint output_column(uint i) { return (4u * i + quad_lane()) % kColumns; }
 
 // Stores of the team's lanes to shared memory are there for the others.

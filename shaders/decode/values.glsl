@@ -1,4 +1,4 @@
-// Decode attention: weights, and their products with the values of a piece. Channels are rows,
+// Decode attention: weights, and their products with the values of a KV tile. Channels are rows,
 // tokens k.
 //
 // The ranges of a channel group are multiplied into the weights, after a division by a power of two
@@ -18,49 +18,49 @@ shared float shared_outputs[kTeams * kHeadDim * kColumns];  // [team][channel][c
 float shared_output(uint of_team, uint channel, uint column) {
     return shared_outputs[(of_team * kHeadDim + channel) * kColumns + column];
 }
-float tops[kColumnSets];  // of the lane's columns
-float sums_of_weights[kColumnSets];  // over the lane's tokens
+float row_maxes[kColumnSets];  // of the lane's columns
+float row_sums[kColumnSets];  // over the lane's tokens
 
 const uint kOutputPairs = (kStrips + 1u) / 2u;  // of strips
 // Output number i of the lane, of the pair of strips that begins with `strip`.
-uint output_place(uint strip, uint i) {
-    const uint channel = strip * LK_STRIP_CHANNELS + output_number(i) * 8u + row();
+uint output_index(uint strip, uint i) {
+    const uint channel = strip * LK_STRIP_CHANNELS + sum_index(i) * 8u + row();
     return (team * kHeadDim + channel) * kColumns + output_column(i);
 }
 bool is_output(uint strip, uint i, uint end) {
-    return strip + output_number(i) / 2u < end && is_column(output_column(i));
+    return strip + sum_index(i) / 2u < end && is_column(output_column(i));
 }
 
 void clear_outputs() {
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
-        tops[set] = kNothing;
-        sums_of_weights[set] = 0.0;
+        row_maxes[set] = kNothing;
+        row_sums[set] = 0.0;
     }
     [[dont_unroll]] for (uint strip = 0u; strip < push.n_strips; strip += 2u)
         [[unroll]] for (uint i = 0u; i < kOutputs; ++i)
             if (is_output(strip, i, kStrips))
-                shared_outputs[output_place(strip, i)] = 0.0;
+                shared_outputs[output_index(strip, i)] = 0.0;
 }
 
-// Raise the lane's tops to the highest scores of the piece.
-void raise_tops() {
+// Raise the lane's tops to the highest scores of the KV tile.
+void raise_row_maxes() {
     float factors[kColumnSets];
     bool changes = false;
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
-        float most = tops[set];
+        float most = row_maxes[set];
         [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
             most = max(most, scores[slot * kColumnSets + set]);
         most = column_max(most);
-        factors[set] = exp2(tops[set] - most);
-        changes = changes || most > tops[set];
-        tops[set] = most;
-        sums_of_weights[set] *= factors[set];
+        factors[set] = exp2(row_maxes[set] - most);
+        changes = changes || most > row_maxes[set];
+        row_maxes[set] = most;
+        row_sums[set] *= factors[set];
     }
     if (changes)
         [[dont_unroll]] for (uint strip = 0u; strip < push.n_strips; strip += 2u)
             [[unroll]] for (uint i = 0u; i < kOutputs; ++i)
                 if (is_output(strip, i, kStrips))
-                    shared_outputs[output_place(strip, i)] *= factors[i % kColumnSets];
+                    shared_outputs[output_index(strip, i)] *= factors[i % kColumnSets];
 }
 
 // Twice the exponent of tanh, in powers of two, is x times this factor.
@@ -70,43 +70,43 @@ float cap_score(LayerInfo layer, float x) {
 }
 
 // The lane's slots whose tokens a column does not see, a bit each.
-uint hidden_slots(Unit unit, Piece piece, Column column) {
+uint hidden_slots(WorkTile work_tile, KvTile kv_tile, Column column) {
     uint hidden = 0u;
     [[dont_unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
-        if (slot_tile(slot) >= piece.n_tiles ||
-            !sees(unit, column, piece.first_token + slot_token(slot)))
+        if (slot_tile(slot) >= kv_tile.n_tiles ||
+            !is_visible(work_tile, column, kv_tile.first_token + slot_token(slot)))
             hidden |= 1u << slot;
     return hidden;
 }
 
 // Products become scores in powers of two, then weights.
-void weigh(Unit unit, Piece piece) {
+void weigh(WorkTile work_tile, KvTile kv_tile) {
     const bool is_masked =
-        piece.n_tiles < kPageTiles ||
-        hides(unit, piece.first_token, piece.first_token + piece.n_tiles * LK_TILE_TOKENS);
+        kv_tile.n_tiles < kPageTiles ||
+        hides(work_tile, kv_tile.first_token, kv_tile.first_token + kv_tile.n_tiles * LK_TILE_TOKENS);
     uint hidden[kColumnSets];
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
         const Column column = shared_columns[column_of(quad_lane(), set) % kColumns];
         hidden[set] = 0u;
         if (is_masked)
-            hidden[set] = hidden_slots(unit, piece, column);
+            hidden[set] = hidden_slots(work_tile, kv_tile, column);
         [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
             scores[slot * kColumnSets + set] =
                 fma(scores[slot * kColumnSets + set], column.factor, column.shift);
     }
-    if (unit.layer.soft_cap > 0.0) {
+    if (work_tile.layer.soft_cap > 0.0) {
         [[unroll]] for (uint i = 0u; i < kScores; ++i)
-            scores[i] = cap_score(unit.layer, scores[i]);
+            scores[i] = cap_score(work_tile.layer, scores[i]);
     }
     [[unroll]] for (uint i = 0u; i < kScores; ++i)
         if ((hidden[i % kColumnSets] >> i / kColumnSets & 1u) != 0u)
             scores[i] = kHidden;
-    raise_tops();
+    raise_row_maxes();
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
         [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot) {
             const uint at = slot * kColumnSets + set;
-            scores[at] = exp2(scores[at] - tops[set]);
-            sums_of_weights[set] += scores[at];
+            scores[at] = exp2(scores[at] - row_maxes[set]);
+            row_sums[set] += scores[at];
         }
 }
 
@@ -117,18 +117,18 @@ const uint kTileSlots = kSlots / kLaneTiles;
 uvec2 value_ranges[kLaneTiles];
 uvec2 value_minima[kLaneTiles];
 
-void load_value_numbers(Piece piece, uint group) {
-    // Without a value of their own they would be kept from piece to piece.
+void load_value_parameters(KvTile kv_tile, uint group) {
+    // Without a value of their own they would be kept from KV tile to KV tile.
     [[unroll]] for (uint i = 0u; i < kLaneTiles; ++i)
         value_ranges[i] = value_minima[i] = uvec2(0u);
-    if (piece.value_bits == 16u || group >= piece.value_groups)
+    if (kv_tile.value_bits == 16u || group >= kv_tile.value_groups)
         return;
-    const Address minima = address_add(piece.value_metadata, piece.value_minima);
+    const Address minima = address_add(kv_tile.value_metadata, kv_tile.value_minima);
     [[unroll]] for (uint i = 0u; i < kLaneTiles; ++i) {
         const uint at = group * LK_MAX_PAGE_TOKENS + slot_tile(i * kTileSlots) * LK_TILE_TOKENS +
                         row() / 2u * 4u;
-        value_ranges[i] = load_numbers(piece.value_metadata, at, piece.has_f8_values);
-        value_minima[i] = load_numbers(minima, at, piece.has_f8_values);
+        value_ranges[i] = load_parameters(kv_tile.value_metadata, at, kv_tile.has_f8_values);
+        value_minima[i] = load_parameters(minima, at, kv_tile.has_f8_values);
     }
 }
 
@@ -137,8 +137,8 @@ void load_value_numbers(Piece piece, uint group) {
 // ones.
 void store_weights(float factors[kSlots]) {
     const bool is_odd = (row() & 1u) != 0u;
-    const uint number = slot_of_lane() + (is_odd ? kSlotStep : 0u);
-    const uint place = number / 2u * 4u + row() / 2u;
+    const uint index = slot_of_lane() + (is_odd ? kSlotStep : 0u);
+    const uint position = index / 2u * 4u + row() / 2u;
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
         [[unroll]] for (uint slot = 0u; slot < kSlots; slot += 2u) {
             const float even_slot = scores[slot * kColumnSets + set] * factors[slot];
@@ -147,79 +147,79 @@ void store_weights(float factors[kSlots]) {
             const vec2 pair = is_odd ? vec2(other, odd_slot) : vec2(even_slot, other);
             const uint column = column_of(quad_lane(), set);
             if (is_column(column))
-                store_folded_pair(place + slot * kSlotStep * 2u, column, number & 1u, pair);
+                store_folded_pair(position + slot * kSlotStep * 2u, column, index & 1u, pair);
         }
 }
 
-// Factors of the lane's slots, the ranges of a channel group. Returns the largest; middles: the
+// Factors of the lane's slots, the ranges of a channel group. Returns the largest; midpoints: the
 // weights times minimum + range / 2.
-float take_ranges(Piece piece, out float factors[kSlots], inout float middles[kColumnSets]) {
+float take_ranges(KvTile kv_tile, out float factors[kSlots], inout float midpoints[kColumnSets]) {
     float most = 0.0;
     [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot) {
         const uint tile = slot / kTileSlots;
         factors[slot] =
-            number_of(value_ranges[tile], slot_row(slot), row() & 1u, piece.has_f8_values);
+            parameter_of(value_ranges[tile], slot_row(slot), row() & 1u, kv_tile.has_f8_values);
         most = max(most, factors[slot]);
         const float minimum =
-            number_of(value_minima[tile], slot_row(slot), row() & 1u, piece.has_f8_values);
-        const float middle = fma(factors[slot], 0.5, minimum);
+            parameter_of(value_minima[tile], slot_row(slot), row() & 1u, kv_tile.has_f8_values);
+        const float midpoint = fma(factors[slot], 0.5, minimum);
         [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
-            middles[set] = fma(scores[slot * kColumnSets + set], middle, middles[set]);
+            midpoints[set] = fma(scores[slot * kColumnSets + set], midpoint, midpoints[set]);
     }
     return most;
 }
 
 // Fold the ranges of a channel group into the weights. Returns what its products are multiplied by;
-// middles: what joins them.
-float fold_weights(Piece piece, uint group, out float middles[kColumnSets]) {
-    const bool has_ranges = piece.value_bits < 16u && group < piece.value_groups;
+// midpoints: what joins them.
+float fold_weights(KvTile kv_tile, uint group, out float midpoints[kColumnSets]) {
+    const bool has_ranges = kv_tile.value_bits < 16u && group < kv_tile.value_groups;
     float factors[kSlots];
     float most = 0.5;
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
-        middles[set] = 0.0;
+        midpoints[set] = 0.0;
     if (has_ranges) {
-        most = take_ranges(piece, factors, middles);
+        most = take_ranges(kv_tile, factors, midpoints);
     } else {
         [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
             factors[slot] = 1.0;
     }
     const int exponent = exponent_above(column_max(most));
-    float unit = power(exponent - kLargeExponent);
+    float step_scale = power(exponent - kLargeExponent);
     [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
         factors[slot] *= power(kLargeExponent - exponent);
     if (has_ranges)
-        unit *= code_range(piece.value_bits);
+        step_scale *= code_range(kv_tile.value_bits);
     store_weights(factors);
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
-        middles[set] = column_sum(middles[set]);
-    return unit;
+        midpoints[set] = column_sum(midpoints[set]);
+    return step_scale;
 }
 
 // A pair of strips: from `strip` on, those before `end`.
-void multiply_value_strips(Piece piece, uint strip, uint end, float unit,
-                           float middles[kColumnSets], uint n_tokens) {
+void multiply_value_strips(KvTile kv_tile, uint strip, uint end, float step_scale,
+                           float midpoints[kColumnSets], uint n_tokens) {
     float sums[kOutputs];
-    multiply_value_pair(piece, strip, strip < end && piece.n_tiles != 0u, n_tokens, sums);
+    multiply_value_pair(kv_tile, strip, strip < end && kv_tile.n_tiles != 0u, n_tokens, sums);
     [[unroll]] for (uint i = 0u; i < kOutputs; ++i)
         if (is_output(strip, i, end))
-            shared_outputs[output_place(strip, i)] += fma(sums[i], unit, middles[i % kColumnSets]);
+            shared_outputs[output_index(strip, i)] += fma(sums[i], step_scale, midpoints[i % kColumnSets]);
 }
 
 // What multiply_values() needs first, to be on its way before.
-void begin_values(Piece piece) {
-    load_value_numbers(piece, 0u);
-    begin_value_vectors(piece, 0u);
+void begin_values(KvTile kv_tile) {
+    load_value_parameters(kv_tile, 0u);
+    begin_value_vectors(kv_tile, 0u);
 }
 
 // A class has one channel group, or its groups are folded one after the other, anew for each pair
 // of strips: those of two groups make no pair.
-void multiply_values(Unit unit, Piece piece) {
-    const uint n_tokens = unit.n_history + unit.n_new;
-    const uint group_steps = (piece.value_group_strips + 1u) / 2u;
-    float middles[kColumnSets];
+void multiply_values(WorkTile work_tile, KvTile kv_tile) {
+    const uint n_tokens = work_tile.n_history + work_tile.n_new;
+    const uint group_steps = (kv_tile.value_group_strips + 1u) / 2u;
+    float midpoints[kColumnSets];
     float factor = 0.0;
     if (kGrouped == 0u) {
-        factor = fold_weights(piece, 0u, middles);
+        factor = fold_weights(kv_tile, 0u, midpoints);
         team_sync();
     }
     [[dont_unroll]] for (uint step = 0u; step < push.n_value_steps; ++step) {
@@ -227,17 +227,17 @@ void multiply_values(Unit unit, Piece piece) {
         uint end = kStrips;
         if (kGrouped != 0u) {
             const uint group = step / group_steps;
-            const uint from = min(group * piece.value_group_strips, kStrips);
+            const uint from = min(group * kv_tile.value_group_strips, kStrips);
             strip = from + 2u * (step % group_steps);
-            end = min(from + piece.value_group_strips, kStrips);
+            end = min(from + kv_tile.value_group_strips, kStrips);
             if (step != 0u && strip < end) {
-                load_value_numbers(piece, group);
-                begin_value_vectors(piece, strip);
+                load_value_parameters(kv_tile, group);
+                begin_value_vectors(kv_tile, strip);
             }
-            factor = fold_weights(piece, group, middles);
+            factor = fold_weights(kv_tile, group, midpoints);
             team_sync();
             }
-        multiply_value_strips(piece, strip, end, factor, middles, n_tokens);
+        multiply_value_strips(kv_tile, strip, end, factor, midpoints, n_tokens);
         if (kGrouped != 0u)
             team_sync();
     }

@@ -8,7 +8,7 @@
 
 layout(push_constant, std430) uniform Push { DecodePush push; };
 
-struct Unit {
+struct WorkTile {
     StepTable step;
     LayerInfo layer;
     WorkItem item;
@@ -18,17 +18,17 @@ struct Unit {
     uint n_history;
     uint n_new;  // that are in rows
 };
-Unit find_unit(uint index, uint columns_of_item) {
-    Unit unit;
-    unit.step = load_step(push.step);
-    unit.layer = load_layer(unit.step, push.layer);
-    unit.item = load_item(push.items, index);
-    unit.group_size = unit.layer.n_query_heads / unit.layer.n_kv_heads;
-    unit.first_column = unit.item.column_tile * columns_of_item;
-    unit.n_columns = min(unit.item.n_new * unit.group_size - unit.first_column, columns_of_item);
-    unit.n_history = load_sequence(unit.step, unit.item.sequence).n_history;
-    unit.n_new = unit.item.new_in_rows ? unit.item.n_new : 0u;
-    return unit;
+WorkTile find_work_tile(uint index, uint columns_of_item) {
+    WorkTile work_tile;
+    work_tile.step = load_step(push.step);
+    work_tile.layer = load_layer(work_tile.step, push.layer);
+    work_tile.item = load_item(push.items, index);
+    work_tile.group_size = work_tile.layer.n_query_heads / work_tile.layer.n_kv_heads;
+    work_tile.first_column = work_tile.item.column_tile * columns_of_item;
+    work_tile.n_columns = min(work_tile.item.n_new * work_tile.group_size - work_tile.first_column, columns_of_item);
+    work_tile.n_history = load_sequence(work_tile.step, work_tile.item.sequence).n_history;
+    work_tile.n_new = work_tile.item.new_in_rows ? work_tile.item.n_new : 0u;
+    return work_tile;
 }
 
 // Row `index` of the item: those of its two runs of raw rows come first.
@@ -40,29 +40,29 @@ uint item_row(WorkItem item, uint index) {
                                      : item.packed_begin + index - item.raw_count[1];
 }
 
-struct ColumnPlace {
+struct ColumnPosition {
     uint token;  // of the batch
     uint head;
 };
-ColumnPlace place_column(Unit unit, uint column) {
-    const uint i = (unit.first_column + column) / unit.group_size;
-    const uint head = unit.first_column + column - i * unit.group_size;  // of the group
-    return ColumnPlace(unit.item.first_new + i, unit.item.kv_head * unit.group_size + head);
+ColumnPosition column_position(WorkTile work_tile, uint column) {
+    const uint i = (work_tile.first_column + column) / work_tile.group_size;
+    const uint head = work_tile.first_column + column - i * work_tile.group_size;  // of the group
+    return ColumnPosition(work_tile.item.first_new + i, work_tile.item.kv_head * work_tile.group_size + head);
 }
 
 // Partial results of a unit, as floats.
-struct Parts {
+struct Splits {
     Address outputs;  // [n_parts][n_columns][head_dim]
-    Address tops;     // [n_parts][n_columns]
+    Address row_maxes;     // [n_parts][n_columns]
     Address sums;
 };
-Parts find_parts(Unit unit, uint head_dim) {
-    Parts parts;
-    parts.outputs = address_at(push.partials, unit.item.first_partial, 4u);
-    const uint n = unit.item.n_parts * unit.n_columns;
-    parts.tops = address_at(parts.outputs, n, 4u * head_dim);
-    parts.sums = address_at(parts.tops, n, 4u);
-    return parts;
+Splits find_splits(WorkTile work_tile, uint head_dim) {
+    Splits splits;
+    splits.outputs = address_at(push.partials, work_tile.item.first_partial, 4u);
+    const uint n = work_tile.item.n_parts * work_tile.n_columns;
+    splits.row_maxes = address_at(splits.outputs, n, 4u * head_dim);
+    splits.sums = address_at(splits.row_maxes, n, 4u);
+    return splits;
 }
 
 #endif

@@ -7,8 +7,8 @@
 #include "format/format_const.h"
 #include "shaders/tables.glsl"
 
-layout(local_size_x = LK_SUM_THREADS) in;
-layout(push_constant) uniform PushBlock { AddSumsPush push; };
+layout(local_size_x = LK_QUERY_STATS_THREADS) in;
+layout(push_constant) uniform PushBlock { AddQueryStatsPush push; };
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Sums { uvec2 at[]; };
 
 void add_sum(SumItem item, uint channel) {
@@ -36,7 +36,7 @@ void main() {
     bool has_more = true;
     while (has_more) {
         for (uint c = gl_GlobalInvocationID.x; c < item.n_channels;
-             c += gl_NumWorkGroups.x * LK_SUM_THREADS)
+             c += gl_NumWorkGroups.x * LK_QUERY_STATS_THREADS)
             add_sum(item, c);
         ++index;
         has_more = index < push.n_items;

@@ -66,11 +66,11 @@ uint find_last(Address words, uint step, uint n, uint limit) {
         first -= min(first, back);
     }
     while (end - first > 1u) {
-        const uint middle = (first + end) / 2u;
-        if (ConstWords(words).at[middle * step] > limit)
-            end = middle;
+        const uint midpoint = (first + end) / 2u;
+        if (ConstWords(words).at[midpoint * step] > limit)
+            end = midpoint;
         else
-            first = middle;
+            first = midpoint;
     }
     return first;
 }
@@ -109,44 +109,44 @@ RowInfo find_row(StepTable step, SequenceInfo sequence, uint position) {
 }
 
 // The half page that stores a token and those behind it in the batch.
-struct Place {
+struct Position {
     uint end;         // of these tokens
     uint shift;       // from a token of the batch to one of the page
     Address payload;  // 0: they are staged alone
     uint page_tokens;
 };
-Place find_place(StepTable step, LayerInfo layer, bool is_value, uint token, uint head) {
+Position find_position(StepTable step, LayerInfo layer, bool is_value, uint token, uint head) {
     const SequenceInfo sequence = find_sequence(step, token);
     const uint in_sequence = token - sequence.first_new;
     const uint position = sequence.n_history + in_sequence;
     const RowInfo row = find_row(step, sequence, position);
     const uint in_row = position - row.first_token;
-    Place place;
-    place.end = token + min(sequence.n_new - in_sequence, row.capacity_tokens - in_row);
-    place.shift = in_row - token;
-    place.payload = Address(0u);
-    place.page_tokens = 0u;
+    Position target;
+    target.end = token + min(sequence.n_new - in_sequence, row.capacity_tokens - in_row);
+    target.shift = in_row - token;
+    target.payload = Address(0u);
+    target.page_tokens = 0u;
     if (row.is_direct)
-        return place;
+        return target;
     const Entry entry = load_entry(row.entries, layer.first_entry + head);
     const ClassInfo c = load_class(step.classes, is_value ? entry.value_class : entry.key_class);
     if (c.is_raw)
-        place.payload = is_value ? entry.value_payload : entry.key_payload;
-    place.page_tokens = c.page_tokens;
-    return place;
+        target.payload = is_value ? entry.value_payload : entry.key_payload;
+    target.page_tokens = c.page_tokens;
+    return target;
 }
 
-void store_in_page(Place place, Chunk chunk, bool is_value, uint token, uint channel) {
+void store_in_page(Position target, Chunk chunk, bool is_value, uint token, uint channel) {
     for (uint i = 0u; i < kChunk / 2u; ++i) {
         const uint pair = chunk.words[i];
-        const uint low = raw_offset(is_value, place.page_tokens, token, channel + 2u * i);
+        const uint low = raw_offset(is_value, target.page_tokens, token, channel + 2u * i);
         if (!is_value) {  // two channels share a word of a key tile
-            Words(place.payload).at[low / 2u] = pair;
+            Words(target.payload).at[low / 2u] = pair;
             continue;
         }
-        const uint high = raw_offset(is_value, place.page_tokens, token, channel + 2u * i + 1u);
-        Halves(place.payload).at[low] = uint16_t(pair & 0xFFFFu);
-        Halves(place.payload).at[high] = uint16_t(pair >> 16);
+        const uint high = raw_offset(is_value, target.page_tokens, token, channel + 2u * i + 1u);
+        Halves(target.payload).at[low] = uint16_t(pair & 0xFFFFu);
+        Halves(target.payload).at[high] = uint16_t(pair >> 16);
     }
 }
 
@@ -203,8 +203,8 @@ void main() {
     if (!is_value && !is_null(layer.key_inverses))
         inverses = address_at(layer.key_inverses, head * layer.head_dim + channel, 4u);
     const bool changes = !is_null(centers) || !is_null(inverses);
-    Place place;
-    place.end = 0u;
+    Position target;
+    target.end = 0u;
     for (uint token = first + in_step; token < end; token += n_at_once) {
         const uint dtype = is_value ? push.values.dtype : push.keys.dtype;
         const Address row =
@@ -218,10 +218,10 @@ void main() {
             atomicAdd(n_saturated, chunk.n_saturated);
         if (!is_null(push.staged_keys))
             store_staged(layer, chunk, is_value, token, head, channel);
-        if (token >= place.end)
-            place = find_place(step, layer, is_value, token, head);
-        if (!is_null(place.payload))
-            store_in_page(place, chunk, is_value, token + place.shift, channel);
+        if (token >= target.end)
+            target = find_position(step, layer, is_value, token, head);
+        if (!is_null(target.payload))
+            store_in_page(target, chunk, is_value, token + target.shift, channel);
     }
     report(step);
 }

@@ -38,7 +38,7 @@ void store_row(ClassInfo c, ReopenJob job, uint target_tokens, vec4 values, uint
 }
 
 void main() {
-    const ReopenJob job = load_reopen_job(push.jobs, gl_WorkGroupID.x);
+    const ReopenJob job = load_dequantize_job(push.jobs, gl_WorkGroupID.x);
     const ClassInfo c = load_class(push.classes, job.source_class);
     const uint target_tokens = load_class(push.classes, job.target_class).page_tokens;
     const uint lane = gl_LocalInvocationIndex % LK_LANES;

@@ -76,13 +76,13 @@ void measure_tiles(GroupTiles at, uint lane, bool by_row) {
 // Of one of the 16 entries, from the lanes that met its values.
 uint join_lanes(uint team, uint entry, float margin, bool by_row) {
     const uint n_lanes = by_row ? 4u : 8u;
-    const uint part = entry % (by_row ? 2u : 4u);
+    const uint split = entry % (by_row ? 2u : 4u);
     const uint first = by_row ? entry / 2u * 4u : entry / 4u;
     const uint step = by_row ? 1u : 4u;
     uint lowest = 0xFFFFu;
     uint highest = 0u;
     for (uint i = 0u; i < n_lanes; ++i) {
-        const uint word = lane_extremes[team * LK_LANES + first + i * step][part];
+        const uint word = lane_extremes[team * LK_LANES + first + i * step][split];
         lowest = min(lowest, word >> 16);
         highest = max(highest, word & 0xFFFFu);
     }
@@ -126,10 +126,10 @@ float group_margin(GroupTiles at, uint k) {
 }
 
 // Value i of the group of an entry, in the order in which they are added up.
-float group_value(GroupTiles at, uint fixed_place, uint i) {
+float group_value(GroupTiles at, uint fixed_index, uint i) {
     const bool by_token = half_class.is_token_axis;
-    const uint slot = at.strip * LK_STRIP_CHANNELS + (by_token ? i : fixed_place);
-    const uint token = by_token ? fixed_place : i;
+    const uint slot = at.strip * LK_STRIP_CHANNELS + (by_token ? i : fixed_index);
+    const uint token = by_token ? fixed_index : i;
     const uint tile = at.tile + token / LK_TILE_TOKENS;
     return half_to_float(source_half(slot_offsets[slot] +
                                      tile * source_token_offset(LK_TILE_TOKENS) +
@@ -137,30 +137,30 @@ float group_value(GroupTiles at, uint fixed_place, uint i) {
 }
 
 // The number of values is a power of two, so the mean of rounded sums is exact.
-uint deviation_parameters(GroupTiles at, uint fixed_place) {
+uint deviation_parameters(GroupTiles at, uint fixed_index) {
     const uint n = LK_TILE_TOKENS * (half_class.is_token_axis ? at.n_strips : at.n_tiles);
     const float share = uintBitsToFloat(127u - findMSB(n) << 23);  // 1 / n
     precise float sum = 0.0;
     for (uint i = 0u; i < n; ++i)
-        sum += group_value(at, fixed_place, i);
-    precise const float middle = sum * share;
+        sum += group_value(at, fixed_index, i);
+    precise const float midpoint = sum * share;
     precise float distances = 0.0;
     for (uint i = 0u; i < n; ++i) {
-        precise const float distance = group_value(at, fixed_place, i) - middle;
+        precise const float distance = group_value(at, fixed_index, i) - midpoint;
         distances += abs(distance);
     }
-    return make_deviation_parameters(middle, distances * share, half_class.number_bytes == 1u);
+    return make_deviation_parameters(midpoint, distances * share, half_class.number_bytes == 1u);
 }
 
 // Of one of the 16 entries.
 uint entry_parameters(GroupTiles at, uint team, uint entry, bool by_row) {
-    const uint fixed_place = fixed_of_entry(entry, by_row);
-    if (takes_deviation(at, fixed_place))
-        return deviation_parameters(at, fixed_place);
-    return at.n_strips != 0u ? join_lanes(team, entry, group_margin(at, fixed_place), by_row) : 0u;
+    const uint fixed_index = fixed_of_entry(entry, by_row);
+    if (takes_deviation(at, fixed_index))
+        return deviation_parameters(at, fixed_index);
+    return at.n_strips != 0u ? join_lanes(team, entry, group_margin(at, fixed_index), by_row) : 0u;
 }
 
-void store_number(Address array, uint entry, uint bits) {
+void store_parameter(Address array, uint entry, uint bits) {
     if (half_class.number_bytes == 1u)
         Bytes(array).at[entry] = uint8_t(bits);
     else
@@ -184,8 +184,8 @@ void measure_groups() {
             const uint entry = sixteen * LK_STRIP_CHANNELS + lane;
             const uint found = entry_parameters(at, team, lane, by_row);
             parameters[entry / 4u][entry % 4u] = found;
-            store_number(job.metadata, entry, found & 0xFFFFu);
-            store_number(address_add(job.metadata, half_class.minima_offset), entry, found >> 16);
+            store_parameter(job.metadata, entry, found & 0xFFFFu);
+            store_parameter(address_add(job.metadata, half_class.minima_offset), entry, found >> 16);
         }
         barrier();
     }

@@ -19,15 +19,15 @@ void main() {
     const ClassInfo from = load_class(push.classes, job.source_class);
     const uint target_tokens = load_class(push.classes, job.target_class).page_tokens;
     for (uint channel = gl_LocalInvocationIndex; channel < from.head_dim; channel += kThreads) {
-        uint place = job.first_target;
+        uint position = job.first_target;
         for (uint i = 0u; i < 2u * kMaskBits; ++i) {
             if ((job.mask[i / kMaskBits] >> i % kMaskBits & 1u) == 0u)
                 continue;
             const uint source =
                 raw_offset(from.is_value, from.page_tokens, job.first_source + i, channel);
-            const uint target = raw_offset(from.is_value, target_tokens, place, channel);
+            const uint target = raw_offset(from.is_value, target_tokens, position, channel);
             MovedHalves(job.target).at[target] = MovedHalves(job.source).at[source];
-            ++place;
+            ++position;
         }
     }
 }

@@ -48,8 +48,8 @@ uint make_parameters(uint low, uint high, float margin, bool is_f8) {
     return range_bits(max(spread, 0.0), is_f8) | minimum << 16;
 }
 // The same of 1-bit codes, from a group's mean and mean absolute deviation.
-uint make_deviation_parameters(float middle, float deviation, bool is_f8) {
-    precise const float minimum = middle - deviation;
+uint make_deviation_parameters(float midpoint, float deviation, bool is_f8) {
+    precise const float minimum = midpoint - deviation;
     return range_bits(2.0 * deviation, is_f8) | minimum_bits(minimum, is_f8) << 16;
 }
 
@@ -91,9 +91,9 @@ uvec4 quantize(vec4 values, Quantizer q, uint bits) {
     precise const vec4 distance = values - q.minimum;
     const vec4 guess = clamp(distance * q.inverse * span - 0.25, 0.0, span - 0.25);
     precise const vec4 sum = guess + integers;
-    precise const vec4 middle = sum - (integers - 0.5);  // the rounded guess + 1/2
-    // middle * range is exact, and twice half the step is rounded as the step is.
-    precise const vec4 threshold = middle * q.range * code_step(bits);
+    precise const vec4 midpoint = sum - (integers - 0.5);  // the rounded guess + 1/2
+    // midpoint * range is exact, and twice half the step is rounded as the step is.
+    precise const vec4 threshold = midpoint * q.range * code_step(bits);
     return (floatBitsToUint(sum) & 0xFFu) + uvec4(greaterThanEqual(distance, threshold));
 }
 

@@ -8,8 +8,8 @@
 #include "shaders/rounding.glsl"
 #include "shaders/tensor.glsl"
 
-layout(local_size_x = LK_SUM_THREADS) in;
-layout(push_constant) uniform PushBlock { QuerySumPush push; };
+layout(local_size_x = LK_QUERY_STATS_THREADS) in;
+layout(push_constant) uniform PushBlock { QueryStatsPush push; };
 
 // |q| in units of 2^-24 once it is FP16, low word first.
 uvec2 magnitude(float q) {
@@ -18,8 +18,8 @@ uvec2 magnitude(float q) {
     const uint exponent = bits >> 10;
     const uint mantissa = bits & 0x3FFu;
     const uint shift = max(exponent, 1u) - 1u;
-    const uint number = exponent == 0u ? mantissa : mantissa | 0x400u;
-    return uvec2(number << shift, number >> 1u >> 31u - shift);
+    const uint parameter = exponent == 0u ? mantissa : mantissa | 0x400u;
+    return uvec2(parameter << shift, parameter >> 1u >> 31u - shift);
 }
 
 void main() {
@@ -29,7 +29,7 @@ void main() {
     const uint end = min(first + push.tokens_per_sum, push.n_tokens);
     const Address sums = address_add(address_at(push.sums, gl_WorkGroupID.x, push.stride_bytes),
                                      8u * head * push.head_dim);
-    for (uint c = gl_LocalInvocationIndex; c < push.head_dim; c += LK_SUM_THREADS) {
+    for (uint c = gl_LocalInvocationIndex; c < push.head_dim; c += LK_QUERY_STATS_THREADS) {
         precise float scale = 1.0;
         if (!is_null(push.key_scales))
             scale = ConstFloats(push.key_scales).at[kv_head * push.head_dim + c];

@@ -71,10 +71,10 @@ uvec4 quantize_tile(LaneQuantizers quantizers, uvec4 registers, uint bits) {
 // A value of a plane with shared slots, quantized to 1, 2 or 3 bits.
 uint shared_slot_code(uint slot, uint token, uint bits) {
     const uint in_tile = token % LK_TILE_TOKENS;
-    const uint place = half_class.is_token_axis ? LK_ROW_ORDER(in_tile)
+    const uint position = half_class.is_token_axis ? LK_ROW_ORDER(in_tile)
                                                 : LK_K_ORDER(slot % LK_STRIP_CHANNELS);
     const uint entry =
-        first_entry(half_class, slot / LK_STRIP_CHANNELS, token / LK_TILE_TOKENS) + place;
+        first_entry(half_class, slot / LK_STRIP_CHANNELS, token / LK_TILE_TOKENS) + position;
     const uint found = parameters[entry / 4u][entry % 4u];
     const Quantizer q = make_quantizer(uvec4(found), half_class.number_bytes == 1u);
     const uint value = source_half(slot_offsets[slot] + source_token_offset(token));
@@ -96,43 +96,43 @@ uint shared_field(uint slot, uint in_plane, uint token) {
 }
 
 // A tile of keys with shared slots, value by value: a plane has few of them.
-uvec4 shared_codes(StripPlace place, uint strip, uint tile, uint lane) {
+uvec4 shared_codes(StripPosition position, uint strip, uint tile, uint lane) {
     uvec4 codes = uvec4(0u);
     for (uint i = 0u; i < kLaneHalves; ++i) {
         const uint k = lane_slot(false, lane, i / 2u, i % 2u);
         const uint token = tile * LK_TILE_TOKENS + lane_token(false, lane, i / 2u, i % 2u);
         const uint field = shared_field(strip * LK_STRIP_CHANNELS + k,
-                                        place.in_plane * LK_STRIP_CHANNELS + k, token);
+                                        position.in_plane * LK_STRIP_CHANNELS + k, token);
         codes[i / 2u] |= field << 16u * (i % 2u);
     }
     return codes;
 }
 
-void copy_strip(StripPlace place, uint strip, uint lane) {
+void copy_strip(StripPosition position, uint strip, uint lane) {
     const LaneOffsets offsets = lane_offsets(strip, lane);
-    Quads target = Quads(address_add(job.payload, place.offset));
+    Quads target = Quads(address_add(job.payload, position.offset));
     for (uint tile = 0u; tile < page_tiles(); ++tile)
         target.at[tile * LK_LANES + lane] = load_tile(offsets, strip, tile, lane);
 }
 
-void pack_strip(StripPlace place, uint strip, uint lane) {
+void pack_strip(StripPosition position, uint strip, uint lane) {
     const LaneOffsets offsets = lane_offsets(strip, lane);
-    const uint plane_slot = place.in_plane * LK_STRIP_CHANNELS;
-    const bool has_shared = place.bits == 2u && plane_slot < 2u * half_class.n_shared;
+    const uint plane_slot = position.in_plane * LK_STRIP_CHANNELS;
+    const bool has_shared = position.bits == 2u && plane_slot < 2u * half_class.n_shared;
     const uint group_tiles = half_class.is_token_axis ? 1u : half_class.group / LK_TILE_TOKENS;
-    WordWriter low = begin_words(address_add(job.payload, place.offset),
-                                 place.bits == 3u ? 2u : place.bits);
-    WordWriter high = begin_words(address_add(job.payload, place.high_offset), 1u);
+    WordWriter low = begin_words(address_add(job.payload, position.offset),
+                                 position.bits == 3u ? 2u : position.bits);
+    WordWriter high = begin_words(address_add(job.payload, position.high_offset), 1u);
     LaneQuantizers quantizers;
     for (uint tile = 0u; tile < page_tiles(); ++tile) {
         if (tile % group_tiles == 0u)
             quantizers = load_quantizers(strip, tile, lane);
         uvec4 codes;
         if (has_shared)
-            codes = shared_codes(place, strip, tile, lane);
+            codes = shared_codes(position, strip, tile, lane);
         else
-            codes = quantize_tile(quantizers, load_tile(offsets, strip, tile, lane), place.bits);
-        if (place.bits == 3u) {
+            codes = quantize_tile(quantizers, load_tile(offsets, strip, tile, lane), position.bits);
+        if (position.bits == 3u) {
             put_codes(high, tile, codes >> 2 & 0x10001u, lane);
             codes &= 0x30003u;
         }
@@ -141,11 +141,11 @@ void pack_strip(StripPlace place, uint strip, uint lane) {
 }
 
 void write_strip(uint strip, uint lane) {
-    const StripPlace place = find_strip(half_class, strip);
-    if (place.bits == 16u)
-        copy_strip(place, strip, lane);
+    const StripPosition position = find_strip(half_class, strip);
+    if (position.bits == 16u)
+        copy_strip(position, strip, lane);
     else
-        pack_strip(place, strip, lane);
+        pack_strip(position, strip, lane);
 }
 
 #endif

@@ -20,11 +20,11 @@ void clear_outputs() {
 // The scores of the keys' center, which was taken off the keys.
 vec4 center_scores;
 
-void find_center_scores(Sight sight) {
+void find_center_scores(Mask mask) {
     center_scores = vec4(0.0);
-    if (is_null(sight.layer.key_centers))
+    if (is_null(mask.layer.key_centers))
         return;
-    const Address centers = address_at(sight.layer.key_centers, sight.kv_head, 4u * kHeadDim);
+    const Address centers = address_at(mask.layer.key_centers, mask.kv_head, 4u * kHeadDim);
     const uint first = gl_LocalInvocationIndex % LK_STRIP_CHANNELS;
     const uint group = gl_LocalInvocationIndex / LK_STRIP_CHANNELS;
     vec4 products = vec4(0.0);
@@ -38,7 +38,7 @@ void find_center_scores(Sight sight) {
     barrier();
     for (uint i = 0u; i < LK_STRIP_CHANNELS; ++i)
         center_scores += shared_rows[i * kColumnGroups + column_group()];
-    center_scores *= score_factor(sight.layer);
+    center_scores *= score_factor(mask.layer);
     barrier();
 }
 
@@ -72,11 +72,11 @@ void multiply_values(uint first_quad) {
 
 // The weights of kPhases tiles, from tile on.
 void store_weights(uint tile) {
-    const uint place = LK_K_ORDER(row_group() % LK_TILE_TOKENS);
+    const uint position = LK_K_ORDER(row_group() % LK_TILE_TOKENS);
     [[unroll]] for (uint i = 0u; i < kScoreRows; ++i) {
         const uint own_phase = (row_group() + i * kRowGroups) / LK_TILE_TOKENS - tile;
         if (own_phase < kPhases)
-            shared_columns[(own_phase * LK_TILE_TOKENS + place) * kColumnGroups + column_group()] =
+            shared_columns[(own_phase * LK_TILE_TOKENS + position) * kColumnGroups + column_group()] =
                 scores[i];
     }
 }
@@ -85,16 +85,16 @@ void store_weights(uint tile) {
 LaneWords loaded_rows;
 StripQueries loaded_queries;
 
-void load_step(Sight sight, Side side, Stage stage, Step step) {
+void load_step(Mask mask, Side side, Stage stage, Step step) {
     loaded_rows = load_rows(side, stage, step);
     if (!step.is_value)
-        loaded_queries = load_queries(sight, step.strip);
+        loaded_queries = load_queries(mask, step.strip);
 }
 
-void store_step(Sight sight, Side side, Stage stage, Step step) {
+void store_step(Mask mask, Side side, Stage stage, Step step) {
     store_rows(side, stage, step, loaded_rows);
     if (!step.is_value)
-        store_queries(loaded_queries, score_factor(sight.layer));
+        store_queries(loaded_queries, score_factor(mask.layer));
     else if (step.first_quad == 0u)
         store_weights(step.tile);
 }
@@ -106,36 +106,36 @@ void multiply_step(Stage stage, Step step) {
         multiply_keys(stage.n_tokens);
 }
 
-void shape_scores(Sight sight, Stage stage) {
-    if (sight.layer.soft_cap > 0.0) {
+void shape_scores(Mask mask, Stage stage) {
+    if (mask.layer.soft_cap > 0.0) {
         [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
-            scores[i] = cap_scores(sight.layer, scores[i]);
+            scores[i] = cap_scores(mask.layer, scores[i]);
     }
-    if (!sees_all(sight, stage.first_token, stage.n_tokens))
-        hide_scores(sight, stage.first_token, stage.n_tokens);
+    if (!all_are_visible(mask, stage.first_token, stage.n_tokens))
+        hide_scores(mask, stage.first_token, stage.n_tokens);
 }
 
 // A step's operands are loaded while the one before is multiplied.
-void attend_stage(Sight sight, PageView page, Stage stage) {
-    Side side = find_side(sight, page, false);
-    find_strips(sight, page);
+void attend_stage(Mask mask, PageView page, Stage stage) {
+    Side side = find_side(mask, page, false);
+    find_strips(mask, page);
     find_channels(side);
     clear_scores();
     barrier();
     Step step = find_step(0u);
-    load_step(sight, side, stage, step);
+    load_step(mask, side, stage, step);
     const uint n_steps = count_steps(stage);
     for (uint i = 1u; i <= n_steps; ++i) {
-        store_step(sight, side, stage, step);
+        store_step(mask, side, stage, step);
         barrier();
         const Step next = find_step(i);
         if (i == kStrips)
-            side = find_side(sight, page, true);
+            side = find_side(mask, page, true);
         if (i < n_steps)
-            load_step(sight, side, stage, next);
+            load_step(mask, side, stage, next);
         multiply_step(stage, step);
         if (i == kStrips) {
-            shape_scores(sight, stage);
+            shape_scores(mask, stage);
             weigh();
         } else {
             barrier();
@@ -144,11 +144,11 @@ void attend_stage(Sight sight, PageView page, Stage stage) {
     }
 }
 
-void attend_page(Sight sight, PageView page) {
+void attend_page(Mask mask, PageView page) {
     for (uint first = 0u; first < page.n_tokens; first += kStageTokens) {
         // Of a page that is hidden as a whole there may be no bytes any more.
         if (min(first + kStageTokens, page.n_tokens) > page.n_hidden)
-            attend_stage(sight, page,
+            attend_stage(mask, page,
                          Stage(page.first_token + first, first / LK_TILE_TOKENS,
                                min(kStageTokens, page.n_tokens - first)));
     }
@@ -191,41 +191,41 @@ void store_outputs(uint column, Address row, uint dtype, float factor) {
     }
 }
 
-void store_column(Sight sight, uint column, uint i, Total total) {
-    const ColumnPlace place = place_column(sight, sight.first_column + column);
-    const float shrink = add_sink(sight.layer, place.head, total);
+void store_column(Mask mask, uint column, uint i, Total total) {
+    const ColumnPosition position = column_position(mask, mask.first_column + column);
+    const float shrink = add_sink(mask.layer, position.head, total);
     if (row_group() == 0u)
-        store_lse(push.lse, push.lse_token_stride, push.lse_head_stride, place.token, place.head,
+        store_lse(push.lse, push.lse_token_stride, push.lse_head_stride, position.token, position.head,
                   total);
-    store_outputs(i, tensor_row(push.outputs, place.token, place.head), push.outputs.dtype,
+    store_outputs(i, tensor_row(push.outputs, position.token, position.head), push.outputs.dtype,
                   shrink * inverse_sum(total));
 }
 
-void store_part(Sight sight, uint tile, uint column, uint i, Total total) {
-    const TilePart part =
-        find_part(gl_WorkGroupID.z / push.n_splits, sight.kv_head, sight.layer.n_kv_heads, tile,
+void store_split(Mask mask, uint tile, uint column, uint i, Total total) {
+    const TileSplit split =
+        find_split(gl_WorkGroupID.z / push.n_splits, mask.kv_head, mask.layer.n_kv_heads, tile,
                   gl_WorkGroupID.z % push.n_splits, kColumns, kHeadDim);
     if (row_group() == 0u) {
-        store_element(part.references, LK_DTYPE_F32, column, total.reference);
-        store_element(part.sums, LK_DTYPE_F32, column, total.sum);
+        store_element(split.references, LK_DTYPE_F32, column, total.reference);
+        store_element(split.sums, LK_DTYPE_F32, column, total.sum);
     }
-    store_outputs(i, address_at(part.outputs, column, 4u * kHeadDim), LK_DTYPE_F32, 1.0);
+    store_outputs(i, address_at(split.outputs, column, 4u * kHeadDim), LK_DTYPE_F32, 1.0);
 }
 
 void main() {
     // The last columns see the most: their workgroups start first.
     const uint tile = push.first_tile + gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x;
-    Sight sight;
-    if (!find_sight(tile, kColumns, sight))
+    Mask mask;
+    if (!find_mask(tile, kColumns, mask))
         return;
     if (gl_LocalInvocationIndex == 0u)
         shared_raises = 0u;
     clear_outputs();
-    find_positions(sight);
-    find_query_rows(sight);
-    find_center_scores(sight);
-    for (uint page = sight.page_begin; page < sight.page_end; ++page)
-        attend_page(sight, view_page(sight, page));
+    find_positions(mask);
+    find_query_rows(mask);
+    find_center_scores(mask);
+    for (uint page = mask.page_begin; page < mask.page_end; ++page)
+        attend_page(mask, view_page(mask, page));
     barrier();
     add_sums();
     add_phases();
@@ -234,11 +234,11 @@ void main() {
     for (uint i = 0u; i < 4u; ++i) {
         const uint column = 4u * column_group() + i;
         const Total total = Total(reference[i], sum[i]);
-        if (column >= sight.n_columns)
+        if (column >= mask.n_columns)
             break;
         if (push.n_splits > 1u)
-            store_part(sight, tile, column, i, total);
+            store_split(mask, tile, column, i, total);
         else
-            store_column(sight, column, i, total);
+            store_column(mask, column, i, total);
     }
 }

@@ -11,7 +11,7 @@
 #include "shaders/dequantize.glsl"
 
 // Of a page.
-shared StripPlace shared_strips[2][LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS];  // of keys and of values
+shared StripPosition shared_strips[2][LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS];  // of keys and of values
 shared uint shared_channels[kHeadDim];                                    // of the slots of keys
 
 // One half of a page.
@@ -22,13 +22,13 @@ struct Side {
     bool is_value;
     bool is_staged;
 };
-Side find_side(Sight sight, PageView page, bool is_value) {
+Side find_side(Mask mask, PageView page, bool is_value) {
     Side side;
     HalfView view = page.keys;
     if (is_value)
         view = page.values;
     if (!page.is_staged)
-        side.info = load_class(sight.step.classes, view.half_class);
+        side.info = load_class(mask.step.classes, view.half_class);
     side.payload = view.payload;
     side.metadata = view.metadata;
     side.is_value = is_value;
@@ -48,9 +48,9 @@ uint slot_channel(Side keys, uint slot) {
 }
 
 // The places of a page's strips, and its channels. They are there behind the next barrier.
-void find_strips(Sight sight, PageView page) {
+void find_strips(Mask mask, PageView page) {
     const uint i = gl_LocalInvocationIndex;
-    const Side side = find_side(sight, page, i / LK_STRIP_CHANNELS == 1u);
+    const Side side = find_side(mask, page, i / LK_STRIP_CHANNELS == 1u);
     const uint strip = i % LK_STRIP_CHANNELS;
     if (i < 2u * LK_STRIP_CHANNELS && strip < kStrips && !page.is_staged)
         shared_strips[i / LK_STRIP_CHANNELS][strip] = find_strip(side.info, strip);
@@ -89,7 +89,7 @@ uint count_steps(Stage stage) {
 }
 
 // An invocation loads one lane of a tile. Where its two rows lie in shared memory.
-struct LanePlace {
+struct LanePosition {
     bool exists;
     uint strip;
     uint tile;  // of the stage
@@ -97,15 +97,15 @@ struct LanePlace {
     uint low;
     uint high;
 };
-LanePlace place_key_lane(Step step) {
+LanePosition key_lane_position(Step step) {
     const uint lane = gl_LocalInvocationIndex % LK_LANES;
     const uint tile = gl_LocalInvocationIndex / LK_LANES;
     const uint row = tile * LK_TILE_TOKENS + LK_TILE_ROW(lane, 0u);
     const uint low = row * kKeyStride + lane % kTileQuads;
-    return LanePlace(true, step.strip, tile, lane, low, low + 8u * kKeyStride);
+    return LanePosition(true, step.strip, tile, lane, low, low + 8u * kKeyStride);
 }
 // Staged tokens have no tiles: a lane takes two neighbouring channels of their values.
-LanePlace place_value_lane(Step step, bool is_staged) {
+LanePosition value_lane_position(Step step, bool is_staged) {
     const uint i = gl_LocalInvocationIndex;
     const uint n_lanes = 8u * kValueQuads;
     const uint row = i % n_lanes / kValueQuads;
@@ -114,26 +114,26 @@ LanePlace place_value_lane(Step step, bool is_staged) {
     const uint phase = i / n_lanes / kStrips;
     const uint channel = LK_STRIP_CHANNELS * strip + (is_staged ? 2u * row : row);
     const uint low = (phase * kHeadDim + channel) * kValueStride + quad;
-    return LanePlace(phase < kPhases, strip, step.tile + phase,
+    return LanePosition(phase < kPhases, strip, step.tile + phase,
                      row * kTileQuads + step.first_quad + quad, low,
                      low + (is_staged ? 1u : 8u) * kValueStride);
 }
-LanePlace place_lane(Side side, Step step) {
+LanePosition lane_position(Side side, Step step) {
     if (step.is_value)
-        return place_value_lane(step, side.is_staged);
-    return place_key_lane(step);
+        return value_lane_position(step, side.is_staged);
+    return key_lane_position(step);
 }
 
 // Four words, each of two neighbouring channels of a token.
-uvec4 load_staged(Side side, Stage stage, LanePlace place) {
-    const uint first_token = LK_TILE_TOKENS * (stage.first_tile + place.tile);
-    const uint first_channel = LK_STRIP_CHANNELS * place.strip;
+uvec4 load_staged(Side side, Stage stage, LanePosition position) {
+    const uint first_token = LK_TILE_TOKENS * (stage.first_tile + position.tile);
+    const uint first_channel = LK_STRIP_CHANNELS * position.strip;
     uvec4 words;
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-        const uint token = side.is_value ? LK_TILE_K(place.lane, i & 2u) + (i & 1u)
-                                         : LK_TILE_ROW(place.lane, i & 1u);
+        const uint token = side.is_value ? LK_TILE_K(position.lane, i & 2u) + (i & 1u)
+                                         : LK_TILE_ROW(position.lane, i & 1u);
         const uint channel =
-            side.is_value ? 2u * LK_TILE_ROW(place.lane, 0u) : LK_TILE_K(place.lane, i & 2u);
+            side.is_value ? 2u * LK_TILE_ROW(position.lane, 0u) : LK_TILE_K(position.lane, i & 2u);
         const uint at = (first_token + token) * kHeadDim + first_channel + channel;
         words[i] = ConstWords(side.payload).at[at / 2u];
     }
@@ -141,21 +141,21 @@ uvec4 load_staged(Side side, Stage stage, LanePlace place) {
 }
 
 LaneWords load_rows(Side side, Stage stage, Step step) {
-    const LanePlace place = place_lane(side, step);
+    const LanePosition position = lane_position(side, step);
     LaneWords words = LaneWords(uvec4(0u), uvec4(0u));
-    if (!place.exists || place.tile * LK_TILE_TOKENS >= stage.n_tokens)
+    if (!position.exists || position.tile * LK_TILE_TOKENS >= stage.n_tokens)
         return words;
     if (side.is_staged)
-        words.codes = load_staged(side, stage, place);
+        words.codes = load_staged(side, stage, position);
     else
-        words = load_lane(side.info, shared_strips[uint(side.is_value)][place.strip], side.payload,
-                          side.metadata, stage.first_tile + place.tile, place.lane);
+        words = load_lane(side.info, shared_strips[uint(side.is_value)][position.strip], side.payload,
+                          side.metadata, stage.first_tile + position.tile, position.lane);
     return words;
 }
 
 // Tokens that are not there may hold NaNs, which a weight of 0 would not take away.
-void clear_rest(uint n_tokens, LanePlace place, inout LaneValues values) {
-    const uint first = LK_TILE_TOKENS * place.tile + LK_TILE_K(place.lane, 0u);
+void clear_rest(uint n_tokens, LanePosition position, inout LaneValues values) {
+    const uint first = LK_TILE_TOKENS * position.tile + LK_TILE_K(position.lane, 0u);
     const bvec4 exists =
         lessThan(uvec4(first, first + 1u, first + 8u, first + 9u), uvec4(n_tokens));
     values.low = mix(vec4(0.0), values.low, exists);
@@ -168,66 +168,66 @@ LaneValues staged_values(Side side, uvec4 words) {
 }
 
 void store_rows(Side side, Stage stage, Step step, LaneWords words) {
-    const LanePlace place = place_lane(side, step);
-    if (!place.exists)
+    const LanePosition position = lane_position(side, step);
+    if (!position.exists)
         return;
     LaneValues values = LaneValues(vec4(0.0), vec4(0.0));
-    if (place.tile * LK_TILE_TOKENS < stage.n_tokens) {
+    if (position.tile * LK_TILE_TOKENS < stage.n_tokens) {
         if (side.is_staged)
             values = staged_values(side, words.codes);
         else
-            values = values_of(side.info, shared_strips[uint(side.is_value)][place.strip],
-                               side.payload, stage.first_tile + place.tile, place.lane, words);
-        if (side.is_value && (place.tile + 1u) * LK_TILE_TOKENS > stage.n_tokens)
-            clear_rest(stage.n_tokens, place, values);
+            values = values_of(side.info, shared_strips[uint(side.is_value)][position.strip],
+                               side.payload, stage.first_tile + position.tile, position.lane, words);
+        if (side.is_value && (position.tile + 1u) * LK_TILE_TOKENS > stage.n_tokens)
+            clear_rest(stage.n_tokens, position, values);
     }
-    shared_rows[place.low] = values.low;
-    shared_rows[place.high] = values.high;
+    shared_rows[position.low] = values.low;
+    shared_rows[position.high] = values.high;
 }
 
 // Queries of an invocation: those of one k and four columns.
 Address query_rows[4];
 
-void find_query_rows(Sight sight) {
+void find_query_rows(Mask mask) {
     for (uint i = 0u; i < 4u; ++i) {
         const uint column = gl_LocalInvocationIndex / LK_STRIP_CHANNELS * 4u + i;
-        const ColumnPlace place = place_column(sight, sight.first_column + column);
+        const ColumnPosition position = column_position(mask, mask.first_column + column);
         query_rows[i] = Address(0u);
-        if (column < sight.n_columns)
-            query_rows[i] = tensor_row(push.queries, place.token, place.head);
+        if (column < mask.n_columns)
+            query_rows[i] = tensor_row(push.queries, position.token, position.head);
     }
 }
 
 // Element k of 16 that lies at a place of K order.
-uint k_at(uint place) { return LK_TILE_K(place / 4u, place & 2u) + (place & 1u); }
+uint k_at(uint position) { return LK_TILE_K(position / 4u, position & 2u) + (position & 1u); }
 
 // The queries of a strip of keys, as they lie in memory, and what the keys were divided by.
 struct StripQueries {
     uvec4 bits;
     float scale;
 };
-StripQueries load_queries(Sight sight, uint strip) {
+StripQueries load_queries(Mask mask, uint strip) {
     const uint k = k_at(gl_LocalInvocationIndex % LK_STRIP_CHANNELS);
     const uint channel = shared_channels[strip * LK_STRIP_CHANNELS + k];
     StripQueries loaded = StripQueries(uvec4(0u), 1.0);
     [[unroll]] for (uint i = 0u; i < 4u; ++i)
         if (!is_null(query_rows[i]))
             loaded.bits[i] = load_element_bits(query_rows[i], push.queries.dtype, channel);
-    if (!is_null(sight.layer.key_scales))
+    if (!is_null(mask.layer.key_scales))
         loaded.scale =
-            ConstFloats(sight.layer.key_scales).at[sight.kv_head * kHeadDim + channel];
+            ConstFloats(mask.layer.key_scales).at[mask.kv_head * kHeadDim + channel];
     return loaded;
 }
 
 // They are multiplied by what makes scores of products.
 void store_queries(StripQueries loaded, float factor) {
-    const uint place = gl_LocalInvocationIndex % LK_STRIP_CHANNELS;
+    const uint position = gl_LocalInvocationIndex % LK_STRIP_CHANNELS;
     const uint group = gl_LocalInvocationIndex / LK_STRIP_CHANNELS;
     vec4 queries;
     [[unroll]] for (uint i = 0u; i < 4u; ++i)
         queries[i] = element_of(push.queries.dtype, loaded.bits[i]);
     if (group < kColumnGroups)
-        shared_columns[place * kColumnGroups + group] = factor * loaded.scale * queries;
+        shared_columns[position * kColumnGroups + group] = factor * loaded.scale * queries;
 }
 
 #endif

@@ -9,20 +9,20 @@
 #include "shaders/prefill/split.glsl"
 
 void main() {
-    const Sight sight = find_unit(gl_WorkGroupID.z, gl_WorkGroupID.y);
+    const Mask mask = find_work_tile(gl_WorkGroupID.z, gl_WorkGroupID.y);
     const uint column = gl_WorkGroupID.x;
-    if (column >= sight.sequence.n_new * sight.group_size)
+    if (column >= mask.sequence.n_new * mask.group_size)
         return;
-    const TilePart first = find_part(gl_WorkGroupID.z, gl_WorkGroupID.y, sight.layer.n_kv_heads,
+    const TileSplit first = find_split(gl_WorkGroupID.z, gl_WorkGroupID.y, mask.layer.n_kv_heads,
                                      column / kColumns, 0u, kColumns, kHeadDim);
     const uint in_tile = column % kColumns;
-    const uint part_bytes = part_floats(kColumns, kHeadDim) * 4u;
-    const ColumnParts own = ColumnParts(
+    const uint split_bytes = split_floats(kColumns, kHeadDim) * 4u;
+    const ColumnSplits own = ColumnSplits(
         address_at(first.outputs, in_tile, 4u * kHeadDim), address_at(first.references, in_tile, 4u),
-        address_at(first.sums, in_tile, 4u), part_bytes, part_bytes, push.n_splits);
+        address_at(first.sums, in_tile, 4u), split_bytes, split_bytes, push.n_splits);
     Total total;
-    const vec4 quad = merge_parts(own, total);
-    const ColumnPlace place = place_column(sight, column);
-    store_column(push.outputs, push.lse, push.lse_token_stride, push.lse_head_stride, sight.layer,
-                 place.token, place.head, total, quad);
+    const vec4 quad = merge_splits(own, total);
+    const ColumnPosition position = column_position(mask, column);
+    store_column(push.outputs, push.lse, push.lse_token_stride, push.lse_head_stride, mask.layer,
+                 position.token, position.head, total, quad);
 }

@@ -27,7 +27,7 @@ Runs make_runs(uint n_pages, uint n_sinks, uint window) {
     return Runs(kept, from, kept + n_pages - from);
 }
 
-struct Sight {
+struct Mask {
     StepTable step;
     LayerInfo layer;
     SequenceInfo sequence;
@@ -45,96 +45,96 @@ struct Sight {
 };
 
 // Place of a column: token of the batch, and head.
-struct ColumnPlace {
+struct ColumnPosition {
     uint token;
     uint head;
 };
-ColumnPlace place_column(Sight sight, uint column) {
-    return ColumnPlace(sight.sequence.first_new + column / sight.group_size,
-                       sight.kv_head * sight.group_size + column % sight.group_size);
+ColumnPosition column_position(Mask mask, uint column) {
+    return ColumnPosition(mask.sequence.first_new + column / mask.group_size,
+                       mask.kv_head * mask.group_size + column % mask.group_size);
 }
 
 // How many rows begin before `token`.
-uint rows_before(Sight sight, uint token) {
+uint rows_before(Mask mask, uint token) {
     uint low = 0u;
-    uint high = sight.sequence.n_attended;
+    uint high = mask.sequence.n_attended;
     while (low < high) {
-        const uint middle = (low + high) / 2u;
-        if (load_row(sight.step, sight.sequence.first_row + middle).first_token < token)
-            low = middle + 1u;
+        const uint midpoint = (low + high) / 2u;
+        if (load_row(mask.step, mask.sequence.first_row + midpoint).first_token < token)
+            low = midpoint + 1u;
         else
-            high = middle;
+            high = midpoint;
     }
     return low;
 }
 
-Runs find_rows(Sight sight) {
-    const uint n = sight.sequence.n_attended;
-    if (sight.window_begin == 0u)
+Runs find_rows(Mask mask) {
+    const uint n = mask.sequence.n_attended;
+    if (mask.window_begin == 0u)
         return make_runs(n, 0u, 0u);
-    const uint reached = rows_before(sight, sight.window_begin + 1u);
-    return make_runs(n, rows_before(sight, sight.layer.window_sink_tokens), max(reached, 1u) - 1u);
+    const uint reached = rows_before(mask, mask.window_begin + 1u);
+    return make_runs(n, rows_before(mask, mask.layer.window_sink_tokens), max(reached, 1u) - 1u);
 }
 
 // Of staged pages: how many begin before `token`, or, with round 0, end before it.
-uint staged_before(Sight sight, uint token, uint round) {
-    const uint n_history = sight.sequence.n_history;
+uint staged_before(Mask mask, uint token, uint round) {
+    const uint n_history = mask.sequence.n_history;
     return token > n_history ? (token - n_history + round) / kStagedTokens : 0u;
 }
-Runs find_staged(Sight sight, uint last_token) {
-    if (sight.sequence.new_in_rows)
+Runs find_staged(Mask mask, uint last_token) {
+    if (mask.sequence.new_in_rows)
         return make_runs(0u, 0u, 0u);
     const uint n = last_token / kStagedTokens + 1u;
-    if (sight.window_begin == 0u)
+    if (mask.window_begin == 0u)
         return make_runs(n, 0u, 0u);
     return make_runs(n,
-                     staged_before(sight, sight.layer.window_sink_tokens, kStagedTokens - 1u),
-                     staged_before(sight, sight.window_begin, 0u));
+                     staged_before(mask, mask.layer.window_sink_tokens, kStagedTokens - 1u),
+                     staged_before(mask, mask.window_begin, 0u));
 }
 
 // floor(n * part / n_parts), where the product may need more than 32 bits.
-uint share(uint n, uint part, uint n_parts) {
-    return n / n_parts * part + n % n_parts * part / n_parts;
+uint share(uint n, uint split, uint n_parts) {
+    return n / n_parts * split + n % n_parts * split / n_parts;
 }
 
 // Part `part` of push.n_splits of the pages that the columns up to those of last_token see.
-void find_pages(uint last_token, uint part, inout Sight sight) {
-    const uint window = sight.layer.window_tokens;
-    const bool cuts = window != 0u && sight.first_position >= window;
-    sight.window_begin = cuts ? sight.first_position + 1u - window : 0u;
-    sight.rows = find_rows(sight);
-    sight.staged = find_staged(sight, last_token);
-    const uint n_pages = sight.rows.n + sight.staged.n;
-    sight.page_begin = share(n_pages, part, push.n_splits);
-    sight.page_end = share(n_pages, part + 1u, push.n_splits);
+void find_pages(uint last_token, uint split, inout Mask mask) {
+    const uint window = mask.layer.window_tokens;
+    const bool cuts = window != 0u && mask.first_position >= window;
+    mask.window_begin = cuts ? mask.first_position + 1u - window : 0u;
+    mask.rows = find_rows(mask);
+    mask.staged = find_staged(mask, last_token);
+    const uint n_pages = mask.rows.n + mask.staged.n;
+    mask.page_begin = share(n_pages, split, push.n_splits);
+    mask.page_end = share(n_pages, split + 1u, push.n_splits);
 }
 
 // The sequence and the KV head of a workgroup.
-Sight find_unit(uint sequence, uint kv_head) {
-    Sight sight;
-    sight.step = load_step(push.step);
-    sight.layer = load_layer(sight.step, push.layer);
-    sight.sequence = load_sequence(sight.step, sequence);
-    sight.kv_head = kv_head;
-    sight.group_size = sight.layer.n_query_heads / sight.layer.n_kv_heads;
-    return sight;
+Mask find_work_tile(uint sequence, uint kv_head) {
+    Mask mask;
+    mask.step = load_step(push.step);
+    mask.layer = load_layer(mask.step, push.layer);
+    mask.sequence = load_sequence(mask.step, sequence);
+    mask.kv_head = kv_head;
+    mask.group_size = mask.layer.n_query_heads / mask.layer.n_kv_heads;
+    return mask;
 }
 
 // False when the workgroup has no columns. `tile` is one of n_columns.
-bool find_sight(uint tile, uint n_columns, out Sight sight) {
-    sight = find_unit(gl_WorkGroupID.z / push.n_splits, gl_WorkGroupID.y);
-    const SequenceInfo sequence = sight.sequence;
-    sight.first_column = tile * n_columns;
-    const uint n_all = sequence.n_new * sight.group_size;
-    if (sight.first_column >= n_all)
+bool find_mask(uint tile, uint n_columns, out Mask mask) {
+    mask = find_work_tile(gl_WorkGroupID.z / push.n_splits, gl_WorkGroupID.y);
+    const SequenceInfo sequence = mask.sequence;
+    mask.first_column = tile * n_columns;
+    const uint n_all = sequence.n_new * mask.group_size;
+    if (mask.first_column >= n_all)
         return false;
-    sight.n_columns = min(n_columns, n_all - sight.first_column);
-    const uint first_token = sight.first_column / sight.group_size;
-    const uint last_token = (sight.first_column + sight.n_columns - 1u) / sight.group_size;
-    sight.first_position = sequence.n_history + (sequence.has_tree ? 0u : first_token);
-    sight.last_position =
+    mask.n_columns = min(n_columns, n_all - mask.first_column);
+    const uint first_token = mask.first_column / mask.group_size;
+    const uint last_token = (mask.first_column + mask.n_columns - 1u) / mask.group_size;
+    mask.first_position = sequence.n_history + (sequence.has_tree ? 0u : first_token);
+    mask.last_position =
         sequence.n_history + (sequence.has_tree ? sequence.n_new - 1u : last_token);
-    find_pages(last_token, gl_WorkGroupID.z % push.n_splits, sight);
+    find_pages(last_token, gl_WorkGroupID.z % push.n_splits, mask);
     return true;
 }
 
@@ -153,47 +153,47 @@ struct PageView {
     uint n_tokens;  // that exist and that a column may see
 };
 
-void view_tokens(Sight sight, uint first_token, uint capacity, uint end_token,
+void view_tokens(Mask mask, uint first_token, uint capacity, uint end_token,
                  inout PageView view) {
-    const uint end = min(end_token, sight.last_position + 1u);
+    const uint end = min(end_token, mask.last_position + 1u);
     const bool in_window =
-        first_token >= sight.window_begin || first_token < sight.layer.window_sink_tokens;
+        first_token >= mask.window_begin || first_token < mask.layer.window_sink_tokens;
     view.first_token = first_token;
-    view.n_hidden = in_window ? 0u : sight.window_begin - first_token;
+    view.n_hidden = in_window ? 0u : mask.window_begin - first_token;
     view.n_tokens = first_token < end ? min(capacity, end - first_token) : 0u;
 }
 
-PageView view_row(Sight sight, uint row) {
-    const SequenceInfo sequence = sight.sequence;
-    const RowInfo info = load_row(sight.step, sequence.first_row + row);
-    const Entry entry = load_entry(info.entries, sight.layer.first_entry + sight.kv_head);
+PageView view_row(Mask mask, uint row) {
+    const SequenceInfo sequence = mask.sequence;
+    const RowInfo info = load_row(mask.step, sequence.first_row + row);
+    const Entry entry = load_entry(info.entries, mask.layer.first_entry + mask.kv_head);
     PageView view;
     view.keys = HalfView(entry.key_payload, entry.key_metadata, entry.key_class);
     view.values = HalfView(entry.value_payload, entry.value_metadata, entry.value_class);
     view.is_staged = false;
     const uint end = sequence.n_history + (sequence.new_in_rows ? sequence.n_new : 0u);
-    view_tokens(sight, info.first_token, info.capacity_tokens, end, view);
+    view_tokens(mask, info.first_token, info.capacity_tokens, end, view);
     return view;
 }
 
-PageView view_staged(Sight sight, uint index) {
-    const SequenceInfo sequence = sight.sequence;
-    const uint row_bytes = 2u * sight.layer.head_dim;
+PageView view_staged(Mask mask, uint index) {
+    const SequenceInfo sequence = mask.sequence;
+    const uint row_bytes = 2u * mask.layer.head_dim;
     const uint first = index * kStagedTokens;
-    const uint row = sight.kv_head * push.n_tokens + sequence.first_new + first;
+    const uint row = mask.kv_head * push.n_tokens + sequence.first_new + first;
     PageView view;
     view.keys.payload = address_at(push.staged_keys, row, row_bytes);
     view.values.payload = address_at(push.staged_values, row, row_bytes);
     view.is_staged = true;
-    view_tokens(sight, sequence.n_history + first, kStagedTokens,
+    view_tokens(mask, sequence.n_history + first, kStagedTokens,
                 sequence.n_history + sequence.n_new, view);
     return view;
 }
 
 // Page `page` of the list.
-PageView view_page(Sight sight, uint page) {
-    return page < sight.rows.n ? view_row(sight, run_at(sight.rows, page))
-                               : view_staged(sight, run_at(sight.staged, page - sight.rows.n));
+PageView view_page(Mask mask, uint page) {
+    return page < mask.rows.n ? view_row(mask, run_at(mask.rows, page))
+                               : view_staged(mask, run_at(mask.staged, page - mask.rows.n));
 }
 
 #endif

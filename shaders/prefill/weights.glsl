@@ -1,7 +1,7 @@
 // Attention of many columns: from products of queries and keys to weights.
 //
 // A weight is a power of two relative to its column's reference, which is a score that was met and
-// is raised when one passes it by more than kRoom: most stages leave the outputs alone, and ask the
+// is raised when one passes it by more than kHeadroom: most stages leave the outputs alone, and ask the
 // workgroup with one barrier.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -12,7 +12,7 @@
 #include "shaders/prefill/pages.glsl"
 #include "shaders/prefill/shape.glsl"
 
-const float kRoom = 8.0;  // powers of two; more would cost digits of exp2
+const float kHeadroom = 8.0;  // powers of two; more would cost digits of exp2
 const float kLargestExponent = 60.0;
 
 vec4 scores[kScoreRows];    // of the invocation's rows and columns, then weights
@@ -32,27 +32,27 @@ vec4 cap_scores(LayerInfo layer, vec4 products) {
 }
 
 // The token of an invocation's column; columns that do not exist repeat the last one.
-uint column_token(Sight sight, uint i) {
-    const uint column = min(4u * column_group() + i, sight.n_columns - 1u);
-    return (sight.first_column + column) / sight.group_size;
+uint column_token(Mask mask, uint i) {
+    const uint column = min(4u * column_group() + i, mask.n_columns - 1u);
+    return (mask.first_column + column) / mask.group_size;
 }
-void find_positions(Sight sight) {
+void find_positions(Mask mask) {
     for (uint i = 0u; i < 4u; ++i) {
-        const uint token = column_token(sight, i);
-        positions[i] = sight.sequence.has_tree
-                           ? load_position(sight.step, sight.sequence.first_new + token)
-                           : sight.sequence.n_history + token;
+        const uint token = column_token(mask, i);
+        positions[i] = mask.sequence.has_tree
+                           ? load_position(mask.step, mask.sequence.first_new + token)
+                           : mask.sequence.n_history + token;
     }
 }
 
 // Do all columns see all tokens of a stage?
-bool sees_all(Sight sight, uint first_token, uint n_tokens) {
-    const LayerInfo layer = sight.layer;
+bool all_are_visible(Mask mask, uint first_token, uint n_tokens) {
+    const LayerInfo layer = mask.layer;
     const uint end = first_token + n_tokens;
-    const uint linear_end = sight.sequence.has_tree ? sight.sequence.n_history
-                                                    : sight.first_position + 1u;
+    const uint linear_end = mask.sequence.has_tree ? mask.sequence.n_history
+                                                    : mask.first_position + 1u;
     return n_tokens == kStageTokens && end <= linear_end &&
-           (layer.window_tokens == 0u || first_token + layer.window_tokens > sight.last_position ||
+           (layer.window_tokens == 0u || first_token + layer.window_tokens > mask.last_position ||
             end <= layer.window_sink_tokens);
 }
 
@@ -61,43 +61,43 @@ struct Ancestors {
     uvec4 low;
     uvec4 high;
 };
-Ancestors load_column_ancestors(Sight sight) {
+Ancestors load_column_ancestors(Mask mask) {
     Ancestors ancestors;
     for (uint i = 0u; i < 4u; ++i) {
-        const uint token = sight.sequence.first_new + column_token(sight, i);
-        const uvec2 bits = load_ancestors(sight.step, token);
+        const uint token = mask.sequence.first_new + column_token(mask, i);
+        const uvec2 bits = load_ancestors(mask.step, token);
         ancestors.low[i] = bits.x;
         ancestors.high[i] = bits.y;
     }
     return ancestors;
 }
 
-bvec4 sees_position(LayerInfo layer, uint key) {
+bvec4 is_position_visible(LayerInfo layer, uint key) {
     const bvec4 comes_before = lessThanEqual(uvec4(key), positions);
     if (layer.window_tokens == 0u || key < layer.window_sink_tokens)
         return comes_before;
     const bvec4 in_window = greaterThan(uvec4(key + layer.window_tokens), positions);
     return bvec4(uvec4(comes_before) & uvec4(in_window));
 }
-bvec4 sees(Sight sight, Ancestors ancestors, uint token) {
-    const SequenceInfo sequence = sight.sequence;
+bvec4 is_visible(Mask mask, Ancestors ancestors, uint token) {
+    const SequenceInfo sequence = mask.sequence;
     if (!sequence.has_tree || token < sequence.n_history)
-        return sees_position(sight.layer, token);
+        return is_position_visible(mask.layer, token);
     const uint i = token - sequence.n_history;
     const uvec4 bits = (i < 32u ? ancestors.low : ancestors.high) >> (i & 31u) & 1u;
-    const uint key = load_position(sight.step, sequence.first_new + i);
-    return bvec4(bits & uvec4(sees_position(sight.layer, key)));
+    const uint key = load_position(mask.step, sequence.first_new + i);
+    return bvec4(bits & uvec4(is_position_visible(mask.layer, key)));
 }
 
-void hide_scores(Sight sight, uint first_token, uint n_tokens) {
+void hide_scores(Mask mask, uint first_token, uint n_tokens) {
     Ancestors ancestors = Ancestors(uvec4(0u), uvec4(0u));
-    if (sight.sequence.has_tree)
-        ancestors = load_column_ancestors(sight);
+    if (mask.sequence.has_tree)
+        ancestors = load_column_ancestors(mask);
     [[unroll]] for (uint i = 0u; i < kScoreRows; ++i) {
         const uint row = row_group() + i * kRowGroups;
         bvec4 seen = bvec4(false);
         if (row < n_tokens)
-            seen = sees(sight, ancestors, first_token + row);
+            seen = is_visible(mask, ancestors, first_token + row);
         scores[i] = mix(vec4(kHidden), scores[i], seen);
     }
 }
@@ -129,7 +129,7 @@ void raise_references(vec4 highest) {
 // Scores become weights. All invocations have left the products of keys when it returns.
 void weigh() {
     const vec4 highest = find_highest();
-    if (any(greaterThan(highest, reference + kRoom)))
+    if (any(greaterThan(highest, reference + kHeadroom)))
         shared_raises = 1u;
     barrier();
     if (shared_raises != 0u)

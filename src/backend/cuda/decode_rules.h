@@ -18,7 +18,8 @@ class DecodeRules final : public device::SplitRules {
     bool open(const CacheLayout &layout, uint32_t n_sms, uint32_t shared_bytes);
 
     device::SplitLimits limits() const override;
-    device::SplitShape shape(uint32_t layer, uint32_t n_units, uint32_t n_columns) const override;
+    device::SplitShape shape(uint32_t layer, uint32_t n_work_tiles,
+                             uint32_t n_columns) const override;
 
     // Does decode take a step whose sequences have at most max_new new tokens?
     bool takes(uint32_t layer, uint32_t max_new) const;

@@ -8,11 +8,11 @@ namespace cuda {
 
 namespace {
 
-PageTemplate page_template(const CacheLayout &layout, const device::CacheTables &constants,
-                           const EntryClasses &classes) {
-    PageTemplate page{};
-    fill_half(&page.piece, device::class_info(layout.classes[classes.packed_key], 0), 0);
-    fill_half(&page.piece, device::class_info(layout.classes[classes.packed_value], 0), 1);
+KvTileTemplate page_template(const CacheLayout &layout, const device::CacheTables &constants,
+                             const EntryClasses &classes) {
+    KvTileTemplate page{};
+    fill_side(&page.kv_tile, device::class_info(layout.classes[classes.packed_key], 0), 0);
+    fill_side(&page.kv_tile, device::class_info(layout.classes[classes.packed_value], 0), 1);
     if (classes.ordered_key != kNoClass)
         page.permutation = constants.permutation(layout, classes.ordered_key);
     page.key_class = classes.packed_key;
@@ -22,13 +22,13 @@ PageTemplate page_template(const CacheLayout &layout, const device::CacheTables 
 
 }  // namespace
 
-lk_status PageTemplates::open(const CacheLayout &layout, const device::CacheTables &constants,
-                              const Allocator &allocator, device::TableMemory *memory) {
-    Array<PageTemplate> pages(allocator);
+lk_status KvTileTemplates::open(const CacheLayout &layout, const device::CacheTables &constants,
+                                const Allocator &allocator, device::TableMemory *memory) {
+    Array<KvTileTemplate> pages(allocator);
     for (uint32_t i = 0; i < layout.n_entries; ++i)
         if (!pages.push(page_template(layout, constants, layout.entry_classes[i])))
             return fail(LK_E_NOMEM, "no memory for the page classes of %u heads", layout.n_entries);
-    const uint64_t bytes = pages.size() * sizeof(PageTemplate);
+    const uint64_t bytes = pages.size() * sizeof(KvTileTemplate);
     const lk_status status = table_.open(memory, bytes, "the page classes of a cache");
     return status ? status : memory->put(table_.address(), pages.data(), bytes);
 }

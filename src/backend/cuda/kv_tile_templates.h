@@ -10,14 +10,14 @@
 namespace lk {
 namespace cuda {
 
-class PageTemplates {
+class KvTileTemplates {
   public:
     lk_status open(const CacheLayout &layout, const device::CacheTables &constants,
                    const Allocator &allocator, device::TableMemory *memory);
 
     // Of entry `index` of a row and those behind it.
-    const PageTemplate *of(uint32_t index) const {
-        return reinterpret_cast<const PageTemplate *>(table_.address()) + index;
+    const KvTileTemplate *of(uint32_t index) const {
+        return reinterpret_cast<const KvTileTemplate *>(table_.address()) + index;
     }
     uint64_t bytes() const { return table_.bytes(); }
 

@@ -22,18 +22,18 @@ constexpr uint64_t kBlockRows = 16;  // at least
 
 }  // namespace
 
-RowTables::~RowTables() {
+BlockTables::~BlockTables() {
     for (const uint64_t block : blocks_)
         memory_->release(block);
 }
 
-void RowTables::open(uint32_t n_entries, TableMemory *memory) {
+void BlockTables::open(uint32_t n_entries, TableMemory *memory) {
     row_bytes_ = uint64_t{n_entries} * sizeof(Entry);
     memory_ = memory;
 }
 
 // Room in the lists comes with the places, so that dropping and marking cannot fail.
-lk_status RowTables::grow() {
+lk_status BlockTables::grow() {
     const uint64_t fitting = kBlockBytes / row_bytes_;
     const uint64_t n = fitting > kBlockRows ? fitting : kBlockRows;
     const uint64_t n_rows = n_rows_ + n;
@@ -51,7 +51,7 @@ lk_status RowTables::grow() {
     return LK_OK;
 }
 
-lk_status RowTables::add(PageRow *row) {
+lk_status BlockTables::add(PageRow *row) {
     const lk_status status = free_.empty() ? grow() : LK_OK;
     if (status)
         return status;
@@ -61,7 +61,7 @@ lk_status RowTables::add(PageRow *row) {
     return LK_OK;
 }
 
-void RowTables::drop(PageRow *row) {
+void BlockTables::drop(PageRow *row) {
     size_t i = row->is_stale ? stale_.size() : 0;
     while (i && stale_[i - 1] != row)
         --i;
@@ -72,14 +72,14 @@ void RowTables::drop(PageRow *row) {
     row->is_stale = 0;
 }
 
-void RowTables::mark_stale(PageRow *row) {
+void BlockTables::mark_stale(PageRow *row) {
     if (row->is_stale)
         return;
     row->is_stale = 1;
     stale_.push(row);
 }
 
-lk_status RowTables::send() {
+lk_status BlockTables::send() {
     for (const PageRow *row : stale_) {
         const lk_status status = memory_->put(row->device_entries, row->entries, row_bytes_);
         if (status)

@@ -11,13 +11,13 @@
 namespace lk {
 namespace device {
 
-class RowTables {
+class BlockTables {
   public:
-    explicit RowTables(const Allocator &allocator)
+    explicit BlockTables(const Allocator &allocator)
         : blocks_(allocator), free_(allocator), stale_(allocator) {}
-    ~RowTables();
-    RowTables(const RowTables &) = delete;
-    RowTables &operator=(const RowTables &) = delete;
+    ~BlockTables();
+    BlockTables(const BlockTables &) = delete;
+    BlockTables &operator=(const BlockTables &) = delete;
 
     void open(uint32_t n_entries, TableMemory *memory);
     // Give the row a place, which is stale until the next send().

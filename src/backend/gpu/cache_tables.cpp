@@ -15,8 +15,8 @@ uint64_t sink_bytes(const LayerView &layer) {
 }
 
 // Of numbers for each key channel, or of none.
-uint64_t key_bytes(const LayerView &layer, const float *numbers) {
-    return numbers ? uint64_t{layer.n_kv_heads} * layer.head_dim * sizeof(float) : 0;
+uint64_t key_bytes(const LayerView &layer, const float *parameters) {
+    return parameters ? uint64_t{layer.n_kv_heads} * layer.head_dim * sizeof(float) : 0;
 }
 
 uint64_t number_bytes(const LayerView &layer) {

@@ -22,20 +22,20 @@ class CacheTables {
     // u8 [head_dim] of a class with a fixed permutation, or 0.
     uint64_t permutation(const CacheLayout &layout, uint32_t class_index) const;
     // The arrays of a LayerView, each an address or 0.
-    struct LayerNumbers {
+    struct LayerParameters {
         uint64_t sink_logits;
         uint64_t key_centers;
         uint64_t key_scales;
         uint64_t key_inverses;
     };
-    const LayerNumbers &layer(uint32_t index) const { return layers_[index]; }
+    const LayerParameters &layer(uint32_t index) const { return layers_[index]; }
     uint64_t bytes() const { return table_.bytes(); }
 
   private:
     const Allocator &allocator_;
-    Array<LayerNumbers> layers_;
+    Array<LayerParameters> layers_;
     Table table_;  // ClassInfo [classes], u8 [classes][LK_MAX_HEAD_DIM], then f32 by layers, in the
-                   // order of LayerNumbers
+                   // order of LayerParameters
 };
 
 // A class as kernels read it; `permutation` is the device's copy of the fixed one.

@@ -22,8 +22,8 @@ StepShape shape_of(const Batch &batch) {
 
 }  // namespace
 
-lk_status Mirror::open(const CacheLayout &layout, const SplitRules &rules, TableMemory *memory,
-                       ReportMemory *report) {
+lk_status DeviceState::open(const CacheLayout &layout, const SplitRules &rules, TableMemory *memory,
+                            ReportMemory *report) {
     rows_.open(layout.n_entries, memory);
     if (!splits_.open(layout, rules))
         return fail(LK_E_NOMEM, "no memory for the work items of %u sequences",
@@ -36,22 +36,22 @@ lk_status Mirror::open(const CacheLayout &layout, const SplitRules &rules, Table
     return status;
 }
 
-lk_status Mirror::row_create(PageRow *row) {
+lk_status DeviceState::row_create(PageRow *row) {
     rows_changed_ = true;
     return rows_.add(row);
 }
 
-void Mirror::row_destroy(PageRow *row) {
+void DeviceState::row_destroy(PageRow *row) {
     rows_changed_ = true;
     rows_.drop(row);
 }
 
-void Mirror::entries_changed(PageRow *row) {
+void DeviceState::entries_changed(PageRow *row) {
     rows_changed_ = true;
     rows_.mark_stale(row);
 }
 
-lk_status Mirror::begin(const Batch &batch) {
+lk_status DeviceState::begin(const Batch &batch) {
     const uint32_t serial = serial_ + 1;
     lk_status status = step_.fill(batch, serial, rows_changed_);
     if (status)

@@ -23,9 +23,9 @@ struct StepShape {
     bool is_staged;    // a sequence has its new tokens in the staging area
 };
 
-class Mirror {
+class DeviceState {
   public:
-    explicit Mirror(const Allocator &allocator)
+    explicit DeviceState(const Allocator &allocator)
         : tables_(allocator),
           rows_(allocator),
           step_(allocator),
@@ -52,7 +52,7 @@ class Mirror {
 
   private:
     CacheTables tables_;
-    RowTables rows_;
+    BlockTables rows_;
     StepTables step_;
     Splits splits_;
     FaultLog faults_;

@@ -49,17 +49,17 @@ bool FaultLog::is_dropped(uint64_t key) const {
 
 lk_status FaultLog::begin(const Batch &batch, uint32_t serial) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const uint32_t place = serial % kSteps;
+    const uint32_t index = serial % kSteps;
     lk_status status = LK_OK;
     if (is_dropped(first_bad()))
         start_clear();
     if (is_clear_due_)
         status = forget();
-    Member *members = members_.data() + uint64_t{place} * max_sequences_;
+    Member *members = members_.data() + uint64_t{index} * max_sequences_;
     for (uint32_t s = 0; s < batch.n_sequences; ++s)
         members[s] = {batch.sequences[s].id, batch.sequences[s].first_new};
-    n_members_[place] = batch.n_sequences;
-    dropped_ &= ~(1u << place);
+    n_members_[index] = batch.n_sequences;
+    dropped_ &= ~(1u << index);
     serial_ = serial;
     return status;
 }

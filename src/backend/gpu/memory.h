@@ -25,7 +25,7 @@ class TableMemory {
     ~TableMemory() = default;
 };
 
-// A piece of it.
+// A range of it.
 class Table {
   public:
     Table() = default;

@@ -6,14 +6,14 @@
 namespace lk {
 namespace device {
 
-uint64_t SumArea::bytes() const {
+uint64_t QueryStatsArea::bytes() const {
     uint64_t sum = 0;
     for (const Table &table : tables_)
         sum += table.bytes();
     return sum;
 }
 
-lk_status SumArea::grow(TableMemory *memory, uint64_t n_bytes, bool *has_moved) {
+lk_status QueryStatsArea::grow(TableMemory *memory, uint64_t n_bytes, bool *has_moved) {
     const uint64_t held = n_tables_ ? tables_[n_tables_ - 1].bytes() : 0;
     *has_moved = n_bytes > held;
     if (!*has_moved)

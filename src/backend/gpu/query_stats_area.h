@@ -9,7 +9,7 @@
 namespace lk {
 namespace device {
 
-class SumArea {
+class QueryStatsArea {
   public:
     // At least this many bytes; *has_moved when they are elsewhere than before. What was there is
     // not kept, but its memory is: recorded work may still use it. Each growth doubles the area, so

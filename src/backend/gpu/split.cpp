@@ -24,7 +24,7 @@ Splits::Splits(const Allocator &allocator)
     : kinds_(allocator),
       kind_of_(allocator),
       block_(allocator),
-      units_(allocator),
+      work_tiles_(allocator),
       planned_(allocator),
       first_rows_(allocator) {}
 
@@ -84,7 +84,7 @@ bool Splits::open(const CacheLayout &layout, const SplitRules &rules) {
         kinds_[k].split.n_items_offset = k * each;
         kinds_[k].split.items_offset = k * each + kHeaderBytes;
     }
-    return block_.resize(kinds_.size() * each) && units_.resize(uint64_t{sequences} * heads) &&
+    return block_.resize(kinds_.size() * each) && work_tiles_.resize(uint64_t{sequences} * heads) &&
            planned_.reserve(sequences) && first_rows_.reserve(sequences);
 }
 
@@ -108,39 +108,39 @@ uint64_t Splits::row_bytes(const BatchSequence &sequence, const PageRow &row,
 
 // Rows that the step's tokens see, in runs of raw and of packed ones. Raw rows between packed ones
 // are full pages and go with them.
-Splits::UnitRows Splits::find_rows(const BatchSequence &sequence, const LayerView &layer,
-                                   uint32_t entry) const {
+Splits::WorkTileRows Splits::find_rows(const BatchSequence &sequence, const LayerView &layer,
+                                       uint32_t entry) const {
     const auto hidden = [&](uint32_t r) {
         const PageRow &row = *sequence.rows[r];
         return layer.window_tokens && row.first_token >= layer.window_sink_tokens &&
                row.first_token + row.capacity_tokens + layer.window_tokens <=
                    sequence.n_history + 1;
     };
-    UnitRows unit{};
+    WorkTileRows work_tile{};
     uint32_t first = 0;
     const uint32_t n = sequence.n_attended;
     while (first < n && !hidden(first) && is_raw(*sequence.rows[first], entry))
         ++first;
-    unit.raw[0] = {0, first, 0};
+    work_tile.raw[0] = {0, first, 0};
     while (first < n && hidden(first))
         ++first;
     uint32_t last = n;
     while (last > first && is_raw(*sequence.rows[last - 1], entry))
         --last;
-    unit.packed = {first, last, 0};
-    unit.raw[1] = {last, n, 0};
-    return unit;
+    work_tile.packed = {first, last, 0};
+    work_tile.raw[1] = {last, n, 0};
+    return work_tile;
 }
 
 // Where nothing is packed, whole pages are better read a page at a time, once there are enough of
 // them: from the last run of raw rows, or behind short rows of sinks.
-void Splits::read_by_pages(const BatchSequence &sequence, UnitRows *unit) {
+void Splits::read_by_pages(const BatchSequence &sequence, WorkTileRows *work_tile) {
     const auto is_page = [&](uint32_t r) {
         const PageRow &row = *sequence.rows[r];
         return row.capacity_tokens == LK_MAX_PAGE_TOKENS &&
                row.first_token + LK_MAX_PAGE_TOKENS <= sequence.n_history;
     };
-    Rows &from = unit->raw[unit->raw[1].size() ? 1 : 0];
+    Rows &from = work_tile->raw[work_tile->raw[1].size() ? 1 : 0];
     Rows pages = from;
     while (pages.size() && !is_page(pages.begin))
         ++pages.begin;
@@ -148,27 +148,27 @@ void Splits::read_by_pages(const BatchSequence &sequence, UnitRows *unit) {
         --pages.end;
     if (!pages.size())
         return;
-    unit->packed = pages;
+    work_tile->packed = pages;
     const uint32_t end = from.end;
     from.end = pages.begin;
-    if (&from == &unit->raw[1] && from.size())
-        unit->packed = {};  // short rows on both sides: left as they are
+    if (&from == &work_tile->raw[1] && from.size())
+        work_tile->packed = {};  // short rows on both sides: left as they are
     else
-        unit->raw[1] = {pages.end, end, 0};
-    if (!unit->packed.size())
+        work_tile->raw[1] = {pages.end, end, 0};
+    if (!work_tile->packed.size())
         from.end = end;
 }
 
-void Splits::count_bytes(const BatchSequence &sequence, uint32_t entry, UnitRows *unit) {
-    for (Rows *rows : {&unit->raw[0], &unit->raw[1], &unit->packed})
+void Splits::count_bytes(const BatchSequence &sequence, uint32_t entry, WorkTileRows *work_tile) {
+    for (Rows *rows : {&work_tile->raw[0], &work_tile->raw[1], &work_tile->packed})
         for (uint32_t r = rows->begin; r < rows->end; ++r)
             rows->bytes += row_bytes(sequence, *sequence.rows[r], entry);
-    for (uint32_t r = unit->packed.begin; r < unit->packed.end; ++r)
+    for (uint32_t r = work_tile->packed.begin; r < work_tile->packed.end; ++r)
         has_raw_pages_ = has_raw_pages_ || is_raw(*sequence.rows[r], entry);
 }
 
-uint64_t Splits::row_tiles(const UnitRows &unit) {
-    return uint64_t{kRowTiles} * (unit.raw[0].size() + unit.raw[1].size());
+uint64_t Splits::row_tiles(const WorkTileRows &work_tile) {
+    return uint64_t{kRowTiles} * (work_tile.raw[0].size() + work_tile.raw[1].size());
 }
 
 // Pages of few bits take almost as many instructions as those of many. So where heads differ, a
@@ -176,13 +176,14 @@ uint64_t Splits::row_tiles(const UnitRows &unit) {
 void Splits::weigh() {
     uint64_t bytes = 0;
     uint64_t n_pages = 0;
-    for (const UnitRows &unit : units_) {
-        bytes += unit.packed.bytes;
-        n_pages += unit.packed.size();
+    for (const WorkTileRows &work_tile : work_tiles_) {
+        bytes += work_tile.packed.bytes;
+        n_pages += work_tile.packed.size();
     }
-    for (UnitRows &unit : units_) {
-        const uint64_t mean = n_pages ? bytes * unit.packed.size() / n_pages : 0;
-        unit.cost = unit.raw[0].bytes + unit.raw[1].bytes + (unit.packed.bytes + mean) / 2;
+    for (WorkTileRows &work_tile : work_tiles_) {
+        const uint64_t mean = n_pages ? bytes * work_tile.packed.size() / n_pages : 0;
+        work_tile.cost =
+            work_tile.raw[0].bytes + work_tile.raw[1].bytes + (work_tile.packed.bytes + mean) / 2;
     }
 }
 
@@ -193,32 +194,33 @@ void Splits::measure(const Batch &batch, const Kind &kind) {
     for (uint32_t s = 0; s < batch.n_sequences; ++s)
         for (uint32_t head = 0; head < layer.n_kv_heads; ++head) {
             const BatchSequence &sequence = batch.sequences[s];
-            UnitRows &unit = units_[uint64_t{s} * layer.n_kv_heads + head];
-            unit = find_rows(sequence, layer, first_entry + head);
-            const uint64_t n_raw = unit.raw[0].size() + unit.raw[1].size();
-            if (!kind.split.shape.deals_raw && !unit.packed.size() &&
-                n_raw * units_.size() >= uint64_t{limits_.n_processors} * 16)
-                read_by_pages(sequence, &unit);
-            count_bytes(sequence, first_entry + head, &unit);
+            WorkTileRows &work_tile = work_tiles_[uint64_t{s} * layer.n_kv_heads + head];
+            work_tile = find_rows(sequence, layer, first_entry + head);
+            const uint64_t n_raw = work_tile.raw[0].size() + work_tile.raw[1].size();
+            if (!kind.split.shape.splits_packed_only && !work_tile.packed.size() &&
+                n_raw * work_tiles_.size() >= uint64_t{limits_.n_processors} * 16)
+                read_by_pages(sequence, &work_tile);
+            count_bytes(sequence, first_entry + head, &work_tile);
         }
     weigh();
 }
 
-// As many times as each reader of n_parts items takes a piece, in the fewest items.
-uint32_t Splits::fewest_parts(const UnitRows &unit, uint32_t n_parts, uint32_t n_readers) {
-    const uint32_t n_pages = unit.packed.size();
-    const uint64_t n_pieces = n_pages ? n_pages : row_tiles(unit);
-    const uint64_t rounds = ceil_div(n_pieces, uint64_t{n_parts} * n_readers);
-    return rounds ? static_cast<uint32_t>(ceil_div(n_pieces, rounds * n_readers)) : 1;
+// As many times as each reader of n_parts items takes a KV tile, in the fewest items.
+uint32_t Splits::fewest_splits(const WorkTileRows &work_tile, uint32_t n_parts,
+                               uint32_t n_readers) {
+    const uint32_t n_pages = work_tile.packed.size();
+    const uint64_t n_kv_tiles = n_pages ? n_pages : row_tiles(work_tile);
+    const uint64_t rounds = ceil_div(n_kv_tiles, uint64_t{n_parts} * n_readers);
+    return rounds ? static_cast<uint32_t>(ceil_div(n_kv_tiles, rounds * n_readers)) : 1;
 }
 
 // n_slots: items that all workers together take.
-uint32_t Splits::parts_of(const SplitShape &shape, const UnitRows &unit, uint64_t total,
-                          uint32_t n_slots) {
+uint32_t Splits::n_splits_of(const SplitShape &shape, const WorkTileRows &work_tile, uint64_t total,
+                             uint32_t n_slots) {
     const double share =
-        static_cast<double>(unit.cost) * n_slots / static_cast<double>(total ? total : 1);
+        static_cast<double>(work_tile.cost) * n_slots / static_cast<double>(total ? total : 1);
     const uint32_t n_parts = share < 2 ? 1 : static_cast<uint32_t>(share);
-    return shape.deals_raw ? fewest_parts(unit, n_parts, shape.n_readers) : n_parts;
+    return shape.splits_packed_only ? fewest_splits(work_tile, n_parts, shape.n_readers) : n_parts;
 }
 
 // The cost of the busiest worker's items when units are cut for n_rounds items of each worker.
@@ -227,11 +229,11 @@ double Splits::time_of(const SplitShape &shape, uint32_t n_tiles, uint64_t total
     double first = 0;  // of worker 0, which always has the most items
     double largest = 0;
     uint32_t at = 0;
-    for (const UnitRows &unit : units_) {
-        const uint32_t parts = parts_of(shape, unit, total, n_rounds * shape.n_workers);
-        const double each = static_cast<double>(unit.cost) / parts + shape.item_bytes;
+    for (const WorkTileRows &work_tile : work_tiles_) {
+        const uint32_t n_splits = n_splits_of(shape, work_tile, total, n_rounds * shape.n_workers);
+        const double each = static_cast<double>(work_tile.cost) / n_splits + shape.item_bytes;
         largest = each > largest ? each : largest;
-        for (uint32_t i = 0; i < parts * n_tiles; ++i, ++at)
+        for (uint32_t i = 0; i < n_splits * n_tiles; ++i, ++at)
             if (at % shape.n_workers == 0)
                 first += each;
     }
@@ -240,29 +242,29 @@ double Splits::time_of(const SplitShape &shape, uint32_t n_tiles, uint64_t total
 
 // Readers take pages in rounds. Where an even share ends just before a full round, all parts but
 // the first, which has the raw rows, take full rounds; 0 where it does not.
-uint32_t Splits::quota_of(const UnitRows &unit, uint32_t n_parts, uint32_t n_readers) {
-    const uint32_t n = unit.packed.size();
+uint32_t Splits::quota_of(const WorkTileRows &work_tile, uint32_t n_parts, uint32_t n_readers) {
+    const uint32_t n = work_tile.packed.size();
     const auto quota = static_cast<uint32_t>(round_up(n / n_parts, n_readers));
     const bool fits = quota * (n_parts - 1) <= n && n <= quota * n_parts;
     return fits && n * 16 >= quota * n_parts * 15 ? quota : 0;
 }
 
-void Splits::write_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
-                        const BatchSequence &sequence, uint32_t entry, uint32_t n_readers,
-                        WorkItem *items) const {
-    const Rows *extents[3] = {&unit.raw[0], &unit.raw[1], &unit.packed};
-    const uint32_t quota = quota_of(unit, n_parts, n_readers);
-    const double each = static_cast<double>(unit.bytes()) / n_parts;
+void Splits::split_by_rounds(const WorkTileRows &work_tile, WorkItem item, uint32_t n_parts,
+                             uint32_t *n_items, const BatchSequence &sequence, uint32_t entry,
+                             uint32_t n_readers, WorkItem *items) const {
+    const Rows *extents[3] = {&work_tile.raw[0], &work_tile.raw[1], &work_tile.packed};
+    const uint32_t quota = quota_of(work_tile, n_parts, n_readers);
+    const double each = static_cast<double>(work_tile.bytes()) / n_parts;
     double done = 0;
     uint32_t kind = 0;
     uint32_t row = extents[0]->begin;
-    for (uint32_t part = 0; part < n_parts; ++part) {
+    for (uint32_t split = 0; split < n_parts; ++split) {
         uint32_t begin[3] = {0, 0, 0};
         uint32_t count[3] = {0, 0, 0};
-        const double limit = part + 1 == n_parts || quota ? HUGE_VAL : each * (part + 1);
-        const uint32_t pages = !quota ? unit.packed.size()
-                               : part ? quota
-                                      : unit.packed.size() - quota * (n_parts - 1);
+        const double limit = split + 1 == n_parts || quota ? HUGE_VAL : each * (split + 1);
+        const uint32_t pages = !quota  ? work_tile.packed.size()
+                               : split ? quota
+                                       : work_tile.packed.size() - quota * (n_parts - 1);
         while (kind < 3) {
             if (row == extents[kind]->end) {
                 if (++kind < 3)
@@ -283,35 +285,36 @@ void Splits::write_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, u
         item.raw_count[1] = count[1];
         item.packed_begin = begin[2];
         item.packed_count = count[2];
-        item.part = static_cast<uint16_t>(part);
+        item.part = static_cast<uint16_t>(split);
         items[(*n_items)++] = item;
     }
 }
 
 // Chunks that stay at 16 bits make raw rows many, and long work for one part's readers.
-bool Splits::has_many_raw(const UnitRows &unit, uint32_t n_readers) {
-    return unit.packed.size() &&
-           unit.raw[0].size() + unit.raw[1].size() > std::max(n_readers, kFewRawRows);
+bool Splits::has_many_raw(const WorkTileRows &work_tile, uint32_t n_readers) {
+    return work_tile.packed.size() &&
+           work_tile.raw[0].size() + work_tile.raw[1].size() > std::max(n_readers, kFewRawRows);
 }
 
 // Raw rows in equal numbers, packed ones at equal cost: half of a page's bytes and half of those of
 // the unit's mean page, as weigh() has it.
-void Splits::share_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
-                        const BatchSequence &sequence, uint32_t entry, WorkItem *items) const {
-    const auto bytes = static_cast<double>(unit.packed.bytes);
-    const double mean = bytes / unit.packed.size();
+void Splits::split_evenly(const WorkTileRows &work_tile, WorkItem item, uint32_t n_parts,
+                          uint32_t *n_items, const BatchSequence &sequence, uint32_t entry,
+                          WorkItem *items) const {
+    const auto bytes = static_cast<double>(work_tile.packed.bytes);
+    const double mean = bytes / work_tile.packed.size();
     double done = 0;
-    uint32_t row = unit.packed.begin;
-    for (uint32_t part = 0; part < n_parts; ++part) {
+    uint32_t row = work_tile.packed.begin;
+    for (uint32_t split = 0; split < n_parts; ++split) {
         for (uint32_t i = 0; i < 2; ++i) {
-            const uint64_t n = unit.raw[i].size();
-            const auto begin = static_cast<uint32_t>(n * part / n_parts);
-            item.raw_begin[i] = unit.raw[i].begin + begin;
-            item.raw_count[i] = static_cast<uint32_t>(n * (part + 1) / n_parts) - begin;
+            const uint64_t n = work_tile.raw[i].size();
+            const auto begin = static_cast<uint32_t>(n * split / n_parts);
+            item.raw_begin[i] = work_tile.raw[i].begin + begin;
+            item.raw_count[i] = static_cast<uint32_t>(n * (split + 1) / n_parts) - begin;
         }
-        const double limit = part + 1 == n_parts ? HUGE_VAL : bytes * (part + 1) / n_parts;
+        const double limit = split + 1 == n_parts ? HUGE_VAL : bytes * (split + 1) / n_parts;
         item.packed_begin = row;
-        for (; row < unit.packed.end; ++row) {
+        for (; row < work_tile.packed.end; ++row) {
             const auto own = static_cast<double>(row_bytes(sequence, *sequence.rows[row], entry));
             const double cost = (own + mean) / 2;
             if (done + cost / 2 > limit)
@@ -319,38 +322,38 @@ void Splits::share_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, u
             done += cost;
         }
         item.packed_count = row - item.packed_begin;
-        item.part = static_cast<uint16_t>(part);
+        item.part = static_cast<uint16_t>(split);
         items[(*n_items)++] = item;
     }
 }
 
 // All raw rows to each item, and packed ones in equal parts.
-void Splits::deal_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
-                       WorkItem *items) {
+void Splits::split_packed_only(const WorkTileRows &work_tile, WorkItem item, uint32_t n_parts,
+                               uint32_t *n_items, WorkItem *items) {
     for (uint32_t i = 0; i < 2; ++i) {
-        item.raw_begin[i] = unit.raw[i].begin;
-        item.raw_count[i] = unit.raw[i].size();
+        item.raw_begin[i] = work_tile.raw[i].begin;
+        item.raw_count[i] = work_tile.raw[i].size();
     }
-    for (uint32_t part = 0; part < n_parts; ++part) {
-        const uint64_t n = unit.packed.size();
-        const auto begin = static_cast<uint32_t>(n * part / n_parts);
-        item.packed_begin = unit.packed.begin + begin;
-        item.packed_count = static_cast<uint32_t>(n * (part + 1) / n_parts) - begin;
-        item.part = static_cast<uint16_t>(part);
+    for (uint32_t split = 0; split < n_parts; ++split) {
+        const uint64_t n = work_tile.packed.size();
+        const auto begin = static_cast<uint32_t>(n * split / n_parts);
+        item.packed_begin = work_tile.packed.begin + begin;
+        item.packed_count = static_cast<uint32_t>(n * (split + 1) / n_parts) - begin;
+        item.part = static_cast<uint16_t>(split);
         items[(*n_items)++] = item;
     }
 }
 
-// How often loops over the pieces of an item run, of the item that has most.
+// How often loops over the KV tiles of an item run, of the item that has most.
 void Splits::count_rounds(const WorkItem *items, Split *split) const {
-    split->n_pieces = split->n_row_rounds = split->n_own_row_rounds = 0;
+    split->n_kv_tiles = split->n_row_rounds = split->n_own_row_rounds = 0;
     const SplitShape &shape = split->shape;
     for (uint32_t i = 0; i < split->n_items; ++i) {
         const WorkItem &item = items[i];
         const uint32_t n_raw = item.raw_count[0] + item.raw_count[1];
-        split->n_pieces =
-            std::max(split->n_pieces, item.packed_count + (shape.deals_raw ? 0 : n_raw));
-        if (!shape.deals_raw)
+        split->n_kv_tiles =
+            std::max(split->n_kv_tiles, item.packed_count + (shape.splits_packed_only ? 0 : n_raw));
+        if (!shape.splits_packed_only)
             continue;
         const auto rounds = [&](uint64_t n_rows, uint32_t n_parts) {
             return static_cast<uint32_t>(
@@ -375,7 +378,7 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
     const LayerView &layer = layout_.layers[kind->layer];
     uint64_t total = 0;
     for (uint64_t u = 0; u < uint64_t{batch.n_sequences} * layer.n_kv_heads; ++u)
-        total += units_[u].cost;
+        total += work_tiles_[u].cost;
     total *= n_tiles;
     const SplitShape &shape = kind->split.shape;
     uint32_t best = 1;
@@ -389,8 +392,8 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
     for (uint32_t s = 0; s < batch.n_sequences; ++s)
         for (uint32_t head = 0; head < layer.n_kv_heads; ++head) {
             const BatchSequence &sequence = batch.sequences[s];
-            const UnitRows &unit = units_[uint64_t{s} * layer.n_kv_heads + head];
-            const uint32_t parts = parts_of(shape, unit, total, best * shape.n_workers);
+            const WorkTileRows &work_tile = work_tiles_[uint64_t{s} * layer.n_kv_heads + head];
+            const uint32_t n_splits = n_splits_of(shape, work_tile, total, best * shape.n_workers);
             const uint32_t columns = columns_of(sequence, layer);
             const uint32_t width = shape.tile_columns;
             for (uint32_t tile = 0; tile * width < columns; ++tile, ++unit_index) {
@@ -403,19 +406,20 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
                 item.has_tree = sequence.parent != nullptr;
                 item.kv_head = static_cast<uint16_t>(head);
                 item.column_tile = static_cast<uint16_t>(tile);
-                item.n_parts = static_cast<uint16_t>(parts);
+                item.n_parts = static_cast<uint16_t>(n_splits);
                 item.unit = unit_index;
                 item.first_partial = partial;
-                if (parts > 1)
-                    partial += parts * limits_.max_tile_columns * (layer.head_dim + 2);
-                if (shape.deals_raw)
-                    deal_unit(unit, item, parts, &n_items, items);
-                else if (has_many_raw(unit, shape.n_readers))
-                    share_unit(unit, item, parts, &n_items, sequence,
-                               layout_.first_entries[kind->layer] + head, items);
+                if (n_splits > 1)
+                    partial += n_splits * limits_.max_tile_columns * (layer.head_dim + 2);
+                if (shape.splits_packed_only)
+                    split_packed_only(work_tile, item, n_splits, &n_items, items);
+                else if (has_many_raw(work_tile, shape.n_readers))
+                    split_evenly(work_tile, item, n_splits, &n_items, sequence,
+                                 layout_.first_entries[kind->layer] + head, items);
                 else
-                    write_unit(unit, item, parts, &n_items, sequence,
-                               layout_.first_entries[kind->layer] + head, shape.n_readers, items);
+                    split_by_rounds(work_tile, item, n_splits, &n_items, sequence,
+                                    layout_.first_entries[kind->layer] + head, shape.n_readers,
+                                    items);
             }
         }
     kind->split.n_items = n_items;
@@ -464,10 +468,10 @@ bool Splits::plan(const Batch &batch, bool rows_changed) {
         }
         if (columns > limits_.max_columns)
             continue;
-        units_.clear();
-        (void)units_.resize(uint64_t{batch.n_sequences} * layer.n_kv_heads);
-        kind.split.n_units = static_cast<uint32_t>(units_.size());
-        kind.split.shape = rules_->shape(kind.layer, kind.split.n_units, columns);
+        work_tiles_.clear();
+        (void)work_tiles_.resize(uint64_t{batch.n_sequences} * layer.n_kv_heads);
+        kind.split.n_work_tiles = static_cast<uint32_t>(work_tiles_.size());
+        kind.split.shape = rules_->shape(kind.layer, kind.split.n_work_tiles, columns);
         measure(batch, kind);
         write(batch, &kind,
               static_cast<uint32_t>(ceil_div(columns, kind.split.shape.tile_columns)));

@@ -14,12 +14,12 @@ namespace device {
 
 // How a layer's decode is cut.
 struct SplitShape {
-    uint32_t n_workers;     // workgroups that run side by side and take items in turn
-    uint32_t n_readers;     // of a workgroup, which take pages in turn
-    uint32_t tile_columns;  // of an item
-    uint32_t item_bytes;    // what an item costs beside its bytes, in bytes that a worker reads
-    bool
-        deals_raw;  // all items of a unit have its raw rows, and readers take tiles of them in turn
+    uint32_t n_workers;       // workgroups that run side by side and take items in turn
+    uint32_t n_readers;       // of a workgroup, which take pages in turn
+    uint32_t tile_columns;    // of an item
+    uint32_t item_bytes;      // what an item costs beside its bytes, in bytes that a worker reads
+    bool splits_packed_only;  // all items of a unit have its raw rows, and readers take tiles of
+                              // them in turn
 };
 
 // The most that shapes can be. A unit is a KV head of a sequence.
@@ -37,7 +37,7 @@ class SplitRules {
   public:
     virtual SplitLimits limits() const = 0;
     // Of a step with n_units units of at most n_columns columns.
-    virtual SplitShape shape(uint32_t layer, uint32_t n_units, uint32_t n_columns) const = 0;
+    virtual SplitShape shape(uint32_t layer, uint32_t n_work_tiles, uint32_t n_columns) const = 0;
 
   protected:
     ~SplitRules() = default;
@@ -49,9 +49,9 @@ struct Split {
     uint64_t n_items_offset;  // uint32_t
     uint32_t n_items;
     uint32_t n_merges;  // behind the items: those again that are the first part of several
-    uint32_t n_units;
+    uint32_t n_work_tiles;
     uint32_t
-        n_pieces;  // rows of the item that has most, packed ones alone where raw ones are dealt
+        n_kv_tiles;  // rows of the item that has most, packed ones alone where raw ones are dealt
     // Where raw rows are dealt: how many times each reader takes a tile of them, and of the raw
     // ones among the packed rows of its own item.
     uint32_t n_row_rounds;
@@ -92,7 +92,7 @@ class Splits {
         uint64_t bytes;
         uint32_t size() const { return end - begin; }
     };
-    struct UnitRows {
+    struct WorkTileRows {
         Rows raw[2];
         Rows packed;
         uint64_t cost;  // as weigh() has it, in bytes
@@ -102,30 +102,33 @@ class Splits {
     bool same_kind(uint32_t a, uint32_t b) const;
     bool add_kind(uint32_t layer);
     void measure(const Batch &batch, const Kind &kind);
-    UnitRows find_rows(const BatchSequence &sequence, const LayerView &layer, uint32_t entry) const;
+    WorkTileRows find_rows(const BatchSequence &sequence, const LayerView &layer,
+                           uint32_t entry) const;
     void weigh();
-    void count_bytes(const BatchSequence &sequence, uint32_t entry, UnitRows *unit);
+    void count_bytes(const BatchSequence &sequence, uint32_t entry, WorkTileRows *work_tile);
     uint64_t row_bytes(const BatchSequence &sequence, const PageRow &row, uint32_t entry) const;
     bool is_raw(const PageRow &row, uint32_t entry) const;
-    static void read_by_pages(const BatchSequence &sequence, UnitRows *unit);
-    static uint64_t row_tiles(const UnitRows &unit);
-    static uint32_t fewest_parts(const UnitRows &unit, uint32_t n_parts, uint32_t n_readers);
-    static uint32_t parts_of(const SplitShape &shape, const UnitRows &unit, uint64_t total,
-                             uint32_t n_slots);
+    static void read_by_pages(const BatchSequence &sequence, WorkTileRows *work_tile);
+    static uint64_t row_tiles(const WorkTileRows &work_tile);
+    static uint32_t fewest_splits(const WorkTileRows &work_tile, uint32_t n_parts,
+                                  uint32_t n_readers);
+    static uint32_t n_splits_of(const SplitShape &shape, const WorkTileRows &work_tile,
+                                uint64_t total, uint32_t n_slots);
     double time_of(const SplitShape &shape, uint32_t n_tiles, uint64_t total,
                    uint32_t n_rounds) const;
     void write(const Batch &batch, Kind *kind, uint32_t n_tiles);
-    void write_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
-                    const BatchSequence &sequence, uint32_t entry, uint32_t n_readers,
-                    WorkItem *items) const;
-    static bool has_many_raw(const UnitRows &unit, uint32_t n_readers);
-    void share_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
-                    const BatchSequence &sequence, uint32_t entry, WorkItem *items) const;
-    static void deal_unit(const UnitRows &unit, WorkItem item, uint32_t n_parts, uint32_t *n_items,
-                          WorkItem *items);
+    void split_by_rounds(const WorkTileRows &work_tile, WorkItem item, uint32_t n_parts,
+                         uint32_t *n_items, const BatchSequence &sequence, uint32_t entry,
+                         uint32_t n_readers, WorkItem *items) const;
+    static bool has_many_raw(const WorkTileRows &work_tile, uint32_t n_readers);
+    void split_evenly(const WorkTileRows &work_tile, WorkItem item, uint32_t n_parts,
+                      uint32_t *n_items, const BatchSequence &sequence, uint32_t entry,
+                      WorkItem *items) const;
+    static void split_packed_only(const WorkTileRows &work_tile, WorkItem item, uint32_t n_parts,
+                                  uint32_t *n_items, WorkItem *items);
     void count_rounds(const WorkItem *items, Split *split) const;
     static uint32_t copy_firsts(uint32_t n_items, WorkItem *items);
-    static uint32_t quota_of(const UnitRows &unit, uint32_t n_parts, uint32_t n_readers);
+    static uint32_t quota_of(const WorkTileRows &work_tile, uint32_t n_parts, uint32_t n_readers);
 
     CacheLayout layout_{};
     const SplitRules *rules_ = nullptr;
@@ -136,11 +139,11 @@ class Splits {
     bool has_window_ = false;
     bool has_raw_pages_ = false;  // of the kind at work: among packed rows
     Array<Kind> kinds_;
-    Array<uint32_t> kind_of_;       // [layers]
-    Array<uint8_t> block_;          // [kinds]: count, then items
-    Array<UnitRows> units_;         // of the kind at work: [sequences][KV heads]
-    Array<BatchSequence> planned_;  // the batch of the items in the block
-    Array<uint32_t> first_rows_;    // of its sequences, in the step's rows
+    Array<uint32_t> kind_of_;         // [layers]
+    Array<uint8_t> block_;            // [kinds]: count, then items
+    Array<WorkTileRows> work_tiles_;  // of the kind at work: [sequences][KV heads]
+    Array<BatchSequence> planned_;    // the batch of the items in the block
+    Array<uint32_t> first_rows_;      // of its sequences, in the step's rows
 };
 
 }  // namespace device

@@ -94,11 +94,11 @@ lk_status StepTables::fill_sequences(const Batch &batch) {
 
 lk_status StepTables::fill_rows(const Batch &batch) {
     rows_.clear();
-    has_direct_ = false;
+    has_packed_on_append_ = false;
     for (uint32_t s = 0; s < batch.n_sequences; ++s)
         for (uint32_t r = 0; r < batch.sequences[s].n_rows; ++r) {
             const PageRow &row = *batch.sequences[s].rows[r];
-            has_direct_ = has_direct_ || row.is_direct;
+            has_packed_on_append_ = has_packed_on_append_ || row.is_direct;
             if (!rows_.push({row.device_entries, static_cast<uint32_t>(row.first_token),
                              static_cast<uint16_t>(row.capacity_tokens),
                              static_cast<uint16_t>(row.is_direct ? 1 : 0)}))
@@ -151,7 +151,7 @@ lk_status StepTables::send(const Splits *splits) {
         status = memory_->put(to.ancestors, ancestors_.data(), header_.n_tokens * sizeof(uint64_t));
     if (!status && has_trees_)
         status = memory_->put(to.positions, positions_.data(), header_.n_tokens * sizeof(uint32_t));
-    has_rows_ = !status && !has_direct_;
+    has_rows_ = !status && !has_packed_on_append_;
     return status;
 }
 

@@ -51,7 +51,7 @@ class StepTables {
     uint64_t max_rows_ = 0;
     bool has_rows_ = false;    // the device has rows_, of header_.n_sequences sequences
     bool sends_rows_ = false;  // with the next send()
-    bool has_direct_ = false;
+    bool has_packed_on_append_ = false;
     bool has_trees_ = false;
 
     TableMemory *memory_ = nullptr;

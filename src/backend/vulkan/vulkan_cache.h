@@ -26,8 +26,8 @@ class VulkanCache final : public CacheDevice {
     lk_status set_queue(const lk_queue *queue) override;
     bool is_capturing() const override { return false; }
 
-    lk_status row_create(PageRow *row) override { return mirror_.row_create(row); }
-    void row_destroy(PageRow *row) override { mirror_.row_destroy(row); }
+    lk_status row_create(PageRow *row) override { return state_.row_create(row); }
+    void row_destroy(PageRow *row) override { state_.row_destroy(row); }
     lk_status entries_changed(PageRow *row) override;
 
     lk_status begin(const Batch &batch) override;
@@ -47,8 +47,8 @@ class VulkanCache final : public CacheDevice {
     lk_status add_sums(const SumItem *items, uint32_t n_items) override;
     lk_status attend(const AttendArgs &args) override;
 
-    void report(DataReport *out) const override { mirror_.report(out); }
-    void clear_report() override { mirror_.clear_report(); }
+    void report(DataReport *out) const override { state_.report(out); }
+    void clear_report() override { state_.clear_report(); }
     uint64_t fixed_bytes() const override;
 
   private:
@@ -60,7 +60,7 @@ class VulkanCache final : public CacheDevice {
     template <class Item>
     lk_status run_jobs(VkPipeline pipeline, const Item *items, uint32_t n_items,
                        const device::PackExtent &extent);
-    void record_sums(const Recorder &recorder, const QuerySumRun &run, QuerySumPush push) const;
+    void record_sums(const Recorder &recorder, const QuerySumRun &run, QueryStatsPush push) const;
     void record_append(const Recorder &recorder, const AppendArgs &args, AppendPush push) const;
     // tensors: queries, outputs, LSEs.
     template <class Push>
@@ -68,8 +68,10 @@ class VulkanCache final : public CacheDevice {
     void record_decode(const Recorder &recorder, uint32_t layer, const PushTensor *tensors) const;
     void record_tile(const Recorder &recorder, const AttendArgs &args,
                      const PushTensor *tensors) const;
-    void record_watch(const Recorder &recorder, const AttendArgs &args, const ChunkWatch &watch,
-                      const WatchPipelines &pipelines, const PushTensor &queries) const;
+    void record_attention_scores(const Recorder &recorder, const AttendArgs &args,
+                                 const ChunkWatch &request,
+                                 const AttentionScoresPipelines &pipelines,
+                                 const PushTensor &queries) const;
     Address staged(const uint16_t *area) const;
     uint32_t n_tile_groups() const;
     Semaphores next_append();
@@ -83,11 +85,11 @@ class VulkanCache final : public CacheDevice {
     ReportBuffer report_;
     DecodeRules rules_;
     CachePipelines pipelines_;
-    device::Mirror mirror_;
+    device::DeviceState state_;
     device::JobList jobs_;
     device::Table constants_;  // StepTable, LayerInfo [layers]
     device::Table partials_;   // of one call of attention
-    device::SumArea sums_;
+    device::QueryStatsArea sums_;
 
     lk_queue queue_{};
     uint32_t n_appends_ = 0;  // of the step

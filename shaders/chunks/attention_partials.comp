@@ -1,4 +1,4 @@
-// Attention mass of chunks: the softmax of each chunk's tokens under the columns of a unit, as
+// Attention scores of chunks: the softmax of each chunk's tokens under the columns of a unit, as
 // parts. A workgroup takes a chunk, two tiles of its tokens at a time; an invocation has a column
 // and the tokens of one of the two.
 //
@@ -14,8 +14,8 @@ const uint kQuads = LK_STRIP_CHANNELS / 4u;
 layout(local_size_x = 128) in;  // two for each column
 
 shared vec4 shared_keys[2][LK_TILE_TOKENS][kQuads];  // of a strip, in K order
-shared vec4 shared_queries[kQuads][LK_WATCH_COLUMNS];
-shared vec2 shared_parts[LK_WATCH_COLUMNS];
+shared vec4 shared_queries[kQuads][LK_SCORE_COLUMNS];
+shared vec2 shared_partials[LK_SCORE_COLUMNS];
 
 // Of the invocation.
 uint column;
@@ -43,25 +43,25 @@ Keys find_keys(StepTable step, LayerInfo layer, uint kv_head, uint page) {
 
 Address query_row;  // of the invocation's column; 0 where it does not exist
 
-void find_query(Unit unit) {
-    const uint at = unit.first_column + column;
+void find_query(WorkTile work_tile) {
+    const uint at = work_tile.first_column + column;
     query_row = Address(0u);
-    if (column < unit.n_columns)
-        query_row = tensor_row(push.queries, push.first_query + at / unit.group_size,
-                               unit.kv_head * unit.group_size + at % unit.group_size);
+    if (column < work_tile.n_columns)
+        query_row = tensor_row(push.queries, push.first_query + at / work_tile.group_size,
+                               work_tile.kv_head * work_tile.group_size + at % work_tile.group_size);
 }
 float load_query(uint channel) {
     return is_null(query_row) ? 0.0 : load_element(query_row, push.queries.dtype, channel);
 }
 
 // What scores of all tokens share counts under a soft-cap alone.
-float find_start(LayerInfo layer, Unit unit) {
+float find_start(LayerInfo layer, WorkTile work_tile) {
     float start = 0.0;
     if (is_null(layer.key_centers) || layer.soft_cap == 0.0)
         return start;
     for (uint c = 0u; c < layer.head_dim; ++c)
         start += load_query(c) *
-                 ConstFloats(layer.key_centers).at[unit.kv_head * layer.head_dim + c];
+                 ConstFloats(layer.key_centers).at[work_tile.kv_head * layer.head_dim + c];
     return start;
 }
 
@@ -120,57 +120,57 @@ float shape_score(LayerInfo layer, float product) {
 }
 
 // The invocation's tokens, which begin at `first` of the context, as far as they are of the chunk.
-vec2 weigh_tile(LayerInfo layer, uint first, uint begin, uint end, vec2 part) {
-    float top = part.x;
+vec2 weigh_tile(LayerInfo layer, uint first, uint begin, uint end, vec2 partial) {
+    float row_max = partial.x;
     [[unroll]] for (uint t = 0u; t < LK_TILE_TOKENS; ++t) {
         scores[t] = shape_score(layer, scores[t]);
         if (first + t >= begin && first + t < end)
-            top = max(top, scores[t]);
+            row_max = max(row_max, scores[t]);
     }
-    float sum = part.y * exp2(part.x - top);
+    float sum = partial.y * exp2(partial.x - row_max);
     [[unroll]] for (uint t = 0u; t < LK_TILE_TOKENS; ++t)
         if (first + t >= begin && first + t < end)
-            sum += exp2(scores[t] - top);
-    return vec2(top, sum);
+            sum += exp2(scores[t] - row_max);
+    return vec2(row_max, sum);
 }
 
 // Tiles of a page two by two; the second of a pair may be behind the chunk.
-vec2 weigh_chunk(StepTable step, LayerInfo layer, Unit unit, uint chunk, float start) {
+vec2 weigh_chunk(StepTable step, LayerInfo layer, WorkTile work_tile, uint chunk, float start) {
     const uint begin = chunk * push.chunk_tokens;
     const uint end = begin + push.chunk_tokens;
-    vec2 part = vec2(kHidden, 0.0);
+    vec2 partial = vec2(kHidden, 0.0);
     for (uint first = begin / LK_TILE_TOKENS * LK_TILE_TOKENS; first < end;) {
         const uint page = first / push.page_tokens;
         const uint page_end = min((page + 1u) * push.page_tokens, end);
         const uint n_tiles = min(2u, (page_end - first + LK_TILE_TOKENS - 1u) / LK_TILE_TOKENS);
-        const Keys keys = find_keys(step, layer, unit.kv_head, page);
-        multiply_tiles(layer, keys, unit.kv_head, first % push.page_tokens / LK_TILE_TOKENS,
+        const Keys keys = find_keys(step, layer, work_tile.kv_head, page);
+        multiply_tiles(layer, keys, work_tile.kv_head, first % push.page_tokens / LK_TILE_TOKENS,
                        n_tiles, start);
         if (own_tile < n_tiles)
-            part = weigh_tile(layer, first + own_tile * LK_TILE_TOKENS, begin, end, part);
+            partial = weigh_tile(layer, first + own_tile * LK_TILE_TOKENS, begin, end, partial);
         first += n_tiles * LK_TILE_TOKENS;
     }
-    return part;
+    return partial;
 }
 
-void store_part(uint chunk, vec2 part) {
+void store_partial(uint chunk, vec2 partial) {
     barrier();
     if (own_tile == 1u)
-        shared_parts[column] = part;
+        shared_partials[column] = partial;
     barrier();
     if (own_tile == 0u)
-        Parts(parts_of(gl_WorkGroupID.y, chunk)).at[column] =
-            join_parts(part, shared_parts[column]);
+        Partials(partials_of(gl_WorkGroupID.y, chunk)).at[column] =
+            join_partials(partial, shared_partials[column]);
 }
 
 void main() {
-    column = gl_LocalInvocationIndex % LK_WATCH_COLUMNS;
-    own_tile = gl_LocalInvocationIndex / LK_WATCH_COLUMNS;
+    column = gl_LocalInvocationIndex % LK_SCORE_COLUMNS;
+    own_tile = gl_LocalInvocationIndex / LK_SCORE_COLUMNS;
     const StepTable step = load_step(push.step);
     const LayerInfo layer = load_layer(step, push.layer);
-    const Unit unit = find_unit(layer, gl_WorkGroupID.y);
-    find_query(unit);
-    const float start = find_start(layer, unit);
+    const WorkTile work_tile = find_work_tile(layer, gl_WorkGroupID.y);
+    find_query(work_tile);
+    const float start = find_start(layer, work_tile);
     for (uint chunk = gl_WorkGroupID.x; chunk < push.n_chunks; chunk += gl_NumWorkGroups.x)
-        store_part(chunk, weigh_chunk(step, layer, unit, chunk, start));
+        store_partial(chunk, weigh_chunk(step, layer, work_tile, chunk, start));
 }
