@@ -13,6 +13,8 @@
 #ifndef LK_SHADERS_DECODE_CODES_GLSL
 #define LK_SHADERS_DECODE_CODES_GLSL
 
+#extension GL_EXT_control_flow_attributes : require
+
 #include "shaders/decode/shape.glsl"
 #include "shaders/floats.glsl"
 #include "shaders/tables.glsl"

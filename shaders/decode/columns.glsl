@@ -1,16 +1,20 @@
-// Decode attention: the query columns of a work item. store_query(channel, column, number), which
-// an includer has, keeps the queries, brought below 1 by a power of two.
+// Decode attention: the query columns of a work item.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_COLUMNS_GLSL
 #define LK_SHADERS_DECODE_COLUMNS_GLSL
 
+#extension GL_EXT_control_flow_attributes : require
+
 #include "shaders/decode/shape.glsl"
 #include "shaders/decode/work_tile.glsl"
 
+// Keeps an element of a query, which a power of two has brought below 1. The includer defines it.
+void store_query(uint channel, uint column, float value);
+
 struct Column {
     uint position;
-    uvec2 ancestors;  // bit i: it sees new token i
+    uvec2 ancestors;  // bit i: new token i is visible
     float factor;     // from products to scores in powers of two
     float shift;      // the score of the keys' center
 };

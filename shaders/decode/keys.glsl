@@ -8,6 +8,8 @@
 #ifndef LK_SHADERS_DECODE_KEYS_GLSL
 #define LK_SHADERS_DECODE_KEYS_GLSL
 
+#extension GL_EXT_control_flow_attributes : require
+
 #include "shaders/decode/vectors.glsl"
 
 const uint kFoldTasks = (4u * kStrips + LK_LANES - 1u) / LK_LANES;

@@ -4,6 +4,8 @@
 #ifndef LK_SHADERS_DECODE_MATRIX_CODES_GLSL
 #define LK_SHADERS_DECODE_MATRIX_CODES_GLSL
 
+#extension GL_EXT_control_flow_attributes : require
+
 #include "shaders/decode/matrix_pages.glsl"
 
 // Channels of slots 2t, 2t + 1, 2t + 8, 2t + 9 of a strip.

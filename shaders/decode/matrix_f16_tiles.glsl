@@ -5,6 +5,8 @@
 #ifndef LK_SHADERS_DECODE_MATRIX_F16_TILES_GLSL
 #define LK_SHADERS_DECODE_MATRIX_F16_TILES_GLSL
 
+#extension GL_EXT_control_flow_attributes : require
+
 #include "shaders/decode/matrix_queries.glsl"
 
 const int kWeightExponent = 14;  // weights are multiplied in FP16, this much larger

@@ -12,6 +12,8 @@
 #ifndef LK_SHADERS_DECODE_MATRIX_PAGES_GLSL
 #define LK_SHADERS_DECODE_MATRIX_PAGES_GLSL
 
+#extension GL_EXT_control_flow_attributes : require
+
 #include "shaders/decode/matrix_f16_tiles.glsl"
 
 const int kLargeExponent = 14;  // of what codes are multiplied with, at most

@@ -9,6 +9,8 @@
 #ifndef LK_SHADERS_DECODE_MATRIX_QUERIES_GLSL
 #define LK_SHADERS_DECODE_MATRIX_QUERIES_GLSL
 
+#extension GL_EXT_control_flow_attributes : require
+
 #include "shaders/output.glsl"
 #include "shaders/decode/shape.glsl"
 #include "shaders/decode/matrix.glsl"

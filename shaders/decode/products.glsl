@@ -5,6 +5,8 @@
 #ifndef LK_SHADERS_DECODE_PRODUCTS_GLSL
 #define LK_SHADERS_DECODE_PRODUCTS_GLSL
 
+#extension GL_EXT_control_flow_attributes : require
+
 const uint kSums = 4u * kScores;  // of a lane: [tile][row][column]
 
 void multiply_key_tile(inout Sum sums[kSums], uint tile, Tile codes, Pair folded[kFolded]) {

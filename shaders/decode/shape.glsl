@@ -16,6 +16,8 @@
 #ifndef LK_SHADERS_DECODE_SHAPE_GLSL
 #define LK_SHADERS_DECODE_SHAPE_GLSL
 
+#extension GL_EXT_control_flow_attributes : require
+
 #ifdef LK_SUBGROUPS
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require

@@ -6,6 +6,8 @@
 #ifndef LK_SHADERS_DECODE_TEAMS_GLSL
 #define LK_SHADERS_DECODE_TEAMS_GLSL
 
+#extension GL_EXT_control_flow_attributes : require
+
 // What the teams have gathered, together.
 shared float shared_row_maxes[kTeams * kColumns];  // [team][column], then weights
 shared float shared_sums[kTeams * kColumns];

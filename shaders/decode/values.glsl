@@ -9,6 +9,8 @@
 #ifndef LK_SHADERS_DECODE_VALUES_GLSL
 #define LK_SHADERS_DECODE_VALUES_GLSL
 
+#extension GL_EXT_control_flow_attributes : require
+
 #include "shaders/decode/keys.glsl"
 
 const float kNothing = -1e30;  // a top before any score; above kHidden

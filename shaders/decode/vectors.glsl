@@ -5,6 +5,8 @@
 #ifndef LK_SHADERS_DECODE_VECTORS_GLSL
 #define LK_SHADERS_DECODE_VECTORS_GLSL
 
+#extension GL_EXT_control_flow_attributes : require
+
 #include "shaders/decode/kv_tiles.glsl"
 
 uint strip_bits(KvTile kv_tile, uint strip) {

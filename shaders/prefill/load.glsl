@@ -5,6 +5,8 @@
 #ifndef LK_SHADERS_PREFILL_LOAD_GLSL
 #define LK_SHADERS_PREFILL_LOAD_GLSL
 
+#extension GL_EXT_control_flow_attributes : require
+
 #include "shaders/tensor.glsl"
 #include "shaders/prefill/pages.glsl"
 #include "shaders/prefill/shape.glsl"

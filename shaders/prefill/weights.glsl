@@ -8,6 +8,8 @@
 #ifndef LK_SHADERS_PREFILL_WEIGHTS_GLSL
 #define LK_SHADERS_PREFILL_WEIGHTS_GLSL
 
+#extension GL_EXT_control_flow_attributes : require
+
 #include "shaders/output.glsl"
 #include "shaders/prefill/pages.glsl"
 #include "shaders/prefill/shape.glsl"

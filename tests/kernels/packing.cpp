@@ -71,9 +71,9 @@ void queue_page(const OpenCache &cache, const Device &device, Page *page,
     Half source(raw.shape);
     pack_half(raw.shape, {OneBit::kRange, 1}, {page->values.data(), raw.shape.head_dim}, nullptr,
               source.payload.data(), nullptr);
-    page->staged = address(device, target.shape);
-    page->moved = address(device, target.shape);
-    page->dequantized = address(device, raw.shape);
+    page->staged = place(device, target.shape);
+    page->moved = place(device, target.shape);
+    page->dequantized = place(device, raw.shape);
     const uint64_t staged = device.memory->input(page->values.data(), page->values.size() * 2);
     const uint64_t sums = device.memory->input(page->sums.data(), page->sums.size() * 8);
     items->push_back({&target, page->staged.payload, page->staged.metadata, nullptr, 0,
