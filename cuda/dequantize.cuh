@@ -1,4 +1,4 @@
-// From a half page to numbers: 16 x 16 tiles of FP16 values in the order of A fragments, out of
+// From a page to values: 16 x 16 tiles of FP16 values in the order of A fragments, out of
 // every class of the format.
 //
 // A tile's registers are R0 .. R3 of fragment.cuh: tokens are the rows of keys and channels their
@@ -91,7 +91,7 @@ LK_BOTH float f8_value(uint32_t bits) {
     return 128.0f * half_value((bits & 0x80u) << 8 | (bits & 0x7Fu) << 7);
 }
 
-// Numbers index .. index + 3 of an array of ranges or minima; index is a multiple of 4.
+// Parameters index .. index + 3 of an array of ranges or minima; index is a multiple of 4.
 LK_BOTH void load_parameters(const uint8_t *array, uint32_t number_bytes, uint32_t index,
                              float parameters[4]) {
     if (number_bytes == 1) {
@@ -134,7 +134,7 @@ LK_BOTH TileScale load_scale(const ClassInfo &c, const uint8_t *metadata, uint32
         load_parameters(minima, c.number_bytes, first + 4 * (lane % 4), scale.minimum);
         return scale;
     }
-    // Two rows' numbers lie together; a load of four has them in its lower or its upper half.
+    // Two rows' parameters lie together; a load of four has them in its lower or its upper half.
     const uint32_t index = first + 2 * (lane / 4);
     const uint32_t at = index % 4;
     load_parameters(metadata, c.number_bytes, index - at, scale.range);
@@ -160,13 +160,14 @@ LK_BOTH float code_step(uint32_t bits) {
 
 LK_BOTH float multiply_exact(float a, float b) {
 #ifdef __CUDA_ARCH__
-    return __fmul_rn(a, b);  // never fused with the addition behind it
+    return __fmul_rn(a, b);  // never fused with the addition after it
 #else
     return a * b;
 #endif
 }
 
-// The conversion of small integers by their place in a mantissa: an integer unit's, at full rate.
+// The conversion of small integers by their position in a mantissa: an integer unit's, at full
+// rate.
 LK_BOTH float code_value(uint32_t code) {
     const uint32_t bits = 0x4B000000u | code;  // 2^23 + code
 #ifdef __CUDA_ARCH__
@@ -247,7 +248,7 @@ LK_BOTH void scale_shared(const ClassInfo &c, const uint8_t *payload, const Stri
 }
 
 // The A fragment of (strip, tile): the values of section 8 of docs/FORMAT.md, rounded to FP16 as a
-// reopened page has them. place is find_strip(c, strip).
+// dequantized page has them. position is find_strip(c, strip).
 template <bool kIsValue>
 LK_BOTH void load_values(const ClassInfo &c, const StripPosition &position, const uint8_t *payload,
                          const uint8_t *metadata, uint32_t strip, uint32_t tile, uint32_t lane,

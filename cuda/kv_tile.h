@@ -18,7 +18,7 @@ namespace cuda {
 
 constexpr uint32_t kValueChunkBytes = 4096;
 
-// A half of a KV tile as it is copied: chunk_bytes of the payload at a time.
+// The K page or the V page of a KV tile as it is copied: chunk_bytes of the payload at a time.
 struct alignas(16) KvTileSide {
     uint64_t payload;
     uint64_t metadata;
@@ -41,7 +41,7 @@ struct alignas(16) KvTile {
     uint8_t value_group_strips;
     uint8_t value_bits;
     uint16_t n_shared;  // pairs of shared slots, the first ones of 2 bits
-    // 80: place
+    // 80: position
     uint32_t first_token;   // of the row
     uint32_t strip_stride;  // raw: bytes from strip to strip of the row
     uint8_t is_raw;
@@ -50,7 +50,7 @@ struct alignas(16) KvTile {
 };
 static_assert(sizeof(KvTile) == kKvTileBytes, "the host sizes shared memory by it");
 
-// A packed page of one (layer, KV head), without its place.
+// The packed pages of one (layer, KV head), without their addresses.
 struct alignas(16) KvTileTemplate {
     KvTile kv_tile;
     uint64_t permutation;  // u8 [head_dim] fixed slot -> channel of keys; 0 = identity
@@ -59,7 +59,7 @@ struct alignas(16) KvTileTemplate {
     uint32_t reserved;
 };
 
-// What a packed half's class says of it; the addresses follow.
+// The members that follow from a page's format; the addresses come later.
 LK_KV_TILE_CALL inline void fill_side(KvTile *kv_tile, const ClassInfo &c, uint32_t side) {
     // Chunks end between strips: sizes of strips divide them.
     const bool is_wide = side || c.strips[0] || c.strips[1];

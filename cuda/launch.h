@@ -17,27 +17,27 @@ namespace cuda {
 cudaError_t kernels_present();
 
 // Round K and V of a step's new tokens to FP16, report infinities and NaNs (stored as 0) and
-// saturated values, and put each token into its 16-bit row, unless the row is direct, and into the
-// staging area when staging.keys is not null. n_sequences and n_tokens are those of the step, or
-// of the step that a graph was captured from: another one is reported as kShapeFault.
+// saturated values, and put each token into its 16-bit row, unless the block is packed on append,
+// and into the staging area when staging.keys is not null. n_sequences and n_tokens are those of
+// the step, or of the step that a graph was captured from: another one is reported as kShapeFault.
 cudaError_t launch_append(const StepView &step, const LayerArg &layer, const TensorArg &k,
                           const TensorArg &v, const StagingArg &staging, uint32_t n_sequences,
                           uint32_t n_tokens, cudaStream_t stream);
 
-// Pack halves; bytes as docs/FORMAT.md has them. head_dim and page_tokens: the largest of the jobs.
+// Pack pages; bytes as docs/FORMAT.md has them. head_dim and page_tokens: the largest of the jobs.
 cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
                         uint32_t head_dim, uint32_t page_tokens, cudaStream_t stream);
 cudaError_t launch_dequantize(const ReopenJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
                               cudaStream_t stream);
-// Move chosen tokens of 16-bit halves to earlier places.
+// Move chosen tokens of 16-bit pages to earlier positions.
 cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
                         cudaStream_t stream);
-// Shrink halves by one step of the ladder, in place or to another slot, or copy them.
+// Shrink pages by one step of the ladder, in place or to another slot, or copy them.
 cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_halves,
                           cudaStream_t stream);
 
 // Attention of few query columns (new tokens x heads of a group) over rows: split over the
-// sequence, merged by the last block of each unit.
+// sequence, merged by the last thread block of each work tile.
 // n_sequences and n_tokens are those of the step, or of the step that a graph was captured from:
 // in another one the kernels do nothing, as launch_append() reports it.
 struct DecodeArgs {
@@ -54,26 +54,26 @@ struct DecodeArgs {
     const WorkItem *items;
     const KvTileTemplate *templates;  // [n_kv_heads] of the layer
     float *partials;
-    uint32_t *counters;  // [units], zero before the first launch and left zero
+    uint32_t *counters;  // [work tiles], zero before the first launch and left zero
     uint32_t n_warps;    // of a block
     uint32_t n_blocks;
     uint32_t tile_columns;        // query columns of an item at most: 4, 8 or 16
-    uint32_t key_metadata_bytes;  // of the layer's largest packed halves, rounded up to 16
+    uint32_t key_metadata_bytes;  // of the layer's largest packed pages, rounded up to 16
     uint32_t value_metadata_bytes;
     uint32_t kind;                 // DecodeKind of the layer's classes
     uint32_t has_many_work_tiles;  // see decode_shape()
 };
 enum DecodeKind : uint32_t {
-    kDecodePlain,    // direct classes, FP16 numbers, one group in a page, no shared slots
-    kDecodeF8By32,   // direct classes, FP8 numbers, groups of 32, no permutation of a page's own
-    kDecodeGrouped,  // direct classes, values of 1 bit among them
+    kDecodePlain,    // native formats, FP16 parameters, one group in a page, no shared slots
+    kDecodeF8By32,   // native formats, FP8 parameters, groups of 32, no permutation of a page's own
+    kDecodeGrouped,  // native formats, values of 1 bit among them
     kDecodeNone      // others: left to launch_tile()
 };
 cudaError_t launch_decode(const DecodeArgs &args, cudaStream_t stream);
 // Was it built for this head dim?
 bool decode_has_instance(uint32_t head_dim);
 // Blocks that a multiprocessor runs side by side, and their warps: registers decide. Two smaller
-// blocks hide each other's beginnings and ends, but leave more parts to merge.
+// blocks hide each other's beginnings and ends, but leave more splits to merge.
 struct DecodeShape {
     uint32_t n_warps;
     uint32_t n_blocks;
@@ -93,7 +93,7 @@ constexpr uint32_t kQueryCopies = 2;
 constexpr uint32_t decode_query_bytes(uint32_t head_dim, uint32_t tile_columns) {
     return kQueryCopies * head_dim * (tile_columns == 4 ? 8 : tile_columns) * 2;
 }
-constexpr uint32_t kPad = 4;  // floats behind a warp's outputs of a column, against bank conflicts
+constexpr uint32_t kPad = 4;  // floats after a warp's outputs of a column, against bank conflicts
 constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t tile_columns, uint32_t n_warps,
                                        uint32_t metadata_bytes) {
     const uint32_t rings = n_warps * (2 * kChunkBytes + metadata_bytes);
@@ -102,8 +102,8 @@ constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t tile_columns,
            (rings > results ? rings : results);
 }
 
-// Attention of many query columns, of classes or of head dims that decode lacks: tiles of columns
-// over rows and staged tokens.
+// Attention of many query columns, of formats or of head dims that decode has no kernel for: tiles
+// of columns over rows and staged tokens.
 struct TileArgs {
     StepView step;
     LayerArg layer;
@@ -116,15 +116,15 @@ struct TileArgs {
     uint32_t n_sequences;
     uint32_t n_tokens;
     uint32_t max_new;   // the most new tokens of a sequence
-    uint32_t n_splits;  // of what a block's columns see, from tile_splits(); 1 = none
+    uint32_t n_splits;  // of the pages visible to a block's columns, from tile_splits(); 1 = none
     float *partials;    // see tile_partial_floats(); not needed without splits
 };
-// How many parts keep n_blocks blocks busy; 1 when the columns alone do. n_splits and partials of
+// How many splits keep n_blocks blocks busy; 1 when the columns alone do. n_splits and partials of
 // args are not read.
 uint32_t tile_splits(const TileArgs &args, uint32_t n_blocks);
 // Floats of TileArgs.partials for every launch with n_splits of tile_splits(args, n_blocks).
 uint64_t tile_partial_floats(uint32_t head_dim, uint32_t n_blocks);
-// The parts are merged by a second kernel.
+// A second kernel merges the splits.
 cudaError_t launch_tile(const TileArgs &args, cudaStream_t stream);
 // Has the current device the shared memory for this head dim? cudaErrorInvalidConfiguration if not.
 cudaError_t tile_fits(uint32_t head_dim);
@@ -160,7 +160,7 @@ struct CosineArgs {
 };
 cudaError_t launch_cosine(const CosineArgs &args, cudaStream_t stream);
 
-// out = sum of parts weighted by exp(lse_i - lse), lse = log of the sum of exp(lse_i).
+// out = sum of the splits weighted by exp(lse_i - lse), lse = log of the sum of exp(lse_i).
 struct MergeArgs {
     const TensorArg *parts;  // host [n_parts], at most kMergeParts
     const TensorArg *lses;   // host [n_parts], F32

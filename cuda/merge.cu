@@ -38,7 +38,7 @@ __device__ inline float reduce_sum(float x) {
     return x;
 }
 
-// Lane i weighs part i; then a lane has every 32nd channel.
+// Lane i weighs split i; then a lane has every 32nd channel.
 __device__ inline void merge_row(const MergeJob &job, uint32_t token, uint32_t head) {
     const uint32_t lane = threadIdx.x % kWarp;
     float lse = -INFINITY;

@@ -12,7 +12,7 @@
 namespace lk {
 namespace cuda {
 
-// Decode copies a packed half in chunks of whole strips, of at most this many bytes.
+// Decode copies a packed page in chunks of whole strips, of at most this many bytes.
 constexpr uint32_t kChunkBytes = 5120;
 constexpr uint32_t kKvTileBytes = 96;  // of a KV tile as it is looked up
 constexpr uint32_t kRowTiles = 8;      // KV tiles that a raw row counts as

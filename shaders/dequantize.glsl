@@ -25,7 +25,7 @@ uvec4 bytes_of(uint word) { return uvec4(word, word >> 8, word >> 16, word >> 24
 uvec4 low_row(uvec4 registers) { return halves_of(registers.xz); }
 uvec4 high_row(uvec4 registers) { return halves_of(registers.yw); }
 
-// Small codes by their place in a mantissa, at the rate of additions.
+// Small codes by their position in a mantissa, at the rate of additions.
 vec4 codes_to_floats(uvec4 codes) { return uintBitsToFloat(codes | 0x4B000000u) - 8388608.0; }
 
 // What a lane needs of a tile, as it lies in memory.
@@ -34,7 +34,7 @@ struct LaneWords {
     uvec4 parameters;  // of ranges .xy, of minima .zw
 };
 
-// Numbers of an array of ranges or minima from `index` on: four, which begin at a multiple of four,
+// Parameters of an array of ranges or minima from `index` on: four, which begin at a multiple of four,
 // or, by row, two at a multiple of two. Of FP8 the word in which they lie.
 uvec2 load_parameter_words(Address array, uint number_bytes, uint index, bool by_row) {
     if (number_bytes == 1u || by_row)

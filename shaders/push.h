@@ -29,7 +29,7 @@ using uint = uint32_t;
 #define LK_DTYPE_F32 3u
 
 #define LK_NO_FAULT 0xFFFFFFFFu
-#define LK_FAULT_STEPS 16u /* whose faults are told apart */
+#define LK_FAULT_STEPS 16u /* whose faults are distinguished */
 #define LK_MERGE_PARTS 16u
 #define LK_SCORE_COLUMNS 64u      /* kWatchColumns of src/format/tables.h */
 #define LK_SCORE_TOTAL_COLUMNS 8u /* of a workgroup of attention_totals */
@@ -149,14 +149,14 @@ struct AddQueryStatsPush {
 // LK_SPEC_COLUMNS * column_tile and up, n of them, as many as the sequence has there, at most
 // LK_SPEC_COLUMNS. Workgroups: x = items.
 // An item with n_parts == 1 writes output and LSE. Others leave partial results at
-// partials[first_partial], the same place for all parts of a unit:
+// partials[first_partial], the same for all splits of a work tile:
 //   f32 outputs [n_parts][n][head_dim], not divided by the sum,
-//   f32 tops [n_parts][n], the greatest score times log2(e) (or any reference),
-//   f32 sums [n_parts][n] of exp2(score * log2(e) - top).
-// attend_decode_matrix takes items of packed rows of one shape, to all of which the unit's 16-bit rows are
+//   f32 row_max [n_parts][n], the greatest score times log2(e) (or any reference),
+//   f32 row_sum [n_parts][n] of exp2(score * log2(e) - row_max).
+// attend_decode_matrix takes items of packed rows of one shape, all of which share the work tile's 16-bit blocks; they are
 // dealt out; same push constants, workgroups and results.
 // decode_merge puts them together and takes sink logits in. Same push constants, but items are the
-// first parts of units that have several. Workgroups: x = items, y = LK_SPEC_COLUMNS.
+// first splits of work tiles that have several. Workgroups: x = items, y = LK_SPEC_COLUMNS.
 struct DecodePush {
     Address step;
     Address items;     // WorkItem [n_items]
@@ -183,11 +183,11 @@ struct DecodePush {
 
 // tile: attention of any number of columns over rows of any class and over staged tokens.
 // Workgroups: x = tiles of LK_SPEC_COLUMNS columns of the longest sequence from first_tile on, y =
-// KV heads, z = sequence * n_splits + part. A part takes pages n * part / n_splits up to
-// n * (part + 1) / n_splits of the n that the tile sees (rows, then staged tokens in pages of 128).
+// KV heads, z = sequence * n_splits + split. A split takes pages n * split / n_splits up to
+// n * (split + 1) / n_splits of the n visible to the tile (rows, then staged tokens in pages of 128).
 // With n_splits > 1 each workgroup leaves at partials
-//   [sequence][kv_head][tile of n_tiles][part]: f32 outputs [LK_SPEC_COLUMNS][head_dim], then
-//   tops and sums [LK_SPEC_COLUMNS] as decode's,
+//   [sequence][kv_head][tile of n_tiles][split]: f32 outputs [LK_SPEC_COLUMNS][head_dim], then
+//   row_max and row_sum [LK_SPEC_COLUMNS] as decode's,
 // and tile_merge, with the same push constants, puts them together. Workgroups: x = columns of the
 // longest sequence, y = KV heads, z = sequences.
 struct TilePush {
@@ -209,9 +209,9 @@ struct TilePush {
 };
 
 // attention_partials, attention_totals, attention_scores: attention scores of chunks, ChunkWatch of
-// src/backend/backend.h, one after the other for each batch of units. Workgroups of attention_partials: x
-// = any number, which take chunks in turn; y = units. Of attention_totals: x = LK_SCORE_COLUMNS /
-// LK_SCORE_TOTAL_COLUMNS, y = units. Of attention_scores: x = any number, whose invocations take
+// src/backend/backend.h, one after the other for each batch of work tiles. Workgroups of attention_partials: x
+// = any number, which take chunks in turn; y = work tiles. Of attention_totals: x = LK_SCORE_COLUMNS /
+// LK_SCORE_TOTAL_COLUMNS, y = work tiles. Of attention_scores: x = any number, whose invocations take
 // chunks.
 struct AttentionScoresPush {
     Address step;
@@ -226,7 +226,7 @@ struct AttentionScoresPush {
     uint page_tokens;
     uint chunk_tokens;
     uint n_chunks;
-    uint n_tiles;  // units of a KV head
+    uint n_tiles;  // work tiles of a KV head
     uint first_work_tile;
     uint n_work_tiles;
     uint is_first;

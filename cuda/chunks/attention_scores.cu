@@ -1,8 +1,8 @@
-// Attention scores of chunks (ChunkWatch of src/backend/backend.h): products of the watched queries
-// and the context's keys, parts of their softmax for each chunk, and the sums of these.
+// Attention scores of chunks (ChunkWatch of src/backend/backend.h): products of the queries and
+// the context's keys, a partial softmax for each chunk and column, and the sums of these.
 //
-// A warp takes a chunk under the 64 columns of a unit: it loads tiles of keys of any class as A
-// fragments, straight from the page, and multiplies them with queries that the block holds in
+// A warp takes a chunk under the 64 columns of a work tile: it loads tiles of keys of any class as
+// A fragments, straight from the page, and multiplies them with queries that the block holds in
 // shared memory. There is no copy ahead, since the rows of queries are few and keys come from the
 // L2 cache that this layer's attention has just filled.
 //
@@ -81,7 +81,7 @@ __device__ inline HeadParameters head_parameters(const LayerArg &layer, uint32_t
             has_centers ? layer.key_centers + first : nullptr};
 }
 
-// A warp's columns of the unit: [channel][column] in FP16, each over a power of two.
+// A warp's columns of the work tile: [channel][column] in FP16, each over a power of two.
 __device__ void load_column(const AttentionScoresArgs &args, const WorkTile &work_tile,
                             uint32_t column, uint8_t *queries, ColumnTables *tables) {
     const LayerArg &layer = args.layer;
@@ -134,7 +134,7 @@ __device__ inline Keys find_keys(const AttentionScoresArgs &args, uint32_t kv_he
                                                          : c.permutation)};
 }
 
-// Tokens of a tile times the unit's queries.
+// Tokens of a tile times the work tile's queries.
 __device__ __forceinline__ void multiply_tile(const AttentionScoresArgs &args, const Keys &keys,
                                               uint32_t tile, uint32_t queries,
                                               float (&products)[kSlices][4]) {
@@ -221,7 +221,7 @@ __device__ __forceinline__ void weigh_chunk(const AttentionScoresArgs &args,
     }
 }
 
-// Lanes that have the same columns, one for each row of a tile, put their parts together.
+// Lanes that have the same columns, one for each row of a tile, join their partial softmaxes.
 __device__ __forceinline__ void store_partials(float2 (&partials)[kSlices][2], float2 *to) {
     const uint32_t lane = threadIdx.x % kWarp;
 #pragma unroll
@@ -239,7 +239,7 @@ __device__ __forceinline__ void store_partials(float2 (&partials)[kSlices][2], f
         }
 }
 
-// Blocks: x = chunks in turn, y = units of the batch.
+// Blocks: x = chunks in turn, y = work tiles of the batch.
 __global__ void __launch_bounds__(kPartialWarps *kWarp)
     weigh_chunks(const __grid_constant__ AttentionScoresArgs args, uint32_t first_work_tile) {
     extern __shared__ __align__(16) uint8_t queries[];
@@ -261,7 +261,8 @@ __global__ void __launch_bounds__(kPartialWarps *kWarp)
     }
 }
 
-// The same over the whole context. Blocks: x = columns by kTotalColumns, y = units of the batch.
+// The same over the whole context. Blocks: x = columns by kTotalColumns, y = work tiles of the
+// batch.
 __global__ void __launch_bounds__(kTotalColumns *kTotalShares)
     total_columns(const __grid_constant__ AttentionScoresArgs args) {
     __shared__ float2 partials[kTotalShares][kTotalColumns];
@@ -282,7 +283,7 @@ __global__ void __launch_bounds__(kTotalColumns *kTotalShares)
     partials_of(args, blockIdx.y, args.n_chunks)[column] = total;
 }
 
-// A warp adds up what the units of the batch give to a chunk.
+// A warp adds the work tiles of the batch up to the score of a chunk.
 __global__ void __launch_bounds__(kScoreWarps *kWarp)
     add_scores(const __grid_constant__ AttentionScoresArgs args, uint32_t first_work_tile,
                uint32_t n_work_tiles) {

@@ -13,7 +13,7 @@
 namespace lk {
 namespace cuda {
 
-// Numbers lane, lane + 32, ... of a row: one choice of type, then all loads at once.
+// Elements lane, lane + 32, ... of a row: one choice of type, then all loads at once.
 template <int kCount, typename Float, typename Convert>
 __device__ __forceinline__ void load_row(const void *data, int64_t at, uint32_t n, uint32_t lane,
                                          float (&out)[kCount], Convert convert) {
@@ -137,7 +137,7 @@ __device__ __forceinline__ WorkTile work_tile_of(const DecodeArgs &args, const W
     return work_tile;
 }
 
-// The item's number in the list is checked only when the item is there, since the list is never
+// The item's index in the list is checked only when the item is there, since the list is never
 // shorter than the grid.
 __device__ __forceinline__ bool read_item(const DecodeArgs &args, uint32_t index, WorkItem *item) {
     __shared__ uint32_t n_items;
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         const WorkTile work_tile = work_tile_of(args, item, Method::kColumns);
         const uint32_t n_history = args.step.sequences[item.sequence].n_history;
         const uint32_t n_tokens = n_history + (item.new_in_rows ? item.n_new : 0u);
-        // Queries come first: behind copies of pages they would be late.
+        // Queries come first: after the copies of pages they would be late.
         load_queries<Method>(args, work_tile, item, n_history, reinterpret_cast<__half *>(memory),
                              columns, warp, n_warps, lane);
         uint32_t n_mine = find_kv_tiles(args, item, n_tokens, 0, mine, warp, n_warps, lane);

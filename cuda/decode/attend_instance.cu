@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kStrips = LK_CUDA_HEAD_DIM / 16;
 
-// A kernel may have more shared memory than the common limit once a device was told so.
+// A kernel may have more shared memory than the common limit once the limit of the device was
+// raised.
 template <auto kKernel>
 cudaError_t allow_shared_memory() {
     static std::atomic<uint64_t> told{0};  // a bit for each device
@@ -49,7 +50,7 @@ cudaError_t launch(const DecodeArgs &args, cudaStream_t stream) {
     return cudaGetLastError();
 }
 
-// With kernels of their own for many units where their shape differs.
+// Many work tiles have kernels of their own where their shape differs.
 template <class Method, DecodeKind kKind>
 cudaError_t launch_both(const DecodeArgs &args, cudaStream_t stream) {
     return args.has_many_work_tiles ? launch<Method, kKind, true>(args, stream)

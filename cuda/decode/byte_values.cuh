@@ -1,7 +1,7 @@
 // Decode by bytes: from logits to weights, and weights times values.
 //
-// Weights of a page are relative to the page's own top; what they are relative to all that was
-// gathered is multiplied in when the page's sums become FP32.
+// Weights of a page are relative to the page's own row_max. The factor to the accumulator's row_max
+// is multiplied in when the page's sums become FP32.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_BYTE_VALUES_CUH
@@ -12,7 +12,7 @@
 namespace lk {
 namespace cuda {
 
-// What a warp has gathered of query column lane % 4, relative to exp2(-top).
+// A warp's accumulator of query column lane % 4, relative to exp2(-row_max).
 template <int kStrips>
 struct ByteAccumulator {
     float o[kStrips][2];  // channels g and g + 8
@@ -30,7 +30,7 @@ struct ByteAccumulator {
     }
     // What weights relative to `top_of_page` are multiplied by.
     __device__ __forceinline__ float weight_of(float page_row_max) {
-        // FP32 has room: tops are raised when pages pass them by much.
+        // FP32 has headroom: row_max is raised when a page passes it by much.
         constexpr float kHeadroom = 16.0f;
         if (__any_sync(kAllLanes, page_row_max > row_max + kHeadroom)) {
             const float raised = fmaxf(row_max, page_row_max);
@@ -62,7 +62,7 @@ __device__ __forceinline__ void finish_logits(float (&x)[kCount], const LogitRul
 // and 2t + 1, of the upper eight when its column is an upper one.
 struct PageWeights {
     uint32_t tiles[kPageTiles];
-    float weight;  // what they are relative to what was gathered
+    float weight;  // their factor relative to the accumulator
 };
 
 // Logits are x * even + offset, in odd tiles x * odd + offset.

@@ -9,8 +9,8 @@
 // around their midpoint only, a key counts as midpoint - range / 2 + code * step. The midpoints are
 // rows of an A tile of their own, times the plain queries, and so is -1/2, times q'; both are added
 // to the logits of their tokens. Where ranges change every 32 tokens, errors of q' are many and
-// average out: there a key counts as minimum + code * step, which saves half of the products beside
-// codes.
+// average out: there a key counts as minimum + code * step, which saves half of the products next
+// to codes.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_KEYS_CUH
@@ -22,7 +22,7 @@ namespace lk {
 namespace cuda {
 
 constexpr int kPageTiles = 8;
-// Where the channels of slots are in the order of pages at 16 bits, behind the order of the others:
+// Where the channels of slots are in the order of pages at 16 bits, after the order of the others:
 // raw pages lie among packed ones, and have no order of their own.
 constexpr uint32_t kRawSlots = 256;
 
@@ -76,7 +76,7 @@ __device__ __forceinline__ void multiply_half_tile(float (&s)[kTiles][4], const 
         mma(s[c], w.x, w.y, w.z, w.w, b[c][0], b[c][1]);
 }
 
-// What a KV tile is at: first the logits of its tokens, then their weights in the same registers.
+// The state of a KV tile: first the logits of its tokens, then their weights in the same registers.
 template <int kTiles>
 struct Work {
     float s[kPageTiles][kTiles][4];  // products of codes and ranges, without the midpoints
@@ -244,7 +244,7 @@ class KeyStrips {
             }
         }
     }
-    // A lane's four numbers of (strip, group) in the ranges or in the minima.
+    // The offset of a lane's four parameters of (strip, group) in the ranges or in the minima.
     __device__ __forceinline__ uint32_t parameter_offset(int n, uint32_t group) const {
         return ((strip_ + n) * n_groups() + group) * 16 + (lane_ & 3u) * 4;
     }

@@ -1,4 +1,4 @@
-// Decode: query columns, which keys they see, and logits capped or hidden.
+// Decode: query columns, the mask of their keys, and logits capped or hidden.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_LOGITS_CUH
@@ -9,11 +9,11 @@
 namespace lk {
 namespace cuda {
 
-constexpr float kNothing = -1e30f;  // the top before any logit
+constexpr float kNothing = -1e30f;  // row_max before any logit
 constexpr float kHidden = -__builtin_huge_valf();
 
-// A query column: whose it is, which new tokens it sees, and the factor from its products to logits
-// in powers of two.
+// A query column: its new token, the new tokens visible to it, and the factor from its products to
+// logits in powers of two.
 struct alignas(16) Column {
     uint64_t ancestors;
     uint32_t position;
@@ -22,7 +22,7 @@ struct alignas(16) Column {
     uint32_t token;  // of the batch
     uint32_t head;
 };
-// Which keys columns see.
+// The mask of columns: which keys are visible to them.
 struct Mask {
     const Column *columns;      // shared
     const uint32_t *positions;  // of the new tokens, global; null: they follow each other
@@ -63,7 +63,7 @@ __device__ __forceinline__ float capped(float x, const LogitRules &rules) {
     return rules.cap * (1.0f - __fdividef(2.0f, 1.0f + exp2_fast(x * rules.cap_factor)));
 }
 
-// A logit capped, or hidden where its column does not see the token.
+// A logit capped, or hidden where the token is not visible to its column.
 template <bool kRaw>
 __device__ __forceinline__ float finished(float x, const LogitRules &rules, bool is_masked,
                                           uint32_t column, uint32_t token) {

@@ -1,4 +1,4 @@
-// Decode: what warps and blocks have gathered, put together. Always in the same order, so that a
+// Decode: the accumulators of warps and thread blocks, merged. Always in the same order, so that a
 // result does not depend on which of them came last.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -23,7 +23,7 @@ struct WorkTile {
     uint32_t head_dim;
 };
 
-// [warp][column][head_dim + kPad] outputs, then [warp][column] tops and sums.
+// [warp][column][head_dim + kPad] outputs, then [warp][column] row_max and row_sum.
 struct WarpResults {
     float *outputs;
     float *row_maxes;
@@ -67,7 +67,7 @@ __device__ __forceinline__ void store_warp(const Accumulator<kStrips, kTiles> &g
         }
 }
 
-// The parts of a query column: [n_parts][stride] outputs, tops and sums.
+// The splits of a query column: [n_parts][stride] outputs, row_max and row_sum.
 struct Splits {
     const float *outputs;
     const float *row_maxes;
@@ -76,7 +76,7 @@ struct Splits {
     uint32_t value_stride;
     uint32_t n_parts;
 };
-// Their sum, relative to the highest top.
+// Their sum, relative to the highest row_max.
 struct Total {
     float output;
     float row_max;
@@ -88,7 +88,7 @@ __device__ __forceinline__ float load_split(const float *from) {
     return kGlobal ? __ldcg(from) : *from;
 }
 
-// The next ones, zeros behind n.
+// The next ones, zeros from n on.
 template <bool kGlobal, uint32_t kCount>
 __device__ __forceinline__ void load_splits(const float *from, uint32_t stride, uint32_t n,
                                             float (&out)[kCount]) {
@@ -97,7 +97,7 @@ __device__ __forceinline__ void load_splits(const float *from, uint32_t stride, 
         out[i] = i < n ? load_split<kGlobal>(from + i * stride) : 0.0f;
 }
 
-// A lane adds up its own channel; for the weights, lane i has part i.
+// A lane adds up its own channel; for the weights, lane i has split i.
 template <bool kGlobal>
 __device__ __forceinline__ Total add_splits(const Splits &splits, uint32_t lane) {
     constexpr uint32_t kBatch = 16;
@@ -180,8 +180,8 @@ struct Destination {
     }
 };
 
-// The last block of a unit adds up the partial results in global memory:
-// [part][columns][head_dim] outputs, then tops and sums [part][columns].
+// The last thread block of a work tile adds up the partial results in global memory:
+// [split][columns][head_dim] outputs, then row_max and row_sum [split][columns].
 __device__ inline void merge_blocks(const Destination &to, const WorkItem &item,
                                     const float *partials) {
     const uint32_t lane = threadIdx.x % kWarp;

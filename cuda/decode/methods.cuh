@@ -1,6 +1,6 @@
-// Decode: the ways to gather, behind one kernel. By halves: codes become FP16 numbers, for tiles of
-// eight or sixteen query columns and for all direct classes. For up to four columns: by bytes, and
-// by split-k columns over pages with FP8 numbers.
+// Decode: the methods of accumulation, one interface for one kernel. By halves: codes become FP16,
+// for tiles of eight or sixteen query columns and for all native formats. For up to four columns:
+// by bytes, and by split-k columns over pages with FP8 parameters.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_METHODS_CUH

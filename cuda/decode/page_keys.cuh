@@ -55,7 +55,7 @@ __device__ __forceinline__ void multiply_shared(const Keys &keys, const Queries 
         Strip(keys, queries, metadata, slots, strip, lane).multiply(work, words + lane * 16);
 }
 
-// The sums of wider strips, in the units of strips of 2 bits.
+// The sums of wider strips, on the scale of strips of 2 bits.
 template <class By>
 __device__ __forceinline__ void scale_to_2(const Keys &keys, Work<By::kTiles> &work) {
     constexpr DecodeKind kKind = By::kKind;

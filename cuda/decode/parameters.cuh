@@ -9,9 +9,9 @@
 namespace lk {
 namespace cuda {
 
-// Numbers as they are loaded are 1 / kParameterScale of what they stand for. The bits of e4m3fnuz
-// are those of a half whose exponent has a bias of 15 instead of 8: kernels that know their numbers
-// to be FP8 leave it at that, and have queries and weights that are larger by as much.
+// A parameter as it is loaded is 1 / kParameterScale of its value. The bits of e4m3fnuz
+// are those of a half whose exponent has a bias of 15 instead of 8: kernels of FP8 parameters leave
+// it at that, and have queries and weights that are larger by as much.
 template <DecodeKind kKind>
 constexpr int kParameterShift = kKind == kDecodeF8By32 ? 7 : 0;
 template <DecodeKind kKind>
@@ -24,7 +24,7 @@ constexpr uint32_t kF8GroupStrips = 2;  // of a group of channels
 // The selectors of __byte_perm() that spread two bytes of a word over two halves.
 enum BytePair : uint32_t { kLowPair = 0x4140, kHighPair = 0x4342 };
 
-// Two FP8 numbers that are not negative, and any two.
+// Two FP8 parameters that are not negative, and any two.
 __device__ __forceinline__ uint32_t f8_ranges(uint32_t bytes, BytePair pair) {
     return __byte_perm(bytes, 0, pair) << 7;
 }
@@ -32,12 +32,12 @@ __device__ __forceinline__ uint32_t f8_minima(uint32_t bytes, BytePair pair) {
     const uint32_t bits = __byte_perm(bytes, 0, pair) << 7;
     return bits + (bits & 0x40004000u);  // the signs go from bit 14 to bit 15
 }
-// The same for all numbers, in full.
+// The same for every value, exactly.
 __device__ __forceinline__ uint32_t f8_pair(uint32_t bytes, BytePair pair) {
     return multiply_halves(f8_minima(bytes, pair), 0x58005800u);  // 2^7
 }
 
-// Numbers (2t, 2t+1, 2t+8, 2t+9 of 16), which lie side by side, as two pairs of halves.
+// Parameters (2t, 2t+1, 2t+8, 2t+9 of 16), which lie next to each other, as two pairs of halves.
 template <DecodeKind kKind>
 __device__ __forceinline__ uint2 load_ranges(uint32_t array, uint32_t index, bool is_f8) {
     if (kKind == kDecodeF8By32) {
@@ -57,7 +57,7 @@ __device__ __forceinline__ uint2 load_minima(uint32_t array, uint32_t index, boo
     const uint32_t bytes = load_shared1(array + index);
     return make_uint2(f8_minima(bytes, kLowPair), f8_minima(bytes, kHighPair));
 }
-// Ranges of two places.
+// Ranges at two offsets.
 template <DecodeKind kKind>
 __device__ __forceinline__ uint32_t load_two_ranges(uint32_t array, uint32_t first, uint32_t second,
                                                     bool is_f8) {

@@ -1,8 +1,8 @@
 // Decode: what a warp reads, and its ring of asynchronous copies.
 //
-// A warp goes through its KV tiles, each keys first, then values. Both halves are copied in chunks
+// A warp goes through its KV tiles, each keys first, then values. Both pages are copied in chunks
 // of whole strips; while one chunk is multiplied the next one is on its way. Ranges and minima come
-// with the first chunk of their half and have a place of their own.
+// with the first chunk of their page, into memory of their own.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_RING_CUH
@@ -65,7 +65,7 @@ __device__ inline KvTile make_tile(const DecodeArgs &args, const RowInfo &row, u
     return kv_tile;
 }
 
-// The warp's KV tiles of an item from number `turn` of its own on: every n_warps-th one is. Returns
+// The warp's KV tiles of an item from its own index `turn` on: every n_warps-th one is. Returns
 // how many there are, at most kWarpPieces.
 __device__ inline uint32_t find_kv_tiles(const DecodeArgs &args, const WorkItem &item,
                                          uint32_t n_tokens, uint32_t turn, KvTile *kv_tiles,
@@ -112,7 +112,7 @@ class Arrivals {
             asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barriers + i * 8) : "memory");
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    // Ordinary stores before it stay before copies behind the next barrier.
+    // Ordinary stores before it stay before copies after the next barrier.
     static __device__ __forceinline__ void fence() {
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
@@ -139,7 +139,7 @@ class Arrivals {
         copy_by_lanes(to + lane_ * 16, from + lane_ * 16, stride, n);
     }
     __device__ __forceinline__ void close() const { commit_copies(); }
-    // Until the copies of a slot, its use number `use`, are there.
+    // Wait until the copies of a slot, in its use `use`, are there.
     __device__ __forceinline__ void wait(uint32_t slot, uint32_t use) const {
         asm volatile(
             "{\n.reg .pred there;\nagain:\n"
@@ -211,7 +211,7 @@ class Ring {
     __device__ __forceinline__ bool is_empty() const { return !load_shared1(using_ + 16); }
     __device__ __forceinline__ void next_kv_tile() { using_ += kKvTileBytes; }
 
-    // Wait for the chunk that is used next; its place.
+    // Wait for the chunk that is used next; returns its address.
     __device__ __forceinline__ uint32_t wait() const {
         const uint32_t slot = used_ & 1u;
         arrivals_.wait(slot, used_ >> 1);
@@ -227,7 +227,7 @@ class Ring {
     __device__ __forceinline__ uint32_t value_metadata() const { return value_metadata_; }
 
   private:
-    // half_ is the place of a KvTileSide: the KV tile's, or 32 bytes behind it.
+    // half_ is the address of a KvTileSide: the KV tile's, or 32 bytes after it.
     __device__ __forceinline__ void issue() {
         if (!side_)
             skip_nothing();
@@ -268,7 +268,7 @@ class Ring {
             side_ = !is_values;
         }
     }
-    // Tiles of raw rows may lie behind the last token.
+    // Tiles of 16-bit blocks may lie after the last token.
     __device__ __forceinline__ void skip_nothing() {
 #pragma unroll 1
         while (half_ < end_ && !load_shared1(half_ + 16))

@@ -18,7 +18,7 @@ namespace cuda {
 constexpr uint32_t kBit0 = 0x00010001u;
 constexpr uint32_t kBit1 = 0x00020002u;
 
-// Thirds of a range, as an FP16 number in the low half and what it lacks in the high half.
+// Thirds of a range, as an FP16 number in the low half and the remainder in the high half.
 enum SlotFactor : uint32_t {
     kOrdinaryFactor = 0x00003C00,
     kPartnerFactor = 0x00004200,      // 3: a range is a step of 1 bit
@@ -30,7 +30,7 @@ enum SlotFactor : uint32_t {
 __device__ __forceinline__ uint32_t high_slot(const Keys &keys, uint32_t slot) {
     return slot < keys.n_shared ? slot + keys.n_shared : slot;
 }
-// Where the ranges have a slot's number, in token group 0.
+// The offset of a stored channel's range, in token group 0.
 __device__ __forceinline__ uint32_t range_offset(const Keys &keys, uint32_t slot,
                                                  uint32_t n_groups) {
     return (keys.end4 + (slot >> 4)) * n_groups * 16 + (slot << 1 & 12u) + (slot >> 2 & 2u) +

@@ -1,7 +1,7 @@
 // Decode of up to four query columns over FP8 pages: keys.
 //
 // A B fragment has eight columns. Columns 2h and 2h + 1, split-k columns, are both of query column
-// h: the first has its k 0-7 and zeros behind them, the second its k 8-15. So a lane folds ranges
+// h: the first has its k 0-7, then zeros, the second its k 8-15. So a lane folds ranges
 // into one pair of queries instead of two, and a product of both split-k columns is what one
 // column's would be. Lows take two strips at once: the first split-k column's k 0-7 are of one
 // strip, its k 8-15 of the next.
@@ -22,7 +22,7 @@ enum SplitKCopy : uint32_t { kSplitKChannels, kSplitKSlots, kSplitKSteps, kSplit
 constexpr uint32_t kSplitKCopies = 4;
 constexpr uint32_t kSplitKStripBytes = kWarp * 4;
 
-// Where a copy has the k-th number of a column, in halves.
+// The offset of element k of a column in a copy, in halves.
 template <int kStrips>
 __device__ __forceinline__ uint32_t split_k_offset(SplitKCopy copy, uint32_t column, uint32_t k) {
     const uint32_t split_k = column * 2 + (k >> 3 & 1u);

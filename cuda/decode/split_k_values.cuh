@@ -11,8 +11,8 @@
 namespace lk {
 namespace cuda {
 
-// What a warp has gathered of query column lane % 4, relative to exp2(-top): outputs are the sums
-// of both split-k columns times unit, the rest is as it is.
+// A warp's accumulator of query column lane % 4, relative to exp2(-row_max): outputs are the sums
+// of both split-k columns times output_scale, the rest is as it is.
 template <int kStrips>
 struct SplitKAccumulator {
     float o[kStrips][1][4];
@@ -51,7 +51,7 @@ struct SplitKAccumulator {
     }
 };
 
-// Weights are this many powers of two above exp(logit - top).
+// Weights are this many powers of two above exp(logit - row_max).
 constexpr int kSplitKUp = kUp + kParameterShift<kDecodeF8By32>;
 constexpr float kSplitKScale = 1.0f / (1 << kSplitKUp);
 

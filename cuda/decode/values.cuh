@@ -18,7 +18,7 @@ namespace cuda {
 __device__ __forceinline__ uint32_t powers_of_two(int n) {
     return static_cast<uint32_t>(15 + n) << 10 | static_cast<uint32_t>(15 + n) << 26;
 }
-// Values of 1 bit are left to the kernels that take all direct classes.
+// Values of 1 bit are left to the kernels of all native formats.
 template <DecodeKind kKind>
 constexpr bool kHasOneBit = kKind == kDecodeGrouped;
 // Bits that the codes of tile t lie above those of the first tile of their word.

@@ -1,6 +1,6 @@
-// Decode: from logits to weights, and what a warp gathers.
+// Decode: from logits to weights, and a warp's accumulator.
 //
-// Weights are 2^up times exp(logit - top). The midpoints of values (their minima, see
+// Weights are 2^up times exp(logit - row_max). The midpoints of values (their minima, see
 // decode/keys.cuh) and the sum of weights come from one product per tile, whose rows 0-7 are the
 // midpoints of the channel groups and whose rows 8-15 are ones.
 //
@@ -13,7 +13,7 @@
 namespace lk {
 namespace cuda {
 
-constexpr float kSlack = 3.0f;          // tops are raised when logits pass them by more
+constexpr float kSlack = 3.0f;          // row_max is raised when a logit passes it by more
 constexpr int kUp = 3;                  // keeps small weights out of FP16's subnormal numbers
 constexpr float kLargeRange = 1000.0f;  // above it weights stay below 1: range * 2^(kUp + kSlack)
                                         // would overflow
@@ -27,7 +27,8 @@ __device__ __forceinline__ float column_row_max(float x) {
     return x;
 }
 
-// What a warp has gathered, relative to exp2(-top): outputs are o * unit, the rest is as it is.
+// A warp's accumulator, relative to exp2(-row_max): outputs are o * output_scale, the rest is as it
+// is.
 template <int kStrips, int kTiles>
 struct Accumulator {
     float o[kStrips][kTiles][4];
@@ -53,7 +54,7 @@ struct Accumulator {
                     o[s][c][i] = 0;
         }
     }
-    // Raise the tops to what the warp's lanes found together, and change the outputs' unit.
+    // Raise row_max to the highest of the warp's lanes, and change the scale of the outputs.
     __device__ __forceinline__ void raise(float (&x)[kTiles][2], float wanted, float slack) {
         bool changes = wanted != output_scale;
 #pragma unroll
@@ -162,7 +163,7 @@ __device__ __forceinline__ void add_lows(const float (&factor)[kTiles][2],
     }
 }
 
-// Logits of a packed page to weights: the tops are raised first.
+// Logits of a packed page to weights: row_max is raised first.
 template <int kStrips, int kTiles, DecodeKind kKind>
 __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &values,
                                              uint32_t metadata, uint32_t first_token, uint32_t lane,

@@ -195,7 +195,7 @@ struct Chunk {
     }
 };
 
-// The last of n ascending numbers that is not above the limit; the first is not. Whole warps.
+// The last of n ascending values that is not above the limit; the first is not. Whole warps.
 template <typename Value>
 __device__ uint32_t find_last(uint32_t n, uint32_t limit, const Value &value) {
     const uint32_t lane = threadIdx.x % kWarp;

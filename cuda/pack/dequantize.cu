@@ -1,4 +1,4 @@
-// Reopening: the tokens of a half page go back to 16 bits, docs/FORMAT.md, section 8. A warp takes
+// Dequantization: the tokens of a page go back to 16 bits, docs/FORMAT.md, section 8. A warp takes
 // a tile.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// Where FP16 values lie: in a 16-bit half page, or in rows of tokens. A token's and a channel's
+// Where FP16 values lie: in a 16-bit page, or in rows of tokens. A token's and a channel's
 // offset add up, and each is a sum over the bits of its index.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -38,7 +38,7 @@ LK_BOTH constexpr Steps linear_steps(uint32_t step) {
     return {step, 2 * step, 8 * step, 16 * step};
 }
 
-// Of a 16-bit half page.
+// Of a 16-bit page.
 LK_BOTH Steps raw_token_steps(bool is_value) {
     return is_value ? k_steps(kTileHalves) : row_steps(kTileHalves);
 }

@@ -1,4 +1,4 @@
-// Ranges and minima of a half page: docs/FORMAT.md, sections 7 and 9.2 to 9.7.
+// Ranges and minima of a page: docs/FORMAT.md, sections 7 and 9.2 to 9.7.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_PACK_GROUPS_CUH
@@ -39,7 +39,7 @@ struct Extremes {
     }
 };
 
-// 16 neighbouring entries of the metadata, and the tiles that they are for, by number.
+// 16 neighbouring entries of the metadata, and the tiles that they are for, by index.
 struct GroupTiles {
     uint32_t first_entry;
     uint32_t first;

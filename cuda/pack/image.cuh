@@ -1,4 +1,4 @@
-// The FP16 values of a half page that is being packed, in shared memory.
+// The FP16 values of a page that is being packed, in shared memory.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_PACK_IMAGE_CUH
@@ -10,7 +10,7 @@
 namespace lk {
 namespace cuda {
 
-// How values lie, by channels: in the strips of a 16-bit half, or in rows of tokens.
+// How values lie, by channels: in the strips of a 16-bit page, or in rows of tokens.
 struct ValueOrder {
     Steps tokens;
     Steps channels;
@@ -32,7 +32,7 @@ struct Image {
 // begin in different banks.
 LK_BOTH constexpr uint32_t image_row_halves(uint32_t head_dim) { return head_dim + 8; }
 
-// Copy a 16-bit half of the same shape; all threads of the block.
+// Copy a 16-bit page of the same shape; all threads of the block.
 __device__ inline void copy_strips(uint16_t *image, const uint8_t *source, const ClassInfo &c) {
     const uint32_t to = shared_address(image);
     const uint32_t n_bytes = 2u * c.head_dim * c.page_tokens;
@@ -40,7 +40,7 @@ __device__ inline void copy_strips(uint16_t *image, const uint8_t *source, const
         copy_async(to + byte, source + byte);
 }
 
-// Copy the keys of a 16-bit half to rows of tokens, in which slots in any order are found with
+// Copy the keys of a 16-bit page to rows of tokens, in which slots in any order are found with
 // fewer bank conflicts.
 __device__ inline void copy_keys_to_rows(uint16_t *image, const uint8_t *source,
                                          const ClassInfo &c) {

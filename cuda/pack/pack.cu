@@ -1,6 +1,6 @@
-// Packing: a block takes a half page from 16 bits to its class.
+// Packing: a block takes a page from 16 bits to its class.
 //
-// It copies the half to shared memory, orders the channels when the class wants it, finds the
+// It copies the page to shared memory, orders the channels when the class wants it, finds the
 // ranges and minima, and writes each strip by a warp that holds its lanes' words in registers.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -34,7 +34,7 @@ LK_BOTH Space make_space(uint32_t head_dim, uint32_t page_tokens) {
     return space;
 }
 
-// To a 16-bit half page, through global memory alone: those may be longer than a packed page.
+// To a 16-bit page, through global memory alone: those may be longer than a packed page.
 __device__ void copy_half(const PackJob &job, const ClassInfo &c) {
     const auto *permutation = reinterpret_cast<const uint8_t *>(c.permutation);
     const ValueOrder order = job.source_class == kStaged ? rows_order(c.head_dim) : strips_order(c);

@@ -1,6 +1,6 @@
 // Shrinking: strips of 2b bits become strips of b bits by merging neighbouring words of a lane,
-// docs/FORMAT.md, section 11. A block takes a half of a run and reads it whole before it writes,
-// since a half may shrink into its own beginning.
+// docs/FORMAT.md, section 11. A block takes a page of a run and reads it whole before it writes,
+// since a page may shrink into its own beginning.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/launch.h"

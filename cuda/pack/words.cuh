@@ -1,4 +1,4 @@
-// Codes of a half page and the words that hold them: docs/FORMAT.md, sections 4, 5 and 9.4. A warp
+// Codes of a page and the words that hold them: docs/FORMAT.md, sections 4, 5 and 9.4. A warp
 // writes a strip.
 //
 // SPDX-License-Identifier: Apache-2.0

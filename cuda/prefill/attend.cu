@@ -50,9 +50,9 @@ uint32_t wanted_bytes(uint32_t head_dim, uint32_t stage_tokens) {
     return packed > staged ? packed : staged;
 }
 
-// Stages are long where any page fits beside them, but for blocks that share a multiprocessor. Else
-// the page gets what the rest leaves, as far as it can use it; where that is not enough for staged
-// tokens, a block has fewer warps.
+// Stages are long where any page fits next to them, but for blocks that share a multiprocessor.
+// Else the page gets what the rest leaves, as far as it can use it; where that is not enough for
+// staged tokens, a block has fewer warps.
 cudaError_t choose_memory(const TileArgs &args, TileGrid *grid) {
     int device = 0;
     int most = 0;
@@ -102,7 +102,7 @@ cudaError_t launch_kernel(std::integer_sequence<uint32_t, kHeadDims...>, const T
                           : launch_tile_kernel<8, false>(args, grid, stream);
 }
 
-// A warp merges the parts of a column.
+// A warp merges the splits of a column.
 __global__ void __launch_bounds__(kMergeWarps *kWarp)
     merge_splits(const __grid_constant__ TileArgs args, uint32_t block_columns, uint32_t n_tiles) {
     const uint32_t column = blockIdx.x * kMergeWarps + threadIdx.x / kWarp;

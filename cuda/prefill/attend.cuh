@@ -349,7 +349,7 @@ __device__ __forceinline__ TileBlock cut_memory(const TileArgs &args, const Tile
 }
 
 // A stage is multiplied while the next one's copies are under way. The barrier at the top says that
-// this stage's tiles are there and that the place of the next one's is free. Where the next one's
+// this stage's tiles are there and that the memory of the next one's is free. Where the next one's
 // codes are there already, half of the warps turn to them first, so that their work and the
 // products of the others overlap.
 template <int kStrips, bool kExact>

@@ -15,7 +15,7 @@ struct TileGrid {
     uint32_t n_tiles;  // blocks that the columns of the longest sequence need
     uint32_t stage_tokens;
     uint32_t page_bytes;   // shared memory for a packed page, or for a stage of staged tokens
-    uint32_t page_stride;  // to a second place, where the page after is copied ahead; 0 without one
+    uint32_t page_stride;  // to a second page, where the page after is copied ahead; 0 without one
     uint32_t shared_bytes;
 };
 

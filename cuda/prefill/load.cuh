@@ -1,8 +1,8 @@
 // Attention of many columns: from pages to stages of FP16 tiles in shared memory.
 //
 // Copies of the next stage are under way while one is multiplied. 16-bit pages are copied straight
-// to the stage's place. Packed pages are copied whole, one ahead where shared memory has room, and
-// staged tokens a stage at a time, to a page's place; when they have arrived, the block's warps
+// to the stage's memory. Packed pages are copied whole, one ahead where shared memory allows, and
+// staged tokens a stage at a time, to a page's memory; when they have arrived, the block's warps
 // share the work of making tiles of them, once for all columns.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -30,7 +30,7 @@ struct TileTables {
     int has_factors;              // some factor is not 1, or some offset not 0
 };
 
-// Where a block's parts lie in its dynamic shared memory, in bytes.
+// Where a block's tables and tiles lie in its dynamic shared memory, in bytes.
 struct TileLayout {
     uint32_t stages;  // [2][rounds][keys, values][strips][tiles]; queries begin at 0
     uint32_t pages;
@@ -88,8 +88,8 @@ __device__ __forceinline__ void copy_or_clear(void *to, const void *from, bool e
                  : "memory");
 }
 
-// Calls f(strip, tile of the stage, place of the lane's 16 bytes) for the tiles of a side that the
-// warp copies.
+// Calls f(strip, tile of the stage, address of the lane's 16 bytes) for the tiles of a side that
+// the warp copies.
 template <class F>
 __device__ __forceinline__ void for_tiles(const TileBlock &block, const Stage &stage, uint32_t side,
                                           F f) {
@@ -258,7 +258,7 @@ __device__ inline void make_strip(const TileBlock &block, const PageView &view, 
     }
 }
 
-// A warp's queries of a channel take 1 << shift bytes, in KV tiles of 16 that change places from
+// A warp's queries of a channel take 1 << shift bytes, in runs of 16 that change positions from
 // row to row: eight rows at the same columns lie in different banks.
 __device__ __forceinline__ uint32_t query_row(uint32_t channel, uint32_t shift) {
     const uint32_t turn = shift == 6 ? channel / 2 % 4 : channel / 4 % 2;

@@ -1,4 +1,4 @@
-// Attention of many columns: sums, sinks and output, of a block or of the parts that split one.
+// Attention of many columns: sums, sinks and output, of a block or of its splits.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_PREFILL_OUTPUT_CUH
@@ -128,7 +128,7 @@ __device__ inline void add_lanes(Accumulators<kStrips> &acc) {
                 acc.sum[slice][column] += __shfl_xor_sync(kAllLanes, acc.sum[slice][column], step);
 }
 
-// The columns' sums: into the output, or, in a split, beside it.
+// The columns' sums: into the output, or, of a split, to the partial results.
 template <int kStrips>
 __device__ inline void close_columns(const TileArgs &args, const Mask &mask,
                                      const WarpColumns &warp, const Partial &partial,

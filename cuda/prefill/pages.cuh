@@ -1,4 +1,4 @@
-// Attention of many columns: which keys the columns of a block see, as a list of pages.
+// Attention of many columns: the keys visible to the columns of a block, as a list of pages.
 //
 // A column is a new token under one query head; those of a token, one for each head of the group,
 // are neighbours. A page is a row of the sequence's table, or a run of new tokens in the staging
@@ -45,7 +45,7 @@ struct Mask {
     uint32_t window_begin;  // first token that a window reaches, 0 without one
     Runs rows;
     Runs staged;          // pages that follow the rows
-    uint32_t page_begin;  // this block's part of both
+    uint32_t page_begin;  // this block's split of both
     uint32_t page_end;
 };
 
@@ -66,7 +66,7 @@ struct HalfView {
 struct PageView {
     HalfView half[2];
     uint32_t first_token;
-    uint32_t n_tokens;     // that exist and that a column may see
+    uint32_t n_tokens;     // that exist and may be visible to a column
     uint32_t first_stage;  // earlier ones are outside the window
     uint32_t end_stage;
     bool is_ahead;  // copied while the page before is multiplied
@@ -118,7 +118,7 @@ __device__ inline Runs find_staged(const TileArgs &args, const Mask &mask, uint3
                      pages_before(mask.window_begin, 0));
 }
 
-// Part `part` of args.n_splits of the pages that the columns up to those of last_token see.
+// Split `split` of args.n_splits of the pages visible to the columns up to those of last_token.
 __device__ inline void find_pages(const TileArgs &args, uint32_t last_token, uint32_t split,
                                   Mask *mask) {
     const uint32_t window = args.layer.window_tokens;
@@ -141,7 +141,7 @@ __device__ inline bool find_mask(const TileArgs &args, uint32_t block_columns, M
     const SequenceInfo &sequence = mask->sequence;
     mask->kv_head = blockIdx.y;
     mask->group_size = args.layer.n_query_heads / args.layer.n_kv_heads;
-    // The last columns see the most: their blocks start first.
+    // Most tokens are visible to the last columns: their blocks start first.
     mask->first_column = (gridDim.x - 1 - blockIdx.x) * block_columns;
     const uint32_t n_columns = sequence.n_new * mask->group_size;
     if (mask->first_column >= n_columns)
@@ -228,7 +228,7 @@ struct Stage {
     uint32_t index;        // in the page
     uint32_t first_token;  // position
     uint32_t n_tokens;     // 0 when the block has no more
-    uint32_t parity;       // bit 0: of its tiles' place; bit 1: of its page's tables
+    uint32_t parity;       // bit 0: of its tiles' memory; bit 1: of its page's tables
 };
 
 __device__ __forceinline__ void stage_position(const PageView &view, uint32_t stage_tokens,

@@ -79,7 +79,7 @@ __device__ __forceinline__ uint32_t seen_tokens(const WarpColumns &warp, const S
     const uint32_t end = warp.n ? warp.last_position + 1 : 0;
     return stage.first_token < end ? min(stage.n_tokens, end - stage.first_token) : 0;
 }
-// Do all columns see all tokens of its rounds?
+// Are all tokens of its rounds visible to all columns?
 __device__ __forceinline__ bool all_are_visible(const LayerArg &layer, const WarpColumns &warp,
                                                 const Stage &stage) {
     const uint32_t end = stage.first_token + stage.n_tokens;

@@ -1,5 +1,5 @@
-// Attention scores of chunks: the softmax of each chunk's tokens under the columns of a unit, as
-// parts. A workgroup takes a chunk, two tiles of its tokens at a time; an invocation has a column
+// Attention scores of chunks: the softmax of each chunk's tokens under the columns of a work tile, as
+// partial results. A workgroup takes a chunk, two tiles of its tokens at a time; an invocation has a column
 // and the tokens of one of the two.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// Attention scores of chunks: what the columns of a batch of units give to each chunk. An invocation
+// Attention scores of chunks: the columns of a batch of work tiles, added up. An invocation
 // takes a chunk.
 //
 // SPDX-License-Identifier: Apache-2.0

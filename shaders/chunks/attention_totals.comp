@@ -1,4 +1,4 @@
-// Attention scores of chunks: the parts of a column over the whole context. Eight columns a
+// Attention scores of chunks: the partial results of a column over the whole context. Eight columns a
 // workgroup, each with 16 invocations that take chunks in turn.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// Attention scores of chunks: units of query columns, and where their parts lie. push.h has the
+// Attention scores of chunks: work tiles of query columns, and the addresses of their partial results. push.h has the
 // dispatches.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -26,12 +26,12 @@ WorkTile find_work_tile(LayerInfo layer, uint index) {
                 min(LK_SCORE_COLUMNS, push.n_queries * group_size - first), group_size);
 }
 
-// Of a chunk for the columns of a unit's place; behind the last chunk those of the whole context.
+// Of a chunk for the columns of a work tile; after the last chunk those of the whole context.
 Address partials_of(uint index, uint chunk) {
     return address_at(push.partials, index * (push.n_chunks + 1u) + chunk, LK_SCORE_COLUMNS * 8u);
 }
 
-// A part: a reference and the sum of exp2(score - reference).
+// A partial result: a reference and the sum of exp2(score - reference).
 vec2 join_partials(vec2 a, vec2 b) {
     const float row_max = max(a.x, b.x);
     return vec2(row_max, a.y * exp2(a.x - row_max) + b.y * exp2(b.x - row_max));

@@ -1,7 +1,7 @@
 // Decode attention: codes of a packed page as numbers, and their products.
 //
-// A word holds codes of even k in its low half and of odd k in its high half, so numbers come in
-// pairs. A field at bit `place` is put below the exponent of 2^10 (FP16) or 2^23 (FP32); one
+// A word holds codes of even k in its low half and of odd k in its high half, so values come in
+// pairs. A field at bit `position` is put below the exponent of 2^10 (FP16) or 2^23 (FP32); one
 // multiply-add, exact, makes (code - midpoint) / 2^bits of it: at most 1/2, and never subnormal.
 // For that, fields are brought to the bits 2 to 9: at 0 the midpoint would not be exact.
 //

@@ -1,5 +1,5 @@
-// Decode attention on a tensor core: rows at 16 bits, a tile of 16 tokens at a time. Those of a unit
-// are dealt out to the teams of all its items.
+// Decode attention on a tensor core: blocks at 16 bits, a tile of 16 tokens at a time. The teams of
+// all items of a work tile share its tiles.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_MATRIX_F16_TILES_GLSL
@@ -27,7 +27,7 @@ bool is_row(WorkTile work_tile, Entry entry) {
     return push.n_own_row_rounds != 0u && load_class(work_tile.step.classes, entry.key_class).is_raw;
 }
 
-// Tile `index` of a row that is surely at 16 bits, or may be; behind its last one, or the last token, there is none.
+// Tile `index` of a block that is surely at 16 bits, or may be; none after its last one or the last token.
 void store_row_tile(WorkTile work_tile, uint row_index, bool is_sure, uint index, uint at) {
     const RowInfo info = load_row(work_tile.step, work_tile.item.first_row + row_index);
     const Entry entry = load_entry(info.entries, work_tile.layer.first_entry + work_tile.item.kv_head);

@@ -30,7 +30,7 @@ uint pair_of_lane() { return quad_lane() % kPairs; }
 uint pack_pair(vec2 values) { return packHalf2x16(values); }
 vec2 unpack_pair(uint word) { return unpackHalf2x16(word); }
 
-// What a team has gathered, relative to exp2(-top): of a strip and a lane's pair of columns, channel
+// A team's accumulator, relative to exp2(-row_max): of a strip and a lane's pair of columns, channel
 // row(), then row() + 8. Before that, the queries as they come, [channel][column].
 const uint kStripQuads = 8u * kPairs;
 shared vec4 shared_outputs[kTeams * kStrips * kStripQuads];
@@ -52,7 +52,7 @@ shared uint shared_words[kTeams * kTeamWords];
 float row_maxes[kColumnSets];
 float row_sums[kColumnSets];  // over the lane's tokens
 
-const float kNothing = -1e30;  // a top before any score; above kHidden
+const float kNothing = -1e30;  // row_max before any score; above kHidden
 
 void take_queries() {
     barrier();
@@ -86,7 +86,7 @@ float shared_output(uint of_team, uint channel, uint column) {
     return shared_outputs[at][channel / 8u % 2u * 2u + column % 2u];
 }
 
-// Raise the tops to the highest scores of the lane's tokens and others'. Returns what outputs so far
+// Raise row_max to the highest scores of the lane's tokens and others'. Returns what outputs so far
 // are multiplied by.
 vec2 raise_row_maxes(vec2 most) {
     vec2 factors;

@@ -1,6 +1,6 @@
-// Decode attention: what the teams of a workgroup have gathered becomes an output, or a part of one.
-// An includer has shared_output(team, channel, column), and of each lane's columns tops[] and
-// sums_of_weights[].
+// Decode attention: the accumulators of a workgroup become an output, or one split of it.
+// An includer has shared_output(team, channel, column), and of each lane's columns row_maxes[]
+// and row_sums[].
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_TEAMS_GLSL
@@ -8,7 +8,7 @@
 
 #extension GL_EXT_control_flow_attributes : require
 
-// What the teams have gathered, together.
+// The teams' accumulators, merged.
 shared float shared_row_maxes[kTeams * kColumns];  // [team][column], then weights
 shared float shared_sums[kTeams * kColumns];
 shared Total shared_totals[kColumns];

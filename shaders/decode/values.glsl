@@ -13,9 +13,9 @@
 
 #include "shaders/decode/keys.glsl"
 
-const float kNothing = -1e30;  // a top before any score; above kHidden
+const float kNothing = -1e30;  // row_max before any score; above kHidden
 
-// What a team has gathered, relative to exp2(-top).
+// A team's accumulator, relative to exp2(-row_max).
 shared float shared_outputs[kTeams * kHeadDim * kColumns];  // [team][channel][column]
 float shared_output(uint of_team, uint channel, uint column) {
     return shared_outputs[(of_team * kHeadDim + channel) * kColumns + column];
@@ -44,7 +44,7 @@ void clear_outputs() {
                 shared_outputs[output_index(strip, i)] = 0.0;
 }
 
-// Raise the lane's tops to the highest scores of the KV tile.
+// Raise the lane's row_max to the highest scores of the KV tile.
 void raise_row_maxes() {
     float factors[kColumnSets];
     bool changes = false;

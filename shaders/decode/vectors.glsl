@@ -64,7 +64,7 @@ void begin_value_vectors(KvTile kv_tile, uint strip) {
                                : uvec4(0u);
 }
 
-// Put the vectors behind vector v of the pair in their place.
+// Replace the vectors of the pair by those after vector v.
 void take_value_vectors(KvTile kv_tile, uint bits, uint strip, uint v) {
     const uint n = value_vectors_of(bits);
     const uint next = v + 1u < n ? strip * n + v + 1u : (strip + 2u) * n;

@@ -1,4 +1,4 @@
-// Decode attention: whose the columns of a work item are, and where its parts lie.
+// Decode attention: the tokens and heads of the columns of a work item, and the addresses of its splits.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_WORK_TILE_GLSL
@@ -50,7 +50,7 @@ ColumnPosition column_position(WorkTile work_tile, uint column) {
     return ColumnPosition(work_tile.item.first_new + i, work_tile.item.kv_head * work_tile.group_size + head);
 }
 
-// Partial results of a unit, as floats.
+// Partial results of a work tile, as floats.
 struct Splits {
     Address outputs;  // [n_parts][n_columns][head_dim]
     Address row_maxes;     // [n_parts][n_columns]

@@ -1,5 +1,5 @@
-// Moving: chosen tokens of 16-bit halves go to earlier places. A workgroup takes a half, a thread
-// channels, whose tokens it moves one after the other: source and target may be the same half.
+// Moving: chosen tokens of 16-bit pages go to earlier positions. A workgroup takes a page, a thread
+// channels, whose tokens it moves one after the other: source and target may be the same page.
 //
 // SPDX-License-Identifier: Apache-2.0
 #version 460

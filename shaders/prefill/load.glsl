@@ -49,7 +49,7 @@ uint slot_channel(Side keys, uint slot) {
                                 : byte_of(ConstWords(permutation).at[slot / 4u], slot % 4u);
 }
 
-// The places of a page's strips, and its channels. They are there behind the next barrier.
+// The positions of a page's strips, and its channels. They are there after the next barrier.
 void find_strips(Mask mask, PageView page) {
     const uint i = gl_LocalInvocationIndex;
     const Side side = find_side(mask, page, i / LK_STRIP_CHANNELS == 1u);
@@ -200,7 +200,7 @@ void find_query_rows(Mask mask) {
     }
 }
 
-// Element k of 16 that lies at a place of K order.
+// Element k of 16 at a position of K order.
 uint k_at(uint position) { return LK_TILE_K(position / 4u, position & 2u) + (position & 1u); }
 
 // The queries of a strip of keys, as they lie in memory, and what the keys were divided by.

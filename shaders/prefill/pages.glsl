@@ -92,12 +92,12 @@ Runs find_staged(Mask mask, uint last_token) {
                      staged_before(mask, mask.window_begin, 0u));
 }
 
-// floor(n * part / n_parts), where the product may need more than 32 bits.
+// floor(n * split / n_parts), where the product may need more than 32 bits.
 uint share(uint n, uint split, uint n_parts) {
     return n / n_parts * split + n % n_parts * split / n_parts;
 }
 
-// Part `part` of push.n_splits of the pages that the columns up to those of last_token see.
+// Split `split` of push.n_splits of the pages visible to the columns up to those of last_token.
 void find_pages(uint last_token, uint split, inout Mask mask) {
     const uint window = mask.layer.window_tokens;
     const bool cuts = window != 0u && mask.first_position >= window;

@@ -31,7 +31,7 @@ const uint kOutputRows = (kHeadDim + kPhaseGroups - 1u) / kPhaseGroups;
 // Above 128 channels shared memory holds half of a tile's k.
 const uint kValueQuads = kHeadDim > 128u ? kTileQuads / 2u : kTileQuads;
 
-// A row is followed by a free place, so that neighbouring rows lie in other banks.
+// A row is followed by a free vector, so that neighbouring rows lie in other banks.
 const uint kKeyStride = kTileQuads + 1u;
 const uint kValueStride = kValueQuads + 1u;
 const uint kRowsQuads =
@@ -41,7 +41,7 @@ shared vec4 shared_rows[kRowsQuads];  // [row][quads of k]: keys or values
 shared vec4 shared_columns[kPhases * LK_TILE_TOKENS * kColumnGroups];  // [phase][k]: what they meet
 shared uint shared_raises;  // has a score passed its column's reference by too much?
 
-// The invocation's place.
+// The invocation's position.
 uint column_group() { return gl_LocalInvocationIndex % kColumnGroups; }
 uint row_group() { return gl_LocalInvocationIndex / kColumnGroups; }
 uint phase() { return row_group() / kPhaseGroups; }

@@ -224,8 +224,9 @@ void attend_now(const Args &from, const StagingArg &staging) {
 
 void watch_now(const AttentionScoresArgs &from) {
     DeviceBatch read(from.step);
-    assert_true(holds(g_device, from.masses, from.n_chunks * sizeof(float)));
-    assert_true(holds(g_device, from.partials, from.max_units * watch_unit_bytes(from.n_chunks)));
+    assert_true(holds(g_device, from.scores, from.n_chunks * sizeof(float)));
+    assert_true(
+        holds(g_device, from.partials, from.max_work_tiles * watch_unit_bytes(from.n_chunks)));
     cpu::AttendCall call{};
     call.layer = layer_view(from.layer);
     call.layer_index = from.layer.layer;
@@ -243,9 +244,9 @@ void watch_now(const AttentionScoresArgs &from) {
                               from.first_row,
                               from.chunk_tokens,
                               from.n_chunks,
-                              from.max_units,
+                              from.max_work_tiles,
                               from.weight,
-                              reinterpret_cast<uint64_t>(from.masses),
+                              reinterpret_cast<uint64_t>(from.scores),
                               reinterpret_cast<uint64_t>(from.partials),
                               static_cast<int32_t>(from.is_first)};
     assert_int_equal(cpu::watch_chunks(call, watch, &engine().pool, &engine().attend_scratch),

@@ -32,7 +32,7 @@ void BlockTables::open(uint32_t n_entries, TableMemory *memory) {
     memory_ = memory;
 }
 
-// Room in the lists comes with the places, so that dropping and marking cannot fail.
+// The lists grow with the tables, so that dropping and marking cannot fail.
 lk_status BlockTables::grow() {
     const uint64_t fitting = kBlockBytes / row_bytes_;
     const uint64_t n = fitting > kBlockRows ? fitting : kBlockRows;

@@ -1,5 +1,5 @@
-// Device copies of the entries of rows. The budget counts them with the rows: they are no part of
-// CacheDevice::fixed_bytes().
+// Device copies of the entries of blocks. The budget counts them with the blocks: they are no part
+// of CacheDevice::fixed_bytes().
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_GPU_BLOCK_TABLES_H
@@ -20,9 +20,9 @@ class BlockTables {
     BlockTables &operator=(const BlockTables &) = delete;
 
     void open(uint32_t n_entries, TableMemory *memory);
-    // Give the row a place, which is stale until the next send().
+    // Give the block a table, which is stale until the next send().
     lk_status add(PageRow *row);
-    // Its place may be another row's at once: what is queued runs before what is sent later.
+    // Its table may be another block's at once: what is queued runs before what is sent later.
     void drop(PageRow *row);
     void mark_stale(PageRow *row);
     lk_status send();
@@ -32,7 +32,7 @@ class BlockTables {
 
     TableMemory *memory_ = nullptr;
     uint64_t row_bytes_ = 0;
-    uint64_t n_rows_ = 0;     // places
+    uint64_t n_rows_ = 0;     // tables
     Array<uint64_t> blocks_;  // addresses
     Array<uint64_t> free_;    // the next one last
     Array<PageRow *> stale_;

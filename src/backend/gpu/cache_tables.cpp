@@ -14,7 +14,7 @@ uint64_t sink_bytes(const LayerView &layer) {
     return layer.sink_logits ? layer.n_query_heads * sizeof(float) : 0;
 }
 
-// Of numbers for each key channel, or of none.
+// Of a parameter for each key channel, or of none.
 uint64_t key_bytes(const LayerView &layer, const float *parameters) {
     return parameters ? uint64_t{layer.n_kv_heads} * layer.head_dim * sizeof(float) : 0;
 }

@@ -1,5 +1,5 @@
-// What a device mirrors of a cache: its constants, its rows, and the tables of the step, with the
-// work items of decode and the record of who takes part.
+// The state of a cache on a device: its constants, its blocks, and the tables of the step, with the
+// work items of decode and the record of the sequences.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_GPU_DEVICE_STATE_H
@@ -15,7 +15,7 @@
 namespace lk {
 namespace device {
 
-// What launches of a step depend on, beside the tables.
+// What launches of a step depend on, besides the tables.
 struct StepShape {
     uint32_t n_sequences;
     uint32_t n_tokens;

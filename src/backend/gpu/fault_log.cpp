@@ -104,7 +104,7 @@ void FaultLog::read(DataReport *out) const {
 }
 
 // A fault that is known goes at once and is erased in the order of the queue; one that comes later
-// is told from those of earlier steps by its serial.
+// is distinguished from those of earlier steps by its serial.
 void FaultLog::clear() {
     const std::lock_guard<std::mutex> lock(mutex_);
     dropped_ |= 1u << serial_ % kSteps;

@@ -1,4 +1,4 @@
-// What kernels report of the numbers they met, and which sequences a report means.
+// What kernels report of the values they read, and which sequences a report means.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_GPU_FAULT_LOG_H
@@ -31,7 +31,7 @@ class FaultLog {
 
     lk_status open(uint32_t max_sequences, ReportMemory *memory);
 
-    // Note who takes part in a step, and let the device forget what was cleared.
+    // Note the sequences of a step, and clear the reports on the device that were cleared here.
     lk_status begin(const Batch &batch, uint32_t serial);
     // Any thread.
     void read(DataReport *out) const;
@@ -39,7 +39,7 @@ class FaultLog {
     void clear();
 
   private:
-    static constexpr uint32_t kSteps = 16;  // that a fault key tells apart
+    static constexpr uint32_t kSteps = 16;  // that a fault key distinguishes
 
     struct Member {
         uint64_t id;
@@ -58,7 +58,7 @@ class FaultLog {
     uint32_t max_sequences_ = 0;
     uint32_t n_members_[kSteps] = {};
     uint32_t serial_ = 0;   // of the last step
-    uint32_t dropped_ = 0;  // bit serial % kSteps: faults of the step are not told
+    uint32_t dropped_ = 0;  // bit serial % kSteps: faults of the step are not reported
     uint8_t n_clears_ = 0;  // modulo 256, that were started
     bool is_clear_due_ = false;
 };

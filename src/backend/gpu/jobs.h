@@ -1,4 +1,4 @@
-// Lists of halves to pack, to reopen, to shrink or to move tokens in, and of sums to add, as
+// Lists of pages to pack, to dequantize, to shrink or to move tokens in, and of sums to add, as
 // kernels read them.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -106,8 +106,8 @@ uint64_t Splits::row_bytes(const BatchSequence &sequence, const PageRow &row,
     return round_up(tokens, LK_TILE_TOKENS) * key.head_dim * 4;
 }
 
-// Rows that the step's tokens see, in runs of raw and of packed ones. Raw rows between packed ones
-// are full pages and go with them.
+// Blocks visible to the step's tokens, in runs of raw and of packed ones. Raw rows between packed
+// ones are full pages and go with them.
 Splits::WorkTileRows Splits::find_rows(const BatchSequence &sequence, const LayerView &layer,
                                        uint32_t entry) const {
     const auto hidden = [&](uint32_t r) {
@@ -133,7 +133,7 @@ Splits::WorkTileRows Splits::find_rows(const BatchSequence &sequence, const Laye
 }
 
 // Where nothing is packed, whole pages are better read a page at a time, once there are enough of
-// them: from the last run of raw rows, or behind short rows of sinks.
+// them: from the last run of raw rows, or after short blocks of sinks.
 void Splits::read_by_pages(const BatchSequence &sequence, WorkTileRows *work_tile) {
     const auto is_page = [&](uint32_t r) {
         const PageRow &row = *sequence.rows[r];
@@ -223,7 +223,8 @@ uint32_t Splits::n_splits_of(const SplitShape &shape, const WorkTileRows &work_t
     return shape.splits_packed_only ? fewest_splits(work_tile, n_parts, shape.n_readers) : n_parts;
 }
 
-// The cost of the busiest worker's items when units are cut for n_rounds items of each worker.
+// The cost of the busiest worker's items when work tiles are split for n_rounds items of each
+// worker.
 double Splits::time_of(const SplitShape &shape, uint32_t n_tiles, uint64_t total,
                        uint32_t n_rounds) const {
     double first = 0;  // of worker 0, which always has the most items
@@ -240,7 +241,7 @@ double Splits::time_of(const SplitShape &shape, uint32_t n_tiles, uint64_t total
     return first > largest ? first : largest;
 }
 
-// Readers take pages in rounds. Where an even share ends just before a full round, all parts but
+// Readers take pages in rounds. Where an even share ends just before a full round, all splits but
 // the first, which has the raw rows, take full rounds; 0 where it does not.
 uint32_t Splits::quota_of(const WorkTileRows &work_tile, uint32_t n_parts, uint32_t n_readers) {
     const uint32_t n = work_tile.packed.size();
@@ -290,14 +291,14 @@ void Splits::split_by_rounds(const WorkTileRows &work_tile, WorkItem item, uint3
     }
 }
 
-// Chunks that stay at 16 bits make raw rows many, and long work for one part's readers.
+// Chunks that stay at 16 bits make raw rows many, and long work for one split's readers.
 bool Splits::has_many_raw(const WorkTileRows &work_tile, uint32_t n_readers) {
     return work_tile.packed.size() &&
            work_tile.raw[0].size() + work_tile.raw[1].size() > std::max(n_readers, kFewRawRows);
 }
 
 // Raw rows in equal numbers, packed ones at equal cost: half of a page's bytes and half of those of
-// the unit's mean page, as weigh() has it.
+// the work tile's mean page, as weigh() has it.
 void Splits::split_evenly(const WorkTileRows &work_tile, WorkItem item, uint32_t n_parts,
                           uint32_t *n_items, const BatchSequence &sequence, uint32_t entry,
                           WorkItem *items) const {
@@ -327,7 +328,7 @@ void Splits::split_evenly(const WorkTileRows &work_tile, WorkItem item, uint32_t
     }
 }
 
-// All raw rows to each item, and packed ones in equal parts.
+// All raw rows to each item, and packed ones in equal shares.
 void Splits::split_packed_only(const WorkTileRows &work_tile, WorkItem item, uint32_t n_parts,
                                uint32_t *n_items, WorkItem *items) {
     for (uint32_t i = 0; i < 2; ++i) {

@@ -17,26 +17,26 @@ struct SplitShape {
     uint32_t n_workers;       // workgroups that run side by side and take items in turn
     uint32_t n_readers;       // of a workgroup, which take pages in turn
     uint32_t tile_columns;    // of an item
-    uint32_t item_bytes;      // what an item costs beside its bytes, in bytes that a worker reads
-    bool splits_packed_only;  // all items of a unit have its raw rows, and readers take tiles of
-                              // them in turn
+    uint32_t item_bytes;      // what an item costs besides its bytes, in bytes that a worker reads
+    bool splits_packed_only;  // all items of a work tile have its 16-bit blocks, and readers take
+                              // tiles of them in turn
 };
 
-// The most that shapes can be. A unit is a KV head of a sequence.
+// The most that shapes can be. A work tile is a KV head of a sequence.
 struct SplitLimits {
     uint32_t n_processors;
     uint32_t max_workers;
-    uint32_t max_columns;  // query columns of a unit that decode takes
-    uint32_t max_tiles;    // of a unit
+    uint32_t max_columns;  // query columns of a work tile that decode takes
+    uint32_t max_tiles;    // of a work tile
     uint32_t max_tile_columns;
-    uint32_t n_ahead;  // items behind all of them that kernels load
+    uint32_t n_ahead;  // items after all of them that kernels load
 };
 
 // What a device's kernels want.
 class SplitRules {
   public:
     virtual SplitLimits limits() const = 0;
-    // Of a step with n_units units of at most n_columns columns.
+    // Of a step with n_work_tiles work tiles of at most n_columns columns.
     virtual SplitShape shape(uint32_t layer, uint32_t n_work_tiles, uint32_t n_columns) const = 0;
 
   protected:
@@ -48,11 +48,11 @@ struct Split {
     uint64_t items_offset;    // WorkItem []
     uint64_t n_items_offset;  // uint32_t
     uint32_t n_items;
-    uint32_t n_merges;  // behind the items: those again that are the first part of several
+    uint32_t n_merges;  // after the items: those again that are the first split of several
     uint32_t n_work_tiles;
-    uint32_t
-        n_kv_tiles;  // rows of the item that has most, packed ones alone where raw ones are dealt
-    // Where raw rows are dealt: how many times each reader takes a tile of them, and of the raw
+    uint32_t n_kv_tiles;  // largest number of blocks of an item; only packed ones with
+                          // splits_packed_only
+    // With splits_packed_only: how many times each reader takes a tile of them, and of the raw
     // ones among the packed rows of its own item.
     uint32_t n_row_rounds;
     uint32_t n_own_row_rounds;
@@ -70,7 +70,7 @@ class Splits {
     // False when those in the block are right as they are.
     bool plan(const Batch &batch, bool rows_changed);
 
-    // The items are put to a device block of bytes(), which keeps its place.
+    // The items are put to a device block of bytes(), whose address stays.
     uint64_t bytes() const { return block_.size(); }
     lk_status send(TableMemory *memory, uint64_t address) const;
     // Of the step that was planned; for layers and steps that decode takes.

@@ -14,7 +14,7 @@ constexpr uint64_t kAlignment = 256;
 constexpr uint64_t kSequencesOffset = 16;
 static_assert(sizeof(StepHeader) == kSequencesOffset, "header and sequences are one copy");
 static_assert(sizeof(SequenceInfo) % alignof(WorkItem) == 0, "splits follow sequences");
-// Up to this size all sequences are sent, so that the splits behind them go with the same copy.
+// Up to this size all sequences are sent, so that the splits after them go with the same copy.
 constexpr uint64_t kSmallBytes = 16u << 10;
 
 SequenceInfo sequence_info(const BatchSequence &from, uint32_t first_row) {
