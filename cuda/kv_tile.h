@@ -54,13 +54,13 @@ static_assert(sizeof(KvTile) == kKvTileBytes, "the host sizes shared memory by i
 struct alignas(16) KvTileTemplate {
     KvTile kv_tile;
     uint64_t permutation;  // u8 [head_dim] fixed slot -> channel of keys; 0 = identity
-    uint16_t key_class;
-    uint16_t value_class;
+    uint16_t key_format;
+    uint16_t value_format;
     uint32_t reserved;
 };
 
 // The members that follow from a page's format; the addresses come later.
-LK_KV_TILE_CALL inline void fill_side(KvTile *kv_tile, const ClassInfo &c, uint32_t side) {
+LK_KV_TILE_CALL inline void fill_side(KvTile *kv_tile, const FormatInfo &c, uint32_t side) {
     // Chunks end between strips: sizes of strips divide them.
     const bool is_wide = side || c.strips[0] || c.strips[1];
     kv_tile->side[side] = {0, 0, c.payload_bytes,

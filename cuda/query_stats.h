@@ -11,7 +11,7 @@
 namespace lk {
 namespace cuda {
 
-// A run of sums: QuerySumArgs and QuerySumRun of src/backend/backend.h.
+// A run of sums: QueryStatArgs and QueryStatRun of src/backend/backend.h.
 struct QueryStatsLaunch {
     const StepHeader *header;
     TensorArg q;
@@ -32,7 +32,7 @@ struct QueryStatsLaunch {
 };
 cudaError_t launch_query_stats(const QueryStatsLaunch &args, cudaStream_t stream);
 
-// Arithmetic on sums: SumItem of src/backend/backend.h, whose bytes these are.
+// Arithmetic on sums: StatItem of src/backend/backend.h, whose bytes these are.
 struct SumJob {
     uint64_t target;
     uint64_t source;

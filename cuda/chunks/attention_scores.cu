@@ -1,4 +1,4 @@
-// Attention scores of chunks (ChunkWatch of src/backend/backend.h): products of the queries and
+// Attention scores of chunks (ChunkAttention of src/backend/backend.h): products of the queries and
 // the context's keys, a partial softmax for each chunk and column, and the sums of these.
 //
 // A warp takes a chunk under the 64 columns of a work tile: it loads tiles of keys of any class as
@@ -17,20 +17,21 @@ namespace cuda {
 
 namespace {
 
-constexpr int kSlices = kWatchColumns / 8;
+constexpr int kSlices = kAttentionScoreColumns / 8;
 constexpr uint32_t kPartialWarps = 4;
 constexpr uint32_t kMaxPartialBlocks = 65535;
 constexpr uint32_t kTotalColumns = 8;  // of a block that totals
 constexpr uint32_t kTotalShares = 64;
 constexpr uint32_t kScoreWarps = 8;
-constexpr uint32_t kRowBytes = 2 * kWatchColumns + 16;  // of a channel: neighbours in other banks
+constexpr uint32_t kRowBytes =
+    2 * kAttentionScoreColumns + 16;  // of a channel: neighbours in other banks
 constexpr float kNoRowMax = -1e30f;
 constexpr float kLog2E = 1.44269504f;
 
 // What a dot product becomes a logit by, times log2(e) or, under a soft-cap, over the cap.
 struct ColumnTables {
-    float factors[kWatchColumns];
-    float offsets[kWatchColumns];
+    float factors[kAttentionScoreColumns];
+    float offsets[kAttentionScoreColumns];
 };
 
 struct WorkTile {
@@ -40,15 +41,15 @@ struct WorkTile {
 };
 
 __device__ inline WorkTile find_work_tile(const AttentionScoresArgs &args, uint32_t work_tile) {
-    const uint32_t first = work_tile % args.n_tiles * kWatchColumns;
+    const uint32_t first = work_tile % args.n_tiles * kAttentionScoreColumns;
     const uint32_t n = args.n_queries * (args.layer.n_query_heads / args.layer.n_kv_heads);
-    return {work_tile / args.n_tiles, first, min(kWatchColumns, n - first)};
+    return {work_tile / args.n_tiles, first, min(kAttentionScoreColumns, n - first)};
 }
 
 __device__ inline float2 *partials_of(const AttentionScoresArgs &args, uint32_t index,
                                       uint32_t chunk) {
     const uint64_t chunks = static_cast<uint64_t>(index) * (args.n_chunks + 1) + chunk;
-    return args.partials + chunks * kWatchColumns;
+    return args.partials + chunks * kAttentionScoreColumns;
 }
 
 __device__ inline float warp_max(float x) {
@@ -116,7 +117,7 @@ __device__ void load_column(const AttentionScoresArgs &args, const WorkTile &wor
 
 // A page of keys as a warp reads it.
 struct Keys {
-    const ClassInfo *info;
+    const FormatInfo *info;
     const uint8_t *payload;
     const uint8_t *metadata;
     const uint8_t *order;  // slot -> channel, or null
@@ -124,10 +125,10 @@ struct Keys {
 
 __device__ inline Keys find_keys(const AttentionScoresArgs &args, uint32_t kv_head, uint32_t page) {
     const SequenceInfo &sequence = args.step.sequences[args.sequence];
-    const RowInfo &row = args.step.rows[sequence.first_row + args.first_row + page];
+    const BlockInfo &row = args.step.rows[sequence.first_row + args.first_row + page];
     const Entry &entry =
         reinterpret_cast<const Entry *>(row.entries)[args.layer.first_entry + kv_head];
-    const ClassInfo &c = args.step.classes[entry.key_class];
+    const FormatInfo &c = args.step.classes[entry.key_format];
     return {&c, reinterpret_cast<const uint8_t *>(entry.key_payload),
             reinterpret_cast<const uint8_t *>(entry.key_metadata),
             reinterpret_cast<const uint8_t *>(c.permutes ? entry.key_metadata + c.permutation_offset
@@ -246,7 +247,7 @@ __global__ void __launch_bounds__(kPartialWarps *kWarp)
     __shared__ ColumnTables tables;
     const WorkTile work_tile = find_work_tile(args, first_work_tile + blockIdx.y);
     const uint32_t warp = threadIdx.x / kWarp;
-    for (uint32_t column = warp; column < kWatchColumns; column += kPartialWarps)
+    for (uint32_t column = warp; column < kAttentionScoreColumns; column += kPartialWarps)
         load_column(args, work_tile, column, queries, &tables);
     __syncthreads();
     const uint32_t address = renewed(shared_address(queries));
@@ -273,7 +274,7 @@ __global__ void __launch_bounds__(kTotalColumns *kTotalShares)
     float2 total = make_float2(kNoRowMax, 0);
 #pragma unroll 4
     for (uint32_t chunk = share; chunk < args.n_chunks; chunk += kTotalShares)
-        join(from[static_cast<uint64_t>(chunk) * kWatchColumns], &total);
+        join(from[static_cast<uint64_t>(chunk) * kAttentionScoreColumns], &total);
     partials[share][i] = total;
     __syncthreads();
     if (share)
@@ -317,8 +318,8 @@ cudaError_t launch_attention_scores(const AttentionScoresArgs &args, cudaStream_
         const uint32_t n_blocks = wanted < kMaxPartialBlocks ? wanted : kMaxPartialBlocks;
         weigh_chunks<<<dim3(n_blocks, n), kPartialWarps * kWarp, shared_bytes, stream>>>(args,
                                                                                          first);
-        total_columns<<<dim3(kWatchColumns / kTotalColumns, n), kTotalColumns * kTotalShares, 0,
-                        stream>>>(args);
+        total_columns<<<dim3(kAttentionScoreColumns / kTotalColumns, n),
+                        kTotalColumns * kTotalShares, 0, stream>>>(args);
         add_scores<<<(args.n_chunks + kScoreWarps - 1) / kScoreWarps, kScoreWarps * kWarp, 0,
                      stream>>>(args, first, n);
         const cudaError_t error = cudaGetLastError();

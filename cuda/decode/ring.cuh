@@ -20,7 +20,7 @@ constexpr uint32_t kRawStrips = 8;  // strips of a chunk of a tile of a raw row
 // Where the bytes of KV tile `index` of an item are: packed pages come first, since they take
 // longest.
 struct KvTileSource {
-    RowInfo row;
+    BlockInfo row;
     Entry entry;
 };
 __device__ __forceinline__ KvTileSource find_kv_tile(const DecodeArgs &args, const WorkItem &item,
@@ -41,17 +41,17 @@ __device__ __forceinline__ KvTileSource find_kv_tile(const DecodeArgs &args, con
 __device__ inline KvTile make_page(const DecodeArgs &args, const KvTileTemplate &common,
                                    const Entry &entry) {
     KvTile kv_tile = common.kv_tile;
-    if (entry.key_class != common.key_class || entry.value_class != common.value_class) {
+    if (entry.key_format != common.key_format || entry.value_format != common.value_format) {
         kv_tile.is_f8 = 0;
-        fill_side(&kv_tile, args.step.classes[entry.key_class], 0);
-        fill_side(&kv_tile, args.step.classes[entry.value_class], 1);
+        fill_side(&kv_tile, args.step.classes[entry.key_format], 0);
+        fill_side(&kv_tile, args.step.classes[entry.value_format], 1);
     }
     kv_tile.side[0].metadata = entry.key_metadata;
     kv_tile.side[1].metadata = entry.value_metadata;
     return kv_tile;
 }
 
-__device__ inline KvTile make_tile(const DecodeArgs &args, const RowInfo &row, uint32_t tile,
+__device__ inline KvTile make_tile(const DecodeArgs &args, const BlockInfo &row, uint32_t tile,
                                    uint32_t n_tokens) {
     const uint32_t tiles = row.capacity_tokens / 16;
     const bool is_there = tile < tiles && row.first_token + tile * 16 < n_tokens;

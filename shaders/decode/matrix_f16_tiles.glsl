@@ -24,12 +24,12 @@ shared uvec4 shared_addresses[kLookups * kAddressQuads];  // of tiles of rows, t
 
 // Is an entry among the packed ones at 16 bits? Only where there may be such.
 bool is_row(WorkTile work_tile, Entry entry) {
-    return push.n_own_row_rounds != 0u && load_class(work_tile.step.classes, entry.key_class).is_raw;
+    return push.n_own_row_rounds != 0u && load_class(work_tile.step.classes, entry.key_format).is_raw;
 }
 
 // Tile `index` of a block that is surely at 16 bits, or may be; none after its last one or the last token.
 void store_row_tile(WorkTile work_tile, uint row_index, bool is_sure, uint index, uint at) {
-    const RowInfo info = load_row(work_tile.step, work_tile.item.first_row + row_index);
+    const BlockInfo info = load_row(work_tile.step, work_tile.item.first_row + row_index);
     const Entry entry = load_entry(info.entries, work_tile.layer.first_entry + work_tile.item.kv_head);
     const uint first_token = info.first_token + index * LK_TILE_TOKENS;
     const bool is_there = index < info.capacity_tokens / LK_TILE_TOKENS &&

@@ -30,11 +30,11 @@ struct Page {
 };
 
 void store_page(WorkTile work_tile, uint row_index, uint at) {
-    const RowInfo info = load_row(work_tile.step, work_tile.item.first_row + row_index);
+    const BlockInfo info = load_row(work_tile.step, work_tile.item.first_row + row_index);
     const Entry entry = load_entry(info.entries, work_tile.layer.first_entry + work_tile.item.kv_head);
     Address permutation = address_add(entry.key_metadata, push.permutation_bytes);
-    if (kPermutation == LK_PERMUTATION_OF_CLASS)
-        permutation = load_class(work_tile.step.classes, entry.key_class).permutation;
+    if (kPermutation == LK_PERMUTATION_OF_FORMAT)
+        permutation = load_class(work_tile.step.classes, entry.key_format).permutation;
     shared_addresses[at * kAddressQuads] = uvec4(entry.key_payload, entry.value_payload);
     shared_addresses[at * kAddressQuads + 1u] = uvec4(entry.key_metadata, entry.value_metadata);
     shared_addresses[at * kAddressQuads + 2u] =

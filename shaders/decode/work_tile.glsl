@@ -27,7 +27,7 @@ WorkTile find_work_tile(uint index, uint columns_of_item) {
     work_tile.first_column = work_tile.item.column_tile * columns_of_item;
     work_tile.n_columns = min(work_tile.item.n_new * work_tile.group_size - work_tile.first_column, columns_of_item);
     work_tile.n_history = load_sequence(work_tile.step, work_tile.item.sequence).n_history;
-    work_tile.n_new = work_tile.item.new_in_rows ? work_tile.item.n_new : 0u;
+    work_tile.n_new = work_tile.item.new_in_blocks ? work_tile.item.n_new : 0u;
     return work_tile;
 }
 

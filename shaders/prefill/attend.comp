@@ -155,7 +155,7 @@ void attend_page(Mask mask, PageView page) {
 }
 
 // Over all rows, in their order.
-void add_sums() {
+void add_stats() {
     shared_rows[gl_LocalInvocationIndex] = sum;
     barrier();
     sum = vec4(0.0);
@@ -227,7 +227,7 @@ void main() {
     for (uint page = mask.page_begin; page < mask.page_end; ++page)
         attend_page(mask, view_page(mask, page));
     barrier();
-    add_sums();
+    add_stats();
     add_phases();
     if (phase() != 0u)
         return;

@@ -18,7 +18,7 @@ shared uint shared_channels[kHeadDim];                                    // of 
 
 // One half of a page.
 struct Side {
-    ClassInfo info;
+    FormatInfo info;
     Address payload;
     Address metadata;
     bool is_value;
@@ -30,7 +30,7 @@ Side find_side(Mask mask, PageView page, bool is_value) {
     if (is_value)
         view = page.values;
     if (!page.is_staged)
-        side.info = load_class(mask.step.classes, view.half_class);
+        side.info = load_class(mask.step.classes, view.page_format);
     side.payload = view.payload;
     side.metadata = view.metadata;
     side.is_value = is_value;

@@ -106,8 +106,8 @@ class Splits {
                            uint32_t entry) const;
     void weigh();
     void count_bytes(const BatchSequence &sequence, uint32_t entry, WorkTileRows *work_tile);
-    uint64_t row_bytes(const BatchSequence &sequence, const PageRow &row, uint32_t entry) const;
-    bool is_raw(const PageRow &row, uint32_t entry) const;
+    uint64_t row_bytes(const BatchSequence &sequence, const Block &row, uint32_t entry) const;
+    bool is_raw(const Block &row, uint32_t entry) const;
     static void read_by_pages(const BatchSequence &sequence, WorkTileRows *work_tile);
     static uint64_t row_tiles(const WorkTileRows &work_tile);
     static uint32_t fewest_splits(const WorkTileRows &work_tile, uint32_t n_parts,
