@@ -216,7 +216,7 @@ lk_status check_recent(uint32_t sink_tokens, uint32_t recent_tokens, const Subje
     if (sink_tokens > kMaxSinkTokens || sink_tokens % LK_TILE_TOKENS)
         return refuse(s, "sink_tokens", sink_tokens, "a multiple of 16 up to 1024");
     if (recent_tokens > kMaxRecentTokens)
-        return refuse(s, "recent_tokens", recent_tokens, "at most 65536");
+        return refuse(s, s.name("recent_tokens", "window_tokens"), recent_tokens, "at most 65536");
     return LK_OK;
 }
 

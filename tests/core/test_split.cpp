@@ -27,7 +27,7 @@ enum : uint16_t { kRaw = 0, kFour = 2, kTwo = 4, kClasses = 6 };
 
 lk::PageFormat page_format(Side side, uint32_t bits) {
     lk::PageFormat made{};
-    made.shape = lk::raw_layout(side, kHeadDim, LK_MAX_PAGE_TOKENS);
+    made.layout = lk::raw_layout(side, kHeadDim, LK_MAX_PAGE_TOKENS);
     if (bits == 16)
         return made;
     std::swap(made.layout.strips[lk::kPlane16],

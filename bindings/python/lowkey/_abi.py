@@ -235,7 +235,7 @@ STRUCTS: dict[str, type[Structure]] = {
     'cache_stats': CacheStats, 'snapshot_desc': SnapshotDesc, 'snapshot_info': SnapshotInfo,
     'snapshot_sequence': SnapshotSequence, 'snapshot_class': SnapshotClass,
     'probe': Probe, 'chanmix': ChanMix, 'auto': Auto, 'pressure': Pressure, 'bm25': Bm25, 'chunk_quota': ChunkQuota,
-    'chunk_watch': ChunkAttention, 'chunks_info': ChunksInfo, 'chanmix_layout': ChanMixLayout,
+    'chunk_attention': ChunkAttention, 'chunks_info': ChunksInfo, 'chanmix_layout': ChanMixLayout,
     'rope': Rope, 'scale_search': ScaleSearch, 'pmkvq': PmKvq,
 }
 WITHOUT_INIT = {'pressure'}  # the library fills it

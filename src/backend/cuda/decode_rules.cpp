@@ -61,9 +61,9 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             const uint32_t order = entry.ordered_key == kNoFormat ? kDecodeNone : kDecodePlain;
             layer.kind = std::max({layer.kind, kind_of_class(key), kind_of_class(value), order});
             layer.key_metadata_bytes =
-                std::max(layer.key_metadata_bytes, rounded_metadata(key.shape));
+                std::max(layer.key_metadata_bytes, rounded_metadata(key.layout));
             layer.value_metadata_bytes =
-                std::max(layer.value_metadata_bytes, rounded_metadata(value.shape));
+                std::max(layer.value_metadata_bytes, rounded_metadata(value.layout));
         }
         const LayerFormats more =
             layout.layer_formats ? layout.layer_formats[l] : LayerFormats{nullptr, 0, 0};
@@ -72,7 +72,7 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             uint32_t &metadata = half.layout.side == Side::kKey ? layer.key_metadata_bytes
                                                                 : layer.value_metadata_bytes;
             layer.kind = std::max(layer.kind, kind_of_class(half));
-            metadata = std::max(metadata, rounded_metadata(half.shape));
+            metadata = std::max(metadata, rounded_metadata(half.layout));
         }
         // Split-k columns lay out queries for one class of keys: pages of several with FP8 numbers
         // go through tile attention, which takes each as its class says.

@@ -17,7 +17,7 @@ static_assert(sizeof(Entry) == sizeof(PageEntry) &&
 
 namespace {
 
-constexpr uint64_t kBlockBytes = 1u << 20;
+constexpr uint64_t kGrowBytes = 1u << 20;
 constexpr uint64_t kBlockRows = 16;  // at least
 
 }  // namespace
@@ -34,7 +34,7 @@ void BlockTables::open(uint32_t n_entries, TableMemory *memory) {
 
 // The lists grow with the tables, so that dropping and marking cannot fail.
 lk_status BlockTables::grow() {
-    const uint64_t fitting = kBlockBytes / row_bytes_;
+    const uint64_t fitting = kGrowBytes / row_bytes_;
     const uint64_t n = fitting > kBlockRows ? fitting : kBlockRows;
     const uint64_t n_rows = n_rows_ + n;
     if (!free_.reserve(n_rows) || !stale_.reserve(n_rows) || !blocks_.reserve(blocks_.size() + 1))
