@@ -7,7 +7,7 @@
 #extension GL_EXT_control_flow_attributes : require
 
 #include "format/format_const.h"
-#include "tables.glsl"
+#include "shaders/tables.glsl"
 
 const uint kLaneHalves = 8u;  // of a tile
 const uint kTileHalves = kLaneHalves * LK_LANES;
@@ -28,17 +28,17 @@ uint first_entry(FormatInfo c, uint strip, uint tile) {
 }
 
 // Where a strip's codes lie in the payload.
-struct StripPlace {
+struct StripPosition {
     uint bits;         // 3: the low two bits are at offset, the third at high_offset
     uint offset;       // bytes
     uint high_offset;  // of a strip of 3 bits
     uint in_plane;     // index among the strips of its plane
     uint first_entry;  // of its ranges and minima
 };
-StripPlace find_strip(FormatInfo c, uint strip) {
+StripPosition find_strip(FormatInfo c, uint strip) {
     const uint entry = strip_entry(c, strip);
     const uint bit_bytes = 2u * c.page_tokens;  // of a strip, for each bit of its width
-    StripPlace place = StripPlace(0u, 0u, 0u, strip, entry);
+    StripPosition position = StripPosition(0u, 0u, 0u, strip, entry);
     uint offset = 0u;
     uint in_plane = strip;  // wraps around behind the strip's plane
     [[unroll]] for (uint plane = 0u; plane < 6u; ++plane) {
@@ -46,12 +46,12 @@ StripPlace find_strip(FormatInfo c, uint strip) {
         const uint low_bytes = bit_bytes * (bits == 3u ? 2u : bits);
         const uint n = c.strips[plane];
         if (in_plane < n)
-            place = StripPlace(bits, offset + low_bytes * in_plane,
+            position = StripPosition(bits, offset + low_bytes * in_plane,
                                offset + low_bytes * n + bit_bytes * in_plane, in_plane, entry);
         offset += bit_bytes * bits * n;
         in_plane -= n;
     }
-    return place;
+    return position;
 }
 
 // Words of a lane in a strip of 1, 2, 4, 8 or 16 bits, and where they lie in it.

@@ -8,7 +8,7 @@
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
 
-#include "push.h"
+#include "shaders/push.h"
 
 #define LK_STAGED 0xFFFFFFFFu /* source_format of a job: staged tokens, not a half page */
 
@@ -196,7 +196,7 @@ struct DequantizeJob {
     uint target_format;
     uint n_tokens;
 };
-DequantizeJob load_reopen_job(Address jobs, uint index) {
+DequantizeJob load_dequantize_job(Address jobs, uint index) {
     ConstPairs pairs = ConstPairs(address_at(jobs, index, 40u));
     const uvec2 classes = pairs.at[3];
     return DequantizeJob(pairs.at[0], pairs.at[1], pairs.at[2], classes.x, classes.y, pairs.at[4].x);

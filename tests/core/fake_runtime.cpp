@@ -13,7 +13,7 @@
 #include "backend/cpu/cache_device.h"
 #include "backend/cpu/watch.h"
 #include "cuda/launch.h"
-#include "cuda/query_sums.h"
+#include "cuda/query_stats.h"
 #include "suite.h"
 
 using namespace lk;
@@ -222,11 +222,11 @@ void attend_now(const Args &from, const StagingArg &staging) {
     assert_int_equal(device.attend(args), LK_OK);
 }
 
-void watch_now(const WatchArgs &from) {
+void watch_now(const AttentionScoresArgs &from) {
     DeviceBatch read(from.step);
-    assert_true(holds(g_device, from.masses, from.n_chunks * sizeof(float)));
-    assert_true(
-        holds(g_device, from.partials, from.max_units * attention_score_tile_bytes(from.n_chunks)));
+    assert_true(holds(g_device, from.scores, from.n_chunks * sizeof(float)));
+    assert_true(holds(g_device, from.partials,
+                      from.max_work_tiles * attention_score_tile_bytes(from.n_chunks)));
     cpu::AttendCall call{};
     call.layer = layer_view(from.layer);
     call.layer_index = from.layer.layer;
@@ -244,9 +244,9 @@ void watch_now(const WatchArgs &from) {
                                   from.first_row,
                                   from.chunk_tokens,
                                   from.n_chunks,
-                                  from.max_units,
+                                  from.max_work_tiles,
                                   from.weight,
-                                  reinterpret_cast<uint64_t>(from.masses),
+                                  reinterpret_cast<uint64_t>(from.scores),
                                   reinterpret_cast<uint64_t>(from.partials),
                                   static_cast<int32_t>(from.is_first)};
     assert_int_equal(cpu::watch_chunks(call, watch, &engine().pool, &engine().attend_scratch),
@@ -254,7 +254,7 @@ void watch_now(const WatchArgs &from) {
 }
 
 // The items of one sequence, KV head and tile of columns: how often each row is read.
-struct Unit {
+struct WorkTile {
     std::vector<uint8_t> rows;
     uint32_t n_items = 0;
 };
@@ -279,16 +279,16 @@ void check_item(const DecodeArgs &args, const WorkItem &item) {
     assert_int_equal(item.new_in_blocks, info.new_in_blocks);
     assert_int_equal(item.has_tree, info.has_tree);
     assert_true(holds(g_device, args.counters + item.unit, sizeof *args.counters));
-    const uint64_t part_floats = args.tile_columns * (args.layer.head_dim + 2);
+    const uint64_t split_floats = args.tile_columns * (args.layer.head_dim + 2);
     if (item.n_parts > 1)
         assert_true(holds(g_device, args.partials + item.first_partial,
-                          item.n_parts * part_floats * sizeof *args.partials));
+                          item.n_parts * split_floats * sizeof *args.partials));
 }
 
 // Every unit is there, with a counter of its own, and its parts read each row once; those behind a
 // window need not be.
 void check_items(const DecodeArgs &args) {
-    std::map<uint64_t, Unit> units;
+    std::map<uint64_t, WorkTile> work_tiles;
     std::map<uint32_t, uint64_t> owners;  // of counters
     for (uint32_t i = 0; i < *args.n_items; ++i) {
         const WorkItem &item = args.items[i];
@@ -296,31 +296,31 @@ void check_items(const DecodeArgs &args) {
         const uint64_t name =
             uint64_t{item.sequence} << 32 | uint64_t{item.kv_head} << 16 | item.column_tile;
         assert_int_equal(owners.emplace(item.unit, name).first->second, name);
-        Unit &unit = units[name];
-        assert_int_equal(item.part, unit.n_items++);
-        unit.rows.resize(args.step.sequences[item.sequence].n_attended);
-        mark_rows(item, &unit.rows);
+        WorkTile &work_tile = work_tiles[name];
+        assert_int_equal(item.part, work_tile.n_items++);
+        work_tile.rows.resize(args.step.sequences[item.sequence].n_attended);
+        mark_rows(item, &work_tile.rows);
         if (item.part + 1 < item.n_parts)
             continue;
-        assert_int_equal(unit.n_items, item.n_parts);
-        for (const uint8_t n : unit.rows)
+        assert_int_equal(work_tile.n_items, item.n_parts);
+        for (const uint8_t n : work_tile.rows)
             assert_true(n == 1 || (n == 0 && args.layer.window_tokens));
     }
     const uint32_t group = args.layer.n_query_heads / args.layer.n_kv_heads;
-    uint64_t n_units = 0;
+    uint64_t n_work_tiles = 0;
     for (uint32_t s = 0; s < args.step.header->n_sequences; ++s)
-        n_units += args.layer.n_kv_heads *
-                   ceil_div(args.step.sequences[s].n_new * group, args.tile_columns);
-    assert_int_equal(units.size(), n_units);
-    assert_int_equal(owners.size(), n_units);
+        n_work_tiles += args.layer.n_kv_heads *
+                        ceil_div(args.step.sequences[s].n_new * group, args.tile_columns);
+    assert_int_equal(work_tiles.size(), n_work_tiles);
+    assert_int_equal(owners.size(), n_work_tiles);
 }
 
 // The block fits and its kernel exists.
 void check_shape(const DecodeArgs &args) {
     assert_true(decode_has_instance(args.layer.head_dim));
     assert_true(args.kind < kDecodeNone);
-    const DecodeShape shape =
-        decode_shape(args.layer.head_dim, args.tile_columns, args.kind, args.has_many_units != 0);
+    const DecodeShape shape = decode_shape(args.layer.head_dim, args.tile_columns, args.kind,
+                                           args.has_many_work_tiles != 0);
     assert_true(args.n_warps > 0 && args.n_warps <= shape.n_warps);
     assert_int_equal(args.n_blocks, kMultiprocessors * shape.n_blocks);
     assert_true(shape.n_blocks *
@@ -406,7 +406,7 @@ cudaError_t launch_tile(const TileArgs &args, cudaStream_t) {
     return launch([=] { attend_now(args, args.staging); });
 }
 
-cudaError_t launch_watch(const WatchArgs &args, cudaStream_t) {
+cudaError_t launch_attention_scores(const AttentionScoresArgs &args, cudaStream_t) {
     ++g_counts.n_watches;
     return launch([=] { watch_now(args); });
 }
@@ -425,8 +425,8 @@ cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const FormatInfo *
     });
 }
 
-cudaError_t launch_reopen(const DequantizeJob *jobs, uint32_t n_jobs, const FormatInfo *,
-                          cudaStream_t) {
+cudaError_t launch_dequantize(const DequantizeJob *jobs, uint32_t n_jobs, const FormatInfo *,
+                              cudaStream_t) {
     ++g_counts.n_reopens;
     return launch([=] {
         cpu::CpuCacheDevice device(&engine(), g_layout);
@@ -470,7 +470,7 @@ cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_
     });
 }
 
-cudaError_t launch_query_sums(const QuerySumLaunch &from, cudaStream_t) {
+cudaError_t launch_query_stats(const QueryStatsLaunch &from, cudaStream_t) {
     ++g_counts.n_query_stats;
     return launch([=] {
         if (from.header->n_sequences != from.n_sequences ||
@@ -486,7 +486,7 @@ cudaError_t launch_query_sums(const QuerySumLaunch &from, cudaStream_t) {
                                   from.n_tokens,     from.tokens_per_sum, from.first_head,
                                   from.n_heads};
         for (uint32_t i = 0; i < n_query_stats(run); ++i) {
-            auto *sums = reinterpret_cast<uint64_t *>(*from.sums_cell + from.offset_bytes +
+            auto *sums = reinterpret_cast<uint64_t *>(*from.query_stats_cell + from.offset_bytes +
                                                       i * from.stride_bytes);
             assert_true(holds(g_device, sums, uint64_t{from.n_heads} * from.head_dim * 8));
             for (uint32_t head = 0; head < from.n_heads; ++head)
@@ -495,8 +495,8 @@ cudaError_t launch_query_sums(const QuerySumLaunch &from, cudaStream_t) {
     });
 }
 
-cudaError_t launch_add_sums(const SumJob *jobs, uint32_t n_jobs, uint32_t most_channels,
-                            cudaStream_t) {
+cudaError_t launch_add_query_stats(const SumJob *jobs, uint32_t n_jobs, uint32_t most_channels,
+                                   cudaStream_t) {
     ++g_counts.n_sums_added;
     return launch([=] {
         for (uint32_t i = 0; i < n_jobs; ++i) {

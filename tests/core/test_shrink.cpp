@@ -4,7 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cache.h"
 
-#include "backend/device/jobs.h"
+#include "backend/gpu/jobs.h"
 #include "fake_device.h"
 #include "suite.h"
 

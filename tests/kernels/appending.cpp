@@ -46,7 +46,7 @@ struct Tensor {
 };
 
 // What keys are stored less and divided by, each [kHeads * kDim] or empty.
-struct KeyNumbers {
+struct KeyParameters {
     std::vector<float> centers;
     std::vector<float> scales;
     std::vector<float> inverses;
@@ -62,7 +62,7 @@ struct KeyNumbers {
 };
 
 // Half of the values are ordinary, half any finite bits; NaN lies between the heads.
-Tensor make_tensor(lk_dtype dtype, uint32_t spread, uint32_t n_tokens, const KeyNumbers &numbers,
+Tensor make_tensor(lk_dtype dtype, uint32_t spread, uint32_t n_tokens, const KeyParameters &numbers,
                    Random *random) {
     Case c;
     c.spread = spread;
@@ -109,11 +109,11 @@ struct Part {
 class AppendScene {
   public:
     AppendScene(const Device &device, std::vector<std::pair<uint32_t, uint32_t>> lengths,
-                const KeyNumbers &numbers)
+                const KeyParameters &numbers)
         : device_(device),
           cache_(device, append_classes(), kAppendEntries,
-                 {kHeads, kHeads, kDim, 0, 0, 1, 0, nullptr, KeyNumbers::array(numbers.centers),
-                  KeyNumbers::array(numbers.scales), KeyNumbers::array(numbers.inverses)},
+                 {kHeads, kHeads, kDim, 0, 0, 1, 0, nullptr, KeyParameters::array(numbers.centers),
+                  KeyParameters::array(numbers.scales), KeyParameters::array(numbers.inverses)},
                  kLayers) {
         for (const auto &[n_history, n_new] : lengths) {
             parts_.push_back({n_history, n_new, n_tokens_, {}, {}});
@@ -285,7 +285,7 @@ std::vector<float> make_scales(Random *random) {
 }
 
 // has_long: a sequence of the step is longer than drafts are.
-void check_append(lk_dtype dtype, bool has_long, uint32_t spread, const KeyNumbers &numbers,
+void check_append(lk_dtype dtype, bool has_long, uint32_t spread, const KeyParameters &numbers,
                   const Device &device) {
     std::vector<std::pair<uint32_t, uint32_t>> lengths = {{20, 40}, {0, 1}, {31, 2}, {64, 64}};
     if (has_long)
@@ -309,7 +309,7 @@ void check_append(lk_dtype dtype, bool has_long, uint32_t spread, const KeyNumbe
     assert_int_equal(found.n_saturated, n_saturated);
 }
 
-void check_append_fault(lk_dtype dtype, const KeyNumbers &numbers, const Device &device) {
+void check_append_fault(lk_dtype dtype, const KeyParameters &numbers, const Device &device) {
     const uint32_t infinity = dtype == LK_F32 ? 0x7F800000 : dtype == LK_F16 ? 0x7C00 : 0x7F80;
     const uint32_t nan = dtype == LK_F32 ? 0xFFC00001 : dtype == LK_F16 ? 0x7C01 : 0xFF81;
     AppendScene scene(device, {{3, 5}, {40, 50}}, numbers);
@@ -347,13 +347,13 @@ void check_append_faults(const Device &device) {
 
 void check_changed_appending(const Device &device) {
     Random random(17);
-    KeyNumbers all = {make_centers(&random), make_scales(&random), {}};
+    KeyParameters all = {make_centers(&random), make_scales(&random), {}};
     for (const float scale : all.scales)
         all.inverses.push_back(1.0f / scale);
-    const KeyNumbers centers = {all.centers, {}, {}};
-    const KeyNumbers scales = {{}, all.scales, all.inverses};
+    const KeyParameters centers = {all.centers, {}, {}};
+    const KeyParameters scales = {{}, all.scales, all.inverses};
     for (const lk_dtype dtype : kDtypes)
-        for (const KeyNumbers &numbers : {centers, scales, all}) {
+        for (const KeyParameters &numbers : {centers, scales, all}) {
             for (const bool has_long : {false, true})
                 for (const uint32_t spread : {0u, 1u})
                     check_append(dtype, has_long, spread, numbers, device);

@@ -164,7 +164,7 @@ class PlacedScene {
     void place_rows();
     void describe_cache();
     bool open_cache();
-    void place_tensors();
+    void stage_tensors();
     bool read_tensor(uint64_t address, const Strides &strides, uint32_t n_channels, lk_dtype dtype,
                      std::vector<float> *out);
 

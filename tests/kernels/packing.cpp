@@ -39,7 +39,7 @@ struct Page {
     std::vector<uint16_t> values;
     std::vector<uint64_t> sums;
     Half expected;
-    PlacedHalf staged, moved, reopened;
+    PlacedHalf staged, moved, dequantized;
 };
 
 Page make_page(const OpenCache &cache, size_t target, size_t raw, uint32_t kind, Random *random) {
@@ -73,7 +73,7 @@ void queue_page(const OpenCache &cache, const Device &device, Page *page,
               source.payload.data(), nullptr);
     page->staged = place(device, target.layout);
     page->moved = place(device, target.layout);
-    page->reopened = place(device, raw.layout);
+    page->dequantized = place(device, raw.layout);
     const uint64_t staged = device.memory->input(page->values.data(), page->values.size() * 2);
     const uint64_t sums = device.memory->input(page->sums.data(), page->sums.size() * 8);
     items->push_back({&target, page->staged.payload, page->staged.metadata, nullptr, 0,
@@ -96,7 +96,8 @@ void expect_bytes(const Device &device, uint64_t address, const std::vector<uint
 
 uint32_t reopened_tokens(const PageLayout &layout) { return layout.page_tokens - 5u; }
 
-void check_reopened(const OpenCache &cache, const Device &device, const Page &page, const Case &c) {
+void check_dequantized(const OpenCache &cache, const Device &device, const Page &page,
+                       const Case &c) {
     const PageFormat &from = cache.page_format(page.target);
     const PageLayout &raw = cache.page_format(page.raw).layout;
     std::vector<uint16_t> rounded(page.values.size());
@@ -104,7 +105,7 @@ void check_reopened(const OpenCache &cache, const Device &device, const Page &pa
     unpack_page(from.layout, page.expected.payload.data(), page.expected.metadata.data(),
                 from.permutation, n, rounded.data(), raw.head_dim);
     std::vector<uint8_t> payload(payload_bytes(raw));
-    device.memory->read(page.reopened.payload, payload.data(), payload.size());
+    device.memory->read(page.dequantized.payload, payload.data(), payload.size());
     for (uint32_t t = 0; t < n; ++t)
         for (uint32_t channel = 0; channel < raw.head_dim; ++channel)
             if (read_code(raw, payload.data(), channel, t) != rounded[t * raw.head_dim + channel])
@@ -213,7 +214,7 @@ void check_packing(const Case &c, const Device &device) {
     std::vector<DequantizeItem> reopens;
     for (const Page &page : pages)
         reopens.push_back({&cache.page_format(page.target), page.moved.payload, page.moved.metadata,
-                           &cache.page_format(page.raw), page.reopened.payload,
+                           &cache.page_format(page.raw), page.dequantized.payload,
                            reopened_tokens(cache.page_format(page.target).layout)});
     expect_ok(cache->reopen(reopens.data(), static_cast<uint32_t>(reopens.size())));
     assert_true(device.memory->intact());
@@ -222,7 +223,7 @@ void check_packing(const Case &c, const Device &device) {
         expect_bytes(device, page.staged.metadata, page.expected.metadata, "staged metadata", c);
         expect_bytes(device, page.moved.payload, page.expected.payload, "moved payload", c);
         expect_bytes(device, page.moved.metadata, page.expected.metadata, "moved metadata", c);
-        check_reopened(cache, device, page, c);
+        check_dequantized(cache, device, page, c);
     }
 }
 
@@ -234,12 +235,12 @@ struct Shrinking {
     uint32_t n_bytes;            // of a half
     uint32_t stride_bytes;       // from a half to the next
     std::vector<uint8_t> bytes;  // of all, as they are to be, with what lies between them
-    uint64_t place;
+    uint64_t address;
     bool is_in_place() const { return !tail_bytes; }
     ShrinkItem item(uint64_t source, uint32_t bits) const {
         const auto narrow = [](uint32_t number) { return static_cast<uint16_t>(number); };
         return {source,
-                place,
+                address,
                 stride_bytes,
                 tail_bytes,
                 narrow(n_halves),
@@ -280,7 +281,7 @@ std::vector<Shrinking> make_shrinkings(const Device &device, Random *random) {
                 run.bytes.resize(size_t{run.n_halves} * run.stride_bytes);
                 for (uint8_t &byte : run.bytes)
                     byte = static_cast<uint8_t>(random->bits());
-                run.place = device.memory->output(run.bytes.size());
+                run.address = device.memory->output(run.bytes.size());
                 all.push_back(run);
             }
     return all;
@@ -294,7 +295,7 @@ void expect_run(const Device &device, const Shrinking &run) {
     for (uint32_t h = 0; h < run.n_halves; ++h) {
         const uint32_t first = h * run.stride_bytes;
         const auto from = run.bytes.begin() + first;
-        expect_bytes(device, run.place + first,
+        expect_bytes(device, run.address + first,
                      {from, from + (run.is_in_place() ? run.stride_bytes : run.n_bytes)},
                      "shrunk payload", c);
     }
@@ -311,14 +312,14 @@ void check_shrinking(const Device &device) {
     std::vector<ShrinkItem> items;
     for (const Shrinking &run : runs)
         items.push_back(copy_item(device.memory->input(run.bytes.data(), run.bytes.size()),
-                                  run.place, run.bytes.size()));
+                                  run.address, run.bytes.size()));
     expect_ok(cache->shrink(items.data(), static_cast<uint32_t>(items.size())));
     for (const uint32_t bits : {8u, 4u, 2u}) {
         items.clear();
         for (Shrinking &run : runs) {
-            const uint64_t from = run.place;
+            const uint64_t from = run.address;
             if (!run.is_in_place())
-                run.place = device.memory->output(run.bytes.size());
+                run.address = device.memory->output(run.bytes.size());
             if (bits < 8 || !run.is_in_place())
                 items.push_back(run.item(from, bits));
             if (bits < 8)
@@ -339,7 +340,7 @@ namespace {
 struct Moving {
     size_t page_format;
     std::vector<uint16_t> values;
-    uint64_t place;
+    uint64_t address;
 };
 
 Moving make_moving(OpenCache &cache, const Device &device, size_t page_format, Random *random) {
@@ -351,7 +352,7 @@ Moving make_moving(OpenCache &cache, const Device &device, size_t page_format, R
     pack_page(layout, {OneBit::kRange, 1}, {half.values.data(), layout.head_dim}, nullptr,
               bytes.data(), nullptr);
     const ShrinkItem copy =
-        copy_item(device.memory->input(bytes.data(), bytes.size()), half.place, bytes.size());
+        copy_item(device.memory->input(bytes.data(), bytes.size()), half.address, bytes.size());
     expect_ok(cache->shrink(&copy, 1));
     return half;
 }
@@ -361,13 +362,13 @@ MoveItem move_expected(const OpenCache &cache, const Moving &from, uint32_t firs
     const PageFormat &source = cache.page_format(from.page_format);
     const PageFormat &target = cache.page_format(to->page_format);
     const uint32_t head_dim = source.layout.head_dim;
-    uint32_t place = first_target;
+    uint32_t address = first_target;
     for (uint32_t i = 0; i < 64; ++i)
         if (mask >> i & 1) {
             const auto token = from.values.begin() + (first_source + i) * head_dim;
-            std::copy(token, token + head_dim, to->values.begin() + place++ * head_dim);
+            std::copy(token, token + head_dim, to->values.begin() + address++ * head_dim);
         }
-    return {&source, from.place, &target, to->place, first_source, first_target, mask};
+    return {&source, from.address, &target, to->address, first_source, first_target, mask};
 }
 
 }  // namespace
@@ -403,6 +404,6 @@ void check_moving(const Device &device) {
         Case c;
         c.head_dim = layout.head_dim;
         c.page_tokens = layout.page_tokens;
-        expect_bytes(device, half.place, expected, "moved tokens", c);
+        expect_bytes(device, half.address, expected, "moved tokens", c);
     }
 }

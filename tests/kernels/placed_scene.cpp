@@ -14,7 +14,7 @@ PlacedScene::PlacedScene(const Scene &scene, const Device &device)
     place_rows();
     if (!open_cache())
         fault_ = last_sentence();
-    place_tensors();
+    stage_tensors();
 }
 
 PlacedScene::~PlacedScene() {
@@ -112,7 +112,7 @@ bool PlacedScene::open_cache() {
     return cache_->begin({batch_.data(), layout_.max_sequences, scene_.n_tokens()}) == LK_OK;
 }
 
-void PlacedScene::place_tensors() {
+void PlacedScene::stage_tensors() {
     const Case &c = scene_.parameters();
     Memory *memory = device_.memory;
     const size_t width = c.dtype == LK_F32 ? 4 : 2;

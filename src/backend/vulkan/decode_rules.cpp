@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "backend/device/cache_tables.h"
+#include "backend/gpu/cache_tables.h"
 
 namespace lk {
 namespace vulkan {
@@ -42,10 +42,10 @@ bool is_like(const PageForm &a, const PageForm &b) {
 
 // Narrows a form down to one that this class has too.
 void join_form(const FormatInfo &info, PageForm *form) {
-    const uint32_t n_numbers = info.is_value ? LK_MAX_PAGE_TOKENS : info.head_dim;
+    const uint32_t n_parameters = info.is_value ? LK_MAX_PAGE_TOKENS : info.head_dim;
     const bool is_plain = info.is_direct && info.number_bytes == 2 && info.n_groups == 1 &&
                           !info.n_shared && !info.strips[0] && !info.strips[5] &&
-                          info.minima_offset == n_numbers * info.number_bytes;
+                          info.minima_offset == n_parameters * info.number_bytes;
     form->is_one = form->is_one && is_plain;
     if (info.is_value) {
         const uint32_t bits = info.strips[1] ? 8 : info.strips[2] ? 4 : info.strips[4] ? 2 : 1;
@@ -115,7 +115,7 @@ device::SplitLimits DecodeRules::limits() const {
 
 device::SplitShape DecodeRules::shape(uint32_t layer, uint32_t, uint32_t n_columns) const {
     const uint32_t columns = tile_columns(layer, n_columns);
-    const bool has_matrices = unit(layer) == DecodeUnit::kMatrix;
+    const bool has_matrices = arithmetic(layer) == DecodeArithmetic::kMatrix;
     const uint32_t n_workers = (has_matrices ? kMatrixWorkers : kWorkers) * traits_.n_cores;
     return {n_workers, threads(layer, columns) / LK_LANES, columns, kItemBytes, has_matrices};
 }
@@ -125,21 +125,22 @@ bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
 }
 
 // NVIDIA's compiler keeps what FP32 arithmetic sums up in registers, and not always what FP16 does.
-DecodeUnit DecodeRules::unit(uint32_t layer) const {
+DecodeArithmetic DecodeRules::arithmetic(uint32_t layer) const {
     if (traits_.cooperative_matrix && layers_[layer].form.is_one)
-        return DecodeUnit::kMatrix;
-    return traits_.float16 && traits_.vendor_id != kNvidia ? DecodeUnit::kFloat16
-                                                           : DecodeUnit::kFloat32;
+        return DecodeArithmetic::kMatrix;
+    return traits_.float16 && traits_.vendor_id != kNvidia ? DecodeArithmetic::kFloat16
+                                                           : DecodeArithmetic::kFloat32;
 }
 
 uint32_t DecodeRules::tile_columns(uint32_t layer, uint32_t n_columns) const {
     const uint32_t group = layers_[layer].group;
     return decode_columns(layers_[layer].head_dim, n_columns > group ? kMaxColumns : group,
-                          unit(layer));
+                          arithmetic(layer));
 }
 
 uint32_t DecodeRules::threads(uint32_t layer, uint32_t tile_columns) const {
-    return decode_threads(layers_[layer].head_dim, tile_columns, unit(layer), traits_.subgroup);
+    return decode_threads(layers_[layer].head_dim, tile_columns, arithmetic(layer),
+                          traits_.subgroup);
 }
 
 }  // namespace vulkan

@@ -38,7 +38,7 @@ lk_status Merger::merge(const MergeView &view) {
         add(view.lse, 1, true);
     const bool is_recorded = view.queue && view.queue->kind == LK_QUEUE_VULKAN_RECORD;
     commands_.record_into(is_recorded ? static_cast<VkCommandBuffer>(view.queue->handle) : nullptr);
-    lk_status status = tensors_.place(tensors, n);
+    lk_status status = tensors_.stage(tensors, n);
     if (!status)
         status = record(view, pushes);
     return status ? status : tensors_.finish(tensors, n);
