@@ -234,8 +234,8 @@ __device__ TokenPlace find_place(const AppendKernelArgs &args, uint32_t token, u
         args.n_sequences, token, [&](uint32_t i) { return sequences[i].first_new; })];
     const uint32_t in_sequence = token - sequence.first_new;
     const uint32_t position = sequence.n_history + in_sequence;
-    const RowInfo *rows = args.step.rows + sequence.first_row;
-    const RowInfo &row =
+    const BlockInfo *rows = args.step.rows + sequence.first_row;
+    const BlockInfo &row =
         rows[find_last(sequence.n_rows, position, [&](uint32_t i) { return rows[i].first_token; })];
     const auto *entries = reinterpret_cast<const Entry *>(row.entries);
     const uint32_t in_row = position - row.first_token;
@@ -270,7 +270,7 @@ __device__ void store_staged(const StagingArg &staging, const Chunk &chunk, bool
 
 __device__ void store_in_row(const StepView &step, const Entry &entry, const Chunk &chunk,
                              bool is_value, uint32_t token, uint32_t channel) {
-    const ClassInfo &c = step.classes[is_value ? entry.value_class : entry.key_class];
+    const FormatInfo &c = step.classes[is_value ? entry.value_format : entry.key_format];
     if (!c.is_raw)
         return;
     auto *halves =

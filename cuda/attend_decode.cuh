@@ -168,7 +168,7 @@ __device__ __forceinline__ LogitRules logit_rules(const DecodeArgs &args, const 
                                                   uint32_t n_history, const Column *columns) {
     const LayerArg &layer = args.layer;
     return {{columns, item.has_tree ? args.step.positions + item.first_new : nullptr, n_history,
-             item.new_in_rows ? item.n_new : 0u, n_history + item.n_new - 1, layer.window_tokens,
+             item.new_in_blocks ? item.n_new : 0u, n_history + item.n_new - 1, layer.window_tokens,
              layer.window_sink_tokens},
             layer.soft_cap * kLog2e,
             layer.soft_cap > 0 ? 2.0f / layer.soft_cap : 0.0f};
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     for (uint32_t index = blockIdx.x; read_item(args, index, &item); index += gridDim.x) {
         const Unit unit = unit_of(args, item, Method::kColumns);
         const uint32_t n_history = args.step.sequences[item.sequence].n_history;
-        const uint32_t n_tokens = n_history + (item.new_in_rows ? item.n_new : 0u);
+        const uint32_t n_tokens = n_history + (item.new_in_blocks ? item.n_new : 0u);
         // Queries come first: behind copies of pages they would be late.
         load_queries<Method>(args, unit, item, n_history, reinterpret_cast<__half *>(memory),
                              columns, warp, n_warps, lane);

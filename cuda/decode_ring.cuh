@@ -20,7 +20,7 @@ constexpr uint32_t kRawStrips = 8;  // strips of a chunk of a tile of a raw row
 // Where the bytes of piece `index` of an item are: packed pages come first, since they take
 // longest.
 struct PieceSource {
-    RowInfo row;
+    BlockInfo row;
     Entry entry;
 };
 __device__ __forceinline__ PieceSource find_piece(const DecodeArgs &args, const WorkItem &item,
@@ -41,17 +41,17 @@ __device__ __forceinline__ PieceSource find_piece(const DecodeArgs &args, const 
 __device__ inline Piece make_page(const DecodeArgs &args, const PageTemplate &common,
                                   const Entry &entry) {
     Piece piece = common.piece;
-    if (entry.key_class != common.key_class || entry.value_class != common.value_class) {
+    if (entry.key_format != common.key_format || entry.value_format != common.value_format) {
         piece.is_f8 = 0;
-        fill_half(&piece, args.step.classes[entry.key_class], 0);
-        fill_half(&piece, args.step.classes[entry.value_class], 1);
+        fill_half(&piece, args.step.classes[entry.key_format], 0);
+        fill_half(&piece, args.step.classes[entry.value_format], 1);
     }
     piece.half[0].metadata = entry.key_metadata;
     piece.half[1].metadata = entry.value_metadata;
     return piece;
 }
 
-__device__ inline Piece make_tile(const DecodeArgs &args, const RowInfo &row, uint32_t tile,
+__device__ inline Piece make_tile(const DecodeArgs &args, const BlockInfo &row, uint32_t tile,
                                   uint32_t n_tokens) {
     const uint32_t tiles = row.capacity_tokens / 16;
     const bool is_there = tile < tiles && row.first_token + tile * 16 < n_tokens;

@@ -25,12 +25,12 @@ cudaError_t launch_append(const StepView &step, const LayerArg &layer, const Ten
                           uint32_t n_tokens, cudaStream_t stream);
 
 // Pack halves; bytes as docs/FORMAT.md has them. head_dim and page_tokens: the largest of the jobs.
-cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
+cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
                         uint32_t head_dim, uint32_t page_tokens, cudaStream_t stream);
-cudaError_t launch_reopen(const ReopenJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
+cudaError_t launch_reopen(const DequantizeJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
                           cudaStream_t stream);
 // Move chosen tokens of 16-bit halves to earlier places.
-cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
+cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
                         cudaStream_t stream);
 // Shrink halves by one step of the ladder, in place or to another slot, or copy them.
 cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_halves,
@@ -129,7 +129,7 @@ cudaError_t launch_tile(const TileArgs &args, cudaStream_t stream);
 // Has the current device the shared memory for this head dim? cudaErrorInvalidConfiguration if not.
 cudaError_t tile_fits(uint32_t head_dim);
 
-// Attention mass of chunks, ChunkWatch of src/backend/backend.h.
+// Attention mass of chunks, ChunkAttention of src/backend/backend.h.
 struct WatchArgs {
     StepView step;
     LayerArg layer;
@@ -137,7 +137,7 @@ struct WatchArgs {
     uint32_t sequence;
     uint32_t first_query;  // of the batch's tokens
     uint32_t n_queries;
-    uint32_t n_tiles;    // watch_tiles()
+    uint32_t n_tiles;    // attention_score_tiles()
     uint32_t first_row;  // of the sequence
     uint32_t page_tokens;
     uint32_t chunk_tokens;
@@ -146,7 +146,7 @@ struct WatchArgs {
     uint32_t is_first;
     float weight;
     float *masses;     // [n_chunks]
-    float2 *partials;  // [max_units][n_chunks + 1][kWatchColumns]
+    float2 *partials;  // [max_units][n_chunks + 1][kAttentionScoreColumns]
 };
 cudaError_t launch_watch(const WatchArgs &args, cudaStream_t stream);
 
@@ -162,7 +162,7 @@ cudaError_t launch_cosine(const CosineArgs &args, cudaStream_t stream);
 
 // out = sum of parts weighted by exp(lse_i - lse), lse = log of the sum of exp(lse_i).
 struct MergeArgs {
-    const TensorArg *parts;  // host [n_parts], at most kMergeParts
+    const TensorArg *parts;  // host [n_parts], at most kMergeSplits
     const TensorArg *lses;   // host [n_parts], F32
     uint32_t n_parts;
     uint32_t n_tokens;
@@ -171,7 +171,7 @@ struct MergeArgs {
     TensorArg out;
     TensorArg lse;  // data may be null
 };
-constexpr uint32_t kMergeParts = 16;
+constexpr uint32_t kMergeSplits = 16;
 cudaError_t launch_merge(const MergeArgs &args, cudaStream_t stream);
 
 }  // namespace cuda

@@ -17,8 +17,8 @@ constexpr uint32_t kMaxBlocks = 65536;
 
 // MergeArgs with the tensors themselves.
 struct MergeJob {
-    TensorArg parts[kMergeParts];
-    TensorArg lses[kMergeParts];
+    TensorArg parts[kMergeSplits];
+    TensorArg lses[kMergeSplits];
     TensorArg out;
     TensorArg lse;
     uint32_t n_parts;

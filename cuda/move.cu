@@ -14,10 +14,10 @@ constexpr uint32_t kMoveThreads = 128;
 constexpr uint32_t kMaskBits = 64;
 
 __global__ void __launch_bounds__(kMoveThreads)
-    move_kernel(const MoveJob *jobs, const ClassInfo *classes) {
+    move_kernel(const MoveJob *jobs, const FormatInfo *classes) {
     const MoveJob job = jobs[blockIdx.x];
-    const ClassInfo &from = classes[job.source_class];
-    const ClassInfo &to = classes[job.target_class];
+    const FormatInfo &from = classes[job.source_format];
+    const FormatInfo &to = classes[job.target_format];
     const Steps tokens = raw_token_steps(from.is_value);
     const Steps source_channels = raw_channel_steps(from.is_value, from.page_tokens);
     const Steps target_channels = raw_channel_steps(from.is_value, to.page_tokens);
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kMoveThreads)
 
 }  // namespace
 
-cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
+cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
                         cudaStream_t stream) {
     if (!n_jobs)
         return cudaSuccess;

@@ -35,9 +35,10 @@ LK_BOTH Space make_space(uint32_t head_dim, uint32_t page_tokens) {
 }
 
 // To a 16-bit half page, through global memory alone: those may be longer than a packed page.
-__device__ void copy_half(const PackJob &job, const ClassInfo &c) {
+__device__ void copy_half(const PackJob &job, const FormatInfo &c) {
     const auto *permutation = reinterpret_cast<const uint8_t *>(c.permutation);
-    const ValueOrder order = job.source_class == kStaged ? rows_order(c.head_dim) : strips_order(c);
+    const ValueOrder order =
+        job.source_format == kStaged ? rows_order(c.head_dim) : strips_order(c);
     const auto *source = reinterpret_cast<const uint16_t *>(job.source);
     auto *vectors = reinterpret_cast<uint4 *>(job.payload);
     const uint32_t page_tiles = c.page_tokens / LK_TILE_TOKENS;
@@ -61,15 +62,15 @@ __device__ void copy_half(const PackJob &job, const ClassInfo &c) {
 }
 
 // Are the slots of its pages in another order than the channels?
-__device__ bool is_ordered(const ClassInfo &c) {
+__device__ bool is_ordered(const FormatInfo &c) {
     return c.ranking != kNotRanked || c.permutation || c.permutes;
 }
 
 // To shared memory. Returns how the values lie there.
-__device__ ValueOrder copy_values(const PackJob &job, const ClassInfo &c, uint16_t *halves) {
+__device__ ValueOrder copy_values(const PackJob &job, const FormatInfo &c, uint16_t *halves) {
     const auto *source = reinterpret_cast<const uint8_t *>(job.source);
     bool is_rows = true;
-    if (job.source_class == kStaged) {
+    if (job.source_format == kStaged) {
         copy_rows(halves, source, c);
     } else if (is_ordered(c) && !c.is_value) {
         copy_keys_to_rows(halves, source, c);
@@ -83,7 +84,7 @@ __device__ ValueOrder copy_values(const PackJob &job, const ClassInfo &c, uint16
     return is_rows ? rows_order(image_row_halves(c.head_dim)) : strips_order(c);
 }
 
-__device__ void place_channel(const Image &image, const ClassInfo &c, uint8_t *metadata,
+__device__ void place_channel(const Image &image, const FormatInfo &c, uint8_t *metadata,
                               uint16_t *slot_offsets, uint32_t slot, uint32_t channel) {
     slot_offsets[slot] = static_cast<uint16_t>(image.order.channels.offset(channel));
     if (c.permutes)
@@ -91,12 +92,12 @@ __device__ void place_channel(const Image &image, const ClassInfo &c, uint8_t *m
 }
 
 // Find where each slot's channel lies: by the page's own order, the class's, or none.
-__device__ void order_channels(const Image &image, const ClassInfo &c, const PackJob &job,
+__device__ void order_channels(const Image &image, const FormatInfo &c, const PackJob &job,
                                const RankSpace &rank_space, uint16_t *slot_offsets) {
     const auto *permutation = reinterpret_cast<const uint8_t *>(c.permutation);
     auto *metadata = reinterpret_cast<uint8_t *>(job.metadata);
     if (c.ranking != kNotRanked)
-        score_channels(image, c, reinterpret_cast<const uint64_t *>(job.query_sums), rank_space);
+        score_channels(image, c, reinterpret_cast<const uint64_t *>(job.query_stats), rank_space);
     for (uint32_t i = threadIdx.x; i < c.head_dim; i += blockDim.x) {
         if (c.ranking != kNotRanked)
             place_channel(image, c, metadata, slot_offsets, ranked_slot(rank_space, c.n_ranked, i),
@@ -108,12 +109,12 @@ __device__ void order_channels(const Image &image, const ClassInfo &c, const Pac
 }
 
 // From the order in which the values came to that of slots, in place.
-__device__ void arrange_values(const Image &image, const ClassInfo &c, const PackJob &job,
+__device__ void arrange_values(const Image &image, const FormatInfo &c, const PackJob &job,
                                const Space &space, uint8_t *shared) {
     auto *slots = reinterpret_cast<uint4 *>(shared);
     const uint32_t lane = threadIdx.x % kWarp;
     if (!is_ordered(c)) {
-        if (job.source_class != kStaged)
+        if (job.source_format != kStaged)
             return;
         if (c.is_value)
             arrange_slots(RowsReader<true>(image, lane), c, slots);
@@ -132,7 +133,7 @@ __device__ void arrange_values(const Image &image, const ClassInfo &c, const Pac
 }
 
 template <bool kByRow>
-__device__ void pack_half(const uint4 *slots, const ClassInfo &c, const PackJob &job,
+__device__ void pack_page(const uint4 *slots, const FormatInfo &c, const PackJob &job,
                           Group *groups) {
     measure_groups<kByRow>(slots, c, reinterpret_cast<uint8_t *>(job.metadata), groups);
     __syncthreads();
@@ -143,13 +144,13 @@ __device__ void pack_half(const uint4 *slots, const ClassInfo &c, const PackJob 
 }
 
 __global__ void __launch_bounds__(kMaxThreads, 2)
-    pack_kernel(const PackJob *jobs, const ClassInfo *classes) {
+    pack_kernel(const PackJob *jobs, const FormatInfo *classes) {
     extern __shared__ __align__(16) uint8_t shared[];
-    __shared__ ClassInfo c;
+    __shared__ FormatInfo c;
     const PackJob job = jobs[blockIdx.x];
     if (threadIdx.x < sizeof c / 16)
         reinterpret_cast<uint4 *>(&c)[threadIdx.x] =
-            reinterpret_cast<const uint4 *>(classes + job.target_class)[threadIdx.x];
+            reinterpret_cast<const uint4 *>(classes + job.target_format)[threadIdx.x];
     __syncthreads();
     if (c.is_raw) {
         copy_half(job, c);
@@ -162,14 +163,14 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
     arrange_values(image, c, job, space, shared);
     auto *groups = reinterpret_cast<Group *>(shared + space.groups);
     if (c.is_token_axis && !c.is_value)
-        pack_half<true>(slots, c, job, groups);
+        pack_page<true>(slots, c, job, groups);
     else
-        pack_half<false>(slots, c, job, groups);
+        pack_page<false>(slots, c, job, groups);
 }
 
 }  // namespace
 
-cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
+cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
                         uint32_t head_dim, uint32_t page_tokens, cudaStream_t stream) {
     if (!n_jobs)
         return cudaSuccess;

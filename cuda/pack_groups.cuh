@@ -48,10 +48,10 @@ struct GroupTiles {
 };
 
 // Lines, strips or rows of tiles, and the groups along each.
-__device__ inline uint32_t n_lines(const ClassInfo &c) {
+__device__ inline uint32_t n_lines(const FormatInfo &c) {
     return c.is_token_axis ? c.page_tokens / LK_TILE_TOKENS : c.head_dim / LK_STRIP_CHANNELS;
 }
-__device__ inline GroupTiles group_tiles(const ClassInfo &c, uint32_t line, uint32_t group) {
+__device__ inline GroupTiles group_tiles(const FormatInfo &c, uint32_t line, uint32_t group) {
     const uint32_t page_tiles = c.page_tokens / LK_TILE_TOKENS;
     if (!c.is_token_axis) {  // [strip][group of tokens]
         const uint32_t count = c.group / LK_TILE_TOKENS;
@@ -127,7 +127,7 @@ struct LaneEntry {
 
 // What is cut off the ranges of the groups at these tiles at each end, as a share of them: of those
 // whose codes all have 2 bits. k as of takes_deviation().
-__device__ inline float group_margin(const ClassInfo &c, const GroupTiles &at, uint32_t line,
+__device__ inline float group_margin(const FormatInfo &c, const GroupTiles &at, uint32_t line,
                                      uint32_t k) {
     const uint32_t end_of_twos = c.head_dim / LK_STRIP_CHANNELS - c.strips[5];
     const uint32_t first_of_twos = end_of_twos - c.strips[4];
@@ -142,7 +142,7 @@ __device__ inline float group_margin(const ClassInfo &c, const GroupTiles &at, u
 
 // Do the groups at these tiles have 1-bit codes that are measured by mean and deviation? The
 // lane's entry is for slot k of the strip where groups run along tokens.
-__device__ inline bool takes_deviation(const ClassInfo &c, const GroupTiles &at, uint32_t line,
+__device__ inline bool takes_deviation(const FormatInfo &c, const GroupTiles &at, uint32_t line,
                                        uint32_t k) {
     if (!c.by_deviation || !at.count)
         return false;
@@ -199,7 +199,7 @@ struct GroupValues {
 
 // Find and store the ranges and minima, by warps; groups [entries] is in shared memory.
 template <bool kByRow>
-__device__ inline void measure_groups(const uint4 *slots, const ClassInfo &c, uint8_t *metadata,
+__device__ inline void measure_groups(const uint4 *slots, const FormatInfo &c, uint8_t *metadata,
                                       Group *groups) {
     const uint32_t lane = threadIdx.x % kWarp;
     const LaneEntry<kByRow> entry(lane);

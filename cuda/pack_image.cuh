@@ -15,7 +15,7 @@ struct ValueOrder {
     Steps tokens;
     Steps channels;
 };
-LK_BOTH ValueOrder strips_order(const ClassInfo &c) {
+LK_BOTH ValueOrder strips_order(const FormatInfo &c) {
     return {raw_token_steps(c.is_value), raw_channel_steps(c.is_value, c.page_tokens)};
 }
 LK_BOTH ValueOrder rows_order(uint32_t row_halves) {
@@ -33,7 +33,7 @@ struct Image {
 LK_BOTH constexpr uint32_t image_row_halves(uint32_t head_dim) { return head_dim + 8; }
 
 // Copy a 16-bit half of the same shape; all threads of the block.
-__device__ inline void copy_strips(uint16_t *image, const uint8_t *source, const ClassInfo &c) {
+__device__ inline void copy_strips(uint16_t *image, const uint8_t *source, const FormatInfo &c) {
     const uint32_t to = shared_address(image);
     const uint32_t n_bytes = 2u * c.head_dim * c.page_tokens;
     for (uint32_t byte = 16 * threadIdx.x; byte < n_bytes; byte += 16 * blockDim.x)
@@ -43,7 +43,7 @@ __device__ inline void copy_strips(uint16_t *image, const uint8_t *source, const
 // Copy the keys of a 16-bit half to rows of tokens, in which slots in any order are found with
 // fewer bank conflicts.
 __device__ inline void copy_keys_to_rows(uint16_t *image, const uint8_t *source,
-                                         const ClassInfo &c) {
+                                         const FormatInfo &c) {
     const auto *vectors = reinterpret_cast<const uint4 *>(source);
     auto *words = reinterpret_cast<uint32_t *>(image);
     const uint32_t row_words = image_row_halves(c.head_dim) / 2;
@@ -66,7 +66,7 @@ __device__ inline void copy_keys_to_rows(uint16_t *image, const uint8_t *source,
 }
 
 // Copy staged tokens to rows. A thread takes the same 16 bytes of every token_step-th token.
-__device__ inline void copy_rows(uint16_t *image, const uint8_t *source, const ClassInfo &c) {
+__device__ inline void copy_rows(uint16_t *image, const uint8_t *source, const FormatInfo &c) {
     const uint32_t n_tokens = c.page_tokens;  // read once: the copies may change memory
     const uint32_t row_vectors = c.head_dim / kLaneHalves;
     const uint32_t row_bytes = 16 * row_vectors;
@@ -147,7 +147,7 @@ constexpr uint32_t kWarpTiles = 8;  // that a warp holds at once
 // Put the tiles of a reader into their slots, over the image: tiles at 16 bits,
 // [strip][tile][lane]. The block has a warp for every kWarpTiles tiles.
 template <typename Reader>
-__device__ inline void arrange_slots(const Reader &reader, const ClassInfo &c, uint4 *slots) {
+__device__ inline void arrange_slots(const Reader &reader, const FormatInfo &c, uint4 *slots) {
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t first = threadIdx.x / kWarp * kWarpTiles;
     const uint32_t page_tiles = c.page_tokens / LK_TILE_TOKENS;

@@ -72,13 +72,13 @@ struct RankSpace {
     uint32_t *boosted;  // [head_dim / 32 rounded up] a bit for each channel
 };
 
-__device__ inline void score_channels(const Image &image, const ClassInfo &c,
-                                      const uint64_t *query_sums, const RankSpace &space) {
+__device__ inline void score_channels(const Image &image, const FormatInfo &c,
+                                      const uint64_t *query_stats, const RankSpace &space) {
     for (uint32_t channel = threadIdx.x; channel < c.head_dim; channel += blockDim.x) {
         const float score =
             c.ranking == kRankedByKey
                 ? key_score(image, c.page_tokens, channel)
-                : query_range_score(image, c.page_tokens, channel, query_sums[channel]);
+                : query_range_score(image, c.page_tokens, channel, query_stats[channel]);
         space.scores[channel] = float_bits(score) & 0x7FFFFFFFu;  // 0 times -0 is 0 too
     }
     __syncthreads();

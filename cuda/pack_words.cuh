@@ -70,7 +70,7 @@ class WordWriter {
 
 // What the warp that writes a strip knows.
 struct StripTask {
-    const ClassInfo &c;
+    const FormatInfo &c;
     const uint4 *slots;
     const Group *groups;
     uint8_t *payload;
@@ -91,7 +91,7 @@ struct StripTask {
 };
 
 // The first of the 16 neighbouring entries that has (slot, token).
-LK_BOTH uint32_t entry_group(const ClassInfo &c, uint32_t slot, uint32_t token) {
+LK_BOTH uint32_t entry_group(const FormatInfo &c, uint32_t slot, uint32_t token) {
     const uint32_t group =
         c.is_token_axis ? slot / c.group * (c.page_tokens / LK_TILE_TOKENS) + token / LK_TILE_TOKENS
                         : slot / LK_STRIP_CHANNELS * c.n_groups + token / c.group;

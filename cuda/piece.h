@@ -54,13 +54,13 @@ static_assert(sizeof(Piece) == kPieceBytes, "the host sizes shared memory by it"
 struct alignas(16) PageTemplate {
     Piece piece;
     uint64_t permutation;  // u8 [head_dim] fixed slot -> channel of keys; 0 = identity
-    uint16_t key_class;
-    uint16_t value_class;
+    uint16_t key_format;
+    uint16_t value_format;
     uint32_t reserved;
 };
 
 // What a packed half's class says of it; the addresses follow.
-LK_PIECE_CALL inline void fill_half(Piece *piece, const ClassInfo &c, uint32_t side) {
+LK_PIECE_CALL inline void fill_half(Piece *piece, const FormatInfo &c, uint32_t side) {
     // Chunks end between strips: sizes of strips divide them.
     const bool is_wide = side || c.strips[0] || c.strips[1];
     piece->half[side] = {0, 0, c.payload_bytes,

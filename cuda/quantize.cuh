@@ -197,7 +197,7 @@ LK_BOTH Quantizer make_quantizer(const Group &group) {
 }
 
 // With the thresholds of the widths that the class has.
-LK_BOTH Group make_group(const Parameters &p, const ClassInfo &c) {
+LK_BOTH Group make_group(const Parameters &p, const FormatInfo &c) {
     constexpr uint32_t kInfinities = 0x7C007C00;
     Group group = {p.minimum, p.range, {kInfinities, kInfinities}};
     if (p.range == 0) {

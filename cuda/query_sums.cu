@@ -51,14 +51,14 @@ __global__ void __launch_bounds__(kSumThreads) query_sums_kernel(const QuerySumL
 
 __device__ void add_sum(const SumJob &job, uint32_t channel) {
     auto *target = reinterpret_cast<uint64_t *>(job.target) + channel;
-    uint64_t sum = job.flags & LK_SUM_REPLACES ? 0 : *target;
+    uint64_t sum = job.flags & LK_STAT_REPLACES ? 0 : *target;
     uint64_t at = job.source;
     for (uint64_t mask = job.mask; mask; mask >>= 1, at += job.stride_bytes) {
         if (!(mask & 1))
             continue;
         auto *source = reinterpret_cast<uint64_t *>(at) + channel;
         sum += *source;
-        if (job.flags & LK_SUM_CLEARS)
+        if (job.flags & LK_STAT_CLEARS)
             *source = 0;
     }
     *target = sum;
@@ -68,7 +68,7 @@ __device__ void add_sum(const SumJob &job, uint32_t channel) {
 __global__ void __launch_bounds__(kSumThreads)
     add_sums_kernel(const SumJob *jobs, uint32_t n_jobs) {
     uint32_t index = blockIdx.y;
-    if (index && jobs[index].flags & LK_SUM_FOLLOWS)
+    if (index && jobs[index].flags & LK_STAT_FOLLOWS)
         return;
     const uint32_t n_channels = jobs[index].n_channels;
     do {
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kSumThreads)
              c += gridDim.x * kSumThreads)
             add_sum(job, c);
         ++index;
-    } while (index < n_jobs && jobs[index].flags & LK_SUM_FOLLOWS);
+    } while (index < n_jobs && jobs[index].flags & LK_STAT_FOLLOWS);
 }
 
 }  // namespace

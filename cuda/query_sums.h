@@ -11,7 +11,7 @@
 namespace lk {
 namespace cuda {
 
-// A run of sums: QuerySumArgs and QuerySumRun of src/backend/backend.h.
+// A run of sums: QueryStatArgs and QueryStatRun of src/backend/backend.h.
 struct QuerySumLaunch {
     const StepHeader *header;
     TensorArg q;
@@ -31,7 +31,7 @@ struct QuerySumLaunch {
 };
 cudaError_t launch_query_sums(const QuerySumLaunch &args, cudaStream_t stream);
 
-// Arithmetic on sums: SumItem of src/backend/backend.h, whose bytes these are.
+// Arithmetic on sums: StatItem of src/backend/backend.h, whose bytes these are.
 struct SumJob {
     uint64_t target;
     uint64_t source;

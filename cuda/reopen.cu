@@ -13,7 +13,7 @@ namespace {
 constexpr uint32_t kReopenThreads = 256;
 
 // Slot -> channel: the page's own order, the class's, or null for none.
-__device__ const uint8_t *channel_order(const ClassInfo &c, const ReopenJob &job) {
+__device__ const uint8_t *channel_order(const FormatInfo &c, const DequantizeJob &job) {
     return reinterpret_cast<const uint8_t *>(c.permutes ? job.metadata + c.permutation_offset
                                                         : c.permutation);
 }
@@ -34,7 +34,7 @@ __device__ void store_values(const uint32_t (&values)[4], uint32_t strip, uint32
 }
 
 template <bool kIsValue>
-__device__ void reopen_half(const ClassInfo &c, const ReopenJob &job, uint32_t target_tokens) {
+__device__ void reopen_half(const FormatInfo &c, const DequantizeJob &job, uint32_t target_tokens) {
     const auto *payload = reinterpret_cast<const uint8_t *>(job.payload);
     const auto *metadata = reinterpret_cast<const uint8_t *>(job.metadata);
     const uint8_t *order = channel_order(c, job);
@@ -52,10 +52,10 @@ __device__ void reopen_half(const ClassInfo &c, const ReopenJob &job, uint32_t t
 }
 
 __global__ void __launch_bounds__(kReopenThreads)
-    reopen_kernel(const ReopenJob *jobs, const ClassInfo *classes) {
-    const ReopenJob job = jobs[blockIdx.x];
-    const ClassInfo &c = classes[job.source_class];
-    const uint32_t target_tokens = classes[job.target_class].page_tokens;
+    reopen_kernel(const DequantizeJob *jobs, const FormatInfo *classes) {
+    const DequantizeJob job = jobs[blockIdx.x];
+    const FormatInfo &c = classes[job.source_format];
+    const uint32_t target_tokens = classes[job.target_format].page_tokens;
     if (c.is_value)
         reopen_half<true>(c, job, target_tokens);
     else
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kReopenThreads)
 
 }  // namespace
 
-cudaError_t launch_reopen(const ReopenJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
+cudaError_t launch_reopen(const DequantizeJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
                           cudaStream_t stream) {
     if (!n_jobs)
         return cudaSuccess;

@@ -59,7 +59,7 @@ enum class Source : uint32_t {
 struct HalfView {
     const uint8_t *payload;
     const uint8_t *metadata;
-    ClassInfo info;
+    FormatInfo info;
     Source source;
     uint32_t copy_offset;  // of the payload in the page's copy; the metadata follows
 };
@@ -74,7 +74,7 @@ struct PageView {
 };
 
 // How many rows begin before `token`.
-__device__ inline uint32_t rows_before(const RowInfo *rows, uint32_t n_rows, uint32_t token) {
+__device__ inline uint32_t rows_before(const BlockInfo *rows, uint32_t n_rows, uint32_t token) {
     uint32_t low = 0;
     uint32_t high = n_rows;
     while (low < high) {
@@ -97,7 +97,7 @@ __device__ inline Runs find_rows(const TileArgs &args, const Sight &sight) {
     const uint32_t n = sight.sequence.n_attended;
     if (!sight.window_begin)
         return make_runs(n, 0, 0);
-    const RowInfo *rows = args.step.rows + sight.sequence.first_row;
+    const BlockInfo *rows = args.step.rows + sight.sequence.first_row;
     const uint32_t reached = rows_before(rows, n, sight.window_begin + 1);
     return make_runs(n, rows_before(rows, n, args.layer.window_sink_tokens),
                      reached ? reached - 1 : 0);
@@ -105,7 +105,7 @@ __device__ inline Runs find_rows(const TileArgs &args, const Sight &sight) {
 
 __device__ inline Runs find_staged(const TileArgs &args, const Sight &sight, uint32_t last_token) {
     const SequenceInfo &sequence = sight.sequence;
-    if (sequence.new_in_rows)
+    if (sequence.new_in_blocks)
         return make_runs(0, 0, 0);
     const uint32_t n = last_token / kStagedTokens + 1;
     if (!sight.window_begin)
@@ -170,10 +170,10 @@ __device__ inline void view_stages(const TileArgs &args, const Sight &sight, uin
 }
 
 __device__ inline void view_half(const TileArgs &args, uint64_t payload, uint64_t metadata,
-                                 uint32_t half_class, HalfView *view) {
+                                 uint32_t page_format, HalfView *view) {
     view->payload = reinterpret_cast<const uint8_t *>(payload);
     view->metadata = reinterpret_cast<const uint8_t *>(metadata);
-    view->info = args.step.classes[half_class];
+    view->info = args.step.classes[page_format];
     view->source = view->info.is_raw ? Source::kTiles : Source::kCopied;
     view->copy_offset = 0;
 }
@@ -185,16 +185,16 @@ __device__ inline uint32_t copy_bytes(const HalfView &half) {
 __device__ inline void view_row(const TileArgs &args, const Sight &sight, uint32_t row,
                                 uint32_t page_bytes, PageView *view) {
     const SequenceInfo &sequence = sight.sequence;
-    const RowInfo info = args.step.rows[sequence.first_row + row];
+    const BlockInfo info = args.step.rows[sequence.first_row + row];
     const Entry entry =
         reinterpret_cast<const Entry *>(info.entries)[args.layer.first_entry + sight.kv_head];
-    view_half(args, entry.key_payload, entry.key_metadata, entry.key_class, &view->half[0]);
-    view_half(args, entry.value_payload, entry.value_metadata, entry.value_class, &view->half[1]);
+    view_half(args, entry.key_payload, entry.key_metadata, entry.key_format, &view->half[0]);
+    view_half(args, entry.value_payload, entry.value_metadata, entry.value_format, &view->half[1]);
     view->half[1].copy_offset = copy_bytes(view->half[0]);
     if (copy_bytes(view->half[0]) + copy_bytes(view->half[1]) > page_bytes)
         for (HalfView &half : view->half)
             half.source = half.source == Source::kCopied ? Source::kDistant : half.source;
-    const uint32_t end = sequence.n_history + (sequence.new_in_rows ? sequence.n_new : 0);
+    const uint32_t end = sequence.n_history + (sequence.new_in_blocks ? sequence.n_new : 0);
     view_stages(args, sight, info.first_token, info.capacity_tokens, end, view);
 }
 

@@ -27,13 +27,13 @@ struct alignas(16) StripInfo {
     uint32_t reserved;
 };
 
-__device__ inline bool is_plain(const ClassInfo &c, uint32_t bits) {
+__device__ inline bool is_plain(const FormatInfo &c, uint32_t bits) {
     const bool by_row = c.is_token_axis && !c.is_value;
     return (bits == 8 || bits == 4 || (bits == 2 && !c.n_shared)) && !by_row;
 }
 
 __device__ inline StripInfo describe_strip(const HalfView &half, uint32_t strip) {
-    const ClassInfo &c = half.info;
+    const FormatInfo &c = half.info;
     StripInfo info = {};
     if (half.source == Source::kStaged)
         return info;

@@ -30,10 +30,10 @@ struct Report {
 struct StepView {
     const StepHeader *header;
     const SequenceInfo *sequences;  // [n_sequences]
-    const RowInfo *rows;
+    const BlockInfo *rows;
     const uint64_t *ancestors;  // [n_tokens] bit i: new token i of the sequence is visible; trees
     const uint32_t *positions;  // [n_tokens] of trees
-    const ClassInfo *classes;
+    const FormatInfo *classes;
     Report *report;
 };
 

@@ -35,7 +35,7 @@ struct alignas(16) StripPlace {
 
 LK_BOTH uint32_t plane_bits(uint32_t plane) { return plane == 0 ? 16 : plane == 1 ? 8 : 6 - plane; }
 
-LK_BOTH StripPlace find_strip(const ClassInfo &c, uint32_t strip) {
+LK_BOTH StripPlace find_strip(const FormatInfo &c, uint32_t strip) {
     const uint32_t bit_bytes = 2u * c.page_tokens;  // of a strip, for each bit of its width
     uint32_t offset = 0;
     uint32_t plane = 0;
@@ -116,12 +116,12 @@ struct TileScale {
 };
 
 template <bool kIsValue>
-LK_BOTH bool scales_by_row(const ClassInfo &c) {
+LK_BOTH bool scales_by_row(const FormatInfo &c) {
     return !kIsValue && c.is_token_axis;
 }
 
 template <bool kIsValue>
-LK_BOTH TileScale load_scale(const ClassInfo &c, const uint8_t *metadata, uint32_t strip,
+LK_BOTH TileScale load_scale(const FormatInfo &c, const uint8_t *metadata, uint32_t strip,
                              uint32_t tile, uint32_t lane) {
     const uint32_t first =
         c.is_token_axis
@@ -206,11 +206,11 @@ LK_BOTH void scale_codes(const TileScale &scale, uint32_t bits, uint32_t codes[4
 
 // Shared slots: pairs of a 1-bit partner and a 3-bit outlier, whose highest bit lies with the
 // partner. slot counts in the 2-bit plane, which starts at `plane`.
-LK_BOTH uint32_t shared_bits(const ClassInfo &c, uint32_t slot) {
+LK_BOTH uint32_t shared_bits(const FormatInfo &c, uint32_t slot) {
     return slot >= 2u * c.n_shared ? 2 : slot < c.n_shared ? 1 : 3;
 }
-LK_BOTH uint32_t shared_code(const ClassInfo &c, const uint8_t *plane, uint32_t slot, uint32_t tile,
-                             uint32_t row, uint32_t field) {
+LK_BOTH uint32_t shared_code(const FormatInfo &c, const uint8_t *plane, uint32_t slot,
+                             uint32_t tile, uint32_t row, uint32_t field) {
     const uint32_t bits = shared_bits(c, slot);
     if (bits != 3)
         return bits == 1 ? field & 1u : field;
@@ -224,7 +224,7 @@ LK_BOTH uint32_t shared_code(const ClassInfo &c, const uint8_t *plane, uint32_t 
 }
 
 // A tile of keys in a 2-bit plane with shared slots; codes are the fields of two bits.
-LK_BOTH void scale_shared(const ClassInfo &c, const uint8_t *payload, const StripPlace &place,
+LK_BOTH void scale_shared(const FormatInfo &c, const uint8_t *payload, const StripPlace &place,
                           const TileScale &scale, uint32_t tile, uint32_t lane, uint32_t codes[4]) {
     const uint8_t *plane = payload + place.offset - place.in_plane * (4u * c.page_tokens);
     LK_UNROLL
@@ -249,7 +249,7 @@ LK_BOTH void scale_shared(const ClassInfo &c, const uint8_t *payload, const Stri
 // The A fragment of (strip, tile): the values of section 8 of docs/FORMAT.md, rounded to FP16 as a
 // reopened page has them. place is find_strip(c, strip).
 template <bool kIsValue>
-LK_BOTH void load_values(const ClassInfo &c, const StripPlace &place, const uint8_t *payload,
+LK_BOTH void load_values(const FormatInfo &c, const StripPlace &place, const uint8_t *payload,
                          const uint8_t *metadata, uint32_t strip, uint32_t tile, uint32_t lane,
                          uint32_t a[4]) {
     const uint8_t *words = payload + place.offset;
@@ -281,7 +281,7 @@ LK_BOTH void load_values(const ClassInfo &c, const StripPlace &place, const uint
 }
 
 template <bool kIsValue>
-LK_BOTH void load_values(const ClassInfo &c, const uint8_t *payload, const uint8_t *metadata,
+LK_BOTH void load_values(const FormatInfo &c, const uint8_t *payload, const uint8_t *metadata,
                          uint32_t strip, uint32_t tile, uint32_t lane, uint32_t a[4]) {
     load_values<kIsValue>(c, find_strip(c, strip), payload, metadata, strip, tile, lane, a);
 }

@@ -1,5 +1,5 @@
-// Attention mass of chunks (ChunkWatch of src/backend/backend.h): products of the watched queries
-// and the context's keys, parts of their softmax for each chunk, and the sums of these.
+// Attention mass of chunks (ChunkAttention of src/backend/backend.h): products of the watched
+// queries and the context's keys, parts of their softmax for each chunk, and the sums of these.
 //
 // A warp takes a chunk under the 64 columns of a unit: it loads tiles of keys of any class as A
 // fragments, straight from the page, and multiplies them with queries that the block holds in
@@ -17,20 +17,21 @@ namespace cuda {
 
 namespace {
 
-constexpr int kSlices = kWatchColumns / 8;
+constexpr int kSlices = kAttentionScoreColumns / 8;
 constexpr uint32_t kPartWarps = 4;
 constexpr uint32_t kMaxPartBlocks = 65535;
 constexpr uint32_t kTotalColumns = 8;  // of a block that totals
 constexpr uint32_t kTotalParts = 64;
 constexpr uint32_t kMassWarps = 8;
-constexpr uint32_t kRowBytes = 2 * kWatchColumns + 16;  // of a channel: neighbours in other banks
+constexpr uint32_t kRowBytes =
+    2 * kAttentionScoreColumns + 16;  // of a channel: neighbours in other banks
 constexpr float kNoTop = -1e30f;
 constexpr float kLog2E = 1.44269504f;
 
 // What a dot product becomes a logit by, times log2(e) or, under a soft-cap, over the cap.
 struct ColumnTables {
-    float factors[kWatchColumns];
-    float offsets[kWatchColumns];
+    float factors[kAttentionScoreColumns];
+    float offsets[kAttentionScoreColumns];
 };
 
 struct UnitPlace {
@@ -40,14 +41,14 @@ struct UnitPlace {
 };
 
 __device__ inline UnitPlace place_unit(const WatchArgs &args, uint32_t unit) {
-    const uint32_t first = unit % args.n_tiles * kWatchColumns;
+    const uint32_t first = unit % args.n_tiles * kAttentionScoreColumns;
     const uint32_t n = args.n_queries * (args.layer.n_query_heads / args.layer.n_kv_heads);
-    return {unit / args.n_tiles, first, min(kWatchColumns, n - first)};
+    return {unit / args.n_tiles, first, min(kAttentionScoreColumns, n - first)};
 }
 
 __device__ inline float2 *parts_of(const WatchArgs &args, uint32_t place, uint32_t chunk) {
     const uint64_t chunks = static_cast<uint64_t>(place) * (args.n_chunks + 1) + chunk;
-    return args.partials + chunks * kWatchColumns;
+    return args.partials + chunks * kAttentionScoreColumns;
 }
 
 __device__ inline float warp_max(float x) {
@@ -115,7 +116,7 @@ __device__ void load_column(const WatchArgs &args, const UnitPlace &unit, uint32
 
 // A page of keys as a warp reads it.
 struct Keys {
-    const ClassInfo *info;
+    const FormatInfo *info;
     const uint8_t *payload;
     const uint8_t *metadata;
     const uint8_t *order;  // slot -> channel, or null
@@ -123,10 +124,10 @@ struct Keys {
 
 __device__ inline Keys find_keys(const WatchArgs &args, uint32_t kv_head, uint32_t page) {
     const SequenceInfo &sequence = args.step.sequences[args.sequence];
-    const RowInfo &row = args.step.rows[sequence.first_row + args.first_row + page];
+    const BlockInfo &row = args.step.rows[sequence.first_row + args.first_row + page];
     const Entry &entry =
         reinterpret_cast<const Entry *>(row.entries)[args.layer.first_entry + kv_head];
-    const ClassInfo &c = args.step.classes[entry.key_class];
+    const FormatInfo &c = args.step.classes[entry.key_format];
     return {&c, reinterpret_cast<const uint8_t *>(entry.key_payload),
             reinterpret_cast<const uint8_t *>(entry.key_metadata),
             reinterpret_cast<const uint8_t *>(c.permutes ? entry.key_metadata + c.permutation_offset
@@ -243,7 +244,7 @@ __global__ void __launch_bounds__(kPartWarps *kWarp)
     __shared__ ColumnTables tables;
     const UnitPlace unit = place_unit(args, first_unit + blockIdx.y);
     const uint32_t warp = threadIdx.x / kWarp;
-    for (uint32_t column = warp; column < kWatchColumns; column += kPartWarps)
+    for (uint32_t column = warp; column < kAttentionScoreColumns; column += kPartWarps)
         load_column(args, unit, column, queries, &tables);
     __syncthreads();
     const uint32_t address = renewed(shared_address(queries));
@@ -269,7 +270,7 @@ __global__ void __launch_bounds__(kTotalColumns *kTotalParts)
     float2 total = make_float2(kNoTop, 0);
 #pragma unroll 4
     for (uint32_t chunk = part; chunk < args.n_chunks; chunk += kTotalParts)
-        join(from[static_cast<uint64_t>(chunk) * kWatchColumns], &total);
+        join(from[static_cast<uint64_t>(chunk) * kAttentionScoreColumns], &total);
     parts[part][i] = total;
     __syncthreads();
     if (part)
@@ -310,8 +311,8 @@ cudaError_t launch_watch(const WatchArgs &args, cudaStream_t stream) {
         const uint32_t n = n_units - first < args.max_units ? n_units - first : args.max_units;
         const uint32_t n_blocks = wanted < kMaxPartBlocks ? wanted : kMaxPartBlocks;
         weigh_chunks<<<dim3(n_blocks, n), kPartWarps * kWarp, shared_bytes, stream>>>(args, first);
-        total_columns<<<dim3(kWatchColumns / kTotalColumns, n), kTotalColumns * kTotalParts, 0,
-                        stream>>>(args);
+        total_columns<<<dim3(kAttentionScoreColumns / kTotalColumns, n),
+                        kTotalColumns * kTotalParts, 0, stream>>>(args);
         add_masses<<<(args.n_chunks + kMassWarps - 1) / kMassWarps, kMassWarps * kWarp, 0,
                      stream>>>(args, first, n);
         const cudaError_t error = cudaGetLastError();

@@ -11,16 +11,16 @@ layout(local_size_x = LK_SUM_THREADS) in;
 layout(push_constant) uniform PushBlock { AddSumsPush push; };
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Sums { uvec2 at[]; };
 
-void add_sum(SumItem item, uint channel) {
+void add_sum(StatItem item, uint channel) {
     uvec2 sum = uvec2(0u);
-    if ((item.flags & LK_SUM_REPLACES) == 0u)
+    if ((item.flags & LK_STAT_REPLACES) == 0u)
         sum = Sums(item.target).at[channel];
     uvec2 mask = item.mask;
     for (Address source = item.source; mask != uvec2(0u);
          source = address_add(source, item.stride_bytes)) {
         if ((mask.x & 1u) != 0u) {
             sum = sum_add(sum, Sums(source).at[channel]);
-            if ((item.flags & LK_SUM_CLEARS) != 0u)
+            if ((item.flags & LK_STAT_CLEARS) != 0u)
                 Sums(source).at[channel] = uvec2(0u);
         }
         mask = uvec2(mask.x >> 1 | mask.y << 31, mask.y >> 1);
@@ -30,8 +30,8 @@ void add_sum(SumItem item, uint channel) {
 
 void main() {
     uint index = gl_WorkGroupID.y;
-    SumItem item = load_sum_item(push.items, index);
-    if (index != 0u && (item.flags & LK_SUM_FOLLOWS) != 0u)
+    StatItem item = load_sum_item(push.items, index);
+    if (index != 0u && (item.flags & LK_STAT_FOLLOWS) != 0u)
         return;
     bool has_more = true;
     while (has_more) {
@@ -42,6 +42,6 @@ void main() {
         has_more = index < push.n_items;
         if (has_more)
             item = load_sum_item(push.items, index);
-        has_more = has_more && (item.flags & LK_SUM_FOLLOWS) != 0u;
+        has_more = has_more && (item.flags & LK_STAT_FOLLOWS) != 0u;
     }
 }

@@ -101,9 +101,9 @@ Chunk take_keys(RawEight raw, uint dtype, Address centers, Address inverses) {
     return chunk;
 }
 
-RowInfo find_row(StepTable step, SequenceInfo sequence, uint position) {
+BlockInfo find_row(StepTable step, SequenceInfo sequence, uint position) {
     const Address rows = address_at(step.rows, sequence.first_row, 16u);
-    const Address first_token = address_add(rows, 8u);  // RowInfo.first_token
+    const Address first_token = address_add(rows, 8u);  // BlockInfo.first_token
     return load_row(step,
                     sequence.first_row + find_last(first_token, 4u, sequence.n_rows, position));
 }
@@ -119,7 +119,7 @@ Place find_place(StepTable step, LayerInfo layer, bool is_value, uint token, uin
     const SequenceInfo sequence = find_sequence(step, token);
     const uint in_sequence = token - sequence.first_new;
     const uint position = sequence.n_history + in_sequence;
-    const RowInfo row = find_row(step, sequence, position);
+    const BlockInfo row = find_row(step, sequence, position);
     const uint in_row = position - row.first_token;
     Place place;
     place.end = token + min(sequence.n_new - in_sequence, row.capacity_tokens - in_row);
@@ -129,7 +129,7 @@ Place find_place(StepTable step, LayerInfo layer, bool is_value, uint token, uin
     if (row.is_direct)
         return place;
     const Entry entry = load_entry(row.entries, layer.first_entry + head);
-    const ClassInfo c = load_class(step.classes, is_value ? entry.value_class : entry.key_class);
+    const FormatInfo c = load_class(step.classes, is_value ? entry.value_format : entry.key_format);
     if (c.is_raw)
         place.payload = is_value ? entry.value_payload : entry.key_payload;
     place.page_tokens = c.page_tokens;

@@ -155,7 +155,7 @@ void attend_page(Sight sight, PageView page) {
 }
 
 // Over all rows, in their order.
-void add_sums() {
+void add_stats() {
     shared_rows[gl_LocalInvocationIndex] = sum;
     barrier();
     sum = vec4(0.0);
@@ -227,7 +227,7 @@ void main() {
     for (uint page = sight.page_begin; page < sight.page_end; ++page)
         attend_page(sight, view_page(sight, page));
     barrier();
-    add_sums();
+    add_stats();
     add_phases();
     if (phase() != 0u)
         return;

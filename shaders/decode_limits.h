@@ -13,7 +13,7 @@
 #define LK_SPEC_PERMUTATION 13u /* of keys: one of these */
 #define LK_PERMUTATION_NONE 0u
 #define LK_PERMUTATION_OF_PAGE 1u
-#define LK_PERMUTATION_OF_CLASS 2u
+#define LK_PERMUTATION_OF_FORMAT 2u
 #define LK_DECODE_ROUNDS 6u      /* pieces of a team that are looked up at once */
 #define LK_DECODE_MAX_TEAMS 4u   /* of 32 invocations */
 #define LK_DECODE_MAX_COLUMNS 8u /* of a work item: a power of two */

@@ -33,10 +33,10 @@ const uint kPieceQuads = 4u;
 shared uvec4 shared_pieces[kPieces * kPieceQuads];
 
 void store_piece(Unit unit, uint index, uint at) {
-    const RowInfo info = load_row(unit.step, unit.item.first_row + item_row(unit.item, index));
+    const BlockInfo info = load_row(unit.step, unit.item.first_row + item_row(unit.item, index));
     const Entry entry = load_entry(info.entries, unit.layer.first_entry + unit.item.kv_head);
-    const ClassInfo keys = load_class(unit.step.classes, entry.key_class);
-    const ClassInfo values = load_class(unit.step.classes, entry.value_class);
+    const FormatInfo keys = load_class(unit.step.classes, entry.key_format);
+    const FormatInfo values = load_class(unit.step.classes, entry.value_format);
     const uint end8 = keys.strips[0] + keys.strips[1];
     const uint key_groups = keys.is_raw ? 0u : keys.n_groups;
     const uint value_groups = values.is_raw ? 1u : values.n_groups;

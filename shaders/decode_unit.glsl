@@ -27,7 +27,7 @@ Unit find_unit(uint index, uint columns_of_item) {
     unit.first_column = unit.item.column_tile * columns_of_item;
     unit.n_columns = min(unit.item.n_new * unit.group_size - unit.first_column, columns_of_item);
     unit.n_history = load_sequence(unit.step, unit.item.sequence).n_history;
-    unit.n_new = unit.item.new_in_rows ? unit.item.n_new : 0u;
+    unit.n_new = unit.item.new_in_blocks ? unit.item.n_new : 0u;
     return unit;
 }
 

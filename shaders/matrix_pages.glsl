@@ -28,11 +28,11 @@ struct Page {
 };
 
 void store_page(Unit unit, uint row_index, uint at) {
-    const RowInfo info = load_row(unit.step, unit.item.first_row + row_index);
+    const BlockInfo info = load_row(unit.step, unit.item.first_row + row_index);
     const Entry entry = load_entry(info.entries, unit.layer.first_entry + unit.item.kv_head);
     Address permutation = address_add(entry.key_metadata, push.permutation_bytes);
-    if (kPermutation == LK_PERMUTATION_OF_CLASS)
-        permutation = load_class(unit.step.classes, entry.key_class).permutation;
+    if (kPermutation == LK_PERMUTATION_OF_FORMAT)
+        permutation = load_class(unit.step.classes, entry.key_format).permutation;
     shared_places[at * kPlaceQuads] = uvec4(entry.key_payload, entry.value_payload);
     shared_places[at * kPlaceQuads + 1u] = uvec4(entry.key_metadata, entry.value_metadata);
     shared_places[at * kPlaceQuads + 2u] =

@@ -22,12 +22,12 @@ shared uvec4 shared_places[kLookups * kPlaceQuads];  // of tiles of rows, then o
 
 // Is an entry among the packed ones at 16 bits? Only where there may be such.
 bool is_row(Unit unit, Entry entry) {
-    return push.n_own_row_rounds != 0u && load_class(unit.step.classes, entry.key_class).is_raw;
+    return push.n_own_row_rounds != 0u && load_class(unit.step.classes, entry.key_format).is_raw;
 }
 
 // Tile `index` of a row that is surely at 16 bits, or may be; behind its last one, or the last token, there is none.
 void store_row_tile(Unit unit, uint row_index, bool is_sure, uint index, uint at) {
-    const RowInfo info = load_row(unit.step, unit.item.first_row + row_index);
+    const BlockInfo info = load_row(unit.step, unit.item.first_row + row_index);
     const Entry entry = load_entry(info.entries, unit.layer.first_entry + unit.item.kv_head);
     const uint first_token = info.first_token + index * LK_TILE_TOKENS;
     const bool is_there = index < info.capacity_tokens / LK_TILE_TOKENS &&

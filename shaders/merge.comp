@@ -30,7 +30,7 @@ void main() {
     const uint row = push.first_row + gl_WorkGroupID.x;
     const uint token = row / push.n_heads;
     const uint head = row % push.n_heads;
-    float weights[LK_MERGE_PARTS];
+    float weights[LK_MERGE_SPLITS];
     Total total = Total(kHidden, 0.0);
     for (uint i = 0u; i < push.n_parts; ++i) {
         weights[i] = load_lse(i, token, head);

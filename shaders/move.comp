@@ -16,8 +16,8 @@ layout(buffer_reference, std430, buffer_reference_align = 2) buffer MovedHalves 
 
 void main() {
     const MoveJob job = load_move_job(push.jobs, gl_WorkGroupID.x);
-    const ClassInfo from = load_class(push.classes, job.source_class);
-    const uint target_tokens = load_class(push.classes, job.target_class).page_tokens;
+    const FormatInfo from = load_class(push.classes, job.source_format);
+    const uint target_tokens = load_class(push.classes, job.target_format).page_tokens;
     for (uint channel = gl_LocalInvocationIndex; channel < from.head_dim; channel += kThreads) {
         uint place = job.first_target;
         for (uint i = 0u; i < 2u * kMaskBits; ++i) {

@@ -14,9 +14,9 @@ layout(local_size_x_id = LK_SPEC_THREADS) in;  // a multiple of LK_LANES
 
 void main() {
     job = load_pack_job(push.jobs, gl_WorkGroupID.x);
-    half_class = load_class(push.classes, job.target_class);
+    page_format = load_class(push.classes, job.target_format);
     order_channels();
-    if (!half_class.is_raw)
+    if (!page_format.is_raw)
         measure_groups();
     for (uint strip = gl_LocalInvocationIndex / LK_LANES; strip < n_strips();
          strip += gl_WorkGroupSize.x / LK_LANES)

@@ -20,10 +20,10 @@ struct GroupTiles {
     uint n_tiles;
 };
 uint n_sixteens() {
-    return half_class.n_groups * (half_class.is_token_axis ? page_tiles() : n_strips());
+    return page_format.n_groups * (page_format.is_token_axis ? page_tiles() : n_strips());
 }
 GroupTiles group_tiles(uint sixteen) {
-    const ClassInfo c = half_class;
+    const FormatInfo c = page_format;
     const uint n_raw = c.strips[0];
     if (!c.is_token_axis) {  // [strip][group of tokens]
         const uint strip = sixteen / c.n_groups;
@@ -87,7 +87,7 @@ uint join_lanes(uint team, uint entry, float margin, bool by_row) {
         highest = max(highest, word & 0xFFFFu);
     }
     return make_parameters(half_of_order(lowest), half_of_order(highest), margin,
-                           half_class.number_bytes == 1u);
+                           page_format.number_bytes == 1u);
 }
 
 // The k or, by row, the row of one of 16 neighbouring entries.
@@ -99,7 +99,7 @@ uint fixed_of_entry(uint entry, bool by_row) {
 // Do the groups at these tiles have 1-bit codes that are measured by mean and deviation? k: the
 // entry's slot in the strip where groups run along tokens.
 bool takes_deviation(GroupTiles at, uint k) {
-    const ClassInfo c = half_class;
+    const FormatInfo c = page_format;
     if (!c.by_deviation || at.n_strips == 0u)
         return false;
     const uint first_of_ones = n_strips() - c.strips[5];
@@ -115,7 +115,7 @@ bool takes_deviation(GroupTiles at, uint k) {
 // What is cut off the ranges of the groups at these tiles at each end, as a share of them: of those
 // whose codes all have 2 bits. k as of takes_deviation().
 float group_margin(GroupTiles at, uint k) {
-    const ClassInfo c = half_class;
+    const FormatInfo c = page_format;
     const uint end_of_twos = n_strips() - c.strips[5];
     const uint first_of_twos = end_of_twos - c.strips[4];
     if (at.strip < first_of_twos || at.strip + at.n_strips > end_of_twos)
@@ -127,7 +127,7 @@ float group_margin(GroupTiles at, uint k) {
 
 // Value i of the group of an entry, in the order in which they are added up.
 float group_value(GroupTiles at, uint fixed_place, uint i) {
-    const bool by_token = half_class.is_token_axis;
+    const bool by_token = page_format.is_token_axis;
     const uint slot = at.strip * LK_STRIP_CHANNELS + (by_token ? i : fixed_place);
     const uint token = by_token ? fixed_place : i;
     const uint tile = at.tile + token / LK_TILE_TOKENS;
@@ -138,7 +138,7 @@ float group_value(GroupTiles at, uint fixed_place, uint i) {
 
 // The number of values is a power of two, so the mean of rounded sums is exact.
 uint deviation_parameters(GroupTiles at, uint fixed_place) {
-    const uint n = LK_TILE_TOKENS * (half_class.is_token_axis ? at.n_strips : at.n_tiles);
+    const uint n = LK_TILE_TOKENS * (page_format.is_token_axis ? at.n_strips : at.n_tiles);
     const float share = uintBitsToFloat(127u - findMSB(n) << 23);  // 1 / n
     precise float sum = 0.0;
     for (uint i = 0u; i < n; ++i)
@@ -149,7 +149,7 @@ uint deviation_parameters(GroupTiles at, uint fixed_place) {
         precise const float distance = group_value(at, fixed_place, i) - middle;
         distances += abs(distance);
     }
-    return make_deviation_parameters(middle, distances * share, half_class.number_bytes == 1u);
+    return make_deviation_parameters(middle, distances * share, page_format.number_bytes == 1u);
 }
 
 // Of one of the 16 entries.
@@ -161,7 +161,7 @@ uint entry_parameters(GroupTiles at, uint team, uint entry, bool by_row) {
 }
 
 void store_number(Address array, uint entry, uint bits) {
-    if (half_class.number_bytes == 1u)
+    if (page_format.number_bytes == 1u)
         Bytes(array).at[entry] = uint8_t(bits);
     else
         Halves(array).at[entry] = uint16_t(bits);
@@ -169,7 +169,7 @@ void store_number(Address array, uint entry, uint bits) {
 
 // Find and store the ranges and minima. All threads.
 void measure_groups() {
-    const bool by_row = scales_by_row(half_class);
+    const bool by_row = scales_by_row(page_format);
     const uint n_teams = gl_WorkGroupSize.x / LK_LANES;
     const uint team = gl_LocalInvocationIndex / LK_LANES;
     const uint lane = gl_LocalInvocationIndex % LK_LANES;
@@ -185,7 +185,7 @@ void measure_groups() {
             const uint found = entry_parameters(at, team, lane, by_row);
             parameters[entry / 4u][entry % 4u] = found;
             store_number(job.metadata, entry, found & 0xFFFFu);
-            store_number(address_add(job.metadata, half_class.minima_offset), entry, found >> 16);
+            store_number(address_add(job.metadata, page_format.minima_offset), entry, found >> 16);
         }
         barrier();
     }

@@ -44,13 +44,13 @@ float query_range_score(uint channel) {
     const uint first = source_channel_offset(channel);
     float low = half_to_float(source_half(first));
     float high = low;
-    for (uint token = 1u; token < half_class.page_tokens; ++token) {
+    for (uint token = 1u; token < page_format.page_tokens; ++token) {
         const float value = half_to_float(source_half(first + source_token_offset(token)));
         low = min(low, value);
         high = max(high, value);
     }
     precise float range = high - low;
-    precise float score = sum_to_float(ConstPairs(job.query_sums).at[channel]) * range;
+    precise float score = sum_to_float(ConstPairs(job.query_stats).at[channel]) * range;
     return score;
 }
 
@@ -58,7 +58,7 @@ float query_range_score(uint channel) {
 uint count_ahead(uint channel) {
     const uvec4 score = uvec4(scores[channel / 4u][channel % 4u]);
     uvec4 n = uvec4(0u);
-    for (uint i = 0u; i < half_class.head_dim / 4u; ++i) {
+    for (uint i = 0u; i < page_format.head_dim / 4u; ++i) {
         const uvec4 others = 4u * i + uvec4(0u, 1u, 2u, 3u);
         const uvec4 least = score + uvec4(greaterThanEqual(others, uvec4(channel)));
         n += uvec4(greaterThanEqual(scores[i], least));
@@ -69,13 +69,13 @@ uint count_ahead(uint channel) {
 void rank_channels() {
     if (gl_LocalInvocationIndex < LK_MAX_HEAD_DIM / 32u)
         boosted[gl_LocalInvocationIndex] = 0u;
-    for (uint c = gl_LocalInvocationIndex; c < half_class.head_dim; c += gl_WorkGroupSize.x)
+    for (uint c = gl_LocalInvocationIndex; c < page_format.head_dim; c += gl_WorkGroupSize.x)
         scores[c / 4u][c % 4u] =
-            floatBitsToUint(half_class.ranking == 1u ? key_score(c) : query_range_score(c)) &
+            floatBitsToUint(page_format.ranking == 1u ? key_score(c) : query_range_score(c)) &
             0x7FFFFFFFu;  // 0 times -0 is 0 too
     barrier();
-    for (uint c = gl_LocalInvocationIndex; c < half_class.head_dim; c += gl_WorkGroupSize.x)
-        if (count_ahead(c) < half_class.n_ranked)
+    for (uint c = gl_LocalInvocationIndex; c < page_format.head_dim; c += gl_WorkGroupSize.x)
+        if (count_ahead(c) < page_format.n_ranked)
             atomicOr(boosted[c / 32u], 1u << c % 32u);
     barrier();
 }
@@ -88,22 +88,22 @@ uint ranked_slot(uint channel) {
     const uint bits = boosted[channel / 32u];
     const uint bit = channel % 32u;
     n_boosted += bitCount(bits & (1u << bit) - 1u);
-    return (bits >> bit & 1u) != 0u ? n_boosted : half_class.n_ranked + channel - n_boosted;
+    return (bits >> bit & 1u) != 0u ? n_boosted : page_format.n_ranked + channel - n_boosted;
 }
 
 // Find where the values of each slot's channel lie: by the page's own order, the class's, or none.
 // All threads.
 void order_channels() {
-    const bool is_ranked = half_class.ranking != 0u;
-    const bool is_fixed = !is_ranked && !is_null(half_class.permutation);
+    const bool is_ranked = page_format.ranking != 0u;
+    const bool is_fixed = !is_ranked && !is_null(page_format.permutation);
     if (is_ranked)
         rank_channels();
-    for (uint i = gl_LocalInvocationIndex; i < half_class.head_dim; i += gl_WorkGroupSize.x) {
+    for (uint i = gl_LocalInvocationIndex; i < page_format.head_dim; i += gl_WorkGroupSize.x) {
         const uint slot = is_ranked ? ranked_slot(i) : i;
-        const uint channel = is_fixed ? uint(ConstBytes(half_class.permutation).at[i]) : i;
+        const uint channel = is_fixed ? uint(ConstBytes(page_format.permutation).at[i]) : i;
         slot_offsets[slot] = source_channel_offset(channel);
-        if (half_class.permutes)
-            Bytes(job.metadata).at[half_class.permutation_offset + slot] = uint8_t(channel);
+        if (page_format.permutes)
+            Bytes(job.metadata).at[page_format.permutation_offset + slot] = uint8_t(channel);
     }
     barrier();
 }

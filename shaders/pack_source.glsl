@@ -19,29 +19,29 @@ layout(buffer_reference, std430, buffer_reference_align = 1) writeonly buffer By
 };
 
 PackJob job;
-ClassInfo half_class;  // that it becomes
+FormatInfo page_format;  // that it becomes
 
 // Where the values of slots lie in the source: add source_token_offset().
 shared uint slot_offsets[LK_MAX_HEAD_DIM];
 
-uint page_tiles() { return half_class.page_tokens / LK_TILE_TOKENS; }
-uint n_strips() { return half_class.head_dim / LK_STRIP_CHANNELS; }
+uint page_tiles() { return page_format.page_tokens / LK_TILE_TOKENS; }
+uint n_strips() { return page_format.head_dim / LK_STRIP_CHANNELS; }
 
-bool is_staged() { return job.source_class == LK_STAGED; }
+bool is_staged() { return job.source_format == LK_STAGED; }
 // Are the slots in another order than the channels?
 bool is_ordered() {
-    return half_class.ranking != 0u || half_class.permutes || !is_null(half_class.permutation);
+    return page_format.ranking != 0u || page_format.permutes || !is_null(page_format.permutation);
 }
 
 // In halves.
 uint source_token_offset(uint token) {
-    return is_staged() ? token * half_class.head_dim
-                       : raw_token_offset(half_class.is_value, token);
+    return is_staged() ? token * page_format.head_dim
+                       : raw_token_offset(page_format.is_value, token);
 }
 uint source_channel_offset(uint channel) {
     return is_staged()
                ? channel
-               : raw_channel_offset(half_class.is_value, half_class.page_tokens, channel);
+               : raw_channel_offset(page_format.is_value, page_format.page_tokens, channel);
 }
 uint source_half(uint offset) { return uint(ConstHalves(job.source).at[offset]); }
 
@@ -55,7 +55,7 @@ LaneOffsets lane_offsets(uint strip, uint lane) {
     const uint row = LK_TILE_ROW(lane, 0u);
     const uint k = LK_TILE_K(lane, 0u);
     LaneOffsets at;
-    if (half_class.is_value) {
+    if (page_format.is_value) {
         const uvec2 slots = uvec2(slot_offsets[slot + row], slot_offsets[slot + row + 8u]);
         const uvec2 first = uvec2(source_token_offset(k), source_token_offset(k + 8u));
         const uvec2 second = uvec2(source_token_offset(k + 1u), source_token_offset(k + 9u));
@@ -85,7 +85,7 @@ uvec4 load_tile(LaneOffsets at, uint strip, uint tile, uint lane) {
     if (!is_staged() && !is_ordered())
         return ConstQuads(job.source).at[(strip * page_tiles() + tile) * LK_LANES + lane];
     const uint tile_offset = tile * source_token_offset(LK_TILE_TOKENS);
-    if (!half_class.is_value && !is_ordered())
+    if (!page_format.is_value && !is_ordered())
         return load_words(at.low + tile_offset);
     return load_halves(at.low + tile_offset) | load_halves(at.high + tile_offset) << 16;
 }

@@ -19,7 +19,7 @@ WordWriter begin_words(Address strip, uint bits) {
 }
 
 void put_word(inout WordWriter writer, uint index, uint word, uint lane) {
-    const uint n_words = lane_words(half_class.page_tokens, writer.bits);
+    const uint n_words = lane_words(page_format.page_tokens, writer.bits);
     writer.last = uvec4(writer.last.yzw, word);
     if (index % LK_VECTOR_WORDS == LK_VECTOR_WORDS - 1u)
         Quads(writer.strip).at[index / LK_VECTOR_WORDS * LK_LANES + lane] = writer.last;
@@ -50,12 +50,12 @@ struct LaneQuantizers {
     Quantizer high;
 };
 LaneQuantizers load_quantizers(uint strip, uint tile, uint lane) {
-    const bool by_row = scales_by_row(half_class);
-    const uint first = first_entry(half_class, strip, tile) + lane_entry(by_row, lane);
+    const bool by_row = scales_by_row(page_format);
+    const uint first = first_entry(page_format, strip, tile) + lane_entry(by_row, lane);
     uvec4 found = parameters[first / 4u];
     if (by_row)
         found = first % 4u == 0u ? found.xyxy : found.zwzw;
-    const Quantizer q = make_quantizer(found, half_class.number_bytes == 1u);
+    const Quantizer q = make_quantizer(found, page_format.number_bytes == 1u);
     if (by_row)
         return LaneQuantizers(q, q);
     return LaneQuantizers(Quantizer(q.minimum.xxzz, q.range.xxzz, q.inverse.xxzz),
@@ -71,12 +71,12 @@ uvec4 quantize_tile(LaneQuantizers quantizers, uvec4 registers, uint bits) {
 // A value of a plane with shared slots, quantized to 1, 2 or 3 bits.
 uint shared_slot_code(uint slot, uint token, uint bits) {
     const uint in_tile = token % LK_TILE_TOKENS;
-    const uint place = half_class.is_token_axis ? LK_ROW_ORDER(in_tile)
+    const uint place = page_format.is_token_axis ? LK_ROW_ORDER(in_tile)
                                                 : LK_K_ORDER(slot % LK_STRIP_CHANNELS);
     const uint entry =
-        first_entry(half_class, slot / LK_STRIP_CHANNELS, token / LK_TILE_TOKENS) + place;
+        first_entry(page_format, slot / LK_STRIP_CHANNELS, token / LK_TILE_TOKENS) + place;
     const uint found = parameters[entry / 4u][entry % 4u];
-    const Quantizer q = make_quantizer(uvec4(found), half_class.number_bytes == 1u);
+    const Quantizer q = make_quantizer(uvec4(found), page_format.number_bytes == 1u);
     const uint value = source_half(slot_offsets[slot] + source_token_offset(token));
     return quantize(vec4(half_to_float(value)), q, bits).x;
 }
@@ -84,12 +84,12 @@ uint shared_slot_code(uint slot, uint token, uint bits) {
 // The two bits of a slot: a partner holds the highest bit of its outlier's code. in_plane: the slot
 // as the plane counts.
 uint shared_field(uint slot, uint in_plane, uint token) {
-    const uint bits = shared_bits(half_class, in_plane);
+    const uint bits = shared_bits(page_format, in_plane);
     const uint n_codes = bits == 1u ? 2u : 1u;
     uint field = 0u;
     for (uint i = 0u; i < n_codes; ++i) {
         const uint code =
-            shared_slot_code(slot + i * half_class.n_shared, token, i == 0u ? bits : 3u);
+            shared_slot_code(slot + i * page_format.n_shared, token, i == 0u ? bits : 3u);
         field |= i == 0u ? code & 3u : code >> 2 << 1;
     }
     return field;
@@ -118,8 +118,8 @@ void copy_strip(StripPlace place, uint strip, uint lane) {
 void pack_strip(StripPlace place, uint strip, uint lane) {
     const LaneOffsets offsets = lane_offsets(strip, lane);
     const uint plane_slot = place.in_plane * LK_STRIP_CHANNELS;
-    const bool has_shared = place.bits == 2u && plane_slot < 2u * half_class.n_shared;
-    const uint group_tiles = half_class.is_token_axis ? 1u : half_class.group / LK_TILE_TOKENS;
+    const bool has_shared = place.bits == 2u && plane_slot < 2u * page_format.n_shared;
+    const uint group_tiles = page_format.is_token_axis ? 1u : page_format.group / LK_TILE_TOKENS;
     WordWriter low = begin_words(address_add(job.payload, place.offset),
                                  place.bits == 3u ? 2u : place.bits);
     WordWriter high = begin_words(address_add(job.payload, place.high_offset), 1u);
@@ -141,7 +141,7 @@ void pack_strip(StripPlace place, uint strip, uint lane) {
 }
 
 void write_strip(uint strip, uint lane) {
-    const StripPlace place = find_strip(half_class, strip);
+    const StripPlace place = find_strip(page_format, strip);
     if (place.bits == 16u)
         copy_strip(place, strip, lane);
     else

@@ -30,8 +30,8 @@ using uint = uint32_t;
 
 #define LK_NO_FAULT 0xFFFFFFFFu
 #define LK_FAULT_STEPS 16u /* whose faults are told apart */
-#define LK_MERGE_PARTS 16u
-#define LK_WATCH_COLUMNS 64u      /* kWatchColumns of src/format/tables.h */
+#define LK_MERGE_SPLITS 16u
+#define LK_WATCH_COLUMNS 64u      /* kAttentionScoreColumns of src/format/tables.h */
 #define LK_WATCH_TOTAL_COLUMNS 8u /* of a workgroup of watch_totals */
 #define LK_WATCH_MASS_THREADS 128 /* of a workgroup of watch_masses */
 #define LK_PUSH_BYTES 128u        /* of push constants that every device has */
@@ -51,11 +51,11 @@ struct PushTensor {
 struct StepTable {
     Address header;     // StepHeader
     Address sequences;  // SequenceInfo [n_sequences]
-    Address rows;       // RowInfo
+    Address rows;       // BlockInfo
     Address ancestors;  // u64 [n_tokens], low word first: bit i: new token i of the sequence is
                         // visible; of trees alone
     Address positions;  // u32 [n_tokens] of trees
-    Address classes;    // ClassInfo
+    Address classes;    // FormatInfo
     Address layers;     // LayerInfo [n_layers]
     Address report;     // FaultReport, in memory that the host reads
     uint n_layers;
@@ -106,20 +106,20 @@ struct AppendPush {
 };
 
 // pack: PackJob to packed bytes. Workgroups: x = jobs.
-// reopen: ReopenJob to a raw half. Workgroups: x = jobs.
+// reopen: DequantizeJob to a raw half. Workgroups: x = jobs.
 // move: MoveJob within raw halves. Workgroups: x = jobs.
 // shrink: ShrinkJob, halves narrower or elsewhere; classes is not read. Workgroups: x = halves of
 // the longest run, y = jobs.
 struct JobPush {
-    Address jobs;     // PackJob, ReopenJob, MoveJob or ShrinkJob [n_jobs]
-    Address classes;  // ClassInfo
+    Address jobs;     // PackJob, DequantizeJob, MoveJob or ShrinkJob [n_jobs]
+    Address classes;  // FormatInfo
     uint n_jobs;
     uint head_dim;     // the largest of the jobs
     uint page_tokens;  // the largest of the jobs
     uint reserved;
 };
 
-// sum_queries: a run of sums of |Q|, QuerySumRun of src/backend/backend.h. Workgroups: x = sums, y
+// sum_queries: a run of sums of |Q|, QueryStatRun of src/backend/backend.h. Workgroups: x = sums, y
 // = KV heads from first_head on.
 struct QuerySumPush {
     Address sums;        // u64, low word first: of the first sum and the first head
@@ -135,7 +135,7 @@ struct QuerySumPush {
     uint reserved;
 };
 
-// add_sums: arithmetic on sums, SumItem of src/backend/backend.h, of 40 bytes. Workgroups: x take
+// add_stats: arithmetic on sums, StatItem of src/backend/backend.h, of 40 bytes. Workgroups: x take
 // the channels in turn, y = items. The first of items that follow each other does them all.
 struct AddSumsPush {
     Address items;
@@ -208,7 +208,7 @@ struct TilePush {
     uint reserved;
 };
 
-// watch_parts, watch_totals, watch_masses: attention mass of chunks, ChunkWatch of
+// watch_parts, watch_totals, watch_masses: attention mass of chunks, ChunkAttention of
 // src/backend/backend.h, one after the other for each batch of units. Workgroups of watch_parts: x
 // = any number, which take chunks in turn; y = units. Of watch_totals: x = LK_WATCH_COLUMNS /
 // LK_WATCH_TOTAL_COLUMNS, y = units. Of watch_masses: x = any number, whose invocations take
@@ -239,7 +239,7 @@ struct WatchPush {
 struct MergePush {
     Address
         tensors;   // PushTensor parts [n_parts], lses [n_parts] (FP32), output, LSE (data 0: none)
-    uint n_parts;  // at most LK_MERGE_PARTS
+    uint n_parts;  // at most LK_MERGE_SPLITS
     uint n_tokens;
     uint n_heads;
     uint head_dim;

@@ -17,13 +17,13 @@ layout(buffer_reference, std430, buffer_reference_align = 1) readonly buffer Con
 };
 
 // The channel of a slot: by the page's own order, the class's, or none.
-uint channel_of(ClassInfo c, ReopenJob job, uint slot) {
+uint channel_of(FormatInfo c, DequantizeJob job, uint slot) {
     const Address order =
         c.permutes ? address_add(job.metadata, c.permutation_offset) : c.permutation;
     return is_null(order) ? slot : uint(ConstBytes(order).at[slot]);
 }
 
-void store_row(ClassInfo c, ReopenJob job, uint target_tokens, vec4 values, uint strip, uint tile,
+void store_row(FormatInfo c, DequantizeJob job, uint target_tokens, vec4 values, uint strip, uint tile,
                uint lane, uint row_register) {
     for (uint i = 0u; i < 4u; ++i) {
         const uint r = row_register + (i & 2u);
@@ -38,9 +38,9 @@ void store_row(ClassInfo c, ReopenJob job, uint target_tokens, vec4 values, uint
 }
 
 void main() {
-    const ReopenJob job = load_reopen_job(push.jobs, gl_WorkGroupID.x);
-    const ClassInfo c = load_class(push.classes, job.source_class);
-    const uint target_tokens = load_class(push.classes, job.target_class).page_tokens;
+    const DequantizeJob job = load_reopen_job(push.jobs, gl_WorkGroupID.x);
+    const FormatInfo c = load_class(push.classes, job.source_format);
+    const uint target_tokens = load_class(push.classes, job.target_format).page_tokens;
     const uint lane = gl_LocalInvocationIndex % LK_LANES;
     const uint n_strips = c.head_dim / LK_STRIP_CHANNELS;
     const uint n_tiles = (job.n_tokens + LK_TILE_TOKENS - 1u) / LK_TILE_TOKENS;

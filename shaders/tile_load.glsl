@@ -16,7 +16,7 @@ shared uint shared_channels[kHeadDim];                                    // of 
 
 // One half of a page.
 struct Side {
-    ClassInfo info;
+    FormatInfo info;
     Address payload;
     Address metadata;
     bool is_value;
@@ -28,7 +28,7 @@ Side find_side(Sight sight, PageView page, bool is_value) {
     if (is_value)
         view = page.values;
     if (!page.is_staged)
-        side.info = load_class(sight.step.classes, view.half_class);
+        side.info = load_class(sight.step.classes, view.page_format);
     side.payload = view.payload;
     side.metadata = view.metadata;
     side.is_value = is_value;

@@ -82,7 +82,7 @@ uint staged_before(Sight sight, uint token, uint round) {
     return token > n_history ? (token - n_history + round) / kStagedTokens : 0u;
 }
 Runs find_staged(Sight sight, uint last_token) {
-    if (sight.sequence.new_in_rows)
+    if (sight.sequence.new_in_blocks)
         return make_runs(0u, 0u, 0u);
     const uint n = last_token / kStagedTokens + 1u;
     if (sight.window_begin == 0u)
@@ -142,7 +142,7 @@ bool find_sight(uint tile, uint n_columns, out Sight sight) {
 struct HalfView {
     Address payload;
     Address metadata;
-    uint half_class;
+    uint page_format;
 };
 struct PageView {
     HalfView keys;
@@ -165,13 +165,13 @@ void view_tokens(Sight sight, uint first_token, uint capacity, uint end_token,
 
 PageView view_row(Sight sight, uint row) {
     const SequenceInfo sequence = sight.sequence;
-    const RowInfo info = load_row(sight.step, sequence.first_row + row);
+    const BlockInfo info = load_row(sight.step, sequence.first_row + row);
     const Entry entry = load_entry(info.entries, sight.layer.first_entry + sight.kv_head);
     PageView view;
-    view.keys = HalfView(entry.key_payload, entry.key_metadata, entry.key_class);
-    view.values = HalfView(entry.value_payload, entry.value_metadata, entry.value_class);
+    view.keys = HalfView(entry.key_payload, entry.key_metadata, entry.key_format);
+    view.values = HalfView(entry.value_payload, entry.value_metadata, entry.value_format);
     view.is_staged = false;
-    const uint end = sequence.n_history + (sequence.new_in_rows ? sequence.n_new : 0u);
+    const uint end = sequence.n_history + (sequence.new_in_blocks ? sequence.n_new : 0u);
     view_tokens(sight, info.first_token, info.capacity_tokens, end, view);
     return view;
 }

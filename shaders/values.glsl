@@ -46,12 +46,12 @@ vec4 numbers_of(uvec2 words, uint number_bytes, uint index) {
                               : halves_to_floats(halves_of(words));
 }
 
-uint number_index(ClassInfo c, StripPlace place, uint tile, uint lane) {
+uint number_index(FormatInfo c, StripPlace place, uint tile, uint lane) {
     return place.first_entry + tile_entry(c, tile) + lane_entry(scales_by_row(c), lane);
 }
 
 // Of a tile of a strip, which find_strip() has found.
-LaneWords load_lane(ClassInfo c, StripPlace place, Address payload, Address metadata, uint tile,
+LaneWords load_lane(FormatInfo c, StripPlace place, Address payload, Address metadata, uint tile,
                     uint lane) {
     const Address words = address_add(payload, place.offset);
     LaneWords lane_words;
@@ -92,7 +92,7 @@ LaneValues scale_codes(bool by_row, LaneScale scale, vec4 code_steps, uvec4 low,
 }
 
 // Bit 1 of the field of a slot of the 2-bit plane that begins at `plane`, in both rows of the lane.
-uvec2 load_partner_bits(ClassInfo c, Address plane, uint slot, uint tile, uint lane) {
+uvec2 load_partner_bits(FormatInfo c, Address plane, uint slot, uint tile, uint lane) {
     const uint k = slot % LK_STRIP_CHANNELS;
     const Address strip = address_add(plane, slot / LK_STRIP_CHANNELS * (4u * c.page_tokens));
     const uvec4 registers =
@@ -102,7 +102,7 @@ uvec2 load_partner_bits(ClassInfo c, Address plane, uint slot, uint tile, uint l
 }
 
 // Shared slots: fields of two bits become codes of one, two or three, each with its own step.
-void resolve_shared(ClassInfo c, StripPlace place, Address payload, uint tile, uint lane,
+void resolve_shared(FormatInfo c, StripPlace place, Address payload, uint tile, uint lane,
                     inout uvec4 low, inout uvec4 high, inout vec4 code_steps) {
     const Address plane =
         address_add(payload, place.offset - place.in_plane * (4u * c.page_tokens));
@@ -126,7 +126,7 @@ LaneValues values_of_halves(uvec4 low, uvec4 high) {
 }
 
 // The values of what load_lane() has loaded.
-LaneValues values_of(ClassInfo c, StripPlace place, Address payload, uint tile, uint lane,
+LaneValues values_of(FormatInfo c, StripPlace place, Address payload, uint tile, uint lane,
                      LaneWords words) {
     if (place.bits == 16u)
         return values_of_halves(low_row(words.codes), high_row(words.codes));
@@ -144,7 +144,7 @@ LaneValues values_of(ClassInfo c, StripPlace place, Address payload, uint tile, 
     return scale_codes(scales_by_row(c), scale, code_steps, low, high);
 }
 
-LaneValues load_values(ClassInfo c, StripPlace place, Address payload, Address metadata, uint tile,
+LaneValues load_values(FormatInfo c, StripPlace place, Address payload, Address metadata, uint tile,
                        uint lane) {
     return values_of(c, place, payload, tile, lane,
                      load_lane(c, place, payload, metadata, tile, lane));

@@ -23,17 +23,17 @@ uint own_tile;
 
 // A page of keys.
 struct Keys {
-    ClassInfo info;
+    FormatInfo info;
     Address payload;
     Address metadata;
     Address order;  // u8 slot -> channel, or 0
 };
 Keys find_keys(StepTable step, LayerInfo layer, uint kv_head, uint page) {
     const uint first_row = load_sequence(step, push.sequence).first_row + push.first_row;
-    const RowInfo row = load_row(step, first_row + page);
+    const BlockInfo row = load_row(step, first_row + page);
     const Entry entry = load_entry(row.entries, layer.first_entry + kv_head);
     Keys keys;
-    keys.info = load_class(step.classes, entry.key_class);
+    keys.info = load_class(step.classes, entry.key_format);
     keys.payload = entry.key_payload;
     keys.metadata = entry.key_metadata;
     keys.order = keys.info.permutes ? address_add(entry.key_metadata, keys.info.permutation_offset)

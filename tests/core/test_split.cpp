@@ -25,15 +25,15 @@ constexpr uint32_t kRecentPages = 2;  // at 16 bits, behind the chunks
 // Classes of keys; the values' follow.
 enum : uint16_t { kRaw = 0, kFour = 2, kTwo = 4, kClasses = 6 };
 
-lk::HalfClass half_class(Side side, uint32_t bits) {
-    lk::HalfClass made{};
-    made.shape = lk::raw_shape(side, kHeadDim, LK_MAX_PAGE_TOKENS);
+lk::PageFormat page_format(Side side, uint32_t bits) {
+    lk::PageFormat made{};
+    made.layout = lk::raw_layout(side, kHeadDim, LK_MAX_PAGE_TOKENS);
     if (bits == 16)
         return made;
-    std::swap(made.shape.strips[lk::kPlane16],
-              made.shape.strips[bits == 4 ? lk::kPlane4 : lk::kPlane2]);
-    made.shape.axis = side == Side::kKey ? lk::Axis::kChannel : lk::Axis::kToken;
-    made.shape.group = kGroup;
+    std::swap(made.layout.strips[lk::kPlane16],
+              made.layout.strips[bits == 4 ? lk::kPlane4 : lk::kPlane2]);
+    made.layout.axis = side == Side::kKey ? lk::Axis::kChannel : lk::Axis::kToken;
+    made.layout.group = kGroup;
     return made;
 }
 
@@ -89,7 +89,7 @@ class Context {
                 {row_pointers_.data(), n_rows, n_rows, s + 1, n_tokens_ - 60, 1, s, 1, nullptr});
         for (const uint32_t bits : {16, 4, 2})
             for (const Side side : {Side::kKey, Side::kValue})
-                classes_.push_back(half_class(side, bits));
+                classes_.push_back(page_format(side, bits));
         entry_classes_.assign(kHeads, {kRaw, kTwo, kRaw + 1, kTwo + 1, kTwo});
         layer_.n_query_heads = 4 * kHeads;
         layer_.n_kv_heads = kHeads;
@@ -101,7 +101,7 @@ class Context {
         layout_.first_entries = &first_entry_;
         layout_.n_layers = 1;
         layout_.n_entries = kHeads;
-        layout_.entry_classes = entry_classes_.data();
+        layout_.entry_formats = entry_classes_.data();
         layout_.page_tokens = LK_MAX_PAGE_TOKENS;
         layout_.sink_tokens = kSinkTokens;
         layout_.max_sequences = layout_.max_step_tokens = n_sequences;
@@ -148,25 +148,25 @@ class Context {
   private:
     // A raw row is eight tiles.
     double row_time(uint32_t row) const {
-        const uint16_t key_class = rows_[row].entries[0].key_class;
-        return key_class == kRaw ? 8 * 2.3 : key_class == kFour ? kMiddleTime : 12.5;
+        const uint16_t key_format = rows_[row].entries[0].key_format;
+        return key_format == kRaw ? 8 * 2.3 : key_format == kFour ? kMiddleTime : 12.5;
     }
 
-    void add_row(uint32_t n_tokens, uint16_t key_class) {
+    void add_row(uint32_t n_tokens, uint16_t key_format) {
         lk::PageEntry entry{};
-        entry.key_class = key_class;
-        entry.value_class = static_cast<uint16_t>(key_class + 1);
+        entry.key_format = key_format;
+        entry.value_format = static_cast<uint16_t>(key_format + 1);
         entries_.emplace_back(kHeads, entry);
-        lk::PageRow row{};
+        lk::Block row{};
         row.first_token = n_tokens_;
         row.capacity_tokens = n_tokens;
         row.n_entries = kHeads;
         rows_.push_back(row);
         n_tokens_ += n_tokens;
     }
-    void add_pages(uint32_t n, uint16_t key_class) {
+    void add_pages(uint32_t n, uint16_t key_format) {
         for (uint32_t i = 0; i < n; ++i)
-            add_row(LK_MAX_PAGE_TOKENS, key_class);
+            add_row(LK_MAX_PAGE_TOKENS, key_format);
     }
 
     // Of each sequence and head each row is read once; with deals_raw each part has all raw rows.
@@ -190,11 +190,11 @@ class Context {
     lk::CacheLayout layout_{};
     const uint32_t first_entry_ = 0;
     uint64_t n_tokens_ = 0;
-    std::vector<lk::HalfClass> classes_;
-    std::vector<lk::EntryClasses> entry_classes_;
+    std::vector<lk::PageFormat> classes_;
+    std::vector<lk::EntryFormats> entry_classes_;
     std::vector<std::vector<lk::PageEntry>> entries_;
-    std::vector<lk::PageRow> rows_;
-    std::vector<const lk::PageRow *> row_pointers_;
+    std::vector<lk::Block> rows_;
+    std::vector<const lk::Block *> row_pointers_;
     std::vector<lk::BatchSequence> sequences_;
 };
 

@@ -110,10 +110,10 @@ void CudaCache::fill_view() {
     const device::StepAddresses tables = mirror_.addresses();
     view_.header = at<StepHeader>(tables.header);
     view_.sequences = at<SequenceInfo>(tables.sequences);
-    view_.rows = at<RowInfo>(tables.rows);
+    view_.rows = at<BlockInfo>(tables.rows);
     view_.ancestors = at<uint64_t>(tables.ancestors);
     view_.positions = at<uint32_t>(tables.positions);
-    view_.classes = at<ClassInfo>(mirror_.constants().classes());
+    view_.classes = at<FormatInfo>(mirror_.constants().classes());
     view_.report = report_.device_report();
 }
 
@@ -164,14 +164,14 @@ bool CudaCache::is_capturing() const {
     return capture != cudaStreamCaptureStatusNone;
 }
 
-lk_status CudaCache::row_create(PageRow *row) {
+lk_status CudaCache::block_create(Block *row) {
     const DeviceScope scope(device_);
-    return mirror_.row_create(row);
+    return mirror_.block_create(row);
 }
 
-void CudaCache::row_destroy(PageRow *row) { mirror_.row_destroy(row); }
+void CudaCache::block_destroy(Block *row) { mirror_.block_destroy(row); }
 
-lk_status CudaCache::entries_changed(PageRow *row) {
+lk_status CudaCache::entries_changed(Block *row) {
     mirror_.entries_changed(row);
     return LK_OK;
 }
@@ -187,7 +187,7 @@ lk_status CudaCache::grow_sums(uint64_t n_bytes) {
 
 lk_status CudaCache::begin(const Batch &batch) {
     const DeviceScope scope(device_);
-    lk_status status = grow_sums(batch.query_sum_bytes);
+    lk_status status = grow_sums(batch.query_stat_bytes);
     if (!status)
         status = mirror_.begin(batch);
     return status ? status : upload_.turn();
@@ -280,7 +280,7 @@ cudaError_t CudaCache::tile(const AttendArgs &args) {
     return launch_tile(tile, stream_);
 }
 
-cudaError_t CudaCache::watch(const AttendArgs &args, const ChunkWatch &watch) {
+cudaError_t CudaCache::watch(const AttendArgs &args, const ChunkAttention &watch) {
     WatchArgs own{};
     own.step = view_;
     own.layer = layer_arg(args.layer_index);
@@ -288,7 +288,7 @@ cudaError_t CudaCache::watch(const AttendArgs &args, const ChunkWatch &watch) {
     own.sequence = watch.sequence;
     own.first_query = watch.first_query;
     own.n_queries = watch.n_queries;
-    own.n_tiles = watch_tiles(args.layer, watch.n_queries);
+    own.n_tiles = attention_score_tiles(args.layer, watch.n_queries);
     own.first_row = watch.first_row;
     own.page_tokens = layout_.page_tokens;
     own.chunk_tokens = watch.chunk_tokens;
@@ -313,12 +313,12 @@ lk_status CudaCache::pack(const PackItem *items, uint32_t n_items) {
     });
 }
 
-lk_status CudaCache::reopen(const ReopenItem *items, uint32_t n_items) {
+lk_status CudaCache::reopen(const DequantizeItem *items, uint32_t n_items) {
     const DeviceScope scope(device_);
-    return jobs_.run(layout_, items, n_items, [&](const ReopenItem *, uint32_t n) {
+    return jobs_.run(layout_, items, n_items, [&](const DequantizeItem *, uint32_t n) {
         const lk_status status = upload_.send();
         return status ? status
-                      : checked(launch_reopen(at<ReopenJob>(jobs_.address()), n, view_.classes,
+                      : checked(launch_reopen(at<DequantizeJob>(jobs_.address()), n, view_.classes,
                                               stream_),
                                 "reopening pages");
     });
@@ -356,7 +356,7 @@ lk_status CudaCache::shrink(const ShrinkItem *items, uint32_t n_items) {
     });
 }
 
-lk_status CudaCache::sum_queries(const QuerySumArgs &args) {
+lk_status CudaCache::sum_queries(const QueryStatArgs &args) {
     const DeviceScope scope(device_);
     const device::StepShape &shape = mirror_.shape();
     QuerySumLaunch launch{};
@@ -370,7 +370,7 @@ lk_status CudaCache::sum_queries(const QuerySumArgs &args) {
     launch.group_size = args.layer.n_query_heads / args.layer.n_kv_heads;
     lk_status status = LK_OK;
     for (uint32_t r = 0; !status && r < args.n_runs; ++r) {
-        const QuerySumRun &run = args.runs[r];
+        const QueryStatRun &run = args.runs[r];
         launch.offset_bytes = run.offset_bytes;
         launch.stride_bytes = run.stride_bytes;
         launch.first_token = run.first_token;
@@ -383,16 +383,16 @@ lk_status CudaCache::sum_queries(const QuerySumArgs &args) {
     return status;
 }
 
-static_assert(sizeof(SumJob) == sizeof(SumItem) &&
-                  offsetof(SumJob, mask) == offsetof(SumItem, mask) &&
-                  offsetof(SumJob, stride_bytes) == offsetof(SumItem, stride_bytes) &&
-                  offsetof(SumJob, n_channels) == offsetof(SumItem, n_channels) &&
-                  offsetof(SumJob, flags) == offsetof(SumItem, flags),
+static_assert(sizeof(SumJob) == sizeof(StatItem) &&
+                  offsetof(SumJob, mask) == offsetof(StatItem, mask) &&
+                  offsetof(SumJob, stride_bytes) == offsetof(StatItem, stride_bytes) &&
+                  offsetof(SumJob, n_channels) == offsetof(StatItem, n_channels) &&
+                  offsetof(SumJob, flags) == offsetof(StatItem, flags),
               "items are copied as bytes");
 
-lk_status CudaCache::add_sums(const SumItem *items, uint32_t n_items) {
+lk_status CudaCache::add_stats(const StatItem *items, uint32_t n_items) {
     const DeviceScope scope(device_);
-    return jobs_.run(layout_, items, n_items, [&](const SumItem *added, uint32_t n) {
+    return jobs_.run(layout_, items, n_items, [&](const StatItem *added, uint32_t n) {
         const lk_status status = upload_.send();
         return status ? status
                       : checked(launch_add_sums(at<SumJob>(jobs_.address()), n,

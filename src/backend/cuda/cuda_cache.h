@@ -28,21 +28,21 @@ class CudaCache final : public CacheDevice {
     lk_status set_queue(const lk_queue *queue) override;
     bool is_capturing() const override;
 
-    lk_status row_create(PageRow *row) override;
-    void row_destroy(PageRow *row) override;
-    lk_status entries_changed(PageRow *row) override;
+    lk_status block_create(Block *row) override;
+    void block_destroy(Block *row) override;
+    lk_status entries_changed(Block *row) override;
 
     lk_status begin(const Batch &batch) override;
     lk_status append(const AppendArgs &args) override;
     lk_status pack(const PackItem *items, uint32_t n_items) override;
-    lk_status reopen(const ReopenItem *items, uint32_t n_items) override;
+    lk_status reopen(const DequantizeItem *items, uint32_t n_items) override;
     lk_status download(const SlotCopy *items, uint32_t n_items) override;
     lk_status upload(const SlotCopy *items, uint32_t n_items) override;
     lk_status move(const MoveItem *items, uint32_t n_items) override;
     lk_status shrink(const ShrinkItem *items, uint32_t n_items) override;
-    uint64_t query_sums() const override { return sums_.address(); }
-    lk_status sum_queries(const QuerySumArgs &args) override;
-    lk_status add_sums(const SumItem *items, uint32_t n_items) override;
+    uint64_t query_stats() const override { return sums_.address(); }
+    lk_status sum_queries(const QueryStatArgs &args) override;
+    lk_status add_stats(const StatItem *items, uint32_t n_items) override;
     lk_status attend(const AttendArgs &args) override;
 
     void report(DataReport *out) const override { mirror_.report(out); }
@@ -60,7 +60,7 @@ class CudaCache final : public CacheDevice {
     StagingArg staging_arg(const Staging &staging) const;
     cudaError_t decode(const AttendArgs &args);
     cudaError_t tile(const AttendArgs &args);
-    cudaError_t watch(const AttendArgs &args, const ChunkWatch &watch);
+    cudaError_t watch(const AttendArgs &args, const ChunkAttention &watch);
 
     const Allocator &allocator_;
     const int device_;

@@ -15,12 +15,12 @@ constexpr uint32_t kMaxColumns = 64;     // of a KV head that decode takes
 constexpr uint32_t kItemBytes = 131072;  // that a block reads while an item begins and ends
 constexpr uint32_t kStaticBytes = 2048;  // of a block's shared memory, beside decode_shared_bytes()
 
-uint32_t rounded_metadata(const HalfShape &shape) {
+uint32_t rounded_metadata(const PageLayout &shape) {
     return shape.is_raw() ? 0 : static_cast<uint32_t>(round_up(metadata_bytes(shape), 16));
 }
 
-uint32_t kind_of_class(const HalfClass &half) {
-    const ClassInfo info = device::class_info(half, half.permutation ? 1 : 0);
+uint32_t kind_of_class(const PageFormat &half) {
+    const FormatInfo info = device::class_info(half, half.permutation ? 1 : 0);
     if (!info.is_direct)
         return kDecodeNone;
     if (info.strips[5])
@@ -54,30 +54,30 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         const LayerView &view = layout.layers[l];
         Layer layer = {view.n_query_heads / view.n_kv_heads, view.head_dim, kDecodePlain, 0, 0};
         for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
-            const EntryClasses &entry = layout.entry_classes[layout.first_entries[l] + head];
-            const HalfClass &key = layout.classes[entry.packed_key];
-            const HalfClass &value = layout.classes[entry.packed_value];
+            const EntryFormats &entry = layout.entry_formats[layout.first_entries[l] + head];
+            const PageFormat &key = layout.classes[entry.packed_key];
+            const PageFormat &value = layout.classes[entry.packed_value];
             // A work item reads one order of channels for all pages that have none of their own.
-            const uint32_t order = entry.ordered_key == kNoClass ? kDecodeNone : kDecodePlain;
+            const uint32_t order = entry.ordered_key == kNoFormat ? kDecodeNone : kDecodePlain;
             layer.kind = std::max({layer.kind, kind_of_class(key), kind_of_class(value), order});
             layer.key_metadata_bytes =
                 std::max(layer.key_metadata_bytes, rounded_metadata(key.shape));
             layer.value_metadata_bytes =
                 std::max(layer.value_metadata_bytes, rounded_metadata(value.shape));
         }
-        const LayerClasses more =
-            layout.layer_classes ? layout.layer_classes[l] : LayerClasses{nullptr, 0, 0};
+        const LayerFormats more =
+            layout.layer_formats ? layout.layer_formats[l] : LayerFormats{nullptr, 0, 0};
         for (uint32_t c = 0; c < more.n_classes; ++c) {
-            const HalfClass &half = layout.classes[more.classes[c]];
-            uint32_t &metadata = half.shape.side == Side::kKey ? layer.key_metadata_bytes
-                                                               : layer.value_metadata_bytes;
+            const PageFormat &half = layout.classes[more.classes[c]];
+            uint32_t &metadata = half.layout.side == Side::kKey ? layer.key_metadata_bytes
+                                                                : layer.value_metadata_bytes;
             layer.kind = std::max(layer.kind, kind_of_class(half));
             metadata = std::max(metadata, rounded_metadata(half.shape));
         }
         // Twins lay out queries for one class of keys: pages of several with FP8 numbers go through
         // tile attention, which takes each as its class says.
         for (uint32_t c = 0; c < more.n_classes; ++c)
-            if (layout.classes[more.classes[c]].shape.metadata == Metadata::kF8)
+            if (layout.classes[more.classes[c]].layout.metadata == Metadata::kF8)
                 layer.kind = kDecodeNone;
         layers_[l] = layer;
     }

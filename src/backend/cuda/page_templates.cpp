@@ -9,14 +9,14 @@ namespace cuda {
 namespace {
 
 PageTemplate page_template(const CacheLayout &layout, const device::CacheTables &constants,
-                           const EntryClasses &classes) {
+                           const EntryFormats &classes) {
     PageTemplate page{};
     fill_half(&page.piece, device::class_info(layout.classes[classes.packed_key], 0), 0);
     fill_half(&page.piece, device::class_info(layout.classes[classes.packed_value], 0), 1);
-    if (classes.ordered_key != kNoClass)
+    if (classes.ordered_key != kNoFormat)
         page.permutation = constants.permutation(layout, classes.ordered_key);
-    page.key_class = classes.packed_key;
-    page.value_class = classes.packed_value;
+    page.key_format = classes.packed_key;
+    page.value_format = classes.packed_value;
     return page;
 }
 
@@ -26,7 +26,7 @@ lk_status PageTemplates::open(const CacheLayout &layout, const device::CacheTabl
                               const Allocator &allocator, device::TableMemory *memory) {
     Array<PageTemplate> pages(allocator);
     for (uint32_t i = 0; i < layout.n_entries; ++i)
-        if (!pages.push(page_template(layout, constants, layout.entry_classes[i])))
+        if (!pages.push(page_template(layout, constants, layout.entry_formats[i])))
             return fail(LK_E_NOMEM, "no memory for the page classes of %u heads", layout.n_entries);
     const uint64_t bytes = pages.size() * sizeof(PageTemplate);
     const lk_status status = table_.open(memory, bytes, "the page classes of a cache");

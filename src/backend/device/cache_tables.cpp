@@ -36,43 +36,43 @@ uint64_t add_floats(const float *floats, uint64_t bytes, uint64_t table, Array<u
 
 }  // namespace
 
-ClassInfo class_info(const HalfClass &half, uint64_t permutation) {
-    const HalfShape &shape = half.shape;
-    ClassInfo info{};
+FormatInfo class_info(const PageFormat &half, uint64_t permutation) {
+    const PageLayout &layout = half.layout;
+    FormatInfo info{};
     info.permutation = permutation;
-    info.payload_bytes = static_cast<uint32_t>(payload_bytes(shape));
-    info.metadata_bytes = static_cast<uint32_t>(metadata_bytes(shape));
-    info.minima_offset = static_cast<uint32_t>(minima_offset_bytes(shape));
-    info.permutation_offset = static_cast<uint32_t>(permutation_offset_bytes(shape));
-    info.head_dim = shape.head_dim;
-    info.page_tokens = shape.page_tokens;
-    info.group = shape.group;
-    info.n_groups = static_cast<uint16_t>(n_groups(shape));
-    info.n_shared = shape.n_shared;
+    info.payload_bytes = static_cast<uint32_t>(payload_bytes(layout));
+    info.metadata_bytes = static_cast<uint32_t>(metadata_bytes(layout));
+    info.minima_offset = static_cast<uint32_t>(minima_offset_bytes(layout));
+    info.permutation_offset = static_cast<uint32_t>(permutation_offset_bytes(layout));
+    info.head_dim = layout.head_dim;
+    info.page_tokens = layout.page_tokens;
+    info.group = layout.group;
+    info.n_groups = static_cast<uint16_t>(n_groups(layout));
+    info.n_shared = layout.n_shared;
     info.n_ranked = half.n_ranked;
-    info.is_value = shape.side == Side::kValue;
-    info.is_token_axis = shape.axis == Axis::kToken;
-    info.number_bytes = shape.metadata == Metadata::kF16 ? 2 : 1;
-    info.permutes = shape.permutes;
+    info.is_value = layout.side == Side::kValue;
+    info.is_token_axis = layout.axis == Axis::kToken;
+    info.number_bytes = layout.metadata == Metadata::kF16 ? 2 : 1;
+    info.permutes = layout.permutes;
     info.ranking = static_cast<uint8_t>(half.ranking);
-    info.is_raw = shape.is_raw();
+    info.is_raw = layout.is_raw();
     for (uint32_t p = 0; p < kPlanes; ++p)
-        info.strips[p] = static_cast<uint8_t>(shape.strips[p]);
+        info.strips[p] = static_cast<uint8_t>(layout.strips[p]);
     info.by_deviation = half.ranges.one_bit == OneBit::kDeviation;
     info.clip_margin = clip_margin(half.ranges.clip);
-    info.is_direct = is_direct_class(info);
+    info.is_direct = is_native_format(info);
     return info;
 }
 
 uint64_t CacheTables::permutation(const CacheLayout &layout, uint32_t class_index) const {
-    const uint64_t first = uint64_t{layout.n_classes} * sizeof(ClassInfo);
+    const uint64_t first = uint64_t{layout.n_classes} * sizeof(FormatInfo);
     return layout.classes[class_index].permutation
                ? table_.address() + first + uint64_t{class_index} * LK_MAX_HEAD_DIM
                : 0;
 }
 
 lk_status CacheTables::open(const CacheLayout &layout, TableMemory *memory) {
-    const uint64_t permutations = uint64_t{layout.n_classes} * sizeof(ClassInfo);
+    const uint64_t permutations = uint64_t{layout.n_classes} * sizeof(FormatInfo);
     uint64_t next = permutations + uint64_t{layout.n_classes} * LK_MAX_HEAD_DIM;
     uint64_t bytes = next;
     for (uint32_t l = 0; l < layout.n_layers; ++l)
@@ -85,12 +85,12 @@ lk_status CacheTables::open(const CacheLayout &layout, TableMemory *memory) {
     if (status)
         return status;
     for (uint32_t c = 0; c < layout.n_classes; ++c) {
-        const HalfClass &half = layout.classes[c];
+        const PageFormat &half = layout.classes[c];
         const uint64_t at = permutations + uint64_t{c} * LK_MAX_HEAD_DIM;
-        const ClassInfo info = class_info(half, permutation(layout, c));
+        const FormatInfo info = class_info(half, permutation(layout, c));
         std::memcpy(image.data() + c * sizeof info, &info, sizeof info);
         if (half.permutation)
-            std::memcpy(image.data() + at, half.permutation, half.shape.head_dim);
+            std::memcpy(image.data() + at, half.permutation, half.layout.head_dim);
     }
     for (uint32_t l = 0; l < layout.n_layers; ++l) {
         const LayerView &view = layout.layers[l];

@@ -34,12 +34,12 @@ class CacheTables {
   private:
     const Allocator &allocator_;
     Array<LayerNumbers> layers_;
-    Table table_;  // ClassInfo [classes], u8 [classes][LK_MAX_HEAD_DIM], then f32 by layers, in the
-                   // order of LayerNumbers
+    Table table_;  // FormatInfo [classes], u8 [classes][LK_MAX_HEAD_DIM], then f32 by layers, in
+                   // the order of LayerNumbers
 };
 
 // A class as kernels read it; `permutation` is the device's copy of the fixed one.
-ClassInfo class_info(const HalfClass &half, uint64_t permutation);
+FormatInfo class_info(const PageFormat &half, uint64_t permutation);
 
 }  // namespace device
 }  // namespace lk

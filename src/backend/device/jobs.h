@@ -13,7 +13,7 @@ namespace lk {
 namespace device {
 
 PackJob job_of(const CacheLayout &layout, const PackItem &item);
-ReopenJob job_of(const CacheLayout &layout, const ReopenItem &item);
+DequantizeJob job_of(const CacheLayout &layout, const DequantizeItem &item);
 MoveJob job_of(const CacheLayout &layout, const MoveItem &item);
 
 // Device memory for the jobs of a launch.
@@ -59,7 +59,7 @@ class JobList {
     }
     // Kernels read these as they are.
     lk_status put(const CacheLayout &layout, const ShrinkItem *items, uint32_t n);
-    lk_status put(const CacheLayout &layout, const SumItem *items, uint32_t n);
+    lk_status put(const CacheLayout &layout, const StatItem *items, uint32_t n);
 
     TableMemory *memory_ = nullptr;
     Table table_;
@@ -72,7 +72,7 @@ struct PackExtent {
 };
 PackExtent extent_of(const PackItem *items, uint32_t n_items);
 uint32_t most_halves(const ShrinkItem *items, uint32_t n_items);
-uint32_t most_channels(const SumItem *items, uint32_t n_items);
+uint32_t most_channels(const StatItem *items, uint32_t n_items);
 
 }  // namespace device
 }  // namespace lk

@@ -15,7 +15,7 @@ StepShape shape_of(const Batch &batch) {
     for (uint32_t s = 0; s < batch.n_sequences; ++s) {
         const BatchSequence &sequence = batch.sequences[s];
         shape.max_new = std::max(shape.max_new, sequence.n_new);
-        shape.is_staged = shape.is_staged || !sequence.new_in_rows;
+        shape.is_staged = shape.is_staged || !sequence.new_in_blocks;
     }
     return shape;
 }
@@ -36,17 +36,17 @@ lk_status Mirror::open(const CacheLayout &layout, const SplitRules &rules, Table
     return status;
 }
 
-lk_status Mirror::row_create(PageRow *row) {
+lk_status Mirror::block_create(Block *row) {
     rows_changed_ = true;
     return rows_.add(row);
 }
 
-void Mirror::row_destroy(PageRow *row) {
+void Mirror::block_destroy(Block *row) {
     rows_changed_ = true;
     rows_.drop(row);
 }
 
-void Mirror::entries_changed(PageRow *row) {
+void Mirror::entries_changed(Block *row) {
     rows_changed_ = true;
     rows_.mark_stale(row);
 }

@@ -37,9 +37,9 @@ class Mirror {
                    ReportMemory *report);
 
     // As CacheDevice's.
-    lk_status row_create(PageRow *row);
-    void row_destroy(PageRow *row);
-    void entries_changed(PageRow *row);
+    lk_status block_create(Block *row);
+    void block_destroy(Block *row);
+    void entries_changed(Block *row);
     lk_status begin(const Batch &batch);
     void report(DataReport *out) const { faults_.read(out); }
     void clear_report() { faults_.clear(); }

@@ -11,13 +11,13 @@ static_assert(sizeof(Entry) == sizeof(PageEntry) &&
                   offsetof(Entry, key_metadata) == offsetof(PageEntry, key_metadata) &&
                   offsetof(Entry, value_payload) == offsetof(PageEntry, value_payload) &&
                   offsetof(Entry, value_metadata) == offsetof(PageEntry, value_metadata) &&
-                  offsetof(Entry, key_class) == offsetof(PageEntry, key_class) &&
-                  offsetof(Entry, value_class) == offsetof(PageEntry, value_class),
+                  offsetof(Entry, key_format) == offsetof(PageEntry, key_format) &&
+                  offsetof(Entry, value_format) == offsetof(PageEntry, value_format),
               "entries are copied as bytes");
 
 namespace {
 
-constexpr uint64_t kBlockBytes = 1u << 20;
+constexpr uint64_t kGrowBytes = 1u << 20;
 constexpr uint64_t kBlockRows = 16;  // at least
 
 }  // namespace
@@ -34,7 +34,7 @@ void RowTables::open(uint32_t n_entries, TableMemory *memory) {
 
 // Room in the lists comes with the places, so that dropping and marking cannot fail.
 lk_status RowTables::grow() {
-    const uint64_t fitting = kBlockBytes / row_bytes_;
+    const uint64_t fitting = kGrowBytes / row_bytes_;
     const uint64_t n = fitting > kBlockRows ? fitting : kBlockRows;
     const uint64_t n_rows = n_rows_ + n;
     if (!free_.reserve(n_rows) || !stale_.reserve(n_rows) || !blocks_.reserve(blocks_.size() + 1))
@@ -51,7 +51,7 @@ lk_status RowTables::grow() {
     return LK_OK;
 }
 
-lk_status RowTables::add(PageRow *row) {
+lk_status RowTables::add(Block *row) {
     const lk_status status = free_.empty() ? grow() : LK_OK;
     if (status)
         return status;
@@ -61,7 +61,7 @@ lk_status RowTables::add(PageRow *row) {
     return LK_OK;
 }
 
-void RowTables::drop(PageRow *row) {
+void RowTables::drop(Block *row) {
     size_t i = row->is_stale ? stale_.size() : 0;
     while (i && stale_[i - 1] != row)
         --i;
@@ -72,7 +72,7 @@ void RowTables::drop(PageRow *row) {
     row->is_stale = 0;
 }
 
-void RowTables::mark_stale(PageRow *row) {
+void RowTables::mark_stale(Block *row) {
     if (row->is_stale)
         return;
     row->is_stale = 1;
@@ -80,12 +80,12 @@ void RowTables::mark_stale(PageRow *row) {
 }
 
 lk_status RowTables::send() {
-    for (const PageRow *row : stale_) {
+    for (const Block *row : stale_) {
         const lk_status status = memory_->put(row->device_entries, row->entries, row_bytes_);
         if (status)
             return status;
     }
-    for (PageRow *row : stale_)
+    for (Block *row : stale_)
         row->is_stale = 0;
     stale_.clear();
     return LK_OK;

@@ -21,10 +21,10 @@ class RowTables {
 
     void open(uint32_t n_entries, TableMemory *memory);
     // Give the row a place, which is stale until the next send().
-    lk_status add(PageRow *row);
+    lk_status add(Block *row);
     // Its place may be another row's at once: what is queued runs before what is sent later.
-    void drop(PageRow *row);
-    void mark_stale(PageRow *row);
+    void drop(Block *row);
+    void mark_stale(Block *row);
     lk_status send();
 
   private:
@@ -35,7 +35,7 @@ class RowTables {
     uint64_t n_rows_ = 0;     // places
     Array<uint64_t> blocks_;  // addresses
     Array<uint64_t> free_;    // the next one last
-    Array<PageRow *> stale_;
+    Array<Block *> stale_;
 };
 
 }  // namespace device

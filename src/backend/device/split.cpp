@@ -31,7 +31,7 @@ Splits::Splits(const Allocator &allocator)
 bool Splits::same_kind(uint32_t a, uint32_t b) const {
     const LayerView &x = layout_.layers[a];
     const LayerView &y = layout_.layers[b];
-    const LayerClasses *classes = layout_.layer_classes;
+    const LayerFormats *classes = layout_.layer_formats;
     if (a != b && classes && (classes[a].shrinks || classes[b].shrinks))
         return false;
     if (classes && (classes[a].n_classes != classes[b].n_classes ||
@@ -41,9 +41,9 @@ bool Splits::same_kind(uint32_t a, uint32_t b) const {
     return x.n_query_heads == y.n_query_heads && x.n_kv_heads == y.n_kv_heads &&
            x.head_dim == y.head_dim && x.window_tokens == y.window_tokens &&
            x.window_sink_tokens == y.window_sink_tokens &&
-           std::memcmp(layout_.entry_classes + layout_.first_entries[a],
-                       layout_.entry_classes + layout_.first_entries[b],
-                       x.n_kv_heads * sizeof *layout_.entry_classes) == 0;
+           std::memcmp(layout_.entry_formats + layout_.first_entries[a],
+                       layout_.entry_formats + layout_.first_entries[b],
+                       x.n_kv_heads * sizeof *layout_.entry_formats) == 0;
 }
 
 bool Splits::add_kind(uint32_t layer) {
@@ -88,16 +88,15 @@ bool Splits::open(const CacheLayout &layout, const SplitRules &rules) {
            planned_.reserve(sequences) && first_rows_.reserve(sequences);
 }
 
-bool Splits::is_raw(const PageRow &row, uint32_t entry) const {
+bool Splits::is_raw(const Block &row, uint32_t entry) const {
     const PageEntry &e = row.entries[entry];
-    return layout_.classes[e.key_class].shape.is_raw() &&
-           layout_.classes[e.value_class].shape.is_raw();
+    return layout_.classes[e.key_format].layout.is_raw() &&
+           layout_.classes[e.value_format].layout.is_raw();
 }
 
-uint64_t Splits::row_bytes(const BatchSequence &sequence, const PageRow &row,
-                           uint32_t entry) const {
-    const HalfShape &key = layout_.classes[row.entries[entry].key_class].shape;
-    const HalfShape &value = layout_.classes[row.entries[entry].value_class].shape;
+uint64_t Splits::row_bytes(const BatchSequence &sequence, const Block &row, uint32_t entry) const {
+    const PageLayout &key = layout_.classes[row.entries[entry].key_format].layout;
+    const PageLayout &value = layout_.classes[row.entries[entry].value_format].layout;
     if (!is_raw(row, entry))
         return payload_bytes(key) + metadata_bytes(key) + payload_bytes(value) +
                metadata_bytes(value);
@@ -111,7 +110,7 @@ uint64_t Splits::row_bytes(const BatchSequence &sequence, const PageRow &row,
 Splits::UnitRows Splits::find_rows(const BatchSequence &sequence, const LayerView &layer,
                                    uint32_t entry) const {
     const auto hidden = [&](uint32_t r) {
-        const PageRow &row = *sequence.rows[r];
+        const Block &row = *sequence.rows[r];
         return layer.window_tokens && row.first_token >= layer.window_sink_tokens &&
                row.first_token + row.capacity_tokens + layer.window_tokens <=
                    sequence.n_history + 1;
@@ -136,7 +135,7 @@ Splits::UnitRows Splits::find_rows(const BatchSequence &sequence, const LayerVie
 // them: from the last run of raw rows, or behind short rows of sinks.
 void Splits::read_by_pages(const BatchSequence &sequence, UnitRows *unit) {
     const auto is_page = [&](uint32_t r) {
-        const PageRow &row = *sequence.rows[r];
+        const Block &row = *sequence.rows[r];
         return row.capacity_tokens == LK_MAX_PAGE_TOKENS &&
                row.first_token + LK_MAX_PAGE_TOKENS <= sequence.n_history;
     };
@@ -399,7 +398,7 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
                 item.first_row = first_rows_[s];
                 item.first_new = sequence.first_new;
                 item.n_new = static_cast<uint16_t>(sequence.n_new);
-                item.new_in_rows = sequence.new_in_rows != 0;
+                item.new_in_blocks = sequence.new_in_blocks != 0;
                 item.has_tree = sequence.parent != nullptr;
                 item.kv_head = static_cast<uint16_t>(head);
                 item.column_tile = static_cast<uint16_t>(tile);

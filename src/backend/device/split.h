@@ -105,8 +105,8 @@ class Splits {
     UnitRows find_rows(const BatchSequence &sequence, const LayerView &layer, uint32_t entry) const;
     void weigh();
     void count_bytes(const BatchSequence &sequence, uint32_t entry, UnitRows *unit);
-    uint64_t row_bytes(const BatchSequence &sequence, const PageRow &row, uint32_t entry) const;
-    bool is_raw(const PageRow &row, uint32_t entry) const;
+    uint64_t row_bytes(const BatchSequence &sequence, const Block &row, uint32_t entry) const;
+    bool is_raw(const Block &row, uint32_t entry) const;
     static void read_by_pages(const BatchSequence &sequence, UnitRows *unit);
     static uint64_t row_tiles(const UnitRows &unit);
     static uint32_t fewest_parts(const UnitRows &unit, uint32_t n_parts, uint32_t n_readers);

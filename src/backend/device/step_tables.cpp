@@ -26,7 +26,7 @@ SequenceInfo sequence_info(const BatchSequence &from, uint32_t first_row) {
     info.n_history = static_cast<uint32_t>(from.n_history);
     info.n_new = from.n_new;
     info.first_new = from.first_new;
-    info.new_in_rows = from.new_in_rows ? 1 : 0;
+    info.new_in_blocks = from.new_in_blocks ? 1 : 0;
     info.has_tree = from.parent ? 1 : 0;
     return info;
 }
@@ -37,10 +37,10 @@ lk_status StepTables::open(const CacheLayout &layout, uint64_t splits_bytes, Tab
     memory_ = memory;
     const uint64_t drafted = uint64_t{layout.max_sequences} * kDraftTokens;
     const uint64_t n_tokens = drafted < layout.max_step_tokens ? drafted : layout.max_step_tokens;
-    max_rows_ = layout.max_step_rows;
+    max_rows_ = layout.max_step_blocks;
     splits_offset_ = kSequencesOffset + layout.max_sequences * sizeof(SequenceInfo);
     rows_offset_ = round_up(splits_offset_ + splits_bytes, kAlignment);
-    ancestors_offset_ = round_up(rows_offset_ + max_rows_ * sizeof(RowInfo), kAlignment);
+    ancestors_offset_ = round_up(rows_offset_ + max_rows_ * sizeof(BlockInfo), kAlignment);
     positions_offset_ = round_up(ancestors_offset_ + n_tokens * sizeof(uint64_t), kAlignment);
     if (!sequences_.resize(layout.max_sequences) || !ancestors_.resize(n_tokens) ||
         !positions_.resize(n_tokens))
@@ -97,7 +97,7 @@ lk_status StepTables::fill_rows(const Batch &batch) {
     has_direct_ = false;
     for (uint32_t s = 0; s < batch.n_sequences; ++s)
         for (uint32_t r = 0; r < batch.sequences[s].n_rows; ++r) {
-            const PageRow &row = *batch.sequences[s].rows[r];
+            const Block &row = *batch.sequences[s].rows[r];
             has_direct_ = has_direct_ || row.is_direct;
             if (!rows_.push({row.device_entries, static_cast<uint32_t>(row.first_token),
                              static_cast<uint16_t>(row.capacity_tokens),
@@ -146,7 +146,7 @@ lk_status StepTables::send(const Splits *splits) {
     if (!status && splits)
         status = splits->send(memory_, to.splits);
     if (!status && sends_rows_)
-        status = memory_->put(to.rows, rows_.data(), rows_.size() * sizeof(RowInfo));
+        status = memory_->put(to.rows, rows_.data(), rows_.size() * sizeof(BlockInfo));
     if (!status && has_trees_)
         status = memory_->put(to.ancestors, ancestors_.data(), header_.n_tokens * sizeof(uint64_t));
     if (!status && has_trees_)

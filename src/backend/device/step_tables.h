@@ -16,7 +16,7 @@ struct StepAddresses {
     uint64_t header;     // StepHeader
     uint64_t sequences;  // SequenceInfo []
     uint64_t splits;     // the work items of Splits
-    uint64_t rows;       // RowInfo []
+    uint64_t rows;       // BlockInfo []
     uint64_t ancestors;  // u64 [n_tokens]
     uint64_t positions;  // u32 [n_tokens]
 };
@@ -45,7 +45,7 @@ class StepTables {
 
     StepHeader header_{};
     Array<SequenceInfo> sequences_;  // [max_sequences]
-    Array<RowInfo> rows_;
+    Array<BlockInfo> rows_;
     Array<uint64_t> ancestors_;
     Array<uint32_t> positions_;
     uint64_t max_rows_ = 0;

@@ -18,7 +18,7 @@ struct AttendPipelines {
     VkPipeline merge;
 };
 
-// The kernels of ChunkWatch.
+// The kernels of ChunkAttention.
 struct WatchPipelines {
     VkPipeline parts = VK_NULL_HANDLE;
     VkPipeline totals = VK_NULL_HANDLE;
@@ -44,7 +44,7 @@ class CachePipelines {
     VkPipeline shrink() const { return shrink_; }
     // Null where no channels are ranked by queries.
     VkPipeline sum_queries() const { return sum_queries_; }
-    VkPipeline add_sums() const { return add_sums_; }
+    VkPipeline add_stats() const { return add_sums_; }
     // Made when it is asked for first: most caches watch nothing.
     lk_status watch(WatchPipelines *out) const;
     // columns: as DecodeRules::tile_columns() and tile_columns() give them.

@@ -170,7 +170,7 @@ Address VulkanCache::staged(const uint16_t *area) const {
 
 uint32_t VulkanCache::n_tile_groups() const { return kTileWorkers * device_.traits().n_cores; }
 
-lk_status VulkanCache::entries_changed(PageRow *row) {
+lk_status VulkanCache::entries_changed(Block *row) {
     mirror_.entries_changed(row);
     return LK_OK;
 }
@@ -178,7 +178,7 @@ lk_status VulkanCache::entries_changed(PageRow *row) {
 lk_status VulkanCache::begin(const Batch &batch) {
     n_appends_ = n_attends_ = 0;
     bool has_moved = false;
-    const lk_status status = sums_.grow(&tables_, batch.query_sum_bytes, &has_moved);
+    const lk_status status = sums_.grow(&tables_, batch.query_stat_bytes, &has_moved);
     if (status)
         return status;
     return run({}, [&](const Recorder &) { return mirror_.begin(batch); });
@@ -323,9 +323,9 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
 
 // Batches of units follow each other in the same partial results.
 void VulkanCache::record_watch(const Recorder &recorder, const AttendArgs &args,
-                               const ChunkWatch &watch, const WatchPipelines &pipelines,
+                               const ChunkAttention &watch, const WatchPipelines &pipelines,
                                const PushTensor &queries) const {
-    static_assert(kWatchColumns == LK_WATCH_COLUMNS, "shaders have the units of the core");
+    static_assert(kAttentionScoreColumns == LK_WATCH_COLUMNS, "shaders have the units of the core");
     const uint32_t most = device_.traits().max_workgroup_count;
     WatchPush push{};
     push.step = constants_.address();
@@ -340,7 +340,7 @@ void VulkanCache::record_watch(const Recorder &recorder, const AttendArgs &args,
     push.page_tokens = layout_.page_tokens;
     push.chunk_tokens = watch.chunk_tokens;
     push.n_chunks = watch.n_chunks;
-    push.n_tiles = watch_tiles(args.layer, watch.n_queries);
+    push.n_tiles = attention_score_tiles(args.layer, watch.n_queries);
     push.is_first = watch.is_first != 0;
     push.weight = watch.weight;
     const uint32_t end = push.n_tiles * args.layer.n_kv_heads;
@@ -401,7 +401,7 @@ lk_status VulkanCache::pack(const PackItem *items, uint32_t n_items) {
     return run_jobs(pipelines_.pack(), items, n_items, device::extent_of(items, n_items));
 }
 
-lk_status VulkanCache::reopen(const ReopenItem *items, uint32_t n_items) {
+lk_status VulkanCache::reopen(const DequantizeItem *items, uint32_t n_items) {
     return run_jobs(pipelines_.reopen(), items, n_items, {});
 }
 
@@ -413,7 +413,7 @@ lk_status VulkanCache::shrink(const ShrinkItem *items, uint32_t n_items) {
     return run_jobs(pipelines_.shrink(), items, n_items, {});
 }
 
-lk_status VulkanCache::sum_queries(const QuerySumArgs &args) {
+lk_status VulkanCache::sum_queries(const QueryStatArgs &args) {
     const LayerView &layer = args.layer;
     QuerySumPush push{};
     CallTensor tensor = {
@@ -433,13 +433,13 @@ lk_status VulkanCache::sum_queries(const QuerySumArgs &args) {
     });
 }
 
-void VulkanCache::record_sums(const Recorder &recorder, const QuerySumRun &run,
+void VulkanCache::record_sums(const Recorder &recorder, const QueryStatRun &run,
                               QuerySumPush push) const {
     const uint32_t most = device_.traits().max_workgroup_count;
     push.stride_bytes = static_cast<uint32_t>(run.stride_bytes);
     push.tokens_per_sum = run.tokens_per_sum;
     push.first_head = run.first_head;
-    const uint32_t n_sums = n_query_sums(run);
+    const uint32_t n_sums = n_query_stats(run);
     for (uint32_t first = 0; first < n_sums; first += most) {
         const uint32_t first_token = first * run.tokens_per_sum;
         push.sums = sums_.address() + run.offset_bytes + first * run.stride_bytes;
@@ -450,15 +450,15 @@ void VulkanCache::record_sums(const Recorder &recorder, const QuerySumRun &run,
     }
 }
 
-lk_status VulkanCache::add_sums(const SumItem *items, uint32_t n_items) {
+lk_status VulkanCache::add_stats(const StatItem *items, uint32_t n_items) {
     constexpr uint32_t kMostTiles = 1024;  // workgroups that take the channels of an item in turn
     return run({}, [&](const Recorder &recorder) {
-        return jobs_.run(layout_, items, n_items, [&](const SumItem *added, uint32_t n) {
+        return jobs_.run(layout_, items, n_items, [&](const StatItem *added, uint32_t n) {
             const AddSumsPush push = {jobs_.address(), n, 0};
             const uint64_t n_tiles =
                 ceil_div(uint64_t{device::most_channels(added, n)}, LK_SUM_THREADS);
             recorder.barrier();
-            recorder.bind(pipelines_.add_sums());
+            recorder.bind(pipelines_.add_stats());
             recorder.push(push);
             recorder.dispatch(static_cast<uint32_t>(std::min<uint64_t>(n_tiles, kMostTiles)), n);
             recorder.barrier();

@@ -26,14 +26,14 @@ class VulkanCache final : public CacheDevice {
     lk_status set_queue(const lk_queue *queue) override;
     bool is_capturing() const override { return false; }
 
-    lk_status row_create(PageRow *row) override { return mirror_.row_create(row); }
-    void row_destroy(PageRow *row) override { mirror_.row_destroy(row); }
-    lk_status entries_changed(PageRow *row) override;
+    lk_status block_create(Block *row) override { return mirror_.block_create(row); }
+    void block_destroy(Block *row) override { mirror_.block_destroy(row); }
+    lk_status entries_changed(Block *row) override;
 
     lk_status begin(const Batch &batch) override;
     lk_status append(const AppendArgs &args) override;
     lk_status pack(const PackItem *items, uint32_t n_items) override;
-    lk_status reopen(const ReopenItem *items, uint32_t n_items) override;
+    lk_status reopen(const DequantizeItem *items, uint32_t n_items) override;
     lk_status download(const SlotCopy *items, uint32_t n_items) override {
         return transfer_.download(items, n_items);
     }
@@ -42,9 +42,9 @@ class VulkanCache final : public CacheDevice {
     }
     lk_status move(const MoveItem *items, uint32_t n_items) override;
     lk_status shrink(const ShrinkItem *items, uint32_t n_items) override;
-    uint64_t query_sums() const override { return sums_.address(); }
-    lk_status sum_queries(const QuerySumArgs &args) override;
-    lk_status add_sums(const SumItem *items, uint32_t n_items) override;
+    uint64_t query_stats() const override { return sums_.address(); }
+    lk_status sum_queries(const QueryStatArgs &args) override;
+    lk_status add_stats(const StatItem *items, uint32_t n_items) override;
     lk_status attend(const AttendArgs &args) override;
 
     void report(DataReport *out) const override { mirror_.report(out); }
@@ -60,7 +60,7 @@ class VulkanCache final : public CacheDevice {
     template <class Item>
     lk_status run_jobs(VkPipeline pipeline, const Item *items, uint32_t n_items,
                        const device::PackExtent &extent);
-    void record_sums(const Recorder &recorder, const QuerySumRun &run, QuerySumPush push) const;
+    void record_sums(const Recorder &recorder, const QueryStatRun &run, QuerySumPush push) const;
     void record_append(const Recorder &recorder, const AppendArgs &args, AppendPush push) const;
     // tensors: queries, outputs, LSEs.
     template <class Push>
@@ -68,7 +68,7 @@ class VulkanCache final : public CacheDevice {
     void record_decode(const Recorder &recorder, uint32_t layer, const PushTensor *tensors) const;
     void record_tile(const Recorder &recorder, const AttendArgs &args,
                      const PushTensor *tensors) const;
-    void record_watch(const Recorder &recorder, const AttendArgs &args, const ChunkWatch &watch,
+    void record_watch(const Recorder &recorder, const AttendArgs &args, const ChunkAttention &watch,
                       const WatchPipelines &pipelines, const PushTensor &queries) const;
     Address staged(const uint16_t *area) const;
     uint32_t n_tile_groups() const;
