@@ -124,12 +124,12 @@ LK_API lk_status lk_calibrator_get_channels(const lk_calibrator *calibrator, uin
 /* Samples that a layer has had; each pointer may be NULL.
  *
  * n_keys, n_queries  tokens
- * n_probe_rows       queries that count in the retrieval scores
+ * n_probe_queries       queries that count in the retrieval scores
  *
  * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND. */
 LK_API lk_status lk_calibrator_get_counts(const lk_calibrator *calibrator, uint32_t layer,
                                           uint64_t *n_keys, uint64_t *n_queries,
-                                          uint64_t *n_probe_rows);
+                                          uint64_t *n_probe_queries);
 
 /* A copy of the geometry: layers [n_layers], n_layers set.
  *

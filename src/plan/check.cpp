@@ -10,8 +10,6 @@ namespace lk {
 
 namespace {
 
-bool is_rung(uint32_t bits) { return bits == 16 || bits == 8 || bits == 4 || bits == 2; }
-
 lk_status refuse(const Subject &s, const char *name, uint32_t value, const char *rule) {
     return fail(s.status, "%s%s is %u, must be %s", s.prefix, name, value, rule);
 }
@@ -113,6 +111,8 @@ uint32_t character_bytes(const unsigned char *text) {
 }
 
 }  // namespace
+
+bool is_rung(uint32_t bits) { return bits == 16 || bits == 8 || bits == 4 || bits == 2; }
 
 bool is_width(uint32_t bits) {
     return bits == 1 || bits == 2 || bits == 3 || bits == 4 || bits == 8 || bits == 16;

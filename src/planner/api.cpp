@@ -1,27 +1,52 @@
-// The C interface of PM-KVQ's calibration: maxima, key scales, the plan.
+// The C interface of the planners: defaults, checks of options, null checks.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
-#include "stats/api.h"
 #include "format/fp16.h"
 #include "plan/check.h"
+#include "planner/planner.h"
+#include "planner/solve_widths.h"
+#include "stats/api.h"
+#include "stats/sensitivity.h"
 
 namespace lk {
 
 namespace {
 
-constexpr size_t kOldestSearch = sizeof(lk_scale_search);
+constexpr size_t kOldestChanmix = offsetof(lk_chanmix, one_bit);
+constexpr size_t kOldestAuto = sizeof(lk_auto);
 constexpr size_t kOldestPmkvq = sizeof(lk_pmkvq);
 
-lk_scale_search default_search() {
-    lk_scale_search search = {};
-    search.size = sizeof search;
-    search.pairing = LK_ROPE_HALVES;
-    search.key_bits = 4;
-    search.value_bits = 4;
-    search.query_step = 1;
-    return search;
+lk_chanmix default_chanmix() {
+    lk_chanmix options = {};
+    options.size = sizeof options;
+    options.retrieval = LK_RETRIEVAL_KEY_VALUE;
+    options.scope = LK_SCOPE_HEAD;
+    options.outliers = 1;
+    options.centers = 1;
+    options.metadata = LK_METADATA_F8;
+    options.group = 32;
+    options.sink_tokens = 32;
+    options.recent_tokens = 128;
+    options.retrieval_share = -1;
+    options.budget_tokens = 8192;
+    options.budget_sequences = 1;
+    options.budget_step_tokens = 512;
+    options.one_bit = LK_ONE_BIT_DEVIATION;
+    return options;
+}
+
+lk_auto default_auto() {
+    lk_auto options = {};
+    options.size = sizeof options;
+    options.centers = 1;
+    options.sink_tokens = 32;
+    options.recent_tokens = 128;
+    options.budget_tokens = 8192;
+    options.budget_sequences = 1;
+    options.budget_step_tokens = 512;
+    return options;
 }
 
 lk_pmkvq default_pmkvq() {
@@ -40,22 +65,61 @@ lk_pmkvq default_pmkvq() {
     return options;
 }
 
-bool is_rung(uint32_t bits) { return bits == 16 || bits == 8 || bits == 4 || bits == 2; }
+template <class Options>
+lk_status check_budget(const Options &options) {
+    if (!options.budget_bytes ||
+        (options.budget_tokens && options.budget_sequences && options.budget_step_tokens))
+        return LK_OK;
+    return fail(LK_E_ARGUMENT,
+                "options.budget_bytes is %llu with 0 tokens, sequences or step "
+                "tokens",
+                static_cast<unsigned long long>(options.budget_bytes));
+}
 
-lk_status check_search(const lk_scale_search &search, uint32_t head_dim, ScaleRule *out) {
-    RopePairs pairs = {};
-    const lk_status status =
-        check_pairs(search.pairing, search.channels, head_dim, "search.", &pairs);
+lk_status check_chanmix(const lk_chanmix &options) {
+    if (options.retrieval < LK_RETRIEVAL_NONE || options.retrieval > LK_RETRIEVAL_KEY_VALUE)
+        return fail(LK_E_ARGUMENT, "options.retrieval is %u, must be from 1 to 3",
+                    options.retrieval);
+    lk_status status = check_scope(options.scope, "options.scope");
+    if (status == LK_OK)
+        status = check_flag(options.outliers, "outliers");
+    if (status == LK_OK)
+        status = check_flag(options.centers, "centers");
+    if (status == LK_OK &&
+        (options.one_bit < LK_ONE_BIT_DEVIATION || options.one_bit > LK_ONE_BIT_RANGE))
+        status = fail(LK_E_ARGUMENT, "options.one_bit is %u, must be 1 (deviation) or 2 (range)",
+                      options.one_bit);
+    if (status == LK_OK && options.reserved)
+        status = fail(LK_E_ARGUMENT, "options.reserved is %u, not 0", options.reserved);
+    const Subject subject = {"options.", false, LK_E_ARGUMENT};
+    if (status == LK_OK)
+        status = check_metadata(options.metadata, subject);
+    if (status == LK_OK)
+        status = check_recent(options.sink_tokens, options.recent_tokens, subject);
     if (status != LK_OK)
         return status;
-    if (!is_rung(search.key_bits) || !is_rung(search.value_bits))
-        return fail(LK_E_ARGUMENT,
-                    "search.key_bits is %u and value_bits %u, must be 16, 8, 4 or 2 each",
-                    search.key_bits, search.value_bits);
-    if (!search.query_step)
-        return fail(LK_E_ARGUMENT, "search.query_step is 0");
-    *out = {pairs.pairing, pairs.channels, search.key_bits, search.value_bits};
-    return LK_OK;
+    if (options.group < 16 || options.group > 128 || !is_power_of_two(options.group))
+        return fail(LK_E_ARGUMENT, "options.group is %u, must be 16, 32, 64 or 128", options.group);
+    const double share = options.retrieval_share;
+    if (!(share >= 0 && share <= 1) && share != -1)
+        return fail(LK_E_ARGUMENT, "options.retrieval_share is %g, must be from 0 to 1, or -1",
+                    share);
+    return check_budget(options);
+}
+
+lk_status check_auto(const lk_auto &options) {
+    lk_status status = check_flag(options.centers, "centers");
+    if (status == LK_OK)
+        status = check_recent(options.sink_tokens, options.recent_tokens,
+                              {"options.", false, LK_E_ARGUMENT});
+    if (status != LK_OK)
+        return status;
+    const double bits = options.bits_per_value;
+    if (!(bits >= 0 && bits <= 16))
+        return fail(LK_E_ARGUMENT, "options.bits_per_value is %g, must be from 0 to 16", bits);
+    if (bits == 0 && !options.budget_bytes)
+        return fail(LK_E_ARGUMENT, "options.bits_per_value and budget_bytes are 0, one must not");
+    return check_budget(options);
 }
 
 lk_status check_widths(const lk_pmkvq &options) {
@@ -104,115 +168,55 @@ lk_status check_pmkvq(const lk_pmkvq &options) {
     return LK_OK;
 }
 
-lk_status check_searched(const lk_calibrator *calibrator, uint32_t layer) {
-    return check_samples(calibrator->model.layers[layer], &LayerSamples::n_searched,
-                         "search for key scales", layer);
-}
-
 }  // namespace
 
 }  // namespace lk
 
 extern "C" {
 
-lk_status lk_calibrator_get_pair_maxima(const lk_calibrator *calibrator, uint32_t layer,
-                                        uint32_t kv_head, lk_rope_pairing pairing,
-                                        uint32_t channels, float *maxima) {
-    lk_status status = lk::check_head_index(calibrator, layer, kv_head);
+lk_status lk_chanmix_init(lk_chanmix *options, size_t struct_bytes) {
+    return lk::init_with(options, struct_bytes, lk::kOldestChanmix, lk::default_chanmix(),
+                         "options");
+}
+
+lk_status lk_calibrator_chanmix(const lk_calibrator *calibrator, const lk_chanmix *options,
+                                lk_plan **out) {
+    if (!out)
+        return lk::null_argument("out");
+    *out = nullptr;
+    if (!calibrator)
+        return lk::null_argument("calibrator");
+    lk_chanmix own = lk::default_chanmix();
+    lk_status status = LK_OK;
+    if (options)
+        status = lk::import_struct(&own, sizeof own, lk::kOldestChanmix, options, "options");
+    if (status == LK_OK)
+        status = lk::check_chanmix(own);
     if (status != LK_OK)
         return status;
-    if (!maxima)
-        return lk::null_argument("maxima");
-    const lk::Calibrator &model = calibrator->model;
-    lk::RopePairs pairs = {};
-    status = lk::check_pairs(pairing, channels, model.geometry[layer].head_dim, "", &pairs);
+    return lk::make(out, "a plan",
+                    [&](lk::Plan *plan) { return lk::make_chanmix(calibrator->model, own, plan); });
+}
+
+lk_status lk_auto_init(lk_auto *options, size_t struct_bytes) {
+    return lk::init_with(options, struct_bytes, lk::kOldestAuto, lk::default_auto(), "options");
+}
+
+lk_status lk_calibrator_auto(const lk_calibrator *calibrator, const lk_auto *options,
+                             lk_plan **out) {
+    if (!out)
+        return lk::null_argument("out");
+    *out = nullptr;
+    if (!calibrator)
+        return lk::null_argument("calibrator");
+    lk_auto own = lk::default_auto();
+    lk_status status = lk::import_struct(&own, sizeof own, lk::kOldestAuto, options, "options");
     if (status == LK_OK)
-        status = lk::check_samples(model.layers[layer], &lk::LayerSamples::n_keys, "keys", layer);
-    if (status == LK_OK)
-        lk::find_pair_maxima(model, layer, kv_head, pairs, maxima);
-    return status;
-}
-
-lk_status lk_key_scales(const float *maxima, uint32_t head_dim, double exponent, float *scales) {
-    if (!maxima || !scales)
-        return lk::null_argument(maxima ? "scales" : "maxima");
-    if (!(exponent >= 0 && exponent <= 1))
-        return lk::fail(LK_E_ARGUMENT, "exponent is %g, must be from 0 to 1", exponent);
-    for (uint32_t c = 0; c < head_dim; ++c)
-        if (!(maxima[c] >= 0) || !lk::float_is_finite(maxima[c]))
-            return lk::fail(LK_E_ARGUMENT, "maxima[%u] is %g, must be finite and at least 0", c,
-                            static_cast<double>(maxima[c]));
-    lk::key_scales(maxima, head_dim, exponent, scales);
-    return LK_OK;
-}
-
-lk_status lk_scale_search_init(lk_scale_search *search, size_t struct_bytes) {
-    return lk::init_with(search, struct_bytes, lk::kOldestSearch, lk::default_search(), "search");
-}
-
-lk_status lk_calibrator_add_scale_search(lk_calibrator *calibrator, uint32_t layer,
-                                         const lk_scale_search *search, const lk_tensor *queries,
-                                         const lk_tensor *keys, const lk_tensor *values,
-                                         uint32_t n_tokens) {
-    lk_status status = lk::check_layer_index(calibrator, layer);
-    lk_scale_search own = lk::default_search();
-    if (status == LK_OK && search)
-        status = lk::import_struct(&own, sizeof own, lk::kOldestSearch, search, "search");
+        status = lk::check_auto(own);
     if (status != LK_OK)
         return status;
-    const lk_layer &shape = calibrator->model.geometry[layer];
-    lk::ScaleRule rule = {};
-    lk::Samples q;
-    lk::Samples k;
-    lk::Samples v;
-    status = lk::check_search(own, shape.head_dim, &rule);
-    if (status == LK_OK)
-        status = lk::import_samples(queries, "queries", n_tokens, shape.n_query_heads,
-                                    shape.head_dim, &q);
-    if (status == LK_OK)
-        status = lk::import_samples(keys, "keys", n_tokens, shape.n_kv_heads, shape.head_dim, &k);
-    if (status == LK_OK)
-        status =
-            lk::import_samples(values, "values", n_tokens, shape.n_kv_heads, shape.head_dim, &v);
-    return status == LK_OK
-               ? lk::add_scale_search(&calibrator->model, layer, rule, own.query_step, q, k, v)
-               : status;
-}
-
-lk_status lk_calibrator_get_scale_error(const lk_calibrator *calibrator, uint32_t layer,
-                                        uint32_t index, double *exponent, double *error) {
-    lk_status status = lk::check_layer_index(calibrator, layer);
-    if (status == LK_OK && index >= lk::kExponents)
-        status = lk::fail(LK_E_NOT_FOUND, "index is %u, a search tries %u exponents", index,
-                          lk::kExponents);
-    if (status == LK_OK)
-        status = lk::check_searched(calibrator, layer);
-    if (status != LK_OK)
-        return status;
-    const lk::Array<double> &errors = calibrator->model.layers[layer]->scale_errors;
-    const double plain = errors[lk::kExponents - 1];
-    if (exponent)
-        *exponent = lk::exponent_of(index);
-    if (error)
-        *error = plain > 0 ? errors[index] / plain : errors[index] > 0 ? INFINITY : 1;
-    return LK_OK;
-}
-
-lk_status lk_calibrator_get_key_scales(const lk_calibrator *calibrator, uint32_t layer,
-                                       uint32_t kv_head, float *scales, double *exponent) {
-    lk_status status = lk::check_head_index(calibrator, layer, kv_head);
-    if (status == LK_OK)
-        status = lk::check_searched(calibrator, layer);
-    if (status != LK_OK)
-        return status;
-    const lk::LayerSamples &own = *calibrator->model.layers[layer];
-    const uint32_t head_dim = calibrator->model.geometry[layer].head_dim;
-    const double best = lk::exponent_of(lk::best_exponent(own));
-    if (scales)
-        lk::key_scales(own.pair_maxima.data() + size_t{kv_head} * head_dim, head_dim, best, scales);
-    if (exponent)
-        *exponent = best;
-    return LK_OK;
+    return lk::make(out, "a plan",
+                    [&](lk::Plan *plan) { return lk::make_auto(calibrator->model, own, plan); });
 }
 
 lk_status lk_pmkvq_init(lk_pmkvq *options, size_t struct_bytes) {
@@ -236,6 +240,25 @@ lk_status lk_calibrator_pmkvq(const lk_calibrator *calibrator, const lk_pmkvq *o
         own.sensitivity = lk::known_sensitivity(calibrator->model);
     return lk::make(out, "a plan",
                     [&](lk::Plan *plan) { return lk::make_pmkvq(calibrator->model, own, plan); });
+}
+
+lk_status lk_solve_widths(uint32_t n_items, uint32_t n_choices, const double *costs,
+                          const uint64_t *bytes, uint64_t budget_bytes, uint32_t *choices,
+                          double *total_cost) {
+    if (!costs || !bytes || !choices)
+        return lk::fail(LK_E_ARGUMENT, "costs, bytes or choices is NULL");
+    constexpr uint64_t most = uint64_t{1} << 24;
+    if (!n_items || !n_choices || static_cast<uint64_t>(n_items) * n_choices > most)
+        return lk::fail(LK_E_ARGUMENT, "n_items is %u and n_choices %u, must be 1 to 2^24 together",
+                        n_items, n_choices);
+    const lk_status status =
+        lk::solve_widths({n_items, n_choices, costs, bytes, budget_bytes}, choices);
+    if (status != LK_OK || !total_cost)
+        return status;
+    *total_cost = 0;
+    for (uint32_t i = 0; i < n_items; ++i)
+        *total_cost += costs[static_cast<uint64_t>(i) * n_choices + choices[i]];
+    return LK_OK;
 }
 
 }  // extern "C"

@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "stats/calibrator.h"
 #include "plan/check.h"
+#include "planner/planner.h"
+#include "planner/solve_widths.h"
+#include "stats/sensitivity.h"
+#include "stats/sums.h"
 
 namespace lk {
 
@@ -155,10 +158,10 @@ class Builder {
 lk_status Builder::check_samples() const {
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l) {
         const LayerSamples *own = calibrator_.layers[l];
-        const char *missing = !own || !own->n_keys ? "keys"
-                              : !own->n_queries    ? "queries"
-                              : !own->n_probe_rows ? "probe"
-                                                   : nullptr;
+        const char *missing = !own || !own->n_keys    ? "keys"
+                              : !own->n_queries       ? "queries"
+                              : !own->n_probe_queries ? "probe"
+                                                      : nullptr;
         if (missing)
             return fail(LK_E_STATE, "layer %u has had no %s", l, missing);
     }
@@ -370,9 +373,9 @@ lk_status Builder::choose(uint64_t limit) {
     double least = INFINITY;
     for (const lk_metadata metadata : {LK_METADATA_F8, LK_METADATA_F16}) {
         list_forms(metadata);
-        const AllocationProblem problem = {static_cast<uint32_t>(n_items_), kMostForms,
-                                           costs_.data(), bytes_.data(), limit};
-        const lk_status status = allocate(problem, choices_.data());
+        const WidthProblem problem = {static_cast<uint32_t>(n_items_), kMostForms, costs_.data(),
+                                      bytes_.data(), limit};
+        const lk_status status = solve_widths(problem, choices_.data());
         if (status == LK_E_BUDGET && metadata == LK_METADATA_F16)
             break;  // FP16 takes more
         if (status != LK_OK)

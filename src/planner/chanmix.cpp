@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "stats/calibrator.h"
 #include "plan/check.h"
+#include "planner/planner.h"
+#include "stats/clusters.h"
+#include "stats/sums.h"
 
 namespace lk {
 
@@ -58,7 +60,7 @@ lk_status Builder::check_samples() const {
         const LayerSamples *own = calibrator_.layers[l];
         if (!own || !own->n_keys)
             return fail(LK_E_STATE, "layer %u has had no keys", l);
-        if (needs_probe && !own->n_probe_rows)
+        if (needs_probe && !own->n_probe_queries)
             return fail(LK_E_STATE,
                         "layer %u has had no probe, which retrieval heads are chosen by", l);
     }
@@ -233,17 +235,6 @@ lk_status Builder::build() {
 }
 
 }  // namespace
-
-lk_status set_mean_centers(const Calibrator &calibrator, uint32_t layer, uint32_t kv_head,
-                           Plan *plan) {
-    const uint32_t head_dim = calibrator.geometry[layer].head_dim;
-    const LayerSamples &own = *calibrator.layers[layer];
-    float centers[LK_MAX_HEAD_DIM];
-    for (uint32_t c = 0; c < head_dim; ++c)
-        centers[c] =
-            channel_mean(own.keys[static_cast<size_t>(kv_head) * head_dim + c], own.n_keys);
-    return set_key_centers(plan, layer, kv_head, centers, {"centers", false, LK_E_ARGUMENT});
-}
 
 lk_status make_chanmix(const Calibrator &calibrator, const lk_chanmix &options, Plan *plan) {
     return Builder(calibrator, options, plan).build();

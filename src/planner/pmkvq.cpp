@@ -4,9 +4,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "stats/calibrator.h"
 #include "plan/check.h"
 #include "plan/footprint.h"
+#include "planner/planner.h"
+#include "planner/solve_widths.h"
+#include "stats/scales.h"
+#include "stats/sensitivity.h"
 
 namespace lk {
 
@@ -228,8 +231,8 @@ void Builder::set_layer(uint32_t layer) {
 
 lk_status Builder::try_bytes(uint64_t limit, uint64_t *chosen, uint64_t *cache_bytes) {
     const auto n_items = static_cast<uint32_t>(items_.size());
-    lk_status status = allocate({n_items, options_.n_widths, costs_.data(), bytes_.data(), limit},
-                                choices_.data());
+    lk_status status = solve_widths(
+        {n_items, options_.n_widths, costs_.data(), bytes_.data(), limit}, choices_.data());
     if (status != LK_OK)
         return status;
     set_widths();

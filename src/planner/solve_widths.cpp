@@ -13,7 +13,8 @@
 #include <cmath>
 #include <initializer_list>
 
-#include "stats/calibrator.h"
+#include "base/memory.h"
+#include "planner/solve_widths.h"
 
 namespace lk {
 
@@ -46,7 +47,7 @@ struct Lane {
 
 class Allocation {
   public:
-    Allocation(const AllocationProblem &problem, uint32_t *choices)
+    Allocation(const WidthProblem &problem, uint32_t *choices)
         : problem_(problem), choices_(choices) {}
 
     lk_status solve();
@@ -76,7 +77,7 @@ class Allocation {
     lk_status no_memory() const;
     void trace(uint64_t last);
 
-    const AllocationProblem &problem_;
+    const WidthProblem &problem_;
     uint32_t *choices_;  // the best that is known
     double price_ = 0;
     double gap_ = 0;
@@ -313,7 +314,7 @@ lk_status Allocation::solve() {
 
 }  // namespace
 
-lk_status allocate(const AllocationProblem &problem, uint32_t *choices) {
+lk_status solve_widths(const WidthProblem &problem, uint32_t *choices) {
     Array<uint32_t> best;
     if (!best.resize(problem.n_items))
         return fail(LK_E_NOMEM, "no memory to allocate %u items", problem.n_items);

@@ -3,9 +3,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 
-#include "stats/api.h"
 #include "format/fp16.h"
 #include "plan/check.h"
+#include "plan/plan.h"
+#include "stats/api.h"
+#include "stats/clusters.h"
+#include "stats/file.h"
+#include "stats/probe.h"
+#include "stats/sensitivity.h"
+#include "stats/sums.h"
 
 namespace lk {
 
@@ -13,42 +19,9 @@ namespace {
 
 // The first layouts that programs may have been compiled against.
 constexpr size_t kOldestProbe = sizeof(lk_probe);
-constexpr size_t kOldestChanmix = offsetof(lk_chanmix, one_bit);
-constexpr size_t kOldestAuto = sizeof(lk_auto);
 
 constexpr uint32_t kProbeSinks = 16;
 constexpr uint32_t kProbeLocal = 64;
-
-lk_chanmix default_chanmix() {
-    lk_chanmix options = {};
-    options.size = sizeof options;
-    options.retrieval = LK_RETRIEVAL_KEY_VALUE;
-    options.scope = LK_SCOPE_HEAD;
-    options.outliers = 1;
-    options.centers = 1;
-    options.metadata = LK_METADATA_F8;
-    options.group = 32;
-    options.sink_tokens = 32;
-    options.recent_tokens = 128;
-    options.retrieval_share = -1;
-    options.budget_tokens = 8192;
-    options.budget_sequences = 1;
-    options.budget_step_tokens = 512;
-    options.one_bit = LK_ONE_BIT_DEVIATION;
-    return options;
-}
-
-lk_auto default_auto() {
-    lk_auto options = {};
-    options.size = sizeof options;
-    options.centers = 1;
-    options.sink_tokens = 32;
-    options.recent_tokens = 128;
-    options.budget_tokens = 8192;
-    options.budget_sequences = 1;
-    options.budget_step_tokens = 512;
-    return options;
-}
 
 lk_probe default_probe() {
     lk_probe probe = {};
@@ -88,63 +61,6 @@ bool probe_tokens(const lk_probe &probe, uint64_t n_repeats, uint64_t *out) {
     uint64_t n;
     return checked_mul(probe.period_tokens, n_repeats, &n) &&
            checked_add(n, probe.prefix_tokens, out) && *out <= UINT32_MAX;
-}
-
-template <class Options>
-lk_status check_budget(const Options &options) {
-    if (!options.budget_bytes ||
-        (options.budget_tokens && options.budget_sequences && options.budget_step_tokens))
-        return LK_OK;
-    return fail(LK_E_ARGUMENT,
-                "options.budget_bytes is %llu with 0 tokens, sequences or step "
-                "tokens",
-                static_cast<unsigned long long>(options.budget_bytes));
-}
-
-lk_status check_chanmix(const lk_chanmix &options) {
-    if (options.retrieval < LK_RETRIEVAL_NONE || options.retrieval > LK_RETRIEVAL_KEY_VALUE)
-        return fail(LK_E_ARGUMENT, "options.retrieval is %u, must be from 1 to 3",
-                    options.retrieval);
-    lk_status status = check_scope(options.scope, "options.scope");
-    if (status == LK_OK)
-        status = check_flag(options.outliers, "outliers");
-    if (status == LK_OK)
-        status = check_flag(options.centers, "centers");
-    if (status == LK_OK &&
-        (options.one_bit < LK_ONE_BIT_DEVIATION || options.one_bit > LK_ONE_BIT_RANGE))
-        status = fail(LK_E_ARGUMENT, "options.one_bit is %u, must be 1 (deviation) or 2 (range)",
-                      options.one_bit);
-    if (status == LK_OK && options.reserved)
-        status = fail(LK_E_ARGUMENT, "options.reserved is %u, not 0", options.reserved);
-    const Subject subject = {"options.", false, LK_E_ARGUMENT};
-    if (status == LK_OK)
-        status = check_metadata(options.metadata, subject);
-    if (status == LK_OK)
-        status = check_recent(options.sink_tokens, options.recent_tokens, subject);
-    if (status != LK_OK)
-        return status;
-    if (options.group < 16 || options.group > 128 || !is_power_of_two(options.group))
-        return fail(LK_E_ARGUMENT, "options.group is %u, must be 16, 32, 64 or 128", options.group);
-    const double share = options.retrieval_share;
-    if (!(share >= 0 && share <= 1) && share != -1)
-        return fail(LK_E_ARGUMENT, "options.retrieval_share is %g, must be from 0 to 1, or -1",
-                    share);
-    return check_budget(options);
-}
-
-lk_status check_auto(const lk_auto &options) {
-    lk_status status = check_flag(options.centers, "centers");
-    if (status == LK_OK)
-        status = check_recent(options.sink_tokens, options.recent_tokens,
-                              {"options.", false, LK_E_ARGUMENT});
-    if (status != LK_OK)
-        return status;
-    const double bits = options.bits_per_value;
-    if (!(bits >= 0 && bits <= 16))
-        return fail(LK_E_ARGUMENT, "options.bits_per_value is %g, must be from 0 to 16", bits);
-    if (bits == 0 && !options.budget_bytes)
-        return fail(LK_E_ARGUMENT, "options.bits_per_value and budget_bytes are 0, one must not");
-    return check_budget(options);
 }
 
 float value_of(lk_statistic statistic, const LayerSamples &own, size_t at, double n_queries) {
@@ -318,7 +234,8 @@ lk_status lk_calibrator_get_channels(const lk_calibrator *calibrator, uint32_t l
 }
 
 lk_status lk_calibrator_get_counts(const lk_calibrator *calibrator, uint32_t layer,
-                                   uint64_t *n_keys, uint64_t *n_queries, uint64_t *n_probe_rows) {
+                                   uint64_t *n_keys, uint64_t *n_queries,
+                                   uint64_t *n_probe_queries) {
     const lk_status status = lk::check_layer_index(calibrator, layer);
     if (status != LK_OK)
         return status;
@@ -327,8 +244,8 @@ lk_status lk_calibrator_get_counts(const lk_calibrator *calibrator, uint32_t lay
         *n_keys = own ? own->n_keys : 0;
     if (n_queries)
         *n_queries = own ? own->n_queries : 0;
-    if (n_probe_rows)
-        *n_probe_rows = own ? own->n_probe_rows : 0;
+    if (n_probe_queries)
+        *n_probe_queries = own ? own->n_probe_queries : 0;
     return LK_OK;
 }
 
@@ -390,56 +307,11 @@ lk_status lk_calibrator_get_retrieval(const lk_calibrator *calibrator, uint32_t 
         return status;
     if (!score)
         return lk::null_argument("score");
-    status = lk::check_samples(calibrator->model.layers[layer], &lk::LayerSamples::n_probe_rows,
+    status = lk::check_samples(calibrator->model.layers[layer], &lk::LayerSamples::n_probe_queries,
                                "probe", layer);
     if (status == LK_OK)
         *score = static_cast<float>(lk::retrieval_score(calibrator->model, layer, kv_head));
     return status;
-}
-
-lk_status lk_chanmix_init(lk_chanmix *options, size_t struct_bytes) {
-    return lk::init_with(options, struct_bytes, lk::kOldestChanmix, lk::default_chanmix(),
-                         "options");
-}
-
-lk_status lk_calibrator_chanmix(const lk_calibrator *calibrator, const lk_chanmix *options,
-                                lk_plan **out) {
-    if (!out)
-        return lk::null_argument("out");
-    *out = nullptr;
-    if (!calibrator)
-        return lk::null_argument("calibrator");
-    lk_chanmix own = lk::default_chanmix();
-    lk_status status = LK_OK;
-    if (options)
-        status = lk::import_struct(&own, sizeof own, lk::kOldestChanmix, options, "options");
-    if (status == LK_OK)
-        status = lk::check_chanmix(own);
-    if (status != LK_OK)
-        return status;
-    return lk::make(out, "a plan",
-                    [&](lk::Plan *plan) { return lk::make_chanmix(calibrator->model, own, plan); });
-}
-
-lk_status lk_auto_init(lk_auto *options, size_t struct_bytes) {
-    return lk::init_with(options, struct_bytes, lk::kOldestAuto, lk::default_auto(), "options");
-}
-
-lk_status lk_calibrator_auto(const lk_calibrator *calibrator, const lk_auto *options,
-                             lk_plan **out) {
-    if (!out)
-        return lk::null_argument("out");
-    *out = nullptr;
-    if (!calibrator)
-        return lk::null_argument("calibrator");
-    lk_auto own = lk::default_auto();
-    lk_status status = lk::import_struct(&own, sizeof own, lk::kOldestAuto, options, "options");
-    if (status == LK_OK)
-        status = lk::check_auto(own);
-    if (status != LK_OK)
-        return status;
-    return lk::make(out, "a plan",
-                    [&](lk::Plan *plan) { return lk::make_auto(calibrator->model, own, plan); });
 }
 
 lk_status lk_calibrator_add_gradients(lk_calibrator *calibrator, uint32_t layer, uint32_t is_value,
@@ -518,25 +390,6 @@ lk_status lk_calibrator_get_sensitivity(const lk_calibrator *calibrator, uint32_
     if (known == LK_OK)
         *sensitivity = lk::sensitivity_of(model, layer, kv_head, is_value == 1, kind, bits);
     return known;
-}
-
-lk_status lk_solve_widths(uint32_t n_items, uint32_t n_choices, const double *costs,
-                          const uint64_t *bytes, uint64_t budget_bytes, uint32_t *choices,
-                          double *total_cost) {
-    if (!costs || !bytes || !choices)
-        return lk::fail(LK_E_ARGUMENT, "costs, bytes or choices is NULL");
-    constexpr uint64_t most = uint64_t{1} << 24;
-    if (!n_items || !n_choices || static_cast<uint64_t>(n_items) * n_choices > most)
-        return lk::fail(LK_E_ARGUMENT, "n_items is %u and n_choices %u, must be 1 to 2^24 together",
-                        n_items, n_choices);
-    const lk_status status =
-        lk::allocate({n_items, n_choices, costs, bytes, budget_bytes}, choices);
-    if (status != LK_OK || !total_cost)
-        return status;
-    *total_cost = 0;
-    for (uint32_t i = 0; i < n_items; ++i)
-        *total_cost += costs[static_cast<uint64_t>(i) * n_choices + choices[i]];
-    return LK_OK;
 }
 
 lk_status lk_calibrator_to_bytes(const lk_calibrator *calibrator, void *buffer,

@@ -12,7 +12,7 @@ constexpr uint32_t kGroup = 128;  // channels of a token that share a range
 
 }  // namespace
 
-void quantize_row(const float *values, uint32_t head_dim, uint32_t bits, float *out) {
+void quantize_vector(const float *values, uint32_t head_dim, uint32_t bits, float *out) {
     const auto levels = static_cast<float>((1u << bits) - 1);
     for (uint32_t first = 0; first < head_dim; first += kGroup) {
         const uint32_t end = std::min(head_dim, first + kGroup);
@@ -27,7 +27,7 @@ void quantize_row(const float *values, uint32_t head_dim, uint32_t bits, float *
 }
 
 void read_exact(const Samples &samples, uint32_t token, uint32_t head, float *out) {
-    const void *row = samples.row(token, head);
+    const void *row = samples.vector(token, head);
     for (uint32_t c = 0; c < samples.head_dim; ++c) {
         if (samples.tensor.dtype == LK_F32) {
             out[c] = static_cast<const float *>(row)[c];
@@ -40,8 +40,8 @@ void read_exact(const Samples &samples, uint32_t token, uint32_t head, float *ou
     }
 }
 
-void attend_row(const LogitRule &rule, const float *query, uint32_t query_head, uint32_t i,
-                uint32_t head_dim, const float *keys, float *weights) {
+void attend_query(const LogitRule &rule, const float *query, uint32_t query_head, uint32_t i,
+                  uint32_t head_dim, const float *keys, float *weights) {
     float products[kColumns];
     float top = rule.sink_logits() ? rule.sink_logits()[query_head] : -INFINITY;
     for (uint32_t first = 0; first <= i; first += kColumns) {

@@ -4,8 +4,9 @@
 #ifndef LK_STATS_ATTENTION_H
 #define LK_STATS_ATTENTION_H
 
-#include "stats/logits.h"
 #include "format/fp16.h"
+#include "stats/logits.h"
+#include "stats/samples.h"
 
 namespace lk {
 
@@ -15,12 +16,12 @@ inline float half_nearest(float value) {
     return half_to_float(float_to_half(value, &saturated));
 }
 // The values of one token and head at `bits`, ranges in FP16.
-void quantize_row(const float *values, uint32_t head_dim, uint32_t bits, float *out);
-// As read_row(), but without rounding: gradients are small.
+void quantize_vector(const float *values, uint32_t head_dim, uint32_t bits, float *out);
+// As read_vector(), but without rounding: gradients are small.
 void read_exact(const Samples &samples, uint32_t token, uint32_t head, float *out);
 // Attention weights of query row i, [i + 1], over keys in blocks (put_key()).
-void attend_row(const LogitRule &rule, const float *query, uint32_t query_head, uint32_t i,
-                uint32_t head_dim, const float *keys, float *weights);
+void attend_query(const LogitRule &rule, const float *query, uint32_t query_head, uint32_t i,
+                  uint32_t head_dim, const float *keys, float *weights);
 // Sum of n values [head_dim] by their weights.
 void weigh_values(const float *weights, uint32_t n, const float *values, uint32_t head_dim,
                   float *out);

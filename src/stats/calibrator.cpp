@@ -1,6 +1,7 @@
 // The model: geometry, and memory for layers.
 //
 // SPDX-License-Identifier: Apache-2.0
+
 #include "stats/calibrator.h"
 
 namespace lk {
@@ -41,17 +42,6 @@ LayerSamples *samples_of(Calibrator *calibrator, uint32_t layer) {
     return own;
 }
 
-lk_status begin_plan(const Calibrator &calibrator, const char *name, uint32_t sink_tokens,
-                     uint32_t recent_tokens, Plan *plan) {
-    const lk_status status = set_layers(plan, calibrator.geometry);
-    if (status != LK_OK)
-        return status;
-    set_name(plan, name);
-    set_pages(plan, kPageTokens);
-    set_recent(plan, sink_tokens, recent_tokens);
-    return LK_OK;
-}
-
 double retrieval_score(const Calibrator &calibrator, uint32_t layer, uint32_t kv_head) {
     const LayerSamples &own = *calibrator.layers[layer];
     const lk_layer &shape = calibrator.geometry[layer];
@@ -59,7 +49,7 @@ double retrieval_score(const Calibrator &calibrator, uint32_t layer, uint32_t kv
     double most = 0;
     for (uint32_t h = kv_head * group; h < (kv_head + 1) * group; ++h)
         most = own.retrieval[h] > most ? own.retrieval[h] : most;
-    return most / static_cast<double>(own.n_probe_rows);
+    return most / static_cast<double>(own.n_probe_queries);
 }
 
 }  // namespace lk

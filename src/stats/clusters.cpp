@@ -3,7 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "stats/calibrator.h"
+#include "stats/clusters.h"
+#include "stats/sums.h"
 
 namespace lk {
 

@@ -12,10 +12,12 @@
 #include <vector>
 
 #include "base/refused.h"
-#include "stats/calibrator.h"
-#include "stats/file_format.h"
 #include "format/fp16.h"
 #include "plan/check.h"
+#include "plan/plan.h"
+#include "stats/file.h"
+#include "stats/file_format.h"
+#include "stats/sums.h"
 
 namespace lk {
 
@@ -290,7 +292,7 @@ class Reader {
         }
         own->n_keys = n[0];
         own->n_queries = n[1];
-        own->n_probe_rows = n[2];
+        own->n_probe_queries = n[2];
         own->n_gradients[0] = n[3];
         own->n_gradients[1] = n[4];
         own->n_outputs = n[5];

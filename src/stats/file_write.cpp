@@ -3,9 +3,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
-#include "stats/calibrator.h"
-#include "stats/file_format.h"
 #include "format/fp16.h"
+#include "stats/file.h"
+#include "stats/file_format.h"
+#include "stats/sums.h"
 
 namespace lk {
 
@@ -41,7 +42,7 @@ bool has_tensor(const lk_layer &shape, const LayerSamples *own, LayerTensor tens
     switch (tensor) {
         case LayerTensor::kSinks: return shape.sink_logits != nullptr;
         case LayerTensor::kQueryAbsSum: return own && own->n_queries;
-        case LayerTensor::kRetrievalSum: return own && own->n_probe_rows;
+        case LayerTensor::kRetrievalSum: return own && own->n_probe_queries;
         case LayerTensor::kKeyGradientSum: return own && own->n_gradients[0];
         case LayerTensor::kValueGradientSum: return own && own->n_gradients[1];
         case LayerTensor::kOutputErrorSum:
@@ -97,9 +98,9 @@ void put_layer_tensor(const lk_layer &shape, const LayerSamples *own, LayerTenso
 
 // Of "counts".
 uint64_t count_of(const LayerSamples &own, uint64_t column) {
-    const uint64_t counts[kCountColumns] = {own.n_keys,         own.n_queries,
-                                            own.n_probe_rows,   own.n_gradients[0],
-                                            own.n_gradients[1], own.n_outputs};
+    const uint64_t counts[kCountColumns] = {own.n_keys,          own.n_queries,
+                                            own.n_probe_queries, own.n_gradients[0],
+                                            own.n_gradients[1],  own.n_outputs};
     return counts[column];
 }
 

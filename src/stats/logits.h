@@ -6,8 +6,8 @@
 
 #include <cmath>
 
-#include "stats/calibrator.h"
 #include "format/fp16.h"
+#include "stats/samples.h"
 
 namespace lk {
 
@@ -49,7 +49,7 @@ inline uint64_t block_elements(uint32_t n_tokens, uint32_t head_dim) {
 
 inline void read_floats(const Samples &samples, uint32_t token, uint32_t head, float *values) {
     uint16_t halfs[LK_MAX_HEAD_DIM];
-    read_row(samples, token, head, halfs);
+    read_vector(samples, token, head, halfs);
     for (uint32_t c = 0; c < samples.head_dim; ++c)
         values[c] = half_to_float(halfs[c]);
 }

@@ -5,9 +5,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
-#include "stats/calibrator.h"
-#include "stats/logits.h"
 #include "format/fp16.h"
+#include "stats/logits.h"
+#include "stats/probe.h"
 
 namespace lk {
 
@@ -113,7 +113,7 @@ lk_status add_probe(Calibrator *calibrator, uint32_t layer, const lk_probe &prob
     for (uint32_t q = 0; q < shape.n_query_heads; ++q)
         if (!std::isfinite(fresh[q]))
             return fail(LK_E_DATA, "attention of layer %u, query head %u is not finite", layer, q);
-    own->n_probe_rows += keys.n_tokens - begin;
+    own->n_probe_queries += keys.n_tokens - begin;
     for (uint32_t q = 0; q < shape.n_query_heads; ++q)
         own->retrieval[q] += fresh[q];
     return LK_OK;

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "format/fp16.h"
+#include "plan/plan.h"
 #include "stats/api.h"
 #include "stats/attention.h"
-#include "format/fp16.h"
+#include "stats/rope.h"
 
 namespace lk {
 

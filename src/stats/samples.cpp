@@ -1,8 +1,8 @@
 // Tensors of samples in host memory.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "stats/samples.h"
 #include "base/host_tensor.h"
-#include "stats/calibrator.h"
 #include "format/fp16.h"
 
 namespace lk {
@@ -22,7 +22,7 @@ uint16_t half_of_upper(uint16_t upper) {
 
 }  // namespace
 
-const void *Samples::row(uint32_t token, uint32_t head) const {
+const void *Samples::vector(uint32_t token, uint32_t head) const {
     return host_row(tensor, token, head);
 }
 
@@ -37,8 +37,8 @@ lk_status import_samples(const lk_tensor *from, const char *name, uint32_t n_tok
     return import_host_tensor(from, name, n_tokens, n_heads, head_dim, &out->tensor);
 }
 
-void read_row(const Samples &samples, uint32_t token, uint32_t head, uint16_t *halfs) {
-    const void *row = samples.row(token, head);
+void read_vector(const Samples &samples, uint32_t token, uint32_t head, uint16_t *halfs) {
+    const void *row = samples.vector(token, head);
     const uint32_t n = samples.head_dim;
     if (samples.tensor.dtype == LK_F16) {
         std::memcpy(halfs, row, n * sizeof *halfs);
@@ -57,7 +57,7 @@ lk_status find_fault(const Samples &samples, const char *what, uint32_t layer) {
     uint16_t row[LK_MAX_HEAD_DIM];
     for (uint32_t t = 0; t < samples.n_tokens; ++t)
         for (uint32_t h = 0; h < samples.n_heads; ++h) {
-            read_row(samples, t, h, row);
+            read_vector(samples, t, h, row);
             for (uint32_t c = 0; c < samples.head_dim; ++c)
                 if (!half_is_finite(row[c]))
                     return fail(LK_E_DATA,

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "stats/attention.h"
 #include "format/fp16.h"
 #include "plan/plan.h"
+#include "stats/attention.h"
+#include "stats/scales.h"
+#include "stats/sums.h"
 
 namespace lk {
 
@@ -74,7 +76,7 @@ void Search::quantize_values() {
     float row[LK_MAX_HEAD_DIM];
     for (uint32_t t = 0; t < queries_.n_tokens && rule_.value_bits < 16; ++t) {
         float *value = own_.values.data() + uint64_t{t} * shape_.head_dim;
-        quantize_row(value, shape_.head_dim, rule_.value_bits, row);
+        quantize_vector(value, shape_.head_dim, rule_.value_bits, row);
         std::memcpy(value, row, shape_.head_dim * sizeof *row);
     }
 }
@@ -89,7 +91,7 @@ void Search::scale_keys(const float *scales) {
         for (uint32_t c = 0; c < d; ++c)
             row[c] = half_nearest(key[c] / scales[c]);
         if (rule_.key_bits < 16)
-            quantize_row(row, d, rule_.key_bits, rounded);
+            quantize_vector(row, d, rule_.key_bits, rounded);
         else
             std::memcpy(rounded, row, d * sizeof *row);
         for (uint32_t c = 0; c < d; ++c)
@@ -107,8 +109,8 @@ void Search::attend(uint32_t head, Use use) {
     for (uint32_t q = head * group; q < (head + 1) * group; ++q)
         for (uint32_t i = first_row_; i < queries_.n_tokens; i += query_step_, ++row) {
             read_floats(queries_, i, q, query);
-            attend_row(logits_, query, q, i, shape_.head_dim, own_.blocks.data(),
-                       own_.weights.data());
+            attend_query(logits_, query, q, i, shape_.head_dim, own_.blocks.data(),
+                         own_.weights.data());
             weigh_values(own_.weights.data(), i + 1, own_.values.data(), shape_.head_dim, output);
             use(own_.exact.data() + row * shape_.head_dim, output);
         }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "stats/attention.h"
+#include "stats/sensitivity.h"
 
 namespace lk {
 
@@ -34,11 +35,11 @@ bool HeadCopies::fill(const Samples &k, const Samples &v, uint32_t head) {
         for (uint32_t w = 0; w <= kWidths; ++w) {
             read_floats(k, t, head, row);
             if (w)
-                quantize_row(row, head_dim, kWidthBits[w - 1], rounded);
+                quantize_vector(row, head_dim, kWidthBits[w - 1], rounded);
             put_key(w ? rounded : row, t, head_dim, keys[w].data());
             read_floats(v, t, head, row);
             if (w)
-                quantize_row(row, head_dim, kWidthBits[w - 1], rounded);
+                quantize_vector(row, head_dim, kWidthBits[w - 1], rounded);
             std::memcpy(values[w].data() + static_cast<size_t>(t) * head_dim, w ? rounded : row,
                         head_dim * sizeof *row);
         }
@@ -51,7 +52,7 @@ void add_row(const LogitRule &rule, const HeadCopies &head, const float *query, 
     float exact[LK_MAX_HEAD_DIM];
     float other[LK_MAX_HEAD_DIM];
     const float zero[LK_MAX_HEAD_DIM] = {};
-    attend_row(rule, query, query_head, i, head_dim, head.keys[0].data(), weights);
+    attend_query(rule, query, query_head, i, head_dim, head.keys[0].data(), weights);
     weigh_values(weights, i + 1, head.values[0].data(), head_dim, exact);
     *square += square_distance(exact, zero, head_dim);
     for (uint32_t w = 0; w < kWidths; ++w) {
@@ -59,7 +60,7 @@ void add_row(const LogitRule &rule, const HeadCopies &head, const float *query, 
         errors[kWidths + w] += square_distance(exact, other, head_dim);
     }
     for (uint32_t w = 0; w < kWidths; ++w) {
-        attend_row(rule, query, query_head, i, head_dim, head.keys[1 + w].data(), weights);
+        attend_query(rule, query, query_head, i, head_dim, head.keys[1 + w].data(), weights);
         weigh_values(weights, i + 1, head.values[0].data(), head_dim, other);
         errors[w] += square_distance(exact, other, head_dim);
     }
@@ -87,7 +88,7 @@ lk_status add_gradients(Calibrator *calibrator, uint32_t layer, bool is_value,
             read_floats(samples, t, h, values);
             read_exact(gradients, t, h, slopes);
             for (uint32_t w = 0; w < kWidths; ++w) {
-                quantize_row(values, samples.head_dim, kWidthBits[w], rounded);
+                quantize_vector(values, samples.head_dim, kWidthBits[w], rounded);
                 double sum = 0;
                 for (uint32_t c = 0; c < samples.head_dim; ++c)
                     sum += std::fabs(double{slopes[c]} * (double{values[c]} - double{rounded[c]}));

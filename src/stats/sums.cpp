@@ -1,7 +1,7 @@
 // Minimum, maximum and sums of each channel, at the speed of memory.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "stats/calibrator.h"
+#include "stats/sums.h"
 #include "format/fp16.h"
 
 namespace lk {
@@ -110,7 +110,7 @@ lk_status sum_channels(const Samples &samples, const char *what, uint32_t layer,
         const uint32_t n_tokens = left < kBlockTokens ? left : kBlockTokens;
         for (uint32_t h = 0; h < samples.n_heads; ++h) {
             for (uint32_t t = 0; t < n_tokens; ++t)
-                read_row(samples, first + t, h, rows + t * samples.head_dim);
+                read_vector(samples, first + t, h, rows + t * samples.head_dim);
             add_block(rows, n_tokens, samples.head_dim,
                       out->data() + static_cast<uint64_t>(h) * samples.head_dim);
         }
