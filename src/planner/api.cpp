@@ -143,7 +143,7 @@ lk_status check_pmkvq(const lk_pmkvq &options) {
     if (status == LK_OK)
         status = check_scope(options.scope, "options.scope");
     if (status == LK_OK)
-        status = check_flag(options.split, "split");
+        status = check_flag(options.separate_values, "separate_values");
     if (status == LK_OK)
         status = check_flag(options.key_scales, "key_scales");
     if (status == LK_OK && options.key_axis != LK_AXIS_CHANNEL && options.key_axis != LK_AXIS_TOKEN)

@@ -4,6 +4,8 @@
 #ifndef LK_PLANNER_PLANNER_H
 #define LK_PLANNER_PLANNER_H
 
+#include <lowkey/calibrate.h>
+
 #include "plan/plan.h"
 #include "stats/calibrator.h"
 

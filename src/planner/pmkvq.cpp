@@ -129,7 +129,7 @@ lk_status Builder::set_scales() {
 }
 
 bool Builder::push_items(uint32_t layer, uint32_t first_head, uint32_t n_heads) {
-    if (!options_.split)
+    if (!options_.separate_values)
         return items_.push({layer, first_head, n_heads, true, true});
     return items_.push({layer, first_head, n_heads, true, false}) &&
            items_.push({layer, first_head, n_heads, false, true});

@@ -4,7 +4,7 @@
 #ifndef LK_STATS_CALIBRATOR_H
 #define LK_STATS_CALIBRATOR_H
 
-#include <lowkey/calibrate.h>
+#include <lowkey/pmkvq.h>
 
 #include "base/memory.h"
 #include "base/status.h"

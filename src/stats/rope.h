@@ -4,7 +4,7 @@
 #ifndef LK_STATS_ROPE_H
 #define LK_STATS_ROPE_H
 
-#include <lowkey/calibrate.h>
+#include <lowkey/rope.h>
 
 namespace lk {
 

@@ -4,6 +4,8 @@
 #ifndef LK_STATS_SCALES_H
 #define LK_STATS_SCALES_H
 
+#include <lowkey/pmkvq.h>
+
 #include "stats/rope.h"
 #include "stats/samples.h"
 

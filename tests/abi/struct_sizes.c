@@ -149,7 +149,7 @@ OFFSET(lk_pmkvq, n_widths, 4);
 OFFSET(lk_pmkvq, widths, 8);
 OFFSET(lk_pmkvq, sensitivity, 24);
 OFFSET(lk_pmkvq, scope, 28);
-OFFSET(lk_pmkvq, split, 32);
+OFFSET(lk_pmkvq, separate_values, 32);
 OFFSET(lk_pmkvq, key_axis, 36);
 OFFSET(lk_pmkvq, group, 40);
 OFFSET(lk_pmkvq, key_scales, 44);

@@ -479,7 +479,7 @@ static void finer_parts_cost_less(void **unused) {
             options.widths[0] = 8;
             options.widths[1] = 4;
             options.widths[2] = 2;
-            options.split = split;
+            options.separate_values = split;
             options.scope = by_head ? LK_SCOPE_HEAD : LK_SCOPE_LAYER;
             lk_plan *plan = NULL;
             assert_int_equal(lk_calibrator_pmkvq(c, &options, &plan), LK_OK);
@@ -604,7 +604,7 @@ static void bad_options_are_refused(void **unused) {
         {offsetof(lk_pmkvq, widths), 2, "widths[1] is 2"},
         {offsetof(lk_pmkvq, sensitivity), 3, "sensitivity is 3"},
         {offsetof(lk_pmkvq, scope), 0, "scope is 0"},
-        {offsetof(lk_pmkvq, split), 2, "split is 2"},
+        {offsetof(lk_pmkvq, separate_values), 2, "separate_values is 2"},
         {offsetof(lk_pmkvq, key_axis), 3, "key_axis is 3"},
         {offsetof(lk_pmkvq, group), 24, "group is 24"},
         {offsetof(lk_pmkvq, key_scales), 2, "key_scales is 2"},
@@ -686,7 +686,7 @@ static void caches_get_to_their_last_token(void **unused) {
             lk_plan *plan = NULL;
             options.budget_tokens = 12000;
             options.budget_step_tokens = step;
-            options.split = by_head;
+            options.separate_values = by_head;
             options.scope = by_head ? LK_SCOPE_HEAD : LK_SCOPE_LAYER;
             options.n_widths = 3;
             memcpy(options.widths, (const uint32_t[]){8, 4, 2}, 3 * sizeof *options.widths);

@@ -214,7 +214,7 @@ class ScaleSearch(Structure):
 
 class PmKvq(Structure):
     _fields_ = [('size', c_uint32), ('n_widths', c_uint32), ('widths', c_uint32 * 4), ('sensitivity', c_uint32),
-                ('scope', c_uint32), ('split', c_uint32), ('key_axis', c_uint32), ('group', c_uint32),
+                ('scope', c_uint32), ('separate_values', c_uint32), ('key_axis', c_uint32), ('group', c_uint32),
                 ('key_scales', c_uint32), ('sink_tokens', c_uint32), ('recent_tokens', c_uint32),
                 ('budget_bytes', c_uint64), ('budget_tokens', c_uint64), ('budget_sequences', c_uint32),
                 ('budget_step_tokens', c_uint32)]

@@ -46,7 +46,7 @@ class Probe(Fields):
 
 @dataclass(frozen=True)
 class ChanMix(Fields):
-    """How a ChanMix plan is made; include/lowkey/calibrate.h says what each field means.
+    """How a ChanMix plan is made; include/lowkey/chanmix.h says what each field means.
 
     retrieval        what of retrieval heads is kept at 4 bits: "none", "key" or "key-value"
     scope            channels that are clustered together: "head" or "layer"
@@ -77,7 +77,7 @@ class ChanMix(Fields):
 
 @dataclass(frozen=True)
 class Auto(Fields):
-    """How an automatic plan is made; include/lowkey/calibrate.h says what each field means.
+    """How an automatic plan is made; include/lowkey/auto.h says what each field means.
 
     centers         keys are stored without their mean
     bits_per_value  0, or the most bits of a packed value, ranges and minima included
@@ -98,13 +98,13 @@ class Auto(Fields):
 
 @dataclass(frozen=True)
 class PmKvq(Fields):
-    """How a PM-KVQ plan is made; include/lowkey/calibrate.h says what each field means.
+    """How a PM-KVQ plan is made; include/lowkey/pmkvq.h says what each field means.
 
     budget_bytes  of the whole cache, when each of budget_sequences has budget_tokens
     widths        that a layer may end at, out of 16, 8, 4 and 2
     sensitivity   "gradient", "output", or None: gradients where all layers have had them
     scope         heads that end at one width: those of a "layer", or each "head" at its own
-    split         keys and values end at widths of their own
+    separate_values  keys and values end at separate widths
     key_axis      "channel", or "token" as published
     group         channels of a token that share a range; 0 = the head
     key_scales    keys are divided by the scales that searches found
@@ -117,7 +117,7 @@ class PmKvq(Fields):
     widths: tuple[int, ...] = (4, 2)
     sensitivity: str | None = None
     scope: str = 'layer'
-    split: bool = False
+    separate_values: bool = False
     key_axis: str = 'channel'
     group: int = 0
     key_scales: bool = False

@@ -445,7 +445,7 @@ extern "C" {
         kind: *mut lk_snapshot_format,
     ) -> lk_status;
 
-    // calibrate.h
+    // statistics.h, chanmix.h, pmkvq.h, auto.h, rope.h
     pub fn lk_calibrator_create(
         geometry: *const lk_geometry,
         out: *mut *mut lk_calibrator,

@@ -494,7 +494,7 @@ pub struct lk_snapshot_format {
     pub metadata_bytes: u64,
 }
 
-// calibrate.h
+// statistics.h, chanmix.h, pmkvq.h, auto.h, rope.h
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct lk_probe {
@@ -597,7 +597,7 @@ pub struct lk_pmkvq {
     pub widths: [u32; 4],
     pub sensitivity: lk_sensitivity,
     pub scope: lk_scope,
-    pub split: u32,
+    pub separate_values: u32,
     pub key_axis: lk_axis,
     pub group: u32,
     pub key_scales: u32,

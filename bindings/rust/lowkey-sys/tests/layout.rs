@@ -165,7 +165,7 @@ fn said_by_rust() -> BTreeMap<String, i64> {
                          n_high, n_wider, n_narrower, first_token, retained_bytes }
         lk_rope { size, pairing, channels, reserved, base, frequencies }
         lk_scale_search { size, pairing, channels, key_bits, value_bits, query_step }
-        lk_pmkvq { size, n_widths, widths, sensitivity, scope, split, key_axis, group, key_scales,
+        lk_pmkvq { size, n_widths, widths, sensitivity, scope, separate_values, key_axis, group, key_scales,
             sink_tokens, recent_tokens, budget_bytes, budget_tokens, budget_sequences,
             budget_step_tokens }
         lk_chanmix { size, retrieval, scope, outliers, centers, metadata, group, sink_tokens,
