@@ -1,6 +1,6 @@
 // lk_plan_bytes(): what a plan costs, by replaying what footprint.h says a cache does.
 //
-// n_pages, payload_bytes, metadata_bytes, recent_bytes and table_bytes describe the state after
+// n_blocks, payload_bytes, metadata_bytes, recent_bytes and table_bytes describe the state after
 // the last step: what its begin packed is packed, its tokens are committed, and a page that its
 // tokens made due waits for the next begin. They count the bytes of the layout; slots may round
 // up to 64. Halves that stay at 16 bits count as recent.
@@ -510,7 +510,7 @@ void fill_state(const Model &model, Rows rows, uint64_t n_tokens, lk_plan_size *
     rows.looks_direct = true;
     const uint64_t sinks = lesser(rows.total, sink_blocks(plan));
     const uint64_t recent = rows.total - sinks - rows.packed();
-    out->n_pages = static_cast<uint32_t>(lesser(rows.packed(), UINT32_MAX));
+    out->n_blocks = static_cast<uint32_t>(lesser(rows.packed(), UINT32_MAX));
     out->payload_bytes = model.n_sequences * rows.packed() * model.page.payload;
     out->metadata_bytes = model.n_sequences * rows.packed() * model.page.metadata;
     out->recent_bytes =
@@ -568,7 +568,7 @@ void add_class(const Model &model, uint64_t n_rows, Slots *slots, Sums *sums, lk
     sums->metadata += n * model.page.metadata;
     sums->raw += n * model.page.raw;
     if (model.page.payload)
-        out->n_pages += static_cast<uint32_t>(lesser(n_rows, UINT32_MAX));
+        out->n_blocks += static_cast<uint32_t>(lesser(n_rows, UINT32_MAX));
 }
 
 uint64_t chunk_tokens(const Plan &plan, const lk_chunk_mix &mix) {

@@ -195,7 +195,7 @@ static void stats_equal_the_plans_bytes(void **state) {
     assert_int_equal(stats.metadata_bytes, size.metadata_bytes);
     assert_int_equal(stats.recent_bytes, size.recent_bytes);
     assert_int_equal(stats.table_bytes + stats.workspace_bytes, size.table_bytes);
-    assert_int_equal(stats.pages_packed, size.n_pages * 2u * 4u);
+    assert_int_equal(stats.pages_packed, size.n_blocks * 2u * 4u);
     assert_true(stats.reserved_bytes <= size.cache_bytes);
     rig_close(&r);
 }

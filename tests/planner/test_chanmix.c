@@ -174,16 +174,16 @@ static void pages_take_the_published_bytes(void **state) {
             options.retrieval_share = n / (double)(LAYERS * KV_HEADS);
             lk_plan *plan = build(calibrator, &options);
             const lk_plan_size size = size_of(plan, n_tokens);
-            assert_true(size.n_pages > 50);
+            assert_true(size.n_blocks > 50);
             assert_int_equal(size.payload_bytes + size.metadata_bytes,
-                             size.n_pages * 2 * ((LAYERS * KV_HEADS - n) * 5120 + n * 9216));
+                             size.n_blocks * 2 * ((LAYERS * KV_HEADS - n) * 5120 + n * 9216));
             lk_plan_destroy(&plan);
         }
     options.retrieval = LK_RETRIEVAL_KEY; /* values stay at 2 bits: half of what is added */
     lk_plan *plan = build(calibrator, &options);
     const lk_plan_size size = size_of(plan, n_tokens);
     assert_int_equal(size.payload_bytes + size.metadata_bytes,
-                     size.n_pages * (5 * 2 * 5120 + 3 * (9216 + 5120)));
+                     size.n_blocks * (5 * 2 * 5120 + 3 * (9216 + 5120)));
     lk_plan_destroy(&plan);
     lk_calibrator_destroy(&calibrator);
 }

@@ -184,7 +184,7 @@ func TestPlansHaveChunksAndKeyScales(t *testing.T) {
 		}
 	}
 	mix := ChunkMix{Low: 8, Middle: 4}
-	if size := must[PlanSize](t)(plan.ChunkBytes(context, 1, 256, mix)); size.Pages == 0 || size.CacheBytes == 0 {
+	if size := must[PlanSize](t)(plan.ChunkBytes(context, 1, 256, mix)); size.Blocks == 0 || size.CacheBytes == 0 {
 		t.Fatal(size)
 	}
 	_, err := plan.ChunkBytes(context-1, 1, 256, mix)

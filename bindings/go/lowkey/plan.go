@@ -150,7 +150,7 @@ type ValueRule struct {
 
 // PlanSize is what a plan costs, exactly; see lk_plan_size.
 type PlanSize struct {
-	Pages         uint32
+	Blocks        uint32
 	BitsPerValue  float64
 	BytesPerToken float64
 	FP16Bytes     uint64
@@ -492,7 +492,7 @@ func (p *Plan) size(f func(ptr *C.lk_plan, raw *C.lk_plan_size) C.lk_status) (Pl
 		return PlanSize{}, err
 	}
 	return PlanSize{
-		Pages: uint32(raw.n_pages), BitsPerValue: float64(raw.bits_per_value),
+		Blocks: uint32(raw.n_blocks), BitsPerValue: float64(raw.bits_per_value),
 		BytesPerToken: float64(raw.bytes_per_token), FP16Bytes: uint64(raw.fp16_bytes),
 		PayloadBytes: uint64(raw.payload_bytes), MetadataBytes: uint64(raw.metadata_bytes),
 		RecentBytes: uint64(raw.recent_bytes), TableBytes: uint64(raw.table_bytes),

@@ -139,7 +139,7 @@ class ValueRule(Structure):
 
 
 class PlanSize(Structure):
-    _fields_ = [('size', c_uint32), ('n_pages', c_uint32), ('bits_per_value', c_double),
+    _fields_ = [('size', c_uint32), ('n_blocks', c_uint32), ('bits_per_value', c_double),
                 ('bytes_per_token', c_double), ('fp16_bytes', c_uint64), ('payload_bytes', c_uint64),
                 ('metadata_bytes', c_uint64), ('recent_bytes', c_uint64), ('table_bytes', c_uint64),
                 ('cache_bytes', c_uint64)]

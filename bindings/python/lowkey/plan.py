@@ -194,7 +194,7 @@ class PlanSize(Fields):
 
     _struct = _abi.PlanSize
 
-    n_pages: int
+    n_blocks: int
     bits_per_value: float
     bytes_per_token: float
     fp16_bytes: int

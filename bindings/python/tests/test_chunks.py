@@ -172,7 +172,7 @@ def test_bytes_and_widths():
         plan.width(0, 0, 5, chunk_class='lowest')
     low = plan.chunk_bytes(CONTEXT, n_low=12)
     high = plan.chunk_bytes(CONTEXT, n_high=12)
-    assert (low.n_pages, high.n_pages) == (3, 0)
+    assert (low.n_blocks, high.n_blocks) == (3, 0)
     assert low.payload_bytes + low.metadata_bytes + low.recent_bytes < high.recent_bytes
     with pytest.raises(lowkey.ArgumentError, match='416 tokens of chunks'):
         plan.chunk_bytes(CONTEXT, n_low=13)

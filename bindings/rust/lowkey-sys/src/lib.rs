@@ -286,7 +286,7 @@ pub struct lk_chunk_mix {
 #[derive(Clone, Copy, Debug)]
 pub struct lk_plan_size {
     pub size: u32,
-    pub n_pages: u32,
+    pub n_blocks: u32,
     pub bits_per_value: f64,
     pub bytes_per_token: f64,
     pub fp16_bytes: u64,

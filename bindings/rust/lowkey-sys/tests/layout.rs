@@ -138,7 +138,7 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         lk_chunk_mix { size, n_low, n_middle, n_high }
         lk_chunk_rule { size, chunk_tokens, low_bits, middle_bits, high_bits, alpha, beta, reorder,
                         hold }
-        lk_plan_size { size, n_pages, bits_per_value, bytes_per_token, fp16_bytes, payload_bytes,
+        lk_plan_size { size, n_blocks, bits_per_value, bytes_per_token, fp16_bytes, payload_bytes,
                        metadata_bytes, recent_bytes, table_bytes, cache_bytes }
         lk_cache_desc { size, max_sequences, max_step_tokens, flags, budget_bytes, slab_bytes,
                         max_budget_bytes, sequence_limit_bytes, pressure, pressure_user }

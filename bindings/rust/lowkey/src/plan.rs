@@ -271,7 +271,7 @@ impl Which {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PlanSize {
-    pub n_pages: u32,
+    pub n_blocks: u32,
     pub bits_per_value: f64,
     pub bytes_per_token: f64,
     pub fp16_bytes: u64,
@@ -285,7 +285,7 @@ pub struct PlanSize {
 impl PlanSize {
     fn of(raw: &sys::lk_plan_size) -> Self {
         PlanSize {
-            n_pages: raw.n_pages,
+            n_blocks: raw.n_blocks,
             bits_per_value: raw.bits_per_value,
             bytes_per_token: raw.bytes_per_token,
             fp16_bytes: raw.fp16_bytes,

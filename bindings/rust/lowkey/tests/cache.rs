@@ -610,7 +610,7 @@ fn plans_have_chunks_and_key_scales() {
     assert_eq!(plan.width(0, 0, false, 0, 0, Some(ChunkClass::High)).unwrap(), (16, 16));
     let mix = ChunkMix { n_low: 8, n_middle: 4, n_high: 0 };
     let size = plan.chunk_bytes(CONTEXT as u64, 1, 256, mix).unwrap();
-    assert_eq!((size.n_pages, size.recent_bytes), (3, 32 * 2 * 2 * 2 * 64 * 2));
+    assert_eq!((size.n_blocks, size.recent_bytes), (3, 32 * 2 * 2 * 2 * 64 * 2));
     let error = plan.chunk_bytes(CONTEXT as u64 - 1, 1, 256, mix).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Argument);
     let narrow = ChunkRule { low_bits: 3, ..ChunkRule::default() };
