@@ -37,7 +37,7 @@ constexpr double kSquareOfMagnitude = 1.5707963267948966;
 constexpr double kF8Spread = 1.17;
 // Of a head whose attention never leaves the sinks and the recent tokens.
 constexpr double kLeastWeight = 0.01;
-// Of the mean of the costs that a host gave, for a half that its texts did not need.
+// Of the mean of the costs that a host gave, for keys or values that its texts did not need.
 constexpr double kLeastCost = 0.01;
 // Of what a host says that values cost: what they move predictions by turns fewer answers.
 constexpr double kValueCost = 0.15;
@@ -99,7 +99,7 @@ struct Channels {
     }
 };
 
-// The forms of one half.
+// The forms of the keys, or the values, of a head.
 struct Forms {
     uint32_t n = 0;
     Form of[kMostForms];
@@ -144,8 +144,8 @@ class Builder {
     const lk_auto &options_;
     Plan *plan_;
     uint64_t n_items_ = 0;      // keys and values of each head
-    uint64_t n_values_ = 0;     // of a page row
-    uint64_t least_bytes_ = 0;  // of a page row
+    uint64_t n_values_ = 0;     // of a block
+    uint64_t least_bytes_ = 0;  // of a block
     double least_cost_ = 0;     // 0: weights are those of attention
     bool has_clip_costs_ = false;
     lk_metadata metadata_ = LK_METADATA_F8;
@@ -213,14 +213,14 @@ Clip Builder::clip_of(uint32_t layer, uint32_t head, bool is_value) const {
     if (!has_clip_costs_)
         return out;
     const LayerSamples &own = *calibrator_.layers[layer];
-    const size_t half = size_t{head} * 2 + is_value;
-    double least = own.costs[half];
+    const size_t kind = size_t{head} * 2 + is_value;
+    double least = own.costs[kind];
     for (size_t i = 0; i < LK_COST_CLIPS; ++i) {
-        const double cost = own.clip_costs[half * LK_COST_CLIPS + i];
+        const double cost = own.clip_costs[kind * LK_COST_CLIPS + i];
         if (cost < least) {
             least = cost;
             // The least of several measurements promises more than it keeps: half of it, in powers.
-            out = {kCostClips[i], std::sqrt(std::max(kLeastClipCost, cost / own.costs[half]))};
+            out = {kCostClips[i], std::sqrt(std::max(kLeastClipCost, cost / own.costs[kind]))};
         }
     }
     return out;
@@ -368,7 +368,7 @@ void Builder::list_forms(lk_metadata metadata) {
         }
 }
 
-// The forms of the least error within so many bytes of a page row, with FP8 or FP16 metadata.
+// The forms of the least error within so many bytes of a block, with FP8 or FP16 metadata.
 lk_status Builder::choose(uint64_t limit) {
     double least = INFINITY;
     for (const lk_metadata metadata : {LK_METADATA_F8, LK_METADATA_F16}) {
@@ -456,11 +456,12 @@ lk_status Builder::fits_budget(uint64_t limit, uint64_t *bytes) {
 // cache of those tried takes.
 lk_status Builder::find_fitting(uint64_t least, uint64_t above, uint64_t *limit, uint64_t *bytes) {
     const uint64_t kept = options_.sink_tokens + options_.recent_tokens;
-    const uint64_t rows = options_.budget_tokens > kept + kPageTokens
-                              ? (options_.budget_tokens - kept) / kPageTokens
-                              : 1;
+    const uint64_t blocks = options_.budget_tokens > kept + kPageTokens
+                                ? (options_.budget_tokens - kept) / kPageTokens
+                                : 1;
     // Beyond, pages alone take more.
-    const uint64_t top = std::min(above, options_.budget_bytes / options_.budget_sequences / rows);
+    const uint64_t top =
+        std::min(above, options_.budget_bytes / options_.budget_sequences / blocks);
     const uint64_t step = std::max(kLimitStep, (std::max(top, least) - least) / kLimitTries);
     *bytes = UINT64_MAX;
     for (uint64_t at = least; at == least || at < top; at += step) {
@@ -511,7 +512,7 @@ lk_status Builder::build() {
     n_items_ = 2 * plan_->n_entries();
     if (!costs_.resize(n_items_ * kMostForms) || !bytes_.resize(n_items_ * kMostForms) ||
         !choices_.resize(n_items_) || !chosen_.resize(n_items_))
-        return fail(LK_E_NOMEM, "no memory for the forms of %llu halves", ull{n_items_});
+        return fail(LK_E_NOMEM, "no memory for the forms of %llu page formats", ull{n_items_});
     find_least_cost();
     list_forms(LK_METADATA_F8);
     for (uint64_t i = 0; i < n_items_; ++i)

@@ -317,7 +317,7 @@ lk_status Allocation::solve() {
 lk_status solve_widths(const WidthProblem &problem, uint32_t *choices) {
     Array<uint32_t> best;
     if (!best.resize(problem.n_items))
-        return fail(LK_E_NOMEM, "no memory to allocate %u items", problem.n_items);
+        return fail(LK_E_NOMEM, "no memory to solve for %u items", problem.n_items);
     const lk_status status = Allocation(problem, best.data()).solve();
     if (status == LK_OK)
         std::memcpy(choices, best.data(), best.size() * sizeof *choices);

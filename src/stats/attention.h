@@ -19,7 +19,7 @@ inline float half_nearest(float value) {
 void quantize_vector(const float *values, uint32_t head_dim, uint32_t bits, float *out);
 // As read_vector(), but without rounding: gradients are small.
 void read_exact(const Samples &samples, uint32_t token, uint32_t head, float *out);
-// Attention weights of query row i, [i + 1], over keys in blocks (put_key()).
+// Attention weights of query i, [i + 1], over keys in blocks (put_key()).
 void attend_query(const LogitRule &rule, const float *query, uint32_t query_head, uint32_t i,
                   uint32_t head_dim, const float *keys, float *weights);
 // Sum of n values [head_dim] by their weights.

@@ -19,7 +19,7 @@ constexpr const char *kStatsVersion = "1";
 
 // Columns of "geometry", I64 [n_layers][kGeometryColumns]: query heads, KV heads, head_dim, window,
 // window sinks; of "geometry_real", F64: scale, soft-cap; of "counts", I64: key tokens, query
-// tokens, probe rows, tokens of gradients of keys and of values, tokens of attention.
+// tokens, probe queries, tokens of gradients of keys and of values, tokens of attention.
 constexpr uint64_t kGeometryColumns = 5;
 constexpr uint64_t kRealColumns = 2;
 constexpr uint64_t kCountColumns = 6;

@@ -1,4 +1,4 @@
-// Logits of one query row against blocks of keys, with the layer's scale, cap and window.
+// Logits of one query against blocks of keys, with the layer's scale, cap and window.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_STATS_LOGITS_H

@@ -33,27 +33,27 @@ bool transpose_keys(const Samples &keys, uint32_t head, Array<float> *out) {
     return true;
 }
 
-struct Row {
-    float top;
-    double sum;
+struct OnlineSoftmax {
+    float row_max;
+    double row_sum;
     double passed;
 };
 
 void add_columns(const LogitRule &rule, const lk_probe &probe, uint32_t i, uint32_t first,
-                 const float *logits, Row *row) {
+                 const float *logits, OnlineSoftmax *row) {
     for (uint32_t k = 0; k < kColumns && first + k <= i; ++k) {
         const uint32_t j = first + k;
         if (!rule.is_visible(i, j))
             continue;
         const float logit = rule.logit(logits[k]);
-        if (logit > row->top) {
-            const double shrink = std::exp(double{row->top} - double{logit});
-            row->sum *= shrink;
+        if (logit > row->row_max) {
+            const double shrink = std::exp(double{row->row_max} - double{logit});
+            row->row_sum *= shrink;
             row->passed *= shrink;
-            row->top = logit;
+            row->row_max = logit;
         }
-        const double weight = double{std::exp(logit - row->top)};
-        row->sum += weight;
+        const double weight = double{std::exp(logit - row->row_max)};
+        row->row_sum += weight;
         row->passed += passes(probe, i, j) ? weight : 0;
     }
 }
@@ -69,11 +69,12 @@ double masked_attention(const LogitRule &rule, const lk_probe &probe, const Samp
     for (uint32_t first = begin; first < queries.n_tokens; first += kRows) {
         const uint32_t left = queries.n_tokens - first;
         const uint32_t n = left < kRows ? left : kRows;
-        Row state[kRows];
+        OnlineSoftmax state[kRows];
         for (uint32_t r = 0; r < n; ++r) {
             read_floats(queries, first + r, head, rows[r]);
             // A learned sink joins the softmax without a column.
-            state[r] = sink_logits ? Row{sink_logits[head], 1, 0} : Row{-INFINITY, 0, 0};
+            state[r] = sink_logits ? OnlineSoftmax{sink_logits[head], 1, 0}
+                                   : OnlineSoftmax{-INFINITY, 0, 0};
         }
         for (uint32_t j = 0; j < first + n; j += kColumns)
             for (uint32_t r = 0; r < n; ++r) {
@@ -81,7 +82,7 @@ double masked_attention(const LogitRule &rule, const lk_probe &probe, const Samp
                 add_columns(rule, probe, first + r, j, logits, &state[r]);
             }
         for (uint32_t r = 0; r < n; ++r)
-            total += state[r].passed / state[r].sum;
+            total += state[r].passed / state[r].row_sum;
     }
     return total;
 }
