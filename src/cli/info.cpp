@@ -1,11 +1,13 @@
 // lowkey info: this build, this machine's devices, and what each supports.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 
-#include "command.h"
-#include "report.h"
+#include "cli/common/command.h"
+#include "cli/common/report.h"
 
 namespace cli {
 namespace {
