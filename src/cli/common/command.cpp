@@ -31,37 +31,35 @@ std::string check_device(const std::string &text) {
 
 }  // namespace
 
-void GeometryOptions::add_to(CLI::App &command) {
-    command.add_option("--layers", n_layers, "attention layers of the model")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, 1024u));
-    command.add_option("--kv-heads", n_kv_heads, "key/value heads of a layer")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, 1024u));
-    command.add_option("--query-heads", n_query_heads, "query heads of a layer")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, 16384u));
-    command.add_option("--head-dim", head_dim, "channels of a head, a multiple of 16")
-        ->capture_default_str()
-        ->check(CLI::Range(32u, 256u));
+std::vector<CLI::Option *> GeometryOptions::add_to(CLI::App &command) {
+    return {command.add_option("--layers", n_layers, "attention layers of the model")
+                ->capture_default_str()
+                ->check(CLI::Range(1u, 1024u)),
+            command.add_option("--kv-heads", n_kv_heads, "key/value heads of a layer")
+                ->capture_default_str()
+                ->check(CLI::Range(1u, 1024u)),
+            command.add_option("--query-heads", n_query_heads, "query heads of a layer")
+                ->capture_default_str()
+                ->check(CLI::Range(1u, 16384u)),
+            command.add_option("--head-dim", head_dim, "channels of a head, a multiple of 16")
+                ->capture_default_str()
+                ->check(CLI::Range(32u, 256u))};
 }
 
 llama::Geometry GeometryOptions::geometry() const {
     return llama::Geometry(n_layers, n_query_heads, n_kv_heads, head_dim);
 }
 
-void StatisticsOptions::add_to(CLI::App &command) {
-    const char *const group = "From statistics (plans chanmix and pm-kvq)";
-    command.add_option("--stats", stats, "statistics that lowkey calibrate wrote")->group(group);
-    command.add_option("--sinks", sink_tokens, "first tokens at 16 bits; default 32")
-        ->check(CLI::Range(0u, 1024u))
-        ->each([this](const std::string &) { has_sinks = true; })
-        ->group(group);
-    command
-        .add_flag("--paper", paper,
-                  "as published. chanmix: 1 bit by minimum and maximum, no centers, no sinks; "
-                  "pm-kvq: keys per token, 16 sinks, only what fills no page yet at 16 bits")
-        ->group(group);
+CLI::Option *StatisticsOptions::add_file(CLI::App &command) {
+    return command.add_option("--stats", stats, "statistics that lowkey calibrate wrote");
+}
+
+std::vector<CLI::Option *> StatisticsOptions::add_rules(CLI::App &command,
+                                                        const std::string &paper_words) {
+    return {command.add_option("--sinks", sink_tokens, "first tokens at 16 bits; default 32")
+                ->check(CLI::Range(0u, 1024u))
+                ->each([this](const std::string &) { has_sinks = true; }),
+            command.add_flag("--paper", paper, "as published: " + paper_words)};
 }
 
 void DeviceOptions::add_to(CLI::App &command) {

@@ -17,7 +17,8 @@
 // CLI11 and the JSON library are large: headers only name what they need of them.
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace cli {
 
@@ -45,7 +46,7 @@ struct GeometryOptions {
     std::uint32_t n_query_heads = 32;
     std::uint32_t head_dim = 128;
 
-    void add_to(CLI::App &command);
+    std::vector<CLI::Option *> add_to(CLI::App &command);
     llama::Geometry geometry() const;
 };
 
@@ -56,7 +57,9 @@ struct StatisticsOptions {
     bool has_sinks = false;
     bool paper = false;
 
-    void add_to(CLI::App &command);
+    // --stats alone; then what chanmix and pm-kvq take besides. paper_words: what --paper means.
+    CLI::Option *add_file(CLI::App &command);
+    std::vector<CLI::Option *> add_rules(CLI::App &command, const std::string &paper_words);
     // The first tokens at 16 bits, where a plan has them otherwise so many.
     std::uint32_t sinks(std::uint32_t otherwise) const {
         return has_sinks ? sink_tokens : otherwise;

@@ -50,13 +50,15 @@ EvaluationRequest make_request(const DemoOptions &options, const llama::Model &m
     return request;
 }
 
-// A table for the questions so far, then one for all; rows come as caches have answered.
+// A table for the first document of each task, then one for all; rows come as caches have answered.
 class LiveTables {
   public:
     LiveTables(const EvaluationRequest &request, const EvaluationOrigin &origin)
         : request_(request), origin_(origin) {}
 
     void add(const PlanReport &report) {
+        if (!report.is_first_pass && !report.is_last_pass)
+            return;
         if (report.plan == 0)
             begin(report.result.tasks.front().n_questions);
         rows_->print(evaluation_row(report.result));

@@ -71,7 +71,7 @@ class Round {
     std::vector<PlanResult> results_;
     std::vector<std::vector<llama::Document>> documents_;  // of each task
     bool ends_pass_ = false;  // the document that is asked is the last of its pass
-    bool is_last_pass_ = true;
+    bool is_first_pass_ = true, is_last_pass_ = true;
 };
 
 Round::Round(lk_context *context, llama::TensorSpace &space, llama::Model &model,
@@ -291,6 +291,7 @@ void Round::run_passes(Progress &progress) {
         for (std::size_t t = 0; t < documents_.size(); ++t)
             if (pass < documents_[t].size())
                 tasks.push_back(t);
+        is_first_pass_ = pass == 0;
         is_last_pass_ = pass + 1 == n_passes;
         for (const std::size_t t : tasks) {
             ends_pass_ = t == tasks.back();
@@ -306,7 +307,7 @@ void Round::end_plan(std::size_t plan, Progress &progress) {
     if (is_last_pass_ && request_.times)
         measure_speed(plan, progress);
     progress.clear();
-    request_.on_plan({results_[plan], plan, is_last_pass_});
+    request_.on_plan({results_[plan], plan, is_first_pass_, is_last_pass_});
 }
 
 // Single-token steps behind a full context, model included.

@@ -92,7 +92,7 @@ struct PlanResult {
 struct PlanReport {
     const PlanResult &result;
     std::size_t plan;  // its index in the request
-    bool is_last_pass;
+    bool is_first_pass, is_last_pass;
 };
 
 // Sum over rows of logits of KL(exact, other) in bits; 0 without exact logits.

@@ -17,26 +17,21 @@ const std::map<std::string, lk_scope> kScopes = {{"head", LK_SCOPE_HEAD},
 }  // namespace
 
 void ChanmixOptions::add_to(CLI::App &command) {
-    const char *const group = "ChanMix (plan chanmix)";
     command
         .add_option("--retrieval", retrieval, "what of a retrieval head is 4 bits: kv, k or none")
         ->capture_default_str()
-        ->check(CLI::IsMember(kRetrieval))
-        ->group(group);
+        ->check(CLI::IsMember(kRetrieval));
     command
         .add_option("--share", share,
                     "part of the KV heads that retrieve; default 0.3, or 0.19 without GQA, or what "
                     "--budget holds")
-        ->check(CLI::Range(0.0, 1.0))
-        ->group(group);
+        ->check(CLI::Range(0.0, 1.0));
     command.add_option("--scope", scope, "cluster the channels of a head or of a layer")
         ->capture_default_str()
-        ->check(CLI::IsMember(kScopes))
-        ->group(group);
-    command
-        .add_flag("--no-outliers", no_outliers, "2 bits for every channel that does not retrieve")
-        ->group(group);
-    command.add_flag("--no-centers", no_centers, "keep keys with their mean")->group(group);
+        ->check(CLI::IsMember(kScopes));
+    command.add_flag("--no-outliers", no_outliers,
+                     "2 bits for every channel that does not retrieve");
+    command.add_flag("--no-centers", no_centers, "keep keys with their mean");
 }
 
 lk_chanmix ChanmixOptions::options(const StatisticsOptions &from, std::uint64_t budget_bytes,

@@ -127,7 +127,7 @@ std::vector<float> bm25_of_words(const std::string &text, const std::string &que
 }
 
 void CocktailOptions::add_to(CLI::App &command) {
-    const char *const group = "Cocktail (plans with chunks)";
+    const char *const group = "Plans with chunks";
     command
         .add_option("--mix", mix,
                     "percent of the chunks in each class: LOW,MIDDLE,HIGH; the paper's")

@@ -9,6 +9,7 @@
 
 #include "cli/calibrate/sampling.h"
 #include "cli/common/command.h"
+#include "cli/common/numbers.h"
 #include "cli/common/report.h"
 #include "cli/plan/auto_plan.h"
 #include "cli/plan/chanmix.h"
@@ -21,7 +22,7 @@ namespace cli {
 namespace {
 
 struct PlanOptions {
-    std::string plan = "kitty-pro";
+    std::string plan;  // a method, or a file
     GeometryOptions geometry;
     std::uint64_t n_tokens = 8192;
     std::uint32_t n_sequences = 1;
@@ -212,8 +213,6 @@ lk_chanmix chanmix_options(const PlanOptions &options) {
 llama::PlanHandle make_plan(const PlanOptions &options, llama::CalibratorHandle &statistics) {
     if (options.plan != kChanmix && options.plan != kAuto && !is_pmkvq(options))
         return load_plan(options.plan, options.geometry.geometry());
-    if (options.statistics.stats.empty())
-        throw UsageError(options.plan + " needs --stats FILE, which lowkey calibrate writes");
     statistics = load_statistics(options.statistics.stats);
     if (options.plan == kAuto) {
         if (options.bits_per_value == 0 && options.budget_bytes == 0)
@@ -227,14 +226,18 @@ llama::PlanHandle make_plan(const PlanOptions &options, llama::CalibratorHandle 
     return make_chanmix(statistics.get(), chanmix_options(options));
 }
 
-void draw_plot(const PlanOptions &options, const lk_plan *plan, const lk_calibrator *statistics) {
-    if (statistics == nullptr && has_chunks(plan) && options.cocktail.has_scores())
-        draw_chunks(plan, options.cocktail.score(plan), options.plot);
-    else if (statistics == nullptr || options.plan == kAuto)
+// Before anything is printed: --plot of a plan read from a file draws the scores of its chunks.
+void check_plot(const PlanOptions &options, const lk_plan *plan, const lk_calibrator *statistics) {
+    if (options.plot.empty() || statistics != nullptr)
+        return;
+    if (!has_chunks(plan) || !options.cocktail.has_scores())
         throw UsageError(
-            "--plot draws chanmix and pm-kvq from statistics, and chunks by --scores or --text; "
-            "--png draws any "
-            "plan");
+            "--plot draws chunks by --scores or --text; --png draws the widths of any plan");
+}
+
+void draw_plot(const PlanOptions &options, const lk_plan *plan, const lk_calibrator *statistics) {
+    if (statistics == nullptr)
+        draw_chunks(plan, options.cocktail.score(plan), options.plot);
     else if (is_pmkvq(options))
         draw_pmkvq(plan, options.budget(), options.plot);
     else
@@ -246,6 +249,7 @@ int run_plan(PlanOptions options) {
     llama::CalibratorHandle statistics;
     const llama::PlanHandle plan = make_plan(options, statistics);
     options.cocktail.apply(plan.get());
+    check_plot(options, plan.get(), statistics.get());
     options.shares = options.cocktail.shares(plan.get());
     // What a PM-KVQ plan takes when its budget is full; until then as much as there is.
     const llama::PlanHandle full =
@@ -281,59 +285,159 @@ int run_plan(PlanOptions options) {
     return 0;
 }
 
+void add_common(CLI::App &command, PlanOptions &options) {
+    command
+        .add_option("--tokens,--max-tokens", options.n_tokens, "tokens of each sequence, e.g. 128K")
+        ->capture_default_str()
+        ->transform(Count())
+        ->check(CLI::Range(std::uint64_t{1}, kMostTokens));
+    command.add_option("--sequences", options.n_sequences, "sequences side by side")
+        ->capture_default_str()
+        ->check(CLI::Range(1u, 65536u));
+    command.add_option("--step-tokens", options.step_tokens, "tokens of one step of a sequence")
+        ->capture_default_str()
+        ->transform(Count())
+        ->check(CLI::Range(1u, 1048576u));
+    command.add_option("--budget", options.budget_bytes, "bytes, e.g. 512M or 2GiB")
+        ->transform(Bytes());
+    command.add_flag("--json", options.json, "print JSON, the plan itself included");
+    command.add_flag("--explain", options.explain,
+                     "print the width of every channel, in ranges, and a table of widths by layer, "
+                     "head, rung and class of the chunk");
+    command.add_option("--png", options.png, "draw widths and bytes to this file");
+    command.add_option("-o,--save", options.save, "write the plan's JSON to this file");
+}
+
+using Options = std::vector<CLI::Option *>;
+
+void add_file(CLI::App &command, PlanOptions &options) {
+    command.add_option("file", options.plan, "a plan's JSON file; it carries its own geometry");
+    add_common(command, options);
+    options.cocktail.add_to(command);
+    command.add_option("--plot", options.plot,
+                       "draw the scores and classes of chunks to this file");
+}
+
+void add_preset(CLI::App &command, PlanOptions &options) {
+    options.geometry.add_to(command);
+    add_common(command, options);
+}
+
+void add_cocktail(CLI::App &command, PlanOptions &options) {
+    add_preset(command, options);
+    options.cocktail.add_to(command);
+    command.add_option("--plot", options.plot,
+                       "draw the scores and classes of chunks to this file");
+}
+
+void add_chanmix(CLI::App &command, PlanOptions &options) {
+    options.statistics.add_file(command)->required();
+    options.statistics.add_rules(command, "1 bit by minimum and maximum, no centers, no sinks");
+    options.chanmix.add_to(command);
+    add_common(command, options);
+    command.add_option("--plot", options.plot,
+                       "draw widths by channel to this file, with the ranges that decide them");
+}
+
+// From statistics, or the preset, in which all layers have one ladder.
+void add_pmkvq(CLI::App &command, PlanOptions &options) {
+    CLI::Option *stats = options.statistics.add_file(command);
+    Options own = options.pmkvq.add_to(command);
+    const Options rules = options.statistics.add_rules(
+        command, "keys per token, 16 sinks, only what fills no page yet at 16 bits");
+    own.insert(own.end(), rules.begin(), rules.end());
+    own.push_back(command.add_option("--plot", options.plot,
+                                     "draw widths by layer and over the length to this file"));
+    for (CLI::Option *option : own)
+        option->needs(stats);
+    for (CLI::Option *option : options.geometry.add_to(command))
+        option->excludes(stats);
+    add_common(command, options);
+}
+
+void add_auto(CLI::App &command, PlanOptions &options) {
+    options.statistics.add_file(command)->required();
+    command
+        .add_option("--bits", options.bits_per_value,
+                    "the most bits per value, ranges and minima included")
+        ->check(CLI::Range(0.5, 16.0));
+    add_common(command, options);
+}
+
+struct Method {
+    const char *name;
+    const char *about;
+    void (*add)(CLI::App &command, PlanOptions &options);
+    const char *example;  // what comes behind the name
+};
+constexpr Method kMethods[] = {
+    {"fp16", "every page at 16 bits", add_preset, "--tokens 128K"},
+    {"int8", "8 bits for keys and values", add_preset, "--tokens 128K"},
+    {"kivi4", "KIVI: 4 bits, keys per channel, values per token", add_preset, "--tokens 128K"},
+    {"kivi2", "KIVI: 2 bits, keys per channel, values per token", add_preset, "--budget 4GiB"},
+    {"kitty", "Kitty: 2 bits, an eighth of each page's key channels at 4", add_preset,
+     "--explain --png plan.png"},
+    {"kitty-pro", "Kitty: 2 bits, a quarter of each page's key channels at 4", add_preset,
+     "--layers 32 --kv-heads 8 --head-dim 128 --tokens 128K"},
+    {"cocktail", "Cocktail: chunks at 2, 4 or 16 bits, by their scores", add_cocktail,
+     "--text book.txt --query \"white whale\" --plot chunks.png"},
+    {"pm-kvq", "PM-KVQ: pages shrink rung by rung; from statistics to widths of each layer's own",
+     add_pmkvq, "--stats stats.safetensors --budget 512MiB --max-tokens 32K"},
+    {"pm-kvq-paper", "PM-KVQ as published, without statistics", add_preset, "--tokens 32K"},
+    {kChanmix, "ChanMix: 1, 2 or 3 bits by channel, 4 in heads that retrieve; from statistics",
+     add_chanmix, "--stats stats.safetensors --plot plan.png -o plan.json"},
+    {kAuto, "the widths of least error within --bits or --budget; from statistics", add_auto,
+     "--stats stats.safetensors --bits 2.25 -o plan.json"},
+};
+
+// Options of `plan` itself are those of a file; in front of a method they would do nothing.
+void check_order(const CLI::App &command, const std::string &method) {
+    for (const CLI::Option *option : command.get_options())
+        if (option->count() != 0)
+            throw UsageError(option->get_name() + " belongs behind the method: lowkey plan " +
+                             method + " " + option->get_name() + " ...");
+}
+
+void add_method(CLI::App &command, const Method &method, int &exit_code) {
+    CLI::App *own = command.add_subcommand(method.name, method.about);
+    own->footer("Example:\n  lowkey plan " + std::string(method.name) + " " + method.example +
+                "\nBits per value and bytes per token are of packed pages, ranges and minima "
+                "included;\nbytes_total is the least budget with which the cache gets there.");
+    const auto options = std::make_shared<PlanOptions>();
+    options->plan = method.name;
+    method.add(*own, *options);
+    own->callback([&command, options, &exit_code] {
+        check_order(command, options->plan);
+        if (options->plan == kAuto && options->bits_per_value == 0 && options->budget_bytes == 0)
+            throw UsageError("auto needs --bits or --budget");
+        exit_code = run_plan(*options);
+    });
+}
+
 }  // namespace
 
 void add_plan(CLI::App &app, int &exit_code) {
     CLI::App *command = app.add_subcommand(
         "plan", "what a plan keeps at how many bits, and the bytes it takes for a model");
     command->footer(
-        "Examples:\n"
-        "  lowkey plan kitty-pro --layers 32 --kv-heads 8 --head-dim 128 --tokens 131072\n"
-        "  lowkey plan kivi2 --budget 4G           how many tokens fit in 4 GiB\n"
-        "  lowkey plan kitty --explain --png plan.png\n"
-        "  lowkey plan chanmix --stats stats.safetensors --plot plan.png -o plan.json\n"
-        "  lowkey plan pm-kvq --stats stats.safetensors --budget 512MiB --max-tokens 32768\n"
-        "  lowkey plan cocktail --text book.txt --query \"white whale\" --plot chunks.png\n"
+        "lowkey plan METHOD --help explains a method and lists its options. Examples:\n"
+        "  lowkey plan kitty-pro --layers 32 --kv-heads 8 --head-dim 128 --tokens 128K\n"
+        "  lowkey plan kivi2 --budget 4GiB         how many tokens fit in 4 GiB\n"
         "  lowkey plan auto --stats stats.safetensors --bits 2.25 -o plan.json\n"
-        "Bits per value and bytes per token are of packed pages, ranges and minima included;\n"
-        "bytes_total is the least budget with which the cache gets there.");
+        "  lowkey plan plan.json --tokens 128K     the bytes of a plan that was written\n"
+        "K, M, G and T are powers of 1024.");
     const auto options = std::make_shared<PlanOptions>();
-    command
-        ->add_option("plan", options->plan,
-                     "a preset's name, a plan's JSON file, or with --stats chanmix, pm-kvq or auto")
-        ->capture_default_str();
-    options->geometry.add_to(*command);
-    command->add_option("--tokens,--max-tokens", options->n_tokens, "tokens of each sequence")
-        ->capture_default_str()
-        ->check(CLI::Range(std::uint64_t{1}, kMostTokens));
-    command->add_option("--sequences", options->n_sequences, "sequences side by side")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, 65536u));
-    command->add_option("--step-tokens", options->step_tokens, "tokens of one step of a sequence")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, 1048576u));
-    command->add_option("--budget", options->budget_bytes, "bytes; K, M, G are powers of 1024")
-        ->transform(CLI::AsSizeValue(false));
-    command
-        ->add_option("--bits", options->bits_per_value,
-                     "the most bits per value of plan auto, ranges and minima included")
-        ->check(CLI::Range(0.5, 16.0));
-    command->add_flag("--json", options->json, "print JSON, the plan itself included");
-    command->add_flag(
-        "--explain", options->explain,
-        "print the width of every channel, in ranges, and a table of widths by layer, "
-        "head, rung and class of the chunk");
-    command->add_option("--png", options->png, "draw widths and bytes to this file");
-    command->add_option(
-        "--plot", options->plot,
-        "draw to this file: a ChanMix plan by channel, with the ranges behind it, a PM-KVQ plan by "
-        "layer, with its widths over the length, or the scores and classes of chunks");
-    command->add_option("-o,--save", options->save, "write the plan's JSON to this file");
-    options->statistics.add_to(*command);
-    options->chanmix.add_to(*command);
-    options->pmkvq.add_to(*command);
-    options->cocktail.add_to(*command);
-    command->callback([options, &exit_code] { exit_code = run_plan(*options); });
+    add_file(*command, *options);
+    command->require_subcommand(0, 1);
+    for (const Method &method : kMethods)
+        add_method(*command, method, exit_code);
+    command->callback([command, options, &exit_code] {
+        if (!command->get_subcommands().empty())
+            return;
+        if (options->plan.empty())
+            throw UsageError("name a method or a plan's file; see lowkey plan --help");
+        exit_code = run_plan(*options);
+    });
 }
 
 }  // namespace cli

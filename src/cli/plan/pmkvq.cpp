@@ -123,31 +123,25 @@ lk_sensitivity known_sensitivity(const lk_calibrator *calibrator) {
 
 }  // namespace
 
-void PmkvqOptions::add_to(CLI::App &command) {
-    const char *const group = "PM-KVQ (plan pm-kvq with --stats)";
-    command.add_option("--widths", widths, "that a layer may end at, out of 16, 8, 4 and 2: 4,2")
-        ->delimiter(',')
-        ->check(CLI::IsMember({16u, 8u, 4u, 2u}))
-        ->group(group);
-    command
-        .add_option("--sensitivity", sensitivity,
-                    "gradient or output; default gradient where the statistics have it")
-        ->check(CLI::IsMember(kSensitivities))
-        ->group(group);
-    command.add_flag("--by-head", by_head, "each KV head ends at a width of its own")->group(group);
-    command.add_flag("--split", split, "keys and values end at widths of their own")->group(group);
-    command.add_option("--axis", axis, "of keys: channel (default) or token, as published")
-        ->check(CLI::IsMember(kAxes))
-        ->group(group);
-    command
-        .add_flag("--scales", key_scales,
-                  "divide keys by the scales that lowkey calibrate --scales found")
-        ->group(group);
-    command
-        .add_option("--fold", fold,
-                    "write these scales to this file, to be folded into the model's weights, "
-                    "instead of into the plan")
-        ->group(group);
+std::vector<CLI::Option *> PmkvqOptions::add_to(CLI::App &command) {
+    return {
+        command
+            .add_option("--widths", widths, "that a layer may end at, out of 16, 8, 4 and 2: 4,2")
+            ->delimiter(',')
+            ->check(CLI::IsMember({16u, 8u, 4u, 2u})),
+        command
+            .add_option("--sensitivity", sensitivity,
+                        "gradient or output; default gradient where the statistics have it")
+            ->check(CLI::IsMember(kSensitivities)),
+        command.add_flag("--by-head", by_head, "each KV head ends at a width of its own"),
+        command.add_flag("--split", split, "keys and values end at widths of their own"),
+        command.add_option("--axis", axis, "of keys: channel (default) or token, as published")
+            ->check(CLI::IsMember(kAxes)),
+        command.add_flag("--scales", key_scales,
+                         "divide keys by the scales that lowkey calibrate --scales found"),
+        command.add_option("--fold", fold,
+                           "write these scales to this file, to be folded into the model's "
+                           "weights, instead of into the plan")};
 }
 
 lk_pmkvq PmkvqOptions::options(const StatisticsOptions &from, const Budget &budget) const {

@@ -20,7 +20,7 @@ struct PmkvqOptions {
     bool key_scales = false;
     std::string fold;  // a file for the scales, which the plan is then without
 
-    void add_to(CLI::App &command);
+    std::vector<CLI::Option *> add_to(CLI::App &command);
     // Of the whole cache.
     struct Budget {
         std::uint64_t bytes, n_tokens;
