@@ -35,6 +35,30 @@ def mixed(*words: str) -> None:
         expect(row['bytes_over_low'] == row['cache_bytes'] / rows[1]['cache_bytes'], 'bytes beside those of low')
 
 
+def whole_plans() -> None:
+    """Each distinct layer of a plan once, and the sum of all layers next to fp16's."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, 'plan.json')
+        run('plan', 'kitty', '--layers', '3', '--kv-heads', '1', '--query-heads', '2', '--head-dim', '32', '-o', file)
+        with open(file, encoding='utf-8') as saved:
+            plan = json.load(saved)
+        del plan['geometry']['hash']
+        wide = json.loads(json.dumps(plan['layers'][0]))
+        wide['heads'][0]['value']['bits'] = 4
+        plan['layers'] = [plan['layers'][0] | {'count': 1}, wide | {'count': 1}, plan['layers'][0] | {'count': 1}]
+        with open(file, 'w', encoding='utf-8') as saved:
+            json.dump(plan, saved)
+        words = ('bench', '--tokens', '1K', '--repeats', '3', '--threads', '1', '--plans', file)
+        found = json.loads(run(*words, '--json').stdout)
+        expect([row['plan'] for row in found['rows']] == ['fp16', f'{file} 0, 2', f'{file} 1'], 'fp16 and two kinds of layers')
+        times = [row['median_s'] for row in found['rows']]
+        total, = found['sums']
+        expect((total['layers'], total['distinct_layers']) == (3, 2), 'three layers of two kinds')
+        expect(abs(total['sum_s'] - 2 * times[1] - times[2]) < 1e-12, 'the sum of all layers')
+        expect(abs(total['fp16_sum_s'] - 3 * times[0]) < 1e-12, 'and that of fp16')
+        expect('all layers of a plan' in run(*words).stdout, 'the table has it')
+
+
 def shrinking() -> None:
     """A layer goes down its ladder; then a small budget shrinks pages step by step."""
     found = json.loads(run('bench', '--shrink', '--tokens', '2048', '--kv-heads', '1', '--query-heads', '1', '--head-dim',
@@ -127,4 +151,4 @@ def on_cpu() -> None:
     run('bench', '--mix', '60,30,10', '--chunk', '8', code=2)
 
 
-check(on_cpu, shrinking, searching, snapshot_speed, through_bindings, on_devices)
+check(on_cpu, whole_plans, shrinking, searching, snapshot_speed, through_bindings, on_devices)

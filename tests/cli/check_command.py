@@ -15,10 +15,11 @@ def usage() -> None:
     for command in ('info', 'plan', 'calibrate', 'inspect', 'verify', 'bench', 'demo'):
         help_text = run(command, '--help').stdout
         expect(f'lowkey {command}' in help_text, f'{command} --help has an example')
-    run('nonsense', code=2)
+    expect('there is no command nonsense' in run('nonsense', code=2).stderr, 'an unknown command is named')
     run('plan', 'kitty', '--layers', 'many', code=2)
     run('plan', 'no-such-plan', code=2)
     run('plan', 'chanmix', code=2)
+    run('plan', code=2)
     run('plan', 'auto', code=2)
     run('calibrate', code=2)
     run('verify', '--device', 'cuda:first', code=2)
@@ -29,6 +30,11 @@ def usage() -> None:
 def info() -> None:
     said = json.loads(run('info', '--json').stdout)
     expect('cpu' in [d['backend'] for d in said['devices']], 'info lists the CPU')
+    text = run('info').stdout
+    for missing in said['missing']:
+        expect(missing['why'] in text and missing['how'] in text, f'what is missing of {missing["backend"]} is said')
+    expect({d['backend'] for d in said['devices']} | {m['backend'] for m in said['missing']} == {'cpu', 'cuda', 'vulkan'},
+           'each backend has a device, or a reason to have none')
 
 
 check(usage, info)

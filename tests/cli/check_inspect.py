@@ -40,6 +40,16 @@ def hostile(folder: pathlib.Path) -> None:
     run('inspect', str(folder / 'huge.safetensors'), code=1)
 
 
+def plans(folder: pathlib.Path) -> None:
+    """A plan is counts of channels by width, a row or two for equal layers."""
+    saved = str(folder / 'plan.json')
+    run('plan', 'kitty-pro', '--layers', '32', '-o', saved)
+    lines = run('inspect', saved).stdout.splitlines()
+    expect(len(lines) < 10, 'equal layers share rows')
+    keys = next(line.split() for line in lines if 'keys' in line)
+    expect(keys == ['layers', '0..31', 'keys', str(8 * 96), str(8 * 32)], 'a quarter of the channels at 4 bits')
+
+
 def pages() -> None:
     run('inspect', 'page', '--plan', 'kitty-pro')
     order = json.loads(run('inspect', 'page', '--plan', 'kivi2', '--layout', 'chanmix', '--json').stdout)
@@ -49,4 +59,4 @@ def pages() -> None:
     run('inspect', 'page', '--plan', 'fp16', '--layout', 'chanmix', code=1)
 
 
-check(pages, snapshots, hostile)
+check(plans, pages, snapshots, hostile)

@@ -11,6 +11,35 @@ import pathlib
 from harness import ROOT, check, expect, png_size, run, safetensors
 
 
+def methods(folder: pathlib.Path) -> None:
+    """Each method has its own help; an option of another one is refused by name."""
+    for name in ('fp16', 'kitty', 'cocktail', 'pm-kvq', 'chanmix', 'auto'):
+        expect(f'lowkey plan {name}' in run('plan', name, '--help').stdout, f'{name} --help has an example')
+    expect('--bits' in run('plan', 'auto', '--help').stdout, 'auto takes bits')
+    expect('--alpha' not in run('plan', 'kitty', '--help').stdout, 'kitty has no chunks')
+    expect('--bits' in run('plan', 'kitty', '--bits', '3', code=2).stderr, 'kitty --bits')
+    saved = str(folder / 'saved.json')
+    run('plan', 'kitty', '-o', saved)
+    expect('--layers' in run('plan', saved, '--layers', '99', code=2).stderr, 'a file has its own layers')
+    refused = run('plan', 'auto', '--stats', saved, '--bits', '3', '--plot', 'x.png', code=2)
+    expect('--plot' in refused.stderr and not refused.stdout, 'auto draws no plot, and says so first')
+    expect('--tokens' in run('plan', '--tokens', '5', 'kitty', code=2).stderr, 'options come behind a method')
+    expect('--plot' in run('plan', saved, '--plot', 'x.png', code=2).stderr, 'nor do files without chunks')
+
+
+def numbers() -> None:
+    """Counts and bytes with units."""
+    budget = {}
+    for words in ('2GiB', '2G', '2048m', '2147483648'):
+        said = json.loads(run('plan', 'kivi2', '--tokens', '128K', '--budget', words, '--json').stdout)
+        expect(said['tokens'] == 131072, '128K are tokens')
+        budget[words] = said['budget_bytes']
+    expect(set(budget.values()) == {2 << 30}, 'bytes with units')
+    for wrong in ('-1', '2Q', 'G', '1.5G', '99999999T'):
+        expect(wrong in run('plan', 'kivi2', f'--budget={wrong}', code=2).stderr, f'{wrong} is refused by name')
+    run('plan', 'kivi2', '--tokens', '4GiB', code=2)
+
+
 def plans(folder: pathlib.Path) -> None:
     bits = {'fp16': 16, 'int8': 8.25, 'kivi4': 4.25, 'kivi2': 2.25, 'kitty': 2.40625, 'kitty-pro': 2.53125}
     for name, want in bits.items():
@@ -161,4 +190,4 @@ def pm_kvq(folder: pathlib.Path) -> None:
     expect('rope_base' in run('calibrate', plain, '--position-scale', '4', '-o', stats, code=1).stderr, 'RoPE is needed')
 
 
-check(plans, chunks, calibration, pm_kvq)
+check(methods, numbers, plans, chunks, calibration, pm_kvq)

@@ -11,7 +11,9 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "cli/bench/bench_layers.h"
 #include "cli/bench/gpu.h"
+#include "cli/common/numbers.h"
 #include "cli/common/report.h"
 
 namespace cli {
@@ -90,14 +92,16 @@ void add_shape(CLI::App &command, BenchOptions &options) {
     command.add_option("--tokens", options.tokens, "tokens in the cache, one or more")
         ->capture_default_str()
         ->delimiter(',')
+        ->transform(Count())
         ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 24));
     command.add_option("--batch", options.batches, "sequences, one or more")
         ->capture_default_str()
         ->delimiter(',')
         ->check(CLI::Range(1u, 4096u));
     command
-        .add_option("--plans", options.plans,
-                    "presets or plan files; default all presets, with --mix fp16")
+        .add_option(
+            "--plans", options.plans,
+            "presets or plan files, of one layer or of many; default all presets, with --mix fp16")
         ->delimiter(',');
     CLI::Option *mix = command
                            .add_option("--mix", options.mix,
@@ -135,6 +139,7 @@ constexpr char kFooter[] =
     "  lowkey bench\n"
     "  lowkey bench --threads 1 --tokens 8192,32768 --plans fp16,kitty-pro --json\n"
     "  lowkey bench --device cuda --tokens 131072 --new-tokens 1,4,16,64 --graph\n"
+    "  lowkey bench --plans plan.json --tokens 128K\n"
     "  lowkey bench --device cuda --pack --tokens 131072\n"
     "  lowkey bench --device cuda --shrink --tokens 131072 --repeats 5\n"
     "  lowkey bench --device cuda --shrink --generation 32768\n"
@@ -143,6 +148,8 @@ constexpr char kFooter[] =
     "  lowkey bench --device cuda --mix 60,30,10 --tokens 131072\n"
     "  lowkey bench --snapshot /var/tmp --tokens 262144 --repeats 5\n"
     "  lowkey bench --bindings=rust,python\n"
+    "Of a plan of many layers, as lowkey plan auto writes it, each distinct layer is timed once;\n"
+    "the sum of all layers stands next to the sum of as many of fp16.\n"
     "A sample is one lk_attend of the new tokens of one layer. Caches are flushed before each\n"
     "by reading a large buffer, unless --warm. Times are medians; GB/s counts the codes,\n"
     "ranges, minima and recent tokens that a pass reads, and is compared with a copy in the\n"
@@ -241,6 +248,7 @@ void add_bench(CLI::App &app, int &exit_code) {
         if (options->shrink && backend == LK_BACKEND_VULKAN)
             throw UsageError("--shrink is timed on cpu and cuda");
         check_mix(*options);
+        take_shape(*options);
         if (!options->snapshot.empty() && backend != LK_BACKEND_CPU)
             throw UsageError("--snapshot needs --device cpu");
         if (options->prefill)

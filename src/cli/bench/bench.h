@@ -62,6 +62,8 @@ struct Chunks {
 // One measured pass over a cache.
 struct BenchRow {
     std::string plan;
+    std::string whole_plan;       // that the layer is of; empty for a plan of one layer
+    std::uint32_t n_layers = 1;   // of the whole plan that are as this one
     std::uint64_t n_tokens = 0;   // of each sequence
     std::uint32_t batch = 1;      // sequences
     std::uint32_t n_threads = 0;  // of a CPU

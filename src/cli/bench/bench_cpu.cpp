@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "cli/bench/bench_layers.h"
 #include "cli/bench/bench_mix.h"
 #include "cli/common/report.h"
 #include "llama/workers.h"
@@ -220,6 +221,7 @@ Json to_json(const std::vector<BenchRow> &rows, const BenchOptions &options) {
         json["rows"].push_back(std::move(one));
     }
     add_mixes(rows, json["rows"]);
+    add_sums(rows, json);
     return json;
 }
 
@@ -241,6 +243,7 @@ void print_table(const std::vector<BenchRow> &rows, const BenchOptions &options)
     table.print();
     if (!options.mix.empty())
         print_mixes(rows);
+    print_sums(rows);
     std::printf("\n");
     std::uint32_t seen = 0;
     for (const BenchRow &row : rows) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/bench/bench_layers.h"
 #include "cli/bench/bench_mix.h"
 #include "cli/bench/gpu.h"
 #include "cli/common/report.h"
@@ -340,7 +341,8 @@ Json GpuBench::json() const {
         }
         json["rows"].push_back(std::move(one));
     }
-    add_mixes({rows_.begin(), rows_.end()}, json["rows"]);
+    add_mixes(rows(), json["rows"]);
+    add_sums(rows(), json);
     return json;
 }
 
@@ -381,6 +383,7 @@ void GpuBench::print_attend() const {
     table.print();
     if (!options_.mix.empty())
         print_mixes({rows_.begin(), rows_.end()});
+    print_sums(rows());
 }
 
 void GpuBench::print_pack() const {

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "cli/bench/bench_layers.h"
 #include "cli/common/report.h"
 #include "cli/plan/cocktail.h"
 
@@ -70,8 +71,19 @@ std::vector<Subject> subjects_of(const BenchOptions &options, std::uint32_t n_la
     if (plans.empty())
         plans = has_mix ? std::vector<std::string>{"fp16"} : preset_names();
     std::vector<Subject> subjects;
-    for (const std::string &plan : plans)
-        subjects.push_back({plan, load_plan(plan, geometry), {}});
+    for (const std::string &name : plans) {
+        llama::PlanHandle plan = load_plan(name, geometry);
+        if (plan_shape(plan.get()).n_layers == n_layers) {
+            subjects.push_back({name, std::move(plan), {}});
+            continue;
+        }
+        for (LayerKind &kind : layer_kinds(plan.get()))
+            subjects.push_back({name + " " + layer_words(kind.layers),
+                                std::move(kind.plan),
+                                {},
+                                name,
+                                static_cast<std::uint32_t>(kind.layers.size())});
+    }
     if (!has_mix)
         return subjects;
     const std::vector<double> all_low = {100, 0, 0};
@@ -132,6 +144,8 @@ double time_classes(const SyntheticCache &cache, const Subject &subject, std::ui
 
 void describe(const SyntheticCache &cache, const Subject &subject, BenchRow &row) {
     row.plan = subject.name;
+    row.whole_plan = subject.whole_plan;
+    row.n_layers = subject.n_layers;
     row.batch = cache.n_sequences();
     const lk_cache_stats stats = cache.stats();
     row.cache_bytes = stats.payload_bytes + stats.metadata_bytes + stats.recent_bytes;

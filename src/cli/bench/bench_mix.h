@@ -16,6 +16,9 @@ struct Subject {
     std::string name;
     llama::PlanHandle plan;
     std::vector<double> mix;  // percent of the chunks: low, middle, high; empty: no classes
+    // Of a plan of many layers: that plan, and how many of its layers are as this one.
+    std::string whole_plan = {};
+    std::uint32_t n_layers = 1;
 };
 
 // The plans of the options, for models of so many layers. With a mix: these, else fp16; a context

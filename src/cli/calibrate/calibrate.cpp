@@ -10,6 +10,7 @@
 #include "cli/calibrate/costs.h"
 #include "cli/calibrate/sampling.h"
 #include "cli/common/command.h"
+#include "cli/common/numbers.h"
 #include "cli/common/report.h"
 #include "cli/common/resources.h"
 
@@ -201,10 +202,11 @@ void add_pass_options(CLI::App &command, CalibrateOptions &options) {
 
 void add_calibrate(CLI::App &app, int &exit_code) {
     CLI::App *command =
-        app.add_subcommand("calibrate", "statistics of a model, for plans chanmix and pm-kvq");
+        app.add_subcommand("calibrate", "statistics of a model, for plans auto, chanmix and pm-kvq");
     command->footer(
         "Examples:\n"
         "  lowkey calibrate dump.safetensors -o stats.safetensors\n"
+        "  lowkey plan auto --stats stats.safetensors --bits 2.5 -o plan.json\n"
         "  lowkey calibrate more.safetensors --onto stats.safetensors -o stats.safetensors\n"
         "  lowkey calibrate --model prover.safetensors --text book.txt\n"
         "  lowkey calibrate dump.safetensors --position-scale 4 --scales\n"
@@ -229,6 +231,7 @@ void add_calibrate(CLI::App &app, int &exit_code) {
     command->add_option("--text", options->text, "what the model reads");
     command->add_option("--tokens", options->sampling.n_tokens, "how much of the text")
         ->capture_default_str()
+        ->transform(Count())
         ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 30));
     command
         ->add_option("--document-tokens", options->sampling.document_tokens,

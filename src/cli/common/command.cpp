@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/common/command.h"
 
+#include <dlfcn.h>
 #include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -83,7 +85,24 @@ std::uint32_t DeviceOptions::index() const {
 }
 
 llama::ContextHandle DeviceOptions::open(std::uint32_t cpu_mask) const {
-    return llama::open_context(backend(), index(), n_threads, cpu_mask);
+    try {
+        return llama::open_context(backend(), index(), n_threads, cpu_mask);
+    } catch (const llama::Error &error) {
+        const std::string missing = backend() == LK_BACKEND_CUDA ? missing_cuda_driver() : "";
+        if (missing.empty())
+            throw;
+        throw llama::Error(error.what() + ("; " + missing));
+    }
+}
+
+std::string missing_cuda_driver() {
+#if LK_HAVE_CUDA
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (driver == nullptr)
+        return "there is no CUDA driver on this machine (libcuda.so.1): install NVIDIA's";
+    (void)dlclose(driver);
+#endif
+    return "";
 }
 
 std::unique_ptr<llama::TensorSpace> DeviceOptions::space() const {

@@ -73,10 +73,14 @@ struct DeviceOptions {
     void add_to(CLI::App &command);
     lk_backend backend() const;
     std::uint32_t index() const;
-    // These throw llama::Error. The space is of the device and may outlive the context.
+    // These throw llama::Error, which names a missing driver. The space is of the device and may
+    // outlive the context.
     llama::ContextHandle open(std::uint32_t cpu_mask = 0) const;
     std::unique_ptr<llama::TensorSpace> space() const;
 };
+
+// Empty, or what this machine lacks for CUDA devices.
+std::string missing_cuda_driver();
 
 // The presets' names, in the library's order.
 std::vector<std::string> preset_names();

@@ -16,6 +16,7 @@
 #include "cli/inspect/inspect_snapshot.h"
 #include "cli/picture/canvas.h"
 #include "cli/plan/plan_view.h"
+#include "cli/plan/width_table.h"
 #include "llama/safetensors.h"
 
 namespace cli {
@@ -393,8 +394,9 @@ int inspect_plan(const InspectOptions &options, const std::string &text) {
                     {"head_dim", shape.head_dim},
                     {"plan", Json::parse(plan_json(plan.get()))}});
     } else {
-        std::printf("plan %s, %u layers\n", lk_plan_name(plan.get()), shape.n_layers);
-        print_widths(plan.get());
+        std::printf("plan %s, %u layers\n\n", lk_plan_name(plan.get()), shape.n_layers);
+        print_width_counts(plan.get());
+        std::printf("\nlowkey plan FILE --explain prints the width of every channel\n");
     }
     if (!options.png.empty()) {
         draw_plan(plan.get(), 8192, 1, 512, options.png);

@@ -255,11 +255,11 @@ void draw_bars(Canvas &canvas, const std::vector<Bar> &bars, double top) {
 
 Color width_color(std::uint32_t bits) {
     switch (bits) {
-        case 1: return {247, 224, 120};
-        case 2: return {150, 205, 190};
-        case 3: return {95, 180, 175};
-        case 4: return {45, 130, 180};
-        case 8: return {70, 70, 160};
+        case 1: return {252, 226, 110};
+        case 2: return {140, 205, 130};
+        case 3: return {235, 140, 60};
+        case 4: return {60, 150, 215};
+        case 8: return {60, 60, 150};
         default: return {150, 50, 110};
     }
 }

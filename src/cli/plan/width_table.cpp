@@ -119,7 +119,59 @@ void Widths::print() const {
     table.print();
 }
 
+using Counts = std::map<std::uint32_t, std::uint32_t>;  // of channels, by bits
+
+Counts counts_of(const lk_plan *plan, const PlanShape &shape, std::uint32_t layer, bool is_value) {
+    Counts counts;
+    for (std::uint32_t head = 0; head < shape.n_kv_heads[layer]; ++head) {
+        lk_key_rule key = llama::initialised(lk_key_rule_init);
+        llama::check(lk_plan_get_key(plan, layer, head, &key));
+        std::uint32_t n_boosted = is_value ? 0 : (key.boost_channels + 15) / 16 * 16;
+        for (std::uint32_t c = 0; c < shape.head_dim[layer]; ++c) {
+            std::uint32_t bits = 0, boost_bits = 0;
+            llama::check(lk_plan_width(plan, layer, head, is_value ? 1 : 0, c, 0, LK_CHUNK_NONE,
+                                       &bits, &boost_bits));
+            const bool is_boosted = bits != boost_bits && n_boosted != 0;
+            n_boosted -= is_boosted ? 1 : 0;
+            ++counts[is_boosted ? boost_bits : bits];
+        }
+    }
+    return counts;
+}
+
 }  // namespace
+
+void print_width_counts(const lk_plan *plan) {
+    const PlanShape shape = plan_shape(plan);
+    std::vector<Counts> all[2];
+    Counts used;
+    for (const bool is_value : {false, true})
+        for (std::uint32_t l = 0; l < shape.n_layers; ++l) {
+            all[is_value].push_back(counts_of(plan, shape, l, is_value));
+            for (const auto &[bits, count] : all[is_value].back())
+                used[bits] += count;
+        }
+    std::vector<std::string> header = {"channels at bits", "of"};
+    for (const auto &[bits, count] : used)
+        header.push_back(std::to_string(bits));
+    Table table(header);
+    for (std::uint32_t first = 0, last; first < shape.n_layers; first = last + 1) {
+        for (last = first; last + 1 < shape.n_layers && all[0][last + 1] == all[0][first] &&
+                           all[1][last + 1] == all[1][first];)
+            ++last;
+        for (const bool is_value : {false, true}) {
+            std::vector<std::string> row = {"layers " + range_words(first, last),
+                                            is_value ? "values" : "keys"};
+            for (const auto &[bits, count] : used) {
+                const auto found = all[is_value][first].find(bits);
+                row.push_back(found == all[is_value][first].end() ? "-"
+                                                                  : std::to_string(found->second));
+            }
+            table.add(row);
+        }
+    }
+    table.print();
+}
 
 void print_width_table(const lk_plan *plan) { Widths(plan).print(); }
 

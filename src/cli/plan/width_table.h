@@ -12,6 +12,10 @@ namespace cli {
 // with equal widths share rows. Throws llama::Error.
 void print_width_table(const lk_plan *plan);
 
+// How many channels of each layer, over its KV heads, are at each width, at the layer's rung.
+// Layers with equal counts share rows. Throws llama::Error.
+void print_width_counts(const lk_plan *plan);
+
 }  // namespace cli
 
 #endif
