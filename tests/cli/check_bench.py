@@ -42,7 +42,6 @@ def whole_plans() -> None:
         run('plan', 'kitty', '--layers', '3', '--kv-heads', '1', '--query-heads', '2', '--head-dim', '32', '-o', file)
         with open(file, encoding='utf-8') as saved:
             plan = json.load(saved)
-        del plan['geometry']['hash']
         wide = json.loads(json.dumps(plan['layers'][0]))
         wide['heads'][0]['value']['bits'] = 4
         plan['layers'] = [plan['layers'][0] | {'count': 1}, wide | {'count': 1}, plan['layers'][0] | {'count': 1}]

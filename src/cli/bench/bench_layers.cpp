@@ -42,9 +42,27 @@ std::string kind_of(Json geometry, Json layer) {
     return geometry.dump() + layer.dump();
 }
 
+// The geometry of a model of this layer alone, as the library writes it.
+Json geometry_of_layer(const Json &layer) {
+    lk_layer own = llama::initialised(lk_layer_init);
+    own.n_query_heads = layer["query_heads"];
+    own.n_kv_heads = layer["kv_heads"];
+    own.head_dim = layer["head_dim"];
+    own.window_tokens = layer.value("window", 0u);
+    own.window_sink_tokens = layer.value("window_sinks", 0u);
+    own.scale = layer.value("scale", 0.0f);
+    own.soft_cap = layer.value("soft_cap", 0.0f);
+    lk_geometry geometry = llama::initialised(lk_geometry_init);
+    geometry.n_layers = 1;
+    geometry.layers = &own;
+    lk_plan *plan = nullptr;
+    llama::check(lk_plan_preset(kFp16, &geometry, &plan));
+    return Json::parse(plan_json(llama::PlanHandle(plan).get()))["geometry"];
+}
+
 llama::PlanHandle plan_of_layer(Json whole, const Json &geometry, Json layer) {
     layer.erase("shrink_order");
-    whole["geometry"] = {{"layers", Json::array({geometry})}};
+    whole["geometry"] = geometry_of_layer(geometry);
     whole["layers"] = Json::array({layer});
     const std::string text = whole.dump();
     lk_plan *plan = nullptr;
