@@ -8,7 +8,7 @@ usage: check_plan.py LOWKEY
 import json
 import pathlib
 
-from harness import ROOT, check, expect, png_size, run, safetensors
+from harness import ROOT, check, expect, png_rows, png_size, run, safetensors
 
 
 def methods(folder: pathlib.Path) -> None:
@@ -55,6 +55,16 @@ def plans(folder: pathlib.Path) -> None:
     run('plan', 'kitty-pro', '--png', str(folder / 'plan.png'))
     width, height = png_size(folder / 'plan.png')
     expect(width >= 400 and height >= 300, 'the picture has a size to look at')
+    runs, legend = [], png_rows(folder / 'plan.png')[38 * height // 800]
+    for color in legend[int(0.7 * width):]:
+        if runs and runs[-1][0] == color:
+            runs[-1][1] += 1
+        else:
+            runs.append([color, 1])
+    colors = [color for color, length in runs if 8 <= length and color != (255, 255, 255) and length <= 40]
+    expect(len(colors) == 6, 'the legend has a colour for each width')
+    apart = [sum((a - b) ** 2 for a, b in zip(x, y)) ** 0.5 for x, y in zip(colors, colors[1:])]
+    expect(min(apart) > 80, 'neighbouring widths have colours that differ clearly')
 
 
 def chunks(folder: pathlib.Path) -> None:

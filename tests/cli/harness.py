@@ -46,6 +46,29 @@ def png_size(path: pathlib.Path) -> tuple[int, int]:
     return struct.unpack_from('>II', data, 16)
 
 
+def png_rows(path: pathlib.Path) -> list[list[tuple[int, ...]]]:
+    """The pixels of a PNG of 8 bits a channel, row by row."""
+    data, at, body = path.read_bytes(), 8, b''
+    width, height, _, kind = struct.unpack_from('>IIBB', data, 16)
+    n = {2: 3, 6: 4}[kind]
+    while at < len(data):
+        length, = struct.unpack_from('>I', data, at)
+        if data[at + 4:at + 8] == b'IDAT':
+            body += data[at + 8:at + 8 + length]
+        at += 12 + length
+    raw, rows, above = zlib.decompress(body), [], [0] * width * n
+    for y in range(height):
+        begin = y * (width * n + 1)
+        kind, line = raw[begin], list(raw[begin + 1:begin + 1 + width * n])
+        for i in range(width * n):
+            a, b, c = (line[i - n], above[i], above[i - n]) if i >= n else (0, above[i], 0)
+            nearest = min((a, b, c), key=lambda value: abs(a + b - c - value))
+            line[i] = (line[i] + (0, a, b, (a + b) // 2, nearest)[kind]) & 255
+        rows.append([tuple(line[i:i + 3]) for i in range(0, width * n, n)])
+        above = line
+    return rows
+
+
 def safetensors(path: pathlib.Path, tensors: dict, metadata: dict) -> str:
     """Write F32 tensors of name: (shape, values)."""
     header, body = {'__metadata__': metadata}, b''

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The laboratory: its command line, throughput, and whole evaluations.
 
-usage: check_lab.py LOWKEY_LAB [quick]
+usage: check_lab.py LOWKEY_LAB command|answers|suites|ablations
 """
 
 import json
@@ -146,7 +146,5 @@ def usage() -> None:
     expect('there is no command nonsense' in run('nonsense', code=2).stderr, 'an unknown command is named')
 
 
-if sys.argv[2:] == ['quick']:
-    check(usage, throughput)
-else:
-    check(usage, throughput, stressed, answers, suites, ablations)
+PARTS = {'command': [usage, throughput], 'answers': [stressed, answers], 'suites': [suites], 'ablations': [ablations]}
+check(*PARTS[sys.argv[2]])

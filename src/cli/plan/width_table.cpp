@@ -160,8 +160,9 @@ void print_width_counts(const lk_plan *plan) {
                            all[1][last + 1] == all[1][first];)
             ++last;
         for (const bool is_value : {false, true}) {
-            std::vector<std::string> row = {"layers " + range_words(first, last),
-                                            is_value ? "values" : "keys"};
+            std::vector<std::string> row = {
+                (first == last ? "layer " : "layers ") + range_words(first, last),
+                is_value ? "values" : "keys"};
             for (const auto &[bits, count] : used) {
                 const auto found = all[is_value][first].find(bits);
                 row.push_back(found == all[is_value][first].end() ? "-"
