@@ -201,8 +201,8 @@ void add_pass_options(CLI::App &command, CalibrateOptions &options) {
 }  // namespace
 
 void add_calibrate(CLI::App &app, int &exit_code) {
-    CLI::App *command =
-        app.add_subcommand("calibrate", "statistics of a model, for plans auto, chanmix and pm-kvq");
+    CLI::App *command = app.add_subcommand(
+        "calibrate", "statistics of a model, for plans auto, chanmix and pm-kvq");
     command->footer(
         "Examples:\n"
         "  lowkey calibrate dump.safetensors -o stats.safetensors\n"
