@@ -16,6 +16,6 @@ _lowkey() {
         words+=" "$(sed -nE '/^Subcommands:/,/^$/s/^  ([a-z0-9-]+).*/\1/p' <<<"$help")
     fi
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
-    [[ $word == -* || -z $command ]] || mapfile -t COMPREPLY < <(compgen -f -- "$word")
+    [[ $word == -* || -z $command ]] || mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$word")
 }
 complete -o filenames -F _lowkey lowkey
