@@ -221,7 +221,7 @@ Json to_json(const std::vector<BenchRow> &rows, const BenchOptions &options) {
         json["rows"].push_back(std::move(one));
     }
     add_mixes(rows, json["rows"]);
-    add_sums(rows, json);
+    add_stats(rows, json);
     return json;
 }
 

@@ -342,7 +342,7 @@ Json GpuBench::json() const {
         json["rows"].push_back(std::move(one));
     }
     add_mixes(rows(), json["rows"]);
-    add_sums(rows(), json);
+    add_stats(rows(), json);
     return json;
 }
 

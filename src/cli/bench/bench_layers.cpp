@@ -182,7 +182,7 @@ void print_sums(const std::vector<BenchRow> &rows) {
     table.print();
 }
 
-void add_sums(const std::vector<BenchRow> &rows, Json &json) {
+void add_stats(const std::vector<BenchRow> &rows, Json &json) {
     for (const Sum &sum : sums_of(rows))
         json["sums"].push_back({{"plan", sum.first->whole_plan},
                                 {"layers", sum.n_layers},

@@ -28,7 +28,7 @@ void take_shape(BenchOptions &options);
 
 // A line for each plan of many layers: all its layers, per token, next to as many of fp16.
 void print_sums(const std::vector<BenchRow> &rows);
-void add_sums(const std::vector<BenchRow> &rows, Json &json);
+void add_stats(const std::vector<BenchRow> &rows, Json &json);
 
 }  // namespace cli
 
