@@ -73,7 +73,7 @@ bool ranks_by_queries(const lk_plan *plan) {
     lk_key_rule rule = initialised(lk_key_rule_init);
     for (std::uint32_t layer = 0; lk_plan_get_key(plan, layer, 0, &rule) == LK_OK; ++layer) {
         for (std::uint32_t head = 0; lk_plan_get_key(plan, layer, head, &rule) == LK_OK; ++head) {
-            if (rule.boost_channels != 0 && rule.boost_score == LK_SCORE_QUERY_RANGE) {
+            if (rule.boost_channels != 0 && rule.boost_ranking == LK_RANKING_QUERY_RANGE) {
                 return true;
             }
         }

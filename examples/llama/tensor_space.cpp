@@ -13,7 +13,7 @@ lk_tensor HostSpace::output(Role, float *data, const Extent &extent) {
     return float_tensor(LK_MEMORY_HOST, data, extent);
 }
 
-lk_tensor float_tensor(lk_memory memory, float *data, const Extent &extent) {
+lk_tensor float_tensor(lk_memory_kind memory, float *data, const Extent &extent) {
     lk_tensor tensor = initialised(lk_tensor_init);
     tensor.dtype = LK_F32;
     tensor.memory = memory;

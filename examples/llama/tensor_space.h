@@ -42,7 +42,7 @@ class HostSpace : public TensorSpace {
 };
 
 // A tensor of floats without gaps; data is a pointer of `memory`.
-lk_tensor float_tensor(lk_memory memory, float *data, const Extent &extent);
+lk_tensor float_tensor(lk_memory_kind memory, float *data, const Extent &extent);
 
 }  // namespace llama
 

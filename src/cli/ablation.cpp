@@ -116,7 +116,7 @@ llama::PlanHandle make_row(const llama::Config &c, const KittyRow &row, llama::R
     key.bits = 2;
     key.boost_channels = n;
     key.boost_bits = 4;
-    key.boost_score = row.choice == Choice::kQueries ? LK_SCORE_QUERY_RANGE : LK_SCORE_KEY;
+    key.boost_ranking = row.choice == Choice::kQueries ? LK_RANKING_QUERY_RANGE : LK_RANKING_KEY;
     llama::check(lk_plan_set_key(plan.get(), LK_ALL, LK_ALL, &key));
     return plan;
 }

@@ -100,7 +100,7 @@ void classify(const SyntheticCache &cache, std::uint32_t sequence, const Subject
     for (float &score : scores)
         score = static_cast<float>(random.next() >> 40);
     lk_chunk_quota quota = llama::initialised(lk_chunk_quota_init);
-    quota.row_chunks = page_tokens / chunk_tokens;
+    quota.block_chunks = page_tokens / chunk_tokens;
     quota.low_share = subject.mix[0] / 100;
     quota.high_share = subject.mix[2] / 100;
     std::vector<lk_chunk_class> classes(n_chunks);

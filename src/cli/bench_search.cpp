@@ -92,8 +92,8 @@ SearchRow time_bm25(const BenchOptions &options) {
     bm25.chunk_tokens = kChunkTokens;
     std::vector<float> scores(options.n_chunks);
     const auto score = [&] {
-        llama::check(lk_chunks_bm25(&bm25, tokens.data(), nullptr, options.n_chunks, query.data(),
-                                    kQueryTokens, scores.data()));
+        llama::check(lk_chunks_score_bm25(&bm25, tokens.data(), nullptr, options.n_chunks,
+                                          query.data(), kQueryTokens, scores.data()));
     };
     return {"bm25", tokens.size() * sizeof tokens[0], time_work(options, time_host, score)};
 }

@@ -75,9 +75,9 @@ std::vector<ShrinkRow> time_ladder(const ShrinkPlace &place, const BenchOptions 
         fill(cache, shape, n_tokens);
         for (std::uint32_t step = 0; step < 3; ++step) {
             const std::uint32_t bits = kRungs[step + 1];
-            const std::uint64_t before = cache.stats().halves_shrunk;
+            const std::uint64_t before = cache.stats().pages_shrunk;
             samples[step].push_back(place.time([&] { cache.shrink(bits); }));
-            const std::uint64_t n_halves = cache.stats().halves_shrunk - before;
+            const std::uint64_t n_halves = cache.stats().pages_shrunk - before;
             if (i == 0)  // read at twice the bits and written
                 rows.push_back(
                     {n_tokens, bits, n_halves * kPageTokens * shape.head_dim * 3 * bits / 8, {}});
@@ -109,7 +109,7 @@ Progressive time_progress(const ShrinkPlace &place, const Shape &shape) {
         fill(cache, shape, kProgressTokens);
         if (shrinks)
             cache.set_budget(held_bytes(plan.get(), kProgressTokens));
-        const std::uint64_t before = cache.stats().halves_shrunk;
+        const std::uint64_t before = cache.stats().pages_shrunk;
         double sum = 0;
         for (std::uint32_t i = 0; i < kProgressSteps; ++i) {
             const double begin_s = place.time([&] { cache.begin(1); });
@@ -123,7 +123,7 @@ Progressive time_progress(const ShrinkPlace &place, const Shape &shape) {
                 attends.push_back(attend_s);
         }
         (shrinks ? found.shrinking_s : found.resting_s) = sum / kProgressSteps;
-        found.n_halves = cache.stats().halves_shrunk - before;
+        found.n_halves = cache.stats().pages_shrunk - before;
     }
     found.attend_s = summarise(std::move(attends)).median_s;
     return found;
@@ -157,7 +157,7 @@ Generation time_generation(const ShrinkPlace &place, const Shape &shape, std::ui
             found.others_s += others_s;
         }
         if (shrinks)
-            found.n_halves = cache.stats().halves_shrunk;
+            found.n_halves = cache.stats().pages_shrunk;
     }
     return found;
 }
@@ -209,7 +209,7 @@ void print(const std::vector<ShrinkRow> &rows, const Progressive &progress,
 Json to_json(const Generation &generation, std::uint64_t n_tokens) {
     return {{"tokens", n_tokens},
             {"budget_bytes", generation.budget_bytes},
-            {"halves_shrunk", generation.n_halves},
+            {"pages_shrunk", generation.n_halves},
             {"begins_s", generation.begins_s},
             {"resting_begins_s", generation.resting_begins_s},
             {"begin_worst_s", generation.worst_begin_s},
@@ -252,7 +252,7 @@ int run_shrink_bench(const BenchOptions &options, const ShrinkPlace &place) {
         json["rows"].push_back(to_json(row, place));
     json["progressive"] = {{"tokens", kProgressTokens},
                            {"steps", kProgressSteps},
-                           {"halves_shrunk", progress.n_halves},
+                           {"pages_shrunk", progress.n_halves},
                            {"begin_mean_s", progress.shrinking_s},
                            {"begin_resting_mean_s", progress.resting_s},
                            {"begin_worst_s", progress.worst_s},

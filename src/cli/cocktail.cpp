@@ -124,9 +124,9 @@ std::vector<float> bm25_of_words(const std::string &text, const std::string &que
     lk_bm25 options = llama::initialised(lk_bm25_init);
     options.chunk_tokens = chunk_tokens;
     std::vector<float> scores(tokens.size() / chunk_tokens);
-    llama::check(lk_chunks_bm25(&options, tokens.data(), nullptr,
-                                static_cast<std::uint32_t>(scores.size()), asked.data(),
-                                static_cast<std::uint32_t>(asked.size()), scores.data()));
+    llama::check(lk_chunks_score_bm25(&options, tokens.data(), nullptr,
+                                      static_cast<std::uint32_t>(scores.size()), asked.data(),
+                                      static_cast<std::uint32_t>(asked.size()), scores.data()));
     return scores;
 }
 

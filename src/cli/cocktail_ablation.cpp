@@ -160,9 +160,9 @@ std::vector<float> bm25_scores(const Asked &asked, std::uint64_t first,
     const std::vector<std::uint32_t> query = words.read(asked.question->prompt);
     const lk_bm25 options = llama::initialised(lk_bm25_init);
     std::vector<float> scores(asked.n_chunks);
-    llama::check(lk_chunks_bm25(&options, tokens.data(), starts.data(), asked.n_chunks,
-                                query.data(), static_cast<std::uint32_t>(query.size()),
-                                scores.data()));
+    llama::check(lk_chunks_score_bm25(&options, tokens.data(), starts.data(), asked.n_chunks,
+                                      query.data(), static_cast<std::uint32_t>(query.size()),
+                                      scores.data()));
     return scores;
 }
 
@@ -176,7 +176,7 @@ std::vector<lk_chunk_class> Runner::classes_of(const Variant &variant, const Ask
     const bool by_quota =
         variant.search == Search::kQuota || variant.search == Search::kRandomQuota;
     lk_chunk_quota quota = llama::initialised(lk_chunk_quota_init);
-    quota.row_chunks = std::max(1u, layout.page_tokens / layout.chunk_tokens);
+    quota.block_chunks = std::max(1u, layout.page_tokens / layout.chunk_tokens);
     if (by_quota)
         llama::check(
             lk_chunks_by_quota(scores->data(), asked.n_chunks, &quota, classes.data(), nullptr));
@@ -237,16 +237,16 @@ void Runner::ask(std::size_t layout, std::size_t task_index, Asked asked) {
     llama::Session &session = *sessions_[layout];
     const std::string head = asked.question->prompt.substr(0, asked.question->prompt.size() - 1);
     asked.n_chunks = n_chunks(kLayouts[layout]);
-    lk_chunk_watch watch = llama::initialised(lk_chunk_watch_init);
+    lk_chunk_attention watch = llama::initialised(lk_chunk_attention_init);
     watch.n_query_tokens = static_cast<std::uint32_t>(head.size());
     watch.chunk_tokens = kLayouts[layout].chunk_tokens;
     watch.n_chunks = asked.n_chunks;
     asked.attention.resize(asked.n_chunks);
     session.branch();
-    llama::check(lk_chunks_watch(session.cache(), session.id(), &watch));
+    llama::check(lk_chunks_score_attention(session.cache(), session.id(), &watch));
     (void)session.feed(llama::as_tokens(head));
-    llama::check(
-        lk_chunks_attention(session.cache(), session.id(), asked.n_chunks, asked.attention.data()));
+    llama::check(lk_chunks_attention_scores(session.cache(), session.id(), asked.n_chunks,
+                                            asked.attention.data()));
     for (std::size_t v = 0; v < std::size(kVariants); ++v)
         if (kVariants[v].layout == layout)
             answer(v, task_index, asked);

@@ -66,7 +66,7 @@ llama::PlanHandle make_uniform(const Source &source, std::uint32_t key_bits,
     if (boost_channels != 0) {
         key.boost_channels = boost_channels;
         key.boost_bits = 4;
-        key.boost_score = LK_SCORE_KEY;
+        key.boost_ranking = LK_RANKING_KEY;
     }
     llama::check(lk_plan_set_key(made, LK_ALL, LK_ALL, &key));
     for (std::uint32_t l = 0; l < source.layers.size(); ++l) {

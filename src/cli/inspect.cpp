@@ -179,7 +179,7 @@ void print_widest(const Summary &summary) {
 // One row per tensor and head, one column per channel, coloured by the channel's range.
 void draw_ranges(const std::vector<Summary> &summaries, const std::string &path) {
     double largest = 0;
-    std::size_t n_rows = 0;
+    std::size_t n_blocks = 0;
     for (const Summary &summary : summaries) {
         for (const Range &range : summary.channels) {
             if (std::isfinite(range.high - range.low)) {
@@ -187,14 +187,14 @@ void draw_ranges(const std::vector<Summary> &summaries, const std::string &path)
             }
         }
         if (summary.n_channels != 0)
-            n_rows += summary.channels.size() / summary.n_channels;
+            n_blocks += summary.channels.size() / summary.n_channels;
     }
-    if (n_rows == 0) {
+    if (n_blocks == 0) {
         throw llama::Error("the file has no key tensor to draw, such as \"layers.0.k\"");
     }
     const double left = 220, top = 90, width = 900;
-    const double row = std::clamp(640.0 / static_cast<double>(n_rows), 2.0, 28.0);
-    Canvas canvas(1180, static_cast<int>(top + row * static_cast<double>(n_rows)) + 70);
+    const double row = std::clamp(640.0 / static_cast<double>(n_blocks), 2.0, 28.0);
+    Canvas canvas(1180, static_cast<int>(top + row * static_cast<double>(n_blocks)) + 70);
     canvas.text(40, 44, "Range of every key channel", 15, kInk);
     double y = top, last_label = -100;
     for (const Summary &summary : summaries) {

@@ -26,7 +26,7 @@ using SnapshotHandle = std::unique_ptr<lk_snapshot, CloseSnapshot>;
 struct Contents {
     lk_snapshot_info info;
     std::vector<lk_snapshot_sequence> sequences;
-    std::vector<lk_snapshot_class> classes;  // that it has halves of
+    std::vector<lk_snapshot_format> classes;  // that it has halves of
 };
 
 Contents read_contents(const lk_snapshot *snapshot) {
@@ -37,10 +37,10 @@ Contents read_contents(const lk_snapshot *snapshot) {
         out.sequences.push_back(llama::initialised(lk_snapshot_sequence_init));
         llama::check(lk_snapshot_get_sequence(snapshot, i, &out.sequences.back()));
     }
-    for (std::uint32_t i = 0; i < out.info.n_classes; ++i) {
-        auto kind = llama::initialised(lk_snapshot_class_init);
-        llama::check(lk_snapshot_get_class(snapshot, i, &kind));
-        if (kind.n_halves > 0)
+    for (std::uint32_t i = 0; i < out.info.n_formats; ++i) {
+        auto kind = llama::initialised(lk_snapshot_format_init);
+        llama::check(lk_snapshot_get_format(snapshot, i, &kind));
+        if (kind.n_pages > 0)
             out.classes.push_back(kind);
     }
     return out;
@@ -62,12 +62,12 @@ std::string fingerprint_text(const lk_snapshot_info &info) {
     return text;
 }
 
-std::uint64_t bytes_of(const lk_snapshot_class &kind) {
+std::uint64_t bytes_of(const lk_snapshot_format &kind) {
     return kind.payload_bytes + kind.metadata_bytes;
 }
 
 // "keys 4: 16, 2: 112"
-std::string class_text(const lk_snapshot_class &kind) {
+std::string class_text(const lk_snapshot_format &kind) {
     std::string text = kind.is_value ? "values" : "keys";
     const char *before = " ";
     for (std::size_t i = 0; i < 6; ++i) {
@@ -79,7 +79,7 @@ std::string class_text(const lk_snapshot_class &kind) {
     return text;
 }
 
-Json class_json(const lk_snapshot_class &kind) {
+Json class_json(const lk_snapshot_format &kind) {
     Json channels = Json::object();
     for (std::size_t i = 0; i < 6; ++i) {
         if (kind.channels[i] > 0)
@@ -89,7 +89,7 @@ Json class_json(const lk_snapshot_class &kind) {
             {"head_dim", kind.head_dim},
             {"page_tokens", kind.page_tokens},
             {"channels_by_bits", channels},
-            {"halves", kind.n_halves},
+            {"halves", kind.n_pages},
             {"code_bytes", kind.payload_bytes},
             {"metadata_bytes", kind.metadata_bytes}};
 }
@@ -100,17 +100,17 @@ Json contents_json(const std::string &path, const lk_snapshot *snapshot, const C
     for (const lk_snapshot_sequence &s : contents.sequences) {
         sequences.push_back({{"id", s.id},
                              {"tokens", s.n_tokens},
-                             {"rows", s.n_rows},
-                             {"shared_rows", s.n_shared_rows}});
+                             {"rows", s.n_blocks},
+                             {"shared_rows", s.n_shared_blocks}});
     }
-    for (const lk_snapshot_class &kind : contents.classes)
+    for (const lk_snapshot_format &kind : contents.classes)
         classes.push_back(class_json(kind));
     const lk_plan *plan = lk_snapshot_plan(snapshot);
     return {{"file", path},
             {"version", info.version},
             {"bytes", info.total_bytes},
             {"tokens", info.n_tokens},
-            {"rows", info.n_rows},
+            {"rows", info.n_blocks},
             {"fingerprint", fingerprint_text(info)},
             {"geometry_hash", hex(info.geometry_hash)},
             {"plan_hash", hex(info.plan_hash)},
@@ -124,7 +124,7 @@ void print_contents(const lk_snapshot *snapshot, const Contents &contents) {
     const lk_snapshot_info &info = contents.info;
     std::printf("snapshot of %s, %u sequences, %s tokens in %s rows of pages\n",
                 format_bytes(static_cast<double>(info.total_bytes)).c_str(), info.n_sequences,
-                format_count(info.n_tokens).c_str(), format_count(info.n_rows).c_str());
+                format_count(info.n_tokens).c_str(), format_count(info.n_blocks).c_str());
     std::printf("plan %s, hash %s, geometry %s\n", lk_plan_name(lk_snapshot_plan(snapshot)),
                 hex(info.plan_hash).c_str(), hex(info.geometry_hash).c_str());
     const std::string fingerprint = fingerprint_text(info);
@@ -132,18 +132,17 @@ void print_contents(const lk_snapshot *snapshot, const Contents &contents) {
     Table sequences({"sequence", "tokens", "rows", "shared"});
     for (std::size_t i = 0; i < std::min(contents.sequences.size(), kMostShown); ++i) {
         const lk_snapshot_sequence &s = contents.sequences[i];
-        sequences.add({std::to_string(s.id), format_count(s.n_tokens), format_count(s.n_rows),
-                       format_count(s.n_shared_rows)});
+        sequences.add({std::to_string(s.id), format_count(s.n_tokens), format_count(s.n_blocks),
+                       format_count(s.n_shared_blocks)});
     }
     sequences.print();
     if (contents.sequences.size() > kMostShown)
         std::printf("and %zu more\n", contents.sequences.size() - kMostShown);
     std::printf("\n");
     Table classes({"half pages, bits: channels", "tokens", "halves", "bytes", "of which metadata"});
-    for (const lk_snapshot_class &kind : contents.classes) {
-        classes.add({class_text(kind), std::to_string(kind.page_tokens),
-                     format_count(kind.n_halves), format_count(bytes_of(kind)),
-                     format_count(kind.metadata_bytes)});
+    for (const lk_snapshot_format &kind : contents.classes) {
+        classes.add({class_text(kind), std::to_string(kind.page_tokens), format_count(kind.n_pages),
+                     format_count(bytes_of(kind)), format_count(kind.metadata_bytes)});
     }
     classes.print();
 }
@@ -151,14 +150,14 @@ void print_contents(const lk_snapshot *snapshot, const Contents &contents) {
 // A bar for each class, as long as its bytes.
 void draw_contents(const Contents &contents, const std::string &path) {
     std::uint64_t largest = 1;
-    for (const lk_snapshot_class &kind : contents.classes)
+    for (const lk_snapshot_format &kind : contents.classes)
         largest = std::max(largest, bytes_of(kind));
     constexpr double kLeft = 330, kTop = 90, kBar = 620, kRow = 34;
     Canvas canvas(
         1180, static_cast<int>(kTop + kRow * static_cast<double>(contents.classes.size())) + 70);
     canvas.text(40, 44, "Bytes of a snapshot by kind of half page", 15, kInk);
     double y = kTop;
-    for (const lk_snapshot_class &kind : contents.classes) {
+    for (const lk_snapshot_format &kind : contents.classes) {
         const double scale = kBar / static_cast<double>(largest);
         const double payload = static_cast<double>(kind.payload_bytes) * scale;
         const double metadata = static_cast<double>(kind.metadata_bytes) * scale;
@@ -167,7 +166,7 @@ void draw_contents(const Contents &contents, const std::string &path) {
         canvas.rect(kLeft + payload, y, metadata, kRow - 10, kMuted);
         canvas.text(kLeft + payload + metadata + 12, y + 16,
                     format_bytes(static_cast<double>(bytes_of(kind))) + ", " +
-                        format_count(kind.n_halves) + " halves",
+                        format_count(kind.n_pages) + " halves",
                     9, kMuted);
         y += kRow;
     }

@@ -175,7 +175,7 @@ lk_pmkvq PmkvqOptions::options(const StatisticsOptions &from, const Budget &budg
     out.group = from.paper ? kPaperGroup : 0;
     out.key_scales = key_scales && fold.empty() ? 1 : 0;
     out.sink_tokens = from.sinks(from.paper ? kPaperSinks : out.sink_tokens);
-    out.window_tokens = from.paper ? 0 : out.window_tokens;
+    out.recent_tokens = from.paper ? 0 : out.recent_tokens;
     out.budget_bytes = budget.bytes;
     out.budget_tokens = budget.n_tokens;
     out.budget_sequences = budget.n_sequences;

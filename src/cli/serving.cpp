@@ -46,7 +46,7 @@ Quota whole_pages(const lk_plan *plan, std::uint64_t n_tokens) {
     Quota quota;
     quota.n_chunks = static_cast<std::uint32_t>(n_units * unit_tokens / chunk_tokens);
     quota.n_tokens = sink_tokens + n_units * unit_tokens;
-    quota.rule.row_chunks = unit_tokens / chunk_tokens;
+    quota.rule.block_chunks = unit_tokens / chunk_tokens;
     return quota;
 }
 
@@ -78,15 +78,16 @@ Quota quota_within(const lk_plan *plan, double bits_per_value, std::uint64_t n_t
 // What the question sees of each chunk; the sequence is a branch meanwhile.
 std::vector<float> attention_of(llama::Session &session, const Quota &quota,
                                 const llama::Tokens &question) {
-    lk_chunk_watch watch = llama::initialised(lk_chunk_watch_init);
+    lk_chunk_attention watch = llama::initialised(lk_chunk_attention_init);
     watch.n_query_tokens = static_cast<std::uint32_t>(question.size());
     watch.chunk_tokens = chunk_rule_of(lk_cache_plan(session.cache())).chunk_tokens;
     watch.n_chunks = quota.n_chunks;
     std::vector<float> scores(quota.n_chunks);
     session.branch();
-    llama::check(lk_chunks_watch(session.cache(), session.id(), &watch));
+    llama::check(lk_chunks_score_attention(session.cache(), session.id(), &watch));
     (void)session.feed(question);
-    llama::check(lk_chunks_attention(session.cache(), session.id(), quota.n_chunks, scores.data()));
+    llama::check(
+        lk_chunks_attention_scores(session.cache(), session.id(), quota.n_chunks, scores.data()));
     session.unbranch();
     return scores;
 }

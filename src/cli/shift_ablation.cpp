@@ -123,8 +123,8 @@ std::vector<std::uint32_t> choose_widths(const llama::Config &c, const std::vect
         for (const std::uint32_t width : kChoices)
             bytes.push_back(token_bytes(c, width));
     std::vector<std::uint32_t> chosen(c.n_layers);
-    llama::check(lk_allocate(c.n_layers, kWidths, costs.data(), bytes.data(),
-                             c.n_layers * token_bytes(c, bits), chosen.data(), nullptr));
+    llama::check(lk_solve_widths(c.n_layers, kWidths, costs.data(), bytes.data(),
+                                 c.n_layers * token_bytes(c, bits), chosen.data(), nullptr));
     for (std::uint32_t &width : chosen)
         width = kChoices[width];
     return chosen;

@@ -72,19 +72,19 @@ lk_status shrink_cache(lk_cache *cache, uint32_t layer, uint32_t bits) {
 
 // The payload slot of a half at the last rung of its ladder.
 uint64_t narrowest_slot(lk_cache *cache, const Row &row, uint32_t entry, const HalfInfo &half,
-                        uint16_t half_class, uint64_t payload) {
+                        uint16_t page_format, uint64_t payload) {
     const LayerPlan &plan = cache->plan.model.layers[cache->entries[entry].layer];
     if (!plan.n_rungs)
         return cache->slots.bytes_at(payload);
     const uint32_t last = plan.rungs[plan.n_rungs - 1];
-    uint32_t bits = class_bits(cache->classes[half_class]);
+    uint32_t bits = class_bits(cache->classes[page_format]);
     if (bits == 16 && entry >= row.n_packed)
         return cache->slots.bytes_at(payload);
     if (bits == 16)
-        half_class = half.rung_class[plan.n_rungs - 1];
-    for (; bits > last && bits < 16; bits = class_bits(cache->classes[half_class]))
-        half_class = cache->shrink_steps[half_class].to;
-    return slot_bytes(payload_bytes(cache->classes[half_class].shape));
+        page_format = half.rung_format[plan.n_rungs - 1];
+    for (; bits > last && bits < 16; bits = class_bits(cache->classes[page_format]))
+        page_format = cache->shrink_steps[page_format].to;
+    return slot_bytes(payload_bytes(cache->classes[page_format].layout));
 }
 
 void count_narrowest(lk_cache *cache, const Row &row) {
@@ -94,8 +94,8 @@ void count_narrowest(lk_cache *cache, const Row &row) {
         if (page.is_absent)
             continue;
         const uint64_t slots[] = {
-            narrowest_slot(cache, row, e, info.key, page.key_class, page.key_payload),
-            narrowest_slot(cache, row, e, info.value, page.value_class, page.value_payload),
+            narrowest_slot(cache, row, e, info.key, page.key_format, page.key_payload),
+            narrowest_slot(cache, row, e, info.value, page.value_format, page.value_payload),
             page.key_metadata ? cache->slots.bytes_at(page.key_metadata) : 0,
             page.value_metadata ? cache->slots.bytes_at(page.value_metadata) : 0};
         for (const uint64_t bytes : slots)

@@ -34,8 +34,8 @@ lk_status check_desc(const lk_cache_desc &desc) {
 }
 
 // Every pair of widths that a head's pages hold.
-lk_status check_head(const lk_context &context, lk_capability asked, const HalfShape &key,
-                     const HalfShape &value) {
+lk_status check_head(const lk_context &context, lk_capability asked, const PageLayout &key,
+                     const PageLayout &value) {
     for (uint32_t k = 0; k < kPlaneCount; ++k) {
         if (!key.strips[k])
             continue;
@@ -57,12 +57,12 @@ lk_status check_lower(const lk_cache &cache, const EntryInfo &entry, const lk_ca
     const Plan &plan = cache.plan.model;
     const uint32_t n_rungs = plan.layers[entry.layer].n_rungs;
     const auto check = [&](uint16_t key, uint16_t value) {
-        return check_head(*cache.context, asked, cache.classes[key].shape,
-                          cache.classes[value].shape);
+        return check_head(*cache.context, asked, cache.classes[key].layout,
+                          cache.classes[value].layout);
     };
     lk_status status = LK_OK;
     for (uint32_t r = 0; !status && r < n_rungs; ++r)
-        status = check(entry.key.rung_class[r], entry.value.rung_class[r]);
+        status = check(entry.key.rung_format[r], entry.value.rung_format[r]);
     for (uint32_t c = 0; plan.chunks.tokens && c < kChunkClasses; ++c)
         for (uint32_t r = 0; !status && r < (n_rungs ? n_rungs : 1u); ++r)
             status = check(entry.key.chunk_class[c][r], entry.value.chunk_class[c][r]);
@@ -81,8 +81,8 @@ lk_status check_support(const lk_cache &cache) {
         asked.head_dim = layer.head_dim;
         asked.group_size = layer.n_query_heads / layer.n_kv_heads;
         const lk_status status =
-            check_head(*cache.context, asked, cache.classes[entry.key.packed_class].shape,
-                       cache.classes[entry.value.packed_class].shape);
+            check_head(*cache.context, asked, cache.classes[entry.key.packed_class].layout,
+                       cache.classes[entry.value.packed_class].layout);
         if (status)
             return status;
         const lk_status lower = check_lower(cache, entry, asked);
@@ -107,7 +107,7 @@ lk_status reserve_work(lk_cache *cache) {
     const bool ranks = cache->n_ranked_channels != 0;
     const bool fits = cache->packs.reserve(kBatch) && cache->reopens.reserve(kBatch) &&
                       cache->moves.reserve(kBatch) && reserve_shrinking(cache) &&
-                      (!ranks || cache->query_sums.reserve(kScoreBatch)) &&
+                      (!ranks || cache->query_stats.reserve(kScoreBatch)) &&
                       (!ranks || cache->sums.reserve(kBatch)) &&
                       cache->step.layers.resize(cache->layers.size());
     return fits ? LK_OK : fail(LK_E_NOMEM, "no memory for the lists of a cache");
@@ -149,8 +149,8 @@ uint64_t lowest_chunks_row(const lk_cache &cache) {
         const uint32_t n_rungs = cache.plan.model.layers[entry.layer].n_rungs;
         for (const HalfInfo *half : {&entry.key, &entry.value}) {
             const uint16_t last = half->chunk_class[0][n_rungs ? n_rungs - 1 : 0];
-            const HalfShape &shape = cache.classes[last].shape;
-            bytes += slot_bytes(payload_bytes(shape)) + slot_bytes(metadata_bytes(shape));
+            const PageLayout &layout = cache.classes[last].layout;
+            bytes += slot_bytes(payload_bytes(layout)) + slot_bytes(metadata_bytes(layout));
         }
     }
     return bytes;
@@ -162,8 +162,8 @@ uint64_t narrowest_row(const lk_cache &cache) {
     for (const EntryInfo &entry : cache.entries) {
         const uint32_t n_rungs = cache.plan.model.layers[entry.layer].n_rungs;
         for (const HalfInfo *half : {&entry.key, &entry.value}) {
-            const uint16_t last = n_rungs ? half->rung_class[n_rungs - 1] : half->packed_class;
-            bytes += slot_bytes(payload_bytes(cache.classes[last].shape));
+            const uint16_t last = n_rungs ? half->rung_format[n_rungs - 1] : half->packed_class;
+            bytes += slot_bytes(payload_bytes(cache.classes[last].layout));
             bytes += half->packs() ? half->metadata_slot() : half->slots.recent_metadata;
         }
     }
@@ -178,9 +178,9 @@ uint16_t common_class(const lk_cache &cache, const HalfInfo &half) {
                                                            : half.packed_class;
 }
 
-bool same_order(const HalfClass &a, const HalfClass &b) {
+bool same_order(const PageFormat &a, const PageFormat &b) {
     return a.permutation && b.permutation
-               ? std::equal(a.permutation, a.permutation + a.shape.head_dim, b.permutation)
+               ? std::equal(a.permutation, a.permutation + a.layout.head_dim, b.permutation)
                : a.permutation == b.permutation;
 }
 
@@ -190,21 +190,21 @@ uint16_t ordered_class(const lk_cache &cache, const EntryInfo &entry) {
     const uint32_t n_rungs = cache.plan.model.layers[entry.layer].n_rungs;
     uint16_t ordered = half.packed_class;
     bool differ = false;
-    const auto add = [&](uint16_t half_class) {
-        const HalfClass &next = cache.classes[half_class];
-        if (next.shape.is_raw())
+    const auto add = [&](uint16_t page_format) {
+        const PageFormat &next = cache.classes[page_format];
+        if (next.layout.is_raw())
             return;
-        if (cache.classes[ordered].shape.is_raw())
-            ordered = half_class;
+        if (cache.classes[ordered].layout.is_raw())
+            ordered = page_format;
         differ = differ || !same_order(cache.classes[ordered], next);
     };
     for (uint32_t r = 0; r < n_rungs; ++r)
-        add(half.rung_class[r]);
+        add(half.rung_format[r]);
     if (cache.plan.model.chunks.tokens)
         for (const uint16_t(&classes)[kMaxRungs] : half.chunk_class)
             for (uint32_t r = 0; r < (n_rungs ? n_rungs : 1); ++r)
                 add(classes[r]);
-    return differ ? kNoClass : ordered;
+    return differ ? kNoFormat : ordered;
 }
 
 // Rows that the budget holds at most: each takes its table and the slots of the smallest kind,
@@ -212,7 +212,7 @@ uint16_t ordered_class(const lk_cache &cache, const EntryInfo &entry) {
 uint64_t most_rows(const lk_cache &cache) {
     uint64_t least = narrowest_row(cache);
     for (const LayerPlan &layer : cache.plan.model.layers)
-        if (drops_pages(cache.plan.model, layer.geometry))
+        if (frees_hidden_pages(cache.plan.model, layer.geometry))
             least = 0;
     for (const Array<SlotCount> *counts :
          {&cache.recent_count, &cache.sink_count, &cache.last_sink_count}) {
@@ -220,7 +220,7 @@ uint64_t most_rows(const lk_cache &cache) {
         least = bytes && bytes < least ? bytes : least;
     }
     const uint64_t left = cache.desc.max_budget_bytes - cache.ledger.table_bytes;
-    const uint64_t n = left / (row_bytes(cache.plan.model) + least);
+    const uint64_t n = left / (block_bytes(cache.plan.model) + least);
     return n < 1 ? 1 : n < UINT32_MAX ? n : UINT32_MAX;
 }
 
@@ -235,14 +235,14 @@ uint64_t most_step_rows(const lk_cache &cache, uint64_t n_rows) {
 lk_status open_device(lk_cache *cache) {
     const size_t n_layers = cache->layers.size();
     if (!cache->layer_views.reserve(n_layers) || !cache->first_entries.reserve(n_layers) ||
-        !cache->entry_classes.reserve(cache->entries.size()))
+        !cache->entry_formats.reserve(cache->entries.size()))
         return fail(LK_E_NOMEM, "no memory for the lists of a cache");
     for (const LayerInfo &layer : cache->layers) {
         cache->layer_views.push(layer.view);
         cache->first_entries.push(layer.first_entry);
     }
     for (const EntryInfo &entry : cache->entries)
-        cache->entry_classes.push({entry.key.recent_class, common_class(*cache, entry.key),
+        cache->entry_formats.push({entry.key.recent_class, common_class(*cache, entry.key),
                                    entry.value.recent_class, common_class(*cache, entry.value),
                                    ordered_class(*cache, entry)});
     CacheLayout layout{};
@@ -252,14 +252,14 @@ lk_status open_device(lk_cache *cache) {
     layout.first_entries = cache->first_entries.data();
     layout.n_layers = static_cast<uint32_t>(n_layers);
     layout.n_entries = static_cast<uint32_t>(cache->entries.size());
-    layout.entry_classes = cache->entry_classes.data();
-    layout.layer_classes = cache->layer_classes.data();
+    layout.entry_formats = cache->entry_formats.data();
+    layout.layer_formats = cache->layer_formats.data();
     layout.page_tokens = cache->plan.model.page_tokens;
     layout.sink_tokens = cache->plan.model.sink_tokens;
     layout.max_sequences = cache->desc.max_sequences;
     layout.max_step_tokens = cache->desc.max_step_tokens;
-    layout.max_rows = most_rows(*cache);
-    layout.max_step_rows = most_step_rows(*cache, layout.max_rows);
+    layout.max_blocks = most_rows(*cache);
+    layout.max_step_blocks = most_step_rows(*cache, layout.max_blocks);
     layout.n_ranked_channels = cache->n_ranked_channels;
     const lk_status status = cache->context->backend->cache_open(layout, &cache->device);
     cache->sums.use(cache->device);

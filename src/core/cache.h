@@ -22,8 +22,8 @@ namespace lk {
 struct HalfInfo {
     uint16_t recent_class;  // 16 bits, a page of tokens
     uint16_t packed_class;  // at the layer's rung; recent_class when the half stays at 16 bits
-    HalfSlots slots;        // as packed_class has them
-    uint16_t rung_class[kMaxRungs];  // of a ladder: packed_class by rung
+    PageSlots slots;        // as packed_class has them
+    uint16_t rung_format[kMaxRungs];  // of a ladder: packed_class by rung
     // Of rows of chunks, by their class and the layer's rung; [0] without a ladder.
     uint16_t chunk_class[kChunkClasses][kMaxRungs];
 
@@ -83,7 +83,7 @@ struct MovedHalf {
     uint16_t to;
     bool is_value;
 
-    uint16_t &half_class() const { return is_value ? page->value_class : page->key_class; }
+    uint16_t &page_format() const { return is_value ? page->value_format : page->key_format; }
     uint64_t &payload() const { return is_value ? page->value_payload : page->key_payload; }
     uint64_t metadata() const { return is_value ? page->value_metadata : page->key_metadata; }
 };
@@ -120,12 +120,12 @@ struct lk_cache {
           layers(owner->allocator),
           layer_views(owner->allocator),
           first_entries(owner->allocator),
-          entry_classes(owner->allocator),
+          entry_formats(owner->allocator),
           shrink_steps(owner->allocator),
           lower_classes(owner->allocator),
-          layer_classes(owner->allocator),
+          layer_formats(owner->allocator),
           sink_logits(owner->allocator),
-          key_numbers(owner->allocator),
+          key_parameters(owner->allocator),
           recent_count(owner->allocator),
           direct_count(owner->allocator),
           sink_count(owner->allocator),
@@ -141,7 +141,7 @@ struct lk_cache {
           left_slots(owner->allocator),
           class_changes(owner->allocator),
           slot_needs(owner->allocator),
-          query_sums(owner->allocator),
+          query_stats(owner->allocator),
           sums(owner->allocator) {}
 
     lk_context *context;
@@ -152,19 +152,19 @@ struct lk_cache {
     lk::SlabMemory workspace{};
     lk::CacheDevice *device = nullptr;
 
-    lk::Array<lk::HalfClass> classes;
+    lk::Array<lk::PageFormat> classes;
     lk::Array<uint8_t> permutations;  // of static classes, which point into it
     lk::Array<lk::EntryInfo> entries;
     lk::Array<lk::LayerInfo> layers;
     lk::Array<lk::LayerView> layer_views;  // as the device reads them
     lk::Array<uint32_t> first_entries;
-    lk::Array<lk::EntryClasses> entry_classes;
+    lk::Array<lk::EntryFormats> entry_formats;
     lk::Array<lk::ShrinkStep> shrink_steps;  // [classes]
     lk::Array<uint16_t> lower_classes;       // of all layers: by their ladders and chunks
-    lk::Array<lk::LayerClasses> layer_classes;
+    lk::Array<lk::LayerFormats> layer_formats;
     lk::Array<float> sink_logits;  // of all layers that have them
     // likewise: centers of keys, scales, inverse scales; heads without have 0, 1 and 1
-    lk::Array<float> key_numbers;
+    lk::Array<float> key_parameters;
     lk::Array<lk::SlotCount> recent_count;
     lk::Array<lk::SlotCount> direct_count;
     lk::Array<lk::SlotCount> sink_count;
@@ -178,17 +178,17 @@ struct lk_cache {
     lk::Step step;
 
     lk::Array<lk::PackItem> packs;  // up to kBatch items on their way to the device
-    lk::Array<lk::ReopenItem> reopens;
+    lk::Array<lk::DequantizeItem> reopens;
     lk::Array<lk::MoveItem> moves;
     lk::Array<lk::ShrinkItem> shrinks;
     lk::Array<lk::Row *> shrunk_rows;  // that have halves in `shrinks`
     lk::Array<lk::MovedHalf> moved_halves;
-    lk::Array<uint64_t> left_slots;         // that they moved from
-    lk::Array<int32_t> class_changes;       // [classes] halves more than before
-    lk::Array<uint64_t> slot_needs;         // [slot sizes] of a question to the slots
-    lk::Array<lk::QuerySumRun> query_sums;  // up to kScoreBatch
-    lk::SumQueue sums;                      // with room for what a commit queues
-    uint64_t next_increment = 1;            // of sums of |Q|
+    lk::Array<uint64_t> left_slots;           // that they moved from
+    lk::Array<int32_t> class_changes;         // [classes] halves more than before
+    lk::Array<uint64_t> slot_needs;           // [slot sizes] of a question to the slots
+    lk::Array<lk::QueryStatRun> query_stats;  // up to kScoreBatch
+    lk::SumQueue sums;                        // with room for what a commit queues
+    uint64_t next_increment = 1;              // of sums of |Q|
 
     lk_cache_stats stats{};  // of the caller that has the cache
     mutable std::mutex published_mutex;
@@ -216,13 +216,13 @@ lk_status on_cache(lk_cache *cache, const Run &run) {
 // Fill classes, entries, layers and slot counts from the plan. LK_E_NOMEM, LK_E_UNSUPPORTED.
 lk_status build_classes(lk_cache *cache, const Array<lk_layer> &geometry);
 
-bool same_shape(const HalfShape &a, const HalfShape &b);
+bool same_layout(const PageLayout &a, const PageLayout &b);
 // Count again what a direct row takes, after a rung has changed.
 void count_direct(lk_cache *cache);
 
 // Bytes of a half of a class, for the statistics.
-HalfBytes half_bytes(const HalfClass &half);
-void count_halves(lk_cache *cache, uint16_t half_class, int64_t n_added);
+HalfBytes half_bytes(const PageFormat &half);
+void count_halves(lk_cache *cache, uint16_t page_format, int64_t n_added);
 
 // Hand the device what is queued to be reopened (tail.cpp), packed (pack.cpp) or moved
 // (commit.cpp).
@@ -240,7 +240,7 @@ bool compact(lk_cache *cache);
 
 // Ladders (shrink.cpp). Width of the widest plane that a ladder can narrow: 16 of a raw half, 8, 4,
 // or 0 of what is final.
-uint32_t class_bits(const HalfClass &half);
+uint32_t class_bits(const PageFormat &half);
 // Fill shrink_steps, whose `to` are there.
 void fill_shrink_steps(lk_cache *cache);
 // Let a layer's next pages, and in time all others, be of a lower rung of its ladder.

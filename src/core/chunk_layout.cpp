@@ -6,7 +6,7 @@ namespace lk {
 ChunkShape::ChunkShape(const Plan &plan)
     : chunk_tokens(plan.chunks.tokens),
       row_tokens(plan.page_tokens),
-      row_chunks(chunk_tokens < row_tokens ? row_tokens / chunk_tokens : 1),
+      block_chunks(chunk_tokens < row_tokens ? row_tokens / chunk_tokens : 1),
       chunk_rows(chunk_tokens > row_tokens ? chunk_tokens / row_tokens : 1) {}
 
 bool ChunkLayout::open(uint32_t n_chunks) {
@@ -46,12 +46,12 @@ class Arranger {
 
 // Does the row with this place as its first stay as it is?
 bool Arranger::stays(uint32_t first) const {
-    if (first + shape_.row_chunks > old_.size())
+    if (first + shape_.block_chunks > old_.size())
         return false;
     const uint8_t width = layout_.kept_at[old_[first]];
     if (width == kAt16Bits)
         return false;
-    for (uint32_t i = 0; i < shape_.row_chunks; ++i) {
+    for (uint32_t i = 0; i < shape_.block_chunks; ++i) {
         const uint32_t chunk = old_[first + i];
         if (layout_.kept_at[chunk] != width || layout_.wanted[chunk] != width)
             return false;
@@ -60,9 +60,9 @@ bool Arranger::stays(uint32_t first) const {
 }
 
 void Arranger::find_kept() {
-    for (uint32_t first = 0; first < old_.size(); first += shape_.row_chunks)
+    for (uint32_t first = 0; first < old_.size(); first += shape_.block_chunks)
         if (stays(first))
-            for (uint32_t i = 0; i < shape_.row_chunks; ++i)
+            for (uint32_t i = 0; i < shape_.block_chunks; ++i)
                 is_kept_[old_[first + i]] = 1;
 }
 
@@ -76,7 +76,7 @@ bool Arranger::gather_loose(uint8_t width) {
 
 // The best of the loose chunks that fill no row go to the next class.
 void Arranger::widen() {
-    for (size_t n = loose_.size() % shape_.row_chunks; n; --n) {
+    for (size_t n = loose_.size() % shape_.block_chunks; n; --n) {
         size_t best = loose_.size() - 1;
         for (size_t i = best; scores_ && i--;)
             if (scores_[loose_[i]] >= scores_[loose_[best]])
@@ -99,7 +99,8 @@ bool Arranger::place_class(uint8_t width) {
     for (const uint32_t chunk : loose_)
         if (!layout_.order.push(chunk))
             return false;
-    const uint64_t n_rows = (layout_.order.size() - before) / shape_.row_chunks * shape_.chunk_rows;
+    const uint64_t n_rows =
+        (layout_.order.size() - before) / shape_.block_chunks * shape_.chunk_rows;
     for (uint64_t i = 0; i < n_rows; ++i)
         if (!layout_.row_classes.push(width))
             return false;

@@ -37,7 +37,7 @@ lk_status no_chunk_memory(uint64_t n) {
 
 uint64_t first_to_pack(const lk_cache *cache, const Sequence &sequence) {
     const Plan &plan = cache->plan.model;
-    const uint64_t sinks = sink_rows(plan);
+    const uint64_t sinks = sink_blocks(plan);
     if (sequence.deferral != LK_DEFER_OFF || (sequence.chunks && plan.chunks.hold))
         return UINT64_MAX;
     if (!sequence.chunks)
@@ -92,7 +92,7 @@ lk_status read_chunks(const lk_cache *cache, const Sequence &sequence, uint32_t 
     const Chunks *chunks = sequence.chunks;
     for (uint32_t p = 0; p < n_chunks; ++p) {
         const uint32_t chunk = chunks && p < chunks->size() ? chunks->order[p] : p;
-        const uint64_t row = sink_rows(cache->plan.model) + shape.row_of_place(p);
+        const uint64_t row = sink_blocks(cache->plan.model) + shape.row_of_place(p);
         layout->order[p] = chunk;
         layout->kept_at[chunk] = width_of(cache, *static_cast<const Row *>(sequence.rows[row]));
     }
@@ -121,7 +121,7 @@ lk_status pack_deferred(lk_cache *cache, uint32_t *n_done) {
         if (sequence->deferral != LK_DEFER_PACK)
             continue;
         const uint32_t n_rows = ChunkShape(plan).chunk_rows;
-        uint64_t first = sink_rows(plan);
+        uint64_t first = sink_blocks(plan);
         while (is_due(plan, first + n_rows - 1, sequence->length) &&
                !may_pack(cache, sequence, first, n_rows))
             first += n_rows;
@@ -176,8 +176,8 @@ namespace {
 // back to 16 bits.
 void drop_chunks(const ChunkShape &shape, uint32_t n_left, ChunkLayout *layout) {
     const auto n = static_cast<uint32_t>(layout->order.size());
-    for (uint32_t first = 0; first < n; first += shape.row_chunks) {
-        const uint32_t end = first + shape.row_chunks < n ? first + shape.row_chunks : n;
+    for (uint32_t first = 0; first < n; first += shape.block_chunks) {
+        const uint32_t end = first + shape.block_chunks < n ? first + shape.block_chunks : n;
         bool is_whole = true;
         for (uint32_t p = first; p < end; ++p)
             is_whole = is_whole && layout->order[p] < n_left;
@@ -194,7 +194,7 @@ void drop_chunks(const ChunkShape &shape, uint32_t n_left, ChunkLayout *layout) 
 lk_status list_tail(const lk_cache *cache, uint32_t place, uint64_t n_tokens,
                     Array<TokenRun> *out) {
     const ChunkShape shape(cache->plan.model);
-    uint64_t row = sink_rows(cache->plan.model) + shape.row_of_place(place);
+    uint64_t row = sink_blocks(cache->plan.model) + shape.row_of_place(place);
     uint32_t first = shape.token_of_place(place);
     while (n_tokens) {
         const uint32_t left = shape.row_tokens - first;
@@ -334,7 +334,7 @@ lk_status check_context(const lk_cache *cache, const Sequence &sequence, const A
     if (sequence.chunks && n_chunks < sequence.chunks->size())
         return fail(LK_E_ARGUMENT, "n_chunks is %u, sequence %llu has classes for %u",
                     asked.n_chunks, ull{sequence.id}, sequence.chunks->size());
-    const uint64_t sinks = sink_rows(cache->plan.model);
+    const uint64_t sinks = sink_blocks(cache->plan.model);
     const uint64_t end = ChunkShape(cache->plan.model).row_of_place(n_chunks);
     for (uint64_t r = sinks; r < sinks + end; ++r) {
         const Row &row = *static_cast<const Row *>(sequence.rows[r]);
@@ -357,7 +357,7 @@ void choose_widths(const lk_cache *cache, Sequence *sequence, const Assignment &
         const uint32_t chunk = layout->order[p];
         const auto wanted = static_cast<uint8_t>(asked.classes[chunk]);
         const uint8_t now = layout->kept_at[chunk];
-        const uint64_t row = sink_rows(cache->plan.model) + shape.row_of_place(p);
+        const uint64_t row = sink_blocks(cache->plan.model) + shape.row_of_place(p);
         const bool is_lost = wanted > now && !has_original(cache, *sequence, chunk);
         layout->wanted[chunk] = is_lost || lacks_pages(*sequence->row(row)) ? now : wanted;
     }
@@ -467,7 +467,7 @@ lk_status describe(const lk_cache *cache, lk_sequence id, lk_chunks_info *info,
         const uint32_t chunk = chunks ? chunks->order[p] : p;
         const lk_chunk_class assigned =
             chunks ? chunks->assigned[chunk] : lk_chunk_class{LK_CHUNK_NONE};
-        const uint64_t row = sink_rows(cache->plan.model) + shape.row_of_place(p);
+        const uint64_t row = sink_blocks(cache->plan.model) + shape.row_of_place(p);
         const lk_chunk_class stored = stored_class(cache, *sequence->row(row));
         count_chunk(assigned, stored, &found);
         if (fits && lists.assigned)

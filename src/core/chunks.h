@@ -25,8 +25,8 @@ struct ChunkShape {
 
     uint32_t chunk_tokens;
     uint32_t row_tokens;
-    uint32_t row_chunks;  // of a row, at least 1
-    uint32_t chunk_rows;  // of a chunk, at least 1
+    uint32_t block_chunks;  // of a row, at least 1
+    uint32_t chunk_rows;    // of a chunk, at least 1
 
     // Where a place begins: the row behind the sinks, and the token in it.
     uint64_t row_of_place(uint64_t place) const { return place * chunk_tokens / row_tokens; }

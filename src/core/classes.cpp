@@ -7,7 +7,7 @@
 
 namespace lk {
 
-bool same_shape(const HalfShape &a, const HalfShape &b) {
+bool same_layout(const PageLayout &a, const PageLayout &b) {
     return a.side == b.side && a.axis == b.axis && a.metadata == b.metadata &&
            a.permutes == b.permutes && a.head_dim == b.head_dim && a.page_tokens == b.page_tokens &&
            a.group == b.group && a.n_shared == b.n_shared &&
@@ -29,17 +29,17 @@ struct Builder {
         return permutation_of[i] == kNoSize ? nullptr
                                             : cache->permutations.data() + permutation_of[i];
     }
-    lk_status add(const HalfClass &wanted, uint16_t *index);
+    lk_status add(const PageFormat &wanted, uint16_t *index);
     lk_status add_raw(Side side, uint32_t head_dim, uint32_t tokens, uint16_t *index);
 };
 
 lk_status no_memory() { return fail(LK_E_NOMEM, "no memory for the table of page classes"); }
 
-lk_status Builder::add(const HalfClass &wanted, uint16_t *index) {
-    Array<HalfClass> &classes = cache->classes;
-    const uint32_t n = wanted.shape.head_dim;
+lk_status Builder::add(const PageFormat &wanted, uint16_t *index) {
+    Array<PageFormat> &classes = cache->classes;
+    const uint32_t n = wanted.layout.head_dim;
     for (size_t i = 0; i < classes.size(); ++i)
-        if (same_shape(classes[i].shape, wanted.shape) && classes[i].ranking == wanted.ranking &&
+        if (same_layout(classes[i].layout, wanted.layout) && classes[i].ranking == wanted.ranking &&
             classes[i].n_ranked == wanted.n_ranked && classes[i].ranges == wanted.ranges &&
             same_permutation(permutation(i), wanted.permutation, n)) {
             *index = static_cast<uint16_t>(i);
@@ -61,11 +61,11 @@ lk_status Builder::add(const HalfClass &wanted, uint16_t *index) {
 }
 
 lk_status Builder::add_raw(Side side, uint32_t head_dim, uint32_t tokens, uint16_t *index) {
-    return add({raw_shape(side, head_dim, tokens), nullptr, Ranking::kNone, 0}, index);
+    return add({raw_layout(side, head_dim, tokens), nullptr, Ranking::kNone, 0}, index);
 }
 
-Ranking ranking_of(const KeyClass &key) {
-    return !key.boost_slots        ? Ranking::kNone
+Ranking ranking_of(const KeyFormat &key) {
+    return !key.boosted_channels   ? Ranking::kNone
            : ranks_by_queries(key) ? Ranking::kQueryRange
                                    : Ranking::kKey;
 }
@@ -73,25 +73,26 @@ Ranking ranking_of(const KeyClass &key) {
 // The classes of a half at a rung.
 lk_status add_key(Builder *builder, uint32_t layer, uint32_t head, uint32_t rung, EntryInfo *info,
                   uint16_t *index) {
-    KeyClass key;
+    KeyFormat key;
     resolve_key_at(builder->cache->plan.model, layer, head, rung, &key);
     if (key.raw) {
         *index = info->key.recent_class;
         return LK_OK;
     }
     info->ranks_by_queries = info->ranks_by_queries || ranks_by_queries(key);
-    return builder->add({key.shape, key.has_permutation ? key.permutation : nullptr,
-                         ranking_of(key), key.boost_slots, key.ranges},
+    return builder->add({key.layout, key.has_permutation ? key.permutation : nullptr,
+                         ranking_of(key), key.boosted_channels, key.ranges},
                         index);
 }
 
 lk_status add_value(Builder *builder, uint32_t layer, uint32_t head, uint32_t rung,
                     const EntryInfo &info, uint16_t *index) {
-    ValueClass value;
+    ValueFormat value;
     resolve_value_at(builder->cache->plan.model, layer, head, rung, &value);
     *index = info.value.recent_class;
-    return value.raw ? LK_OK
-                     : builder->add({value.shape, nullptr, Ranking::kNone, 0, value.ranges}, index);
+    return value.raw
+               ? LK_OK
+               : builder->add({value.layout, nullptr, Ranking::kNone, 0, value.ranges}, index);
 }
 
 // The classes of rows of chunks.
@@ -103,7 +104,7 @@ lk_status add_chunk_classes(Builder *builder, uint32_t layer, uint32_t head, Ent
     for (uint32_t c = 0; plan.chunks.tokens && c < kChunkClasses; ++c)
         for (uint32_t r = 0; !status && r < n_rungs; ++r) {
             const uint32_t rung = own.n_rungs ? own.rungs[r] : kNoRung;
-            const uint32_t cap = row_cap(rung, plan.chunks.bits[c]);
+            const uint32_t cap = width_cap(rung, plan.chunks.bits[c]);
             status = add_key(builder, layer, head, cap, info, &info->key.chunk_class[c][r]);
             if (!status)
                 status =
@@ -132,9 +133,10 @@ lk_status add_entry(Builder *builder, uint32_t layer, uint32_t head) {
     if (!status)
         status = add_value(builder, layer, head, own.rung, info, &info.value.packed_class);
     for (uint32_t r = 0; !status && r < own.n_rungs; ++r) {
-        status = add_key(builder, layer, head, own.rungs[r], &info, &info.key.rung_class[r]);
+        status = add_key(builder, layer, head, own.rungs[r], &info, &info.key.rung_format[r]);
         if (!status)
-            status = add_value(builder, layer, head, own.rungs[r], info, &info.value.rung_class[r]);
+            status =
+                add_value(builder, layer, head, own.rungs[r], info, &info.value.rung_format[r]);
     }
     if (!status)
         status = add_chunk_classes(builder, layer, head, &info);
@@ -157,13 +159,13 @@ lk_status add_entry(Builder *builder, uint32_t layer, uint32_t head) {
 lk_status add_shrunk(Builder *builder, uint16_t from, uint32_t last_rung) {
     lk_cache *cache = builder->cache;
     while (class_bits(cache->classes[from]) > last_rung) {
-        HalfClass narrow = cache->classes[from];
+        PageFormat narrow = cache->classes[from];
         narrow.permutation = builder->permutation(from);
         const Plane wide = class_bits(narrow) == 8 ? kPlane8 : kPlane4;
         const Plane next = wide == kPlane8 ? kPlane4 : kPlane2;
-        narrow.shape.strips[next] =
-            static_cast<uint16_t>(narrow.shape.strips[next] + narrow.shape.strips[wide]);
-        narrow.shape.strips[wide] = 0;
+        narrow.layout.strips[next] =
+            static_cast<uint16_t>(narrow.layout.strips[next] + narrow.layout.strips[wide]);
+        narrow.layout.strips[wide] = 0;
         uint16_t to;
         const lk_status status = builder->add(narrow, &to);
         if (status)
@@ -186,7 +188,7 @@ bool note_class(lk_cache *cache, size_t first, uint16_t index) {
 // A class of a rung and all that halves come by from there.
 lk_status add_rung(Builder *builder, size_t first, uint16_t index, uint32_t last_rung) {
     lk_cache *cache = builder->cache;
-    if (cache->classes[index].shape.is_raw())
+    if (cache->classes[index].layout.is_raw())
         return LK_OK;
     const lk_status status = add_shrunk(builder, index, last_rung);
     if (status)
@@ -205,7 +207,7 @@ lk_status add_lower(Builder *builder, size_t first, const LayerPlan &layer, cons
     const bool has_chunks = builder->cache->plan.model.chunks.tokens != 0;
     lk_status status = LK_OK;
     for (uint32_t r = 0; !status && r < layer.n_rungs; ++r)
-        status = add_rung(builder, first, half.rung_class[r], last_rung);
+        status = add_rung(builder, first, half.rung_format[r], last_rung);
     for (uint32_t c = 0; has_chunks && c < kChunkClasses; ++c)
         for (uint32_t r = 0; !status && r < (layer.n_rungs ? layer.n_rungs : 1u); ++r)
             status = add_rung(builder, first, half.chunk_class[c][r], last_rung);
@@ -231,7 +233,7 @@ lk_status add_ladder(Builder *builder, uint32_t layer, uint32_t *n_classes) {
 lk_status add_ladders(Builder *builder) {
     lk_cache *cache = builder->cache;
     Array<uint32_t> counts(cache->context->allocator);
-    if (!counts.resize(cache->layers.size()) || !cache->layer_classes.resize(cache->layers.size()))
+    if (!counts.resize(cache->layers.size()) || !cache->layer_formats.resize(cache->layers.size()))
         return no_memory();
     for (uint32_t l = 0; l < cache->layers.size(); ++l) {
         const lk_status status = add_ladder(builder, l, &counts[l]);
@@ -243,7 +245,7 @@ lk_status add_ladders(Builder *builder) {
     fill_shrink_steps(cache);
     const uint16_t *next = cache->lower_classes.data();
     for (uint32_t l = 0; l < cache->layers.size(); ++l) {
-        cache->layer_classes[l] = {next, counts[l],
+        cache->layer_formats[l] = {next, counts[l],
                                    cache->plan.model.layers[l].n_rungs > 1 ? 1 : 0};
         next += counts[l];
     }
@@ -316,11 +318,11 @@ const float *gather_numbers(lk_cache *cache, uint32_t l, HeadNumbers numbers, fl
     if (!has_numbers(plan, l, numbers))
         return nullptr;
     const LayerView &view = cache->layers[l].view;
-    float *first = cache->key_numbers.end();
+    float *first = cache->key_parameters.end();
     for (uint32_t h = 0; h < view.n_kv_heads; ++h)
         for (uint32_t c = 0; c < view.head_dim; ++c) {
             const float *own = (plan.*numbers)(l, h);
-            cache->key_numbers.push(own ? own[c] : none);
+            cache->key_parameters.push(own ? own[c] : none);
         }
     return first;
 }
@@ -328,9 +330,9 @@ const float *gather_numbers(lk_cache *cache, uint32_t l, HeadNumbers numbers, fl
 const float *gather_inverses(lk_cache *cache, const LayerView &view) {
     if (!view.key_scales)
         return nullptr;
-    float *first = cache->key_numbers.end();
+    float *first = cache->key_parameters.end();
     for (uint32_t i = 0; i < view.n_kv_heads * view.head_dim; ++i)
-        cache->key_numbers.push(1.0f / view.key_scales[i]);
+        cache->key_parameters.push(1.0f / view.key_scales[i]);
     return first;
 }
 
@@ -344,7 +346,7 @@ lk_status gather_key_numbers(lk_cache *cache) {
         n += has_numbers(plan, l, &Plan::key_centers) ? n_channels : 0;
         n += has_numbers(plan, l, &Plan::key_scales) ? 2 * n_channels : 0;
     }
-    if (!cache->key_numbers.reserve(n))
+    if (!cache->key_parameters.reserve(n))
         return fail(LK_E_NOMEM, "no memory for %llu centers and scales of keys", ull{n});
     for (uint32_t l = 0; l < n_layers; ++l) {
         LayerView &view = cache->layers[l].view;
@@ -366,19 +368,19 @@ bool count_slot(lk_cache *cache, Array<SlotCount> *counts, uint64_t bytes) {
     return cache->slots.add_size(bytes) && counts->push({bytes, 1});
 }
 
-bool count_half_slots(lk_cache *cache, const HalfInfo &half, uint16_t last_sink) {
-    const HalfSlots &slots = half.slots;
+bool count_page_slots(lk_cache *cache, const HalfInfo &half, uint16_t last_sink) {
+    const PageSlots &slots = half.slots;
     bool fits = count_slot(cache, &cache->recent_count, slots.recent_payload) &&
                 count_slot(cache, &cache->recent_count, slots.recent_metadata) &&
                 count_slot(cache, &cache->sink_count, slots.recent_payload);
     if (cache->plan.model.sink_tokens % cache->plan.model.page_tokens)
         fits = fits && count_slot(cache, &cache->last_sink_count,
-                                  slot_bytes(payload_bytes(cache->classes[last_sink].shape)));
+                                  slot_bytes(payload_bytes(cache->classes[last_sink].layout)));
     return fits;
 }
 
 bool count_direct_slots(lk_cache *cache, const HalfInfo &half) {
-    const HalfSlots &slots = half.slots;
+    const PageSlots &slots = half.slots;
     return count_slot(cache, &cache->direct_count,
                       half.packs() ? slots.packed_payload : slots.recent_payload) &&
            count_slot(cache, &cache->direct_count,
@@ -392,11 +394,11 @@ bool add_families(lk_cache *cache) {
         if (!cache->slots.add_family(families[f].top, families[f].least))
             return false;
     for (const uint16_t c : cache->lower_classes)
-        if (!cache->slots.add_size(slot_bytes(payload_bytes(cache->classes[c].shape))))
+        if (!cache->slots.add_size(slot_bytes(payload_bytes(cache->classes[c].layout))))
             return false;
     if (cache->plan.model.chunks.tokens)
         for (const uint16_t c : cache->lower_classes)
-            if (!cache->slots.add_size(slot_bytes(metadata_bytes(cache->classes[c].shape))))
+            if (!cache->slots.add_size(slot_bytes(metadata_bytes(cache->classes[c].layout))))
                 return false;
     return true;
 }
@@ -405,8 +407,8 @@ lk_status count_slots(lk_cache *cache) {
     bool fits = add_families(cache);
     for (const EntryInfo &entry : cache->entries) {
         const LayerInfo &layer = cache->layers[entry.layer];
-        fits = fits && count_half_slots(cache, entry.key, layer.last_sink_key) &&
-               count_half_slots(cache, entry.value, layer.last_sink_value) &&
+        fits = fits && count_page_slots(cache, entry.key, layer.last_sink_key) &&
+               count_page_slots(cache, entry.value, layer.last_sink_value) &&
                count_direct_slots(cache, entry.key) && count_direct_slots(cache, entry.value);
     }
     fits = fits && cache->slot_needs.resize(cache->slots.n_sizes()) &&
@@ -442,19 +444,20 @@ void count_direct(lk_cache *cache) {
             (void)count_direct_slots(cache, *half);
 }
 
-HalfBytes half_bytes(const HalfClass &half) {
-    const uint64_t payload = payload_bytes(half.shape);
-    return half.shape.is_raw() ? HalfBytes{0, 0, payload}
-                               : HalfBytes{payload, metadata_bytes(half.shape), 0};
+HalfBytes half_bytes(const PageFormat &half) {
+    const uint64_t payload = payload_bytes(half.layout);
+    return half.layout.is_raw() ? HalfBytes{0, 0, payload}
+                                : HalfBytes{payload, metadata_bytes(half.layout), 0};
 }
 
-void count_halves(lk_cache *cache, uint16_t half_class, int64_t n_added) {
-    const HalfShape &shape = cache->classes[half_class].shape;
-    const HalfBytes bytes = half_bytes(cache->classes[half_class]);
+void count_halves(lk_cache *cache, uint16_t page_format, int64_t n_added) {
+    const PageLayout &layout = cache->classes[page_format].layout;
+    const HalfBytes bytes = half_bytes(cache->classes[page_format]);
     const auto n = static_cast<uint64_t>(n_added);  // modulo 2^64, as are the sums
     lk_cache_stats &stats = cache->stats;
     for (uint32_t p = 0; p < kPlaneCount; ++p)
-        stats.plane_bytes[p] += n * shape.strips[p] * strip_bytes(shape.page_tokens, kPlaneBits[p]);
+        stats.plane_bytes[p] +=
+            n * layout.strips[p] * strip_bytes(layout.page_tokens, kPlaneBits[p]);
     stats.payload_bytes += n * bytes.payload;
     stats.metadata_bytes += n * bytes.metadata;
     stats.recent_bytes += n * bytes.recent;

@@ -92,13 +92,15 @@ bool next_run(const Plan &plan, const Kept &kept, StepSequence *part, Run *run) 
         return false;
     const uint64_t length = part->sequence->length;
     const uint32_t first = kept.token(*i);
-    run->source_row = row_of_token(plan, length + first);
-    run->target_row = row_of_token(plan, length + *i);
-    run->first_source = static_cast<uint32_t>(length + first - row_first(plan, run->source_row));
-    run->first_target = static_cast<uint32_t>(length + *i - row_first(plan, run->target_row));
+    run->source_row = block_of_token(plan, length + first);
+    run->target_row = block_of_token(plan, length + *i);
+    run->first_source =
+        static_cast<uint32_t>(length + first - block_first_token(plan, run->source_row));
+    run->first_target =
+        static_cast<uint32_t>(length + *i - block_first_token(plan, run->target_row));
     run->mask = 0;
-    for (; *i < kept.n && row_of_token(plan, length + kept.token(*i)) == run->source_row &&
-           row_of_token(plan, length + *i) == run->target_row;
+    for (; *i < kept.n && block_of_token(plan, length + kept.token(*i)) == run->source_row &&
+           block_of_token(plan, length + *i) == run->target_row;
          ++*i)
         run->mask |= uint64_t{1} << (kept.token(*i) - first);
     return true;
@@ -107,7 +109,7 @@ bool next_run(const Plan &plan, const Kept &kept, StepSequence *part, Run *run) 
 lk_status queue_run(lk_cache *cache, const StepSequence &part, const Run &run) {
     const Row &source = *part.sequence->row(run.source_row);
     const Row &target = *part.sequence->row(run.target_row);
-    const HalfClass *classes = cache->classes.data();
+    const PageFormat *classes = cache->classes.data();
     for (uint32_t e = 0; e < source.n_entries; ++e) {
         const PageEntry &from = source.entries[e];
         const PageEntry &to = target.entries[e];
@@ -116,10 +118,11 @@ lk_status queue_run(lk_cache *cache, const StepSequence &part, const Run &run) {
             if (status)
                 return status;
         }
-        cache->moves.push({&classes[from.key_class], from.key_payload, &classes[to.key_class],
+        cache->moves.push({&classes[from.key_format], from.key_payload, &classes[to.key_format],
                            to.key_payload, run.first_source, run.first_target, run.mask});
-        cache->moves.push({&classes[from.value_class], from.value_payload, &classes[to.value_class],
-                           to.value_payload, run.first_source, run.first_target, run.mask});
+        cache->moves.push({&classes[from.value_format], from.value_payload,
+                           &classes[to.value_format], to.value_payload, run.first_source,
+                           run.first_target, run.mask});
     }
     return LK_OK;
 }
@@ -155,10 +158,10 @@ lk_status move_kept(lk_cache *cache, const Choice &choice) {
 // There is room for what is queued (place_sums()), so nothing is handed over that could fail.
 void keep_sum(lk_cache *cache, const StepSequence &part, uint64_t row, bool is_gap,
               Increment increment) {
-    increment.source += cache->device->query_sums();
+    increment.source += cache->device->query_stats();
     increment.serial = cache->next_increment++;
     Scores &scores = *part.sequence->scores;
-    if (is_sink_row(cache->plan.model, row))
+    if (is_sink_block(cache->plan.model, row))
         (void)scores.add_to_base(increment, &cache->sums);
     else
         (void)scores.add(row, is_gap, increment, &cache->sums);
@@ -170,9 +173,9 @@ void keep_token_sums(lk_cache *cache, const StepSequence &part, const Kept &kept
     const uint64_t stride_bytes = cache->n_ranked_channels * sizeof(uint64_t);
     for (uint32_t t = 0; t < kept.n;) {
         const bool follows = t != 0;
-        const uint64_t row = row_of_token(plan, length + t);
+        const uint64_t row = block_of_token(plan, length + t);
         uint64_t mask = 0;
-        for (; t < kept.n && row_of_token(plan, length + t) == row; ++t)
+        for (; t < kept.n && block_of_token(plan, length + t) == row; ++t)
             mask |= uint64_t{1} << kept.token(t);
         keep_sum(cache, part, row, false, {part.sums, mask, stride_bytes, 0, follows});
     }
@@ -182,7 +185,8 @@ void keep_row_sums(lk_cache *cache, const StepSequence &part) {
     const Plan &plan = cache->plan.model;
     const uint64_t length = part.sequence->length;
     uint64_t last = UINT64_MAX;
-    for (uint64_t r = row_of_token(plan, length); r < row_count(plan, length + part.n_new); ++r) {
+    for (uint64_t r = block_of_token(plan, length); r < block_count(plan, length + part.n_new);
+         ++r) {
         bool is_gap;
         const uint64_t sums = row_sums(cache, part, r, &is_gap);
         if (sums == last)
@@ -205,7 +209,7 @@ void keep_tokens(lk_cache *cache, StepSequence *part, const Kept &kept) {
         else
             keep_row_sums(cache, *part);
     }
-    drop_rows(cache, sequence, row_count(cache->plan.model, sequence->length + kept.n));
+    drop_rows(cache, sequence, block_count(cache->plan.model, sequence->length + kept.n));
     for (uint64_t r = part->n_rows_before; r < sequence->rows.size(); ++r)
         sequence->row(r)->is_direct = 0;
     sequence->length += kept.n;

@@ -13,7 +13,7 @@ namespace {
 
 // A slot, who holds its address, and its new place.
 struct Move {
-    PageRow *row;
+    Block *row;
     uint64_t *address;
     uint64_t target;
     size_t order;  // in which it was found; addresses differ from run to run
@@ -34,7 +34,7 @@ class Compaction {
 
   private:
     bool find();
-    void find_address(PageRow *row, uint64_t *address);
+    void find_address(Block *row, uint64_t *address);
     void put_in_order();
     bool carry_out();
 
@@ -47,7 +47,7 @@ class Compaction {
     bool has_moved_ = false;
 };
 
-void Compaction::find_address(PageRow *row, uint64_t *address) {
+void Compaction::find_address(Block *row, uint64_t *address) {
     const SlotSpan *span =
         std::upper_bound(spans_.begin(), spans_.end(), *address,
                          [](uint64_t a, const SlotSpan &s) { return a < s.first; });

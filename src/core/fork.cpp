@@ -16,7 +16,7 @@ void note_written(const Sequence &parent, Row *row) {
 }
 
 lk_status share_rows(lk_cache *cache, Sequence *parent, uint64_t n_tokens, Sequence *child) {
-    const uint64_t n_rows = row_count(cache->plan.model, n_tokens);
+    const uint64_t n_rows = block_count(cache->plan.model, n_tokens);
     const uint64_t bytes = n_rows * kLinkBytes;
     if (cache->ledger.left_bytes() < bytes)
         return fail(LK_E_BUDGET,
@@ -81,7 +81,7 @@ lk_status fork_sequence(lk_cache *cache, lk_sequence id, uint64_t n_tokens, lk_s
     // Chunks that were reordered have to be laid out anew, from all of them.
     const bool cuts = cuts_chunks(cache, *parent, n_tokens);
     const uint64_t n_kept = n_tokens;
-    const bool copies = has_partly_packed(parent, row_count(cache->plan.model, n_tokens));
+    const bool copies = has_partly_packed(parent, block_count(cache->plan.model, n_tokens));
     if ((cuts || copies) && cache->device->is_capturing())
         return fail(LK_E_STATE, "the cache's queue is being captured: fork sequence %llu after",
                     ull{id});

@@ -14,10 +14,10 @@ struct MergeCall {
     const lk_context *context;
     lk_queue_kind queue;
     MergeView view;
-    TensorView parts[LK_MERGE_PARTS];
-    TensorView lses[LK_MERGE_PARTS];
-    TensorRange part_ranges[LK_MERGE_PARTS];
-    TensorRange lse_ranges[LK_MERGE_PARTS];
+    TensorView parts[LK_MERGE_SPLITS];
+    TensorView lses[LK_MERGE_SPLITS];
+    TensorRange part_ranges[LK_MERGE_SPLITS];
+    TensorRange lse_ranges[LK_MERGE_SPLITS];
 };
 
 lk_status take(const MergeCall &call, const lk_tensor *tensor, const char *name, bool is_lse,
@@ -32,7 +32,7 @@ lk_status take(const MergeCall &call, const lk_tensor *tensor, const char *name,
 }
 
 lk_status take_parts(MergeCall *call, const lk_tensor *const *outs, const lk_tensor *const *lses) {
-    for (uint32_t i = 0; i < call->view.n_parts; ++i) {
+    for (uint32_t i = 0; i < call->view.n_splits; ++i) {
         char name[24];
         std::snprintf(name, sizeof name, "outs[%u]", i);
         lk_status status =
@@ -48,7 +48,7 @@ lk_status take_parts(MergeCall *call, const lk_tensor *const *outs, const lk_ten
 }
 
 lk_status check_apart(const MergeCall &call, const char *name, const TensorRange &range) {
-    for (uint32_t i = 0; i < call.view.n_parts; ++i) {
+    for (uint32_t i = 0; i < call.view.n_splits; ++i) {
         if (overlaps(range, call.part_ranges[i]))
             return fail(LK_E_ARGUMENT, "%s overlaps outs[%u]", name, i);
         if (overlaps(range, call.lse_ranges[i]))
@@ -74,8 +74,8 @@ lk_status take_results(MergeCall *call, const lk_tensor *out, const lk_tensor *l
 }
 
 lk_status check_counts(const MergeView &view, const void *outs, const void *lses) {
-    if (view.n_parts < 1 || view.n_parts > LK_MERGE_PARTS)
-        return fail(LK_E_ARGUMENT, "n_parts is %u, not 1 to %d", view.n_parts, LK_MERGE_PARTS);
+    if (view.n_splits < 1 || view.n_splits > LK_MERGE_SPLITS)
+        return fail(LK_E_ARGUMENT, "n_splits is %u, not 1 to %d", view.n_splits, LK_MERGE_SPLITS);
     if (!view.n_tokens || !view.n_heads || !view.head_dim)
         return fail(LK_E_ARGUMENT, "%s is 0",
                     !view.n_tokens  ? "n_tokens"
@@ -91,7 +91,7 @@ lk_status check_counts(const MergeView &view, const void *outs, const void *lses
 }  // namespace lk
 
 extern "C" lk_status lk_merge(const lk_context *context, const lk_queue *queue, uint32_t n_tokens,
-                              uint32_t n_heads, uint32_t head_dim, uint32_t n_parts,
+                              uint32_t n_heads, uint32_t head_dim, uint32_t n_splits,
                               const lk_tensor *const *outs, const lk_tensor *const *lses,
                               const lk_tensor *out, const lk_tensor *lse) {
     if (!context)
@@ -100,7 +100,7 @@ extern "C" lk_status lk_merge(const lk_context *context, const lk_queue *queue, 
     call.context = context;
     call.view.parts = call.parts;
     call.view.lses = call.lses;
-    call.view.n_parts = n_parts;
+    call.view.n_splits = n_splits;
     call.view.n_tokens = n_tokens;
     call.view.n_heads = n_heads;
     call.view.head_dim = head_dim;

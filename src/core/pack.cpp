@@ -32,7 +32,7 @@ struct Pending {
 
 lk_status take_half(lk_cache *cache, const HalfNeed &need, uint16_t old_class, uint64_t *payload,
                     uint64_t *metadata) {
-    if (need.half_class == old_class)
+    if (need.page_format == old_class)
         return LK_OK;
     const uint64_t old_payload = *payload;
     lk_status status = cache->slots.take(need.payload, payload);
@@ -61,25 +61,25 @@ lk_status take_packed(lk_cache *cache, const EntryInfo &info, lk_chunk_class chu
     *out = old;
     const HalfNeed key = packed_need(cache, info, false, chunk_class);
     const HalfNeed value = packed_need(cache, info, true, chunk_class);
-    out->key_class = key.half_class;
-    out->value_class = value.half_class;
-    lk_status status = take_half(cache, key, old.key_class, &out->key_payload, &out->key_metadata);
+    out->key_format = key.page_format;
+    out->value_format = value.page_format;
+    lk_status status = take_half(cache, key, old.key_format, &out->key_payload, &out->key_metadata);
     if (status)
         return status;
-    status = take_half(cache, value, old.value_class, &out->value_payload, &out->value_metadata);
+    status = take_half(cache, value, old.value_format, &out->value_payload, &out->value_metadata);
     if (status)
         give_half(cache, out->key_payload, out->key_metadata, old.key_payload, old.key_metadata);
     return status;
 }
 
 void queue_entry(lk_cache *cache, const PageEntry &old, const PageEntry &fresh, uint64_t sums) {
-    const HalfClass *classes = cache->classes.data();
-    if (fresh.key_class != old.key_class)
-        cache->packs.push({&classes[fresh.key_class], fresh.key_payload, fresh.key_metadata,
-                           &classes[old.key_class], old.key_payload, nullptr, sums});
-    if (fresh.value_class != old.value_class)
-        cache->packs.push({&classes[fresh.value_class], fresh.value_payload, fresh.value_metadata,
-                           &classes[old.value_class], old.value_payload, nullptr, 0});
+    const PageFormat *classes = cache->classes.data();
+    if (fresh.key_format != old.key_format)
+        cache->packs.push({&classes[fresh.key_format], fresh.key_payload, fresh.key_metadata,
+                           &classes[old.key_format], old.key_payload, nullptr, sums});
+    if (fresh.value_format != old.value_format)
+        cache->packs.push({&classes[fresh.value_format], fresh.value_payload, fresh.value_metadata,
+                           &classes[old.value_format], old.value_payload, nullptr, 0});
 }
 
 void swap_half(lk_cache *cache, uint16_t old_class, uint64_t old_payload, uint16_t fresh_class) {
@@ -105,8 +105,8 @@ lk_status finish(lk_cache *cache, Pending *pending) {
                       entry.value_metadata);
             continue;
         }
-        swap_half(cache, entry.key_class, entry.key_payload, fresh.key_class);
-        swap_half(cache, entry.value_class, entry.value_payload, fresh.value_class);
+        swap_half(cache, entry.key_format, entry.key_payload, fresh.key_format);
+        swap_half(cache, entry.value_format, entry.value_payload, fresh.value_format);
         entry = fresh;
     }
     if (!status)
@@ -140,7 +140,7 @@ lk_status pack_entries(lk_cache *cache, Sequence *sequence, uint64_t index) {
         if (!status) {
             if (info.ranks_by_queries)
                 status = sequence->scores->fold(index, info.score_offset,
-                                                cache->classes[fresh.key_class].shape.head_dim,
+                                                cache->classes[fresh.key_format].layout.head_dim,
                                                 &cache->sums);
             queue_entry(cache, old, fresh, ranking_sums(*sequence, info));
             pending.fresh[pending.n++] = fresh;
@@ -269,9 +269,9 @@ lk_status pack_direct_row(lk_cache *cache, uint32_t layer, const StepSequence &p
                 return status;
         }
         if (!rules.ranks_by_queries)
-            cache->packs.push({&cache->classes[entry.key_class], entry.key_payload,
+            cache->packs.push({&cache->classes[entry.key_format], entry.key_payload,
                                entry.key_metadata, nullptr, 0, staging.keys + at, 0});
-        cache->packs.push({&cache->classes[entry.value_class], entry.value_payload,
+        cache->packs.push({&cache->classes[entry.value_format], entry.value_payload,
                            entry.value_metadata, nullptr, 0, staging.values + at, 0});
         cache->stats.pages_packed += n_packing(rules);
     }

@@ -12,16 +12,16 @@ namespace {
 
 constexpr uint64_t kSumBytes = sizeof(uint64_t);
 
-lk_status flush_runs(lk_cache *cache, QuerySumArgs *args) {
-    args->runs = cache->query_sums.data();
-    args->n_runs = static_cast<uint32_t>(cache->query_sums.size());
-    cache->query_sums.clear();
+lk_status flush_runs(lk_cache *cache, QueryStatArgs *args) {
+    args->runs = cache->query_stats.data();
+    args->n_runs = static_cast<uint32_t>(cache->query_stats.size());
+    cache->query_stats.clear();
     return args->n_runs ? cache->device->sum_queries(*args) : LK_OK;
 }
 
 // A run for each run of the layer's KV heads that rank by queries. run.offset_bytes is where
 // channel `first_channel` of those that do lies in a sum.
-lk_status queue_run(lk_cache *cache, QuerySumArgs *args, const QuerySumRun &run,
+lk_status queue_run(lk_cache *cache, QueryStatArgs *args, const QueryStatRun &run,
                     uint32_t first_channel) {
     const EntryInfo *entries = &cache->entries[cache->layers[args->layer_index].first_entry];
     const uint32_t n_heads = args->layer.n_kv_heads;
@@ -30,14 +30,14 @@ lk_status queue_run(lk_cache *cache, QuerySumArgs *args, const QuerySumRun &run,
         while (end < n_heads && entries[end].ranks_by_queries)
             ++end;
         if (end > first) {
-            QuerySumRun own = run;
+            QueryStatRun own = run;
             own.offset_bytes += (entries[first].score_offset - first_channel) * kSumBytes;
             own.first_head = first;
             own.n_heads = end - first;
-            cache->query_sums.push(own);
+            cache->query_stats.push(own);
         }
         first = end + 1;
-        if (cache->query_sums.size() < kScoreBatch)
+        if (cache->query_stats.size() < kScoreBatch)
             continue;
         const lk_status status = flush_runs(cache, args);
         if (status)
@@ -55,9 +55,9 @@ struct PartRows {
 PartRows rows_of(const lk_cache &cache, const StepSequence &part) {
     const Plan &plan = cache.plan.model;
     const uint64_t limit = part.sequence->length + part.n_new;
-    const uint64_t begin = row_of_token(plan, part.sequence->length);
-    const uint64_t end = row_count(plan, limit);
-    return {begin, std::clamp(due_rows(plan, limit), begin, end), end};
+    const uint64_t begin = block_of_token(plan, part.sequence->length);
+    const uint64_t end = block_count(plan, limit);
+    return {begin, std::clamp(due_blocks(plan, limit), begin, end), end};
 }
 
 // New tokens of a long step in one row.
@@ -67,8 +67,8 @@ struct RowTokens {
 };
 RowTokens tokens_of(const Plan &plan, const StepSequence &part, uint64_t row) {
     const uint64_t length = part.sequence->length;
-    const uint64_t row_begin = row_first(plan, row);
-    const uint64_t row_end = row_first(plan, row + 1);
+    const uint64_t row_begin = block_first_token(plan, row);
+    const uint64_t row_end = block_first_token(plan, row + 1);
     const uint64_t begin = row_begin > length ? row_begin : length;
     const uint64_t limit = length + part.n_new;
     const uint64_t end = row_end < limit ? row_end : limit;
@@ -82,20 +82,20 @@ uint64_t own_sums(const LayerInfo &layer, const StepSequence &part, uint64_t i) 
 }
 
 // As few runs as rows of one size allow.
-lk_status sum_rows(lk_cache *cache, QuerySumArgs *args, const StepSequence &part) {
+lk_status sum_rows(lk_cache *cache, QueryStatArgs *args, const StepSequence &part) {
     const Plan &plan = cache->plan.model;
     const LayerInfo &layer = cache->layers[args->layer_index];
     const PartRows rows = rows_of(*cache, part);
     lk_status status = LK_OK;
     for (uint64_t first = rows.begin; !status && first < rows.end;) {
         const RowTokens tokens = tokens_of(plan, part, first);
-        QuerySumRun run = {own_sums(layer, part, first - rows.begin),
-                           layer.n_ranked_channels * kSumBytes,
-                           part.first_new + tokens.first,
-                           tokens.n,
-                           tokens.n,
-                           0,
-                           0};
+        QueryStatRun run = {own_sums(layer, part, first - rows.begin),
+                            layer.n_ranked_channels * kSumBytes,
+                            part.first_new + tokens.first,
+                            tokens.n,
+                            tokens.n,
+                            0,
+                            0};
         uint64_t row = first + 1;
         for (uint32_t n = tokens.n; row < rows.end && n == tokens.n; ++row) {
             n = tokens_of(plan, part, row).n;
@@ -118,7 +118,7 @@ class RowWalk {
           layer_index_(layer),
           part_(part),
           scores_(*part.sequence->scores),
-          device_sums_(cache->device->query_sums()),
+          device_sums_(cache->device->query_stats()),
           seen_(device_sums_ + part.row_sums) {}
 
     lk_status run();
@@ -143,8 +143,8 @@ class RowWalk {
 
 // source 0: nothing.
 lk_status RowWalk::add(uint64_t target, uint64_t source, bool replaces) {
-    const uint32_t flags = follows_ | (replaces ? uint32_t{kSumReplaces} : 0u);
-    follows_ = kSumFollows;
+    const uint32_t flags = follows_ | (replaces ? uint32_t{kStatReplaces} : 0u);
+    follows_ = kStatFollows;
     return cache_.sums.add({target, source, source ? 1u : 0u, 0, layer_.n_ranked_channels, flags});
 }
 
@@ -171,7 +171,7 @@ lk_status RowWalk::queue_keys(const Row &row, uint64_t sums) {
                 return status;
         }
         const uint64_t at = (uint64_t{head} * staging.n_tokens + token) * view.head_dim;
-        cache_.packs.push({&cache_.classes[entry.key_class], entry.key_payload, entry.key_metadata,
+        cache_.packs.push({&cache_.classes[entry.key_format], entry.key_payload, entry.key_metadata,
                            nullptr, 0, staging.keys + at,
                            sums + (info.score_offset - layer_.score_offset) * kSumBytes});
     }
@@ -210,7 +210,7 @@ uint64_t sum_slots(const StepSequence &part, const PartRows &rows) {
     return part.is_draft() ? part.n_new : 3 + rows.end - rows.tail;
 }
 uint64_t slot_of(const Plan &plan, const PartRows &rows, uint64_t row, bool is_gap) {
-    if (is_sink_row(plan, row))
+    if (is_sink_block(plan, row))
         return 0;
     if (is_gap)
         return 2;
@@ -220,7 +220,7 @@ uint64_t slot_of(const Plan &plan, const PartRows &rows, uint64_t row, bool is_g
 }  // namespace
 
 lk_status sum_layer(lk_cache *cache, uint32_t layer, const TensorView &q) {
-    QuerySumArgs args = {cache->layers[layer].view, layer, q, nullptr, 0};
+    QueryStatArgs args = {cache->layers[layer].view, layer, q, nullptr, 0};
     const Array<StepSequence> &parts = cache->step.sequences;
     lk_status status = LK_OK;
     for (size_t first = 0; !status && first < parts.size();) {
@@ -230,7 +230,7 @@ lk_status sum_layer(lk_cache *cache, uint32_t layer, const TensorView &q) {
             continue;
         }
         // Short ones that follow each other have their sums behind each other.
-        QuerySumRun run = {
+        QueryStatRun run = {
             part.sums, cache->n_ranked_channels * kSumBytes, part.first_new, part.n_new, 1, 0, 0};
         for (; first < parts.size() && parts[first].is_draft(); ++first)
             run.n_tokens += parts[first].n_new;
@@ -246,7 +246,7 @@ lk_status sum_layer(lk_cache *cache, uint32_t layer, const TensorView &q) {
 
 lk_status place_sums(lk_cache *cache) {
     Step &step = cache->step;
-    step.query_sum_bytes = 0;
+    step.query_stat_bytes = 0;
     if (!cache->n_ranked_channels)
         return LK_OK;
     uint64_t widest = 0;
@@ -258,9 +258,9 @@ lk_status place_sums(lk_cache *cache) {
         const uint64_t n_rows = rows.end - rows.begin;
         part.n_sums = sum_slots(part, rows);
         n_sums += part.n_sums;
-        part.sums = step.query_sum_bytes;
+        part.sums = step.query_stat_bytes;
         part.row_sums = part.sums + part.n_sums * cache->n_ranked_channels * kSumBytes;
-        step.query_sum_bytes =
+        step.query_stat_bytes =
             part.row_sums + (part.is_draft() ? 0 : (1 + n_rows) * widest * kSumBytes);
     }
     // A sequence that is added before they are handed over has one more.
@@ -271,7 +271,7 @@ lk_status place_sums(lk_cache *cache) {
 
 uint64_t row_sums(const lk_cache *cache, const StepSequence &part, uint64_t row, bool *is_gap) {
     const Plan &plan = cache->plan.model;
-    *is_gap = packs_directly(plan, row, part.sequence->length, part.n_new);
+    *is_gap = packs_on_append(plan, row, part.sequence->length, part.n_new);
     const uint64_t slot = slot_of(plan, rows_of(*cache, part), row, *is_gap);
     return part.sums + slot * cache->n_ranked_channels * kSumBytes;
 }

@@ -22,19 +22,19 @@ RowKind kind_of(uint8_t width) {
                                       : RowKind::kRecent;
 }
 
-bool is_raw(const lk_cache *cache, uint16_t half_class) {
-    return cache->classes[half_class].shape.is_raw();
+bool is_raw(const lk_cache *cache, uint16_t page_format) {
+    return cache->classes[page_format].layout.is_raw();
 }
 
 // One side of an entry.
 struct HalfPlace {
-    uint16_t half_class;
+    uint16_t page_format;
     uint64_t payload;
     uint64_t metadata;
 };
 HalfPlace half_of(const PageEntry &entry, bool is_value) {
-    return is_value ? HalfPlace{entry.value_class, entry.value_payload, entry.value_metadata}
-                    : HalfPlace{entry.key_class, entry.key_payload, entry.key_metadata};
+    return is_value ? HalfPlace{entry.value_format, entry.value_payload, entry.value_metadata}
+                    : HalfPlace{entry.key_format, entry.key_payload, entry.key_metadata};
 }
 
 // A row of the new layout.
@@ -56,7 +56,7 @@ class Rebuild {
         : cache_(*cache),
           sequence_(*sequence),
           shape_(cache->plan.model),
-          first_row_(sink_rows(cache->plan.model)),
+          first_row_(sink_blocks(cache->plan.model)),
           runs_(cache->context->allocator),
           chunks_(cache->context->allocator),
           rows_(cache->context->allocator),
@@ -172,7 +172,7 @@ lk_status Rebuild::look() {
             for (const bool is_value : {false, true})
                 packs_[width] =
                     packs_[width] ||
-                    !is_raw(&cache_, packed_need(&cache_, info, is_value, width).half_class);
+                    !is_raw(&cache_, packed_need(&cache_, info, is_value, width).page_format);
     return LK_OK;
 }
 
@@ -196,8 +196,8 @@ bool Rebuild::has_bytes(const NewRow &wanted, uint64_t index) const {
         for (const bool is_value : {false, true})
             is_same =
                 is_same &&
-                half_of(row.entries[e], is_value).half_class ==
-                    packed_need(&cache_, cache_.entries[e], is_value, wanted.width).half_class;
+                half_of(row.entries[e], is_value).page_format ==
+                    packed_need(&cache_, cache_.entries[e], is_value, wanted.width).page_format;
     return is_same;
 }
 
@@ -275,7 +275,7 @@ lk_status Rebuild::check_bytes() {
             ++n_rows;
             add_row_slots(&cache_, RowKind::kRecent);
         }
-    lk_status status = check_room(&cache_, n_rows * row_bytes(cache_.plan.model),
+    lk_status status = check_room(&cache_, n_rows * block_bytes(cache_.plan.model),
                                   "laying out chunks beside what is there");
     if (!status && gathers)
         status = create_row(&cache_, first_row_, RowKind::kRecent, &gathered_);
@@ -319,7 +319,7 @@ lk_status Rebuild::copy(const Row &from, const Row &to) {
         for (const bool is_value : {false, true}) {
             const HalfPlace source = half_of(from.entries[e], is_value);
             const HalfPlace target = half_of(to.entries[e], is_value);
-            if (!is_raw(&cache_, source.half_class))
+            if (!is_raw(&cache_, source.page_format))
                 fits = fits && add(source.payload, target.payload) &&
                        add(source.metadata, target.metadata);
         }
@@ -351,9 +351,9 @@ lk_status Rebuild::gather_run(const NewRow &wanted, const TokenRun &run, uint32_
         for (const bool is_value : {false, true}) {
             HalfPlace from = half_of(source.entries[e], is_value);
             HalfPlace to = half_of(wanted.row->entries[e], is_value);
-            if (run.is_original || !is_raw(&cache_, from.half_class))
+            if (run.is_original || !is_raw(&cache_, from.page_format))
                 from = half_of(reopened_->entries[e], is_value);
-            if (!is_raw(&cache_, to.half_class))
+            if (!is_raw(&cache_, to.page_format))
                 to = half_of(gathered_->entries[e], is_value);
             if (!status)
                 status = move(from, to, run, first_target);
@@ -365,8 +365,8 @@ lk_status Rebuild::move(const HalfPlace &from, const HalfPlace &to, const TokenR
                         uint32_t first_target) {
     for (uint32_t done = 0; done < run.n_tokens; done += kMoveTokens) {
         const uint32_t n = run.n_tokens - done < kMoveTokens ? run.n_tokens - done : kMoveTokens;
-        cache_.moves.push({&cache_.classes[from.half_class], from.payload,
-                           &cache_.classes[to.half_class], to.payload, run.first + done,
+        cache_.moves.push({&cache_.classes[from.page_format], from.payload,
+                           &cache_.classes[to.page_format], to.payload, run.first + done,
                            first_target + done, low_bits(n)});
         const lk_status status = cache_.moves.size() < kBatch ? LK_OK : flush_moves(&cache_);
         if (status)
@@ -385,11 +385,11 @@ lk_status Rebuild::reopen(uint64_t index) {
         for (const bool is_value : {false, true}) {
             const HalfPlace from = half_of(row.entries[e], is_value);
             const HalfPlace to = half_of(reopened_->entries[e], is_value);
-            if (status || is_raw(&cache_, from.half_class))
+            if (status || is_raw(&cache_, from.page_format))
                 continue;
-            ++cache_.stats.pages_reopened;
-            cache_.reopens.push({&cache_.classes[from.half_class], from.payload, from.metadata,
-                                 &cache_.classes[to.half_class], to.payload, row.capacity_tokens});
+            ++cache_.stats.pages_dequantized;
+            cache_.reopens.push({&cache_.classes[from.page_format], from.payload, from.metadata,
+                                 &cache_.classes[to.page_format], to.payload, row.capacity_tokens});
             if (cache_.reopens.size() == kBatch)
                 status = flush_reopens(&cache_);
         }
@@ -410,8 +410,8 @@ lk_status Rebuild::load(uint64_t index) {
 }
 
 lk_status Rebuild::queue_pack(const HalfPlace &from, const HalfPlace &to) {
-    cache_.packs.push({&cache_.classes[to.half_class], to.payload, to.metadata,
-                       &cache_.classes[from.half_class], from.payload, nullptr, 0});
+    cache_.packs.push({&cache_.classes[to.page_format], to.payload, to.metadata,
+                       &cache_.classes[from.page_format], from.payload, nullptr, 0});
     ++cache_.stats.pages_packed;
     return cache_.packs.size() < kBatch ? LK_OK : flush_packs(&cache_);
 }
@@ -423,7 +423,7 @@ lk_status Rebuild::pack(const NewRow &wanted, const Row &from) {
         for (const bool is_value : {false, true}) {
             const HalfPlace source = half_of(from.entries[e], is_value);
             const HalfPlace target = half_of(wanted.row->entries[e], is_value);
-            if (!status && !is_raw(&cache_, target.half_class))
+            if (!status && !is_raw(&cache_, target.page_format))
                 status = queue_pack(source, target);
         }
     if (!status)
@@ -435,7 +435,7 @@ lk_status Rebuild::pack(const NewRow &wanted, const Row &from) {
 
 // The rows of now that do not stay go, with all behind the new ones.
 void Rebuild::put(uint64_t n_tokens) {
-    const uint64_t n_rows = row_count(cache_.plan.model, n_tokens);
+    const uint64_t n_rows = block_count(cache_.plan.model, n_tokens);
     const uint64_t end = first_row_ + rows_.size();
     for (const NewRow &wanted : rows_)
         if (wanted.source != kNoRow)
@@ -453,7 +453,7 @@ void Rebuild::put(uint64_t n_tokens) {
         if (wanted->source == kNoRow || !may_remake(*row))
             continue;
         part_twins(row);
-        row->first_token = row_first(cache_.plan.model, first_row_ + i);
+        row->first_token = block_first_token(cache_.plan.model, first_row_ + i);
         row->chunk_class = chunk_class_of(kind_of(wanted->width));
         row->n_packed = row->chunk_class ? row->n_entries : 0;
         (void)cache_.device->entries_changed(row);
@@ -464,7 +464,8 @@ void Rebuild::put(uint64_t n_tokens) {
 
 bool is_raw_row(const lk_cache *cache, const Row &row) {
     for (uint32_t e = 0; e < row.n_entries; ++e)
-        if (!is_raw(cache, row.entries[e].key_class) || !is_raw(cache, row.entries[e].value_class))
+        if (!is_raw(cache, row.entries[e].key_format) ||
+            !is_raw(cache, row.entries[e].value_format))
             return false;
     return true;
 }
@@ -483,7 +484,7 @@ lk_status lay_chunks(lk_cache *cache, Sequence *sequence, const ChunkLayout &lay
                     layout.order.size() * sizeof layout.order[0]);
     release_chunks(cache, sequence->chunks);
     sequence->chunks = chunks;
-    sequence->first_open = sink_rows(cache->plan.model);
+    sequence->first_open = sink_blocks(cache->plan.model);
     for (uint32_t l = 0; l < cache->layers.size(); ++l)
         unsettle(cache, l);
     return LK_OK;

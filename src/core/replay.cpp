@@ -8,7 +8,7 @@ namespace lk {
 
 namespace {
 
-bool same_shape(const uint32_t *shape, const Step &step) {
+bool same_layout(const uint32_t *shape, const Step &step) {
     bool is_same = shape[0] == step.sequences.size();
     for (size_t i = 0; is_same && i < step.sequences.size(); ++i)
         is_same = shape[1 + i] == step.sequences[i].n_new;
@@ -17,7 +17,7 @@ bool same_shape(const uint32_t *shape, const Step &step) {
 
 bool is_captured(const Step &step) {
     for (size_t i = 0; i < step.captured.size(); i += 1 + step.captured[i])
-        if (same_shape(&step.captured[i], step))
+        if (same_layout(&step.captured[i], step))
             return true;
     return false;
 }

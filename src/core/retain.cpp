@@ -7,8 +7,8 @@ namespace lk {
 
 namespace {
 
-uint64_t raw_bytes(const lk_cache *cache, uint16_t half_class) {
-    return payload_bytes(cache->classes[half_class].shape);
+uint64_t raw_bytes(const lk_cache *cache, uint16_t page_format) {
+    return payload_bytes(cache->classes[page_format].layout);
 }
 
 uint64_t original_row_bytes(const lk_cache *cache) {
@@ -42,7 +42,7 @@ uint64_t context_rows(const lk_cache *cache, uint32_t n_chunks) {
 
 lk_status download_rows(lk_cache *cache, Sequence *sequence, Originals *originals) {
     Array<SlotCopy> copies(cache->context->allocator);
-    const uint64_t sinks = sink_rows(cache->plan.model);
+    const uint64_t sinks = sink_blocks(cache->plan.model);
     lk_status status = leave_recording(cache);
     for (uint64_t r = 0; !status && r < originals->places.size(); ++r) {
         if (originals->places[r] == kNoOriginal)
@@ -76,7 +76,7 @@ lk_status keep_originals(lk_cache *cache, Sequence *sequence, uint32_t n_chunks,
     }
     uint64_t bytes = 0;
     for (uint64_t r = 0; r < n_rows; ++r) {
-        const Row &row = *sequence->row(sink_rows(cache->plan.model) + r);
+        const Row &row = *sequence->row(sink_blocks(cache->plan.model) + r);
         // Where a window has taken pages, the others stay as they are.
         const bool is_kept = is_raw_row(cache, row) && !lacks_pages(row);
         made->places[r] = is_kept ? bytes : kNoOriginal;

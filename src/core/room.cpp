@@ -30,9 +30,9 @@ void count_rows(const lk_cache *cache, const StepSequence &part, RowCounts *coun
     const Plan &plan = cache->plan.model;
     const uint64_t length = part.sequence->length;
     const uint64_t first = part.n_rows_before - part.copies_tail;
-    for (uint64_t r = first; r < row_count(plan, length + part.n_new); ++r) {
+    for (uint64_t r = first; r < block_count(plan, length + part.n_new); ++r) {
         const RowKind kind = row_kind(cache, *part.sequence, r, part.n_new);
-        const bool is_short = row_capacity(plan, r) < plan.page_tokens;
+        const bool is_short = block_capacity(plan, r) < plan.page_tokens;
         ++(kind == RowKind::kDirect   ? counts->direct
            : kind == RowKind::kRecent ? counts->recent
            : is_short                 ? counts->last_sink
@@ -59,7 +59,7 @@ void count_slots(lk_cache *cache, const RowCounts &rows) {
 }
 
 uint64_t tables_of(const lk_cache *cache, const Need &need) {
-    return need.table_bytes + need.rows.total() * row_bytes(cache->plan.model);
+    return need.table_bytes + need.rows.total() * block_bytes(cache->plan.model);
 }
 
 // Bytes that are lacking as the slots lie, and were they moved together.
@@ -115,12 +115,12 @@ lk_status remove_named(lk_cache *cache, const lk_sequence *ids, uint32_t n) {
 }
 
 // What the host lets go of; LK_E_BUDGET when that is nothing.
-lk_status ask_host(lk_cache *cache, uint64_t lacking_bytes) {
+lk_status ask_host(lk_cache *cache, uint64_t shortfall_bytes) {
     lk_sequence ids[kPressureIds] = {};
     lk_pressure pressure{};
     pressure.size = sizeof pressure;
     pressure.capacity = kPressureIds;
-    pressure.lacking_bytes = lacking_bytes;
+    pressure.shortfall_bytes = shortfall_bytes;
     pressure.budget_bytes = cache->ledger.limit_bytes;
     pressure.reserved_bytes = cache->ledger.used_bytes();
     pressure.ids = ids;
@@ -166,7 +166,7 @@ uint64_t private_bytes(const lk_cache *cache, Sequence *sequence) {
     for (uint64_t r = 0; r < sequence->rows.size(); ++r) {
         const Row &row = *sequence->row(r);
         if (row.n_holders == 1)
-            bytes += row_bytes(cache->plan.model) + content_bytes(cache, row);
+            bytes += block_bytes(cache->plan.model) + content_bytes(cache, row);
     }
     return bytes;
 }
@@ -182,7 +182,7 @@ lk_status check_private(lk_cache *cache, const StepSequence &part, const RowCoun
     if (!cache->desc.sequence_limit_bytes || !rows.total())
         return LK_OK;
     const uint64_t fresh =
-        rows.total() * row_bytes(cache->plan.model) + rows.sink * slot_sum(cache->sink_count) +
+        rows.total() * block_bytes(cache->plan.model) + rows.sink * slot_sum(cache->sink_count) +
         rows.last_sink * slot_sum(cache->last_sink_count) +
         rows.recent * slot_sum(cache->recent_count) + rows.direct * slot_sum(cache->direct_count);
     const uint64_t bytes = private_bytes(cache, part.sequence) + fresh;
@@ -196,7 +196,7 @@ lk_status check_private(lk_cache *cache, const StepSequence &part, const RowCoun
 }
 
 // Bytes from whoever gives them first; LK_E_BUDGET, without a sentence, when nobody does.
-lk_status relieve(lk_cache *cache, uint64_t lacking_bytes) {
+lk_status relieve(lk_cache *cache, uint64_t shortfall_bytes) {
     uint32_t n_done = 0;
     lk_status status = pack_deferred(cache, &n_done);
     if ((!status || status == LK_E_BUDGET) && !n_done)
@@ -206,7 +206,7 @@ lk_status relieve(lk_cache *cache, uint64_t lacking_bytes) {
     if (n_done)
         return LK_OK;
     if (cache->desc.pressure)
-        return ask_host(cache, lacking_bytes);
+        return ask_host(cache, shortfall_bytes);
     return cache->desc.flags & LK_CACHE_EVICT && evict(cache) ? LK_OK : LK_E_BUDGET;
 }
 
@@ -293,7 +293,7 @@ lk_status make_room(lk_cache *cache) {
         const Scores *scores = part.sequence->scores;
         n_scores += scores && scores->n_holders > 1;
     }
-    need.table_bytes = n_scores * score_bytes(cache->plan.model);
+    need.table_bytes = n_scores * sequence_stat_bytes(cache->plan.model);
     if (cache->plan.model.chunks.tokens)
         pack_ahead(cache, need);
     shrink_ahead(cache, need);
@@ -317,13 +317,14 @@ lk_status check_room(lk_cache *cache, uint64_t table_bytes, const char *what) {
 uint64_t first_token_bytes(lk_cache *cache) {
     const Plan &plan = cache->plan.model;
     const Array<SlotCount> &counts = !plan.sink_tokens ? cache->recent_count
-                                     : sink_rows(plan) == 1 && plan.sink_tokens < plan.page_tokens
+                                     : sink_blocks(plan) == 1 && plan.sink_tokens < plan.page_tokens
                                          ? cache->last_sink_count
                                          : cache->sink_count;
     for (uint32_t s = 0; s < cache->slots.n_sizes(); ++s)
         cache->slot_needs[s] = slots_of(counts, cache->slots.size_of(s));
     const uint64_t extents = cache->slots.extents_for(cache->slot_needs.data());
-    return row_bytes(plan) + score_bytes(plan) + spare_bytes(plan) + extents * LK_EXTENT_BYTES;
+    return block_bytes(plan) + sequence_stat_bytes(plan) + spare_bytes(plan) +
+           extents * LK_EXTENT_BYTES;
 }
 
 }  // namespace lk

@@ -14,16 +14,16 @@ uint64_t scrambled(uint64_t x) {
 
 }  // namespace
 
-lk_status SumQueue::add(const SumItem &item) {
+lk_status SumQueue::add(const StatItem &item) {
     const lk_status status = items_.size() == items_.capacity() ? flush() : LK_OK;
     if (!status)
         items_.push(item);
     return status;
 }
 
-lk_status SumQueue::add_neighbour(const SumItem &item) {
+lk_status SumQueue::add_neighbour(const StatItem &item) {
     if (items_.size()) {
-        SumItem &last = items_.back();
+        StatItem &last = items_.back();
         const uint64_t n_bytes = last.n_channels * sizeof(uint64_t);
         if (last.target + n_bytes == item.target && last.source + n_bytes == item.source &&
             last.mask == item.mask && last.stride_bytes == item.stride_bytes &&
@@ -38,7 +38,8 @@ lk_status SumQueue::add_neighbour(const SumItem &item) {
 lk_status SumQueue::flush() {
     if (!items_.size())
         return LK_OK;
-    const lk_status status = device_->add_sums(items_.data(), static_cast<uint32_t>(items_.size()));
+    const lk_status status =
+        device_->add_stats(items_.data(), static_cast<uint32_t>(items_.size()));
     items_.clear();
     return status;
 }
@@ -47,15 +48,15 @@ void SumQueue::forget(uint64_t address, uint64_t n_bytes) {
     size_t n = 0;
     bool lost_first = false;
     for (size_t i = 0; i < items_.size(); ++i) {
-        SumItem item = items_[i];
-        const bool follows = item.flags & kSumFollows;
+        StatItem item = items_[i];
+        const bool follows = item.flags & kStatFollows;
         lost_first = lost_first && follows;
         if (item.target - address < n_bytes) {
             lost_first = lost_first || !follows;
             continue;
         }
         if (lost_first)
-            item.flags &= ~uint32_t{kSumFollows};
+            item.flags &= ~uint32_t{kStatFollows};
         lost_first = false;
         items_[n++] = item;
     }
@@ -69,18 +70,18 @@ bool Scores::open(uint32_t n_channels, uint64_t n_slots) {
 }
 
 lk_status Scores::start(SumQueue *queue) {
-    return queue->add({base(), 0, 0, 0, n_channels_, kSumReplaces});
+    return queue->add({base(), 0, 0, 0, n_channels_, kStatReplaces});
 }
 
 lk_status Scores::copy(const Scores &from, SumQueue *queue) {
     (void)digests_.assign(from.digests_.data(), from.digests_.size());
     (void)items_.assign(from.items_.data(), from.items_.size());
     has_folded_ = from.has_folded_;
-    lk_status status = queue->add({base(), from.base(), 1, 0, n_channels_, kSumReplaces});
+    lk_status status = queue->add({base(), from.base(), 1, 0, n_channels_, kStatReplaces});
     for (const Item &item : items_)
         if (!status)
             status = queue->add(
-                {array(item.slot), from.array(item.slot), 1, 0, n_channels_, kSumReplaces});
+                {array(item.slot), from.array(item.slot), 1, 0, n_channels_, kStatReplaces});
     return status;
 }
 
@@ -121,7 +122,7 @@ lk_status Scores::add_to(uint32_t slot, bool replaces, const Increment &incremen
     digests_[slot] = replaces ? digest : digests_[slot] + digest;
     return queue->add({array(slot), increment.source, increment.mask, increment.stride_bytes,
                        n_channels_,
-                       (replaces ? kSumReplaces : 0u) | (increment.follows ? kSumFollows : 0u)});
+                       (replaces ? kStatReplaces : 0u) | (increment.follows ? kStatFollows : 0u)});
 }
 
 lk_status Scores::add_to_base(const Increment &increment, SumQueue *queue) {
@@ -157,8 +158,8 @@ lk_status Scores::fold(uint64_t row, uint32_t first, uint32_t n, SumQueue *queue
         if (!mask)
             continue;
         status = queue->add_neighbour({base() + offset, array(first_slot) + offset, mask,
-                                       array_bytes(), n, kSumClears | follows});
-        follows = kSumFollows;
+                                       array_bytes(), n, kStatClears | follows});
+        follows = kStatFollows;
     }
     return status;
 }
@@ -170,7 +171,7 @@ lk_status Scores::drop_folded(uint64_t row, SumQueue *queue) {
         const uint32_t slot = items_[0].slot;
         digests_[0] += digests_[slot];
         status = queue->add(
-            {base(), array(slot), 1, 0, n_channels_, follows ? uint32_t{kSumFollows} : 0u});
+            {base(), array(slot), 1, 0, n_channels_, follows ? uint32_t{kStatFollows} : 0u});
         follows = true;
         remove(0);
     }

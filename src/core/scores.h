@@ -1,4 +1,4 @@
-// Sums of |Q| that rank the key channels of a page (LK_SCORE_QUERY_RANGE).
+// Sums of |Q| that rank the key channels of a page (LK_RANKING_QUERY_RANGE).
 //
 // A page is ranked by the queries of all tokens up to its own last one. So a sequence keeps one sum
 // for all that packed rows have seen (the base) and a list of increments in token order: one for
@@ -29,21 +29,21 @@ class SumQueue {
     bool reserve(size_t n) { return items_.reserve(items_.size() + n); }
     void use(CacheDevice *device) { device_ = device; }
     // Hands over what is queued when there is no room. LK_E_DEVICE.
-    lk_status add(const SumItem &item);
+    lk_status add(const StatItem &item);
     // The same; neighbouring channels of the item before become one with it.
-    lk_status add_neighbour(const SumItem &item);
+    lk_status add_neighbour(const StatItem &item);
     lk_status flush();
     // Drop what would write to these bytes.
     void forget(uint64_t address, uint64_t n_bytes);
 
   private:
     CacheDevice *device_ = nullptr;
-    Array<SumItem> items_;
+    Array<StatItem> items_;
 };
 
 // What is added: the sum of arrays of a step.
 struct Increment {
-    uint64_t source;  // as of SumItem
+    uint64_t source;  // as of StatItem
     uint64_t mask;
     uint64_t stride_bytes;
     uint64_t serial;  // no other one has it

@@ -43,10 +43,10 @@ HalfNeed need_of(const HalfInfo &half, bool is_direct) {
 }
 
 HalfNeed packed_need_of(const lk_cache *cache, const HalfInfo &half, uint16_t packed) {
-    const HalfShape &shape = cache->classes[packed].shape;
-    return {packed, slot_bytes(payload_bytes(shape)),
+    const PageLayout &layout = cache->classes[packed].layout;
+    return {packed, slot_bytes(payload_bytes(layout)),
             half.slots.recent_metadata ? half.slots.recent_metadata
-                                       : slot_bytes(metadata_bytes(shape))};
+                                       : slot_bytes(metadata_bytes(layout))};
 }
 
 HalfNeed packed_need(const lk_cache *cache, const EntryInfo &info, bool is_value,
@@ -56,17 +56,17 @@ HalfNeed packed_need(const lk_cache *cache, const EntryInfo &info, bool is_value
         return need_of(half, true);
     const uint16_t packed =
         half.chunk_class[chunk_class - LK_CHUNK_LOW][cache->layers[info.layer].rung];
-    return cache->classes[packed].shape.is_raw() ? need_of(half, false)
-                                                 : packed_need_of(cache, half, packed);
+    return cache->classes[packed].layout.is_raw() ? need_of(half, false)
+                                                  : packed_need_of(cache, half, packed);
 }
 
-HalfNeed sink_need(const lk_cache *cache, uint16_t half_class) {
-    return {half_class, slot_bytes(payload_bytes(cache->classes[half_class].shape)), 0};
+HalfNeed sink_need(const lk_cache *cache, uint16_t page_format) {
+    return {page_format, slot_bytes(payload_bytes(cache->classes[page_format].layout)), 0};
 }
 
 lk_status make_row(lk_cache *cache, uint64_t index, Row **out) {
     const Plan &plan = cache->plan.model;
-    const uint64_t bytes = row_bytes(plan);
+    const uint64_t bytes = block_bytes(plan);
     if (cache->ledger.left_bytes() < bytes)
         return fail(LK_E_BUDGET, "the budget of %llu bytes lacks %llu bytes for a page table",
                     ull{cache->ledger.limit_bytes}, ull{bytes - cache->ledger.left_bytes()});
@@ -76,12 +76,12 @@ lk_status make_row(lk_cache *cache, uint64_t index, Row **out) {
         return fail(LK_E_NOMEM, "no memory for a page table of %llu bytes", ull{bytes});
     std::memset(place, 0, bytes);
     Row *row = new (place) Row{};
-    row->first_token = row_first(plan, index);
-    row->capacity_tokens = row_capacity(plan, index);
+    row->first_token = block_first_token(plan, index);
+    row->capacity_tokens = block_capacity(plan, index);
     row->n_entries = static_cast<uint32_t>(cache->entries.size());
     row->n_holders = 1;
-    row->entries = reinterpret_cast<PageEntry *>(static_cast<char *>(place) + kRowBytes);
-    const lk_status status = cache->device->row_create(row);
+    row->entries = reinterpret_cast<PageEntry *>(static_cast<char *>(place) + kBlockBytes);
+    const lk_status status = cache->device->block_create(row);
     if (status) {
         allocator.free(allocator.user, place, bytes, 64);
         return status;
@@ -94,8 +94,8 @@ lk_status make_row(lk_cache *cache, uint64_t index, Row **out) {
 void free_row(lk_cache *cache, Row *row, uint32_t n_entries) {
     for (uint32_t e = 0; e < n_entries; ++e)
         give_entry(cache, row->entries[e]);
-    cache->device->row_destroy(row);
-    const uint64_t bytes = row_bytes(cache->plan.model);
+    cache->device->block_destroy(row);
+    const uint64_t bytes = block_bytes(cache->plan.model);
     const Allocator &allocator = cache->context->allocator;
     allocator.free(allocator.user, row, bytes, 64);
     cache->ledger.table_bytes -= bytes;
@@ -108,8 +108,8 @@ void give_entry(lk_cache *cache, const PageEntry &entry) {
     cache->slots.give(entry.key_metadata);
     cache->slots.give(entry.value_payload);
     cache->slots.give(entry.value_metadata);
-    count_halves(cache, entry.key_class, -1);
-    count_halves(cache, entry.value_class, -1);
+    count_halves(cache, entry.key_format, -1);
+    count_halves(cache, entry.value_format, -1);
 }
 
 void hold_row(lk_cache *cache, Row *row) {
@@ -143,7 +143,7 @@ uint64_t content_bytes(const lk_cache *cache, const Row &row) {
     for (uint32_t e = 0; e < row.n_entries; ++e) {
         if (row.entries[e].is_absent)
             continue;
-        for (const uint16_t half : {row.entries[e].key_class, row.entries[e].value_class}) {
+        for (const uint16_t half : {row.entries[e].key_format, row.entries[e].value_format}) {
             const HalfBytes own = half_bytes(cache->classes[half]);
             bytes += own.payload + own.metadata + own.recent;
         }
@@ -167,10 +167,10 @@ Sequence *find_sequence(const lk_cache *cache, lk_sequence id) {
 
 RowKind row_kind(const lk_cache *cache, const Sequence &sequence, uint64_t row, uint64_t n_new) {
     const Plan &plan = cache->plan.model;
-    if (is_sink_row(plan, row))
+    if (is_sink_block(plan, row))
         return RowKind::kSink;
     return row >= first_to_pack(cache, sequence) &&
-                   packs_directly(plan, row, sequence.length, n_new)
+                   packs_on_append(plan, row, sequence.length, n_new)
                ? RowKind::kDirect
                : RowKind::kRecent;
 }
@@ -184,8 +184,8 @@ lk_chunk_class chunk_class_of(RowKind kind) {
 
 lk_status take_halves(lk_cache *cache, const HalfNeed &key, const HalfNeed &value, PageEntry *out) {
     PageEntry made{};
-    made.key_class = key.half_class;
-    made.value_class = value.half_class;
+    made.key_format = key.page_format;
+    made.value_format = value.page_format;
     Taken taken(cache->slots);
     lk_status status = taken.take(key.payload, &made.key_payload);
     if (!status)
@@ -197,8 +197,8 @@ lk_status take_halves(lk_cache *cache, const HalfNeed &key, const HalfNeed &valu
     if (status)
         return status;
     taken.keep();
-    count_halves(cache, made.key_class, 1);
-    count_halves(cache, made.value_class, 1);
+    count_halves(cache, made.key_format, 1);
+    count_halves(cache, made.value_format, 1);
     *out = made;
     return LK_OK;
 }
@@ -295,7 +295,7 @@ void release_scores(lk_cache *cache, Scores *scores) {
     const SlabMemory &memory = scores->memory();
     cache->sums.forget(memory.address, memory.bytes);
     cache->context->backend->slab_destroy(memory);
-    cache->ledger.table_bytes -= score_bytes(cache->plan.model);
+    cache->ledger.table_bytes -= sequence_stat_bytes(cache->plan.model);
     destroy(cache->context->allocator, scores);
 }
 
@@ -315,12 +315,12 @@ lk_status cut_scores(lk_cache *cache, Sequence *sequence, uint64_t n_rows) {
 
 lk_status make_scores(lk_cache *cache, Scores **out) {
     *out = nullptr;
-    const uint64_t bytes = score_bytes(cache->plan.model);
+    const uint64_t bytes = sequence_stat_bytes(cache->plan.model);
     if (cache->ledger.left_bytes() < bytes)
         return fail(LK_E_BUDGET, "the budget of %llu bytes lacks %llu bytes for a sequence's sums",
                     ull{cache->ledger.limit_bytes}, ull{bytes - cache->ledger.left_bytes()});
     const uint32_t n_channels = cache->n_ranked_channels;
-    const uint64_t n_slots = score_slots(cache->plan.model);
+    const uint64_t n_slots = query_stat_slots(cache->plan.model);
     const Allocator &allocator = cache->context->allocator;
     Scores *scores = create<Scores>(allocator, allocator);
     lk_status status = LK_OK;

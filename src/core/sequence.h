@@ -20,7 +20,7 @@ namespace lk {
 // Forks share rows. What a holder sees of a row never changes: new tokens go behind those that any
 // holder has, else into a copy (tail.cpp), and a shared row is packed into another, its twin
 // (pack.cpp), which the holders take as their windows leave it.
-struct Row : PageRow {
+struct Row : Block {
     uint32_t n_packed;
     uint32_t n_holders;  // sequences that list it, and steps that keep it for a discard
     uint32_t n_written;  // tokens that a holder has committed; of a row with several holders
@@ -32,7 +32,7 @@ struct Row : PageRow {
     Row *recent_twin;  // of a twin: the row that it was packed from, null when that is gone
     uint64_t sums;     // of a twin: digest of the sums of |Q| that ranked its channels
 };
-static_assert(sizeof(Row) <= kRowBytes, "rows are counted in the budget");
+static_assert(sizeof(Row) <= kBlockBytes, "rows are counted in the budget");
 
 struct Watch;
 
@@ -45,10 +45,10 @@ struct Sequence {
     uint64_t first_open = 0;            // rows before it are packed, sinks aside
     uint64_t first_windowed = 0;        // rows before it have nothing more for windows to leave
     uint64_t mark = 0;                  // the step_begin() that named it last
-    Array<PageRow *> rows;              // all are Row
+    Array<Block *> rows;                // all are Row
     Scores *scores = nullptr;           // null when no channels are ranked by queries
     uint64_t scores_rows = UINT64_MAX;  // rows that its scores are still to be cut to
-    Watch *watch = nullptr;             // of lk_chunks_watch()
+    Watch *watch = nullptr;             // of lk_chunks_score_attention()
     lk_defer deferral = LK_DEFER_OFF;
     uint64_t retain_bytes = 0;       // of originals in host memory, at most
     Originals *originals = nullptr;  // null without
@@ -74,7 +74,7 @@ RowKind row_kind(const lk_cache *cache, const Sequence &sequence, uint64_t row, 
 // changed.
 lk_status create_row(lk_cache *cache, uint64_t index, RowKind kind, Row **out);
 // One holder more, one less; the last one frees it. The budget counts a link for each but one.
-constexpr uint64_t kLinkBytes = sizeof(PageRow *);
+constexpr uint64_t kLinkBytes = sizeof(Block *);
 void hold_row(lk_cache *cache, Row *row);
 void release_row(lk_cache *cache, Row *row);
 // The row's tokens are about to change: it is no one's twin any more.
@@ -115,7 +115,7 @@ lk_status own_scores(lk_cache *cache, Sequence *sequence, Scores **borrowed);
 
 // What a half of some class takes.
 struct HalfNeed {
-    uint16_t half_class;
+    uint16_t page_format;
     uint64_t payload;  // slot sizes, 0 = none
     uint64_t metadata;
 };
@@ -127,7 +127,7 @@ HalfNeed packed_need_of(const lk_cache *cache, const HalfInfo &half, uint16_t pa
 // Of a packed row: of chunks, or with LK_CHUNK_NONE as the plan has it.
 HalfNeed packed_need(const lk_cache *cache, const EntryInfo &info, bool is_value,
                      lk_chunk_class chunk_class);
-HalfNeed sink_need(const lk_cache *cache, uint16_t half_class);
+HalfNeed sink_need(const lk_cache *cache, uint16_t page_format);
 // Slots for both halves of an entry. On failure nothing is taken.
 lk_status take_halves(lk_cache *cache, const HalfNeed &key, const HalfNeed &value, PageEntry *out);
 // Give back the slots of an entry.

@@ -25,21 +25,21 @@ bool are_alike(const ShrinkStep &a, const ShrinkStep &b) {
            a.tail_bytes == b.tail_bytes;
 }
 
-ShrinkStep shrink_step(const lk_cache *cache, const HalfClass &wide, uint16_t to) {
-    const HalfShape &shape = wide.shape;
+ShrinkStep shrink_step(const lk_cache *cache, const PageFormat &wide, uint16_t to) {
+    const PageLayout &layout = wide.layout;
     const uint32_t bits = class_bits(wide);
-    ShrinkStep step{static_cast<uint16_t>(bits), to, 0, shape.page_tokens, 0, 0};
+    ShrinkStep step{static_cast<uint16_t>(bits), to, 0, layout.page_tokens, 0, 0};
     if (!to)
         return step;
-    step.n_strips = shape.strips[wide_plane(bits)];
+    step.n_strips = layout.strips[wide_plane(bits)];
     step.tail_bytes =
-        static_cast<uint32_t>(payload_bytes(cache->classes[to].shape) -
-                              uint64_t{step.n_strips} * strip_bytes(shape.page_tokens, bits / 2));
+        static_cast<uint32_t>(payload_bytes(cache->classes[to].layout) -
+                              uint64_t{step.n_strips} * strip_bytes(layout.page_tokens, bits / 2));
     return step;
 }
 
 uint16_t class_of(const PageEntry &page, bool is_value) {
-    return is_value ? page.value_class : page.key_class;
+    return is_value ? page.value_format : page.key_format;
 }
 
 // Halves of a layer are gathered, then taken down together. Those that stay where they are go in
@@ -113,7 +113,7 @@ void Shrinker::add_staying(uint64_t payload, const ShrinkStep &step) {
             run.stride_bytes = static_cast<uint32_t>(payload - run.source);
             next_payload_ = payload;
         }
-        if (payload == next_payload_ && run.n_halves < kRunHalves) {
+        if (payload == next_payload_ && run.n_halves < kRunPages) {
             ++run.n_halves;
             next_payload_ += run.stride_bytes;
             return;
@@ -175,7 +175,7 @@ lk_status Shrinker::add(Row *row) {
 
 // Of the slot that the half moves to.
 uint64_t Shrinker::target_bytes(const MovedHalf &half) const {
-    return slot_bytes(payload_bytes(cache_->classes[half.to].shape));
+    return slot_bytes(payload_bytes(cache_->classes[half.to].layout));
 }
 
 // Targets for halves from the first on, as far as slabs have room. Returns where that ends.
@@ -243,7 +243,7 @@ void Shrinker::queue(const MovedHalf *first, const MovedHalf *end) {
 void Shrinker::count(const Row &row, uint16_t from, uint16_t to, uint32_t n) {
     cache_->class_changes[from] -= static_cast<int32_t>(n);
     cache_->class_changes[to] += static_cast<int32_t>(n);
-    cache_->stats.halves_shrunk += n;
+    cache_->stats.pages_shrunk += n;
     n_done_ += n;
     if (row.n_holders < 2)
         return;
@@ -270,15 +270,15 @@ void Shrinker::apply_staying(Row *row) {
         uint16_t from = 0;
         uint32_t n = 0;
         for (PageEntry *page = first; page != end; ++page) {
-            uint16_t *half_class = is_value ? &page->value_class : &page->key_class;
-            if (!shrinks(*page, is_value) || steps_[*half_class].moves())
+            uint16_t *page_format = is_value ? &page->value_format : &page->key_format;
+            if (!shrinks(*page, is_value) || steps_[*page_format].moves())
                 continue;
-            if (n && *half_class != from) {
+            if (n && *page_format != from) {
                 count(*row, from, steps_[from].to, n);
                 n = 0;
             }
-            from = *half_class;
-            *half_class = steps_[from].to;
+            from = *page_format;
+            *page_format = steps_[from].to;
             ++n;
         }
         if (n)
@@ -312,7 +312,7 @@ lk_status Shrinker::apply(const MovedHalf *first, const MovedHalf *end) {
         uint64_t &payload = half->payload();
         *cache_->left_slots.extend(1) = payload;
         payload = half->target;
-        half->half_class() = half->to;
+        half->page_format() = half->to;
         count(*half->row, half->from, half->to, 1);
     }
     cache_->slots.give(cache_->left_slots.data(), cache_->left_slots.size());
@@ -379,19 +379,19 @@ uint32_t next_layer(const lk_cache *cache) {
 }
 
 void set_half_rung(lk_cache *cache, uint32_t rung, HalfInfo *half) {
-    half->packed_class = half->rung_class[rung];
-    const HalfShape &shape = cache->classes[half->packed_class].shape;
-    half->slots.packed_payload = shape.is_raw() ? 0 : slot_bytes(payload_bytes(shape));
-    half->slots.packed_metadata = shape.is_raw() ? 0 : half->slots.recent_metadata;
+    half->packed_class = half->rung_format[rung];
+    const PageLayout &layout = cache->classes[half->packed_class].layout;
+    half->slots.packed_payload = layout.is_raw() ? 0 : slot_bytes(payload_bytes(layout));
+    half->slots.packed_metadata = layout.is_raw() ? 0 : half->slots.recent_metadata;
 }
 
 }  // namespace
 
-uint32_t class_bits(const HalfClass &half) {
-    return half.shape.is_raw()          ? 16
-           : half.shape.strips[kPlane8] ? 8
-           : half.shape.strips[kPlane4] ? 4
-                                        : 0;
+uint32_t class_bits(const PageFormat &half) {
+    return half.layout.is_raw()          ? 16
+           : half.layout.strips[kPlane8] ? 8
+           : half.layout.strips[kPlane4] ? 4
+                                         : 0;
 }
 
 void set_rung(lk_cache *cache, uint32_t layer, uint32_t rung) {
@@ -433,7 +433,7 @@ lk_status settle_layer(lk_cache *cache, uint32_t layer, uint32_t n_halves, uint3
         Sequence *sequence = cache->sequences[s];
         if (sequence->id < info.next_sequence)
             continue;
-        const uint64_t sinks = sink_rows(cache->plan.model);
+        const uint64_t sinks = sink_blocks(cache->plan.model);
         if (sequence->id > info.next_sequence || info.next_row < sinks)
             info.next_row = sinks;
         info.next_sequence = sequence->id;

@@ -132,14 +132,14 @@ class SnapshotReader {
     const SnapshotHeader &header() const { return header_; }
     const Array<uint8_t> &fingerprint() const { return fingerprint_; }
     const Array<uint8_t> &plan_text() const { return plan_text_; }  // without a zero
-    const Array<FileClass> &classes() const { return classes_; }
+    const Array<FileFormat> &classes() const { return classes_; }
     uint64_t done_bytes() const { return done_bytes_; }
 
     // The plan is the one of plan_text().
     lk_status next_sequence(const Plan &plan, const SequencePart **out);
     lk_status next_row(SnapshotRow *out);
     // Valid until the next call.
-    lk_status next_part(RowsPart *out);
+    lk_status next_part(BlockPart *out);
     // Check the part that comes next, where its bytes are there already, so that next_part() need
     // not. Any thread, while nobody else calls the reader; parts that were taken stay valid.
     void look_ahead();
@@ -158,7 +158,7 @@ class SnapshotReader {
                          Array<uint8_t> *out);
     lk_status check_rows_of_sequence() const;
     lk_status check_chunks_of_sequence() const;
-    lk_status check_position(const RowsRecord &record) const;
+    lk_status check_position(const BlockRecord &record) const;
 
     const Allocator &allocator_;
     SnapshotSource &source_;
@@ -168,7 +168,7 @@ class SnapshotReader {
     Array<uint8_t> fingerprint_;
     Array<uint8_t> plan_text_;
     Array<uint8_t> class_bytes_;
-    Array<FileClass> classes_;
+    Array<FileFormat> classes_;
 
     const Plan *plan_ = nullptr;
     Array<uint8_t> sequence_;  // body of the chunk that part_ points into
@@ -184,7 +184,7 @@ class SnapshotReader {
     Array<KnownRow> rows_;
 
     uint64_t chunk_ahead_ = UINT64_MAX;  // was found good
-    RowsPart part_ahead_{};              // in it
+    BlockPart part_ahead_{};             // in it
 };
 
 // Sequences of a cache, as the save of all forms is called with.

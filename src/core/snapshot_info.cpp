@@ -9,7 +9,7 @@ struct lk_snapshot {
     lk_snapshot_info info{};
     lk_plan plan;
     lk::Array<lk_snapshot_sequence> sequences;
-    lk::Array<lk_snapshot_class> classes;
+    lk::Array<lk_snapshot_format> classes;
 };
 
 namespace lk {
@@ -52,14 +52,14 @@ lk_status Inspection::run() {
 }
 
 lk_status Inspection::add_classes() {
-    for (const FileClass &file : reader_.classes()) {
-        lk_snapshot_class made{};
+    for (const FileFormat &file : reader_.classes()) {
+        lk_snapshot_format made{};
         made.size = sizeof made;
-        made.is_value = file.shape.side == Side::kValue;
-        made.head_dim = file.shape.head_dim;
-        made.page_tokens = file.shape.page_tokens;
+        made.is_value = file.layout.side == Side::kValue;
+        made.head_dim = file.layout.head_dim;
+        made.page_tokens = file.layout.page_tokens;
         for (uint32_t p = 0; p < kPlaneCount; ++p)
-            made.channels[p] = file.shape.strips[p] * LK_STRIP_CHANNELS;
+            made.channels[p] = file.layout.strips[p] * LK_STRIP_CHANNELS;
         if (!out_.classes.push(made))
             return fail(LK_E_NOMEM, "no memory for %zu classes", reader_.classes().size());
     }
@@ -67,28 +67,28 @@ lk_status Inspection::add_classes() {
 }
 
 void Inspection::count(uint16_t file_class) {
-    if (file_class == kAbsentHalf)
+    if (file_class == kAbsentPage)
         return;
-    const HalfShape &shape = reader_.classes()[file_class].shape;
-    lk_snapshot_class &own = out_.classes[file_class];
-    ++own.n_halves;
-    own.payload_bytes += payload_bytes(shape);
-    own.metadata_bytes += metadata_bytes(shape);
+    const PageLayout &layout = reader_.classes()[file_class].layout;
+    lk_snapshot_format &own = out_.classes[file_class];
+    ++own.n_pages;
+    own.payload_bytes += payload_bytes(layout);
+    own.metadata_bytes += metadata_bytes(layout);
 }
 
 lk_status Inspection::add_row(lk_snapshot_sequence *sequence) {
     SnapshotRow row;
     lk_status status = reader_.next_row(&row);
-    ++sequence->n_rows;
-    sequence->n_shared_rows += !row.is_new;
+    ++sequence->n_blocks;
+    sequence->n_shared_blocks += !row.is_new;
     for (bool is_whole = !row.is_new; !status && !is_whole;) {
-        RowsPart part;
+        BlockPart part;
         status = reader_.next_part(&part);
         if (status)
             return status;
         for (uint32_t i = 0; i < part.record.n_entries; ++i) {
-            count(part.entry(i).key_class);
-            count(part.entry(i).value_class);
+            count(part.entry(i).key_format);
+            count(part.entry(i).value_format);
         }
         is_whole = part.record.first_entry + part.record.n_entries == reader_.header().n_entries;
     }
@@ -104,8 +104,8 @@ lk_status Inspection::add_sequence() {
     made.size = sizeof made;
     made.id = part->record.id;
     made.n_tokens = part->record.n_tokens;
-    const uint64_t n_rows = row_count(out_.plan.model, made.n_tokens);
-    while (!status && made.n_rows < n_rows)
+    const uint64_t n_blocks = block_count(out_.plan.model, made.n_tokens);
+    while (!status && made.n_blocks < n_blocks)
         status = add_row(&made);
     if (!status && !out_.sequences.push(made))
         status = fail(LK_E_NOMEM, "no memory for %zu sequences", out_.sequences.size() + 1);
@@ -118,10 +118,10 @@ void Inspection::fill_info() {
     info.size = sizeof info;
     info.version = header.version;
     info.n_sequences = header.n_sequences;
-    info.n_classes = header.n_classes;
+    info.n_formats = header.n_formats;
     info.total_bytes = header.total_bytes;
     info.n_tokens = header.n_tokens;
-    info.n_rows = header.n_rows;
+    info.n_blocks = header.n_blocks;
     info.geometry_hash = header.geometry_hash;
     info.plan_hash = header.plan_hash;
     info.fingerprint_bytes = header.fingerprint_bytes;
@@ -198,7 +198,7 @@ lk_status lk_snapshot_sequence_init(lk_snapshot_sequence *sequence, size_t struc
     return lk::init_struct(sequence, struct_bytes, sizeof *sequence, "snapshot_sequence");
 }
 
-lk_status lk_snapshot_class_init(lk_snapshot_class *kind, size_t struct_bytes) {
+lk_status lk_snapshot_format_init(lk_snapshot_format *kind, size_t struct_bytes) {
     return lk::init_struct(kind, struct_bytes, sizeof *kind, "snapshot_class");
 }
 
@@ -218,8 +218,8 @@ lk_status lk_snapshot_get_sequence(const lk_snapshot *snapshot, uint32_t index,
     return lk::get_item(snapshot, &lk_snapshot::sequences, index, sequence, "sequences");
 }
 
-lk_status lk_snapshot_get_class(const lk_snapshot *snapshot, uint32_t index,
-                                lk_snapshot_class *kind) {
+lk_status lk_snapshot_get_format(const lk_snapshot *snapshot, uint32_t index,
+                                 lk_snapshot_format *kind) {
     return lk::get_item(snapshot, &lk_snapshot::classes, index, kind, "classes");
 }
 

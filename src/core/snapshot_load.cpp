@@ -11,10 +11,10 @@ namespace lk {
 
 namespace {
 
-bool same_class(const HalfClass &own, const FileClass &file) {
-    if (!same_shape(own.shape, file.shape) || !own.permutation != !file.permutation)
+bool same_class(const PageFormat &own, const FileFormat &file) {
+    if (!same_layout(own.layout, file.layout) || !own.permutation != !file.permutation)
         return false;
-    return !own.permutation || !std::memcmp(own.permutation, file.permutation, own.shape.head_dim);
+    return !own.permutation || !std::memcmp(own.permutation, file.permutation, own.layout.head_dim);
 }
 
 class Loader {
@@ -39,13 +39,13 @@ class Loader {
     lk_status load_chunks(const SequencePart &part, Sequence *sequence);
     lk_status share_row(Sequence *sequence, Row *row);
     lk_status load_row(Sequence *sequence, uint64_t ordinal);
-    lk_status load_part(const RowsPart &part, bool is_sink, Row *row, uint32_t *n_taken);
+    lk_status load_part(const BlockPart &part, bool is_sink, Row *row, uint32_t *n_taken);
     bool may_lack(uint32_t layer, const Row &row) const;
-    uint16_t find_packed_class(uint32_t layer, const HalfInfo &half, const Row &row,
-                               const FileClass &file) const;
+    uint16_t find_packed_format(uint32_t layer, const HalfInfo &half, const Row &row,
+                                const FileFormat &file) const;
     lk_status find_class(uint32_t layer, const HalfInfo &half, uint16_t last_sink,
                          uint16_t file_class, const Row &row, bool is_sink, HalfNeed *out) const;
-    void add_half(uint16_t half_class, uint64_t payload, uint64_t metadata, const uint8_t **from);
+    void add_half(uint16_t page_format, uint64_t payload, uint64_t metadata, const uint8_t **from);
     lk_status check_packed(const Row &row, uint64_t number) const;
     void join(const SnapshotTarget &target);
 
@@ -178,8 +178,8 @@ lk_status Loader::load_sequence() {
     status = load_scores(*part, sequence);
     if (!status)
         status = load_chunks(*part, sequence);
-    const uint64_t n_rows = row_count(cache_.plan.model, part->record.n_tokens);
-    for (uint64_t r = 0; !status && r < n_rows; ++r)
+    const uint64_t n_blocks = block_count(cache_.plan.model, part->record.n_tokens);
+    for (uint64_t r = 0; !status && r < n_blocks; ++r)
         status = load_row(sequence, r);
     if (status)
         return status;
@@ -187,12 +187,12 @@ lk_status Loader::load_sequence() {
     if (check_pages(&cache_, *sequence, sequence->length))
         return fail(LK_E_CORRUPT, "snapshot: sequence %llu lacks pages that it sees",
                     ull{part->record.id});
-    sequence->first_open = sink_rows(cache_.plan.model);
-    while (sequence->first_open < n_rows &&
+    sequence->first_open = sink_blocks(cache_.plan.model);
+    while (sequence->first_open < n_blocks &&
            sequence->row(sequence->first_open)->n_packed == cache_.entries.size())
         ++sequence->first_open;
-    if (sequence->first_open > n_rows)
-        sequence->first_open = n_rows;
+    if (sequence->first_open > n_blocks)
+        sequence->first_open = n_blocks;
     return LK_OK;
 }
 
@@ -213,12 +213,12 @@ lk_status Loader::load_scores(const SequencePart &part, Sequence *sequence) {
         return fail(LK_E_NOMEM, "no memory for a list of %u sums", record.n_sums);
     scores->restore_base(part.base, record.flags & kHasFolded);
     copies_.push({scores->base(), const_cast<uint8_t *>(part.base), sums_bytes});
-    uint64_t least_row = sink_rows(cache_.plan.model);
+    uint64_t least_row = sink_blocks(cache_.plan.model);
     for (uint32_t i = 0; i < record.n_sums; ++i) {
         const uint8_t *values = nullptr;
         const SumRecord sum = part.sum(i, &values);
         if (sum.row < least_row || sum.is_gap > 1 ||
-            (!sum.is_gap && sum.row >= row_count(cache_.plan.model, record.n_tokens)) ||
+            (!sum.is_gap && sum.row >= block_count(cache_.plan.model, record.n_tokens)) ||
             !scores->restore_item(sum.row, sum.is_gap != 0, values))
             return fail(LK_E_CORRUPT, "snapshot: sum %u of sequence %llu is of row %llu", i,
                         ull{record.id}, ull{sum.row});
@@ -252,10 +252,10 @@ lk_status Loader::load_row(Sequence *sequence, uint64_t ordinal) {
     status = make_row(&cache_, ordinal, &row);
     if (status)
         return status;
-    const bool is_sink = is_sink_row(cache_.plan.model, ordinal);
+    const bool is_sink = is_sink_block(cache_.plan.model, ordinal);
     uint32_t n_taken = 0;
     while (!status && n_taken < row->n_entries) {
-        RowsPart part;
+        BlockPart part;
         status = reader_.next_part(&part);
         if (status)
             break;
@@ -292,14 +292,14 @@ lk_status Loader::share_row(Sequence *sequence, Row *row) {
 
 // The class of a packed half: that of its row's chunks or of the plan, at any rung of the layer's
 // ladder, or one that it comes by on its way down. 0, a raw class, for none.
-uint16_t Loader::find_packed_class(uint32_t layer, const HalfInfo &half, const Row &row,
-                                   const FileClass &file) const {
+uint16_t Loader::find_packed_format(uint32_t layer, const HalfInfo &half, const Row &row,
+                                    const FileFormat &file) const {
     const uint32_t n_rungs = cache_.plan.model.layers[layer].n_rungs;
     const uint16_t *classes = row.chunk_class ? half.chunk_class[row.chunk_class - LK_CHUNK_LOW]
-                              : n_rungs       ? half.rung_class
+                              : n_rungs       ? half.rung_format
                                               : &half.packed_class;
     for (uint32_t r = 0; r < (n_rungs ? n_rungs : 1); ++r)
-        for (uint16_t c = classes[r]; c && !cache_.classes[c].shape.is_raw();
+        for (uint16_t c = classes[r]; c && !cache_.classes[c].layout.is_raw();
              c = cache_.shrink_steps[c].to)
             if (same_class(cache_.classes[c], file))
                 return c;
@@ -310,15 +310,15 @@ uint16_t Loader::find_packed_class(uint32_t layer, const HalfInfo &half, const R
 lk_status Loader::find_class(uint32_t layer, const HalfInfo &half, uint16_t last_sink,
                              uint16_t file_class, const Row &row, bool is_sink,
                              HalfNeed *out) const {
-    if (file_class != kAbsentHalf) {
-        const FileClass &file = reader_.classes()[file_class];
+    if (file_class != kAbsentPage) {
+        const FileFormat &file = reader_.classes()[file_class];
         const bool is_short = row.capacity_tokens < cache_.plan.model.page_tokens;
         const uint16_t raw = is_sink && is_short ? last_sink : half.recent_class;
         if (same_class(cache_.classes[raw], file)) {
             *out = is_sink ? sink_need(&cache_, raw) : need_of(half, false);
             return LK_OK;
         }
-        const uint16_t packed = is_sink ? uint16_t{0} : find_packed_class(layer, half, row, file);
+        const uint16_t packed = is_sink ? uint16_t{0} : find_packed_format(layer, half, row, file);
         if (packed) {
             *out = packed_need_of(&cache_, half, packed);
             return LK_OK;
@@ -333,13 +333,14 @@ lk_status Loader::find_class(uint32_t layer, const HalfInfo &half, uint16_t last
 // A layer lacks pages that lie behind its window; load_sequence() looks whether they do.
 bool Loader::may_lack(uint32_t layer, const Row &row) const {
     const Plan &plan = cache_.plan.model;
-    return drops_pages(plan, plan.layers[layer].geometry) && row.first_token >= plan.sink_tokens;
+    return frees_hidden_pages(plan, plan.layers[layer].geometry) &&
+           row.first_token >= plan.sink_tokens;
 }
 
-void Loader::add_half(uint16_t half_class, uint64_t payload, uint64_t metadata,
+void Loader::add_half(uint16_t page_format, uint64_t payload, uint64_t metadata,
                       const uint8_t **from) {
-    const HalfShape &shape = cache_.classes[half_class].shape;
-    const uint64_t bytes[] = {payload_bytes(shape), metadata_bytes(shape)};
+    const PageLayout &layout = cache_.classes[page_format].layout;
+    const uint64_t bytes[] = {payload_bytes(layout), metadata_bytes(layout)};
     const uint64_t addresses[] = {payload, metadata};
     for (int i = 0; i < 2; ++i) {
         if (bytes[i])
@@ -348,7 +349,7 @@ void Loader::add_half(uint16_t half_class, uint64_t payload, uint64_t metadata,
     }
 }
 
-lk_status Loader::load_part(const RowsPart &part, bool is_sink, Row *row, uint32_t *n_taken) {
+lk_status Loader::load_part(const BlockPart &part, bool is_sink, Row *row, uint32_t *n_taken) {
     copies_.clear();
     if (!copies_.reserve(4 * static_cast<size_t>(part.record.n_entries)))
         return fail(LK_E_NOMEM, "no memory for the copies of %u entries", part.record.n_entries);
@@ -360,18 +361,18 @@ lk_status Loader::load_part(const RowsPart &part, bool is_sink, Row *row, uint32
         PageEntry &entry = row->entries[*n_taken];
         HalfNeed key;
         HalfNeed value;
-        if (classes.key_class == kAbsentHalf && classes.value_class == kAbsentHalf &&
+        if (classes.key_format == kAbsentPage && classes.value_format == kAbsentPage &&
             may_lack(info.layer, *row)) {
-            entry.key_class = packed_need(&cache_, info, false, row->chunk_class).half_class;
-            entry.value_class = packed_need(&cache_, info, true, row->chunk_class).half_class;
+            entry.key_format = packed_need(&cache_, info, false, row->chunk_class).page_format;
+            entry.value_format = packed_need(&cache_, info, true, row->chunk_class).page_format;
             entry.is_absent = 1;
             ++*n_taken;
             continue;
         }
-        lk_status status = find_class(info.layer, info.key, layer.last_sink_key, classes.key_class,
+        lk_status status = find_class(info.layer, info.key, layer.last_sink_key, classes.key_format,
                                       *row, is_sink, &key);
         if (!status)
-            status = find_class(info.layer, info.value, layer.last_sink_value, classes.value_class,
+            status = find_class(info.layer, info.value, layer.last_sink_value, classes.value_format,
                                 *row, is_sink, &value);
         if (!status)
             status = take_halves(&cache_, key, value, &entry);
@@ -380,20 +381,19 @@ lk_status Loader::load_part(const RowsPart &part, bool is_sink, Row *row, uint32
         if (status)
             return status;
         ++*n_taken;
-        add_half(entry.key_class, entry.key_payload, entry.key_metadata, &halves);
-        add_half(entry.value_class, entry.value_payload, entry.value_metadata, &halves);
+        add_half(entry.key_format, entry.key_payload, entry.key_metadata, &halves);
+        add_half(entry.value_format, entry.value_payload, entry.value_metadata, &halves);
     }
     const SideWork side = {
         [](void *reader) { static_cast<SnapshotReader *>(reader)->look_ahead(); }, &reader_};
-    return cache_.device->upload_beside(copies_.data(), static_cast<uint32_t>(copies_.size()),
-                                        side);
+    return cache_.device->upload_with(copies_.data(), static_cast<uint32_t>(copies_.size()), side);
 }
 
 // Entries at 16 bits may be among the packed ones where the plan, a class of chunks or a rung of 16
 // has them so; those behind are whole and at 16 bits. Windows leave rows that are packed in full.
 lk_status Loader::check_packed(const Row &row, uint64_t number) const {
-    const auto is_packed = [&](uint16_t half_class) {
-        return !cache_.classes[half_class].shape.is_raw();
+    const auto is_packed = [&](uint16_t page_format) {
+        return !cache_.classes[page_format].layout.is_raw();
     };
     bool is_right = true;
     for (uint32_t e = 0; is_right && e < row.n_entries; ++e) {
@@ -402,9 +402,9 @@ lk_status Loader::check_packed(const Row &row, uint64_t number) const {
         const bool has_ladder = cache_.plan.model.layers[info.layer].n_rungs != 0;
         is_right = !entry.is_absent || row.n_packed == row.n_entries;
         for (const bool is_value : {false, true}) {
-            const uint16_t own = is_value ? entry.value_class : entry.key_class;
+            const uint16_t own = is_value ? entry.value_format : entry.key_format;
             const uint16_t packed =
-                packed_need(&cache_, info, is_value, row.chunk_class).half_class;
+                packed_need(&cache_, info, is_value, row.chunk_class).page_format;
             if (e >= row.n_packed)
                 is_right = is_right && !is_packed(own);
             else if (!has_ladder)

@@ -133,11 +133,11 @@ lk_status SnapshotReader::open() {
         status = keep_chunk(ChunkKind::kPlan, 1, kMaxPlanText, &plan_text_);
     if (!status && hash_bytes(plan_text_.data(), plan_text_.size()) != header_.plan_hash)
         status = fail(LK_E_CORRUPT, "snapshot: the plan does not fit its hash");
-    constexpr uint64_t kMostClass = sizeof(ClassRecord) + LK_MAX_HEAD_DIM;
+    constexpr uint64_t kMostClass = sizeof(FormatRecord) + LK_MAX_HEAD_DIM;
     if (!status)
-        status = keep_chunk(ChunkKind::kClasses, 0, header_.n_classes * kMostClass, &class_bytes_);
+        status = keep_chunk(ChunkKind::kClasses, 0, header_.n_formats * kMostClass, &class_bytes_);
     return status ? status
-                  : read_classes(class_bytes_.data(), class_bytes_.size(), header_.n_classes,
+                  : read_formats(class_bytes_.data(), class_bytes_.size(), header_.n_formats,
                                  &classes_);
 }
 
@@ -167,23 +167,23 @@ lk_status SnapshotReader::check_chunks_of_sequence() const {
 lk_status SnapshotReader::check_rows_of_sequence() const {
     const SequenceRecord &record = part_.record;
     constexpr uint64_t kMostTokens = uint64_t{1} << 48;
-    uint64_t n_rows = 0;
+    uint64_t n_blocks = 0;
     for (uint32_t i = 0; i < record.n_runs; ++i) {
-        const RowRun run = part_.run(i);
-        if (!run.n_rows || run.first_row >= header_.n_rows ||
-            run.n_rows > header_.n_rows - run.first_row)
+        const BlockRun run = part_.run(i);
+        if (!run.n_blocks || run.first_row >= header_.n_blocks ||
+            run.n_blocks > header_.n_blocks - run.first_row)
             return fail(LK_E_CORRUPT,
                         "snapshot: run %u of sequence %llu has rows %llu to %llu + "
                         "%llu of %llu",
-                        i, ull{record.id}, ull{run.first_row}, ull{run.first_row}, ull{run.n_rows},
-                        ull{header_.n_rows});
-        n_rows += run.n_rows;
-        if (n_rows > kMostTokens)
+                        i, ull{record.id}, ull{run.first_row}, ull{run.first_row},
+                        ull{run.n_blocks}, ull{header_.n_blocks});
+        n_blocks += run.n_blocks;
+        if (n_blocks > kMostTokens)
             break;
     }
-    if (record.n_tokens > kMostTokens || n_rows != row_count(*plan_, record.n_tokens))
+    if (record.n_tokens > kMostTokens || n_blocks != block_count(*plan_, record.n_tokens))
         return fail(LK_E_CORRUPT, "snapshot: sequence %llu of %llu tokens has %llu rows",
-                    ull{record.id}, ull{record.n_tokens}, ull{n_rows});
+                    ull{record.id}, ull{record.n_tokens}, ull{n_blocks});
     return LK_OK;
 }
 
@@ -209,10 +209,10 @@ lk_status SnapshotReader::next_sequence(const Plan &plan, const SequencePart **o
 }
 
 lk_status SnapshotReader::next_row(SnapshotRow *out) {
-    const RowRun run = part_.run(run_);
+    const BlockRun run = part_.run(run_);
     const uint64_t number = run.first_row + row_of_run_;
     const uint64_t ordinal = row_of_sequence_++;
-    if (++row_of_run_ == run.n_rows) {
+    if (++row_of_run_ == run.n_blocks) {
         ++run_;
         row_of_run_ = 0;
     }
@@ -225,8 +225,8 @@ lk_status SnapshotReader::next_row(SnapshotRow *out) {
         return LK_OK;
     }
     const KnownRow &known = rows_[number];
-    const uint64_t first = row_first(*plan_, ordinal);
-    if (known.first_token != first || known.n_tokens != row_capacity(*plan_, ordinal) ||
+    const uint64_t first = block_first_token(*plan_, ordinal);
+    if (known.first_token != first || known.n_tokens != block_capacity(*plan_, ordinal) ||
         first + known.n_tokens > part_.record.n_tokens)
         return fail(LK_E_CORRUPT, "snapshot: row %llu is no whole row %llu of sequence %llu",
                     ull{number}, ull{ordinal}, ull{part_.record.id});
@@ -234,11 +234,11 @@ lk_status SnapshotReader::next_row(SnapshotRow *out) {
 }
 
 // A row begins where the plan says and holds what the sequence has of it.
-lk_status SnapshotReader::check_position(const RowsRecord &record) const {
+lk_status SnapshotReader::check_position(const BlockRecord &record) const {
     const uint64_t ordinal = row_of_sequence_ - 1;
-    const uint64_t first = row_first(*plan_, ordinal);
+    const uint64_t first = block_first_token(*plan_, ordinal);
     const uint64_t left = part_.record.n_tokens - first;
-    const uint32_t capacity = row_capacity(*plan_, ordinal);
+    const uint32_t capacity = block_capacity(*plan_, ordinal);
     const uint64_t n_tokens = left < capacity ? left : capacity;
     if (record.row != rows_.size() || record.first_token != first || record.n_tokens != n_tokens)
         return fail(LK_E_CORRUPT,
@@ -258,21 +258,21 @@ lk_status SnapshotReader::check_position(const RowsRecord &record) const {
                     "of class %u",
                     ull{record.row}, row_packed_, row_chunk_class_, record.n_packed,
                     record.chunk_class);
-    if (record.chunk_class && (!plan_->chunks.tokens || is_sink_row(*plan_, ordinal)))
+    if (record.chunk_class && (!plan_->chunks.tokens || is_sink_block(*plan_, ordinal)))
         return fail(LK_E_CORRUPT, "snapshot: row %llu has chunk class %u, and no chunks",
                     ull{record.row}, record.chunk_class);
     return LK_OK;
 }
 
-lk_status SnapshotReader::next_part(RowsPart *out) {
+lk_status SnapshotReader::next_part(BlockPart *out) {
     const uint8_t *body = nullptr;
     uint64_t n_bytes = 0;
     lk_status status =
-        take_chunk(ChunkKind::kRows, sizeof(RowsRecord), kMaxPartBytes, &body, &n_bytes);
+        take_chunk(ChunkKind::kRows, sizeof(BlockRecord), kMaxPartBytes, &body, &n_bytes);
     if (!status && n_chunks_ - 1 == chunk_ahead_)
         *out = part_ahead_;
     else if (!status)
-        status = read_rows(header_.version, body, n_bytes, classes_, out);
+        status = read_block_part(header_.version, body, n_bytes, classes_, out);
     if (!status)
         status = check_position(out->record);
     if (status)
@@ -299,16 +299,16 @@ bool SnapshotReader::looks_good_ahead() {
         return false;
     const uint8_t *body = bytes + sizeof header;
     return !check_chunk_body(header, body) &&
-           !read_rows(header_.version, body, header.body_bytes, classes_, &part_ahead_);
+           !read_block_part(header_.version, body, header.body_bytes, classes_, &part_ahead_);
 }
 
 lk_status SnapshotReader::finish() {
-    if (n_sequences_ != header_.n_sequences || rows_.size() != header_.n_rows ||
+    if (n_sequences_ != header_.n_sequences || rows_.size() != header_.n_blocks ||
         n_tokens_ != header_.n_tokens || done_bytes_ != header_.total_bytes)
         return fail(LK_E_CORRUPT,
                     "snapshot: %zu rows, %llu tokens and %llu bytes, its header says %llu, %llu "
                     "and %llu",
-                    rows_.size(), ull{n_tokens_}, ull{done_bytes_}, ull{header_.n_rows},
+                    rows_.size(), ull{n_tokens_}, ull{done_bytes_}, ull{header_.n_blocks},
                     ull{header_.n_tokens}, ull{header_.total_bytes});
     return source_.finish();
 }

@@ -22,38 +22,38 @@ class RowNumbers {
 
     lk_status open(const Plan &plan, const Array<Sequence *> &sequences);
     void restart();
-    uint64_t n_rows() const { return next_; }
-    // The number of a row: n_rows() when it comes for the first time.
-    uint64_t take(const PageRow *row, bool is_whole);
+    uint64_t n_blocks() const { return next_; }
+    // The number of a row: n_blocks() when it comes for the first time.
+    uint64_t take(const Block *row, bool is_whole);
 
   private:
     struct Known {
-        const PageRow *row;
+        const Block *row;
         uint64_t number;
     };
     Array<Known> shared_;  // by address
     uint64_t next_ = 0;
 };
 
-uint64_t tokens_of(const Sequence &sequence, const PageRow &row) {
+uint64_t tokens_of(const Sequence &sequence, const Block &row) {
     const uint64_t left = sequence.length - row.first_token;
     return left < row.capacity_tokens ? left : row.capacity_tokens;
 }
 
-bool is_whole(const Sequence &sequence, const PageRow &row) {
+bool is_whole(const Sequence &sequence, const Block &row) {
     return tokens_of(sequence, row) == row.capacity_tokens;
 }
 
 lk_status RowNumbers::open(const Plan &plan, const Array<Sequence *> &sequences) {
     uint64_t n = 0;
     for (const Sequence *sequence : sequences)
-        n += row_count(plan, sequence->length);
+        n += block_count(plan, sequence->length);
     if (sequences.size() < 2)
         return LK_OK;
     if (!shared_.reserve(n))
         return fail(LK_E_NOMEM, "no memory for a list of %llu rows", ull{n});
     for (const Sequence *sequence : sequences)
-        for (const PageRow *row : sequence->rows)
+        for (const Block *row : sequence->rows)
             if (is_whole(*sequence, *row))
                 shared_.push({row, kNoNumber});
     std::sort(shared_.begin(), shared_.end(),
@@ -71,12 +71,12 @@ void RowNumbers::restart() {
         known.number = kNoNumber;
 }
 
-uint64_t RowNumbers::take(const PageRow *row, bool is_whole) {
+uint64_t RowNumbers::take(const Block *row, bool is_whole) {
     Known *known = shared_.end();
     if (is_whole)
         known =
             std::lower_bound(shared_.begin(), shared_.end(), row,
-                             [](const Known &a, const PageRow *wanted) { return a.row < wanted; });
+                             [](const Known &a, const Block *wanted) { return a.row < wanted; });
     if (known == shared_.end())
         return next_++;
     if (known->number == kNoNumber)
@@ -85,16 +85,16 @@ uint64_t RowNumbers::take(const PageRow *row, bool is_whole) {
 }
 
 // Zeros for the tokens of a raw half from n_tokens on: what is there was never the sequence's.
-void clear_tokens(const HalfShape &shape, uint32_t n_tokens, uint8_t *payload) {
+void clear_tokens(const PageLayout &layout, uint32_t n_tokens, uint8_t *payload) {
     constexpr uint32_t kTileBytes = LK_LANES * LK_TILE_WORDS * sizeof(uint32_t);
-    const uint32_t n_tiles = shape.page_tokens / LK_TILE_TOKENS;
+    const uint32_t n_tiles = layout.page_tokens / LK_TILE_TOKENS;
     const auto whole = static_cast<uint32_t>(ceil_div(n_tokens, LK_TILE_TOKENS));
-    for (uint32_t strip = 0; strip < shape.head_dim / LK_STRIP_CHANNELS; ++strip)
-        std::memset(payload + strip * strip_bytes(shape.page_tokens, 16) + whole * kTileBytes, 0,
+    for (uint32_t strip = 0; strip < layout.head_dim / LK_STRIP_CHANNELS; ++strip)
+        std::memset(payload + strip * strip_bytes(layout.page_tokens, 16) + whole * kTileBytes, 0,
                     (n_tiles - whole) * kTileBytes);
     for (uint32_t token = n_tokens; token < whole * LK_TILE_TOKENS; ++token)
-        for (uint32_t slot = 0; slot < shape.head_dim; ++slot)
-            write_code(shape, payload, slot, token, 0);
+        for (uint32_t slot = 0; slot < layout.head_dim; ++slot)
+            write_code(layout, payload, slot, token, 0);
 }
 
 struct ClassBytes {
@@ -126,20 +126,20 @@ class Writer {
     lk_status put_classes();
     lk_status number_rows(const Sequence &sequence);
     lk_status put_sequence(const Sequence &sequence);
-    lk_status put_row(const Sequence &sequence, const PageRow &row, uint64_t number);
+    lk_status put_row(const Sequence &sequence, const Block &row, uint64_t number);
     lk_status fill_sequence(const SequenceRecord &record, const Sequence &sequence, uint8_t *to);
-    lk_status fill_part(const PageRow &row, const RowsRecord &record, uint8_t *to);
-    bool add_half(uint16_t half_class, uint64_t payload, uint64_t metadata, uint8_t **to);
-    void clear_ends(const PageRow &row, const RowsRecord &record, uint8_t *halves) const;
+    lk_status fill_part(const Block &row, const BlockRecord &record, uint8_t *to);
+    bool add_half(uint16_t page_format, uint64_t payload, uint64_t metadata, uint8_t **to);
+    void clear_ends(const Block &row, const BlockRecord &record, uint8_t *halves) const;
     // Entries from `first` on that one chunk holds, and the bytes of its body.
-    uint32_t part_of(const PageRow &row, uint32_t first, uint64_t *n_bytes) const;
+    uint32_t part_of(const Block &row, uint32_t first, uint64_t *n_bytes) const;
 
     lk_cache &cache_;
     lk_snapshot_desc desc_{};
     SnapshotHeader header_{};
     Array<Sequence *> sequences_;
     RowNumbers numbers_;
-    Array<RowRun> runs_;  // of one sequence
+    Array<BlockRun> runs_;  // of one sequence
     Array<SlotCopy> copies_;
     Array<ClassBytes> classes_;
     Array<uint8_t> plan_text_;
@@ -187,13 +187,13 @@ lk_status Writer::open(const SnapshotChoice &choice) {
         status = plan_text(cache_.plan.model, cache_.context->allocator, &plan_text_);
     if (status)
         return status;
-    for (const HalfClass &half : cache_.classes)
-        if (!classes_.push({payload_bytes(half.shape), metadata_bytes(half.shape)}))
+    for (const PageFormat &half : cache_.classes)
+        if (!classes_.push({payload_bytes(half.layout), metadata_bytes(half.layout)}))
             return fail(LK_E_NOMEM, "no memory for the sizes of %zu classes",
                         cache_.classes.size());
     status = walk();
     header_.total_bytes = done_bytes_;
-    header_.n_rows = numbers_.n_rows();
+    header_.n_blocks = numbers_.n_blocks();
     return status;
 }
 
@@ -254,7 +254,7 @@ lk_status Writer::put_header() {
     for (const Sequence *sequence : sequences_)
         header_.n_tokens += sequence->length;
     header_.n_sequences = static_cast<uint32_t>(sequences_.size());
-    header_.n_classes = static_cast<uint32_t>(cache_.classes.size());
+    header_.n_formats = static_cast<uint32_t>(cache_.classes.size());
     header_.n_entries = static_cast<uint32_t>(cache_.entries.size());
     header_.page_tokens = plan.page_tokens;
     header_.sink_tokens = plan.sink_tokens;
@@ -269,13 +269,13 @@ lk_status Writer::put_header() {
 
 lk_status Writer::put_classes() {
     uint64_t n_bytes = 0;
-    for (const HalfClass &half : cache_.classes)
-        n_bytes += class_bytes({half.shape, half.permutation});
+    for (const PageFormat &half : cache_.classes)
+        n_bytes += format_record_bytes({half.layout, half.permutation});
     return chunk(ChunkKind::kClasses, n_bytes, [&](uint8_t *to) {
-        for (const HalfClass &half : cache_.classes) {
-            const FileClass file = {half.shape, half.permutation};
-            write_class(file, to);
-            to += class_bytes(file);
+        for (const PageFormat &half : cache_.classes) {
+            const FileFormat file = {half.layout, half.permutation};
+            write_format(file, to);
+            to += format_record_bytes(file);
         }
         return LK_OK;
     });
@@ -283,10 +283,10 @@ lk_status Writer::put_classes() {
 
 lk_status Writer::number_rows(const Sequence &sequence) {
     runs_.clear();
-    for (const PageRow *row : sequence.rows) {
+    for (const Block *row : sequence.rows) {
         const uint64_t number = numbers_.take(row, is_whole(sequence, *row));
-        if (!runs_.empty() && runs_.back().first_row + runs_.back().n_rows == number)
-            ++runs_.back().n_rows;
+        if (!runs_.empty() && runs_.back().first_row + runs_.back().n_blocks == number)
+            ++runs_.back().n_blocks;
         else if (!runs_.push({number, 1}))
             return fail(LK_E_NOMEM, "no memory for the rows of sequence %llu", ull{sequence.id});
     }
@@ -294,7 +294,7 @@ lk_status Writer::number_rows(const Sequence &sequence) {
 }
 
 lk_status Writer::put_sequence(const Sequence &sequence) {
-    const uint64_t first_new = numbers_.n_rows();
+    const uint64_t first_new = numbers_.n_blocks();
     lk_status status = number_rows(sequence);
     if (status)
         return status;
@@ -313,8 +313,8 @@ lk_status Writer::put_sequence(const Sequence &sequence) {
     status = chunk(ChunkKind::kSequence, sequence_bytes(record),
                    [&](uint8_t *to) { return fill_sequence(record, sequence, to); });
     size_t ordinal = 0;
-    for (const RowRun &run : runs_)
-        for (uint64_t i = 0; !status && i < run.n_rows; ++i, ++ordinal)
+    for (const BlockRun &run : runs_)
+        for (uint64_t i = 0; !status && i < run.n_blocks; ++i, ++ordinal)
             if (run.first_row + i >= first_new)
                 status = put_row(sequence, *sequence.rows[ordinal], run.first_row + i);
     return status;
@@ -335,7 +335,7 @@ lk_status Writer::fill_sequence(const SequenceRecord &record, const Sequence &se
         to += sums_bytes;
     };
     put(&record, sizeof record);
-    put(runs_.data(), runs_.size() * sizeof(RowRun));
+    put(runs_.data(), runs_.size() * sizeof(BlockRun));
     copies_.clear();
     if (scores && !copies_.reserve(1 + scores->n_items()))
         return fail(LK_E_NOMEM, "no memory for a list of %zu sums", 1 + scores->n_items());
@@ -363,25 +363,25 @@ lk_status Writer::fill_sequence(const SequenceRecord &record, const Sequence &se
                : cache_.device->download(copies_.data(), static_cast<uint32_t>(copies_.size()));
 }
 
-uint32_t Writer::part_of(const PageRow &row, uint32_t first, uint64_t *n_bytes) const {
+uint32_t Writer::part_of(const Block &row, uint32_t first, uint64_t *n_bytes) const {
     uint64_t halves = 0;
     uint32_t n = 0;
     for (; first + n < row.n_entries; ++n) {
         const PageEntry &entry = row.entries[first + n];
-        const ClassBytes &key = classes_[entry.key_class];
-        const ClassBytes &value = classes_[entry.value_class];
+        const ClassBytes &key = classes_[entry.key_format];
+        const ClassBytes &value = classes_[entry.value_format];
         const uint64_t more =
             entry.is_absent ? 0 : key.payload + key.metadata + value.payload + value.metadata;
-        if (n && rows_head_bytes(n + 1) + halves + more > kMaxPartBytes)
+        if (n && block_head_bytes(n + 1) + halves + more > kMaxPartBytes)
             break;
         halves += more;
     }
-    *n_bytes = rows_head_bytes(n) + halves;
+    *n_bytes = block_head_bytes(n) + halves;
     return n;
 }
 
-lk_status Writer::put_row(const Sequence &sequence, const PageRow &row, uint64_t number) {
-    RowsRecord record{};
+lk_status Writer::put_row(const Sequence &sequence, const Block &row, uint64_t number) {
+    BlockRecord record{};
     record.row = number;
     record.first_token = row.first_token;
     record.n_tokens = static_cast<uint32_t>(tokens_of(sequence, row));
@@ -397,8 +397,8 @@ lk_status Writer::put_row(const Sequence &sequence, const PageRow &row, uint64_t
     return status;
 }
 
-bool Writer::add_half(uint16_t half_class, uint64_t payload, uint64_t metadata, uint8_t **to) {
-    const ClassBytes &bytes = classes_[half_class];
+bool Writer::add_half(uint16_t page_format, uint64_t payload, uint64_t metadata, uint8_t **to) {
+    const ClassBytes &bytes = classes_[page_format];
     bool fits = copies_.push({payload, *to, bytes.payload});
     *to += bytes.payload;
     if (bytes.metadata)
@@ -407,8 +407,8 @@ bool Writer::add_half(uint16_t half_class, uint64_t payload, uint64_t metadata, 
     return fits;
 }
 
-lk_status Writer::fill_part(const PageRow &row, const RowsRecord &record, uint8_t *to) {
-    const uint64_t head = rows_head_bytes(record.n_entries);
+lk_status Writer::fill_part(const Block &row, const BlockRecord &record, uint8_t *to) {
+    const uint64_t head = block_head_bytes(record.n_entries);
     uint8_t *halves = to + head;
     std::memset(to, 0, head);
     std::memcpy(to, &record, sizeof record);
@@ -416,13 +416,13 @@ lk_status Writer::fill_part(const PageRow &row, const RowsRecord &record, uint8_
     bool fits = true;
     for (uint32_t i = 0; i < record.n_entries; ++i) {
         const PageEntry &entry = row.entries[record.first_entry + i];
-        const EntryRecord classes = {entry.is_absent ? kAbsentHalf : entry.key_class,
-                                     entry.is_absent ? kAbsentHalf : entry.value_class};
+        const EntryRecord classes = {entry.is_absent ? kAbsentPage : entry.key_format,
+                                     entry.is_absent ? kAbsentPage : entry.value_format};
         std::memcpy(to + sizeof record + i * sizeof classes, &classes, sizeof classes);
         if (entry.is_absent)
             continue;
-        fits = fits && add_half(entry.key_class, entry.key_payload, entry.key_metadata, &halves) &&
-               add_half(entry.value_class, entry.value_payload, entry.value_metadata, &halves);
+        fits = fits && add_half(entry.key_format, entry.key_payload, entry.key_metadata, &halves) &&
+               add_half(entry.value_format, entry.value_payload, entry.value_metadata, &halves);
     }
     if (!fits)
         return fail(LK_E_NOMEM, "no memory for the copies of %u entries", record.n_entries);
@@ -434,14 +434,14 @@ lk_status Writer::fill_part(const PageRow &row, const RowsRecord &record, uint8_
 }
 
 // Of a row in which a sequence ends; all its halves are raw.
-void Writer::clear_ends(const PageRow &row, const RowsRecord &record, uint8_t *halves) const {
+void Writer::clear_ends(const Block &row, const BlockRecord &record, uint8_t *halves) const {
     for (uint32_t i = 0; i < record.n_entries; ++i) {
         const PageEntry &entry = row.entries[record.first_entry + i];
-        for (const uint16_t half_class : {entry.key_class, entry.value_class}) {
-            const HalfShape &shape = cache_.classes[half_class].shape;
-            if (shape.is_raw())
-                clear_tokens(shape, record.n_tokens, halves);
-            halves += classes_[half_class].payload + classes_[half_class].metadata;
+        for (const uint16_t page_format : {entry.key_format, entry.value_format}) {
+            const PageLayout &layout = cache_.classes[page_format].layout;
+            if (layout.is_raw())
+                clear_tokens(layout, record.n_tokens, halves);
+            halves += classes_[page_format].payload + classes_[page_format].metadata;
         }
     }
 }

@@ -93,11 +93,11 @@ lk_status plan_step(lk_cache *cache, const BeginArgs &args) {
 
 lk_status add_rows(lk_cache *cache, const StepSequence &part) {
     Sequence *sequence = part.sequence;
-    const uint64_t n_rows = row_count(cache->plan.model, sequence->length + part.n_new);
+    const uint64_t n_rows = block_count(cache->plan.model, sequence->length + part.n_new);
     if (n_rows > sequence->rows.capacity()) {
         const uint64_t grown = sequence->rows.capacity() * 2;
         if (!sequence->rows.reserve(n_rows > grown ? n_rows : grown))
-            return no_step_memory(n_rows * sizeof(PageRow *));
+            return no_step_memory(n_rows * sizeof(Block *));
     }
     while (sequence->rows.size() < n_rows) {
         const RowKind kind = row_kind(cache, *sequence, sequence->rows.size(), part.n_new);
@@ -128,8 +128,9 @@ void view_sequences(lk_cache *cache) {
     for (size_t i = 0; i < step.sequences.size(); ++i) {
         const StepSequence &part = step.sequences[i];
         const Sequence &sequence = *part.sequence;
-        const uint64_t n_attended =
-            part.is_draft() ? sequence.rows.size() : row_count(cache->plan.model, sequence.length);
+        const uint64_t n_attended = part.is_draft()
+                                        ? sequence.rows.size()
+                                        : block_count(cache->plan.model, sequence.length);
         step.views[i] = {sequence.rows.data(),
                          static_cast<uint32_t>(sequence.rows.size()),
                          static_cast<uint32_t>(n_attended),
@@ -148,7 +149,7 @@ lk_status begin_batch(lk_cache *cache) {
     view_sequences(cache);
     const lk_status status =
         cache->device->begin({step.views.data(), static_cast<uint32_t>(step.views.size()),
-                              step.n_tokens, step.query_sum_bytes});
+                              step.n_tokens, step.query_stat_bytes});
     if (status)
         drop_step(cache);
     return status;

@@ -17,7 +17,7 @@ struct StepSequence {
     uint32_t n_new;
     uint32_t first_new;     // of the batch
     const int32_t *parent;  // [n_new] or null
-    // Provisional sums of |Q|, in bytes behind CacheDevice::query_sums().
+    // Provisional sums of |Q|, in bytes behind CacheDevice::query_stats().
     uint64_t sums;      // u64 [n_sums][ranked channels]
     uint64_t n_sums;    // n_new up to LK_DRAFT_TOKENS; else see sum_slots() in query_sums.cpp
     uint64_t row_sums;  // of a longer step, for a layer at a time: u64 [1 + rows][its channels]
@@ -50,11 +50,11 @@ struct Step {
     Array<BatchSequence> views;
     Array<int32_t> parents;
     Array<uint8_t> layers;  // LayerState
-    uint64_t query_sum_bytes = 0;
-    Array<ChunkWatch> watches;  // of the layer at hand
-    Array<uint32_t> captured;   // shapes of steps in graphs: n_sequences, then the tokens of each
-    lk_queue_kind queue = 0;    // 0 = none was given
-    TensorRange k;              // of the last layer
+    uint64_t query_stat_bytes = 0;
+    Array<ChunkAttention> watches;  // of the layer at hand
+    Array<uint32_t> captured;  // shapes of steps in graphs: n_sequences, then the tokens of each
+    lk_queue_kind queue = 0;   // 0 = none was given
+    TensorRange k;             // of the last layer
     TensorRange v;
 };
 
@@ -111,7 +111,7 @@ lk_status place_sums(lk_cache *cache);
 // Those of the step's tokens, and the keys of direct rows that are ranked by them.
 lk_status sum_layer(lk_cache *cache, uint32_t layer, const TensorView &q);
 // Of a long step: where what a row's tokens add up to is kept, in bytes behind
-// CacheDevice::query_sums(). Is the row one that was written packed?
+// CacheDevice::query_stats(). Is the row one that was written packed?
 uint64_t row_sums(const lk_cache *cache, const StepSequence &part, uint64_t row, bool *is_gap);
 
 // Note the open step's shape while its queue is captured (replay.cpp). LK_E_UNSUPPORTED,

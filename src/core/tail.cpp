@@ -46,19 +46,20 @@ lk_status copy_raw_halves(lk_cache *cache, const Row &from, const Row &to, uint3
     for (uint32_t e = 0; !status && e < to.n_entries; ++e) {
         const PageEntry &source = from.entries[e];
         const PageEntry &target = to.entries[e];
-        if (cache->classes[target.key_class].shape.is_raw())
-            status = copy_half(cache, source.key_class, source.key_payload, source.key_metadata,
-                               target.key_class, target.key_payload, n_tokens);
-        if (!status && cache->classes[target.value_class].shape.is_raw())
+        if (cache->classes[target.key_format].layout.is_raw())
+            status = copy_half(cache, source.key_format, source.key_payload, source.key_metadata,
+                               target.key_format, target.key_payload, n_tokens);
+        if (!status && cache->classes[target.value_format].layout.is_raw())
             status =
-                copy_half(cache, source.value_class, source.value_payload, source.value_metadata,
-                          target.value_class, target.value_payload, n_tokens);
+                copy_half(cache, source.value_format, source.value_payload, source.value_metadata,
+                          target.value_format, target.value_payload, n_tokens);
     }
     return status ? status : flush_reopens(cache);
 }
 
 lk_status copy_shared_row(lk_cache *cache, Sequence *sequence, uint64_t index, uint32_t n_tokens) {
-    const RowKind kind = is_sink_row(cache->plan.model, index) ? RowKind::kSink : RowKind::kRecent;
+    const RowKind kind =
+        is_sink_block(cache->plan.model, index) ? RowKind::kSink : RowKind::kRecent;
     Row *own = nullptr;
     lk_status status = create_row(cache, index, kind, &own);
     if (status)

@@ -11,7 +11,7 @@ namespace {
 
 using ull = unsigned long long;
 
-const char *memory_name(lk_memory memory) {
+const char *memory_name(lk_memory_kind memory) {
     switch (memory) {
         case LK_MEMORY_HOST: return "host memory";
         case LK_MEMORY_CUDA: return "CUDA memory";
@@ -120,13 +120,13 @@ bool elements_overlap(const lk_tensor &tensor, const TensorShape &shape) {
 
 }  // namespace
 
-lk_memory memory_of(lk_backend backend) {
+lk_memory_kind memory_of(lk_backend backend) {
     return backend == LK_BACKEND_CUDA     ? LK_MEMORY_CUDA
            : backend == LK_BACKEND_VULKAN ? LK_MEMORY_VULKAN
                                           : LK_MEMORY_HOST;
 }
 
-bool takes_memory(lk_backend backend, lk_memory memory) {
+bool takes_memory(lk_backend backend, lk_memory_kind memory) {
     return memory == memory_of(backend) ||
            (backend == LK_BACKEND_VULKAN && memory == LK_MEMORY_HOST);
 }

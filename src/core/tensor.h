@@ -24,9 +24,9 @@ struct TensorRange {
 };
 
 // Kind of memory that a backend works on.
-lk_memory memory_of(lk_backend backend);
+lk_memory_kind memory_of(lk_backend backend);
 // Whose tensors it takes: those, and on Vulkan the host's too.
-bool takes_memory(lk_backend backend, lk_memory memory);
+bool takes_memory(lk_backend backend, lk_memory_kind memory);
 
 // Check a tensor of `shape` for a backend; name is that of the argument. An output's elements must
 // not overlap each other. range->first is the caller's to set.

@@ -13,17 +13,17 @@ struct Reopened {
     bool is_donated;  // they are the slots of the sequence's last row, which goes
 };
 
-bool is_packed(uint16_t half_class, const HalfInfo &half) {
-    return half_class != half.recent_class;
+bool is_packed(uint16_t page_format, const HalfInfo &half) {
+    return page_format != half.recent_class;
 }
 
 lk_status take_reopened(lk_cache *cache, const EntryInfo &info, const PageEntry &entry,
                         Reopened *out) {
     *out = {};
     lk_status status = LK_OK;
-    if (is_packed(entry.key_class, info.key))
+    if (is_packed(entry.key_format, info.key))
         status = cache->slots.take(info.key.slots.recent_payload, &out->key_payload);
-    if (!status && is_packed(entry.value_class, info.value))
+    if (!status && is_packed(entry.value_format, info.value))
         status = cache->slots.take(info.value.slots.recent_payload, &out->value_payload);
     if (status) {
         cache->slots.give(out->key_payload);
@@ -35,18 +35,18 @@ lk_status take_reopened(lk_cache *cache, const EntryInfo &info, const PageEntry 
 // The 16-bit slots of the same entry in a row that the truncation drops anyhow.
 bool take_donated(const EntryInfo &info, const PageEntry &entry, const PageEntry &donor,
                   Reopened *out) {
-    if (is_packed(donor.key_class, info.key) || is_packed(donor.value_class, info.value))
+    if (is_packed(donor.key_format, info.key) || is_packed(donor.value_format, info.value))
         return false;
-    *out = {is_packed(entry.key_class, info.key) ? donor.key_payload : 0,
-            is_packed(entry.value_class, info.value) ? donor.value_payload : 0, true};
+    *out = {is_packed(entry.key_format, info.key) ? donor.key_payload : 0,
+            is_packed(entry.value_format, info.value) ? donor.value_payload : 0, true};
     return true;
 }
 
-void queue_half(lk_cache *cache, const HalfInfo &half, uint16_t half_class, uint64_t payload,
+void queue_half(lk_cache *cache, const HalfInfo &half, uint16_t page_format, uint64_t payload,
                 uint64_t metadata, uint64_t target, uint32_t n_tokens) {
     if (!target)
         return;
-    cache->reopens.push({&cache->classes[half_class], payload, metadata,
+    cache->reopens.push({&cache->classes[page_format], payload, metadata,
                          &cache->classes[half.recent_class], target, n_tokens});
 }
 
@@ -54,9 +54,9 @@ lk_status copy_row(lk_cache *cache, const Row &row, const Reopened *fresh, uint3
     for (uint32_t e = 0; e < row.n_entries; ++e) {
         const EntryInfo &info = cache->entries[e];
         const PageEntry &entry = row.entries[e];
-        queue_half(cache, info.key, entry.key_class, entry.key_payload, entry.key_metadata,
+        queue_half(cache, info.key, entry.key_format, entry.key_payload, entry.key_metadata,
                    fresh[e].key_payload, n_tokens);
-        queue_half(cache, info.value, entry.value_class, entry.value_payload, entry.value_metadata,
+        queue_half(cache, info.value, entry.value_format, entry.value_payload, entry.value_metadata,
                    fresh[e].value_payload, n_tokens);
         if (cache->reopens.size() + 2 <= kBatch)
             continue;
@@ -67,7 +67,7 @@ lk_status copy_row(lk_cache *cache, const Row &row, const Reopened *fresh, uint3
     return flush_reopens(cache);
 }
 
-void swap_half(lk_cache *cache, const HalfInfo &half, uint64_t target, uint16_t *half_class,
+void swap_half(lk_cache *cache, const HalfInfo &half, uint64_t target, uint16_t *page_format,
                uint64_t *payload, uint64_t *metadata) {
     if (!target)
         return;
@@ -76,11 +76,11 @@ void swap_half(lk_cache *cache, const HalfInfo &half, uint64_t target, uint16_t 
         cache->slots.give(*metadata);
         *metadata = 0;
     }
-    count_halves(cache, *half_class, -1);
+    count_halves(cache, *page_format, -1);
     count_halves(cache, half.recent_class, 1);
-    *half_class = half.recent_class;
+    *page_format = half.recent_class;
     *payload = target;
-    ++cache->stats.pages_reopened;
+    ++cache->stats.pages_dequantized;
 }
 
 lk_status take_row(lk_cache *cache, const Row &row, const Row *donor, Array<Reopened> *fresh) {
@@ -131,9 +131,9 @@ lk_status reopen_row(lk_cache *cache, Row *row, Row *donor, uint32_t n_tokens) {
         PageEntry &entry = row->entries[e];
         if (fresh[e].is_donated)
             leave_donor(fresh[e], &donor->entries[e]);
-        swap_half(cache, info.key, fresh[e].key_payload, &entry.key_class, &entry.key_payload,
+        swap_half(cache, info.key, fresh[e].key_payload, &entry.key_format, &entry.key_payload,
                   &entry.key_metadata);
-        swap_half(cache, info.value, fresh[e].value_payload, &entry.value_class,
+        swap_half(cache, info.value, fresh[e].value_payload, &entry.value_format,
                   &entry.value_payload, &entry.value_metadata);
     }
     row->n_packed = 0;
@@ -149,10 +149,10 @@ lk_status open_cut_row(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
     const Plan &plan = cache->plan.model;
     if (!n_tokens)
         return LK_OK;
-    const uint64_t index = row_of_token(plan, n_tokens - 1);
+    const uint64_t index = block_of_token(plan, n_tokens - 1);
     Row *row = sequence->row(index);
     const uint64_t kept = n_tokens - row->first_token;
-    if (is_sink_row(plan, index) || kept == row->capacity_tokens || !row->n_packed ||
+    if (is_sink_block(plan, index) || kept == row->capacity_tokens || !row->n_packed ||
         row->n_holders > 1)
         return LK_OK;
     lk_status status = leave_recording(cache);
@@ -192,7 +192,7 @@ lk_status cut_sequence(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
                                                          : open_cut_row(cache, sequence, n_tokens);
     if (status)
         return status;
-    const uint64_t n_rows = row_count(cache->plan.model, n_tokens);
+    const uint64_t n_rows = block_count(cache->plan.model, n_tokens);
     drop_rows(cache, sequence, n_rows);
     if (sequence->first_open > n_rows)
         sequence->first_open = n_rows;

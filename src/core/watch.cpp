@@ -16,14 +16,14 @@ constexpr uint64_t kWantedBytes = 16u
 constexpr uint32_t kLeastChunk = 8;
 constexpr uint32_t kMostChunk = 256;
 
-lk_chunk_watch default_watch() {
-    lk_chunk_watch watch = {};
+lk_chunk_attention default_watch() {
+    lk_chunk_attention watch = {};
     watch.size = sizeof watch;
     watch.chunk_tokens = 32;
     return watch;
 }
 
-lk_status check_numbers(const lk_cache *cache, const lk_chunk_watch &from) {
+lk_status check_numbers(const lk_cache *cache, const lk_chunk_attention &from) {
     if (!from.n_query_tokens || from.n_query_tokens > cache->desc.max_step_tokens)
         return fail(LK_E_ARGUMENT,
                     "watch.n_query_tokens is %u, must be from 1 to max_step_tokens, %u",
@@ -42,7 +42,7 @@ lk_status check_numbers(const lk_cache *cache, const lk_chunk_watch &from) {
     return LK_OK;
 }
 
-lk_status mark_named_layers(const lk_cache *cache, const lk_chunk_watch &from, Watch *watch) {
+lk_status mark_named_layers(const lk_cache *cache, const lk_chunk_attention &from, Watch *watch) {
     for (uint32_t i = 0; i < from.n_layers; ++i) {
         const uint32_t layer = from.layers[i];
         if (layer >= cache->layers.size())
@@ -61,7 +61,7 @@ lk_status mark_named_layers(const lk_cache *cache, const lk_chunk_watch &from, W
     return LK_OK;
 }
 
-lk_status mark_layers(const lk_cache *cache, const lk_chunk_watch &from, Watch *watch) {
+lk_status mark_layers(const lk_cache *cache, const lk_chunk_attention &from, Watch *watch) {
     if (!watch->layers.resize(cache->layers.size()))
         return fail(LK_E_NOMEM, "no memory to watch %zu layers", cache->layers.size());
     if (from.n_layers)
@@ -84,10 +84,11 @@ lk_status take_memory(lk_cache *cache, Watch *watch) {
     uint64_t n_units = 0;
     for (uint32_t l = 0; l < cache->layers.size(); ++l) {
         const LayerView &view = cache->layers[l].view;
-        const uint64_t n = uint64_t{view.n_kv_heads} * watch_tiles(view, watch->n_query_tokens);
+        const uint64_t n =
+            uint64_t{view.n_kv_heads} * attention_score_tiles(view, watch->n_query_tokens);
         n_units = watch->layers[l] ? std::max(n_units, n) : n_units;
     }
-    const uint64_t each = watch_unit_bytes(watch->n_chunks);
+    const uint64_t each = attention_score_tile_bytes(watch->n_chunks);
     watch->max_units =
         static_cast<uint32_t>(std::min(n_units, std::max<uint64_t>(kWantedBytes / each, 1)));
     const uint64_t bytes = masses_bytes(*watch) + watch->max_units * each;
@@ -113,7 +114,7 @@ void free_watch(lk_cache *cache, Watch *watch) {
     destroy(cache->context->allocator, watch);
 }
 
-lk_status fill_watch(lk_cache *cache, const lk_chunk_watch &from, Watch *watch) {
+lk_status fill_watch(lk_cache *cache, const lk_chunk_attention &from, Watch *watch) {
     watch->n_query_tokens = from.n_query_tokens;
     watch->chunk_tokens = from.chunk_tokens;
     watch->n_chunks = from.n_chunks;
@@ -133,7 +134,7 @@ lk_status find_idle(const lk_cache *cache, lk_sequence id, Sequence **out) {
     return LK_OK;
 }
 
-lk_status watch_sequence(lk_cache *cache, lk_sequence id, const lk_chunk_watch *from) {
+lk_status watch_sequence(lk_cache *cache, lk_sequence id, const lk_chunk_attention *from) {
     Sequence *sequence;
     lk_status status = find_idle(cache, id, &sequence);
     if (status)
@@ -142,7 +143,7 @@ lk_status watch_sequence(lk_cache *cache, lk_sequence id, const lk_chunk_watch *
         drop_watch(cache, sequence);
         return LK_OK;
     }
-    lk_chunk_watch own = default_watch();
+    lk_chunk_attention own = default_watch();
     status = import_struct(&own, sizeof own, sizeof own, from, "watch");
     if (!status)
         status = check_numbers(cache, own);
@@ -262,10 +263,10 @@ lk_status list_watches(lk_cache *cache, AttendArgs *args) {
             continue;
         const uint32_t n_rows = args->layer.n_query_heads * watch.n_query_tokens;
         step.watches.push({i, part.first_new + watch.first_query, watch.n_query_tokens,
-                           static_cast<uint32_t>(sink_rows(cache->plan.model)), watch.chunk_tokens,
-                           watch.n_chunks, watch.max_units, 1.0f / static_cast<float>(n_rows),
-                           watch.memory.address, watch.memory.address + masses_bytes(watch),
-                           watch.n_attended == 0});
+                           static_cast<uint32_t>(sink_blocks(cache->plan.model)),
+                           watch.chunk_tokens, watch.n_chunks, watch.max_units,
+                           1.0f / static_cast<float>(n_rows), watch.memory.address,
+                           watch.memory.address + masses_bytes(watch), watch.n_attended == 0});
     }
     if (!step.watches.empty() && cache->device->is_capturing())
         return fail(LK_E_STATE,
@@ -311,15 +312,17 @@ void drop_watch(lk_cache *cache, Sequence *sequence) {
 
 extern "C" {
 
-lk_status lk_chunk_watch_init(lk_chunk_watch *watch, size_t struct_bytes) {
+lk_status lk_chunk_attention_init(lk_chunk_attention *watch, size_t struct_bytes) {
     return lk::init_with(watch, struct_bytes, sizeof *watch, lk::default_watch(), "watch");
 }
 
-lk_status lk_chunks_watch(lk_cache *cache, lk_sequence id, const lk_chunk_watch *watch) {
+lk_status lk_chunks_score_attention(lk_cache *cache, lk_sequence id,
+                                    const lk_chunk_attention *watch) {
     return lk::on_cache(cache, [&] { return lk::watch_sequence(cache, id, watch); });
 }
 
-lk_status lk_chunks_attention(lk_cache *cache, lk_sequence id, uint32_t n_chunks, float *scores) {
+lk_status lk_chunks_attention_scores(lk_cache *cache, lk_sequence id, uint32_t n_chunks,
+                                     float *scores) {
     if (!cache)
         return lk::fail(LK_E_ARGUMENT, "cache is NULL");
     return lk::logged(cache->context, lk::read_scores(cache, id, n_chunks, scores));

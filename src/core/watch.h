@@ -1,5 +1,6 @@
-// Attention mass of the chunks of a sequence's context (lk_chunks_watch()). A watch waits for the
-// next step of its sequence, gathers in its attends, and has scores once the step is committed.
+// Attention mass of the chunks of a sequence's context (lk_chunks_score_attention()). A watch waits
+// for the next step of its sequence, gathers in its attends, and has scores once the step is
+// committed.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CORE_WATCH_H
@@ -15,7 +16,7 @@ struct Watch {
     uint32_t n_query_tokens = 0;
     uint32_t chunk_tokens = 0;
     uint32_t n_chunks = 0;
-    uint32_t max_units = 0;    // ChunkWatch
+    uint32_t max_units = 0;    // ChunkAttention
     Array<uint8_t> layers;     // [n_layers] 1 where it is watched
     SlabMemory memory{};       // masses, then partials
     bool is_open = false;      // the open step is the one

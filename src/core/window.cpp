@@ -42,7 +42,7 @@ bool free_hidden_entries(lk_cache *cache, uint64_t index, uint64_t length, Row *
     bool is_done = true;
     bool has_changed = false;
     for (uint32_t l = 0; l < cache->layers.size(); ++l) {
-        if (!drops_pages(cache->plan.model, cache->plan.model.layers[l].geometry) ||
+        if (!frees_hidden_pages(cache->plan.model, cache->plan.model.layers[l].geometry) ||
             !has_layer(cache, *row, l))
             continue;
         const bool is_hidden = index < hidden_end(cache, l, length);
@@ -75,7 +75,7 @@ void free_hidden_pages(lk_cache *cache, Sequence *sequence) {
         const uint64_t hidden = hidden_end(cache, l, sequence->length);
         end = hidden > end ? hidden : end;
     }
-    const uint64_t sinks = sink_rows(plan);
+    const uint64_t sinks = sink_blocks(plan);
     uint64_t *next = &sequence->first_windowed;
     if (*next < sinks)
         *next = sinks;
@@ -90,9 +90,9 @@ void free_hidden_pages(lk_cache *cache, Sequence *sequence) {
 
 lk_status check_pages(const lk_cache *cache, const Sequence &sequence, uint64_t n_tokens) {
     const Plan &plan = cache->plan.model;
-    const uint64_t end = row_count(plan, n_tokens);
+    const uint64_t end = block_count(plan, n_tokens);
     for (uint32_t l = 0; l < cache->layers.size(); ++l) {
-        if (!drops_pages(plan, plan.layers[l].geometry))
+        if (!frees_hidden_pages(plan, plan.layers[l].geometry))
             continue;
         for (uint64_t r = hidden_end(cache, l, n_tokens); r < end; ++r)
             if (!has_layer(cache, *static_cast<const Row *>(sequence.rows[r]), l))
@@ -100,8 +100,8 @@ lk_status check_pages(const lk_cache *cache, const Sequence &sequence, uint64_t 
                             "sequence %llu has %llu tokens and layer %u a window of %u: tokens "
                             "%llu to %llu are gone, which %llu tokens would see",
                             ull{sequence.id}, ull{sequence.length}, l,
-                            cache->layers[l].view.window_tokens, ull{row_first(plan, r)},
-                            ull{row_first(plan, r + 1)}, ull{n_tokens});
+                            cache->layers[l].view.window_tokens, ull{block_first_token(plan, r)},
+                            ull{block_first_token(plan, r + 1)}, ull{n_tokens});
     }
     return LK_OK;
 }

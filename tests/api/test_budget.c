@@ -12,7 +12,7 @@ typedef struct shape {
     uint32_t head_dim;
     uint32_t page_tokens;
     uint32_t sink_tokens;
-    uint32_t window_tokens;
+    uint32_t recent_tokens;
 } shape;
 
 typedef struct run {
@@ -107,7 +107,7 @@ static void the_exact_budget_works(void **state) {
                                  LK_OK);
             if (ranks)
                 rig_query_ranking(&r);
-            rig_recent(&r, shapes[s].page_tokens, shapes[s].sink_tokens, shapes[s].window_tokens);
+            rig_recent(&r, shapes[s].page_tokens, shapes[s].sink_tokens, shapes[s].recent_tokens);
             for (size_t i = 0; i < sizeof runs / sizeof *runs; ++i)
                 check_run(&r, &runs[i]);
             rig_close(&r);
@@ -131,7 +131,7 @@ static void the_exact_budget_works_with_windows(void **state) {
                 r.layers[l].window_tokens = windows[s][l];
             rig_open(&r);
             rig_preset(&r, *preset);
-            rig_recent(&r, shapes[s].page_tokens, shapes[s].sink_tokens, shapes[s].window_tokens);
+            rig_recent(&r, shapes[s].page_tokens, shapes[s].sink_tokens, shapes[s].recent_tokens);
             for (size_t i = 0; i < sizeof runs / sizeof *runs; ++i)
                 check_run(&r, &runs[i]);
             rig_close(&r);

@@ -427,8 +427,8 @@ def shrinking() -> None:
                            '32', '--repeats', '3', '--generation', '16384', '--json').stdout)
     expect([row['bits'] for row in found['rows']] == [8, 4, 2], 'a row for each rung')
     expect(all(row['median_s'] > 0 and row['bytes_read_and_written'] > 0 for row in found['rows']), 'rungs take time')
-    expect(found['progressive']['halves_shrunk'] > 0, 'a full cache shrinks as it goes on')
-    expect(found['generation']['halves_shrunk'] > 0 and found['generation']['begins_s'] > 0, 'a generation shrinks too')
+    expect(found['progressive']['pages_shrunk'] > 0, 'a full cache shrinks as it goes on')
+    expect(found['generation']['pages_shrunk'] > 0 and found['generation']['begins_s'] > 0, 'a generation shrinks too')
 
 
 def searching(*words: str) -> None:

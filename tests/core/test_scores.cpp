@@ -189,8 +189,8 @@ void the_queue_forgets_what_is_freed(void **) {
     const auto at = [&](uint32_t i) { return reinterpret_cast<uint64_t>(&x[i]); };
     lk::SumQueue &queue = rig.queue();
     assert_int_equal(queue.add({at(1), at(0), 1, 0, 1, 0}), LK_OK);
-    assert_int_equal(queue.add({at(2), at(0), 1, 0, 1, lk::kSumFollows}), LK_OK);
-    assert_int_equal(queue.add({at(3), at(0), 1, 0, 1, lk::kSumFollows}), LK_OK);
+    assert_int_equal(queue.add({at(2), at(0), 1, 0, 1, lk::kStatFollows}), LK_OK);
+    assert_int_equal(queue.add({at(3), at(0), 1, 0, 1, lk::kStatFollows}), LK_OK);
     queue.forget(at(1), 16);
     rig.flush();
     assert_int_equal(x[1], 2);

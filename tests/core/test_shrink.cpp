@@ -4,7 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cache.h"
 
-#include "backend/device/jobs.h"
+#include "backend/gpu/jobs.h"
 #include "fake_device.h"
 #include "suite.h"
 
@@ -39,7 +39,7 @@ struct Rig {
     ~Rig() { lk_cache_destroy(&cache); }
     lk_status step(uint32_t n);
     FakeDevice &device() { return *backend->device; }
-    uint64_t n_shrunk() const { return cache->stats.halves_shrunk; }
+    uint64_t n_shrunk() const { return cache->stats.pages_shrunk; }
 
     std::unique_ptr<FakeDeviceBackend> backend = std::make_unique<FakeDeviceBackend>();
     lk_context context;
@@ -161,7 +161,7 @@ void measure() {
 // Everything that a refusal must leave as it was.
 struct State {
     explicit State(Rig *rig) : stats(rig->cache->stats), ledger(rig->cache->ledger) {
-        for (lk::PageRow *row : rig->cache->sequences[0]->rows)
+        for (lk::Block *row : rig->cache->sequences[0]->rows)
             entries.insert(entries.end(), row->entries, row->entries + row->n_entries);
         slot_bytes = rig->cache->slots.slot_bytes();
     }
@@ -183,12 +183,12 @@ struct State {
 void check_stats(const Rig &rig) {
     lk_cache_stats stats{};
     uint64_t payload_slots = 0;
-    for (const lk::PageRow *row : rig.cache->sequences[0]->rows)
+    for (const lk::Block *row : rig.cache->sequences[0]->rows)
         for (uint32_t e = 0; e < row->n_entries; ++e)
             for (const bool is_value : {false, true}) {
                 const lk::PageEntry &entry = row->entries[e];
-                const lk::HalfClass &half =
-                    rig.cache->classes[is_value ? entry.value_class : entry.key_class];
+                const lk::PageFormat &half =
+                    rig.cache->classes[is_value ? entry.value_format : entry.key_format];
                 const lk::HalfBytes bytes = lk::half_bytes(half);
                 stats.payload_bytes += bytes.payload;
                 stats.metadata_bytes += bytes.metadata;
@@ -196,7 +196,7 @@ void check_stats(const Rig &rig) {
                 const uint64_t address = is_value ? entry.value_payload : entry.key_payload;
                 payload_slots += rig.cache->slots.bytes_at(address);
                 assert_int_equal(rig.cache->slots.bytes_at(address),
-                                 lk::slot_bytes(lk::payload_bytes(half.shape)));
+                                 lk::slot_bytes(lk::payload_bytes(half.layout)));
             }
     assert_int_equal(rig.cache->stats.payload_bytes, stats.payload_bytes);
     assert_int_equal(rig.cache->stats.metadata_bytes, stats.metadata_bytes);
@@ -223,8 +223,8 @@ void a_layer_goes_down_in_runs(void **) {
     rig.device().packs = [&](const lk::PackItem *items, uint32_t n) {
         for (uint32_t i = 0; i < n; ++i) {
             touched.push_back(
-                {items[i].source_payload, lk::payload_bytes(items[i].source_class->shape)});
-            touched.push_back({items[i].payload, lk::payload_bytes(items[i].target->shape)});
+                {items[i].source_payload, lk::payload_bytes(items[i].source_format->layout)});
+            touched.push_back({items[i].payload, lk::payload_bytes(items[i].target->layout)});
         }
         n_items += n;
         check();

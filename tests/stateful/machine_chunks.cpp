@@ -26,7 +26,7 @@ std::vector<KeptPage> look(const lk_cache *cache, lk_sequence id) {
     lk::Sequence *sequence = lk::find_sequence(cache, id);
     require(sequence);
     std::vector<KeptPage> out;
-    for (uint64_t r = lk::sink_rows(cache->plan.model); r < sequence->rows.size(); ++r) {
+    for (uint64_t r = lk::sink_blocks(cache->plan.model); r < sequence->rows.size(); ++r) {
         const lk::Row &row = *sequence->row(r);
         if (row.first_token >= sequence->length)  // of a step
             break;
@@ -40,9 +40,9 @@ std::vector<KeptPage> look(const lk_cache *cache, lk_sequence id) {
             const lk::EntryInfo &info = cache->entries[e];
             page.is_absent.push_back(entry.is_absent != 0);
             page.shapes.push_back(
-                cache->classes[is_cut ? info.key.recent_class : entry.key_class].shape);
+                cache->classes[is_cut ? info.key.recent_class : entry.key_format].layout);
             page.shapes.push_back(
-                cache->classes[is_cut ? info.value.recent_class : entry.value_class].shape);
+                cache->classes[is_cut ? info.value.recent_class : entry.value_format].layout);
         }
         out.push_back(std::move(page));
     }
@@ -205,7 +205,7 @@ bool Machine::assign(Live *live) {
     own.deferral = LK_DEFER_OFF;
     live->watched_chunks = 0;
     classes.pop_back();
-    return expect_status(lk_chunks_watch(cache_, live->id, nullptr), "end of a watch") &&
+    return expect_status(lk_chunks_score_attention(cache_, live->id, nullptr), "end of a watch") &&
            follow(live, Packs::kAll) && check_assigned(*live, before, classes);
 }
 
@@ -258,14 +258,14 @@ bool Machine::check_assigned(const Live &live, const Sequence &before,
 
 // All whole chunks, for the last token of the next step that has the sequence.
 bool Machine::watch(Live *live) {
-    lk_chunk_watch watch;
-    require(lk_chunk_watch_init(&watch, sizeof watch) == LK_OK);
+    lk_chunk_attention watch;
+    require(lk_chunk_attention_init(&watch, sizeof watch) == LK_OK);
     watch.n_query_tokens = 1;
     watch.chunk_tokens = plan_->model.chunks.tokens;
     watch.n_chunks = model_->n_chunks(live->tokens.length);
     if (!watch.n_chunks)
         return true;
-    const lk_status status = lk_chunks_watch(cache_, live->id, &watch);
+    const lk_status status = lk_chunks_score_attention(cache_, live->id, &watch);
     const bool has_layer = std::any_of(layers_.begin(), layers_.end(),
                                        [](const lk_layer &layer) { return !layer.window_tokens; });
     ++counts_.operations;
@@ -279,10 +279,10 @@ bool Machine::watch(Live *live) {
 
 bool Machine::check_watch(Live *live, const std::vector<double> &wanted) {
     std::vector<float> scores(wanted.size());
-    const lk_status status =
-        lk_chunks_attention(cache_, live->id, static_cast<uint32_t>(scores.size()), scores.data());
+    const lk_status status = lk_chunks_attention_scores(
+        cache_, live->id, static_cast<uint32_t>(scores.size()), scores.data());
     if (!expect_status(status, "scores of chunks") ||
-        !expect_status(lk_chunks_watch(cache_, live->id, nullptr), "end of a watch"))
+        !expect_status(lk_chunks_score_attention(cache_, live->id, nullptr), "end of a watch"))
         return false;
     live->watched_chunks = 0;
     ++counts_.watches;
