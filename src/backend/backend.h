@@ -378,21 +378,40 @@ class CacheDevice {
     virtual uint64_t fixed_bytes() const = 0;
 };
 
-// What lowkey/vulkan.h asks of an open context. Arguments are not null.
-class VulkanCalls {
+// Buffers of the host that tensors name by handle. Arguments are not 0.
+class HostBuffers {
   public:
-    virtual lk_status buffer_add(uint64_t buffer, uint64_t bytes, uint32_t usage) = 0;
-    virtual lk_status buffer_remove(uint64_t buffer) = 0;
-    virtual lk_status pipeline_cache(void *buffer, uint64_t capacity_bytes,
-                                     uint64_t *needed_bytes) const = 0;
+    virtual lk_status add(uint64_t buffer, uint64_t bytes, uint32_t usage) = 0;
+    virtual lk_status remove(uint64_t buffer) = 0;
 
   protected:
-    ~VulkanCalls() = default;
+    ~HostBuffers() = default;
+};
+
+// Compiled pipelines that a host may keep from run to run.
+class PipelineStore {
+  public:
+    // As lk_vulkan_pipeline_cache().
+    virtual lk_status save(void *buffer, uint64_t capacity_bytes, uint64_t *needed_bytes) const = 0;
+
+  protected:
+    ~PipelineStore() = default;
+};
+
+// What the core's rules depend on.
+struct BackendTraits {
+    const char *name;              // in sentences
+    lk_memory_kind memory;         // of tensors
+    bool takes_host_tensors;       // next to those
+    lk_queue_kind queue;           // of work on a device; 0 = work is done when a call returns
+    lk_queue_kind recorded_queue;  // whose work the host submits later; 0 = there is none
+    bool replays_graphs;           // lk_step_replay()
 };
 
 class Backend {
   public:
     virtual ~Backend() = default;
+    virtual const BackendTraits &traits() const = 0;
     // LK_OK, or LK_E_UNSUPPORTED with the sentence. The capability is valid.
     virtual lk_status supports(const lk_capability &capability) const = 0;
     virtual void describe(lk_device_info *info) const = 0;
@@ -410,12 +429,19 @@ class Backend {
     virtual lk_status cosine(const CosineView &view) const = 0;
     virtual lk_status cache_open(const CacheLayout &layout, CacheDevice **out) = 0;
     virtual void cache_close(CacheDevice *cache) = 0;
-    // Null but on Vulkan.
-    virtual VulkanCalls *vulkan() { return nullptr; }
+    // Capabilities that some backends have; null = not this one.
+    virtual HostBuffers *host_buffers() { return nullptr; }
+    virtual const PipelineStore *pipeline_store() const { return nullptr; }
 };
 
-// The backends of this build. desc.vulkan is this library's, and not null where desc.backend is
-// Vulkan. *out is owned by the caller and ended with backend_close().
+constexpr lk_backend kDefaultBackend = LK_BACKEND_CPU;
+// Is there such a backend, in this build or another?
+bool is_backend(lk_backend backend);
+// Does it take a device that the host describes (lk_context_desc.vulkan)?
+bool takes_host_device(lk_backend backend);
+
+// The backends of this build. desc.vulkan is this library's, and not null where the
+// backend takes a device of the host. *out is owned by the caller and ended with backend_close().
 uint32_t registry_device_count();
 // LK_E_NOT_FOUND from the count on.
 lk_status registry_device(uint32_t ordinal, lk_device_info *info);

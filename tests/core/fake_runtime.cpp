@@ -116,13 +116,13 @@ struct DeviceBatch {
 
 void DeviceBatch::read_block_part(const StepView &view, const SequenceInfo &info, uint32_t s) {
     for (uint32_t r = 0; r < info.n_rows; ++r) {
-        const BlockInfo &from = view.blocks[info.first_row + r];
+        const BlockInfo &from = view.blocks[info.first_block + r];
         Block row{};
         row.first_token = from.first_token;
         row.capacity_tokens = from.capacity_tokens;
         row.n_entries = g_layout.n_entries;
         row.entries = reinterpret_cast<PageEntry *>(from.entries);
-        row.is_direct = from.is_direct;
+        row.is_packed_on_append = from.is_packed_on_append;
         for (uint32_t e = 0; e < row.n_entries; ++e) {
             assert_true(row.entries[e].key_format < g_layout.n_classes);
             assert_true(row.entries[e].value_format < g_layout.n_classes);
@@ -237,11 +237,11 @@ void watch_now(const AttentionScoresArgs &from) {
     call.n_sequences = static_cast<uint32_t>(read.sequences.size());
     assert_int_equal(from.n_tiles, attention_score_tiles(call.layer, from.n_queries));
     assert_int_equal(from.page_tokens,
-                     read.sequences[from.sequence].blocks[from.first_row]->capacity_tokens);
+                     read.sequences[from.sequence].blocks[from.first_block]->capacity_tokens);
     const ChunkAttention watch = {from.sequence,
                                   from.first_query,
                                   from.n_queries,
-                                  from.first_row,
+                                  from.first_block,
                                   from.chunk_tokens,
                                   from.n_chunks,
                                   from.max_work_tiles,
@@ -273,7 +273,7 @@ void mark_rows(const WorkItem &item, std::vector<uint8_t> *rows) {
 void check_item(const DecodeArgs &args, const WorkItem &item) {
     assert_true(item.sequence < args.step.header->n_sequences);
     const SequenceInfo &info = args.step.sequences[item.sequence];
-    assert_int_equal(item.first_row, info.first_row);
+    assert_int_equal(item.first_block, info.first_block);
     assert_int_equal(item.first_new, info.first_new);
     assert_int_equal(item.n_new, info.n_new);
     assert_int_equal(item.new_in_blocks, info.new_in_blocks);
