@@ -1,4 +1,4 @@
-// Warp-wide pieces: tensor-core products, matrix loads, asynchronous copies.
+// Warp-wide KV tiles: tensor-core products, matrix loads, asynchronous copies.
 //
 // A fragment of a 16 x 16 tile is 4 registers of two halves: R0 rows 0-7, k 0-7; R1 rows 8-15, k
 // 0-7; R2 rows 0-7, k 8-15; R3 rows 8-15, k 8-15; lane 4 row + k / 2. A B fragment is b0 (k 0-7)

@@ -8,7 +8,7 @@
 #include <driver_types.h>
 #include <vector_types.h>
 
-#include "piece.h"
+#include "cuda/kv_tile.h"
 
 namespace lk {
 namespace cuda {
@@ -17,27 +17,27 @@ namespace cuda {
 cudaError_t kernels_present();
 
 // Round K and V of a step's new tokens to FP16, report infinities and NaNs (stored as 0) and
-// saturated values, and put each token into its 16-bit row, unless the row is direct, and into the
-// staging area when staging.keys is not null. n_sequences and n_tokens are those of the step, or
-// of the step that a graph was captured from: another one is reported as kShapeFault.
+// saturated values, and put each token into its 16-bit row, unless the block is packed on append,
+// and into the staging area when staging.keys is not null. n_sequences and n_tokens are those of
+// the step, or of the step that a graph was captured from: another one is reported as kShapeFault.
 cudaError_t launch_append(const StepView &step, const LayerArg &layer, const TensorArg &k,
                           const TensorArg &v, const StagingArg &staging, uint32_t n_sequences,
                           uint32_t n_tokens, cudaStream_t stream);
 
-// Pack halves; bytes as docs/FORMAT.md has them. head_dim and page_tokens: the largest of the jobs.
-cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
+// Pack pages; bytes as docs/FORMAT.md has them. head_dim and page_tokens: the largest of the jobs.
+cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
                         uint32_t head_dim, uint32_t page_tokens, cudaStream_t stream);
-cudaError_t launch_reopen(const ReopenJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
-                          cudaStream_t stream);
-// Move chosen tokens of 16-bit halves to earlier places.
-cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
+cudaError_t launch_dequantize(const DequantizeJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
+                              cudaStream_t stream);
+// Move chosen tokens of 16-bit pages to earlier positions.
+cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
                         cudaStream_t stream);
-// Shrink halves by one step of the ladder, in place or to another slot, or copy them.
-cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_halves,
+// Shrink pages by one step of the ladder, in place or to another slot, or copy them.
+cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_pages,
                           cudaStream_t stream);
 
 // Attention of few query columns (new tokens x heads of a group) over rows: split over the
-// sequence, merged by the last block of each unit.
+// sequence, merged by the last thread block of each work tile.
 // n_sequences and n_tokens are those of the step, or of the step that a graph was captured from:
 // in another one the kernels do nothing, as launch_append() reports it.
 struct DecodeArgs {
@@ -52,58 +52,58 @@ struct DecodeArgs {
     int64_t lse_head_stride;
     const uint32_t *n_items;
     const WorkItem *items;
-    const PageTemplate *templates;  // [n_kv_heads] of the layer
+    const KvTileTemplate *templates;  // [n_kv_heads] of the layer
     float *partials;
-    uint32_t *counters;  // [units], zero before the first launch and left zero
+    uint32_t *counters;  // [work tiles], zero before the first launch and left zero
     uint32_t n_warps;    // of a block
     uint32_t n_blocks;
     uint32_t tile_columns;        // query columns of an item at most: 4, 8 or 16
-    uint32_t key_metadata_bytes;  // of the layer's largest packed halves, rounded up to 16
+    uint32_t key_metadata_bytes;  // of the layer's largest packed pages, rounded up to 16
     uint32_t value_metadata_bytes;
-    uint32_t kind;            // DecodeKind of the layer's classes
-    uint32_t has_many_units;  // see decode_shape()
+    uint32_t kind;                 // DecodeKind of the layer's classes
+    uint32_t has_many_work_tiles;  // see decode_shape()
 };
 enum DecodeKind : uint32_t {
-    kDecodePlain,    // direct classes, FP16 numbers, one group in a page, no shared slots
-    kDecodeF8By32,   // direct classes, FP8 numbers, groups of 32, no permutation of a page's own
-    kDecodeGrouped,  // direct classes, values of 1 bit among them
+    kDecodePlain,    // native formats, FP16 parameters, one group in a page, no shared slots
+    kDecodeF8By32,   // native formats, FP8 parameters, groups of 32, no permutation of a page's own
+    kDecodeGrouped,  // native formats, values of 1 bit among them
     kDecodeNone      // others: left to launch_tile()
 };
 cudaError_t launch_decode(const DecodeArgs &args, cudaStream_t stream);
 // Was it built for this head dim?
 bool decode_has_instance(uint32_t head_dim);
 // Blocks that a multiprocessor runs side by side, and their warps: registers decide. Two smaller
-// blocks hide each other's beginnings and ends, but leave more parts to merge.
+// blocks hide each other's beginnings and ends, but leave more splits to merge.
 struct DecodeShape {
     uint32_t n_warps;
     uint32_t n_blocks;
 };
 constexpr DecodeShape decode_shape(uint32_t head_dim, uint32_t tile_columns, uint32_t kind,
-                                   bool has_many_units) {
+                                   bool has_many_work_tiles) {
     if (head_dim > 128 || tile_columns > 8)
         return {8, 1};
     if (kind == kDecodeGrouped)
         return {12, 1};
-    return has_many_units ? DecodeShape{8, 2} : DecodeShape{16, 1};
+    return has_many_work_tiles ? DecodeShape{8, 2} : DecodeShape{16, 1};
 }
 // Has kDecodeF8By32 kernels of their own for up to four query columns?
-constexpr bool has_twins(uint32_t head_dim) { return head_dim <= 128; }
+constexpr bool has_split_k(uint32_t head_dim) { return head_dim <= 128; }
 // Shared memory of a block.
 constexpr uint32_t kQueryCopies = 2;
 constexpr uint32_t decode_query_bytes(uint32_t head_dim, uint32_t tile_columns) {
     return kQueryCopies * head_dim * (tile_columns == 4 ? 8 : tile_columns) * 2;
 }
-constexpr uint32_t kPad = 4;  // floats behind a warp's outputs of a column, against bank conflicts
+constexpr uint32_t kPad = 4;  // floats after a warp's outputs of a column, against bank conflicts
 constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t tile_columns, uint32_t n_warps,
                                        uint32_t metadata_bytes) {
     const uint32_t rings = n_warps * (2 * kChunkBytes + metadata_bytes);
     const uint32_t results = n_warps * tile_columns * (head_dim + kPad + 2) * 4;
-    return decode_query_bytes(head_dim, tile_columns) + n_warps * kWarpPieces * kPieceBytes +
+    return decode_query_bytes(head_dim, tile_columns) + n_warps * kWarpKvTiles * kKvTileBytes +
            (rings > results ? rings : results);
 }
 
-// Attention of many query columns, of classes or of head dims that decode lacks: tiles of columns
-// over rows and staged tokens.
+// Attention of many query columns, of formats or of head dims that decode has no kernel for: tiles
+// of columns over rows and staged tokens.
 struct TileArgs {
     StepView step;
     LayerArg layer;
@@ -116,39 +116,39 @@ struct TileArgs {
     uint32_t n_sequences;
     uint32_t n_tokens;
     uint32_t max_new;   // the most new tokens of a sequence
-    uint32_t n_splits;  // of what a block's columns see, from tile_splits(); 1 = none
+    uint32_t n_splits;  // of the pages visible to a block's columns, from tile_splits(); 1 = none
     float *partials;    // see tile_partial_floats(); not needed without splits
 };
-// How many parts keep n_blocks blocks busy; 1 when the columns alone do. n_splits and partials of
+// How many splits keep n_blocks blocks busy; 1 when the columns alone do. n_splits and partials of
 // args are not read.
 uint32_t tile_splits(const TileArgs &args, uint32_t n_blocks);
 // Floats of TileArgs.partials for every launch with n_splits of tile_splits(args, n_blocks).
 uint64_t tile_partial_floats(uint32_t head_dim, uint32_t n_blocks);
-// The parts are merged by a second kernel.
+// A second kernel merges the splits.
 cudaError_t launch_tile(const TileArgs &args, cudaStream_t stream);
 // Has the current device the shared memory for this head dim? cudaErrorInvalidConfiguration if not.
 cudaError_t tile_fits(uint32_t head_dim);
 
-// Attention mass of chunks, ChunkWatch of src/backend/backend.h.
-struct WatchArgs {
+// Attention scores of chunks, ChunkAttention of src/backend/backend.h.
+struct AttentionScoresArgs {
     StepView step;
     LayerArg layer;
     TensorArg q;
     uint32_t sequence;
     uint32_t first_query;  // of the batch's tokens
     uint32_t n_queries;
-    uint32_t n_tiles;    // watch_tiles()
-    uint32_t first_row;  // of the sequence
+    uint32_t n_tiles;      // attention_score_tiles()
+    uint32_t first_block;  // of the sequence
     uint32_t page_tokens;
     uint32_t chunk_tokens;
     uint32_t n_chunks;
-    uint32_t max_units;
+    uint32_t max_work_tiles;
     uint32_t is_first;
     float weight;
-    float *masses;     // [n_chunks]
-    float2 *partials;  // [max_units][n_chunks + 1][kWatchColumns]
+    float *scores;     // [n_chunks]
+    float2 *partials;  // [max_tiles][n_chunks + 1][kAttentionScoreColumns]
 };
-cudaError_t launch_watch(const WatchArgs &args, cudaStream_t stream);
+cudaError_t launch_attention_scores(const AttentionScoresArgs &args, cudaStream_t stream);
 
 // Cosines of embeddings and a query; NaN where one has no direction.
 struct CosineArgs {
@@ -160,18 +160,18 @@ struct CosineArgs {
 };
 cudaError_t launch_cosine(const CosineArgs &args, cudaStream_t stream);
 
-// out = sum of parts weighted by exp(lse_i - lse), lse = log of the sum of exp(lse_i).
+// out = sum of the splits weighted by exp(lse_i - lse), lse = log of the sum of exp(lse_i).
 struct MergeArgs {
-    const TensorArg *parts;  // host [n_parts], at most kMergeParts
-    const TensorArg *lses;   // host [n_parts], F32
-    uint32_t n_parts;
+    const TensorArg *parts;  // host [n_splits], at most kMergeSplits
+    const TensorArg *lses;   // host [n_splits], F32
+    uint32_t n_splits;
     uint32_t n_tokens;
     uint32_t n_heads;
     uint32_t head_dim;
     TensorArg out;
     TensorArg lse;  // data may be null
 };
-constexpr uint32_t kMergeParts = 16;
+constexpr uint32_t kMergeSplits = 16;
 cudaError_t launch_merge(const MergeArgs &args, cudaStream_t stream);
 
 }  // namespace cuda

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime.h>
 
-#include "launch.h"
+#include "cuda/launch.h"
 
 namespace lk {
 namespace cuda {

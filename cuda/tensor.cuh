@@ -7,7 +7,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "types.h"
+#include "cuda/types.h"
 
 namespace lk {
 namespace cuda {

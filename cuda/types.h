@@ -12,11 +12,12 @@
 namespace lk {
 namespace cuda {
 
-// Decode copies a packed half in chunks of whole strips, of at most this many bytes.
+// Decode copies a packed page in chunks of whole strips, of at most this many bytes.
 constexpr uint32_t kChunkBytes = 5120;
-constexpr uint32_t kPieceBytes = 96;  // of a piece as it is looked up
-constexpr uint32_t kRowTiles = 8;     // pieces that a raw row counts as
-constexpr uint32_t kWarpPieces = 12;  // of an item, for each warp of its block; a raw row has eight
+constexpr uint32_t kKvTileBytes = 96;  // of a KV tile as it is looked up
+constexpr uint32_t kRowTiles = 8;      // KV tiles that a raw row counts as
+constexpr uint32_t kWarpKvTiles =
+    12;  // of an item, for each warp of its block; a raw row has eight
 
 // The first fault of a cache's steps and what was counted, in mapped host memory. Kernels lower
 // first_bad with atomicMin and add to n_saturated.
@@ -30,10 +31,10 @@ struct Report {
 struct StepView {
     const StepHeader *header;
     const SequenceInfo *sequences;  // [n_sequences]
-    const RowInfo *rows;
+    const BlockInfo *blocks;
     const uint64_t *ancestors;  // [n_tokens] bit i: new token i of the sequence is visible; trees
     const uint32_t *positions;  // [n_tokens] of trees
-    const ClassInfo *classes;
+    const FormatInfo *classes;
     Report *report;
 };
 

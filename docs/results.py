@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws the tables of measured answers from what was recorded: python3 docs/results.py [--check].
 
-docs/results/NAME.json is what `lowkey-lab` (a study), `lowkey demo`, `plan` or `bench` printed with --json. In docs/results.md and README.md the lines
-between <!-- drawn: NAME VIEW --> and <!-- end --> are made from it. --check changes nothing and fails when
+docs/results/NAME.json is what `lowkey-lab` (a study), `lowkey demo`, `plan` or `bench` printed with --json. In README.md, docs/
+and docs/lab/ the lines between <!-- drawn: NAME VIEW --> and <!-- end --> are made from it. --check changes nothing and fails when
 a page differs."""
 import json
 import pathlib
@@ -278,7 +278,7 @@ def redraw(text: str) -> str:
 
 def main() -> int:
     stale = []
-    for page in (ROOT / 'docs/results.md', ROOT / 'README.md'):
+    for page in sorted([ROOT / 'README.md', *ROOT.glob('docs/*.md'), *ROOT.glob('docs/lab/*.md')]):
         text = page.read_text(encoding='utf-8')
         drawn = redraw(text)
         if drawn != text and '--check' in sys.argv:

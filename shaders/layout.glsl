@@ -7,7 +7,7 @@
 #extension GL_EXT_control_flow_attributes : require
 
 #include "format/format_const.h"
-#include "tables.glsl"
+#include "shaders/tables.glsl"
 
 const uint kLaneHalves = 8u;  // of a tile
 const uint kTileHalves = kLaneHalves * LK_LANES;
@@ -16,29 +16,29 @@ uint plane_bits(uint plane) { return plane == 0u ? 16u : plane == 1u ? 8u : 6u -
 
 // Ranges and minima come by 16 that lie together. The first of those for (strip, tile) is the sum
 // of these. Groups of tokens are powers of two.
-uint strip_entry(ClassInfo c, uint strip) {
+uint strip_entry(FormatInfo c, uint strip) {
     return c.is_token_axis ? strip * LK_STRIP_CHANNELS / c.group * c.page_tokens
                            : strip * LK_STRIP_CHANNELS * c.n_groups;
 }
-uint tile_entry(ClassInfo c, uint tile) {
+uint tile_entry(FormatInfo c, uint tile) {
     return (c.is_token_axis ? tile : tile >> uint(findMSB(c.group)) - 4u) * LK_TILE_TOKENS;
 }
-uint first_entry(ClassInfo c, uint strip, uint tile) {
+uint first_entry(FormatInfo c, uint strip, uint tile) {
     return strip_entry(c, strip) + tile_entry(c, tile);
 }
 
 // Where a strip's codes lie in the payload.
-struct StripPlace {
+struct StripPosition {
     uint bits;         // 3: the low two bits are at offset, the third at high_offset
     uint offset;       // bytes
     uint high_offset;  // of a strip of 3 bits
     uint in_plane;     // index among the strips of its plane
     uint first_entry;  // of its ranges and minima
 };
-StripPlace find_strip(ClassInfo c, uint strip) {
+StripPosition find_strip(FormatInfo c, uint strip) {
     const uint entry = strip_entry(c, strip);
     const uint bit_bytes = 2u * c.page_tokens;  // of a strip, for each bit of its width
-    StripPlace place = StripPlace(0u, 0u, 0u, strip, entry);
+    StripPosition position = StripPosition(0u, 0u, 0u, strip, entry);
     uint offset = 0u;
     uint in_plane = strip;  // wraps around behind the strip's plane
     [[unroll]] for (uint plane = 0u; plane < 6u; ++plane) {
@@ -46,12 +46,12 @@ StripPlace find_strip(ClassInfo c, uint strip) {
         const uint low_bytes = bit_bytes * (bits == 3u ? 2u : bits);
         const uint n = c.strips[plane];
         if (in_plane < n)
-            place = StripPlace(bits, offset + low_bytes * in_plane,
+            position = StripPosition(bits, offset + low_bytes * in_plane,
                                offset + low_bytes * n + bit_bytes * in_plane, in_plane, entry);
         offset += bit_bytes * bits * n;
         in_plane -= n;
     }
-    return place;
+    return position;
 }
 
 // Words of a lane in a strip of 1, 2, 4, 8 or 16 bits, and where they lie in it.
@@ -123,12 +123,12 @@ uint lane_token(bool is_value, uint lane, uint r, uint half_index) {
 
 // Of the 16, a lane's lie together: the four of its k, or, of keys with ranges by token, the two of
 // its rows.
-bool scales_by_row(ClassInfo c) { return c.is_token_axis && !c.is_value; }
+bool scales_by_row(FormatInfo c) { return c.is_token_axis && !c.is_value; }
 uint lane_entry(bool by_row, uint lane) { return by_row ? 2u * (lane >> 2) : 4u * (lane & 3u); }
 
 // Shared slots: pairs of a 1-bit partner and a 3-bit outlier, whose highest bit lies with the
 // partner. slot counts in the 2-bit plane.
-uint shared_bits(ClassInfo c, uint slot) {
+uint shared_bits(FormatInfo c, uint slot) {
     return slot >= 2u * c.n_shared ? 2u : slot < c.n_shared ? 1u : 3u;
 }
 

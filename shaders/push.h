@@ -29,11 +29,11 @@ using uint = uint32_t;
 #define LK_DTYPE_F32 3u
 
 #define LK_NO_FAULT 0xFFFFFFFFu
-#define LK_FAULT_STEPS 16u /* whose faults are told apart */
-#define LK_MERGE_PARTS 16u
-#define LK_WATCH_COLUMNS 64u      /* kWatchColumns of src/format/tables.h */
-#define LK_WATCH_TOTAL_COLUMNS 8u /* of a workgroup of watch_totals */
-#define LK_WATCH_MASS_THREADS 128 /* of a workgroup of watch_masses */
+#define LK_FAULT_STEPS 16u /* whose faults are distinguished */
+#define LK_MERGE_SPLITS 16u
+#define LK_SCORE_COLUMNS 64u      /* kAttentionScoreColumns of src/format/tables.h */
+#define LK_SCORE_TOTAL_COLUMNS 8u /* of a workgroup of attention_totals */
+#define LK_SCORE_THREADS 128 /* of a workgroup of attention_scores */
 #define LK_PUSH_BYTES 128u        /* of push constants that every device has */
 
 // A tensor [tokens][heads][channels] of the host. Element (t, h, c) lies token_stride * t +
@@ -51,11 +51,11 @@ struct PushTensor {
 struct StepTable {
     Address header;     // StepHeader
     Address sequences;  // SequenceInfo [n_sequences]
-    Address rows;       // RowInfo
+    Address blocks;       // BlockInfo
     Address ancestors;  // u64 [n_tokens], low word first: bit i: new token i of the sequence is
                         // visible; of trees alone
     Address positions;  // u32 [n_tokens] of trees
-    Address classes;    // ClassInfo
+    Address classes;    // FormatInfo
     Address layers;     // LayerInfo [n_layers]
     Address report;     // FaultReport, in memory that the host reads
     uint n_layers;
@@ -106,22 +106,22 @@ struct AppendPush {
 };
 
 // pack: PackJob to packed bytes. Workgroups: x = jobs.
-// reopen: ReopenJob to a raw half. Workgroups: x = jobs.
+// reopen: DequantizeJob to a raw half. Workgroups: x = jobs.
 // move: MoveJob within raw halves. Workgroups: x = jobs.
 // shrink: ShrinkJob, halves narrower or elsewhere; classes is not read. Workgroups: x = halves of
 // the longest run, y = jobs.
 struct JobPush {
-    Address jobs;     // PackJob, ReopenJob, MoveJob or ShrinkJob [n_jobs]
-    Address classes;  // ClassInfo
+    Address jobs;     // PackJob, DequantizeJob, MoveJob or ShrinkJob [n_jobs]
+    Address classes;  // FormatInfo
     uint n_jobs;
     uint head_dim;     // the largest of the jobs
     uint page_tokens;  // the largest of the jobs
     uint reserved;
 };
 
-// sum_queries: a run of sums of |Q|, QuerySumRun of src/backend/backend.h. Workgroups: x = sums, y
+// sum_queries: a run of sums of |Q|, QueryStatRun of src/backend/backend.h. Workgroups: x = sums, y
 // = KV heads from first_head on.
-struct QuerySumPush {
+struct QueryStatsPush {
     Address sums;        // u64, low word first: of the first sum and the first head
     Address key_scales;  // f32 [n_kv_heads][head_dim], or 0
     PushTensor queries;
@@ -135,28 +135,28 @@ struct QuerySumPush {
     uint reserved;
 };
 
-// add_sums: arithmetic on sums, SumItem of src/backend/backend.h, of 40 bytes. Workgroups: x take
+// add_stats: arithmetic on sums, StatItem of src/backend/backend.h, of 40 bytes. Workgroups: x take
 // the channels in turn, y = items. The first of items that follow each other does them all.
-struct AddSumsPush {
+struct AddQueryStatsPush {
     Address items;
     uint n_items;
     uint reserved;
 };
-#define LK_SUM_THREADS 64
+#define LK_QUERY_STATS_THREADS 64
 
 // decode: attention of few query columns over rows of direct classes. Column c of a sequence is its
 // new token c / group under head c % group of the KV head's group; an item has columns
 // LK_SPEC_COLUMNS * column_tile and up, n of them, as many as the sequence has there, at most
 // LK_SPEC_COLUMNS. Workgroups: x = items.
-// An item with n_parts == 1 writes output and LSE. Others leave partial results at
-// partials[first_partial], the same place for all parts of a unit:
-//   f32 outputs [n_parts][n][head_dim], not divided by the sum,
-//   f32 tops [n_parts][n], the greatest score times log2(e) (or any reference),
-//   f32 sums [n_parts][n] of exp2(score * log2(e) - top).
-// attend_matrix takes items of packed rows of one shape, to all of which the unit's 16-bit rows are
+// An item with n_splits == 1 writes output and LSE. Others leave partial results at
+// partials[first_partial], the same for all splits of a work tile:
+//   f32 outputs [n_splits][n][head_dim], not divided by the sum,
+//   f32 row_max [n_splits][n], the greatest score times log2(e) (or any reference),
+//   f32 row_sum [n_splits][n] of exp2(score * log2(e) - row_max).
+// attend_decode_matrix takes items of packed rows of one shape, all of which share the work tile's 16-bit blocks; they are
 // dealt out; same push constants, workgroups and results.
 // decode_merge puts them together and takes sink logits in. Same push constants, but items are the
-// first parts of units that have several. Workgroups: x = items, y = LK_SPEC_COLUMNS.
+// first splits of work tiles that have several. Workgroups: x = items, y = LK_SPEC_COLUMNS.
 struct DecodePush {
     Address step;
     Address items;     // WorkItem [n_items]
@@ -169,25 +169,25 @@ struct DecodePush {
     uint layer;
     uint n_items;
     // Bounds of loops that all workgroups take alike, so that compilers see it and keep them loops.
-    uint n_pieces;       // of the item that has most
+    uint n_kv_tiles;       // of the item that has most
     uint n_strips;       // head_dim / 16
     uint n_key_groups;   // of tokens in a page of the layer's keys, at most
     uint n_value_steps;  // pairs of strips of the values, none in two groups, at most
-    // Of attend_matrix: rounds of tiles of 16-bit rows that are dealt out, rounds of those of rows
+    // Of attend_decode_matrix: rounds of tiles of 16-bit rows that are dealt out, rounds of those of rows
     // among an item's packed ones, and where pages have their permutation in the metadata of keys.
-    uint n_row_rounds;
-    uint n_own_row_rounds;
+    uint n_f16_rounds;
+    uint n_own_f16_rounds;
     uint permutation_bytes;
     uint reserved;
 };
 
 // tile: attention of any number of columns over rows of any class and over staged tokens.
 // Workgroups: x = tiles of LK_SPEC_COLUMNS columns of the longest sequence from first_tile on, y =
-// KV heads, z = sequence * n_splits + part. A part takes pages n * part / n_splits up to
-// n * (part + 1) / n_splits of the n that the tile sees (rows, then staged tokens in pages of 128).
+// KV heads, z = sequence * n_splits + split. A split takes pages n * split / n_splits up to
+// n * (split + 1) / n_splits of the n visible to the tile (rows, then staged tokens in pages of 128).
 // With n_splits > 1 each workgroup leaves at partials
-//   [sequence][kv_head][tile of n_tiles][part]: f32 outputs [LK_SPEC_COLUMNS][head_dim], then
-//   tops and sums [LK_SPEC_COLUMNS] as decode's,
+//   [sequence][kv_head][tile of n_tiles][split]: f32 outputs [LK_SPEC_COLUMNS][head_dim], then
+//   row_max and row_sum [LK_SPEC_COLUMNS] as decode's,
 // and tile_merge, with the same push constants, puts them together. Workgroups: x = columns of the
 // longest sequence, y = KV heads, z = sequences.
 struct TilePush {
@@ -208,27 +208,27 @@ struct TilePush {
     uint reserved;
 };
 
-// watch_parts, watch_totals, watch_masses: attention mass of chunks, ChunkWatch of
-// src/backend/backend.h, one after the other for each batch of units. Workgroups of watch_parts: x
-// = any number, which take chunks in turn; y = units. Of watch_totals: x = LK_WATCH_COLUMNS /
-// LK_WATCH_TOTAL_COLUMNS, y = units. Of watch_masses: x = any number, whose invocations take
+// attention_partials, attention_totals, attention_scores: attention scores of chunks, ChunkAttention of
+// src/backend/backend.h, one after the other for each batch of work tiles. Workgroups of attention_partials: x
+// = any number, which take chunks in turn; y = work tiles. Of attention_totals: x = LK_SCORE_COLUMNS /
+// LK_SCORE_TOTAL_COLUMNS, y = work tiles. Of attention_scores: x = any number, whose invocations take
 // chunks.
-struct WatchPush {
+struct AttentionScoresPush {
     Address step;
-    Address masses;    // f32 [n_chunks]
-    Address partials;  // f32 pairs [n_units][n_chunks + 1][LK_WATCH_COLUMNS]
+    Address scores;    // f32 [n_chunks]
+    Address partials;  // f32 pairs [n_units][n_chunks + 1][LK_SCORE_COLUMNS]
     PushTensor queries;
     uint layer;
     uint sequence;
     uint first_query;  // of the batch's tokens
     uint n_queries;
-    uint first_row;  // of the sequence
+    uint first_block;  // of the sequence
     uint page_tokens;
     uint chunk_tokens;
     uint n_chunks;
-    uint n_tiles;  // units of a KV head
-    uint first_unit;
-    uint n_units;
+    uint n_tiles;  // work tiles of a KV head
+    uint first_work_tile;
+    uint n_work_tiles;
     uint is_first;
     float weight;
     uint reserved;
@@ -238,8 +238,8 @@ struct WatchPush {
 // * n_heads + head) from first_row on.
 struct MergePush {
     Address
-        tensors;   // PushTensor parts [n_parts], lses [n_parts] (FP32), output, LSE (data 0: none)
-    uint n_parts;  // at most LK_MERGE_PARTS
+        tensors;   // PushTensor parts [n_splits], lses [n_splits] (FP32), output, LSE (data 0: none)
+    uint n_splits;  // at most LK_MERGE_SPLITS
     uint n_tokens;
     uint n_heads;
     uint head_dim;
@@ -259,7 +259,7 @@ struct CosinePush {
 // matrix_probe: one workgroup; each lane says whether its part of cooperative matrices is the one
 // that decode makes.
 struct MatrixProbePush {
-    Address numbers;  // f16 [256]: 0, 1, ...
+    Address values;  // f16 [256]: 0, 1, ...
     Address sums;     // f32 [128]: 0, 1, ...
     Address fits;     // u32 [LK_LANES], 1 where it is
 };
@@ -267,7 +267,7 @@ struct MatrixProbePush {
 #ifdef __cplusplus
 static_assert(sizeof(AppendPush) <= LK_PUSH_BYTES && sizeof(JobPush) <= LK_PUSH_BYTES &&
                   sizeof(DecodePush) <= LK_PUSH_BYTES && sizeof(TilePush) <= LK_PUSH_BYTES &&
-                  sizeof(MergePush) <= LK_PUSH_BYTES && sizeof(WatchPush) <= LK_PUSH_BYTES &&
+                  sizeof(MergePush) <= LK_PUSH_BYTES && sizeof(AttentionScoresPush) <= LK_PUSH_BYTES &&
                   sizeof(CosinePush) <= LK_PUSH_BYTES,
               "push constants fit");
 static_assert(sizeof(PushTensor) == 24 && sizeof(StepTable) == 80 && sizeof(LayerInfo) == 64 &&

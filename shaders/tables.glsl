@@ -8,9 +8,9 @@
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
 
-#include "push.h"
+#include "shaders/push.h"
 
-#define LK_STAGED 0xFFFFFFFFu /* source_class of a job: staged tokens, not a half page */
+#define LK_STAGED 0xFFFFFFFFu /* source_format of a job: staged tokens, not a half page */
 
 // count * size bytes behind an address.
 Address address_at(Address base, uint count, uint size) {
@@ -66,7 +66,7 @@ StepHeader load_header(StepTable step) {
     return StepHeader(words.x, words.y, words.z);
 }
 
-struct ClassInfo {
+struct FormatInfo {
     Address permutation;  // u8 [head_dim] slot -> channel; 0 = identity or the page's own
     uint payload_bytes;
     uint metadata_bytes;      // 0 when raw
@@ -80,22 +80,22 @@ struct ClassInfo {
     uint n_ranked;
     bool is_value;
     bool is_token_axis;
-    uint number_bytes;  // of a range or a minimum: 2 = FP16, 1 = FP8
+    uint parameter_bytes;  // of a range or a minimum: 2 = FP16, 1 = FP8
     bool permutes;
     uint ranking;  // 0 none, 1 key, 2 query range
     bool is_raw;
     uint strips[6];  // of the planes of 16, 8, 4, 3, 2 and 1 bits
-    bool is_direct;
+    bool is_native;
     bool by_deviation;  // groups of 1-bit codes are measured by mean and deviation
     float clip_margin;  // cut off the range of a group of 2-bit codes at each end, a share of it
 };
-ClassInfo load_class(Address classes, uint index) {
+FormatInfo load_class(Address classes, uint index) {
     ConstQuads quads = ConstQuads(address_at(classes, index, 64u));
     const uvec4 a = quads.at[0];
     const uvec4 b = quads.at[1];
     const uvec4 c = quads.at[2];
     const uvec4 d = quads.at[3];
-    ClassInfo info;
+    FormatInfo info;
     info.permutation = a.xy;
     info.payload_bytes = a.z;
     info.metadata_bytes = a.w;
@@ -109,7 +109,7 @@ ClassInfo load_class(Address classes, uint index) {
     info.n_ranked = high_half(c.x);
     info.is_value = byte_of(c.y, 0u) != 0u;
     info.is_token_axis = byte_of(c.y, 1u) != 0u;
-    info.number_bytes = byte_of(c.y, 2u);
+    info.parameter_bytes = byte_of(c.y, 2u);
     info.permutes = byte_of(c.y, 3u) != 0u;
     info.ranking = byte_of(c.z, 0u);
     info.is_raw = byte_of(c.z, 1u) != 0u;
@@ -119,7 +119,7 @@ ClassInfo load_class(Address classes, uint index) {
     info.strips[3] = byte_of(c.w, 1u);
     info.strips[4] = byte_of(c.w, 2u);
     info.strips[5] = byte_of(c.w, 3u);
-    info.is_direct = byte_of(d.x, 0u) != 0u;
+    info.is_native = byte_of(d.x, 0u) != 0u;
     info.by_deviation = byte_of(d.x, 1u) != 0u;
     info.clip_margin = uintBitsToFloat(d.y);
     return info;
@@ -131,8 +131,8 @@ struct Entry {
     Address key_metadata;
     Address value_payload;
     Address value_metadata;
-    uint key_class;
-    uint value_class;
+    uint key_format;
+    uint value_format;
 };
 Entry load_entry(Address entries, uint index) {
     ConstPairs pairs = ConstPairs(address_at(entries, index, 40u));
@@ -141,25 +141,25 @@ Entry load_entry(Address entries, uint index) {
                  high_half(classes));
 }
 
-struct RowInfo {
+struct BlockInfo {
     Address entries;  // Entry [entries of a row]
     uint first_token;
     uint capacity_tokens;
-    bool is_direct;  // its new tokens are packed from the staging area, not stored
+    bool is_packed_on_append;  // its new tokens are packed from the staging area, not stored
 };
-RowInfo load_row(StepTable step, uint index) {
-    const uvec4 words = ConstQuads(step.rows).at[index];
-    return RowInfo(words.xy, words.z, low_half(words.w), high_half(words.w) != 0u);
+BlockInfo load_block(StepTable step, uint index) {
+    const uvec4 words = ConstQuads(step.blocks).at[index];
+    return BlockInfo(words.xy, words.z, low_half(words.w), high_half(words.w) != 0u);
 }
 
 struct SequenceInfo {
-    uint first_row;   // in the step's rows
-    uint n_rows;      // all, those of new tokens included
+    uint first_block;   // in the step's rows
+    uint n_blocks;      // all, those of new tokens included
     uint n_attended;  // the first of them that attention reads
     uint n_history;   // committed tokens
     uint n_new;
     uint first_new;    // of the batch
-    bool new_in_rows;  // false: attention reads the new tokens from the staging area
+    bool new_in_blocks;  // false: attention reads the new tokens from the staging area
     bool has_tree;     // ancestors and positions are set; else new token i follows i - 1
 };
 SequenceInfo load_sequence(StepTable step, uint index) {
@@ -177,9 +177,9 @@ struct PackJob {
     Address payload;
     Address metadata;
     Address source;      // raw half's payload, or staged FP16 [page_tokens][head_dim]
-    Address query_sums;  // u64 [head_dim] for ranking 2
-    uint target_class;
-    uint source_class;  // LK_STAGED, or a raw class
+    Address query_stats;  // u64 [head_dim] for ranking 2
+    uint target_format;
+    uint source_format;  // LK_STAGED, or a raw class
 };
 PackJob load_pack_job(Address jobs, uint index) {
     ConstPairs pairs = ConstPairs(address_at(jobs, index, 40u));
@@ -188,26 +188,26 @@ PackJob load_pack_job(Address jobs, uint index) {
 }
 
 // Copy the first n_tokens of a half into a raw half, rounded to FP16.
-struct ReopenJob {
+struct DequantizeJob {
     Address payload;
     Address metadata;
     Address target;
-    uint source_class;
-    uint target_class;
+    uint source_format;
+    uint target_format;
     uint n_tokens;
 };
-ReopenJob load_reopen_job(Address jobs, uint index) {
+DequantizeJob load_dequantize_job(Address jobs, uint index) {
     ConstPairs pairs = ConstPairs(address_at(jobs, index, 40u));
     const uvec2 classes = pairs.at[3];
-    return ReopenJob(pairs.at[0], pairs.at[1], pairs.at[2], classes.x, classes.y, pairs.at[4].x);
+    return DequantizeJob(pairs.at[0], pairs.at[1], pairs.at[2], classes.x, classes.y, pairs.at[4].x);
 }
 
 // Tokens first_source + i, for every bit i of mask, that go to first_target and behind it.
 struct MoveJob {
     Address source;
     Address target;
-    uint source_class;
-    uint target_class;
+    uint source_format;
+    uint target_format;
     uint first_source;
     uint first_target;
     uvec2 mask;
@@ -225,7 +225,7 @@ struct ShrinkJob {
     Address target;
     uint stride_bytes;
     uint tail_bytes;
-    uint n_halves;
+    uint n_pages;
     uint n_strips;
     uint bits;
     uint page_tokens;
@@ -246,7 +246,7 @@ uvec2 sum_add(uvec2 a, uvec2 b) {
 }
 
 // Arithmetic on them.
-struct SumItem {
+struct StatItem {
     Address target;
     Address source;
     uvec2 mask;
@@ -254,10 +254,10 @@ struct SumItem {
     uint n_channels;
     uint flags;
 };
-SumItem load_sum_item(Address items, uint index) {
+StatItem load_sum_item(Address items, uint index) {
     ConstPairs pairs = ConstPairs(address_at(items, index, 40u));
     const uvec2 last = pairs.at[4];
-    return SumItem(pairs.at[0], pairs.at[1], pairs.at[2], pairs.at[3].x, last.x, last.y);
+    return StatItem(pairs.at[0], pairs.at[1], pairs.at[2], pairs.at[3].x, last.x, last.y);
 }
 
 // A workgroup's share of decode attention: rows of one KV head of one sequence, counted from its
@@ -269,15 +269,15 @@ struct WorkItem {
     uint raw_count[2];
     uint packed_begin;
     uint packed_count;
-    uint part;           // of n_parts that are merged
-    uint n_parts;        // 1: written straight to the output
+    uint split;           // of n_splits that are merged
+    uint n_splits;        // 1: written straight to the output
     uint first_partial;  // floats: of the unit's parts in the partial results
-    uint unit;
+    uint work_tile;
     uint sequence;
-    uint first_row;
+    uint first_block;
     uint first_new;
     uint n_new;
-    bool new_in_rows;
+    bool new_in_blocks;
     bool has_tree;
 };
 WorkItem load_item(Address items, uint index) {
@@ -295,15 +295,15 @@ WorkItem load_item(Address items, uint index) {
     item.raw_count[1] = b.x;
     item.packed_begin = b.y;
     item.packed_count = b.z;
-    item.part = low_half(b.w);
-    item.n_parts = high_half(b.w);
+    item.split = low_half(b.w);
+    item.n_splits = high_half(b.w);
     item.first_partial = c.x;
-    item.unit = c.y;
+    item.work_tile = c.y;
     item.sequence = c.z;
-    item.first_row = c.w;
+    item.first_block = c.w;
     item.first_new = d.x;
     item.n_new = low_half(d.y);
-    item.new_in_rows = byte_of(d.y, 2u) != 0u;
+    item.new_in_blocks = byte_of(d.y, 2u) != 0u;
     item.has_tree = byte_of(d.y, 3u) != 0u;
     return item;
 }

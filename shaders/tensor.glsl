@@ -6,8 +6,8 @@
 
 #extension GL_EXT_shader_16bit_storage : require
 
-#include "numbers.glsl"
-#include "tables.glsl"
+#include "shaders/floats.glsl"
+#include "shaders/tables.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 2) readonly buffer ConstHalves {
     uint16_t at[];

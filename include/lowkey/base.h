@@ -125,7 +125,7 @@ enum {
 };
 
 /* Where a tensor's bytes are. */
-typedef uint32_t lk_memory;
+typedef uint32_t lk_memory_kind;
 enum {
     LK_MEMORY_HOST = 1,  /* on the CPU; Vulkan takes it too, unless work is recorded, and copies
                           * it: inputs are free again when a call returns, and a call with
@@ -143,7 +143,7 @@ enum {
 typedef struct lk_tensor {
     uint32_t size;         /* sizeof(lk_tensor) */
     lk_dtype dtype;        /* of the elements */
-    lk_memory memory;      /* that they lie in */
+    lk_memory_kind memory; /* that they lie in */
     uint32_t flags;        /* 0 */
     void *data;            /* first element; aligned to the element */
     uint64_t buffer;       /* VkBuffer handle, else 0 */

@@ -27,16 +27,16 @@ enum {
 
 /* What lk_pressure_fn is told, and answers in. */
 typedef struct lk_pressure {
-    uint32_t size;           /* sizeof(lk_pressure) */
-    uint32_t capacity;       /* of ids */
-    uint64_t lacking_bytes;  /* to what the call needs */
-    uint64_t reserved_bytes; /* as in lk_cache_stats */
-    uint64_t budget_bytes;   /* the budget; LK_PRESSURE_BUDGET: set it to the new one, which is
-                              * above it and at most lk_cache_desc.max_budget_bytes */
-    lk_sequence *ids;        /* [capacity] LK_PRESSURE_REMOVE: write the sequences here; none of
-                              * the step's */
-    uint32_t n_ids;          /* LK_PRESSURE_REMOVE: how many; 0 on entry */
-    uint32_t reserved;       /* 0 */
+    uint32_t size;            /* sizeof(lk_pressure) */
+    uint32_t capacity;        /* of ids */
+    uint64_t shortfall_bytes; /* to what the call needs */
+    uint64_t reserved_bytes;  /* as in lk_cache_stats */
+    uint64_t budget_bytes;    /* the budget; LK_PRESSURE_BUDGET: set it to the new one, which is
+                               * above it and at most lk_cache_desc.max_budget_bytes */
+    lk_sequence *ids;         /* [capacity] LK_PRESSURE_REMOVE: write the sequences here; none of
+                               * the step's */
+    uint32_t n_ids;           /* LK_PRESSURE_REMOVE: how many; 0 on entry */
+    uint32_t reserved;        /* 0 */
 } lk_pressure;
 
 /* Called by the thread that is in lk_step_begin(), as often as bytes are lacking after what
@@ -102,7 +102,7 @@ typedef struct lk_cache_stats {
     uint64_t workspace_bytes;   /* of the step, for max_step_tokens */
     uint64_t free_bytes;        /* in slabs and held by nothing */
     uint64_t pages_packed;      /* since the cache was created: half pages of K and of V */
-    uint64_t pages_reopened;    /* likewise: packed pages that a truncation or a fork cut */
+    uint64_t pages_dequantized; /* likewise: packed pages that a truncation or a fork cut */
     uint64_t values_saturated;  /* finite inputs beyond FP16's range, clamped to +-65504;
                                  * on a device those that it has met by now */
     uint64_t device_bytes;      /* device memory that the budget does not count, which does not
@@ -112,7 +112,7 @@ typedef struct lk_cache_stats {
                                  * that several sequences have, counted once */
     uint64_t pages_copied;      /* since the cache was created: half pages that were copied
                                  * because a sequence had to write to what others have */
-    uint64_t halves_shrunk;     /* since the cache was created: steps that half pages went down
+    uint64_t pages_shrunk;      /* since the cache was created: steps that half pages went down
                                  * their layers' ladders */
     uint64_t sequences_evicted; /* removed for room, by LK_CACHE_EVICT or the pressure callback */
     uint64_t fragmented_bytes;  /* of reserved_bytes: in extents and held by no page */
@@ -181,7 +181,7 @@ LK_API lk_status lk_sequence_add(lk_cache *cache, lk_sequence *id);
  * is not full (reopened, where it is packed: see lk_sequence_truncate()), unless the others
  * of the page end where this one does or before. Pages that leave the recent window are
  * packed once for all that have them; until the last of those has come as far, the 16-bit
- * page stays beside the packed one. Sums of |Q| (LK_SCORE_QUERY_RANGE) go with the fork.
+ * page stays beside the packed one. Sums of |Q| (LK_RANKING_QUERY_RANGE) go with the fork.
  *
  * parent    a sequence of the cache, which may be a fork itself
  * n_tokens  0 .. its length, or LK_ALL_TOKENS
@@ -209,7 +209,7 @@ LK_API lk_status lk_sequence_length(const lk_cache *cache, lk_sequence id, uint6
  * reopened: its kept tokens become a 16-bit page with the values that its codes stand
  * for (rounded to FP16) and are packed again once it fills. Of a page that other sequences
  * have, the next step reopens or copies the kept tokens; theirs stay. The sums of |Q| that
- * rank channels (LK_SCORE_QUERY_RANGE) keep what the removed tokens of cut and packed
+ * rank channels (LK_RANKING_QUERY_RANGE) keep what the removed tokens of cut and packed
  * pages added.
  *
  * Errors: LK_E_ARGUMENT (n_tokens above the length), LK_E_NOT_FOUND, LK_E_BUSY (a step

@@ -185,7 +185,7 @@ typedef struct lk_chanmix {
     lk_metadata metadata;   /* LK_METADATA_F8 */
     uint32_t group;         /* tokens of keys and channels of values that share a range; 32 */
     uint32_t sink_tokens;   /* at 16 bits; 32 */
-    uint32_t window_tokens; /* likewise, recent; 128 */
+    uint32_t recent_tokens; /* likewise, recent; 128 */
     /* The part of all KV heads that are retrieval heads, those of the highest scores, to the
      * nearest head; ties go to the lower layer and head. From 0 to 1. -1: 0.3, or 0.19 when
      * every query head has a KV head of its own; with a budget, as many as fit it. */
@@ -222,7 +222,7 @@ typedef struct lk_auto {
     uint32_t size;          /* sizeof(lk_auto) */
     uint32_t centers;       /* 1: keys are stored without their mean (lk_plan_set_key_centers()) */
     uint32_t sink_tokens;   /* at 16 bits; 32 */
-    uint32_t window_tokens; /* likewise, recent; 128 */
+    uint32_t recent_tokens; /* likewise, recent; 128 */
     double bits_per_value;  /* the most that lk_plan_size's may be; 0 = no such limit */
     uint64_t budget_bytes;  /* the most that cache_bytes of lk_plan_bytes() of the numbers below
                              * may be; 0 = no such limit */
@@ -316,7 +316,7 @@ enum {
 /* What keeping a KV head's keys (is_value 0) or values (1) at `bits` costs.
  *
  * bits         16, 8, 4 or 2; 16 costs 0
- * sensitivity  set to a number of at least 0, made for lk_allocate()
+ * sensitivity  set to a number of at least 0, made for lk_solve_widths()
  *
  * Errors: LK_E_ARGUMENT (bits), LK_E_NOT_FOUND (layer, head, kind), LK_E_STATE (no such samples).
  */
@@ -338,9 +338,9 @@ LK_API lk_status lk_calibrator_get_sensitivity(const lk_calibrator *calibrator, 
  * Among equally good answers the same input always gives the same. Errors: LK_E_ARGUMENT,
  * LK_E_BUDGET (even the smallest choices do not fit; the sentence has what they take),
  * LK_E_NOMEM (many items of unlike sizes may leave more sums to compare than memory holds). */
-LK_API lk_status lk_allocate(uint32_t n_items, uint32_t n_choices, const double *costs,
-                             const uint64_t *bytes, uint64_t budget_bytes, uint32_t *choices,
-                             double *total_cost);
+LK_API lk_status lk_solve_widths(uint32_t n_items, uint32_t n_choices, const double *costs,
+                                 const uint64_t *bytes, uint64_t budget_bytes, uint32_t *choices,
+                                 double *total_cost);
 
 /* How positions turn keys and queries (RoPE): at position p the pair i of channels is turned
  * by the angle p * frequency i. */
@@ -473,7 +473,7 @@ typedef struct lk_pmkvq {
                                   * a multiple of 16; 0 = the head. 128 is the paper's */
     uint32_t key_scales;         /* 1: those of the searches, in every layer; 0 */
     uint32_t sink_tokens;        /* at 16 bits; 32 */
-    uint32_t window_tokens;      /* likewise, recent; 128 */
+    uint32_t recent_tokens;      /* likewise, recent; 128 */
     uint64_t budget_bytes;       /* of the whole cache, not 0 */
     uint64_t budget_tokens;      /* of each sequence, when the budget is full; 32768 */
     uint32_t budget_sequences;   /* 1 */
@@ -483,7 +483,7 @@ LK_API lk_status lk_pmkvq_init(lk_pmkvq *options, size_t struct_bytes);
 
 /* Make a PM-KVQ plan: pages begin at 16 bits and go down to 8, 4 and 2 as the budget asks, each
  * layer to a width of its own. The widths are those of the least sum of sensitivities
- * (lk_allocate(), PM-KVQ's integer program) whose cache of the numbers above takes at most
+ * (lk_solve_widths(), PM-KVQ's integer program) whose cache of the numbers above takes at most
  * budget_bytes: lk_plan_bytes() of the plan with every ladder at its last rung, and 256 KiB
  * that a cache keeps for pages which move while they shrink. The program counts slots, on which
  * whole extents come, so it is solved for the largest number of slot bytes whose plan fits. Of the

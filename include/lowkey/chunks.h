@@ -84,9 +84,10 @@ LK_API lk_status lk_bm25_init(lk_bm25 *options, size_t struct_bytes);
  * scores          [n_chunks]
  *
  * Errors: LK_E_ARGUMENT, LK_E_NOMEM. */
-LK_API lk_status lk_chunks_bm25(const lk_bm25 *options, const uint32_t *tokens,
-                                const uint64_t *starts, uint32_t n_chunks, const uint32_t *query,
-                                uint32_t n_query_tokens, float *scores);
+LK_API lk_status lk_chunks_score_bm25(const lk_bm25 *options, const uint32_t *tokens,
+                                      const uint64_t *starts, uint32_t n_chunks,
+                                      const uint32_t *query, uint32_t n_query_tokens,
+                                      float *scores);
 
 /* Classes by thresholds within the range of the scores (section III-B of Cocktail):
  *
@@ -114,7 +115,7 @@ LK_API lk_status lk_chunks_by_thresholds(const float *scores, uint32_t n_chunks,
  * whole rows, so what is counted here is what is stored. */
 typedef struct lk_chunk_quota {
     uint32_t size;         /* sizeof(lk_chunk_quota) */
-    uint32_t row_chunks;   /* chunks of a row, at least 1; 1 where a chunk is a page or longer; 4 */
+    uint32_t block_chunks; /* chunks of a row, at least 1; 1 where a chunk is a page or longer; 4 */
     double low_share;      /* of the chunks; without a budget alone; 0.6 */
     double high_share;     /* of the chunks; low_share + high_share at most 1; 0.1 */
     uint64_t budget_bytes; /* of all chunks; 0 for none: shares alone */
@@ -147,9 +148,9 @@ LK_API lk_status lk_chunks_by_quota(const float *scores, uint32_t n_chunks,
                                     const lk_chunk_quota *quota, lk_chunk_class *classes,
                                     uint64_t *n_bytes);
 
-/* Which attention lk_chunks_watch() gathers. */
-typedef struct lk_chunk_watch {
-    uint32_t size;           /* sizeof(lk_chunk_watch) */
+/* Which attention lk_chunks_score_attention() gathers. */
+typedef struct lk_chunk_attention {
+    uint32_t size;           /* sizeof(lk_chunk_attention) */
     uint32_t n_query_tokens; /* the last ones of the step's, at least 1 */
     uint32_t chunk_tokens;   /* 8 to 256; 32 */
     uint32_t n_chunks;       /* at least 1, of chunk_tokens each from the first token after the
@@ -158,10 +159,10 @@ typedef struct lk_chunk_watch {
     uint32_t n_layers;       /* 0: all layers without a sliding window */
     uint32_t reserved;       /* 0 */
     const uint32_t *layers;  /* [n_layers] ascending; read during the call */
-} lk_chunk_watch;
+} lk_chunk_attention;
 
 /* Fill with the defaults above. Errors: LK_E_ARGUMENT. */
-LK_API lk_status lk_chunk_watch_init(lk_chunk_watch *watch, size_t struct_bytes);
+LK_API lk_status lk_chunk_attention_init(lk_chunk_attention *watch, size_t struct_bytes);
 
 /* Score the chunks of a sequence's context by attention in the next step that names it: each
  * lk_attend() of a watched layer then also takes, for the last n_query_tokens of the sequence's
@@ -196,7 +197,8 @@ LK_API lk_status lk_chunk_watch_init(lk_chunk_watch *watch, size_t struct_bytes)
  * (a layer with a sliding window, or no layer without), LK_E_BUSY (a step is open), LK_E_STATE
  * (the cache's queue is being captured), LK_E_BUDGET (the sentence has the bytes needed),
  * LK_E_NOMEM, LK_E_DEVICE. */
-LK_API lk_status lk_chunks_watch(lk_cache *cache, lk_sequence id, const lk_chunk_watch *watch);
+LK_API lk_status lk_chunks_score_attention(lk_cache *cache, lk_sequence id,
+                                           const lk_chunk_attention *watch);
 
 /* The scores that a watch has gathered, once its step was committed. Of layers that were not
  * attended in that step there are none; the mean is over the others. Waits for the cache's
@@ -208,8 +210,8 @@ LK_API lk_status lk_chunks_watch(lk_cache *cache, lk_sequence id, const lk_chunk
  * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND, LK_E_STATE (no watched step was committed, or the
  * cache's queue is being captured), LK_E_BUSY (a step is open), LK_E_DATA (a query was not
  * finite; the sentence names the first chunk), LK_E_NOMEM, LK_E_DEVICE. */
-LK_API lk_status lk_chunks_attention(lk_cache *cache, lk_sequence id, uint32_t n_chunks,
-                                     float *scores);
+LK_API lk_status lk_chunks_attention_scores(lk_cache *cache, lk_sequence id, uint32_t n_chunks,
+                                            float *scores);
 
 /* Tokens of a sequence that wait for classes at 16 bits. */
 typedef uint32_t lk_defer;

@@ -113,15 +113,15 @@ LK_API lk_status lk_context_device(const lk_context *context, lk_device_info *in
 
 /* A question whose answer is known before anything is allocated. */
 typedef struct lk_capability {
-    uint32_t size;        /* sizeof(lk_capability) */
-    uint32_t head_dim;    /* channels of a head */
-    uint32_t group_size;  /* query heads per KV head */
-    uint32_t key_bits;    /* 1, 2, 3, 4, 8 or 16 */
-    uint32_t value_bits;  /* likewise */
-    uint32_t page_tokens; /* 32, 64 or 128 */
-    lk_memory memory;     /* of the tensors */
-    lk_dtype dtype;       /* of the tensors */
-    lk_queue_kind queue;  /* 0 = NULL on the CPU and on Vulkan, not asked on CUDA */
+    uint32_t size;         /* sizeof(lk_capability) */
+    uint32_t head_dim;     /* channels of a head */
+    uint32_t group_size;   /* query heads per KV head */
+    uint32_t key_bits;     /* 1, 2, 3, 4, 8 or 16 */
+    uint32_t value_bits;   /* likewise */
+    uint32_t page_tokens;  /* 32, 64 or 128 */
+    lk_memory_kind memory; /* of the tensors */
+    lk_dtype dtype;        /* of the tensors */
+    lk_queue_kind queue;   /* 0 = NULL on the CPU and on Vulkan, not asked on CUDA */
 } lk_capability;
 LK_API lk_status lk_capability_init(lk_capability *capability, size_t struct_bytes);
 

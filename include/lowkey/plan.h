@@ -52,11 +52,11 @@ enum {
 };
 
 /* How a page ranks the key channels that it boosts. Ties go to the lower channel. */
-typedef uint32_t lk_score;
+typedef uint32_t lk_ranking;
 enum {
-    LK_SCORE_KEY = 1,        /* mean |K| over the page (Kitty, section 3.2) */
-    LK_SCORE_QUERY_RANGE = 2 /* mean |Q| of all tokens so far x range of K over the
-                              * page (MixKVQ, equation 5, at Kitty's bytes) */
+    LK_RANKING_KEY = 1,        /* mean |K| over the page (Kitty, section 3.2) */
+    LK_RANKING_QUERY_RANGE = 2 /* mean |Q| of all tokens so far x range of K over the
+                                * page (MixKVQ, equation 5, at Kitty's bytes) */
 };
 
 /* What the two levels of 1-bit codes are made from. */
@@ -78,7 +78,7 @@ typedef struct lk_key_rule {
                                   * be short. 0 = the whole page or head. */
     uint32_t boost_channels;     /* per page, rounded up to a multiple of 16; 0 = none */
     uint32_t boost_bits;         /* their width, above bits; 0 without boost */
-    lk_score boost_score;        /* 0 without boost */
+    lk_ranking boost_ranking;    /* 0 without boost */
     const uint8_t *channel_bits; /* [head_dim] static classes, each 1, 2, 3, 4, 8 or
                                   * 16, or NULL. As many 1 as 3 share 2-bit slots;
                                   * every other width has a multiple of 16 channels.
@@ -223,11 +223,11 @@ LK_API lk_status lk_plan_set_metadata(lk_plan *plan, uint32_t layer, lk_metadata
 /* page_tokens: 32, 64 or 128, tokens of a page */
 LK_API lk_status lk_plan_set_pages(lk_plan *plan, uint32_t page_tokens);
 /* Chunks and their classes, copied. lk_plan_validate() refuses reorder with layers that have a
- * sliding window, and chunks beside keys that are ranked by LK_SCORE_QUERY_RANGE. */
+ * sliding window, and chunks beside keys that are ranked by LK_RANKING_QUERY_RANGE. */
 LK_API lk_status lk_plan_set_chunks(lk_plan *plan, const lk_chunk_rule *rule);
 /* The first sink_tokens (a multiple of 16, at most 1024) and at least the last
- * window_tokens (at most 65536) tokens of a sequence stay at 16 bits. */
-LK_API lk_status lk_plan_set_recent(lk_plan *plan, uint32_t sink_tokens, uint32_t window_tokens);
+ * recent_tokens (at most 65536) tokens of a sequence stay at 16 bits. */
+LK_API lk_status lk_plan_set_recent(lk_plan *plan, uint32_t sink_tokens, uint32_t recent_tokens);
 /* The widths that a layer may take, descending, out of 16, 8, 4, 2, and the one its
  * next pages are packed at. A rung of 16 leaves pages raw; a lower one caps every
  * class of 4 bits and more. n_rungs 0 removes the ladder. */
@@ -259,7 +259,7 @@ LK_API lk_status lk_plan_get_ladder(const lk_plan *plan, uint32_t layer, uint8_t
 LK_API const char *lk_plan_name(const lk_plan *plan);
 /* What lk_plan_set_pages() and lk_plan_set_recent() set; any of the three may be NULL. */
 LK_API lk_status lk_plan_get_pages(const lk_plan *plan, uint32_t *page_tokens,
-                                   uint32_t *sink_tokens, uint32_t *window_tokens);
+                                   uint32_t *sink_tokens, uint32_t *recent_tokens);
 /* The plan's chunks. rule starts from its init; all its members are 0 but size in a plan without
  * chunks */
 LK_API lk_status lk_plan_get_chunks(const lk_plan *plan, lk_chunk_rule *rule);

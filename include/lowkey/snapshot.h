@@ -138,10 +138,10 @@ typedef struct lk_snapshot_info {
     uint32_t size;                             /* sizeof(lk_snapshot_info) */
     uint32_t version;                          /* of the format */
     uint32_t n_sequences;                      /* that it holds */
-    uint32_t n_classes;                        /* kinds of half pages */
+    uint32_t n_formats;                        /* kinds of half pages */
     uint64_t total_bytes;                      /* of the snapshot */
     uint64_t n_tokens;                         /* over all sequences */
-    uint64_t n_rows;                           /* of pages; shared ones count once */
+    uint64_t n_blocks;                         /* of pages; shared ones count once */
     uint64_t geometry_hash;                    /* of the model that it was saved for */
     uint64_t plan_hash;                        /* of lk_snapshot_plan() */
     uint32_t fingerprint_bytes;                /* 0 = none */
@@ -157,12 +157,12 @@ LK_API const lk_plan *lk_snapshot_plan(const lk_snapshot *snapshot);
 
 /* A sequence of a snapshot. */
 typedef struct lk_snapshot_sequence {
-    uint32_t size;          /* sizeof(lk_snapshot_sequence) */
-    uint32_t flags;         /* 0 */
-    lk_sequence id;         /* in the cache that saved it */
-    uint64_t n_tokens;      /* committed */
-    uint64_t n_rows;        /* of pages that it has */
-    uint64_t n_shared_rows; /* those of them that a sequence before it has too */
+    uint32_t size;            /* sizeof(lk_snapshot_sequence) */
+    uint32_t flags;           /* 0 */
+    lk_sequence id;           /* in the cache that saved it */
+    uint64_t n_tokens;        /* committed */
+    uint64_t n_blocks;        /* of pages that it has */
+    uint64_t n_shared_blocks; /* those of them that a sequence before it has too */
 } lk_snapshot_sequence;
 LK_API lk_status lk_snapshot_sequence_init(lk_snapshot_sequence *sequence, size_t struct_bytes);
 
@@ -172,22 +172,22 @@ LK_API lk_status lk_snapshot_get_sequence(const lk_snapshot *snapshot, uint32_t 
                                           lk_snapshot_sequence *sequence);
 
 /* A kind of half page and what the snapshot has of it. */
-typedef struct lk_snapshot_class {
-    uint32_t size;           /* sizeof(lk_snapshot_class) */
+typedef struct lk_snapshot_format {
+    uint32_t size;           /* sizeof(lk_snapshot_format) */
     uint32_t is_value;       /* 0 keys, 1 values */
     uint32_t head_dim;       /* channels of a head */
     uint32_t page_tokens;    /* tokens of a page */
     uint32_t channels[6];    /* at 16, 8, 4, 3, 2 and 1 bits */
-    uint64_t n_halves;       /* of this kind */
+    uint64_t n_pages;        /* of this kind */
     uint64_t payload_bytes;  /* of all of them */
     uint64_t metadata_bytes; /* likewise */
-} lk_snapshot_class;
-LK_API lk_status lk_snapshot_class_init(lk_snapshot_class *kind, size_t struct_bytes);
+} lk_snapshot_format;
+LK_API lk_status lk_snapshot_format_init(lk_snapshot_format *kind, size_t struct_bytes);
 
 /* Kind `index` of the snapshot, from 0; kind starts from its init.
  * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND. */
-LK_API lk_status lk_snapshot_get_class(const lk_snapshot *snapshot, uint32_t index,
-                                       lk_snapshot_class *kind);
+LK_API lk_status lk_snapshot_get_format(const lk_snapshot *snapshot, uint32_t index,
+                                        lk_snapshot_format *kind);
 
 #ifdef __cplusplus
 }

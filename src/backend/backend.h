@@ -83,21 +83,21 @@ struct DataReport {
 
 // One half to pack from 16 bits. The source is either a 16-bit half page or staged tokens.
 struct PackItem {
-    const HalfClass *target;
+    const PageFormat *target;
     uint64_t payload;
     uint64_t metadata;
-    const HalfClass *source_class;  // raw; null = staged
+    const PageFormat *source_format;  // raw; null = staged
     uint64_t source_payload;
     const uint16_t *staged;  // [page_tokens][head_dim] of one head
-    uint64_t query_sums;     // address of u64 [head_dim] for Ranking::kQueryRange
+    uint64_t query_stats;    // address of u64 [head_dim] for Ranking::kQueryRange
 };
 
 // Copy the first n_tokens of a half, packed or at 16 bits, into a 16-bit half, rounded to FP16.
-struct ReopenItem {
-    const HalfClass *source;
+struct DequantizeItem {
+    const PageFormat *source;
     uint64_t source_payload;
     uint64_t source_metadata;
-    const HalfClass *target;  // raw
+    const PageFormat *target;  // raw
     uint64_t target_payload;
     uint32_t n_tokens;
 };
@@ -113,9 +113,9 @@ struct SlotCopy {
 // bit i of mask, ascending, to token first_target of the target and those behind it. The two may be
 // the same half; then no token goes behind its own place.
 struct MoveItem {
-    const HalfClass *source_class;  // raw, as is the target's, and of the same side and head dim
+    const PageFormat *source_format;  // raw, as is the target's, and of the same side and head dim
     uint64_t source;
-    const HalfClass *target_class;
+    const PageFormat *target_format;
     uint64_t target;
     uint32_t first_source;
     uint32_t first_target;
@@ -131,12 +131,12 @@ struct ShrinkItem {
     uint64_t target;
     uint32_t stride_bytes;  // from a half to the next, of sources and of targets
     uint32_t tail_bytes;    // a multiple of 16
-    uint16_t n_halves;      // 1 to kRunHalves
+    uint16_t n_pages;       // 1 to kRunPages
     uint16_t n_strips;      // 0: a copy
     uint16_t bits;          // 4 or 2
     uint16_t page_tokens;
 };
-constexpr uint32_t kRunHalves = 16;
+constexpr uint32_t kRunPages = 16;
 
 // One that moves n_bytes as they are, at most what a slot has.
 inline ShrinkItem copy_item(uint64_t source, uint64_t target, uint64_t n_bytes) {
@@ -146,8 +146,8 @@ inline ShrinkItem copy_item(uint64_t source, uint64_t target, uint64_t n_bytes) 
 // Sums of |Q|, in units of 2^-24 after rounding to FP16, over the query heads of a KV head. Sum i
 // of a run is that of tokens_per_sum tokens of the batch from first_token + i * tokens_per_sum on,
 // the last one of what is left of n_tokens: u64 [n_heads][head_dim] for KV heads from first_head
-// on, at offset_bytes + i * stride_bytes behind CacheDevice::query_sums().
-struct QuerySumRun {
+// on, at offset_bytes + i * stride_bytes behind CacheDevice::query_stats().
+struct QueryStatRun {
     uint64_t offset_bytes;
     uint64_t stride_bytes;
     uint32_t first_token;
@@ -156,28 +156,28 @@ struct QuerySumRun {
     uint32_t first_head;
     uint32_t n_heads;
 };
-inline uint32_t n_query_sums(const QuerySumRun &run) {
+inline uint32_t n_query_stats(const QueryStatRun &run) {
     return static_cast<uint32_t>(ceil_div(run.n_tokens, run.tokens_per_sum));
 }
-struct QuerySumArgs {
+struct QueryStatArgs {
     LayerView layer;
     uint32_t layer_index;
     TensorView q;
-    const QuerySumRun *runs;
+    const QueryStatRun *runs;
     uint32_t n_runs;
 };
 
 // Arithmetic on sums where they lie. For each channel c < n_channels, as u64:
-//   target[c] = (kSumReplaces ? 0 : target[c]) + the sum of source[c] over the bits i of mask,
-// the source of bit i lying i * stride_bytes behind `source`; with kSumClears the sources are zeros
-// afterwards. An item with kSumFollows has the n_channels of the one before and comes after it; of
-// all others none touches what another writes.
+//   target[c] = (kStatReplaces ? 0 : target[c]) + the sum of source[c] over the bits i of mask,
+// the source of bit i lying i * stride_bytes behind `source`; with kStatClears the sources are
+// zeros afterwards. An item with kStatFollows has the n_channels of the one before and comes after
+// it; of all others none touches what another writes.
 enum : uint32_t {
-    kSumReplaces = LK_SUM_REPLACES,
-    kSumClears = LK_SUM_CLEARS,
-    kSumFollows = LK_SUM_FOLLOWS
+    kStatReplaces = LK_STAT_REPLACES,
+    kStatClears = LK_STAT_CLEARS,
+    kStatFollows = LK_STAT_FOLLOWS
 };
-struct SumItem {
+struct StatItem {
     uint64_t target;
     uint64_t source;
     uint64_t mask;
@@ -187,24 +187,24 @@ struct SumItem {
 };
 
 // One sequence of a step. Keys and values of committed tokens, positions 0 .. n_history-1, are in
-// rows (contiguous, ascending). The new tokens are in the rows behind them when new_in_rows, else
+// rows (contiguous, ascending). The new tokens are in the rows behind them when new_in_blocks, else
 // attention takes them from the staging area; rows may reach further than what is visible.
 struct BatchSequence {
-    const PageRow *const *rows;  // all, those of the new tokens included
-    uint32_t n_rows;
+    const Block *const *blocks;  // all, those of the new tokens included
+    uint32_t n_blocks;
     uint32_t n_attended;  // the first of them, which attention reads
     uint64_t id;
     uint64_t n_history;
     uint32_t n_new;
     uint32_t first_new;  // index of its first new token in the batch
-    int32_t new_in_rows;
-    const int32_t *parent;  // [n_new] or null, as lk_step_begin(); only when new_in_rows
+    int32_t new_in_blocks;
+    const int32_t *parent;  // [n_new] or null, as lk_step_begin(); only when new_in_blocks
 };
 struct Batch {
     const BatchSequence *sequences;
     uint32_t n_sequences;
     uint32_t n_tokens;
-    uint64_t query_sum_bytes = 0;  // that the step writes behind CacheDevice::query_sums()
+    uint64_t query_stat_bytes = 0;  // that the step writes behind CacheDevice::query_stats()
 };
 
 // Attention mass of chunks, equation by equation: for a query column (a query token under one query
@@ -213,31 +213,31 @@ struct Batch {
 // read from rows of any class; logits are the layer's but for what all tokens of a column share (q
 // . c, unless it goes through a soft-cap). All query tokens come behind the context.
 //
-// Work is cut into units: kWatchColumns columns of a KV head. Column c of a KV head is query token
-// first_query + c / group under head c % group of its group; unit u has KV head u / n and columns
-// from kWatchColumns * (u % n) on, n = watch_tiles(). Units go in batches of max_units, each with a
-// place in `partials`: FP32 pairs (top, sum of exp2(logit - top)) [n_chunks][kWatchColumns], logits
-// times log2(e), then the same over the whole context [kWatchColumns]. Masses are sums of columns
-// in an order that depends on the shape alone.
-struct ChunkWatch {
+// Work is cut into units: kAttentionScoreColumns columns of a KV head. Column c of a KV head is
+// query token first_query + c / group under head c % group of its group; unit u has KV head u / n
+// and columns from kAttentionScoreColumns * (u % n) on, n = attention_score_tiles(). Units go in
+// batches of max_tiles, each with a place in `partials`: FP32 pairs (top, sum of exp2(logit - top))
+// [n_chunks][kAttentionScoreColumns], logits times log2(e), then the same over the whole context
+// [kAttentionScoreColumns]. Masses are sums of columns in an order that depends on the shape alone.
+struct ChunkAttention {
     uint32_t sequence;     // of the batch
     uint32_t first_query;  // of the batch's tokens
     uint32_t n_queries;
-    uint32_t first_row;  // of the sequence: its first token is that of the first chunk
+    uint32_t first_block;  // of the sequence: its first token is that of the first chunk
     uint32_t chunk_tokens;
     uint32_t n_chunks;
-    uint32_t max_units;
+    uint32_t max_tiles;
     float weight;
-    uint64_t masses;    // f32 [n_chunks], overwritten with is_first, else added to
-    uint64_t partials;  // max_units times watch_unit_bytes()
+    uint64_t scores;    // f32 [n_chunks], overwritten with is_first, else added to
+    uint64_t partials;  // max_tiles times attention_score_tile_bytes()
     int32_t is_first;
 };
-inline uint32_t watch_tiles(const LayerView &layer, uint32_t n_queries) {
+inline uint32_t attention_score_tiles(const LayerView &layer, uint32_t n_queries) {
     const uint32_t group = layer.n_query_heads / layer.n_kv_heads;
-    return static_cast<uint32_t>(ceil_div(uint64_t{n_queries} * group, kWatchColumns));
+    return static_cast<uint32_t>(ceil_div(uint64_t{n_queries} * group, kAttentionScoreColumns));
 }
-constexpr uint64_t watch_unit_bytes(uint32_t n_chunks) {
-    return (uint64_t{n_chunks} + 1) * kWatchColumns * 2 * sizeof(float);
+constexpr uint64_t attention_score_tile_bytes(uint32_t n_chunks) {
+    return (uint64_t{n_chunks} + 1) * kAttentionScoreColumns * 2 * sizeof(float);
 }
 
 struct AttendArgs {
@@ -251,16 +251,16 @@ struct AttendArgs {
     int64_t lse_head_stride;
     Staging staging;
     bool lse_is_host = false;
-    const ChunkWatch *watches = nullptr;  // of the same queries
-    uint32_t n_watches = 0;
+    const ChunkAttention *chunk_attentions = nullptr;  // of the same queries
+    uint32_t n_chunk_attentions = 0;
 };
 
 // Outputs of attention over disjoint sets of keys, joined by their LSEs: lk_merge().
-constexpr uint32_t kMergeParts = 16;
+constexpr uint32_t kMergeSplits = 16;
 struct MergeView {
-    const TensorView *parts;  // [n_parts]
-    const TensorView *lses;   // [n_parts] FP32
-    uint32_t n_parts;         // at most kMergeParts
+    const TensorView *parts;  // [n_splits]
+    const TensorView *lses;   // [n_splits] FP32
+    uint32_t n_splits;        // at most kMergeSplits
     uint32_t n_tokens;
     uint32_t n_heads;
     uint32_t head_dim;
@@ -279,41 +279,41 @@ struct CosineView {
     const lk_queue *queue;  // of a kind that Backend::check_queue() took
 };
 
-// The classes that an entry of a row goes through; with chunks, `packed` is one of several.
-struct EntryClasses {
+// The formats that an entry of a row goes through; with chunks, `packed` is one of several.
+struct EntryFormats {
     uint16_t recent_key;  // at 16 bits
     uint16_t packed_key;
     uint16_t recent_value;
     uint16_t packed_value;
-    // Whose fixed permutation all classes of the key have that are not raw; kNoClass: they differ.
+    // Whose fixed permutation all formats of the key have that are not raw; kNoFormat: they differ.
     uint16_t ordered_key;
 };
-constexpr uint16_t kNoClass = UINT16_MAX;
+constexpr uint16_t kNoFormat = UINT16_MAX;
 
 // Everything below 16 bits that halves of a layer may be.
-struct LayerClasses {
-    const uint16_t *classes;
-    uint32_t n_classes;
-    int32_t shrinks;  // has rungs: its rows may be at other classes than another layer's. Without,
-                      // layers of the same classes have them in the same rows
+struct LayerFormats {
+    const uint16_t *formats;
+    uint32_t n_formats;
+    int32_t shrinks;  // has rungs: its rows may be at other formats than another layer's. Without,
+                      // layers of the same formats have them in the same rows
 };
 
 // What stays the same for a cache's life. Everything it points to lives as long.
 struct CacheLayout {
-    const HalfClass *classes;
-    uint32_t n_classes;
+    const PageFormat *formats;
+    uint32_t n_formats;
     const LayerView *layers;
     const uint32_t *first_entries;  // [n_layers] in a row
     uint32_t n_layers;
     uint32_t n_entries;                 // of a row
-    const EntryClasses *entry_classes;  // [n_entries], as the cache begins
-    const LayerClasses *layer_classes;  // [n_layers], or null: those of its entries
+    const EntryFormats *entry_formats;  // [n_entries], as the cache begins
+    const LayerFormats *layer_formats;  // [n_layers], or null: those of its entries
     uint32_t page_tokens;
     uint32_t sink_tokens;
     uint32_t max_sequences;
     uint32_t max_step_tokens;
-    uint64_t max_rows;           // that the budget can hold at once, over all sequences
-    uint64_t max_step_rows;      // of a step's sequences together, each with all of its own
+    uint64_t max_blocks;         // that the budget can hold at once, over all sequences
+    uint64_t max_step_blocks;    // of a step's sequences together, each with all of its own
     uint64_t n_ranked_channels;  // of a row, by queries; with none nothing is done with sums
 };
 
@@ -339,24 +339,24 @@ class CacheDevice {
 
     // Rows come and go with their entries; a device mirrors them. entries_changed() after their
     // entries were changed: LK_OK or LK_E_DEVICE. What was freed may be used again by later work.
-    virtual lk_status row_create(PageRow *row) = 0;
-    virtual void row_destroy(PageRow *row) = 0;
-    virtual lk_status entries_changed(PageRow *row) = 0;
+    virtual lk_status block_create(Block *block) = 0;
+    virtual void block_destroy(Block *block) = 0;
+    virtual lk_status entries_changed(Block *block) = 0;
 
     // The tables of a step, once its rows are there. Valid until the next one: append and attend
     // mean this batch. Sequences may share rows, but not those that their new tokens are in.
-    // LK_E_NOMEM beyond max_step_rows.
+    // LK_E_NOMEM beyond max_step_blocks.
     virtual lk_status begin(const Batch &batch) = 0;
     virtual lk_status append(const AppendArgs &args) = 0;
     virtual lk_status pack(const PackItem *items, uint32_t n_items) = 0;
-    virtual lk_status reopen(const ReopenItem *items, uint32_t n_items) = 0;
+    virtual lk_status dequantize(const DequantizeItem *items, uint32_t n_items) = 0;
     // Between slots and the host, behind the work that is queued, and done when they return. What
     // was recorded for the host to submit was submitted, and the queue is not being captured.
     virtual lk_status download(const SlotCopy *items, uint32_t n_items) = 0;
     virtual lk_status upload(const SlotCopy *items, uint32_t n_items) = 0;
     // upload(), and where there are several threads of the CPU, the side work meanwhile: it has run
     // when this returns. Elsewhere it does not run.
-    virtual lk_status upload_beside(const SlotCopy *items, uint32_t n_items, const SideWork &) {
+    virtual lk_status upload_with(const SlotCopy *items, uint32_t n_items, const SideWork &) {
         return upload(items, n_items);
     }
     // Items of one call run side by side: none reads what another writes.
@@ -364,9 +364,9 @@ class CacheDevice {
     virtual lk_status shrink(const ShrinkItem *items, uint32_t n_items) = 0;
     // Where the step's sums of |Q| lie: from begin() to the next one with more of them. A graph
     // finds those of the step that it replays in.
-    virtual uint64_t query_sums() const = 0;
-    virtual lk_status sum_queries(const QuerySumArgs &args) = 0;
-    virtual lk_status add_sums(const SumItem *items, uint32_t n_items) = 0;
+    virtual uint64_t query_stats() const = 0;
+    virtual lk_status sum_queries(const QueryStatArgs &args) = 0;
+    virtual lk_status add_stats(const StatItem *items, uint32_t n_items) = 0;
     virtual lk_status attend(const AttendArgs &args) = 0;
 
     // What is known by now, without waiting; any thread. The CPU knows when append() returns.
@@ -378,21 +378,40 @@ class CacheDevice {
     virtual uint64_t fixed_bytes() const = 0;
 };
 
-// What lowkey/vulkan.h asks of an open context. Arguments are not null.
-class VulkanCalls {
+// Buffers of the host that tensors name by handle. Arguments are not 0.
+class HostBuffers {
   public:
-    virtual lk_status buffer_add(uint64_t buffer, uint64_t bytes, uint32_t usage) = 0;
-    virtual lk_status buffer_remove(uint64_t buffer) = 0;
-    virtual lk_status pipeline_cache(void *buffer, uint64_t capacity_bytes,
-                                     uint64_t *needed_bytes) const = 0;
+    virtual lk_status add(uint64_t buffer, uint64_t bytes, uint32_t usage) = 0;
+    virtual lk_status remove(uint64_t buffer) = 0;
 
   protected:
-    ~VulkanCalls() = default;
+    ~HostBuffers() = default;
+};
+
+// Compiled pipelines that a host may keep from run to run.
+class PipelineStore {
+  public:
+    // As lk_vulkan_pipeline_cache().
+    virtual lk_status save(void *buffer, uint64_t capacity_bytes, uint64_t *needed_bytes) const = 0;
+
+  protected:
+    ~PipelineStore() = default;
+};
+
+// What the core's rules depend on.
+struct BackendTraits {
+    const char *name;              // in sentences
+    lk_memory_kind memory;         // of tensors
+    bool takes_host_tensors;       // next to those
+    lk_queue_kind queue;           // of work on a device; 0 = work is done when a call returns
+    lk_queue_kind recorded_queue;  // whose work the host submits later; 0 = there is none
+    bool replays_graphs;           // lk_step_replay()
 };
 
 class Backend {
   public:
     virtual ~Backend() = default;
+    virtual const BackendTraits &traits() const = 0;
     // LK_OK, or LK_E_UNSUPPORTED with the sentence. The capability is valid.
     virtual lk_status supports(const lk_capability &capability) const = 0;
     virtual void describe(lk_device_info *info) const = 0;
@@ -410,12 +429,19 @@ class Backend {
     virtual lk_status cosine(const CosineView &view) const = 0;
     virtual lk_status cache_open(const CacheLayout &layout, CacheDevice **out) = 0;
     virtual void cache_close(CacheDevice *cache) = 0;
-    // Null but on Vulkan.
-    virtual VulkanCalls *vulkan() { return nullptr; }
+    // Capabilities that some backends have; null = not this one.
+    virtual HostBuffers *host_buffers() { return nullptr; }
+    virtual const PipelineStore *pipeline_store() const { return nullptr; }
 };
 
-// The backends of this build. desc.vulkan is this library's, and not null where desc.backend is
-// Vulkan. *out is owned by the caller and ended with backend_close().
+constexpr lk_backend kDefaultBackend = LK_BACKEND_CPU;
+// Is there such a backend, in this build or another?
+bool is_backend(lk_backend backend);
+// Does it take a device that the host describes (lk_context_desc.vulkan)?
+bool takes_host_device(lk_backend backend);
+
+// The backends of this build. desc.vulkan is this library's, and not null where the
+// backend takes a device of the host. *out is owned by the caller and ended with backend_close().
 uint32_t registry_device_count();
 // LK_E_NOT_FOUND from the count on.
 lk_status registry_device(uint32_t ordinal, lk_device_info *info);

@@ -29,7 +29,7 @@ lk_chanmix default_chanmix() {
     options.metadata = LK_METADATA_F8;
     options.group = 32;
     options.sink_tokens = 32;
-    options.window_tokens = 128;
+    options.recent_tokens = 128;
     options.retrieval_share = -1;
     options.budget_tokens = 8192;
     options.budget_sequences = 1;
@@ -43,7 +43,7 @@ lk_auto default_auto() {
     options.size = sizeof options;
     options.centers = 1;
     options.sink_tokens = 32;
-    options.window_tokens = 128;
+    options.recent_tokens = 128;
     options.budget_tokens = 8192;
     options.budget_sequences = 1;
     options.budget_step_tokens = 512;
@@ -120,7 +120,7 @@ lk_status check_chanmix(const lk_chanmix &options) {
     if (status == LK_OK)
         status = check_metadata(options.metadata, subject);
     if (status == LK_OK)
-        status = check_recent(options.sink_tokens, options.window_tokens, subject);
+        status = check_recent(options.sink_tokens, options.recent_tokens, subject);
     if (status != LK_OK)
         return status;
     if (options.group < 16 || options.group > 128 || !is_power_of_two(options.group))
@@ -135,7 +135,7 @@ lk_status check_chanmix(const lk_chanmix &options) {
 lk_status check_auto(const lk_auto &options) {
     lk_status status = check_flag(options.centers, "centers");
     if (status == LK_OK)
-        status = check_recent(options.sink_tokens, options.window_tokens,
+        status = check_recent(options.sink_tokens, options.recent_tokens,
                               {"options.", false, LK_E_ARGUMENT});
     if (status != LK_OK)
         return status;
@@ -520,9 +520,9 @@ lk_status lk_calibrator_get_sensitivity(const lk_calibrator *calibrator, uint32_
     return known;
 }
 
-lk_status lk_allocate(uint32_t n_items, uint32_t n_choices, const double *costs,
-                      const uint64_t *bytes, uint64_t budget_bytes, uint32_t *choices,
-                      double *total_cost) {
+lk_status lk_solve_widths(uint32_t n_items, uint32_t n_choices, const double *costs,
+                          const uint64_t *bytes, uint64_t budget_bytes, uint32_t *choices,
+                          double *total_cost) {
     if (!costs || !bytes || !choices)
         return lk::fail(LK_E_ARGUMENT, "costs, bytes or choices is NULL");
     constexpr uint64_t most = uint64_t{1} << 24;

@@ -324,7 +324,7 @@ void Builder::list_values(uint32_t layer, uint32_t head, lk_metadata metadata, F
 }
 
 uint64_t form_bytes(const Form &form, Side side, uint32_t head_dim, lk_metadata metadata) {
-    HalfShape shape = raw_shape(side, head_dim, kPageTokens);
+    PageLayout shape = raw_layout(side, head_dim, kPageTokens);
     if (form.bits == 16)
         return payload_bytes(shape);
     const auto n_strips = static_cast<uint16_t>(head_dim / kStrip);
@@ -452,7 +452,7 @@ lk_status Builder::fits_budget(uint64_t limit, uint64_t *bytes) {
 // each size of slot, so that of narrower pages can be the larger one. *bytes is what the least
 // cache of those tried takes.
 lk_status Builder::find_fitting(uint64_t least, uint64_t above, uint64_t *limit, uint64_t *bytes) {
-    const uint64_t kept = options_.sink_tokens + options_.window_tokens;
+    const uint64_t kept = options_.sink_tokens + options_.recent_tokens;
     const uint64_t rows = options_.budget_tokens > kept + kPageTokens
                               ? (options_.budget_tokens - kept) / kPageTokens
                               : 1;
@@ -498,7 +498,7 @@ lk_status Builder::build() {
     lk_status status = check_samples();
     if (status == LK_OK)
         status =
-            begin_plan(calibrator_, "auto", options_.sink_tokens, options_.window_tokens, plan_);
+            begin_plan(calibrator_, "auto", options_.sink_tokens, options_.recent_tokens, plan_);
     if (status == LK_OK && options_.centers)
         status = set_centers();
     if (status != LK_OK)

@@ -42,13 +42,13 @@ LayerSamples *samples_of(Calibrator *calibrator, uint32_t layer) {
 }
 
 lk_status begin_plan(const Calibrator &calibrator, const char *name, uint32_t sink_tokens,
-                     uint32_t window_tokens, Plan *plan) {
+                     uint32_t recent_tokens, Plan *plan) {
     const lk_status status = set_layers(plan, calibrator.geometry);
     if (status != LK_OK)
         return status;
     set_name(plan, name);
     set_pages(plan, kPageTokens);
-    set_recent(plan, sink_tokens, window_tokens);
+    set_recent(plan, sink_tokens, recent_tokens);
     return LK_OK;
 }
 

@@ -195,7 +195,7 @@ lk_status set_mean_centers(const Calibrator &calibrator, uint32_t layer, uint32_
 constexpr uint32_t kPageTokens = 128;
 // An empty plan gets its layers, name, pages and what stays at 16 bits. LK_E_NOMEM.
 lk_status begin_plan(const Calibrator &calibrator, const char *name, uint32_t sink_tokens,
-                     uint32_t window_tokens, Plan *plan);
+                     uint32_t recent_tokens, Plan *plan);
 
 // Plans of checked options into an empty plan.
 lk_status make_chanmix(const Calibrator &calibrator, const lk_chanmix &options, Plan *plan);

@@ -213,7 +213,7 @@ lk_status Builder::build() {
     lk_status status = check_samples();
     if (status == LK_OK)
         status =
-            begin_plan(calibrator_, "chanmix", options_.sink_tokens, options_.window_tokens, plan_);
+            begin_plan(calibrator_, "chanmix", options_.sink_tokens, options_.recent_tokens, plan_);
     if (status == LK_OK)
         status = set_ordinary();
     if (status == LK_OK)

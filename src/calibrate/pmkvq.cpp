@@ -90,7 +90,7 @@ lk_status Builder::check_samples() const {
 // All but widths.
 lk_status Builder::set_frame() {
     lk_status status =
-        begin_plan(calibrator_, "pm-kvq", options_.sink_tokens, options_.window_tokens, plan_);
+        begin_plan(calibrator_, "pm-kvq", options_.sink_tokens, options_.recent_tokens, plan_);
     if (status != LK_OK)
         return status;
     lk_key_rule key;
@@ -148,7 +148,7 @@ lk_status Builder::list_items() {
 
 // Packed pages of a layer that a full sequence holds; at least 1.
 uint64_t Builder::pages_of(uint32_t layer) const {
-    const uint64_t packed = due_rows(*plan_, options_.budget_tokens);
+    const uint64_t packed = due_blocks(*plan_, options_.budget_tokens);
     const uint64_t hidden =
         hidden_rows(*plan_, plan_->layers[layer].geometry, options_.budget_tokens);
     return packed > hidden ? packed - hidden : 1;
@@ -161,7 +161,7 @@ uint64_t Builder::bytes_at(const Item &item, uint32_t bits) const {
         for (const bool is_value : {false, true}) {
             if (!(is_value ? item.has_values : item.has_keys))
                 continue;
-            const HalfSlots slots =
+            const PageSlots slots =
                 is_value ? value_slots(*plan_, item.layer, h) : key_slots(*plan_, item.layer, h);
             n += bits == 16 ? slots.recent_payload : slots.packed_payload + slots.packed_metadata;
         }

@@ -33,7 +33,7 @@ lk_pmkvq default_pmkvq() {
     options.scope = LK_SCOPE_LAYER;
     options.key_axis = LK_AXIS_CHANNEL;
     options.sink_tokens = 32;
-    options.window_tokens = 128;
+    options.recent_tokens = 128;
     options.budget_tokens = 32768;
     options.budget_sequences = 1;
     options.budget_step_tokens = 512;
@@ -89,7 +89,7 @@ lk_status check_pmkvq(const lk_pmkvq &options) {
         status = fail(LK_E_ARGUMENT, "options.group is %u, must be a multiple of 16 up to %u",
                       options.group, static_cast<uint32_t>(LK_MAX_HEAD_DIM));
     if (status == LK_OK)
-        status = check_recent(options.sink_tokens, options.window_tokens,
+        status = check_recent(options.sink_tokens, options.recent_tokens,
                               {"options.", false, LK_E_ARGUMENT});
     if (status != LK_OK)
         return status;

@@ -149,9 +149,9 @@ lk_status lk_bm25_init(lk_bm25 *options, size_t struct_bytes) {
     return lk::init_with(options, struct_bytes, sizeof *options, lk::default_bm25(), "options");
 }
 
-lk_status lk_chunks_bm25(const lk_bm25 *options, const uint32_t *tokens, const uint64_t *starts,
-                         uint32_t n_chunks, const uint32_t *query, uint32_t n_query_tokens,
-                         float *scores) {
+lk_status lk_chunks_score_bm25(const lk_bm25 *options, const uint32_t *tokens,
+                               const uint64_t *starts, uint32_t n_chunks, const uint32_t *query,
+                               uint32_t n_query_tokens, float *scores) {
     lk_bm25 own = lk::default_bm25();
     lk_status status = lk::import_struct(&own, sizeof own, sizeof own, options, "options");
     if (status == LK_OK)

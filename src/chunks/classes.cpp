@@ -35,15 +35,15 @@ lk_status check_scores(const float *scores, uint32_t n_chunks, const lk_chunk_cl
 lk_chunk_quota default_quota() {
     lk_chunk_quota quota = {};
     quota.size = sizeof quota;
-    quota.row_chunks = 4;
+    quota.block_chunks = 4;
     quota.low_share = 0.6;
     quota.high_share = 0.1;
     return quota;
 }
 
 lk_status check_quota(const lk_chunk_quota &quota) {
-    if (!quota.row_chunks)
-        return fail(LK_E_ARGUMENT, "quota.row_chunks is 0");
+    if (!quota.block_chunks)
+        return fail(LK_E_ARGUMENT, "quota.block_chunks is 0");
     if (!(quota.low_share >= 0 && quota.high_share >= 0 && quota.low_share + quota.high_share <= 1))
         return fail(LK_E_ARGUMENT,
                     "quota.low_share is %g and quota.high_share %g, must be at least 0 and at most "
@@ -60,18 +60,18 @@ lk_status check_quota(const lk_chunk_quota &quota) {
 }
 
 // Whole rows nearest to a share of the chunks, of two equally near ones the smaller number.
-uint64_t nearest_rows(double share, uint64_t n_chunks, uint32_t row_chunks) {
-    const double rows = share * static_cast<double>(n_chunks) / row_chunks;
+uint64_t nearest_rows(double share, uint64_t n_chunks, uint32_t block_chunks) {
+    const double rows = share * static_cast<double>(n_chunks) / block_chunks;
     const auto nearest = static_cast<uint64_t>(std::max(0.0, std::ceil(rows - 0.5)));
-    return std::min(nearest, n_chunks / row_chunks);
+    return std::min(nearest, n_chunks / block_chunks);
 }
 
 Counts count_by_shares(const lk_chunk_quota &quota, uint64_t n_chunks) {
-    const uint64_t low = nearest_rows(quota.low_share, n_chunks, quota.row_chunks);
-    const uint64_t below = nearest_rows(1 - quota.high_share, n_chunks, quota.row_chunks);
+    const uint64_t low = nearest_rows(quota.low_share, n_chunks, quota.block_chunks);
+    const uint64_t below = nearest_rows(1 - quota.high_share, n_chunks, quota.block_chunks);
     const uint64_t middle = std::max(low, below) - low;
-    const uint64_t high = n_chunks - (low + middle) * quota.row_chunks;
-    return {low * quota.row_chunks, middle * quota.row_chunks, high};
+    const uint64_t high = n_chunks - (low + middle) * quota.block_chunks;
+    return {low * quota.block_chunks, middle * quota.block_chunks, high};
 }
 
 // What the counts take; UINT64_MAX beyond 64 bits.
@@ -87,15 +87,15 @@ uint64_t bytes_of(const lk_chunk_quota &quota, const Counts &counts) {
     return fits ? sum : UINT64_MAX;
 }
 
-// As many of n rows as `left` pays for, each row_chunks chunks at step_bytes more.
-uint64_t raise(uint64_t n, uint64_t row_chunks, uint64_t step_bytes, uint64_t *left) {
-    const uint64_t rows = std::min(n, *left / step_bytes / row_chunks);
-    *left -= rows * row_chunks * step_bytes;
+// As many of n rows as `left` pays for, each block_chunks chunks at step_bytes more.
+uint64_t raise(uint64_t n, uint64_t block_chunks, uint64_t step_bytes, uint64_t *left) {
+    const uint64_t rows = std::min(n, *left / step_bytes / block_chunks);
+    *left -= rows * block_chunks * step_bytes;
     return rows;
 }
 
 lk_status count_by_budget(const lk_chunk_quota &quota, uint64_t n_chunks, Counts *counts) {
-    const uint64_t row = quota.row_chunks;
+    const uint64_t row = quota.block_chunks;
     const uint64_t n_rows = n_chunks / row;
     const uint64_t rest = n_chunks % row;  // in the last row, which is high
     const uint64_t needed = bytes_of(quota, {n_rows * row, 0, rest});
@@ -106,7 +106,7 @@ lk_status count_by_budget(const lk_chunk_quota &quota, uint64_t n_chunks, Counts
                     "quota.budget_bytes is %llu, the lowest classes of %llu chunks take %llu",
                     ull{quota.budget_bytes}, ull{n_chunks}, ull{needed});
     uint64_t left = quota.budget_bytes - needed;
-    uint64_t wanted = nearest_rows(quota.high_share, n_chunks, quota.row_chunks);
+    uint64_t wanted = nearest_rows(quota.high_share, n_chunks, quota.block_chunks);
     if (!wanted && quota.high_share > 0)
         wanted = std::min<uint64_t>(n_rows, 1);
     uint64_t high = raise(wanted, row, quota.high_bytes - quota.low_bytes, &left);

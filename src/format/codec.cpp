@@ -38,36 +38,36 @@ struct SlotPlace {
     uint32_t index;  // of the pair, for shared slots
 };
 
-uint32_t plane2_first_slot(const HalfShape &shape) {
+uint32_t plane2_first_slot(const PageLayout &layout) {
     uint32_t strips = 0;
     for (uint32_t p = 0; p < kPlane2; ++p)
-        strips += shape.strips[p];
+        strips += layout.strips[p];
     return strips * LK_STRIP_CHANNELS;
 }
 
-SlotPlace slot_place(const HalfShape &shape, uint32_t slot) {
+SlotPlace slot_place(const PageLayout &layout, uint32_t slot) {
     SlotPlace at;
-    at.strip = strip_at(shape, slot / LK_STRIP_CHANNELS);
+    at.strip = strip_at(layout, slot / LK_STRIP_CHANNELS);
     at.channel = slot % LK_STRIP_CHANNELS;
     at.role = Role::kOrdinary;
     at.index = 0;
-    if (at.strip.plane == kPlane2 && shape.n_shared) {
-        const uint32_t i = slot - plane2_first_slot(shape);
-        if (i < 2u * shape.n_shared) {
-            at.role = i < shape.n_shared ? Role::kPartner : Role::kOutlier;
-            at.index = i % shape.n_shared;
+    if (at.strip.plane == kPlane2 && layout.n_shared) {
+        const uint32_t i = slot - plane2_first_slot(layout);
+        if (i < 2u * layout.n_shared) {
+            at.role = i < layout.n_shared ? Role::kPartner : Role::kOutlier;
+            at.index = i % layout.n_shared;
         }
     }
     return at;
 }
 
 // The slot whose upper bit holds an outlier's high bit.
-SlotPlace partner_of(const HalfShape &shape, uint32_t index) {
-    return slot_place(shape, plane2_first_slot(shape) + index);
+SlotPlace partner_of(const PageLayout &layout, uint32_t index) {
+    return slot_place(layout, plane2_first_slot(layout) + index);
 }
 
-BitPlace place_in(const HalfShape &shape, const SlotPlace &at, uint32_t bits, uint32_t token) {
-    return strip_place(shape.side, shape.page_tokens, bits, token, at.channel);
+BitPlace place_in(const PageLayout &layout, const SlotPlace &at, uint32_t bits, uint32_t token) {
+    return strip_place(layout.side, layout.page_tokens, bits, token, at.channel);
 }
 
 uint32_t code_bits(const SlotPlace &at) {
@@ -76,24 +76,24 @@ uint32_t code_bits(const SlotPlace &at) {
                                        : kPlaneBits[at.strip.plane];
 }
 
-uint16_t load_parameter(const HalfShape &shape, const uint8_t *array, uint32_t index) {
-    if (shape.metadata == Metadata::kF8)
+uint16_t load_parameter(const PageLayout &layout, const uint8_t *array, uint32_t index) {
+    if (layout.metadata == Metadata::kF8)
         return array[index];
     uint16_t bits;
     std::memcpy(&bits, array + 2ull * index, sizeof bits);
     return bits;
 }
 
-void store_parameter(const HalfShape &shape, uint8_t *array, uint32_t index, uint16_t bits) {
-    if (shape.metadata == Metadata::kF8)
+void store_parameter(const PageLayout &layout, uint8_t *array, uint32_t index, uint16_t bits) {
+    if (layout.metadata == Metadata::kF8)
         array[index] = static_cast<uint8_t>(bits);
     else
         std::memcpy(array + 2ull * index, &bits, sizeof bits);
 }
 
-float parameter_value(const HalfShape &shape, uint16_t bits) {
-    return shape.metadata == Metadata::kF8 ? f8_to_float(static_cast<uint8_t>(bits))
-                                           : half_to_float(bits);
+float parameter_value(const PageLayout &layout, uint16_t bits) {
+    return layout.metadata == Metadata::kF8 ? f8_to_float(static_cast<uint8_t>(bits))
+                                            : half_to_float(bits);
 }
 
 uint32_t channel_of(const uint8_t *permutation, uint32_t slot) {
@@ -101,66 +101,67 @@ uint32_t channel_of(const uint8_t *permutation, uint32_t slot) {
 }
 
 // Raw values of a 16-bit plane's slot.
-void copy_slot(const HalfShape &shape, HalfValues input, const uint8_t *permutation, uint32_t slot,
-               uint8_t *payload) {
+void copy_slot(const PageLayout &layout, PageValues input, const uint8_t *permutation,
+               uint32_t slot, uint8_t *payload) {
     const uint32_t channel = channel_of(permutation, slot);
-    for (uint32_t token = 0; token < shape.page_tokens; ++token)
-        write_code(shape, payload, slot, token, input.values[token * input.token_stride + channel]);
+    for (uint32_t token = 0; token < layout.page_tokens; ++token)
+        write_code(layout, payload, slot, token,
+                   input.values[token * input.token_stride + channel]);
 }
 
 // Of a group of n values, of which first_slot has the first.
-Parameters group_parameters(const HalfShape &shape, const RangeRule &rule, uint32_t first_slot,
+Parameters group_parameters(const PageLayout &layout, const RangeRule &rule, uint32_t first_slot,
                             const uint16_t *values, uint64_t stride, uint32_t n) {
-    if (!takes_deviation(shape, rule.one_bit, first_slot, n))
-        return make_parameters(extremes(values, stride, n), shape.metadata,
-                               group_margin(shape, rule.clip, first_slot, n));
+    if (!takes_deviation(layout, rule.one_bit, first_slot, n))
+        return make_parameters(extremes(values, stride, n), layout.metadata,
+                               group_margin(layout, rule.clip, first_slot, n));
     float floats[LK_MAX_HEAD_DIM];
     for (uint32_t i = 0; i < n; ++i)
         floats[i] = half_to_float(values[i * stride]);
-    return make_deviation_parameters(floats, n, shape.metadata);
+    return make_deviation_parameters(floats, n, layout.metadata);
 }
 
-void quantize_slot_groups(const HalfShape &shape, const RangeRule &rule, HalfValues input,
+void quantize_slot_groups(const PageLayout &layout, const RangeRule &rule, PageValues input,
                           const uint8_t *permutation, uint32_t slot, uint8_t *payload,
                           uint8_t *metadata) {
     const uint16_t *values = input.values + channel_of(permutation, slot);
-    const uint32_t bits = slot_bits(shape, slot);
-    for (uint32_t first = 0; first < shape.page_tokens; first += shape.group) {
+    const uint32_t bits = slot_bits(layout, slot);
+    for (uint32_t first = 0; first < layout.page_tokens; first += layout.group) {
         const Parameters p =
-            group_parameters(shape, rule, slot, values + first * input.token_stride,
-                             input.token_stride, shape.group);
-        const uint32_t index = parameter_index(shape, slot, first);
-        store_parameter(shape, metadata + ranges_offset_bytes(shape), index, p.range_bits);
-        store_parameter(shape, metadata + minima_offset_bytes(shape), index, p.minimum_bits);
-        for (uint32_t token = first; token < first + shape.group; ++token)
-            write_code(shape, payload, slot, token,
+            group_parameters(layout, rule, slot, values + first * input.token_stride,
+                             input.token_stride, layout.group);
+        const uint32_t index = parameter_index(layout, slot, first);
+        store_parameter(layout, metadata + ranges_offset_bytes(layout), index, p.range_bits);
+        store_parameter(layout, metadata + minima_offset_bytes(layout), index, p.minimum_bits);
+        for (uint32_t token = first; token < first + layout.group; ++token)
+            write_code(layout, payload, slot, token,
                        quantize(half_to_float(values[token * input.token_stride]), p, bits));
     }
 }
 
 // One token's groups of channels. Slots of 16-bit planes in a group do not count.
-void quantize_token(const HalfShape &shape, const RangeRule &rule, HalfValues input,
+void quantize_token(const PageLayout &layout, const RangeRule &rule, PageValues input,
                     const uint8_t *permutation, uint32_t token, uint8_t *payload,
                     uint8_t *metadata) {
     const uint16_t *row = input.values + token * input.token_stride;
-    for (uint32_t first = 0; first < shape.head_dim; first += shape.group) {
+    for (uint32_t first = 0; first < layout.head_dim; first += layout.group) {
         const uint32_t end =
-            first + shape.group < shape.head_dim ? first + shape.group : shape.head_dim;
+            first + layout.group < layout.head_dim ? first + layout.group : layout.head_dim;
         uint16_t gathered[LK_MAX_HEAD_DIM];
         uint32_t n = 0;
         for (uint32_t slot = first; slot < end; ++slot)
-            if (slot_bits(shape, slot) < 16)
+            if (slot_bits(layout, slot) < 16)
                 gathered[n++] = row[channel_of(permutation, slot)];
         if (!n)
             continue;
-        const Parameters p = group_parameters(shape, rule, end - n, gathered, 1, n);
-        const uint32_t index = parameter_index(shape, first, token);
-        store_parameter(shape, metadata + ranges_offset_bytes(shape), index, p.range_bits);
-        store_parameter(shape, metadata + minima_offset_bytes(shape), index, p.minimum_bits);
+        const Parameters p = group_parameters(layout, rule, end - n, gathered, 1, n);
+        const uint32_t index = parameter_index(layout, first, token);
+        store_parameter(layout, metadata + ranges_offset_bytes(layout), index, p.range_bits);
+        store_parameter(layout, metadata + minima_offset_bytes(layout), index, p.minimum_bits);
         for (uint32_t slot = first; slot < end; ++slot) {
-            const uint32_t bits = slot_bits(shape, slot);
+            const uint32_t bits = slot_bits(layout, slot);
             if (bits < 16)
-                write_code(shape, payload, slot, token,
+                write_code(layout, payload, slot, token,
                            quantize(half_to_float(row[channel_of(permutation, slot)]), p, bits));
         }
     }
@@ -198,122 +199,124 @@ uint32_t shrink_word(uint32_t word, uint32_t bits) {
 
 }  // namespace
 
-uint32_t slot_bits(const HalfShape &shape, uint32_t slot) {
-    return code_bits(slot_place(shape, slot));
+uint32_t slot_bits(const PageLayout &layout, uint32_t slot) {
+    return code_bits(slot_place(layout, slot));
 }
 
-uint32_t read_code(const HalfShape &shape, const uint8_t *payload, uint32_t slot, uint32_t token) {
-    const SlotPlace at = slot_place(shape, slot);
+uint32_t read_code(const PageLayout &layout, const uint8_t *payload, uint32_t slot,
+                   uint32_t token) {
+    const SlotPlace at = slot_place(layout, slot);
     const uint8_t *low = payload + at.strip.offset_bytes;
     if (at.strip.plane == kPlane3)
-        return load_bits(low, place_in(shape, at, 2, token), 0, 2) |
-               load_bits(payload + at.strip.high_offset_bytes, place_in(shape, at, 1, token), 0, 1)
+        return load_bits(low, place_in(layout, at, 2, token), 0, 2) |
+               load_bits(payload + at.strip.high_offset_bytes, place_in(layout, at, 1, token), 0, 1)
                    << 2;
     if (at.role == Role::kOutlier) {
-        const SlotPlace partner = partner_of(shape, at.index);
-        return load_bits(low, place_in(shape, at, 2, token), 0, 2) |
-               load_bits(payload + partner.strip.offset_bytes, place_in(shape, partner, 2, token),
+        const SlotPlace partner = partner_of(layout, at.index);
+        return load_bits(low, place_in(layout, at, 2, token), 0, 2) |
+               load_bits(payload + partner.strip.offset_bytes, place_in(layout, partner, 2, token),
                          1, 1)
                    << 2;
     }
     const uint32_t bits = kPlaneBits[at.strip.plane];
-    return load_bits(low, place_in(shape, at, bits, token), 0,
+    return load_bits(low, place_in(layout, at, bits, token), 0,
                      at.role == Role::kPartner ? 1 : bits);
 }
 
-void write_code(const HalfShape &shape, uint8_t *payload, uint32_t slot, uint32_t token,
+void write_code(const PageLayout &layout, uint8_t *payload, uint32_t slot, uint32_t token,
                 uint32_t code) {
-    const SlotPlace at = slot_place(shape, slot);
+    const SlotPlace at = slot_place(layout, slot);
     uint8_t *low = payload + at.strip.offset_bytes;
     if (at.strip.plane == kPlane3) {
-        store_bits(low, place_in(shape, at, 2, token), 0, 2, code & 3u);
-        store_bits(payload + at.strip.high_offset_bytes, place_in(shape, at, 1, token), 0, 1,
+        store_bits(low, place_in(layout, at, 2, token), 0, 2, code & 3u);
+        store_bits(payload + at.strip.high_offset_bytes, place_in(layout, at, 1, token), 0, 1,
                    code >> 2);
     } else if (at.role == Role::kOutlier) {
-        const SlotPlace partner = partner_of(shape, at.index);
-        store_bits(low, place_in(shape, at, 2, token), 0, 2, code & 3u);
-        store_bits(payload + partner.strip.offset_bytes, place_in(shape, partner, 2, token), 1, 1,
+        const SlotPlace partner = partner_of(layout, at.index);
+        store_bits(low, place_in(layout, at, 2, token), 0, 2, code & 3u);
+        store_bits(payload + partner.strip.offset_bytes, place_in(layout, partner, 2, token), 1, 1,
                    code >> 2);
     } else {
         const uint32_t bits = kPlaneBits[at.strip.plane];
-        store_bits(low, place_in(shape, at, bits, token), 0, at.role == Role::kPartner ? 1 : bits,
+        store_bits(low, place_in(layout, at, bits, token), 0, at.role == Role::kPartner ? 1 : bits,
                    code);
     }
 }
 
-Parameters read_parameters(const HalfShape &shape, const uint8_t *metadata, uint32_t slot,
+Parameters read_parameters(const PageLayout &layout, const uint8_t *metadata, uint32_t slot,
                            uint32_t token) {
-    const uint32_t index = parameter_index(shape, slot, token);
+    const uint32_t index = parameter_index(layout, slot, token);
     Parameters p;
-    p.range_bits = load_parameter(shape, metadata + ranges_offset_bytes(shape), index);
-    p.minimum_bits = load_parameter(shape, metadata + minima_offset_bytes(shape), index);
-    p.range = parameter_value(shape, p.range_bits);
-    p.minimum = parameter_value(shape, p.minimum_bits);
+    p.range_bits = load_parameter(layout, metadata + ranges_offset_bytes(layout), index);
+    p.minimum_bits = load_parameter(layout, metadata + minima_offset_bytes(layout), index);
+    p.range = parameter_value(layout, p.range_bits);
+    p.minimum = parameter_value(layout, p.minimum_bits);
     return p;
 }
 
-bool takes_deviation(const HalfShape &shape, OneBit one_bit, uint32_t first_slot, uint32_t n) {
+bool takes_deviation(const PageLayout &layout, OneBit one_bit, uint32_t first_slot, uint32_t n) {
     if (one_bit != OneBit::kDeviation || (n & (n - 1)))
         return false;
-    if (shape.axis == Axis::kChannel)
-        return slot_bits(shape, first_slot) == 1;
+    if (layout.axis == Axis::kChannel)
+        return slot_bits(layout, first_slot) == 1;
     // Slots behind the first of the 1-bit plane are of that plane too.
-    return strip_at(shape, first_slot / LK_STRIP_CHANNELS).plane == kPlane1;
+    return strip_at(layout, first_slot / LK_STRIP_CHANNELS).plane == kPlane1;
 }
 
-float group_margin(const HalfShape &shape, float clip, uint32_t first_slot, uint32_t n) {
+float group_margin(const PageLayout &layout, float clip, uint32_t first_slot, uint32_t n) {
     if (clip == 1)
         return 0;
     // Slots between two ordinary ones of the 2-bit plane are such too.
-    const uint32_t last_slot = shape.axis == Axis::kChannel ? first_slot : first_slot + n - 1;
-    const bool has_two_bits = slot_bits(shape, first_slot) == 2 && slot_bits(shape, last_slot) == 2;
+    const uint32_t last_slot = layout.axis == Axis::kChannel ? first_slot : first_slot + n - 1;
+    const bool has_two_bits =
+        slot_bits(layout, first_slot) == 2 && slot_bits(layout, last_slot) == 2;
     return has_two_bits ? clip_margin(clip) : 0;
 }
 
-void pack_half(const HalfShape &shape, const RangeRule &rule, HalfValues input,
+void pack_page(const PageLayout &layout, const RangeRule &rule, PageValues input,
                const uint8_t *permutation, uint8_t *payload, uint8_t *metadata) {
-    std::memset(payload, 0, payload_bytes(shape));
+    std::memset(payload, 0, payload_bytes(layout));
     if (metadata)
-        std::memset(metadata, 0, metadata_bytes(shape));
-    for (uint32_t slot = 0; slot < shape.head_dim; ++slot) {
-        if (slot_bits(shape, slot) == 16)
-            copy_slot(shape, input, permutation, slot, payload);
-        else if (shape.axis == Axis::kChannel)
-            quantize_slot_groups(shape, rule, input, permutation, slot, payload, metadata);
+        std::memset(metadata, 0, metadata_bytes(layout));
+    for (uint32_t slot = 0; slot < layout.head_dim; ++slot) {
+        if (slot_bits(layout, slot) == 16)
+            copy_slot(layout, input, permutation, slot, payload);
+        else if (layout.axis == Axis::kChannel)
+            quantize_slot_groups(layout, rule, input, permutation, slot, payload, metadata);
     }
-    if (shape.axis == Axis::kToken && !shape.is_raw())
-        for (uint32_t token = 0; token < shape.page_tokens; ++token)
-            quantize_token(shape, rule, input, permutation, token, payload, metadata);
-    if (shape.permutes)
-        for (uint32_t slot = 0; slot < shape.head_dim; ++slot)
-            metadata[permutation_offset_bytes(shape) + slot] =
+    if (layout.axis == Axis::kToken && !layout.is_raw())
+        for (uint32_t token = 0; token < layout.page_tokens; ++token)
+            quantize_token(layout, rule, input, permutation, token, payload, metadata);
+    if (layout.permutes)
+        for (uint32_t slot = 0; slot < layout.head_dim; ++slot)
+            metadata[permutation_offset_bytes(layout) + slot] =
                 static_cast<uint8_t>(channel_of(permutation, slot));
 }
 
-float unpack_value(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata,
+float unpack_value(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,
                    uint32_t slot, uint32_t token) {
-    const uint32_t bits = slot_bits(shape, slot);
-    const uint32_t code = read_code(shape, payload, slot, token);
+    const uint32_t bits = slot_bits(layout, slot);
+    const uint32_t code = read_code(layout, payload, slot, token);
     if (bits == 16)
         return half_to_float(static_cast<uint16_t>(code));
-    const Parameters p = read_parameters(shape, metadata, slot, token);
+    const Parameters p = read_parameters(layout, metadata, slot, token);
     return dequantize(code, p.range, p.minimum, bits);
 }
 
-void unpack_half(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata,
+void unpack_page(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,
                  const uint8_t *fixed_permutation, uint32_t n_tokens, uint16_t *values,
                  uint64_t token_stride) {
-    for (uint32_t slot = 0; slot < shape.head_dim; ++slot) {
-        uint16_t *column = values + slot_channel(shape, metadata, fixed_permutation, slot);
+    for (uint32_t slot = 0; slot < layout.head_dim; ++slot) {
+        uint16_t *column = values + slot_channel(layout, metadata, fixed_permutation, slot);
         for (uint32_t token = 0; token < n_tokens; ++token) {
             bool saturated = false;
             column[token * token_stride] =
-                float_to_half(unpack_value(shape, payload, metadata, slot, token), &saturated);
+                float_to_half(unpack_value(layout, payload, metadata, slot, token), &saturated);
         }
     }
 }
 
-void rank_by_key(HalfValues input, uint32_t head_dim, uint32_t page_tokens, uint32_t n_ranked,
+void rank_by_key(PageValues input, uint32_t head_dim, uint32_t page_tokens, uint32_t n_ranked,
                  uint8_t *permutation) {
     float scores[LK_MAX_HEAD_DIM] = {};
     for (uint32_t token = 0; token < page_tokens; ++token)
@@ -322,13 +325,13 @@ void rank_by_key(HalfValues input, uint32_t head_dim, uint32_t page_tokens, uint
     select_channels(scores, head_dim, n_ranked, permutation);
 }
 
-void rank_by_query_range(HalfValues input, uint32_t head_dim, uint32_t page_tokens,
-                         const uint64_t *query_sums, uint32_t n_ranked, uint8_t *permutation) {
+void rank_by_query_range(PageValues input, uint32_t head_dim, uint32_t page_tokens,
+                         const uint64_t *query_stats, uint32_t n_ranked, uint8_t *permutation) {
     float scores[LK_MAX_HEAD_DIM];
     for (uint32_t c = 0; c < head_dim; ++c) {
         const Extremes e = extremes(input.values + c, input.token_stride, page_tokens);
         const float range = half_to_float(e.high) - half_to_float(e.low);
-        scores[c] = static_cast<float>(query_sums[c]) * range;
+        scores[c] = static_cast<float>(query_stats[c]) * range;
     }
     select_channels(scores, head_dim, n_ranked, permutation);
 }

@@ -9,61 +9,61 @@
 namespace lk {
 
 // Bits of the code that a slot's channel has (1 and 3 for shared slots).
-uint32_t slot_bits(const HalfShape &shape, uint32_t slot);
+uint32_t slot_bits(const PageLayout &layout, uint32_t slot);
 
 // The code of (slot, token); the FP16 bits in a 16-bit plane.
-uint32_t read_code(const HalfShape &shape, const uint8_t *payload, uint32_t slot, uint32_t token);
+uint32_t read_code(const PageLayout &layout, const uint8_t *payload, uint32_t slot, uint32_t token);
 
 // Set it, over zero bits or an earlier code. A shared slot touches its own bits alone.
-void write_code(const HalfShape &shape, uint8_t *payload, uint32_t slot, uint32_t token,
+void write_code(const PageLayout &layout, uint8_t *payload, uint32_t slot, uint32_t token,
                 uint32_t code);
 
 // Range and minimum of (slot, token), decoded.
-Parameters read_parameters(const HalfShape &shape, const uint8_t *metadata, uint32_t slot,
+Parameters read_parameters(const PageLayout &layout, const uint8_t *metadata, uint32_t slot,
                            uint32_t token);
 
-// Slot -> channel: the page's own when the shape permutes, else fixed, else (null) the identity.
-inline uint32_t slot_channel(const HalfShape &shape, const uint8_t *metadata, const uint8_t *fixed,
-                             uint32_t slot) {
-    const uint8_t *own = shape.permutes ? metadata + permutation_offset_bytes(shape) : fixed;
+// Slot -> channel: the page's own when the layout permutes, else fixed, else (null) the identity.
+inline uint32_t slot_channel(const PageLayout &layout, const uint8_t *metadata,
+                             const uint8_t *fixed, uint32_t slot) {
+    const uint8_t *own = layout.permutes ? metadata + permutation_offset_bytes(layout) : fixed;
     return own ? own[slot] : slot;
 }
 
 // FP16 input of a page: value (token, channel) at values[token * token_stride + channel].
-struct HalfValues {
+struct PageValues {
     const uint16_t *values;
     uint64_t token_stride;
 };
 
 // Quantize page_tokens tokens into payload_bytes() and metadata_bytes() bytes, all of which are
 // written. permutation [head_dim] is slot -> channel, null for the identity; it is stored when the
-// shape permutes.
-void pack_half(const HalfShape &shape, const RangeRule &rule, HalfValues input,
+// layout permutes.
+void pack_page(const PageLayout &layout, const RangeRule &rule, PageValues input,
                const uint8_t *permutation, uint8_t *payload, uint8_t *metadata);
 
 // Do the n values of a group take deviation parameters? first_slot: its first below 16 bits.
-bool takes_deviation(const HalfShape &shape, OneBit one_bit, uint32_t first_slot, uint32_t n);
+bool takes_deviation(const PageLayout &layout, OneBit one_bit, uint32_t first_slot, uint32_t n);
 // What is cut off their range at each end, as a share of it: 0 unless all their codes have 2 bits.
-float group_margin(const HalfShape &shape, float clip, uint32_t first_slot, uint32_t n);
+float group_margin(const PageLayout &layout, float clip, uint32_t first_slot, uint32_t n);
 
 // Value of (slot, token): the FP16 value of a 16-bit plane, else dequantize().
-float unpack_value(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata,
+float unpack_value(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,
                    uint32_t slot, uint32_t token);
 
 // Rounded to FP16, tokens 0 .. n_tokens-1 into values [n_tokens][token_stride].
-void unpack_half(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata,
+void unpack_page(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,
                  const uint8_t *fixed_permutation, uint32_t n_tokens, uint16_t *values,
                  uint64_t token_stride);
 
 // Order channels for a page that boosts n_ranked of them: the boosted channels ascending, then the
 // others ascending. permutation [head_dim]. Ties go to the lower channel.
 // By the sum of |K| over the page, FP32 in token order (Kitty):
-void rank_by_key(HalfValues input, uint32_t head_dim, uint32_t page_tokens, uint32_t n_ranked,
+void rank_by_key(PageValues input, uint32_t head_dim, uint32_t page_tokens, uint32_t n_ranked,
                  uint8_t *permutation);
-// By RN32(RN32(query_sums[c]) * RN32(max - min of K's channel c over the page)); query_sums
+// By RN32(RN32(query_stats[c]) * RN32(max - min of K's channel c over the page)); query_stats
 // [head_dim] are sums of |Q| in units of 2^-24 (MixKVQ at Kitty's bytes):
-void rank_by_query_range(HalfValues input, uint32_t head_dim, uint32_t page_tokens,
-                         const uint64_t *query_sums, uint32_t n_ranked, uint8_t *permutation);
+void rank_by_query_range(PageValues input, uint32_t head_dim, uint32_t page_tokens,
+                         const uint64_t *query_stats, uint32_t n_ranked, uint8_t *permutation);
 
 // Shrink a plane's strip in place from 2b to b bits (b = 8, 4 or 2) by merging neighbouring words:
 // words [strip_bytes(page_tokens, 2b) / 4]; the result fills the first half.

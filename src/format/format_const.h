@@ -51,10 +51,10 @@
 /* Place of row i of 16 in the order of a C fragment: i and i+8 lie together. */
 #define LK_ROW_ORDER(i) ((((i)&7u) << 1) | (((i) >> 3) & 1u))
 
-/* Not of the format: flags of arithmetic on sums, which host and device share (SumItem of
+/* Not of the format: flags of arithmetic on sums, which host and device share (StatItem of
  * src/backend/backend.h). */
-#define LK_SUM_REPLACES 1u
-#define LK_SUM_CLEARS 2u
-#define LK_SUM_FOLLOWS 4u
+#define LK_STAT_REPLACES 1u
+#define LK_STAT_CLEARS 2u
+#define LK_STAT_FOLLOWS 4u
 
 #endif

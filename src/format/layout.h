@@ -25,7 +25,7 @@ constexpr uint32_t kPlaneBits[kPlaneCount] = {16, 8, 4, 3, 2, 1};
 
 // What decides every offset. Slots are numbered through the planes in order; slot s of the half
 // holds channel permutation[s].
-struct HalfShape {
+struct PageLayout {
     Side side = Side::kKey;
     Axis axis = Axis::kChannel;
     Metadata metadata = Metadata::kF16;
@@ -65,7 +65,7 @@ struct BitPlace {
 BitPlace strip_place(Side side, uint32_t page_tokens, uint32_t bits, uint32_t token,
                      uint32_t channel);
 
-uint64_t payload_bytes(const HalfShape &shape);
+uint64_t payload_bytes(const PageLayout &layout);
 // Strip index 0 .. head_dim/16-1 over all planes: byte offset of its (low) plane part, its plane,
 // and for kPlane3 the offset of its 1-bit part.
 struct StripPlace {
@@ -74,18 +74,18 @@ struct StripPlace {
     uint64_t offset_bytes;
     uint64_t high_offset_bytes;  // kPlane3 only, else 0
 };
-StripPlace strip_at(const HalfShape &shape, uint32_t strip);
+StripPlace strip_at(const PageLayout &layout, uint32_t strip);
 
 // Metadata. Groups along tokens (kChannel) or channels (kToken).
-uint32_t n_groups(const HalfShape &shape);
+uint32_t n_groups(const PageLayout &layout);
 // Number of (range, minimum) pairs: head_dim * groups or page_tokens * groups.
-uint32_t n_parameters(const HalfShape &shape);
+uint32_t n_parameters(const PageLayout &layout);
 // Index in the ranges array, and likewise in the minima, of (slot, token).
-uint32_t parameter_index(const HalfShape &shape, uint32_t slot, uint32_t token);
-uint64_t ranges_offset_bytes(const HalfShape &shape);  // 0
-uint64_t minima_offset_bytes(const HalfShape &shape);
-uint64_t permutation_offset_bytes(const HalfShape &shape);
-uint64_t metadata_bytes(const HalfShape &shape);  // 0 when raw
+uint32_t parameter_index(const PageLayout &layout, uint32_t slot, uint32_t token);
+uint64_t ranges_offset_bytes(const PageLayout &layout);  // 0
+uint64_t minima_offset_bytes(const PageLayout &layout);
+uint64_t permutation_offset_bytes(const PageLayout &layout);
+uint64_t metadata_bytes(const PageLayout &layout);  // 0 when raw
 
 // Memory that a part takes in the cache.
 constexpr uint64_t slot_bytes(uint64_t bytes) {
@@ -93,10 +93,10 @@ constexpr uint64_t slot_bytes(uint64_t bytes) {
 }
 
 // A 16-bit half of `tokens` tokens (sinks, tail, raw layers).
-HalfShape raw_shape(Side side, uint32_t head_dim, uint32_t tokens);
+PageLayout raw_layout(Side side, uint32_t head_dim, uint32_t tokens);
 
-// Does the shape make sense? A sentence without the subject when it does not, else null.
-const char *shape_error(const HalfShape &shape);
+// Does the layout make sense? A sentence without the subject when it does not, else null.
+const char *layout_error(const PageLayout &layout);
 
 }  // namespace lk
 

@@ -11,8 +11,8 @@ namespace lk {
 enum class Ranking : uint8_t { kNone, kKey, kQueryRange };
 
 // Everything about a half page but its bytes. A cache has a table of these.
-struct HalfClass {
-    HalfShape shape;
+struct PageFormat {
+    PageLayout layout;
     const uint8_t
         *permutation;   // [head_dim] fixed slot -> channel; null = identity, or the page's own
     Ranking ranking;    // how the page's own permutation is chosen
@@ -26,21 +26,21 @@ struct PageEntry {
     uint64_t key_metadata;
     uint64_t value_payload;
     uint64_t value_metadata;
-    uint16_t key_class;  // index into the cache's table of classes
-    uint16_t value_class;
+    uint16_t key_format;  // index into the cache's table of classes
+    uint16_t value_format;
     uint32_t is_absent;  // given back: no query sees it. Addresses are 0, classes as before
 };
 static_assert(sizeof(PageEntry) == 40, "rows are counted in the budget");
 
 // Tokens [first_token, first_token + capacity_tokens) of a sequence, for all layers and heads.
-struct PageRow {
+struct Block {
     uint64_t first_token;
     uint32_t capacity_tokens;
-    uint32_t n_entries;       // sum over layers of KV heads
-    PageEntry *entries;       // [n_entries], layer-major
-    uint64_t device_entries;  // the backend's copy of them, 0 on the CPU
-    int32_t is_direct;        // written at its packed class by the open step
-    int32_t is_stale;         // the backend's copy is older than the entries
+    uint32_t n_entries;           // sum over layers of KV heads
+    PageEntry *entries;           // [n_entries], layer-major
+    uint64_t device_entries;      // the backend's copy of them, 0 on the CPU
+    int32_t is_packed_on_append;  // written at its packed class by the open step
+    int32_t is_stale;             // the backend's copy is older than the entries
 };
 
 }  // namespace lk

@@ -3,7 +3,7 @@
 
 #include "format/bulk.h"
 #include "format/codec.h"
-#include "format/shape_record.h"
+#include "format/layout_record.h"
 
 #include <cstring>
 
@@ -45,28 +45,28 @@ uint64_t hash_header(Header header) {
 }
 
 Header make_header(const PageFile &file) {
-    const HalfShape &shape = file.shape;
+    const PageLayout &layout = file.layout;
     Header header = {};
     std::memcpy(header.magic, kMagic, sizeof kMagic);
     header.version = LK_FORMAT_VERSION;
     header.header_bytes = kPageFileHeaderBytes;
-    header.side = static_cast<uint8_t>(shape.side);
-    header.axis = static_cast<uint8_t>(shape.axis);
-    header.metadata = static_cast<uint8_t>(shape.metadata);
-    header.permutes = shape.permutes;
-    header.head_dim = shape.head_dim;
-    header.page_tokens = shape.page_tokens;
-    header.group = shape.group;
-    header.n_shared = shape.n_shared;
-    std::memcpy(header.strips, shape.strips, sizeof header.strips);
+    header.side = static_cast<uint8_t>(layout.side);
+    header.axis = static_cast<uint8_t>(layout.axis);
+    header.metadata = static_cast<uint8_t>(layout.metadata);
+    header.permutes = layout.permutes;
+    header.head_dim = layout.head_dim;
+    header.page_tokens = layout.page_tokens;
+    header.group = layout.group;
+    header.n_shared = layout.n_shared;
+    std::memcpy(header.strips, layout.strips, sizeof header.strips);
     header.flags = file.fixed_permutation ? kHasFixedPermutation : 0;
-    header.payload_bytes = payload_bytes(shape);
-    header.metadata_bytes = metadata_bytes(shape);
+    header.payload_bytes = payload_bytes(layout);
+    header.metadata_bytes = metadata_bytes(layout);
     return header;
 }
 
 lk_status check_fields(const Header &h) {
-    if (!names_shape(h))
+    if (!names_layout(h))
         return fail(LK_E_CORRUPT,
                     "page file: side %u, axis %u, metadata %u, permutes %u: one is out of range",
                     h.side, h.axis, h.metadata, h.permutes);
@@ -98,18 +98,18 @@ lk_status read_header(const uint8_t *bytes, uint64_t n_bytes, Header *header) {
     return check_fields(*header);
 }
 
-lk_status check_sizes(const Header &h, const HalfShape &shape, uint64_t n_bytes) {
-    if (const char *error = shape_error(shape))
+lk_status check_sizes(const Header &h, const PageLayout &layout, uint64_t n_bytes) {
+    if (const char *error = layout_error(layout))
         return fail(LK_E_CORRUPT, "page file: %s", error);
-    if (h.payload_bytes != payload_bytes(shape) || h.metadata_bytes != metadata_bytes(shape))
+    if (h.payload_bytes != payload_bytes(layout) || h.metadata_bytes != metadata_bytes(layout))
         return fail(LK_E_CORRUPT,
-                    "page file: %llu payload and %llu metadata bytes, the shape has %llu and %llu",
+                    "page file: %llu payload and %llu metadata bytes, the layout has %llu and %llu",
                     static_cast<unsigned long long>(h.payload_bytes),
                     static_cast<unsigned long long>(h.metadata_bytes),
-                    static_cast<unsigned long long>(payload_bytes(shape)),
-                    static_cast<unsigned long long>(metadata_bytes(shape)));
+                    static_cast<unsigned long long>(payload_bytes(layout)),
+                    static_cast<unsigned long long>(metadata_bytes(layout)));
     const uint64_t whole =
-        sizeof h + h.payload_bytes + h.metadata_bytes + (h.flags ? shape.head_dim : 0);
+        sizeof h + h.payload_bytes + h.metadata_bytes + (h.flags ? layout.head_dim : 0);
     if (n_bytes != whole)
         return fail(LK_E_CORRUPT, "page file: %llu bytes, its header says %llu",
                     static_cast<unsigned long long>(n_bytes),
@@ -117,11 +117,11 @@ lk_status check_sizes(const Header &h, const HalfShape &shape, uint64_t n_bytes)
     return LK_OK;
 }
 
-lk_status check_parameters(const HalfShape &shape, const uint8_t *metadata) {
-    const uint64_t n = n_parameters(shape);
-    const uint8_t *ranges = metadata + ranges_offset_bytes(shape);
-    const uint8_t *minima = metadata + minima_offset_bytes(shape);
-    const bool is_f8 = shape.metadata == Metadata::kF8;
+lk_status check_parameters(const PageLayout &layout, const uint8_t *metadata) {
+    const uint64_t n = n_parameters(layout);
+    const uint8_t *ranges = metadata + ranges_offset_bytes(layout);
+    const uint8_t *minima = metadata + minima_offset_bytes(layout);
+    const bool is_f8 = layout.metadata == Metadata::kF8;
     const uint64_t bad_ranges = count_bad(is_f8 ? Stored::kF8Range : Stored::kF16Range, ranges, n);
     if (bad_ranges)
         return fail(LK_E_CORRUPT, "page: %llu ranges are negative or not finite",
@@ -134,9 +134,9 @@ lk_status check_parameters(const HalfShape &shape, const uint8_t *metadata) {
     return LK_OK;
 }
 
-lk_status check_raw_values(const HalfShape &shape, const uint8_t *payload) {
+lk_status check_raw_values(const PageLayout &layout, const uint8_t *payload) {
     const uint64_t n =
-        static_cast<uint64_t>(shape.strips[kPlane16]) * LK_STRIP_CHANNELS * shape.page_tokens;
+        static_cast<uint64_t>(layout.strips[kPlane16]) * LK_STRIP_CHANNELS * layout.page_tokens;
     const uint64_t n_bad = count_bad(Stored::kF16Value, payload, n);
     if (n_bad)
         return fail(LK_E_CORRUPT, "page: %llu 16-bit values are not finite",
@@ -157,23 +157,23 @@ bool is_permutation(const uint8_t *permutation, uint32_t head_dim) {
     return true;
 }
 
-lk_status check_half_contents(const PageFile &half) {
-    const HalfShape &shape = half.shape;
+lk_status check_page_contents(const PageFile &half) {
+    const PageLayout &layout = half.layout;
     const uint8_t *own =
-        shape.permutes ? half.metadata + permutation_offset_bytes(shape) : half.fixed_permutation;
-    if (own && !is_permutation(own, shape.head_dim))
+        layout.permutes ? half.metadata + permutation_offset_bytes(layout) : half.fixed_permutation;
+    if (own && !is_permutation(own, layout.head_dim))
         return fail(LK_E_CORRUPT, "page: the permutation does not hold every channel once");
     if (half.metadata) {
-        const lk_status status = check_parameters(shape, half.metadata);
+        const lk_status status = check_parameters(layout, half.metadata);
         if (status != LK_OK)
             return status;
     }
-    return check_raw_values(shape, half.payload);
+    return check_raw_values(layout, half.payload);
 }
 
 uint64_t page_file_bytes(const PageFile &file) {
-    return sizeof(Header) + payload_bytes(file.shape) + metadata_bytes(file.shape) +
-           (file.fixed_permutation ? file.shape.head_dim : 0);
+    return sizeof(Header) + payload_bytes(file.layout) + metadata_bytes(file.layout) +
+           (file.fixed_permutation ? file.layout.head_dim : 0);
 }
 
 void page_file_encode(const PageFile &file, uint8_t *bytes) {
@@ -184,7 +184,7 @@ void page_file_encode(const PageFile &file, uint8_t *bytes) {
         std::memcpy(body + header.payload_bytes, file.metadata, header.metadata_bytes);
     if (file.fixed_permutation)
         std::memcpy(body + header.payload_bytes + header.metadata_bytes, file.fixed_permutation,
-                    file.shape.head_dim);
+                    file.layout.head_dim);
     header.body_hash = hash_bytes(body, page_file_bytes(file) - sizeof header);
     header.header_hash = hash_header(header);
     std::memcpy(bytes, &header, sizeof header);
@@ -196,8 +196,8 @@ lk_status page_file_decode(const uint8_t *bytes, uint64_t n_bytes, PageFile *out
     if (status != LK_OK)
         return status;
     PageFile file;
-    file.shape = shape_of(header);
-    status = check_sizes(header, file.shape, n_bytes);
+    file.layout = layout_of(header);
+    status = check_sizes(header, file.layout, n_bytes);
     if (status != LK_OK)
         return status;
     const uint8_t *body = bytes + sizeof header;
@@ -208,7 +208,7 @@ lk_status page_file_decode(const uint8_t *bytes, uint64_t n_bytes, PageFile *out
     file.metadata = header.metadata_bytes ? body + header.payload_bytes : nullptr;
     file.fixed_permutation =
         header.flags ? body + header.payload_bytes + header.metadata_bytes : nullptr;
-    status = check_half_contents(file);
+    status = check_page_contents(file);
     if (status == LK_OK)
         *out = file;
     return status;

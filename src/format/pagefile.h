@@ -1,4 +1,4 @@
-// One half page with its shape, as bytes: golden files, `lowkey inspect`, snapshots.
+// One half page with its layout, as bytes: golden files, `lowkey inspect`, snapshots.
 // docs/FORMAT.md, section 12.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -14,15 +14,15 @@ constexpr uint64_t kPageFileHeaderBytes = 72;
 
 // A half page whose arrays belong to somebody else.
 struct PageFile {
-    HalfShape shape;
-    const uint8_t *payload;            // [payload_bytes(shape)]
-    const uint8_t *metadata;           // [metadata_bytes(shape)], null when raw
+    PageLayout layout;
+    const uint8_t *payload;            // [payload_bytes(layout)]
+    const uint8_t *metadata;           // [metadata_bytes(layout)], null when raw
     const uint8_t *fixed_permutation;  // [head_dim] slot -> channel, null for none
 };
 
 uint64_t page_file_bytes(const PageFile &file);
 
-// Write page_file_bytes() bytes. The shape is valid.
+// Write page_file_bytes() bytes. The layout is valid.
 void page_file_encode(const PageFile &file, uint8_t *bytes);
 
 // Check untrusted bytes as a whole; then the arrays of *out point into them.
@@ -31,7 +31,7 @@ lk_status page_file_decode(const uint8_t *bytes, uint64_t n_bytes, PageFile *out
 
 // What the bytes of a half hold, without regard to its frame: the permutation, ranges, minima and
 // 16-bit numbers. LK_E_CORRUPT.
-lk_status check_half_contents(const PageFile &half);
+lk_status check_page_contents(const PageFile &half);
 // Does it hold every channel once?
 bool is_permutation(const uint8_t *permutation, uint32_t head_dim);
 

@@ -2,8 +2,8 @@
 #include "format/snapshot_frame.h"
 
 #include "format/bulk.h"
+#include "format/layout_record.h"
 #include "format/pagefile.h"
-#include "format/shape_record.h"
 
 namespace lk {
 
@@ -15,8 +15,8 @@ using ull = unsigned long long;
 
 constexpr char kMagic[4] = {'L', 'K', 'S', 'N'};
 constexpr uint32_t kHasPermutation = 1;
-constexpr uint64_t kHalvesAlign = 16;
-constexpr uint32_t kAfterClasses = 4;  // lk_chunk_class ends at 3,
+constexpr uint64_t kPagesAlign = 16;
+constexpr uint32_t kAfterFormats = 4;  // lk_chunk_class ends at 3,
 constexpr uint32_t kLastDeferral = 2;  // lk_defer at 2
 
 struct KindName {
@@ -51,46 +51,46 @@ lk_status check_counts(const SnapshotHeader &h, uint64_t known_bytes) {
     if (known_bytes && h.total_bytes != known_bytes)
         return fail(LK_E_CORRUPT, "snapshot: %llu bytes, its header says %llu", ull{known_bytes},
                     ull{h.total_bytes});
-    if (h.n_sequences > kMaxSnapshotSequences || h.n_classes > kMaxFileClasses ||
+    if (h.n_sequences > kMaxSnapshotSequences || h.n_formats > kMaxFileFormats ||
         h.fingerprint_bytes > kMaxFingerprintBytes)
         return fail(LK_E_CORRUPT,
                     "snapshot: %u sequences, %u classes and a fingerprint of %u bytes are more "
                     "than %u, %u and %u",
-                    h.n_sequences, h.n_classes, h.fingerprint_bytes, kMaxSnapshotSequences,
-                    kMaxFileClasses, kMaxFingerprintBytes);
+                    h.n_sequences, h.n_formats, h.fingerprint_bytes, kMaxSnapshotSequences,
+                    kMaxFileFormats, kMaxFingerprintBytes);
     return LK_OK;
 }
 
-lk_status check_class(const ClassRecord &r, uint32_t index) {
-    if (!names_shape(r) || r.flags & ~kHasPermutation || r.reserved || (r.flags && r.permutes))
+lk_status check_format(const FormatRecord &r, uint32_t index) {
+    if (!names_layout(r) || r.flags & ~kHasPermutation || r.reserved || (r.flags && r.permutes))
         return fail(LK_E_CORRUPT, "snapshot: class %u has a field out of range", index);
     return LK_OK;
 }
 
 // One half at *at, which is moved behind it.
-lk_status check_half(const Array<FileClass> &classes, uint16_t index, Side side,
-                     const RowsRecord &record, const uint8_t **at, const uint8_t *end) {
-    if (index == kAbsentHalf)
+lk_status check_half(const Array<FileFormat> &classes, uint16_t index, Side side,
+                     const BlockRecord &record, const uint8_t **at, const uint8_t *end) {
+    if (index == kAbsentPage)
         return LK_OK;
     if (index >= classes.size())
         return fail(LK_E_CORRUPT, "snapshot: row %llu has a half of class %u of %zu",
                     ull{record.row}, index, classes.size());
-    const HalfShape &shape = classes[index].shape;
-    if (shape.side != side || record.n_tokens > shape.page_tokens)
+    const PageLayout &layout = classes[index].layout;
+    if (layout.side != side || record.n_tokens > layout.page_tokens)
         return fail(LK_E_CORRUPT, "snapshot: class %u does not fit row %llu of %u tokens", index,
                     ull{record.row}, record.n_tokens);
-    const uint64_t payload = payload_bytes(shape);
-    const uint64_t metadata = metadata_bytes(shape);
+    const uint64_t payload = payload_bytes(layout);
+    const uint64_t metadata = metadata_bytes(layout);
     if (static_cast<uint64_t>(end - *at) < payload + metadata)
         return fail(LK_E_CORRUPT, "snapshot: row %llu is shorter than its halves", ull{record.row});
     const uint8_t *parameters = metadata ? *at + payload : nullptr;
-    const lk_status status = check_half_contents({shape, *at, parameters, nullptr});
+    const lk_status status = check_page_contents({layout, *at, parameters, nullptr});
     *at += payload + metadata;
     return status;
 }
 
-uint64_t rows_record_bytes(uint16_t version) {
-    return version < 2 ? kRowsRecordBytes1 : sizeof(RowsRecord);
+uint64_t block_record_bytes(uint16_t version) {
+    return version < 2 ? kBlockRecordBytes1 : sizeof(BlockRecord);
 }
 
 bool is_order(const SequencePart &part, Array<uint8_t> *seen) {
@@ -112,7 +112,7 @@ lk_status check_chunks(uint16_t version, const SequencePart &part, const Allocat
                     "snapshot: sequence %llu has flags %#x, deferral %u and %u chunks",
                     ull{record.id}, record.flags, record.deferral, record.n_chunks);
     for (uint32_t c = 0; c < record.n_chunks; ++c)
-        if (!part.assigned[c] || part.assigned[c] >= kAfterClasses)
+        if (!part.assigned[c] || part.assigned[c] >= kAfterFormats)
             return fail(LK_E_CORRUPT, "snapshot: chunk %u of sequence %llu has class %u", c,
                         ull{record.id}, part.assigned[c]);
     Array<uint8_t> seen(allocator);
@@ -189,63 +189,63 @@ lk_status check_chunk_body(const ChunkHeader &header, const uint8_t *body) {
     return LK_OK;
 }
 
-uint64_t class_bytes(const FileClass &from) {
-    return sizeof(ClassRecord) + (from.permutation ? from.shape.head_dim : 0);
+uint64_t format_record_bytes(const FileFormat &from) {
+    return sizeof(FormatRecord) + (from.permutation ? from.layout.head_dim : 0);
 }
 
-void write_class(const FileClass &from, uint8_t *bytes) {
-    const HalfShape &shape = from.shape;
-    ClassRecord record{};
-    record.side = static_cast<uint8_t>(shape.side);
-    record.axis = static_cast<uint8_t>(shape.axis);
-    record.metadata = static_cast<uint8_t>(shape.metadata);
-    record.permutes = shape.permutes;
-    record.head_dim = shape.head_dim;
-    record.page_tokens = shape.page_tokens;
-    record.group = shape.group;
-    record.n_shared = shape.n_shared;
-    std::memcpy(record.strips, shape.strips, sizeof record.strips);
+void write_format(const FileFormat &from, uint8_t *bytes) {
+    const PageLayout &layout = from.layout;
+    FormatRecord record{};
+    record.side = static_cast<uint8_t>(layout.side);
+    record.axis = static_cast<uint8_t>(layout.axis);
+    record.metadata = static_cast<uint8_t>(layout.metadata);
+    record.permutes = layout.permutes;
+    record.head_dim = layout.head_dim;
+    record.page_tokens = layout.page_tokens;
+    record.group = layout.group;
+    record.n_shared = layout.n_shared;
+    std::memcpy(record.strips, layout.strips, sizeof record.strips);
     record.flags = from.permutation ? kHasPermutation : 0;
     std::memcpy(bytes, &record, sizeof record);
     if (from.permutation)
-        std::memcpy(bytes + sizeof record, from.permutation, shape.head_dim);
+        std::memcpy(bytes + sizeof record, from.permutation, layout.head_dim);
 }
 
-lk_status read_classes(const uint8_t *body, uint64_t n_bytes, uint32_t n_classes,
-                       Array<FileClass> *out) {
+lk_status read_formats(const uint8_t *body, uint64_t n_bytes, uint32_t n_formats,
+                       Array<FileFormat> *out) {
     out->clear();
     const uint8_t *at = body;
     const uint8_t *end = body + n_bytes;
-    for (uint32_t i = 0; i < n_classes; ++i) {
-        if (static_cast<uint64_t>(end - at) < sizeof(ClassRecord))
+    for (uint32_t i = 0; i < n_formats; ++i) {
+        if (static_cast<uint64_t>(end - at) < sizeof(FormatRecord))
             return fail(LK_E_CORRUPT, "snapshot: the table of classes ends at class %u", i);
-        const auto record = load<ClassRecord>(at);
-        lk_status status = check_class(record, i);
+        const auto record = load<FormatRecord>(at);
+        lk_status status = check_format(record, i);
         if (status)
             return status;
         at += sizeof record;
-        FileClass made = {shape_of(record), nullptr};
-        if (const char *error = shape_error(made.shape))
+        FileFormat made = {layout_of(record), nullptr};
+        if (const char *error = layout_error(made.layout))
             return fail(LK_E_CORRUPT, "snapshot: class %u: %s", i, error);
         if (record.flags) {
-            if (static_cast<uint64_t>(end - at) < made.shape.head_dim ||
-                !is_permutation(at, made.shape.head_dim))
+            if (static_cast<uint64_t>(end - at) < made.layout.head_dim ||
+                !is_permutation(at, made.layout.head_dim))
                 return fail(LK_E_CORRUPT,
                             "snapshot: the permutation of class %u does not hold every channel "
                             "once",
                             i);
             made.permutation = at;
-            at += made.shape.head_dim;
+            at += made.layout.head_dim;
         }
         if (!out->push(made))
-            return fail(LK_E_NOMEM, "no memory for a snapshot's %u classes", n_classes);
+            return fail(LK_E_NOMEM, "no memory for a snapshot's %u classes", n_formats);
     }
     return at == end ? LK_OK
                      : fail(LK_E_CORRUPT, "snapshot: %llu bytes behind the table of classes",
                             static_cast<ull>(end - at));
 }
 
-RowRun SequencePart::run(uint64_t i) const { return load<RowRun>(runs + i * sizeof(RowRun)); }
+BlockRun SequencePart::run(uint64_t i) const { return load<BlockRun>(runs + i * sizeof(BlockRun)); }
 
 SumRecord SequencePart::sum(uint64_t i, const uint8_t **values) const {
     const uint64_t stride = sizeof(SumRecord) + uint64_t{record.n_channels} * sizeof(uint64_t);
@@ -260,7 +260,7 @@ uint32_t SequencePart::chunk_at(uint64_t place) const {
 // 32-bit counts: nothing overflows.
 uint64_t sequence_bytes(const SequenceRecord &record) {
     const uint64_t channels = uint64_t{record.n_channels} * sizeof(uint64_t);
-    return sizeof record + uint64_t{record.n_runs} * sizeof(RowRun) + channels +
+    return sizeof record + uint64_t{record.n_runs} * sizeof(BlockRun) + channels +
            uint64_t{record.n_sums} * sizeof(SumRecord) + record.n_sums * channels +
            uint64_t{record.n_chunks} * (sizeof(uint32_t) + 1);
 }
@@ -279,33 +279,33 @@ lk_status read_sequence(uint16_t version, const uint8_t *body, uint64_t n_bytes,
                     ull{n_bytes}, record.n_runs, record.n_sums, record.n_channels, record.n_chunks);
     out->record = record;
     out->runs = body + sizeof record;
-    out->base = out->runs + uint64_t{record.n_runs} * sizeof(RowRun);
+    out->base = out->runs + uint64_t{record.n_runs} * sizeof(BlockRun);
     out->sums = out->base + uint64_t{record.n_channels} * sizeof(uint64_t);
     out->assigned = body + n_bytes - record.n_chunks;
     out->order = out->assigned - uint64_t{record.n_chunks} * sizeof(uint32_t);
     return check_chunks(version, *out, allocator);
 }
 
-EntryRecord RowsPart::entry(uint32_t i) const {
+EntryRecord BlockPart::entry(uint32_t i) const {
     return load<EntryRecord>(entries + uint64_t{i} * sizeof(EntryRecord));
 }
 
-uint64_t rows_head_bytes(uint32_t n_entries, uint16_t version) {
-    return round_up(rows_record_bytes(version) + uint64_t{n_entries} * sizeof(EntryRecord),
-                    kHalvesAlign);
+uint64_t block_head_bytes(uint32_t n_entries, uint16_t version) {
+    return round_up(block_record_bytes(version) + uint64_t{n_entries} * sizeof(EntryRecord),
+                    kPagesAlign);
 }
 
-lk_status read_rows(uint16_t version, const uint8_t *body, uint64_t n_bytes,
-                    const Array<FileClass> &classes, RowsPart *out) {
-    const uint64_t record_bytes = rows_record_bytes(version);
+lk_status read_block_part(uint16_t version, const uint8_t *body, uint64_t n_bytes,
+                          const Array<FileFormat> &classes, BlockPart *out) {
+    const uint64_t record_bytes = block_record_bytes(version);
     if (n_bytes < record_bytes || n_bytes > kMaxPartBytes)
         return fail(LK_E_CORRUPT, "snapshot: a part of a row of %llu bytes", ull{n_bytes});
-    RowsPart part{};
+    BlockPart part{};
     std::memcpy(&part.record, body, record_bytes);
-    if (part.record.chunk_class >= kAfterClasses || part.record.reserved)
+    if (part.record.chunk_class >= kAfterFormats || part.record.reserved)
         return fail(LK_E_CORRUPT, "snapshot: row %llu has chunk class %u and reserved bytes %#x",
                     ull{part.record.row}, part.record.chunk_class, part.record.reserved);
-    const uint64_t head = rows_head_bytes(part.record.n_entries, version);
+    const uint64_t head = block_head_bytes(part.record.n_entries, version);
     if (!part.record.n_entries || head > n_bytes)
         return fail(LK_E_CORRUPT, "snapshot: row %llu has a part of %u entries in %llu bytes",
                     ull{part.record.row}, part.record.n_entries, ull{n_bytes});
@@ -318,9 +318,9 @@ lk_status read_rows(uint16_t version, const uint8_t *body, uint64_t n_bytes,
     const uint8_t *end = body + n_bytes;
     for (uint32_t i = 0; i < part.record.n_entries; ++i) {
         const EntryRecord entry = part.entry(i);
-        lk_status status = check_half(classes, entry.key_class, Side::kKey, part.record, &at, end);
+        lk_status status = check_half(classes, entry.key_format, Side::kKey, part.record, &at, end);
         if (!status)
-            status = check_half(classes, entry.value_class, Side::kValue, part.record, &at, end);
+            status = check_half(classes, entry.value_format, Side::kValue, part.record, &at, end);
         if (status)
             return status;
     }

@@ -17,8 +17,8 @@ constexpr uint32_t kMaxFingerprintBytes = 256;
 constexpr uint64_t kMaxPlanText = 64u << 20;  // as lk_plan_from_json()
 constexpr uint64_t kMaxPartBytes = 1u << 20;  // body of a chunk of rows
 constexpr uint32_t kMaxSnapshotSequences = 65536;
-constexpr uint32_t kMaxFileClasses = 65535;
-constexpr uint16_t kAbsentHalf = 0xffff;  // instead of a class: the half is not kept
+constexpr uint32_t kMaxFileFormats = 65535;
+constexpr uint16_t kAbsentPage = 0xffff;  // instead of a class: the half is not kept
 
 struct SnapshotHeader {
     char magic[4];
@@ -28,9 +28,9 @@ struct SnapshotHeader {
     uint64_t geometry_hash;
     uint64_t plan_hash;  // of the plan's text
     uint64_t n_tokens;   // over all sequences
-    uint64_t n_rows;     // in the snapshot
+    uint64_t n_blocks;   // in the snapshot
     uint32_t n_sequences;
-    uint32_t n_classes;
+    uint32_t n_formats;
     uint32_t n_entries;  // of a row
     uint32_t page_tokens;
     uint32_t sink_tokens;
@@ -51,7 +51,7 @@ static_assert(sizeof(ChunkHeader) == 32, "the table of docs/FORMAT.md");
 
 enum class ChunkKind { kModel, kPlan, kClasses, kSequence, kRows };
 
-struct ClassRecord {
+struct FormatRecord {
     uint8_t side;
     uint8_t axis;
     uint8_t metadata;
@@ -64,7 +64,7 @@ struct ClassRecord {
     uint32_t flags;
     uint32_t reserved;
 };
-static_assert(sizeof(ClassRecord) == 32, "the table of docs/FORMAT.md");
+static_assert(sizeof(FormatRecord) == 32, "the table of docs/FORMAT.md");
 
 struct SequenceRecord {
     uint64_t id;
@@ -80,16 +80,16 @@ static_assert(sizeof(SequenceRecord) == 40, "the table of docs/FORMAT.md");
 constexpr uint32_t kHasFolded = 1;  // packed rows have added to the base
 constexpr uint32_t kHasChunks = 2;  // classes were assigned, be it to no chunk; not in version 1
 
-struct RowRun {
-    uint64_t first_row;
-    uint64_t n_rows;
+struct BlockRun {
+    uint64_t first_block;
+    uint64_t n_blocks;
 };
 struct SumRecord {
     uint64_t row;  // of the sequence
     uint64_t is_gap;
 };
 
-struct RowsRecord {
+struct BlockRecord {
     uint64_t row;  // in the snapshot
     uint64_t first_token;
     uint32_t n_tokens;
@@ -100,17 +100,17 @@ struct RowsRecord {
     uint32_t chunk_class;  // lk_chunk_class; version 1 ends before it
     uint32_t reserved;
 };
-static_assert(sizeof(RowsRecord) == 40, "the table of docs/FORMAT.md");
-constexpr uint64_t kRowsRecordBytes1 = 32;  // of version 1
+static_assert(sizeof(BlockRecord) == 40, "the table of docs/FORMAT.md");
+constexpr uint64_t kBlockRecordBytes1 = 32;  // of version 1
 
 struct EntryRecord {
-    uint16_t key_class;
-    uint16_t value_class;
+    uint16_t key_format;
+    uint16_t value_format;
 };
 
 // A class as the file has it; the permutation points into the file's bytes.
-struct FileClass {
-    HalfShape shape;
+struct FileFormat {
+    PageLayout layout;
     const uint8_t *permutation;  // [head_dim] slot -> channel, null for none
 };
 
@@ -127,22 +127,22 @@ lk_status read_chunk_header(const uint8_t *bytes, ChunkKind kind, uint64_t numbe
                             uint64_t left_bytes, ChunkHeader *out);
 lk_status check_chunk_body(const ChunkHeader &header, const uint8_t *body);
 
-uint64_t class_bytes(const FileClass &from);
-void write_class(const FileClass &from, uint8_t *bytes);
+uint64_t format_record_bytes(const FileFormat &from);
+void write_format(const FileFormat &from, uint8_t *bytes);
 // The table of classes of a chunk's body; *out is cleared first.
-lk_status read_classes(const uint8_t *body, uint64_t n_bytes, uint32_t n_classes,
-                       Array<FileClass> *out);
+lk_status read_formats(const uint8_t *body, uint64_t n_bytes, uint32_t n_formats,
+                       Array<FileFormat> *out);
 
 // A sequence's chunk; the arrays point into its body and may not be aligned.
 struct SequencePart {
     SequenceRecord record;
-    const uint8_t *runs;      // RowRun [n_runs]
+    const uint8_t *runs;      // BlockRun [n_runs]
     const uint8_t *base;      // u64 [n_channels]
     const uint8_t *sums;      // n_sums times SumRecord, u64 [n_channels]
     const uint8_t *order;     // u32 [n_chunks], by place: the chunk
     const uint8_t *assigned;  // u8 [n_chunks], by chunk: its lk_chunk_class
 
-    RowRun run(uint64_t i) const;
+    BlockRun run(uint64_t i) const;
     SumRecord sum(uint64_t i, const uint8_t **values) const;
     uint32_t chunk_at(uint64_t place) const;
 };
@@ -152,17 +152,17 @@ lk_status read_sequence(uint16_t version, const uint8_t *body, uint64_t n_bytes,
 
 // Entries of one row: their halves lie one after the other, key payload, key metadata, value
 // payload, value metadata.
-struct RowsPart {
-    RowsRecord record;
+struct BlockPart {
+    BlockRecord record;
     const uint8_t *entries;  // EntryRecord [n_entries]
     const uint8_t *halves;
 
     EntryRecord entry(uint32_t i) const;
 };
-uint64_t rows_head_bytes(uint32_t n_entries, uint16_t version = kSnapshotVersion);
+uint64_t block_head_bytes(uint32_t n_entries, uint16_t version = kSnapshotVersion);
 // Checks all contents too.
-lk_status read_rows(uint16_t version, const uint8_t *body, uint64_t n_bytes,
-                    const Array<FileClass> &classes, RowsPart *out);
+lk_status read_block_part(uint16_t version, const uint8_t *body, uint64_t n_bytes,
+                          const Array<FileFormat> &classes, BlockPart *out);
 
 }  // namespace lk
 

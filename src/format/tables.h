@@ -9,12 +9,12 @@
 
 namespace lk {
 
-constexpr uint32_t kPlanes = 6;         // of 16, 8, 4, 3, 2 and 1 bits, in the order of a payload
-constexpr uint32_t kDraftTokens = 64;   // new tokens of a sequence that can have ancestors
-constexpr uint32_t kWatchColumns = 64;  // query columns of a unit of ChunkWatch
+constexpr uint32_t kPlanes = 6;        // of 16, 8, 4, 3, 2 and 1 bits, in the order of a payload
+constexpr uint32_t kDraftTokens = 64;  // new tokens of a sequence that can have ancestors
+constexpr uint32_t kAttentionScoreColumns = 64;  // query columns of a unit of ChunkAttention
 
-// One kind of half page, HalfClass as kernels read it.
-struct alignas(16) ClassInfo {
+// One kind of half page, PageFormat as kernels read it.
+struct alignas(16) FormatInfo {
     uint64_t permutation;  // u8 [head_dim] slot -> channel; 0 = identity or the page's own
     uint32_t payload_bytes;
     uint32_t metadata_bytes;      // 0 when raw
@@ -28,22 +28,22 @@ struct alignas(16) ClassInfo {
     uint16_t n_ranked;
     uint8_t is_value;
     uint8_t is_token_axis;
-    uint8_t number_bytes;  // of a range or a minimum: 2 = FP16, 1 = FP8
+    uint8_t parameter_bytes;  // of a range or a minimum: 2 = FP16, 1 = FP8
     uint8_t permutes;
     uint8_t ranking;  // 0 none, 1 key, 2 query range
     uint8_t is_raw;
     uint8_t strips[kPlanes];
-    uint8_t is_direct;     // decode multiplies its codes as they are; else values are made first
+    uint8_t is_native;     // decode multiplies its codes as they are; else values are made first
     uint8_t by_deviation;  // groups of 1-bit codes are measured by mean and deviation
     uint8_t reserved[2];
     float clip_margin;  // cut off the range of a group of 2-bit codes at each end, a share of it
 };
-static_assert(sizeof(ClassInfo) == 64, "classes are read by 16 bytes");
+static_assert(sizeof(FormatInfo) == 64, "classes are read by 16 bytes");
 
 // Can decode multiply the codes of a class as they are? Pages of 128 tokens; keys by channel with
 // planes of 16, 8, 4 and 2 bits, with shared slots or without; values by token, of one width of
 // these or 1 bit, in the order of their channels.
-inline bool is_direct_class(const ClassInfo &c) {
+inline bool is_native_format(const FormatInfo &c) {
     if (c.is_raw)
         return true;
     if (c.page_tokens != 128 || c.strips[3] || c.n_groups > 8)
@@ -62,31 +62,31 @@ struct Entry {
     uint64_t key_metadata;
     uint64_t value_payload;
     uint64_t value_metadata;
-    uint16_t key_class;
-    uint16_t value_class;
+    uint16_t key_format;
+    uint16_t value_format;
     uint32_t reserved;
 };
 static_assert(sizeof(Entry) == 40, "as PageEntry");
 
 // A row of a step's sequence.
-struct alignas(16) RowInfo {
+struct alignas(16) BlockInfo {
     uint64_t entries;  // Entry [entries of a row]
     uint32_t first_token;
     uint16_t capacity_tokens;
-    uint16_t is_direct;  // its new tokens are packed from the staging area, not stored
+    uint16_t is_packed_on_append;  // its new tokens are packed from the staging area, not stored
 };
 
 // A sequence of the step.
 struct alignas(16) SequenceInfo {
     uint64_t id;
-    uint32_t first_row;   // in the step's rows
-    uint32_t n_rows;      // all, those of new tokens included
-    uint32_t n_attended;  // the first of them that attention reads
-    uint32_t n_history;   // committed tokens
+    uint32_t first_block;  // in the step's rows
+    uint32_t n_blocks;     // all, those of new tokens included
+    uint32_t n_attended;   // the first of them that attention reads
+    uint32_t n_history;    // committed tokens
     uint32_t n_new;
-    uint32_t first_new;    // of the batch
-    uint32_t new_in_rows;  // 0: attention reads the new tokens from the staging area
-    uint32_t has_tree;     // ancestors and positions are set; else new token i follows i - 1
+    uint32_t first_new;      // of the batch
+    uint32_t new_in_blocks;  // 0: attention reads the new tokens from the staging area
+    uint32_t has_tree;       // ancestors and positions are set; else new token i follows i - 1
     uint32_t reserved[2];
 };
 static_assert(sizeof(SequenceInfo) == 48, "read by 16 bytes");
@@ -115,20 +115,20 @@ constexpr uint64_t kFaultBias = uint64_t{1} << 62;  // real faults have it set
 struct PackJob {
     uint64_t payload;
     uint64_t metadata;
-    uint64_t source;      // raw half's payload, or staged FP16 [page_tokens][head_dim]
-    uint64_t query_sums;  // u64 [head_dim] for ranking 2
-    uint32_t target_class;
-    uint32_t source_class;  // kStaged, or a raw class
+    uint64_t source;       // raw half's payload, or staged FP16 [page_tokens][head_dim]
+    uint64_t query_stats;  // u64 [head_dim] for ranking 2
+    uint32_t target_format;
+    uint32_t source_format;  // kStaged, or a raw class
 };
 constexpr uint32_t kStaged = ~0u;
 
-// Copy the first n_tokens of a half into a raw half, rounded to FP16 (ReopenItem).
-struct ReopenJob {
+// Copy the first n_tokens of a half into a raw half, rounded to FP16 (DequantizeItem).
+struct DequantizeJob {
     uint64_t payload;
     uint64_t metadata;
     uint64_t target;
-    uint32_t source_class;
-    uint32_t target_class;
+    uint32_t source_format;
+    uint32_t target_format;
     uint32_t n_tokens;
     uint32_t reserved;
 };
@@ -137,8 +137,8 @@ struct ReopenJob {
 struct MoveJob {
     uint64_t source;
     uint64_t target;
-    uint32_t source_class;
-    uint32_t target_class;
+    uint32_t source_format;
+    uint32_t target_format;
     uint32_t first_source;
     uint32_t first_target;
     uint64_t mask;
@@ -150,7 +150,7 @@ struct ShrinkJob {
     uint64_t target;
     uint32_t stride_bytes;
     uint32_t tail_bytes;
-    uint16_t n_halves;
+    uint16_t n_pages;
     uint16_t n_strips;
     uint16_t bits;
     uint16_t page_tokens;
@@ -167,16 +167,16 @@ struct alignas(16) WorkItem {
     uint32_t raw_count[2];
     uint32_t packed_begin;
     uint32_t packed_count;
-    uint16_t part;           // of n_parts that are merged
-    uint16_t n_parts;        // 1: written straight to the output
+    uint16_t split;          // of n_splits that are merged
+    uint16_t n_splits;       // 1: written straight to the output
     uint32_t first_partial;  // floats: of the unit's parts in the partial results
-    uint32_t unit;           // its counter
+    uint32_t work_tile;      // its counter
     // Of the sequence, as in SequenceInfo; what changes with every step is read there.
     uint32_t sequence;
-    uint32_t first_row;
+    uint32_t first_block;
     uint32_t first_new;
     uint16_t n_new;
-    uint8_t new_in_rows;
+    uint8_t new_in_blocks;
     uint8_t has_tree;
     uint32_t reserved[2];
 };

@@ -112,7 +112,7 @@ lk_status find_cap(const Plan &plan, uint32_t layer, uint32_t rung, lk_chunk_cla
         return fail(LK_E_ARGUMENT, "chunk_class is %u, must be at most 3", chunk_class);
     if (chunk_class && !plan.chunks.tokens)
         return fail(LK_E_NOT_FOUND, "chunk_class is %u, the plan has no chunks", chunk_class);
-    *cap = row_cap(rung ? rung : own.rung, plan.chunks.cap(chunk_class));
+    *cap = width_cap(rung ? rung : own.rung, plan.chunks.cap(chunk_class));
     return LK_OK;
 }
 
@@ -241,12 +241,12 @@ lk_status lk_plan_set_chunks(lk_plan *plan, const lk_chunk_rule *rule) {
     return status;
 }
 
-lk_status lk_plan_set_recent(lk_plan *plan, uint32_t sink_tokens, uint32_t window_tokens) {
+lk_status lk_plan_set_recent(lk_plan *plan, uint32_t sink_tokens, uint32_t recent_tokens) {
     if (!plan)
         return lk::null_argument("plan");
-    const lk_status status = lk::check_recent(sink_tokens, window_tokens, lk::kArgument);
+    const lk_status status = lk::check_recent(sink_tokens, recent_tokens, lk::kArgument);
     if (status == LK_OK)
-        lk::set_recent(&plan->model, sink_tokens, window_tokens);
+        lk::set_recent(&plan->model, sink_tokens, recent_tokens);
     return status;
 }
 
@@ -341,15 +341,15 @@ lk_status lk_plan_get_ladder(const lk_plan *plan, uint32_t layer, uint8_t *rungs
 const char *lk_plan_name(const lk_plan *plan) { return plan ? plan->model.name : nullptr; }
 
 lk_status lk_plan_get_pages(const lk_plan *plan, uint32_t *page_tokens, uint32_t *sink_tokens,
-                            uint32_t *window_tokens) {
+                            uint32_t *recent_tokens) {
     if (!plan)
         return lk::null_argument("plan");
     if (page_tokens)
         *page_tokens = plan->model.page_tokens;
     if (sink_tokens)
         *sink_tokens = plan->model.sink_tokens;
-    if (window_tokens)
-        *window_tokens = plan->model.window_tokens;
+    if (recent_tokens)
+        *recent_tokens = plan->model.recent_tokens;
     return LK_OK;
 }
 

@@ -133,7 +133,7 @@ struct Sums {
 // Layers of one window that drop pages, and what they drop of a page row.
 struct Window {
     const lk_layer *layer;  // one of them
-    Slots packed_row;
+    Slots packed_block;
     Sums page;
 };
 
@@ -142,7 +142,7 @@ struct Model {
     explicit Model(const Plan &from, lk_chunk_class of_chunks = LK_CHUNK_NONE)
         : plan(&from), chunk_class(of_chunks), families(from) {}
     uint32_t cap(uint32_t layer) const {
-        return row_cap(plan->layers[layer].rung, plan->chunks.cap(chunk_class));
+        return width_cap(plan->layers[layer].rung, plan->chunks.cap(chunk_class));
     }
 
     const Plan *plan;
@@ -150,15 +150,15 @@ struct Model {
     Families families;
     uint64_t n_sequences = 0;
     Array<Packing> packings;
-    Slots recent_row;  // slots of one page row at 16 bits
-    Slots packed_row;
-    Slots sink_row;       // of a sink row as long as a page
-    Slots last_sink_row;  // of the last one when it is shorter
+    Slots recent_block;  // slots of one page row at 16 bits
+    Slots packed_block;
+    Slots sink_block;       // of a sink row as long as a page
+    Slots last_sink_block;  // of the last one when it is shorter
     Array<Window> windows;
     Sums page = {};
 };
 
-Packing packing_of(const HalfSlots &key, const HalfSlots &value) {
+Packing packing_of(const PageSlots &key, const PageSlots &value) {
     Packing out = {};
     out.count = 1;
     out.taken[0] = size_index(key.packed_payload);
@@ -170,29 +170,30 @@ Packing packing_of(const HalfSlots &key, const HalfSlots &value) {
     return out;
 }
 
-void add_half(const HalfSlots &half, const HalfShape &shape, uint64_t times, Model *model) {
-    model->recent_row.used[size_index(half.recent_payload)] += times;
-    model->recent_row.used[size_index(half.recent_metadata)] += times;
+void add_half(const PageSlots &half, const PageLayout &layout, uint64_t times, Model *model) {
+    model->recent_block.used[size_index(half.recent_payload)] += times;
+    model->recent_block.used[size_index(half.recent_metadata)] += times;
     const bool raw = !half.packed_payload;
-    model->packed_row.used[size_index(raw ? half.recent_payload : half.packed_payload)] += times;
-    model->packed_row.used[size_index(raw ? half.recent_metadata : half.packed_metadata)] += times;
-    model->page.values += times * shape.head_dim * shape.page_tokens;
-    (raw ? model->page.raw : model->page.payload) += times * payload_bytes(shape);
-    model->page.metadata += times * metadata_bytes(shape);
+    model->packed_block.used[size_index(raw ? half.recent_payload : half.packed_payload)] += times;
+    model->packed_block.used[size_index(raw ? half.recent_metadata : half.packed_metadata)] +=
+        times;
+    model->page.values += times * layout.head_dim * layout.page_tokens;
+    (raw ? model->page.raw : model->page.payload) += times * payload_bytes(layout);
+    model->page.metadata += times * metadata_bytes(layout);
 }
 
 // One run of equal heads of a layer.
 bool add_run(uint32_t layer, uint32_t head, uint32_t count, Model *model) {
     const Plan &plan = *model->plan;
-    KeyClass key;
-    ValueClass value;
+    KeyFormat key;
+    ValueFormat value;
     const uint32_t cap = model->cap(layer);
     resolve_key_at(plan, layer, head, cap, &key);
     resolve_value_at(plan, layer, head, cap, &value);
-    const HalfSlots k = key_slots_at(plan, layer, head, cap);
-    const HalfSlots v = value_slots_at(plan, layer, head, cap);
-    add_half(k, key.shape, count, model);
-    add_half(v, value.shape, count, model);
+    const PageSlots k = key_slots_at(plan, layer, head, cap);
+    const PageSlots v = value_slots_at(plan, layer, head, cap);
+    add_half(k, key.layout, count, model);
+    add_half(v, value.layout, count, model);
     Packing packing = packing_of(k, v);
     packing.count = count;
     return model->packings.push(packing);
@@ -200,18 +201,18 @@ bool add_run(uint32_t layer, uint32_t head, uint32_t count, Model *model) {
 
 void add_sinks(uint32_t layer, Model *model) {
     const Plan &plan = *model->plan;
-    const uint64_t rows = sink_rows(plan);
+    const uint64_t rows = sink_blocks(plan);
     if (!rows)
         return;
     const uint64_t halves = 2ull * plan.layers[layer].geometry.n_kv_heads;
-    model->sink_row.used[size_index(sink_slot(plan, layer, 0))] += halves;
-    model->last_sink_row.used[size_index(sink_slot(plan, layer, rows - 1))] += halves;
+    model->sink_block.used[size_index(sink_slot(plan, layer, 0))] += halves;
+    model->last_sink_block.used[size_index(sink_slot(plan, layer, rows - 1))] += halves;
 }
 
 // What a layer has added to the rows since `before`.
 bool add_window(uint32_t layer, const Slots &before, const Sums &page, Model *model) {
     const lk_layer &geometry = model->plan->layers[layer].geometry;
-    if (!drops_pages(*model->plan, geometry))
+    if (!frees_hidden_pages(*model->plan, geometry))
         return true;
     size_t w = 0;
     while (w < model->windows.size() &&
@@ -220,8 +221,8 @@ bool add_window(uint32_t layer, const Slots &before, const Sums &page, Model *mo
     if (w == model->windows.size() && !model->windows.push({&geometry, {}, {}}))
         return false;
     Window &window = model->windows[w];
-    window.packed_row.add(model->packed_row, 1);
-    window.packed_row.remove(before, 1);
+    window.packed_block.add(model->packed_block, 1);
+    window.packed_block.remove(before, 1);
     window.page.payload += model->page.payload - page.payload;
     window.page.metadata += model->page.metadata - page.metadata;
     window.page.raw += model->page.raw - page.raw;
@@ -231,7 +232,7 @@ bool add_window(uint32_t layer, const Slots &before, const Sums &page, Model *mo
 bool build(const Plan &plan, Model *model) {
     for (uint32_t l = 0; l < plan.layers.size(); ++l) {
         const uint32_t n_heads = plan.layers[l].geometry.n_kv_heads;
-        const Slots before = model->packed_row;
+        const Slots before = model->packed_block;
         const Sums page = model->page;
         for (uint32_t h = 0, end; h < n_heads; h = end) {
             for (end = h + 1; end < n_heads && same_head(plan, l, h, end);)
@@ -243,7 +244,7 @@ bool build(const Plan &plan, Model *model) {
         if (!add_window(l, before, page, model))
             return false;
     }
-    for (Slots *slots : {&model->recent_row, &model->packed_row})
+    for (Slots *slots : {&model->recent_block, &model->packed_block})
         slots->used[kNone] = 0;
     return true;
 }
@@ -278,49 +279,51 @@ Step step_at(uint64_t index, uint64_t n_tokens, uint64_t step_tokens) {
 }
 
 // Those of a step of n tokens on `length`.
-Direct direct_rows(const Plan &plan, uint64_t length, uint64_t n) {
-    const uint64_t sinks = sink_rows(plan);
-    const uint64_t rows = row_count(plan, length);
+Direct appended_blocks(const Plan &plan, uint64_t length, uint64_t n) {
+    const uint64_t sinks = sink_blocks(plan);
+    const uint64_t rows = block_count(plan, length);
     const uint64_t first = rows < sinks ? sinks : rows;
-    const uint64_t due = due_rows(plan, length + n);
-    return {first - sinks, due > first && packs_directly(plan, first, length, n) ? due - first : 0};
+    const uint64_t due = due_blocks(plan, length + n);
+    return {first - sinks,
+            due > first && packs_on_append(plan, first, length, n) ? due - first : 0};
 }
 
 // As the step begins, before it packs what is due: the commit before looked for dropped pages.
 Rows rows_before(const Plan &plan, const Step &step) {
     const uint64_t earlier = step.length - step.previous;
-    return {row_count(plan, step.length), due_rows(plan, earlier) - sink_rows(plan),
-            direct_rows(plan, earlier, step.previous), step.length, true};
+    return {block_count(plan, step.length), due_blocks(plan, earlier) - sink_blocks(plan),
+            appended_blocks(plan, earlier, step.previous), step.length, true};
 }
 
 // With its packing done and its tokens' rows there.
-Rows rows_after(const Plan &plan, const Step &step) {
-    return {row_count(plan, step.length + step.n), due_rows(plan, step.length) - sink_rows(plan),
-            direct_rows(plan, step.length, step.n), step.length, false};
+Rows blocks_after(const Plan &plan, const Step &step) {
+    return {block_count(plan, step.length + step.n),
+            due_blocks(plan, step.length) - sink_blocks(plan),
+            appended_blocks(plan, step.length, step.n), step.length, false};
 }
 
 uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 // Page rows that a window's layers have dropped.
-uint64_t dropped_rows(const Plan &plan, const Window &window, const Rows &rows) {
-    const uint64_t hidden = hidden_rows(plan, *window.layer, rows.length) - sink_rows(plan);
+uint64_t dropped_blocks(const Plan &plan, const Window &window, const Rows &rows) {
+    const uint64_t hidden = hidden_rows(plan, *window.layer, rows.length) - sink_blocks(plan);
     const Direct &direct = rows.direct;
     const bool reaches = rows.looks_direct && hidden > direct.first;
     return lesser(hidden, rows.due) + (reaches ? lesser(hidden - direct.first, direct.n) : 0);
 }
 
 Slots slots_of(const Model &model, const Rows &rows) {
-    const uint64_t n_sinks = sink_rows(*model.plan);
+    const uint64_t n_sinks = sink_blocks(*model.plan);
     const uint64_t sinks = lesser(rows.total, n_sinks);
     const uint64_t last = n_sinks && sinks == n_sinks;
     Slots slots;
-    slots.add(model.sink_row, (sinks - last) * model.n_sequences);
-    slots.add(model.last_sink_row, last * model.n_sequences);
-    slots.add(model.packed_row, rows.packed() * model.n_sequences);
-    slots.add(model.recent_row, (rows.total - sinks - rows.packed()) * model.n_sequences);
+    slots.add(model.sink_block, (sinks - last) * model.n_sequences);
+    slots.add(model.last_sink_block, last * model.n_sequences);
+    slots.add(model.packed_block, rows.packed() * model.n_sequences);
+    slots.add(model.recent_block, (rows.total - sinks - rows.packed()) * model.n_sequences);
     for (const Window &window : model.windows)
-        slots.remove(window.packed_row,
-                     dropped_rows(*model.plan, window, rows) * model.n_sequences);
+        slots.remove(window.packed_block,
+                     dropped_blocks(*model.plan, window, rows) * model.n_sequences);
     return slots;
 }
 
@@ -359,8 +362,8 @@ double share(const Families &families, uint32_t size) {
 Bounds bounds_of(const Model &model) {
     Bounds bounds = {0, 0, 2, 1};
     for (uint32_t s = 1; s < kSizes; ++s) {
-        if (!model.recent_row.used[s] && !model.packed_row.used[s] && !model.sink_row.used[s] &&
-            !model.last_sink_row.used[s])
+        if (!model.recent_block.used[s] && !model.packed_block.used[s] &&
+            !model.sink_block.used[s] && !model.last_sink_block.used[s])
             continue;
         bounds.slack += 1;
         const uint64_t units = model.families.extent_units(s);
@@ -409,16 +412,16 @@ uint64_t packing_peak(const Model &model, const Bounds &bounds, const Slots &sta
         if (!level && most + bounds.slack < static_cast<double>(peak))
             break;
         Slots slots = start;
-        slots.add(model.packed_row, cycle);
-        slots.remove(model.recent_row, cycle);
+        slots.add(model.packed_block, cycle);
+        slots.remove(model.recent_block, cycle);
         const uint64_t found = cycle_peak(model, slots);
         peak = found > peak ? found : peak;
     }
     return peak;
 }
 
-uint64_t row_tables(const Model &model, uint64_t rows) {
-    return model.n_sequences * rows * row_bytes(*model.plan);
+uint64_t block_tables(const Model &model, uint64_t rows) {
+    return model.n_sequences * rows * block_bytes(*model.plan);
 }
 
 // Tables of rows and extents at the worst moment.
@@ -432,17 +435,17 @@ uint64_t peak_bytes(const Model &model, uint64_t n_tokens, uint64_t step_tokens)
     for (uint64_t k = n_steps > period + 2 ? n_steps - period - 2 : 0; k < n_steps; ++k) {
         const Step step = step_at(k, n_tokens, step_tokens);
         const Rows before = rows_before(plan, step);
-        const uint64_t due = due_rows(plan, step.length) - sink_rows(plan) - before.packed();
+        const uint64_t due = due_blocks(plan, step.length) - sink_blocks(plan) - before.packed();
         if (packs && due) {
-            const uint64_t tables = row_tables(model, before.total);
+            const uint64_t tables = block_tables(model, before.total);
             const uint64_t known = peak > tables ? (peak - tables) / LK_EXTENT_BYTES : 0;
             const uint64_t extents = packing_peak(model, bounds, slots_of(model, before),
                                                   due * model.n_sequences, known);
             const uint64_t bytes = tables + extents * LK_EXTENT_BYTES;
             peak = bytes > peak ? bytes : peak;
         }
-        const Rows after = rows_after(plan, step);
-        const uint64_t bytes = row_tables(model, after.total) +
+        const Rows after = blocks_after(plan, step);
+        const uint64_t bytes = block_tables(model, after.total) +
                                slots_of(model, after).extents(model.families) * LK_EXTENT_BYTES +
                                spare_bytes(plan);
         peak = bytes > peak ? bytes : peak;
@@ -473,22 +476,23 @@ bool fits(const Model &model, uint64_t n_tokens, uint64_t step_tokens) {
         !checked_mul(bytes, fp16_token_bytes(plan), &bytes) || bytes > kLimit)
         return false;
     // An extent of slots above 32 KiB may waste almost half of itself.
-    const uint64_t row = row_bytes(plan) + 2 * (model.recent_row.bytes() +
-                                                model.packed_row.bytes() + model.sink_row.bytes());
-    if (!checked_mul(row_count(plan, n_tokens), model.n_sequences, &bytes) ||
+    const uint64_t row =
+        block_bytes(plan) +
+        2 * (model.recent_block.bytes() + model.packed_block.bytes() + model.sink_block.bytes());
+    if (!checked_mul(block_count(plan, n_tokens), model.n_sequences, &bytes) ||
         !checked_mul(bytes, row, &bytes) || bytes > kLimit)
         return false;
     if (!checked_mul(step_tokens * model.n_sequences, staging_bytes(plan), &bytes) ||
         bytes > kLimit)
         return false;
-    return checked_mul(kSequenceBytes + score_bytes(plan), model.n_sequences, &bytes) &&
+    return checked_mul(kSequenceBytes + sequence_stat_bytes(plan), model.n_sequences, &bytes) &&
            bytes <= kLimit;
 }
 
 // Layout bytes of the 16-bit halves of a page row and of all sink rows of a sequence.
-uint64_t recent_row_bytes(const Plan &plan) { return fp16_token_bytes(plan) * plan.page_tokens; }
+uint64_t recent_block_bytes(const Plan &plan) { return fp16_token_bytes(plan) * plan.page_tokens; }
 uint64_t sink_bytes(const Plan &plan, uint64_t rows) {
-    const uint64_t tokens = lesser(row_first(plan, rows), plan.sink_tokens);
+    const uint64_t tokens = lesser(block_first_token(plan, rows), plan.sink_tokens);
     return fp16_token_bytes(plan) * tokens;
 }
 
@@ -504,16 +508,16 @@ void fill_state(const Model &model, Rows rows, uint64_t n_tokens, lk_plan_size *
     const Plan &plan = *model.plan;
     rows.length = n_tokens;
     rows.looks_direct = true;
-    const uint64_t sinks = lesser(rows.total, sink_rows(plan));
+    const uint64_t sinks = lesser(rows.total, sink_blocks(plan));
     const uint64_t recent = rows.total - sinks - rows.packed();
     out->n_pages = static_cast<uint32_t>(lesser(rows.packed(), UINT32_MAX));
     out->payload_bytes = model.n_sequences * rows.packed() * model.page.payload;
     out->metadata_bytes = model.n_sequences * rows.packed() * model.page.metadata;
     out->recent_bytes =
-        model.n_sequences * (sink_bytes(plan, sinks) + recent * recent_row_bytes(plan) +
+        model.n_sequences * (sink_bytes(plan, sinks) + recent * recent_block_bytes(plan) +
                              rows.packed() * model.page.raw);
     for (const Window &window : model.windows) {
-        const uint64_t n = dropped_rows(plan, window, rows) * model.n_sequences;
+        const uint64_t n = dropped_blocks(plan, window, rows) * model.n_sequences;
         out->payload_bytes -= n * window.page.payload;
         out->metadata_bytes -= n * window.page.metadata;
         out->recent_bytes -= n * window.page.raw;
@@ -531,7 +535,7 @@ lk_status check_counts(uint64_t n_tokens, uint32_t n_sequences, uint32_t step_to
 
 uint64_t fixed_and_scores(const Plan &plan, uint64_t n_sequences, uint32_t step_tokens) {
     return fixed_bytes(plan, n_sequences, n_sequences * step_tokens) +
-           n_sequences * score_bytes(plan);
+           n_sequences * sequence_stat_bytes(plan);
 }
 
 // Page rows of each class, by lk_chunk_class - LK_CHUNK_LOW. Without reorder a chunk is a row; with
@@ -543,14 +547,14 @@ struct ChunkRows {
 ChunkRows chunk_rows(const Plan &plan, const lk_chunk_mix &mix) {
     const uint64_t counts[] = {mix.n_low, mix.n_middle, mix.n_high};
     const uint32_t tokens = plan.chunks.tokens;
-    const uint32_t row_chunks = tokens < plan.page_tokens ? plan.page_tokens / tokens : 1;
+    const uint32_t block_chunks = tokens < plan.page_tokens ? plan.page_tokens / tokens : 1;
     const uint32_t rows = tokens > plan.page_tokens ? tokens / plan.page_tokens : 1;
     ChunkRows out = {};
     uint64_t wider = 0;
     for (uint32_t c = 0; c < kChunkClasses; ++c) {
         const uint64_t n = counts[c] + wider;
-        wider = n % row_chunks;
-        out.n[c] = n / row_chunks * rows;
+        wider = n % block_chunks;
+        out.n[c] = n / block_chunks * rows;
     }
     return out;
 }
@@ -558,7 +562,7 @@ ChunkRows chunk_rows(const Plan &plan, const lk_chunk_mix &mix) {
 // Adds the rows of a class of all sequences to what their cache holds.
 void add_class(const Model &model, uint64_t n_rows, Slots *slots, Sums *sums, lk_plan_size *out) {
     const uint64_t n = n_rows * model.n_sequences;
-    slots->add(model.packed_row, n);
+    slots->add(model.packed_block, n);
     sums->values += n * model.page.values;
     sums->payload += n * model.page.payload;
     sums->metadata += n * model.page.metadata;
@@ -605,7 +609,7 @@ lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_seque
     if (status != LK_OK)
         return status;
     const ChunkRows classed = chunk_rows(plan, mix);
-    const uint64_t total = row_count(plan, n_tokens);
+    const uint64_t total = block_count(plan, n_tokens);
     Rows rows = {total, 0, {}, n_tokens, false};
     Slots slots = slots_of(model, rows);
     Sums sums = {};
@@ -618,15 +622,15 @@ lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_seque
         add_class(one, classed.n[c], &slots, &sums, out);
         n_classed += classed.n[c];
     }
-    slots.remove(model.recent_row, n_classed * n_sequences);
+    slots.remove(model.recent_block, n_classed * n_sequences);
     const uint64_t sequences = n_sequences;
-    const uint64_t sinks = lesser(total, sink_rows(plan));
+    const uint64_t sinks = lesser(total, sink_blocks(plan));
     const uint64_t n_chunks = chunk_tokens(plan, mix) / plan.chunks.tokens;
     out->payload_bytes = sums.payload;
     out->metadata_bytes = sums.metadata;
     out->recent_bytes =
         sums.raw + sequences * (sink_bytes(plan, sinks) +
-                                (total - sinks - n_classed) * recent_row_bytes(plan));
+                                (total - sinks - n_classed) * recent_block_bytes(plan));
     if (sums.values) {
         const auto bytes = static_cast<double>(sums.payload + sums.metadata + sums.raw);
         out->bits_per_value = bytes * 8 / static_cast<double>(sums.values);
@@ -634,7 +638,7 @@ lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_seque
             bytes / static_cast<double>(n_classed * sequences * plan.page_tokens);
     }
     out->fp16_bytes = n_tokens * sequences * fp16_token_bytes(plan);
-    out->table_bytes = fixed_and_scores(plan, sequences, step_tokens) + row_tables(model, total) +
+    out->table_bytes = fixed_and_scores(plan, sequences, step_tokens) + block_tables(model, total) +
                        (n_chunks ? sequences * chunks_bytes(n_chunks) : 0);
     out->cache_bytes =
         out->table_bytes + slots.extents(model.families) * LK_EXTENT_BYTES + spare_bytes(plan);
@@ -650,11 +654,11 @@ lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
     const uint64_t sequences = n_sequences;
     const uint64_t fixed = fixed_and_scores(plan, sequences, step_tokens);
     const uint64_t n_steps = ceil_div(n_tokens, step_tokens);
-    const Rows last = rows_after(plan, step_at(n_steps - 1, n_tokens, step_tokens));
+    const Rows last = blocks_after(plan, step_at(n_steps - 1, n_tokens, step_tokens));
     fill_rates(model, out);
     fill_state(model, last, n_tokens, out);
     out->fp16_bytes = n_tokens * sequences * fp16_token_bytes(plan);
-    out->table_bytes = fixed + row_tables(model, last.total);
+    out->table_bytes = fixed + block_tables(model, last.total);
     out->cache_bytes = fixed + peak_bytes(model, n_tokens, step_tokens);
     return LK_OK;
 }

@@ -69,8 +69,8 @@ lk_status check_no_boost(const lk_key_rule &rule, const Subject &s) {
     if (rule.boost_bits)
         return refuse(s, s.name("boost_bits", "boost/bits"), rule.boost_bits,
                       "0 without boosted channels");
-    if (rule.boost_score)
-        return refuse(s, s.name("boost_score", "boost/score"), rule.boost_score,
+    if (rule.boost_ranking)
+        return refuse(s, s.name("boost_ranking", "boost/score"), rule.boost_ranking,
                       "0 without boosted channels");
     return LK_OK;
 }
@@ -89,8 +89,8 @@ lk_status check_boost(const lk_key_rule &rule, const Subject &s) {
     if (rule.boost_bits <= rule.bits)
         return fail(s.status, "%s%s is %u, must be above the %u bits of the other channels",
                     s.prefix, bits_name, rule.boost_bits, rule.bits);
-    if (rule.boost_score != LK_SCORE_KEY && rule.boost_score != LK_SCORE_QUERY_RANGE)
-        return refuse(s, s.name("boost_score", "boost/score"), rule.boost_score,
+    if (rule.boost_ranking != LK_RANKING_KEY && rule.boost_ranking != LK_RANKING_QUERY_RANGE)
+        return refuse(s, s.name("boost_ranking", "boost/score"), rule.boost_ranking,
                       "1 (mean |K|) or 2 (mean |Q| x range of K)");
     return LK_OK;
 }
@@ -212,11 +212,11 @@ lk_status check_chunk_rule(const lk_chunk_rule &rule, const Subject &s) {
     return rule.hold > 1 ? refuse(s, "hold", rule.hold, "0 or 1") : LK_OK;
 }
 
-lk_status check_recent(uint32_t sink_tokens, uint32_t window_tokens, const Subject &s) {
+lk_status check_recent(uint32_t sink_tokens, uint32_t recent_tokens, const Subject &s) {
     if (sink_tokens > kMaxSinkTokens || sink_tokens % LK_TILE_TOKENS)
         return refuse(s, "sink_tokens", sink_tokens, "a multiple of 16 up to 1024");
-    if (window_tokens > kMaxWindowTokens)
-        return refuse(s, "window_tokens", window_tokens, "at most 65536");
+    if (recent_tokens > kMaxRecentTokens)
+        return refuse(s, s.name("recent_tokens", "window_tokens"), recent_tokens, "at most 65536");
     return LK_OK;
 }
 

@@ -35,7 +35,7 @@ lk_status check_value_rule(const lk_value_rule &rule, const Subject &subject);
 lk_status check_metadata(lk_metadata metadata, const Subject &subject);
 lk_status check_pages(uint32_t page_tokens, const Subject &subject);
 lk_status check_chunk_rule(const lk_chunk_rule &rule, const Subject &subject);
-lk_status check_recent(uint32_t sink_tokens, uint32_t window_tokens, const Subject &subject);
+lk_status check_recent(uint32_t sink_tokens, uint32_t recent_tokens, const Subject &subject);
 lk_status check_ladder(const uint8_t *rungs, uint32_t n_rungs, uint32_t rung,
                        const Subject &subject);
 lk_status check_shrink_order(uint32_t order, const Subject &subject);

@@ -3,7 +3,7 @@
 //
 // Rows. A sequence is a list of rows: first its sink rows (16 bits for good), then page rows of
 // page_tokens tokens. A row holds a K half and a V half for every entry, that is every
-// (layer, KV head). A half is a payload slot, and a metadata slot where HalfSlots says so.
+// (layer, KV head). A half is a payload slot, and a metadata slot where PageSlots says so.
 //
 // Slots. An extent of LK_EXTENT_BYTES serves a family of sizes: one size, or, where layers have a
 // ladder, a page's 16-bit payload and its halves (slot_families()). It is given back when its last
@@ -17,8 +17,8 @@
 //      ascending order, for each entry: allocate the packed slots (K payload, K metadata, V
 //      payload, V metadata), pack, free the entry's 16-bit payload slots. Raw halves stay, and a
 //      metadata slot that a 16-bit half already has is kept and not allocated again.
-//   2. for each sequence, entries of packed page rows are given back as drops_pages() says.
-//   3. for each sequence, its n new tokens' rows: rows that packs_directly() get packed slots
+//   2. for each sequence, entries of packed page rows are given back as frees_hidden_pages() says.
+//   3. for each sequence, its n new tokens' rows: rows that packs_on_append() get packed slots
 //      (raw halves the 16-bit ones), all others 16-bit slots.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -33,80 +33,82 @@ namespace lk {
 
 // Tables: what a sequence, a row and an entry of a row take on the host or the device.
 constexpr uint64_t kSequenceBytes = 256;  // for each of max_sequences, from the start
-constexpr uint64_t kRowBytes = 128;
+constexpr uint64_t kBlockBytes = 128;
 constexpr uint64_t kEntryBytes = 40;
 
 constexpr uint64_t slots_per_extent(uint64_t slot) { return LK_EXTENT_BYTES / slot; }
 
 // Rows. A sink row is at most a page long, so a 16-bit half is at most 64 KiB.
-inline uint64_t sink_rows(const Plan &plan) { return ceil_div(plan.sink_tokens, plan.page_tokens); }
-inline bool is_sink_row(const Plan &plan, uint64_t row) { return row < sink_rows(plan); }
+inline uint64_t sink_blocks(const Plan &plan) {
+    return ceil_div(plan.sink_tokens, plan.page_tokens);
+}
+inline bool is_sink_block(const Plan &plan, uint64_t row) { return row < sink_blocks(plan); }
 // First token of a row.
-inline uint64_t row_first(const Plan &plan, uint64_t row) {
-    const uint64_t sinks = sink_rows(plan);
+inline uint64_t block_first_token(const Plan &plan, uint64_t row) {
+    const uint64_t sinks = sink_blocks(plan);
     return row < sinks ? row * plan.page_tokens
                        : plan.sink_tokens + (row - sinks) * plan.page_tokens;
 }
 // Tokens that a row can hold: a multiple of 16.
-inline uint32_t row_capacity(const Plan &plan, uint64_t row) {
-    return static_cast<uint32_t>(row_first(plan, row + 1) - row_first(plan, row));
+inline uint32_t block_capacity(const Plan &plan, uint64_t row) {
+    return static_cast<uint32_t>(block_first_token(plan, row + 1) - block_first_token(plan, row));
 }
-inline uint64_t row_of_token(const Plan &plan, uint64_t token) {
+inline uint64_t block_of_token(const Plan &plan, uint64_t token) {
     return token < plan.sink_tokens
                ? token / plan.page_tokens
-               : sink_rows(plan) + (token - plan.sink_tokens) / plan.page_tokens;
+               : sink_blocks(plan) + (token - plan.sink_tokens) / plan.page_tokens;
 }
 // Rows of a sequence of `length` tokens.
-inline uint64_t row_count(const Plan &plan, uint64_t length) {
-    return length ? row_of_token(plan, length - 1) + 1 : 0;
+inline uint64_t block_count(const Plan &plan, uint64_t length) {
+    return length ? block_of_token(plan, length - 1) + 1 : 0;
 }
 
-// Rows [0, due_rows) of a sequence of `length` tokens have left the recent window or are sinks.
-inline uint64_t due_rows(const Plan &plan, uint64_t length) {
-    const uint64_t kept = static_cast<uint64_t>(plan.sink_tokens) + plan.window_tokens;
-    return sink_rows(plan) + (length > kept ? (length - kept) / plan.page_tokens : 0);
+// Rows [0, due_blocks) of a sequence of `length` tokens have left the recent window or are sinks.
+inline uint64_t due_blocks(const Plan &plan, uint64_t length) {
+    const uint64_t kept = static_cast<uint64_t>(plan.sink_tokens) + plan.recent_tokens;
+    return sink_blocks(plan) + (length > kept ? (length - kept) / plan.page_tokens : 0);
 }
-// A page row is packed by the first step that begins with all its tokens and window_tokens more.
+// A page row is packed by the first step that begins with all its tokens and recent_tokens more.
 inline bool is_due(const Plan &plan, uint64_t row, uint64_t length) {
-    return !is_sink_row(plan, row) && row < due_rows(plan, length);
+    return !is_sink_block(plan, row) && row < due_blocks(plan, length);
 }
 // Does a step of n_new tokens on `length` committed ones write this row at its packed width at
 // once? Only steps that cannot be partly dropped do, and only rows with none of the committed.
-inline bool packs_directly(const Plan &plan, uint64_t row, uint64_t length, uint64_t n_new) {
-    return n_new > LK_DRAFT_TOKENS && row_first(plan, row) >= length &&
+inline bool packs_on_append(const Plan &plan, uint64_t row, uint64_t length, uint64_t n_new) {
+    return n_new > LK_DRAFT_TOKENS && block_first_token(plan, row) >= length &&
            is_due(plan, row, length + n_new);
 }
 
-// Sliding windows. A layer that drops_pages() gives back its entries of packed page rows below
-// hidden_rows(), all of their slots: at a step's begin, and at commit with the new length. Sink
-// rows stay. Where tokens behind the sink rows stay visible, nothing is dropped.
-inline bool drops_pages(const Plan &plan, const lk_layer &layer) {
+// Sliding windows. A layer that frees_hidden_pages() gives back its entries of packed page rows
+// below hidden_rows(), all of their slots: at a step's begin, and at commit with the new length.
+// Sink rows stay. Where tokens behind the sink rows stay visible, nothing is dropped.
+inline bool frees_hidden_pages(const Plan &plan, const lk_layer &layer) {
     return layer.window_tokens && layer.window_sink_tokens <= plan.sink_tokens;
 }
 // Page rows before it are seen by no query behind `length` tokens; the first one has position
-// `length`. No less than sink_rows().
+// `length`. No less than sink_blocks().
 inline uint64_t hidden_rows(const Plan &plan, const lk_layer &layer, uint64_t length) {
     const uint64_t kept = static_cast<uint64_t>(plan.sink_tokens) + layer.window_tokens;
-    const bool hides = drops_pages(plan, layer) && length + 1 > kept;
-    return sink_rows(plan) + (hides ? (length + 1 - kept) / plan.page_tokens : 0);
+    const bool hides = frees_hidden_pages(plan, layer) && length + 1 > kept;
+    return sink_blocks(plan) + (hides ? (length + 1 - kept) / plan.page_tokens : 0);
 }
 
 // Slot sizes in bytes of one half of an entry in a page row; 0 = no such slot.
-struct HalfSlots {
+struct PageSlots {
     uint64_t recent_payload;   // at 16 bits
     uint64_t recent_metadata;  // of a half that may leave 16 bits in place: the layer has a ladder
     uint64_t packed_payload;   // 0 when raw
     uint64_t packed_metadata;  // 0 when raw; already there when recent_metadata is not 0
 };
-HalfSlots key_slots(const Plan &plan, uint32_t layer, uint32_t head);  // at the layer's own rung
-HalfSlots value_slots(const Plan &plan, uint32_t layer, uint32_t head);
-// Under one of row_caps().
-HalfSlots key_slots_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap);
-HalfSlots value_slots_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap);
+PageSlots key_slots(const Plan &plan, uint32_t layer, uint32_t head);  // at the layer's own rung
+PageSlots value_slots(const Plan &plan, uint32_t layer, uint32_t head);
+// Under one of width_caps().
+PageSlots key_slots_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap);
+PageSlots value_slots_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap);
 // Slot size of one half, K or V, of a layer's entry in a sink row.
 inline uint64_t sink_slot(const Plan &plan, uint32_t layer, uint64_t row) {
     return slot_bytes(payload_bytes(
-        raw_shape(Side::kKey, plan.layers[layer].geometry.head_dim, row_capacity(plan, row))));
+        raw_layout(Side::kKey, plan.layers[layer].geometry.head_dim, block_capacity(plan, row))));
 }
 
 // Sizes that shrink into each other: `top` bytes, and its halves down to `least`.
@@ -121,7 +123,9 @@ uint32_t slot_families(const Plan &plan, SlotFamily *out);
 bool can_shrink(const Plan &plan);
 inline uint64_t spare_bytes(const Plan &plan) { return can_shrink(plan) ? LK_EXTENT_BYTES : 0; }
 
-inline uint64_t row_bytes(const Plan &plan) { return kRowBytes + plan.n_entries() * kEntryBytes; }
+inline uint64_t block_bytes(const Plan &plan) {
+    return kBlockBytes + plan.n_entries() * kEntryBytes;
+}
 
 // Bytes of FP16 staging per new token of a step: K and V of the widest layer.
 inline uint64_t staging_bytes(const Plan &plan) {
@@ -137,21 +141,21 @@ inline uint64_t workspace_bytes(const Plan &plan, uint64_t max_step_tokens) {
     return round_up(max_step_tokens * staging_bytes(plan), LK_SLOT_ALIGN);
 }
 
-// Sums of |Q| that LK_SCORE_QUERY_RANGE keeps: u64 [1 + score_slots][head_dim] per entry that
-// ranks by them: the sum up to the last packed row, and those of the rows not packed yet. A step
-// of more than LK_DRAFT_TOKENS leaves such rows at both of its ends, and the gap between them.
-inline uint64_t score_slots(const Plan &plan) {
+// Sums of |Q| that LK_RANKING_QUERY_RANGE keeps: u64 [1 + query_stat_slots][head_dim] per entry
+// that ranks by them: the sum up to the last packed row, and those of the rows not packed yet. A
+// step of more than LK_DRAFT_TOKENS leaves such rows at both of its ends, and the gap between them.
+inline uint64_t query_stat_slots(const Plan &plan) {
     // Two such steps may come before anything else is packed.
-    return 2 * ceil_div(plan.window_tokens, plan.page_tokens) + 4;
+    return 2 * ceil_div(plan.recent_tokens, plan.page_tokens) + 4;
 }
-inline bool ranks_by_queries(const KeyClass &key) {
-    return key.boost_slots && key.boost_score == LK_SCORE_QUERY_RANGE;
+inline bool ranks_by_queries(const KeyFormat &key) {
+    return key.boosted_channels && key.boost_ranking == LK_RANKING_QUERY_RANGE;
 }
-inline uint64_t score_entry_bytes(const Plan &plan, uint32_t head_dim) {
-    return static_cast<uint64_t>(head_dim) * 8 * (1 + score_slots(plan));
+inline uint64_t query_stat_entry_bytes(const Plan &plan, uint32_t head_dim) {
+    return static_cast<uint64_t>(head_dim) * 8 * (1 + query_stat_slots(plan));
 }
 // Of one sequence, allocated with it.
-uint64_t score_bytes(const Plan &plan);
+uint64_t sequence_stat_bytes(const Plan &plan);
 
 // Chunks of a sequence that have classes: their order and what was asked for each.
 constexpr uint64_t chunks_bytes(uint64_t n_chunks) { return 128 + n_chunks * 5; }

@@ -278,8 +278,8 @@ void read_boost(const Node &node, lk_key_rule *rule) {
     expect_object(node, {"channels", "bits", "score"});
     rule->boost_channels = number_member(node, "channels");
     rule->boost_bits = number_member(node, "bits");
-    rule->boost_score =
-        word_or(node, "score", {"key", LK_SCORE_KEY}, {"query-range", LK_SCORE_QUERY_RANGE});
+    rule->boost_ranking =
+        word_or(node, "score", {"key", LK_RANKING_KEY}, {"query-range", LK_RANKING_QUERY_RANGE});
 }
 
 lk_one_bit read_one_bit(const Node &node) {
@@ -493,9 +493,9 @@ void read_plan(const Node &root, Plan *plan) {
     expect(check_pages(page_tokens, kRoot));
     set_pages(plan, page_tokens);
     const uint32_t sink_tokens = number_member(root, "sink_tokens");
-    const uint32_t window_tokens = number_member(root, "window_tokens");
-    expect(check_recent(sink_tokens, window_tokens, kRoot));
-    set_recent(plan, sink_tokens, window_tokens);
+    const uint32_t recent_tokens = number_member(root, "window_tokens");
+    expect(check_recent(sink_tokens, recent_tokens, kRoot));
+    set_recent(plan, sink_tokens, recent_tokens);
     read_geometry(member(root, "geometry"), plan);
     if (root.has("chunks"))
         read_chunks(member(root, "chunks"), plan);

@@ -138,8 +138,8 @@ void put_key(const Plan &plan, uint32_t layer, uint32_t head, Text *out) {
         out->member("channels", rule.boost_channels);
         out->put(", ");
         out->member("bits", rule.boost_bits);
-        out->put(rule.boost_score == LK_SCORE_KEY ? ", \"score\": \"key\"}"
-                                                  : ", \"score\": \"query-range\"}");
+        out->put(rule.boost_ranking == LK_RANKING_KEY ? ", \"score\": \"key\"}"
+                                                      : ", \"score\": \"query-range\"}");
     }
     if (rule.has_classes) {
         out->put(", \"classes\": ");
@@ -234,7 +234,7 @@ void put_plan(const Plan &plan, Text *out) {
     out->put(", ");
     out->member("sink_tokens", plan.sink_tokens);
     out->put(", ");
-    out->member("window_tokens", plan.window_tokens);
+    out->member("window_tokens", plan.recent_tokens);
     out->put(",\n");
     put_chunks(plan.chunks, out);
     put_layers(plan, out);

@@ -74,7 +74,7 @@ lk_status reserve_channels(const Plan &plan, Range layers, uint32_t kv_head,
     for (uint32_t l = layers.begin; l < layers.end; ++l) {
         const Range heads = head_range(plan.layers[l], kv_head);
         for (uint32_t h = heads.begin; h < heads.end; ++h)
-            if (plan.keys[h].*place == kNoPlace)
+            if (plan.keys[h].*place == kNoIndex)
                 n += plan.layers[l].geometry.head_dim;
     }
     if (n > numbers->capacity() && !numbers->reserve(n + numbers->capacity() / 2))
@@ -86,7 +86,7 @@ lk_status reserve_channels(const Plan &plan, Range layers, uint32_t kv_head,
 template <class Number>
 void store_channels(const Number *from, uint32_t head_dim, uint32_t *place,
                     Array<Number> *numbers) {
-    if (*place == kNoPlace) {
+    if (*place == kNoIndex) {
         *place = static_cast<uint32_t>(numbers->size());
         (void)numbers->resize(numbers->size() + head_dim);
     }
@@ -98,7 +98,7 @@ KeyRule packed_rule(const lk_key_rule &rule, const KeyRule &before) {
     out.bits = static_cast<uint8_t>(rule.bits);
     out.boost_bits = static_cast<uint8_t>(rule.boost_bits);
     out.axis = static_cast<uint8_t>(rule.axis);
-    out.boost_score = static_cast<uint8_t>(rule.boost_score);
+    out.boost_ranking = static_cast<uint8_t>(rule.boost_ranking);
     out.group = static_cast<uint16_t>(rule.group);
     out.boost_channels = static_cast<uint16_t>(rule.boost_channels);
     out.has_classes = rule.channel_bits != nullptr;
@@ -111,7 +111,7 @@ bool same_rule(const Plan &plan, uint32_t a, uint32_t b, uint32_t head_dim) {
     const KeyRule &x = plan.keys[a];
     const KeyRule &y = plan.keys[b];
     if (x.bits != y.bits || x.boost_bits != y.boost_bits || x.axis != y.axis ||
-        x.boost_score != y.boost_score || x.group != y.group ||
+        x.boost_ranking != y.boost_ranking || x.group != y.group ||
         x.boost_channels != y.boost_channels || x.has_classes != y.has_classes ||
         x.has_centers != y.has_centers || x.has_scales != y.has_scales || x.ranges != y.ranges ||
         plan.values[a].ranges != plan.values[b].ranges ||
@@ -121,7 +121,7 @@ bool same_rule(const Plan &plan, uint32_t a, uint32_t b, uint32_t head_dim) {
         !x.has_classes ||
         !std::memcmp(plan.classes.data() + x.classes, plan.classes.data() + y.classes, head_dim);
     const auto same_numbers = [&](uint32_t of_x, uint32_t of_y) {
-        return !std::memcmp(plan.key_numbers.data() + of_x, plan.key_numbers.data() + of_y,
+        return !std::memcmp(plan.key_parameters.data() + of_x, plan.key_parameters.data() + of_y,
                             head_dim * sizeof(float));
     };
     return same_classes && (!x.has_centers || same_numbers(x.centers, y.centers)) &&
@@ -132,7 +132,7 @@ bool same_rule(const Plan &plan, uint32_t a, uint32_t b, uint32_t head_dim) {
 struct KeyNumbers {
     const char *name;
     uint8_t KeyRule::*is_set;
-    uint32_t KeyRule::*place;  // in Plan::key_numbers
+    uint32_t KeyRule::*place;  // in Plan::key_parameters
     lk_status (*check)(const float *numbers, uint32_t head_dim, const Subject &subject);
     float least;  // lower magnitudes become 0
 };
@@ -157,7 +157,7 @@ lk_status set_key_numbers(Plan *plan, uint32_t layer, uint32_t kv_head, const fl
             return status;
         for (uint32_t c = 0; c < head_dim; ++c)
             own[c] = std::fabs(numbers[c]) < kind.least ? 0.0f : numbers[c];
-        status = reserve_channels(*plan, layers, kv_head, kind.place, &plan->key_numbers);
+        status = reserve_channels(*plan, layers, kv_head, kind.place, &plan->key_parameters);
         if (status != LK_OK)
             return status;
     }
@@ -167,7 +167,7 @@ lk_status set_key_numbers(Plan *plan, uint32_t layer, uint32_t kv_head, const fl
             KeyRule &rule = plan->keys[h];
             if (numbers)
                 store_channels(own, plan->layers[l].geometry.head_dim, &(rule.*kind.place),
-                               &plan->key_numbers);
+                               &plan->key_parameters);
             rule.*kind.is_set = numbers != nullptr;
         }
     }
@@ -255,12 +255,12 @@ bool copy_plan(const Plan &from, Plan *to) {
         !to->keys.assign(from.keys.data(), from.keys.size()) ||
         !to->values.assign(from.values.data(), from.values.size()) ||
         !to->classes.assign(from.classes.data(), from.classes.size()) ||
-        !to->key_numbers.assign(from.key_numbers.data(), from.key_numbers.size()))
+        !to->key_parameters.assign(from.key_parameters.data(), from.key_parameters.size()))
         return false;
     std::memcpy(to->name, from.name, sizeof to->name);
     to->page_tokens = from.page_tokens;
     to->sink_tokens = from.sink_tokens;
-    to->window_tokens = from.window_tokens;
+    to->recent_tokens = from.recent_tokens;
     to->chunks = from.chunks;
     return true;
 }
@@ -380,9 +380,9 @@ void set_chunks(Plan *plan, const lk_chunk_rule &rule) {
     own.beta = rule.beta + 0.0f;
 }
 
-void set_recent(Plan *plan, uint32_t sink_tokens, uint32_t window_tokens) {
+void set_recent(Plan *plan, uint32_t sink_tokens, uint32_t recent_tokens) {
     plan->sink_tokens = sink_tokens;
-    plan->window_tokens = window_tokens;
+    plan->recent_tokens = recent_tokens;
 }
 
 void set_name(Plan *plan, const char *name) {
@@ -399,7 +399,7 @@ void key_rule_of(const Plan &plan, uint32_t layer, uint32_t kv_head, lk_key_rule
     out->group = rule.group;
     out->boost_channels = rule.boost_channels;
     out->boost_bits = rule.boost_bits;
-    out->boost_score = rule.boost_score;
+    out->boost_ranking = rule.boost_ranking;
     out->channel_bits = plan.channel_bits(layer, kv_head);
     out->one_bit = static_cast<lk_one_bit>(rule.ranges.one_bit);
     out->clip = rule.ranges.clip;

@@ -20,33 +20,33 @@ constexpr uint32_t kMaxLayers = 1024;
 constexpr uint32_t kMaxKvHeads = 1024;
 constexpr uint32_t kMaxQueryGroup = 16;
 constexpr uint32_t kMaxSinkTokens = 1024;
-constexpr uint32_t kMaxWindowTokens = 65536;
+constexpr uint32_t kMaxRecentTokens = 65536;
 constexpr uint32_t kMaxRungs = 4;
 constexpr uint32_t kMaxNameBytes = 63;
 constexpr float kLeastScale = 1e-4f;  // that keys are divided by
 constexpr float kMostScale = 1e4f;
-constexpr uint32_t kNoPlace = UINT32_MAX;
+constexpr uint32_t kNoIndex = UINT32_MAX;
 constexpr uint32_t kNoRung = 0;  // the layer has no ladder
 constexpr uint32_t kMinChunkTokens = 8;
 constexpr uint32_t kMaxChunkTokens = 256;
 constexpr uint32_t kChunkClasses = 3;
 
 // Keys of a KV head, as lk_key_rule. Static classes are [head_dim] of Plan::classes, centers and
-// scales of Plan::key_numbers; a head keeps its places there once it has had some.
+// scales of Plan::key_parameters; a head keeps its places there once it has had some.
 struct KeyRule {
     uint8_t bits = 16;
     uint8_t boost_bits = 0;
     uint8_t axis = LK_AXIS_CHANNEL;
-    uint8_t boost_score = 0;
+    uint8_t boost_ranking = 0;
     uint16_t group = 0;           // 0 = the whole page or head
     uint16_t boost_channels = 0;  // as set; boost_count() rounds it
     RangeRule ranges = {};
     uint8_t has_classes = 0;
     uint8_t has_centers = 0;
     uint8_t has_scales = 0;
-    uint32_t classes = kNoPlace;
-    uint32_t centers = kNoPlace;
-    uint32_t scales = kNoPlace;
+    uint32_t classes = kNoIndex;
+    uint32_t centers = kNoIndex;
+    uint32_t scales = kNoIndex;
 };
 
 struct ValueRule {
@@ -87,18 +87,18 @@ struct Plan {
           keys(allocator),
           values(allocator),
           classes(allocator),
-          key_numbers(allocator) {}
+          key_parameters(allocator) {}
 
     char name[kMaxNameBytes + 1] = {};
     uint32_t page_tokens = 128;
     uint32_t sink_tokens = 0;
-    uint32_t window_tokens = 0;
+    uint32_t recent_tokens = 0;
     ChunkRule chunks;
     Array<LayerPlan> layers;
     Array<KeyRule> keys;      // one per (layer, KV head), layer by layer
     Array<ValueRule> values;  // likewise
     Array<uint8_t> classes;
-    Array<float> key_numbers;
+    Array<float> key_parameters;
 
     // (layer, KV head) pairs: the entries of a row of pages.
     uint64_t n_entries() const { return keys.size(); }
@@ -116,40 +116,40 @@ struct Plan {
     // [head_dim] subtracted from the keys of a head, null without.
     const float *key_centers(uint32_t layer, uint32_t head) const {
         const KeyRule &rule = key(layer, head);
-        return rule.has_centers ? key_numbers.data() + rule.centers : nullptr;
+        return rule.has_centers ? key_parameters.data() + rule.centers : nullptr;
     }
     // [head_dim] that the keys of a head are divided by, null without.
     const float *key_scales(uint32_t layer, uint32_t head) const {
         const KeyRule &rule = key(layer, head);
-        return rule.has_scales ? key_numbers.data() + rule.scales : nullptr;
+        return rule.has_scales ? key_parameters.data() + rule.scales : nullptr;
     }
 };
 
 // Keys of a (layer, KV head) in a packed page, at the layer's rung.
-struct KeyClass {
-    HalfShape shape;       // the raw shape of a page when every channel is at 16 bits
-    bool raw;              // never leaves its 16-bit page
-    uint16_t boost_slots;  // the first slots of a page, given to the channels that it ranks
-                           // highest; 0 without boost (shape.permutes is 0 then)
-    lk_score boost_score;  // 0 without boost
-    RangeRule ranges;      // one_bit is kDeviation without channels at 1 bit
-    bool has_permutation;  // of static classes; false = slot s holds channel s
+struct KeyFormat {
+    PageLayout layout;          // the raw layout of a page when every channel is at 16 bits
+    bool raw;                   // never leaves its 16-bit page
+    uint16_t boosted_channels;  // the first slots of a page, given to the channels that it ranks
+                                // highest; 0 without boost (layout.permutes is 0 then)
+    lk_ranking boost_ranking;   // 0 without boost
+    RangeRule ranges;           // one_bit is kDeviation without channels at 1 bit
+    bool has_permutation;       // of static classes; false = slot s holds channel s
     uint8_t permutation[LK_MAX_HEAD_DIM];  // [head_dim] slot -> channel; identity without classes
 };
-struct ValueClass {
-    HalfShape shape;
+struct ValueFormat {
+    PageLayout layout;
     bool raw;
     RangeRule ranges;  // as of keys
 };
 
 // What caps the widths of a row: the lower of the layer's rung and the cap of its chunks' class
 // (ChunkRule::cap()). kNoRung when there is neither.
-constexpr uint32_t row_cap(uint32_t rung, uint32_t chunk_cap) {
+constexpr uint32_t width_cap(uint32_t rung, uint32_t chunk_cap) {
     if (rung == kNoRung || chunk_cap == kNoRung)
         return rung + chunk_cap;
     return rung < chunk_cap ? rung : chunk_cap;
 }
-// The width of a channel of class `bits` in a packed page under a cap, a rung or row_cap(): the
+// The width of a channel of class `bits` in a packed page under a cap, a rung or width_cap(): the
 // one place where ladder, chunks and classes meet (docs/PLAN.md).
 constexpr uint32_t channel_width(uint32_t bits, uint32_t cap) {
     if (cap == kNoRung)
@@ -170,20 +170,20 @@ constexpr uint32_t boost_count(const KeyRule &rule) {
 
 // All caps that rows of a layer may be packed under: the rungs of its ladder (kNoRung without one)
 // and the lower one of each rung and each class of chunks. Descending, kNoRung first.
-struct RowCaps {
+struct WidthCaps {
     uint32_t caps[5];
     uint32_t n;
     bool has(uint32_t cap) const;
 };
-RowCaps row_caps(const Plan &plan, uint32_t layer);
+WidthCaps width_caps(const Plan &plan, uint32_t layer);
 
 // For a plan that validate_plan() accepts. resolve_*() take the layer's own rung, resolve_*_at()
-// one of row_caps().
-void resolve_key(const Plan &plan, uint32_t layer, uint32_t head, KeyClass *out);
-void resolve_value(const Plan &plan, uint32_t layer, uint32_t head, ValueClass *out);
-void resolve_key_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap, KeyClass *out);
+// one of width_caps().
+void resolve_key(const Plan &plan, uint32_t layer, uint32_t head, KeyFormat *out);
+void resolve_value(const Plan &plan, uint32_t layer, uint32_t head, ValueFormat *out);
+void resolve_key_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap, KeyFormat *out);
 void resolve_value_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap,
-                      ValueClass *out);
+                      ValueFormat *out);
 
 // XXH3 (64 bits, seed 0) of the geometry's canonical bytes (docs/PLAN.md).
 uint64_t geometry_hash(const Plan &plan);
@@ -220,7 +220,7 @@ lk_status set_ladder(Plan *plan, uint32_t layer, const uint8_t *rungs, uint32_t 
 lk_status set_shrink_order(Plan *plan, uint32_t layer, uint32_t order);
 void set_pages(Plan *plan, uint32_t page_tokens);
 void set_chunks(Plan *plan, const lk_chunk_rule &rule);
-void set_recent(Plan *plan, uint32_t sink_tokens, uint32_t window_tokens);
+void set_recent(Plan *plan, uint32_t sink_tokens, uint32_t recent_tokens);
 void set_name(Plan *plan, const char *name);
 // LK_E_NOT_FOUND. The layers are set.
 lk_status set_preset(Plan *plan, const char *name);

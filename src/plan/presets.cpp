@@ -13,7 +13,7 @@ struct Preset {
     uint8_t boost_bits;
     uint8_t boost_divisor;  // head_dim / boost_divisor key channels are boosted; 0 = none
     uint8_t sink_tokens;
-    uint8_t window_tokens;
+    uint8_t recent_tokens;
     bool has_ladder;      // of all rungs, beginning at 16
     bool has_chunks;      // as lk_chunk_rule_init()
     uint8_t axis;         // of keys
@@ -59,7 +59,7 @@ KeyRule key_rule(const Preset &preset, uint32_t head_dim) {
         rule.boost_bits = preset.boost_bits;
         rule.boost_channels = static_cast<uint16_t>(
             round_up(ceil_div(head_dim, preset.boost_divisor), LK_STRIP_CHANNELS));
-        rule.boost_score = LK_SCORE_KEY;
+        rule.boost_ranking = LK_RANKING_KEY;
     }
     return rule;
 }
@@ -81,7 +81,7 @@ lk_status set_preset(Plan *plan, const char *name) {
     set_pages(plan, kPageTokens);
     if (preset->has_chunks)
         set_chunks(plan, default_chunk_rule());
-    set_recent(plan, preset->sink_tokens, preset->window_tokens);
+    set_recent(plan, preset->sink_tokens, preset->recent_tokens);
     ValueRule value;
     value.bits = preset->bits;
     if (preset->has_ladder)

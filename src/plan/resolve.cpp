@@ -17,22 +17,22 @@ constexpr Plane plane_of(uint32_t bits) {
                        : kPlane1;
 }
 
-void add_channels(HalfShape *shape, uint32_t bits, uint32_t n_channels) {
-    uint16_t &strips = shape->strips[plane_of(bits)];
+void add_channels(PageLayout *layout, uint32_t bits, uint32_t n_channels) {
+    uint16_t &strips = layout->strips[plane_of(bits)];
     strips = static_cast<uint16_t>(strips + n_channels / LK_STRIP_CHANNELS);
 }
 
-HalfShape empty_shape(const Plan &plan, const LayerPlan &layer, Side side, Axis axis,
-                      uint32_t group) {
-    HalfShape shape;
-    shape.side = side;
-    shape.axis = axis;
-    shape.metadata = layer.metadata;
-    shape.head_dim = static_cast<uint16_t>(layer.geometry.head_dim);
-    shape.page_tokens = static_cast<uint16_t>(plan.page_tokens);
+PageLayout empty_shape(const Plan &plan, const LayerPlan &layer, Side side, Axis axis,
+                       uint32_t group) {
+    PageLayout layout;
+    layout.side = side;
+    layout.axis = axis;
+    layout.metadata = layer.metadata;
+    layout.head_dim = static_cast<uint16_t>(layer.geometry.head_dim);
+    layout.page_tokens = static_cast<uint16_t>(plan.page_tokens);
     const uint32_t whole = axis == Axis::kChannel ? plan.page_tokens : layer.geometry.head_dim;
-    shape.group = static_cast<uint16_t>(group ? group : whole);
-    return shape;
+    layout.group = static_cast<uint16_t>(group ? group : whole);
+    return layout;
 }
 
 // Channels of one width, ascending, behind the slots already given.
@@ -54,8 +54,8 @@ uint32_t count_channels(const uint8_t *width, uint32_t head_dim, uint32_t bits) 
 // Static classes: planes in descending width. As many 1-bit as 3-bit channels go, partners first
 // and then their outliers, to the head of the 2-bit plane. `order` is the widths under the layer's
 // widest cap below 16: slots stay where they are when a page shrinks.
-void place_classes(const uint8_t *order, const uint8_t *width, KeyClass *out) {
-    const uint32_t head_dim = out->shape.head_dim;
+void place_classes(const uint8_t *order, const uint8_t *width, KeyFormat *out) {
+    const uint32_t head_dim = out->layout.head_dim;
     const uint32_t ones = count_channels(width, head_dim, 1);
     const bool shared = ones && ones == count_channels(width, head_dim, 3);
     const uint32_t apart[] = {16, 8, 4, 3, 2, 1};
@@ -64,11 +64,11 @@ void place_classes(const uint8_t *order, const uint8_t *width, KeyClass *out) {
     for (const uint32_t bits : shared ? paired : apart) {
         slot = place_channels(order, head_dim, bits, slot, out->permutation);
         if (!shared || bits > 3)
-            add_channels(&out->shape, bits, count_channels(width, head_dim, bits));
+            add_channels(&out->layout, bits, count_channels(width, head_dim, bits));
     }
     if (shared) {
-        add_channels(&out->shape, 2, 2 * ones + count_channels(width, head_dim, 2));
-        out->shape.n_shared = static_cast<uint16_t>(ones);
+        add_channels(&out->layout, 2, 2 * ones + count_channels(width, head_dim, 2));
+        out->layout.n_shared = static_cast<uint16_t>(ones);
     }
     for (uint32_t s = 0; s < head_dim; ++s)
         out->has_permutation |= out->permutation[s] != s;
@@ -78,59 +78,59 @@ void place_classes(const uint8_t *order, const uint8_t *width, KeyClass *out) {
 uint32_t order_cap(const Plan &plan, uint32_t layer, uint32_t cap) {
     if (cap == kNoRung)
         return kNoRung;
-    const RowCaps rows = row_caps(plan, layer);
+    const WidthCaps rows = width_caps(plan, layer);
     for (uint32_t i = 0; i < rows.n; ++i)
         if (rows.caps[i] != kNoRung && rows.caps[i] < 16)
             return rows.caps[i];
     return cap;
 }
 
-void place_boost(const KeyRule &rule, uint32_t cap, KeyClass *out) {
+void place_boost(const KeyRule &rule, uint32_t cap, KeyFormat *out) {
     const uint32_t ordinary = channel_width(rule.bits, cap);
     const uint32_t boosted = boost_width(rule, cap);
     const uint32_t n = boosted > ordinary ? boost_count(rule) : 0;
-    add_channels(&out->shape, ordinary, out->shape.head_dim - n);
+    add_channels(&out->layout, ordinary, out->layout.head_dim - n);
     if (!n)
         return;
-    add_channels(&out->shape, boosted, n);
-    out->shape.permutes = 1;
-    out->boost_slots = static_cast<uint16_t>(n);
-    out->boost_score = rule.boost_score;
+    add_channels(&out->layout, boosted, n);
+    out->layout.permutes = 1;
+    out->boosted_channels = static_cast<uint16_t>(n);
+    out->boost_ranking = rule.boost_ranking;
 }
 
 // Halves without channels at 1 bit do not differ by the rule for them. The clip stays: what is
 // wider than 2 bits may shrink into the class of what was packed there.
-RangeRule ranges_of(const HalfShape &shape, const RangeRule &rule) {
-    const bool has_one_bit = shape.n_shared || shape.strips[kPlane1];
+RangeRule ranges_of(const PageLayout &layout, const RangeRule &rule) {
+    const bool has_one_bit = layout.n_shared || layout.strips[kPlane1];
     return {has_one_bit ? rule.one_bit : OneBit::kDeviation, rule.clip};
 }
 
-void make_raw(Side side, HalfShape *shape) {
-    const Metadata metadata = shape->metadata;
-    *shape = raw_shape(side, shape->head_dim, shape->page_tokens);
-    shape->metadata = metadata;
+void make_raw(Side side, PageLayout *layout) {
+    const Metadata metadata = layout->metadata;
+    *layout = raw_layout(side, layout->head_dim, layout->page_tokens);
+    layout->metadata = metadata;
 }
 
 }  // namespace
 
-bool RowCaps::has(uint32_t cap) const {
+bool WidthCaps::has(uint32_t cap) const {
     for (uint32_t i = 0; i < n; ++i)
         if (caps[i] == cap)
             return true;
     return false;
 }
 
-RowCaps row_caps(const Plan &plan, uint32_t layer) {
+WidthCaps width_caps(const Plan &plan, uint32_t layer) {
     const LayerPlan &own = plan.layers[layer];
     const uint32_t n_classes = plan.chunks.tokens ? kChunkClasses : 0;
-    RowCaps out = {};
+    WidthCaps out = {};
     for (const uint32_t cap : {kNoRung, 16u, 8u, 4u, 2u}) {
         bool taken = false;
         for (uint32_t r = 0; r < (own.n_rungs ? own.n_rungs : 1u); ++r) {
             const uint32_t rung = own.n_rungs ? own.rungs[r] : kNoRung;
             taken |= rung == cap;
             for (uint32_t c = 0; c < n_classes; ++c)
-                taken |= row_cap(rung, plan.chunks.bits[c]) == cap;
+                taken |= width_cap(rung, plan.chunks.bits[c]) == cap;
         }
         if (taken)
             out.caps[out.n++] = cap;
@@ -138,19 +138,19 @@ RowCaps row_caps(const Plan &plan, uint32_t layer) {
     return out;
 }
 
-void resolve_key_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap, KeyClass *out) {
+void resolve_key_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap, KeyFormat *out) {
     const LayerPlan &own = plan.layers[layer];
     const KeyRule &rule = plan.key(layer, head);
     const uint8_t *channel_bits = plan.channel_bits(layer, head);
     *out = {};
-    out->shape = empty_shape(plan, own, Side::kKey, static_cast<Axis>(rule.axis), rule.group);
-    for (uint32_t s = 0; s < out->shape.head_dim; ++s)
+    out->layout = empty_shape(plan, own, Side::kKey, static_cast<Axis>(rule.axis), rule.group);
+    for (uint32_t s = 0; s < out->layout.head_dim; ++s)
         out->permutation[s] = static_cast<uint8_t>(s);
     if (channel_bits && cap != 16) {
         const uint32_t ordering = order_cap(plan, layer, cap);
         uint8_t order[LK_MAX_HEAD_DIM];
         uint8_t width[LK_MAX_HEAD_DIM];
-        for (uint32_t c = 0; c < out->shape.head_dim; ++c) {
+        for (uint32_t c = 0; c < out->layout.head_dim; ++c) {
             order[c] = static_cast<uint8_t>(channel_width(channel_bits[c], ordering));
             width[c] = static_cast<uint8_t>(channel_width(channel_bits[c], cap));
         }
@@ -158,43 +158,43 @@ void resolve_key_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t ca
     } else {
         place_boost(rule, cap, out);
     }
-    out->ranges = ranges_of(out->shape, rule.ranges);
-    out->raw = out->shape.is_raw();
+    out->ranges = ranges_of(out->layout, rule.ranges);
+    out->raw = out->layout.is_raw();
     if (out->raw)
-        make_raw(Side::kKey, &out->shape);
+        make_raw(Side::kKey, &out->layout);
 }
 
 void resolve_value_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap,
-                      ValueClass *out) {
+                      ValueFormat *out) {
     const LayerPlan &own = plan.layers[layer];
     const ValueRule &rule = plan.value(layer, head);
-    out->shape = empty_shape(plan, own, Side::kValue, Axis::kToken, rule.group);
-    add_channels(&out->shape, channel_width(rule.bits, cap), own.geometry.head_dim);
-    out->ranges = ranges_of(out->shape, rule.ranges);
-    out->raw = out->shape.is_raw();
+    out->layout = empty_shape(plan, own, Side::kValue, Axis::kToken, rule.group);
+    add_channels(&out->layout, channel_width(rule.bits, cap), own.geometry.head_dim);
+    out->ranges = ranges_of(out->layout, rule.ranges);
+    out->raw = out->layout.is_raw();
     if (out->raw)
-        make_raw(Side::kValue, &out->shape);
+        make_raw(Side::kValue, &out->layout);
 }
 
-void resolve_key(const Plan &plan, uint32_t layer, uint32_t head, KeyClass *out) {
+void resolve_key(const Plan &plan, uint32_t layer, uint32_t head, KeyFormat *out) {
     resolve_key_at(plan, layer, head, plan.layers[layer].rung, out);
 }
 
-void resolve_value(const Plan &plan, uint32_t layer, uint32_t head, ValueClass *out) {
+void resolve_value(const Plan &plan, uint32_t layer, uint32_t head, ValueFormat *out) {
     resolve_value_at(plan, layer, head, plan.layers[layer].rung, out);
 }
 
 namespace {
 
-HalfSlots slots_of(const HalfShape &shape, uint64_t recent_metadata) {
-    HalfSlots slots = {};
+PageSlots slots_of(const PageLayout &layout, uint64_t recent_metadata) {
+    PageSlots slots = {};
     slots.recent_payload =
-        slot_bytes(payload_bytes(raw_shape(shape.side, shape.head_dim, shape.page_tokens)));
+        slot_bytes(payload_bytes(raw_layout(layout.side, layout.head_dim, layout.page_tokens)));
     slots.recent_metadata = recent_metadata;
-    if (!shape.is_raw()) {
-        slots.packed_payload = slot_bytes(payload_bytes(shape));
+    if (!layout.is_raw()) {
+        slots.packed_payload = slot_bytes(payload_bytes(layout));
         slots.packed_metadata =
-            recent_metadata ? recent_metadata : slot_bytes(metadata_bytes(shape));
+            recent_metadata ? recent_metadata : slot_bytes(metadata_bytes(layout));
     }
     return slots;
 }
@@ -206,34 +206,34 @@ bool are_kin(uint64_t a, uint64_t b) { return a >> __builtin_ctzll(a) == b >> __
 
 // With a ladder, a metadata slot that a shrink in place never outgrows: the largest of all caps.
 template <class Half>
-HalfSlots half_slots(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap,
+PageSlots page_slots(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap,
                      void (*resolve_at)(const Plan &, uint32_t, uint32_t, uint32_t, Half *)) {
-    const RowCaps rows = plan.layers[layer].n_rungs ? row_caps(plan, layer) : RowCaps{};
+    const WidthCaps rows = plan.layers[layer].n_rungs ? width_caps(plan, layer) : WidthCaps{};
     Half half;
     uint64_t metadata = 0;
     for (uint32_t i = 0; i < rows.n; ++i) {
         resolve_at(plan, layer, head, rows.caps[i], &half);
-        metadata = larger(metadata, slot_bytes(metadata_bytes(half.shape)));
+        metadata = larger(metadata, slot_bytes(metadata_bytes(half.layout)));
     }
     resolve_at(plan, layer, head, cap, &half);
-    return slots_of(half.shape, metadata);
+    return slots_of(half.layout, metadata);
 }
 
 }  // namespace
 
-HalfSlots key_slots_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap) {
-    return half_slots(plan, layer, head, cap, resolve_key_at);
+PageSlots key_slots_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap) {
+    return page_slots(plan, layer, head, cap, resolve_key_at);
 }
 
-HalfSlots value_slots_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap) {
-    return half_slots(plan, layer, head, cap, resolve_value_at);
+PageSlots value_slots_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap) {
+    return page_slots(plan, layer, head, cap, resolve_value_at);
 }
 
-HalfSlots key_slots(const Plan &plan, uint32_t layer, uint32_t head) {
+PageSlots key_slots(const Plan &plan, uint32_t layer, uint32_t head) {
     return key_slots_at(plan, layer, head, plan.layers[layer].rung);
 }
 
-HalfSlots value_slots(const Plan &plan, uint32_t layer, uint32_t head) {
+PageSlots value_slots(const Plan &plan, uint32_t layer, uint32_t head) {
     return value_slots_at(plan, layer, head, plan.layers[layer].rung);
 }
 
@@ -243,7 +243,7 @@ uint32_t slot_families(const Plan &plan, SlotFamily *out) {
         if (!layer.n_rungs)
             continue;
         const uint64_t top = slot_bytes(
-            payload_bytes(raw_shape(Side::kKey, layer.geometry.head_dim, plan.page_tokens)));
+            payload_bytes(raw_layout(Side::kKey, layer.geometry.head_dim, plan.page_tokens)));
         const uint64_t least = top / 16 * layer.rungs[layer.n_rungs - 1];
         uint32_t f = 0;
         while (f < n && !are_kin(out[f].top, top))
@@ -263,14 +263,14 @@ bool can_shrink(const Plan &plan) {
     return false;
 }
 
-uint64_t score_bytes(const Plan &plan) {
+uint64_t sequence_stat_bytes(const Plan &plan) {
     uint64_t bytes = 0;
     for (uint32_t l = 0; l < plan.layers.size(); ++l)
         for (uint32_t h = 0; h < plan.layers[l].geometry.n_kv_heads; ++h) {
-            KeyClass key;
+            KeyFormat key;
             resolve_key(plan, l, h, &key);
             if (ranks_by_queries(key))
-                bytes += score_entry_bytes(plan, key.shape.head_dim);
+                bytes += query_stat_entry_bytes(plan, key.layout.head_dim);
         }
     return bytes;
 }

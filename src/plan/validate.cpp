@@ -83,7 +83,7 @@ lk_status check_planes(const Plan &plan, const Counts &counts, uint32_t rung, co
 // Calls check(cap) for what the layer's pages may be packed under.
 template <class Check>
 lk_status for_each_cap(const Plan &plan, uint32_t layer, const Check &check) {
-    const RowCaps rows = row_caps(plan, layer);
+    const WidthCaps rows = width_caps(plan, layer);
     for (uint32_t i = 0; i < rows.n; ++i) {
         const lk_status status = rows.caps[i] == 16 ? LK_OK : check(rows.caps[i]);
         if (status != LK_OK)
@@ -113,7 +113,7 @@ struct LadderPath {
 lk_status check_three_bits(const Plan &plan, uint32_t layer, uint32_t widest, bool has_three,
                            const char *name, const Subject &s) {
     const LayerPlan &own = plan.layers[layer];
-    const RowCaps rows = row_caps(plan, layer);
+    const WidthCaps rows = width_caps(plan, layer);
     if (!has_three || widest < 4 || !has_rung(own, 2) || (!rows.has(8) && !rows.has(4)))
         return LK_OK;
     const bool by_chunks = !has_rung(own, 8) && !has_rung(own, 4);
@@ -140,7 +140,7 @@ lk_status check_boost_ladder(const Plan &plan, uint32_t layer, const KeyRule &ru
     const lk_status status =
         check_three_bits(plan, layer, rule.boost_bits, rule.bits == 3, "boost/bits", s);
     const bool waits = plan.layers[layer].rung == 16;
-    if (status != LK_OK || rule.boost_score != LK_SCORE_QUERY_RANGE ||
+    if (status != LK_OK || rule.boost_ranking != LK_RANKING_QUERY_RANGE ||
         (!waits && !plan.chunks.tokens))
         return status;
     return fail(s.status,

@@ -19,7 +19,7 @@ static void set_key_of(rig *r, uint32_t layer, uint32_t head, uint32_t bits, uin
     key.bits = bits;
     key.boost_bits = boost_bits;
     key.boost_channels = boost_bits ? 16 : 0;
-    key.boost_score = boost_bits ? LK_SCORE_KEY : 0;
+    key.boost_ranking = boost_bits ? LK_RANKING_KEY : 0;
     key.channel_bits = classes;
     assert_int_equal(lk_plan_set_key(r->plan, layer, head, &key), LK_OK);
 }
@@ -173,7 +173,7 @@ void twins_compare_stats(const twins *p) {
     assert_int_equal(a.payload_bytes, b.payload_bytes);
     assert_int_equal(a.metadata_bytes, b.metadata_bytes);
     assert_int_equal(a.recent_bytes, b.recent_bytes);
-    assert_int_equal(a.halves_shrunk, b.halves_shrunk);
+    assert_int_equal(a.pages_shrunk, b.pages_shrunk);
     assert_int_equal(a.reserved_bytes, b.reserved_bytes);
     assert_memory_equal(a.plane_bytes, b.plane_bytes, sizeof a.plane_bytes);
 }

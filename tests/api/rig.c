@@ -55,7 +55,7 @@ void rig_arguments(int argc, char **argv) {
 
 const rig_device *rig_default(void) { return g_device ? g_device : rig_host(); }
 
-lk_memory rig_other_memory(void) {
+lk_memory_kind rig_other_memory(void) {
     return rig_default()->backend == LK_BACKEND_VULKAN ? LK_MEMORY_CUDA : LK_MEMORY_VULKAN;
 }
 
@@ -119,16 +119,16 @@ void rig_preset(rig *r, const char *name) {
     assert_int_equal(lk_plan_preset(name, &r->geometry, &r->plan), LK_OK);
 }
 
-void rig_recent(rig *r, uint32_t page_tokens, uint32_t sink_tokens, uint32_t window_tokens) {
+void rig_recent(rig *r, uint32_t page_tokens, uint32_t sink_tokens, uint32_t recent_tokens) {
     assert_int_equal(lk_plan_set_pages(r->plan, page_tokens), LK_OK);
-    assert_int_equal(lk_plan_set_recent(r->plan, sink_tokens, window_tokens), LK_OK);
+    assert_int_equal(lk_plan_set_recent(r->plan, sink_tokens, recent_tokens), LK_OK);
 }
 
 void rig_query_ranking(rig *r) {
     lk_key_rule rule;
     assert_int_equal(lk_key_rule_init(&rule, sizeof rule), LK_OK);
     assert_int_equal(lk_plan_get_key(r->plan, 0, 0, &rule), LK_OK);
-    rule.boost_score = LK_SCORE_QUERY_RANGE;
+    rule.boost_ranking = LK_RANKING_QUERY_RANGE;
     assert_int_equal(lk_plan_set_key(r->plan, LK_ALL, LK_ALL, &rule), LK_OK);
 }
 

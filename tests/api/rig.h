@@ -69,7 +69,7 @@ typedef struct rig_token {
 void rig_arguments(int argc, char **argv);
 const rig_device *rig_default(void);
 // Kinds of memory and of queues that it does not take.
-lk_memory rig_other_memory(void);
+lk_memory_kind rig_other_memory(void);
 lk_queue_kind rig_other_queue(void);
 // How far the answers of two ways that mean the same may be apart: a device rounds weights to FP16
 // relative to others in the same block, and cuts a batch into blocks by all of its sequences.
@@ -85,7 +85,7 @@ void rig_open(rig *r);
 void rig_close(rig *r);
 void rig_drop_cache(rig *r);  // with its plan and tensors
 void rig_preset(rig *r, const char *name);
-void rig_recent(rig *r, uint32_t page_tokens, uint32_t sink_tokens, uint32_t window_tokens);
+void rig_recent(rig *r, uint32_t page_tokens, uint32_t sink_tokens, uint32_t recent_tokens);
 void rig_query_ranking(rig *r);
 lk_status rig_cache(rig *r, uint32_t max_sequences, uint32_t max_step_tokens,
                     uint64_t budget_bytes);

@@ -12,7 +12,7 @@ extern "C" {
 
 typedef struct rig_device {
     lk_backend backend;
-    lk_memory memory;
+    lk_memory_kind memory;
     const lk_queue *queue;         // NULL on the CPU
     void *(*alloc)(size_t bytes);  // zeros
     void (*release)(void *memory);

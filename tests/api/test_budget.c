@@ -12,7 +12,7 @@ typedef struct shape {
     uint32_t head_dim;
     uint32_t page_tokens;
     uint32_t sink_tokens;
-    uint32_t window_tokens;
+    uint32_t recent_tokens;
 } shape;
 
 typedef struct run {
@@ -80,7 +80,7 @@ static void check_run(rig *r, const run *go) {
         fail_msg("%s: %u x %u tokens in steps of %u fit in %llu bytes, one less than said",
                  lk_plan_name(r->plan), go->n_sequences, go->n_tokens, go->step_tokens,
                  (unsigned long long)size.cache_bytes - 1);
-    rig_sentence("lacks");
+    rig_sentence("is short of");
 }
 
 static void the_exact_budget_works(void **state) {
@@ -107,7 +107,7 @@ static void the_exact_budget_works(void **state) {
                                  LK_OK);
             if (ranks)
                 rig_query_ranking(&r);
-            rig_recent(&r, shapes[s].page_tokens, shapes[s].sink_tokens, shapes[s].window_tokens);
+            rig_recent(&r, shapes[s].page_tokens, shapes[s].sink_tokens, shapes[s].recent_tokens);
             for (size_t i = 0; i < sizeof runs / sizeof *runs; ++i)
                 check_run(&r, &runs[i]);
             rig_close(&r);
@@ -131,7 +131,7 @@ static void the_exact_budget_works_with_windows(void **state) {
                 r.layers[l].window_tokens = windows[s][l];
             rig_open(&r);
             rig_preset(&r, *preset);
-            rig_recent(&r, shapes[s].page_tokens, shapes[s].sink_tokens, shapes[s].window_tokens);
+            rig_recent(&r, shapes[s].page_tokens, shapes[s].sink_tokens, shapes[s].recent_tokens);
             for (size_t i = 0; i < sizeof runs / sizeof *runs; ++i)
                 check_run(&r, &runs[i]);
             rig_close(&r);
@@ -157,7 +157,7 @@ static void a_full_cache_goes_on(void **state) {
     while (!(status = rig_step(&r, a, 1, n_a, 16, NULL)))
         n_a += 16;
     assert_int_equal(status, LK_E_BUDGET);
-    rig_sentence("lacks");
+    rig_sentence("is short of");
     assert_true(n_a > 200);
     uint64_t length = 0;
     assert_int_equal(lk_sequence_length(r.cache, a, &length), LK_OK);

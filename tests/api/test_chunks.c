@@ -343,9 +343,9 @@ static void classes_are_assigned_again(void **state) {
         assign_pair(&p, id, n_context, first, NULL);
         assert_int_equal(lk_chunks_get(p.fast.cache, id, NULL, 8, NULL, stored, NULL), LK_OK);
         step_pair(&p, id, 1, n_context, 4, "the first query");
-        const uint64_t reopened = rig_stats(&p.fast).pages_reopened;
+        const uint64_t reopened = rig_stats(&p.fast).pages_dequantized;
         assign_pair(&p, id, n_context, stored, NULL);  // nothing to do
-        assert_int_equal(rig_stats(&p.fast).pages_reopened, reopened);
+        assert_int_equal(rig_stats(&p.fast).pages_dequantized, reopened);
         chunked_classes(&seed, 8, second);
         assign_pair(&p, id, n_context, second, NULL);
         assert_int_equal(lk_chunks_get(p.fast.cache, id, NULL, 8, NULL, now, NULL), LK_OK);
@@ -459,7 +459,7 @@ static void shared_pages_move_as_they_are(void **state) {
     rule.bits = 2;
     rule.boost_channels = 16;
     rule.boost_bits = 4;
-    rule.boost_score = LK_SCORE_KEY;
+    rule.boost_ranking = LK_RANKING_KEY;
     assert_int_equal(lk_plan_set_key(r.plan, LK_ALL, LK_ALL, &rule), LK_OK);
     assert_int_equal(lk_plan_set_metadata(r.plan, LK_ALL, LK_METADATA_F8), LK_OK);
     assert_int_equal(rig_cache(&r, 3, 512, BUDGET), LK_OK);
@@ -544,7 +544,7 @@ static void small_budgets_change_nothing(void **state) {
         if (status == LK_OK)
             break;
         assert_int_equal(status, LK_E_BUDGET);
-        rig_sentence("lacks");
+        rig_sentence("is short of");
         expect_same(&p.fast, &before);
         assert_int_equal(chunked_info(&p.fast, id).is_assigned, 0);
         assert_int_equal(chunked_info(&p.fast, id).deferral, LK_DEFER_REFUSE);
@@ -586,7 +586,7 @@ static void deferred_prompts_have_a_budget(void **state) {
         assert_int_equal(rig_stats(&p.fast).payload_bytes, 0);
     }
     assert_int_equal(status, LK_E_BUDGET);
-    rig_sentence("lacks");
+    rig_sentence("is short of");
     assert_true(length < n_context);
     assert_int_equal(lk_sequence_remove(p.fast.cache, id), LK_OK);
     assert_int_equal(lk_sequence_add(p.fast.cache, &id), LK_OK);
@@ -654,7 +654,7 @@ static void without_memory(void **state) {
                 lk_cache_stats after = rig_stats(&r);
                 after.free_bytes = before.free_bytes;
                 after.pages_packed = before.pages_packed;
-                after.pages_reopened = before.pages_reopened;
+                after.pages_dequantized = before.pages_dequantized;
                 assert_memory_equal(&before, &after, sizeof after);
                 assert_int_equal(chunked_info(&r, id).is_assigned, what > 0);
             }

@@ -100,7 +100,7 @@ static void set_keys(rig *r, uint32_t parts) {
         key = key_of(parts & WIDE ? 4 : 2);
         key.boost_channels = 16;
         key.boost_bits = 2 * key.bits;
-        key.boost_score = LK_SCORE_KEY;
+        key.boost_ranking = LK_RANKING_KEY;
         assert_int_equal(lk_plan_set_key(r->plan, 0, 1, &key), LK_OK);
     }
     if (parts & TOKEN_KEYS) {
@@ -164,7 +164,7 @@ static void open_rig(scene *s, uint32_t index, const rig_device *device, shape o
     assert_non_null(s->out[index]);
 }
 
-static uint32_t row_chunks(shape s) {
+static uint32_t block_chunks(shape s) {
     return s.chunk_tokens < s.page_tokens ? s.page_tokens / s.chunk_tokens : 1;
 }
 
@@ -270,7 +270,7 @@ static void check_bytes(scene *s) {
 static void compare_stats(const scene *s) {
     const lk_cache_stats a = rig_stats(&s->rigs[FAST]), b = rig_stats(&s->rigs[REFERENCE]);
     assert_memory_equal(a.plane_bytes, b.plane_bytes, sizeof a.plane_bytes);
-    compare_bytes(s, a.halves_shrunk, b.halves_shrunk, "halves shrunk");
+    compare_bytes(s, a.pages_shrunk, b.pages_shrunk, "halves shrunk");
     compare_bytes(s, a.reserved_bytes, b.reserved_bytes, "reserved");
 }
 
@@ -331,7 +331,7 @@ static void count_context(scene *s) {
     s->n_chunks = 448 / s->shape.chunk_tokens > 3 ? 448 / s->shape.chunk_tokens : 3;
     // Pages behind the context begin where those of all caches do; so do pages that shrink.
     if (s->parts & (PACKS | LADDER))
-        s->n_chunks -= s->n_chunks % row_chunks(s->shape);
+        s->n_chunks -= s->n_chunks % block_chunks(s->shape);
     s->length = context_of(s) + 20;
     assert_true(s->n_chunks <= MAX_CHUNKS && s->length <= MAX_TOKENS);
 }

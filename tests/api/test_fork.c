@@ -9,7 +9,7 @@ typedef struct setup {
     const char *preset;
     uint32_t page_tokens;
     uint32_t sink_tokens;
-    uint32_t window_tokens;
+    uint32_t recent_tokens;
     int ranks_by_queries;
 } setup;
 
@@ -30,7 +30,7 @@ static void start(rig *r, const setup *s, uint32_t max_sequences, uint64_t budge
     // One layer stays at 16 bits beside the packed one.
     if (!strcmp(s->preset, "int8"))
         assert_int_equal(lk_plan_set_ladder(r->plan, 1, (const uint8_t[]){16, 8}, 2, 16), LK_OK);
-    rig_recent(r, s->page_tokens, s->sink_tokens, s->window_tokens);
+    rig_recent(r, s->page_tokens, s->sink_tokens, s->recent_tokens);
     if (s->ranks_by_queries)
         rig_query_ranking(r);
     assert_int_equal(rig_cache(r, max_sequences, 512, budget_bytes), LK_OK);
@@ -223,7 +223,7 @@ static void shared_pages_are_packed_once(void **state) {
         const uint64_t before = rig_stats(&r).pages_packed;
         uint64_t payload = 0;
         for (uint32_t i = 0; i < 3; ++i) {
-            assert_int_equal(rig_fill(&r, ids[i], 2 + i, n, kSetups[s].window_tokens + 1, 13, NULL),
+            assert_int_equal(rig_fill(&r, ids[i], 2 + i, n, kSetups[s].recent_tokens + 1, 13, NULL),
                              LK_OK);
             const lk_cache_stats stats = rig_stats(&r);
             if (!i)
@@ -240,7 +240,7 @@ static void shared_pages_are_packed_once(void **state) {
         drop(&r, ids[2]);
         // As many as one sequence alone packs.
         lk_sequence own = twin(&r, n, 50, n);
-        assert_int_equal(rig_fill(&r, own, 2, n, kSetups[s].window_tokens + 1, 13, NULL), LK_OK);
+        assert_int_equal(rig_fill(&r, own, 2, n, kSetups[s].recent_tokens + 1, 13, NULL), LK_OK);
         assert_int_equal(rig_stats(&r).pages_packed - after, after);
         rig_close(&r);
     }
@@ -354,7 +354,7 @@ static void copies_are_in_the_budget(void **state) {
         const lk_cache_stats before = rig_stats(&r);
         uint32_t n = 512;
         assert_int_equal(rig_begin(&r, 1, &child, &n, NULL), LK_E_BUDGET);
-        rig_sentence("lacks");
+        rig_sentence("is short of");
         const lk_cache_stats after = rig_stats(&r);
         same_bytes(&after, &before);
         assert_int_equal(after.pages_copied, before.pages_copied);

@@ -66,19 +66,19 @@ static void open_case(rig *r, merge_case *c) {
     rig_tensor(r, &c->lse, rig_place(r, guards, ROWS * sizeof(float)), HEADS, 1);
 }
 
-static lk_status merge(const rig *r, const merge_case *c, uint32_t n_parts) {
-    return lk_merge(r->context, r->device->queue, TOKENS, HEADS, DIM, n_parts, c->out_pointers,
+static lk_status merge(const rig *r, const merge_case *c, uint32_t n_splits) {
+    return lk_merge(r->context, r->device->queue, TOKENS, HEADS, DIM, n_splits, c->out_pointers,
                     c->lse_pointers, &c->out, &c->lse);
 }
 
-static void check_row(const merge_case *c, uint32_t row, uint32_t n_parts, const float *out,
+static void check_row(const merge_case *c, uint32_t row, uint32_t n_splits, const float *out,
                       float lse) {
     double top = -HUGE_VAL;
-    for (uint32_t p = 0; p < n_parts; ++p)
+    for (uint32_t p = 0; p < n_splits; ++p)
         top = fmax(top, (double)c->lses[p][row]);
     double sum = 0;
     double values[DIM] = {0};
-    for (uint32_t p = 0; p < n_parts; ++p) {
+    for (uint32_t p = 0; p < n_splits; ++p) {
         if (isinf(c->lses[p][row]))
             continue;
         const double weight = exp((double)c->lses[p][row] - top);
@@ -96,18 +96,18 @@ static void check_row(const merge_case *c, uint32_t row, uint32_t n_parts, const
 
 static void outputs_are_weighted(void **state) {
     (void)state;
-    for (uint32_t n_parts = 1; n_parts <= PARTS; ++n_parts) {
+    for (uint32_t n_splits = 1; n_splits <= PARTS; ++n_splits) {
         rig r;
         merge_case c;
         open_case(&r, &c);
-        assert_int_equal(merge(&r, &c, n_parts), LK_OK);
+        assert_int_equal(merge(&r, &c, n_splits), LK_OK);
         float out[TOKENS * OUT_STRIDE];
         float lse[ROWS];
         r.device->get(out, rig_first(&r, &c.out), sizeof out);
         r.device->get(lse, rig_first(&r, &c.lse), sizeof lse);
         for (uint32_t token = 0; token < TOKENS; ++token) {
             for (uint32_t head = 0; head < HEADS; ++head)
-                check_row(&c, token * HEADS + head, n_parts, out + token * OUT_STRIDE + head * DIM,
+                check_row(&c, token * HEADS + head, n_splits, out + token * OUT_STRIDE + head * DIM,
                           lse[token * HEADS + head]);
             for (uint32_t i = HEADS * DIM; i < OUT_STRIDE; ++i)
                 assert_true(out[token * OUT_STRIDE + i] == GUARD);
@@ -136,8 +136,8 @@ static void counts_are_checked(void **state) {
     merge_case c;
     open_case(&r, &c);
     assert_int_equal(merge(&r, &c, 0), LK_E_ARGUMENT);
-    assert_int_equal(merge(&r, &c, LK_MERGE_PARTS + 1), LK_E_ARGUMENT);
-    rig_sentence("n_parts is 17");
+    assert_int_equal(merge(&r, &c, LK_MERGE_SPLITS + 1), LK_E_ARGUMENT);
+    rig_sentence("n_splits is 17");
     assert_int_equal(lk_merge(r.context, r.device->queue, TOKENS, HEADS, 0, 1, c.out_pointers,
                               c.lse_pointers, &c.out, NULL),
                      LK_E_ARGUMENT);

@@ -10,7 +10,7 @@ typedef struct setup {
     const char *preset;
     uint32_t page_tokens;
     uint32_t sink_tokens;
-    uint32_t window_tokens;
+    uint32_t recent_tokens;
     int ranks_by_queries;
     uint8_t rung;  // of a ladder of layer 0
 } setup;
@@ -30,7 +30,7 @@ static void start(rig *r, const setup *s) {
     r->layers[1].head_dim = 48;
     rig_open(r);
     rig_preset(r, s->preset);
-    rig_recent(r, s->page_tokens, s->sink_tokens, s->window_tokens);
+    rig_recent(r, s->page_tokens, s->sink_tokens, s->recent_tokens);
     if (s->rung)
         assert_int_equal(lk_plan_set_ladder(r->plan, 0, (const uint8_t[]){16, 4, 2}, 3, s->rung),
                          LK_OK);
@@ -39,7 +39,7 @@ static void start(rig *r, const setup *s) {
             lk_key_rule rule;
             assert_int_equal(lk_key_rule_init(&rule, sizeof rule), LK_OK);
             assert_int_equal(lk_plan_get_key(r->plan, l, 0, &rule), LK_OK);
-            rule.boost_score = LK_SCORE_QUERY_RANGE;
+            rule.boost_ranking = LK_RANKING_QUERY_RANGE;
             assert_int_equal(lk_plan_set_key(r->plan, l, LK_ALL, &rule), LK_OK);
         }
     }

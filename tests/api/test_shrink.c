@@ -75,10 +75,10 @@ static void run_ladder(const char *plan) {
         twins_compare_stats(&p);
         const lk_cache_stats narrow = rig_stats(&p.fast);
         const int is_final = bits == 4 && !strcmp(plan, "chanmix");
-        assert_true(is_final || narrow.halves_shrunk > wide.halves_shrunk);
+        assert_true(is_final || narrow.pages_shrunk > wide.pages_shrunk);
         // Eight halves of each row behind the window once, though two sequences have some of them;
         // to 2 bits those of the second layer go two steps.
-        assert_true(narrow.halves_shrunk - wide.halves_shrunk <=
+        assert_true(narrow.pages_shrunk - wide.pages_shrunk <=
                     (length - 56) / 64 * (bits == 2 ? 12 : 8));
         assert_true(is_final || narrow.payload_bytes + narrow.recent_bytes <
                                     wide.payload_bytes + wide.recent_bytes);
@@ -190,17 +190,17 @@ static void a_generation_runs_six_and_a_half_times(void **state) {
         status = rig_append_step(&r, id, 1, length, 64);
         stats = rig_stats(&r);
         assert_true(stats.reserved_bytes <= GENERATION_BUDGET);
-        assert_true(stats.halves_shrunk - before.halves_shrunk <= MOST_SHRUNK);
+        assert_true(stats.pages_shrunk - before.pages_shrunk <= MOST_SHRUNK);
         if (length + 64 <= at_16 * 8 / 10)
-            assert_int_equal(stats.halves_shrunk, 0);
+            assert_int_equal(stats.pages_shrunk, 0);
     }
     assert_int_equal(status, LK_E_BUDGET);
-    rig_sentence("lacks");
+    rig_sentence("is short of");
     print_message("%u tokens in the bytes of %llu at 16 bits, %.2f times\n", length,
                   (unsigned long long)at_16, (double)length / (double)at_16);
     assert_true(length >= at_16 * 13 / 2);
     assert_int_equal(stats.n_tokens, before.n_tokens);
-    assert_int_equal(stats.halves_shrunk, before.halves_shrunk);
+    assert_int_equal(stats.pages_shrunk, before.pages_shrunk);
     assert_int_equal(stats.payload_bytes, before.payload_bytes);
     assert_int_equal(stats.plane_bytes[1] + stats.plane_bytes[2], 0);
     float *out = malloc(rig_width(&r) * 2 * sizeof *out);
@@ -235,7 +235,7 @@ static void a_budget_answers_as_the_reference(void **state) {
         }
         twins_compare_stats(&p);
     }
-    assert_true(rig_stats(&p.fast).halves_shrunk > 0);
+    assert_true(rig_stats(&p.fast).pages_shrunk > 0);
     twins_close(&p);
 }
 
@@ -278,7 +278,7 @@ static void budgets_change_at_run_time(void **state) {
         twins_compare_stats(&p);
     }
     after = rig_stats(&p.fast);
-    assert_true(after.halves_shrunk > 0 && after.budget_bytes < 3u << 20);
+    assert_true(after.pages_shrunk > 0 && after.budget_bytes < 3u << 20);
     assert_int_equal(lk_cache_set_budget(p.fast.cache, 16u << 20), LK_OK);
     assert_int_equal(lk_cache_set_budget(p.reference.cache, 16u << 20), LK_OK);
     twins_step(&p, 1, 4000, 250, "behind a lower budget");
@@ -297,7 +297,7 @@ static lk_pressure_action answer(void *user, lk_pressure *pressure) {
     host *own = user;
     ++own->n_calls;
     assert_int_equal(pressure->size, sizeof *pressure);
-    assert_true(pressure->lacking_bytes > 0 && pressure->capacity > 0);
+    assert_true(pressure->shortfall_bytes > 0 && pressure->capacity > 0);
     assert_true(pressure->reserved_bytes <= pressure->budget_bytes);
     if (own->action == LK_PRESSURE_BUDGET)
         pressure->budget_bytes = own->budget;

@@ -121,11 +121,10 @@ static void share_a_budget(const char *plan) {
     print_message(
         "%s: %llu tokens in %u steps, %u compared, %llu halves shrunk, %llu of %llu bytes "
         "reserved, %llu fragmented, %u contexts assigned, %u refused\n",
-        plan, (unsigned long long)done, n_steps, n_compared,
-        (unsigned long long)stats.halves_shrunk, (unsigned long long)stats.reserved_bytes,
-        (unsigned long long)budget, (unsigned long long)stats.fragmented_bytes, s.n_assigned,
-        s.n_refused);
-    assert_true(stats.halves_shrunk > 0);
+        plan, (unsigned long long)done, n_steps, n_compared, (unsigned long long)stats.pages_shrunk,
+        (unsigned long long)stats.reserved_bytes, (unsigned long long)budget,
+        (unsigned long long)stats.fragmented_bytes, s.n_assigned, s.n_refused);
+    assert_true(stats.pages_shrunk > 0);
     assert_true(!s.has_chunks || s.n_assigned > 0);
     twins_close(&s.p);
 }

@@ -78,7 +78,7 @@ static void compare_stats(const pair *p) {
     assert_int_equal(a.metadata_bytes, b.metadata_bytes);
     assert_int_equal(a.recent_bytes, b.recent_bytes);
     assert_int_equal(a.pages_packed, b.pages_packed);
-    assert_int_equal(a.pages_reopened, b.pages_reopened);
+    assert_int_equal(a.pages_dequantized, b.pages_dequantized);
     assert_int_equal(a.reserved_bytes, b.reserved_bytes);
 }
 

@@ -1,5 +1,5 @@
 // Scores of chunks by attention, against the definition in double precision, and what
-// lk_chunks_watch() promises around them.
+// lk_chunks_score_attention() promises around them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <math.h>
@@ -67,9 +67,9 @@ static void open_cache(rig *r, const watch_case *c) {
     assert_int_equal(rig_cache(r, 4, 512, BUDGET), LK_OK);
 }
 
-static lk_chunk_watch watch_of(const watch_case *c) {
-    lk_chunk_watch watch;
-    assert_int_equal(lk_chunk_watch_init(&watch, sizeof watch), LK_OK);
+static lk_chunk_attention watch_of(const watch_case *c) {
+    lk_chunk_attention watch;
+    assert_int_equal(lk_chunk_attention_init(&watch, sizeof watch), LK_OK);
     assert_int_equal(watch.chunk_tokens, 32);
     watch.chunk_tokens = c->chunk_tokens;
     watch.n_chunks = c->n_chunks;
@@ -220,11 +220,11 @@ static void compare(const rig *r, const watch_case *c, uint32_t chain, const flo
 static void run_case(rig *r, const watch_case *c, float *scores) {
     open_cache(r, c);
     const lk_sequence id = model_add(r);
-    const lk_chunk_watch watch = watch_of(c);
+    const lk_chunk_attention watch = watch_of(c);
     fill_before(r, id, c, 1);
-    assert_int_equal(lk_chunks_watch(r->cache, id, &watch), LK_OK);
+    assert_int_equal(lk_chunks_score_attention(r->cache, id, &watch), LK_OK);
     watched_step(r, id, c, 1);
-    assert_int_equal(lk_chunks_attention(r->cache, id, c->n_chunks, scores), LK_OK);
+    assert_int_equal(lk_chunks_attention_scores(r->cache, id, c->n_chunks, scores), LK_OK);
     if (strcmp(c->plan, "fp16") == 0 || strcmp(c->plan, "int8") == 0)
         compare(r, c, 1, scores);
     rig_drop_cache(r);
@@ -256,21 +256,21 @@ static void units_go_in_batches(void **state) {
     rig_recent(&r, many.page_tokens, SINKS, 0);
     assert_int_equal(rig_cache(&r, 1, 512, 512u << 20), LK_OK);
     const lk_sequence id = model_add(&r);
-    lk_chunk_watch watch = watch_of(&many);
+    lk_chunk_attention watch = watch_of(&many);
     const uint32_t layer = 1;
     watch.layers = &layer;
     watch.n_layers = 1;
     const uint64_t before = rig_stats(&r).table_bytes;
-    assert_int_equal(lk_chunks_watch(r.cache, id, &watch), LK_OK);
+    assert_int_equal(lk_chunks_score_attention(r.cache, id, &watch), LK_OK);
     const uint64_t bytes = rig_stats(&r).table_bytes - before;
     assert_true(bytes <= (16u << 20) + 4096 && bytes < 16 * 7 * (MAX_CHUNKS + 1) * 512);
-    assert_int_equal(lk_chunks_watch(r.cache, id, NULL), LK_OK);
+    assert_int_equal(lk_chunks_score_attention(r.cache, id, NULL), LK_OK);
     assert_int_equal(rig_stats(&r).table_bytes, before);
     fill_before(&r, id, &many, 1);
-    assert_int_equal(lk_chunks_watch(r.cache, id, &watch), LK_OK);
+    assert_int_equal(lk_chunks_score_attention(r.cache, id, &watch), LK_OK);
     watched_step(&r, id, &many, 1);
     float scores[MAX_CHUNKS];
-    assert_int_equal(lk_chunks_attention(r.cache, id, MAX_CHUNKS, scores), LK_OK);
+    assert_int_equal(lk_chunks_attention_scores(r.cache, id, MAX_CHUNKS, scores), LK_OK);
 
     double sum = 0;
     for (uint32_t i = 0; i < MAX_CHUNKS; ++i) {
@@ -313,10 +313,10 @@ static void sequences_are_watched_apart(void **state) {
     fill_before(&r, ids[0], &a, 1);
     fill_before(&r, ids[1], &b, 2);
     assert_int_equal(rig_step(&r, ids[2], 3, 0, 100, NULL), LK_OK);
-    const lk_chunk_watch first = watch_of(&a);
-    const lk_chunk_watch second = watch_of(&b);
-    assert_int_equal(lk_chunks_watch(r.cache, ids[0], &first), LK_OK);
-    assert_int_equal(lk_chunks_watch(r.cache, ids[1], &second), LK_OK);
+    const lk_chunk_attention first = watch_of(&a);
+    const lk_chunk_attention second = watch_of(&b);
+    assert_int_equal(lk_chunks_score_attention(r.cache, ids[0], &first), LK_OK);
+    assert_int_equal(lk_chunks_score_attention(r.cache, ids[1], &second), LK_OK);
     const lk_sequence order[3] = {ids[2], ids[1], ids[0]};
     const uint32_t counts[3] = {80, b.step_tokens, a.step_tokens};
     rig_token tokens[96];
@@ -330,14 +330,14 @@ static void sequences_are_watched_apart(void **state) {
     assert_int_equal(rig_layers(&r, tokens, 80 + b.step_tokens + a.step_tokens, NULL), LK_OK);
     assert_int_equal(lk_step_commit(r.cache, NULL), LK_OK);
     float scores[MAX_CHUNKS];
-    assert_int_equal(lk_chunks_attention(r.cache, ids[0], a.n_chunks, scores), LK_OK);
+    assert_int_equal(lk_chunks_attention_scores(r.cache, ids[0], a.n_chunks, scores), LK_OK);
     compare(&r, &a, 1, scores);
-    assert_int_equal(lk_chunks_attention(r.cache, ids[1], b.n_chunks, scores), LK_OK);
+    assert_int_equal(lk_chunks_attention_scores(r.cache, ids[1], b.n_chunks, scores), LK_OK);
     compare(&r, &b, 2, scores);
-    assert_int_equal(lk_chunks_attention(r.cache, ids[2], 1, scores), LK_E_STATE);
+    assert_int_equal(lk_chunks_attention_scores(r.cache, ids[2], 1, scores), LK_E_STATE);
     // Later steps leave them alone.
     assert_int_equal(rig_step(&r, ids[1], 2, 900, 20, NULL), LK_OK);
-    assert_int_equal(lk_chunks_attention(r.cache, ids[1], b.n_chunks, scores), LK_OK);
+    assert_int_equal(lk_chunks_attention_scores(r.cache, ids[1], b.n_chunks, scores), LK_OK);
     compare(&r, &b, 2, scores);
     rig_close(&r);
 }
@@ -352,36 +352,36 @@ static void a_discarded_step_is_forgotten(void **state) {
     run_case(&r, c, wanted);
     open_cache(&r, c);
     const lk_sequence id = model_add(&r);
-    const lk_chunk_watch watch = watch_of(c);
+    const lk_chunk_attention watch = watch_of(c);
     fill_before(&r, id, c, 1);
-    assert_int_equal(lk_chunks_watch(r.cache, id, &watch), LK_OK);
+    assert_int_equal(lk_chunks_score_attention(r.cache, id, &watch), LK_OK);
     const uint32_t none = 0;
     for (uint32_t run = 0; run < 2; ++run) {
         rig_token tokens[7];
         for (uint32_t t = 0; t < 7; ++t)
             tokens[t] = (rig_token){9, t};
         assert_int_equal(rig_begin(&r, 1, &id, &c->step_tokens, NULL), LK_OK);
-        assert_int_equal(lk_chunks_attention(r.cache, id, c->n_chunks, scores), LK_E_BUSY);
-        assert_int_equal(lk_chunks_watch(r.cache, id, NULL), LK_E_BUSY);
+        assert_int_equal(lk_chunks_attention_scores(r.cache, id, c->n_chunks, scores), LK_E_BUSY);
+        assert_int_equal(lk_chunks_score_attention(r.cache, id, NULL), LK_E_BUSY);
         assert_int_equal(rig_layers(&r, tokens, 7, NULL), LK_OK);
         assert_int_equal(run ? lk_step_commit(r.cache, &none) : lk_step_discard(r.cache), LK_OK);
-        assert_int_equal(lk_chunks_attention(r.cache, id, c->n_chunks, scores), LK_E_STATE);
+        assert_int_equal(lk_chunks_attention_scores(r.cache, id, c->n_chunks, scores), LK_E_STATE);
         rig_sentence("no step was committed");
     }
     watched_step(&r, id, c, 1);
-    assert_int_equal(lk_chunks_attention(r.cache, id, c->n_chunks, scores), LK_OK);
+    assert_int_equal(lk_chunks_attention_scores(r.cache, id, c->n_chunks, scores), LK_OK);
     assert_memory_equal(scores, wanted, c->n_chunks * sizeof *scores);
 
     // What has scores keeps them when it grows, is forked, or cut behind the context.
     lk_sequence child;
     assert_int_equal(lk_sequence_fork(r.cache, id, LK_ALL_TOKENS, &child), LK_OK);
-    assert_int_equal(lk_chunks_attention(r.cache, child, c->n_chunks, scores), LK_E_STATE);
+    assert_int_equal(lk_chunks_attention_scores(r.cache, child, c->n_chunks, scores), LK_E_STATE);
     const uint32_t end = SINKS + c->chunk_tokens * c->n_chunks;
     assert_int_equal(lk_sequence_truncate(r.cache, id, end), LK_OK);
-    assert_int_equal(lk_chunks_attention(r.cache, id, c->n_chunks, scores), LK_OK);
+    assert_int_equal(lk_chunks_attention_scores(r.cache, id, c->n_chunks, scores), LK_OK);
     const uint64_t before = rig_stats(&r).table_bytes;
     assert_int_equal(lk_sequence_truncate(r.cache, id, end - 1), LK_OK);
-    assert_int_equal(lk_chunks_attention(r.cache, id, c->n_chunks, scores), LK_E_STATE);
+    assert_int_equal(lk_chunks_attention_scores(r.cache, id, c->n_chunks, scores), LK_E_STATE);
     assert_true(rig_stats(&r).table_bytes < before);
     rig_close(&r);
 }
@@ -392,9 +392,9 @@ static void steps_that_do_not_fit_are_refused(void **state) {
     rig r;
     open_rig(&r, c);
     const lk_sequence id = model_add(&r);
-    const lk_chunk_watch watch = watch_of(c);
+    const lk_chunk_attention watch = watch_of(c);
     fill_before(&r, id, c, 1);
-    assert_int_equal(lk_chunks_watch(r.cache, id, &watch), LK_OK);
+    assert_int_equal(lk_chunks_score_attention(r.cache, id, &watch), LK_OK);
     uint32_t n = c->query_tokens - 1;
     assert_int_equal(rig_begin(&r, 1, &id, &n, NULL), LK_E_ARGUMENT);
     rig_sentence("has 6 new tokens");
@@ -404,21 +404,21 @@ static void steps_that_do_not_fit_are_refused(void **state) {
     rig_sentence("draft tree");
     assert_int_equal(lk_sequence_truncate(r.cache, id, 200), LK_OK);
     assert_int_equal(rig_begin(&r, 1, &id, &n, NULL), LK_E_ARGUMENT);
-    rig_sentence("before the end of the watched context at 304");
+    rig_sentence("before the end of the scored context at 304");
     // The watch is still there, and so is the sequence.
     uint64_t length = 0;
     assert_int_equal(lk_sequence_length(r.cache, id, &length), LK_OK);
     assert_int_equal(length, 200);
     assert_int_equal(rig_step(&r, id, 1, 200, 120, NULL), LK_OK);
     float scores[MAX_CHUNKS];
-    assert_int_equal(lk_chunks_attention(r.cache, id, c->n_chunks, scores), LK_OK);
+    assert_int_equal(lk_chunks_attention_scores(r.cache, id, c->n_chunks, scores), LK_OK);
     rig_close(&r);
 }
 
-static void expect_refusal(rig *r, lk_sequence id, const lk_chunk_watch *watch, lk_status status,
-                           const char *part) {
+static void expect_refusal(rig *r, lk_sequence id, const lk_chunk_attention *watch,
+                           lk_status status, const char *part) {
     const lk_cache_stats before = rig_stats(r);
-    assert_int_equal(lk_chunks_watch(r->cache, id, watch), status);
+    assert_int_equal(lk_chunks_score_attention(r->cache, id, watch), status);
     rig_sentence(part);
     const lk_cache_stats after = rig_stats(r);
     assert_memory_equal(&before, &after, sizeof before);
@@ -430,54 +430,55 @@ static void wrong_watches_are_refused(void **state) {
     rig r;
     open_rig(&r, c);
     const lk_sequence id = model_add(&r);
-    const lk_chunk_watch good = watch_of(c);
-    lk_chunk_watch w = good;
-    assert_int_equal(lk_chunk_watch_init(NULL, sizeof w), LK_E_ARGUMENT);
-    assert_int_equal(lk_chunks_watch(NULL, id, &good), LK_E_ARGUMENT);
+    const lk_chunk_attention good = watch_of(c);
+    lk_chunk_attention w = good;
+    assert_int_equal(lk_chunk_attention_init(NULL, sizeof w), LK_E_ARGUMENT);
+    assert_int_equal(lk_chunks_score_attention(NULL, id, &good), LK_E_ARGUMENT);
     expect_refusal(&r, 99, &good, LK_E_NOT_FOUND, "no sequence 99");
     w.size = 8;
-    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "watch.size");
+    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "chunk_attention.size");
     w = good;
     w.n_query_tokens = 0;
-    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "watch.n_query_tokens is 0");
+    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "chunk_attention.n_query_tokens is 0");
     w.n_query_tokens = 513;
     expect_refusal(&r, id, &w, LK_E_ARGUMENT, "max_step_tokens, 512");
     for (uint32_t tokens = 7; tokens <= 257; tokens += 250) {
         w = good;
         w.chunk_tokens = tokens;
-        expect_refusal(&r, id, &w, LK_E_ARGUMENT, "watch.chunk_tokens");
+        expect_refusal(&r, id, &w, LK_E_ARGUMENT, "chunk_attention.chunk_tokens");
     }
     w = good;
     w.n_chunks = 0;
-    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "watch.n_chunks is 0");
+    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "chunk_attention.n_chunks is 0");
     w.n_chunks = 1u << 28;
-    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "watch.n_chunks");
+    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "chunk_attention.n_chunks");
     w.n_chunks = 200000;
-    expect_refusal(&r, id, &w, LK_E_BUDGET, "watching 200000 chunks needs 103200512");
+    expect_refusal(&r, id, &w, LK_E_BUDGET, "scoring 200000 chunks needs 103200512");
     w = good;
     w.reserved = 1;
-    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "watch.reserved");
+    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "chunk_attention.reserved");
     const uint32_t wrong[][2] = {{0, 0}, {2, 0}, {0, 1}, {0, 3}};
     const lk_status statuses[] = {LK_E_ARGUMENT, LK_E_ARGUMENT, LK_E_UNSUPPORTED, LK_E_NOT_FOUND};
     for (size_t i = 0; i < sizeof statuses / sizeof *statuses; ++i) {
         w = good;
         w.n_layers = 2;
         w.layers = wrong[i];
-        expect_refusal(&r, id, &w, statuses[i], "watch.layers[1]");
+        expect_refusal(&r, id, &w, statuses[i], "chunk_attention.layers[1]");
     }
     w.layers = NULL;
-    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "watch.layers is NULL");
+    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "chunk_attention.layers is NULL");
 
     float scores[MAX_CHUNKS];
-    assert_int_equal(lk_chunks_attention(NULL, id, 1, scores), LK_E_ARGUMENT);
-    assert_int_equal(lk_chunks_attention(r.cache, 99, 1, scores), LK_E_NOT_FOUND);
-    assert_int_equal(lk_chunks_attention(r.cache, id, 1, scores), LK_E_STATE);
+    assert_int_equal(lk_chunks_attention_scores(NULL, id, 1, scores), LK_E_ARGUMENT);
+    assert_int_equal(lk_chunks_attention_scores(r.cache, 99, 1, scores), LK_E_NOT_FOUND);
+    assert_int_equal(lk_chunks_attention_scores(r.cache, id, 1, scores), LK_E_STATE);
     fill_before(&r, id, c, 1);
-    assert_int_equal(lk_chunks_watch(r.cache, id, &good), LK_OK);
+    assert_int_equal(lk_chunks_score_attention(r.cache, id, &good), LK_OK);
     watched_step(&r, id, c, 1);
-    assert_int_equal(lk_chunks_attention(r.cache, id, c->n_chunks + 1, scores), LK_E_ARGUMENT);
+    assert_int_equal(lk_chunks_attention_scores(r.cache, id, c->n_chunks + 1, scores),
+                     LK_E_ARGUMENT);
     rig_sentence("n_chunks is 10 and not 9");
-    assert_int_equal(lk_chunks_attention(r.cache, id, c->n_chunks, NULL), LK_E_ARGUMENT);
+    assert_int_equal(lk_chunks_attention_scores(r.cache, id, c->n_chunks, NULL), LK_E_ARGUMENT);
     rig_close(&r);
 }
 
@@ -491,7 +492,7 @@ static void models_of_windows_alone_are_refused(void **state) {
     rig_open(&r);
     rig_preset(&r, "fp16");
     assert_int_equal(rig_cache(&r, 4, 512, BUDGET), LK_OK);
-    const lk_chunk_watch watch = watch_of(c);
+    const lk_chunk_attention watch = watch_of(c);
     expect_refusal(&r, model_add(&r), &watch, LK_E_UNSUPPORTED, "every layer has a sliding window");
     rig_close(&r);
 }
@@ -503,9 +504,9 @@ static void wild_queries_are_told_of(void **state) {
     rig r;
     open_rig(&r, c);
     const lk_sequence id = model_add(&r);
-    const lk_chunk_watch watch = watch_of(c);
+    const lk_chunk_attention watch = watch_of(c);
     fill_before(&r, id, c, 1);
-    assert_int_equal(lk_chunks_watch(r.cache, id, &watch), LK_OK);
+    assert_int_equal(lk_chunks_score_attention(r.cache, id, &watch), LK_OK);
     const uint32_t one = 1;
     const rig_token token = {1, total_tokens(c) - 1};
     assert_int_equal(rig_begin(&r, 1, &id, &one, NULL), LK_OK);
@@ -524,7 +525,7 @@ static void wild_queries_are_told_of(void **state) {
     }
     assert_int_equal(lk_step_commit(r.cache, NULL), LK_OK);
     float scores[MAX_CHUNKS];
-    assert_int_equal(lk_chunks_attention(r.cache, id, c->n_chunks, scores), LK_E_DATA);
+    assert_int_equal(lk_chunks_attention_scores(r.cache, id, c->n_chunks, scores), LK_E_DATA);
     rig_sentence("the score of chunk 0 is not finite");
     rig_close(&r);
 }

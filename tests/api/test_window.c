@@ -9,7 +9,7 @@ typedef struct setup {
     const char *preset;
     uint32_t page_tokens;
     uint32_t sink_tokens;
-    uint32_t window_tokens;       // at 16 bits
+    uint32_t recent_tokens;       // at 16 bits
     uint32_t attended_tokens[3];  // of the layers
     uint32_t window_sink_tokens;
 } setup;
@@ -33,7 +33,7 @@ static void start(rig *r, const setup *s, uint32_t max_sequences) {
     }
     rig_open(r);
     rig_preset(r, s->preset);
-    rig_recent(r, s->page_tokens, s->sink_tokens, s->window_tokens);
+    rig_recent(r, s->page_tokens, s->sink_tokens, s->recent_tokens);
     assert_int_equal(rig_cache(r, max_sequences, 512, BUDGET), LK_OK);
 }
 

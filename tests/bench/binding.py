@@ -45,7 +45,7 @@ class CacheStats(c.Structure):
                 ('budget_bytes', c.c_uint64), ('reserved_bytes', c.c_uint64), ('payload_bytes', c.c_uint64),
                 ('metadata_bytes', c.c_uint64), ('recent_bytes', c.c_uint64), ('table_bytes', c.c_uint64),
                 ('workspace_bytes', c.c_uint64), ('free_bytes', c.c_uint64), ('pages_packed', c.c_uint64),
-                ('pages_reopened', c.c_uint64), ('values_saturated', c.c_uint64), ('device_bytes', c.c_uint64),
+                ('pages_dequantized', c.c_uint64), ('values_saturated', c.c_uint64), ('device_bytes', c.c_uint64),
                 ('shared_bytes', c.c_uint64), ('pages_copied', c.c_uint64), ('unread', c.c_uint64 * 9)]
 
 
@@ -58,7 +58,7 @@ class PlanSize(c.Structure):
 
 class KeyRule(c.Structure):
     _fields_ = [('size', c.c_uint32), ('bits', c.c_uint32), ('axis', c.c_uint32), ('group', c.c_uint32),
-                ('boost_channels', c.c_uint32), ('boost_bits', c.c_uint32), ('boost_score', c.c_uint32),
+                ('boost_channels', c.c_uint32), ('boost_bits', c.c_uint32), ('boost_ranking', c.c_uint32),
                 ('channel_bits', c.POINTER(c.c_uint8)), ('one_bit', c.c_uint32), ('clip', c.c_float)]
 
 
@@ -74,7 +74,7 @@ class ChunkRule(c.Structure):
 
 
 class ChunkQuota(c.Structure):
-    _fields_ = [('size', c.c_uint32), ('row_chunks', c.c_uint32), ('low_share', c.c_double),
+    _fields_ = [('size', c.c_uint32), ('block_chunks', c.c_uint32), ('low_share', c.c_double),
                 ('high_share', c.c_double), ('budget_bytes', c.c_uint64), ('low_bytes', c.c_uint64),
                 ('middle_bytes', c.c_uint64), ('high_bytes', c.c_uint64)]
 
@@ -313,7 +313,7 @@ class Cache:
         scores = (c.c_float * n_chunks)(*(draw.random() for _ in range(n_chunks)))
         classes = (U32 * n_chunks)()
         quota = self.library.start('chunk_quota', ChunkQuota)
-        quota.row_chunks = self.mix.page_tokens() // self.mix.chunk_tokens
+        quota.block_chunks = self.mix.page_tokens() // self.mix.chunk_tokens
         quota.low_share, quota.high_share = self.mix.low, self.mix.high
         self.check(self.lk.lk_chunks_by_quota(scores, n_chunks, c.byref(quota), classes, None))
         self.check(self.lk.lk_chunks_assign(self.handle, self.ids[sequence], n_tokens, n_chunks, classes, scores))

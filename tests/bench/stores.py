@@ -75,7 +75,7 @@ def chanmix(geometry: lowkey.Geometry) -> lowkey.Plan:
             values.append(lowkey.ValueRule(4 if retrieves else 2, F8_GROUP))
             head += 1
         layers.append(lowkey.LayerRule(tuple(keys), tuple(values), 'f8'))
-    spec = lowkey.PlanSpec('chanmix', sink_tokens=SINKS, window_tokens=WINDOW, layers=tuple(layers))
+    spec = lowkey.PlanSpec('chanmix', sink_tokens=SINKS, recent_tokens=WINDOW, layers=tuple(layers))
     return lowkey.Plan.build(geometry, spec)
 
 
@@ -187,11 +187,11 @@ class LowkeyStore:
     def shrink(self, bits: int) -> None:
         """All pages down to a rung, as the cache does by itself when its budget is full."""
         self.synchronize()
-        before, begin = self.store.stats().halves_shrunk, time.perf_counter()
+        before, begin = self.store.stats().pages_shrunk, time.perf_counter()
         self.store.shrink(bits)
         self.synchronize()
         self.shrinks.append({'bits': bits, 'tokens': self.n_filled, 'ms': (time.perf_counter() - begin) * 1e3,
-                             'halves': self.store.stats().halves_shrunk - before})
+                             'halves': self.store.stats().pages_shrunk - before})
 
     def close(self) -> None:
         self.cache.close()

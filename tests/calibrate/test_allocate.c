@@ -47,7 +47,7 @@ static double solve(const struct problem *p, uint32_t *choices) {
     double total = -1, sum = 0;
     uint64_t bytes = 0;
     const lk_status status =
-        lk_allocate(p->n_items, p->n_choices, p->costs, p->bytes, p->budget, choices, &total);
+        lk_solve_widths(p->n_items, p->n_choices, p->costs, p->bytes, p->budget, choices, &total);
     if (status != LK_OK)
         fail_msg("%s", sentence());
     for (uint32_t i = 0; i < p->n_items; ++i) {
@@ -161,19 +161,20 @@ static void bad_problems_are_refused(void **unused) {
     const uint64_t bytes[4] = {8, 4, 8, 4};
     const uint64_t huge[4] = {8, 4, UINT64_MAX, 4};
     uint32_t choices[2] = {7, 7};
-    expect_failure(lk_allocate(2, 2, costs, bytes, 7, choices, NULL), LK_E_BUDGET,
+    expect_failure(lk_solve_widths(2, 2, costs, bytes, 7, choices, NULL), LK_E_BUDGET,
                    "the smallest choices take 8");
-    expect_failure(lk_allocate(2, 2, bad, bytes, 16, choices, NULL), LK_E_ARGUMENT, "costs[1][1]");
+    expect_failure(lk_solve_widths(2, 2, bad, bytes, 16, choices, NULL), LK_E_ARGUMENT,
+                   "costs[1][1]");
     bad[3] = -1;
-    expect_failure(lk_allocate(2, 2, bad, bytes, 16, choices, NULL), LK_E_ARGUMENT, "is -1");
-    expect_failure(lk_allocate(2, 2, costs, huge, 16, choices, NULL), LK_E_ARGUMENT, "item 1");
-    expect_failure(lk_allocate(0, 2, costs, bytes, 16, choices, NULL), LK_E_ARGUMENT,
+    expect_failure(lk_solve_widths(2, 2, bad, bytes, 16, choices, NULL), LK_E_ARGUMENT, "is -1");
+    expect_failure(lk_solve_widths(2, 2, costs, huge, 16, choices, NULL), LK_E_ARGUMENT, "item 1");
+    expect_failure(lk_solve_widths(0, 2, costs, bytes, 16, choices, NULL), LK_E_ARGUMENT,
                    "n_items is 0");
-    expect_failure(lk_allocate(2, 0, costs, bytes, 16, choices, NULL), LK_E_ARGUMENT,
+    expect_failure(lk_solve_widths(2, 0, costs, bytes, 16, choices, NULL), LK_E_ARGUMENT,
                    "n_choices 0");
-    expect_failure(lk_allocate(2, 2, NULL, bytes, 16, choices, NULL), LK_E_ARGUMENT, "NULL");
+    expect_failure(lk_solve_widths(2, 2, NULL, bytes, 16, choices, NULL), LK_E_ARGUMENT, "NULL");
     assert_int_equal(choices[0], 7);
-    assert_int_equal(lk_allocate(2, 2, costs, bytes, 12, choices, NULL), LK_OK);
+    assert_int_equal(lk_solve_widths(2, 2, costs, bytes, 12, choices, NULL), LK_OK);
     assert_int_equal(choices[0] + choices[1], 1);
 }
 

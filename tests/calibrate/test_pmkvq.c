@@ -540,7 +540,7 @@ static void published_plans_have_scales(void **unused) {
     options.group = 128;
     options.key_scales = 1;
     options.sink_tokens = 16;
-    options.window_tokens = 0;
+    options.recent_tokens = 0;
     expect_failure(lk_calibrator_pmkvq(c, &options, &plan), LK_E_STATE,
                    "layer 0 has had no search for key scales");
     assert_null(plan);
@@ -669,7 +669,7 @@ static void fill_cache(const lk_plan *plan, const lk_pmkvq *options) {
         if (at == 512)
             assert_int_equal(stats.payload_bytes, 0);
     }
-    assert_true(stats.halves_shrunk > 0);
+    assert_true(stats.pages_shrunk > 0);
     lk_cache_destroy(&cache);
     lk_context_close(&context);
     free(rows);

@@ -98,7 +98,7 @@ static void bm25(void) {
     const uint32_t n_query = whole();
     uint32_t *query = wholes(n_query);
     float *scores = room(n, sizeof *scores);
-    check(lk_chunks_bm25(&options, tokens, starts, n, query, n_query, scores));
+    check(lk_chunks_score_bm25(&options, tokens, starts, n, query, n_query, scores));
     print_floats(scores, n);
     free(starts);
     free(tokens);
@@ -124,7 +124,7 @@ static void thresholds(void) {
 static void by_quota(void) {
     lk_chunk_quota quota;
     check(lk_chunk_quota_init(&quota, sizeof quota));
-    quota.row_chunks = whole();
+    quota.block_chunks = whole();
     quota.low_share = number();
     quota.high_share = number();
     quota.budget_bytes = (uint64_t)number();

@@ -115,19 +115,19 @@ static void bm25_ranks_the_chunk_with_the_rare_token(void **state) {
     assert_int_equal(options.chunk_tokens, 32);
     assert_true(options.k1 == 1.2 && options.b == 0.75);
     options.chunk_tokens = 4;
-    assert_int_equal(lk_chunks_bm25(&options, tokens, NULL, 3, query, 2, scores), LK_OK);
+    assert_int_equal(lk_chunks_score_bm25(&options, tokens, NULL, 3, query, 2, scores), LK_OK);
     /* Equal lengths: l / mean l is 1. f is 2, 2, 1 of token 1 and 1, 0, 0 of token 9. */
     const double common = log(1 + 0.5 / 3.5);
     const double rare = log(1 + 2.5 / 1.5);
     assert_true(scores[0] == (float)(common * 2 * 2.2 / 3.2 + rare * 2.2 / 2.2));
     assert_true(scores[1] == (float)(common * 2 * 2.2 / 3.2));
     assert_true(scores[2] == (float)common);
-    assert_int_equal(lk_chunks_bm25(&options, tokens, NULL, 3, NULL, 0, scores), LK_OK);
+    assert_int_equal(lk_chunks_score_bm25(&options, tokens, NULL, 3, NULL, 0, scores), LK_OK);
     assert_true(scores[0] == 0 && scores[1] == 0 && scores[2] == 0);
     const uint64_t empty[3] = {5, 5, 5};
-    assert_int_equal(lk_chunks_bm25(&options, NULL, empty, 2, query, 2, scores), LK_OK);
+    assert_int_equal(lk_chunks_score_bm25(&options, NULL, empty, 2, query, 2, scores), LK_OK);
     assert_true(scores[0] == 0 && scores[1] == 0);
-    assert_int_equal(lk_chunks_bm25(&options, NULL, NULL, 0, NULL, 0, NULL), LK_OK);
+    assert_int_equal(lk_chunks_score_bm25(&options, NULL, NULL, 0, NULL, 0, NULL), LK_OK);
 }
 
 static void bm25_refuses_wrong_arguments(void **state) {
@@ -142,30 +142,34 @@ static void bm25_refuses_wrong_arguments(void **state) {
     expect_failure(lk_bm25_init(&good, 8), LK_E_ARGUMENT, "8 bytes");
     assert_int_equal(lk_bm25_init(&good, sizeof good), LK_OK);
     good.chunk_tokens = 2;
-    expect_failure(lk_chunks_bm25(NULL, tokens, NULL, 2, tokens, 1, scores), LK_E_ARGUMENT, "NULL");
-    expect_failure(lk_chunks_bm25(&good, NULL, NULL, 2, tokens, 1, scores), LK_E_ARGUMENT, "NULL");
-    expect_failure(lk_chunks_bm25(&good, tokens, NULL, 2, NULL, 1, scores), LK_E_ARGUMENT, "NULL");
-    expect_failure(lk_chunks_bm25(&good, tokens, NULL, 2, tokens, 1, NULL), LK_E_ARGUMENT, "NULL");
-    expect_failure(lk_chunks_bm25(&good, tokens, falling, 2, tokens, 1, scores), LK_E_ARGUMENT,
-                   "starts[2] is 2 behind 3");
-    expect_failure(lk_chunks_bm25(&good, tokens, huge, 1, tokens, 1, scores), LK_E_ARGUMENT,
+    expect_failure(lk_chunks_score_bm25(NULL, tokens, NULL, 2, tokens, 1, scores), LK_E_ARGUMENT,
+                   "NULL");
+    expect_failure(lk_chunks_score_bm25(&good, NULL, NULL, 2, tokens, 1, scores), LK_E_ARGUMENT,
+                   "NULL");
+    expect_failure(lk_chunks_score_bm25(&good, tokens, NULL, 2, NULL, 1, scores), LK_E_ARGUMENT,
+                   "NULL");
+    expect_failure(lk_chunks_score_bm25(&good, tokens, NULL, 2, tokens, 1, NULL), LK_E_ARGUMENT,
+                   "NULL");
+    expect_failure(lk_chunks_score_bm25(&good, tokens, falling, 2, tokens, 1, scores),
+                   LK_E_ARGUMENT, "starts[2] is 2 behind 3");
+    expect_failure(lk_chunks_score_bm25(&good, tokens, huge, 1, tokens, 1, scores), LK_E_ARGUMENT,
                    "starts[1]");
     options = good;
     options.chunk_tokens = 0;
-    expect_failure(lk_chunks_bm25(&options, tokens, NULL, 2, tokens, 1, scores), LK_E_ARGUMENT,
-                   "chunk_tokens");
+    expect_failure(lk_chunks_score_bm25(&options, tokens, NULL, 2, tokens, 1, scores),
+                   LK_E_ARGUMENT, "chunk_tokens");
     options = good;
     options.k1 = NAN;
-    expect_failure(lk_chunks_bm25(&options, tokens, NULL, 2, tokens, 1, scores), LK_E_ARGUMENT,
-                   "k1");
+    expect_failure(lk_chunks_score_bm25(&options, tokens, NULL, 2, tokens, 1, scores),
+                   LK_E_ARGUMENT, "k1");
     options = good;
     options.b = 1.5;
-    expect_failure(lk_chunks_bm25(&options, tokens, NULL, 2, tokens, 1, scores), LK_E_ARGUMENT,
-                   "options.b is 1.5");
+    expect_failure(lk_chunks_score_bm25(&options, tokens, NULL, 2, tokens, 1, scores),
+                   LK_E_ARGUMENT, "options.b is 1.5");
     options = good;
     options.size = 8;
-    expect_failure(lk_chunks_bm25(&options, tokens, NULL, 2, tokens, 1, scores), LK_E_ARGUMENT,
-                   "size");
+    expect_failure(lk_chunks_score_bm25(&options, tokens, NULL, 2, tokens, 1, scores),
+                   LK_E_ARGUMENT, "size");
     assert_true(scores[0] == 7 && scores[1] == 7);
 }
 
@@ -238,10 +242,10 @@ static void thresholds_refuse_wrong_arguments(void **state) {
     expect_classes(classes, "999999");
 }
 
-static lk_chunk_quota quota_of(uint32_t row_chunks, double low_share, double high_share) {
+static lk_chunk_quota quota_of(uint32_t block_chunks, double low_share, double high_share) {
     lk_chunk_quota quota;
     assert_int_equal(lk_chunk_quota_init(&quota, sizeof quota), LK_OK);
-    quota.row_chunks = row_chunks;
+    quota.block_chunks = block_chunks;
     quota.low_share = low_share;
     quota.high_share = high_share;
     return quota;
@@ -292,7 +296,7 @@ static void quota_fills_the_budget(void **state) {
     quota.budget_bytes = 17;
     expect_failure(lk_chunks_by_quota(scores, N, &quota, classes, &bytes), LK_E_BUDGET, "take 18");
     /* Rows of 4: two chunks are in the last row, so high. */
-    quota.row_chunks = 4;
+    quota.block_chunks = 4;
     quota.budget_bytes = 43;
     expect_failure(lk_chunks_by_quota(scores, N, &quota, classes, &bytes), LK_E_BUDGET, "take 44");
     quota.budget_bytes = 52;
@@ -308,7 +312,7 @@ static void quota_refuses_wrong_arguments(void **state) {
     expect_failure(lk_chunk_quota_init(NULL, sizeof quota), LK_E_ARGUMENT, "quota");
     expect_failure(lk_chunks_by_quota(scores, N, NULL, classes, NULL), LK_E_ARGUMENT, "quota");
     expect_failure(lk_chunks_by_quota(scores, N, &quota, classes, NULL), LK_E_ARGUMENT,
-                   "row_chunks");
+                   "block_chunks");
     const double shares[][2] = {{0.6, 0.5}, {-0.1, 0.5}, {0.5, -0.1}, {NAN, 0}, {0, NAN}};
     for (size_t i = 0; i < sizeof shares / sizeof *shares; ++i) {
         quota = quota_of(1, shares[i][0], shares[i][1]);

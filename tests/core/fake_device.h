@@ -22,18 +22,18 @@ class FakeDevice final : public lk::CacheDevice {
     }
     bool is_capturing() const override { return capturing; }
 
-    lk_status row_create(lk::PageRow *row) override {
-        if (rows.size() == max_rows)
+    lk_status block_create(lk::Block *row) override {
+        if (rows.size() == max_blocks)
             return lk::fail(LK_E_NOMEM, "no room for a row");
         rows.insert(row);
         stale.insert(row);
         return LK_OK;
     }
-    void row_destroy(lk::PageRow *row) override {
+    void block_destroy(lk::Block *row) override {
         rows.erase(row);
         stale.erase(row);
     }
-    lk_status entries_changed(lk::PageRow *row) override {
+    lk_status entries_changed(lk::Block *row) override {
         stale.erase(row);
         ++n_changes;
         return LK_OK;
@@ -50,7 +50,9 @@ class FakeDevice final : public lk::CacheDevice {
     lk_status pack(const lk::PackItem *items, uint32_t n_items) override {
         return packs ? packs(items, n_items) : LK_OK;
     }
-    lk_status reopen(const lk::ReopenItem *, uint32_t) override { return LK_OK; }
+    lk_status dequantize(const lk::DequantizeItem *items, uint32_t n_items) override {
+        return dequantizes ? dequantizes(items, n_items) : LK_OK;
+    }
     lk_status download(const lk::SlotCopy *items, uint32_t n_items) override {
         for (uint32_t i = 0; i < n_items; ++i)
             std::memcpy(items[i].host, reinterpret_cast<void *>(items[i].address), items[i].bytes);
@@ -68,11 +70,11 @@ class FakeDevice final : public lk::CacheDevice {
     lk_status shrink(const lk::ShrinkItem *items, uint32_t n_items) override {
         return shrinks ? shrinks(items, n_items) : LK_OK;
     }
-    uint64_t query_sums() const override { return 0; }
-    lk_status sum_queries(const lk::QuerySumArgs &) override { return LK_OK; }
-    lk_status add_sums(const lk::SumItem *, uint32_t) override { return LK_OK; }
+    uint64_t query_stats() const override { return 0; }
+    lk_status sum_queries(const lk::QueryStatArgs &) override { return LK_OK; }
+    lk_status add_stats(const lk::StatItem *, uint32_t) override { return LK_OK; }
     lk_status attend(const lk::AttendArgs &args) override {
-        n_watches += args.n_watches;
+        n_chunk_attentions += args.n_chunk_attentions;
         return LK_OK;
     }
     void report(lk::DataReport *out) const override { *out = data; }
@@ -87,11 +89,11 @@ class FakeDevice final : public lk::CacheDevice {
     void *handle = nullptr;
     bool capturing = false;
     bool fails_begin = false;
-    uint32_t n_watches = 0;
-    size_t max_rows = SIZE_MAX;
-    std::set<lk::PageRow *> rows;
-    std::set<lk::PageRow *> stale;  // created and not told of since
-    size_t n_stale = 0;             // at a begin
+    uint32_t n_chunk_attentions = 0;
+    size_t max_blocks = SIZE_MAX;
+    std::set<lk::Block *> rows;
+    std::set<lk::Block *> stale;  // created and not told of since
+    size_t n_stale = 0;           // at a begin
     lk::Batch last_begin{};
     uint32_t n_changes = 0;
     uint32_t n_appends = 0;
@@ -101,6 +103,7 @@ class FakeDevice final : public lk::CacheDevice {
     // What a test makes of these calls; nothing when it is empty.
     std::function<lk_status(const lk::PackItem *items, uint32_t n_items)> packs;
     std::function<lk_status(const lk::ShrinkItem *items, uint32_t n_items)> shrinks;
+    std::function<lk_status(const lk::DequantizeItem *items, uint32_t n_items)> dequantizes;
 };
 
 // With one cache at a time.
@@ -111,6 +114,11 @@ class FakeDeviceBackend final : public lk::Backend {
                    ? LK_OK
                    : lk::fail(LK_E_UNSUPPORTED, "memory %u, queue %u", capability.memory,
                               capability.queue);
+    }
+    const lk::BackendTraits &traits() const override {
+        static constexpr lk::BackendTraits kTraits = {
+            "a fake device", LK_MEMORY_CUDA, false, LK_QUEUE_CUDA_STREAM, 0, true};
+        return kTraits;
     }
     void describe(lk_device_info *) const override {}
     lk_status slab_create(uint64_t bytes, lk::SlabMemory *out) override {

@@ -13,7 +13,7 @@
 #include "backend/cpu/cache_device.h"
 #include "backend/cpu/watch.h"
 #include "cuda/launch.h"
-#include "cuda/query_sums.h"
+#include "cuda/query_stats.h"
 #include "suite.h"
 
 using namespace lk;
@@ -103,33 +103,33 @@ cpu::Engine &engine() {
 struct DeviceBatch {
     explicit DeviceBatch(const StepView &view);
 
-    std::vector<std::vector<PageRow>> rows;
-    std::vector<std::vector<const PageRow *>> lists;
+    std::vector<std::vector<Block>> rows;
+    std::vector<std::vector<const Block *>> lists;
     std::vector<std::vector<int32_t>> parents;
     std::vector<BatchSequence> sequences;
     Batch batch;
 
   private:
-    void read_rows(const StepView &view, const SequenceInfo &info, uint32_t s);
+    void read_block_part(const StepView &view, const SequenceInfo &info, uint32_t s);
     void read_tree(const StepView &view, const SequenceInfo &info, uint32_t s);
 };
 
-void DeviceBatch::read_rows(const StepView &view, const SequenceInfo &info, uint32_t s) {
+void DeviceBatch::read_block_part(const StepView &view, const SequenceInfo &info, uint32_t s) {
     for (uint32_t r = 0; r < info.n_rows; ++r) {
-        const RowInfo &from = view.rows[info.first_row + r];
-        PageRow row{};
+        const BlockInfo &from = view.blocks[info.first_block + r];
+        Block row{};
         row.first_token = from.first_token;
         row.capacity_tokens = from.capacity_tokens;
         row.n_entries = g_layout.n_entries;
         row.entries = reinterpret_cast<PageEntry *>(from.entries);
-        row.is_direct = from.is_direct;
+        row.is_packed_on_append = from.is_packed_on_append;
         for (uint32_t e = 0; e < row.n_entries; ++e) {
-            assert_true(row.entries[e].key_class < g_layout.n_classes);
-            assert_true(row.entries[e].value_class < g_layout.n_classes);
+            assert_true(row.entries[e].key_format < g_layout.n_classes);
+            assert_true(row.entries[e].value_format < g_layout.n_classes);
         }
         rows[s].push_back(row);
     }
-    for (const PageRow &row : rows[s])
+    for (const Block &row : rows[s])
         lists[s].push_back(&row);
 }
 
@@ -155,10 +155,10 @@ DeviceBatch::DeviceBatch(const StepView &view) {
     parents.resize(n);
     for (uint32_t s = 0; s < n; ++s) {
         const SequenceInfo &info = view.sequences[s];
-        read_rows(view, info, s);
+        read_block_part(view, info, s);
         read_tree(view, info, s);
         sequences.push_back({lists[s].data(), info.n_rows, info.n_attended, info.id, info.n_history,
-                             info.n_new, info.first_new, static_cast<int32_t>(info.new_in_rows),
+                             info.n_new, info.first_new, static_cast<int32_t>(info.new_in_blocks),
                              info.has_tree ? parents[s].data() : nullptr});
     }
     batch = {sequences.data(), n, view.header->n_tokens};
@@ -222,10 +222,11 @@ void attend_now(const Args &from, const StagingArg &staging) {
     assert_int_equal(device.attend(args), LK_OK);
 }
 
-void watch_now(const WatchArgs &from) {
+void watch_now(const AttentionScoresArgs &from) {
     DeviceBatch read(from.step);
-    assert_true(holds(g_device, from.masses, from.n_chunks * sizeof(float)));
-    assert_true(holds(g_device, from.partials, from.max_units * watch_unit_bytes(from.n_chunks)));
+    assert_true(holds(g_device, from.scores, from.n_chunks * sizeof(float)));
+    assert_true(holds(g_device, from.partials,
+                      from.max_work_tiles * attention_score_tile_bytes(from.n_chunks)));
     cpu::AttendCall call{};
     call.layer = layer_view(from.layer);
     call.layer_index = from.layer.layer;
@@ -234,26 +235,26 @@ void watch_now(const WatchArgs &from) {
     call.classes = g_layout.classes;
     call.sequences = read.sequences.data();
     call.n_sequences = static_cast<uint32_t>(read.sequences.size());
-    assert_int_equal(from.n_tiles, watch_tiles(call.layer, from.n_queries));
+    assert_int_equal(from.n_tiles, attention_score_tiles(call.layer, from.n_queries));
     assert_int_equal(from.page_tokens,
-                     read.sequences[from.sequence].rows[from.first_row]->capacity_tokens);
-    const ChunkWatch watch = {from.sequence,
-                              from.first_query,
-                              from.n_queries,
-                              from.first_row,
-                              from.chunk_tokens,
-                              from.n_chunks,
-                              from.max_units,
-                              from.weight,
-                              reinterpret_cast<uint64_t>(from.masses),
-                              reinterpret_cast<uint64_t>(from.partials),
-                              static_cast<int32_t>(from.is_first)};
+                     read.sequences[from.sequence].blocks[from.first_block]->capacity_tokens);
+    const ChunkAttention watch = {from.sequence,
+                                  from.first_query,
+                                  from.n_queries,
+                                  from.first_block,
+                                  from.chunk_tokens,
+                                  from.n_chunks,
+                                  from.max_work_tiles,
+                                  from.weight,
+                                  reinterpret_cast<uint64_t>(from.scores),
+                                  reinterpret_cast<uint64_t>(from.partials),
+                                  static_cast<int32_t>(from.is_first)};
     assert_int_equal(cpu::watch_chunks(call, watch, &engine().pool, &engine().attend_scratch),
                      LK_OK);
 }
 
 // The items of one sequence, KV head and tile of columns: how often each row is read.
-struct Unit {
+struct WorkTile {
     std::vector<uint8_t> rows;
     uint32_t n_items = 0;
 };
@@ -272,54 +273,54 @@ void mark_rows(const WorkItem &item, std::vector<uint8_t> *rows) {
 void check_item(const DecodeArgs &args, const WorkItem &item) {
     assert_true(item.sequence < args.step.header->n_sequences);
     const SequenceInfo &info = args.step.sequences[item.sequence];
-    assert_int_equal(item.first_row, info.first_row);
+    assert_int_equal(item.first_block, info.first_block);
     assert_int_equal(item.first_new, info.first_new);
     assert_int_equal(item.n_new, info.n_new);
-    assert_int_equal(item.new_in_rows, info.new_in_rows);
+    assert_int_equal(item.new_in_blocks, info.new_in_blocks);
     assert_int_equal(item.has_tree, info.has_tree);
-    assert_true(holds(g_device, args.counters + item.unit, sizeof *args.counters));
-    const uint64_t part_floats = args.tile_columns * (args.layer.head_dim + 2);
-    if (item.n_parts > 1)
+    assert_true(holds(g_device, args.counters + item.work_tile, sizeof *args.counters));
+    const uint64_t split_floats = args.tile_columns * (args.layer.head_dim + 2);
+    if (item.n_splits > 1)
         assert_true(holds(g_device, args.partials + item.first_partial,
-                          item.n_parts * part_floats * sizeof *args.partials));
+                          item.n_splits * split_floats * sizeof *args.partials));
 }
 
 // Every unit is there, with a counter of its own, and its parts read each row once; those behind a
 // window need not be.
 void check_items(const DecodeArgs &args) {
-    std::map<uint64_t, Unit> units;
+    std::map<uint64_t, WorkTile> work_tiles;
     std::map<uint32_t, uint64_t> owners;  // of counters
     for (uint32_t i = 0; i < *args.n_items; ++i) {
         const WorkItem &item = args.items[i];
         check_item(args, item);
         const uint64_t name =
             uint64_t{item.sequence} << 32 | uint64_t{item.kv_head} << 16 | item.column_tile;
-        assert_int_equal(owners.emplace(item.unit, name).first->second, name);
-        Unit &unit = units[name];
-        assert_int_equal(item.part, unit.n_items++);
-        unit.rows.resize(args.step.sequences[item.sequence].n_attended);
-        mark_rows(item, &unit.rows);
-        if (item.part + 1 < item.n_parts)
+        assert_int_equal(owners.emplace(item.work_tile, name).first->second, name);
+        WorkTile &work_tile = work_tiles[name];
+        assert_int_equal(item.split, work_tile.n_items++);
+        work_tile.rows.resize(args.step.sequences[item.sequence].n_attended);
+        mark_rows(item, &work_tile.rows);
+        if (item.split + 1 < item.n_splits)
             continue;
-        assert_int_equal(unit.n_items, item.n_parts);
-        for (const uint8_t n : unit.rows)
+        assert_int_equal(work_tile.n_items, item.n_splits);
+        for (const uint8_t n : work_tile.rows)
             assert_true(n == 1 || (n == 0 && args.layer.window_tokens));
     }
     const uint32_t group = args.layer.n_query_heads / args.layer.n_kv_heads;
-    uint64_t n_units = 0;
+    uint64_t n_work_tiles = 0;
     for (uint32_t s = 0; s < args.step.header->n_sequences; ++s)
-        n_units += args.layer.n_kv_heads *
-                   ceil_div(args.step.sequences[s].n_new * group, args.tile_columns);
-    assert_int_equal(units.size(), n_units);
-    assert_int_equal(owners.size(), n_units);
+        n_work_tiles += args.layer.n_kv_heads *
+                        ceil_div(args.step.sequences[s].n_new * group, args.tile_columns);
+    assert_int_equal(work_tiles.size(), n_work_tiles);
+    assert_int_equal(owners.size(), n_work_tiles);
 }
 
 // The block fits and its kernel exists.
 void check_shape(const DecodeArgs &args) {
     assert_true(decode_has_instance(args.layer.head_dim));
     assert_true(args.kind < kDecodeNone);
-    const DecodeShape shape =
-        decode_shape(args.layer.head_dim, args.tile_columns, args.kind, args.has_many_units != 0);
+    const DecodeShape shape = decode_shape(args.layer.head_dim, args.tile_columns, args.kind,
+                                           args.has_many_work_tiles != 0);
     assert_true(args.n_warps > 0 && args.n_warps <= shape.n_warps);
     assert_int_equal(args.n_blocks, kMultiprocessors * shape.n_blocks);
     assert_true(shape.n_blocks *
@@ -328,17 +329,17 @@ void check_shape(const DecodeArgs &args) {
                 kSharedBytes);
 }
 
-PackItem pack_item(const PackJob &job, const ClassInfo *classes) {
-    const ClassInfo &info = classes[job.target_class];
+PackItem pack_item(const PackJob &job, const FormatInfo *classes) {
+    const FormatInfo &info = classes[job.target_format];
     PackItem item{};
-    item.target = &g_layout.classes[job.target_class];
+    item.target = &g_layout.classes[job.target_format];
     item.payload = job.payload;
     item.metadata = job.metadata;
-    item.query_sums = job.query_sums;
-    if (job.source_class == kStaged) {
+    item.query_stats = job.query_stats;
+    if (job.source_format == kStaged) {
         item.staged = reinterpret_cast<const uint16_t *>(job.source);
     } else {
-        item.source_class = &g_layout.classes[job.source_class];
+        item.source_format = &g_layout.classes[job.source_format];
         item.source_payload = job.source;
     }
     assert_int_equal(info.permutation != 0, item.target->permutation != nullptr);
@@ -352,7 +353,7 @@ PackItem pack_item(const PackJob &job, const ClassInfo *classes) {
 
 FakeCounts fake_counts() { return g_counts; }
 
-void fake_use(const HalfClass *classes, uint32_t n_classes, uint32_t n_entries) {
+void fake_use(const PageFormat *classes, uint32_t n_classes, uint32_t n_entries) {
     g_layout = {};
     g_layout.classes = classes;
     g_layout.n_classes = n_classes;
@@ -405,46 +406,47 @@ cudaError_t launch_tile(const TileArgs &args, cudaStream_t) {
     return launch([=] { attend_now(args, args.staging); });
 }
 
-cudaError_t launch_watch(const WatchArgs &args, cudaStream_t) {
-    ++g_counts.n_watches;
+cudaError_t launch_attention_scores(const AttentionScoresArgs &args, cudaStream_t) {
+    ++g_counts.n_chunk_attentions;
     return launch([=] { watch_now(args); });
 }
 
-cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const ClassInfo *classes,
+cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
                         uint32_t head_dim, uint32_t page_tokens, cudaStream_t) {
     ++g_counts.n_packs;
     return launch([=] {
         cpu::CpuCacheDevice device(&engine(), g_layout);
         for (uint32_t i = 0; i < n_jobs; ++i) {
             const PackItem item = pack_item(jobs[i], classes);
-            assert_true(item.target->shape.head_dim <= head_dim);
-            assert_true(item.target->shape.page_tokens <= page_tokens);
+            assert_true(item.target->layout.head_dim <= head_dim);
+            assert_true(item.target->layout.page_tokens <= page_tokens);
             assert_int_equal(device.pack(&item, 1), LK_OK);
         }
     });
 }
 
-cudaError_t launch_reopen(const ReopenJob *jobs, uint32_t n_jobs, const ClassInfo *, cudaStream_t) {
+cudaError_t launch_dequantize(const DequantizeJob *jobs, uint32_t n_jobs, const FormatInfo *,
+                              cudaStream_t) {
     ++g_counts.n_reopens;
     return launch([=] {
         cpu::CpuCacheDevice device(&engine(), g_layout);
         for (uint32_t i = 0; i < n_jobs; ++i) {
-            const ReopenItem item = {
-                &g_layout.classes[jobs[i].source_class], jobs[i].payload, jobs[i].metadata,
-                &g_layout.classes[jobs[i].target_class], jobs[i].target,  jobs[i].n_tokens};
-            assert_int_equal(device.reopen(&item, 1), LK_OK);
+            const DequantizeItem item = {
+                &g_layout.classes[jobs[i].source_format], jobs[i].payload, jobs[i].metadata,
+                &g_layout.classes[jobs[i].target_format], jobs[i].target,  jobs[i].n_tokens};
+            assert_int_equal(device.dequantize(&item, 1), LK_OK);
         }
     });
 }
 
-cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const ClassInfo *, cudaStream_t) {
+cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const FormatInfo *, cudaStream_t) {
     ++g_counts.n_moves;
     return launch([=] {
         cpu::CpuCacheDevice device(&engine(), g_layout);
         for (uint32_t i = 0; i < n_jobs; ++i) {
-            const MoveItem item = {&g_layout.classes[jobs[i].source_class],
+            const MoveItem item = {&g_layout.classes[jobs[i].source_format],
                                    jobs[i].source,
-                                   &g_layout.classes[jobs[i].target_class],
+                                   &g_layout.classes[jobs[i].target_format],
                                    jobs[i].target,
                                    jobs[i].first_source,
                                    jobs[i].first_target,
@@ -454,13 +456,13 @@ cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const ClassInfo *,
     });
 }
 
-cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_halves,
+cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_pages,
                           cudaStream_t) {
     ++g_counts.n_shrinks;
     return launch([=] {
         cpu::CpuCacheDevice device(&engine(), g_layout);
         for (uint32_t i = 0; i < n_jobs; ++i) {
-            assert_true(jobs[i].n_halves && jobs[i].n_halves <= most_halves);
+            assert_true(jobs[i].n_pages && jobs[i].n_pages <= most_pages);
             ShrinkItem item;
             std::memcpy(&item, &jobs[i], sizeof item);
             assert_int_equal(device.shrink(&item, 1), LK_OK);
@@ -468,23 +470,23 @@ cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_
     });
 }
 
-cudaError_t launch_query_sums(const QuerySumLaunch &from, cudaStream_t) {
-    ++g_counts.n_query_sums;
+cudaError_t launch_query_stats(const QueryStatsLaunch &from, cudaStream_t) {
+    ++g_counts.n_query_stats;
     return launch([=] {
         if (from.header->n_sequences != from.n_sequences ||
             from.header->n_tokens != from.n_step_tokens)
             return;
-        QuerySumArgs args{};
+        QueryStatArgs args{};
         args.layer.n_kv_heads = from.first_head + from.n_heads;
         args.layer.n_query_heads = args.layer.n_kv_heads * from.group_size;
         args.layer.head_dim = from.head_dim;
         args.layer.key_scales = from.key_scales;
         args.q = tensor_view(from.q);
-        const QuerySumRun run = {from.offset_bytes, from.stride_bytes,   from.first_token,
-                                 from.n_tokens,     from.tokens_per_sum, from.first_head,
-                                 from.n_heads};
-        for (uint32_t i = 0; i < n_query_sums(run); ++i) {
-            auto *sums = reinterpret_cast<uint64_t *>(*from.sums_cell + from.offset_bytes +
+        const QueryStatRun run = {from.offset_bytes, from.stride_bytes,   from.first_token,
+                                  from.n_tokens,     from.tokens_per_sum, from.first_head,
+                                  from.n_heads};
+        for (uint32_t i = 0; i < n_query_stats(run); ++i) {
+            auto *sums = reinterpret_cast<uint64_t *>(*from.query_stats_cell + from.offset_bytes +
                                                       i * from.stride_bytes);
             assert_true(holds(g_device, sums, uint64_t{from.n_heads} * from.head_dim * 8));
             for (uint32_t head = 0; head < from.n_heads; ++head)
@@ -493,8 +495,8 @@ cudaError_t launch_query_sums(const QuerySumLaunch &from, cudaStream_t) {
     });
 }
 
-cudaError_t launch_add_sums(const SumJob *jobs, uint32_t n_jobs, uint32_t most_channels,
-                            cudaStream_t) {
+cudaError_t launch_add_query_stats(const SumJob *jobs, uint32_t n_jobs, uint32_t most_channels,
+                                   cudaStream_t) {
     ++g_counts.n_sums_added;
     return launch([=] {
         for (uint32_t i = 0; i < n_jobs; ++i) {

@@ -14,18 +14,18 @@ struct FakeCounts {
     uint64_t copied_bytes;
     uint64_t n_decodes;
     uint64_t n_tiles;
-    uint64_t n_watches;
+    uint64_t n_chunk_attentions;
     uint64_t n_packs;
     uint64_t n_reopens;
     uint64_t n_moves;
     uint64_t n_shrinks;
-    uint64_t n_query_sums;
+    uint64_t n_query_stats;
     uint64_t n_sums_added;
 };
 FakeCounts fake_counts();
 
 // The cache whose kernels run.
-void fake_use(const lk::HalfClass *classes, uint32_t n_classes, uint32_t n_entries);
+void fake_use(const lk::PageFormat *classes, uint32_t n_classes, uint32_t n_entries);
 // Run all that is queued.
 void fake_finish();
 // What is launched from now on is kept, and queued with each fake_replay().

@@ -93,7 +93,7 @@ Model::Model(uint32_t seed, bool ranks_by_queries) {
     boosted.bits = 2;
     boosted.boost_channels = 16;
     boosted.boost_bits = 4;
-    boosted.boost_score = ranks_by_queries ? LK_SCORE_QUERY_RANGE : LK_SCORE_KEY;
+    boosted.boost_ranking = ranks_by_queries ? LK_RANKING_QUERY_RANGE : LK_RANKING_KEY;
     assert_ok(lk_plan_set_key(plan, 0, LK_ALL, &boosted));
     uint8_t bits[32];
     for (uint32_t c = 0; c < sizeof bits; ++c)
@@ -366,7 +366,7 @@ void test_same_as_cpu(void **) {
     assert_true(after.n_decodes > before.n_decodes && after.n_tiles > before.n_tiles);
     assert_true(after.n_packs > before.n_packs && after.n_reopens > before.n_reopens);
     assert_true(after.n_moves > before.n_moves && after.n_shrinks > before.n_shrinks);
-    assert_true(after.n_query_sums > before.n_query_sums &&
+    assert_true(after.n_query_stats > before.n_query_stats &&
                 after.n_sums_added > before.n_sums_added);
 }
 
@@ -376,18 +376,18 @@ void test_watches_chunks(void **) {
     const FakeCounts before = fake_counts();
     pair.step({pair.ids[0]}, {90});
     pair.step({pair.ids[1]}, {30});
-    lk_chunk_watch watch;
-    assert_ok(lk_chunk_watch_init(&watch, sizeof watch));
+    lk_chunk_attention watch;
+    assert_ok(lk_chunk_attention_init(&watch, sizeof watch));
     watch.n_query_tokens = 4;
     watch.chunk_tokens = 24;
     watch.n_chunks = 3;
     for (lk_cache *cache : pair.caches)
-        assert_ok(lk_chunks_watch(cache, pair.ids[0], &watch));
+        assert_ok(lk_chunks_score_attention(cache, pair.ids[0], &watch));
     pair.step({pair.ids[1], pair.ids[0]}, {3, 6});
-    assert_true(fake_counts().n_watches > before.n_watches);
+    assert_true(fake_counts().n_chunk_attentions > before.n_chunk_attentions);
     float scores[2][3];
     for (int side = 0; side < 2; ++side)
-        assert_ok(lk_chunks_attention(pair.caches[side], pair.ids[0], 3, scores[side]));
+        assert_ok(lk_chunks_attention_scores(pair.caches[side], pair.ids[0], 3, scores[side]));
     assert_memory_equal(scores[0], scores[1], sizeof scores[0]);
     const float sum = scores[0][0] + scores[0][1] + scores[0][2];
     assert_true(sum > 0.999f && sum < 1.001f);
@@ -467,7 +467,7 @@ void test_steady_step(void **) {
         assert_int_equal(after.n_allocations, before.n_allocations);
         assert_int_equal(after.n_copies, before.n_copies + 8 * (1 + ranks));
         assert_true(after.copied_bytes < before.copied_bytes + 8 * 512);
-        assert_int_equal(after.n_query_sums, before.n_query_sums + 8 * ranks);
+        assert_int_equal(after.n_query_stats, before.n_query_stats + 8 * ranks);
         assert_int_equal(after.n_sums_added, before.n_sums_added + 8 * ranks);
     }
 }

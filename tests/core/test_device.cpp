@@ -116,7 +116,7 @@ void rows_are_told_of(void **) {
         rig.step(5, 7);
     rig.step(200, 1);
     assert_int_equal(device.n_stale, 0);
-    assert_true(rig.backend.layout.max_rows >= device.rows.size());
+    assert_true(rig.backend.layout.max_blocks >= device.rows.size());
     const uint32_t n_changes = device.n_changes;
     assert_int_equal(lk_sequence_truncate(rig.cache, rig.ids[0], 100), LK_OK);
     assert_int_equal(device.n_changes, n_changes + 1);
@@ -124,10 +124,10 @@ void rows_are_told_of(void **) {
     const lk::Batch &batch = device.last_begin;
     assert_int_equal(batch.n_tokens, 66);
     assert_int_equal(batch.sequences[0].id, rig.ids[0]);
-    assert_int_equal(batch.sequences[0].n_attended, batch.sequences[0].n_rows);
+    assert_int_equal(batch.sequences[0].n_attended, batch.sequences[0].n_blocks);
     assert_int_equal(batch.sequences[1].first_new, 1);
-    assert_false(batch.sequences[1].new_in_rows);
-    assert_true(batch.sequences[1].n_attended < batch.sequences[1].n_rows);
+    assert_false(batch.sequences[1].new_in_blocks);
+    assert_true(batch.sequences[1].n_attended < batch.sequences[1].n_blocks);
     assert_int_equal(lk_sequence_remove(rig.cache, rig.ids[1]), LK_OK);
     assert_int_equal(device.n_stale, 0);
     lk_cache_stats stats;
@@ -148,23 +148,23 @@ void rows_stay_below_the_most(void **) {
         ++n;
     }
     assert_true(n > 4);
-    assert_true(rig.device().rows.size() <= rig.backend.layout.max_rows);
-    assert_true(rig.device().rows.size() * 2 > rig.backend.layout.max_rows);
+    assert_true(rig.device().rows.size() <= rig.backend.layout.max_blocks);
+    assert_true(rig.device().rows.size() * 2 > rig.backend.layout.max_blocks);
 }
 
 void a_refused_begin_changes_nothing(void **) {
     Rig rig;
     FakeDevice &device = rig.device();
     rig.step(20);
-    const size_t n_rows = device.rows.size();
+    const size_t n_blocks = device.rows.size();
     device.fails_begin = true;
     assert_int_equal(rig.begin(100), LK_E_DEVICE);
     device.fails_begin = false;
-    assert_int_equal(device.rows.size(), n_rows);
-    device.max_rows = n_rows + 1;
+    assert_int_equal(device.rows.size(), n_blocks);
+    device.max_blocks = n_blocks + 1;
     assert_int_equal(rig.begin(100), LK_E_NOMEM);
-    device.max_rows = SIZE_MAX;
-    assert_int_equal(device.rows.size(), n_rows);
+    device.max_blocks = SIZE_MAX;
+    assert_int_equal(device.rows.size(), n_blocks);
     assert_int_equal(rig.length(0), 20);
     const uint32_t one = 1;
     assert_int_equal(lk_step_begin(rig.cache, nullptr, 1, rig.ids, &one, nullptr), LK_E_ARGUMENT);
@@ -307,14 +307,14 @@ void watched_steps_are_in_no_graph(void **) {
     Rig rig("fp16");
     rig.step(16 + 64 + 10);
     capture(&rig, 2);
-    lk_chunk_watch watch;
-    assert_int_equal(lk_chunk_watch_init(&watch, sizeof watch), LK_OK);
+    lk_chunk_attention watch;
+    assert_int_equal(lk_chunk_attention_init(&watch, sizeof watch), LK_OK);
     watch.n_query_tokens = 2;
     watch.n_chunks = 2;
     rig.device().capturing = true;
-    assert_int_equal(lk_chunks_watch(rig.cache, rig.ids[0], &watch), LK_E_STATE);
+    assert_int_equal(lk_chunks_score_attention(rig.cache, rig.ids[0], &watch), LK_E_STATE);
     rig.device().capturing = false;
-    assert_int_equal(lk_chunks_watch(rig.cache, rig.ids[0], &watch), LK_OK);
+    assert_int_equal(lk_chunks_score_attention(rig.cache, rig.ids[0], &watch), LK_OK);
     assert_int_equal(rig.begin(2), LK_OK);
     assert_int_equal(lk_step_replay(rig.cache), LK_E_STATE);
     sentence_has("which no graph does");
@@ -323,12 +323,12 @@ void watched_steps_are_in_no_graph(void **) {
     assert_int_equal(rig.attend(0), LK_E_STATE);
     sentence_has("which no graph does");
     rig.device().capturing = false;
-    assert_int_equal(rig.device().n_watches, 0);
+    assert_int_equal(rig.device().n_chunk_attentions, 0);
     assert_int_equal(rig.attend(0), LK_OK);
-    assert_int_equal(rig.device().n_watches, 1);
+    assert_int_equal(rig.device().n_chunk_attentions, 1);
     assert_int_equal(lk_step_discard(rig.cache), LK_OK);
     rig.step(2);
-    assert_int_equal(rig.device().n_watches, 1 + kLayers);
+    assert_int_equal(rig.device().n_chunk_attentions, 1 + kLayers);
     capture(&rig, 2);
     assert_int_equal(rig.begin(2), LK_OK);
     assert_int_equal(lk_step_replay(rig.cache), LK_OK);

@@ -2,7 +2,7 @@
 // always were, and where chunks have classes no part is dearer than the others.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "backend/device/split.h"
+#include "backend/gpu/split.h"
 
 #include <algorithm>
 #include <vector>
@@ -25,15 +25,15 @@ constexpr uint32_t kRecentPages = 2;  // at 16 bits, behind the chunks
 // Classes of keys; the values' follow.
 enum : uint16_t { kRaw = 0, kFour = 2, kTwo = 4, kClasses = 6 };
 
-lk::HalfClass half_class(Side side, uint32_t bits) {
-    lk::HalfClass made{};
-    made.shape = lk::raw_shape(side, kHeadDim, LK_MAX_PAGE_TOKENS);
+lk::PageFormat page_format(Side side, uint32_t bits) {
+    lk::PageFormat made{};
+    made.layout = lk::raw_layout(side, kHeadDim, LK_MAX_PAGE_TOKENS);
     if (bits == 16)
         return made;
-    std::swap(made.shape.strips[lk::kPlane16],
-              made.shape.strips[bits == 4 ? lk::kPlane4 : lk::kPlane2]);
-    made.shape.axis = side == Side::kKey ? lk::Axis::kChannel : lk::Axis::kToken;
-    made.shape.group = kGroup;
+    std::swap(made.layout.strips[lk::kPlane16],
+              made.layout.strips[bits == 4 ? lk::kPlane4 : lk::kPlane2]);
+    made.layout.axis = side == Side::kKey ? lk::Axis::kChannel : lk::Axis::kToken;
+    made.layout.group = kGroup;
     return made;
 }
 
@@ -43,11 +43,11 @@ class Rules final : public device::SplitRules {
         return {kWorkers, kWorkers, 64, 8, 16, kWorkers};
     }
     device::SplitShape shape(uint32_t, uint32_t, uint32_t) const override {
-        return {kWorkers, n_readers, 8, 131072, deals_raw};
+        return {kWorkers, n_readers, 8, 131072, splits_packed_only};
     }
 
     uint32_t n_readers = 12;
-    bool deals_raw = false;
+    bool splits_packed_only = false;
 };
 
 class Memory final : public device::TableMemory {
@@ -66,7 +66,7 @@ class Memory final : public device::TableMemory {
 // Pages of a context's chunks, in this order.
 struct Mix {
     uint32_t n_low;
-    uint32_t n_middle;
+    uint32_t n_midpoint;
     uint32_t n_high;
 };
 
@@ -76,7 +76,7 @@ class Context {
     Context(uint32_t n_sequences, const Mix &mix) {
         add_row(kSinkTokens, kRaw);
         add_pages(mix.n_low, kTwo);
-        add_pages(mix.n_middle, kFour);
+        add_pages(mix.n_midpoint, kFour);
         add_pages(mix.n_high, kRaw);
         add_pages(kRecentPages, kRaw);
         for (size_t r = 0; r < rows_.size(); ++r) {
@@ -89,19 +89,19 @@ class Context {
                 {row_pointers_.data(), n_rows, n_rows, s + 1, n_tokens_ - 60, 1, s, 1, nullptr});
         for (const uint32_t bits : {16, 4, 2})
             for (const Side side : {Side::kKey, Side::kValue})
-                classes_.push_back(half_class(side, bits));
+                classes_.push_back(page_format(side, bits));
         entry_classes_.assign(kHeads, {kRaw, kTwo, kRaw + 1, kTwo + 1, kTwo});
         layer_.n_query_heads = 4 * kHeads;
         layer_.n_kv_heads = kHeads;
         layer_.head_dim = kHeadDim;
         layer_.scale = 1;
-        layout_.classes = classes_.data();
-        layout_.n_classes = kClasses;
+        layout_.formats = classes_.data();
+        layout_.n_formats = kClasses;
         layout_.layers = &layer_;
         layout_.first_entries = &first_entry_;
         layout_.n_layers = 1;
         layout_.n_entries = kHeads;
-        layout_.entry_classes = entry_classes_.data();
+        layout_.entry_formats = entry_classes_.data();
         layout_.page_tokens = LK_MAX_PAGE_TOKENS;
         layout_.sink_tokens = kSinkTokens;
         layout_.max_sequences = layout_.max_step_tokens = n_sequences;
@@ -122,12 +122,12 @@ class Context {
         std::vector<WorkItem> items(split.n_items);
         std::memcpy(items.data(), memory.bytes.data() + split.items_offset,
                     items.size() * sizeof(WorkItem));
-        check_rows(items, rules.deals_raw);
+        check_rows(items, rules.splits_packed_only);
         return items;
     }
 
-    // How long an item takes a block whose readers take pieces in turn, in us: measured on an H200
-    // by the kernel that reads these classes (docs/performance.md, Chunks with classes).
+    // How long an item takes a block whose readers take KV tiles in turn, in us: measured on an
+    // H200 by the kernel that reads these classes (docs/performance.md, Chunks with classes).
     double time_of(const WorkItem &item, uint32_t n_readers) const {
         std::vector<double> readers(n_readers);
         for (uint32_t i = 0; i < item.packed_count + 8 * n_raw(item); ++i)
@@ -135,42 +135,43 @@ class Context {
                 i < item.packed_count ? row_time(item.packed_begin + i) : row_time(0) / 8;
         return *std::max_element(readers.begin(), readers.end());
     }
-    static constexpr double kMiddleTime = 15.5;  // of a page
+    static constexpr double kMidpointTime = 15.5;  // of a page
     static uint32_t n_raw(const WorkItem &item) { return item.raw_count[0] + item.raw_count[1]; }
     // If readers of all parts were as busy as each other.
-    double shared_time(uint32_t n_parts, uint32_t n_readers) const {
+    double shared_time(uint32_t n_splits, uint32_t n_readers) const {
         double sum = 0;
         for (uint32_t r = 0; r < rows_.size(); ++r)
             sum += row_time(r);
-        return sum / (n_parts * n_readers);
+        return sum / (n_splits * n_readers);
     }
 
   private:
     // A raw row is eight tiles.
     double row_time(uint32_t row) const {
-        const uint16_t key_class = rows_[row].entries[0].key_class;
-        return key_class == kRaw ? 8 * 2.3 : key_class == kFour ? kMiddleTime : 12.5;
+        const uint16_t key_format = rows_[row].entries[0].key_format;
+        return key_format == kRaw ? 8 * 2.3 : key_format == kFour ? kMidpointTime : 12.5;
     }
 
-    void add_row(uint32_t n_tokens, uint16_t key_class) {
+    void add_row(uint32_t n_tokens, uint16_t key_format) {
         lk::PageEntry entry{};
-        entry.key_class = key_class;
-        entry.value_class = static_cast<uint16_t>(key_class + 1);
+        entry.key_format = key_format;
+        entry.value_format = static_cast<uint16_t>(key_format + 1);
         entries_.emplace_back(kHeads, entry);
-        lk::PageRow row{};
+        lk::Block row{};
         row.first_token = n_tokens_;
         row.capacity_tokens = n_tokens;
         row.n_entries = kHeads;
         rows_.push_back(row);
         n_tokens_ += n_tokens;
     }
-    void add_pages(uint32_t n, uint16_t key_class) {
+    void add_pages(uint32_t n, uint16_t key_format) {
         for (uint32_t i = 0; i < n; ++i)
-            add_row(LK_MAX_PAGE_TOKENS, key_class);
+            add_row(LK_MAX_PAGE_TOKENS, key_format);
     }
 
-    // Of each sequence and head each row is read once; with deals_raw each part has all raw rows.
-    void check_rows(const std::vector<WorkItem> &items, bool deals_raw) const {
+    // Of each sequence and head each row is read once; with splits_packed_only each part has all
+    // raw rows.
+    void check_rows(const std::vector<WorkItem> &items, bool splits_packed_only) const {
         std::vector<std::vector<uint32_t>> reads(sequences_.size() * kHeads,
                                                  std::vector<uint32_t>(rows_.size()));
         for (const WorkItem &item : items) {
@@ -179,7 +180,7 @@ class Context {
             const uint32_t counts[] = {item.raw_count[0], item.raw_count[1], item.packed_count};
             for (uint32_t run = 0; run < 3; ++run)
                 for (uint32_t r = begins[run]; r < begins[run] + counts[run]; ++r)
-                    of.at(r) += run == 2 || !deals_raw || item.part == 0;
+                    of.at(r) += run == 2 || !splits_packed_only || item.split == 0;
         }
         for (const std::vector<uint32_t> &of : reads)
             for (const uint32_t n : of)
@@ -190,11 +191,11 @@ class Context {
     lk::CacheLayout layout_{};
     const uint32_t first_entry_ = 0;
     uint64_t n_tokens_ = 0;
-    std::vector<lk::HalfClass> classes_;
-    std::vector<lk::EntryClasses> entry_classes_;
+    std::vector<lk::PageFormat> classes_;
+    std::vector<lk::EntryFormats> entry_classes_;
     std::vector<std::vector<lk::PageEntry>> entries_;
-    std::vector<lk::PageRow> rows_;
-    std::vector<const lk::PageRow *> row_pointers_;
+    std::vector<lk::Block> rows_;
+    std::vector<const lk::Block *> row_pointers_;
     std::vector<lk::BatchSequence> sequences_;
 };
 
@@ -232,14 +233,14 @@ void uniform_contexts_are_cut_as_before(void **) {
         const std::vector<WorkItem> items = context.plan(rules);
         assert_int_equal(items.size(), cut.shape.n_sequences * kHeads * cut.packed.size());
         for (size_t i = 0; i < items.size(); ++i) {
-            assert_int_equal(items[i].packed_count, cut.packed[items[i].part]);
+            assert_int_equal(items[i].packed_count, cut.packed[items[i].split]);
             if (cut.shape.n_pages > 62)
-                assert_int_equal(Context::n_raw(items[i]), items[i].part ? 0 : 3);
+                assert_int_equal(Context::n_raw(items[i]), items[i].split ? 0 : 3);
         }
     }
 }
 
-void rows_at_16_bits_are_in_all_parts(void **) {
+void rows_at_16_bits_are_in_all_splits(void **) {
     for (const Shape &shape : kShapes) {
         const Mix mix = cocktail(shape.n_pages);
         const Rules rules;
@@ -250,20 +251,20 @@ void rows_at_16_bits_are_in_all_parts(void **) {
             continue;
         double longest = 0;
         for (const WorkItem &item : items) {
-            assert_in_range(Context::n_raw(item), n_raw / item.n_parts - 1,
-                            n_raw / item.n_parts + 2);
+            assert_in_range(Context::n_raw(item), n_raw / item.n_splits - 1,
+                            n_raw / item.n_splits + 2);
             longest = std::max(longest, context.time_of(item, rules.n_readers));
         }
         // Readers take whole pages: a part takes no longer than its share and one more of them.
-        assert_true(longest <
-                    context.shared_time(items[0].n_parts, rules.n_readers) + Context::kMiddleTime);
+        assert_true(longest < context.shared_time(items[0].n_splits, rules.n_readers) +
+                                  Context::kMidpointTime);
     }
 }
 
 // Devices whose readers take tiles of all raw rows in turn keep doing so.
-void dealt_rows_are_in_each_part(void **) {
+void raw_rows_are_in_each_split(void **) {
     Rules rules;
-    rules.deals_raw = true;
+    rules.splits_packed_only = true;
     rules.n_readers = 4;
     for (const Shape &shape : kShapes) {
         const Mix mix = cocktail(shape.n_pages);
@@ -278,8 +279,8 @@ void dealt_rows_are_in_each_part(void **) {
 int main() {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(uniform_contexts_are_cut_as_before),
-        cmocka_unit_test(rows_at_16_bits_are_in_all_parts),
-        cmocka_unit_test(dealt_rows_are_in_each_part),
+        cmocka_unit_test(rows_at_16_bits_are_in_all_splits),
+        cmocka_unit_test(raw_rows_are_in_each_split),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -98,14 +98,14 @@ static void run_plainly(rig *r, const graph *g, const rig_token *tokens, float *
 }
 
 // Two caches that do the same, one of them from a graph.
-typedef struct twins {
+typedef struct split_k {
     rig replayed, plain;
     graph graph, tensors;
     lk_sequence ids[2];  // the same in both
     uint64_t hash;       // of all outputs
-} twins;
+} split_k;
 
-static void open_twins(twins *t, const char *plan, uint32_t n_tokens) {
+static void open_split_k(split_k *t, const char *plan, uint32_t n_tokens) {
     memset(t, 0, sizeof *t);
     model_open(&t->replayed, rig_cuda(), plan);
     model_open(&t->plain, rig_cuda(), plan);
@@ -120,7 +120,7 @@ static void open_twins(twins *t, const char *plan, uint32_t n_tokens) {
     }
 }
 
-static void close_twins(twins *t) {
+static void close_split_k(split_k *t) {
     if (t->graph.work)
         cuda(cudaGraphExecDestroy(t->graph.work));
     rig_close(&t->replayed);
@@ -128,8 +128,8 @@ static void close_twins(twins *t) {
 }
 
 // A step of the first n_sequences sequences in both caches, left open. Their outputs are equal.
-static void same_step(twins *t, uint32_t n_sequences, const uint32_t *counts, const int32_t *parent,
-                      const rig_token *tokens) {
+static void same_step(split_k *t, uint32_t n_sequences, const uint32_t *counts,
+                      const int32_t *parent, const rig_token *tokens) {
     static float x[MAX_TOKENS * 3 * 640], y[MAX_TOKENS * 3 * 640];
     const size_t n = (size_t)t->graph.n * rig_width(&t->replayed);
     assert_true(n <= sizeof x / sizeof *x);
@@ -156,8 +156,8 @@ static void other_work(rig *r, uint32_t i) {
 // A thousand decode steps; the hash of their outputs.
 static uint64_t decode(const char *plan) {
     static const uint32_t counts[] = {1, 1};
-    twins t;
-    open_twins(&t, plan, 2);
+    split_k t;
+    open_split_k(&t, plan, 2);
     for (uint32_t i = 0; i < 1000; ++i) {
         const rig_token tokens[] = {{0, 200 + i}, {1, 33 + i}};
         if (i % 29 == 5) {
@@ -178,7 +178,7 @@ static uint64_t decode(const char *plan) {
     assert_int_equal(lk_sequence_length(t.replayed.cache, t.ids[0], &length), LK_OK);
     assert_int_equal(length, 1200);
     const uint64_t hash = t.hash;
-    close_twins(&t);
+    close_split_k(&t);
     return hash;
 }
 
@@ -196,8 +196,8 @@ static void replay_drafts(const char *plan) {
     static const int32_t trees[][5] = {
         {-1, 0, 1, 2, 3}, {-1, 0, 0, 1, 2}, {-1, -1, -1, -1, -1}, {-1, 0, 1, 1, 3}};
     const uint32_t n = 5;
-    twins t;
-    open_twins(&t, plan, n);
+    split_k t;
+    open_split_k(&t, plan, n);
     uint32_t length = 200;
     for (uint32_t i = 0; i < 150; ++i) {
         rig_token tokens[5];
@@ -217,7 +217,7 @@ static void replay_drafts(const char *plan) {
         assert_int_equal(lk_sequence_truncate(t.replayed.cache, t.ids[0], length), LK_OK);
         assert_int_equal(lk_sequence_truncate(t.plain.cache, t.ids[0], length), LK_OK);
     }
-    close_twins(&t);
+    close_split_k(&t);
 }
 
 static void drafts_are_replayed(void **state) {
@@ -231,8 +231,8 @@ static void replay_needs_its_shape(void **state) {
     static const uint32_t ones[] = {1, 1};
     static const uint32_t more[] = {2, 1};
     const rig_token tokens[] = {{0, 200}, {1, 33}};
-    twins t;
-    open_twins(&t, "kivi2", 2);
+    split_k t;
+    open_split_k(&t, "kivi2", 2);
     rig *r = &t.replayed;
     assert_int_equal(lk_step_replay(NULL), LK_E_ARGUMENT);
     assert_int_equal(lk_step_replay(r->cache), LK_E_STATE);
@@ -266,7 +266,7 @@ static void replay_needs_its_shape(void **state) {
     same_step(&t, 2, ones, NULL, next);
     assert_int_equal(lk_step_commit(r->cache, NULL), LK_OK);
     assert_int_equal(lk_step_commit(t.plain.cache, NULL), LK_OK);
-    close_twins(&t);
+    close_split_k(&t);
 }
 
 int main(void) {

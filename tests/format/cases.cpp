@@ -14,40 +14,40 @@ struct Planes {
     uint16_t strips[kPlaneCount];  // of 16, 8, 4, 3, 2 and 1 bits
 };
 
-HalfShape key_shape(uint16_t head_dim, uint16_t page_tokens, uint16_t group, Metadata metadata,
-                    Planes planes) {
-    HalfShape shape;
-    shape.side = Side::kKey;
-    shape.axis = Axis::kChannel;
-    shape.metadata = metadata;
-    shape.head_dim = head_dim;
-    shape.page_tokens = page_tokens;
-    shape.group = group;
-    std::memcpy(shape.strips, planes.strips, sizeof shape.strips);
-    return shape;
+PageLayout key_shape(uint16_t head_dim, uint16_t page_tokens, uint16_t group, Metadata metadata,
+                     Planes planes) {
+    PageLayout layout;
+    layout.side = Side::kKey;
+    layout.axis = Axis::kChannel;
+    layout.metadata = metadata;
+    layout.head_dim = head_dim;
+    layout.page_tokens = page_tokens;
+    layout.group = group;
+    std::memcpy(layout.strips, planes.strips, sizeof layout.strips);
+    return layout;
 }
 
-HalfShape token_shape(Side side, uint16_t head_dim, uint16_t page_tokens, uint16_t group,
-                      Metadata metadata, Planes planes) {
-    HalfShape shape = key_shape(head_dim, page_tokens, group, metadata, planes);
-    shape.side = side;
-    shape.axis = Axis::kToken;
-    return shape;
+PageLayout token_shape(Side side, uint16_t head_dim, uint16_t page_tokens, uint16_t group,
+                       Metadata metadata, Planes planes) {
+    PageLayout layout = key_shape(head_dim, page_tokens, group, metadata, planes);
+    layout.side = side;
+    layout.axis = Axis::kToken;
+    return layout;
 }
 
-HalfShape value_shape(uint16_t head_dim, uint16_t page_tokens, uint16_t group, Metadata metadata,
-                      Planes planes) {
+PageLayout value_shape(uint16_t head_dim, uint16_t page_tokens, uint16_t group, Metadata metadata,
+                       Planes planes) {
     return token_shape(Side::kValue, head_dim, page_tokens, group, metadata, planes);
 }
 
-HalfShape shared(HalfShape shape, uint16_t n_shared) {
-    shape.n_shared = n_shared;
-    return shape;
+PageLayout shared(PageLayout layout, uint16_t n_shared) {
+    layout.n_shared = n_shared;
+    return layout;
 }
 
-HalfShape ranked(HalfShape shape) {
-    shape.permutes = 1;
-    return shape;
+PageLayout ranked(PageLayout layout) {
+    layout.permutes = 1;
+    return layout;
 }
 
 std::vector<Case> make_cases() {
@@ -59,9 +59,9 @@ std::vector<Case> make_cases() {
     constexpr RangeRule deviation = {OneBit::kDeviation, 1};
     const auto clipped = [](float clip) { return RangeRule{OneBit::kRange, clip}; };
     return {
-        {"key-16", raw_shape(key, 32, 32), Input::kWild, 1, none, false},
-        {"key-16-sinks", raw_shape(key, 48, 48), normal, 2, none, false},
-        {"value-16", raw_shape(Side::kValue, 48, 16), Input::kWild, 3, none, false},
+        {"key-16", raw_layout(key, 32, 32), Input::kWild, 1, none, false},
+        {"key-16-sinks", raw_layout(key, 48, 48), normal, 2, none, false},
+        {"value-16", raw_layout(Side::kValue, 48, 16), Input::kWild, 3, none, false},
         {"key-8", key_shape(32, 32, 32, f16, {{0, 2, 0, 0, 0, 0}}), normal, 4, none, false},
         {"key-8-page128", key_shape(32, 128, 64, f16, {{0, 2, 0, 0, 0, 0}}), normal, 5, none,
          false},
@@ -214,53 +214,53 @@ const Case *find_case(const char *name) {
     return nullptr;
 }
 
-uint32_t n_ranked(const HalfShape &shape) {
-    for (const uint16_t n : shape.strips)
+uint32_t n_ranked(const PageLayout &layout) {
+    for (const uint16_t n : layout.strips)
         if (n)
             return n * LK_STRIP_CHANNELS;
     return 0;
 }
 
-std::vector<uint16_t> make_input(const HalfShape &shape, Input input, Lcg *lcg) {
+std::vector<uint16_t> make_input(const PageLayout &layout, Input input, Lcg *lcg) {
     std::vector<uint16_t> values;
-    for (uint32_t token = 0; token < shape.page_tokens; ++token)
-        for (uint32_t channel = 0; channel < shape.head_dim; ++channel)
+    for (uint32_t token = 0; token < layout.page_tokens; ++token)
+        for (uint32_t channel = 0; channel < layout.head_dim; ++channel)
             values.push_back(make_value(input, lcg->next(), token, channel,
-                                        shape.axis == Axis::kChannel ? channel : token));
+                                        layout.axis == Axis::kChannel ? channel : token));
     return values;
 }
 
 Packed pack_case(const Case &c, uint32_t seed) {
     Packed page;
-    page.shape = c.shape;
+    page.layout = c.layout;
     Lcg lcg = {seed};
-    page.values = make_input(c.shape, c.input, &lcg);
-    const uint32_t head_dim = c.shape.head_dim;
+    page.values = make_input(c.layout, c.input, &lcg);
+    const uint32_t head_dim = c.layout.head_dim;
     for (uint32_t channel = 0; channel < head_dim; ++channel)
-        page.query_sums.push_back(static_cast<uint64_t>(lcg.next()) << 12 | channel);
-    const HalfValues input = {page.values.data(), head_dim};
-    if (c.has_fixed || c.shape.permutes)
+        page.query_stats.push_back(static_cast<uint64_t>(lcg.next()) << 12 | channel);
+    const PageValues input = {page.values.data(), head_dim};
+    if (c.has_fixed || c.layout.permutes)
         page.permutation.resize(head_dim);
     if (c.has_fixed)
         for (uint32_t slot = 0; slot < head_dim; ++slot)
             page.permutation[slot] = static_cast<uint8_t>((5 * slot + 3) % head_dim);
     if (c.ranking == Ranking::kKey)
-        rank_by_key(input, head_dim, c.shape.page_tokens, n_ranked(c.shape),
+        rank_by_key(input, head_dim, c.layout.page_tokens, n_ranked(c.layout),
                     page.permutation.data());
     if (c.ranking == Ranking::kQueryRange)
-        rank_by_query_range(input, head_dim, c.shape.page_tokens, page.query_sums.data(),
-                            n_ranked(c.shape), page.permutation.data());
-    page.payload.resize(payload_bytes(c.shape));
-    page.metadata.resize(metadata_bytes(c.shape));
-    pack_half(c.shape, c.ranges, input,
+        rank_by_query_range(input, head_dim, c.layout.page_tokens, page.query_stats.data(),
+                            n_ranked(c.layout), page.permutation.data());
+    page.payload.resize(payload_bytes(c.layout));
+    page.metadata.resize(metadata_bytes(c.layout));
+    pack_page(c.layout, c.ranges, input,
               page.permutation.empty() ? nullptr : page.permutation.data(), page.payload.data(),
               page.metadata.empty() ? nullptr : page.metadata.data());
     return page;
 }
 
 std::vector<uint8_t> Packed::file() const {
-    const bool has_fixed = !permutation.empty() && !shape.permutes;
-    const PageFile page = {shape, payload.data(), metadata.empty() ? nullptr : metadata.data(),
+    const bool has_fixed = !permutation.empty() && !layout.permutes;
+    const PageFile page = {layout, payload.data(), metadata.empty() ? nullptr : metadata.data(),
                            has_fixed ? permutation.data() : nullptr};
     std::vector<uint8_t> bytes(page_file_bytes(page));
     page_file_encode(page, bytes.data());

@@ -28,10 +28,10 @@ enum class Input : uint8_t {
 
 struct Case {
     const char *name;
-    lk::HalfShape shape;
+    lk::PageLayout layout;
     Input input;
     uint32_t seed;
-    lk::Ranking ranking;  // with shape.permutes
+    lk::Ranking ranking;  // with layout.permutes
     bool has_fixed;       // slot s holds channel (5 s + 3) % head_dim
     lk::RangeRule ranges = {lk::OneBit::kRange, 1};
 };
@@ -40,21 +40,21 @@ const std::vector<Case> &cases();
 const Case *find_case(const char *name);
 
 // Channels that a ranked page boosts: those of its widest plane.
-uint32_t n_ranked(const lk::HalfShape &shape);
+uint32_t n_ranked(const lk::PageLayout &layout);
 
 // What a page is packed from, and what it is packed to.
 struct Packed {
-    lk::HalfShape shape;
-    std::vector<uint16_t> values;      // [page_tokens][head_dim]
-    std::vector<uint64_t> query_sums;  // [head_dim]
-    std::vector<uint8_t> permutation;  // [head_dim] or empty
+    lk::PageLayout layout;
+    std::vector<uint16_t> values;       // [page_tokens][head_dim]
+    std::vector<uint64_t> query_stats;  // [head_dim]
+    std::vector<uint8_t> permutation;   // [head_dim] or empty
     std::vector<uint8_t> payload;
     std::vector<uint8_t> metadata;
 
     std::vector<uint8_t> file() const;
 };
 
-std::vector<uint16_t> make_input(const lk::HalfShape &shape, Input input, Lcg *lcg);
+std::vector<uint16_t> make_input(const lk::PageLayout &layout, Input input, Lcg *lcg);
 Packed pack_case(const Case &c, uint32_t seed);
 
 std::vector<uint8_t> read_file(const char *path);

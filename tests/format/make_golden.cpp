@@ -19,7 +19,7 @@ int main(int argc, char **argv) {
     std::fprintf(index, "name input seed ranking one_bit clip\n");
     size_t total = 0;
     for (const lk_test::Case &c : lk_test::cases()) {
-        if (const char *error = lk::shape_error(c.shape)) {
+        if (const char *error = lk::layout_error(c.layout)) {
             std::fprintf(stderr, "%s: %s\n", c.name, error);
             return 1;
         }

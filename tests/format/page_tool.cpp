@@ -27,15 +27,15 @@ int print_values(const char *path) {
         std::fprintf(stderr, "%s: %s\n", path, last_sentence());
         return 1;
     }
-    const HalfShape &shape = file.shape;
-    const size_t n = size_t{shape.page_tokens} * shape.head_dim;
+    const PageLayout &layout = file.layout;
+    const size_t n = size_t{layout.page_tokens} * layout.head_dim;
     std::vector<uint32_t> out(2 * n);
-    for (uint32_t slot = 0; slot < shape.head_dim; ++slot)
-        for (uint32_t token = 0; token < shape.page_tokens; ++token) {
-            const size_t i = size_t{token} * shape.head_dim +
-                             slot_channel(shape, file.metadata, file.fixed_permutation, slot);
-            out[i] = float_to_bits(unpack_value(shape, file.payload, file.metadata, slot, token));
-            out[n + i] = read_code(shape, file.payload, slot, token);
+    for (uint32_t slot = 0; slot < layout.head_dim; ++slot)
+        for (uint32_t token = 0; token < layout.page_tokens; ++token) {
+            const size_t i = size_t{token} * layout.head_dim +
+                             slot_channel(layout, file.metadata, file.fixed_permutation, slot);
+            out[i] = float_to_bits(unpack_value(layout, file.payload, file.metadata, slot, token));
+            out[n + i] = read_code(layout, file.payload, slot, token);
         }
     return !write(out.data(), out.size() * sizeof out[0]);
 }
@@ -51,11 +51,11 @@ int print_packed(const char *name, const char *seed) {
     return !write(bytes.data(), bytes.size());
 }
 
-// 16 -> 8 -> 4 -> 2; kPlaneCount when the shape has no single plane that shrinks.
-Plane next_plane(const HalfShape &shape, Plane *from) {
-    const uint32_t whole = shape.head_dim / LK_STRIP_CHANNELS;
+// 16 -> 8 -> 4 -> 2; kPlaneCount when the layout has no single plane that shrinks.
+Plane next_plane(const PageLayout &layout, Plane *from) {
+    const uint32_t whole = layout.head_dim / LK_STRIP_CHANNELS;
     for (const Plane plane : {kPlane16, kPlane8, kPlane4})
-        if (shape.strips[plane] == whole) {
+        if (layout.strips[plane] == whole) {
             *from = plane;
             return plane == kPlane4 ? kPlane2 : static_cast<Plane>(plane + 1);
         }
@@ -67,16 +67,16 @@ int print_shrunk(const char *path) {
     PageFile file;
     Plane from = kPlaneCount;
     if (page_file_decode(bytes.data(), bytes.size(), &file) != LK_OK ||
-        next_plane(file.shape, &from) == kPlaneCount) {
+        next_plane(file.layout, &from) == kPlaneCount) {
         std::fprintf(stderr, "%s: no page that shrinks\n", path);
         return 1;
     }
-    const Plane to = next_plane(file.shape, &from);
-    const HalfShape wide = file.shape;
+    const Plane to = next_plane(file.layout, &from);
+    const PageLayout wide = file.layout;
     lk_test::Packed page;
-    page.shape = wide;
-    page.shape.strips[to] = wide.strips[from];
-    page.shape.strips[from] = 0;
+    page.layout = wide;
+    page.layout.strips[to] = wide.strips[from];
+    page.layout.strips[from] = 0;
     const uint32_t wide_bytes = strip_bytes(wide.page_tokens, kPlaneBits[from]);
     const uint32_t narrow_bytes = strip_bytes(wide.page_tokens, kPlaneBits[to]);
     for (uint32_t strip = 0; strip < wide.strips[from]; ++strip) {
@@ -86,7 +86,7 @@ int print_shrunk(const char *path) {
         const auto *merged = reinterpret_cast<const uint8_t *>(words.data());
         page.payload.insert(page.payload.end(), merged, merged + narrow_bytes);
     }
-    page.metadata.resize(metadata_bytes(page.shape));
+    page.metadata.resize(metadata_bytes(page.layout));
     if (file.metadata)
         page.metadata.assign(file.metadata, file.metadata + metadata_bytes(wide));
     if (file.fixed_permutation)

@@ -12,54 +12,54 @@ using namespace lk;
 
 namespace {
 
-HalfShape base_shape(Side side, uint32_t head_dim, uint32_t page_tokens) {
-    HalfShape shape;
-    shape.side = side;
-    shape.axis = side == Side::kKey ? Axis::kChannel : Axis::kToken;
-    shape.head_dim = static_cast<uint16_t>(head_dim);
-    shape.page_tokens = static_cast<uint16_t>(page_tokens);
-    shape.group = 16;
-    return shape;
+PageLayout base_shape(Side side, uint32_t head_dim, uint32_t page_tokens) {
+    PageLayout layout;
+    layout.side = side;
+    layout.axis = side == Side::kKey ? Axis::kChannel : Axis::kToken;
+    layout.head_dim = static_cast<uint16_t>(head_dim);
+    layout.page_tokens = static_cast<uint16_t>(page_tokens);
+    layout.group = 16;
+    return layout;
 }
 
 // Every mix of two widths, then random ones with and without shared slots.
-std::vector<HalfShape> mixes() {
-    std::vector<HalfShape> all;
+std::vector<PageLayout> mixes() {
+    std::vector<PageLayout> all;
     lk_test::Lcg lcg = {7};
     for (const Side side : {Side::kKey, Side::kValue})
         for (const uint32_t page : {32u, 64u, 128u}) {
             for (uint32_t a = 0; a < kPlaneCount; ++a)
                 for (uint32_t b = 0; b < kPlaneCount; ++b) {
-                    HalfShape shape = base_shape(side, 48, page);
-                    shape.strips[a] = static_cast<uint16_t>(shape.strips[a] + 1);
-                    shape.strips[b] = static_cast<uint16_t>(shape.strips[b] + 2);
-                    all.push_back(shape);
+                    PageLayout layout = base_shape(side, 48, page);
+                    layout.strips[a] = static_cast<uint16_t>(layout.strips[a] + 1);
+                    layout.strips[b] = static_cast<uint16_t>(layout.strips[b] + 2);
+                    all.push_back(layout);
                 }
             for (uint32_t n = 0; n < 20; ++n) {
-                HalfShape shape = base_shape(side, 32 + 16 * (lcg.next() >> 16) % 240, page);
-                shape.head_dim = static_cast<uint16_t>(shape.head_dim / 16 * 16);
-                for (uint32_t strip = 0; strip < shape.head_dim / 16u; ++strip)
-                    ++shape.strips[(lcg.next() >> 16) % kPlaneCount];
+                PageLayout layout = base_shape(side, 32 + 16 * (lcg.next() >> 16) % 240, page);
+                layout.head_dim = static_cast<uint16_t>(layout.head_dim / 16 * 16);
+                for (uint32_t strip = 0; strip < layout.head_dim / 16u; ++strip)
+                    ++layout.strips[(lcg.next() >> 16) % kPlaneCount];
                 if (side == Side::kKey)
-                    shape.n_shared = static_cast<uint16_t>((lcg.next() >> 16) %
-                                                           (8u * shape.strips[kPlane2] + 1));
-                all.push_back(shape);
+                    layout.n_shared = static_cast<uint16_t>((lcg.next() >> 16) %
+                                                            (8u * layout.strips[kPlane2] + 1));
+                all.push_back(layout);
             }
         }
     all.erase(std::remove_if(all.begin(), all.end(),
-                             [](const HalfShape &s) { return shape_error(s) != nullptr; }),
+                             [](const PageLayout &s) { return layout_error(s) != nullptr; }),
               all.end());
     return all;
 }
 
-uint32_t expected_bits(const HalfShape &shape, uint32_t slot) {
+uint32_t expected_bits(const PageLayout &layout, uint32_t slot) {
     uint32_t first = 0;
     for (uint32_t p = 0; p < kPlaneCount; ++p) {
-        const uint32_t n = shape.strips[p] * 16u;
+        const uint32_t n = layout.strips[p] * 16u;
         if (slot < first + n) {
             const uint32_t i = slot - first;
-            if (p == kPlane2 && i < 2u * shape.n_shared)
-                return i < shape.n_shared ? 1 : 3;
+            if (p == kPlane2 && i < 2u * layout.n_shared)
+                return i < layout.n_shared ? 1 : 3;
             return kPlaneBits[p];
         }
         first += n;
@@ -69,21 +69,21 @@ uint32_t expected_bits(const HalfShape &shape, uint32_t slot) {
 
 void codes_come_back(void **) {
     lk_test::Lcg lcg = {11};
-    for (const HalfShape &shape : mixes()) {
-        std::vector<uint8_t> payload(payload_bytes(shape), 0xA5);
+    for (const PageLayout &layout : mixes()) {
+        std::vector<uint8_t> payload(payload_bytes(layout), 0xA5);
         std::vector<uint32_t> codes;
-        for (uint32_t slot = 0; slot < shape.head_dim; ++slot) {
-            const uint32_t bits = slot_bits(shape, slot);
-            assert_int_equal(bits, expected_bits(shape, slot));
-            for (uint32_t token = 0; token < shape.page_tokens; ++token) {
+        for (uint32_t slot = 0; slot < layout.head_dim; ++slot) {
+            const uint32_t bits = slot_bits(layout, slot);
+            assert_int_equal(bits, expected_bits(layout, slot));
+            for (uint32_t token = 0; token < layout.page_tokens; ++token) {
                 codes.push_back(lcg.next() >> (32 - bits));
-                write_code(shape, payload.data(), slot, token, codes.back());
+                write_code(layout, payload.data(), slot, token, codes.back());
             }
         }
         size_t i = 0;
-        for (uint32_t slot = 0; slot < shape.head_dim; ++slot)
-            for (uint32_t token = 0; token < shape.page_tokens; ++token)
-                assert_int_equal(read_code(shape, payload.data(), slot, token), codes[i++]);
+        for (uint32_t slot = 0; slot < layout.head_dim; ++slot)
+            for (uint32_t token = 0; token < layout.page_tokens; ++token)
+                assert_int_equal(read_code(layout, payload.data(), slot, token), codes[i++]);
     }
 }
 
@@ -95,14 +95,14 @@ uint32_t count_bits(const std::vector<uint8_t> &bytes) {
 }
 
 void codes_fill_the_payload_and_touch_only_their_own(void **) {
-    for (const HalfShape &shape : mixes()) {
-        std::vector<uint8_t> payload(payload_bytes(shape));
+    for (const PageLayout &layout : mixes()) {
+        std::vector<uint8_t> payload(payload_bytes(layout));
         uint32_t expected = 0;
-        for (uint32_t slot = 0; slot < shape.head_dim; ++slot)
-            for (uint32_t token = 0; token < shape.page_tokens; ++token) {
-                expected += slot_bits(shape, slot);
-                write_code(shape, payload.data(), slot, token, top_code(slot_bits(shape, slot)));
-                if (shape.head_dim <= 48 && token % 16 == 5)
+        for (uint32_t slot = 0; slot < layout.head_dim; ++slot)
+            for (uint32_t token = 0; token < layout.page_tokens; ++token) {
+                expected += slot_bits(layout, slot);
+                write_code(layout, payload.data(), slot, token, top_code(slot_bits(layout, slot)));
+                if (layout.head_dim <= 48 && token % 16 == 5)
                     assert_int_equal(count_bits(payload), expected);
             }
         assert_int_equal(count_bits(payload), expected);
@@ -114,11 +114,11 @@ void shared_slots_are_a_two_bit_page(void **) {
     lk_test::Lcg lcg = {13};
     for (const uint16_t n_shared :
          {uint16_t{1}, uint16_t{9}, uint16_t{16}, uint16_t{23}, uint16_t{32}}) {
-        HalfShape uniform = base_shape(Side::kKey, 64, 64);
+        PageLayout uniform = base_shape(Side::kKey, 64, 64);
         uniform.strips[kPlane2] = 4;
-        HalfShape shared = uniform;
+        PageLayout shared = uniform;
         shared.n_shared = n_shared;
-        assert_null(shape_error(shared));
+        assert_null(layout_error(shared));
         assert_int_equal(payload_bytes(shared), payload_bytes(uniform));
         assert_int_equal(metadata_bytes(shared), metadata_bytes(uniform));
         std::vector<uint8_t> payload(payload_bytes(uniform));
@@ -144,10 +144,10 @@ void shared_slots_are_a_two_bit_page(void **) {
 }
 
 std::vector<uint16_t> unpack(const lk_test::Packed &page) {
-    std::vector<uint16_t> values(size_t{page.shape.page_tokens} * page.shape.head_dim);
-    unpack_half(page.shape, page.payload.data(), page.metadata.data(),
+    std::vector<uint16_t> values(size_t{page.layout.page_tokens} * page.layout.head_dim);
+    unpack_page(page.layout, page.payload.data(), page.metadata.data(),
                 page.permutation.empty() ? nullptr : page.permutation.data(),
-                page.shape.page_tokens, values.data(), page.shape.head_dim);
+                page.layout.page_tokens, values.data(), page.layout.head_dim);
     return values;
 }
 
@@ -170,26 +170,26 @@ void packed_values_are_near(void **) {
         for (uint32_t seed = 0; seed < (lk_test::full_grid() ? 50 : 3); ++seed) {
             const lk_test::Packed page = lk_test::pack_case(c, c.seed + 77 * seed);
             const uint8_t *metadata = page.metadata.data();
-            for (uint32_t slot = 0; slot < c.shape.head_dim; ++slot)
-                for (uint32_t token = 0; token < c.shape.page_tokens; ++token) {
+            for (uint32_t slot = 0; slot < c.layout.head_dim; ++slot)
+                for (uint32_t token = 0; token < c.layout.page_tokens; ++token) {
                     const uint32_t channel =
-                        slot_channel(c.shape, metadata, page.permutation.data(), slot);
+                        slot_channel(c.layout, metadata, page.permutation.data(), slot);
                     const float x =
-                        half_to_float(page.values[size_t{token} * c.shape.head_dim + channel]);
+                        half_to_float(page.values[size_t{token} * c.layout.head_dim + channel]);
                     const float y =
-                        unpack_value(c.shape, page.payload.data(), metadata, slot, token);
-                    const uint32_t bits = slot_bits(c.shape, slot);
+                        unpack_value(c.layout, page.payload.data(), metadata, slot, token);
+                    const uint32_t bits = slot_bits(c.layout, slot);
                     if (bits == 16) {
                         assert_int_equal(float_to_bits(x), float_to_bits(y));
                         continue;
                     }
-                    const Parameters p = read_parameters(c.shape, metadata, slot, token);
+                    const Parameters p = read_parameters(c.layout, metadata, slot, token);
                     // Half a step; FP16 rounding of the range; FP32 rounding of everything else.
                     const double bound =
                         static_cast<double>(p.range) * (0.5 / top_code(bits) + 0x1p-11) + 0x1p-24 +
                         0x1p-21 * (std::fabs(static_cast<double>(x)) +
                                    std::fabs(static_cast<double>(p.minimum)));
-                    const bool clipped = is_saturated(c.shape.metadata, p);
+                    const bool clipped = is_saturated(c.layout.metadata, p);
                     const double error = std::fabs(static_cast<double>(x) - static_cast<double>(y));
                     if (!clipped && !(error <= bound + beyond_levels(c, bits, x, p)))
                         fail_msg("%s, seed %u: slot %u token %u: %a became %a, bound %a", c.name,
@@ -226,23 +226,23 @@ void deviation_has_less_error(void **) {
 
 // The mean square error of standard normal values in groups of some tokens.
 double normal_error(uint32_t group, float clip) {
-    HalfShape shape = base_shape(Side::kKey, 128, 128);
-    shape.group = static_cast<uint16_t>(group);
-    shape.strips[kPlane2] = 8;
+    PageLayout layout = base_shape(Side::kKey, 128, 128);
+    layout.group = static_cast<uint16_t>(group);
+    layout.strips[kPlane2] = 8;
     std::mt19937 random(5);
     std::normal_distribution<float> draw;
     constexpr uint32_t kPages = 8;
     std::vector<uint16_t> values(128 * 128);
     std::vector<uint16_t> again(values.size());
-    std::vector<uint8_t> payload(payload_bytes(shape)), metadata(metadata_bytes(shape));
+    std::vector<uint8_t> payload(payload_bytes(layout)), metadata(metadata_bytes(layout));
     double sum = 0;
     for (uint32_t page = 0; page < kPages; ++page) {
         bool saturated = false;
         for (uint16_t &value : values)
             value = float_to_half(draw(random), &saturated);
-        pack_half(shape, {OneBit::kRange, clip}, {values.data(), 128}, nullptr, payload.data(),
+        pack_page(layout, {OneBit::kRange, clip}, {values.data(), 128}, nullptr, payload.data(),
                   metadata.data());
-        unpack_half(shape, payload.data(), metadata.data(), nullptr, 128, again.data(), 128);
+        unpack_page(layout, payload.data(), metadata.data(), nullptr, 128, again.data(), 128);
         for (size_t i = 0; i < values.size(); ++i) {
             const double error = static_cast<double>(half_to_float(again[i])) -
                                  static_cast<double>(half_to_float(values[i]));
@@ -282,19 +282,19 @@ void clips_are_of_two_bits(void **) {
                  {Axis::kToken, 0, 2, true},
                  {Axis::kToken, 1, 1, false}};
     for (const auto &c : cases) {
-        HalfShape shape = base_shape(Side::kKey, 32, 32);
-        shape.axis = c.axis;
-        shape.group = 32;
-        shape.strips[kPlane4] = c.fours;
-        shape.strips[kPlane2] = c.twos;
+        PageLayout layout = base_shape(Side::kKey, 32, 32);
+        layout.axis = c.axis;
+        layout.group = 32;
+        layout.strips[kPlane4] = c.fours;
+        layout.strips[kPlane2] = c.twos;
         lk_test::Lcg lcg = {3};
         const std::vector<uint16_t> values =
-            lk_test::make_input(shape, lk_test::Input::kNormal, &lcg);
+            lk_test::make_input(layout, lk_test::Input::kNormal, &lcg);
         std::vector<uint8_t> bytes[2];
         for (uint32_t i = 0; i < 2; ++i) {
-            bytes[i].resize(payload_bytes(shape) + metadata_bytes(shape));
-            pack_half(shape, {OneBit::kRange, i ? 0.5f : 1}, {values.data(), 32}, nullptr,
-                      bytes[i].data(), bytes[i].data() + payload_bytes(shape));
+            bytes[i].resize(payload_bytes(layout) + metadata_bytes(layout));
+            pack_page(layout, {OneBit::kRange, i ? 0.5f : 1}, {values.data(), 32}, nullptr,
+                      bytes[i].data(), bytes[i].data() + payload_bytes(layout));
         }
         assert_int_equal(bytes[0] != bytes[1], c.changes);
     }
@@ -310,31 +310,31 @@ void constant_groups_are_exact(void **) {
 }
 
 void one_bit_of_a_constant_is_exact(void **) {
-    HalfShape shape = base_shape(Side::kKey, 32, 64);
-    shape.strips[kPlane1] = 2;
+    PageLayout layout = base_shape(Side::kKey, 32, 64);
+    layout.strips[kPlane1] = 2;
     for (const uint32_t value : {0x3C01u, 0xFBFFu, 0x0001u, 0x8001u}) {
         const std::vector<uint16_t> values(32 * 64, static_cast<uint16_t>(value));
-        std::vector<uint8_t> payload(payload_bytes(shape)), metadata(metadata_bytes(shape));
-        pack_half(shape, {OneBit::kDeviation, 1}, {values.data(), 32}, nullptr, payload.data(),
+        std::vector<uint8_t> payload(payload_bytes(layout)), metadata(metadata_bytes(layout));
+        pack_page(layout, {OneBit::kDeviation, 1}, {values.data(), 32}, nullptr, payload.data(),
                   metadata.data());
         std::vector<uint16_t> again(values.size());
-        unpack_half(shape, payload.data(), metadata.data(), nullptr, 64, again.data(), 32);
+        unpack_page(layout, payload.data(), metadata.data(), nullptr, 64, again.data(), 32);
         assert_memory_equal(again.data(), values.data(), 2 * values.size());
     }
 }
 
 void zeros_lose_their_sign(void **) {
-    HalfShape shape = base_shape(Side::kValue, 32, 32);
-    shape.strips[kPlane2] = 2;
+    PageLayout layout = base_shape(Side::kValue, 32, 32);
+    layout.strips[kPlane2] = 2;
     const std::vector<uint16_t> minus(32 * 32, 0x8000);
-    std::vector<uint8_t> payload(payload_bytes(shape), 1), metadata(metadata_bytes(shape), 1);
+    std::vector<uint8_t> payload(payload_bytes(layout), 1), metadata(metadata_bytes(layout), 1);
     for (const Metadata m : {Metadata::kF16, Metadata::kF8}) {
-        shape.metadata = m;
-        pack_half(shape, {OneBit::kDeviation, 1}, {minus.data(), 32}, nullptr, payload.data(),
+        layout.metadata = m;
+        pack_page(layout, {OneBit::kDeviation, 1}, {minus.data(), 32}, nullptr, payload.data(),
                   metadata.data());
-        for (uint64_t i = 0; i < payload_bytes(shape); ++i)
+        for (uint64_t i = 0; i < payload_bytes(layout); ++i)
             assert_int_equal(payload[i], 0);
-        for (uint64_t i = 0; i < metadata_bytes(shape); ++i)
+        for (uint64_t i = 0; i < metadata_bytes(layout); ++i)
             assert_int_equal(metadata[i], 0);
     }
 }
@@ -346,7 +346,7 @@ void unpacking_stops_where_told(void **) {
     constexpr uint32_t kStride = 70;
     constexpr uint16_t kGuard = 0x1234;
     std::vector<uint16_t> part(size_t{64} * kStride, kGuard);
-    unpack_half(page.shape, page.payload.data(), page.metadata.data(), nullptr, 21, part.data(),
+    unpack_page(page.layout, page.payload.data(), page.metadata.data(), nullptr, 21, part.data(),
                 kStride);
     for (uint32_t token = 0; token < 64; ++token)
         for (uint32_t channel = 0; channel < kStride; ++channel)
@@ -355,15 +355,15 @@ void unpacking_stops_where_told(void **) {
 }
 
 void identity_is_stored_when_the_page_permutes(void **) {
-    HalfShape shape = base_shape(Side::kKey, 32, 32);
-    shape.strips[kPlane4] = shape.strips[kPlane2] = 1;
-    shape.permutes = 1;
+    PageLayout layout = base_shape(Side::kKey, 32, 32);
+    layout.strips[kPlane4] = layout.strips[kPlane2] = 1;
+    layout.permutes = 1;
     const std::vector<uint16_t> values(32 * 32, 0x3C00);
-    std::vector<uint8_t> payload(payload_bytes(shape)), metadata(metadata_bytes(shape));
-    pack_half(shape, {OneBit::kDeviation, 1}, {values.data(), 32}, nullptr, payload.data(),
+    std::vector<uint8_t> payload(payload_bytes(layout)), metadata(metadata_bytes(layout));
+    pack_page(layout, {OneBit::kDeviation, 1}, {values.data(), 32}, nullptr, payload.data(),
               metadata.data());
     for (uint32_t slot = 0; slot < 32; ++slot)
-        assert_int_equal(metadata[permutation_offset_bytes(shape) + slot], slot);
+        assert_int_equal(metadata[permutation_offset_bytes(layout) + slot], slot);
 }
 
 void ranking_breaks_ties_downwards(void **) {
@@ -398,9 +398,9 @@ void shrinking_a_strip_maps_every_code(void **) {
                 while (next < n_codes) {
                     const uint32_t first = next;
                     std::vector<uint32_t> words(strip_bytes(page, 2 * bits) / 4);
-                    HalfShape wide = base_shape(side, 16, page);
+                    PageLayout wide = base_shape(side, 16, page);
                     wide.strips[bits == 8 ? kPlane16 : bits == 4 ? kPlane8 : kPlane4] = 1;
-                    HalfShape narrow = base_shape(side, 16, page);
+                    PageLayout narrow = base_shape(side, 16, page);
                     narrow.strips[bits == 8 ? kPlane8 : bits == 4 ? kPlane4 : kPlane2] = 1;
                     auto *bytes = reinterpret_cast<uint8_t *>(words.data());
                     for (uint32_t token = 0; token < page; ++token)
@@ -449,16 +449,16 @@ void chains_of_strips_round_once(void **) {
             for (uint32_t step = 0; step < 4; ++step) {
                 const uint32_t bits = kPlaneBits[kSteps[step]];
                 const uint64_t divisor = 65535 / top_code(bits);
-                HalfShape shape = base_shape(side, 16, kPage);
-                shape.strips[kSteps[step]] = 1;
+                PageLayout layout = base_shape(side, 16, kPage);
+                layout.strips[kSteps[step]] = 1;
                 if (step)
                     shrink_strip(words.data(), kPage, bits);
                 for (uint32_t i = 0; i < kCodes; ++i)
                     if (step)
-                        assert_int_equal(read_code(shape, bytes, i % 16, i / 16),
+                        assert_int_equal(read_code(layout, bytes, i % 16, i / 16),
                                          (2 * uint64_t{first + i} + divisor) / (2 * divisor));
                     else
-                        write_code(shape, bytes, i % 16, i / 16, first + i);
+                        write_code(layout, bytes, i % 16, i / 16, first + i);
             }
         }
 }

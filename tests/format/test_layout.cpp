@@ -108,47 +108,47 @@ void parameters_lie_in_fragment_order(void **) {
     const uint32_t k_order[16] = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15};
     const uint32_t row_order[16] = {0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15};
     for (const lk_test::Case &c : lk_test::cases()) {
-        if (c.shape.is_raw())
+        if (c.layout.is_raw())
             continue;
-        const bool by_channel = c.shape.axis == Axis::kChannel;
-        const uint32_t *order = by_channel || c.shape.side == Side::kValue ? k_order : row_order;
-        std::vector<uint32_t> users(n_parameters(c.shape));
-        for (uint32_t slot = 0; slot < c.shape.head_dim; ++slot)
-            for (uint32_t token = 0; token < c.shape.page_tokens; ++token) {
-                const uint32_t index = parameter_index(c.shape, slot, token);
+        const bool by_channel = c.layout.axis == Axis::kChannel;
+        const uint32_t *order = by_channel || c.layout.side == Side::kValue ? k_order : row_order;
+        std::vector<uint32_t> users(n_parameters(c.layout));
+        for (uint32_t slot = 0; slot < c.layout.head_dim; ++slot)
+            for (uint32_t token = 0; token < c.layout.page_tokens; ++token) {
+                const uint32_t index = parameter_index(c.layout, slot, token);
                 assert_true(index < users.size());
                 ++users[index];
                 assert_int_equal(order[index % 16], (by_channel ? slot : token) % 16);
                 const uint32_t block = index / 16;
-                const uint32_t n = by_channel ? n_groups(c.shape) : c.shape.page_tokens / 16u;
-                assert_int_equal(block % n, by_channel ? token / c.shape.group : token / 16);
-                assert_int_equal(block / n, by_channel ? slot / 16 : slot / c.shape.group);
+                const uint32_t n = by_channel ? n_groups(c.layout) : c.layout.page_tokens / 16u;
+                assert_int_equal(block % n, by_channel ? token / c.layout.group : token / 16);
+                assert_int_equal(block / n, by_channel ? slot / 16 : slot / c.layout.group);
             }
         for (const uint32_t n : users)
-            assert_true(n > 0 && n <= c.shape.group);
+            assert_true(n > 0 && n <= c.layout.group);
     }
 }
 
-HalfShape shape128(Side side, uint16_t group, Metadata metadata, uint16_t at4, uint16_t at2,
-                   bool permutes) {
-    HalfShape shape;
-    shape.side = side;
-    shape.axis = side == Side::kKey ? Axis::kChannel : Axis::kToken;
-    shape.metadata = metadata;
-    shape.permutes = permutes;
-    shape.head_dim = 128;
-    shape.page_tokens = 128;
-    shape.group = group;
-    shape.strips[kPlane4] = at4;
-    shape.strips[kPlane2] = at2;
-    return shape;
+PageLayout shape128(Side side, uint16_t group, Metadata metadata, uint16_t at4, uint16_t at2,
+                    bool permutes) {
+    PageLayout layout;
+    layout.side = side;
+    layout.axis = side == Side::kKey ? Axis::kChannel : Axis::kToken;
+    layout.metadata = metadata;
+    layout.permutes = permutes;
+    layout.head_dim = 128;
+    layout.page_tokens = 128;
+    layout.group = group;
+    layout.strips[kPlane4] = at4;
+    layout.strips[kPlane2] = at2;
+    return layout;
 }
 
 // The table of docs/FORMAT.md, section 13.
 void bytes_of_known_plans(void **) {
     constexpr Metadata f16 = Metadata::kF16;
     const struct {
-        HalfShape key, value;
+        PageLayout key, value;
         uint64_t key_payload, key_metadata, value_payload, value_metadata;
         double bits_per_value;
     } rows[] = {
@@ -164,8 +164,8 @@ void bytes_of_known_plans(void **) {
          shape128(Side::kValue, 32, Metadata::kF8, 0, 8, false), 4096, 1024, 4096, 1024, 2.5},
     };
     for (const auto &row : rows) {
-        assert_null(shape_error(row.key));
-        assert_null(shape_error(row.value));
+        assert_null(layout_error(row.key));
+        assert_null(layout_error(row.value));
         assert_int_equal(payload_bytes(row.key), row.key_payload);
         assert_int_equal(metadata_bytes(row.key), row.key_metadata);
         assert_int_equal(payload_bytes(row.value), row.value_payload);
@@ -174,71 +174,71 @@ void bytes_of_known_plans(void **) {
             row.key_payload + row.key_metadata + row.value_payload + row.value_metadata;
         assert_true(static_cast<double>(bytes) * 8 / (2 * 128 * 128) == row.bits_per_value);
     }
-    const HalfShape raw = raw_shape(Side::kKey, 128, 128);
+    const PageLayout raw = raw_layout(Side::kKey, 128, 128);
     assert_int_equal(payload_bytes(raw), 32768);
     assert_int_equal(metadata_bytes(raw), 0);
 }
 
 void strips_tile_the_payload(void **) {
     for (const lk_test::Case &c : lk_test::cases()) {
-        std::vector<uint8_t> owner(payload_bytes(c.shape));
+        std::vector<uint8_t> owner(payload_bytes(c.layout));
         uint64_t bits = 0;
-        for (uint32_t strip = 0; strip < c.shape.head_dim / 16u; ++strip) {
-            const StripPlace at = strip_at(c.shape, strip);
+        for (uint32_t strip = 0; strip < c.layout.head_dim / 16u; ++strip) {
+            const StripPlace at = strip_at(c.layout, strip);
             const uint32_t width = kPlaneBits[at.plane];
-            bits += uint64_t{width} * 16 * c.shape.page_tokens;
-            const uint32_t low = 2u * c.shape.page_tokens * (width == 3 ? 2 : width);
+            bits += uint64_t{width} * 16 * c.layout.page_tokens;
+            const uint32_t low = 2u * c.layout.page_tokens * (width == 3 ? 2 : width);
             assert_int_equal(at.offset_bytes % LK_ARRAY_ALIGN, 0);
             for (uint32_t i = 0; i < low; ++i)
                 assert_int_equal(owner[at.offset_bytes + i]++, 0);
-            for (uint32_t i = 0; width == 3 && i < 2u * c.shape.page_tokens; ++i)
+            for (uint32_t i = 0; width == 3 && i < 2u * c.layout.page_tokens; ++i)
                 assert_int_equal(owner[at.high_offset_bytes + i]++, 0);
         }
         assert_int_equal(bits, 8 * owner.size());
-        assert_int_equal(minima_offset_bytes(c.shape) % LK_ARRAY_ALIGN, 0);
-        assert_int_equal(metadata_bytes(c.shape) % LK_ARRAY_ALIGN, 0);
+        assert_int_equal(minima_offset_bytes(c.layout) % LK_ARRAY_ALIGN, 0);
+        assert_int_equal(metadata_bytes(c.layout) % LK_ARRAY_ALIGN, 0);
     }
 }
 
 void shapes_are_checked(void **) {
     for (const lk_test::Case &c : lk_test::cases())
-        assert_null(shape_error(c.shape));
-    const HalfShape good = shape128(Side::kKey, 128, Metadata::kF16, 1, 7, true);
-    const HalfShape value = shape128(Side::kValue, 48, Metadata::kF16, 0, 8, false);
-    const auto refused = [](HalfShape shape, auto &&spoil) {
-        spoil(shape);
-        return shape_error(shape) != nullptr;
+        assert_null(layout_error(c.layout));
+    const PageLayout good = shape128(Side::kKey, 128, Metadata::kF16, 1, 7, true);
+    const PageLayout value = shape128(Side::kValue, 48, Metadata::kF16, 0, 8, false);
+    const auto refused = [](PageLayout layout, auto &&spoil) {
+        spoil(layout);
+        return layout_error(layout) != nullptr;
     };
-    assert_true(refused(good, [](HalfShape &s) { s.head_dim = 0; }));
-    assert_true(refused(good, [](HalfShape &s) { s.head_dim = 120; }));
-    assert_true(refused(good, [](HalfShape &s) { s.head_dim = 272; }));
-    assert_true(refused(good, [](HalfShape &s) { s.head_dim = 16, s.strips[kPlane2] = 0; }));
-    assert_true(refused(good, [](HalfShape &s) { s.strips[kPlane2] = 6; }));
-    assert_true(refused(good, [](HalfShape &s) { s.strips[kPlane8] = 65535; }));
-    assert_true(refused(good, [](HalfShape &s) { s.page_tokens = 0; }));
-    assert_true(refused(good, [](HalfShape &s) { s.page_tokens = 96; }));
-    assert_true(refused(good, [](HalfShape &s) { s.page_tokens = 256; }));
-    assert_true(refused(good, [](HalfShape &s) { s.group = 0; }));
-    assert_true(refused(good, [](HalfShape &s) { s.group = 8; }));
-    assert_true(refused(good, [](HalfShape &s) { s.group = 48; }));
-    assert_true(refused(good, [](HalfShape &s) { s.group = 256; }));
-    assert_true(refused(good, [](HalfShape &s) { s.n_shared = 57; }));
-    assert_true(refused(good, [](HalfShape &s) { s.side = Side::kValue; }));
-    assert_true(refused(good, [](HalfShape &s) {
+    assert_true(refused(good, [](PageLayout &s) { s.head_dim = 0; }));
+    assert_true(refused(good, [](PageLayout &s) { s.head_dim = 120; }));
+    assert_true(refused(good, [](PageLayout &s) { s.head_dim = 272; }));
+    assert_true(refused(good, [](PageLayout &s) { s.head_dim = 16, s.strips[kPlane2] = 0; }));
+    assert_true(refused(good, [](PageLayout &s) { s.strips[kPlane2] = 6; }));
+    assert_true(refused(good, [](PageLayout &s) { s.strips[kPlane8] = 65535; }));
+    assert_true(refused(good, [](PageLayout &s) { s.page_tokens = 0; }));
+    assert_true(refused(good, [](PageLayout &s) { s.page_tokens = 96; }));
+    assert_true(refused(good, [](PageLayout &s) { s.page_tokens = 256; }));
+    assert_true(refused(good, [](PageLayout &s) { s.group = 0; }));
+    assert_true(refused(good, [](PageLayout &s) { s.group = 8; }));
+    assert_true(refused(good, [](PageLayout &s) { s.group = 48; }));
+    assert_true(refused(good, [](PageLayout &s) { s.group = 256; }));
+    assert_true(refused(good, [](PageLayout &s) { s.n_shared = 57; }));
+    assert_true(refused(good, [](PageLayout &s) { s.side = Side::kValue; }));
+    assert_true(refused(good, [](PageLayout &s) {
         s.page_tokens = 32, s.group = 32, s.strips[kPlane1] = 1, s.strips[kPlane2] = 6;
     }));
-    assert_true(refused(value, [](HalfShape &s) { s.group = 0; }));
-    assert_true(refused(value, [](HalfShape &s) { s.group = 40; }));
-    assert_true(refused(value, [](HalfShape &s) { s.group = 144; }));
-    assert_true(refused(value, [](HalfShape &s) { s.n_shared = 1; }));
-    const HalfShape raw = raw_shape(Side::kValue, 64, 1024);
-    assert_null(shape_error(raw));
-    assert_true(refused(raw, [](HalfShape &s) { s.page_tokens = 0; }));
-    assert_true(refused(raw, [](HalfShape &s) { s.page_tokens = 1040; }));
-    assert_true(refused(raw, [](HalfShape &s) { s.page_tokens = 24; }));
-    assert_true(refused(raw, [](HalfShape &s) { s.permutes = 1; }));
-    assert_true(refused(raw, [](HalfShape &s) { s.n_shared = 1; }));
-    assert_true(refused(raw, [](HalfShape &s) { s.group = 0; }));
+    assert_true(refused(value, [](PageLayout &s) { s.group = 0; }));
+    assert_true(refused(value, [](PageLayout &s) { s.group = 40; }));
+    assert_true(refused(value, [](PageLayout &s) { s.group = 144; }));
+    assert_true(refused(value, [](PageLayout &s) { s.n_shared = 1; }));
+    const PageLayout raw = raw_layout(Side::kValue, 64, 1024);
+    assert_null(layout_error(raw));
+    assert_true(refused(raw, [](PageLayout &s) { s.page_tokens = 0; }));
+    assert_true(refused(raw, [](PageLayout &s) { s.page_tokens = 1040; }));
+    assert_true(refused(raw, [](PageLayout &s) { s.page_tokens = 24; }));
+    assert_true(refused(raw, [](PageLayout &s) { s.permutes = 1; }));
+    assert_true(refused(raw, [](PageLayout &s) { s.n_shared = 1; }));
+    assert_true(refused(raw, [](PageLayout &s) { s.group = 0; }));
 }
 
 }  // namespace

@@ -35,10 +35,10 @@ lk_status decode(const std::vector<uint8_t> &bytes, size_t n) {
     if (n)
         std::memcpy(exact, bytes.data(), n);
     PageFile file = {};
-    file.shape.head_dim = 4711;
+    file.layout.head_dim = 4711;
     const lk_status status = page_file_decode(exact, n, &file);
     if (status != LK_OK) {
-        assert_int_equal(file.shape.head_dim, 4711);
+        assert_int_equal(file.layout.head_dim, 4711);
         assert_null(file.payload);
         assert_true(std::strlen(last_sentence()) > 10);
     }
@@ -147,11 +147,11 @@ struct Lie {
 
 // Hashes fit in each of these; what is wrong is what they say.
 void lies_under_a_valid_hash_are_refused(void **) {
-    const size_t key2_minima = 72 + payload_bytes(lk_test::find_case("key-2")->shape) + 64;
-    const HalfShape f8 = lk_test::find_case("key-2-f8")->shape;
+    const size_t key2_minima = 72 + payload_bytes(lk_test::find_case("key-2")->layout) + 64;
+    const PageLayout f8 = lk_test::find_case("key-2-f8")->layout;
     const size_t f8_ranges = 72 + payload_bytes(f8);
     const size_t f8_minima = f8_ranges + minima_offset_bytes(f8);
-    const HalfShape kitty = lk_test::find_case("kitty-query")->shape;
+    const PageLayout kitty = lk_test::find_case("kitty-query")->layout;
     const size_t own = 72 + payload_bytes(kitty) + permutation_offset_bytes(kitty);
     const Lie lies[] = {
         {"header bytes", "key-2", 6, {73}},

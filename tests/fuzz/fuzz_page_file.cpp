@@ -33,10 +33,10 @@ void seal(std::vector<uint8_t> *bytes) {
 }
 
 void unpack_whole(const PageFile &file) {
-    const HalfShape &shape = file.shape;
-    std::vector<uint16_t> values(size_t{shape.page_tokens} * shape.head_dim);
-    unpack_half(shape, file.payload, file.metadata, file.fixed_permutation, shape.page_tokens,
-                values.data(), shape.head_dim);
+    const PageLayout &layout = file.layout;
+    std::vector<uint16_t> values(size_t{layout.page_tokens} * layout.head_dim);
+    unpack_page(layout, file.payload, file.metadata, file.fixed_permutation, layout.page_tokens,
+                values.data(), layout.head_dim);
     for (const uint16_t value : values)
         require(half_is_finite(value));
 }

@@ -57,7 +57,7 @@ void boost_by_queries(lk_plan *plan) {
     rule.bits = 2;
     rule.boost_channels = 16;
     rule.boost_bits = 4;
-    rule.boost_score = LK_SCORE_QUERY_RANGE;
+    rule.boost_ranking = LK_RANKING_QUERY_RANGE;
     lk_value_rule value;
     require(lk_value_rule_init(&value, sizeof value) == LK_OK);
     value.bits = 4;

@@ -12,16 +12,16 @@ namespace {
 
 constexpr uint32_t kHeads = 3, kDim = 48, kPageTokens = 32, kLayers = 2;
 enum : uint16_t { kAppendKeys, kAppendValues, kPackedKeys, kPackedValues };
-constexpr EntryClasses kAppendEntries = {kAppendKeys, kPackedKeys, kAppendValues, kPackedValues,
+constexpr EntryFormats kAppendEntries = {kAppendKeys, kPackedKeys, kAppendValues, kPackedValues,
                                          kPackedKeys};
 
-std::vector<HalfClass> append_classes() {
+std::vector<PageFormat> append_classes() {
     Case c;
     c.head_dim = kDim;
     c.page_tokens = kPageTokens;
     c.key_bits = c.value_bits = 4;
-    return {{raw_shape(Side::kKey, kDim, kPageTokens), nullptr, Ranking::kNone, 0},
-            {raw_shape(Side::kValue, kDim, kPageTokens), nullptr, Ranking::kNone, 0},
+    return {{raw_layout(Side::kKey, kDim, kPageTokens), nullptr, Ranking::kNone, 0},
+            {raw_layout(Side::kValue, kDim, kPageTokens), nullptr, Ranking::kNone, 0},
             {packed_shape(c, Side::kKey), nullptr, Ranking::kNone, 0},
             {packed_shape(c, Side::kValue), nullptr, Ranking::kNone, 0}};
 }
@@ -46,7 +46,7 @@ struct Tensor {
 };
 
 // What keys are stored less and divided by, each [kHeads * kDim] or empty.
-struct KeyNumbers {
+struct KeyParameters {
     std::vector<float> centers;
     std::vector<float> scales;
     std::vector<float> inverses;
@@ -62,7 +62,7 @@ struct KeyNumbers {
 };
 
 // Half of the values are ordinary, half any finite bits; NaN lies between the heads.
-Tensor make_tensor(lk_dtype dtype, uint32_t spread, uint32_t n_tokens, const KeyNumbers &numbers,
+Tensor make_tensor(lk_dtype dtype, uint32_t spread, uint32_t n_tokens, const KeyParameters &numbers,
                    Random *random) {
     Case c;
     c.spread = spread;
@@ -102,18 +102,18 @@ struct Part {
     uint64_t n_history;
     uint32_t n_new;
     uint32_t first_new;
-    std::vector<PageRow> rows;
-    std::vector<const PageRow *> pointers;
+    std::vector<Block> rows;
+    std::vector<const Block *> pointers;
 };
 
 class AppendScene {
   public:
     AppendScene(const Device &device, std::vector<std::pair<uint32_t, uint32_t>> lengths,
-                const KeyNumbers &numbers)
+                const KeyParameters &numbers)
         : device_(device),
           cache_(device, append_classes(), kAppendEntries,
-                 {kHeads, kHeads, kDim, 0, 0, 1, 0, nullptr, KeyNumbers::array(numbers.centers),
-                  KeyNumbers::array(numbers.scales), KeyNumbers::array(numbers.inverses)},
+                 {kHeads, kHeads, kDim, 0, 0, 1, 0, nullptr, KeyParameters::array(numbers.centers),
+                  KeyParameters::array(numbers.scales), KeyParameters::array(numbers.inverses)},
                  kLayers) {
         for (const auto &[n_history, n_new] : lengths) {
             parts_.push_back({n_history, n_new, n_tokens_, {}, {}});
@@ -128,8 +128,8 @@ class AppendScene {
     }
     ~AppendScene() {
         for (Part &part : parts_)
-            for (PageRow &row : part.rows)
-                cache_->row_destroy(&row);
+            for (Block &row : part.rows)
+                cache_->block_destroy(&row);
     }
     AppendScene(const AppendScene &) = delete;
     AppendScene &operator=(const AppendScene &) = delete;
@@ -155,7 +155,7 @@ class AppendScene {
     }
     void check_rows(uint32_t layer, const Tensor &tensor, bool is_value) const {
         for (const Part &part : parts_)
-            for (const PageRow &row : part.rows)
+            for (const Block &row : part.rows)
                 for (uint32_t head = 0; head < kHeads; ++head)
                     check_half(part, row, layer, head, tensor, is_value);
     }
@@ -183,31 +183,31 @@ class AppendScene {
     void add_rows(Part *part) {
         const uint64_t end = part->n_history + part->n_new;
         for (uint64_t first = 0; first < end; first += kPageTokens) {
-            PageRow row{};
+            Block row{};
             row.first_token = first;
             row.capacity_tokens = kPageTokens;
             row.n_entries = kLayers * kHeads;
-            row.is_direct = part->n_new > LK_DRAFT_TOKENS && first >= part->n_history &&
-                            first + kPageTokens <= end;
+            row.is_packed_on_append = part->n_new > LK_DRAFT_TOKENS && first >= part->n_history &&
+                                      first + kPageTokens <= end;
             part->rows.push_back(row);
         }
     }
     void open_rows(Part *part) {
-        for (PageRow &row : part->rows) {
+        for (Block &row : part->rows) {
             entries_.emplace_back(row.n_entries);
             for (PageEntry &entry : entries_.back()) {
-                entry.key_class = row.is_direct ? kPackedKeys : kAppendKeys;
-                entry.value_class = row.is_direct ? kPackedValues : kAppendValues;
-                const PlacedHalf keys = place(device_, cache_.half_class(entry.key_class).shape);
+                entry.key_format = row.is_packed_on_append ? kPackedKeys : kAppendKeys;
+                entry.value_format = row.is_packed_on_append ? kPackedValues : kAppendValues;
+                const PlacedHalf keys = place(device_, cache_.page_format(entry.key_format).layout);
                 const PlacedHalf values =
-                    place(device_, cache_.half_class(entry.value_class).shape);
+                    place(device_, cache_.page_format(entry.value_format).layout);
                 entry.key_payload = keys.payload;
                 entry.key_metadata = keys.metadata;
                 entry.value_payload = values.payload;
                 entry.value_metadata = values.metadata;
             }
             row.entries = entries_.back().data();
-            expect_ok(cache_->row_create(&row));
+            expect_ok(cache_->block_create(&row));
             expect_ok(cache_->entries_changed(&row));
             part->pointers.push_back(&row);
         }
@@ -224,15 +224,15 @@ class AppendScene {
         }
         expect_ok(cache_->begin({batch_.data(), static_cast<uint32_t>(batch_.size()), n_tokens_}));
     }
-    void check_half(const Part &part, const PageRow &row, uint32_t layer, uint32_t head,
+    void check_half(const Part &part, const Block &row, uint32_t layer, uint32_t head,
                     const Tensor &tensor, bool is_value) const {
         const PageEntry &entry = row.entries[layer * kHeads + head];
-        const HalfShape &shape =
-            cache_.half_class(is_value ? entry.value_class : entry.key_class).shape;
-        std::vector<uint8_t> payload(payload_bytes(shape));
+        const PageLayout &layout =
+            cache_.page_format(is_value ? entry.value_format : entry.key_format).layout;
+        std::vector<uint8_t> payload(payload_bytes(layout));
         device_.memory->read(is_value ? entry.value_payload : entry.key_payload, payload.data(),
                              payload.size());
-        if (row.is_direct) {
+        if (row.is_packed_on_append) {
             for (const uint8_t byte : payload)
                 assert_int_equal(byte, kPoison);
             return;
@@ -247,7 +247,7 @@ class AppendScene {
                         tensor.halves[((part.first_new + token - part.n_history) * kHeads + head) *
                                           kDim +
                                       c];
-                assert_int_equal(read_code(shape, payload.data(), c, t), expected);
+                assert_int_equal(read_code(layout, payload.data(), c, t), expected);
             }
         }
     }
@@ -285,7 +285,7 @@ std::vector<float> make_scales(Random *random) {
 }
 
 // has_long: a sequence of the step is longer than drafts are.
-void check_append(lk_dtype dtype, bool has_long, uint32_t spread, const KeyNumbers &numbers,
+void check_append(lk_dtype dtype, bool has_long, uint32_t spread, const KeyParameters &numbers,
                   const Device &device) {
     std::vector<std::pair<uint32_t, uint32_t>> lengths = {{20, 40}, {0, 1}, {31, 2}, {64, 64}};
     if (has_long)
@@ -309,7 +309,7 @@ void check_append(lk_dtype dtype, bool has_long, uint32_t spread, const KeyNumbe
     assert_int_equal(found.n_saturated, n_saturated);
 }
 
-void check_append_fault(lk_dtype dtype, const KeyNumbers &numbers, const Device &device) {
+void check_append_fault(lk_dtype dtype, const KeyParameters &numbers, const Device &device) {
     const uint32_t infinity = dtype == LK_F32 ? 0x7F800000 : dtype == LK_F16 ? 0x7C00 : 0x7F80;
     const uint32_t nan = dtype == LK_F32 ? 0xFFC00001 : dtype == LK_F16 ? 0x7C01 : 0xFF81;
     AppendScene scene(device, {{3, 5}, {40, 50}}, numbers);
@@ -347,13 +347,13 @@ void check_append_faults(const Device &device) {
 
 void check_changed_appending(const Device &device) {
     Random random(17);
-    KeyNumbers all = {make_centers(&random), make_scales(&random), {}};
+    KeyParameters all = {make_centers(&random), make_scales(&random), {}};
     for (const float scale : all.scales)
         all.inverses.push_back(1.0f / scale);
-    const KeyNumbers centers = {all.centers, {}, {}};
-    const KeyNumbers scales = {{}, all.scales, all.inverses};
+    const KeyParameters centers = {all.centers, {}, {}};
+    const KeyParameters scales = {{}, all.scales, all.inverses};
     for (const lk_dtype dtype : kDtypes)
-        for (const KeyNumbers &numbers : {centers, scales, all}) {
+        for (const KeyParameters &numbers : {centers, scales, all}) {
             for (const bool has_long : {false, true})
                 for (const uint32_t spread : {0u, 1u})
                     check_append(dtype, has_long, spread, numbers, device);

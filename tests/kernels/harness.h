@@ -45,7 +45,7 @@ struct Case {
     uint32_t has_lse = 1;
 };
 std::string describe(const Case &c);
-lk::HalfShape packed_shape(const Case &c, lk::Side side);
+lk::PageLayout packed_shape(const Case &c, lk::Side side);
 
 struct Outputs {
     std::vector<float> out;  // [tokens][heads][head_dim]
@@ -67,19 +67,19 @@ Strides strides_of(const Case &c, uint32_t n_tokens, uint32_t n_heads, uint32_t 
 
 // One half page and what its values are made of.
 struct SceneHalf {
-    uint16_t half_class;
+    uint16_t page_format;
     std::vector<uint8_t> payload;
     std::vector<uint8_t> metadata;
     // [head_dim] the most that |minimum| + range of a channel come to, or |value| at 16 bits
     std::vector<float> reach;
 };
-struct SceneRow {
+struct SceneBlock {
     uint64_t first_token;
     uint32_t n_tokens;
     std::vector<SceneHalf> halves;  // [n_kv_heads][keys, values]
 };
 struct SceneSequence {
-    std::vector<SceneRow> rows;
+    std::vector<SceneBlock> blocks;
     std::vector<int32_t> parent;  // [n_new], or empty
     uint64_t n_history;
     uint32_t n_new;
@@ -102,8 +102,8 @@ class Scene {
     uint32_t n_query_heads() const { return case_.group * case_.n_kv_heads; }
     uint32_t n_tokens() const { return n_tokens_; }
     const std::vector<SceneSequence> &sequences() const { return sequences_; }
-    const std::vector<lk::HalfClass> &classes() const { return classes_; }
-    static lk::EntryClasses entry_classes();
+    const std::vector<lk::PageFormat> &classes() const { return classes_; }
+    static lk::EntryFormats entry_formats();
     const std::vector<uint8_t> &q() const { return q_; }  // of the case's dtype and strides
     const std::vector<float> &q_values() const { return q_values_; }  // [tokens][heads][head_dim]
     const std::vector<float> &sink_logits() const { return sink_logits_; }
@@ -121,7 +121,7 @@ class Scene {
     void make_classes();
     void make_sequence(uint32_t index);
     void add_row(SceneSequence *sequence, uint32_t tokens, bool packed, uint32_t used);
-    SceneHalf make_half(uint16_t half_class, uint32_t used);
+    SceneHalf make_half(uint16_t page_format, uint32_t used);
     void measure_half(uint32_t used, SceneHalf *half);
     void make_absolute(uint32_t used, SceneHalf *half) const;
     void make_queries();
@@ -133,7 +133,7 @@ class Scene {
     Case case_;
     SceneValues values_;
     uint64_t state_;
-    std::vector<lk::HalfClass> classes_;
+    std::vector<lk::PageFormat> classes_;
     std::vector<uint8_t> permutation_;
     std::vector<SceneSequence> sequences_;
     std::vector<uint8_t> q_;
@@ -164,7 +164,7 @@ class PlacedScene {
     void place_rows();
     void describe_cache();
     bool open_cache();
-    void place_tensors();
+    void stage_tensors();
     bool read_tensor(uint64_t address, const Strides &strides, uint32_t n_channels, lk_dtype dtype,
                      std::vector<float> *out);
 
@@ -174,10 +174,10 @@ class PlacedScene {
     std::string fault_;  // of opening
     lk::LayerView layer_{};
     const uint32_t first_entry_ = 1;  // the entry before is nobody's
-    std::vector<lk::EntryClasses> entry_classes_;
+    std::vector<lk::EntryFormats> entry_classes_;
     lk::CacheLayout layout_{};
-    std::vector<std::vector<lk::PageRow>> rows_;  // by sequence
-    std::vector<std::vector<const lk::PageRow *>> pointers_;
+    std::vector<std::vector<lk::Block>> rows_;  // by sequence
+    std::vector<std::vector<const lk::Block *>> pointers_;
     std::vector<std::vector<lk::PageEntry>> entries_;
     std::vector<lk::BatchSequence> batch_;
     lk::AttendArgs args_{};

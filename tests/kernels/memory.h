@@ -60,7 +60,7 @@ class HostMemory final : public Memory {
     std::list<std::vector<uint8_t>> outputs_;  // with their guard zones
 };
 
-// Where blocks lie in one piece of device memory, guard zones around each, and what all but the
+// Where blocks lie in one KV tile of device memory, guard zones around each, and what all but the
 // outputs should hold.
 class GuardedArena {
   public:

@@ -33,26 +33,26 @@ class Random {
 // A backend's cache of layers of one kind.
 class OpenCache {
   public:
-    OpenCache(const Device &device, std::vector<lk::HalfClass> classes,
-              const lk::EntryClasses &entries, const lk::LayerView &layer, uint32_t n_layers)
+    OpenCache(const Device &device, std::vector<lk::PageFormat> classes,
+              const lk::EntryFormats &entries, const lk::LayerView &layer, uint32_t n_layers)
         : device_(device),
           classes_(std::move(classes)),
           entry_classes_(size_t{n_layers} * layer.n_kv_heads, entries),
           layers_(n_layers, layer) {
         for (uint32_t l = 0; l < n_layers; ++l)
             first_entries_.push_back(l * layer.n_kv_heads);
-        layout_.classes = classes_.data();
-        layout_.n_classes = static_cast<uint32_t>(classes_.size());
+        layout_.formats = classes_.data();
+        layout_.n_formats = static_cast<uint32_t>(classes_.size());
         layout_.layers = layers_.data();
         layout_.first_entries = first_entries_.data();
         layout_.n_layers = n_layers;
         layout_.n_entries = n_layers * layer.n_kv_heads;
-        layout_.entry_classes = entry_classes_.data();
-        layout_.page_tokens = classes_[0].shape.page_tokens;
+        layout_.entry_formats = entry_classes_.data();
+        layout_.page_tokens = classes_[0].layout.page_tokens;
         layout_.max_sequences = 8;
         layout_.max_step_tokens = 1024;
-        layout_.max_rows = layout_.max_step_rows = 128;
-        for (const lk::HalfClass &half : classes_)
+        layout_.max_blocks = layout_.max_step_blocks = 128;
+        for (const lk::PageFormat &half : classes_)
             if (half.ranking == lk::Ranking::kQueryRange)
                 layout_.n_ranked_channels = uint64_t{layout_.n_entries} * layer.head_dim;
         if (device.backend->cache_open(layout_, &cache_) != LK_OK ||
@@ -68,12 +68,12 @@ class OpenCache {
 
     lk::CacheDevice *operator->() { return cache_; }
     const lk::CacheLayout &layout() const { return layout_; }
-    const lk::HalfClass &half_class(size_t i) const { return classes_[i]; }
+    const lk::PageFormat &page_format(size_t i) const { return classes_[i]; }
 
   private:
     Device device_;
-    std::vector<lk::HalfClass> classes_;
-    std::vector<lk::EntryClasses> entry_classes_;
+    std::vector<lk::PageFormat> classes_;
+    std::vector<lk::EntryFormats> entry_classes_;
     std::vector<lk::LayerView> layers_;
     std::vector<uint32_t> first_entries_;
     lk::CacheLayout layout_{};
@@ -89,9 +89,9 @@ struct PlacedHalf {
     uint64_t payload = 0, metadata = 0;
 };
 
-inline PlacedHalf place(const Device &device, const lk::HalfShape &shape) {
-    const uint64_t metadata = lk::metadata_bytes(shape);
-    return {device.memory->output(lk::payload_bytes(shape)),
+inline PlacedHalf place(const Device &device, const lk::PageLayout &layout) {
+    const uint64_t metadata = lk::metadata_bytes(layout);
+    return {device.memory->output(lk::payload_bytes(layout)),
             metadata ? device.memory->output(metadata) : 0};
 }
 

@@ -29,8 +29,8 @@ uint16_t make_value(Random *random, uint32_t kind, uint32_t channel) {
 
 struct Half {
     std::vector<uint8_t> payload, metadata;
-    explicit Half(const HalfShape &shape)
-        : payload(payload_bytes(shape)), metadata(metadata_bytes(shape)) {}
+    explicit Half(const PageLayout &layout)
+        : payload(payload_bytes(layout)), metadata(metadata_bytes(layout)) {}
 };
 
 // One page of values, its packed bytes, and where a backend is to put them.
@@ -39,25 +39,25 @@ struct Page {
     std::vector<uint16_t> values;
     std::vector<uint64_t> sums;
     Half expected;
-    PlacedHalf staged, moved, reopened;
+    PlacedHalf staged, moved, dequantized;
 };
 
 Page make_page(const OpenCache &cache, size_t target, size_t raw, uint32_t kind, Random *random) {
-    const HalfClass &to = cache.half_class(target);
-    const HalfShape &shape = to.shape;
-    Page page = {target, raw, {}, {}, Half(shape), {}, {}, {}};
-    for (uint32_t i = 0; i < uint32_t{shape.page_tokens} * shape.head_dim; ++i)
-        page.values.push_back(make_value(random, kind, i % shape.head_dim));
-    for (uint32_t c = 0; c < shape.head_dim; ++c)
+    const PageFormat &to = cache.page_format(target);
+    const PageLayout &layout = to.layout;
+    Page page = {target, raw, {}, {}, Half(layout), {}, {}, {}};
+    for (uint32_t i = 0; i < uint32_t{layout.page_tokens} * layout.head_dim; ++i)
+        page.values.push_back(make_value(random, kind, i % layout.head_dim));
+    for (uint32_t c = 0; c < layout.head_dim; ++c)
         page.sums.push_back(uint64_t{random->bits()} << c % 37);
-    const HalfValues input = {page.values.data(), shape.head_dim};
-    std::vector<uint8_t> own(shape.head_dim);
+    const PageValues input = {page.values.data(), layout.head_dim};
+    std::vector<uint8_t> own(layout.head_dim);
     if (to.ranking == Ranking::kKey)
-        rank_by_key(input, shape.head_dim, shape.page_tokens, to.n_ranked, own.data());
+        rank_by_key(input, layout.head_dim, layout.page_tokens, to.n_ranked, own.data());
     if (to.ranking == Ranking::kQueryRange)
-        rank_by_query_range(input, shape.head_dim, shape.page_tokens, page.sums.data(), to.n_ranked,
-                            own.data());
-    pack_half(shape, to.ranges, input, to.ranking == Ranking::kNone ? to.permutation : own.data(),
+        rank_by_query_range(input, layout.head_dim, layout.page_tokens, page.sums.data(),
+                            to.n_ranked, own.data());
+    pack_page(layout, to.ranges, input, to.ranking == Ranking::kNone ? to.permutation : own.data(),
               page.expected.payload.data(),
               page.expected.metadata.empty() ? nullptr : page.expected.metadata.data());
     return page;
@@ -66,14 +66,14 @@ Page make_page(const OpenCache &cache, size_t target, size_t raw, uint32_t kind,
 // Both sources of a page.
 void queue_page(const OpenCache &cache, const Device &device, Page *page,
                 std::vector<PackItem> *items) {
-    const HalfClass &target = cache.half_class(page->target);
-    const HalfClass &raw = cache.half_class(page->raw);
-    Half source(raw.shape);
-    pack_half(raw.shape, {OneBit::kRange, 1}, {page->values.data(), raw.shape.head_dim}, nullptr,
+    const PageFormat &target = cache.page_format(page->target);
+    const PageFormat &raw = cache.page_format(page->raw);
+    Half source(raw.layout);
+    pack_page(raw.layout, {OneBit::kRange, 1}, {page->values.data(), raw.layout.head_dim}, nullptr,
               source.payload.data(), nullptr);
-    page->staged = place(device, target.shape);
-    page->moved = place(device, target.shape);
-    page->reopened = place(device, raw.shape);
+    page->staged = place(device, target.layout);
+    page->moved = place(device, target.layout);
+    page->dequantized = place(device, raw.layout);
     const uint64_t staged = device.memory->input(page->values.data(), page->values.size() * 2);
     const uint64_t sums = device.memory->input(page->sums.data(), page->sums.size() * 8);
     items->push_back({&target, page->staged.payload, page->staged.metadata, nullptr, 0,
@@ -94,17 +94,18 @@ void expect_bytes(const Device &device, uint64_t address, const std::vector<uint
                      describe(c).c_str());
 }
 
-uint32_t reopened_tokens(const HalfShape &shape) { return shape.page_tokens - 5u; }
+uint32_t reopened_tokens(const PageLayout &layout) { return layout.page_tokens - 5u; }
 
-void check_reopened(const OpenCache &cache, const Device &device, const Page &page, const Case &c) {
-    const HalfClass &from = cache.half_class(page.target);
-    const HalfShape &raw = cache.half_class(page.raw).shape;
+void check_dequantized(const OpenCache &cache, const Device &device, const Page &page,
+                       const Case &c) {
+    const PageFormat &from = cache.page_format(page.target);
+    const PageLayout &raw = cache.page_format(page.raw).layout;
     std::vector<uint16_t> rounded(page.values.size());
-    const uint32_t n = reopened_tokens(from.shape);
-    unpack_half(from.shape, page.expected.payload.data(), page.expected.metadata.data(),
+    const uint32_t n = reopened_tokens(from.layout);
+    unpack_page(from.layout, page.expected.payload.data(), page.expected.metadata.data(),
                 from.permutation, n, rounded.data(), raw.head_dim);
     std::vector<uint8_t> payload(payload_bytes(raw));
-    device.memory->read(page.reopened.payload, payload.data(), payload.size());
+    device.memory->read(page.dequantized.payload, payload.data(), payload.size());
     for (uint32_t t = 0; t < n; ++t)
         for (uint32_t channel = 0; channel < raw.head_dim; ++channel)
             if (read_code(raw, payload.data(), channel, t) != rounded[t * raw.head_dim + channel])
@@ -114,19 +115,19 @@ void check_reopened(const OpenCache &cache, const Device &device, const Page &pa
 }
 
 // Strips of every width in turn, the narrowest first.
-HalfShape mixed_shape(Case c, Side side) {
+PageLayout mixed_shape(Case c, Side side) {
     c.key_bits = c.value_bits = 4;
-    HalfShape shape = packed_shape(c, side);
-    uint32_t n_left = shape.strips[kPlane4];
-    shape.strips[kPlane4] = 0;
+    PageLayout layout = packed_shape(c, side);
+    uint32_t n_left = layout.strips[kPlane4];
+    layout.strips[kPlane4] = 0;
     for (uint32_t turn = 0; n_left; ++turn) {
         const uint32_t plane = kPlane1 - turn % kPlaneCount;
         if (c.page_tokens < 64 && (plane == kPlane1 || plane == kPlane3))
             continue;
-        ++shape.strips[plane];
+        ++layout.strips[plane];
         --n_left;
     }
-    return shape;
+    return layout;
 }
 
 // Keys, the same ranked by queries, values, both of all widths under a
@@ -145,23 +146,23 @@ enum : uint16_t {
     kClippedKeys,
     kClippedValues,
 };
-std::vector<HalfClass> packing_classes(const Case &c, const uint8_t *permutation) {
-    HalfClass keys = {packed_shape(c, Side::kKey), nullptr, Ranking::kNone, 0};
-    if (keys.shape.n_shared)
+std::vector<PageFormat> packing_classes(const Case &c, const uint8_t *permutation) {
+    PageFormat keys = {packed_shape(c, Side::kKey), nullptr, Ranking::kNone, 0};
+    if (keys.layout.n_shared)
         keys.permutation = permutation;
-    if (keys.shape.permutes) {
+    if (keys.layout.permutes) {
         keys.ranking = Ranking::kKey;
-        keys.n_ranked = static_cast<uint16_t>(keys.shape.strips[kPlane4] * 16 - 3);
+        keys.n_ranked = static_cast<uint16_t>(keys.layout.strips[kPlane4] * 16 - 3);
     }
-    HalfClass by_queries = keys;
-    if (keys.shape.permutes)
+    PageFormat by_queries = keys;
+    if (keys.layout.permutes)
         by_queries.ranking = Ranking::kQueryRange;
-    HalfClass values = {packed_shape(c, Side::kValue), nullptr, Ranking::kNone, 0};
-    HalfClass range_keys = keys;
-    HalfClass range_values = values;
+    PageFormat values = {packed_shape(c, Side::kValue), nullptr, Ranking::kNone, 0};
+    PageFormat range_keys = keys;
+    PageFormat range_values = values;
     range_keys.ranges.one_bit = range_values.ranges.one_bit = OneBit::kRange;
-    HalfClass clipped_keys = keys;
-    HalfClass clipped_values = values;
+    PageFormat clipped_keys = keys;
+    PageFormat clipped_values = values;
     clipped_keys.ranges.clip = 0.7f;
     clipped_values.ranges.clip = 0.55f;
     const RangeRule mixed = {OneBit::kDeviation, 0.3f};
@@ -170,8 +171,8 @@ std::vector<HalfClass> packing_classes(const Case &c, const uint8_t *permutation
             values,
             {mixed_shape(c, Side::kKey), permutation, Ranking::kNone, 0, mixed},
             {mixed_shape(c, Side::kValue), permutation, Ranking::kNone, 0, mixed},
-            {raw_shape(Side::kKey, c.head_dim, c.page_tokens), nullptr, Ranking::kNone, 0},
-            {raw_shape(Side::kValue, c.head_dim, c.page_tokens), nullptr, Ranking::kNone, 0},
+            {raw_layout(Side::kKey, c.head_dim, c.page_tokens), nullptr, Ranking::kNone, 0},
+            {raw_layout(Side::kValue, c.head_dim, c.page_tokens), nullptr, Ranking::kNone, 0},
             range_keys,
             range_values,
             clipped_keys,
@@ -179,10 +180,10 @@ std::vector<HalfClass> packing_classes(const Case &c, const uint8_t *permutation
 }
 
 // Does what sets a class apart from the others of its side make a difference to its bytes?
-bool differs(uint16_t target, const HalfShape &shape) {
+bool differs(uint16_t target, const PageLayout &layout) {
     if (target == kRangeKeys || target == kRangeValues)
-        return shape.n_shared || shape.strips[kPlane1];
-    return shape.strips[kPlane2] || (target != kClippedKeys && target != kClippedValues);
+        return layout.n_shared || layout.strips[kPlane1];
+    return layout.strips[kPlane2] || (target != kClippedKeys && target != kClippedValues);
 }
 
 }  // namespace
@@ -199,30 +200,30 @@ void check_packing(const Case &c, const Device &device) {
     for (uint32_t kind = 0; kind < kKinds; ++kind)
         for (const uint16_t target : {kKeys, kQueryKeys, kValues, kMixedKeys, kMixedValues,
                                       kRangeKeys, kRangeValues, kClippedKeys, kClippedValues}) {
-            const HalfShape &shape = cache.half_class(target).shape;
-            if (!differs(target, shape))
+            const PageLayout &layout = cache.page_format(target).layout;
+            if (!differs(target, layout))
                 continue;
-            assert_null(shape_error(shape));
-            const size_t raw = shape.side == Side::kValue ? kRawValues : kRawKeys;
+            assert_null(layout_error(layout));
+            const size_t raw = layout.side == Side::kValue ? kRawValues : kRawKeys;
             pages.push_back(make_page(cache, target, raw, kind, &random));
         }
     std::vector<PackItem> items;
     for (Page &page : pages)
         queue_page(cache, device, &page, &items);
     expect_ok(cache->pack(items.data(), static_cast<uint32_t>(items.size())));
-    std::vector<ReopenItem> reopens;
+    std::vector<DequantizeItem> reopens;
     for (const Page &page : pages)
-        reopens.push_back({&cache.half_class(page.target), page.moved.payload, page.moved.metadata,
-                           &cache.half_class(page.raw), page.reopened.payload,
-                           reopened_tokens(cache.half_class(page.target).shape)});
-    expect_ok(cache->reopen(reopens.data(), static_cast<uint32_t>(reopens.size())));
+        reopens.push_back({&cache.page_format(page.target), page.moved.payload, page.moved.metadata,
+                           &cache.page_format(page.raw), page.dequantized.payload,
+                           reopened_tokens(cache.page_format(page.target).layout)});
+    expect_ok(cache->dequantize(reopens.data(), static_cast<uint32_t>(reopens.size())));
     assert_true(device.memory->intact());
     for (const Page &page : pages) {
         expect_bytes(device, page.staged.payload, page.expected.payload, "staged payload", c);
         expect_bytes(device, page.staged.metadata, page.expected.metadata, "staged metadata", c);
         expect_bytes(device, page.moved.payload, page.expected.payload, "moved payload", c);
         expect_bytes(device, page.moved.metadata, page.expected.metadata, "moved metadata", c);
-        check_reopened(cache, device, page, c);
+        check_dequantized(cache, device, page, c);
     }
 }
 
@@ -230,19 +231,19 @@ namespace {
 
 // A run of payloads of random bytes that shrink step by step: n strips of 8 bits, then what stays.
 struct Shrinking {
-    uint32_t n_strips, page_tokens, tail_bytes, n_halves;
+    uint32_t n_strips, page_tokens, tail_bytes, n_pages;
     uint32_t n_bytes;            // of a half
     uint32_t stride_bytes;       // from a half to the next
     std::vector<uint8_t> bytes;  // of all, as they are to be, with what lies between them
-    uint64_t place;
+    uint64_t address;
     bool is_in_place() const { return !tail_bytes; }
     ShrinkItem item(uint64_t source, uint32_t bits) const {
         const auto narrow = [](uint32_t number) { return static_cast<uint16_t>(number); };
         return {source,
-                place,
+                address,
                 stride_bytes,
                 tail_bytes,
-                narrow(n_halves),
+                narrow(n_pages),
                 narrow(bits < 8 ? n_strips : 0),
                 narrow(bits < 8 ? bits : 2),
                 narrow(page_tokens)};
@@ -252,7 +253,7 @@ struct Shrinking {
 void shrink_expected(Shrinking *run, uint32_t bits) {
     const uint64_t wide = strip_bytes(run->page_tokens, 2 * bits);
     std::vector<uint32_t> words(wide / 4);
-    for (uint32_t h = 0; h < run->n_halves; ++h) {
+    for (uint32_t h = 0; h < run->n_pages; ++h) {
         uint8_t *const half = run->bytes.data() + h * run->stride_bytes;
         for (uint32_t s = 0; s < run->n_strips; ++s) {
             std::memcpy(words.data(), half + s * wide, wide);
@@ -275,12 +276,12 @@ std::vector<Shrinking> make_shrinkings(const Device &device, Random *random) {
                 Shrinking run = {n_strips, page_tokens, tail_bytes, 1, 0, 0, {}, 0};
                 run.n_bytes =
                     static_cast<uint32_t>(n_strips * strip_bytes(page_tokens, 8)) + tail_bytes;
-                run.n_halves = 1 + i % (run.n_bytes > 16384 ? 3 : kRunHalves);
+                run.n_pages = 1 + i % (run.n_bytes > 16384 ? 3 : kRunPages);
                 run.stride_bytes = run.n_bytes + i % 3 * LK_SLOT_ALIGN;
-                run.bytes.resize(size_t{run.n_halves} * run.stride_bytes);
+                run.bytes.resize(size_t{run.n_pages} * run.stride_bytes);
                 for (uint8_t &byte : run.bytes)
                     byte = static_cast<uint8_t>(random->bits());
-                run.place = device.memory->output(run.bytes.size());
+                run.address = device.memory->output(run.bytes.size());
                 all.push_back(run);
             }
     return all;
@@ -291,10 +292,10 @@ void expect_run(const Device &device, const Shrinking &run) {
     Case c;
     c.page_tokens = run.page_tokens;
     c.head_dim = run.n_strips * 16;
-    for (uint32_t h = 0; h < run.n_halves; ++h) {
+    for (uint32_t h = 0; h < run.n_pages; ++h) {
         const uint32_t first = h * run.stride_bytes;
         const auto from = run.bytes.begin() + first;
-        expect_bytes(device, run.place + first,
+        expect_bytes(device, run.address + first,
                      {from, from + (run.is_in_place() ? run.stride_bytes : run.n_bytes)},
                      "shrunk payload", c);
     }
@@ -311,14 +312,14 @@ void check_shrinking(const Device &device) {
     std::vector<ShrinkItem> items;
     for (const Shrinking &run : runs)
         items.push_back(copy_item(device.memory->input(run.bytes.data(), run.bytes.size()),
-                                  run.place, run.bytes.size()));
+                                  run.address, run.bytes.size()));
     expect_ok(cache->shrink(items.data(), static_cast<uint32_t>(items.size())));
     for (const uint32_t bits : {8u, 4u, 2u}) {
         items.clear();
         for (Shrinking &run : runs) {
-            const uint64_t from = run.place;
+            const uint64_t from = run.address;
             if (!run.is_in_place())
-                run.place = device.memory->output(run.bytes.size());
+                run.address = device.memory->output(run.bytes.size());
             if (bits < 8 || !run.is_in_place())
                 items.push_back(run.item(from, bits));
             if (bits < 8)
@@ -337,47 +338,47 @@ namespace {
 
 // A raw half, and the values of its tokens as they are to be.
 struct Moving {
-    size_t half_class;
+    size_t page_format;
     std::vector<uint16_t> values;
-    uint64_t place;
+    uint64_t address;
 };
 
-Moving make_moving(OpenCache &cache, const Device &device, size_t half_class, Random *random) {
-    const HalfShape &shape = cache.half_class(half_class).shape;
-    Moving half = {half_class, {}, device.memory->output(payload_bytes(shape))};
-    for (uint32_t i = 0; i < uint32_t{shape.page_tokens} * shape.head_dim; ++i)
+Moving make_moving(OpenCache &cache, const Device &device, size_t page_format, Random *random) {
+    const PageLayout &layout = cache.page_format(page_format).layout;
+    Moving half = {page_format, {}, device.memory->output(payload_bytes(layout))};
+    for (uint32_t i = 0; i < uint32_t{layout.page_tokens} * layout.head_dim; ++i)
         half.values.push_back(static_cast<uint16_t>(random->bits()));
-    std::vector<uint8_t> bytes(payload_bytes(shape));
-    pack_half(shape, {OneBit::kRange, 1}, {half.values.data(), shape.head_dim}, nullptr,
+    std::vector<uint8_t> bytes(payload_bytes(layout));
+    pack_page(layout, {OneBit::kRange, 1}, {half.values.data(), layout.head_dim}, nullptr,
               bytes.data(), nullptr);
     const ShrinkItem copy =
-        copy_item(device.memory->input(bytes.data(), bytes.size()), half.place, bytes.size());
+        copy_item(device.memory->input(bytes.data(), bytes.size()), half.address, bytes.size());
     expect_ok(cache->shrink(&copy, 1));
     return half;
 }
 
 MoveItem move_expected(const OpenCache &cache, const Moving &from, uint32_t first_source,
                        uint32_t first_target, uint64_t mask, Moving *to) {
-    const HalfClass &source = cache.half_class(from.half_class);
-    const HalfClass &target = cache.half_class(to->half_class);
-    const uint32_t head_dim = source.shape.head_dim;
-    uint32_t place = first_target;
+    const PageFormat &source = cache.page_format(from.page_format);
+    const PageFormat &target = cache.page_format(to->page_format);
+    const uint32_t head_dim = source.layout.head_dim;
+    uint32_t address = first_target;
     for (uint32_t i = 0; i < 64; ++i)
         if (mask >> i & 1) {
             const auto token = from.values.begin() + (first_source + i) * head_dim;
-            std::copy(token, token + head_dim, to->values.begin() + place++ * head_dim);
+            std::copy(token, token + head_dim, to->values.begin() + address++ * head_dim);
         }
-    return {&source, from.place, &target, to->place, first_source, first_target, mask};
+    return {&source, from.address, &target, to->address, first_source, first_target, mask};
 }
 
 }  // namespace
 
 void check_moving(const Device &device) {
-    std::vector<HalfClass> classes;
+    std::vector<PageFormat> classes;
     for (const uint32_t head_dim : {32u, 80u, 256u})
         for (const Side side : {Side::kKey, Side::kValue})
             for (const uint32_t tokens : {128u, 32u})
-                classes.push_back({raw_shape(side, head_dim, tokens), nullptr, Ranking::kNone, 0});
+                classes.push_back({raw_layout(side, head_dim, tokens), nullptr, Ranking::kNone, 0});
     OpenCache cache(device, classes, {0, 0, 2, 2, 0}, {1, 1, 32, 0, 0, 1, 0, nullptr, nullptr}, 1);
     Random random(31);
     std::vector<Moving> halves;
@@ -396,13 +397,13 @@ void check_moving(const Device &device) {
     expect_ok(cache->move(items.data(), static_cast<uint32_t>(items.size())));
     assert_true(device.memory->intact());
     for (const Moving &half : halves) {
-        const HalfShape &shape = cache.half_class(half.half_class).shape;
-        std::vector<uint8_t> expected(payload_bytes(shape));
-        pack_half(shape, {OneBit::kRange, 1}, {half.values.data(), shape.head_dim}, nullptr,
+        const PageLayout &layout = cache.page_format(half.page_format).layout;
+        std::vector<uint8_t> expected(payload_bytes(layout));
+        pack_page(layout, {OneBit::kRange, 1}, {half.values.data(), layout.head_dim}, nullptr,
                   expected.data(), nullptr);
         Case c;
-        c.head_dim = shape.head_dim;
-        c.page_tokens = shape.page_tokens;
-        expect_bytes(device, half.place, expected, "moved tokens", c);
+        c.head_dim = layout.head_dim;
+        c.page_tokens = layout.page_tokens;
+        expect_bytes(device, half.address, expected, "moved tokens", c);
     }
 }

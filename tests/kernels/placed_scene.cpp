@@ -14,14 +14,14 @@ PlacedScene::PlacedScene(const Scene &scene, const Device &device)
     place_rows();
     if (!open_cache())
         fault_ = last_sentence();
-    place_tensors();
+    stage_tensors();
 }
 
 PlacedScene::~PlacedScene() {
     if (cache_) {
-        for (std::vector<PageRow> &rows : rows_)
-            for (PageRow &row : rows)
-                cache_->row_destroy(&row);
+        for (std::vector<Block> &rows : rows_)
+            for (Block &row : rows)
+                cache_->block_destroy(&row);
         device_.backend->cache_close(cache_);
     }
     device_.memory->clear();
@@ -35,7 +35,7 @@ void PlacedScene::place_rows() {
     };
     for (const SceneSequence &sequence : scene_.sequences()) {
         rows_.emplace_back();
-        for (const SceneRow &row : sequence.rows) {
+        for (const SceneBlock &row : sequence.blocks) {
             entries_.emplace_back(n_entries);
             for (uint32_t head = 0; head < scene_.parameters().n_kv_heads; ++head) {
                 const SceneHalf &keys = row.halves[2 * head];
@@ -44,11 +44,11 @@ void PlacedScene::place_rows() {
                                                         place(keys.metadata),
                                                         place(values.payload),
                                                         place(values.metadata),
-                                                        keys.half_class,
-                                                        values.half_class,
+                                                        keys.page_format,
+                                                        values.page_format,
                                                         0};
             }
-            PageRow placed{};
+            Block placed{};
             placed.first_token = row.first_token;
             placed.capacity_tokens = row.n_tokens;
             placed.n_entries = n_entries;
@@ -56,9 +56,9 @@ void PlacedScene::place_rows() {
         }
     }
     size_t next = 0;
-    for (std::vector<PageRow> &rows : rows_) {
+    for (std::vector<Block> &rows : rows_) {
         pointers_.emplace_back();
-        for (PageRow &row : rows) {
+        for (Block &row : rows) {
             row.entries = entries_[next++].data();
             pointers_.back().push_back(&row);
         }
@@ -78,19 +78,19 @@ void PlacedScene::describe_cache() {
               c.centers ? scene_.key_centers().data() : nullptr,
               c.scales ? scene_.key_scales().data() : nullptr,
               nullptr};  // nothing is appended
-    layout_.classes = scene_.classes().data();
-    layout_.n_classes = static_cast<uint32_t>(scene_.classes().size());
+    layout_.formats = scene_.classes().data();
+    layout_.n_formats = static_cast<uint32_t>(scene_.classes().size());
     layout_.layers = &layer_;
     layout_.first_entries = &first_entry_;
     layout_.n_layers = 1;
     layout_.n_entries = c.n_kv_heads + first_entry_;
-    entry_classes_.assign(layout_.n_entries, scene_.entry_classes());
-    layout_.entry_classes = entry_classes_.data();
+    entry_classes_.assign(layout_.n_entries, scene_.entry_formats());
+    layout_.entry_formats = entry_classes_.data();
     layout_.page_tokens = c.page_tokens;
     layout_.sink_tokens = c.sink_tokens;
     layout_.max_sequences = c.n_sequences;
     layout_.max_step_tokens = scene_.n_tokens();
-    layout_.max_rows = layout_.max_step_rows = entries_.size();
+    layout_.max_blocks = layout_.max_step_blocks = entries_.size();
 }
 
 bool PlacedScene::open_cache() {
@@ -98,9 +98,9 @@ bool PlacedScene::open_cache() {
     if (device_.backend->cache_open(layout_, &cache_) != LK_OK ||
         cache_->set_queue(device_.memory->queue()) != LK_OK)
         return false;
-    for (std::vector<PageRow> &rows : rows_)
-        for (PageRow &row : rows)
-            if (cache_->row_create(&row) != LK_OK || cache_->entries_changed(&row) != LK_OK)
+    for (std::vector<Block> &rows : rows_)
+        for (Block &row : rows)
+            if (cache_->block_create(&row) != LK_OK || cache_->entries_changed(&row) != LK_OK)
                 return false;
     for (size_t i = 0; i < scene_.sequences().size(); ++i) {
         const SceneSequence &sequence = scene_.sequences()[i];
@@ -112,7 +112,7 @@ bool PlacedScene::open_cache() {
     return cache_->begin({batch_.data(), layout_.max_sequences, scene_.n_tokens()}) == LK_OK;
 }
 
-void PlacedScene::place_tensors() {
+void PlacedScene::stage_tensors() {
     const Case &c = scene_.parameters();
     Memory *memory = device_.memory;
     const size_t width = c.dtype == LK_F32 ? 4 : 2;

@@ -25,36 +25,36 @@ std::string describe(const Case &c) {
     return text;
 }
 
-HalfShape packed_shape(const Case &c, Side side) {
+PageLayout packed_shape(const Case &c, Side side) {
     const uint32_t bits = side == Side::kKey ? c.key_bits : c.value_bits;
     if (bits == 16)
-        return raw_shape(side, c.head_dim, c.page_tokens);
-    HalfShape shape;
-    shape.side = side;
-    shape.axis = side == Side::kKey && !c.per_token_keys ? Axis::kChannel : Axis::kToken;
-    shape.metadata = c.f8 ? Metadata::kF8 : Metadata::kF16;
-    shape.head_dim = static_cast<uint16_t>(c.head_dim);
-    shape.page_tokens = static_cast<uint16_t>(c.page_tokens);
+        return raw_layout(side, c.head_dim, c.page_tokens);
+    PageLayout layout;
+    layout.side = side;
+    layout.axis = side == Side::kKey && !c.per_token_keys ? Axis::kChannel : Axis::kToken;
+    layout.metadata = c.f8 ? Metadata::kF8 : Metadata::kF16;
+    layout.head_dim = static_cast<uint16_t>(c.head_dim);
+    layout.page_tokens = static_cast<uint16_t>(c.page_tokens);
     const uint32_t group =
-        shape.axis == Axis::kChannel
+        layout.axis == Axis::kChannel
             ? (c.key_group ? std::min(c.key_group, c.page_tokens) : c.page_tokens)
             : (c.value_group ? std::min(c.value_group, c.head_dim) : c.head_dim);
-    shape.group = static_cast<uint16_t>(group);
+    layout.group = static_cast<uint16_t>(group);
     const Plane plane = bits == 8   ? kPlane8
                         : bits == 4 ? kPlane4
                         : bits == 3 ? kPlane3
                         : bits == 2 ? kPlane2
                                     : kPlane1;
     const auto strips = static_cast<uint16_t>(c.head_dim / 16);
-    shape.strips[plane] = strips;
+    layout.strips[plane] = strips;
     if (side == Side::kKey && bits == 2) {
         const uint32_t boosted = std::min(c.boosted / 16, strips - 1u);
-        shape.strips[kPlane4] = static_cast<uint16_t>(boosted);
-        shape.strips[kPlane2] = static_cast<uint16_t>(strips - boosted);
-        shape.permutes = boosted > 0;
-        shape.n_shared = static_cast<uint16_t>(std::min(c.n_shared, shape.strips[kPlane2] * 8u));
+        layout.strips[kPlane4] = static_cast<uint16_t>(boosted);
+        layout.strips[kPlane2] = static_cast<uint16_t>(strips - boosted);
+        layout.permutes = boosted > 0;
+        layout.n_shared = static_cast<uint16_t>(std::min(c.n_shared, layout.strips[kPlane2] * 8u));
     }
-    return shape;
+    return layout;
 }
 
 Strides strides_of(const Case &c, uint32_t n_tokens, uint32_t n_heads, uint32_t n_channels) {
@@ -106,7 +106,7 @@ namespace {
 enum : uint16_t { kPackedClass = 0, kPageClass = 2, kLastSinkClass = 4 };  // keys; + 1 values
 }
 
-EntryClasses Scene::entry_classes() {
+EntryFormats Scene::entry_formats() {
     return {kPageClass, kPackedClass, kPageClass + 1, kPackedClass + 1, kPackedClass};
 }
 
@@ -117,7 +117,7 @@ void Scene::make_classes() {
     if (case_.n_shared)
         for (uint32_t i = case_.head_dim - 1; i > 0; --i)
             std::swap(permutation_[i], permutation_[next() % (i + 1)]);
-    const HalfShape keys = packed_shape(case_, Side::kKey);
+    const PageLayout keys = packed_shape(case_, Side::kKey);
     classes_.push_back({keys, keys.n_shared ? permutation_.data() : nullptr,
                         keys.permutes ? Ranking::kKey : Ranking::kNone,
                         static_cast<uint16_t>(keys.permutes ? keys.strips[kPlane4] * 16 : 0)});
@@ -126,28 +126,28 @@ void Scene::make_classes() {
         for (const Side side : {Side::kKey, Side::kValue})
             if (tokens)
                 classes_.push_back(
-                    {raw_shape(side, case_.head_dim, tokens), nullptr, Ranking::kNone, 0});
+                    {raw_layout(side, case_.head_dim, tokens), nullptr, Ranking::kNone, 0});
 }
 
 // used: tokens that are filled; a raw half holds NaN behind them.
-SceneHalf Scene::make_half(uint16_t half_class, uint32_t used) {
-    const HalfShape &shape = classes_[half_class].shape;
+SceneHalf Scene::make_half(uint16_t page_format, uint32_t used) {
+    const PageLayout &layout = classes_[page_format].layout;
     const uint32_t head_dim = case_.head_dim;
-    const bool is_value = shape.side == Side::kValue;
-    std::vector<uint16_t> values(static_cast<size_t>(shape.page_tokens) * head_dim, 0x7E00);
+    const bool is_value = layout.side == Side::kValue;
+    std::vector<uint16_t> values(static_cast<size_t>(layout.page_tokens) * head_dim, 0x7E00);
     for (uint32_t t = 0; t < used; ++t)
         for (uint32_t c = 0; c < head_dim; ++c)
             values[t * head_dim + c] = random_half(is_value ? 2.0 : c % 16 == 3 ? 4.0 : 1.0);
     SceneHalf half;
-    half.half_class = half_class;
-    half.payload.resize(payload_bytes(shape));
-    half.metadata.resize(metadata_bytes(shape));
+    half.page_format = page_format;
+    half.payload.resize(payload_bytes(layout));
+    half.metadata.resize(metadata_bytes(layout));
     std::vector<uint8_t> own(permutation_);
-    if (shape.permutes)
-        rank_by_key({values.data(), head_dim}, head_dim, shape.page_tokens,
-                    shape.strips[kPlane4] * 16, own.data());
-    pack_half(shape, classes_[half_class].ranges, {values.data(), head_dim},
-              shape.permutes ? own.data() : classes_[half_class].permutation, half.payload.data(),
+    if (layout.permutes)
+        rank_by_key({values.data(), head_dim}, head_dim, layout.page_tokens,
+                    layout.strips[kPlane4] * 16, own.data());
+    pack_page(layout, classes_[page_format].ranges, {values.data(), head_dim},
+              layout.permutes ? own.data() : classes_[page_format].permutation, half.payload.data(),
               half.metadata.empty() ? nullptr : half.metadata.data());
     measure_half(used, &half);
     if (is_value && values_ == SceneValues::kMagnitudes)
@@ -156,23 +156,23 @@ SceneHalf Scene::make_half(uint16_t half_class, uint32_t used) {
 }
 
 void Scene::measure_half(uint32_t used, SceneHalf *half) {
-    const HalfClass &kind = classes_[half->half_class];
-    const bool is_value = kind.shape.side == Side::kValue;
+    const PageFormat &kind = classes_[half->page_format];
+    const bool is_value = kind.layout.side == Side::kValue;
     float &range = is_value ? value_range_ : key_range_;
     float &highest = is_value ? value_max_ : key_max_;
     half->reach.assign(case_.head_dim, 0);
     for (uint32_t slot = 0; slot < case_.head_dim; ++slot) {
         float &reach =
-            half->reach[slot_channel(kind.shape, half->metadata.data(), kind.permutation, slot)];
-        const bool is_raw = slot_bits(kind.shape, slot) == 16;
+            half->reach[slot_channel(kind.layout, half->metadata.data(), kind.permutation, slot)];
+        const bool is_raw = slot_bits(kind.layout, slot) == 16;
         for (uint32_t t = 0; t < used; ++t) {
             const float value = std::fabs(
-                unpack_value(kind.shape, half->payload.data(), half->metadata.data(), slot, t));
+                unpack_value(kind.layout, half->payload.data(), half->metadata.data(), slot, t));
             highest = std::max(highest, value);
             reach = std::max(reach, value);
             if (is_raw)
                 continue;
-            const Parameters p = read_parameters(kind.shape, half->metadata.data(), slot, t);
+            const Parameters p = read_parameters(kind.layout, half->metadata.data(), slot, t);
             range = std::max(range, p.range);
             reach = std::max(reach, std::fabs(p.minimum) + p.range);
         }
@@ -180,27 +180,27 @@ void Scene::measure_half(uint32_t used, SceneHalf *half) {
 }
 
 void Scene::make_absolute(uint32_t used, SceneHalf *half) const {
-    const HalfClass &from = classes_[half->half_class];
-    const uint32_t tokens = from.shape.page_tokens;
+    const PageFormat &from = classes_[half->page_format];
+    const uint32_t tokens = from.layout.page_tokens;
     std::vector<uint16_t> values(static_cast<size_t>(tokens) * case_.head_dim);
-    unpack_half(from.shape, half->payload.data(), half->metadata.data(), from.permutation, used,
+    unpack_page(from.layout, half->payload.data(), half->metadata.data(), from.permutation, used,
                 values.data(), case_.head_dim);
     for (uint16_t &value : values)
         value &= 0x7FFF;
-    if (!from.shape.is_raw())
-        half->half_class = kPageClass + 1;
-    const HalfShape &to = classes_[half->half_class].shape;
+    if (!from.layout.is_raw())
+        half->page_format = kPageClass + 1;
+    const PageLayout &to = classes_[half->page_format].layout;
     half->payload.resize(payload_bytes(to));
     half->metadata.clear();
-    pack_half(to, {OneBit::kRange, 1}, {values.data(), case_.head_dim}, nullptr,
+    pack_page(to, {OneBit::kRange, 1}, {values.data(), case_.head_dim}, nullptr,
               half->payload.data(), nullptr);
 }
 
 void Scene::add_row(SceneSequence *sequence, uint32_t tokens, bool packed, uint32_t used) {
-    SceneRow row;
+    SceneBlock row;
     row.first_token = 0;
-    if (!sequence->rows.empty())
-        row.first_token = sequence->rows.back().first_token + sequence->rows.back().n_tokens;
+    if (!sequence->blocks.empty())
+        row.first_token = sequence->blocks.back().first_token + sequence->blocks.back().n_tokens;
     row.n_tokens = tokens;
     const auto keys = static_cast<uint16_t>(packed                        ? kPackedClass
                                             : tokens == case_.page_tokens ? kPageClass
@@ -208,7 +208,7 @@ void Scene::add_row(SceneSequence *sequence, uint32_t tokens, bool packed, uint3
     for (uint32_t head = 0; head < case_.n_kv_heads; ++head)
         for (const uint32_t side : {0u, 1u})
             row.halves.push_back(make_half(static_cast<uint16_t>(keys + side), used));
-    sequence->rows.push_back(std::move(row));
+    sequence->blocks.push_back(std::move(row));
 }
 
 void Scene::make_sequence(uint32_t index) {
@@ -222,8 +222,8 @@ void Scene::make_sequence(uint32_t index) {
         add_row(&sequence, case_.page_tokens, !case_.raw_between || i % 2 == 0, case_.page_tokens);
     const uint32_t tail = case_.tail_tokens + 3 * index;
     sequence.n_history = tail;
-    if (!sequence.rows.empty())
-        sequence.n_history += sequence.rows.back().first_token + sequence.rows.back().n_tokens;
+    if (!sequence.blocks.empty())
+        sequence.n_history += sequence.blocks.back().first_token + sequence.blocks.back().n_tokens;
     sequence.n_new = index == 0 ? case_.n_new : index == 1 ? 1 + case_.n_new / 3 : 1;
     sequence.first_new = n_tokens_;
     uint32_t rest = tail + (sequence.is_draft() ? sequence.n_new : 0);

@@ -19,16 +19,16 @@ constexpr uint32_t kFirstHead = 1;
 constexpr uint32_t kSumHeads = 2;
 constexpr uint32_t kRowSums = kHeads * kDim;  // from a sum to the next
 
-std::vector<HalfClass> sum_classes() {
-    HalfShape packed = raw_shape(Side::kKey, kDim, 32);
+std::vector<PageFormat> sum_classes() {
+    PageLayout packed = raw_layout(Side::kKey, kDim, 32);
     packed.strips[kPlane16] = 0;
     packed.strips[kPlane4] = 1;
     packed.strips[kPlane2] = 2;
     packed.group = 32;
     packed.metadata = Metadata::kF16;
     packed.permutes = true;
-    return {{raw_shape(Side::kKey, kDim, 32), nullptr, Ranking::kNone, 0},
-            {raw_shape(Side::kValue, kDim, 32), nullptr, Ranking::kNone, 0},
+    return {{raw_layout(Side::kKey, kDim, 32), nullptr, Ranking::kNone, 0},
+            {raw_layout(Side::kValue, kDim, 32), nullptr, Ranking::kNone, 0},
             {packed, nullptr, Ranking::kQueryRange, 16}};
 }
 
@@ -76,8 +76,8 @@ LayerView sum_layer(const std::vector<float> &scales, const std::vector<float> &
 std::vector<uint64_t> read_sums(OpenCache *cache, const Device &device, uint64_t address,
                                 uint32_t n) {
     const uint64_t copy = device.memory->output(n * sizeof(uint64_t));
-    const SumItem item = {copy, address, 1, 0, n, kSumReplaces};
-    expect_ok((*cache)->add_sums(&item, 1));
+    const StatItem item = {copy, address, 1, 0, n, kStatReplaces};
+    expect_ok((*cache)->add_stats(&item, 1));
     std::vector<uint64_t> found(n);
     device.memory->read(copy, found.data(), n * sizeof(uint64_t));
     return found;
@@ -85,7 +85,7 @@ std::vector<uint64_t> read_sums(OpenCache *cache, const Device &device, uint64_t
 
 void check_runs(const std::vector<float> &q, const std::vector<float> &scales,
                 const std::vector<float> &inverses, const Device &device) {
-    OpenCache cache(device, sum_classes(), {0, 2, 1, 1, kNoClass}, sum_layer(scales, inverses), 1);
+    OpenCache cache(device, sum_classes(), {0, 2, 1, 1, kNoFormat}, sum_layer(scales, inverses), 1);
     BatchSequence sequence{};
     sequence.id = 1;
     sequence.n_new = kTokens;
@@ -93,21 +93,21 @@ void check_runs(const std::vector<float> &q, const std::vector<float> &scales,
     const uint64_t at = device.memory->input(q.data(), q.size() * sizeof(float));
     const TensorView view = {reinterpret_cast<void *>(at), LK_F32, kHeads * kGroup * kDim, kDim};
     for (const uint32_t per : {1u, 3u, kTokens}) {
-        const QuerySumRun run = {kDim * sizeof(uint64_t),
-                                 kRowSums * sizeof(uint64_t),
-                                 2,
-                                 kTokens - 2,
-                                 per,
-                                 kFirstHead,
-                                 kSumHeads};
+        const QueryStatRun run = {kDim * sizeof(uint64_t),
+                                  kRowSums * sizeof(uint64_t),
+                                  2,
+                                  kTokens - 2,
+                                  per,
+                                  kFirstHead,
+                                  kSumHeads};
         expect_ok(cache->sum_queries({cache.layout().layers[0], 0, view, &run, 1}));
-        const uint32_t n_sums = n_query_sums(run);
+        const uint32_t n_sums = n_query_stats(run);
         assert_int_equal(n_sums, (kTokens - 2 + per - 1) / per);
         for (uint32_t i = 0; i < n_sums; ++i) {
             const uint32_t end = 2 + (i + 1) * per;
             // What lies between the sums of two rows is not written.
             const std::vector<uint64_t> found = read_sums(
-                &cache, device, cache->query_sums() + (i * kRowSums + kDim) * sizeof(uint64_t),
+                &cache, device, cache->query_stats() + (i * kRowSums + kDim) * sizeof(uint64_t),
                 kSumHeads * kDim);
             for (uint32_t c = 0; c < kSumHeads * kDim; ++c)
                 assert_int_equal(found[c],
@@ -121,12 +121,12 @@ void check_runs(const std::vector<float> &q, const std::vector<float> &scales,
 void add_on_host(std::vector<uint64_t> *numbers, uint32_t target, uint32_t source, uint64_t mask,
                  uint32_t stride, uint32_t n, uint32_t flags) {
     for (uint32_t c = 0; c < n; ++c) {
-        uint64_t sum = flags & kSumReplaces ? 0 : (*numbers)[target + c];
+        uint64_t sum = flags & kStatReplaces ? 0 : (*numbers)[target + c];
         for (uint32_t i = 0; i < 64; ++i) {
             if (!(mask >> i & 1))
                 continue;
             sum += (*numbers)[source + i * stride + c];
-            if (flags & kSumClears)
+            if (flags & kStatClears)
                 (*numbers)[source + i * stride + c] = 0;
         }
         (*numbers)[target + c] = sum;
@@ -158,31 +158,31 @@ void check_sum_items(const Device &device) {
     };
     std::vector<Step> steps = {
         {0, 1, 0xB, kWide, 0},
-        {1, 9, 0x5, kWide, kSumFollows | kSumClears},
-        {20, 8, uint64_t{1} << 63 | 1, kWide, kSumReplaces},
-        {21, 7, 0, 32, kSumReplaces},
+        {1, 9, 0x5, kWide, kStatFollows | kStatClears},
+        {20, 8, uint64_t{1} << 63 | 1, kWide, kStatReplaces},
+        {21, 7, 0, 32, kStatReplaces},
         {22, 22, 1, 48, 0},
         {23, 0, 0, 16, 0},
     };
     for (uint32_t i = 0; i < kChain; ++i)
-        steps.push_back({24, 25, 3, 16, i ? uint32_t{kSumFollows} : 0u});
-    OpenCache cache(device, sum_classes(), {0, 2, 1, 1, kNoClass}, sum_layer({}, {}), 1);
+        steps.push_back({24, 25, 3, 16, i ? uint32_t{kStatFollows} : 0u});
+    OpenCache cache(device, sum_classes(), {0, 2, 1, 1, kNoFormat}, sum_layer({}, {}), 1);
     Random random(7);
     std::vector<uint64_t> numbers;
     for (uint32_t i = 0; i < kRows * kWide; ++i)
         numbers.push_back(uint64_t{random.bits()} << 32 ^ random.bits());
     const uint64_t source = device.memory->input(numbers.data(), numbers.size() * 8);
     const uint64_t area = device.memory->output(numbers.size() * 8);
-    const SumItem fill = {area, source, 1, 0, kRows * kWide, kSumReplaces};
-    expect_ok(cache->add_sums(&fill, 1));
-    std::vector<SumItem> items;
+    const StatItem fill = {area, source, 1, 0, kRows * kWide, kStatReplaces};
+    expect_ok(cache->add_stats(&fill, 1));
+    std::vector<StatItem> items;
     for (const Step &step : steps) {
         items.push_back({area + step.target * kWide * 8, area + step.source * kWide * 8, step.mask,
                          kWide * 8, step.n, step.flags});
         add_on_host(&numbers, step.target * kWide, step.source * kWide, step.mask, kWide, step.n,
                     step.flags);
     }
-    expect_ok(cache->add_sums(items.data(), static_cast<uint32_t>(items.size())));
+    expect_ok(cache->add_stats(items.data(), static_cast<uint32_t>(items.size())));
     std::vector<uint64_t> found(numbers.size());
     device.memory->read(area, found.data(), found.size() * 8);
     for (size_t i = 0; i < found.size(); ++i)

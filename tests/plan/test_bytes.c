@@ -235,7 +235,7 @@ static void query_sums_are_counted(void **state) {
     lk_key_rule rule;
     assert_int_equal(lk_key_rule_init(&rule, sizeof rule), LK_OK);
     assert_int_equal(lk_plan_get_key(plan, 0, 0, &rule), LK_OK);
-    rule.boost_score = LK_SCORE_QUERY_RANGE;
+    rule.boost_ranking = LK_RANKING_QUERY_RANGE;
     assert_int_equal(lk_plan_set_key(plan, 1, LK_ALL, &rule), LK_OK);
     const lk_plan_size after = plan_size(plan, 1000, 3, 1);
     /* Four heads; one sum behind and one for each of 2 x 1 + 4 open rows. */

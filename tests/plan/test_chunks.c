@@ -209,12 +209,12 @@ static void meaningless_combinations_name_both_paths(void **state) {
     key.bits = 2;
     key.boost_channels = 16;
     key.boost_bits = 4;
-    key.boost_score = LK_SCORE_QUERY_RANGE;
+    key.boost_ranking = LK_RANKING_QUERY_RANGE;
     assert_int_equal(lk_plan_set_key(plan, 1, 0, &key), LK_OK);
     expect_failure(lk_plan_validate(plan, NULL), LK_E_ARGUMENT,
                    "/layers/1/heads/0/key/boost/score is \"query-range\", must be \"key\" with "
                    "/chunks: the sums");
-    key.boost_score = LK_SCORE_KEY;
+    key.boost_ranking = LK_RANKING_KEY;
     assert_int_equal(lk_plan_set_key(plan, 1, 0, &key), LK_OK);
     assert_int_equal(lk_plan_validate(plan, NULL), LK_OK);
 

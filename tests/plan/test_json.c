@@ -36,7 +36,7 @@ static lk_plan *rich_plan(struct model *m) {
     key.clip = 0.7f;
     key.boost_channels = 9;
     key.boost_bits = 8;
-    key.boost_score = LK_SCORE_QUERY_RANGE;
+    key.boost_ranking = LK_RANKING_QUERY_RANGE;
     assert_int_equal(lk_plan_set_key(plan, 5, 0, &key), LK_OK);
     float centers[64];
     for (uint32_t c = 0; c < 64; ++c)

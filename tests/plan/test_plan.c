@@ -151,7 +151,7 @@ static void rules_are_read_back(void **state) {
     lk_key_rule boost = key_rule(2);
     boost.boost_channels = 10;
     boost.boost_bits = 8;
-    boost.boost_score = LK_SCORE_QUERY_RANGE;
+    boost.boost_ranking = LK_RANKING_QUERY_RANGE;
     boost.group = 32;
     boost.clip = 0.7f;
     assert_int_equal(lk_plan_set_key(plan, 2, LK_ALL, &boost), LK_OK);
@@ -176,7 +176,7 @@ static void rules_are_read_back(void **state) {
     assert_null(got.channel_bits);
     assert_int_equal(got.boost_channels, 10);
     assert_int_equal(got.boost_bits, 8);
-    assert_int_equal(got.boost_score, LK_SCORE_QUERY_RANGE);
+    assert_int_equal(got.boost_ranking, LK_RANKING_QUERY_RANGE);
     assert_int_equal(got.group, 32);
     assert_int_equal(got.one_bit, LK_ONE_BIT_DEVIATION);
     assert_true(got.clip == 0.7f);
@@ -331,7 +331,7 @@ static void pages_names_and_windows_are_checked(void **state) {
     expect_failure(lk_plan_set_pages(plan, 96), LK_E_ARGUMENT, "page_tokens is 96");
     expect_failure(lk_plan_set_recent(plan, 8, 0), LK_E_ARGUMENT, "sink_tokens is 8");
     expect_failure(lk_plan_set_recent(plan, 1040, 0), LK_E_ARGUMENT, "sink_tokens is 1040");
-    expect_failure(lk_plan_set_recent(plan, 0, 65537), LK_E_ARGUMENT, "window_tokens is 65537");
+    expect_failure(lk_plan_set_recent(plan, 0, 65537), LK_E_ARGUMENT, "recent_tokens is 65537");
     assert_int_equal(lk_plan_set_recent(plan, 1024, 65536), LK_OK);
     assert_int_equal(lk_plan_get_pages(plan, &page, &sinks, &window), LK_OK);
     assert_int_equal(page, 32);
@@ -391,16 +391,16 @@ static void bad_rules_are_refused(void **state) {
     rule.boost_bits = 4;
     expect_bad_key(plan, rule, "rule.boost_bits is 4");
     rule.boost_bits = 0;
-    rule.boost_score = 1;
-    expect_bad_key(plan, rule, "rule.boost_score is 1");
+    rule.boost_ranking = 1;
+    expect_bad_key(plan, rule, "rule.boost_ranking is 1");
     rule.boost_channels = 16;
     expect_bad_key(plan, rule, "rule.boost_bits is 0");
     rule.boost_bits = 2;
     expect_bad_key(plan, rule, "must be above the 2 bits");
     rule.boost_bits = 4;
-    rule.boost_score = 3;
-    expect_bad_key(plan, rule, "rule.boost_score is 3");
-    rule.boost_score = 1;
+    rule.boost_ranking = 3;
+    expect_bad_key(plan, rule, "rule.boost_ranking is 3");
+    rule.boost_ranking = 1;
     rule.boost_channels = 65552;
     expect_bad_key(plan, rule, "rule.boost_channels is 65552");
     rule.boost_channels = 16;
@@ -556,7 +556,7 @@ static void widths_follow_rung_and_class(void **state) {
     rule = key_rule(2);
     rule.boost_channels = 16;
     rule.boost_bits = 8;
-    rule.boost_score = LK_SCORE_KEY;
+    rule.boost_ranking = LK_RANKING_KEY;
     const uint32_t boosted[] = {16, 8, 4, 2};
     const uint32_t ordinary[] = {16, 2, 2, 2};
     assert_int_equal(lk_plan_set_key(plan, 0, 0, &rule), LK_OK);
@@ -657,7 +657,7 @@ static void wholes_without_a_meaning_are_invalid(void **state) {
     rule = key_rule(2);
     rule.boost_channels = 49;
     rule.boost_bits = 4;
-    rule.boost_score = LK_SCORE_KEY;
+    rule.boost_ranking = LK_RANKING_KEY;
     assert_int_equal(lk_plan_set_key(plan, 2, 0, &rule), LK_OK);
     expect_invalid(plan, "key/boost/channels is 49");
     rule.boost_channels = 48;

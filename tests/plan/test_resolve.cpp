@@ -45,43 +45,43 @@ struct Fixture {
         assert_int_equal(lk_plan_set_key(plan, 0, 0, &rule), LK_OK);
         assert_int_equal(lk_plan_validate(plan, nullptr), LK_OK);
     }
-    KeyClass key(uint32_t rung = kNoRung) const {
-        KeyClass out;
+    KeyFormat key(uint32_t rung = kNoRung) const {
+        KeyFormat out;
         resolve_key_at(plan->model, 0, 0, rung, &out);
-        assert_null(shape_error(out.shape));
+        assert_null(layout_error(out.layout));
         return out;
     }
 };
 
-void expect_strips(const HalfShape &shape, uint32_t s16, uint32_t s8, uint32_t s4, uint32_t s3,
+void expect_strips(const PageLayout &layout, uint32_t s16, uint32_t s8, uint32_t s4, uint32_t s3,
                    uint32_t s2, uint32_t s1) {
     const uint32_t expected[] = {s16, s8, s4, s3, s2, s1};
     for (uint32_t p = 0; p < kPlaneCount; ++p)
-        assert_int_equal(shape.strips[p], expected[p]);
+        assert_int_equal(layout.strips[p], expected[p]);
 }
 
 void presets_resolve_to_planes(void **) {
     const Fixture fp16("fp16");
     assert_true(fp16.key().raw);
-    expect_strips(fp16.key().shape, 4, 0, 0, 0, 0, 0);
+    expect_strips(fp16.key().layout, 4, 0, 0, 0, 0, 0);
     const Fixture kitty("kitty-pro", 128);
-    const KeyClass key = kitty.key();
-    expect_strips(key.shape, 0, 0, 2, 0, 6, 0);
-    assert_int_equal(key.boost_slots, 32);
-    assert_int_equal(key.boost_score, LK_SCORE_KEY);
-    assert_int_equal(key.shape.permutes, 1);
+    const KeyFormat key = kitty.key();
+    expect_strips(key.layout, 0, 0, 2, 0, 6, 0);
+    assert_int_equal(key.boosted_channels, 32);
+    assert_int_equal(key.boost_ranking, LK_RANKING_KEY);
+    assert_int_equal(key.layout.permutes, 1);
     assert_false(key.has_permutation);
-    assert_int_equal(key.shape.group, 128);
-    expect_strips(kitty.key(16).shape, 8, 0, 0, 0, 0, 0);
+    assert_int_equal(key.layout.group, 128);
+    expect_strips(kitty.key(16).layout, 8, 0, 0, 0, 0, 0);
     assert_true(kitty.key(16).raw);
-    const KeyClass low = kitty.key(2);
-    expect_strips(low.shape, 0, 0, 0, 0, 8, 0);
-    assert_int_equal(low.shape.permutes, 0);
-    assert_int_equal(low.boost_slots, 0);
-    ValueClass value;
+    const KeyFormat low = kitty.key(2);
+    expect_strips(low.layout, 0, 0, 0, 0, 8, 0);
+    assert_int_equal(low.layout.permutes, 0);
+    assert_int_equal(low.boosted_channels, 0);
+    ValueFormat value;
     resolve_value(kitty.plan->model, 0, 0, &value);
-    expect_strips(value.shape, 0, 0, 0, 0, 8, 0);
-    assert_int_equal(value.shape.group, 128);
+    expect_strips(value.layout, 0, 0, 0, 0, 8, 0);
+    assert_int_equal(value.layout.group, 128);
 }
 
 void shared_slots_lie_before_the_ordinary(void **) {
@@ -93,9 +93,9 @@ void shared_slots_lie_before_the_ordinary(void **) {
     for (uint32_t c = 16; c < 32; ++c)
         bits[c] = 8;
     f.classes(bits);
-    const KeyClass key = f.key();
-    expect_strips(key.shape, 0, 1, 0, 0, 3, 0);
-    assert_int_equal(key.shape.n_shared, 2);
+    const KeyFormat key = f.key();
+    expect_strips(key.layout, 0, 1, 0, 0, 3, 0);
+    assert_int_equal(key.layout.n_shared, 2);
     assert_true(key.has_permutation);
     for (uint32_t s = 0; s < 16; ++s)
         assert_int_equal(key.permutation[s], 16 + s);
@@ -104,11 +104,11 @@ void shared_slots_lie_before_the_ordinary(void **) {
         assert_int_equal(key.permutation[16 + s], head[s]);
     assert_int_equal(key.permutation[63], 63);
     // A uniform 2-bit page but for its 8-bit strip.
-    assert_int_equal(payload_bytes(key.shape), (16 * 8 + 48 * 2) * 128 / 8);
-    expect_strips(f.key(4).shape, 0, 0, 1, 0, 3, 0);
-    const KeyClass two = f.key(2);
-    expect_strips(two.shape, 0, 0, 0, 0, 4, 0);
-    assert_int_equal(two.shape.n_shared, 2);
+    assert_int_equal(payload_bytes(key.layout), (16 * 8 + 48 * 2) * 128 / 8);
+    expect_strips(f.key(4).layout, 0, 0, 1, 0, 3, 0);
+    const KeyFormat two = f.key(2);
+    expect_strips(two.layout, 0, 0, 0, 0, 4, 0);
+    assert_int_equal(two.layout.n_shared, 2);
     assert_int_equal(two.permutation[0], 3);
     assert_true(f.key(16).raw);
     assert_false(f.key(16).has_permutation);
@@ -120,15 +120,15 @@ void unequal_counts_are_planes_of_their_own(void **) {
     for (uint32_t c = 0; c < 64; ++c)
         bits[c] = static_cast<uint8_t>(c < 16 ? 1 : c < 48 ? 3 : 4);
     f.classes(bits);
-    const KeyClass key = f.key();
-    expect_strips(key.shape, 0, 0, 1, 2, 0, 1);
-    assert_int_equal(key.shape.n_shared, 0);
+    const KeyFormat key = f.key();
+    expect_strips(key.layout, 0, 0, 1, 2, 0, 1);
+    assert_int_equal(key.layout.n_shared, 0);
     assert_int_equal(key.permutation[0], 48);
     assert_int_equal(key.permutation[16], 16);
     assert_int_equal(key.permutation[48], 0);
     std::memset(bits, 3, sizeof bits);
     f.classes(bits);
-    expect_strips(f.key().shape, 0, 0, 0, 4, 0, 0);
+    expect_strips(f.key().layout, 0, 0, 0, 4, 0, 0);
     assert_false(f.key().has_permutation);
     std::memset(bits, 16, sizeof bits);
     f.classes(bits);
@@ -157,7 +157,7 @@ void any_permutation_is_a_bijection(void **) {
         assert_int_equal(lk_plan_set_key(f.plan, 0, 0, &rule), LK_OK);
         if (lk_plan_validate(f.plan, nullptr) != LK_OK)
             continue;
-        const KeyClass key = f.key();
+        const KeyFormat key = f.key();
         bool seen[256] = {};
         for (uint32_t s = 0; s < 256; ++s) {
             assert_false(seen[key.permutation[s]]);
@@ -174,32 +174,33 @@ void rows_follow_each_other(void **) {
             assert_int_equal(lk_plan_set_recent(f.plan, sinks, 100), LK_OK);
             const Plan &plan = f.plan->model;
             for (uint64_t token = 0; token < 3000; ++token) {
-                const uint64_t row = row_of_token(plan, token);
-                assert_true(row_first(plan, row) <= token);
-                assert_true(token < row_first(plan, row) + row_capacity(plan, row));
-                assert_true(is_sink_row(plan, row) == (token < sinks));
-                assert_int_equal(row_count(plan, token + 1), row + 1);
-                const bool due = token >= sinks && row_first(plan, row) + page + 100 <= 2000;
+                const uint64_t row = block_of_token(plan, token);
+                assert_true(block_first_token(plan, row) <= token);
+                assert_true(token < block_first_token(plan, row) + block_capacity(plan, row));
+                assert_true(is_sink_block(plan, row) == (token < sinks));
+                assert_int_equal(block_count(plan, token + 1), row + 1);
+                const bool due =
+                    token >= sinks && block_first_token(plan, row) + page + 100 <= 2000;
                 assert_true(is_due(plan, row, 2000) == due);
             }
-            assert_int_equal(row_count(plan, 0), 0);
+            assert_int_equal(block_count(plan, 0), 0);
         }
 }
 
 void direct_packing_needs_more_than_a_draft(void **) {
     const Fixture f("kivi2");  // no sinks, 128 recent tokens
     const Plan &plan = f.plan->model;
-    assert_true(packs_directly(plan, 0, 0, 256));
-    assert_false(packs_directly(plan, 0, 0, 255));
-    assert_false(packs_directly(plan, 0, 1, 512));
-    assert_true(packs_directly(plan, 1, 1, 512));
-    assert_false(packs_directly(plan, 0, 256, 64));
-    assert_false(packs_directly(plan, 2, 256, LK_DRAFT_TOKENS));
+    assert_true(packs_on_append(plan, 0, 0, 256));
+    assert_false(packs_on_append(plan, 0, 0, 255));
+    assert_false(packs_on_append(plan, 0, 1, 512));
+    assert_true(packs_on_append(plan, 1, 1, 512));
+    assert_false(packs_on_append(plan, 0, 256, 64));
+    assert_false(packs_on_append(plan, 2, 256, LK_DRAFT_TOKENS));
 }
 
 void slots_name_what_is_allocated(void **) {
     Fixture f("kitty", 128);
-    HalfSlots key = key_slots(f.plan->model, 0, 0);
+    PageSlots key = key_slots(f.plan->model, 0, 0);
     assert_int_equal(key.recent_payload, 32768);
     assert_int_equal(key.recent_metadata, 0);
     assert_int_equal(key.packed_payload, 4608);
@@ -218,7 +219,7 @@ void slots_name_what_is_allocated(void **) {
 }
 
 void expect_caps(const Fixture &f, std::initializer_list<uint32_t> expected) {
-    const RowCaps rows = row_caps(f.plan->model, 0);
+    const WidthCaps rows = width_caps(f.plan->model, 0);
     assert_int_equal(rows.n, expected.size());
     uint32_t i = 0;
     for (const uint32_t cap : expected) {
@@ -241,11 +242,11 @@ void rows_take_the_lower_one_of_rung_and_class(void **) {
     none.size = sizeof none;
     assert_int_equal(lk_plan_set_chunks(f.plan, &none), LK_OK);
     expect_caps(f, {kNoRung});
-    assert_int_equal(row_cap(kNoRung, kNoRung), kNoRung);
-    assert_int_equal(row_cap(8, kNoRung), 8);
-    assert_int_equal(row_cap(kNoRung, 4), 4);
-    assert_int_equal(row_cap(2, 4), 2);
-    assert_int_equal(row_cap(16, 4), 4);
+    assert_int_equal(width_cap(kNoRung, kNoRung), kNoRung);
+    assert_int_equal(width_cap(8, kNoRung), 8);
+    assert_int_equal(width_cap(kNoRung, 4), 4);
+    assert_int_equal(width_cap(2, 4), 2);
+    assert_int_equal(width_cap(16, 4), 4);
 }
 
 void classes_of_chunks_have_slots_of_their_own(void **) {
@@ -253,12 +254,12 @@ void classes_of_chunks_have_slots_of_their_own(void **) {
     // Keys: a range and a minimum for each of 4 groups of 32 tokens and channel.
     const uint64_t key_metadata = 4 * 128 * 4, value_metadata = 128 * 4;
     for (const uint32_t cap : {2u, 4u}) {
-        const HalfSlots key = key_slots_at(f.plan->model, 0, 0, cap);
+        const PageSlots key = key_slots_at(f.plan->model, 0, 0, cap);
         assert_int_equal(key.recent_payload, 32768);
         assert_int_equal(key.recent_metadata, 0);
         assert_int_equal(key.packed_payload, 128 * 128 / 8 * cap);
         assert_int_equal(key.packed_metadata, key_metadata);
-        const HalfSlots value = value_slots_at(f.plan->model, 0, 0, cap);
+        const PageSlots value = value_slots_at(f.plan->model, 0, 0, cap);
         assert_int_equal(value.packed_payload, 128 * 128 / 8 * cap);
         assert_int_equal(value.packed_metadata, value_metadata);
     }
@@ -285,12 +286,12 @@ void slots_are_ordered_by_the_widest_cap(void **) {
     assert_int_equal(lk_plan_set_chunks(f.plan, &rule), LK_OK);
     const uint8_t rungs[] = {16, 4};
     assert_int_equal(lk_plan_set_ladder(f.plan, 0, rungs, 2, 16), LK_OK);
-    const KeyClass middle = f.key(8);
-    expect_strips(middle.shape, 0, 2, 2, 0, 0, 0);
-    const KeyClass shrunk = f.key(4);
-    expect_strips(shrunk.shape, 0, 0, 4, 0, 0, 0);
-    const KeyClass low = f.key(2);
-    expect_strips(low.shape, 0, 0, 0, 0, 4, 0);
+    const KeyFormat middle = f.key(8);
+    expect_strips(middle.layout, 0, 2, 2, 0, 0, 0);
+    const KeyFormat shrunk = f.key(4);
+    expect_strips(shrunk.layout, 0, 0, 4, 0, 0, 0);
+    const KeyFormat low = f.key(2);
+    expect_strips(low.layout, 0, 0, 0, 0, 4, 0);
     for (uint32_t s = 0; s < 64; ++s) {
         assert_int_equal(middle.permutation[s], (s + 32) % 64);
         assert_int_equal(shrunk.permutation[s], middle.permutation[s]);

@@ -68,9 +68,9 @@ def mean_key_scores(keys):
     return total / F32(len(keys))
 
 
-def query_range_scores(keys, query_sums):
+def query_range_scores(keys, query_stats):
     k = keys.astype(F32)
-    return query_sums.astype(F32) * (k.max(axis=0) - k.min(axis=0))
+    return query_stats.astype(F32) * (k.max(axis=0) - k.min(axis=0))
 
 
 FINITE = np.sort(decode.FP8[np.arange(256) != 0x80])
@@ -199,9 +199,9 @@ def compare(page, kind, seed, ranking, one_bit, clip):
     values = make_input(shape, kind, numbers[:p * d].reshape(p, d))
     permutation = page.permutation
     if ranking:
-        query_sums = numbers[p * d:].astype(np.uint64) << np.uint64(12) | np.arange(d, dtype=np.uint64)
+        query_stats = numbers[p * d:].astype(np.uint64) << np.uint64(12) | np.arange(d, dtype=np.uint64)
         scores = mean_key_scores(values) if ranking == BY_KEY else \
-            query_range_scores(values, query_sums)
+            query_range_scores(values, query_stats)
         permutation = rank(scores, 16 * next(n for n in shape.strips if n))
         if (permutation != page.permutation).any():
             yield 'permutation'

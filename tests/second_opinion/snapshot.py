@@ -66,7 +66,7 @@ class Plan:
         end = min(first + self.page, self.sinks) if index < n_sinks else first + self.page
         return first, end - first
 
-    def n_rows(self, n_tokens):
+    def n_blocks(self, n_tokens):
         n = 0
         while self.row(n)[0] < n_tokens:
             n += 1
@@ -112,7 +112,7 @@ class Snapshot:
         self.version = f[1]
         need(f[15] == xxh3_64(data[:120] + bytes(8)), 'header hash')
         need(f[14] == bytes(48) and f[3] == len(data), 'reserved bytes or length')
-        self.n_tokens, self.n_rows, n_sequences, n_classes, self.n_entries = f[6:11]
+        self.n_tokens, self.n_blocks, n_sequences, n_formats, self.n_entries = f[6:11]
         need(f[13] <= 256, 'a long fingerprint')
         self.fingerprint = self.chunk(b'MODL', f[13])
         text = self.chunk(b'PLAN')
@@ -121,10 +121,10 @@ class Snapshot:
         need(plan.geometry_hash == f[4], 'geometry hash')
         need((len(plan.entries), plan.page, plan.sinks) == (self.n_entries, f[11], f[12]),
              'a header that is not the plan\'s')
-        self.classes = self.read_classes(self.chunk(b'CLSS'), n_classes)
+        self.classes = self.read_formats(self.chunk(b'CLSS'), n_formats)
         self.rows = []
         self.sequences = [self.read_sequence() for _ in range(n_sequences)]
-        need(self.at == len(data) and len(self.rows) == self.n_rows, 'bytes or rows left over')
+        need(self.at == len(data) and len(self.rows) == self.n_blocks, 'bytes or rows left over')
         need(sum(s.n_tokens for s in self.sequences) == self.n_tokens, 'another number of tokens')
 
     def chunk(self, kind, wanted=None):
@@ -140,7 +140,7 @@ class Snapshot:
         return body
 
     @staticmethod
-    def read_classes(body, n):
+    def read_formats(body, n):
         classes, at = [], 0
         for _ in range(n):
             need(len(body) - at >= SHAPE.size, 'ends in the table of classes')
@@ -178,7 +178,7 @@ class Snapshot:
             out.read_chunks(body[at:], n_chunks, self.plan)
         positions = out.positions(self.plan)
         numbers = [first + i for first, n in runs for i in range(n)]
-        need(len(numbers) == self.plan.n_rows(out.n_tokens), 'rows that are not the tokens\'')
+        need(len(numbers) == self.plan.n_blocks(out.n_tokens), 'rows that are not the tokens\'')
         for index, number in enumerate(numbers):
             first, capacity = self.plan.row(index)
             n_tokens = min(capacity, out.n_tokens - first)
@@ -307,7 +307,7 @@ def undetected(data):
 
 def describe(path, snapshot):
     lines = [f'{path}: {snapshot.n_tokens} tokens in {len(snapshot.sequences)} sequences, '
-             f'{snapshot.n_rows} rows, plan {snapshot.plan.json["name"]}']
+             f'{snapshot.n_blocks} rows, plan {snapshot.plan.json["name"]}']
     for s in snapshot.sequences:
         lines.append(f'  sequence {s.id}: {s.n_tokens} tokens, rows {[row.number for row in s.rows]}')
         if s.order is not None:

@@ -113,7 +113,7 @@ void Machine::choose_key_rule(uint32_t layer, lk_key_rule *rule, std::vector<uin
             rule->bits = 2;
             rule->boost_channels = 16;
             rule->boost_bits = 4;
-            rule->boost_score = choices_.one_in(3) ? LK_SCORE_QUERY_RANGE : LK_SCORE_KEY;
+            rule->boost_ranking = choices_.one_in(3) ? LK_RANKING_QUERY_RANGE : LK_RANKING_KEY;
             break;
         }
         case 1:
@@ -380,7 +380,8 @@ bool Machine::truncate() {
     if (is_cut)
         live.watched_chunks = 0;
     return expect_status(status, "truncate") && follow(&live, Packs::kNothing) &&
-           (!is_cut || expect_status(lk_chunks_watch(cache_, live.id, nullptr), "end of a watch"));
+           (!is_cut ||
+            expect_status(lk_chunks_score_attention(cache_, live.id, nullptr), "end of a watch"));
 }
 
 bool Machine::save() {

@@ -23,26 +23,26 @@ void require(bool condition) {
 // How a cache keeps a sequence's pages behind the sinks. A page that is packed and not full was cut
 // while others had it: it is copied to 16 bits before it is seen.
 std::vector<KeptPage> look(const lk_cache *cache, lk_sequence id) {
-    lk::Sequence *sequence = lk::find_sequence(cache, id);
+    lk::Sequence *sequence = cache->sequences.find(id);
     require(sequence);
     std::vector<KeptPage> out;
-    for (uint64_t r = lk::sink_rows(cache->plan.model); r < sequence->rows.size(); ++r) {
-        const lk::Row &row = *sequence->row(r);
-        if (row.first_token >= sequence->length)  // of a step
+    for (uint64_t r = lk::sink_blocks(cache->plan.model); r < sequence->block_table.size(); ++r) {
+        const lk::CacheBlock &block = *sequence->block(r);
+        if (block.first_token >= sequence->length)  // of a step
             break;
-        const bool is_cut = row.first_token + row.capacity_tokens > sequence->length;
-        KeptPage page{row.n_packed == row.n_entries && !is_cut,
-                      is_cut ? lk_chunk_class{LK_CHUNK_NONE} : row.chunk_class,
+        const bool is_cut = block.first_token + block.capacity_tokens > sequence->length;
+        KeptPage page{block.n_packed == block.n_entries && !is_cut,
+                      is_cut ? lk_chunk_class{LK_CHUNK_NONE} : block.chunk_class,
                       {},
                       {}};
-        for (uint32_t e = 0; e < row.n_entries; ++e) {
-            const lk::PageEntry &entry = row.entries[e];
-            const lk::EntryInfo &info = cache->entries[e];
+        for (uint32_t e = 0; e < block.n_entries; ++e) {
+            const lk::PageEntry &entry = block.entries[e];
+            const lk::EntryInfo &info = cache->formats.entries[e];
             page.is_absent.push_back(entry.is_absent != 0);
             page.shapes.push_back(
-                cache->classes[is_cut ? info.key.recent_class : entry.key_class].shape);
+                cache->formats[is_cut ? info.key.recent_format : entry.key_format].layout);
             page.shapes.push_back(
-                cache->classes[is_cut ? info.value.recent_class : entry.value_class].shape);
+                cache->formats[is_cut ? info.value.recent_format : entry.value_format].layout);
         }
         out.push_back(std::move(page));
     }
@@ -205,7 +205,7 @@ bool Machine::assign(Live *live) {
     own.deferral = LK_DEFER_OFF;
     live->watched_chunks = 0;
     classes.pop_back();
-    return expect_status(lk_chunks_watch(cache_, live->id, nullptr), "end of a watch") &&
+    return expect_status(lk_chunks_score_attention(cache_, live->id, nullptr), "end of a watch") &&
            follow(live, Packs::kAll) && check_assigned(*live, before, classes);
 }
 
@@ -258,14 +258,14 @@ bool Machine::check_assigned(const Live &live, const Sequence &before,
 
 // All whole chunks, for the last token of the next step that has the sequence.
 bool Machine::watch(Live *live) {
-    lk_chunk_watch watch;
-    require(lk_chunk_watch_init(&watch, sizeof watch) == LK_OK);
+    lk_chunk_attention watch;
+    require(lk_chunk_attention_init(&watch, sizeof watch) == LK_OK);
     watch.n_query_tokens = 1;
     watch.chunk_tokens = plan_->model.chunks.tokens;
     watch.n_chunks = model_->n_chunks(live->tokens.length);
     if (!watch.n_chunks)
         return true;
-    const lk_status status = lk_chunks_watch(cache_, live->id, &watch);
+    const lk_status status = lk_chunks_score_attention(cache_, live->id, &watch);
     const bool has_layer = std::any_of(layers_.begin(), layers_.end(),
                                        [](const lk_layer &layer) { return !layer.window_tokens; });
     ++counts_.operations;
@@ -279,10 +279,10 @@ bool Machine::watch(Live *live) {
 
 bool Machine::check_watch(Live *live, const std::vector<double> &wanted) {
     std::vector<float> scores(wanted.size());
-    const lk_status status =
-        lk_chunks_attention(cache_, live->id, static_cast<uint32_t>(scores.size()), scores.data());
+    const lk_status status = lk_chunks_attention_scores(
+        cache_, live->id, static_cast<uint32_t>(scores.size()), scores.data());
     if (!expect_status(status, "scores of chunks") ||
-        !expect_status(lk_chunks_watch(cache_, live->id, nullptr), "end of a watch"))
+        !expect_status(lk_chunks_score_attention(cache_, live->id, nullptr), "end of a watch"))
         return false;
     live->watched_chunks = 0;
     ++counts_.watches;

@@ -26,14 +26,14 @@ std::vector<uint16_t> bits_of(const std::vector<Token> &tokens, bool is_value, u
 }
 
 // Bits of the plane that a ladder makes narrower; 0 when there is none.
-uint32_t wide_bits(const lk::HalfShape &shape) {
-    return shape.strips[lk::kPlane8] ? 8 : shape.strips[lk::kPlane4] ? 4 : 0;
+uint32_t wide_bits(const lk::PageLayout &layout) {
+    return layout.strips[lk::kPlane8] ? 8 : layout.strips[lk::kPlane4] ? 4 : 0;
 }
 
 // The widest codes of 2b bits become the nearest ones of b bits (docs/FORMAT.md, section 11).
 void narrow(Half *half) {
-    const uint32_t bits = wide_bits(half->shape);
-    lk::HalfShape to = half->shape;
+    const uint32_t bits = wide_bits(half->layout);
+    lk::PageLayout to = half->layout;
     const lk::Plane wide = bits == 8 ? lk::kPlane8 : lk::kPlane4;
     const lk::Plane next = bits == 8 ? lk::kPlane4 : lk::kPlane2;
     to.strips[next] = static_cast<uint16_t>(to.strips[next] + to.strips[wide]);
@@ -41,46 +41,47 @@ void narrow(Half *half) {
     std::vector<uint8_t> payload(lk::payload_bytes(to));
     for (uint32_t s = 0; s < to.head_dim; ++s)
         for (uint32_t t = 0; t < to.page_tokens; ++t) {
-            uint32_t code = lk::read_code(half->shape, half->payload.data(), s, t);
-            if (lk::slot_bits(half->shape, s) == bits) {
+            uint32_t code = lk::read_code(half->layout, half->payload.data(), s, t);
+            if (lk::slot_bits(half->layout, s) == bits) {
                 const uint32_t step = (1u << bits / 2) + 1;
                 code = (code + step / 2) / step;
             }
             lk::write_code(to, payload.data(), s, t, code);
         }
-    half->shape = to;
+    half->layout = to;
     half->payload = std::move(payload);
 }
 
 }  // namespace
 
-Half packed_half(const lk::HalfShape &shape, const lk::RangeRule &ranges,
+Half packed_half(const lk::PageLayout &layout, const lk::RangeRule &ranges,
                  const std::vector<uint16_t> &input, const uint8_t *channels) {
     Half half;
-    half.shape = shape;
-    half.payload.resize(lk::payload_bytes(shape));
-    half.metadata.resize(lk::metadata_bytes(shape));
-    for (uint32_t s = 0; s < shape.head_dim; ++s)
+    half.layout = layout;
+    half.payload.resize(lk::payload_bytes(layout));
+    half.metadata.resize(lk::metadata_bytes(layout));
+    for (uint32_t s = 0; s < layout.head_dim; ++s)
         half.channels.push_back(channels ? channels[s] : static_cast<uint8_t>(s));
-    lk::pack_half(shape, ranges, {input.data(), shape.head_dim}, channels, half.payload.data(),
+    lk::pack_page(layout, ranges, {input.data(), layout.head_dim}, channels, half.payload.data(),
                   half.metadata.data());
     return half;
 }
 
-Half packed_key(const lk::KeyClass &rule, const std::vector<uint16_t> &input,
-                const uint64_t *query_sums) {
-    const uint32_t n = rule.shape.head_dim;
+Half packed_key(const lk::KeyFormat &rule, const std::vector<uint16_t> &input,
+                const uint64_t *query_stats) {
+    const uint32_t n = rule.layout.head_dim;
     uint8_t own[LK_MAX_HEAD_DIM];
     const uint8_t *channels = rule.has_permutation ? rule.permutation : nullptr;
-    if (rule.shape.permutes) {
+    if (rule.layout.permutes) {
         channels = own;
-        if (rule.boost_score == LK_SCORE_QUERY_RANGE)
-            lk::rank_by_query_range({input.data(), n}, n, rule.shape.page_tokens, query_sums,
-                                    rule.boost_slots, own);
+        if (rule.boost_ranking == LK_RANKING_QUERY_RANGE)
+            lk::rank_by_query_range({input.data(), n}, n, rule.layout.page_tokens, query_stats,
+                                    rule.boosted_channels, own);
         else
-            lk::rank_by_key({input.data(), n}, n, rule.shape.page_tokens, rule.boost_slots, own);
+            lk::rank_by_key({input.data(), n}, n, rule.layout.page_tokens, rule.boosted_channels,
+                            own);
     }
-    return packed_half(rule.shape, rule.ranges, input, channels);
+    return packed_half(rule.layout, rule.ranges, input, channels);
 }
 
 Model::Model(const lk::Plan &plan, const std::vector<lk_layer> &layers)
@@ -133,7 +134,7 @@ void Model::shrink(Sequence *sequence, uint32_t layer) const {
                 pack_values(e, sequence, p);
             for (const bool is_value : {false, true}) {
                 Half &half = is_value ? page.values[e] : page.keys[e];
-                while (!half.payload.empty() && wide_bits(half.shape) > rungs_[layer])
+                while (!half.payload.empty() && wide_bits(half.layout) > rungs_[layer])
                     narrow(&half);
                 show(half, is_value, positions({}, page_end(p), p), &sequence->heads[e]);
             }
@@ -143,7 +144,7 @@ void Model::shrink(Sequence *sequence, uint32_t layer) const {
 
 bool Model::ranks_by_queries() const {
     for (const Entry &entry : entries_)
-        if (entry.key.boost_slots && entry.key.boost_score == LK_SCORE_QUERY_RANGE)
+        if (entry.key.boosted_channels && entry.key.boost_ranking == LK_RANKING_QUERY_RANGE)
             return true;
     return false;
 }
@@ -188,7 +189,7 @@ uint64_t Model::page_end(uint64_t page) const {
 void Model::begin(Sequence *sequence) const {
     if (plan_.chunks.tokens)
         return;
-    for (uint64_t page = 0; page_end(page) + plan_.window_tokens <= sequence->length; ++page)
+    for (uint64_t page = 0; page_end(page) + plan_.recent_tokens <= sequence->length; ++page)
         if (!sequence->pages[page].is_packed)
             pack(sequence, page);
 }
@@ -207,7 +208,7 @@ void Model::commit(Sequence *sequence, const Fresh &fresh,
             {false, LK_CHUNK_NONE, std::vector<Half>(n_entries()), std::vector<Half>(n_entries())});
     if (fresh.n <= LK_DRAFT_TOKENS || kept.empty())
         return;
-    for (uint64_t page = 0; page_end(page) + plan_.window_tokens <= sequence->length; ++page)
+    for (uint64_t page = 0; page_end(page) + plan_.recent_tokens <= sequence->length; ++page)
         if (page_end(page) - plan_.page_tokens >= before)
             pack(sequence, page);
 }
@@ -254,35 +255,35 @@ void Model::show(const Half &half, bool is_value, const std::vector<uint64_t> &p
         return;
     for (uint32_t t = 0; t < positions.size(); ++t) {
         Token &token = (*tokens)[positions[t]];
-        for (uint32_t s = 0; s < half.shape.head_dim; ++s)
+        for (uint32_t s = 0; s < half.layout.head_dim; ++s)
             (is_value ? token.value : token.key)[half.channels[s]] =
-                lk::unpack_value(half.shape, half.payload.data(), half.metadata.data(), s, t);
+                lk::unpack_value(half.layout, half.payload.data(), half.metadata.data(), s, t);
     }
 }
 
 void Model::pack_keys(uint32_t entry, Sequence *sequence, uint64_t page) const {
-    const lk::KeyClass &rule = entries_[entry].key;
-    const lk::HalfShape &shape = rule.shape;
+    const lk::KeyFormat &rule = entries_[entry].key;
+    const lk::PageLayout &layout = rule.layout;
     if (rule.raw)
         return;
     const std::vector<Token> &tokens = sequence->heads[entry];
-    const uint32_t n = shape.head_dim;
+    const uint32_t n = layout.head_dim;
     const uint64_t first = page_end(page) - plan_.page_tokens;
-    const std::vector<uint16_t> input = bits_of(tokens, false, first, shape.page_tokens);
+    const std::vector<uint16_t> input = bits_of(tokens, false, first, layout.page_tokens);
     std::vector<uint64_t> sums(n);
-    for (uint64_t t = 0; t < first + shape.page_tokens; ++t)
+    for (uint64_t t = 0; t < first + layout.page_tokens; ++t)
         for (uint32_t c = 0; c < n; ++c)
             sums[c] += tokens[t].query_sum[c];
     sequence->pages[page].keys[entry] = packed_key(rule, input, sums.data());
 }
 
 void Model::pack_values(uint32_t entry, Sequence *sequence, uint64_t page) const {
-    const lk::ValueClass &rule = entries_[entry].value;
+    const lk::ValueFormat &rule = entries_[entry].value;
     if (rule.raw)
         return;
     const std::vector<uint16_t> input = bits_of(
-        sequence->heads[entry], true, page_end(page) - plan_.page_tokens, rule.shape.page_tokens);
-    sequence->pages[page].values[entry] = packed_half(rule.shape, rule.ranges, input, nullptr);
+        sequence->heads[entry], true, page_end(page) - plan_.page_tokens, rule.layout.page_tokens);
+    sequence->pages[page].values[entry] = packed_half(rule.layout, rule.ranges, input, nullptr);
 }
 
 void Model::pack(Sequence *sequence, uint64_t page) const {

@@ -29,17 +29,17 @@ struct Token {
 
 // One (layer, KV head) of a page, keys or values. Empty at 16 bits.
 struct Half {
-    lk::HalfShape shape;
+    lk::PageLayout layout;
     std::vector<uint8_t> payload;
     std::vector<uint8_t> metadata;
     std::vector<uint8_t> channels;  // of the slots
 };
 
-// Pack as the codec does. channels: null without an order; query_sums: where these rank them.
-Half packed_half(const lk::HalfShape &shape, const lk::RangeRule &ranges,
+// Pack as the codec does. channels: null without an order; query_stats: where these rank them.
+Half packed_half(const lk::PageLayout &layout, const lk::RangeRule &ranges,
                  const std::vector<uint16_t> &input, const uint8_t *channels);
-Half packed_key(const lk::KeyClass &rule, const std::vector<uint16_t> &input,
-                const uint64_t *query_sums);
+Half packed_key(const lk::KeyFormat &rule, const std::vector<uint16_t> &input,
+                const uint64_t *query_stats);
 
 // Of the tokens behind the sinks. A packed page has left the recent window, also where a layer's
 // rung keeps it at 16 bits.
@@ -67,8 +67,8 @@ struct Sequence {
 struct KeptPage {
     bool is_packed;  // in full
     lk_chunk_class chunk_class;
-    std::vector<bool> is_absent;        // [entry]
-    std::vector<lk::HalfShape> shapes;  // [2 entry] keys, [2 entry + 1] values
+    std::vector<bool> is_absent;         // [entry]
+    std::vector<lk::PageLayout> shapes;  // [2 entry] keys, [2 entry + 1] values
 };
 
 // New tokens of a sequence in a step.
@@ -135,8 +135,8 @@ class Model {
     struct Entry {
         uint32_t layer;
         uint32_t head;
-        lk::KeyClass key;
-        lk::ValueClass value;
+        lk::KeyFormat key;
+        lk::ValueFormat value;
         const float *centers;  // null without
         const float *scales;   // likewise
     };
@@ -147,7 +147,7 @@ class Model {
     Half make_half(uint32_t entry, lk_chunk_class chunk_class, bool is_value,
                    const std::vector<uint16_t> &input) const;
     bool has_shape(uint32_t entry, lk_chunk_class chunk_class, bool is_value,
-                   const lk::HalfShape &shape) const;
+                   const lk::PageLayout &layout) const;
     void cut_chunks(Sequence *sequence) const;
     struct Before;
     bool keep_half(uint32_t entry, bool is_value, const KeptPage &kept, const Before &before,

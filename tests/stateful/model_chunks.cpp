@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/cache.h"
+#include "core/pages/formats.h"
 #include "format/fp16.h"
 #include "model.h"
 
@@ -33,7 +33,7 @@ uint32_t Model::n_chunks(uint64_t length) const {
 }
 
 bool Model::is_due(uint64_t page, uint64_t length) const {
-    return page_end(page) + plan_.window_tokens <= length;
+    return page_end(page) + plan_.recent_tokens <= length;
 }
 
 uint64_t Model::first_to_pack(const Sequence &sequence) const {
@@ -98,28 +98,28 @@ void Model::forget(Sequence *sequence) const {
 Half Model::make_half(uint32_t entry, lk_chunk_class chunk_class, bool is_value,
                       const std::vector<uint16_t> &input) const {
     const Entry &own = entries_[entry];
-    const uint32_t cap = lk::row_cap(rungs_[own.layer], plan_.chunks.cap(chunk_class));
+    const uint32_t cap = lk::width_cap(rungs_[own.layer], plan_.chunks.cap(chunk_class));
     if (is_value) {
-        lk::ValueClass rule;
+        lk::ValueFormat rule;
         lk::resolve_value_at(plan_, own.layer, own.head, cap, &rule);
-        return rule.raw ? Half{} : packed_half(rule.shape, rule.ranges, input, nullptr);
+        return rule.raw ? Half{} : packed_half(rule.layout, rule.ranges, input, nullptr);
     }
-    lk::KeyClass rule;
+    lk::KeyFormat rule;
     lk::resolve_key_at(plan_, own.layer, own.head, cap, &rule);
     return rule.raw ? Half{} : packed_key(rule, input, nullptr);
 }
 
 bool Model::has_shape(uint32_t entry, lk_chunk_class chunk_class, bool is_value,
-                      const lk::HalfShape &shape) const {
+                      const lk::PageLayout &layout) const {
     const Entry &own = entries_[entry];
-    const uint32_t cap = lk::row_cap(rungs_[own.layer], plan_.chunks.cap(chunk_class));
-    lk::KeyClass key;
-    lk::ValueClass value;
+    const uint32_t cap = lk::width_cap(rungs_[own.layer], plan_.chunks.cap(chunk_class));
+    lk::KeyFormat key;
+    lk::ValueFormat value;
     lk::resolve_key_at(plan_, own.layer, own.head, cap, &key);
     lk::resolve_value_at(plan_, own.layer, own.head, cap, &value);
     if (is_value ? value.raw : key.raw)
-        return shape.is_raw();
-    return lk::same_shape(is_value ? value.shape : key.shape, shape);
+        return layout.is_raw();
+    return lk::same_layout(is_value ? value.layout : key.layout, layout);
 }
 
 // Pages as they were.
@@ -154,16 +154,16 @@ std::vector<uint16_t> Model::reopen(uint32_t entry, bool is_value, const Before 
 bool Model::keep_half(uint32_t entry, bool is_value, const KeptPage &kept, const Before &before,
                       const std::vector<uint64_t> &own, Sequence *sequence, uint64_t page) const {
     Half &half = is_value ? sequence->pages[page].values[entry] : sequence->pages[page].keys[entry];
-    const lk::HalfShape &shape = kept.shapes[2 * entry + is_value];
+    const lk::PageLayout &layout = kept.shapes[2 * entry + is_value];
     const Page *from = own[0] < before.page_of.size() ? before.page_of[own[0]] : nullptr;
     if (from) {
         const std::vector<uint64_t> &old =
             before.positions[static_cast<size_t>(from - before.pages.data())];
         const Half &was = half_of(*from, entry, is_value);
         // Of another class it was packed anew, be it to the same widths.
-        const bool has_same = shape.is_raw()
+        const bool has_same = layout.is_raw()
                                   ? was.payload.empty()
-                                  : !was.payload.empty() && lk::same_shape(was.shape, shape) &&
+                                  : !was.payload.empty() && lk::same_layout(was.layout, layout) &&
                                         from->chunk_class == kept.chunk_class;
         if ((kept.is_absent[entry] || has_same) && old.size() >= own.size() &&
             std::equal(own.begin(), own.end(), old.begin())) {
@@ -172,7 +172,7 @@ bool Model::keep_half(uint32_t entry, bool is_value, const KeptPage &kept, const
         }
     }
     const std::vector<uint16_t> input = reopen(entry, is_value, before, own, sequence);
-    if (shape.is_raw())
+    if (layout.is_raw())
         return true;
     if (own.size() != plan_.page_tokens)
         return false;
@@ -207,9 +207,9 @@ std::string Model::keep(Sequence *sequence, const std::vector<KeptPage> &pages,
         const std::vector<uint64_t> own = positions(order, sequence->length, p);
         for (uint32_t e = 0; e < n_entries(); ++e)
             for (const bool is_value : {false, true}) {
-                const lk::HalfShape &shape = kept.shapes[2 * e + is_value];
-                if (!kept.is_absent[e] && !has_shape(e, kept.chunk_class, is_value, shape) &&
-                    (kept.is_packed || !shape.is_raw()))
+                const lk::PageLayout &layout = kept.shapes[2 * e + is_value];
+                if (!kept.is_absent[e] && !has_shape(e, kept.chunk_class, is_value, layout) &&
+                    (kept.is_packed || !layout.is_raw()))
                     return "a page is kept at a width that its class has not";
                 if (!keep_half(e, is_value, kept, before, own, sequence, p))
                     return "a page is packed that is not full";

@@ -154,10 +154,10 @@ func (c *Cache) Stats() (Stats, error) {
 		PayloadBytes: uint64(raw.payload_bytes), MetadataBytes: uint64(raw.metadata_bytes),
 		RecentBytes: uint64(raw.recent_bytes), TableBytes: uint64(raw.table_bytes),
 		WorkspaceBytes: uint64(raw.workspace_bytes), FreeBytes: uint64(raw.free_bytes),
-		PagesPacked: uint64(raw.pages_packed), PagesReopened: uint64(raw.pages_reopened),
+		PagesPacked: uint64(raw.pages_packed), PagesReopened: uint64(raw.pages_dequantized),
 		ValuesSaturated: uint64(raw.values_saturated), DeviceBytes: uint64(raw.device_bytes),
 		SharedBytes: uint64(raw.shared_bytes), PagesCopied: uint64(raw.pages_copied),
-		HalvesShrunk: uint64(raw.halves_shrunk), Evicted: uint64(raw.sequences_evicted),
+		HalvesShrunk: uint64(raw.pages_shrunk), Evicted: uint64(raw.sequences_evicted),
 		FragmentedBytes: uint64(raw.fragmented_bytes),
 	}
 	for i, bytes := range raw.plane_bytes {

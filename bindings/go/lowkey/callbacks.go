@@ -78,7 +78,7 @@ func lowkeyGoPressure(user unsafe.Pointer, raw *C.lk_pressure) (action C.lk_pres
 		}
 	}()
 	ask := valueOf(user).(func(Pressure) Relief)
-	relief := ask(Pressure{uint64(raw.lacking_bytes), uint64(raw.reserved_bytes), uint64(raw.budget_bytes)})
+	relief := ask(Pressure{uint64(raw.shortfall_bytes), uint64(raw.reserved_bytes), uint64(raw.budget_bytes)})
 	if len(relief.Remove) > 0 && len(relief.Remove) <= int(raw.capacity) {
 		ids := unsafe.Slice(raw.ids, len(relief.Remove))
 		for i, sequence := range relief.Remove {

@@ -26,15 +26,15 @@ static lk_status lkgo_score_cosine(const lk_context *context, lkgo_queue queue, 
 static lk_status lkgo_watch(lk_cache *cache, lk_sequence id, uint32_t n_query_tokens,
                             uint32_t chunk_tokens, uint32_t n_chunks, uint32_t n_layers,
                             const uint32_t *layers) {
-    lk_chunk_watch watch;
-    lk_chunk_watch_init(&watch, sizeof watch);
+    lk_chunk_attention watch;
+    lk_chunk_attention_init(&watch, sizeof watch);
     watch.n_query_tokens = n_query_tokens;
     if (chunk_tokens)
         watch.chunk_tokens = chunk_tokens;
     watch.n_chunks = n_chunks;
     watch.n_layers = n_layers;
     watch.layers = layers;
-    return lk_chunks_watch(cache, id, &watch);
+    return lk_chunks_score_attention(cache, id, &watch);
 }
 */
 import "C"
@@ -122,7 +122,7 @@ func DefaultBM25() BM25 {
 	return BM25{uint32(raw.chunk_tokens), float64(raw.k1), float64(raw.b)}
 }
 
-// Score scores chunks of token ids by a query's; see lk_chunks_bm25. starts has where each chunk
+// Score scores chunks of token ids by a query's; see lk_chunks_score_bm25. starts has where each chunk
 // begins and the last one ends; nil for the whole chunks of ChunkTokens tokens.
 func (o BM25) Score(tokens []uint32, starts []uint64, query []uint32) ([]float32, error) {
 	chunks := 0
@@ -142,7 +142,7 @@ func (o BM25) Score(tokens []uint32, starts []uint64, query []uint32) ([]float32
 	raw.chunk_tokens, raw.k1, raw.b = C.uint32_t(o.ChunkTokens), C.double(o.K1), C.double(o.B)
 	scores := make([]float32, chunks)
 	err := call(func() C.lk_status {
-		return C.lk_chunks_bm25(&raw, firstOf[C.uint32_t](tokens), firstOf[C.uint64_t](starts), C.uint32_t(chunks),
+		return C.lk_chunks_score_bm25(&raw, firstOf[C.uint32_t](tokens), firstOf[C.uint64_t](starts), C.uint32_t(chunks),
 			firstOf[C.uint32_t](query), C.uint32_t(len(query)), firstOf[C.float](scores))
 	})
 	if err != nil {
@@ -179,7 +179,7 @@ type ChunkQuota struct {
 func DefaultChunkQuota() ChunkQuota {
 	var raw C.lk_chunk_quota
 	C.lk_chunk_quota_init(&raw, C.sizeof_lk_chunk_quota)
-	return ChunkQuota{RowChunks: uint32(raw.row_chunks), LowShare: float64(raw.low_share),
+	return ChunkQuota{RowChunks: uint32(raw.block_chunks), LowShare: float64(raw.low_share),
 		HighShare: float64(raw.high_share)}
 }
 
@@ -187,7 +187,7 @@ func DefaultChunkQuota() ChunkQuota {
 func (q ChunkQuota) Classes(scores []float32) (classes []ChunkClass, bytes uint64, err error) {
 	var raw C.lk_chunk_quota
 	C.lk_chunk_quota_init(&raw, C.sizeof_lk_chunk_quota)
-	raw.row_chunks = C.uint32_t(q.RowChunks)
+	raw.block_chunks = C.uint32_t(q.RowChunks)
 	raw.low_share, raw.high_share = C.double(q.LowShare), C.double(q.HighShare)
 	raw.budget_bytes, raw.low_bytes = C.uint64_t(q.BudgetBytes), C.uint64_t(q.LowBytes)
 	raw.middle_bytes, raw.high_bytes = C.uint64_t(q.MiddleBytes), C.uint64_t(q.HighBytes)
@@ -269,8 +269,8 @@ func (s *Sequence) Chunks() (Chunks, error) {
 	return chunks, nil
 }
 
-// ChunkWatch is which attention WatchChunks gathers; see lk_chunk_watch.
-type ChunkWatch struct {
+// ChunkAttention is which attention WatchChunks gathers; see lk_chunk_attention.
+type ChunkAttention struct {
 	QueryTokens uint32 // the last ones of the step's
 	ChunkTokens uint32 // 0 = 32
 	Chunks      uint32
@@ -278,11 +278,11 @@ type ChunkWatch struct {
 }
 
 // WatchChunks scores the context's chunks by attention in the next step; nil ends that. See
-// lk_chunks_watch.
-func (s *Sequence) WatchChunks(watch *ChunkWatch) error {
+// lk_chunks_score_attention.
+func (s *Sequence) WatchChunks(watch *ChunkAttention) error {
 	return s.cache.alone(func(ptr *C.lk_cache) C.lk_status {
 		if watch == nil {
-			return C.lk_chunks_watch(ptr, s.id, nil)
+			return C.lk_chunks_score_attention(ptr, s.id, nil)
 		}
 		return C.lkgo_watch(ptr, s.id, C.uint32_t(watch.QueryTokens), C.uint32_t(watch.ChunkTokens),
 			C.uint32_t(watch.Chunks), C.uint32_t(len(watch.Layers)), firstOf[C.uint32_t](watch.Layers))
@@ -294,7 +294,7 @@ func (s *Sequence) WatchChunks(watch *ChunkWatch) error {
 func (s *Sequence) ChunkAttention(chunks uint32) ([]float32, error) {
 	scores := make([]float32, int(chunks))
 	err := s.cache.alone(func(ptr *C.lk_cache) C.lk_status {
-		return C.lk_chunks_attention(ptr, s.id, C.uint32_t(chunks), firstOf[C.float](scores))
+		return C.lk_chunks_attention_scores(ptr, s.id, C.uint32_t(chunks), firstOf[C.float](scores))
 	})
 	if err != nil {
 		return nil, err

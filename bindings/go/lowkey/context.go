@@ -179,7 +179,7 @@ func (c *Context) Supports(capability Capability) error {
 	}
 	raw.memory, raw.dtype = C.LK_MEMORY_HOST, C.LK_F32
 	if capability.Memory != 0 {
-		raw.memory = C.lk_memory(capability.Memory)
+		raw.memory = C.lk_memory_kind(capability.Memory)
 	}
 	if capability.DType != 0 {
 		raw.dtype = C.lk_dtype(capability.DType)

@@ -106,8 +106,8 @@ type Score uint32
 
 // Scores.
 const (
-	ScoreKey        Score = C.LK_SCORE_KEY
-	ScoreQueryRange Score = C.LK_SCORE_QUERY_RANGE
+	ScoreKey        Score = C.LK_RANKING_KEY
+	ScoreQueryRange Score = C.LK_RANKING_QUERY_RANGE
 )
 
 // Metadata is how ranges and minima are stored.
@@ -288,7 +288,7 @@ func (p *Plan) SetKey(layer, kvHead uint32, rule KeyRule) error {
 	}
 	raw.boost_channels = C.uint32_t(rule.BoostChannels)
 	raw.boost_bits = C.uint32_t(rule.BoostBits)
-	raw.boost_score = C.lk_score(rule.BoostScore)
+	raw.boost_ranking = C.lk_ranking(rule.BoostScore)
 	if rule.ChannelBits != nil {
 		// C reads head_dim bytes, at most 256; what is missing is a width of 0, which it refuses.
 		const most = 256

@@ -34,13 +34,13 @@ static lk_status lkgo_layer(lk_cache *cache, uint32_t layer, const lkgo_view *vi
 }
 
 static lk_status lkgo_merge(const lk_context *context, lkgo_queue queue, uint32_t n_tokens,
-                            uint32_t n_heads, uint32_t head_dim, uint32_t n_parts,
+                            uint32_t n_heads, uint32_t head_dim, uint32_t n_splits,
                             const lkgo_view *views, void *const *data, const lkgo_view *results,
                             void *out, void *lse) {
-    lk_tensor tensors[2 * LK_MERGE_PARTS], output, sums;
-    const lk_tensor *outs[LK_MERGE_PARTS], *lses[LK_MERGE_PARTS];
+    lk_tensor tensors[2 * LK_MERGE_SPLITS], output, sums;
+    const lk_tensor *outs[LK_MERGE_SPLITS], *lses[LK_MERGE_SPLITS];
     lk_queue made;
-    for (uint32_t i = 0; i < n_parts && i < LK_MERGE_PARTS; ++i) {
+    for (uint32_t i = 0; i < n_splits && i < LK_MERGE_SPLITS; ++i) {
         lkgo_tensor(&tensors[2 * i], &views[2 * i], data[2 * i]);
         lkgo_tensor(&tensors[2 * i + 1], &views[2 * i + 1], data[2 * i + 1]);
         outs[i] = &tensors[2 * i];
@@ -48,7 +48,7 @@ static lk_status lkgo_merge(const lk_context *context, lkgo_queue queue, uint32_
     }
     lkgo_tensor(&output, &results[0], out);
     lkgo_tensor(&sums, &results[1], lse);
-    return lk_merge(context, lkgo_queue_of(queue, &made), n_tokens, n_heads, head_dim, n_parts, outs, lses,
+    return lk_merge(context, lkgo_queue_of(queue, &made), n_tokens, n_heads, head_dim, n_splits, outs, lses,
                     &output, results[1].dtype ? &sums : NULL);
 }
 */
@@ -319,8 +319,8 @@ type MergePart struct{ Out, LSE Tensor }
 // Merge joins outputs of attention of the same queries over sets of keys that share no key; see
 // lk_merge. The tensors of the parts are in Buffers or on the device; lse may be the zero Tensor.
 func (c *Context) Merge(queue Queue, parts []MergePart, out, lse Tensor) error {
-	if len(parts) == 0 || len(parts) > C.LK_MERGE_PARTS {
-		return refuse(fmt.Sprintf("%d parts to merge, 1 to %d are", len(parts), C.LK_MERGE_PARTS))
+	if len(parts) == 0 || len(parts) > C.LK_MERGE_SPLITS {
+		return refuse(fmt.Sprintf("%d parts to merge, 1 to %d are", len(parts), C.LK_MERGE_SPLITS))
 	}
 	views := make([]C.lkgo_view, 0, 2*len(parts))
 	data := make([]unsafe.Pointer, 0, 2*len(parts))

@@ -104,12 +104,12 @@ class Bm25(Structure):
 
 
 class ChunkQuota(Structure):
-    _fields_ = [('size', c_uint32), ('row_chunks', c_uint32), ('low_share', c_double), ('high_share', c_double),
+    _fields_ = [('size', c_uint32), ('block_chunks', c_uint32), ('low_share', c_double), ('high_share', c_double),
                 ('budget_bytes', c_uint64), ('low_bytes', c_uint64), ('middle_bytes', c_uint64),
                 ('high_bytes', c_uint64)]
 
 
-class ChunkWatch(Structure):
+class ChunkAttention(Structure):
     _fields_ = [('size', c_uint32), ('n_query_tokens', c_uint32), ('chunk_tokens', c_uint32), ('n_chunks', c_uint32),
                 ('n_layers', c_uint32), ('reserved', c_uint32), ('layers', POINTER(c_uint32))]
 
@@ -129,7 +129,7 @@ class ChanMixLayout(Structure):
 
 class KeyRule(Structure):
     _fields_ = [('size', c_uint32), ('bits', c_uint32), ('axis', c_uint32), ('group', c_uint32),
-                ('boost_channels', c_uint32), ('boost_bits', c_uint32), ('boost_score', c_uint32),
+                ('boost_channels', c_uint32), ('boost_bits', c_uint32), ('boost_ranking', c_uint32),
                 ('channel_bits', POINTER(c_uint8)), ('one_bit', c_uint32), ('clip', c_float)]
 
 
@@ -152,7 +152,7 @@ class CacheDesc(Structure):
 
 
 class Pressure(Structure):
-    _fields_ = [('size', c_uint32), ('capacity', c_uint32), ('lacking_bytes', c_uint64), ('reserved_bytes', c_uint64),
+    _fields_ = [('size', c_uint32), ('capacity', c_uint32), ('shortfall_bytes', c_uint64), ('reserved_bytes', c_uint64),
                 ('budget_bytes', c_uint64), ('ids', POINTER(c_uint64)), ('n_ids', c_uint32), ('reserved', c_uint32)]
 
 
@@ -160,9 +160,9 @@ class CacheStats(Structure):
     _fields_ = [('size', c_uint32), ('n_sequences', c_uint32), ('n_tokens', c_uint64), ('budget_bytes', c_uint64),
                 ('reserved_bytes', c_uint64), ('payload_bytes', c_uint64), ('metadata_bytes', c_uint64),
                 ('recent_bytes', c_uint64), ('table_bytes', c_uint64), ('workspace_bytes', c_uint64),
-                ('free_bytes', c_uint64), ('pages_packed', c_uint64), ('pages_reopened', c_uint64),
+                ('free_bytes', c_uint64), ('pages_packed', c_uint64), ('pages_dequantized', c_uint64),
                 ('values_saturated', c_uint64), ('device_bytes', c_uint64), ('shared_bytes', c_uint64),
-                ('pages_copied', c_uint64), ('halves_shrunk', c_uint64), ('sequences_evicted', c_uint64),
+                ('pages_copied', c_uint64), ('pages_shrunk', c_uint64), ('sequences_evicted', c_uint64),
                 ('fragmented_bytes', c_uint64), ('plane_bytes', c_uint64 * 6)]
 
 
@@ -172,20 +172,20 @@ class SnapshotDesc(Structure):
 
 
 class SnapshotInfo(Structure):
-    _fields_ = [('size', c_uint32), ('version', c_uint32), ('n_sequences', c_uint32), ('n_classes', c_uint32),
-                ('total_bytes', c_uint64), ('n_tokens', c_uint64), ('n_rows', c_uint64), ('geometry_hash', c_uint64),
+    _fields_ = [('size', c_uint32), ('version', c_uint32), ('n_sequences', c_uint32), ('n_formats', c_uint32),
+                ('total_bytes', c_uint64), ('n_tokens', c_uint64), ('n_blocks', c_uint64), ('geometry_hash', c_uint64),
                 ('plan_hash', c_uint64), ('fingerprint_bytes', c_uint32), ('fingerprint', c_uint8 * 256),
                 ('reserved', c_uint32)]
 
 
 class SnapshotSequence(Structure):
     _fields_ = [('size', c_uint32), ('flags', c_uint32), ('id', c_uint64), ('n_tokens', c_uint64),
-                ('n_rows', c_uint64), ('n_shared_rows', c_uint64)]
+                ('n_blocks', c_uint64), ('n_shared_blocks', c_uint64)]
 
 
 class SnapshotClass(Structure):
     _fields_ = [('size', c_uint32), ('is_value', c_uint32), ('head_dim', c_uint32), ('page_tokens', c_uint32),
-                ('channels', c_uint32 * 6), ('n_halves', c_uint64), ('payload_bytes', c_uint64),
+                ('channels', c_uint32 * 6), ('n_pages', c_uint64), ('payload_bytes', c_uint64),
                 ('metadata_bytes', c_uint64)]
 
 
@@ -197,7 +197,7 @@ class Probe(Structure):
 class ChanMix(Structure):
     _fields_ = [('size', c_uint32), ('retrieval', c_uint32), ('scope', c_uint32), ('outliers', c_uint32),
                 ('centers', c_uint32), ('metadata', c_uint32), ('group', c_uint32), ('sink_tokens', c_uint32),
-                ('window_tokens', c_uint32), ('retrieval_share', c_double), ('budget_bytes', c_uint64),
+                ('recent_tokens', c_uint32), ('retrieval_share', c_double), ('budget_bytes', c_uint64),
                 ('budget_tokens', c_uint64), ('budget_sequences', c_uint32), ('budget_step_tokens', c_uint32),
                 ('one_bit', c_uint32), ('reserved', c_uint32)]
 
@@ -215,13 +215,13 @@ class ScaleSearch(Structure):
 class PmKvq(Structure):
     _fields_ = [('size', c_uint32), ('n_widths', c_uint32), ('widths', c_uint32 * 4), ('sensitivity', c_uint32),
                 ('scope', c_uint32), ('split', c_uint32), ('key_axis', c_uint32), ('group', c_uint32),
-                ('key_scales', c_uint32), ('sink_tokens', c_uint32), ('window_tokens', c_uint32),
+                ('key_scales', c_uint32), ('sink_tokens', c_uint32), ('recent_tokens', c_uint32),
                 ('budget_bytes', c_uint64), ('budget_tokens', c_uint64), ('budget_sequences', c_uint32),
                 ('budget_step_tokens', c_uint32)]
 
 
 class Auto(Structure):
-    _fields_ = [('size', c_uint32), ('centers', c_uint32), ('sink_tokens', c_uint32), ('window_tokens', c_uint32),
+    _fields_ = [('size', c_uint32), ('centers', c_uint32), ('sink_tokens', c_uint32), ('recent_tokens', c_uint32),
                 ('bits_per_value', c_double), ('budget_bytes', c_uint64), ('budget_tokens', c_uint64),
                 ('budget_sequences', c_uint32), ('budget_step_tokens', c_uint32)]
 
@@ -235,7 +235,7 @@ STRUCTS: dict[str, type[Structure]] = {
     'cache_stats': CacheStats, 'snapshot_desc': SnapshotDesc, 'snapshot_info': SnapshotInfo,
     'snapshot_sequence': SnapshotSequence, 'snapshot_class': SnapshotClass,
     'probe': Probe, 'chanmix': ChanMix, 'auto': Auto, 'pressure': Pressure, 'bm25': Bm25, 'chunk_quota': ChunkQuota,
-    'chunk_watch': ChunkWatch, 'chunks_info': ChunksInfo, 'chanmix_layout': ChanMixLayout,
+    'chunk_attention': ChunkAttention, 'chunks_info': ChunksInfo, 'chanmix_layout': ChanMixLayout,
     'rope': Rope, 'scale_search': ScaleSearch, 'pmkvq': PmKvq,
 }
 WITHOUT_INIT = {'pressure'}  # the library fills it
@@ -256,14 +256,14 @@ CONSTANTS: dict[str, int] = {
     'LK_VULKAN_NO_FLOAT16': 1, 'LK_VULKAN_NO_SUBGROUP': 2, 'LK_VULKAN_NO_INTEGER_DOT': 4,
     'LK_VULKAN_NO_COOPERATIVE_MATRIX': 8, 'LK_VULKAN_NO_TIMELINE': 16,
     'LK_ALL': 0xFFFFFFFF, 'LK_AXIS_CHANNEL': 1, 'LK_AXIS_TOKEN': 2,
-    'LK_SCORE_KEY': 1, 'LK_SCORE_QUERY_RANGE': 2, 'LK_ONE_BIT_DEVIATION': 1, 'LK_ONE_BIT_RANGE': 2,
+    'LK_RANKING_KEY': 1, 'LK_RANKING_QUERY_RANGE': 2, 'LK_ONE_BIT_DEVIATION': 1, 'LK_ONE_BIT_RANGE': 2,
     'LK_CHUNK_NONE': 0, 'LK_CHUNK_LOW': 1, 'LK_CHUNK_MIDDLE': 2, 'LK_CHUNK_HIGH': 3,
     'LK_DEFER_OFF': 0, 'LK_DEFER_REFUSE': 1, 'LK_DEFER_PACK': 2,
     'LK_METADATA_F16': 1, 'LK_METADATA_F8': 2,
     'LK_PRESSURE_REFUSE': 0, 'LK_PRESSURE_BUDGET': 1, 'LK_PRESSURE_REMOVE': 2, 'LK_CACHE_EVICT': 1,
     'LK_SENSITIVITY_GRADIENT': 1, 'LK_SENSITIVITY_OUTPUT': 2,
     'LK_ROPE_HALVES': 1, 'LK_ROPE_INTERLEAVED': 2, 'LK_POSITION_SCALE': 4, 'LK_SCALE_EXPONENTS': 21, 'LK_COST_CLIPS': 2,
-    'LK_DRAFT_TOKENS': 64, 'LK_MERGE_PARTS': 16,
+    'LK_DRAFT_TOKENS': 64, 'LK_MERGE_SPLITS': 16,
     'LK_FINGERPRINT_BYTES': 256,
     'LK_STATISTIC_KEY_MIN': 1, 'LK_STATISTIC_KEY_MAX': 2, 'LK_STATISTIC_KEY_RANGE': 3, 'LK_STATISTIC_KEY_MEAN': 4,
     'LK_STATISTIC_KEY_MAGNITUDE': 5, 'LK_STATISTIC_QUERY_MAGNITUDE': 6, 'LK_SCOPE_HEAD': 1, 'LK_SCOPE_LAYER': 2,
@@ -355,7 +355,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_calibrator_auto': (_status, [_p, _p, _p]),
     'lk_calibrator_to_bytes': (_status, [_p, _p, _size, _p]),
     'lk_calibrator_from_bytes': (_status, [_p, _size, _p]),
-    'lk_allocate': (_status, [_u32, _u32, _p, _p, _u64, _p, _p]),
+    'lk_solve_widths': (_status, [_u32, _u32, _p, _p, _u64, _p, _p]),
     'lk_cache_create': (_status, [_p, _p, _p, _p, _p]),
     'lk_cache_destroy': (None, [_p]),
     'lk_cache_get_stats': (_status, [_p, _p]),
@@ -378,11 +378,11 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_step_discard': (_status, [_p]),
     'lk_chunks_cosine': (_status, [_p, _p, _u32, _u32, _p]),
     'lk_chunks_score_cosine': (_status, [_p, _p, _p, _p, _u32, _u32, _p]),
-    'lk_chunks_bm25': (_status, [_p, _p, _p, _u32, _p, _u32, _p]),
+    'lk_chunks_score_bm25': (_status, [_p, _p, _p, _u32, _p, _u32, _p]),
     'lk_chunks_by_thresholds': (_status, [_p, _u32, c_double, c_double, _p, _p, _p]),
     'lk_chunks_by_quota': (_status, [_p, _u32, _p, _p, _p]),
-    'lk_chunks_watch': (_status, [_p, _u64, _p]),
-    'lk_chunks_attention': (_status, [_p, _u64, _u32, _p]),
+    'lk_chunks_score_attention': (_status, [_p, _u64, _p]),
+    'lk_chunks_attention_scores': (_status, [_p, _u64, _u32, _p]),
     'lk_sequence_defer': (_status, [_p, _u64, _u32]),
     'lk_chunks_assign': (_status, [_p, _u64, _u64, _u32, _p, _p]),
     'lk_chunks_retain': (_status, [_p, _u64, _u64]),
@@ -400,7 +400,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_snapshot_get_info': (_status, [_p, _p]),
     'lk_snapshot_plan': (_p, [_p]),
     'lk_snapshot_get_sequence': (_status, [_p, _u32, _p]),
-    'lk_snapshot_get_class': (_status, [_p, _u32, _p]),
+    'lk_snapshot_get_format': (_status, [_p, _u32, _p]),
     'lk_vulkan_buffer_add': (_status, [_p, _u64, _u64, _u32]),
     'lk_vulkan_buffer_remove': (_status, [_p, _u64]),
     'lk_vulkan_pipeline_cache': (_status, [_p, _p, _u64, _p]),

@@ -53,12 +53,12 @@ class CacheStats(Fields):
     workspace_bytes: int
     free_bytes: int
     pages_packed: int
-    pages_reopened: int
+    pages_dequantized: int
     values_saturated: int
     device_bytes: int
     shared_bytes: int
     pages_copied: int
-    halves_shrunk: int
+    pages_shrunk: int
     sequences_evicted: int
     fragmented_bytes: int
     plane_bytes: tuple[int, ...]  # codes by width: 16, 8, 4, 3, 2, 1 bits
@@ -67,7 +67,7 @@ class CacheStats(Fields):
 class Pressure(NamedTuple):
     """What a cache lacks: bytes to what the step needs, bytes that it holds, and its budget."""
 
-    lacking_bytes: int
+    shortfall_bytes: int
     reserved_bytes: int
     budget_bytes: int
 
@@ -172,7 +172,7 @@ class Sequence:
         Raises ArgumentError, NotFoundError (a layer), UnsupportedError (a layer with a sliding window), BudgetError,
         BusyError."""
         raw = None if watch is None else _abi.byref(watch.raw())
-        self._call(self.cache._lk.lk_chunks_watch, raw)
+        self._call(self.cache._lk.lk_chunks_score_attention, raw)
 
     def chunk_attention(self, n_chunks: int) -> list[float]:
         """The scores [n_chunks] that the watch has gathered, once its step was committed; their sum is 1.
@@ -181,7 +181,7 @@ class Sequence:
         if not 0 <= n_chunks < 2**32:
             raise ArgumentError(f'n_chunks is {n_chunks}')
         scores = (ctypes.c_float * n_chunks)()
-        self._call(self.cache._lk.lk_chunks_attention, n_chunks, scores)
+        self._call(self.cache._lk.lk_chunks_attention_scores, n_chunks, scores)
         return list(scores)
 
     def remove(self) -> None:
@@ -200,7 +200,7 @@ def _answer(pressure: Callable[[Pressure], int | Iterable[Sequence] | None]) -> 
     """The library's question put to a function of Python's."""
     def call(_: int, address: int) -> int:
         raw = _abi.Pressure.from_address(address)
-        answer = pressure(Pressure(raw.lacking_bytes, raw.reserved_bytes, raw.budget_bytes))
+        answer = pressure(Pressure(raw.shortfall_bytes, raw.reserved_bytes, raw.budget_bytes))
         if answer is None:
             return _abi.CONSTANTS['LK_PRESSURE_REFUSE']
         if isinstance(answer, int):

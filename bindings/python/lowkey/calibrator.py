@@ -66,7 +66,7 @@ class ChanMix(Fields):
     metadata: str = 'f8'
     group: int = 32
     sink_tokens: int = 32
-    window_tokens: int = 128
+    recent_tokens: int = 128
     retrieval_share: float = -1.0
     budget_bytes: int = 0
     budget_tokens: int = 8192
@@ -88,7 +88,7 @@ class Auto(Fields):
 
     centers: bool = True
     sink_tokens: int = 32
-    window_tokens: int = 128
+    recent_tokens: int = 128
     bits_per_value: float = 0.0
     budget_bytes: int = 0
     budget_tokens: int = 8192
@@ -122,7 +122,7 @@ class PmKvq(Fields):
     group: int = 0
     key_scales: bool = False
     sink_tokens: int = 32
-    window_tokens: int = 128
+    recent_tokens: int = 128
     budget_tokens: int = 32768
     budget_sequences: int = 1
     budget_step_tokens: int = 512
@@ -214,7 +214,7 @@ def allocate(costs: Sequence[Sequence[float]], sizes: Sequence[Sequence[int]], b
         raise ArgumentError('costs and sizes must be [n_items][n_choices] both')
     width = choices.pop()
     out = (ctypes.c_uint32 * n)()
-    check(library().lk_allocate(n, width, (ctypes.c_double * (n * width))(*(x for row in costs for x in row)),
+    check(library().lk_solve_widths(n, width, (ctypes.c_double * (n * width))(*(x for row in costs for x in row)),
                                 (ctypes.c_uint64 * (n * width))(*(x for row in sizes for x in row)), budget, out, None))
     return list(out)
 

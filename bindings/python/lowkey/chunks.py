@@ -40,7 +40,7 @@ class Watch(Fields):
     layers          ascending; empty = all without a sliding window
     """
 
-    _struct = _abi.ChunkWatch
+    _struct = _abi.ChunkAttention
 
     n_query_tokens: int
     n_chunks: int
@@ -168,7 +168,7 @@ class Bm25(Fields):
             if any(not 0 <= id < 2**32 for id in ids):
                 raise ArgumentError('token ids are numbers of 32 bits')
         out = (ctypes.c_float * n)()
-        check(library().lk_chunks_bm25(_abi.byref(self.raw()), (ctypes.c_uint32 * len(tokens))(*tokens),
+        check(library().lk_chunks_score_bm25(_abi.byref(self.raw()), (ctypes.c_uint32 * len(tokens))(*tokens),
                                        None if starts is None else (ctypes.c_uint64 * len(starts))(*starts), n,
                                        (ctypes.c_uint32 * len(query))(*query), len(query), out))
         return list(out)
@@ -197,7 +197,7 @@ def by_thresholds(scores: Sequence[float], alpha: float = 0.6, beta: float = 0.1
 class Quota(Fields):
     """How many chunks each class gets.
 
-    row_chunks               chunks of a page, at least 1
+    block_chunks               chunks of a page, at least 1
     low_share, high_share    of the chunks; the low one counts without a budget alone
     budget_bytes             of all chunks; 0 = shares alone
     low_bytes ... high_bytes  of a chunk of each class, all layers and heads; needed with a budget
@@ -205,7 +205,7 @@ class Quota(Fields):
 
     _struct = _abi.ChunkQuota
 
-    row_chunks: int = 4
+    block_chunks: int = 4
     low_share: float = 0.6
     high_share: float = 0.1
     budget_bytes: int = 0

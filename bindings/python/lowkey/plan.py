@@ -89,7 +89,7 @@ class KeyRule(Fields):
     axis            "channel": consecutive tokens of a channel share a range; "token": channels of a token
     group           tokens (axis "channel") or channels (axis "token") that do; 0 = the page or the head
     boost_channels  channels of each page that are kept at boost_bits; 0 = none
-    boost_score     "key" (mean of abs K) or "query-range" (mean of abs Q times range of K)
+    boost_ranking     "key" (mean of abs K) or "query-range" (mean of abs Q times range of K)
     channel_bits    [head_dim] static classes in place of boost, or empty
     centers         [head_dim] subtracted from the keys before they are stored, or empty; logits stay as they are
     one_bit         what 1-bit codes stand for: "deviation" (mean of the group - and + its mean absolute deviation)
@@ -99,14 +99,14 @@ class KeyRule(Fields):
     """
 
     _struct = _abi.KeyRule
-    _tables = {'axis': AXES, 'boost_score': SCORES, 'one_bit': ONE_BIT}
+    _tables = {'axis': AXES, 'boost_ranking': SCORES, 'one_bit': ONE_BIT}
 
     bits: int = 16
     axis: str = 'channel'
     group: int = 0
     boost_channels: int = 0
     boost_bits: int = 0
-    boost_score: str = ''
+    boost_ranking: str = ''
     channel_bits: tuple[int, ...] = ()
     centers: tuple[float, ...] = ()
     one_bit: str = 'deviation'
@@ -175,7 +175,7 @@ class PlanSpec:
 
     page_tokens    32, 64 or 128
     sink_tokens    the first tokens of a sequence that stay at 16 bits, a multiple of 16
-    window_tokens  the last tokens that stay at 16 bits
+    recent_tokens  the last tokens that stay at 16 bits
     layers         one rule for all layers, or one for each
     chunks         classes of a context's chunks; None = no chunks
     """
@@ -183,7 +183,7 @@ class PlanSpec:
     name: str = 'custom'
     page_tokens: int = 128
     sink_tokens: int = 0
-    window_tokens: int = 128
+    recent_tokens: int = 128
     layers: LayerRule | tuple[LayerRule, ...] = LayerRule()
     chunks: ChunkRule | None = None
 
@@ -247,7 +247,7 @@ class Plan:
         plan = cls.preset('fp16', geometry)
         plan.set_name(spec.name)
         plan.set_pages(spec.page_tokens)
-        plan.set_recent(spec.sink_tokens, spec.window_tokens)
+        plan.set_recent(spec.sink_tokens, spec.recent_tokens)
         plan.set_chunks(spec.chunks)
         rules = spec.layers if isinstance(spec.layers, tuple) else (spec.layers,) * len(geometry.layers)
         if len(rules) != len(geometry.layers):
@@ -370,9 +370,9 @@ class Plan:
         self._call(self._lk.lk_plan_get_chunks, _abi.byref(raw))
         return ChunkRule.of(raw) if raw.chunk_tokens else None
 
-    def set_recent(self, sink_tokens: int, window_tokens: int) -> None:
+    def set_recent(self, sink_tokens: int, recent_tokens: int) -> None:
         """First and last tokens of a sequence that stay at 16 bits."""
-        self._call(self._lk.lk_plan_set_recent, sink_tokens, window_tokens)
+        self._call(self._lk.lk_plan_set_recent, sink_tokens, recent_tokens)
 
     def set_ladder(self, rungs: Sequence[int], rung: int, layer: int = ALL) -> None:
         """Widths that a layer may take, descending, and the one that its next pages are packed at."""

@@ -116,13 +116,13 @@ def load(cache: Cache, source: Source, fingerprint: bytes, progress: Progress | 
 
 @dataclass(frozen=True)
 class SnapshotSequence:
-    """A sequence of a snapshot. id: in the cache that saved it; n_rows: its rows of pages; n_shared_rows: those of
+    """A sequence of a snapshot. id: in the cache that saved it; n_blocks: its rows of pages; n_shared_blocks: those of
     them that one before it has too."""
 
     id: int
     n_tokens: int
-    n_rows: int
-    n_shared_rows: int
+    n_blocks: int
+    n_shared_blocks: int
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class SnapshotInfo:
     version: int
     total_bytes: int
     n_tokens: int
-    n_rows: int
+    n_blocks: int
     geometry_hash: int
     plan_hash: int
     fingerprint: bytes
@@ -159,12 +159,12 @@ def inspect(source: Path | bytes) -> SnapshotInfo:
         for i in range(info.n_sequences):
             one = lk.start(_abi.SnapshotSequence)
             check(lk.lk_snapshot_get_sequence(box, i, _abi.byref(one)))
-            sequences.append(SnapshotSequence(one.id, one.n_tokens, one.n_rows, one.n_shared_rows))
+            sequences.append(SnapshotSequence(one.id, one.n_tokens, one.n_blocks, one.n_shared_blocks))
         plan, needed = lk.lk_snapshot_plan(box), ctypes.c_size_t()
         check(lk.lk_plan_to_json(plan, None, 0, _abi.byref(needed)))
         text = ctypes.create_string_buffer(needed.value)
         check(lk.lk_plan_to_json(plan, text, len(text), _abi.byref(needed)))
-        return SnapshotInfo(info.version, info.total_bytes, info.n_tokens, info.n_rows, info.geometry_hash,
+        return SnapshotInfo(info.version, info.total_bytes, info.n_tokens, info.n_blocks, info.geometry_hash,
                             info.plan_hash, bytes(info.fingerprint[:info.fingerprint_bytes]), text.value.decode(),
                             tuple(sequences))
     finally:

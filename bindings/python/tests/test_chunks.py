@@ -156,7 +156,7 @@ def test_scores_of_tokens():
 
 def test_classes_of_scores():
     assert chunks.by_thresholds([0, 0.5, 1], 0.25, 0.25) == (['low', 'middle', 'high'], 0.25, 0.75)
-    quota = chunks.Quota(row_chunks=1, budget_bytes=12, low_bytes=2, middle_bytes=4, high_bytes=8)
+    quota = chunks.Quota(block_chunks=1, budget_bytes=12, low_bytes=2, middle_bytes=4, high_bytes=8)
     assert quota.classes([0, 1, 0.5]) == (['low', 'high', 'low'], 12)
     with pytest.raises(lowkey.BudgetError, match='bytes'):
         quota.classes([0] * 9)

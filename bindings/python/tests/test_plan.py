@@ -16,7 +16,7 @@ SPECS = {
     'defaults': PlanSpec(),
     'one rule': PlanSpec('narrow', 64, 16, 64, LayerRule(KeyRule(2, group=32), ValueRule(4, 32), 'f8')),
     'by layer': PlanSpec('layers', layers=(LayerRule(KeyRule(4), ValueRule(2)), LayerRule(KeyRule(3, 'token', 32)))),
-    'by head': PlanSpec('heads', layers=LayerRule((KeyRule(2, boost_channels=16, boost_bits=4, boost_score='key'),
+    'by head': PlanSpec('heads', layers=LayerRule((KeyRule(2, boost_channels=16, boost_bits=4, boost_ranking='key'),
                                                    KeyRule(8)), (ValueRule(2), ValueRule(8)))),
     'classes': PlanSpec('classes', layers=LayerRule(KeyRule(2, channel_bits=CLASSES, one_bit='range'),
                                                     ValueRule(1, one_bit='range'), 'f8')),
@@ -46,8 +46,8 @@ def test_presets(name):
 def test_fields_round_trip(spec):
     plan = Plan.build(GEOMETRY, spec)
     whole = plan.spec()
-    assert (whole.name, whole.page_tokens, whole.sink_tokens, whole.window_tokens) == \
-        (spec.name, spec.page_tokens, spec.sink_tokens, spec.window_tokens)
+    assert (whole.name, whole.page_tokens, whole.sink_tokens, whole.recent_tokens) == \
+        (spec.name, spec.page_tokens, spec.sink_tokens, spec.recent_tokens)
     assert whole.chunks == spec.chunks
     assert Plan.build(GEOMETRY, whole).to_json() == plan.to_json()
     for number, rule in enumerate(whole.layers):

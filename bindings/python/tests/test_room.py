@@ -20,7 +20,7 @@ def test_shrink_and_budget(context):
         before = cache.stats()
         cache.shrink(4)
         after = cache.stats()
-        assert after.plane_bytes[2] > 0 and after.halves_shrunk > before.halves_shrunk
+        assert after.plane_bytes[2] > 0 and after.pages_shrunk > before.pages_shrunk
         assert sum(after.plane_bytes) < sum(before.plane_bytes)
         with pytest.raises(lowkey.ArgumentError, match='3'):
             cache.shrink(3)
@@ -61,7 +61,7 @@ def test_pressure(context):
         with pytest.raises(lowkey.BudgetError):
             fill(cache, kept, 500)
         assert len(asked) >= 3 and cache.budget == 4 * 2**20
-        assert asked[0].lacking_bytes > 0 and asked[0].budget_bytes == 3 * 2**20
+        assert asked[0].shortfall_bytes > 0 and asked[0].budget_bytes == 3 * 2**20
         with pytest.raises(lowkey.NotFoundError):
             len(victim)
 

@@ -45,7 +45,7 @@ def test_round_trip(context, cache, way, tmp_path):
     info = lowkey.inspect(again)
     assert info.fingerprint == b'model 1' and info.n_tokens == 770
     assert [(s.id, s.n_tokens) for s in info.sequences] == [(s.id, len(s)) for s in sequences]
-    assert info.sequences[2].n_shared_rows > 0
+    assert info.sequences[2].n_shared_blocks > 0
     assert lowkey.Plan.from_json(info.plan_json).name == 'kitty'
     with lowkey.Cache(context, 'kitty', '64MiB', geometry=GEOMETRY, max_sequences=4) as other:
         loaded = other.load(source, fingerprint=b'model 1')

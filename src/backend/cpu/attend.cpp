@@ -20,9 +20,9 @@ constexpr uint32_t kRowsPerSplit = 8;
 
 // Rows [0, n) of the sequence that hold visible keys.
 uint32_t used_rows(const BatchSequence &sequence) {
-    const uint64_t tokens = sequence.n_history + (sequence.new_in_rows ? sequence.n_new : 0);
+    const uint64_t tokens = sequence.n_history + (sequence.new_in_blocks ? sequence.n_new : 0);
     uint32_t n = sequence.n_attended;
-    while (n && sequence.rows[n - 1]->first_token >= tokens)
+    while (n && sequence.blocks[n - 1]->first_token >= tokens)
         --n;
     return n;
 }
@@ -43,13 +43,14 @@ struct Walk {
     ViewCache *value_views;
 };
 
-HalfBytes half_bytes(const HalfClass &half, uint64_t payload, uint64_t metadata, ViewCache *views) {
+HalfBytes half_bytes(const PageFormat &half, uint64_t payload, uint64_t metadata,
+                     ViewCache *views) {
     HalfBytes bytes;
-    bytes.view = views->get(half.shape);
+    bytes.view = views->get(half.layout);
     bytes.payload = reinterpret_cast<const uint8_t *>(payload);
     bytes.metadata = reinterpret_cast<const uint8_t *>(metadata);
-    bytes.channels = half.shape.permutes && !half.shape.is_raw()
-                         ? bytes.metadata + permutation_offset_bytes(half.shape)
+    bytes.channels = half.layout.permutes && !half.layout.is_raw()
+                         ? bytes.metadata + permutation_offset_bytes(half.layout)
                          : half.permutation;
     return bytes;
 }
@@ -77,12 +78,12 @@ bool next_staged(Walk *walk, KeyBlock *block) {
 }
 
 // The tokens of a row from walk->token on.
-void fill_block(Walk *walk, const PageRow &row, uint32_t n_tokens, KeyBlock *block) {
+void fill_block(Walk *walk, const Block &row, uint32_t n_tokens, KeyBlock *block) {
     const BatchSequence &sequence = *walk->sequence;
     const PageEntry &entry = row.entries[walk->args->first_entry + walk->kv_head];
-    block->key = half_bytes(walk->args->classes[entry.key_class], entry.key_payload,
+    block->key = half_bytes(walk->args->classes[entry.key_format], entry.key_payload,
                             entry.key_metadata, walk->key_views);
-    block->value = half_bytes(walk->args->classes[entry.value_class], entry.value_payload,
+    block->value = half_bytes(walk->args->classes[entry.value_format], entry.value_payload,
                               entry.value_metadata, walk->value_views);
     block->first_token = walk->token;
     block->n_tokens = n_tokens;
@@ -100,12 +101,12 @@ void fill_block(Walk *walk, const PageRow &row, uint32_t n_tokens, KeyBlock *blo
 bool next_block(void *state, KeyBlock *block) {
     auto *walk = static_cast<Walk *>(state);
     const BatchSequence &sequence = *walk->sequence;
-    const uint64_t tokens = sequence.n_history + (sequence.new_in_rows ? sequence.n_new : 0);
+    const uint64_t tokens = sequence.n_history + (sequence.new_in_blocks ? sequence.n_new : 0);
     for (; walk->row < walk->end_row; ++walk->row, walk->token = 0) {
         if (walk->row == walk->n_used)
-            return !sequence.new_in_rows && walk->token < sequence.n_new &&
+            return !sequence.new_in_blocks && walk->token < sequence.n_new &&
                    next_staged(walk, block);
-        const PageRow &row = *sequence.rows[walk->row];
+        const Block &row = *sequence.blocks[walk->row];
         const uint64_t visible = tokens - row.first_token;
         const auto n =
             static_cast<uint32_t>(visible < row.capacity_tokens ? visible : row.capacity_tokens);
@@ -250,7 +251,7 @@ class Call {
     bool plan_splits(uint32_t s, uint32_t head, uint32_t first_query, uint32_t n_queries,
                      uint32_t n_base, uint64_t *partial) {
         const uint32_t n_rows =
-            used_rows(args_.sequences[s]) + (args_.sequences[s].new_in_rows ? 0 : 1);
+            used_rows(args_.sequences[s]) + (args_.sequences[s].new_in_blocks ? 0 : 1);
         const auto wish = static_cast<uint32_t>(ceil_div(kWantedUnits, n_base));
         const auto most = static_cast<uint32_t>(ceil_div(n_rows, kRowsPerSplit));
         const uint32_t n_splits = wish < most ? wish : most;

@@ -13,7 +13,7 @@ namespace cpu {
 
 // An attend call with what the cache and the batch hold.
 struct AttendCall : AttendArgs {
-    const HalfClass *classes;
+    const PageFormat *classes;
     const BatchSequence *sequences;
     uint32_t n_sequences;
 };

@@ -13,7 +13,7 @@ namespace {
 constexpr uint32_t kTokensPerUnit = 16;
 
 // The part of a sequence's new tokens that lies in a row.
-RowPart part_of(const BatchSequence &sequence, const PageRow &row) {
+RowPart part_of(const BatchSequence &sequence, const Block &row) {
     const uint64_t row_end = row.first_token + row.capacity_tokens;
     const uint64_t new_end = sequence.n_history + sequence.n_new;
     const uint64_t begin =
@@ -48,18 +48,18 @@ void upload_item(const SlotCopy &item) {
 
 // Direct rows are left out: they are packed from the staging area.
 lk_status CpuCacheDevice::begin(const Batch &batch) {
-    if (batch.query_sum_bytes > query_sums_.size() * sizeof(uint64_t) &&
-        !query_sums_.resize(batch.query_sum_bytes / sizeof(uint64_t)))
+    if (batch.query_stat_bytes > query_sums_.size() * sizeof(uint64_t) &&
+        !query_sums_.resize(batch.query_stat_bytes / sizeof(uint64_t)))
         return fail(LK_E_NOMEM, "no memory for sums of |Q| of %llu bytes",
-                    static_cast<unsigned long long>(batch.query_sum_bytes));
+                    static_cast<unsigned long long>(batch.query_stat_bytes));
     parts_.clear();
     for (uint32_t s = 0; s < batch.n_sequences; ++s) {
         const BatchSequence &sequence = batch.sequences[s];
-        for (uint32_t r = sequence.n_rows; r; --r) {
-            const PageRow &row = *sequence.rows[r - 1];
+        for (uint32_t r = sequence.n_blocks; r; --r) {
+            const Block &row = *sequence.blocks[r - 1];
             if (row.first_token + row.capacity_tokens <= sequence.n_history)
                 break;
-            if (row.first_token >= sequence.n_history + sequence.n_new || row.is_direct)
+            if (row.first_token >= sequence.n_history + sequence.n_new || row.is_packed_on_append)
                 continue;
             if (!parts_.push(part_of(sequence, row)))
                 return fail(LK_E_NOMEM, "no memory for the rows of a batch of %u tokens",
@@ -83,7 +83,7 @@ lk_status CpuCacheDevice::append(const AppendArgs &args) {
     const uint32_t n_heads = args.layer.n_kv_heads;
     const auto n_parts = static_cast<uint32_t>(parts_.size());
     engine_.pool.parallel_for(n_parts * n_heads, [&](uint32_t unit, uint32_t) {
-        store_part(args, layout_.classes, parts_[unit / n_heads], unit % n_heads);
+        store_part(args, layout_.formats, parts_[unit / n_heads], unit % n_heads);
     });
     return LK_OK;
 }
@@ -113,7 +113,7 @@ lk_status CpuCacheDevice::pack(const PackItem *items, uint32_t n_items) {
     return LK_OK;
 }
 
-lk_status CpuCacheDevice::reopen(const ReopenItem *items, uint32_t n_items) {
+lk_status CpuCacheDevice::dequantize(const DequantizeItem *items, uint32_t n_items) {
     const Lock lock(&engine_.mutex);
     engine_.pool.parallel_for(n_items, [&](uint32_t unit, uint32_t thread) {
         reopen_item(items[unit], engine_.page_values.data() + thread * kPageValues);
@@ -134,8 +134,8 @@ lk_status CpuCacheDevice::upload(const SlotCopy *items, uint32_t n_items) {
     return LK_OK;
 }
 
-lk_status CpuCacheDevice::upload_beside(const SlotCopy *items, uint32_t n_items,
-                                        const SideWork &side) {
+lk_status CpuCacheDevice::upload_with(const SlotCopy *items, uint32_t n_items,
+                                      const SideWork &side) {
     if (engine_.pool.size() == 1)
         return upload(items, n_items);
     const Lock lock(&engine_.mutex);
@@ -160,11 +160,11 @@ lk_status CpuCacheDevice::shrink(const ShrinkItem *items, uint32_t n_items) {
     return LK_OK;
 }
 
-lk_status CpuCacheDevice::sum_queries(const QuerySumArgs &args) {
+lk_status CpuCacheDevice::sum_queries(const QueryStatArgs &args) {
     const Lock lock(&engine_.mutex);
     for (uint32_t r = 0; r < args.n_runs; ++r) {
-        const QuerySumRun &run = args.runs[r];
-        engine_.pool.parallel_for(n_query_sums(run) * run.n_heads, [&](uint32_t unit, uint32_t) {
+        const QueryStatRun &run = args.runs[r];
+        engine_.pool.parallel_for(n_query_stats(run) * run.n_heads, [&](uint32_t unit, uint32_t) {
             const uint32_t i = unit / run.n_heads;
             const uint32_t head = unit % run.n_heads;
             const uint64_t at = run.offset_bytes + i * run.stride_bytes;
@@ -175,7 +175,7 @@ lk_status CpuCacheDevice::sum_queries(const QuerySumArgs &args) {
     return LK_OK;
 }
 
-lk_status CpuCacheDevice::add_sums(const SumItem *items, uint32_t n_items) {
+lk_status CpuCacheDevice::add_stats(const StatItem *items, uint32_t n_items) {
     for (uint32_t i = 0; i < n_items; ++i)
         add_sum(items[i]);
     return LK_OK;
@@ -183,12 +183,13 @@ lk_status CpuCacheDevice::add_sums(const SumItem *items, uint32_t n_items) {
 
 lk_status CpuCacheDevice::attend(const AttendArgs &args) {
     const Lock lock(&engine_.mutex);
-    const AttendCall call = {args, layout_.classes, batch_.sequences, batch_.n_sequences};
+    const AttendCall call = {args, layout_.formats, batch_.sequences, batch_.n_sequences};
     lk_status status = engine_.kernels ? fast_attend(*engine_.kernels, call, &engine_.pool,
                                                      &engine_.attend_scratch)
                                        : reference_attend(call, &engine_.pool, engine_.allocator);
-    for (uint32_t i = 0; !status && i < args.n_watches; ++i)
-        status = watch_chunks(call, args.watches[i], &engine_.pool, &engine_.attend_scratch);
+    for (uint32_t i = 0; !status && i < args.n_chunk_attentions; ++i)
+        status =
+            watch_chunks(call, args.chunk_attentions[i], &engine_.pool, &engine_.attend_scratch);
     return status;
 }
 

@@ -56,22 +56,22 @@ class CpuCacheDevice final : public CacheDevice {
     lk_status set_queue(const lk_queue *) override { return LK_OK; }
     bool is_capturing() const override { return false; }
 
-    lk_status row_create(PageRow *) override { return LK_OK; }
-    void row_destroy(PageRow *) override {}
-    lk_status entries_changed(PageRow *) override { return LK_OK; }
+    lk_status block_create(Block *) override { return LK_OK; }
+    void block_destroy(Block *) override {}
+    lk_status entries_changed(Block *) override { return LK_OK; }
 
     lk_status begin(const Batch &batch) override;
     lk_status append(const AppendArgs &args) override;
     lk_status pack(const PackItem *items, uint32_t n_items) override;
-    lk_status reopen(const ReopenItem *items, uint32_t n_items) override;
+    lk_status dequantize(const DequantizeItem *items, uint32_t n_items) override;
     lk_status download(const SlotCopy *items, uint32_t n_items) override;
     lk_status upload(const SlotCopy *items, uint32_t n_items) override;
-    lk_status upload_beside(const SlotCopy *items, uint32_t n_items, const SideWork &side) override;
+    lk_status upload_with(const SlotCopy *items, uint32_t n_items, const SideWork &side) override;
     lk_status move(const MoveItem *items, uint32_t n_items) override;
     lk_status shrink(const ShrinkItem *items, uint32_t n_items) override;
-    uint64_t query_sums() const override { return reinterpret_cast<uint64_t>(query_sums_.data()); }
-    lk_status sum_queries(const QuerySumArgs &args) override;
-    lk_status add_sums(const SumItem *items, uint32_t n_items) override;
+    uint64_t query_stats() const override { return reinterpret_cast<uint64_t>(query_sums_.data()); }
+    lk_status sum_queries(const QueryStatArgs &args) override;
+    lk_status add_stats(const StatItem *items, uint32_t n_items) override;
     lk_status attend(const AttendArgs &args) override;
 
     void report(DataReport *out) const override;

@@ -78,7 +78,7 @@ inline void dot_rows(const float *a, int64_t a_stride, uint32_t n_m, const float
 
 inline void generic_logits(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
     const Matrix keys =
-        unpack_half(block.key, block.first_token, block.n_tokens, unit.head_dim, false, s.matrix);
+        unpack_page(block.key, block.first_token, block.n_tokens, unit.head_dim, false, s.matrix);
     const float *query = unit.q;
     if (block.key.channels) {
         for (uint32_t r = 0; r < unit.n_rows; ++r)
@@ -93,7 +93,7 @@ inline void generic_logits(const Unit &unit, const KeyBlock &block, const Decode
 
 inline void generic_values(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
     const Matrix values =
-        unpack_half(block.value, block.first_token, block.n_tokens, unit.head_dim, true, s.matrix);
+        unpack_page(block.value, block.first_token, block.n_tokens, unit.head_dim, true, s.matrix);
     if (values.k_stride == 1) {
         dot_rows(values.data, values.row_stride, unit.head_dim, s.logits, kBlockTokens, unit.n_rows,
                  block.n_tokens, unit.output, unit.head_dim, block.value.channels, true);

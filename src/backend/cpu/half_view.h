@@ -1,4 +1,4 @@
-// A HalfShape resolved for the kernels.
+// A PageLayout resolved for the kernels.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CPU_HALF_VIEW_H
@@ -11,15 +11,15 @@ namespace lk {
 namespace cpu {
 
 // The views of one walk over a sequence's rows: sinks and tail are raw, pages in between share a
-// shape mostly, so the last two views of either sort are kept.
+// layout mostly, so the last two views of either sort are kept.
 class ViewCache {
   public:
     // Valid until the second next call.
-    const HalfView *get(const HalfShape &shape);
+    const HalfView *get(const PageLayout &layout);
 
   private:
     struct Slot {
-        HalfShape shape;  // head_dim 0: empty
+        PageLayout layout;  // head_dim 0: empty
         HalfView view;
     };
     struct Pair {

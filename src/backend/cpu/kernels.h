@@ -31,7 +31,7 @@ struct StripView {
     uint32_t bits;               // of the plane
 };
 
-// A HalfShape, resolved.
+// A PageLayout, resolved.
 struct HalfView {
     HalfKind kind;
     uint8_t is_value;

@@ -12,20 +12,20 @@ namespace {
 
 void merge_row(const MergeView &view, uint64_t token, uint64_t head, double *weights) {
     double top = -HUGE_VAL;
-    for (uint32_t i = 0; i < view.n_parts; ++i) {
+    for (uint32_t i = 0; i < view.n_splits; ++i) {
         weights[i] =
             static_cast<double>(load_element(tensor_row(view.lses[i], token, head), LK_F32, 0));
         top = weights[i] > top ? weights[i] : top;
     }
     double sum = 0;
-    for (uint32_t i = 0; i < view.n_parts; ++i) {
+    for (uint32_t i = 0; i < view.n_splits; ++i) {
         weights[i] = weights[i] == -HUGE_VAL ? 0 : std::exp(weights[i] - top);
         sum += weights[i];
     }
     uint8_t *out = tensor_row(view.out, token, head);
     for (uint32_t c = 0; c < view.head_dim; ++c) {
         double value = 0;
-        for (uint32_t i = 0; i < view.n_parts; ++i)
+        for (uint32_t i = 0; i < view.n_splits; ++i)
             if (weights[i] != 0)
                 value += weights[i] *
                          static_cast<double>(load_element(tensor_row(view.parts[i], token, head),
@@ -40,7 +40,7 @@ void merge_row(const MergeView &view, uint64_t token, uint64_t head, double *wei
 }  // namespace
 
 void merge(const MergeView &view) {
-    double weights[kMergeParts];
+    double weights[kMergeSplits];
     for (uint64_t token = 0; token < view.n_tokens; ++token)
         for (uint64_t head = 0; head < view.n_heads; ++head)
             merge_row(view, token, head, weights);

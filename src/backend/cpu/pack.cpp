@@ -33,12 +33,12 @@ constexpr uint32_t kTileHalves = LK_STRIP_CHANNELS * LK_TILE_TOKENS;
 // A raw half, by tokens.
 class RawHalf {
   public:
-    RawHalf(const HalfClass &half, uint64_t payload)
+    RawHalf(const PageFormat &half, uint64_t payload)
         : halves_(reinterpret_cast<uint16_t *>(payload)),
           permutation_(half.permutation),
-          head_dim_(half.shape.head_dim),
-          tokens_(half.shape.page_tokens),
-          is_value_(half.shape.side == Side::kValue) {}
+          head_dim_(half.layout.head_dim),
+          tokens_(half.layout.page_tokens),
+          is_value_(half.layout.side == Side::kValue) {}
 
     void write(uint32_t token, const uint16_t *values) const {
         for (uint32_t first = 0; first < head_dim_; first += LK_STRIP_CHANNELS) {
@@ -94,13 +94,13 @@ bool convert_row(const uint8_t *row, lk_dtype dtype, uint32_t head_dim, const Ro
     return true;
 }
 
-void choose_permutation(const PackItem &item, HalfValues input, uint8_t *permutation) {
-    const HalfShape &shape = item.target->shape;
+void choose_permutation(const PackItem &item, PageValues input, uint8_t *permutation) {
+    const PageLayout &layout = item.target->layout;
     if (item.target->ranking == Ranking::kKey)
-        rank_by_key(input, shape.head_dim, shape.page_tokens, item.target->n_ranked, permutation);
+        rank_by_key(input, layout.head_dim, layout.page_tokens, item.target->n_ranked, permutation);
     else
-        rank_by_query_range(input, shape.head_dim, shape.page_tokens,
-                            reinterpret_cast<const uint64_t *>(item.query_sums),
+        rank_by_query_range(input, layout.head_dim, layout.page_tokens,
+                            reinterpret_cast<const uint64_t *>(item.query_stats),
                             item.target->n_ranked, permutation);
 }
 
@@ -126,11 +126,11 @@ void convert_token(const AppendArgs &args, uint32_t token, uint64_t *n_saturated
     }
 }
 
-void store_part(const AppendArgs &args, const HalfClass *classes, const RowPart &part,
+void store_part(const AppendArgs &args, const PageFormat *classes, const RowPart &part,
                 uint32_t kv_head) {
     const PageEntry &entry = part.row->entries[args.first_entry + kv_head];
-    const RawHalf keys(classes[entry.key_class], entry.key_payload);
-    const RawHalf values(classes[entry.value_class], entry.value_payload);
+    const RawHalf keys(classes[entry.key_format], entry.key_payload);
+    const RawHalf values(classes[entry.value_format], entry.value_payload);
     const uint64_t first =
         static_cast<uint64_t>(kv_head) * args.staging.n_tokens + part.first_staged;
     for (uint32_t i = 0; i < part.n_tokens; ++i) {
@@ -141,18 +141,18 @@ void store_part(const AppendArgs &args, const HalfClass *classes, const RowPart 
 }
 
 void pack_item(const PackItem &item, uint16_t *values) {
-    const HalfShape &shape = item.target->shape;
-    HalfValues input = {item.staged, shape.head_dim};
-    if (item.source_class) {
-        const RawHalf source(*item.source_class, item.source_payload);
-        for (uint32_t token = 0; token < shape.page_tokens; ++token)
-            source.read(token, values + static_cast<uint64_t>(token) * shape.head_dim);
+    const PageLayout &layout = item.target->layout;
+    PageValues input = {item.staged, layout.head_dim};
+    if (item.source_format) {
+        const RawHalf source(*item.source_format, item.source_payload);
+        for (uint32_t token = 0; token < layout.page_tokens; ++token)
+            source.read(token, values + static_cast<uint64_t>(token) * layout.head_dim);
         input.values = values;
     }
-    if (shape.is_raw()) {
+    if (layout.is_raw()) {
         const RawHalf target(*item.target, item.payload);
-        for (uint32_t token = 0; token < shape.page_tokens; ++token)
-            target.write(token, input.values + static_cast<uint64_t>(token) * shape.head_dim);
+        for (uint32_t token = 0; token < layout.page_tokens; ++token)
+            target.write(token, input.values + static_cast<uint64_t>(token) * layout.head_dim);
         return;
     }
     uint8_t own[LK_MAX_HEAD_DIM];
@@ -161,14 +161,14 @@ void pack_item(const PackItem &item, uint16_t *values) {
         choose_permutation(item, input, own);
         permutation = own;
     }
-    pack_half_fast(shape, item.target->ranges, input, permutation,
+    pack_page_fast(layout, item.target->ranges, input, permutation,
                    reinterpret_cast<uint8_t *>(item.payload),
                    reinterpret_cast<uint8_t *>(item.metadata));
 }
 
-void reopen_item(const ReopenItem &item, uint16_t *values) {
-    const HalfShape &shape = item.source->shape;
-    if (shape.is_raw()) {
+void reopen_item(const DequantizeItem &item, uint16_t *values) {
+    const PageLayout &layout = item.source->layout;
+    if (layout.is_raw()) {
         const RawHalf source(*item.source, item.source_payload);
         const RawHalf copy(*item.target, item.target_payload);
         for (uint32_t token = 0; token < item.n_tokens; ++token) {
@@ -177,17 +177,17 @@ void reopen_item(const ReopenItem &item, uint16_t *values) {
         }
         return;
     }
-    unpack_half(shape, reinterpret_cast<const uint8_t *>(item.source_payload),
+    unpack_page(layout, reinterpret_cast<const uint8_t *>(item.source_payload),
                 reinterpret_cast<const uint8_t *>(item.source_metadata), item.source->permutation,
-                item.n_tokens, values, shape.head_dim);
+                item.n_tokens, values, layout.head_dim);
     const RawHalf target(*item.target, item.target_payload);
     for (uint32_t token = 0; token < item.n_tokens; ++token)
-        target.write(token, values + static_cast<uint64_t>(token) * shape.head_dim);
+        target.write(token, values + static_cast<uint64_t>(token) * layout.head_dim);
 }
 
 void move_item(const MoveItem &item) {
-    const RawHalf source(*item.source_class, item.source);
-    const RawHalf target(*item.target_class, item.target);
+    const RawHalf source(*item.source_format, item.source);
+    const RawHalf target(*item.target_format, item.target);
     uint16_t values[LK_MAX_HEAD_DIM];
     uint32_t place = item.first_target;
     for (uint32_t i = 0; i < 64; ++i) {
@@ -198,7 +198,7 @@ void move_item(const MoveItem &item) {
     }
 }
 
-void sum_queries(const QuerySumArgs &args, const QuerySumRun &run, uint32_t i, uint32_t head,
+void sum_queries(const QueryStatArgs &args, const QueryStatRun &run, uint32_t i, uint32_t head,
                  uint64_t *sums) {
     const LayerView &layer = args.layer;
     const uint32_t group_size = layer.n_query_heads / layer.n_kv_heads;
@@ -224,9 +224,9 @@ void sum_queries(const QuerySumArgs &args, const QuerySumRun &run, uint32_t i, u
         }
 }
 
-void add_sum(const SumItem &item) {
+void add_sum(const StatItem &item) {
     auto *target = reinterpret_cast<uint64_t *>(item.target);
-    if (item.flags & kSumReplaces)
+    if (item.flags & kStatReplaces)
         std::memset(target, 0, item.n_channels * sizeof *target);
     for (uint64_t mask = item.mask, at = item.source; mask; mask >>= 1, at += item.stride_bytes) {
         auto *source = reinterpret_cast<uint64_t *>(at);
@@ -234,7 +234,7 @@ void add_sum(const SumItem &item) {
             continue;
         for (uint32_t c = 0; c < item.n_channels; ++c)
             target[c] += source[c];
-        if (item.flags & kSumClears)
+        if (item.flags & kStatClears)
             std::memset(source, 0, item.n_channels * sizeof *source);
     }
 }

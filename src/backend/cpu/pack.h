@@ -22,24 +22,24 @@ void convert_token(const AppendArgs &args, uint32_t token, uint64_t *n_saturated
 
 // New tokens that lie in one 16-bit row.
 struct RowPart {
-    const PageRow *row;
+    const Block *row;
     uint32_t first_staged;  // of the batch
     uint32_t token_in_row;
     uint32_t n_tokens;
 };
 // Copy them, of one head, from the staging area to the row.
-void store_part(const AppendArgs &args, const HalfClass *classes, const RowPart &part,
+void store_part(const AppendArgs &args, const PageFormat *classes, const RowPart &part,
                 uint32_t kv_head);
 
 // values: scratch of kPageValues.
 void pack_item(const PackItem &item, uint16_t *values);
-void reopen_item(const ReopenItem &item, uint16_t *values);
+void reopen_item(const DequantizeItem &item, uint16_t *values);
 void move_item(const MoveItem &item);
 
 // Sum i of a run, of its KV head `head`, to u64 [head_dim].
-void sum_queries(const QuerySumArgs &args, const QuerySumRun &run, uint32_t i, uint32_t head,
+void sum_queries(const QueryStatArgs &args, const QueryStatRun &run, uint32_t i, uint32_t head,
                  uint64_t *sums);
-void add_sum(const SumItem &item);
+void add_sum(const StatItem &item);
 
 }  // namespace cpu
 }  // namespace lk

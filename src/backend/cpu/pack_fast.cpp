@@ -15,11 +15,11 @@ struct Places {
 
 uint16_t bit_address(BitPlace place) { return static_cast<uint16_t>(place.word * 32 + place.bit); }
 
-void fill_places(const HalfShape &shape, uint32_t bits, Places *places) {
-    for (uint32_t t = 0; t < shape.page_tokens; ++t)
-        places->tokens[t] = bit_address(strip_place(shape.side, shape.page_tokens, bits, t, 0));
+void fill_places(const PageLayout &layout, uint32_t bits, Places *places) {
+    for (uint32_t t = 0; t < layout.page_tokens; ++t)
+        places->tokens[t] = bit_address(strip_place(layout.side, layout.page_tokens, bits, t, 0));
     for (uint32_t c = 0; c < LK_STRIP_CHANNELS; ++c)
-        places->channels[c] = bit_address(strip_place(shape.side, shape.page_tokens, bits, 0, c));
+        places->channels[c] = bit_address(strip_place(layout.side, layout.page_tokens, bits, 0, c));
 }
 
 // Some bits of a code: (code >> shift & mask), in a strip at a channel.
@@ -49,14 +49,14 @@ struct Slot {
 
 class Packer {
   public:
-    Packer(const HalfShape &shape, const RangeRule &rule, HalfValues input,
+    Packer(const PageLayout &layout, const RangeRule &rule, PageValues input,
            const uint8_t *permutation, uint8_t *payload, uint8_t *metadata)
-        : shape_(shape), rule_(rule), input_(input), payload_(payload), metadata_(metadata) {
+        : shape_(layout), rule_(rule), input_(input), payload_(payload), metadata_(metadata) {
         constexpr uint32_t kWidths[] = {1, 2, 4, 8};
         for (uint32_t i = 0; i < 4; ++i)
-            if (shape.page_tokens * kWidths[i] >= 64)
-                fill_places(shape, kWidths[i], &places_[i]);
-        for (uint32_t slot = 0; slot < shape.head_dim; ++slot) {
+            if (layout.page_tokens * kWidths[i] >= 64)
+                fill_places(layout, kWidths[i], &places_[i]);
+        for (uint32_t slot = 0; slot < layout.head_dim; ++slot) {
             slots_[slot] = make_slot(slot);
             slots_[slot].channel = permutation ? permutation[slot] : slot;
         }
@@ -200,9 +200,9 @@ class Packer {
         }
     }
 
-    const HalfShape &shape_;
+    const PageLayout &shape_;
     const RangeRule rule_;
-    const HalfValues input_;
+    const PageValues input_;
     uint8_t *const payload_;
     uint8_t *const metadata_;
     Places places_[4] = {};
@@ -211,21 +211,21 @@ class Packer {
 
 }  // namespace
 
-void pack_half_fast(const HalfShape &shape, const RangeRule &rule, HalfValues input,
+void pack_page_fast(const PageLayout &layout, const RangeRule &rule, PageValues input,
                     const uint8_t *permutation, uint8_t *payload, uint8_t *metadata) {
-    if (shape.strips[kPlane16]) {
-        pack_half(shape, rule, input, permutation, payload, metadata);
+    if (layout.strips[kPlane16]) {
+        pack_page(layout, rule, input, permutation, payload, metadata);
         return;
     }
-    std::memset(payload, 0, payload_bytes(shape));
-    std::memset(metadata, 0, metadata_bytes(shape));
-    const Packer packer(shape, rule, input, permutation, payload, metadata);
-    if (shape.axis == Axis::kChannel)
+    std::memset(payload, 0, payload_bytes(layout));
+    std::memset(metadata, 0, metadata_bytes(layout));
+    const Packer packer(layout, rule, input, permutation, payload, metadata);
+    if (layout.axis == Axis::kChannel)
         packer.pack_channels();
     else
         packer.pack_tokens();
-    if (shape.permutes)
-        std::memcpy(metadata + permutation_offset_bytes(shape), permutation, shape.head_dim);
+    if (layout.permutes)
+        std::memcpy(metadata + permutation_offset_bytes(layout), permutation, layout.head_dim);
 }
 
 }  // namespace cpu

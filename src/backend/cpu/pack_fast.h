@@ -1,4 +1,4 @@
-// pack_half() of format/codec.h, bit for bit, in a fraction of its time.
+// pack_page() of format/codec.h, bit for bit, in a fraction of its time.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CPU_PACK_FAST_H
@@ -9,7 +9,7 @@
 namespace lk {
 namespace cpu {
 
-void pack_half_fast(const HalfShape &shape, const RangeRule &rule, HalfValues input,
+void pack_page_fast(const PageLayout &layout, const RangeRule &rule, PageValues input,
                     const uint8_t *permutation, uint8_t *payload, uint8_t *metadata);
 
 }  // namespace cpu

@@ -28,27 +28,27 @@ struct Scratch {
     uint8_t *visible;     // [n_new]
 };
 
-double decode_value(const HalfShape &shape, const uint8_t *payload, const uint8_t *metadata,
+double decode_value(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,
                     uint32_t slot, uint32_t token) {
-    const uint32_t bits = slot_bits(shape, slot);
-    const uint32_t code = read_code(shape, payload, slot, token);
+    const uint32_t bits = slot_bits(layout, slot);
+    const uint32_t code = read_code(layout, payload, slot, token);
     if (bits == 16)
         return static_cast<double>(half_to_float(static_cast<uint16_t>(code)));
-    const Parameters p = read_parameters(shape, metadata, slot, token);
+    const Parameters p = read_parameters(layout, metadata, slot, token);
     return static_cast<double>(p.minimum) + static_cast<double>(code) *
                                                 static_cast<double>(p.range) *
                                                 static_cast<double>(step_factor(bits));
 }
 
-void decode_half(const HalfClass &half, uint64_t payload_address, uint64_t metadata_address,
+void decode_half(const PageFormat &half, uint64_t payload_address, uint64_t metadata_address,
                  uint32_t n_tokens, double *out) {
     const auto *payload = reinterpret_cast<const uint8_t *>(payload_address);
     const auto *metadata = reinterpret_cast<const uint8_t *>(metadata_address);
-    for (uint32_t slot = 0; slot < half.shape.head_dim; ++slot) {
-        const uint32_t channel = slot_channel(half.shape, metadata, half.permutation, slot);
+    for (uint32_t slot = 0; slot < half.layout.head_dim; ++slot) {
+        const uint32_t channel = slot_channel(half.layout, metadata, half.permutation, slot);
         for (uint32_t token = 0; token < n_tokens; ++token)
-            out[static_cast<uint64_t>(token) * half.shape.head_dim + channel] =
-                decode_value(half.shape, payload, metadata, slot, token);
+            out[static_cast<uint64_t>(token) * half.layout.head_dim + channel] =
+                decode_value(half.layout, payload, metadata, slot, token);
     }
 }
 
@@ -57,7 +57,7 @@ void decode_rows(const AttendCall &args, const BatchSequence &sequence, uint32_t
                  uint64_t n_tokens, const Decoded &out) {
     const uint64_t head_dim = args.layer.head_dim;
     for (uint32_t r = 0; r < sequence.n_attended; ++r) {
-        const PageRow &row = *sequence.rows[r];
+        const Block &row = *sequence.blocks[r];
         if (row.first_token >= n_tokens)
             break;
         const uint64_t rest = n_tokens - row.first_token;
@@ -66,9 +66,9 @@ void decode_rows(const AttendCall &args, const BatchSequence &sequence, uint32_t
         const PageEntry &entry = row.entries[args.first_entry + kv_head];
         if (entry.is_absent)
             continue;
-        decode_half(args.classes[entry.key_class], entry.key_payload, entry.key_metadata, n,
+        decode_half(args.classes[entry.key_format], entry.key_payload, entry.key_metadata, n,
                     out.keys + row.first_token * head_dim);
-        decode_half(args.classes[entry.value_class], entry.value_payload, entry.value_metadata, n,
+        decode_half(args.classes[entry.value_format], entry.value_payload, entry.value_metadata, n,
                     out.values + row.first_token * head_dim);
     }
 }
@@ -188,8 +188,8 @@ void attend_head(const AttendCall &args, const BatchSequence &sequence, uint32_t
     const uint32_t group = args.layer.n_query_heads / args.layer.n_kv_heads;
     const Decoded decoded = {scratch.keys, scratch.values};
     decode_rows(args, sequence, kv_head,
-                sequence.n_history + (sequence.new_in_rows ? sequence.n_new : 0), decoded);
-    if (!sequence.new_in_rows)
+                sequence.n_history + (sequence.new_in_blocks ? sequence.n_new : 0), decoded);
+    if (!sequence.new_in_blocks)
         decode_staged(args, sequence, kv_head, decoded);
     place_new_tokens(sequence, scratch.positions);
     for (uint32_t query = 0; query < sequence.n_new; ++query) {

@@ -171,7 +171,7 @@ inline void attend_tile_block(const Unit &unit, const KeyBlock &block, bool all,
     row_offsets(block.key.channels, unit.head_dim, s.width, channel_rows);
     const uint32_t padded = (block.n_tokens + kTileHeight - 1) / kTileHeight * kTileHeight;
     multiply(
-        unpack_half(block.key, block.first_token, block.n_tokens, unit.head_dim, false, s.matrix),
+        unpack_page(block.key, block.first_token, block.n_tokens, unit.head_dim, false, s.matrix),
         padded, unit.head_dim, s.q, channel_rows, s.logits, token_rows, s.width, false);
     if (unit.cap > 0)
         cap_logits(s, block.n_tokens, unit.cap);
@@ -181,7 +181,7 @@ inline void attend_tile_block(const Unit &unit, const KeyBlock &block, bool all,
     shrink_tile(s, unit.head_dim);
     row_offsets(block.value.channels, unit.head_dim, s.width, channel_rows);
     multiply(
-        unpack_half(block.value, block.first_token, block.n_tokens, unit.head_dim, true, s.matrix),
+        unpack_page(block.value, block.first_token, block.n_tokens, unit.head_dim, true, s.matrix),
         unit.head_dim, block.n_tokens, s.logits, token_rows, s.output, channel_rows, s.width, true);
 }
 

@@ -337,7 +337,7 @@ inline Matrix unpack_staged(const uint8_t *bytes, uint32_t n_tokens, uint32_t he
 
 // out: (kBlockTokens + 16) * head_dim floats. Columns and rows of tokens beyond n_tokens hold
 // anything.
-inline Matrix unpack_half(const HalfBytes &half, uint32_t first_token, uint32_t n_tokens,
+inline Matrix unpack_page(const HalfBytes &half, uint32_t first_token, uint32_t n_tokens,
                           uint32_t head_dim, bool is_value, float *out) {
     if (!half.view)
         return unpack_staged(half.payload, n_tokens, head_dim, is_value, out);

@@ -40,34 +40,35 @@ void join(const Part &other, Part *part) {
 
 // A thread's memory.
 struct Scratch {
-    float *queries;    // [head_dim][kWatchColumns]
-    float *starts;     // [kWatchColumns] of dot products
+    float *queries;    // [head_dim][kAttentionScoreColumns]
+    float *starts;     // [kAttentionScoreColumns] of dot products
     float *keys;       // [tile][head_dim][LK_TILE_TOKENS] of one page
     uint16_t *halves;  // [tokens][head_dim] of a packed page
 };
 
 uint64_t thread_floats(uint32_t head_dim) {
-    return (kWatchColumns + 3ull * LK_MAX_PAGE_TOKENS / 2) * head_dim + kWatchColumns;
+    return (kAttentionScoreColumns + 3ull * LK_MAX_PAGE_TOKENS / 2) * head_dim +
+           kAttentionScoreColumns;
 }
 
 Scratch cut_scratch(float *memory, uint32_t head_dim) {
     Scratch scratch;
     scratch.keys = memory;
     scratch.queries = scratch.keys + uint64_t{LK_MAX_PAGE_TOKENS} * head_dim;
-    scratch.starts = scratch.queries + uint64_t{kWatchColumns} * head_dim;
-    scratch.halves = reinterpret_cast<uint16_t *>(scratch.starts + kWatchColumns);
+    scratch.starts = scratch.queries + uint64_t{kAttentionScoreColumns} * head_dim;
+    scratch.halves = reinterpret_cast<uint16_t *>(scratch.starts + kAttentionScoreColumns);
     return scratch;
 }
 
 class Watching {
   public:
-    Watching(const AttendCall &args, const ChunkWatch &watch)
+    Watching(const AttendCall &args, const ChunkAttention &watch)
         : args_(args),
           watch_(watch),
           sequence_(args.sequences[watch.sequence]),
           group_(args.layer.n_query_heads / args.layer.n_kv_heads),
           n_columns_(watch.n_queries * group_),
-          n_tiles_(watch_tiles(args.layer, watch.n_queries)) {}
+          n_tiles_(attention_score_tiles(args.layer, watch.n_queries)) {}
 
     uint32_t n_units() const { return n_tiles_ * args_.layer.n_kv_heads; }
     uint32_t n_spans() const {
@@ -100,20 +101,21 @@ class Watching {
                 mass += double{own[c].sum} * std::exp2(double{own[c].top} - double{total[c].top}) /
                         double{total[c].sum};
         }
-        float *out = reinterpret_cast<float *>(watch_.masses) + chunk;
+        float *out = reinterpret_cast<float *>(watch_.scores) + chunk;
         const double before = watch_.is_first && !first_unit ? 0 : double{*out};
         *out = static_cast<float>(before + mass * double{watch_.weight});
     }
 
     uint32_t columns_of(uint32_t unit) const {
-        return std::min(kWatchColumns, n_columns_ - unit % n_tiles_ * kWatchColumns);
+        return std::min(kAttentionScoreColumns,
+                        n_columns_ - unit % n_tiles_ * kAttentionScoreColumns);
     }
 
   private:
     Part *parts(uint32_t place, uint32_t chunk) const {
         return reinterpret_cast<Part *>(watch_.partials +
-                                        place * watch_unit_bytes(watch_.n_chunks)) +
-               uint64_t{chunk} * kWatchColumns;
+                                        place * attention_score_tile_bytes(watch_.n_chunks)) +
+               uint64_t{chunk} * kAttentionScoreColumns;
     }
 
     // Products with them are logits in units of log2; under a soft-cap they are logit / cap.
@@ -125,8 +127,8 @@ class Watching {
         const float *scales = head_numbers(layer, layer.key_scales, kv_head);
         const float *centers =
             layer.soft_cap > 0 ? head_numbers(layer, layer.key_centers, kv_head) : nullptr;
-        const uint32_t first = unit % n_tiles_ * kWatchColumns;
-        std::fill(scratch.queries, scratch.starts + kWatchColumns, 0.0f);
+        const uint32_t first = unit % n_tiles_ * kAttentionScoreColumns;
+        std::fill(scratch.queries, scratch.starts + kAttentionScoreColumns, 0.0f);
         for (uint32_t i = 0; i < columns_of(unit); ++i) {
             const uint32_t token = watch_.first_query + (first + i) / group_;
             const uint8_t *row =
@@ -134,7 +136,7 @@ class Watching {
             double start = 0;
             for (uint32_t c = 0; c < layer.head_dim; ++c) {
                 const float q = load_element(row, args_.q.dtype, c) * factor;
-                scratch.queries[c * kWatchColumns + i] = scales ? q * scales[c] : q;
+                scratch.queries[c * kAttentionScoreColumns + i] = scales ? q * scales[c] : q;
                 start += centers ? double{q} * double{centers[c]} : 0;
             }
             scratch.starts[i] = static_cast<float>(start);
@@ -143,10 +145,10 @@ class Watching {
 
     void weigh_chunk(uint32_t unit, uint32_t chunk, uint32_t *row, const Scratch &scratch,
                      Part *parts) const {
-        const uint64_t page_tokens = sequence_.rows[watch_.first_row]->capacity_tokens;
+        const uint64_t page_tokens = sequence_.blocks[watch_.first_block]->capacity_tokens;
         const uint64_t begin = uint64_t{chunk} * watch_.chunk_tokens;
         const uint64_t end = begin + watch_.chunk_tokens;
-        std::fill(parts, parts + kWatchColumns, kNothing);
+        std::fill(parts, parts + kAttentionScoreColumns, kNothing);
         for (uint64_t tile = begin / LK_TILE_TOKENS; tile * LK_TILE_TOKENS < end; ++tile) {
             const uint64_t first = tile * LK_TILE_TOKENS;
             const auto wanted = static_cast<uint32_t>(first / page_tokens);
@@ -170,7 +172,7 @@ class Watching {
         for (uint32_t i = 0; i < kColumns; ++i)
             logits[i] = Lanes{} + scratch.starts[column + i];
         for (uint32_t c = 0; c < args_.layer.head_dim; ++c) {
-            const float *queries = scratch.queries + c * kWatchColumns + column;
+            const float *queries = scratch.queries + c * kAttentionScoreColumns + column;
             Lanes key;
             std::memcpy(&key, keys + c * LK_TILE_TOKENS, sizeof key);
             for (uint32_t i = 0; i < kColumns; ++i)
@@ -196,12 +198,12 @@ class Watching {
     }
 
     void read_keys(uint32_t kv_head, uint32_t page, const Scratch &scratch) const {
-        const PageRow &row = *sequence_.rows[watch_.first_row + page];
+        const Block &row = *sequence_.blocks[watch_.first_block + page];
         const PageEntry &entry = row.entries[args_.first_entry + kv_head];
-        const HalfClass &half = args_.classes[entry.key_class];
+        const PageFormat &half = args_.classes[entry.key_format];
         const auto *payload = reinterpret_cast<const uint8_t *>(entry.key_payload);
-        if (half.shape.is_raw())
-            read_raw(half.shape, payload, context_tokens(page), scratch.keys);
+        if (half.layout.is_raw())
+            read_raw(half.layout, payload, context_tokens(page), scratch.keys);
         else
             read_packed(half, payload, reinterpret_cast<const uint8_t *>(entry.key_metadata),
                         scratch);
@@ -209,21 +211,21 @@ class Watching {
 
     // Of the context; behind them a page may have none yet.
     uint32_t context_tokens(uint32_t page) const {
-        const uint64_t page_tokens = sequence_.rows[watch_.first_row]->capacity_tokens;
+        const uint64_t page_tokens = sequence_.blocks[watch_.first_block]->capacity_tokens;
         const uint64_t rest = uint64_t{watch_.n_chunks} * watch_.chunk_tokens - page * page_tokens;
         return static_cast<uint32_t>(std::min(rest, page_tokens));
     }
 
-    static void read_raw(const HalfShape &shape, const uint8_t *payload, uint32_t n_tokens,
+    static void read_raw(const PageLayout &layout, const uint8_t *payload, uint32_t n_tokens,
                          float *keys) {
-        const uint32_t strip_halves = LK_STRIP_CHANNELS * shape.page_tokens;
-        for (uint32_t i = 0; i < shape.head_dim / LK_STRIP_CHANNELS * n_tokens; ++i) {
+        const uint32_t strip_halves = LK_STRIP_CHANNELS * layout.page_tokens;
+        for (uint32_t i = 0; i < layout.head_dim / LK_STRIP_CHANNELS * n_tokens; ++i) {
             const uint32_t strip = i / n_tokens;
             const uint32_t token = i % n_tokens;
             const uint32_t tile = token / LK_TILE_TOKENS;
             const uint8_t *from =
                 payload + sizeof(uint16_t) * (strip * strip_halves + tile * kTileHalves);
-            float *out = keys + (uint64_t{tile} * shape.head_dim + strip * LK_STRIP_CHANNELS) *
+            float *out = keys + (uint64_t{tile} * layout.head_dim + strip * LK_STRIP_CHANNELS) *
                                     LK_TILE_TOKENS;
             for (uint32_t k = 0; k < LK_STRIP_CHANNELS; ++k) {
                 const uint32_t at = LK_TILE_LANE(token, k) * kLaneHalves +
@@ -235,12 +237,12 @@ class Watching {
         }
     }
 
-    static void read_packed(const HalfClass &half, const uint8_t *payload, const uint8_t *metadata,
+    static void read_packed(const PageFormat &half, const uint8_t *payload, const uint8_t *metadata,
                             const Scratch &scratch) {
-        const uint32_t head_dim = half.shape.head_dim;
-        unpack_half(half.shape, payload, metadata, half.permutation, half.shape.page_tokens,
+        const uint32_t head_dim = half.layout.head_dim;
+        unpack_page(half.layout, payload, metadata, half.permutation, half.layout.page_tokens,
                     scratch.halves, head_dim);
-        for (uint32_t t = 0; t < half.shape.page_tokens; ++t)
+        for (uint32_t t = 0; t < half.layout.page_tokens; ++t)
             for (uint32_t c = 0; c < head_dim; ++c)
                 scratch.keys[(uint64_t{t / LK_TILE_TOKENS} * head_dim + c) * LK_TILE_TOKENS +
                              t % LK_TILE_TOKENS] =
@@ -248,7 +250,7 @@ class Watching {
     }
 
     const AttendCall &args_;
-    const ChunkWatch &watch_;
+    const ChunkAttention &watch_;
     const BatchSequence &sequence_;
     const uint32_t group_;
     const uint32_t n_columns_;  // of a KV head
@@ -257,24 +259,24 @@ class Watching {
 
 }  // namespace
 
-lk_status watch_chunks(const AttendCall &args, const ChunkWatch &watch, ThreadPool *pool,
+lk_status watch_chunks(const AttendCall &args, const ChunkAttention &watch, ThreadPool *pool,
                        AttendScratch *scratch) {
     const uint64_t floats = round_up(thread_floats(args.layer.head_dim), 16);
     if (!scratch->threads.reserve(floats * pool->size()))
         return fail(LK_E_NOMEM, "no memory to watch chunks with %u threads", pool->size());
     const Watching watching(args, watch);
     const uint32_t n_spans = watching.n_spans();
-    for (uint32_t first = 0; first < watching.n_units(); first += watch.max_units) {
-        const uint32_t n = std::min(watch.max_units, watching.n_units() - first);
+    for (uint32_t first = 0; first < watching.n_units(); first += watch.max_tiles) {
+        const uint32_t n = std::min(watch.max_tiles, watching.n_units() - first);
         pool->parallel_for(n * n_spans, [&](uint32_t i, uint32_t thread) {
             const Scratch own =
                 cut_scratch(scratch->threads.data() + thread * floats, args.layer.head_dim);
             watching.weigh_span(first + i / n_spans, i / n_spans, i % n_spans, own);
         });
-        pool->parallel_for(n * kWatchColumns, [&](uint32_t i, uint32_t) {
-            const uint32_t column = i % kWatchColumns;
-            if (column < watching.columns_of(first + i / kWatchColumns))
-                watching.total_column(i / kWatchColumns, column);
+        pool->parallel_for(n * kAttentionScoreColumns, [&](uint32_t i, uint32_t) {
+            const uint32_t column = i % kAttentionScoreColumns;
+            if (column < watching.columns_of(first + i / kAttentionScoreColumns))
+                watching.total_column(i / kAttentionScoreColumns, column);
         });
         for (uint32_t chunk = 0; chunk < watch.n_chunks; ++chunk)
             watching.add_mass(first, n, chunk);

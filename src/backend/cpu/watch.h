@@ -1,4 +1,4 @@
-// Attention mass of chunks (ChunkWatch of backend.h).
+// Attention mass of chunks (ChunkAttention of backend.h).
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CPU_WATCH_H
@@ -10,7 +10,7 @@ namespace lk {
 namespace cpu {
 
 // LK_OK or LK_E_NOMEM. Every bit of the result depends on shapes and numbers alone.
-lk_status watch_chunks(const AttendCall &args, const ChunkWatch &watch, ThreadPool *pool,
+lk_status watch_chunks(const AttendCall &args, const ChunkAttention &watch, ThreadPool *pool,
                        AttendScratch *scratch);
 
 }  // namespace cpu

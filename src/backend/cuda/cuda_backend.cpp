@@ -16,7 +16,7 @@ namespace {
 using ull = unsigned long long;
 
 constexpr int kOldestMajor = 8;  // compute capability
-static_assert(kMergeParts == lk::kMergeParts, "kernels take as many parts as the interface");
+static_assert(kMergeSplits == lk::kMergeSplits, "kernels take as many parts as the interface");
 
 int attribute(cudaDeviceAttr name, int device) {
     int value = 0;
@@ -109,6 +109,11 @@ class CudaBackend final : public Backend {
         return checked(error, "measuring the device");
     }
 
+    const BackendTraits &traits() const override {
+        static constexpr BackendTraits kTraits = {
+            "CUDA", LK_MEMORY_CUDA, false, LK_QUEUE_CUDA_STREAM, 0, true};
+        return kTraits;
+    }
     void describe(lk_device_info *info) const override {
         const lk_status status = cuda::describe(device_, info);
         if (status)
@@ -166,14 +171,14 @@ class CudaBackend final : public Backend {
     }
 
     lk_status merge(const MergeView &view) const override {
-        TensorArg parts[kMergeParts];
-        TensorArg lses[kMergeParts];
-        for (uint32_t i = 0; i < view.n_parts; ++i) {
+        TensorArg parts[kMergeSplits];
+        TensorArg lses[kMergeSplits];
+        for (uint32_t i = 0; i < view.n_splits; ++i) {
             parts[i] = tensor_arg(view.parts[i]);
             lses[i] = tensor_arg(view.lses[i]);
         }
         const MergeArgs args = {
-            parts,        lses,          view.n_parts,         view.n_tokens,
+            parts,        lses,          view.n_splits,        view.n_tokens,
             view.n_heads, view.head_dim, tensor_arg(view.out), tensor_arg(view.lse)};
         const DeviceScope scope(device_);
         return checked(launch_merge(args, static_cast<cudaStream_t>(view.queue->handle)),

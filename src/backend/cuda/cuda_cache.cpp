@@ -5,7 +5,7 @@
 
 #include "base/status.h"
 #include "cuda/launch.h"
-#include "cuda/query_sums.h"
+#include "cuda/query_stats.h"
 
 namespace lk {
 namespace cuda {
@@ -42,7 +42,7 @@ CudaCache::CudaCache(const Allocator &allocator, int device, const CacheLayout &
       layout_(layout),
       transfer_(allocator),
       rules_(allocator),
-      mirror_(allocator) {}
+      state_(allocator) {}
 
 // The host may have destroyed its stream by now, so the device is waited for.
 CudaCache::~CudaCache() { (void)cudaDeviceSynchronize(); }
@@ -73,9 +73,9 @@ lk_status CudaCache::open() {
 }
 
 lk_status CudaCache::open_tables() {
-    lk_status status = mirror_.open(layout_, rules_, &upload_, &report_);
+    lk_status status = state_.open(layout_, rules_, &upload_, &report_);
     if (!status)
-        status = templates_.open(layout_, mirror_.constants(), allocator_, &upload_);
+        status = templates_.open(layout_, state_.constants(), allocator_, &upload_);
     if (!status)
         status = upload_.send();
     if (!status)
@@ -88,13 +88,13 @@ lk_status CudaCache::open_tables() {
 
 // Jobs, and what blocks leave for the merge.
 lk_status CudaCache::open_work() {
-    uint64_t floats = mirror_.splits().partial_floats();
+    uint64_t floats = state_.splits().partial_floats();
     for (uint32_t l = 0; l < layout_.n_layers; ++l)
         floats = std::max(floats, tile_partial_floats(layout_.layers[l].head_dim, n_sms_));
-    const uint64_t n_counters = mirror_.splits().n_counters();
+    const uint64_t n_counters = state_.splits().n_counters();
     lk_status status = jobs_.open(&upload_);
     if (!status)
-        status = sums_cell_.open(&upload_, sizeof(uint64_t), "the place of sums");
+        status = query_stats_cell_.open(&upload_, sizeof(uint64_t), "the place of sums");
     if (!status)
         status = partials_.open(&upload_, floats * sizeof(float), "the parts of attention");
     if (!status)
@@ -107,19 +107,19 @@ lk_status CudaCache::open_work() {
 }
 
 void CudaCache::fill_view() {
-    const device::StepAddresses tables = mirror_.addresses();
+    const device::StepAddresses tables = state_.addresses();
     view_.header = at<StepHeader>(tables.header);
     view_.sequences = at<SequenceInfo>(tables.sequences);
-    view_.rows = at<RowInfo>(tables.rows);
+    view_.blocks = at<BlockInfo>(tables.blocks);
     view_.ancestors = at<uint64_t>(tables.ancestors);
     view_.positions = at<uint32_t>(tables.positions);
-    view_.classes = at<ClassInfo>(mirror_.constants().classes());
+    view_.classes = at<FormatInfo>(state_.constants().classes());
     view_.report = report_.device_report();
 }
 
 uint64_t CudaCache::fixed_bytes() const {
-    return mirror_.fixed_bytes() + templates_.bytes() + jobs_.bytes() + counters_.bytes() +
-           partials_.bytes() + sums_.bytes() + sums_cell_.bytes();
+    return state_.fixed_bytes() + templates_.bytes() + jobs_.bytes() + counters_.bytes() +
+           partials_.bytes() + sums_.bytes() + query_stats_cell_.bytes();
 }
 
 void CudaCache::use(cudaStream_t stream) {
@@ -164,15 +164,15 @@ bool CudaCache::is_capturing() const {
     return capture != cudaStreamCaptureStatusNone;
 }
 
-lk_status CudaCache::row_create(PageRow *row) {
+lk_status CudaCache::block_create(Block *row) {
     const DeviceScope scope(device_);
-    return mirror_.row_create(row);
+    return state_.block_create(row);
 }
 
-void CudaCache::row_destroy(PageRow *row) { mirror_.row_destroy(row); }
+void CudaCache::block_destroy(Block *row) { state_.block_destroy(row); }
 
-lk_status CudaCache::entries_changed(PageRow *row) {
-    mirror_.entries_changed(row);
+lk_status CudaCache::entries_changed(Block *row) {
+    state_.entries_changed(row);
     return LK_OK;
 }
 
@@ -182,20 +182,20 @@ lk_status CudaCache::grow_sums(uint64_t n_bytes) {
     if (status || !has_moved)
         return status;
     const uint64_t address = sums_.address();
-    return upload_.put(sums_cell_.address(), &address, sizeof address);
+    return upload_.put(query_stats_cell_.address(), &address, sizeof address);
 }
 
 lk_status CudaCache::begin(const Batch &batch) {
     const DeviceScope scope(device_);
-    lk_status status = grow_sums(batch.query_sum_bytes);
+    lk_status status = grow_sums(batch.query_stat_bytes);
     if (!status)
-        status = mirror_.begin(batch);
+        status = state_.begin(batch);
     return status ? status : upload_.turn();
 }
 
 StagingArg CudaCache::staging_arg(const Staging &staging) const {
     StagingArg arg{};
-    if (mirror_.shape().is_staged)
+    if (state_.shape().is_staged)
         arg = {staging.keys, staging.values, staging.n_tokens, 0};
     return arg;
 }
@@ -212,17 +212,17 @@ LayerArg CudaCache::layer_arg(uint32_t index) const {
     arg.first_entry = layout_.first_entries[index];
     arg.scale = view.scale;
     arg.soft_cap = view.soft_cap;
-    const auto &numbers = mirror_.constants().layer(index);
-    arg.sink_logits = at<const float>(numbers.sink_logits);
-    arg.key_centers = at<const float>(numbers.key_centers);
-    arg.key_scales = at<const float>(numbers.key_scales);
-    arg.key_inverses = at<const float>(numbers.key_inverses);
+    const auto &parameters = state_.constants().layer(index);
+    arg.sink_logits = at<const float>(parameters.sink_logits);
+    arg.key_centers = at<const float>(parameters.key_centers);
+    arg.key_scales = at<const float>(parameters.key_scales);
+    arg.key_inverses = at<const float>(parameters.key_inverses);
     return arg;
 }
 
 lk_status CudaCache::append(const AppendArgs &args) {
     const DeviceScope scope(device_);
-    const device::StepShape &shape = mirror_.shape();
+    const device::StepShape &shape = state_.shape();
     const cudaError_t error =
         launch_append(view_, layer_arg(args.layer_index), tensor_arg(args.k), tensor_arg(args.v),
                       staging_arg(args.staging), shape.n_sequences, shape.n_tokens, stream_);
@@ -231,22 +231,22 @@ lk_status CudaCache::append(const AppendArgs &args) {
 
 lk_status CudaCache::attend(const AttendArgs &args) {
     const DeviceScope scope(device_);
-    const device::StepShape &shape = mirror_.shape();
+    const device::StepShape &shape = state_.shape();
     const bool is_short = !shape.is_staged && rules_.takes(args.layer_index, shape.max_new);
     lk_status status = checked(is_short ? decode(args) : tile(args), "attending a layer");
-    for (uint32_t i = 0; !status && i < args.n_watches; ++i)
-        status = checked(watch(args, args.watches[i]), "watching chunks");
+    for (uint32_t i = 0; !status && i < args.n_chunk_attentions; ++i)
+        status = checked(score_attention(args, args.chunk_attentions[i]), "watching chunks");
     return status;
 }
 
 cudaError_t CudaCache::decode(const AttendArgs &args) {
-    const device::Split &split = mirror_.splits().of(args.layer_index);
-    const uint64_t splits = mirror_.addresses().splits;
+    const device::Split &split = state_.splits().of(args.layer_index);
+    const uint64_t splits = state_.addresses().splits;
     DecodeArgs decode{};
     decode.step = view_;
     decode.layer = layer_arg(args.layer_index);
-    decode.n_sequences = mirror_.shape().n_sequences;
-    decode.n_tokens = mirror_.shape().n_tokens;
+    decode.n_sequences = state_.shape().n_sequences;
+    decode.n_tokens = state_.shape().n_tokens;
     decode.q = tensor_arg(args.q);
     decode.out = tensor_arg(args.out);
     decode.lse = args.lse;
@@ -262,7 +262,7 @@ cudaError_t CudaCache::decode(const AttendArgs &args) {
 }
 
 cudaError_t CudaCache::tile(const AttendArgs &args) {
-    const device::StepShape &shape = mirror_.shape();
+    const device::StepShape &shape = state_.shape();
     TileArgs tile{};
     tile.step = view_;
     tile.layer = layer_arg(args.layer_index);
@@ -280,25 +280,25 @@ cudaError_t CudaCache::tile(const AttendArgs &args) {
     return launch_tile(tile, stream_);
 }
 
-cudaError_t CudaCache::watch(const AttendArgs &args, const ChunkWatch &watch) {
-    WatchArgs own{};
+cudaError_t CudaCache::score_attention(const AttendArgs &args, const ChunkAttention &request) {
+    AttentionScoresArgs own{};
     own.step = view_;
     own.layer = layer_arg(args.layer_index);
     own.q = tensor_arg(args.q);
-    own.sequence = watch.sequence;
-    own.first_query = watch.first_query;
-    own.n_queries = watch.n_queries;
-    own.n_tiles = watch_tiles(args.layer, watch.n_queries);
-    own.first_row = watch.first_row;
+    own.sequence = request.sequence;
+    own.first_query = request.first_query;
+    own.n_queries = request.n_queries;
+    own.n_tiles = attention_score_tiles(args.layer, request.n_queries);
+    own.first_block = request.first_block;
     own.page_tokens = layout_.page_tokens;
-    own.chunk_tokens = watch.chunk_tokens;
-    own.n_chunks = watch.n_chunks;
-    own.max_units = watch.max_units;
-    own.is_first = watch.is_first != 0;
-    own.weight = watch.weight;
-    own.masses = at<float>(watch.masses);
-    own.partials = at<float2>(watch.partials);
-    return launch_watch(own, stream_);
+    own.chunk_tokens = request.chunk_tokens;
+    own.n_chunks = request.n_chunks;
+    own.max_work_tiles = request.max_tiles;
+    own.is_first = request.is_first != 0;
+    own.weight = request.weight;
+    own.scores = at<float>(request.scores);
+    own.partials = at<float2>(request.partials);
+    return launch_attention_scores(own, stream_);
 }
 
 lk_status CudaCache::pack(const PackItem *items, uint32_t n_items) {
@@ -313,13 +313,13 @@ lk_status CudaCache::pack(const PackItem *items, uint32_t n_items) {
     });
 }
 
-lk_status CudaCache::reopen(const ReopenItem *items, uint32_t n_items) {
+lk_status CudaCache::dequantize(const DequantizeItem *items, uint32_t n_items) {
     const DeviceScope scope(device_);
-    return jobs_.run(layout_, items, n_items, [&](const ReopenItem *, uint32_t n) {
+    return jobs_.run(layout_, items, n_items, [&](const DequantizeItem *, uint32_t n) {
         const lk_status status = upload_.send();
         return status ? status
-                      : checked(launch_reopen(at<ReopenJob>(jobs_.address()), n, view_.classes,
-                                              stream_),
+                      : checked(launch_dequantize(at<DequantizeJob>(jobs_.address()), n,
+                                                  view_.classes, stream_),
                                 "reopening pages");
     });
 }
@@ -351,26 +351,26 @@ lk_status CudaCache::shrink(const ShrinkItem *items, uint32_t n_items) {
         const lk_status status = upload_.send();
         return status ? status
                       : checked(launch_shrink(at<ShrinkJob>(jobs_.address()), n,
-                                              device::most_halves(runs, n), stream_),
+                                              device::most_pages(runs, n), stream_),
                                 "shrinking pages");
     });
 }
 
-lk_status CudaCache::sum_queries(const QuerySumArgs &args) {
+lk_status CudaCache::sum_queries(const QueryStatArgs &args) {
     const DeviceScope scope(device_);
-    const device::StepShape &shape = mirror_.shape();
-    QuerySumLaunch launch{};
+    const device::StepShape &shape = state_.shape();
+    QueryStatsLaunch launch{};
     launch.header = view_.header;
     launch.q = tensor_arg(args.q);
     launch.key_scales = layer_arg(args.layer_index).key_scales;
-    launch.sums_cell = at<uint64_t>(sums_cell_.address());
+    launch.query_stats_cell = at<uint64_t>(query_stats_cell_.address());
     launch.n_sequences = shape.n_sequences;
     launch.n_step_tokens = shape.n_tokens;
     launch.head_dim = args.layer.head_dim;
     launch.group_size = args.layer.n_query_heads / args.layer.n_kv_heads;
     lk_status status = LK_OK;
     for (uint32_t r = 0; !status && r < args.n_runs; ++r) {
-        const QuerySumRun &run = args.runs[r];
+        const QueryStatRun &run = args.runs[r];
         launch.offset_bytes = run.offset_bytes;
         launch.stride_bytes = run.stride_bytes;
         launch.first_token = run.first_token;
@@ -378,25 +378,25 @@ lk_status CudaCache::sum_queries(const QuerySumArgs &args) {
         launch.tokens_per_sum = run.tokens_per_sum;
         launch.first_head = run.first_head;
         launch.n_heads = run.n_heads;
-        status = checked(launch_query_sums(launch, stream_), "summing queries");
+        status = checked(launch_query_stats(launch, stream_), "summing queries");
     }
     return status;
 }
 
-static_assert(sizeof(SumJob) == sizeof(SumItem) &&
-                  offsetof(SumJob, mask) == offsetof(SumItem, mask) &&
-                  offsetof(SumJob, stride_bytes) == offsetof(SumItem, stride_bytes) &&
-                  offsetof(SumJob, n_channels) == offsetof(SumItem, n_channels) &&
-                  offsetof(SumJob, flags) == offsetof(SumItem, flags),
+static_assert(sizeof(SumJob) == sizeof(StatItem) &&
+                  offsetof(SumJob, mask) == offsetof(StatItem, mask) &&
+                  offsetof(SumJob, stride_bytes) == offsetof(StatItem, stride_bytes) &&
+                  offsetof(SumJob, n_channels) == offsetof(StatItem, n_channels) &&
+                  offsetof(SumJob, flags) == offsetof(StatItem, flags),
               "items are copied as bytes");
 
-lk_status CudaCache::add_sums(const SumItem *items, uint32_t n_items) {
+lk_status CudaCache::add_stats(const StatItem *items, uint32_t n_items) {
     const DeviceScope scope(device_);
-    return jobs_.run(layout_, items, n_items, [&](const SumItem *added, uint32_t n) {
+    return jobs_.run(layout_, items, n_items, [&](const StatItem *added, uint32_t n) {
         const lk_status status = upload_.send();
         return status ? status
-                      : checked(launch_add_sums(at<SumJob>(jobs_.address()), n,
-                                                device::most_channels(added, n), stream_),
+                      : checked(launch_add_query_stats(at<SumJob>(jobs_.address()), n,
+                                                       device::most_channels(added, n), stream_),
                                 "adding sums");
     });
 }

@@ -5,12 +5,12 @@
 #define LK_BACKEND_CUDA_CUDA_CACHE_H
 
 #include "backend/cuda/decode_rules.h"
+#include "backend/cuda/kv_tile_templates.h"
 #include "backend/cuda/mapped_report.h"
-#include "backend/cuda/page_templates.h"
 #include "backend/cuda/transfer.h"
 #include "backend/cuda/upload.h"
-#include "backend/device/mirror.h"
-#include "backend/device/sum_area.h"
+#include "backend/gpu/device_state.h"
+#include "backend/gpu/query_stats_area.h"
 
 namespace lk {
 namespace cuda {
@@ -28,25 +28,25 @@ class CudaCache final : public CacheDevice {
     lk_status set_queue(const lk_queue *queue) override;
     bool is_capturing() const override;
 
-    lk_status row_create(PageRow *row) override;
-    void row_destroy(PageRow *row) override;
-    lk_status entries_changed(PageRow *row) override;
+    lk_status block_create(Block *row) override;
+    void block_destroy(Block *row) override;
+    lk_status entries_changed(Block *row) override;
 
     lk_status begin(const Batch &batch) override;
     lk_status append(const AppendArgs &args) override;
     lk_status pack(const PackItem *items, uint32_t n_items) override;
-    lk_status reopen(const ReopenItem *items, uint32_t n_items) override;
+    lk_status dequantize(const DequantizeItem *items, uint32_t n_items) override;
     lk_status download(const SlotCopy *items, uint32_t n_items) override;
     lk_status upload(const SlotCopy *items, uint32_t n_items) override;
     lk_status move(const MoveItem *items, uint32_t n_items) override;
     lk_status shrink(const ShrinkItem *items, uint32_t n_items) override;
-    uint64_t query_sums() const override { return sums_.address(); }
-    lk_status sum_queries(const QuerySumArgs &args) override;
-    lk_status add_sums(const SumItem *items, uint32_t n_items) override;
+    uint64_t query_stats() const override { return sums_.address(); }
+    lk_status sum_queries(const QueryStatArgs &args) override;
+    lk_status add_stats(const StatItem *items, uint32_t n_items) override;
     lk_status attend(const AttendArgs &args) override;
 
-    void report(DataReport *out) const override { mirror_.report(out); }
-    void clear_report() override { mirror_.clear_report(); }
+    void report(DataReport *out) const override { state_.report(out); }
+    void clear_report() override { state_.clear_report(); }
     uint64_t fixed_bytes() const override;
 
   private:
@@ -60,7 +60,7 @@ class CudaCache final : public CacheDevice {
     StagingArg staging_arg(const Staging &staging) const;
     cudaError_t decode(const AttendArgs &args);
     cudaError_t tile(const AttendArgs &args);
-    cudaError_t watch(const AttendArgs &args, const ChunkWatch &watch);
+    cudaError_t score_attention(const AttendArgs &args, const ChunkAttention &request);
 
     const Allocator &allocator_;
     const int device_;
@@ -74,15 +74,15 @@ class CudaCache final : public CacheDevice {
     Transfer transfer_;
     MappedReport report_;
     DecodeRules rules_;
-    device::Mirror mirror_;
+    device::DeviceState state_;
     StepView view_{};
 
-    PageTemplates templates_;
+    KvTileTemplates templates_;
     device::JobList jobs_;
     device::Table counters_;  // of decode
     device::Table partials_;  // of one launch of attention
-    device::SumArea sums_;
-    device::Table sums_cell_;  // u64: their address, which graphs read
+    device::QueryStatsArea sums_;
+    device::Table query_stats_cell_;  // u64: their address, which graphs read
 };
 
 }  // namespace cuda

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "backend/device/cache_tables.h"
+#include "backend/gpu/cache_tables.h"
 
 namespace lk {
 namespace cuda {
@@ -15,32 +15,32 @@ constexpr uint32_t kMaxColumns = 64;     // of a KV head that decode takes
 constexpr uint32_t kItemBytes = 131072;  // that a block reads while an item begins and ends
 constexpr uint32_t kStaticBytes = 2048;  // of a block's shared memory, beside decode_shared_bytes()
 
-uint32_t rounded_metadata(const HalfShape &shape) {
+uint32_t rounded_metadata(const PageLayout &shape) {
     return shape.is_raw() ? 0 : static_cast<uint32_t>(round_up(metadata_bytes(shape), 16));
 }
 
-uint32_t kind_of_class(const HalfClass &half) {
-    const ClassInfo info = device::class_info(half, half.permutation ? 1 : 0);
-    if (!info.is_direct)
+uint32_t kind_of_class(const PageFormat &half) {
+    const FormatInfo info = device::class_info(half, half.permutation ? 1 : 0);
+    if (!info.is_native)
         return kDecodeNone;
     if (info.strips[5])
         return kDecodeGrouped;
-    if (info.is_raw || (info.number_bytes == 2 && info.n_groups == 1 && !info.n_shared))
+    if (info.is_raw || (info.parameter_bytes == 2 && info.n_groups == 1 && !info.n_shared))
         return kDecodePlain;
-    const bool is_f8_by_32 = info.number_bytes == 1 && info.group == 32 && !info.permutes;
+    const bool is_f8_by_32 = info.parameter_bytes == 1 && info.group == 32 && !info.permutes;
     return is_f8_by_32 ? kDecodeF8By32 : kDecodeGrouped;
 }
 
 // Query columns of a work item at most, where a KV head has n_columns.
 uint32_t tile_columns(uint32_t kind, uint32_t head_dim, uint32_t n_columns) {
-    if (kind == kDecodeF8By32 && n_columns <= 4 && has_twins(head_dim))
+    if (kind == kDecodeF8By32 && n_columns <= 4 && has_split_k(head_dim))
         return 4;
     if (kind != kDecodePlain)
         return 8;
     return n_columns <= 4 ? 4 : n_columns <= 8 ? 8 : 16;
 }
 
-bool has_many_units(uint32_t n_units, uint32_t n_sms) { return n_units >= n_sms; }
+bool has_many_work_tiles(uint32_t n_work_tiles, uint32_t n_sms) { return n_work_tiles >= n_sms; }
 
 }  // namespace
 
@@ -54,30 +54,30 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         const LayerView &view = layout.layers[l];
         Layer layer = {view.n_query_heads / view.n_kv_heads, view.head_dim, kDecodePlain, 0, 0};
         for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
-            const EntryClasses &entry = layout.entry_classes[layout.first_entries[l] + head];
-            const HalfClass &key = layout.classes[entry.packed_key];
-            const HalfClass &value = layout.classes[entry.packed_value];
+            const EntryFormats &entry = layout.entry_formats[layout.first_entries[l] + head];
+            const PageFormat &key = layout.formats[entry.packed_key];
+            const PageFormat &value = layout.formats[entry.packed_value];
             // A work item reads one order of channels for all pages that have none of their own.
-            const uint32_t order = entry.ordered_key == kNoClass ? kDecodeNone : kDecodePlain;
+            const uint32_t order = entry.ordered_key == kNoFormat ? kDecodeNone : kDecodePlain;
             layer.kind = std::max({layer.kind, kind_of_class(key), kind_of_class(value), order});
             layer.key_metadata_bytes =
-                std::max(layer.key_metadata_bytes, rounded_metadata(key.shape));
+                std::max(layer.key_metadata_bytes, rounded_metadata(key.layout));
             layer.value_metadata_bytes =
-                std::max(layer.value_metadata_bytes, rounded_metadata(value.shape));
+                std::max(layer.value_metadata_bytes, rounded_metadata(value.layout));
         }
-        const LayerClasses more =
-            layout.layer_classes ? layout.layer_classes[l] : LayerClasses{nullptr, 0, 0};
-        for (uint32_t c = 0; c < more.n_classes; ++c) {
-            const HalfClass &half = layout.classes[more.classes[c]];
-            uint32_t &metadata = half.shape.side == Side::kKey ? layer.key_metadata_bytes
-                                                               : layer.value_metadata_bytes;
+        const LayerFormats more =
+            layout.layer_formats ? layout.layer_formats[l] : LayerFormats{nullptr, 0, 0};
+        for (uint32_t c = 0; c < more.n_formats; ++c) {
+            const PageFormat &half = layout.formats[more.formats[c]];
+            uint32_t &metadata = half.layout.side == Side::kKey ? layer.key_metadata_bytes
+                                                                : layer.value_metadata_bytes;
             layer.kind = std::max(layer.kind, kind_of_class(half));
-            metadata = std::max(metadata, rounded_metadata(half.shape));
+            metadata = std::max(metadata, rounded_metadata(half.layout));
         }
-        // Twins lay out queries for one class of keys: pages of several with FP8 numbers go through
-        // tile attention, which takes each as its class says.
-        for (uint32_t c = 0; c < more.n_classes; ++c)
-            if (layout.classes[more.classes[c]].shape.metadata == Metadata::kF8)
+        // Split-k columns lay out queries for one class of keys: pages of several with FP8 numbers
+        // go through tile attention, which takes each as its class says.
+        for (uint32_t c = 0; c < more.n_formats; ++c)
+            if (layout.formats[more.formats[c]].layout.metadata == Metadata::kF8)
                 layer.kind = kDecodeNone;
         layers_[l] = layer;
     }
@@ -88,11 +88,12 @@ device::SplitLimits DecodeRules::limits() const {
     return {n_sms_, kMaxBlocks * n_sms_, kMaxColumns, kMaxColumns / 8, 16, kMaxBlocks * n_sms_};
 }
 
-device::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_units, uint32_t n_columns) const {
+device::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_work_tiles,
+                                      uint32_t n_columns) const {
     const Layer &of = layers_[layer];
     const uint32_t columns = tile_columns(of.kind, of.head_dim, n_columns);
     const DecodeShape blocks =
-        decode_shape(of.head_dim, columns, of.kind, has_many_units(n_units, n_sms_));
+        decode_shape(of.head_dim, columns, of.kind, has_many_work_tiles(n_work_tiles, n_sms_));
     return {n_sms_ * blocks.n_blocks, blocks.n_warps, columns, kItemBytes, false};
 }
 
@@ -116,7 +117,7 @@ void DecodeRules::fill(uint32_t layer, const device::Split &split, DecodeArgs *a
     args->key_metadata_bytes = of.key_metadata_bytes;
     args->value_metadata_bytes = of.value_metadata_bytes;
     args->kind = of.kind;
-    args->has_many_units = has_many_units(split.n_units, n_sms_);
+    args->has_many_work_tiles = has_many_work_tiles(split.n_work_tiles, n_sms_);
 }
 
 }  // namespace cuda

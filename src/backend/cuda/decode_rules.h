@@ -4,7 +4,7 @@
 #ifndef LK_BACKEND_CUDA_DECODE_RULES_H
 #define LK_BACKEND_CUDA_DECODE_RULES_H
 
-#include "backend/device/split.h"
+#include "backend/gpu/split.h"
 #include "cuda/launch.h"
 
 namespace lk {
@@ -18,7 +18,8 @@ class DecodeRules final : public device::SplitRules {
     bool open(const CacheLayout &layout, uint32_t n_sms, uint32_t shared_bytes);
 
     device::SplitLimits limits() const override;
-    device::SplitShape shape(uint32_t layer, uint32_t n_units, uint32_t n_columns) const override;
+    device::SplitShape shape(uint32_t layer, uint32_t n_work_tiles,
+                             uint32_t n_columns) const override;
 
     // Does decode take a step whose sequences have at most max_new new tokens?
     bool takes(uint32_t layer, uint32_t max_new) const;

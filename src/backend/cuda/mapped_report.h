@@ -5,7 +5,7 @@
 #define LK_BACKEND_CUDA_MAPPED_REPORT_H
 
 #include "backend/cuda/runtime.h"
-#include "backend/device/fault_log.h"
+#include "backend/gpu/fault_log.h"
 #include "cuda/types.h"
 
 namespace lk {

@@ -43,8 +43,8 @@ lk_status Upload::put(uint64_t address, const void *data, uint64_t bytes) {
             return status;
         if (used_ == sent_)
             target_ = address;
-        const uint64_t room = kBufferBytes - used_;
-        const uint64_t n = bytes < room ? bytes : room;
+        const uint64_t left_bytes = kBufferBytes - used_;
+        const uint64_t n = bytes < left_bytes ? bytes : left_bytes;
         std::memcpy(buffers_[current_].data() + used_, from, n);
         used_ += n;
         from += n;

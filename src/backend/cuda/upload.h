@@ -6,7 +6,7 @@
 #define LK_BACKEND_CUDA_UPLOAD_H
 
 #include "backend/cuda/runtime.h"
-#include "backend/device/memory.h"
+#include "backend/gpu/memory.h"
 
 namespace lk {
 namespace cuda {
@@ -20,7 +20,7 @@ class Upload final : public device::TableMemory {
     lk_status allocate(uint64_t bytes, const char *what, uint64_t *address) override;
     void release(uint64_t address) override;
 
-    // Pieces that follow each other on the device become one copy, so the
+    // Ranges that follow each other on the device become one copy, so the
     // last one goes with send() or turn(). Waits when the ring is full of copies that did not run.
     lk_status put(uint64_t address, const void *data, uint64_t bytes) override;
     lk_status send();

@@ -74,10 +74,10 @@ lk_status Buffers::resolve(const lk_tensor &tensor, uint64_t bytes, const char *
     if (at == known_.size() || known_[at].buffer != tensor.buffer)
         return fail(LK_E_ARGUMENT, "%s.buffer 0x%llx was not added to the context", name,
                     ull{tensor.buffer});
-    const uint64_t room = known_[at].bytes;
-    if (tensor.offset_bytes > room || bytes > room - tensor.offset_bytes)
+    const uint64_t left_bytes = known_[at].bytes;
+    if (tensor.offset_bytes > left_bytes || bytes > left_bytes - tensor.offset_bytes)
         return fail(LK_E_ARGUMENT, "%s needs %llu bytes from %llu on and its buffer has %llu", name,
-                    ull{bytes}, ull{tensor.offset_bytes}, ull{room});
+                    ull{bytes}, ull{tensor.offset_bytes}, ull{left_bytes});
     *address = known_[at].address + tensor.offset_bytes;
     return LK_OK;
 }

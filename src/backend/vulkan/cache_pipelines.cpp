@@ -2,9 +2,9 @@
 #include "backend/vulkan/cache_pipelines.h"
 
 #include "base/status.h"
-#include "shaders/decode_limits.h"
+#include "shaders/decode/limits.h"
+#include "shaders/prefill/limits.h"
 #include "shaders/push.h"
-#include "shaders/tile_limits.h"
 
 namespace lk {
 namespace vulkan {
@@ -14,10 +14,10 @@ namespace {
 constexpr uint32_t kJobThreads = 128;
 constexpr uint32_t kMergeThreads = 128;
 
-const ShaderCode &decode_shader(DecodeUnit unit, bool has_subgroups) {
-    switch (unit) {
-        case DecodeUnit::kMatrix: return shaders::attend_matrix;
-        case DecodeUnit::kFloat16:
+const ShaderCode &decode_shader(DecodeArithmetic arithmetic, bool has_subgroups) {
+    switch (arithmetic) {
+        case DecodeArithmetic::kMatrix: return shaders::attend_decode_matrix;
+        case DecodeArithmetic::kFloat16:
             return has_subgroups ? shaders::attend_decode_f16_subgroups
                                  : shaders::attend_decode_f16;
         default: return has_subgroups ? shaders::attend_decode_subgroups : shaders::attend_decode;
@@ -60,11 +60,11 @@ lk_status CachePipelines::open_decode(const DecodeRules &rules, uint32_t layer,
                                       const LayerView &view, uint32_t columns, const Traits &traits,
                                       AttendPipelines *out) {
     const uint32_t subgroup = traits.subgroup ? team_subgroup(traits) : 0;
-    const ShaderCode &shader = decode_shader(rules.unit(layer), traits.subgroup);
+    const ShaderCode &shader = decode_shader(rules.arithmetic(layer), traits.subgroup);
     const uint32_t required = traits.subgroup_size_control ? subgroup : 0;
     const PageForm &form = rules.form(layer);
     const Constant threads = {LK_SPEC_THREADS, rules.threads(layer, columns)};
-    const lk_status status = rules.unit(layer) == DecodeUnit::kMatrix
+    const lk_status status = rules.arithmetic(layer) == DecodeArithmetic::kMatrix
                                  ? take(shader,
                                         {threads,
                                          {LK_SPEC_HEAD_DIM, view.head_dim},
@@ -87,12 +87,12 @@ lk_status CachePipelines::open_decode(const DecodeRules &rules, uint32_t layer,
 }
 
 lk_status CachePipelines::open_tile(uint32_t head_dim, uint32_t columns, AttendPipelines *out) {
-    const lk_status status = take(shaders::attend_tile,
+    const lk_status status = take(shaders::attend_prefill,
                                   {{LK_SPEC_THREADS, LK_TILE_THREADS},
                                    {LK_SPEC_HEAD_DIM, head_dim},
                                    {LK_SPEC_COLUMNS, columns}},
                                   0, &out->attend);
-    return status ? status : open_merge(shaders::attend_tile_merge, head_dim, columns, out);
+    return status ? status : open_merge(shaders::attend_prefill_merge, head_dim, columns, out);
 }
 
 lk_status CachePipelines::open_layer(const DecodeRules &rules, uint32_t layer,
@@ -125,15 +125,16 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
     if (!status)
         status = pipelines->get(shaders::pack, {{LK_SPEC_THREADS, kJobThreads}}, 0, &pack_);
     if (!status)
-        status = pipelines->get(shaders::reopen, {{LK_SPEC_THREADS, kJobThreads}}, 0, &reopen_);
+        status =
+            pipelines->get(shaders::dequantize, {{LK_SPEC_THREADS, kJobThreads}}, 0, &dequantize_);
     if (!status)
         status = pipelines->get(shaders::move, {}, 0, &move_);
     if (!status)
         status = pipelines->get(shaders::shrink, {}, 0, &shrink_);
     if (!status && layout.n_ranked_channels) {
-        status = pipelines->get(shaders::sum_queries, {}, 0, &sum_queries_);
+        status = pipelines->get(shaders::query_stats, {}, 0, &query_stats_);
         if (!status)
-            status = pipelines->get(shaders::add_sums, {}, 0, &add_sums_);
+            status = pipelines->get(shaders::add_query_stats, {}, 0, &add_query_stats_);
     }
     for (uint32_t l = 0; l < layout.n_layers; ++l)
         if (!status)
@@ -141,12 +142,12 @@ lk_status CachePipelines::open(const CacheLayout &layout, const DecodeRules &rul
     return status;
 }
 
-lk_status CachePipelines::watch(WatchPipelines *out) const {
-    lk_status status = pipelines_->get(shaders::watch_parts, {}, 0, &out->parts);
+lk_status CachePipelines::score_attention(AttentionScoresPipelines *out) const {
+    lk_status status = pipelines_->get(shaders::attention_partials, {}, 0, &out->partials);
     if (!status)
-        status = pipelines_->get(shaders::watch_totals, {}, 0, &out->totals);
+        status = pipelines_->get(shaders::attention_totals, {}, 0, &out->totals);
     if (!status)
-        status = pipelines_->get(shaders::watch_masses, {}, 0, &out->masses);
+        status = pipelines_->get(shaders::attention_scores, {}, 0, &out->scores);
     return status;
 }
 

@@ -18,11 +18,11 @@ struct AttendPipelines {
     VkPipeline merge;
 };
 
-// The kernels of ChunkWatch.
-struct WatchPipelines {
-    VkPipeline parts = VK_NULL_HANDLE;
+// The kernels of ChunkAttention.
+struct AttentionScoresPipelines {
+    VkPipeline partials = VK_NULL_HANDLE;
     VkPipeline totals = VK_NULL_HANDLE;
-    VkPipeline masses = VK_NULL_HANDLE;
+    VkPipeline scores = VK_NULL_HANDLE;
 };
 
 class CachePipelines {
@@ -39,14 +39,14 @@ class CachePipelines {
 
     VkPipeline append() const { return append_; }
     VkPipeline pack() const { return pack_; }
-    VkPipeline reopen() const { return reopen_; }
+    VkPipeline dequantize() const { return dequantize_; }
     VkPipeline move() const { return move_; }
     VkPipeline shrink() const { return shrink_; }
     // Null where no channels are ranked by queries.
-    VkPipeline sum_queries() const { return sum_queries_; }
-    VkPipeline add_sums() const { return add_sums_; }
+    VkPipeline sum_queries() const { return query_stats_; }
+    VkPipeline add_stats() const { return add_query_stats_; }
     // Made when it is asked for first: most caches watch nothing.
-    lk_status watch(WatchPipelines *out) const;
+    lk_status score_attention(AttentionScoresPipelines *out) const;
     // columns: as DecodeRules::tile_columns() and tile_columns() give them.
     const AttendPipelines &decode(uint32_t layer, uint32_t columns) const {
         return of_columns(layers_[layer].decode, columns);
@@ -76,11 +76,11 @@ class CachePipelines {
 
     VkPipeline append_ = VK_NULL_HANDLE;
     VkPipeline pack_ = VK_NULL_HANDLE;
-    VkPipeline reopen_ = VK_NULL_HANDLE;
+    VkPipeline dequantize_ = VK_NULL_HANDLE;
     VkPipeline move_ = VK_NULL_HANDLE;
     VkPipeline shrink_ = VK_NULL_HANDLE;
-    VkPipeline sum_queries_ = VK_NULL_HANDLE;
-    VkPipeline add_sums_ = VK_NULL_HANDLE;
+    VkPipeline query_stats_ = VK_NULL_HANDLE;
+    VkPipeline add_query_stats_ = VK_NULL_HANDLE;
     Array<Layer> layers_;
     Array<VkPipeline> taken_;
     Pipelines *pipelines_ = nullptr;

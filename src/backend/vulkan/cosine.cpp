@@ -17,7 +17,7 @@ lk_status CosineScorer::score(const CosineView &view) {
         {&view.scores, view.n_chunks, 1, 1, true, &push.scores}};
     const bool is_recorded = view.queue && view.queue->kind == LK_QUEUE_VULKAN_RECORD;
     commands_.record_into(is_recorded ? static_cast<VkCommandBuffer>(view.queue->handle) : nullptr);
-    lk_status status = tensors_.place(tensors, 3);
+    lk_status status = tensors_.stage(tensors, 3);
     if (!status)
         status = record(view, push);
     return status ? status : tensors_.finish(tensors, 3);

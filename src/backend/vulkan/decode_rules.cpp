@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "backend/device/cache_tables.h"
+#include "backend/gpu/cache_tables.h"
 
 namespace lk {
 namespace vulkan {
@@ -24,12 +24,12 @@ uint32_t value_steps_of(uint32_t head_dim, uint32_t group) {
            static_cast<uint32_t>(ceil_div(rest, 2 * LK_STRIP_CHANNELS));
 }
 
-PageForm form_of_keys(const ClassInfo &info) {
+PageForm form_of_keys(const FormatInfo &info) {
     PageForm form{};
     form.key_end8 = info.strips[1];
     form.key_end4 = form.key_end8 + info.strips[2];
     form.permutation = info.permutes      ? LK_PERMUTATION_OF_PAGE
-                       : info.permutation ? LK_PERMUTATION_OF_CLASS
+                       : info.permutation ? LK_PERMUTATION_OF_FORMAT
                                           : LK_PERMUTATION_NONE;
     form.permutation_bytes = info.permutes ? info.permutation_offset : 0;
     return form;
@@ -41,11 +41,11 @@ bool is_like(const PageForm &a, const PageForm &b) {
 }
 
 // Narrows a form down to one that this class has too.
-void join_form(const ClassInfo &info, PageForm *form) {
-    const uint32_t n_numbers = info.is_value ? LK_MAX_PAGE_TOKENS : info.head_dim;
-    const bool is_plain = info.is_direct && info.number_bytes == 2 && info.n_groups == 1 &&
+void join_form(const FormatInfo &info, PageForm *form) {
+    const uint32_t n_parameters = info.is_value ? LK_MAX_PAGE_TOKENS : info.head_dim;
+    const bool is_plain = info.is_native && info.parameter_bytes == 2 && info.n_groups == 1 &&
                           !info.n_shared && !info.strips[0] && !info.strips[5] &&
-                          info.minima_offset == n_numbers * info.number_bytes;
+                          info.minima_offset == n_parameters * info.parameter_bytes;
     form->is_one = form->is_one && is_plain;
     if (info.is_value) {
         const uint32_t bits = info.strips[1] ? 8 : info.strips[2] ? 4 : info.strips[4] ? 2 : 1;
@@ -76,13 +76,13 @@ bool DecodeRules::open(const CacheLayout &layout) {
                        {}};
         layer.form = {true, 0, kNoForm, 0, 0, 0};
         const auto add = [&](uint16_t packed) {
-            const HalfClass &half = layout.classes[packed];
-            const ClassInfo info = device::class_info(half, half.permutation ? 1 : 0);
-            layer.is_direct = layer.is_direct && info.is_direct && !info.n_shared;
+            const PageFormat &half = layout.formats[packed];
+            const FormatInfo info = device::class_info(half, half.permutation ? 1 : 0);
+            layer.is_native = layer.is_native && info.is_native && !info.n_shared;
             if (info.is_raw)
                 return;
             join_form(info, &layer.form);
-            layer.is_grouped = layer.is_grouped || info.number_bytes != 2 || info.n_groups > 1;
+            layer.is_grouped = layer.is_grouped || info.parameter_bytes != 2 || info.n_groups > 1;
             if (info.is_value)
                 layer.value_steps =
                     std::max(layer.value_steps, value_steps_of(view.head_dim, info.group));
@@ -90,15 +90,15 @@ bool DecodeRules::open(const CacheLayout &layout) {
                 layer.key_groups = std::max<uint32_t>(layer.key_groups, info.n_groups);
         };
         for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
-            const EntryClasses &entry = layout.entry_classes[layout.first_entries[l] + head];
+            const EntryFormats &entry = layout.entry_formats[layout.first_entries[l] + head];
             layer.form.is_one =
-                layer.form.is_one && layout.classes[entry.packed_key].shape.is_raw() ==
-                                         layout.classes[entry.packed_value].shape.is_raw();
+                layer.form.is_one && layout.formats[entry.packed_key].layout.is_raw() ==
+                                         layout.formats[entry.packed_value].layout.is_raw();
             add(entry.packed_key);
             add(entry.packed_value);
         }
-        for (uint32_t c = 0; layout.layer_classes && c < layout.layer_classes[l].n_classes; ++c)
-            add(layout.layer_classes[l].classes[c]);
+        for (uint32_t c = 0; layout.layer_formats && c < layout.layer_formats[l].n_formats; ++c)
+            add(layout.layer_formats[l].formats[c]);
         if (layer.form.key_end4 == kNoForm) {
             layer.form.key_end4 = 0;
             layer.form.value_bits = 2;
@@ -115,7 +115,7 @@ device::SplitLimits DecodeRules::limits() const {
 
 device::SplitShape DecodeRules::shape(uint32_t layer, uint32_t, uint32_t n_columns) const {
     const uint32_t columns = tile_columns(layer, n_columns);
-    const bool has_matrices = unit(layer) == DecodeUnit::kMatrix;
+    const bool has_matrices = arithmetic(layer) == DecodeArithmetic::kMatrix;
     const uint32_t n_workers = (has_matrices ? kMatrixWorkers : kWorkers) * traits_.n_cores;
     return {n_workers, threads(layer, columns) / LK_LANES, columns, kItemBytes, has_matrices};
 }
@@ -125,21 +125,22 @@ bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
 }
 
 // NVIDIA's compiler keeps what FP32 arithmetic sums up in registers, and not always what FP16 does.
-DecodeUnit DecodeRules::unit(uint32_t layer) const {
+DecodeArithmetic DecodeRules::arithmetic(uint32_t layer) const {
     if (traits_.cooperative_matrix && layers_[layer].form.is_one)
-        return DecodeUnit::kMatrix;
-    return traits_.float16 && traits_.vendor_id != kNvidia ? DecodeUnit::kFloat16
-                                                           : DecodeUnit::kFloat32;
+        return DecodeArithmetic::kMatrix;
+    return traits_.float16 && traits_.vendor_id != kNvidia ? DecodeArithmetic::kFloat16
+                                                           : DecodeArithmetic::kFloat32;
 }
 
 uint32_t DecodeRules::tile_columns(uint32_t layer, uint32_t n_columns) const {
     const uint32_t group = layers_[layer].group;
     return decode_columns(layers_[layer].head_dim, n_columns > group ? kMaxColumns : group,
-                          unit(layer));
+                          arithmetic(layer));
 }
 
 uint32_t DecodeRules::threads(uint32_t layer, uint32_t tile_columns) const {
-    return decode_threads(layers_[layer].head_dim, tile_columns, unit(layer), traits_.subgroup);
+    return decode_threads(layers_[layer].head_dim, tile_columns, arithmetic(layer),
+                          traits_.subgroup);
 }
 
 }  // namespace vulkan

@@ -4,15 +4,15 @@
 #ifndef LK_BACKEND_VULKAN_DECODE_RULES_H
 #define LK_BACKEND_VULKAN_DECODE_RULES_H
 
-#include "backend/device/split.h"
+#include "backend/gpu/split.h"
 #include "backend/vulkan/features.h"
-#include "shaders/decode_limits.h"
+#include "shaders/decode/limits.h"
 
 namespace lk {
 namespace vulkan {
 
-// The one shape of all packed pages of a layer: its widths as shaders/attend_matrix.comp wants
-// them.
+// The one shape of all packed pages of a layer: its widths as
+// shaders/decode/attend_decode_matrix.comp wants them.
 struct PageForm {
     bool is_one;  // there is no other
     uint32_t key_end8;
@@ -31,10 +31,11 @@ class DecodeRules final : public device::SplitRules {
     bool open(const CacheLayout &layout);
 
     device::SplitLimits limits() const override;
-    device::SplitShape shape(uint32_t layer, uint32_t n_units, uint32_t n_columns) const override;
+    device::SplitShape shape(uint32_t layer, uint32_t n_work_tiles,
+                             uint32_t n_columns) const override;
 
     // Can decode take steps of a layer, and such whose sequences have at most max_new new tokens?
-    bool takes(uint32_t layer) const { return layers_[layer].is_direct; }
+    bool takes(uint32_t layer) const { return layers_[layer].is_native; }
     bool takes(uint32_t layer, uint32_t max_new) const;
     // Has a class of the layer FP8 numbers or several groups in a page?
     bool is_grouped(uint32_t layer) const { return layers_[layer].is_grouped; }
@@ -42,7 +43,7 @@ class DecodeRules final : public device::SplitRules {
     // strips of values when no pair is in two groups.
     uint32_t key_groups(uint32_t layer) const { return layers_[layer].key_groups; }
     uint32_t value_steps(uint32_t layer) const { return layers_[layer].value_steps; }
-    DecodeUnit unit(uint32_t layer) const;
+    DecodeArithmetic arithmetic(uint32_t layer) const;
     // What pipelines of matrices are made for, where unit() says so.
     const PageForm &form(uint32_t layer) const { return layers_[layer].form; }
     // Columns of an item, and threads of its workgroup, where units have n_columns. There are two
@@ -54,7 +55,7 @@ class DecodeRules final : public device::SplitRules {
     struct Layer {
         uint32_t group;
         uint32_t head_dim;
-        bool is_direct;
+        bool is_native;
         bool is_grouped;
         uint32_t key_groups;
         uint32_t value_steps;

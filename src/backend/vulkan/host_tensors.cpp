@@ -51,7 +51,7 @@ lk_status HostTensors::grow(Buffer *buffer, MemoryKind kind, uint64_t bytes) {
     return buffer->open(device_, kind, bytes, "copies of tensors");
 }
 
-lk_status HostTensors::make_room(CallTensor *tensors, uint32_t n) {
+lk_status HostTensors::reserve_area(CallTensor *tensors, uint32_t n) {
     uint64_t input_bytes = 0;
     uint64_t output_bytes = 0;
     for (uint32_t i = 0; i < n; ++i) {
@@ -72,8 +72,8 @@ lk_status HostTensors::make_room(CallTensor *tensors, uint32_t n) {
     return status;
 }
 
-lk_status HostTensors::place(CallTensor *tensors, uint32_t n) {
-    const lk_status status = make_room(tensors, n);
+lk_status HostTensors::stage(CallTensor *tensors, uint32_t n) {
+    const lk_status status = reserve_area(tensors, n);
     if (status)
         return status;
     for (uint32_t i = 0; i < n; ++i) {

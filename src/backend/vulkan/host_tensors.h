@@ -29,7 +29,7 @@ class HostTensors {
     HostTensors(const Device &device, Commands *commands) : device_(device), commands_(*commands) {}
 
     // Waits for work that still reads the inputs of an earlier call, if it has inputs of its own.
-    lk_status place(CallTensor *tensors, uint32_t n);
+    lk_status stage(CallTensor *tensors, uint32_t n);
     // Once the work was submitted: waits for it where outputs are the host's.
     lk_status finish(const CallTensor *tensors, uint32_t n);
 
@@ -37,7 +37,7 @@ class HostTensors {
 
   private:
     lk_status grow(Buffer *buffer, MemoryKind kind, uint64_t bytes);
-    lk_status make_room(CallTensor *tensors, uint32_t n);
+    lk_status reserve_area(CallTensor *tensors, uint32_t n);
 
     const Device &device_;
     Commands &commands_;

@@ -11,12 +11,12 @@ namespace vulkan {
 
 namespace {
 
-constexpr uint32_t kNumbers = 16 * 16;
+constexpr uint32_t kMatrixValues = 16 * 16;
 constexpr uint32_t kSums = 16 * 8;
 
 // In one buffer that is mapped.
 struct ProbeData {
-    uint16_t numbers[kNumbers];
+    uint16_t values[kMatrixValues];
     float sums[kSums];
     uint32_t fits[LK_LANES];
 };
@@ -34,7 +34,7 @@ lk_status run_probe(const Device &device, Pipelines *pipelines, const Buffer &da
     if (status)
         return status;
     recorder.bind(pipeline);
-    const MatrixProbePush push = {data.address(offsetof(ProbeData, numbers)),
+    const MatrixProbePush push = {data.address(offsetof(ProbeData, values)),
                                   data.address(offsetof(ProbeData, sums)),
                                   data.address(offsetof(ProbeData, fits))};
     recorder.push(push);
@@ -56,8 +56,8 @@ lk_status probe_matrices(Device *device, Pipelines *pipelines) {
     auto *data = buffer.as<ProbeData>();
     *data = {};
     bool is_saturated = false;
-    for (uint32_t i = 0; i < kNumbers; ++i)
-        data->numbers[i] = float_to_half(static_cast<float>(i), &is_saturated);
+    for (uint32_t i = 0; i < kMatrixValues; ++i)
+        data->values[i] = float_to_half(static_cast<float>(i), &is_saturated);
     for (uint32_t i = 0; i < kSums; ++i)
         data->sums[i] = static_cast<float>(i);
     status = run_probe(*device, pipelines, buffer);

@@ -6,7 +6,7 @@
 namespace lk {
 namespace vulkan {
 
-static_assert(LK_MERGE_PARTS == kMergeParts, "shaders take as many parts as the interface");
+static_assert(LK_MERGE_SPLITS == kMergeSplits, "shaders take as many parts as the interface");
 
 namespace {
 
@@ -29,16 +29,16 @@ lk_status Merger::merge(const MergeView &view) {
         tensors[n] = {&tensor, view.n_tokens, view.n_heads, n_channels, is_output, &pushes[n], 0};
         ++n;
     };
-    for (uint32_t i = 0; i < view.n_parts; ++i)
+    for (uint32_t i = 0; i < view.n_splits; ++i)
         add(view.parts[i], view.head_dim, false);
-    for (uint32_t i = 0; i < view.n_parts; ++i)
+    for (uint32_t i = 0; i < view.n_splits; ++i)
         add(view.lses[i], 1, false);
     add(view.out, view.head_dim, true);
     if (view.lse.data)
         add(view.lse, 1, true);
     const bool is_recorded = view.queue && view.queue->kind == LK_QUEUE_VULKAN_RECORD;
     commands_.record_into(is_recorded ? static_cast<VkCommandBuffer>(view.queue->handle) : nullptr);
-    lk_status status = tensors_.place(tensors, n);
+    lk_status status = tensors_.stage(tensors, n);
     if (!status)
         status = record(view, pushes);
     return status ? status : tensors_.finish(tensors, n);
@@ -52,12 +52,12 @@ lk_status Merger::record(const MergeView &view, const PushTensor *pushes) {
         status = commands_.begin(&recorder);
     if (status)
         return status;
-    recorder.update(table_, 0, pushes, (2 * view.n_parts + 2) * sizeof(PushTensor));
+    recorder.update(table_, 0, pushes, (2 * view.n_splits + 2) * sizeof(PushTensor));
     recorder.barrier();
     recorder.bind(pipeline);
     MergePush push{};
     push.tensors = table_.address();
-    push.n_parts = view.n_parts;
+    push.n_splits = view.n_splits;
     push.n_tokens = view.n_tokens;
     push.n_heads = view.n_heads;
     push.head_dim = view.head_dim;

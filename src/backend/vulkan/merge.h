@@ -22,7 +22,7 @@ class Merger {
     lk_status merge(const MergeView &view);
 
   private:
-    static constexpr uint32_t kMostTensors = 2 * kMergeParts + 2;
+    static constexpr uint32_t kMostTensors = 2 * kMergeSplits + 2;
     lk_status record(const MergeView &view, const PushTensor *pushes);
 
     const Device &device_;

@@ -40,13 +40,13 @@ uint64_t ReportBuffer::first_bad() const {
     if (!load(&report()->has_fault))
         return first;
     for (uint32_t i = 0; i < n_faults(); ++i) {
-        const uint32_t place = load(faults() + i);
-        if (place == LK_NO_FAULT)
+        const uint32_t index = load(faults() + i);
+        if (index == LK_NO_FAULT)
             continue;
         const auto layer = static_cast<uint32_t>(i % heads_.size());
         const auto serial = static_cast<uint32_t>(i / heads_.size());
-        const uint64_t key = kFaultBias | fault_key(serial, layer, place / 2 / heads_[layer],
-                                                    place / 2 % heads_[layer], place % 2);
+        const uint64_t key = kFaultBias | fault_key(serial, layer, index / 2 / heads_[layer],
+                                                    index / 2 % heads_[layer], index % 2);
         first = std::min(first, key);
     }
     return first;

@@ -4,7 +4,7 @@
 #ifndef LK_BACKEND_VULKAN_REPORT_BUFFER_H
 #define LK_BACKEND_VULKAN_REPORT_BUFFER_H
 
-#include "backend/device/fault_log.h"
+#include "backend/gpu/fault_log.h"
 #include "backend/vulkan/recorder.h"
 #include "shaders/push.h"
 

@@ -36,10 +36,10 @@ const Buffer &SlabPool::find(uint64_t address, uint64_t *offset_bytes) const {
 }
 
 SlabPool::Slab *SlabPool::take_idle(uint64_t bytes) {
-    for (Slab **place = &idle_; *place; place = &(*place)->next)
-        if ((*place)->bytes == bytes) {
-            Slab *found = *place;
-            *place = found->next;
+    for (Slab **link = &idle_; *link; link = &(*link)->next)
+        if ((*link)->bytes == bytes) {
+            Slab *found = *link;
+            *link = found->next;
             return found;
         }
     return nullptr;
@@ -75,10 +75,10 @@ lk_status SlabPool::clear(const Buffer &buffer) {
 void SlabPool::give(const SlabMemory &memory) {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto *slab = static_cast<Slab *>(memory.handle);
-    Slab **place = &used_;
-    while (*place != slab)
-        place = &(*place)->next;
-    *place = slab->next;
+    Slab **link = &used_;
+    while (*link != slab)
+        link = &(*link)->next;
+    *link = slab->next;
     if (n_caches_ && keeps_given_.load()) {
         slab->next = idle_;
         idle_ = slab;

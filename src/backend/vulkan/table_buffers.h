@@ -4,7 +4,7 @@
 #ifndef LK_BACKEND_VULKAN_TABLE_BUFFERS_H
 #define LK_BACKEND_VULKAN_TABLE_BUFFERS_H
 
-#include "backend/device/memory.h"
+#include "backend/gpu/memory.h"
 #include "backend/vulkan/recorder.h"
 
 namespace lk {

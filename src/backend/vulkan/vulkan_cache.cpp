@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/status.h"
-#include "shaders/tile_limits.h"
+#include "shaders/prefill/limits.h"
 
 namespace lk {
 namespace vulkan {
@@ -35,7 +35,7 @@ VulkanCache::VulkanCache(const Allocator &allocator, const Device &device,
       report_(allocator),
       rules_(allocator, device.traits()),
       pipelines_(allocator),
-      mirror_(allocator),
+      state_(allocator),
       commands_(device),
       append_tensors_(device, &commands_),
       attend_tensors_(device, &commands_),
@@ -68,12 +68,12 @@ lk_status VulkanCache::open_tables() {
     for (uint32_t l = 0; l < layout_.n_layers; ++l)
         floats = std::max(floats, tile_partial_floats(layout_.layers[l].head_dim, n_tile_groups()));
     const lk_status status = run({}, [&](const Recorder &) {
-        lk_status filled = mirror_.open(layout_, rules_, &tables_, &report_);
+        lk_status filled = state_.open(layout_, rules_, &tables_, &report_);
         if (!filled)
             filled = put_constants();
         if (!filled)
             filled = jobs_.open(&tables_);
-        floats = std::max(floats, mirror_.splits().partial_floats());
+        floats = std::max(floats, state_.splits().partial_floats());
         if (!filled)
             filled = partials_.open(&tables_, floats * sizeof(float), "the parts of attention");
         return filled;
@@ -87,8 +87,8 @@ lk_status VulkanCache::put_constants() {
         return fail(LK_E_NOMEM, "no memory for the table of %u layers", layout_.n_layers);
     for (uint32_t l = 0; l < layout_.n_layers; ++l) {
         const LayerView &view = layout_.layers[l];
-        const auto &numbers = mirror_.constants().layer(l);
-        layers[l] = {numbers.sink_logits,
+        const auto &parameters = state_.constants().layer(l);
+        layers[l] = {parameters.sink_logits,
                      view.n_query_heads,
                      view.n_kv_heads,
                      view.head_dim,
@@ -97,22 +97,22 @@ lk_status VulkanCache::put_constants() {
                      layout_.first_entries[l],
                      view.scale,
                      view.soft_cap,
-                     numbers.key_centers,
-                     numbers.key_scales,
-                     numbers.key_inverses};
+                     parameters.key_centers,
+                     parameters.key_scales,
+                     parameters.key_inverses};
     }
     const uint64_t layers_bytes = layers.size() * sizeof(LayerInfo);
     lk_status status =
         constants_.open(&tables_, sizeof(StepTable) + layers_bytes, "the constants of a cache");
     if (status)
         return status;
-    const device::StepAddresses step = mirror_.addresses();
+    const device::StepAddresses step = state_.addresses();
     const StepTable table = {step.header,
                              step.sequences,
-                             step.rows,
+                             step.blocks,
                              step.ancestors,
                              step.positions,
-                             mirror_.constants().classes(),
+                             state_.constants().classes(),
                              constants_.address() + sizeof(StepTable),
                              report_.address(),
                              layout_.n_layers,
@@ -124,7 +124,7 @@ lk_status VulkanCache::put_constants() {
 }
 
 uint64_t VulkanCache::fixed_bytes() const {
-    return mirror_.fixed_bytes() + jobs_.bytes() + constants_.bytes() + partials_.bytes() +
+    return state_.fixed_bytes() + jobs_.bytes() + constants_.bytes() + partials_.bytes() +
            append_tensors_.bytes() + attend_tensors_.bytes() + sum_tensors_.bytes() +
            sums_.bytes() + transfer_.bytes();
 }
@@ -165,33 +165,33 @@ Semaphores VulkanCache::next_attend() {
 
 // What a step with staged tokens finds in the staging area.
 Address VulkanCache::staged(const uint16_t *area) const {
-    return mirror_.shape().is_staged ? reinterpret_cast<Address>(area) : 0;
+    return state_.shape().is_staged ? reinterpret_cast<Address>(area) : 0;
 }
 
 uint32_t VulkanCache::n_tile_groups() const { return kTileWorkers * device_.traits().n_cores; }
 
-lk_status VulkanCache::entries_changed(PageRow *row) {
-    mirror_.entries_changed(row);
+lk_status VulkanCache::entries_changed(Block *row) {
+    state_.entries_changed(row);
     return LK_OK;
 }
 
 lk_status VulkanCache::begin(const Batch &batch) {
     n_appends_ = n_attends_ = 0;
     bool has_moved = false;
-    const lk_status status = sums_.grow(&tables_, batch.query_sum_bytes, &has_moved);
+    const lk_status status = sums_.grow(&tables_, batch.query_stat_bytes, &has_moved);
     if (status)
         return status;
-    return run({}, [&](const Recorder &) { return mirror_.begin(batch); });
+    return run({}, [&](const Recorder &) { return state_.begin(batch); });
 }
 
 lk_status VulkanCache::append(const AppendArgs &args) {
-    const device::StepShape &shape = mirror_.shape();
+    const device::StepShape &shape = state_.shape();
     const LayerView &layer = args.layer;
     AppendPush push{};
     CallTensor tensors[] = {
         {&args.k, shape.n_tokens, layer.n_kv_heads, layer.head_dim, false, &push.keys},
         {&args.v, shape.n_tokens, layer.n_kv_heads, layer.head_dim, false, &push.values}};
-    const lk_status status = append_tensors_.place(tensors, 2);
+    const lk_status status = append_tensors_.stage(tensors, 2);
     if (status)
         return status;
     push.step = constants_.address();
@@ -220,7 +220,7 @@ void VulkanCache::record_append(const Recorder &recorder, const AppendArgs &args
 }
 
 lk_status VulkanCache::attend(const AttendArgs &args) {
-    const device::StepShape &shape = mirror_.shape();
+    const device::StepShape &shape = state_.shape();
     const uint32_t n_tokens = shape.n_tokens;
     const uint32_t n_heads = args.layer.n_query_heads;
     const TensorView lse = {args.lse, LK_F32, args.lse_token_stride, args.lse_head_stride,
@@ -229,10 +229,10 @@ lk_status VulkanCache::attend(const AttendArgs &args) {
     CallTensor tensors[] = {{&args.q, n_tokens, n_heads, args.layer.head_dim, false, &pushes[0]},
                             {&args.out, n_tokens, n_heads, args.layer.head_dim, true, &pushes[1]},
                             {&lse, n_tokens, n_heads, 1, true, &pushes[2]}};
-    WatchPipelines watching;
-    lk_status status = args.n_watches ? pipelines_.watch(&watching) : LK_OK;
+    AttentionScoresPipelines scoring;
+    lk_status status = args.n_chunk_attentions ? pipelines_.score_attention(&scoring) : LK_OK;
     if (!status)
-        status = attend_tensors_.place(tensors, 3);
+        status = attend_tensors_.stage(tensors, 3);
     if (status)
         return status;
     const bool is_short = !shape.is_staged && rules_.takes(args.layer_index, shape.max_new);
@@ -241,8 +241,8 @@ lk_status VulkanCache::attend(const AttendArgs &args) {
             record_decode(recorder, args.layer_index, pushes);
         else
             record_tile(recorder, args, pushes);
-        for (uint32_t i = 0; i < args.n_watches; ++i)
-            record_watch(recorder, args, args.watches[i], watching, pushes[0]);
+        for (uint32_t i = 0; i < args.n_chunk_attentions; ++i)
+            record_attention_scores(recorder, args, args.chunk_attentions[i], scoring, pushes[0]);
         return LK_OK;
     });
     return status ? status : attend_tensors_.finish(tensors, 3);
@@ -264,17 +264,17 @@ Push VulkanCache::attend_push(uint32_t layer, const PushTensor *tensors) const {
 
 void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
                                 const PushTensor *tensors) const {
-    const device::Split &split = mirror_.splits().of(layer);
+    const device::Split &split = state_.splits().of(layer);
     const AttendPipelines &pipelines = pipelines_.decode(layer, split.shape.tile_columns);
     const uint32_t most = device_.traits().max_workgroup_count;
-    const Address items = mirror_.addresses().splits + split.items_offset;
+    const Address items = state_.addresses().splits + split.items_offset;
     DecodePush push = attend_push<DecodePush>(layer, tensors);
-    push.n_pieces = split.n_pieces;
+    push.n_kv_tiles = split.n_kv_tiles;
     push.n_strips = layout_.layers[layer].head_dim / LK_STRIP_CHANNELS;
     push.n_key_groups = rules_.key_groups(layer);
     push.n_value_steps = rules_.value_steps(layer);
-    push.n_row_rounds = split.n_row_rounds;
-    push.n_own_row_rounds = split.n_own_row_rounds;
+    push.n_f16_rounds = split.n_f16_rounds;
+    push.n_own_f16_rounds = split.n_own_f16_rounds;
     push.permutation_bytes = rules_.form(layer).permutation_bytes;
     const auto dispatch = [&](VkPipeline pipeline, uint32_t first, uint32_t n, uint32_t n_columns) {
         recorder.bind(pipeline);
@@ -294,7 +294,7 @@ void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
 
 void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
                               const PushTensor *tensors) const {
-    const device::StepShape &shape = mirror_.shape();
+    const device::StepShape &shape = state_.shape();
     const LayerView &layer = args.layer;
     const uint32_t n_columns = shape.max_new * (layer.n_query_heads / layer.n_kv_heads);
     const uint32_t columns = tile_columns(layer.head_dim, n_columns);
@@ -322,27 +322,28 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
 }
 
 // Batches of units follow each other in the same partial results.
-void VulkanCache::record_watch(const Recorder &recorder, const AttendArgs &args,
-                               const ChunkWatch &watch, const WatchPipelines &pipelines,
-                               const PushTensor &queries) const {
-    static_assert(kWatchColumns == LK_WATCH_COLUMNS, "shaders have the units of the core");
+void VulkanCache::record_attention_scores(const Recorder &recorder, const AttendArgs &args,
+                                          const ChunkAttention &request,
+                                          const AttentionScoresPipelines &pipelines,
+                                          const PushTensor &queries) const {
+    static_assert(kAttentionScoreColumns == LK_SCORE_COLUMNS, "shaders have the units of the core");
     const uint32_t most = device_.traits().max_workgroup_count;
-    WatchPush push{};
+    AttentionScoresPush push{};
     push.step = constants_.address();
-    push.masses = watch.masses;
-    push.partials = watch.partials;
+    push.scores = request.scores;
+    push.partials = request.partials;
     push.queries = queries;
     push.layer = args.layer_index;
-    push.sequence = watch.sequence;
-    push.first_query = watch.first_query;
-    push.n_queries = watch.n_queries;
-    push.first_row = watch.first_row;
+    push.sequence = request.sequence;
+    push.first_query = request.first_query;
+    push.n_queries = request.n_queries;
+    push.first_block = request.first_block;
     push.page_tokens = layout_.page_tokens;
-    push.chunk_tokens = watch.chunk_tokens;
-    push.n_chunks = watch.n_chunks;
-    push.n_tiles = watch_tiles(args.layer, watch.n_queries);
-    push.is_first = watch.is_first != 0;
-    push.weight = watch.weight;
+    push.chunk_tokens = request.chunk_tokens;
+    push.n_chunks = request.n_chunks;
+    push.n_tiles = attention_score_tiles(args.layer, request.n_queries);
+    push.is_first = request.is_first != 0;
+    push.weight = request.weight;
     const uint32_t end = push.n_tiles * args.layer.n_kv_heads;
     const auto dispatch = [&](VkPipeline pipeline, uint32_t x, uint32_t y) {
         recorder.dispatch_barrier();
@@ -350,12 +351,12 @@ void VulkanCache::record_watch(const Recorder &recorder, const AttendArgs &args,
         recorder.push(push);
         recorder.dispatch(x, y);
     };
-    for (; push.first_unit < end; push.first_unit += push.n_units) {
-        push.n_units = std::min(watch.max_units, end - push.first_unit);
-        dispatch(pipelines.parts, std::min(most, push.n_chunks), push.n_units);
-        dispatch(pipelines.totals, LK_WATCH_COLUMNS / LK_WATCH_TOTAL_COLUMNS, push.n_units);
-        const auto n_groups = static_cast<uint32_t>(ceil_div(push.n_chunks, LK_WATCH_MASS_THREADS));
-        dispatch(pipelines.masses, std::min(most, n_groups), 1);
+    for (; push.first_work_tile < end; push.first_work_tile += push.n_work_tiles) {
+        push.n_work_tiles = std::min(request.max_tiles, end - push.first_work_tile);
+        dispatch(pipelines.partials, std::min(most, push.n_chunks), push.n_work_tiles);
+        dispatch(pipelines.totals, LK_SCORE_COLUMNS / LK_SCORE_TOTAL_COLUMNS, push.n_work_tiles);
+        const auto n_groups = static_cast<uint32_t>(ceil_div(push.n_chunks, LK_SCORE_THREADS));
+        dispatch(pipelines.scores, std::min(most, n_groups), 1);
     }
 }
 
@@ -370,7 +371,7 @@ Workgroups workgroups_of(const Item *, uint32_t n) {
     return {n, 1};
 }
 Workgroups workgroups_of(const ShrinkItem *items, uint32_t n) {
-    return {device::most_halves(items, n), n};
+    return {device::most_pages(items, n), n};
 }
 
 }  // namespace
@@ -380,7 +381,7 @@ lk_status VulkanCache::run_jobs(VkPipeline pipeline, const Item *items, uint32_t
                                 const device::PackExtent &extent) {
     JobPush push{};
     push.jobs = jobs_.address();
-    push.classes = mirror_.constants().classes();
+    push.classes = state_.constants().classes();
     push.head_dim = extent.head_dim;
     push.page_tokens = extent.page_tokens;
     return run({}, [&](const Recorder &recorder) {
@@ -401,8 +402,8 @@ lk_status VulkanCache::pack(const PackItem *items, uint32_t n_items) {
     return run_jobs(pipelines_.pack(), items, n_items, device::extent_of(items, n_items));
 }
 
-lk_status VulkanCache::reopen(const ReopenItem *items, uint32_t n_items) {
-    return run_jobs(pipelines_.reopen(), items, n_items, {});
+lk_status VulkanCache::dequantize(const DequantizeItem *items, uint32_t n_items) {
+    return run_jobs(pipelines_.dequantize(), items, n_items, {});
 }
 
 lk_status VulkanCache::move(const MoveItem *items, uint32_t n_items) {
@@ -413,16 +414,16 @@ lk_status VulkanCache::shrink(const ShrinkItem *items, uint32_t n_items) {
     return run_jobs(pipelines_.shrink(), items, n_items, {});
 }
 
-lk_status VulkanCache::sum_queries(const QuerySumArgs &args) {
+lk_status VulkanCache::sum_queries(const QueryStatArgs &args) {
     const LayerView &layer = args.layer;
-    QuerySumPush push{};
+    QueryStatsPush push{};
     CallTensor tensor = {
-        &args.q,      mirror_.shape().n_tokens, layer.n_query_heads, layer.head_dim, false,
+        &args.q,      state_.shape().n_tokens, layer.n_query_heads, layer.head_dim, false,
         &push.queries};
-    const lk_status status = sum_tensors_.place(&tensor, 1);
+    const lk_status status = sum_tensors_.stage(&tensor, 1);
     if (status)
         return status;
-    push.key_scales = mirror_.constants().layer(args.layer_index).key_scales;
+    push.key_scales = state_.constants().layer(args.layer_index).key_scales;
     push.head_dim = layer.head_dim;
     push.group_size = layer.n_query_heads / layer.n_kv_heads;
     return run({}, [&](const Recorder &recorder) {
@@ -433,13 +434,13 @@ lk_status VulkanCache::sum_queries(const QuerySumArgs &args) {
     });
 }
 
-void VulkanCache::record_sums(const Recorder &recorder, const QuerySumRun &run,
-                              QuerySumPush push) const {
+void VulkanCache::record_sums(const Recorder &recorder, const QueryStatRun &run,
+                              QueryStatsPush push) const {
     const uint32_t most = device_.traits().max_workgroup_count;
     push.stride_bytes = static_cast<uint32_t>(run.stride_bytes);
     push.tokens_per_sum = run.tokens_per_sum;
     push.first_head = run.first_head;
-    const uint32_t n_sums = n_query_sums(run);
+    const uint32_t n_sums = n_query_stats(run);
     for (uint32_t first = 0; first < n_sums; first += most) {
         const uint32_t first_token = first * run.tokens_per_sum;
         push.sums = sums_.address() + run.offset_bytes + first * run.stride_bytes;
@@ -450,15 +451,15 @@ void VulkanCache::record_sums(const Recorder &recorder, const QuerySumRun &run,
     }
 }
 
-lk_status VulkanCache::add_sums(const SumItem *items, uint32_t n_items) {
+lk_status VulkanCache::add_stats(const StatItem *items, uint32_t n_items) {
     constexpr uint32_t kMostTiles = 1024;  // workgroups that take the channels of an item in turn
     return run({}, [&](const Recorder &recorder) {
-        return jobs_.run(layout_, items, n_items, [&](const SumItem *added, uint32_t n) {
-            const AddSumsPush push = {jobs_.address(), n, 0};
+        return jobs_.run(layout_, items, n_items, [&](const StatItem *added, uint32_t n) {
+            const AddQueryStatsPush push = {jobs_.address(), n, 0};
             const uint64_t n_tiles =
-                ceil_div(uint64_t{device::most_channels(added, n)}, LK_SUM_THREADS);
+                ceil_div(uint64_t{device::most_channels(added, n)}, LK_QUERY_STATS_THREADS);
             recorder.barrier();
-            recorder.bind(pipelines_.add_sums());
+            recorder.bind(pipelines_.add_stats());
             recorder.push(push);
             recorder.dispatch(static_cast<uint32_t>(std::min<uint64_t>(n_tiles, kMostTiles)), n);
             recorder.barrier();

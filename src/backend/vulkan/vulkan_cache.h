@@ -4,8 +4,8 @@
 #ifndef LK_BACKEND_VULKAN_VULKAN_CACHE_H
 #define LK_BACKEND_VULKAN_VULKAN_CACHE_H
 
-#include "backend/device/mirror.h"
-#include "backend/device/sum_area.h"
+#include "backend/gpu/device_state.h"
+#include "backend/gpu/query_stats_area.h"
 #include "backend/vulkan/cache_pipelines.h"
 #include "backend/vulkan/host_tensors.h"
 #include "backend/vulkan/report_buffer.h"
@@ -26,14 +26,14 @@ class VulkanCache final : public CacheDevice {
     lk_status set_queue(const lk_queue *queue) override;
     bool is_capturing() const override { return false; }
 
-    lk_status row_create(PageRow *row) override { return mirror_.row_create(row); }
-    void row_destroy(PageRow *row) override { mirror_.row_destroy(row); }
-    lk_status entries_changed(PageRow *row) override;
+    lk_status block_create(Block *row) override { return state_.block_create(row); }
+    void block_destroy(Block *row) override { state_.block_destroy(row); }
+    lk_status entries_changed(Block *row) override;
 
     lk_status begin(const Batch &batch) override;
     lk_status append(const AppendArgs &args) override;
     lk_status pack(const PackItem *items, uint32_t n_items) override;
-    lk_status reopen(const ReopenItem *items, uint32_t n_items) override;
+    lk_status dequantize(const DequantizeItem *items, uint32_t n_items) override;
     lk_status download(const SlotCopy *items, uint32_t n_items) override {
         return transfer_.download(items, n_items);
     }
@@ -42,13 +42,13 @@ class VulkanCache final : public CacheDevice {
     }
     lk_status move(const MoveItem *items, uint32_t n_items) override;
     lk_status shrink(const ShrinkItem *items, uint32_t n_items) override;
-    uint64_t query_sums() const override { return sums_.address(); }
-    lk_status sum_queries(const QuerySumArgs &args) override;
-    lk_status add_sums(const SumItem *items, uint32_t n_items) override;
+    uint64_t query_stats() const override { return sums_.address(); }
+    lk_status sum_queries(const QueryStatArgs &args) override;
+    lk_status add_stats(const StatItem *items, uint32_t n_items) override;
     lk_status attend(const AttendArgs &args) override;
 
-    void report(DataReport *out) const override { mirror_.report(out); }
-    void clear_report() override { mirror_.clear_report(); }
+    void report(DataReport *out) const override { state_.report(out); }
+    void clear_report() override { state_.clear_report(); }
     uint64_t fixed_bytes() const override;
 
   private:
@@ -60,7 +60,7 @@ class VulkanCache final : public CacheDevice {
     template <class Item>
     lk_status run_jobs(VkPipeline pipeline, const Item *items, uint32_t n_items,
                        const device::PackExtent &extent);
-    void record_sums(const Recorder &recorder, const QuerySumRun &run, QuerySumPush push) const;
+    void record_sums(const Recorder &recorder, const QueryStatRun &run, QueryStatsPush push) const;
     void record_append(const Recorder &recorder, const AppendArgs &args, AppendPush push) const;
     // tensors: queries, outputs, LSEs.
     template <class Push>
@@ -68,8 +68,10 @@ class VulkanCache final : public CacheDevice {
     void record_decode(const Recorder &recorder, uint32_t layer, const PushTensor *tensors) const;
     void record_tile(const Recorder &recorder, const AttendArgs &args,
                      const PushTensor *tensors) const;
-    void record_watch(const Recorder &recorder, const AttendArgs &args, const ChunkWatch &watch,
-                      const WatchPipelines &pipelines, const PushTensor &queries) const;
+    void record_attention_scores(const Recorder &recorder, const AttendArgs &args,
+                                 const ChunkAttention &request,
+                                 const AttentionScoresPipelines &pipelines,
+                                 const PushTensor &queries) const;
     Address staged(const uint16_t *area) const;
     uint32_t n_tile_groups() const;
     Semaphores next_append();
@@ -83,11 +85,11 @@ class VulkanCache final : public CacheDevice {
     ReportBuffer report_;
     DecodeRules rules_;
     CachePipelines pipelines_;
-    device::Mirror mirror_;
+    device::DeviceState state_;
     device::JobList jobs_;
     device::Table constants_;  // StepTable, LayerInfo [layers]
     device::Table partials_;   // of one call of attention
-    device::SumArea sums_;
+    device::QueryStatsArea sums_;
 
     lk_queue queue_{};
     uint32_t n_appends_ = 0;  // of the step

@@ -95,7 +95,7 @@ extern "C" {
     pub fn lk_plan_set_recent(
         plan: *mut lk_plan,
         sink_tokens: u32,
-        window_tokens: u32,
+        recent_tokens: u32,
     ) -> lk_status;
     pub fn lk_plan_set_ladder(
         plan: *mut lk_plan,
@@ -121,7 +121,7 @@ extern "C" {
         plan: *const lk_plan,
         page_tokens: *mut u32,
         sink_tokens: *mut u32,
-        window_tokens: *mut u32,
+        recent_tokens: *mut u32,
     ) -> lk_status;
     pub fn lk_plan_width(
         plan: *const lk_plan,
@@ -260,7 +260,7 @@ extern "C" {
         scores: *const lk_tensor,
     ) -> lk_status;
     pub fn lk_bm25_init(options: *mut lk_bm25, struct_bytes: usize) -> lk_status;
-    pub fn lk_chunks_bm25(
+    pub fn lk_chunks_score_bm25(
         options: *const lk_bm25,
         tokens: *const u32,
         starts: *const u64,
@@ -286,13 +286,13 @@ extern "C" {
         classes: *mut lk_chunk_class,
         n_bytes: *mut u64,
     ) -> lk_status;
-    pub fn lk_chunk_watch_init(watch: *mut lk_chunk_watch, struct_bytes: usize) -> lk_status;
-    pub fn lk_chunks_watch(
+    pub fn lk_chunk_attention_init(watch: *mut lk_chunk_attention, struct_bytes: usize) -> lk_status;
+    pub fn lk_chunks_score_attention(
         cache: *mut lk_cache,
         id: lk_sequence,
-        watch: *const lk_chunk_watch,
+        watch: *const lk_chunk_attention,
     ) -> lk_status;
-    pub fn lk_chunks_attention(
+    pub fn lk_chunks_attention_scores(
         cache: *mut lk_cache,
         id: lk_sequence,
         n_chunks: u32,
@@ -357,7 +357,7 @@ extern "C" {
         n_tokens: u32,
         n_heads: u32,
         head_dim: u32,
-        n_parts: u32,
+        n_splits: u32,
         outs: *const *const lk_tensor,
         lses: *const *const lk_tensor,
         out: *const lk_tensor,
@@ -438,11 +438,11 @@ extern "C" {
         index: u32,
         sequence: *mut lk_snapshot_sequence,
     ) -> lk_status;
-    pub fn lk_snapshot_class_init(kind: *mut lk_snapshot_class, struct_bytes: usize) -> lk_status;
-    pub fn lk_snapshot_get_class(
+    pub fn lk_snapshot_format_init(kind: *mut lk_snapshot_format, struct_bytes: usize) -> lk_status;
+    pub fn lk_snapshot_get_format(
         snapshot: *const lk_snapshot,
         index: u32,
-        kind: *mut lk_snapshot_class,
+        kind: *mut lk_snapshot_format,
     ) -> lk_status;
 
     // calibrate.h
@@ -560,7 +560,7 @@ extern "C" {
         bits: u32,
         sensitivity: *mut f64,
     ) -> lk_status;
-    pub fn lk_allocate(
+    pub fn lk_solve_widths(
         n_items: u32,
         n_choices: u32,
         costs: *const f64,

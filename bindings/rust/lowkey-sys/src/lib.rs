@@ -54,15 +54,15 @@ constants!(lk_status:
 pub type lk_dtype = u32;
 constants!(lk_dtype: LK_F16 = 1, LK_BF16 = 2, LK_F32 = 3);
 
-pub type lk_memory = u32;
-constants!(lk_memory: LK_MEMORY_HOST = 1, LK_MEMORY_CUDA = 2, LK_MEMORY_VULKAN = 3);
+pub type lk_memory_kind = u32;
+constants!(lk_memory_kind: LK_MEMORY_HOST = 1, LK_MEMORY_CUDA = 2, LK_MEMORY_VULKAN = 3);
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct lk_tensor {
     pub size: u32,
     pub dtype: lk_dtype,
-    pub memory: lk_memory,
+    pub memory: lk_memory_kind,
     pub flags: u32,
     pub data: *mut c_void,
     pub buffer: u64,
@@ -156,7 +156,7 @@ pub struct lk_capability {
     pub key_bits: u32,
     pub value_bits: u32,
     pub page_tokens: u32,
-    pub memory: lk_memory,
+    pub memory: lk_memory_kind,
     pub dtype: lk_dtype,
     pub queue: lk_queue_kind,
 }
@@ -222,8 +222,8 @@ pub const LK_ALL: u32 = u32::MAX;
 
 pub type lk_axis = u32;
 constants!(lk_axis: LK_AXIS_CHANNEL = 1, LK_AXIS_TOKEN = 2);
-pub type lk_score = u32;
-constants!(lk_score: LK_SCORE_KEY = 1, LK_SCORE_QUERY_RANGE = 2);
+pub type lk_ranking = u32;
+constants!(lk_ranking: LK_RANKING_KEY = 1, LK_RANKING_QUERY_RANGE = 2);
 
 pub type lk_one_bit = u32;
 constants!(lk_one_bit: LK_ONE_BIT_DEVIATION = 1, LK_ONE_BIT_RANGE = 2);
@@ -243,7 +243,7 @@ pub struct lk_key_rule {
     pub group: u32,
     pub boost_channels: u32,
     pub boost_bits: u32,
-    pub boost_score: lk_score,
+    pub boost_ranking: lk_ranking,
     pub channel_bits: *const u8,
     pub one_bit: lk_one_bit,
     pub clip: f32,
@@ -344,7 +344,7 @@ pub type lk_pressure_fn = Option<
 pub struct lk_pressure {
     pub size: u32,
     pub capacity: u32,
-    pub lacking_bytes: u64,
+    pub shortfall_bytes: u64,
     pub reserved_bytes: u64,
     pub budget_bytes: u64,
     pub ids: *mut lk_sequence,
@@ -367,12 +367,12 @@ pub struct lk_cache_stats {
     pub workspace_bytes: u64,
     pub free_bytes: u64,
     pub pages_packed: u64,
-    pub pages_reopened: u64,
+    pub pages_dequantized: u64,
     pub values_saturated: u64,
     pub device_bytes: u64,
     pub shared_bytes: u64,
     pub pages_copied: u64,
-    pub halves_shrunk: u64,
+    pub pages_shrunk: u64,
     pub sequences_evicted: u64,
     pub fragmented_bytes: u64,
     pub plane_bytes: [u64; 6],
@@ -393,7 +393,7 @@ pub struct lk_bm25 {
 #[derive(Clone, Copy, Debug)]
 pub struct lk_chunk_quota {
     pub size: u32,
-    pub row_chunks: u32,
+    pub block_chunks: u32,
     pub low_share: f64,
     pub high_share: f64,
     pub budget_bytes: u64,
@@ -404,7 +404,7 @@ pub struct lk_chunk_quota {
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct lk_chunk_watch {
+pub struct lk_chunk_attention {
     pub size: u32,
     pub n_query_tokens: u32,
     pub chunk_tokens: u32,
@@ -459,10 +459,10 @@ pub struct lk_snapshot_info {
     pub size: u32,
     pub version: u32,
     pub n_sequences: u32,
-    pub n_classes: u32,
+    pub n_formats: u32,
     pub total_bytes: u64,
     pub n_tokens: u64,
-    pub n_rows: u64,
+    pub n_blocks: u64,
     pub geometry_hash: u64,
     pub plan_hash: u64,
     pub fingerprint_bytes: u32,
@@ -477,19 +477,19 @@ pub struct lk_snapshot_sequence {
     pub flags: u32,
     pub id: lk_sequence,
     pub n_tokens: u64,
-    pub n_rows: u64,
-    pub n_shared_rows: u64,
+    pub n_blocks: u64,
+    pub n_shared_blocks: u64,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct lk_snapshot_class {
+pub struct lk_snapshot_format {
     pub size: u32,
     pub is_value: u32,
     pub head_dim: u32,
     pub page_tokens: u32,
     pub channels: [u32; 6],
-    pub n_halves: u64,
+    pub n_pages: u64,
     pub payload_bytes: u64,
     pub metadata_bytes: u64,
 }
@@ -537,7 +537,7 @@ pub struct lk_chanmix {
     pub metadata: lk_metadata,
     pub group: u32,
     pub sink_tokens: u32,
-    pub window_tokens: u32,
+    pub recent_tokens: u32,
     pub retrieval_share: f64,
     pub budget_bytes: u64,
     pub budget_tokens: u64,
@@ -553,7 +553,7 @@ pub struct lk_auto {
     pub size: u32,
     pub centers: u32,
     pub sink_tokens: u32,
-    pub window_tokens: u32,
+    pub recent_tokens: u32,
     pub bits_per_value: f64,
     pub budget_bytes: u64,
     pub budget_tokens: u64,
@@ -602,7 +602,7 @@ pub struct lk_pmkvq {
     pub group: u32,
     pub key_scales: u32,
     pub sink_tokens: u32,
-    pub window_tokens: u32,
+    pub recent_tokens: u32,
     pub budget_bytes: u64,
     pub budget_tokens: u64,
     pub budget_sequences: u32,
@@ -611,4 +611,4 @@ pub struct lk_pmkvq {
 
 // step.h, merge.h
 pub const LK_DRAFT_TOKENS: u32 = 64;
-pub const LK_MERGE_PARTS: u32 = 16;
+pub const LK_MERGE_SPLITS: u32 = 16;

@@ -132,7 +132,7 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         lk_layer { size, n_query_heads, n_kv_heads, head_dim, window_tokens, window_sink_tokens,
                    scale, soft_cap, sink_logits }
         lk_geometry { size, n_layers, layers }
-        lk_key_rule { size, bits, axis, group, boost_channels, boost_bits, boost_score,
+        lk_key_rule { size, bits, axis, group, boost_channels, boost_bits, boost_ranking,
                       channel_bits, one_bit, clip }
         lk_value_rule { size, bits, group, one_bit, clip }
         lk_chunk_mix { size, n_low, n_middle, n_high }
@@ -142,36 +142,36 @@ fn said_by_rust() -> BTreeMap<String, i64> {
                        metadata_bytes, recent_bytes, table_bytes, cache_bytes }
         lk_cache_desc { size, max_sequences, max_step_tokens, flags, budget_bytes, slab_bytes,
                         max_budget_bytes, sequence_limit_bytes, pressure, pressure_user }
-        lk_pressure { size, capacity, lacking_bytes, reserved_bytes, budget_bytes, ids, n_ids,
+        lk_pressure { size, capacity, shortfall_bytes, reserved_bytes, budget_bytes, ids, n_ids,
                       reserved }
         lk_chanmix_layout { size, head_dim, token_bytes, reserved, channel, bits, byte, shift }
         lk_cache_stats { size, n_sequences, n_tokens, budget_bytes, reserved_bytes, payload_bytes,
                          metadata_bytes, recent_bytes, table_bytes, workspace_bytes, free_bytes,
-                         pages_packed, pages_reopened, values_saturated, device_bytes, shared_bytes,
-                         pages_copied, halves_shrunk, sequences_evicted, fragmented_bytes,
+                         pages_packed, pages_dequantized, values_saturated, device_bytes, shared_bytes,
+                         pages_copied, pages_shrunk, sequences_evicted, fragmented_bytes,
                          plane_bytes }
         lk_snapshot_desc { size, fingerprint_bytes, fingerprint, progress, progress_user }
-        lk_snapshot_info { size, version, n_sequences, n_classes, total_bytes, n_tokens, n_rows,
+        lk_snapshot_info { size, version, n_sequences, n_formats, total_bytes, n_tokens, n_blocks,
                            geometry_hash, plan_hash, fingerprint_bytes, fingerprint, reserved }
-        lk_snapshot_sequence { size, flags, id, n_tokens, n_rows, n_shared_rows }
-        lk_snapshot_class { size, is_value, head_dim, page_tokens, channels, n_halves,
+        lk_snapshot_sequence { size, flags, id, n_tokens, n_blocks, n_shared_blocks }
+        lk_snapshot_format { size, is_value, head_dim, page_tokens, channels, n_pages,
                             payload_bytes, metadata_bytes }
         lk_probe { size, prefix_tokens, period_tokens, sink_tokens, local_tokens }
         lk_bm25 { size, chunk_tokens, k1, b }
-        lk_chunk_quota { size, row_chunks, low_share, high_share, budget_bytes, low_bytes,
+        lk_chunk_quota { size, block_chunks, low_share, high_share, budget_bytes, low_bytes,
             middle_bytes, high_bytes }
-        lk_chunk_watch { size, chunk_tokens, n_chunks, n_query_tokens, n_layers, reserved, layers }
+        lk_chunk_attention { size, chunk_tokens, n_chunks, n_query_tokens, n_layers, reserved, layers }
         lk_chunks_info { size, n_chunks, chunk_tokens, is_assigned, deferral, n_low, n_middle,
                          n_high, n_wider, n_narrower, first_token, retained_bytes }
         lk_rope { size, pairing, channels, reserved, base, frequencies }
         lk_scale_search { size, pairing, channels, key_bits, value_bits, query_step }
         lk_pmkvq { size, n_widths, widths, sensitivity, scope, split, key_axis, group, key_scales,
-            sink_tokens, window_tokens, budget_bytes, budget_tokens, budget_sequences,
+            sink_tokens, recent_tokens, budget_bytes, budget_tokens, budget_sequences,
             budget_step_tokens }
         lk_chanmix { size, retrieval, scope, outliers, centers, metadata, group, sink_tokens,
-                     window_tokens, retrieval_share, budget_bytes, budget_tokens,
+                     recent_tokens, retrieval_share, budget_bytes, budget_tokens,
                      budget_sequences, budget_step_tokens, one_bit, reserved }
-        lk_auto { size, centers, sink_tokens, window_tokens, bits_per_value, budget_bytes,
+        lk_auto { size, centers, sink_tokens, recent_tokens, bits_per_value, budget_bytes,
                   budget_tokens, budget_sequences, budget_step_tokens }
     );
     values_of!(said,
@@ -183,8 +183,8 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         LK_LOG_DEBUG LK_CPU_REFERENCE_ONLY LK_CPU_NO_AVX2 LK_CPU_NO_AVX512 LK_CPU_NO_NEON
         LK_VULKAN_NO_FLOAT16 LK_VULKAN_NO_SUBGROUP LK_VULKAN_NO_INTEGER_DOT
         LK_VULKAN_NO_COOPERATIVE_MATRIX LK_VULKAN_NO_TIMELINE LK_ALL LK_AXIS_CHANNEL LK_AXIS_TOKEN
-        LK_SCORE_KEY LK_SCORE_QUERY_RANGE LK_METADATA_F16 LK_METADATA_F8 LK_DRAFT_TOKENS
-        LK_MERGE_PARTS LK_ALL_TOKENS LK_FINGERPRINT_BYTES LK_STATISTIC_KEY_MIN
+        LK_RANKING_KEY LK_RANKING_QUERY_RANGE LK_METADATA_F16 LK_METADATA_F8 LK_DRAFT_TOKENS
+        LK_MERGE_SPLITS LK_ALL_TOKENS LK_FINGERPRINT_BYTES LK_STATISTIC_KEY_MIN
         LK_STATISTIC_KEY_MAX LK_STATISTIC_KEY_RANGE LK_STATISTIC_KEY_MEAN
         LK_STATISTIC_KEY_MAGNITUDE LK_STATISTIC_QUERY_MAGNITUDE LK_CHANNEL_SUBNORMAL
         LK_CHANNEL_NORMAL LK_CHANNEL_OUTLIER LK_SCOPE_HEAD LK_SCOPE_LAYER LK_RETRIEVAL_NONE

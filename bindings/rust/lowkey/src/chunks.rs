@@ -95,7 +95,7 @@ impl Default for Bm25 {
 }
 
 /// Scores of the whole chunks of `options.chunk_tokens` tokens by the query's tokens; see
-/// `lk_chunks_bm25`.
+/// `lk_chunks_score_bm25`.
 pub fn bm25(options: Bm25, tokens: &[u32], query: &[u32]) -> Result<Vec<f32>> {
     let n_chunks = tokens.len().checked_div(options.chunk_tokens as usize).unwrap_or(0);
     bm25_raw(options, tokens, None, n_chunks, query)
@@ -126,7 +126,7 @@ fn bm25_raw(
     let mut scores = vec![0f32; n_chunks];
     // SAFETY: the chunks end within tokens, and scores have an element for each.
     unsafe {
-        check(sys::lk_chunks_bm25(
+        check(sys::lk_chunks_score_bm25(
             &raw,
             tokens.as_ptr(),
             starts.map_or(ptr::null(), <[u64]>::as_ptr),
@@ -171,7 +171,7 @@ pub fn by_thresholds(scores: &[f32], alpha: f64, beta: f64) -> Result<ByThreshol
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quota {
     /// Chunks of a page, at least 1.
-    pub row_chunks: u32,
+    pub block_chunks: u32,
     /// Parts of all chunks; the low one counts without a budget alone.
     pub low_share: f64,
     pub high_share: f64,
@@ -189,14 +189,14 @@ pub struct QuotaBudget {
 
 impl Default for Quota {
     fn default() -> Self {
-        Quota { row_chunks: 4, low_share: 0.6, high_share: 0.1, budget: None }
+        Quota { block_chunks: 4, low_share: 0.6, high_share: 0.1, budget: None }
     }
 }
 
 /// Classes by rank, and the bytes that they take by the quota's budget; see `lk_chunks_by_quota`.
 pub fn by_quota(scores: &[f32], quota: Quota) -> Result<(Vec<ChunkClass>, u64)> {
     let mut raw = initial(sys::lk_chunk_quota_init)?;
-    raw.row_chunks = quota.row_chunks;
+    raw.block_chunks = quota.block_chunks;
     raw.low_share = quota.low_share;
     raw.high_share = quota.high_share;
     if let Some(budget) = quota.budget {
@@ -220,7 +220,7 @@ pub fn by_quota(scores: &[f32], quota: Quota) -> Result<(Vec<ChunkClass>, u64)> 
     Ok((classes_of(&classes), n_bytes))
 }
 
-/// Which attention [`Sequence::watch_chunks`] gathers; see `lk_chunk_watch`.
+/// Which attention [`Sequence::watch_chunks`] gathers; see `lk_chunk_attention`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch<'a> {
     /// The last ones of the step's.
@@ -371,9 +371,9 @@ impl Sequence<'_> {
     }
 
     /// Score the context's chunks by attention in the next step; None ends that. See
-    /// `lk_chunks_watch`.
+    /// `lk_chunks_score_attention`.
     pub fn watch_chunks(&mut self, watch: Option<Watch<'_>>) -> Result<()> {
-        let mut raw = initial(sys::lk_chunk_watch_init)?;
+        let mut raw = initial(sys::lk_chunk_attention_init)?;
         if let Some(watch) = watch {
             raw.n_query_tokens = watch.n_query_tokens;
             raw.chunk_tokens = watch.chunk_tokens;
@@ -383,7 +383,7 @@ impl Sequence<'_> {
         }
         let raw = watch.map_or(ptr::null(), |_| &raw as *const _);
         // SAFETY: the layers are as many as is told, and read during the call.
-        unsafe { check(sys::lk_chunks_watch(self.state.raw(), self.id, raw)) }
+        unsafe { check(sys::lk_chunks_score_attention(self.state.raw(), self.id, raw)) }
     }
 
     /// The scores that the watch has gathered, once its step was committed, for as many chunks as
@@ -392,7 +392,7 @@ impl Sequence<'_> {
         let mut scores = vec![0f32; n_chunks as usize];
         // SAFETY: scores have as many elements as is told.
         unsafe {
-            check(sys::lk_chunks_attention(
+            check(sys::lk_chunks_attention_scores(
                 self.state.raw(),
                 self.id,
                 n_chunks,

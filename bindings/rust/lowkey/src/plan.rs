@@ -405,9 +405,9 @@ impl Plan {
         if let Some(boost) = &rule.boost {
             raw.boost_channels = boost.channels;
             raw.boost_bits = boost.bits;
-            raw.boost_score = match boost.score {
-                Score::Key => sys::LK_SCORE_KEY,
-                Score::QueryRange => sys::LK_SCORE_QUERY_RANGE,
+            raw.boost_ranking = match boost.score {
+                Score::Key => sys::LK_RANKING_KEY,
+                Score::QueryRange => sys::LK_RANKING_QUERY_RANGE,
             };
         }
         // The library reads head_dim bytes of every layer that is meant, so the longest decides.
@@ -517,8 +517,8 @@ impl Plan {
     }
 
     /// The first and at least the last tokens of a sequence that stay at 16 bits.
-    pub fn set_recent(&mut self, sink_tokens: u32, window_tokens: u32) -> Result<&mut Self> {
-        unsafe { check(sys::lk_plan_set_recent(self.raw, sink_tokens, window_tokens))? };
+    pub fn set_recent(&mut self, sink_tokens: u32, recent_tokens: u32) -> Result<&mut Self> {
+        unsafe { check(sys::lk_plan_set_recent(self.raw, sink_tokens, recent_tokens))? };
         Ok(self)
     }
 

@@ -7,7 +7,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 #[non_exhaustive]
 pub struct Pressure {
     /// To what the step needs.
-    pub lacking_bytes: u64,
+    pub shortfall_bytes: u64,
     pub reserved_bytes: u64,
     pub budget_bytes: u64,
     /// The most sequences that may be removed at once.
@@ -36,7 +36,7 @@ pub(crate) unsafe extern "C" fn ask(
 ) -> sys::lk_pressure_action {
     let (ask, raw) = (&mut *(user as *mut PressureFn), &mut *raw);
     let question = Pressure {
-        lacking_bytes: raw.lacking_bytes,
+        shortfall_bytes: raw.shortfall_bytes,
         reserved_bytes: raw.reserved_bytes,
         budget_bytes: raw.budget_bytes,
         capacity: raw.capacity,

@@ -66,7 +66,7 @@ impl Shape {
 
 fn raw_tensor(
     dtype: sys::lk_dtype,
-    memory: sys::lk_memory,
+    memory: sys::lk_memory_kind,
     token_stride: usize,
     head_stride: usize,
 ) -> Result<sys::lk_tensor> {

@@ -222,7 +222,7 @@ fn budgets_hold() {
     step(&cache, &sequence, 0..256).unwrap();
     let error = (0..64).find_map(|_| step(&cache, &sequence, 0..128).err()).unwrap();
     assert_eq!(error.kind, ErrorKind::Budget);
-    assert!(error.sentence.contains("lacks"), "{}", error);
+    assert!(error.sentence.contains("is short of"), "{}", error);
 }
 
 #[test]
@@ -460,7 +460,7 @@ fn pages_shrink_for_a_lower_budget() {
     let wide = cache.stats().unwrap();
     cache.shrink(Which::All, 4).unwrap();
     let narrow = cache.stats().unwrap();
-    assert!(narrow.halves_shrunk > wide.halves_shrunk);
+    assert!(narrow.pages_shrunk > wide.pages_shrunk);
     assert!(narrow.payload_bytes + narrow.recent_bytes < wide.payload_bytes + wide.recent_bytes);
     assert_eq!(cache.shrink(Which::Only(0), 8).unwrap_err().kind, ErrorKind::Argument);
     assert_eq!(cache.shrink(Which::Only(9), 2).unwrap_err().kind, ErrorKind::NotFound);
@@ -594,7 +594,7 @@ fn chunks_are_scored_without_a_cache() {
     assert_eq!(error.kind, ErrorKind::Data);
     let budget =
         chunks::QuotaBudget { budget_bytes: 12, low_bytes: 2, middle_bytes: 4, high_bytes: 8 };
-    let quota = chunks::Quota { row_chunks: 1, budget: Some(budget), ..Default::default() };
+    let quota = chunks::Quota { block_chunks: 1, budget: Some(budget), ..Default::default() };
     let (classes, n_bytes) = chunks::by_quota(&[0.0, 1.0, 0.5], quota).unwrap();
     assert_eq!((classes[1], n_bytes), (ChunkClass::High, 12));
     let error = chunks::by_quota(&[0.0; 9], quota).unwrap_err();
@@ -665,7 +665,7 @@ fn pressure_removes_raises_and_refuses() {
     step(&cache, &victim, 0..256).unwrap();
     assert_eq!(fill(&cache, &kept).kind, ErrorKind::Budget);
     let asked = asked.lock().unwrap();
-    assert!(asked.len() >= 3 && asked[0].lacking_bytes > 0, "{:?}", asked);
+    assert!(asked.len() >= 3 && asked[0].shortfall_bytes > 0, "{:?}", asked);
     assert!(asked[0].budget_bytes == 3 << 20 && asked[0].capacity >= 3, "{:?}", asked);
     let stats = cache.stats().unwrap();
     assert_eq!((stats.budget_bytes, stats.n_sequences), (4 << 20, 1));

@@ -1,0 +1,79 @@
+// Decode attention for one head dim, LK_CUDA_HEAD_DIM.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+
+#include "cuda/decode/attend.cuh"
+#include "cuda/decode/instances.h"
+
+namespace lk {
+namespace cuda {
+
+namespace {
+
+constexpr int kStrips = LK_CUDA_HEAD_DIM / 16;
+
+// A kernel may have more shared memory than the common limit once the limit of the device was
+// raised.
+template <auto kKernel>
+cudaError_t allow_shared_memory() {
+    static std::atomic<uint64_t> told{0};  // a bit for each device
+    int device = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    const uint64_t bit = uint64_t{1} << (device & 63);
+    if (error || (told.load(std::memory_order_relaxed) & bit))
+        return error;
+    int most = 0;
+    error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    cudaFuncAttributes attributes;
+    if (!error)
+        error = cudaFuncGetAttributes(&attributes, kKernel);
+    if (!error)
+        error = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     most - static_cast<int>(attributes.sharedSizeBytes));
+    if (!error)
+        told.fetch_or(bit, std::memory_order_relaxed);
+    return error;
+}
+
+template <class Method, DecodeKind kKind, bool kManyWorkTiles>
+cudaError_t launch(const DecodeArgs &args, cudaStream_t stream) {
+    constexpr DecodeShape kShape =
+        decode_shape(LK_CUDA_HEAD_DIM, Method::kColumns, kKind, kManyWorkTiles);
+    constexpr auto kKernel = decode_kernel<Method, kShape.n_warps * 32, kShape.n_blocks>;
+    const uint32_t bytes = decode_shared_bytes(LK_CUDA_HEAD_DIM, Method::kColumns, args.n_warps,
+                                               args.key_metadata_bytes + args.value_metadata_bytes);
+    const cudaError_t error = allow_shared_memory<kKernel>();
+    if (error)
+        return error;
+    kKernel<<<args.n_blocks, args.n_warps * 32, bytes, stream>>>(args);
+    return cudaGetLastError();
+}
+
+// Many work tiles have kernels of their own where their shape differs.
+template <class Method, DecodeKind kKind>
+cudaError_t launch_both(const DecodeArgs &args, cudaStream_t stream) {
+    return args.has_many_work_tiles ? launch<Method, kKind, true>(args, stream)
+                                    : launch<Method, kKind, false>(args, stream);
+}
+
+}  // namespace
+
+template <>
+cudaError_t launch_decode_kernel<kStrips>(const DecodeArgs &args, cudaStream_t stream) {
+    if (args.kind == kDecodeGrouped)
+        return launch<ByHalves<kStrips, 1, kDecodeGrouped>, kDecodeGrouped, false>(args, stream);
+    if constexpr (has_split_k(LK_CUDA_HEAD_DIM))
+        if (args.kind == kDecodeF8By32 && args.tile_columns == 4)
+            return launch_both<BySplitK<kStrips>, kDecodeF8By32>(args, stream);
+    if (args.kind == kDecodeF8By32)
+        return launch_both<ByHalves<kStrips, 1, kDecodeF8By32>, kDecodeF8By32>(args, stream);
+    if (args.tile_columns == 4)
+        return launch_both<ByBytes<kStrips>, kDecodePlain>(args, stream);
+    if (args.tile_columns > 8)
+        return launch<ByHalves<kStrips, 2, kDecodePlain>, kDecodePlain, false>(args, stream);
+    return launch_both<ByHalves<kStrips, 1, kDecodePlain>, kDecodePlain>(args, stream);
+}
+
+}  // namespace cuda
+}  // namespace lk

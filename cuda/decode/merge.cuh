@@ -1,0 +1,272 @@
+// Decode: the accumulators of warps and thread blocks, merged. Always in the same order, so that a
+// result does not depend on which of them came last.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CUDA_DECODE_MERGE_CUH
+#define LK_CUDA_DECODE_MERGE_CUH
+
+#include "cuda/decode/values.cuh"
+#include "cuda/tensor.cuh"
+
+namespace lk {
+namespace cuda {
+
+constexpr float kLog2e = 1.44269504f;
+constexpr float kLn2 = 0.693147181f;
+
+// A block's query columns.
+struct WorkTile {
+    uint32_t first_column;  // of the sequence's columns: new token * group + head of the group
+    uint32_t n_columns;
+    uint32_t group;
+    uint32_t first_head;
+    uint32_t head_dim;
+};
+
+// [warp][column][head_dim + kPad] outputs, then [warp][column] row_max and row_sum.
+struct WarpResults {
+    float *outputs;
+    float *row_maxes;
+    float *row_sums;
+    uint32_t n_columns;
+    uint32_t stride;  // of a column
+
+    __device__ WarpResults(void *memory, uint32_t n_warps, uint32_t columns, uint32_t head_dim)
+        : outputs(static_cast<float *>(memory)), n_columns(columns), stride(head_dim + kPad) {
+        row_maxes = outputs + n_warps * columns * stride;
+        row_sums = row_maxes + n_warps * columns;
+    }
+};
+
+template <int kStrips, int kTiles, DecodeKind kKind>
+__device__ __forceinline__ void store_warp(const Accumulator<kStrips, kTiles> &g,
+                                           const WarpResults &to, uint32_t warp, uint32_t lane,
+                                           uint32_t value_group_strips) {
+#pragma unroll
+    for (int c = 0; c < kTiles; ++c)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const uint32_t column = c * 8 + (lane & 3u) * 2 + i;
+            const bool is_real = column < to.n_columns;
+            float *out = to.outputs + (warp * to.n_columns + column) * to.stride + (lane >> 2);
+#pragma unroll
+            for (int s = 0; s < kStrips; ++s) {
+                float low = g.midpoint[c][i];
+                if (kKind != kDecodePlain)
+                    low = __shfl_sync(kAllLanes, low,
+                                      (s / value_group_strips * 4 + (lane & 3u)) & 31u);
+                if (!is_real)
+                    continue;
+                out[s * 16] = fmaf(g.o[s][c][i], g.output_scale, low);
+                out[s * 16 + 8] = fmaf(g.o[s][c][2 + i], g.output_scale, low);
+            }
+            if (is_real && lane < 4) {
+                to.row_maxes[warp * to.n_columns + column] = g.row_max[c][i];
+                to.row_sums[warp * to.n_columns + column] = g.row_sum[c][i];
+            }
+        }
+}
+
+// The splits of a query column: [n_splits][stride] outputs, row_max and row_sum.
+struct Splits {
+    const float *outputs;
+    const float *row_maxes;
+    const float *row_sums;
+    uint32_t output_stride;
+    uint32_t value_stride;
+    uint32_t n_splits;
+};
+// Their sum, relative to the highest row_max.
+struct Total {
+    float output;
+    float row_max;
+    float row_sum;
+};
+
+template <bool kGlobal>
+__device__ __forceinline__ float load_split(const float *from) {
+    return kGlobal ? __ldcg(from) : *from;
+}
+
+// The next ones, zeros from n on.
+template <bool kGlobal, uint32_t kCount>
+__device__ __forceinline__ void load_splits(const float *from, uint32_t stride, uint32_t n,
+                                            float (&out)[kCount]) {
+#pragma unroll
+    for (uint32_t i = 0; i < kCount; ++i)
+        out[i] = i < n ? load_split<kGlobal>(from + i * stride) : 0.0f;
+}
+
+// A lane adds up its own channel; for the weights, lane i has split i.
+template <bool kGlobal>
+__device__ __forceinline__ Total add_splits(const Splits &splits, uint32_t lane) {
+    constexpr uint32_t kBatch = 16;
+    // Outputs from far away are under way before the weights are known. What is near is loaded in
+    // a loop: code that runs once takes longest to arrive.
+    constexpr uint32_t kAhead = kGlobal ? kBatch : 4;
+    Total total = {0, kNothing, 0};
+#pragma unroll 1
+    for (uint32_t first = 0; first < splits.n_splits; first += kBatch) {
+        const uint32_t n = min(splits.n_splits - first, kBatch);
+        const float *from = splits.outputs + first * splits.output_stride;
+        float outputs[kAhead];
+        if (kGlobal)
+            load_splits<kGlobal>(from, splits.output_stride, n, outputs);
+        const uint32_t at = (first + min(lane, n - 1)) * splits.value_stride;
+        const float row_max = load_split<kGlobal>(splits.row_maxes + at);
+        const float split_sum = load_split<kGlobal>(splits.row_sums + at);
+        float most = fmaxf(row_max, total.row_max);
+#pragma unroll 1
+        for (uint32_t distance = kWarp / 2; distance; distance /= 2)
+            most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, distance));
+        const float weight = exp2_fast(row_max - most);
+        float row_sum = lane < n ? weight * split_sum : 0.0f;
+#pragma unroll 1
+        for (uint32_t distance = kWarp / 2; distance; distance /= 2)
+            row_sum += __shfl_xor_sync(kAllLanes, row_sum, distance);
+        const float factor = exp2_fast(total.row_max - most);
+        total.row_max = most;
+        total.row_sum = fmaf(total.row_sum, factor, __shfl_sync(kAllLanes, row_sum, 0));
+        total.output *= factor;
+#pragma unroll 1
+        for (uint32_t i = 0; i < n; i += kAhead) {
+            if (!kGlobal)
+                load_splits<kGlobal>(from + i * splits.output_stride, splits.output_stride, n - i,
+                                     outputs);
+#pragma unroll
+            for (uint32_t j = 0; j < kAhead; ++j)
+                total.output =
+                    fmaf(outputs[j], __shfl_sync(kAllLanes, weight, i + j), total.output);
+        }
+    }
+    return total;
+}
+
+// Warps take the columns' channels in runs of 32.
+struct Run {
+    uint32_t column;
+    uint32_t first_channel;
+
+    __device__ __forceinline__ Run(uint32_t index, uint32_t n_columns)
+        : column(index % n_columns), first_channel(index / n_columns * kWarp) {}
+};
+
+struct Destination {
+    const DecodeArgs *args;
+    const Column *columns;  // shared
+    WorkTile work_tile;
+
+    __device__ __forceinline__ void store(uint32_t column, uint32_t channel, float value) const {
+        const Column &c = columns[column];
+        store_element(args->out, row_offset(args->out, c.token, c.head) + channel, value);
+    }
+    // The learned sink joins here, once. Returns what the output is multiplied by.
+    __device__ __forceinline__ float close(const Run &run, const Total &total,
+                                           uint32_t lane) const {
+        const Column &c = columns[run.column];
+        float weight = 1.0f;
+        float row_max = total.row_max;
+        float row_sum = total.row_sum;
+        if (args->layer.sink_logits) {
+            const float sink = args->layer.sink_logits[c.head] * kLog2e;
+            row_max = fmaxf(row_max, sink);
+            weight = exp2f(total.row_max - row_max);
+            row_sum = row_sum * weight + exp2f(sink - row_max);
+        }
+        if (args->lse && run.first_channel + lane == 0)
+            args->lse[c.token * args->lse_token_stride + c.head * args->lse_head_stride] =
+                (row_max + log2f(row_sum)) * kLn2;
+        return weight / row_sum;
+    }
+};
+
+// The last thread block of a work tile adds up the partial results in global memory:
+// [split][columns][head_dim] outputs, then row_max and row_sum [split][columns].
+__device__ inline void merge_blocks(const Destination &to, const WorkItem &item,
+                                    const float *partials) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    const uint32_t n_columns = to.work_tile.n_columns;
+    const uint32_t head_dim = to.work_tile.head_dim;
+    const float *row_stats = partials + item.n_splits * n_columns * head_dim;
+    for (uint32_t i = threadIdx.x / kWarp;; i += blockDim.x / kWarp) {
+        const Run run(i, n_columns);
+        if (run.first_channel >= head_dim)
+            return;
+        const uint32_t channel = min(run.first_channel + lane, head_dim - 1);
+        const Splits splits = {partials + run.column * head_dim + channel,
+                               row_stats + run.column,
+                               row_stats + item.n_splits * n_columns + run.column,
+                               n_columns * head_dim,
+                               n_columns,
+                               item.n_splits};
+        const Total total = add_splits<true>(splits, lane);
+        const float factor = to.close(run, total, lane);
+        if (run.first_channel + lane < head_dim)
+            to.store(run.column, channel, total.output * factor);
+    }
+}
+
+// Count to `most`, then from 0 again; the count before.
+__device__ __forceinline__ uint32_t count_up(uint32_t *counter, uint32_t most) {
+    uint32_t before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0,[%1],%2;"
+                 : "=r"(before)
+                 : "l"(counter), "r"(most)
+                 : "memory");
+    return before;
+}
+
+// What the block's warps have stored, to the output or to a partial result. Every thread calls.
+__device__ inline void merge_warps(const Destination &to, const WorkItem &item,
+                                   const WarpResults &results, uint32_t n_warps) {
+    __shared__ uint32_t is_last;
+    const uint32_t lane = threadIdx.x % kWarp;
+    const uint32_t n_columns = to.work_tile.n_columns;
+    const uint32_t head_dim = to.work_tile.head_dim;
+    const uint32_t values = n_columns * head_dim;
+    float *partials = to.args->partials + static_cast<uint64_t>(item.first_partial);
+    float *row_stats = partials + item.n_splits * values;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x / kWarp;; i += n_warps) {
+        const Run run(i, n_columns);
+        if (run.first_channel >= head_dim)
+            break;
+        const uint32_t channel = run.first_channel + lane;
+        const Splits splits = {results.outputs + run.column * results.stride + channel,
+                               results.row_maxes + run.column,
+                               results.row_sums + run.column,
+                               n_columns * results.stride,
+                               n_columns,
+                               n_warps};
+        const Total total = add_splits<false>(splits, lane);
+        const bool is_real = channel < head_dim;
+        if (item.n_splits == 1) {
+            const float factor = to.close(run, total, lane);
+            if (is_real)
+                to.store(run.column, channel, total.output * factor);
+            continue;
+        }
+        if (is_real)
+            __stcg(partials + item.split * values + run.column * head_dim + channel, total.output);
+        if (i < n_columns && lane == 0) {
+            __stcg(row_stats + item.split * n_columns + i, total.row_max);
+            __stcg(row_stats + (item.n_splits + item.split) * n_columns + i, total.row_sum);
+        }
+    }
+    if (item.n_splits == 1)
+        return;
+    // The barrier orders the block's stores before the count, which releases them to the device.
+    __syncthreads();
+    if (threadIdx.x == 0)
+        is_last =
+            count_up(to.args->counters + item.work_tile, item.n_splits - 1) == item.n_splits - 1;
+    __syncthreads();
+    if (!is_last)
+        return;
+    merge_blocks(to, item, partials);
+}
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif

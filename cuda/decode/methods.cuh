@@ -1,0 +1,303 @@
+// Decode: the methods of accumulation, one interface for one kernel. By halves: codes become FP16,
+// for tiles of eight or sixteen query columns and for all native formats. For up to four columns:
+// by bytes, and by split-k columns over pages with FP8 parameters.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CUDA_DECODE_METHODS_CUH
+#define LK_CUDA_DECODE_METHODS_CUH
+
+#include "cuda/decode/byte_values.cuh"
+#include "cuda/decode/merge.cuh"
+#include "cuda/decode/split_k_values.cuh"
+
+namespace lk {
+namespace cuda {
+
+template <int kStrips, int kTiles, DecodeKind kKind>
+class ByHalves {
+  public:
+    static constexpr int kStripCount = kStrips;
+    static constexpr uint32_t kColumns = kTiles * 8;
+    static constexpr int kQueryShift = kParameterShift<kKind>;
+
+    // A query in shared memory, in its copies.
+    static __device__ __forceinline__ void put_query(__half *queries, uint32_t column,
+                                                     uint32_t channel, float value) {
+        constexpr uint32_t kCopy = kTiles * kStrips * 16 * 8;
+        __half *to = queries + ((column / 8) * kStrips * 16 + channel) * 8 + column % 8;
+        to[kPlain * kCopy] = __float2half_rn(value);
+        to[kSixteenth * kCopy] = __float2half_rn(value * 0.0625f);
+    }
+
+    // The rest of a column, once all of its queries are there.
+    static __device__ __forceinline__ void end_column(const KvTileTemplate &, __half *, uint32_t,
+                                                      uint32_t) {}
+
+    __device__ __forceinline__ void clear() {
+        g_.clear();
+        value_group_strips_ = 255;
+    }
+
+    __device__ __forceinline__ void accumulate(Ring &ring, uint32_t shared_queries, uint32_t slots,
+                                               const LogitRules &rules, uint32_t n_tokens,
+                                               uint32_t lane) {
+        const Queries queries = {shared_queries, kStrips * 256};
+#pragma unroll 1
+        for (; ring.has_more(); ring.next_kv_tile()) {
+            Work<kTiles> work;
+            const uint32_t kv_tile = ring.kv_tile();
+            const Position position = read_position(kv_tile);
+            if (ring.is_empty())
+                continue;
+            if (position.is_raw) {
+                multiply_raw_keys<kStrips>(ring, queries, lane, work.s[0]);
+                weigh_raw(position, lane, rules, work, g_);
+                uint32_t weights[kTiles][2];
+                weights_of(work, 0, 0, weights);
+                multiply_raw_values<kStrips, kTiles>(ring, position, lane, n_tokens, weights, g_.o);
+                continue;
+            }
+            const Keys keys = read_keys(kv_tile);
+            multiply_keys<kStrips, KeysByHalves<kTiles, kKind>>(ring, keys, queries, slots, lane,
+                                                                work);
+            const Values values = read_values(kv_tile);
+            if (kKind != kDecodePlain)
+                value_group_strips_ = min(value_group_strips_, group_strips<kKind>(values));
+            (void)ring.wait();
+            weigh_packed<kStrips, kTiles, kKind>(keys, values, ring.value_metadata(),
+                                                 position.first_token, lane, rules, work, g_);
+            multiply_half_values<kStrips, kTiles, kKind>(ring, values, lane, work, g_);
+        }
+    }
+
+    __device__ __forceinline__ void store(const WarpResults &to, uint32_t warp,
+                                          uint32_t lane) const {
+        store_warp<kStrips, kTiles, kKind>(g_, to, warp, lane, value_group_strips_);
+    }
+
+  private:
+    Accumulator<kStrips, kTiles> g_;
+    uint32_t value_group_strips_;
+};
+
+template <int kStrips>
+class ByBytes {
+  public:
+    static constexpr int kStripCount = kStrips;
+    static constexpr uint32_t kColumns = 4;
+    static constexpr int kQueryShift = 0;
+
+    // As by halves, each query column twice: for the two columns of a B fragment of bytes.
+    static __device__ __forceinline__ void put_query(__half *queries, uint32_t column,
+                                                     uint32_t channel, float value) {
+        constexpr uint32_t kCopy = kStrips * 16 * 4;
+        auto *to = reinterpret_cast<__half2 *>(queries) + channel * 4 + column;
+        to[kPlain * kCopy] = __float2half2_rn(value);
+        to[kSixteenth * kCopy] = __float2half2_rn(value * 0.0625f);
+    }
+
+    static __device__ __forceinline__ void end_column(const KvTileTemplate &, __half *, uint32_t,
+                                                      uint32_t) {}
+
+    __device__ __forceinline__ void clear() { g_.clear(); }
+
+    __device__ __forceinline__ void accumulate(Ring &ring, uint32_t shared_queries, uint32_t slots,
+                                               const LogitRules &rules, uint32_t n_tokens,
+                                               uint32_t lane_index) {
+        const ByteLane lane(lane_index);
+        const Queries queries = {shared_queries, kStrips * 256};
+        const float factor = rules.mask.columns[lane.t()].factor;
+#pragma unroll 1
+        for (; ring.has_more(); ring.next_kv_tile()) {
+            const uint32_t kv_tile = ring.kv_tile();
+            const Position position = read_position(kv_tile);
+            if (ring.is_empty())
+                continue;
+            if (position.is_raw)
+                accumulate_tile(ring, queries, position, lane, rules, n_tokens, factor);
+            else
+                accumulate_page(ring, queries, slots, kv_tile, position, lane, rules, factor);
+        }
+    }
+
+    __device__ __forceinline__ void store(const WarpResults &to, uint32_t warp,
+                                          uint32_t lane) const {
+        const float low = g_.midpoint + __shfl_xor_sync(kAllLanes, g_.midpoint, 16) - g_.below;
+        const uint32_t column = lane & 3u;
+        if (column >= to.n_columns)
+            return;
+        float *out = to.outputs + (warp * to.n_columns + column) * to.stride + (lane >> 2);
+#pragma unroll
+        for (int s = 0; s < kStrips; ++s) {
+            out[s * 16] = g_.o[s][0] + low;
+            out[s * 16 + 8] = g_.o[s][1] + low;
+        }
+        if (lane < 4) {
+            to.row_maxes[warp * to.n_columns + column] = g_.row_max;
+            to.row_sums[warp * to.n_columns + column] = g_.row_sum;
+        }
+    }
+
+  private:
+    __device__ __forceinline__ void accumulate_tile(Ring &ring, const Queries &queries,
+                                                    const Position &position, const ByteLane &lane,
+                                                    const LogitRules &rules, uint32_t n_tokens,
+                                                    float factor) {
+        float s[1][4];
+        uint32_t b[2];
+        multiply_raw_keys<kStrips>(ring, queries, lane.lane, s);
+        float x[2] = {s[0][0], s[0][2]};
+        const float weight = weigh_raw_tile(x, position.first_token + position.tile * 16u, lane,
+                                            rules, factor, g_, b);
+        multiply_raw_tile_values(ring, position, lane, n_tokens, b, weight, g_);
+    }
+
+    __device__ __forceinline__ void accumulate_page(Ring &ring, const Queries &queries,
+                                                    uint32_t slots, uint32_t kv_tile,
+                                                    const Position &position, const ByteLane &lane,
+                                                    const LogitRules &rules, float factor) {
+        PageWeights weights;
+        {
+            const Keys keys = read_keys(kv_tile);
+            Work<1> work;
+            multiply_keys<kStrips, KeysByHalves<1, kDecodePlain>>(ring, keys, queries, slots,
+                                                                  lane.lane, work);
+            float x[kPageTiles * 2];
+#pragma unroll
+            for (int i = 0; i < kPageTiles * 2; ++i)
+                x[i] = work.s[i / 2][0][i % 2 * 2];
+            const LogitScales scales = logit_scales<kStrips, kDecodePlain>(keys);
+            const float even = scales.all * factor;
+            const float offset =
+                fmaf(work.midpoint[0][0], factor, rules.mask.columns[lane.t()].offset);
+            weigh_page(x, even, even * scales.odd, offset, position.first_token, lane, rules, g_,
+                       weights);
+        }
+        const Values values = read_values(kv_tile);
+        (void)ring.wait();
+        add_midpoints(weights, values.bits == 16 ? 0 : ring.value_metadata(), values.minima_offset,
+                      lane, g_);
+        if (values.bits == 2)
+            multiply_byte_values<2>(ring, weights, lane, g_);
+        else if (values.bits == 4)
+            multiply_byte_values<4>(ring, weights, lane, g_);
+        else if (values.bits == 8)
+            multiply_byte_values<8>(ring, weights, lane, g_);
+        else
+            multiply_raw_page_values(ring, weights, lane, g_);
+    }
+
+    ByteAccumulator<kStrips> g_;
+};
+
+template <int kStrips>
+class BySplitK {
+    static_assert(kSplitKCopies * kSplitKStripBytes * kStrips ==
+                      decode_query_bytes(kStrips * 16, 4),
+                  "the host sizes shared memory by it");
+
+  public:
+    static constexpr int kStripCount = kStrips;
+    static constexpr uint32_t kColumns = 4;
+    static constexpr int kQueryShift = kParameterShift<kDecodeF8By32>;
+
+    static __device__ __forceinline__ void put_query(__half *queries, uint32_t column,
+                                                     uint32_t channel, float value) {
+        queries[split_k_offset<kStrips>(kSplitKChannels, column, channel)] = __float2half_rn(value);
+    }
+    static __device__ __forceinline__ void end_column(const KvTileTemplate &page, __half *queries,
+                                                      uint32_t column, uint32_t lane) {
+        __syncwarp();
+        arrange_split_k<kStrips>(page, queries, column, lane);
+    }
+
+    __device__ __forceinline__ void clear() { g_.clear(); }
+
+    __device__ __forceinline__ void accumulate(Ring &ring, uint32_t shared_queries, uint32_t slots,
+                                               const LogitRules &rules, uint32_t n_tokens,
+                                               uint32_t lane_index) {
+        const ByteLane lane(lane_index);
+        const Queries queries = {shared_queries, kStrips * kSplitKStripBytes};
+#pragma unroll 1
+        for (; ring.has_more(); ring.next_kv_tile()) {
+            const uint32_t kv_tile = ring.kv_tile();
+            const Position position = read_position(kv_tile);
+            if (ring.is_empty())
+                continue;
+            if (position.is_raw)
+                accumulate_tile(ring, queries, position, lane, rules, n_tokens);
+            else
+                accumulate_page(ring, queries, slots, kv_tile, position, lane, rules);
+        }
+    }
+
+    __device__ __forceinline__ void store(const WarpResults &to, uint32_t warp,
+                                          uint32_t lane) const {
+        const uint32_t column = lane & 3u;
+        const float lows = split_k_sum(g_.low);
+        float *out = to.outputs + (warp * to.n_columns + column) * to.stride + (lane >> 2);
+#pragma unroll
+        for (int s = 0; s < kStrips; ++s) {
+            const float low = split_k_sum_of(lows, s / kF8GroupStrips, lane);
+            const float(&o)[4] = g_.o[s][0];
+            if (column >= to.n_columns)
+                continue;
+            out[s * 16] = fmaf(o[0] + o[1], g_.output_scale, low);
+            out[s * 16 + 8] = fmaf(o[2] + o[3], g_.output_scale, low);
+        }
+        if (lane < to.n_columns) {
+            to.row_maxes[warp * to.n_columns + column] = g_.row_max;
+            to.row_sums[warp * to.n_columns + column] = g_.row_sum;
+        }
+    }
+
+  private:
+    __device__ __forceinline__ void accumulate_tile(Ring &ring, const Queries &queries,
+                                                    const Position &position, const ByteLane &lane,
+                                                    const LogitRules &rules, uint32_t n_tokens) {
+        const uint32_t first = position.first_token + position.tile * 16u;
+        const Column &column = rules.mask.columns[lane.t()];
+        float x[2];
+        multiply_raw_split_k_keys<kStrips>(ring, queries, lane.lane, x);
+        x[0] = fmaf(x[0], column.factor, column.offset);
+        x[1] = fmaf(x[1], column.factor, column.offset);
+        const bool is_masked = rules.mask.hides(first, first + 16);
+        if (is_masked || rules.cap > 0)
+            finish_logits<true>(x, rules, is_masked, first + (lane.lane >> 2), lane.t());
+        accumulate_raw_split_k(ring, position, lane, n_tokens, x, g_);
+    }
+
+    __device__ __forceinline__ void accumulate_page(Ring &ring, const Queries &queries,
+                                                    uint32_t slots, uint32_t kv_tile,
+                                                    const Position &position, const ByteLane &lane,
+                                                    const LogitRules &rules) {
+        uint32_t pairs[kPageTiles];
+        Work<1> work;
+        {
+            const Keys keys = read_keys(kv_tile);
+            multiply_keys<kStrips, KeysBySplitK>(ring, keys, queries, slots, lane.lane, work);
+            const Values values = read_values(kv_tile);
+            float x[kPageTiles * 2];
+            finish_split_k<kStrips>(keys, work, position.first_token, lane, rules, x);
+            float most[2] = {kHidden, kHidden};
+#pragma unroll
+            for (int i = 0; i < kPageTiles * 2; ++i)
+                most[i % 2] = fmaxf(most[i % 2], x[i]);
+            const float parameter_scale = values.bits < 16 ? kParameterScale<kDecodeF8By32> : 1.0f;
+            g_.raise(fmaxf(most[0], most[1]),
+                     kSplitKScale * parameter_scale * code_scale(values.bits));
+            make_split_k_weights<kPageTiles>(x, g_.row_max, pairs);
+        }
+        const Values values = read_values(kv_tile);
+        (void)ring.wait();
+        add_split_k_minima(pairs, values, ring.value_metadata(), lane, g_);
+        multiply_split_k_values(ring, values, pairs, lane, work, g_);
+    }
+
+    SplitKAccumulator<kStrips> g_;
+};
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif

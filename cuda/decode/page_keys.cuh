@@ -1,0 +1,150 @@
+// Decode: the keys of a KV tile, strip by strip.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CUDA_DECODE_PAGE_KEYS_CUH
+#define LK_CUDA_DECODE_PAGE_KEYS_CUH
+
+#include "cuda/decode/shared_keys.cuh"
+
+namespace lk {
+namespace cuda {
+
+// What multiplies strips: kCount strips of kBits, and a strip with shared slots.
+template <int kColumnTiles, DecodeKind kOfKind>
+struct KeysByHalves {
+    static constexpr int kTiles = kColumnTiles;
+    static constexpr DecodeKind kKind = kOfKind;
+    template <int kBits, int kCount>
+    using Strips = KeyStrips<kBits, kCount, kTiles, kKind>;
+    using SharedStrip = SharedKeyStrip<kTiles, kKind>;
+    static constexpr uint32_t kSlotsOfPair = 2;  // that need such a strip
+};
+
+// A chunk of packed keys goes through the widths that it holds. Strips [strip, end) are of kBits,
+// as far as the chunk has them: in twos, which keeps more products under way, then a last one.
+template <int kBits, class By>
+__device__ __forceinline__ void multiply_width(const Keys &keys, const Queries &queries,
+                                               uint32_t metadata, uint32_t slots, uint32_t end,
+                                               uint32_t lane, uint32_t chunk_end, uint32_t &strip,
+                                               uint32_t &words, Work<By::kTiles> &work) {
+    constexpr int kCount = kBits <= 4 && By::kTiles == 1 && By::kKind != kDecodeGrouped ? 2 : 1;
+    using Strips = typename By::template Strips<kBits, kCount>;
+    using Strip = typename By::template Strips<kBits, 1>;
+    end = min(end, strip + (chunk_end - words) / (kBits * 256));
+#pragma unroll 1
+    for (; strip + kCount <= end; strip += kCount, words += kCount * kBits * 256)
+        Strips(keys, queries, metadata, slots, strip, lane).multiply(work, words + lane * 16);
+    if (kCount > 1 && strip < end) {
+        Strip(keys, queries, metadata, slots, strip, lane).multiply(work, words + lane * 16);
+        ++strip;
+        words += kBits * 256;
+    }
+}
+
+// The first strips of the 2-bit plane, where slots are shared in a way that takes more.
+template <class By>
+__device__ __forceinline__ void multiply_shared(const Keys &keys, const Queries &queries,
+                                                uint32_t metadata, uint32_t slots, uint32_t lane,
+                                                uint32_t chunk_end, uint32_t &strip,
+                                                uint32_t &words, Work<By::kTiles> &work) {
+    using Strip = typename By::SharedStrip;
+#pragma unroll 1
+    for (; strip >= keys.end4 && (strip - keys.end4) * 16 < By::kSlotsOfPair * keys.n_shared &&
+           words < chunk_end;
+         ++strip, words += 512)
+        Strip(keys, queries, metadata, slots, strip, lane).multiply(work, words + lane * 16);
+}
+
+// The sums of wider strips, on the scale of strips of 2 bits.
+template <class By>
+__device__ __forceinline__ void scale_to_2(const Keys &keys, Work<By::kTiles> &work) {
+    constexpr DecodeKind kKind = By::kKind;
+    const float from = keys.end4 > keys.end8    ? kKeyScale<kKind, 4>
+                       : keys.end8 > keys.end16 ? kKeyScale<kKind, 8>
+                                                : kKeyScale<kKind, 16>;
+    work.scale(from / kKeyScale<kKind, 2>, 4.0f * (from / kKeyScale<kKind, 2>));
+}
+
+// Keys of a packed page.
+template <int kStrips, class By>
+__device__ __forceinline__ void multiply_keys(Ring &ring, const Keys &keys, const Queries &queries,
+                                              uint32_t slots, uint32_t lane,
+                                              Work<By::kTiles> &work) {
+    constexpr DecodeKind kKind = By::kKind;
+    const uint32_t metadata = ring.key_metadata();
+    const uint32_t chunk_bytes = keys.end8 ? 4096 : kChunkBytes;
+    if (keys.permutation_offset)
+        slots = metadata + keys.permutation_offset;
+    else if (keys.end16 == kStrips)
+        slots += kRawSlots;
+    work.clear();
+    uint32_t strip = 0;
+#pragma unroll 1
+    while (true) {
+        uint32_t words = ring.wait();
+        const uint32_t end = words + chunk_bytes;
+        if (keys.end8) {
+            multiply_width<16, By>(keys, queries, metadata, slots, keys.end16, lane, end, strip,
+                                   words, work);
+            if (strip && strip == keys.end16 && words < end && strip < keys.end8)
+                work.scale(1.0f / kKeyScale<kKind, 8>, 1.0f / kKeyScale<kKind, 8>);
+            multiply_width<8, By>(keys, queries, metadata, slots, keys.end8, lane, end, strip,
+                                  words, work);
+            if (strip == keys.end8 && words < end && strip < keys.end4) {
+                const float from =
+                    keys.end16 == keys.end8 ? kKeyScale<kKind, 16> : kKeyScale<kKind, 8>;
+                const float factor = from / kKeyScale<kKind, 4>;
+                work.scale(factor, factor);
+            }
+        }
+        multiply_width<4, By>(keys, queries, metadata, slots, keys.end4, lane, end, strip, words,
+                              work);
+        if (strip && strip == keys.end4 && words < end && strip < kStrips)
+            scale_to_2<By>(keys, work);
+        if constexpr (kKind != kDecodePlain)
+            multiply_shared<By>(keys, queries, metadata, slots, lane, end, strip, words, work);
+        multiply_width<2, By>(keys, queries, metadata, slots, kStrips, lane, end, strip, words,
+                              work);
+        ring.next();
+        if (strip == kStrips)
+            return;
+    }
+}
+
+// Keys of a tile of a raw row.
+template <int kStrips, int kTiles>
+__device__ __forceinline__ void multiply_raw_keys(Ring &ring, const Queries &queries, uint32_t lane,
+                                                  float (&s)[kTiles][4]) {
+#pragma unroll
+    for (int c = 0; c < kTiles; ++c)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            s[c][i] = 0;
+    uint32_t row = queries.address + (lane & 15u) * 16;
+    uint32_t strip = 0;
+#pragma unroll 1
+    while (true) {
+        uint32_t words = ring.wait() + lane * 16;
+        const uint32_t end = min(strip + kRawStrips, uint32_t{kStrips});
+#pragma unroll 1
+        for (; strip < end; ++strip, words += 512, row += 256) {
+            uint32_t b[kTiles][2];
+#pragma unroll
+            for (int c = 0; c < kTiles; ++c) {
+                uint32_t r[4];
+                load_matrices_transposed(r, row + c * queries.tile_bytes);
+                b[c][0] = r[0];
+                b[c][1] = r[1];
+            }
+            multiply_half_tile(s, load_shared4(words), b);
+        }
+        ring.next();
+        if (strip == kStrips)
+            return;
+    }
+}
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif

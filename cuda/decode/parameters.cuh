@@ -1,0 +1,82 @@
+// Decode: ranges and minima of packed pages as halves.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CUDA_DECODE_PARAMETERS_CUH
+#define LK_CUDA_DECODE_PARAMETERS_CUH
+
+#include "cuda/decode/ring.cuh"
+
+namespace lk {
+namespace cuda {
+
+// A parameter as it is loaded is 1 / kParameterScale of its value. The bits of e4m3fnuz
+// are those of a half whose exponent has a bias of 15 instead of 8: kernels of FP8 parameters leave
+// it at that, and have queries and weights that are larger by as much.
+template <DecodeKind kKind>
+constexpr int kParameterShift = kKind == kDecodeF8By32 ? 7 : 0;
+template <DecodeKind kKind>
+constexpr float kParameterScale = static_cast<float>(1 << kParameterShift<kKind>);
+
+// Groups of pages of kDecodeF8By32.
+constexpr uint32_t kF8Groups = 4;       // of tokens
+constexpr uint32_t kF8GroupStrips = 2;  // of a group of channels
+
+// The selectors of __byte_perm() that spread two bytes of a word over two halves.
+enum BytePair : uint32_t { kLowPair = 0x4140, kHighPair = 0x4342 };
+
+// Two FP8 parameters that are not negative, and any two.
+__device__ __forceinline__ uint32_t f8_ranges(uint32_t bytes, BytePair pair) {
+    return __byte_perm(bytes, 0, pair) << 7;
+}
+__device__ __forceinline__ uint32_t f8_minima(uint32_t bytes, BytePair pair) {
+    const uint32_t bits = __byte_perm(bytes, 0, pair) << 7;
+    return bits + (bits & 0x40004000u);  // the signs go from bit 14 to bit 15
+}
+// The same for every value, exactly.
+__device__ __forceinline__ uint32_t f8_pair(uint32_t bytes, BytePair pair) {
+    return multiply_halves(f8_minima(bytes, pair), 0x58005800u);  // 2^7
+}
+
+// Parameters (2t, 2t+1, 2t+8, 2t+9 of 16), which lie next to each other, as two pairs of halves.
+template <DecodeKind kKind>
+__device__ __forceinline__ uint2 load_ranges(uint32_t array, uint32_t index, bool is_f8) {
+    if (kKind == kDecodeF8By32) {
+        const uint32_t bytes = load_shared1(array + index);
+        return make_uint2(f8_ranges(bytes, kLowPair), f8_ranges(bytes, kHighPair));
+    }
+    if (kKind == kDecodeGrouped && is_f8) {
+        const uint32_t bytes = load_shared1(array + index);
+        return make_uint2(f8_pair(bytes, kLowPair), f8_pair(bytes, kHighPair));
+    }
+    return load_shared2(array + index * 2);
+}
+template <DecodeKind kKind>
+__device__ __forceinline__ uint2 load_minima(uint32_t array, uint32_t index, bool is_f8) {
+    if (kKind != kDecodeF8By32)
+        return load_ranges<kKind>(array, index, is_f8);
+    const uint32_t bytes = load_shared1(array + index);
+    return make_uint2(f8_minima(bytes, kLowPair), f8_minima(bytes, kHighPair));
+}
+// Ranges at two offsets.
+template <DecodeKind kKind>
+__device__ __forceinline__ uint32_t load_two_ranges(uint32_t array, uint32_t first, uint32_t second,
+                                                    bool is_f8) {
+    if (kKind == kDecodeF8By32 || is_f8) {
+        const uint32_t halves =
+            __byte_perm(load_shared_byte(array + first), load_shared_byte(array + second), 0x5410)
+            << 7;
+        return kKind == kDecodeF8By32 ? halves : multiply_halves(halves, 0x58005800u);
+    }
+    return __byte_perm(load_shared<uint16_t>(array + first * 2),
+                       load_shared<uint16_t>(array + second * 2), 0x5410);
+}
+
+// minimum + range / 2
+__device__ __forceinline__ uint32_t midpoint_of(uint32_t range, uint32_t minimum) {
+    return as_word(__hfma2(as_half2(range), as_half2(0x38003800u), as_half2(minimum)));
+}
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif

@@ -1,0 +1,328 @@
+// Decode: what a warp reads, and its ring of asynchronous copies.
+//
+// A warp goes through its KV tiles, each keys first, then values. Both pages are copied in chunks
+// of whole strips; while one chunk is multiplied the next one is on its way. Ranges and minima come
+// with the first chunk of their page, into memory of their own.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CUDA_DECODE_RING_CUH
+#define LK_CUDA_DECODE_RING_CUH
+
+#include "cuda/fragment.cuh"
+#include "cuda/kv_tile.h"
+#include "cuda/launch.h"
+
+namespace lk {
+namespace cuda {
+
+constexpr uint32_t kRawStrips = 8;  // strips of a chunk of a tile of a raw block
+
+// Where the bytes of KV tile `index` of an item are: packed pages come first, since they take
+// longest.
+struct KvTileSource {
+    BlockInfo block;
+    Entry entry;
+};
+__device__ __forceinline__ KvTileSource find_kv_tile(const DecodeArgs &args, const WorkItem &item,
+                                                     uint32_t index) {
+    uint32_t block = item.packed_begin + index;
+    if (index >= item.packed_count) {
+        block = (index - item.packed_count) / kRowTiles;
+        block = block < item.raw_count[0] ? item.raw_begin[0] + block
+                                          : item.raw_begin[1] + block - item.raw_count[0];
+    }
+    KvTileSource source;
+    source.block = args.step.blocks[item.first_block + block];
+    source.entry = reinterpret_cast<const Entry *>(
+        source.block.entries)[args.layer.first_entry + item.kv_head];
+    return source;
+}
+
+__device__ inline KvTile make_page(const DecodeArgs &args, const KvTileTemplate &common,
+                                   const Entry &entry) {
+    KvTile kv_tile = common.kv_tile;
+    if (entry.key_format != common.key_format || entry.value_format != common.value_format) {
+        kv_tile.is_f8 = 0;
+        fill_side(&kv_tile, args.step.classes[entry.key_format], 0);
+        fill_side(&kv_tile, args.step.classes[entry.value_format], 1);
+    }
+    kv_tile.side[0].metadata = entry.key_metadata;
+    kv_tile.side[1].metadata = entry.value_metadata;
+    return kv_tile;
+}
+
+__device__ inline KvTile make_tile(const DecodeArgs &args, const BlockInfo &block, uint32_t tile,
+                                   uint32_t n_tokens) {
+    const uint32_t tiles = block.capacity_tokens / 16;
+    const bool is_there = tile < tiles && block.first_token + tile * 16 < n_tokens;
+    const uint32_t bytes = is_there ? args.layer.head_dim / 16 * 512 : 0;
+    KvTile kv_tile{};
+    kv_tile.side[0] = {0, 0, bytes, kRawStrips * 512, 0};
+    kv_tile.side[1] = {0, 0, bytes, kRawStrips * 512, 0};
+    kv_tile.strip_stride = tiles * 512;
+    kv_tile.is_raw = 1;
+    kv_tile.tile = static_cast<uint8_t>(tile);
+    return kv_tile;
+}
+
+// The warp's KV tiles of an item from its own index `turn` on: every n_warps-th one is. Returns
+// how many there are, at most kWarpPieces.
+__device__ inline uint32_t find_kv_tiles(const DecodeArgs &args, const WorkItem &item,
+                                         uint32_t n_tokens, uint32_t turn, KvTile *kv_tiles,
+                                         uint32_t warp, uint32_t n_warps, uint32_t lane) {
+    const uint32_t n_raw = kRowTiles * (item.raw_count[0] + item.raw_count[1]);
+    const uint32_t n_kv_tiles = n_raw + item.packed_count;
+    const uint32_t first = warp + turn * n_warps;
+    const uint32_t n_mine =
+        first < n_kv_tiles ? min((n_kv_tiles - first + n_warps - 1) / n_warps, kWarpKvTiles) : 0;
+    if (lane < n_mine) {
+        const uint32_t index = first + lane * n_warps;
+        const KvTileSource source = find_kv_tile(args, item, index);
+        const uint32_t tile = (index - item.packed_count) % kRowTiles;
+        const bool is_raw = index >= item.packed_count;
+        KvTile kv_tile = is_raw ? make_tile(args, source.block, tile, n_tokens)
+                                : make_page(args, args.templates[item.kv_head], source.entry);
+        const uint32_t offset = is_raw ? tile * 512 : 0;
+        kv_tile.side[0].payload = source.entry.key_payload + offset;
+        kv_tile.side[1].payload = source.entry.value_payload + offset;
+        kv_tile.first_token = source.block.first_token;
+        kv_tiles[lane] = kv_tile;
+    }
+    __syncwarp();
+    return n_mine;
+}
+
+// n runs of 512 bytes, 16 of them by this lane.
+__device__ __forceinline__ void copy_by_lanes(uint32_t to, uint64_t from, uint32_t stride,
+                                              uint32_t n) {
+#pragma unroll 1
+    for (; n; --n, to += 512, from += stride)
+        copy_async(to, reinterpret_cast<const void *>(from));
+}
+
+// Where a ring's copies arrive. Hopper copies whole runs with one instruction and counts bytes at a
+// barrier in shared memory; before it, each lane copies 16 bytes at a time.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+class Arrivals {
+  public:
+    __device__ __forceinline__ Arrivals(uint32_t barriers, uint32_t lane)
+        : barriers_(barriers), lane_(lane) {}
+    static __device__ __forceinline__ void open(uint32_t barriers) {
+        for (uint32_t i = 0; i < 2; ++i)
+            asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barriers + i * 8) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    // Ordinary stores before it stay before copies after the next barrier.
+    static __device__ __forceinline__ void fence() {
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    __device__ __forceinline__ void expect(uint32_t slot, uint32_t bytes) const {
+        if (lane_ == 0)
+            asm volatile(
+                "mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barriers_ + slot * 8),
+                "r"(bytes)
+                : "memory");
+    }
+    __device__ __forceinline__ void copy(uint32_t slot, uint32_t to, uint64_t from,
+                                         uint32_t bytes) const {
+        if (lane_ == 0 && bytes)
+            asm volatile(
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                "[%0],[%1],%2,[%3];" ::"r"(to),
+                "l"(from), "r"(bytes), "r"(barriers_ + slot * 8)
+                : "memory");
+    }
+    // Many short runs, which the copying unit would take one after the other: 512 bytes each, by
+    // lanes.
+    __device__ __forceinline__ void copy_runs(uint32_t to, uint64_t from, uint32_t stride,
+                                              uint32_t n) const {
+        copy_by_lanes(to + lane_ * 16, from + lane_ * 16, stride, n);
+    }
+    __device__ __forceinline__ void close() const { commit_copies(); }
+    // Wait until the copies of a slot, in its use `use`, are there.
+    __device__ __forceinline__ void wait(uint32_t slot, uint32_t use) const {
+        asm volatile(
+            "{\n.reg .pred there;\nagain:\n"
+            "mbarrier.try_wait.parity.shared.b64 there, [%0], %1;\n@!there bra again;\n}" ::"r"(
+                barriers_ + slot * 8),
+            "r"(use & 1u)
+            : "memory");
+        wait_copies<1>();
+        __syncwarp();
+    }
+
+  private:
+    const uint32_t barriers_;
+    const uint32_t lane_;
+};
+#else
+class Arrivals {
+  public:
+    __device__ __forceinline__ Arrivals(uint32_t, uint32_t lane) : lane_(lane) {}
+    static __device__ __forceinline__ void open(uint32_t) {}
+    static __device__ __forceinline__ void fence() {}
+    __device__ __forceinline__ void expect(uint32_t, uint32_t) const {}
+    __device__ __forceinline__ void copy(uint32_t, uint32_t to, uint64_t from,
+                                         uint32_t bytes) const {
+        const char *source = reinterpret_cast<const char *>(from);
+#pragma unroll 2
+        for (uint32_t at = lane_ * 16; at < bytes; at += kWarp * 16)
+            copy_async(to + at, source + at);
+    }
+    __device__ __forceinline__ void copy_runs(uint32_t to, uint64_t from, uint32_t stride,
+                                              uint32_t n) const {
+        copy_by_lanes(to + lane_ * 16, from + lane_ * 16, stride, n);
+    }
+    __device__ __forceinline__ void close() const { commit_copies(); }
+    __device__ __forceinline__ void wait(uint32_t, uint32_t) const {
+        wait_copies<1>();
+        __syncwarp();
+    }
+
+  private:
+    const uint32_t lane_;
+};
+#endif
+
+// Issues copies in the order in which chunks are used; everything is uniform in the warp.
+class Ring {
+  public:
+    // KV tiles: shared, the warp's. memory: shared, two slots of kChunkBytes, then the metadata of
+    // keys, then of values.
+    __device__ __forceinline__ Ring(uint32_t kv_tiles, uint32_t memory, uint32_t key_metadata_bytes,
+                                    const Arrivals &arrivals)
+        : arrivals_(arrivals),
+          kv_tiles_(kv_tiles),
+          memory_(memory),
+          value_metadata_(memory + 2 * kChunkBytes + key_metadata_bytes) {}
+
+    // Go through the first n_pieces; all earlier ones are used up. Before the first wait() comes
+    // follow(), later, so that what all warps begin with is not held up by what comes next.
+    __device__ __forceinline__ void start(uint32_t n_kv_tiles) {
+        half_ = using_ = kv_tiles_;
+        end_ = kv_tiles_ + n_kv_tiles * kKvTileBytes;
+        used_ = issued_;
+        issue();
+    }
+    __device__ __forceinline__ void follow() { issue(); }
+
+    __device__ __forceinline__ bool has_more() const { return using_ < end_; }
+    __device__ __forceinline__ uint32_t kv_tile() const { return using_; }
+    __device__ __forceinline__ bool is_empty() const { return !load_shared1(using_ + 16); }
+    __device__ __forceinline__ void next_kv_tile() { using_ += kKvTileBytes; }
+
+    // Wait for the chunk that is used next; returns its address.
+    __device__ __forceinline__ uint32_t wait() const {
+        const uint32_t slot = used_ & 1u;
+        arrivals_.wait(slot, used_ >> 1);
+        return memory_ + slot * kChunkBytes;
+    }
+    // It is used up: copy another one over it.
+    __device__ __forceinline__ void next() {
+        __syncwarp();
+        ++used_;
+        issue();
+    }
+    __device__ __forceinline__ uint32_t key_metadata() const { return memory_ + 2 * kChunkBytes; }
+    __device__ __forceinline__ uint32_t value_metadata() const { return value_metadata_; }
+
+  private:
+    // half_ is the address of a KvTileSide: the KV tile's, or 32 bytes after it.
+    __device__ __forceinline__ void issue() {
+        if (!side_)
+            skip_nothing();
+        if (half_ >= end_) {
+            // An empty turn, so that uses and slots go on in step.
+            arrivals_.expect(issued_ & 1u, 0);
+            arrivals_.close();
+            ++issued_;
+            return;
+        }
+        const uint32_t slot = issued_ & 1u;
+        const uint32_t to = memory_ + slot * kChunkBytes;
+        const uint32_t sizes = load_shared1(half_ + 20);
+        const uint32_t chunk = sizes & 0xFFFFu;
+        const uint64_t payload = load_shared_address(half_);
+        const uint32_t total = load_shared1(half_ + 16);
+        const uint32_t bytes = min(chunk, total - offset_);
+        const bool is_values = side_;
+        const uint32_t position = half_ - (is_values ? 32 : 0) + 80;
+        if (load_shared1(position + 8) & 0xFFu) {
+            const uint32_t stride = load_shared1(position + 4);
+            arrivals_.copy_runs(to, payload + offset_ / 512 * stride, stride, bytes / 512);
+            arrivals_.expect(slot, 0);
+        } else {
+            const uint32_t metadata_bytes = offset_ ? 0 : sizes >> 16;
+            arrivals_.expect(slot, bytes + metadata_bytes);
+            if (!offset_)
+                arrivals_.copy(slot, is_values ? value_metadata_ : key_metadata(),
+                               load_shared_address(half_ + 8), metadata_bytes);
+            arrivals_.copy(slot, to, payload + offset_, bytes);
+        }
+        arrivals_.close();
+        ++issued_;
+        offset_ += bytes;
+        if (offset_ == total) {
+            offset_ = 0;
+            half_ += is_values ? kKvTileBytes - 32 : 32;
+            side_ = !is_values;
+        }
+    }
+    // Tiles of 16-bit blocks may lie after the last token.
+    __device__ __forceinline__ void skip_nothing() {
+#pragma unroll 1
+        while (half_ < end_ && !load_shared1(half_ + 16))
+            half_ += kKvTileBytes;
+    }
+    const Arrivals arrivals_;
+    const uint32_t kv_tiles_;
+    const uint32_t memory_;
+    const uint32_t value_metadata_;
+    uint32_t half_ = 0;   // of the next copy
+    uint32_t using_ = 0;  // the KV tile at use
+    uint32_t end_ = 0;
+    uint32_t offset_ = 0;  // of the next copy in its half
+    bool side_ = false;
+    uint32_t issued_ = 0;  // chunks
+    uint32_t used_ = 0;
+};
+
+// What the multiplying side needs of a KV tile.
+struct Keys {
+    uint32_t permutation_offset;
+    uint32_t minima_offset;
+    uint32_t end16, end8, end4;
+    uint32_t n_groups;
+    uint32_t n_shared;
+    bool is_f8;
+};
+struct Values {
+    uint32_t minima_offset;
+    uint32_t bits;
+    uint32_t n_groups;
+    uint32_t group_strips;
+    bool is_f8;
+};
+struct Position {
+    uint32_t first_token;  // of the block
+    uint32_t tile;
+    bool is_raw;
+};
+__device__ __forceinline__ Position read_position(uint32_t kv_tile) {
+    const uint4 p = load_shared4(kv_tile + 80);
+    return {p.x, p.z >> 8 & 0xFFu, (p.z & 0xFFu) != 0};
+}
+__device__ __forceinline__ Keys read_keys(uint32_t kv_tile) {
+    const uint4 s = load_shared4(kv_tile + 64);
+    return {s.y & 0xFFFFu, s.x & 0xFFFFu,     s.y >> 16 & 0xFFu, s.y >> 24,
+            s.z & 0xFFu,   s.z >> 16 & 0xFFu, s.w >> 16,         (s.z >> 8 & 0xFFu) != 0};
+}
+__device__ __forceinline__ Values read_values(uint32_t kv_tile) {
+    const uint4 s = load_shared4(kv_tile + 64);
+    return {s.x >> 16, s.w >> 8 & 0xFFu, s.z >> 24, s.w & 0xFFu, (s.z >> 8 & 0xFFu) != 0};
+}
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif

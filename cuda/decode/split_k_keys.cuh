@@ -1,0 +1,260 @@
+// Decode of up to four query columns over FP8 pages: keys.
+//
+// A B fragment has eight columns. Columns 2h and 2h + 1, split-k columns, are both of query column
+// h: the first has its k 0-7, then zeros, the second its k 8-15. So a lane folds ranges
+// into one pair of queries instead of two, and a product of both split-k columns is what one
+// column's would be. Lows take two strips at once: the first split-k column's k 0-7 are of one
+// strip, its k 8-15 of the next.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CUDA_DECODE_SPLIT_K_KEYS_CUH
+#define LK_CUDA_DECODE_SPLIT_K_KEYS_CUH
+
+#include "cuda/decode/page_keys.cuh"
+
+namespace lk {
+namespace cuda {
+
+// Copies of the queries, [copy][strip][lane] words: each lane's pair of a B fragment. In the order
+// of channels for raw rows; in that of slots as they are, times what steps are of ranges and
+// divided by 16 for k 8-15, and for bit 1 of the strips with partners.
+enum SplitKCopy : uint32_t { kSplitKChannels, kSplitKSlots, kSplitKSteps, kSplitKHighs };
+constexpr uint32_t kSplitKCopies = 4;
+constexpr uint32_t kSplitKStripBytes = kWarp * 4;
+
+// The offset of element k of a column in a copy, in halves.
+template <int kStrips>
+__device__ __forceinline__ uint32_t split_k_offset(SplitKCopy copy, uint32_t column, uint32_t k) {
+    const uint32_t split_k = column * 2 + (k >> 3 & 1u);
+    return ((copy * kStrips + (k >> 4)) * kWarp + split_k * 4 + (k >> 1 & 3u)) * 2 + (k & 1u);
+}
+
+// The copies in the order of slots, from that in the order of channels.
+template <int kStrips>
+__device__ __forceinline__ void arrange_split_k(const KvTileTemplate &page, __half *queries,
+                                                uint32_t column, uint32_t lane) {
+    const auto *fixed = reinterpret_cast<const uint8_t *>(page.permutation);
+    const uint32_t first = page.kv_tile.end4 * 16;
+    const uint32_t n = page.kv_tile.n_shared;
+    const uint32_t end_of_highs = (n + 15u) & ~15u;
+    const auto put = [&](SplitKCopy copy, uint32_t slot, float value) {
+        queries[split_k_offset<kStrips>(copy, column, slot)] = __float2half_rn(value);
+    };
+    const auto down = [](uint32_t slot) { return slot & 8u ? 0.0625f : 1.0f; };
+#pragma unroll
+    for (uint32_t slot = lane; slot < kStrips * 16; slot += kWarp) {
+        const uint32_t channel = fixed ? fixed[slot] : slot;
+        const float q =
+            __half2float(queries[split_k_offset<kStrips>(kSplitKChannels, column, channel)]);
+        const uint32_t i = slot - first;  // in the plane, if it is not below 0
+        const bool is_partner = slot >= first && i < n;
+        const bool is_outlier = slot >= first && i >= n && i < 2 * n;
+        const float step = is_partner ? 3.0f : is_outlier ? 3.0f / 7.0f : 1.0f;
+        put(kSplitKSlots, slot, q);
+        put(kSplitKSteps, slot, q * step * down(slot));
+        if (is_outlier)
+            put(kSplitKHighs, i - n, q * (6.0f / 7.0f) * down(i - n));
+        if (slot >= first && !is_partner && i < end_of_highs)
+            put(kSplitKHighs, i, q * step * down(slot));
+    }
+}
+
+struct SplitKQuery {
+    uint32_t b0;
+    uint32_t b1;
+};
+__device__ __forceinline__ uint32_t load_split_k(const Queries &queries, SplitKCopy copy,
+                                                 uint32_t strip, uint32_t lane) {
+    return load_shared1(queries.address + copy * queries.tile_bytes + strip * kSplitKStripBytes +
+                        lane * 4);
+}
+__device__ __forceinline__ SplitKQuery split_k_query(uint32_t pair, uint32_t lane) {
+    return {lane & 4u ? 0u : pair, lane & 4u ? pair : 0u};
+}
+
+// A lane's two ranges: of its split-k column's k.
+__device__ __forceinline__ uint32_t split_k_ranges(uint32_t parameters, uint32_t lane) {
+    return f8_ranges(load_shared<uint16_t>(parameters + (lane & 3u) * 4 + (lane & 4u) / 2),
+                     kLowPair);
+}
+// Its two minima as an A fragment: rows 0-3 are k 0-7 of four groups, rows 4-7 are k 8-15.
+__device__ __forceinline__ uint32_t split_k_minima(uint32_t parameters, uint32_t lane) {
+    return f8_minima(load_shared<uint16_t>(parameters + (lane & 3u) * 4 + (lane & 16u) / 8),
+                     kLowPair);
+}
+// The row's group.
+__device__ __forceinline__ uint32_t split_k_group(uint32_t lane) { return lane >> 2 & 3u; }
+// Products with such a fragment, of the lane's rows and both split-k columns: the one that counts.
+__device__ __forceinline__ float split_k_low(const float (&c)[4], uint32_t lane) {
+    return lane & 16u ? c[1] : c[0];
+}
+// All of a group's, from what the lanes have.
+__device__ __forceinline__ float split_k_sum(float low) {
+    return low + __shfl_xor_sync(kAllLanes, low, 16);
+}
+__device__ __forceinline__ float split_k_sum_of(float sums, uint32_t group, uint32_t lane) {
+    return __shfl_sync(kAllLanes, sums, group * 4 + (lane & 3u));
+}
+
+template <int kBits, int kCount>
+class SplitKKeyStrips {
+  public:
+    __device__ __forceinline__ SplitKKeyStrips(const Keys &keys, const Queries &queries,
+                                               uint32_t metadata, uint32_t, uint32_t strip,
+                                               uint32_t lane)
+        : keys_(keys), metadata_(metadata), strip_(strip), lane_(lane) {
+        const bool is_raw = kBits == 16 && keys.end16 * kSplitKStripBytes == queries.tile_bytes;
+#pragma unroll
+        for (int n = 0; n < kCount; ++n) {
+            plain_[n] =
+                load_split_k(queries, is_raw ? kSplitKChannels : kSplitKSlots, strip + n, lane);
+            queries_[n] = split_k_query(
+                kBits < 8 ? load_split_k(queries, kSplitKSteps, strip + n, lane) : plain_[n], lane);
+        }
+    }
+
+    __device__ __forceinline__ void multiply(Work<1> &out, uint32_t words) {
+        if (kBits < 16)
+            add_minima(out);
+#pragma unroll
+        for (int v = 0; v < kBits / 2; ++v) {
+            uint4 w[kCount];
+#pragma unroll
+            for (int n = 0; n < kCount; ++n)
+                w[n] = load_shared4(words + n * kBits * 256 + v * 512);
+#pragma unroll
+            for (int i = 0; i < 16 / kBits; ++i)
+                multiply_tiles(out, v * 16 / kBits + i, i, w);
+        }
+    }
+
+  protected:
+    __device__ __forceinline__ uint32_t parameters(int n, uint32_t group) const {
+        return metadata_ + ((strip_ + n) * kF8Groups + group) * 16;
+    }
+    __device__ __forceinline__ void add_minima(Work<1> &out) const {
+        const uint32_t group = split_k_group(lane_);
+        const uint32_t first = split_k_minima(parameters(0, group) + keys_.minima_offset, lane_);
+        if (kCount == 1)
+            mma(out.midpoint[0], first, 0, 0, 0, plain_[0], 0);
+        else
+            mma(out.midpoint[0], first, 0,
+                split_k_minima(parameters(kCount - 1, group) + keys_.minima_offset, lane_), 0,
+                plain_[0], plain_[kCount - 1]);
+    }
+    __device__ __forceinline__ void fold(int n, uint32_t ranges) {
+        folded_[n][0][0] = multiply_halves(queries_[n].b0, ranges);
+        folded_[n][0][1] = multiply_halves(queries_[n].b1, ranges);
+    }
+
+    const Keys &keys_;
+    const uint32_t metadata_;
+    const uint32_t strip_;
+    const uint32_t lane_;
+    uint32_t plain_[kCount];
+    SplitKQuery queries_[kCount];
+    uint32_t folded_[kCount][1][2];
+
+  private:
+    __device__ __forceinline__ void multiply_tiles(Work<1> &out, int t, int i,
+                                                   const uint4 (&w)[kCount]) {
+#pragma unroll
+        for (int n = 0; n < kCount; ++n) {
+            if (kBits < 16 && t % 2 == 0)
+                fold(n, split_k_ranges(parameters(n, t / 2), lane_));
+            const uint32_t word[4] = {w[n].x, w[n].y, w[n].z, w[n].w};
+            if (kBits == 16) {
+                const uint32_t b[1][2] = {{queries_[n].b0, queries_[n].b1}};
+                multiply_half_tile(out.s[t], w[n], b);
+            } else if (kBits == 8) {
+                multiply_byte_tile(out.s[t], word[2 * i], word[2 * i + 1], folded_[n]);
+            } else if (kBits == 4) {
+                multiply_tile(out.s[t], word[i], kMask4, folded_[n]);
+            } else {
+                multiply_tile(out.s[t], word[i / 2], mask2_of(i), folded_[n]);
+            }
+        }
+    }
+};
+
+// A strip with partners, see decode/shared_keys.cuh.
+class SharedSplitKStrip : public SplitKKeyStrips<2, 1> {
+  public:
+    __device__ __forceinline__ SharedSplitKStrip(const Keys &keys, const Queries &queries,
+                                                 uint32_t metadata, uint32_t slots, uint32_t strip,
+                                                 uint32_t lane)
+        : SplitKKeyStrips<2, 1>(keys, queries, metadata, slots, strip, lane),
+          all_queries_(queries),
+          first_((strip - keys.end4) * 16) {}
+
+    __device__ __forceinline__ void multiply(Work<1> &out, uint32_t words) {
+        const uint4 w = load_shared4(words);
+        add_minima(out);
+        multiply_bits(out, w, kBit0,
+                      [&](uint32_t group) { return split_k_ranges(parameters(0, group), lane_); });
+        queries_[0] = split_k_query(
+            load_split_k(all_queries_, kSplitKHighs, strip_ - keys_.end4, lane_), lane_);
+        const uint32_t slot = first_ + (lane_ & 3u) * 2 + (lane_ & 4u) * 2;
+        const uint32_t positions[2] = {range_offset(keys_, high_slot(keys_, slot), kF8Groups),
+                                       range_offset(keys_, high_slot(keys_, slot + 1), kF8Groups)};
+        multiply_bits(out, w, kBit1, [&](uint32_t group) {
+            return load_two_ranges<kDecodeF8By32>(metadata_ + group * 16, positions[0],
+                                                  positions[1], true);
+        });
+    }
+
+  private:
+    template <class Ranges>
+    __device__ __forceinline__ void multiply_bits(Work<1> &out, const uint4 &w, uint32_t mask,
+                                                  Ranges ranges) {
+        const uint32_t word[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+        for (int t = 0; t < kPageTiles; ++t) {
+            if (t % 2 == 0)
+                fold(0, ranges(t / 2));
+            multiply_tile(out.s[t], word[t / 2], mask << t % 2 * 2, folded_[0]);
+        }
+    }
+
+    const Queries &all_queries_;
+    const uint32_t first_;  // slot of the strip, in the plane
+};
+
+struct KeysBySplitK {
+    static constexpr int kTiles = 1;
+    static constexpr DecodeKind kKind = kDecodeF8By32;
+    template <int kBits, int kCount>
+    using Strips = SplitKKeyStrips<kBits, kCount>;
+    using SharedStrip = SharedSplitKStrip;
+    static constexpr uint32_t kSlotsOfPair = 1;
+};
+
+// Keys of a tile of a raw row: logits of tokens g and g + 8, but for their factor.
+template <int kStrips>
+__device__ __forceinline__ void multiply_raw_split_k_keys(Ring &ring, const Queries &queries,
+                                                          uint32_t lane, float (&x)[2]) {
+    float s[1][4] = {};
+    uint32_t strip = 0;
+#pragma unroll 1
+    while (true) {
+        uint32_t words = ring.wait() + lane * 16;
+        const uint32_t end = min(strip + kRawStrips, uint32_t{kStrips});
+#pragma unroll 1
+        for (; strip < end; ++strip, words += 512) {
+            const SplitKQuery q =
+                split_k_query(load_split_k(queries, kSplitKChannels, strip, lane), lane);
+            const uint32_t b[1][2] = {{q.b0, q.b1}};
+            multiply_half_tile(s, load_shared4(words), b);
+        }
+        ring.next();
+        if (strip == kStrips)
+            break;
+    }
+    x[0] = s[0][0] + s[0][1];
+    x[1] = s[0][2] + s[0][3];
+}
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif

@@ -1,0 +1,267 @@
+// Decode: weights times values. Channels are mma rows, tokens k.
+//
+// Ranges are multiplied into the weights (and what the codes' positions differ by, see
+// decode/keys.cuh), which rounds them; a value counts as midpoint - range / 2 + code * step, as
+// keys do: the sum of the folded weights, for -1/2 of the range, comes from a product of its own.
+// With a range for every 32 channels of a token a value counts as minimum + code * step.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CUDA_DECODE_VALUES_CUH
+#define LK_CUDA_DECODE_VALUES_CUH
+
+#include "cuda/decode/weights.cuh"
+
+namespace lk {
+namespace cuda {
+
+// 2^n, twice.
+__device__ __forceinline__ uint32_t powers_of_two(int n) {
+    return static_cast<uint32_t>(15 + n) << 10 | static_cast<uint32_t>(15 + n) << 26;
+}
+// Values of 1 bit are left to the kernels of all native formats.
+template <DecodeKind kKind>
+constexpr bool kHasOneBit = kKind == kDecodeGrouped;
+// Bits that the codes of tile t lie above those of the first tile of their word.
+template <DecodeKind kKind>
+__device__ __forceinline__ int bit_position(uint32_t bits, int t) {
+    if (kHasOneBit<kKind> && bits == 1)
+        return 2 * (t % 2) + t / 2 % 2;
+    return bits == 2 ? 2 * (t % 2) : 0;
+}
+
+// Weights times what the positions of codes differ by, where ranges follow for each channel group.
+template <int kTiles>
+__device__ __forceinline__ void fold_positions(const Values &values, Work<kTiles> &work) {
+    if (values.bits >= 8)
+        return;
+    const bool is2 = values.bits == 2;
+#pragma unroll
+    for (int t = 0; t < kPageTiles; ++t)
+#pragma unroll
+        for (int c = 0; c < kTiles; ++c) {
+            const uint32_t low = work.get(t, c, 0, 0);
+            const uint32_t high = work.get(t, c, 0, 1);
+            // 2^-4; in odd tiles of 2 bits 2^-2 and 2^-6.
+            if (t % 2 && is2)
+                work.set(t, c, 0, multiply_halves(low, 0x34003400u),
+                         multiply_halves(high, 0x24002400u));
+            else
+                work.set(t, c, 0, low, multiply_halves(high, 0x2C002C00u));
+        }
+}
+
+// Weights that fold_positions() went over, times the ranges of a channel group.
+template <int kTiles>
+__device__ __forceinline__ void fold_f8_ranges(uint32_t metadata, uint32_t group, uint32_t lane,
+                                               Work<kTiles> &work) {
+#pragma unroll
+    for (int t = 0; t < kPageTiles; ++t) {
+        const uint2 r =
+            load_ranges<kDecodeF8By32>(metadata, group * 128 + t * 16 + (lane & 3u) * 4, true);
+#pragma unroll
+        for (int c = 0; c < kTiles; ++c)
+            work.set(t, c, 1, multiply_halves(work.get(t, c, 0, 0), r.x),
+                     multiply_halves(work.get(t, c, 0, 1), r.y));
+    }
+}
+
+// Weights times the ranges of a channel group, and times what the codes' positions differ by; their
+// sum times -1/2 joins the group's midpoints.
+template <int kStrips, int kTiles, DecodeKind kKind>
+__device__ __forceinline__ void fold_ranges(const Values &values, uint32_t metadata, uint32_t group,
+                                            uint32_t lane, Work<kTiles> &work,
+                                            Accumulator<kStrips, kTiles> &g) {
+    const int upper = values.bits == 8 ? 0 : 4;  // bits that codes of k 8-15 lie higher
+    float sums[kTiles][4] = {};
+#pragma unroll
+    for (int t = 0; t < kPageTiles; ++t) {
+        const uint2 r =
+            load_ranges<kKind>(metadata, group * 128 + t * 16 + (lane & 3u) * 4, values.is_f8);
+        const int position = bit_position<kKind>(values.bits, t);
+        const bool is_first = kHasOneBit<kKind> ? t % 4 == 0 : t % 2 == 0;
+        const uint32_t r0 = is_first ? r.x : multiply_halves(r.x, powers_of_two(-position));
+        const uint32_t r1 = multiply_halves(r.y, powers_of_two(-position - upper));
+        // The same the other way, for the sum.
+        const uint32_t a0 = powers_of_two(position);
+        const uint32_t a2 = powers_of_two(position + upper);
+#pragma unroll
+        for (int c = 0; c < kTiles; ++c) {
+            const uint32_t b0 = multiply_halves(work.get(t, c, 0, 0), r0);
+            const uint32_t b1 = multiply_halves(work.get(t, c, 0, 1), r1);
+            work.set(t, c, 1, b0, b1);
+            mma(sums[c], a0, 0, a2, 0, b0, b1);
+        }
+    }
+    const float factor = -0.5f * __fdividef(g.output_scale, code_scale(values.bits));
+    if (kKind == kDecodePlain || (lane >> 2) == group)
+#pragma unroll
+        for (int c = 0; c < kTiles; ++c)
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+                g.midpoint[c][i] = fmaf(sums[c][i], factor, g.midpoint[c][i]);
+}
+
+template <int kTiles>
+__device__ __forceinline__ void weights_of(const Work<kTiles> &work, int t, int fragment,
+                                           uint32_t (&b)[kTiles][2]) {
+#pragma unroll
+    for (int c = 0; c < kTiles; ++c) {
+        b[c][0] = work.get(t, c, fragment, 0);
+        b[c][1] = work.get(t, c, fragment, 1);
+    }
+}
+
+// One strip of packed values.
+template <int kBits, int kTiles>
+__device__ __forceinline__ void multiply_strip(float (&o)[kTiles][4], uint32_t words,
+                                               const Work<kTiles> &work) {
+    constexpr int kVectors = kBits / 2;  // of four words
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+        const uint4 w = load_shared4(words + v * 512);
+        const uint32_t word[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+        for (int i = 0; i < 16 / kBits; ++i) {
+            uint32_t b[kTiles][2];
+            weights_of(work, v * 16 / kBits + i, kBits == 16 ? 0 : 1, b);
+            if (kBits == 16)
+                multiply_half_tile(o, w, b);
+            else if (kBits == 8)
+                multiply_byte_tile(o, word[2 * i], word[2 * i + 1], b);
+            else if (kBits == 4)
+                multiply_tile(o, word[i], kMask4, b);
+            else
+                multiply_tile(o, word[i / 2], mask2_of(i), b);
+        }
+    }
+}
+
+// One strip at 1 bit: a lane has two words, of four tiles each.
+template <int kTiles>
+__device__ __forceinline__ void multiply_bit_strip(float (&o)[kTiles][4], uint32_t words,
+                                                   const Work<kTiles> &work) {
+    const uint2 w = load_shared2(words);
+#pragma unroll
+    for (int t = 0; t < kPageTiles; ++t) {
+        uint32_t b[kTiles][2];
+        weights_of(work, t, 1, b);
+        multiply_tile(o, t < 4 ? w.x : w.y, kMask1 << bit_position<kDecodeGrouped>(1, t), b);
+    }
+}
+
+// Strips [from, to), a chunk. Ranges are folded in, by fold(group), where a channel group begins.
+template <int kBits, int kStrips, int kTiles, DecodeKind kKind, class Fold>
+__device__ __forceinline__ void multiply_chunk(const Values &values, uint32_t from, uint32_t to,
+                                               uint32_t words, const Work<kTiles> &work,
+                                               float (&o)[kStrips][kTiles][4], Fold fold) {
+    constexpr bool kWhole = kStrips * kBits * 256 <= kValueChunkBytes;  // a chunk holds all strips
+    uint32_t group = 0;
+    uint32_t next_group = 0;
+#pragma unroll
+    for (int s = 0; s < kStrips; ++s) {
+        const bool begins = kKind != kDecodePlain && kBits < 16 && s == next_group;
+        if (begins)
+            next_group += group_strips<kKind>(values);
+        if (kWhole || (s >= from && s < to)) {
+            if (begins)
+                fold(group);
+            if constexpr (kBits == 1)
+                multiply_bit_strip(o[s], words, work);
+            else
+                multiply_strip<kBits>(o[s], words, work);
+            words += kBits * 256;
+        }
+        if (begins)
+            ++group;
+    }
+}
+
+// Values of a packed page, to which fold(group) folds ranges into the weights.
+template <int kStrips, int kTiles, DecodeKind kKind, class Fold>
+__device__ __forceinline__ void multiply_values(Ring &ring, const Values &values, uint32_t lane,
+                                                const Work<kTiles> &work,
+                                                float (&o)[kStrips][kTiles][4], Fold fold) {
+    static_assert(kValueChunkBytes == 4096, "16 bits of strips");
+    const uint32_t each = values.bits == 1   ? 16
+                          : values.bits == 2 ? 8
+                          : values.bits == 4 ? 4
+                          : values.bits == 8 ? 2
+                                             : 1;
+    if (kKind == kDecodePlain && values.bits < 16)
+        fold(0);
+    uint32_t from = 0;
+#pragma unroll 1
+    while (true) {
+        const uint32_t chunk = ring.wait();
+        const uint32_t words = chunk + lane * 16;
+        const uint32_t to = min(from + each, uint32_t{kStrips});
+        if (kHasOneBit<kKind> && values.bits == 1)
+            multiply_chunk<1, kStrips, kTiles, kKind>(values, from, to, chunk + lane * 8, work, o,
+                                                      fold);
+        else if (values.bits == 2)
+            multiply_chunk<2, kStrips, kTiles, kKind>(values, from, to, words, work, o, fold);
+        else if (values.bits == 4)
+            multiply_chunk<4, kStrips, kTiles, kKind>(values, from, to, words, work, o, fold);
+        else if (values.bits == 8)
+            multiply_chunk<8, kStrips, kTiles, kKind>(values, from, to, words, work, o, fold);
+        else
+            multiply_chunk<16, kStrips, kTiles, kKind>(values, from, to, words, work, o, fold);
+        ring.next();
+        from = to;
+        if (from == kStrips)
+            return;
+    }
+}
+
+// The same, by halves.
+template <int kStrips, int kTiles, DecodeKind kKind>
+__device__ __forceinline__ void multiply_half_values(Ring &ring, const Values &values,
+                                                     uint32_t lane, Work<kTiles> &work,
+                                                     Accumulator<kStrips, kTiles> &g) {
+    const uint32_t metadata = ring.value_metadata();
+    if constexpr (kKind == kDecodeF8By32) {
+        fold_positions(values, work);
+        multiply_values<kStrips, kTiles, kKind>(ring, values, lane, work, g.o, [&](uint32_t group) {
+            fold_f8_ranges(metadata, group, lane, work);
+        });
+    } else {
+        multiply_values<kStrips, kTiles, kKind>(ring, values, lane, work, g.o, [&](uint32_t group) {
+            fold_ranges<kStrips, kTiles, kKind>(values, metadata, group, lane, work, g);
+        });
+    }
+}
+
+// Halves of tokens that are not there need not be numbers: make them 0.
+__device__ __forceinline__ uint32_t keep_tokens(uint32_t word, uint32_t token, uint32_t n_tokens) {
+    return token + 1 < n_tokens ? word : token < n_tokens ? word & 0xFFFFu : 0u;
+}
+
+// Values of a tile of a raw row.
+template <int kStrips, int kTiles>
+__device__ __forceinline__ void multiply_raw_values(Ring &ring, const Position &position,
+                                                    uint32_t lane, uint32_t n_tokens,
+                                                    const uint32_t (&b)[kTiles][2],
+                                                    float (&o)[kStrips][kTiles][4]) {
+    const uint32_t token = position.first_token + position.tile * 16u + (lane & 3u) * 2;
+#pragma unroll 1
+    for (uint32_t from = 0; from < kStrips; from += kRawStrips) {
+        const uint32_t words = ring.wait() + lane * 16;
+#pragma unroll
+        for (int s = 0; s < kStrips; ++s) {
+            if (s < from || s >= from + kRawStrips)
+                continue;
+            uint4 w = load_shared4(words + (s - from) * 512);
+            w.x = keep_tokens(w.x, token, n_tokens);
+            w.y = keep_tokens(w.y, token, n_tokens);
+            w.z = keep_tokens(w.z, token + 8, n_tokens);
+            w.w = keep_tokens(w.w, token + 8, n_tokens);
+            multiply_half_tile(o[s], w, b);
+        }
+        ring.next();
+    }
+}
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif

@@ -1,0 +1,92 @@
+// KV tiles of decode's work: a page, or a tile of a raw row. Kernels find them from templates that
+// the host makes of a layer's classes.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CUDA_KV_TILE_H
+#define LK_CUDA_KV_TILE_H
+
+#include "cuda/types.h"
+
+#ifdef __CUDACC__
+#define LK_KV_TILE_CALL __host__ __device__
+#else
+#define LK_KV_TILE_CALL
+#endif
+
+namespace lk {
+namespace cuda {
+
+constexpr uint32_t kValueChunkBytes = 4096;
+
+// The K page or the V page of a KV tile as it is copied: chunk_bytes of the payload at a time.
+struct alignas(16) KvTileSide {
+    uint64_t payload;
+    uint64_t metadata;
+    uint32_t bytes;  // of the payload
+    uint16_t chunk_bytes;
+    uint16_t metadata_bytes;
+};
+
+// In shared memory; lanes read what they need as vectors, so the order of the members counts.
+struct alignas(16) KvTile {
+    KvTileSide side[2];  // keys, values; 32 bytes each with their padding
+    // 64: keys
+    uint16_t minima_offset[2];
+    uint16_t permutation_offset;  // in the keys' metadata, 0 = none there
+    uint8_t end16;                // strips of the keys before this one are 16 bits, and so on
+    uint8_t end8;
+    uint8_t end4;
+    uint8_t is_f8;
+    uint8_t n_groups[2];
+    uint8_t value_group_strips;
+    uint8_t value_bits;
+    uint16_t n_shared;  // pairs of shared slots, the first ones of 2 bits
+    // 80: position
+    uint32_t first_token;   // of the row
+    uint32_t strip_stride;  // raw: bytes from strip to strip of the row
+    uint8_t is_raw;
+    uint8_t tile;
+    uint8_t last[6];
+};
+static_assert(sizeof(KvTile) == kKvTileBytes, "the host sizes shared memory by it");
+
+// The packed pages of one (layer, KV head), without their addresses.
+struct alignas(16) KvTileTemplate {
+    KvTile kv_tile;
+    uint64_t permutation;  // u8 [head_dim] fixed slot -> channel of keys; 0 = identity
+    uint16_t key_format;
+    uint16_t value_format;
+    uint32_t reserved;
+};
+
+// The members that follow from a page's format; the addresses come later.
+LK_KV_TILE_CALL inline void fill_side(KvTile *kv_tile, const FormatInfo &c, uint32_t side) {
+    // Chunks end between strips: sizes of strips divide them.
+    const bool is_wide = side || c.strips[0] || c.strips[1];
+    kv_tile->side[side] = {0, 0, c.payload_bytes,
+                           static_cast<uint16_t>(is_wide ? kValueChunkBytes : kChunkBytes),
+                           static_cast<uint16_t>(c.is_raw ? 0 : c.metadata_bytes)};
+    kv_tile->minima_offset[side] = static_cast<uint16_t>(c.minima_offset);
+    kv_tile->n_groups[side] = c.is_raw ? 1 : static_cast<uint8_t>(c.n_groups);
+    if (c.parameter_bytes == 1)
+        kv_tile->is_f8 = 1;
+    if (side) {
+        kv_tile->value_bits = c.strips[0]   ? 16
+                              : c.strips[1] ? 8
+                              : c.strips[2] ? 4
+                              : c.strips[4] ? 2
+                                            : 1;
+        kv_tile->value_group_strips = c.is_raw ? 255 : static_cast<uint8_t>(c.group / 16);
+        return;
+    }
+    kv_tile->end16 = c.strips[0];
+    kv_tile->end8 = c.strips[0] + c.strips[1];
+    kv_tile->end4 = kv_tile->end8 + c.strips[2];
+    kv_tile->n_shared = c.n_shared;
+    kv_tile->permutation_offset = c.permutes ? static_cast<uint16_t>(c.permutation_offset) : 0;
+}
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif

@@ -1,0 +1,433 @@
+// Attention of many columns: the kernel.
+//
+// S^T = K Q^T with tokens as rows, O^T = V^T P^T with channels as rows: pages are A operands as
+// they lie. A warp has 32 columns (16 above 128 channels), a block up to 8 warps, which share every
+// tile that prefill/load.cuh makes.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CUDA_PREFILL_ATTEND_CUH
+#define LK_CUDA_PREFILL_ATTEND_CUH
+
+#include "cuda/prefill/instances.h"
+#include "cuda/prefill/output.cuh"
+
+namespace lk {
+namespace cuda {
+
+// A power of two to divide a query by, where FP16 cannot hold it.
+__device__ inline float query_divisor(float highest) {
+    const uint32_t exponent = __float_as_uint(highest) >> 23;
+    constexpr uint32_t kKept = 127 + 14;  // below 2^15
+    return exponent > kKept && exponent < 255 ? __uint_as_float((exponent - kKept + 127) << 23)
+                                              : 1.0f;
+}
+
+// The divisor of a query of which each lane has some channels. `fits`: FP16 holds it as it is.
+__device__ inline float find_divisor(bool fits, const float *channels, int n) {
+    if (fits)
+        return 1;
+    float high = 0;
+    for (int i = 0; i < n; ++i)
+        high = fmaxf(high, fabsf(channels[i]));
+    for (int step = 1; step < static_cast<int>(kWarp); step *= 2)
+        high = fmaxf(high, __shfl_xor_sync(kAllLanes, high, step));
+    return query_divisor(high);
+}
+
+// The product of such a query with the center of keys.
+__device__ inline float center_product(const LayerArg &layer, uint32_t kv_head,
+                                       const float *channels, int n) {
+    const float *center = layer.key_centers + kv_head * layer.head_dim;
+    float sum = 0;
+    for (int i = 0; i < n; ++i) {
+        const uint32_t channel = kWarp * i + threadIdx.x % kWarp;
+        if (channel < layer.head_dim)
+            sum = fmaf(channels[i], center[channel], sum);
+    }
+    for (int step = 1; step < static_cast<int>(kWarp); step *= 2)
+        sum += __shfl_xor_sync(kAllLanes, sum, step);
+    return sum;
+}
+
+// Such a query becomes what meets keys that were divided.
+__device__ inline void scale_query(const LayerArg &layer, uint32_t kv_head, float *channels,
+                                   int n) {
+    const float *scale = layer.key_scales + kv_head * layer.head_dim;
+    for (int i = 0; i < n; ++i) {
+        const uint32_t channel = kWarp * i + threadIdx.x % kWarp;
+        if (channel < layer.head_dim)
+            channels[i] *= scale[channel];
+    }
+}
+
+// Round eight of the warp's queries to FP16, transposed; columns that do not exist repeat the last
+// one. Returns whether logits take more than the layer's factor.
+template <int kStrips>
+__device__ inline bool load_slice(const TileArgs &args, const TileBlock &block,
+                                  const WarpColumns &warp, uint32_t slice, uint8_t *queries) {
+    constexpr int kSteps = (kStrips + 1) / 2;  // a lane's channels, kWarp apart
+    const Mask &mask = block.tables->mask;
+    const uint32_t lane = threadIdx.x % kWarp;
+    const float sign = args.layer.scale < 0 ? -1.0f : 1.0f;
+    float q[8][kSteps];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const uint32_t column = min(8 * slice + i, warp.n - 1);
+        const ColumnPosition position = column_position(
+            mask.sequence, mask.kv_head, mask.group_size, mask.first_column + warp.first + column);
+        const int64_t offset = row_offset(args.q, position.token, position.head);
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+            const uint32_t channel = kWarp * step + lane;
+            q[i][step] =
+                channel < block.head_dim ? sign * load_element(args.q, offset + channel) : 0;
+        }
+    }
+    bool has_factors = args.layer.key_centers;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const float offset =
+            args.layer.key_centers ? center_product(args.layer, mask.kv_head, q[i], kSteps) : 0;
+        if (args.layer.key_scales)
+            scale_query(args.layer, mask.kv_head, q[i], kSteps);
+        const bool fits = args.q.dtype == kF16 && !args.layer.key_scales;
+        const float divisor = find_divisor(fits, q[i], kSteps);
+        has_factors |= divisor != 1;
+        if (lane == 0) {
+            block.tables->factors[warp.first + 8 * slice + i] = divisor;
+            block.tables->offsets[warp.first + 8 * slice + i] = offset;
+        }
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+            const uint32_t channel = kWarp * step + lane;
+            const uint32_t at = query_row(channel, block.row_shift) ^ (16 * slice);
+            if (channel < block.head_dim)
+                *reinterpret_cast<__half *>(queries + at + 2 * i) =
+                    __float2half_rn(q[i][step] / divisor);
+        }
+    }
+    return has_factors;
+}
+
+template <int kStrips>
+__device__ inline bool load_queries(const TileArgs &args, const TileBlock &block,
+                                    const WarpColumns &warp, uint8_t *queries) {
+    bool has_factors = false;
+#pragma unroll 1
+    for (uint32_t slice = 0; warp.n && slice < Accumulators<kStrips>::kSlices; ++slice)
+        has_factors |= load_slice<kStrips>(args, block, warp, slice, queries);
+    return has_factors;
+}
+
+__device__ inline void load_positions(const TileArgs &args, TileTables *tables) {
+    const Mask &mask = tables->mask;
+    const SequenceInfo &sequence = mask.sequence;
+    for (uint32_t column = threadIdx.x; column < kTileColumns; column += blockDim.x) {
+        const uint32_t last = mask.n_columns - 1;
+        const uint32_t token =
+            (mask.first_column + (column < last ? column : last)) / mask.group_size;
+        tables->positions[column] = sequence.has_tree
+                                        ? args.step.positions[sequence.first_new + token]
+                                        : sequence.n_history + token;
+        tables->ancestors[column] =
+            sequence.has_tree ? args.step.ancestors[sequence.first_new + token] : 0;
+    }
+}
+
+// A page is copied ahead if the one before is looked up together with it and has two stages: the
+// barrier between them lets all threads see the copy.
+__device__ inline void find_leads(const TileBlock &block, uint32_t n_views) {
+    EntryView *views = block.tables->views;
+    const uint32_t i = threadIdx.x;
+    const auto follows = [&](uint32_t next) {
+        return block.page_stride && next > 0 && next < n_views &&
+               views[next - 1].first_stage + 2 <= views[next - 1].end_stage &&
+               views[next].first_stage < views[next].end_stage;
+    };
+    if (i < n_views) {
+        views[i].is_ahead = follows(i);
+        views[i].leads = follows(i + 1);
+    }
+}
+
+__device__ inline void look_up_pages(const TileArgs &args, const TileBlock &block, uint32_t page) {
+    TileTables &tables = *block.tables;
+    const uint32_t n_views = min(kPageBatch, tables.mask.page_end - page);
+    __syncthreads();
+    if (threadIdx.x < n_views)
+        view_page(args, tables.mask, page + threadIdx.x, block.page_bytes,
+                  &tables.views[threadIdx.x]);
+    __syncthreads();
+    find_leads(block, n_views);
+    __syncthreads();
+}
+
+// The first stage at or after the beginning of `page`.
+__device__ inline Stage enter_page(const TileArgs &args, const TileBlock &block, uint32_t page,
+                                   uint32_t parity) {
+    const Mask &mask = block.tables->mask;
+    Stage stage = {page, 0, 0, 0, parity};
+    for (; stage.page < mask.page_end; ++stage.page) {
+        if ((stage.page - mask.page_begin) % kPageBatch == 0)
+            look_up_pages(args, block, stage.page);
+        const EntryView &view = block.view(stage);
+        if (view.first_stage < view.end_stage) {
+            stage.index = view.first_stage;
+            stage_position(view, block.stage_tokens, &stage);
+            return stage;
+        }
+    }
+    return stage;
+}
+
+__device__ inline Stage next_stage(const TileArgs &args, const TileBlock &block,
+                                   const Stage &stage) {
+    const EntryView &view = block.view(stage);
+    if (stage.index + 1 == view.end_stage)
+        return enter_page(args, block, stage.page + 1, stage.parity ^ 3);
+    Stage next = stage;
+    ++next.index;
+    next.parity ^= 1;
+    stage_position(view, block.stage_tokens, &next);
+    return next;
+}
+
+// What a strip's products of keys and queries need.
+template <int kSlices>
+struct KeyFragments {
+    uint4 a[kRoundTiles];
+    uint32_t b[kSlices / 2][4];  // of two slices: k 0-7 and k 8-15 of the first, then of the second
+};
+
+// row: offset of the queries of the lane's channel.
+template <int kSlices>
+__device__ __forceinline__ void load_fragments(uint32_t tiles, uint32_t queries, uint32_t row,
+                                               KeyFragments<kSlices> &fragments) {
+    const uint32_t lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int pair = 0; pair < kSlices / 2; ++pair)
+        load_matrices_transposed(fragments.b[pair],
+                                 queries + (row ^ (16 * (2 * pair + lane / 16))));
+#pragma unroll
+    for (int tile = 0; tile < static_cast<int>(kRoundTiles); ++tile)
+        fragments.a[tile] = load_shared4(tiles + tile * kTileBytes);
+}
+
+// Tiles of keys times the warp's queries. A strip's fragments are loaded during the products of the
+// one before.
+template <int kStrips, bool kExact, int kSlices>
+__device__ __forceinline__ void multiply_keys(const TileBlock &block, const Round &round,
+                                              uint32_t rows, uint32_t queries,
+                                              Products<kSlices> &products) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    const uint32_t tiles = round.tiles[0] + 16 * lane;
+    constexpr int kEight = (kStrips + 7) / 8;
+    uint4 eight[kEight];  // strips' rows of the lane, a half word each
+#pragma unroll
+    for (int i = 0; i < kEight; ++i)
+        eight[i] = load_shared4(rows + 16 * i);
+    KeyFragments<kSlices> fragments[2];
+    const auto load = [&](int strip) {
+        const uint4 &e = eight[strip / 8];
+        const uint32_t two =
+            strip % 8 < 4 ? (strip % 4 < 2 ? e.x : e.y) : (strip % 4 < 2 ? e.z : e.w);
+        const uint32_t row = strip % 2 ? two >> 16 : two & 0xFFFFu;
+        load_fragments<kSlices>(tiles + strip * kStripRoundBytes, queries, row,
+                                fragments[strip % 2]);
+    };
+    load(0);
+#pragma unroll
+    for (int strip = 0; strip < kStrips; ++strip) {
+        if (!kExact && strip >= static_cast<int>(block.n_strips))
+            continue;
+        if (strip + 1 < kStrips && (kExact || strip + 1 < static_cast<int>(block.n_strips)))
+            load(strip + 1);
+        const KeyFragments<kSlices> &now = fragments[strip % 2];
+#pragma unroll
+        for (int tile = 0; tile < static_cast<int>(kRoundTiles); ++tile) {
+            const uint4 &a = now.a[tile];
+#pragma unroll
+            for (int slice = 0; slice < kSlices; ++slice)
+                mma(products[tile][slice], a.x, a.y, a.z, a.w, now.b[slice / 2][slice % 2 * 2],
+                    now.b[slice / 2][slice % 2 * 2 + 1]);
+        }
+    }
+}
+
+template <int kStrips, bool kExact, int kSlices>
+__device__ __forceinline__ void multiply_values(const TileBlock &block, const Round &round,
+                                                const uint32_t (&weights)[kRoundTiles][kSlices][2],
+                                                Accumulators<kStrips> &acc) {
+    const uint32_t tiles = round.tiles[1] + 16 * (threadIdx.x % kWarp);
+#pragma unroll
+    for (int strip = 0; strip < kStrips; ++strip) {
+        if (!kExact && strip >= static_cast<int>(block.n_strips))
+            continue;
+#pragma unroll
+        for (int tile = 0; tile < static_cast<int>(kRoundTiles); ++tile) {
+            const uint4 a = load_shared4(tiles + strip * kStripRoundBytes + tile * kTileBytes);
+#pragma unroll
+            for (int slice = 0; slice < kSlices; ++slice)
+                mma(acc.out[strip][slice], a.x, a.y, a.z, a.w, weights[tile][slice][0],
+                    weights[tile][slice][1]);
+        }
+    }
+}
+
+template <int kStrips, bool kExact>
+__device__ __forceinline__ void attend_round(const TileArgs &args, const TileBlock &block,
+                                             const WarpColumns &warp, const Round &round,
+                                             uint32_t rows, uint32_t queries,
+                                             Accumulators<kStrips> &acc) {
+    constexpr int kSlices = Accumulators<kStrips>::kSlices;
+    Products<kSlices> products = {};
+    multiply_keys<kStrips, kExact, kSlices>(block, round, rows, queries, products);
+    if (round.shapes)
+        shape_logits<kSlices>(args.layer, *block.tables, warp, products);
+    if (round.hides)
+        hide<kSlices>(args, *block.tables, warp, round, products);
+    uint32_t weights[kRoundTiles][kSlices][2];
+    weigh<kStrips, kSlices>(products, logit_factor(args.layer), acc, weights);
+    multiply_values<kStrips, kExact, kSlices>(block, round, weights, acc);
+}
+
+template <int kStrips, bool kExact>
+__device__ __forceinline__ void attend_stage(const TileArgs &args, const TileBlock &block,
+                                             const WarpColumns &warp, const Stage &stage,
+                                             uint32_t queries, Accumulators<kStrips> &acc) {
+    const uint32_t side_bytes = block.n_strips * kStripRoundBytes;
+    const uint32_t rows =
+        shared_address(block.tables->query_rows[stage.parity / 2][threadIdx.x % 16]);
+    Round round;
+    round.first_token = stage.first_token;
+    round.tiles[0] = shared_address(block.tiles(stage, 0, 0));
+    round.shapes = block.tables->has_factors || args.layer.soft_cap > 0;
+    round.hides = !all_are_visible(args.layer, warp, stage);
+    const uint32_t n_rounds = (seen_tokens(warp, stage) + kRoundTokens - 1) / kRoundTokens;
+#pragma unroll 1
+    for (uint32_t i = 0; i < n_rounds; ++i) {
+        round.n_tokens = min(kRoundTokens, stage.n_tokens - i * kRoundTokens);
+        round.tiles[1] = round.tiles[0] + side_bytes;
+        attend_round<kStrips, kExact>(args, block, warp, round, rows, queries, acc);
+        round.first_token += kRoundTokens;
+        round.tiles[0] += 2 * side_bytes;
+    }
+}
+
+template <int kStrips>
+__device__ __forceinline__ void clear(Accumulators<kStrips> &acc) {
+#pragma unroll
+    for (int slice = 0; slice < Accumulators<kStrips>::kSlices; ++slice) {
+#pragma unroll
+        for (int column = 0; column < 2; ++column) {
+            acc.reference[slice][column] = kNoReference;
+            acc.sum[slice][column] = 0;
+        }
+#pragma unroll
+        for (int strip = 0; strip < kStrips; ++strip)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                acc.out[strip][slice][i] = 0;
+    }
+}
+
+template <int kStrips, bool kExact>
+__device__ __forceinline__ TileBlock cut_memory(const TileArgs &args, const TileGrid &grid,
+                                                uint8_t *memory, TileTables *tables) {
+    TileBlock block;
+    block.n_strips = kExact ? kStrips : args.layer.head_dim / LK_STRIP_CHANNELS;
+    block.head_dim = block.n_strips * LK_STRIP_CHANNELS;
+    const TileLayout layout = tile_layout(block.head_dim, blockDim.x / kWarp, grid.stage_tokens, 0);
+    block.tables = tables;
+    block.stages = memory + layout.stages;
+    block.pages = memory + layout.pages;
+    block.page_bytes = grid.page_bytes;
+    block.page_stride = grid.page_stride;
+    block.stage_tokens = grid.stage_tokens;
+    block.row_shift = Accumulators<kStrips>::kSlices == 4 ? 6 : 5;
+    return block;
+}
+
+// A stage is multiplied while the next one's copies are under way. The barrier at the top says that
+// this stage's tiles are there and that the memory of the next one's is free. Where the next one's
+// codes are there already, half of the warps turn to them first, so that their work and the
+// products of the others overlap.
+template <int kStrips, bool kExact>
+__device__ __forceinline__ void attend_pages(const TileArgs &args, const TileBlock &block,
+                                             const WarpColumns &warp, uint32_t queries,
+                                             Accumulators<kStrips> &acc) {
+    Stage stage = {};
+    Stage next = enter_page(args, block, block.tables->mask.page_begin, 0);
+    do {
+        __syncthreads();
+        if (next.n_tokens)
+            start_stage(block, next);
+        const bool products_first =
+            2 * threadIdx.x >= blockDim.x || !next.n_tokens || !is_copied(block, next);
+#pragma unroll 1
+        for (int turn = 0; turn < 2; ++turn) {
+            if ((turn == 0) != products_first)
+                await_stage(block, next);
+            else
+                attend_stage<kStrips, kExact>(args, block, warp, stage, queries, acc);
+        }
+        stage = next;
+        if (stage.n_tokens)
+            next = next_stage(args, block, stage);
+    } while (stage.n_tokens);
+}
+
+template <int kStrips, bool kExact>
+__global__ void __launch_bounds__(kTileWarps *kWarp, 1)
+    attend_tile(const __grid_constant__ TileArgs args, const __grid_constant__ TileGrid grid) {
+    extern __shared__ __align__(16) uint8_t memory[];
+    __shared__ TileTables tables;
+    __shared__ WarpColumns columns[kTileWarps];
+    constexpr uint32_t kColumns = 8 * Accumulators<kStrips>::kSlices;
+    const uint32_t n_warps = blockDim.x / kWarp;
+    if (threadIdx.x == 0) {
+        tables.mask.stage_tokens = grid.stage_tokens;
+        if (!find_mask(args, n_warps * kColumns, &tables.mask))
+            tables.mask.n_columns = 0;
+    }
+    __syncthreads();
+    if (!tables.mask.n_columns)
+        return;
+    const TileBlock block = cut_memory<kStrips, kExact>(args, grid, memory, &tables);
+    // In shared memory, since registers are what a warp has least of.
+    WarpColumns &warp = columns[threadIdx.x / kWarp];
+    if (threadIdx.x % kWarp == 0)
+        warp = find_columns(tables.mask, kColumns);
+    __syncwarp();
+    uint8_t *queries = memory + threadIdx.x / kWarp * (kColumns * 2 * block.head_dim);
+    load_positions(args, &tables);
+    const int has_factors = __syncthreads_or(load_queries<kStrips>(args, block, warp, queries));
+    if (threadIdx.x == 0)
+        tables.has_factors = has_factors;
+
+    Accumulators<kStrips> acc;
+    clear(acc);
+    attend_pages<kStrips, kExact>(args, block, warp, shared_address(queries), acc);
+
+    const Partial partial =
+        find_partial(args, blockIdx.z / args.n_splits, blockIdx.y, gridDim.x - 1 - blockIdx.x,
+                     gridDim.x, blockIdx.z % args.n_splits, n_warps * kColumns);
+    store_output(args, tables.mask, warp, partial, reinterpret_cast<float *>(queries), acc);
+}
+
+template <int kStrips, bool kExact>
+cudaError_t launch_tile_kernel(const TileArgs &args, const TileGrid &grid, cudaStream_t stream) {
+    const auto kernel = attend_tile<kStrips, kExact>;
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.shared_bytes));
+    if (error != cudaSuccess)
+        return error;
+    const dim3 blocks(grid.n_tiles, args.layer.n_kv_heads, args.n_sequences * args.n_splits);
+    kernel<<<blocks, grid.n_warps * kWarp, grid.shared_bytes, stream>>>(args, grid);
+    return cudaGetLastError();
+}
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif

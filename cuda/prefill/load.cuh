@@ -1,0 +1,321 @@
+// Attention of many columns: from pages to stages of FP16 tiles in shared memory.
+//
+// Copies of the next stage are under way while one is multiplied. 16-bit pages are copied straight
+// to the stage's memory. Packed pages are copied whole, one ahead where shared memory allows, and
+// staged tokens a stage at a time, to a page's memory; when they have arrived, the block's warps
+// share the work of making tiles of them, once for all columns.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CUDA_PREFILL_LOAD_CUH
+#define LK_CUDA_PREFILL_LOAD_CUH
+
+#include "cuda/prefill/unpack.cuh"
+
+namespace lk {
+namespace cuda {
+
+constexpr uint32_t kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
+
+// Fixed shared memory of a block.
+struct TileTables {
+    Mask mask;
+    EntryView views[kPageBatch];
+    StripInfo strips[2][2][kMaxStrips];  // of two pages
+    // Of two pages, [slot of a strip][strip]: offset of the slot's channel's queries.
+    alignas(16) uint16_t query_rows[2][LK_STRIP_CHANNELS][kMaxStrips];
+    uint32_t positions[kTileColumns];
+    uint64_t ancestors[kTileColumns];
+    float factors[kTileColumns];  // what queries were divided by
+    float offsets[kTileColumns];  // of logits: products of the queries and the center of keys
+    int has_factors;              // some factor is not 1, or some offset not 0
+};
+
+// Where a block's tables and tiles lie in its dynamic shared memory, in bytes.
+struct TileLayout {
+    uint32_t stages;  // [2][rounds][keys, values][strips][tiles]; queries begin at 0
+    uint32_t pages;
+    uint32_t total;
+};
+
+// Queries lie as [warp][channel][columns of the warp].
+__host__ __device__ inline uint32_t warp_columns(uint32_t head_dim) {
+    return head_dim > 128 ? 16 : 32;
+}
+__host__ __device__ inline uint32_t stage_bytes(uint32_t head_dim, uint32_t stage_tokens) {
+    return 2 * stage_tokens * head_dim * 2;
+}
+// A row of staged tokens takes 16 bytes more, so that neighbouring rows lie in other banks.
+__host__ __device__ inline uint32_t staged_row_bytes(uint32_t head_dim) {
+    return 2 * head_dim + 16;
+}
+__host__ __device__ inline TileLayout tile_layout(uint32_t head_dim, uint32_t n_warps,
+                                                  uint32_t stage_tokens, uint32_t pages_bytes) {
+    TileLayout layout;
+    layout.stages = n_warps * warp_columns(head_dim) * head_dim * 2;
+    layout.pages = layout.stages + 2 * stage_bytes(head_dim, stage_tokens);
+    layout.total = layout.pages + pages_bytes;
+    return layout;
+}
+
+// What the functions below need of the block.
+struct TileBlock {
+    TileTables *tables;
+    uint8_t *stages;
+    uint8_t *pages;  // a copy, or two in turn
+    uint32_t head_dim;
+    uint32_t n_strips;
+    uint32_t page_bytes;   // of a copy
+    uint32_t page_stride;  // 0 with one copy
+    uint32_t stage_tokens;
+    uint32_t row_shift;  // log2 of the bytes of a channel's queries of a warp
+
+    __device__ const EntryView &view(const Stage &stage) const {
+        return tables->views[(stage.page - tables->mask.page_begin) % kPageBatch];
+    }
+    __device__ uint8_t *page(const Stage &stage) const {
+        return pages + stage.parity / 2 * page_stride;
+    }
+    __device__ uint8_t *tiles(const Stage &stage, uint32_t round, uint32_t side) const {
+        const uint32_t at = stage.parity % 2 * (stage_tokens / kRoundTokens) + round;
+        return stages + (2 * at + side) * n_strips * kStripRoundBytes;
+    }
+};
+
+// Of 16 bytes, zeros when `exists` is false.
+__device__ __forceinline__ void copy_or_clear(void *to, const void *from, bool exists) {
+    asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(shared_address(to)), "l"(from),
+                 "r"(exists ? 16 : 0)
+                 : "memory");
+}
+
+// Calls f(strip, tile of the stage, address of the lane's 16 bytes) for the tiles of a side that
+// the warp copies.
+template <class F>
+__device__ __forceinline__ void for_tiles(const TileBlock &block, const Stage &stage, uint32_t side,
+                                          F f) {
+    const uint32_t n_tiles = (stage.n_tokens + kRoundTokens - 1) / kRoundTokens * kRoundTiles;
+    uint8_t *to = block.tiles(stage, 0, side) + 16 * (threadIdx.x % kWarp);
+    const uint32_t round_bytes = 2 * block.n_strips * kStripRoundBytes;
+    const uint32_t n = block.n_strips * n_tiles;
+    const uint32_t n_warps = blockDim.x / kWarp;
+#pragma unroll 2
+    for (uint32_t i = threadIdx.x / kWarp; i < n; i += n_warps) {
+        const uint32_t strip = n_tiles == 4 ? i / 4 : i / 2;
+        const uint32_t tile = i % n_tiles;
+        f(strip, tile,
+          to + tile / kRoundTiles * round_bytes + strip * kStripRoundBytes +
+              tile % kRoundTiles * kTileBytes);
+    }
+}
+
+__device__ inline void copy_tiles(const TileBlock &block, const PageView &page, const Stage &stage,
+                                  uint32_t side) {
+    const uint32_t strip_bytes = 2 * LK_STRIP_CHANNELS * page.info.page_tokens;
+    const uint32_t first = stage.index * block.stage_tokens / LK_TILE_TOKENS;
+    const uint8_t *payload = page.payload + 16 * (threadIdx.x % kWarp);
+    for_tiles(block, stage, side, [&](uint32_t strip, uint32_t tile, uint8_t *to) {
+        const uint32_t at = (first + tile) * kTileBytes;
+        const bool exists = at < strip_bytes;
+        copy_or_clear(to, payload + strip * strip_bytes + (exists ? at : 0), exists);
+    });
+}
+
+// Tokens that are not there may hold NaNs, which a weight of 0 would not take away. A thread clears
+// what it copied itself.
+__device__ inline void clear_rest(const TileBlock &block, const Stage &stage) {
+    for_tiles(block, stage, 1, [&](uint32_t, uint32_t tile, uint8_t *to) {
+        const uint32_t k = tile * LK_TILE_TOKENS + 2 * (threadIdx.x % 4);
+        uint32_t *words = reinterpret_cast<uint32_t *>(to);
+        for (uint32_t r = 0; r < LK_TILE_WORDS; ++r) {
+            const uint32_t token = k + 8 * (r / 2);
+            if (token >= stage.n_tokens)
+                words[r] = 0;
+            else if (token + 1 == stage.n_tokens)
+                words[r] &= 0xFFFFu;
+        }
+    });
+}
+
+__device__ inline void copy_bytes_async(uint8_t *to, const uint8_t *from, uint32_t bytes) {
+    for (uint32_t i = 16 * threadIdx.x; i < bytes; i += 16 * blockDim.x)
+        copy_async(shared_address(to + i), from + i);
+}
+
+__device__ inline void copy_page(const PageView &page, uint8_t *copies) {
+    uint8_t *to = copies + page.copy_offset;
+    copy_bytes_async(to, page.payload, page.info.payload_bytes);
+    copy_bytes_async(to + page.info.payload_bytes, page.metadata, page.info.metadata_bytes);
+}
+
+__device__ inline void copy_staged(const TileBlock &block, const PageView &page, const Stage &stage,
+                                   uint8_t *to) {
+    const uint32_t row_bytes = 2 * block.head_dim;
+    const uint32_t row_chunks = row_bytes / 16;
+    const uint8_t *from = page.payload + stage.index * block.stage_tokens * row_bytes;
+    for (uint32_t i = threadIdx.x; i < block.stage_tokens * row_chunks; i += blockDim.x) {
+        const uint32_t token = i / row_chunks;
+        const uint32_t at = 16 * (i % row_chunks);
+        const bool exists = token < stage.n_tokens;
+        copy_or_clear(to + token * staged_row_bytes(block.head_dim) + at,
+                      from + (exists ? token : 0) * row_bytes + at, exists);
+    }
+}
+
+__device__ inline uint8_t *staged_rows(const TileBlock &block, uint32_t side) {
+    return block.pages + side * block.stage_tokens * staged_row_bytes(block.head_dim);
+}
+
+// Does the stage use what other threads are to copy or to look up since the last barrier?
+__device__ inline bool needs_barrier(const TileBlock &block, const Stage &stage) {
+    const EntryView &view = block.view(stage);
+    return view.pages[0].source == Source::kStaged ||
+           (stage.index == view.first_stage && !view.is_ahead);
+}
+
+// Was everything that the stage is made of copied for an earlier one?
+__device__ inline bool is_copied(const TileBlock &block, const Stage &stage) {
+    const EntryView &view = block.view(stage);
+    return !needs_barrier(block, stage) && view.pages[0].source != Source::kTiles &&
+           view.pages[1].source != Source::kTiles;
+}
+
+// Begin the copies of a packed page, and make its tables.
+__device__ inline void start_page(const TileBlock &block, const EntryView &view,
+                                  uint32_t position) {
+    for (const PageView &page : view.pages)
+        if (page.source == Source::kCopied)
+            copy_page(page, block.pages + position * block.page_stride);
+    const uint32_t side = threadIdx.x / 16;
+    const uint32_t strip = threadIdx.x % 16;
+    if (side < 2 && strip < block.n_strips)
+        block.tables->strips[position][side][strip] = describe_strip(view.pages[side], strip);
+}
+
+// Begin the copies of a stage, and, in a group of its own, those of the page after one that begins.
+__device__ inline void start_stage(const TileBlock &block, const Stage &stage) {
+    const EntryView &view = block.view(stage);
+    const bool is_first = stage.index == view.first_stage;
+    if (is_first && !view.is_ahead)
+        start_page(block, view, stage.parity / 2);
+    for (uint32_t side = 0; side < 2; ++side) {
+        const PageView &page = view.pages[side];
+        if (page.source == Source::kTiles)
+            copy_tiles(block, page, stage, side);
+        else if (page.source == Source::kStaged)
+            copy_staged(block, page, stage, staged_rows(block, side));
+    }
+    commit_copies();
+    if (is_first && view.leads)
+        start_page(block, (&view)[1], stage.parity / 2 ^ 1);
+    commit_copies();
+}
+
+// Rows of tokens are those of a tile of keys, and the columns of one of values.
+template <bool kIsValue>
+__device__ void convert_strip(const TileBlock &block, uint32_t strip, uint32_t first_tile,
+                              uint8_t *to) {
+    const uint32_t lane = threadIdx.x % kWarp;
+    const uint32_t matrix = lane / 8;
+    const uint32_t token = lane % 8 + 8 * (kIsValue ? matrix / 2 : matrix % 2);
+    const uint32_t channel = 8 * (kIsValue ? matrix % 2 : matrix / 2);
+    const uint32_t row_bytes = staged_row_bytes(block.head_dim);
+    const uint8_t *from = staged_rows(block, kIsValue) + token * row_bytes +
+                          2 * (LK_STRIP_CHANNELS * strip + channel);
+    make_round(first_tile, to, [&](uint32_t tile, uint32_t, uint32_t(&a)[4]) {
+        const uint32_t address = shared_address(from + tile * LK_TILE_TOKENS * row_bytes);
+        if (kIsValue)
+            load_matrices_transposed(a, address);
+        else
+            load_matrices(a, address);
+    });
+}
+
+template <bool kIsValue>
+__device__ inline void make_tiles(const TileBlock &block, const PageView &page,
+                                  const StripInfo &info, const uint8_t *copies, uint32_t strip,
+                                  uint32_t first_tile, uint32_t round, uint8_t *to) {
+    if (page.source == Source::kStaged)
+        convert_strip<kIsValue>(block, strip, round * kRoundTiles, to);
+    else if (page.source != Source::kTiles)
+        unpack_strip<kIsValue>(page, info, copies, strip, first_tile, to);
+}
+
+// The stage's tiles of a strip of keys or values.
+__device__ inline void make_strip(const TileBlock &block, const EntryView &view, const Stage &stage,
+                                  uint32_t side, uint32_t strip) {
+    const StripInfo info = block.tables->strips[stage.parity / 2][side][strip];
+    const uint8_t *copies = block.page(stage);
+    const uint32_t stage_tile = stage.index * block.stage_tokens / LK_TILE_TOKENS;
+#pragma unroll 1
+    for (uint32_t round = 0; round * kRoundTokens < stage.n_tokens; ++round) {
+        uint8_t *to = block.tiles(stage, round, side) + strip * kStripRoundBytes;
+        const uint32_t first_tile = stage_tile + kRoundTiles * round;
+        if (info.is_plain)
+            unpack_plain_strip(info, copies, first_tile, to);
+        else if (side)
+            make_tiles<true>(block, view.pages[1], info, copies, strip, first_tile, round, to);
+        else
+            make_tiles<false>(block, view.pages[0], info, copies, strip, first_tile, round, to);
+    }
+}
+
+// A warp's queries of a channel take 1 << shift bytes, in runs of 16 that change positions from
+// row to row: eight rows at the same columns lie in different banks.
+__device__ __forceinline__ uint32_t query_row(uint32_t channel, uint32_t shift) {
+    const uint32_t turn = shift == 6 ? channel / 2 % 4 : channel / 4 % 2;
+    return (channel << shift) + 16 * turn;
+}
+
+// The page's permutation of keys belongs to the rows of the queries.
+__device__ inline void find_query_rows(const TileBlock &block, const PageView &page,
+                                       const Stage &stage) {
+    const uint8_t *permutation = nullptr;
+    if (page.source == Source::kCopied || page.source == Source::kDistant) {
+        permutation = reinterpret_cast<const uint8_t *>(page.info.permutation);
+        if (page.info.permutes) {
+            const uint8_t *metadata =
+                page.source == Source::kDistant
+                    ? page.metadata
+                    : block.page(stage) + page.copy_offset + page.info.payload_bytes;
+            permutation = metadata + page.info.permutation_offset;
+        }
+    }
+    for (uint32_t slot = threadIdx.x; slot < block.head_dim; slot += blockDim.x)
+        block.tables
+            ->query_rows[stage.parity / 2][slot % LK_STRIP_CHANNELS][slot / LK_STRIP_CHANNELS] =
+            static_cast<uint16_t>(
+                query_row(permutation ? permutation[slot] : slot, block.row_shift));
+}
+
+// What remains once the copies are there.
+__device__ inline void finish_stage(const TileBlock &block, const Stage &stage) {
+    const EntryView &view = block.view(stage);
+    if (stage.index == view.first_stage)
+        find_query_rows(block, view.pages[0], stage);
+    if (view.pages[1].source == Source::kTiles && stage.n_tokens < block.stage_tokens)
+        clear_rest(block, stage);
+    if (view.pages[0].source == Source::kTiles && view.pages[1].source == Source::kTiles)
+        return;
+    const uint32_t n_warps = blockDim.x / kWarp;
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x / kWarp; i < 2 * block.n_strips; i += n_warps) {
+        const uint32_t side = i >= block.n_strips;
+        make_strip(block, view, stage, side, i - side * block.n_strips);
+    }
+}
+
+// A stage that start_stage() began, if there is one, becomes tiles; they are there behind the next
+// barrier.
+__device__ inline void await_stage(const TileBlock &block, const Stage &stage) {
+    if (!stage.n_tokens)
+        return;
+    wait_copies<1>();  // all but the page after
+    if (needs_barrier(block, stage))
+        __syncthreads();
+    finish_stage(block, stage);
+}
+
+}  // namespace cuda
+}  // namespace lk
+
+#endif

@@ -1,0 +1,51 @@
+// Attention of few query columns by a tensor core, where all packed pages of a layer have one
+// shape: a workgroup takes a work item, its teams take tiles of 16-bit rows and packed pages in
+// turn. push.h says how the dispatch is cut into workgroups.
+//
+// SPDX-License-Identifier: Apache-2.0
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+
+#include "shaders/decode/matrix_codes.glsl"
+
+#include "shaders/decode/teams.glsl"
+
+void attend_rows(WorkTile work_tile) {
+    const uint n_rounds = push.n_f16_rounds + push.n_own_f16_rounds;
+    [[dont_unroll]] for (uint first = 0u; first < n_rounds; first += LK_DECODE_ROUNDS) {
+        find_row_tiles(work_tile, first);
+        const uint n = min(n_rounds - first, LK_DECODE_ROUNDS);
+        [[dont_unroll]] for (uint round = 0u; round < n; ++round)
+            attend_row_tile(work_tile, load_row_tile(round * kTeams + team));
+    }
+}
+
+void attend_pages(WorkTile work_tile) {
+    [[dont_unroll]] for (uint first = 0u; first < push.n_kv_tiles; first += kLookups) {
+        find_pages(work_tile, first);
+        Page page = load_page(team);
+        begin_page(page);
+        const uint n = min(push.n_kv_tiles - first, kLookups);
+        [[dont_unroll]] for (uint at = 0u; at < n; at += kTeams) {
+            const Page next = load_page(at + kTeams + team);
+            attend_page(work_tile, page, next);
+            page = next;
+        }
+    }
+}
+
+void main() {
+    find_lane();
+    const WorkTile work_tile = find_work_tile(gl_WorkGroupID.x, kColumns);
+    load_queries(work_tile);
+    take_queries();
+    clear_outputs();
+    attend_rows(work_tile);
+    attend_pages(work_tile);
+    merge_teams();
+    if (work_tile.item.n_splits == 1u)
+        store_outputs(work_tile);
+    else
+        store_split(work_tile);
+}

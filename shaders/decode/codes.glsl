@@ -1,0 +1,146 @@
+// Decode attention: codes of a packed page as numbers, and their products.
+//
+// A word holds codes of even k in its low half and of odd k in its high half, so values come in
+// pairs. A field at bit `position` is put below the exponent of 2^10 (FP16) or 2^23 (FP32); one
+// multiply-add, exact, makes (code - midpoint) / 2^bits of it: at most 1/2, and never subnormal.
+// For that, fields are brought to the bits 2 to 9: at 0 the midpoint would not be exact.
+//
+// With FP16 arithmetic a sum takes at most 16 products of either half of a pair before it goes on
+// in FP32. The numbers that codes are multiplied with are kLarge at most, so a sum stays finite,
+// and what becomes subnormal, and may be lost, is below 2^-26 of the largest.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_DECODE_CODES_GLSL
+#define LK_SHADERS_DECODE_CODES_GLSL
+
+#extension GL_EXT_control_flow_attributes : require
+
+#include "shaders/decode/shape.glsl"
+#include "shaders/floats.glsl"
+#include "shaders/tables.glsl"
+
+const int kLargeExponent = 12;
+const float kLarge = float(1 << kLargeExponent);
+const uint kBlockStrips = 8u;  // of keys, that are summed in FP16 at once
+
+#ifdef LK_FLOAT16
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#define Pair f16vec2
+#define Sum f16vec2
+#define Float float16_t
+const uint kFoldedQuads = (kColumns + 1u) / 2u;
+#define FoldedQuad uvec4
+Pair to_pair(vec2 x) { return f16vec2(x); }
+void add_product(inout Sum sum, Pair a, Pair b) { sum = fma(a, b, sum); }
+float total_of(Sum sum) { return float(sum.x) + float(sum.y); }
+const Sum kZeroSum = f16vec2(0.0);
+#else
+#define Pair vec2
+#define Sum float
+#define Float float
+const uint kFoldedQuads = kColumns;
+#define FoldedQuad vec4
+Pair to_pair(vec2 x) { return x; }
+float total_of(Sum sum) { return sum; }
+const Sum kZeroSum = 0.0;
+#endif
+void add_product(inout float sum, vec2 a, vec2 b) { sum = fma(a.y, b.y, fma(a.x, b.x, sum)); }
+
+// 2^bits / (2^bits - 1): a range times it is the range of codes divided by 2^bits.
+float code_range(uint bits) {
+    const float n = float(1u << bits);
+    return n / (n - 1.0);
+}
+
+Pair code_pair(uint word, uint position, uint bits) {
+    const float scale = 1.0 / float(1u << position + bits);
+    const float midpoint = 0.5 - 0.5 / float(1u << bits);
+    const uint mask = (1u << bits) - 1u << position;
+#ifdef LK_FLOAT16
+    const f16vec2 biased = unpackFloat2x16(word & mask * 0x10001u | 0x64006400u);
+    return fma(biased, f16vec2(scale), f16vec2(-1024.0 * scale - midpoint));
+#else
+    const vec2 biased = uintBitsToFloat(uvec2(word, word >> 16) & mask | 0x4B000000u);
+    return fma(biased, vec2(scale), vec2(-8388608.0 * scale - midpoint));
+#endif
+}
+
+// R0 to R3 of a tile, the tile-th of a vector: four words, at 1 bit two.
+struct Tile {
+    Pair r0, r1, r2, r3;
+};
+Tile code_tile(uvec4 words, uint bits, uint tile) {
+    const uint index = tile * bits / 4u;
+    const uint word = words[index];
+    const uint next = bits == 8u ? words[index + 1u] : word;
+    uint position = 2u;
+    if (bits <= 2u)
+        position += 2u * (tile & 1u);
+    if (bits == 1u)
+        position += tile >> 1 & 1u;
+    const uint next_position = bits == 8u ? position : position + 4u;
+    return Tile(code_pair(word << 2, position, bits), code_pair(word >> 6, position, bits),
+                code_pair(next << 2, next_position, bits), code_pair(next >> 6, next_position, bits));
+}
+
+// What the codes of a team's page are multiplied with: queries with the ranges of keys, [strip], or
+// weights with the ranges of values, [tile], then [t][column]: for k 2t, 2t + 1, 2t + 8, 2t + 9.
+const uint kFoldedRows = 4u * (kStrips > kPageTiles ? kStrips : kPageTiles);
+shared FoldedQuad shared_folded[kTeams * kFoldedRows * kFoldedQuads];
+
+const uint kFolded = 2u * kColumns;  // pairs of a lane: [column][k half]
+uint folded_index(uint at) { return (team * kFoldedRows + at) * kFoldedQuads; }
+
+void load_folded(uint at, out Pair folded[kFolded]) {
+#ifdef LK_FLOAT16
+    [[unroll]] for (uint i = 0u; i < kFoldedQuads; ++i) {
+        const uvec4 words = shared_folded[folded_index(at) + i];
+        [[unroll]] for (uint j = 0u; j < 4u; ++j)
+            if (4u * i + j < kFolded)
+                folded[4u * i + j] = unpackFloat2x16(words[j]);
+    }
+#else
+    [[unroll]] for (uint i = 0u; i < kColumns; ++i) {
+        const vec4 values = shared_folded[folded_index(at) + i];
+        folded[2u * i] = values.xy;
+        folded[2u * i + 1u] = values.zw;
+    }
+#endif
+}
+void store_folded_pair(uint at, uint column, uint k_half, vec2 values) {
+#ifdef LK_FLOAT16
+    shared_folded[folded_index(at) + column / 2u][2u * (column % 2u) + k_half] =
+        packFloat2x16(f16vec2(values));
+#else
+    shared_folded[folded_index(at) + column][2u * k_half] = values.x;
+    shared_folded[folded_index(at) + column][2u * k_half + 1u] = values.y;
+#endif
+}
+
+// Four neighbours of an array of ranges or minima, as they lie and as numbers.
+uvec2 load_parameters(Address array, uint index, bool is_f8) {
+    if (kGrouped != 0u && is_f8)
+        return uvec2(ConstWords(array).at[index / 4u], 0u);
+    return ConstPairs(array).at[index / 4u];
+}
+vec4 to_parameters(uvec2 words, bool is_f8) {
+    if (kGrouped != 0u && is_f8)
+        return vec4(f8_to_float(byte_of(words.x, 0u)), f8_to_float(byte_of(words.x, 1u)),
+                    f8_to_float(byte_of(words.x, 2u)), f8_to_float(byte_of(words.x, 3u)));
+    return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
+}
+// Of the k half, the even or the odd one of them.
+float parameter_of(uvec2 words, uint k_half, uint is_odd, bool is_f8) {
+    if (kGrouped != 0u && is_f8)
+        return f8_to_float(byte_of(words.x, 2u * k_half + is_odd));
+    return unpackHalf2x16((k_half == 0u ? words.x : words.y) >> 16u * is_odd).x;
+}
+// The columns' queries.
+shared Float shared_queries[kHeadDim * kColumns];  // [channel][column]
+void store_query(uint channel, uint column, float value) {
+    shared_queries[channel * kColumns + column] = Float(value);
+}
+
+float largest_of(vec4 x) { return max(max(x.x, x.y), max(x.z, x.w)); }
+
+#endif

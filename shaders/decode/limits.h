@@ -1,0 +1,70 @@
+/* What the host and the shaders of decode attention both know of its workgroups. C++ and GLSL
+ * include it.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef LK_SHADERS_DECODE_LIMITS_H
+#define LK_SHADERS_DECODE_LIMITS_H
+
+#define LK_SPEC_GROUPED 8u   /* 0: all classes have FP16 numbers and one group in a page */
+#define LK_SPEC_KEY_END8 9u  /* of attend_decode_matrix: strips of keys before it have 8 bits */
+#define LK_SPEC_KEY_END4 10u /* and those from there up to it 4 */
+#define LK_SPEC_VALUE_BITS 11u
+#define LK_SPEC_SOFT_CAP 12u    /* 0: scores have no soft-cap */
+#define LK_SPEC_PERMUTATION 13u /* of keys: one of these */
+#define LK_PERMUTATION_NONE 0u
+#define LK_PERMUTATION_OF_PAGE 1u
+#define LK_PERMUTATION_OF_FORMAT 2u
+#define LK_DECODE_ROUNDS 6u      /* KV tiles of a team that are looked up at once */
+#define LK_DECODE_MAX_TEAMS 4u   /* of 32 invocations */
+#define LK_DECODE_MAX_COLUMNS 8u /* of a work item: a power of two */
+
+#ifdef __cplusplus
+#include <cstdint>
+namespace lk {
+namespace vulkan {
+
+// What multiplies codes.
+enum class DecodeArithmetic { kFloat32, kFloat16, kMatrix };
+
+// Shared memory of a workgroup of decode, a little more than it takes.
+constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint32_t n_teams,
+                                       DecodeArithmetic arithmetic, bool has_subgroups) {
+    const uint32_t pairs = (columns + 1) / 2;
+    if (arithmetic == DecodeArithmetic::kMatrix)
+        return n_teams *
+                   (head_dim * pairs * 8 + (head_dim * pairs > 128 ? head_dim * pairs : 128) * 4 +
+                    LK_DECODE_ROUNDS * 48 + columns * 8) +
+               head_dim * pairs * 4 + columns * 40 + 64;
+    const bool is_half = arithmetic == DecodeArithmetic::kFloat16;
+    const uint32_t quads = is_half ? pairs : columns;
+    const uint32_t folded = (head_dim > 128 ? head_dim : 128) / 4 * quads * 16;
+    const uint32_t team = head_dim * columns * 4 + folded + LK_DECODE_ROUNDS * 64 + columns * 8 +
+                          (has_subgroups ? 0 : 32 * 16);
+    return n_teams * team + head_dim * columns * (is_half ? 2 : 4) + columns * 40 + 64;
+}
+
+// The columns of a work item that suit `columns` of a KV head: registers decide, and matrices have
+// 8 columns.
+constexpr uint32_t decode_columns(uint32_t head_dim, uint32_t columns, DecodeArithmetic arithmetic) {
+    const uint32_t wide = arithmetic == DecodeArithmetic::kMatrix ? 8 : 4;
+    const uint32_t most = head_dim <= 128 ? wide : (arithmetic == DecodeArithmetic::kFloat32 ? 2 : 4);
+    uint32_t n = 1;
+    while (n < columns && n < most)
+        n *= 2;
+    return n;
+}
+
+constexpr uint32_t decode_threads(uint32_t head_dim, uint32_t columns, DecodeArithmetic arithmetic,
+                                  bool has_subgroups) {
+    uint32_t n_teams = LK_DECODE_MAX_TEAMS;
+    while (n_teams > 1 &&
+           decode_shared_bytes(head_dim, columns, n_teams, arithmetic, has_subgroups) > 16384)
+        n_teams /= 2;
+    return n_teams * 32;
+}
+
+}  // namespace vulkan
+}  // namespace lk
+#endif
+
+#endif

@@ -1,0 +1,226 @@
+// Decode attention on a tensor core: products of a packed page's codes.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_DECODE_MATRIX_CODES_GLSL
+#define LK_SHADERS_DECODE_MATRIX_CODES_GLSL
+
+#extension GL_EXT_control_flow_attributes : require
+
+#include "shaders/decode/matrix_pages.glsl"
+
+// Channels of slots 2t, 2t + 1, 2t + 8, 2t + 9 of a strip.
+uvec4 slot_channels(uvec2 words, uint strip, uint t) {
+    if (kPermutation == LK_PERMUTATION_NONE)
+        return strip * LK_STRIP_CHANNELS + 2u * t + uvec4(0u, 1u, 8u, 9u);
+    const uvec2 channels = words >> (t & 1u) * 16u;
+    return uvec4(channels.x, channels.x >> 8, channels.y, channels.y >> 8) & 0xFFu;
+}
+
+// Queries in the order of the page's slots, times its ranges; and the lane's part of their products
+// with minimum + range / 2.
+void fold_queries(int exponent, out vec2 products[kPairs]) {
+    [[unroll]] for (uint pair = 0u; pair < kPairs; ++pair)
+        products[pair] = vec2(0.0);
+    [[unroll]] for (uint i = 0u; i < kFoldTasks; ++i) {
+        const uint task = lane + i * LK_LANES;
+        const uint strip = task / 4u;
+        if (strip < kStrips) {
+            const uint bits = key_bits(strip);
+            const vec4 ranges = parameters_of(page_parameters.keys[i].ranges);
+            const vec4 midpoints = 0.5 * ranges + parameters_of(page_parameters.keys[i].minima);
+            const float step = step_of(bits) * power(kLargeExponent - exponent);
+            const vec4 factors = ranges * vec4(vec2(step), vec2(step / half_factor(bits)));
+            const uvec4 channels = slot_channels(page_parameters.channels[i], strip, task % 4u);
+            const uvec4 slots =
+                strip * LK_STRIP_CHANNELS + 2u * (task % 4u) + uvec4(0u, 1u, 8u, 9u);
+            [[unroll]] for (uint pair = 0u; pair < kPairs; ++pair)
+                [[unroll]] for (uint slot = 0u; slot < 4u; ++slot) {
+                    const vec2 queries = unpack_pair(shared_queries[channels[slot] * kPairs + pair]);
+                    products[pair] += queries * midpoints[slot];
+                    shared_words[team * kTeamWords + slots[slot] * kPairs + pair] =
+                        pack_pair(queries * factors[slot]);
+                }
+        }
+    }
+}
+
+// The lane's pair of the columns' products, summed over all lanes.
+vec2 sum_products(vec2 products[kPairs]) {
+    const bool is_odd = (lane & 1u) != 0u;
+    const bool is_high = (lane & 2u) != 0u;
+    vec2 sum = products[0];
+    if (kPairs == 1u) {
+        sum += exchange(sum, 1u);
+        sum += exchange(sum, 2u);
+    } else if (kPairs == 2u) {
+        const vec2 other = products[kPairs - 1u];
+        sum = (is_odd ? other : sum) + exchange(is_odd ? sum : other, 1u);
+        sum += exchange(sum, 2u);
+    } else {
+        vec2 halves[2];
+        [[unroll]] for (uint i = 0u; i < 2u; ++i) {
+            const vec2 low = products[i];
+            const vec2 high = products[(2u + i) % kPairs];
+            halves[i] = (is_high ? high : low) + exchange(is_high ? low : high, 2u);
+        }
+        sum = (is_odd ? halves[1] : halves[0]) + exchange(is_odd ? halves[0] : halves[1], 1u);
+    }
+    [[unroll]] for (uint distance = 4u; distance < LK_LANES; distance *= 2u)
+        sum += exchange(sum, distance);
+    return sum;
+}
+
+// Nothing behind the last strip.
+ColumnMatrix folded_columns(uint strip) {
+    const uint at = team * kTeamWords +
+                    (min(strip, kStrips - 1u) * LK_STRIP_CHANNELS + row()) * kPairs + pair_of_lane();
+    uvec2 words = uvec2(shared_words[at], shared_words[at + 8u * kPairs]);
+    if (strip >= kStrips)
+        words = uvec2(0u);
+    return column_matrix(words);
+}
+
+SumMatrix key_sums[kPageTiles];
+SumMatrix key_midpoints;
+
+void multiply_key_strip(uvec4 words[4], uint bits, uint strip) {
+    const ColumnMatrix columns = folded_columns(strip);
+    key_midpoints = multiply_add(midpoint_matrix(bits, 1.0), columns, key_midpoints);
+    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
+        key_sums[tile] =
+            multiply_add(matrix_of(code_registers(words, bits, tile)), columns, key_sums[tile]);
+}
+
+// Products of the queries and the page's keys, up to factors: a tile's sums times power(
+// exponent - kLargeExponent + 24), by 4 less in odd tiles. Returns where scores begin.
+vec2 multiply_keys(Page page, Page next, int exponent) {
+    vec2 products[kPairs];
+    fold_queries(exponent, products);
+    team_sync();
+    key_midpoints = zero_sums();
+    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
+        key_sums[tile] = zero_sums();
+    const uvec4 none = uvec4(0u);
+    [[dont_unroll]] for (uint strip = 0u; strip < kKeyEnd8; ++strip) {
+        const TwoVectors low = take_two(page, next);
+        const TwoVectors high = take_two(page, next);
+        multiply_key_strip(uvec4[4](low.first, low.second, high.first, high.second), 8u, strip);
+    }
+    [[dont_unroll]] for (uint strip = kKeyEnd8; strip < kKeyEnd4; ++strip) {
+        const TwoVectors two = take_two(page, next);
+        multiply_key_strip(uvec4[4](two.first, two.second, none, none), 4u, strip);
+    }
+    [[dont_unroll]] for (uint strip = kKeyEnd4; strip < kStrips; strip += 2u) {
+        const TwoVectors two = take_two(page, next);
+        multiply_key_strip(uvec4[4](two.first, none, none, none), 2u, strip);
+        multiply_key_strip(uvec4[4](two.second, none, none, none), 2u, strip + 1u);
+    }
+    const vec2 begin = sum_products(products);
+    return begin - vec2(key_midpoints[0], key_midpoints[1]) * power(exponent - kLargeExponent);
+}
+
+ColumnMatrix value_columns[kPageTiles];
+
+// Weights, with the values' ranges, to value_columns. Returns what products with codes are
+// multiplied by; midpoints: what joins them.
+float fold_weights(vec4 weights[kPageTiles], int exponent, out vec2 midpoints) {
+    const uint position = team * kTeamWords;
+    const float scale = power(kLargeExponent - exponent);
+    midpoints = vec2(0.0);
+    SumMatrix code_midpoints = zero_sums();
+    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
+        const uint at = position + 2u * (tile * 4u + row() / 2u);
+        const uvec2 ranges = uvec2(shared_words[at], shared_words[at + 1u]) >> 16u * (row() & 1u);
+        const uvec2 minima = uvec2(shared_words[at + 64u], shared_words[at + 65u]) >>
+                             16u * (row() & 1u);
+        const vec2 range = vec2(unpackHalf2x16(ranges.x).x, unpackHalf2x16(ranges.y).x);
+        const vec2 midpoint =
+            0.5 * range + vec2(unpackHalf2x16(minima.x).x, unpackHalf2x16(minima.y).x);
+        midpoints += weights[tile].xy * midpoint.x + weights[tile].zw * midpoint.y;
+        const vec2 factors = range * scale / vec2(tile_factor(tile),
+                                                  tile_factor(tile) * half_factor(kValueBits));
+        value_columns[tile] = column_matrix(uvec2(pack_pair(weights[tile].xy * factors.x),
+                                                  pack_pair(weights[tile].zw * factors.y)));
+        code_midpoints = multiply_add(midpoint_matrix(kValueBits, tile_factor(tile)),
+                                    value_columns[tile], code_midpoints);
+    }
+    const float step_scale = power(exponent - kLargeExponent) * step_of(kValueBits);
+    midpoints = vec2(column_sum(midpoints.x), column_sum(midpoints.y)) -
+              vec2(code_midpoints[0], code_midpoints[1]) * step_scale;
+    return step_scale * power(24);
+}
+
+void multiply_value_strip(uvec4 words[4], uint strip, float step_scale, vec2 midpoints, vec2 factors) {
+    SumMatrix even = zero_sums();
+    SumMatrix odd = zero_sums();
+    [[unroll]] for (uint tile = 0u; tile < kPageTiles; tile += 2u) {
+        even = multiply_add(matrix_of(code_registers(words, kValueBits, tile)), value_columns[tile],
+                            even);
+        odd = multiply_add(matrix_of(code_registers(words, kValueBits, tile + 1u)),
+                           value_columns[tile + 1u], odd);
+    }
+    if (strip < kStrips)
+        add_outputs(strip, factors, (sums_of(even) + sums_of(odd)) * step_scale + midpoints.xyxy);
+}
+
+void multiply_values(Page page, Page next, float step_scale, vec2 midpoints, vec2 factors) {
+    const uvec4 none = uvec4(0u);
+    const uint n = kValueBits == 2u ? 2u : 1u;
+    [[dont_unroll]] for (uint strip = 0u; strip < kStrips; strip += n) {
+        const TwoVectors two = take_two(page, next);
+        uvec4 words[4] = uvec4[4](two.first, two.second, none, none);
+        if (kValueBits == 8u) {
+            const TwoVectors high = take_two(page, next);
+            words[2] = high.first;
+            words[3] = high.second;
+        }
+        multiply_value_strip(words, strip, step_scale, midpoints, factors);
+        if (kValueBits == 2u)
+            multiply_value_strip(uvec4[4](two.second, none, none, none), strip + 1u, step_scale, midpoints,
+                                 factors);
+    }
+    next_two -= kPageTwos;
+}
+
+// The page's first words are on their way; those of the next one are when it is done.
+void attend_page(WorkTile work_tile, Page page, Page next) {
+    const int key_exponent = exponent_of_keys();
+    const int value_exponent = exponent_above(team_max(largest_of(page_parameters.values.ranges)));
+    Column column[kColumnSets];
+    columns_of_lane(column);
+    const uvec2 hidden =
+        hidden_of_lane(work_tile, column, page.is_there, page.first_token, kPageTiles);
+    const vec2 begin = multiply_keys(page, next, key_exponent);
+    team_sync();
+    const uint position = team * kTeamWords + 2u * lane;
+    const Parameters values = page_parameters.values;
+    load_metadata(next);
+    [[unroll]] for (uint i = 0u; i < 2u; ++i) {
+        shared_words[position + i] = values.ranges[i];
+        shared_words[position + 64u + i] = values.minima[i];
+    }
+    const vec2 key_factors = vec2(column[0].factor, column[1].factor);
+    const vec2 shifts = begin * key_factors + vec2(column[0].shift, column[1].shift);
+    const float unit_of_keys = power(key_exponent - kLargeExponent + 24);
+    vec4 weights[kPageTiles];
+    vec2 most = vec2(kHidden);
+    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
+        weights[tile] = score_tile(work_tile.layer, key_sums[tile],
+                                   key_factors * (unit_of_keys / tile_factor(tile)), shifts);
+    }
+    if ((hidden.x | hidden.y) != 0u)
+        [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
+            weights[tile] = hide_scores(weights[tile], hidden, tile);
+    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
+        most = max(most, max(weights[tile].xy, weights[tile].zw));
+    const vec2 factors = raise_row_maxes(most);
+    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
+        weights[tile] = weigh_tile(weights[tile]);
+    team_sync();
+    vec2 midpoints;
+    const float unit_of_values = fold_weights(weights, value_exponent, midpoints);
+    multiply_values(page, next, unit_of_values, midpoints, factors);
+    team_sync();
+}
+
+#endif

@@ -1,0 +1,152 @@
+// Decode attention on a tensor core: how its workgroups are cut, and the queries of their columns.
+//
+// The teams of decode/shape.glsl are whole subgroups here. All packed pages of a layer have one
+// shape, which the pipeline is made for, so loops over strips have no bounds to read and become
+// straight code. Columns come in pairs: lane 4 g + t has pair t, or repeats one that is there;
+// nobody reads those sums.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_DECODE_MATRIX_QUERIES_GLSL
+#define LK_SHADERS_DECODE_MATRIX_QUERIES_GLSL
+
+#extension GL_EXT_control_flow_attributes : require
+
+#include "shaders/output.glsl"
+#include "shaders/decode/shape.glsl"
+#include "shaders/decode/matrix.glsl"
+
+// Of the keys, strips before the first are 8 bits, before the second 4 bits; of the values, bits.
+layout(constant_id = LK_SPEC_KEY_END8) const uint kKeyEnd8 = 0u;
+layout(constant_id = LK_SPEC_KEY_END4) const uint kKeyEnd4 = 0u;
+layout(constant_id = LK_SPEC_VALUE_BITS) const uint kValueBits = 2u;
+layout(constant_id = LK_SPEC_PERMUTATION) const uint kPermutation = 0u;
+
+layout(constant_id = LK_SPEC_SOFT_CAP) const uint kHasSoftCap = 1u;
+
+const uint kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
+const uint kPairs = (kColumns + 1u) / 2u;
+uint pair_of_lane() { return quad_lane() % kPairs; }
+
+uint pack_pair(vec2 values) { return packHalf2x16(values); }
+vec2 unpack_pair(uint word) { return unpackHalf2x16(word); }
+
+// A team's accumulator, relative to exp2(-row_max): of a strip and a lane's pair of columns, channel
+// row(), then row() + 8. Before that, the queries as they come, [channel][column].
+const uint kStripQuads = 8u * kPairs;
+shared vec4 shared_outputs[kTeams * kStrips * kStripQuads];
+void store_query(uint channel, uint column, float value) {
+    const uint at = channel * 2u * kPairs + column;
+    shared_outputs[at / 4u][at % 4u] = value;
+}
+
+#include "shaders/decode/columns.glsl"
+
+shared uint shared_queries[kHeadDim * kPairs];  // [channel][pair], as FP16
+
+// A team's own words: folded queries, [slot][pair], then ranges and minima of values.
+const uint kParameterWords = LK_MAX_PAGE_TOKENS;
+const uint kFoldedWords = kHeadDim * kPairs;
+const uint kTeamWords = kFoldedWords > kParameterWords ? kFoldedWords : kParameterWords;
+shared uint shared_words[kTeams * kTeamWords];
+
+float row_maxes[kColumnSets];
+float row_sums[kColumnSets];  // over the lane's tokens
+
+const float kNothing = -1e30;  // row_max before any score; above kHidden
+
+void take_queries() {
+    barrier();
+    for (uint at = gl_LocalInvocationIndex; at < kHeadDim * kPairs; at += kThreads) {
+        const vec4 values = shared_outputs[at / 2u];
+        vec2 pair = (at & 1u) != 0u ? values.zw : values.xy;
+        if (kColumns == 1u)
+            pair.y = 0.0;
+        shared_queries[at] = pack_pair(pair);
+    }
+    barrier();
+}
+void clear_outputs() {
+    for (uint at = gl_LocalInvocationIndex; at < kTeams * kStrips * kStripQuads; at += kThreads)
+        shared_outputs[at] = vec4(0.0);
+    [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
+        row_maxes[set] = kNothing;
+        row_sums[set] = 0.0;
+    }
+    barrier();
+}
+void add_outputs(uint strip, vec2 factors, vec4 added) {
+    const uint at = (team * kStrips + strip) * kStripQuads + row() * kPairs + pair_of_lane();
+    if (quad_lane() < kPairs)
+        shared_outputs[at] = shared_outputs[at] * factors.xyxy + added;
+}
+float shared_output(uint of_team, uint channel, uint column) {
+    const uint strip = channel / LK_STRIP_CHANNELS;
+    const uint at =
+        (of_team * kStrips + strip) * kStripQuads + channel % 8u * kPairs + column / 2u;
+    return shared_outputs[at][channel / 8u % 2u * 2u + column % 2u];
+}
+
+// Raise row_max to the highest scores of the lane's tokens and others'. Returns what outputs so far
+// are multiplied by.
+vec2 raise_row_maxes(vec2 most) {
+    vec2 factors;
+    [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
+        const float row_max = max(row_maxes[set], column_max(most[set]));
+        factors[set] = exp2(row_maxes[set] - row_max);
+        row_maxes[set] = row_max;
+        row_sums[set] *= factors[set];
+    }
+    return factors;
+}
+
+// Twice the exponent of tanh, in powers of two, is x times this factor.
+float cap_score(LayerInfo layer, float x) {
+    const float power_of_tanh = exp2(clamp(x * (2.0 / layer.soft_cap), -60.0, 60.0));
+    return layer.soft_cap * kLog2E * (1.0 - 2.0 / (power_of_tanh + 1.0));
+}
+
+// Of n tiles of tokens from `first` on, a bit for each 8 tokens: does a column not see the lane's?
+uint hidden_rows(WorkTile work_tile, Column column, uint first, uint n_tiles) {
+    uint hidden = 0u;
+    [[dont_unroll]] for (uint i = 0u; i < 2u * n_tiles; ++i)
+        if (!is_visible(work_tile, column, first + 8u * i + row()))
+            hidden |= 1u << i;
+    return hidden;
+}
+uvec2 hidden_of_lane(WorkTile work_tile, Column column[kColumnSets], bool is_there, uint first,
+                     uint n_tiles) {
+    uvec2 hidden = uvec2(is_there ? 0u : ~0u);
+    if (is_there && hides(work_tile, first, first + n_tiles * LK_TILE_TOKENS))
+        [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
+            hidden[set] = hidden_rows(work_tile, column[set], first, n_tiles);
+    return hidden;
+}
+
+vec4 sums_of(SumMatrix sums) { return vec4(sums[0], sums[1], sums[2], sums[3]); }
+
+// The sums of a tile of keys as scores: times factors, plus shifts.
+vec4 score_tile(LayerInfo layer, SumMatrix sums, vec2 factors, vec2 shifts) {
+    vec4 scores = sums_of(sums) * factors.xyxy + shifts.xyxy;
+    if (kHasSoftCap != 0u && layer.soft_cap > 0.0)
+        [[unroll]] for (uint i = 0u; i < 4u; ++i)
+            scores[i] = cap_score(layer, scores[i]);
+    return scores;
+}
+vec4 hide_scores(vec4 scores, uvec2 hidden, uint tile) {
+    [[unroll]] for (uint i = 0u; i < 4u; ++i)
+        if ((hidden[i % 2u] >> 2u * tile + i / 2u & 1u) != 0u)
+            scores[i] = kHidden;
+    return scores;
+}
+vec4 weigh_tile(vec4 scores) {
+    const vec4 weights = exp2(scores - vec4(row_maxes[0], row_maxes[1], row_maxes[0], row_maxes[1]));
+    row_sums[0] += weights.x + weights.z;
+    row_sums[1] += weights.y + weights.w;
+    return weights;
+}
+void columns_of_lane(out Column column[kColumnSets]) {
+    [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
+        column[set] = shared_columns[(2u * pair_of_lane() + set) % kColumns];
+}
+
+#endif

@@ -1,0 +1,187 @@
+// Decode attention: products of codes by vector arithmetic. A lane sums over its own k, then the
+// quad's lanes add up what they have for the same rows.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_DECODE_PRODUCTS_GLSL
+#define LK_SHADERS_DECODE_PRODUCTS_GLSL
+
+#extension GL_EXT_control_flow_attributes : require
+
+const uint kSums = 4u * kScores;  // of a lane: [tile][row][column]
+
+void multiply_key_tile(inout Sum sums[kSums], uint tile, Tile codes, Pair folded[kFolded]) {
+    [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
+        const uint at = 2u * tile * kColumns + column;
+        add_product(sums[at], codes.r0, folded[2u * column]);
+        add_product(sums[at], codes.r2, folded[2u * column + 1u]);
+        add_product(sums[at + kColumns], codes.r1, folded[2u * column]);
+        add_product(sums[at + kColumns], codes.r3, folded[2u * column + 1u]);
+    }
+}
+
+// Strips [from, to), all of the same width.
+void multiply_key_strips(inout Sum sums[kSums], KvTile kv_tile, uint bits, uint from, uint to,
+                         inout KeyVectors vectors, int exponent) {
+    const uint n_tiles = 16u / bits;  // of a vector
+    for (uint strip = from; strip < to; ++strip) {
+        Pair plain[kFolded];
+        Pair folded[kFolded];
+        load_folded(strip * 4u + quad_lane(), plain);
+        [[unroll]] for (uint i = 0u; i < kFolded; ++i)
+            folded[i] = plain[i];
+        [[unroll]] for (uint v = 0u; v < bits / 2u; ++v) {
+            const uvec4 words = take_vector(kv_tile, vectors);
+            [[unroll]] for (uint i = 0u; i < n_tiles; ++i) {
+                const uint tile = v * n_tiles + i;
+                if (kGrouped != 0u && tile * kv_tile.key_groups % kPageTiles == 0u) {
+                    const uint group = tile * kv_tile.key_groups / kPageTiles;
+                    const vec4 ranges = key_ranges(kv_tile, strip, group, quad_lane()) *
+                                        power(kGroupedExponent - exponent);
+                    const Pair low = to_pair(ranges.xy);
+                    const Pair high = to_pair(ranges.zw);
+                    [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
+                        folded[2u * column] = plain[2u * column] * low;
+                        folded[2u * column + 1u] = plain[2u * column + 1u] * high;
+                    }
+                }
+                multiply_key_tile(sums, tile, code_tile(words, bits, i), folded);
+            }
+        }
+    }
+}
+
+// Strips at 16 bits, in FP32: keys may be as large as FP16 goes.
+void multiply_half_strips(inout float sums[kSums], KvTile kv_tile) {
+    for (uint strip = 0u; strip < kv_tile.end16; ++strip) {
+        Pair folded[kFolded];
+        load_folded(strip * 4u + quad_lane(), folded);
+        uvec4 words[kPageTiles];
+        [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
+            words[tile] = tile < kv_tile.n_tiles
+                              ? load_vector(kv_tile.key_payload, strip * kv_tile.n_tiles + tile)
+                              : uvec4(0u);
+        [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
+            [[unroll]] for (uint i = 0u; i < 2u; ++i) {
+                const vec2 low = unpackHalf2x16(words[tile][i]);
+                const vec2 high = unpackHalf2x16(words[tile][i + 2u]);
+                [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
+                    const uint at = (2u * tile + i) * kColumns + column;
+                    add_product(sums[at], low, vec2(folded[2u * column]));
+                    add_product(sums[at], high, vec2(folded[2u * column + 1u]));
+                }
+            }
+    }
+}
+
+// Packed strips [from, to), times unit.
+void multiply_code_strips(inout float totals[kSums], KvTile kv_tile, uint from, uint to,
+                          inout KeyVectors vectors, int exponent, float step_scale) {
+    Sum sums[kSums];
+    [[unroll]] for (uint i = 0u; i < kSums; ++i)
+        sums[i] = kZeroSum;
+    multiply_key_strips(sums, kv_tile, 8u, from, min(to, kv_tile.end8), vectors, exponent);
+    multiply_key_strips(sums, kv_tile, 4u, max(from, kv_tile.end8), min(to, kv_tile.end4), vectors,
+                        exponent);
+    multiply_key_strips(sums, kv_tile, 2u, max(from, kv_tile.end4), to, vectors, exponent);
+    [[unroll]] for (uint i = 0u; i < kSums; ++i)
+        totals[i] = fma(total_of(sums[i]), step_scale, totals[i]);
+}
+
+// Products of all strips join the scores.
+void add_key_products(KvTile kv_tile, inout KeyVectors vectors, int exponent) {
+    float totals[kSums];
+    [[unroll]] for (uint i = 0u; i < kSums; ++i)
+        totals[i] = 0.0;
+    if (kv_tile.end16 != 0u) {
+        multiply_half_strips(totals, kv_tile);
+        [[unroll]] for (uint i = 0u; i < kSums; ++i)
+            totals[i] *= power(-kLargeExponent);
+    }
+    const float step_scale = power(exponent - kLargeExponent);
+    for (uint from = kv_tile.end16; from < kStrips; from += kBlockStrips)
+        multiply_code_strips(totals, kv_tile, from, min(from + kBlockStrips, kStrips), vectors,
+                             exponent, step_scale);
+    [[unroll]] for (uint i = 0u; i < kScores; ++i)
+        scores[i] += quad_sum(vec4(totals[4u * i], totals[4u * i + 1u], totals[4u * i + 2u],
+                                   totals[4u * i + 3u]));
+}
+
+const uint kPairSums = 4u * kColumns;  // of a lane and pair of strips: [strip][row][column]
+
+void multiply_value_tile(inout Sum sums[kPairSums], uint first, Tile codes, Pair folded[kFolded]) {
+    [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
+        const uint at = first + column;
+        add_product(sums[at], codes.r0, folded[2u * column]);
+        add_product(sums[at], codes.r2, folded[2u * column + 1u]);
+        add_product(sums[at + kColumns], codes.r1, folded[2u * column]);
+        add_product(sums[at + kColumns], codes.r3, folded[2u * column + 1u]);
+    }
+}
+
+// A pair of strips.
+void multiply_code_values(inout float totals[kPairSums], KvTile kv_tile, uint bits, uint strip) {
+    const uint n_vectors = value_vectors_of(bits);
+    const uint n_tiles = kPageTiles / n_vectors;  // of a vector
+    Sum sums[kPairSums];
+    [[unroll]] for (uint i = 0u; i < kPairSums; ++i)
+        sums[i] = kZeroSum;
+    [[unroll]] for (uint v = 0u; v < n_vectors; ++v) {
+        const uvec4 words[2] = value_vectors;
+        take_value_vectors(kv_tile, bits, strip, v);
+        [[unroll]] for (uint i = 0u; i < n_tiles; ++i) {
+            Pair folded[kFolded];
+            load_folded((v * n_tiles + i) * 4u + quad_lane(), folded);
+            [[unroll]] for (uint s = 0u; s < 2u; ++s)
+                multiply_value_tile(sums, s * 2u * kColumns, code_tile(words[s], bits, i), folded);
+        }
+    }
+    [[unroll]] for (uint i = 0u; i < kPairSums; ++i)
+        totals[i] = total_of(sums[i]);
+}
+
+// The same at 16 bits, in FP32: values may be as large as FP16 goes.
+void multiply_half_values(inout float totals[kPairSums], KvTile kv_tile, uint strip, uint n_tokens) {
+    uvec4 words[2][kPageTiles];
+    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
+        [[unroll]] for (uint s = 0u; s < 2u; ++s)
+            words[s][tile] = load_half_values(kv_tile, strip + s, tile, n_tokens);
+    [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
+        Pair folded[kFolded];
+        load_folded(tile * 4u + quad_lane(), folded);
+        [[unroll]] for (uint s = 0u; s < 2u; ++s)
+            [[unroll]] for (uint i = 0u; i < 2u; ++i) {
+                const vec2 low = unpackHalf2x16(words[s][tile][i]);
+                const vec2 high = unpackHalf2x16(words[s][tile][i + 2u]);
+                [[unroll]] for (uint column = 0u; column < kColumns; ++column) {
+                    const uint at = (2u * s + i) * kColumns + column;
+                    add_product(totals[at], low, vec2(folded[2u * column]));
+                    add_product(totals[at], high, vec2(folded[2u * column + 1u]));
+                }
+            }
+    }
+}
+
+// The lane's sums of a pair of strips of the values.
+void multiply_value_pair(KvTile kv_tile, uint strip, bool is_there, uint n_tokens,
+                         out float results[kOutputs]) {
+    float totals[kPairSums];
+    [[unroll]] for (uint i = 0u; i < kPairSums; ++i)
+        totals[i] = 0.0;
+    if (is_there) {
+        if (kv_tile.value_bits == 1u)
+            multiply_code_values(totals, kv_tile, 1u, strip);
+        else if (kv_tile.value_bits == 2u)
+            multiply_code_values(totals, kv_tile, 2u, strip);
+        else if (kv_tile.value_bits == 4u)
+            multiply_code_values(totals, kv_tile, 4u, strip);
+        else if (kv_tile.value_bits == 8u)
+            multiply_code_values(totals, kv_tile, 8u, strip);
+        else
+            multiply_half_values(totals, kv_tile, strip, n_tokens);
+    }
+    [[unroll]] for (uint i = 0u; i < kOutputs; ++i)
+        results[i] = quad_sum(
+            vec4(totals[4u * i], totals[4u * i + 1u], totals[4u * i + 2u], totals[4u * i + 3u]));
+}
+
+#endif

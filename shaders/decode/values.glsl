@@ -1,0 +1,249 @@
+// Decode attention: weights, and their products with the values of a KV tile. Channels are rows,
+// tokens k.
+//
+// The ranges of a channel group are multiplied into the weights, after a division by a power of two
+// above the largest of them. Weights times minimum + range / 2 are the same for all channels of a
+// group, and join its products once.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_DECODE_VALUES_GLSL
+#define LK_SHADERS_DECODE_VALUES_GLSL
+
+#extension GL_EXT_control_flow_attributes : require
+
+#include "shaders/decode/keys.glsl"
+
+const float kNothing = -1e30;  // row_max before any score; above kHidden
+
+// A team's accumulator, relative to exp2(-row_max).
+shared float shared_outputs[kTeams * kHeadDim * kColumns];  // [team][channel][column]
+float shared_output(uint of_team, uint channel, uint column) {
+    return shared_outputs[(of_team * kHeadDim + channel) * kColumns + column];
+}
+float row_maxes[kColumnSets];  // of the lane's columns
+float row_sums[kColumnSets];  // over the lane's tokens
+
+const uint kOutputPairs = (kStrips + 1u) / 2u;  // of strips
+// Output number i of the lane, of the pair of strips that begins with `strip`.
+uint output_index(uint strip, uint i) {
+    const uint channel = strip * LK_STRIP_CHANNELS + sum_index(i) * 8u + row();
+    return (team * kHeadDim + channel) * kColumns + output_column(i);
+}
+bool is_output(uint strip, uint i, uint end) {
+    return strip + sum_index(i) / 2u < end && is_column(output_column(i));
+}
+
+void clear_outputs() {
+    [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
+        row_maxes[set] = kNothing;
+        row_sums[set] = 0.0;
+    }
+    [[dont_unroll]] for (uint strip = 0u; strip < push.n_strips; strip += 2u)
+        [[unroll]] for (uint i = 0u; i < kOutputs; ++i)
+            if (is_output(strip, i, kStrips))
+                shared_outputs[output_index(strip, i)] = 0.0;
+}
+
+// Raise the lane's row_max to the highest scores of the KV tile.
+void raise_row_maxes() {
+    float factors[kColumnSets];
+    bool changes = false;
+    [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
+        float most = row_maxes[set];
+        [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
+            most = max(most, scores[slot * kColumnSets + set]);
+        most = column_max(most);
+        factors[set] = exp2(row_maxes[set] - most);
+        changes = changes || most > row_maxes[set];
+        row_maxes[set] = most;
+        row_sums[set] *= factors[set];
+    }
+    if (changes)
+        [[dont_unroll]] for (uint strip = 0u; strip < push.n_strips; strip += 2u)
+            [[unroll]] for (uint i = 0u; i < kOutputs; ++i)
+                if (is_output(strip, i, kStrips))
+                    shared_outputs[output_index(strip, i)] *= factors[i % kColumnSets];
+}
+
+// Twice the exponent of tanh, in powers of two, is x times this factor.
+float cap_score(LayerInfo layer, float x) {
+    const float power_of_tanh = exp2(clamp(x * (2.0 / layer.soft_cap), -60.0, 60.0));
+    return layer.soft_cap * kLog2E * (1.0 - 2.0 / (power_of_tanh + 1.0));
+}
+
+// The lane's slots whose tokens a column does not see, a bit each.
+uint hidden_slots(WorkTile work_tile, KvTile kv_tile, Column column) {
+    uint hidden = 0u;
+    [[dont_unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
+        if (slot_tile(slot) >= kv_tile.n_tiles ||
+            !is_visible(work_tile, column, kv_tile.first_token + slot_token(slot)))
+            hidden |= 1u << slot;
+    return hidden;
+}
+
+// Products become scores in powers of two, then weights.
+void weigh(WorkTile work_tile, KvTile kv_tile) {
+    const bool is_masked =
+        kv_tile.n_tiles < kPageTiles ||
+        hides(work_tile, kv_tile.first_token, kv_tile.first_token + kv_tile.n_tiles * LK_TILE_TOKENS);
+    uint hidden[kColumnSets];
+    [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
+        const Column column = shared_columns[column_of(quad_lane(), set) % kColumns];
+        hidden[set] = 0u;
+        if (is_masked)
+            hidden[set] = hidden_slots(work_tile, kv_tile, column);
+        [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
+            scores[slot * kColumnSets + set] =
+                fma(scores[slot * kColumnSets + set], column.factor, column.shift);
+    }
+    if (work_tile.layer.soft_cap > 0.0) {
+        [[unroll]] for (uint i = 0u; i < kScores; ++i)
+            scores[i] = cap_score(work_tile.layer, scores[i]);
+    }
+    [[unroll]] for (uint i = 0u; i < kScores; ++i)
+        if ((hidden[i % kColumnSets] >> i / kColumnSets & 1u) != 0u)
+            scores[i] = kHidden;
+    raise_row_maxes();
+    [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
+        [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot) {
+            const uint at = slot * kColumnSets + set;
+            scores[at] = exp2(scores[at] - row_maxes[set]);
+            row_sums[set] += scores[at];
+        }
+}
+
+// Ranges and minima of the tokens of a channel group. In K order those of rows g and g + 8 of a
+// tile are among four neighbours.
+const uint kLaneTiles = kQuadColumns > 1u ? kPageTiles : kPageTiles / 2u;
+const uint kTileSlots = kSlots / kLaneTiles;
+uvec2 value_ranges[kLaneTiles];
+uvec2 value_minima[kLaneTiles];
+
+void load_value_parameters(KvTile kv_tile, uint group) {
+    // Without a value of their own they would be kept from KV tile to KV tile.
+    [[unroll]] for (uint i = 0u; i < kLaneTiles; ++i)
+        value_ranges[i] = value_minima[i] = uvec2(0u);
+    if (kv_tile.value_bits == 16u || group >= kv_tile.value_groups)
+        return;
+    const Address minima = address_add(kv_tile.value_metadata, kv_tile.value_minima);
+    [[unroll]] for (uint i = 0u; i < kLaneTiles; ++i) {
+        const uint at = group * LK_MAX_PAGE_TOKENS + slot_tile(i * kTileSlots) * LK_TILE_TOKENS +
+                        row() / 2u * 4u;
+        value_ranges[i] = load_parameters(kv_tile.value_metadata, at, kv_tile.has_f8_values);
+        value_minima[i] = load_parameters(minima, at, kv_tile.has_f8_values);
+    }
+}
+
+// The lane's weights, times factors of its slots, to where values are multiplied. A lane pairs its
+// own token with that of the next or the last row: even rows do so in even slots, odd rows in odd
+// ones.
+void store_weights(float factors[kSlots]) {
+    const bool is_odd = (row() & 1u) != 0u;
+    const uint index = slot_of_lane() + (is_odd ? kSlotStep : 0u);
+    const uint position = index / 2u * 4u + row() / 2u;
+    [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
+        [[unroll]] for (uint slot = 0u; slot < kSlots; slot += 2u) {
+            const float even_slot = scores[slot * kColumnSets + set] * factors[slot];
+            const float odd_slot = scores[(slot + 1u) * kColumnSets + set] * factors[slot + 1u];
+            const float other = exchange(is_odd ? even_slot : odd_slot, 4u);
+            const vec2 pair = is_odd ? vec2(other, odd_slot) : vec2(even_slot, other);
+            const uint column = column_of(quad_lane(), set);
+            if (is_column(column))
+                store_folded_pair(position + slot * kSlotStep * 2u, column, index & 1u, pair);
+        }
+}
+
+// Factors of the lane's slots, the ranges of a channel group. Returns the largest; midpoints: the
+// weights times minimum + range / 2.
+float take_ranges(KvTile kv_tile, out float factors[kSlots], inout float midpoints[kColumnSets]) {
+    float most = 0.0;
+    [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot) {
+        const uint tile = slot / kTileSlots;
+        factors[slot] =
+            parameter_of(value_ranges[tile], slot_row(slot), row() & 1u, kv_tile.has_f8_values);
+        most = max(most, factors[slot]);
+        const float minimum =
+            parameter_of(value_minima[tile], slot_row(slot), row() & 1u, kv_tile.has_f8_values);
+        const float midpoint = fma(factors[slot], 0.5, minimum);
+        [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
+            midpoints[set] = fma(scores[slot * kColumnSets + set], midpoint, midpoints[set]);
+    }
+    return most;
+}
+
+// Fold the ranges of a channel group into the weights. Returns what its products are multiplied by;
+// midpoints: what joins them.
+float fold_weights(KvTile kv_tile, uint group, out float midpoints[kColumnSets]) {
+    const bool has_ranges = kv_tile.value_bits < 16u && group < kv_tile.value_groups;
+    float factors[kSlots];
+    float most = 0.5;
+    [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
+        midpoints[set] = 0.0;
+    if (has_ranges) {
+        most = take_ranges(kv_tile, factors, midpoints);
+    } else {
+        [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
+            factors[slot] = 1.0;
+    }
+    const int exponent = exponent_above(column_max(most));
+    float step_scale = power(exponent - kLargeExponent);
+    [[unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
+        factors[slot] *= power(kLargeExponent - exponent);
+    if (has_ranges)
+        step_scale *= code_range(kv_tile.value_bits);
+    store_weights(factors);
+    [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
+        midpoints[set] = column_sum(midpoints[set]);
+    return step_scale;
+}
+
+// A pair of strips: from `strip` on, those before `end`.
+void multiply_value_strips(KvTile kv_tile, uint strip, uint end, float step_scale,
+                           float midpoints[kColumnSets], uint n_tokens) {
+    float sums[kOutputs];
+    multiply_value_pair(kv_tile, strip, strip < end && kv_tile.n_tiles != 0u, n_tokens, sums);
+    [[unroll]] for (uint i = 0u; i < kOutputs; ++i)
+        if (is_output(strip, i, end))
+            shared_outputs[output_index(strip, i)] += fma(sums[i], step_scale, midpoints[i % kColumnSets]);
+}
+
+// What multiply_values() needs first, to be on its way before.
+void begin_values(KvTile kv_tile) {
+    load_value_parameters(kv_tile, 0u);
+    begin_value_vectors(kv_tile, 0u);
+}
+
+// A class has one channel group, or its groups are folded one after the other, anew for each pair
+// of strips: those of two groups make no pair.
+void multiply_values(WorkTile work_tile, KvTile kv_tile) {
+    const uint n_tokens = work_tile.n_history + work_tile.n_new;
+    const uint group_steps = (kv_tile.value_group_strips + 1u) / 2u;
+    float midpoints[kColumnSets];
+    float factor = 0.0;
+    if (kGrouped == 0u) {
+        factor = fold_weights(kv_tile, 0u, midpoints);
+        team_sync();
+    }
+    [[dont_unroll]] for (uint step = 0u; step < push.n_value_steps; ++step) {
+        uint strip = 2u * step;
+        uint end = kStrips;
+        if (kGrouped != 0u) {
+            const uint group = step / group_steps;
+            const uint from = min(group * kv_tile.value_group_strips, kStrips);
+            strip = from + 2u * (step % group_steps);
+            end = min(from + kv_tile.value_group_strips, kStrips);
+            if (step != 0u && strip < end) {
+                load_value_parameters(kv_tile, group);
+                begin_value_vectors(kv_tile, strip);
+            }
+            factor = fold_weights(kv_tile, group, midpoints);
+            team_sync();
+            }
+        multiply_value_strips(kv_tile, strip, end, factor, midpoints, n_tokens);
+        if (kGrouped != 0u)
+            team_sync();
+    }
+    team_sync();
+}
+
+#endif

@@ -1,0 +1,91 @@
+// Decode attention: what lanes load of a KV tile's codes, 16 bytes at a time, of values at 1 bit all
+// the 8 that a lane has of a strip.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_DECODE_VECTORS_GLSL
+#define LK_SHADERS_DECODE_VECTORS_GLSL
+
+#extension GL_EXT_control_flow_attributes : require
+
+#include "shaders/decode/kv_tiles.glsl"
+
+uint strip_bits(KvTile kv_tile, uint strip) {
+    return strip < kv_tile.end16 ? 16u : strip < kv_tile.end8 ? 8u : strip < kv_tile.end4 ? 4u : 2u;
+}
+// Vectors of 32 lanes before a strip of the keys.
+uint vectors_before(KvTile kv_tile, uint strip) {
+    const uint in16 = min(strip, kv_tile.end16);
+    const uint in8 = min(strip, kv_tile.end8) - in16;
+    const uint in4 = min(strip, kv_tile.end4) - in16 - in8;
+    return 7u * in16 + 3u * in8 + in4 + strip;
+}
+uvec4 load_vector(Address payload, uint vector) {
+    return ConstQuads(payload).at[vector * LK_LANES + lane];
+}
+
+// The vectors of a KV tile's packed keys in their order, one of them ahead.
+struct KeyVectors {
+    uvec4 next;
+    uint index;  // of it
+    uint last;
+};
+KeyVectors begin_vectors(KvTile kv_tile) {
+    KeyVectors vectors;
+    vectors.last = vectors_before(kv_tile, kStrips) - 1u;
+    vectors.index = min(vectors_before(kv_tile, kv_tile.end16), vectors.last);
+    if (kv_tile.end16 < kStrips)
+        vectors.next = load_vector(kv_tile.key_payload, vectors.index);
+    return vectors;
+}
+uvec4 take_vector(KvTile kv_tile, inout KeyVectors vectors) {
+    const uvec4 words = vectors.next;
+    vectors.index = min(vectors.index + 1u, vectors.last);
+    vectors.next = load_vector(kv_tile.key_payload, vectors.index);
+    return words;
+}
+
+// Vectors of a strip.
+uint value_vectors_of(uint bits) { return max(bits / 2u, 1u); }
+uvec4 load_value_vector(KvTile kv_tile, uint bits, uint vector) {
+    if (bits == 1u)
+        return uvec4(ConstPairs(kv_tile.value_payload).at[vector * LK_LANES + lane], 0u, 0u);
+    return load_vector(kv_tile.value_payload, vector);
+}
+
+// The first vectors of a pair of strips, ahead of their use.
+uvec4 value_vectors[2];
+
+void begin_value_vectors(KvTile kv_tile, uint strip) {
+    const uint n = value_vectors_of(kv_tile.value_bits);
+    [[unroll]] for (uint s = 0u; s < 2u; ++s)
+        value_vectors[s] = kv_tile.value_bits < 16u
+                               ? load_value_vector(kv_tile, kv_tile.value_bits,
+                                                   min(strip + s, kStrips - 1u) * n)
+                               : uvec4(0u);
+}
+
+// Replace the vectors of the pair by those after vector v.
+void take_value_vectors(KvTile kv_tile, uint bits, uint strip, uint v) {
+    const uint n = value_vectors_of(bits);
+    const uint next = v + 1u < n ? strip * n + v + 1u : (strip + 2u) * n;
+    [[unroll]] for (uint s = 0u; s < 2u; ++s)
+        value_vectors[s] = load_value_vector(kv_tile, bits, min(next + s * n, kStrips * n - 1u));
+}
+
+// Halves of tokens that are not there need not be numbers: make them 0.
+uint keep_tokens(uint word, uint token, uint n_tokens) {
+    return token + 1u < n_tokens ? word : token < n_tokens ? word & 0xFFFFu : 0u;
+}
+uvec4 load_half_values(KvTile kv_tile, uint strip, uint tile, uint n_tokens) {
+    if (tile >= kv_tile.n_tiles)
+        return uvec4(0u);
+    uvec4 words = load_vector(kv_tile.value_payload, min(strip, kStrips - 1u) * kv_tile.n_tiles + tile);
+    const uint token = kv_tile.first_token + tile * LK_TILE_TOKENS + 2u * quad_lane();
+    if (kv_tile.first_token + kv_tile.n_tiles * LK_TILE_TOKENS > n_tokens)
+        words = uvec4(keep_tokens(words.x, token, n_tokens), keep_tokens(words.y, token, n_tokens),
+                      keep_tokens(words.z, token + 8u, n_tokens),
+                      keep_tokens(words.w, token + 8u, n_tokens));
+    return words;
+}
+
+#endif

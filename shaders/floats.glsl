@@ -1,0 +1,89 @@
+// Number formats by integer arithmetic: the same bits on every device, whatever it does with
+// subnormal numbers and however it rounds. FP16 and FP8 numbers lie in the low bits of a uint.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_FLOATS_GLSL
+#define LK_SHADERS_FLOATS_GLSL
+
+const uint kHalfMax = 0x7BFFu;       // 65504
+const uint kHalfInfinity = 0x7C00u;  // larger magnitudes are NaN
+const uint kF8Max = 0x7Fu;           // 240
+
+bool half_is_finite(uint h) { return (h & 0x7C00u) != 0x7C00u; }
+bool float_is_finite(uint float_bits) { return (float_bits & 0x7F800000u) != 0x7F800000u; }
+
+// Exact, of finite numbers.
+vec4 halves_to_floats(uvec4 h) {
+    const uvec4 shifted = (h & 0x7FFFu) << 13;
+    const vec4 normal = uintBitsToFloat(shifted + (112u << 23));
+    // A subnormal gets a leading one, which is taken away as the number 2^-14.
+    const vec4 subnormal = uintBitsToFloat(shifted + (113u << 23)) - 1.0 / 16384.0;
+    const vec4 f = mix(normal, subnormal, lessThan(shifted, uvec4(1u << 23)));
+    return uintBitsToFloat(floatBitsToUint(f) | (h & 0x8000u) << 16);
+}
+float half_to_float(uint h) { return halves_to_floats(uvec4(h)).x; }
+
+// The same of any number: infinity and NaN carry over.
+float half_input_to_float(uint h) {
+    const uint special = (h & 0x8000u) << 16 | 0x7F800000u | (h & 0x3FFu) << 13;
+    return half_is_finite(h) ? half_to_float(h) : uintBitsToFloat(special);
+}
+
+// Nearest, ties to even; finite values beyond +-65504 saturate (what would round to 65520 or more).
+// The input is finite.
+uint float_to_half(uint float_bits, out bool saturated) {
+    const uint sign = float_bits >> 16 & 0x8000u;
+    const uint magnitude = float_bits & 0x7FFFFFFFu;
+    saturated = magnitude >= 0x477FF000u;
+    const bool is_normal = magnitude >= 0x38800000u;
+    const uint parameter = is_normal ? magnitude - (112u << 23) : magnitude & 0x7FFFFFu | 0x800000u;
+    const uint shift = is_normal ? 13u : min(126u - (magnitude >> 23), 31u);
+    const uint is_odd = parameter >> shift & 1u;
+    const uint rounded = parameter + (1u << shift - 1u) - 1u + is_odd >> shift;
+    return sign | (saturated ? kHalfMax : rounded);
+}
+
+// The same of any number, for outputs: beyond 65504 as above, infinity and NaN stay.
+uint float_to_half_output(float f) {
+    const uint bits = floatBitsToUint(f);
+    const uint special = kHalfInfinity | ((bits & 0x7FFFFFu) != 0u ? 0x200u : 0u);
+    bool saturated;
+    const uint h = float_to_half(bits, saturated);
+    return float_is_finite(bits) ? h : bits >> 16 & 0x8000u | special;
+}
+
+uint float_to_bf16(float f) {
+    const uint bits = floatBitsToUint(f);
+    const uint special = bits >> 16 | ((bits & 0x7FFFFFu) != 0u ? 0x40u : 0u);
+    return float_is_finite(bits) ? bits + 0x7FFFu + (bits >> 16 & 1u) >> 16 : special;
+}
+float bf16_to_float(uint b) { return uintBitsToFloat(b << 16); }
+
+// e4m3fnuz: FP16 with fewer bits and an exponent bias of 8 instead of 15. Exact.
+vec4 f8s_to_floats(uvec4 v) {
+    return 128.0 * halves_to_floats((v & 0x80u) << 8 | (v & 0x7Fu) << 7);
+}
+float f8_to_float(uint v) { return f8s_to_floats(uvec4(v)).x; }
+
+// The e4m3fnuz number next to f, or f itself: away from zero or towards it. Saturates at +-240.
+// |f| is 0 or at least 2^-24.
+uint float_to_f8(float f, bool away) {
+    const float magnitude = abs(f);
+    uint code = magnitude < 1.0 / 128.0 ? uint(magnitude * 1024.0)
+                                   : (floatBitsToUint(magnitude) >> 20) - (119u << 3);
+    code = magnitude >= 240.0 ? kF8Max : code;
+    if (away && code < kF8Max && f8_to_float(code) != magnitude)
+        ++code;
+    return f < 0.0 && code != 0u ? code | 0x80u : code;
+}
+
+// The step between codes of a range of 1: RN32(1 / (2^bits - 1)).
+float code_step(uint bits) {
+    return uintBitsToFloat(bits == 1u   ? 0x3F800000u
+                           : bits == 2u ? 0x3EAAAAABu
+                           : bits == 3u ? 0x3E124925u
+                           : bits == 4u ? 0x3D888889u
+                                        : 0x3B808081u);
+}
+
+#endif

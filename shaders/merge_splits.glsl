@@ -1,0 +1,103 @@
+// Partial results of a column become one: a workgroup weighs the parts, then its invocations take
+// four channels of every n-th part each. Always in the same order.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_MERGE_SPLITS_GLSL
+#define LK_SHADERS_MERGE_SPLITS_GLSL
+
+#include "shaders/output.glsl"
+
+layout(local_size_x_id = LK_SPEC_THREADS) in;  // a power of two, at least head_dim / 4
+layout(constant_id = LK_SPEC_HEAD_DIM) const uint kHeadDim = 128u;
+layout(constant_id = LK_SPEC_COLUMNS) const uint kColumns = 4u;
+
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer ConstFloatQuads {
+    vec4 at[];
+};
+
+const uint kQuads = kHeadDim / 4u;
+const uint kSplitGroups = gl_WorkGroupSize.x / kQuads;
+const uint kWeights = 1024u;  // of parts that are weighed at once
+
+shared float shared_weights[kWeights];
+shared vec4 shared_quads[gl_WorkGroupSize.x];
+
+// A column's numbers in each part; those of the next part lie behind by the strides.
+struct ColumnSplits {
+    Address outputs;  // [head_dim], not divided by the sum
+    Address references;
+    Address sums;
+    uint output_stride;  // bytes
+    uint value_stride;
+    uint n;
+};
+
+float split_value(Address parameters, ColumnSplits splits, uint split) {
+    return ConstFloats(address_at(parameters, split, splits.value_stride)).at[0];
+}
+
+// Over the workgroup, of x to all: the sum, or the greatest.
+float reduce(float x, bool adds) {
+    barrier();
+    shared_quads[gl_LocalInvocationIndex].x = x;
+    for (uint distance = gl_WorkGroupSize.x / 2u; distance > 0u; distance /= 2u) {
+        barrier();
+        if (gl_LocalInvocationIndex < distance) {
+            const float other = shared_quads[gl_LocalInvocationIndex + distance].x;
+            x = adds ? x + other : max(x, other);
+            shared_quads[gl_LocalInvocationIndex].x = x;
+        }
+    }
+    barrier();
+    return shared_quads[0].x;
+}
+
+// Returns four channels of the sum of weighted outputs, 4 i and up, to the first kQuads invocations.
+vec4 merge_splits(ColumnSplits splits, out Total total) {
+    const uint quad = gl_LocalInvocationIndex % kQuads;
+    const uint group = gl_LocalInvocationIndex / kQuads;
+    float reference = kHidden;
+    for (uint i = gl_LocalInvocationIndex; i < splits.n; i += gl_WorkGroupSize.x)
+        reference = max(reference, split_value(splits.references, splits, i));
+    total.reference = reduce(reference, false);
+    float sum = 0.0;
+    vec4 outputs = vec4(0.0);
+    for (uint first = 0u; first < splits.n; first += kWeights) {
+        const uint n = min(kWeights, splits.n - first);
+        barrier();
+        for (uint i = gl_LocalInvocationIndex; i < n; i += gl_WorkGroupSize.x) {
+            const float own = split_value(splits.references, splits, first + i);
+            shared_weights[i] = exp2(own - total.reference);
+            sum += shared_weights[i] * split_value(splits.sums, splits, first + i);
+        }
+        barrier();
+        if (group < kSplitGroups)
+            for (uint i = group; i < n; i += kSplitGroups)
+                outputs += shared_weights[i] *
+                           ConstFloatQuads(address_at(splits.outputs, first + i, splits.output_stride))
+                               .at[quad];
+    }
+    total.sum = reduce(sum, true);
+    barrier();
+    shared_quads[gl_LocalInvocationIndex] = outputs;
+    barrier();
+    if (group == 0u)
+        for (uint i = 1u; i < kSplitGroups; ++i)
+            outputs += shared_quads[i * kQuads + quad];
+    return outputs;
+}
+
+// The column of token and head, with its learned sink, to the output and the LSEs.
+void store_column(PushTensor outputs, Address lse, uint lse_token_stride, uint lse_head_stride,
+                  LayerInfo layer, uint token, uint head, Total total, vec4 quad) {
+    const float factor = add_sink(layer, head, total) * inverse_sum(total);
+    if (gl_LocalInvocationIndex == 0u)
+        store_lse(lse, lse_token_stride, lse_head_stride, token, head, total);
+    if (gl_LocalInvocationIndex >= kQuads)
+        return;
+    const Address to = tensor_row(outputs, token, head);
+    for (uint i = 0u; i < 4u; ++i)
+        store_element(to, outputs.dtype, 4u * gl_LocalInvocationIndex + i, quad[i] * factor);
+}
+
+#endif

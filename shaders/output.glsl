@@ -1,0 +1,46 @@
+// Sums of weights, learned sinks and LSEs.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_OUTPUT_GLSL
+#define LK_SHADERS_OUTPUT_GLSL
+
+#include "shaders/tensor.glsl"
+
+const float kLog2E = 1.44269504;
+const float kLn2 = 0.693147181;
+const float kHidden = -3e38;  // score of a token that a column does not see
+
+// Weights of a column: their sum, relative to a reference (base 2).
+struct Total {
+    float reference;
+    float sum;
+};
+
+// Take the head's learned sink in; returns what the output is to be multiplied by.
+float add_sink(LayerInfo layer, uint head, inout Total total) {
+    if (is_null(layer.sink_logits))
+        return 1.0;
+    const float sink = ConstFloats(layer.sink_logits).at[head] * kLog2E;
+    const float reference = max(total.reference, sink);
+    const float shrink = exp2(total.reference - reference);
+    total.sum = total.sum * shrink + exp2(sink - reference);
+    total.reference = reference;
+    return shrink;
+}
+
+// Minus infinity when there are no keys.
+float find_lse(Total total) {
+    return total.sum > 0.0 ? (total.reference + log2(total.sum)) * kLn2
+                           : uintBitsToFloat(0xFF800000u);
+}
+float inverse_sum(Total total) { return total.sum > 0.0 ? 1.0 / total.sum : 0.0; }
+
+// Element (token, head) of LSEs, which have strides like a tensor's.
+void store_lse(Address lse, uint token_stride, uint head_stride, uint token, uint head,
+               Total total) {
+    const PushTensor tensor = PushTensor(lse, LK_DTYPE_F32, token_stride, head_stride, 0u);
+    if (!is_null(lse))
+        store_element(tensor_row(tensor, token, head), LK_DTYPE_F32, 0u, find_lse(total));
+}
+
+#endif

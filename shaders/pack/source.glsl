@@ -1,0 +1,93 @@
+// The FP16 values of the half page that a workgroup packs, by its slots: from a 16-bit half page or
+// from staged tokens.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_PACK_SOURCE_GLSL
+#define LK_SHADERS_PACK_SOURCE_GLSL
+
+#extension GL_EXT_shader_8bit_storage : require
+
+#include "shaders/layout.glsl"
+#include "shaders/tensor.glsl"
+
+layout(push_constant) uniform PushBlock { JobPush push; };
+layout(buffer_reference, std430, buffer_reference_align = 1) readonly buffer ConstBytes {
+    uint8_t at[];
+};
+layout(buffer_reference, std430, buffer_reference_align = 1) writeonly buffer Bytes {
+    uint8_t at[];
+};
+
+PackJob job;
+FormatInfo page_format;  // that it becomes
+
+// Where the values of slots lie in the source: add source_token_offset().
+shared uint slot_offsets[LK_MAX_HEAD_DIM];
+
+uint page_tiles() { return page_format.page_tokens / LK_TILE_TOKENS; }
+uint n_strips() { return page_format.head_dim / LK_STRIP_CHANNELS; }
+
+bool is_staged() { return job.source_format == LK_STAGED; }
+// Are the slots in another order than the channels?
+bool is_ordered() {
+    return page_format.ranking != 0u || page_format.permutes || !is_null(page_format.permutation);
+}
+
+// In halves.
+uint source_token_offset(uint token) {
+    return is_staged() ? token * page_format.head_dim
+                       : raw_token_offset(page_format.is_value, token);
+}
+uint source_channel_offset(uint channel) {
+    return is_staged()
+               ? channel
+               : raw_channel_offset(page_format.is_value, page_format.page_tokens, channel);
+}
+uint source_half(uint offset) { return uint(ConstHalves(job.source).at[offset]); }
+
+// Of a lane's registers of a strip's first tile, the offsets of the lower and the higher halves.
+struct LaneOffsets {
+    uvec4 low;
+    uvec4 high;
+};
+LaneOffsets lane_offsets(uint strip, uint lane) {
+    const uint slot = strip * LK_STRIP_CHANNELS;
+    const uint row = LK_TILE_ROW(lane, 0u);
+    const uint k = LK_TILE_K(lane, 0u);
+    LaneOffsets at;
+    if (page_format.is_value) {
+        const uvec2 slots = uvec2(slot_offsets[slot + row], slot_offsets[slot + row + 8u]);
+        const uvec2 first = uvec2(source_token_offset(k), source_token_offset(k + 8u));
+        const uvec2 second = uvec2(source_token_offset(k + 1u), source_token_offset(k + 9u));
+        at.low = slots.xyxy + first.xxyy;
+        at.high = slots.xyxy + second.xxyy;
+        return at;
+    }
+    const uvec2 first = uvec2(slot_offsets[slot + k], slot_offsets[slot + k + 8u]);
+    const uvec2 second = uvec2(slot_offsets[slot + k + 1u], slot_offsets[slot + k + 9u]);
+    const uvec2 tokens = uvec2(source_token_offset(row), source_token_offset(row + 8u));
+    at.low = first.xxyy + tokens.xyxy;
+    at.high = second.xxyy + tokens.xyxy;
+    return at;
+}
+
+uvec4 load_words(uvec4 halves) {
+    ConstWords words = ConstWords(job.source);
+    return uvec4(words.at[halves.x / 2u], words.at[halves.y / 2u], words.at[halves.z / 2u],
+                 words.at[halves.w / 2u]);
+}
+uvec4 load_halves(uvec4 at) {
+    return uvec4(source_half(at.x), source_half(at.y), source_half(at.z), source_half(at.w));
+}
+
+// A lane's registers of a tile at 16 bits: as they lie, by pairs of channels, or by values.
+uvec4 load_tile(LaneOffsets at, uint strip, uint tile, uint lane) {
+    if (!is_staged() && !is_ordered())
+        return ConstQuads(job.source).at[(strip * page_tiles() + tile) * LK_LANES + lane];
+    const uint tile_offset = tile * source_token_offset(LK_TILE_TOKENS);
+    if (!page_format.is_value && !is_ordered())
+        return load_words(at.low + tile_offset);
+    return load_halves(at.low + tile_offset) | load_halves(at.high + tile_offset) << 16;
+}
+
+#endif

@@ -1,0 +1,244 @@
+// Attention of any number of query columns over rows of pages of any class and over staged tokens.
+// push.h says how the dispatch is cut into workgroups.
+//
+// SPDX-License-Identifier: Apache-2.0
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+
+#include "shaders/prefill/load.glsl"
+#include "shaders/prefill/split.glsl"
+#include "shaders/prefill/weights.glsl"
+
+void clear_outputs() {
+    reference = vec4(kHidden);
+    sum = vec4(0.0);
+    [[unroll]] for (uint i = 0u; i < kOutputRows; ++i)
+        outputs[i] = vec4(0.0);
+}
+
+// The scores of the keys' center, which was taken off the keys.
+vec4 center_scores;
+
+void find_center_scores(Mask mask) {
+    center_scores = vec4(0.0);
+    if (is_null(mask.layer.key_centers))
+        return;
+    const Address centers = address_at(mask.layer.key_centers, mask.kv_head, 4u * kHeadDim);
+    const uint first = gl_LocalInvocationIndex % LK_STRIP_CHANNELS;
+    const uint group = gl_LocalInvocationIndex / LK_STRIP_CHANNELS;
+    vec4 products = vec4(0.0);
+    for (uint channel = first; channel < kHeadDim; channel += LK_STRIP_CHANNELS)
+        [[unroll]] for (uint i = 0u; i < 4u; ++i)
+            if (!is_null(query_rows[i]))
+                products[i] = fma(load_element(query_rows[i], push.queries.dtype, channel),
+                                  ConstFloats(centers).at[channel], products[i]);
+    if (group < kColumnGroups)
+        shared_rows[first * kColumnGroups + group] = products;
+    barrier();
+    for (uint i = 0u; i < LK_STRIP_CHANNELS; ++i)
+        center_scores += shared_rows[i * kColumnGroups + column_group()];
+    center_scores *= score_factor(mask.layer);
+    barrier();
+}
+
+void clear_scores() {
+    [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
+        scores[i] = center_scores;
+}
+
+// Rows behind the stage's tokens keep what they began with.
+void multiply_keys(uint n_tokens) {
+    for (uint quad = 0u; quad < kTileQuads; ++quad) {
+        const mat4 columns = load_columns(0u, quad);
+        [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
+            if (i * kRowGroups < n_tokens) {
+                const uint row = row_group() + i * kRowGroups;
+                scores[i] = add_products(scores[i], shared_rows[row * kKeyStride + quad], columns);
+            }
+    }
+}
+
+void multiply_values(uint first_quad) {
+    const uint first_row = phase() * kHeadDim + phase_group();
+    for (uint quad = 0u; quad < kValueQuads; ++quad) {
+        const mat4 columns = load_columns(phase(), first_quad + quad);
+        [[unroll]] for (uint i = 0u; i < kOutputRows; ++i) {
+            const uint row = first_row + i * kPhaseGroups;
+            outputs[i] = add_products(outputs[i], shared_rows[row * kValueStride + quad], columns);
+        }
+    }
+}
+
+// The weights of kPhases tiles, from tile on.
+void store_weights(uint tile) {
+    const uint position = LK_K_ORDER(row_group() % LK_TILE_TOKENS);
+    [[unroll]] for (uint i = 0u; i < kScoreRows; ++i) {
+        const uint own_phase = (row_group() + i * kRowGroups) / LK_TILE_TOKENS - tile;
+        if (own_phase < kPhases)
+            shared_columns[(own_phase * LK_TILE_TOKENS + position) * kColumnGroups + column_group()] =
+                scores[i];
+    }
+}
+
+// Of the next step.
+LaneWords loaded_rows;
+StripQueries loaded_queries;
+
+void load_step(Mask mask, Side side, Stage stage, Step step) {
+    loaded_rows = load_rows(side, stage, step);
+    if (!step.is_value)
+        loaded_queries = load_queries(mask, step.strip);
+}
+
+void store_step(Mask mask, Side side, Stage stage, Step step) {
+    store_rows(side, stage, step, loaded_rows);
+    if (!step.is_value)
+        store_queries(loaded_queries, score_factor(mask.layer));
+    else if (step.first_quad == 0u)
+        store_weights(step.tile);
+}
+
+void multiply_step(Stage stage, Step step) {
+    if (step.is_value)
+        multiply_values(step.first_quad);
+    else
+        multiply_keys(stage.n_tokens);
+}
+
+void shape_scores(Mask mask, Stage stage) {
+    if (mask.layer.soft_cap > 0.0) {
+        [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
+            scores[i] = cap_scores(mask.layer, scores[i]);
+    }
+    if (!all_are_visible(mask, stage.first_token, stage.n_tokens))
+        hide_scores(mask, stage.first_token, stage.n_tokens);
+}
+
+// A step's operands are loaded while the one before is multiplied.
+void attend_stage(Mask mask, EntryView page, Stage stage) {
+    Side side = find_side(mask, page, false);
+    find_strips(mask, page);
+    find_channels(side);
+    clear_scores();
+    barrier();
+    Step step = find_step(0u);
+    load_step(mask, side, stage, step);
+    const uint n_steps = count_steps(stage);
+    for (uint i = 1u; i <= n_steps; ++i) {
+        store_step(mask, side, stage, step);
+        barrier();
+        const Step next = find_step(i);
+        if (i == kStrips)
+            side = find_side(mask, page, true);
+        if (i < n_steps)
+            load_step(mask, side, stage, next);
+        multiply_step(stage, step);
+        if (i == kStrips) {
+            shape_scores(mask, stage);
+            weigh();
+        } else {
+            barrier();
+        }
+        step = next;
+    }
+}
+
+void attend_page(Mask mask, EntryView page) {
+    for (uint first = 0u; first < page.n_tokens; first += kStageTokens) {
+        // Of a page that is hidden as a whole there may be no bytes any more.
+        if (min(first + kStageTokens, page.n_tokens) > page.n_hidden)
+            attend_stage(mask, page,
+                         Stage(page.first_token + first, first / LK_TILE_TOKENS,
+                               min(kStageTokens, page.n_tokens - first)));
+    }
+}
+
+// Over all rows, in their order.
+void add_stats() {
+    shared_rows[gl_LocalInvocationIndex] = sum;
+    barrier();
+    sum = vec4(0.0);
+    for (uint i = 0u; i < kRowGroups; ++i)
+        sum += shared_rows[i * kColumnGroups + column_group()];
+    barrier();
+}
+
+// What the phases have becomes that of the first one.
+void add_phases() {
+    for (uint from = 1u; from < kPhases; ++from) {
+        const uint at = phase_group() * kColumnGroups + column_group();
+        const uint step = kPhaseGroups * kColumnGroups;
+        if (phase() == from) {
+            [[unroll]] for (uint i = 0u; i < kOutputRows; ++i)
+                shared_rows[at + i * step] = outputs[i];
+        }
+        barrier();
+        if (phase() == 0u) {
+            [[unroll]] for (uint i = 0u; i < kOutputRows; ++i)
+                outputs[i] += shared_rows[at + i * step];
+        }
+        barrier();
+    }
+}
+
+// A column's channels go where `row` begins, times `factor`.
+void store_outputs(uint column, Address row, uint dtype, float factor) {
+    [[unroll]] for (uint i = 0u; i < kOutputRows; ++i) {
+        const uint channel = phase_group() + i * kPhaseGroups;
+        if (channel < kHeadDim)
+            store_element(row, dtype, channel, outputs[i][column] * factor);
+    }
+}
+
+void store_column(Mask mask, uint column, uint i, Total total) {
+    const ColumnPosition position = column_position(mask, mask.first_column + column);
+    const float shrink = add_sink(mask.layer, position.head, total);
+    if (row_group() == 0u)
+        store_lse(push.lse, push.lse_token_stride, push.lse_head_stride, position.token, position.head,
+                  total);
+    store_outputs(i, tensor_row(push.outputs, position.token, position.head), push.outputs.dtype,
+                  shrink * inverse_sum(total));
+}
+
+void store_split(Mask mask, uint tile, uint column, uint i, Total total) {
+    const TileSplit split =
+        find_split(gl_WorkGroupID.z / push.n_splits, mask.kv_head, mask.layer.n_kv_heads, tile,
+                  gl_WorkGroupID.z % push.n_splits, kColumns, kHeadDim);
+    if (row_group() == 0u) {
+        store_element(split.references, LK_DTYPE_F32, column, total.reference);
+        store_element(split.sums, LK_DTYPE_F32, column, total.sum);
+    }
+    store_outputs(i, address_at(split.outputs, column, 4u * kHeadDim), LK_DTYPE_F32, 1.0);
+}
+
+void main() {
+    // The last columns see the most: their workgroups start first.
+    const uint tile = push.first_tile + gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x;
+    Mask mask;
+    if (!find_mask(tile, kColumns, mask))
+        return;
+    if (gl_LocalInvocationIndex == 0u)
+        shared_raises = 0u;
+    clear_outputs();
+    find_positions(mask);
+    find_query_rows(mask);
+    find_center_scores(mask);
+    for (uint page = mask.page_begin; page < mask.page_end; ++page)
+        attend_page(mask, view_page(mask, page));
+    barrier();
+    add_stats();
+    add_phases();
+    if (phase() != 0u)
+        return;
+    for (uint i = 0u; i < 4u; ++i) {
+        const uint column = 4u * column_group() + i;
+        const Total total = Total(reference[i], sum[i]);
+        if (column >= mask.n_columns)
+            break;
+        if (push.n_splits > 1u)
+            store_split(mask, tile, column, i, total);
+        else
+            store_column(mask, column, i, total);
+    }
+}

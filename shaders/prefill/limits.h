@@ -1,0 +1,40 @@
+/* What the host and the shaders of tile attention both know of its workgroups. C++ and GLSL include
+ * it.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef LK_SHADERS_PREFILL_LIMITS_H
+#define LK_SHADERS_PREFILL_LIMITS_H
+
+#define LK_TILE_THREADS 256u /* of a workgroup of attend_tile: the lanes of a page's tiles */
+#define LK_TILE_MAX_SPLITS 64u
+
+#ifdef __cplusplus
+#include <cstdint>
+namespace lk {
+namespace vulkan {
+
+// Columns of a workgroup, where the longest sequence has n_columns of a KV head: two sizes, so that
+// a head dim has two pipelines.
+constexpr uint32_t tile_columns(uint32_t head_dim, uint32_t n_columns) {
+    return n_columns <= 8 ? 8 : head_dim > 128 ? 32 : 64;
+}
+
+// How many parts keep n_workgroups busy, where the columns alone are n_tiles workgroups (all heads
+// and sequences).
+constexpr uint32_t tile_splits(uint64_t n_tiles, uint32_t n_workgroups) {
+    const uint64_t splits = n_tiles ? n_workgroups / n_tiles : 1;
+    return splits < 1                    ? 1
+           : splits < LK_TILE_MAX_SPLITS ? static_cast<uint32_t>(splits)
+                                         : LK_TILE_MAX_SPLITS;
+}
+
+// Floats of TilePush.partials for every dispatch with n_splits of tile_splits(..., n_workgroups).
+constexpr uint64_t tile_partial_floats(uint32_t head_dim, uint32_t n_workgroups) {
+    return uint64_t{n_workgroups} * 64 * (head_dim + 2);
+}
+
+}  // namespace vulkan
+}  // namespace lk
+#endif
+
+#endif

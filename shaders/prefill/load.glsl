@@ -1,0 +1,235 @@
+// Attention of many columns: operands of products, loaded to registers while the ones before are
+// multiplied, and put into shared memory as FP32.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_PREFILL_LOAD_GLSL
+#define LK_SHADERS_PREFILL_LOAD_GLSL
+
+#extension GL_EXT_control_flow_attributes : require
+
+#include "shaders/tensor.glsl"
+#include "shaders/prefill/pages.glsl"
+#include "shaders/prefill/shape.glsl"
+#include "shaders/dequantize.glsl"
+
+// Of a page.
+shared StripPosition shared_strips[2][LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS];  // of keys and of values
+shared uint shared_channels[kHeadDim];                                    // of the slots of keys
+
+// One half of a page.
+struct Side {
+    FormatInfo info;
+    Address payload;
+    Address metadata;
+    bool is_value;
+    bool is_staged;
+};
+Side find_side(Mask mask, EntryView page, bool is_value) {
+    Side side;
+    PageView view = page.keys;
+    if (is_value)
+        view = page.values;
+    if (!page.is_staged)
+        side.info = load_class(mask.step.classes, view.page_format);
+    side.payload = view.payload;
+    side.metadata = view.metadata;
+    side.is_value = is_value;
+    side.is_staged = page.is_staged;
+    return side;
+}
+
+// The channel that a slot of keys holds.
+uint slot_channel(Side keys, uint slot) {
+    if (keys.is_staged)
+        return slot;
+    const Address permutation = keys.info.permutes
+                                    ? address_add(keys.metadata, keys.info.permutation_offset)
+                                    : keys.info.permutation;
+    return is_null(permutation) ? slot
+                                : byte_of(ConstWords(permutation).at[slot / 4u], slot % 4u);
+}
+
+// The positions of a page's strips, and its channels. They are there after the next barrier.
+void find_strips(Mask mask, EntryView page) {
+    const uint i = gl_LocalInvocationIndex;
+    const Side side = find_side(mask, page, i / LK_STRIP_CHANNELS == 1u);
+    const uint strip = i % LK_STRIP_CHANNELS;
+    if (i < 2u * LK_STRIP_CHANNELS && strip < kStrips && !page.is_staged)
+        shared_strips[i / LK_STRIP_CHANNELS][strip] = find_strip(side.info, strip);
+}
+void find_channels(Side keys) {
+    if (gl_LocalInvocationIndex < kHeadDim)
+        shared_channels[gl_LocalInvocationIndex] = slot_channel(keys, gl_LocalInvocationIndex);
+}
+
+// Tokens of a page whose scores are held at once.
+struct Stage {
+    uint first_token;  // position
+    uint first_tile;   // of the page
+    uint n_tokens;
+};
+
+// What is multiplied between two barriers: a strip of a stage's keys, or k of kPhases tiles of its
+// values, from first_quad on.
+struct Step {
+    bool is_value;
+    uint strip;
+    uint tile;
+    uint first_quad;
+};
+const uint kTileSteps = kTileQuads / kValueQuads;
+
+Step find_step(uint i) {
+    if (i < kStrips)
+        return Step(false, i, 0u, 0u);
+    const uint value = i - kStrips;
+    return Step(true, 0u, value / kTileSteps * kPhases, value % kTileSteps * kValueQuads);
+}
+uint count_steps(Stage stage) {
+    const uint n_tiles = (stage.n_tokens + LK_TILE_TOKENS - 1u) / LK_TILE_TOKENS;
+    return kStrips + (n_tiles + kPhases - 1u) / kPhases * kTileSteps;
+}
+
+// An invocation loads one lane of a tile. Where its two rows lie in shared memory.
+struct LanePosition {
+    bool exists;
+    uint strip;
+    uint tile;  // of the stage
+    uint lane;
+    uint low;
+    uint high;
+};
+LanePosition key_lane_position(Step step) {
+    const uint lane = gl_LocalInvocationIndex % LK_LANES;
+    const uint tile = gl_LocalInvocationIndex / LK_LANES;
+    const uint row = tile * LK_TILE_TOKENS + LK_TILE_ROW(lane, 0u);
+    const uint low = row * kKeyStride + lane % kTileQuads;
+    return LanePosition(true, step.strip, tile, lane, low, low + 8u * kKeyStride);
+}
+// Staged tokens have no tiles: a lane takes two neighbouring channels of their values.
+LanePosition value_lane_position(Step step, bool is_staged) {
+    const uint i = gl_LocalInvocationIndex;
+    const uint n_lanes = 8u * kValueQuads;
+    const uint row = i % n_lanes / kValueQuads;
+    const uint quad = i % kValueQuads;
+    const uint strip = i / n_lanes % kStrips;
+    const uint phase = i / n_lanes / kStrips;
+    const uint channel = LK_STRIP_CHANNELS * strip + (is_staged ? 2u * row : row);
+    const uint low = (phase * kHeadDim + channel) * kValueStride + quad;
+    return LanePosition(phase < kPhases, strip, step.tile + phase,
+                     row * kTileQuads + step.first_quad + quad, low,
+                     low + (is_staged ? 1u : 8u) * kValueStride);
+}
+LanePosition lane_position(Side side, Step step) {
+    if (step.is_value)
+        return value_lane_position(step, side.is_staged);
+    return key_lane_position(step);
+}
+
+// Four words, each of two neighbouring channels of a token.
+uvec4 load_staged(Side side, Stage stage, LanePosition position) {
+    const uint first_token = LK_TILE_TOKENS * (stage.first_tile + position.tile);
+    const uint first_channel = LK_STRIP_CHANNELS * position.strip;
+    uvec4 words;
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        const uint token = side.is_value ? LK_TILE_K(position.lane, i & 2u) + (i & 1u)
+                                         : LK_TILE_ROW(position.lane, i & 1u);
+        const uint channel =
+            side.is_value ? 2u * LK_TILE_ROW(position.lane, 0u) : LK_TILE_K(position.lane, i & 2u);
+        const uint at = (first_token + token) * kHeadDim + first_channel + channel;
+        words[i] = ConstWords(side.payload).at[at / 2u];
+    }
+    return words;
+}
+
+LaneWords load_rows(Side side, Stage stage, Step step) {
+    const LanePosition position = lane_position(side, step);
+    LaneWords words = LaneWords(uvec4(0u), uvec4(0u));
+    if (!position.exists || position.tile * LK_TILE_TOKENS >= stage.n_tokens)
+        return words;
+    if (side.is_staged)
+        words.codes = load_staged(side, stage, position);
+    else
+        words = load_lane(side.info, shared_strips[uint(side.is_value)][position.strip], side.payload,
+                          side.metadata, stage.first_tile + position.tile, position.lane);
+    return words;
+}
+
+// Tokens that are not there may hold NaNs, which a weight of 0 would not take away.
+void clear_rest(uint n_tokens, LanePosition position, inout LaneValues values) {
+    const uint first = LK_TILE_TOKENS * position.tile + LK_TILE_K(position.lane, 0u);
+    const bvec4 exists =
+        lessThan(uvec4(first, first + 1u, first + 8u, first + 9u), uvec4(n_tokens));
+    values.low = mix(vec4(0.0), values.low, exists);
+    values.high = mix(vec4(0.0), values.high, exists);
+}
+
+LaneValues staged_values(Side side, uvec4 words) {
+    return side.is_value ? values_of_halves(words & 0xFFFFu, words >> 16)
+                         : values_of_halves(low_row(words), high_row(words));
+}
+
+void store_rows(Side side, Stage stage, Step step, LaneWords words) {
+    const LanePosition position = lane_position(side, step);
+    if (!position.exists)
+        return;
+    LaneValues values = LaneValues(vec4(0.0), vec4(0.0));
+    if (position.tile * LK_TILE_TOKENS < stage.n_tokens) {
+        if (side.is_staged)
+            values = staged_values(side, words.codes);
+        else
+            values = values_of(side.info, shared_strips[uint(side.is_value)][position.strip],
+                               side.payload, stage.first_tile + position.tile, position.lane, words);
+        if (side.is_value && (position.tile + 1u) * LK_TILE_TOKENS > stage.n_tokens)
+            clear_rest(stage.n_tokens, position, values);
+    }
+    shared_rows[position.low] = values.low;
+    shared_rows[position.high] = values.high;
+}
+
+// Queries of an invocation: those of one k and four columns.
+Address query_rows[4];
+
+void find_query_rows(Mask mask) {
+    for (uint i = 0u; i < 4u; ++i) {
+        const uint column = gl_LocalInvocationIndex / LK_STRIP_CHANNELS * 4u + i;
+        const ColumnPosition position = column_position(mask, mask.first_column + column);
+        query_rows[i] = Address(0u);
+        if (column < mask.n_columns)
+            query_rows[i] = tensor_row(push.queries, position.token, position.head);
+    }
+}
+
+// Element k of 16 at a position of K order.
+uint k_at(uint position) { return LK_TILE_K(position / 4u, position & 2u) + (position & 1u); }
+
+// The queries of a strip of keys, as they lie in memory, and what the keys were divided by.
+struct StripQueries {
+    uvec4 bits;
+    float scale;
+};
+StripQueries load_queries(Mask mask, uint strip) {
+    const uint k = k_at(gl_LocalInvocationIndex % LK_STRIP_CHANNELS);
+    const uint channel = shared_channels[strip * LK_STRIP_CHANNELS + k];
+    StripQueries loaded = StripQueries(uvec4(0u), 1.0);
+    [[unroll]] for (uint i = 0u; i < 4u; ++i)
+        if (!is_null(query_rows[i]))
+            loaded.bits[i] = load_element_bits(query_rows[i], push.queries.dtype, channel);
+    if (!is_null(mask.layer.key_scales))
+        loaded.scale =
+            ConstFloats(mask.layer.key_scales).at[mask.kv_head * kHeadDim + channel];
+    return loaded;
+}
+
+// They are multiplied by what makes scores of products.
+void store_queries(StripQueries loaded, float factor) {
+    const uint position = gl_LocalInvocationIndex % LK_STRIP_CHANNELS;
+    const uint group = gl_LocalInvocationIndex / LK_STRIP_CHANNELS;
+    vec4 queries;
+    [[unroll]] for (uint i = 0u; i < 4u; ++i)
+        queries[i] = element_of(push.queries.dtype, loaded.bits[i]);
+    if (group < kColumnGroups)
+        shared_columns[position * kColumnGroups + group] = factor * loaded.scale * queries;
+}
+
+#endif

@@ -1,0 +1,28 @@
+// The parts of split tile attention become outputs: a workgroup takes a column. push.h has the
+// dispatch.
+//
+// SPDX-License-Identifier: Apache-2.0
+#version 460
+#extension GL_GOOGLE_include_directive : require
+
+#include "shaders/merge_splits.glsl"
+#include "shaders/prefill/split.glsl"
+
+void main() {
+    const Mask mask = find_work_tile(gl_WorkGroupID.z, gl_WorkGroupID.y);
+    const uint column = gl_WorkGroupID.x;
+    if (column >= mask.sequence.n_new * mask.group_size)
+        return;
+    const TileSplit first = find_split(gl_WorkGroupID.z, gl_WorkGroupID.y, mask.layer.n_kv_heads,
+                                     column / kColumns, 0u, kColumns, kHeadDim);
+    const uint in_tile = column % kColumns;
+    const uint split_bytes = split_floats(kColumns, kHeadDim) * 4u;
+    const ColumnSplits own = ColumnSplits(
+        address_at(first.outputs, in_tile, 4u * kHeadDim), address_at(first.references, in_tile, 4u),
+        address_at(first.sums, in_tile, 4u), split_bytes, split_bytes, push.n_splits);
+    Total total;
+    const vec4 quad = merge_splits(own, total);
+    const ColumnPosition position = column_position(mask, column);
+    store_column(push.outputs, push.lse, push.lse_token_stride, push.lse_head_stride, mask.layer,
+                 position.token, position.head, total, quad);
+}

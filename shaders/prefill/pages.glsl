@@ -1,0 +1,199 @@
+// Attention of many columns: which keys the columns of a workgroup see, as a list of pages.
+//
+// A column is a new token under one query head; those of a token, one for each head of the group,
+// are neighbours. A page is a row of the sequence's table, or a run of new tokens in the staging
+// area.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_PREFILL_PAGES_GLSL
+#define LK_SHADERS_PREFILL_PAGES_GLSL
+
+#include "shaders/layout.glsl"
+
+layout(push_constant) uniform PushBlock { TilePush push; };
+
+const uint kStagedTokens = 128u;  // of a page of staged tokens
+
+// Pages of a list that a window leaves: the first n_sinks and those from `window` on.
+struct Runs {
+    uint n_sinks;
+    uint window;
+    uint n;
+};
+uint run_at(Runs runs, uint i) { return i < runs.n_sinks ? i : i - runs.n_sinks + runs.window; }
+Runs make_runs(uint n_pages, uint n_sinks, uint window) {
+    const uint kept = min(n_sinks, n_pages);
+    const uint from = max(window, kept);
+    return Runs(kept, from, kept + n_pages - from);
+}
+
+struct Mask {
+    StepTable step;
+    LayerInfo layer;
+    SequenceInfo sequence;
+    uint kv_head;
+    uint group_size;
+    uint first_column;    // of the sequence
+    uint n_columns;       // of the workgroup
+    uint first_position;  // lowest and highest of the columns
+    uint last_position;
+    uint window_begin;  // first token that a window reaches, 0 without one
+    Runs blocks;
+    Runs staged;      // pages that follow the rows
+    uint page_begin;  // this workgroup's part of both
+    uint page_end;
+};
+
+// Place of a column: token of the batch, and head.
+struct ColumnPosition {
+    uint token;
+    uint head;
+};
+ColumnPosition column_position(Mask mask, uint column) {
+    return ColumnPosition(mask.sequence.first_new + column / mask.group_size,
+                       mask.kv_head * mask.group_size + column % mask.group_size);
+}
+
+// How many rows begin before `token`.
+uint blocks_before(Mask mask, uint token) {
+    uint low = 0u;
+    uint high = mask.sequence.n_attended;
+    while (low < high) {
+        const uint midpoint = (low + high) / 2u;
+        if (load_block(mask.step, mask.sequence.first_block + midpoint).first_token < token)
+            low = midpoint + 1u;
+        else
+            high = midpoint;
+    }
+    return low;
+}
+
+Runs find_blocks(Mask mask) {
+    const uint n = mask.sequence.n_attended;
+    if (mask.window_begin == 0u)
+        return make_runs(n, 0u, 0u);
+    const uint reached = blocks_before(mask, mask.window_begin + 1u);
+    return make_runs(n, blocks_before(mask, mask.layer.window_sink_tokens), max(reached, 1u) - 1u);
+}
+
+// Of staged pages: how many begin before `token`, or, with round 0, end before it.
+uint staged_before(Mask mask, uint token, uint round) {
+    const uint n_history = mask.sequence.n_history;
+    return token > n_history ? (token - n_history + round) / kStagedTokens : 0u;
+}
+Runs find_staged(Mask mask, uint last_token) {
+    if (mask.sequence.new_in_blocks)
+        return make_runs(0u, 0u, 0u);
+    const uint n = last_token / kStagedTokens + 1u;
+    if (mask.window_begin == 0u)
+        return make_runs(n, 0u, 0u);
+    return make_runs(n,
+                     staged_before(mask, mask.layer.window_sink_tokens, kStagedTokens - 1u),
+                     staged_before(mask, mask.window_begin, 0u));
+}
+
+// floor(n * split / n_splits), where the product may need more than 32 bits.
+uint share(uint n, uint split, uint n_splits) {
+    return n / n_splits * split + n % n_splits * split / n_splits;
+}
+
+// Split `split` of push.n_splits of the pages visible to the columns up to those of last_token.
+void find_pages(uint last_token, uint split, inout Mask mask) {
+    const uint window = mask.layer.window_tokens;
+    const bool cuts = window != 0u && mask.first_position >= window;
+    mask.window_begin = cuts ? mask.first_position + 1u - window : 0u;
+    mask.blocks = find_blocks(mask);
+    mask.staged = find_staged(mask, last_token);
+    const uint n_pages = mask.blocks.n + mask.staged.n;
+    mask.page_begin = share(n_pages, split, push.n_splits);
+    mask.page_end = share(n_pages, split + 1u, push.n_splits);
+}
+
+// The sequence and the KV head of a workgroup.
+Mask find_work_tile(uint sequence, uint kv_head) {
+    Mask mask;
+    mask.step = load_step(push.step);
+    mask.layer = load_layer(mask.step, push.layer);
+    mask.sequence = load_sequence(mask.step, sequence);
+    mask.kv_head = kv_head;
+    mask.group_size = mask.layer.n_query_heads / mask.layer.n_kv_heads;
+    return mask;
+}
+
+// False when the workgroup has no columns. `tile` is one of n_columns.
+bool find_mask(uint tile, uint n_columns, out Mask mask) {
+    mask = find_work_tile(gl_WorkGroupID.z / push.n_splits, gl_WorkGroupID.y);
+    const SequenceInfo sequence = mask.sequence;
+    mask.first_column = tile * n_columns;
+    const uint n_all = sequence.n_new * mask.group_size;
+    if (mask.first_column >= n_all)
+        return false;
+    mask.n_columns = min(n_columns, n_all - mask.first_column);
+    const uint first_token = mask.first_column / mask.group_size;
+    const uint last_token = (mask.first_column + mask.n_columns - 1u) / mask.group_size;
+    mask.first_position = sequence.n_history + (sequence.has_tree ? 0u : first_token);
+    mask.last_position =
+        sequence.n_history + (sequence.has_tree ? sequence.n_new - 1u : last_token);
+    find_pages(last_token, gl_WorkGroupID.z % push.n_splits, mask);
+    return true;
+}
+
+// One of a page's halves. Staged ones are FP16 [token][head_dim] and have no class.
+struct PageView {
+    Address payload;
+    Address metadata;
+    uint page_format;
+};
+struct EntryView {
+    PageView keys;
+    PageView values;
+    bool is_staged;
+    uint first_token;
+    uint n_hidden;  // tokens that come before the window
+    uint n_tokens;  // that exist and that a column may see
+};
+
+void view_tokens(Mask mask, uint first_token, uint capacity, uint end_token,
+                 inout EntryView view) {
+    const uint end = min(end_token, mask.last_position + 1u);
+    const bool in_window =
+        first_token >= mask.window_begin || first_token < mask.layer.window_sink_tokens;
+    view.first_token = first_token;
+    view.n_hidden = in_window ? 0u : mask.window_begin - first_token;
+    view.n_tokens = first_token < end ? min(capacity, end - first_token) : 0u;
+}
+
+EntryView view_block(Mask mask, uint row) {
+    const SequenceInfo sequence = mask.sequence;
+    const BlockInfo info = load_block(mask.step, sequence.first_block + row);
+    const Entry entry = load_entry(info.entries, mask.layer.first_entry + mask.kv_head);
+    EntryView view;
+    view.keys = PageView(entry.key_payload, entry.key_metadata, entry.key_format);
+    view.values = PageView(entry.value_payload, entry.value_metadata, entry.value_format);
+    view.is_staged = false;
+    const uint end = sequence.n_history + (sequence.new_in_blocks ? sequence.n_new : 0u);
+    view_tokens(mask, info.first_token, info.capacity_tokens, end, view);
+    return view;
+}
+
+EntryView view_staged(Mask mask, uint index) {
+    const SequenceInfo sequence = mask.sequence;
+    const uint row_bytes = 2u * mask.layer.head_dim;
+    const uint first = index * kStagedTokens;
+    const uint row = mask.kv_head * push.n_tokens + sequence.first_new + first;
+    EntryView view;
+    view.keys.payload = address_at(push.staged_keys, row, row_bytes);
+    view.values.payload = address_at(push.staged_values, row, row_bytes);
+    view.is_staged = true;
+    view_tokens(mask, sequence.n_history + first, kStagedTokens,
+                sequence.n_history + sequence.n_new, view);
+    return view;
+}
+
+// Page `page` of the list.
+EntryView view_page(Mask mask, uint page) {
+    return page < mask.blocks.n ? view_block(mask, run_at(mask.blocks, page))
+                               : view_staged(mask, run_at(mask.staged, page - mask.blocks.n));
+}
+
+#endif

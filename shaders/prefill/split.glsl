@@ -1,0 +1,25 @@
+// Attention of many columns: what a workgroup of a split leaves for the merge.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_PREFILL_SPLIT_GLSL
+#define LK_SHADERS_PREFILL_SPLIT_GLSL
+
+#include "shaders/prefill/pages.glsl"
+
+struct TileSplit {
+    Address outputs;  // [columns][head_dim], not divided by the sums
+    Address references;
+    Address sums;
+};
+uint split_floats(uint n_columns, uint head_dim) { return n_columns * (head_dim + 2u); }
+TileSplit find_split(uint sequence, uint kv_head, uint n_kv_heads, uint tile, uint split,
+                   uint n_columns, uint head_dim) {
+    const uint first = ((sequence * n_kv_heads + kv_head) * push.n_tiles + tile) * push.n_splits;
+    TileSplit found;
+    found.outputs = address_at(push.partials, first + split, split_floats(n_columns, head_dim) * 4u);
+    found.references = address_add(found.outputs, n_columns * head_dim * 4u);
+    found.sums = address_add(found.references, n_columns * 4u);
+    return found;
+}
+
+#endif

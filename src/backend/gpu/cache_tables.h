@@ -1,0 +1,47 @@
+// What kernels read that stays the same for a cache's life: classes with their fixed permutations,
+// sink logits, centers and scales of keys.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_GPU_CACHE_TABLES_H
+#define LK_BACKEND_GPU_CACHE_TABLES_H
+
+#include "backend/backend.h"
+#include "backend/gpu/memory.h"
+#include "format/tables.h"
+
+namespace lk {
+namespace device {
+
+class CacheTables {
+  public:
+    explicit CacheTables(const Allocator &allocator) : allocator_(allocator), layers_(allocator) {}
+
+    lk_status open(const CacheLayout &layout, TableMemory *memory);
+
+    uint64_t classes() const { return table_.address(); }
+    // u8 [head_dim] of a class with a fixed permutation, or 0.
+    uint64_t permutation(const CacheLayout &layout, uint32_t class_index) const;
+    // The arrays of a LayerView, each an address or 0.
+    struct LayerParameters {
+        uint64_t sink_logits;
+        uint64_t key_centers;
+        uint64_t key_scales;
+        uint64_t key_inverses;
+    };
+    const LayerParameters &layer(uint32_t index) const { return layers_[index]; }
+    uint64_t bytes() const { return table_.bytes(); }
+
+  private:
+    const Allocator &allocator_;
+    Array<LayerParameters> layers_;
+    Table table_;  // FormatInfo [classes], u8 [classes][LK_MAX_HEAD_DIM], then f32 by layers, in
+                   // the order of LayerParameters
+};
+
+// A class as kernels read it; `permutation` is the device's copy of the fixed one.
+FormatInfo class_info(const PageFormat &half, uint64_t permutation);
+
+}  // namespace device
+}  // namespace lk
+
+#endif

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/gpu/device_state.h"
+
+#include <algorithm>
+
+#include "base/status.h"
+
+namespace lk {
+namespace device {
+
+namespace {
+
+StepShape shape_of(const Batch &batch) {
+    StepShape shape = {batch.n_sequences, batch.n_tokens, 0, false};
+    for (uint32_t s = 0; s < batch.n_sequences; ++s) {
+        const BatchSequence &sequence = batch.sequences[s];
+        shape.max_new = std::max(shape.max_new, sequence.n_new);
+        shape.is_staged = shape.is_staged || !sequence.new_in_blocks;
+    }
+    return shape;
+}
+
+}  // namespace
+
+lk_status DeviceState::open(const CacheLayout &layout, const SplitRules &rules, TableMemory *memory,
+                            ReportMemory *report) {
+    blocks_.open(layout.n_entries, memory);
+    if (!splits_.open(layout, rules))
+        return fail(LK_E_NOMEM, "no memory for the work items of %u sequences",
+                    layout.max_sequences);
+    lk_status status = faults_.open(layout.max_sequences, report);
+    if (!status)
+        status = step_.open(layout, splits_.bytes(), memory);
+    if (!status)
+        status = tables_.open(layout, memory);
+    return status;
+}
+
+lk_status DeviceState::block_create(Block *block) {
+    blocks_changed_ = true;
+    return blocks_.add(block);
+}
+
+void DeviceState::block_destroy(Block *block) {
+    blocks_changed_ = true;
+    blocks_.drop(block);
+}
+
+void DeviceState::entries_changed(Block *block) {
+    blocks_changed_ = true;
+    blocks_.mark_stale(block);
+}
+
+lk_status DeviceState::begin(const Batch &batch) {
+    const uint32_t serial = serial_ + 1;
+    lk_status status = step_.fill(batch, serial, blocks_changed_);
+    if (status)
+        return status;
+    splits_changed_ = splits_.plan(batch, blocks_changed_) || splits_changed_;
+    status = faults_.begin(batch, serial);
+    if (!status)
+        status = blocks_.send();
+    if (!status)
+        status = step_.send(splits_changed_ ? &splits_ : nullptr);
+    if (status)
+        return status;
+    serial_ = serial;
+    blocks_changed_ = false;
+    splits_changed_ = false;
+    shape_ = shape_of(batch);
+    return LK_OK;
+}
+
+}  // namespace device
+}  // namespace lk

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/gpu/memory.h"
+
+namespace lk {
+namespace device {
+
+Table::~Table() {
+    if (memory_)
+        memory_->release(address_);
+}
+
+lk_status Table::open(TableMemory *memory, uint64_t bytes, const char *what) {
+    if (!bytes)
+        return LK_OK;
+    const lk_status status = memory->allocate(bytes, what, &address_);
+    if (status)
+        return status;
+    memory_ = memory;
+    bytes_ = bytes;
+    return LK_OK;
+}
+
+}  // namespace device
+}  // namespace lk
