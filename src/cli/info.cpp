@@ -1,6 +1,8 @@
 // lowkey info: this build, this machine's devices, and what each supports.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <build_text.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <build_text.h>
+
 #include "cli/common/command.h"
 
 #include <dlfcn.h>
