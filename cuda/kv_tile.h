@@ -68,7 +68,7 @@ LK_KV_TILE_CALL inline void fill_side(KvTile *kv_tile, const FormatInfo &c, uint
                            static_cast<uint16_t>(c.is_raw ? 0 : c.metadata_bytes)};
     kv_tile->minima_offset[side] = static_cast<uint16_t>(c.minima_offset);
     kv_tile->n_groups[side] = c.is_raw ? 1 : static_cast<uint8_t>(c.n_groups);
-    if (c.number_bytes == 1)
+    if (c.parameter_bytes == 1)
         kv_tile->is_f8 = 1;
     if (side) {
         kv_tile->value_bits = c.strips[0]   ? 16

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws the tables of measured answers from what was recorded: python3 docs/results.py [--check].
 
-docs/results/NAME.json is what `lowkey eval --json`, `plan --json` or `bench --json` printed. In README.md, docs/ and docs/lab/ the
-lines between <!-- drawn: NAME VIEW --> and <!-- end --> are made from it. --check changes nothing and fails when
+docs/results/NAME.json is what `lowkey-lab` (a study), `lowkey demo`, `plan` or `bench` printed with --json. In README.md, docs/
+and docs/lab/ the lines between <!-- drawn: NAME VIEW --> and <!-- end --> are made from it. --check changes nothing and fails when
 a page differs."""
 import json
 import pathlib
@@ -210,7 +210,7 @@ def shift_rows(record: dict) -> str:
 
 
 def demo_rows(record: dict) -> str:
-    """Caches of `lowkey eval --demo` without their speeds, which are of a machine at a moment. What presets at
+    """Caches of `lowkey demo` without their speeds, which are of a machine at a moment. What presets at
     16 bits become is for a budget or a question to say."""
     rows = []
     for result in record['results']:

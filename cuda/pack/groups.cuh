@@ -84,9 +84,9 @@ __device__ inline Extremes find_extremes(const uint4 *slots, const GroupTiles &a
     return extremes;
 }
 
-__device__ inline void store_parameter(uint8_t *array, uint32_t number_bytes, uint32_t entry,
+__device__ inline void store_parameter(uint8_t *array, uint32_t parameter_bytes, uint32_t entry,
                                        uint32_t bits) {
-    if (number_bytes == 1)
+    if (parameter_bytes == 1)
         array[entry] = static_cast<uint8_t>(bits);
     else
         reinterpret_cast<uint16_t *>(array)[entry] = static_cast<uint16_t>(bits);
@@ -213,13 +213,13 @@ __device__ inline void measure_groups(const uint4 *slots, const FormatInfo &c, u
             if (takes_deviation(c, at, line, entry.fixed()))
                 p = GroupValues<kByRow>{reinterpret_cast<const uint16_t *>(slots), at,
                                         entry.fixed()}
-                        .parameters(c.number_bytes == 1);
+                        .parameters(c.parameter_bytes == 1);
             else if (at.count)
                 p = entry.parameters(extremes, group_margin(c, at, line, entry.fixed()),
-                                     c.number_bytes == 1);
+                                     c.parameter_bytes == 1);
             const uint32_t index = at.first_entry + entry.position;
-            store_parameter(metadata, c.number_bytes, index, p.range_bits);
-            store_parameter(metadata + c.minima_offset, c.number_bytes, index, p.minimum_bits);
+            store_parameter(metadata, c.parameter_bytes, index, p.range_bits);
+            store_parameter(metadata + c.minima_offset, c.parameter_bytes, index, p.minimum_bits);
             groups[index] = make_group(p, c);
         }
     }

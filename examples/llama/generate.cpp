@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "session.h"
+#include "llama/session.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
  * differ. The other files open the device.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "host.h"
+#include "vulkan/host.h"
 
 #include <lowkey/lowkey.h>
 

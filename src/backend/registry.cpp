@@ -7,6 +7,12 @@
 
 namespace lk {
 
+bool is_backend(lk_backend backend) {
+    return backend == LK_BACKEND_CPU || backend == LK_BACKEND_CUDA || backend == LK_BACKEND_VULKAN;
+}
+
+bool takes_host_device(lk_backend backend) { return backend == LK_BACKEND_VULKAN; }
+
 uint32_t registry_device_count() { return 1 + cuda::device_count() + vulkan::device_count(); }
 
 // The CPU is the first, CUDA devices follow in their order, then those of Vulkan.

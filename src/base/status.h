@@ -8,6 +8,8 @@
 
 namespace lk {
 
+using ull = unsigned long long;  // what %llu prints
+
 // Store this thread's last error sentence (printf form) and return status.
 lk_status fail(lk_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -36,5 +38,14 @@ lk_status init_with(Struct *out, size_t struct_bytes, size_t oldest, const Struc
 }
 
 }  // namespace lk
+
+// Return the status of a call from the function around it, unless it is LK_OK. A function that has
+// to undo something first keeps the status and returns it at its end.
+#define LK_TRY(...)                              \
+    do {                                         \
+        const lk_status lk_try_ = (__VA_ARGS__); \
+        if (lk_try_)                             \
+            return lk_try_;                      \
+    } while (0)
 
 #endif

@@ -1,11 +1,15 @@
 // lowkey info: this build, this machine's devices, and what each supports.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <build_text.h>
+
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 
-#include "command.h"
-#include "report.h"
+#include "cli/common/command.h"
+#include "cli/common/report.h"
 
 namespace cli {
 namespace {
@@ -81,6 +85,29 @@ Json device_json(std::uint32_t ordinal) {
     return device;
 }
 
+// Backends without a device: left out of this build, or nothing here to run on.
+Json missing_json(const Json &devices) {
+    Json missing = Json::array();
+    const auto add = [&](const char *backend, bool is_built, const char *text,
+                         const std::string &how, const std::string &none) {
+        for (const Json &device : devices)
+            if (device["backend"] == backend)
+                return;
+        missing.push_back(
+            {{"backend", backend},
+             {"why", is_built ? none : "left out of this build: " + std::string(text)},
+             {"how", is_built ? "" : how}});
+    };
+    const std::string no_driver = missing_cuda_driver();
+    add("cuda", LK_HAVE_CUDA != 0, LK_CUDA_TEXT,
+        "install CUDA 12.2 or newer, then ./dev build -Dcuda=enabled",
+        no_driver.empty() ? "no CUDA device was found" : no_driver);
+    add("vulkan", LK_HAVE_VULKAN != 0, LK_VULKAN_TEXT,
+        "install glslc and libvulkan-dev, then ./dev build -Dvulkan=enabled",
+        "no Vulkan device was found; install a driver, such as mesa-vulkan-drivers");
+    return missing;
+}
+
 Json info_json() {
     Json info = {{"version", lk_version()},
                  {"abi_version", lk_abi_version()},
@@ -91,6 +118,7 @@ Json info_json() {
     llama::check(lk_device_count(&n_devices));
     for (std::uint32_t i = 0; i < n_devices; ++i)
         info["devices"].push_back(device_json(i));
+    info["missing"] = missing_json(info["devices"]);
     return info;
 }
 
@@ -135,6 +163,13 @@ int run_info(bool as_json) {
     std::printf("%s\n", lk_build_info());
     for (const Json &device : info["devices"])
         print_device(device);
+    for (const Json &one : info["missing"]) {
+        const std::string how = one["how"].get<std::string>();
+        std::printf("\n%s: %s\n", one["backend"].get<std::string>().c_str(),
+                    one["why"].get<std::string>().c_str());
+        if (!how.empty())
+            std::printf("  to have it: %s\n", how.c_str());
+    }
     return 0;
 }
 

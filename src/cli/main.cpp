@@ -1,22 +1,8 @@
 // lowkey: the command.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdio>
-#include <exception>
-
-#include "command.h"
-
-namespace {
-
-constexpr int kFailure = 1;
-constexpr int kUsage = 2;
-
-int fail(const char *sentence, int exit_code) {
-    std::fprintf(stderr, "lowkey: %s\n", sentence);
-    return exit_code;
-}
-
-}  // namespace
+#include "cli/common/command.h"
+#include "cli/common/run.h"
 
 int main(int argc, char **argv) {
     int exit_code = 0;
@@ -28,26 +14,20 @@ int main(int argc, char **argv) {
     app.footer(
         "Start with:\n"
         "  lowkey info                      what this build and machine can do\n"
+        "  lowkey demo                      a small model answers from every cache\n"
         "  lowkey plan kitty-pro --explain  what a plan keeps, at how many bits\n"
-        "  lowkey eval --demo               let a small model answer from every cache\n"
+        "  lowkey bench                     how fast attention reads each plan's pages here\n"
+        "then make a plan of your own model:\n"
+        "  lowkey calibrate dump.safetensors -o stats.safetensors\n"
+        "  lowkey plan auto --stats stats.safetensors --bits 2.5 -o plan.json\n"
+        "  lowkey inspect plan.json\n"
         "lowkey COMMAND --help explains a command.");
-    app.set_version_flag("--version", std::string(lk_version()));
-    app.require_subcommand(1);
     cli::add_info(app, exit_code);
+    cli::add_demo(app, exit_code);
     cli::add_plan(app, exit_code);
     cli::add_calibrate(app, exit_code);
     cli::add_inspect(app, exit_code);
     cli::add_verify(app, exit_code);
     cli::add_bench(app, exit_code);
-    cli::add_eval(app, exit_code);
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError &error) {
-        return app.exit(error) == 0 ? 0 : kUsage;
-    } catch (const cli::UsageError &error) {
-        return fail(error.what(), kUsage);
-    } catch (const std::exception &error) {
-        return fail(error.what(), kFailure);
-    }
-    return exit_code;
+    return cli::run(app, argc, argv, exit_code);
 }

@@ -1,16 +1,18 @@
 // lowkey verify: every fast path of a device against the reference.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "command.h"
-#include "report.h"
-#include "synthetic.h"
+#include "cli/common/command.h"
+#include "cli/common/report.h"
+#include "cli/common/synthetic.h"
 
 namespace cli {
 namespace {

@@ -81,7 +81,7 @@ constexpr uint32_t kHasFolded = 1;  // packed rows have added to the base
 constexpr uint32_t kHasChunks = 2;  // classes were assigned, be it to no chunk; not in version 1
 
 struct BlockRun {
-    uint64_t first_row;
+    uint64_t first_block;
     uint64_t n_blocks;
 };
 struct SumRecord {

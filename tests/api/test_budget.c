@@ -80,7 +80,7 @@ static void check_run(rig *r, const run *go) {
         fail_msg("%s: %u x %u tokens in steps of %u fit in %llu bytes, one less than said",
                  lk_plan_name(r->plan), go->n_sequences, go->n_tokens, go->step_tokens,
                  (unsigned long long)size.cache_bytes - 1);
-    rig_sentence("lacks");
+    rig_sentence("is short of");
 }
 
 static void the_exact_budget_works(void **state) {
@@ -157,7 +157,7 @@ static void a_full_cache_goes_on(void **state) {
     while (!(status = rig_step(&r, a, 1, n_a, 16, NULL)))
         n_a += 16;
     assert_int_equal(status, LK_E_BUDGET);
-    rig_sentence("lacks");
+    rig_sentence("is short of");
     assert_true(n_a > 200);
     uint64_t length = 0;
     assert_int_equal(lk_sequence_length(r.cache, a, &length), LK_OK);

@@ -544,7 +544,7 @@ static void small_budgets_change_nothing(void **state) {
         if (status == LK_OK)
             break;
         assert_int_equal(status, LK_E_BUDGET);
-        rig_sentence("lacks");
+        rig_sentence("is short of");
         expect_same(&p.fast, &before);
         assert_int_equal(chunked_info(&p.fast, id).is_assigned, 0);
         assert_int_equal(chunked_info(&p.fast, id).deferral, LK_DEFER_REFUSE);
@@ -586,7 +586,7 @@ static void deferred_prompts_have_a_budget(void **state) {
         assert_int_equal(rig_stats(&p.fast).payload_bytes, 0);
     }
     assert_int_equal(status, LK_E_BUDGET);
-    rig_sentence("lacks");
+    rig_sentence("is short of");
     assert_true(length < n_context);
     assert_int_equal(lk_sequence_remove(p.fast.cache, id), LK_OK);
     assert_int_equal(lk_sequence_add(p.fast.cache, &id), LK_OK);

@@ -354,7 +354,7 @@ static void copies_are_in_the_budget(void **state) {
         const lk_cache_stats before = rig_stats(&r);
         uint32_t n = 512;
         assert_int_equal(rig_begin(&r, 1, &child, &n, NULL), LK_E_BUDGET);
-        rig_sentence("lacks");
+        rig_sentence("is short of");
         const lk_cache_stats after = rig_stats(&r);
         same_bytes(&after, &before);
         assert_int_equal(after.pages_copied, before.pages_copied);

@@ -195,7 +195,7 @@ static void a_generation_runs_six_and_a_half_times(void **state) {
             assert_int_equal(stats.pages_shrunk, 0);
     }
     assert_int_equal(status, LK_E_BUDGET);
-    rig_sentence("lacks");
+    rig_sentence("is short of");
     print_message("%u tokens in the bytes of %llu at 16 bits, %.2f times\n", length,
                   (unsigned long long)at_16, (double)length / (double)at_16);
     assert_true(length >= at_16 * 13 / 2);

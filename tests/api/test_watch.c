@@ -404,7 +404,7 @@ static void steps_that_do_not_fit_are_refused(void **state) {
     rig_sentence("draft tree");
     assert_int_equal(lk_sequence_truncate(r.cache, id, 200), LK_OK);
     assert_int_equal(rig_begin(&r, 1, &id, &n, NULL), LK_E_ARGUMENT);
-    rig_sentence("before the end of the watched context at 304");
+    rig_sentence("before the end of the scored context at 304");
     // The watch is still there, and so is the sequence.
     uint64_t length = 0;
     assert_int_equal(lk_sequence_length(r.cache, id, &length), LK_OK);
@@ -436,37 +436,37 @@ static void wrong_watches_are_refused(void **state) {
     assert_int_equal(lk_chunks_score_attention(NULL, id, &good), LK_E_ARGUMENT);
     expect_refusal(&r, 99, &good, LK_E_NOT_FOUND, "no sequence 99");
     w.size = 8;
-    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "watch.size");
+    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "chunk_attention.size");
     w = good;
     w.n_query_tokens = 0;
-    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "watch.n_query_tokens is 0");
+    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "chunk_attention.n_query_tokens is 0");
     w.n_query_tokens = 513;
     expect_refusal(&r, id, &w, LK_E_ARGUMENT, "max_step_tokens, 512");
     for (uint32_t tokens = 7; tokens <= 257; tokens += 250) {
         w = good;
         w.chunk_tokens = tokens;
-        expect_refusal(&r, id, &w, LK_E_ARGUMENT, "watch.chunk_tokens");
+        expect_refusal(&r, id, &w, LK_E_ARGUMENT, "chunk_attention.chunk_tokens");
     }
     w = good;
     w.n_chunks = 0;
-    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "watch.n_chunks is 0");
+    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "chunk_attention.n_chunks is 0");
     w.n_chunks = 1u << 28;
-    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "watch.n_chunks");
+    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "chunk_attention.n_chunks");
     w.n_chunks = 200000;
-    expect_refusal(&r, id, &w, LK_E_BUDGET, "watching 200000 chunks needs 103200512");
+    expect_refusal(&r, id, &w, LK_E_BUDGET, "scoring 200000 chunks needs 103200512");
     w = good;
     w.reserved = 1;
-    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "watch.reserved");
+    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "chunk_attention.reserved");
     const uint32_t wrong[][2] = {{0, 0}, {2, 0}, {0, 1}, {0, 3}};
     const lk_status statuses[] = {LK_E_ARGUMENT, LK_E_ARGUMENT, LK_E_UNSUPPORTED, LK_E_NOT_FOUND};
     for (size_t i = 0; i < sizeof statuses / sizeof *statuses; ++i) {
         w = good;
         w.n_layers = 2;
         w.layers = wrong[i];
-        expect_refusal(&r, id, &w, statuses[i], "watch.layers[1]");
+        expect_refusal(&r, id, &w, statuses[i], "chunk_attention.layers[1]");
     }
     w.layers = NULL;
-    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "watch.layers is NULL");
+    expect_refusal(&r, id, &w, LK_E_ARGUMENT, "chunk_attention.layers is NULL");
 
     float scores[MAX_CHUNKS];
     assert_int_equal(lk_chunks_attention_scores(NULL, id, 1, scores), LK_E_ARGUMENT);

@@ -50,7 +50,9 @@ class FakeDevice final : public lk::CacheDevice {
     lk_status pack(const lk::PackItem *items, uint32_t n_items) override {
         return packs ? packs(items, n_items) : LK_OK;
     }
-    lk_status reopen(const lk::DequantizeItem *, uint32_t) override { return LK_OK; }
+    lk_status dequantize(const lk::DequantizeItem *items, uint32_t n_items) override {
+        return dequantizes ? dequantizes(items, n_items) : LK_OK;
+    }
     lk_status download(const lk::SlotCopy *items, uint32_t n_items) override {
         for (uint32_t i = 0; i < n_items; ++i)
             std::memcpy(items[i].host, reinterpret_cast<void *>(items[i].address), items[i].bytes);
@@ -72,7 +74,7 @@ class FakeDevice final : public lk::CacheDevice {
     lk_status sum_queries(const lk::QueryStatArgs &) override { return LK_OK; }
     lk_status add_stats(const lk::StatItem *, uint32_t) override { return LK_OK; }
     lk_status attend(const lk::AttendArgs &args) override {
-        n_watches += args.n_watches;
+        n_chunk_attentions += args.n_chunk_attentions;
         return LK_OK;
     }
     void report(lk::DataReport *out) const override { *out = data; }
@@ -87,7 +89,7 @@ class FakeDevice final : public lk::CacheDevice {
     void *handle = nullptr;
     bool capturing = false;
     bool fails_begin = false;
-    uint32_t n_watches = 0;
+    uint32_t n_chunk_attentions = 0;
     size_t max_blocks = SIZE_MAX;
     std::set<lk::Block *> rows;
     std::set<lk::Block *> stale;  // created and not told of since
@@ -101,6 +103,7 @@ class FakeDevice final : public lk::CacheDevice {
     // What a test makes of these calls; nothing when it is empty.
     std::function<lk_status(const lk::PackItem *items, uint32_t n_items)> packs;
     std::function<lk_status(const lk::ShrinkItem *items, uint32_t n_items)> shrinks;
+    std::function<lk_status(const lk::DequantizeItem *items, uint32_t n_items)> dequantizes;
 };
 
 // With one cache at a time.
@@ -111,6 +114,11 @@ class FakeDeviceBackend final : public lk::Backend {
                    ? LK_OK
                    : lk::fail(LK_E_UNSUPPORTED, "memory %u, queue %u", capability.memory,
                               capability.queue);
+    }
+    const lk::BackendTraits &traits() const override {
+        static constexpr lk::BackendTraits kTraits = {
+            "a fake device", LK_MEMORY_CUDA, false, LK_QUEUE_CUDA_STREAM, 0, true};
+        return kTraits;
     }
     void describe(lk_device_info *) const override {}
     lk_status slab_create(uint64_t bytes, lk::SlabMemory *out) override {

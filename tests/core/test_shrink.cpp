@@ -3,6 +3,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cache.h"
+#include "core/pages/ladders.h"
 
 #include "backend/gpu/jobs.h"
 #include "fake_device.h"
@@ -39,7 +40,7 @@ struct Rig {
     ~Rig() { lk_cache_destroy(&cache); }
     lk_status step(uint32_t n);
     FakeDevice &device() { return *backend->device; }
-    uint64_t n_shrunk() const { return cache->stats.pages_shrunk; }
+    uint64_t n_shrunk() const { return cache->statistics.counts.pages_shrunk; }
 
     std::unique_ptr<FakeDeviceBackend> backend = std::make_unique<FakeDeviceBackend>();
     lk_context context;
@@ -160,8 +161,8 @@ void measure() {
 
 // Everything that a refusal must leave as it was.
 struct State {
-    explicit State(Rig *rig) : stats(rig->cache->stats), ledger(rig->cache->ledger) {
-        for (lk::Block *row : rig->cache->sequences[0]->rows)
+    explicit State(Rig *rig) : stats(rig->cache->statistics.counts), ledger(rig->cache->ledger) {
+        for (lk::Block *row : rig->cache->sequences[0]->block_table)
             entries.insert(entries.end(), row->entries, row->entries + row->n_entries);
         slot_bytes = rig->cache->slots.slot_bytes();
     }
@@ -183,13 +184,13 @@ struct State {
 void check_stats(const Rig &rig) {
     lk_cache_stats stats{};
     uint64_t payload_slots = 0;
-    for (const lk::Block *row : rig.cache->sequences[0]->rows)
+    for (const lk::Block *row : rig.cache->sequences[0]->block_table)
         for (uint32_t e = 0; e < row->n_entries; ++e)
             for (const bool is_value : {false, true}) {
                 const lk::PageEntry &entry = row->entries[e];
                 const lk::PageFormat &half =
-                    rig.cache->classes[is_value ? entry.value_format : entry.key_format];
-                const lk::HalfBytes bytes = lk::half_bytes(half);
+                    rig.cache->formats[is_value ? entry.value_format : entry.key_format];
+                const lk::PageBytes bytes = lk::page_bytes(half);
                 stats.payload_bytes += bytes.payload;
                 stats.metadata_bytes += bytes.metadata;
                 stats.recent_bytes += bytes.recent;
@@ -198,9 +199,9 @@ void check_stats(const Rig &rig) {
                 assert_int_equal(rig.cache->slots.bytes_at(address),
                                  lk::slot_bytes(lk::payload_bytes(half.layout)));
             }
-    assert_int_equal(rig.cache->stats.payload_bytes, stats.payload_bytes);
-    assert_int_equal(rig.cache->stats.metadata_bytes, stats.metadata_bytes);
-    assert_int_equal(rig.cache->stats.recent_bytes, stats.recent_bytes);
+    assert_int_equal(rig.cache->statistics.counts.payload_bytes, stats.payload_bytes);
+    assert_int_equal(rig.cache->statistics.counts.metadata_bytes, stats.metadata_bytes);
+    assert_int_equal(rig.cache->statistics.counts.recent_bytes, stats.recent_bytes);
     assert_true(payload_slots < rig.cache->slots.slot_bytes());
 }
 
@@ -233,11 +234,11 @@ void a_layer_goes_down_in_runs(void **) {
     rig.device().shrinks = [&](const lk::ShrinkItem *items, uint32_t n) {
         for (uint32_t i = 0; i < n; ++i) {
             assert_true(items[i].source == items[i].target && !items[i].tail_bytes);
-            for (uint32_t h = 0; h < items[i].n_halves; ++h)
+            for (uint32_t h = 0; h < items[i].n_pages; ++h)
                 touched.push_back(
                     {items[i].source + uint64_t{h} * items[i].stride_bytes,
                      items[i].n_strips * lk::strip_bytes(items[i].page_tokens, 2 * items[i].bits)});
-            n_items += items[i].n_halves;
+            n_items += items[i].n_pages;
         }
         check();
         return lk_status{LK_OK};

@@ -1,7 +1,7 @@
 // The slot allocator over a backend that only hands out addresses.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "core/slabs.h"
+#include "core/memory/slabs.h"
 
 #include "suite.h"
 
@@ -13,6 +13,10 @@ using lk::Slots;
 
 class FakeBackend final : public lk::Backend {
   public:
+    const lk::BackendTraits &traits() const override {
+        static constexpr lk::BackendTraits kTraits = {"a fake", LK_MEMORY_HOST, false, 0, 0, false};
+        return kTraits;
+    }
     lk_status supports(const lk_capability &) const override { return LK_OK; }
     void describe(lk_device_info *) const override {}
     lk_status slab_create(uint64_t bytes, lk::SlabMemory *out) override {

@@ -1,7 +1,7 @@
 // Which tensors share bytes.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "core/tensor.h"
+#include "core/context/tensor.h"
 
 #include "suite.h"
 
@@ -31,6 +31,11 @@ void overlaps_are_seen(void **) {
     assert_false(lk::overlaps(host, range(1000, 4, 100, 100)));
 }
 
+constexpr lk::BackendTraits kCpu = {"the CPU", LK_MEMORY_HOST, false, 0, 0, false};
+constexpr lk::BackendTraits kCuda = {"CUDA", LK_MEMORY_CUDA, false, LK_QUEUE_CUDA_STREAM, 0, true};
+constexpr lk::BackendTraits kVulkan = {
+    "Vulkan", LK_MEMORY_VULKAN, true, LK_QUEUE_VULKAN_SUBMIT, LK_QUEUE_VULKAN_RECORD, false};
+
 lk_tensor tensor(void *data, int64_t token_stride, int64_t head_stride) {
     lk_tensor out;
     lk_tensor_init(&out, sizeof out);
@@ -45,7 +50,7 @@ lk_tensor tensor(void *data, int64_t token_stride, int64_t head_stride) {
 lk_status check(const lk_tensor &from, bool is_output) {
     lk_tensor taken;
     lk::TensorRange found;
-    return lk::import_tensor(&from, "t", {3, 4, 16}, LK_BACKEND_CPU, is_output, &taken, &found);
+    return lk::import_tensor(&from, "t", {3, 4, 16}, kCpu, is_output, &taken, &found);
 }
 
 void outputs_have_their_own_elements(void **) {
@@ -61,7 +66,7 @@ void outputs_have_their_own_elements(void **) {
     assert_int_equal(check(tensor(data, 64, INT64_MAX), false), LK_E_ARGUMENT);
 }
 
-lk_status check_on(lk_backend backend, const lk_tensor &from) {
+lk_status check_on(const lk::BackendTraits &backend, const lk_tensor &from) {
     lk_tensor taken;
     lk::TensorRange found;
     return lk::import_tensor(&from, "t", {3, 4, 16}, backend, false, &taken, &found);
@@ -70,25 +75,25 @@ lk_status check_on(lk_backend backend, const lk_tensor &from) {
 void kinds_of_memory_are_checked(void **) {
     float data[512];
     lk_tensor host = tensor(data, 64, 16);
-    assert_int_equal(check_on(LK_BACKEND_VULKAN, host), LK_OK);
-    assert_int_equal(check_on(LK_BACKEND_CUDA, host), LK_E_UNSUPPORTED);
+    assert_int_equal(check_on(kVulkan, host), LK_OK);
+    assert_int_equal(check_on(kCuda, host), LK_E_UNSUPPORTED);
     host.offset_bytes = 4;
-    assert_int_equal(check_on(LK_BACKEND_VULKAN, host), LK_E_ARGUMENT);
+    assert_int_equal(check_on(kVulkan, host), LK_E_ARGUMENT);
 
     lk_tensor buffer = tensor(nullptr, 64, 16);
     buffer.memory = LK_MEMORY_VULKAN;
-    assert_int_equal(check_on(LK_BACKEND_VULKAN, buffer), LK_E_ARGUMENT);
+    assert_int_equal(check_on(kVulkan, buffer), LK_E_ARGUMENT);
     buffer.buffer = 7;
     buffer.offset_bytes = 8;
-    assert_int_equal(check_on(LK_BACKEND_VULKAN, buffer), LK_OK);
-    assert_int_equal(check_on(LK_BACKEND_CPU, buffer), LK_E_UNSUPPORTED);
+    assert_int_equal(check_on(kVulkan, buffer), LK_OK);
+    assert_int_equal(check_on(kCpu, buffer), LK_E_UNSUPPORTED);
     buffer.offset_bytes = 6;
-    assert_int_equal(check_on(LK_BACKEND_VULKAN, buffer), LK_E_ARGUMENT);
+    assert_int_equal(check_on(kVulkan, buffer), LK_E_ARGUMENT);
     buffer.offset_bytes = UINT64_MAX - 7;
-    assert_int_equal(check_on(LK_BACKEND_VULKAN, buffer), LK_E_ARGUMENT);
+    assert_int_equal(check_on(kVulkan, buffer), LK_E_ARGUMENT);
     buffer.offset_bytes = 0;
     buffer.data = data;
-    assert_int_equal(check_on(LK_BACKEND_VULKAN, buffer), LK_E_ARGUMENT);
+    assert_int_equal(check_on(kVulkan, buffer), LK_E_ARGUMENT);
 }
 
 }  // namespace

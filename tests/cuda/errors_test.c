@@ -128,7 +128,7 @@ static void caches(void **state) {
     const lk_cache_stats before = rig_stats(&r);
     const uint32_t n = 1;
     assert_int_equal(rig_begin(&r, 1, &id, &n, NULL), LK_E_BUDGET);
-    rig_sentence("lacks");
+    rig_sentence("is short of");
     const lk_cache_stats after = rig_stats(&r);
     assert_memory_equal(&before, &after, sizeof before);
     assert_int_equal(lk_step_commit(r.cache, NULL), LK_E_STATE);

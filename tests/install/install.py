@@ -58,7 +58,8 @@ def shell_files(root):
     page = next(root.rglob('man1/lowkey.1')).read_text()
     completion = next(root.rglob('bash-completion/completions/lowkey'))
     for words, wanted in ((['lowkey', ''], names), (['lowkey', 'pl'], ['plan']),
-                          (['lowkey', 'plan', '--head'], ['--head-dim'])):
+                          (['lowkey', 'plan', 'kit'], ['kitty', 'kitty-pro']),
+                          (['lowkey', 'plan', 'kitty', '--head'], ['--head-dim'])):
         line = ' '.join(shlex.quote(word) for word in words)
         script = (f'PATH={command.parent}:$PATH; . {completion}; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; '
                   '_lowkey; printf "%s\\n" "${COMPREPLY[@]}"')

@@ -33,24 +33,28 @@ ALLOWED = {
                          'src/format', 'src/backend/backend.h', 'src/backend/gpu',
                          'cuda/types.h', 'cuda/launch.h', 'cuda/kv_tile.h', 'cuda/query_stats.h'},
     'src/packaging': set(),
-    'src/cli': {'include', 'examples/llama', 'examples/vulkan', 'cuda/bench.h'},
+    'src/host': {'include'},
+    'src/cli': {'include', 'src/host', 'cuda/bench.h'},
     'cuda': {'src/format/format_const.h', 'src/format/tables.h'},
     'shaders': {'src/format/format_const.h'},
     'examples': {'include'},
+    'examples/llama': {'include', 'src/host'},
+    'examples/vulkan': {'include', 'src/host'},
     'bindings': {'include'},
-    'tests/api': {'include', 'tests', 'examples/vulkan'},
+    'tests/api': {'include', 'tests', 'src/host'},
     'tests/cuda': {'include', 'src', 'tests'},
-    'tests/vulkan': {'include', 'src', 'tests', 'examples/vulkan'},
+    'tests/vulkan': {'include', 'src', 'tests'},
     'tests/install': {'include'},
     'tests/stateful': {'include', 'src', 'tests'},
-    'tests/fuzz': {'include', 'src', 'tests', 'examples'},
-    'tests': {'include', 'src', 'examples', 'cuda'},
+    'tests/fuzz': {'include', 'src', 'tests'},
+    'tests/lab': {'include', 'src/host', 'src/cli'},
+    'tests': {'include', 'src', 'cuda'},
 }
 # The C ABI stands on these alone.
 PUBLIC_SYSTEM = {'stddef.h', 'stdint.h'}
 # A dependency that throws is contained in one file; the command may use it too.
 JSON = 'nlohmann/json.hpp'
-JSON_USERS = ('src/plan/json.cpp', 'src/stats/file_read.cpp', 'src/cli/', 'examples/', 'tests/')
+JSON_USERS = ('src/plan/json.cpp', 'src/stats/file_read.cpp', 'src/host/', 'src/cli/', 'tests/')
 
 
 def rule_for(name):
@@ -61,8 +65,7 @@ def rule_for(name):
 
 def resolve(file, target):
     """The file of ours that target means, or None for one of the system's."""
-    for base in (file.parent, ROOT / 'src', ROOT / 'include', ROOT / 'tests', ROOT / 'examples',
-                 ROOT / 'examples/llama', ROOT / 'src/cli', ROOT / 'src/format', ROOT):
+    for base in (file.parent, ROOT / 'src', ROOT / 'src/host', ROOT / 'include', ROOT / 'tests', ROOT / 'src/format', ROOT):
         path = (base / target).resolve()
         if path.is_file() and ROOT in path.parents:
             return path.relative_to(ROOT).as_posix()
@@ -96,7 +99,7 @@ def check(file):
             yield where + f'no such file: {target}'
         elif rule == 'include/lowkey' and not ours and target not in PUBLIC_SYSTEM:
             yield where + f'a public header may not include <{target}>'
-        elif name.startswith('src/') and not name.startswith('src/cli/') and target in STREAMS:
+        elif name.startswith('src/') and not name.startswith(('src/cli/', 'src/host/')) and target in STREAMS:
             yield where + f'the library does without <{target}>'
         elif target == JSON and not name.startswith(JSON_USERS):
             yield where + f'{target} throws: only the first files of JSON_USERS may include it'

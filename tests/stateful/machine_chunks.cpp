@@ -23,26 +23,26 @@ void require(bool condition) {
 // How a cache keeps a sequence's pages behind the sinks. A page that is packed and not full was cut
 // while others had it: it is copied to 16 bits before it is seen.
 std::vector<KeptPage> look(const lk_cache *cache, lk_sequence id) {
-    lk::Sequence *sequence = lk::find_sequence(cache, id);
+    lk::Sequence *sequence = cache->sequences.find(id);
     require(sequence);
     std::vector<KeptPage> out;
-    for (uint64_t r = lk::sink_blocks(cache->plan.model); r < sequence->rows.size(); ++r) {
-        const lk::Row &row = *sequence->row(r);
-        if (row.first_token >= sequence->length)  // of a step
+    for (uint64_t r = lk::sink_blocks(cache->plan.model); r < sequence->block_table.size(); ++r) {
+        const lk::CacheBlock &block = *sequence->block(r);
+        if (block.first_token >= sequence->length)  // of a step
             break;
-        const bool is_cut = row.first_token + row.capacity_tokens > sequence->length;
-        KeptPage page{row.n_packed == row.n_entries && !is_cut,
-                      is_cut ? lk_chunk_class{LK_CHUNK_NONE} : row.chunk_class,
+        const bool is_cut = block.first_token + block.capacity_tokens > sequence->length;
+        KeptPage page{block.n_packed == block.n_entries && !is_cut,
+                      is_cut ? lk_chunk_class{LK_CHUNK_NONE} : block.chunk_class,
                       {},
                       {}};
-        for (uint32_t e = 0; e < row.n_entries; ++e) {
-            const lk::PageEntry &entry = row.entries[e];
-            const lk::EntryInfo &info = cache->entries[e];
+        for (uint32_t e = 0; e < block.n_entries; ++e) {
+            const lk::PageEntry &entry = block.entries[e];
+            const lk::EntryInfo &info = cache->formats.entries[e];
             page.is_absent.push_back(entry.is_absent != 0);
             page.shapes.push_back(
-                cache->classes[is_cut ? info.key.recent_class : entry.key_format].layout);
+                cache->formats[is_cut ? info.key.recent_format : entry.key_format].layout);
             page.shapes.push_back(
-                cache->classes[is_cut ? info.value.recent_class : entry.value_format].layout);
+                cache->formats[is_cut ? info.value.recent_format : entry.value_format].layout);
         }
         out.push_back(std::move(page));
     }

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/cache.h"
+#include "core/pages/formats.h"
 #include "format/fp16.h"
 #include "model.h"
 

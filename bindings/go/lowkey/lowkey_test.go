@@ -281,7 +281,7 @@ func TestBudgetsHold(t *testing.T) {
 	for i := 0; ; i++ {
 		step, err := cache.Begin(StepOptions{}, Part{sequence, 128})
 		if err != nil {
-			wants(t, err, Budget, "lacks")
+			wants(t, err, Budget, "is short of")
 			break
 		}
 		run(t, step, 256+128*i)

@@ -50,7 +50,7 @@ func TestPressureRemovesRaisesAndRefuses(t *testing.T) {
 	victim = must[*Sequence](t)(cache.AddSequence())
 	kept := must[*Sequence](t)(cache.AddSequence())
 	take(t, victim, 256)
-	wants(t, fill(t, kept), Budget, "lacks")
+	wants(t, fill(t, kept), Budget, "is short of")
 	if first := (*asked)[0]; len(*asked) < 3 || first.LackingBytes == 0 || first.BudgetBytes != 3<<20 {
 		t.Fatal(*asked)
 	}

@@ -67,6 +67,10 @@ class CpuBackend final : public Backend {
         return LK_OK;
     }
 
+    const BackendTraits &traits() const override {
+        static constexpr BackendTraits kTraits = {"the CPU", LK_MEMORY_HOST, false, 0, 0, false};
+        return kTraits;
+    }
     void describe(lk_device_info *info) const override {
         describe_cpu(cpu_mask_, info);
         info->n_threads = engine_.pool.size();

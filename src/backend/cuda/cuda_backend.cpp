@@ -109,6 +109,11 @@ class CudaBackend final : public Backend {
         return checked(error, "measuring the device");
     }
 
+    const BackendTraits &traits() const override {
+        static constexpr BackendTraits kTraits = {
+            "CUDA", LK_MEMORY_CUDA, false, LK_QUEUE_CUDA_STREAM, 0, true};
+        return kTraits;
+    }
     void describe(lk_device_info *info) const override {
         const lk_status status = cuda::describe(device_, info);
         if (status)

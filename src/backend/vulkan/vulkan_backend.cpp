@@ -14,7 +14,7 @@ namespace vulkan {
 
 namespace {
 
-class VulkanBackend final : public Backend, public VulkanCalls {
+class VulkanBackend final : public Backend, public HostBuffers, public PipelineStore {
   public:
     explicit VulkanBackend(const Allocator &allocator)
         : allocator_(allocator),
@@ -54,6 +54,12 @@ class VulkanBackend final : public Backend, public VulkanCalls {
         return LK_OK;
     }
 
+    const BackendTraits &traits() const override {
+        static constexpr BackendTraits kTraits = {
+            "Vulkan", LK_MEMORY_VULKAN, true, LK_QUEUE_VULKAN_SUBMIT, LK_QUEUE_VULKAN_RECORD,
+            false};
+        return kTraits;
+    }
     void describe(lk_device_info *info) const override { device_.describe(info); }
 
     lk_status slab_create(uint64_t bytes, SlabMemory *out) override {
@@ -109,14 +115,14 @@ class VulkanBackend final : public Backend, public VulkanCalls {
         slabs_.cache_closed();
     }
 
-    VulkanCalls *vulkan() override { return this; }
+    HostBuffers *host_buffers() override { return this; }
+    const PipelineStore *pipeline_store() const override { return this; }
 
-    lk_status buffer_add(uint64_t buffer, uint64_t bytes, uint32_t usage) override {
+    lk_status add(uint64_t buffer, uint64_t bytes, uint32_t usage) override {
         return buffers_.add(buffer, bytes, usage);
     }
-    lk_status buffer_remove(uint64_t buffer) override { return buffers_.remove(buffer); }
-    lk_status pipeline_cache(void *buffer, uint64_t capacity_bytes,
-                             uint64_t *needed_bytes) const override {
+    lk_status remove(uint64_t buffer) override { return buffers_.remove(buffer); }
+    lk_status save(void *buffer, uint64_t capacity_bytes, uint64_t *needed_bytes) const override {
         return pipelines_.save(buffer, capacity_bytes, needed_bytes);
     }
 

@@ -28,7 +28,11 @@ def main():
             'lowkey \\- look into low\\-bit key/value caches of language models', '.SH SYNOPSIS',
             '.B lowkey\n.I command\n[\\fIoptions\\fR]', '.SH DESCRIPTION', quote(about), '.SH COMMANDS']
     for name in names:
-        page += [f'.SS lowkey {name}', '.nf', quote(ask(command, name)), '.fi']
+        own = ask(command, name)
+        page += [f'.SS lowkey {name}', '.nf', quote(own), '.fi']
+        methods = re.search(r'^Subcommands:\n(.*?)\n\n', own + '\n\n', re.S | re.M)
+        for method in re.findall(r'^  (\S+) ', methods[1], re.M) if methods else []:
+            page += [f'.SS lowkey {name} {method}', '.nf', quote(ask(command, name, method)), '.fi']
     page += ['.SH EXIT STATUS', '0 done, 1 failed, 2 usage.']
     pathlib.Path(target).write_text('\n'.join(page) + '\n', encoding='utf-8')
 

@@ -222,7 +222,7 @@ fn budgets_hold() {
     step(&cache, &sequence, 0..256).unwrap();
     let error = (0..64).find_map(|_| step(&cache, &sequence, 0..128).err()).unwrap();
     assert_eq!(error.kind, ErrorKind::Budget);
-    assert!(error.sentence.contains("lacks"), "{}", error);
+    assert!(error.sentence.contains("is short of"), "{}", error);
 }
 
 #[test]

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/bench/gpu.h"
+
+namespace cli {
+
+std::unique_ptr<Gpu> open_cuda(const DeviceOptions &) {
+    throw llama::Error("this build of lowkey has no CUDA");
+}
+
+}  // namespace cli

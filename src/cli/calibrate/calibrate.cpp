@@ -1,0 +1,268 @@
+// lowkey calibrate: statistics of a model's keys and heads.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/calibrate/costs.h"
+#include "cli/calibrate/sampling.h"
+#include "cli/common/command.h"
+#include "cli/common/numbers.h"
+#include "cli/common/report.h"
+#include "cli/common/resources.h"
+
+namespace cli {
+namespace {
+
+// Seconds for a layer of 32 heads: time grows with the square.
+constexpr std::uint32_t kAttentionTokens = 512;
+
+struct CalibrateOptions {
+    std::vector<std::string> dumps;
+    std::string model;
+    std::string text;
+    std::string onto;
+    std::string output = "stats.safetensors";
+    SamplingRequest sampling;
+    DumpRequest dump;
+    double position_scale = 0;
+    DeviceOptions device;
+    bool costs = false;
+    CostRequest cost;
+    bool json = false;
+};
+
+llama::CalibratorHandle calibrate(const CalibrateOptions &options) {
+    if (!options.model.empty()) {
+        if (!options.dumps.empty() || !options.onto.empty())
+            throw UsageError("--model runs a model: give no dumps and no --onto with it");
+        if (options.text.empty())
+            throw UsageError("--model needs --text FILE, what the model reads");
+        SamplingRequest request = options.sampling;
+        request.text = read_file(options.text);
+        request.pass = options.dump.pass;
+        request.position_scale = options.position_scale != 0 ? options.position_scale : 1;
+        if (request.text.empty())
+            throw llama::Error(options.text + " is empty");
+        llama::Model model(options.model, options.device.n_threads);
+        llama::CalibratorHandle calibrator = sample_model(model, request);
+        if (options.costs) {
+            const llama::ContextHandle context = options.device.open();
+            CostRequest cost = options.cost;
+            cost.text = request.text;
+            measure_costs(context.get(), model, cost, calibrator.get());
+        }
+        return calibrator;
+    }
+    if (options.costs)
+        throw UsageError("--costs runs a model: give --model");
+    if (options.dumps.empty())
+        throw UsageError("give dumps, or --model and --text; see lowkey calibrate --help");
+    llama::CalibratorHandle calibrator;
+    if (!options.onto.empty())
+        calibrator = load_statistics(options.onto);
+    DumpRequest request = options.dump;
+    request.position_scale = options.position_scale;
+    sample_dumps(options.dumps, request, calibrator);
+    return calibrator;
+}
+
+// Numbers of a layer that tell whether its keys need classes, centers and probes.
+struct LayerSummary {
+    std::uint64_t n_keys = 0, n_queries = 0, n_probe_queries = 0;
+    std::uint32_t n_outliers = 0, n_subnormal = 0;
+    float largest_range = 0;
+    float best_retrieval = 0;
+    const char *sensitivity = "";  // its kind
+    std::string exponent;          // of key scales
+};
+
+// What is known of widths: by gradients first, as lowkey plan pm-kvq takes them.
+const char *sensitivity_of(const lk_calibrator *calibrator, std::uint32_t layer) {
+    const auto has = [&](lk_sensitivity kind) {
+        double cost = 0;
+        return lk_calibrator_get_sensitivity(calibrator, layer, 0, 0, kind, 2, &cost) == LK_OK &&
+               lk_calibrator_get_sensitivity(calibrator, layer, 0, 1, kind, 2, &cost) == LK_OK;
+    };
+    return has(LK_SENSITIVITY_GRADIENT) ? "gradient" : has(LK_SENSITIVITY_OUTPUT) ? "output" : "";
+}
+
+LayerSummary summarise(const lk_calibrator *calibrator, std::uint32_t layer,
+                       const lk_layer &shape) {
+    LayerSummary out;
+    llama::check(lk_calibrator_get_counts(calibrator, layer, &out.n_keys, &out.n_queries,
+                                          &out.n_probe_queries));
+    out.sensitivity = sensitivity_of(calibrator, layer);
+    double exponent = 0;
+    if (lk_calibrator_get_key_scales(calibrator, layer, 0, nullptr, &exponent) == LK_OK)
+        out.exponent = format_fixed(exponent, 2);
+    std::vector<float> ranges(shape.head_dim);
+    std::vector<std::uint8_t> classes(shape.head_dim);
+    for (std::uint32_t h = 0; h < shape.n_kv_heads; ++h) {
+        if (out.n_keys != 0) {
+            llama::check(lk_calibrator_get_channels(calibrator, layer, h, LK_STATISTIC_KEY_RANGE,
+                                                    ranges.data()));
+            llama::check(lk_calibrator_get_classes(calibrator, layer, h, LK_SCOPE_HEAD,
+                                                   classes.data(), nullptr));
+        }
+        for (std::uint32_t c = 0; c < shape.head_dim && out.n_keys != 0; ++c) {
+            out.largest_range = std::max(out.largest_range, ranges[c]);
+            out.n_outliers += classes[c] == LK_CHANNEL_OUTLIER;
+            out.n_subnormal += classes[c] == LK_CHANNEL_SUBNORMAL;
+        }
+        float score = 0;
+        if (out.n_probe_queries != 0)
+            llama::check(lk_calibrator_get_retrieval(calibrator, layer, h, &score));
+        out.best_retrieval = std::max(out.best_retrieval, score);
+    }
+    return out;
+}
+
+void report(const lk_calibrator *calibrator, const CalibrateOptions &options, double seconds) {
+    const std::vector<lk_layer> layers = geometry_of(calibrator);
+    Table table({"layer", "keys", "probe rows", "largest range", "outliers", "subnormal",
+                 "best retrieval", "sensitivity", "key scales"});
+    Json list = Json::array();
+    for (std::uint32_t l = 0; l < layers.size(); ++l) {
+        const LayerSummary s = summarise(calibrator, l, layers[l]);
+        const auto one_retrieval = static_cast<double>(s.best_retrieval);
+        const auto one_range = static_cast<double>(s.largest_range);
+        table.add({std::to_string(l), format_count(s.n_keys), format_count(s.n_probe_queries),
+                   format_fixed(one_range, 2), std::to_string(s.n_outliers),
+                   std::to_string(s.n_subnormal), format_fixed(one_retrieval, 4), s.sensitivity,
+                   s.exponent});
+        list.push_back({{"layer", l},
+                        {"kv_heads", layers[l].n_kv_heads},
+                        {"head_dim", layers[l].head_dim},
+                        {"keys", s.n_keys},
+                        {"queries", s.n_queries},
+                        {"probe_rows", s.n_probe_queries},
+                        {"largest_range", one_range},
+                        {"outliers", s.n_outliers},
+                        {"subnormal", s.n_subnormal},
+                        {"best_retrieval", one_retrieval},
+                        {"sensitivity", s.sensitivity},
+                        {"key_scale_exponent", s.exponent}});
+    }
+    if (options.json) {
+        print_json({{"statistics", options.output}, {"seconds", seconds}, {"layers", list}});
+        return;
+    }
+    table.print();
+    std::printf(
+        "\noutliers and subnormal: channels of all KV heads of the layer; key scales: their "
+        "exponent;\nstatistics: %s\n",
+        options.output.c_str());
+}
+
+int run_calibrate(const CalibrateOptions &options) {
+    const auto start = std::chrono::steady_clock::now();
+    const llama::CalibratorHandle calibrator = calibrate(options);
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    save_statistics(calibrator.get(), options.output);
+    report(calibrator.get(), options, taken.count());
+    note("took " + format_fixed(taken.count(), 1) + " s");
+    return 0;
+}
+
+void add_pass_options(CLI::App &command, CalibrateOptions &options) {
+    const char *const group = "Sensitivities and key scales (plan pm-kvq)";
+    PassRequest &pass = options.dump.pass;
+    pass.attention_tokens = kAttentionTokens;
+    command
+        .add_option("--attention-tokens", pass.attention_tokens,
+                    "first tokens of each pass that are attended where there are no gradients, and "
+                    "in the search for key scales; 0 = none, and all in the search")
+        ->capture_default_str()
+        ->group(group);
+    command
+        .add_option("--position-scale", options.position_scale,
+                    "put token t at position t x this, PM-KVQ takes 4: keys and queries of dumps "
+                    "are turned, a model runs so")
+        ->check(CLI::PositiveNumber)
+        ->group(group);
+    command
+        .add_flag("--scales", pass.search_scales,
+                  "look for the key scales of least error in each layer's attention")
+        ->group(group);
+    command.add_option("--scale-bits", pass.scale_bits, "of keys and values in that search")
+        ->capture_default_str()
+        ->check(CLI::IsMember({2u, 4u, 8u}))
+        ->group(group);
+    command.add_option("--query-step", pass.query_step, "that search takes one query of so many")
+        ->capture_default_str()
+        ->check(CLI::Range(1u, 1048576u))
+        ->group(group);
+}
+
+}  // namespace
+
+void add_calibrate(CLI::App &app, int &exit_code) {
+    CLI::App *command = app.add_subcommand(
+        "calibrate", "statistics of a model, for plans auto, chanmix and pm-kvq");
+    command->footer(
+        "Examples:\n"
+        "  lowkey calibrate dump.safetensors -o stats.safetensors\n"
+        "  lowkey plan auto --stats stats.safetensors --bits 2.5 -o plan.json\n"
+        "  lowkey calibrate more.safetensors --onto stats.safetensors -o stats.safetensors\n"
+        "  lowkey calibrate --model prover.safetensors --text book.txt\n"
+        "  lowkey calibrate dump.safetensors --position-scale 4 --scales\n"
+        "A dump has the keys after RoPE as layer.N.k [tokens][heads][head_dim], queries as "
+        "layer.N.q,\n"
+        "and a probe, one sentence over and over, as layer.N.probe_q and layer.N.probe_k;\n"
+        "docs/CALIBRATION.md shows how to write one. Without a probe there are no retrieval "
+        "heads.\n"
+        "Sensitivities come from gradients, layer.N.k_grad and v_grad beside layer.N.v, else from\n"
+        "the error of attention on layer.N.q, k and v.");
+    const auto options = std::make_shared<CalibrateOptions>();
+    command->add_option("dumps", options->dumps, "safetensors files with keys and queries");
+    command->add_option("-o,--output", options->output, "write the statistics to this file")
+        ->capture_default_str();
+    command->add_option("--onto", options->onto, "begin with the statistics of this file");
+    command
+        ->add_option("--query-heads", options->dump.n_query_heads,
+                     "of a layer, for dumps without queries; default one for each KV head")
+        ->check(CLI::Range(1u, 16384u));
+    command->add_option("--model", options->model,
+                        "run this model (of the form of the shipped one)");
+    command->add_option("--text", options->text, "what the model reads");
+    command->add_option("--tokens", options->sampling.n_tokens, "how much of the text")
+        ->capture_default_str()
+        ->transform(Count())
+        ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 30));
+    command
+        ->add_option("--document-tokens", options->sampling.document_tokens,
+                     "the text is read in documents of this length")
+        ->capture_default_str()
+        ->check(CLI::Range(std::size_t{2}, std::size_t{131072}));
+    command->add_option("--sentence", options->sampling.sentence, "of the probe")
+        ->capture_default_str();
+    command->add_option("--repeats", options->sampling.n_repeats, "of the probe's sentence")
+        ->capture_default_str()
+        ->check(CLI::Range(2u, 100000u));
+    command->add_flag("--costs", options->costs,
+                      "measure on made-up texts what 2 bits for each half of each head do to what "
+                      "the model says, for plan auto");
+    command->add_option("--costs-seed", options->cost.seed, "of those texts")
+        ->capture_default_str();
+    command
+        ->add_option("--costs-tokens", options->cost.context_tokens,
+                     "of each text that are packed; a quarter as many are predicted behind them")
+        ->capture_default_str()
+        ->check(CLI::Range(std::size_t{320}, std::size_t{131072}));
+    command->add_option("--costs-documents", options->cost.n_documents, "of each kind of text")
+        ->capture_default_str()
+        ->check(CLI::Range(std::size_t{1}, std::size_t{1000}));
+    add_pass_options(*command, *options);
+    command
+        ->add_option("--threads", options->device.n_threads, "CPU threads, 0 = all of the machine")
+        ->capture_default_str()
+        ->check(CLI::Range(0u, 1024u));
+    command->add_flag("--json", options->json, "print JSON");
+    command->callback([options, &exit_code] { exit_code = run_calibrate(*options); });
+}
+
+}  // namespace cli

@@ -1,0 +1,16 @@
+// Compaction: slots of sparsely used extents are moved together.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_CORE_MEMORY_COMPACT_H
+#define LK_CORE_MEMORY_COMPACT_H
+
+#include <lowkey/cache.h>
+
+namespace lk {
+
+// Move slots until no family of sizes holds an extent too many; true when any moved.
+bool compact(lk_cache *cache);
+
+}  // namespace lk
+
+#endif

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/pages/parameters.h"
+
+#include "core/pages/formats.h"
+
+namespace lk {
+
+namespace {
+
+// The geometry's learned sinks are read during the call only, so the cache keeps its own.
+lk_status copy_sink_logits(Formats *formats) {
+    uint64_t n = 0;
+    for (const LayerInfo &layer : formats->layers)
+        n += layer.view.sink_logits ? layer.view.n_query_heads : 0;
+    if (!formats->sink_logits.reserve(n))
+        return fail(LK_E_NOMEM, "no memory for %llu sink logits", ull{n});
+    for (LayerInfo &layer : formats->layers) {
+        if (!layer.view.sink_logits)
+            continue;
+        float *own = formats->sink_logits.end();
+        for (uint32_t h = 0; h < layer.view.n_query_heads; ++h)
+            formats->sink_logits.push(layer.view.sink_logits[h]);
+        layer.view.sink_logits = own;
+    }
+    return LK_OK;
+}
+
+// Parameters of key channels that a plan may give to some heads of a layer.
+using HeadParameters = const float *(Plan::*)(uint32_t layer, uint32_t head) const;
+
+bool has_parameters(const Plan &plan, uint32_t layer, HeadParameters parameters) {
+    for (uint32_t h = 0; h < plan.layers[layer].geometry.n_kv_heads; ++h)
+        if ((plan.*parameters)(layer, h))
+            return true;
+    return false;
+}
+
+// Those of all heads, `none` for heads without; null when no head has any.
+const float *copy_head_parameters(const Plan &plan, Formats *formats, uint32_t l,
+                                  HeadParameters parameters, float none) {
+    if (!has_parameters(plan, l, parameters))
+        return nullptr;
+    const LayerView &view = formats->layers[l].view;
+    float *first = formats->key_parameters.end();
+    for (uint32_t h = 0; h < view.n_kv_heads; ++h)
+        for (uint32_t c = 0; c < view.head_dim; ++c) {
+            const float *own = (plan.*parameters)(l, h);
+            formats->key_parameters.push(own ? own[c] : none);
+        }
+    return first;
+}
+
+const float *copy_inverses(Formats *formats, const LayerView &view) {
+    if (!view.key_scales)
+        return nullptr;
+    float *first = formats->key_parameters.end();
+    for (uint32_t i = 0; i < view.n_kv_heads * view.head_dim; ++i)
+        formats->key_parameters.push(1.0f / view.key_scales[i]);
+    return first;
+}
+
+lk_status copy_key_parameters(const Plan &plan, Formats *formats) {
+    const auto n_layers = static_cast<uint32_t>(formats->layers.size());
+    uint64_t n = 0;
+    for (uint32_t l = 0; l < n_layers; ++l) {
+        const uint64_t n_channels =
+            uint64_t{formats->layers[l].view.n_kv_heads} * formats->layers[l].view.head_dim;
+        n += has_parameters(plan, l, &Plan::key_centers) ? n_channels : 0;
+        n += has_parameters(plan, l, &Plan::key_scales) ? 2 * n_channels : 0;
+    }
+    if (!formats->key_parameters.reserve(n))
+        return fail(LK_E_NOMEM, "no memory for %llu centers and scales of keys", ull{n});
+    for (uint32_t l = 0; l < n_layers; ++l) {
+        LayerView &view = formats->layers[l].view;
+        view.key_centers = copy_head_parameters(plan, formats, l, &Plan::key_centers, 0);
+        view.key_scales = copy_head_parameters(plan, formats, l, &Plan::key_scales, 1);
+        view.key_inverses = copy_inverses(formats, view);
+    }
+    return LK_OK;
+}
+
+}  // namespace
+
+lk_status copy_parameters(const Plan &plan, Formats *formats) {
+    LK_TRY(copy_sink_logits(formats));
+    return copy_key_parameters(plan, formats);
+}
+
+}  // namespace lk

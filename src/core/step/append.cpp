@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cache.h"
+#include "core/pages/pack.h"
+#include "core/step/faults.h"
+
+namespace lk {
+
+namespace {
+
+lk_status append(lk_cache *cache, uint32_t layer, const lk_tensor *k, const lk_tensor *v) {
+    LK_TRY(check_step(cache, layer));
+    Step &step = cache->step;
+    if (step.layers[layer] != kNoKeys)
+        return fail(LK_E_STATE, "layer %u has its keys in this step already", layer);
+    const LayerView &view = cache->formats.layers[layer].view;
+    const TensorShape shape = {step.n_tokens, view.n_kv_heads, view.head_dim};
+    AppendArgs args{};
+    TensorRange k_range;
+    TensorRange v_range;
+    LK_TRY(take_tensor(*cache->context, step.queue, k, "k", shape, false, &args.k, &k_range));
+    LK_TRY(take_tensor(*cache->context, step.queue, v, "v", shape, false, &args.v, &v_range));
+    LK_TRY(note_capture(cache));
+    args.layer = view;
+    args.layer_index = layer;
+    args.first_entry = cache->formats.layers[layer].first_entry;
+    args.staging = staging_of(cache, layer);
+    step.last_layer = kNoLayer;  // its staged tokens are overwritten from here on
+    LK_TRY(cache->device->append(args));
+    LK_TRY(find_fault(cache));
+    LK_TRY(pack_on_append(cache, layer));
+    step.layers[layer] = kHasKeys;
+    step.last_layer = layer;
+    step.k = k_range;
+    step.v = v_range;
+    return LK_OK;
+}
+
+}  // namespace
+
+}  // namespace lk
+
+extern "C" lk_status lk_append(lk_cache *cache, uint32_t layer, const lk_tensor *k,
+                               const lk_tensor *v) {
+    return lk::on_cache(cache, [&] { return lk::append(cache, layer, k, v); });
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cache.h"
+#include "core/chunks/attention_scores.h"
+#include "core/memory/reclaim.h"
+#include "core/memory/reserve.h"
+#include "core/sequence/copy_on_write.h"
+#include "core/sequence/windows.h"
+#include "core/step/faults.h"
+#include "core/step/sum_queries.h"
+
+namespace lk {
+
+namespace {
+
+lk_status check_parents(const int32_t *parent, uint32_t n, lk_sequence id) {
+    if (n > LK_DRAFT_TOKENS)
+        return fail(LK_E_ARGUMENT, "sequence %llu has %u new tokens, at most %d with parents",
+                    ull{id}, n, LK_DRAFT_TOKENS);
+    for (uint32_t i = 0; i < n; ++i)
+        if (parent[i] < -1 || parent[i] >= static_cast<int64_t>(i))
+            return fail(LK_E_ARGUMENT, "parent %d of token %u of sequence %llu is not -1 to %d",
+                        parent[i], i, ull{id}, static_cast<int>(i) - 1);
+    return LK_OK;
+}
+
+struct BeginArgs {
+    uint32_t n_sequences;
+    const lk_sequence *ids;
+    const uint32_t *n_tokens;
+    const int32_t *parent;
+};
+
+lk_status check_member(lk_cache *cache, const BeginArgs &args, uint32_t i, uint64_t first,
+                       StepSequence *member) {
+    Sequence *sequence = cache->sequences.find(args.ids[i]);
+    if (!sequence)
+        return fail(LK_E_NOT_FOUND, "there is no sequence %llu", ull{args.ids[i]});
+    if (sequence->mark == cache->sequences.next_mark)
+        return fail(LK_E_ARGUMENT, "sequence %llu is named twice", ull{args.ids[i]});
+    sequence->mark = cache->sequences.next_mark;
+    const uint32_t n = args.n_tokens[i];
+    if (!n)
+        return fail(LK_E_ARGUMENT, "sequence %llu has 0 new tokens, at least 1", ull{args.ids[i]});
+    if (first + n > cache->desc.max_step_tokens)
+        return fail(LK_E_ARGUMENT, "the step has %llu new tokens or more, max_step_tokens is %u",
+                    ull{first + n}, cache->desc.max_step_tokens);
+    if (args.parent)
+        LK_TRY(check_parents(args.parent + first, n, args.ids[i]));
+    *member = {};
+    member->sequence = sequence;
+    member->n_new = n;
+    member->first_new = static_cast<uint32_t>(first);
+    member->n_blocks_before = sequence->block_table.size();
+    return check_attention_scores(cache, *member, args.parent != nullptr);
+}
+
+lk_status check_counts(const lk_cache *cache, const BeginArgs &args) {
+    if (args.n_sequences < 1 || args.n_sequences > cache->desc.max_sequences)
+        return fail(LK_E_ARGUMENT, "n_sequences is %u, not 1 to max_sequences, %u",
+                    args.n_sequences, cache->desc.max_sequences);
+    if (!args.ids || !args.n_tokens)
+        return fail(LK_E_ARGUMENT, "%s is NULL", args.ids ? "n_tokens" : "ids");
+    return LK_OK;
+}
+
+lk_status no_step_memory(uint64_t bytes) {
+    return fail(LK_E_NOMEM, "no memory for the step's lists of %llu bytes", ull{bytes});
+}
+
+// Check the arguments and note who takes part.
+lk_status plan_step(lk_cache *cache, const BeginArgs &args) {
+    Step &step = cache->step;
+    LK_TRY(check_counts(cache, args));
+    if (!step.sequences.resize(args.n_sequences) || !step.views.resize(args.n_sequences))
+        return no_step_memory(args.n_sequences * (sizeof(StepSequence) + sizeof(BatchSequence)));
+    ++cache->sequences.next_mark;
+    uint64_t first = 0;
+    for (uint32_t i = 0; i < args.n_sequences; ++i) {
+        LK_TRY(check_member(cache, args, i, first, &step.sequences[i]));
+        first += args.n_tokens[i];
+    }
+    step.n_tokens = static_cast<uint32_t>(first);
+    if (args.parent && !step.parents.assign(args.parent, first))
+        return no_step_memory(first * sizeof *args.parent);
+    if (args.parent)
+        for (StepSequence &member : step.sequences)
+            member.parent = step.parents.data() + member.first_new;
+    return LK_OK;
+}
+
+lk_status add_blocks(lk_cache *cache, const StepSequence &member) {
+    Sequence *sequence = member.sequence;
+    const uint64_t n_blocks = block_count(cache->plan.model, sequence->length + member.n_new);
+    if (n_blocks > sequence->block_table.capacity()) {
+        const uint64_t grown = sequence->block_table.capacity() * 2;
+        if (!sequence->block_table.reserve(n_blocks > grown ? n_blocks : grown))
+            return no_step_memory(n_blocks * sizeof(Block *));
+    }
+    while (sequence->block_table.size() < n_blocks) {
+        const BlockKind kind =
+            block_kind(cache, *sequence, sequence->block_table.size(), member.n_new);
+        LK_TRY(add_block(cache, sequence, kind));
+    }
+    return LK_OK;
+}
+
+lk_status reserve_blocks(lk_cache *cache) {
+    choose_tails(cache);
+    lk_status status = reserve_step(cache);
+    for (StepSequence &member : cache->step.sequences) {
+        if (!status)
+            status = own_tail(cache, &member);
+        if (!status)
+            status = add_blocks(cache, member);
+    }
+    if (status)
+        drop_step(cache);
+    cache->slots.trim();
+    return status;
+}
+
+void view_sequences(lk_cache *cache) {
+    Step &step = cache->step;
+    for (size_t i = 0; i < step.sequences.size(); ++i) {
+        const StepSequence &member = step.sequences[i];
+        const Sequence &sequence = *member.sequence;
+        const uint64_t n_attended = member.is_draft()
+                                        ? sequence.block_table.size()
+                                        : block_count(cache->plan.model, sequence.length);
+        step.views[i] = {sequence.block_table.data(),
+                         static_cast<uint32_t>(sequence.block_table.size()),
+                         static_cast<uint32_t>(n_attended),
+                         sequence.id,
+                         sequence.length,
+                         member.n_new,
+                         member.first_new,
+                         member.is_draft() ? 1 : 0,
+                         member.parent};
+    }
+}
+
+// Hand the device the step's tables.
+lk_status begin_batch(lk_cache *cache) {
+    const Step &step = cache->step;
+    view_sequences(cache);
+    const lk_status status =
+        cache->device->begin({step.views.data(), static_cast<uint32_t>(step.views.size()),
+                              step.n_tokens, step.query_stat_bytes});
+    if (status)
+        drop_step(cache);
+    return status;
+}
+
+lk_status begin_step(lk_cache *cache, const lk_queue *from, const BeginArgs &args) {
+    Step &step = cache->step;
+    if (step.is_open)
+        return fail(LK_E_STATE, "a step is open: commit or discard it first");
+    LK_TRY(take_late_fault(cache));
+    lk_queue queue{};
+    LK_TRY(import_queue(*cache->context, from, &queue));
+    LK_TRY(plan_step(cache, args));
+    LK_TRY(reserve_query_stats(cache));
+    LK_TRY(reserve_attention_scores(cache));
+    LK_TRY(cache->device->set_queue(from ? &queue : nullptr));
+    LK_TRY(cache->stat_queue.flush());
+    for (const StepSequence &member : step.sequences)
+        LK_TRY(pack_with_reclaim(cache, member.sequence));
+    for (const StepSequence &member : step.sequences)
+        free_hidden_pages(cache, member.sequence);
+    LK_TRY(reserve_blocks(cache));
+    LK_TRY(begin_batch(cache));
+    std::memset(step.layers.data(), kNoKeys, step.layers.size());
+    step.is_poisoned = false;
+    step.queue = queue.kind;
+    step.last_layer = kNoLayer;
+    step.is_open = true;
+    begin_attention_scores(cache);
+    return LK_OK;
+}
+
+lk_status discard_step(lk_cache *cache) {
+    if (!cache->step.is_open)
+        return fail(LK_E_STATE, "no step is open");
+    drop_step(cache);
+    drop_fault(cache);
+    return LK_OK;
+}
+
+}  // namespace
+
+void drop_tokens(lk_cache *cache, StepSequence *member) {
+    drop_blocks(cache, member->sequence, member->n_blocks_before);
+    return_tail(cache, member);
+    return_attention_scores(member);
+}
+
+void drop_step(lk_cache *cache) {
+    for (StepSequence &member : cache->step.sequences)
+        drop_tokens(cache, &member);
+    cache->step.is_open = false;
+}
+
+lk_status leave_recording(lk_cache *cache) {
+    if (!is_recorded(*cache->context, cache->step.queue))
+        return LK_OK;
+    cache->step.queue = 0;
+    return cache->device->set_queue(nullptr);
+}
+
+Staging staging_of(const lk_cache *cache, uint32_t layer) {
+    const LayerView &view = cache->formats.layers[layer].view;
+    auto *keys = reinterpret_cast<uint16_t *>(cache->step.workspace.address);
+    const uint64_t n = uint64_t{view.n_kv_heads} * cache->step.n_tokens * view.head_dim;
+    return {keys, keys + n, cache->step.n_tokens};
+}
+
+}  // namespace lk
+
+extern "C" lk_status lk_step_begin(lk_cache *cache, const lk_queue *queue, uint32_t n_sequences,
+                                   const lk_sequence *ids, const uint32_t *n_tokens,
+                                   const int32_t *parent) {
+    return lk::on_cache(cache, [&] {
+        return lk::begin_step(cache, queue, {n_sequences, ids, n_tokens, parent});
+    });
+}
+
+extern "C" lk_status lk_step_discard(lk_cache *cache) {
+    return lk::on_cache(cache, [&] { return lk::discard_step(cache); });
+}

@@ -1,0 +1,62 @@
+// Shapes of captured steps.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "core/step/replay.h"
+
+#include "core/step/step.h"
+#include "suite.h"
+
+#include <initializer_list>
+
+namespace {
+
+// Members with these numbers of new tokens.
+struct Members {
+    Members(std::initializer_list<uint32_t> counts) {
+        for (const uint32_t n : counts) {
+            lk::StepSequence member{};
+            member.n_new = n;
+            assert_true(list.push(member));
+        }
+    }
+    lk::Array<lk::StepSequence> list;
+};
+
+void a_shape_is_all_its_counts(void **) {
+    lk::ReplayShapes shapes(lk::default_allocator());
+    assert_false(shapes.has(Members{1}.list));
+    assert_int_equal(shapes.add(Members{3, 2}.list), LK_OK);
+    assert_int_equal(shapes.add(Members{1}.list), LK_OK);
+    assert_true(shapes.has(Members{3, 2}.list));
+    assert_true(shapes.has(Members{1}.list));
+    assert_false(shapes.has(Members{2, 3}.list));
+    assert_false(shapes.has(Members{3}.list));
+    assert_false(shapes.has(Members{3, 2, 1}.list));
+    assert_false(shapes.has(Members{2}.list));
+}
+
+size_t g_n_left;
+void *few(void *, size_t bytes, size_t alignment) {
+    return g_n_left-- ? lk::default_allocator().alloc(nullptr, bytes, alignment) : nullptr;
+}
+
+void shapes_are_kept_once(void **) {
+    const lk::Allocator allocator = {few, lk::default_allocator().free, nullptr};
+    g_n_left = 1;
+    lk::ReplayShapes shapes(allocator);
+    for (int i = 0; i < 3; ++i)
+        assert_int_equal(shapes.add(Members{5, 6}.list), LK_OK);
+    assert_int_equal(shapes.add(Members{7}.list), LK_E_NOMEM);
+    assert_true(shapes.has(Members{5, 6}.list));
+    assert_false(shapes.has(Members{7}.list));
+}
+
+}  // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(a_shape_is_all_its_counts),
+        cmocka_unit_test(shapes_are_kept_once),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

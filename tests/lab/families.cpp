@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lab/families.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "cli/calibrate/sampling.h"
+#include "cli/common/report.h"
+#include "cli/plan/auto_plan.h"
+#include "cli/plan/chanmix.h"
+#include "cli/plan/pmkvq.h"
+
+namespace cli {
+namespace {
+
+constexpr std::uint32_t kWindowTokens = 128;
+constexpr std::uint32_t kSinkTokens = 32;
+constexpr std::uint32_t kGroups[] = {128, 64, 32};
+constexpr std::uint32_t kStripChannels = 16;
+constexpr std::uint32_t kLayerWidths[] = {8, 4, 2};  // that PM-KVQ chooses from
+constexpr std::uint32_t kPublishedGroup = 128;       // of its channels
+constexpr std::uint64_t kBudgetStep = 64 << 10;
+constexpr std::uint64_t kSizedTokens = 8192;  // of the context whose bytes are counted
+
+// What plans are made from.
+struct Source {
+    const lk_calibrator *statistics;
+    std::vector<lk_layer> layers;
+
+    lk_geometry geometry() const {
+        lk_geometry out = llama::initialised(lk_geometry_init);
+        out.n_layers = static_cast<std::uint32_t>(layers.size());
+        out.layers = layers.data();
+        return out;
+    }
+};
+// Plans of a family. Those of the highest rank that fit come first, of them the largest, of equal
+// ones the earliest.
+struct Candidate {
+    std::uint32_t rank;
+    llama::PlanHandle plan;
+    Serving serving = {};
+};
+using Candidates = std::vector<Candidate>;
+struct Family {
+    std::string name;
+    Candidates candidates;
+};
+
+lk_plan_size sized(const lk_plan *plan, const Serving &serving) {
+    return served_size(plan, serving, kSizedTokens);
+}
+
+// Keys per channel and values per token with one width each and ranges of `group`, in FP16.
+llama::PlanHandle make_uniform(const Source &source, std::uint32_t key_bits,
+                               std::uint32_t value_bits, std::uint32_t group,
+                               std::uint32_t sink_tokens, std::uint32_t boost_channels = 0) {
+    const lk_geometry geometry = source.geometry();
+    lk_plan *made = nullptr;
+    llama::check(lk_plan_preset("kivi2", &geometry, &made));
+    llama::PlanHandle plan(made);
+    lk_key_rule key = llama::initialised(lk_key_rule_init);
+    key.bits = key_bits;
+    key.group = group;
+    if (boost_channels != 0) {
+        key.boost_channels = boost_channels;
+        key.boost_bits = 4;
+        key.boost_ranking = LK_RANKING_KEY;
+    }
+    llama::check(lk_plan_set_key(made, LK_ALL, LK_ALL, &key));
+    for (std::uint32_t l = 0; l < source.layers.size(); ++l) {
+        lk_value_rule value = llama::initialised(lk_value_rule_init);
+        value.bits = value_bits;
+        value.group = std::min(group, source.layers[l].head_dim);
+        llama::check(lk_plan_set_value(made, l, LK_ALL, &value));
+    }
+    llama::check(lk_plan_set_recent(made, sink_tokens, kWindowTokens));
+    return plan;
+}
+
+Candidates make_kivi(const Source &source, std::uint32_t sink_tokens) {
+    Candidates out;
+    for (const std::uint32_t key_bits : {2u, 4u})
+        for (std::uint32_t value_bits = 2; value_bits <= key_bits; value_bits *= 2)
+            for (const std::uint32_t group : kGroups)
+                out.push_back({0, make_uniform(source, key_bits, value_bits, group, sink_tokens)});
+    return out;
+}
+
+// Boosted channels come before smaller groups, which Kitty does not have.
+Candidates make_kitty(const Source &source) {
+    std::uint32_t least_dim = source.layers.front().head_dim;
+    for (const lk_layer &layer : source.layers)
+        least_dim = std::min(least_dim, layer.head_dim);
+    Candidates out;
+    for (const std::uint32_t group : kGroups)
+        for (std::uint32_t n = 0; n < least_dim; n += kStripChannels)
+            out.push_back({n, make_uniform(source, 2, 2, group, kSinkTokens, n)});
+    return out;
+}
+
+// Groups that come first in `groups` win where others give as many bits.
+Candidates make_chanmixes(const Source &source, const std::vector<std::uint32_t> &groups) {
+    std::uint32_t n_heads = 0;
+    for (const lk_layer &layer : source.layers)
+        n_heads += layer.n_kv_heads;
+    Candidates out;
+    for (const std::uint32_t group : groups)
+        for (std::uint32_t n = n_heads + 1; n-- > 0;) {
+            lk_chanmix options = llama::initialised(lk_chanmix_init);
+            options.group = group;
+            options.retrieval_share = static_cast<double>(n) / n_heads;
+            out.push_back({0, make_chanmix(source.statistics, options)});
+        }
+    return out;
+}
+
+// Chunks of 32 tokens at 2, 4 and 16 bits; keys in groups of 32 where their lowest class fits.
+Candidates make_cocktails(const Source &source, double limit) {
+    const lk_geometry geometry = source.geometry();
+    Candidates out;
+    for (std::uint32_t rank = 0; rank < std::size(kGroups); ++rank) {
+        lk_plan *made = nullptr;
+        llama::check(lk_plan_preset("cocktail", &geometry, &made));
+        llama::PlanHandle plan(made);
+        lk_key_rule key = llama::initialised(lk_key_rule_init);
+        key.bits = 16;
+        key.group = kGroups[rank];
+        llama::check(lk_plan_set_key(made, LK_ALL, LK_ALL, &key));
+        if (least_chunk_bits(made, kSizedTokens) <= limit)
+            out.push_back({rank, std::move(plan), {limit, false}});
+    }
+    return out;
+}
+
+// Of PM-KVQ's integer program for more and more bytes the last within the limit.
+Candidates make_pmkvqs(const Source &source, double limit, bool as_published) {
+    const Serving serving = {0, true};
+    lk_pmkvq options = llama::initialised(lk_pmkvq_init);
+    options.n_widths = static_cast<std::uint32_t>(std::size(kLayerWidths));
+    std::copy(std::begin(kLayerWidths), std::end(kLayerWidths), options.widths);
+    options.sensitivity = LK_SENSITIVITY_OUTPUT;
+    options.budget_tokens = kSizedTokens;
+    if (as_published) {
+        options.key_axis = LK_AXIS_TOKEN;
+        options.group = kPublishedGroup;
+        options.key_scales = 1;
+    }
+    Candidates out;
+    std::uint64_t below = 0,
+                  above = sized(make_uniform(source, 16, 16, 0, 0).get(), {}).cache_bytes;
+    while (above - below > kBudgetStep) {
+        options.budget_bytes = below + (above - below) / 2;
+        lk_plan *made = nullptr;
+        const lk_status status = lk_calibrator_pmkvq(source.statistics, &options, &made);
+        if (status != LK_E_BUDGET)
+            llama::check(status);
+        llama::PlanHandle plan(made);
+        const bool fits = made == nullptr || sized(made, serving).bits_per_value <= limit;
+        if (fits && made != nullptr)
+            out.push_back({0, std::move(plan), serving});
+        (fits ? below : above) = options.budget_bytes;
+    }
+    return out;
+}
+
+double bits_of(const Candidate &one) { return sized(one.plan.get(), one.serving).bits_per_value; }
+
+// Null when none is within the limit.
+const Candidate *largest(const Candidates &candidates, double limit) {
+    const Candidate *best = nullptr;
+    for (const Candidate &one : candidates) {
+        const double bits = bits_of(one);
+        if (bits > limit)
+            continue;
+        if (best == nullptr || one.rank > best->rank ||
+            (one.rank == best->rank && bits > bits_of(*best)))
+            best = &one;
+    }
+    return best;
+}
+
+std::string plan_name(const std::string &family, double limit) {
+    std::string text = format_fixed(limit, 3);
+    text.erase(text.find_last_not_of('0') + 1);
+    if (text.back() == '.')
+        text.pop_back();
+    return family + "@" + text;
+}
+
+}  // namespace
+
+std::vector<SuitePlan> family_plans(const lk_calibrator *statistics,
+                                    const std::vector<double> &limits) {
+    const Source source = {statistics, geometry_of(statistics)};
+    std::vector<Family> families;
+    families.push_back({"kivi", make_kivi(source, 0)});
+    families.push_back({"kivi+sink", make_kivi(source, kSinkTokens)});
+    families.push_back({"kitty", make_kitty(source)});
+    families.push_back({"chanmix", make_chanmixes(source, {32, 64, 128})});
+    families.push_back({"chanmix G128", make_chanmixes(source, {128})});
+    std::vector<SuitePlan> plans;
+    for (const double limit : limits) {
+        const auto add = [&](const std::string &family, const Candidates &candidates) {
+            const Candidate *one = largest(candidates, limit);
+            if (one != nullptr)
+                plans.push_back({plan_name(family, limit), family, limit,
+                                 llama::copy_plan(one->plan.get()), one->serving});
+        };
+        for (const Family &family : families)
+            add(family.name, family.candidates);
+        add("cocktail", make_cocktails(source, limit));
+        add("pm-kvq", make_pmkvqs(source, limit, false));
+        add("pm-kvq-paper", make_pmkvqs(source, limit, true));
+        PlanLimit own;
+        own.bits_per_value = limit;
+        plans.push_back({plan_name("auto", limit), "auto", limit, make_auto(statistics, own), {}});
+    }
+    return plans;
+}
+
+}  // namespace cli
