@@ -3,7 +3,7 @@
 //!
 //! A [`Context`] is an open device, a [`Cache`] belongs to it, a [`Sequence`] to the cache. A
 //! [`Step`] takes the new tokens of one or more sequences through all layers; dropping it without
-//! [`Step::commit`] forgets them. Lifetimes and `Send`/`Sync` repeat what the C headers say.
+//! [`Step::commit`] drops them. Lifetimes and `Send`/`Sync` express the rules of the C headers.
 //!
 //! ```
 //! use lowkey::*;
@@ -48,9 +48,9 @@ pub use lowkey_sys as sys;
 pub use merge::merge;
 pub use plan::{
     Axis, Boost, ChunkClass, ChunkMix, ChunkRule, Geometry, KeyRule, Layer, Metadata, OneBit, Plan,
-    PlanSize, Score, ValueRule, Which,
+    PlanSize, Ranking, ValueRule, Which,
 };
-pub use pressure::{Pressure, Relief};
+pub use pressure::{Pressure, PressureAction};
 pub use snapshot::SnapshotOptions;
 pub use step::{Appended, Queue, Step, StepOptions};
 pub use tensor::{Bf16, Element, Tensor, TensorMut, F16};

@@ -12,11 +12,11 @@ pub struct Layer {
     pub n_kv_heads: u32,
     /// A multiple of 16 from 32 to 256.
     pub head_dim: u32,
-    /// A query sees this many last tokens; 0 = all.
+    /// A query attends to this many last tokens, itself included; 0 = all.
     pub window_tokens: u32,
-    /// The first tokens stay visible behind the window.
+    /// First tokens that stay visible outside the window.
     pub window_sink_tokens: u32,
-    /// Of the logits; 0 = 1 / sqrt(head_dim).
+    /// Scale of the logits; 0 = 1 / sqrt(head_dim).
     pub scale: f32,
     /// Logits become soft_cap x tanh(logit / soft_cap); 0 = off.
     pub soft_cap: f32,
@@ -84,7 +84,7 @@ impl Geometry {
     }
 }
 
-/// What shares one range and one minimum.
+/// How groups run, which share one range and one minimum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Axis {
     /// Consecutive tokens of one channel.
@@ -96,7 +96,7 @@ pub enum Axis {
 /// How a page ranks the key channels that it boosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Score {
+pub enum Ranking {
     /// Mean |K| over the page.
     Key,
     /// Mean |Q| of all tokens so far x range of K over the page.
@@ -108,10 +108,10 @@ pub enum Score {
 pub struct Boost {
     pub channels: u32,
     pub bits: u32,
-    pub score: Score,
+    pub ranking: Ranking,
 }
 
-/// What the two values of a 1-bit code stand for.
+/// The two values that 1-bit codes stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OneBit {
     /// Mean -+ mean absolute deviation of the group.
@@ -134,13 +134,13 @@ impl OneBit {
 pub struct KeyRule {
     pub bits: u32,
     pub axis: Axis,
-    /// Tokens or channels that share a range; 0 = the page or the head.
+    /// Tokens or channels of a group; 0 = the page or the head.
     pub group: u32,
     pub boost: Option<Boost>,
-    /// `[head_dim]` static classes; not together with a boost.
+    /// `[head_dim]` channel classes; not together with a boost.
     pub channel_bits: Option<Vec<u8>>,
     pub one_bit: OneBit,
-    /// Share of its range, about the middle, that a group packed at 2 bits keeps; 1 = all of it.
+    /// Share of its range, about the midpoint, that a group packed at 2 bits keeps; 1 = the whole.
     pub clip: f32,
 }
 
@@ -162,10 +162,10 @@ impl KeyRule {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ValueRule {
     pub bits: u32,
-    /// Channels that share a range; 0 = the head.
+    /// Channels of a group; 0 = the head.
     pub group: u32,
     pub one_bit: OneBit,
-    /// As of keys.
+    /// As for keys.
     pub clip: f32,
 }
 
@@ -175,7 +175,7 @@ impl ValueRule {
     }
 }
 
-/// How ranges and minima are stored.
+/// The number format of ranges and minima.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Metadata {
     F16,
@@ -183,7 +183,7 @@ pub enum Metadata {
     F8,
 }
 
-/// How relevant a chunk of a context is, and so how wide it is kept.
+/// The class of a chunk: how relevant it is, and so at which width it is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChunkClass {
     Low,
@@ -215,16 +215,16 @@ impl ChunkClass {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChunkRule {
     pub chunk_tokens: u32,
-    /// What caps the widths of a class: 2, 4, 8 or 16, ascending.
+    /// Upper limits of the widths of a class: 2, 4, 8 or 16, ascending.
     pub low_bits: u32,
     pub middle_bits: u32,
     pub high_bits: u32,
-    /// Of the thresholds between the classes, from 0 with a sum below 1.
+    /// These set the thresholds between the classes; from 0, with a sum below 1.
     pub alpha: f32,
     pub beta: f32,
-    /// Pages of one class lie together.
+    /// Pages of one class are neighbours.
     pub reorder: bool,
-    /// Tokens behind the context stay at 16 bits.
+    /// Tokens after the context stay at 16 bits.
     pub hold: bool,
 }
 
@@ -243,7 +243,7 @@ impl Default for ChunkRule {
     }
 }
 
-/// How many chunks of a context have which class.
+/// How many chunks of a context have each class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkMix {
     pub n_low: u32,
@@ -251,7 +251,7 @@ pub struct ChunkMix {
     pub n_high: u32,
 }
 
-/// Which layers or KV heads a setter means.
+/// The layers or KV heads that a setter changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Which {
     All,
@@ -267,7 +267,7 @@ impl Which {
     }
 }
 
-/// What a plan costs, exactly; see `lk_plan_size`.
+/// The exact bytes of a plan; see `lk_plan_size`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PlanSize {
@@ -303,8 +303,8 @@ pub struct Plan {
     raw: *mut sys::lk_plan,
 }
 
-// SAFETY: handles may move between threads; const calls run beside const calls, and the others
-// take &mut self here.
+// SAFETY: handles may move between threads; const calls may run at the same time, and the other
+// calls take &mut self here.
 unsafe impl Send for Plan {}
 unsafe impl Sync for Plan {}
 
@@ -312,7 +312,7 @@ fn c_text(text: &str, name: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::argument(format!("{} has a zero byte inside", name)))
 }
 
-/// C reads head_dim numbers, at most 256; what is missing is a NaN, which it refuses.
+/// C reads head_dim numbers, at most 256; missing numbers become NaNs, which it refuses.
 fn padded(numbers: Option<&[f32]>) -> Option<Vec<f32>> {
     numbers.map(|numbers| {
         let mut padded = numbers.to_vec();
@@ -343,7 +343,7 @@ impl Plan {
     /// Read a plan from untrusted text (docs/PLAN.md).
     pub fn from_json(text: &str) -> Result<Self> {
         let mut raw = ptr::null_mut();
-        // SAFETY: the text has the length that is told.
+        // SAFETY: the text has the passed length.
         unsafe {
             check(sys::lk_plan_from_json(text.as_ptr() as *const c_char, text.len(), &mut raw))?
         };
@@ -352,7 +352,7 @@ impl Plan {
 
     pub fn to_json(&self) -> Result<String> {
         let mut needed = 0;
-        // SAFETY: the buffers have the capacities that are told.
+        // SAFETY: the buffers have the passed capacities.
         unsafe {
             check(sys::lk_plan_to_json(self.raw, ptr::null_mut(), 0, &mut needed))?;
             let mut text = vec![0u8; needed];
@@ -405,12 +405,12 @@ impl Plan {
         if let Some(boost) = &rule.boost {
             raw.boost_channels = boost.channels;
             raw.boost_bits = boost.bits;
-            raw.boost_ranking = match boost.score {
-                Score::Key => sys::LK_RANKING_KEY,
-                Score::QueryRange => sys::LK_RANKING_QUERY_RANGE,
+            raw.boost_ranking = match boost.ranking {
+                Ranking::Key => sys::LK_RANKING_KEY,
+                Ranking::QueryRange => sys::LK_RANKING_QUERY_RANGE,
             };
         }
-        // The library reads head_dim bytes of every layer that is meant, so the longest decides.
+        // The library reads head_dim bytes, at most 256; missing bytes are widths of 0, which it refuses.
         let padded;
         if let Some(bits) = &rule.channel_bits {
             let mut bytes = bits.clone();
@@ -451,8 +451,8 @@ impl Plan {
         Ok(self)
     }
 
-    /// What the key channels are divided by before they are stored, `[head_dim]`; None removes them.
-    /// See `lk_plan_set_key_scales`.
+    /// Divisors of the key channels before they are stored, `[head_dim]`; None removes them. See
+    /// `lk_plan_set_key_scales`.
     pub fn set_key_scales(
         &mut self,
         layer: Which,
@@ -485,7 +485,7 @@ impl Plan {
         Ok(self)
     }
 
-    /// The plan's chunks, None without.
+    /// The plan's chunks; None = no chunks.
     pub fn chunks(&self) -> Result<Option<ChunkRule>> {
         let mut raw = initial(sys::lk_chunk_rule_init)?;
         unsafe { check(sys::lk_plan_get_chunks(self.raw, &mut raw))? };
@@ -522,7 +522,7 @@ impl Plan {
         Ok(self)
     }
 
-    /// The widths that a layer may take, descending, and the one of its next pages.
+    /// The ladder of a layer, widest rung first, and the rung at which it packs new pages.
     pub fn set_ladder(&mut self, layer: Which, rungs: &[u8], rung: u32) -> Result<&mut Self> {
         let n_rungs = u32::try_from(rungs.len()).unwrap_or(u32::MAX);
         unsafe {
@@ -532,7 +532,7 @@ impl Plan {
     }
 
     /// Width in bits of one channel in a packed page at a rung of the layer's ladder (0 = the
-    /// layer's own) and of a chunk's class, and the one that a page may boost it to.
+    /// layer's own) and of a chunk class, and its width where the page boosts it.
     pub fn width(
         &self,
         layer: u32,
@@ -559,7 +559,7 @@ impl Plan {
         Ok((bits, boosted))
     }
 
-    /// Is the plan whole, and made for this geometry?
+    /// Check that the plan is complete, and made for this geometry.
     pub fn validate(&self, geometry: Option<&Geometry>) -> Result<()> {
         match geometry {
             None => unsafe { check(sys::lk_plan_validate(self.raw, ptr::null())) },
@@ -569,7 +569,7 @@ impl Plan {
         }
     }
 
-    /// Bytes for `n_sequences` sequences filled side by side to `n_tokens` tokens each in steps of
+    /// Bytes for `n_sequences` sequences of `n_tokens` tokens each, filled together in steps of
     /// `step_tokens`.
     pub fn bytes(&self, n_tokens: u64, n_sequences: u32, step_tokens: u32) -> Result<PlanSize> {
         let mut raw = initial(sys::lk_plan_size_init)?;
@@ -579,7 +579,7 @@ impl Plan {
         Ok(PlanSize::of(&raw))
     }
 
-    /// The same once the chunks of all contexts have their first classes; see
+    /// The same after the chunks of all contexts got their first classes; see
     /// `lk_plan_chunk_bytes`.
     pub fn chunk_bytes(
         &self,
@@ -606,7 +606,7 @@ impl Plan {
         Ok(PlanSize::of(&raw))
     }
 
-    /// The handle of the C interface. It stays this plan's.
+    /// The handle of the C interface. The plan keeps it.
     pub fn as_raw(&self) -> *mut sys::lk_plan {
         self.raw
     }

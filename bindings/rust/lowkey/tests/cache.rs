@@ -1,4 +1,4 @@
-//! The crate as a host uses it: what is promised, and each misuse that compiles.
+//! Caches, steps and sequences as a host uses them, and each misuse that compiles.
 use lowkey::*;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -12,7 +12,7 @@ fn geometry() -> Geometry {
     Geometry::uniform(LAYERS, Layer::new(QUERY_HEADS as u32, KV_HEADS as u32, HEAD_DIM as u32))
 }
 
-/// Values that depend on their place alone.
+/// Values that depend only on their position.
 fn values(tokens: std::ops::Range<usize>, heads: usize, salt: u64) -> Vec<f32> {
     let width = heads * HEAD_DIM;
     tokens
@@ -84,10 +84,10 @@ fn versions_and_devices() {
 fn chunks_give_what_one_prompt_gives() {
     let rig = Rig::new("fp16");
     let cache = rig.cache();
-    let (whole, parts) = (cache.add_sequence().unwrap(), cache.add_sequence().unwrap());
+    let (whole, chunked) = (cache.add_sequence().unwrap(), cache.add_sequence().unwrap());
     let all = step(&cache, &whole, 0..200).unwrap();
-    step(&cache, &parts, 0..150).unwrap();
-    let last = step(&cache, &parts, 150..200).unwrap();
+    step(&cache, &chunked, 0..150).unwrap();
+    let last = step(&cache, &chunked, 150..200).unwrap();
     let tail = &all[150 * QUERY_HEADS * HEAD_DIM..];
     let apart = last.iter().zip(tail).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(apart < 1e-3, "{}", apart);
@@ -131,7 +131,7 @@ fn sequences_go_when_they_are_dropped() {
     let cache = rig.cache();
     let (kept, other) = (cache.add_sequence().unwrap(), cache.add_sequence().unwrap());
     let open = cache.step(&[(&kept, 1)]).unwrap();
-    drop(other); // refused while a step is open, done behind it
+    drop(other); // removed after the step that is open now
     assert_eq!(cache.stats().unwrap().n_sequences, 2);
     open.discard();
     assert_eq!(cache.stats().unwrap().n_sequences, 1);
@@ -233,7 +233,7 @@ fn plans_are_built_and_read_back() {
     assert_eq!(Plan::preset("a\0b", &geometry).err().unwrap().kind, ErrorKind::Argument);
     let mut plan = Plan::preset("fp16", &geometry).unwrap();
     let key = KeyRule {
-        boost: Some(Boost { channels: 16, bits: 4, score: Score::Key }),
+        boost: Some(Boost { channels: 16, bits: 4, ranking: Ranking::Key }),
         ..KeyRule::new(2)
     };
     plan.set_name("mine")
@@ -294,12 +294,12 @@ fn logs_arrive_and_their_panics_stay_in_rust() {
 }
 
 #[test]
-fn a_monitor_looks_on_from_another_thread() {
+fn a_monitor_reads_from_another_thread() {
     let rig = Rig::new("kitty");
     let cache = rig.cache();
     let monitor = cache.monitor();
     thread::scope(|scope| {
-        let looks = scope.spawn(move || {
+        let reader = scope.spawn(move || {
             let mut most = 0;
             while most < 64 {
                 monitor.poll().unwrap();
@@ -312,7 +312,7 @@ fn a_monitor_looks_on_from_another_thread() {
         for at in 0..64 {
             step(&cache, &sequence, at..at + 1).unwrap();
         }
-        assert_eq!(looks.join().unwrap(), 64);
+        assert_eq!(reader.join().unwrap(), 64);
     });
 }
 
@@ -332,20 +332,20 @@ fn a_cache_moves_between_threads() {
 }
 
 #[test]
-fn parts_merge_to_the_whole() {
+fn splits_merge_to_the_whole() {
     let context = Context::cpu().unwrap();
     let (a, b) = (vec![1f32; HEAD_DIM], vec![3f32; HEAD_DIM]);
     let (lse_a, lse_b) = ([0f32], [0f32]);
     let mut out = vec![0f32; HEAD_DIM];
     let mut lse = [0f32];
-    let parts = [
+    let splits = [
         (Tensor::new(&a, 1, HEAD_DIM).unwrap(), Tensor::new(&lse_a, 1, 1).unwrap()),
         (Tensor::new(&b, 1, HEAD_DIM).unwrap(), Tensor::new(&lse_b, 1, 1).unwrap()),
     ];
     merge(
         &context,
         None,
-        &parts,
+        &splits,
         TensorMut::new(&mut out, 1, HEAD_DIM).unwrap(),
         Some(TensorMut::new(&mut lse, 1, 1).unwrap()),
     )
@@ -474,7 +474,7 @@ fn pages_shrink_for_a_lower_budget() {
 const CHUNKS: usize = 12;
 const CONTEXT: usize = 32 + CHUNKS * 32;
 
-/// A prompt that waits for classes.
+/// A deferred prompt.
 fn deferred<'c>(cache: &'c Cache<'_>) -> Sequence<'c> {
     let mut sequence = cache.add_sequence().unwrap();
     sequence.defer(Defer::Refuse).unwrap();
@@ -492,10 +492,10 @@ fn chunks_are_scored_by_attention_and_kept_by_class() {
     let cache = rig.cache();
     let mut sequence = cache.add_sequence().unwrap();
     sequence.defer(Defer::Pack).unwrap();
-    sequence.watch_chunks(Some(chunks::Watch::new(4, CHUNKS as u32))).unwrap();
-    assert_eq!(sequence.chunk_attention(12).unwrap_err().kind, ErrorKind::State);
+    sequence.score_attention(Some(chunks::Attention::new(4, CHUNKS as u32))).unwrap();
+    assert_eq!(sequence.attention_scores(12).unwrap_err().kind, ErrorKind::State);
     step(&cache, &sequence, 0..CONTEXT + 4).unwrap();
-    let scores = sequence.chunk_attention(CHUNKS as u32).unwrap();
+    let scores = sequence.attention_scores(CHUNKS as u32).unwrap();
     assert!((scores.iter().sum::<f32>() - 1.0).abs() < 1e-3, "{:?}", scores);
     let (classes, _) = chunks::by_quota(&scores, chunks::Quota::default()).unwrap();
     let before = sequence.chunks().unwrap();
@@ -506,10 +506,10 @@ fn chunks_are_scored_by_attention_and_kept_by_class() {
     assert_eq!((kept.chunk_tokens, kept.first_token, kept.n_narrower), (32, 32, 0));
     assert!(kept.assigned.iter().flatten().eq(&classes));
     assert!(kept.stored.iter().zip(&kept.assigned).all(|(stored, assigned)| stored >= assigned));
-    let mut places = kept.order.clone();
-    places.sort_unstable();
-    assert!(places.into_iter().eq(0..CHUNKS as u32));
-    sequence.watch_chunks(None).unwrap();
+    let mut order = kept.order.clone();
+    order.sort_unstable();
+    assert!(order.into_iter().eq(0..CHUNKS as u32));
+    sequence.score_attention(None).unwrap();
     step(&cache, &sequence, CONTEXT + 4..CONTEXT + 5).unwrap();
 }
 
@@ -551,8 +551,8 @@ fn misuse_of_chunks_is_refused() {
     assert_eq!(error.kind, ErrorKind::Argument);
     let error = sequence.assign_chunks(CONTEXT as u64, &low, Some(&[f32::NAN; 12])).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Data);
-    let far = chunks::Watch { layers: &[9], ..chunks::Watch::new(1, 1) };
-    assert_eq!(sequence.watch_chunks(Some(far)).unwrap_err().kind, ErrorKind::NotFound);
+    let far = chunks::Attention { layers: &[9], ..chunks::Attention::new(1, 1) };
+    assert_eq!(sequence.score_attention(Some(far)).unwrap_err().kind, ErrorKind::NotFound);
     assert!(!sequence.chunks().unwrap().is_assigned);
 }
 
@@ -576,16 +576,17 @@ fn chunks_are_scored_without_a_cache() {
     assert!(chunks::cosine(of(&embeddings), Tensor::new(&[1f32], 1, 1).unwrap()).is_err());
 
     let bm25 = chunks::Bm25::default();
-    let scores = chunks::bm25_of(bm25, &[1, 2, 3, 3], &[0, 2, 4], &[3]).unwrap();
+    let scores = chunks::score_bm25_of(bm25, &[1, 2, 3, 3], &[0, 2, 4], &[3]).unwrap();
     assert!(scores[1] > scores[0] && scores[0] == 0.0);
-    let scores = chunks::bm25(chunks::Bm25 { chunk_tokens: 3, ..bm25 }, &[1; 8], &[1]).unwrap();
+    let scores =
+        chunks::score_bm25(chunks::Bm25 { chunk_tokens: 3, ..bm25 }, &[1; 8], &[1]).unwrap();
     assert_eq!(scores.len(), 2);
     for starts in [&[0u64, 5][..], &[0, 3, 2], &[]] {
-        let error = chunks::bm25_of(bm25, &[1, 2, 3, 4], starts, &[3]).unwrap_err();
+        let error = chunks::score_bm25_of(bm25, &[1, 2, 3, 4], starts, &[3]).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Argument);
     }
     let whole = chunks::Bm25 { chunk_tokens: 0, ..bm25 };
-    assert_eq!(chunks::bm25(whole, &[1; 8], &[1]).unwrap_err().kind, ErrorKind::Argument);
+    assert_eq!(chunks::score_bm25(whole, &[1; 8], &[1]).unwrap_err().kind, ErrorKind::Argument);
 
     let sorted = chunks::by_thresholds(&[0.0, 0.5, 1.0], 0.25, 0.25).unwrap();
     assert_eq!(sorted.classes, [ChunkClass::Low, ChunkClass::Middle, ChunkClass::High]);
@@ -639,7 +640,10 @@ fn fill(cache: &Cache<'_>, sequence: &Sequence<'_>) -> Error {
     (0..512).find_map(|_| step(cache, sequence, 0..64).err()).unwrap()
 }
 
-fn crowded<'c>(rig: &'c Rig, answer: impl FnMut(Pressure) -> Relief + Send + 'static) -> Cache<'c> {
+fn crowded<'c>(
+    rig: &'c Rig,
+    answer: impl FnMut(Pressure) -> PressureAction + Send + 'static,
+) -> Cache<'c> {
     let options =
         CacheOptions::new(3 << 20).max_budget_bytes(4 << 20).slab_bytes(256 << 10).max_sequences(3);
     Cache::with_pressure(&rig.context, &rig.geometry, &rig.plan, options, answer).unwrap()
@@ -648,25 +652,25 @@ fn crowded<'c>(rig: &'c Rig, answer: impl FnMut(Pressure) -> Relief + Send + 'st
 #[test]
 fn pressure_removes_raises_and_refuses() {
     let rig = Rig::new("fp16");
-    let asked = Arc::new(Mutex::new(Vec::new()));
+    let calls = Arc::new(Mutex::new(Vec::new()));
     let victim_id = Arc::new(Mutex::new(0));
-    let (seen, id) = (Arc::clone(&asked), Arc::clone(&victim_id));
-    let cache = crowded(&rig, move |question| {
+    let (seen, id) = (Arc::clone(&calls), Arc::clone(&victim_id));
+    let cache = crowded(&rig, move |pressure| {
         let mut seen = seen.lock().unwrap();
-        seen.push(question);
+        seen.push(pressure);
         match seen.len() {
-            1 => Relief::Remove(vec![*id.lock().unwrap()]),
-            2 => Relief::Budget(question.budget_bytes + (1 << 20)),
-            _ => Relief::Refuse,
+            1 => PressureAction::Remove(vec![*id.lock().unwrap()]),
+            2 => PressureAction::Budget(pressure.budget_bytes + (1 << 20)),
+            _ => PressureAction::Refuse,
         }
     });
     let (victim, kept) = (cache.add_sequence().unwrap(), cache.add_sequence().unwrap());
     *victim_id.lock().unwrap() = victim.id();
     step(&cache, &victim, 0..256).unwrap();
     assert_eq!(fill(&cache, &kept).kind, ErrorKind::Budget);
-    let asked = asked.lock().unwrap();
-    assert!(asked.len() >= 3 && asked[0].shortfall_bytes > 0, "{:?}", asked);
-    assert!(asked[0].budget_bytes == 3 << 20 && asked[0].capacity >= 3, "{:?}", asked);
+    let calls = calls.lock().unwrap();
+    assert!(calls.len() >= 3 && calls[0].shortfall_bytes > 0, "{:?}", calls);
+    assert!(calls[0].budget_bytes == 3 << 20 && calls[0].capacity >= 3, "{:?}", calls);
     let stats = cache.stats().unwrap();
     assert_eq!((stats.budget_bytes, stats.n_sequences), (4 << 20, 1));
     assert_eq!(victim.len().unwrap_err().kind, ErrorKind::NotFound);
@@ -675,12 +679,12 @@ fn pressure_removes_raises_and_refuses() {
 #[test]
 fn pressure_without_meaning_is_refused() {
     let rig = Rig::new("fp16");
-    let answers: [fn(Pressure) -> Relief; 5] = [
+    let answers: [fn(Pressure) -> PressureAction; 5] = [
         |_| panic!("of the host's own making"),
-        |_| Relief::Budget(1),
-        |_| Relief::Budget(5 << 20),
-        |_| Relief::Remove(vec![1; 9]),
-        |_| Relief::Remove(vec![999]),
+        |_| PressureAction::Budget(1),
+        |_| PressureAction::Budget(5 << 20),
+        |_| PressureAction::Remove(vec![1; 9]),
+        |_| PressureAction::Remove(vec![999]),
     ];
     for answer in answers {
         let cache = crowded(&rig, answer);
