@@ -1,7 +1,9 @@
 use crate::context::Context;
 use crate::error::{check, initial, Error, Result};
-use crate::plan::{Geometry, Plan, Which};
+use crate::geometry::Geometry;
+use crate::plan::Plan;
 use crate::pressure::{self, Pressure, PressureAction, PressureFn};
+use crate::rules::Which;
 use crate::step::{Step, StepOptions};
 use lowkey_sys as sys;
 use std::cell::RefCell;

@@ -14,7 +14,7 @@
 use crate::cache::Sequence;
 use crate::context::Context;
 use crate::error::{check, initial, Error, Result};
-use crate::plan::ChunkClass;
+use crate::rules::ChunkClass;
 use crate::step::Queue;
 use crate::tensor::{check_shape, Shape, Tensor, TensorMut};
 use lowkey_sys as sys;

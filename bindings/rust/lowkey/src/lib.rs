@@ -33,9 +33,11 @@ mod cache;
 pub mod chunks;
 mod context;
 mod error;
+mod geometry;
 mod merge;
 mod plan;
 mod pressure;
+mod rules;
 mod snapshot;
 mod step;
 mod tensor;
@@ -44,13 +46,15 @@ pub use cache::{Cache, CacheOptions, Monitor, Sequence, Stats};
 pub use chunks::{Chunks, Defer};
 pub use context::{devices, Backend, Capability, Context, ContextOptions, DeviceInfo, LogLevel};
 pub use error::{Error, ErrorKind, Result};
+pub use geometry::{Geometry, Layer};
 pub use lowkey_sys as sys;
 pub use merge::merge;
-pub use plan::{
-    Axis, Boost, ChunkClass, ChunkMix, ChunkRule, Geometry, KeyRule, Layer, Metadata, OneBit, Plan,
-    PlanSize, Ranking, ValueRule, Which,
-};
+pub use plan::{Plan, PlanSize};
 pub use pressure::{Pressure, PressureAction};
+pub use rules::{
+    Axis, Boost, ChunkClass, ChunkMix, ChunkRule, KeyRule, Metadata, OneBit, Ranking, ValueRule,
+    Which,
+};
 pub use snapshot::SnapshotOptions;
 pub use step::{Appended, Queue, Step, StepOptions};
 pub use tensor::{Bf16, Element, Tensor, TensorMut, F16};
