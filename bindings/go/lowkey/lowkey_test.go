@@ -3,6 +3,7 @@ package lowkey
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"path/filepath"
 	"runtime"
@@ -281,7 +282,7 @@ func TestBudgetsHold(t *testing.T) {
 	for i := 0; ; i++ {
 		step, err := cache.Begin(StepOptions{}, NewTokens{sequence, 128})
 		if err != nil {
-			wants(t, err, Budget, "lacks")
+			wants(t, err, Budget, fmt.Sprintf("the budget of %d bytes", size.CacheBytes))
 			break
 		}
 		run(t, step, 256+128*i)

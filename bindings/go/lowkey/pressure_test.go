@@ -50,7 +50,7 @@ func TestPressureRemovesRaisesAndRefuses(t *testing.T) {
 	victim = must[*Sequence](t)(cache.AddSequence())
 	kept := must[*Sequence](t)(cache.AddSequence())
 	take(t, victim, 256)
-	wants(t, fill(t, kept), Budget, "lacks")
+	wants(t, fill(t, kept), Budget, "the budget of 4194304 bytes")
 	if first := (*calls)[0]; len(*calls) < 3 || first.ShortfallBytes == 0 || first.BudgetBytes != 3<<20 {
 		t.Fatal(*calls)
 	}

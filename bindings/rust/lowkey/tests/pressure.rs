@@ -18,7 +18,8 @@ fn budgets_hold() {
     step(&cache, &sequence, 0..256).unwrap();
     let error = (0..64).find_map(|_| step(&cache, &sequence, 0..128).err()).unwrap();
     assert_eq!(error.kind, ErrorKind::Budget);
-    assert!(error.sentence.contains("lacks"), "{}", error);
+    let budget = format!("the budget of {} bytes", bytes.cache_bytes);
+    assert!(error.sentence.contains(&budget), "{}", error);
 }
 
 #[test]
