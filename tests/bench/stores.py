@@ -191,7 +191,7 @@ class LowkeyStore:
         self.store.shrink(bits)
         self.synchronize()
         self.shrinks.append({'bits': bits, 'tokens': self.n_filled, 'ms': (time.perf_counter() - begin) * 1e3,
-                             'halves': self.store.stats().pages_shrunk - before})
+                             'pages': self.store.stats().pages_shrunk - before})
 
     def close(self) -> None:
         self.cache.close()

@@ -21,7 +21,7 @@ STATISTICS = {'key_min': 1, 'key_max': 2, 'key_range': 3, 'key_mean': 4, 'key_ma
 SCOPES = {'head': 1, 'layer': 2}
 RETRIEVAL = {'none': 1, 'key': 2, 'key-value': 3}
 SENSITIVITIES = {'gradient': 1, 'output': 2}
-PAIRINGS = {'halves': 1, 'interleaved': 2}
+PAIRINGS = {'rotate-half': 1, 'interleaved': 2}
 POSITION_SCALE = 4
 SCALE_EXPONENTS = 21
 COST_CLIPS = (0.85, 0.7)
@@ -138,7 +138,7 @@ class PmKvq(Fields):
 class Rope(Fields):
     """How positions rotate keys and queries.
 
-    pairing      pairs of channels: i and i + channels / 2 ("halves"), or 2 i and 2 i + 1 ("interleaved")
+    pairing      pairs of channels: i and i + channels / 2 ("rotate-half"), or 2 i and 2 i + 1 ("interleaved")
     channels     how many first channels of a head rotate; 0 = all
     base         frequency i is base ** (-2 i / channels)
     frequencies  the frequency of each pair, instead of base
@@ -147,7 +147,7 @@ class Rope(Fields):
     _struct = _abi.Rope
     _tables = {'pairing': PAIRINGS}
 
-    pairing: str = 'halves'
+    pairing: str = 'rotate-half'
     channels: int = 0
     base: float = 10000.0
     frequencies: tuple[float, ...] = ()
@@ -182,7 +182,7 @@ class ScaleSearch(Fields):
     _struct = _abi.ScaleSearch
     _tables = {'pairing': PAIRINGS}
 
-    pairing: str = 'halves'
+    pairing: str = 'rotate-half'
     channels: int = 0
     key_bits: int = 4
     value_bits: int = 4
@@ -426,7 +426,7 @@ class Calibrator:
         # For an index without a layer, the call that gets this buffer refuses.
         return self.geometry.layers[layer].head_dim if 0 <= layer < len(self.geometry.layers) else 1
 
-    def pair_maxima(self, layer: int, kv_head: int, pairing: str = 'halves', channels: int = 0) -> list[float]:
+    def pair_maxima(self, layer: int, kv_head: int, pairing: str = 'rotate-half', channels: int = 0) -> list[float]:
         """For each channel, the largest abs K of its RoPE pair."""
         values = (ctypes.c_float * self._head_dim(layer))()
         self._call(self._lk.lk_calibrator_get_pair_maxima, layer, kv_head, number_of(PAIRINGS, pairing, 'pairing'),
