@@ -116,7 +116,7 @@ class LowkeyCache(HostCache):
         if geometry != cache.geometry:
             raise ArgumentError('the cache was made for another geometry than geometry_of() gives for this model')
         if not chosen or len({sequence.id for sequence in chosen}) < len(chosen):
-            raise ArgumentError(f'sequences are {chosen}: give at least one, each once')
+            raise ArgumentError(f'sequences are {chosen}: give at least one sequence, each once')
         if any(sequence.cache is not cache for sequence in chosen):
             raise ArgumentError('a sequence belongs to another cache')
         lengths = torch.tensor([len(sequence) for sequence in chosen])
