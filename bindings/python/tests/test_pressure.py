@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cache does when bytes are lacking."""
+"""How a cache reclaims bytes: shrinking, eviction, the pressure callback."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def test_eviction(context):
 
 
 def test_pressure(context):
-    """A function lets go of a sequence, then raises the budget, then refuses."""
-    asked = []
+    """A callback removes a sequence, then raises the budget, then refuses."""
+    calls = []
 
     def pressure(question):
-        asked.append(question)
-        return [[victim], question.budget_bytes + 2**20, None][min(len(asked), 3) - 1]
+        calls.append(question)
+        return [[victim], question.budget_bytes + 2**20, None][min(len(calls), 3) - 1]
 
     with small(context, max_budget='4MiB', pressure=pressure) as cache:
         victim, kept = cache.add(), cache.add()
         fill(cache, victim, 8)
         with pytest.raises(lowkey.BudgetError):
             fill(cache, kept, 500)
-        assert len(asked) >= 3 and cache.budget == 4 * 2**20
-        assert asked[0].shortfall_bytes > 0 and asked[0].budget_bytes == 3 * 2**20
+        assert len(calls) >= 3 and cache.budget == 4 * 2**20
+        assert calls[0].shortfall_bytes > 0 and calls[0].budget_bytes == 3 * 2**20
         with pytest.raises(lowkey.NotFoundError):
             len(victim)
 
