@@ -93,10 +93,10 @@ __device__ __forceinline__ float exp2_fast(float x) {
 }
 __device__ __forceinline__ uint32_t as_word(__half2 h) { return *reinterpret_cast<uint32_t *>(&h); }
 __device__ __forceinline__ __half2 as_half2(uint32_t w) { return *reinterpret_cast<__half2 *>(&w); }
-__device__ __forceinline__ uint32_t pack_halves(float low, float high) {
+__device__ __forceinline__ uint32_t pack_f16(float low, float high) {
     return as_word(__floats2half2_rn(low, high));
 }
-__device__ __forceinline__ uint32_t multiply_halves(uint32_t a, uint32_t b) {
+__device__ __forceinline__ uint32_t multiply_f16(uint32_t a, uint32_t b) {
     return as_word(__hmul2(as_half2(a), as_half2(b)));
 }
 

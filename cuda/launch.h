@@ -25,12 +25,12 @@ cudaError_t launch_append(const StepView &step, const LayerArg &layer, const Ten
                           uint32_t n_tokens, cudaStream_t stream);
 
 // Pack pages; bytes as docs/FORMAT.md has them. head_dim and page_tokens: the largest of the jobs.
-cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
+cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const FormatInfo *formats,
                         uint32_t head_dim, uint32_t page_tokens, cudaStream_t stream);
-cudaError_t launch_dequantize(const DequantizeJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
+cudaError_t launch_dequantize(const DequantizeJob *jobs, uint32_t n_jobs, const FormatInfo *formats,
                               cudaStream_t stream);
 // Move chosen tokens of 16-bit pages to earlier positions.
-cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
+cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const FormatInfo *formats,
                         cudaStream_t stream);
 // Shrink pages by one step of the ladder, in place or to another slot, or copy them.
 cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_pages,

@@ -34,7 +34,7 @@ struct StepView {
     const BlockInfo *blocks;
     const uint64_t *ancestors;  // [n_tokens] bit i: new token i of the sequence is visible; trees
     const uint32_t *positions;  // [n_tokens] of trees
-    const FormatInfo *classes;
+    const FormatInfo *formats;
     Report *report;
 };
 

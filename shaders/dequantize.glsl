@@ -16,14 +16,14 @@ struct LaneValues {
     vec4 high;  // row lane / 4 + 8
 };
 
-uvec4 halves_of(uvec2 words) {
+uvec4 f16_of(uvec2 words) {
     return uvec4(words.x & 0xFFFFu, words.x >> 16, words.y & 0xFFFFu, words.y >> 16);
 }
 uvec4 bytes_of(uint word) { return uvec4(word, word >> 8, word >> 16, word >> 24) & 0xFFu; }
 
 // Registers of a tile as its two rows.
-uvec4 low_row(uvec4 registers) { return halves_of(registers.xz); }
-uvec4 high_row(uvec4 registers) { return halves_of(registers.yw); }
+uvec4 low_row(uvec4 registers) { return f16_of(registers.xz); }
+uvec4 high_row(uvec4 registers) { return f16_of(registers.yw); }
 
 // Small codes by their position in a mantissa, at the rate of additions.
 vec4 codes_to_floats(uvec4 codes) { return uintBitsToFloat(codes | 0x4B000000u) - 8388608.0; }
@@ -43,7 +43,7 @@ uvec2 load_parameter_words(Address array, uint parameter_bytes, uint index, bool
 }
 vec4 parameters_of(uvec2 words, uint parameter_bytes, uint index) {
     return parameter_bytes == 1u ? f8s_to_floats(bytes_of(words.x >> 8u * (index % 4u)))
-                              : halves_to_floats(halves_of(words));
+                              : f16_to_floats(f16_of(words));
 }
 
 uint parameter_index(FormatInfo c, StripPosition position, uint tile, uint lane) {
@@ -121,15 +121,15 @@ void resolve_shared(FormatInfo c, StripPosition position, Address payload, uint 
     }
 }
 
-LaneValues values_of_halves(uvec4 low, uvec4 high) {
-    return LaneValues(halves_to_floats(low), halves_to_floats(high));
+LaneValues values_of_f16(uvec4 low, uvec4 high) {
+    return LaneValues(f16_to_floats(low), f16_to_floats(high));
 }
 
 // The values of what load_lane() has loaded.
 LaneValues values_of(FormatInfo c, StripPosition position, Address payload, uint tile, uint lane,
                      LaneWords words) {
     if (position.bits == 16u)
-        return values_of_halves(low_row(words.codes), high_row(words.codes));
+        return values_of_f16(low_row(words.codes), high_row(words.codes));
     uvec4 registers = codes_of(words.codes.xy, position.bits == 3u ? 2u : position.bits, tile);
     if (position.bits == 3u)
         registers |= codes_of(words.codes.zw, 1u, tile) << 2;

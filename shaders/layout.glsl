@@ -9,8 +9,8 @@
 #include "format/format_const.h"
 #include "shaders/tables.glsl"
 
-const uint kLaneHalves = 8u;  // of a tile
-const uint kTileHalves = kLaneHalves * LK_LANES;
+const uint kLaneValues = 8u;  // of a tile
+const uint kTileValues = kLaneValues * LK_LANES;
 
 uint plane_bits(uint plane) { return plane == 0u ? 16u : plane == 1u ? 8u : 6u - plane; }
 
@@ -94,14 +94,14 @@ uvec4 load_codes(Address strip, uint page_tokens, uint bits, uint tile, uint lan
 
 // Where (token, channel) lies in a half page at 16 bits, in halves: the sum of two offsets.
 uint row_offset(uint row) {
-    return LK_TILE_LANE(row, 0u) * kLaneHalves + 2u * LK_TILE_REGISTER(row, 0u);
+    return LK_TILE_LANE(row, 0u) * kLaneValues + 2u * LK_TILE_REGISTER(row, 0u);
 }
 uint k_offset(uint k) {
-    return LK_TILE_LANE(0u, k) * kLaneHalves + 2u * LK_TILE_REGISTER(0u, k) + LK_TILE_HALF(k);
+    return LK_TILE_LANE(0u, k) * kLaneValues + 2u * LK_TILE_REGISTER(0u, k) + LK_TILE_HALF(k);
 }
 uint raw_token_offset(bool is_value, uint token) {
     const uint in_tile = token % LK_TILE_TOKENS;
-    return token / LK_TILE_TOKENS * kTileHalves +
+    return token / LK_TILE_TOKENS * kTileValues +
            (is_value ? k_offset(in_tile) : row_offset(in_tile));
 }
 uint raw_channel_offset(bool is_value, uint page_tokens, uint channel) {

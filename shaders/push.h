@@ -31,9 +31,9 @@ using uint = uint32_t;
 #define LK_NO_FAULT 0xFFFFFFFFu
 #define LK_FAULT_STEPS 16u /* whose faults are distinguished */
 #define LK_MERGE_SPLITS 16u
-#define LK_SCORE_COLUMNS 64u      /* kAttentionScoreColumns of src/format/tables.h */
-#define LK_SCORE_TOTAL_COLUMNS 8u /* of a workgroup of attention_totals */
-#define LK_SCORE_THREADS 128 /* of a workgroup of attention_scores */
+#define LK_ATTENTION_SCORE_COLUMNS 64u      /* kAttentionScoreColumns of src/format/tables.h */
+#define LK_ATTENTION_TOTAL_COLUMNS 8u /* of a workgroup of attention_totals */
+#define LK_ATTENTION_SCORE_THREADS 128 /* of a workgroup of attention_scores */
 #define LK_PUSH_BYTES 128u        /* of push constants that every device has */
 
 // A tensor [tokens][heads][channels] of the host. Element (t, h, c) lies token_stride * t +
@@ -55,7 +55,7 @@ struct StepTable {
     Address ancestors;  // u64 [n_tokens], low word first: bit i: new token i of the sequence is
                         // visible; of trees alone
     Address positions;  // u32 [n_tokens] of trees
-    Address classes;    // FormatInfo
+    Address formats;    // FormatInfo
     Address layers;     // LayerInfo [n_layers]
     Address report;     // FaultReport, in memory that the host reads
     uint n_layers;
@@ -112,7 +112,7 @@ struct AppendPush {
 // the longest run, y = jobs.
 struct JobPush {
     Address jobs;     // PackJob, DequantizeJob, MoveJob or ShrinkJob [n_jobs]
-    Address classes;  // FormatInfo
+    Address formats;  // FormatInfo
     uint n_jobs;
     uint head_dim;     // the largest of the jobs
     uint page_tokens;  // the largest of the jobs

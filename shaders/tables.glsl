@@ -89,8 +89,8 @@ struct FormatInfo {
     bool by_deviation;  // groups of 1-bit codes are measured by mean and deviation
     float clip_margin;  // cut off the range of a group of 2-bit codes at each end, a share of it
 };
-FormatInfo load_class(Address classes, uint index) {
-    ConstQuads quads = ConstQuads(address_at(classes, index, 64u));
+FormatInfo load_format(Address formats, uint index) {
+    ConstQuads quads = ConstQuads(address_at(formats, index, 64u));
     const uvec4 a = quads.at[0];
     const uvec4 b = quads.at[1];
     const uvec4 c = quads.at[2];
@@ -136,9 +136,9 @@ struct Entry {
 };
 Entry load_entry(Address entries, uint index) {
     ConstPairs pairs = ConstPairs(address_at(entries, index, 40u));
-    const uint classes = pairs.at[4].x;
-    return Entry(pairs.at[0], pairs.at[1], pairs.at[2], pairs.at[3], low_half(classes),
-                 high_half(classes));
+    const uint formats = pairs.at[4].x;
+    return Entry(pairs.at[0], pairs.at[1], pairs.at[2], pairs.at[3], low_half(formats),
+                 high_half(formats));
 }
 
 struct BlockInfo {
@@ -183,8 +183,8 @@ struct PackJob {
 };
 PackJob load_pack_job(Address jobs, uint index) {
     ConstPairs pairs = ConstPairs(address_at(jobs, index, 40u));
-    const uvec2 classes = pairs.at[4];
-    return PackJob(pairs.at[0], pairs.at[1], pairs.at[2], pairs.at[3], classes.x, classes.y);
+    const uvec2 formats = pairs.at[4];
+    return PackJob(pairs.at[0], pairs.at[1], pairs.at[2], pairs.at[3], formats.x, formats.y);
 }
 
 // Copy the first n_tokens of a half into a raw half, rounded to FP16.
@@ -198,8 +198,8 @@ struct DequantizeJob {
 };
 DequantizeJob load_dequantize_job(Address jobs, uint index) {
     ConstPairs pairs = ConstPairs(address_at(jobs, index, 40u));
-    const uvec2 classes = pairs.at[3];
-    return DequantizeJob(pairs.at[0], pairs.at[1], pairs.at[2], classes.x, classes.y, pairs.at[4].x);
+    const uvec2 formats = pairs.at[3];
+    return DequantizeJob(pairs.at[0], pairs.at[1], pairs.at[2], formats.x, formats.y, pairs.at[4].x);
 }
 
 // Tokens first_source + i, for every bit i of mask, that go to first_target and behind it.
@@ -214,9 +214,9 @@ struct MoveJob {
 };
 MoveJob load_move_job(Address jobs, uint index) {
     ConstPairs pairs = ConstPairs(address_at(jobs, index, 40u));
-    const uvec2 classes = pairs.at[2];
+    const uvec2 formats = pairs.at[2];
     const uvec2 firsts = pairs.at[3];
-    return MoveJob(pairs.at[0], pairs.at[1], classes.x, classes.y, firsts.x, firsts.y, pairs.at[4]);
+    return MoveJob(pairs.at[0], pairs.at[1], formats.x, formats.y, firsts.x, firsts.y, pairs.at[4]);
 }
 
 // Payload bytes that get narrower, or move.

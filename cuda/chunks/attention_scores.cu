@@ -128,7 +128,7 @@ __device__ inline Keys find_keys(const AttentionScoresArgs &args, uint32_t kv_he
     const BlockInfo &block = args.step.blocks[sequence.first_block + args.first_block + page];
     const Entry &entry =
         reinterpret_cast<const Entry *>(block.entries)[args.layer.first_entry + kv_head];
-    const FormatInfo &c = args.step.classes[entry.key_format];
+    const FormatInfo &c = args.step.formats[entry.key_format];
     return {&c, reinterpret_cast<const uint8_t *>(entry.key_payload),
             reinterpret_cast<const uint8_t *>(entry.key_metadata),
             reinterpret_cast<const uint8_t *>(c.permutes ? entry.key_metadata + c.permutation_offset

@@ -91,7 +91,7 @@ __device__ __forceinline__ void weigh_page(float (&x)[kPageTiles * 2], float eve
         const float factor = t % 2 ? odd : even;
         const float low = exp2_fast(fmaf(x[2 * t], factor, -row_max));
         const float high = exp2_fast(fmaf(x[2 * t + 1], factor, -row_max));
-        weights.tiles[t] = transpose(pack_halves(low, high));
+        weights.tiles[t] = transpose(pack_f16(low, high));
     }
 }
 
@@ -131,7 +131,7 @@ __device__ __forceinline__ void split_weights(const PageWeights &weights, uint32
     ranges += (lane.t() * 4 + (lane.is_upper() ? 2 : 0)) * 2;
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t) {
-        const uint32_t range = multiply_halves(load_shared1(ranges + t * 32), scale.halves);
+        const uint32_t range = multiply_f16(load_shared1(ranges + t * 32), scale.power_f16x2);
         const Bytes bytes = split_product(weights.tiles[t], range);
         const uint32_t mine = __byte_perm(bytes.high, bytes.low, 0x6240);
         const uint32_t other = __shfl_xor_sync(kAllLanes, mine, 4);
@@ -252,8 +252,8 @@ __device__ __forceinline__ void multiply_byte_values(Ring &ring, const PageWeigh
 }
 
 // Weights of a tile as a B fragment of halves, the same for both columns of a query column.
-__device__ __forceinline__ void half_fragment(uint32_t mine, const ByteLane &lane,
-                                              uint32_t (&b)[2]) {
+__device__ __forceinline__ void f16_fragment(uint32_t mine, const ByteLane &lane,
+                                             uint32_t (&b)[2]) {
     const uint32_t other = __shfl_xor_sync(kAllLanes, mine, 4);
     b[0] = lane.is_upper() ? other : mine;
     b[1] = lane.is_upper() ? mine : other;
@@ -267,7 +267,7 @@ __device__ __forceinline__ void multiply_raw_page_values(Ring &ring, const PageW
     uint32_t b[kPageTiles][2];
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t)
-        half_fragment(weights.tiles[t], lane, b[t]);
+        f16_fragment(weights.tiles[t], lane, b[t]);
 #pragma unroll
     for (int s = 0; s < kStrips; ++s) {
         const uint32_t words = ring.wait() + lane.lane * 16;
@@ -296,8 +296,8 @@ __device__ __forceinline__ float weigh_raw_tile(float (&x)[2], uint32_t first, c
         finish_logits<true>(x, rules, is_masked, first + (lane.lane >> 2), lane.t());
     const float row_max = fmaxf(column_row_max(fmaxf(x[0], x[1])), kNothing);
     const float weight = g.weight_of(row_max);
-    half_fragment(transpose(pack_halves(exp2_fast(x[0] - row_max), exp2_fast(x[1] - row_max))),
-                  lane, b);
+    f16_fragment(transpose(pack_f16(exp2_fast(x[0] - row_max), exp2_fast(x[1] - row_max))), lane,
+                 b);
     float sums[4] = {};
     mma(sums, kOnes, kOnes, kOnes, kOnes, b[0], b[1]);
     g.row_sum = fmaf(sums[0], weight, g.row_sum);

@@ -63,8 +63,8 @@ struct ByteLane {
 
 // Ranges of a page are brought to at most 64 by a power of two.
 struct RangeScale {
-    uint32_t halves;   // the power, twice
-    float step_scale;  // what 1 / 252 stands for
+    uint32_t power_f16x2;  // the power, twice
+    float step_scale;      // what 1 / 252 stands for
 
     // ranges: shared, of 128 tokens; four for each lane.
     static __device__ __forceinline__ RangeScale of_page(uint32_t ranges, uint32_t lane) {

@@ -69,8 +69,8 @@ __device__ __forceinline__ void multiply_byte_tile(float (&s)[kTiles][4], uint32
         mma(s[c], low & kMask, a1, high & kMask, a3, b[c][0], b[c][1]);
 }
 template <int kTiles>
-__device__ __forceinline__ void multiply_half_tile(float (&s)[kTiles][4], const uint4 &w,
-                                                   const uint32_t (&b)[kTiles][2]) {
+__device__ __forceinline__ void multiply_f16_tile(float (&s)[kTiles][4], const uint4 &w,
+                                                  const uint32_t (&b)[kTiles][2]) {
 #pragma unroll
     for (int c = 0; c < kTiles; ++c)
         mma(s[c], w.x, w.y, w.z, w.w, b[c][0], b[c][1]);
@@ -206,8 +206,8 @@ class KeyStrips {
             const uint2 r = load_ranges<kKind>(metadata_, parameter_offset(n, group), keys_.is_f8);
 #pragma unroll
             for (int c = 0; c < kTiles; ++c) {
-                folded_[n][c][0] = multiply_halves(queries_[n][c][0], r.x);
-                folded_[n][c][1] = multiply_halves(queries_[n][c][1], r.y);
+                folded_[n][c][0] = multiply_f16(queries_[n][c][0], r.x);
+                folded_[n][c][1] = multiply_f16(queries_[n][c][1], r.y);
                 if (kMidpoints)
                     mma(out.midpoint[c], low, 0, high, 0, folded_[n][c][0], folded_[n][c][1]);
             }
@@ -234,7 +234,7 @@ class KeyStrips {
             for (int n = 0; n < kCount; ++n) {
                 const uint32_t word[4] = {w[n].x, w[n].y, w[n].z, w[n].w};
                 if (kBits == 16)
-                    multiply_half_tile(out.s[t], w[n], queries_[n]);
+                    multiply_f16_tile(out.s[t], w[n], queries_[n]);
                 else if (kBits == 8)
                     multiply_byte_tile(out.s[t], word[2 * i], word[2 * i + 1], folded_[n]);
                 else if (kBits == 4)

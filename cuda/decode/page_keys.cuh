@@ -11,7 +11,7 @@ namespace cuda {
 
 // What multiplies strips: kCount strips of kBits, and a strip with shared slots.
 template <int kColumnTiles, DecodeKind kOfKind>
-struct KeysByHalves {
+struct KeysByF16 {
     static constexpr int kTiles = kColumnTiles;
     static constexpr DecodeKind kKind = kOfKind;
     template <int kBits, int kCount>
@@ -136,7 +136,7 @@ __device__ __forceinline__ void multiply_raw_keys(Ring &ring, const Queries &que
                 b[c][0] = r[0];
                 b[c][1] = r[1];
             }
-            multiply_half_tile(s, load_shared4(words), b);
+            multiply_f16_tile(s, load_shared4(words), b);
         }
         ring.next();
         if (strip == kStrips)

@@ -34,7 +34,7 @@ __device__ __forceinline__ uint32_t f8_minima(uint32_t bytes, BytePair pair) {
 }
 // The same for every value, exactly.
 __device__ __forceinline__ uint32_t f8_pair(uint32_t bytes, BytePair pair) {
-    return multiply_halves(f8_minima(bytes, pair), 0x58005800u);  // 2^7
+    return multiply_f16(f8_minima(bytes, pair), 0x58005800u);  // 2^7
 }
 
 // Parameters (2t, 2t+1, 2t+8, 2t+9 of 16), which lie next to each other, as two pairs of halves.
@@ -62,10 +62,10 @@ template <DecodeKind kKind>
 __device__ __forceinline__ uint32_t load_two_ranges(uint32_t array, uint32_t first, uint32_t second,
                                                     bool is_f8) {
     if (kKind == kDecodeF8By32 || is_f8) {
-        const uint32_t halves =
+        const uint32_t values =
             __byte_perm(load_shared_byte(array + first), load_shared_byte(array + second), 0x5410)
             << 7;
-        return kKind == kDecodeF8By32 ? halves : multiply_halves(halves, 0x58005800u);
+        return kKind == kDecodeF8By32 ? values : multiply_f16(values, 0x58005800u);
     }
     return __byte_perm(load_shared<uint16_t>(array + first * 2),
                        load_shared<uint16_t>(array + second * 2), 0x5410);

@@ -43,8 +43,8 @@ __device__ inline KvTile make_page(const DecodeArgs &args, const KvTileTemplate 
     KvTile kv_tile = common.kv_tile;
     if (entry.key_format != common.key_format || entry.value_format != common.value_format) {
         kv_tile.is_f8 = 0;
-        fill_side(&kv_tile, args.step.classes[entry.key_format], 0);
-        fill_side(&kv_tile, args.step.classes[entry.value_format], 1);
+        fill_side(&kv_tile, args.step.formats[entry.key_format], 0);
+        fill_side(&kv_tile, args.step.formats[entry.value_format], 1);
     }
     kv_tile.side[0].metadata = entry.key_metadata;
     kv_tile.side[1].metadata = entry.value_metadata;
@@ -199,7 +199,7 @@ class Ring {
     // Go through the first n_pieces; all earlier ones are used up. Before the first wait() comes
     // follow(), later, so that what all warps begin with is not held up by what comes next.
     __device__ __forceinline__ void start(uint32_t n_kv_tiles) {
-        half_ = using_ = kv_tiles_;
+        side_address_ = using_ = kv_tiles_;
         end_ = kv_tiles_ + n_kv_tiles * kKvTileBytes;
         used_ = issued_;
         issue();
@@ -227,11 +227,11 @@ class Ring {
     __device__ __forceinline__ uint32_t value_metadata() const { return value_metadata_; }
 
   private:
-    // half_ is the address of a KvTileSide: the KV tile's, or 32 bytes after it.
+    // side_address_ is the address of a KvTileSide: the KV tile's, or 32 bytes after it.
     __device__ __forceinline__ void issue() {
         if (!side_)
             skip_nothing();
-        if (half_ >= end_) {
+        if (side_address_ >= end_) {
             // An empty turn, so that uses and slots go on in step.
             arrivals_.expect(issued_ & 1u, 0);
             arrivals_.close();
@@ -240,13 +240,13 @@ class Ring {
         }
         const uint32_t slot = issued_ & 1u;
         const uint32_t to = memory_ + slot * kChunkBytes;
-        const uint32_t sizes = load_shared1(half_ + 20);
+        const uint32_t sizes = load_shared1(side_address_ + 20);
         const uint32_t chunk = sizes & 0xFFFFu;
-        const uint64_t payload = load_shared_address(half_);
-        const uint32_t total = load_shared1(half_ + 16);
+        const uint64_t payload = load_shared_address(side_address_);
+        const uint32_t total = load_shared1(side_address_ + 16);
         const uint32_t bytes = min(chunk, total - offset_);
         const bool is_values = side_;
-        const uint32_t position = half_ - (is_values ? 32 : 0) + 80;
+        const uint32_t position = side_address_ - (is_values ? 32 : 0) + 80;
         if (load_shared1(position + 8) & 0xFFu) {
             const uint32_t stride = load_shared1(position + 4);
             arrivals_.copy_runs(to, payload + offset_ / 512 * stride, stride, bytes / 512);
@@ -256,7 +256,7 @@ class Ring {
             arrivals_.expect(slot, bytes + metadata_bytes);
             if (!offset_)
                 arrivals_.copy(slot, is_values ? value_metadata_ : key_metadata(),
-                               load_shared_address(half_ + 8), metadata_bytes);
+                               load_shared_address(side_address_ + 8), metadata_bytes);
             arrivals_.copy(slot, to, payload + offset_, bytes);
         }
         arrivals_.close();
@@ -264,22 +264,22 @@ class Ring {
         offset_ += bytes;
         if (offset_ == total) {
             offset_ = 0;
-            half_ += is_values ? kKvTileBytes - 32 : 32;
+            side_address_ += is_values ? kKvTileBytes - 32 : 32;
             side_ = !is_values;
         }
     }
     // Tiles of 16-bit blocks may lie after the last token.
     __device__ __forceinline__ void skip_nothing() {
 #pragma unroll 1
-        while (half_ < end_ && !load_shared1(half_ + 16))
-            half_ += kKvTileBytes;
+        while (side_address_ < end_ && !load_shared1(side_address_ + 16))
+            side_address_ += kKvTileBytes;
     }
     const Arrivals arrivals_;
     const uint32_t kv_tiles_;
     const uint32_t memory_;
     const uint32_t value_metadata_;
-    uint32_t half_ = 0;   // of the next copy
-    uint32_t using_ = 0;  // the KV tile at use
+    uint32_t side_address_ = 0;  // of the next copy
+    uint32_t using_ = 0;         // the KV tile at use
     uint32_t end_ = 0;
     uint32_t offset_ = 0;  // of the next copy in its half
     bool side_ = false;

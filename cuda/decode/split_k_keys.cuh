@@ -143,8 +143,8 @@ class SplitKKeyStrips {
                 plain_[0], plain_[kCount - 1]);
     }
     __device__ __forceinline__ void fold(int n, uint32_t ranges) {
-        folded_[n][0][0] = multiply_halves(queries_[n].b0, ranges);
-        folded_[n][0][1] = multiply_halves(queries_[n].b1, ranges);
+        folded_[n][0][0] = multiply_f16(queries_[n].b0, ranges);
+        folded_[n][0][1] = multiply_f16(queries_[n].b1, ranges);
     }
 
     const Keys &keys_;
@@ -165,7 +165,7 @@ class SplitKKeyStrips {
             const uint32_t word[4] = {w[n].x, w[n].y, w[n].z, w[n].w};
             if (kBits == 16) {
                 const uint32_t b[1][2] = {{queries_[n].b0, queries_[n].b1}};
-                multiply_half_tile(out.s[t], w[n], b);
+                multiply_f16_tile(out.s[t], w[n], b);
             } else if (kBits == 8) {
                 multiply_byte_tile(out.s[t], word[2 * i], word[2 * i + 1], folded_[n]);
             } else if (kBits == 4) {
@@ -244,7 +244,7 @@ __device__ __forceinline__ void multiply_raw_split_k_keys(Ring &ring, const Quer
             const SplitKQuery q =
                 split_k_query(load_split_k(queries, kSplitKChannels, strip, lane), lane);
             const uint32_t b[1][2] = {{q.b0, q.b1}};
-            multiply_half_tile(s, load_shared4(words), b);
+            multiply_f16_tile(s, load_shared4(words), b);
         }
         ring.next();
         if (strip == kStrips)

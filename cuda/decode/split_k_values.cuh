@@ -63,7 +63,7 @@ __device__ __forceinline__ void make_split_k_weights(const float (&x)[kCount * 2
 #pragma unroll
     for (int t = 0; t < kCount; ++t)
         pairs[t] =
-            transpose(pack_halves(exp2_fast(x[2 * t] + offset), exp2_fast(x[2 * t + 1] + offset)));
+            transpose(pack_f16(exp2_fast(x[2 * t] + offset), exp2_fast(x[2 * t + 1] + offset)));
 }
 
 // Products of a packed page become logits.
@@ -131,8 +131,7 @@ __device__ __forceinline__ void spread_split_k(const uint32_t (&pairs)[kPageTile
     const uint32_t high[2] = {is_upper ? even : 0, is_upper ? odd : 0};
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t)
-        work.set(t, 0, 0, multiply_halves(pairs[t], low[t % 2]),
-                 multiply_halves(pairs[t], high[t % 2]));
+        work.set(t, 0, 0, multiply_f16(pairs[t], low[t % 2]), multiply_f16(pairs[t], high[t % 2]));
 }
 
 // Values of a packed page.
@@ -148,8 +147,8 @@ __device__ __forceinline__ void multiply_split_k_values(Ring &ring, const Values
 #pragma unroll
             for (int t = 0; t < kPageTiles; ++t) {
                 const uint32_t r = split_k_ranges(metadata + group * 128 + t * 16, lane.lane);
-                work.set(t, 0, 1, multiply_halves(work.get(t, 0, 0, 0), r),
-                         multiply_halves(work.get(t, 0, 0, 1), r));
+                work.set(t, 0, 1, multiply_f16(work.get(t, 0, 0, 0), r),
+                         multiply_f16(work.get(t, 0, 0, 1), r));
             }
         });
 }

@@ -43,10 +43,9 @@ __device__ __forceinline__ void fold_positions(const Values &values, Work<kTiles
             const uint32_t high = work.get(t, c, 0, 1);
             // 2^-4; in odd tiles of 2 bits 2^-2 and 2^-6.
             if (t % 2 && is2)
-                work.set(t, c, 0, multiply_halves(low, 0x34003400u),
-                         multiply_halves(high, 0x24002400u));
+                work.set(t, c, 0, multiply_f16(low, 0x34003400u), multiply_f16(high, 0x24002400u));
             else
-                work.set(t, c, 0, low, multiply_halves(high, 0x2C002C00u));
+                work.set(t, c, 0, low, multiply_f16(high, 0x2C002C00u));
         }
 }
 
@@ -60,8 +59,8 @@ __device__ __forceinline__ void fold_f8_ranges(uint32_t metadata, uint32_t group
             load_ranges<kDecodeF8By32>(metadata, group * 128 + t * 16 + (lane & 3u) * 4, true);
 #pragma unroll
         for (int c = 0; c < kTiles; ++c)
-            work.set(t, c, 1, multiply_halves(work.get(t, c, 0, 0), r.x),
-                     multiply_halves(work.get(t, c, 0, 1), r.y));
+            work.set(t, c, 1, multiply_f16(work.get(t, c, 0, 0), r.x),
+                     multiply_f16(work.get(t, c, 0, 1), r.y));
     }
 }
 
@@ -79,15 +78,15 @@ __device__ __forceinline__ void fold_ranges(const Values &values, uint32_t metad
             load_ranges<kKind>(metadata, group * 128 + t * 16 + (lane & 3u) * 4, values.is_f8);
         const int position = bit_position<kKind>(values.bits, t);
         const bool is_first = kHasOneBit<kKind> ? t % 4 == 0 : t % 2 == 0;
-        const uint32_t r0 = is_first ? r.x : multiply_halves(r.x, powers_of_two(-position));
-        const uint32_t r1 = multiply_halves(r.y, powers_of_two(-position - upper));
+        const uint32_t r0 = is_first ? r.x : multiply_f16(r.x, powers_of_two(-position));
+        const uint32_t r1 = multiply_f16(r.y, powers_of_two(-position - upper));
         // The same the other way, for the sum.
         const uint32_t a0 = powers_of_two(position);
         const uint32_t a2 = powers_of_two(position + upper);
 #pragma unroll
         for (int c = 0; c < kTiles; ++c) {
-            const uint32_t b0 = multiply_halves(work.get(t, c, 0, 0), r0);
-            const uint32_t b1 = multiply_halves(work.get(t, c, 0, 1), r1);
+            const uint32_t b0 = multiply_f16(work.get(t, c, 0, 0), r0);
+            const uint32_t b1 = multiply_f16(work.get(t, c, 0, 1), r1);
             work.set(t, c, 1, b0, b1);
             mma(sums[c], a0, 0, a2, 0, b0, b1);
         }
@@ -125,7 +124,7 @@ __device__ __forceinline__ void multiply_strip(float (&o)[kTiles][4], uint32_t w
             uint32_t b[kTiles][2];
             weights_of(work, v * 16 / kBits + i, kBits == 16 ? 0 : 1, b);
             if (kBits == 16)
-                multiply_half_tile(o, w, b);
+                multiply_f16_tile(o, w, b);
             else if (kBits == 8)
                 multiply_byte_tile(o, word[2 * i], word[2 * i + 1], b);
             else if (kBits == 4)
@@ -215,9 +214,9 @@ __device__ __forceinline__ void multiply_values(Ring &ring, const Values &values
 
 // The same, by halves.
 template <int kStrips, int kTiles, DecodeKind kKind>
-__device__ __forceinline__ void multiply_half_values(Ring &ring, const Values &values,
-                                                     uint32_t lane, Work<kTiles> &work,
-                                                     Accumulator<kStrips, kTiles> &g) {
+__device__ __forceinline__ void multiply_f16_values(Ring &ring, const Values &values, uint32_t lane,
+                                                    Work<kTiles> &work,
+                                                    Accumulator<kStrips, kTiles> &g) {
     const uint32_t metadata = ring.value_metadata();
     if constexpr (kKind == kDecodeF8By32) {
         fold_positions(values, work);
@@ -255,7 +254,7 @@ __device__ __forceinline__ void multiply_raw_values(Ring &ring, const Position &
             w.y = keep_tokens(w.y, token, n_tokens);
             w.z = keep_tokens(w.z, token + 8, n_tokens);
             w.w = keep_tokens(w.w, token + 8, n_tokens);
-            multiply_half_tile(o[s], w, b);
+            multiply_f16_tile(o[s], w, b);
         }
         ring.next();
     }

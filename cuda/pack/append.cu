@@ -74,9 +74,9 @@ struct RawChunk {
                 words[i] = reinterpret_cast<const uint32_t *>(chunk)[i];
             return;
         }
-        const auto *halves = reinterpret_cast<const uint16_t *>(chunk);
+        const auto *values = reinterpret_cast<const uint16_t *>(chunk);
         for (uint32_t i = 0; i < kChunk / 2; ++i)
-            words[i] = halves[2 * i] | uint32_t{halves[2 * i + 1]} << 16;
+            words[i] = values[2 * i] | uint32_t{values[2 * i + 1]} << 16;
     }
 };
 
@@ -135,7 +135,7 @@ struct Chunk {
         if (parameters.centers || parameters.inverses)
             take_keys(raw, dtype, parameters);
         else if (dtype == kF16)
-            take_halves(raw);
+            take_f16(raw);
         else
             take_floats(raw, dtype == kBf16);
     }
@@ -145,7 +145,7 @@ struct Chunk {
     static __device__ uint32_t not_finite(uint32_t pair) {
         return ((pair & 0x7C007C00u) + 0x04000400u) & 0x80008000u;
     }
-    __device__ void take_halves(const RawChunk &raw) {
+    __device__ void take_f16(const RawChunk &raw) {
         uint32_t found = 0;
         for (uint32_t i = 0; i < kChunk / 2; ++i) {
             words[i] = raw.words[i];
@@ -269,22 +269,22 @@ __device__ void store_staged(const StagingArg &staging, const Chunk &chunk, bool
         make_uint4(chunk.words[0], chunk.words[1], chunk.words[2], chunk.words[3]);
 }
 
-__device__ void store_in_row(const StepView &step, const Entry &entry, const Chunk &chunk,
-                             bool is_value, uint32_t token, uint32_t channel) {
-    const FormatInfo &c = step.classes[is_value ? entry.value_format : entry.key_format];
+__device__ void store_in_block(const StepView &step, const Entry &entry, const Chunk &chunk,
+                               bool is_value, uint32_t token, uint32_t channel) {
+    const FormatInfo &c = step.formats[is_value ? entry.value_format : entry.key_format];
     if (!c.is_raw)
         return;
-    auto *halves =
+    auto *values =
         reinterpret_cast<uint16_t *>(is_value ? entry.value_payload : entry.key_payload) +
         raw_token_steps(is_value).offset(token);
     const Steps channels = raw_channel_steps(is_value, c.page_tokens);
     // Two channels share a word of a key tile.
     for (uint32_t i = 0; i < kChunk / 2; ++i) {
         const uint32_t pair = chunk.words[i];
-        uint16_t *low = halves + channels.offset(channel + 2 * i);
+        uint16_t *low = values + channels.offset(channel + 2 * i);
         if (is_value) {
             low[0] = static_cast<uint16_t>(pair);
-            halves[channels.offset(channel + 2 * i + 1)] = static_cast<uint16_t>(pair >> 16);
+            values[channels.offset(channel + 2 * i + 1)] = static_cast<uint16_t>(pair >> 16);
         } else {
             *reinterpret_cast<uint32_t *>(low) = pair;
         }
@@ -327,8 +327,8 @@ __device__ uint32_t append_chunk(const AppendKernelArgs &args, uint32_t serial, 
     if (args.staging.keys)
         store_staged(args.staging, chunk, is_value, args.layer.head_dim, token, share);
     if (position.entries)
-        store_in_row(args.step, position.entries[share.head], chunk, is_value, position.token,
-                     share.channel);
+        store_in_block(args.step, position.entries[share.head], chunk, is_value, position.token,
+                       share.channel);
     return chunk.n_saturated;
 }
 

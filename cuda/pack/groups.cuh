@@ -171,8 +171,8 @@ struct GroupValues {
         const uint32_t k = kByRow ? moving : fixed;
         const uint32_t tile = at.first + i / LK_TILE_TOKENS * at.step;
         const uint32_t in_tile =
-            LK_TILE_LANE(row, k) * kLaneHalves + (LK_TILE_REGISTER(row, k)) * 2 + (LK_TILE_HALF(k));
-        return half_value(tiles[tile * (LK_LANES * kLaneHalves) + in_tile]);
+            LK_TILE_LANE(row, k) * kLaneValues + (LK_TILE_REGISTER(row, k)) * 2 + (LK_TILE_HALF(k));
+        return half_value(tiles[tile * (LK_LANES * kLaneValues) + in_tile]);
     }
     // The count is a power of two, so the last step is exact.
     __device__ float mean() const {

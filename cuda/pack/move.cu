@@ -14,10 +14,10 @@ constexpr uint32_t kMoveThreads = 128;
 constexpr uint32_t kMaskBits = 64;
 
 __global__ void __launch_bounds__(kMoveThreads)
-    move_kernel(const MoveJob *jobs, const FormatInfo *classes) {
+    move_kernel(const MoveJob *jobs, const FormatInfo *formats) {
     const MoveJob job = jobs[blockIdx.x];
-    const FormatInfo &from = classes[job.source_format];
-    const FormatInfo &to = classes[job.target_format];
+    const FormatInfo &from = formats[job.source_format];
+    const FormatInfo &to = formats[job.target_format];
     const Steps tokens = raw_token_steps(from.is_value);
     const Steps source_channels = raw_channel_steps(from.is_value, from.page_tokens);
     const Steps target_channels = raw_channel_steps(from.is_value, to.page_tokens);
@@ -37,11 +37,11 @@ __global__ void __launch_bounds__(kMoveThreads)
 
 }  // namespace
 
-cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
+cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const FormatInfo *formats,
                         cudaStream_t stream) {
     if (!n_jobs)
         return cudaSuccess;
-    move_kernel<<<n_jobs, kMoveThreads, 0, stream>>>(jobs, classes);
+    move_kernel<<<n_jobs, kMoveThreads, 0, stream>>>(jobs, formats);
     return cudaGetLastError();
 }
 

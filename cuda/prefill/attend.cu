@@ -134,11 +134,11 @@ __global__ void __launch_bounds__(kMergeWarps *kWarp)
                     weight * partial.out[static_cast<uint64_t>(at) * args.layer.head_dim + channel];
         }
     }
-    const ColumnPosition position = column_position(sequence, blockIdx.y, group_size, column);
-    const float shrink = add_sink(args.layer, position.head, &total);
+    const QueryColumn query = query_column(sequence, blockIdx.y, group_size, column);
+    const float shrink = add_sink(args.layer, query.head, &total);
     if (threadIdx.x % kWarp == 0)
-        store_lse(args, position, total);
-    const int64_t row = row_offset(args.out, position.token, position.head);
+        store_lse(args, query, total);
+    const int64_t row = row_offset(args.out, query.token, query.head);
 #pragma unroll
     for (uint32_t i = 0; i < LK_MAX_HEAD_DIM / kWarp; ++i) {
         const uint32_t channel = kWarp * i + threadIdx.x % kWarp;

@@ -73,9 +73,9 @@ __device__ inline bool load_slice(const TileArgs &args, const TileBlock &block,
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         const uint32_t column = min(8 * slice + i, warp.n - 1);
-        const ColumnPosition position = column_position(
-            mask.sequence, mask.kv_head, mask.group_size, mask.first_column + warp.first + column);
-        const int64_t offset = row_offset(args.q, position.token, position.head);
+        const QueryColumn query = query_column(mask.sequence, mask.kv_head, mask.group_size,
+                                               mask.first_column + warp.first + column);
+        const int64_t offset = row_offset(args.q, query.token, query.head);
 #pragma unroll
         for (int step = 0; step < kSteps; ++step) {
             const uint32_t channel = kWarp * step + lane;

@@ -150,11 +150,11 @@ __device__ inline void copy_page(const PageView &page, uint8_t *copies) {
 __device__ inline void copy_staged(const TileBlock &block, const PageView &page, const Stage &stage,
                                    uint8_t *to) {
     const uint32_t row_bytes = 2 * block.head_dim;
-    const uint32_t row_chunks = row_bytes / 16;
+    const uint32_t token_chunks = row_bytes / 16;
     const uint8_t *from = page.payload + stage.index * block.stage_tokens * row_bytes;
-    for (uint32_t i = threadIdx.x; i < block.stage_tokens * row_chunks; i += blockDim.x) {
-        const uint32_t token = i / row_chunks;
-        const uint32_t at = 16 * (i % row_chunks);
+    for (uint32_t i = threadIdx.x; i < block.stage_tokens * token_chunks; i += blockDim.x) {
+        const uint32_t token = i / token_chunks;
+        const uint32_t at = 16 * (i % token_chunks);
         const bool exists = token < stage.n_tokens;
         copy_or_clear(to + token * staged_row_bytes(block.head_dim) + at,
                       from + (exists ? token : 0) * row_bytes + at, exists);

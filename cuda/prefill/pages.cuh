@@ -172,7 +172,7 @@ __device__ inline void view_page(const TileArgs &args, uint64_t payload, uint64_
                                  uint32_t page_format, PageView *view) {
     view->payload = reinterpret_cast<const uint8_t *>(payload);
     view->metadata = reinterpret_cast<const uint8_t *>(metadata);
-    view->info = args.step.classes[page_format];
+    view->info = args.step.formats[page_format];
     view->source = view->info.is_raw ? Source::kTiles : Source::kCopied;
     view->copy_offset = 0;
 }

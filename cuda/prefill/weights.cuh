@@ -212,8 +212,8 @@ __device__ __forceinline__ void weigh(const Products<kSlices> &products, float f
                     exp2_fast(fmaf(products[tile][slice][i], factor, -acc.reference[slice][i % 2]));
             acc.sum[slice][0] += w[0] + w[2];
             acc.sum[slice][1] += w[1] + w[3];
-            weights[tile][slice][0] = transpose(pack_halves(w[0], w[1]));
-            weights[tile][slice][1] = transpose(pack_halves(w[2], w[3]));
+            weights[tile][slice][0] = transpose(pack_f16(w[0], w[1]));
+            weights[tile][slice][1] = transpose(pack_f16(w[2], w[3]));
         }
 }
 

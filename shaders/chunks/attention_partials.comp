@@ -14,8 +14,8 @@ const uint kQuads = LK_STRIP_CHANNELS / 4u;
 layout(local_size_x = 128) in;  // two for each column
 
 shared vec4 shared_keys[2][LK_TILE_TOKENS][kQuads];  // of a strip, in K order
-shared vec4 shared_queries[kQuads][LK_SCORE_COLUMNS];
-shared vec2 shared_partials[LK_SCORE_COLUMNS];
+shared vec4 shared_queries[kQuads][LK_ATTENTION_SCORE_COLUMNS];
+shared vec2 shared_partials[LK_ATTENTION_SCORE_COLUMNS];
 
 // Of the invocation.
 uint column;
@@ -33,7 +33,7 @@ Keys find_keys(StepTable step, LayerInfo layer, uint kv_head, uint page) {
     const BlockInfo row = load_block(step, first_block + page);
     const Entry entry = load_entry(row.entries, layer.first_entry + kv_head);
     Keys keys;
-    keys.info = load_class(step.classes, entry.key_format);
+    keys.info = load_format(step.formats, entry.key_format);
     keys.payload = entry.key_payload;
     keys.metadata = entry.key_metadata;
     keys.order = keys.info.permutes ? address_add(entry.key_metadata, keys.info.permutation_offset)
@@ -164,8 +164,8 @@ void store_partial(uint chunk, vec2 partial) {
 }
 
 void main() {
-    column = gl_LocalInvocationIndex % LK_SCORE_COLUMNS;
-    own_tile = gl_LocalInvocationIndex / LK_SCORE_COLUMNS;
+    column = gl_LocalInvocationIndex % LK_ATTENTION_SCORE_COLUMNS;
+    own_tile = gl_LocalInvocationIndex / LK_ATTENTION_SCORE_COLUMNS;
     const StepTable step = load_step(push.step);
     const LayerInfo layer = load_layer(step, push.layer);
     const WorkTile work_tile = find_work_tile(layer, gl_WorkGroupID.y);

@@ -107,13 +107,13 @@ void load_folded(uint at, out Pair folded[kFolded]) {
     }
 #endif
 }
-void store_folded_pair(uint at, uint column, uint k_half, vec2 values) {
+void store_folded_pair(uint at, uint column, uint k_upper, vec2 values) {
 #ifdef LK_FLOAT16
-    shared_folded[folded_index(at) + column / 2u][2u * (column % 2u) + k_half] =
+    shared_folded[folded_index(at) + column / 2u][2u * (column % 2u) + k_upper] =
         packFloat2x16(f16vec2(values));
 #else
-    shared_folded[folded_index(at) + column][2u * k_half] = values.x;
-    shared_folded[folded_index(at) + column][2u * k_half + 1u] = values.y;
+    shared_folded[folded_index(at) + column][2u * k_upper] = values.x;
+    shared_folded[folded_index(at) + column][2u * k_upper + 1u] = values.y;
 #endif
 }
 
@@ -130,10 +130,10 @@ vec4 to_parameters(uvec2 words, bool is_f8) {
     return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
 }
 // Of the k half, the even or the odd one of them.
-float parameter_of(uvec2 words, uint k_half, uint is_odd, bool is_f8) {
+float parameter_of(uvec2 words, uint k_upper, uint is_odd, bool is_f8) {
     if (kGrouped != 0u && is_f8)
-        return f8_to_float(byte_of(words.x, 2u * k_half + is_odd));
-    return unpackHalf2x16((k_half == 0u ? words.x : words.y) >> 16u * is_odd).x;
+        return f8_to_float(byte_of(words.x, 2u * k_upper + is_odd));
+    return unpackHalf2x16((k_upper == 0u ? words.x : words.y) >> 16u * is_odd).x;
 }
 // The columns' queries.
 shared Float shared_queries[kHeadDim * kColumns];  // [channel][column]

@@ -34,7 +34,7 @@ void store_page(WorkTile work_tile, uint row_index, uint at) {
     const Entry entry = load_entry(info.entries, work_tile.layer.first_entry + work_tile.item.kv_head);
     Address permutation = address_add(entry.key_metadata, push.permutation_bytes);
     if (kPermutation == LK_PERMUTATION_OF_FORMAT)
-        permutation = load_class(work_tile.step.classes, entry.key_format).permutation;
+        permutation = load_format(work_tile.step.formats, entry.key_format).permutation;
     shared_addresses[at * kAddressQuads] = uvec4(entry.key_payload, entry.value_payload);
     shared_addresses[at * kAddressQuads + 1u] = uvec4(entry.key_metadata, entry.value_metadata);
     shared_addresses[at * kAddressQuads + 2u] =

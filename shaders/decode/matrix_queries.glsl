@@ -106,7 +106,7 @@ float cap_score(LayerInfo layer, float x) {
 }
 
 // Of n tiles of tokens from `first` on, a bit for each 8 tokens: does a column not see the lane's?
-uint hidden_rows(WorkTile work_tile, Column column, uint first, uint n_tiles) {
+uint hidden_tokens(WorkTile work_tile, Column column, uint first, uint n_tiles) {
     uint hidden = 0u;
     [[dont_unroll]] for (uint i = 0u; i < 2u * n_tiles; ++i)
         if (!is_visible(work_tile, column, first + 8u * i + row()))
@@ -118,7 +118,7 @@ uvec2 hidden_of_lane(WorkTile work_tile, Column column[kColumnSets], bool is_the
     uvec2 hidden = uvec2(is_there ? 0u : ~0u);
     if (is_there && hides(work_tile, first, first + n_tiles * LK_TILE_TOKENS))
         [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
-            hidden[set] = hidden_rows(work_tile, column[set], first, n_tiles);
+            hidden[set] = hidden_tokens(work_tile, column[set], first, n_tiles);
     return hidden;
 }
 

@@ -76,7 +76,7 @@ void take_value_vectors(KvTile kv_tile, uint bits, uint strip, uint v) {
 uint keep_tokens(uint word, uint token, uint n_tokens) {
     return token + 1u < n_tokens ? word : token < n_tokens ? word & 0xFFFFu : 0u;
 }
-uvec4 load_half_values(KvTile kv_tile, uint strip, uint tile, uint n_tokens) {
+uvec4 load_f16_values(KvTile kv_tile, uint strip, uint tile, uint n_tokens) {
     if (tile >= kv_tile.n_tiles)
         return uvec4(0u);
     uvec4 words = load_vector(kv_tile.value_payload, min(strip, kStrips - 1u) * kv_tile.n_tiles + tile);

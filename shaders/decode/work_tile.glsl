@@ -40,14 +40,14 @@ uint item_block(WorkItem item, uint index) {
                                      : item.packed_begin + index - item.raw_count[1];
 }
 
-struct ColumnPosition {
+struct QueryColumn {
     uint token;  // of the batch
     uint head;
 };
-ColumnPosition column_position(WorkTile work_tile, uint column) {
+QueryColumn query_column(WorkTile work_tile, uint column) {
     const uint i = (work_tile.first_column + column) / work_tile.group_size;
     const uint head = work_tile.first_column + column - i * work_tile.group_size;  // of the group
-    return ColumnPosition(work_tile.item.first_new + i, work_tile.item.kv_head * work_tile.group_size + head);
+    return QueryColumn(work_tile.item.first_new + i, work_tile.item.kv_head * work_tile.group_size + head);
 }
 
 // Partial results of a work tile, as floats.

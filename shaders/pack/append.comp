@@ -129,7 +129,7 @@ Position find_position(StepTable step, LayerInfo layer, bool is_value, uint toke
     if (row.is_packed_on_append)
         return target;
     const Entry entry = load_entry(row.entries, layer.first_entry + head);
-    const FormatInfo c = load_class(step.classes, is_value ? entry.value_format : entry.key_format);
+    const FormatInfo c = load_format(step.formats, is_value ? entry.value_format : entry.key_format);
     if (c.is_raw)
         target.payload = is_value ? entry.value_payload : entry.key_payload;
     target.page_tokens = c.page_tokens;
@@ -145,8 +145,8 @@ void store_in_page(Position target, Chunk chunk, bool is_value, uint token, uint
             continue;
         }
         const uint high = raw_offset(is_value, target.page_tokens, token, channel + 2u * i + 1u);
-        Halves(target.payload).at[low] = uint16_t(pair & 0xFFFFu);
-        Halves(target.payload).at[high] = uint16_t(pair >> 16);
+        F16Values(target.payload).at[low] = uint16_t(pair & 0xFFFFu);
+        F16Values(target.payload).at[high] = uint16_t(pair >> 16);
     }
 }
 

@@ -131,7 +131,7 @@ float group_value(GroupTiles at, uint fixed_index, uint i) {
     const uint slot = at.strip * LK_STRIP_CHANNELS + (by_token ? i : fixed_index);
     const uint token = by_token ? fixed_index : i;
     const uint tile = at.tile + token / LK_TILE_TOKENS;
-    return half_to_float(source_half(slot_offsets[slot] +
+    return half_to_float(source_f16(slot_offsets[slot] +
                                      tile * source_token_offset(LK_TILE_TOKENS) +
                                      source_token_offset(token % LK_TILE_TOKENS)));
 }
@@ -164,7 +164,7 @@ void store_parameter(Address array, uint entry, uint bits) {
     if (page_format.parameter_bytes == 1u)
         Bytes(array).at[entry] = uint8_t(bits);
     else
-        Halves(array).at[entry] = uint16_t(bits);
+        F16Values(array).at[entry] = uint16_t(bits);
 }
 
 // Find and store the ranges and minima. All threads.

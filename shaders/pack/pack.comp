@@ -14,7 +14,7 @@ layout(local_size_x_id = LK_SPEC_THREADS) in;  // a multiple of LK_LANES
 
 void main() {
     job = load_pack_job(push.jobs, gl_WorkGroupID.x);
-    page_format = load_class(push.classes, job.target_format);
+    page_format = load_format(push.formats, job.target_format);
     order_channels();
     if (!page_format.is_raw)
         measure_groups();

@@ -17,7 +17,7 @@ float key_score(uint channel) {
     for (uint tile = 0u; tile < page_tiles(); ++tile) {
         const uint tile_offset = first + tile * source_token_offset(LK_TILE_TOKENS);
         for (uint token = 0u; token < LK_TILE_TOKENS; ++token)
-            sum += half_to_float(source_half(tile_offset + source_token_offset(token)) & 0x7FFFu);
+            sum += half_to_float(source_f16(tile_offset + source_token_offset(token)) & 0x7FFFu);
     }
     return sum;
 }
@@ -42,10 +42,10 @@ float sum_to_float(uvec2 sum) {
 // The sum of |Q| times the range of K over the page.
 float query_range_score(uint channel) {
     const uint first = source_channel_offset(channel);
-    float low = half_to_float(source_half(first));
+    float low = half_to_float(source_f16(first));
     float high = low;
     for (uint token = 1u; token < page_format.page_tokens; ++token) {
-        const float value = half_to_float(source_half(first + source_token_offset(token)));
+        const float value = half_to_float(source_f16(first + source_token_offset(token)));
         low = min(low, value);
         high = max(high, value);
     }

@@ -63,8 +63,8 @@ LaneQuantizers load_quantizers(uint strip, uint tile, uint lane) {
 }
 
 uvec4 quantize_tile(LaneQuantizers quantizers, uvec4 registers, uint bits) {
-    const uvec4 low = quantize(halves_to_floats(registers & 0xFFFFu), quantizers.low, bits);
-    const uvec4 high = quantize(halves_to_floats(registers >> 16), quantizers.high, bits);
+    const uvec4 low = quantize(f16_to_floats(registers & 0xFFFFu), quantizers.low, bits);
+    const uvec4 high = quantize(f16_to_floats(registers >> 16), quantizers.high, bits);
     return low | high << 16;
 }
 
@@ -77,7 +77,7 @@ uint shared_slot_code(uint slot, uint token, uint bits) {
         first_entry(page_format, slot / LK_STRIP_CHANNELS, token / LK_TILE_TOKENS) + position;
     const uint found = parameters[entry / 4u][entry % 4u];
     const Quantizer q = make_quantizer(uvec4(found), page_format.parameter_bytes == 1u);
-    const uint value = source_half(slot_offsets[slot] + source_token_offset(token));
+    const uint value = source_f16(slot_offsets[slot] + source_token_offset(token));
     return quantize(vec4(half_to_float(value)), q, bits).x;
 }
 
@@ -98,7 +98,7 @@ uint shared_field(uint slot, uint in_plane, uint token) {
 // A tile of keys with shared slots, value by value: a plane has few of them.
 uvec4 shared_codes(StripPosition position, uint strip, uint tile, uint lane) {
     uvec4 codes = uvec4(0u);
-    for (uint i = 0u; i < kLaneHalves; ++i) {
+    for (uint i = 0u; i < kLaneValues; ++i) {
         const uint k = lane_slot(false, lane, i / 2u, i % 2u);
         const uint token = tile * LK_TILE_TOKENS + lane_token(false, lane, i / 2u, i % 2u);
         const uint field = shared_field(strip * LK_STRIP_CHANNELS + k,

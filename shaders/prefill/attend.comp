@@ -34,10 +34,10 @@ void find_center_scores(Mask mask) {
                 products[i] = fma(load_element(query_rows[i], push.queries.dtype, channel),
                                   ConstFloats(centers).at[channel], products[i]);
     if (group < kColumnGroups)
-        shared_rows[first * kColumnGroups + group] = products;
+        tile_rows[first * kColumnGroups + group] = products;
     barrier();
     for (uint i = 0u; i < LK_STRIP_CHANNELS; ++i)
-        center_scores += shared_rows[i * kColumnGroups + column_group()];
+        center_scores += tile_rows[i * kColumnGroups + column_group()];
     center_scores *= score_factor(mask.layer);
     barrier();
 }
@@ -54,7 +54,7 @@ void multiply_keys(uint n_tokens) {
         [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
             if (i * kRowGroups < n_tokens) {
                 const uint row = row_group() + i * kRowGroups;
-                scores[i] = add_products(scores[i], shared_rows[row * kKeyStride + quad], columns);
+                scores[i] = add_products(scores[i], tile_rows[row * kKeyStride + quad], columns);
             }
     }
 }
@@ -65,7 +65,7 @@ void multiply_values(uint first_quad) {
         const mat4 columns = load_columns(phase(), first_quad + quad);
         [[unroll]] for (uint i = 0u; i < kOutputRows; ++i) {
             const uint row = first_row + i * kPhaseGroups;
-            outputs[i] = add_products(outputs[i], shared_rows[row * kValueStride + quad], columns);
+            outputs[i] = add_products(outputs[i], tile_rows[row * kValueStride + quad], columns);
         }
     }
 }
@@ -156,11 +156,11 @@ void attend_page(Mask mask, EntryView page) {
 
 // Over all rows, in their order.
 void add_stats() {
-    shared_rows[gl_LocalInvocationIndex] = sum;
+    tile_rows[gl_LocalInvocationIndex] = sum;
     barrier();
     sum = vec4(0.0);
     for (uint i = 0u; i < kRowGroups; ++i)
-        sum += shared_rows[i * kColumnGroups + column_group()];
+        sum += tile_rows[i * kColumnGroups + column_group()];
     barrier();
 }
 
@@ -171,12 +171,12 @@ void add_phases() {
         const uint step = kPhaseGroups * kColumnGroups;
         if (phase() == from) {
             [[unroll]] for (uint i = 0u; i < kOutputRows; ++i)
-                shared_rows[at + i * step] = outputs[i];
+                tile_rows[at + i * step] = outputs[i];
         }
         barrier();
         if (phase() == 0u) {
             [[unroll]] for (uint i = 0u; i < kOutputRows; ++i)
-                outputs[i] += shared_rows[at + i * step];
+                outputs[i] += tile_rows[at + i * step];
         }
         barrier();
     }
@@ -192,12 +192,12 @@ void store_outputs(uint column, Address row, uint dtype, float factor) {
 }
 
 void store_column(Mask mask, uint column, uint i, Total total) {
-    const ColumnPosition position = column_position(mask, mask.first_column + column);
-    const float shrink = add_sink(mask.layer, position.head, total);
+    const QueryColumn query = query_column(mask, mask.first_column + column);
+    const float shrink = add_sink(mask.layer, query.head, total);
     if (row_group() == 0u)
-        store_lse(push.lse, push.lse_token_stride, push.lse_head_stride, position.token, position.head,
+        store_lse(push.lse, push.lse_token_stride, push.lse_head_stride, query.token, query.head,
                   total);
-    store_outputs(i, tensor_row(push.outputs, position.token, position.head), push.outputs.dtype,
+    store_outputs(i, tensor_row(push.outputs, query.token, query.head), push.outputs.dtype,
                   shrink * inverse_sum(total));
 }
 

@@ -45,12 +45,12 @@ struct Mask {
 };
 
 // Place of a column: token of the batch, and head.
-struct ColumnPosition {
+struct QueryColumn {
     uint token;
     uint head;
 };
-ColumnPosition column_position(Mask mask, uint column) {
-    return ColumnPosition(mask.sequence.first_new + column / mask.group_size,
+QueryColumn query_column(Mask mask, uint column) {
+    return QueryColumn(mask.sequence.first_new + column / mask.group_size,
                        mask.kv_head * mask.group_size + column % mask.group_size);
 }
 

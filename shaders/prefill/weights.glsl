@@ -113,12 +113,12 @@ vec4 find_highest() {
 
 // The highest of all invocations become references. shared_rows is free before and after.
 void raise_references(vec4 highest) {
-    shared_rows[gl_LocalInvocationIndex] = highest;
+    tile_rows[gl_LocalInvocationIndex] = highest;
     barrier();
     if (gl_LocalInvocationIndex == 0u)
         shared_raises = 0u;
     for (uint i = 0u; i < kRowGroups; ++i)
-        highest = max(highest, shared_rows[i * kColumnGroups + column_group()]);
+        highest = max(highest, tile_rows[i * kColumnGroups + column_group()]);
     barrier();
     const vec4 raised = max(reference, highest);
     const vec4 shrink = exp2(reference - raised);

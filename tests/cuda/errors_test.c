@@ -122,8 +122,8 @@ static void caches(void **state) {
     assert_int_equal(rig_cache(&r, 1, 64, size.cache_bytes), LK_OK);
     const lk_sequence id = model_add(&r);
     lk_status filled = LK_OK;
-    for (uint32_t place = 0; !filled; ++place)
-        filled = rig_step(&r, id, 0, place, 1, NULL);
+    for (uint32_t position = 0; !filled; ++position)
+        filled = rig_step(&r, id, 0, position, 1, NULL);
     assert_int_equal(filled, LK_E_BUDGET);
     const lk_cache_stats before = rig_stats(&r);
     const uint32_t n = 1;

@@ -199,7 +199,7 @@ void Machine::choose_relief() {
         case 0: desc_.flags = LK_CACHE_EVICT; break;
         case 1:
             desc_.pressure = [](void *user, lk_pressure *pressure) {
-                return static_cast<Machine *>(user)->relieve(pressure);
+                return static_cast<Machine *>(user)->on_pressure(pressure);
             };
             desc_.pressure_user = this;
             break;
@@ -207,7 +207,7 @@ void Machine::choose_relief() {
     }
 }
 
-lk_pressure_action Machine::relieve(lk_pressure *pressure) {
+lk_pressure_action Machine::on_pressure(lk_pressure *pressure) {
     switch (choices_.below(4)) {
         case 0: return LK_PRESSURE_REFUSE;
         case 1:
@@ -375,10 +375,10 @@ bool Machine::truncate() {
     }
     ++counts_.truncations;
     model_->truncate(&live.tokens, length);
-    const uint64_t watched = uint64_t{live.watched_chunks} * plan_->model.chunks.tokens;
-    const bool is_cut = length < plan_->model.sink_tokens + watched;
+    const uint64_t scored = uint64_t{live.scored_chunks} * plan_->model.chunks.tokens;
+    const bool is_cut = length < plan_->model.sink_tokens + scored;
     if (is_cut)
-        live.watched_chunks = 0;
+        live.scored_chunks = 0;
     return expect_status(status, "truncate") && follow(&live, Packs::kNothing) &&
            (!is_cut ||
             expect_status(lk_chunks_score_attention(cache_, live.id, nullptr), "end of a watch"));
@@ -433,7 +433,7 @@ bool Machine::load() {
 }
 
 // All that there is goes through a file of bytes into a cache of its own.
-bool Machine::reopen_all() {
+bool Machine::dequantize_all() {
     uint64_t needed = 0;
     if (!expect_status(lk_snapshot_save_memory(cache_, 0, nullptr, nullptr, nullptr, 0, &needed),
                        "measure"))
@@ -463,7 +463,7 @@ bool Machine::reopen_all() {
         return false;
     for (uint32_t i = 0; i < n; ++i) {
         live_[i]->id = ids[i];
-        live_[i]->watched_chunks = 0;
+        live_[i]->scored_chunks = 0;
         model_->forget(&live_[i]->tokens);
     }
     return follow_all(Packs::kNothing);
@@ -539,7 +539,7 @@ uint32_t Machine::choose_count(const Live &live) {
     return n < left ? n : left;
 }
 
-void Machine::fill_part(uint32_t n, Part *part) {
+void Machine::fill_new_tokens(uint32_t n, NewTokens *part) {
     part->fresh.n = n;
     part->fresh.heads.resize(model_->n_entries());
     for (uint32_t l = 0; l < layers_.size(); ++l) {
@@ -554,12 +554,12 @@ void Machine::fill_part(uint32_t n, Part *part) {
             part->fresh.parent.push_back(static_cast<int32_t>(choices_.below(i + 1)) - 1);
 }
 
-bool Machine::compare(uint32_t layer, const std::vector<Part> &parts,
+bool Machine::compare(uint32_t layer, const std::vector<NewTokens> &parts,
                       const std::vector<float> &out) {
     const lk_layer &own = layers_[layer];
     const double tolerance = options_.tolerance;
     std::vector<double> wanted;
-    for (const Part &part : parts)
+    for (const NewTokens &part : parts)
         for (uint32_t t = 0; t < part.fresh.n; ++t) {
             // A long step's tokens are much alike.
             if (part.fresh.n > 8 && t % 16 != 3 && t + 1 != part.fresh.n)
@@ -590,7 +590,7 @@ bool Machine::compare(uint32_t layer, const std::vector<Part> &parts,
     return true;
 }
 
-lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<Part> *parts,
+lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<NewTokens> *parts,
                              bool *right) {
     const lk_layer &own = layers_[layer];
     const size_t kv = size_t{own.n_kv_heads} * own.head_dim;
@@ -601,7 +601,7 @@ lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<Part
         x = value(3);
     for (float &x : values)
         x = value(1);
-    for (Part &part : *parts) {
+    for (NewTokens &part : *parts) {
         std::copy(part.queries[layer].begin(), part.queries[layer].end(),
                   queries.begin() + static_cast<std::ptrdiff_t>(part.first * width));
         for (uint32_t t = 0; t < part.fresh.n; ++t)
@@ -640,7 +640,7 @@ lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<Part
 }
 
 bool Machine::step() {
-    std::vector<Part> parts;
+    std::vector<NewTokens> parts;
     std::vector<lk_sequence> ids;
     std::vector<uint32_t> counts;
     std::vector<int32_t> parents;
@@ -652,8 +652,8 @@ bool Machine::step() {
         const uint32_t n = choose_count(*live);
         if (!n || n_tokens + n > kMostStep)
             continue;
-        Part part{live.get(), {}, n_tokens, {}};
-        fill_part(n, &part);
+        NewTokens part{live.get(), {}, n_tokens, {}};
+        fill_new_tokens(n, &part);
         has_tree = has_tree || !part.fresh.parent.empty();
         ids.push_back(live->id);
         counts.push_back(n);
@@ -662,14 +662,14 @@ bool Machine::step() {
     }
     if (parts.empty())
         return live_.empty() || !options_.most_tokens || remove(0);
-    for (Part &part : parts) {
-        has_tree = has_tree && part.fresh.n <= LK_DRAFT_TOKENS && !part.live->watched_chunks;
+    for (NewTokens &part : parts) {
+        has_tree = has_tree && part.fresh.n <= LK_DRAFT_TOKENS && !part.live->scored_chunks;
         for (uint32_t i = 0; i < part.fresh.n; ++i)
             parents.push_back(part.fresh.parent.empty() ? static_cast<int32_t>(i) - 1
                                                         : part.fresh.parent[i]);
     }
     if (!has_tree)
-        for (Part &part : parts)
+        for (NewTokens &part : parts)
             part.fresh.parent.clear();
     ++counts_.operations;
     const auto n = static_cast<uint32_t>(ids.size());
@@ -694,7 +694,7 @@ bool Machine::step() {
     if (!expect_status(begun, "begin") || !follow_all(Packs::kMay))
         return false;
     bool right = true;
-    for (Part &part : parts) {
+    for (NewTokens &part : parts) {
         model_->begin(&part.live->tokens);
         right = right && follow(part.live, Packs::kDue);
     }
@@ -735,11 +735,11 @@ std::vector<uint32_t> Machine::choose_kept(const Fresh &fresh, bool takes_paths)
     return kept;
 }
 
-bool Machine::commit(std::vector<Part> *parts) {
+bool Machine::commit(std::vector<NewTokens> *parts) {
     const bool takes_paths = choices_.one_in(2);
     std::vector<std::vector<uint32_t>> kept;
     std::vector<uint32_t> counts, all;
-    for (const Part &part : *parts) {
+    for (const NewTokens &part : *parts) {
         kept.push_back(choose_kept(part.fresh, takes_paths));
         counts.push_back(static_cast<uint32_t>(kept.back().size()));
         all.insert(all.end(), kept.back().begin(), kept.back().end());
@@ -750,12 +750,12 @@ bool Machine::commit(std::vector<Part> *parts) {
     if (!expect_status(status, "commit"))
         return false;
     for (size_t i = 0; i < parts->size(); ++i) {
-        Part &part = (*parts)[i];
-        const uint32_t watched = kept[i].empty() ? 0 : part.live->watched_chunks;
+        NewTokens &part = (*parts)[i];
+        const uint32_t scored = kept[i].empty() ? 0 : part.live->scored_chunks;
         const std::vector<double> wanted = model_->chunk_scores(
-            part.live->tokens, part.fresh, part.fresh.n - 1, part.queries, watched);
+            part.live->tokens, part.fresh, part.fresh.n - 1, part.queries, scored);
         model_->commit(&part.live->tokens, part.fresh, kept[i]);
-        if ((watched && !check_watch(part.live, wanted)) || !follow(part.live, Packs::kMay))
+        if ((scored && !check_scores(part.live, wanted)) || !follow(part.live, Packs::kMay))
             return false;
     }
     return true;
@@ -778,7 +778,7 @@ bool Machine::run_verb() {
         case 5: return !may_cut_ || truncate();
         case 6: return save();
         case 7: return load();
-        case 8: return choices_.one_in(4) ? reopen_all() : check_lengths();
+        case 8: return choices_.one_in(4) ? dequantize_all() : check_lengths();
         case 9: return misuse();
         case 10: return change_budget();
         case 11:

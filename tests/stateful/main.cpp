@@ -133,7 +133,7 @@ void print(const Counts &c, double seconds) {
         static_cast<unsigned long long>(c.discards), static_cast<unsigned long long>(c.saves),
         static_cast<unsigned long long>(c.loads), static_cast<unsigned long long>(c.shrinks),
         static_cast<unsigned long long>(c.deferrals),
-        static_cast<unsigned long long>(c.assignments), static_cast<unsigned long long>(c.watches),
+        static_cast<unsigned long long>(c.assignments), static_cast<unsigned long long>(c.scorings),
         static_cast<unsigned long long>(c.budgets), static_cast<unsigned long long>(c.evictions),
         static_cast<unsigned long long>(c.faults), static_cast<unsigned long long>(c.refusals));
 }

@@ -28,7 +28,7 @@ struct Token {
 };
 
 // One (layer, KV head) of a page, keys or values. Empty at 16 bits.
-struct Half {
+struct StoredPage {
     lk::PageLayout layout;
     std::vector<uint8_t> payload;
     std::vector<uint8_t> metadata;
@@ -36,18 +36,18 @@ struct Half {
 };
 
 // Pack as the codec does. channels: null without an order; query_stats: where these rank them.
-Half packed_half(const lk::PageLayout &layout, const lk::RangeRule &ranges,
-                 const std::vector<uint16_t> &input, const uint8_t *channels);
-Half packed_key(const lk::KeyFormat &rule, const std::vector<uint16_t> &input,
-                const uint64_t *query_stats);
+StoredPage packed_page(const lk::PageLayout &layout, const lk::RangeRule &ranges,
+                       const std::vector<uint16_t> &input, const uint8_t *channels);
+StoredPage packed_key(const lk::KeyFormat &rule, const std::vector<uint16_t> &input,
+                      const uint64_t *query_stats);
 
 // Of the tokens behind the sinks. A packed page has left the recent window, also where a layer's
 // rung keeps it at 16 bits.
 struct Page {
     bool is_packed = false;
     lk_chunk_class chunk_class = LK_CHUNK_NONE;
-    std::vector<Half> keys;  // [entry]
-    std::vector<Half> values;
+    std::vector<StoredPage> keys;  // [entry]
+    std::vector<StoredPage> values;
 };
 
 struct Sequence {
@@ -144,22 +144,22 @@ class Model {
     void pack(Sequence *sequence, uint64_t page) const;
     void pack_keys(uint32_t entry, Sequence *sequence, uint64_t page) const;
     void pack_values(uint32_t entry, Sequence *sequence, uint64_t page) const;
-    Half make_half(uint32_t entry, lk_chunk_class chunk_class, bool is_value,
-                   const std::vector<uint16_t> &input) const;
+    StoredPage make_page(uint32_t entry, lk_chunk_class chunk_class, bool is_value,
+                         const std::vector<uint16_t> &input) const;
     bool has_shape(uint32_t entry, lk_chunk_class chunk_class, bool is_value,
                    const lk::PageLayout &layout) const;
     void cut_chunks(Sequence *sequence) const;
     struct Before;
-    bool keep_half(uint32_t entry, bool is_value, const KeptPage &kept, const Before &before,
+    bool keep_page(uint32_t entry, bool is_value, const KeptPage &kept, const Before &before,
                    const std::vector<uint64_t> &own, Sequence *sequence, uint64_t page) const;
-    std::vector<uint16_t> reopen(uint32_t entry, bool is_value, const Before &before,
-                                 const std::vector<uint64_t> &own, Sequence *sequence) const;
+    std::vector<uint16_t> dequantize(uint32_t entry, bool is_value, const Before &before,
+                                     const std::vector<uint64_t> &own, Sequence *sequence) const;
     double logit(uint32_t entry, const float *query, const Token &token) const;
     // Positions of a page's tokens, as they lie.
     std::vector<uint64_t> positions(const std::vector<uint32_t> &order, uint64_t length,
                                     uint64_t page) const;
     // Tokens at these positions get what the half holds.
-    void show(const Half &half, bool is_value, const std::vector<uint64_t> &positions,
+    void show(const StoredPage &stored, bool is_value, const std::vector<uint64_t> &positions,
               std::vector<Token> *tokens) const;
 
     const lk::Plan &plan_;

@@ -267,7 +267,7 @@ static void recorded_faults(void **state) {
 }
 
 // A cut reopens a page behind recorded steps, whose command buffer is the host's again.
-static void cut_behind_recorded_steps(void **state) {
+static void cut_after_recorded_steps(void **state) {
     (void)state;
     fixture f;
     open_fixture(&f, "kitty");
@@ -358,7 +358,7 @@ int main(void) {
         cmocka_unit_test(recorded_between_dispatches),
         cmocka_unit_test(recording_refuses),
         cmocka_unit_test(recorded_faults),
-        cmocka_unit_test(cut_behind_recorded_steps),
+        cmocka_unit_test(cut_after_recorded_steps),
         cmocka_unit_test(steps_between_semaphores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,9 +28,9 @@ class CudaCache final : public CacheDevice {
     lk_status set_queue(const lk_queue *queue) override;
     bool is_capturing() const override;
 
-    lk_status block_create(Block *row) override;
-    void block_destroy(Block *row) override;
-    lk_status entries_changed(Block *row) override;
+    lk_status block_create(Block *block) override;
+    void block_destroy(Block *block) override;
+    lk_status entries_changed(Block *block) override;
 
     lk_status begin(const Batch &batch) override;
     lk_status append(const AppendArgs &args) override;
@@ -74,15 +74,15 @@ class CudaCache final : public CacheDevice {
     Transfer transfer_;
     MappedReport report_;
     DecodeRules rules_;
-    device::DeviceState state_;
+    gpu::DeviceState state_;
     StepView view_{};
 
     KvTileTemplates templates_;
-    device::JobList jobs_;
-    device::Table counters_;  // of decode
-    device::Table partials_;  // of one launch of attention
-    device::QueryStatsArea sums_;
-    device::Table query_stats_cell_;  // u64: their address, which graphs read
+    gpu::JobList jobs_;
+    gpu::Table counters_;  // of decode
+    gpu::Table partials_;  // of one launch of attention
+    gpu::QueryStatsArea sums_;
+    gpu::Table query_stats_cell_;  // u64: their address, which graphs read
 };
 
 }  // namespace cuda

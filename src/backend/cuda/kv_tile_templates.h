@@ -12,8 +12,8 @@ namespace cuda {
 
 class KvTileTemplates {
   public:
-    lk_status open(const CacheLayout &layout, const device::CacheTables &constants,
-                   const Allocator &allocator, device::TableMemory *memory);
+    lk_status open(const CacheLayout &layout, const gpu::CacheTables &constants,
+                   const Allocator &allocator, gpu::TableMemory *memory);
 
     // Of entry `index` of a row and those behind it.
     const KvTileTemplate *of(uint32_t index) const {
@@ -22,7 +22,7 @@ class KvTileTemplates {
     uint64_t bytes() const { return table_.bytes(); }
 
   private:
-    device::Table table_;  // PageTemplate [entries of a row]
+    gpu::Table table_;  // PageTemplate [entries of a row]
 };
 
 }  // namespace cuda

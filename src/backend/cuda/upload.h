@@ -11,7 +11,7 @@
 namespace lk {
 namespace cuda {
 
-class Upload final : public device::TableMemory {
+class Upload final : public gpu::TableMemory {
   public:
     lk_status open();
     // The stream of all further copies; what was put before is sent.

@@ -9,7 +9,7 @@
 #include "backend/gpu/memory.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 class BlockTables {
   public:
@@ -38,7 +38,7 @@ class BlockTables {
     Array<Block *> stale_;
 };
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk
 
 #endif

@@ -10,7 +10,7 @@
 #include "format/tables.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 class CacheTables {
   public:
@@ -18,9 +18,9 @@ class CacheTables {
 
     lk_status open(const CacheLayout &layout, TableMemory *memory);
 
-    uint64_t classes() const { return table_.address(); }
+    uint64_t formats() const { return table_.address(); }
     // u8 [head_dim] of a class with a fixed permutation, or 0.
-    uint64_t permutation(const CacheLayout &layout, uint32_t class_index) const;
+    uint64_t permutation(const CacheLayout &layout, uint32_t format_index) const;
     // The arrays of a LayerView, each an address or 0.
     struct LayerParameters {
         uint64_t sink_logits;
@@ -39,9 +39,9 @@ class CacheTables {
 };
 
 // A class as kernels read it; `permutation` is the device's copy of the fixed one.
-FormatInfo class_info(const PageFormat &half, uint64_t permutation);
+FormatInfo format_info(const PageFormat &format, uint64_t permutation);
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk
 
 #endif

@@ -13,7 +13,7 @@
 #include "backend/gpu/step_tables.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 // What launches of a step depend on, besides the tables.
 struct StepShape {
@@ -62,7 +62,7 @@ class DeviceState {
     bool splits_changed_ = false;  // since they were sent
 };
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk
 
 #endif

@@ -10,7 +10,7 @@
 #include "format/tables.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 // The report that kernels write, as the host reads it without waiting.
 class ReportMemory {
@@ -63,7 +63,7 @@ class FaultLog {
     bool is_clear_due_ = false;
 };
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk
 
 #endif

@@ -10,7 +10,7 @@
 #include <cstdint>
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 class TableMemory {
   public:
@@ -44,7 +44,7 @@ class Table {
     uint64_t bytes_ = 0;
 };
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk
 
 #endif

@@ -10,7 +10,7 @@
 #include "format/tables.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 // How a layer's decode is cut.
 struct SplitShape {
@@ -147,7 +147,7 @@ class Splits {
     Array<uint32_t> first_blocks_;      // of its sequences, in the step's blocks
 };
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk
 
 #endif

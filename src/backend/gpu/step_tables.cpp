@@ -4,7 +4,7 @@
 #include "base/status.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 namespace {
 
@@ -155,5 +155,5 @@ lk_status StepTables::send(const Splits *splits) {
     return status;
 }
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk

@@ -9,7 +9,7 @@
 #include "backend/gpu/split.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 // Where they are.
 struct StepAddresses {
@@ -62,7 +62,7 @@ class StepTables {
     uint64_t positions_offset_ = 0;
 };
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk
 
 #endif

@@ -76,8 +76,8 @@ bool DecodeRules::open(const CacheLayout &layout) {
                        {}};
         layer.form = {true, 0, kNoForm, 0, 0, 0};
         const auto add = [&](uint16_t packed) {
-            const PageFormat &half = layout.formats[packed];
-            const FormatInfo info = device::class_info(half, half.permutation ? 1 : 0);
+            const PageFormat &format = layout.formats[packed];
+            const FormatInfo info = gpu::format_info(format, format.permutation ? 1 : 0);
             layer.is_native = layer.is_native && info.is_native && !info.n_shared;
             if (info.is_raw)
                 return;
@@ -108,12 +108,12 @@ bool DecodeRules::open(const CacheLayout &layout) {
     return true;
 }
 
-device::SplitLimits DecodeRules::limits() const {
+gpu::SplitLimits DecodeRules::limits() const {
     return {traits_.n_cores, kWorkers * traits_.n_cores, kMaxColumns,
             kMaxColumns,     LK_DECODE_MAX_COLUMNS,      0};
 }
 
-device::SplitShape DecodeRules::shape(uint32_t layer, uint32_t, uint32_t n_columns) const {
+gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t, uint32_t n_columns) const {
     const uint32_t columns = tile_columns(layer, n_columns);
     const bool has_matrices = arithmetic(layer) == DecodeArithmetic::kMatrix;
     const uint32_t n_workers = (has_matrices ? kMatrixWorkers : kWorkers) * traits_.n_cores;

@@ -22,7 +22,7 @@ struct PageForm {
     uint32_t permutation_bytes;
 };
 
-class DecodeRules final : public device::SplitRules {
+class DecodeRules final : public gpu::SplitRules {
   public:
     DecodeRules(const Allocator &allocator, const Traits &traits)
         : traits_(traits), layers_(allocator) {}
@@ -30,9 +30,8 @@ class DecodeRules final : public device::SplitRules {
     // False without memory.
     bool open(const CacheLayout &layout);
 
-    device::SplitLimits limits() const override;
-    device::SplitShape shape(uint32_t layer, uint32_t n_work_tiles,
-                             uint32_t n_columns) const override;
+    gpu::SplitLimits limits() const override;
+    gpu::SplitShape shape(uint32_t layer, uint32_t n_work_tiles, uint32_t n_columns) const override;
 
     // Can decode take steps of a layer, and such whose sequences have at most max_new new tokens?
     bool takes(uint32_t layer) const { return layers_[layer].is_native; }

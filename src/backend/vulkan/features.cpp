@@ -89,11 +89,11 @@ Properties::Properties(const Functions &functions, VkPhysicalDevice device, uint
 
 // Multiprocessors, where a driver tells; else what keeps a device of its type busy.
 uint32_t Properties::n_cores() const {
-    const uint32_t told = nvidia.shaderSMCount + amd.shaderEngineCount *
-                                                     amd.shaderArraysPerEngineCount *
-                                                     amd.computeUnitsPerShaderArray;
+    const uint32_t reported = nvidia.shaderSMCount + amd.shaderEngineCount *
+                                                         amd.shaderArraysPerEngineCount *
+                                                         amd.computeUnitsPerShaderArray;
     const bool is_discrete = all.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
-    return told ? told : is_discrete ? 64 : 8;
+    return reported ? reported : is_discrete ? 64 : 8;
 }
 
 }  // namespace

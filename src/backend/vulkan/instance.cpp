@@ -78,7 +78,7 @@ lk_status Instance::open(bool validates, const MessageLog &log) {
     if (!status)
         status = load_instance_functions(handle_, &functions_);
     if (!status && validates)
-        status = watch();
+        status = report_messages();
     return status ? status : enumerate();
 }
 
@@ -129,7 +129,7 @@ lk_status Instance::create(bool validates) {
                       result);
 }
 
-lk_status Instance::watch() {
+lk_status Instance::report_messages() {
     const auto create_messenger = global<PFN_vkCreateDebugUtilsMessengerEXT>(
         loader_.get_instance_proc_addr(), handle_, "vkCreateDebugUtilsMessengerEXT");
     const VkDebugUtilsMessengerCreateInfoEXT info = messenger_info(&log_);

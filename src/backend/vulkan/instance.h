@@ -37,7 +37,7 @@ class Instance {
   private:
     lk_status create(bool validates);
     lk_status enumerate();
-    lk_status watch();
+    lk_status report_messages();
 
     Loader loader_;
     Functions functions_{};

@@ -11,7 +11,7 @@
 namespace lk {
 namespace vulkan {
 
-class ReportBuffer final : public device::ReportMemory {
+class ReportBuffer final : public gpu::ReportMemory {
   public:
     explicit ReportBuffer(const Allocator &allocator) : heads_(allocator) {}
 
