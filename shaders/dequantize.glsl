@@ -1,5 +1,4 @@
-// From a half page to numbers: the values of a tile of any class, as section 8 of docs/FORMAT.md
-// has them.
+// From a page to numbers: the values of a tile of any page format, by section 8 of docs/FORMAT.md.
 //
 // A tile's lane has the rows lane / 4 and lane / 4 + 8 (tokens of keys, channels of values), and of
 // both the same four k, which lie together in K order.
@@ -28,7 +27,7 @@ uvec4 high_row(uvec4 registers) { return f16_of(registers.yw); }
 // Small codes by their position in a mantissa, at the rate of additions.
 vec4 codes_to_floats(uvec4 codes) { return uintBitsToFloat(codes | 0x4B000000u) - 8388608.0; }
 
-// What a lane needs of a tile, as it lies in memory.
+// The bytes that a lane needs of a tile, as they lie in memory.
 struct LaneWords {
     uvec4 codes;    // registers at 16 bits; else words of codes, at 3 bits those of the third in .z
     uvec4 parameters;  // of ranges .xy, of minima .zw
@@ -78,7 +77,7 @@ struct LaneScale {
     vec4 minimum;
 };
 
-// Each operation is rounded on its own: a reopened page has these values, on every device.
+// Each operation is rounded on its own: a dequantized page has these values, on every device.
 LaneValues scale_codes(bool by_row, LaneScale scale, vec4 code_steps, uvec4 low, uvec4 high) {
     const vec4 low_range = by_row ? scale.range.xxxx : scale.range;
     const vec4 high_range = by_row ? scale.range.yyyy : scale.range;

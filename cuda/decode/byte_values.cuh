@@ -17,7 +17,7 @@ template <int kStrips>
 struct ByteAccumulator {
     float o[kStrips][2];  // channels g and g + 8
     float midpoint;       // lanes of g and g ^ 4 together: weights times midpoints
-    float below;          // weights times halves of ranges
+    float below;          // weights times range / 2
     float row_max;
     float row_sum;
 
@@ -28,7 +28,7 @@ struct ByteAccumulator {
         for (int s = 0; s < kStrips; ++s)
             o[s][0] = o[s][1] = 0;
     }
-    // What weights relative to `top_of_page` are multiplied by.
+    // The factor of weights that are relative to `top_of_page`.
     __device__ __forceinline__ float weight_of(float page_row_max) {
         // FP32 has headroom: row_max is raised when a page passes it by much.
         constexpr float kHeadroom = 16.0f;
@@ -58,8 +58,8 @@ __device__ __forceinline__ void finish_logits(float (&x)[kCount], const LogitRul
         x[i] = finished<kRaw>(x[i], rules, is_masked, column, token + i * 8u);
 }
 
-// Weights of a page: [tile] the halves of tokens g and g + 8, transposed: then a lane has tokens 2t
-// and 2t + 1, of the upper eight when its column is an upper one.
+// Weights of a page, [tile]: FP16 weights of tokens g and g + 8, transposed. Afterwards a lane has
+// tokens 2t and 2t + 1; a lane of an upper column has those of the upper eight tokens.
 struct PageWeights {
     uint32_t tiles[kPageTiles];
     float weight;  // their factor relative to the accumulator
@@ -95,8 +95,8 @@ __device__ __forceinline__ void weigh_page(float (&x)[kPageTiles * 2], float eve
     }
 }
 
-// The sum of the weights, and their products with the midpoints of ranges; metadata 0: there are
-// none.
+// The sum of the weights, and their products with the midpoints of ranges. metadata 0: the page has
+// no ranges.
 template <int kStrips>
 __device__ __forceinline__ void add_midpoints(const PageWeights &weights, uint32_t metadata,
                                               uint32_t minima_offset, const ByteLane &lane,
@@ -220,8 +220,8 @@ __device__ __forceinline__ int32_t sum_of(const ByteWeights &weights) {
     return high[0] * kLowScale + low[0];
 }
 
-// Values of a packed page. A value counts as midpoint - range / 2 + code * step, so that what the
-// factors are off by meets codes around their midpoint.
+// Values of a packed page. A value counts as midpoint - range / 2 + code * step, so that errors of
+// the factors are multiplied by codes measured from their midpoint.
 template <int kBits, int kStrips>
 __device__ __forceinline__ void multiply_byte_values(Ring &ring, const PageWeights &weights,
                                                      const ByteLane &lane,
@@ -251,7 +251,7 @@ __device__ __forceinline__ void multiply_byte_values(Ring &ring, const PageWeigh
     }
 }
 
-// Weights of a tile as a B fragment of halves, the same for both columns of a query column.
+// Weights of a tile as a B fragment of FP16 numbers, the same for both columns of a query column.
 __device__ __forceinline__ void f16_fragment(uint32_t mine, const ByteLane &lane,
                                              uint32_t (&b)[2]) {
     const uint32_t other = __shfl_xor_sync(kAllLanes, mine, 4);
@@ -283,7 +283,7 @@ __device__ __forceinline__ void multiply_raw_page_values(Ring &ring, const PageW
     }
 }
 
-// A tile of 16-bit rows: logits to weights, as a B fragment.
+// A tile of a 16-bit page: logits to weights, as a B fragment.
 template <int kStrips>
 __device__ __forceinline__ float weigh_raw_tile(float (&x)[2], uint32_t first, const ByteLane &lane,
                                                 const LogitRules &rules, float factor,

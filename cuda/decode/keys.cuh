@@ -1,7 +1,7 @@
 // Decode: logits of a KV tile. Tokens are mma rows, channels k, query columns n.
 //
 // A code is one AND away from the tensor core: at its bit position it is an exact FP16 subnormal,
-// code * 2^(bit - 24). What the positions differ by is made up for elsewhere: R2 and R3 (k 8-15)
+// code * 2^(bit - 24). The differences of the positions are corrected elsewhere: R2 and R3 (k 8-15)
 // lie 4 bits higher than R0 and R1, so their queries are divided by 16; odd tiles of 2 bits lie 2
 // bits higher, so their logits are divided by 4. R1 and R3 come from the word shifted by 8.
 //
@@ -22,12 +22,12 @@ namespace lk {
 namespace cuda {
 
 constexpr int kPageTiles = 8;
-// Where the channels of slots are in the order of pages at 16 bits, after the order of the others:
-// raw pages lie among packed ones, and have no order of their own.
+// The channels of stored channels for 16-bit pages follow those for packed pages: raw pages lie
+// among packed ones, and have no permutation.
 constexpr uint32_t kRawSlots = 256;
 
-// Copies of the queries in shared memory, [copy][column tile][channel][8 columns] halves: as they
-// are, and divided by 16 for k 8-15 of codes below 8 bits.
+// Copies of the queries in shared memory, [copy][column tile][channel][8 columns] FP16 numbers: as
+// they are, and divided by 16 for k 8-15 of codes below 8 bits.
 enum QueryCopy : uint32_t { kPlain, kSixteenth };
 static_assert(kSixteenth + 1 == kQueryCopies, "the host sizes shared memory by it");
 

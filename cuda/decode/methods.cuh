@@ -1,6 +1,6 @@
-// Decode: the methods of accumulation, one interface for one kernel. By halves: codes become FP16,
-// for tiles of eight or sixteen query columns and for all native formats. For up to four columns:
-// by bytes, and by split-k columns over pages with FP8 parameters.
+// Decode: the methods of accumulation, one interface for one kernel. ByF16 makes FP16 numbers of
+// codes, for tiles of eight or sixteen query columns and for all native formats. ByBytes and, over
+// pages with FP8 parameters, BySplitK serve up to four columns.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_METHODS_CUH
@@ -87,7 +87,7 @@ class ByBytes {
     static constexpr uint32_t kColumns = 4;
     static constexpr int kQueryShift = 0;
 
-    // As by halves, each query column twice: for the two columns of a B fragment of bytes.
+    // As ByF16 does, but each query column twice: for the two columns of a B fragment of bytes.
     static __device__ __forceinline__ void put_query(__half *queries, uint32_t column,
                                                      uint32_t channel, float value) {
         constexpr uint32_t kCopy = kStrips * 16 * 4;

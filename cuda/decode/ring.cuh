@@ -1,4 +1,4 @@
-// Decode: what a warp reads, and its ring of asynchronous copies.
+// Decode: the KV tiles that a warp reads, and its ring of asynchronous copies.
 //
 // A warp goes through its KV tiles, each keys first, then values. Both pages are copied in chunks
 // of whole strips; while one chunk is multiplied the next one is on its way. Ranges and minima come
@@ -66,7 +66,7 @@ __device__ inline KvTile make_tile(const DecodeArgs &args, const BlockInfo &bloc
 }
 
 // The warp's KV tiles of an item from its own index `turn` on: every n_warps-th one is. Returns
-// how many there are, at most kWarpPieces.
+// how many there are, at most kWarpKvTiles.
 __device__ inline uint32_t find_kv_tiles(const DecodeArgs &args, const WorkItem &item,
                                          uint32_t n_tokens, uint32_t turn, KvTile *kv_tiles,
                                          uint32_t warp, uint32_t n_warps, uint32_t lane) {
@@ -196,8 +196,8 @@ class Ring {
           memory_(memory),
           value_metadata_(memory + 2 * kChunkBytes + key_metadata_bytes) {}
 
-    // Go through the first n_pieces; all earlier ones are used up. Before the first wait() comes
-    // follow(), later, so that what all warps begin with is not held up by what comes next.
+    // Start the first n_kv_tiles KV tiles; all earlier ones are used up. A call of follow() comes
+    // later, before the first wait(), so that the copies that all warps need first are not delayed.
     __device__ __forceinline__ void start(uint32_t n_kv_tiles) {
         side_address_ = using_ = kv_tiles_;
         end_ = kv_tiles_ + n_kv_tiles * kKvTileBytes;
@@ -217,7 +217,7 @@ class Ring {
         arrivals_.wait(slot, used_ >> 1);
         return memory_ + slot * kChunkBytes;
     }
-    // It is used up: copy another one over it.
+    // The chunk is used up: copy another one over it.
     __device__ __forceinline__ void next() {
         __syncwarp();
         ++used_;
@@ -281,13 +281,13 @@ class Ring {
     uint32_t side_address_ = 0;  // of the next copy
     uint32_t using_ = 0;         // the KV tile at use
     uint32_t end_ = 0;
-    uint32_t offset_ = 0;  // of the next copy in its half
+    uint32_t offset_ = 0;  // of the next copy in its page
     bool side_ = false;
     uint32_t issued_ = 0;  // chunks
     uint32_t used_ = 0;
 };
 
-// What the multiplying side needs of a KV tile.
+// The fields of a KV tile that its products need.
 struct Keys {
     uint32_t permutation_offset;
     uint32_t minima_offset;

@@ -3,8 +3,8 @@
 //
 // Such a strip has one product more where partners are: bit 0 of a code counts for the partner, bit
 // 1, which is bit 2 of the outlier's code, for the outlier that many slots further on. Elsewhere
-// both bits count as in any strip, with the outliers' steps. What a step is of the range, in
-// thirds, which the sums are in, is multiplied into the queries.
+// both bits count as in any strip, with the outliers' steps. The sums count in thirds of the range;
+// the factor from a step to a third is multiplied into the queries.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_SHARED_KEYS_CUH

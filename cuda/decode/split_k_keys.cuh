@@ -15,14 +15,14 @@
 namespace lk {
 namespace cuda {
 
-// Copies of the queries, [copy][strip][lane] words: each lane's pair of a B fragment. In the order
-// of channels for raw rows; in that of slots as they are, times what steps are of ranges and
-// divided by 16 for k 8-15, and for bit 1 of the strips with partners.
+// Copies of the queries, [copy][strip][lane] words: each lane's pair of a B fragment. Raw blocks
+// need the order of channels. Packed pages need the order of stored channels: unchanged; times step
+// / range, divided by 16 for k 8-15; and for bit 1 of the strips with partners.
 enum SplitKCopy : uint32_t { kSplitKChannels, kSplitKSlots, kSplitKSteps, kSplitKHighs };
 constexpr uint32_t kSplitKCopies = 4;
 constexpr uint32_t kSplitKStripBytes = kWarp * 4;
 
-// The offset of element k of a column in a copy, in halves.
+// The offset of element k of a column in a copy, in FP16 numbers.
 template <int kStrips>
 __device__ __forceinline__ uint32_t split_k_offset(SplitKCopy copy, uint32_t column, uint32_t k) {
     const uint32_t split_k = column * 2 + (k >> 3 & 1u);
@@ -88,7 +88,7 @@ __device__ __forceinline__ uint32_t split_k_group(uint32_t lane) { return lane >
 __device__ __forceinline__ float split_k_low(const float (&c)[4], uint32_t lane) {
     return lane & 16u ? c[1] : c[0];
 }
-// All of a group's, from what the lanes have.
+// The sum of a group, from the sums of the lanes.
 __device__ __forceinline__ float split_k_sum(float low) {
     return low + __shfl_xor_sync(kAllLanes, low, 16);
 }
@@ -229,7 +229,7 @@ struct KeysBySplitK {
     static constexpr uint32_t kSlotsOfPair = 1;
 };
 
-// Keys of a tile of a raw row: logits of tokens g and g + 8, but for their factor.
+// Keys of a tile of a raw block: logits of tokens g and g + 8, but for their factor.
 template <int kStrips>
 __device__ __forceinline__ void multiply_raw_split_k_keys(Ring &ring, const Queries &queries,
                                                           uint32_t lane, float (&x)[2]) {

@@ -121,7 +121,7 @@ __device__ __forceinline__ void add_split_k_minima(const uint32_t (&pairs)[kPage
     g.row_sum = fmaf(c[2] + c[3], kSplitKScale, g.row_sum);
 }
 
-// The pairs as B fragments, times what the positions of codes differ by.
+// The pairs as B fragments, times the factors of the codes' positions.
 __device__ __forceinline__ void spread_split_k(const uint32_t (&pairs)[kPageTiles], uint32_t bits,
                                                const ByteLane &lane, Work<1> &work) {
     const bool is_upper = lane.is_upper();
@@ -153,7 +153,7 @@ __device__ __forceinline__ void multiply_split_k_values(Ring &ring, const Values
         });
 }
 
-// Values of a tile of a raw row; x: its logits.
+// Values of a tile of a raw block; x: its logits.
 template <int kStrips>
 __device__ __forceinline__ void accumulate_raw_split_k(Ring &ring, const Position &position,
                                                        const ByteLane &lane, uint32_t n_tokens,

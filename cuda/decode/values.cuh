@@ -1,6 +1,6 @@
 // Decode: weights times values. Channels are mma rows, tokens k.
 //
-// Ranges are multiplied into the weights (and what the codes' positions differ by, see
+// Ranges are multiplied into the weights (and so are the factors of the codes' positions, see
 // decode/keys.cuh), which rounds them; a value counts as midpoint - range / 2 + code * step, as
 // keys do: the sum of the folded weights, for -1/2 of the range, comes from a product of its own.
 // With a range for every 32 channels of a token a value counts as minimum + code * step.
@@ -29,7 +29,7 @@ __device__ __forceinline__ int bit_position(uint32_t bits, int t) {
     return bits == 2 ? 2 * (t % 2) : 0;
 }
 
-// Weights times what the positions of codes differ by, where ranges follow for each channel group.
+// Weights times the factors of the codes' positions, where ranges follow for each channel group.
 template <int kTiles>
 __device__ __forceinline__ void fold_positions(const Values &values, Work<kTiles> &work) {
     if (values.bits >= 8)
@@ -64,7 +64,7 @@ __device__ __forceinline__ void fold_f8_ranges(uint32_t metadata, uint32_t group
     }
 }
 
-// Weights times the ranges of a channel group, and times what the codes' positions differ by; their
+// Weights times the ranges of a channel group, and times the factors of the codes' positions; their
 // sum times -1/2 joins the group's midpoints.
 template <int kStrips, int kTiles, DecodeKind kKind>
 __device__ __forceinline__ void fold_ranges(const Values &values, uint32_t metadata, uint32_t group,
@@ -212,7 +212,7 @@ __device__ __forceinline__ void multiply_values(Ring &ring, const Values &values
     }
 }
 
-// The same, by halves.
+// The same, through FP16 products.
 template <int kStrips, int kTiles, DecodeKind kKind>
 __device__ __forceinline__ void multiply_f16_values(Ring &ring, const Values &values, uint32_t lane,
                                                     Work<kTiles> &work,
@@ -230,12 +230,12 @@ __device__ __forceinline__ void multiply_f16_values(Ring &ring, const Values &va
     }
 }
 
-// Halves of tokens that are not there need not be numbers: make them 0.
+// Values of missing tokens need not be numbers: make them 0.
 __device__ __forceinline__ uint32_t keep_tokens(uint32_t word, uint32_t token, uint32_t n_tokens) {
     return token + 1 < n_tokens ? word : token < n_tokens ? word & 0xFFFFu : 0u;
 }
 
-// Values of a tile of a raw row.
+// Values of a tile of a raw block.
 template <int kStrips, int kTiles>
 __device__ __forceinline__ void multiply_raw_values(Ring &ring, const Position &position,
                                                     uint32_t lane, uint32_t n_tokens,

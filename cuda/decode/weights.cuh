@@ -249,7 +249,7 @@ __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &val
         }
 }
 
-// Logits of a tile of a raw row to weights.
+// Logits of a tile of a raw block to weights.
 template <int kStrips, int kTiles>
 __device__ __forceinline__ void weigh_raw(const Position &position, uint32_t lane,
                                           const LogitRules &rules, Work<kTiles> &work,

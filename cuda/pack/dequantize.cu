@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kDequantizeThreads = 256;
 
-// Slot -> channel: the page's own order, the class's, or null for none.
+// Stored channel -> channel: the page's own permutation, the one of its format, or null.
 __device__ const uint8_t *channel_order(const FormatInfo &c, const DequantizeJob &job) {
     return reinterpret_cast<const uint8_t *>(c.permutes ? job.metadata + c.permutation_offset
                                                         : c.permutation);

@@ -13,7 +13,7 @@ namespace cuda {
 constexpr uint32_t kLaneValues = 8;  // of a tile
 constexpr uint32_t kTileValues = kLaneValues * LK_LANES;
 
-// Offsets, in halves, of indices 1, 2, 8 and 16 along tokens or channels.
+// Offsets, in FP16 numbers, of indices 1, 2, 8 and 16 along tokens or channels.
 struct Steps {
     uint32_t one;
     uint32_t two;

@@ -32,7 +32,7 @@ struct Image {
 // begin in different banks.
 LK_BOTH constexpr uint32_t image_row_values(uint32_t head_dim) { return head_dim + 8; }
 
-// Copy a 16-bit page of the same shape; all threads of the block.
+// Copy a 16-bit page of the same shape; all threads of the thread block.
 __device__ inline void copy_strips(uint16_t *image, const uint8_t *source, const FormatInfo &c) {
     const uint32_t to = shared_address(image);
     const uint32_t n_bytes = 2u * c.head_dim * c.page_tokens;
@@ -139,13 +139,13 @@ class SlotsReader {
     const Image &image_;
     const uint16_t *slot_offsets_;
     uint32_t lane_;
-    uint32_t token_offsets_[4];  // of the lane's registers; of values, of their lower halves
+    uint32_t token_offsets_[4];  // of the lane's registers; for values, of the lower number of each
 };
 
 constexpr uint32_t kWarpTiles = 8;  // that a warp holds at once
 
 // Put the tiles of a reader into their slots, over the image: tiles at 16 bits,
-// [strip][tile][lane]. The block has a warp for every kWarpTiles tiles.
+// [strip][tile][lane]. The thread block has a warp for every kWarpTiles tiles.
 template <typename Reader>
 __device__ inline void arrange_slots(const Reader &reader, const FormatInfo &c, uint4 *slots) {
     const uint32_t lane = threadIdx.x % kWarp;

@@ -1,5 +1,6 @@
-// Moving: chosen tokens of 16-bit pages go to earlier positions. A block takes a page, a thread
-// channels, whose tokens it moves one after the other: source and target may be the same page.
+// Moving: chosen tokens of 16-bit pages go to earlier positions. A thread block takes a page, a
+// thread channels, whose tokens it moves one after the other: source and target may be the same
+// page.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/launch.h"

@@ -1,6 +1,6 @@
-// Packing: a block takes a page from 16 bits to its class.
+// Packing: a thread block takes a page from 16 bits to its page format.
 //
-// It copies the page to shared memory, orders the channels when the class wants it, finds the
+// It copies the page to shared memory, permutes the channels if the page format says so, finds the
 // ranges and minima, and writes each strip by a warp that holds its lanes' words in registers.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kMaxThreads = 512;
 
-// Shared memory of a block, in bytes. The offsets suit every kind of image and of group.
+// Shared memory of a thread block, in bytes. The offsets suit every kind of image and of group.
 struct Space {
     uint32_t groups;
     uint32_t scores;
@@ -34,7 +34,7 @@ LK_BOTH Space make_space(uint32_t head_dim, uint32_t page_tokens) {
     return space;
 }
 
-// To a 16-bit page, through global memory alone: those may be longer than a packed page.
+// To a 16-bit page, through global memory alone: a 16-bit page may be longer than a packed one.
 __device__ void copy_page(const PackJob &job, const FormatInfo &c) {
     const auto *permutation = reinterpret_cast<const uint8_t *>(c.permutation);
     const ValueOrder order =
@@ -91,7 +91,8 @@ __device__ void channel_position(const Image &image, const FormatInfo &c, uint8_
         metadata[c.permutation_offset + slot] = static_cast<uint8_t>(channel);
 }
 
-// Find where each slot's channel lies: by the page's own order, the class's, or none.
+// Find where each slot's channel lies: by the page's own permutation, the one of its format, or
+// none.
 __device__ void order_channels(const Image &image, const FormatInfo &c, const PackJob &job,
                                const RankSpace &rank_space, uint16_t *slot_offsets) {
     const auto *permutation = reinterpret_cast<const uint8_t *>(c.permutation);

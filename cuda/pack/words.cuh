@@ -17,7 +17,7 @@ class WordWriter {
     __device__ WordWriter(uint8_t *strip, uint32_t lane)
         : next_(reinterpret_cast<uint4 *>(strip) + lane) {}
 
-    // Codes of a tile, a pair in the halves of each register.
+    // Codes of a tile, two in each register.
     __device__ void add(uint32_t tile, const uint32_t (&codes)[4]) {
         if constexpr (kBits == 8) {
             push(codes[0] | codes[1] << 8);
@@ -68,7 +68,7 @@ class WordWriter {
     uint4 last_ = {0, 0, 0, 0};
 };
 
-// What the warp that writes a strip knows.
+// The inputs of the warp that writes a strip.
 struct StripTask {
     const FormatInfo &c;
     const uint4 *slots;

@@ -1,4 +1,4 @@
-// Attention of many columns: sums, sinks and output, of a block or of its splits.
+// Attention of many columns: sums, sinks and output, of a thread block or of its splits.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_PREFILL_OUTPUT_CUH
@@ -47,7 +47,8 @@ __device__ inline void store_lse(const TileArgs &args, const QueryColumn &query,
 
 __device__ __forceinline__ float inverse(float sum) { return sum > 0 ? 1 / sum : 0; }
 
-// What a block of a split leaves: output [columns][head_dim], then references and sums [columns].
+// The result of a thread block of a split: output [columns][head_dim], then references and sums
+// [columns].
 struct Partial {
     float *out;
     float *references;

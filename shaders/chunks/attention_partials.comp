@@ -54,7 +54,7 @@ float load_query(uint channel) {
     return is_null(query_row) ? 0.0 : load_element(query_row, push.queries.dtype, channel);
 }
 
-// What scores of all tokens share counts under a soft-cap alone.
+// The part that scores of all tokens share matters under a soft-cap alone.
 float find_start(LayerInfo layer, WorkTile work_tile) {
     float start = 0.0;
     if (is_null(layer.key_centers) || layer.soft_cap == 0.0)
@@ -76,7 +76,7 @@ void share_keys(Keys keys, uint first_tile, uint n_tiles, uint strip) {
     shared_keys[tile][lane / 4u + 8u][lane % 4u] = values.high;
 }
 
-// As they meet keys that were divided.
+// The queries, multiplied by the key scales.
 void share_queries(LayerInfo layer, Keys keys, uint kv_head, uint strip) {
     for (uint quad = own_tile; quad < kQuads; quad += 2u) {
         vec4 query;
@@ -134,7 +134,7 @@ vec2 weigh_tile(LayerInfo layer, uint first, uint begin, uint end, vec2 partial)
     return vec2(row_max, sum);
 }
 
-// Tiles of a page two by two; the second of a pair may be behind the chunk.
+// Tiles of a page two by two; the second of a pair may be after the chunk.
 vec2 weigh_chunk(StepTable step, LayerInfo layer, WorkTile work_tile, uint chunk, float start) {
     const uint begin = chunk * push.chunk_tokens;
     const uint end = begin + push.chunk_tokens;

@@ -1,5 +1,5 @@
 // Attention of few query columns by a tensor core, where all packed pages of a layer have one
-// shape: a workgroup takes a work item, its teams take tiles of 16-bit rows and packed pages in
+// shape: a workgroup takes a work item, its teams take tiles of 16-bit blocks and packed pages in
 // turn. push.h says how the dispatch is cut into workgroups.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// Decode attention: the rows of a work item.
+// Decode attention: the blocks of a work item.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_KV_TILES_GLSL
@@ -7,7 +7,7 @@
 #include "shaders/decode/codes.glsl"
 #include "shaders/decode/columns.glsl"
 
-// A row of the item, packed or at 16 bits.
+// The pages of a block of the item, packed or at 16 bits.
 struct KvTile {
     Address key_payload;
     Address value_payload;

@@ -70,7 +70,7 @@ vec2 sum_products(vec2 products[kPairs]) {
     return sum;
 }
 
-// Nothing behind the last strip.
+// Zeros after the last strip.
 ColumnMatrix folded_columns(uint strip) {
     const uint at = team * kTeamWords +
                     (min(strip, kStrips - 1u) * LK_STRIP_CHANNELS + row()) * kPairs + pair_of_lane();
@@ -121,8 +121,8 @@ vec2 multiply_keys(Page page, Page next, int exponent) {
 
 ColumnMatrix value_columns[kPageTiles];
 
-// Weights, with the values' ranges, to value_columns. Returns what products with codes are
-// multiplied by; midpoints: what joins them.
+// Weights, with the values' ranges, to value_columns. Returns the factor of products with codes;
+// midpoints: the summand that joins them.
 float fold_weights(vec4 weights[kPageTiles], int exponent, out vec2 midpoints) {
     const uint position = team * kTeamWords;
     const float scale = power(kLargeExponent - exponent);

@@ -20,7 +20,7 @@ struct F16Tile {
 };
 const uint kLookups = kTeams * LK_DECODE_ROUNDS;  // that are made at once
 const uint kAddressQuads = 3u;
-shared uvec4 shared_addresses[kLookups * kAddressQuads];  // of tiles of rows, then of pages
+shared uvec4 shared_addresses[kLookups * kAddressQuads];  // of tiles of 16-bit blocks, then of pages
 
 // Is an entry among the packed ones at 16 bits? Only where there may be such.
 bool is_row(WorkTile work_tile, Entry entry) {
@@ -41,7 +41,7 @@ void store_f16_tile(WorkTile work_tile, uint row_index, bool is_sure, uint index
         uvec4(info.capacity_tokens / LK_TILE_TOKENS * LK_LANES, first_token, is_there ? 1u : 0u, 0u);
 }
 
-// Tiles of rounds first and up. In the rounds behind n_f16_rounds, rows at 16 bits among the packed
+// Tiles of rounds first and up. The rounds after n_f16_rounds take 16-bit blocks among the packed
 // ones, if there are any, each by the item's own teams.
 void find_f16_tiles(WorkTile work_tile, uint first) {
     barrier();
@@ -74,8 +74,8 @@ ColumnMatrix query_columns(uint strip) {
     return column_matrix(uvec2(shared_queries[at], shared_queries[at + 8u * kPairs]));
 }
 
-// Values of tokens that are not there need not be numbers: what makes them 0, of the first two words
-// of a tile and of the others.
+// Values of missing tokens need not be numbers: masks that make them 0, for the first two words of
+// a tile and for the others.
 uvec2 masks_of_tokens(uint first, uint n_tokens) {
     const uvec2 token = first + 2u * quad_lane() + uvec2(0u, 8u);
     return mix(uvec2(0u), uvec2(0xFFFFu), lessThan(token, uvec2(n_tokens))) |

@@ -86,8 +86,8 @@ float shared_output(uint of_team, uint channel, uint column) {
     return shared_outputs[at][channel / 8u % 2u * 2u + column % 2u];
 }
 
-// Raise row_max to the highest scores of the lane's tokens and others'. Returns what outputs so far
-// are multiplied by.
+// Raise row_max to the highest scores of the lane's tokens and others'. Returns the factor of
+// earlier outputs.
 vec2 raise_row_maxes(vec2 most) {
     vec2 factors;
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
@@ -105,7 +105,8 @@ float cap_score(LayerInfo layer, float x) {
     return layer.soft_cap * kLog2E * (1.0 - 2.0 / (power_of_tanh + 1.0));
 }
 
-// Of n tiles of tokens from `first` on, a bit for each 8 tokens: does a column not see the lane's?
+// Of n tiles of tokens from `first` on, a bit for each 8 tokens: is the lane's token hidden from a
+// column?
 uint hidden_tokens(WorkTile work_tile, Column column, uint first, uint n_tiles) {
     uint hidden = 0u;
     [[dont_unroll]] for (uint i = 0u; i < 2u * n_tiles; ++i)

@@ -16,7 +16,7 @@ struct WorkTile {
     uint first_column;  // of the sequence's
     uint n_columns;
     uint n_history;
-    uint n_new;  // that are in rows
+    uint n_new;  // that are in blocks
 };
 WorkTile find_work_tile(uint index, uint columns_of_item) {
     WorkTile work_tile;
@@ -31,7 +31,7 @@ WorkTile find_work_tile(uint index, uint columns_of_item) {
     return work_tile;
 }
 
-// Row `index` of the item: those of its two runs of raw rows come first.
+// Block `index` of the item: those of its two runs of raw blocks come first.
 uint item_block(WorkItem item, uint index) {
     if (index < item.raw_count[0])
         return item.raw_begin[0] + index;

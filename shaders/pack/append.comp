@@ -1,6 +1,6 @@
-// New tokens of a layer: to FP16, keys centered and scaled, into their 16-bit rows and the staging
-// area. A workgroup takes the keys or the values of some neighbouring tokens of a head, a thread
-// eight channels.
+// New tokens of a layer: to FP16, keys centered and scaled, into their 16-bit blocks and the
+// staging area. A workgroup takes the keys or the values of some neighbouring tokens of a head, a
+// thread eight channels.
 //
 // SPDX-License-Identifier: Apache-2.0
 #version 460
@@ -20,14 +20,14 @@ const uint kChunk = 8u;  // channels of a thread
 shared uint n_saturated;
 shared uint first_fault;  // LK_NO_FAULT, or the lowest fault_key()
 
-// FP16 of a chunk, two to a word, and what there is to report.
+// FP16 numbers of a chunk, two to a word, with the counts and faults to report.
 struct Chunk {
     uvec4 words;
     uint n_saturated;
     bool has_fault;
 };
 
-// The highest bits of those halves that are infinite or NaN.
+// The highest bit of each FP16 number that is infinite or NaN.
 uvec4 not_finite(uvec4 pairs) { return (pairs & 0x7C007C00u) + 0x04000400u & 0x80008000u; }
 
 uint take_float(uint float_bits, inout Chunk chunk) {
@@ -57,7 +57,7 @@ Chunk take_eight(RawEight raw, uint dtype) {
 }
 
 // The last of n ascending words, `step` words apart, that is not above the limit; the first is not.
-// What is looked for is mostly near the end.
+// The token is mostly near the end.
 uint find_last(Address words, uint step, uint n, uint limit) {
     uint end = n;
     uint first = n - 1u;
@@ -80,8 +80,8 @@ SequenceInfo find_sequence(StepTable step, uint token) {
     return load_sequence(step, find_last(first_new, 12u, push.n_sequences, token));
 }
 
-// Keys less the centers of these channels, times the inverses of their scales; 0 = none.
-// What saturates by any inverse is cut first, so that no product is infinite.
+// Keys less the centers of these channels, times the inverses of their scales; 0 = none. Keys that
+// saturate by any inverse are cut first, so that no product is infinite.
 Chunk take_keys(RawEight raw, uint dtype, Address centers, Address inverses) {
     const float kMost = 2147483648.0;
     Chunk chunk = Chunk(uvec4(0u), 0u, false);
@@ -108,7 +108,7 @@ BlockInfo find_row(StepTable step, SequenceInfo sequence, uint position) {
                     sequence.first_block + find_last(first_token, 4u, sequence.n_blocks, position));
 }
 
-// The half page that stores a token and those behind it in the batch.
+// The page that stores a token and the next ones of the batch.
 struct Position {
     uint end;         // of these tokens
     uint shift;       // from a token of the batch to one of the page

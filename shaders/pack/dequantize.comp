@@ -1,4 +1,4 @@
-// Reopening: the tokens of a half page go back to 16 bits, docs/FORMAT.md, section 8. A team of 32
+// Dequantization: the tokens of a page go back to 16 bits, docs/FORMAT.md, section 8. A team of 32
 // threads takes a tile.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -16,7 +16,7 @@ layout(buffer_reference, std430, buffer_reference_align = 1) readonly buffer Con
     uint8_t at[];
 };
 
-// The channel of a slot: by the page's own order, the class's, or none.
+// The channel of a stored channel: by the page's own permutation, the one of its format, or none.
 uint channel_of(FormatInfo c, DequantizeJob job, uint slot) {
     const Address order =
         c.permutes ? address_add(job.metadata, c.permutation_offset) : c.permutation;

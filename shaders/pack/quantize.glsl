@@ -14,7 +14,7 @@ uint ordered_pair(uint pair) {
     const uint negative = pair >> 15 & 0x10001u;
     return pair ^ (negative * 0x7FFFu | 0x80008000u);
 }
-// One of them back, with -0 as +0.
+// One of these numbers back as FP16, with -0 as +0.
 uint half_of_order(uint order) {
     const uint h = order ^ ((order & 0x8000u) != 0u ? 0x8000u : 0xFFFFu);
     return h == 0x8000u ? 0u : h;

@@ -30,7 +30,7 @@ float sum_to_float(uvec2 sum) {
     const uint shift = uint(top) - 23u;
     const uvec2 kept = shift < 32u ? uvec2(sum.x >> shift | sum.y << 1u << 31u - shift, 0u)
                                    : uvec2(sum.y >> shift - 32u, 0u);
-    // What is cut off, from the highest bit on.
+    // The remainder of the rounding, from the highest bit on.
     const uint rest = 64u - shift;
     const uvec2 cut = rest < 32u ? uvec2(sum.x << rest, sum.y << rest | sum.x >> 1u >> 31u - rest)
                                  : uvec2(0u, sum.x << rest - 32u);
@@ -91,8 +91,8 @@ uint ranked_slot(uint channel) {
     return (bits >> bit & 1u) != 0u ? n_boosted : page_format.n_ranked + channel - n_boosted;
 }
 
-// Find where the values of each slot's channel lie: by the page's own order, the class's, or none.
-// All threads.
+// Find where the values of each slot's channel lie: by the page's own permutation, the one of its
+// format, or none. All threads.
 void order_channels() {
     const bool is_ranked = page_format.ranking != 0u;
     const bool is_fixed = !is_ranked && !is_null(page_format.permutation);

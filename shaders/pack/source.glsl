@@ -1,4 +1,4 @@
-// The FP16 values of the half page that a workgroup packs, by its slots: from a 16-bit half page or
+// The FP16 values of the page that a workgroup packs, by stored channels: from a 16-bit page or
 // from staged tokens.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -19,7 +19,7 @@ layout(buffer_reference, std430, buffer_reference_align = 1) writeonly buffer By
 };
 
 PackJob job;
-FormatInfo page_format;  // that it becomes
+FormatInfo page_format;  // of the packed page
 
 // Where the values of slots lie in the source: add source_token_offset().
 shared uint slot_offsets[LK_MAX_HEAD_DIM];
@@ -33,7 +33,7 @@ bool is_ordered() {
     return page_format.ranking != 0u || page_format.permutes || !is_null(page_format.permutation);
 }
 
-// In halves.
+// In FP16 numbers.
 uint source_token_offset(uint token) {
     return is_staged() ? token * page_format.head_dim
                        : raw_token_offset(page_format.is_value, token);
@@ -45,7 +45,7 @@ uint source_channel_offset(uint channel) {
 }
 uint source_f16(uint offset) { return uint(ConstF16(job.source).at[offset]); }
 
-// Of a lane's registers of a strip's first tile, the offsets of the lower and the higher halves.
+// Of a lane's registers of a strip's first tile, the offsets of the lower and the higher number.
 struct LaneOffsets {
     uvec4 low;
     uvec4 high;

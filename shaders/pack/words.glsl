@@ -1,5 +1,5 @@
-// Codes of a half page and the words that hold them: docs/FORMAT.md, sections 4, 5 and 9.4. A team
-// of a tile's lanes writes a strip.
+// Codes of a page and the words that hold them: docs/FORMAT.md, sections 4, 5 and 9.4. A team of a
+// tile's lanes writes a strip.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_PACK_WORDS_GLSL
@@ -28,7 +28,7 @@ void put_word(inout WordWriter writer, uint index, uint word, uint lane) {
     else if (n_words == 1u)
         Words(writer.strip).at[lane] = writer.last.w;
 }
-// A tile's codes of up to 8 bits, in the halves of its registers. Below 8 bits, tiles share words.
+// A tile's codes of up to 8 bits, two in each of its registers. Below 8 bits, tiles share words.
 void put_codes(inout WordWriter writer, uint tile, uvec4 codes, uint lane) {
     if (writer.bits == 8u) {
         put_word(writer, 2u * tile, codes.x | codes.y << 8, lane);
@@ -44,7 +44,7 @@ void put_codes(inout WordWriter writer, uint tile, uvec4 codes, uint lane) {
     writer.word = 0u;
 }
 
-// Of a lane's registers in a tile, the lower and the higher halves.
+// Of a lane's registers in a tile, the lower and the higher numbers.
 struct LaneQuantizers {
     Quantizer low;
     Quantizer high;

@@ -1,4 +1,4 @@
-// Attention of any number of query columns over rows of pages of any class and over staged tokens.
+// Attention of any number of query columns over blocks of any page format and over staged tokens.
 // push.h says how the dispatch is cut into workgroups.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -47,7 +47,7 @@ void clear_scores() {
         scores[i] = center_scores;
 }
 
-// Rows behind the stage's tokens keep what they began with.
+// Rows after the stage's tokens keep their first values.
 void multiply_keys(uint n_tokens) {
     for (uint quad = 0u; quad < kTileQuads; ++quad) {
         const mat4 columns = load_columns(0u, quad);
@@ -146,7 +146,7 @@ void attend_stage(Mask mask, EntryView page, Stage stage) {
 
 void attend_page(Mask mask, EntryView page) {
     for (uint first = 0u; first < page.n_tokens; first += kStageTokens) {
-        // Of a page that is hidden as a whole there may be no bytes any more.
+        // A page that is hidden as a whole may have no bytes any more.
         if (min(first + kStageTokens, page.n_tokens) > page.n_hidden)
             attend_stage(mask, page,
                          Stage(page.first_token + first, first / LK_TILE_TOKENS,
@@ -164,7 +164,7 @@ void add_stats() {
     barrier();
 }
 
-// What the phases have becomes that of the first one.
+// The sums of all phases are added to those of the first.
 void add_phases() {
     for (uint from = 1u; from < kPhases; ++from) {
         const uint at = phase_group() * kColumnGroups + column_group();
@@ -213,7 +213,7 @@ void store_split(Mask mask, uint tile, uint column, uint i, Total total) {
 }
 
 void main() {
-    // The last columns see the most: their workgroups start first.
+    // Most tokens are visible to the last columns: their workgroups start first.
     const uint tile = push.first_tile + gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x;
     Mask mask;
     if (!find_mask(tile, kColumns, mask))

@@ -16,7 +16,7 @@
 shared StripPosition shared_strips[2][LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS];  // of keys and of values
 shared uint shared_channels[kHeadDim];                                    // of the slots of keys
 
-// One half of a page.
+// The keys or the values of a page.
 struct Side {
     FormatInfo info;
     Address payload;
@@ -69,7 +69,7 @@ struct Stage {
     uint n_tokens;
 };
 
-// What is multiplied between two barriers: a strip of a stage's keys, or k of kPhases tiles of its
+// The operands between two barriers: a strip of a stage's keys, or k of kPhases tiles of its
 // values, from first_quad on.
 struct Step {
     bool is_value;
@@ -203,7 +203,7 @@ void find_query_rows(Mask mask) {
 // Element k of 16 at a position of K order.
 uint k_at(uint position) { return LK_TILE_K(position / 4u, position & 2u) + (position & 1u); }
 
-// The queries of a strip of keys, as they lie in memory, and what the keys were divided by.
+// The queries of a strip of keys, as they lie in memory, and the key scales.
 struct StripQueries {
     uvec4 bits;
     float scale;
@@ -221,7 +221,7 @@ StripQueries load_queries(Mask mask, uint strip) {
     return loaded;
 }
 
-// They are multiplied by what makes scores of products.
+// The queries are multiplied by the factor from products to scores.
 void store_queries(StripQueries loaded, float factor) {
     const uint position = gl_LocalInvocationIndex % LK_STRIP_CHANNELS;
     const uint group = gl_LocalInvocationIndex / LK_STRIP_CHANNELS;

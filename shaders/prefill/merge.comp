@@ -1,4 +1,4 @@
-// The parts of split tile attention become outputs: a workgroup takes a column. push.h has the
+// The splits of prefill attention become outputs: a workgroup takes a column. push.h has the
 // dispatch.
 //
 // SPDX-License-Identifier: Apache-2.0
