@@ -86,7 +86,7 @@ lk_status CudaCache::open_tables() {
     return status;
 }
 
-// Jobs, and what blocks leave for the merge.
+// Jobs, and the splits that thread blocks leave for the merge.
 lk_status CudaCache::open_work() {
     uint64_t floats = state_.splits().partial_floats();
     for (uint32_t l = 0; l < layout_.n_layers; ++l)
@@ -96,7 +96,7 @@ lk_status CudaCache::open_work() {
     if (!status)
         status = query_stats_cell_.open(&upload_, sizeof(uint64_t), "the place of sums");
     if (!status)
-        status = partials_.open(&upload_, floats * sizeof(float), "the parts of attention");
+        status = partials_.open(&upload_, floats * sizeof(float), "the splits of attention");
     if (!status)
         status =
             counters_.open(&upload_, n_counters * sizeof(uint32_t), "the counters of attention");
@@ -235,7 +235,7 @@ lk_status CudaCache::attend(const AttendArgs &args) {
     const bool is_short = !shape.is_staged && rules_.takes(args.layer_index, shape.max_new);
     lk_status status = checked(is_short ? decode(args) : tile(args), "attending a layer");
     for (uint32_t i = 0; !status && i < args.n_chunk_attentions; ++i)
-        status = checked(score_attention(args, args.chunk_attentions[i]), "watching chunks");
+        status = checked(score_attention(args, args.chunk_attentions[i]), "scoring chunks");
     return status;
 }
 
@@ -320,7 +320,7 @@ lk_status CudaCache::dequantize(const DequantizeItem *items, uint32_t n_items) {
         return status ? status
                       : checked(launch_dequantize(at<DequantizeJob>(jobs_.address()), n,
                                                   view_.formats, stream_),
-                                "reopening pages");
+                                "dequantizing pages");
     });
 }
 

@@ -1,4 +1,4 @@
-// What the device keeps for a cache, and the launches of its work.
+// The device state of a cache, and the launches of its work.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CUDA_CUDA_CACHE_H
@@ -67,8 +67,8 @@ class CudaCache final : public CacheDevice {
     const CacheLayout layout_;
     uint32_t n_sms_ = 0;
     Stream first_;                   // until there is a queue
-    cudaStream_t stream_ = nullptr;  // of what the cache does next
-    Event passed_;                   // what the stream has when the cache leaves it
+    cudaStream_t stream_ = nullptr;  // of the next work of the cache
+    Event passed_;                   // the work of the stream when the cache leaves it
 
     Upload upload_;
     Transfer transfer_;

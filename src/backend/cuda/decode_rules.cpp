@@ -12,8 +12,9 @@ namespace {
 
 constexpr uint32_t kMaxBlocks = 2;       // of a multiprocessor
 constexpr uint32_t kMaxColumns = 64;     // of a KV head that decode takes
-constexpr uint32_t kItemBytes = 131072;  // that a block reads while an item begins and ends
-constexpr uint32_t kStaticBytes = 2048;  // of a block's shared memory, beside decode_shared_bytes()
+constexpr uint32_t kItemBytes = 131072;  // that a thread block reads while an item begins and ends
+constexpr uint32_t kStaticBytes =
+    2048;  // of a thread block's shared memory, in addition to decode_shared_bytes()
 
 uint32_t rounded_metadata(const PageLayout &shape) {
     return shape.is_raw() ? 0 : static_cast<uint32_t>(round_up(metadata_bytes(shape), 16));
@@ -74,8 +75,8 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             layer.kind = std::max(layer.kind, kind_of_format(format));
             metadata = std::max(metadata, rounded_metadata(format.layout));
         }
-        // Split-k columns lay out queries for one class of keys: pages of several with FP8 numbers
-        // go through tile attention, which takes each as its class says.
+        // Split-k columns lay out queries for one page format of keys: pages of several formats
+        // with FP8 numbers go through prefill, which reads each page by its own format.
         for (uint32_t c = 0; c < more.n_formats; ++c)
             if (layout.formats[more.formats[c]].layout.metadata == Metadata::kF8)
                 layer.kind = kDecodeNone;

@@ -1,4 +1,5 @@
-// How decode of each layer is launched: what its classes need, and what the device can run.
+// How decode of each layer is launched: the needs of its page formats, and the limits of the
+// device.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CUDA_DECODE_RULES_H
@@ -14,7 +15,7 @@ class DecodeRules final : public gpu::SplitRules {
   public:
     explicit DecodeRules(const Allocator &allocator) : layers_(allocator) {}
 
-    // shared_bytes: that a block can have. False without memory.
+    // shared_bytes: that a thread block can have. False without memory.
     bool open(const CacheLayout &layout, uint32_t n_sms, uint32_t shared_bytes);
 
     gpu::SplitLimits limits() const override;

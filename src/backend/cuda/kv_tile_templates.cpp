@@ -27,9 +27,9 @@ lk_status KvTileTemplates::open(const CacheLayout &layout, const gpu::CacheTable
     Array<KvTileTemplate> pages(allocator);
     for (uint32_t i = 0; i < layout.n_entries; ++i)
         if (!pages.push(page_template(layout, constants, layout.entry_formats[i])))
-            return fail(LK_E_NOMEM, "no memory for the page classes of %u heads", layout.n_entries);
+            return fail(LK_E_NOMEM, "no memory for the page formats of %u heads", layout.n_entries);
     const uint64_t bytes = pages.size() * sizeof(KvTileTemplate);
-    const lk_status status = table_.open(memory, bytes, "the page classes of a cache");
+    const lk_status status = table_.open(memory, bytes, "the page formats of a cache");
     return status ? status : memory->put(table_.address(), pages.data(), bytes);
 }
 

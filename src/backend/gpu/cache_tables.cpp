@@ -79,7 +79,7 @@ lk_status CacheTables::open(const CacheLayout &layout, TableMemory *memory) {
         bytes += parameter_bytes(layout.layers[l]);
     Array<uint8_t> image(allocator_);
     if (!image.resize(bytes) || !layers_.resize(layout.n_layers))
-        return fail(LK_E_NOMEM, "no memory for the tables of %u classes and %u layers",
+        return fail(LK_E_NOMEM, "no memory for the tables of %u page formats and %u layers",
                     layout.n_formats, layout.n_layers);
     lk_status status = table_.open(memory, bytes, "the tables of a cache");
     if (status)

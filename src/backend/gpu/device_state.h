@@ -15,7 +15,7 @@
 namespace lk {
 namespace gpu {
 
-// What launches of a step depend on, besides the tables.
+// The shape of a step, on which its launches depend besides the tables.
 struct StepShape {
     uint32_t n_sequences;
     uint32_t n_tokens;

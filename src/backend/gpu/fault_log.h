@@ -1,4 +1,4 @@
-// What kernels report of the values they read, and which sequences a report means.
+// Reports of kernels on the values that they read, and the sequences that a report means.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_GPU_FAULT_LOG_H

@@ -1,5 +1,5 @@
-// Device memory for tables, and copies to it. A device implements TableMemory; what it has in
-// common with others is written on that.
+// Device memory for tables, and copies to it. A device implements TableMemory; the code that all
+// devices share is written on top of that.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_GPU_MEMORY_H

@@ -15,7 +15,7 @@ constexpr uint32_t kWorkers = 4;          // workgroups of a core
 constexpr uint32_t kMatrixWorkers = 3;    // of a core, by the registers that it takes
 constexpr uint32_t kItemBytes = 32768;    // that a workgroup reads while an item begins and ends
 constexpr uint32_t kNvidia = 0x10DE;      // VkPhysicalDeviceProperties.vendorID
-constexpr uint32_t kNoForm = UINT32_MAX;  // key_end4 before the first class of keys
+constexpr uint32_t kNoForm = UINT32_MAX;  // key_end4 before the first page format of keys
 
 // Pairs of strips when channels are in groups of `group`.
 uint32_t value_steps_of(uint32_t head_dim, uint32_t group) {
@@ -40,7 +40,7 @@ bool is_like(const PageForm &a, const PageForm &b) {
            a.permutation_bytes == b.permutation_bytes;
 }
 
-// Narrows a form down to one that this class has too.
+// Narrows a form down to one that this page format has too.
 void join_form(const FormatInfo &info, PageForm *form) {
     const uint32_t n_parameters = info.is_value ? LK_MAX_PAGE_TOKENS : info.head_dim;
     const bool is_plain = info.is_native && info.parameter_bytes == 2 && info.n_groups == 1 &&
@@ -124,7 +124,7 @@ bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
     return takes(layer) && uint64_t{max_new} * layers_[layer].group <= kMaxColumns;
 }
 
-// NVIDIA's compiler keeps what FP32 arithmetic sums up in registers, and not always what FP16 does.
+// NVIDIA's compiler keeps sums of FP32 arithmetic in registers, and not always those of FP16.
 DecodeArithmetic DecodeRules::arithmetic(uint32_t layer) const {
     if (traits_.cooperative_matrix && layers_[layer].form.is_one)
         return DecodeArithmetic::kMatrix;

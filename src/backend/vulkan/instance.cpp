@@ -11,7 +11,7 @@ namespace vulkan {
 namespace {
 
 constexpr const char *kLayer = "VK_LAYER_KHRONOS_validation";
-// The newest version that this backend knows; what is newer is asked for as an extension.
+// The newest version that this backend knows; newer functions are taken from extensions.
 constexpr uint32_t kNewest = VK_API_VERSION_1_2;
 constexpr uint32_t kOldest = VK_API_VERSION_1_1;
 

@@ -14,7 +14,7 @@ TableBuffers::~TableBuffers() {
         destroy(allocator_, buffer);
 }
 
-// The buffer that holds an address: the last one that does not begin behind it.
+// The buffer that holds an address: the last one that does not begin after it.
 size_t TableBuffers::find(uint64_t address) const {
     const auto next =
         std::upper_bound(buffers_.begin(), buffers_.end(), address,

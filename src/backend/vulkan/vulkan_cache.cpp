@@ -75,7 +75,7 @@ lk_status VulkanCache::open_tables() {
             filled = jobs_.open(&tables_);
         floats = std::max(floats, state_.splits().partial_floats());
         if (!filled)
-            filled = partials_.open(&tables_, floats * sizeof(float), "the parts of attention");
+            filled = partials_.open(&tables_, floats * sizeof(float), "the splits of attention");
         return filled;
     });
     return status ? status : commands_.wait();
@@ -321,13 +321,13 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
     recorder.dispatch(n_columns, layer.n_kv_heads, shape.n_sequences);
 }
 
-// Batches of units follow each other in the same partial results.
+// Batches of work tiles follow each other in the same partial results.
 void VulkanCache::record_attention_scores(const Recorder &recorder, const AttendArgs &args,
                                           const ChunkAttention &request,
                                           const AttentionScoresPipelines &pipelines,
                                           const PushTensor &queries) const {
     static_assert(kAttentionScoreColumns == LK_ATTENTION_SCORE_COLUMNS,
-                  "shaders have the units of the core");
+                  "shaders have the work tiles of the core");
     const uint32_t most = device_.traits().max_workgroup_count;
     AttentionScoresPush push{};
     push.step = constants_.address();

@@ -1,4 +1,4 @@
-// What the device keeps for a cache, and the commands of its work.
+// The device state of a cache, and the commands of its work.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_VULKAN_VULKAN_CACHE_H
