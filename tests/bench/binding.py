@@ -305,7 +305,7 @@ class Cache:
             self.check(self.lk.lk_sequence_defer(self.handle, self.ids[sequence], DEFER_REFUSE))
 
     def classify(self, sequence: int, n_tokens: int) -> None:
-        """Behind it: as many chunks of each class as the mix has, in whole pages, at random places."""
+        """After it: as many chunks of each class as the mix has, in whole pages, at random positions."""
         if not self.mix:
             return
         n_chunks = max(0, n_tokens - SINK_TOKENS) // self.mix.chunk_tokens

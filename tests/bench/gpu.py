@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One GPU's stream: what is timed on it, behind what flush, and PyTorch's attention beside lowkey's."""
+"""One GPU's stream: timing of work on it after a flush, and PyTorch's attention to compare with lowkey's."""
 
 import statistics
 from typing import Callable
@@ -85,7 +85,7 @@ class Gpu:
 
 
 def causal_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """FlashAttention in which the last query sees all keys."""
+    """FlashAttention in which all keys are visible to the last query."""
     bias = causal_lower_right(q.shape[2], k.shape[2])
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         return scaled_dot_product_attention(q, k, v, attn_mask=bias, enable_gqa=True)
@@ -155,7 +155,7 @@ class Lowkey:
 
     def time_prompt(self, cache: binding.Cache, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
                     first: int) -> dict:
-        """lk_attend of a prompt's tokens from `first` on, behind those that the cache has."""
+        """lk_attend of a prompt's tokens from `first` on, after those that the cache has."""
         def open_step() -> None:
             cache.begin(q.shape[2])
             cache.append(self.view(k, 0, first), self.view(v, 0, first))

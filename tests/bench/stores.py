@@ -13,7 +13,7 @@ from binding import BY_CHANNEL, F8_GROUP
 from lowkey.transformers import LowkeyCache, geometry_of
 
 FILL_TOKENS = 2048  # of one step that fills a row
-ANSWER_TOKENS = 160  # behind a context whose chunks have classes
+ANSWER_TOKENS = 160  # after a context whose chunks have classes
 SINKS, WINDOW, PAGE = 32, 128, 128
 DTYPE = torch.float16
 LADDER = (8, 4, 2)
@@ -53,7 +53,7 @@ class HostStore:
 
 
 def host_row_bytes(kind: type, config, length: int) -> int:
-    """What a row needs: its keys and values, and of one layer the copies that are made beside them. A dynamic cache is
+    """Bytes of a row: its keys and values, and for one layer the copies that are made of them. A dynamic cache is
     copied as it grows; a static one has a mask, so PyTorch's attention wants each KV head once for every query head."""
     layer_bytes = 2 * length * config.num_key_value_heads * config.head_dim * DTYPE.itemsize
     group = config.num_attention_heads // config.num_key_value_heads
@@ -191,7 +191,7 @@ class LowkeyStore:
         self.store.shrink(bits)
         self.synchronize()
         self.shrinks.append({'bits': bits, 'tokens': self.n_filled, 'ms': (time.perf_counter() - begin) * 1e3,
-                             'halves': self.store.stats().pages_shrunk - before})
+                             'pages': self.store.stats().pages_shrunk - before})
 
     def close(self) -> None:
         self.cache.close()

@@ -10,7 +10,7 @@ what the others leave), and lowkey's budget and fixed tables. A step is a forwar
 and the choice of the next; the host waits for it, as generate() does. Three of its times tell what bounds it:
 
     host     until the pass has returned, its work queued
-    gpu      of the queued work alone, behind a spin that keeps the GPU busy meanwhile
+    gpu      of the queued work alone, after a spin that keeps the GPU busy meanwhile
     weights  the same of a pass that has no cache: what the model costs by itself
 
 Cells that do not fit or fail are recorded as that. Times are medians.
@@ -102,7 +102,7 @@ class Machine:
         return total - free
 
     def note_context(self) -> None:
-        """What is in use beside PyTorch's memory, now that every kernel has run once."""
+        """Bytes in use outside of PyTorch's memory, now that every kernel has run once."""
         if self.is_gpu:
             self.context_bytes = self.used_bytes() - torch.cuda.memory_reserved()
 
@@ -204,7 +204,7 @@ def largest(fits, most: int) -> int:
 
 
 class Cells:
-    """One model: measures (cache, length, part) one after the other, beside what is known from before."""
+    """One model: measures (cache, length, part) one after the other, and keeps earlier measurements."""
 
     def __init__(self, host: Host, cells: list[dict], save: Callable[[], None]):
         self.host, self.machine, self.cells, self.save = host, host.machine, cells, save
@@ -216,16 +216,16 @@ class Cells:
                 return cell
         return None
 
-    def room(self, n_rows: int) -> int:
-        """What the cap leaves to a cache."""
+    def cache_bytes(self, n_rows: int) -> int:
+        """The bytes that the cap leaves to a cache."""
         return self.machine.room_bytes() - self.host.torch_room(n_rows)
 
     def open(self, cache: str, n_rows: int, length: int, n_tokens: int):
-        """A store of rows that have n_tokens tokens, and room for length."""
+        """A store of rows that have n_tokens tokens, and space for length."""
         if cache in HOSTS:
             self.machine.limit_torch(0)
             return HostStore(HOSTS[cache], self.host.model, n_rows, length, n_tokens)
-        room_bytes = self.room(n_rows)
+        room_bytes = self.cache_bytes(n_rows)
         self.machine.limit_torch(room_bytes)
         rule = LowkeyRule(cache, self.host.config, self.machine.slab_bytes)
         return LowkeyStore(rule, self.host.model, n_rows, length, n_tokens, room_bytes, self.machine.synchronize)
@@ -308,10 +308,10 @@ class Cells:
     def measure_largest(self, cache: str, length: int) -> None:
         if cache in HOSTS:
             row_bytes = host_row_bytes(HOSTS[cache], self.host.config, length)
-            most = largest(lambda n: n * row_bytes <= self.room(n), 65536)
+            most = largest(lambda n: n * row_bytes <= self.cache_bytes(n), 65536)
         else:
             rule = LowkeyRule(cache, self.host.config, self.machine.slab_bytes)
-            most = largest(lambda n: rule.budget(length, n) <= self.room(n), 4096)
+            most = largest(lambda n: rule.budget(length, n) <= self.cache_bytes(n), 4096)
         self.measure(cache, length, 'largest', most)
 
     def measure_equal(self, cache: str, length: int) -> None:
@@ -327,11 +327,11 @@ class Cells:
         if cache not in CONTEXT_PLANS or dynamic is None:
             return
         rule, n_rows = LowkeyRule(cache, self.host.config, self.machine.slab_bytes), dynamic['batch']
-        steps = largest(lambda n: rule.budget(length + n * CONTEXT_STEP, n_rows) <= self.room(n_rows), 4096)
+        steps = largest(lambda n: rule.budget(length + n * CONTEXT_STEP, n_rows) <= self.cache_bytes(n_rows), 4096)
         self.measure(cache, length, 'context', n_rows, length + steps * CONTEXT_STEP)
 
     def claims(self) -> list[dict]:
-        """The published sizes beside ours, for each length."""
+        """The published sizes next to ours, for each length."""
         made = []
 
         def claim(system: str, what: str, length: int, got: float | None, published: str, least: float | None = None,
@@ -369,7 +369,7 @@ def run(name: str, machine: Machine, options, measured: dict, save: Callable[[],
     """All cells of a model into what is known of it, saved cell by cell."""
     say(f'{name}: weights')
     host = Host(name, machine)
-    say(f'{name}: {host.weights_bytes / 1e9:.2f} GB of weights, {machine.context_bytes / 1e9:.2f} GB beside PyTorch')
+    say(f'{name}: {host.weights_bytes / 1e9:.2f} GB of weights, {machine.context_bytes / 1e9:.2f} GB outside of PyTorch')
     measured |= {'weights_bytes': host.weights_bytes, 'context_bytes': machine.context_bytes}
     cells = Cells(host, measured.setdefault('cells', []), save)
     for length in options.lengths:
