@@ -87,7 +87,7 @@ static void make_families(rig *r) {
     assert_int_equal(lk_plan_set_shrink_order(r->plan, 1, 3), LK_OK);
 }
 
-// Cocktail's classes; tokens behind the context go down the ladders.
+// Cocktail's classes; tokens after the context go down the ladders.
 static void set_chunks(rig *r) {
     lk_chunk_rule rule;
     assert_int_equal(lk_chunk_rule_init(&rule, sizeof rule), LK_OK);

@@ -18,7 +18,7 @@ typedef struct score_case {
     uint32_t n_chunks;
     uint32_t leftover_tokens;  // between the context and the query
     uint32_t query_tokens;
-    uint32_t step_tokens;  // of the watched step; the others come before in long steps
+    uint32_t step_tokens;  // of the scored step; the others come before in long steps
 } score_case;
 
 static const score_case kCases[] = {
@@ -44,7 +44,7 @@ static void open_model(rig *r, const rig_device *device) {
     r->layers[1].n_kv_heads = 1;
     r->layers[1].head_dim = 80;
     r->layers[1].window_tokens = 150;
-    r->layers[1].window_sink_tokens = 20;  // behind the plan's, so that any cut is possible
+    r->layers[1].window_sink_tokens = 20;  // after the plan's, so that any cut is possible
     r->layers[2].head_dim = 128;
     r->layers[2].n_query_heads = 2;
     r->layers[2].soft_cap = 5;
@@ -179,7 +179,7 @@ static void open_rig(rig *r, const score_case *c) {
     open_cache(r, c);
 }
 
-// All but the watched step; attention to it is left out.
+// All tokens before the scored step, without attention.
 static void fill_before(rig *r, lk_sequence id, const score_case *c, uint32_t chain) {
     static rig_token tokens[512];
     const uint32_t n = total_tokens(c) - c->step_tokens;
@@ -372,7 +372,7 @@ static void a_discarded_step_is_forgotten(void **state) {
     assert_int_equal(lk_chunks_attention_scores(r.cache, id, c->n_chunks, scores), LK_OK);
     assert_memory_equal(scores, wanted, c->n_chunks * sizeof *scores);
 
-    // What has scores keeps them when it grows, is forked, or cut behind the context.
+    // A sequence keeps its scores when it grows, is forked, or is cut after the context.
     lk_sequence child;
     assert_int_equal(lk_sequence_fork(r.cache, id, LK_ALL_TOKENS, &child), LK_OK);
     assert_int_equal(lk_chunks_attention_scores(r.cache, child, c->n_chunks, scores), LK_E_STATE);
@@ -405,7 +405,7 @@ static void steps_that_do_not_fit_are_refused(void **state) {
     assert_int_equal(lk_sequence_truncate(r.cache, id, 200), LK_OK);
     assert_int_equal(rig_begin(&r, 1, &id, &n, NULL), LK_E_ARGUMENT);
     rig_sentence("before the end of the watched context at 304");
-    // The watch is still there, and so is the sequence.
+    // The request still holds, and so does the sequence.
     uint64_t length = 0;
     assert_int_equal(lk_sequence_length(r.cache, id, &length), LK_OK);
     assert_int_equal(length, 200);
@@ -544,5 +544,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(models_of_windows_alone_are_refused),
         cmocka_unit_test(wild_queries_are_reported),
     };
-    return cmocka_run_group_tests_name("watch", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("attention scores", tests, NULL, NULL);
 }

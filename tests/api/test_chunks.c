@@ -519,7 +519,7 @@ static void windows_leave_no_originals(void **state) {
     rig_close(&r);
 }
 
-// A budget that holds the prompt and not the new pages beside it.
+// A budget that holds the prompt, but not the new pages in addition.
 static void small_budgets_change_nothing(void **state) {
     (void)state;
     pair p;
@@ -625,7 +625,7 @@ static void deferred_prompts_have_a_budget(void **state) {
     assign_pair(&p, id, n_context, classes, NULL);
     assert_true(held(&p.fast) <= budget);
     assert_true(chunked_info(&p.fast, id).n_narrower <= n_narrower);
-    step_pair(&p, id, 1, n_context, 2, "assigned behind that");
+    step_pair(&p, id, 1, n_context, 2, "assigned after that");
     close_pair(&p);
 }
 
@@ -708,7 +708,7 @@ static void wrong_calls_are_refused(void **state) {
     rig_close(&r);
 }
 
-// Pages that were packed before there were classes cannot have one, and a plan may lack chunks.
+// Pages that were packed before there were classes cannot have one, and a plan may have no chunks.
 static void classes_come_before_packing(void **state) {
     (void)state;
     rig r;

@@ -1,6 +1,6 @@
-// Classes of chunks beside everything else that a plan may have: boosted channels, outliers with
-// their partners, keys per token with centers and scales, FP8 numbers, ladders, windows, tokens
-// behind the context that are packed, originals, and chunks that are parts of pages or several.
+// Classes of chunks with all other features of a plan: boosted channels, outliers with their
+// partners, keys per token with centers and scales, FP8 numbers, ladders, windows, tokens after the
+// context that are packed, originals, and chunks that are shorter or longer than a page.
 //
 // Each plan runs in up to four caches that must answer the same. The fast one; the reference, which
 // gets the same calls; one without reordering whose host feeds the tokens in the order of the fast
@@ -27,7 +27,7 @@ enum {
     NUMBERS = 8,      // centers of keys, and scales
     BYTES = 16,       // FP8 ranges and minima
     LADDER = 32,      // 16, 8, 4 and 2 bits, down while there are classes
-    PACKS = 64,       // tokens behind the context are packed
+    PACKS = 64,       // tokens after the context are packed
     IN_ORDER = 128,   // no reordering, and a sliding window
     WIDE = 256,       // classes of 4, 8 and 16 bits
     ORIGINALS = 512,  // other classes first, then promoted
@@ -270,7 +270,7 @@ static void check_bytes(scene *s) {
 static void compare_stats(const scene *s) {
     const lk_cache_stats a = rig_stats(&s->rigs[FAST]), b = rig_stats(&s->rigs[REFERENCE]);
     assert_memory_equal(a.plane_bytes, b.plane_bytes, sizeof a.plane_bytes);
-    compare_bytes(s, a.pages_shrunk, b.pages_shrunk, "halves shrunk");
+    compare_bytes(s, a.pages_shrunk, b.pages_shrunk, "pages shrunk");
     compare_bytes(s, a.reserved_bytes, b.reserved_bytes, "reserved");
 }
 
@@ -285,13 +285,13 @@ static void shrink_all(scene *s) {
         lk_plan *plan = NULL;
         assert_int_equal(lk_plan_copy(s->rigs[FAST].plan, &plan), LK_OK);
         assert_int_equal(lk_plan_set_ladder(plan, LK_ALL, rungs, 4, bits), LK_OK);
-        if (!(s->features & (PACKS | IN_ORDER))) {  // packed behind the context, or given back
+        if (!(s->features & (PACKS | IN_ORDER))) {  // packed after the context, or given back
             const lk_plan_size size = predict(s, plan);
             compare_bytes(s, rig_stats(&s->rigs[FAST]).payload_bytes, size.payload_bytes,
-                          "codes behind a shrink");
+                          "codes after a shrink");
         }
         lk_plan_destroy(&plan);
-        step_all(s, 3, "behind a shrink");
+        step_all(s, 3, "after a shrink");
     }
 }
 
@@ -324,12 +324,12 @@ static void assign_and_cut(scene *s, uint32_t *seed) {
     expect(s, status, "a cut");
     s->length = left;
     compare_stats(s);
-    step_all(s, 40, "behind a cut");
+    step_all(s, 40, "after a cut");
 }
 
 static void count_context(scene *s) {
     s->n_chunks = 448 / s->shape.chunk_tokens > 3 ? 448 / s->shape.chunk_tokens : 3;
-    // Pages behind the context begin where those of all caches do; so do pages that shrink.
+    // Pages after the context begin where those of all caches do; so do pages that shrink.
     if (s->features & (PACKS | LADDER))
         s->n_chunks -= s->n_chunks % block_chunks(s->shape);
     s->length = context_of(s) + 20;

@@ -232,7 +232,7 @@ static int compare_times(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Many calls, and one read behind them that waits: what a call takes beside others.
+// Many calls, then one read that waits: the time of a call among others.
 static void bench(void) {
     enum { N = 4096, D = 768, RUNS = 21, CALLS = 50 };
     for (lk_dtype dtype = LK_F16; dtype <= LK_F32; ++dtype) {

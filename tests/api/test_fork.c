@@ -27,7 +27,7 @@ static void start(rig *r, const setup *s, uint32_t max_sequences, uint64_t budge
     r->layers[1].head_dim = 48;
     rig_open(r);
     rig_preset(r, s->preset);
-    // One layer stays at 16 bits beside the packed one.
+    // One layer stays at 16 bits next to the packed one.
     if (!strcmp(s->preset, "int8"))
         assert_int_equal(lk_plan_set_ladder(r->plan, 1, (const uint8_t[]){16, 8}, 2, 16), LK_OK);
     rig_recent(r, s->page_tokens, s->sink_tokens, s->recent_tokens);
@@ -59,7 +59,7 @@ static float *output_buffer(const rig *r, uint32_t n) {
     return out;
 }
 
-// The same `n` tokens behind two sequences have the same answers, bit for bit.
+// The same `n` tokens after two sequences have the same answers, bit for bit.
 static void same_answers(rig *r, lk_sequence a, lk_sequence b, uint32_t chain, uint32_t place,
                          uint32_t n, uint32_t chunk) {
     float *x = output_buffer(r, n);
@@ -316,7 +316,7 @@ static void discard_returns_the_copies(void **state) {
             const lk_cache_stats after = rig_stats(&r);
             same_bytes(&after, &before);
         }
-        // The parent's own tokens go behind those that it shares: no copy.
+        // The parent's own tokens go after the shared ones: no copy.
         const uint64_t copied = rig_stats(&r).pages_copied;
         assert_int_equal(rig_step(&r, parent, 1, 140, 1, NULL), LK_OK);
         assert_int_equal(rig_stats(&r).pages_copied, copied);
@@ -398,7 +398,7 @@ static void truncation_leaves_the_others(void **state) {
     }
 }
 
-// Host memory that fails anywhere in a fork or in the step behind it changes nothing.
+// Host memory that fails anywhere in a fork or in the step after it changes nothing.
 static void forks_without_memory(void **state) {
     (void)state;
     rig r;

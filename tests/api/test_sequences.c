@@ -58,7 +58,7 @@ static float *output_buffer(const rig *r, uint32_t n) {
     return out;
 }
 
-// The outputs of the same `n` tokens behind two sequences are equal bit for bit.
+// The outputs of the same `n` tokens after two sequences are equal bit for bit.
 static void same_answers(rig *r, lk_sequence a, lk_sequence b, uint32_t chain, uint32_t place,
                          uint32_t n) {
     const size_t bytes = (size_t)n * rig_width(r) * sizeof(float);
@@ -232,7 +232,7 @@ static uint32_t path_of(const int32_t *parent, int32_t leaf, uint32_t *path) {
     return n;
 }
 
-// What a commit keeps of a tree is as if it had been appended alone, also beside other sequences.
+// The tokens of a tree that a commit keeps are as if appended alone, also next to other sequences.
 static void any_path_is_kept(void **state) {
     (void)state;
     enum { TREES = 2, N = LK_DRAFT_TOKENS };
@@ -379,7 +379,8 @@ static void truncation_works_anywhere(void **state) {
     }
 }
 
-// A reopened page is packed again: with enough tokens behind it, it holds what a fresh one does.
+// A dequantized page is packed again: with enough later tokens, its bytes are those of a fresh
+// page.
 static void dequantized_pages_are_packed_again(void **state) {
     (void)state;
     for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {

@@ -1,5 +1,5 @@
-// Ladders and budgets: pages go down rung by rung, by hand and when bytes are lacking, and what
-// they answer is what the reference on the same pages answers.
+// Ladders and budgets: pages go down rung by rung, by hand and on a shortfall, and what they answer
+// is what the reference on the same pages answers.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <math.h>
@@ -76,14 +76,14 @@ static void run_ladder(const char *plan) {
         const lk_cache_stats narrow = rig_stats(&p.fast);
         const int is_final = bits == 4 && !strcmp(plan, "chanmix");
         assert_true(is_final || narrow.pages_shrunk > wide.pages_shrunk);
-        // Eight halves of each row behind the window once, though two sequences have some of them;
-        // to 2 bits those of the second layer go two steps.
+        // Eight pages of each block before the recent tokens once, though two sequences share some
+        // of them; to 2 bits those of the second layer go two steps.
         assert_true(narrow.pages_shrunk - wide.pages_shrunk <=
                     (length - 56) / 64 * (bits == 2 ? 12 : 8));
         assert_true(is_final || narrow.payload_bytes + narrow.recent_bytes <
                                     wide.payload_bytes + wide.recent_bytes);
         char what[32];
-        snprintf(what, sizeof what, "behind a shrink to %u", bits);
+        snprintf(what, sizeof what, "after a shrink to %u", bits);
         rig_pair_step(&p, 1, length, 3, what);
         length += 3;
         rig_pair_step(&p, 1, length, 70, "pages at the new rung");
@@ -96,7 +96,7 @@ static void run_ladder(const char *plan) {
     // Pages that are cut come back from their codes.
     assert_int_equal(lk_sequence_truncate(p.fast.cache, 1, 217), LK_OK);
     assert_int_equal(lk_sequence_truncate(p.reference.cache, 1, 217), LK_OK);
-    rig_pair_step(&p, 1, 217, 150, "behind a cut");
+    rig_pair_step(&p, 1, 217, 150, "after a cut");
     rig_pair_compare_stats(&p);
     rig_pair_close(&p);
 }
@@ -166,8 +166,7 @@ static uint64_t tokens_at_16_bits(rig *r, uint64_t budget) {
 }
 
 #define GENERATION_BUDGET (16u << 20)
-#define MOST_SHRUNK \
-    1300u  // halves in a step: a batch, those ahead, and what one row of pages takes
+#define MOST_SHRUNK 1300u  // pages in a step: a batch, the ones ahead, and the pages of one block
 
 // Two layers of two KV heads of 128 channels: 2 KiB a token at 16 bits.
 static void a_generation_runs_six_and_a_half_times(void **state) {
@@ -213,7 +212,7 @@ static void a_generation_runs_six_and_a_half_times(void **state) {
     rig_close(&r);
 }
 
-// The same budget, step by step beside the reference, which shrinks the same pages.
+// The same budget, step by step with the reference, which shrinks the same pages.
 static void a_budget_answers_as_the_reference(void **state) {
     (void)state;
     rig_pair p;
@@ -281,7 +280,7 @@ static void budgets_change_at_run_time(void **state) {
     assert_true(after.pages_shrunk > 0 && after.budget_bytes < 3u << 20);
     assert_int_equal(lk_cache_set_budget(p.fast.cache, 16u << 20), LK_OK);
     assert_int_equal(lk_cache_set_budget(p.reference.cache, 16u << 20), LK_OK);
-    rig_pair_step(&p, 1, 4000, 250, "behind a lower budget");
+    rig_pair_step(&p, 1, 4000, 250, "after a lower budget");
     rig_pair_close(&p);
 }
 

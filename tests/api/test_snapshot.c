@@ -70,7 +70,7 @@ static void run_round_trip(const char *plan, const rig_device *from, const rig_d
     rig_close(&b);
 }
 
-// What a cache does before its first step has no queue of the host's to be behind.
+// The work of a cache before its first step has no queue of the host's to wait for.
 static void run_cut_before_a_step(const char *plan) {
     rig a, b;
     lk_sequence ids[N_SEQUENCES], loaded[N_SEQUENCES];

@@ -186,7 +186,7 @@ static void packed_prompts_come_back(void **state) {
     rig_close(&b);
 }
 
-// Originals stay behind: what was packed gets no wider, and what is assigned next keeps none.
+// Originals are not saved: packed chunks get no wider, and chunks that are assigned next keep none.
 static void originals_are_not_saved(void **state) {
     (void)state;
     const shape s = {32, 32};

@@ -59,7 +59,7 @@ static void assign_both(soak *s, uint32_t i) {
             lk_chunks_assign(r->cache, s->ids[i], s->lengths[i], info.n_chunks, classes, NULL);
         assert_true(r == &s->p.fast || own == status);
         status = own;
-        // Without room for new pages beside the old, all goes on as the plan has it.
+        // Without bytes for new pages next to the old ones, the plan applies as it is.
         if (status)
             assert_int_equal(lk_sequence_defer(r->cache, s->ids[i], LK_DEFER_OFF), LK_OK);
     }
@@ -74,7 +74,8 @@ static lk_status soak_step(rig *r, const soak *s, uint32_t i, uint32_t n, float 
                : rig_append_step(r, s->ids[i], i, s->lengths[i], n);
 }
 
-// Random lengths side by side under one budget; a sequence that is done makes room for another.
+// Random lengths side by side under one budget; a sequence that is done frees its bytes for
+// another.
 static void share_a_budget(const char *plan) {
     const uint64_t n_tokens = g_soak ? 200000 : 12000;
     const uint32_t n_sequences = g_soak ? SOAK_SEQUENCES : 6;
@@ -119,7 +120,7 @@ static void share_a_budget(const char *plan) {
     }
     const lk_cache_stats stats = rig_stats(&s.p.fast);
     print_message(
-        "%s: %llu tokens in %u steps, %u compared, %llu halves shrunk, %llu of %llu bytes "
+        "%s: %llu tokens in %u steps, %u compared, %llu pages shrunk, %llu of %llu bytes "
         "reserved, %llu fragmented, %u contexts assigned, %u refused\n",
         plan, (unsigned long long)done, n_steps, n_compared, (unsigned long long)stats.pages_shrunk,
         (unsigned long long)stats.reserved_bytes, (unsigned long long)budget,

@@ -1,4 +1,4 @@
-// Statistics and the poll are read beside steps and snapshots; two caches of one context run side
+// Statistics and the poll are read during steps and snapshots; two caches of one context run side
 // by side.
 //
 // SPDX-License-Identifier: Apache-2.0

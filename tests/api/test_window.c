@@ -1,4 +1,4 @@
-// Layers with a sliding window give back the pages behind it, and nothing else changes.
+// Layers with a sliding window give back the pages outside of it, and nothing else changes.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "rig.h"
@@ -58,7 +58,8 @@ static void step_at(rig *r, lk_sequence id, uint32_t place, uint32_t n, float *o
     fail_msg("%s, %u tokens at %u: %s", lk_plan_name(r->plan), n, place, sentence);
 }
 
-// A fork that stays behind keeps every page of its parent, which then answers as one without.
+// A fork that does not grow keeps every page of its parent, which still answers as if it had no
+// fork.
 static void dropped_pages_are_not_missed(void **state) {
     (void)state;
     enum { N = 900 };

@@ -16,8 +16,8 @@ static void cuda(cudaError_t error) {
 
 static cudaStream_t stream_of(const rig *r) { return r->device->queue->handle; }
 
-// A cache with two sequences of one history. Bad calls are made beside the first one; in the end
-// both give the same answers.
+// A cache with two sequences of one history. Bad calls name the first one; in the end both give the
+// same answers.
 typedef struct fixture {
     rig r;
     lk_sequence ids[2];
@@ -286,7 +286,7 @@ static void CUDART_CB hold_stream(void *user) {
 }
 
 // Work that has not run when the step is committed: nothing waits for it, and the next step is
-// told.
+// reported.
 static void late_faults(void **state) {
     (void)state;
     rig r;

@@ -58,14 +58,14 @@ struct Strides {
     size_t offset;  // elements before the first
     size_t token;
     size_t head;
-    size_t end;  // elements up to behind the last
+    size_t end;  // elements up to the end of the last
     size_t at(size_t token_index, size_t head_index) const {
         return offset + token_index * token + head_index * head;
     }
 };
 Strides strides_of(const Case &c, uint32_t n_tokens, uint32_t n_heads, uint32_t n_channels);
 
-// One half page and what its values are made of.
+// A page and the sources of its values.
 struct ScenePage {
     uint16_t page_format;
     std::vector<uint8_t> payload;

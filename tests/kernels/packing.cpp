@@ -109,7 +109,7 @@ void check_dequantized(const OpenCache &cache, const Device &device, const Page 
     for (uint32_t t = 0; t < n; ++t)
         for (uint32_t channel = 0; channel < raw.head_dim; ++channel)
             if (read_code(raw, payload.data(), channel, t) != rounded[t * raw.head_dim + channel])
-                fail_msg("reopened token %u channel %u is %04x, not %04x\n  %s", t, channel,
+                fail_msg("dequantized token %u channel %u is %04x, not %04x\n  %s", t, channel,
                          read_code(raw, payload.data(), channel, t),
                          rounded[t * raw.head_dim + channel], describe(c).c_str());
 }
@@ -289,7 +289,7 @@ std::vector<Shrinking> make_shrinkings(const Device &device, Random *random) {
     return all;
 }
 
-// What lies between halves stays as it is where they shrink in place.
+// Bytes between pages stay unchanged where pages shrink in place.
 void expect_run(const Device &device, const Shrinking &run) {
     Case c;
     c.page_tokens = run.page_tokens;

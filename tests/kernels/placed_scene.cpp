@@ -153,7 +153,7 @@ bool PlacedScene::read_tensor(uint64_t address, const Strides &strides, uint32_t
     const size_t width = dtype == LK_F32 ? 4 : 2;
     std::vector<uint8_t> bytes(strides.end * width);
     device_.memory->read(address, bytes.data(), bytes.size());
-    size_t next = 0;  // behind what was read
+    size_t next = 0;  // the first position not yet read
     bool is_intact = true;
     const auto skip_to = [&](size_t end) {
         for (; next < end * width; ++next)

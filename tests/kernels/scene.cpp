@@ -129,7 +129,7 @@ void Scene::make_formats() {
                     {raw_layout(side, case_.head_dim, tokens), nullptr, Ranking::kNone, 0});
 }
 
-// used: tokens that are filled; a raw half holds NaN behind them.
+// used: tokens that are filled; a raw page holds NaN after them.
 ScenePage Scene::make_page(uint16_t page_format, uint32_t used) {
     const PageLayout &layout = formats_[page_format].layout;
     const uint32_t head_dim = case_.head_dim;

@@ -41,7 +41,7 @@ class Rows {
     Rows &operator=(const Rows &) = delete;
 
     const lk_tensor *tensor() const { return &tensor_; }
-    // Behind the work on the device's queue.
+    // After the work on the device's queue.
     void read(std::vector<float> *values) const { device_.get(values->data(), memory_, bytes_); }
 
   private:
@@ -66,7 +66,7 @@ Machine::Machine(lk_context *context, const Options &options, Choices *choices, 
     desc_.max_sequences = kMostSequences;
     desc_.max_step_tokens = kMostStep;
     desc_.slab_bytes = 256u << 10;
-    // What a ladder gives up when bytes are lacking is the cache's choice.
+    // The cache chooses the pages that a ladder shrinks on a shortfall.
     const bool is_scarce = options_.is_full || choices_.one_in(4);
     desc_.budget_bytes = is_scarce && !has_ladder_ ? 2u << 20 : 64u << 20;
     choose_relief();
@@ -191,8 +191,7 @@ void Machine::choose_rules() {
     choose_chunks();
 }
 
-// What gives way when bytes are lacking: nothing, the sequence used least recently, or what a
-// callback says.
+// What a shortfall takes: nothing, the sequence used least recently, or what a callback says.
 void Machine::choose_relief() {
     desc_.max_budget_bytes = desc_.budget_bytes + (choices_.below(3) << 20);
     switch (choices_.below(3)) {
@@ -228,7 +227,7 @@ lk_pressure_action Machine::on_pressure(lk_pressure *pressure) {
     return LK_PRESSURE_REFUSE;
 }
 
-// Forget the sequences that a step has taken the room of; none of its own.
+// Forget the sequences that a step has evicted; none of its own.
 bool Machine::drop_evicted(const std::vector<lk_sequence> &stepping) {
     for (size_t i = live_.size(); i; --i) {
         const lk_sequence id = live_[i - 1]->id;
@@ -328,7 +327,7 @@ bool Machine::remove(size_t i) {
     return right;
 }
 
-// Pages behind a window are given back, so what would see them again is refused.
+// Pages outside of a window are given back, so a cut that would make them visible again is refused.
 bool Machine::has_window() const {
     for (const lk_layer &layer : layers_)
         if (layer.window_tokens)
@@ -380,8 +379,8 @@ bool Machine::truncate() {
     if (is_cut)
         live.scored_chunks = 0;
     return expect_status(status, "truncate") && follow(&live, Packs::kNothing) &&
-           (!is_cut ||
-            expect_status(lk_chunks_score_attention(cache_, live.id, nullptr), "end of a watch"));
+           (!is_cut || expect_status(lk_chunks_score_attention(cache_, live.id, nullptr),
+                                     "end of a request for scores"));
 }
 
 bool Machine::save() {
@@ -452,7 +451,7 @@ bool Machine::dequantize_all() {
         lk_snapshot_load_memory(cache_, nullptr, bytes.data(), needed, kMostSequences, ids, &n);
     ++counts_.saves;
     if (status == LK_E_BUDGET) {
-        // Rows in which forks end are no longer shared, so there may be less room.
+        // Blocks in which forks end are no longer shared, so fewer bytes may be free.
         ++counts_.operations;
         ++counts_.refusals;
         live_.clear();
@@ -496,7 +495,7 @@ bool Machine::change_budget() {
         return false;
     counts_.operations += 2;
     ++counts_.budgets;
-    const uint64_t spare_bytes = has_ladder_ ? LK_EXTENT_BYTES : 0;  // for halves that move
+    const uint64_t spare_bytes = has_ladder_ ? LK_EXTENT_BYTES : 0;  // for pages that move
     return expect(lk_cache_set_budget(cache_, 1) == LK_E_BUDGET, "a budget of one byte is taken") &&
            expect(lk_cache_set_budget(cache_, ~uint64_t{0}) == LK_E_ARGUMENT,
                   "a budget above the highest is taken") &&
@@ -519,7 +518,7 @@ bool Machine::misuse() {
         expect(lk_step_commit(cache_, nullptr) == LK_E_STATE, "a commit without a step") && right;
     const Live &live = *live_[choices_.below(static_cast<uint32_t>(live_.size()))];
     return expect(lk_sequence_truncate(cache_, live.id, live.tokens.length + 1) == LK_E_ARGUMENT,
-                  "a truncation behind the end") &&
+                  "a truncation after the end") &&
            right;
 }
 
@@ -576,7 +575,7 @@ bool Machine::compare(uint32_t layer, const std::vector<NewTokens> &parts,
                     if (!(distance <= tolerance)) {
                         char text[256];
                         std::snprintf(text, sizeof text,
-                                      "layer %u, head %u, channel %u of new token %u of %u behind "
+                                      "layer %u, head %u, channel %u of new token %u of %u after "
                                       "%llu is %.7g, not %.7g",
                                       layer, h, c, t, part.fresh.n,
                                       static_cast<unsigned long long>(part.live->tokens.length),
@@ -763,7 +762,7 @@ bool Machine::commit(std::vector<NewTokens> *parts) {
 
 bool Machine::run() {
     if (live_.empty())
-        return add() && (!live_.empty() || expect(false, "an empty cache has no room"));
+        return add() && (!live_.empty() || expect(false, "an empty cache has no free bytes"));
     return run_verb() && check_budget();
 }
 

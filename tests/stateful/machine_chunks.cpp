@@ -20,7 +20,7 @@ void require(bool condition) {
         std::abort();
 }
 
-// How a cache keeps a sequence's pages behind the sinks. A page that is packed and not full was cut
+// How a cache keeps a sequence's pages after the sinks. A page that is packed and not full was cut
 // while others had it: it is copied to 16 bits before it is seen.
 std::vector<KeptPage> look(const lk_cache *cache, lk_sequence id) {
     lk::Sequence *sequence = lk::find_sequence(cache, id);
@@ -205,7 +205,8 @@ bool Machine::assign(Live *live) {
     own.deferral = LK_DEFER_OFF;
     live->scored_chunks = 0;
     classes.pop_back();
-    return expect_status(lk_chunks_score_attention(cache_, live->id, nullptr), "end of a watch") &&
+    return expect_status(lk_chunks_score_attention(cache_, live->id, nullptr),
+                         "end of a request for scores") &&
            follow(live, Packs::kAll) && check_assigned(*live, before, classes);
 }
 
@@ -216,8 +217,8 @@ bool Machine::may_be_cut(uint64_t page, uint64_t length) const {
     });
 }
 
-// Never narrower than asked for unless it was, and wider only to fill pages, or where windows have
-// taken a part of a page.
+// Never narrower than requested unless it was before, and wider only to fill pages, or where
+// windows have taken a part of a page.
 bool Machine::check_assigned(const Live &live, const Sequence &before,
                              const std::vector<lk_chunk_class> &classes) {
     const lk::ChunkRule &rule = plan_->model.chunks;
@@ -274,7 +275,8 @@ bool Machine::score_attention(Live *live) {
         return true;
     }
     live->scored_chunks = has_layer ? score_attention.n_chunks : 0;
-    return expect(status == (has_layer ? LK_OK : LK_E_UNSUPPORTED), "a watch is refused");
+    return expect(status == (has_layer ? LK_OK : LK_E_UNSUPPORTED),
+                  "a request for scores is refused");
 }
 
 bool Machine::check_scores(Live *live, const std::vector<double> &wanted) {
@@ -282,7 +284,8 @@ bool Machine::check_scores(Live *live, const std::vector<double> &wanted) {
     const lk_status status = lk_chunks_attention_scores(
         cache_, live->id, static_cast<uint32_t>(scores.size()), scores.data());
     if (!expect_status(status, "scores of chunks") ||
-        !expect_status(lk_chunks_score_attention(cache_, live->id, nullptr), "end of a watch"))
+        !expect_status(lk_chunks_score_attention(cache_, live->id, nullptr),
+                       "end of a request for scores"))
         return false;
     live->scored_chunks = 0;
     ++counts_.scorings;

@@ -317,7 +317,7 @@ void Model::attend(const Sequence &sequence, const Fresh &fresh, uint32_t t, uin
     const lk_layer &own = layers_[layer];
     const uint32_t n = own.head_dim;
     const uint32_t e = first_entries_[layer] + query_head / (own.n_query_heads / own.n_kv_heads);
-    // The new ones that it sees, and how many come before it in its branch.
+    // The new tokens visible to it, and how many come before it in its branch.
     std::vector<uint32_t> seen;
     for (int64_t at = t; at >= 0;) {
         seen.push_back(static_cast<uint32_t>(at));

@@ -1,5 +1,5 @@
 // What a cache should answer: sequences as plain lists of tokens, each with the numbers that
-// attention sees. Written from the headers and docs/FORMAT.md; of the library it uses the codec,
+// attention reads. Written from the headers and docs/FORMAT.md; of the library it uses the codec,
 // which says what a packed page holds, and the plan's resolution to shapes.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -15,7 +15,7 @@
 
 namespace stateful {
 
-// One token of one (layer, KV head): FP16 as it came, and what attention sees of it now.
+// One token of one (layer, KV head): FP16 as it came, and as attention reads it now.
 struct Token {
     std::vector<uint16_t> key_bits;
     std::vector<uint16_t> value_bits;
@@ -41,7 +41,7 @@ StoredPage packed_page(const lk::PageLayout &layout, const lk::RangeRule &ranges
 StoredPage packed_key(const lk::KeyFormat &rule, const std::vector<uint16_t> &input,
                       const uint64_t *query_stats);
 
-// Of the tokens behind the sinks. A packed page has left the recent window, also where a layer's
+// Of the tokens after the sinks. A packed page has left the recent tokens, also where a layer's
 // rung keeps it at 16 bits.
 struct Page {
     bool is_packed = false;
@@ -63,7 +63,7 @@ struct Sequence {
     uint64_t laid_length = 0;     // that pages and order are of
 };
 
-// How a cache keeps a sequence's pages behind the sinks, where the headers leave that to it.
+// How a cache keeps a sequence's pages after the sinks, where the headers leave that to it.
 struct KeptPage {
     bool is_packed;  // in full
     lk_chunk_class chunk_class;

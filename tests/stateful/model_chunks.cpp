@@ -1,6 +1,6 @@
 // Chunks in the model. What packs when, and which chunks share a page, is the cache's choice within
-// what the headers say; the model takes the choice, sees whether it may be, and follows what that
-// makes of the tokens.
+// what the headers say; the model takes the choice, checks that it is allowed, and follows what
+// that makes of the tokens.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>

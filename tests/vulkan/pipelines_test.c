@@ -151,7 +151,7 @@ static void plans_come_and_go(void **state) {
     test_device()->vk.DestroyShaderModule(test_device()->device, module, NULL);
 }
 
-// What the driver has compiled is told of two generations, and taken by the next context.
+// Two generations of compiled pipelines are saved, and the next context takes them.
 static void what_was_compiled_of_late(void **state) {
     (void)state;
     rig r;
