@@ -31,10 +31,10 @@ using uint = uint32_t;
 #define LK_NO_FAULT 0xFFFFFFFFu
 #define LK_FAULT_STEPS 16u /* whose faults are distinguished */
 #define LK_MERGE_SPLITS 16u
-#define LK_ATTENTION_SCORE_COLUMNS 64u      /* kAttentionScoreColumns of src/format/tables.h */
-#define LK_ATTENTION_TOTAL_COLUMNS 8u /* of a workgroup of attention_totals */
+#define LK_ATTENTION_SCORE_COLUMNS 64u /* kAttentionScoreColumns of src/format/tables.h */
+#define LK_ATTENTION_TOTAL_COLUMNS 8u  /* of a workgroup of attention_totals */
 #define LK_ATTENTION_SCORE_THREADS 128 /* of a workgroup of attention_scores */
-#define LK_PUSH_BYTES 128u        /* of push constants that every device has */
+#define LK_PUSH_BYTES 128u             /* of push constants that every device has */
 
 // A tensor [tokens][heads][channels] of the host. Element (t, h, c) lies token_stride * t +
 // head_stride * h + c elements after data; the product needs 64 bits.
@@ -51,7 +51,7 @@ struct PushTensor {
 struct StepTable {
     Address header;     // StepHeader
     Address sequences;  // SequenceInfo [n_sequences]
-    Address blocks;       // BlockInfo
+    Address blocks;     // BlockInfo
     Address ancestors;  // u64 [n_tokens], low word first: bit i: new token i of the sequence is
                         // visible; of trees alone
     Address positions;  // u32 [n_tokens] of trees
@@ -168,7 +168,7 @@ struct DecodePush {
     uint layer;
     uint n_items;
     // Bounds of loops that all workgroups take alike, so that compilers see it and keep them loops.
-    uint n_kv_tiles;       // of the item that has most
+    uint n_kv_tiles;     // of the item that has most
     uint n_strips;       // head_dim / 16
     uint n_key_groups;   // of tokens in a page of the layer's keys, at most
     uint n_value_steps;  // pairs of strips of the values, none in two groups, at most
@@ -239,9 +239,9 @@ struct AttentionScoresPush {
 // merge: outputs over disjoint sets of keys become one, by their LSEs. Workgroups: x = rows (token
 // * n_heads + head) from first_row on.
 struct MergePush {
-    Address
-        tensors;   // PushTensor splits [n_splits], lses [n_splits] (FP32), output, LSE (data 0: none)
-    uint n_splits;  // at most LK_MERGE_SPLITS
+    Address tensors;  // PushTensor splits [n_splits], lses [n_splits] (FP32), output, LSE (data 0:
+                      // none)
+    uint n_splits;    // at most LK_MERGE_SPLITS
     uint n_tokens;
     uint n_heads;
     uint head_dim;
@@ -262,14 +262,15 @@ struct CosinePush {
 // those that decode makes.
 struct MatrixProbePush {
     Address values;  // f16 [256]: 0, 1, ...
-    Address sums;     // f32 [128]: 0, 1, ...
-    Address fits;     // u32 [LK_LANES], 1 where it is
+    Address sums;    // f32 [128]: 0, 1, ...
+    Address fits;    // u32 [LK_LANES], 1 where it is
 };
 
 #ifdef __cplusplus
 static_assert(sizeof(AppendPush) <= LK_PUSH_BYTES && sizeof(JobPush) <= LK_PUSH_BYTES &&
                   sizeof(DecodePush) <= LK_PUSH_BYTES && sizeof(TilePush) <= LK_PUSH_BYTES &&
-                  sizeof(MergePush) <= LK_PUSH_BYTES && sizeof(AttentionScoresPush) <= LK_PUSH_BYTES &&
+                  sizeof(MergePush) <= LK_PUSH_BYTES &&
+                  sizeof(AttentionScoresPush) <= LK_PUSH_BYTES &&
                   sizeof(CosinePush) <= LK_PUSH_BYTES,
               "push constants fit");
 static_assert(sizeof(PushTensor) == 24 && sizeof(StepTable) == 80 && sizeof(LayerInfo) == 64 &&

@@ -45,9 +45,11 @@ constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint
 
 // The columns of a work item that suit `columns` of a KV head: registers decide, and matrices have
 // 8 columns.
-constexpr uint32_t decode_columns(uint32_t head_dim, uint32_t columns, DecodeArithmetic arithmetic) {
+constexpr uint32_t decode_columns(uint32_t head_dim, uint32_t columns,
+                                  DecodeArithmetic arithmetic) {
     const uint32_t wide = arithmetic == DecodeArithmetic::kMatrix ? 8 : 4;
-    const uint32_t most = head_dim <= 128 ? wide : (arithmetic == DecodeArithmetic::kFloat32 ? 2 : 4);
+    const uint32_t most =
+        head_dim <= 128 ? wide : (arithmetic == DecodeArithmetic::kFloat32 ? 2 : 4);
     uint32_t n = 1;
     while (n < columns && n < most)
         n *= 2;

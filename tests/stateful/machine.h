@@ -60,8 +60,8 @@ class Machine {
         Sequence tokens;
         uint32_t scored_chunks = 0;
     };
-    // What a verb may pack of a sequence with chunks: nothing, what is due, all that is due, or
-    // what it is told.
+    // The pages of a sequence with chunks that a call packs: none; some of those that are due; all
+    // that are due; any page.
     enum class Packs { kNothing, kMay, kDue, kAll };
     struct Saved {
         std::vector<uint8_t> bytes;
