@@ -1,5 +1,5 @@
-// From a page to values: 16 x 16 tiles of FP16 values in the order of A fragments, out of
-// every class of the format.
+// From a page to values: 16 x 16 tiles of FP16 values in the order of A fragments, of every page
+// format.
 //
 // A tile's registers are R0 .. R3 of fragment.cuh: tokens are the rows of keys and channels their
 // k, channels are the rows of values and tokens their k. Pointers may be global or shared.
@@ -58,7 +58,7 @@ LK_BOTH uint32_t load_word(const uint8_t *strip, uint32_t n_words, uint32_t lane
     return reinterpret_cast<const uint32_t *>(strip)[index];
 }
 
-// A tile's codes of 1, 2, 4 or 8 bits, in the low bits of the halves of each register.
+// A tile's codes of 1, 2, 4 or 8 bits, in the low bits of the two FP16 numbers of each register.
 LK_BOTH void load_codes(const uint8_t *strip, uint32_t page_tokens, uint32_t bits, uint32_t tile,
                         uint32_t lane, uint32_t codes[4]) {
     const uint32_t n_words = page_tokens * bits / 64;
@@ -108,8 +108,8 @@ LK_BOTH void load_parameters(const uint8_t *array, uint32_t parameter_bytes, uin
     parameters[3] = half_value(words.y >> 16);
 }
 
-// What a lane needs of a tile: [0], [1] for the lower, [2], [3] for the upper half of k. A range
-// per token of keys changes with the row instead: [0] is row lane / 4, [1] is row + 8.
+// The parameters that a lane needs of a tile: [0], [1] for the lower, [2], [3] for the upper 8 of
+// k. A range per token of keys changes with the row instead: [0] is row lane / 4, [1] is row + 8.
 struct TileScale {
     float range[4];
     float minimum[4];

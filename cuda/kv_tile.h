@@ -1,5 +1,5 @@
-// KV tiles of decode's work: a page, or a tile of a raw row. Kernels find them from templates that
-// the host makes of a layer's classes.
+// KV tiles of decode: a packed page, or a tile of a raw block. Kernels fill them from templates
+// that the host makes of the page formats of a layer.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_KV_TILE_H
@@ -42,8 +42,8 @@ struct alignas(16) KvTile {
     uint8_t value_bits;
     uint16_t n_shared;  // pairs of shared slots, the first ones of 2 bits
     // 80: position
-    uint32_t first_token;   // of the row
-    uint32_t strip_stride;  // raw: bytes from strip to strip of the row
+    uint32_t first_token;   // of the block
+    uint32_t strip_stride;  // raw: bytes from strip to strip of the page
     uint8_t is_raw;
     uint8_t tile;
     uint8_t last[6];

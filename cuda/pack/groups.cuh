@@ -20,8 +20,8 @@ __device__ __forceinline__ uint32_t higher(uint32_t a, uint32_t b) {
     return as_word(__hmax2(as_half2(a), as_half2(b)));
 }
 
-// Lowest and highest values that a lane has met, each the halves of two words: one for the lower
-// and one for the upper half of k, or, by row, one for each of its two rows.
+// Lowest and highest values that a lane has met, each as two words of two FP16 numbers: one for the
+// lower and one for the upper 8 of k, or, by row, one for each of its two rows.
 struct Extremes {
     uint32_t low[2] = {kPlusInfinities, kPlusInfinities};
     uint32_t high[2] = {kMinusInfinities, kMinusInfinities};
@@ -125,8 +125,8 @@ struct LaneEntry {
     }
 };
 
-// What is cut off the ranges of the groups at these tiles at each end, as a share of them: of those
-// whose codes all have 2 bits. k as of takes_deviation().
+// The share of its range that is cut off at each end of a group at these tiles; 0 unless all codes
+// of the group have 2 bits. k as in takes_deviation().
 __device__ inline float group_margin(const FormatInfo &c, const GroupTiles &at, uint32_t line,
                                      uint32_t k) {
     const uint32_t end_of_twos = c.head_dim / LK_STRIP_CHANNELS - c.strips[5];
@@ -171,8 +171,8 @@ struct GroupValues {
         const uint32_t k = kByRow ? moving : fixed;
         const uint32_t tile = at.first + i / LK_TILE_TOKENS * at.step;
         const uint32_t in_tile =
-            LK_TILE_LANE(row, k) * kLaneHalves + (LK_TILE_REGISTER(row, k)) * 2 + (LK_TILE_HALF(k));
-        return half_value(tiles[tile * (LK_LANES * kLaneHalves) + in_tile]);
+            LK_TILE_LANE(row, k) * kLaneValues + (LK_TILE_REGISTER(row, k)) * 2 + (LK_TILE_HALF(k));
+        return half_value(tiles[tile * (LK_LANES * kLaneValues) + in_tile]);
     }
     // The count is a power of two, so the last step is exact.
     __device__ float mean() const {

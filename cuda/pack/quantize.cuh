@@ -189,14 +189,14 @@ LK_BOTH uint32_t lowest_reaching(float threshold, float minimum) {
 struct alignas(16) Group {
     float minimum;
     float range;
-    uint32_t thresholds[2];  // halves: 1 bit; 2 bits, 1; 2; 3
+    uint32_t thresholds[2];  // FP16 numbers: 1 bit; 2 bits, 1; 2; 3
 };
 
 LK_BOTH Quantizer make_quantizer(const Group &group) {
     return {group.minimum, group.range, near_inverse(group.range)};
 }
 
-// With the thresholds of the widths that the class has.
+// With the thresholds of the widths that the page format has.
 LK_BOTH Group make_group(const Parameters &p, const FormatInfo &c) {
     constexpr uint32_t kInfinities = 0x7C007C00;
     Group group = {p.minimum, p.range, {kInfinities, kInfinities}};

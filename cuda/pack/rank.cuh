@@ -14,7 +14,7 @@ enum Ranking : uint32_t { kNotRanked, kRankedByKey, kRankedByQueryRange };
 
 // The sum of |K| in the order of tokens, rounded after each addition.
 __device__ inline float key_score(const Image &image, uint32_t page_tokens, uint32_t channel) {
-    const uint16_t *tile = image.halves + image.order.channels.offset(channel);
+    const uint16_t *tile = image.values + image.order.channels.offset(channel);
     float sum = 0;
 #pragma unroll 1
     for (uint32_t first = 0; first < page_tokens; first += LK_TILE_TOKENS) {
@@ -28,7 +28,7 @@ __device__ inline float key_score(const Image &image, uint32_t page_tokens, uint
 
 __device__ inline float query_range_score(const Image &image, uint32_t page_tokens,
                                           uint32_t channel, uint64_t query_sum) {
-    const uint16_t *column = image.halves + image.order.channels.offset(channel);
+    const uint16_t *column = image.values + image.order.channels.offset(channel);
     float low = INFINITY;
     float high = -INFINITY;
     for (uint32_t token = 0; token < page_tokens; ++token) {

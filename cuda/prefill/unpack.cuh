@@ -1,7 +1,7 @@
 // Attention of many columns: codes of a packed page in shared memory become FP16 tiles.
 //
 // Strips of the common kinds have a path of their own: codes are FP16 subnormals as they lie, so a
-// value takes a mask, a conversion and one multiply-add, shared by the block's columns.
+// value takes a mask, a conversion and one multiply-add, shared by the columns of the thread block.
 // dequantize.cuh does the others.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -14,7 +14,7 @@
 namespace lk {
 namespace cuda {
 
-// A strip of the page under way. Offsets are bytes into the block's copy of the page.
+// A strip of the page under way. Offsets are bytes into the thread block's copy of the page.
 struct alignas(16) StripInfo {
     StripPosition position;
     uint32_t is_plain;  // copied; 2, 4 or 8 bits, no shared slots, ranges along k
@@ -52,7 +52,7 @@ __device__ inline StripInfo describe_strip(const PageView &page, uint32_t strip)
     return info;
 }
 
-// Values of two codes, which lie `code` times 2^-24 in the halves of a register.
+// Values of two codes; a register holds both as FP16 numbers code * 2^-24.
 __device__ __forceinline__ uint32_t scale_pair(uint32_t codes, float low_step, float high_step,
                                                float low_minimum, float high_minimum) {
     const __half2 pair = as_half2(codes);
@@ -172,7 +172,7 @@ __device__ __forceinline__ void unpack_any_round(const PageView &page, const Str
     }
 }
 
-// Two tiles of a strip. page: the block's copy of packed pages.
+// Two tiles of a strip. page: the thread block's copy of packed pages.
 __device__ __forceinline__ void unpack_plain_strip(const StripInfo &info, const uint8_t *page,
                                                    uint32_t first_tile, uint8_t *to) {
     if (info.position.bits == 2)

@@ -1,4 +1,4 @@
-// Decode attention: the rows of a work item.
+// Decode attention: the blocks of a work item.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_KV_TILES_GLSL
@@ -7,7 +7,7 @@
 #include "shaders/decode/codes.glsl"
 #include "shaders/decode/columns.glsl"
 
-// A row of the item, packed or at 16 bits.
+// The pages of a block of the item, packed or at 16 bits.
 struct KvTile {
     Address key_payload;
     Address value_payload;
@@ -35,8 +35,8 @@ shared uvec4 shared_kv_tiles[kKvTiles * kKvTileQuads];
 void store_kv_tile(WorkTile work_tile, uint index, uint at) {
     const BlockInfo info = load_block(work_tile.step, work_tile.item.first_block + item_block(work_tile.item, index));
     const Entry entry = load_entry(info.entries, work_tile.layer.first_entry + work_tile.item.kv_head);
-    const FormatInfo keys = load_class(work_tile.step.classes, entry.key_format);
-    const FormatInfo values = load_class(work_tile.step.classes, entry.value_format);
+    const FormatInfo keys = load_format(work_tile.step.formats, entry.key_format);
+    const FormatInfo values = load_format(work_tile.step.formats, entry.value_format);
     const uint end8 = keys.strips[0] + keys.strips[1];
     const uint key_groups = keys.is_raw ? 0u : keys.n_groups;
     const uint value_groups = values.is_raw ? 1u : values.n_groups;

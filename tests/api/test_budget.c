@@ -138,7 +138,7 @@ static void the_exact_budget_works_with_windows(void **state) {
         }
 }
 
-// A budget that ends: the step is refused, the sequences are whole, and room made is room.
+// A budget that ends: the step is refused, the sequences are whole, and freed bytes can be used.
 static void a_full_cache_goes_on(void **state) {
     (void)state;
     rig r;

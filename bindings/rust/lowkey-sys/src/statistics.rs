@@ -75,7 +75,7 @@ extern "C" {
         layer: u32,
         n_keys: *mut u64,
         n_queries: *mut u64,
-        n_probe_rows: *mut u64,
+        n_probe_queries: *mut u64,
     ) -> lk_status;
     pub fn lk_calibrator_get_geometry(
         calibrator: *const lk_calibrator,

@@ -11,17 +11,17 @@
 #define SINKS 16
 #define MAX_CHUNKS 320
 
-typedef struct watch_case {
+typedef struct score_case {
     const char *plan;
     uint32_t page_tokens;
     uint32_t chunk_tokens;
     uint32_t n_chunks;
     uint32_t leftover_tokens;  // between the context and the query
     uint32_t query_tokens;
-    uint32_t step_tokens;  // of the watched step; the others come before in long steps
-} watch_case;
+    uint32_t step_tokens;  // of the scored step; the others come before in long steps
+} score_case;
 
-static const watch_case kCases[] = {
+static const score_case kCases[] = {
     {"fp16", 64, 32, 9, 5, 7, 7},     // the query alone
     {"fp16", 64, 32, 9, 0, 1, 1},     // one row
     {"fp16", 64, 32, 9, 13, 40, 60},  // with the end of the context, in 16-bit rows
@@ -44,14 +44,14 @@ static void open_model(rig *r, const rig_device *device) {
     r->layers[1].n_kv_heads = 1;
     r->layers[1].head_dim = 80;
     r->layers[1].window_tokens = 150;
-    r->layers[1].window_sink_tokens = 20;  // behind the plan's, so that any cut is possible
+    r->layers[1].window_sink_tokens = 20;  // after the plan's, so that any cut is possible
     r->layers[2].head_dim = 128;
     r->layers[2].n_query_heads = 2;
     r->layers[2].soft_cap = 5;
     rig_open(r);
 }
 
-static void open_cache(rig *r, const watch_case *c) {
+static void open_cache(rig *r, const score_case *c) {
     rig_preset(r, c->plan);
     rig_recent(r, c->page_tokens, SINKS, 0);
     float centers[128];
@@ -67,22 +67,22 @@ static void open_cache(rig *r, const watch_case *c) {
     assert_int_equal(rig_cache(r, 4, 512, BUDGET), LK_OK);
 }
 
-static lk_chunk_attention watch_of(const watch_case *c) {
-    lk_chunk_attention watch;
-    assert_int_equal(lk_chunk_attention_init(&watch, sizeof watch), LK_OK);
-    assert_int_equal(watch.chunk_tokens, 32);
-    watch.chunk_tokens = c->chunk_tokens;
-    watch.n_chunks = c->n_chunks;
-    watch.n_query_tokens = c->query_tokens;
-    return watch;
+static lk_chunk_attention request_of(const score_case *c) {
+    lk_chunk_attention request;
+    assert_int_equal(lk_chunk_attention_init(&request, sizeof request), LK_OK);
+    assert_int_equal(request.chunk_tokens, 32);
+    request.chunk_tokens = c->chunk_tokens;
+    request.n_chunks = c->n_chunks;
+    request.n_query_tokens = c->query_tokens;
+    return request;
 }
 
-static uint32_t total_tokens(const watch_case *c) {
+static uint32_t total_tokens(const score_case *c) {
     return SINKS + c->chunk_tokens * c->n_chunks + c->leftover_tokens + c->query_tokens;
 }
 
 // Nearest FP16, ties to even.
-static double half_of(float x) {
+static double f16_of(float x) {
     const int exponent = x != 0 ? ilogb((double)x) : -14;
     const double quantum = ldexp(1, (exponent > -14 ? exponent : -14) - 10);
     return nearbyint((double)x / quantum) * quantum;
@@ -96,18 +96,18 @@ static double key_value(const rig *r, uint32_t layer, uint32_t head, uint32_t ch
     assert_int_equal(lk_plan_get_key_scales(r->plan, layer, head, &scales), LK_OK);
     const float center = centers ? centers[channel] : 0;
     const float scale = scales ? scales[channel] : 1;
-    return half_of((key - center) * (1 / scale)) * (double)scale + (double)center;
+    return f16_of((key - center) * (1 / scale)) * (double)scale + (double)center;
 }
 
 typedef struct row {
-    double masses[MAX_CHUNKS];
+    double shares[MAX_CHUNKS];
     double error;  // of a logit, at most
 } row;
 
 // The definition, for one query token and head. Devices round queries to FP16, relative 2^-11,
 // and a packed key of 8 bits is off by at most half a step: ranges reach to 4 + 2 * (1 + i % 7).
-static void attend_row(const rig *r, const watch_case *c, uint32_t layer, uint32_t head,
-                       const float *q, const float *keys, row *out) {
+static void attend_query(const rig *r, const score_case *c, uint32_t layer, uint32_t head,
+                         const float *q, const float *keys, row *out) {
     const lk_layer *own = &r->layers[layer];
     const uint32_t kv_head = head / (own->n_query_heads / own->n_kv_heads);
     const uint32_t n = c->chunk_tokens * c->n_chunks;
@@ -115,7 +115,7 @@ static void attend_row(const rig *r, const watch_case *c, uint32_t layer, uint32
     const double step = strcmp(c->plan, "fp16") ? 0.5 / 255 : 0;
     double *logits = malloc(n * sizeof *logits);
     assert_non_null(logits);
-    double top = -HUGE_VAL;
+    double row_max = -HUGE_VAL;
     out->error = 0;
     for (uint32_t t = 0; t < n; ++t) {
         const float *key = keys + ((size_t)(SINKS + t) * own->n_kv_heads + kv_head) * own->head_dim;
@@ -128,20 +128,20 @@ static void attend_row(const rig *r, const watch_case *c, uint32_t layer, uint32
         }
         const double cap = (double)own->soft_cap;
         logits[t] = cap > 0 ? cap * tanh(dot * scale / cap) : dot * scale;
-        top = logits[t] > top ? logits[t] : top;
+        row_max = logits[t] > row_max ? logits[t] : row_max;
         out->error = error * scale > out->error ? error * scale : out->error;
     }
     double sum = 0;
     for (uint32_t t = 0; t < n; ++t)
-        sum += exp(logits[t] - top);
-    memset(out->masses, 0, sizeof out->masses);
+        sum += exp(logits[t] - row_max);
+    memset(out->shares, 0, sizeof out->shares);
     for (uint32_t t = 0; t < n; ++t)
-        out->masses[t / c->chunk_tokens] += exp(logits[t] - top) / sum;
+        out->shares[t / c->chunk_tokens] += exp(logits[t] - row_max) / sum;
     free(logits);
 }
 
 // Scores over the layers without a window, and how far an answer may be from each.
-static void expected_scores(const rig *r, const watch_case *c, uint32_t chain, double *scores,
+static void expected_scores(const rig *r, const score_case *c, uint32_t chain, double *scores,
                             double *bounds) {
     const uint32_t n = total_tokens(c);
     rig_token *tokens = malloc(n * sizeof *tokens);
@@ -161,10 +161,10 @@ static void expected_scores(const rig *r, const watch_case *c, uint32_t chain, d
         for (uint32_t t = n - c->query_tokens; t < n; ++t)
             for (uint32_t h = 0; h < own->n_query_heads; ++h) {
                 const float *q = queries + ((size_t)t * own->n_query_heads + h) * own->head_dim;
-                attend_row(r, c, layer, h, q, keys, one);
+                attend_query(r, c, layer, h, q, keys, one);
                 for (uint32_t i = 0; i < c->n_chunks; ++i) {
-                    scores[i] += weight * one->masses[i];
-                    bounds[i] += weight * one->masses[i] * (expm1(2 * one->error) + 2e-5);
+                    scores[i] += weight * one->shares[i];
+                    bounds[i] += weight * one->shares[i] * (expm1(2 * one->error) + 2e-5);
                 }
             }
     }
@@ -174,33 +174,33 @@ static void expected_scores(const rig *r, const watch_case *c, uint32_t chain, d
     free(one);
 }
 
-static void open_rig(rig *r, const watch_case *c) {
+static void open_rig(rig *r, const score_case *c) {
     open_model(r, rig_default());
     open_cache(r, c);
 }
 
-// All but the watched step; attention to it is left out.
-static void fill_before(rig *r, lk_sequence id, const watch_case *c, uint32_t chain) {
+// All tokens before the scored step, without attention.
+static void fill_before(rig *r, lk_sequence id, const score_case *c, uint32_t chain) {
     static rig_token tokens[512];
     const uint32_t n = total_tokens(c) - c->step_tokens;
     for (uint32_t done = 0; done < n;) {
-        const uint32_t part = n - done < 300 ? n - done : 300;
-        for (uint32_t t = 0; t < part; ++t)
+        const uint32_t n_now = n - done < 300 ? n - done : 300;
+        for (uint32_t t = 0; t < n_now; ++t)
             tokens[t] = (rig_token){chain, done + t};
-        assert_int_equal(rig_begin(r, 1, &id, &part, NULL), LK_OK);
+        assert_int_equal(rig_begin(r, 1, &id, &n_now, NULL), LK_OK);
         for (uint32_t l = 0; l < r->geometry.n_layers; ++l)
-            assert_int_equal(rig_append(r, l, tokens, part), LK_OK);
+            assert_int_equal(rig_append(r, l, tokens, n_now), LK_OK);
         assert_int_equal(lk_step_commit(r->cache, NULL), LK_OK);
-        done += part;
+        done += n_now;
     }
 }
 
-static void watched_step(rig *r, lk_sequence id, const watch_case *c, uint32_t chain) {
+static void scored_step(rig *r, lk_sequence id, const score_case *c, uint32_t chain) {
     const uint32_t place = total_tokens(c) - c->step_tokens;
     assert_int_equal(rig_step(r, id, chain, place, c->step_tokens, NULL), LK_OK);
 }
 
-static void compare(const rig *r, const watch_case *c, uint32_t chain, const float *scores) {
+static void compare(const rig *r, const score_case *c, uint32_t chain, const float *scores) {
     double wanted[MAX_CHUNKS];
     double bounds[MAX_CHUNKS];
     expected_scores(r, c, chain, wanted, bounds);
@@ -217,13 +217,13 @@ static void compare(const rig *r, const watch_case *c, uint32_t chain, const flo
     assert_true(fabs(sum - 1) <= 1e-4);
 }
 
-static void run_case(rig *r, const watch_case *c, float *scores) {
+static void run_case(rig *r, const score_case *c, float *scores) {
     open_cache(r, c);
     const lk_sequence id = model_add(r);
-    const lk_chunk_attention watch = watch_of(c);
+    const lk_chunk_attention request = request_of(c);
     fill_before(r, id, c, 1);
-    assert_int_equal(lk_chunks_score_attention(r->cache, id, &watch), LK_OK);
-    watched_step(r, id, c, 1);
+    assert_int_equal(lk_chunks_score_attention(r->cache, id, &request), LK_OK);
+    scored_step(r, id, c, 1);
     assert_int_equal(lk_chunks_attention_scores(r->cache, id, c->n_chunks, scores), LK_OK);
     if (strcmp(c->plan, "fp16") == 0 || strcmp(c->plan, "int8") == 0)
         compare(r, c, 1, scores);
@@ -245,9 +245,9 @@ static void scores_are_as_defined(void **state) {
 }
 
 // More units than the partial results hold at once.
-static void units_go_in_batches(void **state) {
+static void work_tiles_go_in_batches(void **state) {
     (void)state;
-    static const watch_case many = {"fp16", 64, 8, MAX_CHUNKS, 0, 448, 448};
+    static const score_case many = {"fp16", 64, 8, MAX_CHUNKS, 0, 448, 448};
     rig r;
     memset(&r, 0, sizeof r);
     rig_geometry(&r, 2, 16, 16, 32);
@@ -256,19 +256,19 @@ static void units_go_in_batches(void **state) {
     rig_recent(&r, many.page_tokens, SINKS, 0);
     assert_int_equal(rig_cache(&r, 1, 512, 512u << 20), LK_OK);
     const lk_sequence id = model_add(&r);
-    lk_chunk_attention watch = watch_of(&many);
+    lk_chunk_attention request = request_of(&many);
     const uint32_t layer = 1;
-    watch.layers = &layer;
-    watch.n_layers = 1;
+    request.layers = &layer;
+    request.n_layers = 1;
     const uint64_t before = rig_stats(&r).table_bytes;
-    assert_int_equal(lk_chunks_score_attention(r.cache, id, &watch), LK_OK);
+    assert_int_equal(lk_chunks_score_attention(r.cache, id, &request), LK_OK);
     const uint64_t bytes = rig_stats(&r).table_bytes - before;
     assert_true(bytes <= (16u << 20) + 4096 && bytes < 16 * 7 * (MAX_CHUNKS + 1) * 512);
     assert_int_equal(lk_chunks_score_attention(r.cache, id, NULL), LK_OK);
     assert_int_equal(rig_stats(&r).table_bytes, before);
     fill_before(&r, id, &many, 1);
-    assert_int_equal(lk_chunks_score_attention(r.cache, id, &watch), LK_OK);
-    watched_step(&r, id, &many, 1);
+    assert_int_equal(lk_chunks_score_attention(r.cache, id, &request), LK_OK);
+    scored_step(&r, id, &many, 1);
     float scores[MAX_CHUNKS];
     assert_int_equal(lk_chunks_attention_scores(r.cache, id, MAX_CHUNKS, scores), LK_OK);
 
@@ -290,7 +290,7 @@ static void packed_pages_score_as_on_the_cpu(void **state) {
     open_model(&r, rig_default());
     open_model(&host, rig_host());
     for (size_t p = 0; p < sizeof plans / sizeof *plans; ++p) {
-        const watch_case c = {plans[p], 128, 32, 13, 20, 30, 30};
+        const score_case c = {plans[p], 128, 32, 13, 20, 30, 30};
         float scores[MAX_CHUNKS];
         float wanted[MAX_CHUNKS];
         run_case(&r, &c, scores);
@@ -303,18 +303,18 @@ static void packed_pages_score_as_on_the_cpu(void **state) {
     rig_close(&host);
 }
 
-static void sequences_are_watched_apart(void **state) {
+static void sequences_are_scored_apart(void **state) {
     (void)state;
-    static const watch_case a = {"fp16", 64, 32, 9, 5, 7, 7};
-    static const watch_case b = {"fp16", 64, 24, 12, 0, 3, 9};
+    static const score_case a = {"fp16", 64, 32, 9, 5, 7, 7};
+    static const score_case b = {"fp16", 64, 24, 12, 0, 3, 9};
     rig r;
     open_rig(&r, &a);
     const lk_sequence ids[3] = {model_add(&r), model_add(&r), model_add(&r)};
     fill_before(&r, ids[0], &a, 1);
     fill_before(&r, ids[1], &b, 2);
     assert_int_equal(rig_step(&r, ids[2], 3, 0, 100, NULL), LK_OK);
-    const lk_chunk_attention first = watch_of(&a);
-    const lk_chunk_attention second = watch_of(&b);
+    const lk_chunk_attention first = request_of(&a);
+    const lk_chunk_attention second = request_of(&b);
     assert_int_equal(lk_chunks_score_attention(r.cache, ids[0], &first), LK_OK);
     assert_int_equal(lk_chunks_score_attention(r.cache, ids[1], &second), LK_OK);
     const lk_sequence order[3] = {ids[2], ids[1], ids[0]};
@@ -344,7 +344,7 @@ static void sequences_are_watched_apart(void **state) {
 
 static void a_discarded_step_is_forgotten(void **state) {
     (void)state;
-    const watch_case *c = &kCases[0];
+    const score_case *c = &kCases[0];
     rig r;
     float wanted[MAX_CHUNKS];
     float scores[MAX_CHUNKS];
@@ -352,9 +352,9 @@ static void a_discarded_step_is_forgotten(void **state) {
     run_case(&r, c, wanted);
     open_cache(&r, c);
     const lk_sequence id = model_add(&r);
-    const lk_chunk_attention watch = watch_of(c);
+    const lk_chunk_attention request = request_of(c);
     fill_before(&r, id, c, 1);
-    assert_int_equal(lk_chunks_score_attention(r.cache, id, &watch), LK_OK);
+    assert_int_equal(lk_chunks_score_attention(r.cache, id, &request), LK_OK);
     const uint32_t none = 0;
     for (uint32_t run = 0; run < 2; ++run) {
         rig_token tokens[7];
@@ -368,11 +368,11 @@ static void a_discarded_step_is_forgotten(void **state) {
         assert_int_equal(lk_chunks_attention_scores(r.cache, id, c->n_chunks, scores), LK_E_STATE);
         rig_sentence("no step was committed");
     }
-    watched_step(&r, id, c, 1);
+    scored_step(&r, id, c, 1);
     assert_int_equal(lk_chunks_attention_scores(r.cache, id, c->n_chunks, scores), LK_OK);
     assert_memory_equal(scores, wanted, c->n_chunks * sizeof *scores);
 
-    // What has scores keeps them when it grows, is forked, or cut behind the context.
+    // A sequence keeps its scores when it grows, is forked, or is cut after the context.
     lk_sequence child;
     assert_int_equal(lk_sequence_fork(r.cache, id, LK_ALL_TOKENS, &child), LK_OK);
     assert_int_equal(lk_chunks_attention_scores(r.cache, child, c->n_chunks, scores), LK_E_STATE);
@@ -388,13 +388,13 @@ static void a_discarded_step_is_forgotten(void **state) {
 
 static void steps_that_do_not_fit_are_refused(void **state) {
     (void)state;
-    const watch_case *c = &kCases[0];
+    const score_case *c = &kCases[0];
     rig r;
     open_rig(&r, c);
     const lk_sequence id = model_add(&r);
-    const lk_chunk_attention watch = watch_of(c);
+    const lk_chunk_attention request = request_of(c);
     fill_before(&r, id, c, 1);
-    assert_int_equal(lk_chunks_score_attention(r.cache, id, &watch), LK_OK);
+    assert_int_equal(lk_chunks_score_attention(r.cache, id, &request), LK_OK);
     uint32_t n = c->query_tokens - 1;
     assert_int_equal(rig_begin(&r, 1, &id, &n, NULL), LK_E_ARGUMENT);
     rig_sentence("has 6 new tokens");
@@ -405,7 +405,7 @@ static void steps_that_do_not_fit_are_refused(void **state) {
     assert_int_equal(lk_sequence_truncate(r.cache, id, 200), LK_OK);
     assert_int_equal(rig_begin(&r, 1, &id, &n, NULL), LK_E_ARGUMENT);
     rig_sentence("before the end of the scored context at 304");
-    // The watch is still there, and so is the sequence.
+    // The request still holds, and so does the sequence.
     uint64_t length = 0;
     assert_int_equal(lk_sequence_length(r.cache, id, &length), LK_OK);
     assert_int_equal(length, 200);
@@ -415,22 +415,22 @@ static void steps_that_do_not_fit_are_refused(void **state) {
     rig_close(&r);
 }
 
-static void expect_refusal(rig *r, lk_sequence id, const lk_chunk_attention *watch,
-                           lk_status status, const char *part) {
+static void expect_refusal(rig *r, lk_sequence id, const lk_chunk_attention *request,
+                           lk_status status, const char *n_now) {
     const lk_cache_stats before = rig_stats(r);
-    assert_int_equal(lk_chunks_score_attention(r->cache, id, watch), status);
-    rig_sentence(part);
+    assert_int_equal(lk_chunks_score_attention(r->cache, id, request), status);
+    rig_sentence(n_now);
     const lk_cache_stats after = rig_stats(r);
     assert_memory_equal(&before, &after, sizeof before);
 }
 
-static void wrong_watches_are_refused(void **state) {
+static void wrong_requests_are_refused(void **state) {
     (void)state;
-    const watch_case *c = &kCases[0];
+    const score_case *c = &kCases[0];
     rig r;
     open_rig(&r, c);
     const lk_sequence id = model_add(&r);
-    const lk_chunk_attention good = watch_of(c);
+    const lk_chunk_attention good = request_of(c);
     lk_chunk_attention w = good;
     assert_int_equal(lk_chunk_attention_init(NULL, sizeof w), LK_E_ARGUMENT);
     assert_int_equal(lk_chunks_score_attention(NULL, id, &good), LK_E_ARGUMENT);
@@ -474,7 +474,7 @@ static void wrong_watches_are_refused(void **state) {
     assert_int_equal(lk_chunks_attention_scores(r.cache, id, 1, scores), LK_E_STATE);
     fill_before(&r, id, c, 1);
     assert_int_equal(lk_chunks_score_attention(r.cache, id, &good), LK_OK);
-    watched_step(&r, id, c, 1);
+    scored_step(&r, id, c, 1);
     assert_int_equal(lk_chunks_attention_scores(r.cache, id, c->n_chunks + 1, scores),
                      LK_E_ARGUMENT);
     rig_sentence("n_chunks is 10 and not 9");
@@ -484,7 +484,7 @@ static void wrong_watches_are_refused(void **state) {
 
 static void models_of_windows_alone_are_refused(void **state) {
     (void)state;
-    const watch_case *c = &kCases[0];
+    const score_case *c = &kCases[0];
     rig r;
     memset(&r, 0, sizeof r);
     rig_geometry(&r, 2, 4, 2, 64);
@@ -492,21 +492,22 @@ static void models_of_windows_alone_are_refused(void **state) {
     rig_open(&r);
     rig_preset(&r, "fp16");
     assert_int_equal(rig_cache(&r, 4, 512, BUDGET), LK_OK);
-    const lk_chunk_attention watch = watch_of(c);
-    expect_refusal(&r, model_add(&r), &watch, LK_E_UNSUPPORTED, "every layer has a sliding window");
+    const lk_chunk_attention request = request_of(c);
+    expect_refusal(&r, model_add(&r), &request, LK_E_UNSUPPORTED,
+                   "every layer has a sliding window");
     rig_close(&r);
 }
 
 // A query that is not finite.
-static void wild_queries_are_told_of(void **state) {
+static void wild_queries_are_reported(void **state) {
     (void)state;
-    const watch_case *c = &kCases[1];
+    const score_case *c = &kCases[1];
     rig r;
     open_rig(&r, c);
     const lk_sequence id = model_add(&r);
-    const lk_chunk_attention watch = watch_of(c);
+    const lk_chunk_attention request = request_of(c);
     fill_before(&r, id, c, 1);
-    assert_int_equal(lk_chunks_score_attention(r.cache, id, &watch), LK_OK);
+    assert_int_equal(lk_chunks_score_attention(r.cache, id, &request), LK_OK);
     const uint32_t one = 1;
     const rig_token token = {1, total_tokens(c) - 1};
     assert_int_equal(rig_begin(&r, 1, &id, &one, NULL), LK_OK);
@@ -534,14 +535,14 @@ int main(int argc, char **argv) {
     rig_arguments(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scores_are_as_defined),
-        cmocka_unit_test(units_go_in_batches),
+        cmocka_unit_test(work_tiles_go_in_batches),
         cmocka_unit_test(packed_pages_score_as_on_the_cpu),
-        cmocka_unit_test(sequences_are_watched_apart),
+        cmocka_unit_test(sequences_are_scored_apart),
         cmocka_unit_test(a_discarded_step_is_forgotten),
         cmocka_unit_test(steps_that_do_not_fit_are_refused),
-        cmocka_unit_test(wrong_watches_are_refused),
+        cmocka_unit_test(wrong_requests_are_refused),
         cmocka_unit_test(models_of_windows_alone_are_refused),
-        cmocka_unit_test(wild_queries_are_told_of),
+        cmocka_unit_test(wild_queries_are_reported),
     };
-    return cmocka_run_group_tests_name("watch", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("attention scores", tests, NULL, NULL);
 }
