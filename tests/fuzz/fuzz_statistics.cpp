@@ -2,7 +2,7 @@
 // written to the same bytes, and makes a plan or says why not.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <lowkey/statistics.h>
+#include <lowkey/calibrate.h>
 
 #include <cstdlib>
 #include <vector>
