@@ -40,7 +40,7 @@ __device__ inline StripInfo describe_strip(const HalfView &half, uint32_t strip)
     info.position = find_strip(c, strip);
     info.is_plain = half.source == Source::kCopied && is_plain(c, info.position.bits);
     info.words = half.copy_offset + info.position.offset;
-    info.n_words = c.page_tokens * info.position.bits / 64;
+    info.n_words = lane_words(c.page_tokens, info.position.bits);
     info.number_bytes = c.number_bytes;
     const uint32_t first_parameter = c.is_token_axis
                                          ? strip * LK_STRIP_CHANNELS / c.group * c.page_tokens
@@ -68,10 +68,7 @@ __device__ __forceinline__ void load_round_words(const StripInfo &info, const ui
                                                  uint32_t (&words)[kRoundTiles * 2]) {
     const uint32_t word = first_tile * kBits / 4;
     const uint32_t lane = threadIdx.x % kWarp;
-    const uint32_t index = info.n_words < LK_VECTOR_WORDS
-                               ? lane * info.n_words + word
-                               : word / LK_VECTOR_WORDS * (LK_LANES * LK_VECTOR_WORDS) +
-                                     lane * LK_VECTOR_WORDS + word % LK_VECTOR_WORDS;
+    const uint32_t index = strip_word_index(info.n_words, lane, word);
     const uint8_t *at = page + info.words + 4 * index;
     if (kBits == 8) {
         const uint4 four = *reinterpret_cast<const uint4 *>(at);

@@ -161,8 +161,8 @@ lk_status add_shrunk(Builder *builder, uint16_t from, uint32_t last_rung) {
     while (class_bits(cache->classes[from]) > last_rung) {
         PageFormat narrow = cache->classes[from];
         narrow.permutation = builder->permutation(from);
-        const Plane wide = class_bits(narrow) == 8 ? kPlane8 : kPlane4;
-        const Plane next = wide == kPlane8 ? kPlane4 : kPlane2;
+        const Plane wide = plane_of(class_bits(narrow));
+        const Plane next = plane_of(narrower_width(class_bits(narrow)));
         narrow.layout.strips[next] =
             static_cast<uint16_t>(narrow.layout.strips[next] + narrow.layout.strips[wide]);
         narrow.layout.strips[wide] = 0;

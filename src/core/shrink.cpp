@@ -17,8 +17,6 @@ uint32_t rung_bits(const lk_cache *cache, uint32_t layer) {
     return cache->plan.model.layers[layer].rungs[cache->layers[layer].rung];
 }
 
-Plane wide_plane(uint32_t bits) { return bits == 8 ? kPlane8 : kPlane4; }
-
 // Their codes lie alike and what is done to them is the same.
 bool are_alike(const ShrinkStep &a, const ShrinkStep &b) {
     return a.bits == b.bits && a.n_strips == b.n_strips && a.page_tokens == b.page_tokens &&
@@ -31,7 +29,7 @@ ShrinkStep shrink_step(const lk_cache *cache, const PageFormat &wide, uint16_t t
     ShrinkStep step{static_cast<uint16_t>(bits), to, 0, layout.page_tokens, 0, 0};
     if (!to)
         return step;
-    step.n_strips = layout.strips[wide_plane(bits)];
+    step.n_strips = layout.strips[plane_of(bits)];
     step.tail_bytes =
         static_cast<uint32_t>(payload_bytes(cache->classes[to].layout) -
                               uint64_t{step.n_strips} * strip_bytes(layout.page_tokens, bits / 2));
@@ -388,10 +386,7 @@ void set_half_rung(lk_cache *cache, uint32_t rung, HalfInfo *half) {
 }  // namespace
 
 uint32_t class_bits(const PageFormat &half) {
-    return half.layout.is_raw()          ? 16
-           : half.layout.strips[kPlane8] ? 8
-           : half.layout.strips[kPlane4] ? 4
-                                         : 0;
+    return half.layout.is_raw() ? 16 : shrinking_width(half.layout.strips);
 }
 
 void set_rung(lk_cache *cache, uint32_t layer, uint32_t rung) {

@@ -1,4 +1,4 @@
-// A half's layout as files have it: the header of a page file and the classes of a snapshot are
+// A page's layout as files have it: the header of a page file and the formats of a snapshot are
 // records with the same names for it.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -14,7 +14,7 @@ namespace lk {
 // Do the enumerations name something? layout_error() has the rest.
 template <class Record>
 bool names_layout(const Record &r) {
-    return r.side <= 1 && r.axis >= 1 && r.axis <= 2 && r.metadata >= 1 && r.metadata <= 2 &&
+    return r.side <= 1 && r.axis >= 1 && r.axis <= 2 && is_parameter_format(r.metadata) &&
            r.permutes <= 1;
 }
 

@@ -7,10 +7,12 @@
 
 #include <cstdint>
 
+#include "format/parameter_formats.h"
+#include "format/planes.h"
+
 namespace lk {
 
-constexpr uint32_t kPlanes = 6;        // of 16, 8, 4, 3, 2 and 1 bits, in the order of a payload
-constexpr uint32_t kDraftTokens = 64;  // new tokens of a sequence that can have ancestors
+constexpr uint32_t kDraftTokens = 64;            // new tokens of a sequence that can have ancestors
 constexpr uint32_t kAttentionScoreColumns = 64;  // query columns of a unit of ChunkAttention
 
 // One kind of half page, PageFormat as kernels read it.
@@ -32,7 +34,7 @@ struct alignas(16) FormatInfo {
     uint8_t permutes;
     uint8_t ranking;  // 0 none, 1 key, 2 query range
     uint8_t is_raw;
-    uint8_t strips[kPlanes];
+    uint8_t strips[kPlaneCount];
     uint8_t is_direct;     // decode multiplies its codes as they are; else values are made first
     uint8_t by_deviation;  // groups of 1-bit codes are measured by mean and deviation
     uint8_t reserved[2];
@@ -46,14 +48,11 @@ static_assert(sizeof(FormatInfo) == 64, "classes are read by 16 bytes");
 inline bool is_native_format(const FormatInfo &c) {
     if (c.is_raw)
         return true;
-    if (c.page_tokens != 128 || c.strips[3] || c.n_groups > 8)
+    if (c.page_tokens != 128 || has_split_plane(c.strips) || c.n_groups > 8)
         return false;
     if (!c.is_value)
-        return !c.is_token_axis && !c.strips[5];
-    const uint32_t n_strips = c.head_dim / 16u;
-    const bool one_width = c.strips[1] == n_strips || c.strips[2] == n_strips ||
-                           c.strips[4] == n_strips || c.strips[5] == n_strips;
-    return c.is_token_axis && one_width && !c.permutes && !c.permutation;
+        return !c.is_token_axis && !c.strips[kPlane1];
+    return c.is_token_axis && only_width(c.strips) && !c.permutes && !c.permutation;
 }
 
 // PageEntry: the halves of one (layer, KV head) of a row. Device addresses.

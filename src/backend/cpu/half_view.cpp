@@ -13,20 +13,13 @@ static_assert(sizeof(PageLayout) == 24, "shapes are compared as bytes, so they h
 HalfKind half_kind(const PageLayout &layout) {
     if (layout.is_raw())
         return HalfKind::kRaw;
-    const bool plain = !layout.strips[kPlane16] && !layout.strips[kPlane3];
+    const bool plain = !layout.strips[kPlane16] && !has_split_plane(layout.strips);
     // A word of 2-bit codes holds 32 tokens.
     const bool whole_words = layout.group >= 32 || !layout.strips[kPlane2];
     const bool keys = layout.side == Side::kKey && layout.axis == Axis::kChannel && whole_words &&
                       !layout.strips[kPlane1];
     const bool values = layout.side == Side::kValue && layout.axis == Axis::kToken;
     return plain && (keys || values) ? HalfKind::kPacked : HalfKind::kOther;
-}
-
-uint32_t first_shared_slot(const PageLayout &layout) {
-    uint32_t strips = 0;
-    for (uint32_t p = 0; p < kPlane2; ++p)
-        strips += layout.strips[p];
-    return strips * LK_STRIP_CHANNELS;
 }
 
 HalfView make_view(const PageLayout &layout) {
@@ -41,14 +34,13 @@ HalfView make_view(const PageLayout &layout) {
     view.group = layout.group;
     view.n_groups = n_groups(layout);
     view.minima_offset_bytes = static_cast<uint32_t>(minima_offset_bytes(layout));
-    view.shared_first = first_shared_slot(layout);
+    view.shared_first = strips_before(layout.strips, kPlane2) * LK_STRIP_CHANNELS;
     view.n_shared = layout.n_shared;
     view.payload_bytes = static_cast<uint32_t>(payload_bytes(layout));
     view.metadata_bytes = static_cast<uint32_t>(metadata_bytes(layout));
     for (uint32_t s = 0; s < view.n_strips; ++s) {
-        const StripPlace at = strip_at(layout, s);
-        view.strips[s] = {static_cast<uint32_t>(at.offset_bytes),
-                          static_cast<uint32_t>(at.high_offset_bytes), kPlaneBits[at.plane]};
+        const StripPosition at = find_strip(layout, s);
+        view.strips[s] = {at.offset, at.high_offset, at.bits};
     }
     return view;
 }

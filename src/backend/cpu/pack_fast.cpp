@@ -6,6 +6,8 @@ namespace cpu {
 
 namespace {
 
+constexpr uint32_t kPartWidths = 4;  // bits of a plane or of its part: 1, 2, 4, 8
+
 // Bit address of (token, channel) in a strip of a plane: tokens[token] + channels[channel]. The
 // bits of a place come from disjoint bits of token and channel, so their addresses add up.
 struct Places {
@@ -13,13 +15,13 @@ struct Places {
     uint16_t channels[LK_STRIP_CHANNELS];
 };
 
-uint16_t bit_address(BitPlace place) { return static_cast<uint16_t>(place.word * 32 + place.bit); }
+uint16_t bit_address(BitPosition at) { return static_cast<uint16_t>(at.word * 32 + at.bit); }
 
 void fill_places(const PageLayout &layout, uint32_t bits, Places *places) {
     for (uint32_t t = 0; t < layout.page_tokens; ++t)
-        places->tokens[t] = bit_address(strip_place(layout.side, layout.page_tokens, bits, t, 0));
+        places->tokens[t] = bit_address(find_bit(layout.side, layout.page_tokens, bits, t, 0));
     for (uint32_t c = 0; c < LK_STRIP_CHANNELS; ++c)
-        places->channels[c] = bit_address(strip_place(layout.side, layout.page_tokens, bits, 0, c));
+        places->channels[c] = bit_address(find_bit(layout.side, layout.page_tokens, bits, 0, c));
 }
 
 // Some bits of a code: (code >> shift & mask), in a strip at a channel.
@@ -52,10 +54,9 @@ class Packer {
     Packer(const PageLayout &layout, const RangeRule &rule, PageValues input,
            const uint8_t *permutation, uint8_t *payload, uint8_t *metadata)
         : shape_(layout), rule_(rule), input_(input), payload_(payload), metadata_(metadata) {
-        constexpr uint32_t kWidths[] = {1, 2, 4, 8};
-        for (uint32_t i = 0; i < 4; ++i)
-            if (layout.page_tokens * kWidths[i] >= 64)
-                fill_places(layout, kWidths[i], &places_[i]);
+        for (uint32_t i = 0; i < kPartWidths; ++i)
+            if (layout.page_tokens << i >= 64)
+                fill_places(layout, 1u << i, &places_[i]);
         for (uint32_t slot = 0; slot < layout.head_dim; ++slot) {
             slots_[slot] = make_slot(slot);
             slots_[slot].channel = permutation ? permutation[slot] : slot;
@@ -85,20 +86,21 @@ class Packer {
     }
 
     Slot make_slot(uint32_t slot) const {
-        const StripPlace at = strip_at(shape_, slot / LK_STRIP_CHANNELS);
+        const StripPosition at = find_strip(shape_, slot / LK_STRIP_CHANNELS);
         const uint32_t channel = slot % LK_STRIP_CHANNELS;
-        const uint32_t bits = slot_bits(shape_, slot);
+        const uint32_t bits = code_bits(shape_, slot);
         Slot out = {bits, 0, {}, {}};
-        if (at.plane == kPlane3) {
-            out.low = part(at.offset_bytes, 2, channel, 0, 3);
-            out.high = part(at.high_offset_bytes, 1, channel, 2, 1);
+        const uint32_t low_bits = LK_LOW_BITS(at.bits);
+        const uint32_t high_bits = at.bits - low_bits;
+        out.low =
+            part(at.offset, low_bits, channel, 0, top_code(bits < low_bits ? bits : low_bits));
+        if (high_bits) {
+            out.high = part(at.high_offset, high_bits, channel, low_bits, top_code(high_bits));
         } else {
-            out.low = part(at.offset_bytes, kPlaneBits[at.plane], channel, 0,
-                           bits == 3 ? 3 : top_code(bits));
-            if (bits == 3) {  // an outlier's high bit stands above its partner's code
+            if (bits > low_bits) {  // an outlier's highest bit is above its partner's code
                 const uint32_t partner = slot - shape_.n_shared;
-                const StripPlace low = strip_at(shape_, partner / LK_STRIP_CHANNELS);
-                out.high = part(low.offset_bytes, 2, partner % LK_STRIP_CHANNELS, 2, 1);
+                const StripPosition low = find_strip(shape_, partner / LK_STRIP_CHANNELS);
+                out.high = part(low.offset, 2, partner % LK_STRIP_CHANNELS, 2, 1);
                 ++out.high.channel;
             }
         }
@@ -131,11 +133,9 @@ class Packer {
         }
         return make_parameters({exact_half(low), exact_half(high)}, shape_.metadata, margin);
     }
-    void store_parameter(uint8_t *array, uint32_t index, uint16_t bits) const {
-        if (shape_.metadata == Metadata::kF8)
-            array[index] = static_cast<uint8_t>(bits);
-        else
-            std::memcpy(array + 2ull * index, &bits, sizeof bits);
+    void store_parameter(uint8_t *array, uint32_t index, uint32_t bits) const {
+        const uint32_t n_bytes = parameter_bytes(shape_.metadata);
+        std::memcpy(array + uint64_t{index} * n_bytes, &bits, n_bytes);
     }
 
     // quantize() of format/quantize.h with the division taken out of the loop: the guess is off by
@@ -144,10 +144,12 @@ class Packer {
         Quantizer(const Parameters &p, uint32_t bits)
             : minimum(p.minimum),
               range(p.range),
-              factor(half_step_factor(bits)),
+              step(code_step(bits)),
               top(top_code(bits)),
               inverse(p.range > 0 ? static_cast<float>(top) / p.range : 0) {}
-        float threshold(uint32_t k) const { return static_cast<float>(2 * k - 1) * range * factor; }
+        float threshold(uint32_t k) const {
+            return code_threshold(static_cast<float>(k) - 0.5f, range, step);
+        }
         uint32_t code(float value) const {
             if (range == 0)
                 return 0;
@@ -162,7 +164,7 @@ class Packer {
         }
         float minimum;
         float range;
-        float factor;
+        float step;
         uint32_t top;
         float inverse;
     };
@@ -205,7 +207,7 @@ class Packer {
     const PageValues input_;
     uint8_t *const payload_;
     uint8_t *const metadata_;
-    Places places_[4] = {};
+    Places places_[kPartWidths] = {};  // of 1, 2, 4 and 8 bits
     Slot slots_[LK_MAX_HEAD_DIM];
 };
 

@@ -30,14 +30,14 @@ struct Scratch {
 
 double decode_value(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,
                     uint32_t slot, uint32_t token) {
-    const uint32_t bits = slot_bits(layout, slot);
+    const uint32_t bits = code_bits(layout, slot);
     const uint32_t code = read_code(layout, payload, slot, token);
     if (bits == 16)
         return static_cast<double>(half_to_float(static_cast<uint16_t>(code)));
     const Parameters p = read_parameters(layout, metadata, slot, token);
     return static_cast<double>(p.minimum) + static_cast<double>(code) *
                                                 static_cast<double>(p.range) *
-                                                static_cast<double>(step_factor(bits));
+                                                static_cast<double>(code_step(bits));
 }
 
 void decode_half(const PageFormat &half, uint64_t payload_address, uint64_t metadata_address,
@@ -45,7 +45,7 @@ void decode_half(const PageFormat &half, uint64_t payload_address, uint64_t meta
     const auto *payload = reinterpret_cast<const uint8_t *>(payload_address);
     const auto *metadata = reinterpret_cast<const uint8_t *>(metadata_address);
     for (uint32_t slot = 0; slot < half.layout.head_dim; ++slot) {
-        const uint32_t channel = slot_channel(half.layout, metadata, half.permutation, slot);
+        const uint32_t channel = channel_of(half.layout, metadata, half.permutation, slot);
         for (uint32_t token = 0; token < n_tokens; ++token)
             out[static_cast<uint64_t>(token) * half.layout.head_dim + channel] =
                 decode_value(half.layout, payload, metadata, slot, token);

@@ -23,11 +23,13 @@ uint32_t kind_of_class(const PageFormat &half) {
     const FormatInfo info = device::class_info(half, half.permutation ? 1 : 0);
     if (!info.is_direct)
         return kDecodeNone;
-    if (info.strips[5])
+    if (info.strips[kPlane1])
         return kDecodeGrouped;
-    if (info.is_raw || (info.number_bytes == 2 && info.n_groups == 1 && !info.n_shared))
+    if (info.is_raw || (info.number_bytes == parameter_bytes(Metadata::kF16) &&
+                        info.n_groups == 1 && !info.n_shared))
         return kDecodePlain;
-    const bool is_f8_by_32 = info.number_bytes == 1 && info.group == 32 && !info.permutes;
+    const bool is_f8_by_32 =
+        info.number_bytes == parameter_bytes(Metadata::kF8) && info.group == 32 && !info.permutes;
     return is_f8_by_32 ? kDecodeF8By32 : kDecodeGrouped;
 }
 

@@ -6,8 +6,6 @@
 namespace lk {
 namespace device {
 
-static_assert(kPlanes == kPlaneCount, "planes have one order");
-
 namespace {
 
 uint64_t sink_bytes(const LayerView &layer) {
@@ -52,11 +50,11 @@ FormatInfo class_info(const PageFormat &half, uint64_t permutation) {
     info.n_ranked = half.n_ranked;
     info.is_value = layout.side == Side::kValue;
     info.is_token_axis = layout.axis == Axis::kToken;
-    info.number_bytes = layout.metadata == Metadata::kF16 ? 2 : 1;
+    info.number_bytes = static_cast<uint8_t>(parameter_bytes(layout.metadata));
     info.permutes = layout.permutes;
     info.ranking = static_cast<uint8_t>(half.ranking);
     info.is_raw = layout.is_raw();
-    for (uint32_t p = 0; p < kPlanes; ++p)
+    for (uint32_t p = 0; p < kPlaneCount; ++p)
         info.strips[p] = static_cast<uint8_t>(layout.strips[p]);
     info.by_deviation = half.ranges.one_bit == OneBit::kDeviation;
     info.clip_margin = clip_margin(half.ranges.clip);
