@@ -25,7 +25,7 @@ namespace lk {
 namespace cuda {
 
 LK_BOTH Metadata metadata_of(const FormatInfo &c) {
-    return c.number_bytes == parameter_bytes(Metadata::kF8) ? Metadata::kF8 : Metadata::kF16;
+    return c.parameter_bytes == bytes_of_parameter(Metadata::kF8) ? Metadata::kF8 : Metadata::kF16;
 }
 
 LK_BOTH uint32_t load_word(const uint8_t *strip, uint32_t n_words, uint32_t lane, uint32_t word) {
@@ -58,9 +58,9 @@ LK_BOTH void load_codes(const uint8_t *strip, uint32_t page_tokens, uint32_t bit
 }
 
 // Parameters index .. index + 3 of an array of ranges or minima; index is a multiple of 4.
-LK_BOTH void load_parameters(const uint8_t *array, uint32_t number_bytes, uint32_t index,
+LK_BOTH void load_parameters(const uint8_t *array, uint32_t parameter_bytes, uint32_t index,
                              float parameters[4]) {
-    if (number_bytes == parameter_bytes(Metadata::kF8)) {
+    if (parameter_bytes == bytes_of_parameter(Metadata::kF8)) {
         const uint32_t word = *reinterpret_cast<const uint32_t *>(array + index);
         LK_UNROLL
         for (uint32_t i = 0; i < 4; ++i)
@@ -96,15 +96,15 @@ LK_BOTH TileScale load_scale(const FormatInfo &c, const uint8_t *metadata, uint3
     const uint8_t *minima = metadata + c.minima_offset;
     TileScale scale;
     if (!scales_by_row<kIsValue>(c)) {
-        load_parameters(metadata, c.number_bytes, first + 4 * (lane % 4), scale.range);
-        load_parameters(minima, c.number_bytes, first + 4 * (lane % 4), scale.minimum);
+        load_parameters(metadata, c.parameter_bytes, first + 4 * (lane % 4), scale.range);
+        load_parameters(minima, c.parameter_bytes, first + 4 * (lane % 4), scale.minimum);
         return scale;
     }
     // Two rows' parameters lie together; a load of four has them in its lower or its upper half.
     const uint32_t index = first + 2 * (lane / 4);
     const uint32_t at = index % 4;
-    load_parameters(metadata, c.number_bytes, index - at, scale.range);
-    load_parameters(minima, c.number_bytes, index - at, scale.minimum);
+    load_parameters(metadata, c.parameter_bytes, index - at, scale.range);
+    load_parameters(minima, c.parameter_bytes, index - at, scale.minimum);
     if (at) {
         LK_UNROLL
         for (uint32_t i = 0; i < 2; ++i) {

@@ -63,7 +63,7 @@ LK_BOTH void fill_side(KvTile *kv_tile, const FormatInfo &c, uint32_t side) {
                            static_cast<uint16_t>(c.is_raw ? 0 : c.metadata_bytes)};
     kv_tile->minima_offset[side] = static_cast<uint16_t>(c.minima_offset);
     kv_tile->n_groups[side] = c.is_raw ? 1 : static_cast<uint8_t>(c.n_groups);
-    if (c.number_bytes == parameter_bytes(Metadata::kF8))
+    if (c.parameter_bytes == bytes_of_parameter(Metadata::kF8))
         kv_tile->is_f8 = 1;
     if (side) {
         kv_tile->value_bits = c.strips[kPlane16]  ? 16

@@ -33,7 +33,7 @@ cudaError_t launch_dequantize(const DequantizeJob *jobs, uint32_t n_jobs, const 
 cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
                         cudaStream_t stream);
 // Shrink pages by one step of the ladder, in place or to another slot, or copy them.
-cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_halves,
+cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_pages,
                           cudaStream_t stream);
 
 // Attention of few query columns (new tokens x heads of a group) over rows: split over the
@@ -137,8 +137,8 @@ struct AttentionScoresArgs {
     uint32_t sequence;
     uint32_t first_query;  // of the batch's tokens
     uint32_t n_queries;
-    uint32_t n_tiles;    // attention_score_tiles()
-    uint32_t first_row;  // of the sequence
+    uint32_t n_tiles;      // attention_score_tiles()
+    uint32_t first_block;  // of the sequence
     uint32_t page_tokens;
     uint32_t chunk_tokens;
     uint32_t n_chunks;
@@ -146,7 +146,7 @@ struct AttentionScoresArgs {
     uint32_t is_first;
     float weight;
     float *scores;     // [n_chunks]
-    float2 *partials;  // [max_units][n_chunks + 1][kAttentionScoreColumns]
+    float2 *partials;  // [max_tiles][n_chunks + 1][kAttentionScoreColumns]
 };
 cudaError_t launch_attention_scores(const AttentionScoresArgs &args, cudaStream_t stream);
 
@@ -162,9 +162,9 @@ cudaError_t launch_cosine(const CosineArgs &args, cudaStream_t stream);
 
 // out = sum of the splits weighted by exp(lse_i - lse), lse = log of the sum of exp(lse_i).
 struct MergeArgs {
-    const TensorArg *parts;  // host [n_parts], at most kMergeSplits
-    const TensorArg *lses;   // host [n_parts], F32
-    uint32_t n_parts;
+    const TensorArg *parts;  // host [n_splits], at most kMergeSplits
+    const TensorArg *lses;   // host [n_splits], F32
+    uint32_t n_splits;
     uint32_t n_tokens;
     uint32_t n_heads;
     uint32_t head_dim;

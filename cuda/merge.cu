@@ -21,7 +21,7 @@ struct MergeJob {
     TensorArg lses[kMergeSplits];
     TensorArg out;
     TensorArg lse;
-    uint32_t n_parts;
+    uint32_t n_splits;
     uint32_t n_tokens;
     uint32_t n_heads;
     uint32_t head_dim;
@@ -42,7 +42,7 @@ __device__ inline float reduce_sum(float x) {
 __device__ inline void merge_row(const MergeJob &job, uint32_t token, uint32_t head) {
     const uint32_t lane = threadIdx.x % kWarp;
     float lse = -INFINITY;
-    if (lane < job.n_parts)
+    if (lane < job.n_splits)
         lse = load_element(job.lses[lane], row_offset(job.lses[lane], token, head));
     const float row_max = reduce_max(lse);
     const float weight = lse == -INFINITY ? 0 : expf(lse - row_max);
@@ -52,7 +52,7 @@ __device__ inline void merge_row(const MergeJob &job, uint32_t token, uint32_t h
     for (uint32_t first = 0; first < job.head_dim; first += kWarp) {
         const uint32_t channel = first + lane;
         float value = 0;
-        for (uint32_t i = 0; i < job.n_parts; ++i) {
+        for (uint32_t i = 0; i < job.n_splits; ++i) {
             const float split_share = __shfl_sync(kAllLanes, share, i);
             if (split_share != 0 && channel < job.head_dim)
                 value +=
@@ -81,13 +81,13 @@ __global__ void __launch_bounds__(kRowsPerBlock *kWarp)
 
 cudaError_t launch_merge(const MergeArgs &args, cudaStream_t stream) {
     MergeJob job{};
-    for (uint32_t i = 0; i < args.n_parts; ++i) {
+    for (uint32_t i = 0; i < args.n_splits; ++i) {
         job.parts[i] = args.parts[i];
         job.lses[i] = args.lses[i];
     }
     job.out = args.out;
     job.lse = args.lse;
-    job.n_parts = args.n_parts;
+    job.n_splits = args.n_splits;
     job.n_tokens = args.n_tokens;
     job.n_heads = args.n_heads;
     job.head_dim = args.head_dim;

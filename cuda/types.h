@@ -31,7 +31,7 @@ struct Report {
 struct StepView {
     const StepHeader *header;
     const SequenceInfo *sequences;  // [n_sequences]
-    const BlockInfo *rows;
+    const BlockInfo *blocks;
     const uint64_t *ancestors;  // [n_tokens] bit i: new token i of the sequence is visible; trees
     const uint32_t *positions;  // [n_tokens] of trees
     const FormatInfo *classes;

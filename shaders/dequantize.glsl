@@ -36,13 +36,13 @@ struct LaneWords {
 
 // Parameters of an array of ranges or minima from `index` on: four, which begin at a multiple of four,
 // or, by row, two at a multiple of two. Of FP8 the word in which they lie.
-uvec2 load_parameter_words(Address array, uint number_bytes, uint index, bool by_row) {
-    if (number_bytes == 1u || by_row)
-        return uvec2(ConstWords(array).at[index * number_bytes / 4u], 0u);
+uvec2 load_parameter_words(Address array, uint parameter_bytes, uint index, bool by_row) {
+    if (parameter_bytes == 1u || by_row)
+        return uvec2(ConstWords(array).at[index * parameter_bytes / 4u], 0u);
     return ConstPairs(array).at[index / 4u];
 }
-vec4 parameters_of(uvec2 words, uint number_bytes, uint index) {
-    return number_bytes == 1u ? f8s_to_floats(bytes_of(words.x >> 8u * (index % 4u)))
+vec4 parameters_of(uvec2 words, uint parameter_bytes, uint index) {
+    return parameter_bytes == 1u ? f8s_to_floats(bytes_of(words.x >> 8u * (index % 4u)))
                               : halves_to_floats(halves_of(words));
 }
 
@@ -66,9 +66,9 @@ LaneWords load_lane(FormatInfo c, StripPosition position, Address payload, Addre
                                               c.page_tokens, 1u, tile, lane);
     const uint index = parameter_index(c, position, tile, lane);
     const bool by_row = scales_by_row(c);
-    lane_words.parameters.xy = load_parameter_words(metadata, c.number_bytes, index, by_row);
+    lane_words.parameters.xy = load_parameter_words(metadata, c.parameter_bytes, index, by_row);
     lane_words.parameters.zw = load_parameter_words(address_add(metadata, c.minima_offset),
-                                              c.number_bytes, index, by_row);
+                                              c.parameter_bytes, index, by_row);
     return lane_words;
 }
 
@@ -139,8 +139,8 @@ LaneValues values_of(FormatInfo c, StripPosition position, Address payload, uint
     if (position.bits == 2u && c.n_shared != 0u)
         resolve_shared(c, position, payload, tile, lane, low, high, code_steps);
     const uint index = parameter_index(c, position, tile, lane);
-    const LaneScale scale = LaneScale(parameters_of(words.parameters.xy, c.number_bytes, index),
-                                      parameters_of(words.parameters.zw, c.number_bytes, index));
+    const LaneScale scale = LaneScale(parameters_of(words.parameters.xy, c.parameter_bytes, index),
+                                      parameters_of(words.parameters.zw, c.parameter_bytes, index));
     return scale_codes(scales_by_row(c), scale, code_steps, low, high);
 }
 

@@ -21,7 +21,7 @@ PushTensor load_tensor(uint index) {
 
 // The LSE of a part without keys is minus infinity.
 float load_lse(uint split, uint token, uint head) {
-    const PushTensor lses = load_tensor(push.n_parts + split);
+    const PushTensor lses = load_tensor(push.n_splits + split);
     const float lse = load_element(tensor_row(lses, token, head), lses.dtype, 0u);
     return float_is_finite(floatBitsToUint(lse)) ? lse * kLog2E : kHidden;
 }
@@ -32,27 +32,27 @@ void main() {
     const uint head = row % push.n_heads;
     float weights[LK_MERGE_SPLITS];
     Total total = Total(kHidden, 0.0);
-    for (uint i = 0u; i < push.n_parts; ++i) {
+    for (uint i = 0u; i < push.n_splits; ++i) {
         weights[i] = load_lse(i, token, head);
         total.reference = max(total.reference, weights[i]);
     }
-    for (uint i = 0u; i < push.n_parts; ++i) {
+    for (uint i = 0u; i < push.n_splits; ++i) {
         weights[i] = weights[i] == kHidden ? 0.0 : exp2(weights[i] - total.reference);
         total.sum += weights[i];
     }
     const float share = inverse_sum(total);
-    const PushTensor outputs = load_tensor(2u * push.n_parts);
+    const PushTensor outputs = load_tensor(2u * push.n_splits);
     const Address to = tensor_row(outputs, token, head);
     for (uint c = gl_LocalInvocationIndex; c < push.head_dim; c += gl_WorkGroupSize.x) {
         float value = 0.0;
-        for (uint i = 0u; i < push.n_parts; ++i) {
+        for (uint i = 0u; i < push.n_splits; ++i) {
             const PushTensor split = load_tensor(i);
             if (weights[i] != 0.0)
                 value += weights[i] * load_element(tensor_row(split, token, head), split.dtype, c);
         }
         store_element(to, outputs.dtype, c, value * share);
     }
-    const PushTensor lse = load_tensor(2u * push.n_parts + 1u);
+    const PushTensor lse = load_tensor(2u * push.n_splits + 1u);
     if (gl_LocalInvocationIndex == 0u)
         store_lse(lse.data, lse.token_stride, lse.head_stride, token, head, total);
 }

@@ -51,7 +51,7 @@ struct PushTensor {
 struct StepTable {
     Address header;     // StepHeader
     Address sequences;  // SequenceInfo [n_sequences]
-    Address rows;       // BlockInfo
+    Address blocks;       // BlockInfo
     Address ancestors;  // u64 [n_tokens], low word first: bit i: new token i of the sequence is
                         // visible; of trees alone
     Address positions;  // u32 [n_tokens] of trees
@@ -148,11 +148,11 @@ struct AddQueryStatsPush {
 // new token c / group under head c % group of the KV head's group; an item has columns
 // LK_SPEC_COLUMNS * column_tile and up, n of them, as many as the sequence has there, at most
 // LK_SPEC_COLUMNS. Workgroups: x = items.
-// An item with n_parts == 1 writes output and LSE. Others leave partial results at
+// An item with n_splits == 1 writes output and LSE. Others leave partial results at
 // partials[first_partial], the same for all splits of a work tile:
-//   f32 outputs [n_parts][n][head_dim], not divided by the sum,
-//   f32 row_max [n_parts][n], the greatest score times log2(e) (or any reference),
-//   f32 row_sum [n_parts][n] of exp2(score * log2(e) - row_max).
+//   f32 outputs [n_splits][n][head_dim], not divided by the sum,
+//   f32 row_max [n_splits][n], the greatest score times log2(e) (or any reference),
+//   f32 row_sum [n_splits][n] of exp2(score * log2(e) - row_max).
 // attend_decode_matrix takes items of packed rows of one shape, all of which share the work tile's 16-bit blocks; they are
 // dealt out; same push constants, workgroups and results.
 // decode_merge puts them together and takes sink logits in. Same push constants, but items are the
@@ -175,8 +175,8 @@ struct DecodePush {
     uint n_value_steps;  // pairs of strips of the values, none in two groups, at most
     // Of attend_decode_matrix: rounds of tiles of 16-bit rows that are dealt out, rounds of those of rows
     // among an item's packed ones, and where pages have their permutation in the metadata of keys.
-    uint n_row_rounds;
-    uint n_own_row_rounds;
+    uint n_f16_rounds;
+    uint n_own_f16_rounds;
     uint permutation_bytes;
     uint reserved;
 };
@@ -222,7 +222,7 @@ struct AttentionScoresPush {
     uint sequence;
     uint first_query;  // of the batch's tokens
     uint n_queries;
-    uint first_row;  // of the sequence
+    uint first_block;  // of the sequence
     uint page_tokens;
     uint chunk_tokens;
     uint n_chunks;
@@ -238,8 +238,8 @@ struct AttentionScoresPush {
 // * n_heads + head) from first_row on.
 struct MergePush {
     Address
-        tensors;   // PushTensor parts [n_parts], lses [n_parts] (FP32), output, LSE (data 0: none)
-    uint n_parts;  // at most LK_MERGE_SPLITS
+        tensors;   // PushTensor parts [n_splits], lses [n_splits] (FP32), output, LSE (data 0: none)
+    uint n_splits;  // at most LK_MERGE_SPLITS
     uint n_tokens;
     uint n_heads;
     uint head_dim;

@@ -81,12 +81,12 @@ struct FormatInfo {
     uint n_ranked;
     bool is_value;
     bool is_token_axis;
-    uint number_bytes;  // of a range or a minimum: 2 = FP16, 1 = FP8
+    uint parameter_bytes;  // of a range or a minimum: 2 = FP16, 1 = FP8
     bool permutes;
     uint ranking;  // 0 none, 1 key, 2 query range
     bool is_raw;
     uint strips[LK_PLANE_COUNT];
-    bool is_direct;
+    bool is_native;
     bool by_deviation;  // groups of 1-bit codes are measured by mean and deviation
     float clip_margin;  // cut off the range of a group of 2-bit codes at each end, a share of it
 };
@@ -110,7 +110,7 @@ FormatInfo load_class(Address classes, uint index) {
     info.n_ranked = high_half(c.x);
     info.is_value = byte_of(c.y, 0u) != 0u;
     info.is_token_axis = byte_of(c.y, 1u) != 0u;
-    info.number_bytes = byte_of(c.y, 2u);
+    info.parameter_bytes = byte_of(c.y, 2u);
     info.permutes = byte_of(c.y, 3u) != 0u;
     info.ranking = byte_of(c.z, 0u);
     info.is_raw = byte_of(c.z, 1u) != 0u;
@@ -120,7 +120,7 @@ FormatInfo load_class(Address classes, uint index) {
     info.strips[3] = byte_of(c.w, 1u);
     info.strips[4] = byte_of(c.w, 2u);
     info.strips[5] = byte_of(c.w, 3u);
-    info.is_direct = byte_of(d.x, 0u) != 0u;
+    info.is_native = byte_of(d.x, 0u) != 0u;
     info.by_deviation = byte_of(d.x, 1u) != 0u;
     info.clip_margin = uintBitsToFloat(d.y);
     return info;
@@ -146,16 +146,16 @@ struct BlockInfo {
     Address entries;  // Entry [entries of a row]
     uint first_token;
     uint capacity_tokens;
-    bool is_direct;  // its new tokens are packed from the staging area, not stored
+    bool is_packed_on_append;  // its new tokens are packed from the staging area, not stored
 };
-BlockInfo load_row(StepTable step, uint index) {
-    const uvec4 words = ConstQuads(step.rows).at[index];
+BlockInfo load_block(StepTable step, uint index) {
+    const uvec4 words = ConstQuads(step.blocks).at[index];
     return BlockInfo(words.xy, words.z, low_half(words.w), high_half(words.w) != 0u);
 }
 
 struct SequenceInfo {
-    uint first_row;   // in the step's rows
-    uint n_rows;      // all, those of new tokens included
+    uint first_block;   // in the step's rows
+    uint n_blocks;      // all, those of new tokens included
     uint n_attended;  // the first of them that attention reads
     uint n_history;   // committed tokens
     uint n_new;
@@ -226,7 +226,7 @@ struct ShrinkJob {
     Address target;
     uint stride_bytes;
     uint tail_bytes;
-    uint n_halves;
+    uint n_pages;
     uint n_strips;
     uint bits;
     uint page_tokens;
@@ -270,12 +270,12 @@ struct WorkItem {
     uint raw_count[2];
     uint packed_begin;
     uint packed_count;
-    uint part;           // of n_parts that are merged
-    uint n_parts;        // 1: written straight to the output
+    uint split;           // of n_splits that are merged
+    uint n_splits;        // 1: written straight to the output
     uint first_partial;  // floats: of the unit's parts in the partial results
-    uint unit;
+    uint work_tile;
     uint sequence;
-    uint first_row;
+    uint first_block;
     uint first_new;
     uint n_new;
     bool new_in_blocks;
@@ -296,12 +296,12 @@ WorkItem load_item(Address items, uint index) {
     item.raw_count[1] = b.x;
     item.packed_begin = b.y;
     item.packed_count = b.z;
-    item.part = low_half(b.w);
-    item.n_parts = high_half(b.w);
+    item.split = low_half(b.w);
+    item.n_splits = high_half(b.w);
     item.first_partial = c.x;
-    item.unit = c.y;
+    item.work_tile = c.y;
     item.sequence = c.z;
-    item.first_row = c.w;
+    item.first_block = c.w;
     item.first_new = d.x;
     item.n_new = low_half(d.y);
     item.new_in_blocks = byte_of(d.y, 2u) != 0u;

@@ -125,9 +125,9 @@ struct Keys {
 
 __device__ inline Keys find_keys(const AttentionScoresArgs &args, uint32_t kv_head, uint32_t page) {
     const SequenceInfo &sequence = args.step.sequences[args.sequence];
-    const BlockInfo &row = args.step.rows[sequence.first_row + args.first_row + page];
+    const BlockInfo &block = args.step.blocks[sequence.first_block + args.first_block + page];
     const Entry &entry =
-        reinterpret_cast<const Entry *>(row.entries)[args.layer.first_entry + kv_head];
+        reinterpret_cast<const Entry *>(block.entries)[args.layer.first_entry + kv_head];
     const FormatInfo &c = args.step.classes[entry.key_format];
     return {&c, reinterpret_cast<const uint8_t *>(entry.key_payload),
             reinterpret_cast<const uint8_t *>(entry.key_metadata),

@@ -67,14 +67,14 @@ __device__ __forceinline__ void store_warp(const Accumulator<kStrips, kTiles> &g
         }
 }
 
-// The splits of a query column: [n_parts][stride] outputs, row_max and row_sum.
+// The splits of a query column: [n_splits][stride] outputs, row_max and row_sum.
 struct Splits {
     const float *outputs;
     const float *row_maxes;
     const float *row_sums;
     uint32_t output_stride;
     uint32_t value_stride;
-    uint32_t n_parts;
+    uint32_t n_splits;
 };
 // Their sum, relative to the highest row_max.
 struct Total {
@@ -106,8 +106,8 @@ __device__ __forceinline__ Total add_splits(const Splits &splits, uint32_t lane)
     constexpr uint32_t kAhead = kGlobal ? kBatch : 4;
     Total total = {0, kNothing, 0};
 #pragma unroll 1
-    for (uint32_t first = 0; first < splits.n_parts; first += kBatch) {
-        const uint32_t n = min(splits.n_parts - first, kBatch);
+    for (uint32_t first = 0; first < splits.n_splits; first += kBatch) {
+        const uint32_t n = min(splits.n_splits - first, kBatch);
         const float *from = splits.outputs + first * splits.output_stride;
         float outputs[kAhead];
         if (kGlobal)
@@ -187,7 +187,7 @@ __device__ inline void merge_blocks(const Destination &to, const WorkItem &item,
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t n_columns = to.work_tile.n_columns;
     const uint32_t head_dim = to.work_tile.head_dim;
-    const float *row_stats = partials + item.n_parts * n_columns * head_dim;
+    const float *row_stats = partials + item.n_splits * n_columns * head_dim;
     for (uint32_t i = threadIdx.x / kWarp;; i += blockDim.x / kWarp) {
         const Run run(i, n_columns);
         if (run.first_channel >= head_dim)
@@ -195,10 +195,10 @@ __device__ inline void merge_blocks(const Destination &to, const WorkItem &item,
         const uint32_t channel = min(run.first_channel + lane, head_dim - 1);
         const Splits splits = {partials + run.column * head_dim + channel,
                                row_stats + run.column,
-                               row_stats + item.n_parts * n_columns + run.column,
+                               row_stats + item.n_splits * n_columns + run.column,
                                n_columns * head_dim,
                                n_columns,
-                               item.n_parts};
+                               item.n_splits};
         const Total total = add_splits<true>(splits, lane);
         const float factor = to.close(run, total, lane);
         if (run.first_channel + lane < head_dim)
@@ -225,7 +225,7 @@ __device__ inline void merge_warps(const Destination &to, const WorkItem &item,
     const uint32_t head_dim = to.work_tile.head_dim;
     const uint32_t values = n_columns * head_dim;
     float *partials = to.args->partials + static_cast<uint64_t>(item.first_partial);
-    float *row_stats = partials + item.n_parts * values;
+    float *row_stats = partials + item.n_splits * values;
     __syncthreads();
     for (uint32_t i = threadIdx.x / kWarp;; i += n_warps) {
         const Run run(i, n_columns);
@@ -240,25 +240,26 @@ __device__ inline void merge_warps(const Destination &to, const WorkItem &item,
                                n_warps};
         const Total total = add_splits<false>(splits, lane);
         const bool is_real = channel < head_dim;
-        if (item.n_parts == 1) {
+        if (item.n_splits == 1) {
             const float factor = to.close(run, total, lane);
             if (is_real)
                 to.store(run.column, channel, total.output * factor);
             continue;
         }
         if (is_real)
-            __stcg(partials + item.part * values + run.column * head_dim + channel, total.output);
+            __stcg(partials + item.split * values + run.column * head_dim + channel, total.output);
         if (i < n_columns && lane == 0) {
-            __stcg(row_stats + item.part * n_columns + i, total.row_max);
-            __stcg(row_stats + (item.n_parts + item.part) * n_columns + i, total.row_sum);
+            __stcg(row_stats + item.split * n_columns + i, total.row_max);
+            __stcg(row_stats + (item.n_splits + item.split) * n_columns + i, total.row_sum);
         }
     }
-    if (item.n_parts == 1)
+    if (item.n_splits == 1)
         return;
     // The barrier orders the block's stores before the count, which releases them to the device.
     __syncthreads();
     if (threadIdx.x == 0)
-        is_last = count_up(to.args->counters + item.unit, item.n_parts - 1) == item.n_parts - 1;
+        is_last =
+            count_up(to.args->counters + item.work_tile, item.n_splits - 1) == item.n_splits - 1;
     __syncthreads();
     if (!is_last)
         return;

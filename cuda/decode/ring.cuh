@@ -15,26 +15,26 @@
 namespace lk {
 namespace cuda {
 
-constexpr uint32_t kRawStrips = 8;  // strips of a chunk of a tile of a raw row
+constexpr uint32_t kRawStrips = 8;  // strips of a chunk of a tile of a raw block
 
 // Where the bytes of KV tile `index` of an item are: packed pages come first, since they take
 // longest.
 struct KvTileSource {
-    BlockInfo row;
+    BlockInfo block;
     Entry entry;
 };
 __device__ __forceinline__ KvTileSource find_kv_tile(const DecodeArgs &args, const WorkItem &item,
                                                      uint32_t index) {
-    uint32_t row = item.packed_begin + index;
+    uint32_t block = item.packed_begin + index;
     if (index >= item.packed_count) {
-        row = (index - item.packed_count) / kRowTiles;
-        row = row < item.raw_count[0] ? item.raw_begin[0] + row
-                                      : item.raw_begin[1] + row - item.raw_count[0];
+        block = (index - item.packed_count) / kRowTiles;
+        block = block < item.raw_count[0] ? item.raw_begin[0] + block
+                                          : item.raw_begin[1] + block - item.raw_count[0];
     }
     KvTileSource source;
-    source.row = args.step.rows[item.first_row + row];
-    source.entry =
-        reinterpret_cast<const Entry *>(source.row.entries)[args.layer.first_entry + item.kv_head];
+    source.block = args.step.blocks[item.first_block + block];
+    source.entry = reinterpret_cast<const Entry *>(
+        source.block.entries)[args.layer.first_entry + item.kv_head];
     return source;
 }
 
@@ -51,10 +51,10 @@ __device__ inline KvTile make_page(const DecodeArgs &args, const KvTileTemplate 
     return kv_tile;
 }
 
-__device__ inline KvTile make_tile(const DecodeArgs &args, const BlockInfo &row, uint32_t tile,
+__device__ inline KvTile make_tile(const DecodeArgs &args, const BlockInfo &block, uint32_t tile,
                                    uint32_t n_tokens) {
-    const uint32_t tiles = row.capacity_tokens / 16;
-    const bool is_there = tile < tiles && row.first_token + tile * 16 < n_tokens;
+    const uint32_t tiles = block.capacity_tokens / 16;
+    const bool is_there = tile < tiles && block.first_token + tile * 16 < n_tokens;
     const uint32_t bytes = is_there ? args.layer.head_dim / 16 * 512 : 0;
     KvTile kv_tile{};
     kv_tile.side[0] = {0, 0, bytes, kRawStrips * 512, 0};
@@ -80,12 +80,12 @@ __device__ inline uint32_t find_kv_tiles(const DecodeArgs &args, const WorkItem 
         const KvTileSource source = find_kv_tile(args, item, index);
         const uint32_t tile = (index - item.packed_count) % kRowTiles;
         const bool is_raw = index >= item.packed_count;
-        KvTile kv_tile = is_raw ? make_tile(args, source.row, tile, n_tokens)
+        KvTile kv_tile = is_raw ? make_tile(args, source.block, tile, n_tokens)
                                 : make_page(args, args.templates[item.kv_head], source.entry);
         const uint32_t offset = is_raw ? tile * 512 : 0;
         kv_tile.side[0].payload = source.entry.key_payload + offset;
         kv_tile.side[1].payload = source.entry.value_payload + offset;
-        kv_tile.first_token = source.row.first_token;
+        kv_tile.first_token = source.block.first_token;
         kv_tiles[lane] = kv_tile;
     }
     __syncwarp();
@@ -304,7 +304,7 @@ struct Values {
     bool is_f8;
 };
 struct Position {
-    uint32_t first_token;  // of the row
+    uint32_t first_token;  // of the block
     uint32_t tile;
     bool is_raw;
 };

@@ -235,13 +235,13 @@ __device__ TokenPosition find_position(const AppendKernelArgs &args, uint32_t to
         args.n_sequences, token, [&](uint32_t i) { return sequences[i].first_new; })];
     const uint32_t in_sequence = token - sequence.first_new;
     const uint32_t position = sequence.n_history + in_sequence;
-    const BlockInfo *rows = args.step.rows + sequence.first_row;
-    const BlockInfo &row =
-        rows[find_last(sequence.n_rows, position, [&](uint32_t i) { return rows[i].first_token; })];
-    const auto *entries = reinterpret_cast<const Entry *>(row.entries);
-    const uint32_t in_row = position - row.first_token;
-    *n = min(sequence.n_new - in_sequence, row.capacity_tokens - in_row);
-    return {row.is_direct ? nullptr : entries + args.layer.first_entry, in_row};
+    const BlockInfo *blocks = args.step.blocks + sequence.first_block;
+    const BlockInfo &block = blocks[find_last(sequence.n_blocks, position,
+                                              [&](uint32_t i) { return blocks[i].first_token; })];
+    const auto *entries = reinterpret_cast<const Entry *>(block.entries);
+    const uint32_t in_block = position - block.first_token;
+    *n = min(sequence.n_new - in_sequence, block.capacity_tokens - in_block);
+    return {block.is_packed_on_append ? nullptr : entries + args.layer.first_entry, in_block};
 }
 
 // Where n tokens of the batch go, at most kBlockTokens. Each warp finds those of its share.

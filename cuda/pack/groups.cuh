@@ -84,9 +84,9 @@ __device__ inline Extremes find_extremes(const uint4 *slots, const GroupTiles &a
     return extremes;
 }
 
-__device__ inline void store_parameter(uint8_t *array, uint32_t number_bytes, uint32_t entry,
+__device__ inline void store_parameter(uint8_t *array, uint32_t parameter_bytes, uint32_t entry,
                                        uint32_t bits) {
-    if (number_bytes == parameter_bytes(Metadata::kF8))
+    if (parameter_bytes == bytes_of_parameter(Metadata::kF8))
         array[entry] = static_cast<uint8_t>(bits);
     else
         reinterpret_cast<uint16_t *>(array)[entry] = static_cast<uint16_t>(bits);
@@ -214,8 +214,8 @@ __device__ inline void measure_groups(const uint4 *slots, const FormatInfo &c, u
                 p = entry.parameters(extremes, group_margin(c, at, line, entry.fixed()),
                                      metadata_of(c));
             const uint32_t index = at.first_entry + entry.position;
-            store_parameter(metadata, c.number_bytes, index, p.range_bits);
-            store_parameter(metadata + c.minima_offset, c.number_bytes, index, p.minimum_bits);
+            store_parameter(metadata, c.parameter_bytes, index, p.range_bits);
+            store_parameter(metadata + c.minima_offset, c.parameter_bytes, index, p.minimum_bits);
             groups[index] = make_group(p, c);
         }
     }

@@ -63,7 +63,7 @@ __device__ void shrink_strips(const ShrinkJob &job, uint32_t n_vectors) {
 
 __global__ void __launch_bounds__(kShrinkThreads) shrink_kernel(const ShrinkJob *jobs) {
     ShrinkJob job = jobs[blockIdx.y];
-    if (blockIdx.x >= job.n_halves)
+    if (blockIdx.x >= job.n_pages)
         return;
     job.source += uint64_t{blockIdx.x} * job.stride_bytes;
     job.target += uint64_t{blockIdx.x} * job.stride_bytes;
@@ -81,11 +81,11 @@ __global__ void __launch_bounds__(kShrinkThreads) shrink_kernel(const ShrinkJob 
 
 }  // namespace
 
-cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_halves,
+cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_pages,
                           cudaStream_t stream) {
     if (!n_jobs)
         return cudaSuccess;
-    shrink_kernel<<<dim3(most_halves, n_jobs), kShrinkThreads, 0, stream>>>(jobs);
+    shrink_kernel<<<dim3(most_pages, n_jobs), kShrinkThreads, 0, stream>>>(jobs);
     return cudaGetLastError();
 }
 

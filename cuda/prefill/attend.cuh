@@ -137,7 +137,7 @@ __device__ inline void load_positions(const TileArgs &args, TileTables *tables) 
 // A page is copied ahead if the one before is looked up together with it and has two stages: the
 // barrier between them lets all threads see the copy.
 __device__ inline void find_leads(const TileBlock &block, uint32_t n_views) {
-    PageView *views = block.tables->views;
+    EntryView *views = block.tables->views;
     const uint32_t i = threadIdx.x;
     const auto follows = [&](uint32_t next) {
         return block.page_stride && next > 0 && next < n_views &&
@@ -170,7 +170,7 @@ __device__ inline Stage enter_page(const TileArgs &args, const TileBlock &block,
     for (; stage.page < mask.page_end; ++stage.page) {
         if ((stage.page - mask.page_begin) % kPageBatch == 0)
             look_up_pages(args, block, stage.page);
-        const PageView &view = block.view(stage);
+        const EntryView &view = block.view(stage);
         if (view.first_stage < view.end_stage) {
             stage.index = view.first_stage;
             stage_position(view, block.stage_tokens, &stage);
@@ -182,7 +182,7 @@ __device__ inline Stage enter_page(const TileArgs &args, const TileBlock &block,
 
 __device__ inline Stage next_stage(const TileArgs &args, const TileBlock &block,
                                    const Stage &stage) {
-    const PageView &view = block.view(stage);
+    const EntryView &view = block.view(stage);
     if (stage.index + 1 == view.end_stage)
         return enter_page(args, block, stage.page + 1, stage.parity ^ 3);
     Stage next = stage;

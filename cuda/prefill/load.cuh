@@ -19,7 +19,7 @@ constexpr uint32_t kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
 // Fixed shared memory of a block.
 struct TileTables {
     Mask mask;
-    PageView views[kPageBatch];
+    EntryView views[kPageBatch];
     StripInfo strips[2][2][kMaxStrips];  // of two pages
     // Of two pages, [slot of a strip][strip]: offset of the slot's channel's queries.
     alignas(16) uint16_t query_rows[2][LK_STRIP_CHANNELS][kMaxStrips];
@@ -69,7 +69,7 @@ struct TileBlock {
     uint32_t stage_tokens;
     uint32_t row_shift;  // log2 of the bytes of a channel's queries of a warp
 
-    __device__ const PageView &view(const Stage &stage) const {
+    __device__ const EntryView &view(const Stage &stage) const {
         return tables->views[(stage.page - tables->mask.page_begin) % kPageBatch];
     }
     __device__ uint8_t *page(const Stage &stage) const {
@@ -108,11 +108,11 @@ __device__ __forceinline__ void for_tiles(const TileBlock &block, const Stage &s
     }
 }
 
-__device__ inline void copy_tiles(const TileBlock &block, const HalfView &half, const Stage &stage,
+__device__ inline void copy_tiles(const TileBlock &block, const PageView &page, const Stage &stage,
                                   uint32_t side) {
-    const uint32_t strip_bytes = 2 * LK_STRIP_CHANNELS * half.info.page_tokens;
+    const uint32_t strip_bytes = 2 * LK_STRIP_CHANNELS * page.info.page_tokens;
     const uint32_t first = stage.index * block.stage_tokens / LK_TILE_TOKENS;
-    const uint8_t *payload = half.payload + 16 * (threadIdx.x % kWarp);
+    const uint8_t *payload = page.payload + 16 * (threadIdx.x % kWarp);
     for_tiles(block, stage, side, [&](uint32_t strip, uint32_t tile, uint8_t *to) {
         const uint32_t at = (first + tile) * kTileBytes;
         const bool exists = at < strip_bytes;
@@ -141,17 +141,17 @@ __device__ inline void copy_bytes_async(uint8_t *to, const uint8_t *from, uint32
         copy_async(shared_address(to + i), from + i);
 }
 
-__device__ inline void copy_half(const HalfView &half, uint8_t *page) {
-    uint8_t *to = page + half.copy_offset;
-    copy_bytes_async(to, half.payload, half.info.payload_bytes);
-    copy_bytes_async(to + half.info.payload_bytes, half.metadata, half.info.metadata_bytes);
+__device__ inline void copy_page(const PageView &page, uint8_t *copies) {
+    uint8_t *to = copies + page.copy_offset;
+    copy_bytes_async(to, page.payload, page.info.payload_bytes);
+    copy_bytes_async(to + page.info.payload_bytes, page.metadata, page.info.metadata_bytes);
 }
 
-__device__ inline void copy_staged(const TileBlock &block, const HalfView &half, const Stage &stage,
+__device__ inline void copy_staged(const TileBlock &block, const PageView &page, const Stage &stage,
                                    uint8_t *to) {
     const uint32_t row_bytes = 2 * block.head_dim;
     const uint32_t row_chunks = row_bytes / 16;
-    const uint8_t *from = half.payload + stage.index * block.stage_tokens * row_bytes;
+    const uint8_t *from = page.payload + stage.index * block.stage_tokens * row_bytes;
     for (uint32_t i = threadIdx.x; i < block.stage_tokens * row_chunks; i += blockDim.x) {
         const uint32_t token = i / row_chunks;
         const uint32_t at = 16 * (i % row_chunks);
@@ -167,41 +167,42 @@ __device__ inline uint8_t *staged_rows(const TileBlock &block, uint32_t side) {
 
 // Does the stage use what other threads are to copy or to look up since the last barrier?
 __device__ inline bool needs_barrier(const TileBlock &block, const Stage &stage) {
-    const PageView &view = block.view(stage);
-    return view.half[0].source == Source::kStaged ||
+    const EntryView &view = block.view(stage);
+    return view.pages[0].source == Source::kStaged ||
            (stage.index == view.first_stage && !view.is_ahead);
 }
 
 // Was everything that the stage is made of copied for an earlier one?
 __device__ inline bool is_copied(const TileBlock &block, const Stage &stage) {
-    const PageView &view = block.view(stage);
-    return !needs_barrier(block, stage) && view.half[0].source != Source::kTiles &&
-           view.half[1].source != Source::kTiles;
+    const EntryView &view = block.view(stage);
+    return !needs_barrier(block, stage) && view.pages[0].source != Source::kTiles &&
+           view.pages[1].source != Source::kTiles;
 }
 
 // Begin the copies of a packed page, and make its tables.
-__device__ inline void start_page(const TileBlock &block, const PageView &view, uint32_t position) {
-    for (const HalfView &half : view.half)
-        if (half.source == Source::kCopied)
-            copy_half(half, block.pages + position * block.page_stride);
+__device__ inline void start_page(const TileBlock &block, const EntryView &view,
+                                  uint32_t position) {
+    for (const PageView &page : view.pages)
+        if (page.source == Source::kCopied)
+            copy_page(page, block.pages + position * block.page_stride);
     const uint32_t side = threadIdx.x / 16;
     const uint32_t strip = threadIdx.x % 16;
     if (side < 2 && strip < block.n_strips)
-        block.tables->strips[position][side][strip] = describe_strip(view.half[side], strip);
+        block.tables->strips[position][side][strip] = describe_strip(view.pages[side], strip);
 }
 
 // Begin the copies of a stage, and, in a group of its own, those of the page after one that begins.
 __device__ inline void start_stage(const TileBlock &block, const Stage &stage) {
-    const PageView &view = block.view(stage);
+    const EntryView &view = block.view(stage);
     const bool is_first = stage.index == view.first_stage;
     if (is_first && !view.is_ahead)
         start_page(block, view, stage.parity / 2);
     for (uint32_t side = 0; side < 2; ++side) {
-        const HalfView &half = view.half[side];
-        if (half.source == Source::kTiles)
-            copy_tiles(block, half, stage, side);
-        else if (half.source == Source::kStaged)
-            copy_staged(block, half, stage, staged_rows(block, side));
+        const PageView &page = view.pages[side];
+        if (page.source == Source::kTiles)
+            copy_tiles(block, page, stage, side);
+        else if (page.source == Source::kStaged)
+            copy_staged(block, page, stage, staged_rows(block, side));
     }
     commit_copies();
     if (is_first && view.leads)
@@ -230,31 +231,31 @@ __device__ void convert_strip(const TileBlock &block, uint32_t strip, uint32_t f
 }
 
 template <bool kIsValue>
-__device__ inline void make_tiles(const TileBlock &block, const HalfView &half,
-                                  const StripInfo &info, const uint8_t *page, uint32_t strip,
+__device__ inline void make_tiles(const TileBlock &block, const PageView &page,
+                                  const StripInfo &info, const uint8_t *copies, uint32_t strip,
                                   uint32_t first_tile, uint32_t round, uint8_t *to) {
-    if (half.source == Source::kStaged)
+    if (page.source == Source::kStaged)
         convert_strip<kIsValue>(block, strip, round * kRoundTiles, to);
-    else if (half.source != Source::kTiles)
-        unpack_strip<kIsValue>(half, info, page, strip, first_tile, to);
+    else if (page.source != Source::kTiles)
+        unpack_strip<kIsValue>(page, info, copies, strip, first_tile, to);
 }
 
 // The stage's tiles of a strip of keys or values.
-__device__ inline void make_strip(const TileBlock &block, const PageView &view, const Stage &stage,
+__device__ inline void make_strip(const TileBlock &block, const EntryView &view, const Stage &stage,
                                   uint32_t side, uint32_t strip) {
     const StripInfo info = block.tables->strips[stage.parity / 2][side][strip];
-    const uint8_t *page = block.page(stage);
+    const uint8_t *copies = block.page(stage);
     const uint32_t stage_tile = stage.index * block.stage_tokens / LK_TILE_TOKENS;
 #pragma unroll 1
     for (uint32_t round = 0; round * kRoundTokens < stage.n_tokens; ++round) {
         uint8_t *to = block.tiles(stage, round, side) + strip * kStripRoundBytes;
         const uint32_t first_tile = stage_tile + kRoundTiles * round;
         if (info.is_plain)
-            unpack_plain_strip(info, page, first_tile, to);
+            unpack_plain_strip(info, copies, first_tile, to);
         else if (side)
-            make_tiles<true>(block, view.half[1], info, page, strip, first_tile, round, to);
+            make_tiles<true>(block, view.pages[1], info, copies, strip, first_tile, round, to);
         else
-            make_tiles<false>(block, view.half[0], info, page, strip, first_tile, round, to);
+            make_tiles<false>(block, view.pages[0], info, copies, strip, first_tile, round, to);
     }
 }
 
@@ -266,17 +267,17 @@ __device__ __forceinline__ uint32_t query_row(uint32_t channel, uint32_t shift) 
 }
 
 // The page's permutation of keys belongs to the rows of the queries.
-__device__ inline void find_query_rows(const TileBlock &block, const HalfView &half,
+__device__ inline void find_query_rows(const TileBlock &block, const PageView &page,
                                        const Stage &stage) {
     const uint8_t *permutation = nullptr;
-    if (half.source == Source::kCopied || half.source == Source::kDistant) {
-        permutation = reinterpret_cast<const uint8_t *>(half.info.permutation);
-        if (half.info.permutes) {
+    if (page.source == Source::kCopied || page.source == Source::kDistant) {
+        permutation = reinterpret_cast<const uint8_t *>(page.info.permutation);
+        if (page.info.permutes) {
             const uint8_t *metadata =
-                half.source == Source::kDistant
-                    ? half.metadata
-                    : block.page(stage) + half.copy_offset + half.info.payload_bytes;
-            permutation = metadata + half.info.permutation_offset;
+                page.source == Source::kDistant
+                    ? page.metadata
+                    : block.page(stage) + page.copy_offset + page.info.payload_bytes;
+            permutation = metadata + page.info.permutation_offset;
         }
     }
     for (uint32_t slot = threadIdx.x; slot < block.head_dim; slot += blockDim.x)
@@ -288,12 +289,12 @@ __device__ inline void find_query_rows(const TileBlock &block, const HalfView &h
 
 // What remains once the copies are there.
 __device__ inline void finish_stage(const TileBlock &block, const Stage &stage) {
-    const PageView &view = block.view(stage);
+    const EntryView &view = block.view(stage);
     if (stage.index == view.first_stage)
-        find_query_rows(block, view.half[0], stage);
-    if (view.half[1].source == Source::kTiles && stage.n_tokens < block.stage_tokens)
+        find_query_rows(block, view.pages[0], stage);
+    if (view.pages[1].source == Source::kTiles && stage.n_tokens < block.stage_tokens)
         clear_rest(block, stage);
-    if (view.half[0].source == Source::kTiles && view.half[1].source == Source::kTiles)
+    if (view.pages[0].source == Source::kTiles && view.pages[1].source == Source::kTiles)
         return;
     const uint32_t n_warps = blockDim.x / kWarp;
 #pragma unroll 1

@@ -43,7 +43,7 @@ struct Mask {
     uint32_t first_position;  // lowest and highest of the columns
     uint32_t last_position;
     uint32_t window_begin;  // first token that a window reaches, 0 without one
-    Runs rows;
+    Runs blocks;
     Runs staged;          // pages that follow the rows
     uint32_t page_begin;  // this block's split of both
     uint32_t page_end;
@@ -56,15 +56,15 @@ enum class Source : uint32_t {
     kStaged    // FP16 [token][head_dim]
 };
 
-struct HalfView {
+struct PageView {
     const uint8_t *payload;
     const uint8_t *metadata;
     FormatInfo info;
     Source source;
     uint32_t copy_offset;  // of the payload in the page's copy; the metadata follows
 };
-struct PageView {
-    HalfView half[2];
+struct EntryView {
+    PageView pages[2];
     uint32_t first_token;
     uint32_t n_tokens;     // that exist and may be visible to a column
     uint32_t first_stage;  // earlier ones are outside the window
@@ -74,12 +74,12 @@ struct PageView {
 };
 
 // How many rows begin before `token`.
-__device__ inline uint32_t rows_before(const BlockInfo *rows, uint32_t n_rows, uint32_t token) {
+__device__ inline uint32_t blocks_before(const BlockInfo *blocks, uint32_t n_rows, uint32_t token) {
     uint32_t low = 0;
     uint32_t high = n_rows;
     while (low < high) {
         const uint32_t midpoint = (low + high) / 2;
-        if (rows[midpoint].first_token < token)
+        if (blocks[midpoint].first_token < token)
             low = midpoint + 1;
         else
             high = midpoint;
@@ -93,13 +93,13 @@ __device__ inline Runs make_runs(uint32_t n_pages, uint32_t n_sinks, uint32_t wi
     return {kept, from, kept + n_pages - from};
 }
 
-__device__ inline Runs find_rows(const TileArgs &args, const Mask &mask) {
+__device__ inline Runs find_blocks(const TileArgs &args, const Mask &mask) {
     const uint32_t n = mask.sequence.n_attended;
     if (!mask.window_begin)
         return make_runs(n, 0, 0);
-    const BlockInfo *rows = args.step.rows + mask.sequence.first_row;
-    const uint32_t reached = rows_before(rows, n, mask.window_begin + 1);
-    return make_runs(n, rows_before(rows, n, args.layer.window_sink_tokens),
+    const BlockInfo *blocks = args.step.blocks + mask.sequence.first_block;
+    const uint32_t reached = blocks_before(blocks, n, mask.window_begin + 1);
+    return make_runs(n, blocks_before(blocks, n, args.layer.window_sink_tokens),
                      reached ? reached - 1 : 0);
 }
 
@@ -124,9 +124,9 @@ __device__ inline void find_pages(const TileArgs &args, uint32_t last_token, uin
     const uint32_t window = args.layer.window_tokens;
     const bool cuts = window && mask->first_position >= window;
     mask->window_begin = cuts ? mask->first_position + 1 - window : 0;
-    mask->rows = find_rows(args, *mask);
+    mask->blocks = find_blocks(args, *mask);
     mask->staged = find_staged(args, *mask, last_token);
-    const uint64_t n_pages = mask->rows.n + mask->staged.n;
+    const uint64_t n_pages = mask->blocks.n + mask->staged.n;
     mask->page_begin = static_cast<uint32_t>(n_pages * split / args.n_splits);
     mask->page_end = static_cast<uint32_t>(n_pages * (split + 1) / args.n_splits);
 }
@@ -157,7 +157,7 @@ __device__ inline bool find_mask(const TileArgs &args, uint32_t block_columns, M
 }
 
 __device__ inline void view_stages(const TileArgs &args, const Mask &mask, uint32_t first_token,
-                                   uint32_t capacity, uint32_t end_token, PageView *view) {
+                                   uint32_t capacity, uint32_t end_token, EntryView *view) {
     const uint32_t end = min(end_token, mask.last_position + 1);
     view->first_token = first_token;
     view->n_tokens = first_token < end ? min(capacity, end - first_token) : 0;
@@ -168,8 +168,8 @@ __device__ inline void view_stages(const TileArgs &args, const Mask &mask, uint3
         in_window ? 0 : min((mask.window_begin - first_token) / mask.stage_tokens, view->end_stage);
 }
 
-__device__ inline void view_half(const TileArgs &args, uint64_t payload, uint64_t metadata,
-                                 uint32_t page_format, HalfView *view) {
+__device__ inline void view_page(const TileArgs &args, uint64_t payload, uint64_t metadata,
+                                 uint32_t page_format, PageView *view) {
     view->payload = reinterpret_cast<const uint8_t *>(payload);
     view->metadata = reinterpret_cast<const uint8_t *>(metadata);
     view->info = args.step.classes[page_format];
@@ -177,28 +177,28 @@ __device__ inline void view_half(const TileArgs &args, uint64_t payload, uint64_
     view->copy_offset = 0;
 }
 
-__device__ inline uint32_t copy_bytes(const HalfView &half) {
-    return half.source == Source::kCopied ? half.info.payload_bytes + half.info.metadata_bytes : 0;
+__device__ inline uint32_t copy_bytes(const PageView &page) {
+    return page.source == Source::kCopied ? page.info.payload_bytes + page.info.metadata_bytes : 0;
 }
 
-__device__ inline void view_row(const TileArgs &args, const Mask &mask, uint32_t row,
-                                uint32_t page_bytes, PageView *view) {
+__device__ inline void view_block(const TileArgs &args, const Mask &mask, uint32_t index,
+                                  uint32_t page_bytes, EntryView *view) {
     const SequenceInfo &sequence = mask.sequence;
-    const BlockInfo info = args.step.rows[sequence.first_row + row];
+    const BlockInfo info = args.step.blocks[sequence.first_block + index];
     const Entry entry =
         reinterpret_cast<const Entry *>(info.entries)[args.layer.first_entry + mask.kv_head];
-    view_half(args, entry.key_payload, entry.key_metadata, entry.key_format, &view->half[0]);
-    view_half(args, entry.value_payload, entry.value_metadata, entry.value_format, &view->half[1]);
-    view->half[1].copy_offset = copy_bytes(view->half[0]);
-    if (copy_bytes(view->half[0]) + copy_bytes(view->half[1]) > page_bytes)
-        for (HalfView &half : view->half)
-            half.source = half.source == Source::kCopied ? Source::kDistant : half.source;
+    view_page(args, entry.key_payload, entry.key_metadata, entry.key_format, &view->pages[0]);
+    view_page(args, entry.value_payload, entry.value_metadata, entry.value_format, &view->pages[1]);
+    view->pages[1].copy_offset = copy_bytes(view->pages[0]);
+    if (copy_bytes(view->pages[0]) + copy_bytes(view->pages[1]) > page_bytes)
+        for (PageView &page : view->pages)
+            page.source = page.source == Source::kCopied ? Source::kDistant : page.source;
     const uint32_t end = sequence.n_history + (sequence.new_in_blocks ? sequence.n_new : 0);
     view_stages(args, mask, info.first_token, info.capacity_tokens, end, view);
 }
 
 __device__ inline void view_staged(const TileArgs &args, const Mask &mask, uint32_t index,
-                                   PageView *view) {
+                                   EntryView *view) {
     const SequenceInfo &sequence = mask.sequence;
     const uint32_t first = index * kStagedTokens;
     const uint64_t at =
@@ -206,8 +206,8 @@ __device__ inline void view_staged(const TileArgs &args, const Mask &mask, uint3
         args.layer.head_dim;
     const uint16_t *const from[2] = {args.staging.keys + at, args.staging.values + at};
     for (uint32_t side = 0; side < 2; ++side) {
-        view->half[side].payload = reinterpret_cast<const uint8_t *>(from[side]);
-        view->half[side].source = Source::kStaged;
+        view->pages[side].payload = reinterpret_cast<const uint8_t *>(from[side]);
+        view->pages[side].source = Source::kStaged;
     }
     view_stages(args, mask, sequence.n_history + first, kStagedTokens,
                 sequence.n_history + sequence.n_new, view);
@@ -215,11 +215,11 @@ __device__ inline void view_staged(const TileArgs &args, const Mask &mask, uint3
 
 // Page `page` of the list.
 __device__ inline void view_page(const TileArgs &args, const Mask &mask, uint32_t page,
-                                 uint32_t page_bytes, PageView *view) {
-    if (page < mask.rows.n)
-        view_row(args, mask, mask.rows.at(page), page_bytes, view);
+                                 uint32_t page_bytes, EntryView *view) {
+    if (page < mask.blocks.n)
+        view_block(args, mask, mask.blocks.at(page), page_bytes, view);
     else
-        view_staged(args, mask, mask.staged.at(page - mask.rows.n), view);
+        view_staged(args, mask, mask.staged.at(page - mask.blocks.n), view);
 }
 
 // A stage of the block's work, of one or more rounds.
@@ -231,7 +231,7 @@ struct Stage {
     uint32_t parity;       // bit 0: of its tiles' memory; bit 1: of its page's tables
 };
 
-__device__ __forceinline__ void stage_position(const PageView &view, uint32_t stage_tokens,
+__device__ __forceinline__ void stage_position(const EntryView &view, uint32_t stage_tokens,
                                                Stage *stage) {
     const uint32_t first = stage->index * stage_tokens;
     stage->first_token = view.first_token + first;

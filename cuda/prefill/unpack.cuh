@@ -20,7 +20,7 @@ struct alignas(16) StripInfo {
     uint32_t is_plain;  // copied; 2, 4 or 8 bits, no shared slots, ranges along k
     uint32_t words;
     uint32_t n_words;  // of a lane
-    uint32_t number_bytes;
+    uint32_t parameter_bytes;
     uint32_t ranges;
     uint32_t minima;
     uint32_t parameter_shift;  // log2 of the tiles that share their ranges
@@ -32,20 +32,20 @@ __device__ inline bool is_plain(const FormatInfo &c, uint32_t bits) {
     return (bits == 8 || bits == 4 || (bits == 2 && !c.n_shared)) && !by_row;
 }
 
-__device__ inline StripInfo describe_strip(const HalfView &half, uint32_t strip) {
-    const FormatInfo &c = half.info;
+__device__ inline StripInfo describe_strip(const PageView &page, uint32_t strip) {
+    const FormatInfo &c = page.info;
     StripInfo info = {};
-    if (half.source == Source::kStaged)
+    if (page.source == Source::kStaged)
         return info;
     info.position = find_strip(c, strip);
-    info.is_plain = half.source == Source::kCopied && is_plain(c, info.position.bits);
-    info.words = half.copy_offset + info.position.offset;
+    info.is_plain = page.source == Source::kCopied && is_plain(c, info.position.bits);
+    info.words = page.copy_offset + info.position.offset;
     info.n_words = lane_words(c.page_tokens, info.position.bits);
-    info.number_bytes = c.number_bytes;
+    info.parameter_bytes = c.parameter_bytes;
     const uint32_t first_parameter = c.is_token_axis
                                          ? strip * LK_STRIP_CHANNELS / c.group * c.page_tokens
                                          : strip * c.n_groups * LK_STRIP_CHANNELS;
-    info.ranges = half.copy_offset + c.payload_bytes + first_parameter * c.number_bytes;
+    info.ranges = page.copy_offset + c.payload_bytes + first_parameter * c.parameter_bytes;
     info.minima = info.ranges + c.minima_offset;
     while (!c.is_token_axis && LK_TILE_TOKENS << info.parameter_shift < c.group)
         ++info.parameter_shift;
@@ -96,8 +96,8 @@ __device__ __forceinline__ PlainScale load_plain_scale(const StripInfo &info, co
     const uint32_t index =
         (tile >> info.parameter_shift) * LK_STRIP_CHANNELS + threadIdx.x % kWarp % 4 * 4;
     PlainScale scale;
-    load_parameters(page + info.ranges, info.number_bytes, index, scale.steps);
-    load_parameters(page + info.minima, info.number_bytes, index, scale.minima);
+    load_parameters(page + info.ranges, info.parameter_bytes, index, scale.steps);
+    load_parameters(page + info.minima, info.parameter_bytes, index, scale.minima);
 #pragma unroll
     for (float &step : scale.steps)
         step *= code_step(kBits) * 0x1p24f;
@@ -157,13 +157,13 @@ __device__ __forceinline__ void unpack_plain_round(const StripInfo &info, const 
 
 // Any strip, also one that is read from where the page lies.
 template <bool kIsValue>
-__device__ __forceinline__ void unpack_any_round(const HalfView &half, const StripInfo &info,
+__device__ __forceinline__ void unpack_any_round(const PageView &page, const StripInfo &info,
                                                  const uint8_t *payload, const uint8_t *metadata,
                                                  uint32_t strip, uint32_t first_tile, uint8_t *to) {
     for (uint32_t t = 0; t < kRoundTiles; ++t) {
         const uint32_t lane = threadIdx.x % kWarp;
         uint32_t a[4];
-        load_values<kIsValue>(half.info, info.position, payload, metadata, strip, first_tile + t,
+        load_values<kIsValue>(page.info, info.position, payload, metadata, strip, first_tile + t,
                               lane, a);
         store_tile(to + t * kTileBytes, lane, a);
     }
@@ -181,13 +181,13 @@ __device__ __forceinline__ void unpack_plain_strip(const StripInfo &info, const 
 }
 
 template <bool kIsValue>
-__device__ __forceinline__ void unpack_strip(const HalfView &half, const StripInfo &info,
-                                             const uint8_t *page, uint32_t strip,
+__device__ __forceinline__ void unpack_strip(const PageView &page, const StripInfo &info,
+                                             const uint8_t *copies, uint32_t strip,
                                              uint32_t first_tile, uint8_t *to) {
-    const uint8_t *payload = page + half.copy_offset;
-    const bool is_distant = half.source == Source::kDistant;
-    unpack_any_round<kIsValue>(half, info, is_distant ? half.payload : payload,
-                               is_distant ? half.metadata : payload + half.info.payload_bytes,
+    const uint8_t *payload = copies + page.copy_offset;
+    const bool is_distant = page.source == Source::kDistant;
+    unpack_any_round<kIsValue>(page, info, is_distant ? page.payload : payload,
+                               is_distant ? page.metadata : payload + page.info.payload_bytes,
                                strip, first_tile, to);
 }
 

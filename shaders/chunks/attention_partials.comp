@@ -29,8 +29,8 @@ struct Keys {
     Address order;  // u8 slot -> channel, or 0
 };
 Keys find_keys(StepTable step, LayerInfo layer, uint kv_head, uint page) {
-    const uint first_row = load_sequence(step, push.sequence).first_row + push.first_row;
-    const BlockInfo row = load_row(step, first_row + page);
+    const uint first_block = load_sequence(step, push.sequence).first_block + push.first_block;
+    const BlockInfo row = load_block(step, first_block + page);
     const Entry entry = load_entry(row.entries, layer.first_entry + kv_head);
     Keys keys;
     keys.info = load_class(step.classes, entry.key_format);

@@ -29,7 +29,7 @@ void main() {
             attend_kv_tile(work_tile, load_kv_tile(at + team));
     }
     merge_teams();
-    if (work_tile.item.n_parts == 1u)
+    if (work_tile.item.n_splits == 1u)
         store_outputs(work_tile);
     else
         store_split(work_tile);

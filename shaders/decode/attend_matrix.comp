@@ -12,7 +12,7 @@
 #include "shaders/decode/teams.glsl"
 
 void attend_rows(WorkTile work_tile) {
-    const uint n_rounds = push.n_row_rounds + push.n_own_row_rounds;
+    const uint n_rounds = push.n_f16_rounds + push.n_own_f16_rounds;
     [[dont_unroll]] for (uint first = 0u; first < n_rounds; first += LK_DECODE_ROUNDS) {
         find_row_tiles(work_tile, first);
         const uint n = min(n_rounds - first, LK_DECODE_ROUNDS);
@@ -44,7 +44,7 @@ void main() {
     attend_rows(work_tile);
     attend_pages(work_tile);
     merge_teams();
-    if (work_tile.item.n_parts == 1u)
+    if (work_tile.item.n_splits == 1u)
         store_outputs(work_tile);
     else
         store_split(work_tile);

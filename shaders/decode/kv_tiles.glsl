@@ -33,7 +33,7 @@ const uint kKvTileQuads = 4u;
 shared uvec4 shared_kv_tiles[kKvTiles * kKvTileQuads];
 
 void store_kv_tile(WorkTile work_tile, uint index, uint at) {
-    const BlockInfo info = load_row(work_tile.step, work_tile.item.first_row + item_row(work_tile.item, index));
+    const BlockInfo info = load_block(work_tile.step, work_tile.item.first_block + item_block(work_tile.item, index));
     const Entry entry = load_entry(info.entries, work_tile.layer.first_entry + work_tile.item.kv_head);
     const FormatInfo keys = load_class(work_tile.step.classes, entry.key_format);
     const FormatInfo values = load_class(work_tile.step.classes, entry.value_format);
@@ -53,7 +53,7 @@ void store_kv_tile(WorkTile work_tile, uint index, uint at) {
              info.capacity_tokens / LK_TILE_TOKENS << 24;
     last.y = key_groups | value_groups << 8 | value_bits << 16 |
              (values.is_raw ? kStrips : values.group / LK_STRIP_CHANNELS) << 24;
-    last.z = keys.number_bytes & 1u | (values.number_bytes & 1u) << 1;
+    last.z = keys.parameter_bytes & 1u | (values.parameter_bytes & 1u) << 1;
     last.w = info.first_token;
     shared_kv_tiles[at * kKvTileQuads] = uvec4(entry.key_payload, entry.value_payload);
     shared_kv_tiles[at * kKvTileQuads + 1u] = uvec4(entry.key_metadata, entry.value_metadata);

@@ -24,12 +24,12 @@ shared uvec4 shared_addresses[kLookups * kAddressQuads];  // of tiles of rows, t
 
 // Is an entry among the packed ones at 16 bits? Only where there may be such.
 bool is_row(WorkTile work_tile, Entry entry) {
-    return push.n_own_row_rounds != 0u && load_class(work_tile.step.classes, entry.key_format).is_raw;
+    return push.n_own_f16_rounds != 0u && load_class(work_tile.step.classes, entry.key_format).is_raw;
 }
 
 // Tile `index` of a block that is surely at 16 bits, or may be; none after its last one or the last token.
 void store_row_tile(WorkTile work_tile, uint row_index, bool is_sure, uint index, uint at) {
-    const BlockInfo info = load_row(work_tile.step, work_tile.item.first_row + row_index);
+    const BlockInfo info = load_block(work_tile.step, work_tile.item.first_block + row_index);
     const Entry entry = load_entry(info.entries, work_tile.layer.first_entry + work_tile.item.kv_head);
     const uint first_token = info.first_token + index * LK_TILE_TOKENS;
     const bool is_there = index < info.capacity_tokens / LK_TILE_TOKENS &&
@@ -41,23 +41,23 @@ void store_row_tile(WorkTile work_tile, uint row_index, bool is_sure, uint index
         uvec4(info.capacity_tokens / LK_TILE_TOKENS * LK_LANES, first_token, is_there ? 1u : 0u, 0u);
 }
 
-// Tiles of rounds first and up. In the rounds behind n_row_rounds, rows at 16 bits among the packed
+// Tiles of rounds first and up. In the rounds behind n_f16_rounds, rows at 16 bits among the packed
 // ones, if there are any, each by the item's own teams.
 void find_row_tiles(WorkTile work_tile, uint first) {
     barrier();
     const uint n_rows = work_tile.item.raw_count[0] + work_tile.item.raw_count[1];
     for (uint at = gl_LocalInvocationIndex; at < kLookups; at += kThreads) {
         const uint round = first + at / kTeams;
-        const bool is_own = round >= push.n_row_rounds;
+        const bool is_own = round >= push.n_f16_rounds;
         const uint n = is_own ? work_tile.item.packed_count : n_rows;
         const uint index =
-            (is_own ? round - push.n_row_rounds : round * work_tile.item.n_parts + work_tile.item.part) *
+            (is_own ? round - push.n_f16_rounds : round * work_tile.item.n_splits + work_tile.item.split) *
                 kTeams + at % kTeams;
         shared_addresses[at * kAddressQuads + 1u] = uvec4(0u);
         if (index / kPageTiles < n)
             store_row_tile(work_tile,
                            is_own ? work_tile.item.packed_begin + index / kPageTiles
-                                  : item_row(work_tile.item, index / kPageTiles),
+                                  : item_block(work_tile.item, index / kPageTiles),
                            !is_own, index % kPageTiles, at);
     }
     barrier();

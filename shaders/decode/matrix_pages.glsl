@@ -30,7 +30,7 @@ struct Page {
 };
 
 void store_page(WorkTile work_tile, uint row_index, uint at) {
-    const BlockInfo info = load_row(work_tile.step, work_tile.item.first_row + row_index);
+    const BlockInfo info = load_block(work_tile.step, work_tile.item.first_block + row_index);
     const Entry entry = load_entry(info.entries, work_tile.layer.first_entry + work_tile.item.kv_head);
     Address permutation = address_add(entry.key_metadata, push.permutation_bytes);
     if (kPermutation == LK_PERMUTATION_OF_FORMAT)

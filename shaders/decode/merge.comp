@@ -17,7 +17,7 @@ void main() {
     const ColumnSplits own = ColumnSplits(
         address_at(splits.outputs, column, 4u * kHeadDim), address_at(splits.row_maxes, column, 4u),
         address_at(splits.sums, column, 4u), 4u * kHeadDim * work_tile.n_columns, 4u * work_tile.n_columns,
-        work_tile.item.n_parts);
+        work_tile.item.n_splits);
     Total total;
     const vec4 quad = merge_splits(own, total);
     const ColumnPosition position = column_position(work_tile, column);

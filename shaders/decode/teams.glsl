@@ -62,7 +62,7 @@ void store_outputs(WorkTile work_tile) {
 
 void store_split(WorkTile work_tile) {
     const Splits splits = find_splits(work_tile, kHeadDim);
-    const uint first = work_tile.item.part * work_tile.n_columns;
+    const uint first = work_tile.item.split * work_tile.n_columns;
     for (uint column = 0u; column < work_tile.n_columns; ++column)
         for (uint channel = gl_LocalInvocationIndex; channel < kHeadDim; channel += kThreads)
             Words(splits.outputs).at[(first + column) * kHeadDim + channel] =

@@ -32,7 +32,7 @@ WorkTile find_work_tile(uint index, uint columns_of_item) {
 }
 
 // Row `index` of the item: those of its two runs of raw rows come first.
-uint item_row(WorkItem item, uint index) {
+uint item_block(WorkItem item, uint index) {
     if (index < item.raw_count[0])
         return item.raw_begin[0] + index;
     index -= item.raw_count[0];
@@ -52,14 +52,14 @@ ColumnPosition column_position(WorkTile work_tile, uint column) {
 
 // Partial results of a work tile, as floats.
 struct Splits {
-    Address outputs;  // [n_parts][n_columns][head_dim]
-    Address row_maxes;     // [n_parts][n_columns]
+    Address outputs;  // [n_splits][n_columns][head_dim]
+    Address row_maxes;     // [n_splits][n_columns]
     Address sums;
 };
 Splits find_splits(WorkTile work_tile, uint head_dim) {
     Splits splits;
     splits.outputs = address_at(push.partials, work_tile.item.first_partial, 4u);
-    const uint n = work_tile.item.n_parts * work_tile.n_columns;
+    const uint n = work_tile.item.n_splits * work_tile.n_columns;
     splits.row_maxes = address_at(splits.outputs, n, 4u * head_dim);
     splits.sums = address_at(splits.row_maxes, n, 4u);
     return splits;

@@ -102,10 +102,10 @@ Chunk take_keys(RawEight raw, uint dtype, Address centers, Address inverses) {
 }
 
 BlockInfo find_row(StepTable step, SequenceInfo sequence, uint position) {
-    const Address rows = address_at(step.rows, sequence.first_row, 16u);
+    const Address rows = address_at(step.blocks, sequence.first_block, 16u);
     const Address first_token = address_add(rows, 8u);  // BlockInfo.first_token
-    return load_row(step,
-                    sequence.first_row + find_last(first_token, 4u, sequence.n_rows, position));
+    return load_block(step,
+                    sequence.first_block + find_last(first_token, 4u, sequence.n_blocks, position));
 }
 
 // The half page that stores a token and those behind it in the batch.
@@ -126,7 +126,7 @@ Position find_position(StepTable step, LayerInfo layer, bool is_value, uint toke
     target.shift = in_row - token;
     target.payload = Address(0u);
     target.page_tokens = 0u;
-    if (row.is_direct)
+    if (row.is_packed_on_append)
         return target;
     const Entry entry = load_entry(row.entries, layer.first_entry + head);
     const FormatInfo c = load_class(step.classes, is_value ? entry.value_format : entry.key_format);

@@ -87,7 +87,7 @@ uint join_lanes(uint team, uint entry, float margin, bool by_row) {
         highest = max(highest, word & 0xFFFFu);
     }
     return make_parameters(half_of_order(lowest), half_of_order(highest), margin,
-                           page_format.number_bytes == 1u);
+                           page_format.parameter_bytes == 1u);
 }
 
 // The k or, by row, the row of one of 16 neighbouring entries.
@@ -149,7 +149,7 @@ uint deviation_parameters(GroupTiles at, uint fixed_index) {
         precise const float distance = group_value(at, fixed_index, i) - midpoint;
         distances += abs(distance);
     }
-    return make_deviation_parameters(midpoint, distances * share, page_format.number_bytes == 1u);
+    return make_deviation_parameters(midpoint, distances * share, page_format.parameter_bytes == 1u);
 }
 
 // Of one of the 16 entries.
@@ -161,7 +161,7 @@ uint entry_parameters(GroupTiles at, uint team, uint entry, bool by_row) {
 }
 
 void store_parameter(Address array, uint entry, uint bits) {
-    if (page_format.number_bytes == 1u)
+    if (page_format.parameter_bytes == 1u)
         Bytes(array).at[entry] = uint8_t(bits);
     else
         Halves(array).at[entry] = uint16_t(bits);

@@ -38,7 +38,7 @@ uvec4 narrow_vector(ShrinkJob job, uint i) {
 
 void main() {
     ShrinkJob job = load_shrink_job(push.jobs, gl_WorkGroupID.y);
-    if (gl_WorkGroupID.x >= job.n_halves)
+    if (gl_WorkGroupID.x >= job.n_pages)
         return;
     job.source = address_at(job.source, gl_WorkGroupID.x, job.stride_bytes);
     job.target = address_at(job.target, gl_WorkGroupID.x, job.stride_bytes);

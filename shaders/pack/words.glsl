@@ -55,7 +55,7 @@ LaneQuantizers load_quantizers(uint strip, uint tile, uint lane) {
     uvec4 found = parameters[first / 4u];
     if (by_row)
         found = first % 4u == 0u ? found.xyxy : found.zwzw;
-    const Quantizer q = make_quantizer(found, page_format.number_bytes == 1u);
+    const Quantizer q = make_quantizer(found, page_format.parameter_bytes == 1u);
     if (by_row)
         return LaneQuantizers(q, q);
     return LaneQuantizers(Quantizer(q.minimum.xxzz, q.range.xxzz, q.inverse.xxzz),
@@ -76,7 +76,7 @@ uint shared_slot_code(uint slot, uint token, uint bits) {
     const uint entry =
         first_entry(page_format, slot / LK_STRIP_CHANNELS, token / LK_TILE_TOKENS) + position;
     const uint found = parameters[entry / 4u][entry % 4u];
-    const Quantizer q = make_quantizer(uvec4(found), page_format.number_bytes == 1u);
+    const Quantizer q = make_quantizer(uvec4(found), page_format.parameter_bytes == 1u);
     const uint value = source_half(slot_offsets[slot] + source_token_offset(token));
     return quantize(vec4(half_to_float(value)), q, bits).x;
 }

@@ -116,7 +116,7 @@ void shape_scores(Mask mask, Stage stage) {
 }
 
 // A step's operands are loaded while the one before is multiplied.
-void attend_stage(Mask mask, PageView page, Stage stage) {
+void attend_stage(Mask mask, EntryView page, Stage stage) {
     Side side = find_side(mask, page, false);
     find_strips(mask, page);
     find_channels(side);
@@ -144,7 +144,7 @@ void attend_stage(Mask mask, PageView page, Stage stage) {
     }
 }
 
-void attend_page(Mask mask, PageView page) {
+void attend_page(Mask mask, EntryView page) {
     for (uint first = 0u; first < page.n_tokens; first += kStageTokens) {
         // Of a page that is hidden as a whole there may be no bytes any more.
         if (min(first + kStageTokens, page.n_tokens) > page.n_hidden)

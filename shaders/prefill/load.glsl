@@ -24,9 +24,9 @@ struct Side {
     bool is_value;
     bool is_staged;
 };
-Side find_side(Mask mask, PageView page, bool is_value) {
+Side find_side(Mask mask, EntryView page, bool is_value) {
     Side side;
-    HalfView view = page.keys;
+    PageView view = page.keys;
     if (is_value)
         view = page.values;
     if (!page.is_staged)
@@ -50,7 +50,7 @@ uint slot_channel(Side keys, uint slot) {
 }
 
 // The positions of a page's strips, and its channels. They are there after the next barrier.
-void find_strips(Mask mask, PageView page) {
+void find_strips(Mask mask, EntryView page) {
     const uint i = gl_LocalInvocationIndex;
     const Side side = find_side(mask, page, i / LK_STRIP_CHANNELS == 1u);
     const uint strip = i % LK_STRIP_CHANNELS;

@@ -38,7 +38,7 @@ struct Mask {
     uint first_position;  // lowest and highest of the columns
     uint last_position;
     uint window_begin;  // first token that a window reaches, 0 without one
-    Runs rows;
+    Runs blocks;
     Runs staged;      // pages that follow the rows
     uint page_begin;  // this workgroup's part of both
     uint page_end;
@@ -55,12 +55,12 @@ ColumnPosition column_position(Mask mask, uint column) {
 }
 
 // How many rows begin before `token`.
-uint rows_before(Mask mask, uint token) {
+uint blocks_before(Mask mask, uint token) {
     uint low = 0u;
     uint high = mask.sequence.n_attended;
     while (low < high) {
         const uint midpoint = (low + high) / 2u;
-        if (load_row(mask.step, mask.sequence.first_row + midpoint).first_token < token)
+        if (load_block(mask.step, mask.sequence.first_block + midpoint).first_token < token)
             low = midpoint + 1u;
         else
             high = midpoint;
@@ -68,12 +68,12 @@ uint rows_before(Mask mask, uint token) {
     return low;
 }
 
-Runs find_rows(Mask mask) {
+Runs find_blocks(Mask mask) {
     const uint n = mask.sequence.n_attended;
     if (mask.window_begin == 0u)
         return make_runs(n, 0u, 0u);
-    const uint reached = rows_before(mask, mask.window_begin + 1u);
-    return make_runs(n, rows_before(mask, mask.layer.window_sink_tokens), max(reached, 1u) - 1u);
+    const uint reached = blocks_before(mask, mask.window_begin + 1u);
+    return make_runs(n, blocks_before(mask, mask.layer.window_sink_tokens), max(reached, 1u) - 1u);
 }
 
 // Of staged pages: how many begin before `token`, or, with round 0, end before it.
@@ -92,9 +92,9 @@ Runs find_staged(Mask mask, uint last_token) {
                      staged_before(mask, mask.window_begin, 0u));
 }
 
-// floor(n * split / n_parts), where the product may need more than 32 bits.
-uint share(uint n, uint split, uint n_parts) {
-    return n / n_parts * split + n % n_parts * split / n_parts;
+// floor(n * split / n_splits), where the product may need more than 32 bits.
+uint share(uint n, uint split, uint n_splits) {
+    return n / n_splits * split + n % n_splits * split / n_splits;
 }
 
 // Split `split` of push.n_splits of the pages visible to the columns up to those of last_token.
@@ -102,9 +102,9 @@ void find_pages(uint last_token, uint split, inout Mask mask) {
     const uint window = mask.layer.window_tokens;
     const bool cuts = window != 0u && mask.first_position >= window;
     mask.window_begin = cuts ? mask.first_position + 1u - window : 0u;
-    mask.rows = find_rows(mask);
+    mask.blocks = find_blocks(mask);
     mask.staged = find_staged(mask, last_token);
-    const uint n_pages = mask.rows.n + mask.staged.n;
+    const uint n_pages = mask.blocks.n + mask.staged.n;
     mask.page_begin = share(n_pages, split, push.n_splits);
     mask.page_end = share(n_pages, split + 1u, push.n_splits);
 }
@@ -139,14 +139,14 @@ bool find_mask(uint tile, uint n_columns, out Mask mask) {
 }
 
 // One of a page's halves. Staged ones are FP16 [token][head_dim] and have no class.
-struct HalfView {
+struct PageView {
     Address payload;
     Address metadata;
     uint page_format;
 };
-struct PageView {
-    HalfView keys;
-    HalfView values;
+struct EntryView {
+    PageView keys;
+    PageView values;
     bool is_staged;
     uint first_token;
     uint n_hidden;  // tokens that come before the window
@@ -154,7 +154,7 @@ struct PageView {
 };
 
 void view_tokens(Mask mask, uint first_token, uint capacity, uint end_token,
-                 inout PageView view) {
+                 inout EntryView view) {
     const uint end = min(end_token, mask.last_position + 1u);
     const bool in_window =
         first_token >= mask.window_begin || first_token < mask.layer.window_sink_tokens;
@@ -163,25 +163,25 @@ void view_tokens(Mask mask, uint first_token, uint capacity, uint end_token,
     view.n_tokens = first_token < end ? min(capacity, end - first_token) : 0u;
 }
 
-PageView view_row(Mask mask, uint row) {
+EntryView view_block(Mask mask, uint row) {
     const SequenceInfo sequence = mask.sequence;
-    const BlockInfo info = load_row(mask.step, sequence.first_row + row);
+    const BlockInfo info = load_block(mask.step, sequence.first_block + row);
     const Entry entry = load_entry(info.entries, mask.layer.first_entry + mask.kv_head);
-    PageView view;
-    view.keys = HalfView(entry.key_payload, entry.key_metadata, entry.key_format);
-    view.values = HalfView(entry.value_payload, entry.value_metadata, entry.value_format);
+    EntryView view;
+    view.keys = PageView(entry.key_payload, entry.key_metadata, entry.key_format);
+    view.values = PageView(entry.value_payload, entry.value_metadata, entry.value_format);
     view.is_staged = false;
     const uint end = sequence.n_history + (sequence.new_in_blocks ? sequence.n_new : 0u);
     view_tokens(mask, info.first_token, info.capacity_tokens, end, view);
     return view;
 }
 
-PageView view_staged(Mask mask, uint index) {
+EntryView view_staged(Mask mask, uint index) {
     const SequenceInfo sequence = mask.sequence;
     const uint row_bytes = 2u * mask.layer.head_dim;
     const uint first = index * kStagedTokens;
     const uint row = mask.kv_head * push.n_tokens + sequence.first_new + first;
-    PageView view;
+    EntryView view;
     view.keys.payload = address_at(push.staged_keys, row, row_bytes);
     view.values.payload = address_at(push.staged_values, row, row_bytes);
     view.is_staged = true;
@@ -191,9 +191,9 @@ PageView view_staged(Mask mask, uint index) {
 }
 
 // Page `page` of the list.
-PageView view_page(Mask mask, uint page) {
-    return page < mask.rows.n ? view_row(mask, run_at(mask.rows, page))
-                               : view_staged(mask, run_at(mask.staged, page - mask.rows.n));
+EntryView view_page(Mask mask, uint page) {
+    return page < mask.blocks.n ? view_block(mask, run_at(mask.blocks, page))
+                               : view_staged(mask, run_at(mask.staged, page - mask.blocks.n));
 }
 
 #endif

@@ -131,7 +131,7 @@ struct ShrinkItem {
     uint64_t target;
     uint32_t stride_bytes;  // from a half to the next, of sources and of targets
     uint32_t tail_bytes;    // a multiple of 16
-    uint16_t n_halves;      // 1 to kRunPages
+    uint16_t n_pages;       // 1 to kRunPages
     uint16_t n_strips;      // 0: a copy
     uint16_t bits;          // 4 or 2
     uint16_t page_tokens;
@@ -190,8 +190,8 @@ struct StatItem {
 // rows (contiguous, ascending). The new tokens are in the rows behind them when new_in_blocks, else
 // attention takes them from the staging area; rows may reach further than what is visible.
 struct BatchSequence {
-    const Block *const *rows;  // all, those of the new tokens included
-    uint32_t n_rows;
+    const Block *const *blocks;  // all, those of the new tokens included
+    uint32_t n_blocks;
     uint32_t n_attended;  // the first of them, which attention reads
     uint64_t id;
     uint64_t n_history;
@@ -216,20 +216,20 @@ struct Batch {
 // Work is cut into units: kAttentionScoreColumns columns of a KV head. Column c of a KV head is
 // query token first_query + c / group under head c % group of its group; unit u has KV head u / n
 // and columns from kAttentionScoreColumns * (u % n) on, n = attention_score_tiles(). Units go in
-// batches of max_units, each with a place in `partials`: FP32 pairs (top, sum of exp2(logit - top))
+// batches of max_tiles, each with a place in `partials`: FP32 pairs (top, sum of exp2(logit - top))
 // [n_chunks][kAttentionScoreColumns], logits times log2(e), then the same over the whole context
 // [kAttentionScoreColumns]. Masses are sums of columns in an order that depends on the shape alone.
 struct ChunkAttention {
     uint32_t sequence;     // of the batch
     uint32_t first_query;  // of the batch's tokens
     uint32_t n_queries;
-    uint32_t first_row;  // of the sequence: its first token is that of the first chunk
+    uint32_t first_block;  // of the sequence: its first token is that of the first chunk
     uint32_t chunk_tokens;
     uint32_t n_chunks;
-    uint32_t max_units;
+    uint32_t max_tiles;
     float weight;
-    uint64_t masses;    // f32 [n_chunks], overwritten with is_first, else added to
-    uint64_t partials;  // max_units times attention_score_tile_bytes()
+    uint64_t scores;    // f32 [n_chunks], overwritten with is_first, else added to
+    uint64_t partials;  // max_tiles times attention_score_tile_bytes()
     int32_t is_first;
 };
 inline uint32_t attention_score_tiles(const LayerView &layer, uint32_t n_queries) {
@@ -251,8 +251,8 @@ struct AttendArgs {
     int64_t lse_head_stride;
     Staging staging;
     bool lse_is_host = false;
-    const ChunkAttention *watches = nullptr;  // of the same queries
-    uint32_t n_watches = 0;
+    const ChunkAttention *chunk_attentions = nullptr;  // of the same queries
+    uint32_t n_chunk_attentions = 0;
 };
 
 // Outputs of attention over disjoint sets of keys, joined by their LSEs: lk_merge().
@@ -279,29 +279,29 @@ struct CosineView {
     const lk_queue *queue;  // of a kind that Backend::check_queue() took
 };
 
-// The classes that an entry of a row goes through; with chunks, `packed` is one of several.
+// The formats that an entry of a row goes through; with chunks, `packed` is one of several.
 struct EntryFormats {
     uint16_t recent_key;  // at 16 bits
     uint16_t packed_key;
     uint16_t recent_value;
     uint16_t packed_value;
-    // Whose fixed permutation all classes of the key have that are not raw; kNoFormat: they differ.
+    // Whose fixed permutation all formats of the key have that are not raw; kNoFormat: they differ.
     uint16_t ordered_key;
 };
 constexpr uint16_t kNoFormat = UINT16_MAX;
 
 // Everything below 16 bits that halves of a layer may be.
 struct LayerFormats {
-    const uint16_t *classes;
-    uint32_t n_classes;
-    int32_t shrinks;  // has rungs: its rows may be at other classes than another layer's. Without,
-                      // layers of the same classes have them in the same rows
+    const uint16_t *formats;
+    uint32_t n_formats;
+    int32_t shrinks;  // has rungs: its rows may be at other formats than another layer's. Without,
+                      // layers of the same formats have them in the same rows
 };
 
 // What stays the same for a cache's life. Everything it points to lives as long.
 struct CacheLayout {
-    const PageFormat *classes;
-    uint32_t n_classes;
+    const PageFormat *formats;
+    uint32_t n_formats;
     const LayerView *layers;
     const uint32_t *first_entries;  // [n_layers] in a row
     uint32_t n_layers;
@@ -339,9 +339,9 @@ class CacheDevice {
 
     // Rows come and go with their entries; a device mirrors them. entries_changed() after their
     // entries were changed: LK_OK or LK_E_DEVICE. What was freed may be used again by later work.
-    virtual lk_status block_create(Block *row) = 0;
-    virtual void block_destroy(Block *row) = 0;
-    virtual lk_status entries_changed(Block *row) = 0;
+    virtual lk_status block_create(Block *block) = 0;
+    virtual void block_destroy(Block *block) = 0;
+    virtual lk_status entries_changed(Block *block) = 0;
 
     // The tables of a step, once its rows are there. Valid until the next one: append and attend
     // mean this batch. Sequences may share rows, but not those that their new tokens are in.
@@ -349,7 +349,7 @@ class CacheDevice {
     virtual lk_status begin(const Batch &batch) = 0;
     virtual lk_status append(const AppendArgs &args) = 0;
     virtual lk_status pack(const PackItem *items, uint32_t n_items) = 0;
-    virtual lk_status reopen(const DequantizeItem *items, uint32_t n_items) = 0;
+    virtual lk_status dequantize(const DequantizeItem *items, uint32_t n_items) = 0;
     // Between slots and the host, behind the work that is queued, and done when they return. What
     // was recorded for the host to submit was submitted, and the queue is not being captured.
     virtual lk_status download(const SlotCopy *items, uint32_t n_items) = 0;

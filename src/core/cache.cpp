@@ -246,8 +246,8 @@ lk_status open_device(lk_cache *cache) {
                                    entry.value.recent_class, common_class(*cache, entry.value),
                                    ordered_class(*cache, entry)});
     CacheLayout layout{};
-    layout.classes = cache->classes.data();
-    layout.n_classes = static_cast<uint32_t>(cache->classes.size());
+    layout.formats = cache->classes.data();
+    layout.n_formats = static_cast<uint32_t>(cache->classes.size());
     layout.layers = cache->layer_views.data();
     layout.first_entries = cache->first_entries.data();
     layout.n_layers = static_cast<uint32_t>(n_layers);

@@ -211,7 +211,7 @@ void keep_tokens(lk_cache *cache, StepSequence *part, const Kept &kept) {
     }
     drop_rows(cache, sequence, block_count(cache->plan.model, sequence->length + kept.n));
     for (uint64_t r = part->n_rows_before; r < sequence->rows.size(); ++r)
-        sequence->row(r)->is_direct = 0;
+        sequence->row(r)->is_packed_on_append = 0;
     sequence->length += kept.n;
     cache->stats.n_tokens += kept.n;
     keep_tail(cache, part);

@@ -196,7 +196,7 @@ lk_status make_twin(lk_cache *cache, const Sequence &sequence, uint64_t index, R
         status = create_row(cache, index, RowKind::kDirect, &twin);
     if (status)
         return status;
-    twin->is_direct = 0;
+    twin->is_packed_on_append = 0;
     status = fill_twin(cache, sequence, *row, twin);
     if (status) {
         release_row(cache, twin);
@@ -309,7 +309,7 @@ lk_status pack_direct_rows(lk_cache *cache, uint32_t layer) {
     for (const StepSequence &part : cache->step.sequences)
         for (size_t r = part.n_rows_before; r < part.sequence->rows.size(); ++r) {
             const Row &row = *part.sequence->row(r);
-            if (!row.is_direct)
+            if (!row.is_packed_on_append)
                 continue;
             const lk_status status = pack_direct_row(cache, layer, part, row);
             if (status)

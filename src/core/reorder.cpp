@@ -86,7 +86,7 @@ class Rebuild {
     lk_status gather_run(const NewRow &wanted, const TokenRun &run, uint32_t first_target);
     lk_status move(const HalfPlace &from, const HalfPlace &to, const TokenRun &run,
                    uint32_t first_target);
-    lk_status reopen(uint64_t index);
+    lk_status dequantize(uint64_t index);
     lk_status load(uint64_t index);
     lk_status pack(const NewRow &wanted, const Row &from);
     lk_status queue_pack(const HalfPlace &from, const HalfPlace &to);
@@ -346,7 +346,9 @@ lk_status Rebuild::gather(const NewRow &wanted) {
 // Halves that stay at 16 bits go to the new row at once.
 lk_status Rebuild::gather_run(const NewRow &wanted, const TokenRun &run, uint32_t first_target) {
     const Row &source = *sequence_.row(run.row);
-    lk_status status = run.is_original ? load(run.row) : is_raw_[run.row] ? LK_OK : reopen(run.row);
+    lk_status status = run.is_original    ? load(run.row)
+                       : is_raw_[run.row] ? LK_OK
+                                          : dequantize(run.row);
     for (uint32_t e = 0; e < source.n_entries; ++e)
         for (const bool is_value : {false, true}) {
             HalfPlace from = half_of(source.entries[e], is_value);
@@ -376,7 +378,7 @@ lk_status Rebuild::move(const HalfPlace &from, const HalfPlace &to, const TokenR
 }
 
 // Bring back a packed row, whose chunks often come one after the other.
-lk_status Rebuild::reopen(uint64_t index) {
+lk_status Rebuild::dequantize(uint64_t index) {
     if (reopened_index_ == index)
         return LK_OK;
     const Row &row = *sequence_.row(index);

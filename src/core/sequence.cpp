@@ -36,8 +36,8 @@ class Taken {
 
 }  // namespace
 
-HalfNeed need_of(const HalfInfo &half, bool is_direct) {
-    if (is_direct && half.packs())
+HalfNeed need_of(const HalfInfo &half, bool is_packed_on_append) {
+    if (is_packed_on_append && half.packs())
         return {half.packed_class, half.slots.packed_payload, half.metadata_slot()};
     return {half.recent_class, half.slots.recent_payload, half.slots.recent_metadata};
 }
@@ -236,9 +236,9 @@ lk_status create_row(lk_cache *cache, uint64_t index, RowKind kind, Row **out) {
         free_row(cache, row, row->n_entries);
         return status;
     }
-    row->is_direct = kind == RowKind::kDirect;
+    row->is_packed_on_append = kind == RowKind::kDirect;
     row->chunk_class = chunk_class_of(kind);
-    row->n_packed = row->is_direct || row->chunk_class ? row->n_entries : 0;
+    row->n_packed = row->is_packed_on_append || row->chunk_class ? row->n_entries : 0;
     *out = row;
     return LK_OK;
 }

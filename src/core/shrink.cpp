@@ -107,12 +107,12 @@ void Shrinker::add_staying(uint64_t payload, const ShrinkStep &step) {
     Array<ShrinkItem> &runs = cache_->shrinks;
     if (!runs.empty() && run_class_ == step.alike) {
         ShrinkItem &run = runs.back();
-        if (run.n_halves == 1 && payload - run.source < LK_EXTENT_BYTES) {
+        if (run.n_pages == 1 && payload - run.source < LK_EXTENT_BYTES) {
             run.stride_bytes = static_cast<uint32_t>(payload - run.source);
             next_payload_ = payload;
         }
-        if (payload == next_payload_ && run.n_halves < kRunPages) {
-            ++run.n_halves;
+        if (payload == next_payload_ && run.n_pages < kRunPages) {
+            ++run.n_pages;
             next_payload_ += run.stride_bytes;
             return;
         }
@@ -293,7 +293,7 @@ lk_status Shrinker::apply_staying() {
         apply_staying(row);
     }
     for (const ShrinkItem &run : cache_->shrinks)
-        cache_->slots.halve({run.source, run.stride_bytes, run.n_halves});
+        cache_->slots.halve({run.source, run.stride_bytes, run.n_pages});
     count_changes();
     return status;
 }
@@ -419,11 +419,11 @@ void fill_shrink_steps(lk_cache *cache) {
     }
 }
 
-lk_status settle_layer(lk_cache *cache, uint32_t layer, uint32_t n_halves, uint32_t *n_done) {
+lk_status settle_layer(lk_cache *cache, uint32_t layer, uint32_t n_pages, uint32_t *n_done) {
     LayerInfo &info = cache->layers[layer];
     Shrinker shrinker(cache, layer);
     lk_status status = LK_OK;
-    for (size_t s = 0; !status && shrinker.n_gathered() < n_halves && s < cache->sequences.size();
+    for (size_t s = 0; !status && shrinker.n_gathered() < n_pages && s < cache->sequences.size();
          ++s) {
         Sequence *sequence = cache->sequences[s];
         if (sequence->id < info.next_sequence)
@@ -432,7 +432,7 @@ lk_status settle_layer(lk_cache *cache, uint32_t layer, uint32_t n_halves, uint3
         if (sequence->id > info.next_sequence || info.next_row < sinks)
             info.next_row = sinks;
         info.next_sequence = sequence->id;
-        for (; !status && shrinker.n_gathered() < n_halves && info.next_row < sequence->rows.size();
+        for (; !status && shrinker.n_gathered() < n_pages && info.next_row < sequence->rows.size();
              ++info.next_row)
             status = shrinker.add(sequence->row(info.next_row));
         if (!status && info.next_row >= sequence->rows.size()) {
@@ -447,7 +447,7 @@ lk_status settle_layer(lk_cache *cache, uint32_t layer, uint32_t n_halves, uint3
         return flushed;
     }
     info.has_more = info.has_more || shrinker.has_more();
-    if (shrinker.n_gathered() < n_halves) {  // through all rows: once more when some went two steps
+    if (shrinker.n_gathered() < n_pages) {  // through all rows: once more when some went two steps
         const bool has_more = info.has_more;
         unsettle(cache, layer);
         info.is_unsettled = has_more;
@@ -455,9 +455,9 @@ lk_status settle_layer(lk_cache *cache, uint32_t layer, uint32_t n_halves, uint3
     return LK_OK;
 }
 
-lk_status shrink_halves(lk_cache *cache, uint32_t n_halves, uint32_t *n_done) {
+lk_status shrink_halves(lk_cache *cache, uint32_t n_pages, uint32_t *n_done) {
     *n_done = 0;
-    while (*n_done < n_halves) {
+    while (*n_done < n_pages) {
         uint32_t layer = 0;
         while (layer < cache->layers.size() && !cache->layers[layer].is_unsettled)
             ++layer;
@@ -467,7 +467,7 @@ lk_status shrink_halves(lk_cache *cache, uint32_t n_halves, uint32_t *n_done) {
                 return LK_OK;
             set_rung(cache, layer, cache->layers[layer].rung + 1);
         }
-        const lk_status status = settle_layer(cache, layer, n_halves - *n_done, n_done);
+        const lk_status status = settle_layer(cache, layer, n_pages - *n_done, n_done);
         if (status)
             return status;
     }

@@ -35,8 +35,8 @@ lk_status copy_half(lk_cache *cache, uint16_t from, uint64_t payload, uint64_t m
 lk_status flush_reopens(lk_cache *cache) {
     lk_status status = LK_OK;
     if (!cache->reopens.empty())
-        status = cache->device->reopen(cache->reopens.data(),
-                                       static_cast<uint32_t>(cache->reopens.size()));
+        status = cache->device->dequantize(cache->reopens.data(),
+                                           static_cast<uint32_t>(cache->reopens.size()));
     cache->reopens.clear();
     return status;
 }

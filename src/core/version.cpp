@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <lowkey/base.h>
 
+#include <build_text.h>
+
 #ifndef LK_HAVE_AVX2
 #define LK_HAVE_AVX2 0
 #endif
@@ -9,12 +11,6 @@
 #endif
 #ifndef LK_HAVE_NEON
 #define LK_HAVE_NEON 0
-#endif
-#ifndef LK_CUDA_TEXT
-#define LK_CUDA_TEXT "no"
-#endif
-#ifndef LK_VULKAN_TEXT
-#define LK_VULKAN_TEXT "no"
 #endif
 
 #define LK_TEXT2(x) #x

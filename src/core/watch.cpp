@@ -271,8 +271,8 @@ lk_status list_watches(lk_cache *cache, AttendArgs *args) {
     if (!step.watches.empty() && cache->device->is_capturing())
         return fail(LK_E_STATE,
                     "the chunks of a sequence of the step are watched, which no graph does");
-    args->watches = step.watches.data();
-    args->n_watches = static_cast<uint32_t>(step.watches.size());
+    args->chunk_attentions = step.watches.data();
+    args->n_chunk_attentions = static_cast<uint32_t>(step.watches.size());
     return LK_OK;
 }
 

@@ -74,14 +74,14 @@ uint32_t bits_of(const CodePosition &at) {
 }
 
 uint32_t load_parameter(const PageLayout &layout, const uint8_t *array, uint32_t index) {
-    const uint32_t n_bytes = parameter_bytes(layout.metadata);
+    const uint32_t n_bytes = bytes_of_parameter(layout.metadata);
     uint32_t bits = 0;
     std::memcpy(&bits, array + uint64_t{index} * n_bytes, n_bytes);
     return bits;
 }
 
 void store_parameter(const PageLayout &layout, uint8_t *array, uint32_t index, uint32_t bits) {
-    const uint32_t n_bytes = parameter_bytes(layout.metadata);
+    const uint32_t n_bytes = bytes_of_parameter(layout.metadata);
     std::memcpy(array + uint64_t{index} * n_bytes, &bits, n_bytes);
 }
 

@@ -78,7 +78,7 @@ uint64_t ranges_offset_bytes(const PageLayout &) { return 0; }
 
 uint64_t minima_offset_bytes(const PageLayout &layout) {
     return align_array(static_cast<uint64_t>(n_parameters(layout)) *
-                       parameter_bytes(layout.metadata));
+                       bytes_of_parameter(layout.metadata));
 }
 
 uint64_t permutation_offset_bytes(const PageLayout &layout) {

@@ -36,11 +36,11 @@ static_assert(sizeof(PageEntry) == 40, "rows are counted in the budget");
 struct Block {
     uint64_t first_token;
     uint32_t capacity_tokens;
-    uint32_t n_entries;       // sum over layers of KV heads
-    PageEntry *entries;       // [n_entries], layer-major
-    uint64_t device_entries;  // the backend's copy of them, 0 on the CPU
-    int32_t is_direct;        // written at its packed class by the open step
-    int32_t is_stale;         // the backend's copy is older than the entries
+    uint32_t n_entries;           // sum over layers of KV heads
+    PageEntry *entries;           // [n_entries], layer-major
+    uint64_t device_entries;      // the backend's copy of them, 0 on the CPU
+    int32_t is_packed_on_append;  // written at its packed class by the open step
+    int32_t is_stale;             // the backend's copy is older than the entries
 };
 
 }  // namespace lk

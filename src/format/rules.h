@@ -57,7 +57,7 @@ LK_BOTH StripPosition find_strip(const Layout &layout, uint32_t strip) {
 // Quantization parameters.
 
 #define LK_BYTES_OF_FORMAT(name, number, bytes, text) metadata == Metadata::k##name ? bytes:
-LK_BOTH constexpr uint32_t parameter_bytes(Metadata metadata) {
+LK_BOTH constexpr uint32_t bytes_of_parameter(Metadata metadata) {
     return LK_PARAMETER_FORMATS(LK_BYTES_OF_FORMAT) 0;
 }
 #undef LK_BYTES_OF_FORMAT

@@ -30,12 +30,12 @@ struct alignas(16) FormatInfo {
     uint16_t n_ranked;
     uint8_t is_value;
     uint8_t is_token_axis;
-    uint8_t number_bytes;  // of a range or a minimum: 2 = FP16, 1 = FP8
+    uint8_t parameter_bytes;  // of a range or a minimum: 2 = FP16, 1 = FP8
     uint8_t permutes;
     uint8_t ranking;  // 0 none, 1 key, 2 query range
     uint8_t is_raw;
     uint8_t strips[kPlaneCount];
-    uint8_t is_direct;     // decode multiplies its codes as they are; else values are made first
+    uint8_t is_native;     // decode multiplies its codes as they are; else values are made first
     uint8_t by_deviation;  // groups of 1-bit codes are measured by mean and deviation
     uint8_t reserved[2];
     float clip_margin;  // cut off the range of a group of 2-bit codes at each end, a share of it
@@ -72,16 +72,16 @@ struct alignas(16) BlockInfo {
     uint64_t entries;  // Entry [entries of a row]
     uint32_t first_token;
     uint16_t capacity_tokens;
-    uint16_t is_direct;  // its new tokens are packed from the staging area, not stored
+    uint16_t is_packed_on_append;  // its new tokens are packed from the staging area, not stored
 };
 
 // A sequence of the step.
 struct alignas(16) SequenceInfo {
     uint64_t id;
-    uint32_t first_row;   // in the step's rows
-    uint32_t n_rows;      // all, those of new tokens included
-    uint32_t n_attended;  // the first of them that attention reads
-    uint32_t n_history;   // committed tokens
+    uint32_t first_block;  // in the step's rows
+    uint32_t n_blocks;     // all, those of new tokens included
+    uint32_t n_attended;   // the first of them that attention reads
+    uint32_t n_history;    // committed tokens
     uint32_t n_new;
     uint32_t first_new;      // of the batch
     uint32_t new_in_blocks;  // 0: attention reads the new tokens from the staging area
@@ -149,7 +149,7 @@ struct ShrinkJob {
     uint64_t target;
     uint32_t stride_bytes;
     uint32_t tail_bytes;
-    uint16_t n_halves;
+    uint16_t n_pages;
     uint16_t n_strips;
     uint16_t bits;
     uint16_t page_tokens;
@@ -166,13 +166,13 @@ struct alignas(16) WorkItem {
     uint32_t raw_count[2];
     uint32_t packed_begin;
     uint32_t packed_count;
-    uint16_t part;           // of n_parts that are merged
-    uint16_t n_parts;        // 1: written straight to the output
+    uint16_t split;          // of n_splits that are merged
+    uint16_t n_splits;       // 1: written straight to the output
     uint32_t first_partial;  // floats: of the unit's parts in the partial results
-    uint32_t unit;           // its counter
+    uint32_t work_tile;      // its counter
     // Of the sequence, as in SequenceInfo; what changes with every step is read there.
     uint32_t sequence;
-    uint32_t first_row;
+    uint32_t first_block;
     uint32_t first_new;
     uint16_t n_new;
     uint8_t new_in_blocks;

@@ -1,9 +1,10 @@
-"""Holds the library's code and its kernels below limits. Arguments: library, limit of the code in
-bytes, limit of the kernels (CUDA's, and Vulkan's shaders) in bytes."""
+"""Holds the library's code, its CUDA kernels and its Vulkan shaders below limits.
+
+Arguments: library, limits in bytes of each. Kernels and shaders have ELF sections of their own."""
 import subprocess
 import sys
 
-KERNELS = ('.nv_fatbin', '.lk_shaders')  # their sections
+SECTIONS = {'CUDA kernels': '.nv_fatbin', 'Vulkan shaders': '.lk_shaders'}
 
 
 def size(*options):
@@ -12,12 +13,15 @@ def size(*options):
 
 
 def main():
-    sections = [line.split() for line in size('-A')]
-    kernels = sum(int(s[1]) for s in sections if s and s[0] in KERNELS)
-    code = int(size()[1].split()[0]) - kernels
-    limits = [int(limit) for limit in sys.argv[2:]]
-    print(f'code {code} bytes, limit {limits[0]}; kernels {kernels} bytes, limit {limits[1]}')
-    return code >= limits[0] or kernels > limits[1]
+    sections = {line.split()[0]: int(line.split()[1]) for line in size('-A') if line.startswith('.')}
+    found = {'code': int(size()[1].split()[0])}
+    for name, section in SECTIONS.items():
+        found[name] = sections.get(section, 0)
+        found['code'] -= found[name]
+    limits = dict(zip(found, map(int, sys.argv[2:]), strict=True))
+    for name, n_bytes in found.items():
+        print(f'{name}: {n_bytes} bytes, limit {limits[name]}')
+    return any(n_bytes > limits[name] for name, n_bytes in found.items())
 
 
 if __name__ == '__main__':

@@ -50,7 +50,7 @@ class FakeDevice final : public lk::CacheDevice {
     lk_status pack(const lk::PackItem *items, uint32_t n_items) override {
         return packs ? packs(items, n_items) : LK_OK;
     }
-    lk_status reopen(const lk::DequantizeItem *, uint32_t) override { return LK_OK; }
+    lk_status dequantize(const lk::DequantizeItem *, uint32_t) override { return LK_OK; }
     lk_status download(const lk::SlotCopy *items, uint32_t n_items) override {
         for (uint32_t i = 0; i < n_items; ++i)
             std::memcpy(items[i].host, reinterpret_cast<void *>(items[i].address), items[i].bytes);
@@ -72,7 +72,7 @@ class FakeDevice final : public lk::CacheDevice {
     lk_status sum_queries(const lk::QueryStatArgs &) override { return LK_OK; }
     lk_status add_stats(const lk::StatItem *, uint32_t) override { return LK_OK; }
     lk_status attend(const lk::AttendArgs &args) override {
-        n_watches += args.n_watches;
+        n_chunk_attentions += args.n_chunk_attentions;
         return LK_OK;
     }
     void report(lk::DataReport *out) const override { *out = data; }
@@ -87,7 +87,7 @@ class FakeDevice final : public lk::CacheDevice {
     void *handle = nullptr;
     bool capturing = false;
     bool fails_begin = false;
-    uint32_t n_watches = 0;
+    uint32_t n_chunk_attentions = 0;
     size_t max_blocks = SIZE_MAX;
     std::set<lk::Block *> rows;
     std::set<lk::Block *> stale;  // created and not told of since

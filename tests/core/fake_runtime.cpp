@@ -116,7 +116,7 @@ struct DeviceBatch {
 
 void DeviceBatch::read_block_part(const StepView &view, const SequenceInfo &info, uint32_t s) {
     for (uint32_t r = 0; r < info.n_rows; ++r) {
-        const BlockInfo &from = view.rows[info.first_row + r];
+        const BlockInfo &from = view.blocks[info.first_row + r];
         Block row{};
         row.first_token = from.first_token;
         row.capacity_tokens = from.capacity_tokens;
@@ -237,7 +237,7 @@ void watch_now(const AttentionScoresArgs &from) {
     call.n_sequences = static_cast<uint32_t>(read.sequences.size());
     assert_int_equal(from.n_tiles, attention_score_tiles(call.layer, from.n_queries));
     assert_int_equal(from.page_tokens,
-                     read.sequences[from.sequence].rows[from.first_row]->capacity_tokens);
+                     read.sequences[from.sequence].blocks[from.first_row]->capacity_tokens);
     const ChunkAttention watch = {from.sequence,
                                   from.first_query,
                                   from.n_queries,
@@ -278,11 +278,11 @@ void check_item(const DecodeArgs &args, const WorkItem &item) {
     assert_int_equal(item.n_new, info.n_new);
     assert_int_equal(item.new_in_blocks, info.new_in_blocks);
     assert_int_equal(item.has_tree, info.has_tree);
-    assert_true(holds(g_device, args.counters + item.unit, sizeof *args.counters));
+    assert_true(holds(g_device, args.counters + item.work_tile, sizeof *args.counters));
     const uint64_t split_floats = args.tile_columns * (args.layer.head_dim + 2);
-    if (item.n_parts > 1)
+    if (item.n_splits > 1)
         assert_true(holds(g_device, args.partials + item.first_partial,
-                          item.n_parts * split_floats * sizeof *args.partials));
+                          item.n_splits * split_floats * sizeof *args.partials));
 }
 
 // Every unit is there, with a counter of its own, and its parts read each row once; those behind a
@@ -295,14 +295,14 @@ void check_items(const DecodeArgs &args) {
         check_item(args, item);
         const uint64_t name =
             uint64_t{item.sequence} << 32 | uint64_t{item.kv_head} << 16 | item.column_tile;
-        assert_int_equal(owners.emplace(item.unit, name).first->second, name);
+        assert_int_equal(owners.emplace(item.work_tile, name).first->second, name);
         WorkTile &work_tile = work_tiles[name];
-        assert_int_equal(item.part, work_tile.n_items++);
+        assert_int_equal(item.split, work_tile.n_items++);
         work_tile.rows.resize(args.step.sequences[item.sequence].n_attended);
         mark_rows(item, &work_tile.rows);
-        if (item.part + 1 < item.n_parts)
+        if (item.split + 1 < item.n_splits)
             continue;
-        assert_int_equal(work_tile.n_items, item.n_parts);
+        assert_int_equal(work_tile.n_items, item.n_splits);
         for (const uint8_t n : work_tile.rows)
             assert_true(n == 1 || (n == 0 && args.layer.window_tokens));
     }
@@ -407,7 +407,7 @@ cudaError_t launch_tile(const TileArgs &args, cudaStream_t) {
 }
 
 cudaError_t launch_attention_scores(const AttentionScoresArgs &args, cudaStream_t) {
-    ++g_counts.n_watches;
+    ++g_counts.n_chunk_attentions;
     return launch([=] { watch_now(args); });
 }
 
@@ -434,7 +434,7 @@ cudaError_t launch_dequantize(const DequantizeJob *jobs, uint32_t n_jobs, const 
             const DequantizeItem item = {
                 &g_layout.classes[jobs[i].source_format], jobs[i].payload, jobs[i].metadata,
                 &g_layout.classes[jobs[i].target_format], jobs[i].target,  jobs[i].n_tokens};
-            assert_int_equal(device.reopen(&item, 1), LK_OK);
+            assert_int_equal(device.dequantize(&item, 1), LK_OK);
         }
     });
 }
@@ -456,13 +456,13 @@ cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const FormatInfo *
     });
 }
 
-cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_halves,
+cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_pages,
                           cudaStream_t) {
     ++g_counts.n_shrinks;
     return launch([=] {
         cpu::CpuCacheDevice device(&engine(), g_layout);
         for (uint32_t i = 0; i < n_jobs; ++i) {
-            assert_true(jobs[i].n_halves && jobs[i].n_halves <= most_halves);
+            assert_true(jobs[i].n_pages && jobs[i].n_pages <= most_pages);
             ShrinkItem item;
             std::memcpy(&item, &jobs[i], sizeof item);
             assert_int_equal(device.shrink(&item, 1), LK_OK);

@@ -14,7 +14,7 @@ struct FakeCounts {
     uint64_t copied_bytes;
     uint64_t n_decodes;
     uint64_t n_tiles;
-    uint64_t n_watches;
+    uint64_t n_chunk_attentions;
     uint64_t n_packs;
     uint64_t n_reopens;
     uint64_t n_moves;

@@ -233,11 +233,11 @@ void a_layer_goes_down_in_runs(void **) {
     rig.device().shrinks = [&](const lk::ShrinkItem *items, uint32_t n) {
         for (uint32_t i = 0; i < n; ++i) {
             assert_true(items[i].source == items[i].target && !items[i].tail_bytes);
-            for (uint32_t h = 0; h < items[i].n_halves; ++h)
+            for (uint32_t h = 0; h < items[i].n_pages; ++h)
                 touched.push_back(
                     {items[i].source + uint64_t{h} * items[i].stride_bytes,
                      items[i].n_strips * lk::strip_bytes(items[i].page_tokens, 2 * items[i].bits)});
-            n_items += items[i].n_halves;
+            n_items += items[i].n_pages;
         }
         check();
         return lk_status{LK_OK};

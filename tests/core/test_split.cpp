@@ -95,8 +95,8 @@ class Context {
         layer_.n_kv_heads = kHeads;
         layer_.head_dim = kHeadDim;
         layer_.scale = 1;
-        layout_.classes = classes_.data();
-        layout_.n_classes = kClasses;
+        layout_.formats = classes_.data();
+        layout_.n_formats = kClasses;
         layout_.layers = &layer_;
         layout_.first_entries = &first_entry_;
         layout_.n_layers = 1;
@@ -138,11 +138,11 @@ class Context {
     static constexpr double kMidpointTime = 15.5;  // of a page
     static uint32_t n_raw(const WorkItem &item) { return item.raw_count[0] + item.raw_count[1]; }
     // If readers of all parts were as busy as each other.
-    double shared_time(uint32_t n_parts, uint32_t n_readers) const {
+    double shared_time(uint32_t n_splits, uint32_t n_readers) const {
         double sum = 0;
         for (uint32_t r = 0; r < rows_.size(); ++r)
             sum += row_time(r);
-        return sum / (n_parts * n_readers);
+        return sum / (n_splits * n_readers);
     }
 
   private:
@@ -180,7 +180,7 @@ class Context {
             const uint32_t counts[] = {item.raw_count[0], item.raw_count[1], item.packed_count};
             for (uint32_t run = 0; run < 3; ++run)
                 for (uint32_t r = begins[run]; r < begins[run] + counts[run]; ++r)
-                    of.at(r) += run == 2 || !splits_packed_only || item.part == 0;
+                    of.at(r) += run == 2 || !splits_packed_only || item.split == 0;
         }
         for (const std::vector<uint32_t> &of : reads)
             for (const uint32_t n : of)
@@ -233,9 +233,9 @@ void uniform_contexts_are_cut_as_before(void **) {
         const std::vector<WorkItem> items = context.plan(rules);
         assert_int_equal(items.size(), cut.shape.n_sequences * kHeads * cut.packed.size());
         for (size_t i = 0; i < items.size(); ++i) {
-            assert_int_equal(items[i].packed_count, cut.packed[items[i].part]);
+            assert_int_equal(items[i].packed_count, cut.packed[items[i].split]);
             if (cut.shape.n_pages > 62)
-                assert_int_equal(Context::n_raw(items[i]), items[i].part ? 0 : 3);
+                assert_int_equal(Context::n_raw(items[i]), items[i].split ? 0 : 3);
         }
     }
 }
@@ -251,12 +251,12 @@ void rows_at_16_bits_are_in_all_splits(void **) {
             continue;
         double longest = 0;
         for (const WorkItem &item : items) {
-            assert_in_range(Context::n_raw(item), n_raw / item.n_parts - 1,
-                            n_raw / item.n_parts + 2);
+            assert_in_range(Context::n_raw(item), n_raw / item.n_splits - 1,
+                            n_raw / item.n_splits + 2);
             longest = std::max(longest, context.time_of(item, rules.n_readers));
         }
         // Readers take whole pages: a part takes no longer than its share and one more of them.
-        assert_true(longest < context.shared_time(items[0].n_parts, rules.n_readers) +
+        assert_true(longest < context.shared_time(items[0].n_splits, rules.n_readers) +
                                   Context::kMidpointTime);
     }
 }

@@ -187,8 +187,8 @@ class AppendScene {
             row.first_token = first;
             row.capacity_tokens = kPageTokens;
             row.n_entries = kLayers * kHeads;
-            row.is_direct = part->n_new > LK_DRAFT_TOKENS && first >= part->n_history &&
-                            first + kPageTokens <= end;
+            row.is_packed_on_append = part->n_new > LK_DRAFT_TOKENS && first >= part->n_history &&
+                                      first + kPageTokens <= end;
             part->rows.push_back(row);
         }
     }
@@ -196,8 +196,8 @@ class AppendScene {
         for (Block &row : part->rows) {
             entries_.emplace_back(row.n_entries);
             for (PageEntry &entry : entries_.back()) {
-                entry.key_format = row.is_direct ? kPackedKeys : kAppendKeys;
-                entry.value_format = row.is_direct ? kPackedValues : kAppendValues;
+                entry.key_format = row.is_packed_on_append ? kPackedKeys : kAppendKeys;
+                entry.value_format = row.is_packed_on_append ? kPackedValues : kAppendValues;
                 const PlacedHalf keys = place(device_, cache_.page_format(entry.key_format).layout);
                 const PlacedHalf values =
                     place(device_, cache_.page_format(entry.value_format).layout);
@@ -232,7 +232,7 @@ class AppendScene {
         std::vector<uint8_t> payload(payload_bytes(layout));
         device_.memory->read(is_value ? entry.value_payload : entry.key_payload, payload.data(),
                              payload.size());
-        if (row.is_direct) {
+        if (row.is_packed_on_append) {
             for (const uint8_t byte : payload)
                 assert_int_equal(byte, kPoison);
             return;

@@ -45,7 +45,7 @@ TensorCoreBound::Reach TensorCoreBound::reach_of(const Scene &scene, const Scene
                                                  uint32_t kv_head) {
     Reach reach;
     reach.values.resize(scene.parameters().head_dim);
-    for (const SceneRow &row : sequence.rows) {
+    for (const SceneBlock &row : sequence.blocks) {
         reach.keys.push_back(row.halves[2 * kv_head].reach);
         widen(&reach.values, row.halves[2 * kv_head + 1].reach);
     }

@@ -73,13 +73,13 @@ struct SceneHalf {
     // [head_dim] the most that |minimum| + range of a channel come to, or |value| at 16 bits
     std::vector<float> reach;
 };
-struct SceneRow {
+struct SceneBlock {
     uint64_t first_token;
     uint32_t n_tokens;
     std::vector<SceneHalf> halves;  // [n_kv_heads][keys, values]
 };
 struct SceneSequence {
-    std::vector<SceneRow> rows;
+    std::vector<SceneBlock> blocks;
     std::vector<int32_t> parent;  // [n_new], or empty
     uint64_t n_history;
     uint32_t n_new;

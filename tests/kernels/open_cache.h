@@ -41,8 +41,8 @@ class OpenCache {
           layers_(n_layers, layer) {
         for (uint32_t l = 0; l < n_layers; ++l)
             first_entries_.push_back(l * layer.n_kv_heads);
-        layout_.classes = classes_.data();
-        layout_.n_classes = static_cast<uint32_t>(classes_.size());
+        layout_.formats = classes_.data();
+        layout_.n_formats = static_cast<uint32_t>(classes_.size());
         layout_.layers = layers_.data();
         layout_.first_entries = first_entries_.data();
         layout_.n_layers = n_layers;

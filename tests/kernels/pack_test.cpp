@@ -1,4 +1,5 @@
 // The CPU's packing and appending against the written-out codec: the same bytes, every one.
+// --short takes every seventh shape of a page, for a build with sanitizers.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <setjmp.h>
@@ -10,16 +11,21 @@ extern "C" {
 }
 
 #include <algorithm>
+#include <cstring>
 
 #include "grid.h"
 #include "packing.h"
 
 namespace {
 
+// Coprime to the numbers of values of all axes, so that all of them occur.
+size_t g_every = 1;
+
 void packing_equals_codec(void **) {
     HostDevice host(0, 2);
-    for (const Case &c : page_cases())
-        check_packing(c, host.device());
+    const std::vector<Case> cases = page_cases();
+    for (size_t i = 0; i < cases.size(); i += g_every)
+        check_packing(cases[i], host.device());
 }
 
 void shrinking_equals_the_shift(void **) {
@@ -59,7 +65,9 @@ void sums_are_added_in_order(void **) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char **argv) {
+    if (argc > 1 && std::strcmp(argv[1], "--short") == 0)
+        g_every = 7;
     const CMUnitTest tests[] = {
         cmocka_unit_test(packing_equals_codec),
         cmocka_unit_test(shrinking_equals_the_shift),

@@ -216,7 +216,7 @@ void check_packing(const Case &c, const Device &device) {
         reopens.push_back({&cache.page_format(page.target), page.moved.payload, page.moved.metadata,
                            &cache.page_format(page.raw), page.dequantized.payload,
                            reopened_tokens(cache.page_format(page.target).layout)});
-    expect_ok(cache->reopen(reopens.data(), static_cast<uint32_t>(reopens.size())));
+    expect_ok(cache->dequantize(reopens.data(), static_cast<uint32_t>(reopens.size())));
     assert_true(device.memory->intact());
     for (const Page &page : pages) {
         expect_bytes(device, page.staged.payload, page.expected.payload, "staged payload", c);
@@ -231,7 +231,7 @@ namespace {
 
 // A run of payloads of random bytes that shrink step by step: n strips of 8 bits, then what stays.
 struct Shrinking {
-    uint32_t n_strips, page_tokens, tail_bytes, n_halves;
+    uint32_t n_strips, page_tokens, tail_bytes, n_pages;
     uint32_t n_bytes;            // of a half
     uint32_t stride_bytes;       // from a half to the next
     std::vector<uint8_t> bytes;  // of all, as they are to be, with what lies between them
@@ -243,7 +243,7 @@ struct Shrinking {
                 address,
                 stride_bytes,
                 tail_bytes,
-                narrow(n_halves),
+                narrow(n_pages),
                 narrow(bits < 8 ? n_strips : 0),
                 narrow(bits < 8 ? bits : 2),
                 narrow(page_tokens)};
@@ -253,7 +253,7 @@ struct Shrinking {
 void shrink_expected(Shrinking *run, uint32_t bits) {
     const uint64_t wide = strip_bytes(run->page_tokens, 2 * bits);
     std::vector<uint32_t> words(wide / 4);
-    for (uint32_t h = 0; h < run->n_halves; ++h) {
+    for (uint32_t h = 0; h < run->n_pages; ++h) {
         uint8_t *const half = run->bytes.data() + h * run->stride_bytes;
         for (uint32_t s = 0; s < run->n_strips; ++s) {
             std::memcpy(words.data(), half + s * wide, wide);
@@ -276,9 +276,9 @@ std::vector<Shrinking> make_shrinkings(const Device &device, Random *random) {
                 Shrinking run = {n_strips, page_tokens, tail_bytes, 1, 0, 0, {}, 0};
                 run.n_bytes =
                     static_cast<uint32_t>(n_strips * strip_bytes(page_tokens, 8)) + tail_bytes;
-                run.n_halves = 1 + i % (run.n_bytes > 16384 ? 3 : kRunPages);
+                run.n_pages = 1 + i % (run.n_bytes > 16384 ? 3 : kRunPages);
                 run.stride_bytes = run.n_bytes + i % 3 * LK_SLOT_ALIGN;
-                run.bytes.resize(size_t{run.n_halves} * run.stride_bytes);
+                run.bytes.resize(size_t{run.n_pages} * run.stride_bytes);
                 for (uint8_t &byte : run.bytes)
                     byte = static_cast<uint8_t>(random->bits());
                 run.address = device.memory->output(run.bytes.size());
@@ -292,7 +292,7 @@ void expect_run(const Device &device, const Shrinking &run) {
     Case c;
     c.page_tokens = run.page_tokens;
     c.head_dim = run.n_strips * 16;
-    for (uint32_t h = 0; h < run.n_halves; ++h) {
+    for (uint32_t h = 0; h < run.n_pages; ++h) {
         const uint32_t first = h * run.stride_bytes;
         const auto from = run.bytes.begin() + first;
         expect_bytes(device, run.address + first,

@@ -35,7 +35,7 @@ void PlacedScene::place_rows() {
     };
     for (const SceneSequence &sequence : scene_.sequences()) {
         rows_.emplace_back();
-        for (const SceneRow &row : sequence.rows) {
+        for (const SceneBlock &row : sequence.blocks) {
             entries_.emplace_back(n_entries);
             for (uint32_t head = 0; head < scene_.parameters().n_kv_heads; ++head) {
                 const SceneHalf &keys = row.halves[2 * head];
@@ -78,8 +78,8 @@ void PlacedScene::describe_cache() {
               c.centers ? scene_.key_centers().data() : nullptr,
               c.scales ? scene_.key_scales().data() : nullptr,
               nullptr};  // nothing is appended
-    layout_.classes = scene_.classes().data();
-    layout_.n_classes = static_cast<uint32_t>(scene_.classes().size());
+    layout_.formats = scene_.classes().data();
+    layout_.n_formats = static_cast<uint32_t>(scene_.classes().size());
     layout_.layers = &layer_;
     layout_.first_entries = &first_entry_;
     layout_.n_layers = 1;

@@ -193,10 +193,10 @@ void Scene::make_absolute(uint32_t used, SceneHalf *half) const {
 }
 
 void Scene::add_row(SceneSequence *sequence, uint32_t tokens, bool packed, uint32_t used) {
-    SceneRow row;
+    SceneBlock row;
     row.first_token = 0;
-    if (!sequence->rows.empty())
-        row.first_token = sequence->rows.back().first_token + sequence->rows.back().n_tokens;
+    if (!sequence->blocks.empty())
+        row.first_token = sequence->blocks.back().first_token + sequence->blocks.back().n_tokens;
     row.n_tokens = tokens;
     const auto keys = static_cast<uint16_t>(packed                        ? kPackedClass
                                             : tokens == case_.page_tokens ? kPageClass
@@ -204,7 +204,7 @@ void Scene::add_row(SceneSequence *sequence, uint32_t tokens, bool packed, uint3
     for (uint32_t head = 0; head < case_.n_kv_heads; ++head)
         for (const uint32_t side : {0u, 1u})
             row.halves.push_back(make_half(static_cast<uint16_t>(keys + side), used));
-    sequence->rows.push_back(std::move(row));
+    sequence->blocks.push_back(std::move(row));
 }
 
 void Scene::make_sequence(uint32_t index) {
@@ -218,8 +218,8 @@ void Scene::make_sequence(uint32_t index) {
         add_row(&sequence, case_.page_tokens, !case_.raw_between || i % 2 == 0, case_.page_tokens);
     const uint32_t tail = case_.tail_tokens + 3 * index;
     sequence.n_history = tail;
-    if (!sequence.rows.empty())
-        sequence.n_history += sequence.rows.back().first_token + sequence.rows.back().n_tokens;
+    if (!sequence.blocks.empty())
+        sequence.n_history += sequence.blocks.back().first_token + sequence.blocks.back().n_tokens;
     sequence.n_new = index == 0 ? case_.n_new : index == 1 ? 1 + case_.n_new / 3 : 1;
     sequence.first_new = n_tokens_;
     uint32_t rest = tail + (sequence.is_draft() ? sequence.n_new : 0);

@@ -346,13 +346,12 @@ static void no_drivers(void **state) {
     }
 }
 
+// What opens devices again and again, which takes a driver on the CPU a minute each, runs apart.
 int main(int argc, char **argv) {
-    if (argc > 1 && !strcmp(argv[1], "--no-drivers")) {
-        const struct CMUnitTest alone[] = {cmocka_unit_test(no_drivers)};
-        return cmocka_run_group_tests(alone, NULL, NULL);
-    }
-    test_device();
-    const struct CMUnitTest tests[] = {
+    const struct CMUnitTest alone[] = {cmocka_unit_test(no_drivers)};
+    const struct CMUnitTest lost[] = {cmocka_unit_test(lost_devices)};
+    const struct CMUnitTest memory[] = {cmocka_unit_test(no_device_memory)};
+    const struct CMUnitTest refused[] = {
         cmocka_unit_test(features_are_required),
         cmocka_unit_test(properties_are_required),
         cmocka_unit_test(extensions_are_required),
@@ -361,9 +360,15 @@ int main(int argc, char **argv) {
         cmocka_unit_test(buffers_are_checked),
         cmocka_unit_test(tensors_are_checked),
         cmocka_unit_test(queues_are_checked),
-        cmocka_unit_test(lost_devices),
-        cmocka_unit_test(no_device_memory),
         cmocka_unit_test(pipeline_caches),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const char *part = argc > 1 ? argv[1] : "";
+    if (!strcmp(part, "--no-drivers"))
+        return cmocka_run_group_tests(alone, NULL, NULL);
+    test_device();
+    if (!strcmp(part, "--lost"))
+        return cmocka_run_group_tests(lost, NULL, NULL);
+    if (!strcmp(part, "--memory"))
+        return cmocka_run_group_tests(memory, NULL, NULL);
+    return cmocka_run_group_tests(refused, NULL, NULL);
 }

@@ -22,7 +22,7 @@ constexpr uint32_t kRowsPerSplit = 8;
 uint32_t used_rows(const BatchSequence &sequence) {
     const uint64_t tokens = sequence.n_history + (sequence.new_in_blocks ? sequence.n_new : 0);
     uint32_t n = sequence.n_attended;
-    while (n && sequence.rows[n - 1]->first_token >= tokens)
+    while (n && sequence.blocks[n - 1]->first_token >= tokens)
         --n;
     return n;
 }
@@ -106,7 +106,7 @@ bool next_block(void *state, KeyBlock *block) {
         if (walk->row == walk->n_used)
             return !sequence.new_in_blocks && walk->token < sequence.n_new &&
                    next_staged(walk, block);
-        const Block &row = *sequence.rows[walk->row];
+        const Block &row = *sequence.blocks[walk->row];
         const uint64_t visible = tokens - row.first_token;
         const auto n =
             static_cast<uint32_t>(visible < row.capacity_tokens ? visible : row.capacity_tokens);

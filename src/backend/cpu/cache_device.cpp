@@ -55,11 +55,11 @@ lk_status CpuCacheDevice::begin(const Batch &batch) {
     parts_.clear();
     for (uint32_t s = 0; s < batch.n_sequences; ++s) {
         const BatchSequence &sequence = batch.sequences[s];
-        for (uint32_t r = sequence.n_rows; r; --r) {
-            const Block &row = *sequence.rows[r - 1];
+        for (uint32_t r = sequence.n_blocks; r; --r) {
+            const Block &row = *sequence.blocks[r - 1];
             if (row.first_token + row.capacity_tokens <= sequence.n_history)
                 break;
-            if (row.first_token >= sequence.n_history + sequence.n_new || row.is_direct)
+            if (row.first_token >= sequence.n_history + sequence.n_new || row.is_packed_on_append)
                 continue;
             if (!parts_.push(part_of(sequence, row)))
                 return fail(LK_E_NOMEM, "no memory for the rows of a batch of %u tokens",
@@ -83,7 +83,7 @@ lk_status CpuCacheDevice::append(const AppendArgs &args) {
     const uint32_t n_heads = args.layer.n_kv_heads;
     const auto n_parts = static_cast<uint32_t>(parts_.size());
     engine_.pool.parallel_for(n_parts * n_heads, [&](uint32_t unit, uint32_t) {
-        store_part(args, layout_.classes, parts_[unit / n_heads], unit % n_heads);
+        store_part(args, layout_.formats, parts_[unit / n_heads], unit % n_heads);
     });
     return LK_OK;
 }
@@ -113,7 +113,7 @@ lk_status CpuCacheDevice::pack(const PackItem *items, uint32_t n_items) {
     return LK_OK;
 }
 
-lk_status CpuCacheDevice::reopen(const DequantizeItem *items, uint32_t n_items) {
+lk_status CpuCacheDevice::dequantize(const DequantizeItem *items, uint32_t n_items) {
     const Lock lock(&engine_.mutex);
     engine_.pool.parallel_for(n_items, [&](uint32_t unit, uint32_t thread) {
         reopen_item(items[unit], engine_.page_values.data() + thread * kPageValues);
@@ -183,12 +183,13 @@ lk_status CpuCacheDevice::add_stats(const StatItem *items, uint32_t n_items) {
 
 lk_status CpuCacheDevice::attend(const AttendArgs &args) {
     const Lock lock(&engine_.mutex);
-    const AttendCall call = {args, layout_.classes, batch_.sequences, batch_.n_sequences};
+    const AttendCall call = {args, layout_.formats, batch_.sequences, batch_.n_sequences};
     lk_status status = engine_.kernels ? fast_attend(*engine_.kernels, call, &engine_.pool,
                                                      &engine_.attend_scratch)
                                        : reference_attend(call, &engine_.pool, engine_.allocator);
-    for (uint32_t i = 0; !status && i < args.n_watches; ++i)
-        status = watch_chunks(call, args.watches[i], &engine_.pool, &engine_.attend_scratch);
+    for (uint32_t i = 0; !status && i < args.n_chunk_attentions; ++i)
+        status =
+            watch_chunks(call, args.chunk_attentions[i], &engine_.pool, &engine_.attend_scratch);
     return status;
 }
 

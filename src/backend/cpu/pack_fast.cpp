@@ -134,7 +134,7 @@ class Packer {
         return make_parameters({exact_half(low), exact_half(high)}, shape_.metadata, margin);
     }
     void store_parameter(uint8_t *array, uint32_t index, uint32_t bits) const {
-        const uint32_t n_bytes = parameter_bytes(shape_.metadata);
+        const uint32_t n_bytes = bytes_of_parameter(shape_.metadata);
         std::memcpy(array + uint64_t{index} * n_bytes, &bits, n_bytes);
     }
 

@@ -57,7 +57,7 @@ void decode_rows(const AttendCall &args, const BatchSequence &sequence, uint32_t
                  uint64_t n_tokens, const Decoded &out) {
     const uint64_t head_dim = args.layer.head_dim;
     for (uint32_t r = 0; r < sequence.n_attended; ++r) {
-        const Block &row = *sequence.rows[r];
+        const Block &row = *sequence.blocks[r];
         if (row.first_token >= n_tokens)
             break;
         const uint64_t rest = n_tokens - row.first_token;

@@ -62,7 +62,7 @@ void shrink_half(const ShrinkItem &item, const uint8_t *source, uint8_t *target)
 }  // namespace
 
 void shrink_item(const ShrinkItem &item) {
-    for (uint32_t h = 0; h < item.n_halves; ++h) {
+    for (uint32_t h = 0; h < item.n_pages; ++h) {
         const uint64_t offset = uint64_t{h} * item.stride_bytes;
         shrink_half(item, reinterpret_cast<const uint8_t *>(item.source + offset),
                     reinterpret_cast<uint8_t *>(item.target + offset));

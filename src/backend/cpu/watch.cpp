@@ -101,7 +101,7 @@ class Watching {
                 mass += double{own[c].sum} * std::exp2(double{own[c].top} - double{total[c].top}) /
                         double{total[c].sum};
         }
-        float *out = reinterpret_cast<float *>(watch_.masses) + chunk;
+        float *out = reinterpret_cast<float *>(watch_.scores) + chunk;
         const double before = watch_.is_first && !first_unit ? 0 : double{*out};
         *out = static_cast<float>(before + mass * double{watch_.weight});
     }
@@ -145,7 +145,7 @@ class Watching {
 
     void weigh_chunk(uint32_t unit, uint32_t chunk, uint32_t *row, const Scratch &scratch,
                      Part *parts) const {
-        const uint64_t page_tokens = sequence_.rows[watch_.first_row]->capacity_tokens;
+        const uint64_t page_tokens = sequence_.blocks[watch_.first_block]->capacity_tokens;
         const uint64_t begin = uint64_t{chunk} * watch_.chunk_tokens;
         const uint64_t end = begin + watch_.chunk_tokens;
         std::fill(parts, parts + kAttentionScoreColumns, kNothing);
@@ -198,7 +198,7 @@ class Watching {
     }
 
     void read_keys(uint32_t kv_head, uint32_t page, const Scratch &scratch) const {
-        const Block &row = *sequence_.rows[watch_.first_row + page];
+        const Block &row = *sequence_.blocks[watch_.first_block + page];
         const PageEntry &entry = row.entries[args_.first_entry + kv_head];
         const PageFormat &half = args_.classes[entry.key_format];
         const auto *payload = reinterpret_cast<const uint8_t *>(entry.key_payload);
@@ -211,7 +211,7 @@ class Watching {
 
     // Of the context; behind them a page may have none yet.
     uint32_t context_tokens(uint32_t page) const {
-        const uint64_t page_tokens = sequence_.rows[watch_.first_row]->capacity_tokens;
+        const uint64_t page_tokens = sequence_.blocks[watch_.first_block]->capacity_tokens;
         const uint64_t rest = uint64_t{watch_.n_chunks} * watch_.chunk_tokens - page * page_tokens;
         return static_cast<uint32_t>(std::min(rest, page_tokens));
     }
@@ -266,8 +266,8 @@ lk_status watch_chunks(const AttendCall &args, const ChunkAttention &watch, Thre
         return fail(LK_E_NOMEM, "no memory to watch chunks with %u threads", pool->size());
     const Watching watching(args, watch);
     const uint32_t n_spans = watching.n_spans();
-    for (uint32_t first = 0; first < watching.n_units(); first += watch.max_units) {
-        const uint32_t n = std::min(watch.max_units, watching.n_units() - first);
+    for (uint32_t first = 0; first < watching.n_units(); first += watch.max_tiles) {
+        const uint32_t n = std::min(watch.max_tiles, watching.n_units() - first);
         pool->parallel_for(n * n_spans, [&](uint32_t i, uint32_t thread) {
             const Scratch own =
                 cut_scratch(scratch->threads.data() + thread * floats, args.layer.head_dim);

@@ -110,7 +110,7 @@ void CudaCache::fill_view() {
     const device::StepAddresses tables = state_.addresses();
     view_.header = at<StepHeader>(tables.header);
     view_.sequences = at<SequenceInfo>(tables.sequences);
-    view_.rows = at<BlockInfo>(tables.rows);
+    view_.blocks = at<BlockInfo>(tables.blocks);
     view_.ancestors = at<uint64_t>(tables.ancestors);
     view_.positions = at<uint32_t>(tables.positions);
     view_.classes = at<FormatInfo>(state_.constants().classes());
@@ -234,8 +234,8 @@ lk_status CudaCache::attend(const AttendArgs &args) {
     const device::StepShape &shape = state_.shape();
     const bool is_short = !shape.is_staged && rules_.takes(args.layer_index, shape.max_new);
     lk_status status = checked(is_short ? decode(args) : tile(args), "attending a layer");
-    for (uint32_t i = 0; !status && i < args.n_watches; ++i)
-        status = checked(score_attention(args, args.watches[i]), "watching chunks");
+    for (uint32_t i = 0; !status && i < args.n_chunk_attentions; ++i)
+        status = checked(score_attention(args, args.chunk_attentions[i]), "watching chunks");
     return status;
 }
 
@@ -289,14 +289,14 @@ cudaError_t CudaCache::score_attention(const AttendArgs &args, const ChunkAttent
     own.first_query = request.first_query;
     own.n_queries = request.n_queries;
     own.n_tiles = attention_score_tiles(args.layer, request.n_queries);
-    own.first_row = request.first_row;
+    own.first_block = request.first_block;
     own.page_tokens = layout_.page_tokens;
     own.chunk_tokens = request.chunk_tokens;
     own.n_chunks = request.n_chunks;
-    own.max_work_tiles = request.max_units;
+    own.max_work_tiles = request.max_tiles;
     own.is_first = request.is_first != 0;
     own.weight = request.weight;
-    own.scores = at<float>(request.masses);
+    own.scores = at<float>(request.scores);
     own.partials = at<float2>(request.partials);
     return launch_attention_scores(own, stream_);
 }
@@ -313,7 +313,7 @@ lk_status CudaCache::pack(const PackItem *items, uint32_t n_items) {
     });
 }
 
-lk_status CudaCache::reopen(const DequantizeItem *items, uint32_t n_items) {
+lk_status CudaCache::dequantize(const DequantizeItem *items, uint32_t n_items) {
     const DeviceScope scope(device_);
     return jobs_.run(layout_, items, n_items, [&](const DequantizeItem *, uint32_t n) {
         const lk_status status = upload_.send();
@@ -351,7 +351,7 @@ lk_status CudaCache::shrink(const ShrinkItem *items, uint32_t n_items) {
         const lk_status status = upload_.send();
         return status ? status
                       : checked(launch_shrink(at<ShrinkJob>(jobs_.address()), n,
-                                              device::most_halves(runs, n), stream_),
+                                              device::most_pages(runs, n), stream_),
                                 "shrinking pages");
     });
 }

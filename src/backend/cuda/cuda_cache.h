@@ -35,7 +35,7 @@ class CudaCache final : public CacheDevice {
     lk_status begin(const Batch &batch) override;
     lk_status append(const AppendArgs &args) override;
     lk_status pack(const PackItem *items, uint32_t n_items) override;
-    lk_status reopen(const DequantizeItem *items, uint32_t n_items) override;
+    lk_status dequantize(const DequantizeItem *items, uint32_t n_items) override;
     lk_status download(const SlotCopy *items, uint32_t n_items) override;
     lk_status upload(const SlotCopy *items, uint32_t n_items) override;
     lk_status move(const MoveItem *items, uint32_t n_items) override;

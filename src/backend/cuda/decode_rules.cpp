@@ -21,15 +21,15 @@ uint32_t rounded_metadata(const PageLayout &shape) {
 
 uint32_t kind_of_class(const PageFormat &half) {
     const FormatInfo info = device::class_info(half, half.permutation ? 1 : 0);
-    if (!info.is_direct)
+    if (!info.is_native)
         return kDecodeNone;
     if (info.strips[kPlane1])
         return kDecodeGrouped;
-    if (info.is_raw || (info.number_bytes == parameter_bytes(Metadata::kF16) &&
+    if (info.is_raw || (info.parameter_bytes == bytes_of_parameter(Metadata::kF16) &&
                         info.n_groups == 1 && !info.n_shared))
         return kDecodePlain;
     const bool is_f8_by_32 =
-        info.number_bytes == parameter_bytes(Metadata::kF8) && info.group == 32 && !info.permutes;
+        info.parameter_bytes == bytes_of_parameter(Metadata::kF8) && info.group == 32 && !info.permutes;
     return is_f8_by_32 ? kDecodeF8By32 : kDecodeGrouped;
 }
 
@@ -57,8 +57,8 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         Layer layer = {view.n_query_heads / view.n_kv_heads, view.head_dim, kDecodePlain, 0, 0};
         for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
             const EntryFormats &entry = layout.entry_formats[layout.first_entries[l] + head];
-            const PageFormat &key = layout.classes[entry.packed_key];
-            const PageFormat &value = layout.classes[entry.packed_value];
+            const PageFormat &key = layout.formats[entry.packed_key];
+            const PageFormat &value = layout.formats[entry.packed_value];
             // A work item reads one order of channels for all pages that have none of their own.
             const uint32_t order = entry.ordered_key == kNoFormat ? kDecodeNone : kDecodePlain;
             layer.kind = std::max({layer.kind, kind_of_class(key), kind_of_class(value), order});
@@ -69,8 +69,8 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         }
         const LayerFormats more =
             layout.layer_formats ? layout.layer_formats[l] : LayerFormats{nullptr, 0, 0};
-        for (uint32_t c = 0; c < more.n_classes; ++c) {
-            const PageFormat &half = layout.classes[more.classes[c]];
+        for (uint32_t c = 0; c < more.n_formats; ++c) {
+            const PageFormat &half = layout.formats[more.formats[c]];
             uint32_t &metadata = half.layout.side == Side::kKey ? layer.key_metadata_bytes
                                                                 : layer.value_metadata_bytes;
             layer.kind = std::max(layer.kind, kind_of_class(half));
@@ -78,8 +78,8 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         }
         // Split-k columns lay out queries for one class of keys: pages of several with FP8 numbers
         // go through tile attention, which takes each as its class says.
-        for (uint32_t c = 0; c < more.n_classes; ++c)
-            if (layout.classes[more.classes[c]].layout.metadata == Metadata::kF8)
+        for (uint32_t c = 0; c < more.n_formats; ++c)
+            if (layout.formats[more.formats[c]].layout.metadata == Metadata::kF8)
                 layer.kind = kDecodeNone;
         layers_[l] = layer;
     }

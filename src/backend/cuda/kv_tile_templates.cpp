@@ -11,8 +11,8 @@ namespace {
 KvTileTemplate page_template(const CacheLayout &layout, const device::CacheTables &constants,
                              const EntryFormats &classes) {
     KvTileTemplate page{};
-    fill_side(&page.kv_tile, device::class_info(layout.classes[classes.packed_key], 0), 0);
-    fill_side(&page.kv_tile, device::class_info(layout.classes[classes.packed_value], 0), 1);
+    fill_side(&page.kv_tile, device::class_info(layout.formats[classes.packed_key], 0), 0);
+    fill_side(&page.kv_tile, device::class_info(layout.formats[classes.packed_value], 0), 1);
     if (classes.ordered_key != kNoFormat)
         page.permutation = constants.permutation(layout, classes.ordered_key);
     page.key_format = classes.packed_key;

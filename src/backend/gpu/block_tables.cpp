@@ -18,7 +18,7 @@ static_assert(sizeof(Entry) == sizeof(PageEntry) &&
 namespace {
 
 constexpr uint64_t kGrowBytes = 1u << 20;
-constexpr uint64_t kBlockRows = 16;  // at least
+constexpr uint64_t kGrowBlocks = 16;  // at least
 
 }  // namespace
 
@@ -28,65 +28,66 @@ BlockTables::~BlockTables() {
 }
 
 void BlockTables::open(uint32_t n_entries, TableMemory *memory) {
-    row_bytes_ = uint64_t{n_entries} * sizeof(Entry);
+    block_bytes_ = uint64_t{n_entries} * sizeof(Entry);
     memory_ = memory;
 }
 
 // The lists grow with the tables, so that dropping and marking cannot fail.
 lk_status BlockTables::grow() {
-    const uint64_t fitting = kGrowBytes / row_bytes_;
-    const uint64_t n = fitting > kBlockRows ? fitting : kBlockRows;
-    const uint64_t n_rows = n_rows_ + n;
-    if (!free_.reserve(n_rows) || !stale_.reserve(n_rows) || !blocks_.reserve(blocks_.size() + 1))
-        return fail(LK_E_NOMEM, "no memory for the lists of %llu rows",
-                    static_cast<unsigned long long>(n_rows));
+    const uint64_t fitting = kGrowBytes / block_bytes_;
+    const uint64_t n = fitting > kGrowBlocks ? fitting : kGrowBlocks;
+    const uint64_t n_blocks = n_blocks_ + n;
+    if (!free_.reserve(n_blocks) || !stale_.reserve(n_blocks) ||
+        !blocks_.reserve(blocks_.size() + 1))
+        return fail(LK_E_NOMEM, "no memory for the lists of %llu blocks",
+                    static_cast<unsigned long long>(n_blocks));
     uint64_t block = 0;
-    const lk_status status = memory_->allocate(n * row_bytes_, "page tables", &block);
+    const lk_status status = memory_->allocate(n * block_bytes_, "page tables", &block);
     if (status)
         return status;
     blocks_.push(block);
     for (uint64_t i = n; i--;)
-        free_.push(block + i * row_bytes_);
-    n_rows_ = n_rows;
+        free_.push(block + i * block_bytes_);
+    n_blocks_ = n_blocks;
     return LK_OK;
 }
 
-lk_status BlockTables::add(Block *row) {
+lk_status BlockTables::add(Block *block) {
     const lk_status status = free_.empty() ? grow() : LK_OK;
     if (status)
         return status;
-    row->device_entries = free_.back();
+    block->device_entries = free_.back();
     free_.pop();
-    mark_stale(row);
+    mark_stale(block);
     return LK_OK;
 }
 
-void BlockTables::drop(Block *row) {
-    size_t i = row->is_stale ? stale_.size() : 0;
-    while (i && stale_[i - 1] != row)
+void BlockTables::drop(Block *block) {
+    size_t i = block->is_stale ? stale_.size() : 0;
+    while (i && stale_[i - 1] != block)
         --i;
     if (i)
         stale_.swap_remove(i - 1);
-    free_.push(row->device_entries);
-    row->device_entries = 0;
-    row->is_stale = 0;
+    free_.push(block->device_entries);
+    block->device_entries = 0;
+    block->is_stale = 0;
 }
 
-void BlockTables::mark_stale(Block *row) {
-    if (row->is_stale)
+void BlockTables::mark_stale(Block *block) {
+    if (block->is_stale)
         return;
-    row->is_stale = 1;
-    stale_.push(row);
+    block->is_stale = 1;
+    stale_.push(block);
 }
 
 lk_status BlockTables::send() {
-    for (const Block *row : stale_) {
-        const lk_status status = memory_->put(row->device_entries, row->entries, row_bytes_);
+    for (const Block *block : stale_) {
+        const lk_status status = memory_->put(block->device_entries, block->entries, block_bytes_);
         if (status)
             return status;
     }
-    for (Block *row : stale_)
-        row->is_stale = 0;
+    for (Block *block : stale_)
+        block->is_stale = 0;
     stale_.clear();
     return LK_OK;
 }

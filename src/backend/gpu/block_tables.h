@@ -21,18 +21,18 @@ class BlockTables {
 
     void open(uint32_t n_entries, TableMemory *memory);
     // Give the block a table, which is stale until the next send().
-    lk_status add(Block *row);
+    lk_status add(Block *block);
     // Its table may be another block's at once: what is queued runs before what is sent later.
-    void drop(Block *row);
-    void mark_stale(Block *row);
+    void drop(Block *block);
+    void mark_stale(Block *block);
     lk_status send();
 
   private:
     lk_status grow();
 
     TableMemory *memory_ = nullptr;
-    uint64_t row_bytes_ = 0;
-    uint64_t n_rows_ = 0;     // tables
+    uint64_t block_bytes_ = 0;
+    uint64_t n_blocks_ = 0;   // tables
     Array<uint64_t> blocks_;  // addresses
     Array<uint64_t> free_;    // the next one last
     Array<Block *> stale_;

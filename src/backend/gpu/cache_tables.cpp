@@ -17,7 +17,7 @@ uint64_t key_bytes(const LayerView &layer, const float *parameters) {
     return parameters ? uint64_t{layer.n_kv_heads} * layer.head_dim * sizeof(float) : 0;
 }
 
-uint64_t number_bytes(const LayerView &layer) {
+uint64_t bytes_of_parameter(const LayerView &layer) {
     return sink_bytes(layer) + key_bytes(layer, layer.key_centers) +
            key_bytes(layer, layer.key_scales) + key_bytes(layer, layer.key_inverses);
 }
@@ -50,7 +50,7 @@ FormatInfo class_info(const PageFormat &half, uint64_t permutation) {
     info.n_ranked = half.n_ranked;
     info.is_value = layout.side == Side::kValue;
     info.is_token_axis = layout.axis == Axis::kToken;
-    info.number_bytes = static_cast<uint8_t>(parameter_bytes(layout.metadata));
+    info.parameter_bytes = static_cast<uint8_t>(bytes_of_parameter(layout.metadata));
     info.permutes = layout.permutes;
     info.ranking = static_cast<uint8_t>(half.ranking);
     info.is_raw = layout.is_raw();
@@ -58,32 +58,32 @@ FormatInfo class_info(const PageFormat &half, uint64_t permutation) {
         info.strips[p] = static_cast<uint8_t>(layout.strips[p]);
     info.by_deviation = half.ranges.one_bit == OneBit::kDeviation;
     info.clip_margin = clip_margin(half.ranges.clip);
-    info.is_direct = is_native_format(info);
+    info.is_native = is_native_format(info);
     return info;
 }
 
 uint64_t CacheTables::permutation(const CacheLayout &layout, uint32_t class_index) const {
-    const uint64_t first = uint64_t{layout.n_classes} * sizeof(FormatInfo);
-    return layout.classes[class_index].permutation
+    const uint64_t first = uint64_t{layout.n_formats} * sizeof(FormatInfo);
+    return layout.formats[class_index].permutation
                ? table_.address() + first + uint64_t{class_index} * LK_MAX_HEAD_DIM
                : 0;
 }
 
 lk_status CacheTables::open(const CacheLayout &layout, TableMemory *memory) {
-    const uint64_t permutations = uint64_t{layout.n_classes} * sizeof(FormatInfo);
-    uint64_t next = permutations + uint64_t{layout.n_classes} * LK_MAX_HEAD_DIM;
+    const uint64_t permutations = uint64_t{layout.n_formats} * sizeof(FormatInfo);
+    uint64_t next = permutations + uint64_t{layout.n_formats} * LK_MAX_HEAD_DIM;
     uint64_t bytes = next;
     for (uint32_t l = 0; l < layout.n_layers; ++l)
-        bytes += number_bytes(layout.layers[l]);
+        bytes += bytes_of_parameter(layout.layers[l]);
     Array<uint8_t> image(allocator_);
     if (!image.resize(bytes) || !layers_.resize(layout.n_layers))
         return fail(LK_E_NOMEM, "no memory for the tables of %u classes and %u layers",
-                    layout.n_classes, layout.n_layers);
+                    layout.n_formats, layout.n_layers);
     lk_status status = table_.open(memory, bytes, "the tables of a cache");
     if (status)
         return status;
-    for (uint32_t c = 0; c < layout.n_classes; ++c) {
-        const PageFormat &half = layout.classes[c];
+    for (uint32_t c = 0; c < layout.n_formats; ++c) {
+        const PageFormat &half = layout.formats[c];
         const uint64_t at = permutations + uint64_t{c} * LK_MAX_HEAD_DIM;
         const FormatInfo info = class_info(half, permutation(layout, c));
         std::memcpy(image.data() + c * sizeof info, &info, sizeof info);

@@ -24,7 +24,7 @@ StepShape shape_of(const Batch &batch) {
 
 lk_status DeviceState::open(const CacheLayout &layout, const SplitRules &rules, TableMemory *memory,
                             ReportMemory *report) {
-    rows_.open(layout.n_entries, memory);
+    blocks_.open(layout.n_entries, memory);
     if (!splits_.open(layout, rules))
         return fail(LK_E_NOMEM, "no memory for the work items of %u sequences",
                     layout.max_sequences);
@@ -36,36 +36,36 @@ lk_status DeviceState::open(const CacheLayout &layout, const SplitRules &rules, 
     return status;
 }
 
-lk_status DeviceState::block_create(Block *row) {
-    rows_changed_ = true;
-    return rows_.add(row);
+lk_status DeviceState::block_create(Block *block) {
+    blocks_changed_ = true;
+    return blocks_.add(block);
 }
 
-void DeviceState::block_destroy(Block *row) {
-    rows_changed_ = true;
-    rows_.drop(row);
+void DeviceState::block_destroy(Block *block) {
+    blocks_changed_ = true;
+    blocks_.drop(block);
 }
 
-void DeviceState::entries_changed(Block *row) {
-    rows_changed_ = true;
-    rows_.mark_stale(row);
+void DeviceState::entries_changed(Block *block) {
+    blocks_changed_ = true;
+    blocks_.mark_stale(block);
 }
 
 lk_status DeviceState::begin(const Batch &batch) {
     const uint32_t serial = serial_ + 1;
-    lk_status status = step_.fill(batch, serial, rows_changed_);
+    lk_status status = step_.fill(batch, serial, blocks_changed_);
     if (status)
         return status;
-    splits_changed_ = splits_.plan(batch, rows_changed_) || splits_changed_;
+    splits_changed_ = splits_.plan(batch, blocks_changed_) || splits_changed_;
     status = faults_.begin(batch, serial);
     if (!status)
-        status = rows_.send();
+        status = blocks_.send();
     if (!status)
         status = step_.send(splits_changed_ ? &splits_ : nullptr);
     if (status)
         return status;
     serial_ = serial;
-    rows_changed_ = false;
+    blocks_changed_ = false;
     splits_changed_ = false;
     shape_ = shape_of(batch);
     return LK_OK;

@@ -27,7 +27,7 @@ class DeviceState {
   public:
     explicit DeviceState(const Allocator &allocator)
         : tables_(allocator),
-          rows_(allocator),
+          blocks_(allocator),
           step_(allocator),
           splits_(allocator),
           faults_(allocator) {}
@@ -37,9 +37,9 @@ class DeviceState {
                    ReportMemory *report);
 
     // As CacheDevice's.
-    lk_status block_create(Block *row);
-    void block_destroy(Block *row);
-    void entries_changed(Block *row);
+    lk_status block_create(Block *block);
+    void block_destroy(Block *block);
+    void entries_changed(Block *block);
     lk_status begin(const Batch &batch);
     void report(DataReport *out) const { faults_.read(out); }
     void clear_report() { faults_.clear(); }
@@ -52,13 +52,13 @@ class DeviceState {
 
   private:
     CacheTables tables_;
-    BlockTables rows_;
+    BlockTables blocks_;
     StepTables step_;
     Splits splits_;
     FaultLog faults_;
     StepShape shape_{};
     uint32_t serial_ = 0;
-    bool rows_changed_ = true;     // since the last begin(): rows came, went or have other entries
+    bool blocks_changed_ = true;  // since the last begin(): blocks came, went or have other entries
     bool splits_changed_ = false;  // since they were sent
 };
 

@@ -9,7 +9,7 @@ namespace device {
 namespace {
 
 uint32_t index_of(const CacheLayout &layout, const PageFormat *half) {
-    return static_cast<uint32_t>(half - layout.classes);
+    return static_cast<uint32_t>(half - layout.formats);
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ static_assert(sizeof(ShrinkJob) == sizeof(ShrinkItem) &&
                   offsetof(ShrinkJob, target) == offsetof(ShrinkItem, target) &&
                   offsetof(ShrinkJob, stride_bytes) == offsetof(ShrinkItem, stride_bytes) &&
                   offsetof(ShrinkJob, tail_bytes) == offsetof(ShrinkItem, tail_bytes) &&
-                  offsetof(ShrinkJob, n_halves) == offsetof(ShrinkItem, n_halves) &&
+                  offsetof(ShrinkJob, n_pages) == offsetof(ShrinkItem, n_pages) &&
                   offsetof(ShrinkJob, n_strips) == offsetof(ShrinkItem, n_strips) &&
                   offsetof(ShrinkJob, bits) == offsetof(ShrinkItem, bits) &&
                   offsetof(ShrinkJob, page_tokens) == offsetof(ShrinkItem, page_tokens),
@@ -83,10 +83,10 @@ PackExtent extent_of(const PackItem *items, uint32_t n_items) {
     return extent;
 }
 
-uint32_t most_halves(const ShrinkItem *items, uint32_t n_items) {
+uint32_t most_pages(const ShrinkItem *items, uint32_t n_items) {
     uint32_t most = 0;
     for (uint32_t i = 0; i < n_items; ++i)
-        most = std::max<uint32_t>(most, items[i].n_halves);
+        most = std::max<uint32_t>(most, items[i].n_pages);
     return most;
 }
 

@@ -71,7 +71,7 @@ struct PackExtent {
     uint32_t page_tokens;
 };
 PackExtent extent_of(const PackItem *items, uint32_t n_items);
-uint32_t most_halves(const ShrinkItem *items, uint32_t n_items);
+uint32_t most_pages(const ShrinkItem *items, uint32_t n_items);
 uint32_t most_channels(const StatItem *items, uint32_t n_items);
 
 }  // namespace device

@@ -11,8 +11,8 @@ namespace {
 
 constexpr uint32_t kMaxRounds = 6;  // items that a worker takes one after the other, at most
 constexpr uint32_t kHeaderBytes = 16;
-constexpr uint32_t kRowTiles = LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS;  // of a row, at most
-constexpr uint32_t kFewRawRows = 8;  // that sinks and a recent window are
+constexpr uint32_t kBlockTiles = LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS;  // of a block, at most
+constexpr uint32_t kFewRawBlocks = 8;  // that sinks and a recent window are
 
 uint32_t columns_of(const BatchSequence &sequence, const LayerView &layer) {
     return sequence.n_new * (layer.n_query_heads / layer.n_kv_heads);
@@ -26,17 +26,17 @@ Splits::Splits(const Allocator &allocator)
       block_(allocator),
       work_tiles_(allocator),
       planned_(allocator),
-      first_rows_(allocator) {}
+      first_blocks_(allocator) {}
 
 bool Splits::same_kind(uint32_t a, uint32_t b) const {
     const LayerView &x = layout_.layers[a];
     const LayerView &y = layout_.layers[b];
-    const LayerFormats *classes = layout_.layer_formats;
-    if (a != b && classes && (classes[a].shrinks || classes[b].shrinks))
+    const LayerFormats *formats = layout_.layer_formats;
+    if (a != b && formats && (formats[a].shrinks || formats[b].shrinks))
         return false;
-    if (classes && (classes[a].n_classes != classes[b].n_classes ||
-                    !std::equal(classes[a].classes, classes[a].classes + classes[a].n_classes,
-                                classes[b].classes)))
+    if (formats && (formats[a].n_formats != formats[b].n_formats ||
+                    !std::equal(formats[a].formats, formats[a].formats + formats[a].n_formats,
+                                formats[b].formats)))
         return false;
     return x.n_query_heads == y.n_query_heads && x.n_kv_heads == y.n_kv_heads &&
            x.head_dim == y.head_dim && x.window_tokens == y.window_tokens &&
@@ -85,46 +85,47 @@ bool Splits::open(const CacheLayout &layout, const SplitRules &rules) {
         kinds_[k].split.items_offset = k * each + kHeaderBytes;
     }
     return block_.resize(kinds_.size() * each) && work_tiles_.resize(uint64_t{sequences} * heads) &&
-           planned_.reserve(sequences) && first_rows_.reserve(sequences);
+           planned_.reserve(sequences) && first_blocks_.reserve(sequences);
 }
 
-bool Splits::is_raw(const Block &row, uint32_t entry) const {
-    const PageEntry &e = row.entries[entry];
-    return layout_.classes[e.key_format].layout.is_raw() &&
-           layout_.classes[e.value_format].layout.is_raw();
+bool Splits::is_raw(const Block &block, uint32_t entry) const {
+    const PageEntry &e = block.entries[entry];
+    return layout_.formats[e.key_format].layout.is_raw() &&
+           layout_.formats[e.value_format].layout.is_raw();
 }
 
-uint64_t Splits::row_bytes(const BatchSequence &sequence, const Block &row, uint32_t entry) const {
-    const PageLayout &key = layout_.classes[row.entries[entry].key_format].layout;
-    const PageLayout &value = layout_.classes[row.entries[entry].value_format].layout;
-    if (!is_raw(row, entry))
+uint64_t Splits::block_bytes(const BatchSequence &sequence, const Block &block,
+                             uint32_t entry) const {
+    const PageLayout &key = layout_.formats[block.entries[entry].key_format].layout;
+    const PageLayout &value = layout_.formats[block.entries[entry].value_format].layout;
+    if (!is_raw(block, entry))
         return payload_bytes(key) + metadata_bytes(key) + payload_bytes(value) +
                metadata_bytes(value);
-    const uint64_t rest = sequence.n_history + sequence.n_new - row.first_token;
-    const uint64_t tokens = rest < row.capacity_tokens ? rest : row.capacity_tokens;
+    const uint64_t rest = sequence.n_history + sequence.n_new - block.first_token;
+    const uint64_t tokens = rest < block.capacity_tokens ? rest : block.capacity_tokens;
     return round_up(tokens, LK_TILE_TOKENS) * key.head_dim * 4;
 }
 
-// Blocks visible to the step's tokens, in runs of raw and of packed ones. Raw rows between packed
+// Blocks visible to the step's tokens, in runs of raw and of packed ones. Raw blocks between packed
 // ones are full pages and go with them.
-Splits::WorkTileRows Splits::find_rows(const BatchSequence &sequence, const LayerView &layer,
-                                       uint32_t entry) const {
+Splits::WorkTileBlocks Splits::find_blocks(const BatchSequence &sequence, const LayerView &layer,
+                                           uint32_t entry) const {
     const auto hidden = [&](uint32_t r) {
-        const Block &row = *sequence.rows[r];
-        return layer.window_tokens && row.first_token >= layer.window_sink_tokens &&
-               row.first_token + row.capacity_tokens + layer.window_tokens <=
+        const Block &block = *sequence.blocks[r];
+        return layer.window_tokens && block.first_token >= layer.window_sink_tokens &&
+               block.first_token + block.capacity_tokens + layer.window_tokens <=
                    sequence.n_history + 1;
     };
-    WorkTileRows work_tile{};
+    WorkTileBlocks work_tile{};
     uint32_t first = 0;
     const uint32_t n = sequence.n_attended;
-    while (first < n && !hidden(first) && is_raw(*sequence.rows[first], entry))
+    while (first < n && !hidden(first) && is_raw(*sequence.blocks[first], entry))
         ++first;
     work_tile.raw[0] = {0, first, 0};
     while (first < n && hidden(first))
         ++first;
     uint32_t last = n;
-    while (last > first && is_raw(*sequence.rows[last - 1], entry))
+    while (last > first && is_raw(*sequence.blocks[last - 1], entry))
         --last;
     work_tile.packed = {first, last, 0};
     work_tile.raw[1] = {last, n, 0};
@@ -132,15 +133,15 @@ Splits::WorkTileRows Splits::find_rows(const BatchSequence &sequence, const Laye
 }
 
 // Where nothing is packed, whole pages are better read a page at a time, once there are enough of
-// them: from the last run of raw rows, or after short blocks of sinks.
-void Splits::read_by_pages(const BatchSequence &sequence, WorkTileRows *work_tile) {
+// them: from the last run of raw blocks, or after short blocks of sinks.
+void Splits::read_by_pages(const BatchSequence &sequence, WorkTileBlocks *work_tile) {
     const auto is_page = [&](uint32_t r) {
-        const Block &row = *sequence.rows[r];
-        return row.capacity_tokens == LK_MAX_PAGE_TOKENS &&
-               row.first_token + LK_MAX_PAGE_TOKENS <= sequence.n_history;
+        const Block &block = *sequence.blocks[r];
+        return block.capacity_tokens == LK_MAX_PAGE_TOKENS &&
+               block.first_token + LK_MAX_PAGE_TOKENS <= sequence.n_history;
     };
-    Rows &from = work_tile->raw[work_tile->raw[1].size() ? 1 : 0];
-    Rows pages = from;
+    BlockRun &from = work_tile->raw[work_tile->raw[1].size() ? 1 : 0];
+    BlockRun pages = from;
     while (pages.size() && !is_page(pages.begin))
         ++pages.begin;
     while (pages.size() && !is_page(pages.end - 1))
@@ -151,23 +152,23 @@ void Splits::read_by_pages(const BatchSequence &sequence, WorkTileRows *work_til
     const uint32_t end = from.end;
     from.end = pages.begin;
     if (&from == &work_tile->raw[1] && from.size())
-        work_tile->packed = {};  // short rows on both sides: left as they are
+        work_tile->packed = {};  // short blocks on both sides: left as they are
     else
         work_tile->raw[1] = {pages.end, end, 0};
     if (!work_tile->packed.size())
         from.end = end;
 }
 
-void Splits::count_bytes(const BatchSequence &sequence, uint32_t entry, WorkTileRows *work_tile) {
-    for (Rows *rows : {&work_tile->raw[0], &work_tile->raw[1], &work_tile->packed})
-        for (uint32_t r = rows->begin; r < rows->end; ++r)
-            rows->bytes += row_bytes(sequence, *sequence.rows[r], entry);
+void Splits::count_bytes(const BatchSequence &sequence, uint32_t entry, WorkTileBlocks *work_tile) {
+    for (BlockRun *blocks : {&work_tile->raw[0], &work_tile->raw[1], &work_tile->packed})
+        for (uint32_t r = blocks->begin; r < blocks->end; ++r)
+            blocks->bytes += block_bytes(sequence, *sequence.blocks[r], entry);
     for (uint32_t r = work_tile->packed.begin; r < work_tile->packed.end; ++r)
-        has_raw_pages_ = has_raw_pages_ || is_raw(*sequence.rows[r], entry);
+        has_raw_pages_ = has_raw_pages_ || is_raw(*sequence.blocks[r], entry);
 }
 
-uint64_t Splits::row_tiles(const WorkTileRows &work_tile) {
-    return uint64_t{kRowTiles} * (work_tile.raw[0].size() + work_tile.raw[1].size());
+uint64_t Splits::block_tiles(const WorkTileBlocks &work_tile) {
+    return uint64_t{kBlockTiles} * (work_tile.raw[0].size() + work_tile.raw[1].size());
 }
 
 // Pages of few bits take almost as many instructions as those of many. So where heads differ, a
@@ -175,11 +176,11 @@ uint64_t Splits::row_tiles(const WorkTileRows &work_tile) {
 void Splits::weigh() {
     uint64_t bytes = 0;
     uint64_t n_pages = 0;
-    for (const WorkTileRows &work_tile : work_tiles_) {
+    for (const WorkTileBlocks &work_tile : work_tiles_) {
         bytes += work_tile.packed.bytes;
         n_pages += work_tile.packed.size();
     }
-    for (WorkTileRows &work_tile : work_tiles_) {
+    for (WorkTileBlocks &work_tile : work_tiles_) {
         const uint64_t mean = n_pages ? bytes * work_tile.packed.size() / n_pages : 0;
         work_tile.cost =
             work_tile.raw[0].bytes + work_tile.raw[1].bytes + (work_tile.packed.bytes + mean) / 2;
@@ -193,8 +194,8 @@ void Splits::measure(const Batch &batch, const Kind &kind) {
     for (uint32_t s = 0; s < batch.n_sequences; ++s)
         for (uint32_t head = 0; head < layer.n_kv_heads; ++head) {
             const BatchSequence &sequence = batch.sequences[s];
-            WorkTileRows &work_tile = work_tiles_[uint64_t{s} * layer.n_kv_heads + head];
-            work_tile = find_rows(sequence, layer, first_entry + head);
+            WorkTileBlocks &work_tile = work_tiles_[uint64_t{s} * layer.n_kv_heads + head];
+            work_tile = find_blocks(sequence, layer, first_entry + head);
             const uint64_t n_raw = work_tile.raw[0].size() + work_tile.raw[1].size();
             if (!kind.split.shape.splits_packed_only && !work_tile.packed.size() &&
                 n_raw * work_tiles_.size() >= uint64_t{limits_.n_processors} * 16)
@@ -204,22 +205,23 @@ void Splits::measure(const Batch &batch, const Kind &kind) {
     weigh();
 }
 
-// As many times as each reader of n_parts items takes a KV tile, in the fewest items.
-uint32_t Splits::fewest_splits(const WorkTileRows &work_tile, uint32_t n_parts,
+// As many times as each reader of n_splits items takes a KV tile, in the fewest items.
+uint32_t Splits::fewest_splits(const WorkTileBlocks &work_tile, uint32_t n_splits,
                                uint32_t n_readers) {
     const uint32_t n_pages = work_tile.packed.size();
-    const uint64_t n_kv_tiles = n_pages ? n_pages : row_tiles(work_tile);
-    const uint64_t rounds = ceil_div(n_kv_tiles, uint64_t{n_parts} * n_readers);
+    const uint64_t n_kv_tiles = n_pages ? n_pages : block_tiles(work_tile);
+    const uint64_t rounds = ceil_div(n_kv_tiles, uint64_t{n_splits} * n_readers);
     return rounds ? static_cast<uint32_t>(ceil_div(n_kv_tiles, rounds * n_readers)) : 1;
 }
 
 // n_slots: items that all workers together take.
-uint32_t Splits::n_splits_of(const SplitShape &shape, const WorkTileRows &work_tile, uint64_t total,
-                             uint32_t n_slots) {
+uint32_t Splits::n_splits_of(const SplitShape &shape, const WorkTileBlocks &work_tile,
+                             uint64_t total, uint32_t n_slots) {
     const double share =
         static_cast<double>(work_tile.cost) * n_slots / static_cast<double>(total ? total : 1);
-    const uint32_t n_parts = share < 2 ? 1 : static_cast<uint32_t>(share);
-    return shape.splits_packed_only ? fewest_splits(work_tile, n_parts, shape.n_readers) : n_parts;
+    const uint32_t n_splits = share < 2 ? 1 : static_cast<uint32_t>(share);
+    return shape.splits_packed_only ? fewest_splits(work_tile, n_splits, shape.n_readers)
+                                    : n_splits;
 }
 
 // The cost of the busiest worker's items when work tiles are split for n_rounds items of each
@@ -229,7 +231,7 @@ double Splits::time_of(const SplitShape &shape, uint32_t n_tiles, uint64_t total
     double first = 0;  // of worker 0, which always has the most items
     double largest = 0;
     uint32_t at = 0;
-    for (const WorkTileRows &work_tile : work_tiles_) {
+    for (const WorkTileBlocks &work_tile : work_tiles_) {
         const uint32_t n_splits = n_splits_of(shape, work_tile, total, n_rounds * shape.n_workers);
         const double each = static_cast<double>(work_tile.cost) / n_splits + shape.item_bytes;
         largest = each > largest ? each : largest;
@@ -241,42 +243,43 @@ double Splits::time_of(const SplitShape &shape, uint32_t n_tiles, uint64_t total
 }
 
 // Readers take pages in rounds. Where an even share ends just before a full round, all splits but
-// the first, which has the raw rows, take full rounds; 0 where it does not.
-uint32_t Splits::quota_of(const WorkTileRows &work_tile, uint32_t n_parts, uint32_t n_readers) {
+// the first, which has the raw blocks, take full rounds; 0 where it does not.
+uint32_t Splits::quota_of(const WorkTileBlocks &work_tile, uint32_t n_splits, uint32_t n_readers) {
     const uint32_t n = work_tile.packed.size();
-    const auto quota = static_cast<uint32_t>(round_up(n / n_parts, n_readers));
-    const bool fits = quota * (n_parts - 1) <= n && n <= quota * n_parts;
-    return fits && n * 16 >= quota * n_parts * 15 ? quota : 0;
+    const auto quota = static_cast<uint32_t>(round_up(n / n_splits, n_readers));
+    const bool fits = quota * (n_splits - 1) <= n && n <= quota * n_splits;
+    return fits && n * 16 >= quota * n_splits * 15 ? quota : 0;
 }
 
-void Splits::split_by_rounds(const WorkTileRows &work_tile, WorkItem item, uint32_t n_parts,
+void Splits::split_by_rounds(const WorkTileBlocks &work_tile, WorkItem item, uint32_t n_splits,
                              uint32_t *n_items, const BatchSequence &sequence, uint32_t entry,
                              uint32_t n_readers, WorkItem *items) const {
-    const Rows *extents[3] = {&work_tile.raw[0], &work_tile.raw[1], &work_tile.packed};
-    const uint32_t quota = quota_of(work_tile, n_parts, n_readers);
-    const double each = static_cast<double>(work_tile.bytes()) / n_parts;
+    const BlockRun *extents[3] = {&work_tile.raw[0], &work_tile.raw[1], &work_tile.packed};
+    const uint32_t quota = quota_of(work_tile, n_splits, n_readers);
+    const double each = static_cast<double>(work_tile.bytes()) / n_splits;
     double done = 0;
     uint32_t kind = 0;
-    uint32_t row = extents[0]->begin;
-    for (uint32_t split = 0; split < n_parts; ++split) {
+    uint32_t block = extents[0]->begin;
+    for (uint32_t split = 0; split < n_splits; ++split) {
         uint32_t begin[3] = {0, 0, 0};
         uint32_t count[3] = {0, 0, 0};
-        const double limit = split + 1 == n_parts || quota ? HUGE_VAL : each * (split + 1);
+        const double limit = split + 1 == n_splits || quota ? HUGE_VAL : each * (split + 1);
         const uint32_t pages = !quota  ? work_tile.packed.size()
                                : split ? quota
-                                       : work_tile.packed.size() - quota * (n_parts - 1);
+                                       : work_tile.packed.size() - quota * (n_splits - 1);
         while (kind < 3) {
-            if (row == extents[kind]->end) {
+            if (block == extents[kind]->end) {
                 if (++kind < 3)
-                    row = extents[kind]->begin;
+                    block = extents[kind]->begin;
                 continue;
             }
-            const auto bytes = static_cast<double>(row_bytes(sequence, *sequence.rows[row], entry));
+            const auto bytes =
+                static_cast<double>(block_bytes(sequence, *sequence.blocks[block], entry));
             if (done + bytes / 2 > limit || (kind == 2 && count[2] == pages))
                 break;
-            begin[kind] = count[kind] ? begin[kind] : row;
+            begin[kind] = count[kind] ? begin[kind] : block;
             ++count[kind];
-            ++row;
+            ++block;
             done += bytes;
         }
         item.raw_begin[0] = begin[0];
@@ -285,68 +288,69 @@ void Splits::split_by_rounds(const WorkTileRows &work_tile, WorkItem item, uint3
         item.raw_count[1] = count[1];
         item.packed_begin = begin[2];
         item.packed_count = count[2];
-        item.part = static_cast<uint16_t>(split);
+        item.split = static_cast<uint16_t>(split);
         items[(*n_items)++] = item;
     }
 }
 
-// Chunks that stay at 16 bits make raw rows many, and long work for one split's readers.
-bool Splits::has_many_raw(const WorkTileRows &work_tile, uint32_t n_readers) {
+// Chunks that stay at 16 bits make raw blocks many, and long work for one split's readers.
+bool Splits::has_many_raw(const WorkTileBlocks &work_tile, uint32_t n_readers) {
     return work_tile.packed.size() &&
-           work_tile.raw[0].size() + work_tile.raw[1].size() > std::max(n_readers, kFewRawRows);
+           work_tile.raw[0].size() + work_tile.raw[1].size() > std::max(n_readers, kFewRawBlocks);
 }
 
-// Raw rows in equal numbers, packed ones at equal cost: half of a page's bytes and half of those of
-// the work tile's mean page, as weigh() has it.
-void Splits::split_evenly(const WorkTileRows &work_tile, WorkItem item, uint32_t n_parts,
+// Raw blocks in equal numbers, packed ones at equal cost: half of a page's bytes and half of those
+// of the work tile's mean page, as weigh() has it.
+void Splits::split_evenly(const WorkTileBlocks &work_tile, WorkItem item, uint32_t n_splits,
                           uint32_t *n_items, const BatchSequence &sequence, uint32_t entry,
                           WorkItem *items) const {
     const auto bytes = static_cast<double>(work_tile.packed.bytes);
     const double mean = bytes / work_tile.packed.size();
     double done = 0;
-    uint32_t row = work_tile.packed.begin;
-    for (uint32_t split = 0; split < n_parts; ++split) {
+    uint32_t block = work_tile.packed.begin;
+    for (uint32_t split = 0; split < n_splits; ++split) {
         for (uint32_t i = 0; i < 2; ++i) {
             const uint64_t n = work_tile.raw[i].size();
-            const auto begin = static_cast<uint32_t>(n * split / n_parts);
+            const auto begin = static_cast<uint32_t>(n * split / n_splits);
             item.raw_begin[i] = work_tile.raw[i].begin + begin;
-            item.raw_count[i] = static_cast<uint32_t>(n * (split + 1) / n_parts) - begin;
+            item.raw_count[i] = static_cast<uint32_t>(n * (split + 1) / n_splits) - begin;
         }
-        const double limit = split + 1 == n_parts ? HUGE_VAL : bytes * (split + 1) / n_parts;
-        item.packed_begin = row;
-        for (; row < work_tile.packed.end; ++row) {
-            const auto own = static_cast<double>(row_bytes(sequence, *sequence.rows[row], entry));
+        const double limit = split + 1 == n_splits ? HUGE_VAL : bytes * (split + 1) / n_splits;
+        item.packed_begin = block;
+        for (; block < work_tile.packed.end; ++block) {
+            const auto own =
+                static_cast<double>(block_bytes(sequence, *sequence.blocks[block], entry));
             const double cost = (own + mean) / 2;
             if (done + cost / 2 > limit)
                 break;
             done += cost;
         }
-        item.packed_count = row - item.packed_begin;
-        item.part = static_cast<uint16_t>(split);
+        item.packed_count = block - item.packed_begin;
+        item.split = static_cast<uint16_t>(split);
         items[(*n_items)++] = item;
     }
 }
 
-// All raw rows to each item, and packed ones in equal shares.
-void Splits::split_packed_only(const WorkTileRows &work_tile, WorkItem item, uint32_t n_parts,
+// All raw blocks to each item, and packed ones in equal shares.
+void Splits::split_packed_only(const WorkTileBlocks &work_tile, WorkItem item, uint32_t n_splits,
                                uint32_t *n_items, WorkItem *items) {
     for (uint32_t i = 0; i < 2; ++i) {
         item.raw_begin[i] = work_tile.raw[i].begin;
         item.raw_count[i] = work_tile.raw[i].size();
     }
-    for (uint32_t split = 0; split < n_parts; ++split) {
+    for (uint32_t split = 0; split < n_splits; ++split) {
         const uint64_t n = work_tile.packed.size();
-        const auto begin = static_cast<uint32_t>(n * split / n_parts);
+        const auto begin = static_cast<uint32_t>(n * split / n_splits);
         item.packed_begin = work_tile.packed.begin + begin;
-        item.packed_count = static_cast<uint32_t>(n * (split + 1) / n_parts) - begin;
-        item.part = static_cast<uint16_t>(split);
+        item.packed_count = static_cast<uint32_t>(n * (split + 1) / n_splits) - begin;
+        item.split = static_cast<uint16_t>(split);
         items[(*n_items)++] = item;
     }
 }
 
 // How often loops over the KV tiles of an item run, of the item that has most.
 void Splits::count_rounds(const WorkItem *items, Split *split) const {
-    split->n_kv_tiles = split->n_row_rounds = split->n_own_row_rounds = 0;
+    split->n_kv_tiles = split->n_f16_rounds = split->n_own_f16_rounds = 0;
     const SplitShape &shape = split->shape;
     for (uint32_t i = 0; i < split->n_items; ++i) {
         const WorkItem &item = items[i];
@@ -355,21 +359,21 @@ void Splits::count_rounds(const WorkItem *items, Split *split) const {
             std::max(split->n_kv_tiles, item.packed_count + (shape.splits_packed_only ? 0 : n_raw));
         if (!shape.splits_packed_only)
             continue;
-        const auto rounds = [&](uint64_t n_rows, uint32_t n_parts) {
+        const auto rounds = [&](uint64_t n_blocks, uint32_t n_splits) {
             return static_cast<uint32_t>(
-                ceil_div(n_rows * kRowTiles, uint64_t{n_parts} * shape.n_readers));
+                ceil_div(n_blocks * kBlockTiles, uint64_t{n_splits} * shape.n_readers));
         };
-        split->n_row_rounds = std::max(split->n_row_rounds, rounds(n_raw, item.n_parts));
+        split->n_f16_rounds = std::max(split->n_f16_rounds, rounds(n_raw, item.n_splits));
         if (has_raw_pages_)
-            split->n_own_row_rounds =
-                std::max(split->n_own_row_rounds, rounds(item.packed_count, 1));
+            split->n_own_f16_rounds =
+                std::max(split->n_own_f16_rounds, rounds(item.packed_count, 1));
     }
 }
 
 uint32_t Splits::copy_firsts(uint32_t n_items, WorkItem *items) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < n_items; ++i)
-        if (items[i].part == 0 && items[i].n_parts > 1)
+        if (items[i].split == 0 && items[i].n_splits > 1)
             items[n_items + n++] = items[i];
     return n;
 }
@@ -392,22 +396,22 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
     for (uint32_t s = 0; s < batch.n_sequences; ++s)
         for (uint32_t head = 0; head < layer.n_kv_heads; ++head) {
             const BatchSequence &sequence = batch.sequences[s];
-            const WorkTileRows &work_tile = work_tiles_[uint64_t{s} * layer.n_kv_heads + head];
+            const WorkTileBlocks &work_tile = work_tiles_[uint64_t{s} * layer.n_kv_heads + head];
             const uint32_t n_splits = n_splits_of(shape, work_tile, total, best * shape.n_workers);
             const uint32_t columns = columns_of(sequence, layer);
             const uint32_t width = shape.tile_columns;
             for (uint32_t tile = 0; tile * width < columns; ++tile, ++unit_index) {
                 WorkItem item{};
                 item.sequence = s;
-                item.first_row = first_rows_[s];
+                item.first_block = first_blocks_[s];
                 item.first_new = sequence.first_new;
                 item.n_new = static_cast<uint16_t>(sequence.n_new);
                 item.new_in_blocks = sequence.new_in_blocks != 0;
                 item.has_tree = sequence.parent != nullptr;
                 item.kv_head = static_cast<uint16_t>(head);
                 item.column_tile = static_cast<uint16_t>(tile);
-                item.n_parts = static_cast<uint16_t>(n_splits);
-                item.unit = unit_index;
+                item.n_splits = static_cast<uint16_t>(n_splits);
+                item.work_tile = unit_index;
                 item.first_partial = partial;
                 if (n_splits > 1)
                     partial += n_splits * limits_.max_tile_columns * (layer.head_dim + 2);
@@ -441,8 +445,8 @@ lk_status Splits::send(TableMemory *memory, uint64_t address) const {
     return status;
 }
 
-bool Splits::plan(const Batch &batch, bool rows_changed) {
-    bool is_same = !rows_changed && planned_.size() == batch.n_sequences;
+bool Splits::plan(const Batch &batch, bool blocks_changed) {
+    bool is_same = !blocks_changed && planned_.size() == batch.n_sequences;
     for (uint32_t s = 0; is_same && s < batch.n_sequences; ++s)
         is_same = planned_[s].id == batch.sequences[s].id &&
                   planned_[s].n_attended == batch.sequences[s].n_attended &&
@@ -451,11 +455,11 @@ bool Splits::plan(const Batch &batch, bool rows_changed) {
                   !planned_[s].parent == !batch.sequences[s].parent;
     if (is_same && !has_window_)
         return false;
-    uint32_t n_rows = 0;
-    (void)first_rows_.resize(batch.n_sequences);
+    uint32_t n_blocks = 0;
+    (void)first_blocks_.resize(batch.n_sequences);
     for (uint32_t s = 0; s < batch.n_sequences; ++s) {
-        first_rows_[s] = n_rows;
-        n_rows += batch.sequences[s].n_rows;
+        first_blocks_[s] = n_blocks;
+        n_blocks += batch.sequences[s].n_blocks;
     }
     for (Kind &kind : kinds_) {
         const LayerView &layer = layout_.layers[kind.layer];

@@ -53,9 +53,9 @@ struct Split {
     uint32_t n_kv_tiles;  // largest number of blocks of an item; only packed ones with
                           // splits_packed_only
     // With splits_packed_only: how many times each reader takes a tile of them, and of the raw
-    // ones among the packed rows of its own item.
-    uint32_t n_row_rounds;
-    uint32_t n_own_row_rounds;
+    // ones among the packed blocks of its own item.
+    uint32_t n_f16_rounds;
+    uint32_t n_own_f16_rounds;
     SplitShape shape;
 };
 
@@ -66,9 +66,9 @@ class Splits {
     // Sizes for the life of a cache; rules live as long. False without memory.
     bool open(const CacheLayout &layout, const SplitRules &rules);
 
-    // The work items of a step; rows_changed when rows came, went or changed since the last one.
-    // False when those in the block are right as they are.
-    bool plan(const Batch &batch, bool rows_changed);
+    // The work items of a step; blocks_changed when blocks came, went or changed since the last
+    // one. False when those in the block are right as they are.
+    bool plan(const Batch &batch, bool blocks_changed);
 
     // The items are put to a device block of bytes(), whose address stays.
     uint64_t bytes() const { return block_.size(); }
@@ -85,16 +85,16 @@ class Splits {
         uint32_t layer;  // one of them
         Split split;
     };
-    // One (sequence, KV head, column tile) and the rows that it reads.
-    struct Rows {
+    // One (sequence, KV head, column tile) and the blocks that it reads.
+    struct BlockRun {
         uint32_t begin;
         uint32_t end;
         uint64_t bytes;
         uint32_t size() const { return end - begin; }
     };
-    struct WorkTileRows {
-        Rows raw[2];
-        Rows packed;
+    struct WorkTileBlocks {
+        BlockRun raw[2];
+        BlockRun packed;
         uint64_t cost;  // as weigh() has it, in bytes
         uint64_t bytes() const { return raw[0].bytes + raw[1].bytes + packed.bytes; }
     };
@@ -102,33 +102,34 @@ class Splits {
     bool same_kind(uint32_t a, uint32_t b) const;
     bool add_kind(uint32_t layer);
     void measure(const Batch &batch, const Kind &kind);
-    WorkTileRows find_rows(const BatchSequence &sequence, const LayerView &layer,
-                           uint32_t entry) const;
+    WorkTileBlocks find_blocks(const BatchSequence &sequence, const LayerView &layer,
+                               uint32_t entry) const;
     void weigh();
-    void count_bytes(const BatchSequence &sequence, uint32_t entry, WorkTileRows *work_tile);
-    uint64_t row_bytes(const BatchSequence &sequence, const Block &row, uint32_t entry) const;
-    bool is_raw(const Block &row, uint32_t entry) const;
-    static void read_by_pages(const BatchSequence &sequence, WorkTileRows *work_tile);
-    static uint64_t row_tiles(const WorkTileRows &work_tile);
-    static uint32_t fewest_splits(const WorkTileRows &work_tile, uint32_t n_parts,
+    void count_bytes(const BatchSequence &sequence, uint32_t entry, WorkTileBlocks *work_tile);
+    uint64_t block_bytes(const BatchSequence &sequence, const Block &block, uint32_t entry) const;
+    bool is_raw(const Block &block, uint32_t entry) const;
+    static void read_by_pages(const BatchSequence &sequence, WorkTileBlocks *work_tile);
+    static uint64_t block_tiles(const WorkTileBlocks &work_tile);
+    static uint32_t fewest_splits(const WorkTileBlocks &work_tile, uint32_t n_splits,
                                   uint32_t n_readers);
-    static uint32_t n_splits_of(const SplitShape &shape, const WorkTileRows &work_tile,
+    static uint32_t n_splits_of(const SplitShape &shape, const WorkTileBlocks &work_tile,
                                 uint64_t total, uint32_t n_slots);
     double time_of(const SplitShape &shape, uint32_t n_tiles, uint64_t total,
                    uint32_t n_rounds) const;
     void write(const Batch &batch, Kind *kind, uint32_t n_tiles);
-    void split_by_rounds(const WorkTileRows &work_tile, WorkItem item, uint32_t n_parts,
+    void split_by_rounds(const WorkTileBlocks &work_tile, WorkItem item, uint32_t n_splits,
                          uint32_t *n_items, const BatchSequence &sequence, uint32_t entry,
                          uint32_t n_readers, WorkItem *items) const;
-    static bool has_many_raw(const WorkTileRows &work_tile, uint32_t n_readers);
-    void split_evenly(const WorkTileRows &work_tile, WorkItem item, uint32_t n_parts,
+    static bool has_many_raw(const WorkTileBlocks &work_tile, uint32_t n_readers);
+    void split_evenly(const WorkTileBlocks &work_tile, WorkItem item, uint32_t n_splits,
                       uint32_t *n_items, const BatchSequence &sequence, uint32_t entry,
                       WorkItem *items) const;
-    static void split_packed_only(const WorkTileRows &work_tile, WorkItem item, uint32_t n_parts,
+    static void split_packed_only(const WorkTileBlocks &work_tile, WorkItem item, uint32_t n_splits,
                                   uint32_t *n_items, WorkItem *items);
     void count_rounds(const WorkItem *items, Split *split) const;
     static uint32_t copy_firsts(uint32_t n_items, WorkItem *items);
-    static uint32_t quota_of(const WorkTileRows &work_tile, uint32_t n_parts, uint32_t n_readers);
+    static uint32_t quota_of(const WorkTileBlocks &work_tile, uint32_t n_splits,
+                             uint32_t n_readers);
 
     CacheLayout layout_{};
     const SplitRules *rules_ = nullptr;
@@ -137,13 +138,13 @@ class Splits {
     uint64_t partial_floats_ = 0;
     uint32_t n_counters_ = 0;
     bool has_window_ = false;
-    bool has_raw_pages_ = false;  // of the kind at work: among packed rows
+    bool has_raw_pages_ = false;  // of the kind at work: among packed blocks
     Array<Kind> kinds_;
-    Array<uint32_t> kind_of_;         // [layers]
-    Array<uint8_t> block_;            // [kinds]: count, then items
-    Array<WorkTileRows> work_tiles_;  // of the kind at work: [sequences][KV heads]
-    Array<BatchSequence> planned_;    // the batch of the items in the block
-    Array<uint32_t> first_rows_;      // of its sequences, in the step's rows
+    Array<uint32_t> kind_of_;           // [layers]
+    Array<uint8_t> block_;              // [kinds]: count, then items
+    Array<WorkTileBlocks> work_tiles_;  // of the kind at work: [sequences][KV heads]
+    Array<BatchSequence> planned_;      // the batch of the items in the block
+    Array<uint32_t> first_blocks_;      // of its sequences, in the step's blocks
 };
 
 }  // namespace device

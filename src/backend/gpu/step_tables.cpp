@@ -17,11 +17,11 @@ static_assert(sizeof(SequenceInfo) % alignof(WorkItem) == 0, "splits follow sequ
 // Up to this size all sequences are sent, so that the splits after them go with the same copy.
 constexpr uint64_t kSmallBytes = 16u << 10;
 
-SequenceInfo sequence_info(const BatchSequence &from, uint32_t first_row) {
+SequenceInfo sequence_info(const BatchSequence &from, uint32_t first_block) {
     SequenceInfo info{};
     info.id = from.id;
-    info.first_row = first_row;
-    info.n_rows = from.n_rows;
+    info.first_block = first_block;
+    info.n_blocks = from.n_blocks;
     info.n_attended = from.n_attended;
     info.n_history = static_cast<uint32_t>(from.n_history);
     info.n_new = from.n_new;
@@ -37,10 +37,10 @@ lk_status StepTables::open(const CacheLayout &layout, uint64_t splits_bytes, Tab
     memory_ = memory;
     const uint64_t drafted = uint64_t{layout.max_sequences} * kDraftTokens;
     const uint64_t n_tokens = drafted < layout.max_step_tokens ? drafted : layout.max_step_tokens;
-    max_rows_ = layout.max_step_blocks;
+    max_blocks_ = layout.max_step_blocks;
     splits_offset_ = kSequencesOffset + layout.max_sequences * sizeof(SequenceInfo);
-    rows_offset_ = round_up(splits_offset_ + splits_bytes, kAlignment);
-    ancestors_offset_ = round_up(rows_offset_ + max_rows_ * sizeof(BlockInfo), kAlignment);
+    blocks_offset_ = round_up(splits_offset_ + splits_bytes, kAlignment);
+    ancestors_offset_ = round_up(blocks_offset_ + max_blocks_ * sizeof(BlockInfo), kAlignment);
     positions_offset_ = round_up(ancestors_offset_ + n_tokens * sizeof(uint64_t), kAlignment);
     if (!sequences_.resize(layout.max_sequences) || !ancestors_.resize(n_tokens) ||
         !positions_.resize(n_tokens))
@@ -55,25 +55,25 @@ StepAddresses StepTables::addresses() const {
     return {base,
             base + kSequencesOffset,
             base + splits_offset_,
-            base + rows_offset_,
+            base + blocks_offset_,
             base + ancestors_offset_,
             base + positions_offset_};
 }
 
-// A row that is there keeps its place and its tokens, so the counts tell; but a
-// direct row is one for its own step only.
-bool StepTables::has_same_rows(const Batch &batch) const {
-    if (!has_rows_ || batch.n_sequences != header_.n_sequences)
+// A block that is there keeps its place and its tokens, so the counts tell; but a
+// direct block is one for its own step only.
+bool StepTables::has_same_blocks(const Batch &batch) const {
+    if (!has_blocks_ || batch.n_sequences != header_.n_sequences)
         return false;
     for (uint32_t s = 0; s < batch.n_sequences; ++s)
         if (sequences_[s].id != batch.sequences[s].id ||
-            sequences_[s].n_rows != batch.sequences[s].n_rows)
+            sequences_[s].n_blocks != batch.sequences[s].n_blocks)
             return false;
     return true;
 }
 
 lk_status StepTables::fill_sequences(const Batch &batch) {
-    uint64_t n_rows = 0;
+    uint64_t n_blocks = 0;
     has_trees_ = false;
     for (uint32_t s = 0; s < batch.n_sequences; ++s) {
         const BatchSequence &sequence = batch.sequences[s];
@@ -82,27 +82,27 @@ lk_status StepTables::fill_sequences(const Batch &batch) {
                         "sequence %llu would have %llu tokens, at most %llu on a device",
                         ull{sequence.id}, ull{sequence.n_history + sequence.n_new},
                         ull{UINT32_MAX - LK_MAX_RAW_TOKENS});
-        sequences_[s] = sequence_info(sequence, static_cast<uint32_t>(n_rows));
+        sequences_[s] = sequence_info(sequence, static_cast<uint32_t>(n_blocks));
         has_trees_ = has_trees_ || sequence.parent;
-        n_rows += sequence.n_rows;
+        n_blocks += sequence.n_blocks;
     }
-    if (n_rows > max_rows_)
-        return fail(LK_E_NOMEM, "the step's sequences have %llu rows of pages, at most %llu",
-                    ull{n_rows}, ull{max_rows_});
+    if (n_blocks > max_blocks_)
+        return fail(LK_E_NOMEM, "the step's sequences have %llu blocks of pages, at most %llu",
+                    ull{n_blocks}, ull{max_blocks_});
     return LK_OK;
 }
 
-lk_status StepTables::fill_rows(const Batch &batch) {
-    rows_.clear();
+lk_status StepTables::fill_blocks(const Batch &batch) {
+    blocks_.clear();
     has_packed_on_append_ = false;
     for (uint32_t s = 0; s < batch.n_sequences; ++s)
-        for (uint32_t r = 0; r < batch.sequences[s].n_rows; ++r) {
-            const Block &row = *batch.sequences[s].rows[r];
-            has_packed_on_append_ = has_packed_on_append_ || row.is_direct;
-            if (!rows_.push({row.device_entries, static_cast<uint32_t>(row.first_token),
-                             static_cast<uint16_t>(row.capacity_tokens),
-                             static_cast<uint16_t>(row.is_direct ? 1 : 0)}))
-                return fail(LK_E_NOMEM, "no memory for a list of %zu rows", rows_.size() + 1);
+        for (uint32_t r = 0; r < batch.sequences[s].n_blocks; ++r) {
+            const Block &block = *batch.sequences[s].blocks[r];
+            has_packed_on_append_ = has_packed_on_append_ || block.is_packed_on_append;
+            if (!blocks_.push({block.device_entries, static_cast<uint32_t>(block.first_token),
+                               static_cast<uint16_t>(block.capacity_tokens),
+                               static_cast<uint16_t>(block.is_packed_on_append ? 1 : 0)}))
+                return fail(LK_E_NOMEM, "no memory for a list of %zu blocks", blocks_.size() + 1);
         }
     return LK_OK;
 }
@@ -122,12 +122,12 @@ void StepTables::fill_trees(const Batch &batch) {
     }
 }
 
-lk_status StepTables::fill(const Batch &batch, uint32_t serial, bool rows_changed) {
-    sends_rows_ = rows_changed || !has_same_rows(batch);
-    has_rows_ = false;
+lk_status StepTables::fill(const Batch &batch, uint32_t serial, bool blocks_changed) {
+    sends_blocks_ = blocks_changed || !has_same_blocks(batch);
+    has_blocks_ = false;
     lk_status status = fill_sequences(batch);
-    if (!status && sends_rows_)
-        status = fill_rows(batch);
+    if (!status && sends_blocks_)
+        status = fill_blocks(batch);
     if (status)
         return status;
     if (has_trees_)
@@ -145,13 +145,13 @@ lk_status StepTables::send(const Splits *splits) {
         status = memory_->put(to.sequences, sequences_.data(), all <= kSmallBytes ? all : used);
     if (!status && splits)
         status = splits->send(memory_, to.splits);
-    if (!status && sends_rows_)
-        status = memory_->put(to.rows, rows_.data(), rows_.size() * sizeof(BlockInfo));
+    if (!status && sends_blocks_)
+        status = memory_->put(to.blocks, blocks_.data(), blocks_.size() * sizeof(BlockInfo));
     if (!status && has_trees_)
         status = memory_->put(to.ancestors, ancestors_.data(), header_.n_tokens * sizeof(uint64_t));
     if (!status && has_trees_)
         status = memory_->put(to.positions, positions_.data(), header_.n_tokens * sizeof(uint32_t));
-    has_rows_ = !status && !has_packed_on_append_;
+    has_blocks_ = !status && !has_packed_on_append_;
     return status;
 }
 

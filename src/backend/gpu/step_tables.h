@@ -16,7 +16,7 @@ struct StepAddresses {
     uint64_t header;     // StepHeader
     uint64_t sequences;  // SequenceInfo []
     uint64_t splits;     // the work items of Splits
-    uint64_t rows;       // BlockInfo []
+    uint64_t blocks;     // BlockInfo []
     uint64_t ancestors;  // u64 [n_tokens]
     uint64_t positions;  // u32 [n_tokens]
 };
@@ -24,13 +24,13 @@ struct StepAddresses {
 class StepTables {
   public:
     explicit StepTables(const Allocator &allocator)
-        : sequences_(allocator), rows_(allocator), ancestors_(allocator), positions_(allocator) {}
+        : sequences_(allocator), blocks_(allocator), ancestors_(allocator), positions_(allocator) {}
 
     // splits_bytes: of Splits.
     lk_status open(const CacheLayout &layout, uint64_t splits_bytes, TableMemory *memory);
-    // rows_changed: rows came or went since the last send(). LK_E_UNSUPPORTED: a sequence of 2^32
-    // tokens.
-    lk_status fill(const Batch &batch, uint32_t serial, bool rows_changed);
+    // blocks_changed: blocks came or went since the last send(). LK_E_UNSUPPORTED: a sequence of
+    // 2^32 tokens.
+    lk_status fill(const Batch &batch, uint32_t serial, bool blocks_changed);
     // The tables, and the work items of the batch if they are not null.
     lk_status send(const Splits *splits);
 
@@ -38,26 +38,26 @@ class StepTables {
     uint64_t bytes() const { return table_.bytes(); }
 
   private:
-    bool has_same_rows(const Batch &batch) const;
+    bool has_same_blocks(const Batch &batch) const;
     lk_status fill_sequences(const Batch &batch);
-    lk_status fill_rows(const Batch &batch);
+    lk_status fill_blocks(const Batch &batch);
     void fill_trees(const Batch &batch);
 
     StepHeader header_{};
     Array<SequenceInfo> sequences_;  // [max_sequences]
-    Array<BlockInfo> rows_;
+    Array<BlockInfo> blocks_;
     Array<uint64_t> ancestors_;
     Array<uint32_t> positions_;
-    uint64_t max_rows_ = 0;
-    bool has_rows_ = false;    // the device has rows_, of header_.n_sequences sequences
-    bool sends_rows_ = false;  // with the next send()
+    uint64_t max_blocks_ = 0;
+    bool has_blocks_ = false;    // the device has blocks_, of header_.n_sequences sequences
+    bool sends_blocks_ = false;  // with the next send()
     bool has_packed_on_append_ = false;
     bool has_trees_ = false;
 
     TableMemory *memory_ = nullptr;
-    Table table_;  // header, sequences, splits, rows, ancestors, positions
+    Table table_;  // header, sequences, splits, blocks, ancestors, positions
     uint64_t splits_offset_ = 0;
-    uint64_t rows_offset_ = 0;
+    uint64_t blocks_offset_ = 0;
     uint64_t ancestors_offset_ = 0;
     uint64_t positions_offset_ = 0;
 };

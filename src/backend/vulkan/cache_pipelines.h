@@ -39,7 +39,7 @@ class CachePipelines {
 
     VkPipeline append() const { return append_; }
     VkPipeline pack() const { return pack_; }
-    VkPipeline reopen() const { return dequantize_; }
+    VkPipeline dequantize() const { return dequantize_; }
     VkPipeline move() const { return move_; }
     VkPipeline shrink() const { return shrink_; }
     // Null where no channels are ranked by queries.

@@ -43,10 +43,10 @@ bool is_like(const PageForm &a, const PageForm &b) {
 // Narrows a form down to one that this class has too.
 void join_form(const FormatInfo &info, PageForm *form) {
     const uint32_t n_parameters = info.is_value ? LK_MAX_PAGE_TOKENS : info.head_dim;
-    const bool is_plain = info.is_direct && info.number_bytes == parameter_bytes(Metadata::kF16) &&
+    const bool is_plain = info.is_native && info.parameter_bytes == bytes_of_parameter(Metadata::kF16) &&
                           info.n_groups == 1 && !info.n_shared && !info.strips[kPlane16] &&
                           !info.strips[kPlane1] &&
-                          info.minima_offset == n_parameters * info.number_bytes;
+                          info.minima_offset == n_parameters * info.parameter_bytes;
     form->is_one = form->is_one && is_plain;
     if (info.is_value) {
         const uint32_t bits = widest_width(info.strips);
@@ -77,13 +77,13 @@ bool DecodeRules::open(const CacheLayout &layout) {
                        {}};
         layer.form = {true, 0, kNoForm, 0, 0, 0};
         const auto add = [&](uint16_t packed) {
-            const PageFormat &half = layout.classes[packed];
+            const PageFormat &half = layout.formats[packed];
             const FormatInfo info = device::class_info(half, half.permutation ? 1 : 0);
-            layer.is_direct = layer.is_direct && info.is_direct && !info.n_shared;
+            layer.is_native = layer.is_native && info.is_native && !info.n_shared;
             if (info.is_raw)
                 return;
             join_form(info, &layer.form);
-            layer.is_grouped = layer.is_grouped || info.number_bytes != 2 || info.n_groups > 1;
+            layer.is_grouped = layer.is_grouped || info.parameter_bytes != 2 || info.n_groups > 1;
             if (info.is_value)
                 layer.value_steps =
                     std::max(layer.value_steps, value_steps_of(view.head_dim, info.group));
@@ -93,13 +93,13 @@ bool DecodeRules::open(const CacheLayout &layout) {
         for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
             const EntryFormats &entry = layout.entry_formats[layout.first_entries[l] + head];
             layer.form.is_one =
-                layer.form.is_one && layout.classes[entry.packed_key].layout.is_raw() ==
-                                         layout.classes[entry.packed_value].layout.is_raw();
+                layer.form.is_one && layout.formats[entry.packed_key].layout.is_raw() ==
+                                         layout.formats[entry.packed_value].layout.is_raw();
             add(entry.packed_key);
             add(entry.packed_value);
         }
-        for (uint32_t c = 0; layout.layer_formats && c < layout.layer_formats[l].n_classes; ++c)
-            add(layout.layer_formats[l].classes[c]);
+        for (uint32_t c = 0; layout.layer_formats && c < layout.layer_formats[l].n_formats; ++c)
+            add(layout.layer_formats[l].formats[c]);
         if (layer.form.key_end4 == kNoForm) {
             layer.form.key_end4 = 0;
             layer.form.value_bits = 2;

@@ -35,7 +35,7 @@ class DecodeRules final : public device::SplitRules {
                              uint32_t n_columns) const override;
 
     // Can decode take steps of a layer, and such whose sequences have at most max_new new tokens?
-    bool takes(uint32_t layer) const { return layers_[layer].is_direct; }
+    bool takes(uint32_t layer) const { return layers_[layer].is_native; }
     bool takes(uint32_t layer, uint32_t max_new) const;
     // Has a class of the layer FP8 numbers or several groups in a page?
     bool is_grouped(uint32_t layer) const { return layers_[layer].is_grouped; }
@@ -55,7 +55,7 @@ class DecodeRules final : public device::SplitRules {
     struct Layer {
         uint32_t group;
         uint32_t head_dim;
-        bool is_direct;
+        bool is_native;
         bool is_grouped;
         uint32_t key_groups;
         uint32_t value_steps;

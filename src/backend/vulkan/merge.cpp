@@ -57,7 +57,7 @@ lk_status Merger::record(const MergeView &view, const PushTensor *pushes) {
     recorder.bind(pipeline);
     MergePush push{};
     push.tensors = table_.address();
-    push.n_parts = view.n_splits;
+    push.n_splits = view.n_splits;
     push.n_tokens = view.n_tokens;
     push.n_heads = view.n_heads;
     push.head_dim = view.head_dim;

@@ -109,7 +109,7 @@ lk_status VulkanCache::put_constants() {
     const device::StepAddresses step = state_.addresses();
     const StepTable table = {step.header,
                              step.sequences,
-                             step.rows,
+                             step.blocks,
                              step.ancestors,
                              step.positions,
                              state_.constants().classes(),
@@ -230,7 +230,7 @@ lk_status VulkanCache::attend(const AttendArgs &args) {
                             {&args.out, n_tokens, n_heads, args.layer.head_dim, true, &pushes[1]},
                             {&lse, n_tokens, n_heads, 1, true, &pushes[2]}};
     AttentionScoresPipelines scoring;
-    lk_status status = args.n_watches ? pipelines_.score_attention(&scoring) : LK_OK;
+    lk_status status = args.n_chunk_attentions ? pipelines_.score_attention(&scoring) : LK_OK;
     if (!status)
         status = attend_tensors_.stage(tensors, 3);
     if (status)
@@ -241,8 +241,8 @@ lk_status VulkanCache::attend(const AttendArgs &args) {
             record_decode(recorder, args.layer_index, pushes);
         else
             record_tile(recorder, args, pushes);
-        for (uint32_t i = 0; i < args.n_watches; ++i)
-            record_attention_scores(recorder, args, args.watches[i], scoring, pushes[0]);
+        for (uint32_t i = 0; i < args.n_chunk_attentions; ++i)
+            record_attention_scores(recorder, args, args.chunk_attentions[i], scoring, pushes[0]);
         return LK_OK;
     });
     return status ? status : attend_tensors_.finish(tensors, 3);
@@ -273,8 +273,8 @@ void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
     push.n_strips = layout_.layers[layer].head_dim / LK_STRIP_CHANNELS;
     push.n_key_groups = rules_.key_groups(layer);
     push.n_value_steps = rules_.value_steps(layer);
-    push.n_row_rounds = split.n_row_rounds;
-    push.n_own_row_rounds = split.n_own_row_rounds;
+    push.n_f16_rounds = split.n_f16_rounds;
+    push.n_own_f16_rounds = split.n_own_f16_rounds;
     push.permutation_bytes = rules_.form(layer).permutation_bytes;
     const auto dispatch = [&](VkPipeline pipeline, uint32_t first, uint32_t n, uint32_t n_columns) {
         recorder.bind(pipeline);
@@ -330,14 +330,14 @@ void VulkanCache::record_attention_scores(const Recorder &recorder, const Attend
     const uint32_t most = device_.traits().max_workgroup_count;
     AttentionScoresPush push{};
     push.step = constants_.address();
-    push.scores = request.masses;
+    push.scores = request.scores;
     push.partials = request.partials;
     push.queries = queries;
     push.layer = args.layer_index;
     push.sequence = request.sequence;
     push.first_query = request.first_query;
     push.n_queries = request.n_queries;
-    push.first_row = request.first_row;
+    push.first_block = request.first_block;
     push.page_tokens = layout_.page_tokens;
     push.chunk_tokens = request.chunk_tokens;
     push.n_chunks = request.n_chunks;
@@ -352,7 +352,7 @@ void VulkanCache::record_attention_scores(const Recorder &recorder, const Attend
         recorder.dispatch(x, y);
     };
     for (; push.first_work_tile < end; push.first_work_tile += push.n_work_tiles) {
-        push.n_work_tiles = std::min(request.max_units, end - push.first_work_tile);
+        push.n_work_tiles = std::min(request.max_tiles, end - push.first_work_tile);
         dispatch(pipelines.partials, std::min(most, push.n_chunks), push.n_work_tiles);
         dispatch(pipelines.totals, LK_SCORE_COLUMNS / LK_SCORE_TOTAL_COLUMNS, push.n_work_tiles);
         const auto n_groups = static_cast<uint32_t>(ceil_div(push.n_chunks, LK_SCORE_THREADS));
@@ -371,7 +371,7 @@ Workgroups workgroups_of(const Item *, uint32_t n) {
     return {n, 1};
 }
 Workgroups workgroups_of(const ShrinkItem *items, uint32_t n) {
-    return {device::most_halves(items, n), n};
+    return {device::most_pages(items, n), n};
 }
 
 }  // namespace
@@ -402,8 +402,8 @@ lk_status VulkanCache::pack(const PackItem *items, uint32_t n_items) {
     return run_jobs(pipelines_.pack(), items, n_items, device::extent_of(items, n_items));
 }
 
-lk_status VulkanCache::reopen(const DequantizeItem *items, uint32_t n_items) {
-    return run_jobs(pipelines_.reopen(), items, n_items, {});
+lk_status VulkanCache::dequantize(const DequantizeItem *items, uint32_t n_items) {
+    return run_jobs(pipelines_.dequantize(), items, n_items, {});
 }
 
 lk_status VulkanCache::move(const MoveItem *items, uint32_t n_items) {

@@ -1,0 +1,44 @@
+"""Checks the words: no file uses one that tests/lint/retired_words.txt has retired."""
+import pathlib
+import re
+import sys
+
+import tree
+
+RETIRED = pathlib.Path(__file__).with_name('retired_words.txt')
+# Where old words stay: history, recorded results, data, and the list itself.
+SKIPPED = ('CHANGELOG.md', 'LICENSE', 'docs/lab/', 'docs/results/', 'tests/model/words.txt', 'tests/model/texts/',
+           'tests/lint/retired_words.txt', 'tests/lint/words.py', 'tests/fuzz/')
+SUFFIXES = {'.c', '.h', '.cpp', '.cu', '.cuh', '.comp', '.glsl', '.py', '.rs', '.go', '.md', '.in', '.build', '.txt', '.sh', ''}
+
+
+def retired():
+    """Yields (pattern of whole words, what to write instead)."""
+    for line in RETIRED.read_text(encoding='utf-8').splitlines():
+        if line and not line.startswith('#'):
+            words, instead = line.split('\t')
+            yield re.compile(rf'(?<![\w.])(?:{words})(?!\w)'), instead
+
+
+def check(name, rules):
+    """Yields one sentence for each retired word of a file."""
+    text = (tree.ROOT / name).read_bytes()
+    if b'\0' in text[:8192]:
+        return
+    for number, line in enumerate(text.decode('utf-8').splitlines(), 1):
+        for pattern, instead in rules:
+            for match in pattern.finditer(line):
+                yield f'{name}:{number}: "{match[0]}" is retired: {instead}'
+
+
+def main():
+    rules = list(retired())
+    names = [name for name in tree.tracked()
+             if not name.startswith(SKIPPED) and pathlib.PurePosixPath(name).suffix in SUFFIXES]
+    faults = [fault for name in names for fault in check(name, rules)]
+    print('\n'.join(faults + [f'{len(names)} files, {len(rules)} rules, {len(faults)} retired words']))
+    return bool(faults) or not names or not rules
+
+
+if __name__ == '__main__':
+    sys.exit(main())
