@@ -28,8 +28,8 @@ uint32_t kind_of_class(const PageFormat &half) {
     if (info.is_raw || (info.parameter_bytes == bytes_of_parameter(Metadata::kF16) &&
                         info.n_groups == 1 && !info.n_shared))
         return kDecodePlain;
-    const bool is_f8_by_32 =
-        info.parameter_bytes == bytes_of_parameter(Metadata::kF8) && info.group == 32 && !info.permutes;
+    const bool is_f8_by_32 = info.parameter_bytes == bytes_of_parameter(Metadata::kF8) &&
+                             info.group == 32 && !info.permutes;
     return is_f8_by_32 ? kDecodeF8By32 : kDecodeGrouped;
 }
 

@@ -17,7 +17,7 @@ uint64_t key_bytes(const LayerView &layer, const float *parameters) {
     return parameters ? uint64_t{layer.n_kv_heads} * layer.head_dim * sizeof(float) : 0;
 }
 
-uint64_t bytes_of_parameter(const LayerView &layer) {
+uint64_t parameter_bytes(const LayerView &layer) {
     return sink_bytes(layer) + key_bytes(layer, layer.key_centers) +
            key_bytes(layer, layer.key_scales) + key_bytes(layer, layer.key_inverses);
 }
@@ -74,7 +74,7 @@ lk_status CacheTables::open(const CacheLayout &layout, TableMemory *memory) {
     uint64_t next = permutations + uint64_t{layout.n_formats} * LK_MAX_HEAD_DIM;
     uint64_t bytes = next;
     for (uint32_t l = 0; l < layout.n_layers; ++l)
-        bytes += bytes_of_parameter(layout.layers[l]);
+        bytes += parameter_bytes(layout.layers[l]);
     Array<uint8_t> image(allocator_);
     if (!image.resize(bytes) || !layers_.resize(layout.n_layers))
         return fail(LK_E_NOMEM, "no memory for the tables of %u classes and %u layers",

@@ -43,10 +43,10 @@ bool is_like(const PageForm &a, const PageForm &b) {
 // Narrows a form down to one that this class has too.
 void join_form(const FormatInfo &info, PageForm *form) {
     const uint32_t n_parameters = info.is_value ? LK_MAX_PAGE_TOKENS : info.head_dim;
-    const bool is_plain = info.is_native && info.parameter_bytes == bytes_of_parameter(Metadata::kF16) &&
-                          info.n_groups == 1 && !info.n_shared && !info.strips[kPlane16] &&
-                          !info.strips[kPlane1] &&
-                          info.minima_offset == n_parameters * info.parameter_bytes;
+    const bool is_plain =
+        info.is_native && info.parameter_bytes == bytes_of_parameter(Metadata::kF16) &&
+        info.n_groups == 1 && !info.n_shared && !info.strips[kPlane16] && !info.strips[kPlane1] &&
+        info.minima_offset == n_parameters * info.parameter_bytes;
     form->is_one = form->is_one && is_plain;
     if (info.is_value) {
         const uint32_t bits = widest_width(info.strips);
