@@ -19,13 +19,13 @@ struct AttendCall : AttendArgs {
 };
 
 // Which rows of queries and keys a unit has.
-struct UnitPlan {
+struct WorkItem {
     uint32_t sequence;
     uint32_t kv_head;
     uint32_t first_query;
     uint32_t n_queries;
-    uint32_t first_row;  // of the sequence's rows; n_rows stands for the staged tokens
-    uint32_t end_row;
+    uint32_t first_block;  // of the sequence's rows; n_rows stands for the staged tokens
+    uint32_t end_block;
     uint32_t n_splits;  // units with the same queries follow each other
     uint32_t split;
     uint64_t partial;  // floats into partials: output, top, sum
@@ -34,8 +34,8 @@ struct UnitPlan {
 // Memory that calls reuse; it grows with the shapes.
 struct AttendScratch {
     explicit AttendScratch(const Allocator &allocator)
-        : units(allocator), threads(allocator), partials(allocator) {}
-    Array<UnitPlan> units;
+        : items(allocator), threads(allocator), partials(allocator) {}
+    Array<WorkItem> items;
     Array<float> threads;   // [threads][a thread's floats]
     Array<float> partials;  // [units][...] of units that share their rows
 };

@@ -84,7 +84,7 @@ class CpuCacheDevice final : public CacheDevice {
     Engine &engine_;
     const CacheLayout layout_;
     Batch batch_{};
-    Array<RowPart> parts_;  // of the batch
+    Array<BlockPart> parts_;  // of the batch
     Array<uint64_t> query_sums_;
     mutable pthread_mutex_t report_mutex_ = PTHREAD_MUTEX_INITIALIZER;
     DataReport report_{};

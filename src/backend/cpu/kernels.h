@@ -13,13 +13,13 @@
 namespace lk {
 namespace cpu {
 
-constexpr uint32_t kBlockTokens = LK_MAX_PAGE_TOKENS;
+constexpr uint32_t kKvTileTokens = LK_MAX_PAGE_TOKENS;
 constexpr uint32_t kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
 // Rows are (query token, query head of the group) pairs.
 constexpr uint32_t kTileRows = 128;   // of a unit on the tile path, at most
 constexpr uint32_t kDecodeRows = 32;  // of a unit on the decode path, at most
 
-enum class HalfKind : uint8_t {
+enum class PageKind : uint8_t {
     kRaw,     // 16 bits
     kPacked,  // keys per channel of 2, 4 and 8 bits, values per token of these and of 1 bit
     kOther    // everything else: unpacked before use
@@ -32,11 +32,11 @@ struct StripView {
 };
 
 // A PageLayout, resolved.
-struct HalfView {
-    HalfKind kind;
+struct PageView {
+    PageKind kind;
     uint8_t is_value;
     uint8_t is_per_token;  // axis
-    uint8_t is_f8;
+    uint8_t parameter_bytes;
     uint32_t head_dim;
     uint32_t page_tokens;
     uint32_t n_strips;
@@ -50,19 +50,19 @@ struct HalfView {
     StripView strips[kMaxStrips];
 };
 
-struct HalfBytes {
-    const HalfView *view;    // null = staged
+struct PageBytes {
+    const PageView *view;    // null = staged
     const uint8_t *payload;  // staged: u16 [n_tokens][head_dim]
     const uint8_t *metadata;
     const uint8_t *channels;  // slot -> channel, null = identity
 };
 
-// Up to kBlockTokens keys and values of one KV head.
-struct KeyBlock {
-    HalfBytes key;
-    HalfBytes value;
+// Up to kKvTileTokens keys and values of one KV head.
+struct KvTile {
+    PageBytes key;
+    PageBytes value;
     uint32_t first_token;  // in the halves, a multiple of 16; 0 unless raw
-    uint32_t n_tokens;     // 1 .. kBlockTokens
+    uint32_t n_tokens;     // 1 .. kKvTileTokens
     // Tokens [0, n_linear) are at positions position + i. Those behind are new tokens
     // tree_first, tree_first + 1, .. of a draft tree.
     uint32_t n_linear;
@@ -78,12 +78,12 @@ struct QueryToken {
 // The blocks of a unit, in order; false at the end. What a block points to is valid until the
 // second next call.
 struct KeySource {
-    bool (*next)(void *state, KeyBlock *block);
+    bool (*next)(void *state, KvTile *block);
     void *state;
 };
 
 // Some query tokens of one sequence and KV head over some of its keys.
-struct Unit {
+struct WorkTile {
     uint32_t n_queries;
     uint32_t group_size;
     uint32_t head_dim;
@@ -102,20 +102,20 @@ struct Unit {
     KeySource keys;
     // Result: sum of exp2(logit - top) * value, and of exp2(logit - top).
     float *output;   // [n_rows][head_dim]
-    float *top;      // [n_rows]
-    float *sum;      // [n_rows]
+    float *row_max;  // [n_rows]
+    float *row_sum;  // [n_rows]
     float *scratch;  // scratch_floats(head_dim), aligned to 64 bytes
 };
 
 // FP32 of a unit's scratch: Q, output, S and rows' numbers of the tile path and an unpacked half.
-#define LK_CPU_SCRATCH_FLOATS(head_dim)                                                      \
-    ((2u * (head_dim) + kBlockTokens + 8u) * kTileRows + (kBlockTokens + 16u) * (head_dim) + \
+#define LK_CPU_SCRATCH_FLOATS(head_dim)                                                        \
+    ((2u * (head_dim) + kKvTileTokens + 8u) * kTileRows + (kKvTileTokens + 16u) * (head_dim) + \
      131072u)
 
 struct Kernels {
     const char *name;
-    void (*attend_tile)(const Unit &unit);    // n_rows <= kTileRows
-    void (*attend_decode)(const Unit &unit);  // n_rows <= kDecodeRows
+    void (*attend_tile)(const WorkTile &unit);    // n_rows <= kTileRows
+    void (*attend_decode)(const WorkTile &unit);  // n_rows <= kDecodeRows
 };
 
 extern const Kernels kGenericKernels;

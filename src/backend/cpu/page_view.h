@@ -1,8 +1,8 @@
 // A PageLayout resolved for the kernels.
 //
 // SPDX-License-Identifier: Apache-2.0
-#ifndef LK_BACKEND_CPU_HALF_VIEW_H
-#define LK_BACKEND_CPU_HALF_VIEW_H
+#ifndef LK_BACKEND_CPU_PAGE_VIEW_H
+#define LK_BACKEND_CPU_PAGE_VIEW_H
 
 #include "backend/cpu/kernels.h"
 #include "format/layout.h"
@@ -15,15 +15,15 @@ namespace cpu {
 class ViewCache {
   public:
     // Valid until the second next call.
-    const HalfView *get(const PageLayout &layout);
+    const PageView *get(const PageLayout &layout);
 
   private:
-    struct Slot {
+    struct View {
         PageLayout layout;  // head_dim 0: empty
-        HalfView view;
+        PageView view;
     };
     struct Pair {
-        Slot slots[2];
+        View views[2];
         uint32_t last;
     };
     Pair raw_ = {};

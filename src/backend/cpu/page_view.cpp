@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backend/cpu/half_view.h"
+#include "backend/cpu/page_view.h"
 
 #include <cstring>
 
@@ -10,24 +10,24 @@ namespace {
 
 static_assert(sizeof(PageLayout) == 24, "shapes are compared as bytes, so they have no padding");
 
-HalfKind half_kind(const PageLayout &layout) {
+PageKind page_kind(const PageLayout &layout) {
     if (layout.is_raw())
-        return HalfKind::kRaw;
+        return PageKind::kRaw;
     const bool plain = !layout.strips[kPlane16] && !has_split_plane(layout.strips);
     // A word of 2-bit codes holds 32 tokens.
     const bool whole_words = layout.group >= 32 || !layout.strips[kPlane2];
     const bool keys = layout.side == Side::kKey && layout.axis == Axis::kChannel && whole_words &&
                       !layout.strips[kPlane1];
     const bool values = layout.side == Side::kValue && layout.axis == Axis::kToken;
-    return plain && (keys || values) ? HalfKind::kPacked : HalfKind::kOther;
+    return plain && (keys || values) ? PageKind::kPacked : PageKind::kOther;
 }
 
-HalfView make_view(const PageLayout &layout) {
-    HalfView view = {};
-    view.kind = half_kind(layout);
+PageView make_view(const PageLayout &layout) {
+    PageView view = {};
+    view.kind = page_kind(layout);
     view.is_value = layout.side == Side::kValue;
     view.is_per_token = layout.axis == Axis::kToken;
-    view.is_f8 = layout.metadata == Metadata::kF8;
+    view.parameter_bytes = static_cast<uint8_t>(bytes_of_parameter(layout.metadata));
     view.head_dim = layout.head_dim;
     view.page_tokens = layout.page_tokens;
     view.n_strips = layout.head_dim / LK_STRIP_CHANNELS;
@@ -47,17 +47,17 @@ HalfView make_view(const PageLayout &layout) {
 
 }  // namespace
 
-const HalfView *ViewCache::get(const PageLayout &layout) {
+const PageView *ViewCache::get(const PageLayout &layout) {
     Pair &pair = layout.is_raw() ? raw_ : packed_;
     for (uint32_t i = 0; i < 2; ++i)
-        if (std::memcmp(&pair.slots[i].layout, &layout, sizeof layout) == 0) {
+        if (std::memcmp(&pair.views[i].layout, &layout, sizeof layout) == 0) {
             pair.last = i;
-            return &pair.slots[i].view;
+            return &pair.views[i].view;
         }
     pair.last ^= 1;
-    pair.slots[pair.last].layout = layout;
-    pair.slots[pair.last].view = make_view(layout);
-    return &pair.slots[pair.last].view;
+    pair.views[pair.last].layout = layout;
+    pair.views[pair.last].view = make_view(layout);
+    return &pair.views[pair.last].view;
 }
 
 }  // namespace cpu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backend/cpu/watch.h"
+#include "backend/cpu/attention_scores.h"
 
 #include <algorithm>
 #include <cmath>
@@ -16,26 +16,27 @@ namespace {
 constexpr float kLog2E = 1.44269504f;
 constexpr uint32_t kSpanChunks = 16;  // of a piece of work
 constexpr uint32_t kColumns = 2;      // weighed side by side
-constexpr uint32_t kNoRow = UINT32_MAX;
-constexpr uint32_t kLaneHalves = 2 * LK_TILE_WORDS;  // of a tile
-constexpr uint32_t kTileHalves = kLaneHalves * LK_LANES;
+constexpr uint32_t kNoPage = UINT32_MAX;
+constexpr uint32_t kLaneValues = 2 * LK_TILE_WORDS;  // of a tile
+constexpr uint32_t kTileValues = kLaneValues * LK_LANES;
 
 // The tokens of a tile under one column.
 using Lanes = float __attribute__((vector_size(LK_TILE_TOKENS * sizeof(float))));
 
 // A column's weights of some tokens: sum * exp2(top).
-struct Part {
-    float top;
-    float sum;
+struct Partial {
+    float row_max;
+    float row_sum;
 };
-constexpr Part kNothing = {-HUGE_VALF, 0};
+constexpr Partial kNothing = {-HUGE_VALF, 0};
 
-void join(const Part &other, Part *part) {
-    if (other.top == -HUGE_VALF)
+void join(const Partial &other, Partial *partial) {
+    if (other.row_max == -HUGE_VALF)
         return;
-    const float top = std::max(part->top, other.top);
-    part->sum = part->sum * std::exp2(part->top - top) + other.sum * std::exp2(other.top - top);
-    part->top = top;
+    const float row_max = std::max(partial->row_max, other.row_max);
+    partial->row_sum = partial->row_sum * std::exp2(partial->row_max - row_max) +
+                       other.row_sum * std::exp2(other.row_max - row_max);
+    partial->row_max = row_max;
 }
 
 // A thread's memory.
@@ -43,7 +44,7 @@ struct Scratch {
     float *queries;    // [head_dim][kAttentionScoreColumns]
     float *starts;     // [kAttentionScoreColumns] of dot products
     float *keys;       // [tile][head_dim][LK_TILE_TOKENS] of one page
-    uint16_t *halves;  // [tokens][head_dim] of a packed page
+    uint16_t *values;  // [tokens][head_dim] of a packed page
 };
 
 uint64_t thread_floats(uint32_t head_dim) {
@@ -56,81 +57,83 @@ Scratch cut_scratch(float *memory, uint32_t head_dim) {
     scratch.keys = memory;
     scratch.queries = scratch.keys + uint64_t{LK_MAX_PAGE_TOKENS} * head_dim;
     scratch.starts = scratch.queries + uint64_t{kAttentionScoreColumns} * head_dim;
-    scratch.halves = reinterpret_cast<uint16_t *>(scratch.starts + kAttentionScoreColumns);
+    scratch.values = reinterpret_cast<uint16_t *>(scratch.starts + kAttentionScoreColumns);
     return scratch;
 }
 
-class Watching {
+class ChunkScores {
   public:
-    Watching(const AttendCall &args, const ChunkAttention &watch)
+    ChunkScores(const AttendCall &args, const ChunkAttention &request)
         : args_(args),
-          watch_(watch),
-          sequence_(args.sequences[watch.sequence]),
+          request_(request),
+          sequence_(args.sequences[request.sequence]),
           group_(args.layer.n_query_heads / args.layer.n_kv_heads),
-          n_columns_(watch.n_queries * group_),
-          n_tiles_(attention_score_tiles(args.layer, watch.n_queries)) {}
+          n_columns_(request.n_queries * group_),
+          n_tiles_(attention_score_tiles(args.layer, request.n_queries)) {}
 
-    uint32_t n_units() const { return n_tiles_ * args_.layer.n_kv_heads; }
+    uint32_t n_work_tiles() const { return n_tiles_ * args_.layer.n_kv_heads; }
     uint32_t n_spans() const {
-        return static_cast<uint32_t>(ceil_div(watch_.n_chunks, kSpanChunks));
+        return static_cast<uint32_t>(ceil_div(request_.n_chunks, kSpanChunks));
     }
 
-    // Parts of a span of chunks for the columns of a unit, which has the place-th of the batch.
-    void weigh_span(uint32_t unit, uint32_t place, uint32_t span, const Scratch &scratch) const {
-        load_queries(unit, scratch);
-        const uint32_t end = std::min(watch_.n_chunks, (span + 1) * kSpanChunks);
-        uint32_t row = kNoRow;  // whose keys the scratch has
+    // Parts of a span of chunks for the columns of a work_tile, which has the index-th of the
+    // batch.
+    void add_span(uint32_t work_tile, uint32_t index, uint32_t span, const Scratch &scratch) const {
+        load_queries(work_tile, scratch);
+        const uint32_t end = std::min(request_.n_chunks, (span + 1) * kSpanChunks);
+        uint32_t page = kNoPage;  // whose keys the scratch has
         for (uint32_t chunk = span * kSpanChunks; chunk < end; ++chunk)
-            weigh_chunk(unit, chunk, &row, scratch, parts(place, chunk));
+            add_chunk(work_tile, chunk, &page, scratch, partials(index, chunk));
     }
 
-    void total_column(uint32_t place, uint32_t column) const {
-        Part total = kNothing;
-        for (uint32_t chunk = 0; chunk < watch_.n_chunks; ++chunk)
-            join(parts(place, chunk)[column], &total);
-        parts(place, watch_.n_chunks)[column] = total;
+    void total_column(uint32_t index, uint32_t column) const {
+        Partial total = kNothing;
+        for (uint32_t chunk = 0; chunk < request_.n_chunks; ++chunk)
+            join(partials(index, chunk)[column], &total);
+        partials(index, request_.n_chunks)[column] = total;
     }
 
     // Add what the columns of a batch of units give to a chunk.
-    void add_mass(uint32_t first_unit, uint32_t n, uint32_t chunk) const {
-        double mass = 0;
-        for (uint32_t place = 0; place < n; ++place) {
-            const Part *own = parts(place, chunk);
-            const Part *total = parts(place, watch_.n_chunks);
-            for (uint32_t c = 0; c < columns_of(first_unit + place); ++c)
-                mass += double{own[c].sum} * std::exp2(double{own[c].top} - double{total[c].top}) /
-                        double{total[c].sum};
+    void add_scores(uint32_t first_tile, uint32_t n, uint32_t chunk) const {
+        double score = 0;
+        for (uint32_t index = 0; index < n; ++index) {
+            const Partial *own = partials(index, chunk);
+            const Partial *total = partials(index, request_.n_chunks);
+            for (uint32_t c = 0; c < columns_of(first_tile + index); ++c)
+                score += double{own[c].row_sum} *
+                         std::exp2(double{own[c].row_max} - double{total[c].row_max}) /
+                         double{total[c].row_sum};
         }
-        float *out = reinterpret_cast<float *>(watch_.scores) + chunk;
-        const double before = watch_.is_first && !first_unit ? 0 : double{*out};
-        *out = static_cast<float>(before + mass * double{watch_.weight});
+        float *out = reinterpret_cast<float *>(request_.scores) + chunk;
+        const double before = request_.is_first && !first_tile ? 0 : double{*out};
+        *out = static_cast<float>(before + score * double{request_.weight});
     }
 
-    uint32_t columns_of(uint32_t unit) const {
+    uint32_t columns_of(uint32_t work_tile) const {
         return std::min(kAttentionScoreColumns,
-                        n_columns_ - unit % n_tiles_ * kAttentionScoreColumns);
+                        n_columns_ - work_tile % n_tiles_ * kAttentionScoreColumns);
     }
 
   private:
-    Part *parts(uint32_t place, uint32_t chunk) const {
-        return reinterpret_cast<Part *>(watch_.partials +
-                                        place * attention_score_tile_bytes(watch_.n_chunks)) +
+    Partial *partials(uint32_t index, uint32_t chunk) const {
+        return reinterpret_cast<Partial *>(request_.partials +
+                                           index * attention_score_tile_bytes(request_.n_chunks)) +
                uint64_t{chunk} * kAttentionScoreColumns;
     }
 
     // Products with them are logits in units of log2; under a soft-cap they are logit / cap.
-    void load_queries(uint32_t unit, const Scratch &scratch) const {
+    void load_queries(uint32_t work_tile, const Scratch &scratch) const {
         const LayerView &layer = args_.layer;
         const float factor =
             layer.soft_cap > 0 ? layer.scale / layer.soft_cap : layer.scale * kLog2E;
-        const uint32_t kv_head = unit / n_tiles_;
+        const uint32_t kv_head = work_tile / n_tiles_;
         const float *scales = head_numbers(layer, layer.key_scales, kv_head);
         const float *centers =
             layer.soft_cap > 0 ? head_numbers(layer, layer.key_centers, kv_head) : nullptr;
-        const uint32_t first = unit % n_tiles_ * kAttentionScoreColumns;
+        const uint32_t first = work_tile % n_tiles_ * kAttentionScoreColumns;
         std::fill(scratch.queries, scratch.starts + kAttentionScoreColumns, 0.0f);
-        for (uint32_t i = 0; i < columns_of(unit); ++i) {
-            const uint32_t token = watch_.first_query + (first + i) / group_;
+        for (uint32_t i = 0; i < columns_of(work_tile); ++i) {
+            const uint32_t token = request_.first_query + (first + i) / group_;
             const uint8_t *row =
                 tensor_row(args_.q, token, kv_head * group_ + (first + i) % group_);
             double start = 0;
@@ -143,31 +146,31 @@ class Watching {
         }
     }
 
-    void weigh_chunk(uint32_t unit, uint32_t chunk, uint32_t *row, const Scratch &scratch,
-                     Part *parts) const {
-        const uint64_t page_tokens = sequence_.blocks[watch_.first_block]->capacity_tokens;
-        const uint64_t begin = uint64_t{chunk} * watch_.chunk_tokens;
-        const uint64_t end = begin + watch_.chunk_tokens;
-        std::fill(parts, parts + kAttentionScoreColumns, kNothing);
+    void add_chunk(uint32_t work_tile, uint32_t chunk, uint32_t *page, const Scratch &scratch,
+                   Partial *partials) const {
+        const uint64_t page_tokens = sequence_.blocks[request_.first_block]->capacity_tokens;
+        const uint64_t begin = uint64_t{chunk} * request_.chunk_tokens;
+        const uint64_t end = begin + request_.chunk_tokens;
+        std::fill(partials, partials + kAttentionScoreColumns, kNothing);
         for (uint64_t tile = begin / LK_TILE_TOKENS; tile * LK_TILE_TOKENS < end; ++tile) {
             const uint64_t first = tile * LK_TILE_TOKENS;
             const auto wanted = static_cast<uint32_t>(first / page_tokens);
-            if (*row != wanted)
-                read_keys(unit / n_tiles_, wanted, scratch);
-            *row = wanted;
+            if (*page != wanted)
+                read_keys(work_tile / n_tiles_, wanted, scratch);
+            *page = wanted;
             const uint32_t low = static_cast<uint32_t>(std::max(begin, first) - first);
             const uint32_t high =
                 static_cast<uint32_t>(std::min<uint64_t>(end - first, LK_TILE_TOKENS));
             const float *keys = scratch.keys + first % page_tokens * args_.layer.head_dim;
-            for (uint32_t c = 0; c < columns_of(unit); c += kColumns)
-                weigh_tile(keys, scratch, c, low, high, &parts[c]);
+            for (uint32_t c = 0; c < columns_of(work_tile); c += kColumns)
+                add_tile(keys, scratch, c, low, high, &partials[c]);
         }
     }
 
     // Tokens [low, high) of a tile under kColumns columns: as many sums run side by side as hide
     // the additions' latency.
-    void weigh_tile(const float *keys, const Scratch &scratch, uint32_t column, uint32_t low,
-                    uint32_t high, Part *parts) const {
+    void add_tile(const float *keys, const Scratch &scratch, uint32_t column, uint32_t low,
+                  uint32_t high, Partial *partials) const {
         Lanes logits[kColumns];
         for (uint32_t i = 0; i < kColumns; ++i)
             logits[i] = Lanes{} + scratch.starts[column + i];
@@ -179,10 +182,10 @@ class Watching {
                 logits[i] += queries[i] * key;
         }
         for (uint32_t i = 0; i < kColumns; ++i)
-            weigh_logits(&logits[i], low, high, &parts[i]);
+            add_logits(&logits[i], low, high, &partials[i]);
     }
 
-    void weigh_logits(Lanes *logits, uint32_t low, uint32_t high, Part *part) const {
+    void add_logits(Lanes *logits, uint32_t low, uint32_t high, Partial *partial) const {
         float own[LK_TILE_TOKENS];
         std::memcpy(own, logits, sizeof own);
         const float cap = args_.layer.soft_cap * kLog2E;
@@ -194,41 +197,42 @@ class Watching {
         float sum = 0;
         for (uint32_t t = low; t < high; ++t)
             sum += std::exp2(own[t] - top);
-        join({top, sum}, part);
+        join({top, sum}, partial);
     }
 
     void read_keys(uint32_t kv_head, uint32_t page, const Scratch &scratch) const {
-        const Block &row = *sequence_.blocks[watch_.first_block + page];
-        const PageEntry &entry = row.entries[args_.first_entry + kv_head];
-        const PageFormat &half = args_.classes[entry.key_format];
+        const Block &block = *sequence_.blocks[request_.first_block + page];
+        const PageEntry &entry = block.entries[args_.first_entry + kv_head];
+        const PageFormat &format = args_.classes[entry.key_format];
         const auto *payload = reinterpret_cast<const uint8_t *>(entry.key_payload);
-        if (half.layout.is_raw())
-            read_raw(half.layout, payload, context_tokens(page), scratch.keys);
+        if (format.layout.is_raw())
+            read_raw(format.layout, payload, context_tokens(page), scratch.keys);
         else
-            read_packed(half, payload, reinterpret_cast<const uint8_t *>(entry.key_metadata),
+            read_packed(format, payload, reinterpret_cast<const uint8_t *>(entry.key_metadata),
                         scratch);
     }
 
     // Of the context; behind them a page may have none yet.
     uint32_t context_tokens(uint32_t page) const {
-        const uint64_t page_tokens = sequence_.blocks[watch_.first_block]->capacity_tokens;
-        const uint64_t rest = uint64_t{watch_.n_chunks} * watch_.chunk_tokens - page * page_tokens;
+        const uint64_t page_tokens = sequence_.blocks[request_.first_block]->capacity_tokens;
+        const uint64_t rest =
+            uint64_t{request_.n_chunks} * request_.chunk_tokens - page * page_tokens;
         return static_cast<uint32_t>(std::min(rest, page_tokens));
     }
 
     static void read_raw(const PageLayout &layout, const uint8_t *payload, uint32_t n_tokens,
                          float *keys) {
-        const uint32_t strip_halves = LK_STRIP_CHANNELS * layout.page_tokens;
+        const uint32_t strip_values = LK_STRIP_CHANNELS * layout.page_tokens;
         for (uint32_t i = 0; i < layout.head_dim / LK_STRIP_CHANNELS * n_tokens; ++i) {
             const uint32_t strip = i / n_tokens;
             const uint32_t token = i % n_tokens;
             const uint32_t tile = token / LK_TILE_TOKENS;
             const uint8_t *from =
-                payload + sizeof(uint16_t) * (strip * strip_halves + tile * kTileHalves);
+                payload + sizeof(uint16_t) * (strip * strip_values + tile * kTileValues);
             float *out = keys + (uint64_t{tile} * layout.head_dim + strip * LK_STRIP_CHANNELS) *
                                     LK_TILE_TOKENS;
             for (uint32_t k = 0; k < LK_STRIP_CHANNELS; ++k) {
-                const uint32_t at = LK_TILE_LANE(token, k) * kLaneHalves +
+                const uint32_t at = LK_TILE_LANE(token, k) * kLaneValues +
                                     2 * LK_TILE_REGISTER(token, k) + LK_TILE_HALF(k);
                 uint16_t half;
                 std::memcpy(&half, from + at * sizeof half, sizeof half);
@@ -237,20 +241,20 @@ class Watching {
         }
     }
 
-    static void read_packed(const PageFormat &half, const uint8_t *payload, const uint8_t *metadata,
-                            const Scratch &scratch) {
-        const uint32_t head_dim = half.layout.head_dim;
-        unpack_page(half.layout, payload, metadata, half.permutation, half.layout.page_tokens,
-                    scratch.halves, head_dim);
-        for (uint32_t t = 0; t < half.layout.page_tokens; ++t)
+    static void read_packed(const PageFormat &format, const uint8_t *payload,
+                            const uint8_t *metadata, const Scratch &scratch) {
+        const uint32_t head_dim = format.layout.head_dim;
+        unpack_page(format.layout, payload, metadata, format.permutation, format.layout.page_tokens,
+                    scratch.values, head_dim);
+        for (uint32_t t = 0; t < format.layout.page_tokens; ++t)
             for (uint32_t c = 0; c < head_dim; ++c)
                 scratch.keys[(uint64_t{t / LK_TILE_TOKENS} * head_dim + c) * LK_TILE_TOKENS +
                              t % LK_TILE_TOKENS] =
-                    half_to_float(scratch.halves[uint64_t{t} * head_dim + c]);
+                    half_to_float(scratch.values[uint64_t{t} * head_dim + c]);
     }
 
     const AttendCall &args_;
-    const ChunkAttention &watch_;
+    const ChunkAttention &request_;
     const BatchSequence &sequence_;
     const uint32_t group_;
     const uint32_t n_columns_;  // of a KV head
@@ -259,27 +263,27 @@ class Watching {
 
 }  // namespace
 
-lk_status watch_chunks(const AttendCall &args, const ChunkAttention &watch, ThreadPool *pool,
-                       AttendScratch *scratch) {
+lk_status score_attention(const AttendCall &args, const ChunkAttention &request, ThreadPool *pool,
+                          AttendScratch *scratch) {
     const uint64_t floats = round_up(thread_floats(args.layer.head_dim), 16);
     if (!scratch->threads.reserve(floats * pool->size()))
         return fail(LK_E_NOMEM, "no memory to watch chunks with %u threads", pool->size());
-    const Watching watching(args, watch);
-    const uint32_t n_spans = watching.n_spans();
-    for (uint32_t first = 0; first < watching.n_units(); first += watch.max_tiles) {
-        const uint32_t n = std::min(watch.max_tiles, watching.n_units() - first);
+    const ChunkScores chunk_scores(args, request);
+    const uint32_t n_spans = chunk_scores.n_spans();
+    for (uint32_t first = 0; first < chunk_scores.n_work_tiles(); first += request.max_tiles) {
+        const uint32_t n = std::min(request.max_tiles, chunk_scores.n_work_tiles() - first);
         pool->parallel_for(n * n_spans, [&](uint32_t i, uint32_t thread) {
             const Scratch own =
                 cut_scratch(scratch->threads.data() + thread * floats, args.layer.head_dim);
-            watching.weigh_span(first + i / n_spans, i / n_spans, i % n_spans, own);
+            chunk_scores.add_span(first + i / n_spans, i / n_spans, i % n_spans, own);
         });
         pool->parallel_for(n * kAttentionScoreColumns, [&](uint32_t i, uint32_t) {
             const uint32_t column = i % kAttentionScoreColumns;
-            if (column < watching.columns_of(first + i / kAttentionScoreColumns))
-                watching.total_column(i / kAttentionScoreColumns, column);
+            if (column < chunk_scores.columns_of(first + i / kAttentionScoreColumns))
+                chunk_scores.total_column(i / kAttentionScoreColumns, column);
         });
-        for (uint32_t chunk = 0; chunk < watch.n_chunks; ++chunk)
-            watching.add_mass(first, n, chunk);
+        for (uint32_t chunk = 0; chunk < request.n_chunks; ++chunk)
+            chunk_scores.add_scores(first, n, chunk);
     }
     return LK_OK;
 }
