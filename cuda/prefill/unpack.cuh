@@ -68,7 +68,11 @@ __device__ __forceinline__ void load_round_words(const StripInfo &info, const ui
                                                  uint32_t (&words)[kRoundTiles * 2]) {
     const uint32_t word = first_tile * kBits / 4;
     const uint32_t lane = threadIdx.x % kWarp;
-    const uint32_t index = strip_word_index(info.n_words, lane, word);
+    // strip_word_index(), from parts that compilers keep between rounds.
+    const uint32_t index = info.n_words < LK_VECTOR_WORDS
+                               ? lane * info.n_words + word
+                               : word / LK_VECTOR_WORDS * (LK_LANES * LK_VECTOR_WORDS) +
+                                     lane * LK_VECTOR_WORDS + word % LK_VECTOR_WORDS;
     const uint8_t *at = page + info.words + 4 * index;
     if (kBits == 8) {
         const uint4 four = *reinterpret_cast<const uint4 *>(at);

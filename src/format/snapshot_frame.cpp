@@ -67,7 +67,7 @@ lk_status check_format(const FormatRecord &r, uint32_t index) {
     return LK_OK;
 }
 
-// One half at *at, which is moved behind it.
+// One page at *at, which is moved after it.
 lk_status check_half(const Array<FileFormat> &classes, uint16_t index, Side side,
                      const BlockRecord &record, const uint8_t **at, const uint8_t *end) {
     if (index == kAbsentPage)
@@ -102,7 +102,7 @@ bool is_order(const SequencePart &part, Array<uint8_t> *seen) {
     return true;
 }
 
-// What a sequence says of its chunks.
+// The chunks of a sequence.
 lk_status check_chunks(uint16_t version, const SequencePart &part, const Allocator &allocator) {
     const SequenceRecord &record = part.record;
     const uint32_t known = version < 2 ? kHasFolded : kHasFolded | kHasChunks;

@@ -1,5 +1,5 @@
-// What kernels and shaders read in device memory, written by the host sides of both device
-// backends: classes, rows, sequences, work items and jobs. shaders/tables.glsl has the same bytes.
+// Tables that kernels and shaders read in device memory and the host sides of both device backends
+// write: formats, blocks, sequences, work items and jobs. shaders/tables.glsl has the same bytes.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_FORMAT_TABLES_H
@@ -13,11 +13,11 @@
 namespace lk {
 
 constexpr uint32_t kDraftTokens = 64;            // new tokens of a sequence that can have ancestors
-constexpr uint32_t kAttentionScoreColumns = 64;  // query columns of a unit of ChunkAttention
+constexpr uint32_t kAttentionScoreColumns = 64;  // query columns of a tile of ChunkAttention
 
-// One kind of half page, PageFormat as kernels read it.
+// PageFormat as kernels read it.
 struct alignas(16) FormatInfo {
-    uint64_t permutation;  // u8 [head_dim] slot -> channel; 0 = identity or the page's own
+    uint64_t permutation;  // u8 [head_dim] stored channel -> channel; 0 = identity or the page's
     uint32_t payload_bytes;
     uint32_t metadata_bytes;      // 0 when raw
     uint32_t minima_offset;       // bytes into the metadata; ranges begin at 0
@@ -40,11 +40,11 @@ struct alignas(16) FormatInfo {
     uint8_t reserved[2];
     float clip_margin;  // cut off the range of a group of 2-bit codes at each end, a share of it
 };
-static_assert(sizeof(FormatInfo) == 64, "classes are read by 16 bytes");
+static_assert(sizeof(FormatInfo) == 64, "formats are read by 16 bytes");
 
-// Can decode multiply the codes of a class as they are? Pages of 128 tokens; keys by channel with
-// planes of 16, 8, 4 and 2 bits, with shared slots or without; values by token, of one width of
-// these or 1 bit, in the order of their channels.
+// Can decode multiply the codes of a format as they are? Pages of 128 tokens; keys by channel with
+// planes that are not split, down to 2 bits, with pairs or without; values by token, of one such
+// width or 1 bit, in the order of their channels.
 inline bool is_native_format(const FormatInfo &c) {
     if (c.is_raw)
         return true;
@@ -55,7 +55,7 @@ inline bool is_native_format(const FormatInfo &c) {
     return c.is_token_axis && only_width(c.strips) && !c.permutes && !c.permutation;
 }
 
-// PageEntry: the halves of one (layer, KV head) of a row. Device addresses.
+// PageEntry, with device addresses.
 struct Entry {
     uint64_t key_payload;
     uint64_t key_metadata;
@@ -67,9 +67,9 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 40, "as PageEntry");
 
-// A row of a step's sequence.
+// A block of a step's sequence.
 struct alignas(16) BlockInfo {
-    uint64_t entries;  // Entry [entries of a row]
+    uint64_t entries;  // Entry [entries of a block]
     uint32_t first_token;
     uint16_t capacity_tokens;
     uint16_t is_packed_on_append;  // its new tokens are packed from the staging area, not stored
@@ -78,7 +78,7 @@ struct alignas(16) BlockInfo {
 // A sequence of the step.
 struct alignas(16) SequenceInfo {
     uint64_t id;
-    uint32_t first_block;  // in the step's rows
+    uint32_t first_block;  // in the step's blocks
     uint32_t n_blocks;     // all, those of new tokens included
     uint32_t n_attended;   // the first of them that attention reads
     uint32_t n_history;    // committed tokens
@@ -100,7 +100,7 @@ struct StepHeader {
 // The first fault of a cache's steps is the lowest of these.
 constexpr uint64_t kNoFault = ~uint64_t{0};
 // Layers order faults first, then tokens of the batch, heads, K before V. The serial modulo 16
-// tells the host which step's sequences the token counts in.
+// identifies the step in whose batch the token counts.
 constexpr uint64_t fault_key(uint32_t serial, uint32_t layer, uint32_t token, uint32_t head,
                              uint32_t is_value) {
     return (uint64_t{layer} << 45) | (uint64_t{token} << 21) | (uint64_t{head} << 5) |
@@ -110,18 +110,18 @@ constexpr uint64_t fault_key(uint32_t serial, uint32_t layer, uint32_t token, ui
 constexpr uint64_t kShapeFault = 0;  // layer 0, token 0 and so on would be this plus kFaultBias
 constexpr uint64_t kFaultBias = uint64_t{1} << 62;  // real faults have it set
 
-// One half to pack (PackItem).
+// One page to pack (PackItem).
 struct PackJob {
     uint64_t payload;
     uint64_t metadata;
-    uint64_t source;       // raw half's payload, or staged FP16 [page_tokens][head_dim]
+    uint64_t source;       // raw page's payload, or staged FP16 [page_tokens][head_dim]
     uint64_t query_stats;  // u64 [head_dim] for ranking 2
     uint32_t target_format;
-    uint32_t source_format;  // kStaged, or a raw class
+    uint32_t source_format;  // kStaged, or a raw format
 };
 constexpr uint32_t kStaged = ~0u;
 
-// Copy the first n_tokens of a half into a raw half, rounded to FP16 (DequantizeItem).
+// Copy the first n_tokens of a page into a raw page, rounded to FP16 (DequantizeItem).
 struct DequantizeJob {
     uint64_t payload;
     uint64_t metadata;
@@ -132,7 +132,7 @@ struct DequantizeJob {
     uint32_t reserved;
 };
 
-// Tokens of a raw half that go to earlier places (MoveItem).
+// Tokens of a raw page that move to earlier positions (MoveItem).
 struct MoveJob {
     uint64_t source;
     uint64_t target;
@@ -156,9 +156,9 @@ struct ShrinkJob {
 };
 static_assert(sizeof(ShrinkJob) == 32, "read by 16 bytes");
 
-// A block's share of decode attention: rows of one KV head of one sequence. Rows in which both
-// halves are raw (at most two runs of them) are cut into pieces of a tile, the others are a piece
-// each; the warps of the block take pieces in turn.
+// A thread block's share of decode attention: blocks of one KV head of one sequence. Entries whose
+// two pages are raw (at most two runs of blocks) are cut into KV tiles of 16 tokens, the others are
+// a KV tile each; the warps of the thread block take KV tiles in turn.
 struct alignas(16) WorkItem {
     uint16_t kv_head;
     uint16_t column_tile;  // of 4, 8 or 16 query columns (new token, head of the group)
@@ -168,7 +168,7 @@ struct alignas(16) WorkItem {
     uint32_t packed_count;
     uint16_t split;          // of n_splits that are merged
     uint16_t n_splits;       // 1: written straight to the output
-    uint32_t first_partial;  // floats: of the unit's parts in the partial results
+    uint32_t first_partial;  // floats: of the work tile's splits in the partial results
     uint32_t work_tile;      // its counter
     // Of the sequence, as in SequenceInfo; what changes with every step is read there.
     uint32_t sequence;

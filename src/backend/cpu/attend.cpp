@@ -14,11 +14,11 @@ namespace {
 
 constexpr double kLog2E = 1.4426950408889634;
 constexpr uint32_t kTreeTokens = 64;
-// Units that keep many threads busy; more would only cost merges.
+// Work items that keep many threads busy; more would only cost merges.
 constexpr uint32_t kWantedItems = 32;
 constexpr uint32_t kBlocksPerSplit = 8;
 
-// Rows [0, n) of the sequence that hold visible keys.
+// Blocks [0, n) of the sequence hold visible keys.
 uint32_t used_blocks(const BatchSequence &sequence) {
     const uint64_t tokens = sequence.n_history + (sequence.new_in_blocks ? sequence.n_new : 0);
     uint32_t n = sequence.n_attended;
@@ -27,7 +27,7 @@ uint32_t used_blocks(const BatchSequence &sequence) {
     return n;
 }
 
-// Walks the keys of a work. Views of classes are kept while the class stays the same.
+// Walks the keys of a work tile. Views of formats are kept while the format stays the same.
 struct Walk {
     const AttendCall *args;
     const BatchSequence *sequence;
@@ -35,7 +35,7 @@ struct Walk {
     uint32_t block;
     uint32_t end_block;
     uint32_t n_used;
-    uint32_t token;         // in the row, or among the staged
+    uint32_t token;         // in the block, or among the staged
     uint64_t first_wanted;  // position of the first key in the window of any query
     uint64_t end_wanted;
     uint32_t sink_tokens;
@@ -77,7 +77,7 @@ bool next_staged(Walk *walk, KvTile *kv_tile) {
     return true;
 }
 
-// The tokens of a row from walk->token on.
+// The tokens of a block from walk->token on.
 void fill_kv_tile(Walk *walk, const Block &block, uint32_t n_tokens, KvTile *kv_tile) {
     const BatchSequence &sequence = *walk->sequence;
     const PageEntry &entry = block.entries[walk->args->first_entry + walk->kv_head];
@@ -127,7 +127,7 @@ bool next_kv_tile(void *state, KvTile *kv_tile) {
     return false;
 }
 
-// Query tokens of a work.
+// Query tokens of a work tile.
 struct Queries {
     QueryToken tokens[kTileRows];
     uint64_t tree_positions[kTreeTokens];
@@ -152,7 +152,7 @@ void fill_queries(const BatchSequence &sequence, const WorkItem &item, Queries *
     }
 }
 
-// FP32 of a thread: the unit's scratch, its q, its result and its starts.
+// FP32 of a thread: scratch, q, result and starts of its work tile.
 uint64_t thread_floats(uint32_t head_dim) {
     return round_up(
         LK_CPU_SCRATCH_FLOATS(head_dim) + 2ull * kTileRows * head_dim + 3ull * kTileRows, 16);
@@ -226,7 +226,7 @@ class Call {
             finish(item, work.output);
     }
 
-    // Merge the units that share rows with unit `index`, the first of them.
+    // Merge the splits of a work tile; item `index` is the first of them.
     void merge(uint32_t index) {
         const WorkItem &first = scratch_.items[index];
         if (first.n_splits == 1 || first.split)
@@ -296,7 +296,7 @@ class Call {
             }
     }
 
-    // q . c of each row, in the unit's q.
+    // q . c of each row of q.
     static void dot_centers(const WorkTile &work, const float *centers, float *starts) {
         for (uint32_t r = 0; r < work.n_rows; ++r) {
             const float *q = work.q + uint64_t{r} * work.head_dim;
@@ -307,7 +307,7 @@ class Call {
         }
     }
 
-    // The unit's q becomes what meets keys that were divided.
+    // q times the key scales, for keys that were divided by them.
     static void scale_queries(const WorkTile &work, const float *scales, float *q) {
         for (uint32_t r = 0; r < work.n_rows; ++r)
             for (uint32_t c = 0; c < work.head_dim; ++c)

@@ -14,8 +14,8 @@ namespace cpu {
 namespace {
 
 constexpr float kLog2E = 1.44269504f;
-constexpr uint32_t kSpanChunks = 16;  // of a piece of work
-constexpr uint32_t kColumns = 2;      // weighed side by side
+constexpr uint32_t kSpanChunks = 16;  // of a span, which a thread takes at once
+constexpr uint32_t kColumns = 2;      // computed next to each other
 constexpr uint32_t kNoPage = UINT32_MAX;
 constexpr uint32_t kLaneValues = 2 * LK_TILE_WORDS;  // of a tile
 constexpr uint32_t kTileValues = kLaneValues * LK_LANES;
@@ -23,7 +23,7 @@ constexpr uint32_t kTileValues = kLaneValues * LK_LANES;
 // The tokens of a tile under one column.
 using Lanes = float __attribute__((vector_size(LK_TILE_TOKENS * sizeof(float))));
 
-// A column's weights of some tokens: sum * exp2(top).
+// The weight of some tokens in a column: row_sum * exp2(row_max).
 struct Partial {
     float row_max;
     float row_sum;
@@ -76,7 +76,7 @@ class ChunkScores {
         return static_cast<uint32_t>(ceil_div(request_.n_chunks, kSpanChunks));
     }
 
-    // Parts of a span of chunks for the columns of a work_tile, which has the index-th of the
+    // Partials of a span of chunks for the columns of a work tile, which is at `index` of its
     // batch.
     void add_span(uint32_t work_tile, uint32_t index, uint32_t span, const Scratch &scratch) const {
         load_queries(work_tile, scratch);
@@ -93,7 +93,7 @@ class ChunkScores {
         partials(index, request_.n_chunks)[column] = total;
     }
 
-    // Add what the columns of a batch of units give to a chunk.
+    // Add to a chunk's score the weights of the columns of a batch of work tiles.
     void add_scores(uint32_t first_tile, uint32_t n, uint32_t chunk) const {
         double score = 0;
         for (uint32_t index = 0; index < n; ++index) {
@@ -121,7 +121,7 @@ class ChunkScores {
                uint64_t{chunk} * kAttentionScoreColumns;
     }
 
-    // Products with them are logits in units of log2; under a soft-cap they are logit / cap.
+    // Products with them are logits times log2(e); under a soft-cap they are logit / cap.
     void load_queries(uint32_t work_tile, const Scratch &scratch) const {
         const LayerView &layer = args_.layer;
         const float factor =
@@ -167,8 +167,8 @@ class ChunkScores {
         }
     }
 
-    // Tokens [low, high) of a tile under kColumns columns: as many sums run side by side as hide
-    // the additions' latency.
+    // Tokens [low, high) of a tile under kColumns columns: as many sums at once as hide the
+    // latency of additions.
     void add_tile(const float *keys, const Scratch &scratch, uint32_t column, uint32_t low,
                   uint32_t high, Partial *partials) const {
         Lanes logits[kColumns];
@@ -212,7 +212,7 @@ class ChunkScores {
                         scratch);
     }
 
-    // Of the context; behind them a page may have none yet.
+    // Of the context; a page may have no tokens after them yet.
     uint32_t context_tokens(uint32_t page) const {
         const uint64_t page_tokens = sequence_.blocks[request_.first_block]->capacity_tokens;
         const uint64_t rest =
@@ -267,7 +267,8 @@ lk_status score_attention(const AttendCall &args, const ChunkAttention &request,
                           AttendScratch *scratch) {
     const uint64_t floats = round_up(thread_floats(args.layer.head_dim), 16);
     if (!scratch->threads.reserve(floats * pool->size()))
-        return fail(LK_E_NOMEM, "no memory to watch chunks with %u threads", pool->size());
+        return fail(LK_E_NOMEM, "no memory for the attention scores of chunks with %u threads",
+                    pool->size());
     const ChunkScores chunk_scores(args, request);
     const uint32_t n_spans = chunk_scores.n_spans();
     for (uint32_t first = 0; first < chunk_scores.n_work_tiles(); first += request.max_tiles) {

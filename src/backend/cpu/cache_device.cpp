@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kTokensPerJob = 16;
 
-// The part of a sequence's new tokens that lies in a row.
+// The new tokens of a sequence that a block holds.
 BlockPart part_of(const BatchSequence &sequence, const Block &row) {
     const uint64_t row_end = row.first_token + row.capacity_tokens;
     const uint64_t new_end = sequence.n_history + sequence.n_new;
@@ -23,7 +23,7 @@ BlockPart part_of(const BatchSequence &sequence, const Block &row) {
             static_cast<uint32_t>(begin - row.first_token), static_cast<uint32_t>(end - begin)};
 }
 
-// What the threads of a conversion found.
+// Faults and saturated values that the threads of a conversion found.
 struct Conversion {
     std::atomic<uint64_t> n_saturated{0};
     std::atomic<uint64_t> first_bad{kNothingBad};
@@ -46,7 +46,7 @@ void upload_item(const SlotCopy &item) {
 
 }  // namespace
 
-// Direct rows are left out: they are packed from the staging area.
+// Blocks that are packed on append are left out: they are packed from the staging area.
 lk_status CpuCacheDevice::begin(const Batch &batch) {
     if (batch.query_stat_bytes > query_sums_.size() * sizeof(uint64_t) &&
         !query_sums_.resize(batch.query_stat_bytes / sizeof(uint64_t)))

@@ -1,4 +1,4 @@
-// Attention of few query rows. Weights and logits lie as [row][token].
+// Attention of few query rows. Weights and logits are arrays [row][token].
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CPU_DECODE_TMPL_H
@@ -107,8 +107,8 @@ inline void generic_values(const WorkTile &work, const KvTile &kv_tile, const De
                     s.logits[r * kKvTileTokens + t] * values.data[t * values.k_stride + c];
 }
 
-// Whether the page is read as it lies. Strips whose lanes have fewer than 4 words, 2 at 1 bit, are
-// unpacked.
+// Are the codes of the page read in place? Strips whose lanes have fewer than 4 words, 2 at 1 bit,
+// are unpacked.
 inline bool is_native(const PageBytes &page) {
     if (!page.view || page.view->kind == PageKind::kOther || (page.view->is_value && page.channels))
         return false;
@@ -152,7 +152,7 @@ inline void raw_values(const WorkTile &work, const KvTile &kv_tile, const Decode
     multiply_raw(p, work.n_rows);
     if (!rest)
         return;
-    // What lies behind the last token may be a NaN, which a weight of 0 does not silence.
+    // A NaN can follow the last token, and a weight of 0 does not silence it.
     alignas(64) uint16_t mask[32];
     for (uint32_t i = 0; i < 32; ++i)
         mask[i] = LK_TILE_K(i / 8, i / 2 % 4) + i % 2 < rest ? 0xFFFF : 0;
@@ -390,7 +390,7 @@ inline void mask_decode(const WorkTile &work, const KvTile &kv_tile, const Decod
                     s.logits[r * kKvTileTokens + t] = kMasked;
 }
 
-// Logits of a row to weights. Tokens up to the vector's end count as hidden.
+// Logits of a row to weights. Tokens up to the vector's end count as masked.
 inline void weigh_row(const WorkTile &work, uint32_t r, uint32_t n_tokens, float *logits) {
     for (uint32_t t = n_tokens; t < kKvTileTokens; ++t)
         logits[t] = kMasked;
@@ -441,9 +441,9 @@ inline void attend_kv_tile(const WorkTile &work, const KvTile &kv_tile, bool all
         packed_values(work, kv_tile, s);
 }
 
-// Halves lie anywhere, and packed ones are shorter than what the hardware needs to see a stream,
-// so the next block is asked for while this one is worked on. A 16-bit page would fill the first
-// cache level and goes to the second.
+// Pages have any address, and packed ones are too short for the hardware to detect a stream, so the
+// next KV tile is prefetched during the work on this one. A 16-bit page would fill the first cache
+// level and goes to the second.
 LK_INLINE void fetch_page(const PageBytes &page) {
     if (!page.view)
         return;

@@ -1,4 +1,4 @@
-// Which keys of a block a query sees, and what its logits start from.
+// The mask: which keys of a KV tile are visible to a query; and the start of its logits.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CPU_MASK_TMPL_H
@@ -12,7 +12,7 @@ namespace {
 
 enum class Visible { kNone, kSome, kAll };
 
-// Of all queries of the unit together.
+// To all queries of the work tile together.
 LK_INLINE Visible visible_keys(const WorkTile &work, const KvTile &kv_tile) {
     if (kv_tile.n_linear < kv_tile.n_tokens)
         return Visible::kSome;
@@ -46,7 +46,7 @@ inline bool is_visible(const WorkTile &work, const KvTile &kv_tile, const QueryT
 
 inline float start_of(const WorkTile &work, uint32_t r) { return work.starts ? work.starts[r] : 0; }
 
-// Without a soft-cap, what all logits of a row have in common changes its top alone.
+// Without a soft-cap, a summand of all logits of a row changes its row_max alone.
 inline void add_starts(const WorkTile &work) {
     for (uint32_t r = 0; !(work.cap > 0) && r < work.n_rows; ++r)
         work.row_max[r] += start_of(work, r);

@@ -1,4 +1,4 @@
-// Products of few rows with page bytes as they lie: 16-bit tiles in FP32, packed strips in
+// Products of few rows with the bytes of native pages: 16-bit tiles in FP32, packed strips in
 // integers with ranges folded into 16-bit factors.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -29,8 +29,8 @@ LK_INLINE void transpose4(V *v) {
     v[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
 }
 
-// sum += the products of the 16-bit halves of each word. Codes are below 256 and factors below
-// 2^15 in magnitude, so 128 x 2 of them fit in 32 bits.
+// sum += the products of the two 16-bit integers of each word. Codes are below 256 and factors
+// below 2^15 in magnitude, so 128 x 2 of them fit in 32 bits.
 LK_INLINE Vi dot_pairs(Vi sum, Vu codes, Vi factors) {
 #if defined(__AVX512VNNI__)
     const __m512i r =
@@ -52,7 +52,7 @@ LK_INLINE Vi dot_pairs(Vi sum, Vu codes, Vi factors) {
 
 // ---- 16 bits ----
 
-// 16 values of a k block as the 32 words of a chunk: lane t, register r, half h.
+// 16 values of a tile's k as the 32 factors of a chunk: lane t, register r, low or high value h.
 LK_INLINE void spread_tile(const float *values, float *spread) {
     for (uint32_t t = 0; t < 4; ++t)
         for (uint32_t r = 0; r < 4; ++r)
@@ -66,7 +66,7 @@ struct RawProduct {
     uint64_t k_stride;
     uint32_t n_row_tiles;
     uint32_t n_k_tiles;
-    const float *spread;  // [row][spread_stride], k blocks of 32
+    const float *spread;  // [row][spread_stride], 32 for each tile
     uint32_t spread_stride;
     const uint16_t *mask;  // [32] ANDed to the bits, or null
     float *out;            // [row][out_stride]
@@ -180,7 +180,7 @@ LK_INLINE float highest_magnitude(const float *values, uint32_t n) {
     return horizontal_max(highest);
 }
 
-// Logits of a run of strips of one width, in units of each row's scale, into out
+// Logits of a run of strips of one width, as multiples of each row's scale, into out
 // [row][kKvTileTokens].
 struct PackedKeys {
     const uint8_t *strips;
@@ -188,7 +188,7 @@ struct PackedKeys {
     uint32_t page_tokens;
     // [row][factor_stride][strip_stride], [k part][chunk word] 32 words for each vector of a strip
     const uint32_t *factors;
-    // The same of bit 1 when fields of 2 bits hold shared slots, and `factors` is then of bit 0.
+    // The same of bit 1 when fields of 2 bits hold pairs, and `factors` is then of bit 0.
     const uint32_t *high_factors;
     uint32_t factor_stride;
     uint32_t strip_stride;
@@ -315,7 +315,7 @@ LK_INLINE void spread_group_factors(const uint16_t *factors, uint32_t bits, uint
         }
 }
 
-// Sums over all tokens of one strip's 16 channels, in units of each row's scale.
+// Sums over all tokens of one strip's 16 channels, as multiples of each row's scale.
 struct PackedValues {
     const uint8_t *strip;
     uint32_t page_tokens;

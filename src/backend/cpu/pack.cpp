@@ -10,7 +10,7 @@ namespace cpu {
 
 namespace {
 
-// Offset in halves of (token, channel) in a 16 x 16 tile of 16-bit values.
+// Offset in FP16 values of (token, channel) in a 16 x 16 tile of 16-bit values.
 struct TileOffsets {
     uint8_t at[2][16][16];  // [is value][token][channel]
 };
@@ -30,7 +30,7 @@ constexpr TileOffsets make_tile_offsets() {
 constexpr TileOffsets kTileOffsets = make_tile_offsets();
 constexpr uint32_t kTileHalves = LK_STRIP_CHANNELS * LK_TILE_TOKENS;
 
-// A raw half, by tokens.
+// A raw page, by tokens.
 class RawPage {
   public:
     RawPage(const PageFormat &format, uint64_t payload)
@@ -70,7 +70,7 @@ class RawPage {
     bool is_value_;
 };
 
-// What becomes of the elements of a row before they are rounded; null = nothing.
+// The change of keys before they are rounded; null = none.
 struct RowNumbers {
     const float *centers;   // [head_dim] that are subtracted
     const float *inverses;  // [head_dim] that multiply what is left

@@ -20,14 +20,14 @@ constexpr uint64_t bad_code(uint64_t token, uint64_t n_heads, uint64_t head, uin
 }
 void convert_token(const AppendArgs &args, uint32_t token, uint64_t *n_saturated, uint64_t *bad);
 
-// New tokens that lie in one 16-bit row.
+// The new tokens of a sequence that one 16-bit block holds.
 struct BlockPart {
     const Block *block;
     uint32_t first_staged;  // of the batch
     uint32_t token_in_block;
     uint32_t n_tokens;
 };
-// Copy them, of one head, from the staging area to the row.
+// Copy those of one head from the staging area to the block.
 void store_part(const AppendArgs &args, const PageFormat *classes, const BlockPart &part,
                 uint32_t kv_head);
 

@@ -9,7 +9,7 @@ namespace {
 constexpr uint32_t kPartWidths = 4;  // bits of a plane or of its part: 1, 2, 4, 8
 
 // Bit address of (token, channel) in a strip of a plane: tokens[token] + channels[channel]. The
-// bits of a place come from disjoint bits of token and channel, so their addresses add up.
+// bits of an address come from disjoint bits of token and channel, so their addresses add up.
 struct Addresses {
     uint16_t tokens[LK_MAX_PAGE_TOKENS];
     uint16_t channels[LK_STRIP_CHANNELS];

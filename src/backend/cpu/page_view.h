@@ -10,8 +10,8 @@
 namespace lk {
 namespace cpu {
 
-// The views of one walk over a sequence's rows: sinks and tail are raw, pages in between share a
-// layout mostly, so the last two views of either sort are kept.
+// The views of one walk over a sequence's blocks: sinks and recent tokens are raw, and the pages in
+// between mostly share a layout, so the last two views of either sort are kept.
 class ViewCache {
   public:
     // Valid until the second next call.

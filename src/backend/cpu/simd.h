@@ -51,7 +51,7 @@ LK_INLINE Vf broadcast(float f) { return f - Vf{}; }
 LK_INLINE Vi broadcast_int(int32_t i) { return i - Vi{}; }
 LK_INLINE Vf maximum(Vf a, Vf b) { return a > b ? a : b; }
 
-// A vector's quarters (halves, itself) added up.
+// The sum of a vector's quarters; of its two parts at 8 lanes; at 4 the vector itself.
 #if defined(__AVX512F__)
 LK_INLINE Vf4 fold_vector(Vf v) {
     const __m512 x = reinterpret_cast<__m512 &>(v);
@@ -173,7 +173,7 @@ LK_INLINE Vf f8_to_floats(Vb v) {
     return f;
 }
 
-// 16 values to the order in which parameters lie: place LK_K_ORDER(k) gets value k.
+// 16 values to the order of parameters: index LK_K_ORDER(k) gets value k.
 LK_INLINE void order_tile(const float *from, float *to) {
 #if defined(__AVX512F__)
     const __m512i order = _mm512_set_epi32(15, 14, 7, 6, 13, 12, 5, 4, 11, 10, 3, 2, 9, 8, 1, 0);

@@ -78,7 +78,7 @@ struct TileState {
     float *row_sum;  // [width]
     float *factor;   // [width]
     float *start;    // [width]
-    float *matrix;   // an unpacked half
+    float *matrix;   // an unpacked page
 };
 
 inline TileState cut_tile_scratch(const WorkTile &work) {

@@ -97,7 +97,7 @@ inline void unpack_raw_tile(const uint8_t *tile, const StripTarget &to) {
 #endif
 }
 
-// Where field f of word w lies: 4 * tile + register.
+// 4 * tile + register of field f of word w.
 LK_INLINE uint32_t unfold(uint32_t word, uint32_t field, uint32_t steps) {
     uint32_t low = 0;
     for (uint32_t s = 0; s < steps; ++s)
@@ -256,7 +256,7 @@ inline uint32_t bits_of_stored(const PageView &view, uint32_t stored) {
     return view.strips[stored / 16].bits;
 }
 
-// value = minimum + code * range * step factor, along k and with one parameter for a row.
+// value = minimum + code * range * code_step(), along k and with one parameter for a row.
 LK_INLINE void scale_run(float *values, const float *ranges, const float *minima, uint32_t n) {
     for (uint32_t i = 0; i < n; ++i)
         values[i] = minima[i] + values[i] * ranges[i];
