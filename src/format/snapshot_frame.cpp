@@ -82,7 +82,8 @@ lk_status check_half(const Array<FileFormat> &classes, uint16_t index, Side side
     const uint64_t payload = payload_bytes(layout);
     const uint64_t metadata = metadata_bytes(layout);
     if (static_cast<uint64_t>(end - *at) < payload + metadata)
-        return fail(LK_E_CORRUPT, "snapshot: row %llu is shorter than its halves", ull{record.row});
+        return fail(LK_E_CORRUPT, "snapshot: block %llu is shorter than its pages",
+                    ull{record.row});
     const uint8_t *parameters = metadata ? *at + payload : nullptr;
     const lk_status status = check_page_contents({layout, *at, parameters, nullptr});
     *at += payload + metadata;
@@ -241,7 +242,7 @@ lk_status read_formats(const uint8_t *body, uint64_t n_bytes, uint32_t n_formats
             return fail(LK_E_NOMEM, "no memory for a snapshot's %u classes", n_formats);
     }
     return at == end ? LK_OK
-                     : fail(LK_E_CORRUPT, "snapshot: %llu bytes behind the table of classes",
+                     : fail(LK_E_CORRUPT, "snapshot: %llu bytes after the table of formats",
                             static_cast<ull>(end - at));
 }
 
@@ -325,7 +326,7 @@ lk_status read_block_part(uint16_t version, const uint8_t *body, uint64_t n_byte
             return status;
     }
     if (at != end)
-        return fail(LK_E_CORRUPT, "snapshot: %llu bytes behind the halves of row %llu",
+        return fail(LK_E_CORRUPT, "snapshot: %llu bytes after the pages of block %llu",
                     static_cast<ull>(end - at), ull{part.record.row});
     *out = part;
     return LK_OK;

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "format/format_const.h"
+#include "format/widths.h"
 
 namespace lk {
 namespace cpu {

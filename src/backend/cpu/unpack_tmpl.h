@@ -229,13 +229,13 @@ inline void unpack_strip(const PageBytes &page, uint32_t strip, uint32_t first_t
             tile_target.data += tile * to.tile_stride;
             unpack_raw_tile(bytes + (first_token / 16 + tile) * 512ull, tile_target);
         }
-    } else if (at.bits == 3) {
-        unpack_strip_codes(bytes, view.page_tokens, 2, to);
-        unpack_strip_words(page.payload + at.high_offset_bytes, view.page_tokens, 1, 4.0f, true,
-                           to);
-    } else {
-        unpack_strip_codes(bytes, view.page_tokens, at.bits, to);
+        return;
     }
+    const uint32_t low_bits = LK_LOW_BITS(at.bits);
+    unpack_strip_codes(bytes, view.page_tokens, low_bits, to);
+    if (at.bits > low_bits)
+        unpack_strip_words(page.payload + at.high_offset_bytes, view.page_tokens,
+                           at.bits - low_bits, static_cast<float>(1u << low_bits), true, to);
 }
 
 // Pairs of shared ordered hold a 1-bit code | high bit << 1, and the low bits of a 3-bit code.
