@@ -455,6 +455,7 @@ void count_halves(lk_cache *cache, uint16_t page_format, int64_t n_added) {
     const HalfBytes bytes = half_bytes(cache->classes[page_format]);
     const auto n = static_cast<uint64_t>(n_added);  // modulo 2^64, as are the sums
     lk_cache_stats &stats = cache->stats;
+    static_assert(sizeof stats.plane_bytes == kPlaneCount * sizeof(uint64_t), "one sum a plane");
     for (uint32_t p = 0; p < kPlaneCount; ++p)
         stats.plane_bytes[p] +=
             n * layout.strips[p] * strip_bytes(layout.page_tokens, kPlaneBits[p]);

@@ -41,6 +41,8 @@ struct alignas(16) FormatInfo {
     float clip_margin;  // cut off the range of a group of 2-bit codes at each end, a share of it
 };
 static_assert(sizeof(FormatInfo) == 64, "formats are read by 16 bytes");
+static_assert(kPlaneCount == 6,
+              "shaders/tables.glsl reads the members after strips by their bytes");
 
 // Can decode multiply the codes of a format as they are? Pages of 128 tokens; keys by channel with
 // planes that are not split, down to 2 bits, with pairs or without; values by token, of one such

@@ -2,13 +2,15 @@
 #include "backend/cpu/page_view.h"
 
 #include <cstring>
+#include <type_traits>
 
 namespace lk {
 namespace cpu {
 
 namespace {
 
-static_assert(sizeof(PageLayout) == 24, "shapes are compared as bytes, so they have no padding");
+static_assert(std::has_unique_object_representations_v<PageLayout>,
+              "layouts are compared as bytes, so they have no padding");
 
 PageKind page_kind(const PageLayout &layout) {
     if (layout.is_raw())
