@@ -62,7 +62,8 @@ lk_status check_counts(const SnapshotHeader &h, uint64_t known_bytes) {
 }
 
 lk_status check_format(const FormatRecord &r, uint32_t index) {
-    if (!names_layout(r) || r.flags & ~kHasPermutation || r.reserved || (r.flags && r.permutes))
+    if (!names_layout(r.layout) || r.flags & ~kHasPermutation || r.reserved ||
+        (r.flags && r.layout.permutes))
         return fail(LK_E_CORRUPT, "snapshot: class %u has a field out of range", index);
     return LK_OK;
 }
@@ -197,15 +198,7 @@ uint64_t format_record_bytes(const FileFormat &from) {
 void write_format(const FileFormat &from, uint8_t *bytes) {
     const PageLayout &layout = from.layout;
     FormatRecord record{};
-    record.side = static_cast<uint8_t>(layout.side);
-    record.axis = static_cast<uint8_t>(layout.axis);
-    record.metadata = static_cast<uint8_t>(layout.metadata);
-    record.permutes = layout.permutes;
-    record.head_dim = layout.head_dim;
-    record.page_tokens = layout.page_tokens;
-    record.group = layout.group;
-    record.n_shared = layout.n_shared;
-    std::memcpy(record.strips, layout.strips, sizeof record.strips);
+    record.layout = record_of(layout);
     record.flags = from.permutation ? kHasPermutation : 0;
     std::memcpy(bytes, &record, sizeof record);
     if (from.permutation)
@@ -225,7 +218,7 @@ lk_status read_formats(const uint8_t *body, uint64_t n_bytes, uint32_t n_formats
         if (status)
             return status;
         at += sizeof record;
-        FileFormat made = {layout_of(record), nullptr};
+        FileFormat made = {layout_of(record.layout), nullptr};
         if (const char *error = layout_error(made.layout))
             return fail(LK_E_CORRUPT, "snapshot: class %u: %s", i, error);
         if (record.flags) {

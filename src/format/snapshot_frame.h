@@ -7,7 +7,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
-#include "format/layout.h"
+#include "format/layout_record.h"
 
 namespace lk {
 
@@ -52,15 +52,7 @@ static_assert(sizeof(ChunkHeader) == 32, "the table of docs/FORMAT.md");
 enum class ChunkKind { kModel, kPlan, kClasses, kSequence, kRows };
 
 struct FormatRecord {
-    uint8_t side;
-    uint8_t axis;
-    uint8_t metadata;
-    uint8_t permutes;
-    uint16_t head_dim;
-    uint16_t page_tokens;
-    uint16_t group;
-    uint16_t n_shared;
-    uint16_t strips[kPlaneCount];
+    LayoutRecord layout;
     uint32_t flags;
     uint32_t reserved;
 };
