@@ -1,5 +1,5 @@
 // What C++ and CUDA derive from the table of widths. `strips` is the number of strips of each
-// plane, [kPlaneCount], as a PageLayout and a FormatInfo have it.
+// plane, as a PageLayout and a FormatInfo have it.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_FORMAT_PLANES_H
@@ -54,18 +54,18 @@ constexpr uint32_t least_page_tokens(uint32_t bits) {
     return 64u / (w.high_bits && w.high_bits < w.low_bits ? w.high_bits : w.low_bits);
 }
 
-template <class Count>
-constexpr bool has_split_plane(const Count *strips) {
-    for (uint32_t p = 0; p < kPlaneCount; ++p)
+template <class Count, uint32_t kPlanes>
+constexpr bool has_split_plane(const Count (&strips)[kPlanes]) {
+    for (uint32_t p = 0; p < kPlanes; ++p)
         if (is_split(p) && strips[p])
             return true;
     return false;
 }
 // The width of a page whose strips have one width, 0 when they have several.
-template <class Count>
-constexpr uint32_t only_width(const Count *strips) {
+template <class Count, uint32_t kPlanes>
+constexpr uint32_t only_width(const Count (&strips)[kPlanes]) {
     uint32_t bits = 0;
-    for (uint32_t p = 0; p < kPlaneCount; ++p) {
+    for (uint32_t p = 0; p < kPlanes; ++p) {
         if (strips[p] && bits)
             return 0;
         bits = strips[p] ? kPlaneBits[p] : bits;
@@ -73,24 +73,24 @@ constexpr uint32_t only_width(const Count *strips) {
     return bits;
 }
 // The bits of the first plane that has strips.
-template <class Count>
-constexpr uint32_t widest_width(const Count *strips) {
-    for (uint32_t p = 0; p < kPlaneCount; ++p)
+template <class Count, uint32_t kPlanes>
+constexpr uint32_t widest_width(const Count (&strips)[kPlanes]) {
+    for (uint32_t p = 0; p < kPlanes; ++p)
         if (strips[p])
             return kPlaneBits[p];
     return 0;
 }
 // The widest width from which a page of several widths shrinks, 0 for none.
-template <class Count>
-constexpr uint32_t shrinking_width(const Count *strips) {
-    for (uint32_t p = 0; p < kPlaneCount; ++p)
+template <class Count, uint32_t kPlanes>
+constexpr uint32_t shrinking_width(const Count (&strips)[kPlanes]) {
+    for (uint32_t p = 0; p < kPlanes; ++p)
         if (kPlaneBits[p] < 16 && kPlaneWidths[p].narrower && strips[p])
             return kPlaneBits[p];
     return 0;
 }
 // Strips of the planes before `plane`.
-template <class Count>
-constexpr uint32_t strips_before(const Count *strips, uint32_t plane) {
+template <class Count, uint32_t kPlanes>
+constexpr uint32_t strips_before(const Count (&strips)[kPlanes], uint32_t plane) {
     uint32_t n = 0;
     for (uint32_t p = 0; p < plane; ++p)
         n += strips[p];

@@ -147,7 +147,7 @@ lk_status read_sequence(uint16_t version, const uint8_t *body, uint64_t n_bytes,
 struct BlockPart {
     BlockRecord record;
     const uint8_t *entries;  // EntryRecord [n_entries]
-    const uint8_t *halves;
+    const uint8_t *pages;
 
     EntryRecord entry(uint32_t i) const;
 };

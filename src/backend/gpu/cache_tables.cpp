@@ -54,7 +54,7 @@ FormatInfo class_info(const PageFormat &half, uint64_t permutation) {
     info.permutes = layout.permutes;
     info.ranking = static_cast<uint8_t>(half.ranking);
     info.is_raw = layout.is_raw();
-    for (uint32_t p = 0; p < kPlaneCount; ++p)
+    for (uint32_t p = 0; p < sizeof info.strips; ++p)
         info.strips[p] = static_cast<uint8_t>(layout.strips[p]);
     info.by_deviation = half.ranges.one_bit == OneBit::kDeviation;
     info.clip_margin = clip_margin(half.ranges.clip);
