@@ -353,7 +353,7 @@ lk_status Loader::load_part(const BlockPart &part, bool is_sink, Row *row, uint3
     copies_.clear();
     if (!copies_.reserve(4 * static_cast<size_t>(part.record.n_entries)))
         return fail(LK_E_NOMEM, "no memory for the copies of %u entries", part.record.n_entries);
-    const uint8_t *halves = part.halves;
+    const uint8_t *halves = part.pages;
     for (uint32_t i = 0; i < part.record.n_entries; ++i) {
         const EntryInfo &info = cache_.entries[*n_taken];
         const LayerInfo &layer = cache_.layers[info.layer];

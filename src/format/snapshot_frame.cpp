@@ -304,11 +304,11 @@ lk_status read_block_part(uint16_t version, const uint8_t *body, uint64_t n_byte
         return fail(LK_E_CORRUPT, "snapshot: row %llu has a part of %u entries in %llu bytes",
                     ull{part.record.row}, part.record.n_entries, ull{n_bytes});
     part.entries = body + record_bytes;
-    part.halves = body + head;
+    part.pages = body + head;
     const uint8_t *padding = part.entries + part.record.n_entries * sizeof(EntryRecord);
-    if (!is_zero(padding, static_cast<size_t>(part.halves - padding)))
+    if (!is_zero(padding, static_cast<size_t>(part.pages - padding)))
         return fail(LK_E_CORRUPT, "snapshot: padding of row %llu is set", ull{part.record.row});
-    const uint8_t *at = part.halves;
+    const uint8_t *at = part.pages;
     const uint8_t *end = body + n_bytes;
     for (uint32_t i = 0; i < part.record.n_entries; ++i) {
         const EntryRecord entry = part.entry(i);
