@@ -7,12 +7,13 @@
 #extension GL_EXT_control_flow_attributes : require
 
 #include "format/format_const.h"
+#include "format/widths.h"
 #include "shaders/tables.glsl"
 
 const uint kLaneValues = 8u;  // of a tile
 const uint kTileValues = kLaneValues * LK_LANES;
 
-uint plane_bits(uint plane) { return plane == 0u ? 16u : plane == 1u ? 8u : 6u - plane; }
+uint plane_bits(uint plane) { return LK_PLANE_BITS(plane); }
 
 // Ranges and minima come by 16 that lie together. The first of those for (strip, tile) is the sum
 // of these. Groups of tokens are powers of two.
@@ -41,9 +42,9 @@ StripPosition find_strip(FormatInfo c, uint strip) {
     StripPosition position = StripPosition(0u, 0u, 0u, strip, entry);
     uint offset = 0u;
     uint in_plane = strip;  // wraps around after the strip's plane
-    [[unroll]] for (uint plane = 0u; plane < 6u; ++plane) {
+    [[unroll]] for (uint plane = 0u; plane < LK_PLANE_COUNT; ++plane) {
         const uint bits = plane_bits(plane);
-        const uint low_bytes = bit_bytes * (bits == 3u ? 2u : bits);
+        const uint low_bytes = bit_bytes * LK_LOW_BITS(bits);
         const uint n = c.strips[plane];
         if (in_plane < n)
             position = StripPosition(bits, offset + low_bytes * in_plane,

@@ -8,6 +8,7 @@
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
 
+#include "format/widths.h"
 #include "shaders/push.h"
 
 #define LK_STAGED 0xFFFFFFFFu /* source_format of a job: staged tokens, not a page */
@@ -84,7 +85,7 @@ struct FormatInfo {
     bool permutes;
     uint ranking;  // 0 none, 1 key, 2 query range
     bool is_raw;
-    uint strips[6];  // of the planes of 16, 8, 4, 3, 2 and 1 bits
+    uint strips[LK_PLANE_COUNT];
     bool is_native;
     bool by_deviation;  // groups of 1-bit codes are measured by mean and deviation
     float clip_margin;  // cut off the range of a group of 2-bit codes at each end, a share of it

@@ -187,7 +187,7 @@ struct Chunk {
     __device__ uint32_t take_float(uint32_t float_bits, float center = 0.0f, float inverse = 1.0f) {
         const bool is_finite = (float_bits & 0x7F800000u) != 0x7F800000u;
         bool saturated;
-        const uint32_t bits = round_half(
+        const uint32_t bits = round_to_half(
             __fmul_rn(__fsub_rn(__uint_as_float(float_bits), center), inverse), &saturated);
         n_saturated += is_finite && saturated;
         has_fault |= !is_finite;

@@ -19,7 +19,7 @@ constexpr uint32_t kMostTiles = 1024;  // of channels of an item, in workgroups 
 __device__ __forceinline__ uint64_t magnitude(float q) {
     constexpr uint32_t kHalfMax = 0x7BFF;
     bool saturated = false;
-    const uint32_t half = min(round_half(q, &saturated) & 0x7FFFu, kHalfMax);
+    const uint32_t half = min(round_to_half(q, &saturated) & 0x7FFFu, kHalfMax);
     const uint32_t exponent = half >> 10;
     const uint64_t mantissa = half & 0x3FFu;
     return exponent ? (mantissa | 0x400u) << (exponent - 1) : mantissa;

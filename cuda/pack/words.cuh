@@ -44,7 +44,7 @@ class WordWriter {
 
     // A strip of less than a vector for each lane.
     __device__ void finish(uint8_t *strip, uint32_t page_tokens, uint32_t lane) const {
-        const uint32_t n_words = page_tokens * kBits / 64;
+        const uint32_t n_words = lane_words(page_tokens, kBits);
         if (n_words == 2)
             reinterpret_cast<uint2 *>(strip)[lane] = make_uint2(last_.z, last_.w);
         else if (n_words == 1)
@@ -188,7 +188,7 @@ __device__ inline uint32_t shared_slot_code(const StripTask &task, uint32_t slot
     const ValueOrder order = strips_order(task.c);
     const auto *values = reinterpret_cast<const uint16_t *>(task.slots);
     const float value =
-        half_value(values[order.tokens.offset(token) + order.channels.offset(slot)]);
+        half_to_float(values[order.tokens.offset(token) + order.channels.offset(slot)]);
     const uint32_t in_tile = token % LK_TILE_TOKENS;
     const uint32_t entry =
         entry_group(task.c, slot, token) +

@@ -40,7 +40,7 @@ __device__ inline StripInfo describe_strip(const PageView &page, uint32_t strip)
     info.position = find_strip(c, strip);
     info.is_plain = page.source == Source::kCopied && is_plain(c, info.position.bits);
     info.words = page.copy_offset + info.position.offset;
-    info.n_words = c.page_tokens * info.position.bits / 64;
+    info.n_words = lane_words(c.page_tokens, info.position.bits);
     info.parameter_bytes = c.parameter_bytes;
     const uint32_t first_parameter = c.is_token_axis
                                          ? strip * LK_STRIP_CHANNELS / c.group * c.page_tokens
@@ -68,6 +68,7 @@ __device__ __forceinline__ void load_round_words(const StripInfo &info, const ui
                                                  uint32_t (&words)[kRoundTiles * 2]) {
     const uint32_t word = first_tile * kBits / 4;
     const uint32_t lane = threadIdx.x % kWarp;
+    // strip_word_index(), from parts that compilers keep between rounds.
     const uint32_t index = info.n_words < LK_VECTOR_WORDS
                                ? lane * info.n_words + word
                                : word / LK_VECTOR_WORDS * (LK_LANES * LK_VECTOR_WORDS) +

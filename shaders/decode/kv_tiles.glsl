@@ -37,19 +37,19 @@ void store_kv_tile(WorkTile work_tile, uint index, uint at) {
     const Entry entry = load_entry(info.entries, work_tile.layer.first_entry + work_tile.item.kv_head);
     const FormatInfo keys = load_format(work_tile.step.formats, entry.key_format);
     const FormatInfo values = load_format(work_tile.step.formats, entry.value_format);
-    const uint end8 = keys.strips[0] + keys.strips[1];
+    const uint end8 = keys.strips[LK_PLANE_OF(16)] + keys.strips[LK_PLANE_OF(8)];
     const uint key_groups = keys.is_raw ? 0u : keys.n_groups;
     const uint value_groups = values.is_raw ? 1u : values.n_groups;
     const uint value_bits = values.is_raw           ? 16u
-                            : values.strips[1] != 0u ? 8u
-                            : values.strips[2] != 0u ? 4u
-                            : values.strips[4] != 0u ? 2u
+                            : values.strips[LK_PLANE_OF(8)] != 0u ? 8u
+                            : values.strips[LK_PLANE_OF(4)] != 0u ? 4u
+                            : values.strips[LK_PLANE_OF(2)] != 0u ? 2u
                                                     : 1u;
     Address permutation = keys.permutation;
     if (keys.permutes)
         permutation = address_add(entry.key_metadata, keys.permutation_offset);
     uvec4 last;
-    last.x = keys.strips[0] | end8 << 8 | end8 + keys.strips[2] << 16 |
+    last.x = keys.strips[LK_PLANE_OF(16)] | end8 << 8 | end8 + keys.strips[LK_PLANE_OF(4)] << 16 |
              info.capacity_tokens / LK_TILE_TOKENS << 24;
     last.y = key_groups | value_groups << 8 | value_bits << 16 |
              (values.is_raw ? kStrips : values.group / LK_STRIP_CHANNELS) << 24;

@@ -24,7 +24,7 @@ uint n_sixteens() {
 }
 GroupTiles group_tiles(uint sixteen) {
     const FormatInfo c = page_format;
-    const uint n_raw = c.strips[0];
+    const uint n_raw = c.strips[LK_PLANE_OF(16)];
     if (!c.is_token_axis) {  // [strip][group of tokens]
         const uint strip = sixteen / c.n_groups;
         const uint count = c.group / LK_TILE_TOKENS;
@@ -102,12 +102,12 @@ bool takes_deviation(GroupTiles at, uint k) {
     const FormatInfo c = page_format;
     if (!c.by_deviation || at.n_strips == 0u)
         return false;
-    const uint first_of_ones = n_strips() - c.strips[5];
+    const uint first_of_ones = n_strips() - c.strips[LK_PLANE_OF(1)];
     if (c.is_token_axis)
         return (at.n_strips & at.n_strips - 1u) == 0u && at.strip >= first_of_ones;
     if (at.strip >= first_of_ones)
         return true;
-    const uint first_of_twos = first_of_ones - c.strips[4];
+    const uint first_of_twos = first_of_ones - c.strips[LK_PLANE_OF(2)];
     return at.strip >= first_of_twos &&
            (at.strip - first_of_twos) * LK_STRIP_CHANNELS + k < c.n_shared;
 }
@@ -116,8 +116,8 @@ bool takes_deviation(GroupTiles at, uint k) {
 // of the group have 2 bits. k as in takes_deviation().
 float group_margin(GroupTiles at, uint k) {
     const FormatInfo c = page_format;
-    const uint end_of_twos = n_strips() - c.strips[5];
-    const uint first_of_twos = end_of_twos - c.strips[4];
+    const uint end_of_twos = n_strips() - c.strips[LK_PLANE_OF(1)];
+    const uint first_of_twos = end_of_twos - c.strips[LK_PLANE_OF(2)];
     if (at.strip < first_of_twos || at.strip + at.n_strips > end_of_twos)
         return 0.0;
     const uint in_plane =

@@ -40,11 +40,7 @@ PageLayout packed_shape(const Case &c, Side side) {
             ? (c.key_group ? std::min(c.key_group, c.page_tokens) : c.page_tokens)
             : (c.value_group ? std::min(c.value_group, c.head_dim) : c.head_dim);
     layout.group = static_cast<uint16_t>(group);
-    const Plane plane = bits == 8   ? kPlane8
-                        : bits == 4 ? kPlane4
-                        : bits == 3 ? kPlane3
-                        : bits == 2 ? kPlane2
-                                    : kPlane1;
+    const Plane plane = plane_of(bits);
     const auto strips = static_cast<uint16_t>(c.head_dim / 16);
     layout.strips[plane] = strips;
     if (side == Side::kKey && bits == 2) {
@@ -163,8 +159,8 @@ void Scene::measure_page(uint32_t used, ScenePage *page) {
     page->reach.assign(case_.head_dim, 0);
     for (uint32_t slot = 0; slot < case_.head_dim; ++slot) {
         float &reach =
-            page->reach[slot_channel(kind.layout, page->metadata.data(), kind.permutation, slot)];
-        const bool is_raw = slot_bits(kind.layout, slot) == 16;
+            page->reach[channel_of(kind.layout, page->metadata.data(), kind.permutation, slot)];
+        const bool is_raw = code_bits(kind.layout, slot) == 16;
         for (uint32_t t = 0; t < used; ++t) {
             const float value = std::fabs(
                 unpack_value(kind.layout, page->payload.data(), page->metadata.data(), slot, t));

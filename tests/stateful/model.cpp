@@ -42,7 +42,7 @@ void narrow(StoredPage *stored) {
     for (uint32_t s = 0; s < to.head_dim; ++s)
         for (uint32_t t = 0; t < to.page_tokens; ++t) {
             uint32_t code = lk::read_code(stored->layout, stored->payload.data(), s, t);
-            if (lk::slot_bits(stored->layout, s) == bits) {
+            if (lk::code_bits(stored->layout, s) == bits) {
                 const uint32_t step = (1u << bits / 2) + 1;
                 code = (code + step / 2) / step;
             }

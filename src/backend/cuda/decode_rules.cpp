@@ -24,11 +24,13 @@ uint32_t kind_of_format(const PageFormat &format) {
     const FormatInfo info = gpu::format_info(format, format.permutation ? 1 : 0);
     if (!info.is_native)
         return kDecodeNone;
-    if (info.strips[5])
+    if (info.strips[kPlane1])
         return kDecodeGrouped;
-    if (info.is_raw || (info.parameter_bytes == 2 && info.n_groups == 1 && !info.n_shared))
+    if (info.is_raw || (info.parameter_bytes == bytes_of_parameter(Metadata::kF16) &&
+                        info.n_groups == 1 && !info.n_shared))
         return kDecodePlain;
-    const bool is_f8_by_32 = info.parameter_bytes == 1 && info.group == 32 && !info.permutes;
+    const bool is_f8_by_32 = info.parameter_bytes == bytes_of_parameter(Metadata::kF8) &&
+                             info.group == 32 && !info.permutes;
     return is_f8_by_32 ? kDecodeF8By32 : kDecodeGrouped;
 }
 

@@ -6,8 +6,6 @@
 namespace lk {
 namespace gpu {
 
-static_assert(kPlanes == kPlaneCount, "planes have one order");
-
 namespace {
 
 uint64_t sink_bytes(const LayerView &layer) {
@@ -52,11 +50,11 @@ FormatInfo format_info(const PageFormat &format, uint64_t permutation) {
     info.n_ranked = format.n_ranked;
     info.is_value = layout.side == Side::kValue;
     info.is_token_axis = layout.axis == Axis::kToken;
-    info.parameter_bytes = layout.metadata == Metadata::kF16 ? 2 : 1;
+    info.parameter_bytes = static_cast<uint8_t>(bytes_of_parameter(layout.metadata));
     info.permutes = layout.permutes;
     info.ranking = static_cast<uint8_t>(format.ranking);
     info.is_raw = layout.is_raw();
-    for (uint32_t p = 0; p < kPlanes; ++p)
+    for (uint32_t p = 0; p < sizeof info.strips; ++p)
         info.strips[p] = static_cast<uint8_t>(layout.strips[p]);
     info.by_deviation = format.ranges.one_bit == OneBit::kDeviation;
     info.clip_margin = clip_margin(format.ranges.clip);

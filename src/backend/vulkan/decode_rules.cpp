@@ -26,8 +26,8 @@ uint32_t value_steps_of(uint32_t head_dim, uint32_t group) {
 
 PageForm form_of_keys(const FormatInfo &info) {
     PageForm form{};
-    form.key_end8 = info.strips[1];
-    form.key_end4 = form.key_end8 + info.strips[2];
+    form.key_end8 = info.strips[kPlane8];
+    form.key_end4 = form.key_end8 + info.strips[kPlane4];
     form.permutation = info.permutes      ? LK_PERMUTATION_OF_PAGE
                        : info.permutation ? LK_PERMUTATION_OF_FORMAT
                                           : LK_PERMUTATION_NONE;
@@ -43,12 +43,13 @@ bool is_like(const PageForm &a, const PageForm &b) {
 // Narrows a form down to one that this page format has too.
 void join_form(const FormatInfo &info, PageForm *form) {
     const uint32_t n_parameters = info.is_value ? LK_MAX_PAGE_TOKENS : info.head_dim;
-    const bool is_plain = info.is_native && info.parameter_bytes == 2 && info.n_groups == 1 &&
-                          !info.n_shared && !info.strips[0] && !info.strips[5] &&
-                          info.minima_offset == n_parameters * info.parameter_bytes;
+    const bool is_plain =
+        info.is_native && info.parameter_bytes == bytes_of_parameter(Metadata::kF16) &&
+        info.n_groups == 1 && !info.n_shared && !info.strips[kPlane16] && !info.strips[kPlane1] &&
+        info.minima_offset == n_parameters * info.parameter_bytes;
     form->is_one = form->is_one && is_plain;
     if (info.is_value) {
-        const uint32_t bits = info.strips[1] ? 8 : info.strips[2] ? 4 : info.strips[4] ? 2 : 1;
+        const uint32_t bits = widest_width(info.strips);
         form->is_one = form->is_one && (!form->value_bits || form->value_bits == bits);
         form->value_bits = bits;
         return;

@@ -1,9 +1,9 @@
-// Products of few rows with page bytes as they lie: 16-bit tiles in FP32, packed strips in
+// Products of few rows with the bytes of native pages: 16-bit tiles in FP32, packed strips in
 // integers with ranges folded into 16-bit factors.
 //
 // SPDX-License-Identifier: Apache-2.0
-#ifndef LK_BACKEND_CPU_DIRECT_TMPL_H
-#define LK_BACKEND_CPU_DIRECT_TMPL_H
+#ifndef LK_BACKEND_CPU_NATIVE_TMPL_H
+#define LK_BACKEND_CPU_NATIVE_TMPL_H
 
 #include "backend/cpu/unpack_tmpl.h"
 
@@ -29,8 +29,8 @@ LK_INLINE void transpose4(V *v) {
     v[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
 }
 
-// sum += the products of the 16-bit halves of each word. Codes are below 256 and factors below
-// 2^15 in magnitude, so 128 x 2 of them fit in 32 bits.
+// sum += the products of the two 16-bit integers of each word. Codes are below 256 and factors
+// below 2^15 in magnitude, so 128 x 2 of them fit in 32 bits.
 LK_INLINE Vi dot_pairs(Vi sum, Vu codes, Vi factors) {
 #if defined(__AVX512VNNI__)
     const __m512i r =
@@ -52,22 +52,22 @@ LK_INLINE Vi dot_pairs(Vi sum, Vu codes, Vi factors) {
 
 // ---- 16 bits ----
 
-// 16 values of a k block as the 32 places of a chunk: lane t, register r, half h.
-LK_INLINE void spread_block(const float *values, float *places) {
+// 16 values of a tile's k as the 32 factors of a chunk: lane t, register r, low or high value h.
+LK_INLINE void spread_tile(const float *values, float *spread) {
     for (uint32_t t = 0; t < 4; ++t)
         for (uint32_t r = 0; r < 4; ++r)
             for (uint32_t h = 0; h < 2; ++h)
-                places[t * 8 + r * 2 + h] = values[LK_TILE_K(t, r) + h];
+                spread[t * 8 + r * 2 + h] = values[LK_TILE_K(t, r) + h];
 }
 
 struct RawProduct {
     const uint8_t *tiles;
     uint64_t row_stride;  // bytes between tiles
     uint64_t k_stride;
-    uint32_t n_row_blocks;
-    uint32_t n_k_blocks;
-    const float *places;  // [row][place_stride], k blocks of 32
-    uint32_t place_stride;
+    uint32_t n_row_tiles;
+    uint32_t n_k_tiles;
+    const float *spread;  // [row][spread_stride], 32 for each tile
+    uint32_t spread_stride;
     const uint16_t *mask;  // [32] ANDed to the bits, or null
     float *out;            // [row][out_stride]
     uint32_t out_stride;
@@ -78,17 +78,18 @@ constexpr uint32_t kRawHeight = 4;  // values of g at once
 
 template <uint32_t kRows, bool kMasked>
 LK_INLINE void multiply_raw_rows(const RawProduct &p) {
-    for (uint32_t block = 0; block < p.n_row_blocks; ++block)
+    for (uint32_t row_tile = 0; row_tile < p.n_row_tiles; ++row_tile)
         for (uint32_t g = 0; g < 8; g += kRawHeight) {
             Vf sums[kRawHeight][kRows] = {};
-            for (uint32_t k = 0; k < p.n_k_blocks; ++k) {
-                const uint8_t *chunk = p.tiles + block * p.row_stride + k * p.k_stride + g * 64ull;
+            for (uint32_t k = 0; k < p.n_k_tiles; ++k) {
+                const uint8_t *chunk =
+                    p.tiles + row_tile * p.row_stride + k * p.k_stride + g * 64ull;
 #pragma GCC unroll 8
                 for (uint32_t u = 0; u < kChunkFloatVectors; ++u) {
                     Vf factors[kRows];
 #pragma GCC unroll 4
                     for (uint32_t r = 0; r < kRows; ++r)
-                        factors[r] = load<Vf>(p.places + r * p.place_stride + k * 32 + u * kWidth);
+                        factors[r] = load<Vf>(p.spread + r * p.spread_stride + k * 32 + u * kWidth);
 #pragma GCC unroll 4
                     for (uint32_t i = 0; i < kRawHeight; ++i) {
                         Vh bits = load<Vh>(chunk + i * 64 + u * kWidth * 2);
@@ -106,7 +107,7 @@ LK_INLINE void multiply_raw_rows(const RawProduct &p) {
                 for (uint32_t i = 0; i < kRawHeight; ++i)
                     folded[i] = fold_vector(sums[i][r]);
                 transpose4(folded);
-                float *to = p.out + r * p.out_stride + block * 16 + g;
+                float *to = p.out + r * p.out_stride + row_tile * 16 + g;
                 const Vf4 low = folded[0] + folded[1];
                 const Vf4 high = folded[2] + folded[3];
                 store(to, p.add ? load<Vf4>(to) + low : low);
@@ -132,7 +133,7 @@ inline void multiply_raw(RawProduct p, uint32_t n_rows) {
             multiply_raw_masked<2>(p);
         else
             multiply_raw_masked<1>(p);
-        p.places += n * static_cast<uint64_t>(p.place_stride);
+        p.spread += n * static_cast<uint64_t>(p.spread_stride);
         p.out += n * static_cast<uint64_t>(p.out_stride);
         r += n;
     }
@@ -151,7 +152,7 @@ struct Fields {
     static constexpr uint32_t kKBit = kBits == 8 ? 0 : kCount / 4;
     static constexpr uint32_t kTileBits = kBits == 2 ? 2 : 1;  // values of what remains
     static constexpr uint32_t kSums = 2 * kTileBits;           // [row bit][tile bits]
-    static constexpr uint32_t kPlaces = kCount / 2;            // [k bit][tile bits]
+    static constexpr uint32_t kFactorFields = kCount / 2;      // [k bit][tile bits]
 };
 
 template <uint32_t kBits>
@@ -179,15 +180,15 @@ LK_INLINE float highest_magnitude(const float *values, uint32_t n) {
     return horizontal_max(highest);
 }
 
-// Logits of a run of strips of one width, in units of each row's scale, into out
-// [row][kBlockTokens].
+// Logits of a run of strips of one width, as multiples of each row's scale, into out
+// [row][kKvTileTokens].
 struct PackedKeys {
     const uint8_t *strips;
     uint32_t n_strips;
     uint32_t page_tokens;
     // [row][factor_stride][strip_stride], [k part][chunk word] 32 words for each vector of a strip
     const uint32_t *factors;
-    // The same of bit 1 when fields of 2 bits hold shared slots, and `factors` is then of bit 0.
+    // The same of bit 1 when fields of 2 bits hold pairs, and `factors` is then of bit 0.
     const uint32_t *high_factors;
     uint32_t factor_stride;
     uint32_t strip_stride;
@@ -219,14 +220,14 @@ LK_INLINE void multiply_key_rows(const PackedKeys &p) {
                         const uint32_t part = F::kKBit && (field & F::kKBit) ? 16 : 0;
 #pragma GCC unroll 4
                         for (uint32_t r = 0; r < kRows; ++r) {
-                            const uint64_t place =
+                            const uint64_t position =
                                 at + r * uint64_t{p.factor_stride} + part + u * kWidth;
                             sums[sum][r] =
                                 dot_pairs(sums[sum][r], kShared ? codes & 0x10001u : codes,
-                                          load<Vi>(p.factors + place));
+                                          load<Vi>(p.factors + position));
                             if (kShared)
                                 sums[sum][r] = dot_pairs(sums[sum][r], codes & 0x20002u,
-                                                         load<Vi>(p.high_factors + place));
+                                                         load<Vi>(p.high_factors + position));
                         }
                     }
                 }
@@ -247,7 +248,7 @@ LK_INLINE void multiply_key_rows(const PackedKeys &p) {
                     const uint32_t tile = kBits == 2   ? 2 * word + sum % F::kTileBits
                                           : kBits == 4 ? word
                                                        : word / 2;
-                    int32_t *to = p.out + r * kBlockTokens + tile * 16 + row_bit * 8;
+                    int32_t *to = p.out + r * kKvTileTokens + tile * 16 + row_bit * 8;
                     for (uint32_t half = 0; half < 2; ++half) {
                         const Vi4 *from = folded[r][sum] + 4 * half;
                         // At 8 bits the odd words hold the other 8 channels of the same tokens.
@@ -262,11 +263,11 @@ LK_INLINE void multiply_key_rows(const PackedKeys &p) {
 template <uint32_t kBits, bool kShared>
 inline void multiply_keys_at(PackedKeys p, uint32_t n_rows) {
     for (uint32_t r = 0; r < n_rows;) {
-        const uint32_t n = n_rows - r >= LK_SIMD_DIRECT_ROWS ? LK_SIMD_DIRECT_ROWS
+        const uint32_t n = n_rows - r >= LK_SIMD_NATIVE_ROWS ? LK_SIMD_NATIVE_ROWS
                            : n_rows - r >= 2                 ? 2
                                                              : 1;
-        if (n == LK_SIMD_DIRECT_ROWS)
-            multiply_key_rows<kBits, LK_SIMD_DIRECT_ROWS, kShared>(p);
+        if (n == LK_SIMD_NATIVE_ROWS)
+            multiply_key_rows<kBits, LK_SIMD_NATIVE_ROWS, kShared>(p);
         else if (n == 2)
             multiply_key_rows<kBits, 2, kShared>(p);
         else
@@ -274,7 +275,7 @@ inline void multiply_keys_at(PackedKeys p, uint32_t n_rows) {
         p.factors += static_cast<uint64_t>(n) * p.factor_stride;
         if (kShared)
             p.high_factors += static_cast<uint64_t>(n) * p.factor_stride;
-        p.out += n * kBlockTokens;
+        p.out += n * kKvTileTokens;
         r += n;
     }
 }
@@ -291,34 +292,34 @@ inline void multiply_packed_keys(const PackedKeys &p, uint32_t bits, uint32_t n_
 }
 
 // 8 pairs of factors of a strip, [t][k part], as chunk words: [k part][t][word].
-LK_INLINE void spread_key_factors(const uint16_t *factors, uint32_t bits, uint32_t *places) {
+LK_INLINE void spread_key_factors(const uint16_t *factors, uint32_t bits, uint32_t *words) {
     uint32_t pairs[8];
     std::memcpy(pairs, factors, sizeof pairs);
     for (uint32_t t = 0; t < 4; ++t)
         for (uint32_t w = 0; w < 4; ++w) {
-            places[t * 4 + w] = bits == 8 ? pairs[2 * t + (w & 1u)] : pairs[2 * t];
-            places[16 + t * 4 + w] = pairs[2 * t + 1];
+            words[t * 4 + w] = bits == 8 ? pairs[2 * t + (w & 1u)] : pairs[2 * t];
+            words[16 + t * 4 + w] = pairs[2 * t + 1];
         }
 }
 
 // The same for the words that hold one group of tokens alone, [vector][k part][t][word].
 LK_INLINE void spread_group_factors(const uint16_t *factors, uint32_t bits, uint32_t first_word,
-                                    uint32_t n_words, uint32_t *places) {
+                                    uint32_t n_words, uint32_t *words) {
     uint32_t pairs[8];
     std::memcpy(pairs, factors, sizeof pairs);
     for (uint32_t word = first_word; word < first_word + n_words; ++word)
         for (uint32_t t = 0; t < 4; ++t) {
-            uint32_t *to = places + word / 4 * 32 + t * 4 + word % 4;
+            uint32_t *to = words + word / 4 * 32 + t * 4 + word % 4;
             to[0] = bits == 8 ? pairs[2 * t + (word & 1u)] : pairs[2 * t];
             to[16] = pairs[2 * t + 1];
         }
 }
 
-// Sums over all tokens of one strip's 16 channels, in units of each row's scale.
+// Sums over all tokens of one strip's 16 channels, as multiples of each row's scale.
 struct PackedValues {
     const uint8_t *strip;
     uint32_t page_tokens;
-    const uint32_t *factors;  // [row][factor_stride]: [vector][place][chunk word]
+    const uint32_t *factors;  // [row][factor_stride]: [vector][position][chunk word]
     uint32_t factor_stride;
     int32_t (*out)[16];  // [row]
 };
@@ -354,7 +355,7 @@ LK_INLINE void multiply_value_rows(const PackedValues &p) {
         Vi sums[2][kRows][F::kChunkRows] = {};
         for (uint32_t v = 0; v < n_vectors; ++v) {
             const uint8_t *chunk = p.strip + (v * 8 + g) * (64ull / F::kChunkRows);
-            const uint32_t *factors = p.factors + v * (F::kPlaces * kChunkWords);
+            const uint32_t *factors = p.factors + v * (F::kFactorFields * kChunkWords);
 #pragma GCC unroll 4
             for (uint32_t u = 0; u < kChunkVectors; ++u) {
                 const Vu words = load<Vu>(chunk + u * kWidth * 4);
@@ -362,13 +363,13 @@ LK_INLINE void multiply_value_rows(const PackedValues &p) {
 #pragma GCC unroll 16
                 for (uint32_t field = 0; field < F::kCount; ++field) {
                     const Vu codes = take_field<kBits>(words, field);
-                    const uint32_t place = field & (F::kRowBit - 1);
+                    const uint32_t position = field & (F::kRowBit - 1);
 #pragma GCC unroll 4
                     for (uint32_t r = 0; r < kRows; ++r) {
                         Vi &sum = sums[field & F::kRowBit ? 1 : 0][r][row];
                         sum = dot_pairs(sum, codes,
                                         load<Vi>(factors + r * p.factor_stride +
-                                                 place * kChunkWords + u * kWidth));
+                                                 position * kChunkWords + u * kWidth));
                     }
                 }
             }
@@ -416,15 +417,15 @@ inline void multiply_packed_values(const PackedValues &p, uint32_t bits, uint32_
 // Pairs of factors [tile][t][k part] as chunk words: [vector][field without the row's
 // bit][row g of the chunk][t][word].
 template <uint32_t kBits>
-inline void spread_value_factors(const uint16_t *factors, uint32_t page_tokens, uint32_t *places) {
+inline void spread_value_factors(const uint16_t *factors, uint32_t page_tokens, uint32_t *words) {
     using F = Fields<kBits>;
     constexpr uint32_t kWords = 4 / F::kChunkRows;  // of a lane
     for (uint32_t v = 0; v < page_tokens * kBits * F::kChunkRows / 256; ++v)
-        for (uint32_t field = 0; field < F::kPlaces; ++field)
+        for (uint32_t field = 0; field < F::kFactorFields; ++field)
             for (uint32_t w = 0; w < kWords; ++w) {
-                const uint32_t place = unfold(4 * v + w, field, F::kSteps);
-                const uint16_t *tile = factors + (place >> 2) * 16 + ((place >> 1) & 1u) * 2;
-                uint32_t *to = places + (v * F::kPlaces + field) * kChunkWords + w;
+                const uint32_t position = unfold(4 * v + w, field, F::kSteps);
+                const uint16_t *tile = factors + (position >> 2) * 16 + ((position >> 1) & 1u) * 2;
+                uint32_t *to = words + (v * F::kFactorFields + field) * kChunkWords + w;
                 for (uint32_t lane = 0; lane < 4 * F::kChunkRows; ++lane)
                     std::memcpy(to + lane * kWords, tile + 4 * (lane % 4), 4);
             }

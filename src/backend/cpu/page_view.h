@@ -1,8 +1,8 @@
 // A PageLayout resolved for the kernels.
 //
 // SPDX-License-Identifier: Apache-2.0
-#ifndef LK_BACKEND_CPU_HALF_VIEW_H
-#define LK_BACKEND_CPU_HALF_VIEW_H
+#ifndef LK_BACKEND_CPU_PAGE_VIEW_H
+#define LK_BACKEND_CPU_PAGE_VIEW_H
 
 #include "backend/cpu/kernels.h"
 #include "format/layout.h"
@@ -10,20 +10,20 @@
 namespace lk {
 namespace cpu {
 
-// The views of one walk over a sequence's rows: sinks and tail are raw, pages in between share a
-// layout mostly, so the last two views of either sort are kept.
+// The views of one walk over a sequence's blocks: sinks and recent tokens are raw, and the pages in
+// between mostly share a layout, so the last two views of either sort are kept.
 class ViewCache {
   public:
     // Valid until the second next call.
-    const HalfView *get(const PageLayout &layout);
+    const PageView *get(const PageLayout &layout);
 
   private:
-    struct Slot {
+    struct View {
         PageLayout layout;  // head_dim 0: empty
-        HalfView view;
+        PageView view;
     };
     struct Pair {
-        Slot slots[2];
+        View views[2];
         uint32_t last;
     };
     Pair raw_ = {};
