@@ -44,7 +44,7 @@ __device__ uint4 load_once(const uint4 *at) {
     return v;
 }
 
-// What is read must matter for the loads to stay.
+// The sum must be used, or the compiler removes the loads.
 __global__ void __launch_bounds__(kLoadThreads)
     load_kernel(const uint4 *from, uint64_t count, uint32_t *sink) {
     const uint64_t stride = uint64_t{gridDim.x} * blockDim.x;

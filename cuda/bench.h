@@ -1,5 +1,5 @@
-// What measurements on a CUDA device need beside the library: memory, a stream, events, graphs, and
-// kernels whose cost is known. Not part of the library.
+// Memory, a stream, events, graphs and kernels of known cost, for measurements on a CUDA device.
+// Not part of the library.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_BENCH_H
@@ -15,8 +15,8 @@ namespace bench {
 struct Device;
 // A recorded part of the stream's work.
 struct Graph;
-// Null when a call did what it says, else the reason as a static text. Work is asynchronous unless
-// said otherwise; what goes wrong later is told by wait() or stop().
+// A call returns null, or the reason of its failure as a static text. Work is asynchronous unless a
+// comment says otherwise; wait() or stop() returns the errors of earlier work.
 using Failure = const char *;
 
 Failure open(uint32_t index, Device **out);
@@ -37,8 +37,8 @@ Failure stop(Device *device, double *seconds);
 // Empties L2 by reading four times its bytes. A flush that wrote would leave dirty lines, whose
 // write-back the next reads would pay for.
 Failure flush_l2(Device *device);
-// Keeps the stream busy for some tens of microseconds, so that the calls behind it are queued when
-// it ends and the host's pace is not measured.
+// Keeps the stream busy for some tens of microseconds, so that later calls are queued when it ends
+// and the measurement excludes the pace of the host.
 Failure hold(Device *device);
 
 // Kernels to compare with: nothing, reading a range, and the driver's copy.

@@ -1,5 +1,5 @@
-// From a page to values: 16 x 16 tiles of FP16 values in the order of A fragments, out of
-// every class of the format.
+// From a page to values: 16 x 16 tiles of FP16 values in the order of A fragments, of every page
+// format.
 //
 // A tile's registers are R0 .. R3 of fragment.cuh: tokens are the rows of keys and channels their
 // k, channels are the rows of values and tokens their k. Pointers may be global or shared.
@@ -13,9 +13,8 @@
 #include <cstdint>
 
 #include "cuda/types.h"
-#include "format/format_const.h"
+#include "format/rules.h"
 
-#define LK_BOTH __host__ __device__ __forceinline__
 #ifdef __CUDA_ARCH__
 #define LK_UNROLL _Pragma("unroll")
 #else
@@ -25,43 +24,18 @@
 namespace lk {
 namespace cuda {
 
-// Where a strip's codes lie in the payload.
-struct alignas(16) StripPosition {
-    uint32_t bits;         // 3: the low two bits are at offset, the third at high_offset
-    uint32_t offset;       // bytes
-    uint32_t high_offset;  // of a strip of 3 bits
-    uint32_t in_plane;     // index among the strips of its plane
-};
-
-LK_BOTH uint32_t plane_bits(uint32_t plane) { return plane == 0 ? 16 : plane == 1 ? 8 : 6 - plane; }
-
-LK_BOTH StripPosition find_strip(const FormatInfo &c, uint32_t strip) {
-    const uint32_t bit_bytes = 2u * c.page_tokens;  // of a strip, for each bit of its width
-    uint32_t offset = 0;
-    uint32_t plane = 0;
-    while (strip >= c.strips[plane]) {
-        strip -= c.strips[plane];
-        offset += bit_bytes * plane_bits(plane) * c.strips[plane];
-        ++plane;
-    }
-    const uint32_t bits = plane_bits(plane);
-    const uint32_t low_bytes = bit_bytes * (bits == 3 ? 2 : bits);
-    const uint32_t high_offset = offset + low_bytes * c.strips[plane] + bit_bytes * strip;
-    return {bits, offset + low_bytes * strip, high_offset, strip};
+LK_BOTH Metadata metadata_of(const FormatInfo &c) {
+    return c.parameter_bytes == bytes_of_parameter(Metadata::kF8) ? Metadata::kF8 : Metadata::kF16;
 }
 
 LK_BOTH uint32_t load_word(const uint8_t *strip, uint32_t n_words, uint32_t lane, uint32_t word) {
-    const uint32_t index =
-        n_words < LK_VECTOR_WORDS
-            ? lane * n_words + word
-            : (word / LK_VECTOR_WORDS * LK_LANES + lane) * LK_VECTOR_WORDS + word % LK_VECTOR_WORDS;
-    return reinterpret_cast<const uint32_t *>(strip)[index];
+    return reinterpret_cast<const uint32_t *>(strip)[strip_word_index(n_words, lane, word)];
 }
 
-// A tile's codes of 1, 2, 4 or 8 bits, in the low bits of the halves of each register.
+// A tile's codes of 1, 2, 4 or 8 bits, in the low bits of the two FP16 numbers of each register.
 LK_BOTH void load_codes(const uint8_t *strip, uint32_t page_tokens, uint32_t bits, uint32_t tile,
                         uint32_t lane, uint32_t codes[4]) {
-    const uint32_t n_words = page_tokens * bits / 64;
+    const uint32_t n_words = lane_words(page_tokens, bits);
     const uint32_t mask = ((1u << bits) - 1) * 0x10001u;
     if (bits == 8) {
         const uint32_t low = load_word(strip, n_words, lane, 2 * tile);
@@ -83,33 +57,25 @@ LK_BOTH void load_codes(const uint8_t *strip, uint32_t page_tokens, uint32_t bit
     codes[3] = (word >> 12) & mask;
 }
 
-LK_BOTH float half_value(uint32_t bits) {
-    return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
-}
-// e4m3fnuz: FP16 with fewer bits and an exponent bias of 8 instead of 15.
-LK_BOTH float f8_value(uint32_t bits) {
-    return 128.0f * half_value((bits & 0x80u) << 8 | (bits & 0x7Fu) << 7);
-}
-
 // Parameters index .. index + 3 of an array of ranges or minima; index is a multiple of 4.
 LK_BOTH void load_parameters(const uint8_t *array, uint32_t parameter_bytes, uint32_t index,
                              float parameters[4]) {
-    if (parameter_bytes == 1) {
+    if (parameter_bytes == bytes_of_parameter(Metadata::kF8)) {
         const uint32_t word = *reinterpret_cast<const uint32_t *>(array + index);
         LK_UNROLL
         for (uint32_t i = 0; i < 4; ++i)
-            parameters[i] = f8_value((word >> (8 * i)) & 0xFFu);
+            parameters[i] = f8_to_float((word >> (8 * i)) & 0xFFu);
         return;
     }
     const uint2 words = *reinterpret_cast<const uint2 *>(array + 2 * index);
-    parameters[0] = half_value(words.x & 0xFFFFu);
-    parameters[1] = half_value(words.x >> 16);
-    parameters[2] = half_value(words.y & 0xFFFFu);
-    parameters[3] = half_value(words.y >> 16);
+    parameters[0] = half_to_float(words.x & 0xFFFFu);
+    parameters[1] = half_to_float(words.x >> 16);
+    parameters[2] = half_to_float(words.y & 0xFFFFu);
+    parameters[3] = half_to_float(words.y >> 16);
 }
 
-// What a lane needs of a tile: [0], [1] for the lower, [2], [3] for the upper half of k. A range
-// per token of keys changes with the row instead: [0] is row lane / 4, [1] is row + 8.
+// The parameters that a lane needs of a tile: [0], [1] for the lower, [2], [3] for the upper 8 of
+// k. A range per token of keys changes with the row instead: [0] is row lane / 4, [1] is row + 8.
 struct TileScale {
     float range[4];
     float minimum[4];
@@ -147,23 +113,6 @@ LK_BOTH TileScale load_scale(const FormatInfo &c, const uint8_t *metadata, uint3
         }
     }
     return scale;
-}
-
-// RN32(1 / (2^bits - 1)).
-LK_BOTH float code_step(uint32_t bits) {
-    return bits == 1   ? 1.0f
-           : bits == 2 ? 1.0f / 3.0f
-           : bits == 3 ? 1.0f / 7.0f
-           : bits == 4 ? 1.0f / 15.0f
-                       : 1.0f / 255.0f;
-}
-
-LK_BOTH float multiply_exact(float a, float b) {
-#ifdef __CUDA_ARCH__
-    return __fmul_rn(a, b);  // never fused with the addition after it
-#else
-    return a * b;
-#endif
 }
 
 // The conversion of small integers by their position in a mantissa: an integer unit's, at full
@@ -264,7 +213,7 @@ LK_BOTH void load_values(const FormatInfo &c, const StripPosition &position, con
         return;
     }
     const TileScale scale = load_scale<kIsValue>(c, metadata, strip, tile, lane);
-    load_codes(words, c.page_tokens, position.bits == 3 ? 2 : position.bits, tile, lane, a);
+    load_codes(words, c.page_tokens, LK_LOW_BITS(position.bits), tile, lane, a);
     if (!kIsValue && position.bits == 2 && c.n_shared) {
         scale_shared(c, payload, position, scale, tile, lane, a);
         return;

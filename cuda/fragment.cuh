@@ -1,9 +1,9 @@
 // Warp-wide KV tiles: tensor-core products, matrix loads, asynchronous copies.
 //
-// A fragment of a 16 x 16 tile is 4 registers of two halves: R0 rows 0-7, k 0-7; R1 rows 8-15, k
-// 0-7; R2 rows 0-7, k 8-15; R3 rows 8-15, k 8-15; lane 4 row + k / 2. A B fragment is b0 (k 0-7)
-// and b1 (k 8-15) of column lane / 4; a C fragment is c0, c1 (row lane / 4) and c2, c3 (row + 8) of
-// columns 2 (lane % 4) and the next.
+// A fragment of a 16 x 16 tile is 4 registers of two FP16 numbers: R0 rows 0-7, k 0-7; R1 rows
+// 8-15, k 0-7; R2 rows 0-7, k 8-15; R3 rows 8-15, k 8-15; lane 4 row + k / 2. A B fragment is b0 (k
+// 0-7) and b1 (k 8-15) of column lane / 4; a C fragment is c0, c1 (row lane / 4) and c2, c3 (row +
+// 8) of columns 2 (lane % 4) and the next.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_FRAGMENT_CUH
@@ -27,8 +27,8 @@ __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uin
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Four 8 x 8 matrices of halves, transposed on the way; lane i gives the address of row i % 8 of
-// matrix i / 8. The compiler may move it over barriers: an address that is used again after one
+// Four 8 x 8 matrices of FP16 numbers, transposed on the way; lane i gives the address of row i % 8
+// of matrix i / 8. The compiler may move it over barriers: an address that is used again after one
 // goes through renewed().
 __device__ __forceinline__ uint32_t renewed(uint32_t address) {
     asm volatile("" : "+r"(address)::"memory");
@@ -93,10 +93,10 @@ __device__ __forceinline__ float exp2_fast(float x) {
 }
 __device__ __forceinline__ uint32_t as_word(__half2 h) { return *reinterpret_cast<uint32_t *>(&h); }
 __device__ __forceinline__ __half2 as_half2(uint32_t w) { return *reinterpret_cast<__half2 *>(&w); }
-__device__ __forceinline__ uint32_t pack_halves(float low, float high) {
+__device__ __forceinline__ uint32_t pack_f16(float low, float high) {
     return as_word(__floats2half2_rn(low, high));
 }
-__device__ __forceinline__ uint32_t multiply_halves(uint32_t a, uint32_t b) {
+__device__ __forceinline__ uint32_t multiply_f16(uint32_t a, uint32_t b) {
     return as_word(__hmul2(as_half2(a), as_half2(b)));
 }
 

@@ -1,17 +1,12 @@
-// KV tiles of decode's work: a page, or a tile of a raw row. Kernels find them from templates that
-// the host makes of a layer's classes.
+// KV tiles of decode: a packed page, or a tile of a raw block. Kernels fill them from templates
+// that the host makes of the page formats of a layer.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_KV_TILE_H
 #define LK_CUDA_KV_TILE_H
 
 #include "cuda/types.h"
-
-#ifdef __CUDACC__
-#define LK_KV_TILE_CALL __host__ __device__
-#else
-#define LK_KV_TILE_CALL
-#endif
+#include "format/rules.h"
 
 namespace lk {
 namespace cuda {
@@ -42,8 +37,8 @@ struct alignas(16) KvTile {
     uint8_t value_bits;
     uint16_t n_shared;  // pairs of shared slots, the first ones of 2 bits
     // 80: position
-    uint32_t first_token;   // of the row
-    uint32_t strip_stride;  // raw: bytes from strip to strip of the row
+    uint32_t first_token;   // of the block
+    uint32_t strip_stride;  // raw: bytes from strip to strip of the page
     uint8_t is_raw;
     uint8_t tile;
     uint8_t last[6];
@@ -60,28 +55,28 @@ struct alignas(16) KvTileTemplate {
 };
 
 // The members that follow from a page's format; the addresses come later.
-LK_KV_TILE_CALL inline void fill_side(KvTile *kv_tile, const FormatInfo &c, uint32_t side) {
+LK_BOTH void fill_side(KvTile *kv_tile, const FormatInfo &c, uint32_t side) {
     // Chunks end between strips: sizes of strips divide them.
-    const bool is_wide = side || c.strips[0] || c.strips[1];
+    const bool is_wide = side || c.strips[kPlane16] || c.strips[kPlane8];
     kv_tile->side[side] = {0, 0, c.payload_bytes,
                            static_cast<uint16_t>(is_wide ? kValueChunkBytes : kChunkBytes),
                            static_cast<uint16_t>(c.is_raw ? 0 : c.metadata_bytes)};
     kv_tile->minima_offset[side] = static_cast<uint16_t>(c.minima_offset);
     kv_tile->n_groups[side] = c.is_raw ? 1 : static_cast<uint8_t>(c.n_groups);
-    if (c.parameter_bytes == 1)
+    if (c.parameter_bytes == bytes_of_parameter(Metadata::kF8))
         kv_tile->is_f8 = 1;
     if (side) {
-        kv_tile->value_bits = c.strips[0]   ? 16
-                              : c.strips[1] ? 8
-                              : c.strips[2] ? 4
-                              : c.strips[4] ? 2
-                                            : 1;
+        kv_tile->value_bits = c.strips[kPlane16]  ? 16
+                              : c.strips[kPlane8] ? 8
+                              : c.strips[kPlane4] ? 4
+                              : c.strips[kPlane2] ? 2
+                                                  : 1;
         kv_tile->value_group_strips = c.is_raw ? 255 : static_cast<uint8_t>(c.group / 16);
         return;
     }
-    kv_tile->end16 = c.strips[0];
-    kv_tile->end8 = c.strips[0] + c.strips[1];
-    kv_tile->end4 = kv_tile->end8 + c.strips[2];
+    kv_tile->end16 = c.strips[kPlane16];
+    kv_tile->end8 = c.strips[kPlane16] + c.strips[kPlane8];
+    kv_tile->end4 = kv_tile->end8 + c.strips[kPlane4];
     kv_tile->n_shared = c.n_shared;
     kv_tile->permutation_offset = c.permutes ? static_cast<uint16_t>(c.permutation_offset) : 0;
 }

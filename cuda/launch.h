@@ -17,7 +17,7 @@ namespace cuda {
 cudaError_t kernels_present();
 
 // Round K and V of a step's new tokens to FP16, report infinities and NaNs (stored as 0) and
-// saturated values, and put each token into its 16-bit row, unless the block is packed on append,
+// saturated values, and put each token into its 16-bit block, unless the block is packed on append,
 // and into the staging area when staging.keys is not null. n_sequences and n_tokens are those of
 // the step, or of the step that a graph was captured from: another one is reported as kShapeFault.
 cudaError_t launch_append(const StepView &step, const LayerArg &layer, const TensorArg &k,
@@ -25,21 +25,21 @@ cudaError_t launch_append(const StepView &step, const LayerArg &layer, const Ten
                           uint32_t n_tokens, cudaStream_t stream);
 
 // Pack pages; bytes as docs/FORMAT.md has them. head_dim and page_tokens: the largest of the jobs.
-cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
+cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const FormatInfo *formats,
                         uint32_t head_dim, uint32_t page_tokens, cudaStream_t stream);
-cudaError_t launch_dequantize(const DequantizeJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
+cudaError_t launch_dequantize(const DequantizeJob *jobs, uint32_t n_jobs, const FormatInfo *formats,
                               cudaStream_t stream);
 // Move chosen tokens of 16-bit pages to earlier positions.
-cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
+cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const FormatInfo *formats,
                         cudaStream_t stream);
 // Shrink pages by one step of the ladder, in place or to another slot, or copy them.
 cudaError_t launch_shrink(const ShrinkJob *jobs, uint32_t n_jobs, uint32_t most_pages,
                           cudaStream_t stream);
 
-// Attention of few query columns (new tokens x heads of a group) over rows: split over the
-// sequence, merged by the last thread block of each work tile.
-// n_sequences and n_tokens are those of the step, or of the step that a graph was captured from:
-// in another one the kernels do nothing, as launch_append() reports it.
+// Attention of few query columns (new tokens x heads of a group) over blocks: split over the
+// sequence, merged by the last thread block of each work tile. n_sequences and n_tokens are those
+// of the step, or of the step that a graph was captured from: in another one the kernels do
+// nothing, as launch_append() reports it.
 struct DecodeArgs {
     StepView step;
     LayerArg layer;
@@ -55,12 +55,12 @@ struct DecodeArgs {
     const KvTileTemplate *templates;  // [n_kv_heads] of the layer
     float *partials;
     uint32_t *counters;  // [work tiles], zero before the first launch and left zero
-    uint32_t n_warps;    // of a block
+    uint32_t n_warps;    // of a thread block
     uint32_t n_blocks;
     uint32_t tile_columns;        // query columns of an item at most: 4, 8 or 16
     uint32_t key_metadata_bytes;  // of the layer's largest packed pages, rounded up to 16
     uint32_t value_metadata_bytes;
-    uint32_t kind;                 // DecodeKind of the layer's classes
+    uint32_t kind;                 // DecodeKind of the layer's page formats
     uint32_t has_many_work_tiles;  // see decode_shape()
 };
 enum DecodeKind : uint32_t {
@@ -72,8 +72,8 @@ enum DecodeKind : uint32_t {
 cudaError_t launch_decode(const DecodeArgs &args, cudaStream_t stream);
 // Was it built for this head dim?
 bool decode_has_instance(uint32_t head_dim);
-// Blocks that a multiprocessor runs side by side, and their warps: registers decide. Two smaller
-// blocks hide each other's beginnings and ends, but leave more splits to merge.
+// Thread blocks that a multiprocessor runs at once, and their warps: registers decide. Two smaller
+// thread blocks hide each other's beginnings and ends, but leave more splits to merge.
 struct DecodeShape {
     uint32_t n_warps;
     uint32_t n_blocks;
@@ -88,7 +88,7 @@ constexpr DecodeShape decode_shape(uint32_t head_dim, uint32_t tile_columns, uin
 }
 // Has kDecodeF8By32 kernels of their own for up to four query columns?
 constexpr bool has_split_k(uint32_t head_dim) { return head_dim <= 128; }
-// Shared memory of a block.
+// Shared memory of a thread block.
 constexpr uint32_t kQueryCopies = 2;
 constexpr uint32_t decode_query_bytes(uint32_t head_dim, uint32_t tile_columns) {
     return kQueryCopies * head_dim * (tile_columns == 4 ? 8 : tile_columns) * 2;
@@ -103,7 +103,7 @@ constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t tile_columns,
 }
 
 // Attention of many query columns, of formats or of head dims that decode has no kernel for: tiles
-// of columns over rows and staged tokens.
+// of columns over blocks and staged tokens.
 struct TileArgs {
     StepView step;
     LayerArg layer;
@@ -115,12 +115,13 @@ struct TileArgs {
     StagingArg staging;
     uint32_t n_sequences;
     uint32_t n_tokens;
-    uint32_t max_new;   // the most new tokens of a sequence
-    uint32_t n_splits;  // of the pages visible to a block's columns, from tile_splits(); 1 = none
-    float *partials;    // see tile_partial_floats(); not needed without splits
+    uint32_t max_new;  // the most new tokens of a sequence
+    uint32_t
+        n_splits;  // of the pages visible to a thread block's columns, from tile_splits(); 1 = none
+    float *partials;  // see tile_partial_floats(); not needed without splits
 };
-// How many splits keep n_blocks blocks busy; 1 when the columns alone do. n_splits and partials of
-// args are not read.
+// How many splits keep n_blocks thread blocks busy; 1 when the columns alone do. n_splits and
+// partials of args are not read.
 uint32_t tile_splits(const TileArgs &args, uint32_t n_blocks);
 // Floats of TileArgs.partials for every launch with n_splits of tile_splits(args, n_blocks).
 uint64_t tile_partial_floats(uint32_t head_dim, uint32_t n_blocks);

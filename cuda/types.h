@@ -1,5 +1,5 @@
-// What kernels read: tables in device memory and the arguments of launches. Plain structs, shared
-// by device code and by the host side in src/backend/cuda.
+// The tables in device memory that kernels read, and the arguments of launches. Plain structs,
+// shared by device code and by the host side in src/backend/cuda.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_TYPES_H
@@ -15,9 +15,9 @@ namespace cuda {
 // Decode copies a packed page in chunks of whole strips, of at most this many bytes.
 constexpr uint32_t kChunkBytes = 5120;
 constexpr uint32_t kKvTileBytes = 96;  // of a KV tile as it is looked up
-constexpr uint32_t kRowTiles = 8;      // KV tiles that a raw row counts as
+constexpr uint32_t kRowTiles = 8;      // KV tiles that a raw block counts as
 constexpr uint32_t kWarpKvTiles =
-    12;  // of an item, for each warp of its block; a raw row has eight
+    12;  // of an item, for each warp of its thread block; a raw block has eight
 
 // The first fault of a cache's steps and what was counted, in mapped host memory. Kernels lower
 // first_bad with atomicMin and add to n_saturated.
@@ -34,7 +34,7 @@ struct StepView {
     const BlockInfo *blocks;
     const uint64_t *ancestors;  // [n_tokens] bit i: new token i of the sequence is visible; trees
     const uint32_t *positions;  // [n_tokens] of trees
-    const FormatInfo *classes;
+    const FormatInfo *formats;
     Report *report;
 };
 

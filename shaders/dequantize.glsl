@@ -1,5 +1,4 @@
-// From a half page to numbers: the values of a tile of any class, as section 8 of docs/FORMAT.md
-// has them.
+// From a page to numbers: the values of a tile of any page format, by section 8 of docs/FORMAT.md.
 //
 // A tile's lane has the rows lane / 4 and lane / 4 + 8 (tokens of keys, channels of values), and of
 // both the same four k, which lie together in K order.
@@ -16,19 +15,19 @@ struct LaneValues {
     vec4 high;  // row lane / 4 + 8
 };
 
-uvec4 halves_of(uvec2 words) {
+uvec4 f16_of(uvec2 words) {
     return uvec4(words.x & 0xFFFFu, words.x >> 16, words.y & 0xFFFFu, words.y >> 16);
 }
 uvec4 bytes_of(uint word) { return uvec4(word, word >> 8, word >> 16, word >> 24) & 0xFFu; }
 
 // Registers of a tile as its two rows.
-uvec4 low_row(uvec4 registers) { return halves_of(registers.xz); }
-uvec4 high_row(uvec4 registers) { return halves_of(registers.yw); }
+uvec4 low_row(uvec4 registers) { return f16_of(registers.xz); }
+uvec4 high_row(uvec4 registers) { return f16_of(registers.yw); }
 
 // Small codes by their position in a mantissa, at the rate of additions.
 vec4 codes_to_floats(uvec4 codes) { return uintBitsToFloat(codes | 0x4B000000u) - 8388608.0; }
 
-// What a lane needs of a tile, as it lies in memory.
+// The bytes that a lane needs of a tile, as they lie in memory.
 struct LaneWords {
     uvec4 codes;    // registers at 16 bits; else words of codes, at 3 bits those of the third in .z
     uvec4 parameters;  // of ranges .xy, of minima .zw
@@ -43,7 +42,7 @@ uvec2 load_parameter_words(Address array, uint parameter_bytes, uint index, bool
 }
 vec4 parameters_of(uvec2 words, uint parameter_bytes, uint index) {
     return parameter_bytes == 1u ? f8s_to_floats(bytes_of(words.x >> 8u * (index % 4u)))
-                              : halves_to_floats(halves_of(words));
+                              : f16_to_floats(f16_of(words));
 }
 
 uint parameter_index(FormatInfo c, StripPosition position, uint tile, uint lane) {
@@ -78,7 +77,7 @@ struct LaneScale {
     vec4 minimum;
 };
 
-// Each operation is rounded on its own: a reopened page has these values, on every device.
+// Each operation is rounded on its own: a dequantized page has these values, on every device.
 LaneValues scale_codes(bool by_row, LaneScale scale, vec4 code_steps, uvec4 low, uvec4 high) {
     const vec4 low_range = by_row ? scale.range.xxxx : scale.range;
     const vec4 high_range = by_row ? scale.range.yyyy : scale.range;
@@ -121,15 +120,15 @@ void resolve_shared(FormatInfo c, StripPosition position, Address payload, uint 
     }
 }
 
-LaneValues values_of_halves(uvec4 low, uvec4 high) {
-    return LaneValues(halves_to_floats(low), halves_to_floats(high));
+LaneValues values_of_f16(uvec4 low, uvec4 high) {
+    return LaneValues(f16_to_floats(low), f16_to_floats(high));
 }
 
 // The values of what load_lane() has loaded.
 LaneValues values_of(FormatInfo c, StripPosition position, Address payload, uint tile, uint lane,
                      LaneWords words) {
     if (position.bits == 16u)
-        return values_of_halves(low_row(words.codes), high_row(words.codes));
+        return values_of_f16(low_row(words.codes), high_row(words.codes));
     uvec4 registers = codes_of(words.codes.xy, position.bits == 3u ? 2u : position.bits, tile);
     if (position.bits == 3u)
         registers |= codes_of(words.codes.zw, 1u, tile) << 2;

@@ -13,7 +13,7 @@ bool half_is_finite(uint h) { return (h & 0x7C00u) != 0x7C00u; }
 bool float_is_finite(uint float_bits) { return (float_bits & 0x7F800000u) != 0x7F800000u; }
 
 // Exact, of finite numbers.
-vec4 halves_to_floats(uvec4 h) {
+vec4 f16_to_floats(uvec4 h) {
     const uvec4 shifted = (h & 0x7FFFu) << 13;
     const vec4 normal = uintBitsToFloat(shifted + (112u << 23));
     // A subnormal gets a leading one, which is taken away as the number 2^-14.
@@ -21,7 +21,7 @@ vec4 halves_to_floats(uvec4 h) {
     const vec4 f = mix(normal, subnormal, lessThan(shifted, uvec4(1u << 23)));
     return uintBitsToFloat(floatBitsToUint(f) | (h & 0x8000u) << 16);
 }
-float half_to_float(uint h) { return halves_to_floats(uvec4(h)).x; }
+float half_to_float(uint h) { return f16_to_floats(uvec4(h)).x; }
 
 // The same of any number: infinity and NaN carry over.
 float half_input_to_float(uint h) {
@@ -61,7 +61,7 @@ float bf16_to_float(uint b) { return uintBitsToFloat(b << 16); }
 
 // e4m3fnuz: FP16 with fewer bits and an exponent bias of 8 instead of 15. Exact.
 vec4 f8s_to_floats(uvec4 v) {
-    return 128.0 * halves_to_floats((v & 0x80u) << 8 | (v & 0x7Fu) << 7);
+    return 128.0 * f16_to_floats((v & 0x80u) << 8 | (v & 0x7Fu) << 7);
 }
 float f8_to_float(uint v) { return f8s_to_floats(uvec4(v)).x; }
 

@@ -1,4 +1,4 @@
-// Where the bytes of a half page lie: docs/FORMAT.md, sections 3 to 7.
+// Where the bytes of a page lie: docs/FORMAT.md, sections 3 to 7.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_LAYOUT_GLSL
@@ -7,12 +7,13 @@
 #extension GL_EXT_control_flow_attributes : require
 
 #include "format/format_const.h"
+#include "format/widths.h"
 #include "shaders/tables.glsl"
 
-const uint kLaneHalves = 8u;  // of a tile
-const uint kTileHalves = kLaneHalves * LK_LANES;
+const uint kLaneValues = 8u;  // of a tile
+const uint kTileValues = kLaneValues * LK_LANES;
 
-uint plane_bits(uint plane) { return plane == 0u ? 16u : plane == 1u ? 8u : 6u - plane; }
+uint plane_bits(uint plane) { return LK_PLANE_BITS(plane); }
 
 // Ranges and minima come by 16 that lie together. The first of those for (strip, tile) is the sum
 // of these. Groups of tokens are powers of two.
@@ -40,10 +41,10 @@ StripPosition find_strip(FormatInfo c, uint strip) {
     const uint bit_bytes = 2u * c.page_tokens;  // of a strip, for each bit of its width
     StripPosition position = StripPosition(0u, 0u, 0u, strip, entry);
     uint offset = 0u;
-    uint in_plane = strip;  // wraps around behind the strip's plane
-    [[unroll]] for (uint plane = 0u; plane < 6u; ++plane) {
+    uint in_plane = strip;  // wraps around after the strip's plane
+    [[unroll]] for (uint plane = 0u; plane < LK_PLANE_COUNT; ++plane) {
         const uint bits = plane_bits(plane);
-        const uint low_bytes = bit_bytes * (bits == 3u ? 2u : bits);
+        const uint low_bytes = bit_bytes * LK_LOW_BITS(bits);
         const uint n = c.strips[plane];
         if (in_plane < n)
             position = StripPosition(bits, offset + low_bytes * in_plane,
@@ -63,12 +64,12 @@ uint strip_word_index(uint n_words, uint lane, uint word) {
 }
 
 // Below 8 bits, 4 / bits tiles share a word. The registers of a tile have their codes there at
-// these bits of the word's halves: + 0, 8, 4 and 12.
+// these bits of each 16 bits of the word: + 0, 8, 4 and 12.
 uint tile_bit(uint tile, uint bits) {
     return bits == 4u ? 0u : bits == 2u ? 2u * (tile & 1u) : (tile & 1u) << 1 | tile >> 1 & 1u;
 }
 
-// Words of strips in memory. All of a half page lies at multiples of 16 bytes.
+// Words of strips in memory. All strips of a page lie at multiples of 16 bytes.
 uint load_strip_word(Address strip, uint n_words, uint lane, uint word) {
     return ConstWords(strip).at[strip_word_index(n_words, lane, word)];
 }
@@ -80,7 +81,7 @@ uvec2 load_code_words(Address strip, uint page_tokens, uint bits, uint tile, uin
     const uint n_words = lane_words(page_tokens, bits);
     return uvec2(load_strip_word(strip, n_words, lane, tile * bits / 4u), 0u);
 }
-// The codes of them, in the low bits of the halves of each register.
+// The codes of these words, in the low bits of each 16 bits of a register.
 uvec4 codes_of(uvec2 words, uint bits, uint tile) {
     const uint mask = ((1u << bits) - 1u) * 0x10001u;
     if (bits == 8u)
@@ -92,16 +93,16 @@ uvec4 load_codes(Address strip, uint page_tokens, uint bits, uint tile, uint lan
     return codes_of(load_code_words(strip, page_tokens, bits, tile, lane), bits, tile);
 }
 
-// Where (token, channel) lies in a half page at 16 bits, in halves: the sum of two offsets.
+// Where (token, channel) lies in a 16-bit page, in FP16 numbers: the sum of two offsets.
 uint row_offset(uint row) {
-    return LK_TILE_LANE(row, 0u) * kLaneHalves + 2u * LK_TILE_REGISTER(row, 0u);
+    return LK_TILE_LANE(row, 0u) * kLaneValues + 2u * LK_TILE_REGISTER(row, 0u);
 }
 uint k_offset(uint k) {
-    return LK_TILE_LANE(0u, k) * kLaneHalves + 2u * LK_TILE_REGISTER(0u, k) + LK_TILE_HALF(k);
+    return LK_TILE_LANE(0u, k) * kLaneValues + 2u * LK_TILE_REGISTER(0u, k) + LK_TILE_HALF(k);
 }
 uint raw_token_offset(bool is_value, uint token) {
     const uint in_tile = token % LK_TILE_TOKENS;
-    return token / LK_TILE_TOKENS * kTileHalves +
+    return token / LK_TILE_TOKENS * kTileValues +
            (is_value ? k_offset(in_tile) : row_offset(in_tile));
 }
 uint raw_channel_offset(bool is_value, uint page_tokens, uint channel) {

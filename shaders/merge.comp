@@ -14,12 +14,12 @@ layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Pus
     PushTensor tensor;
 };
 
-// Of the table: the parts, their LSEs, the output and its LSE.
+// Indices in the table: the splits, their LSEs, the output and its LSE.
 PushTensor load_tensor(uint index) {
     return PushTensorAt(address_at(push.tensors, index, 24u)).tensor;
 }
 
-// The LSE of a part without keys is minus infinity.
+// The LSE of a split without keys is minus infinity.
 float load_lse(uint split, uint token, uint head) {
     const PushTensor lses = load_tensor(push.n_splits + split);
     const float lse = load_element(tensor_row(lses, token, head), lses.dtype, 0u);

@@ -1,5 +1,5 @@
-// Partial results of a column become one: a workgroup weighs the parts, then its invocations take
-// four channels of every n-th part each. Always in the same order.
+// Partial results of a column become one: a workgroup computes the weights of the splits, then its
+// invocations each take four channels of every n-th split, always in the same order.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_MERGE_SPLITS_GLSL
@@ -17,12 +17,12 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Co
 
 const uint kQuads = kHeadDim / 4u;
 const uint kSplitGroups = gl_WorkGroupSize.x / kQuads;
-const uint kWeights = 1024u;  // of parts that are weighed at once
+const uint kWeights = 1024u;  // of splits whose weights are computed at once
 
 shared float shared_weights[kWeights];
 shared vec4 shared_quads[gl_WorkGroupSize.x];
 
-// A column's numbers in each part; those of the next part lie behind by the strides.
+// A column's numbers in each split; the strides lead to those of the next split.
 struct ColumnSplits {
     Address outputs;  // [head_dim], not divided by the sum
     Address references;

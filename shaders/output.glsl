@@ -8,7 +8,7 @@
 
 const float kLog2E = 1.44269504;
 const float kLn2 = 0.693147181;
-const float kHidden = -3e38;  // score of a token that a column does not see
+const float kHidden = -3e38;  // score of a token that is not visible to a column
 
 // Weights of a column: their sum, relative to a reference (base 2).
 struct Total {

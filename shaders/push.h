@@ -1,6 +1,6 @@
-// What the host side of the Vulkan backend and its shaders share: push constants, and the tables
-// that only they have. C++ and GLSL include it; a structure has the same bytes in both. How each
-// dispatch is cut into workgroups is said where its push constants are.
+// Push constants, and tables that only the host side of the Vulkan backend and its shaders share.
+// C++ and GLSL include it; a structure has the same bytes in both. How each dispatch is cut into
+// workgroups is said where its push constants are.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_PUSH_H
@@ -31,13 +31,13 @@ using uint = uint32_t;
 #define LK_NO_FAULT 0xFFFFFFFFu
 #define LK_FAULT_STEPS 16u /* whose faults are distinguished */
 #define LK_MERGE_SPLITS 16u
-#define LK_SCORE_COLUMNS 64u      /* kAttentionScoreColumns of src/format/tables.h */
-#define LK_SCORE_TOTAL_COLUMNS 8u /* of a workgroup of attention_totals */
-#define LK_SCORE_THREADS 128 /* of a workgroup of attention_scores */
-#define LK_PUSH_BYTES 128u        /* of push constants that every device has */
+#define LK_ATTENTION_SCORE_COLUMNS 64u /* kAttentionScoreColumns of src/format/tables.h */
+#define LK_ATTENTION_TOTAL_COLUMNS 8u  /* of a workgroup of attention_totals */
+#define LK_ATTENTION_SCORE_THREADS 128 /* of a workgroup of attention_scores */
+#define LK_PUSH_BYTES 128u             /* of push constants that every device has */
 
 // A tensor [tokens][heads][channels] of the host. Element (t, h, c) lies token_stride * t +
-// head_stride * h + c elements behind data; the product needs 64 bits.
+// head_stride * h + c elements after data; the product needs 64 bits.
 struct PushTensor {
     Address data;
     uint dtype;
@@ -51,11 +51,11 @@ struct PushTensor {
 struct StepTable {
     Address header;     // StepHeader
     Address sequences;  // SequenceInfo [n_sequences]
-    Address blocks;       // BlockInfo
+    Address blocks;     // BlockInfo
     Address ancestors;  // u64 [n_tokens], low word first: bit i: new token i of the sequence is
                         // visible; of trees alone
     Address positions;  // u32 [n_tokens] of trees
-    Address classes;    // FormatInfo
+    Address formats;    // FormatInfo
     Address layers;     // LayerInfo [n_layers]
     Address report;     // FaultReport, in memory that the host reads
     uint n_layers;
@@ -69,7 +69,7 @@ struct LayerInfo {
     uint head_dim;
     uint window_tokens;  // 0 = all
     uint window_sink_tokens;
-    uint first_entry;  // of a row: that of the layer's first head
+    uint first_entry;  // of a block: that of the layer's first head
     float scale;
     float soft_cap;  // 0 = off
     // f32 [n_kv_heads][head_dim], or 0
@@ -88,7 +88,7 @@ struct FaultReport {
     uint n_clears;  // the host's
 };
 
-// append: rounds K and V of new tokens to FP16 into their 16-bit rows and the staging area.
+// append: rounds K and V of new tokens to FP16 into their 16-bit blocks and the staging area.
 // Workgroups: x = tokens of the batch from first_token on, a workgroup takes token_step of them
 // after each other; y = KV heads; z = 0 keys, 1 values.
 struct AppendPush {
@@ -106,20 +106,20 @@ struct AppendPush {
 };
 
 // pack: PackJob to packed bytes. Workgroups: x = jobs.
-// reopen: DequantizeJob to a raw half. Workgroups: x = jobs.
-// move: MoveJob within raw halves. Workgroups: x = jobs.
-// shrink: ShrinkJob, halves narrower or elsewhere; classes is not read. Workgroups: x = halves of
-// the longest run, y = jobs.
+// dequantize: DequantizeJob to a raw page. Workgroups: x = jobs.
+// move: MoveJob within raw pages. Workgroups: x = jobs.
+// shrink: ShrinkJob, pages narrower or elsewhere; formats is not read. Workgroups: x = pages of the
+// longest run, y = jobs.
 struct JobPush {
     Address jobs;     // PackJob, DequantizeJob, MoveJob or ShrinkJob [n_jobs]
-    Address classes;  // FormatInfo
+    Address formats;  // FormatInfo
     uint n_jobs;
     uint head_dim;     // the largest of the jobs
     uint page_tokens;  // the largest of the jobs
     uint reserved;
 };
 
-// sum_queries: a run of sums of |Q|, QueryStatRun of src/backend/backend.h. Workgroups: x = sums, y
+// query_stats: a run of sums of |Q|, QueryStatRun of src/backend/backend.h. Workgroups: x = sums, y
 // = KV heads from first_head on.
 struct QueryStatsPush {
     Address sums;        // u64, low word first: of the first sum and the first head
@@ -135,8 +135,8 @@ struct QueryStatsPush {
     uint reserved;
 };
 
-// add_stats: arithmetic on sums, StatItem of src/backend/backend.h, of 40 bytes. Workgroups: x take
-// the channels in turn, y = items. The first of items that follow each other does them all.
+// add_query_stats: arithmetic on sums, StatItem of src/backend/backend.h, of 40 bytes. Workgroups:
+// x take the channels in turn, y = items. The first of items that follow each other does them all.
 struct AddQueryStatsPush {
     Address items;
     uint n_items;
@@ -144,19 +144,18 @@ struct AddQueryStatsPush {
 };
 #define LK_QUERY_STATS_THREADS 64
 
-// decode: attention of few query columns over rows of direct classes. Column c of a sequence is its
-// new token c / group under head c % group of the KV head's group; an item has columns
+// decode: attention of few query columns over blocks of native formats. Column c of a sequence is
+// its new token c / group under head c % group of the KV head's group; an item has columns
 // LK_SPEC_COLUMNS * column_tile and up, n of them, as many as the sequence has there, at most
-// LK_SPEC_COLUMNS. Workgroups: x = items.
-// An item with n_splits == 1 writes output and LSE. Others leave partial results at
-// partials[first_partial], the same for all splits of a work tile:
+// LK_SPEC_COLUMNS. Workgroups: x = items. An item with n_splits == 1 writes output and LSE. Others
+// leave partial results at partials[first_partial], the same for all splits of a work tile:
 //   f32 outputs [n_splits][n][head_dim], not divided by the sum,
 //   f32 row_max [n_splits][n], the greatest score times log2(e) (or any reference),
 //   f32 row_sum [n_splits][n] of exp2(score * log2(e) - row_max).
-// attend_decode_matrix takes items of packed rows of one shape, all of which share the work tile's 16-bit blocks; they are
-// dealt out; same push constants, workgroups and results.
-// decode_merge puts them together and takes sink logits in. Same push constants, but items are the
-// first splits of work tiles that have several. Workgroups: x = items, y = LK_SPEC_COLUMNS.
+// attend_decode_matrix takes items of packed blocks of one shape, all of which share the work
+// tile's 16-bit blocks; these are split evenly; same push constants, workgroups and results.
+// decode_merge joins them and includes sink logits. Same push constants, but items are the first
+// splits of work tiles that have several. Workgroups: x = items, y = LK_SPEC_COLUMNS.
 struct DecodePush {
     Address step;
     Address items;     // WorkItem [n_items]
@@ -169,26 +168,29 @@ struct DecodePush {
     uint layer;
     uint n_items;
     // Bounds of loops that all workgroups take alike, so that compilers see it and keep them loops.
-    uint n_kv_tiles;       // of the item that has most
+    uint n_kv_tiles;     // of the item that has most
     uint n_strips;       // head_dim / 16
     uint n_key_groups;   // of tokens in a page of the layer's keys, at most
     uint n_value_steps;  // pairs of strips of the values, none in two groups, at most
-    // Of attend_decode_matrix: rounds of tiles of 16-bit rows that are dealt out, rounds of those of rows
-    // among an item's packed ones, and where pages have their permutation in the metadata of keys.
+    // Of attend_decode_matrix: rounds of tiles of 16-bit blocks that are split evenly, rounds of
+    // tiles of 16-bit blocks among an item's packed ones, and where pages have their permutation in
+    // the metadata of keys.
     uint n_f16_rounds;
     uint n_own_f16_rounds;
     uint permutation_bytes;
     uint reserved;
 };
 
-// tile: attention of any number of columns over rows of any class and over staged tokens.
+// prefill: attention of any number of columns over blocks of any page format and over staged
+// tokens.
 // Workgroups: x = tiles of LK_SPEC_COLUMNS columns of the longest sequence from first_tile on, y =
 // KV heads, z = sequence * n_splits + split. A split takes pages n * split / n_splits up to
-// n * (split + 1) / n_splits of the n visible to the tile (rows, then staged tokens in pages of 128).
+// n * (split + 1) / n_splits of the n visible to the tile (blocks, then staged tokens in pages of
+// 128).
 // With n_splits > 1 each workgroup leaves at partials
 //   [sequence][kv_head][tile of n_tiles][split]: f32 outputs [LK_SPEC_COLUMNS][head_dim], then
 //   row_max and row_sum [LK_SPEC_COLUMNS] as decode's,
-// and tile_merge, with the same push constants, puts them together. Workgroups: x = columns of the
+// and prefill_merge, with the same push constants, joins them. Workgroups: x = columns of the
 // longest sequence, y = KV heads, z = sequences.
 struct TilePush {
     Address step;
@@ -208,15 +210,15 @@ struct TilePush {
     uint reserved;
 };
 
-// attention_partials, attention_totals, attention_scores: attention scores of chunks, ChunkAttention of
-// src/backend/backend.h, one after the other for each batch of work tiles. Workgroups of attention_partials: x
-// = any number, which take chunks in turn; y = work tiles. Of attention_totals: x = LK_SCORE_COLUMNS /
-// LK_SCORE_TOTAL_COLUMNS, y = work tiles. Of attention_scores: x = any number, whose invocations take
-// chunks.
+// attention_partials, attention_totals, attention_scores: attention scores of chunks,
+// ChunkAttention of src/backend/backend.h, one after the other for each batch of work tiles.
+// Workgroups of attention_partials: x = any number, which take chunks in turn; y = work tiles. Of
+// attention_totals: x = LK_ATTENTION_SCORE_COLUMNS / LK_ATTENTION_TOTAL_COLUMNS, y = work tiles. Of
+// attention_scores: x = any number, whose invocations take chunks.
 struct AttentionScoresPush {
     Address step;
     Address scores;    // f32 [n_chunks]
-    Address partials;  // f32 pairs [n_units][n_chunks + 1][LK_SCORE_COLUMNS]
+    Address partials;  // f32 pairs [work tiles][n_chunks + 1][LK_ATTENTION_SCORE_COLUMNS]
     PushTensor queries;
     uint layer;
     uint sequence;
@@ -237,9 +239,9 @@ struct AttentionScoresPush {
 // merge: outputs over disjoint sets of keys become one, by their LSEs. Workgroups: x = rows (token
 // * n_heads + head) from first_row on.
 struct MergePush {
-    Address
-        tensors;   // PushTensor parts [n_splits], lses [n_splits] (FP32), output, LSE (data 0: none)
-    uint n_splits;  // at most LK_MERGE_SPLITS
+    Address tensors;  // PushTensor splits [n_splits], lses [n_splits] (FP32), output, LSE (data 0:
+                      // none)
+    uint n_splits;    // at most LK_MERGE_SPLITS
     uint n_tokens;
     uint n_heads;
     uint head_dim;
@@ -256,18 +258,19 @@ struct CosinePush {
     uint n_channels;
 };
 
-// matrix_probe: one workgroup; each lane says whether its part of cooperative matrices is the one
-// that decode makes.
+// matrix_probe: one workgroup; each lane reports whether its registers of cooperative matrices are
+// those that decode makes.
 struct MatrixProbePush {
     Address values;  // f16 [256]: 0, 1, ...
-    Address sums;     // f32 [128]: 0, 1, ...
-    Address fits;     // u32 [LK_LANES], 1 where it is
+    Address sums;    // f32 [128]: 0, 1, ...
+    Address fits;    // u32 [LK_LANES], 1 where it is
 };
 
 #ifdef __cplusplus
 static_assert(sizeof(AppendPush) <= LK_PUSH_BYTES && sizeof(JobPush) <= LK_PUSH_BYTES &&
                   sizeof(DecodePush) <= LK_PUSH_BYTES && sizeof(TilePush) <= LK_PUSH_BYTES &&
-                  sizeof(MergePush) <= LK_PUSH_BYTES && sizeof(AttentionScoresPush) <= LK_PUSH_BYTES &&
+                  sizeof(MergePush) <= LK_PUSH_BYTES &&
+                  sizeof(AttentionScoresPush) <= LK_PUSH_BYTES &&
                   sizeof(CosinePush) <= LK_PUSH_BYTES,
               "push constants fit");
 static_assert(sizeof(PushTensor) == 24 && sizeof(StepTable) == 80 && sizeof(LayerInfo) == 64 &&

@@ -8,11 +8,12 @@
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
 
+#include "format/widths.h"
 #include "shaders/push.h"
 
-#define LK_STAGED 0xFFFFFFFFu /* source_format of a job: staged tokens, not a half page */
+#define LK_STAGED 0xFFFFFFFFu /* source_format of a job: staged tokens, not a page */
 
-// count * size bytes behind an address.
+// count * size bytes after an address.
 Address address_at(Address base, uint count, uint size) {
     uint high;
     uint low;
@@ -84,13 +85,13 @@ struct FormatInfo {
     bool permutes;
     uint ranking;  // 0 none, 1 key, 2 query range
     bool is_raw;
-    uint strips[6];  // of the planes of 16, 8, 4, 3, 2 and 1 bits
+    uint strips[LK_PLANE_COUNT];
     bool is_native;
     bool by_deviation;  // groups of 1-bit codes are measured by mean and deviation
     float clip_margin;  // cut off the range of a group of 2-bit codes at each end, a share of it
 };
-FormatInfo load_class(Address classes, uint index) {
-    ConstQuads quads = ConstQuads(address_at(classes, index, 64u));
+FormatInfo load_format(Address formats, uint index) {
+    ConstQuads quads = ConstQuads(address_at(formats, index, 64u));
     const uvec4 a = quads.at[0];
     const uvec4 b = quads.at[1];
     const uvec4 c = quads.at[2];
@@ -125,7 +126,7 @@ FormatInfo load_class(Address classes, uint index) {
     return info;
 }
 
-// The halves of one (layer, KV head) of a row.
+// The pages of one (layer, KV head) of a block.
 struct Entry {
     Address key_payload;
     Address key_metadata;
@@ -136,13 +137,13 @@ struct Entry {
 };
 Entry load_entry(Address entries, uint index) {
     ConstPairs pairs = ConstPairs(address_at(entries, index, 40u));
-    const uint classes = pairs.at[4].x;
-    return Entry(pairs.at[0], pairs.at[1], pairs.at[2], pairs.at[3], low_half(classes),
-                 high_half(classes));
+    const uint formats = pairs.at[4].x;
+    return Entry(pairs.at[0], pairs.at[1], pairs.at[2], pairs.at[3], low_half(formats),
+                 high_half(formats));
 }
 
 struct BlockInfo {
-    Address entries;  // Entry [entries of a row]
+    Address entries;  // Entry [entries of a block]
     uint first_token;
     uint capacity_tokens;
     bool is_packed_on_append;  // its new tokens are packed from the staging area, not stored
@@ -153,7 +154,7 @@ BlockInfo load_block(StepTable step, uint index) {
 }
 
 struct SequenceInfo {
-    uint first_block;   // in the step's rows
+    uint first_block;   // in the step's blocks
     uint n_blocks;      // all, those of new tokens included
     uint n_attended;  // the first of them that attention reads
     uint n_history;   // committed tokens
@@ -176,18 +177,18 @@ uint load_position(StepTable step, uint token) { return ConstWords(step.position
 struct PackJob {
     Address payload;
     Address metadata;
-    Address source;      // raw half's payload, or staged FP16 [page_tokens][head_dim]
+    Address source;      // raw page's payload, or staged FP16 [page_tokens][head_dim]
     Address query_stats;  // u64 [head_dim] for ranking 2
     uint target_format;
-    uint source_format;  // LK_STAGED, or a raw class
+    uint source_format;  // LK_STAGED, or a raw format
 };
 PackJob load_pack_job(Address jobs, uint index) {
     ConstPairs pairs = ConstPairs(address_at(jobs, index, 40u));
-    const uvec2 classes = pairs.at[4];
-    return PackJob(pairs.at[0], pairs.at[1], pairs.at[2], pairs.at[3], classes.x, classes.y);
+    const uvec2 formats = pairs.at[4];
+    return PackJob(pairs.at[0], pairs.at[1], pairs.at[2], pairs.at[3], formats.x, formats.y);
 }
 
-// Copy the first n_tokens of a half into a raw half, rounded to FP16.
+// Copy the first n_tokens of a page into a raw page, rounded to FP16.
 struct DequantizeJob {
     Address payload;
     Address metadata;
@@ -198,11 +199,12 @@ struct DequantizeJob {
 };
 DequantizeJob load_dequantize_job(Address jobs, uint index) {
     ConstPairs pairs = ConstPairs(address_at(jobs, index, 40u));
-    const uvec2 classes = pairs.at[3];
-    return DequantizeJob(pairs.at[0], pairs.at[1], pairs.at[2], classes.x, classes.y, pairs.at[4].x);
+    const uvec2 formats = pairs.at[3];
+    return DequantizeJob(pairs.at[0], pairs.at[1], pairs.at[2], formats.x, formats.y, pairs.at[4].x);
 }
 
-// Tokens first_source + i, for every bit i of mask, that go to first_target and behind it.
+// Tokens first_source + i, for every bit i of mask, that go to first_target and the tokens after
+// it.
 struct MoveJob {
     Address source;
     Address target;
@@ -214,9 +216,9 @@ struct MoveJob {
 };
 MoveJob load_move_job(Address jobs, uint index) {
     ConstPairs pairs = ConstPairs(address_at(jobs, index, 40u));
-    const uvec2 classes = pairs.at[2];
+    const uvec2 formats = pairs.at[2];
     const uvec2 firsts = pairs.at[3];
-    return MoveJob(pairs.at[0], pairs.at[1], classes.x, classes.y, firsts.x, firsts.y, pairs.at[4]);
+    return MoveJob(pairs.at[0], pairs.at[1], formats.x, formats.y, firsts.x, firsts.y, pairs.at[4]);
 }
 
 // Payload bytes that get narrower, or move.
@@ -260,18 +262,18 @@ StatItem load_sum_item(Address items, uint index) {
     return StatItem(pairs.at[0], pairs.at[1], pairs.at[2], pairs.at[3].x, last.x, last.y);
 }
 
-// A workgroup's share of decode attention: rows of one KV head of one sequence, counted from its
-// first row.
+// A workgroup's share of decode attention: blocks of one KV head of one sequence, counted from its
+// first block.
 struct WorkItem {
     uint kv_head;
     uint column_tile;
-    uint raw_begin[2];  // runs of rows in which both halves are raw
+    uint raw_begin[2];  // runs of blocks in which both pages are raw
     uint raw_count[2];
     uint packed_begin;
     uint packed_count;
     uint split;           // of n_splits that are merged
     uint n_splits;        // 1: written straight to the output
-    uint first_partial;  // floats: of the unit's parts in the partial results
+    uint first_partial;  // floats: of the work tile's splits in the partial results
     uint work_tile;
     uint sequence;
     uint first_block;

@@ -9,10 +9,10 @@
 #include "shaders/floats.glsl"
 #include "shaders/tables.glsl"
 
-layout(buffer_reference, std430, buffer_reference_align = 2) readonly buffer ConstHalves {
+layout(buffer_reference, std430, buffer_reference_align = 2) readonly buffer ConstF16 {
     uint16_t at[];
 };
-layout(buffer_reference, std430, buffer_reference_align = 2) writeonly buffer Halves {
+layout(buffer_reference, std430, buffer_reference_align = 2) writeonly buffer F16Values {
     uint16_t at[];
 };
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Words { uint at[]; };
@@ -37,7 +37,7 @@ Address tensor_row(PushTensor tensor, uint token, uint head) {
 uint load_element_bits(Address row, uint dtype, uint channel) {
     if (dtype == LK_DTYPE_F32)
         return ConstWords(row).at[channel];
-    return uint(ConstHalves(row).at[channel]);
+    return uint(ConstF16(row).at[channel]);
 }
 float element_of(uint dtype, uint bits) {
     return dtype == LK_DTYPE_F32   ? uintBitsToFloat(bits)
@@ -55,7 +55,7 @@ void store_element(Address row, uint dtype, uint channel, float value) {
     if (dtype == LK_DTYPE_F32)
         Words(row).at[channel] = floatBitsToUint(value);
     else
-        Halves(row).at[channel] = uint16_t(output_bits(dtype, value));
+        F16Values(row).at[channel] = uint16_t(output_bits(dtype, value));
 }
 
 // Eight neighbours as they lie in memory; those of 16 bits are two to a word of `low`.
@@ -84,7 +84,7 @@ RawEight load_eight(Address row, uint dtype, uint channel) {
         return raw;
     }
     for (uint i = 0u; i < 4u; ++i)
-        raw.low[i] = uint(ConstHalves(at).at[2u * i]) | uint(ConstHalves(at).at[2u * i + 1u]) << 16;
+        raw.low[i] = uint(ConstF16(at).at[2u * i]) | uint(ConstF16(at).at[2u * i + 1u]) << 16;
     return raw;
 }
 

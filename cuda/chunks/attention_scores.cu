@@ -1,10 +1,10 @@
 // Attention scores of chunks (ChunkAttention of src/backend/backend.h): products of the queries and
 // the context's keys, a partial softmax for each chunk and column, and the sums of these.
 //
-// A warp takes a chunk under the 64 columns of a work tile: it loads tiles of keys of any class as
-// A fragments, straight from the page, and multiplies them with queries that the block holds in
-// shared memory. There is no copy ahead, since the rows of queries are few and keys come from the
-// L2 cache that this layer's attention has just filled.
+// A warp takes a chunk under the 64 columns of a work tile: it loads tiles of keys of any page
+// format as A fragments, straight from the page, and multiplies them with queries that the thread
+// block holds in shared memory. It copies nothing ahead, since query columns are few and keys come
+// from the L2 cache that this layer's attention has just filled.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/dequantize.cuh"
@@ -20,7 +20,7 @@ namespace {
 constexpr int kSlices = kAttentionScoreColumns / 8;
 constexpr uint32_t kPartialWarps = 4;
 constexpr uint32_t kMaxPartialBlocks = 65535;
-constexpr uint32_t kTotalColumns = 8;  // of a block that totals
+constexpr uint32_t kTotalColumns = 8;  // of a thread block that totals
 constexpr uint32_t kTotalShares = 64;
 constexpr uint32_t kScoreWarps = 8;
 constexpr uint32_t kRowBytes =
@@ -28,7 +28,7 @@ constexpr uint32_t kRowBytes =
 constexpr float kNoRowMax = -1e30f;
 constexpr float kLog2E = 1.44269504f;
 
-// What a dot product becomes a logit by, times log2(e) or, under a soft-cap, over the cap.
+// The factor from a dot product to a logit, times log2(e) or, under a soft-cap, over the cap.
 struct ColumnTables {
     float factors[kAttentionScoreColumns];
     float offsets[kAttentionScoreColumns];
@@ -70,7 +70,7 @@ __device__ inline float power_below(float magnitude) {
     return is_usual ? __uint_as_float(exponent) : 1.0f;
 }
 
-// What the head's keys were divided by, and what was taken from them, if logits need to know.
+// The key scales of the head, and the key centers if logits need them.
 struct HeadParameters {
     const float *scales;
     const float *centers;
@@ -128,7 +128,7 @@ __device__ inline Keys find_keys(const AttentionScoresArgs &args, uint32_t kv_he
     const BlockInfo &block = args.step.blocks[sequence.first_block + args.first_block + page];
     const Entry &entry =
         reinterpret_cast<const Entry *>(block.entries)[args.layer.first_entry + kv_head];
-    const FormatInfo &c = args.step.classes[entry.key_format];
+    const FormatInfo &c = args.step.formats[entry.key_format];
     return {&c, reinterpret_cast<const uint8_t *>(entry.key_payload),
             reinterpret_cast<const uint8_t *>(entry.key_metadata),
             reinterpret_cast<const uint8_t *>(c.permutes ? entry.key_metadata + c.permutation_offset
@@ -240,7 +240,7 @@ __device__ __forceinline__ void store_partials(float2 (&partials)[kSlices][2], f
         }
 }
 
-// Blocks: x = chunks in turn, y = work tiles of the batch.
+// Thread blocks: x = chunks in turn, y = work tiles of the batch.
 __global__ void __launch_bounds__(kPartialWarps *kWarp)
     weigh_chunks(const __grid_constant__ AttentionScoresArgs args, uint32_t first_work_tile) {
     extern __shared__ __align__(16) uint8_t queries[];
@@ -262,8 +262,8 @@ __global__ void __launch_bounds__(kPartialWarps *kWarp)
     }
 }
 
-// The same over the whole context. Blocks: x = columns by kTotalColumns, y = work tiles of the
-// batch.
+// The same over the whole context. Thread blocks: x = columns by kTotalColumns, y = work tiles of
+// the batch.
 __global__ void __launch_bounds__(kTotalColumns *kTotalShares)
     total_columns(const __grid_constant__ AttentionScoresArgs args) {
     __shared__ float2 partials[kTotalShares][kTotalColumns];

@@ -53,7 +53,7 @@ __device__ inline Sums sum_rows(const CosineArgs &args, int64_t row, float chunk
     return {warp_sum(sums.dot), warp_sum(sums.chunk), warp_sum(sums.query)};
 }
 
-// What brings a row's greatest magnitude near to 1; NaN where there is no such number.
+// The factor that brings a row's greatest magnitude near to 1; NaN if there is none.
 __device__ inline float find_factor(const TensorArg &tensor, int64_t row, uint32_t n_channels) {
     float most = 0;
     for (uint32_t c = threadIdx.x % kWarp; c < n_channels; c += kWarp)

@@ -1,8 +1,8 @@
 // Decode attention: few query columns over many packed pages. See docs/performance.md.
 //
-// A block takes work items in turn: rows of one KV head of one sequence. It loads the queries, its
-// warps go through their KV tiles on their own, then their results are merged, and the last block
-// of a (sequence, KV head, column tile) merges the blocks'.
+// A thread block takes work items in turn. It loads the queries, its warps go through their KV
+// tiles independently, then it merges their results. The last thread block of a work tile merges
+// the splits.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_ATTEND_CUH
@@ -58,7 +58,7 @@ __device__ __forceinline__ float center_product(const LayerArg &layer, uint32_t 
     return sum;
 }
 
-// A query, of which each lane has some channels, becomes what meets keys that were divided.
+// Multiply a query, of which each lane has some channels, by the key scales.
 template <int kCount>
 __device__ __forceinline__ void scale_query(const LayerArg &layer, uint32_t kv_head,
                                             float (&q)[kCount], uint32_t lane) {
@@ -71,7 +71,7 @@ __device__ __forceinline__ void scale_query(const LayerArg &layer, uint32_t kv_h
             q[n] *= scale[n * kWarp + lane];
 }
 
-// The columns' queries, brought to at most 2^kQueryShift by a power of two. A warp a column.
+// The columns' queries, brought to at most 2^kQueryShift by a power of two. A warp takes a column.
 template <class Method>
 __device__ __forceinline__ void load_queries(const DecodeArgs &args, const WorkTile &work_tile,
                                              const WorkItem &item, uint32_t n_history,

@@ -17,11 +17,11 @@ constexpr int kStrips = LK_CUDA_HEAD_DIM / 16;
 // raised.
 template <auto kKernel>
 cudaError_t allow_shared_memory() {
-    static std::atomic<uint64_t> told{0};  // a bit for each device
+    static std::atomic<uint64_t> raised{0};  // a bit for each device
     int device = 0;
     cudaError_t error = cudaGetDevice(&device);
     const uint64_t bit = uint64_t{1} << (device & 63);
-    if (error || (told.load(std::memory_order_relaxed) & bit))
+    if (error || (raised.load(std::memory_order_relaxed) & bit))
         return error;
     int most = 0;
     error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
@@ -32,7 +32,7 @@ cudaError_t allow_shared_memory() {
         error = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      most - static_cast<int>(attributes.sharedSizeBytes));
     if (!error)
-        told.fetch_or(bit, std::memory_order_relaxed);
+        raised.fetch_or(bit, std::memory_order_relaxed);
     return error;
 }
 
@@ -62,17 +62,17 @@ cudaError_t launch_both(const DecodeArgs &args, cudaStream_t stream) {
 template <>
 cudaError_t launch_decode_kernel<kStrips>(const DecodeArgs &args, cudaStream_t stream) {
     if (args.kind == kDecodeGrouped)
-        return launch<ByHalves<kStrips, 1, kDecodeGrouped>, kDecodeGrouped, false>(args, stream);
+        return launch<ByF16<kStrips, 1, kDecodeGrouped>, kDecodeGrouped, false>(args, stream);
     if constexpr (has_split_k(LK_CUDA_HEAD_DIM))
         if (args.kind == kDecodeF8By32 && args.tile_columns == 4)
             return launch_both<BySplitK<kStrips>, kDecodeF8By32>(args, stream);
     if (args.kind == kDecodeF8By32)
-        return launch_both<ByHalves<kStrips, 1, kDecodeF8By32>, kDecodeF8By32>(args, stream);
+        return launch_both<ByF16<kStrips, 1, kDecodeF8By32>, kDecodeF8By32>(args, stream);
     if (args.tile_columns == 4)
         return launch_both<ByBytes<kStrips>, kDecodePlain>(args, stream);
     if (args.tile_columns > 8)
-        return launch<ByHalves<kStrips, 2, kDecodePlain>, kDecodePlain, false>(args, stream);
-    return launch_both<ByHalves<kStrips, 1, kDecodePlain>, kDecodePlain>(args, stream);
+        return launch<ByF16<kStrips, 2, kDecodePlain>, kDecodePlain, false>(args, stream);
+    return launch_both<ByF16<kStrips, 1, kDecodePlain>, kDecodePlain>(args, stream);
 }
 
 }  // namespace cuda

@@ -17,7 +17,7 @@ template <int kStrips>
 struct ByteAccumulator {
     float o[kStrips][2];  // channels g and g + 8
     float midpoint;       // lanes of g and g ^ 4 together: weights times midpoints
-    float below;          // weights times halves of ranges
+    float below;          // weights times range / 2
     float row_max;
     float row_sum;
 
@@ -28,7 +28,7 @@ struct ByteAccumulator {
         for (int s = 0; s < kStrips; ++s)
             o[s][0] = o[s][1] = 0;
     }
-    // What weights relative to `top_of_page` are multiplied by.
+    // The factor of weights that are relative to `top_of_page`.
     __device__ __forceinline__ float weight_of(float page_row_max) {
         // FP32 has headroom: row_max is raised when a page passes it by much.
         constexpr float kHeadroom = 16.0f;
@@ -58,8 +58,8 @@ __device__ __forceinline__ void finish_logits(float (&x)[kCount], const LogitRul
         x[i] = finished<kRaw>(x[i], rules, is_masked, column, token + i * 8u);
 }
 
-// Weights of a page: [tile] the halves of tokens g and g + 8, transposed: then a lane has tokens 2t
-// and 2t + 1, of the upper eight when its column is an upper one.
+// Weights of a page, [tile]: FP16 weights of tokens g and g + 8, transposed. Afterwards a lane has
+// tokens 2t and 2t + 1; a lane of an upper column has those of the upper eight tokens.
 struct PageWeights {
     uint32_t tiles[kPageTiles];
     float weight;  // their factor relative to the accumulator
@@ -91,12 +91,12 @@ __device__ __forceinline__ void weigh_page(float (&x)[kPageTiles * 2], float eve
         const float factor = t % 2 ? odd : even;
         const float low = exp2_fast(fmaf(x[2 * t], factor, -row_max));
         const float high = exp2_fast(fmaf(x[2 * t + 1], factor, -row_max));
-        weights.tiles[t] = transpose(pack_halves(low, high));
+        weights.tiles[t] = transpose(pack_f16(low, high));
     }
 }
 
-// The sum of the weights, and their products with the midpoints of ranges; metadata 0: there are
-// none.
+// The sum of the weights, and their products with the midpoints of ranges. metadata 0: the page has
+// no ranges.
 template <int kStrips>
 __device__ __forceinline__ void add_midpoints(const PageWeights &weights, uint32_t metadata,
                                               uint32_t minima_offset, const ByteLane &lane,
@@ -131,7 +131,7 @@ __device__ __forceinline__ void split_weights(const PageWeights &weights, uint32
     ranges += (lane.t() * 4 + (lane.is_upper() ? 2 : 0)) * 2;
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t) {
-        const uint32_t range = multiply_halves(load_shared1(ranges + t * 32), scale.halves);
+        const uint32_t range = multiply_f16(load_shared1(ranges + t * 32), scale.power_f16x2);
         const Bytes bytes = split_product(weights.tiles[t], range);
         const uint32_t mine = __byte_perm(bytes.high, bytes.low, 0x6240);
         const uint32_t other = __shfl_xor_sync(kAllLanes, mine, 4);
@@ -220,8 +220,8 @@ __device__ __forceinline__ int32_t sum_of(const ByteWeights &weights) {
     return high[0] * kLowScale + low[0];
 }
 
-// Values of a packed page. A value counts as midpoint - range / 2 + code * step, so that what the
-// factors are off by meets codes around their midpoint.
+// Values of a packed page. A value counts as midpoint - range / 2 + code * step, so that errors of
+// the factors are multiplied by codes measured from their midpoint.
 template <int kBits, int kStrips>
 __device__ __forceinline__ void multiply_byte_values(Ring &ring, const PageWeights &weights,
                                                      const ByteLane &lane,
@@ -251,9 +251,9 @@ __device__ __forceinline__ void multiply_byte_values(Ring &ring, const PageWeigh
     }
 }
 
-// Weights of a tile as a B fragment of halves, the same for both columns of a query column.
-__device__ __forceinline__ void half_fragment(uint32_t mine, const ByteLane &lane,
-                                              uint32_t (&b)[2]) {
+// Weights of a tile as a B fragment of FP16 numbers, the same for both columns of a query column.
+__device__ __forceinline__ void f16_fragment(uint32_t mine, const ByteLane &lane,
+                                             uint32_t (&b)[2]) {
     const uint32_t other = __shfl_xor_sync(kAllLanes, mine, 4);
     b[0] = lane.is_upper() ? other : mine;
     b[1] = lane.is_upper() ? mine : other;
@@ -267,7 +267,7 @@ __device__ __forceinline__ void multiply_raw_page_values(Ring &ring, const PageW
     uint32_t b[kPageTiles][2];
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t)
-        half_fragment(weights.tiles[t], lane, b[t]);
+        f16_fragment(weights.tiles[t], lane, b[t]);
 #pragma unroll
     for (int s = 0; s < kStrips; ++s) {
         const uint32_t words = ring.wait() + lane.lane * 16;
@@ -283,7 +283,7 @@ __device__ __forceinline__ void multiply_raw_page_values(Ring &ring, const PageW
     }
 }
 
-// A tile of 16-bit rows: logits to weights, as a B fragment.
+// A tile of a 16-bit page: logits to weights, as a B fragment.
 template <int kStrips>
 __device__ __forceinline__ float weigh_raw_tile(float (&x)[2], uint32_t first, const ByteLane &lane,
                                                 const LogitRules &rules, float factor,
@@ -296,8 +296,8 @@ __device__ __forceinline__ float weigh_raw_tile(float (&x)[2], uint32_t first, c
         finish_logits<true>(x, rules, is_masked, first + (lane.lane >> 2), lane.t());
     const float row_max = fmaxf(column_row_max(fmaxf(x[0], x[1])), kNothing);
     const float weight = g.weight_of(row_max);
-    half_fragment(transpose(pack_halves(exp2_fast(x[0] - row_max), exp2_fast(x[1] - row_max))),
-                  lane, b);
+    f16_fragment(transpose(pack_f16(exp2_fast(x[0] - row_max), exp2_fast(x[1] - row_max))), lane,
+                 b);
     float sums[4] = {};
     mma(sums, kOnes, kOnes, kOnes, kOnes, b[0], b[1]);
     g.row_sum = fmaf(sums[0], weight, g.row_sum);

@@ -5,9 +5,9 @@
 // columns 2h and 2h + 1 the first has its factors at the even bytes and zeros at the odd ones, the
 // second the other way round, and the 16 rows of a product are rows g of two strips.
 //
-// A factor is a byte plus a byte / 252: rounded to -64 .. 64, and what is left. Each goes through
-// its own product. Ranges are multiplied in before that, in one rounding with what is left, so a
-// factor is off by 2^-15 of the largest one of its column at most.
+// A factor is a byte plus a byte / 252: the value rounded to -64 .. 64, and the remainder. Each
+// byte has its own product. Ranges are multiplied in first, with one rounding, so the error of a
+// factor is at most 2^-15 of the largest factor of its column.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_BYTES_CUH
@@ -49,7 +49,7 @@ __device__ __forceinline__ Bytes split_product(uint32_t x, uint32_t range) {
     return {high, fused(left, kLowScales, kIntegers)};
 }
 
-// What a lane is in fragments.
+// The position of a lane in fragments.
 struct ByteLane {
     uint32_t lane;
     uint32_t high;  // PRMT selectors: bytes 0 and 2, or 1 and 3, to the bytes of the lane's column
@@ -63,8 +63,8 @@ struct ByteLane {
 
 // Ranges of a page are brought to at most 64 by a power of two.
 struct RangeScale {
-    uint32_t halves;   // the power, twice
-    float step_scale;  // what 1 / 252 stands for
+    uint32_t power_f16x2;  // the power, twice
+    float step_scale;      // the value of 1 / 252
 
     // ranges: shared, of 128 tokens; four for each lane.
     static __device__ __forceinline__ RangeScale of_page(uint32_t ranges, uint32_t lane) {

@@ -1,7 +1,7 @@
 // Decode: logits of a KV tile. Tokens are mma rows, channels k, query columns n.
 //
 // A code is one AND away from the tensor core: at its bit position it is an exact FP16 subnormal,
-// code * 2^(bit - 24). What the positions differ by is made up for elsewhere: R2 and R3 (k 8-15)
+// code * 2^(bit - 24). The differences of the positions are corrected elsewhere: R2 and R3 (k 8-15)
 // lie 4 bits higher than R0 and R1, so their queries are divided by 16; odd tiles of 2 bits lie 2
 // bits higher, so their logits are divided by 4. R1 and R3 come from the word shifted by 8.
 //
@@ -22,12 +22,12 @@ namespace lk {
 namespace cuda {
 
 constexpr int kPageTiles = 8;
-// Where the channels of slots are in the order of pages at 16 bits, after the order of the others:
-// raw pages lie among packed ones, and have no order of their own.
+// The channels of stored channels for 16-bit pages follow those for packed pages: raw pages lie
+// among packed ones, and have no permutation.
 constexpr uint32_t kRawSlots = 256;
 
-// Copies of the queries in shared memory, [copy][column tile][channel][8 columns] halves: as they
-// are, and divided by 16 for k 8-15 of codes below 8 bits.
+// Copies of the queries in shared memory, [copy][column tile][channel][8 columns] FP16 numbers: as
+// they are, and divided by 16 for k 8-15 of codes below 8 bits.
 enum QueryCopy : uint32_t { kPlain, kSixteenth };
 static_assert(kSixteenth + 1 == kQueryCopies, "the host sizes shared memory by it");
 
@@ -69,8 +69,8 @@ __device__ __forceinline__ void multiply_byte_tile(float (&s)[kTiles][4], uint32
         mma(s[c], low & kMask, a1, high & kMask, a3, b[c][0], b[c][1]);
 }
 template <int kTiles>
-__device__ __forceinline__ void multiply_half_tile(float (&s)[kTiles][4], const uint4 &w,
-                                                   const uint32_t (&b)[kTiles][2]) {
+__device__ __forceinline__ void multiply_f16_tile(float (&s)[kTiles][4], const uint4 &w,
+                                                  const uint32_t (&b)[kTiles][2]) {
 #pragma unroll
     for (int c = 0; c < kTiles; ++c)
         mma(s[c], w.x, w.y, w.z, w.w, b[c][0], b[c][1]);
@@ -206,8 +206,8 @@ class KeyStrips {
             const uint2 r = load_ranges<kKind>(metadata_, parameter_offset(n, group), keys_.is_f8);
 #pragma unroll
             for (int c = 0; c < kTiles; ++c) {
-                folded_[n][c][0] = multiply_halves(queries_[n][c][0], r.x);
-                folded_[n][c][1] = multiply_halves(queries_[n][c][1], r.y);
+                folded_[n][c][0] = multiply_f16(queries_[n][c][0], r.x);
+                folded_[n][c][1] = multiply_f16(queries_[n][c][1], r.y);
                 if (kMidpoints)
                     mma(out.midpoint[c], low, 0, high, 0, folded_[n][c][0], folded_[n][c][1]);
             }
@@ -234,7 +234,7 @@ class KeyStrips {
             for (int n = 0; n < kCount; ++n) {
                 const uint32_t word[4] = {w[n].x, w[n].y, w[n].z, w[n].w};
                 if (kBits == 16)
-                    multiply_half_tile(out.s[t], w[n], queries_[n]);
+                    multiply_f16_tile(out.s[t], w[n], queries_[n]);
                 else if (kBits == 8)
                     multiply_byte_tile(out.s[t], word[2 * i], word[2 * i + 1], folded_[n]);
                 else if (kBits == 4)

@@ -14,7 +14,7 @@ namespace cuda {
 constexpr float kLog2e = 1.44269504f;
 constexpr float kLn2 = 0.693147181f;
 
-// A block's query columns.
+// The query columns of a thread block.
 struct WorkTile {
     uint32_t first_column;  // of the sequence's columns: new token * group + head of the group
     uint32_t n_columns;
@@ -101,8 +101,8 @@ __device__ __forceinline__ void load_splits(const float *from, uint32_t stride, 
 template <bool kGlobal>
 __device__ __forceinline__ Total add_splits(const Splits &splits, uint32_t lane) {
     constexpr uint32_t kBatch = 16;
-    // Outputs from far away are under way before the weights are known. What is near is loaded in
-    // a loop: code that runs once takes longest to arrive.
+    // Loads of distant outputs start before the weights are known. Near outputs are loaded in a
+    // loop: code that runs once takes longest to arrive.
     constexpr uint32_t kAhead = kGlobal ? kBatch : 4;
     Total total = {0, kNothing, 0};
 #pragma unroll 1
@@ -216,7 +216,8 @@ __device__ __forceinline__ uint32_t count_up(uint32_t *counter, uint32_t most) {
     return before;
 }
 
-// What the block's warps have stored, to the output or to a partial result. Every thread calls.
+// The results that the warps of the thread block have stored go to the output or to a partial
+// result. Every thread calls.
 __device__ inline void merge_warps(const Destination &to, const WorkItem &item,
                                    const WarpResults &results, uint32_t n_warps) {
     __shared__ uint32_t is_last;
@@ -255,7 +256,8 @@ __device__ inline void merge_warps(const Destination &to, const WorkItem &item,
     }
     if (item.n_splits == 1)
         return;
-    // The barrier orders the block's stores before the count, which releases them to the device.
+    // The barrier orders the stores of the thread block before the count, which releases them to
+    // the device.
     __syncthreads();
     if (threadIdx.x == 0)
         is_last =

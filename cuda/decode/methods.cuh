@@ -1,6 +1,6 @@
-// Decode: the methods of accumulation, one interface for one kernel. By halves: codes become FP16,
-// for tiles of eight or sixteen query columns and for all native formats. For up to four columns:
-// by bytes, and by split-k columns over pages with FP8 parameters.
+// Decode: the methods of accumulation, one interface for one kernel. ByF16 makes FP16 numbers of
+// codes, for tiles of eight or sixteen query columns and for all native formats. ByBytes and, over
+// pages with FP8 parameters, BySplitK serve up to four columns.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_METHODS_CUH
@@ -14,7 +14,7 @@ namespace lk {
 namespace cuda {
 
 template <int kStrips, int kTiles, DecodeKind kKind>
-class ByHalves {
+class ByF16 {
   public:
     static constexpr int kStripCount = kStrips;
     static constexpr uint32_t kColumns = kTiles * 8;
@@ -58,15 +58,15 @@ class ByHalves {
                 continue;
             }
             const Keys keys = read_keys(kv_tile);
-            multiply_keys<kStrips, KeysByHalves<kTiles, kKind>>(ring, keys, queries, slots, lane,
-                                                                work);
+            multiply_keys<kStrips, KeysByF16<kTiles, kKind>>(ring, keys, queries, slots, lane,
+                                                             work);
             const Values values = read_values(kv_tile);
             if (kKind != kDecodePlain)
                 value_group_strips_ = min(value_group_strips_, group_strips<kKind>(values));
             (void)ring.wait();
             weigh_packed<kStrips, kTiles, kKind>(keys, values, ring.value_metadata(),
                                                  position.first_token, lane, rules, work, g_);
-            multiply_half_values<kStrips, kTiles, kKind>(ring, values, lane, work, g_);
+            multiply_f16_values<kStrips, kTiles, kKind>(ring, values, lane, work, g_);
         }
     }
 
@@ -87,7 +87,7 @@ class ByBytes {
     static constexpr uint32_t kColumns = 4;
     static constexpr int kQueryShift = 0;
 
-    // As by halves, each query column twice: for the two columns of a B fragment of bytes.
+    // As ByF16 does, but each query column twice: for the two columns of a B fragment of bytes.
     static __device__ __forceinline__ void put_query(__half *queries, uint32_t column,
                                                      uint32_t channel, float value) {
         constexpr uint32_t kCopy = kStrips * 16 * 4;
@@ -160,8 +160,8 @@ class ByBytes {
         {
             const Keys keys = read_keys(kv_tile);
             Work<1> work;
-            multiply_keys<kStrips, KeysByHalves<1, kDecodePlain>>(ring, keys, queries, slots,
-                                                                  lane.lane, work);
+            multiply_keys<kStrips, KeysByF16<1, kDecodePlain>>(ring, keys, queries, slots,
+                                                               lane.lane, work);
             float x[kPageTiles * 2];
 #pragma unroll
             for (int i = 0; i < kPageTiles * 2; ++i)

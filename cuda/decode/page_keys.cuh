@@ -9,9 +9,9 @@
 namespace lk {
 namespace cuda {
 
-// What multiplies strips: kCount strips of kBits, and a strip with shared slots.
+// The types that multiply strips: kCount strips of kBits, and a strip with shared slots.
 template <int kColumnTiles, DecodeKind kOfKind>
-struct KeysByHalves {
+struct KeysByF16 {
     static constexpr int kTiles = kColumnTiles;
     static constexpr DecodeKind kKind = kOfKind;
     template <int kBits, int kCount>
@@ -21,7 +21,8 @@ struct KeysByHalves {
 };
 
 // A chunk of packed keys goes through the widths that it holds. Strips [strip, end) are of kBits,
-// as far as the chunk has them: in twos, which keeps more products under way, then a last one.
+// as far as the chunk has them: two at a time, which keeps more products in flight, then a last
+// one.
 template <int kBits, class By>
 __device__ __forceinline__ void multiply_width(const Keys &keys, const Queries &queries,
                                                uint32_t metadata, uint32_t slots, uint32_t end,
@@ -111,7 +112,7 @@ __device__ __forceinline__ void multiply_keys(Ring &ring, const Keys &keys, cons
     }
 }
 
-// Keys of a tile of a raw row.
+// Keys of a tile of a raw block.
 template <int kStrips, int kTiles>
 __device__ __forceinline__ void multiply_raw_keys(Ring &ring, const Queries &queries, uint32_t lane,
                                                   float (&s)[kTiles][4]) {
@@ -136,7 +137,7 @@ __device__ __forceinline__ void multiply_raw_keys(Ring &ring, const Queries &que
                 b[c][0] = r[0];
                 b[c][1] = r[1];
             }
-            multiply_half_tile(s, load_shared4(words), b);
+            multiply_f16_tile(s, load_shared4(words), b);
         }
         ring.next();
         if (strip == kStrips)

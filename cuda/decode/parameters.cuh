@@ -1,4 +1,4 @@
-// Decode: ranges and minima of packed pages as halves.
+// Decode: ranges and minima of packed pages as FP16 numbers.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_PARAMETERS_CUH
@@ -9,8 +9,8 @@
 namespace lk {
 namespace cuda {
 
-// A parameter as it is loaded is 1 / kParameterScale of its value. The bits of e4m3fnuz
-// are those of a half whose exponent has a bias of 15 instead of 8: kernels of FP8 parameters leave
+// A parameter as it is loaded is 1 / kParameterScale of its value. The bits of e4m3fnuz are those
+// of an FP16 number whose exponent has a bias of 15 instead of 8: kernels of FP8 parameters leave
 // it at that, and have queries and weights that are larger by as much.
 template <DecodeKind kKind>
 constexpr int kParameterShift = kKind == kDecodeF8By32 ? 7 : 0;
@@ -21,7 +21,7 @@ constexpr float kParameterScale = static_cast<float>(1 << kParameterShift<kKind>
 constexpr uint32_t kF8Groups = 4;       // of tokens
 constexpr uint32_t kF8GroupStrips = 2;  // of a group of channels
 
-// The selectors of __byte_perm() that spread two bytes of a word over two halves.
+// The selectors of __byte_perm() that spread two bytes of a word over its two FP16 numbers.
 enum BytePair : uint32_t { kLowPair = 0x4140, kHighPair = 0x4342 };
 
 // Two FP8 parameters that are not negative, and any two.
@@ -34,10 +34,11 @@ __device__ __forceinline__ uint32_t f8_minima(uint32_t bytes, BytePair pair) {
 }
 // The same for every value, exactly.
 __device__ __forceinline__ uint32_t f8_pair(uint32_t bytes, BytePair pair) {
-    return multiply_halves(f8_minima(bytes, pair), 0x58005800u);  // 2^7
+    return multiply_f16(f8_minima(bytes, pair), 0x58005800u);  // 2^7
 }
 
-// Parameters (2t, 2t+1, 2t+8, 2t+9 of 16), which lie next to each other, as two pairs of halves.
+// Parameters (2t, 2t+1, 2t+8, 2t+9 of 16), which lie next to each other, as two pairs of FP16
+// numbers.
 template <DecodeKind kKind>
 __device__ __forceinline__ uint2 load_ranges(uint32_t array, uint32_t index, bool is_f8) {
     if (kKind == kDecodeF8By32) {
@@ -62,10 +63,10 @@ template <DecodeKind kKind>
 __device__ __forceinline__ uint32_t load_two_ranges(uint32_t array, uint32_t first, uint32_t second,
                                                     bool is_f8) {
     if (kKind == kDecodeF8By32 || is_f8) {
-        const uint32_t halves =
+        const uint32_t values =
             __byte_perm(load_shared_byte(array + first), load_shared_byte(array + second), 0x5410)
             << 7;
-        return kKind == kDecodeF8By32 ? halves : multiply_halves(halves, 0x58005800u);
+        return kKind == kDecodeF8By32 ? values : multiply_f16(values, 0x58005800u);
     }
     return __byte_perm(load_shared<uint16_t>(array + first * 2),
                        load_shared<uint16_t>(array + second * 2), 0x5410);

@@ -1,4 +1,4 @@
-// Decode: what a warp reads, and its ring of asynchronous copies.
+// Decode: the KV tiles that a warp reads, and its ring of asynchronous copies.
 //
 // A warp goes through its KV tiles, each keys first, then values. Both pages are copied in chunks
 // of whole strips; while one chunk is multiplied the next one is on its way. Ranges and minima come
@@ -43,8 +43,8 @@ __device__ inline KvTile make_page(const DecodeArgs &args, const KvTileTemplate 
     KvTile kv_tile = common.kv_tile;
     if (entry.key_format != common.key_format || entry.value_format != common.value_format) {
         kv_tile.is_f8 = 0;
-        fill_side(&kv_tile, args.step.classes[entry.key_format], 0);
-        fill_side(&kv_tile, args.step.classes[entry.value_format], 1);
+        fill_side(&kv_tile, args.step.formats[entry.key_format], 0);
+        fill_side(&kv_tile, args.step.formats[entry.value_format], 1);
     }
     kv_tile.side[0].metadata = entry.key_metadata;
     kv_tile.side[1].metadata = entry.value_metadata;
@@ -66,7 +66,7 @@ __device__ inline KvTile make_tile(const DecodeArgs &args, const BlockInfo &bloc
 }
 
 // The warp's KV tiles of an item from its own index `turn` on: every n_warps-th one is. Returns
-// how many there are, at most kWarpPieces.
+// how many there are, at most kWarpKvTiles.
 __device__ inline uint32_t find_kv_tiles(const DecodeArgs &args, const WorkItem &item,
                                          uint32_t n_tokens, uint32_t turn, KvTile *kv_tiles,
                                          uint32_t warp, uint32_t n_warps, uint32_t lane) {
@@ -196,10 +196,10 @@ class Ring {
           memory_(memory),
           value_metadata_(memory + 2 * kChunkBytes + key_metadata_bytes) {}
 
-    // Go through the first n_pieces; all earlier ones are used up. Before the first wait() comes
-    // follow(), later, so that what all warps begin with is not held up by what comes next.
+    // Start the first n_kv_tiles KV tiles; all earlier ones are used up. A call of follow() comes
+    // later, before the first wait(), so that the copies that all warps need first are not delayed.
     __device__ __forceinline__ void start(uint32_t n_kv_tiles) {
-        half_ = using_ = kv_tiles_;
+        side_address_ = using_ = kv_tiles_;
         end_ = kv_tiles_ + n_kv_tiles * kKvTileBytes;
         used_ = issued_;
         issue();
@@ -217,7 +217,7 @@ class Ring {
         arrivals_.wait(slot, used_ >> 1);
         return memory_ + slot * kChunkBytes;
     }
-    // It is used up: copy another one over it.
+    // The chunk is used up: copy another one over it.
     __device__ __forceinline__ void next() {
         __syncwarp();
         ++used_;
@@ -227,11 +227,11 @@ class Ring {
     __device__ __forceinline__ uint32_t value_metadata() const { return value_metadata_; }
 
   private:
-    // half_ is the address of a KvTileSide: the KV tile's, or 32 bytes after it.
+    // side_address_ is the address of a KvTileSide: the KV tile's, or 32 bytes after it.
     __device__ __forceinline__ void issue() {
         if (!side_)
             skip_nothing();
-        if (half_ >= end_) {
+        if (side_address_ >= end_) {
             // An empty turn, so that uses and slots go on in step.
             arrivals_.expect(issued_ & 1u, 0);
             arrivals_.close();
@@ -240,13 +240,13 @@ class Ring {
         }
         const uint32_t slot = issued_ & 1u;
         const uint32_t to = memory_ + slot * kChunkBytes;
-        const uint32_t sizes = load_shared1(half_ + 20);
+        const uint32_t sizes = load_shared1(side_address_ + 20);
         const uint32_t chunk = sizes & 0xFFFFu;
-        const uint64_t payload = load_shared_address(half_);
-        const uint32_t total = load_shared1(half_ + 16);
+        const uint64_t payload = load_shared_address(side_address_);
+        const uint32_t total = load_shared1(side_address_ + 16);
         const uint32_t bytes = min(chunk, total - offset_);
         const bool is_values = side_;
-        const uint32_t position = half_ - (is_values ? 32 : 0) + 80;
+        const uint32_t position = side_address_ - (is_values ? 32 : 0) + 80;
         if (load_shared1(position + 8) & 0xFFu) {
             const uint32_t stride = load_shared1(position + 4);
             arrivals_.copy_runs(to, payload + offset_ / 512 * stride, stride, bytes / 512);
@@ -256,7 +256,7 @@ class Ring {
             arrivals_.expect(slot, bytes + metadata_bytes);
             if (!offset_)
                 arrivals_.copy(slot, is_values ? value_metadata_ : key_metadata(),
-                               load_shared_address(half_ + 8), metadata_bytes);
+                               load_shared_address(side_address_ + 8), metadata_bytes);
             arrivals_.copy(slot, to, payload + offset_, bytes);
         }
         arrivals_.close();
@@ -264,30 +264,30 @@ class Ring {
         offset_ += bytes;
         if (offset_ == total) {
             offset_ = 0;
-            half_ += is_values ? kKvTileBytes - 32 : 32;
+            side_address_ += is_values ? kKvTileBytes - 32 : 32;
             side_ = !is_values;
         }
     }
     // Tiles of 16-bit blocks may lie after the last token.
     __device__ __forceinline__ void skip_nothing() {
 #pragma unroll 1
-        while (half_ < end_ && !load_shared1(half_ + 16))
-            half_ += kKvTileBytes;
+        while (side_address_ < end_ && !load_shared1(side_address_ + 16))
+            side_address_ += kKvTileBytes;
     }
     const Arrivals arrivals_;
     const uint32_t kv_tiles_;
     const uint32_t memory_;
     const uint32_t value_metadata_;
-    uint32_t half_ = 0;   // of the next copy
-    uint32_t using_ = 0;  // the KV tile at use
+    uint32_t side_address_ = 0;  // of the next copy
+    uint32_t using_ = 0;         // the KV tile at use
     uint32_t end_ = 0;
-    uint32_t offset_ = 0;  // of the next copy in its half
+    uint32_t offset_ = 0;  // of the next copy in its page
     bool side_ = false;
     uint32_t issued_ = 0;  // chunks
     uint32_t used_ = 0;
 };
 
-// What the multiplying side needs of a KV tile.
+// The fields of a KV tile that its products need.
 struct Keys {
     uint32_t permutation_offset;
     uint32_t minima_offset;

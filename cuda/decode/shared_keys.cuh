@@ -3,8 +3,8 @@
 //
 // Such a strip has one product more where partners are: bit 0 of a code counts for the partner, bit
 // 1, which is bit 2 of the outlier's code, for the outlier that many slots further on. Elsewhere
-// both bits count as in any strip, with the outliers' steps. What a step is of the range, in
-// thirds, which the sums are in, is multiplied into the queries.
+// both bits count as in any strip, with the outliers' steps. The sums count in thirds of the range;
+// the factor from a step to a third is multiplied into the queries.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_SHARED_KEYS_CUH
@@ -95,7 +95,7 @@ class SharedKeyStrip : public KeyStrips<2, 1, kTiles, kKind> {
             for (int c = 0; c < kTiles; ++c) {
                 uint32_t &q = queries_[0][c][half];
                 q = as_word(
-                    __hfma2(as_half2(q), as_half2(factor), as_half2(multiply_halves(q, rest))));
+                    __hfma2(as_half2(q), as_half2(factor), as_half2(multiply_f16(q, rest))));
             }
         }
     }
@@ -109,8 +109,8 @@ class SharedKeyStrip : public KeyStrips<2, 1, kTiles, kKind> {
                                                      positions[3] + group, keys_.is_f8);
 #pragma unroll
         for (int c = 0; c < kTiles; ++c) {
-            folded_[0][c][0] = multiply_halves(queries_[0][c][0], low);
-            folded_[0][c][1] = multiply_halves(queries_[0][c][1], high);
+            folded_[0][c][0] = multiply_f16(queries_[0][c][0], low);
+            folded_[0][c][1] = multiply_f16(queries_[0][c][1], high);
         }
     }
     template <class Fold>

@@ -15,14 +15,14 @@
 namespace lk {
 namespace cuda {
 
-// Copies of the queries, [copy][strip][lane] words: each lane's pair of a B fragment. In the order
-// of channels for raw rows; in that of slots as they are, times what steps are of ranges and
-// divided by 16 for k 8-15, and for bit 1 of the strips with partners.
+// Copies of the queries, [copy][strip][lane] words: each lane's pair of a B fragment. Raw blocks
+// need the order of channels. Packed pages need the order of stored channels: unchanged; times step
+// / range, divided by 16 for k 8-15; and for bit 1 of the strips with partners.
 enum SplitKCopy : uint32_t { kSplitKChannels, kSplitKSlots, kSplitKSteps, kSplitKHighs };
 constexpr uint32_t kSplitKCopies = 4;
 constexpr uint32_t kSplitKStripBytes = kWarp * 4;
 
-// The offset of element k of a column in a copy, in halves.
+// The offset of element k of a column in a copy, in FP16 numbers.
 template <int kStrips>
 __device__ __forceinline__ uint32_t split_k_offset(SplitKCopy copy, uint32_t column, uint32_t k) {
     const uint32_t split_k = column * 2 + (k >> 3 & 1u);
@@ -88,7 +88,7 @@ __device__ __forceinline__ uint32_t split_k_group(uint32_t lane) { return lane >
 __device__ __forceinline__ float split_k_low(const float (&c)[4], uint32_t lane) {
     return lane & 16u ? c[1] : c[0];
 }
-// All of a group's, from what the lanes have.
+// The sum of a group, from the sums of the lanes.
 __device__ __forceinline__ float split_k_sum(float low) {
     return low + __shfl_xor_sync(kAllLanes, low, 16);
 }
@@ -143,8 +143,8 @@ class SplitKKeyStrips {
                 plain_[0], plain_[kCount - 1]);
     }
     __device__ __forceinline__ void fold(int n, uint32_t ranges) {
-        folded_[n][0][0] = multiply_halves(queries_[n].b0, ranges);
-        folded_[n][0][1] = multiply_halves(queries_[n].b1, ranges);
+        folded_[n][0][0] = multiply_f16(queries_[n].b0, ranges);
+        folded_[n][0][1] = multiply_f16(queries_[n].b1, ranges);
     }
 
     const Keys &keys_;
@@ -165,7 +165,7 @@ class SplitKKeyStrips {
             const uint32_t word[4] = {w[n].x, w[n].y, w[n].z, w[n].w};
             if (kBits == 16) {
                 const uint32_t b[1][2] = {{queries_[n].b0, queries_[n].b1}};
-                multiply_half_tile(out.s[t], w[n], b);
+                multiply_f16_tile(out.s[t], w[n], b);
             } else if (kBits == 8) {
                 multiply_byte_tile(out.s[t], word[2 * i], word[2 * i + 1], folded_[n]);
             } else if (kBits == 4) {
@@ -229,7 +229,7 @@ struct KeysBySplitK {
     static constexpr uint32_t kSlotsOfPair = 1;
 };
 
-// Keys of a tile of a raw row: logits of tokens g and g + 8, but for their factor.
+// Keys of a tile of a raw block: logits of tokens g and g + 8, but for their factor.
 template <int kStrips>
 __device__ __forceinline__ void multiply_raw_split_k_keys(Ring &ring, const Queries &queries,
                                                           uint32_t lane, float (&x)[2]) {
@@ -244,7 +244,7 @@ __device__ __forceinline__ void multiply_raw_split_k_keys(Ring &ring, const Quer
             const SplitKQuery q =
                 split_k_query(load_split_k(queries, kSplitKChannels, strip, lane), lane);
             const uint32_t b[1][2] = {{q.b0, q.b1}};
-            multiply_half_tile(s, load_shared4(words), b);
+            multiply_f16_tile(s, load_shared4(words), b);
         }
         ring.next();
         if (strip == kStrips)

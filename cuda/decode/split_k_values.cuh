@@ -63,7 +63,7 @@ __device__ __forceinline__ void make_split_k_weights(const float (&x)[kCount * 2
 #pragma unroll
     for (int t = 0; t < kCount; ++t)
         pairs[t] =
-            transpose(pack_halves(exp2_fast(x[2 * t] + offset), exp2_fast(x[2 * t + 1] + offset)));
+            transpose(pack_f16(exp2_fast(x[2 * t] + offset), exp2_fast(x[2 * t + 1] + offset)));
 }
 
 // Products of a packed page become logits.
@@ -121,7 +121,7 @@ __device__ __forceinline__ void add_split_k_minima(const uint32_t (&pairs)[kPage
     g.row_sum = fmaf(c[2] + c[3], kSplitKScale, g.row_sum);
 }
 
-// The pairs as B fragments, times what the positions of codes differ by.
+// The pairs as B fragments, times the factors of the codes' positions.
 __device__ __forceinline__ void spread_split_k(const uint32_t (&pairs)[kPageTiles], uint32_t bits,
                                                const ByteLane &lane, Work<1> &work) {
     const bool is_upper = lane.is_upper();
@@ -131,8 +131,7 @@ __device__ __forceinline__ void spread_split_k(const uint32_t (&pairs)[kPageTile
     const uint32_t high[2] = {is_upper ? even : 0, is_upper ? odd : 0};
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t)
-        work.set(t, 0, 0, multiply_halves(pairs[t], low[t % 2]),
-                 multiply_halves(pairs[t], high[t % 2]));
+        work.set(t, 0, 0, multiply_f16(pairs[t], low[t % 2]), multiply_f16(pairs[t], high[t % 2]));
 }
 
 // Values of a packed page.
@@ -148,13 +147,13 @@ __device__ __forceinline__ void multiply_split_k_values(Ring &ring, const Values
 #pragma unroll
             for (int t = 0; t < kPageTiles; ++t) {
                 const uint32_t r = split_k_ranges(metadata + group * 128 + t * 16, lane.lane);
-                work.set(t, 0, 1, multiply_halves(work.get(t, 0, 0, 0), r),
-                         multiply_halves(work.get(t, 0, 0, 1), r));
+                work.set(t, 0, 1, multiply_f16(work.get(t, 0, 0, 0), r),
+                         multiply_f16(work.get(t, 0, 0, 1), r));
             }
         });
 }
 
-// Values of a tile of a raw row; x: its logits.
+// Values of a tile of a raw block; x: its logits.
 template <int kStrips>
 __device__ __forceinline__ void accumulate_raw_split_k(Ring &ring, const Position &position,
                                                        const ByteLane &lane, uint32_t n_tokens,

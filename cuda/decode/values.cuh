@@ -1,6 +1,6 @@
 // Decode: weights times values. Channels are mma rows, tokens k.
 //
-// Ranges are multiplied into the weights (and what the codes' positions differ by, see
+// Ranges are multiplied into the weights (and so are the factors of the codes' positions, see
 // decode/keys.cuh), which rounds them; a value counts as midpoint - range / 2 + code * step, as
 // keys do: the sum of the folded weights, for -1/2 of the range, comes from a product of its own.
 // With a range for every 32 channels of a token a value counts as minimum + code * step.
@@ -29,7 +29,7 @@ __device__ __forceinline__ int bit_position(uint32_t bits, int t) {
     return bits == 2 ? 2 * (t % 2) : 0;
 }
 
-// Weights times what the positions of codes differ by, where ranges follow for each channel group.
+// Weights times the factors of the codes' positions, where ranges follow for each channel group.
 template <int kTiles>
 __device__ __forceinline__ void fold_positions(const Values &values, Work<kTiles> &work) {
     if (values.bits >= 8)
@@ -43,10 +43,9 @@ __device__ __forceinline__ void fold_positions(const Values &values, Work<kTiles
             const uint32_t high = work.get(t, c, 0, 1);
             // 2^-4; in odd tiles of 2 bits 2^-2 and 2^-6.
             if (t % 2 && is2)
-                work.set(t, c, 0, multiply_halves(low, 0x34003400u),
-                         multiply_halves(high, 0x24002400u));
+                work.set(t, c, 0, multiply_f16(low, 0x34003400u), multiply_f16(high, 0x24002400u));
             else
-                work.set(t, c, 0, low, multiply_halves(high, 0x2C002C00u));
+                work.set(t, c, 0, low, multiply_f16(high, 0x2C002C00u));
         }
 }
 
@@ -60,12 +59,12 @@ __device__ __forceinline__ void fold_f8_ranges(uint32_t metadata, uint32_t group
             load_ranges<kDecodeF8By32>(metadata, group * 128 + t * 16 + (lane & 3u) * 4, true);
 #pragma unroll
         for (int c = 0; c < kTiles; ++c)
-            work.set(t, c, 1, multiply_halves(work.get(t, c, 0, 0), r.x),
-                     multiply_halves(work.get(t, c, 0, 1), r.y));
+            work.set(t, c, 1, multiply_f16(work.get(t, c, 0, 0), r.x),
+                     multiply_f16(work.get(t, c, 0, 1), r.y));
     }
 }
 
-// Weights times the ranges of a channel group, and times what the codes' positions differ by; their
+// Weights times the ranges of a channel group, and times the factors of the codes' positions; their
 // sum times -1/2 joins the group's midpoints.
 template <int kStrips, int kTiles, DecodeKind kKind>
 __device__ __forceinline__ void fold_ranges(const Values &values, uint32_t metadata, uint32_t group,
@@ -79,15 +78,15 @@ __device__ __forceinline__ void fold_ranges(const Values &values, uint32_t metad
             load_ranges<kKind>(metadata, group * 128 + t * 16 + (lane & 3u) * 4, values.is_f8);
         const int position = bit_position<kKind>(values.bits, t);
         const bool is_first = kHasOneBit<kKind> ? t % 4 == 0 : t % 2 == 0;
-        const uint32_t r0 = is_first ? r.x : multiply_halves(r.x, powers_of_two(-position));
-        const uint32_t r1 = multiply_halves(r.y, powers_of_two(-position - upper));
+        const uint32_t r0 = is_first ? r.x : multiply_f16(r.x, powers_of_two(-position));
+        const uint32_t r1 = multiply_f16(r.y, powers_of_two(-position - upper));
         // The same the other way, for the sum.
         const uint32_t a0 = powers_of_two(position);
         const uint32_t a2 = powers_of_two(position + upper);
 #pragma unroll
         for (int c = 0; c < kTiles; ++c) {
-            const uint32_t b0 = multiply_halves(work.get(t, c, 0, 0), r0);
-            const uint32_t b1 = multiply_halves(work.get(t, c, 0, 1), r1);
+            const uint32_t b0 = multiply_f16(work.get(t, c, 0, 0), r0);
+            const uint32_t b1 = multiply_f16(work.get(t, c, 0, 1), r1);
             work.set(t, c, 1, b0, b1);
             mma(sums[c], a0, 0, a2, 0, b0, b1);
         }
@@ -125,7 +124,7 @@ __device__ __forceinline__ void multiply_strip(float (&o)[kTiles][4], uint32_t w
             uint32_t b[kTiles][2];
             weights_of(work, v * 16 / kBits + i, kBits == 16 ? 0 : 1, b);
             if (kBits == 16)
-                multiply_half_tile(o, w, b);
+                multiply_f16_tile(o, w, b);
             else if (kBits == 8)
                 multiply_byte_tile(o, word[2 * i], word[2 * i + 1], b);
             else if (kBits == 4)
@@ -213,11 +212,11 @@ __device__ __forceinline__ void multiply_values(Ring &ring, const Values &values
     }
 }
 
-// The same, by halves.
+// The same, through FP16 products.
 template <int kStrips, int kTiles, DecodeKind kKind>
-__device__ __forceinline__ void multiply_half_values(Ring &ring, const Values &values,
-                                                     uint32_t lane, Work<kTiles> &work,
-                                                     Accumulator<kStrips, kTiles> &g) {
+__device__ __forceinline__ void multiply_f16_values(Ring &ring, const Values &values, uint32_t lane,
+                                                    Work<kTiles> &work,
+                                                    Accumulator<kStrips, kTiles> &g) {
     const uint32_t metadata = ring.value_metadata();
     if constexpr (kKind == kDecodeF8By32) {
         fold_positions(values, work);
@@ -231,12 +230,12 @@ __device__ __forceinline__ void multiply_half_values(Ring &ring, const Values &v
     }
 }
 
-// Halves of tokens that are not there need not be numbers: make them 0.
+// Values of missing tokens need not be numbers: make them 0.
 __device__ __forceinline__ uint32_t keep_tokens(uint32_t word, uint32_t token, uint32_t n_tokens) {
     return token + 1 < n_tokens ? word : token < n_tokens ? word & 0xFFFFu : 0u;
 }
 
-// Values of a tile of a raw row.
+// Values of a tile of a raw block.
 template <int kStrips, int kTiles>
 __device__ __forceinline__ void multiply_raw_values(Ring &ring, const Position &position,
                                                     uint32_t lane, uint32_t n_tokens,
@@ -255,7 +254,7 @@ __device__ __forceinline__ void multiply_raw_values(Ring &ring, const Position &
             w.y = keep_tokens(w.y, token, n_tokens);
             w.z = keep_tokens(w.z, token + 8, n_tokens);
             w.w = keep_tokens(w.w, token + 8, n_tokens);
-            multiply_half_tile(o[s], w, b);
+            multiply_f16_tile(o[s], w, b);
         }
         ring.next();
     }

@@ -98,10 +98,10 @@ __device__ __forceinline__ void make_weights(Work<kTiles> &work, float odd,
             const float(&s)[4] = work.s[t][c];
             const float f0 = t % 2 ? factor[c][0] * odd : factor[c][0];
             const float f1 = t % 2 ? factor[c][1] * odd : factor[c][1];
-            const uint32_t low = pack_halves(exp2_fast(fmaf(s[0], f0, offset[c][0])),
-                                             exp2_fast(fmaf(s[1], f1, offset[c][1])));
-            const uint32_t high = pack_halves(exp2_fast(fmaf(s[2], f0, offset[c][0])),
-                                              exp2_fast(fmaf(s[3], f1, offset[c][1])));
+            const uint32_t low = pack_f16(exp2_fast(fmaf(s[0], f0, offset[c][0])),
+                                          exp2_fast(fmaf(s[1], f1, offset[c][1])));
+            const uint32_t high = pack_f16(exp2_fast(fmaf(s[2], f0, offset[c][0])),
+                                           exp2_fast(fmaf(s[3], f1, offset[c][1])));
             work.set(t, c, 0, transpose(low), transpose(high));
         }
 }
@@ -249,7 +249,7 @@ __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &val
         }
 }
 
-// Logits of a tile of a raw row to weights.
+// Logits of a tile of a raw block to weights.
 template <int kStrips, int kTiles>
 __device__ __forceinline__ void weigh_raw(const Position &position, uint32_t lane,
                                           const LogitRules &rules, Work<kTiles> &work,

@@ -1,5 +1,5 @@
-// New tokens of a layer: to FP16, keys centered and scaled, into their 16-bit rows and the staging
-// area. A block takes the keys or the values of a few neighbouring tokens.
+// New tokens of a layer: to FP16, keys centered and scaled, into their 16-bit blocks and the
+// staging area. A thread block takes the keys or the values of a few neighbouring tokens.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -18,8 +18,8 @@ constexpr uint32_t kAppendThreads = 128;
 constexpr uint32_t kAppendWarps = kAppendThreads / kWarp;
 constexpr uint32_t kChunk = 8;         // channels that a thread converts at once
 constexpr uint32_t kBatch = 4;         // chunks whose loads a thread has under way
-constexpr uint32_t kBlockTokens = 32;  // of a block in a long step
-constexpr uint32_t kManyBlocks = 256;  // that come before blocks take more tokens
+constexpr uint32_t kBlockTokens = 32;  // of a thread block in a long step
+constexpr uint32_t kManyBlocks = 256;  // that come before thread blocks take more tokens
 
 enum Dtype : uint32_t { kF16 = 1, kBf16 = 2, kF32 = 3 };
 
@@ -33,12 +33,12 @@ struct AppendKernelArgs {
     uint32_t n_tokens;
     uint32_t block_tokens;  // at most kBlockTokens
     uint32_t block_chunks;  // of a token, at most kAppendThreads
-    uint32_t token_step;    // so many tokens a block takes at once
+    uint32_t token_step;    // tokens that a thread block takes at once
 };
 
 LK_BOTH uint32_t element_bytes(const TensorArg &tensor) { return tensor.dtype == kF32 ? 4 : 2; }
 
-// What a thread takes: a chunk of a head, of every step-th token of the block.
+// The share of a thread: a chunk of a head, of every step-th token of the thread block.
 struct Share {
     uint32_t head;
     uint32_t channel;
@@ -74,13 +74,13 @@ struct RawChunk {
                 words[i] = reinterpret_cast<const uint32_t *>(chunk)[i];
             return;
         }
-        const auto *halves = reinterpret_cast<const uint16_t *>(chunk);
+        const auto *values = reinterpret_cast<const uint16_t *>(chunk);
         for (uint32_t i = 0; i < kChunk / 2; ++i)
-            words[i] = halves[2 * i] | uint32_t{halves[2 * i + 1]} << 16;
+            words[i] = values[2 * i] | uint32_t{values[2 * i + 1]} << 16;
     }
 };
 
-// A thread's chunks of the block's tokens.
+// A thread's chunks of the tokens of its thread block.
 class ChunkReader {
   public:
     __device__ ChunkReader(const AppendKernelArgs &args, const Share &share, bool is_value,
@@ -125,7 +125,7 @@ struct ChunkParameters {
     const float *inverses;
 };
 
-// FP16 of a chunk, two to a word, and what there is to report.
+// FP16 numbers of a chunk, two to a word, with the counts and faults to report.
 struct Chunk {
     uint32_t words[kChunk / 2];
     uint32_t n_saturated = 0;
@@ -135,17 +135,17 @@ struct Chunk {
         if (parameters.centers || parameters.inverses)
             take_keys(raw, dtype, parameters);
         else if (dtype == kF16)
-            take_halves(raw);
+            take_f16(raw);
         else
             take_floats(raw, dtype == kBf16);
     }
 
   private:
-    // The highest bits of those halves that are infinite or NaN.
+    // The highest bit of each FP16 number that is infinite or NaN.
     static __device__ uint32_t not_finite(uint32_t pair) {
         return ((pair & 0x7C007C00u) + 0x04000400u) & 0x80008000u;
     }
-    __device__ void take_halves(const RawChunk &raw) {
+    __device__ void take_f16(const RawChunk &raw) {
         uint32_t found = 0;
         for (uint32_t i = 0; i < kChunk / 2; ++i) {
             words[i] = raw.words[i];
@@ -187,7 +187,7 @@ struct Chunk {
     __device__ uint32_t take_float(uint32_t float_bits, float center = 0.0f, float inverse = 1.0f) {
         const bool is_finite = (float_bits & 0x7F800000u) != 0x7F800000u;
         bool saturated;
-        const uint32_t bits = round_half(
+        const uint32_t bits = round_to_half(
             __fmul_rn(__fsub_rn(__uint_as_float(float_bits), center), inverse), &saturated);
         n_saturated += is_finite && saturated;
         has_fault |= !is_finite;
@@ -200,7 +200,7 @@ template <typename Value>
 __device__ uint32_t find_last(uint32_t n, uint32_t limit, const Value &value) {
     const uint32_t lane = threadIdx.x % kWarp;
     uint32_t first = 0;
-    // What is looked for is mostly near the end.
+    // The token is mostly near the end.
     if (n > kWarp) {
         first = n - kWarp;
         const uint32_t found = __ballot_sync(kAllLanes, value(first + lane) <= limit);
@@ -209,7 +209,7 @@ __device__ uint32_t find_last(uint32_t n, uint32_t limit, const Value &value) {
         n = first;
         first = 0;
     }
-    // Else each round leaves one of 32 parts.
+    // Else each round leaves one of 32 ranges.
     for (;;) {
         const uint32_t step = (n + kWarp - 1) / kWarp;
         const uint32_t i = lane * step;
@@ -222,13 +222,13 @@ __device__ uint32_t find_last(uint32_t n, uint32_t limit, const Value &value) {
     }
 }
 
-// The row that stores a token; entries is null when none does.
+// The block that stores a token; entries is null when none does.
 struct TokenPosition {
     const Entry *entries;  // [heads] of the layer
-    uint32_t token;        // in the row
+    uint32_t token;        // in the block
 };
 
-// Where a token goes, and the n tokens from it on that follow it in its row. Whole warps.
+// Where a token goes, and the n tokens from it on that follow it in its block. Whole warps.
 __device__ TokenPosition find_position(const AppendKernelArgs &args, uint32_t token, uint32_t *n) {
     const SequenceInfo *sequences = args.step.sequences;
     const SequenceInfo &sequence = sequences[find_last(
@@ -269,22 +269,22 @@ __device__ void store_staged(const StagingArg &staging, const Chunk &chunk, bool
         make_uint4(chunk.words[0], chunk.words[1], chunk.words[2], chunk.words[3]);
 }
 
-__device__ void store_in_row(const StepView &step, const Entry &entry, const Chunk &chunk,
-                             bool is_value, uint32_t token, uint32_t channel) {
-    const FormatInfo &c = step.classes[is_value ? entry.value_format : entry.key_format];
+__device__ void store_in_block(const StepView &step, const Entry &entry, const Chunk &chunk,
+                               bool is_value, uint32_t token, uint32_t channel) {
+    const FormatInfo &c = step.formats[is_value ? entry.value_format : entry.key_format];
     if (!c.is_raw)
         return;
-    auto *halves =
+    auto *values =
         reinterpret_cast<uint16_t *>(is_value ? entry.value_payload : entry.key_payload) +
         raw_token_steps(is_value).offset(token);
     const Steps channels = raw_channel_steps(is_value, c.page_tokens);
     // Two channels share a word of a key tile.
     for (uint32_t i = 0; i < kChunk / 2; ++i) {
         const uint32_t pair = chunk.words[i];
-        uint16_t *low = halves + channels.offset(channel + 2 * i);
+        uint16_t *low = values + channels.offset(channel + 2 * i);
         if (is_value) {
             low[0] = static_cast<uint16_t>(pair);
-            halves[channels.offset(channel + 2 * i + 1)] = static_cast<uint16_t>(pair >> 16);
+            values[channels.offset(channel + 2 * i + 1)] = static_cast<uint16_t>(pair >> 16);
         } else {
             *reinterpret_cast<uint32_t *>(low) = pair;
         }
@@ -295,7 +295,7 @@ __device__ void report_fault(const AppendKernelArgs &args, uint64_t key) {
     atomicMin(reinterpret_cast<unsigned long long *>(&args.step.report->first_bad), key);
 }
 
-// The sum of the block's counts goes to the report, which is in host memory.
+// The sum of the counts of the thread block goes to the report, which is in host memory.
 __device__ void report_saturated(const AppendKernelArgs &args, uint32_t n_saturated) {
     if (!__syncthreads_or(n_saturated != 0))
         return;
@@ -327,8 +327,8 @@ __device__ uint32_t append_chunk(const AppendKernelArgs &args, uint32_t serial, 
     if (args.staging.keys)
         store_staged(args.staging, chunk, is_value, args.layer.head_dim, token, share);
     if (position.entries)
-        store_in_row(args.step, position.entries[share.head], chunk, is_value, position.token,
-                     share.channel);
+        store_in_block(args.step, position.entries[share.head], chunk, is_value, position.token,
+                       share.channel);
     return chunk.n_saturated;
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kDequantizeThreads = 256;
 
-// Slot -> channel: the page's own order, the class's, or null for none.
+// Stored channel -> channel: the page's own permutation, the one of its format, or null.
 __device__ const uint8_t *channel_order(const FormatInfo &c, const DequantizeJob &job) {
     return reinterpret_cast<const uint8_t *>(c.permutes ? job.metadata + c.permutation_offset
                                                         : c.permutation);
@@ -23,7 +23,7 @@ template <bool kIsValue>
 __device__ void store_values(const uint32_t (&values)[4], uint32_t strip, uint32_t tile,
                              uint32_t lane, const uint8_t *order, const Steps &tokens,
                              const Steps &channels, uint16_t *target) {
-    for (uint32_t i = 0; i < kLaneHalves; ++i) {
+    for (uint32_t i = 0; i < kLaneValues; ++i) {
         const uint32_t row = LK_TILE_ROW(lane, i / 2);
         const uint32_t k = LK_TILE_K(lane, i / 2) + i % 2;
         const uint32_t slot = strip * LK_STRIP_CHANNELS + (kIsValue ? row : k);
@@ -53,10 +53,10 @@ __device__ void dequantize_page(const FormatInfo &c, const DequantizeJob &job,
 }
 
 __global__ void __launch_bounds__(kDequantizeThreads)
-    dequantize_kernel(const DequantizeJob *jobs, const FormatInfo *classes) {
+    dequantize_kernel(const DequantizeJob *jobs, const FormatInfo *formats) {
     const DequantizeJob job = jobs[blockIdx.x];
-    const FormatInfo &c = classes[job.source_format];
-    const uint32_t target_tokens = classes[job.target_format].page_tokens;
+    const FormatInfo &c = formats[job.source_format];
+    const uint32_t target_tokens = formats[job.target_format].page_tokens;
     if (c.is_value)
         dequantize_page<true>(c, job, target_tokens);
     else
@@ -65,11 +65,11 @@ __global__ void __launch_bounds__(kDequantizeThreads)
 
 }  // namespace
 
-cudaError_t launch_dequantize(const DequantizeJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
+cudaError_t launch_dequantize(const DequantizeJob *jobs, uint32_t n_jobs, const FormatInfo *formats,
                               cudaStream_t stream) {
     if (!n_jobs)
         return cudaSuccess;
-    dequantize_kernel<<<n_jobs, kDequantizeThreads, 0, stream>>>(jobs, classes);
+    dequantize_kernel<<<n_jobs, kDequantizeThreads, 0, stream>>>(jobs, formats);
     return cudaGetLastError();
 }
 

@@ -10,10 +10,10 @@
 namespace lk {
 namespace cuda {
 
-constexpr uint32_t kLaneHalves = 8;  // of a tile
-constexpr uint32_t kTileHalves = kLaneHalves * LK_LANES;
+constexpr uint32_t kLaneValues = 8;  // of a tile
+constexpr uint32_t kTileValues = kLaneValues * LK_LANES;
 
-// Offsets, in halves, of indices 1, 2, 8 and 16 along tokens or channels.
+// Offsets, in FP16 numbers, of indices 1, 2, 8 and 16 along tokens or channels.
 struct Steps {
     uint32_t one;
     uint32_t two;
@@ -28,11 +28,11 @@ struct Steps {
 
 // Along the rows and along the k of tiles.
 LK_BOTH constexpr Steps row_steps(uint32_t tile_step) {
-    return {LK_TILE_LANE(1, 0) * kLaneHalves, LK_TILE_LANE(2, 0) * kLaneHalves,
+    return {LK_TILE_LANE(1, 0) * kLaneValues, LK_TILE_LANE(2, 0) * kLaneValues,
             LK_TILE_REGISTER(8, 0) * 2, tile_step};
 }
 LK_BOTH constexpr Steps k_steps(uint32_t tile_step) {
-    return {1, LK_TILE_LANE(0, 2) * kLaneHalves, LK_TILE_REGISTER(0, 8) * 2, tile_step};
+    return {1, LK_TILE_LANE(0, 2) * kLaneValues, LK_TILE_REGISTER(0, 8) * 2, tile_step};
 }
 LK_BOTH constexpr Steps linear_steps(uint32_t step) {
     return {step, 2 * step, 8 * step, 16 * step};
@@ -40,7 +40,7 @@ LK_BOTH constexpr Steps linear_steps(uint32_t step) {
 
 // Of a 16-bit page.
 LK_BOTH Steps raw_token_steps(bool is_value) {
-    return is_value ? k_steps(kTileHalves) : row_steps(kTileHalves);
+    return is_value ? k_steps(kTileValues) : row_steps(kTileValues);
 }
 LK_BOTH Steps raw_channel_steps(bool is_value, uint32_t page_tokens) {
     const uint32_t strip = LK_STRIP_CHANNELS * page_tokens;

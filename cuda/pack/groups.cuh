@@ -20,8 +20,8 @@ __device__ __forceinline__ uint32_t higher(uint32_t a, uint32_t b) {
     return as_word(__hmax2(as_half2(a), as_half2(b)));
 }
 
-// Lowest and highest values that a lane has met, each the halves of two words: one for the lower
-// and one for the upper half of k, or, by row, one for each of its two rows.
+// Lowest and highest values that a lane has met, each as two words of two FP16 numbers: one for the
+// lower and one for the upper 8 of k, or, by row, one for each of its two rows.
 struct Extremes {
     uint32_t low[2] = {kPlusInfinities, kPlusInfinities};
     uint32_t high[2] = {kMinusInfinities, kMinusInfinities};
@@ -56,11 +56,11 @@ __device__ inline GroupTiles group_tiles(const FormatInfo &c, uint32_t line, uin
     if (!c.is_token_axis) {  // [strip][group of tokens]
         const uint32_t count = c.group / LK_TILE_TOKENS;
         return {(line * c.n_groups + group) * LK_STRIP_CHANNELS, line * page_tiles + group * count,
-                1, line < c.strips[0] ? 0 : count};
+                1, line < c.strips[kPlane16] ? 0 : count};
     }
     // [group of slots][tile]; slots of 16 bits do not count.
     const uint32_t group_strips = c.group / LK_STRIP_CHANNELS;
-    const uint32_t first = max(group * group_strips, uint32_t{c.strips[0]});
+    const uint32_t first = max(group * group_strips, uint32_t{c.strips[kPlane16]});
     const uint32_t end = min((group + 1) * group_strips, c.head_dim / LK_STRIP_CHANNELS);
     return {(group * page_tiles + line) * LK_TILE_TOKENS, first * page_tiles + line, page_tiles,
             first < end ? end - first : 0};
@@ -86,7 +86,7 @@ __device__ inline Extremes find_extremes(const uint4 *slots, const GroupTiles &a
 
 __device__ inline void store_parameter(uint8_t *array, uint32_t parameter_bytes, uint32_t entry,
                                        uint32_t bits) {
-    if (parameter_bytes == 1)
+    if (parameter_bytes == bytes_of_parameter(Metadata::kF8))
         array[entry] = static_cast<uint8_t>(bits);
     else
         reinterpret_cast<uint16_t *>(array)[entry] = static_cast<uint16_t>(bits);
@@ -110,7 +110,7 @@ struct LaneEntry {
         const uint32_t lane = threadIdx.x % kWarp;
         return kByRow ? LK_TILE_ROW(lane, index) : LK_TILE_K(lane, index & 2) + index % 2;
     }
-    __device__ Parameters parameters(const Extremes &e, float margin, bool is_f8) const {
+    __device__ Parameters parameters(const Extremes &e, float margin, Metadata metadata) const {
         const uint32_t i = kByRow ? index : index / 2;
         uint32_t low = i ? e.low[1] : e.low[0];
         uint32_t high = i ? e.high[1] : e.high[0];
@@ -121,16 +121,16 @@ struct LaneEntry {
             low >>= 16 * (index % 2);
             high >>= 16 * (index % 2);
         }
-        return make_parameters(low & 0xFFFFu, high & 0xFFFFu, margin, is_f8);
+        return make_parameters(low & 0xFFFFu, high & 0xFFFFu, margin, metadata);
     }
 };
 
-// What is cut off the ranges of the groups at these tiles at each end, as a share of them: of those
-// whose codes all have 2 bits. k as of takes_deviation().
+// The share of its range that is cut off at each end of a group at these tiles; 0 unless all codes
+// of the group have 2 bits. k as in takes_deviation().
 __device__ inline float group_margin(const FormatInfo &c, const GroupTiles &at, uint32_t line,
                                      uint32_t k) {
-    const uint32_t end_of_twos = c.head_dim / LK_STRIP_CHANNELS - c.strips[5];
-    const uint32_t first_of_twos = end_of_twos - c.strips[4];
+    const uint32_t end_of_twos = c.head_dim / LK_STRIP_CHANNELS - c.strips[kPlane1];
+    const uint32_t first_of_twos = end_of_twos - c.strips[kPlane2];
     const uint32_t first = c.is_token_axis ? at.first / at.step : line;
     const uint32_t end = c.is_token_axis ? first + at.count : line + 1;
     if (first < first_of_twos || end > end_of_twos)
@@ -146,12 +146,12 @@ __device__ inline bool takes_deviation(const FormatInfo &c, const GroupTiles &at
                                        uint32_t k) {
     if (!c.by_deviation || !at.count)
         return false;
-    const uint32_t first_of_ones = c.head_dim / LK_STRIP_CHANNELS - c.strips[5];
+    const uint32_t first_of_ones = c.head_dim / LK_STRIP_CHANNELS - c.strips[kPlane1];
     if (c.is_token_axis)
         return !(at.count & (at.count - 1)) && at.first / at.step >= first_of_ones;
     if (line >= first_of_ones)
         return true;
-    const uint32_t first_of_twos = first_of_ones - c.strips[4];
+    const uint32_t first_of_twos = first_of_ones - c.strips[kPlane2];
     const uint32_t in_plane = (line - first_of_twos) * LK_STRIP_CHANNELS + k;
     return line >= first_of_twos && in_plane < c.n_shared;
 }
@@ -171,8 +171,8 @@ struct GroupValues {
         const uint32_t k = kByRow ? moving : fixed;
         const uint32_t tile = at.first + i / LK_TILE_TOKENS * at.step;
         const uint32_t in_tile =
-            LK_TILE_LANE(row, k) * kLaneHalves + (LK_TILE_REGISTER(row, k)) * 2 + (LK_TILE_HALF(k));
-        return half_value(tiles[tile * (LK_LANES * kLaneHalves) + in_tile]);
+            LK_TILE_LANE(row, k) * kLaneValues + (LK_TILE_REGISTER(row, k)) * 2 + (LK_TILE_HALF(k));
+        return half_to_float(tiles[tile * (LK_LANES * kLaneValues) + in_tile]);
     }
     // The count is a power of two, so the last step is exact.
     __device__ float mean() const {
@@ -187,13 +187,9 @@ struct GroupValues {
             sum = __fadd_rn(sum, fabsf(subtract_exact(value(i), midpoint)));
         return __fdiv_rn(sum, static_cast<float>(count()));
     }
-    __device__ Parameters parameters(bool is_f8) const {
+    __device__ Parameters parameters(Metadata metadata) const {
         const float midpoint = mean();
-        const float distance = deviation(midpoint);
-        Parameters p;
-        set_minimum(subtract_exact(midpoint, distance), is_f8, &p);
-        set_range(2 * distance, is_f8, &p);
-        return p;
+        return deviation_parameters(midpoint, deviation(midpoint), metadata);
     }
 };
 
@@ -213,10 +209,10 @@ __device__ inline void measure_groups(const uint4 *slots, const FormatInfo &c, u
             if (takes_deviation(c, at, line, entry.fixed()))
                 p = GroupValues<kByRow>{reinterpret_cast<const uint16_t *>(slots), at,
                                         entry.fixed()}
-                        .parameters(c.parameter_bytes == 1);
+                        .parameters(metadata_of(c));
             else if (at.count)
                 p = entry.parameters(extremes, group_margin(c, at, line, entry.fixed()),
-                                     c.parameter_bytes == 1);
+                                     metadata_of(c));
             const uint32_t index = at.first_entry + entry.position;
             store_parameter(metadata, c.parameter_bytes, index, p.range_bits);
             store_parameter(metadata + c.minima_offset, c.parameter_bytes, index, p.minimum_bits);

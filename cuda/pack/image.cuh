@@ -18,21 +18,21 @@ struct ValueOrder {
 LK_BOTH ValueOrder strips_order(const FormatInfo &c) {
     return {raw_token_steps(c.is_value), raw_channel_steps(c.is_value, c.page_tokens)};
 }
-LK_BOTH ValueOrder rows_order(uint32_t row_halves) {
-    return {linear_steps(row_halves), linear_steps(1)};
+LK_BOTH ValueOrder rows_order(uint32_t row_values) {
+    return {linear_steps(row_values), linear_steps(1)};
 }
 
 // The values in shared memory, as they come.
 struct Image {
-    const uint16_t *halves;
+    const uint16_t *values;
     ValueOrder order;
 };
 
 // Rows are a multiple of 16 bytes apart that is no multiple of 32: the 8 rows of a matrix load
 // begin in different banks.
-LK_BOTH constexpr uint32_t image_row_halves(uint32_t head_dim) { return head_dim + 8; }
+LK_BOTH constexpr uint32_t image_row_values(uint32_t head_dim) { return head_dim + 8; }
 
-// Copy a 16-bit page of the same shape; all threads of the block.
+// Copy a 16-bit page of the same shape; all threads of the thread block.
 __device__ inline void copy_strips(uint16_t *image, const uint8_t *source, const FormatInfo &c) {
     const uint32_t to = shared_address(image);
     const uint32_t n_bytes = 2u * c.head_dim * c.page_tokens;
@@ -46,9 +46,9 @@ __device__ inline void copy_keys_to_rows(uint16_t *image, const uint8_t *source,
                                          const FormatInfo &c) {
     const auto *vectors = reinterpret_cast<const uint4 *>(source);
     auto *words = reinterpret_cast<uint32_t *>(image);
-    const uint32_t row_words = image_row_halves(c.head_dim) / 2;
+    const uint32_t row_words = image_row_values(c.head_dim) / 2;
     const uint32_t page_tiles = c.page_tokens / LK_TILE_TOKENS;  // a power of two
-    const uint32_t n_vectors = c.head_dim * c.page_tokens / kLaneHalves;
+    const uint32_t n_vectors = c.head_dim * c.page_tokens / kLaneValues;
 #pragma unroll 4
     for (uint32_t i = threadIdx.x; i < n_vectors; i += blockDim.x) {
         const uint4 vector = vectors[i];
@@ -68,9 +68,9 @@ __device__ inline void copy_keys_to_rows(uint16_t *image, const uint8_t *source,
 // Copy staged tokens to rows. A thread takes the same 16 bytes of every token_step-th token.
 __device__ inline void copy_rows(uint16_t *image, const uint8_t *source, const FormatInfo &c) {
     const uint32_t n_tokens = c.page_tokens;  // read once: the copies may change memory
-    const uint32_t row_vectors = c.head_dim / kLaneHalves;
+    const uint32_t row_vectors = c.head_dim / kLaneValues;
     const uint32_t row_bytes = 16 * row_vectors;
-    const uint32_t image_row_bytes = 2 * image_row_halves(c.head_dim);
+    const uint32_t image_row_bytes = 2 * image_row_values(c.head_dim);
     const uint32_t token_step = blockDim.x / row_vectors;
     const uint32_t in_row = 16 * (threadIdx.x % row_vectors);
     const uint32_t first = threadIdx.x / row_vectors;
@@ -96,7 +96,7 @@ class RowsReader {
         // tile, which are tokens of keys and channels of values; the third is its upper k.
         const uint32_t second = lane / 8 % 2 * 8;
         const uint32_t third = lane / 16 * 8;
-        first_ = shared_address(image.halves +
+        first_ = shared_address(image.values +
                                 image.order.tokens.one * (lane % 8 + (kIsValue ? third : second)) +
                                 (kIsValue ? second : third));
     }
@@ -124,14 +124,14 @@ class SlotsReader {
                 image.order.tokens.offset(kIsValue ? LK_TILE_K(lane, r) : LK_TILE_ROW(lane, r));
     }
     __device__ void load(uint32_t strip, uint32_t tile, uint32_t (&registers)[4]) const {
-        const uint16_t *halves = image_.halves + tile * image_.order.tokens.sixteen;
+        const uint16_t *values = image_.values + tile * image_.order.tokens.sixteen;
         const uint16_t *slots = slot_offsets_ + strip * LK_STRIP_CHANNELS;
         for (uint32_t r = 0; r < 4; ++r) {
             const uint32_t slot = kIsValue ? LK_TILE_ROW(lane_, r) : LK_TILE_K(lane_, r);
             const uint32_t low = token_offsets_[r] + slots[slot];
             const uint32_t high =
                 kIsValue ? low + image_.order.tokens.one : token_offsets_[r] + slots[slot + 1];
-            registers[r] = __byte_perm(halves[low], halves[high], 0x5410);
+            registers[r] = __byte_perm(values[low], values[high], 0x5410);
         }
     }
 
@@ -139,13 +139,13 @@ class SlotsReader {
     const Image &image_;
     const uint16_t *slot_offsets_;
     uint32_t lane_;
-    uint32_t token_offsets_[4];  // of the lane's registers; of values, of their lower halves
+    uint32_t token_offsets_[4];  // of the lane's registers; for values, of the lower number of each
 };
 
 constexpr uint32_t kWarpTiles = 8;  // that a warp holds at once
 
 // Put the tiles of a reader into their slots, over the image: tiles at 16 bits,
-// [strip][tile][lane]. The block has a warp for every kWarpTiles tiles.
+// [strip][tile][lane]. The thread block has a warp for every kWarpTiles tiles.
 template <typename Reader>
 __device__ inline void arrange_slots(const Reader &reader, const FormatInfo &c, uint4 *slots) {
     const uint32_t lane = threadIdx.x % kWarp;

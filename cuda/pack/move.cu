@@ -1,5 +1,6 @@
-// Moving: chosen tokens of 16-bit pages go to earlier positions. A block takes a page, a thread
-// channels, whose tokens it moves one after the other: source and target may be the same page.
+// Moving: chosen tokens of 16-bit pages go to earlier positions. A thread block takes a page, a
+// thread channels, whose tokens it moves one after the other: source and target may be the same
+// page.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/launch.h"
@@ -14,10 +15,10 @@ constexpr uint32_t kMoveThreads = 128;
 constexpr uint32_t kMaskBits = 64;
 
 __global__ void __launch_bounds__(kMoveThreads)
-    move_kernel(const MoveJob *jobs, const FormatInfo *classes) {
+    move_kernel(const MoveJob *jobs, const FormatInfo *formats) {
     const MoveJob job = jobs[blockIdx.x];
-    const FormatInfo &from = classes[job.source_format];
-    const FormatInfo &to = classes[job.target_format];
+    const FormatInfo &from = formats[job.source_format];
+    const FormatInfo &to = formats[job.target_format];
     const Steps tokens = raw_token_steps(from.is_value);
     const Steps source_channels = raw_channel_steps(from.is_value, from.page_tokens);
     const Steps target_channels = raw_channel_steps(from.is_value, to.page_tokens);
@@ -37,11 +38,11 @@ __global__ void __launch_bounds__(kMoveThreads)
 
 }  // namespace
 
-cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
+cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const FormatInfo *formats,
                         cudaStream_t stream) {
     if (!n_jobs)
         return cudaSuccess;
-    move_kernel<<<n_jobs, kMoveThreads, 0, stream>>>(jobs, classes);
+    move_kernel<<<n_jobs, kMoveThreads, 0, stream>>>(jobs, formats);
     return cudaGetLastError();
 }
 

@@ -1,6 +1,6 @@
-// Packing: a block takes a page from 16 bits to its class.
+// Packing: a thread block takes a page from 16 bits to its page format.
 //
-// It copies the page to shared memory, orders the channels when the class wants it, finds the
+// It copies the page to shared memory, permutes the channels if the page format says so, finds the
 // ranges and minima, and writes each strip by a warp that holds its lanes' words in registers.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kMaxThreads = 512;
 
-// Shared memory of a block, in bytes. The offsets suit every kind of image and of group.
+// Shared memory of a thread block, in bytes. The offsets suit every kind of image and of group.
 struct Space {
     uint32_t groups;
     uint32_t scores;
@@ -26,7 +26,7 @@ struct Space {
 LK_BOTH Space make_space(uint32_t head_dim, uint32_t page_tokens) {
     const uint32_t n_entries = head_dim * page_tokens / LK_MIN_GROUP;
     Space space;
-    space.groups = 2 * page_tokens * image_row_halves(head_dim);
+    space.groups = 2 * page_tokens * image_row_values(head_dim);
     space.scores = space.groups + n_entries * static_cast<uint32_t>(sizeof(Group));
     space.boosted = space.scores + 4 * head_dim;
     space.slot_offsets = space.boosted + LK_MAX_HEAD_DIM / 8;
@@ -34,30 +34,30 @@ LK_BOTH Space make_space(uint32_t head_dim, uint32_t page_tokens) {
     return space;
 }
 
-// To a 16-bit page, through global memory alone: those may be longer than a packed page.
-__device__ void copy_half(const PackJob &job, const FormatInfo &c) {
+// To a 16-bit page, through global memory alone: a 16-bit page may be longer than a packed one.
+__device__ void copy_page(const PackJob &job, const FormatInfo &c) {
     const auto *permutation = reinterpret_cast<const uint8_t *>(c.permutation);
     const ValueOrder order =
         job.source_format == kStaged ? rows_order(c.head_dim) : strips_order(c);
     const auto *source = reinterpret_cast<const uint16_t *>(job.source);
     auto *vectors = reinterpret_cast<uint4 *>(job.payload);
     const uint32_t page_tiles = c.page_tokens / LK_TILE_TOKENS;
-    const uint32_t n_vectors = uint32_t{c.head_dim} * c.page_tokens / kLaneHalves;
+    const uint32_t n_vectors = uint32_t{c.head_dim} * c.page_tokens / kLaneValues;
     for (uint32_t i = threadIdx.x; i < n_vectors; i += blockDim.x) {
         const uint32_t lane = i % LK_LANES;
         const uint32_t first_slot = i / LK_LANES / page_tiles * LK_STRIP_CHANNELS;
         const uint32_t first_token = i / LK_LANES % page_tiles * LK_TILE_TOKENS;
-        uint32_t halves[kLaneHalves];
-        for (uint32_t j = 0; j < kLaneHalves; ++j) {
+        uint32_t values[kLaneValues];
+        for (uint32_t j = 0; j < kLaneValues; ++j) {
             const uint32_t row = LK_TILE_ROW(lane, j / 2);
             const uint32_t k = LK_TILE_K(lane, j / 2) + j % 2;
             const uint32_t slot = first_slot + (c.is_value ? row : k);
             const uint32_t token = first_token + (c.is_value ? k : row);
-            halves[j] = source[order.tokens.offset(token) +
+            values[j] = source[order.tokens.offset(token) +
                                order.channels.offset(permutation ? permutation[slot] : slot)];
         }
-        vectors[i] = make_uint4(halves[0] | halves[1] << 16, halves[2] | halves[3] << 16,
-                                halves[4] | halves[5] << 16, halves[6] | halves[7] << 16);
+        vectors[i] = make_uint4(values[0] | values[1] << 16, values[2] | values[3] << 16,
+                                values[4] | values[5] << 16, values[6] | values[7] << 16);
     }
 }
 
@@ -67,21 +67,21 @@ __device__ bool is_ordered(const FormatInfo &c) {
 }
 
 // To shared memory. Returns how the values lie there.
-__device__ ValueOrder copy_values(const PackJob &job, const FormatInfo &c, uint16_t *halves) {
+__device__ ValueOrder copy_values(const PackJob &job, const FormatInfo &c, uint16_t *values) {
     const auto *source = reinterpret_cast<const uint8_t *>(job.source);
     bool is_rows = true;
     if (job.source_format == kStaged) {
-        copy_rows(halves, source, c);
+        copy_rows(values, source, c);
     } else if (is_ordered(c) && !c.is_value) {
-        copy_keys_to_rows(halves, source, c);
+        copy_keys_to_rows(values, source, c);
     } else {
-        copy_strips(halves, source, c);
+        copy_strips(values, source, c);
         is_rows = false;
     }
     commit_copies();
     wait_copies<0>();
     __syncthreads();
-    return is_rows ? rows_order(image_row_halves(c.head_dim)) : strips_order(c);
+    return is_rows ? rows_order(image_row_values(c.head_dim)) : strips_order(c);
 }
 
 __device__ void channel_position(const Image &image, const FormatInfo &c, uint8_t *metadata,
@@ -91,7 +91,8 @@ __device__ void channel_position(const Image &image, const FormatInfo &c, uint8_
         metadata[c.permutation_offset + slot] = static_cast<uint8_t>(channel);
 }
 
-// Find where each slot's channel lies: by the page's own order, the class's, or none.
+// Find where each slot's channel lies: by the page's own permutation, the one of its format, or
+// none.
 __device__ void order_channels(const Image &image, const FormatInfo &c, const PackJob &job,
                                const RankSpace &rank_space, uint16_t *slot_offsets) {
     const auto *permutation = reinterpret_cast<const uint8_t *>(c.permutation);
@@ -144,21 +145,21 @@ __device__ void pack_page(const uint4 *slots, const FormatInfo &c, const PackJob
 }
 
 __global__ void __launch_bounds__(kMaxThreads, 2)
-    pack_kernel(const PackJob *jobs, const FormatInfo *classes) {
+    pack_kernel(const PackJob *jobs, const FormatInfo *formats) {
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ FormatInfo c;
     const PackJob job = jobs[blockIdx.x];
     if (threadIdx.x < sizeof c / 16)
         reinterpret_cast<uint4 *>(&c)[threadIdx.x] =
-            reinterpret_cast<const uint4 *>(classes + job.target_format)[threadIdx.x];
+            reinterpret_cast<const uint4 *>(formats + job.target_format)[threadIdx.x];
     __syncthreads();
     if (c.is_raw) {
-        copy_half(job, c);
+        copy_page(job, c);
         return;
     }
     const Space space = make_space(c.head_dim, c.page_tokens);
-    auto *halves = reinterpret_cast<uint16_t *>(shared);
-    const Image image = {halves, copy_values(job, c, halves)};
+    auto *values = reinterpret_cast<uint16_t *>(shared);
+    const Image image = {values, copy_values(job, c, values)};
     const auto *slots = reinterpret_cast<const uint4 *>(shared);
     arrange_values(image, c, job, space, shared);
     auto *groups = reinterpret_cast<Group *>(shared + space.groups);
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2)
 
 }  // namespace
 
-cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
+cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const FormatInfo *formats,
                         uint32_t head_dim, uint32_t page_tokens, cudaStream_t stream) {
     if (!n_jobs)
         return cudaSuccess;
@@ -183,7 +184,7 @@ cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const FormatInfo *
         pack_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(n_bytes));
     if (error != cudaSuccess)
         return error;
-    pack_kernel<<<n_jobs, n_threads, n_bytes, stream>>>(jobs, classes);
+    pack_kernel<<<n_jobs, n_threads, n_bytes, stream>>>(jobs, formats);
     return cudaGetLastError();
 }
 

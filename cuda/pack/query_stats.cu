@@ -15,17 +15,17 @@ namespace {
 constexpr uint32_t kSumThreads = 128;
 constexpr uint32_t kMostTiles = 1024;  // of channels of an item, in workgroups side by side
 
-// |q| in units of 2^-24 once it is FP16; what is beyond 65504, or NaN, is that.
+// |q| in units of 2^-24, rounded to FP16; larger magnitudes and NaN count as 65504.
 __device__ __forceinline__ uint64_t magnitude(float q) {
     constexpr uint32_t kHalfMax = 0x7BFF;
     bool saturated = false;
-    const uint32_t half = min(round_half(q, &saturated) & 0x7FFFu, kHalfMax);
+    const uint32_t half = min(round_to_half(q, &saturated) & 0x7FFFu, kHalfMax);
     const uint32_t exponent = half >> 10;
     const uint64_t mantissa = half & 0x3FFu;
     return exponent ? (mantissa | 0x400u) << (exponent - 1) : mantissa;
 }
 
-// Block: a sum of a KV head. Threads: its channels.
+// Thread block: a sum of a KV head. Threads: its channels.
 __global__ void __launch_bounds__(kSumThreads) query_stats_kernel(const QueryStatsLaunch args) {
     if (args.header->n_sequences != args.n_sequences || args.header->n_tokens != args.n_step_tokens)
         return;
@@ -64,7 +64,8 @@ __device__ void add_sum(const SumJob &job, uint32_t channel) {
     *target = sum;
 }
 
-// Blocks: x = tiles of channels, y = jobs. The first of jobs that follow each other does them all.
+// Thread blocks: x = tiles of channels, y = jobs. The first of jobs that follow each other does
+// them all.
 __global__ void __launch_bounds__(kSumThreads)
     add_query_stats_kernel(const SumJob *jobs, uint32_t n_jobs) {
     uint32_t index = blockIdx.y;

@@ -14,13 +14,13 @@ enum Ranking : uint32_t { kNotRanked, kRankedByKey, kRankedByQueryRange };
 
 // The sum of |K| in the order of tokens, rounded after each addition.
 __device__ inline float key_score(const Image &image, uint32_t page_tokens, uint32_t channel) {
-    const uint16_t *tile = image.halves + image.order.channels.offset(channel);
+    const uint16_t *tile = image.values + image.order.channels.offset(channel);
     float sum = 0;
 #pragma unroll 1
     for (uint32_t first = 0; first < page_tokens; first += LK_TILE_TOKENS) {
 #pragma unroll
         for (uint32_t token = 0; token < LK_TILE_TOKENS; ++token)
-            sum = __fadd_rn(sum, fabsf(half_value(tile[image.order.tokens.offset(token)])));
+            sum = __fadd_rn(sum, fabsf(half_to_float(tile[image.order.tokens.offset(token)])));
         tile += image.order.tokens.sixteen;
     }
     return sum;
@@ -28,11 +28,11 @@ __device__ inline float key_score(const Image &image, uint32_t page_tokens, uint
 
 __device__ inline float query_range_score(const Image &image, uint32_t page_tokens,
                                           uint32_t channel, uint64_t query_sum) {
-    const uint16_t *column = image.halves + image.order.channels.offset(channel);
+    const uint16_t *column = image.values + image.order.channels.offset(channel);
     float low = INFINITY;
     float high = -INFINITY;
     for (uint32_t token = 0; token < page_tokens; ++token) {
-        const float value = half_value(column[image.order.tokens.offset(token)]);
+        const float value = half_to_float(column[image.order.tokens.offset(token)]);
         low = fminf(low, value);
         high = fmaxf(high, value);
     }
@@ -79,7 +79,7 @@ __device__ inline void score_channels(const Image &image, const FormatInfo &c,
             c.ranking == kRankedByKey
                 ? key_score(image, c.page_tokens, channel)
                 : query_range_score(image, c.page_tokens, channel, query_stats[channel]);
-        space.scores[channel] = float_bits(score) & 0x7FFFFFFFu;  // 0 times -0 is 0 too
+        space.scores[channel] = float_to_bits(score) & 0x7FFFFFFFu;  // 0 times -0 is 0 too
     }
     __syncthreads();
     for (uint32_t first = threadIdx.x & ~31u; first < c.head_dim; first += blockDim.x) {

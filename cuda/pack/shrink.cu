@@ -1,6 +1,6 @@
 // Shrinking: strips of 2b bits become strips of b bits by merging neighbouring words of a lane,
-// docs/FORMAT.md, section 11. A block takes a page of a run and reads it whole before it writes,
-// since a page may shrink into its own beginning.
+// docs/FORMAT.md, section 11. A thread block takes a page of a run and reads it whole before it
+// writes, since a page may shrink into its own beginning.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/launch.h"
@@ -15,7 +15,7 @@ constexpr uint32_t kShrinkThreads = 256;
 // Vectors of 16 bytes that a thread writes: 256 channels of 128 tokens at 4 bits are 1024.
 constexpr uint32_t kMaxVectors = LK_MAX_HEAD_DIM * LK_MAX_PAGE_TOKENS * 4 / 8 / 16 / kShrinkThreads;
 static_assert(kMaxVectors * kShrinkThreads * 32 == LK_MAX_HEAD_DIM * LK_MAX_PAGE_TOKENS,
-              "the largest half is divided without a rest");
+              "the largest page is divided without a rest");
 
 template <uint32_t kBits>
 __device__ __forceinline__ uint4 merge_vectors(const uint4 &low, const uint4 &high) {

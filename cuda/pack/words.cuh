@@ -17,7 +17,7 @@ class WordWriter {
     __device__ WordWriter(uint8_t *strip, uint32_t lane)
         : next_(reinterpret_cast<uint4 *>(strip) + lane) {}
 
-    // Codes of a tile, a pair in the halves of each register.
+    // Codes of a tile, two in each register.
     __device__ void add(uint32_t tile, const uint32_t (&codes)[4]) {
         if constexpr (kBits == 8) {
             push(codes[0] | codes[1] << 8);
@@ -44,7 +44,7 @@ class WordWriter {
 
     // A strip of less than a vector for each lane.
     __device__ void finish(uint8_t *strip, uint32_t page_tokens, uint32_t lane) const {
-        const uint32_t n_words = page_tokens * kBits / 64;
+        const uint32_t n_words = lane_words(page_tokens, kBits);
         if (n_words == 2)
             reinterpret_cast<uint2 *>(strip)[lane] = make_uint2(last_.z, last_.w);
         else if (n_words == 1)
@@ -68,7 +68,7 @@ class WordWriter {
     uint4 last_ = {0, 0, 0, 0};
 };
 
-// What the warp that writes a strip knows.
+// The inputs of the warp that writes a strip.
 struct StripTask {
     const FormatInfo &c;
     const uint4 *slots;
@@ -186,9 +186,9 @@ __device__ inline uint32_t shared_slot_code(const StripTask &task, uint32_t slot
     constexpr Width kTwo = make_width(2);
     constexpr Width kThree = make_width(3);
     const ValueOrder order = strips_order(task.c);
-    const auto *halves = reinterpret_cast<const uint16_t *>(task.slots);
+    const auto *values = reinterpret_cast<const uint16_t *>(task.slots);
     const float value =
-        half_value(halves[order.tokens.offset(token) + order.channels.offset(slot)]);
+        half_to_float(values[order.tokens.offset(token) + order.channels.offset(slot)]);
     const uint32_t in_tile = token % LK_TILE_TOKENS;
     const uint32_t entry =
         entry_group(task.c, slot, token) +
@@ -217,7 +217,7 @@ __device__ inline void pack_shared_strip(const StripTask &task) {
     for (uint32_t tile = 0; tile < page_tokens / LK_TILE_TOKENS; ++tile) {
         uint32_t fields = 0;
 #pragma unroll 1
-        for (uint32_t i = 0; i < kLaneHalves; ++i) {
+        for (uint32_t i = 0; i < kLaneValues; ++i) {
             const uint32_t token = tile * LK_TILE_TOKENS + LK_TILE_ROW(task.lane, i / 2);
             const uint32_t k = LK_TILE_K(task.lane, i / 2) + i % 2;
             fields |= shared_field(task, k, token) << (words.field_bit(i / 2) + 16 * (i % 2));

@@ -1,4 +1,4 @@
-// Attention of many columns: launches, and the merge of what splits leave.
+// Attention of many columns: launches, and the merge of splits.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
@@ -16,7 +16,7 @@ namespace {
 constexpr uint32_t kMaxSplits = 32;
 constexpr uint32_t kMergeWarps = 8;
 
-// Blocks that a launch would have with as many warps.
+// Thread blocks of a launch with as many warps.
 TileGrid grid_of(const TileArgs &args, uint32_t n_warps) {
     TileGrid grid{};
     const uint32_t group_size = args.layer.n_query_heads / args.layer.n_kv_heads;
@@ -26,7 +26,8 @@ TileGrid grid_of(const TileArgs &args, uint32_t n_warps) {
     return grid;
 }
 
-// Two blocks of few warps share a multiprocessor, and leave less than one whole block.
+// Two thread blocks of few warps share a multiprocessor, and leave less unused than one large
+// thread block.
 bool shares_processor(const TileGrid &grid) { return grid.n_warps * 4 <= kTileWarps; }
 
 // Few columns take fewer warps; n_tiles stays.
@@ -37,7 +38,8 @@ TileGrid choose_warps(const TileArgs &args) {
     return grid;
 }
 
-// The keys and values of a page of at most 8 bits, with the most metadata that a class can have.
+// The keys and values of a page of at most 8 bits, with the most metadata that a page format can
+// have.
 uint32_t largest_page(uint32_t head_dim) {
     return 2 * LK_MAX_PAGE_TOKENS * head_dim +
            2 * (LK_MAX_PAGE_TOKENS / LK_MIN_GROUP) * 4 * head_dim + 2 * head_dim;
@@ -50,9 +52,9 @@ uint32_t wanted_bytes(uint32_t head_dim, uint32_t stage_tokens) {
     return packed > staged ? packed : staged;
 }
 
-// Stages are long where any page fits next to them, but for blocks that share a multiprocessor.
-// Else the page gets what the rest leaves, as far as it can use it; where that is not enough for
-// staged tokens, a block has fewer warps.
+// Stages are long where any page fits next to them, except for thread blocks that share a
+// multiprocessor. Else the page gets the rest of the memory, as far as it can use it; where that is
+// not enough for staged tokens, a thread block has fewer warps.
 cudaError_t choose_memory(const TileArgs &args, TileGrid *grid) {
     int device = 0;
     int most = 0;
@@ -134,11 +136,11 @@ __global__ void __launch_bounds__(kMergeWarps *kWarp)
                     weight * partial.out[static_cast<uint64_t>(at) * args.layer.head_dim + channel];
         }
     }
-    const ColumnPosition position = column_position(sequence, blockIdx.y, group_size, column);
-    const float shrink = add_sink(args.layer, position.head, &total);
+    const QueryColumn query = query_column(sequence, blockIdx.y, group_size, column);
+    const float shrink = add_sink(args.layer, query.head, &total);
     if (threadIdx.x % kWarp == 0)
-        store_lse(args, position, total);
-    const int64_t row = row_offset(args.out, position.token, position.head);
+        store_lse(args, query, total);
+    const int64_t row = row_offset(args.out, query.token, query.head);
 #pragma unroll
     for (uint32_t i = 0; i < LK_MAX_HEAD_DIM / kWarp; ++i) {
         const uint32_t channel = kWarp * i + threadIdx.x % kWarp;

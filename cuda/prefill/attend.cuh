@@ -1,8 +1,8 @@
 // Attention of many columns: the kernel.
 //
 // S^T = K Q^T with tokens as rows, O^T = V^T P^T with channels as rows: pages are A operands as
-// they lie. A warp has 32 columns (16 above 128 channels), a block up to 8 warps, which share every
-// tile that prefill/load.cuh makes.
+// they lie. A warp has 32 columns (16 above 128 channels), a thread block up to 8 warps, which
+// share every tile that prefill/load.cuh makes.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_PREFILL_ATTEND_CUH
@@ -49,7 +49,7 @@ __device__ inline float center_product(const LayerArg &layer, uint32_t kv_head,
     return sum;
 }
 
-// Such a query becomes what meets keys that were divided.
+// Multiply such a query by the key scales.
 __device__ inline void scale_query(const LayerArg &layer, uint32_t kv_head, float *channels,
                                    int n) {
     const float *scale = layer.key_scales + kv_head * layer.head_dim;
@@ -73,9 +73,9 @@ __device__ inline bool load_slice(const TileArgs &args, const TileBlock &block,
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         const uint32_t column = min(8 * slice + i, warp.n - 1);
-        const ColumnPosition position = column_position(
-            mask.sequence, mask.kv_head, mask.group_size, mask.first_column + warp.first + column);
-        const int64_t offset = row_offset(args.q, position.token, position.head);
+        const QueryColumn query = query_column(mask.sequence, mask.kv_head, mask.group_size,
+                                               mask.first_column + warp.first + column);
+        const int64_t offset = row_offset(args.q, query.token, query.head);
 #pragma unroll
         for (int step = 0; step < kSteps; ++step) {
             const uint32_t channel = kWarp * step + lane;
@@ -192,7 +192,7 @@ __device__ inline Stage next_stage(const TileArgs &args, const TileBlock &block,
     return next;
 }
 
-// What a strip's products of keys and queries need.
+// The inputs of a strip's products of keys and queries.
 template <int kSlices>
 struct KeyFragments {
     uint4 a[kRoundTiles];
@@ -222,7 +222,7 @@ __device__ __forceinline__ void multiply_keys(const TileBlock &block, const Roun
     const uint32_t lane = threadIdx.x % kWarp;
     const uint32_t tiles = round.tiles[0] + 16 * lane;
     constexpr int kEight = (kStrips + 7) / 8;
-    uint4 eight[kEight];  // strips' rows of the lane, a half word each
+    uint4 eight[kEight];  // strips' rows of the lane, 16 bits each
 #pragma unroll
     for (int i = 0; i < kEight; ++i)
         eight[i] = load_shared4(rows + 16 * i);
@@ -394,7 +394,7 @@ __global__ void __launch_bounds__(kTileWarps *kWarp, 1)
     if (!tables.mask.n_columns)
         return;
     const TileBlock block = cut_memory<kStrips, kExact>(args, grid, memory, &tables);
-    // In shared memory, since registers are what a warp has least of.
+    // In shared memory, since registers are scarcest.
     WarpColumns &warp = columns[threadIdx.x / kWarp];
     if (threadIdx.x % kWarp == 0)
         warp = find_columns(tables.mask, kColumns);

@@ -1,4 +1,4 @@
-// Attention of many columns: how a launch is cut into blocks, and its kernels.
+// Attention of many columns: how a launch is cut into thread blocks, and its kernels.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_PREFILL_INSTANCES_H
@@ -12,7 +12,7 @@ namespace cuda {
 struct TileGrid {
     uint32_t n_warps;
     uint32_t block_columns;
-    uint32_t n_tiles;  // blocks that the columns of the longest sequence need
+    uint32_t n_tiles;  // thread blocks that the columns of the longest sequence need
     uint32_t stage_tokens;
     uint32_t page_bytes;   // shared memory for a packed page, or for a stage of staged tokens
     uint32_t page_stride;  // to a second page, where the page after is copied ahead; 0 without one

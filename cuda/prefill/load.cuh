@@ -2,8 +2,8 @@
 //
 // Copies of the next stage are under way while one is multiplied. 16-bit pages are copied straight
 // to the stage's memory. Packed pages are copied whole, one ahead where shared memory allows, and
-// staged tokens a stage at a time, to a page's memory; when they have arrived, the block's warps
-// share the work of making tiles of them, once for all columns.
+// staged tokens a stage at a time, to a page's memory; when they have arrived, the warps of the
+// thread block share the work of making tiles of them, once for all columns.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_PREFILL_LOAD_CUH
@@ -16,7 +16,7 @@ namespace cuda {
 
 constexpr uint32_t kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
 
-// Fixed shared memory of a block.
+// Fixed shared memory of a thread block.
 struct TileTables {
     Mask mask;
     EntryView views[kPageBatch];
@@ -30,7 +30,7 @@ struct TileTables {
     int has_factors;              // some factor is not 1, or some offset not 0
 };
 
-// Where a block's tables and tiles lie in its dynamic shared memory, in bytes.
+// Where the tables and tiles of a thread block lie in its dynamic shared memory, in bytes.
 struct TileLayout {
     uint32_t stages;  // [2][rounds][keys, values][strips][tiles]; queries begin at 0
     uint32_t pages;
@@ -57,7 +57,7 @@ __host__ __device__ inline TileLayout tile_layout(uint32_t head_dim, uint32_t n_
     return layout;
 }
 
-// What the functions below need of the block.
+// The fields of a thread block that the functions below need.
 struct TileBlock {
     TileTables *tables;
     uint8_t *stages;
@@ -121,7 +121,7 @@ __device__ inline void copy_tiles(const TileBlock &block, const PageView &page, 
 }
 
 // Tokens that are not there may hold NaNs, which a weight of 0 would not take away. A thread clears
-// what it copied itself.
+// the bytes that it copied.
 __device__ inline void clear_rest(const TileBlock &block, const Stage &stage) {
     for_tiles(block, stage, 1, [&](uint32_t, uint32_t tile, uint8_t *to) {
         const uint32_t k = tile * LK_TILE_TOKENS + 2 * (threadIdx.x % 4);
@@ -150,11 +150,11 @@ __device__ inline void copy_page(const PageView &page, uint8_t *copies) {
 __device__ inline void copy_staged(const TileBlock &block, const PageView &page, const Stage &stage,
                                    uint8_t *to) {
     const uint32_t row_bytes = 2 * block.head_dim;
-    const uint32_t row_chunks = row_bytes / 16;
+    const uint32_t token_chunks = row_bytes / 16;
     const uint8_t *from = page.payload + stage.index * block.stage_tokens * row_bytes;
-    for (uint32_t i = threadIdx.x; i < block.stage_tokens * row_chunks; i += blockDim.x) {
-        const uint32_t token = i / row_chunks;
-        const uint32_t at = 16 * (i % row_chunks);
+    for (uint32_t i = threadIdx.x; i < block.stage_tokens * token_chunks; i += blockDim.x) {
+        const uint32_t token = i / token_chunks;
+        const uint32_t at = 16 * (i % token_chunks);
         const bool exists = token < stage.n_tokens;
         copy_or_clear(to + token * staged_row_bytes(block.head_dim) + at,
                       from + (exists ? token : 0) * row_bytes + at, exists);
@@ -172,7 +172,7 @@ __device__ inline bool needs_barrier(const TileBlock &block, const Stage &stage)
            (stage.index == view.first_stage && !view.is_ahead);
 }
 
-// Was everything that the stage is made of copied for an earlier one?
+// Were all pages of the stage copied for an earlier stage?
 __device__ inline bool is_copied(const TileBlock &block, const Stage &stage) {
     const EntryView &view = block.view(stage);
     return !needs_barrier(block, stage) && view.pages[0].source != Source::kTiles &&
@@ -287,7 +287,7 @@ __device__ inline void find_query_rows(const TileBlock &block, const PageView &p
                 query_row(permutation ? permutation[slot] : slot, block.row_shift));
 }
 
-// What remains once the copies are there.
+// The rest of the work, once the copies have arrived.
 __device__ inline void finish_stage(const TileBlock &block, const Stage &stage) {
     const EntryView &view = block.view(stage);
     if (stage.index == view.first_stage)
@@ -304,7 +304,7 @@ __device__ inline void finish_stage(const TileBlock &block, const Stage &stage) 
     }
 }
 
-// A stage that start_stage() began, if there is one, becomes tiles; they are there behind the next
+// A stage that start_stage() began, if there is one, becomes tiles, which are valid after the next
 // barrier.
 __device__ inline void await_stage(const TileBlock &block, const Stage &stage) {
     if (!stage.n_tokens)

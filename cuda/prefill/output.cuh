@@ -1,4 +1,4 @@
-// Attention of many columns: sums, sinks and output, of a block or of its splits.
+// Attention of many columns: sums, sinks and output, of a thread block or of its splits.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_PREFILL_OUTPUT_CUH
@@ -10,14 +10,13 @@
 namespace lk {
 namespace cuda {
 
-struct ColumnPosition {
+struct QueryColumn {
     uint32_t token;  // of the batch
     uint32_t head;
 };
 
-__device__ __forceinline__ ColumnPosition column_position(const SequenceInfo &sequence,
-                                                          uint32_t kv_head, uint32_t group_size,
-                                                          uint32_t column) {
+__device__ __forceinline__ QueryColumn query_column(const SequenceInfo &sequence, uint32_t kv_head,
+                                                    uint32_t group_size, uint32_t column) {
     return {sequence.first_new + column / group_size, kv_head * group_size + column % group_size};
 }
 
@@ -39,16 +38,17 @@ __device__ inline float add_sink(const LayerArg &layer, uint32_t head, Total *to
     return shrink;
 }
 
-__device__ inline void store_lse(const TileArgs &args, const ColumnPosition &position,
+__device__ inline void store_lse(const TileArgs &args, const QueryColumn &query,
                                  const Total &total) {
     if (args.lse)
-        args.lse[position.token * args.lse_token_stride + position.head * args.lse_head_stride] =
+        args.lse[query.token * args.lse_token_stride + query.head * args.lse_head_stride] =
             (total.reference + log2f(total.sum)) * kLn2;
 }
 
 __device__ __forceinline__ float inverse(float sum) { return sum > 0 ? 1 / sum : 0; }
 
-// What a block of a split leaves: output [columns][head_dim], then references and sums [columns].
+// The result of a thread block of a split: output [columns][head_dim], then references and sums
+// [columns].
 struct Partial {
     float *out;
     float *references;
@@ -149,12 +149,11 @@ __device__ inline void close_columns(const TileArgs &args, const Mask &mask,
                 }
                 continue;
             }
-            const ColumnPosition position =
-                column_position(mask.sequence, mask.kv_head, mask.group_size,
-                                mask.first_column + warp.first + column);
-            const float shrink = add_sink(args.layer, position.head, &total);
+            const QueryColumn query = query_column(mask.sequence, mask.kv_head, mask.group_size,
+                                                   mask.first_column + warp.first + column);
+            const float shrink = add_sink(args.layer, query.head, &total);
             if (is_first)
-                store_lse(args, position, total);
+                store_lse(args, query, total);
             scale_output(acc, slice, i, shrink * inverse(total.sum));
         }
 }
@@ -174,9 +173,9 @@ __device__ inline void store_output(const TileArgs &args, const Mask &mask, cons
         row.tensor.dtype = kF32;
         row.offset = static_cast<int64_t>(warp.first + column) * args.layer.head_dim;
     } else if (exists) {
-        const ColumnPosition position = column_position(
-            mask.sequence, mask.kv_head, mask.group_size, mask.first_column + warp.first + column);
-        row.offset = row_offset(args.out, position.token, position.head);
+        const QueryColumn query = query_column(mask.sequence, mask.kv_head, mask.group_size,
+                                               mask.first_column + warp.first + column);
+        row.offset = row_offset(args.out, query.token, query.head);
     }
     const uint32_t n_strips = args.layer.head_dim / LK_STRIP_CHANNELS;
 #pragma unroll

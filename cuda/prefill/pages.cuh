@@ -1,8 +1,8 @@
-// Attention of many columns: the keys visible to the columns of a block, as a list of pages.
+// Attention of many columns: the keys visible to the columns of a thread block, as a list of pages.
 //
 // A column is a new token under one query head; those of a token, one for each head of the group,
-// are neighbours. A page is a row of the sequence's table, or a run of new tokens in the staging
-// area.
+// are neighbours. A page belongs to a block of the sequence's table, or is a run of new tokens in
+// the staging area.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_PREFILL_PAGES_CUH
@@ -44,8 +44,8 @@ struct Mask {
     uint32_t last_position;
     uint32_t window_begin;  // first token that a window reaches, 0 without one
     Runs blocks;
-    Runs staged;          // pages that follow the rows
-    uint32_t page_begin;  // this block's split of both
+    Runs staged;          // pages that follow those of blocks
+    uint32_t page_begin;  // this thread block's split of both
     uint32_t page_end;
 };
 
@@ -73,7 +73,7 @@ struct EntryView {
     bool leads;     // the page after is copied meanwhile
 };
 
-// How many rows begin before `token`.
+// How many blocks begin before `token`.
 __device__ inline uint32_t blocks_before(const BlockInfo *blocks, uint32_t n_rows, uint32_t token) {
     uint32_t low = 0;
     uint32_t high = n_rows;
@@ -131,7 +131,7 @@ __device__ inline void find_pages(const TileArgs &args, uint32_t last_token, uin
     mask->page_end = static_cast<uint32_t>(n_pages * (split + 1) / args.n_splits);
 }
 
-// False when the block has no columns.
+// False when the thread block has no columns.
 __device__ inline bool find_mask(const TileArgs &args, uint32_t block_columns, Mask *mask) {
     const uint32_t index = blockIdx.z / args.n_splits;
     if (args.step.header->n_sequences != args.n_sequences ||
@@ -141,7 +141,7 @@ __device__ inline bool find_mask(const TileArgs &args, uint32_t block_columns, M
     const SequenceInfo &sequence = mask->sequence;
     mask->kv_head = blockIdx.y;
     mask->group_size = args.layer.n_query_heads / args.layer.n_kv_heads;
-    // Most tokens are visible to the last columns: their blocks start first.
+    // Most tokens are visible to the last columns: their thread blocks start first.
     mask->first_column = (gridDim.x - 1 - blockIdx.x) * block_columns;
     const uint32_t n_columns = sequence.n_new * mask->group_size;
     if (mask->first_column >= n_columns)
@@ -172,7 +172,7 @@ __device__ inline void view_page(const TileArgs &args, uint64_t payload, uint64_
                                  uint32_t page_format, PageView *view) {
     view->payload = reinterpret_cast<const uint8_t *>(payload);
     view->metadata = reinterpret_cast<const uint8_t *>(metadata);
-    view->info = args.step.classes[page_format];
+    view->info = args.step.formats[page_format];
     view->source = view->info.is_raw ? Source::kTiles : Source::kCopied;
     view->copy_offset = 0;
 }
@@ -222,12 +222,12 @@ __device__ inline void view_page(const TileArgs &args, const Mask &mask, uint32_
         view_staged(args, mask, mask.staged.at(page - mask.blocks.n), view);
 }
 
-// A stage of the block's work, of one or more rounds.
+// A stage of the thread block's work, of one or more rounds.
 struct Stage {
     uint32_t page;
     uint32_t index;        // in the page
     uint32_t first_token;  // position
-    uint32_t n_tokens;     // 0 when the block has no more
+    uint32_t n_tokens;     // 0 when the thread block has no more
     uint32_t parity;       // bit 0: of its tiles' memory; bit 1: of its page's tables
 };
 

@@ -1,7 +1,7 @@
 // Attention of many columns: codes of a packed page in shared memory become FP16 tiles.
 //
 // Strips of the common kinds have a path of their own: codes are FP16 subnormals as they lie, so a
-// value takes a mask, a conversion and one multiply-add, shared by the block's columns.
+// value takes a mask, a conversion and one multiply-add, shared by the columns of the thread block.
 // dequantize.cuh does the others.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -14,7 +14,7 @@
 namespace lk {
 namespace cuda {
 
-// A strip of the page under way. Offsets are bytes into the block's copy of the page.
+// A strip of the page under way. Offsets are bytes into the thread block's copy of the page.
 struct alignas(16) StripInfo {
     StripPosition position;
     uint32_t is_plain;  // copied; 2, 4 or 8 bits, no shared slots, ranges along k
@@ -40,7 +40,7 @@ __device__ inline StripInfo describe_strip(const PageView &page, uint32_t strip)
     info.position = find_strip(c, strip);
     info.is_plain = page.source == Source::kCopied && is_plain(c, info.position.bits);
     info.words = page.copy_offset + info.position.offset;
-    info.n_words = c.page_tokens * info.position.bits / 64;
+    info.n_words = lane_words(c.page_tokens, info.position.bits);
     info.parameter_bytes = c.parameter_bytes;
     const uint32_t first_parameter = c.is_token_axis
                                          ? strip * LK_STRIP_CHANNELS / c.group * c.page_tokens
@@ -52,7 +52,7 @@ __device__ inline StripInfo describe_strip(const PageView &page, uint32_t strip)
     return info;
 }
 
-// Values of two codes, which lie `code` times 2^-24 in the halves of a register.
+// Values of two codes; a register holds both as FP16 numbers code * 2^-24.
 __device__ __forceinline__ uint32_t scale_pair(uint32_t codes, float low_step, float high_step,
                                                float low_minimum, float high_minimum) {
     const __half2 pair = as_half2(codes);
@@ -68,6 +68,7 @@ __device__ __forceinline__ void load_round_words(const StripInfo &info, const ui
                                                  uint32_t (&words)[kRoundTiles * 2]) {
     const uint32_t word = first_tile * kBits / 4;
     const uint32_t lane = threadIdx.x % kWarp;
+    // strip_word_index(), from parts that compilers keep between rounds.
     const uint32_t index = info.n_words < LK_VECTOR_WORDS
                                ? lane * info.n_words + word
                                : word / LK_VECTOR_WORDS * (LK_LANES * LK_VECTOR_WORDS) +
@@ -172,7 +173,7 @@ __device__ __forceinline__ void unpack_any_round(const PageView &page, const Str
     }
 }
 
-// Two tiles of a strip. page: the block's copy of packed pages.
+// Two tiles of a strip. page: the thread block's copy of packed pages.
 __device__ __forceinline__ void unpack_plain_strip(const StripInfo &info, const uint8_t *page,
                                                    uint32_t first_tile, uint8_t *to) {
     if (info.position.bits == 2)

@@ -33,7 +33,7 @@ struct Accumulators {
 template <int kSlices>
 using Products = float[kRoundTiles][kSlices][4];
 
-// Place of element i of a fragment: token of the round, column of the warp.
+// Position of element i of a fragment: token of the round, column of the warp.
 __device__ __forceinline__ uint32_t token_of(uint32_t tile, uint32_t i) {
     return tile * LK_TILE_TOKENS + threadIdx.x % kWarp / 4 + 8 * (i / 2);
 }
@@ -46,7 +46,7 @@ struct WarpColumns {
     uint32_t n;      // that exist; with 0 the warp only helps with the pages
     uint32_t first_position;
     uint32_t last_position;
-    uint32_t linear_end;  // tokens before this one are seen by position alone
+    uint32_t linear_end;  // tokens before this one are visible by position alone
 };
 
 __device__ inline WarpColumns find_columns(const Mask &mask, uint32_t n_columns) {
@@ -71,7 +71,7 @@ struct Round {
     uint32_t n_tokens;
     uint32_t tiles[2];  // keys, values; shared address
     bool shapes;        // logits take more than a factor
-    bool hides;         // some tokens from some columns
+    bool hides;         // some tokens are hidden from some columns
 };
 
 // How many tokens of the stage come before the last column of the warp?
@@ -127,7 +127,7 @@ __device__ __forceinline__ void hide(const TileArgs &args, const TileTables &tab
                     products[tile][slice][i] = -INFINITY;
 }
 
-// What turns products into logits to base 2: a factor where nothing else is to be done.
+// From products to logits to base 2: a factor in the simplest case.
 __device__ __forceinline__ float logit_factor(const LayerArg &layer) {
     return layer.soft_cap > 0 ? 1.0f : fabsf(layer.scale) * kLog2E;
 }
@@ -212,8 +212,8 @@ __device__ __forceinline__ void weigh(const Products<kSlices> &products, float f
                     exp2_fast(fmaf(products[tile][slice][i], factor, -acc.reference[slice][i % 2]));
             acc.sum[slice][0] += w[0] + w[2];
             acc.sum[slice][1] += w[1] + w[3];
-            weights[tile][slice][0] = transpose(pack_halves(w[0], w[1]));
-            weights[tile][slice][1] = transpose(pack_halves(w[2], w[3]));
+            weights[tile][slice][0] = transpose(pack_f16(w[0], w[1]));
+            weights[tile][slice][1] = transpose(pack_f16(w[2], w[3]));
         }
 }
 

@@ -39,7 +39,7 @@ class Model:
 
 
 def feed(cache: lowkey.Cache, model: Model, sequence: lowkey.Sequence, tokens: list[int]) -> np.ndarray:
-    """Commit tokens and return the logits behind the last one."""
+    """Commit tokens and return the logits of the last one."""
     with cache.step(sequence, len(tokens)) as step:
         return model.run(step, tokens)[-1]
 

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One sequence whose pages lie on several GPUs: each attends to its share, and lowkey joins the parts.
+"""One sequence whose pages are on several GPUs: each GPU attends to its share, and lowkey merges the splits.
 
     PYTHONPATH=bindings/python torchrun --nproc-per-node 2 examples/sharded/sharded.py --tokens 1048576
 
-runs a process for each GPU and gathers with NCCL, through torch.distributed; where there is no GPU with gloo. Without
-torchrun all shares are contexts of the CPU in this process, and their parts need no wire:
+runs a process for each GPU, and torch.distributed exchanges splits with NCCL; without a GPU, with gloo. Without
+torchrun all shares are contexts of the CPU in this process, which exchange nothing:
 
     PYTHONPATH=bindings/python python3 examples/sharded/sharded.py
 
-Keys have their rotation when lowkey gets them, so a share may begin at any token. The last share takes the new tokens.
-A step attends to its own new token too, so every other share holds its last token back: it gives it again in each step,
-attends to it there, and discards the step. For a token and a layer each share's output and log-sum-exps go over the
-wire, whatever the length of the sequence.
+Keys are rotated before lowkey gets them, so a share may begin at any token. The last share gets the new tokens.
+A step attends to its own new token too, so every other share holds its last token back: each step appends it again,
+attends to it, and is discarded. For each token and layer the shares exchange their outputs and log-sum-exps, whose
+bytes do not depend on the length of the sequence.
 
 The answer is compared with that of one cache which has all tokens. The exit status is 1 when they differ by more than
 rounding explains; under a plan that packs, where each share has a first and a last page at 16 bits, when they differ by
@@ -53,8 +53,8 @@ class OneProcess:
     def empty(self, n: int) -> Any:
         return np.empty(n, np.float32)
 
-    def gather(self, parts: list[Any]) -> list[Any]:
-        return parts
+    def gather(self, splits: list[Any]) -> list[Any]:
+        return splits
 
     def seconds(self, begin: Any, end: Any) -> float:
         return end - begin
@@ -81,10 +81,10 @@ class ManyProcesses(OneProcess):
     def empty(self, n: int) -> Any:
         return self.torch.empty(n, device=self.device)
 
-    def gather(self, parts: list[Any]) -> list[Any]:
-        whole = self.empty(self.n_ranks * len(parts[0]))
-        self.dist.all_gather_into_tensor(whole, parts[0])
-        return list(whole.split(len(parts[0])))
+    def gather(self, splits: list[Any]) -> list[Any]:
+        whole = self.empty(self.n_ranks * len(splits[0]))
+        self.dist.all_gather_into_tensor(whole, splits[0])
+        return list(whole.split(len(splits[0])))
 
     def now(self) -> Any:
         if self.device == 'cpu':
@@ -125,25 +125,25 @@ class Share:
         self.held = [(k[n:], v[n:]) for k, v in made]
 
 
-def pieces(part: Any) -> tuple[Any, Any]:
-    """Output and log-sum-exps of a token in what goes over the wire."""
-    return part[:N_VALUES].reshape(1, N_QUERY_HEADS, HEAD_DIM), part[N_VALUES:].reshape(1, N_QUERY_HEADS)
+def unpack(split: Any) -> tuple[Any, Any]:
+    """Output and log-sum-exps of a token in an exchanged array."""
+    return split[:N_VALUES].reshape(1, N_QUERY_HEADS, HEAD_DIM), split[N_VALUES:].reshape(1, N_QUERY_HEADS)
 
 
 def decode(arrays: OneProcess, shares: list[Share], number: int, gather: Any) -> tuple[list[Any], list[float]]:
-    """A token through all layers: its outputs, and seconds of attention alone and with the joining."""
+    """A token through all layers: its outputs, and seconds of attention alone and with the merge."""
     queries = [SHARPNESS * arrays.random(4 * (number * 64 + layer) + 2, 1, N_QUERY_HEADS, HEAD_DIM)
                for layer in shares[0].layers]
     new = [keys(arrays, number, layer, 1) for layer in shares[0].layers]
     steps, outs, points = [share.cache.step(share.sequence, 1) for share in shares], [], []
     for layer, q in enumerate(queries):
         points.append(arrays.now())
-        parts = [arrays.empty(N_VALUES + N_QUERY_HEADS) for _ in shares]
-        for share, step, part in zip(shares, steps, parts):
+        splits = [arrays.empty(N_VALUES + N_QUERY_HEADS) for _ in shares]
+        for share, step, split in zip(shares, steps, splits):
             step.append(layer, *(new if share.grows else share.held)[layer])
-            step.attend(layer, q, *pieces(part))
+            step.attend(layer, q, *unpack(split))
         points.append(arrays.now())
-        some, sums = zip(*map(pieces, gather(parts)))
+        some, sums = zip(*map(unpack, gather(splits)))
         outs.append(lowkey.merge(shares[0].context, some, sums))
         points.append(arrays.now())
     for share, step in zip(shares, steps):
@@ -180,7 +180,7 @@ def main() -> int:
     status = 0
     if arrays.rank == 0:
         (one, (one_us, _)), (exact, _) = (
-            run(arrays, [Share(arrays, geometry, plan, range(n_chunks), True)], n_chunks, n_steps, lambda parts: parts)
+            run(arrays, [Share(arrays, geometry, plan, range(n_chunks), True)], n_chunks, n_steps, lambda one: one)
             for plan in (options.plan, 'fp16'))
         rms, packing = (float(np.sqrt(np.square(one - other).mean())) for other in (outs, exact))
         largest, rounding = float(np.abs(one - outs).max()), ROUNDING * float(np.abs(exact).max())

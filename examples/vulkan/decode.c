@@ -98,7 +98,7 @@ static lk_tensor tensor_at(const side *s, uint64_t first, int n_heads) {
     return t;
 }
 
-/* All layers of n new tokens: Q, K and V lie layer by layer, the outputs behind all of them. */
+/* All layers of n new tokens: Q, K and V lie layer by layer, the outputs after all of them. */
 static void run_layers(side *s, const lk_queue *queue, uint32_t n) {
     check(lk_step_begin(s->cache, queue, 1, &s->sequence, &n, NULL));
     for (uint32_t layer = 0; layer < N_LAYERS; ++layer) {

@@ -1,18 +1,17 @@
-/* lowkey: snapshots. Sequences of a cache as bytes that any backend's cache of the same plan
- * takes back: packed pages as they are, 16-bit pages, positions, the sums that rank channels, and
- * of chunks (lowkey/chunks.h) their deferral, classes and order. What is loaded bears every verb
- * that what was saved bears, but for two things that stay behind: originals that a sequence
- * retains, with their budget, so a chunk that was packed gets no wider afterwards; and a watch on
- * attention with its scores. docs/FORMAT.md, section 16, has every byte; snapshots of older
- * versions are loaded as well.
+/* lowkey: snapshots. A snapshot is sequences of a cache as bytes, which a cache of the same plan
+ * can load on any backend: packed pages as they are, 16-bit pages, positions, query statistics, and
+ * the deferral, classes and order of chunks (lowkey/chunks.h). A loaded sequence supports every
+ * operation that the saved one did. A snapshot leaves out two things: the originals of chunks with
+ * their budget, so packed chunks cannot become wider after a load, and requested attention scores.
+ * docs/FORMAT.md, section 16, defines every byte. Snapshots of older versions can be loaded.
  *
  *   lk_snapshot_save_file(cache, 0, NULL, NULL, "chat.lksnap");
  *   ...
  *   lk_snapshot_load_file(cache, NULL, "chat.lksnap", 1, &id, NULL);
  *
- * Bytes are read as untrusted: lengths, hashes, permutations, classes, ranges, positions are
- * checked on the host before they reach a device, and a load that fails leaves the cache as it
- * was. Hashes find accidents; they are no protection against intent, for which the checks are.
+ * A load trusts no byte: it checks lengths, hashes, permutations, classes, ranges and positions on
+ * the host before they reach a device, and a load that fails leaves the cache unchanged. Hashes
+ * detect accidental damage; the other checks protect against intended damage.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef LOWKEY_SNAPSHOT_H
@@ -24,170 +23,177 @@
 extern "C" {
 #endif
 
-/* Take the next bytes of a snapshot. 0 = go on; anything else ends the save with LK_E_IO. It
- * must not call lowkey with the cache. */
+/* Writes the next bytes of a snapshot. Returns 0 to continue; any other number ends the save with
+ * LK_E_IO. It must not call lowkey with the cache. */
 typedef int32_t (*lk_write_fn)(void *user, const void *data, size_t n_bytes);
 
-/* Give the next bytes, at most n_bytes of them. The number given; 0 = there are no more;
- * negative = an error. Fewer than asked are asked for again. It must not call lowkey with the
- * cache. */
+/* Reads the next bytes of a snapshot, at most n_bytes. Returns the number of bytes read; 0 = end of
+ * the snapshot; negative = an error, which ends the load with LK_E_IO. After fewer than n_bytes,
+ * lowkey calls it again for the rest. It must not call lowkey with the cache. */
 typedef int64_t (*lk_read_fn)(void *user, void *data, size_t n_bytes);
 
-/* How far a save or a load is. 0 = go on; anything else ends it with LK_E_IO. It must not call
- * lowkey with the cache. */
+/* Reports the progress of a save or a load. Returns 0 to continue; any other number ends the save
+ * or load with LK_E_IO. It must not call lowkey with the cache. */
 typedef int32_t (*lk_progress_fn)(void *user, uint64_t done_bytes, uint64_t total_bytes);
 
-/* Bytes of a fingerprint, at most. */
+/* Most bytes of a fingerprint. */
 #define LK_FINGERPRINT_BYTES 256
 
-/* What a save and a load have beside the sequences. Start from lk_snapshot_desc_init(). */
+/* Options of a save or a load. Start from lk_snapshot_desc_init(). */
 typedef struct lk_snapshot_desc {
     uint32_t size;              /* sizeof(lk_snapshot_desc) */
     uint32_t fingerprint_bytes; /* at most LK_FINGERPRINT_BYTES; 0 = none */
-    const void *fingerprint;    /* the host's name of the model: its weights' hash, its RoPE and
-                                 * whatever else K and V depend on. Saved as it is; a load
-                                 * refuses a snapshot of any other, none included. */
-    lk_progress_fn progress;    /* after each piece of at most 1 MiB; may be NULL */
+    const void *fingerprint;    /* the host's identity of the model: a hash of its weights, its
+                                 * RoPE and all else that K and V depend on. A load refuses a
+                                 * snapshot with another fingerprint, or with none. */
+    lk_progress_fn progress;    /* called after each write or read of at most 1 MiB; may be NULL */
     void *progress_user;        /* given to progress */
 } lk_snapshot_desc;
 LK_API lk_status lk_snapshot_desc_init(lk_snapshot_desc *desc, size_t struct_bytes);
 
-/* Save sequences. What is queued on the cache's queue is waited for; of a step that was
- * recorded (LK_QUEUE_VULKAN_RECORD) the host submitted the commands before. The cache stays
- * as it is, and so does what is saved of it: the same sequences give the same bytes.
+/* Save sequences, through a callback, to memory or to a file. The call waits for the cache's queue;
+ * the host has submitted the commands of a recorded step (LK_QUEUE_VULKAN_RECORD) before. The cache
+ * stays unchanged. Equal sequences give equal bytes.
  *
- * n_sequences  0 = all of the cache, in the order of their ids; ids is NULL then
+ * n_sequences  0 = all sequences of the cache, in the order of their ids; ids is NULL then
  * ids          [n_sequences], each once
  * desc         NULL = no fingerprint, no progress
  *
- * Bytes go out in order, in pieces of at most 1 MiB but for the plan and the lists of rows; the
- * library keeps one such piece, not the whole. Rows of tokens that sequences share are written
- * once, but for the row in which a sequence ends.
+ * Bytes are written in order, at most 1 MiB at a time except for the plan and the block tables; the
+ * library buffers no more than that. Shared blocks are written once, except the block in which a
+ * sequence ends.
  *
- * Errors of all: LK_E_ARGUMENT, LK_E_NOT_FOUND (an id), LK_E_BUSY (a step is open),
- * LK_E_STATE (the cache's queue is being captured into a graph), LK_E_NOMEM, LK_E_DEVICE, LK_E_IO
- * (the callback's, the file's). */
+ * Errors of all: LK_E_ARGUMENT, LK_E_NOT_FOUND (an id), LK_E_BUSY (a step is open), LK_E_STATE
+ * (the cache's queue is being captured into a graph), LK_E_NOMEM, LK_E_DEVICE, LK_E_IO (a callback
+ * has ended the save, or the file cannot be written). */
 
-/* To a callback. */
+/* Save to a callback. */
 LK_API lk_status lk_snapshot_save(lk_cache *cache, uint32_t n_sequences, const lk_sequence *ids,
                                   const lk_snapshot_desc *desc, lk_write_fn write, void *user);
 
-/* To memory.
+/* Save to memory.
  *
- * buffer        [capacity_bytes], may be NULL with capacity 0
- * needed_bytes  set to the whole's size, also when the buffer is too small; may be NULL
+ * buffer        [capacity_bytes]; may be NULL with capacity 0
+ * needed_bytes  set to the bytes of the snapshot, also if the buffer is too small; may be NULL
  *
- * Also LK_E_ARGUMENT for a capacity that is neither 0 nor enough; nothing is written. */
+ * Errors: as above; LK_E_ARGUMENT also for a capacity that is not 0 and too small: nothing is
+ * written. */
 LK_API lk_status lk_snapshot_save_memory(lk_cache *cache, uint32_t n_sequences,
                                          const lk_sequence *ids, const lk_snapshot_desc *desc,
                                          void *buffer, uint64_t capacity_bytes,
                                          uint64_t *needed_bytes);
 
-/* To a file, in place of what has its name: written to PATH.partial, which is flushed to the
- * disk and renamed, and so is the folder. After a crash at any time PATH is the old file or the
- * new one, whole; a PATH.partial that stays is taken over by the next save. Two saves to one path
- * at once: one of them fails with LK_E_IO. */
+/* Save to a file, which replaces an older file of that name. The save writes PATH.partial, flushes
+ * it to the disk, renames it and flushes the folder. After a crash at any time, PATH is the old
+ * file or the new one, complete; the next save overwrites a PATH.partial that was left. Of two
+ * simultaneous saves to one path, one returns LK_E_IO. */
 LK_API lk_status lk_snapshot_save_file(lk_cache *cache, uint32_t n_sequences,
                                        const lk_sequence *ids, const lk_snapshot_desc *desc,
                                        const char *path);
 
-/* Load all sequences of a snapshot into a cache, beside those that it has.
+/* Load all sequences of a snapshot into a cache, in addition to the cache's own sequences.
  *
- * desc         the fingerprint must equal the snapshot's; NULL = none
- * ids          [capacity], set to the new sequences' ids in the snapshot's order
- * n_sequences  set to their number, also when capacity is too small; may be NULL
+ * desc         its fingerprint must equal the snapshot's; NULL = no fingerprint, no progress
+ * read         reads the snapshot from its first byte
+ * user         given to read
+ * ids          [capacity], set to the ids of the new sequences in the snapshot's order
+ * n_sequences  set to their number, also if the capacity is too small; may be NULL
  *
- * Errors: LK_E_ARGUMENT (capacity is less than the snapshot's sequences), LK_E_BUSY (a step is
- * open), LK_E_STATE (the cache's queue is being captured), LK_E_CORRUPT (the sentence says
- * what does not fit), LK_E_MISMATCH (another format version, geometry, plan or fingerprint: the
- * sentence names both), LK_E_BUDGET (no room for the sequences or their bytes), LK_E_NOMEM,
- * LK_E_DEVICE, LK_E_IO. The cache is unchanged by any of them. */
+ * Errors, the cache is unchanged: LK_E_ARGUMENT (also a capacity below the snapshot's number of
+ * sequences), LK_E_BUSY (a step is open), LK_E_STATE (the cache's queue is being captured into a
+ * graph), LK_E_CORRUPT (the sentence names the check that failed), LK_E_MISMATCH (another format
+ * version, geometry, plan or fingerprint: the sentence names both), LK_E_BUDGET (max_sequences or
+ * the budget does not hold the sequences), LK_E_NOMEM, LK_E_DEVICE, LK_E_IO (a callback has ended
+ * the load, or the file cannot be read). */
 LK_API lk_status lk_snapshot_load(lk_cache *cache, const lk_snapshot_desc *desc, lk_read_fn read,
                                   void *user, uint32_t capacity, lk_sequence *ids,
                                   uint32_t *n_sequences);
 
-/* From memory.
+/* Load from memory; errors as lk_snapshot_load().
  *
- * data  [n_bytes], the whole snapshot and nothing behind it; it may not change during the call */
+ * data  [n_bytes], the snapshot and no byte after it; unchanged during the call */
 LK_API lk_status lk_snapshot_load_memory(lk_cache *cache, const lk_snapshot_desc *desc,
                                          const void *data, uint64_t n_bytes, uint32_t capacity,
                                          lk_sequence *ids, uint32_t *n_sequences);
 
-/* From the file at path. */
+/* Load from the file at path; errors as lk_snapshot_load(). */
 LK_API lk_status lk_snapshot_load_file(lk_cache *cache, const lk_snapshot_desc *desc,
                                        const char *path, uint32_t capacity, lk_sequence *ids,
                                        uint32_t *n_sequences);
 
-/* What a snapshot holds, without a cache. Any thread; a handle as a const one. */
+/* The contents of a snapshot, to be read without a cache. Any threads may read a handle at once. */
 typedef struct lk_snapshot lk_snapshot;
 
-/* Read a snapshot whole and check it as a load would, but for the plan of a cache.
+/* Read a whole snapshot and check it as a load does, except against the plan of a cache.
  *
- * out  owned by the caller, ended with lk_snapshot_close(); it keeps counts, not pages
+ * data  [n_bytes], the snapshot and no byte after it; read during the call
+ * out   owned by the caller, closed by lk_snapshot_close(); it keeps counts, not pages; NULL on
+ *       failure
  *
- * Errors: LK_E_ARGUMENT, LK_E_CORRUPT, LK_E_MISMATCH (format version), LK_E_NOMEM, LK_E_IO. */
+ * Errors: LK_E_ARGUMENT, LK_E_CORRUPT (the sentence names the check that failed), LK_E_MISMATCH
+ * (another format version), LK_E_NOMEM, LK_E_IO (the file cannot be read). */
 LK_API lk_status lk_snapshot_open_memory(const void *data, uint64_t n_bytes, lk_snapshot **out);
-/* The same of the file at path. */
+/* Read the snapshot in the file at path; out and errors as lk_snapshot_open_memory(). */
 LK_API lk_status lk_snapshot_open_file(const char *path, lk_snapshot **out);
 
-/* End *snapshot and set it to NULL. NULL is fine. */
+/* Free *snapshot and set it to NULL. snapshot and *snapshot may be NULL. */
 LK_API void lk_snapshot_close(lk_snapshot **snapshot);
 
 /* A snapshot as a whole. */
 typedef struct lk_snapshot_info {
     uint32_t size;                             /* sizeof(lk_snapshot_info) */
     uint32_t version;                          /* of the format */
-    uint32_t n_sequences;                      /* that it holds */
-    uint32_t n_formats;                        /* kinds of half pages */
+    uint32_t n_sequences;                      /* sequences of the snapshot */
+    uint32_t n_formats;                        /* page formats of the snapshot */
     uint64_t total_bytes;                      /* of the snapshot */
     uint64_t n_tokens;                         /* over all sequences */
-    uint64_t n_blocks;                         /* of pages; shared ones count once */
-    uint64_t geometry_hash;                    /* of the model that it was saved for */
+    uint64_t n_blocks;                         /* shared blocks count once */
+    uint64_t geometry_hash;                    /* of the saved cache's model */
     uint64_t plan_hash;                        /* of lk_snapshot_plan() */
     uint32_t fingerprint_bytes;                /* 0 = none */
     uint8_t fingerprint[LK_FINGERPRINT_BYTES]; /* as in lk_snapshot_desc, then zeros */
     uint32_t reserved;                         /* 0 */
 } lk_snapshot_info;
 LK_API lk_status lk_snapshot_info_init(lk_snapshot_info *info, size_t struct_bytes);
-/* What the snapshot says of itself; info starts from its init. Errors: LK_E_ARGUMENT. */
+/* Describe the snapshot. info starts from its init. Errors: LK_E_ARGUMENT. */
 LK_API lk_status lk_snapshot_get_info(const lk_snapshot *snapshot, lk_snapshot_info *info);
 
-/* The plan that was saved with it; lives as long as the handle. NULL for NULL. */
+/* The plan of the saved cache, valid as long as the handle. NULL if snapshot is NULL. */
 LK_API const lk_plan *lk_snapshot_plan(const lk_snapshot *snapshot);
 
 /* A sequence of a snapshot. */
 typedef struct lk_snapshot_sequence {
     uint32_t size;            /* sizeof(lk_snapshot_sequence) */
     uint32_t flags;           /* 0 */
-    lk_sequence id;           /* in the cache that saved it */
-    uint64_t n_tokens;        /* committed */
-    uint64_t n_blocks;        /* of pages that it has */
-    uint64_t n_shared_blocks; /* those of them that a sequence before it has too */
+    lk_sequence id;           /* in the saved cache */
+    uint64_t n_tokens;        /* committed tokens */
+    uint64_t n_blocks;        /* blocks of the sequence */
+    uint64_t n_shared_blocks; /* blocks that it shares with an earlier sequence */
 } lk_snapshot_sequence;
 LK_API lk_status lk_snapshot_sequence_init(lk_snapshot_sequence *sequence, size_t struct_bytes);
 
-/* Sequence `index` of the snapshot, from 0; sequence starts from its init.
- * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND. */
+/* Describe sequence `index` of the snapshot, from 0. sequence starts from its init.
+ * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND (index). */
 LK_API lk_status lk_snapshot_get_sequence(const lk_snapshot *snapshot, uint32_t index,
                                           lk_snapshot_sequence *sequence);
 
-/* A kind of half page and what the snapshot has of it. */
+/* A page format, and the pages of a snapshot that have it. */
 typedef struct lk_snapshot_format {
     uint32_t size;           /* sizeof(lk_snapshot_format) */
     uint32_t is_value;       /* 0 keys, 1 values */
     uint32_t head_dim;       /* channels of a head */
     uint32_t page_tokens;    /* tokens of a page */
-    uint32_t channels[6];    /* at 16, 8, 4, 3, 2 and 1 bits */
-    uint64_t n_pages;        /* of this kind */
-    uint64_t payload_bytes;  /* of all of them */
-    uint64_t metadata_bytes; /* likewise */
+    uint32_t channels[6];    /* channels at 16, 8, 4, 3, 2 and 1 bits */
+    uint64_t n_pages;        /* pages of this format */
+    uint64_t payload_bytes;  /* of all these pages */
+    uint64_t metadata_bytes; /* of all these pages */
 } lk_snapshot_format;
-LK_API lk_status lk_snapshot_format_init(lk_snapshot_format *kind, size_t struct_bytes);
+LK_API lk_status lk_snapshot_format_init(lk_snapshot_format *format, size_t struct_bytes);
 
-/* Kind `index` of the snapshot, from 0; kind starts from its init.
- * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND. */
+/* Describe page format `index` of the snapshot, from 0. format starts from its init.
+ * Errors: LK_E_ARGUMENT, LK_E_NOT_FOUND (index). */
 LK_API lk_status lk_snapshot_get_format(const lk_snapshot *snapshot, uint32_t index,
-                                        lk_snapshot_format *kind);
+                                        lk_snapshot_format *format);
 
 #ifdef __cplusplus
 }

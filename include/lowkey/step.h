@@ -1,5 +1,5 @@
-/* lowkey: steps. Prefill, chunked prefill, decode and verification of drafts are the
- * same calls with other counts:
+/* lowkey: steps. Prefill, chunked prefill, decode and the verification of drafts use the same
+ * calls with different numbers of tokens:
  *
  *   lk_step_begin(cache, queue, n, ids, counts, NULL);
  *   for each layer l of the model:
@@ -8,13 +8,13 @@
  *       lk_attend(cache, l, &q, &out, NULL);
  *   lk_step_commit(cache, NULL);
  *
- * On a device all work of a step is ordered by its queue, and calls return when it is
- * queued: the host reads outputs after its own wait, and the memory of tensors must stay
- * until the queue has passed the call. Truncation and removal are ordered by the queue of
- * the last step; of a step that was recorded, by the context's queue. No call waits for the
- * step's own work, but for those with tensors in host memory on Vulkan. lk_step_begin() may
- * wait for earlier work: when the host is several steps ahead, when a slab is taken or given
- * back, and when many pages are packed; so may lk_append() of more than LK_DRAFT_TOKENS tokens.
+ * On a device, a step's queue orders all work of the step, and a call returns when its work is
+ * queued. The host waits by itself before it reads outputs, and tensors stay valid until the queue
+ * has run the call's work. The queue of the last step orders truncation and removal; after a
+ * recorded step the context's queue does. No call waits for the step's own work, except on Vulkan
+ * with tensors in host memory. lk_step_begin() may wait for earlier work: if the host is several
+ * steps ahead, if the cache allocates or frees a slab, or if many pages are packed. So may
+ * lk_append() of more than LK_DRAFT_TOKENS tokens.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef LOWKEY_STEP_H
@@ -26,85 +26,82 @@
 extern "C" {
 #endif
 
-/* Up to this many new tokens of a sequence in one step go through 16-bit pages, and
- * any of them can be dropped at commit without loss. */
+/* Most draft tokens of a sequence in one step. A step writes up to this many new tokens into 16-bit
+ * pages, and a commit can drop any of them without loss. */
 #define LK_DRAFT_TOKENS 64
 
-/* Open a step: pack the pages that have left the recent window, copy the last page of a
- * sequence where others have it, reserve what the new tokens need. One step is open at a
- * time. Packing stays when the step is discarded.
+/* Open a step: pack the pages that have left the recent tokens, copy the last block of a sequence
+ * if other sequences share it, reserve the bytes of the new tokens. A cache has at most one open
+ * step. Pages stay packed if the step is discarded.
  *
- * queue        orders all of the step's work. NULL on the CPU. On CUDA of kind
- *              LK_QUEUE_CUDA_STREAM, a stream of the context's device; it must live until
- *              the cache has another queue or is destroyed. On Vulkan NULL, or of kind
+ * queue        orders all work of the step. NULL on the CPU. On CUDA of kind
+ *              LK_QUEUE_CUDA_STREAM: a stream of the context's device, which must live until the
+ *              cache has another queue or is destroyed. On Vulkan NULL, or of kind
  *              LK_QUEUE_VULKAN_SUBMIT or LK_QUEUE_VULKAN_RECORD: see lk_queue
  * n_sequences  1 .. max_sequences
- * ids          [n_sequences] distinct sequences
- * n_tokens     [n_sequences] new tokens of each, at least 1; their sum is at most
- *              max_step_tokens
- * parent       NULL: each token follows the one before it. Else [sum of n_tokens]: for
- *              each token the index of its parent within its sequence's new tokens,
- *              smaller than its own, or -1 for the sequence's last committed token.
- *              A token attends to the committed tokens, its ancestors and itself; its
- *              position is one after its parent's. Only for sequences of at most
- *              LK_DRAFT_TOKENS new tokens. Copied.
+ * ids          [n_sequences] different sequences
+ * n_tokens     [n_sequences] new tokens of each, at least 1; at most max_step_tokens in sum
+ * parent       NULL: each token follows the one before it. Else a draft tree, [sum of n_tokens]:
+ *              for each token the index of its parent within its sequence's new tokens, smaller
+ *              than its own index, or -1 for the sequence's last committed token. A token attends
+ *              to the committed tokens, its ancestors and itself; its position is one after its
+ *              parent's. Only for sequences of at most LK_DRAFT_TOKENS new tokens. Copied.
  *
- * On a device an infinity or a NaN may be found after the step that had it was
- * committed. Then the first lk_step_begin() that knows of it returns LK_E_DATA, once,
- * and changes nothing; call it again to go on. The sentence names sequence, layer, head
- * and token. The sequence holds zeros in place of the numbers that were not finite:
- * truncate or remove it, or keep it so. A graph that ran in a step of another shape is
- * told in the same way.
+ * A device may find an infinity or a NaN after the commit of its step. Then the next
+ * lk_step_begin() returns LK_E_DATA once and changes nothing; call it again to open the step. The
+ * sentence names sequence, layer, head and token. The sequence holds zeros instead of the values
+ * that were not finite: truncate it, remove it or keep it. A graph that ran in a step of another
+ * shape is reported in the same way.
  *
- * Errors: LK_E_ARGUMENT (also a NULL queue on CUDA, or a queue of another device),
- * LK_E_NOT_FOUND (an id), LK_E_STATE (a step is open, or the queue is being captured
- * into a graph), LK_E_UNSUPPORTED (queue kind), LK_E_DATA (above), LK_E_BUDGET (the
- * sentence names the bytes missing; nothing changed but packing that was due),
- * LK_E_NOMEM (on a device also sequences with too many pages in one step: it takes 262144
- * pages, a shared one once for each, or what the budget holds), LK_E_DEVICE. */
+ * Errors: LK_E_ARGUMENT (also a NULL queue on CUDA, a queue of another device, an invalid answer of
+ * the pressure callback), LK_E_NOT_FOUND (an id), LK_E_STATE (a step is open, or the queue is being
+ * captured into a graph), LK_E_UNSUPPORTED (queue kind), LK_E_DATA (above), LK_E_BUDGET (the
+ * sentence has the shortfall; nothing is changed, except that pages due for packing are packed),
+ * LK_E_NOMEM (on a device also too many blocks in one step: the limit is 262144 blocks, each
+ * counted once for each sequence, or as many as the budget holds), LK_E_DEVICE. */
 LK_API lk_status lk_step_begin(lk_cache *cache, const lk_queue *queue, uint32_t n_sequences,
                                const lk_sequence *ids, const uint32_t *n_tokens,
                                const int32_t *parent);
 
-/* Give a layer its new keys and values, once per layer and step, layers in any order.
+/* Append the new keys and values of a layer: once per layer and step, layers in any order.
  *
- * k, v  [sum of n_tokens][n_kv_heads][head_dim]; k after RoPE. Inputs are rounded to
- *       FP16 (nearest, ties to even); finite values beyond its range are clamped to
- *       +-65504 and counted. They must stay as they are until the layer's lk_attend()
- *       has run.
+ * k  [sum of n_tokens][n_kv_heads][head_dim], after RoPE
+ * v  [sum of n_tokens][n_kv_heads][head_dim]
  *
- * An infinity or a NaN poisons the step: append, attend and commit return LK_E_DATA and
- * it can only be discarded. The CPU knows when this call returns. A device finds it when
- * the work runs, and the calls that come after it is known return it; lk_cache_poll()
- * asks.
+ * K and V are rounded to FP16 (nearest, ties to even); finite values beyond its range are clamped
+ * to +-65504 and counted (lk_cache_stats.values_saturated). Both tensors stay unchanged until the
+ * layer's lk_attend() has run.
  *
- * Errors: LK_E_STATE (no step, or this layer has its keys already), LK_E_ARGUMENT
- * (layer, tensor, a host pointer where a device's is due), LK_E_UNSUPPORTED (memory kind;
- * while the queue is being captured, a sequence with more than LK_DRAFT_TOKENS new
- * tokens), LK_E_DATA (an infinity or a NaN; the sentence names layer, head, token and
- * sequence), LK_E_NOMEM, LK_E_DEVICE. */
+ * An infinity or a NaN poisons the step: append, attend and commit return LK_E_DATA, and the host
+ * discards the step. The CPU finds it in this call. A device finds it when the work runs; calls
+ * after that return it, and lk_cache_poll() reads it.
+ *
+ * Errors: LK_E_STATE (no step is open, or this layer was appended already), LK_E_ARGUMENT (layer,
+ * tensor, a host pointer instead of a device's), LK_E_UNSUPPORTED (memory kind; a sequence with
+ * more than LK_DRAFT_TOKENS new tokens while the queue is being captured), LK_E_DATA (an infinity
+ * or a NaN; the sentence names layer, head, token and sequence), LK_E_NOMEM, LK_E_DEVICE. */
 LK_API lk_status lk_append(lk_cache *cache, uint32_t layer, const lk_tensor *k, const lk_tensor *v);
 
-/* Attention of the step's tokens over their sequences, on the packed bytes.
+/* Compute attention of the step's new tokens over their sequences, on the packed bytes.
  *
  * layer  the one that lk_append() was called for last
  * q      [sum of n_tokens][n_query_heads][head_dim], after RoPE
- * out    [sum of n_tokens][n_query_heads][head_dim]; must not overlap q, k or v
- * lse    NULL, or an F32 tensor [sum of n_tokens][n_query_heads][1]: natural log of the
+ * out    [sum of n_tokens][n_query_heads][head_dim]; overlaps none of q, k and v
+ * lse    NULL, or an F32 tensor [sum of n_tokens][n_query_heads][1]: natural logarithm of the
  *        sum of exp(logit), a learned sink included
  *
- * The new tokens of the step are attended at FP16 precision, earlier ones as their pages
- * hold them.
+ * The keys and values of new tokens have FP16 precision here, those of earlier tokens the width of
+ * their pages.
  *
- * Errors: LK_E_STATE (no step; the layer's keys are not there or not the last ones
- * appended; the layer was attended already), LK_E_ARGUMENT, LK_E_UNSUPPORTED,
- * LK_E_DATA (the step is poisoned), LK_E_NOMEM, LK_E_DEVICE. */
+ * Errors: LK_E_STATE (no step is open; the layer was not appended, or not as the last one; the
+ * layer was attended already), LK_E_ARGUMENT, LK_E_UNSUPPORTED (memory kind), LK_E_DATA (the step
+ * is poisoned: discard it), LK_E_NOMEM, LK_E_DEVICE. */
 LK_API lk_status lk_attend(lk_cache *cache, uint32_t layer, const lk_tensor *q,
                            const lk_tensor *out, const lk_tensor *lse);
 
-/* Say that the layers of this step run from a graph: append and attend of all layers,
- * captured in an earlier step of this cache with as many sequences and as many new tokens
- * of each, in this order. It takes the place of lk_append() and lk_attend():
+/* Run the layers of this step from a graph. The graph holds append and attend of all layers and was
+ * captured in an earlier step of this cache with the same number of sequences and the same new
+ * tokens of each, in this order. This call replaces lk_append() and lk_attend():
  *
  *   first step of a shape                      later steps of the shape
  *   lk_step_begin(cache, queue, ...);          lk_step_begin(cache, queue, ...);
@@ -113,52 +110,52 @@ LK_API lk_status lk_attend(lk_cache *cache, uint32_t layer, const lk_tensor *q,
  *   end it, launch the graph on the queue      lk_step_commit(cache, NULL);
  *   lk_step_commit(cache, NULL);
  *
- * A graph holds no lengths, pages, ids or draft trees, so it stays right while sequences
- * grow, are removed and added; what else the cache does between replays, steps without a
- * graph included, does not matter. The host launches it once in each such step, the one
- * of its capture included, on the step's queue and before the next lk_step_begin(). Begin,
- * commit and discard stay outside it. Tensors are where they were at the capture. A graph
- * that meets a step of another shape does nothing but poison it. It must not run after its
- * cache is destroyed.
+ * A graph holds no lengths, blocks, ids or draft trees. It stays valid while sequences grow, are
+ * removed and added, and whatever else the cache does between replays, steps without a graph
+ * included. The host launches the graph once in each such step, the step of its capture included,
+ * on the step's queue and before the next lk_step_begin(). Begin, commit and discard stay outside
+ * the graph. Tensors keep the addresses of the capture. A graph in a step of another shape computes
+ * nothing and poisons the step. A graph must not run after its cache is destroyed.
  *
- * Errors: LK_E_ARGUMENT, LK_E_STATE (no step; a layer was appended in it; no step of this
- * shape was captured), LK_E_DATA (poisoned), LK_E_UNSUPPORTED (the CPU and Vulkan). */
+ * Errors: LK_E_ARGUMENT, LK_E_STATE (no step is open; a layer was appended in it; no step of this
+ * shape was captured), LK_E_DATA (the step is poisoned: discard it), LK_E_UNSUPPORTED (the CPU and
+ * Vulkan). */
 LK_API lk_status lk_step_replay(lk_cache *cache);
 
-/* Close the step and make its tokens part of their sequences.
+/* Close the step and add its new tokens to their sequences.
  *
- * keep  NULL: all. Else [n_sequences]: how many of each sequence's new tokens to keep,
- *       0 .. n_tokens. Of a draft tree the kept ones must be a chain (each the parent of
- *       the next); lk_step_commit_tokens() keeps any path. A sequence with more than
- *       LK_DRAFT_TOKENS new tokens keeps all or none.
+ * keep  NULL: all tokens. Else [n_sequences]: how many of each sequence's new tokens to keep,
+ *       0 .. n_tokens. The kept tokens of a draft tree must be a chain, each the parent of the
+ *       next; lk_step_commit_tokens() keeps any path. A sequence with more than LK_DRAFT_TOKENS
+ *       new tokens keeps all or none.
  *
- * Errors: LK_E_STATE (no step; a layer has no keys; a layer whose plan ranks channels by
- * queries was not attended), LK_E_ARGUMENT (keep), LK_E_DATA (poisoned). */
+ * Errors: LK_E_STATE (no step is open; a layer was not appended; a layer whose plan ranks channels
+ * by queries was not attended), LK_E_ARGUMENT (keep), LK_E_DATA (the step is poisoned: discard
+ * it). */
 LK_API lk_status lk_step_commit(lk_cache *cache, const uint32_t *keep);
 
-/* Close the step and keep chosen tokens of its draft trees: of each sequence one path from
- * the root. Their keys and values are moved together in the 16-bit pages, exactly, so the
- * sequence is as if the path alone had been appended; a kept token's position is the one
- * that its parents gave it.
+/* Close the step and keep chosen tokens of its draft trees: one path from the root for each
+ * sequence. The keys and values of the path move together within the 16-bit pages, exactly, so the
+ * sequence is the same as after an append of the path alone. A kept token keeps its position.
  *
- * n_kept  [n_sequences] how many of each sequence's new tokens to keep, 0 .. n_tokens; all
- *         or none of more than LK_DRAFT_TOKENS
- * kept    [sum of n_kept] their indices within the sequence's new tokens, root first: the
- *         parent of the first is -1, that of each other one the one before it. Of a
- *         sequence without parents 0, 1, 2 and so on
+ * n_kept  [n_sequences] how many of each sequence's new tokens to keep, 0 .. n_tokens; all or none
+ *         if there are more than LK_DRAFT_TOKENS
+ * kept    [sum of n_kept] their indices within the sequence's new tokens, root first: the parent
+ *         of the first token is -1, the parent of each later one is the token before it. For a
+ *         sequence without a draft tree 0, 1, 2 and so on
  *
- * On a device the moves are ordered by the step's queue; of a step that was recorded, by
- * the context's queue, so the host has submitted its command buffer before.
+ * On a device the step's queue orders the moves. After a recorded step the context's queue does, so
+ * the host submits its command buffer before this call.
  *
- * Errors: as lk_step_commit(); LK_E_ARGUMENT also for what is no such path, LK_E_STATE
- * also while the queue is being captured into a graph, LK_E_DEVICE (the step is open:
- * discard it). */
+ * Errors: as lk_step_commit(); LK_E_ARGUMENT also if kept is no such path, LK_E_STATE also while
+ * the queue is being captured into a graph, LK_E_DEVICE (the step stays open: discard it). */
 LK_API lk_status lk_step_commit_tokens(lk_cache *cache, const uint32_t *n_kept,
                                        const uint32_t *kept);
 
-/* Close the step and drop its tokens: the sequences are as after lk_step_begin(). A
- * fault of the step is forgotten.
- * Errors: LK_E_ARGUMENT, LK_E_STATE (no step). */
+/* Close the step and drop its new tokens: the sequences are as after lk_step_begin(). The step's
+ * fault is cleared.
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_STATE (no step is open). */
 LK_API lk_status lk_step_discard(lk_cache *cache);
 
 #ifdef __cplusplus

@@ -14,8 +14,8 @@ const uint kQuads = LK_STRIP_CHANNELS / 4u;
 layout(local_size_x = 128) in;  // two for each column
 
 shared vec4 shared_keys[2][LK_TILE_TOKENS][kQuads];  // of a strip, in K order
-shared vec4 shared_queries[kQuads][LK_SCORE_COLUMNS];
-shared vec2 shared_partials[LK_SCORE_COLUMNS];
+shared vec4 shared_queries[kQuads][LK_ATTENTION_SCORE_COLUMNS];
+shared vec2 shared_partials[LK_ATTENTION_SCORE_COLUMNS];
 
 // Of the invocation.
 uint column;
@@ -33,7 +33,7 @@ Keys find_keys(StepTable step, LayerInfo layer, uint kv_head, uint page) {
     const BlockInfo row = load_block(step, first_block + page);
     const Entry entry = load_entry(row.entries, layer.first_entry + kv_head);
     Keys keys;
-    keys.info = load_class(step.classes, entry.key_format);
+    keys.info = load_format(step.formats, entry.key_format);
     keys.payload = entry.key_payload;
     keys.metadata = entry.key_metadata;
     keys.order = keys.info.permutes ? address_add(entry.key_metadata, keys.info.permutation_offset)
@@ -54,7 +54,7 @@ float load_query(uint channel) {
     return is_null(query_row) ? 0.0 : load_element(query_row, push.queries.dtype, channel);
 }
 
-// What scores of all tokens share counts under a soft-cap alone.
+// The part that scores of all tokens share matters under a soft-cap alone.
 float find_start(LayerInfo layer, WorkTile work_tile) {
     float start = 0.0;
     if (is_null(layer.key_centers) || layer.soft_cap == 0.0)
@@ -76,7 +76,7 @@ void share_keys(Keys keys, uint first_tile, uint n_tiles, uint strip) {
     shared_keys[tile][lane / 4u + 8u][lane % 4u] = values.high;
 }
 
-// As they meet keys that were divided.
+// The queries, multiplied by the key scales.
 void share_queries(LayerInfo layer, Keys keys, uint kv_head, uint strip) {
     for (uint quad = own_tile; quad < kQuads; quad += 2u) {
         vec4 query;
@@ -134,7 +134,7 @@ vec2 weigh_tile(LayerInfo layer, uint first, uint begin, uint end, vec2 partial)
     return vec2(row_max, sum);
 }
 
-// Tiles of a page two by two; the second of a pair may be behind the chunk.
+// Tiles of a page two by two; the second of a pair may be after the chunk.
 vec2 weigh_chunk(StepTable step, LayerInfo layer, WorkTile work_tile, uint chunk, float start) {
     const uint begin = chunk * push.chunk_tokens;
     const uint end = begin + push.chunk_tokens;
@@ -164,8 +164,8 @@ void store_partial(uint chunk, vec2 partial) {
 }
 
 void main() {
-    column = gl_LocalInvocationIndex % LK_SCORE_COLUMNS;
-    own_tile = gl_LocalInvocationIndex / LK_SCORE_COLUMNS;
+    column = gl_LocalInvocationIndex % LK_ATTENTION_SCORE_COLUMNS;
+    own_tile = gl_LocalInvocationIndex / LK_ATTENTION_SCORE_COLUMNS;
     const StepTable step = load_step(push.step);
     const LayerInfo layer = load_layer(step, push.layer);
     const WorkTile work_tile = find_work_tile(layer, gl_WorkGroupID.y);

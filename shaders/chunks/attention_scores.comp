@@ -7,13 +7,13 @@
 
 #include "shaders/chunks/work_tile.glsl"
 
-layout(local_size_x = LK_SCORE_THREADS) in;
+layout(local_size_x = LK_ATTENTION_SCORE_THREADS) in;
 
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Scores { float at[]; };
 
 void main() {
     const LayerInfo layer = load_layer(load_step(push.step), push.layer);
-    const uint n_threads = gl_NumWorkGroups.x * LK_SCORE_THREADS;
+    const uint n_threads = gl_NumWorkGroups.x * LK_ATTENTION_SCORE_THREADS;
     for (uint chunk = gl_GlobalInvocationID.x; chunk < push.n_chunks; chunk += n_threads) {
         float score = 0.0;
         for (uint index = 0u; index < push.n_work_tiles; ++index) {

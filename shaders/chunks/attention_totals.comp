@@ -7,7 +7,7 @@
 
 #include "shaders/chunks/work_tile.glsl"
 
-const uint kColumns = LK_SCORE_TOTAL_COLUMNS;
+const uint kColumns = LK_ATTENTION_TOTAL_COLUMNS;
 const uint kShares = 128u / kColumns;
 layout(local_size_x = 128) in;
 

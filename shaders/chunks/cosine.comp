@@ -16,7 +16,8 @@ layout(push_constant) uniform PushBlock { CosinePush push; };
 
 shared vec3 shared_sums[kThreads];
 
-// Products, squares of the chunk, squares of the query; halves of the invocations join, in order.
+// Products, squares of the chunk, squares of the query; the invocations add them up as a binary
+// tree, in order.
 vec3 join_sums(vec3 own) {
     const uint i = gl_LocalInvocationIndex;
     barrier();
@@ -57,7 +58,7 @@ vec3 sum_rows(Address row, Address query, vec2 factors) {
     return join_sums(sums);
 }
 
-// What brings the greatest magnitudes of both rows near to 1.
+// The factors that bring the greatest magnitudes of both embeddings near to 1.
 vec2 find_factors(Address row, Address query) {
     vec2 most = vec2(0.0);
     for (uint c = gl_LocalInvocationIndex; c < push.n_channels; c += kThreads)

@@ -21,14 +21,14 @@ struct WorkTile {
 WorkTile find_work_tile(LayerInfo layer, uint index) {
     const uint work_tile = push.first_work_tile + index;
     const uint group_size = layer.n_query_heads / layer.n_kv_heads;
-    const uint first = work_tile % push.n_tiles * LK_SCORE_COLUMNS;
+    const uint first = work_tile % push.n_tiles * LK_ATTENTION_SCORE_COLUMNS;
     return WorkTile(work_tile / push.n_tiles, first,
-                min(LK_SCORE_COLUMNS, push.n_queries * group_size - first), group_size);
+                min(LK_ATTENTION_SCORE_COLUMNS, push.n_queries * group_size - first), group_size);
 }
 
 // Of a chunk for the columns of a work tile; after the last chunk those of the whole context.
 Address partials_of(uint index, uint chunk) {
-    return address_at(push.partials, index * (push.n_chunks + 1u) + chunk, LK_SCORE_COLUMNS * 8u);
+    return address_at(push.partials, index * (push.n_chunks + 1u) + chunk, LK_ATTENTION_SCORE_COLUMNS * 8u);
 }
 
 // A partial result: a reference and the sum of exp2(score - reference).

@@ -1,4 +1,4 @@
-// Attention of few query columns over rows of direct classes: a workgroup takes a work item, its
+// Attention of few query columns over blocks of native formats: a workgroup takes a work item, its
 // teams take the item's KV tiles in turn. push.h says how the dispatch is cut into workgroups.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,5 +1,5 @@
 // Attention of few query columns by a tensor core, where all packed pages of a layer have one
-// shape: a workgroup takes a work item, its teams take tiles of 16-bit rows and packed pages in
+// shape: a workgroup takes a work item, its teams take tiles of 16-bit blocks and packed pages in
 // turn. push.h says how the dispatch is cut into workgroups.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -11,13 +11,13 @@
 
 #include "shaders/decode/teams.glsl"
 
-void attend_rows(WorkTile work_tile) {
+void attend_f16_blocks(WorkTile work_tile) {
     const uint n_rounds = push.n_f16_rounds + push.n_own_f16_rounds;
     [[dont_unroll]] for (uint first = 0u; first < n_rounds; first += LK_DECODE_ROUNDS) {
-        find_row_tiles(work_tile, first);
+        find_f16_tiles(work_tile, first);
         const uint n = min(n_rounds - first, LK_DECODE_ROUNDS);
         [[dont_unroll]] for (uint round = 0u; round < n; ++round)
-            attend_row_tile(work_tile, load_row_tile(round * kTeams + team));
+            attend_f16_tile(work_tile, load_f16_tile(round * kTeams + team));
     }
 }
 
@@ -41,7 +41,7 @@ void main() {
     load_queries(work_tile);
     take_queries();
     clear_outputs();
-    attend_rows(work_tile);
+    attend_f16_blocks(work_tile);
     attend_pages(work_tile);
     merge_teams();
     if (work_tile.item.n_splits == 1u)

@@ -7,7 +7,7 @@
 //
 // With FP16 arithmetic a sum takes at most 16 products of either half of a pair before it goes on
 // in FP32. The numbers that codes are multiplied with are kLarge at most, so a sum stays finite,
-// and what becomes subnormal, and may be lost, is below 2^-26 of the largest.
+// and values that become subnormal, and may be lost, are below 2^-26 of the largest.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_CODES_GLSL
@@ -83,12 +83,12 @@ Tile code_tile(uvec4 words, uint bits, uint tile) {
                 code_pair(next << 2, next_position, bits), code_pair(next >> 6, next_position, bits));
 }
 
-// What the codes of a team's page are multiplied with: queries with the ranges of keys, [strip], or
-// weights with the ranges of values, [tile], then [t][column]: for k 2t, 2t + 1, 2t + 8, 2t + 9.
+// The factors of the codes of a team's page: queries with the ranges of keys, [strip], or weights
+// with the ranges of values, [tile], then [t][column]: for k 2t, 2t + 1, 2t + 8, 2t + 9.
 const uint kFoldedRows = 4u * (kStrips > kPageTiles ? kStrips : kPageTiles);
 shared FoldedQuad shared_folded[kTeams * kFoldedRows * kFoldedQuads];
 
-const uint kFolded = 2u * kColumns;  // pairs of a lane: [column][k half]
+const uint kFolded = 2u * kColumns;  // pairs of a lane: [column][lower or upper k]
 uint folded_index(uint at) { return (team * kFoldedRows + at) * kFoldedQuads; }
 
 void load_folded(uint at, out Pair folded[kFolded]) {
@@ -107,13 +107,13 @@ void load_folded(uint at, out Pair folded[kFolded]) {
     }
 #endif
 }
-void store_folded_pair(uint at, uint column, uint k_half, vec2 values) {
+void store_folded_pair(uint at, uint column, uint k_upper, vec2 values) {
 #ifdef LK_FLOAT16
-    shared_folded[folded_index(at) + column / 2u][2u * (column % 2u) + k_half] =
+    shared_folded[folded_index(at) + column / 2u][2u * (column % 2u) + k_upper] =
         packFloat2x16(f16vec2(values));
 #else
-    shared_folded[folded_index(at) + column][2u * k_half] = values.x;
-    shared_folded[folded_index(at) + column][2u * k_half + 1u] = values.y;
+    shared_folded[folded_index(at) + column][2u * k_upper] = values.x;
+    shared_folded[folded_index(at) + column][2u * k_upper + 1u] = values.y;
 #endif
 }
 
@@ -129,11 +129,11 @@ vec4 to_parameters(uvec2 words, bool is_f8) {
                     f8_to_float(byte_of(words.x, 2u)), f8_to_float(byte_of(words.x, 3u)));
     return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
 }
-// Of the k half, the even or the odd one of them.
-float parameter_of(uvec2 words, uint k_half, uint is_odd, bool is_f8) {
+// Of the lower or the upper k, the parameter of the even or the odd one.
+float parameter_of(uvec2 words, uint k_upper, uint is_odd, bool is_f8) {
     if (kGrouped != 0u && is_f8)
-        return f8_to_float(byte_of(words.x, 2u * k_half + is_odd));
-    return unpackHalf2x16((k_half == 0u ? words.x : words.y) >> 16u * is_odd).x;
+        return f8_to_float(byte_of(words.x, 2u * k_upper + is_odd));
+    return unpackHalf2x16((k_upper == 0u ? words.x : words.y) >> 16u * is_odd).x;
 }
 // The columns' queries.
 shared Float shared_queries[kHeadDim * kColumns];  // [channel][column]

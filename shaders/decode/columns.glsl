@@ -39,8 +39,8 @@ void load_queries(WorkTile work_tile) {
     for (uint first = 0u; first < kColumns; first += kTeams) {
         const uint column = first + team;
         const bool is_real = column < work_tile.n_columns;
-        const ColumnPosition position = column_position(work_tile, is_real ? column : 0u);
-        const Address from = tensor_row(push.queries, position.token, position.head);
+        const QueryColumn source = query_column(work_tile, is_real ? column : 0u);
+        const Address from = tensor_row(push.queries, source.token, source.head);
         const Address centers =
             address_at(work_tile.layer.key_centers, work_tile.item.kv_head, 4u * kHeadDim);
         const Address scales = address_at(work_tile.layer.key_scales, work_tile.item.kv_head, 4u * kHeadDim);

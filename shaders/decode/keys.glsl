@@ -40,7 +40,8 @@ vec4 queries_of(uvec4 channels, uint column) {
                 shared_queries[at.w]);
 }
 
-// What a lane folds into the queries: of strips task / 4, its four slots' numbers of a token group.
+// The parameters that a lane folds into the queries: of strips task / 4, its four slots' numbers of
+// a token group.
 struct FoldTask {
     uvec2 ranges;
     uvec2 minima;
@@ -81,8 +82,8 @@ vec4 midpoints_of(KvTile kv_tile, FoldTask task) {
            to_parameters(task.minima, kv_tile.has_f8_keys);
 }
 
-// Queries in the order of the page's slots, with what is multiplied into them; and the lane's part
-// of their products with the midpoints of the first token group.
+// Queries in the order of the page's stored channels, times their factors; and the lane's part of
+// their products with the midpoints of the first token group.
 void fold_queries(KvTile kv_tile, FoldTask tasks[kFoldTasks], int exponent,
                   out float products[kColumns]) {
     [[unroll]] for (uint column = 0u; column < kColumns; ++column)

@@ -1,4 +1,4 @@
-// Decode attention: the rows of a work item.
+// Decode attention: the blocks of a work item.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_KV_TILES_GLSL
@@ -7,7 +7,7 @@
 #include "shaders/decode/codes.glsl"
 #include "shaders/decode/columns.glsl"
 
-// A row of the item, packed or at 16 bits.
+// The pages of a block of the item, packed or at 16 bits.
 struct KvTile {
     Address key_payload;
     Address value_payload;
@@ -35,21 +35,21 @@ shared uvec4 shared_kv_tiles[kKvTiles * kKvTileQuads];
 void store_kv_tile(WorkTile work_tile, uint index, uint at) {
     const BlockInfo info = load_block(work_tile.step, work_tile.item.first_block + item_block(work_tile.item, index));
     const Entry entry = load_entry(info.entries, work_tile.layer.first_entry + work_tile.item.kv_head);
-    const FormatInfo keys = load_class(work_tile.step.classes, entry.key_format);
-    const FormatInfo values = load_class(work_tile.step.classes, entry.value_format);
-    const uint end8 = keys.strips[0] + keys.strips[1];
+    const FormatInfo keys = load_format(work_tile.step.formats, entry.key_format);
+    const FormatInfo values = load_format(work_tile.step.formats, entry.value_format);
+    const uint end8 = keys.strips[LK_PLANE_OF(16)] + keys.strips[LK_PLANE_OF(8)];
     const uint key_groups = keys.is_raw ? 0u : keys.n_groups;
     const uint value_groups = values.is_raw ? 1u : values.n_groups;
     const uint value_bits = values.is_raw           ? 16u
-                            : values.strips[1] != 0u ? 8u
-                            : values.strips[2] != 0u ? 4u
-                            : values.strips[4] != 0u ? 2u
+                            : values.strips[LK_PLANE_OF(8)] != 0u ? 8u
+                            : values.strips[LK_PLANE_OF(4)] != 0u ? 4u
+                            : values.strips[LK_PLANE_OF(2)] != 0u ? 2u
                                                     : 1u;
     Address permutation = keys.permutation;
     if (keys.permutes)
         permutation = address_add(entry.key_metadata, keys.permutation_offset);
     uvec4 last;
-    last.x = keys.strips[0] | end8 << 8 | end8 + keys.strips[2] << 16 |
+    last.x = keys.strips[LK_PLANE_OF(16)] | end8 << 8 | end8 + keys.strips[LK_PLANE_OF(4)] << 16 |
              info.capacity_tokens / LK_TILE_TOKENS << 24;
     last.y = key_groups | value_groups << 8 | value_bits << 16 |
              (values.is_raw ? kStrips : values.group / LK_STRIP_CHANNELS) << 24;

@@ -1,11 +1,11 @@
-/* What the host and the shaders of decode attention both know of its workgroups. C++ and GLSL
+/* Limits of the workgroups of decode attention, for the host and the shaders. C++ and GLSL
  * include it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef LK_SHADERS_DECODE_LIMITS_H
 #define LK_SHADERS_DECODE_LIMITS_H
 
-#define LK_SPEC_GROUPED 8u   /* 0: all classes have FP16 numbers and one group in a page */
+#define LK_SPEC_GROUPED 8u   /* 0: all page formats have FP16 numbers and one group in a page */
 #define LK_SPEC_KEY_END8 9u  /* of attend_decode_matrix: strips of keys before it have 8 bits */
 #define LK_SPEC_KEY_END4 10u /* and those from there up to it 4 */
 #define LK_SPEC_VALUE_BITS 11u
@@ -23,7 +23,7 @@
 namespace lk {
 namespace vulkan {
 
-// What multiplies codes.
+// The arithmetic of products with codes.
 enum class DecodeArithmetic { kFloat32, kFloat16, kMatrix };
 
 // Shared memory of a workgroup of decode, a little more than it takes.
@@ -45,9 +45,11 @@ constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint
 
 // The columns of a work item that suit `columns` of a KV head: registers decide, and matrices have
 // 8 columns.
-constexpr uint32_t decode_columns(uint32_t head_dim, uint32_t columns, DecodeArithmetic arithmetic) {
+constexpr uint32_t decode_columns(uint32_t head_dim, uint32_t columns,
+                                  DecodeArithmetic arithmetic) {
     const uint32_t wide = arithmetic == DecodeArithmetic::kMatrix ? 8 : 4;
-    const uint32_t most = head_dim <= 128 ? wide : (arithmetic == DecodeArithmetic::kFloat32 ? 2 : 4);
+    const uint32_t most =
+        head_dim <= 128 ? wide : (arithmetic == DecodeArithmetic::kFloat32 ? 2 : 4);
     uint32_t n = 1;
     while (n < columns && n < most)
         n *= 2;

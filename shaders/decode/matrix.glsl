@@ -1,7 +1,7 @@
 // Cooperative matrices of a tensor core: tiles of 16 x 16 in FP16, times 8 columns, summed in FP32.
-// They are made of a lane's registers in the order that decode/matrix_probe.comp asks the device for: of a
-// tile four words as a page has them, of columns two, the lane's pair of columns of k g and of
-// k g + 8; lane 4 g + t has columns 2t and 2t + 1, and of sums rows g and g + 8 of them.
+// They are made of a lane's registers in the order for which decode/matrix_probe.comp checks the
+// device. A tile is four words as a page has them; columns are two, the lane's pair of columns of
+// k g and of k g + 8; lane 4 g + t has columns 2t and 2t + 1, and of sums rows g and g + 8 of them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_MATRIX_GLSL

@@ -57,20 +57,20 @@ vec2 sum_products(vec2 products[kPairs]) {
         sum = (is_odd ? other : sum) + exchange(is_odd ? sum : other, 1u);
         sum += exchange(sum, 2u);
     } else {
-        vec2 halves[2];
+        vec2 pair_sums[2];
         [[unroll]] for (uint i = 0u; i < 2u; ++i) {
             const vec2 low = products[i];
             const vec2 high = products[(2u + i) % kPairs];
-            halves[i] = (is_high ? high : low) + exchange(is_high ? low : high, 2u);
+            pair_sums[i] = (is_high ? high : low) + exchange(is_high ? low : high, 2u);
         }
-        sum = (is_odd ? halves[1] : halves[0]) + exchange(is_odd ? halves[0] : halves[1], 1u);
+        sum = (is_odd ? pair_sums[1] : pair_sums[0]) + exchange(is_odd ? pair_sums[0] : pair_sums[1], 1u);
     }
     [[unroll]] for (uint distance = 4u; distance < LK_LANES; distance *= 2u)
         sum += exchange(sum, distance);
     return sum;
 }
 
-// Nothing behind the last strip.
+// Zeros after the last strip.
 ColumnMatrix folded_columns(uint strip) {
     const uint at = team * kTeamWords +
                     (min(strip, kStrips - 1u) * LK_STRIP_CHANNELS + row()) * kPairs + pair_of_lane();
@@ -121,8 +121,8 @@ vec2 multiply_keys(Page page, Page next, int exponent) {
 
 ColumnMatrix value_columns[kPageTiles];
 
-// Weights, with the values' ranges, to value_columns. Returns what products with codes are
-// multiplied by; midpoints: what joins them.
+// Weights, with the values' ranges, to value_columns. Returns the factor of products with codes;
+// midpoints: the summand that joins them.
 float fold_weights(vec4 weights[kPageTiles], int exponent, out vec2 midpoints) {
     const uint position = team * kTeamWords;
     const float scale = power(kLargeExponent - exponent);

@@ -11,7 +11,7 @@
 
 const int kWeightExponent = 14;  // weights are multiplied in FP16, this much larger
 
-struct RowTile {
+struct F16Tile {
     Address keys;  // of the tile in the first strip
     Address values;
     uint strip_vectors;
@@ -20,15 +20,15 @@ struct RowTile {
 };
 const uint kLookups = kTeams * LK_DECODE_ROUNDS;  // that are made at once
 const uint kAddressQuads = 3u;
-shared uvec4 shared_addresses[kLookups * kAddressQuads];  // of tiles of rows, then of pages
+shared uvec4 shared_addresses[kLookups * kAddressQuads];  // of tiles of 16-bit blocks, then of pages
 
 // Is an entry among the packed ones at 16 bits? Only where there may be such.
 bool is_row(WorkTile work_tile, Entry entry) {
-    return push.n_own_f16_rounds != 0u && load_class(work_tile.step.classes, entry.key_format).is_raw;
+    return push.n_own_f16_rounds != 0u && load_format(work_tile.step.formats, entry.key_format).is_raw;
 }
 
 // Tile `index` of a block that is surely at 16 bits, or may be; none after its last one or the last token.
-void store_row_tile(WorkTile work_tile, uint row_index, bool is_sure, uint index, uint at) {
+void store_f16_tile(WorkTile work_tile, uint row_index, bool is_sure, uint index, uint at) {
     const BlockInfo info = load_block(work_tile.step, work_tile.item.first_block + row_index);
     const Entry entry = load_entry(info.entries, work_tile.layer.first_entry + work_tile.item.kv_head);
     const uint first_token = info.first_token + index * LK_TILE_TOKENS;
@@ -41,9 +41,9 @@ void store_row_tile(WorkTile work_tile, uint row_index, bool is_sure, uint index
         uvec4(info.capacity_tokens / LK_TILE_TOKENS * LK_LANES, first_token, is_there ? 1u : 0u, 0u);
 }
 
-// Tiles of rounds first and up. In the rounds behind n_f16_rounds, rows at 16 bits among the packed
+// Tiles of rounds first and up. The rounds after n_f16_rounds take 16-bit blocks among the packed
 // ones, if there are any, each by the item's own teams.
-void find_row_tiles(WorkTile work_tile, uint first) {
+void find_f16_tiles(WorkTile work_tile, uint first) {
     barrier();
     const uint n_rows = work_tile.item.raw_count[0] + work_tile.item.raw_count[1];
     for (uint at = gl_LocalInvocationIndex; at < kLookups; at += kThreads) {
@@ -55,17 +55,17 @@ void find_row_tiles(WorkTile work_tile, uint first) {
                 kTeams + at % kTeams;
         shared_addresses[at * kAddressQuads + 1u] = uvec4(0u);
         if (index / kPageTiles < n)
-            store_row_tile(work_tile,
+            store_f16_tile(work_tile,
                            is_own ? work_tile.item.packed_begin + index / kPageTiles
                                   : item_block(work_tile.item, index / kPageTiles),
                            !is_own, index % kPageTiles, at);
     }
     barrier();
 }
-RowTile load_row_tile(uint at) {
+F16Tile load_f16_tile(uint at) {
     const uvec4 payloads = shared_addresses[at * kAddressQuads];
     const uvec4 rest = shared_addresses[at * kAddressQuads + 1u];
-    return RowTile(payloads.xy, payloads.zw, rest.x, rest.y, rest.z != 0u);
+    return F16Tile(payloads.xy, payloads.zw, rest.x, rest.y, rest.z != 0u);
 }
 
 // The plain queries of a strip.
@@ -74,15 +74,15 @@ ColumnMatrix query_columns(uint strip) {
     return column_matrix(uvec2(shared_queries[at], shared_queries[at + 8u * kPairs]));
 }
 
-// Values of tokens that are not there need not be numbers: what makes them 0, of the first two words
-// of a tile and of the others.
+// Values of missing tokens need not be numbers: masks that make them 0, for the first two words of
+// a tile and for the others.
 uvec2 masks_of_tokens(uint first, uint n_tokens) {
     const uvec2 token = first + 2u * quad_lane() + uvec2(0u, 8u);
     return mix(uvec2(0u), uvec2(0xFFFFu), lessThan(token, uvec2(n_tokens))) |
            mix(uvec2(0u), uvec2(0xFFFF0000u), lessThan(token + 1u, uvec2(n_tokens)));
 }
 
-void attend_row_tile(WorkTile work_tile, RowTile tile) {
+void attend_f16_tile(WorkTile work_tile, F16Tile tile) {
     uvec4 keys[kMaxStrips];
     uvec4 values[kMaxStrips];
     [[unroll]] for (uint strip = 0u; strip < kMaxStrips; ++strip)

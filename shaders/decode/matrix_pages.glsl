@@ -1,12 +1,12 @@
-// Decode attention on a tensor core: packed pages, and what their codes are multiplied with.
+// Decode attention on a tensor core: packed pages, and the factors of their codes.
 //
-// A masked word has codes in the low bits of its halves, which are FP16 numbers below the normal
-// ones, exactly code x 2^(bit - 24). Codes of k 8 to 15 lie 4 bits higher (not at 8 bits), so what
-// they are multiplied with is divided by 2^4; those of odd tiles are taken 2 bits higher, and their
-// scores, or weights, divided by 2^2. Ranges, divided by a power of two above the largest of the
-// page, are multiplied into queries and weights, and codes are taken around their midpoint: a product
-// of the same columns with the midpoints alone is taken off. So keys and values begin at minimum +
-// range / 2, whose products are made in FP32.
+// A masked word has codes in the low bits of its two FP16 numbers, which are subnormal, exactly
+// code x 2^(bit - 24). Codes of k 8 to 15 lie 4 bits higher (not at 8 bits), so their factors are
+// divided by 2^4; those of odd tiles are taken 2 bits higher, and their scores, or weights, divided
+// by 2^2. Ranges, divided by a power of two above the largest of the page, are multiplied into
+// queries and weights, and codes are taken around their midpoint: a product of the same columns
+// with the midpoints alone is taken off. So keys and values begin at minimum + range / 2, whose
+// products are made in FP32.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_MATRIX_PAGES_GLSL
@@ -16,7 +16,7 @@
 
 #include "shaders/decode/matrix_f16_tiles.glsl"
 
-const int kLargeExponent = 14;  // of what codes are multiplied with, at most
+const int kLargeExponent = 14;  // of factors of codes, at most
 const uint kFoldTasks = (4u * kStrips + LK_LANES - 1u) / LK_LANES;
 
 struct Page {
@@ -34,13 +34,13 @@ void store_page(WorkTile work_tile, uint row_index, uint at) {
     const Entry entry = load_entry(info.entries, work_tile.layer.first_entry + work_tile.item.kv_head);
     Address permutation = address_add(entry.key_metadata, push.permutation_bytes);
     if (kPermutation == LK_PERMUTATION_OF_FORMAT)
-        permutation = load_class(work_tile.step.classes, entry.key_format).permutation;
+        permutation = load_format(work_tile.step.formats, entry.key_format).permutation;
     shared_addresses[at * kAddressQuads] = uvec4(entry.key_payload, entry.value_payload);
     shared_addresses[at * kAddressQuads + 1u] = uvec4(entry.key_metadata, entry.value_metadata);
     shared_addresses[at * kAddressQuads + 2u] =
         uvec4(permutation, info.first_token, is_row(work_tile, entry) ? 0u : 1u);
 }
-// The item's packed rows first and up.
+// The item's packed blocks first and up.
 void find_pages(WorkTile work_tile, uint first) {
     barrier();
     for (uint at = gl_LocalInvocationIndex; at < kLookups; at += kThreads) {
@@ -50,7 +50,7 @@ void find_pages(WorkTile work_tile, uint first) {
     }
     barrier();
 }
-// None behind those that were looked up.
+// 0 after the last page that was looked up.
 Page load_page(uint at) {
     const uint position = min(at, kLookups - 1u) * kAddressQuads;
     const uvec4 payloads = shared_addresses[position];
@@ -136,7 +136,7 @@ void load_metadata(Page page) {
         }
     }
 }
-// What the first page needs first.
+// The loads that the first page needs first.
 void begin_page(Page page) {
     load_metadata(page);
     coming[0] = load_two(page, 0u);
@@ -159,7 +159,7 @@ int exponent_of_keys() {
 float half_factor(uint bits) { return bits < 8u ? 16.0 : 1.0; }  // of k 8 to 15
 float tile_factor(uint tile) { return (tile & 1u) != 0u ? 4.0 : 1.0; }
 float step_of(uint bits) { return bits == 2u ? 1.0 / 3.0 : bits == 4u ? 1.0 / 15.0 : 1.0 / 255.0; }
-// The middle of the codes as they are multiplied, of all rows.
+// The midpoint of the codes as they are multiplied, of all rows.
 Matrix midpoint_matrix(uint bits, float factor) {
     const float midpoint = 0.5 * float((1u << bits) - 1u) * factor;
     const uint low = pack_pair(vec2(midpoint));

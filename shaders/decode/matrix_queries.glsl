@@ -86,8 +86,8 @@ float shared_output(uint of_team, uint channel, uint column) {
     return shared_outputs[at][channel / 8u % 2u * 2u + column % 2u];
 }
 
-// Raise row_max to the highest scores of the lane's tokens and others'. Returns what outputs so far
-// are multiplied by.
+// Raise row_max to the highest scores of the lane's tokens and others'. Returns the factor of
+// earlier outputs.
 vec2 raise_row_maxes(vec2 most) {
     vec2 factors;
     [[unroll]] for (uint set = 0u; set < kColumnSets; ++set) {
@@ -105,8 +105,9 @@ float cap_score(LayerInfo layer, float x) {
     return layer.soft_cap * kLog2E * (1.0 - 2.0 / (power_of_tanh + 1.0));
 }
 
-// Of n tiles of tokens from `first` on, a bit for each 8 tokens: does a column not see the lane's?
-uint hidden_rows(WorkTile work_tile, Column column, uint first, uint n_tiles) {
+// Of n tiles of tokens from `first` on, a bit for each 8 tokens: is the lane's token hidden from a
+// column?
+uint hidden_tokens(WorkTile work_tile, Column column, uint first, uint n_tiles) {
     uint hidden = 0u;
     [[dont_unroll]] for (uint i = 0u; i < 2u * n_tiles; ++i)
         if (!is_visible(work_tile, column, first + 8u * i + row()))
@@ -118,7 +119,7 @@ uvec2 hidden_of_lane(WorkTile work_tile, Column column[kColumnSets], bool is_the
     uvec2 hidden = uvec2(is_there ? 0u : ~0u);
     if (is_there && hides(work_tile, first, first + n_tiles * LK_TILE_TOKENS))
         [[unroll]] for (uint set = 0u; set < kColumnSets; ++set)
-            hidden[set] = hidden_rows(work_tile, column[set], first, n_tiles);
+            hidden[set] = hidden_tokens(work_tile, column[set], first, n_tiles);
     return hidden;
 }
 

@@ -20,7 +20,7 @@ void main() {
         work_tile.item.n_splits);
     Total total;
     const vec4 quad = merge_splits(own, total);
-    const ColumnPosition position = column_position(work_tile, column);
+    const QueryColumn query = query_column(work_tile, column);
     store_column(push.outputs, push.lse, push.lse_token_stride, push.lse_head_stride, work_tile.layer,
-                 position.token, position.head, total, quad);
+                 query.token, query.head, total, quad);
 }

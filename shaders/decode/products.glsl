@@ -51,7 +51,7 @@ void multiply_key_strips(inout Sum sums[kSums], KvTile kv_tile, uint bits, uint 
 }
 
 // Strips at 16 bits, in FP32: keys may be as large as FP16 goes.
-void multiply_half_strips(inout float sums[kSums], KvTile kv_tile) {
+void multiply_f16_strips(inout float sums[kSums], KvTile kv_tile) {
     for (uint strip = 0u; strip < kv_tile.end16; ++strip) {
         Pair folded[kFolded];
         load_folded(strip * 4u + quad_lane(), folded);
@@ -93,7 +93,7 @@ void add_key_products(KvTile kv_tile, inout KeyVectors vectors, int exponent) {
     [[unroll]] for (uint i = 0u; i < kSums; ++i)
         totals[i] = 0.0;
     if (kv_tile.end16 != 0u) {
-        multiply_half_strips(totals, kv_tile);
+        multiply_f16_strips(totals, kv_tile);
         [[unroll]] for (uint i = 0u; i < kSums; ++i)
             totals[i] *= power(-kLargeExponent);
     }
@@ -140,11 +140,11 @@ void multiply_code_values(inout float totals[kPairSums], KvTile kv_tile, uint bi
 }
 
 // The same at 16 bits, in FP32: values may be as large as FP16 goes.
-void multiply_half_values(inout float totals[kPairSums], KvTile kv_tile, uint strip, uint n_tokens) {
+void multiply_f16_values(inout float totals[kPairSums], KvTile kv_tile, uint strip, uint n_tokens) {
     uvec4 words[2][kPageTiles];
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)
         [[unroll]] for (uint s = 0u; s < 2u; ++s)
-            words[s][tile] = load_half_values(kv_tile, strip + s, tile, n_tokens);
+            words[s][tile] = load_f16_values(kv_tile, strip + s, tile, n_tokens);
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
         Pair folded[kFolded];
         load_folded(tile * 4u + quad_lane(), folded);
@@ -177,7 +177,7 @@ void multiply_value_pair(KvTile kv_tile, uint strip, bool is_there, uint n_token
         else if (kv_tile.value_bits == 8u)
             multiply_code_values(totals, kv_tile, 8u, strip);
         else
-            multiply_half_values(totals, kv_tile, strip, n_tokens);
+            multiply_f16_values(totals, kv_tile, strip, n_tokens);
     }
     [[unroll]] for (uint i = 0u; i < kOutputs; ++i)
         results[i] = quad_sum(

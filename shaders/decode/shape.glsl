@@ -1,16 +1,15 @@
-// Decode attention: how a workgroup is cut, and what its invocations share.
+// Decode attention: how a workgroup is cut, and the memory that its invocations share.
 //
 // 32 invocations are a team, which takes pages of its own. They lie in a tile as a tensor core's
-// lanes do: lane 4 g + t has rows g and g + 8, and k 2t, 2t + 1, 2t + 8, 2t + 9. What the four
-// lanes of a quad have gathered for the same rows is added up in such a way that each of them gets
-// a quarter of the sums: number i of them goes to lane i % 4. So with four columns, lane 4 g + t
-// ends up with column t.
+// lanes do: lane 4 g + t has rows g and g + 8, and k 2t, 2t + 1, 2t + 8, 2t + 9. The sums of the
+// four lanes of a quad for the same rows are added up so that each lane gets a quarter of the sums:
+// number i of them goes to lane i % 4. So with four columns, lane 4 g + t ends up with column t.
 //
 // Without subgroups that are as large as a team, lanes exchange numbers through shared memory, and
-// all teams go through the same barriers. So nothing that lanes exchange, and no barrier, lies
-// behind a condition that was read from memory: the bounds of such loops are constants or pushed.
-// Drivers want it too: where a compiler cannot see that a subgroup is together, NVIDIA's matches
-// lanes before each exchange, ten times the exchange itself.
+// all teams go through the same barriers. So no exchange and no barrier depends on a condition that
+// was read from memory: the bounds of such loops are constants or pushed. Drivers want it too:
+// where a compiler cannot see that a subgroup is together, NVIDIA's matches lanes before each
+// exchange, ten times the exchange itself.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_SHAPE_GLSL
@@ -76,7 +75,7 @@ uint thread() { return team * LK_LANES + lane; }
 uint quad_lane() { return lane & 3u; }
 uint row() { return lane >> 2; }
 
-// Column number `set` of lane t of a quad: of a tensor core's sums, some may be behind the last.
+// Column number `set` of lane t of a quad: of a tensor core's sums, some may be after the last.
 uint column_of(uint t, uint set) {
 #ifdef LK_MATRIX
     return 2u * t + set;

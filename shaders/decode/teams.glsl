@@ -49,12 +49,12 @@ float merged_output(uint column, uint channel) {
 void store_outputs(WorkTile work_tile) {
     for (uint column = 0u; column < work_tile.n_columns; ++column) {
         Total total = shared_totals[column];
-        const ColumnPosition position = column_position(work_tile, column);
-        const float factor = add_sink(work_tile.layer, position.head, total) * inverse_sum(total);
+        const QueryColumn query = query_column(work_tile, column);
+        const float factor = add_sink(work_tile.layer, query.head, total) * inverse_sum(total);
         if (gl_LocalInvocationIndex == 0u)
-            store_lse(push.lse, push.lse_token_stride, push.lse_head_stride, position.token,
-                      position.head, total);
-        const Address to = tensor_row(push.outputs, position.token, position.head);
+            store_lse(push.lse, push.lse_token_stride, push.lse_head_stride, query.token,
+                      query.head, total);
+        const Address to = tensor_row(push.outputs, query.token, query.head);
         for (uint channel = gl_LocalInvocationIndex; channel < kHeadDim; channel += kThreads)
             store_element(to, push.outputs.dtype, channel, merged_output(column, channel) * factor);
     }

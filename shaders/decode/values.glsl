@@ -71,7 +71,7 @@ float cap_score(LayerInfo layer, float x) {
     return layer.soft_cap * kLog2E * (1.0 - 2.0 / (power_of_tanh + 1.0));
 }
 
-// The lane's slots whose tokens a column does not see, a bit each.
+// A bit for each of the lane's slots: is its token hidden from a column?
 uint hidden_slots(WorkTile work_tile, KvTile kv_tile, Column column) {
     uint hidden = 0u;
     [[dont_unroll]] for (uint slot = 0u; slot < kSlots; ++slot)
@@ -171,8 +171,8 @@ float take_ranges(KvTile kv_tile, out float factors[kSlots], inout float midpoin
     return most;
 }
 
-// Fold the ranges of a channel group into the weights. Returns what its products are multiplied by;
-// midpoints: what joins them.
+// Fold the ranges of a channel group into the weights. Returns the factor of its products;
+// midpoints: the summand that joins them.
 float fold_weights(KvTile kv_tile, uint group, out float midpoints[kColumnSets]) {
     const bool has_ranges = kv_tile.value_bits < 16u && group < kv_tile.value_groups;
     float factors[kSlots];
@@ -207,14 +207,14 @@ void multiply_value_strips(KvTile kv_tile, uint strip, uint end, float step_scal
             shared_outputs[output_index(strip, i)] += fma(sums[i], step_scale, midpoints[i % kColumnSets]);
 }
 
-// What multiply_values() needs first, to be on its way before.
+// The first loads of multiply_values(), started ahead.
 void begin_values(KvTile kv_tile) {
     load_value_parameters(kv_tile, 0u);
     begin_value_vectors(kv_tile, 0u);
 }
 
-// A class has one channel group, or its groups are folded one after the other, anew for each pair
-// of strips: those of two groups make no pair.
+// A page format has one channel group, or its groups are folded one after the other, anew for each
+// pair of strips: those of two groups make no pair.
 void multiply_values(WorkTile work_tile, KvTile kv_tile) {
     const uint n_tokens = work_tile.n_history + work_tile.n_new;
     const uint group_steps = (kv_tile.value_group_strips + 1u) / 2u;

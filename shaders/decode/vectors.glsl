@@ -1,5 +1,5 @@
-// Decode attention: what lanes load of a KV tile's codes, 16 bytes at a time, of values at 1 bit all
-// the 8 that a lane has of a strip.
+// Decode attention: the loads of a KV tile's codes: 16 bytes at a time; of values at 1 bit, the 8
+// bytes that a lane has of a strip.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_VECTORS_GLSL
@@ -72,11 +72,11 @@ void take_value_vectors(KvTile kv_tile, uint bits, uint strip, uint v) {
         value_vectors[s] = load_value_vector(kv_tile, bits, min(next + s * n, kStrips * n - 1u));
 }
 
-// Halves of tokens that are not there need not be numbers: make them 0.
+// Values of missing tokens need not be numbers: make them 0.
 uint keep_tokens(uint word, uint token, uint n_tokens) {
     return token + 1u < n_tokens ? word : token < n_tokens ? word & 0xFFFFu : 0u;
 }
-uvec4 load_half_values(KvTile kv_tile, uint strip, uint tile, uint n_tokens) {
+uvec4 load_f16_values(KvTile kv_tile, uint strip, uint tile, uint n_tokens) {
     if (tile >= kv_tile.n_tiles)
         return uvec4(0u);
     uvec4 words = load_vector(kv_tile.value_payload, min(strip, kStrips - 1u) * kv_tile.n_tiles + tile);

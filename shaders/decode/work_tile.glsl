@@ -16,7 +16,7 @@ struct WorkTile {
     uint first_column;  // of the sequence's
     uint n_columns;
     uint n_history;
-    uint n_new;  // that are in rows
+    uint n_new;  // that are in blocks
 };
 WorkTile find_work_tile(uint index, uint columns_of_item) {
     WorkTile work_tile;
@@ -31,7 +31,7 @@ WorkTile find_work_tile(uint index, uint columns_of_item) {
     return work_tile;
 }
 
-// Row `index` of the item: those of its two runs of raw rows come first.
+// Block `index` of the item: those of its two runs of raw blocks come first.
 uint item_block(WorkItem item, uint index) {
     if (index < item.raw_count[0])
         return item.raw_begin[0] + index;
@@ -40,14 +40,14 @@ uint item_block(WorkItem item, uint index) {
                                      : item.packed_begin + index - item.raw_count[1];
 }
 
-struct ColumnPosition {
+struct QueryColumn {
     uint token;  // of the batch
     uint head;
 };
-ColumnPosition column_position(WorkTile work_tile, uint column) {
+QueryColumn query_column(WorkTile work_tile, uint column) {
     const uint i = (work_tile.first_column + column) / work_tile.group_size;
     const uint head = work_tile.first_column + column - i * work_tile.group_size;  // of the group
-    return ColumnPosition(work_tile.item.first_new + i, work_tile.item.kv_head * work_tile.group_size + head);
+    return QueryColumn(work_tile.item.first_new + i, work_tile.item.kv_head * work_tile.group_size + head);
 }
 
 // Partial results of a work tile, as floats.

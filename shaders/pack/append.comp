@@ -1,6 +1,6 @@
-// New tokens of a layer: to FP16, keys centered and scaled, into their 16-bit rows and the staging
-// area. A workgroup takes the keys or the values of some neighbouring tokens of a head, a thread
-// eight channels.
+// New tokens of a layer: to FP16, keys centered and scaled, into their 16-bit blocks and the
+// staging area. A workgroup takes the keys or the values of some neighbouring tokens of a head, a
+// thread eight channels.
 //
 // SPDX-License-Identifier: Apache-2.0
 #version 460
@@ -20,14 +20,14 @@ const uint kChunk = 8u;  // channels of a thread
 shared uint n_saturated;
 shared uint first_fault;  // LK_NO_FAULT, or the lowest fault_key()
 
-// FP16 of a chunk, two to a word, and what there is to report.
+// FP16 numbers of a chunk, two to a word, with the counts and faults to report.
 struct Chunk {
     uvec4 words;
     uint n_saturated;
     bool has_fault;
 };
 
-// The highest bits of those halves that are infinite or NaN.
+// The highest bit of each FP16 number that is infinite or NaN.
 uvec4 not_finite(uvec4 pairs) { return (pairs & 0x7C007C00u) + 0x04000400u & 0x80008000u; }
 
 uint take_float(uint float_bits, inout Chunk chunk) {
@@ -57,7 +57,7 @@ Chunk take_eight(RawEight raw, uint dtype) {
 }
 
 // The last of n ascending words, `step` words apart, that is not above the limit; the first is not.
-// What is looked for is mostly near the end.
+// The token is mostly near the end.
 uint find_last(Address words, uint step, uint n, uint limit) {
     uint end = n;
     uint first = n - 1u;
@@ -80,8 +80,8 @@ SequenceInfo find_sequence(StepTable step, uint token) {
     return load_sequence(step, find_last(first_new, 12u, push.n_sequences, token));
 }
 
-// Keys less the centers of these channels, times the inverses of their scales; 0 = none.
-// What saturates by any inverse is cut first, so that no product is infinite.
+// Keys less the centers of these channels, times the inverses of their scales; 0 = none. Keys that
+// saturate by any inverse are cut first, so that no product is infinite.
 Chunk take_keys(RawEight raw, uint dtype, Address centers, Address inverses) {
     const float kMost = 2147483648.0;
     Chunk chunk = Chunk(uvec4(0u), 0u, false);
@@ -108,7 +108,7 @@ BlockInfo find_row(StepTable step, SequenceInfo sequence, uint position) {
                     sequence.first_block + find_last(first_token, 4u, sequence.n_blocks, position));
 }
 
-// The half page that stores a token and those behind it in the batch.
+// The page that stores a token and the next ones of the batch.
 struct Position {
     uint end;         // of these tokens
     uint shift;       // from a token of the batch to one of the page
@@ -129,7 +129,7 @@ Position find_position(StepTable step, LayerInfo layer, bool is_value, uint toke
     if (row.is_packed_on_append)
         return target;
     const Entry entry = load_entry(row.entries, layer.first_entry + head);
-    const FormatInfo c = load_class(step.classes, is_value ? entry.value_format : entry.key_format);
+    const FormatInfo c = load_format(step.formats, is_value ? entry.value_format : entry.key_format);
     if (c.is_raw)
         target.payload = is_value ? entry.value_payload : entry.key_payload;
     target.page_tokens = c.page_tokens;
@@ -145,8 +145,8 @@ void store_in_page(Position target, Chunk chunk, bool is_value, uint token, uint
             continue;
         }
         const uint high = raw_offset(is_value, target.page_tokens, token, channel + 2u * i + 1u);
-        Halves(target.payload).at[low] = uint16_t(pair & 0xFFFFu);
-        Halves(target.payload).at[high] = uint16_t(pair >> 16);
+        F16Values(target.payload).at[low] = uint16_t(pair & 0xFFFFu);
+        F16Values(target.payload).at[high] = uint16_t(pair >> 16);
     }
 }
 

@@ -1,4 +1,4 @@
-// Reopening: the tokens of a half page go back to 16 bits, docs/FORMAT.md, section 8. A team of 32
+// Dequantization: the tokens of a page go back to 16 bits, docs/FORMAT.md, section 8. A team of 32
 // threads takes a tile.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -16,7 +16,7 @@ layout(buffer_reference, std430, buffer_reference_align = 1) readonly buffer Con
     uint8_t at[];
 };
 
-// The channel of a slot: by the page's own order, the class's, or none.
+// The channel of a stored channel: by the page's own permutation, the one of its format, or none.
 uint channel_of(FormatInfo c, DequantizeJob job, uint slot) {
     const Address order =
         c.permutes ? address_add(job.metadata, c.permutation_offset) : c.permutation;
@@ -33,14 +33,14 @@ void store_row(FormatInfo c, DequantizeJob job, uint target_tokens, vec4 values,
         const uint bits = float_to_half(floatBitsToUint(values[i]), saturated);
         const uint at =
             raw_offset(c.is_value, target_tokens, token, channel_of(c, job, slot));
-        Halves(job.target).at[at] = uint16_t(bits);
+        F16Values(job.target).at[at] = uint16_t(bits);
     }
 }
 
 void main() {
     const DequantizeJob job = load_dequantize_job(push.jobs, gl_WorkGroupID.x);
-    const FormatInfo c = load_class(push.classes, job.source_format);
-    const uint target_tokens = load_class(push.classes, job.target_format).page_tokens;
+    const FormatInfo c = load_format(push.formats, job.source_format);
+    const uint target_tokens = load_format(push.formats, job.target_format).page_tokens;
     const uint lane = gl_LocalInvocationIndex % LK_LANES;
     const uint n_strips = c.head_dim / LK_STRIP_CHANNELS;
     const uint n_tiles = (job.n_tokens + LK_TILE_TOKENS - 1u) / LK_TILE_TOKENS;

@@ -1,5 +1,5 @@
-// Ranges and minima of a half page: docs/FORMAT.md, sections 7 and 9.2 to 9.7. Teams of a tile's
-// lanes take 16 neighbouring entries of the metadata after each other.
+// Ranges and minima of a page: docs/FORMAT.md, sections 7 and 9.2 to 9.7. Teams of a tile's lanes
+// take 16 neighbouring entries of the metadata after each other.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_PACK_GROUPS_GLSL
@@ -8,7 +8,7 @@
 #include "shaders/pack/source.glsl"
 #include "shaders/pack/quantize.glsl"
 
-// make_parameters() of the half's groups, by four.
+// make_parameters() of the page's groups, by four.
 shared uvec4 parameters[LK_MAX_HEAD_DIM * LK_MAX_PAGE_TOKENS / LK_MIN_GROUP / 4u];
 shared uvec4 lane_extremes[gl_WorkGroupSize.x];  // lowest << 16 | highest
 
@@ -24,7 +24,7 @@ uint n_sixteens() {
 }
 GroupTiles group_tiles(uint sixteen) {
     const FormatInfo c = page_format;
-    const uint n_raw = c.strips[0];
+    const uint n_raw = c.strips[LK_PLANE_OF(16)];
     if (!c.is_token_axis) {  // [strip][group of tokens]
         const uint strip = sixteen / c.n_groups;
         const uint count = c.group / LK_TILE_TOKENS;
@@ -38,7 +38,7 @@ GroupTiles group_tiles(uint sixteen) {
     return GroupTiles(first, max(end, first) - first, sixteen % page_tiles(), 1u);
 }
 
-// Lowest and highest values that a lane has met, in the upper halves, as ordered_pair() has them:
+// Lowest and highest values that a lane has met, in the upper 16 bits, as ordered_pair() has them:
 // of its four k, or of its two rows in x and y.
 struct Extremes {
     uvec4 lowest;
@@ -102,22 +102,22 @@ bool takes_deviation(GroupTiles at, uint k) {
     const FormatInfo c = page_format;
     if (!c.by_deviation || at.n_strips == 0u)
         return false;
-    const uint first_of_ones = n_strips() - c.strips[5];
+    const uint first_of_ones = n_strips() - c.strips[LK_PLANE_OF(1)];
     if (c.is_token_axis)
         return (at.n_strips & at.n_strips - 1u) == 0u && at.strip >= first_of_ones;
     if (at.strip >= first_of_ones)
         return true;
-    const uint first_of_twos = first_of_ones - c.strips[4];
+    const uint first_of_twos = first_of_ones - c.strips[LK_PLANE_OF(2)];
     return at.strip >= first_of_twos &&
            (at.strip - first_of_twos) * LK_STRIP_CHANNELS + k < c.n_shared;
 }
 
-// What is cut off the ranges of the groups at these tiles at each end, as a share of them: of those
-// whose codes all have 2 bits. k as of takes_deviation().
+// The share of its range that is cut off at each end of a group at these tiles; 0 unless all codes
+// of the group have 2 bits. k as in takes_deviation().
 float group_margin(GroupTiles at, uint k) {
     const FormatInfo c = page_format;
-    const uint end_of_twos = n_strips() - c.strips[5];
-    const uint first_of_twos = end_of_twos - c.strips[4];
+    const uint end_of_twos = n_strips() - c.strips[LK_PLANE_OF(1)];
+    const uint first_of_twos = end_of_twos - c.strips[LK_PLANE_OF(2)];
     if (at.strip < first_of_twos || at.strip + at.n_strips > end_of_twos)
         return 0.0;
     const uint in_plane =
@@ -131,7 +131,7 @@ float group_value(GroupTiles at, uint fixed_index, uint i) {
     const uint slot = at.strip * LK_STRIP_CHANNELS + (by_token ? i : fixed_index);
     const uint token = by_token ? fixed_index : i;
     const uint tile = at.tile + token / LK_TILE_TOKENS;
-    return half_to_float(source_half(slot_offsets[slot] +
+    return half_to_float(source_f16(slot_offsets[slot] +
                                      tile * source_token_offset(LK_TILE_TOKENS) +
                                      source_token_offset(token % LK_TILE_TOKENS)));
 }
@@ -164,7 +164,7 @@ void store_parameter(Address array, uint entry, uint bits) {
     if (page_format.parameter_bytes == 1u)
         Bytes(array).at[entry] = uint8_t(bits);
     else
-        Halves(array).at[entry] = uint16_t(bits);
+        F16Values(array).at[entry] = uint16_t(bits);
 }
 
 // Find and store the ranges and minima. All threads.

@@ -1,5 +1,6 @@
-// Packing: a workgroup takes a half page from 16 bits to its class. It orders the channels when the
-// class wants it, finds the ranges and minima, and writes the strips by teams of 32 threads.
+// Packing: a workgroup takes a page from 16 bits to its page format. It permutes the channels if
+// the page format says so, finds the ranges and minima, and writes the strips by teams of 32
+// threads.
 //
 // SPDX-License-Identifier: Apache-2.0
 #version 460
@@ -14,7 +15,7 @@ layout(local_size_x_id = LK_SPEC_THREADS) in;  // a multiple of LK_LANES
 
 void main() {
     job = load_pack_job(push.jobs, gl_WorkGroupID.x);
-    page_format = load_class(push.classes, job.target_format);
+    page_format = load_format(push.formats, job.target_format);
     order_channels();
     if (!page_format.is_raw)
         measure_groups();

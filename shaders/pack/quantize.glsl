@@ -14,7 +14,7 @@ uint ordered_pair(uint pair) {
     const uint negative = pair >> 15 & 0x10001u;
     return pair ^ (negative * 0x7FFFu | 0x80008000u);
 }
-// One of them back, with -0 as +0.
+// One of these numbers back as FP16, with -0 as +0.
 uint half_of_order(uint order) {
     const uint h = order ^ ((order & 0x8000u) != 0u ? 0x8000u : 0xFFFFu);
     return h == 0x8000u ? 0u : h;
@@ -70,8 +70,8 @@ vec4 near_inverse(vec4 f) {
 Quantizer make_quantizer(uvec4 parameters, bool is_f8) {
     const uvec4 lower = parameters & 0xFFFFu;
     const uvec4 upper = parameters >> 16;
-    const vec4 range = is_f8 ? f8s_to_floats(lower) : halves_to_floats(lower);
-    const vec4 minimum = is_f8 ? f8s_to_floats(upper) : halves_to_floats(upper);
+    const vec4 range = is_f8 ? f8s_to_floats(lower) : f16_to_floats(lower);
+    const vec4 minimum = is_f8 ? f8s_to_floats(upper) : f16_to_floats(upper);
     const bvec4 is_flat = equal(range, vec4(0.0));
     return Quantizer(mix(minimum, vec4(1e6), is_flat), range,
                      mix(near_inverse(range), vec4(0.0), is_flat));

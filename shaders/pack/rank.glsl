@@ -17,7 +17,7 @@ float key_score(uint channel) {
     for (uint tile = 0u; tile < page_tiles(); ++tile) {
         const uint tile_offset = first + tile * source_token_offset(LK_TILE_TOKENS);
         for (uint token = 0u; token < LK_TILE_TOKENS; ++token)
-            sum += half_to_float(source_half(tile_offset + source_token_offset(token)) & 0x7FFFu);
+            sum += half_to_float(source_f16(tile_offset + source_token_offset(token)) & 0x7FFFu);
     }
     return sum;
 }
@@ -30,7 +30,7 @@ float sum_to_float(uvec2 sum) {
     const uint shift = uint(top) - 23u;
     const uvec2 kept = shift < 32u ? uvec2(sum.x >> shift | sum.y << 1u << 31u - shift, 0u)
                                    : uvec2(sum.y >> shift - 32u, 0u);
-    // What is cut off, from the highest bit on.
+    // The remainder of the rounding, from the highest bit on.
     const uint rest = 64u - shift;
     const uvec2 cut = rest < 32u ? uvec2(sum.x << rest, sum.y << rest | sum.x >> 1u >> 31u - rest)
                                  : uvec2(0u, sum.x << rest - 32u);
@@ -42,10 +42,10 @@ float sum_to_float(uvec2 sum) {
 // The sum of |Q| times the range of K over the page.
 float query_range_score(uint channel) {
     const uint first = source_channel_offset(channel);
-    float low = half_to_float(source_half(first));
+    float low = half_to_float(source_f16(first));
     float high = low;
     for (uint token = 1u; token < page_format.page_tokens; ++token) {
-        const float value = half_to_float(source_half(first + source_token_offset(token)));
+        const float value = half_to_float(source_f16(first + source_token_offset(token)));
         low = min(low, value);
         high = max(high, value);
     }
@@ -91,8 +91,8 @@ uint ranked_slot(uint channel) {
     return (bits >> bit & 1u) != 0u ? n_boosted : page_format.n_ranked + channel - n_boosted;
 }
 
-// Find where the values of each slot's channel lie: by the page's own order, the class's, or none.
-// All threads.
+// Find where the values of each slot's channel lie: by the page's own permutation, the one of its
+// format, or none. All threads.
 void order_channels() {
     const bool is_ranked = page_format.ranking != 0u;
     const bool is_fixed = !is_ranked && !is_null(page_format.permutation);

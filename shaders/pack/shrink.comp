@@ -1,6 +1,6 @@
 // Shrinking: strips of 2b bits become strips of b bits by merging neighbouring words of a lane,
-// docs/FORMAT.md, section 11. A workgroup takes a half of a run and reads it whole before it
-// writes, since a half may shrink into its own beginning.
+// docs/FORMAT.md, section 11. A workgroup takes a page of a run and reads it whole before it
+// writes, since a page may shrink into its own beginning.
 //
 // SPDX-License-Identifier: Apache-2.0
 #version 460
@@ -17,8 +17,7 @@ layout(buffer_reference, std430, buffer_reference_align = 16) buffer Quads {
     uvec4 at[];
 };
 
-// Vectors of 16 bytes that the largest half has behind the step: 256 channels of 128 tokens at 4
-// bits.
+// Vectors of 16 bytes of the largest page after the step: 256 channels of 128 tokens at 4 bits.
 const uint kMaxVectors = LK_MAX_HEAD_DIM * LK_MAX_PAGE_TOKENS * 4u / 8u / 16u / kThreads;
 
 uvec4 merge_vectors(uint bits, uvec4 low, uvec4 high) {

@@ -1,4 +1,4 @@
-// The FP16 values of the half page that a workgroup packs, by its slots: from a 16-bit half page or
+// The FP16 values of the page that a workgroup packs, by stored channels: from a 16-bit page or
 // from staged tokens.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -19,7 +19,7 @@ layout(buffer_reference, std430, buffer_reference_align = 1) writeonly buffer By
 };
 
 PackJob job;
-FormatInfo page_format;  // that it becomes
+FormatInfo page_format;  // of the packed page
 
 // Where the values of slots lie in the source: add source_token_offset().
 shared uint slot_offsets[LK_MAX_HEAD_DIM];
@@ -33,7 +33,7 @@ bool is_ordered() {
     return page_format.ranking != 0u || page_format.permutes || !is_null(page_format.permutation);
 }
 
-// In halves.
+// In FP16 numbers.
 uint source_token_offset(uint token) {
     return is_staged() ? token * page_format.head_dim
                        : raw_token_offset(page_format.is_value, token);
@@ -43,9 +43,9 @@ uint source_channel_offset(uint channel) {
                ? channel
                : raw_channel_offset(page_format.is_value, page_format.page_tokens, channel);
 }
-uint source_half(uint offset) { return uint(ConstHalves(job.source).at[offset]); }
+uint source_f16(uint offset) { return uint(ConstF16(job.source).at[offset]); }
 
-// Of a lane's registers of a strip's first tile, the offsets of the lower and the higher halves.
+// Of a lane's registers of a strip's first tile, the offsets of the lower and the higher number.
 struct LaneOffsets {
     uvec4 low;
     uvec4 high;
@@ -71,13 +71,13 @@ LaneOffsets lane_offsets(uint strip, uint lane) {
     return at;
 }
 
-uvec4 load_words(uvec4 halves) {
+uvec4 load_words(uvec4 offsets) {
     ConstWords words = ConstWords(job.source);
-    return uvec4(words.at[halves.x / 2u], words.at[halves.y / 2u], words.at[halves.z / 2u],
-                 words.at[halves.w / 2u]);
+    return uvec4(words.at[offsets.x / 2u], words.at[offsets.y / 2u], words.at[offsets.z / 2u],
+                 words.at[offsets.w / 2u]);
 }
-uvec4 load_halves(uvec4 at) {
-    return uvec4(source_half(at.x), source_half(at.y), source_half(at.z), source_half(at.w));
+uvec4 load_f16(uvec4 at) {
+    return uvec4(source_f16(at.x), source_f16(at.y), source_f16(at.z), source_f16(at.w));
 }
 
 // A lane's registers of a tile at 16 bits: as they lie, by pairs of channels, or by values.
@@ -87,7 +87,7 @@ uvec4 load_tile(LaneOffsets at, uint strip, uint tile, uint lane) {
     const uint tile_offset = tile * source_token_offset(LK_TILE_TOKENS);
     if (!page_format.is_value && !is_ordered())
         return load_words(at.low + tile_offset);
-    return load_halves(at.low + tile_offset) | load_halves(at.high + tile_offset) << 16;
+    return load_f16(at.low + tile_offset) | load_f16(at.high + tile_offset) << 16;
 }
 
 #endif

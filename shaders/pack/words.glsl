@@ -1,5 +1,5 @@
-// Codes of a half page and the words that hold them: docs/FORMAT.md, sections 4, 5 and 9.4. A team
-// of a tile's lanes writes a strip.
+// Codes of a page and the words that hold them: docs/FORMAT.md, sections 4, 5 and 9.4. A team of a
+// tile's lanes writes a strip.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_PACK_WORDS_GLSL
@@ -28,7 +28,7 @@ void put_word(inout WordWriter writer, uint index, uint word, uint lane) {
     else if (n_words == 1u)
         Words(writer.strip).at[lane] = writer.last.w;
 }
-// A tile's codes of up to 8 bits, in the halves of its registers. Below 8 bits, tiles share words.
+// A tile's codes of up to 8 bits, two in each of its registers. Below 8 bits, tiles share words.
 void put_codes(inout WordWriter writer, uint tile, uvec4 codes, uint lane) {
     if (writer.bits == 8u) {
         put_word(writer, 2u * tile, codes.x | codes.y << 8, lane);
@@ -44,7 +44,7 @@ void put_codes(inout WordWriter writer, uint tile, uvec4 codes, uint lane) {
     writer.word = 0u;
 }
 
-// Of a lane's registers in a tile, the lower and the higher halves.
+// Of a lane's registers in a tile, the lower and the higher numbers.
 struct LaneQuantizers {
     Quantizer low;
     Quantizer high;
@@ -63,8 +63,8 @@ LaneQuantizers load_quantizers(uint strip, uint tile, uint lane) {
 }
 
 uvec4 quantize_tile(LaneQuantizers quantizers, uvec4 registers, uint bits) {
-    const uvec4 low = quantize(halves_to_floats(registers & 0xFFFFu), quantizers.low, bits);
-    const uvec4 high = quantize(halves_to_floats(registers >> 16), quantizers.high, bits);
+    const uvec4 low = quantize(f16_to_floats(registers & 0xFFFFu), quantizers.low, bits);
+    const uvec4 high = quantize(f16_to_floats(registers >> 16), quantizers.high, bits);
     return low | high << 16;
 }
 
@@ -77,7 +77,7 @@ uint shared_slot_code(uint slot, uint token, uint bits) {
         first_entry(page_format, slot / LK_STRIP_CHANNELS, token / LK_TILE_TOKENS) + position;
     const uint found = parameters[entry / 4u][entry % 4u];
     const Quantizer q = make_quantizer(uvec4(found), page_format.parameter_bytes == 1u);
-    const uint value = source_half(slot_offsets[slot] + source_token_offset(token));
+    const uint value = source_f16(slot_offsets[slot] + source_token_offset(token));
     return quantize(vec4(half_to_float(value)), q, bits).x;
 }
 
@@ -98,7 +98,7 @@ uint shared_field(uint slot, uint in_plane, uint token) {
 // A tile of keys with shared slots, value by value: a plane has few of them.
 uvec4 shared_codes(StripPosition position, uint strip, uint tile, uint lane) {
     uvec4 codes = uvec4(0u);
-    for (uint i = 0u; i < kLaneHalves; ++i) {
+    for (uint i = 0u; i < kLaneValues; ++i) {
         const uint k = lane_slot(false, lane, i / 2u, i % 2u);
         const uint token = tile * LK_TILE_TOKENS + lane_token(false, lane, i / 2u, i % 2u);
         const uint field = shared_field(strip * LK_STRIP_CHANNELS + k,

@@ -1,4 +1,4 @@
-// Attention of any number of query columns over rows of pages of any class and over staged tokens.
+// Attention of any number of query columns over blocks of any page format and over staged tokens.
 // push.h says how the dispatch is cut into workgroups.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -34,10 +34,10 @@ void find_center_scores(Mask mask) {
                 products[i] = fma(load_element(query_rows[i], push.queries.dtype, channel),
                                   ConstFloats(centers).at[channel], products[i]);
     if (group < kColumnGroups)
-        shared_rows[first * kColumnGroups + group] = products;
+        tile_rows[first * kColumnGroups + group] = products;
     barrier();
     for (uint i = 0u; i < LK_STRIP_CHANNELS; ++i)
-        center_scores += shared_rows[i * kColumnGroups + column_group()];
+        center_scores += tile_rows[i * kColumnGroups + column_group()];
     center_scores *= score_factor(mask.layer);
     barrier();
 }
@@ -47,14 +47,14 @@ void clear_scores() {
         scores[i] = center_scores;
 }
 
-// Rows behind the stage's tokens keep what they began with.
+// Rows after the stage's tokens keep their first values.
 void multiply_keys(uint n_tokens) {
     for (uint quad = 0u; quad < kTileQuads; ++quad) {
         const mat4 columns = load_columns(0u, quad);
         [[unroll]] for (uint i = 0u; i < kScoreRows; ++i)
             if (i * kRowGroups < n_tokens) {
                 const uint row = row_group() + i * kRowGroups;
-                scores[i] = add_products(scores[i], shared_rows[row * kKeyStride + quad], columns);
+                scores[i] = add_products(scores[i], tile_rows[row * kKeyStride + quad], columns);
             }
     }
 }
@@ -65,7 +65,7 @@ void multiply_values(uint first_quad) {
         const mat4 columns = load_columns(phase(), first_quad + quad);
         [[unroll]] for (uint i = 0u; i < kOutputRows; ++i) {
             const uint row = first_row + i * kPhaseGroups;
-            outputs[i] = add_products(outputs[i], shared_rows[row * kValueStride + quad], columns);
+            outputs[i] = add_products(outputs[i], tile_rows[row * kValueStride + quad], columns);
         }
     }
 }
@@ -146,7 +146,7 @@ void attend_stage(Mask mask, EntryView page, Stage stage) {
 
 void attend_page(Mask mask, EntryView page) {
     for (uint first = 0u; first < page.n_tokens; first += kStageTokens) {
-        // Of a page that is hidden as a whole there may be no bytes any more.
+        // A page that is hidden as a whole may have no bytes any more.
         if (min(first + kStageTokens, page.n_tokens) > page.n_hidden)
             attend_stage(mask, page,
                          Stage(page.first_token + first, first / LK_TILE_TOKENS,
@@ -156,27 +156,27 @@ void attend_page(Mask mask, EntryView page) {
 
 // Over all rows, in their order.
 void add_stats() {
-    shared_rows[gl_LocalInvocationIndex] = sum;
+    tile_rows[gl_LocalInvocationIndex] = sum;
     barrier();
     sum = vec4(0.0);
     for (uint i = 0u; i < kRowGroups; ++i)
-        sum += shared_rows[i * kColumnGroups + column_group()];
+        sum += tile_rows[i * kColumnGroups + column_group()];
     barrier();
 }
 
-// What the phases have becomes that of the first one.
+// The sums of all phases are added to those of the first.
 void add_phases() {
     for (uint from = 1u; from < kPhases; ++from) {
         const uint at = phase_group() * kColumnGroups + column_group();
         const uint step = kPhaseGroups * kColumnGroups;
         if (phase() == from) {
             [[unroll]] for (uint i = 0u; i < kOutputRows; ++i)
-                shared_rows[at + i * step] = outputs[i];
+                tile_rows[at + i * step] = outputs[i];
         }
         barrier();
         if (phase() == 0u) {
             [[unroll]] for (uint i = 0u; i < kOutputRows; ++i)
-                outputs[i] += shared_rows[at + i * step];
+                outputs[i] += tile_rows[at + i * step];
         }
         barrier();
     }
@@ -192,12 +192,12 @@ void store_outputs(uint column, Address row, uint dtype, float factor) {
 }
 
 void store_column(Mask mask, uint column, uint i, Total total) {
-    const ColumnPosition position = column_position(mask, mask.first_column + column);
-    const float shrink = add_sink(mask.layer, position.head, total);
+    const QueryColumn query = query_column(mask, mask.first_column + column);
+    const float shrink = add_sink(mask.layer, query.head, total);
     if (row_group() == 0u)
-        store_lse(push.lse, push.lse_token_stride, push.lse_head_stride, position.token, position.head,
+        store_lse(push.lse, push.lse_token_stride, push.lse_head_stride, query.token, query.head,
                   total);
-    store_outputs(i, tensor_row(push.outputs, position.token, position.head), push.outputs.dtype,
+    store_outputs(i, tensor_row(push.outputs, query.token, query.head), push.outputs.dtype,
                   shrink * inverse_sum(total));
 }
 
@@ -213,7 +213,7 @@ void store_split(Mask mask, uint tile, uint column, uint i, Total total) {
 }
 
 void main() {
-    // The last columns see the most: their workgroups start first.
+    // Most tokens are visible to the last columns: their workgroups start first.
     const uint tile = push.first_tile + gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x;
     Mask mask;
     if (!find_mask(tile, kColumns, mask))

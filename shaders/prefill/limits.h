@@ -1,4 +1,4 @@
-/* What the host and the shaders of tile attention both know of its workgroups. C++ and GLSL include
+/* Limits of the workgroups of prefill attention, for the host and the shaders. C++ and GLSL include
  * it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -19,7 +19,7 @@ constexpr uint32_t tile_columns(uint32_t head_dim, uint32_t n_columns) {
     return n_columns <= 8 ? 8 : head_dim > 128 ? 32 : 64;
 }
 
-// How many parts keep n_workgroups busy, where the columns alone are n_tiles workgroups (all heads
+// How many splits keep n_workgroups busy, where the columns alone are n_tiles workgroups (all heads
 // and sequences).
 constexpr uint32_t tile_splits(uint64_t n_tiles, uint32_t n_workgroups) {
     const uint64_t splits = n_tiles ? n_workgroups / n_tiles : 1;

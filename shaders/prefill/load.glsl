@@ -16,7 +16,7 @@
 shared StripPosition shared_strips[2][LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS];  // of keys and of values
 shared uint shared_channels[kHeadDim];                                    // of the slots of keys
 
-// One half of a page.
+// The keys or the values of a page.
 struct Side {
     FormatInfo info;
     Address payload;
@@ -30,7 +30,7 @@ Side find_side(Mask mask, EntryView page, bool is_value) {
     if (is_value)
         view = page.values;
     if (!page.is_staged)
-        side.info = load_class(mask.step.classes, view.page_format);
+        side.info = load_format(mask.step.formats, view.page_format);
     side.payload = view.payload;
     side.metadata = view.metadata;
     side.is_value = is_value;
@@ -69,7 +69,7 @@ struct Stage {
     uint n_tokens;
 };
 
-// What is multiplied between two barriers: a strip of a stage's keys, or k of kPhases tiles of its
+// The operands between two barriers: a strip of a stage's keys, or k of kPhases tiles of its
 // values, from first_quad on.
 struct Step {
     bool is_value;
@@ -165,8 +165,8 @@ void clear_rest(uint n_tokens, LanePosition position, inout LaneValues values) {
 }
 
 LaneValues staged_values(Side side, uvec4 words) {
-    return side.is_value ? values_of_halves(words & 0xFFFFu, words >> 16)
-                         : values_of_halves(low_row(words), high_row(words));
+    return side.is_value ? values_of_f16(words & 0xFFFFu, words >> 16)
+                         : values_of_f16(low_row(words), high_row(words));
 }
 
 void store_rows(Side side, Stage stage, Step step, LaneWords words) {
@@ -183,8 +183,8 @@ void store_rows(Side side, Stage stage, Step step, LaneWords words) {
         if (side.is_value && (position.tile + 1u) * LK_TILE_TOKENS > stage.n_tokens)
             clear_rest(stage.n_tokens, position, values);
     }
-    shared_rows[position.low] = values.low;
-    shared_rows[position.high] = values.high;
+    tile_rows[position.low] = values.low;
+    tile_rows[position.high] = values.high;
 }
 
 // Queries of an invocation: those of one k and four columns.
@@ -193,17 +193,17 @@ Address query_rows[4];
 void find_query_rows(Mask mask) {
     for (uint i = 0u; i < 4u; ++i) {
         const uint column = gl_LocalInvocationIndex / LK_STRIP_CHANNELS * 4u + i;
-        const ColumnPosition position = column_position(mask, mask.first_column + column);
+        const QueryColumn query = query_column(mask, mask.first_column + column);
         query_rows[i] = Address(0u);
         if (column < mask.n_columns)
-            query_rows[i] = tensor_row(push.queries, position.token, position.head);
+            query_rows[i] = tensor_row(push.queries, query.token, query.head);
     }
 }
 
 // Element k of 16 at a position of K order.
 uint k_at(uint position) { return LK_TILE_K(position / 4u, position & 2u) + (position & 1u); }
 
-// The queries of a strip of keys, as they lie in memory, and what the keys were divided by.
+// The queries of a strip of keys, as they lie in memory, and the key scales.
 struct StripQueries {
     uvec4 bits;
     float scale;
@@ -221,7 +221,7 @@ StripQueries load_queries(Mask mask, uint strip) {
     return loaded;
 }
 
-// They are multiplied by what makes scores of products.
+// The queries are multiplied by the factor from products to scores.
 void store_queries(StripQueries loaded, float factor) {
     const uint position = gl_LocalInvocationIndex % LK_STRIP_CHANNELS;
     const uint group = gl_LocalInvocationIndex / LK_STRIP_CHANNELS;

@@ -1,4 +1,4 @@
-// The parts of split tile attention become outputs: a workgroup takes a column. push.h has the
+// The splits of prefill attention become outputs: a workgroup takes a column. push.h has the
 // dispatch.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -22,7 +22,7 @@ void main() {
         address_at(first.sums, in_tile, 4u), split_bytes, split_bytes, push.n_splits);
     Total total;
     const vec4 quad = merge_splits(own, total);
-    const ColumnPosition position = column_position(mask, column);
+    const QueryColumn query = query_column(mask, column);
     store_column(push.outputs, push.lse, push.lse_token_stride, push.lse_head_stride, mask.layer,
-                 position.token, position.head, total, quad);
+                 query.token, query.head, total, quad);
 }

@@ -1,8 +1,8 @@
-// Attention of many columns: which keys the columns of a workgroup see, as a list of pages.
+// Attention of many columns: the keys visible to the columns of a workgroup, as a list of pages.
 //
 // A column is a new token under one query head; those of a token, one for each head of the group,
-// are neighbours. A page is a row of the sequence's table, or a run of new tokens in the staging
-// area.
+// are neighbours. A page belongs to a block of the sequence's table, or is a run of new tokens in
+// the staging area.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_PREFILL_PAGES_GLSL
@@ -39,22 +39,22 @@ struct Mask {
     uint last_position;
     uint window_begin;  // first token that a window reaches, 0 without one
     Runs blocks;
-    Runs staged;      // pages that follow the rows
-    uint page_begin;  // this workgroup's part of both
+    Runs staged;      // pages that follow those of blocks
+    uint page_begin;  // this workgroup's split of both
     uint page_end;
 };
 
-// Place of a column: token of the batch, and head.
-struct ColumnPosition {
+// A column: token of the batch, and head.
+struct QueryColumn {
     uint token;
     uint head;
 };
-ColumnPosition column_position(Mask mask, uint column) {
-    return ColumnPosition(mask.sequence.first_new + column / mask.group_size,
+QueryColumn query_column(Mask mask, uint column) {
+    return QueryColumn(mask.sequence.first_new + column / mask.group_size,
                        mask.kv_head * mask.group_size + column % mask.group_size);
 }
 
-// How many rows begin before `token`.
+// How many blocks begin before `token`.
 uint blocks_before(Mask mask, uint token) {
     uint low = 0u;
     uint high = mask.sequence.n_attended;
@@ -138,7 +138,8 @@ bool find_mask(uint tile, uint n_columns, out Mask mask) {
     return true;
 }
 
-// One of a page's halves. Staged ones are FP16 [token][head_dim] and have no class.
+// The keys or the values of a page. Those of staged pages are FP16 [token][head_dim] and have no
+// page format.
 struct PageView {
     Address payload;
     Address metadata;
@@ -150,7 +151,7 @@ struct EntryView {
     bool is_staged;
     uint first_token;
     uint n_hidden;  // tokens that come before the window
-    uint n_tokens;  // that exist and that a column may see
+    uint n_tokens;  // that exist and may be visible to a column
 };
 
 void view_tokens(Mask mask, uint first_token, uint capacity, uint end_token,

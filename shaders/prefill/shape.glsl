@@ -37,8 +37,8 @@ const uint kValueStride = kValueQuads + 1u;
 const uint kRowsQuads =
     kHeadDim > 128u ? LK_MAX_HEAD_DIM * kValueStride : kStageTokens * kKeyStride;
 
-shared vec4 shared_rows[kRowsQuads];  // [row][quads of k]: keys or values
-shared vec4 shared_columns[kPhases * LK_TILE_TOKENS * kColumnGroups];  // [phase][k]: what they meet
+shared vec4 tile_rows[kRowsQuads];  // [row][quads of k]: keys or values
+shared vec4 shared_columns[kPhases * LK_TILE_TOKENS * kColumnGroups];  // [phase][k]: the columns
 shared uint shared_raises;  // has a score passed its column's reference by too much?
 
 // The invocation's position.

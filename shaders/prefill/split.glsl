@@ -1,4 +1,4 @@
-// Attention of many columns: what a workgroup of a split leaves for the merge.
+// Attention of many columns: the result of a workgroup of a split, for the merge.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_PREFILL_SPLIT_GLSL

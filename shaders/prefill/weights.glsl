@@ -1,8 +1,8 @@
 // Attention of many columns: from products of queries and keys to weights.
 //
-// A weight is a power of two relative to its column's reference, which is a score that was met and
-// is raised when one passes it by more than kHeadroom: most stages leave the outputs alone, and ask the
-// workgroup with one barrier.
+// A weight is a power of two relative to its column's reference, which is an earlier score and is
+// raised when a score passes it by more than kHeadroom: most stages leave the outputs unchanged,
+// which the workgroup finds out with one barrier.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_PREFILL_WEIGHTS_GLSL
@@ -23,7 +23,7 @@ vec4 reference;             // of the columns
 vec4 sum;                   // of the invocation's weights
 uvec4 positions;            // of the columns
 
-// What turns products into scores: with the base of exp2 where nothing else is to be done.
+// The factor from products to scores; in the simplest case it includes the base of exp2.
 float score_factor(LayerInfo layer) {
     return layer.soft_cap > 0.0 ? layer.scale : layer.scale * kLog2E;
 }
@@ -47,7 +47,7 @@ void find_positions(Mask mask) {
     }
 }
 
-// Do all columns see all tokens of a stage?
+// Are all tokens of a stage visible to all columns?
 bool all_are_visible(Mask mask, uint first_token, uint n_tokens) {
     const LayerInfo layer = mask.layer;
     const uint end = first_token + n_tokens;
@@ -58,7 +58,7 @@ bool all_are_visible(Mask mask, uint first_token, uint n_tokens) {
             end <= layer.window_sink_tokens);
 }
 
-// Bit i of a column's ancestors: it sees new token i.
+// Bit i of a column's ancestors: new token i is visible to it.
 struct Ancestors {
     uvec4 low;
     uvec4 high;
@@ -111,14 +111,14 @@ vec4 find_highest() {
     return highest;
 }
 
-// The highest of all invocations become references. shared_rows is free before and after.
+// The highest of all invocations become references. tile_rows is free before and after.
 void raise_references(vec4 highest) {
-    shared_rows[gl_LocalInvocationIndex] = highest;
+    tile_rows[gl_LocalInvocationIndex] = highest;
     barrier();
     if (gl_LocalInvocationIndex == 0u)
         shared_raises = 0u;
     for (uint i = 0u; i < kRowGroups; ++i)
-        highest = max(highest, shared_rows[i * kColumnGroups + column_group()]);
+        highest = max(highest, tile_rows[i * kColumnGroups + column_group()]);
     barrier();
     const vec4 raised = max(reference, highest);
     const vec4 shrink = exp2(reference - raised);

@@ -1,5 +1,5 @@
-// What a device does for the core. core validates every argument before it calls in here, so a
-// backend asserts at most; what it cannot run it refuses in supports().
+// The interface of the backends. The core validates every argument before a call, so a backend
+// asserts at most; supports() refuses plans that it cannot run.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_BACKEND_H
@@ -43,8 +43,8 @@ struct LayerView {
     // logit, before the soft-cap.
     const float *key_centers;
     // Both [n_kv_heads][head_dim], or both null: append stores RN16(RN32(RN32(k - c) * inverse)),
-    // inverse being RN32(1 / scale), and attend and sum_queries() read RN32(q * scale) for q,
-    // but for q . c.
+    // inverse being RN32(1 / scale), and attend and sum_queries() read RN32(q * scale) for q, but
+    // for q . c.
     const float *key_scales = nullptr;
     const float *key_inverses = nullptr;
 };
@@ -56,13 +56,13 @@ struct Staging {
     uint32_t n_tokens;  // of the batch
 };
 
-// New tokens of a layer: to FP16 (keys less their centers and divided by their scales; what is
-// infinite or NaN is told of k), into the 16-bit rows of their sequences and, when the step has a
+// New tokens of a layer: to FP16 (keys less their centers and divided by their scales; infinities
+// and NaNs of k are reported), into the 16-bit blocks of their sequences and, when the step has a
 // sequence of more than LK_DRAFT_TOKENS, into the staging area (the CPU always fills it).
 struct AppendArgs {
     LayerView layer;
     uint32_t layer_index;
-    uint32_t first_entry;  // index in a row of the layer's first head
+    uint32_t first_entry;  // index in a block of the layer's first head
     TensorView k;
     TensorView v;
     Staging staging;
@@ -81,7 +81,7 @@ struct DataReport {
     int32_t is_wrong_shape;  // a graph was replayed in a step of another shape; the rest is 0
 };
 
-// One half to pack from 16 bits. The source is either a 16-bit half page or staged tokens.
+// A page to pack from 16 bits. The source is either a 16-bit page or staged tokens.
 struct PackItem {
     const PageFormat *target;
     uint64_t payload;
@@ -92,7 +92,7 @@ struct PackItem {
     uint64_t query_stats;    // address of u64 [head_dim] for Ranking::kQueryRange
 };
 
-// Copy the first n_tokens of a half, packed or at 16 bits, into a 16-bit half, rounded to FP16.
+// Copy the first n_tokens of a page, packed or at 16 bits, into a 16-bit page, rounded to FP16.
 struct DequantizeItem {
     const PageFormat *source;
     uint64_t source_payload;
@@ -109,9 +109,9 @@ struct SlotCopy {
     uint64_t bytes;
 };
 
-// Tokens of a 16-bit half that go to earlier places: token first_source + i of the source for every
-// bit i of mask, ascending, to token first_target of the target and those behind it. The two may be
-// the same half; then no token goes behind its own place.
+// Tokens of a 16-bit page that go to earlier positions: token first_source + i of the source for
+// every bit i of mask, ascending, to tokens first_target and up of the target. Source and target
+// may be the same page; then no token goes to a later position.
 struct MoveItem {
     const PageFormat *source_format;  // raw, as is the target's, and of the same side and head dim
     uint64_t source;
@@ -124,12 +124,12 @@ struct MoveItem {
 
 // A run of payloads that get narrower, or move. The first n_strips strips of each, all of 2 * bits,
 // become strips of `bits` by the equivalent right shift (docs/FORMAT.md, section 11); tail_bytes
-// behind them are copied. With target == source there is no tail: a half shrinks into the beginning
+// after them are copied. With target == source there is no tail: a page shrinks into the beginning
 // of its own bytes. Else no source overlaps a target.
 struct ShrinkItem {
     uint64_t source;
     uint64_t target;
-    uint32_t stride_bytes;  // from a half to the next, of sources and of targets
+    uint32_t stride_bytes;  // from a page to the next, of sources and of targets
     uint32_t tail_bytes;    // a multiple of 16
     uint16_t n_pages;       // 1 to kRunPages
     uint16_t n_strips;      // 0: a copy
@@ -138,15 +138,15 @@ struct ShrinkItem {
 };
 constexpr uint32_t kRunPages = 16;
 
-// One that moves n_bytes as they are, at most what a slot has.
+// A run that moves n_bytes unchanged, at most the bytes of a slot.
 inline ShrinkItem copy_item(uint64_t source, uint64_t target, uint64_t n_bytes) {
     return {source, target, 0, static_cast<uint32_t>(n_bytes), 1, 0, 2, 0};
 }
 
 // Sums of |Q|, in units of 2^-24 after rounding to FP16, over the query heads of a KV head. Sum i
-// of a run is that of tokens_per_sum tokens of the batch from first_token + i * tokens_per_sum on,
-// the last one of what is left of n_tokens: u64 [n_heads][head_dim] for KV heads from first_head
-// on, at offset_bytes + i * stride_bytes behind CacheDevice::query_stats().
+// of a run covers tokens_per_sum tokens of the batch from first_token + i * tokens_per_sum on, the
+// last sum the remaining ones of n_tokens: u64 [n_heads][head_dim] for KV heads from first_head
+// on, at offset_bytes + i * stride_bytes after CacheDevice::query_stats().
 struct QueryStatRun {
     uint64_t offset_bytes;
     uint64_t stride_bytes;
@@ -169,9 +169,9 @@ struct QueryStatArgs {
 
 // Arithmetic on sums where they lie. For each channel c < n_channels, as u64:
 //   target[c] = (kStatReplaces ? 0 : target[c]) + the sum of source[c] over the bits i of mask,
-// the source of bit i lying i * stride_bytes behind `source`; with kStatClears the sources are
+// the source of bit i lying i * stride_bytes after `source`; with kStatClears the sources are
 // zeros afterwards. An item with kStatFollows has the n_channels of the one before and comes after
-// it; of all others none touches what another writes.
+// it; no other item touches memory that another one writes.
 enum : uint32_t {
     kStatReplaces = LK_STAT_REPLACES,
     kStatClears = LK_STAT_CLEARS,
@@ -187,8 +187,9 @@ struct StatItem {
 };
 
 // One sequence of a step. Keys and values of committed tokens, positions 0 .. n_history-1, are in
-// rows (contiguous, ascending). The new tokens are in the rows behind them when new_in_blocks, else
-// attention takes them from the staging area; rows may reach further than what is visible.
+// blocks (contiguous, ascending). With new_in_blocks the new tokens are in the blocks after them,
+// else attention takes them from the staging area; blocks may reach further than the visible
+// tokens.
 struct BatchSequence {
     const Block *const *blocks;  // all, those of the new tokens included
     uint32_t n_blocks;
@@ -204,21 +205,23 @@ struct Batch {
     const BatchSequence *sequences;
     uint32_t n_sequences;
     uint32_t n_tokens;
-    uint64_t query_stat_bytes = 0;  // that the step writes behind CacheDevice::query_stats()
+    uint64_t query_stat_bytes = 0;  // that the step writes after CacheDevice::query_stats()
 };
 
-// Attention mass of chunks, equation by equation: for a query column (a query token under one query
-// head) and the context's tokens t, p_t = exp(logit_t) / sum over the context of exp(logit); the
-// mass of a chunk is the sum of p_t over its tokens, times `weight`, over all columns. Keys are
-// read from rows of any class; logits are the layer's but for what all tokens of a column share (q
-// . c, unless it goes through a soft-cap). All query tokens come behind the context.
+// Attention scores of chunks, equation by equation: for a query column (a query token under one
+// query head) and the context's tokens t, p_t = exp(logit_t) / sum over the context of exp(logit);
+// the score of a chunk is the sum of p_t over its tokens, times `weight`, over all columns. Keys
+// are read from blocks of any page format; logits are the layer's without the term that all tokens
+// of a column share (q . c, unless it goes through a soft-cap). All query tokens come after the
+// context.
 //
-// Work is cut into units: kAttentionScoreColumns columns of a KV head. Column c of a KV head is
-// query token first_query + c / group under head c % group of its group; unit u has KV head u / n
-// and columns from kAttentionScoreColumns * (u % n) on, n = attention_score_tiles(). Units go in
-// batches of max_tiles, each with a place in `partials`: FP32 pairs (top, sum of exp2(logit - top))
-// [n_chunks][kAttentionScoreColumns], logits times log2(e), then the same over the whole context
-// [kAttentionScoreColumns]. Masses are sums of columns in an order that depends on the shape alone.
+// Work is cut into work tiles: kAttentionScoreColumns columns of a KV head. Column c of a KV head
+// is query token first_query + c / group under head c % group of its group; work tile u has KV head
+// u / n and columns from kAttentionScoreColumns * (u % n) on, n = attention_score_tiles(). Work
+// tiles go in batches of max_tiles, each with an index in `partials`: FP32 pairs (row_max, sum of
+// exp2(logit - row_max)) [n_chunks][kAttentionScoreColumns], logits times log2(e), then the same
+// over the whole context [kAttentionScoreColumns]. Scores are sums of columns in an order that
+// depends on the shape alone.
 struct ChunkAttention {
     uint32_t sequence;     // of the batch
     uint32_t first_query;  // of the batch's tokens
@@ -242,7 +245,7 @@ constexpr uint64_t attention_score_tile_bytes(uint32_t n_chunks) {
 
 struct AttendArgs {
     LayerView layer;
-    uint32_t first_entry;  // index in a row of the layer's first head
+    uint32_t first_entry;  // index in a block of the layer's first head
     uint32_t layer_index;
     TensorView q;
     TensorView out;
@@ -279,7 +282,7 @@ struct CosineView {
     const lk_queue *queue;  // of a kind that Backend::check_queue() took
 };
 
-// The formats that an entry of a row goes through; with chunks, `packed` is one of several.
+// The formats that an entry of a block goes through; with chunks, `packed` is one of several.
 struct EntryFormats {
     uint16_t recent_key;  // at 16 bits
     uint16_t packed_key;
@@ -290,23 +293,23 @@ struct EntryFormats {
 };
 constexpr uint16_t kNoFormat = UINT16_MAX;
 
-// Everything below 16 bits that halves of a layer may be.
+// All formats below 16 bits that pages of a layer may have.
 struct LayerFormats {
     const uint16_t *formats;
     uint32_t n_formats;
-    int32_t shrinks;  // has rungs: its rows may be at other formats than another layer's. Without,
-                      // layers of the same formats have them in the same rows
+    int32_t shrinks;  // has rungs: its pages may have other formats than another layer's. Without
+                      // rungs, layers of the same formats have them in the same blocks
 };
 
-// What stays the same for a cache's life. Everything it points to lives as long.
+// Constants of a cache. All that the pointers name lives as long.
 struct CacheLayout {
     const PageFormat *formats;
     uint32_t n_formats;
     const LayerView *layers;
-    const uint32_t *first_entries;  // [n_layers] in a row
+    const uint32_t *first_entries;  // [n_layers] in a block
     uint32_t n_layers;
-    uint32_t n_entries;                 // of a row
-    const EntryFormats *entry_formats;  // [n_entries], as the cache begins
+    uint32_t n_entries;                 // of a block
+    const EntryFormats *entry_formats;  // [n_entries], at the beginning
     const LayerFormats *layer_formats;  // [n_layers], or null: those of its entries
     uint32_t page_tokens;
     uint32_t sink_tokens;
@@ -314,7 +317,7 @@ struct CacheLayout {
     uint32_t max_step_tokens;
     uint64_t max_blocks;         // that the budget can hold at once, over all sequences
     uint64_t max_step_blocks;    // of a step's sequences together, each with all of its own
-    uint64_t n_ranked_channels;  // of a row, by queries; with none nothing is done with sums
+    uint64_t n_ranked_channels;  // of a block, by queries; 0: no query statistics
 };
 
 // Work of the caller's that another thread may do during a call.
@@ -323,35 +326,35 @@ struct SideWork {
     void *context;
 };
 
-// What a backend keeps for one cache, and the work that it does for it. Used by one thread at a
-// time, but for report(). Work runs in the order of the calls: on the CPU before they return, on a
-// device on the queue. LK_OK, LK_E_NOMEM or LK_E_DEVICE unless said otherwise.
+// The state of a cache on a device, and the work for it. Used by one thread at a time, but for
+// report(). Work runs in the order of the calls: on the CPU before they return, on a device on the
+// queue. LK_OK, LK_E_NOMEM or LK_E_DEVICE unless said otherwise.
 class CacheDevice {
   public:
     virtual ~CacheDevice() = default;  // waits for queued work
 
     // The queue of all further work, of a kind that Backend::check_queue() took; a change makes the
-    // new one wait for what the old one has. LK_E_ARGUMENT (no queue of this device), LK_E_STATE
+    // new one wait for the work of the old one. LK_E_ARGUMENT (no queue of this device), LK_E_STATE
     // (it is being captured).
     virtual lk_status set_queue(const lk_queue *queue) = 0;
     // Is the queue being captured into a graph now?
     virtual bool is_capturing() const = 0;
 
-    // Rows come and go with their entries; a device mirrors them. entries_changed() after their
-    // entries were changed: LK_OK or LK_E_DEVICE. What was freed may be used again by later work.
+    // Blocks come and go with their entries, of which a device has copies. entries_changed() after
+    // their entries were changed: LK_OK or LK_E_DEVICE. Later work may use freed memory again.
     virtual lk_status block_create(Block *block) = 0;
     virtual void block_destroy(Block *block) = 0;
     virtual lk_status entries_changed(Block *block) = 0;
 
-    // The tables of a step, once its rows are there. Valid until the next one: append and attend
-    // mean this batch. Sequences may share rows, but not those that their new tokens are in.
-    // LK_E_NOMEM beyond max_step_blocks.
+    // The tables of a step, once its blocks exist. Valid until the next one: append and attend mean
+    // this batch. Sequences may share blocks, but not those of their new tokens. LK_E_NOMEM beyond
+    // max_step_blocks.
     virtual lk_status begin(const Batch &batch) = 0;
     virtual lk_status append(const AppendArgs &args) = 0;
     virtual lk_status pack(const PackItem *items, uint32_t n_items) = 0;
     virtual lk_status dequantize(const DequantizeItem *items, uint32_t n_items) = 0;
-    // Between slots and the host, behind the work that is queued, and done when they return. What
-    // was recorded for the host to submit was submitted, and the queue is not being captured.
+    // Between slots and the host, after the queued work, and done when they return. The host has
+    // submitted all recorded work, and the queue is not being captured.
     virtual lk_status download(const SlotCopy *items, uint32_t n_items) = 0;
     virtual lk_status upload(const SlotCopy *items, uint32_t n_items) = 0;
     // upload(), and where there are several threads of the CPU, the side work meanwhile: it has run
@@ -359,7 +362,7 @@ class CacheDevice {
     virtual lk_status upload_with(const SlotCopy *items, uint32_t n_items, const SideWork &) {
         return upload(items, n_items);
     }
-    // Items of one call run side by side: none reads what another writes.
+    // Items of one call run at once: none reads memory that another one writes.
     virtual lk_status move(const MoveItem *items, uint32_t n_items) = 0;
     virtual lk_status shrink(const ShrinkItem *items, uint32_t n_items) = 0;
     // Where the step's sums of |Q| lie: from begin() to the next one with more of them. A graph
@@ -369,12 +372,12 @@ class CacheDevice {
     virtual lk_status add_stats(const StatItem *items, uint32_t n_items) = 0;
     virtual lk_status attend(const AttendArgs &args) = 0;
 
-    // What is known by now, without waiting; any thread. The CPU knows when append() returns.
+    // The report as known by now, without waiting; any thread. The CPU knows when append() returns.
     // clear_report() forgets the fault, also one of a begun batch that is not known yet.
     virtual void report(DataReport *out) const = 0;
     virtual void clear_report() = 0;
 
-    // Device memory that it holds beside slabs.
+    // Device memory that it holds in addition to slabs.
     virtual uint64_t fixed_bytes() const = 0;
 };
 

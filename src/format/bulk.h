@@ -1,4 +1,4 @@
-// What goes over all bytes of a snapshot or a page file: their hash, and the search for bit
+// Functions over all bytes of a snapshot or a page file: their hash, and the search for bit
 // patterns that the quantizer never stores. Every instruction set gives the same answers.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -9,7 +9,7 @@
 
 namespace lk {
 
-// What the bit patterns of an array stand for.
+// The meaning of the bit patterns of an array.
 enum class Stored { kF16Value, kF16Range, kF16Minimum, kF8Range, kF8Minimum };
 
 // XXH3 of 64 bits, seed 0.

@@ -9,9 +9,9 @@
 
 namespace lk {
 
-// Where the codes of n channels lie whose widths are bits [n], in that order: with the running sum
-// of widths, byte (sum - 1) / 8 and shift (8 - sum % 8) % 8. Returns the bytes of a token, or 0
-// when a channel would lie in two bytes or the last byte is not full.
+// Offsets of the codes of n channels of widths bits [n], in that order: with the running sum of
+// widths, byte (sum - 1) / 8 and shift (8 - sum % 8) % 8. Returns the bytes of a token, or 0 when a
+// channel would need two bytes or the last byte is not full.
 uint32_t chanmix_places(const uint8_t *bits, uint32_t n, uint8_t *byte, uint8_t *shift);
 
 }  // namespace lk

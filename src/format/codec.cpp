@@ -17,42 +17,40 @@ uint32_t load_word(const uint8_t *bytes, uint64_t index) {
     return word;
 }
 
-void store_bits(uint8_t *bytes, BitPlace place, uint32_t shift, uint32_t width, uint32_t value) {
+void store_bits(uint8_t *bytes, BitPosition place, uint32_t shift, uint32_t width, uint32_t value) {
     const uint32_t low = place.bit + shift;
     const uint32_t mask = ((1u << width) - 1) << low;
     const uint32_t word = (load_word(bytes, place.word) & ~mask) | (value << low);
     std::memcpy(bytes + 4ull * place.word, &word, sizeof word);
 }
 
-uint32_t load_bits(const uint8_t *bytes, BitPlace place, uint32_t shift, uint32_t width) {
+uint32_t load_bits(const uint8_t *bytes, BitPosition place, uint32_t shift, uint32_t width) {
     return (load_word(bytes, place.word) >> (place.bit + shift)) & ((1u << width) - 1);
 }
 
+// Of a stored channel: partners and outliers are the two of a pair.
 enum class Role { kOrdinary, kPartner, kOutlier };
 
-// A slot, resolved to where its bits lie.
-struct SlotPlace {
-    StripPlace strip;
+// Where the codes of a stored channel lie.
+struct CodePosition {
+    StripPosition strip;
     uint32_t channel;  // 0..15 in the strip
     Role role;
-    uint32_t index;  // of the pair, for shared slots
+    uint32_t index;  // of the pair
 };
 
-uint32_t plane2_first_slot(const PageLayout &layout) {
-    uint32_t strips = 0;
-    for (uint32_t p = 0; p < kPlane2; ++p)
-        strips += layout.strips[p];
-    return strips * LK_STRIP_CHANNELS;
+uint32_t first_of_two_bits(const PageLayout &layout) {
+    return strips_before(layout.strips, kPlane2) * LK_STRIP_CHANNELS;
 }
 
-SlotPlace slot_place(const PageLayout &layout, uint32_t slot) {
-    SlotPlace at;
-    at.strip = strip_at(layout, slot / LK_STRIP_CHANNELS);
-    at.channel = slot % LK_STRIP_CHANNELS;
+CodePosition find_code(const PageLayout &layout, uint32_t stored) {
+    CodePosition at;
+    at.strip = find_strip(layout, stored / LK_STRIP_CHANNELS);
+    at.channel = stored % LK_STRIP_CHANNELS;
     at.role = Role::kOrdinary;
     at.index = 0;
-    if (at.strip.plane == kPlane2 && layout.n_shared) {
-        const uint32_t i = slot - plane2_first_slot(layout);
+    if (at.strip.bits == 2 && layout.n_shared) {
+        const uint32_t i = stored - first_of_two_bits(layout);
         if (i < 2u * layout.n_shared) {
             at.role = i < layout.n_shared ? Role::kPartner : Role::kOutlier;
             at.index = i % layout.n_shared;
@@ -61,85 +59,76 @@ SlotPlace slot_place(const PageLayout &layout, uint32_t slot) {
     return at;
 }
 
-// The slot whose upper bit holds an outlier's high bit.
-SlotPlace partner_of(const PageLayout &layout, uint32_t index) {
-    return slot_place(layout, plane2_first_slot(layout) + index);
+// The partner, whose upper bit is an outlier's highest bit.
+CodePosition partner_of(const PageLayout &layout, uint32_t index) {
+    return find_code(layout, first_of_two_bits(layout) + index);
 }
 
-BitPlace place_in(const PageLayout &layout, const SlotPlace &at, uint32_t bits, uint32_t token) {
-    return strip_place(layout.side, layout.page_tokens, bits, token, at.channel);
+BitPosition find_in(const PageLayout &layout, const CodePosition &at, uint32_t bits,
+                    uint32_t token) {
+    return find_bit(layout.side, layout.page_tokens, bits, token, at.channel);
 }
 
-uint32_t code_bits(const SlotPlace &at) {
-    return at.role == Role::kPartner   ? 1
-           : at.role == Role::kOutlier ? 3
-                                       : kPlaneBits[at.strip.plane];
+uint32_t bits_of(const CodePosition &at) {
+    return at.role == Role::kPartner ? 1 : at.role == Role::kOutlier ? 3 : at.strip.bits;
 }
 
-uint16_t load_parameter(const PageLayout &layout, const uint8_t *array, uint32_t index) {
-    if (layout.metadata == Metadata::kF8)
-        return array[index];
-    uint16_t bits;
-    std::memcpy(&bits, array + 2ull * index, sizeof bits);
+uint32_t load_parameter(const PageLayout &layout, const uint8_t *array, uint32_t index) {
+    const uint32_t n_bytes = bytes_of_parameter(layout.metadata);
+    uint32_t bits = 0;
+    std::memcpy(&bits, array + uint64_t{index} * n_bytes, n_bytes);
     return bits;
 }
 
-void store_parameter(const PageLayout &layout, uint8_t *array, uint32_t index, uint16_t bits) {
-    if (layout.metadata == Metadata::kF8)
-        array[index] = static_cast<uint8_t>(bits);
-    else
-        std::memcpy(array + 2ull * index, &bits, sizeof bits);
+void store_parameter(const PageLayout &layout, uint8_t *array, uint32_t index, uint32_t bits) {
+    const uint32_t n_bytes = bytes_of_parameter(layout.metadata);
+    std::memcpy(array + uint64_t{index} * n_bytes, &bits, n_bytes);
 }
 
-float parameter_value(const PageLayout &layout, uint16_t bits) {
-    return layout.metadata == Metadata::kF8 ? f8_to_float(static_cast<uint8_t>(bits))
-                                            : half_to_float(bits);
+uint32_t channel_of(const uint8_t *permutation, uint32_t stored) {
+    return permutation ? permutation[stored] : stored;
 }
 
-uint32_t channel_of(const uint8_t *permutation, uint32_t slot) {
-    return permutation ? permutation[slot] : slot;
-}
-
-// Raw values of a 16-bit plane's slot.
-void copy_slot(const PageLayout &layout, PageValues input, const uint8_t *permutation,
-               uint32_t slot, uint8_t *payload) {
-    const uint32_t channel = channel_of(permutation, slot);
+// The values of a stored channel of the 16-bit plane.
+void copy_raw(const PageLayout &layout, PageValues input, const uint8_t *permutation,
+              uint32_t stored, uint8_t *payload) {
+    const uint32_t channel = channel_of(permutation, stored);
     for (uint32_t token = 0; token < layout.page_tokens; ++token)
-        write_code(layout, payload, slot, token,
+        write_code(layout, payload, stored, token,
                    input.values[token * input.token_stride + channel]);
 }
 
-// Of a group of n values, of which first_slot has the first.
-Parameters group_parameters(const PageLayout &layout, const RangeRule &rule, uint32_t first_slot,
+// Of a group of n values, of which first_stored has the first.
+Parameters group_parameters(const PageLayout &layout, const RangeRule &rule, uint32_t first_stored,
                             const uint16_t *values, uint64_t stride, uint32_t n) {
-    if (!takes_deviation(layout, rule.one_bit, first_slot, n))
+    if (!takes_deviation(layout, rule.one_bit, first_stored, n))
         return make_parameters(extremes(values, stride, n), layout.metadata,
-                               group_margin(layout, rule.clip, first_slot, n));
+                               group_margin(layout, rule.clip, first_stored, n));
     float floats[LK_MAX_HEAD_DIM];
     for (uint32_t i = 0; i < n; ++i)
         floats[i] = half_to_float(values[i * stride]);
     return make_deviation_parameters(floats, n, layout.metadata);
 }
 
-void quantize_slot_groups(const PageLayout &layout, const RangeRule &rule, PageValues input,
-                          const uint8_t *permutation, uint32_t slot, uint8_t *payload,
-                          uint8_t *metadata) {
-    const uint16_t *values = input.values + channel_of(permutation, slot);
-    const uint32_t bits = slot_bits(layout, slot);
+void quantize_token_groups(const PageLayout &layout, const RangeRule &rule, PageValues input,
+                           const uint8_t *permutation, uint32_t stored, uint8_t *payload,
+                           uint8_t *metadata) {
+    const uint16_t *values = input.values + channel_of(permutation, stored);
+    const uint32_t bits = code_bits(layout, stored);
     for (uint32_t first = 0; first < layout.page_tokens; first += layout.group) {
         const Parameters p =
-            group_parameters(layout, rule, slot, values + first * input.token_stride,
+            group_parameters(layout, rule, stored, values + first * input.token_stride,
                              input.token_stride, layout.group);
-        const uint32_t index = parameter_index(layout, slot, first);
+        const uint32_t index = parameter_index(layout, stored, first);
         store_parameter(layout, metadata + ranges_offset_bytes(layout), index, p.range_bits);
         store_parameter(layout, metadata + minima_offset_bytes(layout), index, p.minimum_bits);
         for (uint32_t token = first; token < first + layout.group; ++token)
-            write_code(layout, payload, slot, token,
+            write_code(layout, payload, stored, token,
                        quantize(half_to_float(values[token * input.token_stride]), p, bits));
     }
 }
 
-// One token's groups of channels. Slots of 16-bit planes in a group do not count.
+// One token's groups of channels. Channels of the 16-bit plane in a group do not count.
 void quantize_token(const PageLayout &layout, const RangeRule &rule, PageValues input,
                     const uint8_t *permutation, uint32_t token, uint8_t *payload,
                     uint8_t *metadata) {
@@ -147,27 +136,27 @@ void quantize_token(const PageLayout &layout, const RangeRule &rule, PageValues 
     for (uint32_t first = 0; first < layout.head_dim; first += layout.group) {
         const uint32_t end =
             first + layout.group < layout.head_dim ? first + layout.group : layout.head_dim;
-        uint16_t gathered[LK_MAX_HEAD_DIM];
+        uint16_t values[LK_MAX_HEAD_DIM];
         uint32_t n = 0;
-        for (uint32_t slot = first; slot < end; ++slot)
-            if (slot_bits(layout, slot) < 16)
-                gathered[n++] = row[channel_of(permutation, slot)];
+        for (uint32_t stored = first; stored < end; ++stored)
+            if (code_bits(layout, stored) < 16)
+                values[n++] = row[channel_of(permutation, stored)];
         if (!n)
             continue;
-        const Parameters p = group_parameters(layout, rule, end - n, gathered, 1, n);
+        const Parameters p = group_parameters(layout, rule, end - n, values, 1, n);
         const uint32_t index = parameter_index(layout, first, token);
         store_parameter(layout, metadata + ranges_offset_bytes(layout), index, p.range_bits);
         store_parameter(layout, metadata + minima_offset_bytes(layout), index, p.minimum_bits);
-        for (uint32_t slot = first; slot < end; ++slot) {
-            const uint32_t bits = slot_bits(layout, slot);
+        for (uint32_t stored = first; stored < end; ++stored) {
+            const uint32_t bits = code_bits(layout, stored);
             if (bits < 16)
-                write_code(layout, payload, slot, token,
-                           quantize(half_to_float(row[channel_of(permutation, slot)]), p, bits));
+                write_code(layout, payload, stored, token,
+                           quantize(half_to_float(row[channel_of(permutation, stored)]), p, bits));
         }
     }
 }
 
-// The n_ranked channels with the highest score first, both parts ascending.
+// The n_ranked channels with the highest score, ascending, then the others, ascending.
 void select_channels(const float *scores, uint32_t head_dim, uint32_t n_ranked,
                      uint8_t *permutation) {
     bool chosen[LK_MAX_HEAD_DIM] = {};
@@ -178,17 +167,17 @@ void select_channels(const float *scores, uint32_t head_dim, uint32_t n_ranked,
                 best = c;
         chosen[best] = true;
     }
-    uint32_t slot = 0;
+    uint32_t stored = 0;
     for (const bool want : {true, false})
         for (uint32_t c = 0; c < head_dim; ++c)
             if (chosen[c] == want)
-                permutation[slot++] = static_cast<uint8_t>(c);
+                permutation[stored++] = static_cast<uint8_t>(c);
 }
 
 // Merge two words whose fields of `bits` bits (each holding a shrunk code at stride 2b) interleave.
 uint32_t merge_words(uint32_t even, uint32_t odd, uint32_t bits) { return even | (odd << bits); }
 
-// Shrink every 2b-bit field of a word to a b-bit code at the same place.
+// Shrink every 2b-bit field of a word to a b-bit code at the same bit.
 uint32_t shrink_word(uint32_t word, uint32_t bits) {
     const uint32_t mask = top_code(2 * bits);
     uint32_t out = 0;
@@ -199,77 +188,79 @@ uint32_t shrink_word(uint32_t word, uint32_t bits) {
 
 }  // namespace
 
-uint32_t slot_bits(const PageLayout &layout, uint32_t slot) {
-    return code_bits(slot_place(layout, slot));
+uint32_t code_bits(const PageLayout &layout, uint32_t stored) {
+    return bits_of(find_code(layout, stored));
 }
 
-uint32_t read_code(const PageLayout &layout, const uint8_t *payload, uint32_t slot,
+uint32_t read_code(const PageLayout &layout, const uint8_t *payload, uint32_t stored,
                    uint32_t token) {
-    const SlotPlace at = slot_place(layout, slot);
-    const uint8_t *low = payload + at.strip.offset_bytes;
-    if (at.strip.plane == kPlane3)
-        return load_bits(low, place_in(layout, at, 2, token), 0, 2) |
-               load_bits(payload + at.strip.high_offset_bytes, place_in(layout, at, 1, token), 0, 1)
-                   << 2;
+    const CodePosition at = find_code(layout, stored);
+    const uint8_t *low = payload + at.strip.offset;
+    const uint32_t low_bits = LK_LOW_BITS(at.strip.bits);
+    const uint32_t high_bits = at.strip.bits - low_bits;
+    if (high_bits)
+        return load_bits(low, find_in(layout, at, low_bits, token), 0, low_bits) |
+               load_bits(payload + at.strip.high_offset, find_in(layout, at, high_bits, token), 0,
+                         high_bits)
+                   << low_bits;
     if (at.role == Role::kOutlier) {
-        const SlotPlace partner = partner_of(layout, at.index);
-        return load_bits(low, place_in(layout, at, 2, token), 0, 2) |
-               load_bits(payload + partner.strip.offset_bytes, place_in(layout, partner, 2, token),
-                         1, 1)
+        const CodePosition partner = partner_of(layout, at.index);
+        return load_bits(low, find_in(layout, at, 2, token), 0, 2) |
+               load_bits(payload + partner.strip.offset, find_in(layout, partner, 2, token), 1, 1)
                    << 2;
     }
-    const uint32_t bits = kPlaneBits[at.strip.plane];
-    return load_bits(low, place_in(layout, at, bits, token), 0,
-                     at.role == Role::kPartner ? 1 : bits);
+    return load_bits(low, find_in(layout, at, low_bits, token), 0, bits_of(at));
 }
 
-void write_code(const PageLayout &layout, uint8_t *payload, uint32_t slot, uint32_t token,
+void write_code(const PageLayout &layout, uint8_t *payload, uint32_t stored, uint32_t token,
                 uint32_t code) {
-    const SlotPlace at = slot_place(layout, slot);
-    uint8_t *low = payload + at.strip.offset_bytes;
-    if (at.strip.plane == kPlane3) {
-        store_bits(low, place_in(layout, at, 2, token), 0, 2, code & 3u);
-        store_bits(payload + at.strip.high_offset_bytes, place_in(layout, at, 1, token), 0, 1,
-                   code >> 2);
+    const CodePosition at = find_code(layout, stored);
+    uint8_t *low = payload + at.strip.offset;
+    const uint32_t low_bits = LK_LOW_BITS(at.strip.bits);
+    const uint32_t high_bits = at.strip.bits - low_bits;
+    if (high_bits) {
+        store_bits(low, find_in(layout, at, low_bits, token), 0, low_bits,
+                   code & top_code(low_bits));
+        store_bits(payload + at.strip.high_offset, find_in(layout, at, high_bits, token), 0,
+                   high_bits, code >> low_bits);
     } else if (at.role == Role::kOutlier) {
-        const SlotPlace partner = partner_of(layout, at.index);
-        store_bits(low, place_in(layout, at, 2, token), 0, 2, code & 3u);
-        store_bits(payload + partner.strip.offset_bytes, place_in(layout, partner, 2, token), 1, 1,
+        const CodePosition partner = partner_of(layout, at.index);
+        store_bits(low, find_in(layout, at, 2, token), 0, 2, code & 3u);
+        store_bits(payload + partner.strip.offset, find_in(layout, partner, 2, token), 1, 1,
                    code >> 2);
     } else {
-        const uint32_t bits = kPlaneBits[at.strip.plane];
-        store_bits(low, place_in(layout, at, bits, token), 0, at.role == Role::kPartner ? 1 : bits,
-                   code);
+        store_bits(low, find_in(layout, at, low_bits, token), 0, bits_of(at), code);
     }
 }
 
-Parameters read_parameters(const PageLayout &layout, const uint8_t *metadata, uint32_t slot,
+Parameters read_parameters(const PageLayout &layout, const uint8_t *metadata, uint32_t stored,
                            uint32_t token) {
-    const uint32_t index = parameter_index(layout, slot, token);
+    const uint32_t index = parameter_index(layout, stored, token);
     Parameters p;
     p.range_bits = load_parameter(layout, metadata + ranges_offset_bytes(layout), index);
     p.minimum_bits = load_parameter(layout, metadata + minima_offset_bytes(layout), index);
-    p.range = parameter_value(layout, p.range_bits);
-    p.minimum = parameter_value(layout, p.minimum_bits);
+    p.range = parameter_to_float(p.range_bits, layout.metadata);
+    p.minimum = parameter_to_float(p.minimum_bits, layout.metadata);
     return p;
 }
 
-bool takes_deviation(const PageLayout &layout, OneBit one_bit, uint32_t first_slot, uint32_t n) {
+bool takes_deviation(const PageLayout &layout, OneBit one_bit, uint32_t first_stored, uint32_t n) {
     if (one_bit != OneBit::kDeviation || (n & (n - 1)))
         return false;
     if (layout.axis == Axis::kChannel)
-        return slot_bits(layout, first_slot) == 1;
-    // Slots behind the first of the 1-bit plane are of that plane too.
-    return strip_at(layout, first_slot / LK_STRIP_CHANNELS).plane == kPlane1;
+        return code_bits(layout, first_stored) == 1;
+    // Stored channels after the first of the 1-bit plane are of that plane too.
+    return find_strip(layout, first_stored / LK_STRIP_CHANNELS).bits == 1;
 }
 
-float group_margin(const PageLayout &layout, float clip, uint32_t first_slot, uint32_t n) {
+float group_margin(const PageLayout &layout, float clip, uint32_t first_stored, uint32_t n) {
     if (clip == 1)
         return 0;
-    // Slots between two ordinary ones of the 2-bit plane are such too.
-    const uint32_t last_slot = layout.axis == Axis::kChannel ? first_slot : first_slot + n - 1;
+    // Between two stored channels of the 2-bit plane all are such, without pairs.
+    const uint32_t last_stored =
+        layout.axis == Axis::kChannel ? first_stored : first_stored + n - 1;
     const bool has_two_bits =
-        slot_bits(layout, first_slot) == 2 && slot_bits(layout, last_slot) == 2;
+        code_bits(layout, first_stored) == 2 && code_bits(layout, last_stored) == 2;
     return has_two_bits ? clip_margin(clip) : 0;
 }
 
@@ -278,40 +269,40 @@ void pack_page(const PageLayout &layout, const RangeRule &rule, PageValues input
     std::memset(payload, 0, payload_bytes(layout));
     if (metadata)
         std::memset(metadata, 0, metadata_bytes(layout));
-    for (uint32_t slot = 0; slot < layout.head_dim; ++slot) {
-        if (slot_bits(layout, slot) == 16)
-            copy_slot(layout, input, permutation, slot, payload);
+    for (uint32_t stored = 0; stored < layout.head_dim; ++stored) {
+        if (code_bits(layout, stored) == 16)
+            copy_raw(layout, input, permutation, stored, payload);
         else if (layout.axis == Axis::kChannel)
-            quantize_slot_groups(layout, rule, input, permutation, slot, payload, metadata);
+            quantize_token_groups(layout, rule, input, permutation, stored, payload, metadata);
     }
     if (layout.axis == Axis::kToken && !layout.is_raw())
         for (uint32_t token = 0; token < layout.page_tokens; ++token)
             quantize_token(layout, rule, input, permutation, token, payload, metadata);
     if (layout.permutes)
-        for (uint32_t slot = 0; slot < layout.head_dim; ++slot)
-            metadata[permutation_offset_bytes(layout) + slot] =
-                static_cast<uint8_t>(channel_of(permutation, slot));
+        for (uint32_t stored = 0; stored < layout.head_dim; ++stored)
+            metadata[permutation_offset_bytes(layout) + stored] =
+                static_cast<uint8_t>(channel_of(permutation, stored));
 }
 
 float unpack_value(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,
-                   uint32_t slot, uint32_t token) {
-    const uint32_t bits = slot_bits(layout, slot);
-    const uint32_t code = read_code(layout, payload, slot, token);
+                   uint32_t stored, uint32_t token) {
+    const uint32_t bits = code_bits(layout, stored);
+    const uint32_t code = read_code(layout, payload, stored, token);
     if (bits == 16)
         return half_to_float(static_cast<uint16_t>(code));
-    const Parameters p = read_parameters(layout, metadata, slot, token);
+    const Parameters p = read_parameters(layout, metadata, stored, token);
     return dequantize(code, p.range, p.minimum, bits);
 }
 
 void unpack_page(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,
                  const uint8_t *fixed_permutation, uint32_t n_tokens, uint16_t *values,
                  uint64_t token_stride) {
-    for (uint32_t slot = 0; slot < layout.head_dim; ++slot) {
-        uint16_t *column = values + slot_channel(layout, metadata, fixed_permutation, slot);
+    for (uint32_t stored = 0; stored < layout.head_dim; ++stored) {
+        uint16_t *column = values + channel_of(layout, metadata, fixed_permutation, stored);
         for (uint32_t token = 0; token < n_tokens; ++token) {
             bool saturated = false;
             column[token * token_stride] =
-                float_to_half(unpack_value(layout, payload, metadata, slot, token), &saturated);
+                float_to_half(unpack_value(layout, payload, metadata, stored, token), &saturated);
         }
     }
 }

@@ -1,4 +1,4 @@
-// Pack and unpack half pages, scalar: the written-out truth of docs/FORMAT.md.
+// Pack and dequantize pages, scalar: the written-out truth of docs/FORMAT.md.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_FORMAT_CODEC_H
@@ -8,25 +8,27 @@
 
 namespace lk {
 
-// Bits of the code that a slot's channel has (1 and 3 for shared slots).
-uint32_t slot_bits(const PageLayout &layout, uint32_t slot);
+// Bits of a stored channel's codes (1 and 3 for the two of a pair).
+uint32_t code_bits(const PageLayout &layout, uint32_t stored);
 
-// The code of (slot, token); the FP16 bits in a 16-bit plane.
-uint32_t read_code(const PageLayout &layout, const uint8_t *payload, uint32_t slot, uint32_t token);
+// The code of (stored channel, token); the FP16 bits in the 16-bit plane.
+uint32_t read_code(const PageLayout &layout, const uint8_t *payload, uint32_t stored,
+                   uint32_t token);
 
-// Set it, over zero bits or an earlier code. A shared slot touches its own bits alone.
-void write_code(const PageLayout &layout, uint8_t *payload, uint32_t slot, uint32_t token,
+// Set it, over zero bits or an earlier code. One of a pair changes its own bits alone.
+void write_code(const PageLayout &layout, uint8_t *payload, uint32_t stored, uint32_t token,
                 uint32_t code);
 
-// Range and minimum of (slot, token), decoded.
-Parameters read_parameters(const PageLayout &layout, const uint8_t *metadata, uint32_t slot,
+// Range and minimum of (stored channel, token).
+Parameters read_parameters(const PageLayout &layout, const uint8_t *metadata, uint32_t stored,
                            uint32_t token);
 
-// Slot -> channel: the page's own when the layout permutes, else fixed, else (null) the identity.
-inline uint32_t slot_channel(const PageLayout &layout, const uint8_t *metadata,
-                             const uint8_t *fixed, uint32_t slot) {
+// The channel of a stored channel, by the page's own permutation when the layout permutes, else by
+// the fixed one, else (null) by the identity.
+inline uint32_t channel_of(const PageLayout &layout, const uint8_t *metadata, const uint8_t *fixed,
+                           uint32_t stored) {
     const uint8_t *own = layout.permutes ? metadata + permutation_offset_bytes(layout) : fixed;
-    return own ? own[slot] : slot;
+    return own ? own[stored] : stored;
 }
 
 // FP16 input of a page: value (token, channel) at values[token * token_stride + channel].
@@ -36,19 +38,19 @@ struct PageValues {
 };
 
 // Quantize page_tokens tokens into payload_bytes() and metadata_bytes() bytes, all of which are
-// written. permutation [head_dim] is slot -> channel, null for the identity; it is stored when the
-// layout permutes.
+// written. permutation [head_dim] maps stored channels to channels, null for the identity; it is
+// stored when the layout permutes.
 void pack_page(const PageLayout &layout, const RangeRule &rule, PageValues input,
                const uint8_t *permutation, uint8_t *payload, uint8_t *metadata);
 
-// Do the n values of a group take deviation parameters? first_slot: its first below 16 bits.
-bool takes_deviation(const PageLayout &layout, OneBit one_bit, uint32_t first_slot, uint32_t n);
+// Do the n values of a group take deviation parameters? first_stored: its first below 16 bits.
+bool takes_deviation(const PageLayout &layout, OneBit one_bit, uint32_t first_stored, uint32_t n);
 // What is cut off their range at each end, as a share of it: 0 unless all their codes have 2 bits.
-float group_margin(const PageLayout &layout, float clip, uint32_t first_slot, uint32_t n);
+float group_margin(const PageLayout &layout, float clip, uint32_t first_stored, uint32_t n);
 
-// Value of (slot, token): the FP16 value of a 16-bit plane, else dequantize().
+// Value of (stored channel, token): the FP16 value of a 16-bit plane, else dequantize().
 float unpack_value(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,
-                   uint32_t slot, uint32_t token);
+                   uint32_t stored, uint32_t token);
 
 // Rounded to FP16, tokens 0 .. n_tokens-1 into values [n_tokens][token_stride].
 void unpack_page(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,
@@ -66,7 +68,7 @@ void rank_by_query_range(PageValues input, uint32_t head_dim, uint32_t page_toke
                          const uint64_t *query_stats, uint32_t n_ranked, uint8_t *permutation);
 
 // Shrink a plane's strip in place from 2b to b bits (b = 8, 4 or 2) by merging neighbouring words:
-// words [strip_bytes(page_tokens, 2b) / 4]; the result fills the first half.
+// words [strip_bytes(page_tokens, 2b) / 4]; the result fills the first 50 % of them.
 void shrink_strip(uint32_t *words, uint32_t page_tokens, uint32_t bits);
 
 }  // namespace lk

@@ -16,11 +16,11 @@
 
 #define LK_MAX_HEAD_DIM 256u
 #define LK_MAX_PAGE_TOKENS 128u
-#define LK_MAX_RAW_TOKENS 1024u /* of a half that is 16 bits throughout */
+#define LK_MAX_RAW_TOKENS 1024u /* of a page that is 16 bits throughout */
 #define LK_MIN_GROUP 16u        /* tokens or channels that share a range and a minimum */
 #define LK_MAX_RUNS 16u         /* runs of consecutive tokens in a page */
 
-#define LK_EXTENT_BYTES 262144u /* unit of memory that serves one slot size */
+#define LK_EXTENT_BYTES 262144u /* memory that serves one slot size */
 #define LK_SLOT_ALIGN 64u       /* slots are multiples of this */
 #define LK_ARRAY_ALIGN 16u      /* arrays inside a slot start at multiples of this */
 
@@ -45,10 +45,10 @@
 #define LK_MERGE_8_TO_4(even, odd) (LK_SHRINK_8_TO_4(even) | LK_SHRINK_8_TO_4(odd) << 4)
 #define LK_MERGE_4_TO_2(even, odd) (LK_SHRINK_4_TO_2(even) | LK_SHRINK_4_TO_2(odd) << 2)
 
-/* Place of element k of 16 in the order in which a lane of a B fragment (or a row of A)
- * reads: 2t, 2t+1, 2t+8, 2t+9 lie together for t = 0..3. */
+/* Index of element k of 16 in the order in which a lane of a B fragment (or a row of A)
+ * reads: 2t, 2t+1, 2t+8, 2t+9 are neighbours for t = 0..3. */
 #define LK_K_ORDER(k) (((((k)&7u) >> 1) << 2) | ((k)&1u) | ((((k) >> 3) & 1u) << 1))
-/* Place of row i of 16 in the order of a C fragment: i and i+8 lie together. */
+/* Index of row i of 16 in the order of a C fragment: i and i+8 are neighbours. */
 #define LK_ROW_ORDER(i) ((((i)&7u) << 1) | (((i) >> 3) & 1u))
 
 /* Not of the format: flags of arithmetic on sums, which host and device share (StatItem of

@@ -6,11 +6,7 @@ namespace lk {
 namespace {
 
 // log2(16 / bits) for a power of two.
-constexpr uint32_t fold_steps(uint32_t bits) {
-    return bits == 16 ? 0 : bits == 8 ? 1 : bits == 4 ? 2 : bits == 2 ? 3 : 4;
-}
-
-constexpr uint32_t metadata_width(Metadata metadata) { return metadata == Metadata::kF16 ? 2 : 1; }
+constexpr uint32_t fold_steps(uint32_t bits) { return bits == 16 ? 0 : 1 + fold_steps(2 * bits); }
 
 constexpr uint64_t align_array(uint64_t bytes) {
     return (bytes + LK_ARRAY_ALIGN - 1) / LK_ARRAY_ALIGN * LK_ARRAY_ALIGN;
@@ -29,7 +25,7 @@ const char *raw_shape_error(const PageLayout &layout) {
 
 }  // namespace
 
-BitPlace strip_place(Side side, uint32_t page_tokens, uint32_t bits, uint32_t token,
+BitPosition find_bit(Side side, uint32_t page_tokens, uint32_t bits, uint32_t token,
                      uint32_t channel) {
     const uint32_t tile = token / LK_TILE_TOKENS;
     const uint32_t in_tile = token % LK_TILE_TOKENS;
@@ -54,26 +50,6 @@ uint64_t payload_bytes(const PageLayout &layout) {
     return bytes;
 }
 
-StripPlace strip_at(const PageLayout &layout, uint32_t strip) {
-    uint64_t offset = 0;
-    uint32_t p = 0;
-    while (strip >= layout.strips[p]) {
-        strip -= layout.strips[p];
-        offset += static_cast<uint64_t>(layout.strips[p]) *
-                  strip_bytes(layout.page_tokens, kPlaneBits[p]);
-        ++p;
-    }
-    const auto plane = static_cast<Plane>(p);
-    if (plane != kPlane3)
-        return {
-            plane, strip,
-            offset + static_cast<uint64_t>(strip) * strip_bytes(layout.page_tokens, kPlaneBits[p]),
-            0};
-    const uint64_t low = strip_bytes(layout.page_tokens, 2);
-    const uint64_t high = strip_bytes(layout.page_tokens, 1);
-    return {plane, strip, offset + strip * low, offset + layout.strips[p] * low + strip * high};
-}
-
 uint32_t n_groups(const PageLayout &layout) {
     const uint32_t length = layout.axis == Axis::kChannel ? layout.page_tokens : layout.head_dim;
     return (length + layout.group - 1) / layout.group;
@@ -84,25 +60,25 @@ uint32_t n_parameters(const PageLayout &layout) {
            (layout.axis == Axis::kChannel ? layout.head_dim : layout.page_tokens);
 }
 
-uint32_t parameter_index(const PageLayout &layout, uint32_t slot, uint32_t token) {
+uint32_t parameter_index(const PageLayout &layout, uint32_t stored, uint32_t token) {
     if (layout.axis == Axis::kChannel) {  // [strip][token group][16 channels]
-        const uint32_t strip = slot / LK_STRIP_CHANNELS;
+        const uint32_t strip = stored / LK_STRIP_CHANNELS;
         const uint32_t group = token / layout.group;
         return (strip * n_groups(layout) + group) * LK_STRIP_CHANNELS +
-               LK_K_ORDER(slot % LK_STRIP_CHANNELS);
+               LK_K_ORDER(stored % LK_STRIP_CHANNELS);
     }
     // [channel group][tile][16 tokens]
-    const uint32_t group = slot / layout.group;
+    const uint32_t group = stored / layout.group;
     const uint32_t in_tile = token % LK_TILE_TOKENS;
-    const uint32_t place = layout.side == Side::kKey ? LK_ROW_ORDER(in_tile) : LK_K_ORDER(in_tile);
-    return group * layout.page_tokens + token / LK_TILE_TOKENS * LK_TILE_TOKENS + place;
+    const uint32_t index = layout.side == Side::kKey ? LK_ROW_ORDER(in_tile) : LK_K_ORDER(in_tile);
+    return group * layout.page_tokens + token / LK_TILE_TOKENS * LK_TILE_TOKENS + index;
 }
 
 uint64_t ranges_offset_bytes(const PageLayout &) { return 0; }
 
 uint64_t minima_offset_bytes(const PageLayout &layout) {
     return align_array(static_cast<uint64_t>(n_parameters(layout)) *
-                       metadata_width(layout.metadata));
+                       bytes_of_parameter(layout.metadata));
 }
 
 uint64_t permutation_offset_bytes(const PageLayout &layout) {
@@ -139,8 +115,9 @@ const char *layout_error(const PageLayout &layout) {
         return raw_shape_error(layout);
     if (layout.page_tokens != 32 && layout.page_tokens != 64 && layout.page_tokens != 128)
         return "page_tokens must be 32, 64 or 128";
-    if (layout.page_tokens < 64 && (layout.strips[kPlane1] || layout.strips[kPlane3]))
-        return "1-bit planes need page_tokens of 64 or 128";
+    for (uint32_t p = 0; p < kPlaneCount; ++p)
+        if (layout.strips[p] && layout.page_tokens < least_page_tokens(kPlaneBits[p]))
+            return "1-bit planes need page_tokens of 64 or 128";
     if (2u * layout.n_shared > layout.strips[kPlane2] * LK_STRIP_CHANNELS)
         return "shared slots must fit in the 2-bit plane";
     if (layout.n_shared && layout.side != Side::kKey)

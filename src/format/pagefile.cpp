@@ -19,15 +19,7 @@ struct Header {
     char magic[4];
     uint16_t version;
     uint16_t header_bytes;
-    uint8_t side;
-    uint8_t axis;
-    uint8_t metadata;
-    uint8_t permutes;
-    uint16_t head_dim;
-    uint16_t page_tokens;
-    uint16_t group;
-    uint16_t n_shared;
-    uint16_t strips[kPlaneCount];
+    LayoutRecord layout;
     uint32_t flags;
     uint32_t reserved;
     uint64_t payload_bytes;
@@ -50,15 +42,7 @@ Header make_header(const PageFile &file) {
     std::memcpy(header.magic, kMagic, sizeof kMagic);
     header.version = LK_FORMAT_VERSION;
     header.header_bytes = kPageFileHeaderBytes;
-    header.side = static_cast<uint8_t>(layout.side);
-    header.axis = static_cast<uint8_t>(layout.axis);
-    header.metadata = static_cast<uint8_t>(layout.metadata);
-    header.permutes = layout.permutes;
-    header.head_dim = layout.head_dim;
-    header.page_tokens = layout.page_tokens;
-    header.group = layout.group;
-    header.n_shared = layout.n_shared;
-    std::memcpy(header.strips, layout.strips, sizeof header.strips);
+    header.layout = record_of(layout);
     header.flags = file.fixed_permutation ? kHasFixedPermutation : 0;
     header.payload_bytes = payload_bytes(layout);
     header.metadata_bytes = metadata_bytes(layout);
@@ -66,14 +50,14 @@ Header make_header(const PageFile &file) {
 }
 
 lk_status check_fields(const Header &h) {
-    if (!names_layout(h))
+    if (!names_layout(h.layout))
         return fail(LK_E_CORRUPT,
                     "page file: side %u, axis %u, metadata %u, permutes %u: one is out of range",
-                    h.side, h.axis, h.metadata, h.permutes);
+                    h.layout.side, h.layout.axis, h.layout.metadata, h.layout.permutes);
     if (h.flags & ~kHasFixedPermutation || h.reserved)
         return fail(LK_E_CORRUPT, "page file: unknown flags %#x or reserved bytes %#x", h.flags,
                     h.reserved);
-    if (h.flags && h.permutes)
+    if (h.flags && h.layout.permutes)
         return fail(LK_E_CORRUPT, "page file: two permutations, the page's own and a fixed one");
     return LK_OK;
 }
@@ -196,7 +180,7 @@ lk_status page_file_decode(const uint8_t *bytes, uint64_t n_bytes, PageFile *out
     if (status != LK_OK)
         return status;
     PageFile file;
-    file.layout = layout_of(header);
+    file.layout = layout_of(header.layout);
     status = check_sizes(header, file.layout, n_bytes);
     if (status != LK_OK)
         return status;

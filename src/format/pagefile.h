@@ -1,4 +1,4 @@
-// One half page with its layout, as bytes: golden files, `lowkey inspect`, snapshots.
+// One page with its layout, as bytes: golden files, `lowkey inspect`, snapshots.
 // docs/FORMAT.md, section 12.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -12,12 +12,12 @@ namespace lk {
 
 constexpr uint64_t kPageFileHeaderBytes = 72;
 
-// A half page whose arrays belong to somebody else.
+// A page whose arrays have another owner.
 struct PageFile {
     PageLayout layout;
     const uint8_t *payload;            // [payload_bytes(layout)]
     const uint8_t *metadata;           // [metadata_bytes(layout)], null when raw
-    const uint8_t *fixed_permutation;  // [head_dim] slot -> channel, null for none
+    const uint8_t *fixed_permutation;  // [head_dim] stored channel -> channel, null for none
 };
 
 uint64_t page_file_bytes(const PageFile &file);
@@ -29,8 +29,8 @@ void page_file_encode(const PageFile &file, uint8_t *bytes);
 // LK_E_CORRUPT, or LK_E_MISMATCH for another format version; *out is not written on failure.
 lk_status page_file_decode(const uint8_t *bytes, uint64_t n_bytes, PageFile *out);
 
-// What the bytes of a half hold, without regard to its frame: the permutation, ranges, minima and
-// 16-bit numbers. LK_E_CORRUPT.
+// Check the permutation, ranges, minima and 16-bit values of a page, whatever its frame.
+// LK_E_CORRUPT.
 lk_status check_page_contents(const PageFile &half);
 // Does it hold every channel once?
 bool is_permutation(const uint8_t *permutation, uint32_t head_dim);

@@ -4,25 +4,9 @@
 #ifndef LK_FORMAT_QUANTIZE_H
 #define LK_FORMAT_QUANTIZE_H
 
-#include "format/fp16.h"
 #include "format/layout.h"
 
 namespace lk {
-
-constexpr uint32_t top_code(uint32_t bits) { return (1u << bits) - 1; }
-// The step of a code is range * step_factor(bits).
-constexpr float step_factor(uint32_t bits) { return 1.0f / static_cast<float>(top_code(bits)); }
-constexpr float half_step_factor(uint32_t bits) {
-    return 1.0f / static_cast<float>(2 * top_code(bits));
-}
-
-// Range and minimum of a group as they are stored, and what they stand for.
-struct Parameters {
-    uint16_t range_bits;
-    uint16_t minimum_bits;
-    float range;
-    float minimum;
-};
 
 // Lowest and highest of a group, -0 taken as +0.
 struct Extremes {
@@ -32,16 +16,18 @@ struct Extremes {
 Extremes extremes(const uint16_t *values, uint64_t stride, uint32_t n);
 
 // From the extremes moved towards each other, each by RN32(RN32(high - low) * margin).
-Parameters make_parameters(Extremes extremes, Metadata metadata, float margin = 0);
+inline Parameters make_parameters(Extremes extremes, Metadata metadata, float margin = 0) {
+    return make_parameters(extremes.low, extremes.high, margin, metadata);
+}
 
 // What the two levels of a group of 1-bit codes are made from: its mean and mean absolute
 // deviation, or its lowest and highest value as at other widths.
 enum class OneBit : uint8_t { kDeviation = 1, kRange = 2 };
 
-// How the groups of a half are measured where the format leaves a choice to the plan.
+// How the groups of a page are measured where the format leaves a choice to the plan.
 struct RangeRule {
     OneBit one_bit = OneBit::kDeviation;  // groups of 1-bit codes
-    float clip = 1;  // groups of 2-bit codes keep this share of their range, about its middle
+    float clip = 1;  // groups of 2-bit codes keep this share of their range, about its midpoint
 };
 constexpr bool operator==(const RangeRule &a, const RangeRule &b) {
     return a.one_bit == b.one_bit && a.clip == b.clip;
@@ -54,12 +40,12 @@ constexpr float clip_margin(float clip) { return (1 - clip) * 0.5f; }
 Parameters make_deviation_parameters(const float *values, uint32_t n, Metadata metadata);
 
 // The number of k in 1 .. top_code(bits) with
-//   RN32(value - minimum) >= RN32((2k-1) * range * half_step_factor(bits)); 0 when range is 0.
+//   RN32(value - minimum) >= code_threshold(k - 1/2, range, code_step(bits)); 0 when range is 0.
 uint32_t quantize(float value, const Parameters &parameters, uint32_t bits);
 
 // What a code stands for, every operation rounded to FP32.
 inline float dequantize(uint32_t code, float range, float minimum, uint32_t bits) {
-    const float step = range * step_factor(bits);
+    const float step = range * code_step(bits);
     const float offset = static_cast<float>(code) * step;
     return minimum + offset;
 }

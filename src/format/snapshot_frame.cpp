@@ -62,12 +62,13 @@ lk_status check_counts(const SnapshotHeader &h, uint64_t known_bytes) {
 }
 
 lk_status check_format(const FormatRecord &r, uint32_t index) {
-    if (!names_layout(r) || r.flags & ~kHasPermutation || r.reserved || (r.flags && r.permutes))
+    if (!names_layout(r.layout) || r.flags & ~kHasPermutation || r.reserved ||
+        (r.flags && r.layout.permutes))
         return fail(LK_E_CORRUPT, "snapshot: class %u has a field out of range", index);
     return LK_OK;
 }
 
-// One half at *at, which is moved behind it.
+// One page at *at, which is moved after it.
 lk_status check_half(const Array<FileFormat> &classes, uint16_t index, Side side,
                      const BlockRecord &record, const uint8_t **at, const uint8_t *end) {
     if (index == kAbsentPage)
@@ -82,7 +83,8 @@ lk_status check_half(const Array<FileFormat> &classes, uint16_t index, Side side
     const uint64_t payload = payload_bytes(layout);
     const uint64_t metadata = metadata_bytes(layout);
     if (static_cast<uint64_t>(end - *at) < payload + metadata)
-        return fail(LK_E_CORRUPT, "snapshot: row %llu is shorter than its halves", ull{record.row});
+        return fail(LK_E_CORRUPT, "snapshot: block %llu is shorter than its pages",
+                    ull{record.row});
     const uint8_t *parameters = metadata ? *at + payload : nullptr;
     const lk_status status = check_page_contents({layout, *at, parameters, nullptr});
     *at += payload + metadata;
@@ -102,7 +104,7 @@ bool is_order(const SequencePart &part, Array<uint8_t> *seen) {
     return true;
 }
 
-// What a sequence says of its chunks.
+// The chunks of a sequence.
 lk_status check_chunks(uint16_t version, const SequencePart &part, const Allocator &allocator) {
     const SequenceRecord &record = part.record;
     const uint32_t known = version < 2 ? kHasFolded : kHasFolded | kHasChunks;
@@ -196,15 +198,7 @@ uint64_t format_record_bytes(const FileFormat &from) {
 void write_format(const FileFormat &from, uint8_t *bytes) {
     const PageLayout &layout = from.layout;
     FormatRecord record{};
-    record.side = static_cast<uint8_t>(layout.side);
-    record.axis = static_cast<uint8_t>(layout.axis);
-    record.metadata = static_cast<uint8_t>(layout.metadata);
-    record.permutes = layout.permutes;
-    record.head_dim = layout.head_dim;
-    record.page_tokens = layout.page_tokens;
-    record.group = layout.group;
-    record.n_shared = layout.n_shared;
-    std::memcpy(record.strips, layout.strips, sizeof record.strips);
+    record.layout = record_of(layout);
     record.flags = from.permutation ? kHasPermutation : 0;
     std::memcpy(bytes, &record, sizeof record);
     if (from.permutation)
@@ -224,7 +218,7 @@ lk_status read_formats(const uint8_t *body, uint64_t n_bytes, uint32_t n_formats
         if (status)
             return status;
         at += sizeof record;
-        FileFormat made = {layout_of(record), nullptr};
+        FileFormat made = {layout_of(record.layout), nullptr};
         if (const char *error = layout_error(made.layout))
             return fail(LK_E_CORRUPT, "snapshot: class %u: %s", i, error);
         if (record.flags) {
@@ -241,7 +235,7 @@ lk_status read_formats(const uint8_t *body, uint64_t n_bytes, uint32_t n_formats
             return fail(LK_E_NOMEM, "no memory for a snapshot's %u classes", n_formats);
     }
     return at == end ? LK_OK
-                     : fail(LK_E_CORRUPT, "snapshot: %llu bytes behind the table of classes",
+                     : fail(LK_E_CORRUPT, "snapshot: %llu bytes after the table of formats",
                             static_cast<ull>(end - at));
 }
 
@@ -310,11 +304,11 @@ lk_status read_block_part(uint16_t version, const uint8_t *body, uint64_t n_byte
         return fail(LK_E_CORRUPT, "snapshot: row %llu has a part of %u entries in %llu bytes",
                     ull{part.record.row}, part.record.n_entries, ull{n_bytes});
     part.entries = body + record_bytes;
-    part.halves = body + head;
+    part.pages = body + head;
     const uint8_t *padding = part.entries + part.record.n_entries * sizeof(EntryRecord);
-    if (!is_zero(padding, static_cast<size_t>(part.halves - padding)))
+    if (!is_zero(padding, static_cast<size_t>(part.pages - padding)))
         return fail(LK_E_CORRUPT, "snapshot: padding of row %llu is set", ull{part.record.row});
-    const uint8_t *at = part.halves;
+    const uint8_t *at = part.pages;
     const uint8_t *end = body + n_bytes;
     for (uint32_t i = 0; i < part.record.n_entries; ++i) {
         const EntryRecord entry = part.entry(i);
@@ -325,7 +319,7 @@ lk_status read_block_part(uint16_t version, const uint8_t *body, uint64_t n_byte
             return status;
     }
     if (at != end)
-        return fail(LK_E_CORRUPT, "snapshot: %llu bytes behind the halves of row %llu",
+        return fail(LK_E_CORRUPT, "snapshot: %llu bytes after the pages of block %llu",
                     static_cast<ull>(end - at), ull{part.record.row});
     *out = part;
     return LK_OK;

@@ -7,7 +7,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
-#include "format/layout.h"
+#include "format/layout_record.h"
 
 namespace lk {
 
@@ -15,10 +15,10 @@ constexpr uint16_t kSnapshotVersion = 2;       // that is written
 constexpr uint16_t kFirstSnapshotVersion = 1;  // that is read
 constexpr uint32_t kMaxFingerprintBytes = 256;
 constexpr uint64_t kMaxPlanText = 64u << 20;  // as lk_plan_from_json()
-constexpr uint64_t kMaxPartBytes = 1u << 20;  // body of a chunk of rows
+constexpr uint64_t kMaxPartBytes = 1u << 20;  // body of a chunk of blocks
 constexpr uint32_t kMaxSnapshotSequences = 65536;
 constexpr uint32_t kMaxFileFormats = 65535;
-constexpr uint16_t kAbsentPage = 0xffff;  // instead of a class: the half is not kept
+constexpr uint16_t kAbsentPage = 0xffff;  // instead of a format: the page is not kept
 
 struct SnapshotHeader {
     char magic[4];
@@ -31,7 +31,7 @@ struct SnapshotHeader {
     uint64_t n_blocks;   // in the snapshot
     uint32_t n_sequences;
     uint32_t n_formats;
-    uint32_t n_entries;  // of a row
+    uint32_t n_entries;  // of a block
     uint32_t page_tokens;
     uint32_t sink_tokens;
     uint32_t fingerprint_bytes;
@@ -52,15 +52,7 @@ static_assert(sizeof(ChunkHeader) == 32, "the table of docs/FORMAT.md");
 enum class ChunkKind { kModel, kPlan, kClasses, kSequence, kRows };
 
 struct FormatRecord {
-    uint8_t side;
-    uint8_t axis;
-    uint8_t metadata;
-    uint8_t permutes;
-    uint16_t head_dim;
-    uint16_t page_tokens;
-    uint16_t group;
-    uint16_t n_shared;
-    uint16_t strips[kPlaneCount];
+    LayoutRecord layout;
     uint32_t flags;
     uint32_t reserved;
 };
@@ -71,13 +63,13 @@ struct SequenceRecord {
     uint64_t n_tokens;
     uint32_t n_runs;
     uint32_t n_channels;  // that are ranked by queries
-    uint32_t n_sums;      // of rows that are not packed
+    uint32_t n_sums;      // of blocks that are not packed
     uint32_t flags;
     uint32_t n_chunks;  // that have classes; 0 in version 1
     uint32_t deferral;  // lk_defer; 0 in version 1
 };
 static_assert(sizeof(SequenceRecord) == 40, "the table of docs/FORMAT.md");
-constexpr uint32_t kHasFolded = 1;  // packed rows have added to the base
+constexpr uint32_t kHasFolded = 1;  // packed blocks have added to the base
 constexpr uint32_t kHasChunks = 2;  // classes were assigned, be it to no chunk; not in version 1
 
 struct BlockRun {
@@ -95,8 +87,8 @@ struct BlockRecord {
     uint32_t n_tokens;
     uint32_t first_entry;
     uint32_t n_entries;
-    // The same in all parts of a row:
-    uint32_t n_packed;     // entries that have left the recent window
+    // The same in all parts of a block:
+    uint32_t n_packed;     // entries that have left the recent tokens
     uint32_t chunk_class;  // lk_chunk_class; version 1 ends before it
     uint32_t reserved;
 };
@@ -108,10 +100,10 @@ struct EntryRecord {
     uint16_t value_format;
 };
 
-// A class as the file has it; the permutation points into the file's bytes.
+// A format as the file has it; the permutation points into the file's bytes.
 struct FileFormat {
     PageLayout layout;
-    const uint8_t *permutation;  // [head_dim] slot -> channel, null for none
+    const uint8_t *permutation;  // [head_dim] stored channel -> channel, null for none
 };
 
 // Fill in magic, sizes and hash.
@@ -122,14 +114,14 @@ lk_status read_header(const uint8_t *bytes, uint64_t known_bytes, SnapshotHeader
 void write_chunk_header(ChunkKind kind, uint64_t number, const uint8_t *body, uint64_t body_bytes,
                         uint8_t *bytes);
 bool is_chunk_of(ChunkKind kind, const uint8_t *bytes);
-// The chunk that must come now; left_bytes: of the file behind this header.
+// The chunk that must come now; left_bytes: of the file after this header.
 lk_status read_chunk_header(const uint8_t *bytes, ChunkKind kind, uint64_t number,
                             uint64_t left_bytes, ChunkHeader *out);
 lk_status check_chunk_body(const ChunkHeader &header, const uint8_t *body);
 
 uint64_t format_record_bytes(const FileFormat &from);
 void write_format(const FileFormat &from, uint8_t *bytes);
-// The table of classes of a chunk's body; *out is cleared first.
+// The table of formats of a chunk's body; *out is cleared first.
 lk_status read_formats(const uint8_t *body, uint64_t n_bytes, uint32_t n_formats,
                        Array<FileFormat> *out);
 
@@ -139,7 +131,7 @@ struct SequencePart {
     const uint8_t *runs;      // BlockRun [n_runs]
     const uint8_t *base;      // u64 [n_channels]
     const uint8_t *sums;      // n_sums times SumRecord, u64 [n_channels]
-    const uint8_t *order;     // u32 [n_chunks], by place: the chunk
+    const uint8_t *order;     // u32 [n_chunks], by position: the chunk
     const uint8_t *assigned;  // u8 [n_chunks], by chunk: its lk_chunk_class
 
     BlockRun run(uint64_t i) const;
@@ -150,12 +142,12 @@ uint64_t sequence_bytes(const SequenceRecord &record);
 lk_status read_sequence(uint16_t version, const uint8_t *body, uint64_t n_bytes,
                         const Allocator &allocator, SequencePart *out);
 
-// Entries of one row: their halves lie one after the other, key payload, key metadata, value
+// Entries of one block: their pages follow each other, key payload, key metadata, value
 // payload, value metadata.
 struct BlockPart {
     BlockRecord record;
     const uint8_t *entries;  // EntryRecord [n_entries]
-    const uint8_t *halves;
+    const uint8_t *pages;
 
     EntryRecord entry(uint32_t i) const;
 };

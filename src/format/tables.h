@@ -1,5 +1,5 @@
-// What kernels and shaders read in device memory, written by the host sides of both device
-// backends: classes, rows, sequences, work items and jobs. shaders/tables.glsl has the same bytes.
+// Tables that kernels and shaders read in device memory and the host sides of both device backends
+// write: formats, blocks, sequences, work items and jobs. shaders/tables.glsl has the same bytes.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_FORMAT_TABLES_H
@@ -7,15 +7,17 @@
 
 #include <cstdint>
 
+#include "format/parameter_formats.h"
+#include "format/planes.h"
+
 namespace lk {
 
-constexpr uint32_t kPlanes = 6;        // of 16, 8, 4, 3, 2 and 1 bits, in the order of a payload
-constexpr uint32_t kDraftTokens = 64;  // new tokens of a sequence that can have ancestors
-constexpr uint32_t kAttentionScoreColumns = 64;  // query columns of a unit of ChunkAttention
+constexpr uint32_t kDraftTokens = 64;            // new tokens of a sequence that can have ancestors
+constexpr uint32_t kAttentionScoreColumns = 64;  // query columns of a tile of ChunkAttention
 
-// One kind of half page, PageFormat as kernels read it.
+// PageFormat as kernels read it.
 struct alignas(16) FormatInfo {
-    uint64_t permutation;  // u8 [head_dim] slot -> channel; 0 = identity or the page's own
+    uint64_t permutation;  // u8 [head_dim] stored channel -> channel; 0 = identity or the page's
     uint32_t payload_bytes;
     uint32_t metadata_bytes;      // 0 when raw
     uint32_t minima_offset;       // bytes into the metadata; ranges begin at 0
@@ -32,31 +34,30 @@ struct alignas(16) FormatInfo {
     uint8_t permutes;
     uint8_t ranking;  // 0 none, 1 key, 2 query range
     uint8_t is_raw;
-    uint8_t strips[kPlanes];
+    uint8_t strips[kPlaneCount];
     uint8_t is_native;     // decode multiplies its codes as they are; else values are made first
     uint8_t by_deviation;  // groups of 1-bit codes are measured by mean and deviation
     uint8_t reserved[2];
     float clip_margin;  // cut off the range of a group of 2-bit codes at each end, a share of it
 };
-static_assert(sizeof(FormatInfo) == 64, "classes are read by 16 bytes");
+static_assert(sizeof(FormatInfo) == 64, "formats are read by 16 bytes");
+static_assert(kPlaneCount == 6,
+              "shaders/tables.glsl reads the members after strips by their bytes");
 
-// Can decode multiply the codes of a class as they are? Pages of 128 tokens; keys by channel with
-// planes of 16, 8, 4 and 2 bits, with shared slots or without; values by token, of one width of
-// these or 1 bit, in the order of their channels.
+// Can decode multiply the codes of a format as they are? Pages of 128 tokens; keys by channel with
+// planes that are not split, down to 2 bits, with pairs or without; values by token, of one such
+// width or 1 bit, in the order of their channels.
 inline bool is_native_format(const FormatInfo &c) {
     if (c.is_raw)
         return true;
-    if (c.page_tokens != 128 || c.strips[3] || c.n_groups > 8)
+    if (c.page_tokens != 128 || has_split_plane(c.strips) || c.n_groups > 8)
         return false;
     if (!c.is_value)
-        return !c.is_token_axis && !c.strips[5];
-    const uint32_t n_strips = c.head_dim / 16u;
-    const bool one_width = c.strips[1] == n_strips || c.strips[2] == n_strips ||
-                           c.strips[4] == n_strips || c.strips[5] == n_strips;
-    return c.is_token_axis && one_width && !c.permutes && !c.permutation;
+        return !c.is_token_axis && !c.strips[kPlane1];
+    return c.is_token_axis && only_width(c.strips) && !c.permutes && !c.permutation;
 }
 
-// PageEntry: the halves of one (layer, KV head) of a row. Device addresses.
+// PageEntry, with device addresses.
 struct Entry {
     uint64_t key_payload;
     uint64_t key_metadata;
@@ -68,9 +69,9 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 40, "as PageEntry");
 
-// A row of a step's sequence.
+// A block of a step's sequence.
 struct alignas(16) BlockInfo {
-    uint64_t entries;  // Entry [entries of a row]
+    uint64_t entries;  // Entry [entries of a block]
     uint32_t first_token;
     uint16_t capacity_tokens;
     uint16_t is_packed_on_append;  // its new tokens are packed from the staging area, not stored
@@ -79,7 +80,7 @@ struct alignas(16) BlockInfo {
 // A sequence of the step.
 struct alignas(16) SequenceInfo {
     uint64_t id;
-    uint32_t first_block;  // in the step's rows
+    uint32_t first_block;  // in the step's blocks
     uint32_t n_blocks;     // all, those of new tokens included
     uint32_t n_attended;   // the first of them that attention reads
     uint32_t n_history;    // committed tokens
@@ -101,7 +102,7 @@ struct StepHeader {
 // The first fault of a cache's steps is the lowest of these.
 constexpr uint64_t kNoFault = ~uint64_t{0};
 // Layers order faults first, then tokens of the batch, heads, K before V. The serial modulo 16
-// tells the host which step's sequences the token counts in.
+// identifies the step in whose batch the token counts.
 constexpr uint64_t fault_key(uint32_t serial, uint32_t layer, uint32_t token, uint32_t head,
                              uint32_t is_value) {
     return (uint64_t{layer} << 45) | (uint64_t{token} << 21) | (uint64_t{head} << 5) |
@@ -111,18 +112,18 @@ constexpr uint64_t fault_key(uint32_t serial, uint32_t layer, uint32_t token, ui
 constexpr uint64_t kShapeFault = 0;  // layer 0, token 0 and so on would be this plus kFaultBias
 constexpr uint64_t kFaultBias = uint64_t{1} << 62;  // real faults have it set
 
-// One half to pack (PackItem).
+// One page to pack (PackItem).
 struct PackJob {
     uint64_t payload;
     uint64_t metadata;
-    uint64_t source;       // raw half's payload, or staged FP16 [page_tokens][head_dim]
+    uint64_t source;       // raw page's payload, or staged FP16 [page_tokens][head_dim]
     uint64_t query_stats;  // u64 [head_dim] for ranking 2
     uint32_t target_format;
-    uint32_t source_format;  // kStaged, or a raw class
+    uint32_t source_format;  // kStaged, or a raw format
 };
 constexpr uint32_t kStaged = ~0u;
 
-// Copy the first n_tokens of a half into a raw half, rounded to FP16 (DequantizeItem).
+// Copy the first n_tokens of a page into a raw page, rounded to FP16 (DequantizeItem).
 struct DequantizeJob {
     uint64_t payload;
     uint64_t metadata;
@@ -133,7 +134,7 @@ struct DequantizeJob {
     uint32_t reserved;
 };
 
-// Tokens of a raw half that go to earlier places (MoveItem).
+// Tokens of a raw page that move to earlier positions (MoveItem).
 struct MoveJob {
     uint64_t source;
     uint64_t target;
@@ -157,9 +158,9 @@ struct ShrinkJob {
 };
 static_assert(sizeof(ShrinkJob) == 32, "read by 16 bytes");
 
-// A block's share of decode attention: rows of one KV head of one sequence. Rows in which both
-// halves are raw (at most two runs of them) are cut into pieces of a tile, the others are a piece
-// each; the warps of the block take pieces in turn.
+// A thread block's share of decode attention: blocks of one KV head of one sequence. Entries whose
+// two pages are raw (at most two runs of blocks) are cut into KV tiles of 16 tokens, the others are
+// a KV tile each; the warps of the thread block take KV tiles in turn.
 struct alignas(16) WorkItem {
     uint16_t kv_head;
     uint16_t column_tile;  // of 4, 8 or 16 query columns (new token, head of the group)
@@ -169,7 +170,7 @@ struct alignas(16) WorkItem {
     uint32_t packed_count;
     uint16_t split;          // of n_splits that are merged
     uint16_t n_splits;       // 1: written straight to the output
-    uint32_t first_partial;  // floats: of the unit's parts in the partial results
+    uint32_t first_partial;  // floats: of the work tile's splits in the partial results
     uint32_t work_tile;      // its counter
     // Of the sequence, as in SequenceInfo; what changes with every step is read there.
     uint32_t sequence;

@@ -1,6 +1,6 @@
 // lk_plan_bytes(): what a plan costs, by replaying what footprint.h says a cache does.
 //
-// n_pages, payload_bytes, metadata_bytes, recent_bytes and table_bytes describe the state after
+// n_blocks, payload_bytes, metadata_bytes, recent_bytes and table_bytes describe the state after
 // the last step: what its begin packed is packed, its tokens are committed, and a page that its
 // tokens made due waits for the next begin. They count the bytes of the layout; slots may round
 // up to 64. Halves that stay at 16 bits count as recent.
@@ -13,108 +13,11 @@
 #include <cmath>
 
 #include "plan/footprint.h"
+#include "plan/slot_counts.h"
 
 namespace lk {
 
 namespace {
-
-// Slots are multiples of 64 bytes and at most 64 KiB, so a size is an index.
-constexpr uint32_t kSizes = 65536 / LK_SLOT_ALIGN + 1;
-constexpr uint32_t kNone = 0;
-
-uint32_t size_index(uint64_t slot) { return static_cast<uint32_t>(slot / LK_SLOT_ALIGN); }
-
-// The families of the sizes, each named by its largest. A size has units of the family's least.
-class Families {
-  public:
-    explicit Families(const Plan &plan) {
-        for (uint32_t s = 1; s < kSizes; ++s)
-            of_[s] = {s, 1, 1};
-        SlotFamily families[kMaxFamilies];
-        const uint32_t n = slot_families(plan, families);
-        for (uint32_t f = 0; f < n; ++f)
-            for (uint64_t bytes = families[f].top; bytes >= families[f].least; bytes /= 2)
-                of_[size_index(bytes)] = {
-                    size_index(families[f].top), static_cast<uint32_t>(bytes / families[f].least),
-                    static_cast<uint32_t>(families[f].top / families[f].least)};
-    }
-    uint32_t top(uint32_t size) const { return of_[size].top; }
-    uint32_t units(uint32_t size) const { return of_[size].units; }
-    uint64_t extent_units(uint32_t size) const { return of_[size].top_units * n_tops(size); }
-    // Extents that hold n_units of the family of a size.
-    uint64_t extents(uint32_t size, uint64_t n_units) const {
-        return ceil_div(ceil_div(n_units, of_[size].top_units), n_tops(size));
-    }
-
-  private:
-    struct Size {
-        uint32_t top;
-        uint32_t units;
-        uint32_t top_units;
-    };
-    uint64_t n_tops(uint32_t size) const {
-        return slots_per_extent(uint64_t{of_[size].top} * LK_SLOT_ALIGN);
-    }
-    Size of_[kSizes] = {};
-};
-
-// Slots in use by size, and the extents that hold them.
-struct Slots {
-    uint64_t used[kSizes] = {};
-
-    void add(const Slots &other, uint64_t times) {
-        for (uint32_t s = 1; s < kSizes; ++s)
-            used[s] += other.used[s] * times;
-    }
-    void remove(const Slots &other, uint64_t times) {
-        for (uint32_t s = 1; s < kSizes; ++s)
-            used[s] -= other.used[s] * times;
-    }
-    // Units by the family's largest size, [kSizes].
-    void count_units(const Families &families, uint64_t *units) const {
-        for (uint32_t s = 1; s < kSizes; ++s)
-            units[families.top(s)] += used[s] * families.units(s);
-    }
-    uint64_t extents(const Families &families) const {
-        uint64_t units[kSizes] = {};
-        count_units(families, units);
-        uint64_t n = 0;
-        for (uint32_t s = 1; s < kSizes; ++s)
-            n += units[s] ? families.extents(s, units[s]) : 0;
-        return n;
-    }
-    uint64_t bytes() const {
-        uint64_t n = 0;
-        for (uint32_t s = 1; s < kSizes; ++s)
-            n += used[s] * s * LK_SLOT_ALIGN;
-        return n;
-    }
-};
-
-// Slots in use that change one by one.
-class Moving {
-  public:
-    Moving(const Families &families, const Slots &start)
-        : families_(families), extents_(start.extents(families)) {
-        start.count_units(families, units_);
-    }
-    void take(uint32_t size) { change(size, families_.units(size)); }
-    void give(uint32_t size) { change(size, uint64_t{0} - families_.units(size)); }
-    uint64_t extents() const { return extents_; }
-
-  private:
-    void change(uint32_t size, uint64_t n_units) {
-        if (size == kNone)
-            return;
-        const uint32_t top = families_.top(size);
-        extents_ -= families_.extents(top, units_[top]);
-        units_[top] += n_units;
-        extents_ += families_.extents(top, units_[top]);
-    }
-    const Families &families_;
-    uint64_t units_[kSizes] = {};
-    uint64_t extents_;
-};
 
 // What packing an entry takes and then gives; `count` equal entries follow each other.
 struct Packing {
@@ -133,7 +36,7 @@ struct Sums {
 // Layers of one window that drop pages, and what they drop of a page row.
 struct Window {
     const lk_layer *layer;  // one of them
-    Slots packed_block;
+    SlotCounts packed_block;
     Sums page;
 };
 
@@ -147,13 +50,13 @@ struct Model {
 
     const Plan *plan;
     lk_chunk_class chunk_class;
-    Families families;
+    SizeFamilies families;
     uint64_t n_sequences = 0;
     Array<Packing> packings;
-    Slots recent_block;  // slots of one page row at 16 bits
-    Slots packed_block;
-    Slots sink_block;       // of a sink row as long as a page
-    Slots last_sink_block;  // of the last one when it is shorter
+    SlotCounts recent_block;  // slots of one page row at 16 bits
+    SlotCounts packed_block;
+    SlotCounts sink_block;       // of a sink row as long as a page
+    SlotCounts last_sink_block;  // of the last one when it is shorter
     Array<Window> windows;
     Sums page = {};
 };
@@ -162,11 +65,11 @@ Packing packing_of(const PageSlots &key, const PageSlots &value) {
     Packing out = {};
     out.count = 1;
     out.taken[0] = size_index(key.packed_payload);
-    out.taken[1] = key.recent_metadata ? kNone : size_index(key.packed_metadata);
+    out.taken[1] = key.recent_metadata ? kNoSlot : size_index(key.packed_metadata);
     out.taken[2] = size_index(value.packed_payload);
-    out.taken[3] = value.recent_metadata ? kNone : size_index(value.packed_metadata);
-    out.given[0] = key.packed_payload ? size_index(key.recent_payload) : kNone;
-    out.given[1] = value.packed_payload ? size_index(value.recent_payload) : kNone;
+    out.taken[3] = value.recent_metadata ? kNoSlot : size_index(value.packed_metadata);
+    out.given[0] = key.packed_payload ? size_index(key.recent_payload) : kNoSlot;
+    out.given[1] = value.packed_payload ? size_index(value.recent_payload) : kNoSlot;
     return out;
 }
 
@@ -210,7 +113,7 @@ void add_sinks(uint32_t layer, Model *model) {
 }
 
 // What a layer has added to the rows since `before`.
-bool add_window(uint32_t layer, const Slots &before, const Sums &page, Model *model) {
+bool add_window(uint32_t layer, const SlotCounts &before, const Sums &page, Model *model) {
     const lk_layer &geometry = model->plan->layers[layer].geometry;
     if (!frees_hidden_pages(*model->plan, geometry))
         return true;
@@ -232,7 +135,7 @@ bool add_window(uint32_t layer, const Slots &before, const Sums &page, Model *mo
 bool build(const Plan &plan, Model *model) {
     for (uint32_t l = 0; l < plan.layers.size(); ++l) {
         const uint32_t n_heads = plan.layers[l].geometry.n_kv_heads;
-        const Slots before = model->packed_block;
+        const SlotCounts before = model->packed_block;
         const Sums page = model->page;
         for (uint32_t h = 0, end; h < n_heads; h = end) {
             for (end = h + 1; end < n_heads && same_head(plan, l, h, end);)
@@ -244,8 +147,8 @@ bool build(const Plan &plan, Model *model) {
         if (!add_window(l, before, page, model))
             return false;
     }
-    for (Slots *slots : {&model->recent_block, &model->packed_block})
-        slots->used[kNone] = 0;
+    for (SlotCounts *slots : {&model->recent_block, &model->packed_block})
+        slots->used[kNoSlot] = 0;
     return true;
 }
 
@@ -312,11 +215,11 @@ uint64_t dropped_blocks(const Plan &plan, const Window &window, const Rows &rows
     return lesser(hidden, rows.due) + (reaches ? lesser(hidden - direct.first, direct.n) : 0);
 }
 
-Slots slots_of(const Model &model, const Rows &rows) {
+SlotCounts slots_of(const Model &model, const Rows &rows) {
     const uint64_t n_sinks = sink_blocks(*model.plan);
     const uint64_t sinks = lesser(rows.total, n_sinks);
     const uint64_t last = n_sinks && sinks == n_sinks;
-    Slots slots;
+    SlotCounts slots;
     slots.add(model.sink_block, (sinks - last) * model.n_sequences);
     slots.add(model.last_sink_block, last * model.n_sequences);
     slots.add(model.packed_block, rows.packed() * model.n_sequences);
@@ -328,8 +231,8 @@ Slots slots_of(const Model &model, const Rows &rows) {
 }
 
 // Extents at the worst moment of packing one row of one sequence.
-uint64_t cycle_peak(const Model &model, const Slots &start) {
-    Moving slots(model.families, start);
+uint64_t cycle_peak(const Model &model, const SlotCounts &start) {
+    RunningSlots slots(model.families, start);
     uint64_t peak = slots.extents();
     for (const Packing &packing : model.packings)
         for (uint32_t i = 0; i < packing.count; ++i) {
@@ -354,14 +257,15 @@ struct Bounds {
 uint64_t gcd(uint64_t a, uint64_t b) { return b ? gcd(b, a % b) : a; }
 
 // Of an extent, that a slot takes.
-double share(const Families &families, uint32_t size) {
-    return size == kNone ? 0
-                         : families.units(size) / static_cast<double>(families.extent_units(size));
+double share(const SizeFamilies &families, uint32_t size) {
+    return size == kNoSlot
+               ? 0
+               : families.units(size) / static_cast<double>(families.extent_units(size));
 }
 
 Bounds bounds_of(const Model &model) {
     Bounds bounds = {0, 0, 2, 1};
-    for (uint32_t s = 1; s < kSizes; ++s) {
+    for (uint32_t s = 1; s < kSlotSizes; ++s) {
         if (!model.recent_block.used[s] && !model.packed_block.used[s] &&
             !model.sink_block.used[s] && !model.last_sink_block.used[s])
             continue;
@@ -382,23 +286,23 @@ Bounds bounds_of(const Model &model) {
     return bounds;
 }
 
-double real_extents(const Families &families, const Slots &slots) {
+double real_extents(const SizeFamilies &families, const SlotCounts &slots) {
     double sum = 0;
-    for (uint32_t s = 1; s < kSizes; ++s)
+    for (uint32_t s = 1; s < kSlotSizes; ++s)
         sum += static_cast<double>(slots.used[s]) * share(families, s);
     return sum;
 }
 
 bool any_packing(const Model &model) {
     for (const Packing &packing : model.packings)
-        if (packing.taken[0] != kNone || packing.taken[2] != kNone)
+        if (packing.taken[0] != kNoSlot || packing.taken[2] != kNoSlot)
             return true;
     return false;
 }
 
 // Extents at the worst moment of packing n_cycles rows one after another, or `least` when that
 // is more. Cycles are taken from the worse end on until none can reach what is known.
-uint64_t packing_peak(const Model &model, const Bounds &bounds, const Slots &start,
+uint64_t packing_peak(const Model &model, const Bounds &bounds, const SlotCounts &start,
                       uint64_t n_cycles, uint64_t least) {
     constexpr double kNoDrift = 1e-9;
     const bool rising = bounds.drift > kNoDrift;
@@ -411,7 +315,7 @@ uint64_t packing_peak(const Model &model, const Bounds &bounds, const Slots &sta
         const double most = base + static_cast<double>(cycle) * bounds.drift + bounds.rise;
         if (!level && most + bounds.slack < static_cast<double>(peak))
             break;
-        Slots slots = start;
+        SlotCounts slots = start;
         slots.add(model.packed_block, cycle);
         slots.remove(model.recent_block, cycle);
         const uint64_t found = cycle_peak(model, slots);
@@ -510,7 +414,7 @@ void fill_state(const Model &model, Rows rows, uint64_t n_tokens, lk_plan_size *
     rows.looks_direct = true;
     const uint64_t sinks = lesser(rows.total, sink_blocks(plan));
     const uint64_t recent = rows.total - sinks - rows.packed();
-    out->n_pages = static_cast<uint32_t>(lesser(rows.packed(), UINT32_MAX));
+    out->n_blocks = static_cast<uint32_t>(lesser(rows.packed(), UINT32_MAX));
     out->payload_bytes = model.n_sequences * rows.packed() * model.page.payload;
     out->metadata_bytes = model.n_sequences * rows.packed() * model.page.metadata;
     out->recent_bytes =
@@ -560,7 +464,8 @@ ChunkRows chunk_rows(const Plan &plan, const lk_chunk_mix &mix) {
 }
 
 // Adds the rows of a class of all sequences to what their cache holds.
-void add_class(const Model &model, uint64_t n_rows, Slots *slots, Sums *sums, lk_plan_size *out) {
+void add_class(const Model &model, uint64_t n_rows, SlotCounts *slots, Sums *sums,
+               lk_plan_size *out) {
     const uint64_t n = n_rows * model.n_sequences;
     slots->add(model.packed_block, n);
     sums->values += n * model.page.values;
@@ -568,7 +473,7 @@ void add_class(const Model &model, uint64_t n_rows, Slots *slots, Sums *sums, lk
     sums->metadata += n * model.page.metadata;
     sums->raw += n * model.page.raw;
     if (model.page.payload)
-        out->n_pages += static_cast<uint32_t>(lesser(n_rows, UINT32_MAX));
+        out->n_blocks += static_cast<uint32_t>(lesser(n_rows, UINT32_MAX));
 }
 
 uint64_t chunk_tokens(const Plan &plan, const lk_chunk_mix &mix) {
@@ -611,7 +516,7 @@ lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_seque
     const ChunkRows classed = chunk_rows(plan, mix);
     const uint64_t total = block_count(plan, n_tokens);
     Rows rows = {total, 0, {}, n_tokens, false};
-    Slots slots = slots_of(model, rows);
+    SlotCounts slots = slots_of(model, rows);
     Sums sums = {};
     uint64_t n_classed = 0;
     for (uint32_t c = 0; c < kChunkClasses; ++c) {

@@ -10,8 +10,6 @@ namespace lk {
 
 namespace {
 
-bool is_rung(uint32_t bits) { return bits == 16 || bits == 8 || bits == 4 || bits == 2; }
-
 lk_status refuse(const Subject &s, const char *name, uint32_t value, const char *rule) {
     return fail(s.status, "%s%s is %u, must be %s", s.prefix, name, value, rule);
 }
@@ -37,7 +35,9 @@ lk_status check_numbers(const float *numbers, uint32_t head_dim, float least, fl
 }
 
 lk_status check_width(uint32_t bits, const char *name, const Subject &s) {
-    return is_width(bits) ? LK_OK : refuse(s, name, bits, "one of 1, 2, 3, 4, 8, 16");
+    if (is_width(bits))
+        return LK_OK;
+    return fail(s.status, "%s%s is %u, must be one of %s", s.prefix, name, bits, kWidthList.text);
 }
 
 lk_status check_one_bit(lk_one_bit one_bit, const Subject &s) {
@@ -114,10 +114,6 @@ uint32_t character_bytes(const unsigned char *text) {
 
 }  // namespace
 
-bool is_width(uint32_t bits) {
-    return bits == 1 || bits == 2 || bits == 3 || bits == 4 || bits == 8 || bits == 16;
-}
-
 lk_status check_layer(const lk_layer &layer, const Subject &s) {
     if (!layer.n_kv_heads || layer.n_kv_heads > kMaxKvHeads)
         return refuse(s, s.name("n_kv_heads", "kv_heads"), layer.n_kv_heads, "from 1 to 1024");
@@ -155,10 +151,10 @@ lk_status check_key_rule(const lk_key_rule &rule, const Subject &s) {
 lk_status check_classes(const uint8_t *channel_bits, uint32_t head_dim, const Subject &s) {
     for (uint32_t c = 0; c < head_dim; ++c)
         if (!is_width(channel_bits[c]))
-            return fail(s.status,
-                        s.json ? "%s%s/%u is %u, must be %s" : "%s%s[%u] is %u, must be %s",
-                        s.prefix, s.name("channel_bits", "classes"), c, channel_bits[c],
-                        "one of 1, 2, 3, 4, 8, 16");
+            return fail(
+                s.status,
+                s.json ? "%s%s/%u is %u, must be one of %s" : "%s%s[%u] is %u, must be one of %s",
+                s.prefix, s.name("channel_bits", "classes"), c, channel_bits[c], kWidthList.text);
     return LK_OK;
 }
 
@@ -181,9 +177,8 @@ lk_status check_value_rule(const lk_value_rule &rule, const Subject &s) {
 }
 
 lk_status check_metadata(lk_metadata metadata, const Subject &s) {
-    if (metadata != LK_METADATA_F16 && metadata != LK_METADATA_F8)
-        return refuse(s, "metadata", metadata, "1 (f16) or 2 (f8)");
-    return LK_OK;
+    return is_parameter_format(metadata) ? LK_OK
+                                         : refuse(s, "metadata", metadata, "1 (f16) or 2 (f8)");
 }
 
 lk_status check_pages(uint32_t page_tokens, const Subject &s) {
@@ -202,7 +197,8 @@ lk_status check_chunk_rule(const lk_chunk_rule &rule, const Subject &s) {
                            s.name("high_bits", "high")};
     for (uint32_t c = 0; c < kChunkClasses; ++c)
         if (!is_rung(bits[c]) || (c && bits[c] <= bits[c - 1]))
-            return refuse(s, names[c], bits[c], "one of 2, 4, 8, 16 and above the class before it");
+            return fail(s.status, "%s%s is %u, must be one of %s and above the class before it",
+                        s.prefix, names[c], bits[c], kRungList.text);
     const bool in_range = rule.alpha >= 0 && rule.beta >= 0 && rule.alpha + rule.beta < 1;
     if (!in_range)
         return fail(s.status, "%salpha is %g and beta %g, must be from 0 with a sum below 1",
@@ -230,9 +226,9 @@ lk_status check_ladder(const uint8_t *rungs, uint32_t n_rungs, uint32_t rung, co
         const uint32_t bits = rungs[i];
         if (!is_rung(bits) || (i && bits >= rungs[i - 1]))
             return fail(s.status,
-                        s.json ? "%s%s/%u is %u, must be %s" : "%s%s[%u] is %u, must be %s",
-                        s.prefix, s.name("rungs", "ladder"), i, bits,
-                        "one of 16, 8, 4, 2 and below the rung before it");
+                        s.json ? "%s%s/%u is %u, must be one of %s and below the rung before it"
+                               : "%s%s[%u] is %u, must be one of %s and below the rung before it",
+                        s.prefix, s.name("rungs", "ladder"), i, bits, kLadderList.text);
         has_rung |= bits == rung;
     }
     return has_rung ? LK_OK : refuse(s, "rung", rung, "one of the ladder's");

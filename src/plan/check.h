@@ -22,7 +22,6 @@ struct Subject {
 constexpr Subject kArgument = {"", false, LK_E_ARGUMENT};
 constexpr Subject kRuleArgument = {"rule.", false, LK_E_ARGUMENT};
 
-bool is_width(uint32_t bits);
 constexpr bool is_power_of_two(uint32_t n) { return n && !(n & (n - 1)); }
 
 // Alone, without regard to the rest of the plan.

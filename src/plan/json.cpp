@@ -187,16 +187,19 @@ struct Word {
     uint32_t number;
 };
 
-uint32_t word_or(const Node &node, const char *name, const Word &first, const Word &second) {
+uint32_t word_or(const Node &node, const char *name, std::initializer_list<Word> words) {
     if (!node.has(name))
-        return first.number;
+        return words.begin()->number;
     const Node found = member(node, name);
     const std::string &text = text_of(found);
-    for (const Word &word : {first, second})
+    std::string choices;
+    for (const Word &word : words) {
         if (text == word.text)
             return word.number;
-    fail(LK_E_CORRUPT, "%s is \"%s\", must be \"%s\" or \"%s\"", found.path.c_str(),
-         shown(text).c_str(), first.text, second.text);
+        choices += (choices.empty() ? "\"" : " or \"") + std::string(word.text) + "\"";
+    }
+    fail(LK_E_CORRUPT, "%s is \"%s\", must be %s", found.path.c_str(), shown(text).c_str(),
+         choices.c_str());
     throw Refused{LK_E_CORRUPT};
 }
 
@@ -279,12 +282,12 @@ void read_boost(const Node &node, lk_key_rule *rule) {
     rule->boost_channels = number_member(node, "channels");
     rule->boost_bits = number_member(node, "bits");
     rule->boost_ranking =
-        word_or(node, "score", {"key", LK_RANKING_KEY}, {"query-range", LK_RANKING_QUERY_RANGE});
+        word_or(node, "score", {{"key", LK_RANKING_KEY}, {"query-range", LK_RANKING_QUERY_RANGE}});
 }
 
 lk_one_bit read_one_bit(const Node &node) {
-    return word_or(node, "one_bit", {"deviation", LK_ONE_BIT_DEVIATION},
-                   {"range", LK_ONE_BIT_RANGE});
+    return word_or(node, "one_bit",
+                   {{"deviation", LK_ONE_BIT_DEVIATION}, {"range", LK_ONE_BIT_RANGE}});
 }
 
 using CheckNumbers = lk_status (*)(const float *numbers, uint32_t n, const Subject &subject);
@@ -311,7 +314,7 @@ lk_key_rule read_key(const Node &node, std::vector<uint8_t> *classes) {
     lk_key_rule rule = {};
     rule.size = sizeof rule;
     rule.bits = number_member(node, "bits");
-    rule.axis = word_or(node, "axis", {"channel", LK_AXIS_CHANNEL}, {"token", LK_AXIS_TOKEN});
+    rule.axis = word_or(node, "axis", {{"channel", LK_AXIS_CHANNEL}, {"token", LK_AXIS_TOKEN}});
     rule.group = number_or(node, "group", 0);
     rule.one_bit = read_one_bit(node);
     rule.clip = real_or(node, "clip", 1);
@@ -434,14 +437,15 @@ void read_ladder(const Node &node, const LayerRun &run, Plan *plan) {
         expect(set_shrink_order(plan, l, order));
 }
 
+#define LK_WORD_OF_FORMAT(name, number, bytes, text) {#text, number},
 void read_layer(const Node &node, const LayerRun &run, Plan *plan) {
-    const uint32_t metadata =
-        word_or(node, "metadata", {"f16", LK_METADATA_F16}, {"f8", LK_METADATA_F8});
+    const uint32_t metadata = word_or(node, "metadata", {LK_PARAMETER_FORMATS(LK_WORD_OF_FORMAT)});
     for (uint32_t l = run.first; l < run.first + run.count; ++l)
         expect(set_metadata(plan, l, metadata));
     read_ladder(node, run, plan);
     read_heads(array_member(node, "heads"), run, plan);
 }
+#undef LK_WORD_OF_FORMAT
 
 void read_layers(const Node &elements, Plan *plan) {
     const auto n_layers = static_cast<uint32_t>(plan->layers.size());

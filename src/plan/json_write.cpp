@@ -177,7 +177,9 @@ void put_heads(const Plan &plan, uint32_t layer, Text *out) {
 void put_layer(const Plan &plan, uint32_t layer, uint32_t count, Text *out) {
     const LayerPlan &own = plan.layers[layer];
     put_count(count, out);
-    out->put(own.metadata == Metadata::kF16 ? "\"metadata\": \"f16\", " : "\"metadata\": \"f8\", ");
+    out->put("\"metadata\": \"");
+    out->put(parameter_text(own.metadata));
+    out->put("\", ");
     if (own.n_rungs) {
         out->put("\"ladder\": ");
         put_bytes(own.rungs, own.n_rungs, out);

@@ -8,15 +8,6 @@ namespace lk {
 
 namespace {
 
-constexpr Plane plane_of(uint32_t bits) {
-    return bits == 16  ? kPlane16
-           : bits == 8 ? kPlane8
-           : bits == 4 ? kPlane4
-           : bits == 3 ? kPlane3
-           : bits == 2 ? kPlane2
-                       : kPlane1;
-}
-
 void add_channels(PageLayout *layout, uint32_t bits, uint32_t n_channels) {
     uint16_t &strips = layout->strips[plane_of(bits)];
     strips = static_cast<uint16_t>(strips + n_channels / LK_STRIP_CHANNELS);
@@ -58,13 +49,18 @@ void place_classes(const uint8_t *order, const uint8_t *width, KeyFormat *out) {
     const uint32_t head_dim = out->layout.head_dim;
     const uint32_t ones = count_channels(width, head_dim, 1);
     const bool shared = ones && ones == count_channels(width, head_dim, 3);
-    const uint32_t apart[] = {16, 8, 4, 3, 2, 1};
-    const uint32_t paired[] = {16, 8, 4, 1, 3, 2};
+    const auto is_of_pair = [&](uint32_t bits) { return shared && (bits == 1 || bits == 3); };
     uint32_t slot = 0;
-    for (const uint32_t bits : shared ? paired : apart) {
-        slot = place_channels(order, head_dim, bits, slot, out->permutation);
-        if (!shared || bits > 3)
-            add_channels(&out->layout, bits, count_channels(width, head_dim, bits));
+    for (const uint32_t plane_bits : kPlaneBits) {
+        if (is_of_pair(plane_bits))
+            continue;
+        if (shared && plane_bits == 2) {
+            slot = place_channels(order, head_dim, 1, slot, out->permutation);
+            slot = place_channels(order, head_dim, 3, slot, out->permutation);
+        }
+        slot = place_channels(order, head_dim, plane_bits, slot, out->permutation);
+        if (!shared || plane_bits != 2)
+            add_channels(&out->layout, plane_bits, count_channels(width, head_dim, plane_bits));
     }
     if (shared) {
         add_channels(&out->layout, 2, 2 * ones + count_channels(width, head_dim, 2));

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kSentence = 384;
 
 lk_status check_one_bit_plane(const Plan &plan, uint32_t bits, const char *name, const Subject &s) {
-    if ((bits != 1 && bits != 3) || plan.page_tokens >= 64)
+    if (plan.page_tokens >= least_page_tokens(bits))
         return LK_OK;
     return fail(s.status,
                 "%s%s is %u, must be another width or page_tokens 64 or 128: a 1-bit plane does "

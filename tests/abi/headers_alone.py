@@ -14,7 +14,7 @@ JOBS = 2
 # Texts that work on arrays of their includer, which GLSL cannot declare beforehand.
 TEMPLATES = {'shaders/decode/products.glsl', 'shaders/decode/teams.glsl'}
 # What a file that is compiled defines before its first include.
-SIMD = ['-DLK_SIMD_WIDTH=4', '-DLK_SIMD_TILE_VECTORS=2', '-DLK_SIMD_DIRECT_ROWS=2', '-Wno-psabi']
+SIMD = ['-DLK_SIMD_WIDTH=4', '-DLK_SIMD_TILE_VECTORS=2', '-DLK_SIMD_NATIVE_ROWS=2', '-Wno-psabi']
 MATRIX = ['-DLK_SUBGROUPS', '-DLK_MATRIX']
 SHADER = '#version 460\n#extension GL_GOOGLE_include_directive : require\n'
 PLATFORM = ['-I', str(ROOT / 'include'), '-I', str(ROOT / 'src'), '-I', str(ROOT)]

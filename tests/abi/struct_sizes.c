@@ -92,7 +92,7 @@ OFFSET(lk_chanmix_layout, shift, 784);
 
 SIZE(lk_plan_size, 72);
 OFFSET(lk_plan_size, size, 0);
-OFFSET(lk_plan_size, n_pages, 4);
+OFFSET(lk_plan_size, n_blocks, 4);
 OFFSET(lk_plan_size, bits_per_value, 8);
 OFFSET(lk_plan_size, bytes_per_token, 16);
 OFFSET(lk_plan_size, fp16_bytes, 24);
@@ -149,7 +149,7 @@ OFFSET(lk_pmkvq, n_widths, 4);
 OFFSET(lk_pmkvq, widths, 8);
 OFFSET(lk_pmkvq, sensitivity, 24);
 OFFSET(lk_pmkvq, scope, 28);
-OFFSET(lk_pmkvq, split, 32);
+OFFSET(lk_pmkvq, separate_values, 32);
 OFFSET(lk_pmkvq, key_axis, 36);
 OFFSET(lk_pmkvq, group, 40);
 OFFSET(lk_pmkvq, key_scales, 44);

@@ -87,7 +87,7 @@ static void make_families(rig *r) {
     assert_int_equal(lk_plan_set_shrink_order(r->plan, 1, 3), LK_OK);
 }
 
-// Cocktail's classes; tokens behind the context go down the ladders.
+// Cocktail's classes; tokens after the context go down the ladders.
 static void set_chunks(rig *r) {
     lk_chunk_rule rule;
     assert_int_equal(lk_chunk_rule_init(&rule, sizeof rule), LK_OK);
@@ -137,37 +137,37 @@ void ladder_open(rig *r, const rig_device *device, uint32_t cpu_mask, const char
     ladder_plan(r, plan);
 }
 
-void twins_open(twins *p, const char *plan) {
+void rig_pair_open(rig_pair *p, const char *plan) {
     ladder_open(&p->fast, rig_default(), 0, plan);
     ladder_open(&p->reference, rig_host(), LK_CPU_REFERENCE_ONLY, plan);
-    const size_t bytes = (size_t)TWINS_TOKENS * rig_width(&p->fast) * sizeof(float);
+    const size_t bytes = (size_t)RIG_PAIR_TOKENS * rig_width(&p->fast) * sizeof(float);
     p->x = malloc(bytes);
     p->y = malloc(bytes);
     assert_non_null(p->x);
     assert_non_null(p->y);
 }
 
-void twins_close(twins *p) {
+void rig_pair_close(rig_pair *p) {
     free(p->x);
     free(p->y);
     rig_close(&p->fast);
     rig_close(&p->reference);
 }
 
-void twins_compare(const twins *p, uint32_t n, const char *what) {
+void rig_pair_compare(const rig_pair *p, uint32_t n, const char *what) {
     const float distance = rig_distance(p->x, p->y, (size_t)n * rig_width(&p->fast));
     if (!(distance <= RIG_MOST))
         fail_msg("%s, %s: outputs are %g apart", lk_plan_name(p->fast.plan), what,
                  (double)distance);
 }
 
-void twins_step(twins *p, lk_sequence id, uint32_t place, uint32_t n, const char *what) {
+void rig_pair_step(rig_pair *p, lk_sequence id, uint32_t place, uint32_t n, const char *what) {
     assert_int_equal(rig_step(&p->fast, id, 1, place, n, p->x), LK_OK);
     assert_int_equal(rig_step(&p->reference, id, 1, place, n, p->y), LK_OK);
-    twins_compare(p, n, what);
+    rig_pair_compare(p, n, what);
 }
 
-void twins_compare_stats(const twins *p) {
+void rig_pair_compare_stats(const rig_pair *p) {
     const lk_cache_stats a = rig_stats(&p->fast);
     const lk_cache_stats b = rig_stats(&p->reference);
     assert_int_equal(a.payload_bytes, b.payload_bytes);

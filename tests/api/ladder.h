@@ -6,7 +6,7 @@
 
 #include "rig.h"
 
-#define TWINS_TOKENS 320u  // of a step that is compared
+#define RIG_PAIR_TOKENS 320u  // of a step that is compared
 
 // NULL past the last. ladder_plan() also takes "bytes of 32" and "all families": "families" in
 // classes of chunks.
@@ -18,18 +18,18 @@ void ladder_plan(rig *r, const char *plan);
 // A context and the plan of that name, for two layers of two KV heads of 64 channels.
 void ladder_open(rig *r, const rig_device *device, uint32_t cpu_mask, const char *plan);
 
-typedef struct twins {
+typedef struct rig_pair {
     rig fast, reference;
     float *x, *y;  // answers, of TWINS_TOKENS tokens
-} twins;
+} rig_pair;
 
-void twins_open(twins *p, const char *plan);
-void twins_close(twins *p);
+void rig_pair_open(rig_pair *p, const char *plan);
+void rig_pair_close(rig_pair *p);
 // The answers of n tokens.
-void twins_compare(const twins *p, uint32_t n, const char *what);
+void rig_pair_compare(const rig_pair *p, uint32_t n, const char *what);
 // What is there, by bytes and by what was shrunk.
-void twins_compare_stats(const twins *p);
+void rig_pair_compare_stats(const rig_pair *p);
 // n tokens of chain 1 from `place` on, answered and compared.
-void twins_step(twins *p, lk_sequence id, uint32_t place, uint32_t n, const char *what);
+void rig_pair_step(rig_pair *p, lk_sequence id, uint32_t place, uint32_t n, const char *what);
 
 #endif

@@ -50,7 +50,7 @@ void model_open(rig *r, const rig_device *device, const char *plan) {
     r->layers[1].n_kv_heads = 1;
     r->layers[1].head_dim = 80;
     r->layers[1].window_tokens = 150;
-    // Behind the sinks of the plan, so that no page is dropped and any cut is possible.
+    // After the sinks of the plan, so that no page is dropped and any cut is possible.
     r->layers[1].window_sink_tokens = 20;
     r->layers[2].head_dim = 128;
     r->layers[2].n_query_heads = 2;

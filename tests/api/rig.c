@@ -231,7 +231,7 @@ void *rig_first(const rig *r, const lk_tensor *tensor) {
     return r->device->first ? r->device->first(tensor) : tensor->data;
 }
 
-static void *room(size_t n) {
+static void *allocate(size_t n) {
     void *out = calloc(n ? n : 1, sizeof(float));
     assert_non_null(out);
     return out;
@@ -254,7 +254,7 @@ static void fill_tensor(rig *r, uint32_t layer, uint32_t kind, uint32_t n_heads,
                         const rig_token *tokens, uint32_t n, lk_tensor *tensor) {
     const uint32_t width = n_heads * r->layers[layer].head_dim;
     const size_t bytes = (size_t)n * width * sizeof(float);
-    float *values = room((size_t)n * width);
+    float *values = allocate((size_t)n * width);
     rig_values(r, layer, kind, tokens, n, values);
     void *data = buffer(r, layer, kind, bytes);
     r->device->put(data, values, bytes);
@@ -279,7 +279,7 @@ static lk_status attend(rig *r, uint32_t layer, const rig_token *tokens, uint32_
     const lk_status status = lk_attend(r->cache, layer, &q, &o, NULL);
     if (!out || status)
         return status;
-    float *values = room((size_t)n * width);
+    float *values = allocate((size_t)n * width);
     r->device->get(values, rig_first(r, &o), bytes);
     uint32_t before = 0;
     for (uint32_t l = 0; l < layer; ++l)
@@ -312,7 +312,7 @@ lk_status rig_step(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint3
     lk_status status = rig_begin(r, 1, &id, &n, NULL);
     if (status)
         return status;
-    rig_token *tokens = room(n * 2);
+    rig_token *tokens = allocate(n * 2);
     for (uint32_t t = 0; t < n; ++t)
         tokens[t] = (rig_token){chain, place + t};
     status = rig_layers(r, tokens, n, out);
@@ -334,7 +334,7 @@ lk_status rig_append_tokens(rig *r, lk_sequence id, const rig_token *tokens, uin
 }
 
 lk_status rig_append_step(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint32_t n) {
-    rig_token *tokens = room(n * 2);
+    rig_token *tokens = allocate(n * 2);
     for (uint32_t t = 0; t < n; ++t)
         tokens[t] = (rig_token){chain, place + t};
     const lk_status status = rig_append_tokens(r, id, tokens, n);
@@ -346,10 +346,10 @@ lk_status rig_fill(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint3
                    uint32_t chunk, float *out) {
     lk_status status = LK_OK;
     for (uint32_t done = 0; !status && done < n;) {
-        const uint32_t part = n - done < chunk ? n - done : chunk;
+        const uint32_t n_now = n - done < chunk ? n - done : chunk;
         float *to = out ? out + (size_t)done * rig_width(r) : NULL;
-        status = rig_step(r, id, chain, place + done, part, to);
-        done += part;
+        status = rig_step(r, id, chain, place + done, n_now, to);
+        done += n_now;
     }
     return status;
 }

@@ -17,13 +17,13 @@ typedef struct rig_device {
     void *(*alloc)(size_t bytes);  // zeros
     void (*release)(void *memory);
     void (*put)(void *to, const void *from, size_t bytes);
-    void (*get)(void *to, const void *from, size_t bytes);  // behind the work on the queue
+    void (*get)(void *to, const void *from, size_t bytes);  // after the work on the queue
     void (*wait)(void);                                     // for the work on the queue
     // NULL where tensors lie at pointers: puts a tensor's first element at `memory` or at NULL, and
     // tells where it is.
     void (*point)(lk_context *context, lk_tensor *tensor, void *memory);
     void *(*first)(const lk_tensor *tensor);
-    void (*describe)(lk_context_desc *desc);  // what it needs beside its backend, or NULL
+    void (*describe)(lk_context_desc *desc);  // fields other than its backend, or NULL
 } rig_device;
 
 const rig_device *rig_host(void);

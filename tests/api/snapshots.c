@@ -141,7 +141,7 @@ void snapshot_cut_everywhere(rig *r, bytes saved) {
     free(copy);
 }
 
-// Bytes of the frame: all but the halves, of which the first ones are enough.
+// Bytes of the frame: all but the pages, of which the first ones are enough.
 static int is_frame(const uint8_t *data, uint64_t n, uint64_t i) {
     if (i < RESTAMP_HEADER)
         return 1;

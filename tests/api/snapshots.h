@@ -31,7 +31,7 @@ float snapshot_distance(rig *a, const lk_sequence *of_a, rig *b, const lk_sequen
                         uint32_t n);
 
 // Load bytes from a block of their own length into a cache without sequences. What is accepted
-// bears every verb, and goes.
+// supports every call, and is removed.
 lk_status snapshot_try(rig *r, const uint8_t *data, size_t n);
 // Every length is refused, with hashes as they were and made to fit.
 void snapshot_cut_everywhere(rig *r, bytes saved);

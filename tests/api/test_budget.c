@@ -138,7 +138,7 @@ static void the_exact_budget_works_with_windows(void **state) {
         }
 }
 
-// A budget that ends: the step is refused, the sequences are whole, and room made is room.
+// A budget that ends: the step is refused, the sequences are whole, and freed bytes can be used.
 static void a_full_cache_goes_on(void **state) {
     (void)state;
     rig r;
@@ -195,7 +195,7 @@ static void stats_equal_the_plans_bytes(void **state) {
     assert_int_equal(stats.metadata_bytes, size.metadata_bytes);
     assert_int_equal(stats.recent_bytes, size.recent_bytes);
     assert_int_equal(stats.table_bytes + stats.workspace_bytes, size.table_bytes);
-    assert_int_equal(stats.pages_packed, size.n_pages * 2u * 4u);
+    assert_int_equal(stats.pages_packed, size.n_blocks * 2u * 4u);
     assert_true(stats.reserved_bytes <= size.cache_bytes);
     rig_close(&r);
 }

@@ -76,9 +76,9 @@ static void check_lists(rig *r, lk_sequence id, shape s, lk_chunk_class *stored)
         assert_true(!i || stored[order[i]] >= stored[order[i - 1]]);
         ++counts[stored[i]];
     }
-    const uint32_t row = s.chunk_tokens < s.page_tokens ? s.page_tokens / s.chunk_tokens : 1;
-    assert_int_equal(counts[LK_CHUNK_LOW] % row, 0);
-    assert_int_equal(counts[LK_CHUNK_MIDDLE] % row, 0);
+    const uint32_t block = s.chunk_tokens < s.page_tokens ? s.page_tokens / s.chunk_tokens : 1;
+    assert_int_equal(counts[LK_CHUNK_LOW] % block, 0);
+    assert_int_equal(counts[LK_CHUNK_MIDDLE] % block, 0);
 }
 
 // Assign classes to both: the reference gets what the other keeps. Where a chunk fills a page of a
@@ -217,7 +217,7 @@ static void the_best_fill_no_page(void **state) {
     const float scores[6] = {0.1f, 0.5f, 0.2f, 0.5f, 0.3f, -1.0f};
     lk_chunk_class stored[6];
     const lk_chunk_class by_score[6] = {1, 3, 1, 3, 1, 1};
-    const lk_chunk_class by_place[6] = {1, 1, 1, 1, 3, 3};
+    const lk_chunk_class by_position[6] = {1, 1, 1, 1, 3, 3};
     const lk_sequence id = chunked_prompt(&r, 1, n_context);
     const lk_sequence other = chunked_prompt(&r, 1, n_context);
     assert_int_equal(lk_chunks_assign(r.cache, id, n_context, 6, low, scores), LK_OK);
@@ -225,7 +225,7 @@ static void the_best_fill_no_page(void **state) {
     assert_memory_equal(stored, by_score, sizeof stored);
     assert_int_equal(lk_chunks_assign(r.cache, other, n_context, 6, low, NULL), LK_OK);
     assert_int_equal(lk_chunks_get(r.cache, other, NULL, 6, NULL, stored, NULL), LK_OK);
-    assert_memory_equal(stored, by_place, sizeof stored);
+    assert_memory_equal(stored, by_position, sizeof stored);
     rig_close(&r);
 }
 
@@ -343,9 +343,9 @@ static void classes_are_assigned_again(void **state) {
         assign_pair(&p, id, n_context, first, NULL);
         assert_int_equal(lk_chunks_get(p.fast.cache, id, NULL, 8, NULL, stored, NULL), LK_OK);
         step_pair(&p, id, 1, n_context, 4, "the first query");
-        const uint64_t reopened = rig_stats(&p.fast).pages_dequantized;
+        const uint64_t dequantized = rig_stats(&p.fast).pages_dequantized;
         assign_pair(&p, id, n_context, stored, NULL);  // nothing to do
-        assert_int_equal(rig_stats(&p.fast).pages_dequantized, reopened);
+        assert_int_equal(rig_stats(&p.fast).pages_dequantized, dequantized);
         chunked_classes(&seed, 8, second);
         assign_pair(&p, id, n_context, second, NULL);
         assert_int_equal(lk_chunks_get(p.fast.cache, id, NULL, 8, NULL, now, NULL), LK_OK);
@@ -400,7 +400,7 @@ static void originals_are_promoted(void **state) {
         float *x = malloc(bytes), *y = malloc(bytes);
         assert_non_null(x);
         assert_non_null(y);
-        lk_chunk_class first[9], second[9], kept[9], direct[9];
+        lk_chunk_class first[9], second[9], kept[9], assigned_once[9];
         chunked_classes(&seed, 9, first);
         for (uint32_t c = 0; c < 9; ++c)
             second[c] = LK_CHUNK_LOW + LK_CHUNK_HIGH - first[c];
@@ -422,8 +422,8 @@ static void originals_are_promoted(void **state) {
         assert_int_equal(chunked_info(&r, fork).n_narrower, 0);
         assert_int_equal(lk_chunks_assign(r.cache, once, n_context, 9, second, NULL), LK_OK);
         assert_int_equal(lk_chunks_get(r.cache, fork, NULL, 9, NULL, kept, NULL), LK_OK);
-        assert_int_equal(lk_chunks_get(r.cache, once, NULL, 9, NULL, direct, NULL), LK_OK);
-        assert_memory_equal(kept, direct, sizeof kept);
+        assert_int_equal(lk_chunks_get(r.cache, once, NULL, 9, NULL, assigned_once, NULL), LK_OK);
+        assert_memory_equal(kept, assigned_once, sizeof kept);
         answer(&r, fork, n_context, x);
         answer(&r, once, n_context, y);
         assert_true(rig_distance(x, y, 2 * rig_width(&r)) <= rig_tolerance());
@@ -519,7 +519,7 @@ static void windows_leave_no_originals(void **state) {
     rig_close(&r);
 }
 
-// A budget that holds the prompt and not the new pages beside it.
+// A budget that holds the prompt, but not the new pages in addition.
 static void small_budgets_change_nothing(void **state) {
     (void)state;
     pair p;
@@ -625,7 +625,7 @@ static void deferred_prompts_have_a_budget(void **state) {
     assign_pair(&p, id, n_context, classes, NULL);
     assert_true(held(&p.fast) <= budget);
     assert_true(chunked_info(&p.fast, id).n_narrower <= n_narrower);
-    step_pair(&p, id, 1, n_context, 2, "assigned behind that");
+    step_pair(&p, id, 1, n_context, 2, "assigned after that");
     close_pair(&p);
 }
 
@@ -708,7 +708,7 @@ static void wrong_calls_are_refused(void **state) {
     rig_close(&r);
 }
 
-// Pages that were packed before there were classes cannot have one, and a plan may lack chunks.
+// Pages that were packed before there were classes cannot have one, and a plan may have no chunks.
 static void classes_come_before_packing(void **state) {
     (void)state;
     rig r;

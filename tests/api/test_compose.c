@@ -1,6 +1,6 @@
-// Classes of chunks beside everything else that a plan may have: boosted channels, outliers with
-// their partners, keys per token with centers and scales, FP8 numbers, ladders, windows, tokens
-// behind the context that are packed, originals, and chunks that are parts of pages or several.
+// Classes of chunks with all other features of a plan: boosted channels, outliers with their
+// partners, keys per token with centers and scales, FP8 numbers, ladders, windows, tokens after the
+// context that are packed, originals, and chunks that are shorter or longer than a page.
 //
 // Each plan runs in up to four caches that must answer the same. The fast one; the reference, which
 // gets the same calls; one without reordering whose host feeds the tokens in the order of the fast
@@ -27,14 +27,14 @@ enum {
     NUMBERS = 8,      // centers of keys, and scales
     BYTES = 16,       // FP8 ranges and minima
     LADDER = 32,      // 16, 8, 4 and 2 bits, down while there are classes
-    PACKS = 64,       // tokens behind the context are packed
+    PACKS = 64,       // tokens after the context are packed
     IN_ORDER = 128,   // no reordering, and a sliding window
     WIDE = 256,       // classes of 4, 8 and 16 bits
     ORIGINALS = 512,  // other classes first, then promoted
     EVERYTHING = 1023
 };
-static const char *const kParts[] = {"boost",  "outliers", "token-keys", "numbers", "fp8",
-                                     "ladder", "packs",    "in-order",   "wide",    "originals"};
+static const char *const kFeatures[] = {"boost",  "outliers", "token-keys", "numbers", "fp8",
+                                        "ladder", "packs",    "in-order",   "wide",    "originals"};
 
 static const shape kShapes[] = {{128, 32}, {64, 32},   {32, 32},   {128, 8},  {128, 16},
                                 {64, 8},   {32, 16},   {64, 64},   {128, 64}, {32, 64},
@@ -44,7 +44,7 @@ static const shape kShapes[] = {{128, 32}, {64, 32},   {32, 32},   {128, 8},  {1
 enum { FAST, REFERENCE, PLACED, UNPERMUTED, N_RIGS };
 
 typedef struct scene {
-    uint32_t parts;
+    uint32_t features;
     shape shape;
     uint32_t n_chunks, length;
     rig rigs[N_RIGS];
@@ -56,14 +56,14 @@ typedef struct scene {
 } scene;
 
 static void fail_scene(const scene *s, const char *what) {
-    char parts[128] = "";
-    for (uint32_t i = 0; i < sizeof kParts / sizeof *kParts; ++i)
-        if (s->parts >> i & 1) {
-            strcat(parts, " ");
-            strcat(parts, kParts[i]);
+    char features[128] = "";
+    for (uint32_t i = 0; i < sizeof kFeatures / sizeof *kFeatures; ++i)
+        if (s->features >> i & 1) {
+            strcat(features, " ");
+            strcat(features, kFeatures[i]);
         }
-    fail_msg("pages of %u, chunks of %u,%s: %s", s->shape.page_tokens, s->shape.chunk_tokens, parts,
-             what);
+    fail_msg("pages of %u, chunks of %u,%s: %s", s->shape.page_tokens, s->shape.chunk_tokens,
+             features, what);
 }
 
 static void expect(const scene *s, lk_status status, const char *what) {
@@ -83,27 +83,27 @@ static lk_key_rule key_of(uint32_t bits) {
     return key;
 }
 
-static void set_keys(rig *r, uint32_t parts) {
+static void set_keys(rig *r, uint32_t features) {
     uint8_t outliers[64], mixed[64];
     for (uint32_t c = 0; c < 64; ++c) {
         outliers[c] = (uint8_t)(c % 8 == 1 ? 3 : c % 8 == 6 ? 1 : 2);
         mixed[c] = (uint8_t)(c % 4 == 3 ? 8 : c % 4 == 1 ? 4 : 2);
     }
     lk_key_rule key = key_of(2);
-    if (parts & OUTLIERS) {
+    if (features & OUTLIERS) {
         key.channel_bits = outliers;
         assert_int_equal(lk_plan_set_key(r->plan, 0, 0, &key), LK_OK);
         key.channel_bits = mixed;
         assert_int_equal(lk_plan_set_key(r->plan, 1, 0, &key), LK_OK);
     }
-    if (parts & BOOST) {
-        key = key_of(parts & WIDE ? 4 : 2);
+    if (features & BOOST) {
+        key = key_of(features & WIDE ? 4 : 2);
         key.boost_channels = 16;
         key.boost_bits = 2 * key.bits;
         key.boost_ranking = LK_RANKING_KEY;
         assert_int_equal(lk_plan_set_key(r->plan, 0, 1, &key), LK_OK);
     }
-    if (parts & TOKEN_KEYS) {
+    if (features & TOKEN_KEYS) {
         key = key_of(8);
         key.axis = LK_AXIS_TOKEN;
         assert_int_equal(lk_plan_set_key(r->plan, 1, 1, &key), LK_OK);
@@ -121,9 +121,9 @@ static void set_numbers(rig *r) {
     assert_int_equal(lk_plan_set_key_scales(r->plan, 0, 1, scales), LK_OK);
 }
 
-static void set_chunks(rig *r, uint32_t parts, shape s, uint32_t reorder) {
-    chunked_rule(r, s, reorder, !(parts & PACKS));
-    if (!(parts & WIDE))
+static void set_chunks(rig *r, uint32_t features, shape s, uint32_t reorder) {
+    chunked_rule(r, s, reorder, !(features & PACKS));
+    if (!(features & WIDE))
         return;
     lk_chunk_rule rule;
     assert_int_equal(lk_chunk_rule_init(&rule, sizeof rule), LK_OK);
@@ -143,21 +143,21 @@ static void open_rig(scene *s, uint32_t index, const rig_device *device, shape o
     r->cpu_mask = index == FAST ? 0 : LK_CPU_REFERENCE_ONLY;
     rig_geometry(r, 2, 4, 2, 64);
     r->layers[1].n_query_heads = 6;
-    r->layers[1].window_tokens = s->parts & IN_ORDER ? 150 : 0;
+    r->layers[1].window_tokens = s->features & IN_ORDER ? 150 : 0;
     rig_open(r);
     rig_preset(r, "cocktail");
-    set_chunks(r, s->parts, own, reorder);
-    set_keys(r, s->parts);
-    if (s->parts & NUMBERS)
+    set_chunks(r, s->features, own, reorder);
+    set_keys(r, s->features);
+    if (s->features & NUMBERS)
         set_numbers(r);
     lk_value_rule value;
     assert_int_equal(lk_value_rule_init(&value, sizeof value), LK_OK);
-    value.bits = s->parts & PACKS ? 4 : 16;
+    value.bits = s->features & PACKS ? 4 : 16;
     assert_int_equal(lk_plan_set_value(r->plan, LK_ALL, LK_ALL, &value), LK_OK);
-    if (s->parts & BYTES)
+    if (s->features & BYTES)
         assert_int_equal(lk_plan_set_metadata(r->plan, LK_ALL, LK_METADATA_F8), LK_OK);
     const uint8_t rungs[] = {16, 8, 4, 2};
-    if (s->parts & LADDER)
+    if (s->features & LADDER)
         assert_int_equal(lk_plan_set_ladder(r->plan, LK_ALL, rungs, 4, 16), LK_OK);
     expect(s, rig_cache(r, 1, STEP_TOKENS, BUDGET), "a cache");
     s->out[index] = malloc(80 * rig_width(r) * sizeof(float));
@@ -177,7 +177,7 @@ static void feed(scene *s, uint32_t index) {
     assert_int_equal(lk_sequence_add(r->cache, &id), LK_OK);
     assert_int_equal(id, 1);
     assert_int_equal(lk_sequence_defer(r->cache, id, LK_DEFER_REFUSE), LK_OK);
-    if (s->parts & ORIGINALS && index <= REFERENCE)
+    if (s->features & ORIGINALS && index <= REFERENCE)
         assert_int_equal(lk_chunks_retain(r->cache, id, 64u << 20), LK_OK);
     for (uint32_t done = 0, n; done < s->length; done += n) {
         n = s->length - done < 200 ? s->length - done : 200;
@@ -258,7 +258,7 @@ static void check_bytes(scene *s) {
     compare_bytes(s, stats.payload_bytes, size.payload_bytes, "codes");
     compare_bytes(s, stats.metadata_bytes, size.metadata_bytes, "ranges and minima");
     compare_bytes(s, stats.recent_bytes, size.recent_bytes, "at 16 bits");
-    if (s->parts & LADDER)  // a lower one shrinks
+    if (s->features & LADDER)  // a lower one shrinks
         return;
     for (uint32_t i = FAST; i <= REFERENCE; ++i) {
         assert_int_equal(lk_cache_set_budget(s->rigs[i].cache, size.cache_bytes - 1), LK_E_BUDGET);
@@ -270,7 +270,7 @@ static void check_bytes(scene *s) {
 static void compare_stats(const scene *s) {
     const lk_cache_stats a = rig_stats(&s->rigs[FAST]), b = rig_stats(&s->rigs[REFERENCE]);
     assert_memory_equal(a.plane_bytes, b.plane_bytes, sizeof a.plane_bytes);
-    compare_bytes(s, a.pages_shrunk, b.pages_shrunk, "halves shrunk");
+    compare_bytes(s, a.pages_shrunk, b.pages_shrunk, "pages shrunk");
     compare_bytes(s, a.reserved_bytes, b.reserved_bytes, "reserved");
 }
 
@@ -285,13 +285,13 @@ static void shrink_all(scene *s) {
         lk_plan *plan = NULL;
         assert_int_equal(lk_plan_copy(s->rigs[FAST].plan, &plan), LK_OK);
         assert_int_equal(lk_plan_set_ladder(plan, LK_ALL, rungs, 4, bits), LK_OK);
-        if (!(s->parts & (PACKS | IN_ORDER))) {  // packed behind the context, or given back
+        if (!(s->features & (PACKS | IN_ORDER))) {  // packed after the context, or given back
             const lk_plan_size size = predict(s, plan);
             compare_bytes(s, rig_stats(&s->rigs[FAST]).payload_bytes, size.payload_bytes,
-                          "codes behind a shrink");
+                          "codes after a shrink");
         }
         lk_plan_destroy(&plan);
-        step_all(s, 3, "behind a shrink");
+        step_all(s, 3, "after a shrink");
     }
 }
 
@@ -319,18 +319,18 @@ static void assign_and_cut(scene *s, uint32_t *seed) {
         assert_true(i == FAST || own == status);
         status = own;
     }
-    if (s->parts & IN_ORDER && status == LK_E_UNSUPPORTED)  // a window has given pages back
+    if (s->features & IN_ORDER && status == LK_E_UNSUPPORTED)  // a window has given pages back
         return;
     expect(s, status, "a cut");
     s->length = left;
     compare_stats(s);
-    step_all(s, 40, "behind a cut");
+    step_all(s, 40, "after a cut");
 }
 
 static void count_context(scene *s) {
     s->n_chunks = 448 / s->shape.chunk_tokens > 3 ? 448 / s->shape.chunk_tokens : 3;
-    // Pages behind the context begin where those of all caches do; so do pages that shrink.
-    if (s->parts & (PACKS | LADDER))
+    // Pages after the context begin where those of all caches do; so do pages that shrink.
+    if (s->features & (PACKS | LADDER))
         s->n_chunks -= s->n_chunks % block_chunks(s->shape);
     s->length = context_of(s) + 20;
     assert_true(s->n_chunks <= MAX_CHUNKS && s->length <= MAX_TOKENS);
@@ -341,17 +341,17 @@ static uint32_t own_page(const scene *s) {
     const shape own = s->shape;
     if (own.chunk_tokens >= own.page_tokens)
         return own.page_tokens;
-    return own.chunk_tokens < 32 || s->parts & (BOOST | PACKS) ? 0 : own.chunk_tokens;
+    return own.chunk_tokens < 32 || s->features & (BOOST | PACKS) ? 0 : own.chunk_tokens;
 }
 
-static void run_scene(uint32_t parts, shape own) {
+static void run_scene(uint32_t features, shape own) {
     scene *s = calloc(1, sizeof *s);
     assert_non_null(s);
-    const uint32_t reorder = !(parts & IN_ORDER);
-    s->parts = parts;
+    const uint32_t reorder = !(features & IN_ORDER);
+    s->features = features;
     s->shape = reorder ? own : (shape){own.page_tokens, own.page_tokens};
     count_context(s);
-    uint32_t seed = parts * 31 + own.page_tokens + own.chunk_tokens;
+    uint32_t seed = features * 31 + own.page_tokens + own.chunk_tokens;
     for (uint32_t t = 0; t < s->length; ++t)
         s->tokens[t] = (rig_token){1, t};
     lk_chunk_class first[MAX_CHUNKS];
@@ -360,7 +360,7 @@ static void run_scene(uint32_t parts, shape own) {
     for (uint32_t i = FAST; i <= REFERENCE; ++i) {
         open_rig(s, i, i == FAST ? rig_default() : rig_host(), s->shape, reorder);
         feed(s, i);
-        if (parts & ORIGINALS)
+        if (features & ORIGINALS)
             assign(s, i, s->n_chunks, context_of(s), first);
         assign(s, i, s->n_chunks, context_of(s), s->assigned);
     }
@@ -374,7 +374,7 @@ static void run_scene(uint32_t parts, shape own) {
         open_other(s, UNPERMUTED, own_page(s));
     step_all(s, 3, "a step");
     step_all(s, 70, "a long step");
-    if (parts & LADDER)
+    if (features & LADDER)
         shrink_all(s);
     close_others(s);
     assign_and_cut(s, &seed);
@@ -385,7 +385,7 @@ static void run_scene(uint32_t parts, shape own) {
     free(s);
 }
 
-static void every_part_beside_chunks(void **state) {
+static void every_feature_with_chunks(void **state) {
     (void)state;
     const int is_quick = rig_default() == rig_host();
     // Strides without common factors with the numbers of parts and shapes: both go round.
@@ -395,10 +395,10 @@ static void every_part_beside_chunks(void **state) {
         run_scene(i / N_SHAPES, kShapes[i % N_SHAPES]);
 }
 
-static void each_part_alone_and_all_together(void **state) {
+static void each_feature_alone_and_all_together(void **state) {
     (void)state;
-    for (uint32_t part = 1; rig_default() == rig_host() && part < EVERYTHING; part *= 2)
-        run_scene(part, kShapes[0]);
+    for (uint32_t feature = 1; rig_default() == rig_host() && feature < EVERYTHING; feature *= 2)
+        run_scene(feature, kShapes[0]);
     run_scene(EVERYTHING & ~IN_ORDER, kShapes[0]);
     run_scene(EVERYTHING & ~WIDE, kShapes[0]);
 }
@@ -407,8 +407,8 @@ int main(int argc, char **argv) {
     g_full = argc > 1 && !strcmp(argv[argc - 1], "--full");
     rig_arguments(argc - g_full, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_part_alone_and_all_together),
-        cmocka_unit_test(every_part_beside_chunks),
+        cmocka_unit_test(each_feature_alone_and_all_together),
+        cmocka_unit_test(every_feature_with_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -151,7 +151,7 @@ static void any_scale_scores(void **state) {
 }
 
 // The CPU refuses them, a device gives NaN, which the classes refuse.
-static void chunks_without_direction_are_told_of(void **state) {
+static void chunks_without_direction_are_reported(void **state) {
     (void)state;
     static const float bad[] = {NAN, INFINITY, 0};
     for (size_t b = 0; b < 3; ++b) {
@@ -232,7 +232,7 @@ static int compare_times(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Many calls, and one read behind them that waits: what a call takes beside others.
+// Many calls, then one read that waits: the time of a call among others.
 static void bench(void) {
     enum { N = 4096, D = 768, RUNS = 21, CALLS = 50 };
     for (lk_dtype dtype = LK_F16; dtype <= LK_F32; ++dtype) {
@@ -271,7 +271,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scores_are_cosines),
         cmocka_unit_test(any_scale_scores),
-        cmocka_unit_test(chunks_without_direction_are_told_of),
+        cmocka_unit_test(chunks_without_direction_are_reported),
         cmocka_unit_test(wrong_arguments_are_refused),
     };
     return cmocka_run_group_tests_name("cosine", tests, NULL, NULL);

@@ -23,24 +23,24 @@ static lk_sequence add(rig *r) {
 
 static void init_functions(void **state) {
     (void)state;
-    char room[512];
-    memset(room, 7, sizeof room);
+    char memory[512];
+    memset(memory, 7, sizeof memory);
     assert_int_equal(lk_context_desc_init(NULL, 100), LK_E_ARGUMENT);
-    assert_int_equal(lk_context_desc_init((lk_context_desc *)room, 4), LK_E_ARGUMENT);
-    assert_int_equal(lk_context_desc_init((lk_context_desc *)room, sizeof room), LK_OK);
-    assert_int_equal(((lk_context_desc *)room)->size, sizeof room);
-    assert_int_equal(((lk_context_desc *)room)->backend, LK_BACKEND_CPU);
+    assert_int_equal(lk_context_desc_init((lk_context_desc *)memory, 4), LK_E_ARGUMENT);
+    assert_int_equal(lk_context_desc_init((lk_context_desc *)memory, sizeof memory), LK_OK);
+    assert_int_equal(((lk_context_desc *)memory)->size, sizeof memory);
+    assert_int_equal(((lk_context_desc *)memory)->backend, LK_BACKEND_CPU);
     assert_int_equal(lk_cache_desc_init(NULL, 100), LK_E_ARGUMENT);
-    assert_int_equal(lk_cache_desc_init((lk_cache_desc *)room, 8), LK_E_ARGUMENT);
-    assert_int_equal(lk_cache_desc_init((lk_cache_desc *)room, sizeof(lk_cache_desc)), LK_OK);
-    assert_int_equal(((lk_cache_desc *)room)->max_sequences, 1);
-    assert_int_equal(((lk_cache_desc *)room)->max_step_tokens, 512);
+    assert_int_equal(lk_cache_desc_init((lk_cache_desc *)memory, 8), LK_E_ARGUMENT);
+    assert_int_equal(lk_cache_desc_init((lk_cache_desc *)memory, sizeof(lk_cache_desc)), LK_OK);
+    assert_int_equal(((lk_cache_desc *)memory)->max_sequences, 1);
+    assert_int_equal(((lk_cache_desc *)memory)->max_step_tokens, 512);
     assert_int_equal(lk_cache_stats_init(NULL, 100), LK_E_ARGUMENT);
-    assert_int_equal(lk_cache_stats_init((lk_cache_stats *)room, 8), LK_E_ARGUMENT);
+    assert_int_equal(lk_cache_stats_init((lk_cache_stats *)memory, 8), LK_E_ARGUMENT);
     assert_int_equal(lk_device_info_init(NULL, 100), LK_E_ARGUMENT);
-    assert_int_equal(lk_device_info_init((lk_device_info *)room, 8), LK_E_ARGUMENT);
+    assert_int_equal(lk_device_info_init((lk_device_info *)memory, 8), LK_E_ARGUMENT);
     assert_int_equal(lk_capability_init(NULL, 100), LK_E_ARGUMENT);
-    assert_int_equal(lk_capability_init((lk_capability *)room, 8), LK_E_ARGUMENT);
+    assert_int_equal(lk_capability_init((lk_capability *)memory, 8), LK_E_ARGUMENT);
 }
 
 static void versions(void **state) {
@@ -372,11 +372,11 @@ static void step_order(void **state) {
     const lk_sequence a = add(&r);
     const uint32_t n = 2;
     const rig_token tokens[2] = {{1, 0}, {1, 1}};
-    void *room = rig_place(&r, NULL, 2 * 4 * 32 * sizeof(float));
+    void *memory = rig_place(&r, NULL, 2 * 4 * 32 * sizeof(float));
     void *more = rig_place(&r, NULL, 2 * 4 * 32 * sizeof(float));
     lk_tensor kv, q, out;
-    rig_tensor(&r, &kv, room, 2, 32);
-    rig_tensor(&r, &q, room, 4, 32);
+    rig_tensor(&r, &kv, memory, 2, 32);
+    rig_tensor(&r, &q, memory, 4, 32);
     rig_tensor(&r, &out, more, 4, 32);
     assert_int_equal(lk_append(NULL, 0, &kv, &kv), LK_E_ARGUMENT);
     assert_int_equal(lk_attend(NULL, 0, &q, &out, NULL), LK_E_ARGUMENT);
@@ -443,12 +443,12 @@ static void tensors(void **state) {
     start(&r, "kivi2");
     const lk_sequence a = add(&r);
     const uint32_t n = 2;
-    void *room = rig_place(&r, NULL, 2 * 4 * 32 * sizeof(float));
+    void *memory = rig_place(&r, NULL, 2 * 4 * 32 * sizeof(float));
     void *more = rig_place(&r, NULL, 2 * 4 * 32 * sizeof(float));
     void *sums = rig_place(&r, NULL, 2 * 4 * sizeof(float));
     lk_tensor kv, q, out, lse;
-    rig_tensor(&r, &kv, room, 2, 32);
-    rig_tensor(&r, &q, room, 4, 32);
+    rig_tensor(&r, &kv, memory, 2, 32);
+    rig_tensor(&r, &q, memory, 4, 32);
     rig_tensor(&r, &out, more, 4, 32);
     rig_tensor(&r, &lse, sums, 4, 1);
     assert_int_equal(rig_begin(&r, 1, &a, &n, NULL), LK_OK);
@@ -466,7 +466,7 @@ static void tensors(void **state) {
                 break;
             case 5: bad.flags = 1; break;
             case 6: rig_point(&r, &bad, NULL); break;
-            case 7: rig_point(&r, &bad, (char *)room + 2); break;
+            case 7: rig_point(&r, &bad, (char *)memory + 2); break;
             case 8: bad.buffer = 1; break;
             case 9: bad.offset_bytes = 1u << 20; break;
             case 10: bad.token_stride = -1; break;

@@ -27,7 +27,7 @@ static void start(rig *r, const setup *s, uint32_t max_sequences, uint64_t budge
     r->layers[1].head_dim = 48;
     rig_open(r);
     rig_preset(r, s->preset);
-    // One layer stays at 16 bits beside the packed one.
+    // One layer stays at 16 bits next to the packed one.
     if (!strcmp(s->preset, "int8"))
         assert_int_equal(lk_plan_set_ladder(r->plan, 1, (const uint8_t[]){16, 8}, 2, 16), LK_OK);
     rig_recent(r, s->page_tokens, s->sink_tokens, s->recent_tokens);
@@ -53,17 +53,17 @@ static void drop(rig *r, lk_sequence id) {
     assert_int_equal(lk_sequence_remove(r->cache, id), LK_OK);
 }
 
-static float *room(const rig *r, uint32_t n) {
+static float *output_buffer(const rig *r, uint32_t n) {
     float *out = calloc((size_t)n * rig_width(r), sizeof *out);
     assert_non_null(out);
     return out;
 }
 
-// The same `n` tokens behind two sequences have the same answers, bit for bit.
+// The same `n` tokens after two sequences have the same answers, bit for bit.
 static void same_answers(rig *r, lk_sequence a, lk_sequence b, uint32_t chain, uint32_t place,
                          uint32_t n, uint32_t chunk) {
-    float *x = room(r, n);
-    float *y = room(r, n);
+    float *x = output_buffer(r, n);
+    float *y = output_buffer(r, n);
     assert_int_equal(rig_fill(r, a, chain, place, n, chunk, x), LK_OK);
     assert_int_equal(rig_fill(r, b, chain, place, n, chunk, y), LK_OK);
     assert_memory_equal(x, y, (size_t)n * rig_width(r) * sizeof *x);
@@ -81,7 +81,7 @@ static void is_empty(const rig *r, uint64_t reserved_bytes) {
 }
 
 // A sequence of its own with the history of a fork.
-static lk_sequence twin(rig *r, uint32_t n, uint32_t chunk, uint32_t keep) {
+static lk_sequence make_alone(rig *r, uint32_t n, uint32_t chunk, uint32_t keep) {
     lk_sequence id = add(r);
     assert_int_equal(rig_fill(r, id, 1, 0, n, chunk, NULL), LK_OK);
     assert_int_equal(lk_sequence_truncate(r->cache, id, keep), LK_OK);
@@ -105,8 +105,8 @@ static void forks_are_whole(void **state) {
             uint64_t length = 1;
             assert_int_equal(lk_sequence_length(r.cache, child, &length), LK_OK);
             assert_int_equal(length, keep);
-            lk_sequence own_parent = twin(&r, N, CHUNK, N);
-            lk_sequence own_child = twin(&r, N, CHUNK, keep);
+            lk_sequence own_parent = make_alone(&r, N, CHUNK, N);
+            lk_sequence own_child = make_alone(&r, N, CHUNK, keep);
             for (uint32_t turn = 0; turn < 3; ++turn) {
                 same_answers(&r, child, own_child, 2, keep + turn * 70, 70, turn == 1 ? 70 : 9);
                 same_answers(&r, parent, own_parent, 3, N + turn * 70, 70, turn == 2 ? 70 : 9);
@@ -145,7 +145,8 @@ static void removal_leaves_the_others(void **state) {
                     break;
                 const uint32_t left = orders[o][2];
                 const uint32_t place = left == 0 ? 260 : left == 1 ? 170 : 150;
-                lk_sequence own = left == 2 ? twin(&r, 170, 60, 150) : twin(&r, 170, 60, 170);
+                lk_sequence own =
+                    left == 2 ? make_alone(&r, 170, 60, 150) : make_alone(&r, 170, 60, 170);
                 if (left == 0)
                     assert_int_equal(rig_fill(&r, own, 1, 170, 90, 30, NULL), LK_OK);
                 lk_sequence probe = fork_of(&r, ids[left], LK_ALL_TOKENS);
@@ -168,19 +169,19 @@ static void batches_share_rows(void **state) {
         start(&r, &kSetups[s], 2 * FORKS, BUDGET);
         lk_sequence forks[FORKS];
         lk_sequence own[FORKS];
-        forks[0] = twin(&r, N, 50, N);
+        forks[0] = make_alone(&r, N, 50, N);
         for (uint32_t i = 0; i < FORKS; ++i) {
             if (i)
                 forks[i] = fork_of(&r, forks[0], N);
-            own[i] = twin(&r, N, 50, N);
+            own[i] = make_alone(&r, N, 50, N);
         }
         const uint32_t counts[FORKS] = {1, 3, 1, 2};
         const uint32_t width = rig_width(&r);
         uint32_t n = 0;
         for (uint32_t i = 0; i < FORKS; ++i)
             n += counts[i];
-        float *x = room(&r, n);
-        float *y = room(&r, n);
+        float *x = output_buffer(&r, n);
+        float *y = output_buffer(&r, n);
         for (uint32_t step = 0; step < STEPS; ++step) {
             rig_token tokens[16];
             uint32_t t = 0;
@@ -217,7 +218,7 @@ static void shared_pages_are_packed_once(void **state) {
         const uint32_t page = kSetups[s].page_tokens;
         const uint32_t n = kSetups[s].sink_tokens + 2 * page;
         lk_sequence ids[3];
-        ids[0] = twin(&r, n, 50, n);
+        ids[0] = make_alone(&r, n, 50, n);
         ids[1] = fork_of(&r, ids[0], LK_ALL_TOKENS);
         ids[2] = fork_of(&r, ids[1], LK_ALL_TOKENS);
         const uint64_t before = rig_stats(&r).pages_packed;
@@ -239,7 +240,7 @@ static void shared_pages_are_packed_once(void **state) {
         assert_int_equal(rig_stats(&r).shared_bytes, 0);
         drop(&r, ids[2]);
         // As many as one sequence alone packs.
-        lk_sequence own = twin(&r, n, 50, n);
+        lk_sequence own = make_alone(&r, n, 50, n);
         assert_int_equal(rig_fill(&r, own, 2, n, kSetups[s].recent_tokens + 1, 13, NULL), LK_OK);
         assert_int_equal(rig_stats(&r).pages_packed - after, after);
         rig_close(&r);
@@ -268,7 +269,7 @@ static void idle_forks_cost_little(void **state) {
         assert_true(after.reserved_bytes > before.reserved_bytes);
         assert_true((after.reserved_bytes - before.reserved_bytes) / FORKS < 1024);
         drop(&r, parent);
-        lk_sequence own = twin(&r, N, 500, N);
+        lk_sequence own = make_alone(&r, N, 500, N);
         same_answers(&r, last, own, 2, N, 64, 16);
         rig_close(&r);
     }
@@ -290,8 +291,8 @@ static void discard_returns_the_copies(void **state) {
     for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         rig r;
         start(&r, &kSetups[s], RIG_SEQUENCES, BUDGET);
-        lk_sequence parent = twin(&r, 140, 70, 140);
-        lk_sequence own = twin(&r, 140, 70, 137);
+        lk_sequence parent = make_alone(&r, 140, 70, 140);
+        lk_sequence own = make_alone(&r, 140, 70, 137);
         lk_sequence child = fork_of(&r, parent, 137);
         uint32_t n = 1;
         assert_int_equal(rig_begin(&r, 1, &child, &n, NULL), LK_OK);  // packs what is due
@@ -315,7 +316,7 @@ static void discard_returns_the_copies(void **state) {
             const lk_cache_stats after = rig_stats(&r);
             same_bytes(&after, &before);
         }
-        // The parent's own tokens go behind those that it shares: no copy.
+        // The parent's own tokens go after the shared ones: no copy.
         const uint64_t copied = rig_stats(&r).pages_copied;
         assert_int_equal(rig_step(&r, parent, 1, 140, 1, NULL), LK_OK);
         assert_int_equal(rig_stats(&r).pages_copied, copied);
@@ -346,7 +347,7 @@ static void copies_are_in_the_budget(void **state) {
     for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         rig r;
         start(&r, &kSetups[s], 3, 3u << 20);
-        lk_sequence parent = twin(&r, 100, 50, 100);
+        lk_sequence parent = make_alone(&r, 100, 50, 100);
         lk_sequence child = fork_of(&r, parent, 90);
         lk_sequence other = add(&r);
         fill_up(&r, other, kSetups[s].ranks_by_queries);
@@ -359,7 +360,7 @@ static void copies_are_in_the_budget(void **state) {
         same_bytes(&after, &before);
         assert_int_equal(after.pages_copied, before.pages_copied);
         drop(&r, other);
-        lk_sequence own = twin(&r, 100, 50, 90);
+        lk_sequence own = make_alone(&r, 100, 50, 90);
         same_answers(&r, child, own, 2, 90, 64, 32);
         rig_close(&r);
     }
@@ -372,11 +373,11 @@ static void truncation_leaves_the_others(void **state) {
         rig r;
         start(&r, &kSetups[s], RIG_SEQUENCES, BUDGET);
         for (uint32_t keep = 0; keep < 200; keep += 37) {
-            lk_sequence a = twin(&r, 200, 64, 200);
+            lk_sequence a = make_alone(&r, 200, 64, 200);
             lk_sequence b = fork_of(&r, a, LK_ALL_TOKENS);
             assert_int_equal(lk_sequence_truncate(r.cache, a, keep), LK_OK);
-            lk_sequence own_a = twin(&r, 200, 64, keep);
-            lk_sequence own_b = twin(&r, 200, 64, 200);
+            lk_sequence own_a = make_alone(&r, 200, 64, keep);
+            lk_sequence own_b = make_alone(&r, 200, 64, 200);
             same_answers(&r, a, own_a, 2, keep, 90, 30);
             same_answers(&r, b, own_b, 3, 200, 90, 30);
             // Cut again, with the rest of the page gone or there.
@@ -397,13 +398,13 @@ static void truncation_leaves_the_others(void **state) {
     }
 }
 
-// Host memory that fails anywhere in a fork or in the step behind it changes nothing.
+// Host memory that fails anywhere in a fork or in the step after it changes nothing.
 static void forks_without_memory(void **state) {
     (void)state;
     rig r;
     start(&r, &kSetups[sizeof kSetups / sizeof *kSetups - 1], RIG_SEQUENCES, BUDGET);
-    lk_sequence parent = twin(&r, 150, 50, 150);
-    lk_sequence own = twin(&r, 150, 50, 140);
+    lk_sequence parent = make_alone(&r, 150, 50, 150);
+    lk_sequence own = make_alone(&r, 150, 50, 140);
     lk_sequence child = 0;
     lk_status status = LK_E_NOMEM;
     for (int64_t nth = 1; status; ++nth) {
@@ -443,7 +444,7 @@ static void wrong_forks(void **state) {
     (void)state;
     rig r;
     start(&r, &kSetups[1], 2, BUDGET);
-    lk_sequence parent = twin(&r, 50, 50, 50);
+    lk_sequence parent = make_alone(&r, 50, 50, 50);
     lk_sequence child = 7;
     assert_int_equal(lk_sequence_fork(NULL, parent, 1, &child), LK_E_ARGUMENT);
     assert_int_equal(lk_sequence_fork(r.cache, parent, 1, NULL), LK_E_ARGUMENT);

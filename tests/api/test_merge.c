@@ -9,26 +9,26 @@
 #define HEADS 3
 #define DIM 40
 #define ROWS (TOKENS * HEADS)
-#define PARTS 3
+#define SPLITS 3
 #define GUARD 7.25f
 #define OUT_STRIDE (HEADS * DIM + 8)  // between tokens; the last 8 belong to nobody
 
 // Parts of three element types and, of each row, its LSE; one row has a part that saw no key,
 // another one has no other.
 typedef struct merge_case {
-    float values[PARTS][ROWS][DIM];
-    float lses[PARTS][ROWS];
-    lk_tensor outs[PARTS];
-    lk_tensor out_lses[PARTS];
-    const lk_tensor *out_pointers[PARTS];
-    const lk_tensor *lse_pointers[PARTS];
+    float values[SPLITS][ROWS][DIM];
+    float lses[SPLITS][ROWS];
+    lk_tensor outs[SPLITS];
+    lk_tensor out_lses[SPLITS];
+    const lk_tensor *out_pointers[SPLITS];
+    const lk_tensor *lse_pointers[SPLITS];
     lk_tensor out;
     lk_tensor lse;
 } merge_case;
 
 static void make_values(merge_case *c) {
     uint32_t state = 12345;
-    for (uint32_t p = 0; p < PARTS; ++p)
+    for (uint32_t p = 0; p < SPLITS; ++p)
         for (uint32_t row = 0; row < ROWS; ++row) {
             for (uint32_t i = 0; i < DIM; ++i) {
                 state = state * 1664525u + 1013904223u;
@@ -40,7 +40,7 @@ static void make_values(merge_case *c) {
     c->lses[1][4] = -HUGE_VALF;
     for (uint32_t i = 0; i < DIM; ++i)
         c->values[1][4][i] = nanf("");
-    for (uint32_t p = 0; p < PARTS; ++p)
+    for (uint32_t p = 0; p < SPLITS; ++p)
         c->lses[p][7] = -HUGE_VALF;
 }
 
@@ -49,7 +49,7 @@ static void open_case(rig *r, merge_case *c) {
     memset(c, 0, sizeof *c);
     rig_open(r);
     make_values(c);
-    for (uint32_t p = 0; p < PARTS; ++p) {
+    for (uint32_t p = 0; p < SPLITS; ++p) {
         const lk_dtype dtype = LK_F16 + p;
         rig_tensor(r, &c->outs[p], rig_place_values(r, c->values[p][0], ROWS * DIM, dtype), HEADS,
                    DIM);
@@ -96,7 +96,7 @@ static void check_row(const merge_case *c, uint32_t row, uint32_t n_splits, cons
 
 static void outputs_are_weighted(void **state) {
     (void)state;
-    for (uint32_t n_splits = 1; n_splits <= PARTS; ++n_splits) {
+    for (uint32_t n_splits = 1; n_splits <= SPLITS; ++n_splits) {
         rig r;
         merge_case c;
         open_case(&r, &c);
@@ -121,8 +121,8 @@ static void lse_may_be_left_out(void **state) {
     rig r;
     merge_case c;
     open_case(&r, &c);
-    assert_int_equal(lk_merge(r.context, r.device->queue, TOKENS, HEADS, DIM, PARTS, c.out_pointers,
-                              c.lse_pointers, &c.out, NULL),
+    assert_int_equal(lk_merge(r.context, r.device->queue, TOKENS, HEADS, DIM, SPLITS,
+                              c.out_pointers, c.lse_pointers, &c.out, NULL),
                      LK_OK);
     float lse[ROWS];
     r.device->get(lse, rig_first(&r, &c.lse), sizeof lse);
@@ -160,7 +160,7 @@ static void queues_are_checked(void **state) {
     lk_queue queue;
     assert_int_equal(lk_queue_init(&queue, sizeof queue), LK_OK);
     queue.kind = rig_other_queue();
-    assert_int_equal(lk_merge(r.context, &queue, TOKENS, HEADS, DIM, PARTS, c.out_pointers,
+    assert_int_equal(lk_merge(r.context, &queue, TOKENS, HEADS, DIM, SPLITS, c.out_pointers,
                               c.lse_pointers, &c.out, NULL),
                      LK_E_UNSUPPORTED);
     rig_close(&r);
@@ -172,28 +172,28 @@ static void tensors_are_checked(void **state) {
     merge_case c;
     open_case(&r, &c);
     c.out_lses[2].dtype = LK_F16;
-    assert_int_equal(merge(&r, &c, PARTS), LK_E_ARGUMENT);
+    assert_int_equal(merge(&r, &c, SPLITS), LK_E_ARGUMENT);
     rig_sentence("lses[2].dtype");
     c.out_lses[2].dtype = LK_F32;
     c.outs[1].memory = rig_other_memory();
-    assert_int_equal(merge(&r, &c, PARTS), LK_E_UNSUPPORTED);
+    assert_int_equal(merge(&r, &c, SPLITS), LK_E_UNSUPPORTED);
     rig_sentence("outs[1].memory");
     c.outs[1].memory = c.out.memory;
     c.out_pointers[0] = NULL;
-    assert_int_equal(merge(&r, &c, PARTS), LK_E_ARGUMENT);
+    assert_int_equal(merge(&r, &c, SPLITS), LK_E_ARGUMENT);
     rig_sentence("outs[0]");
     c.out_pointers[0] = &c.outs[0];
     c.out.token_stride = DIM;
-    assert_int_equal(merge(&r, &c, PARTS), LK_E_ARGUMENT);
+    assert_int_equal(merge(&r, &c, SPLITS), LK_E_ARGUMENT);
     rig_sentence("elements that overlap");
     c.out.token_stride = HEADS * DIM;
     void *const own = rig_first(&r, &c.out);
     rig_point(&r, &c.out, rig_first(&r, &c.outs[2]));
-    assert_int_equal(merge(&r, &c, PARTS), LK_E_ARGUMENT);
+    assert_int_equal(merge(&r, &c, SPLITS), LK_E_ARGUMENT);
     rig_sentence("out overlaps outs[2]");
     rig_point(&r, &c.out, own);
     rig_point(&r, &c.lse, own);
-    assert_int_equal(merge(&r, &c, PARTS), LK_E_ARGUMENT);
+    assert_int_equal(merge(&r, &c, SPLITS), LK_E_ARGUMENT);
     rig_sentence("lse overlaps out");
     rig_close(&r);
 }

@@ -52,18 +52,18 @@ static lk_sequence add(rig *r) {
     return id;
 }
 
-static float *room(const rig *r, uint32_t n) {
+static float *output_buffer(const rig *r, uint32_t n) {
     float *out = calloc((size_t)n * rig_width(r), sizeof *out);
     assert_non_null(out);
     return out;
 }
 
-// The outputs of the same `n` tokens behind two sequences are equal bit for bit.
+// The outputs of the same `n` tokens after two sequences are equal bit for bit.
 static void same_answers(rig *r, lk_sequence a, lk_sequence b, uint32_t chain, uint32_t place,
                          uint32_t n) {
     const size_t bytes = (size_t)n * rig_width(r) * sizeof(float);
-    float *x = room(r, n);
-    float *y = room(r, n);
+    float *x = output_buffer(r, n);
+    float *y = output_buffer(r, n);
     assert_int_equal(rig_fill(r, a, chain, place, n, 7, x), LK_OK);
     assert_int_equal(rig_fill(r, b, chain, place, n, 7, y), LK_OK);
     assert_memory_equal(x, y, bytes);
@@ -79,8 +79,8 @@ static void chunks_make_the_same_pages(void **state) {
         rig r;
         start(&r, &kSetups[s]);
         const size_t bytes = (size_t)AFTER * rig_width(&r) * sizeof(float);
-        float *expected = room(&r, AFTER);
-        float *found = room(&r, AFTER);
+        float *expected = output_buffer(&r, AFTER);
+        float *found = output_buffer(&r, AFTER);
         for (size_t c = 0; c < sizeof chunks / sizeof *chunks; ++c) {
             lk_sequence id = add(&r);
             assert_int_equal(rig_fill(&r, id, 1, 0, N, chunks[c], NULL), LK_OK);
@@ -135,24 +135,24 @@ static void batches_equal_single_runs(void **state) {
             single[i] = add(&r);
             batch[i] = add(&r);
         }
-        uint32_t places[4] = {0};
+        uint32_t positions[4] = {0};
         for (int step = 0; step < 3; ++step) {
             rig_token tokens[600];
             uint32_t n = 0;
             for (uint32_t i = 0; i < 4; ++i)
                 for (uint32_t t = 0; t < counts[step][i]; ++t)
-                    tokens[n++] = (rig_token){i, places[i] + t};
-            float *together = room(&r, n);
-            float *alone = room(&r, n);
+                    tokens[n++] = (rig_token){i, positions[i] + t};
+            float *together = output_buffer(&r, n);
+            float *alone = output_buffer(&r, n);
             assert_int_equal(rig_begin(&r, 4, batch, counts[step], NULL), LK_OK);
             assert_int_equal(rig_layers(&r, tokens, n, together), LK_OK);
             assert_int_equal(lk_step_commit(r.cache, NULL), LK_OK);
             uint32_t first = 0;
             for (uint32_t i = 0; i < 4; ++i) {
-                assert_int_equal(rig_step(&r, single[i], i, places[i], counts[step][i],
+                assert_int_equal(rig_step(&r, single[i], i, positions[i], counts[step][i],
                                           alone + (size_t)first * rig_width(&r)),
                                  LK_OK);
-                places[i] += counts[step][i];
+                positions[i] += counts[step][i];
                 first += counts[step][i];
             }
             const size_t n_values = (size_t)n * rig_width(&r);
@@ -181,7 +181,7 @@ static void trees_equal_chains(void **state) {
         rig_token tokens[N];
         for (uint32_t t = 0; t < N; ++t)
             tokens[t] = (rig_token){7, t};
-        float *out = room(&r, N);
+        float *out = output_buffer(&r, N);
         uint32_t n = N;
         assert_int_equal(rig_begin(&r, 1, &tree, &n, parent), LK_OK);
         assert_int_equal(rig_layers(&r, tokens, n, out), LK_OK);
@@ -197,7 +197,7 @@ static void trees_equal_chains(void **state) {
             uint32_t place = length;
             for (int32_t at = (int32_t)t; at >= 0; at = parent[at])
                 path[--place] = tokens[at];
-            float *own = room(&r, length);
+            float *own = output_buffer(&r, length);
             assert_int_equal(rig_begin(&r, 1, &chain, &length, NULL), LK_OK);
             assert_int_equal(rig_layers(&r, path, length, own), LK_OK);
             assert_int_equal(lk_step_discard(r.cache), LK_OK);
@@ -232,7 +232,7 @@ static uint32_t path_of(const int32_t *parent, int32_t leaf, uint32_t *path) {
     return n;
 }
 
-// What a commit keeps of a tree is as if it had been appended alone, also beside other sequences.
+// The tokens of a tree that a commit keeps are as if appended alone, also next to other sequences.
 static void any_path_is_kept(void **state) {
     (void)state;
     enum { TREES = 2, N = LK_DRAFT_TOKENS };
@@ -379,8 +379,9 @@ static void truncation_works_anywhere(void **state) {
     }
 }
 
-// A reopened page is packed again: with enough tokens behind it, it holds what a fresh one does.
-static void reopened_pages_are_packed_again(void **state) {
+// A dequantized page is packed again: with enough later tokens, its bytes are those of a fresh
+// page.
+static void dequantized_pages_are_packed_again(void **state) {
     (void)state;
     for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         rig r;
@@ -436,7 +437,7 @@ static void centers_and_scales_do_not_show(void **state) {
             assert_int_equal(lk_plan_set_key_scales(r[i].plan, 1, LK_ALL, scales), LK_OK);
         }
         assert_int_equal(rig_cache(&r[i], 1, 1024, BUDGET), LK_OK);
-        out[i] = room(&r[i], N + AFTER);
+        out[i] = output_buffer(&r[i], N + AFTER);
         const lk_sequence id = add(&r[i]);
         assert_int_equal(rig_step(&r[i], id, 1, 0, N, out[i]), LK_OK);
         assert_int_equal(rig_fill(&r[i], id, 1, N, AFTER, 3, out[i] + (size_t)N * rig_width(&r[i])),
@@ -464,7 +465,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(kept_prefix_is_exact),
         cmocka_unit_test(truncation_is_exact_at_16_bits),
         cmocka_unit_test(truncation_works_anywhere),
-        cmocka_unit_test(reopened_pages_are_packed_again),
+        cmocka_unit_test(dequantized_pages_are_packed_again),
         cmocka_unit_test(centers_and_scales_do_not_show),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-// Ladders and budgets: pages go down rung by rung, by hand and when bytes are lacking, and what
-// they answer is what the reference on the same pages answers.
+// Ladders and budgets: pages go down rung by rung, by hand and on a shortfall, and what they answer
+// is what the reference on the same pages answers.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <math.h>
@@ -8,14 +8,14 @@
 #include "ladder.h"
 #include "model.h"
 
-static lk_status shrink_pair(twins *p, uint32_t layer, uint32_t bits) {
+static lk_status shrink_pair(rig_pair *p, uint32_t layer, uint32_t bits) {
     const lk_status status = lk_cache_shrink(p->fast.cache, layer, bits);
     assert_int_equal(lk_cache_shrink(p->reference.cache, layer, bits), status);
     return status;
 }
 
 // A snapshot of pages at several rungs answers the same in a cache whose layers are at the first.
-static void load_elsewhere(twins *p, const char *plan, uint32_t length) {
+static void load_elsewhere(rig_pair *p, const char *plan, uint32_t length) {
     uint64_t n_bytes = 0;
     const lk_sequence id = 1;
     assert_int_equal(lk_snapshot_save_memory(p->fast.cache, 1, &id, NULL, NULL, 0, &n_bytes),
@@ -43,7 +43,7 @@ static void load_elsewhere(twins *p, const char *plan, uint32_t length) {
         tokens[t] = (rig_token){1, length + t};
     assert_int_equal(rig_layers(&p->reference, tokens, 20, p->y), LK_OK);
     assert_int_equal(lk_step_discard(p->reference.cache), LK_OK);
-    twins_compare(p, 20, "a snapshot");
+    rig_pair_compare(p, 20, "a snapshot");
     assert_int_equal(rig_begin(&p->fast, 1, &id, (uint32_t[]){20}, NULL), LK_OK);
     assert_int_equal(lk_step_discard(p->fast.cache), LK_OK);
     const uint64_t held = rig_stats(&other).payload_bytes + rig_stats(&other).recent_bytes;
@@ -53,8 +53,8 @@ static void load_elsewhere(twins *p, const char *plan, uint32_t length) {
 }
 
 static void run_ladder(const char *plan) {
-    twins p;
-    twins_open(&p, plan);
+    rig_pair p;
+    rig_pair_open(&p, plan);
     for (rig *r = &p.fast; r; r = r == &p.fast ? &p.reference : NULL) {
         rig_recent(r, 64, 16, 40);
         assert_int_equal(rig_cache(r, 4, 512, 64u << 20), LK_OK);
@@ -62,43 +62,43 @@ static void run_ladder(const char *plan) {
         assert_int_equal(lk_sequence_add(r->cache, &id), LK_OK);
         assert_int_equal(id, 1);
     }
-    twins_step(&p, 1, 0, 300, "a prompt");
+    rig_pair_step(&p, 1, 0, 300, "a prompt");
     uint32_t length = 300;
     for (uint32_t i = 0; i < 3; ++i, length += 40)
-        twins_step(&p, 1, length, 40, "chunks");
+        rig_pair_step(&p, 1, length, 40, "chunks");
     lk_sequence child;
     assert_int_equal(lk_sequence_fork(p.fast.cache, 1, 200, &child), LK_OK);
     assert_int_equal(lk_sequence_fork(p.reference.cache, 1, 200, &child), LK_OK);
     for (uint32_t bits = 8; bits >= 2; bits /= 2) {
         const lk_cache_stats wide = rig_stats(&p.fast);
         assert_int_equal(shrink_pair(&p, bits == 4 ? 0 : LK_ALL, bits), LK_OK);
-        twins_compare_stats(&p);
+        rig_pair_compare_stats(&p);
         const lk_cache_stats narrow = rig_stats(&p.fast);
         const int is_final = bits == 4 && !strcmp(plan, "chanmix");
         assert_true(is_final || narrow.pages_shrunk > wide.pages_shrunk);
-        // Eight halves of each row behind the window once, though two sequences have some of them;
-        // to 2 bits those of the second layer go two steps.
+        // Eight pages of each block before the recent tokens once, though two sequences share some
+        // of them; to 2 bits those of the second layer go two steps.
         assert_true(narrow.pages_shrunk - wide.pages_shrunk <=
                     (length - 56) / 64 * (bits == 2 ? 12 : 8));
         assert_true(is_final || narrow.payload_bytes + narrow.recent_bytes <
                                     wide.payload_bytes + wide.recent_bytes);
         char what[32];
-        snprintf(what, sizeof what, "behind a shrink to %u", bits);
-        twins_step(&p, 1, length, 3, what);
+        snprintf(what, sizeof what, "after a shrink to %u", bits);
+        rig_pair_step(&p, 1, length, 3, what);
         length += 3;
-        twins_step(&p, 1, length, 70, "pages at the new rung");
+        rig_pair_step(&p, 1, length, 70, "pages at the new rung");
         length += 70;
-        twins_compare_stats(&p);
+        rig_pair_compare_stats(&p);
         if (bits == 4)
             load_elsewhere(&p, plan, length);
     }
-    twins_step(&p, child, 200, 100, "a fork");
+    rig_pair_step(&p, child, 200, 100, "a fork");
     // Pages that are cut come back from their codes.
     assert_int_equal(lk_sequence_truncate(p.fast.cache, 1, 217), LK_OK);
     assert_int_equal(lk_sequence_truncate(p.reference.cache, 1, 217), LK_OK);
-    twins_step(&p, 1, 217, 150, "behind a cut");
-    twins_compare_stats(&p);
-    twins_close(&p);
+    rig_pair_step(&p, 1, 217, 150, "after a cut");
+    rig_pair_compare_stats(&p);
+    rig_pair_close(&p);
 }
 
 static void pages_answer_as_the_reference(void **state) {
@@ -166,8 +166,7 @@ static uint64_t tokens_at_16_bits(rig *r, uint64_t budget) {
 }
 
 #define GENERATION_BUDGET (16u << 20)
-#define MOST_SHRUNK \
-    1300u  // halves in a step: a batch, those ahead, and what one row of pages takes
+#define MOST_SHRUNK 1300u  // pages in a step: a batch, the ones ahead, and the pages of one block
 
 // Two layers of two KV heads of 128 channels: 2 KiB a token at 16 bits.
 static void a_generation_runs_six_and_a_half_times(void **state) {
@@ -213,11 +212,11 @@ static void a_generation_runs_six_and_a_half_times(void **state) {
     rig_close(&r);
 }
 
-// The same budget, step by step beside the reference, which shrinks the same pages.
+// The same budget, step by step with the reference, which shrinks the same pages.
 static void a_budget_answers_as_the_reference(void **state) {
     (void)state;
-    twins p;
-    twins_open(&p, "pm-kvq");
+    rig_pair p;
+    rig_pair_open(&p, "pm-kvq");
     assert_int_equal(rig_cache(&p.fast, 2, 256, 4u << 20), LK_OK);
     assert_int_equal(rig_cache(&p.reference, 2, 256, 4u << 20), LK_OK);
     lk_sequence id;
@@ -226,23 +225,23 @@ static void a_budget_answers_as_the_reference(void **state) {
     uint32_t length = 0;
     for (; length < 9000; length += 250) {
         if (length % 3000 == 2000) {
-            twins_step(&p, id, length, 10, "under a budget");
+            rig_pair_step(&p, id, length, 10, "under a budget");
             assert_int_equal(rig_append_step(&p.fast, id, 1, length + 10, 240), LK_OK);
             assert_int_equal(rig_append_step(&p.reference, id, 1, length + 10, 240), LK_OK);
         } else {
             assert_int_equal(rig_append_step(&p.fast, id, 1, length, 250), LK_OK);
             assert_int_equal(rig_append_step(&p.reference, id, 1, length, 250), LK_OK);
         }
-        twins_compare_stats(&p);
+        rig_pair_compare_stats(&p);
     }
     assert_true(rig_stats(&p.fast).pages_shrunk > 0);
-    twins_close(&p);
+    rig_pair_close(&p);
 }
 
 static void budgets_change_at_run_time(void **state) {
     (void)state;
-    twins p;
-    twins_open(&p, "boost");
+    rig_pair p;
+    rig_pair_open(&p, "boost");
     for (rig *r = &p.fast; r; r = r == &p.fast ? &p.reference : NULL) {
         lk_cache_desc desc;
         assert_int_equal(lk_cache_desc_init(&desc, sizeof desc), LK_OK);
@@ -275,14 +274,14 @@ static void budgets_change_at_run_time(void **state) {
             break;
         }
         assert_true(rig_stats(&p.fast).reserved_bytes <= bytes);
-        twins_compare_stats(&p);
+        rig_pair_compare_stats(&p);
     }
     after = rig_stats(&p.fast);
     assert_true(after.pages_shrunk > 0 && after.budget_bytes < 3u << 20);
     assert_int_equal(lk_cache_set_budget(p.fast.cache, 16u << 20), LK_OK);
     assert_int_equal(lk_cache_set_budget(p.reference.cache, 16u << 20), LK_OK);
-    twins_step(&p, 1, 4000, 250, "behind a lower budget");
-    twins_close(&p);
+    rig_pair_step(&p, 1, 4000, 250, "after a lower budget");
+    rig_pair_close(&p);
 }
 
 typedef struct host {

@@ -70,7 +70,7 @@ static void run_round_trip(const char *plan, const rig_device *from, const rig_d
     rig_close(&b);
 }
 
-// What a cache does before its first step has no queue of the host's to be behind.
+// The work of a cache before its first step has no queue of the host's to wait for.
 static void run_cut_before_a_step(const char *plan) {
     rig a, b;
     lk_sequence ids[N_SEQUENCES], loaded[N_SEQUENCES];
@@ -320,15 +320,15 @@ static void test_files(void **state) {
     assert_int_equal(lk_snapshot_get_sequence(snapshot, 0, &sequence), LK_OK);
     assert_true(sequence.id == ids[2] && sequence.n_tokens == 273 && !sequence.n_shared_blocks);
     assert_int_equal(lk_snapshot_get_sequence(snapshot, 1, &sequence), LK_E_NOT_FOUND);
-    uint64_t halves = 0, total = 0;
+    uint64_t n_pages = 0, total = 0;
     for (uint32_t c = 0; c < info.n_formats; ++c) {
         lk_snapshot_format kind;
         assert_int_equal(lk_snapshot_format_init(&kind, sizeof kind), LK_OK);
         assert_int_equal(lk_snapshot_get_format(snapshot, c, &kind), LK_OK);
-        halves += kind.n_pages;
+        n_pages += kind.n_pages;
         total += kind.payload_bytes + kind.metadata_bytes;
     }
-    assert_true(halves == sequence.n_blocks * 2 * 5 && total < info.total_bytes);
+    assert_true(n_pages == sequence.n_blocks * 2 * 5 && total < info.total_bytes);
     lk_snapshot_close(&snapshot);
     assert_null(snapshot);
     // What cannot be written leaves the old file.

@@ -186,8 +186,8 @@ static void packed_prompts_come_back(void **state) {
     rig_close(&b);
 }
 
-// Originals stay behind: what was packed gets no wider, and what is assigned next keeps none.
-static void originals_stay_behind(void **state) {
+// Originals are not saved: packed chunks get no wider, and chunks that are assigned next keep none.
+static void originals_are_not_saved(void **state) {
     (void)state;
     const shape s = {32, 32};
     const uint32_t n_context = context_of(s);
@@ -370,7 +370,7 @@ int main(int argc, char **argv) {
     rig_arguments(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_come_back),        cmocka_unit_test(packed_prompts_come_back),
-        cmocka_unit_test(originals_stay_behind),   cmocka_unit_test(without_memory_or_bytes),
+        cmocka_unit_test(originals_are_not_saved), cmocka_unit_test(without_memory_or_bytes),
         cmocka_unit_test(damage_is_refused),       cmocka_unit_test(wrong_lists_are_refused),
         cmocka_unit_test(other_rules_are_refused),
     };

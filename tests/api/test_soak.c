@@ -17,7 +17,7 @@ static uint32_t next_random(uint64_t *seed) {
 }
 
 typedef struct soak {
-    twins p;
+    rig_pair p;
     lk_sequence ids[SOAK_SEQUENCES];
     uint32_t lengths[SOAK_SEQUENCES];
     uint32_t ends[SOAK_SEQUENCES];
@@ -59,7 +59,7 @@ static void assign_both(soak *s, uint32_t i) {
             lk_chunks_assign(r->cache, s->ids[i], s->lengths[i], info.n_chunks, classes, NULL);
         assert_true(r == &s->p.fast || own == status);
         status = own;
-        // Without room for new pages beside the old, all goes on as the plan has it.
+        // Without bytes for new pages next to the old ones, the plan applies as it is.
         if (status)
             assert_int_equal(lk_sequence_defer(r->cache, s->ids[i], LK_DEFER_OFF), LK_OK);
     }
@@ -74,7 +74,8 @@ static lk_status soak_step(rig *r, const soak *s, uint32_t i, uint32_t n, float 
                : rig_append_step(r, s->ids[i], i, s->lengths[i], n);
 }
 
-// Random lengths side by side under one budget; a sequence that is done makes room for another.
+// Random lengths side by side under one budget; a sequence that is done frees its bytes for
+// another.
 static void share_a_budget(const char *plan) {
     const uint64_t n_tokens = g_soak ? 200000 : 12000;
     const uint32_t n_sequences = g_soak ? SOAK_SEQUENCES : 6;
@@ -83,7 +84,7 @@ static void share_a_budget(const char *plan) {
     memset(&s, 0, sizeof s);
     s.seed = 11;
     s.has_chunks = !strcmp(plan, "all families");
-    twins_open(&s.p, plan);
+    rig_pair_open(&s.p, plan);
     assert_int_equal(rig_cache(&s.p.fast, n_sequences, 256, budget), LK_OK);
     assert_int_equal(rig_cache(&s.p.reference, n_sequences, 256, budget), LK_OK);
     for (uint32_t i = 0; i < n_sequences; ++i)
@@ -98,35 +99,35 @@ static void share_a_budget(const char *plan) {
         assert_int_equal(soak_step(&s.p.reference, &s, i, n, attends ? s.p.y : NULL), status);
         const lk_cache_stats stats = rig_stats(&s.p.fast);
         assert_true(stats.reserved_bytes <= budget);
-        twins_compare_stats(&s.p);
+        rig_pair_compare_stats(&s.p);
         if (status) {
             char sentence[512];
             lk_last_error(sentence, sizeof sentence, NULL);
             fail_msg("after %llu tokens: %s", (unsigned long long)done, sentence);
         }
         if (attends)
-            twins_compare(&s.p, n, "side by side");
+            rig_pair_compare(&s.p, n, "side by side");
         n_compared += (uint32_t)attends;
         done += n;
         s.lengths[i] += n;
         if (s.contexts[i] && s.lengths[i] >= s.contexts[i]) {
             assign_both(&s, i);
             assert_true(rig_stats(&s.p.fast).reserved_bytes <= budget);
-            twins_compare_stats(&s.p);
+            rig_pair_compare_stats(&s.p);
         }
         if (s.lengths[i] >= s.ends[i])
             renew(&s, i);
     }
     const lk_cache_stats stats = rig_stats(&s.p.fast);
     print_message(
-        "%s: %llu tokens in %u steps, %u compared, %llu halves shrunk, %llu of %llu bytes "
+        "%s: %llu tokens in %u steps, %u compared, %llu pages shrunk, %llu of %llu bytes "
         "reserved, %llu fragmented, %u contexts assigned, %u refused\n",
         plan, (unsigned long long)done, n_steps, n_compared, (unsigned long long)stats.pages_shrunk,
         (unsigned long long)stats.reserved_bytes, (unsigned long long)budget,
         (unsigned long long)stats.fragmented_bytes, s.n_assigned, s.n_refused);
     assert_true(stats.pages_shrunk > 0);
     assert_true(!s.has_chunks || s.n_assigned > 0);
-    twins_close(&s.p);
+    rig_pair_close(&s.p);
 }
 
 static void many_sequences_share_a_budget(void **state) {

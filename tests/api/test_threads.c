@@ -1,4 +1,4 @@
-// Statistics and the poll are read beside steps and snapshots; two caches of one context run side
+// Statistics and the poll are read during steps and snapshots; two caches of one context run side
 // by side.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -7,14 +7,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-typedef struct watch {
+typedef struct stats_reader {
     const rig *r;
     atomic_int stop;
     int n_bad;
-} watch;
+} stats_reader;
 
-static void *watch_stats(void *user) {
-    watch *w = user;
+static void *read_stats(void *user) {
+    stats_reader *w = user;
     while (!atomic_load(&w->stop)) {
         lk_cache_stats stats;
         if (lk_cache_stats_init(&stats, sizeof stats) || lk_cache_get_stats(w->r->cache, &stats) ||
@@ -51,7 +51,7 @@ static void *run_steps(void *user) {
                : NULL;
 }
 
-static void readers_beside_steps(void **state) {
+static void readers_during_steps(void **state) {
     (void)state;
     rig r;
     memset(&r, 0, sizeof r);
@@ -73,10 +73,10 @@ static void readers_beside_steps(void **state) {
     second.cache = NULL;
     memset(second.buffers, 0, sizeof second.buffers);
     assert_int_equal(rig_cache(&second, 1, 100, 16u << 20), LK_OK);
-    watch w = {&r, 0, 0};
+    stats_reader w = {&r, 0, 0};
     pthread_t reader;
     pthread_t other;
-    assert_int_equal(pthread_create(&reader, NULL, watch_stats, &w), 0);
+    assert_int_equal(pthread_create(&reader, NULL, read_stats, &w), 0);
     assert_int_equal(pthread_create(&other, NULL, run_steps, &second), 0);
     assert_null(run_steps(&r));
     void *failed = NULL;
@@ -91,6 +91,6 @@ static void readers_beside_steps(void **state) {
 
 int main(int argc, char **argv) {
     rig_arguments(argc, argv);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(readers_beside_steps)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(readers_during_steps)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

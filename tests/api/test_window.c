@@ -1,4 +1,4 @@
-// Layers with a sliding window give back the pages behind it, and nothing else changes.
+// Layers with a sliding window give back the pages outside of it, and nothing else changes.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "rig.h"
@@ -58,7 +58,8 @@ static void step_at(rig *r, lk_sequence id, uint32_t place, uint32_t n, float *o
     fail_msg("%s, %u tokens at %u: %s", lk_plan_name(r->plan), n, place, sentence);
 }
 
-// A fork that stays behind keeps every page of its parent, which then answers as one without.
+// A fork that does not grow keeps every page of its parent, which still answers as if it had no
+// fork.
 static void dropped_pages_are_not_missed(void **state) {
     (void)state;
     enum { N = 900 };
@@ -74,13 +75,13 @@ static void dropped_pages_are_not_missed(void **state) {
             assert_non_null(x);
             assert_non_null(y);
             lk_sequence dropping = filled(&r, 8, 8);
-            lk_sequence behind = 0;
+            lk_sequence last_child = 0;
             for (uint32_t place = 8; place < N; place += chunks[c]) {
                 lk_sequence child;
                 assert_int_equal(lk_sequence_fork(r.cache, whole, LK_ALL_TOKENS, &child), LK_OK);
-                if (behind)
-                    assert_int_equal(lk_sequence_remove(r.cache, behind), LK_OK);
-                behind = child;
+                if (last_child)
+                    assert_int_equal(lk_sequence_remove(r.cache, last_child), LK_OK);
+                last_child = child;
                 step_at(&r, whole, place, chunks[c], x);
                 step_at(&r, dropping, place, chunks[c], y);
                 assert_memory_equal(x, y, bytes);
@@ -90,7 +91,7 @@ static void dropped_pages_are_not_missed(void **state) {
             const uint64_t both = held(&r);
             assert_int_equal(lk_sequence_remove(r.cache, dropping), LK_OK);
             assert_true(held(&r) > both - held(&r));
-            assert_int_equal(lk_sequence_remove(r.cache, behind), LK_OK);
+            assert_int_equal(lk_sequence_remove(r.cache, last_child), LK_OK);
             assert_int_equal(lk_sequence_remove(r.cache, whole), LK_OK);
             assert_int_equal(held(&r), 0);
         }
@@ -168,7 +169,7 @@ static void cuts_below_dropped_pages_are_refused(void **state) {
 }
 
 // A snapshot does not have what was dropped, and what it loads to drops on.
-static void snapshots_lack_dropped_pages(void **state) {
+static void snapshots_have_no_dropped_pages(void **state) {
     (void)state;
     for (size_t s = 0; s < sizeof kSetups / sizeof *kSetups; ++s) {
         rig r;
@@ -207,7 +208,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(dropped_pages_are_not_missed),
         cmocka_unit_test(bytes_end_with_the_window),
         cmocka_unit_test(cuts_below_dropped_pages_are_refused),
-        cmocka_unit_test(snapshots_lack_dropped_pages),
+        cmocka_unit_test(snapshots_have_no_dropped_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,7 +50,7 @@ class CacheStats(c.Structure):
 
 
 class PlanSize(c.Structure):
-    _fields_ = [('size', c.c_uint32), ('n_pages', c.c_uint32), ('bits_per_value', c.c_double),
+    _fields_ = [('size', c.c_uint32), ('n_blocks', c.c_uint32), ('bits_per_value', c.c_double),
                 ('bytes_per_token', c.c_double), ('fp16_bytes', c.c_uint64), ('payload_bytes', c.c_uint64),
                 ('metadata_bytes', c.c_uint64), ('recent_bytes', c.c_uint64), ('table_bytes', c.c_uint64),
                 ('cache_bytes', c.c_uint64)]
@@ -300,12 +300,12 @@ class Cache:
         self.check(self.lk.lk_step_begin(self.handle, queue, n, c.byref(self.ids, 8 * first), counts, None))
 
     def hold(self, sequence: int) -> None:
-        """Before a sequence is filled: its chunks wait for their classes at 16 bits."""
+        """Before a sequence is filled: keep its chunks at 16 bits until they have classes."""
         if self.mix:
             self.check(self.lk.lk_sequence_defer(self.handle, self.ids[sequence], DEFER_REFUSE))
 
     def classify(self, sequence: int, n_tokens: int) -> None:
-        """Behind it: as many chunks of each class as the mix has, in whole pages, at random places."""
+        """After it: give the chunks the classes of the mix, in whole blocks, at random positions."""
         if not self.mix:
             return
         n_chunks = max(0, n_tokens - SINK_TOKENS) // self.mix.chunk_tokens
@@ -319,7 +319,7 @@ class Cache:
         self.check(self.lk.lk_chunks_assign(self.handle, self.ids[sequence], n_tokens, n_chunks, classes, scores))
 
     def chunk_percents(self) -> list[float]:
-        """Of the chunks of all sequences, those that are kept as low, middle and high ones."""
+        """Percents of the chunks of all sequences that are kept as low, middle and high ones."""
         counts = [0, 0, 0]
         for sequence in self.ids:
             info = self.library.start('chunks_info', ChunksInfo)

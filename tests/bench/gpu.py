@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One GPU's stream: what is timed on it, behind what flush, and PyTorch's attention beside lowkey's."""
+"""One GPU's stream: timed calls, flushes of the L2 before them, and PyTorch's attention next to lowkey's."""
 
 import statistics
 from typing import Callable
@@ -85,7 +85,7 @@ class Gpu:
 
 
 def causal_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """FlashAttention in which the last query sees all keys."""
+    """FlashAttention in which the last query attends to all keys."""
     bias = causal_lower_right(q.shape[2], k.shape[2])
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         return scaled_dot_product_attention(q, k, v, attn_mask=bias, enable_gqa=True)
@@ -155,7 +155,7 @@ class Lowkey:
 
     def time_prompt(self, cache: binding.Cache, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
                     first: int) -> dict:
-        """lk_attend of a prompt's tokens from `first` on, behind those that the cache has."""
+        """lk_attend of a prompt's tokens from `first` on, after the tokens of the cache."""
         def open_step() -> None:
             cache.begin(q.shape[2])
             cache.append(self.view(k, 0, first), self.view(v, 0, first))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""lowkey beside PyTorch's attention (cuDNN, FlashAttention-2) in one process on the same tensors of one GPU.
+"""lowkey next to PyTorch's attention (cuDNN, FlashAttention-2) in one process on the same tensors of one GPU.
 
 Every time is a median of samples between two events on one stream, L2 flushed by reading before each. Ratios are
 over the better of cuDNN and FlashAttention-2 at FP16 with grouped heads in the same run. Exit code 1 when a target
@@ -147,7 +147,7 @@ def decode(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> dict:
 
 
 def mixes(lowkey: Lowkey, gpu: Gpu, report: Report, copy: float) -> dict:
-    """Contexts whose chunks have the classes of Cocktail's mix beside such that are all low, and cuDNN at FP16."""
+    """Contexts whose chunks have the classes of Cocktail's mix, next to low ones alone, and cuDNN at FP16."""
     results = {}
     for name in MIXED_SHAPES:
         n_sequences, n_query_heads, n_kv_heads, n_tokens = SHAPES[name]

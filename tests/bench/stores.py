@@ -13,7 +13,7 @@ from binding import BY_CHANNEL, F8_GROUP
 from lowkey.transformers import LowkeyCache, geometry_of
 
 FILL_TOKENS = 2048  # of one step that fills a row
-ANSWER_TOKENS = 160  # behind a context whose chunks have classes
+ANSWER_TOKENS = 160  # after a context whose chunks have classes
 SINKS, WINDOW, PAGE = 32, 128, 128
 DTYPE = torch.float16
 LADDER = (8, 4, 2)
@@ -53,7 +53,7 @@ class HostStore:
 
 
 def host_row_bytes(kind: type, config, length: int) -> int:
-    """What a row needs: its keys and values, and of one layer the copies that are made beside them. A dynamic cache is
+    """Bytes of a row: its keys and values, and the copies of one layer that the host makes. A dynamic cache is
     copied as it grows; a static one has a mask, so PyTorch's attention wants each KV head once for every query head."""
     layer_bytes = 2 * length * config.num_key_value_heads * config.head_dim * DTYPE.itemsize
     group = config.num_attention_heads // config.num_key_value_heads
@@ -123,9 +123,9 @@ class LowkeyRule:
 
 class LowkeyStore:
     """Rows in lowkey's cache, filled one after the other, and the adapter's cache over them. All that the library has
-    on the device stays below room_bytes."""
+    on the device stays below free_bytes."""
 
-    def __init__(self, rule: LowkeyRule, model, n_rows: int, length: int, n_tokens: int, room_bytes: int,
+    def __init__(self, rule: LowkeyRule, model, n_rows: int, length: int, n_tokens: int, free_bytes: int,
                  synchronize: Callable[[], None]):
         self.rule, self.length, self.synchronize = rule, length, synchronize
         self.shrinks: list[dict] = []
@@ -134,11 +134,11 @@ class LowkeyStore:
         self.tensors = random_rows(model.config, FILL_TOKENS, model.device)
         self.context = lowkey.Context(model.device.type, n_threads=1 if model.device.type == 'cpu' else 0)
         try:
-            self.store = self.open(n_rows, room_bytes)
+            self.store = self.open(n_rows, free_bytes)
             device_bytes = self.store.stats().device_bytes
             if device_bytes:  # the budget does not count them
                 self.store.close()
-                self.store = self.open(n_rows, room_bytes - device_bytes)
+                self.store = self.open(n_rows, free_bytes - device_bytes)
             self.rows = [self.store.add() for _ in range(n_rows)]
             self.fill(n_tokens)
             self.cache = LowkeyCache.over(model.config, self.store, self.rows)
@@ -191,7 +191,7 @@ class LowkeyStore:
         self.store.shrink(bits)
         self.synchronize()
         self.shrinks.append({'bits': bits, 'tokens': self.n_filled, 'ms': (time.perf_counter() - begin) * 1e3,
-                             'halves': self.store.stats().pages_shrunk - before})
+                             'pages': self.store.stats().pages_shrunk - before})
 
     def close(self) -> None:
         self.cache.close()

@@ -7,10 +7,10 @@ filled up, so that all bytes that were counted have been in use.
 
 The cap counts all that the device has in use: the CUDA context, PyTorch's reserved memory (its allocator is limited to
 what the others leave), and lowkey's budget and fixed tables. A step is a forward pass of one new token for each row
-and the choice of the next; the host waits for it, as generate() does. Three of its times tell what bounds it:
+and the choice of the next; the host waits for it, as generate() does. Three of its times show the bound:
 
     host     until the pass has returned, its work queued
-    gpu      of the queued work alone, behind a spin that keeps the GPU busy meanwhile
+    gpu      of the queued work alone, after a spin that keeps the GPU busy meanwhile
     weights  the same of a pass that has no cache: what the model costs by itself
 
 Cells that do not fit or fail are recorded as that. Times are medians.
@@ -62,7 +62,7 @@ MARGIN_BYTES = 256 << 20  # of the cap, for what a CUDA context takes while it r
 SMALLER = 0.98  # the next batch to try when one does not fit
 MOST_TRIES = 12
 CONTEXT_PLANS, CONTEXT_STEP = ('chanmix',), 1024
-NO_ROOM = (torch.OutOfMemoryError, lowkey.BudgetError, lowkey.OutOfMemoryError)
+OUT_OF_MEMORY = (torch.OutOfMemoryError, lowkey.BudgetError, lowkey.OutOfMemoryError)
 
 
 def say(text: str) -> None:
@@ -102,19 +102,19 @@ class Machine:
         return total - free
 
     def note_context(self) -> None:
-        """What is in use beside PyTorch's memory, now that every kernel has run once."""
+        """Bytes in use other than PyTorch's, after every kernel has run once."""
         if self.is_gpu:
             self.context_bytes = self.used_bytes() - torch.cuda.memory_reserved()
 
-    def room_bytes(self) -> int:
-        """Of the cap, for PyTorch and lowkey together."""
+    def free_bytes(self) -> int:
+        """Bytes of the cap for PyTorch and lowkey together."""
         return self.cap_bytes - self.context_bytes - (MARGIN_BYTES if self.is_gpu else 0)
 
     def limit_torch(self, others_bytes: int) -> None:
         """PyTorch raises beyond what the others leave of the cap."""
         if self.is_gpu:
             total = torch.cuda.mem_get_info()[1]
-            torch.cuda.set_per_process_memory_fraction(max(0, self.room_bytes() - others_bytes) / total)
+            torch.cuda.set_per_process_memory_fraction(max(0, self.free_bytes() - others_bytes) / total)
 
     def peak_torch_bytes(self) -> int:
         return torch.cuda.max_memory_reserved() if self.is_gpu else 0
@@ -150,7 +150,7 @@ class Host:
         machine.clean()
         machine.note_context()
 
-    def torch_room(self, n_rows: int) -> int:
+    def torch_bytes_of(self, n_rows: int) -> int:
         """Weights, and activations as far as they grow with rows."""
         if not self.machine.is_gpu:
             return self.weights_bytes
@@ -204,7 +204,7 @@ def largest(fits, most: int) -> int:
 
 
 class Cells:
-    """One model: measures (cache, length, part) one after the other, beside what is known from before."""
+    """One model: measures (cache, length, part) one after the other, and keeps the cells of earlier runs."""
 
     def __init__(self, host: Host, cells: list[dict], save: Callable[[], None]):
         self.host, self.machine, self.cells, self.save = host, host.machine, cells, save
@@ -216,19 +216,19 @@ class Cells:
                 return cell
         return None
 
-    def room(self, n_rows: int) -> int:
-        """What the cap leaves to a cache."""
-        return self.machine.room_bytes() - self.host.torch_room(n_rows)
+    def free_bytes(self, n_rows: int) -> int:
+        """Bytes that the cap leaves to a cache."""
+        return self.machine.free_bytes() - self.host.torch_bytes_of(n_rows)
 
     def open(self, cache: str, n_rows: int, length: int, n_tokens: int):
-        """A store of rows that have n_tokens tokens, and room for length."""
+        """A store of rows that have n_tokens tokens and can grow to length."""
         if cache in HOSTS:
             self.machine.limit_torch(0)
             return HostStore(HOSTS[cache], self.host.model, n_rows, length, n_tokens)
-        room_bytes = self.room(n_rows)
-        self.machine.limit_torch(room_bytes)
+        free_bytes = self.free_bytes(n_rows)
+        self.machine.limit_torch(free_bytes)
         rule = LowkeyRule(cache, self.host.config, self.machine.slab_bytes)
-        return LowkeyStore(rule, self.host.model, n_rows, length, n_tokens, room_bytes, self.machine.synchronize)
+        return LowkeyStore(rule, self.host.model, n_rows, length, n_tokens, free_bytes, self.machine.synchronize)
 
     def attempt(self, cell: dict) -> str | None:
         """Fill the rows of a cell and decode; what did not fit, or None."""
@@ -253,7 +253,7 @@ class Cells:
             if store.shrinks:
                 cell['shrinks'] = store.shrinks
             return None
-        except NO_ROOM as error:
+        except OUT_OF_MEMORY as error:
             return str(error).splitlines()[0]
         finally:
             if store is not None:
@@ -262,7 +262,7 @@ class Cells:
             self.machine.clean()
 
     def measure(self, cache: str, of_length: int, part: str, n_rows: int, length: int = 0) -> None:
-        """A cell, in place of what was known of it. For the largest batch smaller ones are tried until one fits."""
+        """A cell, which replaces an earlier one. For the largest batch smaller ones are tried until one fits."""
         cell = {'cache': cache, 'of_length': of_length, 'part': part, 'length': length or of_length, 'batch': n_rows,
                 'misses': []}
         key = [cache, of_length, part]
@@ -308,10 +308,10 @@ class Cells:
     def measure_largest(self, cache: str, length: int) -> None:
         if cache in HOSTS:
             row_bytes = host_row_bytes(HOSTS[cache], self.host.config, length)
-            most = largest(lambda n: n * row_bytes <= self.room(n), 65536)
+            most = largest(lambda n: n * row_bytes <= self.free_bytes(n), 65536)
         else:
             rule = LowkeyRule(cache, self.host.config, self.machine.slab_bytes)
-            most = largest(lambda n: rule.budget(length, n) <= self.room(n), 4096)
+            most = largest(lambda n: rule.budget(length, n) <= self.free_bytes(n), 4096)
         self.measure(cache, length, 'largest', most)
 
     def measure_equal(self, cache: str, length: int) -> None:
@@ -327,11 +327,11 @@ class Cells:
         if cache not in CONTEXT_PLANS or dynamic is None:
             return
         rule, n_rows = LowkeyRule(cache, self.host.config, self.machine.slab_bytes), dynamic['batch']
-        steps = largest(lambda n: rule.budget(length + n * CONTEXT_STEP, n_rows) <= self.room(n_rows), 4096)
+        steps = largest(lambda n: rule.budget(length + n * CONTEXT_STEP, n_rows) <= self.free_bytes(n_rows), 4096)
         self.measure(cache, length, 'context', n_rows, length + steps * CONTEXT_STEP)
 
     def claims(self) -> list[dict]:
-        """The published sizes beside ours, for each length."""
+        """The published sizes next to ours, for each length."""
         made = []
 
         def claim(system: str, what: str, length: int, got: float | None, published: str, least: float | None = None,
@@ -369,7 +369,7 @@ def run(name: str, machine: Machine, options, measured: dict, save: Callable[[],
     """All cells of a model into what is known of it, saved cell by cell."""
     say(f'{name}: weights')
     host = Host(name, machine)
-    say(f'{name}: {host.weights_bytes / 1e9:.2f} GB of weights, {machine.context_bytes / 1e9:.2f} GB beside PyTorch')
+    say(f'{name}: {host.weights_bytes / 1e9:.2f} GB of weights, {machine.context_bytes / 1e9:.2f} GB outside PyTorch')
     measured |= {'weights_bytes': host.weights_bytes, 'context_bytes': machine.context_bytes}
     cells = Cells(host, measured.setdefault('cells', []), save)
     for length in options.lengths:

@@ -10,8 +10,8 @@
 #include <map>
 #include <vector>
 
+#include "backend/cpu/attention_scores.h"
 #include "backend/cpu/cache_device.h"
-#include "backend/cpu/watch.h"
 #include "cuda/launch.h"
 #include "cuda/query_stats.h"
 #include "suite.h"
@@ -249,7 +249,7 @@ void watch_now(const AttentionScoresArgs &from) {
                                   reinterpret_cast<uint64_t>(from.scores),
                                   reinterpret_cast<uint64_t>(from.partials),
                                   static_cast<int32_t>(from.is_first)};
-    assert_int_equal(cpu::watch_chunks(call, watch, &engine().pool, &engine().attend_scratch),
+    assert_int_equal(cpu::score_attention(call, watch, &engine().pool, &engine().attend_scratch),
                      LK_OK);
 }
 

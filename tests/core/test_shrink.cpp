@@ -96,7 +96,7 @@ lk_status Rig::step(uint32_t n) {
 }
 
 // Tables that go nowhere: a ring of memory, as devices have it.
-class RingMemory final : public lk::device::TableMemory {
+class RingMemory final : public lk::gpu::TableMemory {
   public:
     lk_status allocate(uint64_t, const char *, uint64_t *address) override {
         *address = 4096;
@@ -135,7 +135,7 @@ void measure() {
     for (uint32_t i = 0; i < kRepeats; ++i) {
         Rig rig(kLayerTokens);
         RingMemory memory;
-        lk::device::JobList jobs;
+        lk::gpu::JobList jobs;
         assert_int_equal(jobs.open(&memory), LK_OK);
         const lk::CacheLayout &layout = rig.backend->layout;
         rig.device().shrinks = [&](const lk::ShrinkItem *items, uint32_t n) {

@@ -13,7 +13,7 @@ namespace {
 
 using lk::Side;
 using lk::WorkItem;
-namespace device = lk::device;
+namespace gpu = lk::gpu;
 
 constexpr uint32_t kHeads = 8;
 constexpr uint32_t kHeadDim = 128;
@@ -37,12 +37,10 @@ lk::PageFormat page_format(Side side, uint32_t bits) {
     return made;
 }
 
-class Rules final : public device::SplitRules {
+class Rules final : public gpu::SplitRules {
   public:
-    device::SplitLimits limits() const override {
-        return {kWorkers, kWorkers, 64, 8, 16, kWorkers};
-    }
-    device::SplitShape shape(uint32_t, uint32_t, uint32_t) const override {
+    gpu::SplitLimits limits() const override { return {kWorkers, kWorkers, 64, 8, 16, kWorkers}; }
+    gpu::SplitShape shape(uint32_t, uint32_t, uint32_t) const override {
         return {kWorkers, n_readers, 8, 131072, splits_packed_only};
     }
 
@@ -50,7 +48,7 @@ class Rules final : public device::SplitRules {
     bool splits_packed_only = false;
 };
 
-class Memory final : public device::TableMemory {
+class Memory final : public gpu::TableMemory {
   public:
     lk_status allocate(uint64_t, const char *, uint64_t *) override { return LK_E_UNSUPPORTED; }
     void release(uint64_t) override {}
@@ -109,7 +107,7 @@ class Context {
 
     // Items of the plan, in units' order.
     std::vector<WorkItem> plan(const Rules &rules) {
-        device::Splits splits(lk::default_allocator());
+        gpu::Splits splits(lk::default_allocator());
         assert_true(splits.open(layout_, rules));
         lk::Batch batch{};
         batch.sequences = sequences_.data();
@@ -118,7 +116,7 @@ class Context {
         assert_false(splits.plan(batch, false));
         Memory memory;
         assert_int_equal(splits.send(&memory, 0), LK_OK);
-        const device::Split &split = splits.of(0);
+        const gpu::Split &split = splits.of(0);
         std::vector<WorkItem> items(split.n_items);
         std::memcpy(items.data(), memory.bytes.data() + split.items_offset,
                     items.size() * sizeof(WorkItem));

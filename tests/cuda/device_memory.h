@@ -19,7 +19,7 @@ void skip_without_gpu();
 class DeviceMemory final : public Memory {
   public:
     // kArena: one allocation, in which guard zones are around every block and all that was not an
-    // output is compared. kExact: allocations of their own, for tools that watch what is read and
+    // output is compared. kExact: allocations of their own, for tools that check what is read and
     // written outside of them.
     enum class Kind { kArena, kExact };
     explicit DeviceMemory(Kind kind);

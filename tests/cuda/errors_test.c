@@ -16,8 +16,8 @@ static void cuda(cudaError_t error) {
 
 static cudaStream_t stream_of(const rig *r) { return r->device->queue->handle; }
 
-// A cache with two sequences of one history. Bad calls are made beside the first one; in the end
-// both give the same answers.
+// A cache with two sequences of one history. Bad calls name the first one; in the end both give the
+// same answers.
 typedef struct fixture {
     rig r;
     lk_sequence ids[2];
@@ -122,8 +122,8 @@ static void caches(void **state) {
     assert_int_equal(rig_cache(&r, 1, 64, size.cache_bytes), LK_OK);
     const lk_sequence id = model_add(&r);
     lk_status filled = LK_OK;
-    for (uint32_t place = 0; !filled; ++place)
-        filled = rig_step(&r, id, 0, place, 1, NULL);
+    for (uint32_t position = 0; !filled; ++position)
+        filled = rig_step(&r, id, 0, position, 1, NULL);
     assert_int_equal(filled, LK_E_BUDGET);
     const lk_cache_stats before = rig_stats(&r);
     const uint32_t n = 1;
@@ -286,7 +286,7 @@ static void CUDART_CB hold_stream(void *user) {
 }
 
 // Work that has not run when the step is committed: nothing waits for it, and the next step is
-// told.
+// reported.
 static void late_faults(void **state) {
     (void)state;
     rig r;

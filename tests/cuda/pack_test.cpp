@@ -1,4 +1,4 @@
-// Packing, reopening and appending on the GPU against the written-out codec: the same bytes,
+// Packing, dequantizing and appending on the GPU against the written-out codec: the same bytes,
 // every one. --sanitizer takes a few shapes in allocations of their own.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -33,7 +33,7 @@ int print_values(const char *path) {
     for (uint32_t slot = 0; slot < layout.head_dim; ++slot)
         for (uint32_t token = 0; token < layout.page_tokens; ++token) {
             const size_t i = size_t{token} * layout.head_dim +
-                             slot_channel(layout, file.metadata, file.fixed_permutation, slot);
+                             channel_of(layout, file.metadata, file.fixed_permutation, slot);
             out[i] = float_to_bits(unpack_value(layout, file.payload, file.metadata, slot, token));
             out[n + i] = read_code(layout, file.payload, slot, token);
         }
@@ -81,7 +81,7 @@ int print_shrunk(const char *path) {
     const uint32_t narrow_bytes = strip_bytes(wide.page_tokens, kPlaneBits[to]);
     for (uint32_t strip = 0; strip < wide.strips[from]; ++strip) {
         std::vector<uint32_t> words(wide_bytes / 4);
-        std::memcpy(words.data(), file.payload + strip_at(wide, strip).offset_bytes, wide_bytes);
+        std::memcpy(words.data(), file.payload + find_strip(wide, strip).offset, wide_bytes);
         shrink_strip(words.data(), wide.page_tokens, kPlaneBits[to]);
         const auto *merged = reinterpret_cast<const uint8_t *>(words.data());
         page.payload.insert(page.payload.end(), merged, merged + narrow_bytes);

@@ -73,7 +73,7 @@ void codes_come_back(void **) {
         std::vector<uint8_t> payload(payload_bytes(layout), 0xA5);
         std::vector<uint32_t> codes;
         for (uint32_t slot = 0; slot < layout.head_dim; ++slot) {
-            const uint32_t bits = slot_bits(layout, slot);
+            const uint32_t bits = code_bits(layout, slot);
             assert_int_equal(bits, expected_bits(layout, slot));
             for (uint32_t token = 0; token < layout.page_tokens; ++token) {
                 codes.push_back(lcg.next() >> (32 - bits));
@@ -100,8 +100,8 @@ void codes_fill_the_payload_and_touch_only_their_own(void **) {
         uint32_t expected = 0;
         for (uint32_t slot = 0; slot < layout.head_dim; ++slot)
             for (uint32_t token = 0; token < layout.page_tokens; ++token) {
-                expected += slot_bits(layout, slot);
-                write_code(layout, payload.data(), slot, token, top_code(slot_bits(layout, slot)));
+                expected += code_bits(layout, slot);
+                write_code(layout, payload.data(), slot, token, top_code(code_bits(layout, slot)));
                 if (layout.head_dim <= 48 && token % 16 == 5)
                     assert_int_equal(count_bits(payload), expected);
             }
@@ -173,12 +173,12 @@ void packed_values_are_near(void **) {
             for (uint32_t slot = 0; slot < c.layout.head_dim; ++slot)
                 for (uint32_t token = 0; token < c.layout.page_tokens; ++token) {
                     const uint32_t channel =
-                        slot_channel(c.layout, metadata, page.permutation.data(), slot);
+                        channel_of(c.layout, metadata, page.permutation.data(), slot);
                     const float x =
                         half_to_float(page.values[size_t{token} * c.layout.head_dim + channel]);
                     const float y =
                         unpack_value(c.layout, page.payload.data(), metadata, slot, token);
-                    const uint32_t bits = slot_bits(c.layout, slot);
+                    const uint32_t bits = code_bits(c.layout, slot);
                     if (bits == 16) {
                         assert_int_equal(float_to_bits(x), float_to_bits(y));
                         continue;

@@ -23,7 +23,7 @@ void every_bit_of_a_strip_has_one_code(void **) {
                 std::vector<uint8_t> owner(size_t{strip_bytes(page, bits)} * 8);
                 for (uint32_t token = 0; token < page; ++token)
                     for (uint32_t channel = 0; channel < 16; ++channel) {
-                        const BitPlace at = strip_place(side, page, bits, token, channel);
+                        const BitPosition at = find_bit(side, page, bits, token, channel);
                         assert_true(at.bit % 16 + bits <= 16);
                         for (uint32_t b = 0; b < bits; ++b) {
                             const size_t bit = size_t{at.word} * 32 + at.bit + b;
@@ -54,8 +54,8 @@ void widths_nest(void **) {
                     continue;
                 for (uint32_t token = 0; token < page; ++token)
                     for (uint32_t channel = 0; channel < 16; ++channel) {
-                        const BitPlace wide = strip_place(side, page, 2 * bits, token, channel);
-                        const BitPlace narrow = strip_place(side, page, bits, token, channel);
+                        const BitPosition wide = find_bit(side, page, 2 * bits, token, channel);
+                        const BitPosition narrow = find_bit(side, page, bits, token, channel);
                         uint32_t lane_wide, word_wide, lane, word;
                         split_index(page * 2 * bits / 64, wide.word, &lane_wide, &word_wide);
                         split_index(page * bits / 64, narrow.word, &lane, &word);
@@ -83,8 +83,8 @@ void sixteen_bits_are_mma_registers(void **) {
                 assert_int_equal(LK_TILE_K(lane, r), k - half);
                 for (const Side side : kSides) {
                     const bool key = side == Side::kKey;
-                    const BitPlace at =
-                        strip_place(side, 64, 16, 32 + (key ? row : k), key ? k : row);
+                    const BitPosition at =
+                        find_bit(side, 64, 16, 32 + (key ? row : k), key ? k : row);
                     assert_int_equal(at.word, (2 * 32 + lane) * 4 + r);
                     assert_int_equal(at.bit, 16 * half);
                 }
@@ -98,7 +98,7 @@ void examples_of_the_document(void **) {
     } rows[] = {{Side::kKey, 16, 210, 16}, {Side::kKey, 8, 83, 16}, {Side::kKey, 4, 81, 20},
                 {Side::kKey, 2, 80, 22},   {Side::kKey, 1, 40, 22}, {Side::kValue, 4, 25, 24}};
     for (const auto &row : rows) {
-        const BitPlace at = strip_place(row.side, 128, row.bits, 21, 9);
+        const BitPosition at = find_bit(row.side, 128, row.bits, 21, 9);
         assert_int_equal(at.word, row.word);
         assert_int_equal(at.bit, row.bit);
     }
@@ -184,15 +184,15 @@ void strips_tile_the_payload(void **) {
         std::vector<uint8_t> owner(payload_bytes(c.layout));
         uint64_t bits = 0;
         for (uint32_t strip = 0; strip < c.layout.head_dim / 16u; ++strip) {
-            const StripPlace at = strip_at(c.layout, strip);
-            const uint32_t width = kPlaneBits[at.plane];
+            const StripPosition at = find_strip(c.layout, strip);
+            const uint32_t width = at.bits;
             bits += uint64_t{width} * 16 * c.layout.page_tokens;
             const uint32_t low = 2u * c.layout.page_tokens * (width == 3 ? 2 : width);
-            assert_int_equal(at.offset_bytes % LK_ARRAY_ALIGN, 0);
+            assert_int_equal(at.offset % LK_ARRAY_ALIGN, 0);
             for (uint32_t i = 0; i < low; ++i)
-                assert_int_equal(owner[at.offset_bytes + i]++, 0);
+                assert_int_equal(owner[at.offset + i]++, 0);
             for (uint32_t i = 0; width == 3 && i < 2u * c.layout.page_tokens; ++i)
-                assert_int_equal(owner[at.high_offset_bytes + i]++, 0);
+                assert_int_equal(owner[at.high_offset + i]++, 0);
         }
         assert_int_equal(bits, 8 * owner.size());
         assert_int_equal(minima_offset_bytes(c.layout) % LK_ARRAY_ALIGN, 0);

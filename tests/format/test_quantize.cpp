@@ -76,8 +76,8 @@ void constants_of_the_document(void **) {
                 {4, 0x3D888889, 0x3D088889},
                 {8, 0x3B808081, 0x3B008081}};
     for (const auto &row : rows) {
-        assert_int_equal(float_to_bits(step_factor(row.bits)), row.step);
-        assert_int_equal(float_to_bits(half_step_factor(row.bits)), row.half_step);
+        assert_int_equal(float_to_bits(code_step(row.bits)), row.step);
+        assert_int_equal(float_to_bits(0.5f * code_step(row.bits)), row.half_step);
     }
 }
 
@@ -108,7 +108,7 @@ void every_input(void **) {
                     check_code(static_cast<uint16_t>(h), parameters_of(range, -0.25f), bits);
 }
 
-// A value exactly between two codes: half_step_factor() is exact at 1 bit and its rounding is lost
+// A value exactly between two codes: half of code_step() is exact at 1 bit and its rounding is lost
 // again at 2, so it takes the higher one; at more bits the definition decides, mostly for the
 // lower.
 void ties_follow_the_definition(void **) {

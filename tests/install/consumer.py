@@ -21,7 +21,7 @@ class Geometry(c.Structure):
 
 
 class PlanSize(c.Structure):
-    _fields_ = [('size', c.c_uint32), ('n_pages', c.c_uint32), ('bits_per_value', c.c_double),
+    _fields_ = [('size', c.c_uint32), ('n_blocks', c.c_uint32), ('bits_per_value', c.c_double),
                 ('bytes_per_token', c.c_double), ('fp16_bytes', c.c_uint64),
                 ('payload_bytes', c.c_uint64), ('metadata_bytes', c.c_uint64),
                 ('recent_bytes', c.c_uint64), ('table_bytes', c.c_uint64),

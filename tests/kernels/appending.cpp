@@ -15,7 +15,7 @@ enum : uint16_t { kAppendKeys, kAppendValues, kPackedKeys, kPackedValues };
 constexpr EntryFormats kAppendEntries = {kAppendKeys, kPackedKeys, kAppendValues, kPackedValues,
                                          kPackedKeys};
 
-std::vector<PageFormat> append_classes() {
+std::vector<PageFormat> append_formats() {
     Case c;
     c.head_dim = kDim;
     c.page_tokens = kPageTokens;
@@ -31,7 +31,7 @@ struct Tensor {
     lk_dtype dtype;
     Strides strides;
     std::vector<uint8_t> bytes;
-    std::vector<uint16_t> halves;  // [tokens][heads][channels]
+    std::vector<uint16_t> values;  // [tokens][heads][channels]
     uint64_t n_saturated = 0;
 
     size_t width() const { return dtype == LK_F32 ? 4 : 2; }
@@ -90,7 +90,7 @@ Tensor make_tensor(lk_dtype dtype, uint32_t spread, uint32_t n_tokens, const Key
                 tensor.set(t, h, channel, bits);
                 saturated = false;
                 f = numbers.stored(f, h * kDim + channel);
-                tensor.halves.push_back(float_to_half(f, &saturated));
+                tensor.values.push_back(float_to_half(f, &saturated));
                 tensor.n_saturated += saturated;
             }
     return tensor;
@@ -98,11 +98,11 @@ Tensor make_tensor(lk_dtype dtype, uint32_t spread, uint32_t n_tokens, const Key
 
 // Sequences of a step in which tokens are appended, with 16-bit rows and one that is written
 // packed.
-struct Part {
+struct NewTokens {
     uint64_t n_history;
     uint32_t n_new;
     uint32_t first_new;
-    std::vector<Block> rows;
+    std::vector<Block> blocks;
     std::vector<const Block *> pointers;
 };
 
@@ -111,25 +111,25 @@ class AppendScene {
     AppendScene(const Device &device, std::vector<std::pair<uint32_t, uint32_t>> lengths,
                 const KeyParameters &numbers)
         : device_(device),
-          cache_(device, append_classes(), kAppendEntries,
+          cache_(device, append_formats(), kAppendEntries,
                  {kHeads, kHeads, kDim, 0, 0, 1, 0, nullptr, KeyParameters::array(numbers.centers),
                   KeyParameters::array(numbers.scales), KeyParameters::array(numbers.inverses)},
                  kLayers) {
         for (const auto &[n_history, n_new] : lengths) {
-            parts_.push_back({n_history, n_new, n_tokens_, {}, {}});
+            sequences_.push_back({n_history, n_new, n_tokens_, {}, {}});
             n_tokens_ += n_new;
             has_long_ = has_long_ || n_new > LK_DRAFT_TOKENS;
         }
-        for (Part &part : parts_)
-            add_rows(&part);
-        for (Part &part : parts_)
-            open_rows(&part);
+        for (NewTokens &sequence : sequences_)
+            add_blocks(&sequence);
+        for (NewTokens &sequence : sequences_)
+            open_blocks(&sequence);
         begin();
     }
     ~AppendScene() {
-        for (Part &part : parts_)
-            for (Block &row : part.rows)
-                cache_->block_destroy(&row);
+        for (NewTokens &sequence : sequences_)
+            for (Block &block : sequence.blocks)
+                cache_->block_destroy(&block);
     }
     AppendScene(const AppendScene &) = delete;
     AppendScene &operator=(const AppendScene &) = delete;
@@ -153,24 +153,24 @@ class AppendScene {
         expect_ok(cache_->append(args));
         staging_ = staging;
     }
-    void check_rows(uint32_t layer, const Tensor &tensor, bool is_value) const {
-        for (const Part &part : parts_)
-            for (const Block &row : part.rows)
+    void check_blocks(uint32_t layer, const Tensor &tensor, bool is_value) const {
+        for (const NewTokens &sequence : sequences_)
+            for (const Block &block : sequence.blocks)
                 for (uint32_t head = 0; head < kHeads; ++head)
-                    check_half(part, row, layer, head, tensor, is_value);
+                    check_page(sequence, block, layer, head, tensor, is_value);
     }
     // Of the last append.
     void check_staging(const Tensor &tensor, bool is_value) const {
         if (!has_staging())
             return;
-        std::vector<uint16_t> staged(tensor.halves.size());
+        std::vector<uint16_t> staged(tensor.values.size());
         const uint16_t *address = is_value ? staging_.values : staging_.keys;
         device_.memory->read(reinterpret_cast<uint64_t>(address), staged.data(), staged.size() * 2);
         for (uint32_t t = 0; t < n_tokens_; ++t)
             for (uint32_t h = 0; h < kHeads; ++h)
                 for (uint32_t c = 0; c < kDim; ++c)
                     assert_int_equal(staged[(size_t{h} * n_tokens_ + t) * kDim + c],
-                                     tensor.halves[(size_t{t} * kHeads + h) * kDim + c]);
+                                     tensor.values[(size_t{t} * kHeads + h) * kDim + c]);
     }
     DataReport report() {
         DataReport found{};
@@ -180,71 +180,75 @@ class AppendScene {
     }
 
   private:
-    void add_rows(Part *part) {
-        const uint64_t end = part->n_history + part->n_new;
+    void add_blocks(NewTokens *sequence) {
+        const uint64_t end = sequence->n_history + sequence->n_new;
         for (uint64_t first = 0; first < end; first += kPageTokens) {
-            Block row{};
-            row.first_token = first;
-            row.capacity_tokens = kPageTokens;
-            row.n_entries = kLayers * kHeads;
-            row.is_packed_on_append = part->n_new > LK_DRAFT_TOKENS && first >= part->n_history &&
-                                      first + kPageTokens <= end;
-            part->rows.push_back(row);
+            Block block{};
+            block.first_token = first;
+            block.capacity_tokens = kPageTokens;
+            block.n_entries = kLayers * kHeads;
+            block.is_packed_on_append = sequence->n_new > LK_DRAFT_TOKENS &&
+                                        first >= sequence->n_history && first + kPageTokens <= end;
+            sequence->blocks.push_back(block);
         }
     }
-    void open_rows(Part *part) {
-        for (Block &row : part->rows) {
-            entries_.emplace_back(row.n_entries);
+    void open_blocks(NewTokens *sequence) {
+        for (Block &block : sequence->blocks) {
+            entries_.emplace_back(block.n_entries);
             for (PageEntry &entry : entries_.back()) {
-                entry.key_format = row.is_packed_on_append ? kPackedKeys : kAppendKeys;
-                entry.value_format = row.is_packed_on_append ? kPackedValues : kAppendValues;
-                const PlacedHalf keys = place(device_, cache_.page_format(entry.key_format).layout);
-                const PlacedHalf values =
+                entry.key_format = block.is_packed_on_append ? kPackedKeys : kAppendKeys;
+                entry.value_format = block.is_packed_on_append ? kPackedValues : kAppendValues;
+                const PlacedPage keys = place(device_, cache_.page_format(entry.key_format).layout);
+                const PlacedPage values =
                     place(device_, cache_.page_format(entry.value_format).layout);
                 entry.key_payload = keys.payload;
                 entry.key_metadata = keys.metadata;
                 entry.value_payload = values.payload;
                 entry.value_metadata = values.metadata;
             }
-            row.entries = entries_.back().data();
-            expect_ok(cache_->block_create(&row));
-            expect_ok(cache_->entries_changed(&row));
-            part->pointers.push_back(&row);
+            block.entries = entries_.back().data();
+            expect_ok(cache_->block_create(&block));
+            expect_ok(cache_->entries_changed(&block));
+            sequence->pointers.push_back(&block);
         }
     }
     void begin() {
-        for (const Part &part : parts_) {
-            const bool in_rows = part.n_new <= LK_DRAFT_TOKENS;
-            const auto n_rows = static_cast<uint32_t>(part.rows.size());
+        for (const NewTokens &sequence : sequences_) {
+            const bool in_blocks = sequence.n_new <= LK_DRAFT_TOKENS;
+            const auto n_blocks = static_cast<uint32_t>(sequence.blocks.size());
             const auto n_attended =
-                in_rows ? n_rows
-                        : static_cast<uint32_t>((part.n_history + kPageTokens - 1) / kPageTokens);
-            batch_.push_back({part.pointers.data(), n_rows, n_attended, batch_.size() + 1,
-                              part.n_history, part.n_new, part.first_new, in_rows, nullptr});
+                in_blocks
+                    ? n_blocks
+                    : static_cast<uint32_t>((sequence.n_history + kPageTokens - 1) / kPageTokens);
+            batch_.push_back({sequence.pointers.data(), n_blocks, n_attended, batch_.size() + 1,
+                              sequence.n_history, sequence.n_new, sequence.first_new, in_blocks,
+                              nullptr});
         }
         expect_ok(cache_->begin({batch_.data(), static_cast<uint32_t>(batch_.size()), n_tokens_}));
     }
-    void check_half(const Part &part, const Block &row, uint32_t layer, uint32_t head,
+    void check_page(const NewTokens &sequence, const Block &block, uint32_t layer, uint32_t head,
                     const Tensor &tensor, bool is_value) const {
-        const PageEntry &entry = row.entries[layer * kHeads + head];
+        const PageEntry &entry = block.entries[layer * kHeads + head];
         const PageLayout &layout =
             cache_.page_format(is_value ? entry.value_format : entry.key_format).layout;
         std::vector<uint8_t> payload(payload_bytes(layout));
         device_.memory->read(is_value ? entry.value_payload : entry.key_payload, payload.data(),
                              payload.size());
-        if (row.is_packed_on_append) {
+        if (block.is_packed_on_append) {
             for (const uint8_t byte : payload)
                 assert_int_equal(byte, kPoison);
             return;
         }
         for (uint32_t t = 0; t < kPageTokens; ++t) {
-            const uint64_t token = row.first_token + t;
-            const bool is_new = token >= part.n_history && token < part.n_history + part.n_new;
+            const uint64_t token = block.first_token + t;
+            const bool is_new =
+                token >= sequence.n_history && token < sequence.n_history + sequence.n_new;
             for (uint32_t c = 0; c < kDim; ++c) {
                 uint32_t expected = kPoison << 8 | kPoison;
                 if (is_new)
                     expected =
-                        tensor.halves[((part.first_new + token - part.n_history) * kHeads + head) *
+                        tensor.values[((sequence.first_new + token - sequence.n_history) * kHeads +
+                                       head) *
                                           kDim +
                                       c];
                 assert_int_equal(read_code(layout, payload.data(), c, t), expected);
@@ -254,7 +258,7 @@ class AppendScene {
 
     Device device_;
     OpenCache cache_;
-    std::vector<Part> parts_;
+    std::vector<NewTokens> sequences_;
     std::vector<std::vector<PageEntry>> entries_;
     std::vector<BatchSequence> batch_;
     Staging staging_{};
@@ -297,8 +301,8 @@ void check_append(lk_dtype dtype, bool has_long, uint32_t spread, const KeyParam
         const Tensor k = make_tensor(dtype, spread, scene.n_tokens(), numbers, &random);
         const Tensor v = make_tensor(dtype, spread, scene.n_tokens(), {}, &random);
         scene.append(layer, k, v);
-        scene.check_rows(layer, k, false);
-        scene.check_rows(layer, v, true);
+        scene.check_blocks(layer, k, false);
+        scene.check_blocks(layer, v, true);
         scene.check_staging(k, false);
         scene.check_staging(v, true);
         n_saturated += k.n_saturated + v.n_saturated;

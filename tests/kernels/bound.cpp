@@ -45,9 +45,9 @@ TensorCoreBound::Reach TensorCoreBound::reach_of(const Scene &scene, const Scene
                                                  uint32_t kv_head) {
     Reach reach;
     reach.values.resize(scene.parameters().head_dim);
-    for (const SceneBlock &row : sequence.blocks) {
-        reach.keys.push_back(row.halves[2 * kv_head].reach);
-        widen(&reach.values, row.halves[2 * kv_head + 1].reach);
+    for (const SceneBlock &block : sequence.blocks) {
+        reach.keys.push_back(block.pages[2 * kv_head].reach);
+        widen(&reach.values, block.pages[2 * kv_head + 1].reach);
     }
     if (!sequence.is_draft()) {
         reach.keys.push_back(staged_reach(scene, sequence, kv_head, scene.staged_keys()));
@@ -62,14 +62,14 @@ TensorCoreBound::Error TensorCoreBound::logit_error(const Scene &scene, const fl
     const uint32_t head_dim = scene.parameters().head_dim;
     const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
     Error worst = {0, 0};
-    for (const std::vector<float> &row : reach.keys) {
+    for (const std::vector<float> &block : reach.keys) {
         double sum = 0;
         double squares = 0;
         double largest = 0;
         for (uint32_t c = 0; c < head_dim; ++c) {
             const double scaled = scales ? static_cast<double>(scales[c]) : 1;
             const double product =
-                std::fabs(static_cast<double>(q[c]) * scaled * static_cast<double>(row[c]));
+                std::fabs(static_cast<double>(q[c]) * scaled * static_cast<double>(block[c]));
             sum += product;
             squares += product * product;
             largest = std::max(largest, product);

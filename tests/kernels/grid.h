@@ -22,7 +22,7 @@ std::vector<Case> chanmix_cases();
 // Values of 1 bit, in steps of few query columns.
 std::vector<Case> one_bit_cases();
 
-// What a half page can look like, for packing.
+// The shapes of pages, for packing.
 std::vector<Case> page_cases();
 
 #endif

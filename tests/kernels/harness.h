@@ -58,15 +58,15 @@ struct Strides {
     size_t offset;  // elements before the first
     size_t token;
     size_t head;
-    size_t end;  // elements up to behind the last
+    size_t end;  // elements up to the end of the last
     size_t at(size_t token_index, size_t head_index) const {
         return offset + token_index * token + head_index * head;
     }
 };
 Strides strides_of(const Case &c, uint32_t n_tokens, uint32_t n_heads, uint32_t n_channels);
 
-// One half page and what its values are made of.
-struct SceneHalf {
+// A page and the sources of its values.
+struct ScenePage {
     uint16_t page_format;
     std::vector<uint8_t> payload;
     std::vector<uint8_t> metadata;
@@ -76,7 +76,7 @@ struct SceneHalf {
 struct SceneBlock {
     uint64_t first_token;
     uint32_t n_tokens;
-    std::vector<SceneHalf> halves;  // [n_kv_heads][keys, values]
+    std::vector<ScenePage> pages;  // [n_kv_heads][keys, values]
 };
 struct SceneSequence {
     std::vector<SceneBlock> blocks;
@@ -102,7 +102,7 @@ class Scene {
     uint32_t n_query_heads() const { return case_.group * case_.n_kv_heads; }
     uint32_t n_tokens() const { return n_tokens_; }
     const std::vector<SceneSequence> &sequences() const { return sequences_; }
-    const std::vector<lk::PageFormat> &classes() const { return classes_; }
+    const std::vector<lk::PageFormat> &formats() const { return formats_; }
     static lk::EntryFormats entry_formats();
     const std::vector<uint8_t> &q() const { return q_; }  // of the case's dtype and strides
     const std::vector<float> &q_values() const { return q_values_; }  // [tokens][heads][head_dim]
@@ -118,22 +118,22 @@ class Scene {
     std::string compare(const Outputs &fast, const Outputs &reference) const;
 
   private:
-    void make_classes();
+    void make_formats();
     void make_sequence(uint32_t index);
     void add_row(SceneSequence *sequence, uint32_t tokens, bool packed, uint32_t used);
-    SceneHalf make_half(uint16_t page_format, uint32_t used);
-    void measure_half(uint32_t used, SceneHalf *half);
-    void make_absolute(uint32_t used, SceneHalf *half) const;
+    ScenePage make_page(uint16_t page_format, uint32_t used);
+    void measure_page(uint32_t used, ScenePage *page);
+    void make_absolute(uint32_t used, ScenePage *page) const;
     void make_queries();
     void make_staged();
     float random_normal();
-    uint16_t random_half(double scale);
+    uint16_t random_f16(double scale);
     uint64_t next();
 
     Case case_;
     SceneValues values_;
     uint64_t state_;
-    std::vector<lk::PageFormat> classes_;
+    std::vector<lk::PageFormat> formats_;
     std::vector<uint8_t> permutation_;
     std::vector<SceneSequence> sequences_;
     std::vector<uint8_t> q_;
@@ -161,7 +161,7 @@ class PlacedScene {
     bool run(Outputs *outputs, std::string *message);
 
   private:
-    void place_rows();
+    void place_blocks();
     void describe_cache();
     bool open_cache();
     void stage_tensors();
@@ -174,9 +174,9 @@ class PlacedScene {
     std::string fault_;  // of opening
     lk::LayerView layer_{};
     const uint32_t first_entry_ = 1;  // the entry before is nobody's
-    std::vector<lk::EntryFormats> entry_classes_;
+    std::vector<lk::EntryFormats> entry_formats_;
     lk::CacheLayout layout_{};
-    std::vector<std::vector<lk::Block>> rows_;  // by sequence
+    std::vector<std::vector<lk::Block>> blocks_;  // by sequence
     std::vector<std::vector<const lk::Block *>> pointers_;
     std::vector<std::vector<lk::PageEntry>> entries_;
     std::vector<lk::BatchSequence> batch_;

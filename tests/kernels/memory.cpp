@@ -52,7 +52,7 @@ void HostMemory::clear() {
     outputs_.clear();
 }
 
-// The zone behind a block is the next one's first, or its alignment's.
+// The zone after an allocation is the zone before the next one, or its padding.
 GuardedArena::Block GuardedArena::reserve(size_t n, Block *zone) {
     const size_t offset =
         (expected_.size() + kGuardBytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;

@@ -42,7 +42,7 @@ class Memory {
     virtual const lk_queue *queue() const { return nullptr; }
 };
 
-// Inputs are allocations of their own, so that a sanitizer sees what is read behind them.
+// Inputs are allocations of their own, so that a sanitizer finds reads after their end.
 class HostMemory final : public Memory {
   public:
     uint64_t input(const void *bytes, size_t n) override;

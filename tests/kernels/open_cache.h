@@ -33,27 +33,27 @@ class Random {
 // A backend's cache of layers of one kind.
 class OpenCache {
   public:
-    OpenCache(const Device &device, std::vector<lk::PageFormat> classes,
+    OpenCache(const Device &device, std::vector<lk::PageFormat> formats,
               const lk::EntryFormats &entries, const lk::LayerView &layer, uint32_t n_layers)
         : device_(device),
-          classes_(std::move(classes)),
-          entry_classes_(size_t{n_layers} * layer.n_kv_heads, entries),
+          formats_(std::move(formats)),
+          entry_formats_(size_t{n_layers} * layer.n_kv_heads, entries),
           layers_(n_layers, layer) {
         for (uint32_t l = 0; l < n_layers; ++l)
             first_entries_.push_back(l * layer.n_kv_heads);
-        layout_.formats = classes_.data();
-        layout_.n_formats = static_cast<uint32_t>(classes_.size());
+        layout_.formats = formats_.data();
+        layout_.n_formats = static_cast<uint32_t>(formats_.size());
         layout_.layers = layers_.data();
         layout_.first_entries = first_entries_.data();
         layout_.n_layers = n_layers;
         layout_.n_entries = n_layers * layer.n_kv_heads;
-        layout_.entry_formats = entry_classes_.data();
-        layout_.page_tokens = classes_[0].layout.page_tokens;
+        layout_.entry_formats = entry_formats_.data();
+        layout_.page_tokens = formats_[0].layout.page_tokens;
         layout_.max_sequences = 8;
         layout_.max_step_tokens = 1024;
         layout_.max_blocks = layout_.max_step_blocks = 128;
-        for (const lk::PageFormat &half : classes_)
-            if (half.ranking == lk::Ranking::kQueryRange)
+        for (const lk::PageFormat &format : formats_)
+            if (format.ranking == lk::Ranking::kQueryRange)
                 layout_.n_ranked_channels = uint64_t{layout_.n_entries} * layer.head_dim;
         if (device.backend->cache_open(layout_, &cache_) != LK_OK ||
             cache_->set_queue(device.memory->queue()) != LK_OK)
@@ -68,12 +68,12 @@ class OpenCache {
 
     lk::CacheDevice *operator->() { return cache_; }
     const lk::CacheLayout &layout() const { return layout_; }
-    const lk::PageFormat &page_format(size_t i) const { return classes_[i]; }
+    const lk::PageFormat &page_format(size_t i) const { return formats_[i]; }
 
   private:
     Device device_;
-    std::vector<lk::PageFormat> classes_;
-    std::vector<lk::EntryFormats> entry_classes_;
+    std::vector<lk::PageFormat> formats_;
+    std::vector<lk::EntryFormats> entry_formats_;
     std::vector<lk::LayerView> layers_;
     std::vector<uint32_t> first_entries_;
     lk::CacheLayout layout_{};
@@ -85,11 +85,11 @@ inline void expect_ok(lk_status status) {
         fail_msg("%s: %s", lk_status_name(status), lk::last_sentence());
 }
 
-struct PlacedHalf {
+struct PlacedPage {
     uint64_t payload = 0, metadata = 0;
 };
 
-inline PlacedHalf place(const Device &device, const lk::PageLayout &layout) {
+inline PlacedPage place(const Device &device, const lk::PageLayout &layout) {
     const uint64_t metadata = lk::metadata_bytes(layout);
     return {device.memory->output(lk::payload_bytes(layout)),
             metadata ? device.memory->output(metadata) : 0};

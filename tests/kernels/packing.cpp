@@ -39,7 +39,7 @@ struct Page {
     std::vector<uint16_t> values;
     std::vector<uint64_t> sums;
     Half expected;
-    PlacedHalf staged, moved, dequantized;
+    PlacedPage staged, moved, dequantized;
 };
 
 Page make_page(const OpenCache &cache, size_t target, size_t raw, uint32_t kind, Random *random) {
@@ -94,14 +94,14 @@ void expect_bytes(const Device &device, uint64_t address, const std::vector<uint
                      describe(c).c_str());
 }
 
-uint32_t reopened_tokens(const PageLayout &layout) { return layout.page_tokens - 5u; }
+uint32_t dequantized_tokens(const PageLayout &layout) { return layout.page_tokens - 5u; }
 
 void check_dequantized(const OpenCache &cache, const Device &device, const Page &page,
                        const Case &c) {
     const PageFormat &from = cache.page_format(page.target);
     const PageLayout &raw = cache.page_format(page.raw).layout;
     std::vector<uint16_t> rounded(page.values.size());
-    const uint32_t n = reopened_tokens(from.layout);
+    const uint32_t n = dequantized_tokens(from.layout);
     unpack_page(from.layout, page.expected.payload.data(), page.expected.metadata.data(),
                 from.permutation, n, rounded.data(), raw.head_dim);
     std::vector<uint8_t> payload(payload_bytes(raw));
@@ -109,7 +109,7 @@ void check_dequantized(const OpenCache &cache, const Device &device, const Page 
     for (uint32_t t = 0; t < n; ++t)
         for (uint32_t channel = 0; channel < raw.head_dim; ++channel)
             if (read_code(raw, payload.data(), channel, t) != rounded[t * raw.head_dim + channel])
-                fail_msg("reopened token %u channel %u is %04x, not %04x\n  %s", t, channel,
+                fail_msg("dequantized token %u channel %u is %04x, not %04x\n  %s", t, channel,
                          read_code(raw, payload.data(), channel, t),
                          rounded[t * raw.head_dim + channel], describe(c).c_str());
 }
@@ -146,7 +146,7 @@ enum : uint16_t {
     kClippedKeys,
     kClippedValues,
 };
-std::vector<PageFormat> packing_classes(const Case &c, const uint8_t *permutation) {
+std::vector<PageFormat> packing_formats(const Case &c, const uint8_t *permutation) {
     PageFormat keys = {packed_shape(c, Side::kKey), nullptr, Ranking::kNone, 0};
     if (keys.layout.n_shared)
         keys.permutation = permutation;
@@ -192,7 +192,7 @@ void check_packing(const Case &c, const Device &device) {
     std::vector<uint8_t> permutation(c.head_dim);
     for (uint32_t i = 0; i < c.head_dim; ++i)
         permutation[i] = static_cast<uint8_t>(c.head_dim - 1 - i);
-    OpenCache cache(device, packing_classes(c, permutation.data()),
+    OpenCache cache(device, packing_formats(c, permutation.data()),
                     {kRawKeys, kKeys, kRawValues, kValues, kKeys},
                     {1, 1, c.head_dim, 0, 0, 1, 0, nullptr, nullptr}, 1);
     Random random(7);
@@ -211,12 +211,14 @@ void check_packing(const Case &c, const Device &device) {
     for (Page &page : pages)
         queue_page(cache, device, &page, &items);
     expect_ok(cache->pack(items.data(), static_cast<uint32_t>(items.size())));
-    std::vector<DequantizeItem> reopens;
+    std::vector<DequantizeItem> dequantize_items;
     for (const Page &page : pages)
-        reopens.push_back({&cache.page_format(page.target), page.moved.payload, page.moved.metadata,
-                           &cache.page_format(page.raw), page.dequantized.payload,
-                           reopened_tokens(cache.page_format(page.target).layout)});
-    expect_ok(cache->dequantize(reopens.data(), static_cast<uint32_t>(reopens.size())));
+        dequantize_items.push_back({&cache.page_format(page.target), page.moved.payload,
+                                    page.moved.metadata, &cache.page_format(page.raw),
+                                    page.dequantized.payload,
+                                    dequantized_tokens(cache.page_format(page.target).layout)});
+    expect_ok(
+        cache->dequantize(dequantize_items.data(), static_cast<uint32_t>(dequantize_items.size())));
     assert_true(device.memory->intact());
     for (const Page &page : pages) {
         expect_bytes(device, page.staged.payload, page.expected.payload, "staged payload", c);
@@ -254,13 +256,13 @@ void shrink_expected(Shrinking *run, uint32_t bits) {
     const uint64_t wide = strip_bytes(run->page_tokens, 2 * bits);
     std::vector<uint32_t> words(wide / 4);
     for (uint32_t h = 0; h < run->n_pages; ++h) {
-        uint8_t *const half = run->bytes.data() + h * run->stride_bytes;
+        uint8_t *const page = run->bytes.data() + h * run->stride_bytes;
         for (uint32_t s = 0; s < run->n_strips; ++s) {
-            std::memcpy(words.data(), half + s * wide, wide);
+            std::memcpy(words.data(), page + s * wide, wide);
             shrink_strip(words.data(), run->page_tokens, bits);
-            std::memcpy(half + s * wide / 2, words.data(), wide / 2);
+            std::memcpy(page + s * wide / 2, words.data(), wide / 2);
         }
-        std::memmove(half + run->n_strips * wide / 2, half + run->n_strips * wide, run->tail_bytes);
+        std::memmove(page + run->n_strips * wide / 2, page + run->n_strips * wide, run->tail_bytes);
     }
     run->n_bytes -= static_cast<uint32_t>(run->n_strips * wide / 2);
 }
@@ -287,7 +289,7 @@ std::vector<Shrinking> make_shrinkings(const Device &device, Random *random) {
     return all;
 }
 
-// What lies between halves stays as it is where they shrink in place.
+// Bytes between pages stay unchanged where pages shrink in place.
 void expect_run(const Device &device, const Shrinking &run) {
     Case c;
     c.page_tokens = run.page_tokens;
@@ -304,7 +306,7 @@ void expect_run(const Device &device, const Shrinking &run) {
 }  // namespace
 
 void check_shrinking(const Device &device) {
-    OpenCache cache(device, packing_classes({}, nullptr),
+    OpenCache cache(device, packing_formats({}, nullptr),
                     {kRawKeys, kKeys, kRawValues, kValues, kKeys},
                     {1, 1, 64, 0, 0, 1, 0, nullptr, nullptr}, 1);
     Random random(23);
@@ -345,16 +347,16 @@ struct Moving {
 
 Moving make_moving(OpenCache &cache, const Device &device, size_t page_format, Random *random) {
     const PageLayout &layout = cache.page_format(page_format).layout;
-    Moving half = {page_format, {}, device.memory->output(payload_bytes(layout))};
+    Moving page = {page_format, {}, device.memory->output(payload_bytes(layout))};
     for (uint32_t i = 0; i < uint32_t{layout.page_tokens} * layout.head_dim; ++i)
-        half.values.push_back(static_cast<uint16_t>(random->bits()));
+        page.values.push_back(static_cast<uint16_t>(random->bits()));
     std::vector<uint8_t> bytes(payload_bytes(layout));
-    pack_page(layout, {OneBit::kRange, 1}, {half.values.data(), layout.head_dim}, nullptr,
+    pack_page(layout, {OneBit::kRange, 1}, {page.values.data(), layout.head_dim}, nullptr,
               bytes.data(), nullptr);
     const ShrinkItem copy =
-        copy_item(device.memory->input(bytes.data(), bytes.size()), half.address, bytes.size());
+        copy_item(device.memory->input(bytes.data(), bytes.size()), page.address, bytes.size());
     expect_ok(cache->shrink(&copy, 1));
-    return half;
+    return page;
 }
 
 MoveItem move_expected(const OpenCache &cache, const Moving &from, uint32_t first_source,
@@ -374,36 +376,36 @@ MoveItem move_expected(const OpenCache &cache, const Moving &from, uint32_t firs
 }  // namespace
 
 void check_moving(const Device &device) {
-    std::vector<PageFormat> classes;
+    std::vector<PageFormat> formats;
     for (const uint32_t head_dim : {32u, 80u, 256u})
         for (const Side side : {Side::kKey, Side::kValue})
             for (const uint32_t tokens : {128u, 32u})
-                classes.push_back({raw_layout(side, head_dim, tokens), nullptr, Ranking::kNone, 0});
-    OpenCache cache(device, classes, {0, 0, 2, 2, 0}, {1, 1, 32, 0, 0, 1, 0, nullptr, nullptr}, 1);
+                formats.push_back({raw_layout(side, head_dim, tokens), nullptr, Ranking::kNone, 0});
+    OpenCache cache(device, formats, {0, 0, 2, 2, 0}, {1, 1, 32, 0, 0, 1, 0, nullptr, nullptr}, 1);
     Random random(31);
-    std::vector<Moving> halves;
-    for (size_t c = 0; c < classes.size(); ++c)
-        halves.push_back(make_moving(cache, device, c, &random));
+    std::vector<Moving> pages;
+    for (size_t c = 0; c < formats.size(); ++c)
+        pages.push_back(make_moving(cache, device, c, &random));
     std::vector<MoveItem> items;
-    for (size_t c = 0; c < classes.size(); c += 2) {
-        Moving &large = halves[c], &small = halves[c + 1];
+    for (size_t c = 0; c < formats.size(); c += 2) {
+        Moving &large = pages[c], &small = pages[c + 1];
         items.push_back(move_expected(cache, large, 64, 60, 0x80000000F0F30111u, &large));
         items.push_back(move_expected(cache, small, 5, 4, 0x7, &small));
     }
     expect_ok(cache->move(items.data(), static_cast<uint32_t>(items.size())));
     items.clear();
-    for (size_t c = 0; c < classes.size(); c += 2)
-        items.push_back(move_expected(cache, halves[c], 3, 20, 0x1081, &halves[c + 1]));
+    for (size_t c = 0; c < formats.size(); c += 2)
+        items.push_back(move_expected(cache, pages[c], 3, 20, 0x1081, &pages[c + 1]));
     expect_ok(cache->move(items.data(), static_cast<uint32_t>(items.size())));
     assert_true(device.memory->intact());
-    for (const Moving &half : halves) {
-        const PageLayout &layout = cache.page_format(half.page_format).layout;
+    for (const Moving &page : pages) {
+        const PageLayout &layout = cache.page_format(page.page_format).layout;
         std::vector<uint8_t> expected(payload_bytes(layout));
-        pack_page(layout, {OneBit::kRange, 1}, {half.values.data(), layout.head_dim}, nullptr,
+        pack_page(layout, {OneBit::kRange, 1}, {page.values.data(), layout.head_dim}, nullptr,
                   expected.data(), nullptr);
         Case c;
         c.head_dim = layout.head_dim;
         c.page_tokens = layout.page_tokens;
-        expect_bytes(device, half.address, expected, "moved tokens", c);
+        expect_bytes(device, page.address, expected, "moved tokens", c);
     }
 }

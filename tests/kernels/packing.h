@@ -1,4 +1,4 @@
-// Packing, reopening and appending on a backend against the written-out codec.
+// Packing, dequantizing and appending on a backend against the written-out codec.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_TESTS_KERNELS_PACKING_H
@@ -7,14 +7,14 @@
 #include "harness.h"
 
 // Pages of a case's shapes with values of all kinds: packed from staged tokens and from 16-bit
-// pages, then reopened. The same bytes, every one; nothing around them.
+// pages, then dequantized. All bytes are the same, and none around them change.
 void check_packing(const Case &c, const Device &device);
 
 // Halves of every size go down the ladder one by one, in place and into other slots with what
-// stays behind them: the same bytes as the written-out shift.
+// stays after them: the same bytes as the written-out shift.
 void check_shrinking(const Device &device);
 
-// Tokens of 16-bit halves of every size go to earlier places, in the same half and in others.
+// Tokens of 16-bit pages of every size go to earlier positions, in the same page and in others.
 void check_moving(const Device &device);
 
 // Tokens of two layers, of every type and in steps of every size: what is stored where, and what

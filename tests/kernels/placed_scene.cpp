@@ -11,7 +11,7 @@ using namespace lk;
 
 PlacedScene::PlacedScene(const Scene &scene, const Device &device)
     : scene_(scene), device_(device) {
-    place_rows();
+    place_blocks();
     if (!open_cache())
         fault_ = last_sentence();
     stage_tensors();
@@ -19,27 +19,27 @@ PlacedScene::PlacedScene(const Scene &scene, const Device &device)
 
 PlacedScene::~PlacedScene() {
     if (cache_) {
-        for (std::vector<Block> &rows : rows_)
-            for (Block &row : rows)
-                cache_->block_destroy(&row);
+        for (std::vector<Block> &blocks : blocks_)
+            for (Block &block : blocks)
+                cache_->block_destroy(&block);
         device_.backend->cache_close(cache_);
     }
     device_.memory->clear();
 }
 
-void PlacedScene::place_rows() {
+void PlacedScene::place_blocks() {
     Memory *memory = device_.memory;
     const uint32_t n_entries = scene_.parameters().n_kv_heads + first_entry_;
     const auto place = [memory](const std::vector<uint8_t> &bytes) {
         return memory->input(bytes.data(), bytes.size());
     };
     for (const SceneSequence &sequence : scene_.sequences()) {
-        rows_.emplace_back();
-        for (const SceneBlock &row : sequence.blocks) {
+        blocks_.emplace_back();
+        for (const SceneBlock &block : sequence.blocks) {
             entries_.emplace_back(n_entries);
             for (uint32_t head = 0; head < scene_.parameters().n_kv_heads; ++head) {
-                const SceneHalf &keys = row.halves[2 * head];
-                const SceneHalf &values = row.halves[2 * head + 1];
+                const ScenePage &keys = block.pages[2 * head];
+                const ScenePage &values = block.pages[2 * head + 1];
                 entries_.back()[first_entry_ + head] = {place(keys.payload),
                                                         place(keys.metadata),
                                                         place(values.payload),
@@ -49,18 +49,18 @@ void PlacedScene::place_rows() {
                                                         0};
             }
             Block placed{};
-            placed.first_token = row.first_token;
-            placed.capacity_tokens = row.n_tokens;
+            placed.first_token = block.first_token;
+            placed.capacity_tokens = block.n_tokens;
             placed.n_entries = n_entries;
-            rows_.back().push_back(placed);
+            blocks_.back().push_back(placed);
         }
     }
     size_t next = 0;
-    for (std::vector<Block> &rows : rows_) {
+    for (std::vector<Block> &blocks : blocks_) {
         pointers_.emplace_back();
-        for (Block &row : rows) {
-            row.entries = entries_[next++].data();
-            pointers_.back().push_back(&row);
+        for (Block &block : blocks) {
+            block.entries = entries_[next++].data();
+            pointers_.back().push_back(&block);
         }
     }
 }
@@ -78,14 +78,14 @@ void PlacedScene::describe_cache() {
               c.centers ? scene_.key_centers().data() : nullptr,
               c.scales ? scene_.key_scales().data() : nullptr,
               nullptr};  // nothing is appended
-    layout_.formats = scene_.classes().data();
-    layout_.n_formats = static_cast<uint32_t>(scene_.classes().size());
+    layout_.formats = scene_.formats().data();
+    layout_.n_formats = static_cast<uint32_t>(scene_.formats().size());
     layout_.layers = &layer_;
     layout_.first_entries = &first_entry_;
     layout_.n_layers = 1;
     layout_.n_entries = c.n_kv_heads + first_entry_;
-    entry_classes_.assign(layout_.n_entries, scene_.entry_formats());
-    layout_.entry_formats = entry_classes_.data();
+    entry_formats_.assign(layout_.n_entries, scene_.entry_formats());
+    layout_.entry_formats = entry_formats_.data();
     layout_.page_tokens = c.page_tokens;
     layout_.sink_tokens = c.sink_tokens;
     layout_.max_sequences = c.n_sequences;
@@ -98,14 +98,14 @@ bool PlacedScene::open_cache() {
     if (device_.backend->cache_open(layout_, &cache_) != LK_OK ||
         cache_->set_queue(device_.memory->queue()) != LK_OK)
         return false;
-    for (std::vector<Block> &rows : rows_)
-        for (Block &row : rows)
-            if (cache_->block_create(&row) != LK_OK || cache_->entries_changed(&row) != LK_OK)
+    for (std::vector<Block> &blocks : blocks_)
+        for (Block &block : blocks)
+            if (cache_->block_create(&block) != LK_OK || cache_->entries_changed(&block) != LK_OK)
                 return false;
     for (size_t i = 0; i < scene_.sequences().size(); ++i) {
         const SceneSequence &sequence = scene_.sequences()[i];
-        const auto n_rows = static_cast<uint32_t>(pointers_[i].size());
-        batch_.push_back({pointers_[i].data(), n_rows, n_rows, i + 1, sequence.n_history,
+        const auto n_blocks = static_cast<uint32_t>(pointers_[i].size());
+        batch_.push_back({pointers_[i].data(), n_blocks, n_blocks, i + 1, sequence.n_history,
                           sequence.n_new, sequence.first_new, sequence.is_draft() ? 1 : 0,
                           sequence.parent.empty() ? nullptr : sequence.parent.data()});
     }
@@ -153,7 +153,7 @@ bool PlacedScene::read_tensor(uint64_t address, const Strides &strides, uint32_t
     const size_t width = dtype == LK_F32 ? 4 : 2;
     std::vector<uint8_t> bytes(strides.end * width);
     device_.memory->read(address, bytes.data(), bytes.size());
-    size_t next = 0;  // behind what was read
+    size_t next = 0;  // the first position not yet read
     bool is_intact = true;
     const auto skip_to = [&](size_t end) {
         for (; next < end * width; ++next)

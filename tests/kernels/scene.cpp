@@ -40,11 +40,7 @@ PageLayout packed_shape(const Case &c, Side side) {
             ? (c.key_group ? std::min(c.key_group, c.page_tokens) : c.page_tokens)
             : (c.value_group ? std::min(c.value_group, c.head_dim) : c.head_dim);
     layout.group = static_cast<uint16_t>(group);
-    const Plane plane = bits == 8   ? kPlane8
-                        : bits == 4 ? kPlane4
-                        : bits == 3 ? kPlane3
-                        : bits == 2 ? kPlane2
-                                    : kPlane1;
+    const Plane plane = plane_of(bits);
     const auto strips = static_cast<uint16_t>(c.head_dim / 16);
     layout.strips[plane] = strips;
     if (side == Side::kKey && bits == 2) {
@@ -75,7 +71,7 @@ Scene::Scene(const Case &c, SceneValues values)
     : case_(c), values_(values), state_(1469598103934665603ull) {
     for (const char letter : describe(c))
         state_ = (state_ ^ static_cast<uint8_t>(letter)) * 1099511628211ull;
-    make_classes();
+    make_formats();
     sequences_.resize(c.n_sequences);
     for (uint32_t s = 0; s < c.n_sequences; ++s)
         make_sequence(s);
@@ -96,21 +92,21 @@ float Scene::random_normal() {
         sum += static_cast<double>(next() >> 11) * 0x1p-53 - 0.5;
     return static_cast<float>(sum * 1.7320508);
 }
-uint16_t Scene::random_half(double scale) {
+uint16_t Scene::random_f16(double scale) {
     bool saturated = false;
     return float_to_half(static_cast<float>(static_cast<double>(random_normal()) * scale),
                          &saturated);
 }
 
 namespace {
-enum : uint16_t { kPackedClass = 0, kPageClass = 2, kLastSinkClass = 4 };  // keys; + 1 values
+enum : uint16_t { kPackedFormat = 0, kPageFormat = 2, kLastSinkFormat = 4 };  // keys; + 1 values
 }
 
 EntryFormats Scene::entry_formats() {
-    return {kPageClass, kPackedClass, kPageClass + 1, kPackedClass + 1, kPackedClass};
+    return {kPageFormat, kPackedFormat, kPageFormat + 1, kPackedFormat + 1, kPackedFormat};
 }
 
-void Scene::make_classes() {
+void Scene::make_formats() {
     permutation_.resize(case_.head_dim);
     for (uint32_t i = 0; i < case_.head_dim; ++i)
         permutation_[i] = static_cast<uint8_t>(i);
@@ -118,97 +114,97 @@ void Scene::make_classes() {
         for (uint32_t i = case_.head_dim - 1; i > 0; --i)
             std::swap(permutation_[i], permutation_[next() % (i + 1)]);
     const PageLayout keys = packed_shape(case_, Side::kKey);
-    classes_.push_back({keys, keys.n_shared ? permutation_.data() : nullptr,
+    formats_.push_back({keys, keys.n_shared ? permutation_.data() : nullptr,
                         keys.permutes ? Ranking::kKey : Ranking::kNone,
                         static_cast<uint16_t>(keys.permutes ? keys.strips[kPlane4] * 16 : 0)});
-    classes_.push_back({packed_shape(case_, Side::kValue), nullptr, Ranking::kNone, 0});
+    formats_.push_back({packed_shape(case_, Side::kValue), nullptr, Ranking::kNone, 0});
     for (const uint32_t tokens : {case_.page_tokens, case_.sink_tokens % case_.page_tokens})
         for (const Side side : {Side::kKey, Side::kValue})
             if (tokens)
-                classes_.push_back(
+                formats_.push_back(
                     {raw_layout(side, case_.head_dim, tokens), nullptr, Ranking::kNone, 0});
 }
 
-// used: tokens that are filled; a raw half holds NaN behind them.
-SceneHalf Scene::make_half(uint16_t page_format, uint32_t used) {
-    const PageLayout &layout = classes_[page_format].layout;
+// used: tokens that are filled; a raw page holds NaN after them.
+ScenePage Scene::make_page(uint16_t page_format, uint32_t used) {
+    const PageLayout &layout = formats_[page_format].layout;
     const uint32_t head_dim = case_.head_dim;
     const bool is_value = layout.side == Side::kValue;
     std::vector<uint16_t> values(static_cast<size_t>(layout.page_tokens) * head_dim, 0x7E00);
     for (uint32_t t = 0; t < used; ++t)
         for (uint32_t c = 0; c < head_dim; ++c)
-            values[t * head_dim + c] = random_half(is_value ? 2.0 : c % 16 == 3 ? 4.0 : 1.0);
-    SceneHalf half;
-    half.page_format = page_format;
-    half.payload.resize(payload_bytes(layout));
-    half.metadata.resize(metadata_bytes(layout));
+            values[t * head_dim + c] = random_f16(is_value ? 2.0 : c % 16 == 3 ? 4.0 : 1.0);
+    ScenePage page;
+    page.page_format = page_format;
+    page.payload.resize(payload_bytes(layout));
+    page.metadata.resize(metadata_bytes(layout));
     std::vector<uint8_t> own(permutation_);
     if (layout.permutes)
         rank_by_key({values.data(), head_dim}, head_dim, layout.page_tokens,
                     layout.strips[kPlane4] * 16, own.data());
-    pack_page(layout, classes_[page_format].ranges, {values.data(), head_dim},
-              layout.permutes ? own.data() : classes_[page_format].permutation, half.payload.data(),
-              half.metadata.empty() ? nullptr : half.metadata.data());
-    measure_half(used, &half);
+    pack_page(layout, formats_[page_format].ranges, {values.data(), head_dim},
+              layout.permutes ? own.data() : formats_[page_format].permutation, page.payload.data(),
+              page.metadata.empty() ? nullptr : page.metadata.data());
+    measure_page(used, &page);
     if (is_value && values_ == SceneValues::kMagnitudes)
-        make_absolute(used, &half);
-    return half;
+        make_absolute(used, &page);
+    return page;
 }
 
-void Scene::measure_half(uint32_t used, SceneHalf *half) {
-    const PageFormat &kind = classes_[half->page_format];
+void Scene::measure_page(uint32_t used, ScenePage *page) {
+    const PageFormat &kind = formats_[page->page_format];
     const bool is_value = kind.layout.side == Side::kValue;
     float &range = is_value ? value_range_ : key_range_;
     float &highest = is_value ? value_max_ : key_max_;
-    half->reach.assign(case_.head_dim, 0);
+    page->reach.assign(case_.head_dim, 0);
     for (uint32_t slot = 0; slot < case_.head_dim; ++slot) {
         float &reach =
-            half->reach[slot_channel(kind.layout, half->metadata.data(), kind.permutation, slot)];
-        const bool is_raw = slot_bits(kind.layout, slot) == 16;
+            page->reach[channel_of(kind.layout, page->metadata.data(), kind.permutation, slot)];
+        const bool is_raw = code_bits(kind.layout, slot) == 16;
         for (uint32_t t = 0; t < used; ++t) {
             const float value = std::fabs(
-                unpack_value(kind.layout, half->payload.data(), half->metadata.data(), slot, t));
+                unpack_value(kind.layout, page->payload.data(), page->metadata.data(), slot, t));
             highest = std::max(highest, value);
             reach = std::max(reach, value);
             if (is_raw)
                 continue;
-            const Parameters p = read_parameters(kind.layout, half->metadata.data(), slot, t);
+            const Parameters p = read_parameters(kind.layout, page->metadata.data(), slot, t);
             range = std::max(range, p.range);
             reach = std::max(reach, std::fabs(p.minimum) + p.range);
         }
     }
 }
 
-void Scene::make_absolute(uint32_t used, SceneHalf *half) const {
-    const PageFormat &from = classes_[half->page_format];
+void Scene::make_absolute(uint32_t used, ScenePage *page) const {
+    const PageFormat &from = formats_[page->page_format];
     const uint32_t tokens = from.layout.page_tokens;
     std::vector<uint16_t> values(static_cast<size_t>(tokens) * case_.head_dim);
-    unpack_page(from.layout, half->payload.data(), half->metadata.data(), from.permutation, used,
+    unpack_page(from.layout, page->payload.data(), page->metadata.data(), from.permutation, used,
                 values.data(), case_.head_dim);
     for (uint16_t &value : values)
         value &= 0x7FFF;
     if (!from.layout.is_raw())
-        half->page_format = kPageClass + 1;
-    const PageLayout &to = classes_[half->page_format].layout;
-    half->payload.resize(payload_bytes(to));
-    half->metadata.clear();
+        page->page_format = kPageFormat + 1;
+    const PageLayout &to = formats_[page->page_format].layout;
+    page->payload.resize(payload_bytes(to));
+    page->metadata.clear();
     pack_page(to, {OneBit::kRange, 1}, {values.data(), case_.head_dim}, nullptr,
-              half->payload.data(), nullptr);
+              page->payload.data(), nullptr);
 }
 
 void Scene::add_row(SceneSequence *sequence, uint32_t tokens, bool packed, uint32_t used) {
-    SceneBlock row;
-    row.first_token = 0;
+    SceneBlock block;
+    block.first_token = 0;
     if (!sequence->blocks.empty())
-        row.first_token = sequence->blocks.back().first_token + sequence->blocks.back().n_tokens;
-    row.n_tokens = tokens;
-    const auto keys = static_cast<uint16_t>(packed                        ? kPackedClass
-                                            : tokens == case_.page_tokens ? kPageClass
-                                                                          : kLastSinkClass);
+        block.first_token = sequence->blocks.back().first_token + sequence->blocks.back().n_tokens;
+    block.n_tokens = tokens;
+    const auto keys = static_cast<uint16_t>(packed                        ? kPackedFormat
+                                            : tokens == case_.page_tokens ? kPageFormat
+                                                                          : kLastSinkFormat);
     for (uint32_t head = 0; head < case_.n_kv_heads; ++head)
         for (const uint32_t side : {0u, 1u})
-            row.halves.push_back(make_half(static_cast<uint16_t>(keys + side), used));
-    sequence->blocks.push_back(std::move(row));
+            block.pages.push_back(make_page(static_cast<uint16_t>(keys + side), used));
+    sequence->blocks.push_back(std::move(block));
 }
 
 void Scene::make_sequence(uint32_t index) {
@@ -250,12 +246,12 @@ void Scene::make_queries() {
                     std::memcpy(to, &f, 4);
                 } else {
                     bool saturated = false;
-                    const uint16_t half = case_.dtype == LK_F16
+                    const uint16_t page = case_.dtype == LK_F16
                                               ? float_to_half(f, &saturated)
                                               : static_cast<uint16_t>(float_to_bits(f) >> 16);
-                    std::memcpy(to, &half, 2);
-                    f = case_.dtype == LK_F16 ? half_to_float(half)
-                                              : bits_to_float(static_cast<uint32_t>(half) << 16);
+                    std::memcpy(to, &page, 2);
+                    f = case_.dtype == LK_F16 ? half_to_float(page)
+                                              : bits_to_float(static_cast<uint32_t>(page) << 16);
                 }
                 q_max_ = std::max(q_max_, std::fabs(f));
                 q_values_.push_back(f);
@@ -278,8 +274,8 @@ void Scene::make_queries() {
 void Scene::make_staged() {
     const size_t n = static_cast<size_t>(n_tokens_) * case_.n_kv_heads * case_.head_dim;
     for (size_t i = 0; i < n; ++i) {
-        staged_keys_.push_back(random_half(1.0));
-        staged_values_.push_back(random_half(2.0));
+        staged_keys_.push_back(random_f16(1.0));
+        staged_values_.push_back(random_f16(2.0));
         if (values_ == SceneValues::kMagnitudes)
             staged_values_.back() &= 0x7FFF;
         key_max_ = std::max(key_max_, std::fabs(half_to_float(staged_keys_.back())));

@@ -19,7 +19,7 @@ constexpr uint32_t kFirstHead = 1;
 constexpr uint32_t kSumHeads = 2;
 constexpr uint32_t kRowSums = kHeads * kDim;  // from a sum to the next
 
-std::vector<PageFormat> sum_classes() {
+std::vector<PageFormat> sum_formats() {
     PageLayout packed = raw_layout(Side::kKey, kDim, 32);
     packed.strips[kPlane16] = 0;
     packed.strips[kPlane4] = 1;
@@ -33,7 +33,7 @@ std::vector<PageFormat> sum_classes() {
 }
 
 // 0 to 1.
-float unit(Random *random) { return static_cast<float>(random->bits() >> 8) * 0x1p-24f; }
+float random_share(Random *random) { return static_cast<float>(random->bits() >> 8) * 0x1p-24f; }
 
 // Ordinary numbers, and some that are subnormal, negative zero, beyond FP16 or not finite.
 std::vector<float> make_queries() {
@@ -41,7 +41,7 @@ std::vector<float> make_queries() {
     Random random(23);
     std::vector<float> q;
     for (uint32_t i = 0; i < kTokens * kHeads * kGroup * kDim; ++i)
-        q.push_back(i % 17 ? 4.0f * unit(&random) - 2.0f : special[i / 17 % 8]);
+        q.push_back(i % 17 ? 4.0f * random_share(&random) - 2.0f : special[i / 17 % 8]);
     return q;
 }
 
@@ -85,7 +85,7 @@ std::vector<uint64_t> read_sums(OpenCache *cache, const Device &device, uint64_t
 
 void check_runs(const std::vector<float> &q, const std::vector<float> &scales,
                 const std::vector<float> &inverses, const Device &device) {
-    OpenCache cache(device, sum_classes(), {0, 2, 1, 1, kNoFormat}, sum_layer(scales, inverses), 1);
+    OpenCache cache(device, sum_formats(), {0, 2, 1, 1, kNoFormat}, sum_layer(scales, inverses), 1);
     BatchSequence sequence{};
     sequence.id = 1;
     sequence.n_new = kTokens;
@@ -140,7 +140,7 @@ void check_query_sums(const Device &device) {
     Random random(5);
     std::vector<float> scales, inverses;
     for (uint32_t i = 0; i < kHeads * kDim; ++i) {
-        scales.push_back(0.01f + 2.0f * unit(&random));
+        scales.push_back(0.01f + 2.0f * random_share(&random));
         inverses.push_back(1.0f / scales.back());
     }
     check_runs(q, {}, {}, device);
@@ -166,7 +166,7 @@ void check_sum_items(const Device &device) {
     };
     for (uint32_t i = 0; i < kChain; ++i)
         steps.push_back({24, 25, 3, 16, i ? uint32_t{kStatFollows} : 0u});
-    OpenCache cache(device, sum_classes(), {0, 2, 1, 1, kNoFormat}, sum_layer({}, {}), 1);
+    OpenCache cache(device, sum_formats(), {0, 2, 1, 1, kNoFormat}, sum_layer({}, {}), 1);
     Random random(7);
     std::vector<uint64_t> numbers;
     for (uint32_t i = 0; i < kRows * kWide; ++i)

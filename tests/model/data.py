@@ -133,8 +133,8 @@ def needle(src: Source, size: int, count: int, listed: float = 1.0) -> Task:
     return Task(parts, questions)
 
 
-def padding(room: int) -> list[Part]:
-    return [(b"\0", 0)] + ([(b"#" * (room - 1) + b"\n", 0)] if room else [])
+def padding(left: int) -> list[Part]:
+    return [(b"\0", 0)] + ([(b"#" * (left - 1) + b"\n", 0)] if left else [])
 
 
 def easy_keys(src: Source) -> Iterator[bytes]:
@@ -154,20 +154,20 @@ def family_keys(src: Source) -> Iterator[bytes]:
 
 
 def key_value(src: Source, size: int, hard: bool) -> Task:
-    keys, room = {}, size - 1
+    keys, left = {}, size - 1
     for key in (family_keys if hard else easy_keys)(src):
         if key in keys:
             continue
-        if len(key) + 11 > room:
+        if len(key) + 11 > left:
             break
         keys[key] = src.digits()
-        room -= len(key) + 11
+        left -= len(key) + 11
     order = src.rng.sample(list(keys), len(keys))
-    parts = padding(room)
+    parts = padding(left)
     for key in order:
         parts += [(key, 0), (b" = ", 1), (keys[key], 0), (b".\n", 1)]
-    asked = src.rng.sample(order, len(order))
-    return Task(parts, [Question(b"\n? ", k, b" = ", keys[k] + b".") for k in asked])
+    order_of_questions = src.rng.sample(order, len(order))
+    return Task(parts, [Question(b"\n? ", k, b" = ", keys[k] + b".") for k in order_of_questions])
 
 
 class Chain(NamedTuple):
@@ -199,19 +199,19 @@ def chains(src: Source, size: int, low: int, high: int, shortest: int = 4, resol
     """Lines of chains with low..high hops; a share `resolved` of the references is followed by its value, in training only."""
     found: list[Chain] = []
     seen: set[bytes] = set()
-    room = size - 1
+    left = size - 1
     while True:
         names = fresh_names(src, src.rng.randint(low, high) + 1, shortest, seen)
         chain = Chain(names, src.digits())
         need = sum(len(a) + len(b) + 6 for a, b in chain.lines())
-        if need > room:
+        if need > left:
             break
         found.append(chain)
-        room -= need
+        left -= need
     places = [i for i, c in enumerate(found) for _ in c.names]
     src.rng.shuffle(places)
     pending = [iter(c.lines()) for c in found]
-    parts = padding(room)
+    parts = padding(left)
     for i in places:
         name, value = next(pending[i])
         parts += [(name, 0), (b" := ", 1), (value, 0), (b".", 1)]
@@ -258,9 +258,9 @@ def random_list(src: Source, n: int) -> bytes:
 
 def repeat(src: Source, size: int, n: int) -> Task:
     items = random_list(src, n)
-    room = size - 1 - n - 9
-    front = src.rng.randint(0, room)
-    parts = [(b"\0", 0), (src.text(front), 1), (b"\nList: ", 1), (items, 0), (b".\n", 1), (src.text(room - front), 1)]
+    left = size - 1 - n - 9
+    front = src.rng.randint(0, left)
+    parts = [(b"\0", 0), (src.text(front), 1), (b"\nList: ", 1), (items, 0), (b".\n", 1), (src.text(left - front), 1)]
     return Task(parts, [Question(b"\nList: ", b"", b"", items + b".")])
 
 
@@ -270,8 +270,8 @@ def scattered_needles(src: Source, size: int) -> list[Part]:
     words = src.needle_words(count, 0.5)
     text = src.text(size)
     points = insertion_points(text, count, src.rng)
-    asks = sorted(src.rng.randrange(len(text)) for _ in range(2 * count))
-    events = sorted([(at, 0) for at in points] + [(at, 1) for at in asks])
+    question_points = sorted(src.rng.randrange(len(text)) for _ in range(2 * count))
+    events = sorted([(at, 0) for at in points] + [(at, 1) for at in question_points])
     parts: list[Part] = [(b"\0", 0)]
     known: list[tuple[bytes, bytes]] = []
     last = 0

@@ -82,7 +82,7 @@ def aged_cache(cache: Cache, plan: Plan) -> Cache:
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor, past: int) -> Tensor:
-    """Query row i of q sees the first past + i + 1 keys; GQA by folding a group's heads into rows."""
+    """The first past + i + 1 keys are visible to query row i of q; GQA by folding a group's heads into rows."""
     rows, heads, length, d = q.shape
     if not past:
         group = heads // k.shape[1]
@@ -135,7 +135,7 @@ def stream(model: M.Prover, originals: Cache, tokens: Tensor, plan: Plan) -> Ten
 @dataclasses.dataclass
 class Score:
     right: int = 0
-    asked: int = 0
+    items: int = 0
     bytes_right: int = 0
     bits: float = 0.0
     size: int = 0
@@ -145,13 +145,13 @@ class Score:
         hits = (out.argmax(-1) == target) | ~scored
         losses = F.cross_entropy(out.transpose(1, 2), target, reduction="none") * scored
         self.right += int(hits.all(1).sum())
-        self.asked += len(target)
+        self.items += len(target)
         self.bytes_right += int((hits & scored).sum())
         self.bits += float(losses.sum()) / math.log(2)
         self.size += int(scored.sum())
 
     def report(self) -> dict[str, float]:
-        return {"right": self.right, "asked": self.asked, "percent": 100 * self.right / self.asked,
+        return {"right": self.right, "items": self.items, "percent": 100 * self.right / self.items,
                 "bytes_percent": 100 * self.bytes_right / self.size, "bits_per_byte": self.bits / self.size}
 
 
@@ -181,9 +181,9 @@ class Bench:
         for at in range(0, len(tasks), group):
             part = tasks[at:at + group]
             cache = prefill(self.model, tensor([t.context_bytes for t in part], self.device))
-            asked = [t.questions[:each] for t in part]
-            fed, target, scored = question_tensors([q for qs in asked for q in qs], self.device)
-            owner = torch.tensor([i for i, qs in enumerate(asked) for _ in qs], device=self.device)
+            questions = [t.questions[:each] for t in part]
+            fed, target, scored = question_tensors([q for qs in questions for q in qs], self.device)
+            owner = torch.tensor([i for i, qs in enumerate(questions) for _ in qs], device=self.device)
             for plan in PLANS:
                 kept = [(k[owner], v[owner]) for k, v in aged_cache(cache, plan)]
                 scores[plan.name].add(forward(self.model, fed, kept)[0], target, scored)
@@ -257,7 +257,7 @@ def evaluate(bench: Bench, scale: float, only: list[str] | None) -> dict[str, di
             continue
         start = time.time()
         results[name] = {plan: score.report() for plan, score in run().items()}
-        print(f"{name} ({time.time() - start:.1f} s, {results[name]['FP16']['asked']} items)", flush=True)
+        print(f"{name} ({time.time() - start:.1f} s, {results[name]['FP16']['items']} items)", flush=True)
         for plan, r in results[name].items():
             print(f"  {plan:24s} {r['percent']:6.1f} %  bytes {r['bytes_percent']:6.2f} %  {r['bits_per_byte']:.4f} bits/byte", flush=True)
     return results
@@ -269,7 +269,7 @@ def table(results: dict[str, dict[str, dict[str, float]]]) -> str:
     lines = ["| cache | " + " | ".join(results) + " |", "|---" * (len(results) + 1) + "|"]
     for plan in PLANS:
         lines.append(f"| {plan.name} | " + " | ".join(shown(n, r[plan.name]) for n, r in results.items()) + " |")
-    lines.append("| items | " + " | ".join(str(r["FP16"]["asked"]) for r in results.values()) + " |")
+    lines.append("| items | " + " | ".join(str(r["FP16"]["items"]) for r in results.values()) + " |")
     return "\n".join(lines)
 
 

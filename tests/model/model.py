@@ -1,6 +1,6 @@
 """The proving model: a Qwen2-form decoder over bytes, with the layer split at attention.
 
-The two halves of a layer see a flat list of tokens, so that one compiled graph serves every sequence length.
+Attention and MLP of a layer take a flat list of tokens, so that one compiled graph serves every sequence length.
 """
 from __future__ import annotations
 

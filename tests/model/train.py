@@ -113,9 +113,9 @@ def train(run: Run, out: pathlib.Path, corpus: pathlib.Path, limit: float) -> No
     loader = DataLoader(Batches(corpus, run.seed, lengths, run.tokens), batch_size=None, num_workers=run.workers,
                         prefetch_factor=8, pin_memory=True)
     total, mean, mark, waited = len(lengths), 0.0, time.time(), 0.0
-    asked = time.time()
+    before = time.time()
     for index, (data, weight) in enumerate(loader):
-        waited += time.time() - asked
+        waited += time.time() - before
         loss = trainer.step(index, total, data.cuda(non_blocking=True), weight.cuda(non_blocking=True))
         mean = mean + loss
         if (index + 1) % REPORT == 0:
@@ -126,7 +126,7 @@ def train(run: Run, out: pathlib.Path, corpus: pathlib.Path, limit: float) -> No
             if now - start > limit:
                 print("time limit: stopped before the end of the schedule", flush=True)
                 break
-        asked = time.time()
+        before = time.time()
     training = f"phases {','.join(f'{a}:{b}' for a, b in run.phases)}; {run.tokens} bytes a step; lr {run.rate}; KV head drop {run.drop}"
     M.save(trainer.model, out, run.seed, training, max(lengths))
     print(f"saved {out} {out.stat().st_size} bytes after {time.time() - start:.0f} s", flush=True)

@@ -60,7 +60,7 @@ static void page_bytes_are_exact(void **state) {
             lk_plan *plan = make_plan(presets[i].name, &m);
             const lk_plan_size size = plan_size(plan, 4096, 3, 1);
             const uint64_t pages = (4095 - presets[i].sinks - presets[i].window) / PAGE;
-            assert_int_equal(size.n_pages, pages);
+            assert_int_equal(size.n_blocks, pages);
             assert_int_equal(size.payload_bytes, 3 * pages *
                                                      (key_payload(&presets[i], dims[d]) +
                                                       value_payload(&presets[i], dims[d])));

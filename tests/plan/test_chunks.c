@@ -371,7 +371,7 @@ static void bytes_of_a_mix_are_exact(void **state) {
     const uint64_t half_low = page * dim * 2 / 8, half_middle = page * dim * 4 / 8;
     const uint64_t half_raw = page * dim * 2;
     const uint64_t key_metadata = dim * (page / 32) * 4, value_metadata = page * 4;
-    assert_int_equal(size.n_pages, 4);
+    assert_int_equal(size.n_blocks, 4);
     assert_int_equal(size.payload_bytes, n_sequences * heads * 2 * (3 * half_low + half_middle));
     assert_int_equal(size.metadata_bytes,
                      n_sequences * heads * 4 * (key_metadata + value_metadata));
@@ -414,14 +414,14 @@ static void a_chunk_may_be_a_page_or_several(void **state) {
     lk_plan *plan = make_plan("cocktail", &m);
     lk_chunk_rule rule = chunk_rule(256);
     set_chunks(plan, &rule);
-    assert_int_equal(mix_size(plan, 4096, 1, chunk_mix(3, 2, 1)).n_pages, 10);
+    assert_int_equal(mix_size(plan, 4096, 1, chunk_mix(3, 2, 1)).n_blocks, 10);
     rule = chunk_rule(128);
     rule.reorder = 0;
     set_chunks(plan, &rule);
-    assert_int_equal(mix_size(plan, 4096, 1, chunk_mix(3, 2, 1)).n_pages, 5);
+    assert_int_equal(mix_size(plan, 4096, 1, chunk_mix(3, 2, 1)).n_blocks, 5);
     rule.high_bits = 8;
     set_chunks(plan, &rule);
-    assert_int_equal(mix_size(plan, 4096, 1, chunk_mix(3, 2, 1)).n_pages, 6);
+    assert_int_equal(mix_size(plan, 4096, 1, chunk_mix(3, 2, 1)).n_blocks, 6);
     lk_plan_destroy(&plan);
 }
 

@@ -41,7 +41,7 @@ class Rows {
     Rows &operator=(const Rows &) = delete;
 
     const lk_tensor *tensor() const { return &tensor_; }
-    // Behind the work on the device's queue.
+    // After the work on the device's queue.
     void read(std::vector<float> *values) const { device_.get(values->data(), memory_, bytes_); }
 
   private:
@@ -66,7 +66,7 @@ Machine::Machine(lk_context *context, const Options &options, Choices *choices, 
     desc_.max_sequences = kMostSequences;
     desc_.max_step_tokens = kMostStep;
     desc_.slab_bytes = 256u << 10;
-    // What a ladder gives up when bytes are lacking is the cache's choice.
+    // The cache chooses the pages that a ladder shrinks on a shortfall.
     const bool is_scarce = options_.is_full || choices_.one_in(4);
     desc_.budget_bytes = is_scarce && !has_ladder_ ? 2u << 20 : 64u << 20;
     choose_relief();
@@ -191,15 +191,14 @@ void Machine::choose_rules() {
     choose_chunks();
 }
 
-// What gives way when bytes are lacking: nothing, the sequence used least recently, or what a
-// callback says.
+// What a shortfall takes: nothing, the sequence used least recently, or what a callback says.
 void Machine::choose_relief() {
     desc_.max_budget_bytes = desc_.budget_bytes + (choices_.below(3) << 20);
     switch (choices_.below(3)) {
         case 0: desc_.flags = LK_CACHE_EVICT; break;
         case 1:
             desc_.pressure = [](void *user, lk_pressure *pressure) {
-                return static_cast<Machine *>(user)->relieve(pressure);
+                return static_cast<Machine *>(user)->on_pressure(pressure);
             };
             desc_.pressure_user = this;
             break;
@@ -207,7 +206,7 @@ void Machine::choose_relief() {
     }
 }
 
-lk_pressure_action Machine::relieve(lk_pressure *pressure) {
+lk_pressure_action Machine::on_pressure(lk_pressure *pressure) {
     switch (choices_.below(4)) {
         case 0: return LK_PRESSURE_REFUSE;
         case 1:
@@ -228,7 +227,7 @@ lk_pressure_action Machine::relieve(lk_pressure *pressure) {
     return LK_PRESSURE_REFUSE;
 }
 
-// Forget the sequences that a step has taken the room of; none of its own.
+// Forget the sequences that a step has evicted; none of its own.
 bool Machine::drop_evicted(const std::vector<lk_sequence> &stepping) {
     for (size_t i = live_.size(); i; --i) {
         const lk_sequence id = live_[i - 1]->id;
@@ -328,7 +327,7 @@ bool Machine::remove(size_t i) {
     return right;
 }
 
-// Pages behind a window are given back, so what would see them again is refused.
+// Pages outside of a window are given back, so a cut that would make them visible again is refused.
 bool Machine::has_window() const {
     for (const lk_layer &layer : layers_)
         if (layer.window_tokens)
@@ -375,13 +374,13 @@ bool Machine::truncate() {
     }
     ++counts_.truncations;
     model_->truncate(&live.tokens, length);
-    const uint64_t watched = uint64_t{live.watched_chunks} * plan_->model.chunks.tokens;
-    const bool is_cut = length < plan_->model.sink_tokens + watched;
+    const uint64_t scored = uint64_t{live.scored_chunks} * plan_->model.chunks.tokens;
+    const bool is_cut = length < plan_->model.sink_tokens + scored;
     if (is_cut)
-        live.watched_chunks = 0;
+        live.scored_chunks = 0;
     return expect_status(status, "truncate") && follow(&live, Packs::kNothing) &&
-           (!is_cut ||
-            expect_status(lk_chunks_score_attention(cache_, live.id, nullptr), "end of a watch"));
+           (!is_cut || expect_status(lk_chunks_score_attention(cache_, live.id, nullptr),
+                                     "end of a request for scores"));
 }
 
 bool Machine::save() {
@@ -433,7 +432,7 @@ bool Machine::load() {
 }
 
 // All that there is goes through a file of bytes into a cache of its own.
-bool Machine::reopen_all() {
+bool Machine::dequantize_all() {
     uint64_t needed = 0;
     if (!expect_status(lk_snapshot_save_memory(cache_, 0, nullptr, nullptr, nullptr, 0, &needed),
                        "measure"))
@@ -452,7 +451,7 @@ bool Machine::reopen_all() {
         lk_snapshot_load_memory(cache_, nullptr, bytes.data(), needed, kMostSequences, ids, &n);
     ++counts_.saves;
     if (status == LK_E_BUDGET) {
-        // Rows in which forks end are no longer shared, so there may be less room.
+        // Blocks in which forks end are no longer shared, so fewer bytes may be free.
         ++counts_.operations;
         ++counts_.refusals;
         live_.clear();
@@ -463,7 +462,7 @@ bool Machine::reopen_all() {
         return false;
     for (uint32_t i = 0; i < n; ++i) {
         live_[i]->id = ids[i];
-        live_[i]->watched_chunks = 0;
+        live_[i]->scored_chunks = 0;
         model_->forget(&live_[i]->tokens);
     }
     return follow_all(Packs::kNothing);
@@ -496,7 +495,7 @@ bool Machine::change_budget() {
         return false;
     counts_.operations += 2;
     ++counts_.budgets;
-    const uint64_t spare_bytes = has_ladder_ ? LK_EXTENT_BYTES : 0;  // for halves that move
+    const uint64_t spare_bytes = has_ladder_ ? LK_EXTENT_BYTES : 0;  // for pages that move
     return expect(lk_cache_set_budget(cache_, 1) == LK_E_BUDGET, "a budget of one byte is taken") &&
            expect(lk_cache_set_budget(cache_, ~uint64_t{0}) == LK_E_ARGUMENT,
                   "a budget above the highest is taken") &&
@@ -519,7 +518,7 @@ bool Machine::misuse() {
         expect(lk_step_commit(cache_, nullptr) == LK_E_STATE, "a commit without a step") && right;
     const Live &live = *live_[choices_.below(static_cast<uint32_t>(live_.size()))];
     return expect(lk_sequence_truncate(cache_, live.id, live.tokens.length + 1) == LK_E_ARGUMENT,
-                  "a truncation behind the end") &&
+                  "a truncation after the end") &&
            right;
 }
 
@@ -539,7 +538,7 @@ uint32_t Machine::choose_count(const Live &live) {
     return n < left ? n : left;
 }
 
-void Machine::fill_part(uint32_t n, Part *part) {
+void Machine::fill_new_tokens(uint32_t n, NewTokens *part) {
     part->fresh.n = n;
     part->fresh.heads.resize(model_->n_entries());
     for (uint32_t l = 0; l < layers_.size(); ++l) {
@@ -554,12 +553,12 @@ void Machine::fill_part(uint32_t n, Part *part) {
             part->fresh.parent.push_back(static_cast<int32_t>(choices_.below(i + 1)) - 1);
 }
 
-bool Machine::compare(uint32_t layer, const std::vector<Part> &parts,
+bool Machine::compare(uint32_t layer, const std::vector<NewTokens> &parts,
                       const std::vector<float> &out) {
     const lk_layer &own = layers_[layer];
     const double tolerance = options_.tolerance;
     std::vector<double> wanted;
-    for (const Part &part : parts)
+    for (const NewTokens &part : parts)
         for (uint32_t t = 0; t < part.fresh.n; ++t) {
             // A long step's tokens are much alike.
             if (part.fresh.n > 8 && t % 16 != 3 && t + 1 != part.fresh.n)
@@ -576,7 +575,7 @@ bool Machine::compare(uint32_t layer, const std::vector<Part> &parts,
                     if (!(distance <= tolerance)) {
                         char text[256];
                         std::snprintf(text, sizeof text,
-                                      "layer %u, head %u, channel %u of new token %u of %u behind "
+                                      "layer %u, head %u, channel %u of new token %u of %u after "
                                       "%llu is %.7g, not %.7g",
                                       layer, h, c, t, part.fresh.n,
                                       static_cast<unsigned long long>(part.live->tokens.length),
@@ -590,7 +589,7 @@ bool Machine::compare(uint32_t layer, const std::vector<Part> &parts,
     return true;
 }
 
-lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<Part> *parts,
+lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<NewTokens> *parts,
                              bool *right) {
     const lk_layer &own = layers_[layer];
     const size_t kv = size_t{own.n_kv_heads} * own.head_dim;
@@ -601,7 +600,7 @@ lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<Part
         x = value(3);
     for (float &x : values)
         x = value(1);
-    for (Part &part : *parts) {
+    for (NewTokens &part : *parts) {
         std::copy(part.queries[layer].begin(), part.queries[layer].end(),
                   queries.begin() + static_cast<std::ptrdiff_t>(part.first * width));
         for (uint32_t t = 0; t < part.fresh.n; ++t)
@@ -640,7 +639,7 @@ lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<Part
 }
 
 bool Machine::step() {
-    std::vector<Part> parts;
+    std::vector<NewTokens> parts;
     std::vector<lk_sequence> ids;
     std::vector<uint32_t> counts;
     std::vector<int32_t> parents;
@@ -652,8 +651,8 @@ bool Machine::step() {
         const uint32_t n = choose_count(*live);
         if (!n || n_tokens + n > kMostStep)
             continue;
-        Part part{live.get(), {}, n_tokens, {}};
-        fill_part(n, &part);
+        NewTokens part{live.get(), {}, n_tokens, {}};
+        fill_new_tokens(n, &part);
         has_tree = has_tree || !part.fresh.parent.empty();
         ids.push_back(live->id);
         counts.push_back(n);
@@ -662,14 +661,14 @@ bool Machine::step() {
     }
     if (parts.empty())
         return live_.empty() || !options_.most_tokens || remove(0);
-    for (Part &part : parts) {
-        has_tree = has_tree && part.fresh.n <= LK_DRAFT_TOKENS && !part.live->watched_chunks;
+    for (NewTokens &part : parts) {
+        has_tree = has_tree && part.fresh.n <= LK_DRAFT_TOKENS && !part.live->scored_chunks;
         for (uint32_t i = 0; i < part.fresh.n; ++i)
             parents.push_back(part.fresh.parent.empty() ? static_cast<int32_t>(i) - 1
                                                         : part.fresh.parent[i]);
     }
     if (!has_tree)
-        for (Part &part : parts)
+        for (NewTokens &part : parts)
             part.fresh.parent.clear();
     ++counts_.operations;
     const auto n = static_cast<uint32_t>(ids.size());
@@ -694,7 +693,7 @@ bool Machine::step() {
     if (!expect_status(begun, "begin") || !follow_all(Packs::kMay))
         return false;
     bool right = true;
-    for (Part &part : parts) {
+    for (NewTokens &part : parts) {
         model_->begin(&part.live->tokens);
         right = right && follow(part.live, Packs::kDue);
     }
@@ -735,11 +734,11 @@ std::vector<uint32_t> Machine::choose_kept(const Fresh &fresh, bool takes_paths)
     return kept;
 }
 
-bool Machine::commit(std::vector<Part> *parts) {
+bool Machine::commit(std::vector<NewTokens> *parts) {
     const bool takes_paths = choices_.one_in(2);
     std::vector<std::vector<uint32_t>> kept;
     std::vector<uint32_t> counts, all;
-    for (const Part &part : *parts) {
+    for (const NewTokens &part : *parts) {
         kept.push_back(choose_kept(part.fresh, takes_paths));
         counts.push_back(static_cast<uint32_t>(kept.back().size()));
         all.insert(all.end(), kept.back().begin(), kept.back().end());
@@ -750,12 +749,12 @@ bool Machine::commit(std::vector<Part> *parts) {
     if (!expect_status(status, "commit"))
         return false;
     for (size_t i = 0; i < parts->size(); ++i) {
-        Part &part = (*parts)[i];
-        const uint32_t watched = kept[i].empty() ? 0 : part.live->watched_chunks;
+        NewTokens &part = (*parts)[i];
+        const uint32_t scored = kept[i].empty() ? 0 : part.live->scored_chunks;
         const std::vector<double> wanted = model_->chunk_scores(
-            part.live->tokens, part.fresh, part.fresh.n - 1, part.queries, watched);
+            part.live->tokens, part.fresh, part.fresh.n - 1, part.queries, scored);
         model_->commit(&part.live->tokens, part.fresh, kept[i]);
-        if ((watched && !check_watch(part.live, wanted)) || !follow(part.live, Packs::kMay))
+        if ((scored && !check_scores(part.live, wanted)) || !follow(part.live, Packs::kMay))
             return false;
     }
     return true;
@@ -763,7 +762,7 @@ bool Machine::commit(std::vector<Part> *parts) {
 
 bool Machine::run() {
     if (live_.empty())
-        return add() && (!live_.empty() || expect(false, "an empty cache has no room"));
+        return add() && (!live_.empty() || expect(false, "an empty cache has no free bytes"));
     return run_verb() && check_budget();
 }
 
@@ -778,7 +777,7 @@ bool Machine::run_verb() {
         case 5: return !may_cut_ || truncate();
         case 6: return save();
         case 7: return load();
-        case 8: return choices_.one_in(4) ? reopen_all() : check_lengths();
+        case 8: return choices_.one_in(4) ? dequantize_all() : check_lengths();
         case 9: return misuse();
         case 10: return change_budget();
         case 11:

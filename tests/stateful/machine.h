@@ -33,7 +33,7 @@ struct Counts {
     uint64_t shrinks = 0;
     uint64_t deferrals = 0;
     uint64_t assignments = 0;
-    uint64_t watches = 0;  // whose scores were compared
+    uint64_t scorings = 0;  // whose scores were compared
     uint64_t budgets = 0;
     uint64_t evictions = 0;
     uint64_t faults = 0;    // infinities that were refused
@@ -58,16 +58,16 @@ class Machine {
     struct Live {
         lk_sequence id;
         Sequence tokens;
-        uint32_t watched_chunks = 0;
+        uint32_t scored_chunks = 0;
     };
-    // What a verb may pack of a sequence with chunks: nothing, what is due, all that is due, or
-    // what it is told.
+    // The pages of a sequence with chunks that a call packs: none; some of those that are due; all
+    // that are due; any page.
     enum class Packs { kNothing, kMay, kDue, kAll };
     struct Saved {
         std::vector<uint8_t> bytes;
         std::vector<Sequence> sequences;
     };
-    struct Part {
+    struct NewTokens {
         Live *live;
         Fresh fresh;
         uint32_t first;
@@ -80,7 +80,7 @@ class Machine {
     void choose_key_rule(uint32_t layer, lk_key_rule *rule, std::vector<uint8_t> *classes);
     void choose_relief();
     void open_cache();
-    lk_pressure_action relieve(lk_pressure *pressure);
+    lk_pressure_action on_pressure(lk_pressure *pressure);
     bool drop_evicted(const std::vector<lk_sequence> &stepping);
     bool expect(bool condition, const char *what);
     bool expect_status(lk_status status, const char *verb);
@@ -95,8 +95,8 @@ class Machine {
     bool assign(Live *live);
     bool check_assigned(const Live &live, const Sequence &before,
                         const std::vector<lk_chunk_class> &classes);
-    bool watch(Live *live);
-    bool check_watch(Live *live, const std::vector<double> &wanted);
+    bool score_attention(Live *live);
+    bool check_scores(Live *live, const std::vector<double> &wanted);
     bool follow(Live *live, Packs packs);
     bool follow_all(Packs packs);
     bool has_window() const;
@@ -108,17 +108,19 @@ class Machine {
     bool truncate();
     bool save();
     bool load();
-    bool reopen_all();
+    bool dequantize_all();
     bool shrink();
     bool change_budget();
     bool misuse();
     bool step();
-    bool commit(std::vector<Part> *parts);
+    bool commit(std::vector<NewTokens> *parts);
     std::vector<uint32_t> choose_kept(const Fresh &fresh, bool takes_paths);
     uint32_t choose_count(const Live &live);
-    void fill_part(uint32_t n, Part *part);
-    lk_status run_layer(uint32_t layer, uint32_t n_tokens, std::vector<Part> *parts, bool *right);
-    bool compare(uint32_t layer, const std::vector<Part> &parts, const std::vector<float> &out);
+    void fill_new_tokens(uint32_t n, NewTokens *part);
+    lk_status run_layer(uint32_t layer, uint32_t n_tokens, std::vector<NewTokens> *parts,
+                        bool *right);
+    bool compare(uint32_t layer, const std::vector<NewTokens> &parts,
+                 const std::vector<float> &out);
     float value(float scale);
 
     lk_context *const context_;

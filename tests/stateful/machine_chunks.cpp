@@ -20,7 +20,7 @@ void require(bool condition) {
         std::abort();
 }
 
-// How a cache keeps a sequence's pages behind the sinks. A page that is packed and not full was cut
+// How a cache keeps a sequence's pages after the sinks. A page that is packed and not full was cut
 // while others had it: it is copied to 16 bits before it is seen.
 std::vector<KeptPage> look(const lk_cache *cache, lk_sequence id) {
     lk::Sequence *sequence = cache->sequences.find(id);
@@ -145,7 +145,7 @@ bool Machine::use_chunks() {
         case 0:
         case 1: return defer(&live);
         case 2: return retain(&live);
-        case 3: return watch(&live);
+        case 3: return score_attention(&live);
         default: return assign(&live);
     }
 }
@@ -203,9 +203,10 @@ bool Machine::assign(Live *live) {
     own.is_assigned = true;
     own.n_listed = n;
     own.deferral = LK_DEFER_OFF;
-    live->watched_chunks = 0;
+    live->scored_chunks = 0;
     classes.pop_back();
-    return expect_status(lk_chunks_score_attention(cache_, live->id, nullptr), "end of a watch") &&
+    return expect_status(lk_chunks_score_attention(cache_, live->id, nullptr),
+                         "end of a request for scores") &&
            follow(live, Packs::kAll) && check_assigned(*live, before, classes);
 }
 
@@ -216,8 +217,8 @@ bool Machine::may_be_cut(uint64_t page, uint64_t length) const {
     });
 }
 
-// Never narrower than asked for unless it was, and wider only to fill pages, or where windows have
-// taken a part of a page.
+// Never narrower than requested unless it was before, and wider only to fill pages, or where
+// windows have taken a part of a page.
 bool Machine::check_assigned(const Live &live, const Sequence &before,
                              const std::vector<lk_chunk_class> &classes) {
     const lk::ChunkRule &rule = plan_->model.chunks;
@@ -257,15 +258,15 @@ bool Machine::check_assigned(const Live &live, const Sequence &before,
 }
 
 // All whole chunks, for the last token of the next step that has the sequence.
-bool Machine::watch(Live *live) {
-    lk_chunk_attention watch;
-    require(lk_chunk_attention_init(&watch, sizeof watch) == LK_OK);
-    watch.n_query_tokens = 1;
-    watch.chunk_tokens = plan_->model.chunks.tokens;
-    watch.n_chunks = model_->n_chunks(live->tokens.length);
-    if (!watch.n_chunks)
+bool Machine::score_attention(Live *live) {
+    lk_chunk_attention score_attention;
+    require(lk_chunk_attention_init(&score_attention, sizeof score_attention) == LK_OK);
+    score_attention.n_query_tokens = 1;
+    score_attention.chunk_tokens = plan_->model.chunks.tokens;
+    score_attention.n_chunks = model_->n_chunks(live->tokens.length);
+    if (!score_attention.n_chunks)
         return true;
-    const lk_status status = lk_chunks_score_attention(cache_, live->id, &watch);
+    const lk_status status = lk_chunks_score_attention(cache_, live->id, &score_attention);
     const bool has_layer = std::any_of(layers_.begin(), layers_.end(),
                                        [](const lk_layer &layer) { return !layer.window_tokens; });
     ++counts_.operations;
@@ -273,19 +274,21 @@ bool Machine::watch(Live *live) {
         ++counts_.refusals;
         return true;
     }
-    live->watched_chunks = has_layer ? watch.n_chunks : 0;
-    return expect(status == (has_layer ? LK_OK : LK_E_UNSUPPORTED), "a watch is refused");
+    live->scored_chunks = has_layer ? score_attention.n_chunks : 0;
+    return expect(status == (has_layer ? LK_OK : LK_E_UNSUPPORTED),
+                  "a request for scores is refused");
 }
 
-bool Machine::check_watch(Live *live, const std::vector<double> &wanted) {
+bool Machine::check_scores(Live *live, const std::vector<double> &wanted) {
     std::vector<float> scores(wanted.size());
     const lk_status status = lk_chunks_attention_scores(
         cache_, live->id, static_cast<uint32_t>(scores.size()), scores.data());
     if (!expect_status(status, "scores of chunks") ||
-        !expect_status(lk_chunks_score_attention(cache_, live->id, nullptr), "end of a watch"))
+        !expect_status(lk_chunks_score_attention(cache_, live->id, nullptr),
+                       "end of a request for scores"))
         return false;
-    live->watched_chunks = 0;
-    ++counts_.watches;
+    live->scored_chunks = 0;
+    ++counts_.scorings;
     for (size_t c = 0; c < scores.size(); ++c)
         if (!expect(std::fabs(double{scores[c]} - wanted[c]) <= kScoreTolerance,
                     "the score of a chunk is wrong"))

@@ -4,9 +4,9 @@
 // Random caches under random verbs against the model of plain token lists. A failure prints the
 // seed that repeats it alone. --cycle begins again with the first seed after C caches.
 //
-// With --seconds, what the process holds in memory is watched over the second half. CUDA's driver
-// loads a kernel when it is used first, and random plans go on finding kernels that none has used
-// for hours: such a run has all of them loaded at its start (CUDA_MODULE_LOADING=EAGER, unless the
+// With --seconds, the process's memory is measured over the second half. CUDA's driver loads a
+// kernel when it is used first, and random plans go on finding kernels that none has used for
+// hours: such a run has all of them loaded at its start (CUDA_MODULE_LOADING=EAGER, unless the
 // environment says otherwise), so that what grows is what the library holds.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -61,7 +61,7 @@ Arguments parse(int argc, char **argv) {
     return out;
 }
 
-// Resident memory of the process; 0 where it is not told.
+// Resident memory of the process; 0 where the system does not report it.
 uint64_t resident_bytes() {
     std::FILE *file = std::fopen("/proc/self/statm", "r");
     unsigned long long size = 0, resident = 0;
@@ -125,7 +125,8 @@ void print(const Counts &c, double seconds) {
     std::printf(
         "%llu operations on %llu caches in %.1f s: %llu answers compared (the worst at %.0f %% "
         "of its tolerance), %llu forks, %llu truncations, %llu discards, %llu saves, %llu "
-        "loads, %llu shrinks, %llu deferrals, %llu assignments, %llu watches, %llu budgets, %llu "
+        "loads, %llu shrinks, %llu deferrals, %llu assignments, %llu requests for scores, %llu "
+        "budgets, %llu "
         "evictions, %llu faults, %llu refusals for bytes\n",
         static_cast<unsigned long long>(c.operations), static_cast<unsigned long long>(c.caches),
         seconds, static_cast<unsigned long long>(c.answers), 100 * c.worst,
@@ -133,7 +134,7 @@ void print(const Counts &c, double seconds) {
         static_cast<unsigned long long>(c.discards), static_cast<unsigned long long>(c.saves),
         static_cast<unsigned long long>(c.loads), static_cast<unsigned long long>(c.shrinks),
         static_cast<unsigned long long>(c.deferrals),
-        static_cast<unsigned long long>(c.assignments), static_cast<unsigned long long>(c.watches),
+        static_cast<unsigned long long>(c.assignments), static_cast<unsigned long long>(c.scorings),
         static_cast<unsigned long long>(c.budgets), static_cast<unsigned long long>(c.evictions),
         static_cast<unsigned long long>(c.faults), static_cast<unsigned long long>(c.refusals));
 }

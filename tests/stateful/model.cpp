@@ -31,9 +31,9 @@ uint32_t wide_bits(const lk::PageLayout &layout) {
 }
 
 // The widest codes of 2b bits become the nearest ones of b bits (docs/FORMAT.md, section 11).
-void narrow(Half *half) {
-    const uint32_t bits = wide_bits(half->layout);
-    lk::PageLayout to = half->layout;
+void narrow(StoredPage *stored) {
+    const uint32_t bits = wide_bits(stored->layout);
+    lk::PageLayout to = stored->layout;
     const lk::Plane wide = bits == 8 ? lk::kPlane8 : lk::kPlane4;
     const lk::Plane next = bits == 8 ? lk::kPlane4 : lk::kPlane2;
     to.strips[next] = static_cast<uint16_t>(to.strips[next] + to.strips[wide]);
@@ -41,34 +41,34 @@ void narrow(Half *half) {
     std::vector<uint8_t> payload(lk::payload_bytes(to));
     for (uint32_t s = 0; s < to.head_dim; ++s)
         for (uint32_t t = 0; t < to.page_tokens; ++t) {
-            uint32_t code = lk::read_code(half->layout, half->payload.data(), s, t);
-            if (lk::slot_bits(half->layout, s) == bits) {
+            uint32_t code = lk::read_code(stored->layout, stored->payload.data(), s, t);
+            if (lk::code_bits(stored->layout, s) == bits) {
                 const uint32_t step = (1u << bits / 2) + 1;
                 code = (code + step / 2) / step;
             }
             lk::write_code(to, payload.data(), s, t, code);
         }
-    half->layout = to;
-    half->payload = std::move(payload);
+    stored->layout = to;
+    stored->payload = std::move(payload);
 }
 
 }  // namespace
 
-Half packed_half(const lk::PageLayout &layout, const lk::RangeRule &ranges,
-                 const std::vector<uint16_t> &input, const uint8_t *channels) {
-    Half half;
-    half.layout = layout;
-    half.payload.resize(lk::payload_bytes(layout));
-    half.metadata.resize(lk::metadata_bytes(layout));
+StoredPage packed_page(const lk::PageLayout &layout, const lk::RangeRule &ranges,
+                       const std::vector<uint16_t> &input, const uint8_t *channels) {
+    StoredPage stored;
+    stored.layout = layout;
+    stored.payload.resize(lk::payload_bytes(layout));
+    stored.metadata.resize(lk::metadata_bytes(layout));
     for (uint32_t s = 0; s < layout.head_dim; ++s)
-        half.channels.push_back(channels ? channels[s] : static_cast<uint8_t>(s));
-    lk::pack_page(layout, ranges, {input.data(), layout.head_dim}, channels, half.payload.data(),
-                  half.metadata.data());
-    return half;
+        stored.channels.push_back(channels ? channels[s] : static_cast<uint8_t>(s));
+    lk::pack_page(layout, ranges, {input.data(), layout.head_dim}, channels, stored.payload.data(),
+                  stored.metadata.data());
+    return stored;
 }
 
-Half packed_key(const lk::KeyFormat &rule, const std::vector<uint16_t> &input,
-                const uint64_t *query_stats) {
+StoredPage packed_key(const lk::KeyFormat &rule, const std::vector<uint16_t> &input,
+                      const uint64_t *query_stats) {
     const uint32_t n = rule.layout.head_dim;
     uint8_t own[LK_MAX_HEAD_DIM];
     const uint8_t *channels = rule.has_permutation ? rule.permutation : nullptr;
@@ -81,7 +81,7 @@ Half packed_key(const lk::KeyFormat &rule, const std::vector<uint16_t> &input,
             lk::rank_by_key({input.data(), n}, n, rule.layout.page_tokens, rule.boosted_channels,
                             own);
     }
-    return packed_half(rule.layout, rule.ranges, input, channels);
+    return packed_page(rule.layout, rule.ranges, input, channels);
 }
 
 Model::Model(const lk::Plan &plan, const std::vector<lk_layer> &layers)
@@ -133,10 +133,10 @@ void Model::shrink(Sequence *sequence, uint32_t layer) const {
             if (page.values[e].payload.empty())
                 pack_values(e, sequence, p);
             for (const bool is_value : {false, true}) {
-                Half &half = is_value ? page.values[e] : page.keys[e];
-                while (!half.payload.empty() && wide_bits(half.layout) > rungs_[layer])
-                    narrow(&half);
-                show(half, is_value, positions({}, page_end(p), p), &sequence->heads[e]);
+                StoredPage &stored = is_value ? page.values[e] : page.keys[e];
+                while (!stored.payload.empty() && wide_bits(stored.layout) > rungs_[layer])
+                    narrow(&stored);
+                show(stored, is_value, positions({}, page_end(p), p), &sequence->heads[e]);
             }
         }
     }
@@ -204,8 +204,8 @@ void Model::commit(Sequence *sequence, const Fresh &fresh,
     if (plan_.chunks.tokens)
         return;
     while (plan_.sink_tokens + sequence->pages.size() * plan_.page_tokens < sequence->length)
-        sequence->pages.push_back(
-            {false, LK_CHUNK_NONE, std::vector<Half>(n_entries()), std::vector<Half>(n_entries())});
+        sequence->pages.push_back({false, LK_CHUNK_NONE, std::vector<StoredPage>(n_entries()),
+                                   std::vector<StoredPage>(n_entries())});
     if (fresh.n <= LK_DRAFT_TOKENS || kept.empty())
         return;
     for (uint64_t page = 0; page_end(page) + plan_.recent_tokens <= sequence->length; ++page)
@@ -228,8 +228,8 @@ void Model::truncate(Sequence *sequence, uint64_t length) const {
     if (!n_pages || page_end(n_pages - 1) == length || !sequence->pages.back().is_packed)
         return;
     // The cut page is at 16 bits again, with what its codes stood for.
-    sequence->pages.back() = {false, LK_CHUNK_NONE, std::vector<Half>(n_entries()),
-                              std::vector<Half>(n_entries())};
+    sequence->pages.back() = {false, LK_CHUNK_NONE, std::vector<StoredPage>(n_entries()),
+                              std::vector<StoredPage>(n_entries())};
     const uint64_t first = page_end(n_pages - 1) - plan_.page_tokens;
     for (uint32_t e = 0; e < n_entries(); ++e)
         for (uint64_t t = first; t < length; ++t) {
@@ -249,15 +249,15 @@ Sequence Model::fork(const Sequence &from, uint64_t length) const {
     return made;
 }
 
-void Model::show(const Half &half, bool is_value, const std::vector<uint64_t> &positions,
+void Model::show(const StoredPage &stored, bool is_value, const std::vector<uint64_t> &positions,
                  std::vector<Token> *tokens) const {
-    if (half.payload.empty())
+    if (stored.payload.empty())
         return;
     for (uint32_t t = 0; t < positions.size(); ++t) {
         Token &token = (*tokens)[positions[t]];
-        for (uint32_t s = 0; s < half.layout.head_dim; ++s)
-            (is_value ? token.value : token.key)[half.channels[s]] =
-                lk::unpack_value(half.layout, half.payload.data(), half.metadata.data(), s, t);
+        for (uint32_t s = 0; s < stored.layout.head_dim; ++s)
+            (is_value ? token.value : token.key)[stored.channels[s]] = lk::unpack_value(
+                stored.layout, stored.payload.data(), stored.metadata.data(), s, t);
     }
 }
 
@@ -283,7 +283,7 @@ void Model::pack_values(uint32_t entry, Sequence *sequence, uint64_t page) const
         return;
     const std::vector<uint16_t> input = bits_of(
         sequence->heads[entry], true, page_end(page) - plan_.page_tokens, rule.layout.page_tokens);
-    sequence->pages[page].values[entry] = packed_half(rule.layout, rule.ranges, input, nullptr);
+    sequence->pages[page].values[entry] = packed_page(rule.layout, rule.ranges, input, nullptr);
 }
 
 void Model::pack(Sequence *sequence, uint64_t page) const {
@@ -317,7 +317,7 @@ void Model::attend(const Sequence &sequence, const Fresh &fresh, uint32_t t, uin
     const lk_layer &own = layers_[layer];
     const uint32_t n = own.head_dim;
     const uint32_t e = first_entries_[layer] + query_head / (own.n_query_heads / own.n_kv_heads);
-    // The new ones that it sees, and how many come before it in its branch.
+    // The new tokens visible to it, and how many come before it in its branch.
     std::vector<uint32_t> seen;
     for (int64_t at = t; at >= 0;) {
         seen.push_back(static_cast<uint32_t>(at));

@@ -1,5 +1,5 @@
 // What a cache should answer: sequences as plain lists of tokens, each with the numbers that
-// attention sees. Written from the headers and docs/FORMAT.md; of the library it uses the codec,
+// attention reads. Written from the headers and docs/FORMAT.md; of the library it uses the codec,
 // which says what a packed page holds, and the plan's resolution to shapes.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -15,7 +15,7 @@
 
 namespace stateful {
 
-// One token of one (layer, KV head): FP16 as it came, and what attention sees of it now.
+// One token of one (layer, KV head): FP16 as it came, and as attention reads it now.
 struct Token {
     std::vector<uint16_t> key_bits;
     std::vector<uint16_t> value_bits;
@@ -28,7 +28,7 @@ struct Token {
 };
 
 // One (layer, KV head) of a page, keys or values. Empty at 16 bits.
-struct Half {
+struct StoredPage {
     lk::PageLayout layout;
     std::vector<uint8_t> payload;
     std::vector<uint8_t> metadata;
@@ -36,18 +36,18 @@ struct Half {
 };
 
 // Pack as the codec does. channels: null without an order; query_stats: where these rank them.
-Half packed_half(const lk::PageLayout &layout, const lk::RangeRule &ranges,
-                 const std::vector<uint16_t> &input, const uint8_t *channels);
-Half packed_key(const lk::KeyFormat &rule, const std::vector<uint16_t> &input,
-                const uint64_t *query_stats);
+StoredPage packed_page(const lk::PageLayout &layout, const lk::RangeRule &ranges,
+                       const std::vector<uint16_t> &input, const uint8_t *channels);
+StoredPage packed_key(const lk::KeyFormat &rule, const std::vector<uint16_t> &input,
+                      const uint64_t *query_stats);
 
-// Of the tokens behind the sinks. A packed page has left the recent window, also where a layer's
+// Of the tokens after the sinks. A packed page has left the recent tokens, also where a layer's
 // rung keeps it at 16 bits.
 struct Page {
     bool is_packed = false;
     lk_chunk_class chunk_class = LK_CHUNK_NONE;
-    std::vector<Half> keys;  // [entry]
-    std::vector<Half> values;
+    std::vector<StoredPage> keys;  // [entry]
+    std::vector<StoredPage> values;
 };
 
 struct Sequence {
@@ -63,7 +63,7 @@ struct Sequence {
     uint64_t laid_length = 0;     // that pages and order are of
 };
 
-// How a cache keeps a sequence's pages behind the sinks, where the headers leave that to it.
+// How a cache keeps a sequence's pages after the sinks, where the headers leave that to it.
 struct KeptPage {
     bool is_packed;  // in full
     lk_chunk_class chunk_class;
@@ -144,22 +144,22 @@ class Model {
     void pack(Sequence *sequence, uint64_t page) const;
     void pack_keys(uint32_t entry, Sequence *sequence, uint64_t page) const;
     void pack_values(uint32_t entry, Sequence *sequence, uint64_t page) const;
-    Half make_half(uint32_t entry, lk_chunk_class chunk_class, bool is_value,
-                   const std::vector<uint16_t> &input) const;
+    StoredPage make_page(uint32_t entry, lk_chunk_class chunk_class, bool is_value,
+                         const std::vector<uint16_t> &input) const;
     bool has_shape(uint32_t entry, lk_chunk_class chunk_class, bool is_value,
                    const lk::PageLayout &layout) const;
     void cut_chunks(Sequence *sequence) const;
     struct Before;
-    bool keep_half(uint32_t entry, bool is_value, const KeptPage &kept, const Before &before,
+    bool keep_page(uint32_t entry, bool is_value, const KeptPage &kept, const Before &before,
                    const std::vector<uint64_t> &own, Sequence *sequence, uint64_t page) const;
-    std::vector<uint16_t> reopen(uint32_t entry, bool is_value, const Before &before,
-                                 const std::vector<uint64_t> &own, Sequence *sequence) const;
+    std::vector<uint16_t> dequantize(uint32_t entry, bool is_value, const Before &before,
+                                     const std::vector<uint64_t> &own, Sequence *sequence) const;
     double logit(uint32_t entry, const float *query, const Token &token) const;
     // Positions of a page's tokens, as they lie.
     std::vector<uint64_t> positions(const std::vector<uint32_t> &order, uint64_t length,
                                     uint64_t page) const;
     // Tokens at these positions get what the half holds.
-    void show(const Half &half, bool is_value, const std::vector<uint64_t> &positions,
+    void show(const StoredPage &stored, bool is_value, const std::vector<uint64_t> &positions,
               std::vector<Token> *tokens) const;
 
     const lk::Plan &plan_;

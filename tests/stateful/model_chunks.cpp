@@ -1,6 +1,6 @@
 // Chunks in the model. What packs when, and which chunks share a page, is the cache's choice within
-// what the headers say; the model takes the choice, sees whether it may be, and follows what that
-// makes of the tokens.
+// what the headers say; the model takes the choice, checks that it is allowed, and follows what
+// that makes of the tokens.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -19,7 +19,7 @@ uint16_t rounded(float x) {
     return lk::float_to_half(x, &saturated);
 }
 
-const Half &half_of(const Page &page, uint32_t entry, bool is_value) {
+const StoredPage &page_of(const Page &page, uint32_t entry, bool is_value) {
     return is_value ? page.values[entry] : page.keys[entry];
 }
 
@@ -49,11 +49,12 @@ std::vector<uint64_t> Model::positions(const std::vector<uint32_t> &order, uint6
     std::vector<uint64_t> out;
     for (uint64_t t = page_end(page) - plan_.page_tokens; t < end; ++t) {
         const uint64_t chunk_tokens = plan_.chunks.tokens;
-        const uint64_t behind = t - plan_.sink_tokens;
-        const bool is_placed = chunk_tokens && behind / chunk_tokens < order.size();
-        out.push_back(is_placed ? plan_.sink_tokens + order[behind / chunk_tokens] * chunk_tokens +
-                                      behind % chunk_tokens
-                                : t);
+        const uint64_t after_sinks = t - plan_.sink_tokens;
+        const bool is_placed = chunk_tokens && after_sinks / chunk_tokens < order.size();
+        out.push_back(is_placed
+                          ? plan_.sink_tokens + order[after_sinks / chunk_tokens] * chunk_tokens +
+                                after_sinks % chunk_tokens
+                          : t);
     }
     return out;
 }
@@ -95,18 +96,18 @@ void Model::forget(Sequence *sequence) const {
 }
 
 // A packed half as the plan and a class have it; without a payload at 16 bits.
-Half Model::make_half(uint32_t entry, lk_chunk_class chunk_class, bool is_value,
-                      const std::vector<uint16_t> &input) const {
+StoredPage Model::make_page(uint32_t entry, lk_chunk_class chunk_class, bool is_value,
+                            const std::vector<uint16_t> &input) const {
     const Entry &own = entries_[entry];
     const uint32_t cap = lk::width_cap(rungs_[own.layer], plan_.chunks.cap(chunk_class));
     if (is_value) {
         lk::ValueFormat rule;
         lk::resolve_value_at(plan_, own.layer, own.head, cap, &rule);
-        return rule.raw ? Half{} : packed_half(rule.layout, rule.ranges, input, nullptr);
+        return rule.raw ? StoredPage{} : packed_page(rule.layout, rule.ranges, input, nullptr);
     }
     lk::KeyFormat rule;
     lk::resolve_key_at(plan_, own.layer, own.head, cap, &rule);
-    return rule.raw ? Half{} : packed_key(rule, input, nullptr);
+    return rule.raw ? StoredPage{} : packed_key(rule, input, nullptr);
 }
 
 bool Model::has_shape(uint32_t entry, lk_chunk_class chunk_class, bool is_value,
@@ -130,8 +131,9 @@ struct Model::Before {
 };
 
 // FP16 of tokens that are to lie together: originals, or what they stand for.
-std::vector<uint16_t> Model::reopen(uint32_t entry, bool is_value, const Before &before,
-                                    const std::vector<uint64_t> &own, Sequence *sequence) const {
+std::vector<uint16_t> Model::dequantize(uint32_t entry, bool is_value, const Before &before,
+                                        const std::vector<uint64_t> &own,
+                                        Sequence *sequence) const {
     std::vector<uint16_t> input;
     for (const uint64_t position : own) {
         Token &token = sequence->heads[entry][position];
@@ -140,7 +142,7 @@ std::vector<uint16_t> Model::reopen(uint32_t entry, bool is_value, const Before 
         const std::vector<uint16_t> &original =
             is_value ? token.value_original : token.key_original;
         const Page *page = position < before.page_of.size() ? before.page_of[position] : nullptr;
-        const bool was_packed = page && !half_of(*page, entry, is_value).payload.empty();
+        const bool was_packed = page && !page_of(*page, entry, is_value).payload.empty();
         for (size_t c = 0; c < bits.size(); ++c) {
             bits[c] = !original.empty() ? original[c] : was_packed ? rounded(seen[c]) : bits[c];
             seen[c] = lk::half_to_float(bits[c]);
@@ -151,15 +153,16 @@ std::vector<uint16_t> Model::reopen(uint32_t entry, bool is_value, const Before 
 }
 
 // One half of a page that holds the tokens at `own`. False: it is packed and not full.
-bool Model::keep_half(uint32_t entry, bool is_value, const KeptPage &kept, const Before &before,
+bool Model::keep_page(uint32_t entry, bool is_value, const KeptPage &kept, const Before &before,
                       const std::vector<uint64_t> &own, Sequence *sequence, uint64_t page) const {
-    Half &half = is_value ? sequence->pages[page].values[entry] : sequence->pages[page].keys[entry];
+    StoredPage &stored =
+        is_value ? sequence->pages[page].values[entry] : sequence->pages[page].keys[entry];
     const lk::PageLayout &layout = kept.shapes[2 * entry + is_value];
     const Page *from = own[0] < before.page_of.size() ? before.page_of[own[0]] : nullptr;
     if (from) {
         const std::vector<uint64_t> &old =
             before.positions[static_cast<size_t>(from - before.pages.data())];
-        const Half &was = half_of(*from, entry, is_value);
+        const StoredPage &was = page_of(*from, entry, is_value);
         // Of another class it was packed anew, be it to the same widths.
         const bool has_same = layout.is_raw()
                                   ? was.payload.empty()
@@ -167,17 +170,17 @@ bool Model::keep_half(uint32_t entry, bool is_value, const KeptPage &kept, const
                                         from->chunk_class == kept.chunk_class;
         if ((kept.is_absent[entry] || has_same) && old.size() >= own.size() &&
             std::equal(own.begin(), own.end(), old.begin())) {
-            half = was;
+            stored = was;
             return true;
         }
     }
-    const std::vector<uint16_t> input = reopen(entry, is_value, before, own, sequence);
+    const std::vector<uint16_t> input = dequantize(entry, is_value, before, own, sequence);
     if (layout.is_raw())
         return true;
     if (own.size() != plan_.page_tokens)
         return false;
-    half = make_half(entry, kept.chunk_class, is_value, input);
-    show(half, is_value, own, &sequence->heads[entry]);
+    stored = make_page(entry, kept.chunk_class, is_value, input);
+    show(stored, is_value, own, &sequence->heads[entry]);
     return true;
 }
 
@@ -202,8 +205,9 @@ std::string Model::keep(Sequence *sequence, const std::vector<KeptPage> &pages,
         }
     for (uint64_t p = 0; p < pages.size(); ++p) {
         const KeptPage &kept = pages[p];
-        sequence->pages.push_back({kept.is_packed, kept.chunk_class, std::vector<Half>(n_entries()),
-                                   std::vector<Half>(n_entries())});
+        sequence->pages.push_back({kept.is_packed, kept.chunk_class,
+                                   std::vector<StoredPage>(n_entries()),
+                                   std::vector<StoredPage>(n_entries())});
         const std::vector<uint64_t> own = positions(order, sequence->length, p);
         for (uint32_t e = 0; e < n_entries(); ++e)
             for (const bool is_value : {false, true}) {
@@ -211,7 +215,7 @@ std::string Model::keep(Sequence *sequence, const std::vector<KeptPage> &pages,
                 if (!kept.is_absent[e] && !has_shape(e, kept.chunk_class, is_value, layout) &&
                     (kept.is_packed || !layout.is_raw()))
                     return "a page is kept at a width that its class has not";
-                if (!keep_half(e, is_value, kept, before, own, sequence, p))
+                if (!keep_page(e, is_value, kept, before, own, sequence, p))
                     return "a page is packed that is not full";
             }
     }

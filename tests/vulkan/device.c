@@ -40,8 +40,9 @@ vulkan_host *test_device(void) {
     }
     atexit(close_device);
     printf("on %s, %s the validation layer\n", g_host.properties.deviceName,
-           g_host.is_validated ? "watched by" : "without");
-    // A GPU's machine may lack it; where Mesa's driver was installed for the tests it was too.
+           g_host.is_validated ? "checked by" : "without");
+    // A GPU's machine may not have it; where Mesa's driver was installed for the tests, the layer
+    // was too.
     if (!g_host.is_validated && g_host.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU)
         test_check("the validation layer is not installed");
     return &g_host;

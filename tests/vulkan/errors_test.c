@@ -123,7 +123,7 @@ static void describe_own(lk_context_desc *desc) {
     desc->log_level = LK_LOG_WARNING;
 }
 
-// lowkey's own device: opened, watched by the validation layer where that is, and used.
+// lowkey's own device: opened, checked by the validation layer where it is installed, and used.
 static void own_devices(void **state) {
     (void)state;
     lk_context *context = NULL;

@@ -24,10 +24,10 @@ static int fails(uint32_t *call) {
 static VKAPI_ATTR void VKAPI_CALL properties(VkPhysicalDevice device,
                                              VkPhysicalDeviceProperties2 *out) {
     const vulkan_host *host = test_device();
-    const PFN_vkGetPhysicalDeviceProperties2 ask =
+    const PFN_vkGetPhysicalDeviceProperties2 get_properties =
         (PFN_vkGetPhysicalDeviceProperties2)host->get_instance_proc_addr(
             host->instance, "vkGetPhysicalDeviceProperties2");
-    ask(device, out);
+    get_properties(device, out);
     for (VkBaseOutStructure *next = out->pNext; next && g_faults.rounds_otherwise;
          next = next->pNext)
         if (next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FLOAT_CONTROLS_PROPERTIES)

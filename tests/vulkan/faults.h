@@ -15,7 +15,7 @@ typedef struct vulkan_faults {
     const char *missing;   // a function that there is not
     int rounds_otherwise;  // no shaderRoundingModeRTEFloat32
     int has_no_compute;    // no queue family computes
-    // The call, counted from 1, that fails with all behind it; 0 = none.
+    // The call, counted from 1, that fails with all later ones; 0 = none.
     uint32_t lost_submit;
     uint32_t lost_wait;          // for fences
     uint32_t failed_allocation;  // of device memory
@@ -30,7 +30,7 @@ typedef struct vulkan_pipelines {
 
 // What is wrong from now on, NULL for nothing.
 void faults_set(const vulkan_faults *faults);
-// Of all devices behind the function below.
+// Of all devices that the function below lists.
 vulkan_pipelines faults_pipelines(void);
 // A PFN_vkGetInstanceProcAddr.
 PFN_vkVoidFunction VKAPI_PTR faulty_get_instance_proc_addr(VkInstance instance, const char *name);

@@ -28,7 +28,7 @@ typedef struct scale_push {
     float factor;
 } scale_push;
 
-// One cache on the CPU and one on the host's device with the same tokens. Tensors lie one behind
+// One cache on the CPU and one on the host's device with the same tokens. Tensors lie one after
 // the other in a buffer: layer by layer q, k, v; outputs likewise in another one.
 typedef struct fixture {
     rig cpu, gpu;
@@ -243,7 +243,7 @@ static void recording_refuses(void **state) {
     close_fixture(&f);
 }
 
-// A fault in recorded work is told when the work has run.
+// A fault in recorded work is reported when the work has run.
 static void recorded_faults(void **state) {
     (void)state;
     fixture f;
@@ -266,8 +266,8 @@ static void recorded_faults(void **state) {
     close_fixture(&f);
 }
 
-// A cut reopens a page behind recorded steps, whose command buffer is the host's again.
-static void cut_behind_recorded_steps(void **state) {
+// A cut dequantizes a page after recorded steps, whose command buffer is the host's again.
+static void cut_after_recorded_steps(void **state) {
     (void)state;
     fixture f;
     open_fixture(&f, "kitty");
@@ -358,7 +358,7 @@ int main(void) {
         cmocka_unit_test(recorded_between_dispatches),
         cmocka_unit_test(recording_refuses),
         cmocka_unit_test(recorded_faults),
-        cmocka_unit_test(cut_behind_recorded_steps),
+        cmocka_unit_test(cut_after_recorded_steps),
         cmocka_unit_test(steps_between_semaphores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

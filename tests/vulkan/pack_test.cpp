@@ -1,5 +1,5 @@
-// Packing, reopening and appending by Vulkan against the written-out codec: the same bytes, every
-// one. --full takes all shapes, --short few, --mask takes features of the device away.
+// Packing, dequantizing and appending by Vulkan against the written-out codec: the same bytes,
+// every one. --full takes all shapes, --short few, --mask takes features of the device away.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <setjmp.h>

@@ -38,7 +38,7 @@ static lk_status open_cache(rig *r, uint32_t n_query_heads, uint32_t head_dim) {
 }
 
 // A second cache in the context of `first`, which keeps what it placed.
-static rig beside(const rig *first) {
+static rig open_another(const rig *first) {
     rig second;
     memset(&second, 0, sizeof second);
     second.device = first->device;
@@ -68,7 +68,7 @@ static uint32_t open_all(const rig *first) {
     uint32_t most = 0;
     for (uint32_t head_dim = 32; head_dim <= 256; head_dim += 16)
         for (uint32_t group = 1; group <= 4; group *= 2) {
-            rig r = beside(first);
+            rig r = open_another(first);
             assert_int_equal(open_cache(&r, group, head_dim), LK_OK);
             if (faults_pipelines().live > most)
                 most = faults_pipelines().live;
@@ -86,7 +86,7 @@ typedef struct walk {
 static void *open_one_by_one(void *user) {
     const walk *w = user;
     for (uint32_t i = 0; i < 15; ++i) {
-        rig r = beside(w->first);
+        rig r = open_another(w->first);
         if (open_cache(&r, 2, 32 + 16 * (w->is_down ? 14 - i : i)))
             return user;
         rig_drop_cache(&r);
@@ -128,12 +128,12 @@ static void plans_come_and_go(void **state) {
     print_message("%u pipelines made, %u live\n", n_made, faults_pipelines().live);
 
     // The last ones are there yet.
-    rig r = beside(&first);
+    rig r = open_another(&first);
     assert_int_equal(open_cache(&r, 4, 256), LK_OK);
     rig_drop_cache(&r);
     assert_int_equal(faults_pipelines().made, n_made);
     // Of the live cache too, which another may share.
-    r = beside(&first);
+    r = open_another(&first);
     assert_int_equal(open_cache(&r, 2, 48), LK_OK);
     rig_drop_cache(&r);
     assert_int_equal(faults_pipelines().made, n_made);
@@ -151,7 +151,7 @@ static void plans_come_and_go(void **state) {
     test_device()->vk.DestroyShaderModule(test_device()->device, module, NULL);
 }
 
-// What the driver has compiled is told of two generations, and taken by the next context.
+// Two generations of compiled pipelines are saved, and the next context takes them.
 static void what_was_compiled_of_late(void **state) {
     (void)state;
     rig r;

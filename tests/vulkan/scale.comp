@@ -1,4 +1,4 @@
-// What a host computes beside lowkey: to[i] = from[i] * factor.
+// Work of a host next to lowkey: to[i] = from[i] * factor.
 //
 // SPDX-License-Identifier: Apache-2.0
 #version 460

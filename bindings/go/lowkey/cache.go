@@ -5,7 +5,7 @@ package lowkey
 
 lk_pressure_action lowkeyGoPressure(void *user, lk_pressure *pressure);
 
-static void lkgo_ask(lk_cache_desc *desc, void *user) {
+static void lkgo_set_pressure(lk_cache_desc *desc, void *user) {
     desc->pressure = lowkeyGoPressure;
     desc->pressure_user = user;
 }
@@ -17,52 +17,52 @@ import (
 	"sync"
 )
 
-// CacheOptions say how to make a cache; see lk_cache_desc. Zeros mean the defaults.
+// CacheOptions are the options of a cache; see lk_cache_desc. Zeros are the defaults.
 type CacheOptions struct {
-	BudgetBytes        uint64 // hard limit of all that the cache holds
+	BudgetBytes        uint64 // hard limit of all bytes that the cache holds
 	MaxSequences       uint32
 	MaxStepTokens      uint32
 	SlabBytes          uint64
-	MaxBudgetBytes     uint64 // that SetBudget may raise it to
-	SequenceLimitBytes uint64 // of pages and tables that one sequence alone has
-	Evict              bool   // remove the least recently used sequence when bytes are lacking
-	// Pressure is asked inside Begin when bytes are lacking and the ladders have ended, as often as they
-	// are. It may call nothing of the cache; one that panics refuses.
-	Pressure func(Pressure) Relief
+	MaxBudgetBytes     uint64 // highest budget that SetBudget accepts
+	SequenceLimitBytes uint64 // most bytes of pages and tables that only one sequence uses
+	Evict              bool   // on a shortfall, remove the sequence that a step named least recently
+	// Pressure is called inside Begin on each shortfall when the ladders have ended. It may not call the
+	// cache; a panic in it counts as a refusal.
+	Pressure func(Pressure) PressureAction
 }
 
-// Stats is what a cache holds now; see lk_cache_stats.
+// Stats are the contents of a cache in numbers; see lk_cache_stats.
 type Stats struct {
-	Sequences       uint32
-	Tokens          uint64
-	BudgetBytes     uint64
-	ReservedBytes   uint64
-	PayloadBytes    uint64
-	MetadataBytes   uint64
-	RecentBytes     uint64
-	TableBytes      uint64
-	WorkspaceBytes  uint64
-	FreeBytes       uint64
-	PagesPacked     uint64
-	PagesReopened   uint64
-	ValuesSaturated uint64
-	DeviceBytes     uint64
-	SharedBytes     uint64 // in pages that several sequences have, counted once
-	PagesCopied     uint64
-	HalvesShrunk    uint64
-	Evicted         uint64 // sequences removed for room
-	FragmentedBytes uint64
-	PlaneBytes      [6]uint64 // codes of all pages at 16, 8, 4, 3, 2 and 1 bits
+	Sequences        uint32
+	Tokens           uint64
+	BudgetBytes      uint64
+	ReservedBytes    uint64
+	PayloadBytes     uint64
+	MetadataBytes    uint64
+	RecentBytes      uint64
+	TableBytes       uint64
+	WorkspaceBytes   uint64
+	FreeBytes        uint64
+	PagesPacked      uint64
+	PagesDequantized uint64
+	ValuesSaturated  uint64
+	DeviceBytes      uint64
+	SharedBytes      uint64 // bytes of pages with several sequences, counted once
+	PagesCopied      uint64
+	PagesShrunk      uint64
+	Evicted          uint64 // sequences that were removed on a shortfall
+	FragmentedBytes  uint64
+	PlaneBytes       [6]uint64 // codes of all pages at 16, 8, 4, 3, 2 and 1 bits
 }
 
 // Cache is the key/value cache of one model: many sequences, one plan, one byte budget.
 type Cache struct {
-	work    sync.Mutex   // held by calls that need the cache alone
-	alive   sync.RWMutex // held to write by Close alone
-	ptr     *C.lk_cache
-	context *Context // stays at least as long
-	layers  Geometry
-	ask     handle // of the pressure function
+	work     sync.Mutex   // held by calls that need the cache alone
+	alive    sync.RWMutex // only Close holds it to write
+	ptr      *C.lk_cache
+	context  *Context // must live as long
+	layers   Geometry
+	pressure handle // of the pressure function
 }
 
 // NewCache makes an empty cache.
@@ -94,16 +94,16 @@ func (c *Context) NewCache(geometry Geometry, plan *Plan, options CacheOptions) 
 		return nil, ErrClosed
 	}
 	if options.Pressure != nil {
-		if cache.ask, err = newHandle(options.Pressure); err != nil {
+		if cache.pressure, err = newHandle(options.Pressure); err != nil {
 			return nil, err
 		}
-		C.lkgo_ask(&desc, cache.ask.user)
+		C.lkgo_set_pressure(&desc, cache.pressure.user)
 	}
 	err = c.with(func(context *C.lk_context) C.lk_status {
 		return C.lk_cache_create(context, raw, plan.ptr, &desc, &cache.ptr)
 	})
 	if err != nil {
-		cache.ask.drop()
+		cache.pressure.drop()
 		return nil, err
 	}
 	runtime.SetFinalizer(cache, (*Cache).Close)
@@ -117,12 +117,12 @@ func (c *Cache) Close() {
 	c.alive.Lock()
 	defer c.alive.Unlock()
 	C.lk_cache_destroy(&c.ptr)
-	c.ask.drop()
+	c.pressure.drop()
 	runtime.SetFinalizer(c, nil)
 }
 
-// beside runs a call that is safe beside any other.
-func (c *Cache) beside(f func(ptr *C.lk_cache) C.lk_status) error {
+// shared runs a call that may run at the same time as any other.
+func (c *Cache) shared(f func(ptr *C.lk_cache) C.lk_status) error {
 	c.alive.RLock()
 	defer c.alive.RUnlock()
 	if c.ptr == nil {
@@ -137,14 +137,14 @@ func (c *Cache) beside(f func(ptr *C.lk_cache) C.lk_status) error {
 func (c *Cache) alone(f func(ptr *C.lk_cache) C.lk_status) error {
 	c.work.Lock()
 	defer c.work.Unlock()
-	return c.beside(f)
+	return c.shared(f)
 }
 
-// Stats reads what the cache holds.
+// Stats reads the contents of the cache in numbers.
 func (c *Cache) Stats() (Stats, error) {
 	var raw C.lk_cache_stats
 	C.lk_cache_stats_init(&raw, C.sizeof_lk_cache_stats)
-	err := c.beside(func(ptr *C.lk_cache) C.lk_status { return C.lk_cache_get_stats(ptr, &raw) })
+	err := c.shared(func(ptr *C.lk_cache) C.lk_status { return C.lk_cache_get_stats(ptr, &raw) })
 	if err != nil {
 		return Stats{}, err
 	}
@@ -154,10 +154,10 @@ func (c *Cache) Stats() (Stats, error) {
 		PayloadBytes: uint64(raw.payload_bytes), MetadataBytes: uint64(raw.metadata_bytes),
 		RecentBytes: uint64(raw.recent_bytes), TableBytes: uint64(raw.table_bytes),
 		WorkspaceBytes: uint64(raw.workspace_bytes), FreeBytes: uint64(raw.free_bytes),
-		PagesPacked: uint64(raw.pages_packed), PagesReopened: uint64(raw.pages_dequantized),
+		PagesPacked: uint64(raw.pages_packed), PagesDequantized: uint64(raw.pages_dequantized),
 		ValuesSaturated: uint64(raw.values_saturated), DeviceBytes: uint64(raw.device_bytes),
 		SharedBytes: uint64(raw.shared_bytes), PagesCopied: uint64(raw.pages_copied),
-		HalvesShrunk: uint64(raw.pages_shrunk), Evicted: uint64(raw.sequences_evicted),
+		PagesShrunk: uint64(raw.pages_shrunk), Evicted: uint64(raw.sequences_evicted),
 		FragmentedBytes: uint64(raw.fragmented_bytes),
 	}
 	for i, bytes := range raw.plane_bytes {
@@ -166,24 +166,24 @@ func (c *Cache) Stats() (Stats, error) {
 	return stats, nil
 }
 
-// Poll reports a fault that the open step, or a committed one, has met by now.
+// Poll checks the open step and committed ones for faults.
 func (c *Cache) Poll() error {
-	return c.beside(func(ptr *C.lk_cache) C.lk_status { return C.lk_cache_poll(ptr) })
+	return c.shared(func(ptr *C.lk_cache) C.lk_status { return C.lk_cache_poll(ptr) })
 }
 
-// SetBudget changes the byte budget, shrinking pages as far as need be; see lk_cache_set_budget.
+// SetBudget changes the byte budget and shrinks pages to fit it; see lk_cache_set_budget.
 func (c *Cache) SetBudget(bytes uint64) error {
 	return c.alone(func(ptr *C.lk_cache) C.lk_status { return C.lk_cache_set_budget(ptr, C.uint64_t(bytes)) })
 }
 
-// Shrink brings a layer, or All, down to a rung of its ladder; see lk_cache_shrink.
+// Shrink shrinks a layer, or All, to a rung of its ladder; see lk_cache_shrink.
 func (c *Cache) Shrink(layer, bits uint32) error {
 	return c.alone(func(ptr *C.lk_cache) C.lk_status {
 		return C.lk_cache_shrink(ptr, C.uint32_t(layer), C.uint32_t(bits))
 	})
 }
 
-// Sequence is a sequence of a cache. It stays until Remove, or the end of the cache.
+// Sequence is a sequence of a cache. It lives until Remove or the end of the cache.
 type Sequence struct {
 	cache *Cache
 	id    C.lk_sequence

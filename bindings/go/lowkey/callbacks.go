@@ -11,8 +11,8 @@ import (
 	"unsafe"
 )
 
-// handle is what C gives back to a callback: memory of C's that holds a cgo.Handle, never a Go
-// pointer. The zero value is none.
+// handle is the user pointer of a callback: C memory that holds a cgo.Handle, never a Go pointer. The
+// zero value is no handle.
 type handle struct{ user unsafe.Pointer }
 
 func newHandle(value any) (handle, error) {
@@ -36,7 +36,7 @@ func (h *handle) drop() {
 
 func valueOf(user unsafe.Pointer) any { return (*cgo.Handle)(user).Value() }
 
-// LogLevel is how much of what happens a log function is told.
+// LogLevel is the level of a log message.
 type LogLevel uint32
 
 // Levels of a log function.
@@ -49,46 +49,46 @@ const (
 
 //export lowkeyGoLog
 func lowkeyGoLog(user unsafe.Pointer, level C.lk_log_level, message *C.char) {
-	// A panic must not unwind through C; there is nobody here to tell.
+	// A panic must not unwind through C, and there is no call to return it from.
 	defer func() { _ = recover() }()
 	log := valueOf(user).(func(LogLevel, string))
 	log(LogLevel(level), C.GoString(message))
 }
 
-// Pressure is what a cache lacks when its ladders have ended.
+// Pressure is why a step does not fit when the ladders have ended; see lk_pressure.
 type Pressure struct {
-	LackingBytes  uint64 // to what the step needs
-	ReservedBytes uint64 // that the cache holds
-	BudgetBytes   uint64
+	ShortfallBytes uint64 // that the reservation needs beyond the budget
+	ReservedBytes  uint64 // that the cache holds
+	BudgetBytes    uint64
 }
 
-// Relief is what a cache is given in answer to a Pressure: sequences to remove, none of the step's,
-// or else a budget above the one before; the zero value refuses, and Begin returns Budget.
-type Relief struct {
+// PressureAction is the answer to a Pressure: sequences to remove, none of the step's, or else a budget
+// above the old one. The zero value refuses, and Begin returns Budget.
+type PressureAction struct {
 	Remove      []*Sequence
 	BudgetBytes uint64
 }
 
 //export lowkeyGoPressure
 func lowkeyGoPressure(user unsafe.Pointer, raw *C.lk_pressure) (action C.lk_pressure_action) {
-	// A function that panics refuses.
+	// A panic counts as a refusal.
 	defer func() {
 		if recover() != nil {
 			action = C.LK_PRESSURE_REFUSE
 		}
 	}()
-	ask := valueOf(user).(func(Pressure) Relief)
-	relief := ask(Pressure{uint64(raw.shortfall_bytes), uint64(raw.reserved_bytes), uint64(raw.budget_bytes)})
-	if len(relief.Remove) > 0 && len(relief.Remove) <= int(raw.capacity) {
-		ids := unsafe.Slice(raw.ids, len(relief.Remove))
-		for i, sequence := range relief.Remove {
+	answer := valueOf(user).(func(Pressure) PressureAction)
+	answered := answer(Pressure{uint64(raw.shortfall_bytes), uint64(raw.reserved_bytes), uint64(raw.budget_bytes)})
+	if len(answered.Remove) > 0 && len(answered.Remove) <= int(raw.capacity) {
+		ids := unsafe.Slice(raw.ids, len(answered.Remove))
+		for i, sequence := range answered.Remove {
 			ids[i] = sequence.id
 		}
 		raw.n_ids = C.uint32_t(len(ids))
 		return C.LK_PRESSURE_REMOVE
 	}
-	if relief.BudgetBytes != 0 {
-		raw.budget_bytes = C.uint64_t(relief.BudgetBytes)
+	if answered.BudgetBytes != 0 {
+		raw.budget_bytes = C.uint64_t(answered.BudgetBytes)
 		return C.LK_PRESSURE_BUDGET
 	}
 	return C.LK_PRESSURE_REFUSE

@@ -23,18 +23,18 @@ static lk_status lkgo_score_cosine(const lk_context *context, lkgo_queue queue, 
                                   n_channels, &scores);
 }
 
-static lk_status lkgo_watch(lk_cache *cache, lk_sequence id, uint32_t n_query_tokens,
+static lk_status lkgo_score_attention(lk_cache *cache, lk_sequence id, uint32_t n_query_tokens,
                             uint32_t chunk_tokens, uint32_t n_chunks, uint32_t n_layers,
                             const uint32_t *layers) {
-    lk_chunk_attention watch;
-    lk_chunk_attention_init(&watch, sizeof watch);
-    watch.n_query_tokens = n_query_tokens;
+    lk_chunk_attention attention;
+    lk_chunk_attention_init(&attention, sizeof attention);
+    attention.n_query_tokens = n_query_tokens;
     if (chunk_tokens)
-        watch.chunk_tokens = chunk_tokens;
-    watch.n_chunks = n_chunks;
-    watch.n_layers = n_layers;
-    watch.layers = layers;
-    return lk_chunks_score_attention(cache, id, &watch);
+        attention.chunk_tokens = chunk_tokens;
+    attention.n_chunks = n_chunks;
+    attention.n_layers = n_layers;
+    attention.layers = layers;
+    return lk_chunks_score_attention(cache, id, &attention);
 }
 */
 import "C"
@@ -44,7 +44,7 @@ import (
 	"runtime"
 )
 
-// ChunkClass is how relevant a chunk of a context is, and so how wide it is kept.
+// ChunkClass is the class of a chunk: how relevant it is, and so at which width it is kept.
 type ChunkClass uint32
 
 // Classes of chunks.
@@ -55,14 +55,14 @@ const (
 	ChunkHigh   ChunkClass = C.LK_CHUNK_HIGH
 )
 
-// Defer is what becomes of a sequence's tokens until their chunks have classes.
+// Defer is how a sequence is kept until its chunks have classes.
 type Defer uint32
 
 // Modes of deferral; see lk_defer.
 const (
-	DeferOff    Defer = C.LK_DEFER_OFF    // pages are packed as the plan has it
-	DeferRefuse Defer = C.LK_DEFER_REFUSE // tokens stay at 16 bits, or the step is refused
-	DeferPack   Defer = C.LK_DEFER_PACK   // where bytes are lacking the oldest chunks are packed as middle ones
+	DeferOff    Defer = C.LK_DEFER_OFF    // pages are packed by the plan's rules
+	DeferRefuse Defer = C.LK_DEFER_REFUSE // tokens stay at 16 bits; on a shortfall the step is refused
+	DeferPack   Defer = C.LK_DEFER_PACK   // on a shortfall the oldest chunks are packed as middle ones
 )
 
 func checkEmbeddings(embeddings, query Tensor) error {
@@ -109,7 +109,7 @@ func (c *Context) ChunksCosine(queue Queue, embeddings, query, scores Tensor) er
 	return err
 }
 
-// BM25 says how token ids score; see lk_bm25. DefaultBM25 has the usual values.
+// BM25 has the parameters of BM25; see lk_bm25. DefaultBM25 has the usual values.
 type BM25 struct {
 	ChunkTokens uint32 // of each chunk, where no starts are given
 	K1, B       float64
@@ -122,15 +122,15 @@ func DefaultBM25() BM25 {
 	return BM25{uint32(raw.chunk_tokens), float64(raw.k1), float64(raw.b)}
 }
 
-// Score scores chunks of token ids by a query's; see lk_chunks_score_bm25. starts has where each chunk
-// begins and the last one ends; nil for the whole chunks of ChunkTokens tokens.
+// Score scores chunks of token ids by those of a query; see lk_chunks_score_bm25. starts has the first
+// token of each chunk and the end of the last; nil is the whole chunks of ChunkTokens tokens.
 func (o BM25) Score(tokens []uint32, starts []uint64, query []uint32) ([]float32, error) {
 	chunks := 0
 	switch {
 	case starts == nil && o.ChunkTokens > 0:
 		chunks = len(tokens) / int(o.ChunkTokens)
 	case starts != nil && len(starts) == 0:
-		return nil, refuse("starts have the end of the last chunk too")
+		return nil, refuse("starts need the end of the last chunk too")
 	case starts != nil:
 		chunks = len(starts) - 1
 		if end := starts[chunks]; end > uint64(len(tokens)) {
@@ -166,10 +166,10 @@ func ChunksByThresholds(scores []float32, alpha, beta float64) (classes []ChunkC
 	return classes, float64(bounds[0]), float64(bounds[1]), nil
 }
 
-// ChunkQuota says how many chunks each class gets; see lk_chunk_quota. DefaultChunkQuota has the
+// ChunkQuota is how many chunks each class gets; see lk_chunk_quota. DefaultChunkQuota has the
 // library's values.
 type ChunkQuota struct {
-	RowChunks                        uint32
+	BlockChunks                      uint32
 	LowShare, HighShare              float64
 	BudgetBytes                      uint64 // of all chunks; 0 = shares alone
 	LowBytes, MiddleBytes, HighBytes uint64 // of a chunk of each class
@@ -179,15 +179,15 @@ type ChunkQuota struct {
 func DefaultChunkQuota() ChunkQuota {
 	var raw C.lk_chunk_quota
 	C.lk_chunk_quota_init(&raw, C.sizeof_lk_chunk_quota)
-	return ChunkQuota{RowChunks: uint32(raw.block_chunks), LowShare: float64(raw.low_share),
+	return ChunkQuota{BlockChunks: uint32(raw.block_chunks), LowShare: float64(raw.low_share),
 		HighShare: float64(raw.high_share)}
 }
 
-// Classes gives classes by rank, and the bytes that they take; see lk_chunks_by_quota.
+// Classes gives classes by rank, and the bytes of these chunks; see lk_chunks_by_quota.
 func (q ChunkQuota) Classes(scores []float32) (classes []ChunkClass, bytes uint64, err error) {
 	var raw C.lk_chunk_quota
 	C.lk_chunk_quota_init(&raw, C.sizeof_lk_chunk_quota)
-	raw.block_chunks = C.uint32_t(q.RowChunks)
+	raw.block_chunks = C.uint32_t(q.BlockChunks)
 	raw.low_share, raw.high_share = C.double(q.LowShare), C.double(q.HighShare)
 	raw.budget_bytes, raw.low_bytes = C.uint64_t(q.BudgetBytes), C.uint64_t(q.LowBytes)
 	raw.middle_bytes, raw.high_bytes = C.uint64_t(q.MiddleBytes), C.uint64_t(q.HighBytes)
@@ -211,8 +211,8 @@ func (s *Sequence) Defer(mode Defer) error {
 }
 
 // AssignChunks gives the chunks of the first contextTokens tokens their classes, and ends a
-// deferral; see lk_chunks_assign. Where pages have to be filled, chunks with higher scores are
-// widened first; nil: later ones.
+// deferral; see lk_chunks_assign. To fill pages, chunks with higher scores are widened first; nil:
+// later chunks are.
 func (s *Sequence) AssignChunks(contextTokens uint64, classes []ChunkClass, scores []float32) error {
 	if scores != nil && len(scores) != len(classes) {
 		return refuse(fmt.Sprintf("%d scores for %d chunks", len(scores), len(classes)))
@@ -223,29 +223,29 @@ func (s *Sequence) AssignChunks(contextTokens uint64, classes []ChunkClass, scor
 	})
 }
 
-// RetainOriginals keeps the originals of the context in host memory, at most so many bytes, for
-// later classes; 0 frees them. See lk_chunks_retain.
+// RetainOriginals keeps the originals of the context in host memory, at most budgetBytes, for later
+// classes; 0 frees them. See lk_chunks_retain.
 func (s *Sequence) RetainOriginals(budgetBytes uint64) error {
 	return s.cache.alone(func(ptr *C.lk_cache) C.lk_status {
 		return C.lk_chunks_retain(ptr, s.id, C.uint64_t(budgetBytes))
 	})
 }
 
-// Chunks is what a sequence keeps of each chunk; see lk_chunks_info and lk_chunks_get.
+// Chunks are the chunks of a sequence; see lk_chunks_info and lk_chunks_get.
 type Chunks struct {
 	ChunkTokens   uint32
 	FirstToken    uint64
 	IsAssigned    bool
 	Deferral      Defer
-	Wider         uint32 // kept wider than assigned, to fill pages or behind a truncation
-	Narrower      uint32 // kept narrower than assigned: what would be needed is gone
+	Wider         uint32 // chunks kept wider than assigned, to fill pages or after a truncation
+	Narrower      uint32 // chunks kept narrower than assigned, because their 16-bit values are gone
 	RetainedBytes uint64
-	Assigned      []ChunkClass // by chunk, as AssignChunks was told
-	Stored        []ChunkClass // by chunk, how it is kept
-	Order         []uint32     // the chunk at each place
+	Assigned      []ChunkClass // the class of each chunk that AssignChunks got
+	Stored        []ChunkClass // the class at whose width each chunk is kept
+	Order         []uint32     // the chunk at each position
 }
 
-// Chunks tells which chunk lies where and how it is kept.
+// Chunks reads the classes, widths and order of the chunks.
 func (s *Sequence) Chunks() (Chunks, error) {
 	var info C.lk_chunks_info
 	C.lk_chunks_info_init(&info, C.sizeof_lk_chunks_info)
@@ -269,29 +269,29 @@ func (s *Sequence) Chunks() (Chunks, error) {
 	return chunks, nil
 }
 
-// ChunkAttention is which attention WatchChunks gathers; see lk_chunk_attention.
+// ChunkAttention is the attention that ScoreAttention scores chunks by; see lk_chunk_attention.
 type ChunkAttention struct {
-	QueryTokens uint32 // the last ones of the step's
+	QueryTokens uint32 // how many of the step's last tokens are the query
 	ChunkTokens uint32 // 0 = 32
 	Chunks      uint32
 	Layers      []uint32 // ascending; nil = all without a sliding window
 }
 
-// WatchChunks scores the context's chunks by attention in the next step; nil ends that. See
+// ScoreAttention scores the context's chunks by attention in the next step; nil cancels that. See
 // lk_chunks_score_attention.
-func (s *Sequence) WatchChunks(watch *ChunkAttention) error {
+func (s *Sequence) ScoreAttention(attention *ChunkAttention) error {
 	return s.cache.alone(func(ptr *C.lk_cache) C.lk_status {
-		if watch == nil {
+		if attention == nil {
 			return C.lk_chunks_score_attention(ptr, s.id, nil)
 		}
-		return C.lkgo_watch(ptr, s.id, C.uint32_t(watch.QueryTokens), C.uint32_t(watch.ChunkTokens),
-			C.uint32_t(watch.Chunks), C.uint32_t(len(watch.Layers)), firstOf[C.uint32_t](watch.Layers))
+		return C.lkgo_score_attention(ptr, s.id, C.uint32_t(attention.QueryTokens), C.uint32_t(attention.ChunkTokens),
+			C.uint32_t(attention.Chunks), C.uint32_t(len(attention.Layers)), firstOf[C.uint32_t](attention.Layers))
 	})
 }
 
-// ChunkAttention is the scores that the watch has gathered, once its step was committed, for as many
-// chunks as it was told of.
-func (s *Sequence) ChunkAttention(chunks uint32) ([]float32, error) {
+// AttentionScores are the attention scores of the chunks, after the step was committed; chunks is that
+// of ScoreAttention.
+func (s *Sequence) AttentionScores(chunks uint32) ([]float32, error) {
 	scores := make([]float32, int(chunks))
 	err := s.cache.alone(func(ptr *C.lk_cache) C.lk_status {
 		return C.lk_chunks_attention_scores(ptr, s.id, C.uint32_t(chunks), firstOf[C.float](scores))

@@ -11,7 +11,7 @@ const (
 	context = 32 + chunks*32
 )
 
-// deferred is a prompt that waits for classes.
+// deferred is a deferred prompt.
 func deferred(t testing.TB, cache *Cache) *Sequence {
 	sequence := must[*Sequence](t)(cache.AddSequence())
 	check(t, sequence.Defer(DeferRefuse))
@@ -31,11 +31,11 @@ func TestChunksAreScoredByAttentionAndKeptByClass(t *testing.T) {
 	cache := newCache(t, "cocktail")
 	sequence := must[*Sequence](t)(cache.AddSequence())
 	check(t, sequence.Defer(DeferPack))
-	check(t, sequence.WatchChunks(&ChunkAttention{QueryTokens: 4, Chunks: chunks}))
-	_, err := sequence.ChunkAttention(chunks)
+	check(t, sequence.ScoreAttention(&ChunkAttention{QueryTokens: 4, Chunks: chunks}))
+	_, err := sequence.AttentionScores(chunks)
 	wants(t, err, State, "")
 	take(t, sequence, context+4)
-	scores := must[[]float32](t)(sequence.ChunkAttention(chunks))
+	scores := must[[]float32](t)(sequence.AttentionScores(chunks))
 	sum := 0.0
 	for _, score := range scores {
 		sum += float64(score)
@@ -55,13 +55,13 @@ func TestChunksAreScoredByAttentionAndKeptByClass(t *testing.T) {
 		t.Fatal(kept)
 	}
 	var seen [chunks]bool
-	for i, place := range kept.Order {
-		if seen[place] || kept.Assigned[i] != classes[i] || kept.Stored[i] < kept.Assigned[i] {
+	for i, chunk := range kept.Order {
+		if seen[chunk] || kept.Assigned[i] != classes[i] || kept.Stored[i] < kept.Assigned[i] {
 			t.Fatal(i, kept)
 		}
-		seen[place] = true
+		seen[chunk] = true
 	}
-	check(t, sequence.WatchChunks(nil))
+	check(t, sequence.ScoreAttention(nil))
 	take(t, sequence, 1)
 }
 
@@ -101,8 +101,8 @@ func TestMisuseOfChunksIsRefused(t *testing.T) {
 	nan := make([]float32, chunks)
 	nan[3] = float32(math.NaN())
 	wants(t, sequence.AssignChunks(context, all(ChunkLow), nan), Data, "")
-	wants(t, sequence.WatchChunks(&ChunkAttention{QueryTokens: 1, Chunks: 1, Layers: []uint32{9}}), NotFound, "")
-	step := must[*Step](t)(cache.Begin(StepOptions{}, Part{sequence, 1}))
+	wants(t, sequence.ScoreAttention(&ChunkAttention{QueryTokens: 1, Chunks: 1, Layers: []uint32{9}}), NotFound, "")
+	step := must[*Step](t)(cache.Begin(StepOptions{}, NewTokens{sequence, 1}))
 	wants(t, sequence.AssignChunks(context, all(ChunkLow), nil), Busy, "")
 	wants(t, sequence.Defer(DeferOff), Busy, "")
 	check(t, step.Discard())
@@ -110,10 +110,10 @@ func TestMisuseOfChunksIsRefused(t *testing.T) {
 		t.Fatal("a refused call assigned classes")
 	}
 	cache.Close()
-	_, attention := sequence.ChunkAttention(1)
+	_, attention := sequence.AttentionScores(1)
 	_, kept := sequence.Chunks()
 	for i, err := range []error{attention, kept, sequence.Defer(DeferOff), sequence.RetainOriginals(0),
-		sequence.AssignChunks(0, nil, nil), sequence.WatchChunks(nil)} {
+		sequence.AssignChunks(0, nil, nil), sequence.ScoreAttention(nil)} {
 		if err != ErrClosed {
 			t.Fatalf("call %d after Close: %v", i, err)
 		}
@@ -163,7 +163,7 @@ func TestChunksAreScoredWithoutACache(t *testing.T) {
 	_, _, _, err = ChunksByThresholds([]float32{0, float32(math.NaN())}, 0.25, 0.25)
 	wants(t, err, Data, "")
 	quota := DefaultChunkQuota()
-	quota.RowChunks, quota.BudgetBytes, quota.LowBytes, quota.MiddleBytes, quota.HighBytes = 1, 12, 2, 4, 8
+	quota.BlockChunks, quota.BudgetBytes, quota.LowBytes, quota.MiddleBytes, quota.HighBytes = 1, 12, 2, 4, 8
 	classes, bytes, err := quota.Classes([]float32{0, 1, 0.5})
 	check(t, err)
 	if classes[1] != ChunkHigh || bytes != 12 {
@@ -184,7 +184,7 @@ func TestPlansHaveChunksAndKeyScales(t *testing.T) {
 		}
 	}
 	mix := ChunkMix{Low: 8, Middle: 4}
-	if size := must[PlanSize](t)(plan.ChunkBytes(context, 1, 256, mix)); size.Pages == 0 || size.CacheBytes == 0 {
+	if size := must[PlanSize](t)(plan.ChunkBytes(context, 1, 256, mix)); size.Blocks == 0 || size.CacheBytes == 0 {
 		t.Fatal(size)
 	}
 	_, err := plan.ChunkBytes(context-1, 1, 256, mix)

@@ -4,6 +4,6 @@ package lowkey
 
 import "runtime"
 
-// collect runs the garbage collector before each call, so that a pointer that nothing keeps alive
-// is gone by then: go test -tags lowkey_gc.
+// collect runs the garbage collector before each call, so that memory which nothing keeps alive
+// is freed before C reads it: go test -tags lowkey_gc.
 func collect() { runtime.GC() }

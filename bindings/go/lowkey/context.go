@@ -20,7 +20,7 @@ import (
 	"sync"
 )
 
-// Backend is what runs the work.
+// Backend is the kind of device that runs the work.
 type Backend uint32
 
 // Backends of a build.
@@ -53,7 +53,7 @@ func deviceInfo(info *C.lk_device_info) DeviceInfo {
 	}
 }
 
-// Devices lists what this machine has for the backends of the library.
+// Devices lists the devices of this machine that the library can use.
 func Devices() ([]DeviceInfo, error) {
 	var count C.uint32_t
 	if err := call(func() C.lk_status { return C.lk_device_count(&count) }); err != nil {
@@ -71,13 +71,13 @@ func Devices() ([]DeviceInfo, error) {
 	return devices, nil
 }
 
-// ContextOptions say how to open a context. The zero value is the CPU with all its threads.
+// ContextOptions are the options of a context. The zero value is the CPU with all its threads.
 type ContextOptions struct {
 	Backend     Backend // 0 = CPU
 	DeviceIndex uint32
 	Threads     uint32 // worker threads of the CPU; 0 = all
-	CPUMask     uint32 // LK_CPU_* bits of instruction sets that are not to be used
-	// Log gets sentences up to LogLevel from any goroutine that calls lowkey. It must not call
+	CPUMask     uint32 // LK_CPU_* bits of instruction sets that are not used
+	// Log gets the messages up to LogLevel, from any goroutine that calls lowkey. It may not call
 	// lowkey; a panic in it is dropped.
 	Log      func(LogLevel, string)
 	LogLevel LogLevel
@@ -85,7 +85,7 @@ type ContextOptions struct {
 
 // Context is an open device.
 type Context struct {
-	mu  sync.RWMutex // held to write by Close alone
+	mu  sync.RWMutex // only Close holds it to write
 	ptr *C.lk_context
 	log handle // of the log function
 }
@@ -155,13 +155,13 @@ func (c *Context) Device() (DeviceInfo, error) {
 	return deviceInfo(&info), nil
 }
 
-// Capability is a question to Supports; see lk_capability.
+// Capability is the pages and tensors that Supports checks; see lk_capability.
 type Capability struct {
 	HeadDim, GroupSize uint32
 	KeyBits, ValueBits uint32
-	PageTokens         uint32 // 0 = 128
-	Memory             Memory // 0 = Host
-	DType              DType  // 0 = F32
+	PageTokens         uint32     // 0 = 128
+	Memory             MemoryKind // 0 = Host
+	DType              DType      // 0 = F32
 }
 
 // Supports reports whether the context can pack and attend such pages: nil, or the refusal that a

@@ -2,11 +2,11 @@
 // attends on the packed bytes: liblowkey through cgo, found by pkg-config.
 //
 // A Context is an open device, a Cache belongs to it, a Sequence to the cache, and a Step takes
-// the new tokens of one or more sequences through all layers. Close is safe to call twice, a
-// finalizer calls it for what was forgotten, and whatever is used after it returns ErrClosed.
+// the new tokens of one or more sequences through all layers. Close may be called twice, and a
+// finalizer calls it for forgotten objects. Calls on a closed object return ErrClosed.
 //
 // All types may be used from any goroutine: calls that need a cache alone wait for each other;
-// Stats and Poll wait for none.
+// Stats and Poll never wait.
 package lowkey
 
 /*
@@ -21,11 +21,10 @@ import (
 	"unsafe"
 )
 
-// Status is what a call came to. It is an error of its own, so that
-// errors.Is(err, lowkey.Budget) asks for the kind of a refusal.
+// Status is the kind of a refusal. It is an error itself, for errors.Is(err, lowkey.Budget).
 type Status int32
 
-// The statuses of <lowkey/base.h>, where it says what to do about each.
+// The statuses of <lowkey/base.h>, which has the remedy for each.
 const (
 	Argument    Status = C.LK_E_ARGUMENT
 	State       Status = C.LK_E_STATE
@@ -65,12 +64,12 @@ func (e *Error) Is(target error) bool {
 	return ok && status == e.Status
 }
 
-// ErrClosed is returned by every call on what was closed.
+// ErrClosed is returned by every call on a closed object.
 var ErrClosed = errors.New("lowkey: it was closed")
 
 func refuse(sentence string) error { return &Error{Argument, sentence} }
 
-// call runs one call of C and takes its sentence, which belongs to the thread, when it fails.
+// call runs one call of C. When that fails, call reads its sentence, which belongs to the thread.
 func call(f func() C.lk_status) error {
 	collect()
 	runtime.LockOSThread()
@@ -97,5 +96,5 @@ func lastError(status C.lk_status) error {
 // Version is the release of the library that is loaded, "major.minor.patch".
 func Version() string { return C.GoString(C.lk_version()) }
 
-// BuildInfo tells version, compiler, backends and options of the library that is loaded.
+// BuildInfo is one line with version, compiler, backends and options of the loaded library.
 func BuildInfo() string { return C.GoString(C.lk_build_info()) }

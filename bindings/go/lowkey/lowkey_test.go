@@ -3,6 +3,7 @@ package lowkey
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"path/filepath"
 	"runtime"
@@ -22,7 +23,7 @@ func geometry() Geometry {
 	return Uniform(layers, Layer{QueryHeads: queryHeads, KVHeads: kvHeads, HeadDim: headDim})
 }
 
-// values depend on their place alone.
+// values depend only on their position.
 func values(first, tokens, heads int, salt uint64) []float32 {
 	width := heads * headDim
 	data := make([]float32, tokens*width)
@@ -89,7 +90,7 @@ func run(t testing.TB, step *Step, first int) []float32 {
 func take(t testing.TB, sequence *Sequence, tokens int) []float32 {
 	t.Helper()
 	first := int(must[uint64](t)(sequence.Len()))
-	step := must[*Step](t)(sequence.cache.Begin(StepOptions{}, Part{sequence, uint32(tokens)}))
+	step := must[*Step](t)(sequence.cache.Begin(StepOptions{}, NewTokens{sequence, uint32(tokens)}))
 	out := run(t, step, first)
 	check(t, step.Commit())
 	return out
@@ -109,10 +110,10 @@ func TestVersionAndDevices(t *testing.T) {
 
 func TestChunksGiveWhatOnePromptGives(t *testing.T) {
 	cache := newCache(t, "fp16")
-	whole, parts := must[*Sequence](t)(cache.AddSequence()), must[*Sequence](t)(cache.AddSequence())
+	whole, chunked := must[*Sequence](t)(cache.AddSequence()), must[*Sequence](t)(cache.AddSequence())
 	all := take(t, whole, 200)
-	take(t, parts, 150)
-	for i, x := range take(t, parts, 50) {
+	take(t, chunked, 150)
+	for i, x := range take(t, chunked, 50) {
 		if math.Abs(float64(x-all[150*queryHeads*headDim+i])) > 1e-3 {
 			t.Fatal(i, x, all[150*queryHeads*headDim+i])
 		}
@@ -123,7 +124,7 @@ func TestBuffersLiveFromAppendToAttend(t *testing.T) {
 	cache := newCache(t, "kitty")
 	one, other := must[*Sequence](t)(cache.AddSequence()), must[*Sequence](t)(cache.AddSequence())
 	wanted := take(t, one, 3)
-	step := must[*Step](t)(cache.Begin(StepOptions{}, Part{other, 3}))
+	step := must[*Step](t)(cache.Begin(StepOptions{}, NewTokens{other, 3}))
 	tensor := must[Tensor](t)
 	out := make([]float32, len(wanted))
 	for layer := 0; layer < layers; layer++ {
@@ -134,7 +135,7 @@ func TestBuffersLiveFromAppendToAttend(t *testing.T) {
 		copy(vals.Slice(), values(0, 3, kvHeads, salt+1))
 		check(t, step.Append(layer, tensor(keys.Tensor(kvHeads, headDim)), tensor(vals.Tensor(kvHeads, headDim))))
 		keys, vals = nil, nil
-		runtime.GC() // what only the step keeps must stay
+		runtime.GC() // memory that only the step refers to must stay
 		q := tensor(Of(values(0, 3, queryHeads, salt+2), queryHeads, headDim))
 		lse := make([]float32, 3*queryHeads)
 		check(t, step.Attend(layer, q, tensor(Of(out, queryHeads, headDim)), tensor(Of(lse, queryHeads, 1))))
@@ -149,7 +150,7 @@ func TestBuffersLiveFromAppendToAttend(t *testing.T) {
 		}
 	}
 	slice := tensor(Of(values(0, 1, kvHeads, 0), kvHeads, headDim))
-	step = must[*Step](t)(cache.Begin(StepOptions{}, Part{one, 1}))
+	step = must[*Step](t)(cache.Begin(StepOptions{}, NewTokens{one, 1}))
 	defer step.Discard()
 	wants(t, step.Append(0, slice, slice), Argument, "Buffer")
 }
@@ -158,8 +159,8 @@ func TestStepsEndOnce(t *testing.T) {
 	cache := newCache(t, "fp16")
 	sequence := must[*Sequence](t)(cache.AddSequence())
 	take(t, sequence, 10)
-	step := must[*Step](t)(cache.Begin(StepOptions{}, Part{sequence, 5}))
-	_, err := cache.Begin(StepOptions{}, Part{sequence, 5})
+	step := must[*Step](t)(cache.Begin(StepOptions{}, NewTokens{sequence, 5}))
+	_, err := cache.Begin(StepOptions{}, NewTokens{sequence, 5})
 	wants(t, err, State, "open")
 	run(t, step, 10)
 	wants(t, step.Commit(1, 2), Argument, "2 counts")
@@ -169,7 +170,7 @@ func TestStepsEndOnce(t *testing.T) {
 	if tokens := must[uint64](t)(sequence.Len()); tokens != 12 {
 		t.Fatal(tokens)
 	}
-	step = must[*Step](t)(cache.Begin(StepOptions{}, Part{sequence, 5}))
+	step = must[*Step](t)(cache.Begin(StepOptions{}, NewTokens{sequence, 5}))
 	check(t, step.Discard())
 	if tokens := must[uint64](t)(sequence.Len()); tokens != 12 {
 		t.Fatal(tokens)
@@ -180,18 +181,18 @@ func TestDraftTreesTakeParents(t *testing.T) {
 	cache := newCache(t, "fp16")
 	sequence := must[*Sequence](t)(cache.AddSequence())
 	take(t, sequence, 8)
-	step := must[*Step](t)(cache.Begin(StepOptions{Parents: []int32{-1, 0, 0}}, Part{sequence, 3}))
+	step := must[*Step](t)(cache.Begin(StepOptions{Parents: []int32{-1, 0, 0}}, NewTokens{sequence, 3}))
 	run(t, step, 8)
 	wants(t, step.Commit(3), Argument, "chain")
 	check(t, step.Commit(2))
-	_, err := cache.Begin(StepOptions{Parents: []int32{-1}}, Part{sequence, 3})
+	_, err := cache.Begin(StepOptions{Parents: []int32{-1}}, NewTokens{sequence, 3})
 	wants(t, err, Argument, "1 parents")
 }
 
 func TestMisuseIsRefused(t *testing.T) {
 	cache, other := newCache(t, "fp16"), newCache(t, "fp16")
 	sequence := must[*Sequence](t)(cache.AddSequence())
-	_, err := other.Begin(StepOptions{}, Part{sequence, 1})
+	_, err := other.Begin(StepOptions{}, NewTokens{sequence, 1})
 	wants(t, err, Argument, "another cache")
 	_, err = cache.Begin(StepOptions{})
 	wants(t, err, Argument, "n_sequences")
@@ -200,7 +201,7 @@ func TestMisuseIsRefused(t *testing.T) {
 	_, err = Of([]Float16{}, kvHeads, headDim)
 	wants(t, err, Argument, "0 elements")
 	wants(t, sequence.Truncate(1), Argument, "n_tokens")
-	step := must[*Step](t)(cache.Begin(StepOptions{}, Part{sequence, 2}))
+	step := must[*Step](t)(cache.Begin(StepOptions{}, NewTokens{sequence, 2}))
 	defer step.Discard()
 	wrong := must[Tensor](t)(Of(values(0, 3, kvHeads, 0), kvHeads, headDim))
 	wants(t, step.Layer(0, wrong, wrong, wrong, wrong, Tensor{}), Argument, "k is [3][2][64]")
@@ -211,7 +212,7 @@ func TestMisuseIsRefused(t *testing.T) {
 func TestNaNsPoisonTheStep(t *testing.T) {
 	cache := newCache(t, "fp16")
 	sequence := must[*Sequence](t)(cache.AddSequence())
-	step := must[*Step](t)(cache.Begin(StepOptions{}, Part{sequence, 1}))
+	step := must[*Step](t)(cache.Begin(StepOptions{}, NewTokens{sequence, 1}))
 	data := values(0, 1, kvHeads, 0)
 	data[7] = float32(math.NaN())
 	keys := must[Tensor](t)(Of(data, kvHeads, headDim))
@@ -228,7 +229,7 @@ func TestNothingCrashesAfterClose(t *testing.T) {
 	plan := must[*Plan](t)(NewPlan("fp16", geometry()))
 	cache := must[*Cache](t)(context.NewCache(geometry(), plan, CacheOptions{BudgetBytes: 64 << 20}))
 	sequence := must[*Sequence](t)(cache.AddSequence())
-	step := must[*Step](t)(cache.Begin(StepOptions{}, Part{sequence, 1}))
+	step := must[*Step](t)(cache.Begin(StepOptions{}, NewTokens{sequence, 1}))
 	wants(t, context.Close(), Busy, "")
 	cache.Close()
 	cache.Close()
@@ -241,7 +242,7 @@ func TestNothingCrashesAfterClose(t *testing.T) {
 	_, stats := cache.Stats()
 	_, add := cache.AddSequence()
 	_, length := sequence.Len()
-	_, begin := cache.Begin(StepOptions{}, Part{sequence, 1})
+	_, begin := cache.Begin(StepOptions{}, NewTokens{sequence, 1})
 	_, device := context.Device()
 	_, again := context.NewCache(geometry(), plan, CacheOptions{BudgetBytes: 1})
 	_, text := plan.JSON()
@@ -279,9 +280,9 @@ func TestBudgetsHold(t *testing.T) {
 	sequence := must[*Sequence](t)(cache.AddSequence())
 	take(t, sequence, 256)
 	for i := 0; ; i++ {
-		step, err := cache.Begin(StepOptions{}, Part{sequence, 128})
+		step, err := cache.Begin(StepOptions{}, NewTokens{sequence, 128})
 		if err != nil {
-			wants(t, err, Budget, "is short of")
+			wants(t, err, Budget, fmt.Sprintf("the budget of %d bytes", size.CacheBytes))
 			break
 		}
 		run(t, step, 256+128*i)
@@ -296,7 +297,7 @@ func TestBudgetsHold(t *testing.T) {
 func TestPlansAreBuiltAndReadBack(t *testing.T) {
 	plan := must[*Plan](t)(NewPlan("fp16", geometry()))
 	check(t, plan.SetName("mine"))
-	check(t, plan.SetKey(All, All, KeyRule{Bits: 2, BoostChannels: 16, BoostBits: 4, BoostScore: ScoreKey}))
+	check(t, plan.SetKey(All, All, KeyRule{Bits: 2, BoostChannels: 16, BoostBits: 4, BoostRanking: RankingKey}))
 	check(t, plan.SetValue(1, 0, ValueRule{Bits: 4, Group: 32}))
 	check(t, plan.SetMetadata(All, MetadataF8))
 	check(t, plan.SetPages(64))
@@ -372,19 +373,19 @@ func TestGoroutinesShareACache(t *testing.T) {
 	group.Wait()
 }
 
-func TestPartsMergeToTheWhole(t *testing.T) {
+func TestSplitsMergeToTheWhole(t *testing.T) {
 	context := must[*Context](t)(Open(ContextOptions{}))
-	part := func(x float32) MergePart {
+	split := func(x float32) MergeSplit {
 		out := must[*Buffer[float32]](t)(NewBuffer[float32](headDim))
 		lse := must[*Buffer[float32]](t)(NewBuffer[float32](1))
 		for i := range out.Slice() {
 			out.Slice()[i] = x
 		}
-		return MergePart{must[Tensor](t)(out.Tensor(1, headDim)), must[Tensor](t)(lse.Tensor(1, 1))}
+		return MergeSplit{must[Tensor](t)(out.Tensor(1, headDim)), must[Tensor](t)(lse.Tensor(1, 1))}
 	}
 	out, lse := make([]float32, headDim), make([]float32, 1)
 	results := must[Tensor](t)(Of(out, 1, headDim))
-	check(t, context.Merge(Queue{}, []MergePart{part(1), part(3)}, results, must[Tensor](t)(Of(lse, 1, 1))))
+	check(t, context.Merge(Queue{}, []MergeSplit{split(1), split(3)}, results, must[Tensor](t)(Of(lse, 1, 1))))
 	for _, x := range out {
 		if math.Abs(float64(x)-2) > 1e-6 {
 			t.Fatal(out)
@@ -393,7 +394,7 @@ func TestPartsMergeToTheWhole(t *testing.T) {
 	if math.Abs(float64(lse[0])-math.Ln2) > 1e-6 {
 		t.Fatal(lse)
 	}
-	wants(t, context.Merge(Queue{}, nil, results, Tensor{}), Argument, "0 parts")
+	wants(t, context.Merge(Queue{}, nil, results, Tensor{}), Argument, "0 splits")
 }
 
 func same(t testing.TB, a, b []float32, bound float64) {
@@ -428,7 +429,7 @@ func TestAnyPathOfADraftTreeIsKept(t *testing.T) {
 	cache := newCache(t, "fp16")
 	sequence := must[*Sequence](t)(cache.AddSequence())
 	take(t, sequence, 8)
-	step := must[*Step](t)(cache.Begin(StepOptions{Parents: []int32{-1, 0, 0, 2}}, Part{sequence, 4}))
+	step := must[*Step](t)(cache.Begin(StepOptions{Parents: []int32{-1, 0, 0, 2}}, NewTokens{sequence, 4}))
 	run(t, step, 8)
 	wants(t, step.CommitPaths([]uint32{0, 1, 2}), Argument, "")
 	wants(t, step.CommitPaths(), Argument, "0 paths")
@@ -498,7 +499,7 @@ func TestPagesShrinkForALowerBudget(t *testing.T) {
 	wide := must[Stats](t)(cache.Stats())
 	check(t, cache.Shrink(All, 4))
 	narrow := must[Stats](t)(cache.Stats())
-	if narrow.HalvesShrunk <= wide.HalvesShrunk || narrow.PlaneBytes[2] == 0 {
+	if narrow.PagesShrunk <= wide.PagesShrunk || narrow.PlaneBytes[2] == 0 {
 		t.Fatal(wide, narrow)
 	}
 	wants(t, cache.Shrink(0, 8), Argument, "")
@@ -515,7 +516,7 @@ func BenchmarkLayer(b *testing.B) {
 	q := tensor(Of(values(0, 1, queryHeads, 0), queryHeads, headDim))
 	out := tensor(Of(make([]float32, queryHeads*headDim), queryHeads, headDim))
 	for i := 0; i < b.N; i++ {
-		step := must[*Step](b)(cache.Begin(StepOptions{}, Part{sequence, 1}))
+		step := must[*Step](b)(cache.Begin(StepOptions{}, NewTokens{sequence, 1}))
 		for layer := 0; layer < layers; layer++ {
 			check(b, step.Layer(layer, k, k, q, out, Tensor{}))
 		}

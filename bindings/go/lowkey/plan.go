@@ -17,7 +17,7 @@ import (
 // Layer is one attention layer of a model; see lk_layer.
 type Layer struct {
 	QueryHeads, KVHeads, HeadDim uint32
-	WindowTokens                 uint32 // a query sees this many last tokens; 0 = all
+	WindowTokens                 uint32 // a query attends to this many last tokens; 0 = all
 	WindowSinkTokens             uint32
 	Scale                        float32 // of the logits; 0 = 1 / sqrt(HeadDim)
 	SoftCap                      float32 // 0 = off
@@ -36,7 +36,7 @@ func Uniform(layers int, layer Layer) Geometry {
 	return geometry
 }
 
-// raw is a copy in C memory, and what frees it.
+// raw is a copy in C memory, and the function that frees it.
 func (g Geometry) raw() (*C.lk_geometry, func(), error) {
 	var blocks []unsafe.Pointer
 	free := func() {
@@ -92,7 +92,7 @@ func (g Geometry) raw() (*C.lk_geometry, func(), error) {
 // All is every layer, or every KV head of a layer, in the setters of a plan.
 const All uint32 = C.LK_ALL
 
-// Axis is what shares one range and one minimum.
+// Axis is how groups run, which share one range and one minimum.
 type Axis uint32
 
 // Axes.
@@ -101,16 +101,16 @@ const (
 	ByToken   Axis = C.LK_AXIS_TOKEN   // consecutive channels of one token
 )
 
-// Score is how a page ranks the key channels that it boosts.
-type Score uint32
+// Ranking is how a page ranks the key channels that it boosts.
+type Ranking uint32
 
-// Scores.
+// Rankings of channels.
 const (
-	ScoreKey        Score = C.LK_RANKING_KEY
-	ScoreQueryRange Score = C.LK_RANKING_QUERY_RANGE
+	RankingKey        Ranking = C.LK_RANKING_KEY
+	RankingQueryRange Ranking = C.LK_RANKING_QUERY_RANGE
 )
 
-// Metadata is how ranges and minima are stored.
+// Metadata is the number format of ranges and minima.
 type Metadata uint32
 
 // Formats of metadata.
@@ -119,7 +119,7 @@ const (
 	MetadataF8  Metadata = C.LK_METADATA_F8
 )
 
-// OneBit is what the two values of a 1-bit code stand for.
+// OneBit is how the two values of 1-bit codes are made.
 type OneBit uint32
 
 // Rules of 1-bit codes.
@@ -128,29 +128,29 @@ const (
 	OneBitRange     OneBit = C.LK_ONE_BIT_RANGE     // its minimum and maximum
 )
 
-// KeyRule is for the keys of a KV head; see lk_key_rule.
+// KeyRule is the rule of the keys of a KV head; see lk_key_rule.
 type KeyRule struct {
 	Bits          uint32
 	Axis          Axis // 0 = ByChannel
 	Group         uint32
 	BoostChannels uint32
 	BoostBits     uint32
-	BoostScore    Score
+	BoostRanking  Ranking
 	ChannelBits   []uint8
 	OneBit        OneBit  // 0 = OneBitDeviation
-	Clip          float32 // share of its range that a group packed at 2 bits keeps; 0 = all of it
+	Clip          float32 // share of its range that a group packed at 2 bits keeps; 0 = the whole
 }
 
-// ValueRule is for the values of a KV head; see lk_value_rule.
+// ValueRule is the rule of the values of a KV head; see lk_value_rule.
 type ValueRule struct {
 	Bits, Group uint32
 	OneBit      OneBit  // 0 = OneBitDeviation
-	Clip        float32 // as of keys
+	Clip        float32 // as for keys
 }
 
-// PlanSize is what a plan costs, exactly; see lk_plan_size.
+// PlanSize is the exact bytes of a plan; see lk_plan_size.
 type PlanSize struct {
-	Pages         uint32
+	Blocks        uint32
 	BitsPerValue  float64
 	BytesPerToken float64
 	FP16Bytes     uint64
@@ -215,7 +215,7 @@ func PlanFromJSON(text []byte) (*Plan, error) {
 	return newPlan(ptr), nil
 }
 
-// Close ends the plan. Caches keep a copy of their own.
+// Close ends the plan. Caches have copies of their own.
 func (p *Plan) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,7 +223,7 @@ func (p *Plan) Close() {
 	runtime.SetFinalizer(p, nil)
 }
 
-// with runs a call on the plan, which then is the caller's alone.
+// with runs a call that has the plan alone.
 func (p *Plan) with(f func(ptr *C.lk_plan) C.lk_status) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -288,9 +288,9 @@ func (p *Plan) SetKey(layer, kvHead uint32, rule KeyRule) error {
 	}
 	raw.boost_channels = C.uint32_t(rule.BoostChannels)
 	raw.boost_bits = C.uint32_t(rule.BoostBits)
-	raw.boost_ranking = C.lk_ranking(rule.BoostScore)
+	raw.boost_ranking = C.lk_ranking(rule.BoostRanking)
 	if rule.ChannelBits != nil {
-		// C reads head_dim bytes, at most 256; what is missing is a width of 0, which it refuses.
+		// C reads head_dim bytes, at most 256; missing bytes are widths of 0, which it refuses.
 		const most = 256
 		block := C.calloc(C.size_t(most+len(rule.ChannelBits)), 1)
 		if block == nil {
@@ -321,8 +321,8 @@ func (p *Plan) SetValue(layer, kvHead uint32, rule ValueRule) error {
 	})
 }
 
-// padded has what C reads of a number for each channel, at most 256; what is missing is a NaN, which
-// it refuses. Of nil it is nil.
+// padded is a copy of at least 256 numbers, as many as C may read for the channels; missing numbers
+// are NaNs, which C refuses. padded(nil) is nil.
 func padded(numbers []float32) []float32 {
 	if numbers == nil {
 		return nil
@@ -343,8 +343,8 @@ func (p *Plan) SetKeyCenters(layer, kvHead uint32, centers []float32) error {
 	})
 }
 
-// SetKeyScales sets what the key channels are divided by before they are stored, one for each
-// channel; nil removes them. See lk_plan_set_key_scales.
+// SetKeyScales sets divisors of the key channels before they are stored, one for each channel; nil
+// removes them. See lk_plan_set_key_scales.
 func (p *Plan) SetKeyScales(layer, kvHead uint32, scales []float32) error {
 	padded := padded(scales)
 	return p.with(func(ptr *C.lk_plan) C.lk_status {
@@ -356,10 +356,10 @@ func (p *Plan) SetKeyScales(layer, kvHead uint32, scales []float32) error {
 // as published.
 type ChunkRule struct {
 	ChunkTokens                   uint32 // 0 = the plan has no chunks
-	LowBits, MiddleBits, HighBits uint32 // what caps the widths of a class: 2, 4, 8 or 16, ascending
+	LowBits, MiddleBits, HighBits uint32 // upper limits of the widths: 2, 4, 8 or 16, ascending
 	Alpha, Beta                   float32
-	Reorder                       bool // pages of one class lie together
-	Hold                          bool // tokens behind the context stay at 16 bits
+	Reorder                       bool // pages of one class are neighbours
+	Hold                          bool // tokens after the context stay at 16 bits
 }
 
 func chunkRule(raw *C.lk_chunk_rule) ChunkRule {
@@ -384,7 +384,7 @@ func flag(is bool) C.uint32_t {
 	return 0
 }
 
-// SetChunks sets the classes of a context's chunks; the zero ChunkRule is for none.
+// SetChunks sets the classes of a context's chunks; the zero ChunkRule is a plan without chunks.
 func (p *Plan) SetChunks(rule ChunkRule) error {
 	var raw C.lk_chunk_rule
 	C.lk_chunk_rule_init(&raw, C.sizeof_lk_chunk_rule)
@@ -395,7 +395,7 @@ func (p *Plan) SetChunks(rule ChunkRule) error {
 	return p.with(func(ptr *C.lk_plan) C.lk_status { return C.lk_plan_set_chunks(ptr, &raw) })
 }
 
-// Chunks is what SetChunks set, the zero ChunkRule for none.
+// Chunks is the rule of SetChunks, or the zero ChunkRule.
 func (p *Plan) Chunks() (ChunkRule, error) {
 	var raw C.lk_chunk_rule
 	C.lk_chunk_rule_init(&raw, C.sizeof_lk_chunk_rule)
@@ -406,7 +406,7 @@ func (p *Plan) Chunks() (ChunkRule, error) {
 	return chunkRule(&raw), nil
 }
 
-// SetMetadata sets how a layer's ranges and minima are stored.
+// SetMetadata sets the number format of a layer's ranges and minima.
 func (p *Plan) SetMetadata(layer uint32, metadata Metadata) error {
 	return p.with(func(ptr *C.lk_plan) C.lk_status {
 		return C.lk_plan_set_metadata(ptr, C.uint32_t(layer), C.lk_metadata(metadata))
@@ -421,13 +421,13 @@ func (p *Plan) SetPages(pageTokens uint32) error {
 }
 
 // SetRecent sets the first and at least the last tokens of a sequence that stay at 16 bits.
-func (p *Plan) SetRecent(sinkTokens, windowTokens uint32) error {
+func (p *Plan) SetRecent(sinkTokens, recentTokens uint32) error {
 	return p.with(func(ptr *C.lk_plan) C.lk_status {
-		return C.lk_plan_set_recent(ptr, C.uint32_t(sinkTokens), C.uint32_t(windowTokens))
+		return C.lk_plan_set_recent(ptr, C.uint32_t(sinkTokens), C.uint32_t(recentTokens))
 	})
 }
 
-// SetLadder sets the widths that a layer may take, descending, and the one of its next pages.
+// SetLadder sets the ladder of a layer, widest rung first, and the rung at which it packs new pages.
 func (p *Plan) SetLadder(layer uint32, rungs []uint8, rung uint32) error {
 	return p.with(func(ptr *C.lk_plan) C.lk_status {
 		return C.lk_plan_set_ladder(ptr, C.uint32_t(layer), firstOf[C.uint8_t](rungs), C.uint32_t(len(rungs)),
@@ -436,7 +436,7 @@ func (p *Plan) SetLadder(layer uint32, rungs []uint8, rung uint32) error {
 }
 
 // Width is the width in bits of one channel in a packed page at a rung of the layer's ladder (0 = the
-// layer's own) and of a chunk's class, and the one it may be boosted to.
+// layer's own) and of a chunk class, and its width where the page boosts it.
 func (p *Plan) Width(layer, kvHead uint32, isValue bool, channel, rung uint32, class ChunkClass) (bits, boosted uint32,
 	err error) {
 	var raw, high C.uint32_t
@@ -447,7 +447,7 @@ func (p *Plan) Width(layer, kvHead uint32, isValue bool, channel, rung uint32, c
 	return uint32(raw), uint32(high), err
 }
 
-// Validate checks that the plan is whole, and made for the geometry when that is not nil.
+// Validate checks that the plan is complete, and made for the geometry when that is not nil.
 func (p *Plan) Validate(geometry Geometry) error {
 	if geometry == nil {
 		return p.with(func(ptr *C.lk_plan) C.lk_status { return C.lk_plan_validate(ptr, nil) })
@@ -460,17 +460,17 @@ func (p *Plan) Validate(geometry Geometry) error {
 	return p.with(func(ptr *C.lk_plan) C.lk_status { return C.lk_plan_validate(ptr, raw) })
 }
 
-// Bytes tells what sequences filled side by side to tokens each, in steps of stepTokens, need.
+// Bytes computes the bytes of sequences of tokens each, filled together in steps of stepTokens.
 func (p *Plan) Bytes(tokens uint64, sequences, stepTokens uint32) (PlanSize, error) {
 	return p.size(func(ptr *C.lk_plan, raw *C.lk_plan_size) C.lk_status {
 		return C.lk_plan_bytes(ptr, C.uint64_t(tokens), C.uint32_t(sequences), C.uint32_t(stepTokens), raw)
 	})
 }
 
-// ChunkMix is how many chunks of a context have which class.
+// ChunkMix is how many chunks of a context have each class.
 type ChunkMix struct{ Low, Middle, High uint32 }
 
-// ChunkBytes is the same once the chunks of all contexts have their first classes; see
+// ChunkBytes is the same after the chunks of all contexts got their first classes; see
 // lk_plan_chunk_bytes.
 func (p *Plan) ChunkBytes(tokens uint64, sequences, stepTokens uint32, mix ChunkMix) (PlanSize, error) {
 	var counts C.lk_chunk_mix
@@ -492,7 +492,7 @@ func (p *Plan) size(f func(ptr *C.lk_plan, raw *C.lk_plan_size) C.lk_status) (Pl
 		return PlanSize{}, err
 	}
 	return PlanSize{
-		Pages: uint32(raw.n_pages), BitsPerValue: float64(raw.bits_per_value),
+		Blocks: uint32(raw.n_blocks), BitsPerValue: float64(raw.bits_per_value),
 		BytesPerToken: float64(raw.bytes_per_token), FP16Bytes: uint64(raw.fp16_bytes),
 		PayloadBytes: uint64(raw.payload_bytes), MetadataBytes: uint64(raw.metadata_bytes),
 		RecentBytes: uint64(raw.recent_bytes), TableBytes: uint64(raw.table_bytes),

@@ -44,7 +44,7 @@ import (
 	"unsafe"
 )
 
-// stream is what callbacks reach through a handle: never a Go pointer in C.
+// stream is the value of a handle, through which callbacks reach a writer or reader.
 type stream struct {
 	writer io.Writer
 	reader io.Reader
@@ -124,7 +124,7 @@ func fingerprintOf(fingerprint []byte) (unsafe.Pointer, C.uint32_t, func()) {
 	return block, C.uint32_t(len(fingerprint)), func() { C.free(block) }
 }
 
-// Save writes sequences of the cache, all of them when none is named, in pieces to a writer.
+// Save writes sequences of the cache, all of them when none is named, to a writer.
 // fingerprint is the host's name of the model, at most 256 bytes; a load must give the same.
 func (c *Cache) Save(writer io.Writer, fingerprint []byte, sequences ...*Sequence) error {
 	mark, bytes, free := fingerprintOf(fingerprint)
@@ -138,8 +138,8 @@ func (c *Cache) Save(writer io.Writer, fingerprint []byte, sequences ...*Sequenc
 	})
 }
 
-// SaveFile writes them to a file, in place of what has its name; after a crash it is the old one or
-// the new one, whole.
+// SaveFile writes them to a file, which replaces a file of its name; after a crash it is the whole old
+// one or the whole new one.
 func (c *Cache) SaveFile(path string, fingerprint []byte, sequences ...*Sequence) error {
 	mark, bytes, free := fingerprintOf(fingerprint)
 	defer free()
@@ -171,7 +171,7 @@ func (c *Cache) LoadFile(path string, fingerprint []byte, most int) ([]*Sequence
 
 func (c *Cache) load(user unsafe.Pointer, path *C.char, fingerprint []byte, most int) ([]*Sequence, error) {
 	if most < 0 || most > 1<<16 {
-		return nil, refuse(fmt.Sprintf("room for %d sequences, 0 to 65536 are", most))
+		return nil, refuse(fmt.Sprintf("most is %d sequences, must be 0 to 65536", most))
 	}
 	mark, bytes, free := fingerprintOf(fingerprint)
 	defer free()

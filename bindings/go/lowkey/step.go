@@ -61,19 +61,19 @@ import (
 	"unsafe"
 )
 
-// Part is a sequence of a step and how many new tokens it has.
-type Part struct {
+// NewTokens is a sequence of a step and the number of its new tokens.
+type NewTokens struct {
 	Sequence *Sequence
 	Tokens   uint32
 }
 
-// Queue orders a step's work on a device. The zero value is none, for the CPU and Vulkan.
+// Queue orders a step's work on a device. The zero value is no queue, for the CPU and Vulkan.
 type Queue struct {
 	Kind   QueueKind
 	Handle uintptr // a cudaStream_t, or a VkCommandBuffer
 }
 
-// QueueKind says what a queue's handle is.
+// QueueKind is the kind of a queue's handle.
 type QueueKind uint32
 
 // Kinds of queues.
@@ -87,7 +87,7 @@ func (q Queue) raw() C.lkgo_queue {
 	return C.lkgo_queue{kind: C.uint32_t(q.Kind), handle: C.uintptr_t(q.Handle)}
 }
 
-// StepOptions are what a step may be given beyond its sequences.
+// StepOptions are the options of a step.
 type StepOptions struct {
 	Queue Queue
 	// Parents is a draft tree: for each new token the index of its parent among its sequence's new
@@ -98,37 +98,37 @@ type StepOptions struct {
 // Step is an open step of a cache. It ends with Commit or Discard; after either, Discard does
 // nothing, so that it may be deferred.
 type Step struct {
-	mu     sync.Mutex // guards isOpen and kept
-	cache  *Cache
-	parts  int
-	tokens int
-	isOpen bool
-	kept   []any // memory that C may read until the layer is attended
+	mu        sync.Mutex // guards isOpen and kept
+	cache     *Cache
+	sequences int
+	tokens    int
+	isOpen    bool
+	kept      []any // memory that C may read until the layer is attended
 }
 
-// Begin opens a step. One is open at a time.
-func (c *Cache) Begin(options StepOptions, parts ...Part) (*Step, error) {
-	ids := make([]C.lk_sequence, len(parts)+1)
-	counts := make([]C.uint32_t, len(parts)+1)
+// Begin opens a step. A cache has one open step at a time.
+func (c *Cache) Begin(options StepOptions, sequences ...NewTokens) (*Step, error) {
+	ids := make([]C.lk_sequence, len(sequences)+1)
+	counts := make([]C.uint32_t, len(sequences)+1)
 	tokens := 0
-	for i, part := range parts {
-		if part.Sequence.cache != c {
-			return nil, refuse(fmt.Sprintf("sequence %d is of another cache", part.Sequence.ID()))
+	for i, added := range sequences {
+		if added.Sequence.cache != c {
+			return nil, refuse(fmt.Sprintf("sequence %d belongs to another cache", added.Sequence.ID()))
 		}
-		ids[i], counts[i] = part.Sequence.id, C.uint32_t(part.Tokens)
-		tokens += int(part.Tokens)
+		ids[i], counts[i] = added.Sequence.id, C.uint32_t(added.Tokens)
+		tokens += int(added.Tokens)
 	}
 	if options.Parents != nil && len(options.Parents) != tokens {
 		return nil, refuse(fmt.Sprintf("%d parents for %d new tokens", len(options.Parents), tokens))
 	}
 	err := c.alone(func(ptr *C.lk_cache) C.lk_status {
-		return C.lkgo_begin(ptr, options.Queue.raw(), C.uint32_t(len(parts)), &ids[0], &counts[0],
+		return C.lkgo_begin(ptr, options.Queue.raw(), C.uint32_t(len(sequences)), &ids[0], &counts[0],
 			firstOf[C.int32_t](options.Parents))
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Step{cache: c, parts: len(parts), tokens: tokens, isOpen: true}, nil
+	return &Step{cache: c, sequences: len(sequences), tokens: tokens, isOpen: true}, nil
 }
 
 // Tokens is the number of new tokens over all sequences: the first dimension of the tensors.
@@ -175,8 +175,8 @@ func (s *Step) checkQueries(shape Layer, q, out, lse Tensor) error {
 }
 
 // Layer gives a layer its new keys (after RoPE) and values, [tokens][KVHeads][HeadDim], and attends
-// its queries: q and out [tokens][QueryHeads][HeadDim]; lse is the zero Tensor for none, or F32
-// [tokens][QueryHeads][1]. All may be slices.
+// its queries: q and out [tokens][QueryHeads][HeadDim]; lse is F32 [tokens][QueryHeads][1], or the zero
+// Tensor. All may be slices.
 func (s *Step) Layer(layer int, k, v, q, out, lse Tensor) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,8 +198,8 @@ func (s *Step) Layer(layer int, k, v, q, out, lse Tensor) error {
 	return err
 }
 
-// Append gives a layer its new keys and values alone. They are in a Buffer or on the device, since
-// lowkey may read them until Attend.
+// Append gives a layer its new keys and values without its queries. They are in a Buffer or on the
+// device, since lowkey may read them until Attend.
 func (s *Step) Append(layer int, k, v Tensor) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -208,7 +208,7 @@ func (s *Step) Append(layer int, k, v Tensor) error {
 		return err
 	}
 	if k.isGo || v.isGo {
-		return refuse("k and v of Append are slices of Go, which C may not keep; take a Buffer, or Layer")
+		return refuse("k and v of Append are slices of Go, which C may not keep; use a Buffer, or Layer")
 	}
 	if err := s.checkKeys(shape, k, v); err != nil {
 		return err
@@ -240,7 +240,8 @@ func (s *Step) Attend(layer int, q, out, lse Tensor) error {
 	return err
 }
 
-// Replay says that the layers of this step run from a captured graph; see lk_step_replay.
+// Replay replaces Append and Attend of a step whose layers run from a captured graph; see
+// lk_step_replay.
 func (s *Step) Replay() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -258,8 +259,8 @@ func (s *Step) Commit(keep ...uint32) error {
 	if _, err := s.open(0); err != nil {
 		return err
 	}
-	if len(keep) > 0 && len(keep) != s.parts {
-		return refuse(fmt.Sprintf("keep has %d counts for %d sequences", len(keep), s.parts))
+	if len(keep) > 0 && len(keep) != s.sequences {
+		return refuse(fmt.Sprintf("keep has %d counts for %d sequences", len(keep), s.sequences))
 	}
 	err := s.cache.alone(func(ptr *C.lk_cache) C.lk_status {
 		return C.lk_step_commit(ptr, firstOf[C.uint32_t](keep))
@@ -279,8 +280,8 @@ func (s *Step) CommitPaths(paths ...[]uint32) error {
 	if _, err := s.open(0); err != nil {
 		return err
 	}
-	if len(paths) != s.parts {
-		return refuse(fmt.Sprintf("%d paths for %d sequences", len(paths), s.parts))
+	if len(paths) != s.sequences {
+		return refuse(fmt.Sprintf("%d paths for %d sequences", len(paths), s.sequences))
 	}
 	counts := make([]C.uint32_t, len(paths))
 	kept := make([]C.uint32_t, 0, s.tokens+1)
@@ -313,29 +314,29 @@ func (s *Step) Discard() error {
 	return s.cache.alone(func(ptr *C.lk_cache) C.lk_status { return C.lk_step_discard(ptr) })
 }
 
-// MergePart is an output [tokens][heads][headDim] with its LSEs, F32 [tokens][heads][1].
-type MergePart struct{ Out, LSE Tensor }
+// MergeSplit is an output [tokens][heads][headDim] with its LSEs, F32 [tokens][heads][1].
+type MergeSplit struct{ Out, LSE Tensor }
 
 // Merge joins outputs of attention of the same queries over sets of keys that share no key; see
-// lk_merge. The tensors of the parts are in Buffers or on the device; lse may be the zero Tensor.
-func (c *Context) Merge(queue Queue, parts []MergePart, out, lse Tensor) error {
-	if len(parts) == 0 || len(parts) > C.LK_MERGE_SPLITS {
-		return refuse(fmt.Sprintf("%d parts to merge, 1 to %d are", len(parts), C.LK_MERGE_SPLITS))
+// lk_merge. The tensors of the splits are in Buffers or on the device; lse may be the zero Tensor.
+func (c *Context) Merge(queue Queue, splits []MergeSplit, out, lse Tensor) error {
+	if len(splits) == 0 || len(splits) > C.LK_MERGE_SPLITS {
+		return refuse(fmt.Sprintf("%d splits to merge, must be 1 to %d", len(splits), C.LK_MERGE_SPLITS))
 	}
-	views := make([]C.lkgo_view, 0, 2*len(parts))
-	data := make([]unsafe.Pointer, 0, 2*len(parts))
-	for _, part := range parts {
-		if err := part.Out.check("an output", out.tokens, out.heads, out.headDim); err != nil {
+	views := make([]C.lkgo_view, 0, 2*len(splits))
+	data := make([]unsafe.Pointer, 0, 2*len(splits))
+	for _, split := range splits {
+		if err := split.Out.check("an output", out.tokens, out.heads, out.headDim); err != nil {
 			return err
 		}
-		if err := part.LSE.check("an LSE", out.tokens, out.heads, 1); err != nil {
+		if err := split.LSE.check("an LSE", out.tokens, out.heads, 1); err != nil {
 			return err
 		}
-		if part.Out.isGo || part.LSE.isGo {
-			return refuse("parts to merge are slices of Go; take a Buffer")
+		if split.Out.isGo || split.LSE.isGo {
+			return refuse("splits to merge are slices of Go; use a Buffer")
 		}
-		views = append(views, part.Out.view(), part.LSE.view())
-		data = append(data, part.Out.data, part.LSE.data)
+		views = append(views, split.Out.view(), split.LSE.view())
+		data = append(data, split.Out.data, split.LSE.data)
 	}
 	if lse.dtype != 0 {
 		if err := lse.check("lse", out.tokens, out.heads, 1); err != nil {
@@ -345,10 +346,10 @@ func (c *Context) Merge(queue Queue, parts []MergePart, out, lse Tensor) error {
 	results := [2]C.lkgo_view{out.view(), lse.view()}
 	err := c.with(func(ptr *C.lk_context) C.lk_status {
 		return C.lkgo_merge(ptr, queue.raw(), C.uint32_t(out.tokens), C.uint32_t(out.heads),
-			C.uint32_t(out.headDim), C.uint32_t(len(parts)), &views[0], &data[0], &results[0],
+			C.uint32_t(out.headDim), C.uint32_t(len(splits)), &views[0], &data[0], &results[0],
 			out.data, lse.data)
 	})
-	runtime.KeepAlive(parts)
+	runtime.KeepAlive(splits)
 	runtime.KeepAlive([]any{out.keep, lse.keep})
 	return err
 }

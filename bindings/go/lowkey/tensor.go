@@ -22,14 +22,14 @@ const (
 	F32  DType = C.LK_F32
 )
 
-// Memory is where a tensor's bytes are.
-type Memory uint32
+// MemoryKind is where a tensor's bytes are.
+type MemoryKind uint32
 
 // Kinds of memory.
 const (
-	Host         Memory = C.LK_MEMORY_HOST
-	CUDAMemory   Memory = C.LK_MEMORY_CUDA
-	VulkanBuffer Memory = C.LK_MEMORY_VULKAN
+	Host         MemoryKind = C.LK_MEMORY_HOST
+	CUDAMemory   MemoryKind = C.LK_MEMORY_CUDA
+	VulkanBuffer MemoryKind = C.LK_MEMORY_VULKAN
 )
 
 // Float16 holds the bits of an IEEE binary16.
@@ -38,7 +38,7 @@ type Float16 uint16
 // BFloat16 holds the upper half of the bits of an IEEE binary32.
 type BFloat16 uint16
 
-// Element is what slices of tensors hold.
+// Element is the type of the elements of a tensor.
 type Element interface {
 	float32 | Float16 | BFloat16
 }
@@ -53,7 +53,7 @@ func dtypeOf[E Element]() DType {
 	return F32
 }
 
-// firstOf is where C finds a list's elements during a call, nil for an empty one. T is E's name in C.
+// firstOf is a pointer to a list's elements for one call of C, nil for an empty list. T is E's name in C.
 func firstOf[T, E any](list []E) *T {
 	if len(list) == 0 {
 		return nil
@@ -65,11 +65,11 @@ func firstOf[T, E any](list []E) *T {
 type Tensor struct {
 	data                    unsafe.Pointer
 	dtype                   DType
-	memory                  Memory
+	memory                  MemoryKind
 	tokens, heads, headDim  int
 	tokenStride, headStride int64
 	buffer, offset          uint64
-	isGo                    bool // of a slice: C may use it during a call only
+	isGo                    bool // a slice, which C may use only during a call
 	keep                    any
 }
 
@@ -133,7 +133,7 @@ func DeviceTensor(data uintptr, dtype DType, tokens, heads, headDim int) Tensor 
 	}
 }
 
-// VulkanTensor is a contiguous part of a VkBuffer that the context was told of.
+// VulkanTensor is a contiguous range of a VkBuffer that was added to the context.
 func VulkanTensor(buffer, offsetBytes uint64, dtype DType, tokens, heads, headDim int) Tensor {
 	return Tensor{
 		dtype: dtype, memory: VulkanBuffer, buffer: buffer, offset: offsetBytes, tokens: tokens,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the C halves of several Go files share.
+// C code that several Go files share.
 #ifndef LKGO_TENSOR_H
 #define LKGO_TENSOR_H
 
 #include <lowkey/lowkey.h>
 
-// A tensor without its data, which is passed as an argument of its own: C may get pointers to Go's
-// memory, but not memory of Go's that holds such pointers.
+// A tensor without its data, which is an argument of its own: C may get a pointer to Go's memory, but
+// no Go memory that holds such a pointer.
 typedef struct lkgo_view {
     uint32_t dtype, memory;
     int64_t token_stride, head_stride;
@@ -24,13 +24,13 @@ static inline void lkgo_tensor(lk_tensor *t, const lkgo_view *view, void *data) 
     t->head_stride = view->head_stride;
 }
 
-// The queue, which has nothing of Go's.
+// A queue, which has no Go pointer.
 typedef struct lkgo_queue {
     uint32_t kind;
     uintptr_t handle;
 } lkgo_queue;
 
-// The queue of a call: *made, or NULL for none.
+// The queue of a call: *made, or NULL.
 static inline const lk_queue *lkgo_queue_of(lkgo_queue queue, lk_queue *made) {
     lk_queue_init(made, sizeof *made);
     made->kind = queue.kind;

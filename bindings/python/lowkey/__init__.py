@@ -12,8 +12,8 @@
                 step.append(layer, k[layer], v[layer])     # [n_tokens, 2, 64]
                 out = step.attend(layer, q[layer])         # [n_tokens, 8, 64]
 
-The shared library is the file that the environment variable LOWKEY_LIBRARY names, or what the loader finds as
-``liblowkey``. ``lowkey.transformers`` puts the cache under models of Hugging Face transformers.
+The shared library is the file that the environment variable LOWKEY_LIBRARY names, else the ``liblowkey`` of the loader.
+``lowkey.transformers`` puts the cache under models of Hugging Face transformers.
 """
 
 from . import chunks
@@ -32,8 +32,8 @@ from .calibrator import (
     Rope,
     SampleCounts,
     ScaleSearch,
-    allocate,
     key_scales,
+    solve_widths,
 )
 from .context import Capability, Context, Device, Vulkan, devices, find_device
 from .errors import (
@@ -72,13 +72,13 @@ from .plan import (
 from .snapshot import SnapshotInfo, SnapshotSequence, inspect
 from .step import Step
 
-DRAFT_TOKENS = 64  # of a sequence in one step: up to so many can be dropped at commit
+DRAFT_TOKENS = 64  # new tokens of a sequence that a commit can drop, at most
 
-__all__ = ['ALL', 'COST_CLIPS', 'DRAFT_TOKENS', 'POSITION_SCALE', 'ArgumentError', 'Array', 'Auto', 'BudgetError', 'BusyError',
-           'Cache', 'CacheStats', 'Calibrator', 'Capability', 'ChanMix', 'ChunkRule', 'ClosedError', 'Context',
-           'CorruptError', 'DataError', 'Device', 'DeviceError', 'Error', 'FileError', 'Geometry', 'InternalError',
-           'KeyRule', 'KeyScales', 'Layer', 'LayerRule', 'LibraryError', 'MismatchError', 'NotFoundError',
-           'OutOfMemoryError', 'Plan', 'PlanSize', 'PlanSpec', 'PmKvq', 'Pressure', 'Probe', 'Rope', 'SampleCounts',
-           'ScaleSearch', 'Sequence', 'SnapshotInfo', 'SnapshotSequence', 'StateError', 'Step', 'Tensor',
-           'UnsupportedError', 'ValueRule', 'Vulkan', 'Width', 'allocate', 'build_info', 'chunks', 'devices',
-           'find_device', 'inspect', 'key_scales', 'merge', 'parse_bytes', 'presets', 'version']
+__all__ = ['ALL', 'COST_CLIPS', 'DRAFT_TOKENS', 'POSITION_SCALE', 'ArgumentError', 'Array', 'Auto', 'BudgetError',
+           'BusyError', 'Cache', 'CacheStats', 'Calibrator', 'Capability', 'ChanMix', 'ChunkRule', 'ClosedError',
+           'Context', 'CorruptError', 'DataError', 'Device', 'DeviceError', 'Error', 'FileError', 'Geometry',
+           'InternalError', 'KeyRule', 'KeyScales', 'Layer', 'LayerRule', 'LibraryError', 'MismatchError',
+           'NotFoundError', 'OutOfMemoryError', 'Plan', 'PlanSize', 'PlanSpec', 'PmKvq', 'Pressure', 'Probe', 'Rope',
+           'SampleCounts', 'ScaleSearch', 'Sequence', 'SnapshotInfo', 'SnapshotSequence', 'StateError', 'Step',
+           'Tensor', 'UnsupportedError', 'ValueRule', 'Vulkan', 'Width', 'build_info', 'chunks', 'devices',
+           'find_device', 'inspect', 'key_scales', 'merge', 'parse_bytes', 'presets', 'solve_widths', 'version']

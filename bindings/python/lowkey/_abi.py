@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C interface as ctypes sees it: structs, constants and the table of functions.
+"""The C interface for ctypes: structs, constants and the table of functions.
 
 This is the only file that repeats include/lowkey/*.h; tests/test_abi.py compares it with the
-headers through a C compiler. What the headers gain is added here: a field to the end of its
-struct, a constant to CONSTANTS, a function to FUNCTIONS.
+headers through a C compiler. A new field goes to the end of its struct, a new constant into CONSTANTS,
+a new function into FUNCTIONS.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class ValueRule(Structure):
 
 
 class PlanSize(Structure):
-    _fields_ = [('size', c_uint32), ('n_pages', c_uint32), ('bits_per_value', c_double),
+    _fields_ = [('size', c_uint32), ('n_blocks', c_uint32), ('bits_per_value', c_double),
                 ('bytes_per_token', c_double), ('fp16_bytes', c_uint64), ('payload_bytes', c_uint64),
                 ('metadata_bytes', c_uint64), ('recent_bytes', c_uint64), ('table_bytes', c_uint64),
                 ('cache_bytes', c_uint64)]
@@ -183,7 +183,7 @@ class SnapshotSequence(Structure):
                 ('n_blocks', c_uint64), ('n_shared_blocks', c_uint64)]
 
 
-class SnapshotClass(Structure):
+class SnapshotFormat(Structure):
     _fields_ = [('size', c_uint32), ('is_value', c_uint32), ('head_dim', c_uint32), ('page_tokens', c_uint32),
                 ('channels', c_uint32 * 6), ('n_pages', c_uint64), ('payload_bytes', c_uint64),
                 ('metadata_bytes', c_uint64)]
@@ -214,7 +214,7 @@ class ScaleSearch(Structure):
 
 class PmKvq(Structure):
     _fields_ = [('size', c_uint32), ('n_widths', c_uint32), ('widths', c_uint32 * 4), ('sensitivity', c_uint32),
-                ('scope', c_uint32), ('split', c_uint32), ('key_axis', c_uint32), ('group', c_uint32),
+                ('scope', c_uint32), ('separate_values', c_uint32), ('key_axis', c_uint32), ('group', c_uint32),
                 ('key_scales', c_uint32), ('sink_tokens', c_uint32), ('recent_tokens', c_uint32),
                 ('budget_bytes', c_uint64), ('budget_tokens', c_uint64), ('budget_sequences', c_uint32),
                 ('budget_step_tokens', c_uint32)]
@@ -226,14 +226,14 @@ class Auto(Structure):
                 ('budget_sequences', c_uint32), ('budget_step_tokens', c_uint32)]
 
 
-# Each struct beside what comes between lk_ and _init in the name of its initializer.
+# Each struct by the word between lk_ and _init in the name of its initializer.
 STRUCTS: dict[str, type[Structure]] = {
     'tensor': Tensor, 'queue': Queue, 'device_info': DeviceInfo, 'vulkan_desc': VulkanDesc,
     'context_desc': ContextDesc, 'capability': Capability, 'layer': Layer, 'geometry': Geometry,
     'chunk_rule': ChunkRule, 'chunk_mix': ChunkMix, 'key_rule': KeyRule, 'value_rule': ValueRule,
     'plan_size': PlanSize, 'cache_desc': CacheDesc,
     'cache_stats': CacheStats, 'snapshot_desc': SnapshotDesc, 'snapshot_info': SnapshotInfo,
-    'snapshot_sequence': SnapshotSequence, 'snapshot_class': SnapshotClass,
+    'snapshot_sequence': SnapshotSequence, 'snapshot_format': SnapshotFormat,
     'probe': Probe, 'chanmix': ChanMix, 'auto': Auto, 'pressure': Pressure, 'bm25': Bm25, 'chunk_quota': ChunkQuota,
     'chunk_attention': ChunkAttention, 'chunks_info': ChunksInfo, 'chanmix_layout': ChanMixLayout,
     'rope': Rope, 'scale_search': ScaleSearch, 'pmkvq': PmKvq,
@@ -278,8 +278,8 @@ _f64 = c_double
 _p = c_void_p
 _size = c_size_t
 
-# name: (result, arguments). Handles, structs and arrays are pointers; only integers of the widths
-# that C declares are told apart from them.
+# name: (result, arguments). Handles, structs and arrays are all void pointers; integers have the
+# widths that C declares.
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_status_name': (c_char_p, [_status]),
     'lk_status_text': (c_char_p, [_status]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks whose exceptions come out of the call that they were in."""
+"""Callbacks whose exceptions are raised by the call that ran them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Calls:
         return call
 
     def check(self, status: int) -> None:
-        """Raise what a callback raised during the call, or else the status."""
+        """Raise the exception of a callback during the call, or else that of the status."""
         raised, self.raised = self.raised, None
         if status and raised is not None:
             raise raised

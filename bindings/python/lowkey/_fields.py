@@ -27,11 +27,11 @@ def name_of(table: dict[str, int], number: int) -> str:
 
 
 class Fields:
-    """Base of dataclasses whose fields are named as those of a struct. Fields that the struct lacks are left to the
-    dataclass, and what is None stays as lk_*_init() set it."""
+    """Base of dataclasses whose fields have the names of a struct's. Fields that only the dataclass has are its own
+    to fill, and a field that is None stays as lk_*_init() set it."""
 
     _struct: ClassVar[type[ctypes.Structure]]
-    _tables: ClassVar[dict[str, dict[str, int]]] = {}  # of fields that are names here and numbers in C
+    _tables: ClassVar[dict[str, dict[str, int]]] = {}  # for fields that are names here and numbers in C
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @classmethod
@@ -39,7 +39,7 @@ class Fields:
         return {field[0]: field[1] for field in cls._struct._fields_ if field[0] in cls.__dataclass_fields__}
 
     def raw(self) -> Any:
-        """The struct, which keeps what it points to."""
+        """The struct. It keeps the memory that it points to alive."""
         raw = library().start(self._struct)
         for name, kind in self._kinds().items():
             value = getattr(self, name)
@@ -57,7 +57,7 @@ class Fields:
 
     @classmethod
     def of(cls: type[F], raw: ctypes.Structure, **others: Any) -> F:
-        """The dataclass of a struct; ``others`` has fields that are not read from it."""
+        """The dataclass of a struct; ``others`` has the fields that are not read from it."""
         for name in cls._kinds():
             value = getattr(raw, name)
             if name in cls._tables:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pointers of the library and when they end."""
+"""Pointers of the library and their lifetimes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .errors import ClosedError, StateError
 class Handle:
     """A pointer of the library that is destroyed once, and not before its children.
 
-    The garbage collector ends the members of a cycle in any order; a parent that is to end before
-    a child is ended by its last child. ``lock`` is held by calls that need the object alone,
-    ``watch`` by those that may run beside them; whoever closes the object holds both.
+    The garbage collector destroys the members of a cycle in any order, so a parent that it destroys before
+    a child is destroyed with its last child. Calls that need the object alone hold ``lock``, calls that may
+    run at the same time as those hold ``read_lock``, and close() holds both.
     """
 
-    __slots__ = ('_abandoned', '_destroy', '_parent', 'box', 'children', 'lock', 'watch', 'what')
+    __slots__ = ('_abandoned', '_destroy', '_parent', 'box', 'children', 'lock', 'read_lock', 'what')
 
     def __init__(self, what: str, box: ctypes.c_void_p, destroy: Callable[[ctypes.c_void_p], object],
                  parent: Handle | None = None):
         self.what, self.box, self._destroy, self._parent = what, box, destroy, parent
-        self.lock, self.watch = threading.Lock(), threading.Lock()
+        self.lock, self.read_lock = threading.Lock(), threading.Lock()
         self.children: dict[int, Handle] = {}
         self._abandoned = False
         if parent is not None:
@@ -42,11 +42,11 @@ class Handle:
         """Destroy the object now, after the calls that use it."""
         if _callback_state.depth:
             raise StateError('a callback of lowkey may not call lowkey')
-        with self.lock, self.watch:
+        with self.lock, self.read_lock:
             self.destroy()
 
     def destroy(self) -> None:
-        """What the garbage collector calls: nobody uses the object any more."""
+        """Destroy the object for the garbage collector: nothing else uses it."""
         if self.children:
             self._abandoned = True
         elif self.box:
@@ -54,7 +54,7 @@ class Handle:
             self.forget()
 
     def forget(self) -> None:
-        """The pointer is gone."""
+        """Drop the pointer, which was destroyed, and an abandoned parent without other children."""
         self.box.value = None
         parent = self._parent
         if parent is not None:

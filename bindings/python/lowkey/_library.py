@@ -25,7 +25,7 @@ _callback_state = _CallbackState()
 
 
 def candidates() -> list[str]:
-    """What is tried, in order. LOWKEY_LIBRARY, when it is set, is the only one."""
+    """Names to try, in order. LOWKEY_LIBRARY, when it is set, is the only one."""
     named = os.environ.get(VARIABLE)
     if named:
         return [named]

@@ -3,8 +3,8 @@
 
 Taken: NumPy arrays (float16, float32, and bfloat16 of ml_dtypes), PyTorch tensors, objects with
 ``__cuda_array_interface__`` (CuPy, Numba), objects with ``__dlpack__`` (JAX and others), and objects with
-the buffer protocol. Shapes are [n_tokens, n_heads, head_dim] with any strides but that of the channels,
-which is 1.
+the buffer protocol. Shapes are [n_tokens, n_heads, head_dim]; the channel stride is 1, the other strides
+are free.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOST, CUDA = 1, 2
 DTYPES = {'float16': F16, 'bfloat16': BF16, 'float32': F32}
 DTYPE_NAMES = {number: name for name, number in DTYPES.items()}
 DTYPE_BYTES = {F16: 2, BF16: 2, F32: 4}
-_LEGACY_STREAM = 1  # what DLPack and the CUDA array interface call the default stream
+_LEGACY_STREAM = 1  # the legacy default stream in DLPack and the CUDA array interface
 
 
 class Description(NamedTuple):
@@ -36,7 +36,7 @@ class Description(NamedTuple):
     dtype: int
     memory: int
     writable: bool
-    owner: Any  # what must live as long as the pointer is used
+    owner: Any  # must live as long as the pointer is used
 
 
 def _dtype(name: str) -> int:
@@ -161,7 +161,7 @@ _describers: dict[type, Describer] = {}
 
 
 def _describer(array: Any) -> Describer:
-    """How arrays of this one's type are read. Types of packages are looked up, not imported."""
+    """The reader of arrays of this type. Types of other packages are looked up, never imported."""
     kind = type(array)
     found: Describer | None = None
     numpy, torch = sys.modules.get('numpy'), sys.modules.get('torch')
@@ -170,7 +170,7 @@ def _describer(array: Any) -> Describer:
     elif torch is not None and isinstance(array, torch.Tensor):
         found = _torch
     elif hasattr(array, '__cuda_array_interface__'):
-        return _cuda_interface  # of JAX's one type some arrays have it
+        return _cuda_interface  # not kept for the type: only some arrays of JAX's one type have it
     elif hasattr(array, '__dlpack__') and hasattr(array, '__dlpack_device__'):
         return _dlpack
     else:
@@ -185,17 +185,17 @@ def _describer(array: Any) -> Describer:
 
 
 def describe(array: Any, stream: int = 0) -> Description:
-    """Where an array is. On CUDA its producer's work is ordered before later work of ``stream``."""
+    """Where an array is. On CUDA, later work of ``stream`` waits for the array's producer."""
     return (_describers.get(type(array)) or _describer(array))(array, stream)
 
 
 class Tensor:
-    """An array as the library sees it, to be made once and given to many calls.
+    """An array with its C struct, made once and passed to many calls.
 
     array   [n_tokens, n_heads, head_dim]; [n_tokens, n_heads] for log-sum-exps
     stream  CUDA: the handle of the stream whose work uses it
 
-    It keeps the array alive. Its memory must not move.
+    It keeps the array alive. The memory must not move.
     """
 
     __slots__ = ('_owner', 'array', 'dtype', 'memory', 'reference', 'shape', 'struct', 'writable')
@@ -220,7 +220,7 @@ class Tensor:
 
 
 class Scratch:
-    """Tensor structs that calls fill again and again, so that none is built for a call."""
+    """A tensor struct that every call fills anew, so that no call makes one."""
 
     __slots__ = ('owner', 'reference', 'struct')
 
@@ -254,7 +254,7 @@ class Scratch:
             raise ArgumentError(f'{what} is read-only')
         raw = self.struct
         raw.data, raw.dtype, raw.memory = found.pointer, found.dtype, found.memory
-        # The stride of a dimension of one is nobody's promise.
+        # Packages may set any stride for a dimension of 1.
         raw.token_stride = strides[0] if shape[0] > 1 else 0
         raw.head_stride = strides[1] if shape[1] > 1 else 0
         self.owner = found.owner
@@ -268,10 +268,10 @@ def _wrong_shape(what: str, shape: tuple[int, ...], wanted: tuple[int, int, int]
 
 
 class Array:
-    """Host memory of lowkey's own, for callers without NumPy: what a call returns when the query was neither
-    NumPy's nor PyTorch's. Hand it on by ``__dlpack__``, ``__array_interface__`` or ``memoryview(array.data)``.
+    """Host memory of lowkey's own, for callers without NumPy: the result of a call whose query was of neither
+    NumPy nor PyTorch. Other packages read it by ``__dlpack__``, ``__array_interface__`` or ``memoryview(array.data)``.
 
-    shape  of the array, row-major and compact
+    shape  outermost dimension first; the memory is compact
     dtype  "float16", "bfloat16" or "float32"
     """
 
@@ -302,7 +302,7 @@ class Array:
                              max_version is not None and max_version[0] >= 1)
 
     def tolist(self) -> list[float]:
-        """The elements in row-major order."""
+        """The elements in the order of their memory."""
         if self.dtype == 'bfloat16':
             raise UnsupportedError('tolist() of bfloat16')
         letter, bytes_ = ('e', 2) if self.dtype == 'float16' else ('f', 4)
@@ -317,7 +317,7 @@ _describers[Array] = _own
 
 
 def empty_like(array: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
-    """An array for a result beside ``array``, of the same package, device and (without dtype) element type."""
+    """A new array of the package, the device and (without dtype) the element type of ``array``."""
     if isinstance(array, Tensor):
         array = array.array
     describer = _describers.get(type(array)) or _describer(array)

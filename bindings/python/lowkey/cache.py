@@ -16,7 +16,7 @@ from ._fields import Fields, name_of, number_of
 from ._handle import Handle
 from ._library import check, library
 from .arrays import Scratch
-from .chunks import MODES, Chunks, Watch
+from .chunks import MODES, Attention, Chunks
 from .context import BACKENDS, Context
 from .errors import ArgumentError
 from .plan import ALL, CHUNK_CLASSES, Geometry, Plan
@@ -27,7 +27,7 @@ _UNITS = {'': 1, 'k': 10**3, 'm': 10**6, 'g': 10**9, 't': 10**12, 'ki': 2**10, '
 
 
 def parse_bytes(size: int | str) -> int:
-    """Bytes of a number or of a text such as "2GiB", "512 MiB" or "1.5GB"."""
+    """The bytes that a number or a text states: "2GiB", "512 MiB" or "1.5GB"."""
     if isinstance(size, int):
         return size
     match = re.fullmatch(r'\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]i?)?b?\s*', size.lower())
@@ -38,7 +38,7 @@ def parse_bytes(size: int | str) -> int:
 
 @dataclass(frozen=True)
 class CacheStats(Fields):
-    """What a cache holds now: include/lowkey/cache.h says what each number counts."""
+    """The contents of a cache in numbers, each with the name and the meaning of include/lowkey/cache.h."""
 
     _struct = _abi.CacheStats
 
@@ -65,7 +65,8 @@ class CacheStats(Fields):
 
 
 class Pressure(NamedTuple):
-    """What a cache lacks: bytes to what the step needs, bytes that it holds, and its budget."""
+    """Why a step does not fit: the bytes that its reservation needs beyond the budget, the bytes that the cache holds,
+    and the budget."""
 
     shortfall_bytes: int
     reserved_bytes: int
@@ -73,9 +74,9 @@ class Pressure(NamedTuple):
 
 
 class Sequence:
-    """A sequence of a cache. It lives until remove(), or as long as its cache; dropping the object frees nothing.
+    """A sequence of a cache. It lives until remove() or the end of its cache; deleting the object frees nothing.
 
-    Leaving a ``with`` block removes it.
+    The end of a ``with`` block removes the sequence.
     """
 
     __slots__ = ('cache', 'id')
@@ -93,14 +94,14 @@ class Sequence:
         return n.value
 
     def __bool__(self) -> bool:
-        return True  # an empty sequence is one too
+        return True  # else an empty sequence would be false
 
     def fork(self, n_tokens: int | None = None) -> Sequence:
-        """A new sequence that begins with the first n_tokens tokens of this one, of its pages; default: all.
+        """A new sequence that shares the first n_tokens tokens of this one, and their pages; default: all tokens.
 
-        Nothing is copied until one of the two writes to what they share. Each is as if it had its pages alone.
+        Nothing is copied until one of the two writes to a shared page. Sharing never changes results.
 
-        Raises ArgumentError (more than there are), NotFoundError, BudgetError, BusyError (a step is open)."""
+        Raises ArgumentError (n_tokens above the length), NotFoundError, BudgetError, BusyError (a step is open)."""
         if n_tokens is not None and n_tokens < 0:
             raise ArgumentError(f'n_tokens is {n_tokens}')
         child = ctypes.c_uint64()
@@ -109,9 +110,9 @@ class Sequence:
         return Sequence(self.cache, child.value)
 
     def truncate(self, n_tokens: int) -> None:
-        """Keep the first n_tokens tokens. A packed page that is cut keeps the values of its codes.
+        """Keep the first n_tokens tokens. A packed page that is cut is dequantized.
 
-        Raises ArgumentError (more than there are), NotFoundError, BusyError (a step is open), BudgetError."""
+        Raises ArgumentError (n_tokens above the length), NotFoundError, BusyError (a step is open), BudgetError."""
         if n_tokens < 0:
             raise ArgumentError(f'n_tokens is {n_tokens}')
         self._call(self.cache._lk.lk_sequence_truncate, n_tokens)
@@ -121,20 +122,20 @@ class Sequence:
             check(function(self.cache._handle.get(), self.id, *arguments))
 
     def defer(self, mode: str = 'refuse') -> None:
-        """Hold the sequence's tokens at 16 bits until assign_chunks().
+        """Keep the sequence's tokens at 16 bits until assign_chunks().
 
-        mode  "refuse": where bytes are lacking step() raises; "pack": the oldest chunks are packed as middle ones
-              first; "off": pages are packed as the plan has it
+        mode  on a shortfall, "refuse": step() raises BudgetError; "pack": the oldest chunks are packed as middle
+              chunks first. "off": pages are packed by the plan's rules
 
         Raises UnsupportedError (the plan has no chunks), NotFoundError, BusyError (a step is open)."""
         self._call(self.cache._lk.lk_sequence_defer, number_of(MODES, mode, 'mode'))
 
     def assign_chunks(self, n_context_tokens: int, classes: Iterable[str],
                       scores: Iterable[float] | None = None) -> None:
-        """Give the chunks of the first n_context_tokens tokens, sinks included, their classes, and end a deferral.
+        """Give classes to the chunks of the first n_context_tokens tokens, sinks included, and end a deferral.
 
         classes  [n_chunks] of "low", "middle" and "high": the whole chunks of the context
-        scores   [n_chunks] where pages have to be filled, chunks with higher ones are widened first; None: later ones
+        scores   [n_chunks]: to fill pages, chunks with higher scores are widened first; None: later chunks are
 
         Raises ArgumentError, UnsupportedError (the plan has no chunks), DataError (a score is a NaN), StateError
         (tokens of the context were packed without a class), BudgetError (nothing changed), BusyError."""
@@ -150,12 +151,13 @@ class Sequence:
         self._call(self.cache._lk.lk_chunks_assign, n_context_tokens, n, (ctypes.c_uint32 * n)(*names), numbers)
 
     def retain_originals(self, budget: int | str) -> None:
-        """Keep the originals of the context in host memory, at most so many bytes, so that later classes may be wider;
-        0 frees them. Raises UnsupportedError (the plan has no chunks), BudgetError (less than is kept), BusyError."""
+        """Keep the originals of the context in host memory, at most ``budget`` bytes, so that later classes may be
+        wider; 0 frees them. Raises UnsupportedError (the plan has no chunks), BudgetError (the originals take more),
+        BusyError."""
         self._call(self.cache._lk.lk_chunks_retain, parse_bytes(budget))
 
     def chunks(self) -> Chunks:
-        """Which chunk lies where and how it is kept. Raises UnsupportedError (the plan has no chunks)."""
+        """The classes, widths and order of the chunks. Raises UnsupportedError (the plan has no chunks)."""
         lk = self.cache._lk
         raw = lk.start(_abi.ChunksInfo)
         with self.cache._handle.lock:
@@ -166,18 +168,19 @@ class Sequence:
         assigned, stored = ([name_of(CHUNK_CLASSES, number) for number in numbers] for numbers in lists[:2])
         return Chunks.of(raw, assigned=assigned, stored=stored, order=list(lists[2]))
 
-    def watch_chunks(self, watch: Watch | None) -> None:
-        """Score the context's chunks by attention in the next step; None ends that.
+    def score_attention(self, attention: Attention | None) -> None:
+        """Score the context's chunks by attention in the next step; None cancels the request and frees its memory.
 
         Raises ArgumentError, NotFoundError (a layer), UnsupportedError (a layer with a sliding window), BudgetError,
         BusyError."""
-        raw = None if watch is None else _abi.byref(watch.raw())
+        raw = None if attention is None else _abi.byref(attention.raw())
         self._call(self.cache._lk.lk_chunks_score_attention, raw)
 
-    def chunk_attention(self, n_chunks: int) -> list[float]:
-        """The scores [n_chunks] that the watch has gathered, once its step was committed; their sum is 1.
+    def attention_scores(self, n_chunks: int) -> list[float]:
+        """The attention scores [n_chunks] of the chunks, after the step was committed; their sum is 1.
 
-        Raises StateError (no watched step was committed), ArgumentError (other than watched), BusyError, DataError."""
+        Raises StateError (no scored step was committed), ArgumentError (another n_chunks than requested), BusyError,
+        DataError."""
         if not 0 <= n_chunks < 2**32:
             raise ArgumentError(f'n_chunks is {n_chunks}')
         scores = (ctypes.c_float * n_chunks)()
@@ -197,7 +200,7 @@ class Sequence:
 
 
 def _answer(pressure: Callable[[Pressure], int | Iterable[Sequence] | None]) -> Callable[[int, int], int]:
-    """The library's question put to a function of Python's."""
+    """The pressure callback of C that calls a function of Python."""
     def call(_: int, address: int) -> int:
         raw = _abi.Pressure.from_address(address)
         answer = pressure(Pressure(raw.shortfall_bytes, raw.reserved_bytes, raw.budget_bytes))
@@ -225,14 +228,14 @@ class Cache:
     geometry         the model; default: the plan's. Needed with the name of a preset
     max_sequences    at once
     max_step_tokens  of one step, over all its sequences
-    slab_bytes       memory is taken in blocks of this size, a multiple of 256 KiB; 0 = 64 MiB
-    max_budget       that the budget may be raised to; 0 = budget
-    sequence_limit   bytes of pages and tables that one sequence alone has; 0 = none
-    evict            remove the sequence that a step named least recently when bytes are lacking
-    pressure         asked with a Pressure inside step() when bytes are lacking and the ladders have ended. Gives a new
-                     budget in bytes, the sequences to remove, or None to refuse; an exception comes out of step()
+    slab_bytes       size of a slab, a multiple of 256 KiB; 0 = 64 MiB
+    max_budget       the highest value that the budget may be set to; 0 = budget
+    sequence_limit   most bytes of pages and tables that only one sequence uses; 0 = no limit
+    evict            on a shortfall, remove the sequence that a step named least recently
+    pressure         called with a Pressure inside step(), on a shortfall when the ladders have ended. It returns a new
+                     budget in bytes, the sequences to remove, or None to refuse; step() raises its exceptions
 
-    One thread at a time uses a cache; calls from several wait for each other. stats() and poll() wait for none.
+    One thread at a time uses a cache; calls of several threads wait for each other. stats() and poll() never wait.
 
     Raises ArgumentError, MismatchError (the plan is for another geometry), UnsupportedError, BudgetError (less
     than the fixed tables and workspace; the sentence names the bytes), OutOfMemoryError, DeviceError.
@@ -268,7 +271,7 @@ class Cache:
                                      _abi.byref(desc), _abi.byref(box)))
             self._handle = Handle('cache', box, end, context._handle)
         weakref.finalize(self, self._handle.destroy)
-        # For each layer the shapes that its tensors have: heads of q and of k, channels.
+        # Of each layer: heads of q, heads of k, channels.
         self._shapes = [(layer.n_query_heads, layer.n_kv_heads, layer.head_dim) for layer in self.geometry.layers]
         self._scratch = tuple(Scratch() for _ in range(5))  # k, v, q, out, lse
         self._max_sequences = max_sequences
@@ -305,15 +308,15 @@ class Cache:
              parents: Iterable[int] | None = None, stream: Any = None) -> Step:
         """Open a step of new tokens: see Step.
 
-        sequences  one, or several distinct ones of this cache
+        sequences  a sequence, or several distinct sequences of this cache
         n_tokens   new tokens of each, or one number for all
         parents    [sum of n_tokens] a draft tree: for each token the index of its parent among its sequence's new
-                   tokens, or -1 for the last committed one. Default: each follows the one before
-        stream     CUDA: a stream or its handle. Default: the one that is current in PyTorch, else in CuPy, else the
+                   tokens, or -1 for the last committed one. Default: each token follows the token before it
+        stream     CUDA: a stream or its handle. Default: the current stream of PyTorch, else of CuPy, else the
                    legacy default stream
 
         Raises ArgumentError, NotFoundError, StateError (a step is open), BudgetError (nothing changed), DataError (a
-        committed step held an infinity or a NaN: told once, call again), OutOfMemoryError, DeviceError.
+        committed step had an infinity or a NaN: reported once, call again), OutOfMemoryError, DeviceError.
         """
         chosen = (sequences,) if isinstance(sequences, Sequence) else tuple(sequences)
         counts = (n_tokens,) * len(chosen) if isinstance(n_tokens, int) else tuple(n_tokens)
@@ -346,7 +349,7 @@ class Cache:
              fingerprint: bytes = b'', progress: snapshot.Progress | None = None) -> bytes | None:
         """Save sequences as a snapshot that any backend's cache of the same plan loads.
 
-        target       a path (replaced whole or not at all), an object with write(), or None for bytes as the result
+        target       a path (the file is replaced whole or not at all), an object with write(), or None to return bytes
         sequences    default: all, in the order of their ids
         fingerprint  at most 256 bytes that name the model; load() refuses any other
         progress     called with (done_bytes, total_bytes); an exception ends the save
@@ -356,7 +359,7 @@ class Cache:
 
     def load(self, source: snapshot.Source, *, fingerprint: bytes = b'',
              progress: snapshot.Progress | None = None) -> list[Sequence]:
-        """Load all sequences of a snapshot, beside those that are there. When it fails the cache is as before.
+        """Load all sequences of a snapshot into the cache. A failure leaves the cache unchanged.
 
         source  a path, bytes, or an object with read()
 
@@ -364,9 +367,9 @@ class Cache:
         return [Sequence(self, id) for id in snapshot.load(self, source, fingerprint, progress)]
 
     def stats(self) -> CacheStats:
-        """What the cache holds now. Beside any other call."""
+        """The contents of the cache in numbers. May run at the same time as any other call."""
         raw = self._lk.start(_abi.CacheStats)
-        with self._handle.watch:
+        with self._handle.read_lock:
             check(self._lk.lk_cache_get_stats(self._handle.get(), _abi.byref(raw)))
         return CacheStats.of(raw)
 
@@ -380,24 +383,24 @@ class Cache:
 
     @budget.setter
     def budget(self, size: int | str) -> None:
-        """Change it, up to max_budget; a lower one moves pages together and shrinks them down their ladders.
+        """Change the budget, up to max_budget; a lower one compacts extents and shrinks pages down their ladders.
 
         Raises ArgumentError, BudgetError (less than the last rungs take; nothing changed), BusyError."""
         with self._handle.lock:
             check(self._lk.lk_cache_set_budget(self._handle.get(), parse_bytes(size)))
 
     def shrink(self, bits: int, layer: int = ALL) -> None:
-        """Bring the pages of a layer, or of all, down to a rung of its ladder, those to come too.
+        """Shrink the packed pages of a layer, or of all layers, to a rung of the ladder; later pages are packed at it.
 
         Raises ArgumentError (no rung of the ladder), NotFoundError, BusyError, BudgetError."""
         with self._handle.lock:
             check(self._lk.lk_cache_shrink(self._handle.get(), layer, bits))
 
     def poll(self) -> None:
-        """Has the open step, or a committed one, met a fault? Beside any other call.
+        """Check the open step and committed ones for faults. May run at the same time as any other call.
 
         Raises DataError, DeviceError."""
-        with self._handle.watch:
+        with self._handle.read_lock:
             check(self._lk.lk_cache_poll(self._handle.get()))
 
     def plan(self) -> Plan:

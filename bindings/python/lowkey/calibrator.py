@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of a model's keys and queries, and the plans that follow from them (docs/CALIBRATION.md)."""
+"""Statistics of a model's keys, queries and values, and plans made from them (docs/CALIBRATION.md)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATISTICS = {'key_min': 1, 'key_max': 2, 'key_range': 3, 'key_mean': 4, 'key_ma
 SCOPES = {'head': 1, 'layer': 2}
 RETRIEVAL = {'none': 1, 'key': 2, 'key-value': 3}
 SENSITIVITIES = {'gradient': 1, 'output': 2}
-PAIRINGS = {'halves': 1, 'interleaved': 2}
+PAIRINGS = {'rotate-half': 1, 'interleaved': 2}
 POSITION_SCALE = 4
 SCALE_EXPONENTS = 21
 COST_CLIPS = (0.85, 0.7)
@@ -30,10 +30,10 @@ CHANNELS = {1: 'subnormal', 2: 'normal', 3: 'outlier'}
 
 @dataclass(frozen=True)
 class Probe(Fields):
-    """How a probe was made: a sentence of period_tokens tokens, repeated behind prefix_tokens others.
+    """A probe: a sentence of period_tokens tokens that is repeated after prefix_tokens other tokens.
 
-    sink_tokens   the first keys that do not count, the prefix included
-    local_tokens  a query's last keys that do not count, at most period_tokens - 1
+    sink_tokens   first keys that do not count, the prefix included
+    local_tokens  last keys of a query that do not count, at most period_tokens - 1
     """
 
     _struct = _abi.Probe
@@ -46,14 +46,14 @@ class Probe(Fields):
 
 @dataclass(frozen=True)
 class ChanMix(Fields):
-    """How a ChanMix plan is made; include/lowkey/calibrate.h says what each field means.
+    """Options of a ChanMix plan; <lowkey/chanmix.h> defines each field.
 
-    retrieval        what of retrieval heads is kept at 4 bits: "none", "key" or "key-value"
-    scope            channels that are clustered together: "head" or "layer"
-    outliers         outliers 3 bits and as many subnormals 1 bit
+    retrieval        pages of retrieval heads that are kept at 4 bits: "none", "key" or "key-value"
+    scope            whose channels are clustered together: those of a "head" or of a "layer"
+    outliers         outliers get 3 bits, and as many subnormals 1 bit
     centers          keys are stored without their mean
-    retrieval_share  the part of all KV heads that are retrieval heads; -1: 0.3, or 0.19 without groups
-    budget_bytes     0, or the most that a cache of budget_sequences x budget_tokens may take
+    retrieval_share  share of all KV heads that are retrieval heads; -1: 0.3, or 0.19 without groups
+    budget_bytes     most bytes of a cache of budget_sequences x budget_tokens; 0 = no limit
     """
 
     _struct = _abi.ChanMix
@@ -77,11 +77,12 @@ class ChanMix(Fields):
 
 @dataclass(frozen=True)
 class Auto(Fields):
-    """How an automatic plan is made; include/lowkey/calibrate.h says what each field means.
+    """Options of the planner auto; <lowkey/auto.h> defines each field.
 
     centers         keys are stored without their mean
-    bits_per_value  0, or the most bits of a packed value, ranges and minima included
-    budget_bytes    0, or the most that a cache of budget_sequences x budget_tokens may take; one of the two is needed
+    bits_per_value  most bits of a packed value, ranges and minima included; 0 = no limit
+    budget_bytes    most bytes of a cache of budget_sequences x budget_tokens; 0 = no limit. One of the two limits is
+                    needed
     """
 
     _struct = _abi.Auto
@@ -98,16 +99,16 @@ class Auto(Fields):
 
 @dataclass(frozen=True)
 class PmKvq(Fields):
-    """How a PM-KVQ plan is made; include/lowkey/calibrate.h says what each field means.
+    """Options of a PM-KVQ plan; <lowkey/pmkvq.h> defines each field.
 
-    budget_bytes  of the whole cache, when each of budget_sequences has budget_tokens
-    widths        that a layer may end at, out of 16, 8, 4 and 2
-    sensitivity   "gradient", "output", or None: gradients where all layers have had them
-    scope         heads that end at one width: those of a "layer", or each "head" at its own
-    split         keys and values end at widths of their own
+    budget_bytes  bytes of the whole cache when each of budget_sequences has budget_tokens
+    widths        final widths of a layer to choose from, out of 16, 8, 4 and 2
+    sensitivity   "gradient", "output", or None: gradients where all layers have gradient samples
+    scope         which heads have one final width: all of a "layer", or each "head" its own
+    separate_values  keys and values have final widths of their own
     key_axis      "channel", or "token" as published
-    group         channels of a token that share a range; 0 = the head
-    key_scales    keys are divided by the scales that searches found
+    group         channels of a token in a group; 0 = the head
+    key_scales    keys are divided by the scales that the searches found
     """
 
     _struct = _abi.PmKvq
@@ -117,7 +118,7 @@ class PmKvq(Fields):
     widths: tuple[int, ...] = (4, 2)
     sensitivity: str | None = None
     scope: str = 'layer'
-    split: bool = False
+    separate_values: bool = False
     key_axis: str = 'channel'
     group: int = 0
     key_scales: bool = False
@@ -135,23 +136,23 @@ class PmKvq(Fields):
 
 @dataclass(frozen=True)
 class Rope(Fields):
-    """How positions turn keys and queries.
+    """How positions rotate keys and queries.
 
-    pairing      channels i and i + channels / 2 ("halves"), or 2 i and 2 i + 1 ("interleaved")
-    channels     the first ones of a head that turn; 0 = all
+    pairing      pairs of channels: i and i + channels / 2 ("rotate-half"), or 2 i and 2 i + 1 ("interleaved")
+    channels     how many first channels of a head rotate; 0 = all
     base         frequency i is base ** (-2 i / channels)
-    frequencies  of each pair, in place of base
+    frequencies  the frequency of each pair, instead of base
     """
 
     _struct = _abi.Rope
     _tables = {'pairing': PAIRINGS}
 
-    pairing: str = 'halves'
+    pairing: str = 'rotate-half'
     channels: int = 0
     base: float = 10000.0
     frequencies: tuple[float, ...] = ()
 
-    def _turn(self, name: str, samples: Any, first_position: int, position_scale: float) -> Any:
+    def _rotate(self, name: str, samples: Any, first_position: int, position_scale: float) -> Any:
         tensor = samples if isinstance(samples, Tensor) else Tensor(samples)
         if len(tensor.shape) != 3:
             raise ArgumentError(f'samples have shape {list(tensor.shape)}, must be [n_tokens, n_heads, head_dim]')
@@ -160,28 +161,28 @@ class Rope(Fields):
             raise ArgumentError(f'{len(self.frequencies)} frequencies of {self.channels or head_dim} channels')
         out = (ctypes.c_float * (n_tokens * n_heads * head_dim))()
         check(getattr(library(), name)(_abi.byref(self.raw()), tensor.reference, n_tokens, n_heads, head_dim,
-                                     first_position, position_scale, out))
+                                       first_position, position_scale, out))
         return memoryview(out).cast('B').cast('f', (n_tokens, n_heads, head_dim))
 
     def apply(self, samples: Any, *, first_position: int = 0, position_scale: float = 1.0) -> Any:
-        """Turn [n_tokens, n_heads, head_dim] to their positions: a new float32 buffer, which NumPy takes as it is.
+        """Rotate [n_tokens, n_heads, head_dim] to their positions: a new float32 buffer, which NumPy uses as it is.
 
         Token t is at (first_position + t) * position_scale; PM-KVQ's positional interpolation has POSITION_SCALE."""
-        return self._turn('lk_rope_apply', samples, first_position, position_scale)
+        return self._rotate('lk_rope_apply', samples, first_position, position_scale)
 
     def invert(self, samples: Any, *, first_position: int = 0, position_scale: float = 1.0) -> Any:
-        """Turn back what apply() turned."""
-        return self._turn('lk_rope_invert', samples, first_position, position_scale)
+        """Undo apply()."""
+        return self._rotate('lk_rope_invert', samples, first_position, position_scale)
 
 
 @dataclass(frozen=True)
 class ScaleSearch(Fields):
-    """How the exponent of a layer's key scales is looked for: pairs of channels, widths, one query of query_step."""
+    """Options of the search for a layer's key scales: pairs of channels, widths, every query_step-th query."""
 
     _struct = _abi.ScaleSearch
     _tables = {'pairing': PAIRINGS}
 
-    pairing: str = 'halves'
+    pairing: str = 'rotate-half'
     channels: int = 0
     key_bits: int = 4
     value_bits: int = 4
@@ -189,38 +190,39 @@ class ScaleSearch(Fields):
 
 
 class KeyScales(NamedTuple):
-    """Scales of each channel of a KV head's keys, and the exponent that made them from the largest keys."""
+    """The key scale of each channel of a KV head, and the exponent by which they follow from the largest keys."""
 
     scales: list[float]
     exponent: float
 
 
 def key_scales(maxima: Sequence[float], exponent: float) -> list[float]:
-    """maxima ** exponent from 1e-4 to 1e4, 1 where a maximum is 0."""
+    """Key scales: maxima ** exponent from 1e-4 to 1e4, and 1 where a maximum is 0."""
     n = len(maxima)
     values = (ctypes.c_float * n)(*maxima)
     check(library().lk_key_scales(values, n, exponent, values))
     return list(values)
 
 
-def allocate(costs: Sequence[Sequence[float]], sizes: Sequence[Sequence[int]], budget: int) -> list[int]:
-    """Choose one of several widths for each of many things within a budget, with the least sum of costs: exactly.
+def solve_widths(costs: Sequence[Sequence[float]], sizes: Sequence[Sequence[int]], budget: int) -> list[int]:
+    """Choose a width for each layer, head or page kind within a budget, with the least sum of costs: exactly.
 
     costs, sizes  [n_items][n_choices], sizes in bytes
 
-    Returns the index of each item's choice. Raises BudgetError (even the smallest do not fit), ArgumentError."""
-    n, choices = len(costs), {len(row) for row in (*costs, *sizes)}
+    Returns the index of each choice. Raises BudgetError (even the smallest sizes do not fit), ArgumentError."""
+    n, choices = len(costs), {len(choice) for choice in (*costs, *sizes)}
     if len(sizes) != n or len(choices) != 1:
         raise ArgumentError('costs and sizes must be [n_items][n_choices] both')
     width = choices.pop()
     out = (ctypes.c_uint32 * n)()
-    check(library().lk_solve_widths(n, width, (ctypes.c_double * (n * width))(*(x for row in costs for x in row)),
-                                (ctypes.c_uint64 * (n * width))(*(x for row in sizes for x in row)), budget, out, None))
+    check(library().lk_solve_widths(n, width, (ctypes.c_double * (n * width))(*(x for choice in costs for x in choice)),
+                                    (ctypes.c_uint64 * (n * width))(*(x for choice in sizes for x in choice)), budget,
+                                    out, None))
     return list(out)
 
 
 class SampleCounts(NamedTuple):
-    """Tokens of keys and of queries that a layer has had, and queries that count in retrieval scores."""
+    """How many tokens of keys and of queries a layer got, and how many queries count in retrieval scores."""
 
     keys: int
     queries: int
@@ -232,8 +234,8 @@ class Calibrator:
 
     geometry  the model's layers
 
-    Arrays are what Step.append() takes; any number of calls, in any order. Calls of several threads wait for each
-    other.
+    Arrays are of the types that Step.append() takes. Any number of calls may come in any order; calls of several
+    threads wait for each other.
     """
 
     def __init__(self, geometry: Geometry):
@@ -249,7 +251,7 @@ class Calibrator:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Calibrator:
-        """Read statistics from untrusted bytes, to be fed further. Raises CorruptError, MismatchError."""
+        """Read statistics from untrusted bytes; more samples may be added. Raises CorruptError, MismatchError."""
         lk, box, n = library(), ctypes.c_void_p(), ctypes.c_uint32()
         check(lk.lk_calibrator_from_bytes(data, len(data), _abi.byref(box)))
         made = cls.__new__(cls)
@@ -321,13 +323,13 @@ class Calibrator:
         """Add a layer's attention in the pass of a probe to its heads' retrieval scores.
 
         queries  [n_tokens, n_query_heads, head_dim]
-        keys     [n_tokens, n_kv_heads, head_dim], of the same tokens: the whole pass"""
+        keys     [n_tokens, n_kv_heads, head_dim], of all tokens of the pass"""
         q, k = self._pass(layer, queries=queries, keys=keys)
         self._call(self._lk.lk_calibrator_add_probe, layer, _abi.byref(probe.raw()), q.reference, k.reference,
                    q.shape[0])
 
     def add_gradients(self, layer: int, samples: Any, gradients: Any, *, value: bool = False) -> None:
-        """Add keys, or values, with the gradients of a loss by them: what each width costs.
+        """Add keys, or values, with the gradients of a loss by them, for the sensitivity to each width.
 
         samples, gradients  [n_tokens, n_kv_heads, head_dim]"""
         x, gradient = self._pass(layer, samples=samples, gradients=gradients)
@@ -343,47 +345,47 @@ class Calibrator:
         self._call(self._lk.lk_calibrator_add_attention, layer, q.reference, k.reference, v.reference, q.shape[0])
 
     def sensitivity(self, layer: int, kv_head: int, bits: int, *, value: bool = False, kind: str = 'gradient') -> float:
-        """What keeping a KV head's keys, or values, at 16, 8, 4 or 2 bits costs, for allocate().
+        """The sensitivity of a KV head's keys, or values, to 16, 8, 4 or 2 bits, for solve_widths().
 
-        kind  "gradient" or "output", as samples came. Raises StateError without them."""
+        kind  "gradient" or "output". Raises StateError without samples of the kind."""
         out = ctypes.c_double()
         self._call(self._lk.lk_calibrator_get_sensitivity, layer, kv_head, int(value),
                    number_of(SENSITIVITIES, kind, 'kind'), bits, _abi.byref(out))
         return out.value
 
     def set_costs(self, layer: int, costs: Sequence[tuple[float, float]]) -> None:
-        """What the keys and the values of each KV head cost at 2 bits, as measured: plan auto goes by it.
+        """Set the measured costs of 2 bits for the keys and for the values of each KV head; auto() uses them.
 
         costs  (keys, values) of each KV head, in any unit that is the same for all layers"""
         self._set_costs(self._lk.lk_calibrator_set_costs, layer, costs)
 
     def costs(self, layer: int) -> list[tuple[float, float]]:
-        """What set_costs() was given last. Raises StateError before."""
+        """The costs of the last set_costs(). Raises StateError before the first."""
         values = self._get_costs(self._lk.lk_calibrator_get_costs, layer, 1)
         return list(zip(values[::2], values[1::2]))
 
     def set_clip_costs(self, layer: int, costs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> None:
-        """The same with ranges clipped to each of COST_CLIPS, in the same unit: plan auto clips what costs least so.
+        """Set the same costs with ranges clipped to each of COST_CLIPS; auto() chooses the clip of least cost.
 
-        costs  (keys, values) of each KV head, each a number for every clip"""
+        costs  (keys, values) of each KV head, each with a number for every clip, in the unit of set_costs()"""
         self._set_costs(self._lk.lk_calibrator_set_clip_costs, layer, [(*keys, *values) for keys, values in costs],
                         len(COST_CLIPS))
 
     def clip_costs(self, layer: int) -> list[tuple[tuple[float, ...], tuple[float, ...]]]:
-        """What set_clip_costs() was given last. Raises StateError before."""
+        """The costs of the last set_clip_costs(). Raises StateError before the first."""
         n = len(COST_CLIPS)
         values = self._get_costs(self._lk.lk_calibrator_get_clip_costs, layer, n)
-        halves = [tuple(values[i:i + n]) for i in range(0, len(values), n)]
-        return list(zip(halves[::2], halves[1::2]))
+        by_page = [tuple(values[i:i + n]) for i in range(0, len(values), n)]  # K, V of each head
+        return list(zip(by_page[::2], by_page[1::2]))
 
     def _set_costs(self, call: Any, layer: int, costs: Sequence[Sequence[float]], n_clips: int = 1) -> None:
         n = self._kv_heads(layer)
         if len(costs) != n:
             raise ArgumentError(f'costs are of {len(costs)} KV heads, layer {layer} has {n}')
-        for row in costs:
-            if len(row) != 2 * n_clips:
-                raise ArgumentError(f'{len(row)} costs of a KV head, must be {2 * n_clips}')
-        numbers = [float(cost) for row in costs for cost in row]
+        for of_head in costs:
+            if len(of_head) != 2 * n_clips:
+                raise ArgumentError(f'{len(of_head)} costs of a KV head, must be {2 * n_clips}')
+        numbers = [float(cost) for of_head in costs for cost in of_head]
         self._call(call, layer, (ctypes.c_double * len(numbers))(*numbers))
 
     def _get_costs(self, call: Any, layer: int, n_clips: int) -> list[float]:
@@ -392,14 +394,14 @@ class Calibrator:
         return list(values)
 
     def counts(self, layer: int) -> SampleCounts:
-        """Samples that a layer has had."""
+        """How many samples a layer got."""
         numbers = [ctypes.c_uint64() for _ in range(3)]
         self._call(self._lk.lk_calibrator_get_counts, layer, *(_abi.byref(n) for n in numbers))
         return SampleCounts(*(n.value for n in numbers))
 
     def channels(self, layer: int, kv_head: int, statistic: str) -> list[float]:
         """A statistic of every channel: "key_min", "key_max", "key_range", "key_mean", "key_magnitude" or
-        "query_magnitude". Raises StateError before samples came."""
+        "query_magnitude". Raises StateError without such samples."""
         number = number_of(STATISTICS, statistic, 'statistic')
         values = (ctypes.c_float * self._head_dim(layer))()
         self._call(self._lk.lk_calibrator_get_channels, layer, kv_head, number, values)
@@ -412,7 +414,7 @@ class Calibrator:
         return [CHANNELS[value] for value in values]
 
     def retrieval(self, layer: int, kv_head: int) -> float:
-        """The retrieval score of a KV head, 0 to 1. Raises StateError before a probe came."""
+        """The retrieval score of a KV head, 0 to 1. Raises StateError without a probe."""
         score = ctypes.c_float()
         self._call(self._lk.lk_calibrator_get_retrieval, layer, kv_head, _abi.byref(score))
         return score.value
@@ -421,11 +423,11 @@ class Calibrator:
         return self.geometry.layers[layer].n_kv_heads if 0 <= layer < len(self.geometry.layers) else 1
 
     def _head_dim(self, layer: int) -> int:
-        # A layer that is not there is refused by the call that the room is for.
+        # For an index without a layer, the call that gets this buffer refuses.
         return self.geometry.layers[layer].head_dim if 0 <= layer < len(self.geometry.layers) else 1
 
-    def pair_maxima(self, layer: int, kv_head: int, pairing: str = 'halves', channels: int = 0) -> list[float]:
-        """The largest abs K of each RoPE pair, for both of its channels."""
+    def pair_maxima(self, layer: int, kv_head: int, pairing: str = 'rotate-half', channels: int = 0) -> list[float]:
+        """For each channel, the largest abs K of its RoPE pair."""
         values = (ctypes.c_float * self._head_dim(layer))()
         self._call(self._lk.lk_calibrator_get_pair_maxima, layer, kv_head, number_of(PAIRINGS, pairing, 'pairing'),
                    channels, values)
@@ -434,7 +436,7 @@ class Calibrator:
     def add_scale_search(self, layer: int, queries: Any, keys: Any, values: Any,
                          search: ScaleSearch | None = None) -> None:
         """Add a causal pass of a layer to its search for key scales, after the layer's keys. Raises MismatchError when
-        the search is another than at first.
+        search differs from the first one of the layer.
 
         queries       [n_tokens, n_query_heads, head_dim]
         keys, values  [n_tokens, n_kv_heads, head_dim]"""
@@ -444,7 +446,7 @@ class Calibrator:
                    v.reference, q.shape[0])
 
     def scale_errors(self, layer: int) -> dict[float, float]:
-        """The error of each exponent that was tried, over that of exponent 0."""
+        """The error of each exponent of the search, relative to that of exponent 0."""
         out = {}
         for index in range(SCALE_EXPONENTS):
             exponent, error = ctypes.c_double(), ctypes.c_double()
@@ -453,7 +455,7 @@ class Calibrator:
         return out
 
     def key_scales(self, layer: int, kv_head: int) -> KeyScales:
-        """The scales of least error. Raises StateError before a search."""
+        """The scales of least error. Raises StateError without a search."""
         values, exponent = (ctypes.c_float * self._head_dim(layer))(), ctypes.c_double()
         self._call(self._lk.lk_calibrator_get_key_scales, layer, kv_head, values, _abi.byref(exponent))
         return KeyScales(list(values), exponent.value)
@@ -464,8 +466,8 @@ class Calibrator:
         return Plan(box, self.geometry)
 
     def pm_kvq(self, options: PmKvq) -> Plan:
-        """A PM-KVQ plan of the sensitivities. Raises StateError (samples are missing), BudgetError (with the bytes
-        that would do), ArgumentError."""
+        """A PM-KVQ plan of the sensitivities. Raises StateError (samples are missing), BudgetError (the sentence has
+        the bytes that suffice), ArgumentError."""
         return self._plan(self._lk.lk_calibrator_pmkvq, options)
 
     def chanmix(self, options: ChanMix | None = None) -> Plan:

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chunks of a context: how relevant each is to a query, and classes by that (Cocktail, arXiv 2503.23294).
+"""Chunks of a context: scores of their relevance to a query, and classes by score (Cocktail, arXiv 2503.23294).
 
 ::
 
     sequence.defer()
-    sequence.watch_chunks(chunks.Watch(n_query_tokens=4, n_chunks=12))
+    sequence.score_attention(chunks.Attention(n_query_tokens=4, n_chunks=12))
     ...                                                # a step of context and query
-    scores = sequence.chunk_attention(12)              # or cosine(), bm25(), or the caller's own
+    scores = sequence.attention_scores(12)             # or cosine(), Bm25.scores(), or the caller's own
     classes, _ = chunks.Quota().classes(scores)
     sequence.assign_chunks(n_context_tokens, classes, scores)
 
-The plan has chunks: the preset "cocktail", or Plan.set_chunks(). Sequence.chunks() tells what is kept how.
+The plan has chunks: the preset "cocktail", or Plan.set_chunks(). Sequence.chunks() has the classes and
+widths of the chunks.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ MODES = {'off': 0, 'refuse': 1, 'pack': 2}
 
 
 @dataclass(frozen=True)
-class Watch(Fields):
-    """Which attention a watched step gathers.
+class Attention(Fields):
+    """The attention that Sequence.score_attention() scores chunks by.
 
-    n_query_tokens  the last ones of the step's
-    n_chunks        of chunk_tokens each, from the first token behind the plan's sinks on
-    layers          ascending; empty = all without a sliding window
+    n_query_tokens  how many of the step's last tokens are the query
+    n_chunks        chunks of chunk_tokens tokens each, the first one after the plan's sinks
+    layers          ascending; empty = all layers without a sliding window
     """
 
     _struct = _abi.ChunkAttention
@@ -58,12 +59,12 @@ class Chunks(Fields):
     """The chunks of a sequence.
 
     deferral        "off", "refuse" or "pack"
-    n_wider         kept wider than assigned, to fill pages or behind a truncation
-    n_narrower      kept narrower than assigned: what would be needed is gone
-    retained_bytes  of originals in host memory, which forks share
-    assigned        by chunk, as assign_chunks() was told; "none" before
-    stored          by chunk, how it is kept; "none" where no class is
-    order           the chunk at each place, counted from the sinks
+    n_wider         chunks that are kept wider than assigned, to fill pages or after a truncation
+    n_narrower      chunks that are kept narrower than assigned, because their 16-bit values are gone
+    retained_bytes  bytes of originals in host memory, which forks share
+    assigned        the class of each chunk that assign_chunks() got; "none" before
+    stored          the class at whose width each chunk is kept; "none" without a class
+    order           the chunk at each position, counted from the sinks
     """
 
     _struct = _abi.ChunksInfo
@@ -85,8 +86,9 @@ class Chunks(Fields):
     is_assigned: bool = False
 
 
-def _rows(array: Any, what: str, stream: int) -> tuple[Any, tuple[int, int], Any]:
-    """An array [n, n_channels], or [n_channels] for one row, as a tensor [n][1][n_channels]; its owner."""
+def _vectors(array: Any, what: str, stream: int) -> tuple[Any, tuple[int, int], Any]:
+    """An array [n, n_channels], or [n_channels] for a single vector, as a tensor [n][1][n_channels]; n and n_channels;
+    its owner."""
     found = describe(array.array if isinstance(array, Tensor) else array, stream)
     shape, strides = found.shape, found.strides
     if len(shape) == 1:
@@ -104,15 +106,15 @@ def _rows(array: Any, what: str, stream: int) -> tuple[Any, tuple[int, int], Any
 
 
 def _embeddings(embeddings: Any, query: Any, stream: int) -> tuple[Any, Any, tuple[int, int], Any]:
-    chunks, shape, owner = _rows(embeddings, 'embeddings', stream)
-    one, of_query, other = _rows(query, 'query', stream)
+    chunks, shape, owner = _vectors(embeddings, 'embeddings', stream)
+    one, of_query, other = _vectors(query, 'query', stream)
     if of_query != (1, shape[1]):
         raise ArgumentError(f'query has shape {list(of_query)}, embeddings of {shape[1]} channels need [{shape[1]}]')
     return chunks, one, shape, (owner, other)
 
 
 def cosine(embeddings: Any, query: Any) -> list[float]:
-    """Scores of embeddings [n_chunks, n_channels] by a query [n_channels], in host memory: their cosines.
+    """Scores of embeddings [n_chunks, n_channels] by a query [n_channels], in host memory: the cosines.
 
     Raises ArgumentError, DataError (only zeros, or not finite; the sentence names the chunk)."""
     chunks, one, (n, n_channels), _keep = _embeddings(embeddings, query, 0)
@@ -124,10 +126,10 @@ def cosine(embeddings: Any, query: Any) -> list[float]:
 def score_cosine(context: Context, embeddings: Any, query: Any, scores: Any = None, *, stream: Any = None) -> Any:
     """The same on a context's device.
 
-    scores  float32 [n_chunks] written in place; default: a new array like embeddings
+    scores  float32 [n_chunks] written by the call; default: a new array like embeddings
     stream  CUDA: as for Cache.step()
 
-    Returns scores. On a device what has no direction scores NaN, which classes refuse. Raises ArgumentError,
+    Returns scores. On a device a vector of zeros scores NaN, which classes refuse. Raises ArgumentError,
     DataError, UnsupportedError (memory of another kind), DeviceError."""
     queue, handle = context._queue(stream)
     chunks, one, (n, n_channels), _keep = _embeddings(embeddings, query, handle)
@@ -139,7 +141,7 @@ def score_cosine(context: Context, embeddings: Any, query: Any, scores: Any = No
     out = library().start(_abi.Tensor)
     out.data, out.dtype, out.memory = found.pointer, found.dtype, found.memory
     out.token_stride = found.strides[0] if n > 1 else 0
-    with context._handle.watch:
+    with context._handle.read_lock:
         check(context._lk.lk_chunks_score_cosine(context._handle.get(), queue, _abi.byref(chunks), _abi.byref(one), n,
                                                  n_channels, _abi.byref(out)))
     return scores
@@ -147,7 +149,7 @@ def score_cosine(context: Context, embeddings: Any, query: Any, scores: Any = No
 
 @dataclass(frozen=True)
 class Bm25(Fields):
-    """How BM25 counts: k1 how late repetitions saturate, b how much long chunks are marked down."""
+    """BM25: k1 sets how late repetitions saturate, b how much long chunks lose."""
 
     _struct = _abi.Bm25
 
@@ -156,9 +158,9 @@ class Bm25(Fields):
     b: float = 0.75
 
     def scores(self, tokens: Sequence[int], query: Sequence[int], starts: Sequence[int] | None = None) -> list[float]:
-        """Scores [n_chunks] of chunks of token ids by a query's.
+        """Scores [n_chunks] of chunks of token ids by the token ids of a query.
 
-        starts  [n_chunks + 1] where each chunk begins and the last one ends; None: whole ones of chunk_tokens
+        starts  [n_chunks + 1] the first token of each chunk, then the end; None: whole chunks of chunk_tokens
 
         Raises ArgumentError."""
         n = len(starts) - 1 if starts is not None else len(tokens) // self.chunk_tokens if self.chunk_tokens > 0 else 0
@@ -169,13 +171,13 @@ class Bm25(Fields):
                 raise ArgumentError('token ids are numbers of 32 bits')
         out = (ctypes.c_float * n)()
         check(library().lk_chunks_score_bm25(_abi.byref(self.raw()), (ctypes.c_uint32 * len(tokens))(*tokens),
-                                       None if starts is None else (ctypes.c_uint64 * len(starts))(*starts), n,
-                                       (ctypes.c_uint32 * len(query))(*query), len(query), out))
+                                             None if starts is None else (ctypes.c_uint64 * len(starts))(*starts), n,
+                                             (ctypes.c_uint32 * len(query))(*query), len(query), out))
         return list(out)
 
 
 class ByThresholds(NamedTuple):
-    """Classes by chunk, and the thresholds that they follow from."""
+    """The class of each chunk, and the two thresholds."""
 
     classes: list[str]
     low: float
@@ -197,10 +199,10 @@ def by_thresholds(scores: Sequence[float], alpha: float = 0.6, beta: float = 0.1
 class Quota(Fields):
     """How many chunks each class gets.
 
-    block_chunks               chunks of a page, at least 1
-    low_share, high_share    of the chunks; the low one counts without a budget alone
-    budget_bytes             of all chunks; 0 = shares alone
-    low_bytes ... high_bytes  of a chunk of each class, all layers and heads; needed with a budget
+    block_chunks              chunks of a block, at least 1
+    low_share, high_share     shares of the chunks; low_share counts only without a budget
+    budget_bytes              most bytes of all chunks; 0 = only the shares count
+    low_bytes ... high_bytes  bytes of one chunk of each class, over all layers and heads; needed with a budget
     """
 
     _struct = _abi.ChunkQuota
@@ -214,7 +216,7 @@ class Quota(Fields):
     high_bytes: int = 0
 
     def classes(self, scores: Sequence[float]) -> tuple[list[str], int]:
-        """Classes of the chunks by the rank of their scores [n_chunks], and the bytes that they take.
+        """Classes of the chunks by the rank of their scores [n_chunks], and the bytes of these chunks.
 
         Raises ArgumentError, DataError (a score is not finite), BudgetError (not even the lowest classes fit)."""
         n, n_bytes = len(scores), ctypes.c_uint64()

@@ -21,7 +21,7 @@ BACKENDS = {'cpu': 1, 'cuda': 2, 'vulkan': 3}
 BACKEND_NAMES = {number: name for name, number in BACKENDS.items()}
 LOG_LEVELS = {'none': 0, 'error': 1, 'warning': 2, 'info': 3, 'debug': 4}
 LOG_LEVEL_NAMES = {number: name for name, number in LOG_LEVELS.items()}
-MEMORIES = {'host': 1, 'cuda': 2, 'vulkan': 3}
+MEMORY_KINDS = {'host': 1, 'cuda': 2, 'vulkan': 3}
 
 Log = Callable[[str, str], object]
 Allocate = Callable[[int, int], int]
@@ -35,7 +35,7 @@ class Device:
     index         among the devices of its backend
     n_threads     CPU: hardware threads; else 0
     memory_bytes  total memory
-    free_bytes    what can be had now
+    free_bytes    memory that is free now
     """
 
     backend: str
@@ -68,9 +68,9 @@ def devices() -> list[Device]:
 class Vulkan:
     """How Vulkan opens a device of lowkey's own.
 
-    mask            LK_VULKAN_NO_* bits: what of the device is not used
+    mask            LK_VULKAN_NO_* bits: features of the device that are not used
     validation      open VK_LAYER_KHRONOS_validation; its messages go to the context's log
-    pipeline_cache  what Context.vulkan_pipeline_cache() gave, or nothing
+    pipeline_cache  bytes of Context.vulkan_pipeline_cache(), or none
     """
 
     mask: int = 0
@@ -88,7 +88,7 @@ class Capability(Fields):
     """
 
     _struct = _abi.Capability
-    _tables = {'memory': MEMORIES, 'dtype': DTYPES}
+    _tables = {'memory': MEMORY_KINDS, 'dtype': DTYPES}
 
     head_dim: int = 128
     group_size: int = 1
@@ -105,7 +105,7 @@ class Context:
     backend       "cpu", "cuda" or "vulkan"
     device_index  among the devices of the backend
     n_threads     CPU: worker threads, the caller's one included; 0 = all of the machine
-    cpu_mask      LK_CPU_* bits: what of the CPU is not used
+    cpu_mask      LK_CPU_* bits: instruction sets that are not used
     log           called with (level, message), from any thread that calls lowkey; it may not call lowkey
     log_level     messages up to this level are sent: "error", "warning", "info" or "debug"
     allocator     (allocate, release): host memory. allocate(bytes, alignment) gives an address or 0,
@@ -113,8 +113,8 @@ class Context:
     vulkan        how to open Vulkan
 
     An exception in a callback cannot pass through the library: it goes to sys.unraisablehook, and an
-    allocation that raises has failed. Leaving a ``with`` block closes the context's caches too;
-    ``close()`` refuses while there are any.
+    allocation that raises has failed. The end of a ``with`` block also closes the context's caches;
+    ``close()`` refuses while one is open.
 
     Raises NotFoundError, UnsupportedError, OutOfMemoryError, DeviceError.
     """
@@ -157,7 +157,7 @@ class Context:
         handle = self._handle
         if self.closed:
             return
-        with handle.lock, handle.watch:
+        with handle.lock, handle.read_lock:
             check(self._lk.lk_context_close(_abi.byref(handle.get())))
             handle.forget()
 
@@ -174,12 +174,12 @@ class Context:
     def device(self) -> Device:
         """The device that the context was opened on."""
         info = self._lk.start(_abi.DeviceInfo)
-        with self._handle.watch:
+        with self._handle.read_lock:
             check(self._lk.lk_context_device(self._handle.get(), _abi.byref(info)))
         return _device(info)
 
     def supports(self, capability: Capability) -> bool:
-        """Can the context pack and attend such pages? ``require()`` says why not.
+        """Can the context pack and attend such pages? ``require()`` raises the reason.
 
         Raises ArgumentError (no such width, head dim or page)."""
         try:
@@ -189,13 +189,13 @@ class Context:
         return True
 
     def require(self, capability: Capability) -> None:
-        """Raise the refusal that a cache would give: UnsupportedError names what is missing."""
+        """Raise the refusal that a cache would give: the sentence of UnsupportedError names the missing feature."""
         raw = capability.raw()
-        with self._handle.watch:
+        with self._handle.read_lock:
             check(self._lk.lk_context_supports(self._handle.get(), _abi.byref(raw)))
 
     def _queue(self, stream: Any) -> tuple[Any, int]:
-        """The queue of a call and its stream's handle: None and 0 but on CUDA."""
+        """The queue of a call and its stream's handle; None and 0 for backends other than CUDA."""
         if self.backend != 'cuda':
             if stream is not None:
                 raise ArgumentError(f'a context on {self.backend} takes no stream')
@@ -206,9 +206,9 @@ class Context:
         return _abi.byref(queue), queue.handle or 0
 
     def vulkan_pipeline_cache(self) -> bytes:
-        """What the driver compiled for this context so far, for Vulkan.pipeline_cache of a later one."""
+        """The pipelines that the driver compiled for this context so far, for Vulkan.pipeline_cache of a later one."""
         needed = ctypes.c_uint64()
-        with self._handle.watch:
+        with self._handle.read_lock:
             pointer = self._handle.get()
             check(self._lk.lk_vulkan_pipeline_cache(pointer, None, 0, _abi.byref(needed)))
             buffer = (ctypes.c_uint8 * needed.value)()
@@ -274,5 +274,5 @@ def _vulkan_desc(options: Vulkan) -> _abi.VulkanDesc:
     if options.pipeline_cache:
         text = ctypes.create_string_buffer(options.pipeline_cache, len(options.pipeline_cache))
         desc.pipeline_cache, desc.pipeline_cache_bytes = ctypes.cast(text, ctypes.c_void_p), len(text)
-        desc.keep = text  # an attribute beside the fields: lives as long as the struct
+        desc.keep = text  # an attribute, not a field: it lives as long as the struct
     return desc

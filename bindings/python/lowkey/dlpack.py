@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLPack 1.0 through ctypes: reading the capsules of others and making our own."""
+"""DLPack 1.0 through ctypes: reading capsules of other packages and making our own."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _raw_is_valid = c.PYFUNCTYPE(c.c_int, c.c_void_p, c.c_char_p)(('PyCapsule_IsVali
 
 
 def request(producer: Any, stream: int | None) -> Any:
-    """Ask a producer for a capsule. ``stream`` is what the protocol says for its device, None on the host."""
+    """Request a capsule from a producer. ``stream`` is the protocol's number for its device, None on the host."""
     arguments = {} if stream is None else {'stream': stream}
     try:
         return producer.__dlpack__(max_version=VERSION, **arguments)
@@ -48,8 +48,8 @@ def request(producer: Any, stream: int | None) -> Any:
 
 
 def read(capsule: Any) -> tuple[DLTensor, bool]:
-    """The tensor of a capsule and whether it may be written. It is valid while the capsule lives, which
-    is left unconsumed and frees what it holds when it goes."""
+    """The tensor of a capsule and whether it may be written. It is valid while the capsule lives.
+    The capsule stays unconsumed, so it frees its tensor when it is destroyed."""
     if _is_valid(capsule, VERSIONED_NAME):
         managed = ManagedVersioned.from_address(_pointer_of(capsule, VERSIONED_NAME))
         if managed.major != VERSION[0]:

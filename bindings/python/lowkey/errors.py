@@ -27,7 +27,7 @@ class StateError(Error, RuntimeError):
 
 
 class ClosedError(StateError):
-    """The object, or the one that it hangs on, was closed."""
+    """The object was closed, or the one that it belongs to."""
 
 
 class NotFoundError(Error, LookupError):
@@ -49,7 +49,7 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class BudgetError(Error):
-    """The cache's byte budget does not hold what was asked. Remove or truncate sequences, or take a smaller plan."""
+    """The cache's byte budget is too small for the call. Remove or truncate sequences, or use a smaller plan."""
 
     status = -6
 
@@ -61,7 +61,7 @@ class CorruptError(Error, ValueError):
 
 
 class MismatchError(Error, ValueError):
-    """Valid, but made for another geometry or version."""
+    """Valid bytes or objects, but made for another geometry or version."""
 
     status = -8
 
@@ -85,7 +85,7 @@ class FileError(Error):
 
 
 class DeviceError(Error, RuntimeError):
-    """The device is lost. Close what hangs on the context, then the context."""
+    """The device is lost. Close the caches of the context, then the context."""
 
     status = -12
 
@@ -97,7 +97,7 @@ class InternalError(Error, RuntimeError):
 
 
 class LibraryError(Error, ImportError):
-    """The shared library is not there, or is not one that this package can talk to."""
+    """The shared library is missing, or its interface is not the one that this package was written for."""
 
     status = -8
 

@@ -25,36 +25,36 @@ def _tensor(array: Any, shape: tuple[int, int, int], what: str, stream: int, wri
 
 def merge(context: Context, outs: Sequence[Any], lses: Sequence[Any], out: Any = None, lse: Any = None, *,
           stream: Any = None) -> Any:
-    """Join attention of the same queries over sets of keys that share no key: each part weighs exp(its LSE).
+    """Join attention of the same queries over sets of keys that share no key: each split weighs exp(its LSE).
 
     outs    1 to 16 outputs of Step.attend(), each [n_tokens, n_heads, head_dim]
     lses    their log-sum-exps, float32 [n_tokens, n_heads]
-    out     [n_tokens, n_heads, head_dim] written in place; default: a new array like the first output
-    lse     None, True for a new array, or a float32 array [n_tokens, n_heads]: that over all parts
+    out     [n_tokens, n_heads, head_dim] written by the call; default: a new array like the first output
+    lse     None, True for a new array, or a float32 array [n_tokens, n_heads] for the LSEs over all splits
     stream  CUDA: as for Cache.step()
 
-    Returns out, or (out, lse) when lse is asked for. Raises ArgumentError, UnsupportedError, DeviceError.
+    Returns out, or (out, lse) when lse is given. Raises ArgumentError, UnsupportedError, DeviceError.
     """
     if not outs or len(outs) != len(lses):
-        raise ArgumentError(f'{len(outs)} outputs and {len(lses)} log-sum-exps: one of each part is needed')
+        raise ArgumentError(f'{len(outs)} outputs and {len(lses)} log-sum-exps: each split has one of both')
     queue, handle = context._queue(stream)
     first = outs[0].shape if isinstance(outs[0], Tensor) else describe(outs[0], handle).shape
     if len(first) != 3:
         raise ArgumentError(f'outs[0] has shape {list(first)}: a tensor is [n_tokens, n_heads, head_dim]')
     shape = (first[0], first[1], first[2])
-    rows = (shape[0], shape[1], 1)
+    lse_shape = (shape[0], shape[1], 1)
     if out is None:
         out = empty_like(outs[0], shape)
     if lse is True:
         lse = empty_like(outs[0], shape[:2], 'float32')
-    parts = [_tensor(array, shape, f'outs[{i}]', handle) for i, array in enumerate(outs)]
-    sums = [_tensor(array, rows, f'lses[{i}]', handle) for i, array in enumerate(lses)]
+    splits = [_tensor(array, shape, f'outs[{i}]', handle) for i, array in enumerate(outs)]
+    sums = [_tensor(array, lse_shape, f'lses[{i}]', handle) for i, array in enumerate(lses)]
     into = _tensor(out, shape, 'out', handle, written=True)
-    total = None if lse is None else _tensor(lse, rows, 'lse', handle, written=True)
-    pointers = ctypes.POINTER(_abi.Tensor) * len(parts)
-    with context._handle.watch:
-        check(context._lk.lk_merge(context._handle.get(), queue, *shape, len(parts),
-                                   pointers(*(ctypes.pointer(t.struct) for t in parts)),
+    total = None if lse is None else _tensor(lse, lse_shape, 'lse', handle, written=True)
+    pointers = ctypes.POINTER(_abi.Tensor) * len(splits)
+    with context._handle.read_lock:
+        check(context._lk.lk_merge(context._handle.get(), queue, *shape, len(splits),
+                                   pointers(*(ctypes.pointer(t.struct) for t in splits)),
                                    pointers(*(ctypes.pointer(t.struct) for t in sums)),
                                    into.reference, None if total is None else total.reference))
     return out if lse is None else (out, lse)

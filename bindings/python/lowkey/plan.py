@@ -18,7 +18,7 @@ from .errors import ArgumentError
 
 ALL = _abi.CONSTANTS['LK_ALL']
 AXES = {'channel': 1, 'token': 2}
-SCORES = {'': 0, 'key': 1, 'query-range': 2}
+RANKINGS = {'': 0, 'key': 1, 'query-range': 2}
 ONE_BIT = {'deviation': 1, 'range': 2}
 METADATA = {'f16': 1, 'f8': 2}
 CHUNK_CLASSES = {'none': 0, 'low': 1, 'middle': 2, 'high': 3}
@@ -30,8 +30,8 @@ class Layer:
 
     n_query_heads       a multiple of n_kv_heads, 1 to 16 times as many
     head_dim            a multiple of 16 from 32 to 256
-    window_tokens       a query sees this many last tokens, itself included; 0 = all
-    window_sink_tokens  the first tokens stay visible behind the window
+    window_tokens       a query attends to this many last tokens, itself included; 0 = all
+    window_sink_tokens  first tokens that stay visible outside the window
     scale               of the logits; 0 = 1 / sqrt(head_dim)
     soft_cap            logits become soft_cap * tanh(logit / soft_cap); 0 = off
     sink_logits         [n_query_heads] a learned logit that joins each softmax; empty = none
@@ -59,13 +59,13 @@ class Geometry:
         return cls((Layer(n_query_heads, n_kv_heads, head_dim, **layer),) * n_layers)
 
     def raw(self) -> _abi.Geometry:
-        """The C struct, which keeps what it points to."""
+        """The C struct. It keeps the memory that it points to alive."""
         lk = library()
         raw = lk.start(_abi.Geometry)
         layers = (_abi.Layer * len(self.layers))()
         keep = []
         for i, layer in enumerate(self.layers):
-            # Elements of an array are told from each other by their size, so each is initialized.
+            # The size of the first element is the distance of all, so each is initialized.
             check(lk.lk_layer_init(_abi.byref(layers[i]), ctypes.sizeof(_abi.Layer)))
             for name in ('n_query_heads', 'n_kv_heads', 'head_dim', 'window_tokens', 'window_sink_tokens', 'scale',
                          'soft_cap'):
@@ -85,21 +85,21 @@ class Geometry:
 class KeyRule(Fields):
     """How keys of a KV head are kept.
 
-    bits            1, 2, 3, 4, 8 or 16: channels without another class
-    axis            "channel": consecutive tokens of a channel share a range; "token": channels of a token
-    group           tokens (axis "channel") or channels (axis "token") that do; 0 = the page or the head
+    bits            width of channels without a boost or a channel class: 1, 2, 3, 4, 8 or 16
+    axis            "channel": consecutive tokens of a channel are a group; "token": channels of a token
+    group           tokens (axis "channel") or channels (axis "token") of a group; 0 = the page or the head
     boost_channels  channels of each page that are kept at boost_bits; 0 = none
-    boost_ranking     "key" (mean of abs K) or "query-range" (mean of abs Q times range of K)
-    channel_bits    [head_dim] static classes in place of boost, or empty
-    centers         [head_dim] subtracted from the keys before they are stored, or empty; logits stay as they are
-    one_bit         what 1-bit codes stand for: "deviation" (mean of the group - and + its mean absolute deviation)
-                    or "range" (lowest and highest)
-    scales          [head_dim] that the keys are divided by before they are stored, or empty; logits stay as they are
-    clip            share of its range, about the middle, that a group packed at 2 bits keeps; 1 = all of it
+    boost_ranking   "key" (mean of abs K) or "query-range" (mean of abs Q times range of K)
+    channel_bits    [head_dim] channel classes instead of a boost, or empty
+    centers         [head_dim] subtracted from the keys before they are stored, or empty; logits do not change
+    one_bit         the values of 1-bit codes: "deviation" (mean of the group - and + its mean absolute deviation) or
+                    "range" (lowest and highest)
+    scales          [head_dim] divisors of the keys before they are stored, or empty; logits do not change
+    clip            share of its range, about the midpoint, that a group packed at 2 bits keeps; 1 = the whole range
     """
 
     _struct = _abi.KeyRule
-    _tables = {'axis': AXES, 'boost_ranking': SCORES, 'one_bit': ONE_BIT}
+    _tables = {'axis': AXES, 'boost_ranking': RANKINGS, 'one_bit': ONE_BIT}
 
     bits: int = 16
     axis: str = 'channel'
@@ -116,8 +116,8 @@ class KeyRule(Fields):
 
 @dataclass(frozen=True)
 class ValueRule(Fields):
-    """How values of a KV head are kept: at ``bits``, ``group`` consecutive channels of a token sharing a range
-    (0 = the head); ``one_bit`` and ``clip`` as of keys."""
+    """How values of a KV head are kept: at ``bits``, in groups of ``group`` consecutive channels of a token (0 = the
+    head); ``one_bit`` and ``clip`` as for keys."""
 
     _struct = _abi.ValueRule
     _tables = {'one_bit': ONE_BIT}
@@ -132,11 +132,11 @@ class ValueRule(Fields):
 class LayerRule:
     """The rules of one layer.
 
-    key, value  one rule for all KV heads, or one for each
-    metadata    how ranges and minima are kept: "f16" or "f8"
-    rungs       widths that the layer may take, descending, out of 16, 8, 4, 2; empty = no ladder
-    rung        the one of them that its next pages are packed at
-    order       of layers at one rung the lowest shrinks first when bytes are lacking
+    key, value  one rule for all KV heads, or a rule for each
+    metadata    number format of ranges and minima: "f16" or "f8"
+    rungs       the layer's ladder: widths out of 16, 8, 4, 2, descending; empty = no ladder
+    rung        the rung at which the layer packs new pages
+    order       shrink order: among layers at one rung, the lowest shrinks first
     """
 
     key: KeyRule | tuple[KeyRule, ...] = KeyRule()
@@ -151,10 +151,10 @@ class LayerRule:
 class ChunkRule(Fields):
     """Classes of a context's chunks (Cocktail); see lk_chunk_rule.
 
-    low_bits ... high_bits  what caps the widths of a class: 2, 4, 8 or 16, ascending
-    alpha, beta             of the thresholds between the classes, from 0 with a sum below 1
-    reorder                 pages of one class lie together
-    hold                    tokens behind the context stay at 16 bits
+    low_bits ... high_bits  upper limits of the widths of a class: 2, 4, 8 or 16, ascending
+    alpha, beta             set the thresholds between the classes; from 0, with a sum below 1
+    reorder                 pages of one class are neighbours
+    hold                    tokens after the context stay at 16 bits
     """
 
     _struct = _abi.ChunkRule
@@ -171,12 +171,12 @@ class ChunkRule(Fields):
 
 @dataclass(frozen=True)
 class PlanSpec:
-    """A plan written out by fields; Plan.build() makes it.
+    """A plan as plain fields; Plan.build() makes the plan.
 
     page_tokens    32, 64 or 128
     sink_tokens    the first tokens of a sequence that stay at 16 bits, a multiple of 16
     recent_tokens  the last tokens that stay at 16 bits
-    layers         one rule for all layers, or one for each
+    layers         one rule for all layers, or a rule for each
     chunks         classes of a context's chunks; None = no chunks
     """
 
@@ -190,11 +190,11 @@ class PlanSpec:
 
 @dataclass(frozen=True)
 class PlanSize(Fields):
-    """What a plan costs. Every number is exact."""
+    """The bytes of a plan. Every number is exact."""
 
     _struct = _abi.PlanSize
 
-    n_pages: int
+    n_blocks: int
     bits_per_value: float
     bytes_per_token: float
     fp16_bytes: int
@@ -206,14 +206,14 @@ class PlanSize(Fields):
 
 
 class Width(NamedTuple):
-    """Bits of a channel in a packed page, and what a page may raise them to."""
+    """Bits of a channel in a packed page, and its bits where the page boosts it."""
 
     bits: int
     boost_bits: int
 
 
 def presets() -> list[str]:
-    """Names of the plans that are built in."""
+    """Names of the presets."""
     lk = library()
     names: list[str] = []
     while (name := lk.lk_plan_preset_name(len(names))) is not None:
@@ -222,10 +222,9 @@ def presets() -> list[str]:
 
 
 class Plan:
-    """A quantization plan for one geometry. Caches keep a copy of theirs.
+    """A quantization plan for one geometry, made by preset(), build() or from_json().
 
-    Made by preset(), build() or from_json(). May be changed until it is given to a cache, and after that
-    without effect on it.
+    A cache copies its plan, so later changes of the plan have no effect on the cache.
     """
 
     def __init__(self, box: ctypes.c_void_p, geometry: Geometry):
@@ -236,14 +235,14 @@ class Plan:
 
     @classmethod
     def preset(cls, name: str, geometry: Geometry) -> Plan:
-        """A plan that is built in: fp16, int8, kivi4, kivi2, kitty or kitty-pro. Raises NotFoundError."""
+        """A plan that the library names: see presets(). Raises NotFoundError."""
         box, lk = ctypes.c_void_p(), library()
         check(lk.lk_plan_preset(name.encode(), _abi.byref(geometry.raw()), _abi.byref(box)))
         return cls(box, geometry)
 
     @classmethod
     def build(cls, geometry: Geometry, spec: PlanSpec) -> Plan:
-        """The plan that the fields say, validated."""
+        """The plan of the fields, validated."""
         plan = cls.preset('fp16', geometry)
         plan.set_name(spec.name)
         plan.set_pages(spec.page_tokens)
@@ -334,7 +333,7 @@ class Plan:
         self._call(self._lk.lk_plan_set_name, name.encode())
 
     def set_key(self, rule: KeyRule, layer: int = ALL, kv_head: int = ALL) -> None:
-        """Rule of the keys of a layer and KV head, or of all. Raises NotFoundError."""
+        """Set the rule of keys for a layer and KV head, or for all. Raises NotFoundError."""
         for what, list_ in (('channel_bits', rule.channel_bits), ('centers', rule.centers), ('scales', rule.scales)):
             layers = self.geometry.layers if layer == ALL else self.geometry.layers[layer:layer + 1]
             for one in layers:
@@ -346,40 +345,40 @@ class Plan:
             self._call(put, layer, kv_head, (ctypes.c_float * len(list_))(*list_) if list_ else None)
 
     def set_value(self, rule: ValueRule, layer: int = ALL, kv_head: int = ALL) -> None:
-        """Rule of the values of a layer and KV head, or of all. Raises NotFoundError."""
+        """Set the rule of values for a layer and KV head, or for all. Raises NotFoundError."""
         self._call(self._lk.lk_plan_set_value, layer, kv_head, _abi.byref(rule.raw()))
 
     def set_metadata(self, metadata: str, layer: int = ALL) -> None:
-        """How ranges and minima are stored: "f16" or "f8"."""
+        """Set the number format of ranges and minima: "f16" or "f8"."""
         self._call(self._lk.lk_plan_set_metadata, layer, number_of(METADATA, metadata, 'metadata'))
 
     def set_pages(self, page_tokens: int) -> None:
-        """Tokens of a page."""
+        """Set the tokens of a page."""
         self._call(self._lk.lk_plan_set_pages, page_tokens)
 
     def set_chunks(self, rule: ChunkRule | None) -> None:
-        """Chunks of a context and their classes; None = no chunks."""
+        """Set the chunks of a context and their classes; None = no chunks."""
         raw = self._lk.start(_abi.ChunkRule) if rule is None else rule.raw()
         if rule is None:
             raw.chunk_tokens = 0
         self._call(self._lk.lk_plan_set_chunks, _abi.byref(raw))
 
     def chunks(self) -> ChunkRule | None:
-        """The plan's chunks, None without."""
+        """The plan's chunks; None = no chunks."""
         raw = self._lk.start(_abi.ChunkRule)
         self._call(self._lk.lk_plan_get_chunks, _abi.byref(raw))
         return ChunkRule.of(raw) if raw.chunk_tokens else None
 
     def set_recent(self, sink_tokens: int, recent_tokens: int) -> None:
-        """First and last tokens of a sequence that stay at 16 bits."""
+        """Set how many first and last tokens of a sequence stay at 16 bits."""
         self._call(self._lk.lk_plan_set_recent, sink_tokens, recent_tokens)
 
     def set_ladder(self, rungs: Sequence[int], rung: int, layer: int = ALL) -> None:
-        """Widths that a layer may take, descending, and the one that its next pages are packed at."""
+        """Set the ladder of a layer, widest rung first, and the rung at which it packs new pages."""
         self._call(self._lk.lk_plan_set_ladder, layer, (ctypes.c_uint8 * len(rungs))(*rungs), len(rungs), rung)
 
     def set_shrink_order(self, order: int, layer: int = ALL) -> None:
-        """When bytes are lacking, of the layers at the widest rung that of the lowest order goes down first."""
+        """Set the shrink order of a layer: on a shortfall, the lowest among layers at the widest rung shrinks first."""
         self._call(self._lk.lk_plan_set_shrink_order, layer, order)
 
     def key(self, layer: int, kv_head: int) -> KeyRule:
@@ -405,20 +404,20 @@ class Plan:
               chunk_class: str = 'none') -> Width:
         """Bits of one channel of keys, or of values, in a packed page.
 
-        rung         one of the layer's ladder; 0 = the layer's own
-        chunk_class  "low", "middle" or "high"; "none" = a page of no chunk's class"""
+        rung         a rung of the layer's ladder; 0 = the rung at which it packs new pages
+        chunk_class  "low", "middle" or "high"; "none" = a page without a chunk class"""
         bits, boost = ctypes.c_uint32(), ctypes.c_uint32()
         self._call(self._lk.lk_plan_width, layer, kv_head, int(value), channel, rung,
                    number_of(CHUNK_CLASSES, chunk_class, 'chunk_class'), _abi.byref(bits), _abi.byref(boost))
         return Width(bits.value, boost.value)
 
     def validate(self, geometry: Geometry | None = None) -> None:
-        """Is the plan whole, and made for this geometry? Raises ArgumentError, MismatchError."""
+        """Check that the plan is complete, and made for this geometry. Raises ArgumentError, MismatchError."""
         raw = None if geometry is None else _abi.byref(geometry.raw())
         self._call(self._lk.lk_plan_validate, raw)
 
     def bytes(self, n_tokens: int, n_sequences: int = 1, step_tokens: int = 512) -> PlanSize:
-        """Bytes for n_sequences sequences filled side by side to n_tokens each, in steps of step_tokens each.
+        """Bytes for n_sequences sequences of n_tokens tokens each, filled together in steps of step_tokens each.
 
         ``cache_bytes`` is the least budget of a Cache with max_sequences = n_sequences and max_step_tokens =
         n_sequences x step_tokens."""
@@ -428,7 +427,7 @@ class Plan:
 
     def chunk_bytes(self, n_tokens: int, n_low: int = 0, n_middle: int = 0, n_high: int = 0, *, n_sequences: int = 1,
                     step_tokens: int = 512) -> PlanSize:
-        """The same once the chunks of all contexts have their first classes: so many of each."""
+        """The same after the chunks of all contexts got their first classes: n_low, n_middle and n_high of them."""
         raw, mix = self._lk.start(_abi.PlanSize), self._lk.start(_abi.ChunkMix)
         mix.n_low, mix.n_middle, mix.n_high = n_low, n_middle, n_high
         self._call(self._lk.lk_plan_chunk_bytes, n_tokens, n_sequences, step_tokens, _abi.byref(mix), _abi.byref(raw))

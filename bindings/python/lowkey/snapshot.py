@@ -70,18 +70,18 @@ def save(cache: Cache, target: Target, sequences: Iterable[Sequence] | None, fin
         if _is_path(target):
             calls.check(lk.lk_snapshot_save_file(*common, os.fsencode(target)))  # type: ignore[arg-type]
             return None
-        parts: list[bytes] = []
-        take = parts.append if target is None else target.write  # type: ignore[union-attr]
+        written: list[bytes] = []
+        take = written.append if target is None else target.write  # type: ignore[union-attr]
 
         def write(_: int, data: int, n_bytes: int) -> int:
             take(ctypes.string_at(data, n_bytes))
             return 0
         calls.check(lk.lk_snapshot_save(*common, _abi.WriteFn(calls.guard(write, 1)), None))
-    return b''.join(parts) if target is None else None
+    return b''.join(written) if target is None else None
 
 
 def _bytes_of(source: Any) -> tuple[Any, int]:
-    """The memory of bytes or of another buffer, without a copy of the former."""
+    """The memory and the size of bytes, which are not copied, or of another buffer, which is."""
     if isinstance(source, bytes):
         return source, len(source)
     view = memoryview(source).cast('B')
@@ -101,12 +101,12 @@ def load(cache: Cache, source: Source, fingerprint: bytes, progress: Progress | 
         elif hasattr(source, 'read'):
             give = source.read
 
-            def read(_: int, data: int, n_bytes: int) -> int:
-                piece = give(n_bytes)
-                if len(piece) > n_bytes:
-                    raise ArgumentError(f'read({n_bytes}) gave {len(piece)} bytes')
-                ctypes.memmove(data, piece, len(piece))
-                return len(piece)
+            def read(_: int, address: int, n_bytes: int) -> int:
+                given = give(n_bytes)
+                if len(given) > n_bytes:
+                    raise ArgumentError(f'read({n_bytes}) gave {len(given)} bytes')
+                ctypes.memmove(address, given, len(given))
+                return len(given)
             calls.check(lk.lk_snapshot_load(*common, _abi.ReadFn(calls.guard(read, -1)), None, *out))
         else:
             data, n = _bytes_of(source)
@@ -116,8 +116,12 @@ def load(cache: Cache, source: Source, fingerprint: bytes, progress: Progress | 
 
 @dataclass(frozen=True)
 class SnapshotSequence:
-    """A sequence of a snapshot. id: in the cache that saved it; n_blocks: its rows of pages; n_shared_blocks: those of
-    them that one before it has too."""
+    """A sequence of a snapshot.
+
+    id               the sequence's id in the cache that saved it
+    n_blocks         length of its block table
+    n_shared_blocks  how many of these an earlier sequence of the snapshot has too
+    """
 
     id: int
     n_tokens: int
@@ -127,7 +131,7 @@ class SnapshotSequence:
 
 @dataclass(frozen=True)
 class SnapshotInfo:
-    """What a snapshot holds."""
+    """The contents of a snapshot."""
 
     version: int
     total_bytes: int
@@ -141,7 +145,7 @@ class SnapshotInfo:
 
 
 def inspect(source: Path | bytes) -> SnapshotInfo:
-    """Read a snapshot whole and check it as Cache.load() would, but for a cache's plan.
+    """Read a whole snapshot and check it like Cache.load(), without the plan of a cache.
 
     source  a path or bytes
 

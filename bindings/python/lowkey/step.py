@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps: prefill, chunks, decode and drafts are the same calls with other counts."""
+"""Steps: prefill, chunked prefill, decode and drafts are the same calls with other counts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Step:
                 step.append(layer, k, v)
                 out = step.attend(layer, q)
 
-    Leaving the block commits the step; an exception discards it. Tensors are token-major, the sequences one after
+    The end of the block commits the step; an exception discards it. Tensors are token-major, the sequences one after
     the other in the order of Cache.step(). On a device the calls return when the work is queued.
     """
 
@@ -55,9 +55,9 @@ class Step:
     def append(self, layer: int, k: Any, v: Any) -> None:
         """Give a layer its new keys and values, once in a step.
 
-        k, v  [n_tokens, n_kv_heads, head_dim]; k after RoPE. They must stay as they are until attend() has run
+        k, v  [n_tokens, n_kv_heads, head_dim]; k after RoPE. Their memory may not change until attend() has run
 
-        Raises ArgumentError, StateError, UnsupportedError, DataError (an infinity or a NaN: only discard() is left).
+        Raises ArgumentError, StateError, UnsupportedError, DataError (an infinity or a NaN; then only discard() works).
         """
         _, heads, width = self._shape(layer)
         shape = (self.n_tokens, heads, width)
@@ -73,11 +73,11 @@ class Step:
 
         layer  the one that append() was called for last
         q      [n_tokens, n_query_heads, head_dim], after RoPE
-        out    [n_tokens, n_query_heads, head_dim] written in place; default: a new array like q
-        lse    None, True for a new array, or a float32 array [n_tokens, n_query_heads]: natural log of the sum of
-               exp(logit), for merge()
+        out    [n_tokens, n_query_heads, head_dim] written by the call; default: a new array like q
+        lse    None, True for a new array, or a float32 array [n_tokens, n_query_heads]: the natural logarithm of
+               the sum of exp(logit), for merge()
 
-        Returns out, or (out, lse) when lse is asked for. Raises as append().
+        Returns out, or (out, lse) when lse is given. Raises as append().
         """
         heads, _, width = self._shape(layer)
         shape = (self.n_tokens, heads, width)
@@ -96,8 +96,8 @@ class Step:
         return out if lse is None else (out, lse)
 
     def replay(self) -> None:
-        """CUDA: say that append and attend of all layers run from a graph, captured in an earlier step with as many
-        sequences and new tokens of each (lowkey/step.h). Launch it on the step's stream, then commit.
+        """CUDA: append and attend of all layers run from a graph, which was captured in an earlier step with the same
+        numbers of sequences and of new tokens (lowkey/step.h). Launch the graph on the step's stream, then commit.
 
         Raises StateError (no step of this shape was captured), UnsupportedError (other backends)."""
         with self._handle.lock:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA streams of other packages: which one is current, and one that waits for another."""
+"""CUDA streams of other packages: which stream is current, and how one waits for another."""
 
 from __future__ import annotations
 

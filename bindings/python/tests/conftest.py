@@ -9,7 +9,7 @@ import pytest
 import lowkey
 
 GEOMETRY = lowkey.Geometry((lowkey.Layer(8, 2, 64), lowkey.Layer(8, 2, 64, window_tokens=40)))
-# The same without a window, behind which pages are given back: for counts of bytes, and cuts at any token.
+# The same without sliding windows, which would free pages: for counts of bytes, and cuts at any token.
 WHOLE = lowkey.Geometry((lowkey.Layer(8, 2, 64),) * 2)
 
 

@@ -125,13 +125,13 @@ class Producer:
     """An array of a package that lowkey does not know: DLPack and nothing else."""
 
     def __init__(self, made, old: bool = False):
-        self.made, self.old, self.asked = made, old, []
+        self.made, self.old, self.requests = made, old, []
 
     def __dlpack_device__(self):
         return 1, 0
 
     def __dlpack__(self, **options):
-        self.asked.append(options)
+        self.requests.append(options)
         if self.old and 'max_version' in options:
             raise TypeError('unexpected keyword argument')
         made = self.made
@@ -144,7 +144,7 @@ def test_dlpack_in(cache, old):
     producers = [Producer(x, old) for x in (q, k, v)]
     before = len(dlpack._exports)
     out = attend(cache, cache.add(), *producers)
-    assert producers[0].asked[-1] == ({} if old else {'max_version': (1, 0)})
+    assert producers[0].requests[-1] == ({} if old else {'max_version': (1, 0)})
     assert isinstance(out, lowkey.Array) and out.shape == (7, 8, 64) and out.dtype == 'float32'
     assert np.array_equal(np.asarray(out), attend(cache, cache.add(), q, k, v))
     assert len(dlpack._exports) == before, 'capsules that nobody consumed free what they hold'
@@ -219,7 +219,7 @@ def test_cuda_memory_on_a_cpu_context_is_refused(cache):
 
 
 class Driver:
-    """Stands for libcuda: notes what it was asked."""
+    """Stands for libcuda: keeps the arguments of its calls."""
 
     def __init__(self, status=0):
         self.calls, self.status = [], status
@@ -306,19 +306,19 @@ def test_merge(context, cache):
     """Two caches that share a sequence's keys give what one with all of them gives."""
     q, k, v = tensors(13, 16)
     whole, whole_lse = attention(q[-1:], k, v)
-    parts = []
+    splits = []
     for keys, values in ((k[:10], v[:10]), (k[10:], v[10:])):
         sequence = cache.add()
         if len(keys) > 1:
             attend(cache, sequence, q[:len(keys) - 1], keys[:-1], values[:-1])
-        parts.append(attend(cache, sequence, np.float32(q[-1:]), keys[-1:], values[-1:], lse=True))
-    outs, lses = zip(*parts)
+        splits.append(attend(cache, sequence, np.float32(q[-1:]), keys[-1:], values[-1:], lse=True))
+    outs, lses = zip(*splits)
     out, lse = lowkey.merge(context, outs, lses, lse=True)
     assert np.abs(out - whole).max() < 1e-4 and np.abs(lse - whole_lse).max() < 1e-4
     into = np.zeros((1, 8, 64), np.float16)
     assert lowkey.merge(context, outs, lses, into) is into
     assert np.abs(into - whole).max() < 2e-3
-    with pytest.raises(lowkey.ArgumentError, match='one of each part'):
+    with pytest.raises(lowkey.ArgumentError, match='each split has one of both'):
         lowkey.merge(context, outs, lses[:1])
     with pytest.raises(lowkey.ArgumentError, match=r'lses\[1\] has shape \[1, 1, 1\]'):
         lowkey.merge(context, outs, (lses[0], np.zeros((1, 1), np.float32)))

@@ -27,21 +27,21 @@ def test_batches(cache):
     """A ragged batch gives what its sequences give alone."""
     alone, together = [cache.add() for _ in range(3)], [cache.add() for _ in range(3)]
     counts = (5, 1, 70)
-    parts = [[tensors(i * 7 + layer, n) for i, n in enumerate(counts)] for layer in range(2)]
+    layers = [[tensors(i * 7 + layer, n) for i, n in enumerate(counts)] for layer in range(2)]
     for i, n in enumerate(counts):
         with cache.step(alone[i], n) as step:
             outs = []
             for layer in range(2):
-                q, k, v = parts[layer][i]
+                q, k, v = layers[layer][i]
                 step.append(layer, k, v)
                 outs.append(step.attend(layer, q))
-        parts[0][i].append(outs)
+        layers[0][i].append(outs)
     with cache.step(together, counts) as step:
         for layer in range(2):
-            q, k, v = (np.concatenate([part[j] for part in parts[layer]]) for j in range(3))
+            q, k, v = (np.concatenate([given[j] for given in layers[layer]]) for j in range(3))
             step.append(layer, k, v)
             out = step.attend(layer, q)
-            assert np.array_equal(out, np.concatenate([part[3][layer] for part in parts[0]]))
+            assert np.array_equal(out, np.concatenate([given[3][layer] for given in layers[0]]))
     assert [len(s) for s in together] == list(counts)
 
 
@@ -132,7 +132,7 @@ def test_truncate(cache):
 
 
 def test_fork(cache):
-    """Two continuations of one prompt, and of a part of it."""
+    """Two continuations of one prompt, and one of its first tokens."""
     first = cache.add()
     found = run_step(cache, first, 1, 150)
     second, third = first.fork(), first.fork(40)

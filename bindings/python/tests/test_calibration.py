@@ -32,9 +32,9 @@ def test_keys_and_values(name, tmp_path):
     assert metadata['texts'] == '2' and {n: list(t.shape) for n, t in found.items()} == shapes
     assert not any('grad' in label or 'probe' in label for label in found)
     wanted = [keys_of(model, torch.as_tensor(text)[None]) for text in texts]
-    for layer, parts in enumerate(zip(*wanted)):
+    for layer, passes in enumerate(zip(*wanted)):
         for i, label in enumerate('kv'):
-            assert torch.allclose(found[f'layer.{layer}.{label}'], torch.cat([part[i] for part in parts]), atol=1e-4)
+            assert torch.allclose(found[f'layer.{layer}.{label}'], torch.cat([one[i] for one in passes]), atol=1e-4)
     assert found['layer.0.q'].shape == (65, 4, 32 if name != 'qwen3' else 64)
 
 

@@ -24,8 +24,8 @@ def samples(seed: int, n_tokens: int, heads: int) -> np.ndarray:
 def fed():
     with Calibrator(GEOMETRY) as calibrator:
         for layer in range(2):
-            for part in np.split(samples(layer, 300, 2), 3):
-                calibrator.add_keys(layer, part)
+            for keys in np.split(samples(layer, 300, 2), 3):
+                calibrator.add_keys(layer, keys)
             calibrator.add_queries(layer, samples(5, 40, 4))
             calibrator.add_probe(layer, Probe(20, 1, 4, 8), samples(6, 101, 4), samples(7, 101, 2))
         yield calibrator
@@ -148,13 +148,13 @@ def test_pm_kvq(fed):
         fed.pm_kvq(PmKvq(least, key_scales=True))
 
 
-def test_allocate():
+def test_solve_widths():
     costs, sizes = [[9, 3, 1], [5, 4, 0]], [[2, 4, 8], [2, 4, 8]]
-    assert [lowkey.allocate(costs, sizes, budget) for budget in (4, 6, 10, 16)] == [[0, 0], [1, 0], [2, 0], [2, 2]]
+    assert [lowkey.solve_widths(costs, sizes, budget) for budget in (4, 6, 10, 16)] == [[0, 0], [1, 0], [2, 0], [2, 2]]
     with pytest.raises(lowkey.BudgetError, match='4'):
-        lowkey.allocate(costs, sizes, 3)
+        lowkey.solve_widths(costs, sizes, 3)
     with pytest.raises(lowkey.ArgumentError, match='n_items'):
-        lowkey.allocate(costs, [[1, 2], [1, 2]], 9)
+        lowkey.solve_widths(costs, [[1, 2], [1, 2]], 9)
 
 
 def test_bytes(fed):

@@ -32,11 +32,11 @@ def prompt(cache):
 def test_attention_scores_chunks_and_classes_keep_them(cache):
     sequence = cache.add()
     sequence.defer('pack')
-    sequence.watch_chunks(chunks.Watch(n_query_tokens=4, n_chunks=N_CHUNKS, layers=(0, 1)))
+    sequence.score_attention(chunks.Attention(n_query_tokens=4, n_chunks=N_CHUNKS, layers=(0, 1)))
     with pytest.raises(lowkey.StateError):
-        sequence.chunk_attention(N_CHUNKS)
+        sequence.attention_scores(N_CHUNKS)
     whole = run_step(cache, sequence, 1, CONTEXT + 4)
-    scores = sequence.chunk_attention(N_CHUNKS)
+    scores = sequence.attention_scores(N_CHUNKS)
     wanted = np.zeros(N_CHUNKS)
     for q, k, _, _ in whole:  # the softmax over the context's tokens alone, computed here
         logits = np.einsum('qhd,khd->hqk', q[-4:].astype(float), np.repeat(k.astype(float), 4, 1)[32:CONTEXT]) / 8
@@ -55,7 +55,7 @@ def test_attention_scores_chunks_and_classes_keep_them(cache):
     rank = ['low', 'middle', 'high'].index
     assert all(rank(stored) >= rank(assigned) for stored, assigned in zip(kept.stored, classes))
     assert (kept.n_low, kept.n_middle, kept.n_high) == tuple(map(kept.stored.count, ('low', 'middle', 'high')))
-    sequence.watch_chunks(None)
+    sequence.score_attention(None)
     run_step(cache, sequence, 2, 1)
 
 
@@ -93,9 +93,9 @@ def test_plan_without_chunks(context):
     (lambda s: s.assign_chunks(CONTEXT + 1, ['low'] * 12), lowkey.ArgumentError, str(CONTEXT + 1)),
     (lambda s: s.assign_chunks(-1, ['low'] * 12), lowkey.ArgumentError, '-1'),
     (lambda s: s.assign_chunks(CONTEXT, ['low'] * 12, [float('nan')] * 12), lowkey.DataError, None),
-    (lambda s: s.watch_chunks(chunks.Watch(1, 1, layers=(9,))), lowkey.NotFoundError, '9'),
-    (lambda s: s.watch_chunks(chunks.Watch(0, 1)), lowkey.ArgumentError, None),
-    (lambda s: s.chunk_attention(-1), lowkey.ArgumentError, '-1'),
+    (lambda s: s.score_attention(chunks.Attention(1, 1, layers=(9,))), lowkey.NotFoundError, '9'),
+    (lambda s: s.score_attention(chunks.Attention(0, 1)), lowkey.ArgumentError, None),
+    (lambda s: s.attention_scores(-1), lowkey.ArgumentError, '-1'),
     (lambda s: s.retain_originals('some'), lowkey.ArgumentError, "'some'"),
 ])
 def test_misuse_changes_nothing(prompt, call, kind, sentence):
@@ -108,12 +108,12 @@ def test_misuse_changes_nothing(prompt, call, kind, sentence):
 def test_chunks_of_open_steps_and_closed_caches(cache, prompt):
     with cache.step(prompt, 1) as step:
         for call in (prompt.defer, lambda: prompt.assign_chunks(CONTEXT, ['low'] * N_CHUNKS),
-                     lambda: prompt.watch_chunks(None), lambda: prompt.retain_originals(0)):
+                     lambda: prompt.score_attention(None), lambda: prompt.retain_originals(0)):
             with pytest.raises(lowkey.BusyError):
                 call()
         step.discard()
     cache.close()
-    for call in (prompt.defer, prompt.chunks, lambda: prompt.chunk_attention(1), lambda: prompt.watch_chunks(None)):
+    for call in (prompt.defer, prompt.chunks, lambda: prompt.attention_scores(1), lambda: prompt.score_attention(None)):
         with pytest.raises(lowkey.ClosedError):
             call()
 
@@ -172,7 +172,7 @@ def test_bytes_and_widths():
         plan.width(0, 0, 5, chunk_class='lowest')
     low = plan.chunk_bytes(CONTEXT, n_low=12)
     high = plan.chunk_bytes(CONTEXT, n_high=12)
-    assert (low.n_pages, high.n_pages) == (3, 0)
+    assert (low.n_blocks, high.n_blocks) == (3, 0)
     assert low.payload_bytes + low.metadata_bytes + low.recent_bytes < high.recent_bytes
     with pytest.raises(lowkey.ArgumentError, match='416 tokens of chunks'):
         plan.chunk_bytes(CONTEXT, n_low=13)

@@ -46,7 +46,7 @@ def test_a_lost_share_is_seen():
 
     whole = outs(arrays.gather)
     for lost in range(2):
-        change = np.abs(whole - outs(lambda parts, lost=lost: [parts[1 - lost]])).max()
+        change = np.abs(whole - outs(lambda splits, lost=lost: [splits[1 - lost]])).max()
         assert change > 20 * sharded.ROUNDING * np.abs(whole).max()
 
 

@@ -33,4 +33,4 @@ def test_every_cache_fits_and_decodes(device, tmp_path):
         assert 0 < cells[cache, 'equal']['cache_bytes'] < 0.6 * dynamic['cache_bytes']
     assert cells['chanmix', 'context']['length'] > 1024
     assert [step['bits'] for step in cells['pm-kvq', 'largest']['shrinks']] == [8, 4, 2]
-    assert sum(step['halves'] for step in cells['pm-kvq', 'largest']['shrinks']) > 0
+    assert sum(step['pages'] for step in cells['pm-kvq', 'largest']['shrinks']) > 0

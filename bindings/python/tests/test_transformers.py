@@ -37,7 +37,7 @@ def host_cache(model, kind=None):
 @pytest.mark.parametrize('device', DEVICES)
 @pytest.mark.parametrize('name', MODELS)
 def test_logits_equal_the_hosts_within_rounding(name, device):
-    """Prefill, a chunk and single tokens, two rows, well beyond the sliding windows."""
+    """Prefill, a chunk and single tokens, two prompts, well beyond the sliding windows."""
     model = make_model(name, device)
     ids = tokens(1, 2, 111, device=device)
     chunks = ids.split([80, 28, 1, 1, 1], 1)
@@ -70,13 +70,13 @@ def test_left_padding(name):
         ids[i, width - n:], mask[i, width - n:] = row[0], 1
     positions = (mask.cumsum(1) - 1).clamp(0)
     with lowkey_cache(model) as cache, torch.no_grad():
-        parts, begin = [], 0
+        passes, begin = [], 0
         for end in (width, width + 1, width + 5):
-            parts.append(model(ids[:, begin:end], attention_mask=mask[:, :end], past_key_values=cache,
+            passes.append(model(ids[:, begin:end], attention_mask=mask[:, :end], past_key_values=cache,
                                position_ids=positions[:, begin:end]).logits)
             begin = end
         assert cache.lengths == [n + 5 for n in lengths] and cache.n_columns == width + 5
-        got = torch.cat(parts, 1)
+        got = torch.cat(passes, 1)
     for i, (row, n) in enumerate(zip(rows, lengths)):
         want, rounded = (logits(model, host_cache(model, kind), row) for kind in (None, RoundedCache))
         assert_within_rounding(got[i:i + 1, width - n:], want, rounded)
@@ -128,8 +128,8 @@ def test_rows_are_repeated():
 
 
 @pytest.mark.parametrize('device', DEVICES)
-def test_rows_that_are_there(device):
-    """A batch goes on behind a snapshot's sequences, the shorter ones as padded rows."""
+def test_existing_sequences(device):
+    """A batch continues a snapshot's sequences, the shorter ones as padded prompts."""
     model, lengths = make_model('llama', device), [40, 23]
     ids = tokens(14, 2, 48, device=device)
     mask = (torch.arange(48)[None] >= 40 - torch.tensor(lengths)[:, None]).long().to(device)
@@ -149,29 +149,29 @@ def test_rows_that_are_there(device):
         with LowkeyCache.over(model.config, first, [first.add(), first.add()]) as cache:
             run(cache, 0, 40)
         assert model.config._attn_implementation == 'sdpa'
-        rows = second.load(first.save())
-        with LowkeyCache.over(model.config, second, rows) as cache:
+        loaded = second.load(first.save())
+        with LowkeyCache.over(model.config, second, loaded) as cache:
             assert cache.lengths == lengths and cache.get_seq_length() == 40
             got = torch.cat([run(cache, 40, 41), run(cache, 41, 48)], 1)
             cache.crop(-30)
             assert cache.lengths == [18, 1] and cache.get_seq_length() == 18
         assert torch.equal(got, want)
-        assert [len(row) for row in rows] == [18, 1], 'sequences outlive the cache over them'
+        assert [len(sequence) for sequence in loaded] == [18, 1], 'sequences outlive the cache over them'
         with pytest.raises(lowkey.ArgumentError, match='at least one sequence, each once'):
-            LowkeyCache.over(model.config, second, rows[:1] * 2)
+            LowkeyCache.over(model.config, second, loaded[:1] * 2)
         with pytest.raises(lowkey.ArgumentError, match='belongs to another cache'):
-            LowkeyCache.over(model.config, first, rows)
+            LowkeyCache.over(model.config, first, loaded)
         with pytest.raises(lowkey.ArgumentError, match='another geometry'):
-            LowkeyCache.over(make_model('qwen2').config, second, rows, scale=0.5)
-        rows[1].remove()
+            LowkeyCache.over(make_model('qwen2').config, second, loaded, scale=0.5)
+        loaded[1].remove()
         with pytest.raises(lowkey.NotFoundError):
-            LowkeyCache.over(model.config, second, rows)
+            LowkeyCache.over(model.config, second, loaded)
         assert model.config._attn_implementation == 'sdpa'
 
 
 @pytest.mark.parametrize('device', DEVICES)
 def test_chunks_of_a_prompt(device):
-    """Cocktail: the prompt waits at 16 bits, its question scores the chunks, decode runs on their classes."""
+    """Cocktail: the prompt is deferred, its question scores the chunks, decode runs on their classes."""
     model, n_chunks, n_query = make_model('llama', device), 8, 6
     n_context = 32 + 32 * n_chunks
     ids = tokens(15, 1, n_context + n_query + 3, device=device)
@@ -180,10 +180,10 @@ def test_chunks_of_a_prompt(device):
             lowkey.Cache(context, 'cocktail', '64MiB', geometry=geometry_of(model.config)) as store:
         row = store.add()
         row.defer()
-        row.watch_chunks(lowkey.chunks.Watch(n_query, n_chunks))
+        row.score_attention(lowkey.chunks.Attention(n_query, n_chunks))
         with LowkeyCache.over(model.config, store, [row]) as cache:
             got = [logits(model, cache, chunks[0])]
-            classes, _ = lowkey.chunks.Quota(low_share=0.5, high_share=0.5).classes(row.chunk_attention(n_chunks))
+            classes, _ = lowkey.chunks.Quota(low_share=0.5, high_share=0.5).classes(row.attention_scores(n_chunks))
             row.assign_chunks(n_context, classes)
             got.append(logits(model, cache, *chunks[1:]))
         kept = row.chunks()
@@ -321,7 +321,7 @@ def test_misuse():
             with pytest.raises(lowkey.StateError, match='pass past_key_values=LowkeyCache'):
                 model(ids)
             model(ids, past_key_values=cache)
-            with pytest.raises(lowkey.ArgumentError, match='a batch of 1 rows on a cache of 2'):
+            with pytest.raises(lowkey.ArgumentError, match='a batch of 1 prompts on a cache of 2'):
                 model(ids[:1], past_key_values=cache)
             mask = torch.ones(2, 12, dtype=torch.long)
             mask[0, 3] = 0

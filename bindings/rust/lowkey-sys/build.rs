@@ -1,4 +1,4 @@
-//! Finds the installed library: LOWKEY_LIB_DIR names its folder, else pkg-config knows it.
+//! Finds the installed library in the folder LOWKEY_LIB_DIR, or else through pkg-config.
 //! LOWKEY_STATIC=1 links the static library. Nothing is downloaded or compiled.
 use std::env;
 use std::process::Command;
@@ -18,18 +18,18 @@ fn main() {
     if is_static {
         command.arg("--static");
     }
-    let said = command
+    let output = command
         .args(["--libs", "lowkey >= 0.1"])
         .output()
         .unwrap_or_else(|error| panic!("{} does not run: {}; set LOWKEY_LIB_DIR", tool, error));
-    if !said.status.success() {
+    if !output.status.success() {
         panic!(
             "{} does not know lowkey: {}; set PKG_CONFIG_PATH or LOWKEY_LIB_DIR",
             tool,
-            String::from_utf8_lossy(&said.stderr).trim()
+            String::from_utf8_lossy(&output.stderr).trim()
         );
     }
-    let flags = String::from_utf8_lossy(&said.stdout).into_owned();
+    let flags = String::from_utf8_lossy(&output.stdout).into_owned();
     for flag in flags.split_whitespace() {
         if let Some(dir) = flag.strip_prefix("-L") {
             println!("cargo:rustc-link-search=native={}", dir);

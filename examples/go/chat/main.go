@@ -1,6 +1,6 @@
 // A chat loop: each line of the input is a turn, its words are tokens, and the answer has as many.
 // "/undo" takes back the last turn, "/save FILE" and "/load FILE" keep the chat over restarts,
-// "/stats" shows what the cache holds. The "model" makes up its numbers; a host has its own.
+// "/stats" prints the bytes of the cache. The numbers are synthetic; a host has a model.
 package main
 
 import (
@@ -23,7 +23,7 @@ const (
 	maxStep    = 512      // tokens
 )
 
-// activations are what a model would compute for the new tokens of a layer.
+// activations stand for a model's numbers for the new tokens of a layer.
 func activations(layer, first, tokens, heads int) []float32 {
 	data := make([]float32, tokens*heads*headDim)
 	for i := range data {
@@ -44,7 +44,7 @@ func (c *chat) take(tokens int) error {
 	if err != nil {
 		return err
 	}
-	step, err := c.cache.Begin(lowkey.StepOptions{}, lowkey.Part{Sequence: c.sequence, Tokens: uint32(tokens)})
+	step, err := c.cache.Begin(lowkey.StepOptions{}, lowkey.NewTokens{Sequence: c.sequence, Tokens: uint32(tokens)})
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (c *chat) take(tokens int) error {
 
 func (c *chat) layer(step *lowkey.Step, layer, first int, out []float32) error {
 	var tensors [4]lowkey.Tensor
-	for i, part := range []struct {
+	for i, of := range []struct {
 		data  []float32
 		heads int
 	}{
@@ -70,7 +70,7 @@ func (c *chat) layer(step *lowkey.Step, layer, first int, out []float32) error {
 		{out, queryHeads},
 	} {
 		var err error
-		if tensors[i], err = lowkey.Of(part.data, part.heads, headDim); err != nil {
+		if tensors[i], err = lowkey.Of(of.data, of.heads, headDim); err != nil {
 			return err
 		}
 	}

@@ -1,4 +1,5 @@
-// The fast path: an attend call cut into units, run by the kernels of an instruction set.
+// The fast path: an attend call is cut into work items, which the kernels of an instruction set
+// run.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CPU_ATTEND_H
@@ -11,36 +12,36 @@
 namespace lk {
 namespace cpu {
 
-// An attend call with what the cache and the batch hold.
+// An attend call, with the formats of the cache and the sequences of the batch.
 struct AttendCall : AttendArgs {
     const PageFormat *classes;
     const BatchSequence *sequences;
     uint32_t n_sequences;
 };
 
-// Which rows of queries and keys a unit has.
-struct UnitPlan {
+// A split of a work tile: the queries and the blocks of keys that a WorkTile gets.
+struct WorkItem {
     uint32_t sequence;
     uint32_t kv_head;
     uint32_t first_query;
     uint32_t n_queries;
-    uint32_t first_row;  // of the sequence's rows; n_rows stands for the staged tokens
-    uint32_t end_row;
-    uint32_t n_splits;  // units with the same queries follow each other
+    uint32_t first_block;  // of the sequence's blocks; n_blocks stands for the staged tokens
+    uint32_t end_block;
+    uint32_t n_splits;  // items with the same queries follow each other
     uint32_t split;
-    uint64_t partial;  // floats into partials: output, top, sum
+    uint64_t partial;  // floats into partials: output, row_max, row_sum
 };
 
 // Memory that calls reuse; it grows with the shapes.
 struct AttendScratch {
     explicit AttendScratch(const Allocator &allocator)
-        : units(allocator), threads(allocator), partials(allocator) {}
-    Array<UnitPlan> units;
+        : items(allocator), threads(allocator), partials(allocator) {}
+    Array<WorkItem> items;
     Array<float> threads;   // [threads][a thread's floats]
-    Array<float> partials;  // [units][...] of units that share their rows
+    Array<float> partials;  // [items][...] of items that share their rows
 };
 
-// LK_OK or LK_E_NOMEM. The units, and so every bit of the result, depend on shapes alone.
+// LK_OK or LK_E_NOMEM. The items, and so every bit of the result, depend on shapes alone.
 lk_status fast_attend(const Kernels &kernels, const AttendCall &args, ThreadPool *pool,
                       AttendScratch *scratch);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/cpu/cache_device.h"
 
+#include "backend/cpu/attention_scores.h"
 #include "backend/cpu/reference.h"
-#include "backend/cpu/watch.h"
 #include "base/status.h"
 
 namespace lk {
@@ -10,10 +10,10 @@ namespace cpu {
 
 namespace {
 
-constexpr uint32_t kTokensPerUnit = 16;
+constexpr uint32_t kTokensPerJob = 16;
 
-// The part of a sequence's new tokens that lies in a row.
-RowPart part_of(const BatchSequence &sequence, const Block &row) {
+// The new tokens of a sequence that a block holds.
+BlockPart part_of(const BatchSequence &sequence, const Block &row) {
     const uint64_t row_end = row.first_token + row.capacity_tokens;
     const uint64_t new_end = sequence.n_history + sequence.n_new;
     const uint64_t begin =
@@ -23,17 +23,17 @@ RowPart part_of(const BatchSequence &sequence, const Block &row) {
             static_cast<uint32_t>(begin - row.first_token), static_cast<uint32_t>(end - begin)};
 }
 
-// What the threads of a conversion found.
+// Faults and saturated values that the threads of a conversion found.
 struct Conversion {
     std::atomic<uint64_t> n_saturated{0};
     std::atomic<uint64_t> first_bad{kNothingBad};
 };
 
-void convert_unit(const AppendArgs &args, uint32_t unit, Conversion *out) {
+void convert_job(const AppendArgs &args, uint32_t index, Conversion *out) {
     uint64_t n_saturated = 0;
     uint64_t bad = kNothingBad;
-    const uint32_t first = unit * kTokensPerUnit;
-    for (uint32_t i = 0; i < kTokensPerUnit && first + i < args.staging.n_tokens; ++i)
+    const uint32_t first = index * kTokensPerJob;
+    for (uint32_t i = 0; i < kTokensPerJob && first + i < args.staging.n_tokens; ++i)
         convert_token(args, first + i, &n_saturated, &bad);
     out->n_saturated.fetch_add(n_saturated);
     uint64_t seen = out->first_bad.load();
@@ -46,7 +46,7 @@ void upload_item(const SlotCopy &item) {
 
 }  // namespace
 
-// Direct rows are left out: they are packed from the staging area.
+// Blocks that are packed on append are left out: they are packed from the staging area.
 lk_status CpuCacheDevice::begin(const Batch &batch) {
     if (batch.query_stat_bytes > query_sums_.size() * sizeof(uint64_t) &&
         !query_sums_.resize(batch.query_stat_bytes / sizeof(uint64_t)))
@@ -74,16 +74,16 @@ lk_status CpuCacheDevice::append(const AppendArgs &args) {
     const Lock lock(&engine_.mutex);
     Conversion conversion;
     engine_.pool.parallel_for(
-        (args.staging.n_tokens + kTokensPerUnit - 1) / kTokensPerUnit,
-        [&](uint32_t unit, uint32_t) { convert_unit(args, unit, &conversion); });
+        (args.staging.n_tokens + kTokensPerJob - 1) / kTokensPerJob,
+        [&](uint32_t index, uint32_t) { convert_job(args, index, &conversion); });
     const uint64_t first_bad = conversion.first_bad.load();
     note(args, conversion.n_saturated.load(), first_bad);
     if (first_bad != kNothingBad)
         return LK_OK;
     const uint32_t n_heads = args.layer.n_kv_heads;
     const auto n_parts = static_cast<uint32_t>(parts_.size());
-    engine_.pool.parallel_for(n_parts * n_heads, [&](uint32_t unit, uint32_t) {
-        store_part(args, layout_.formats, parts_[unit / n_heads], unit % n_heads);
+    engine_.pool.parallel_for(n_parts * n_heads, [&](uint32_t index, uint32_t) {
+        store_part(args, layout_.formats, parts_[index / n_heads], index % n_heads);
     });
     return LK_OK;
 }
@@ -107,16 +107,16 @@ void CpuCacheDevice::note(const AppendArgs &args, uint64_t n_saturated, uint64_t
 
 lk_status CpuCacheDevice::pack(const PackItem *items, uint32_t n_items) {
     const Lock lock(&engine_.mutex);
-    engine_.pool.parallel_for(n_items, [&](uint32_t unit, uint32_t thread) {
-        pack_item(items[unit], engine_.page_values.data() + thread * kPageValues);
+    engine_.pool.parallel_for(n_items, [&](uint32_t index, uint32_t thread) {
+        pack_item(items[index], engine_.page_values.data() + thread * kPageValues);
     });
     return LK_OK;
 }
 
 lk_status CpuCacheDevice::dequantize(const DequantizeItem *items, uint32_t n_items) {
     const Lock lock(&engine_.mutex);
-    engine_.pool.parallel_for(n_items, [&](uint32_t unit, uint32_t thread) {
-        reopen_item(items[unit], engine_.page_values.data() + thread * kPageValues);
+    engine_.pool.parallel_for(n_items, [&](uint32_t index, uint32_t thread) {
+        dequantize_item(items[index], engine_.page_values.data() + thread * kPageValues);
     });
     return LK_OK;
 }
@@ -139,9 +139,9 @@ lk_status CpuCacheDevice::upload_with(const SlotCopy *items, uint32_t n_items,
     if (engine_.pool.size() == 1)
         return upload(items, n_items);
     const Lock lock(&engine_.mutex);
-    engine_.pool.parallel_for(n_items + 1, [&](uint32_t unit, uint32_t) {
-        if (unit)
-            upload_item(items[unit - 1]);
+    engine_.pool.parallel_for(n_items + 1, [&](uint32_t index, uint32_t) {
+        if (index)
+            upload_item(items[index - 1]);
         else
             side.run(side.context);
     });
@@ -150,13 +150,14 @@ lk_status CpuCacheDevice::upload_with(const SlotCopy *items, uint32_t n_items,
 
 lk_status CpuCacheDevice::move(const MoveItem *items, uint32_t n_items) {
     const Lock lock(&engine_.mutex);
-    engine_.pool.parallel_for(n_items, [&](uint32_t unit, uint32_t) { move_item(items[unit]); });
+    engine_.pool.parallel_for(n_items, [&](uint32_t index, uint32_t) { move_item(items[index]); });
     return LK_OK;
 }
 
 lk_status CpuCacheDevice::shrink(const ShrinkItem *items, uint32_t n_items) {
     const Lock lock(&engine_.mutex);
-    engine_.pool.parallel_for(n_items, [&](uint32_t unit, uint32_t) { shrink_item(items[unit]); });
+    engine_.pool.parallel_for(n_items,
+                              [&](uint32_t index, uint32_t) { shrink_item(items[index]); });
     return LK_OK;
 }
 
@@ -164,9 +165,9 @@ lk_status CpuCacheDevice::sum_queries(const QueryStatArgs &args) {
     const Lock lock(&engine_.mutex);
     for (uint32_t r = 0; r < args.n_runs; ++r) {
         const QueryStatRun &run = args.runs[r];
-        engine_.pool.parallel_for(n_query_stats(run) * run.n_heads, [&](uint32_t unit, uint32_t) {
-            const uint32_t i = unit / run.n_heads;
-            const uint32_t head = unit % run.n_heads;
+        engine_.pool.parallel_for(n_query_stats(run) * run.n_heads, [&](uint32_t index, uint32_t) {
+            const uint32_t i = index / run.n_heads;
+            const uint32_t head = index % run.n_heads;
             const uint64_t at = run.offset_bytes + i * run.stride_bytes;
             uint64_t *sums = query_sums_.data() + at / sizeof *sums;
             cpu::sum_queries(args, run, i, head, sums + head * args.layer.head_dim);
@@ -189,7 +190,7 @@ lk_status CpuCacheDevice::attend(const AttendArgs &args) {
                                        : reference_attend(call, &engine_.pool, engine_.allocator);
     for (uint32_t i = 0; !status && i < args.n_chunk_attentions; ++i)
         status =
-            watch_chunks(call, args.chunk_attentions[i], &engine_.pool, &engine_.attend_scratch);
+            score_attention(call, args.chunk_attentions[i], &engine_.pool, &engine_.attend_scratch);
     return status;
 }
 

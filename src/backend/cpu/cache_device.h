@@ -1,4 +1,4 @@
-// What the CPU keeps for a cache: its tables of classes and the open batch.
+// The CacheDevice of the CPU: the formats of a cache and the open batch.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CPU_CACHE_DEVICE_H
@@ -24,7 +24,7 @@ class Lock {
     pthread_mutex_t *mutex_;
 };
 
-// What the caches of a context share.
+// Threads and memory that the caches of a context share.
 struct Engine {
     Engine(const Allocator &from, const Kernels *chosen)
         : allocator(from),
@@ -84,7 +84,7 @@ class CpuCacheDevice final : public CacheDevice {
     Engine &engine_;
     const CacheLayout layout_;
     Batch batch_{};
-    Array<RowPart> parts_;  // of the batch
+    Array<BlockPart> parts_;  // of the batch
     Array<uint64_t> query_sums_;
     mutable pthread_mutex_t report_mutex_ = PTHREAD_MUTEX_INITIALIZER;
     DataReport report_{};

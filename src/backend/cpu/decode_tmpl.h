@@ -1,11 +1,11 @@
-// Attention of few query rows. Weights and logits lie as [row][token].
+// Attention of few query rows. Weights and logits are arrays [row][token].
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CPU_DECODE_TMPL_H
 #define LK_BACKEND_CPU_DECODE_TMPL_H
 
-#include "backend/cpu/direct_tmpl.h"
-#include "backend/cpu/visible_tmpl.h"
+#include "backend/cpu/mask_tmpl.h"
+#include "backend/cpu/native_tmpl.h"
 
 namespace lk {
 namespace cpu {
@@ -15,36 +15,36 @@ constexpr uint32_t kKeyVectors = 4;   // of a strip of keys, at most
 constexpr uint32_t kTokenGroups = 8;  // of a page, at most
 
 struct DecodeState {
-    float *logits;          // [kDecodeRows][kBlockTokens], then weights
-    float *matrix;          // an unpacked half
-    float *query;           // [kDecodeRows][head_dim], in the order of a page's slots
-    float *query_places;    // [kDecodeRows][2 head_dim], for 16-bit keys
+    float *logits;          // [kDecodeRows][kKvTileTokens], then weights
+    float *matrix;          // an unpacked page
+    float *query;           // [kDecodeRows][head_dim], in the order of a page's ordered
+    float *query_spread;    // [kDecodeRows][2 head_dim], for 16-bit keys
     float *query_ordered;   // [kDecodeRows][head_dim], strips in the order of the parameters
     float *page_ordered;    // the same under a page's permutation
-    float *weight_places;   // [kDecodeRows][2 kBlockTokens], for 16-bit values
-    float *weight_ordered;  // [kDecodeRows][kBlockTokens], for packed values
-    float *ranges;          // [head_dim or kBlockTokens]
+    float *weight_spread;   // [kDecodeRows][2 kKvTileTokens], for 16-bit values
+    float *weight_ordered;  // [kDecodeRows][kKvTileTokens], for packed values
+    float *ranges;          // [head_dim or kKvTileTokens]
     float *minima;
     float *folded;
     float *doubled;           // [head_dim]
     uint32_t *key_factors;    // [kDecodeRows][strips][kKeyVectors][32]
-    uint32_t *high_factors;   // the same, of bit 1 of shared slots
-    uint32_t *value_factors;  // [kDecodeRows][kBlockTokens], of which 1 bit takes all
-    int32_t *sums;            // [kDecodeRows][kBlockTokens]
+    uint32_t *high_factors;   // the same, of bit 1 of shared ordered
+    uint32_t *value_factors;  // [kDecodeRows][kKvTileTokens], of which 1 bit takes all
+    int32_t *sums;            // [kDecodeRows][kKvTileTokens]
 };
 
-inline DecodeState cut_decode_scratch(const Unit &unit) {
+inline DecodeState cut_decode_scratch(const WorkTile &work) {
     DecodeState s;
-    const uint32_t queries = kDecodeRows * unit.head_dim;
-    const uint32_t weights = kDecodeRows * kBlockTokens;
-    s.logits = unit.scratch;
+    const uint32_t queries = kDecodeRows * work.head_dim;
+    const uint32_t weights = kDecodeRows * kKvTileTokens;
+    s.logits = work.scratch;
     s.matrix = s.logits + weights;
-    s.query = s.matrix + (kBlockTokens + 16) * unit.head_dim;
-    s.query_places = s.query + queries;
-    s.query_ordered = s.query_places + 2 * queries;
+    s.query = s.matrix + (kKvTileTokens + 16) * work.head_dim;
+    s.query_spread = s.query + queries;
+    s.query_ordered = s.query_spread + 2 * queries;
     s.page_ordered = s.query_ordered + queries;
-    s.weight_places = s.page_ordered + queries;
-    s.weight_ordered = s.weight_places + 2 * weights;
+    s.weight_spread = s.page_ordered + queries;
+    s.weight_ordered = s.weight_spread + 2 * weights;
     s.ranges = s.weight_ordered + weights;
     s.minima = s.ranges + LK_MAX_HEAD_DIM;
     s.folded = s.minima + LK_MAX_HEAD_DIM;
@@ -59,7 +59,7 @@ inline DecodeState cut_decode_scratch(const Unit &unit) {
 // out[r][m] (+)= dot(a row m, x row r) for contiguous rows of n floats.
 inline void dot_rows(const float *a, int64_t a_stride, uint32_t n_m, const float *x,
                      uint32_t x_stride, uint32_t n_rows, uint32_t n, float *out,
-                     uint32_t out_stride, const uint8_t *places, bool add) {
+                     uint32_t out_stride, const uint8_t *indices, bool add) {
     const uint32_t whole = n / kWidth * kWidth;
     for (uint32_t m = 0; m < n_m; ++m)
         for (uint32_t r = 0; r < n_rows; ++r) {
@@ -71,115 +71,116 @@ inline void dot_rows(const float *a, int64_t a_stride, uint32_t n_m, const float
             float sum = horizontal_sum(sums);
             for (uint32_t i = whole; i < n; ++i)
                 sum += row[i] * vector[i];
-            float *to = out + r * out_stride + (places ? places[m] : m);
+            float *to = out + r * out_stride + (indices ? indices[m] : m);
             *to = add ? *to + sum : sum;
         }
 }
 
-inline void generic_logits(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
-    const Matrix keys =
-        unpack_page(block.key, block.first_token, block.n_tokens, unit.head_dim, false, s.matrix);
-    const float *query = unit.q;
-    if (block.key.channels) {
-        for (uint32_t r = 0; r < unit.n_rows; ++r)
-            for (uint32_t slot = 0; slot < unit.head_dim; ++slot)
-                s.query[r * unit.head_dim + slot] =
-                    unit.q[r * unit.head_dim + block.key.channels[slot]];
+inline void generic_logits(const WorkTile &work, const KvTile &kv_tile, const DecodeState &s) {
+    const Matrix keys = unpack_page(kv_tile.key, kv_tile.first_token, kv_tile.n_tokens,
+                                    work.head_dim, false, s.matrix);
+    const float *query = work.q;
+    if (kv_tile.key.channels) {
+        for (uint32_t r = 0; r < work.n_rows; ++r)
+            for (uint32_t stored = 0; stored < work.head_dim; ++stored)
+                s.query[r * work.head_dim + stored] =
+                    work.q[r * work.head_dim + kv_tile.key.channels[stored]];
         query = s.query;
     }
-    dot_rows(keys.data, keys.row_stride, block.n_tokens, query, unit.head_dim, unit.n_rows,
-             unit.head_dim, s.logits, kBlockTokens, nullptr, false);
+    dot_rows(keys.data, keys.row_stride, kv_tile.n_tokens, query, work.head_dim, work.n_rows,
+             work.head_dim, s.logits, kKvTileTokens, nullptr, false);
 }
 
-inline void generic_values(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
-    const Matrix values =
-        unpack_page(block.value, block.first_token, block.n_tokens, unit.head_dim, true, s.matrix);
+inline void generic_values(const WorkTile &work, const KvTile &kv_tile, const DecodeState &s) {
+    const Matrix values = unpack_page(kv_tile.value, kv_tile.first_token, kv_tile.n_tokens,
+                                      work.head_dim, true, s.matrix);
     if (values.k_stride == 1) {
-        dot_rows(values.data, values.row_stride, unit.head_dim, s.logits, kBlockTokens, unit.n_rows,
-                 block.n_tokens, unit.output, unit.head_dim, block.value.channels, true);
+        dot_rows(values.data, values.row_stride, work.head_dim, s.logits, kKvTileTokens,
+                 work.n_rows, kv_tile.n_tokens, work.output, work.head_dim, kv_tile.value.channels,
+                 true);
         return;
     }
-    for (uint32_t r = 0; r < unit.n_rows; ++r)
-        for (uint32_t t = 0; t < block.n_tokens; ++t)
-            for (uint32_t c = 0; c < unit.head_dim; ++c)
-                unit.output[r * unit.head_dim + c] +=
-                    s.logits[r * kBlockTokens + t] * values.data[t * values.k_stride + c];
+    for (uint32_t r = 0; r < work.n_rows; ++r)
+        for (uint32_t t = 0; t < kv_tile.n_tokens; ++t)
+            for (uint32_t c = 0; c < work.head_dim; ++c)
+                work.output[r * work.head_dim + c] +=
+                    s.logits[r * kKvTileTokens + t] * values.data[t * values.k_stride + c];
 }
 
-// Whether the half is read as it lies. Strips whose lanes have fewer than 4 words, 2 at 1 bit, are
-// unpacked.
-inline bool is_direct(const HalfBytes &half) {
-    if (!half.view || half.view->kind == HalfKind::kOther || (half.view->is_value && half.channels))
+// Are the codes of the page read in place? Strips whose lanes have fewer than 4 words, 2 at 1 bit,
+// are unpacked.
+inline bool is_native(const PageBytes &page) {
+    if (!page.view || page.view->kind == PageKind::kOther || (page.view->is_value && page.channels))
         return false;
-    if (half.view->kind == HalfKind::kRaw)
-        return !half.channels;
-    for (uint32_t strip = 0; strip < half.view->n_strips; ++strip) {
-        const uint32_t bits = half.view->strips[strip].bits;
-        if (half.view->page_tokens * bits < (bits == 1 ? 128 : 256))
+    if (page.view->kind == PageKind::kRaw)
+        return !page.channels;
+    for (uint32_t strip = 0; strip < page.view->n_strips; ++strip) {
+        const uint32_t bits = page.view->strips[strip].bits;
+        if (page.view->page_tokens * bits < (bits == 1 ? 128 : 256))
             return false;
     }
     return true;
 }
 
-inline void raw_logits(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
-    const HalfView &view = *block.key.view;
-    const uint8_t *tiles = block.key.payload + block.first_token / 16 * 512ull;
-    multiply_raw({tiles, 512, view.page_tokens * 32ull, (block.n_tokens + 15) / 16, view.n_strips,
-                  s.query_places, 2 * unit.head_dim, nullptr, s.logits, kBlockTokens, false},
-                 unit.n_rows);
+inline void raw_logits(const WorkTile &work, const KvTile &kv_tile, const DecodeState &s) {
+    const PageView &view = *kv_tile.key.view;
+    const uint8_t *tiles = kv_tile.key.payload + kv_tile.first_token / 16 * 512ull;
+    multiply_raw({tiles, 512, view.page_tokens * 32ull, (kv_tile.n_tokens + 15) / 16, view.n_strips,
+                  s.query_spread, 2 * work.head_dim, nullptr, s.logits, kKvTileTokens, false},
+                 work.n_rows);
 }
 
-inline void raw_values(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
-    const HalfView &view = *block.value.view;
-    const uint32_t whole = block.n_tokens / 16;
-    const uint32_t rest = block.n_tokens % 16;
-    for (uint32_t r = 0; r < unit.n_rows; ++r)
-        for (uint32_t tile = 0; tile * 16 < block.n_tokens; ++tile)
-            spread_block(s.logits + r * kBlockTokens + tile * 16,
-                         s.weight_places + (r * kBlockTokens + tile * 16) * 2);
-    RawProduct p = {block.value.payload + block.first_token / 16 * 512ull,
+inline void raw_values(const WorkTile &work, const KvTile &kv_tile, const DecodeState &s) {
+    const PageView &view = *kv_tile.value.view;
+    const uint32_t whole = kv_tile.n_tokens / 16;
+    const uint32_t rest = kv_tile.n_tokens % 16;
+    for (uint32_t r = 0; r < work.n_rows; ++r)
+        for (uint32_t tile = 0; tile * 16 < kv_tile.n_tokens; ++tile)
+            spread_tile(s.logits + r * kKvTileTokens + tile * 16,
+                        s.weight_spread + (r * kKvTileTokens + tile * 16) * 2);
+    RawProduct p = {kv_tile.value.payload + kv_tile.first_token / 16 * 512ull,
                     view.page_tokens * 32ull,
                     512,
                     view.n_strips,
                     whole,
-                    s.weight_places,
-                    2 * kBlockTokens,
+                    s.weight_spread,
+                    2 * kKvTileTokens,
                     nullptr,
-                    unit.output,
-                    unit.head_dim,
+                    work.output,
+                    work.head_dim,
                     true};
-    multiply_raw(p, unit.n_rows);
+    multiply_raw(p, work.n_rows);
     if (!rest)
         return;
-    // What lies behind the last token may be a NaN, which a weight of 0 does not silence.
+    // A NaN can follow the last token, and a weight of 0 does not silence it.
     alignas(64) uint16_t mask[32];
     for (uint32_t i = 0; i < 32; ++i)
         mask[i] = LK_TILE_K(i / 8, i / 2 % 4) + i % 2 < rest ? 0xFFFF : 0;
     p.tiles += whole * 512ull;
-    p.n_k_blocks = 1;
-    p.places += whole * 32;
+    p.n_k_tiles = 1;
+    p.spread += whole * 32;
     p.mask = mask;
-    multiply_raw(p, unit.n_rows);
+    multiply_raw(p, work.n_rows);
 }
 
-// q in the order of a page's slots, strips in the order of their parameters.
-inline void order_query(const Unit &unit, const uint8_t *channels, float *out) {
-    alignas(64) float slots[LK_MAX_HEAD_DIM];
-    for (uint32_t r = 0; r < unit.n_rows; ++r) {
-        const float *query = unit.q + r * unit.head_dim;
+// q in the order of a page's ordered, strips in the order of their parameters.
+inline void order_query(const WorkTile &work, const uint8_t *channels, float *out) {
+    alignas(64) float ordered[LK_MAX_HEAD_DIM];
+    for (uint32_t r = 0; r < work.n_rows; ++r) {
+        const float *query = work.q + r * work.head_dim;
         if (channels) {
-            for (uint32_t slot = 0; slot < unit.head_dim; ++slot)
-                slots[slot] = query[channels[slot]];
-            query = slots;
+            for (uint32_t stored = 0; stored < work.head_dim; ++stored)
+                ordered[stored] = query[channels[stored]];
+            query = ordered;
         }
-        for (uint32_t slot = 0; slot < unit.head_dim; slot += 16)
-            order_block(query + slot, out + r * unit.head_dim + slot);
+        for (uint32_t stored = 0; stored < work.head_dim; stored += 16)
+            order_tile(query + stored, out + r * work.head_dim + stored);
     }
 }
 
 struct Folded {
-    float base;  // sum of factor * minimum
-    float unit;  // what one of the integers stands for
+    float base;   // sum of factor * minimum
+    float scale;  // the value of one of the integers
 };
 
 // values * ranges to s.folded; returns the sum of values * minima.
@@ -202,18 +203,20 @@ LK_INLINE Folded fold_ranges(const float *values, const DecodeState &s, uint32_t
     return {base, any ? highest / 32767.0f : 0.0f};
 }
 
-// Place of a slot's parameters among those of a token group.
-LK_INLINE uint32_t slot_place(uint32_t slot) { return (slot & ~15u) | LK_K_ORDER(slot & 15u); }
+// Place of a stored's parameters among those of a token group.
+LK_INLINE uint32_t parameter_position(uint32_t stored) {
+    return (stored & ~15u) | LK_K_ORDER(stored & 15u);
+}
 
-// The same of keys with shared slots: `low` for bit 0 of every field, `high` for bit 1, which of a
-// partner is the highest bit of its outlier's code.
-inline Folded fold_shared(const HalfView &view, const float *values, const DecodeState &s,
+// The same of keys with shared ordered: `low` for bit 0 of every field, `high` for bit 1, which of
+// a partner is the highest bit of its outlier's code.
+inline Folded fold_shared(const PageView &view, const float *values, const DecodeState &s,
                           uint16_t *low, uint16_t *high) {
     const uint32_t n = view.head_dim;
     const float base = multiply_ranges(values, s, n);
     std::memcpy(s.doubled, s.folded, n * sizeof *s.doubled);
     for (uint32_t i = view.shared_first; i < view.shared_first + view.n_shared; ++i)
-        s.doubled[slot_place(i)] = 2 * s.folded[slot_place(i + view.n_shared)];
+        s.doubled[parameter_position(i)] = 2 * s.folded[parameter_position(i + view.n_shared)];
     const float lows = highest_magnitude(s.folded, n);
     const float highs = highest_magnitude(s.doubled, n);
     const float highest = lows > highs ? lows : highs;
@@ -225,48 +228,48 @@ inline Folded fold_shared(const HalfView &view, const float *values, const Decod
 }
 
 // Steps and minima of a group of tokens, each strip's in the order of its parameters.
-inline void load_key_group(const HalfBytes &half, uint32_t group, const DecodeState &s) {
-    const HalfView &view = *half.view;
+inline void load_key_group(const PageBytes &page, uint32_t group, const DecodeState &s) {
+    const PageView &view = *page.view;
     for (uint32_t strip = 0; strip < view.n_strips; ++strip) {
         const uint32_t first = (strip * view.n_groups + group) * 16;
-        load_parameters(view, half.metadata, first, 16, s.ranges + strip * 16);
-        load_parameters(view, half.metadata + view.minima_offset_bytes, first, 16,
+        load_parameters(view, page.metadata, first, 16, s.ranges + strip * 16);
+        load_parameters(view, page.metadata + view.minima_offset_bytes, first, 16,
                         s.minima + strip * 16);
         const float step = step_of(view.strips[strip].bits);
         for (uint32_t i = strip * 16; i < strip * 16 + 16; i += kWidth)
             store(s.ranges + i, load<Vf>(s.ranges + i) * step);
     }
     for (uint32_t i = view.shared_first; i < view.shared_first + view.n_shared; ++i) {
-        s.ranges[slot_place(i)] *= 3.0f;
-        s.ranges[slot_place(i + view.n_shared)] *= 3.0f / 7.0f;
+        s.ranges[parameter_position(i)] *= 3.0f;
+        s.ranges[parameter_position(i + view.n_shared)] *= 3.0f / 7.0f;
     }
 }
 
 // One row's factors of a token group, in the words that hold its tokens.
-inline void spread_key_group(const HalfView &view, uint32_t group, const uint16_t *factors,
-                             uint32_t *places) {
+inline void spread_key_group(const PageView &view, uint32_t group, const uint16_t *factors,
+                             uint32_t *words) {
     for (uint32_t strip = 0; strip < view.n_strips; ++strip) {
         const uint32_t bits = view.strips[strip].bits;
         if (view.n_groups == 1) {
-            spread_key_factors(factors + strip * 16, bits, places + strip * 32);
+            spread_key_factors(factors + strip * 16, bits, words + strip * 32);
             continue;
         }
         const uint32_t n_words = view.group * bits / 64;
         spread_group_factors(factors + strip * 16, bits, group * n_words, n_words,
-                             places + strip * (kKeyVectors * 32));
+                             words + strip * (kKeyVectors * 32));
     }
 }
 
-// Does the strip have shared slots?
-LK_INLINE bool is_shared(const HalfView &view, uint32_t strip) {
+// Does the strip have shared ordered?
+LK_INLINE bool is_shared(const PageView &view, uint32_t strip) {
     return strip * 16 + 16 > view.shared_first &&
            strip * 16 < view.shared_first + 2 * view.n_shared;
 }
 
-// Runs of strips of one width, with or without shared slots, into s.sums.
-inline void multiply_key_strips(const Unit &unit, const KeyBlock &block, uint32_t row_words,
+// Runs of strips of one width, with or without shared ordered, into s.sums.
+inline void multiply_key_strips(const WorkTile &work, const KvTile &kv_tile, uint32_t row_words,
                                 const DecodeState &s) {
-    const HalfView &view = *block.key.view;
+    const PageView &view = *kv_tile.key.view;
     const uint32_t strip_words = row_words / view.n_strips;
     for (uint32_t first = 0; first < view.n_strips;) {
         const uint32_t bits = view.strips[first].bits;
@@ -275,28 +278,28 @@ inline void multiply_key_strips(const Unit &unit, const KeyBlock &block, uint32_
         while (end < view.n_strips && view.strips[end].bits == bits &&
                is_shared(view, end) == shared)
             ++end;
-        multiply_packed_keys({block.key.payload + view.strips[first].offset_bytes, end - first,
+        multiply_packed_keys({kv_tile.key.payload + view.strips[first].offset_bytes, end - first,
                               view.page_tokens, s.key_factors + first * strip_words,
                               shared ? s.high_factors + first * strip_words : nullptr, row_words,
                               strip_words, view.n_groups == 1 ? 0u : 32u, s.sums, first > 0},
-                             bits, unit.n_rows);
+                             bits, work.n_rows);
         first = end;
     }
 }
 
-inline void packed_logits(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
-    const HalfView &view = *block.key.view;
-    const uint32_t head_dim = unit.head_dim;
+inline void packed_logits(const WorkTile &work, const KvTile &kv_tile, const DecodeState &s) {
+    const PageView &view = *kv_tile.key.view;
+    const uint32_t head_dim = work.head_dim;
     const float *query = s.query_ordered;
-    if (block.key.channels) {
-        order_query(unit, block.key.channels, s.page_ordered);
+    if (kv_tile.key.channels) {
+        order_query(work, kv_tile.key.channels, s.page_ordered);
         query = s.page_ordered;
     }
     const uint32_t row_words = (view.n_groups == 1 ? 1 : kKeyVectors) * 2 * head_dim;
     Folded folded[kTokenGroups][kDecodeRows];
     for (uint32_t group = 0; group < view.n_groups; ++group) {
-        load_key_group(block.key, group, s);
-        for (uint32_t r = 0; r < unit.n_rows; ++r) {
+        load_key_group(kv_tile.key, group, s);
+        for (uint32_t r = 0; r < work.n_rows; ++r) {
             alignas(64) uint16_t low[LK_MAX_HEAD_DIM];
             alignas(64) uint16_t high[LK_MAX_HEAD_DIM];
             const float *row = query + r * head_dim;
@@ -307,106 +310,107 @@ inline void packed_logits(const Unit &unit, const KeyBlock &block, const DecodeS
                 spread_key_group(view, group, high, s.high_factors + r * row_words);
         }
     }
-    multiply_key_strips(unit, block, row_words, s);
-    for (uint32_t r = 0; r < unit.n_rows; ++r)
+    multiply_key_strips(work, kv_tile, row_words, s);
+    for (uint32_t r = 0; r < work.n_rows; ++r)
         for (uint32_t t = 0; t < view.page_tokens; t += kWidth) {
             const Folded &own = folded[t / view.group][r];
-            store(s.logits + r * kBlockTokens + t,
-                  __builtin_convertvector(load<Vi>(s.sums + r * kBlockTokens + t), Vf) * own.unit +
-                      own.base);
+            store(
+                s.logits + r * kKvTileTokens + t,
+                __builtin_convertvector(load<Vi>(s.sums + r * kKvTileTokens + t), Vf) * own.scale +
+                    own.base);
         }
 }
 
 inline void spread_weights(const uint16_t *factors, uint32_t page_tokens, uint32_t bits,
-                           uint32_t *places) {
+                           uint32_t *words) {
     if (bits == 1)
-        spread_value_factors<1>(factors, page_tokens, places);
+        spread_value_factors<1>(factors, page_tokens, words);
     else if (bits == 2)
-        spread_value_factors<2>(factors, page_tokens, places);
+        spread_value_factors<2>(factors, page_tokens, words);
     else if (bits == 4)
-        spread_value_factors<4>(factors, page_tokens, places);
+        spread_value_factors<4>(factors, page_tokens, words);
     else
-        spread_value_factors<8>(factors, page_tokens, places);
+        spread_value_factors<8>(factors, page_tokens, words);
 }
 
 // The strips of one channel group.
-inline void packed_group_values(const Unit &unit, const KeyBlock &block, uint32_t first,
+inline void packed_group_values(const WorkTile &work, const KvTile &kv_tile, uint32_t first,
                                 uint32_t end, const Folded *folded,
-                                const uint16_t (*factors)[kBlockTokens], const DecodeState &s) {
-    const HalfView &view = *block.value.view;
+                                const uint16_t (*factors)[kKvTileTokens], const DecodeState &s) {
+    const PageView &view = *kv_tile.value.view;
     uint32_t bits = 0;
     for (uint32_t strip = first; strip < end; ++strip) {
         if (view.strips[strip].bits != bits) {
             bits = view.strips[strip].bits;
-            for (uint32_t r = 0; r < unit.n_rows; ++r)
+            for (uint32_t r = 0; r < work.n_rows; ++r)
                 spread_weights(factors[r], view.page_tokens, bits,
-                               s.value_factors + r * kBlockTokens);
+                               s.value_factors + r * kKvTileTokens);
         }
         int32_t sums[kDecodeRows][16];
-        multiply_packed_values({block.value.payload + view.strips[strip].offset_bytes,
-                                view.page_tokens, s.value_factors, kBlockTokens, sums},
-                               bits, unit.n_rows);
-        for (uint32_t r = 0; r < unit.n_rows; ++r) {
-            float *out = unit.output + r * unit.head_dim + strip * 16;
+        multiply_packed_values({kv_tile.value.payload + view.strips[strip].offset_bytes,
+                                view.page_tokens, s.value_factors, kKvTileTokens, sums},
+                               bits, work.n_rows);
+        for (uint32_t r = 0; r < work.n_rows; ++r) {
+            float *out = work.output + r * work.head_dim + strip * 16;
             for (uint32_t i = 0; i < 16; i += kWidth)
                 store(out + i, load<Vf>(out + i) + folded[r].base +
                                    __builtin_convertvector(load<Vi>(sums[r] + i), Vf) *
-                                       (folded[r].unit * step_of(bits)));
+                                       (folded[r].scale * step_of(bits)));
         }
     }
 }
 
-inline void packed_values(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
-    const HalfView &view = *block.value.view;
-    for (uint32_t r = 0; r < unit.n_rows; ++r)
+inline void packed_values(const WorkTile &work, const KvTile &kv_tile, const DecodeState &s) {
+    const PageView &view = *kv_tile.value.view;
+    for (uint32_t r = 0; r < work.n_rows; ++r)
         for (uint32_t t = 0; t < view.page_tokens; t += 16)
-            order_block(s.logits + r * kBlockTokens + t, s.weight_ordered + r * kBlockTokens + t);
+            order_tile(s.logits + r * kKvTileTokens + t, s.weight_ordered + r * kKvTileTokens + t);
     for (uint32_t group = 0; group < view.n_groups; ++group) {
         const uint32_t index = group * view.page_tokens;
-        load_parameters(view, block.value.metadata, index, view.page_tokens, s.ranges);
-        load_parameters(view, block.value.metadata + view.minima_offset_bytes, index,
+        load_parameters(view, kv_tile.value.metadata, index, view.page_tokens, s.ranges);
+        load_parameters(view, kv_tile.value.metadata + view.minima_offset_bytes, index,
                         view.page_tokens, s.minima);
         Folded folded[kDecodeRows];
-        alignas(64) uint16_t factors[kDecodeRows][kBlockTokens];
-        for (uint32_t r = 0; r < unit.n_rows; ++r)
+        alignas(64) uint16_t factors[kDecodeRows][kKvTileTokens];
+        for (uint32_t r = 0; r < work.n_rows; ++r)
             folded[r] =
-                fold_ranges(s.weight_ordered + r * kBlockTokens, s, view.page_tokens, factors[r]);
+                fold_ranges(s.weight_ordered + r * kKvTileTokens, s, view.page_tokens, factors[r]);
         const uint32_t first = group * view.group / 16;
         const uint32_t end = first + view.group / 16;
-        packed_group_values(unit, block, first, end < view.n_strips ? end : view.n_strips, folded,
+        packed_group_values(work, kv_tile, first, end < view.n_strips ? end : view.n_strips, folded,
                             factors, s);
     }
 }
 
-inline void hide_decode(const Unit &unit, const KeyBlock &block, const DecodeState &s) {
-    for (uint32_t j = 0; j < unit.n_queries; ++j)
-        for (uint32_t t = 0; t < block.n_tokens; ++t)
-            if (!sees(unit, block, unit.queries[j], t))
-                for (uint32_t r = j * unit.group_size; r < (j + 1) * unit.group_size; ++r)
-                    s.logits[r * kBlockTokens + t] = kHidden;
+inline void mask_decode(const WorkTile &work, const KvTile &kv_tile, const DecodeState &s) {
+    for (uint32_t j = 0; j < work.n_queries; ++j)
+        for (uint32_t t = 0; t < kv_tile.n_tokens; ++t)
+            if (!is_visible(work, kv_tile, work.queries[j], t))
+                for (uint32_t r = j * work.group_size; r < (j + 1) * work.group_size; ++r)
+                    s.logits[r * kKvTileTokens + t] = kMasked;
 }
 
-// Logits of a row to weights. Tokens up to the vector's end count as hidden.
-inline void weigh_row(const Unit &unit, uint32_t r, uint32_t n_tokens, float *logits) {
-    for (uint32_t t = n_tokens; t < kBlockTokens; ++t)
-        logits[t] = kHidden;
-    Vf highest = broadcast(unit.top[r]);
+// Logits of a row to weights. Tokens up to the vector's end count as masked.
+inline void weigh_row(const WorkTile &work, uint32_t r, uint32_t n_tokens, float *logits) {
+    for (uint32_t t = n_tokens; t < kKvTileTokens; ++t)
+        logits[t] = kMasked;
+    Vf highest = broadcast(work.row_max[r]);
     for (uint32_t t = 0; t < n_tokens; t += kWidth)
         highest = maximum(load<Vf>(logits + t), highest);
-    const float top = horizontal_max(highest);
-    const float factor = exp2_negative(broadcast(unit.top[r] - top))[0];
+    const float row_max = horizontal_max(highest);
+    const float factor = exp2_negative(broadcast(work.row_max[r] - row_max))[0];
     Vf sums = {};
     for (uint32_t t = 0; t < n_tokens; t += kWidth) {
-        const Vf weight = exp2_negative(load<Vf>(logits + t) - top);
+        const Vf weight = exp2_negative(load<Vf>(logits + t) - row_max);
         store(logits + t, weight);
         sums += weight;
     }
-    for (uint32_t t = (n_tokens + kWidth - 1) / kWidth * kWidth; t < kBlockTokens; ++t)
+    for (uint32_t t = (n_tokens + kWidth - 1) / kWidth * kWidth; t < kKvTileTokens; ++t)
         logits[t] = 0;
-    unit.sum[r] = unit.sum[r] * factor + horizontal_sum(sums);
-    unit.top[r] = top;
-    float *output = unit.output + r * unit.head_dim;
-    for (uint32_t c = 0; factor != 1.0f && c < unit.head_dim; c += kWidth)
+    work.row_sum[r] = work.row_sum[r] * factor + horizontal_sum(sums);
+    work.row_max[r] = row_max;
+    float *output = work.output + r * work.head_dim;
+    for (uint32_t c = 0; factor != 1.0f && c < work.head_dim; c += kWidth)
         store(output + c, load<Vf>(output + c) * factor);
 }
 
@@ -415,68 +419,68 @@ inline void cap_row(float *logits, uint32_t n, float start, float cap) {
         store(logits + t, tanh_vector(load<Vf>(logits + t) + start) * cap);
 }
 
-inline void attend_decode_block(const Unit &unit, const KeyBlock &block, bool all,
-                                const DecodeState &s) {
-    if (!is_direct(block.key))
-        generic_logits(unit, block, s);
-    else if (block.key.view->kind == HalfKind::kRaw)
-        raw_logits(unit, block, s);
+inline void attend_kv_tile(const WorkTile &work, const KvTile &kv_tile, bool all,
+                           const DecodeState &s) {
+    if (!is_native(kv_tile.key))
+        generic_logits(work, kv_tile, s);
+    else if (kv_tile.key.view->kind == PageKind::kRaw)
+        raw_logits(work, kv_tile, s);
     else
-        packed_logits(unit, block, s);
-    for (uint32_t r = 0; unit.cap > 0 && r < unit.n_rows; ++r)
-        cap_row(s.logits + r * kBlockTokens, kBlockTokens, start_of(unit, r), unit.cap);
+        packed_logits(work, kv_tile, s);
+    for (uint32_t r = 0; work.cap > 0 && r < work.n_rows; ++r)
+        cap_row(s.logits + r * kKvTileTokens, kKvTileTokens, start_of(work, r), work.cap);
     if (!all)
-        hide_decode(unit, block, s);
-    for (uint32_t r = 0; r < unit.n_rows; ++r)
-        weigh_row(unit, r, block.n_tokens, s.logits + r * kBlockTokens);
-    if (!is_direct(block.value))
-        generic_values(unit, block, s);
-    else if (block.value.view->kind == HalfKind::kRaw)
-        raw_values(unit, block, s);
+        mask_decode(work, kv_tile, s);
+    for (uint32_t r = 0; r < work.n_rows; ++r)
+        weigh_row(work, r, kv_tile.n_tokens, s.logits + r * kKvTileTokens);
+    if (!is_native(kv_tile.value))
+        generic_values(work, kv_tile, s);
+    else if (kv_tile.value.view->kind == PageKind::kRaw)
+        raw_values(work, kv_tile, s);
     else
-        packed_values(unit, block, s);
+        packed_values(work, kv_tile, s);
 }
 
-// Halves lie anywhere, and packed ones are shorter than what the hardware needs to see a stream,
-// so the next block is asked for while this one is worked on. A 16-bit half would fill the first
-// cache level and goes to the second.
-LK_INLINE void fetch_half(const HalfBytes &half) {
-    if (!half.view)
+// Pages have any address, and packed ones are too short for the hardware to detect a stream, so the
+// next KV tile is prefetched during the work on this one. A 16-bit page would fill the first cache
+// level and goes to the second.
+LK_INLINE void fetch_page(const PageBytes &page) {
+    if (!page.view)
         return;
-    if (half.view->kind == HalfKind::kRaw) {
-        for (uint32_t i = 0; i < half.view->payload_bytes; i += 64)
-            __builtin_prefetch(half.payload + i, 0, 1);
+    if (page.view->kind == PageKind::kRaw) {
+        for (uint32_t i = 0; i < page.view->payload_bytes; i += 64)
+            __builtin_prefetch(page.payload + i, 0, 1);
         return;
     }
-    for (uint32_t i = 0; i < half.view->payload_bytes; i += 64)
-        __builtin_prefetch(half.payload + i, 0, 3);
-    for (uint32_t i = 0; i < half.view->metadata_bytes; i += 64)
-        __builtin_prefetch(half.metadata + i, 0, 3);
+    for (uint32_t i = 0; i < page.view->payload_bytes; i += 64)
+        __builtin_prefetch(page.payload + i, 0, 3);
+    for (uint32_t i = 0; i < page.view->metadata_bytes; i += 64)
+        __builtin_prefetch(page.metadata + i, 0, 3);
 }
 
-void attend_decode(const Unit &unit) {
-    const DecodeState s = cut_decode_scratch(unit);
-    std::memset(unit.output, 0, 4ull * unit.n_rows * unit.head_dim);
-    for (uint32_t r = 0; r < unit.n_rows; ++r) {
-        unit.top[r] = kNoTop;
-        unit.sum[r] = 0;
+void attend_decode(const WorkTile &work) {
+    const DecodeState s = cut_decode_scratch(work);
+    std::memset(work.output, 0, 4ull * work.n_rows * work.head_dim);
+    for (uint32_t r = 0; r < work.n_rows; ++r) {
+        work.row_max[r] = kNoMaximum;
+        work.row_sum[r] = 0;
     }
-    order_query(unit, nullptr, s.query_ordered);
-    for (uint32_t i = 0; i < unit.n_rows * unit.head_dim; i += 16)
-        spread_block(unit.q + i, s.query_places + 2 * i);
-    KeyBlock blocks[2];
-    bool more = unit.keys.next(unit.keys.state, &blocks[0]);
+    order_query(work, nullptr, s.query_ordered);
+    for (uint32_t i = 0; i < work.n_rows * work.head_dim; i += 16)
+        spread_tile(work.q + i, s.query_spread + 2 * i);
+    KvTile kv_tiles[2];
+    bool more = work.keys.next(work.keys.state, &kv_tiles[0]);
     for (uint32_t i = 0; more; i ^= 1) {
-        more = unit.keys.next(unit.keys.state, &blocks[i ^ 1]);
+        more = work.keys.next(work.keys.state, &kv_tiles[i ^ 1]);
         if (more) {
-            fetch_half(blocks[i ^ 1].key);
-            fetch_half(blocks[i ^ 1].value);
+            fetch_page(kv_tiles[i ^ 1].key);
+            fetch_page(kv_tiles[i ^ 1].value);
         }
-        const Sight seen = sight(unit, blocks[i]);
-        if (seen != Sight::kNone)
-            attend_decode_block(unit, blocks[i], seen == Sight::kAll, s);
+        const Visible visible = visible_keys(work, kv_tiles[i]);
+        if (visible != Visible::kNone)
+            attend_kv_tile(work, kv_tiles[i], visible == Visible::kAll, s);
     }
-    add_starts(unit);
+    add_starts(work);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// What the SIMD files give to the rest of the CPU backend. Files compiled with wider instructions
-// include this and no other header of lowkey with inline functions: the linker keeps one copy of
-// an inline function, which then must run everywhere. So it holds plain data alone.
+// The interface of the SIMD files. Files compiled with wider instructions include this header and
+// no other header of lowkey with inline functions: the linker keeps one copy of an inline function,
+// which then must run on every CPU. So this header holds plain data alone.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CPU_KERNELS_H
@@ -9,34 +9,35 @@
 #include <cstdint>
 
 #include "format/format_const.h"
+#include "format/widths.h"
 
 namespace lk {
 namespace cpu {
 
-constexpr uint32_t kBlockTokens = LK_MAX_PAGE_TOKENS;
+constexpr uint32_t kKvTileTokens = LK_MAX_PAGE_TOKENS;
 constexpr uint32_t kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
 // Rows are (query token, query head of the group) pairs.
-constexpr uint32_t kTileRows = 128;   // of a unit on the tile path, at most
-constexpr uint32_t kDecodeRows = 32;  // of a unit on the decode path, at most
+constexpr uint32_t kTileRows = 128;   // of a work tile on the tile path, at most
+constexpr uint32_t kDecodeRows = 32;  // of a work tile on the decode path, at most
 
-enum class HalfKind : uint8_t {
+enum class PageKind : uint8_t {
     kRaw,     // 16 bits
     kPacked,  // keys per channel of 2, 4 and 8 bits, values per token of these and of 1 bit
-    kOther    // everything else: unpacked before use
+    kOther    // every other page: unpacked before use
 };
 
 struct StripView {
     uint32_t offset_bytes;
-    uint32_t high_offset_bytes;  // of the 1-bit part when bits is 3
+    uint32_t high_offset_bytes;  // of the second part of a split plane
     uint32_t bits;               // of the plane
 };
 
 // A PageLayout, resolved.
-struct HalfView {
-    HalfKind kind;
+struct PageView {
+    PageKind kind;
     uint8_t is_value;
-    uint8_t is_per_token;  // axis
-    uint8_t is_f8;
+    uint8_t is_per_token;     // axis
+    uint8_t parameter_bytes;  // of a range or a minimum: 2 = FP16, 1 = FP8
     uint32_t head_dim;
     uint32_t page_tokens;
     uint32_t n_strips;
@@ -45,25 +46,25 @@ struct HalfView {
     uint32_t minima_offset_bytes;
     uint32_t payload_bytes;
     uint32_t metadata_bytes;
-    uint32_t shared_first;  // slot of the first 1-bit partner
+    uint32_t shared_first;  // stored channel of the first partner
     uint32_t n_shared;
     StripView strips[kMaxStrips];
 };
 
-struct HalfBytes {
-    const HalfView *view;    // null = staged
+struct PageBytes {
+    const PageView *view;    // null = staged
     const uint8_t *payload;  // staged: u16 [n_tokens][head_dim]
     const uint8_t *metadata;
-    const uint8_t *channels;  // slot -> channel, null = identity
+    const uint8_t *channels;  // stored channel -> channel, null = identity
 };
 
-// Up to kBlockTokens keys and values of one KV head.
-struct KeyBlock {
-    HalfBytes key;
-    HalfBytes value;
-    uint32_t first_token;  // in the halves, a multiple of 16; 0 unless raw
-    uint32_t n_tokens;     // 1 .. kBlockTokens
-    // Tokens [0, n_linear) are at positions position + i. Those behind are new tokens
+// Up to kKvTileTokens keys and values of one KV head.
+struct KvTile {
+    PageBytes key;
+    PageBytes value;
+    uint32_t first_token;  // in the pages, a multiple of 16; 0 unless raw
+    uint32_t n_tokens;     // 1 .. kKvTileTokens
+    // Tokens [0, n_linear) are at positions position + i. Those after them are new tokens
     // tree_first, tree_first + 1, .. of a draft tree.
     uint32_t n_linear;
     uint32_t tree_first;
@@ -75,15 +76,15 @@ struct QueryToken {
     uint64_t ancestors;  // bit i: new token i of the draft tree is visible
 };
 
-// The blocks of a unit, in order; false at the end. What a block points to is valid until the
-// second next call.
+// The KV tiles of a work tile, in order; false at the end. The memory that a KV tile points to is
+// valid until the second next call.
 struct KeySource {
-    bool (*next)(void *state, KeyBlock *block);
+    bool (*next)(void *state, KvTile *kv_tile);
     void *state;
 };
 
 // Some query tokens of one sequence and KV head over some of its keys.
-struct Unit {
+struct WorkTile {
     uint32_t n_queries;
     uint32_t group_size;
     uint32_t head_dim;
@@ -94,28 +95,29 @@ struct Unit {
     uint64_t last_position;
     uint32_t window_tokens;
     uint32_t window_sink_tokens;
-    // q [n_rows][head_dim] is scaled so that a dot product is a logit in units of log2; under a
-    // soft-cap it is logit / cap, and cap is in units of log2.
+    // q [n_rows][head_dim] is scaled so that a dot product is a logit times log2(e); under a
+    // soft-cap it is logit / cap, and cap is the soft-cap times log2(e).
     float cap;
     const float *q;
-    const float *starts;  // [n_rows] what a dot product of the row starts from, or null: zeros
+    const float *starts;  // [n_rows] added to the dot products of a row, or null: zeros
     KeySource keys;
-    // Result: sum of exp2(logit - top) * value, and of exp2(logit - top).
+    // Result: sum of exp2(logit - row_max) * value, and of exp2(logit - row_max).
     float *output;   // [n_rows][head_dim]
-    float *top;      // [n_rows]
-    float *sum;      // [n_rows]
+    float *row_max;  // [n_rows]
+    float *row_sum;  // [n_rows]
     float *scratch;  // scratch_floats(head_dim), aligned to 64 bytes
 };
 
-// FP32 of a unit's scratch: Q, output, S and rows' numbers of the tile path and an unpacked half.
-#define LK_CPU_SCRATCH_FLOATS(head_dim)                                                      \
-    ((2u * (head_dim) + kBlockTokens + 8u) * kTileRows + (kBlockTokens + 16u) * (head_dim) + \
+// FP32 of a work tile's scratch: Q, output, S and the numbers of each row on the tile path, and an
+// unpacked page.
+#define LK_CPU_SCRATCH_FLOATS(head_dim)                                                        \
+    ((2u * (head_dim) + kKvTileTokens + 8u) * kTileRows + (kKvTileTokens + 16u) * (head_dim) + \
      131072u)
 
 struct Kernels {
     const char *name;
-    void (*attend_tile)(const Unit &unit);    // n_rows <= kTileRows
-    void (*attend_decode)(const Unit &unit);  // n_rows <= kDecodeRows
+    void (*attend_tile)(const WorkTile &work);    // n_rows <= kTileRows
+    void (*attend_decode)(const WorkTile &work);  // n_rows <= kDecodeRows
 };
 
 extern const Kernels kGenericKernels;

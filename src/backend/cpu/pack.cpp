@@ -10,7 +10,7 @@ namespace cpu {
 
 namespace {
 
-// Offset in halves of (token, channel) in a 16 x 16 tile of 16-bit values.
+// Offset in FP16 values of (token, channel) in a 16 x 16 tile of 16-bit values.
 struct TileOffsets {
     uint8_t at[2][16][16];  // [is value][token][channel]
 };
@@ -30,15 +30,15 @@ constexpr TileOffsets make_tile_offsets() {
 constexpr TileOffsets kTileOffsets = make_tile_offsets();
 constexpr uint32_t kTileHalves = LK_STRIP_CHANNELS * LK_TILE_TOKENS;
 
-// A raw half, by tokens.
-class RawHalf {
+// A raw page, by tokens.
+class RawPage {
   public:
-    RawHalf(const PageFormat &half, uint64_t payload)
+    RawPage(const PageFormat &format, uint64_t payload)
         : halves_(reinterpret_cast<uint16_t *>(payload)),
-          permutation_(half.permutation),
-          head_dim_(half.layout.head_dim),
-          tokens_(half.layout.page_tokens),
-          is_value_(half.layout.side == Side::kValue) {}
+          permutation_(format.permutation),
+          head_dim_(format.layout.head_dim),
+          tokens_(format.layout.page_tokens),
+          is_value_(format.layout.side == Side::kValue) {}
 
     void write(uint32_t token, const uint16_t *values) const {
         for (uint32_t first = 0; first < head_dim_; first += LK_STRIP_CHANNELS) {
@@ -58,7 +58,7 @@ class RawHalf {
     }
 
   private:
-    uint32_t channel(uint32_t slot) const { return permutation_ ? permutation_[slot] : slot; }
+    uint32_t channel(uint32_t stored) const { return permutation_ ? permutation_[stored] : stored; }
     uint16_t *tile_of(uint32_t first_channel, uint32_t token) const {
         return halves_ + static_cast<uint64_t>(first_channel) * tokens_ +
                token / LK_TILE_TOKENS * kTileHalves;
@@ -70,7 +70,7 @@ class RawHalf {
     bool is_value_;
 };
 
-// What becomes of the elements of a row before they are rounded; null = nothing.
+// The change of keys before they are rounded; null = none.
 struct RowNumbers {
     const float *centers;   // [head_dim] that are subtracted
     const float *inverses;  // [head_dim] that multiply what is left
@@ -126,17 +126,17 @@ void convert_token(const AppendArgs &args, uint32_t token, uint64_t *n_saturated
     }
 }
 
-void store_part(const AppendArgs &args, const PageFormat *classes, const RowPart &part,
+void store_part(const AppendArgs &args, const PageFormat *classes, const BlockPart &part,
                 uint32_t kv_head) {
-    const PageEntry &entry = part.row->entries[args.first_entry + kv_head];
-    const RawHalf keys(classes[entry.key_format], entry.key_payload);
-    const RawHalf values(classes[entry.value_format], entry.value_payload);
+    const PageEntry &entry = part.block->entries[args.first_entry + kv_head];
+    const RawPage keys(classes[entry.key_format], entry.key_payload);
+    const RawPage values(classes[entry.value_format], entry.value_payload);
     const uint64_t first =
         static_cast<uint64_t>(kv_head) * args.staging.n_tokens + part.first_staged;
     for (uint32_t i = 0; i < part.n_tokens; ++i) {
         const uint64_t from = (first + i) * args.layer.head_dim;
-        keys.write(part.token_in_row + i, args.staging.keys + from);
-        values.write(part.token_in_row + i, args.staging.values + from);
+        keys.write(part.token_in_block + i, args.staging.keys + from);
+        values.write(part.token_in_block + i, args.staging.values + from);
     }
 }
 
@@ -144,13 +144,13 @@ void pack_item(const PackItem &item, uint16_t *values) {
     const PageLayout &layout = item.target->layout;
     PageValues input = {item.staged, layout.head_dim};
     if (item.source_format) {
-        const RawHalf source(*item.source_format, item.source_payload);
+        const RawPage source(*item.source_format, item.source_payload);
         for (uint32_t token = 0; token < layout.page_tokens; ++token)
             source.read(token, values + static_cast<uint64_t>(token) * layout.head_dim);
         input.values = values;
     }
     if (layout.is_raw()) {
-        const RawHalf target(*item.target, item.payload);
+        const RawPage target(*item.target, item.payload);
         for (uint32_t token = 0; token < layout.page_tokens; ++token)
             target.write(token, input.values + static_cast<uint64_t>(token) * layout.head_dim);
         return;
@@ -166,11 +166,11 @@ void pack_item(const PackItem &item, uint16_t *values) {
                    reinterpret_cast<uint8_t *>(item.metadata));
 }
 
-void reopen_item(const DequantizeItem &item, uint16_t *values) {
+void dequantize_item(const DequantizeItem &item, uint16_t *values) {
     const PageLayout &layout = item.source->layout;
     if (layout.is_raw()) {
-        const RawHalf source(*item.source, item.source_payload);
-        const RawHalf copy(*item.target, item.target_payload);
+        const RawPage source(*item.source, item.source_payload);
+        const RawPage copy(*item.target, item.target_payload);
         for (uint32_t token = 0; token < item.n_tokens; ++token) {
             source.read(token, values);
             copy.write(token, values);
@@ -180,21 +180,21 @@ void reopen_item(const DequantizeItem &item, uint16_t *values) {
     unpack_page(layout, reinterpret_cast<const uint8_t *>(item.source_payload),
                 reinterpret_cast<const uint8_t *>(item.source_metadata), item.source->permutation,
                 item.n_tokens, values, layout.head_dim);
-    const RawHalf target(*item.target, item.target_payload);
+    const RawPage target(*item.target, item.target_payload);
     for (uint32_t token = 0; token < item.n_tokens; ++token)
         target.write(token, values + static_cast<uint64_t>(token) * layout.head_dim);
 }
 
 void move_item(const MoveItem &item) {
-    const RawHalf source(*item.source_format, item.source);
-    const RawHalf target(*item.target_format, item.target);
+    const RawPage source(*item.source_format, item.source);
+    const RawPage target(*item.target_format, item.target);
     uint16_t values[LK_MAX_HEAD_DIM];
-    uint32_t place = item.first_target;
+    uint32_t target_token = item.first_target;
     for (uint32_t i = 0; i < 64; ++i) {
         if (!(item.mask >> i & 1))
             continue;
         source.read(item.first_source + i, values);
-        target.write(place++, values);
+        target.write(target_token++, values);
     }
 }
 

@@ -20,20 +20,20 @@ constexpr uint64_t bad_code(uint64_t token, uint64_t n_heads, uint64_t head, uin
 }
 void convert_token(const AppendArgs &args, uint32_t token, uint64_t *n_saturated, uint64_t *bad);
 
-// New tokens that lie in one 16-bit row.
-struct RowPart {
-    const Block *row;
+// The new tokens of a sequence that one 16-bit block holds.
+struct BlockPart {
+    const Block *block;
     uint32_t first_staged;  // of the batch
-    uint32_t token_in_row;
+    uint32_t token_in_block;
     uint32_t n_tokens;
 };
-// Copy them, of one head, from the staging area to the row.
-void store_part(const AppendArgs &args, const PageFormat *classes, const RowPart &part,
+// Copy those of one head from the staging area to the block.
+void store_part(const AppendArgs &args, const PageFormat *classes, const BlockPart &part,
                 uint32_t kv_head);
 
 // values: scratch of kPageValues.
 void pack_item(const PackItem &item, uint16_t *values);
-void reopen_item(const DequantizeItem &item, uint16_t *values);
+void dequantize_item(const DequantizeItem &item, uint16_t *values);
 void move_item(const MoveItem &item);
 
 // Sum i of a run, of its KV head `head`, to u64 [head_dim].

@@ -29,47 +29,47 @@ struct Scratch {
 };
 
 double decode_value(const PageLayout &layout, const uint8_t *payload, const uint8_t *metadata,
-                    uint32_t slot, uint32_t token) {
-    const uint32_t bits = slot_bits(layout, slot);
-    const uint32_t code = read_code(layout, payload, slot, token);
+                    uint32_t stored, uint32_t token) {
+    const uint32_t bits = code_bits(layout, stored);
+    const uint32_t code = read_code(layout, payload, stored, token);
     if (bits == 16)
         return static_cast<double>(half_to_float(static_cast<uint16_t>(code)));
-    const Parameters p = read_parameters(layout, metadata, slot, token);
+    const Parameters p = read_parameters(layout, metadata, stored, token);
     return static_cast<double>(p.minimum) + static_cast<double>(code) *
                                                 static_cast<double>(p.range) *
-                                                static_cast<double>(step_factor(bits));
+                                                static_cast<double>(code_step(bits));
 }
 
-void decode_half(const PageFormat &half, uint64_t payload_address, uint64_t metadata_address,
+void decode_page(const PageFormat &format, uint64_t payload_address, uint64_t metadata_address,
                  uint32_t n_tokens, double *out) {
     const auto *payload = reinterpret_cast<const uint8_t *>(payload_address);
     const auto *metadata = reinterpret_cast<const uint8_t *>(metadata_address);
-    for (uint32_t slot = 0; slot < half.layout.head_dim; ++slot) {
-        const uint32_t channel = slot_channel(half.layout, metadata, half.permutation, slot);
+    for (uint32_t stored = 0; stored < format.layout.head_dim; ++stored) {
+        const uint32_t channel = channel_of(format.layout, metadata, format.permutation, stored);
         for (uint32_t token = 0; token < n_tokens; ++token)
-            out[static_cast<uint64_t>(token) * half.layout.head_dim + channel] =
-                decode_value(half.layout, payload, metadata, slot, token);
+            out[static_cast<uint64_t>(token) * format.layout.head_dim + channel] =
+                decode_value(format.layout, payload, metadata, stored, token);
     }
 }
 
 // Tokens [0, n_tokens) that lie in rows.
-void decode_rows(const AttendCall &args, const BatchSequence &sequence, uint32_t kv_head,
-                 uint64_t n_tokens, const Decoded &out) {
+void decode_blocks(const AttendCall &args, const BatchSequence &sequence, uint32_t kv_head,
+                   uint64_t n_tokens, const Decoded &out) {
     const uint64_t head_dim = args.layer.head_dim;
     for (uint32_t r = 0; r < sequence.n_attended; ++r) {
-        const Block &row = *sequence.blocks[r];
-        if (row.first_token >= n_tokens)
+        const Block &block = *sequence.blocks[r];
+        if (block.first_token >= n_tokens)
             break;
-        const uint64_t rest = n_tokens - row.first_token;
+        const uint64_t rest = n_tokens - block.first_token;
         const auto n =
-            static_cast<uint32_t>(rest < row.capacity_tokens ? rest : row.capacity_tokens);
-        const PageEntry &entry = row.entries[args.first_entry + kv_head];
+            static_cast<uint32_t>(rest < block.capacity_tokens ? rest : block.capacity_tokens);
+        const PageEntry &entry = block.entries[args.first_entry + kv_head];
         if (entry.is_absent)
             continue;
-        decode_half(args.classes[entry.key_format], entry.key_payload, entry.key_metadata, n,
-                    out.keys + row.first_token * head_dim);
-        decode_half(args.classes[entry.value_format], entry.value_payload, entry.value_metadata, n,
-                    out.values + row.first_token * head_dim);
+        decode_page(args.classes[entry.key_format], entry.key_payload, entry.key_metadata, n,
+                    out.keys + block.first_token * head_dim);
+        decode_page(args.classes[entry.value_format], entry.value_payload, entry.value_metadata, n,
+                    out.values + block.first_token * head_dim);
     }
 }
 
@@ -86,7 +86,7 @@ void decode_staged(const AttendCall &args, const BatchSequence &sequence, uint32
 }
 
 // Positions of the new tokens.
-void place_new_tokens(const BatchSequence &sequence, uint64_t *positions) {
+void fill_positions(const BatchSequence &sequence, uint64_t *positions) {
     for (uint32_t i = 0; i < sequence.n_new; ++i) {
         const int32_t parent = sequence.parent ? sequence.parent[i] : static_cast<int32_t>(i) - 1;
         positions[i] = parent < 0 ? sequence.n_history : positions[parent] + 1;
@@ -187,11 +187,11 @@ void attend_head(const AttendCall &args, const BatchSequence &sequence, uint32_t
                  const Scratch &scratch) {
     const uint32_t group = args.layer.n_query_heads / args.layer.n_kv_heads;
     const Decoded decoded = {scratch.keys, scratch.values};
-    decode_rows(args, sequence, kv_head,
-                sequence.n_history + (sequence.new_in_blocks ? sequence.n_new : 0), decoded);
+    decode_blocks(args, sequence, kv_head,
+                  sequence.n_history + (sequence.new_in_blocks ? sequence.n_new : 0), decoded);
     if (!sequence.new_in_blocks)
         decode_staged(args, sequence, kv_head, decoded);
-    place_new_tokens(sequence, scratch.positions);
+    fill_positions(sequence, scratch.positions);
     for (uint32_t query = 0; query < sequence.n_new; ++query) {
         mark_ancestors(sequence, query, scratch.visible);
         for (uint32_t h = 0; h < group; ++h)
@@ -240,11 +240,11 @@ lk_status reference_attend(const AttendCall &args, ThreadPool *pool, const Alloc
         return fail(LK_E_NOMEM, "no memory for the reference's %llu values",
                     static_cast<unsigned long long>(each * pool->size()));
     pool->parallel_for(
-        args.n_sequences * args.layer.n_kv_heads, [&](uint32_t unit, uint32_t thread) {
+        args.n_sequences * args.layer.n_kv_heads, [&](uint32_t index, uint32_t thread) {
             const Scratch scratch =
                 cut_scratch(memory.data() + each * thread, sizes, args.layer.head_dim);
-            attend_head(args, args.sequences[unit / args.layer.n_kv_heads],
-                        unit % args.layer.n_kv_heads, scratch);
+            attend_head(args, args.sequences[index / args.layer.n_kv_heads],
+                        index % args.layer.n_kv_heads, scratch);
         });
     return LK_OK;
 }

@@ -24,7 +24,7 @@ void merge_pairs(const uint32_t *from, uint32_t n, uint32_t *to) {
 }
 
 // A lane's pairs become neighbours again: its vectors 2v and 2v + 1, 32 vectors apart, make vector
-// v. Lanes of fewer words lie one behind the other, before and after.
+// v. Lanes of fewer words follow each other, before and after.
 template <uint32_t kBits>
 void shrink_strip_fast(const uint32_t *from, uint32_t page_tokens, uint32_t *to) {
     constexpr uint32_t kRow = LK_LANES * LK_VECTOR_WORDS;
@@ -43,8 +43,8 @@ void shrink_strip_fast(const uint32_t *from, uint32_t page_tokens, uint32_t *to)
         }
 }
 
-// Strips go upwards: what a strip becomes ends before the next one begins, in place too.
-void shrink_half(const ShrinkItem &item, const uint8_t *source, uint8_t *target) {
+// Strips ascend: a narrow strip ends before the next wide one begins, in place too.
+void shrink_page(const ShrinkItem &item, const uint8_t *source, uint8_t *target) {
     const uint64_t narrow_bytes = strip_bytes(item.page_tokens, item.bits);
     for (uint32_t s = 0; s < item.n_strips; ++s) {
         const auto *from = reinterpret_cast<const uint32_t *>(source + s * 2 * narrow_bytes);
@@ -64,7 +64,7 @@ void shrink_half(const ShrinkItem &item, const uint8_t *source, uint8_t *target)
 void shrink_item(const ShrinkItem &item) {
     for (uint32_t h = 0; h < item.n_pages; ++h) {
         const uint64_t offset = uint64_t{h} * item.stride_bytes;
-        shrink_half(item, reinterpret_cast<const uint8_t *>(item.source + offset),
+        shrink_page(item, reinterpret_cast<const uint8_t *>(item.source + offset),
                     reinterpret_cast<uint8_t *>(item.target + offset));
     }
 }

@@ -33,9 +33,9 @@ typedef uint8_t Vb __attribute__((vector_size(LK_SIMD_WIDTH)));
 typedef int32_t Vi4 __attribute__((vector_size(16)));
 typedef float Vf4 __attribute__((vector_size(16)));
 
-constexpr float kHidden = -__builtin_huge_valf();
+constexpr float kMasked = -__builtin_huge_valf();
 // The running maximum before any key: finite, so that differences of two are never NaN.
-constexpr float kNoTop = -1e30f;
+constexpr float kNoMaximum = -1e30f;
 
 template <class V, class T>
 LK_INLINE V load(const T *from) {
@@ -51,7 +51,7 @@ LK_INLINE Vf broadcast(float f) { return f - Vf{}; }
 LK_INLINE Vi broadcast_int(int32_t i) { return i - Vi{}; }
 LK_INLINE Vf maximum(Vf a, Vf b) { return a > b ? a : b; }
 
-// A vector's quarters (halves, itself) added up.
+// The sum of a vector's quarters; of its two parts at 8 lanes; at 4 the vector itself.
 #if defined(__AVX512F__)
 LK_INLINE Vf4 fold_vector(Vf v) {
     const __m512 x = reinterpret_cast<__m512 &>(v);
@@ -173,8 +173,8 @@ LK_INLINE Vf f8_to_floats(Vb v) {
     return f;
 }
 
-// 16 values to the order in which parameters lie: place LK_K_ORDER(k) gets value k.
-LK_INLINE void order_block(const float *from, float *to) {
+// 16 values to the order of parameters: index LK_K_ORDER(k) gets value k.
+LK_INLINE void order_tile(const float *from, float *to) {
 #if defined(__AVX512F__)
     const __m512i order = _mm512_set_epi32(15, 14, 7, 6, 13, 12, 5, 4, 11, 10, 3, 2, 9, 8, 1, 0);
     _mm512_storeu_ps(to, _mm512_permutexvar_ps(order, _mm512_loadu_ps(from)));

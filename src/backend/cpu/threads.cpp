@@ -83,20 +83,20 @@ void ThreadPool::serve(uint32_t index) {
 
 void ThreadPool::take_units(uint32_t thread) {
     for (;;) {
-        const uint32_t unit = next_.fetch_add(1, std::memory_order_relaxed);
-        if (unit >= n_units_)
+        const uint32_t job = next_.fetch_add(1, std::memory_order_relaxed);
+        if (job >= n_jobs_)
             return;
-        function_(context_, unit, thread);
+        function_(context_, job, thread);
     }
 }
 
-void ThreadPool::run(uint32_t n_units, Function function, void *context) {
-    if (n_units <= 1 || threads_.empty()) {
-        for (uint32_t unit = 0; unit < n_units; ++unit)
-            function(context, unit, 0);
+void ThreadPool::run(uint32_t n_jobs, Function function, void *context) {
+    if (n_jobs <= 1 || threads_.empty()) {
+        for (uint32_t job = 0; job < n_jobs; ++job)
+            function(context, job, 0);
         return;
     }
-    n_units_ = n_units;
+    n_jobs_ = n_jobs;
     function_ = function;
     context_ = context;
     next_.store(0);

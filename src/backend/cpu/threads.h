@@ -27,21 +27,21 @@ class ThreadPool {
     lk_status start(uint32_t n_threads);
     uint32_t size() const { return static_cast<uint32_t>(threads_.size()) + 1; }
 
-    // body(unit, thread) for units 0 .. n_units-1 in any order; thread < size(). Returns when all
+    // body(job, thread) for jobs 0 .. n_jobs-1 in any order; thread < size(). Returns when all
     // are done. One run at a time.
     template <class Body>
-    void parallel_for(uint32_t n_units, Body &&body) {
+    void parallel_for(uint32_t n_jobs, Body &&body) {
         using Plain = std::remove_reference_t<Body>;
         run(
-            n_units,
-            [](void *context, uint32_t unit, uint32_t thread) {
-                (*static_cast<Plain *>(context))(unit, thread);
+            n_jobs,
+            [](void *context, uint32_t job, uint32_t thread) {
+                (*static_cast<Plain *>(context))(job, thread);
             },
             &body);
     }
 
   private:
-    using Function = void (*)(void *context, uint32_t unit, uint32_t thread);
+    using Function = void (*)(void *context, uint32_t job, uint32_t thread);
     struct Worker {
         ThreadPool *pool;
         pthread_t thread;
@@ -50,7 +50,7 @@ class ThreadPool {
     static void *enter(void *worker);
     void serve(uint32_t index);
     bool await(uint64_t *seen);
-    void run(uint32_t n_units, Function function, void *context);
+    void run(uint32_t n_jobs, Function function, void *context);
     void take_units(uint32_t thread);
 
     Array<Worker> threads_;
@@ -61,7 +61,7 @@ class ThreadPool {
     std::atomic<uint32_t> n_busy_{0};
     std::atomic<uint32_t> next_{0};
     std::atomic<bool> stop_{false};
-    uint32_t n_units_ = 0;
+    uint32_t n_jobs_ = 0;
     Function function_ = nullptr;
     void *context_ = nullptr;
 };

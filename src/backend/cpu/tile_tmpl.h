@@ -1,12 +1,12 @@
-// Attention of many query rows: pages are unpacked to FP32 once for all rows of a unit, and both
+// Attention of many query rows: pages are unpacked to FP32 once for all rows of a work, and both
 // products run in register blocks with the rows along the vectors.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CPU_TILE_TMPL_H
 #define LK_BACKEND_CPU_TILE_TMPL_H
 
+#include "backend/cpu/mask_tmpl.h"
 #include "backend/cpu/unpack_tmpl.h"
-#include "backend/cpu/visible_tmpl.h"
 
 namespace lk {
 namespace cpu {
@@ -73,38 +73,38 @@ struct TileState {
     uint32_t width;  // rows, padded to vectors
     float *q;        // [head_dim][width]
     float *output;   // [head_dim][width]
-    float *logits;   // [kBlockTokens][width], then weights
-    float *top;      // [width]
-    float *sum;      // [width]
+    float *logits;   // [kKvTileTokens][width], then weights
+    float *row_max;  // [width]
+    float *row_sum;  // [width]
     float *factor;   // [width]
     float *start;    // [width]
-    float *matrix;   // an unpacked half
+    float *matrix;   // an unpacked page
 };
 
-inline TileState cut_tile_scratch(const Unit &unit) {
+inline TileState cut_tile_scratch(const WorkTile &work) {
     TileState s;
-    s.width = (unit.n_rows + kWidth - 1) / kWidth * kWidth;
-    s.q = unit.scratch;
-    s.output = s.q + kTileRows * unit.head_dim;
-    s.logits = s.output + kTileRows * unit.head_dim;
-    s.top = s.logits + kTileRows * kBlockTokens;
-    s.sum = s.top + kTileRows;
-    s.factor = s.sum + kTileRows;
+    s.width = (work.n_rows + kWidth - 1) / kWidth * kWidth;
+    s.q = work.scratch;
+    s.output = s.q + kTileRows * work.head_dim;
+    s.logits = s.output + kTileRows * work.head_dim;
+    s.row_max = s.logits + kTileRows * kKvTileTokens;
+    s.row_sum = s.row_max + kTileRows;
+    s.factor = s.row_sum + kTileRows;
     s.start = s.factor + kTileRows;
     s.matrix = s.start + kTileRows;
     return s;
 }
 
-inline void start_tile(const Unit &unit, const TileState &s) {
-    for (uint32_t c = 0; c < unit.head_dim; ++c)
+inline void start_tile(const WorkTile &work, const TileState &s) {
+    for (uint32_t c = 0; c < work.head_dim; ++c)
         for (uint32_t r = 0; r < s.width; ++r)
             s.q[c * s.width + r] =
-                r < unit.n_rows ? unit.q[static_cast<uint64_t>(r) * unit.head_dim + c] : 0;
-    std::memset(s.output, 0, 4ull * unit.head_dim * s.width);
+                r < work.n_rows ? work.q[static_cast<uint64_t>(r) * work.head_dim + c] : 0;
+    std::memset(s.output, 0, 4ull * work.head_dim * s.width);
     for (uint32_t r = 0; r < s.width; ++r) {
-        s.top[r] = kNoTop;
-        s.sum[r] = 0;
-        s.start[r] = r < unit.n_rows ? start_of(unit, r) : 0;
+        s.row_max[r] = kNoMaximum;
+        s.row_sum[r] = 0;
+        s.start[r] = r < work.n_rows ? start_of(work, r) : 0;
     }
 }
 
@@ -122,31 +122,31 @@ inline void cap_logits(const TileState &s, uint32_t n_tokens, float cap) {
         }
 }
 
-inline void hide_tile(const Unit &unit, const KeyBlock &block, const TileState &s) {
-    for (uint32_t t = 0; t < block.n_tokens; ++t)
-        for (uint32_t j = 0; j < unit.n_queries; ++j)
-            if (!sees(unit, block, unit.queries[j], t))
-                for (uint32_t r = j * unit.group_size; r < (j + 1) * unit.group_size; ++r)
-                    s.logits[t * s.width + r] = kHidden;
+inline void mask_tile(const WorkTile &work, const KvTile &kv_tile, const TileState &s) {
+    for (uint32_t t = 0; t < kv_tile.n_tokens; ++t)
+        for (uint32_t j = 0; j < work.n_queries; ++j)
+            if (!is_visible(work, kv_tile, work.queries[j], t))
+                for (uint32_t r = j * work.group_size; r < (j + 1) * work.group_size; ++r)
+                    s.logits[t * s.width + r] = kMasked;
 }
 
-// Logits to weights; top, sum and factor (what earlier sums shrink by) move on.
+// Logits to weights; row_max, sum and factor (what earlier sums shrink by) move on.
 inline void weigh_tile(const TileState &s, uint32_t n_tokens) {
     for (uint32_t r = 0; r < s.width; r += kWidth) {
         float *column = s.logits + r;
-        const Vf before = load<Vf>(s.top + r);
-        Vf top = before;
+        const Vf before = load<Vf>(s.row_max + r);
+        Vf row_max = before;
         for (uint32_t t = 0; t < n_tokens; ++t)
-            top = maximum(load<Vf>(column + t * s.width), top);
-        const Vf factor = exp2_negative(before - top);
-        Vf sum = load<Vf>(s.sum + r) * factor;
+            row_max = maximum(load<Vf>(column + t * s.width), row_max);
+        const Vf factor = exp2_negative(before - row_max);
+        Vf row_sum = load<Vf>(s.row_sum + r) * factor;
         for (uint32_t t = 0; t < n_tokens; ++t) {
-            const Vf weight = exp2_negative(load<Vf>(column + t * s.width) - top);
+            const Vf weight = exp2_negative(load<Vf>(column + t * s.width) - row_max);
             store(column + t * s.width, weight);
-            sum += weight;
+            row_sum += weight;
         }
-        store(s.top + r, top);
-        store(s.sum + r, sum);
+        store(s.row_max + r, row_max);
+        store(s.row_sum + r, row_sum);
         store(s.factor + r, factor);
     }
 }
@@ -163,44 +163,45 @@ inline void shrink_tile(const TileState &s, uint32_t head_dim) {
                   load<Vf>(s.output + c * s.width + r) * load<Vf>(s.factor + r));
 }
 
-inline void attend_tile_block(const Unit &unit, const KeyBlock &block, bool all,
-                              const TileState &s) {
+inline void attend_kv_tile(const WorkTile &work, const KvTile &kv_tile, bool all,
+                           const TileState &s) {
     uint32_t channel_rows[LK_MAX_HEAD_DIM];
-    uint32_t token_rows[kBlockTokens + kTileHeight];
-    row_offsets(nullptr, kBlockTokens + kTileHeight, s.width, token_rows);
-    row_offsets(block.key.channels, unit.head_dim, s.width, channel_rows);
-    const uint32_t padded = (block.n_tokens + kTileHeight - 1) / kTileHeight * kTileHeight;
-    multiply(
-        unpack_page(block.key, block.first_token, block.n_tokens, unit.head_dim, false, s.matrix),
-        padded, unit.head_dim, s.q, channel_rows, s.logits, token_rows, s.width, false);
-    if (unit.cap > 0)
-        cap_logits(s, block.n_tokens, unit.cap);
+    uint32_t token_rows[kKvTileTokens + kTileHeight];
+    row_offsets(nullptr, kKvTileTokens + kTileHeight, s.width, token_rows);
+    row_offsets(kv_tile.key.channels, work.head_dim, s.width, channel_rows);
+    const uint32_t padded = (kv_tile.n_tokens + kTileHeight - 1) / kTileHeight * kTileHeight;
+    multiply(unpack_page(kv_tile.key, kv_tile.first_token, kv_tile.n_tokens, work.head_dim, false,
+                         s.matrix),
+             padded, work.head_dim, s.q, channel_rows, s.logits, token_rows, s.width, false);
+    if (work.cap > 0)
+        cap_logits(s, kv_tile.n_tokens, work.cap);
     if (!all)
-        hide_tile(unit, block, s);
-    weigh_tile(s, block.n_tokens);
-    shrink_tile(s, unit.head_dim);
-    row_offsets(block.value.channels, unit.head_dim, s.width, channel_rows);
-    multiply(
-        unpack_page(block.value, block.first_token, block.n_tokens, unit.head_dim, true, s.matrix),
-        unit.head_dim, block.n_tokens, s.logits, token_rows, s.output, channel_rows, s.width, true);
+        mask_tile(work, kv_tile, s);
+    weigh_tile(s, kv_tile.n_tokens);
+    shrink_tile(s, work.head_dim);
+    row_offsets(kv_tile.value.channels, work.head_dim, s.width, channel_rows);
+    multiply(unpack_page(kv_tile.value, kv_tile.first_token, kv_tile.n_tokens, work.head_dim, true,
+                         s.matrix),
+             work.head_dim, kv_tile.n_tokens, s.logits, token_rows, s.output, channel_rows, s.width,
+             true);
 }
 
-void attend_tile(const Unit &unit) {
-    const TileState s = cut_tile_scratch(unit);
-    start_tile(unit, s);
-    KeyBlock block;
-    while (unit.keys.next(unit.keys.state, &block)) {
-        const Sight seen = sight(unit, block);
-        if (seen != Sight::kNone)
-            attend_tile_block(unit, block, seen == Sight::kAll, s);
+void attend_tile(const WorkTile &work) {
+    const TileState s = cut_tile_scratch(work);
+    start_tile(work, s);
+    KvTile kv_tile;
+    while (work.keys.next(work.keys.state, &kv_tile)) {
+        const Visible visible = visible_keys(work, kv_tile);
+        if (visible != Visible::kNone)
+            attend_kv_tile(work, kv_tile, visible == Visible::kAll, s);
     }
-    for (uint32_t r = 0; r < unit.n_rows; ++r) {
-        unit.top[r] = s.top[r];
-        unit.sum[r] = s.sum[r];
-        for (uint32_t c = 0; c < unit.head_dim; ++c)
-            unit.output[static_cast<uint64_t>(r) * unit.head_dim + c] = s.output[c * s.width + r];
+    for (uint32_t r = 0; r < work.n_rows; ++r) {
+        work.row_max[r] = s.row_max[r];
+        work.row_sum[r] = s.row_sum[r];
+        for (uint32_t c = 0; c < work.head_dim; ++c)
+            work.output[static_cast<uint64_t>(r) * work.head_dim + c] = s.output[c * s.width + r];
     }
-    add_starts(unit);
+    add_starts(work);
 }
 
 }  // namespace

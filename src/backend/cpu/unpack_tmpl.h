@@ -1,4 +1,5 @@
-// A half as FP32: rows and k of its tiles, so keys as [token][slot] and values as [slot][token].
+// A page as FP32: rows and k of its tiles, so keys as [token][stored] and values as
+// [stored][token].
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CPU_UNPACK_TMPL_H
@@ -10,7 +11,7 @@ namespace lk {
 namespace cpu {
 namespace {
 
-// An unpacked half: element (row, k) at data[row * row_stride + k * k_stride].
+// An unpacked page: element (row, k) at data[row * row_stride + k * k_stride].
 struct Matrix {
     const float *data;
     int64_t row_stride;
@@ -25,15 +26,16 @@ LK_INLINE uint32_t load_u32(const uint8_t *from) {
 }
 
 // Parameters [n] as floats; n is a multiple of 16.
-LK_INLINE void load_parameters(const HalfView &view, const uint8_t *array, uint32_t first,
+LK_INLINE void load_parameters(const PageView &view, const uint8_t *array, uint32_t first,
                                uint32_t n, float *out) {
     for (uint32_t i = 0; i < n; i += kWidth)
-        store(out + i, view.is_f8 ? f8_to_floats(load<Vb>(array + first + i))
-                                  : halves_to_floats(load<Vh>(array + 2ull * (first + i))));
+        store(out + i, view.parameter_bytes == 1
+                           ? f8_to_floats(load<Vb>(array + first + i))
+                           : halves_to_floats(load<Vh>(array + 2ull * (first + i))));
 }
 
 // The strip's 16 channels, natural order, of token group g (keys per channel).
-inline void load_strip_parameters(const HalfView &view, const uint8_t *array, uint32_t strip,
+inline void load_strip_parameters(const PageView &view, const uint8_t *array, uint32_t strip,
                                   uint32_t group, float *out) {
     float ordered[16];
     load_parameters(view, array, (strip * view.n_groups + group) * 16, 16, ordered);
@@ -42,7 +44,7 @@ inline void load_strip_parameters(const HalfView &view, const uint8_t *array, ui
 }
 
 // All tokens of a channel group, natural order.
-inline void load_token_parameters(const HalfView &view, const uint8_t *array, uint32_t group,
+inline void load_token_parameters(const PageView &view, const uint8_t *array, uint32_t group,
                                   float *out) {
     float ordered[LK_MAX_PAGE_TOKENS];
     load_parameters(view, array, group * view.page_tokens, view.page_tokens, ordered);
@@ -95,7 +97,7 @@ inline void unpack_raw_tile(const uint8_t *tile, const StripTarget &to) {
 #endif
 }
 
-// Where field f of word w lies: 4 * tile + register.
+// 4 * tile + register of field f of word w.
 LK_INLINE uint32_t unfold(uint32_t word, uint32_t field, uint32_t steps) {
     uint32_t low = 0;
     for (uint32_t s = 0; s < steps; ++s)
@@ -151,9 +153,9 @@ inline void unpack_wide_strip(const uint8_t *strip, uint32_t page_tokens, const 
                     part[3] = _mm512_shuffle_f32x4(part[1], part[1], 0xF5);
                     gather_words(part, rows);
                     for (uint32_t w = 0; w < 4; w += 2) {
-                        const uint32_t place = unfold(4 * v + w, field, kSteps);
-                        float *at = to.data + (place >> 2) * to.tile_stride +
-                                    (g + 8 * (place & 1u)) * to.row_stride;
+                        const uint32_t position = unfold(4 * v + w, field, kSteps);
+                        float *at = to.data + (position >> 2) * to.tile_stride +
+                                    (g + 8 * (position & 1u)) * to.row_stride;
                         _mm512_storeu_ps(at, rows[w]);
                     }
                     continue;
@@ -169,9 +171,9 @@ inline void unpack_wide_strip(const uint8_t *strip, uint32_t page_tokens, const 
                     codes_by_word(_mm512_and_si512(_mm512_srli_epi32(words, high + 16), mask));
                 gather_words(part, rows);
                 for (uint32_t w = 0; w < 4; ++w) {
-                    const uint32_t place = unfold(4 * v + w, field, kSteps);
-                    float *at = to.data + (place >> 2) * to.tile_stride +
-                                (g + 8 * (place & 1u)) * to.row_stride;
+                    const uint32_t position = unfold(4 * v + w, field, kSteps);
+                    float *at = to.data + (position >> 2) * to.tile_stride +
+                                (g + 8 * (position & 1u)) * to.row_stride;
                     _mm512_storeu_ps(at, rows[w]);
                 }
             }
@@ -190,9 +192,10 @@ inline void unpack_strip_words(const uint8_t *strip, uint32_t page_tokens, uint3
         const uint32_t w = n_words < 4 ? i % n_words : i / 128 * 4 + i % 4;
         const uint32_t word = load_u32(strip + 4ull * i);
         for (uint32_t field = 0; field < 16 / bits; ++field) {
-            const uint32_t place = unfold(w, field, steps);
-            float *at = to.data + (place >> 2) * to.tile_stride +
-                        LK_TILE_ROW(lane, place & 3u) * to.row_stride + LK_TILE_K(lane, place & 3u);
+            const uint32_t position = unfold(w, field, steps);
+            float *at = to.data + (position >> 2) * to.tile_stride +
+                        LK_TILE_ROW(lane, position & 3u) * to.row_stride +
+                        LK_TILE_K(lane, position & 3u);
             const float even = weight * static_cast<float>((word >> (bits * field)) & mask);
             const float odd = weight * static_cast<float>((word >> (16 + bits * field)) & mask);
             at[0] = add ? at[0] + even : even;
@@ -215,28 +218,28 @@ inline void unpack_strip_codes(const uint8_t *strip, uint32_t page_tokens, uint3
 }
 
 // Codes of a strip; 16-bit strips become values.
-inline void unpack_strip(const HalfBytes &half, uint32_t strip, uint32_t first_token,
+inline void unpack_strip(const PageBytes &page, uint32_t strip, uint32_t first_token,
                          uint32_t n_tiles, const StripTarget &to) {
-    const HalfView &view = *half.view;
+    const PageView &view = *page.view;
     const StripView &at = view.strips[strip];
-    const uint8_t *bytes = half.payload + at.offset_bytes;
+    const uint8_t *bytes = page.payload + at.offset_bytes;
     if (at.bits == 16) {
         for (uint32_t tile = 0; tile < n_tiles; ++tile) {
             StripTarget tile_target = to;
             tile_target.data += tile * to.tile_stride;
             unpack_raw_tile(bytes + (first_token / 16 + tile) * 512ull, tile_target);
         }
-    } else if (at.bits == 3) {
-        unpack_strip_codes(bytes, view.page_tokens, 2, to);
-        unpack_strip_words(half.payload + at.high_offset_bytes, view.page_tokens, 1, 4.0f, true,
-                           to);
-    } else {
-        unpack_strip_codes(bytes, view.page_tokens, at.bits, to);
+        return;
     }
+    const uint32_t low_bits = LK_LOW_BITS(at.bits);
+    unpack_strip_codes(bytes, view.page_tokens, low_bits, to);
+    if (at.bits > low_bits)
+        unpack_strip_words(page.payload + at.high_offset_bytes, view.page_tokens,
+                           at.bits - low_bits, static_cast<float>(1u << low_bits), true, to);
 }
 
-// Pairs of shared slots hold a 1-bit code | high bit << 1, and the low bits of a 3-bit code.
-inline void split_shared_slots(const HalfView &view, float *keys) {
+// Pairs of shared ordered hold a 1-bit code | high bit << 1, and the low bits of a 3-bit code.
+inline void split_pairs(const PageView &view, float *keys) {
     for (uint32_t t = 0; t < view.page_tokens; ++t)
         for (uint32_t i = 0; i < view.n_shared; ++i) {
             float *partner =
@@ -247,32 +250,32 @@ inline void split_shared_slots(const HalfView &view, float *keys) {
         }
 }
 
-inline uint32_t bits_of_slot(const HalfView &view, uint32_t slot) {
-    if (slot >= view.shared_first && slot < view.shared_first + 2 * view.n_shared)
-        return slot < view.shared_first + view.n_shared ? 1 : 3;
-    return view.strips[slot / 16].bits;
+inline uint32_t bits_of_stored(const PageView &view, uint32_t stored) {
+    if (stored >= view.shared_first && stored < view.shared_first + 2 * view.n_shared)
+        return stored < view.shared_first + view.n_shared ? 1 : 3;
+    return view.strips[stored / 16].bits;
 }
 
-// value = minimum + code * range * step factor, along k and with one parameter for a row.
+// value = minimum + code * range * code_step(), along k and with one parameter for a row.
 LK_INLINE void scale_run(float *values, const float *ranges, const float *minima, uint32_t n) {
     for (uint32_t i = 0; i < n; ++i)
         values[i] = minima[i] + values[i] * ranges[i];
 }
 
-inline void scale_keys_per_channel(const HalfBytes &half, float *keys) {
-    const HalfView &view = *half.view;
+inline void scale_keys_per_channel(const PageBytes &page, float *keys) {
+    const PageView &view = *page.view;
     for (uint32_t group = 0; group < view.n_groups; ++group) {
         alignas(64) float steps[LK_MAX_HEAD_DIM];
         alignas(64) float minima[LK_MAX_HEAD_DIM];
         for (uint32_t strip = 0; strip < view.n_strips; ++strip) {
-            load_strip_parameters(view, half.metadata, strip, group, steps + strip * 16);
-            load_strip_parameters(view, half.metadata + view.minima_offset_bytes, strip, group,
+            load_strip_parameters(view, page.metadata, strip, group, steps + strip * 16);
+            load_strip_parameters(view, page.metadata + view.minima_offset_bytes, strip, group,
                                   minima + strip * 16);
         }
-        for (uint32_t slot = 0; slot < view.head_dim; ++slot) {
-            const uint32_t bits = bits_of_slot(view, slot);
-            steps[slot] = bits == 16 ? 1.0f : steps[slot] * step_of(bits);
-            minima[slot] = bits == 16 ? 0.0f : minima[slot];
+        for (uint32_t stored = 0; stored < view.head_dim; ++stored) {
+            const uint32_t bits = bits_of_stored(view, stored);
+            steps[stored] = bits == 16 ? 1.0f : steps[stored] * step_of(bits);
+            minima[stored] = bits == 16 ? 0.0f : minima[stored];
         }
         for (uint32_t t = group * view.group; t < (group + 1) * view.group; ++t)
             scale_run(keys + static_cast<uint64_t>(t) * view.head_dim, steps, minima,
@@ -280,47 +283,47 @@ inline void scale_keys_per_channel(const HalfBytes &half, float *keys) {
     }
 }
 
-inline void scale_keys_per_token(const HalfBytes &half, float *keys) {
-    const HalfView &view = *half.view;
+inline void scale_keys_per_token(const PageBytes &page, float *keys) {
+    const PageView &view = *page.view;
     for (uint32_t group = 0; group < view.n_groups; ++group) {
         float ranges[LK_MAX_PAGE_TOKENS];
         float minima[LK_MAX_PAGE_TOKENS];
-        load_token_parameters(view, half.metadata, group, ranges);
-        load_token_parameters(view, half.metadata + view.minima_offset_bytes, group, minima);
+        load_token_parameters(view, page.metadata, group, ranges);
+        load_token_parameters(view, page.metadata + view.minima_offset_bytes, group, minima);
         const uint32_t first = group * view.group;
         const uint32_t end =
             first + view.group < view.head_dim ? first + view.group : view.head_dim;
-        for (uint32_t slot = first; slot < end; ++slot) {
-            const uint32_t bits = bits_of_slot(view, slot);
+        for (uint32_t stored = first; stored < end; ++stored) {
+            const uint32_t bits = bits_of_stored(view, stored);
             if (bits == 16)
                 continue;
             const float step = step_of(bits);
             for (uint32_t t = 0; t < view.page_tokens; ++t) {
-                float *at = keys + static_cast<uint64_t>(t) * view.head_dim + slot;
+                float *at = keys + static_cast<uint64_t>(t) * view.head_dim + stored;
                 *at = minima[t] + *at * (ranges[t] * step);
             }
         }
     }
 }
 
-inline void scale_values(const HalfBytes &half, float *values, uint32_t stride) {
-    const HalfView &view = *half.view;
+inline void scale_values(const PageBytes &page, float *values, uint32_t stride) {
+    const PageView &view = *page.view;
     for (uint32_t group = 0; group < view.n_groups; ++group) {
         alignas(64) float ranges[LK_MAX_PAGE_TOKENS];
         alignas(64) float minima[LK_MAX_PAGE_TOKENS];
-        load_token_parameters(view, half.metadata, group, ranges);
-        load_token_parameters(view, half.metadata + view.minima_offset_bytes, group, minima);
+        load_token_parameters(view, page.metadata, group, ranges);
+        load_token_parameters(view, page.metadata + view.minima_offset_bytes, group, minima);
         const uint32_t first = group * view.group;
         const uint32_t end =
             first + view.group < view.head_dim ? first + view.group : view.head_dim;
-        for (uint32_t slot = first; slot < end; slot += 16) {
-            const uint32_t bits = view.strips[slot / 16].bits;
+        for (uint32_t stored = first; stored < end; stored += 16) {
+            const uint32_t bits = view.strips[stored / 16].bits;
             if (bits == 16)
                 continue;
             alignas(64) float steps[LK_MAX_PAGE_TOKENS];
             for (uint32_t t = 0; t < view.page_tokens; ++t)
                 steps[t] = ranges[t] * step_of(bits);
-            for (uint32_t c = slot; c < slot + 16; ++c)
+            for (uint32_t c = stored; c < stored + 16; ++c)
                 scale_run(values + static_cast<uint64_t>(c) * stride, steps, minima,
                           view.page_tokens);
         }
@@ -335,30 +338,30 @@ inline Matrix unpack_staged(const uint8_t *bytes, uint32_t n_tokens, uint32_t he
     return is_value ? Matrix{out, 1, head_dim} : Matrix{out, head_dim, 1};
 }
 
-// out: (kBlockTokens + 16) * head_dim floats. Columns and rows of tokens beyond n_tokens hold
+// out: (kKvTileTokens + 16) * head_dim floats. Columns and rows of tokens beyond n_tokens hold
 // anything.
-inline Matrix unpack_page(const HalfBytes &half, uint32_t first_token, uint32_t n_tokens,
+inline Matrix unpack_page(const PageBytes &page, uint32_t first_token, uint32_t n_tokens,
                           uint32_t head_dim, bool is_value, float *out) {
-    if (!half.view)
-        return unpack_staged(half.payload, n_tokens, head_dim, is_value, out);
-    const HalfView &view = *half.view;
-    const bool raw = view.kind == HalfKind::kRaw;
+    if (!page.view)
+        return unpack_staged(page.payload, n_tokens, head_dim, is_value, out);
+    const PageView &view = *page.view;
+    const bool raw = view.kind == PageKind::kRaw;
     const uint32_t n_tiles = raw ? (n_tokens + 15) / 16 : view.page_tokens / 16;
-    const uint32_t stride = is_value ? kBlockTokens : head_dim;
+    const uint32_t stride = is_value ? kKvTileTokens : head_dim;
     for (uint32_t strip = 0; strip < view.n_strips; ++strip) {
         const StripTarget to = {out + strip * (is_value ? 16ull * stride : 16ull), stride, 1,
                                 is_value ? 16 : 16ll * stride};
-        unpack_strip(half, strip, first_token, n_tiles, to);
+        unpack_strip(page, strip, first_token, n_tiles, to);
     }
     if (!raw) {
         if (view.n_shared)
-            split_shared_slots(view, out);
+            split_pairs(view, out);
         if (is_value)
-            scale_values(half, out, stride);
+            scale_values(page, out, stride);
         else if (view.is_per_token)
-            scale_keys_per_token(half, out);
+            scale_keys_per_token(page, out);
         else
-            scale_keys_per_channel(half, out);
+            scale_keys_per_channel(page, out);
     }
     return {out, stride, 1};
 }

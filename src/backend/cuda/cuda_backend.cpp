@@ -16,7 +16,7 @@ namespace {
 using ull = unsigned long long;
 
 constexpr int kOldestMajor = 8;  // compute capability
-static_assert(kMergeSplits == lk::kMergeSplits, "kernels take as many parts as the interface");
+static_assert(kMergeSplits == lk::kMergeSplits, "kernels take as many splits as the interface");
 
 int attribute(cudaDeviceAttr name, int device) {
     int value = 0;
@@ -79,7 +79,7 @@ const char *memory_text(cudaMemoryType type) {
     return type == cudaMemoryTypeHost ? "pinned host memory" : "host memory";
 }
 
-// Kernels copy whole tiles, those behind the last token too, and mask them: memory that was never
+// Kernels copy whole tiles, also those after the last token, and mask them: memory that was never
 // written would be read. The default stream is waited for, since the cache's does not wait for it.
 lk_status clear(void *memory, uint64_t bytes) {
     cudaError_t error = cudaMemset(memory, 0, bytes);
@@ -157,7 +157,7 @@ class CudaBackend final : public Backend {
                     queue->kind);
     }
 
-    // The runtime knows of an address only, so both ends are asked for.
+    // The runtime knows single addresses only, so both ends are checked.
     lk_status resolve_tensor(const lk_tensor &tensor, uint64_t bytes, const char *name,
                              void **data) const override {
         const DeviceScope scope(device_);

@@ -86,7 +86,7 @@ lk_status CudaCache::open_tables() {
     return status;
 }
 
-// Jobs, and what blocks leave for the merge.
+// Jobs, and the splits that thread blocks leave for the merge.
 lk_status CudaCache::open_work() {
     uint64_t floats = state_.splits().partial_floats();
     for (uint32_t l = 0; l < layout_.n_layers; ++l)
@@ -96,7 +96,7 @@ lk_status CudaCache::open_work() {
     if (!status)
         status = query_stats_cell_.open(&upload_, sizeof(uint64_t), "the place of sums");
     if (!status)
-        status = partials_.open(&upload_, floats * sizeof(float), "the parts of attention");
+        status = partials_.open(&upload_, floats * sizeof(float), "the splits of attention");
     if (!status)
         status =
             counters_.open(&upload_, n_counters * sizeof(uint32_t), "the counters of attention");
@@ -107,13 +107,13 @@ lk_status CudaCache::open_work() {
 }
 
 void CudaCache::fill_view() {
-    const device::StepAddresses tables = state_.addresses();
+    const gpu::StepAddresses tables = state_.addresses();
     view_.header = at<StepHeader>(tables.header);
     view_.sequences = at<SequenceInfo>(tables.sequences);
     view_.blocks = at<BlockInfo>(tables.blocks);
     view_.ancestors = at<uint64_t>(tables.ancestors);
     view_.positions = at<uint32_t>(tables.positions);
-    view_.classes = at<FormatInfo>(state_.constants().classes());
+    view_.formats = at<FormatInfo>(state_.constants().formats());
     view_.report = report_.device_report();
 }
 
@@ -164,15 +164,15 @@ bool CudaCache::is_capturing() const {
     return capture != cudaStreamCaptureStatusNone;
 }
 
-lk_status CudaCache::block_create(Block *row) {
+lk_status CudaCache::block_create(Block *block) {
     const DeviceScope scope(device_);
-    return state_.block_create(row);
+    return state_.block_create(block);
 }
 
-void CudaCache::block_destroy(Block *row) { state_.block_destroy(row); }
+void CudaCache::block_destroy(Block *block) { state_.block_destroy(block); }
 
-lk_status CudaCache::entries_changed(Block *row) {
-    state_.entries_changed(row);
+lk_status CudaCache::entries_changed(Block *block) {
+    state_.entries_changed(block);
     return LK_OK;
 }
 
@@ -222,7 +222,7 @@ LayerArg CudaCache::layer_arg(uint32_t index) const {
 
 lk_status CudaCache::append(const AppendArgs &args) {
     const DeviceScope scope(device_);
-    const device::StepShape &shape = state_.shape();
+    const gpu::StepShape &shape = state_.shape();
     const cudaError_t error =
         launch_append(view_, layer_arg(args.layer_index), tensor_arg(args.k), tensor_arg(args.v),
                       staging_arg(args.staging), shape.n_sequences, shape.n_tokens, stream_);
@@ -231,16 +231,16 @@ lk_status CudaCache::append(const AppendArgs &args) {
 
 lk_status CudaCache::attend(const AttendArgs &args) {
     const DeviceScope scope(device_);
-    const device::StepShape &shape = state_.shape();
+    const gpu::StepShape &shape = state_.shape();
     const bool is_short = !shape.is_staged && rules_.takes(args.layer_index, shape.max_new);
     lk_status status = checked(is_short ? decode(args) : tile(args), "attending a layer");
     for (uint32_t i = 0; !status && i < args.n_chunk_attentions; ++i)
-        status = checked(score_attention(args, args.chunk_attentions[i]), "watching chunks");
+        status = checked(score_attention(args, args.chunk_attentions[i]), "scoring chunks");
     return status;
 }
 
 cudaError_t CudaCache::decode(const AttendArgs &args) {
-    const device::Split &split = state_.splits().of(args.layer_index);
+    const gpu::Split &split = state_.splits().of(args.layer_index);
     const uint64_t splits = state_.addresses().splits;
     DecodeArgs decode{};
     decode.step = view_;
@@ -262,7 +262,7 @@ cudaError_t CudaCache::decode(const AttendArgs &args) {
 }
 
 cudaError_t CudaCache::tile(const AttendArgs &args) {
-    const device::StepShape &shape = state_.shape();
+    const gpu::StepShape &shape = state_.shape();
     TileArgs tile{};
     tile.step = view_;
     tile.layer = layer_arg(args.layer_index);
@@ -304,10 +304,10 @@ cudaError_t CudaCache::score_attention(const AttendArgs &args, const ChunkAttent
 lk_status CudaCache::pack(const PackItem *items, uint32_t n_items) {
     const DeviceScope scope(device_);
     return jobs_.run(layout_, items, n_items, [&](const PackItem *packed, uint32_t n) {
-        const device::PackExtent extent = device::extent_of(packed, n);
+        const gpu::PackExtent extent = gpu::extent_of(packed, n);
         const lk_status status = upload_.send();
         return status ? status
-                      : checked(launch_pack(at<PackJob>(jobs_.address()), n, view_.classes,
+                      : checked(launch_pack(at<PackJob>(jobs_.address()), n, view_.formats,
                                             extent.head_dim, extent.page_tokens, stream_),
                                 "packing pages");
     });
@@ -319,8 +319,8 @@ lk_status CudaCache::dequantize(const DequantizeItem *items, uint32_t n_items) {
         const lk_status status = upload_.send();
         return status ? status
                       : checked(launch_dequantize(at<DequantizeJob>(jobs_.address()), n,
-                                                  view_.classes, stream_),
-                                "reopening pages");
+                                                  view_.formats, stream_),
+                                "dequantizing pages");
     });
 }
 
@@ -340,7 +340,7 @@ lk_status CudaCache::move(const MoveItem *items, uint32_t n_items) {
         const lk_status status = upload_.send();
         return status
                    ? status
-                   : checked(launch_move(at<MoveJob>(jobs_.address()), n, view_.classes, stream_),
+                   : checked(launch_move(at<MoveJob>(jobs_.address()), n, view_.formats, stream_),
                              "moving tokens");
     });
 }
@@ -351,14 +351,14 @@ lk_status CudaCache::shrink(const ShrinkItem *items, uint32_t n_items) {
         const lk_status status = upload_.send();
         return status ? status
                       : checked(launch_shrink(at<ShrinkJob>(jobs_.address()), n,
-                                              device::most_pages(runs, n), stream_),
+                                              gpu::most_pages(runs, n), stream_),
                                 "shrinking pages");
     });
 }
 
 lk_status CudaCache::sum_queries(const QueryStatArgs &args) {
     const DeviceScope scope(device_);
-    const device::StepShape &shape = state_.shape();
+    const gpu::StepShape &shape = state_.shape();
     QueryStatsLaunch launch{};
     launch.header = view_.header;
     launch.q = tensor_arg(args.q);
@@ -396,7 +396,7 @@ lk_status CudaCache::add_stats(const StatItem *items, uint32_t n_items) {
         const lk_status status = upload_.send();
         return status ? status
                       : checked(launch_add_query_stats(at<SumJob>(jobs_.address()), n,
-                                                       device::most_channels(added, n), stream_),
+                                                       gpu::most_channels(added, n), stream_),
                                 "adding sums");
     });
 }

@@ -1,4 +1,4 @@
-// What the device keeps for a cache, and the launches of its work.
+// The device state of a cache, and the launches of its work.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CUDA_CUDA_CACHE_H
@@ -28,9 +28,9 @@ class CudaCache final : public CacheDevice {
     lk_status set_queue(const lk_queue *queue) override;
     bool is_capturing() const override;
 
-    lk_status block_create(Block *row) override;
-    void block_destroy(Block *row) override;
-    lk_status entries_changed(Block *row) override;
+    lk_status block_create(Block *block) override;
+    void block_destroy(Block *block) override;
+    lk_status entries_changed(Block *block) override;
 
     lk_status begin(const Batch &batch) override;
     lk_status append(const AppendArgs &args) override;
@@ -67,22 +67,22 @@ class CudaCache final : public CacheDevice {
     const CacheLayout layout_;
     uint32_t n_sms_ = 0;
     Stream first_;                   // until there is a queue
-    cudaStream_t stream_ = nullptr;  // of what the cache does next
-    Event passed_;                   // what the stream has when the cache leaves it
+    cudaStream_t stream_ = nullptr;  // of the next work of the cache
+    Event passed_;                   // the work of the stream when the cache leaves it
 
     Upload upload_;
     Transfer transfer_;
     MappedReport report_;
     DecodeRules rules_;
-    device::DeviceState state_;
+    gpu::DeviceState state_;
     StepView view_{};
 
     KvTileTemplates templates_;
-    device::JobList jobs_;
-    device::Table counters_;  // of decode
-    device::Table partials_;  // of one launch of attention
-    device::QueryStatsArea sums_;
-    device::Table query_stats_cell_;  // u64: their address, which graphs read
+    gpu::JobList jobs_;
+    gpu::Table counters_;  // of decode
+    gpu::Table partials_;  // of one launch of attention
+    gpu::QueryStatsArea sums_;
+    gpu::Table query_stats_cell_;  // u64: their address, which graphs read
 };
 
 }  // namespace cuda

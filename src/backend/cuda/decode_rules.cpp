@@ -12,22 +12,25 @@ namespace {
 
 constexpr uint32_t kMaxBlocks = 2;       // of a multiprocessor
 constexpr uint32_t kMaxColumns = 64;     // of a KV head that decode takes
-constexpr uint32_t kItemBytes = 131072;  // that a block reads while an item begins and ends
-constexpr uint32_t kStaticBytes = 2048;  // of a block's shared memory, beside decode_shared_bytes()
+constexpr uint32_t kItemBytes = 131072;  // that a thread block reads while an item begins and ends
+constexpr uint32_t kStaticBytes =
+    2048;  // of a thread block's shared memory, in addition to decode_shared_bytes()
 
 uint32_t rounded_metadata(const PageLayout &shape) {
     return shape.is_raw() ? 0 : static_cast<uint32_t>(round_up(metadata_bytes(shape), 16));
 }
 
-uint32_t kind_of_class(const PageFormat &half) {
-    const FormatInfo info = device::class_info(half, half.permutation ? 1 : 0);
+uint32_t kind_of_format(const PageFormat &format) {
+    const FormatInfo info = gpu::format_info(format, format.permutation ? 1 : 0);
     if (!info.is_native)
         return kDecodeNone;
-    if (info.strips[5])
+    if (info.strips[kPlane1])
         return kDecodeGrouped;
-    if (info.is_raw || (info.parameter_bytes == 2 && info.n_groups == 1 && !info.n_shared))
+    if (info.is_raw || (info.parameter_bytes == bytes_of_parameter(Metadata::kF16) &&
+                        info.n_groups == 1 && !info.n_shared))
         return kDecodePlain;
-    const bool is_f8_by_32 = info.parameter_bytes == 1 && info.group == 32 && !info.permutes;
+    const bool is_f8_by_32 = info.parameter_bytes == bytes_of_parameter(Metadata::kF8) &&
+                             info.group == 32 && !info.permutes;
     return is_f8_by_32 ? kDecodeF8By32 : kDecodeGrouped;
 }
 
@@ -59,7 +62,7 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             const PageFormat &value = layout.formats[entry.packed_value];
             // A work item reads one order of channels for all pages that have none of their own.
             const uint32_t order = entry.ordered_key == kNoFormat ? kDecodeNone : kDecodePlain;
-            layer.kind = std::max({layer.kind, kind_of_class(key), kind_of_class(value), order});
+            layer.kind = std::max({layer.kind, kind_of_format(key), kind_of_format(value), order});
             layer.key_metadata_bytes =
                 std::max(layer.key_metadata_bytes, rounded_metadata(key.layout));
             layer.value_metadata_bytes =
@@ -68,14 +71,14 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         const LayerFormats more =
             layout.layer_formats ? layout.layer_formats[l] : LayerFormats{nullptr, 0, 0};
         for (uint32_t c = 0; c < more.n_formats; ++c) {
-            const PageFormat &half = layout.formats[more.formats[c]];
-            uint32_t &metadata = half.layout.side == Side::kKey ? layer.key_metadata_bytes
-                                                                : layer.value_metadata_bytes;
-            layer.kind = std::max(layer.kind, kind_of_class(half));
-            metadata = std::max(metadata, rounded_metadata(half.layout));
+            const PageFormat &format = layout.formats[more.formats[c]];
+            uint32_t &metadata = format.layout.side == Side::kKey ? layer.key_metadata_bytes
+                                                                  : layer.value_metadata_bytes;
+            layer.kind = std::max(layer.kind, kind_of_format(format));
+            metadata = std::max(metadata, rounded_metadata(format.layout));
         }
-        // Split-k columns lay out queries for one class of keys: pages of several with FP8 numbers
-        // go through tile attention, which takes each as its class says.
+        // Split-k columns lay out queries for one page format of keys: pages of several formats
+        // with FP8 numbers go through prefill, which reads each page by its own format.
         for (uint32_t c = 0; c < more.n_formats; ++c)
             if (layout.formats[more.formats[c]].layout.metadata == Metadata::kF8)
                 layer.kind = kDecodeNone;
@@ -84,12 +87,12 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
     return true;
 }
 
-device::SplitLimits DecodeRules::limits() const {
+gpu::SplitLimits DecodeRules::limits() const {
     return {n_sms_, kMaxBlocks * n_sms_, kMaxColumns, kMaxColumns / 8, 16, kMaxBlocks * n_sms_};
 }
 
-device::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_work_tiles,
-                                      uint32_t n_columns) const {
+gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_work_tiles,
+                                   uint32_t n_columns) const {
     const Layer &of = layers_[layer];
     const uint32_t columns = tile_columns(of.kind, of.head_dim, n_columns);
     const DecodeShape blocks =
@@ -103,7 +106,7 @@ bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
            max_new * of.group <= kMaxColumns;
 }
 
-void DecodeRules::fill(uint32_t layer, const device::Split &split, DecodeArgs *args) const {
+void DecodeRules::fill(uint32_t layer, const gpu::Split &split, DecodeArgs *args) const {
     const Layer &of = layers_[layer];
     const uint32_t metadata_bytes = of.key_metadata_bytes + of.value_metadata_bytes;
     const uint32_t columns = split.shape.tile_columns;

@@ -1,4 +1,5 @@
-// How decode of each layer is launched: what its classes need, and what the device can run.
+// How decode of each layer is launched: the needs of its page formats, and the limits of the
+// device.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CUDA_DECODE_RULES_H
@@ -10,21 +11,20 @@
 namespace lk {
 namespace cuda {
 
-class DecodeRules final : public device::SplitRules {
+class DecodeRules final : public gpu::SplitRules {
   public:
     explicit DecodeRules(const Allocator &allocator) : layers_(allocator) {}
 
-    // shared_bytes: that a block can have. False without memory.
+    // shared_bytes: that a thread block can have. False without memory.
     bool open(const CacheLayout &layout, uint32_t n_sms, uint32_t shared_bytes);
 
-    device::SplitLimits limits() const override;
-    device::SplitShape shape(uint32_t layer, uint32_t n_work_tiles,
-                             uint32_t n_columns) const override;
+    gpu::SplitLimits limits() const override;
+    gpu::SplitShape shape(uint32_t layer, uint32_t n_work_tiles, uint32_t n_columns) const override;
 
     // Does decode take a step whose sequences have at most max_new new tokens?
     bool takes(uint32_t layer, uint32_t max_new) const;
     // Write how a layer's items are launched.
-    void fill(uint32_t layer, const device::Split &split, DecodeArgs *args) const;
+    void fill(uint32_t layer, const gpu::Split &split, DecodeArgs *args) const;
 
   private:
     struct Layer {

@@ -1,4 +1,4 @@
-// What decode needs of the classes of each (layer, KV head), where it finds it with one load.
+// The fields of the page formats of each (layer, KV head) that decode needs, for one load.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CUDA_KV_TILE_TEMPLATES_H
@@ -12,17 +12,17 @@ namespace cuda {
 
 class KvTileTemplates {
   public:
-    lk_status open(const CacheLayout &layout, const device::CacheTables &constants,
-                   const Allocator &allocator, device::TableMemory *memory);
+    lk_status open(const CacheLayout &layout, const gpu::CacheTables &constants,
+                   const Allocator &allocator, gpu::TableMemory *memory);
 
-    // Of entry `index` of a row and those behind it.
+    // Of entry `index` of a block and the next ones.
     const KvTileTemplate *of(uint32_t index) const {
         return reinterpret_cast<const KvTileTemplate *>(table_.address()) + index;
     }
     uint64_t bytes() const { return table_.bytes(); }
 
   private:
-    device::Table table_;  // PageTemplate [entries of a row]
+    gpu::Table table_;  // KvTileTemplate [entries of a block]
 };
 
 }  // namespace cuda

@@ -12,7 +12,7 @@ namespace lk {
 namespace cuda {
 
 // Reading makes no calls of the runtime, so a capture does not mind.
-class MappedReport final : public device::ReportMemory {
+class MappedReport final : public gpu::ReportMemory {
   public:
     lk_status open();
     void use(cudaStream_t stream) { stream_ = stream; }

@@ -15,7 +15,7 @@ class Transfer {
   public:
     explicit Transfer(const Allocator &allocator) : order_(allocator) {}
 
-    // Behind what the stream has; done when they return.
+    // After the work of the stream; done when they return.
     lk_status download(const SlotCopy *items, uint32_t n_items, cudaStream_t stream);
     lk_status upload(const SlotCopy *items, uint32_t n_items, cudaStream_t stream);
 

@@ -11,7 +11,7 @@
 namespace lk {
 namespace cuda {
 
-class Upload final : public device::TableMemory {
+class Upload final : public gpu::TableMemory {
   public:
     lk_status open();
     // The stream of all further copies; what was put before is sent.
@@ -24,8 +24,8 @@ class Upload final : public device::TableMemory {
     // last one goes with send() or turn(). Waits when the ring is full of copies that did not run.
     lk_status put(uint64_t address, const void *data, uint64_t bytes) override;
     lk_status send();
-    // Send, and take the next buffer. Between two calls the stream is at most kBuffers - 1 calls
-    // behind.
+    // Send, and take the next buffer. Between two calls the stream is late by at most kBuffers - 1
+    // calls.
     lk_status turn();
     static constexpr uint32_t kBuffers = 4;
 
@@ -37,7 +37,7 @@ class Upload final : public device::TableMemory {
     Event passed_[kBuffers];
     uint32_t current_ = 0;
     uint64_t sent_ = 0;    // bytes of the current buffer
-    uint64_t used_ = 0;    // those behind sent_ wait for send()
+    uint64_t used_ = 0;    // bytes after sent_ wait for send()
     uint64_t target_ = 0;  // where byte sent_ goes
 };
 

@@ -5,7 +5,7 @@
 #include "format/tables.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 static_assert(sizeof(Entry) == sizeof(PageEntry) &&
                   offsetof(Entry, key_metadata) == offsetof(PageEntry, key_metadata) &&
@@ -92,5 +92,5 @@ lk_status BlockTables::send() {
     return LK_OK;
 }
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk

@@ -9,7 +9,7 @@
 #include "backend/gpu/memory.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 class BlockTables {
   public:
@@ -22,7 +22,7 @@ class BlockTables {
     void open(uint32_t n_entries, TableMemory *memory);
     // Give the block a table, which is stale until the next send().
     lk_status add(Block *block);
-    // Its table may be another block's at once: what is queued runs before what is sent later.
+    // Its table may be another block's at once: queued work runs before tables that are sent later.
     void drop(Block *block);
     void mark_stale(Block *block);
     lk_status send();
@@ -38,7 +38,7 @@ class BlockTables {
     Array<Block *> stale_;
 };
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk
 
 #endif

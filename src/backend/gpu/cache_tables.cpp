@@ -4,9 +4,7 @@
 #include "base/status.h"
 
 namespace lk {
-namespace device {
-
-static_assert(kPlanes == kPlaneCount, "planes have one order");
+namespace gpu {
 
 namespace {
 
@@ -36,8 +34,8 @@ uint64_t add_floats(const float *floats, uint64_t bytes, uint64_t table, Array<u
 
 }  // namespace
 
-FormatInfo class_info(const PageFormat &half, uint64_t permutation) {
-    const PageLayout &layout = half.layout;
+FormatInfo format_info(const PageFormat &format, uint64_t permutation) {
+    const PageLayout &layout = format.layout;
     FormatInfo info{};
     info.permutation = permutation;
     info.payload_bytes = static_cast<uint32_t>(payload_bytes(layout));
@@ -49,25 +47,25 @@ FormatInfo class_info(const PageFormat &half, uint64_t permutation) {
     info.group = layout.group;
     info.n_groups = static_cast<uint16_t>(n_groups(layout));
     info.n_shared = layout.n_shared;
-    info.n_ranked = half.n_ranked;
+    info.n_ranked = format.n_ranked;
     info.is_value = layout.side == Side::kValue;
     info.is_token_axis = layout.axis == Axis::kToken;
-    info.parameter_bytes = layout.metadata == Metadata::kF16 ? 2 : 1;
+    info.parameter_bytes = static_cast<uint8_t>(bytes_of_parameter(layout.metadata));
     info.permutes = layout.permutes;
-    info.ranking = static_cast<uint8_t>(half.ranking);
+    info.ranking = static_cast<uint8_t>(format.ranking);
     info.is_raw = layout.is_raw();
-    for (uint32_t p = 0; p < kPlanes; ++p)
+    for (uint32_t p = 0; p < sizeof info.strips; ++p)
         info.strips[p] = static_cast<uint8_t>(layout.strips[p]);
-    info.by_deviation = half.ranges.one_bit == OneBit::kDeviation;
-    info.clip_margin = clip_margin(half.ranges.clip);
+    info.by_deviation = format.ranges.one_bit == OneBit::kDeviation;
+    info.clip_margin = clip_margin(format.ranges.clip);
     info.is_native = is_native_format(info);
     return info;
 }
 
-uint64_t CacheTables::permutation(const CacheLayout &layout, uint32_t class_index) const {
+uint64_t CacheTables::permutation(const CacheLayout &layout, uint32_t format_index) const {
     const uint64_t first = uint64_t{layout.n_formats} * sizeof(FormatInfo);
-    return layout.formats[class_index].permutation
-               ? table_.address() + first + uint64_t{class_index} * LK_MAX_HEAD_DIM
+    return layout.formats[format_index].permutation
+               ? table_.address() + first + uint64_t{format_index} * LK_MAX_HEAD_DIM
                : 0;
 }
 
@@ -79,18 +77,18 @@ lk_status CacheTables::open(const CacheLayout &layout, TableMemory *memory) {
         bytes += parameter_bytes(layout.layers[l]);
     Array<uint8_t> image(allocator_);
     if (!image.resize(bytes) || !layers_.resize(layout.n_layers))
-        return fail(LK_E_NOMEM, "no memory for the tables of %u classes and %u layers",
+        return fail(LK_E_NOMEM, "no memory for the tables of %u page formats and %u layers",
                     layout.n_formats, layout.n_layers);
     lk_status status = table_.open(memory, bytes, "the tables of a cache");
     if (status)
         return status;
     for (uint32_t c = 0; c < layout.n_formats; ++c) {
-        const PageFormat &half = layout.formats[c];
+        const PageFormat &format = layout.formats[c];
         const uint64_t at = permutations + uint64_t{c} * LK_MAX_HEAD_DIM;
-        const FormatInfo info = class_info(half, permutation(layout, c));
+        const FormatInfo info = format_info(format, permutation(layout, c));
         std::memcpy(image.data() + c * sizeof info, &info, sizeof info);
-        if (half.permutation)
-            std::memcpy(image.data() + at, half.permutation, half.layout.head_dim);
+        if (format.permutation)
+            std::memcpy(image.data() + at, format.permutation, format.layout.head_dim);
     }
     for (uint32_t l = 0; l < layout.n_layers; ++l) {
         const LayerView &view = layout.layers[l];
@@ -105,5 +103,5 @@ lk_status CacheTables::open(const CacheLayout &layout, TableMemory *memory) {
     return memory->put(table_.address(), image.data(), bytes);
 }
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk

@@ -1,5 +1,5 @@
-// What kernels read that stays the same for a cache's life: classes with their fixed permutations,
-// sink logits, centers and scales of keys.
+// The constants of a cache that kernels read: page formats with their fixed permutations, sink
+// logits, centers and scales of keys.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_GPU_CACHE_TABLES_H
@@ -10,7 +10,7 @@
 #include "format/tables.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 class CacheTables {
   public:
@@ -18,9 +18,9 @@ class CacheTables {
 
     lk_status open(const CacheLayout &layout, TableMemory *memory);
 
-    uint64_t classes() const { return table_.address(); }
-    // u8 [head_dim] of a class with a fixed permutation, or 0.
-    uint64_t permutation(const CacheLayout &layout, uint32_t class_index) const;
+    uint64_t formats() const { return table_.address(); }
+    // u8 [head_dim] of a page format with a fixed permutation, or 0.
+    uint64_t permutation(const CacheLayout &layout, uint32_t format_index) const;
     // The arrays of a LayerView, each an address or 0.
     struct LayerParameters {
         uint64_t sink_logits;
@@ -34,14 +34,14 @@ class CacheTables {
   private:
     const Allocator &allocator_;
     Array<LayerParameters> layers_;
-    Table table_;  // FormatInfo [classes], u8 [classes][LK_MAX_HEAD_DIM], then f32 by layers, in
+    Table table_;  // FormatInfo [formats], u8 [formats][LK_MAX_HEAD_DIM], then f32 by layers, in
                    // the order of LayerParameters
 };
 
-// A class as kernels read it; `permutation` is the device's copy of the fixed one.
-FormatInfo class_info(const PageFormat &half, uint64_t permutation);
+// A page format as kernels read it; `permutation` is the device's copy of the fixed one.
+FormatInfo format_info(const PageFormat &format, uint64_t permutation);
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk
 
 #endif

@@ -6,7 +6,7 @@
 #include "base/status.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 namespace {
 
@@ -71,5 +71,5 @@ lk_status DeviceState::begin(const Batch &batch) {
     return LK_OK;
 }
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk

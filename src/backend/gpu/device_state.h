@@ -13,9 +13,9 @@
 #include "backend/gpu/step_tables.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
-// What launches of a step depend on, besides the tables.
+// The shape of a step, on which its launches depend besides the tables.
 struct StepShape {
     uint32_t n_sequences;
     uint32_t n_tokens;
@@ -62,7 +62,7 @@ class DeviceState {
     bool splits_changed_ = false;  // since they were sent
 };
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk
 
 #endif

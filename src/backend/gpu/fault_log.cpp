@@ -4,7 +4,7 @@
 #include "base/status.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 namespace {
 
@@ -112,5 +112,5 @@ void FaultLog::clear() {
         start_clear();
 }
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk

@@ -1,4 +1,4 @@
-// What kernels report of the values they read, and which sequences a report means.
+// Reports of kernels on the values that they read, and the sequences that a report means.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_GPU_FAULT_LOG_H
@@ -10,7 +10,7 @@
 #include "format/tables.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 // The report that kernels write, as the host reads it without waiting.
 class ReportMemory {
@@ -63,7 +63,7 @@ class FaultLog {
     bool is_clear_due_ = false;
 };
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk
 
 #endif

@@ -4,12 +4,12 @@
 #include <algorithm>
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 namespace {
 
-uint32_t index_of(const CacheLayout &layout, const PageFormat *half) {
-    return static_cast<uint32_t>(half - layout.formats);
+uint32_t index_of(const CacheLayout &layout, const PageFormat *format) {
+    return static_cast<uint32_t>(format - layout.formats);
 }
 
 }  // namespace
@@ -97,5 +97,5 @@ uint32_t most_channels(const StatItem *items, uint32_t n_items) {
     return most;
 }
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk

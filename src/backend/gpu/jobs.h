@@ -10,7 +10,7 @@
 #include "format/tables.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 PackJob job_of(const CacheLayout &layout, const PackItem &item);
 DequantizeJob job_of(const CacheLayout &layout, const DequantizeItem &item);
@@ -74,7 +74,7 @@ PackExtent extent_of(const PackItem *items, uint32_t n_items);
 uint32_t most_pages(const ShrinkItem *items, uint32_t n_items);
 uint32_t most_channels(const StatItem *items, uint32_t n_items);
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk
 
 #endif

@@ -2,7 +2,7 @@
 #include "backend/gpu/memory.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 Table::~Table() {
     if (memory_)
@@ -20,5 +20,5 @@ lk_status Table::open(TableMemory *memory, uint64_t bytes, const char *what) {
     return LK_OK;
 }
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk

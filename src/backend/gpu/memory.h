@@ -1,5 +1,5 @@
-// Device memory for tables, and copies to it. A device implements TableMemory; what it has in
-// common with others is written on that.
+// Device memory for tables, and copies to it. A device implements TableMemory; the code that all
+// devices share is written on top of that.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_GPU_MEMORY_H
@@ -10,7 +10,7 @@
 #include <cstdint>
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 class TableMemory {
   public:
@@ -44,7 +44,7 @@ class Table {
     uint64_t bytes_ = 0;
 };
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk
 
 #endif

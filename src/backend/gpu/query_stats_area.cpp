@@ -4,7 +4,7 @@
 #include <cassert>
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 uint64_t QueryStatsArea::bytes() const {
     uint64_t sum = 0;
@@ -26,5 +26,5 @@ lk_status QueryStatsArea::grow(TableMemory *memory, uint64_t n_bytes, bool *has_
     return status;
 }
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk

@@ -7,7 +7,7 @@
 #include "backend/gpu/memory.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 class QueryStatsArea {
   public:
@@ -25,7 +25,7 @@ class QueryStatsArea {
     uint32_t n_tables_ = 0;
 };
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk
 
 #endif

@@ -5,7 +5,7 @@
 #include <cmath>
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 namespace {
 
@@ -391,7 +391,7 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
             best = rounds;
     auto *items = reinterpret_cast<WorkItem *>(block_.data() + kind->split.items_offset);
     uint32_t n_items = 0;
-    uint32_t unit_index = 0;
+    uint32_t tile_index = 0;
     uint32_t partial = 0;
     for (uint32_t s = 0; s < batch.n_sequences; ++s)
         for (uint32_t head = 0; head < layer.n_kv_heads; ++head) {
@@ -400,7 +400,7 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
             const uint32_t n_splits = n_splits_of(shape, work_tile, total, best * shape.n_workers);
             const uint32_t columns = columns_of(sequence, layer);
             const uint32_t width = shape.tile_columns;
-            for (uint32_t tile = 0; tile * width < columns; ++tile, ++unit_index) {
+            for (uint32_t tile = 0; tile * width < columns; ++tile, ++tile_index) {
                 WorkItem item{};
                 item.sequence = s;
                 item.first_block = first_blocks_[s];
@@ -411,7 +411,7 @@ void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
                 item.kv_head = static_cast<uint16_t>(head);
                 item.column_tile = static_cast<uint16_t>(tile);
                 item.n_splits = static_cast<uint16_t>(n_splits);
-                item.work_tile = unit_index;
+                item.work_tile = tile_index;
                 item.first_partial = partial;
                 if (n_splits > 1)
                     partial += n_splits * limits_.max_tile_columns * (layer.head_dim + 2);
@@ -484,5 +484,5 @@ bool Splits::plan(const Batch &batch, bool blocks_changed) {
     return true;
 }
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk

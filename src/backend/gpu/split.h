@@ -1,5 +1,5 @@
-// Which workgroup of decode attention reads what: work items of equal bytes, made anew when pages
-// were added or packed, and uploaded with the step's tables.
+// Which workgroup of decode attention reads which blocks: work items of equal bytes, made anew when
+// pages were added or packed, and uploaded with the step's tables.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_GPU_SPLIT_H
@@ -10,14 +10,14 @@
 #include "format/tables.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 // How a layer's decode is cut.
 struct SplitShape {
     uint32_t n_workers;       // workgroups that run side by side and take items in turn
     uint32_t n_readers;       // of a workgroup, which take pages in turn
     uint32_t tile_columns;    // of an item
-    uint32_t item_bytes;      // what an item costs besides its bytes, in bytes that a worker reads
+    uint32_t item_bytes;      // cost of an item besides its bytes, in bytes that a worker reads
     bool splits_packed_only;  // all items of a work tile have its 16-bit blocks, and readers take
                               // tiles of them in turn
 };
@@ -32,7 +32,7 @@ struct SplitLimits {
     uint32_t n_ahead;  // items after all of them that kernels load
 };
 
-// What a device's kernels want.
+// The rules of a device's kernels.
 class SplitRules {
   public:
     virtual SplitLimits limits() const = 0;
@@ -80,7 +80,8 @@ class Splits {
     uint32_t n_counters() const { return n_counters_; }
 
   private:
-    // Layers that share their work items: of one geometry and with the same classes, head by head.
+    // Layers that share their work items: of one geometry and with the same page formats, head by
+    // head.
     struct Kind {
         uint32_t layer;  // one of them
         Split split;
@@ -147,7 +148,7 @@ class Splits {
     Array<uint32_t> first_blocks_;      // of its sequences, in the step's blocks
 };
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk
 
 #endif

@@ -4,7 +4,7 @@
 #include "base/status.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 namespace {
 
@@ -60,8 +60,8 @@ StepAddresses StepTables::addresses() const {
             base + positions_offset_};
 }
 
-// A block that is there keeps its place and its tokens, so the counts tell; but a
-// direct block is one for its own step only.
+// A block keeps its index and its tokens, so equal counts mean equal blocks; but a block that is
+// packed on append is so for its own step only.
 bool StepTables::has_same_blocks(const Batch &batch) const {
     if (!has_blocks_ || batch.n_sequences != header_.n_sequences)
         return false;
@@ -155,5 +155,5 @@ lk_status StepTables::send(const Splits *splits) {
     return status;
 }
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk

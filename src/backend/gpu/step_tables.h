@@ -1,4 +1,4 @@
-// What kernels read of a step, at addresses that stay the same for a cache's life.
+// The tables of a step that kernels read, at addresses that stay the same for a cache's life.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_GPU_STEP_TABLES_H
@@ -9,7 +9,7 @@
 #include "backend/gpu/split.h"
 
 namespace lk {
-namespace device {
+namespace gpu {
 
 // Where they are.
 struct StepAddresses {
@@ -62,7 +62,7 @@ class StepTables {
     uint64_t positions_offset_ = 0;
 };
 
-}  // namespace device
+}  // namespace gpu
 }  // namespace lk
 
 #endif

@@ -18,7 +18,7 @@ lk_status check_usage(uint32_t usage) {
                           : !(usage & VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT)
                               ? "VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT"
                               : nullptr;
-    return missing ? fail(LK_E_ARGUMENT, "usage is 0x%x, which lacks %s", usage, missing) : LK_OK;
+    return missing ? fail(LK_E_ARGUMENT, "usage is 0x%x, without %s", usage, missing) : LK_OK;
 }
 
 lk_status unknown(uint64_t buffer) {

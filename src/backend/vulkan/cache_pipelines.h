@@ -11,7 +11,7 @@
 namespace lk {
 namespace vulkan {
 
-// A kernel of attention and the one that puts its parts together.
+// A kernel of attention and the one that merges its splits.
 struct AttendPipelines {
     uint32_t columns;  // of a workgroup
     VkPipeline attend;
@@ -45,7 +45,7 @@ class CachePipelines {
     // Null where no channels are ranked by queries.
     VkPipeline sum_queries() const { return query_stats_; }
     VkPipeline add_stats() const { return add_query_stats_; }
-    // Made when it is asked for first: most caches watch nothing.
+    // Made at the first use: most caches never score chunks by attention.
     lk_status score_attention(AttentionScoresPipelines *out) const;
     // columns: as DecodeRules::tile_columns() and tile_columns() give them.
     const AttendPipelines &decode(uint32_t layer, uint32_t columns) const {

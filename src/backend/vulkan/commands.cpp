@@ -152,7 +152,7 @@ lk_status Commands::wait() {
     return status;
 }
 
-// A fence is signalled behind all that was submitted before it.
+// A fence is signalled after all earlier submissions.
 lk_status Commands::wait_for_queue() {
     const VkCommandBuffer host = host_;
     host_ = nullptr;

@@ -1,4 +1,4 @@
-// Where work is recorded: in command buffers of our own, submitted one verb at a time, or in the
+// Where work is recorded: in command buffers of our own, submitted one call at a time, or in the
 // host's.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -20,7 +20,7 @@ struct Semaphores {
 Semaphores semaphores_of(const lk_queue *queue);  // null has none
 
 // Used by one thread at a time. Submissions of all objects of a device run in their order, each
-// between barriers, so one sees what the ones before it did.
+// between barriers, so the writes of earlier ones are visible to it.
 class Commands {
   public:
     static constexpr uint32_t kSlots = 16;  // submissions in flight

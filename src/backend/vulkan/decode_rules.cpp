@@ -15,7 +15,7 @@ constexpr uint32_t kWorkers = 4;          // workgroups of a core
 constexpr uint32_t kMatrixWorkers = 3;    // of a core, by the registers that it takes
 constexpr uint32_t kItemBytes = 32768;    // that a workgroup reads while an item begins and ends
 constexpr uint32_t kNvidia = 0x10DE;      // VkPhysicalDeviceProperties.vendorID
-constexpr uint32_t kNoForm = UINT32_MAX;  // key_end4 before the first class of keys
+constexpr uint32_t kNoForm = UINT32_MAX;  // key_end4 before the first page format of keys
 
 // Pairs of strips when channels are in groups of `group`.
 uint32_t value_steps_of(uint32_t head_dim, uint32_t group) {
@@ -26,8 +26,8 @@ uint32_t value_steps_of(uint32_t head_dim, uint32_t group) {
 
 PageForm form_of_keys(const FormatInfo &info) {
     PageForm form{};
-    form.key_end8 = info.strips[1];
-    form.key_end4 = form.key_end8 + info.strips[2];
+    form.key_end8 = info.strips[kPlane8];
+    form.key_end4 = form.key_end8 + info.strips[kPlane4];
     form.permutation = info.permutes      ? LK_PERMUTATION_OF_PAGE
                        : info.permutation ? LK_PERMUTATION_OF_FORMAT
                                           : LK_PERMUTATION_NONE;
@@ -40,15 +40,16 @@ bool is_like(const PageForm &a, const PageForm &b) {
            a.permutation_bytes == b.permutation_bytes;
 }
 
-// Narrows a form down to one that this class has too.
+// Narrows a form down to one that this page format has too.
 void join_form(const FormatInfo &info, PageForm *form) {
     const uint32_t n_parameters = info.is_value ? LK_MAX_PAGE_TOKENS : info.head_dim;
-    const bool is_plain = info.is_native && info.parameter_bytes == 2 && info.n_groups == 1 &&
-                          !info.n_shared && !info.strips[0] && !info.strips[5] &&
-                          info.minima_offset == n_parameters * info.parameter_bytes;
+    const bool is_plain =
+        info.is_native && info.parameter_bytes == bytes_of_parameter(Metadata::kF16) &&
+        info.n_groups == 1 && !info.n_shared && !info.strips[kPlane16] && !info.strips[kPlane1] &&
+        info.minima_offset == n_parameters * info.parameter_bytes;
     form->is_one = form->is_one && is_plain;
     if (info.is_value) {
-        const uint32_t bits = info.strips[1] ? 8 : info.strips[2] ? 4 : info.strips[4] ? 2 : 1;
+        const uint32_t bits = widest_width(info.strips);
         form->is_one = form->is_one && (!form->value_bits || form->value_bits == bits);
         form->value_bits = bits;
         return;
@@ -76,8 +77,8 @@ bool DecodeRules::open(const CacheLayout &layout) {
                        {}};
         layer.form = {true, 0, kNoForm, 0, 0, 0};
         const auto add = [&](uint16_t packed) {
-            const PageFormat &half = layout.formats[packed];
-            const FormatInfo info = device::class_info(half, half.permutation ? 1 : 0);
+            const PageFormat &format = layout.formats[packed];
+            const FormatInfo info = gpu::format_info(format, format.permutation ? 1 : 0);
             layer.is_native = layer.is_native && info.is_native && !info.n_shared;
             if (info.is_raw)
                 return;
@@ -108,12 +109,12 @@ bool DecodeRules::open(const CacheLayout &layout) {
     return true;
 }
 
-device::SplitLimits DecodeRules::limits() const {
+gpu::SplitLimits DecodeRules::limits() const {
     return {traits_.n_cores, kWorkers * traits_.n_cores, kMaxColumns,
             kMaxColumns,     LK_DECODE_MAX_COLUMNS,      0};
 }
 
-device::SplitShape DecodeRules::shape(uint32_t layer, uint32_t, uint32_t n_columns) const {
+gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t, uint32_t n_columns) const {
     const uint32_t columns = tile_columns(layer, n_columns);
     const bool has_matrices = arithmetic(layer) == DecodeArithmetic::kMatrix;
     const uint32_t n_workers = (has_matrices ? kMatrixWorkers : kWorkers) * traits_.n_cores;
@@ -124,7 +125,7 @@ bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
     return takes(layer) && uint64_t{max_new} * layers_[layer].group <= kMaxColumns;
 }
 
-// NVIDIA's compiler keeps what FP32 arithmetic sums up in registers, and not always what FP16 does.
+// NVIDIA's compiler keeps sums of FP32 arithmetic in registers, and not always those of FP16.
 DecodeArithmetic DecodeRules::arithmetic(uint32_t layer) const {
     if (traits_.cooperative_matrix && layers_[layer].form.is_one)
         return DecodeArithmetic::kMatrix;

@@ -22,7 +22,7 @@ struct PageForm {
     uint32_t permutation_bytes;
 };
 
-class DecodeRules final : public device::SplitRules {
+class DecodeRules final : public gpu::SplitRules {
   public:
     DecodeRules(const Allocator &allocator, const Traits &traits)
         : traits_(traits), layers_(allocator) {}
@@ -30,24 +30,23 @@ class DecodeRules final : public device::SplitRules {
     // False without memory.
     bool open(const CacheLayout &layout);
 
-    device::SplitLimits limits() const override;
-    device::SplitShape shape(uint32_t layer, uint32_t n_work_tiles,
-                             uint32_t n_columns) const override;
+    gpu::SplitLimits limits() const override;
+    gpu::SplitShape shape(uint32_t layer, uint32_t n_work_tiles, uint32_t n_columns) const override;
 
     // Can decode take steps of a layer, and such whose sequences have at most max_new new tokens?
     bool takes(uint32_t layer) const { return layers_[layer].is_native; }
     bool takes(uint32_t layer, uint32_t max_new) const;
-    // Has a class of the layer FP8 numbers or several groups in a page?
+    // Has a page format of the layer FP8 numbers or several groups in a page?
     bool is_grouped(uint32_t layer) const { return layers_[layer].is_grouped; }
-    // Of the layer's classes: the most groups of tokens that keys have, and the most pairs of
+    // Of the layer's page formats: the most groups of tokens that keys have, and the most pairs of
     // strips of values when no pair is in two groups.
     uint32_t key_groups(uint32_t layer) const { return layers_[layer].key_groups; }
     uint32_t value_steps(uint32_t layer) const { return layers_[layer].value_steps; }
     DecodeArithmetic arithmetic(uint32_t layer) const;
-    // What pipelines of matrices are made for, where unit() says so.
+    // The constants of pipelines of matrices, where unit() chooses them.
     const PageForm &form(uint32_t layer) const { return layers_[layer].form; }
-    // Columns of an item, and threads of its workgroup, where units have n_columns. There are two
-    // shapes for a layer: that of one new token and that of more.
+    // Columns of an item, and threads of its workgroup, where work tiles have n_columns. There are
+    // two shapes for a layer: that of one new token and that of more.
     uint32_t tile_columns(uint32_t layer, uint32_t n_columns) const;
     uint32_t threads(uint32_t layer, uint32_t tile_columns) const;
 

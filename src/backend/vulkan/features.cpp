@@ -54,7 +54,7 @@ bool is_known(bool Features::*feature, uint32_t api_version, const Extensions &e
     return false;
 }
 
-// What is asked of a device beside its features, as far as the device knows it.
+// Properties of a device, as far as the device knows them.
 struct Properties {
     Properties(const Functions &functions, VkPhysicalDevice device, uint32_t api_version,
                const Extensions &extensions);
@@ -87,13 +87,14 @@ Properties::Properties(const Functions &functions, VkPhysicalDevice device, uint
     functions.GetPhysicalDeviceProperties2(device, &all);
 }
 
-// Multiprocessors, where a driver tells; else what keeps a device of its type busy.
+// Multiprocessors, where a driver reports them; else a number of workgroups that keeps a device of
+// its type busy.
 uint32_t Properties::n_cores() const {
-    const uint32_t told = nvidia.shaderSMCount + amd.shaderEngineCount *
-                                                     amd.shaderArraysPerEngineCount *
-                                                     amd.computeUnitsPerShaderArray;
+    const uint32_t reported = nvidia.shaderSMCount + amd.shaderEngineCount *
+                                                         amd.shaderArraysPerEngineCount *
+                                                         amd.computeUnitsPerShaderArray;
     const bool is_discrete = all.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
-    return told ? told : is_discrete ? 64 : 8;
+    return reported ? reported : is_discrete ? 64 : 8;
 }
 
 }  // namespace
@@ -335,7 +336,7 @@ class Missing {
         std::snprintf(names_ + used, sizeof names_ - used, "%s%s", used ? ", " : "", name);
     }
     lk_status status(const char *whose) const {
-        return *names_ ? fail(LK_E_UNSUPPORTED, "%s lacks %s", whose, names_) : LK_OK;
+        return *names_ ? fail(LK_E_UNSUPPORTED, "%s has no %s", whose, names_) : LK_OK;
     }
 
   private:

@@ -1,4 +1,4 @@
-// What a device offers, what it was made with, and what of it is used.
+// Features of a device: offered, switched on when it was made, used.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_VULKAN_FEATURES_H
@@ -10,7 +10,7 @@
 namespace lk {
 namespace vulkan {
 
-// Names of extensions that can be asked for by name.
+// Names of extensions that a device can be made with.
 class Extensions {
   public:
     explicit Extensions(const Allocator &allocator) : names_(allocator) {}
@@ -39,7 +39,7 @@ struct Features {
     bool cooperative_matrix;
 };
 
-// Their structs, chained behind `head` as far as the device knows them.
+// Their structs, chained after `head` as far as the device knows them.
 class FeatureChain {
   public:
     FeatureChain(uint32_t api_version, const Extensions &extensions);
@@ -71,7 +71,7 @@ Features features_of_chain(const void *chain);
 constexpr uint32_t kMaxExtensions = 10;
 uint32_t extension_names(uint32_t api_version, const Features &features, const char **names);
 
-// What shaders and launches depend on. A flag is set when it may be used.
+// Properties on which shaders and launches depend. A flag is set when it may be used.
 struct Traits {
     char name[VK_MAX_PHYSICAL_DEVICE_NAME_SIZE];
     uint32_t api_version;

@@ -11,7 +11,7 @@ namespace vulkan {
 namespace {
 
 constexpr const char *kLayer = "VK_LAYER_KHRONOS_validation";
-// The newest version that this backend knows; what is newer is asked for as an extension.
+// The newest version that this backend knows; newer functions are taken from extensions.
 constexpr uint32_t kNewest = VK_API_VERSION_1_2;
 constexpr uint32_t kOldest = VK_API_VERSION_1_1;
 
@@ -78,7 +78,7 @@ lk_status Instance::open(bool validates, const MessageLog &log) {
     if (!status)
         status = load_instance_functions(handle_, &functions_);
     if (!status && validates)
-        status = watch();
+        status = report_messages();
     return status ? status : enumerate();
 }
 
@@ -129,7 +129,7 @@ lk_status Instance::create(bool validates) {
                       result);
 }
 
-lk_status Instance::watch() {
+lk_status Instance::report_messages() {
     const auto create_messenger = global<PFN_vkCreateDebugUtilsMessengerEXT>(
         loader_.get_instance_proc_addr(), handle_, "vkCreateDebugUtilsMessengerEXT");
     const VkDebugUtilsMessengerCreateInfoEXT info = messenger_info(&log_);

@@ -1,4 +1,4 @@
-// An instance of Vulkan of our own, for own devices and for listing what there is.
+// An instance of Vulkan of our own, for own devices and for listing devices.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_VULKAN_INSTANCE_H
@@ -37,7 +37,7 @@ class Instance {
   private:
     lk_status create(bool validates);
     lk_status enumerate();
-    lk_status watch();
+    lk_status report_messages();
 
     Loader loader_;
     Functions functions_{};

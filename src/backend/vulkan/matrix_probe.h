@@ -9,7 +9,7 @@
 namespace lk {
 namespace vulkan {
 
-// Asks the device, where it has such matrices at all, and forbids them when it does not.
+// Tests a device that has such matrices, and forbids them when they lie otherwise.
 lk_status probe_matrices(Device *device, Pipelines *pipelines);
 
 }  // namespace vulkan

@@ -6,7 +6,7 @@
 namespace lk {
 namespace vulkan {
 
-static_assert(LK_MERGE_SPLITS == kMergeSplits, "shaders take as many parts as the interface");
+static_assert(LK_MERGE_SPLITS == kMergeSplits, "shaders take as many splits as the interface");
 
 namespace {
 

@@ -1,5 +1,5 @@
 // Compute pipelines of a device, made once for each shader and set of constants while something
-// uses them. Plans name ever new sets: what no cache uses any more is kept for the next one up to a
+// uses them. Plans name ever new sets: unused pipelines are kept for the next cache, up to a
 // number, so that a context takes as much memory after its thousandth plan as after its hundredth.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -17,7 +17,7 @@ class Recorder {
         : functions_(&functions), layout_(layout), commands_(commands) {}
 
     void bind(VkPipeline pipeline) const;
-    // What the next dispatches read, of a struct of shaders/push.h.
+    // Push constants of the next dispatches, of a struct of shaders/push.h.
     template <class T>
     void push(const T &constants) const {
         static_assert(sizeof(T) <= kPushBytes && sizeof(T) % 4 == 0, "a struct of push.h");
@@ -25,9 +25,9 @@ class Recorder {
     }
     void dispatch(uint32_t x, uint32_t y = 1, uint32_t z = 1) const;
 
-    // What was recorded before is done and seen by shaders and copies behind.
+    // Earlier commands are done, and visible to later shaders and copies.
     void barrier() const;
-    // The same between two dispatches, with no copy before or behind.
+    // The same between two dispatches, with no copy before or after.
     void dispatch_barrier() const;
     // The same between all that uses the queue before and after our work, and our work; the
     // closing one makes what shaders wrote visible to the host.

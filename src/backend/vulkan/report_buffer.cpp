@@ -52,7 +52,7 @@ uint64_t ReportBuffer::first_bad() const {
     return first;
 }
 
-// The low word may overflow between two loads, so the high one is asked twice.
+// The low word may overflow between two loads, so the high one is read twice.
 uint64_t ReportBuffer::n_saturated() const {
     const uint32_t *words = report()->n_saturated;
     uint32_t high;

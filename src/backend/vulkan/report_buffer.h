@@ -11,11 +11,11 @@
 namespace lk {
 namespace vulkan {
 
-class ReportBuffer final : public device::ReportMemory {
+class ReportBuffer final : public gpu::ReportMemory {
   public:
     explicit ReportBuffer(const Allocator &allocator) : heads_(allocator) {}
 
-    // LK_E_UNSUPPORTED: a step of so many tokens and heads that a fault's place needs over 32 bits.
+    // LK_E_UNSUPPORTED: a step of so many tokens and heads that a fault's key needs over 32 bits.
     lk_status open(const Device &device, const CacheLayout &layout);
     // Where forget() records from now on.
     void use(const Recorder &recorder) { recorder_ = recorder; }

@@ -61,8 +61,8 @@ lk_status SlabPool::allocate(uint64_t bytes, Slab **out) {
     return status;
 }
 
-// Shaders read whole tiles, those behind the last token too, and mask them: memory that was never
-// written would be read. What is queued later sees the zeros.
+// Shaders read whole tiles, also those after the last token, and mask them: memory that was never
+// written would be read. The zeros are visible to work that is queued later.
 lk_status SlabPool::clear(const Buffer &buffer) {
     Recorder recorder;
     const lk_status status = commands_.begin(&recorder);

@@ -14,13 +14,13 @@ TableBuffers::~TableBuffers() {
         destroy(allocator_, buffer);
 }
 
-// The buffer that holds an address: the last one that does not begin behind it.
+// The buffer that holds an address: the last one that does not begin after it.
 size_t TableBuffers::find(uint64_t address) const {
-    const auto behind =
+    const auto next =
         std::upper_bound(buffers_.begin(), buffers_.end(), address,
                          [](uint64_t a, const Buffer *buffer) { return a < buffer->address(); });
-    assert(behind != buffers_.begin());
-    return static_cast<size_t>(behind - buffers_.begin()) - 1;
+    assert(next != buffers_.begin());
+    return static_cast<size_t>(next - buffers_.begin()) - 1;
 }
 
 lk_status TableBuffers::allocate(uint64_t bytes, const char *what, uint64_t *address) {

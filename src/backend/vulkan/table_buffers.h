@@ -10,7 +10,7 @@
 namespace lk {
 namespace vulkan {
 
-class TableBuffers final : public device::TableMemory {
+class TableBuffers final : public gpu::TableMemory {
   public:
     TableBuffers(const Allocator &allocator, const Device &device)
         : allocator_(allocator), device_(device), buffers_(allocator) {}

@@ -15,7 +15,7 @@ class Transfer {
     // Where slots are.
     void open(const SlabPool *slabs) { slabs_ = slabs; }
 
-    // Behind what was submitted; done when they return.
+    // After all submissions; done when they return.
     lk_status download(const SlotCopy *items, uint32_t n_items);
     lk_status upload(const SlotCopy *items, uint32_t n_items);
 

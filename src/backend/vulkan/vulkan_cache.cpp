@@ -75,7 +75,7 @@ lk_status VulkanCache::open_tables() {
             filled = jobs_.open(&tables_);
         floats = std::max(floats, state_.splits().partial_floats());
         if (!filled)
-            filled = partials_.open(&tables_, floats * sizeof(float), "the parts of attention");
+            filled = partials_.open(&tables_, floats * sizeof(float), "the splits of attention");
         return filled;
     });
     return status ? status : commands_.wait();
@@ -106,13 +106,13 @@ lk_status VulkanCache::put_constants() {
         constants_.open(&tables_, sizeof(StepTable) + layers_bytes, "the constants of a cache");
     if (status)
         return status;
-    const device::StepAddresses step = state_.addresses();
+    const gpu::StepAddresses step = state_.addresses();
     const StepTable table = {step.header,
                              step.sequences,
                              step.blocks,
                              step.ancestors,
                              step.positions,
-                             state_.constants().classes(),
+                             state_.constants().formats(),
                              constants_.address() + sizeof(StepTable),
                              report_.address(),
                              layout_.n_layers,
@@ -170,8 +170,8 @@ Address VulkanCache::staged(const uint16_t *area) const {
 
 uint32_t VulkanCache::n_tile_groups() const { return kTileWorkers * device_.traits().n_cores; }
 
-lk_status VulkanCache::entries_changed(Block *row) {
-    state_.entries_changed(row);
+lk_status VulkanCache::entries_changed(Block *block) {
+    state_.entries_changed(block);
     return LK_OK;
 }
 
@@ -185,7 +185,7 @@ lk_status VulkanCache::begin(const Batch &batch) {
 }
 
 lk_status VulkanCache::append(const AppendArgs &args) {
-    const device::StepShape &shape = state_.shape();
+    const gpu::StepShape &shape = state_.shape();
     const LayerView &layer = args.layer;
     AppendPush push{};
     CallTensor tensors[] = {
@@ -220,7 +220,7 @@ void VulkanCache::record_append(const Recorder &recorder, const AppendArgs &args
 }
 
 lk_status VulkanCache::attend(const AttendArgs &args) {
-    const device::StepShape &shape = state_.shape();
+    const gpu::StepShape &shape = state_.shape();
     const uint32_t n_tokens = shape.n_tokens;
     const uint32_t n_heads = args.layer.n_query_heads;
     const TensorView lse = {args.lse, LK_F32, args.lse_token_stride, args.lse_head_stride,
@@ -264,7 +264,7 @@ Push VulkanCache::attend_push(uint32_t layer, const PushTensor *tensors) const {
 
 void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
                                 const PushTensor *tensors) const {
-    const device::Split &split = state_.splits().of(layer);
+    const gpu::Split &split = state_.splits().of(layer);
     const AttendPipelines &pipelines = pipelines_.decode(layer, split.shape.tile_columns);
     const uint32_t most = device_.traits().max_workgroup_count;
     const Address items = state_.addresses().splits + split.items_offset;
@@ -294,7 +294,7 @@ void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
 
 void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
                               const PushTensor *tensors) const {
-    const device::StepShape &shape = state_.shape();
+    const gpu::StepShape &shape = state_.shape();
     const LayerView &layer = args.layer;
     const uint32_t n_columns = shape.max_new * (layer.n_query_heads / layer.n_kv_heads);
     const uint32_t columns = tile_columns(layer.head_dim, n_columns);
@@ -321,12 +321,13 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
     recorder.dispatch(n_columns, layer.n_kv_heads, shape.n_sequences);
 }
 
-// Batches of units follow each other in the same partial results.
+// Batches of work tiles follow each other in the same partial results.
 void VulkanCache::record_attention_scores(const Recorder &recorder, const AttendArgs &args,
                                           const ChunkAttention &request,
                                           const AttentionScoresPipelines &pipelines,
                                           const PushTensor &queries) const {
-    static_assert(kAttentionScoreColumns == LK_SCORE_COLUMNS, "shaders have the units of the core");
+    static_assert(kAttentionScoreColumns == LK_ATTENTION_SCORE_COLUMNS,
+                  "shaders have the work tiles of the core");
     const uint32_t most = device_.traits().max_workgroup_count;
     AttentionScoresPush push{};
     push.step = constants_.address();
@@ -354,8 +355,10 @@ void VulkanCache::record_attention_scores(const Recorder &recorder, const Attend
     for (; push.first_work_tile < end; push.first_work_tile += push.n_work_tiles) {
         push.n_work_tiles = std::min(request.max_tiles, end - push.first_work_tile);
         dispatch(pipelines.partials, std::min(most, push.n_chunks), push.n_work_tiles);
-        dispatch(pipelines.totals, LK_SCORE_COLUMNS / LK_SCORE_TOTAL_COLUMNS, push.n_work_tiles);
-        const auto n_groups = static_cast<uint32_t>(ceil_div(push.n_chunks, LK_SCORE_THREADS));
+        dispatch(pipelines.totals, LK_ATTENTION_SCORE_COLUMNS / LK_ATTENTION_TOTAL_COLUMNS,
+                 push.n_work_tiles);
+        const auto n_groups =
+            static_cast<uint32_t>(ceil_div(push.n_chunks, LK_ATTENTION_SCORE_THREADS));
         dispatch(pipelines.scores, std::min(most, n_groups), 1);
     }
 }
@@ -371,17 +374,17 @@ Workgroups workgroups_of(const Item *, uint32_t n) {
     return {n, 1};
 }
 Workgroups workgroups_of(const ShrinkItem *items, uint32_t n) {
-    return {device::most_pages(items, n), n};
+    return {gpu::most_pages(items, n), n};
 }
 
 }  // namespace
 
 template <class Item>
 lk_status VulkanCache::run_jobs(VkPipeline pipeline, const Item *items, uint32_t n_items,
-                                const device::PackExtent &extent) {
+                                const gpu::PackExtent &extent) {
     JobPush push{};
     push.jobs = jobs_.address();
-    push.classes = state_.constants().classes();
+    push.formats = state_.constants().formats();
     push.head_dim = extent.head_dim;
     push.page_tokens = extent.page_tokens;
     return run({}, [&](const Recorder &recorder) {
@@ -399,7 +402,7 @@ lk_status VulkanCache::run_jobs(VkPipeline pipeline, const Item *items, uint32_t
 }
 
 lk_status VulkanCache::pack(const PackItem *items, uint32_t n_items) {
-    return run_jobs(pipelines_.pack(), items, n_items, device::extent_of(items, n_items));
+    return run_jobs(pipelines_.pack(), items, n_items, gpu::extent_of(items, n_items));
 }
 
 lk_status VulkanCache::dequantize(const DequantizeItem *items, uint32_t n_items) {
@@ -457,7 +460,7 @@ lk_status VulkanCache::add_stats(const StatItem *items, uint32_t n_items) {
         return jobs_.run(layout_, items, n_items, [&](const StatItem *added, uint32_t n) {
             const AddQueryStatsPush push = {jobs_.address(), n, 0};
             const uint64_t n_tiles =
-                ceil_div(uint64_t{device::most_channels(added, n)}, LK_QUERY_STATS_THREADS);
+                ceil_div(uint64_t{gpu::most_channels(added, n)}, LK_QUERY_STATS_THREADS);
             recorder.barrier();
             recorder.bind(pipelines_.add_stats());
             recorder.push(push);

@@ -1,4 +1,4 @@
-// What the device keeps for a cache, and the commands of its work.
+// The device state of a cache, and the commands of its work.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_VULKAN_VULKAN_CACHE_H
@@ -26,9 +26,9 @@ class VulkanCache final : public CacheDevice {
     lk_status set_queue(const lk_queue *queue) override;
     bool is_capturing() const override { return false; }
 
-    lk_status block_create(Block *row) override { return state_.block_create(row); }
-    void block_destroy(Block *row) override { state_.block_destroy(row); }
-    lk_status entries_changed(Block *row) override;
+    lk_status block_create(Block *block) override { return state_.block_create(block); }
+    void block_destroy(Block *block) override { state_.block_destroy(block); }
+    lk_status entries_changed(Block *block) override;
 
     lk_status begin(const Batch &batch) override;
     lk_status append(const AppendArgs &args) override;
@@ -59,7 +59,7 @@ class VulkanCache final : public CacheDevice {
     lk_status run(const Semaphores &semaphores, const Record &record);
     template <class Item>
     lk_status run_jobs(VkPipeline pipeline, const Item *items, uint32_t n_items,
-                       const device::PackExtent &extent);
+                       const gpu::PackExtent &extent);
     void record_sums(const Recorder &recorder, const QueryStatRun &run, QueryStatsPush push) const;
     void record_append(const Recorder &recorder, const AppendArgs &args, AppendPush push) const;
     // tensors: queries, outputs, LSEs.
@@ -85,11 +85,11 @@ class VulkanCache final : public CacheDevice {
     ReportBuffer report_;
     DecodeRules rules_;
     CachePipelines pipelines_;
-    device::DeviceState state_;
-    device::JobList jobs_;
-    device::Table constants_;  // StepTable, LayerInfo [layers]
-    device::Table partials_;   // of one call of attention
-    device::QueryStatsArea sums_;
+    gpu::DeviceState state_;
+    gpu::JobList jobs_;
+    gpu::Table constants_;  // StepTable, LayerInfo [layers]
+    gpu::Table partials_;   // of one call of attention
+    gpu::QueryStatsArea sums_;
 
     lk_queue queue_{};
     uint32_t n_appends_ = 0;  // of the step

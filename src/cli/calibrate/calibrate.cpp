@@ -72,7 +72,7 @@ llama::CalibratorHandle calibrate(const CalibrateOptions &options) {
 
 // Numbers of a layer that tell whether its keys need classes, centers and probes.
 struct LayerSummary {
-    std::uint64_t n_keys = 0, n_queries = 0, n_probe_rows = 0;
+    std::uint64_t n_keys = 0, n_queries = 0, n_probe_queries = 0;
     std::uint32_t n_outliers = 0, n_subnormal = 0;
     float largest_range = 0;
     float best_retrieval = 0;
@@ -94,7 +94,7 @@ LayerSummary summarise(const lk_calibrator *calibrator, std::uint32_t layer,
                        const lk_layer &shape) {
     LayerSummary out;
     llama::check(lk_calibrator_get_counts(calibrator, layer, &out.n_keys, &out.n_queries,
-                                          &out.n_probe_rows));
+                                          &out.n_probe_queries));
     out.sensitivity = sensitivity_of(calibrator, layer);
     double exponent = 0;
     if (lk_calibrator_get_key_scales(calibrator, layer, 0, nullptr, &exponent) == LK_OK)
@@ -114,7 +114,7 @@ LayerSummary summarise(const lk_calibrator *calibrator, std::uint32_t layer,
             out.n_subnormal += classes[c] == LK_CHANNEL_SUBNORMAL;
         }
         float score = 0;
-        if (out.n_probe_rows != 0)
+        if (out.n_probe_queries != 0)
             llama::check(lk_calibrator_get_retrieval(calibrator, layer, h, &score));
         out.best_retrieval = std::max(out.best_retrieval, score);
     }
@@ -130,7 +130,7 @@ void report(const lk_calibrator *calibrator, const CalibrateOptions &options, do
         const LayerSummary s = summarise(calibrator, l, layers[l]);
         const auto one_retrieval = static_cast<double>(s.best_retrieval);
         const auto one_range = static_cast<double>(s.largest_range);
-        table.add({std::to_string(l), format_count(s.n_keys), format_count(s.n_probe_rows),
+        table.add({std::to_string(l), format_count(s.n_keys), format_count(s.n_probe_queries),
                    format_fixed(one_range, 2), std::to_string(s.n_outliers),
                    std::to_string(s.n_subnormal), format_fixed(one_retrieval, 4), s.sensitivity,
                    s.exponent});
@@ -139,7 +139,7 @@ void report(const lk_calibrator *calibrator, const CalibrateOptions &options, do
                         {"head_dim", layers[l].head_dim},
                         {"keys", s.n_keys},
                         {"queries", s.n_queries},
-                        {"probe_rows", s.n_probe_rows},
+                        {"probe_rows", s.n_probe_queries},
                         {"largest_range", one_range},
                         {"outliers", s.n_outliers},
                         {"subnormal", s.n_subnormal},

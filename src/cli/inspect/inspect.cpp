@@ -263,7 +263,7 @@ lk_plan_size one_page(const lk_plan *plan) {
     for (std::uint64_t n_tokens = std::uint64_t{sinks} + page;
          n_tokens <= sinks + window + 3u * page; n_tokens += 1) {
         llama::check(lk_plan_bytes(plan, n_tokens, 1, 1, &size));
-        if (size.n_pages > 0)
+        if (size.n_blocks > 0)
             break;
     }
     return size;
@@ -307,7 +307,7 @@ Json page_json(const lk_plan *plan) {
             {"values", strips_json(plan, true, shape.head_dim[0], page)},
             {"pages_of_all_heads",
              {{"kv_heads_times_layers", n_heads},
-              {"packed", size.n_pages > 0},
+              {"packed", size.n_blocks > 0},
               {"code_bytes", size.payload_bytes},
               {"metadata_bytes", size.metadata_bytes}}}};
 }

@@ -130,7 +130,7 @@ Json to_json(const lk_plan *plan, const lk_plan_size &size, const PlanOptions &o
                  {"recent_bytes", size.recent_bytes},
                  {"table_bytes", size.table_bytes},
                  {"fp16_bytes", size.fp16_bytes},
-                 {"packed_pages_per_sequence", size.n_pages},
+                 {"packed_pages_per_sequence", size.n_blocks},
                  {"compression", compression(size)}};
     if (options.budget_bytes != 0) {
         json["budget_bytes"] = options.budget_bytes;

@@ -156,7 +156,7 @@ lk_pmkvq PmkvqOptions::options(const StatisticsOptions &from, const Budget &budg
     std::copy(descending.begin(), descending.end(), out.widths);
     out.sensitivity = sensitivity.empty() ? 0 : kSensitivities.at(sensitivity);
     out.scope = by_head ? LK_SCOPE_HEAD : LK_SCOPE_LAYER;
-    out.split = split ? 1 : 0;
+    out.separate_values = split ? 1 : 0;
     out.key_axis = kAxes.at(!axis.empty() ? axis : from.paper ? "token" : "channel");
     out.group = from.paper ? kPaperGroup : 0;
     out.key_scales = key_scales && fold.empty() ? 1 : 0;

@@ -78,14 +78,11 @@ lk_status open_context(const lk_context_desc *from, uint32_t abi_version, lk_con
     return LK_OK;
 }
 
-bool is_width(uint32_t bits) {
-    return bits == 1 || bits == 2 || bits == 3 || bits == 4 || bits == 8 || bits == 16;
-}
-
 lk_status check_width(const char *member, uint32_t bits, uint32_t page_tokens) {
     if (!is_width(bits))
-        return fail(LK_E_ARGUMENT, "capability.%s is %u, not 1, 2, 3, 4, 8 or 16", member, bits);
-    if ((bits == 1 || bits == 3) && page_tokens < 64)
+        return fail(LK_E_ARGUMENT, "capability.%s is %u, not one of %s", member, bits,
+                    kWidthList.text);
+    if (page_tokens < least_page_tokens(bits))
         return fail(LK_E_ARGUMENT,
                     "capability.%s is %u, which needs page_tokens of 64 or 128, not %u", member,
                     bits, page_tokens);

@@ -56,7 +56,7 @@ lk_status shrink_layer(lk_cache *cache, uint32_t layer, uint32_t rung) {
 }
 
 lk_status shrink_cache(lk_cache *cache, uint32_t layer, uint32_t bits) {
-    if (layer == LK_ALL && bits != 8 && bits != 4 && bits != 2)
+    if (layer == LK_ALL && (!is_rung(bits) || bits == 16))
         return fail(LK_E_ARGUMENT, "bits is %u, not 8, 4 or 2", bits);
     lk_status status = layer == LK_ALL ? LK_OK : check_rung(cache, layer, bits);
     if (!status)

@@ -152,8 +152,8 @@ lk_status add_shrunk(Builder *builder, uint16_t from, uint32_t last_rung) {
     while (format_bits(builder->formats[from]) > last_rung) {
         PageFormat narrow = builder->formats[from];
         narrow.permutation = builder->permutation(from);
-        const Plane wide = format_bits(narrow) == 8 ? kPlane8 : kPlane4;
-        const Plane next = wide == kPlane8 ? kPlane4 : kPlane2;
+        const Plane wide = plane_of(format_bits(narrow));
+        const Plane next = plane_of(narrower_width(format_bits(narrow)));
         narrow.layout.strips[next] =
             static_cast<uint16_t>(narrow.layout.strips[next] + narrow.layout.strips[wide]);
         narrow.layout.strips[wide] = 0;
@@ -269,10 +269,7 @@ lk_status add_layer(Builder *builder, const lk_layer &geometry) {
 }  // namespace
 
 uint32_t format_bits(const PageFormat &format) {
-    return format.layout.is_raw()          ? 16
-           : format.layout.strips[kPlane8] ? 8
-           : format.layout.strips[kPlane4] ? 4
-                                           : 0;
+    return format.layout.is_raw() ? 16 : shrinking_width(format.layout.strips);
 }
 
 lk_status build_formats(const Plan &plan, const Array<lk_layer> &geometry,

@@ -7,8 +7,6 @@ namespace lk {
 
 namespace {
 
-Plane wide_plane(uint32_t bits) { return bits == 8 ? kPlane8 : kPlane4; }
-
 // Their codes lie alike and what is done to them is the same.
 bool are_alike(const ShrinkStep &a, const ShrinkStep &b) {
     return a.bits == b.bits && a.n_strips == b.n_strips && a.page_tokens == b.page_tokens &&
@@ -21,7 +19,7 @@ ShrinkStep shrink_step(const Formats &formats, const PageFormat &wide, uint16_t 
     ShrinkStep step{static_cast<uint16_t>(bits), to, 0, layout.page_tokens, 0, 0};
     if (!to)
         return step;
-    step.n_strips = layout.strips[wide_plane(bits)];
+    step.n_strips = layout.strips[plane_of(bits)];
     step.tail_bytes =
         static_cast<uint32_t>(payload_bytes(formats[to].layout) -
                               uint64_t{step.n_strips} * strip_bytes(layout.page_tokens, bits / 2));

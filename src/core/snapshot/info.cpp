@@ -56,6 +56,7 @@ lk_status Inspection::add_formats() {
         made.is_value = file.layout.side == Side::kValue;
         made.head_dim = file.layout.head_dim;
         made.page_tokens = file.layout.page_tokens;
+        static_assert(sizeof made.channels == kPlaneCount * sizeof(uint32_t), "one count a plane");
         for (uint32_t p = 0; p < kPlaneCount; ++p)
             made.channels[p] = file.layout.strips[p] * LK_STRIP_CHANNELS;
         if (!out_.classes.push(made))

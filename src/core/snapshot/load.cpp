@@ -354,7 +354,7 @@ lk_status Loader::load_part(const BlockPart &part, bool is_sink, CacheBlock *blo
     copies_.clear();
     if (!copies_.reserve(4 * static_cast<size_t>(part.record.n_entries)))
         return fail(LK_E_NOMEM, "no memory for the copies of %u entries", part.record.n_entries);
-    const uint8_t *pages = part.halves;
+    const uint8_t *pages = part.pages;
     for (uint32_t i = 0; i < part.record.n_entries; ++i) {
         const EntryInfo &info = cache_.formats.entries[*n_taken];
         const LayerInfo &layer = cache_.formats.layers[info.layer];

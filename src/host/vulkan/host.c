@@ -1,4 +1,4 @@
-// What lowkey is told of the device, and the one command buffer that work is recorded into.
+// The description of the device for lowkey, and the one command buffer for recorded work.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "setup.h"

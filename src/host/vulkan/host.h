@@ -1,6 +1,6 @@
 // A program that owns a Vulkan device: the loader is opened at run time, then an instance and a
 // device with one compute queue and whatever lowkey makes use of. The tests and the command's
-// measurements hand this device to lowkey and work on it beside it.
+// measurements hand this device to lowkey and run work of their own on it.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef VULKAN_HOST_H
@@ -84,7 +84,7 @@ typedef const char *vulkan_failure;
 
 typedef struct vulkan_host_options {
     uint32_t device_index;
-    // Not null: the validation layer watches all calls, with synchronisation, where it is
+    // Not null: the validation layer checks all calls, with synchronisation, where it is
     // installed, and each of its messages comes here.
     void (*on_message)(const char *message);
 } vulkan_host_options;
@@ -120,7 +120,7 @@ typedef struct vulkan_host {
     VkFence fence;
 } vulkan_host;
 
-// Must stay where it is until vulkan_host_close(), which also ends what a failure left behind.
+// Must stay at its address until vulkan_host_close(), which also ends the objects of a failed open.
 vulkan_failure vulkan_host_open(const vulkan_host_options *options, vulkan_host *host);
 void vulkan_host_close(vulkan_host *host);
 // The device alone; the instance stays, and with it the driver is loaded.
@@ -134,7 +134,7 @@ vulkan_failure vulkan_host_record(const vulkan_host *host);
 vulkan_failure vulkan_host_submit(const vulkan_host *host);
 // The same for everything that was submitted before.
 vulkan_failure vulkan_host_wait(const vulkan_host *host);
-// What was recorded or submitted before is done and visible to what comes behind.
+// Earlier recorded or submitted work is done and visible to later work.
 void vulkan_host_barrier(const vulkan_host *host);
 
 // A pipeline whose only input is push constants.

@@ -50,7 +50,7 @@ static int has_layer(const vulkan_host *host) {
 static vulkan_failure make_instance(const vulkan_host_options *options, vulkan_host *host) {
     static const char *const layer = VALIDATION_LAYER;
     static const char *const extension = VK_EXT_DEBUG_UTILS_EXTENSION_NAME;
-    static const VkValidationFeatureEnableEXT watched =
+    static const VkValidationFeatureEnableEXT validation_features =
         VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT;
     host->on_message = options->on_message;
     host->is_validated = options->on_message && has_layer(host);
@@ -64,7 +64,7 @@ static vulkan_failure make_instance(const vulkan_host_options *options, vulkan_h
     const VkValidationFeaturesEXT validation = {.sType = VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT,
                                                 .pNext = &messenger,
                                                 .enabledValidationFeatureCount = 1,
-                                                .pEnabledValidationFeatures = &watched};
+                                                .pEnabledValidationFeatures = &validation_features};
     const VkApplicationInfo application = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO,
                                            .apiVersion = VK_API_VERSION_1_2};
     const uint32_t n = (uint32_t)host->is_validated;

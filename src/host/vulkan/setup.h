@@ -1,4 +1,4 @@
-// The steps of vulkan_host_open(). What a failing one leaves behind, vulkan_host_close() ends.
+// The steps of vulkan_host_open(). vulkan_host_close() ends the objects of a failed step.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef VULKAN_SETUP_H
@@ -6,7 +6,7 @@
 
 #include "host.h"
 
-// Load libvulkan and make an instance, under the validation layer when the options ask for it.
+// Load libvulkan and make an instance, under the validation layer when the options say so.
 vulkan_failure vulkan_open_instance(const vulkan_host_options *options, vulkan_host *host);
 // Take the device of this index, with what lowkey can use of it, and one queue.
 vulkan_failure vulkan_open_device(uint32_t index, vulkan_host *host);

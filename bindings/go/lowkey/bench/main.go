@@ -1,6 +1,6 @@
-// What calls through the package take: `lowkey bench --bindings` runs this with a number of steps.
+// The time of calls through the package: `lowkey bench --bindings` runs this with a number of steps.
 // Each step has one token of one head of 32 channels in an empty sequence, where the library has
-// next to nothing to do.
+// almost no work.
 package main
 
 import (
@@ -47,22 +47,22 @@ func main() {
 	cache := must(context.NewCache(geometry, plan,
 		lowkey.CacheOptions{BudgetBytes: 64 << 20, MaxSequences: 1, MaxStepTokens: 512}))
 	defer cache.Close()
-	part := lowkey.Part{Sequence: must(cache.AddSequence()), Tokens: 1}
+	one := lowkey.NewTokens{Sequence: must(cache.AddSequence()), Tokens: 1}
 	zeros, out := make([]float32, headDim), make([]float32, headDim)
 	buffer := must(lowkey.NewBuffer[float32](headDim))
 	kept := must(buffer.Tensor(1, headDim))
 	var append_, attend, layer []time.Duration
 	for i := 0; i < steps; i++ {
-		step := must(cache.Begin(lowkey.StepOptions{}, part))
+		step := must(cache.Begin(lowkey.StepOptions{}, one))
 		begin := time.Now()
 		check(step.Append(0, kept, kept))
-		middle := time.Now()
+		appended := time.Now()
 		check(step.Attend(0, must(lowkey.Of(zeros, 1, headDim)), must(lowkey.Of(out, 1, headDim)), lowkey.Tensor{}))
-		attend = append(attend, time.Since(middle))
-		append_ = append(append_, middle.Sub(begin))
+		attend = append(attend, time.Since(appended))
+		append_ = append(append_, appended.Sub(begin))
 		check(step.Discard())
 
-		step = must(cache.Begin(lowkey.StepOptions{}, part))
+		step = must(cache.Begin(lowkey.StepOptions{}, one))
 		begin = time.Now()
 		keys := must(lowkey.Of(zeros, 1, headDim))
 		check(step.Layer(0, keys, keys, keys, must(lowkey.Of(out, 1, headDim)), lowkey.Tensor{}))

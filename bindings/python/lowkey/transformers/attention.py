@@ -20,7 +20,7 @@ _TAG = '_lowkey_source'
 
 
 def tag(key: torch.Tensor, cache: LowkeyCache, layer: int) -> torch.Tensor:
-    """Say on the new keys of a layer which cache they go to: the attention function gets them, not the cache."""
+    """Attach the cache to the new keys of a layer, because the attention function gets the keys but not the cache."""
     setattr(key, _TAG, (cache, layer))
     return key
 
@@ -31,7 +31,7 @@ def attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, v
     """Attention of a layer over its LowkeyCache.
 
     query       [batch, n_query_heads, n_tokens, head_dim]
-    key, value  [batch, n_kv_heads, n_tokens, head_dim], the new tokens alone, as LowkeyCache.update() returns them
+    key, value  [batch, n_kv_heads, n_tokens, head_dim], of the new tokens, as LowkeyCache.update() returns them
 
     Returns [batch, n_tokens, n_query_heads, head_dim].
     """
@@ -49,9 +49,9 @@ def attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, v
 
 def mask(batch_size: int, q_length: int, kv_length: int, attention_mask: torch.Tensor | None = None,
          **options: Any) -> torch.Tensor | None:
-    """The padding mask [batch, n_tokens so far] where it hides something, else None: attention is causal by itself."""
+    """The padding mask [batch, n_tokens so far] if it hides a token, else None: attention is causal by itself."""
     if options.get('allow_is_causal_skip') is False or options.get('allow_is_bidirectional_skip') is not None:
-        raise UnsupportedError('the model asks for a mask that is not causal (packed sequences, blocks or both '
+        raise UnsupportedError('the model needs a mask that is not causal (packed sequences, blocks or both '
                                'directions)')
     if attention_mask is None or bool(attention_mask.all()):
         return None
@@ -61,12 +61,12 @@ def mask(batch_size: int, q_length: int, kv_length: int, attention_mask: torch.T
 ALL_ATTENTION_FUNCTIONS.register(NAME, attention)
 ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, mask)
 
-# Of configurations that caches have switched: the attention before, and how many caches are open.
+# Configurations that caches have switched: the attention before, and the number of open caches.
 _switched: dict[int, list[Any]] = {}
 
 
 class Switch:
-    """Sets a configuration to an attention function until it is undone by the last who did."""
+    """Switches a configuration to the attention "lowkey"; the last open cache undoes that."""
 
     def __init__(self, config: Any, owner: Any):
         entry = _switched.setdefault(id(config), [config, config._attn_implementation, 0])

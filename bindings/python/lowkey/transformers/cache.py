@@ -20,7 +20,7 @@ from .geometry import geometry_of
 
 
 class _Layer(CacheLayerMixin):
-    """One layer as transformers sees it. The tokens are in the cache that owns it."""
+    """One layer in the interface of transformers. The tokens are in the cache that owns the layer."""
 
     is_compileable = False
     is_croppable = True
@@ -57,23 +57,23 @@ class _Layer(CacheLayerMixin):
 class LowkeyCache(HostCache):
     """The key/value cache of a model of transformers, in packed pages and with a hard byte budget.
 
-    config           model.config; its layers, heads, windows, scale and soft-cap are taken
+    config           model.config: layers, heads, windows, scale and soft-cap
     plan             a preset's name, a Plan, or a PlanSpec
     budget           hard limit of all that the cache holds, in bytes or as "2GiB"
-    device           where the model runs, as for torch.device(); default: where the first keys are
-    max_sequences    rows of a batch; default: the first batch's
-    max_step_tokens  tokens of one forward pass, over all rows; default: 2048, or the first pass's if that has more
-    scale            of the logits, where the configuration does not say it
+    device           the model's device, as for torch.device(); default: the device of the first keys
+    max_sequences    most prompts of a batch; default: as many as the first batch has
+    max_step_tokens  most tokens of one forward pass, over all prompts; default: 2048, or those of a longer first pass
+    scale            of the logits, where the configuration does not have it
     sink_logits      [n_layers][n_query_heads] of models that learn them: sink_logits_of(model)
-    context          an open Context to share; default: one of its own
-    n_threads        of its own context on the CPU; default: torch's
+    context          an open Context to share; default: a new one
+    n_threads        threads of a new context on the CPU; default: those of torch
 
-    While it is open the configuration's attention is "lowkey"; close(), the end of a ``with`` block or of the
-    object sets it back. Each row is a sequence of its own; tokens that the attention mask hides are not kept, so
-    that padding costs nothing. A forward pass is one step: it is committed after the last layer, and one that
-    fails half way is dropped by the next.
+    While the cache is open the configuration's attention is "lowkey"; close(), the end of a ``with`` block or of the
+    object restores the attention before. Each prompt of the batch is a sequence. Tokens that the attention mask hides
+    are not kept, so padding takes no bytes. A forward pass is one step, which is committed after the last layer; the
+    next pass discards a step that an exception left open.
 
-    Raises what lowkey.Cache raises, at the first pass; UnsupportedError for models with other layers.
+    The first pass raises the errors of lowkey.Cache; models with other layers raise UnsupportedError.
     """
 
     def __init__(self, config: Any, plan: str | Plan | PlanSpec = 'kitty-pro', budget: int | str = '1GiB', *,
@@ -89,40 +89,40 @@ class LowkeyCache(HostCache):
         self._own_cache = True
         self._closed = False
         self.sequences: list[Sequence] = []
-        self.n_columns = 0  # tokens of a row so far, padding included
+        self.n_columns = 0  # tokens of a prompt so far, padding included
         self._passes: list[tuple[int, torch.Tensor | None]] = []  # columns, and which are tokens (None: all)
         self._step: Step | None = None
-        self._rows: _Rows | None = None
+        self._batch: _Batch | None = None
         super().__init__(layers=[_Layer(self, i) for i in range(len(self.geometry.layers))])
         self._switch = Switch(config.get_text_config(decoder=True), self)
 
     @classmethod
     def over(cls, config: Any, cache: Cache, sequences: Iterable[Sequence], *, scale: float | None = None,
              sink_logits: Any = None) -> LowkeyCache:
-        """A batch whose rows are sequences that are there, with the tokens that they have; passes go on behind those.
+        """A batch of existing sequences with their tokens; passes append to them.
 
         config     model.config
-        cache      an open lowkey.Cache on the model's device, with the geometry that geometry_of() gives
-        sequences  distinct ones of it, a row each: new ones, forks, a snapshot's, or ones whose chunks are deferred,
-                   watched or have classes
+        cache      an open lowkey.Cache on the model's device, with the geometry of geometry_of()
+        sequences  distinct sequences of the cache: new ones, forks, those of a snapshot, deferred ones, or ones whose
+                   chunks are scored or have classes
 
-        Rows with fewer tokens than the longest count as padded on the left: masks and positions say so, as they do
-        for prompts. The cache and its sequences stay the caller's: close() leaves them. Until then no one else steps,
-        truncates or removes the rows.
+        Sequences with fewer tokens than the longest count as padded on the left, in masks and positions, like short
+        prompts. The cache and its sequences stay the caller's: close() does not free them. Until then the caller may
+        not step, truncate or remove these sequences.
 
-        Raises ArgumentError (another geometry or cache, no rows, a row twice), NotFoundError (a row was removed),
-        UnsupportedError."""
-        geometry, rows = geometry_of(config, scale=scale, sink_logits=sink_logits), list(sequences)
+        Raises ArgumentError (another geometry or cache, no sequence, a sequence twice), NotFoundError (a sequence was
+        removed), UnsupportedError."""
+        geometry, chosen = geometry_of(config, scale=scale, sink_logits=sink_logits), list(sequences)
         if geometry != cache.geometry:
             raise ArgumentError('the cache was made for another geometry than geometry_of() gives for this model')
-        if not rows or len({row.id for row in rows}) < len(rows):
-            raise ArgumentError(f'rows are {rows}: give at least one sequence, each once')
-        if any(row.cache is not cache for row in rows):
-            raise ArgumentError('a row belongs to another cache')
-        lengths = torch.tensor([len(row) for row in rows])
+        if not chosen or len({sequence.id for sequence in chosen}) < len(chosen):
+            raise ArgumentError(f'sequences are {chosen}: give at least one sequence, each once')
+        if any(sequence.cache is not cache for sequence in chosen):
+            raise ArgumentError('a sequence belongs to another cache')
+        lengths = torch.tensor([len(sequence) for sequence in chosen])
         made = cls(config, cache.plan(), device=torch.device(cache.context.backend, cache.context.device_index),
                    scale=scale, sink_logits=sink_logits, context=cache.context)
-        made._cache, made._own_cache, made.sequences = cache, False, rows
+        made._cache, made._own_cache, made.sequences = cache, False, chosen
         made.n_columns = n = int(lengths.max())
         if n:
             real = torch.arange(n)[None] >= n - lengths[:, None]
@@ -137,19 +137,19 @@ class LowkeyCache(HostCache):
         plan.validate(self.geometry)
         return plan
 
-    # What programs ask.
+    # For programs.
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each row, padding left out."""
+        """Tokens of each sequence, without padding."""
         return [len(sequence) for sequence in self.sequences]
 
     def stats(self) -> CacheStats | None:
-        """What the cache holds now; None before the first pass."""
+        """The contents of the cache in numbers; None before the first pass."""
         return None if self._cache is None else self._cache.stats()
 
     def close(self) -> None:
-        """Free the cache, unless it is the caller's, and give the model its attention back. Twice is fine."""
+        """Free the cache, unless it is the caller's, and restore the model's attention. Twice is fine."""
         self._closed = True
         self._switch.undo()
         if not self._own_cache:
@@ -170,14 +170,14 @@ class LowkeyCache(HostCache):
         if self._closed:
             raise ClosedError('the LowkeyCache is closed')
 
-    # What transformers calls.
+    # Called by transformers.
 
     @property
     def batch_size(self) -> int:
         return len(self.sequences) or -1
 
     def reset(self) -> None:
-        """Remove all rows; the next pass may have another batch."""
+        """Remove all sequences; the next pass may have another batch."""
         self._drop_step()
         for sequence in self.sequences:
             sequence.remove()
@@ -204,25 +204,25 @@ class LowkeyCache(HostCache):
         self._passes, self.n_columns = passes, self.n_columns - n
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep these rows, in this order; one that comes again is forked and shares its pages."""
-        rows = torch.arange(len(self.sequences))[indices.cpu()].tolist()
+        """Keep these sequences of the batch, in this order; a repeated one is forked and shares its pages."""
+        kept = torch.arange(len(self.sequences))[indices.cpu()].tolist()
         self._drop_step()
         for i, sequence in enumerate(self.sequences):
-            if i not in rows:
+            if i not in kept:
                 sequence.remove()
-        self.sequences = [self.sequences[i].fork() if i in rows[:at] else self.sequences[i]
-                          for at, i in enumerate(rows)]
-        self._passes = [(columns, None if real is None else real[rows]) for columns, real in self._passes]
+        self.sequences = [self.sequences[i].fork() if i in kept[:at] else self.sequences[i]
+                          for at, i in enumerate(kept)]
+        self._passes = [(columns, None if real is None else real[kept]) for columns, real in self._passes]
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """As batch_select_indices(), for beam search."""
         self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Each row so many times, one beside the other. max_sequences must hold them."""
+        """Repeat each sequence ``repeats`` times, copies next to each other. max_sequences must suffice."""
         self.batch_select_indices(torch.arange(len(self.sequences)).repeat_interleave(repeats))
 
-    # What the attention function calls.
+    # Called by the attention function.
 
     def _attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                 mask: torch.Tensor | None, options: dict[str, Any]) -> torch.Tensor:
@@ -230,24 +230,24 @@ class LowkeyCache(HostCache):
         self._check_layer(layer, options)
         if layer == 0:
             self._begin(query, mask)
-        step, rows = self._step, self._rows
-        if step is None or rows is None:
+        step, batch = self._step, self._batch
+        if step is None or batch is None:
             raise StateError(f'layer {layer} came without layer 0 of the same pass')
-        step.append(layer, rows.tokens(key), rows.tokens(value))
-        out = rows.batch(step.attend(layer, rows.tokens(query)))
+        step.append(layer, batch.tokens(key), batch.tokens(value))
+        out = batch.columns(step.attend(layer, batch.tokens(query)))
         if layer == len(self.geometry.layers) - 1:
             step.commit()
-            self._step = self._rows = None
-            self.n_columns += rows.n_columns
-            last = self._passes[-1] if self._passes else (0, rows.real)
-            if last[1] is None and rows.real is None and self._passes:
-                self._passes[-1] = (last[0] + rows.n_columns, None)
+            self._step = self._batch = None
+            self.n_columns += batch.n_columns
+            last = self._passes[-1] if self._passes else (0, batch.real)
+            if last[1] is None and batch.real is None and self._passes:
+                self._passes[-1] = (last[0] + batch.n_columns, None)
             else:
-                self._passes.append((rows.n_columns, None if rows.real is None else rows.real.cpu()))
+                self._passes.append((batch.n_columns, None if batch.real is None else batch.real.cpu()))
         return out
 
     def _check_layer(self, layer: int, options: dict[str, Any]) -> None:
-        """What the model asks for in a call is what the cache was made for."""
+        """Refuse a call whose options differ from the cache's geometry."""
         own = self.geometry.layers[layer]
         scale = own.scale or own.head_dim ** -0.5
         scaling = options['scaling'] or scale
@@ -255,18 +255,18 @@ class LowkeyCache(HostCache):
             raise ArgumentError(f'layer {layer} scales its logits by {scaling}, the cache was made for {scale}: '
                                 'give scale')
         for name, made_for in (('softcap', own.soft_cap), ('sliding_window', own.window_tokens)):
-            asked = options.get(name, made_for) or 0
-            if asked != made_for:
-                raise UnsupportedError(f'layer {layer} asks for {name} {asked}, its configuration says {made_for}')
+            requested = options.get(name, made_for) or 0
+            if requested != made_for:
+                raise UnsupportedError(f'layer {layer} has {name} {requested}, its configuration has {made_for}')
         if (options.get('s_aux') is not None) != bool(own.sink_logits):
             raise ArgumentError(f'layer {layer} has learned sink logits or the cache has: give '
                                 'sink_logits=sink_logits_of(model)')
 
     def _drop_step(self) -> None:
-        """A pass that failed half way left a step."""
+        """Discard the step that a failed pass left open."""
         if self._step is not None and self._step.open:
             self._step.discard()
-        self._step = self._rows = None
+        self._step = self._batch = None
 
     def _begin(self, query: torch.Tensor, mask: torch.Tensor | None) -> None:
         self._drop_step()
@@ -276,16 +276,17 @@ class LowkeyCache(HostCache):
         if not self.sequences:
             self.sequences = [cache.add() for _ in range(batch)]
         elif len(self.sequences) != batch:
-            raise ArgumentError(f'a batch of {batch} rows on a cache of {len(self.sequences)}: reset() it first')
+            raise ArgumentError(f'a batch of {batch} prompts on a cache of {len(self.sequences)} sequences: reset() it '
+                                'first')
         counts = [n_tokens] * batch if real is None else real.sum(1).tolist()
-        rows = [(sequence, n) for sequence, n in zip(self.sequences, counts) if n]
-        if not rows:
+        chosen = [(sequence, n) for sequence, n in zip(self.sequences, counts) if n]
+        if not chosen:
             raise ArgumentError('the attention mask hides every new token')
-        self._rows = _Rows(batch, n_tokens, real)
-        self._step = cache.step([sequence for sequence, _ in rows], [n for _, n in rows])
+        self._batch = _Batch(batch, n_tokens, real)
+        self._step = cache.step([sequence for sequence, _ in chosen], [n for _, n in chosen])
 
     def _new_tokens(self, mask: torch.Tensor | None, batch: int, n_tokens: int) -> torch.Tensor | None:
-        """[batch, n_tokens] which of the new columns are tokens; None when all are."""
+        """[batch, n_tokens] which of the new columns are tokens; None = all."""
         if mask is None:
             return None
         if mask.ndim != 2:
@@ -302,7 +303,7 @@ class LowkeyCache(HostCache):
         return None if bool(real.all()) else real
 
     def _open(self, device: torch.device, batch: int, n_tokens: int) -> Cache:
-        """The cache of lowkey, which needs the first pass's device and size."""
+        """The cache of lowkey, made for the device and the size of the first pass."""
         if self._device is None:
             self._device = device
         index = device.index or 0
@@ -318,20 +319,20 @@ class LowkeyCache(HostCache):
         return self._cache
 
 
-class _Rows:
-    """How a batch [batch, heads, n_columns, channels] and the tokens of a step [tokens, heads, channels] match."""
+class _Batch:
+    """Converts a batch [batch, heads, n_columns, channels] to tokens of a step [tokens, heads, channels], and back."""
 
     def __init__(self, batch: int, n_columns: int, real: torch.Tensor | None):
         self.n_batch, self.n_columns, self.real = batch, n_columns, real
 
     def tokens(self, x: torch.Tensor) -> torch.Tensor:
-        """The tokens of all rows, one row after the other: a view where the strides allow it."""
-        rows = x.detach().transpose(1, 2) if not torch.is_grad_enabled() else x.transpose(1, 2)
+        """The tokens of all prompts, one prompt after the other: a view where the strides allow it."""
+        columns = x.detach().transpose(1, 2) if not torch.is_grad_enabled() else x.transpose(1, 2)
         if self.real is not None:
-            return rows[self.real]
-        return rows.reshape(self.n_batch * self.n_columns, *rows.shape[2:])
+            return columns[self.real]
+        return columns.reshape(self.n_batch * self.n_columns, *columns.shape[2:])
 
-    def batch(self, x: torch.Tensor) -> torch.Tensor:
+    def columns(self, x: torch.Tensor) -> torch.Tensor:
         """[batch, n_columns, heads, channels] of the tokens; zeros at padding."""
         shape = (self.n_batch, self.n_columns, *x.shape[1:])
         if self.real is None:

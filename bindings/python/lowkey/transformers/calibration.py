@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model's attention sees, written down for ``lowkey calibrate``."""
+"""Dumps of a model's keys, queries and values for ``lowkey calibrate``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Text = Any  # a str, or token ids: a list or a tensor
 
 
 class _Capture:
-    """Stands in for a model's attention: notes its inputs and computes what it would."""
+    """An attention function that keeps its inputs and returns the result of the model's own."""
 
     def __init__(self, name: str):
         self.name = name
@@ -36,7 +36,7 @@ class _Capture:
         for tensor in (key, value):
             if tensor.requires_grad:
                 tensor.retain_grad()
-        # Each model has its own plain attention, beside its attention modules.
+        # Each model has its own plain attention, in the file of its attention modules.
         inner = sys.modules[type(module).__module__].eager_attention_forward if self.name == 'eager' else \
             ALL_ATTENTION_FUNCTIONS[self.name]
         return inner(module, query, key, value, *arguments, **options)
@@ -55,13 +55,13 @@ class _Capture:
 
 @contextmanager
 def _capturing(model: torch.nn.Module) -> Iterator[_Capture]:
-    """The model with its attention watched, frozen and in evaluation mode; all as before at the end."""
+    """The model with captured attention, frozen and in evaluation mode; the end restores it."""
     config: Any = model.config
     config = config.get_text_config(decoder=True)
     before, training = config._attn_implementation, model.training
     if before == LOWKEY:
         raise ArgumentError('the model runs on a LowkeyCache: close it before calibrating')
-    # Gradients need an attention that has them; soft-cap is known to the plain one alone.
+    # Gradients need an attention with a backward pass; only the plain one knows soft-cap.
     capture = _Capture('sdpa' if before == 'sdpa' else 'eager')
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
     ALL_ATTENTION_FUNCTIONS.register(_NAME, capture)
@@ -88,12 +88,12 @@ def _ids(text: Text, tokenizer: Any) -> list[int]:
 
 
 def _run(model: Any, ids: list[int], gradients: bool, position_scale: int) -> None:
-    """One pass over a text, and with gradients back from its causal cross-entropy."""
+    """One pass over a text; with gradients, also the backward pass of its causal cross-entropy."""
     tokens = torch.tensor([ids], device=model.device)
     positions = torch.arange(len(ids), device=model.device)[None] * position_scale
     with torch.set_grad_enabled(gradients):
         embedded = model.get_input_embeddings()(tokens)
-        if gradients:  # the one leaf: parameters are frozen
+        if gradients:  # the only leaf: parameters are frozen
             embedded = embedded.detach().requires_grad_()
         result = model(inputs_embeds=embedded, position_ids=positions, labels=tokens if gradients else None,
                        use_cache=False)
@@ -105,15 +105,15 @@ def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str],
               gradients: bool = False, position_scale: int = 1, max_tokens: int = 2048, probe: Text | None = None,
               probe_repeats: int = 30, probe_prefix: Iterable[int] = (),
               dtype: str = 'float16') -> dict[str, list[int]]:
-    """Run texts through a model and write what its attention saw, for ``lowkey calibrate``.
+    """Run texts through a model and write its queries, keys and values for ``lowkey calibrate``.
 
     texts           strings (with ``tokenizer``) or token ids, each run alone
     out             the safetensors file
-    gradients       also those of the causal cross-entropy by K and V, for sensitivities
+    gradients       write gradients of the causal cross-entropy by K and V too, for sensitivities
     position_scale  positional interpolation: token i is at position i * position_scale, so that short texts reach
                     the angles of long ones
-    max_tokens      of a text; the rest is left out
-    probe           a sentence that is run probe_repeats times in a row behind the tokens probe_prefix, to find
+    max_tokens      most tokens of a text; the others are left out
+    probe           a sentence that is repeated probe_repeats times after the tokens probe_prefix, to find
                     retrieval heads
     dtype           of the file: "float16", "bfloat16" or "float32"; gradients are float32
 
@@ -133,7 +133,7 @@ def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str],
         raise ArgumentError(f'dtype is {dtype!r}, must be one of {", ".join(_DTYPES)}')
     if position_scale < 1:
         raise ArgumentError(f'position_scale is {position_scale}, must be at least 1')
-    parts: dict[str, list[torch.Tensor]] = {}
+    by_name: dict[str, list[torch.Tensor]] = {}
     metadata = {'format': 'pt', 'position_scale': str(position_scale)}
     lengths: list[int] = []
 
@@ -141,7 +141,7 @@ def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str],
         kind = torch.float32 if name.endswith('_grad') else _DTYPES[dtype]
         limit = torch.finfo(kind).max
         bounded = torch.where(tensor.isfinite(), tensor.clamp(-limit, limit), tensor)
-        parts.setdefault(name, []).append(bounded.to(kind).cpu().contiguous())
+        by_name.setdefault(name, []).append(bounded.to(kind).cpu().contiguous())
 
     with _capturing(model) as capture:
         n_texts = 0
@@ -162,9 +162,9 @@ def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str],
                 if name != 'v':
                     keep(f'layer.{layer}.probe_{name}', tensor)
             metadata.update(probe_period=str(len(sentence)), probe_prefix=str(len(prefix)))
-    if not parts:
+    if not by_name:
         raise ArgumentError('there are neither texts nor a probe')
-    whole = {name: torch.cat(tensors) for name, tensors in parts.items()}
+    whole = {name: torch.cat(tensors) for name, tensors in by_name.items()}
     for i, own in enumerate(geometry.layers):
         metadata.update({f'layer.{i}.scale': repr(own.scale), f'layer.{i}.soft_cap': repr(own.soft_cap),
                          f'layer.{i}.window': str(own.window_tokens)})

@@ -26,7 +26,7 @@ def _layer_types(config: Any, layers: Sequence[Any]) -> list[str]:
 
 
 def _scale(config: Any) -> float:
-    """Of the logits; 0 stands for 1 / sqrt(head_dim)."""
+    """The scale of the logits; 0 = 1 / sqrt(head_dim)."""
     wanted = getattr(config, 'query_pre_attn_scalar', None)
     if wanted is not None:
         return float(float(wanted) ** -0.5)
@@ -47,7 +47,7 @@ def geometry_of(config: Any, *, scale: float | None = None,
                 sink_logits: Sequence[Sequence[float]] | None = None) -> Geometry:
     """The geometry of a model's configuration.
 
-    scale        of the logits, where the configuration does not say it
+    scale        of the logits, where the configuration does not have it
     sink_logits  [n_layers][n_query_heads] of models that learn them: see sink_logits_of()
 
     Raises UnsupportedError for layers that are not full or sliding-window attention over heads.

@@ -1,15 +1,29 @@
-//! Every struct, field and constant is where and what the installed headers say: a C program made
-//! of the crate's own source prints sizes, offsets and values.
+//! Compares every struct, field and constant with the installed headers: a C program that is made
+//! from the crate's own source prints sizes, offsets and values.
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
 
-const SOURCE: &str = include_str!("../src/lib.rs");
-const FUNCTIONS: &str = include_str!("../src/functions.rs");
+const SOURCE: &str = concat!(
+    include_str!("../src/auto.rs"),
+    include_str!("../src/base.rs"),
+    include_str!("../src/cache.rs"),
+    include_str!("../src/chanmix.rs"),
+    include_str!("../src/chunks.rs"),
+    include_str!("../src/context.rs"),
+    include_str!("../src/merge.rs"),
+    include_str!("../src/plan.rs"),
+    include_str!("../src/pmkvq.rs"),
+    include_str!("../src/rope.rs"),
+    include_str!("../src/snapshot.rs"),
+    include_str!("../src/statistics.rs"),
+    include_str!("../src/step.rs"),
+    include_str!("../src/vulkan.rs"),
+);
 
-/// Structs with their fields, as the source declares them.
+/// Structs of the source with their fields.
 fn structs() -> BTreeMap<String, Vec<String>> {
     let mut found = BTreeMap::new();
     let mut lines = SOURCE.lines();
@@ -29,7 +43,7 @@ fn structs() -> BTreeMap<String, Vec<String>> {
     found
 }
 
-/// Names that are constants on both sides.
+/// Constants of the source.
 fn constants() -> Vec<String> {
     SOURCE
         .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
@@ -44,11 +58,11 @@ fn headers() -> Vec<String> {
     if let Ok(flags) = env::var("LOWKEY_CFLAGS") {
         return flags.split_whitespace().map(String::from).collect();
     }
-    let said = Command::new("pkg-config")
+    let found = Command::new("pkg-config")
         .args(["--cflags", "lowkey"])
         .output()
         .expect("pkg-config, or LOWKEY_CFLAGS");
-    String::from_utf8(said.stdout).unwrap().split_whitespace().map(String::from).collect()
+    String::from_utf8(found.stdout).unwrap().split_whitespace().map(String::from).collect()
 }
 
 /// The C compiler with the headers' flags.
@@ -60,20 +74,20 @@ fn compiler() -> Command {
     command
 }
 
-fn said_by_c() -> BTreeMap<String, i64> {
+fn values_in_c() -> BTreeMap<String, i64> {
     let mut text = String::from(
         "#include <lowkey/lowkey.h>\n#include <stdio.h>\n\
-         #define SAY(name, value) printf(\"%s %lld\\n\", name, (long long)(value))\n\
+         #define PRINT(name, value) printf(\"%s %lld\\n\", name, (long long)(value))\n\
          int main(void) {\n",
     );
     for (name, fields) in structs() {
-        writeln!(text, "SAY(\"{0}\", sizeof(struct {0}));", name).unwrap();
+        writeln!(text, "PRINT(\"{0}\", sizeof(struct {0}));", name).unwrap();
         for field in fields {
-            writeln!(text, "SAY(\"{0}.{1}\", offsetof(struct {0}, {1}));", name, field).unwrap();
+            writeln!(text, "PRINT(\"{0}.{1}\", offsetof(struct {0}, {1}));", name, field).unwrap();
         }
     }
     for name in constants() {
-        writeln!(text, "SAY(\"{0}\", {0});", name).unwrap();
+        writeln!(text, "PRINT(\"{0}\", {0});", name).unwrap();
     }
     text.push_str("return 0;\n}\n");
     let folder = env::temp_dir().join(format!("lowkey-layout-{}", std::process::id()));
@@ -81,10 +95,10 @@ fn said_by_c() -> BTreeMap<String, i64> {
     let (source, program) = (folder.join("layout.c"), folder.join("layout"));
     fs::write(&source, text).unwrap();
     let built = compiler().arg("-o").args([&program, &source]).status().expect("a C compiler");
-    assert!(built.success(), "the headers lack what lib.rs declares");
-    let said = Command::new(&program).output().unwrap();
+    assert!(built.success(), "the crate declares names that the headers do not have");
+    let found = Command::new(&program).output().unwrap();
     fs::remove_dir_all(&folder).unwrap();
-    String::from_utf8(said.stdout)
+    String::from_utf8(found.stdout)
         .unwrap()
         .lines()
         .map(|line| {
@@ -97,10 +111,10 @@ fn said_by_c() -> BTreeMap<String, i64> {
 macro_rules! layout_of {
     ($into:ident, $($name:ident { $($field:ident),* $(,)? })*) => {$(
         $into.insert(stringify!($name).into(), std::mem::size_of::<lowkey_sys::$name>() as i64);
-        let place = std::mem::MaybeUninit::<lowkey_sys::$name>::uninit();
-        let base = place.as_ptr();
+        let value = std::mem::MaybeUninit::<lowkey_sys::$name>::uninit();
+        let base = value.as_ptr();
         $(
-            // SAFETY: addr_of! computes an address inside of `place` and reads nothing.
+            // SAFETY: addr_of! computes an address inside of `value` and reads nothing.
             let field = unsafe { std::ptr::addr_of!((*base).$field) };
             $into.insert(concat!(stringify!($name), ".", stringify!($field)).into(),
                          field as i64 - base as i64);
@@ -113,9 +127,9 @@ macro_rules! values_of {
     )*};
 }
 
-fn said_by_rust() -> BTreeMap<String, i64> {
-    let mut said = BTreeMap::new();
-    layout_of!(said,
+fn values_in_rust() -> BTreeMap<String, i64> {
+    let mut found = BTreeMap::new();
+    layout_of!(found,
         lk_tensor { size, dtype, memory, flags, data, buffer, offset_bytes, token_stride,
                     head_stride }
         lk_queue { size, kind, handle, wait_semaphore, wait_value, signal_semaphore, signal_value }
@@ -138,7 +152,7 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         lk_chunk_mix { size, n_low, n_middle, n_high }
         lk_chunk_rule { size, chunk_tokens, low_bits, middle_bits, high_bits, alpha, beta, reorder,
                         hold }
-        lk_plan_size { size, n_pages, bits_per_value, bytes_per_token, fp16_bytes, payload_bytes,
+        lk_plan_size { size, n_blocks, bits_per_value, bytes_per_token, fp16_bytes, payload_bytes,
                        metadata_bytes, recent_bytes, table_bytes, cache_bytes }
         lk_cache_desc { size, max_sequences, max_step_tokens, flags, budget_bytes, slab_bytes,
                         max_budget_bytes, sequence_limit_bytes, pressure, pressure_user }
@@ -165,7 +179,7 @@ fn said_by_rust() -> BTreeMap<String, i64> {
                          n_high, n_wider, n_narrower, first_token, retained_bytes }
         lk_rope { size, pairing, channels, reserved, base, frequencies }
         lk_scale_search { size, pairing, channels, key_bits, value_bits, query_step }
-        lk_pmkvq { size, n_widths, widths, sensitivity, scope, split, key_axis, group, key_scales,
+        lk_pmkvq { size, n_widths, widths, sensitivity, scope, separate_values, key_axis, group, key_scales,
             sink_tokens, recent_tokens, budget_bytes, budget_tokens, budget_sequences,
             budget_step_tokens }
         lk_chanmix { size, retrieval, scope, outliers, centers, metadata, group, sink_tokens,
@@ -174,7 +188,7 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         lk_auto { size, centers, sink_tokens, recent_tokens, bits_per_value, budget_bytes,
                   budget_tokens, budget_sequences, budget_step_tokens }
     );
-    values_of!(said,
+    values_of!(found,
         LK_ABI_MAJOR LK_ABI_MINOR LK_ABI_VERSION LK_OK LK_E_ARGUMENT LK_E_STATE LK_E_NOT_FOUND
         LK_E_UNSUPPORTED LK_E_NOMEM LK_E_BUDGET LK_E_CORRUPT LK_E_MISMATCH LK_E_DATA LK_E_BUSY
         LK_E_IO LK_E_DEVICE LK_E_INTERNAL LK_F16 LK_BF16 LK_F32 LK_MEMORY_HOST LK_MEMORY_CUDA
@@ -195,18 +209,18 @@ fn said_by_rust() -> BTreeMap<String, i64> {
         LK_SENSITIVITY_GRADIENT LK_SENSITIVITY_OUTPUT
         LK_ROPE_HALVES LK_ROPE_INTERLEAVED LK_POSITION_SCALE LK_SCALE_EXPONENTS LK_COST_CLIPS
     );
-    said
+    found
 }
 
 #[test]
 fn declarations_are_those_of_the_headers() {
-    let (c, rust) = (said_by_c(), said_by_rust());
+    let (c, rust) = (values_in_c(), values_in_rust());
     let differs: Vec<_> = c.iter().filter(|&(name, value)| rust.get(name) != Some(value)).collect();
-    assert!(differs.is_empty(), "the headers say otherwise, or it is not measured: {:?}", differs);
-    assert_eq!(c.len(), rust.len(), "more is measured than lib.rs declares");
+    assert!(differs.is_empty(), "they differ from the headers, or are not measured: {:?}", differs);
+    assert_eq!(c.len(), rust.len(), "the test measures names that the crate does not declare");
 }
 
-/// Names in a text of which `keep` accepts what comes right behind them.
+/// Names with a prefix in a text, if `keep` accepts the text right after the name.
 fn names(text: &str, prefix: &str, keep: impl Fn(&str) -> bool) -> BTreeSet<String> {
     text.match_indices(prefix)
         .filter(|(at, _)| !text[..*at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
@@ -226,23 +240,23 @@ fn everything_in_the_headers_is_declared() {
     fs::remove_file(&path).unwrap();
     let c = String::from_utf8(read.stdout).unwrap();
     let is_call = |rest: &str| rest.starts_with('(');
-    assert_eq!(names(&c, "lk_", is_call), names(FUNCTIONS, "lk_", is_call));
+    assert_eq!(names(&c, "lk_", is_call), names(SOURCE, "lk_", is_call));
     let known: BTreeSet<_> = structs().into_iter().map(|(name, _)| name).collect();
     let missing: Vec<_> = names(&c, "lk_", |rest| rest.starts_with(" {"))
         .into_iter()
         .filter(|name| !known.contains(name))
         .collect();
-    assert!(missing.is_empty(), "structs that lib.rs lacks: {:?}", missing);
+    assert!(missing.is_empty(), "structs that the crate does not declare: {:?}", missing);
     let known: BTreeSet<_> = constants().into_iter().collect();
     let missing: Vec<_> = names(&c, "LK_", |rest| rest.starts_with(" ="))
         .into_iter()
         .filter(|name| !known.contains(name))
         .collect();
-    assert!(missing.is_empty(), "constants that lib.rs lacks: {:?}", missing);
+    assert!(missing.is_empty(), "constants that the crate does not declare: {:?}", missing);
 }
 
 #[test]
-fn library_is_of_this_interface() {
+fn library_has_this_interface() {
     // SAFETY: no arguments.
     let loaded = unsafe { lowkey_sys::lk_abi_version() };
     assert_eq!(loaded >> 16, lowkey_sys::LK_ABI_MAJOR);

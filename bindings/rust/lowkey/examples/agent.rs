@@ -1,5 +1,5 @@
-//! An agent that thinks ahead and changes its mind: a prompt, two lines of thought that share it, a
-//! draft of which a part is kept, and a rollback to an earlier turn. The "model" makes up its numbers; a host has its own.
+//! An agent with a prompt, two continuations that share its pages, a draft of which the first tokens
+//! are kept, and a rollback to an earlier turn. The numbers are synthetic; a host has a model.
 use lowkey::*;
 
 const LAYERS: u32 = 4;
@@ -7,7 +7,7 @@ const QUERY_HEADS: usize = 8;
 const KV_HEADS: usize = 2;
 const HEAD_DIM: usize = 128;
 
-/// What a model would compute for the new tokens of a layer.
+/// Stands for a model's numbers for the new tokens of a layer.
 fn activations(layer: u32, first: u64, n_tokens: usize, heads: usize) -> Vec<f32> {
     (0..n_tokens * heads * HEAD_DIM)
         .map(|i| ((first as f32 + i as f32) * 0.37 + layer as f32).sin())
@@ -64,7 +64,7 @@ fn main() -> Result<()> {
     let turn = sequence.len()?;
     println!("prompt: {} tokens", turn);
 
-    // A second line of thought shares the prompt's pages; it is given up in the end.
+    // A second continuation shares the prompt's pages; in the end it is dropped.
     let other = sequence.fork()?;
     for _ in 0..32 {
         take(&cache, &sequence, 1)?;
@@ -80,7 +80,7 @@ fn main() -> Result<()> {
     draft.commit_kept(&[3])?;
     println!("after a draft: {} tokens", sequence.len()?);
 
-    // A tool said no: back to the end of the prompt.
+    // A tool call failed: back to the end of the prompt.
     sequence.truncate(turn)?;
     take(&cache, &sequence, 16)?;
 

@@ -1,5 +1,6 @@
-//! What calls through the crate take: `lowkey bench --bindings` runs this with a number of steps. Each step
-//! has one token of one head of 32 channels in an empty sequence, where the library has next to nothing to do.
+//! The time of calls through the crate: `lowkey bench --bindings` runs this with a number of steps.
+//! Each step has one token of one head of 32 channels in an empty sequence, where the library has
+//! almost no work.
 use lowkey::*;
 use std::time::Instant;
 
@@ -26,11 +27,11 @@ fn main() -> Result<()> {
         let begin = Instant::now();
         let appended =
             step.append(0, Tensor::new(&zeros, 1, HEAD_DIM)?, Tensor::new(&zeros, 1, HEAD_DIM)?)?;
-        let middle = Instant::now();
+        let appended_at = Instant::now();
         appended
             .attend(Tensor::new(&zeros, 1, HEAD_DIM)?, TensorMut::new(&mut out, 1, HEAD_DIM)?)?;
-        attend.push(middle.elapsed().as_secs_f64());
-        append.push((middle - begin).as_secs_f64());
+        attend.push(appended_at.elapsed().as_secs_f64());
+        append.push((appended_at - begin).as_secs_f64());
         step.discard();
     }
     println!(

@@ -1,7 +1,9 @@
 use crate::context::Context;
 use crate::error::{check, initial, Error, Result};
-use crate::plan::{Geometry, Plan, Which};
-use crate::pressure::{self, Pressure, PressureFn, Relief};
+use crate::geometry::Geometry;
+use crate::plan::Plan;
+use crate::pressure::{self, Pressure, PressureAction, PressureFn};
+use crate::rules::Which;
 use crate::step::{Step, StepOptions};
 use lowkey_sys as sys;
 use std::cell::RefCell;
@@ -23,7 +25,8 @@ pub struct CacheOptions {
 }
 
 impl CacheOptions {
-    /// The hard limit of all that the cache holds; [`Plan::bytes`] tells what a length needs.
+    /// The hard limit of all bytes that the cache holds; [`Plan::bytes`] computes the bytes of a
+    /// length.
     pub fn new(budget_bytes: u64) -> Self {
         CacheOptions {
             max_sequences: 1,
@@ -43,29 +46,29 @@ impl CacheOptions {
         self.max_step_tokens = n;
         self
     }
-    /// What [`Cache::set_budget`] may raise the budget to; 0 = it is not raised.
+    /// The highest budget that [`Cache::set_budget`] accepts; 0 = the initial one.
     pub fn max_budget_bytes(mut self, bytes: u64) -> Self {
         self.max_budget_bytes = bytes;
         self
     }
-    /// Of pages and tables that one sequence alone has; 0 = no limit.
+    /// Most bytes of pages and tables that only one sequence uses; 0 = no limit.
     pub fn sequence_limit_bytes(mut self, bytes: u64) -> Self {
         self.sequence_limit_bytes = bytes;
         self
     }
-    /// Remove the sequence that was used least recently when bytes are lacking.
+    /// On a shortfall, remove the sequence that a step named least recently.
     pub fn evicts(mut self, evicts: bool) -> Self {
         self.evicts = evicts;
         self
     }
-    /// Blocks that memory is taken in, a multiple of 256 KiB; 0 = 64 MiB.
+    /// Size of a slab, a multiple of 256 KiB; 0 = 64 MiB.
     pub fn slab_bytes(mut self, bytes: u64) -> Self {
         self.slab_bytes = bytes;
         self
     }
 }
 
-/// What a cache holds now; see `lk_cache_stats`.
+/// The contents of a cache in numbers; see `lk_cache_stats`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -83,7 +86,7 @@ pub struct Stats {
     pub pages_dequantized: u64,
     pub values_saturated: u64,
     pub device_bytes: u64,
-    /// In pages that several sequences have, counted once.
+    /// Bytes of pages with several sequences, counted once.
     pub shared_bytes: u64,
     pub pages_copied: u64,
     pub pages_shrunk: u64,
@@ -98,9 +101,9 @@ pub(crate) struct Handle {
     pub raw: *mut sys::lk_cache,
     _pressure: Option<Box<PressureFn>>, // as long as the C cache
 }
-// SAFETY: through a shared handle only statistics and poll are called, which are safe beside
-// anything; all else, and with it the pressure callback, goes through Cache, which one thread has
-// at a time.
+// SAFETY: a shared handle calls only statistics and poll, which may run at the same time as any
+// call; all other calls, and with them the pressure callback, go through Cache, which one thread
+// has at a time.
 unsafe impl Send for Handle {}
 unsafe impl Sync for Handle {}
 
@@ -152,7 +155,7 @@ pub(crate) struct LayerShape {
     pub head_dim: usize,
 }
 
-/// What sequences and steps borrow. Not Sync: their calls need the cache alone.
+/// The state that sequences and steps borrow. Not Sync: their calls need the cache alone.
 pub(crate) struct State {
     pub handle: Arc<Handle>,
     pub layers: Vec<LayerShape>,
@@ -180,7 +183,7 @@ impl State {
 }
 
 /// The key/value cache of one model: many sequences, one plan, one byte budget. It may move
-/// between threads, and one at a time uses it; a [`Monitor`] looks at it from any.
+/// between threads, and one thread at a time uses it; a [`Monitor`] reads it from any thread.
 ///
 /// A sequence lives no longer than its cache:
 /// ```compile_fail
@@ -224,15 +227,14 @@ impl<'ctx> Cache<'ctx> {
         Self::create(context, geometry, plan, options, None)
     }
 
-    /// The same with a callback that is asked inside of [`step`](Cache::step) when bytes are lacking
-    /// and the ladders have ended, as often as they are. It calls nothing of lowkey; a panic in it
-    /// is caught and refuses.
+    /// The same with a callback that [`step`](Cache::step) calls on each shortfall when the ladders
+    /// have ended. It may not call lowkey; a panic in it is caught and counts as a refusal.
     pub fn with_pressure(
         context: &'ctx Context,
         geometry: &Geometry,
         plan: &Plan,
         options: CacheOptions,
-        pressure: impl FnMut(Pressure) -> Relief + Send + 'static,
+        pressure: impl FnMut(Pressure) -> PressureAction + Send + 'static,
     ) -> Result<Self> {
         Self::create(context, geometry, plan, options, Some(Box::new(Box::new(pressure))))
     }
@@ -253,12 +255,13 @@ impl<'ctx> Cache<'ctx> {
         desc.sequence_limit_bytes = options.sequence_limit_bytes;
         desc.flags = if options.evicts { sys::LK_CACHE_EVICT } else { 0 };
         if let Some(pressure) = &mut pressure {
-            desc.pressure = Some(pressure::ask);
+            desc.pressure = Some(pressure::call);
             desc.pressure_user = &mut **pressure as *mut PressureFn as *mut c_void;
         }
         let raw = geometry.with_raw(|raw_geometry| {
             let mut raw = ptr::null_mut();
-            // SAFETY: all are alive for the call, the callback in its box beyond it; the context outlives the cache by 'ctx.
+            // SAFETY: all are alive for the call; the callback's box lives as long as the C cache,
+            // and the context outlives the cache by 'ctx.
             unsafe {
                 check(sys::lk_cache_create(
                     context.as_raw(),
@@ -289,24 +292,25 @@ impl<'ctx> Cache<'ctx> {
         self.state.handle.stats()
     }
 
-    /// Has the open step, or a committed one, met a fault by now?
+    /// Checks the open step and committed ones for faults.
     pub fn poll(&self) -> Result<()> {
         self.state.handle.poll()
     }
 
-    /// Change the byte budget, shrinking pages as far as need be; see `lk_cache_set_budget`.
+    /// Change the byte budget and shrink pages to fit it; see `lk_cache_set_budget`.
     pub fn set_budget(&self, bytes: u64) -> Result<()> {
         // SAFETY: this thread alone has the cache.
         unsafe { check(sys::lk_cache_set_budget(self.state.raw(), bytes)) }
     }
 
-    /// Bring a layer down to a rung of its ladder; see `lk_cache_shrink`.
+    /// Shrink a layer to a rung of its ladder; see `lk_cache_shrink`.
     pub fn shrink(&self, layer: Which, bits: u32) -> Result<()> {
         // SAFETY: as above.
         unsafe { check(sys::lk_cache_shrink(self.state.raw(), layer.raw(), bits)) }
     }
 
-    /// Statistics and poll for other threads. The cache's memory stays until the last is dropped.
+    /// Statistics and poll for other threads. The cache's memory stays until the last monitor is
+    /// dropped.
     pub fn monitor(&self) -> Monitor<'ctx> {
         Monitor { handle: Arc::clone(&self.state.handle), _context: PhantomData }
     }
@@ -325,7 +329,7 @@ impl<'ctx> Cache<'ctx> {
         Ok(Sequence { state: &self.state, id })
     }
 
-    /// The sequence of an id that [`Sequence::into_id`] gave.
+    /// The sequence of an id from [`Sequence::into_id`].
     pub fn adopt_sequence(&self, id: u64) -> Result<Sequence<'_>> {
         let mut n_tokens = 0;
         // SAFETY: as above.
@@ -333,31 +337,32 @@ impl<'ctx> Cache<'ctx> {
         Ok(Sequence { state: &self.state, id })
     }
 
-    /// A sequence that a load made.
+    /// A sequence that a load has made.
     pub(crate) fn own(&self, id: sys::lk_sequence) -> Sequence<'_> {
         Sequence { state: &self.state, id }
     }
 
-    /// Open a step: sequences and how many new tokens each has. One is open at a time.
-    pub fn step<'s>(&'s self, parts: &[(&'s Sequence<'s>, u32)]) -> Result<Step<'s>> {
-        self.step_with(parts, StepOptions::default())
+    /// Open a step of sequences and the number of new tokens of each. A cache has one open step at a
+    /// time.
+    pub fn step<'s>(&'s self, sequences: &[(&'s Sequence<'s>, u32)]) -> Result<Step<'s>> {
+        self.step_with(sequences, StepOptions::default())
     }
 
     /// The same with a queue or a draft tree.
     pub fn step_with<'s>(
         &'s self,
-        parts: &[(&'s Sequence<'s>, u32)],
+        sequences: &[(&'s Sequence<'s>, u32)],
         options: StepOptions<'_>,
     ) -> Result<Step<'s>> {
-        for (sequence, _) in parts {
+        for (sequence, _) in sequences {
             if !ptr::eq(sequence.state, &self.state) {
                 return Err(Error::argument(format!(
-                    "sequence {} is of another cache",
+                    "sequence {} belongs to another cache",
                     sequence.id
                 )));
             }
         }
-        Step::begin(&self.state, parts, options)
+        Step::begin(&self.state, sequences, options)
     }
 
     /// The handle of the C interface. It stays this cache's.
@@ -366,7 +371,7 @@ impl<'ctx> Cache<'ctx> {
     }
 }
 
-/// A look at a cache from any thread, beside anything that its owner does.
+/// Reads a cache from any thread, at the same time as the calls of its owner.
 #[derive(Clone)]
 pub struct Monitor<'ctx> {
     handle: Arc<Handle>,
@@ -407,7 +412,7 @@ impl<'c> Sequence<'c> {
         self.id
     }
 
-    /// Leave it in the cache without an owner; [`Cache::adopt_sequence`] takes it up again.
+    /// Leave the sequence in the cache without an owner; [`Cache::adopt_sequence`] owns it again.
     pub fn into_id(self) -> u64 {
         let id = self.id;
         std::mem::forget(self);

@@ -1,11 +1,11 @@
-//! Chunks of a context: scores, classes by them, and what a sequence keeps of each.
+//! Chunks of a context: scores, classes by score, and the chunks of a sequence.
 //!
 //! ```
 //! use lowkey::*;
 //! # fn main() -> Result<()> {
 //! let document = [7, 8, 9, 10, 8, 8, 11, 12];
 //! let options = chunks::Bm25 { chunk_tokens: 4, ..chunks::Bm25::default() };
-//! let scores = chunks::bm25(options, &document, &[10])?;
+//! let scores = chunks::score_bm25(options, &document, &[10])?;
 //! let sorted = chunks::by_thresholds(&scores, 0.6, 0.1)?;
 //! assert_eq!(sorted.classes, [ChunkClass::High, ChunkClass::Low]);
 //! # Ok(())
@@ -14,7 +14,7 @@
 use crate::cache::Sequence;
 use crate::context::Context;
 use crate::error::{check, initial, Error, Result};
-use crate::plan::ChunkClass;
+use crate::rules::ChunkClass;
 use crate::step::Queue;
 use crate::tensor::{check_shape, Shape, Tensor, TensorMut};
 use lowkey_sys as sys;
@@ -24,12 +24,12 @@ fn count(n: usize) -> Result<u32> {
     u32::try_from(n).map_err(|_| Error::argument(format!("{} is beyond 32 bits", n)))
 }
 
-/// Classes of scored chunks, each of which has one.
+/// Classes of chunks that all have one.
 fn classes_of(raw: &[sys::lk_chunk_class]) -> Vec<ChunkClass> {
     raw.iter().filter_map(|&class| ChunkClass::from_raw(class)).collect()
 }
 
-/// What `embeddings` and a query must be for cosines: chunks and channels.
+/// Check the shapes of embeddings and a query; the numbers of chunks and of channels.
 fn check_embeddings(embeddings: &Tensor<'_>, query: &Tensor<'_>) -> Result<(u32, u32)> {
     let shape = embeddings.shape;
     check_shape("embeddings", shape, Shape { n_heads: 1, ..shape })?;
@@ -42,7 +42,7 @@ fn check_embeddings(embeddings: &Tensor<'_>, query: &Tensor<'_>) -> Result<(u32,
 pub fn cosine(embeddings: Tensor<'_>, query: Tensor<'_>) -> Result<Vec<f32>> {
     let (n_chunks, n_channels) = check_embeddings(&embeddings, &query)?;
     let mut scores = vec![0f32; n_chunks as usize];
-    // SAFETY: the tensors have the shapes that are told, and scores an element for each chunk.
+    // SAFETY: the tensors have the checked shapes, and scores an element for each chunk.
     unsafe {
         check(sys::lk_chunks_cosine(
             &embeddings.raw,
@@ -66,7 +66,7 @@ pub fn score_cosine(
     let (n_chunks, n_channels) = check_embeddings(&embeddings, &query)?;
     let needs = Shape { n_heads: 1, head_dim: 1, ..embeddings.shape };
     check_shape("scores", scores.shape, needs)?;
-    // SAFETY: the tensors have the shapes that are told; scores are borrowed mutably.
+    // SAFETY: the tensors have the checked shapes; scores are borrowed mutably.
     unsafe {
         check(sys::lk_chunks_score_cosine(
             context.as_raw(),
@@ -80,7 +80,7 @@ pub fn score_cosine(
     }
 }
 
-/// How BM25 counts; see `lk_bm25`.
+/// Parameters of BM25; see `lk_bm25`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bm25 {
     pub chunk_tokens: u32,
@@ -96,23 +96,28 @@ impl Default for Bm25 {
 
 /// Scores of the whole chunks of `options.chunk_tokens` tokens by the query's tokens; see
 /// `lk_chunks_score_bm25`.
-pub fn bm25(options: Bm25, tokens: &[u32], query: &[u32]) -> Result<Vec<f32>> {
+pub fn score_bm25(options: Bm25, tokens: &[u32], query: &[u32]) -> Result<Vec<f32>> {
     let n_chunks = tokens.len().checked_div(options.chunk_tokens as usize).unwrap_or(0);
-    bm25_raw(options, tokens, None, n_chunks, query)
+    score_bm25_raw(options, tokens, None, n_chunks, query)
 }
 
 /// The same of chunks of several lengths: chunk i is `tokens[starts[i]..starts[i + 1]]`.
-pub fn bm25_of(options: Bm25, tokens: &[u32], starts: &[u64], query: &[u32]) -> Result<Vec<f32>> {
+pub fn score_bm25_of(
+    options: Bm25,
+    tokens: &[u32],
+    starts: &[u64],
+    query: &[u32],
+) -> Result<Vec<f32>> {
     match starts.last() {
-        None => Err(Error::argument("starts have the end of the last chunk too")),
+        None => Err(Error::argument("starts need the end of the last chunk too")),
         Some(&end) if end > tokens.len() as u64 => {
             Err(Error::argument(format!("chunks end at {} of {} tokens", end, tokens.len())))
         }
-        Some(_) => bm25_raw(options, tokens, Some(starts), starts.len() - 1, query),
+        Some(_) => score_bm25_raw(options, tokens, Some(starts), starts.len() - 1, query),
     }
 }
 
-fn bm25_raw(
+fn score_bm25_raw(
     options: Bm25,
     tokens: &[u32],
     starts: Option<&[u64]>,
@@ -152,7 +157,7 @@ pub struct ByThresholds {
 pub fn by_thresholds(scores: &[f32], alpha: f64, beta: f64) -> Result<ByThresholds> {
     let mut classes = vec![0; scores.len()];
     let (mut low, mut high) = (0.0, 0.0);
-    // SAFETY: both lists have as many elements as is told.
+    // SAFETY: both lists have the passed number of elements.
     unsafe {
         check(sys::lk_chunks_by_thresholds(
             scores.as_ptr(),
@@ -170,9 +175,9 @@ pub fn by_thresholds(scores: &[f32], alpha: f64, beta: f64) -> Result<ByThreshol
 /// How many chunks each class gets; see `lk_chunk_quota`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quota {
-    /// Chunks of a page, at least 1.
+    /// Chunks of a block, at least 1.
     pub block_chunks: u32,
-    /// Parts of all chunks; the low one counts without a budget alone.
+    /// Shares of all chunks; the low one counts only without a budget.
     pub low_share: f64,
     pub high_share: f64,
     pub budget: Option<QuotaBudget>,
@@ -193,7 +198,7 @@ impl Default for Quota {
     }
 }
 
-/// Classes by rank, and the bytes that they take by the quota's budget; see `lk_chunks_by_quota`.
+/// Classes by rank, and the bytes of these chunks; see `lk_chunks_by_quota`.
 pub fn by_quota(scores: &[f32], quota: Quota) -> Result<(Vec<ChunkClass>, u64)> {
     let mut raw = initial(sys::lk_chunk_quota_init)?;
     raw.block_chunks = quota.block_chunks;
@@ -220,10 +225,10 @@ pub fn by_quota(scores: &[f32], quota: Quota) -> Result<(Vec<ChunkClass>, u64)> 
     Ok((classes_of(&classes), n_bytes))
 }
 
-/// Which attention [`Sequence::watch_chunks`] gathers; see `lk_chunk_attention`.
+/// The attention that [`Sequence::score_attention`] scores chunks by; see `lk_chunk_attention`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Watch<'a> {
-    /// The last ones of the step's.
+pub struct Attention<'a> {
+    /// How many of the step's last tokens are the query.
     pub n_query_tokens: u32,
     pub chunk_tokens: u32,
     pub n_chunks: u32,
@@ -231,20 +236,20 @@ pub struct Watch<'a> {
     pub layers: &'a [u32],
 }
 
-impl Watch<'_> {
+impl Attention<'_> {
     pub fn new(n_query_tokens: u32, n_chunks: u32) -> Self {
-        Watch { n_query_tokens, chunk_tokens: 32, n_chunks, layers: &[] }
+        Attention { n_query_tokens, chunk_tokens: 32, n_chunks, layers: &[] }
     }
 }
 
-/// What becomes of a sequence's tokens until their chunks have classes; see `lk_defer`.
+/// How a sequence is kept until its chunks have classes; see `lk_defer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Defer {
-    /// Pages are packed as the plan has it.
+    /// Pages are packed by the plan's rules.
     Off,
-    /// Tokens stay at 16 bits, or the step is refused.
+    /// Tokens stay at 16 bits; on a shortfall the step is refused.
     Refuse,
-    /// Where bytes are lacking the oldest chunks are packed as middle ones.
+    /// On a shortfall the oldest chunks are packed as middle ones.
     Pack,
 }
 
@@ -266,21 +271,21 @@ pub struct Chunks {
     pub first_token: u64,
     pub is_assigned: bool,
     pub deferral: Defer,
-    /// Kept wider than assigned, to fill pages or behind a truncation.
+    /// Chunks that are kept wider than assigned, to fill pages or after a truncation.
     pub n_wider: u32,
-    /// Kept narrower than assigned: what would be needed is gone.
+    /// Chunks that are kept narrower than assigned, because their 16-bit values are gone.
     pub n_narrower: u32,
     pub retained_bytes: u64,
-    /// By chunk, as [`Sequence::assign_chunks`] was told.
+    /// The class of each chunk that [`Sequence::assign_chunks`] got.
     pub assigned: Vec<Option<ChunkClass>>,
-    /// By chunk, how it is kept.
+    /// The class at whose width each chunk is kept.
     pub stored: Vec<Option<ChunkClass>>,
-    /// The chunk at each place: a permutation.
+    /// The chunk at each position: a permutation.
     pub order: Vec<u32>,
 }
 
-/// Chunks of the context; the plan must have them. Like [`truncate`](Sequence::truncate), what
-/// changes the sequence does not compile while a step has it:
+/// Chunks of the context; the plan must have chunks. Like [`truncate`](Sequence::truncate), a call
+/// that changes the sequence does not compile while a step borrows it:
 /// ```compile_fail
 /// use lowkey::*;
 /// fn hurries(cache: &Cache<'_>) -> Result<()> {
@@ -299,8 +304,8 @@ impl Sequence<'_> {
     }
 
     /// Give the chunks of the first `n_context_tokens` tokens their classes, and end a deferral;
-    /// see `lk_chunks_assign`. Where pages have to be filled, chunks with higher scores are widened
-    /// first; None: later ones.
+    /// see `lk_chunks_assign`. To fill pages, chunks with higher scores are widened first; None:
+    /// later chunks are.
     pub fn assign_chunks(
         &mut self,
         n_context_tokens: u64,
@@ -330,18 +335,18 @@ impl Sequence<'_> {
         }
     }
 
-    /// Keep the originals of the context in host memory, at most so many bytes, for later classes;
+    /// Keep the originals of the context in host memory, at most `budget_bytes`, for later classes;
     /// 0 frees them. See `lk_chunks_retain`.
     pub fn retain_originals(&mut self, budget_bytes: u64) -> Result<()> {
         // SAFETY: as above.
         unsafe { check(sys::lk_chunks_retain(self.state.raw(), self.id, budget_bytes)) }
     }
 
-    /// Which chunk lies where and how it is kept.
+    /// The classes, widths and order of the chunks.
     pub fn chunks(&self) -> Result<Chunks> {
         let mut info = initial(sys::lk_chunks_info_init)?;
         let none = ptr::null_mut();
-        // SAFETY: the lists are null, then have as many elements as is told.
+        // SAFETY: the lists are null, then have the passed number of elements.
         let [assigned, stored, order] = unsafe {
             let (cache, id) = (self.state.raw(), self.id);
             check(sys::lk_chunks_get(cache, id, &mut info, 0, none, none, none))?;
@@ -370,27 +375,27 @@ impl Sequence<'_> {
         })
     }
 
-    /// Score the context's chunks by attention in the next step; None ends that. See
+    /// Score the context's chunks by attention in the next step; None cancels that. See
     /// `lk_chunks_score_attention`.
-    pub fn watch_chunks(&mut self, watch: Option<Watch<'_>>) -> Result<()> {
+    pub fn score_attention(&mut self, attention: Option<Attention<'_>>) -> Result<()> {
         let mut raw = initial(sys::lk_chunk_attention_init)?;
-        if let Some(watch) = watch {
-            raw.n_query_tokens = watch.n_query_tokens;
-            raw.chunk_tokens = watch.chunk_tokens;
-            raw.n_chunks = watch.n_chunks;
-            raw.n_layers = count(watch.layers.len())?;
-            raw.layers = watch.layers.as_ptr();
+        if let Some(attention) = attention {
+            raw.n_query_tokens = attention.n_query_tokens;
+            raw.chunk_tokens = attention.chunk_tokens;
+            raw.n_chunks = attention.n_chunks;
+            raw.n_layers = count(attention.layers.len())?;
+            raw.layers = attention.layers.as_ptr();
         }
-        let raw = watch.map_or(ptr::null(), |_| &raw as *const _);
-        // SAFETY: the layers are as many as is told, and read during the call.
+        let raw = attention.map_or(ptr::null(), |_| &raw as *const _);
+        // SAFETY: the layers have the passed number, and are read during the call.
         unsafe { check(sys::lk_chunks_score_attention(self.state.raw(), self.id, raw)) }
     }
 
-    /// The scores that the watch has gathered, once its step was committed, for as many chunks as
-    /// it was told of.
-    pub fn chunk_attention(&self, n_chunks: u32) -> Result<Vec<f32>> {
+    /// The attention scores of the chunks, after the step was committed; `n_chunks` is that of
+    /// [`score_attention`](Sequence::score_attention).
+    pub fn attention_scores(&self, n_chunks: u32) -> Result<Vec<f32>> {
         let mut scores = vec![0f32; n_chunks as usize];
-        // SAFETY: scores have as many elements as is told.
+        // SAFETY: scores have the passed number of elements.
         unsafe {
             check(sys::lk_chunks_attention_scores(
                 self.state.raw(),

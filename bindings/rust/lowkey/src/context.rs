@@ -6,7 +6,7 @@ use std::os::raw::{c_char, c_void};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr;
 
-/// What runs the work.
+/// The kind of device that runs the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Backend {
@@ -80,7 +80,7 @@ pub fn devices() -> Result<Vec<DeviceInfo>> {
         .collect()
 }
 
-/// How much of what happens a log callback is told.
+/// The levels of log messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum LogLevel {
@@ -115,13 +115,13 @@ impl ContextOptions {
         self.n_threads = n_threads;
         self
     }
-    /// `LK_CPU_*` bits of instruction sets that are not to be used.
+    /// `LK_CPU_*` bits of instruction sets that are not used.
     pub fn cpu_mask(mut self, mask: u32) -> Self {
         self.cpu_mask = mask;
         self
     }
-    /// Sentences up to a level. They come from any thread that calls lowkey; the callback must not
-    /// call lowkey. A panic in it is caught and dropped.
+    /// Call `log` with each message up to a level, from any thread that calls lowkey. The callback
+    /// may not call lowkey; a panic in it is caught and dropped.
     pub fn log(
         mut self,
         level: LogLevel,
@@ -141,7 +141,7 @@ unsafe extern "C" fn log_line(user: *mut c_void, level: sys::lk_log_level, messa
         _ => LogLevel::Debug,
     };
     let message = CStr::from_ptr(message).to_string_lossy();
-    // A panic must not unwind into C; there is nobody here to tell.
+    // A panic must not unwind into C, and this thread has no call to return it from.
     let _ = catch_unwind(AssertUnwindSafe(|| log(level, &message)));
 }
 
@@ -192,23 +192,24 @@ impl Context {
             },
             _log: log,
         };
-        context.device = context.look_at_device()?;
+        context.device = context.query_device()?;
         Ok(context)
     }
 
-    fn look_at_device(&self) -> Result<DeviceInfo> {
+    fn query_device(&self) -> Result<DeviceInfo> {
         let mut info = initial(sys::lk_device_info_init)?;
         // SAFETY: both are there for the call.
         unsafe { check(sys::lk_context_device(self.raw, &mut info))? };
         Ok(DeviceInfo::of(&info))
     }
 
-    /// The device that it was opened on, as it was then.
+    /// The device of the context, as it was when the context was opened.
     pub fn device(&self) -> &DeviceInfo {
         &self.device
     }
 
-    /// Can this context pack and attend such pages? The refusal that a cache would give.
+    /// Ok if this context can pack and attend such pages, or else the refusal that a cache would
+    /// give.
     pub fn supports(&self, capability: &Capability) -> Result<()> {
         let mut raw = initial(sys::lk_capability_init)?;
         raw.head_dim = capability.head_dim;
@@ -225,7 +226,8 @@ impl Context {
         unsafe { check(sys::lk_context_supports(self.raw, &raw)) }
     }
 
-    /// The handle of the C interface, for what this crate does not wrap. It stays this context's.
+    /// The handle of the C interface, for calls that this crate does not wrap. The context keeps
+    /// it.
     pub fn as_raw(&self) -> *mut sys::lk_context {
         self.raw
     }
@@ -238,7 +240,7 @@ impl Drop for Context {
     }
 }
 
-/// A question to [`Context::supports`], about tensors of f32 unless told otherwise.
+/// The pages and tensors that [`Context::supports`] checks; tensors are f32 by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capability {
     head_dim: u32,
@@ -265,7 +267,7 @@ impl Capability {
         self.page_tokens = n;
         self
     }
-    /// Of the tensors.
+    /// The element type of the tensors.
     pub fn element<E: Element>(mut self) -> Self {
         self.dtype = E::DTYPE;
         self

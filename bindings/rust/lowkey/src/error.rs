@@ -2,7 +2,7 @@ use lowkey_sys as sys;
 use std::ffi::CStr;
 use std::fmt;
 
-/// What a call came to, as `lk_status`. See `<lowkey/base.h>` for what to do about each.
+/// The kind of a refusal, as `lk_status`; `<lowkey/base.h>` has the remedy for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -12,11 +12,11 @@ pub enum ErrorKind {
     State,
     /// No such id, preset or field.
     NotFound,
-    /// Valid, but this build or device cannot run it.
+    /// A valid request that this build or device cannot run.
     Unsupported,
     /// Host or device memory is exhausted.
     NoMemory,
-    /// The cache's byte budget does not hold what was asked.
+    /// The cache's byte budget is too small for the call.
     Budget,
     /// Untrusted bytes fail validation.
     Corrupt,
@@ -80,7 +80,7 @@ fn last_sentence() -> String {
     let mut needed = 0;
     let mut bytes = vec![0u8; 512];
     loop {
-        // SAFETY: the buffer has the length that is told.
+        // SAFETY: the buffer has the passed length.
         let status =
             unsafe { sys::lk_last_error(bytes.as_mut_ptr().cast(), bytes.len(), &mut needed) };
         if status != sys::LK_OK || needed <= bytes.len() {
@@ -113,7 +113,7 @@ pub(crate) unsafe fn static_text(text: *const std::os::raw::c_char) -> Option<&'
 /// A struct of the library after its `lk_*_init()`.
 pub(crate) fn initial<T>(init: unsafe extern "C" fn(*mut T, usize) -> sys::lk_status) -> Result<T> {
     let mut value = std::mem::MaybeUninit::uninit();
-    // SAFETY: init fills the whole struct, whose size is told.
+    // SAFETY: init fills the whole struct, whose size is passed.
     unsafe {
         check(init(value.as_mut_ptr(), std::mem::size_of::<T>()))?;
         Ok(value.assume_init())

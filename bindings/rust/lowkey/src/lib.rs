@@ -3,7 +3,7 @@
 //!
 //! A [`Context`] is an open device, a [`Cache`] belongs to it, a [`Sequence`] to the cache. A
 //! [`Step`] takes the new tokens of one or more sequences through all layers; dropping it without
-//! [`Step::commit`] forgets them. Lifetimes and `Send`/`Sync` repeat what the C headers say.
+//! [`Step::commit`] drops them. Lifetimes and `Send`/`Sync` express the rules of the C headers.
 //!
 //! ```
 //! use lowkey::*;
@@ -33,9 +33,11 @@ mod cache;
 pub mod chunks;
 mod context;
 mod error;
+mod geometry;
 mod merge;
 mod plan;
 mod pressure;
+mod rules;
 mod snapshot;
 mod step;
 mod tensor;
@@ -44,13 +46,15 @@ pub use cache::{Cache, CacheOptions, Monitor, Sequence, Stats};
 pub use chunks::{Chunks, Defer};
 pub use context::{devices, Backend, Capability, Context, ContextOptions, DeviceInfo, LogLevel};
 pub use error::{Error, ErrorKind, Result};
+pub use geometry::{Geometry, Layer};
 pub use lowkey_sys as sys;
 pub use merge::merge;
-pub use plan::{
-    Axis, Boost, ChunkClass, ChunkMix, ChunkRule, Geometry, KeyRule, Layer, Metadata, OneBit, Plan,
-    PlanSize, Score, ValueRule, Which,
+pub use plan::{Plan, PlanSize};
+pub use pressure::{Pressure, PressureAction};
+pub use rules::{
+    Axis, Boost, ChunkClass, ChunkMix, ChunkRule, KeyRule, Metadata, OneBit, Ranking, ValueRule,
+    Which,
 };
-pub use pressure::{Pressure, Relief};
 pub use snapshot::SnapshotOptions;
 pub use step::{Appended, Queue, Step, StepOptions};
 pub use tensor::{Bf16, Element, Tensor, TensorMut, F16};

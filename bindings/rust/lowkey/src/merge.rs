@@ -6,18 +6,18 @@ use lowkey_sys as sys;
 use std::ptr;
 
 /// Join outputs of attention of the same queries over sets of keys that share no key; see
-/// `lk_merge`. Each part is an output `[n_tokens][n_heads][head_dim]` and its LSEs, f32
+/// `lk_merge`. Each split is an output `[n_tokens][n_heads][head_dim]` and its LSEs, f32
 /// `[n_tokens][n_heads][1]`.
 pub fn merge(
     context: &Context,
     queue: Option<&Queue>,
-    parts: &[(Tensor<'_>, Tensor<'_>)],
+    splits: &[(Tensor<'_>, Tensor<'_>)],
     out: TensorMut<'_>,
     lse: Option<TensorMut<'_>>,
 ) -> Result<()> {
     let shape = out.shape;
     let flat = Shape { head_dim: 1, ..shape };
-    for (output, lse) in parts {
+    for (output, lse) in splits {
         check_shape("an output", output.shape, shape)?;
         check_shape("an LSE", lse.shape, flat)?;
     }
@@ -26,9 +26,9 @@ pub fn merge(
     }
     let small =
         |n: usize| u32::try_from(n).map_err(|_| Error::argument("a dimension is beyond 32 bits"));
-    let outs: Vec<_> = parts.iter().map(|(output, _)| &output.raw as *const _).collect();
-    let lses: Vec<_> = parts.iter().map(|(_, lse)| &lse.raw as *const _).collect();
-    // SAFETY: the tensors have the shapes that are told and are alive for the call.
+    let outs: Vec<_> = splits.iter().map(|(output, _)| &output.raw as *const _).collect();
+    let lses: Vec<_> = splits.iter().map(|(_, lse)| &lse.raw as *const _).collect();
+    // SAFETY: the tensors have the checked shapes and are alive for the call.
     unsafe {
         check(sys::lk_merge(
             context.as_raw(),
@@ -36,7 +36,7 @@ pub fn merge(
             small(shape.n_tokens)?,
             small(shape.n_heads)?,
             small(shape.head_dim)?,
-            small(parts.len())?,
+            small(splits.len())?,
             outs.as_ptr(),
             lses.as_ptr(),
             &out.raw,

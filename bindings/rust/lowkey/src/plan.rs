@@ -1,277 +1,18 @@
 use crate::error::{check, initial, static_text, Error, Result};
+use crate::geometry::Geometry;
+use crate::rules::{
+    Axis, ChunkClass, ChunkMix, ChunkRule, KeyRule, Metadata, Ranking, ValueRule, Which,
+};
 use lowkey_sys as sys;
 use std::ffi::CString;
 use std::os::raw::c_char;
 use std::ptr;
 
-/// One attention layer of a model.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Layer {
-    /// A multiple of `n_kv_heads`, 1 to 16 times as many.
-    pub n_query_heads: u32,
-    pub n_kv_heads: u32,
-    /// A multiple of 16 from 32 to 256.
-    pub head_dim: u32,
-    /// A query sees this many last tokens; 0 = all.
-    pub window_tokens: u32,
-    /// The first tokens stay visible behind the window.
-    pub window_sink_tokens: u32,
-    /// Of the logits; 0 = 1 / sqrt(head_dim).
-    pub scale: f32,
-    /// Logits become soft_cap x tanh(logit / soft_cap); 0 = off.
-    pub soft_cap: f32,
-    /// `[n_query_heads]`: a learned logit that joins each softmax without a value.
-    pub sink_logits: Option<Vec<f32>>,
-}
-
-impl Layer {
-    pub fn new(n_query_heads: u32, n_kv_heads: u32, head_dim: u32) -> Self {
-        Layer {
-            n_query_heads,
-            n_kv_heads,
-            head_dim,
-            window_tokens: 0,
-            window_sink_tokens: 0,
-            scale: 0.0,
-            soft_cap: 0.0,
-            sink_logits: None,
-        }
-    }
-}
-
-/// A model's attention layers.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Geometry {
-    pub layers: Vec<Layer>,
-}
-
-impl Geometry {
-    pub fn uniform(n_layers: usize, layer: Layer) -> Self {
-        Geometry { layers: vec![layer; n_layers] }
-    }
-
-    pub(crate) fn with_raw<R>(
-        &self,
-        use_it: impl FnOnce(*const sys::lk_geometry) -> Result<R>,
-    ) -> Result<R> {
-        let mut layers = Vec::with_capacity(self.layers.len());
-        for (index, layer) in self.layers.iter().enumerate() {
-            let mut raw = initial(sys::lk_layer_init)?;
-            raw.n_query_heads = layer.n_query_heads;
-            raw.n_kv_heads = layer.n_kv_heads;
-            raw.head_dim = layer.head_dim;
-            raw.window_tokens = layer.window_tokens;
-            raw.window_sink_tokens = layer.window_sink_tokens;
-            raw.scale = layer.scale;
-            raw.soft_cap = layer.soft_cap;
-            if let Some(logits) = &layer.sink_logits {
-                if logits.len() != layer.n_query_heads as usize {
-                    return Err(Error::argument(format!(
-                        "layer {} has {} sink logits for {} query heads",
-                        index,
-                        logits.len(),
-                        layer.n_query_heads
-                    )));
-                }
-                raw.sink_logits = logits.as_ptr();
-            }
-            layers.push(raw);
-        }
-        let mut raw = initial(sys::lk_geometry_init)?;
-        raw.n_layers = u32::try_from(layers.len()).unwrap_or(u32::MAX);
-        raw.layers = layers.as_ptr();
-        use_it(&raw)
-    }
-}
-
-/// What shares one range and one minimum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Axis {
-    /// Consecutive tokens of one channel.
-    Channel,
-    /// Consecutive channels of one token.
-    Token,
-}
-
-/// How a page ranks the key channels that it boosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Score {
-    /// Mean |K| over the page.
-    Key,
-    /// Mean |Q| of all tokens so far x range of K over the page.
-    QueryRange,
-}
-
-/// Channels of each page that are kept at more bits than the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Boost {
-    pub channels: u32,
-    pub bits: u32,
-    pub score: Score,
-}
-
-/// What the two values of a 1-bit code stand for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum OneBit {
-    /// Mean -+ mean absolute deviation of the group.
-    Deviation,
-    /// Minimum and maximum of the group, as the papers have it.
-    Range,
-}
-
-impl OneBit {
-    fn raw(self) -> sys::lk_one_bit {
-        match self {
-            OneBit::Deviation => sys::LK_ONE_BIT_DEVIATION,
-            OneBit::Range => sys::LK_ONE_BIT_RANGE,
-        }
-    }
-}
-
-/// Keys of a KV head; see `lk_key_rule`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct KeyRule {
-    pub bits: u32,
-    pub axis: Axis,
-    /// Tokens or channels that share a range; 0 = the page or the head.
-    pub group: u32,
-    pub boost: Option<Boost>,
-    /// `[head_dim]` static classes; not together with a boost.
-    pub channel_bits: Option<Vec<u8>>,
-    pub one_bit: OneBit,
-    /// Share of its range, about the middle, that a group packed at 2 bits keeps; 1 = all of it.
-    pub clip: f32,
-}
-
-impl KeyRule {
-    pub fn new(bits: u32) -> Self {
-        KeyRule {
-            bits,
-            axis: Axis::Channel,
-            group: 0,
-            boost: None,
-            channel_bits: None,
-            one_bit: OneBit::Deviation,
-            clip: 1.0,
-        }
-    }
-}
-
-/// Values of a KV head; see `lk_value_rule`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ValueRule {
-    pub bits: u32,
-    /// Channels that share a range; 0 = the head.
-    pub group: u32,
-    pub one_bit: OneBit,
-    /// As of keys.
-    pub clip: f32,
-}
-
-impl ValueRule {
-    pub fn new(bits: u32) -> Self {
-        ValueRule { bits, group: 0, one_bit: OneBit::Deviation, clip: 1.0 }
-    }
-}
-
-/// How ranges and minima are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Metadata {
-    F16,
-    /// e4m3fnuz
-    F8,
-}
-
-/// How relevant a chunk of a context is, and so how wide it is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ChunkClass {
-    Low,
-    Middle,
-    High,
-}
-
-impl ChunkClass {
-    pub(crate) fn raw(class: Option<Self>) -> sys::lk_chunk_class {
-        match class {
-            None => sys::LK_CHUNK_NONE,
-            Some(ChunkClass::Low) => sys::LK_CHUNK_LOW,
-            Some(ChunkClass::Middle) => sys::LK_CHUNK_MIDDLE,
-            Some(ChunkClass::High) => sys::LK_CHUNK_HIGH,
-        }
-    }
-
-    pub(crate) fn from_raw(raw: sys::lk_chunk_class) -> Option<Self> {
-        match raw {
-            sys::LK_CHUNK_LOW => Some(ChunkClass::Low),
-            sys::LK_CHUNK_MIDDLE => Some(ChunkClass::Middle),
-            sys::LK_CHUNK_HIGH => Some(ChunkClass::High),
-            _ => None,
-        }
-    }
-}
-
-/// Classes of a context's chunks; see `lk_chunk_rule`. The default is Cocktail as published.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ChunkRule {
-    pub chunk_tokens: u32,
-    /// What caps the widths of a class: 2, 4, 8 or 16, ascending.
-    pub low_bits: u32,
-    pub middle_bits: u32,
-    pub high_bits: u32,
-    /// Of the thresholds between the classes, from 0 with a sum below 1.
-    pub alpha: f32,
-    pub beta: f32,
-    /// Pages of one class lie together.
-    pub reorder: bool,
-    /// Tokens behind the context stay at 16 bits.
-    pub hold: bool,
-}
-
-impl Default for ChunkRule {
-    fn default() -> Self {
-        ChunkRule {
-            chunk_tokens: 32,
-            low_bits: 2,
-            middle_bits: 4,
-            high_bits: 16,
-            alpha: 0.6,
-            beta: 0.1,
-            reorder: true,
-            hold: true,
-        }
-    }
-}
-
-/// How many chunks of a context have which class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ChunkMix {
-    pub n_low: u32,
-    pub n_middle: u32,
-    pub n_high: u32,
-}
-
-/// Which layers or KV heads a setter means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Which {
-    All,
-    Only(u32),
-}
-
-impl Which {
-    pub(crate) fn raw(self) -> u32 {
-        match self {
-            Which::All => sys::LK_ALL,
-            Which::Only(index) => index,
-        }
-    }
-}
-
-/// What a plan costs, exactly; see `lk_plan_size`.
+/// The exact bytes of a plan; see `lk_plan_size`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PlanSize {
-    pub n_pages: u32,
+    pub n_blocks: u32,
     pub bits_per_value: f64,
     pub bytes_per_token: f64,
     pub fp16_bytes: u64,
@@ -285,7 +26,7 @@ pub struct PlanSize {
 impl PlanSize {
     fn of(raw: &sys::lk_plan_size) -> Self {
         PlanSize {
-            n_pages: raw.n_pages,
+            n_blocks: raw.n_blocks,
             bits_per_value: raw.bits_per_value,
             bytes_per_token: raw.bytes_per_token,
             fp16_bytes: raw.fp16_bytes,
@@ -303,8 +44,8 @@ pub struct Plan {
     raw: *mut sys::lk_plan,
 }
 
-// SAFETY: handles may move between threads; const calls run beside const calls, and the others
-// take &mut self here.
+// SAFETY: handles may move between threads; const calls may run at the same time, and the other
+// calls take &mut self here.
 unsafe impl Send for Plan {}
 unsafe impl Sync for Plan {}
 
@@ -312,7 +53,7 @@ fn c_text(text: &str, name: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::argument(format!("{} has a zero byte inside", name)))
 }
 
-/// C reads head_dim numbers, at most 256; what is missing is a NaN, which it refuses.
+/// C reads head_dim numbers, at most 256; missing numbers become NaNs, which it refuses.
 fn padded(numbers: Option<&[f32]>) -> Option<Vec<f32>> {
     numbers.map(|numbers| {
         let mut padded = numbers.to_vec();
@@ -343,7 +84,7 @@ impl Plan {
     /// Read a plan from untrusted text (docs/PLAN.md).
     pub fn from_json(text: &str) -> Result<Self> {
         let mut raw = ptr::null_mut();
-        // SAFETY: the text has the length that is told.
+        // SAFETY: the text has the passed length.
         unsafe {
             check(sys::lk_plan_from_json(text.as_ptr() as *const c_char, text.len(), &mut raw))?
         };
@@ -352,7 +93,7 @@ impl Plan {
 
     pub fn to_json(&self) -> Result<String> {
         let mut needed = 0;
-        // SAFETY: the buffers have the capacities that are told.
+        // SAFETY: the buffers have the passed capacities.
         unsafe {
             check(sys::lk_plan_to_json(self.raw, ptr::null_mut(), 0, &mut needed))?;
             let mut text = vec![0u8; needed];
@@ -405,12 +146,12 @@ impl Plan {
         if let Some(boost) = &rule.boost {
             raw.boost_channels = boost.channels;
             raw.boost_bits = boost.bits;
-            raw.boost_ranking = match boost.score {
-                Score::Key => sys::LK_RANKING_KEY,
-                Score::QueryRange => sys::LK_RANKING_QUERY_RANGE,
+            raw.boost_ranking = match boost.ranking {
+                Ranking::Key => sys::LK_RANKING_KEY,
+                Ranking::QueryRange => sys::LK_RANKING_QUERY_RANGE,
             };
         }
-        // The library reads head_dim bytes of every layer that is meant, so the longest decides.
+        // The library reads head_dim bytes, at most 256; missing bytes are widths of 0, which it refuses.
         let padded;
         if let Some(bits) = &rule.channel_bits {
             let mut bytes = bits.clone();
@@ -451,8 +192,8 @@ impl Plan {
         Ok(self)
     }
 
-    /// What the key channels are divided by before they are stored, `[head_dim]`; None removes them.
-    /// See `lk_plan_set_key_scales`.
+    /// Divisors of the key channels before they are stored, `[head_dim]`; None removes them. See
+    /// `lk_plan_set_key_scales`.
     pub fn set_key_scales(
         &mut self,
         layer: Which,
@@ -485,7 +226,7 @@ impl Plan {
         Ok(self)
     }
 
-    /// The plan's chunks, None without.
+    /// The plan's chunks; None = no chunks.
     pub fn chunks(&self) -> Result<Option<ChunkRule>> {
         let mut raw = initial(sys::lk_chunk_rule_init)?;
         unsafe { check(sys::lk_plan_get_chunks(self.raw, &mut raw))? };
@@ -522,7 +263,7 @@ impl Plan {
         Ok(self)
     }
 
-    /// The widths that a layer may take, descending, and the one of its next pages.
+    /// The ladder of a layer, widest rung first, and the rung at which it packs new pages.
     pub fn set_ladder(&mut self, layer: Which, rungs: &[u8], rung: u32) -> Result<&mut Self> {
         let n_rungs = u32::try_from(rungs.len()).unwrap_or(u32::MAX);
         unsafe {
@@ -532,7 +273,7 @@ impl Plan {
     }
 
     /// Width in bits of one channel in a packed page at a rung of the layer's ladder (0 = the
-    /// layer's own) and of a chunk's class, and the one that a page may boost it to.
+    /// layer's own) and of a chunk class, and its width where the page boosts it.
     pub fn width(
         &self,
         layer: u32,
@@ -559,7 +300,7 @@ impl Plan {
         Ok((bits, boosted))
     }
 
-    /// Is the plan whole, and made for this geometry?
+    /// Check that the plan is complete, and made for this geometry.
     pub fn validate(&self, geometry: Option<&Geometry>) -> Result<()> {
         match geometry {
             None => unsafe { check(sys::lk_plan_validate(self.raw, ptr::null())) },
@@ -569,7 +310,7 @@ impl Plan {
         }
     }
 
-    /// Bytes for `n_sequences` sequences filled side by side to `n_tokens` tokens each in steps of
+    /// Bytes for `n_sequences` sequences of `n_tokens` tokens each, filled together in steps of
     /// `step_tokens`.
     pub fn bytes(&self, n_tokens: u64, n_sequences: u32, step_tokens: u32) -> Result<PlanSize> {
         let mut raw = initial(sys::lk_plan_size_init)?;
@@ -579,7 +320,7 @@ impl Plan {
         Ok(PlanSize::of(&raw))
     }
 
-    /// The same once the chunks of all contexts have their first classes; see
+    /// The same after the chunks of all contexts got their first classes; see
     /// `lk_plan_chunk_bytes`.
     pub fn chunk_bytes(
         &self,
@@ -606,7 +347,7 @@ impl Plan {
         Ok(PlanSize::of(&raw))
     }
 
-    /// The handle of the C interface. It stays this plan's.
+    /// The handle of the C interface. The plan keeps it.
     pub fn as_raw(&self) -> *mut sys::lk_plan {
         self.raw
     }

@@ -8,10 +8,10 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::ptr;
 
-/// What is saved, or what a load has to find; see `<lowkey/snapshot.h>`.
+/// Options of a save or a load; see `<lowkey/snapshot.h>`.
 #[derive(Clone, Copy, Default)]
 pub struct SnapshotOptions<'a> {
-    /// The host's name of the model, at most 256 bytes.
+    /// The host's name of the model, at most 256 bytes. A load needs that of the save.
     pub fingerprint: &'a [u8],
 }
 
@@ -41,7 +41,7 @@ fn ids(sequences: &[&Sequence<'_>]) -> Vec<sys::lk_sequence> {
     sequences.iter().map(|sequence| sequence.id).collect()
 }
 
-/// A writer or reader behind C, and what went wrong in it.
+/// A writer or reader that C calls, and its first error.
 struct Stream<T> {
     inner: T,
     error: Option<std::io::Error>,
@@ -72,7 +72,7 @@ unsafe extern "C" fn read_bytes<R: Read>(
     n_bytes: usize,
 ) -> i64 {
     let stream = &mut *(user as *mut Stream<R>);
-    // A reader may look at its buffer, so it gets no uninitialised bytes.
+    // A reader may read its buffer, so it gets no uninitialised bytes.
     ptr::write_bytes(data as *mut u8, 0, n_bytes);
     let bytes = std::slice::from_raw_parts_mut(data as *mut u8, n_bytes);
     loop {
@@ -89,7 +89,7 @@ unsafe extern "C" fn read_bytes<R: Read>(
     }
 }
 
-/// The refusal, with what the stream itself said.
+/// The refusal, with the error of the stream itself.
 fn with_cause<T>(result: Result<T>, cause: Option<std::io::Error>) -> Result<T> {
     match (result, cause) {
         (Err(error), Some(cause)) if error.kind == ErrorKind::Io => {
@@ -100,7 +100,7 @@ fn with_cause<T>(result: Result<T>, cause: Option<std::io::Error>) -> Result<T> 
 }
 
 impl Cache<'_> {
-    /// Save sequences, all of the cache when there are none in the list, in pieces to a writer.
+    /// Save sequences to a writer; an empty list is all sequences of the cache.
     pub fn save<W: Write>(
         &self,
         sequences: &[&Sequence<'_>],
@@ -112,7 +112,7 @@ impl Cache<'_> {
         let ids = ids(sequences);
         let list = if ids.is_empty() { ptr::null() } else { ids.as_ptr() };
         let result = options.with_raw(|desc| {
-            // SAFETY: the list has as many ids as is told; the stream stays for the call.
+            // SAFETY: the list has the passed number of ids; the stream stays for the call.
             unsafe {
                 check(sys::lk_snapshot_save(
                     self.as_raw(),
@@ -127,8 +127,8 @@ impl Cache<'_> {
         with_cause(result, stream.error)
     }
 
-    /// The same to a file, in place of what has its name; after a crash it is the old one or the
-    /// new one, whole.
+    /// The same to a file, which replaces a file of its name; after a crash it is the whole old one
+    /// or the whole new one.
     pub fn save_file(
         &self,
         sequences: &[&Sequence<'_>],
@@ -164,7 +164,7 @@ impl Cache<'_> {
         let read = Some(read_bytes::<R> as _);
         let result = self.load_with(most, |ids, n| {
             options.with_raw(|desc| {
-                // SAFETY: ids has room for `most`; the stream stays for the call.
+                // SAFETY: ids has `most` elements; the stream stays for the call.
                 unsafe {
                     check(sys::lk_snapshot_load(self.as_raw(), desc, read, user, most, ids, n))
                 }

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::os::raw::c_void;
 use std::ptr;
 
-/// What orders the work of a step on a device.
+/// Orders the work of a step on a device.
 pub struct Queue {
     raw: sys::lk_queue,
 }
@@ -47,10 +47,10 @@ impl Queue {
     }
 }
 
-/// What a step may be given beyond its sequences.
+/// Options of a step.
 #[derive(Clone, Copy, Default)]
 pub struct StepOptions<'a> {
-    /// Needed on CUDA, none on the CPU.
+    /// Needed on CUDA; the CPU has none.
     pub queue: Option<&'a Queue>,
     /// A draft tree: for each new token the index of its parent among its sequence's new tokens,
     /// or -1 for the last committed one.
@@ -78,11 +78,11 @@ pub struct Step<'s> {
 impl<'s> Step<'s> {
     pub(crate) fn begin(
         state: &'s State,
-        parts: &[(&'s Sequence<'s>, u32)],
+        sequences: &[(&'s Sequence<'s>, u32)],
         options: StepOptions<'_>,
     ) -> Result<Self> {
-        let ids: Vec<_> = parts.iter().map(|(sequence, _)| sequence.id).collect();
-        let n_new: Vec<_> = parts.iter().map(|&(_, n)| n).collect();
+        let ids: Vec<_> = sequences.iter().map(|(sequence, _)| sequence.id).collect();
+        let n_new: Vec<_> = sequences.iter().map(|&(_, n)| n).collect();
         let n_tokens = n_new.iter().map(|&n| n as usize).sum();
         if let Some(parents) = options.parents {
             if parents.len() != n_tokens {
@@ -95,7 +95,7 @@ impl<'s> Step<'s> {
         }
         let queue = options.queue.map_or(ptr::null(), Queue::as_raw);
         let parents = options.parents.map_or(ptr::null(), <[i32]>::as_ptr);
-        // SAFETY: the arrays have as many elements as is told, and are copied.
+        // SAFETY: the arrays have the passed numbers of elements, and are copied.
         unsafe {
             check(sys::lk_step_begin(
                 state.raw(),
@@ -213,7 +213,7 @@ impl Drop for Step<'_> {
     }
 }
 
-/// A layer that has its new keys and waits for its queries.
+/// A layer with its new keys and values, before its queries.
 #[must_use = "a layer is attended after its keys were appended"]
 pub struct Appended<'a, 's> {
     step: &'a mut Step<'s>,

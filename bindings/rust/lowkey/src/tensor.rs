@@ -52,7 +52,7 @@ impl Shape {
         }
     }
 
-    /// Elements from the first to behind the last.
+    /// Elements from the first to the last, inclusive.
     fn extent(&self, token_stride: usize, head_stride: usize) -> Option<usize> {
         if self.n_tokens == 0 || self.n_heads == 0 {
             return Some(0);
@@ -111,7 +111,7 @@ macro_rules! device_tensors {
                 Ok($name { raw, shape, _data: PhantomData })
             }
 
-            /// A contiguous part of a `VkBuffer` that the context was told of.
+            /// A contiguous range of a `VkBuffer` that was added to the context.
             ///
             /// # Safety
             /// As for [`cuda`](Self::cuda), from `offset_bytes` on.
@@ -184,7 +184,7 @@ impl<'a> TensorMut<'a> {
 }
 device_tensors!(TensorMut);
 
-/// Is the tensor what a call needs?
+/// Check that a tensor has the shape that a call needs.
 pub(crate) fn check_shape(name: &str, has: Shape, needs: Shape) -> Result<()> {
     if has == needs {
         return Ok(());

@@ -1,0 +1,107 @@
+//! Plans, their rules, centers and scales.
+mod common;
+
+use common::*;
+use lowkey::*;
+
+#[test]
+fn plans_are_built_and_read_back() {
+    let geometry = geometry();
+    assert!(Plan::preset_names().contains(&"kitty-pro"));
+    assert_eq!(Plan::preset("no such", &geometry).err().unwrap().kind, ErrorKind::NotFound);
+    assert_eq!(Plan::preset("a\0b", &geometry).err().unwrap().kind, ErrorKind::Argument);
+    let mut plan = Plan::preset("fp16", &geometry).unwrap();
+    let key = KeyRule {
+        boost: Some(Boost { channels: 16, bits: 4, ranking: Ranking::Key }),
+        ..KeyRule::new(2)
+    };
+    plan.set_name("mine")
+        .and_then(|plan| plan.set_key(Which::All, Which::All, &key))
+        .and_then(|plan| {
+            plan.set_value(
+                Which::Only(1),
+                Which::Only(0),
+                ValueRule { group: 32, ..ValueRule::new(4) },
+            )
+        })
+        .and_then(|plan| plan.set_metadata(Which::All, Metadata::F8))
+        .and_then(|plan| plan.set_pages(64))
+        .and_then(|plan| plan.set_recent(16, 64))
+        .unwrap();
+    plan.validate(Some(&geometry)).unwrap();
+    assert_eq!(plan.width(0, 0, false, 5, 0, None).unwrap(), (2, 4));
+    assert_eq!(plan.width(1, 0, true, 5, 0, None).unwrap(), (4, 4));
+    assert_eq!(plan.width(9, 0, true, 5, 0, None).unwrap_err().kind, ErrorKind::NotFound);
+    let again = Plan::from_json(&plan.to_json().unwrap()).unwrap();
+    assert_eq!(again.to_json().unwrap(), plan.try_clone().unwrap().to_json().unwrap());
+    let other = Geometry::uniform(3, Layer::new(4, 2, 64));
+    assert_eq!(plan.validate(Some(&other)).unwrap_err().kind, ErrorKind::Mismatch);
+    assert_eq!(Plan::from_json("{").err().unwrap().kind, ErrorKind::Corrupt);
+    let short = KeyRule { channel_bits: Some(vec![2; 3]), ..KeyRule::new(2) };
+    assert!(plan.set_key(Which::Only(0), Which::Only(0), &short).is_err());
+    let mut with_sinks = geometry;
+    with_sinks.layers[0].sink_logits = Some(vec![0.0; 3]);
+    assert_eq!(Plan::preset("fp16", &with_sinks).err().unwrap().kind, ErrorKind::Argument);
+}
+
+#[test]
+fn capabilities_answer_before_anything_is_made() {
+    let context = Context::cpu().unwrap();
+    context.supports(&Capability::new(128, 4, 2, 2)).unwrap();
+    context.supports(&Capability::new(64, 1, 4, 8).page_tokens(64).element::<F16>()).unwrap();
+    let error = context.supports(&Capability::new(100, 4, 2, 2)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Argument);
+}
+
+#[test]
+fn key_centers_leave_attention_as_it_is() {
+    let mut rig = Rig::new("fp16");
+    let plain = {
+        let cache = rig.cache();
+        let sequence = cache.add_sequence().unwrap();
+        step(&cache, &sequence, 0..20).unwrap()
+    };
+    rig.plan.set_key_centers(Which::All, Which::All, Some(&[0.25; HEAD_DIM])).unwrap();
+    let cache = rig.cache();
+    let sequence = cache.add_sequence().unwrap();
+    let centered = step(&cache, &sequence, 0..20).unwrap();
+    let apart = centered.iter().zip(&plain).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(apart < 1e-3, "{}", apart);
+    drop(sequence);
+    drop(cache);
+    assert!(rig.plan.set_key_centers(Which::All, Which::All, Some(&[0.0; 3])).is_err());
+    rig.plan.set_key_centers(Which::All, Which::All, None).unwrap();
+}
+
+#[test]
+fn plans_have_chunks_and_key_scales() {
+    let geometry = geometry();
+    let mut plan = Plan::preset("cocktail", &geometry).unwrap();
+    assert_eq!(plan.chunks().unwrap(), Some(ChunkRule::default()));
+    assert_eq!(plan.width(0, 0, false, 0, 0, Some(ChunkClass::Low)).unwrap(), (2, 2));
+    assert_eq!(plan.width(0, 0, false, 0, 0, Some(ChunkClass::High)).unwrap(), (16, 16));
+    let mix = ChunkMix { n_low: 8, n_middle: 4, n_high: 0 };
+    let size = plan.chunk_bytes(CONTEXT as u64, 1, 256, mix).unwrap();
+    assert_eq!((size.n_blocks, size.recent_bytes), (3, 32 * 2 * 2 * 2 * 64 * 2));
+    let error = plan.chunk_bytes(CONTEXT as u64 - 1, 1, 256, mix).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Argument);
+    let narrow = ChunkRule { low_bits: 3, ..ChunkRule::default() };
+    assert_eq!(plan.set_chunks(Some(narrow)).err().unwrap().kind, ErrorKind::Argument);
+    plan.set_chunks(None).unwrap();
+    assert_eq!(plan.chunks().unwrap(), None);
+
+    let mut rig = Rig::new("fp16");
+    rig.plan.set_key_scales(Which::All, Which::All, Some(&[4.0; HEAD_DIM])).unwrap();
+    let (plain, cache) = (Rig::new("fp16"), rig.cache());
+    let plain = plain.cache();
+    let (a, b) = (cache.add_sequence().unwrap(), plain.add_sequence().unwrap());
+    let scaled = step(&cache, &a, 0..20).unwrap();
+    assert!(apart(&scaled, &step(&plain, &b, 0..20).unwrap()) < 1e-3);
+    drop(a);
+    drop(cache);
+    for wrong in [&[0.0; HEAD_DIM][..], &[1.0; 3]] {
+        let error = rig.plan.set_key_scales(Which::All, Which::All, Some(wrong)).err().unwrap();
+        assert_eq!(error.kind, ErrorKind::Argument);
+    }
+    rig.plan.set_key_scales(Which::All, Which::All, None).unwrap();
+}

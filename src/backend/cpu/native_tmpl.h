@@ -1,0 +1,438 @@
+// Products of few rows with the bytes of native pages: 16-bit tiles in FP32, packed strips in
+// integers with ranges folded into 16-bit factors.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_BACKEND_CPU_NATIVE_TMPL_H
+#define LK_BACKEND_CPU_NATIVE_TMPL_H
+
+#include "backend/cpu/unpack_tmpl.h"
+
+namespace lk {
+namespace cpu {
+namespace {
+
+// A chunk is 64 bytes: the registers of the 4 lanes of one g at 16 bits, or 4 words of each of
+// them when packed.
+constexpr uint32_t kChunkWords = 16;
+constexpr uint32_t kChunkVectors = kChunkWords / kWidth;    // of words
+constexpr uint32_t kChunkFloatVectors = 2 * kChunkVectors;  // of its 32 FP16 values
+
+template <class V>
+LK_INLINE void transpose4(V *v) {
+    const V a = __builtin_shufflevector(v[0], v[1], 0, 4, 1, 5);
+    const V b = __builtin_shufflevector(v[0], v[1], 2, 6, 3, 7);
+    const V c = __builtin_shufflevector(v[2], v[3], 0, 4, 1, 5);
+    const V d = __builtin_shufflevector(v[2], v[3], 2, 6, 3, 7);
+    v[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
+    v[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
+    v[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
+    v[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
+}
+
+// sum += the products of the two 16-bit integers of each word. Codes are below 256 and factors
+// below 2^15 in magnitude, so 128 x 2 of them fit in 32 bits.
+LK_INLINE Vi dot_pairs(Vi sum, Vu codes, Vi factors) {
+#if defined(__AVX512VNNI__)
+    const __m512i r =
+        _mm512_dpwssd_epi32(reinterpret_cast<__m512i &>(sum), reinterpret_cast<__m512i &>(codes),
+                            reinterpret_cast<__m512i &>(factors));
+    return Vi(r);
+#elif defined(__AVX2__)
+    const __m256i r =
+        _mm256_madd_epi16(reinterpret_cast<__m256i &>(codes), reinterpret_cast<__m256i &>(factors));
+    return sum + Vi(r);
+#elif defined(__SSE2__)
+    typedef short V8 __attribute__((vector_size(16)));
+    return sum + Vi(__builtin_ia32_pmaddwd128(V8(codes), V8(factors)));
+#else
+    const Vi even = Vi(codes & 0xFFFFu) * ((factors << 16) >> 16);
+    return sum + even + Vi(codes >> 16) * (factors >> 16);
+#endif
+}
+
+// ---- 16 bits ----
+
+// 16 values of a tile's k as the 32 factors of a chunk: lane t, register r, low or high value h.
+LK_INLINE void spread_tile(const float *values, float *spread) {
+    for (uint32_t t = 0; t < 4; ++t)
+        for (uint32_t r = 0; r < 4; ++r)
+            for (uint32_t h = 0; h < 2; ++h)
+                spread[t * 8 + r * 2 + h] = values[LK_TILE_K(t, r) + h];
+}
+
+struct RawProduct {
+    const uint8_t *tiles;
+    uint64_t row_stride;  // bytes between tiles
+    uint64_t k_stride;
+    uint32_t n_row_tiles;
+    uint32_t n_k_tiles;
+    const float *spread;  // [row][spread_stride], 32 for each tile
+    uint32_t spread_stride;
+    const uint16_t *mask;  // [32] ANDed to the bits, or null
+    float *out;            // [row][out_stride]
+    uint32_t out_stride;
+    bool add;
+};
+
+constexpr uint32_t kRawHeight = 4;  // values of g at once
+
+template <uint32_t kRows, bool kMasked>
+LK_INLINE void multiply_raw_rows(const RawProduct &p) {
+    for (uint32_t row_tile = 0; row_tile < p.n_row_tiles; ++row_tile)
+        for (uint32_t g = 0; g < 8; g += kRawHeight) {
+            Vf sums[kRawHeight][kRows] = {};
+            for (uint32_t k = 0; k < p.n_k_tiles; ++k) {
+                const uint8_t *chunk =
+                    p.tiles + row_tile * p.row_stride + k * p.k_stride + g * 64ull;
+#pragma GCC unroll 8
+                for (uint32_t u = 0; u < kChunkFloatVectors; ++u) {
+                    Vf factors[kRows];
+#pragma GCC unroll 4
+                    for (uint32_t r = 0; r < kRows; ++r)
+                        factors[r] = load<Vf>(p.spread + r * p.spread_stride + k * 32 + u * kWidth);
+#pragma GCC unroll 4
+                    for (uint32_t i = 0; i < kRawHeight; ++i) {
+                        Vh bits = load<Vh>(chunk + i * 64 + u * kWidth * 2);
+                        if (kMasked)
+                            bits &= load<Vh>(p.mask + u * kWidth);
+                        const Vf values = halves_to_floats(bits);
+#pragma GCC unroll 4
+                        for (uint32_t r = 0; r < kRows; ++r)
+                            sums[i][r] += values * factors[r];
+                    }
+                }
+            }
+            for (uint32_t r = 0; r < kRows; ++r) {
+                Vf4 folded[4];  // [g][even, odd of the row; even, odd of the row + 8]
+                for (uint32_t i = 0; i < kRawHeight; ++i)
+                    folded[i] = fold_vector(sums[i][r]);
+                transpose4(folded);
+                float *to = p.out + r * p.out_stride + row_tile * 16 + g;
+                const Vf4 low = folded[0] + folded[1];
+                const Vf4 high = folded[2] + folded[3];
+                store(to, p.add ? load<Vf4>(to) + low : low);
+                store(to + 8, p.add ? load<Vf4>(to + 8) + high : high);
+            }
+        }
+}
+
+template <uint32_t kRows>
+LK_INLINE void multiply_raw_masked(const RawProduct &p) {
+    if (p.mask)
+        multiply_raw_rows<kRows, true>(p);
+    else
+        multiply_raw_rows<kRows, false>(p);
+}
+
+inline void multiply_raw(RawProduct p, uint32_t n_rows) {
+    for (uint32_t r = 0; r < n_rows;) {
+        const uint32_t n = n_rows - r >= 4 ? 4 : n_rows - r >= 2 ? 2 : 1;
+        if (n == 4)
+            multiply_raw_masked<4>(p);
+        else if (n == 2)
+            multiply_raw_masked<2>(p);
+        else
+            multiply_raw_masked<1>(p);
+        p.spread += n * static_cast<uint64_t>(p.spread_stride);
+        p.out += n * static_cast<uint64_t>(p.out_stride);
+        r += n;
+    }
+}
+
+// ---- packed ----
+
+template <uint32_t kBits>
+struct Fields {
+    static constexpr uint32_t kSteps = kBits == 8 ? 1 : kBits == 4 ? 2 : kBits == 2 ? 3 : 4;
+    static constexpr uint32_t kCount = 16 / kBits;
+    // Lanes of a page of 128 tokens have two words at 1 bit: a chunk has those of two rows g.
+    static constexpr uint32_t kChunkRows = kBits == 1 ? 2 : 1;
+    // Without the row's bit (the highest) and, below 8 bits, without the bit of k + 8 below it.
+    static constexpr uint32_t kRowBit = kCount / 2;
+    static constexpr uint32_t kKBit = kBits == 8 ? 0 : kCount / 4;
+    static constexpr uint32_t kTileBits = kBits == 2 ? 2 : 1;  // values of what remains
+    static constexpr uint32_t kSums = 2 * kTileBits;           // [row bit][tile bits]
+    static constexpr uint32_t kFactorFields = kCount / 2;      // [k bit][tile bits]
+};
+
+template <uint32_t kBits>
+LK_INLINE Vu take_field(Vu words, uint32_t field) {
+    constexpr uint32_t kMask = ((1u << kBits) - 1) * 0x10001u;
+    return (words >> (kBits * field)) & kMask;
+}
+
+// 16 factors to 16 bits; adding 1.5 * 2^23 leaves the rounded integer in the low bits.
+LK_INLINE void round_factors(const float *values, float scale, uint16_t *out, uint32_t n) {
+    for (uint32_t i = 0; i < n; i += kWidth) {
+        const Vf shifted = load<Vf>(values + i) * scale + 12582912.0f;
+        Vu bits;
+        std::memcpy(&bits, &shifted, sizeof bits);
+        store(out + i, __builtin_convertvector(bits, Vh));
+    }
+}
+
+LK_INLINE float highest_magnitude(const float *values, uint32_t n) {
+    Vf highest = {};
+    for (uint32_t i = 0; i < n; i += kWidth) {
+        const Vf v = load<Vf>(values + i);
+        highest = maximum(v < 0.0f ? -v : v, highest);
+    }
+    return horizontal_max(highest);
+}
+
+// Logits of a run of strips of one width, as multiples of each row's scale, into out
+// [row][kKvTileTokens].
+struct PackedKeys {
+    const uint8_t *strips;
+    uint32_t n_strips;
+    uint32_t page_tokens;
+    // [row][factor_stride][strip_stride], [k part][chunk word] 32 words for each vector of a strip
+    const uint32_t *factors;
+    // The same of bit 1 when fields of 2 bits hold pairs, and `factors` is then of bit 0.
+    const uint32_t *high_factors;
+    uint32_t factor_stride;
+    uint32_t strip_stride;
+    uint32_t vector_stride;  // 0 when all vectors have the same
+    int32_t *out;
+    bool add;
+};
+
+template <uint32_t kBits, uint32_t kRows, bool kShared>
+LK_INLINE void multiply_key_rows(const PackedKeys &p) {
+    using F = Fields<kBits>;
+    const uint32_t n_vectors = p.page_tokens * kBits / 256;
+    for (uint32_t v = 0; v < n_vectors; ++v) {
+        Vi4 folded[kRows][F::kSums][8];
+        for (uint32_t g = 0; g < 8; ++g) {
+            Vi sums[F::kSums][kRows] = {};
+            for (uint32_t s = 0; s < p.n_strips; ++s) {
+                const uint8_t *chunk =
+                    p.strips + s * (2ull * p.page_tokens * kBits) + (v * 8 + g) * 64ull;
+                const uint64_t at = s * uint64_t{p.strip_stride} + v * p.vector_stride;
+#pragma GCC unroll 4
+                for (uint32_t u = 0; u < kChunkVectors; ++u) {
+                    const Vu words = load<Vu>(chunk + u * kWidth * 4);
+#pragma GCC unroll 8
+                    for (uint32_t field = 0; field < F::kCount; ++field) {
+                        const Vu codes = take_field<kBits>(words, field);
+                        const uint32_t sum =
+                            (field & F::kRowBit ? F::kTileBits : 0) + (kBits == 2 ? field & 1u : 0);
+                        const uint32_t part = F::kKBit && (field & F::kKBit) ? 16 : 0;
+#pragma GCC unroll 4
+                        for (uint32_t r = 0; r < kRows; ++r) {
+                            const uint64_t position =
+                                at + r * uint64_t{p.factor_stride} + part + u * kWidth;
+                            sums[sum][r] =
+                                dot_pairs(sums[sum][r], kShared ? codes & 0x10001u : codes,
+                                          load<Vi>(p.factors + position));
+                            if (kShared)
+                                sums[sum][r] = dot_pairs(sums[sum][r], codes & 0x20002u,
+                                                         load<Vi>(p.high_factors + position));
+                        }
+                    }
+                }
+            }
+#pragma GCC unroll 4
+            for (uint32_t sum = 0; sum < F::kSums; ++sum)
+#pragma GCC unroll 4
+                for (uint32_t r = 0; r < kRows; ++r)
+                    folded[r][sum][g] = fold_vector(sums[sum][r]);
+        }
+        for (uint32_t r = 0; r < kRows; ++r)
+            for (uint32_t sum = 0; sum < F::kSums; ++sum) {
+                transpose4(folded[r][sum]);      // [word][g 0..3]
+                transpose4(folded[r][sum] + 4);  // [word][g 4..7]
+                const uint32_t row_bit = sum / F::kTileBits;
+                for (uint32_t w = 0; w < (kBits == 8 ? 2u : 4u); ++w) {
+                    const uint32_t word = 4 * v + (kBits == 8 ? 2 * w : w);
+                    const uint32_t tile = kBits == 2   ? 2 * word + sum % F::kTileBits
+                                          : kBits == 4 ? word
+                                                       : word / 2;
+                    int32_t *to = p.out + r * kKvTileTokens + tile * 16 + row_bit * 8;
+                    for (uint32_t half = 0; half < 2; ++half) {
+                        const Vi4 *from = folded[r][sum] + 4 * half;
+                        // At 8 bits the odd words hold the other 8 channels of the same tokens.
+                        const Vi4 value = kBits == 8 ? from[2 * w] + from[2 * w + 1] : from[w];
+                        store(to + 4 * half, p.add ? load<Vi4>(to + 4 * half) + value : value);
+                    }
+                }
+            }
+    }
+}
+
+template <uint32_t kBits, bool kShared>
+inline void multiply_keys_at(PackedKeys p, uint32_t n_rows) {
+    for (uint32_t r = 0; r < n_rows;) {
+        const uint32_t n = n_rows - r >= LK_SIMD_NATIVE_ROWS ? LK_SIMD_NATIVE_ROWS
+                           : n_rows - r >= 2                 ? 2
+                                                             : 1;
+        if (n == LK_SIMD_NATIVE_ROWS)
+            multiply_key_rows<kBits, LK_SIMD_NATIVE_ROWS, kShared>(p);
+        else if (n == 2)
+            multiply_key_rows<kBits, 2, kShared>(p);
+        else
+            multiply_key_rows<kBits, 1, kShared>(p);
+        p.factors += static_cast<uint64_t>(n) * p.factor_stride;
+        if (kShared)
+            p.high_factors += static_cast<uint64_t>(n) * p.factor_stride;
+        p.out += n * kKvTileTokens;
+        r += n;
+    }
+}
+
+inline void multiply_packed_keys(const PackedKeys &p, uint32_t bits, uint32_t n_rows) {
+    if (p.high_factors)
+        multiply_keys_at<2, true>(p, n_rows);
+    else if (bits == 2)
+        multiply_keys_at<2, false>(p, n_rows);
+    else if (bits == 4)
+        multiply_keys_at<4, false>(p, n_rows);
+    else
+        multiply_keys_at<8, false>(p, n_rows);
+}
+
+// 8 pairs of factors of a strip, [t][k part], as chunk words: [k part][t][word].
+LK_INLINE void spread_key_factors(const uint16_t *factors, uint32_t bits, uint32_t *words) {
+    uint32_t pairs[8];
+    std::memcpy(pairs, factors, sizeof pairs);
+    for (uint32_t t = 0; t < 4; ++t)
+        for (uint32_t w = 0; w < 4; ++w) {
+            words[t * 4 + w] = bits == 8 ? pairs[2 * t + (w & 1u)] : pairs[2 * t];
+            words[16 + t * 4 + w] = pairs[2 * t + 1];
+        }
+}
+
+// The same for the words that hold one group of tokens alone, [vector][k part][t][word].
+LK_INLINE void spread_group_factors(const uint16_t *factors, uint32_t bits, uint32_t first_word,
+                                    uint32_t n_words, uint32_t *words) {
+    uint32_t pairs[8];
+    std::memcpy(pairs, factors, sizeof pairs);
+    for (uint32_t word = first_word; word < first_word + n_words; ++word)
+        for (uint32_t t = 0; t < 4; ++t) {
+            uint32_t *to = words + word / 4 * 32 + t * 4 + word % 4;
+            to[0] = bits == 8 ? pairs[2 * t + (word & 1u)] : pairs[2 * t];
+            to[16] = pairs[2 * t + 1];
+        }
+}
+
+// Sums over all tokens of one strip's 16 channels, as multiples of each row's scale.
+struct PackedValues {
+    const uint8_t *strip;
+    uint32_t page_tokens;
+    const uint32_t *factors;  // [row][factor_stride]: [vector][position][chunk word]
+    uint32_t factor_stride;
+    int32_t (*out)[16];  // [row]
+};
+
+// Horizontal sums of 16 vectors, in order.
+LK_INLINE void sum_each(const Vi *v, int32_t *out) {
+    for (uint32_t i = 0; i < 16; i += 4) {
+        Vi4 folded[4];
+        for (uint32_t j = 0; j < 4; ++j)
+            folded[j] = fold_vector(v[i + j]);
+        transpose4(folded);
+        store(out + i, folded[0] + folded[1] + folded[2] + folded[3]);
+    }
+}
+
+// The sums of a chunk's two rows g, of which each has half of the words.
+LK_INLINE void split_chunk(Vi *sums) {
+    if (kWidth < kChunkWords)
+        return;  // they are in vectors of their own
+    Vi first = {};
+    for (uint32_t i = 0; i < kWidth / 2; ++i)
+        first[i] = -1;
+    sums[1] = sums[0] & ~first;
+    sums[0] &= first;
+}
+
+template <uint32_t kBits, uint32_t kRows>
+LK_INLINE void multiply_value_rows(const PackedValues &p) {
+    using F = Fields<kBits>;
+    const uint32_t n_vectors = p.page_tokens * kBits * F::kChunkRows / 256;
+    Vi channels[kRows][16];
+    for (uint32_t g = 0; g < 8; g += F::kChunkRows) {
+        Vi sums[2][kRows][F::kChunkRows] = {};
+        for (uint32_t v = 0; v < n_vectors; ++v) {
+            const uint8_t *chunk = p.strip + (v * 8 + g) * (64ull / F::kChunkRows);
+            const uint32_t *factors = p.factors + v * (F::kFactorFields * kChunkWords);
+#pragma GCC unroll 4
+            for (uint32_t u = 0; u < kChunkVectors; ++u) {
+                const Vu words = load<Vu>(chunk + u * kWidth * 4);
+                const uint32_t row = u * kWidth * F::kChunkRows / kChunkWords;
+#pragma GCC unroll 16
+                for (uint32_t field = 0; field < F::kCount; ++field) {
+                    const Vu codes = take_field<kBits>(words, field);
+                    const uint32_t position = field & (F::kRowBit - 1);
+#pragma GCC unroll 4
+                    for (uint32_t r = 0; r < kRows; ++r) {
+                        Vi &sum = sums[field & F::kRowBit ? 1 : 0][r][row];
+                        sum = dot_pairs(sum, codes,
+                                        load<Vi>(factors + r * p.factor_stride +
+                                                 position * kChunkWords + u * kWidth));
+                    }
+                }
+            }
+        }
+#pragma GCC unroll 4
+        for (uint32_t r = 0; r < kRows; ++r)
+            for (uint32_t half = 0; half < 2; ++half) {
+                if (F::kChunkRows == 2)
+                    split_chunk(sums[half][r]);
+                for (uint32_t row = 0; row < F::kChunkRows; ++row)
+                    channels[r][8 * half + g + row] = sums[half][r][row];
+            }
+    }
+    for (uint32_t r = 0; r < kRows; ++r)
+        sum_each(channels[r], p.out[r]);
+}
+
+template <uint32_t kBits>
+inline void multiply_values_at(PackedValues p, uint32_t n_rows) {
+    for (uint32_t r = 0; r < n_rows;) {
+        const uint32_t n = n_rows - r >= 4 ? 4 : n_rows - r >= 2 ? 2 : 1;
+        if (n == 4)
+            multiply_value_rows<kBits, 4>(p);
+        else if (n == 2)
+            multiply_value_rows<kBits, 2>(p);
+        else
+            multiply_value_rows<kBits, 1>(p);
+        p.factors += static_cast<uint64_t>(n) * p.factor_stride;
+        p.out += n;
+        r += n;
+    }
+}
+
+inline void multiply_packed_values(const PackedValues &p, uint32_t bits, uint32_t n_rows) {
+    if (bits == 1)
+        multiply_values_at<1>(p, n_rows);
+    else if (bits == 2)
+        multiply_values_at<2>(p, n_rows);
+    else if (bits == 4)
+        multiply_values_at<4>(p, n_rows);
+    else
+        multiply_values_at<8>(p, n_rows);
+}
+
+// Pairs of factors [tile][t][k part] as chunk words: [vector][field without the row's
+// bit][row g of the chunk][t][word].
+template <uint32_t kBits>
+inline void spread_value_factors(const uint16_t *factors, uint32_t page_tokens, uint32_t *words) {
+    using F = Fields<kBits>;
+    constexpr uint32_t kWords = 4 / F::kChunkRows;  // of a lane
+    for (uint32_t v = 0; v < page_tokens * kBits * F::kChunkRows / 256; ++v)
+        for (uint32_t field = 0; field < F::kFactorFields; ++field)
+            for (uint32_t w = 0; w < kWords; ++w) {
+                const uint32_t position = unfold(4 * v + w, field, F::kSteps);
+                const uint16_t *tile = factors + (position >> 2) * 16 + ((position >> 1) & 1u) * 2;
+                uint32_t *to = words + (v * F::kFactorFields + field) * kChunkWords + w;
+                for (uint32_t lane = 0; lane < 4 * F::kChunkRows; ++lane)
+                    std::memcpy(to + lane * kWords, tile + 4 * (lane % 4), 4);
+            }
+}
+
+}  // namespace
+}  // namespace cpu
+}  // namespace lk
+
+#endif

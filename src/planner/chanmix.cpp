@@ -1,0 +1,243 @@
+// From statistics to a ChanMix plan: retrieval heads, classes of channels, pairs of 3 and 1 bits.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+
+#include "plan/check.h"
+#include "planner/planner.h"
+#include "stats/clusters.h"
+#include "stats/sums.h"
+
+namespace lk {
+
+namespace {
+
+constexpr uint8_t kOrdinaryBits = 2;
+constexpr uint8_t kRetrievalBits = 4;
+constexpr double kShareGrouped = 0.30;  // reproduces the published sizes, with KV heads shared
+constexpr double kShareAlone = 0.19;    // and with one for each query head
+
+using ull = unsigned long long;
+
+struct RankedHead {
+    double score;
+    uint32_t layer;
+    uint32_t head;
+};
+
+class Builder {
+  public:
+    Builder(const Calibrator &calibrator, const lk_chanmix &options, Plan *plan)
+        : calibrator_(calibrator),
+          options_(options),
+          plan_(plan),
+          ordinary_(*calibrator.allocator),
+          ranked_(*calibrator.allocator) {}
+
+    lk_status build();
+
+  private:
+    lk_status check_samples() const;
+    lk_status set_ordinary();
+    lk_status set_classes(uint32_t layer, uint32_t head);
+    lk_status rank_heads();
+    uint64_t heads_by_share() const;
+    lk_status heads_by_budget(uint64_t most, uint64_t *n);
+    lk_status bytes_with(uint64_t n, uint64_t *bytes);
+    void set_retrieval(uint64_t n);
+
+    const Calibrator &calibrator_;
+    const lk_chanmix &options_;
+    Plan *plan_;
+    Array<KeyRule> ordinary_;   // of every head as if it were no retrieval head
+    Array<RankedHead> ranked_;  // all heads, the best first
+};
+
+lk_status Builder::check_samples() const {
+    const bool needs_probe = options_.retrieval != LK_RETRIEVAL_NONE;
+    for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l) {
+        const LayerSamples *own = calibrator_.layers[l];
+        if (!own || !own->n_keys)
+            return fail(LK_E_STATE, "layer %u has had no keys", l);
+        if (needs_probe && !own->n_probe_queries)
+            return fail(LK_E_STATE,
+                        "layer %u has had no probe, which retrieval heads are chosen by", l);
+    }
+    return LK_OK;
+}
+
+// 3 bits for outliers and 1 bit for as many subnormals; of what is too many, the extremes.
+void pair_channels(const ChannelSums *sums, uint32_t head_dim, const uint8_t *classes,
+                   uint8_t *bits) {
+    uint8_t order[LK_MAX_HEAD_DIM];
+    uint32_t n_low = 0;
+    uint32_t n_high = 0;
+    for (uint32_t c = 0; c < head_dim; ++c) {
+        order[c] = static_cast<uint8_t>(c);
+        bits[c] = kOrdinaryBits;
+        n_low += classes[c] == LK_CHANNEL_SUBNORMAL;
+        n_high += classes[c] == LK_CHANNEL_OUTLIER;
+    }
+    std::sort(order, order + head_dim, [&](uint8_t a, uint8_t b) {
+        const float x = channel_range(sums[a]);
+        const float y = channel_range(sums[b]);
+        return x != y ? x < y : a < b;
+    });
+    for (uint32_t i = 0; i < std::min(n_low, n_high); ++i) {
+        bits[order[i]] = 1;
+        bits[order[head_dim - 1 - i]] = 3;
+    }
+}
+
+lk_status Builder::set_classes(uint32_t layer, uint32_t head) {
+    const uint32_t head_dim = calibrator_.geometry[layer].head_dim;
+    uint8_t classes[LK_MAX_HEAD_DIM];
+    uint8_t bits[LK_MAX_HEAD_DIM];
+    Clusters clusters;
+    const lk_status status =
+        classify_head(calibrator_, layer, head, options_.scope, classes, &clusters);
+    if (status != LK_OK)
+        return status;
+    const ChannelSums *sums =
+        calibrator_.layers[layer]->keys.data() + static_cast<size_t>(head) * head_dim;
+    pair_channels(sums, head_dim, classes, bits);
+    if (std::find(bits, bits + head_dim, 3) == bits + head_dim)
+        return LK_OK;
+    lk_key_rule rule;
+    key_rule_of(*plan_, layer, head, &rule);
+    rule.channel_bits = bits;
+    return set_key(plan_, layer, head, rule);
+}
+
+// Every head as it is without retrieval heads.
+lk_status Builder::set_ordinary() {
+    lk_key_rule key;
+    lk_value_rule value;
+    key_rule_of(*plan_, 0, 0, &key);
+    value_rule_of(*plan_, 0, 0, &value);
+    key.bits = kOrdinaryBits;
+    key.group = options_.group;
+    key.one_bit = options_.one_bit;
+    value.bits = kOrdinaryBits;
+    value.group = options_.group;
+    value.one_bit = LK_ONE_BIT_DEVIATION;
+    lk_status status = set_key(plan_, LK_ALL, LK_ALL, key);
+    if (status == LK_OK)
+        status = set_value(plan_, LK_ALL, LK_ALL, value);
+    if (status == LK_OK)
+        status = set_metadata(plan_, LK_ALL, options_.metadata);
+    for (uint32_t l = 0; l < plan_->layers.size(); ++l)
+        for (uint32_t h = 0; h < plan_->layers[l].geometry.n_kv_heads; ++h) {
+            if (status == LK_OK && options_.outliers)
+                status = set_classes(l, h);
+            if (status == LK_OK && options_.centers)
+                status = set_mean_centers(calibrator_, l, h, plan_);
+        }
+    if (status == LK_OK && !ordinary_.assign(plan_->keys.data(), plan_->keys.size()))
+        return fail(LK_E_NOMEM, "no memory for %zu rules", plan_->keys.size());
+    return status;
+}
+
+lk_status Builder::rank_heads() {
+    for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l)
+        for (uint32_t h = 0; h < calibrator_.geometry[l].n_kv_heads; ++h)
+            if (!ranked_.push({retrieval_score(calibrator_, l, h), l, h}))
+                return fail(LK_E_NOMEM, "no memory to rank the heads");
+    std::sort(ranked_.begin(), ranked_.end(), [](const RankedHead &a, const RankedHead &b) {
+        return a.score != b.score   ? a.score > b.score
+               : a.layer != b.layer ? a.layer < b.layer
+                                    : a.head < b.head;
+    });
+    return LK_OK;
+}
+
+uint64_t Builder::heads_by_share() const {
+    double share = options_.retrieval_share;
+    if (share < 0 && options_.budget_bytes)
+        share = 1;
+    if (share < 0) {
+        bool grouped = false;
+        for (const lk_layer &layer : calibrator_.geometry)
+            grouped |= layer.n_query_heads != layer.n_kv_heads;
+        share = grouped ? kShareGrouped : kShareAlone;
+    }
+    return static_cast<uint64_t>(std::llround(share * static_cast<double>(ranked_.size())));
+}
+
+// The best n heads are retrieval heads.
+void Builder::set_retrieval(uint64_t n) {
+    for (uint64_t i = 0; i < ranked_.size(); ++i) {
+        const bool retrieves = i < n;
+        const uint64_t at = plan_->layers[ranked_[i].layer].first_head + ranked_[i].head;
+        plan_->keys[at] = ordinary_[at];
+        if (retrieves) {
+            plan_->keys[at].bits = kRetrievalBits;
+            plan_->keys[at].has_classes = 0;
+        }
+        if (options_.retrieval == LK_RETRIEVAL_KEY_VALUE)
+            plan_->values[at].bits = retrieves ? kRetrievalBits : kOrdinaryBits;
+    }
+}
+
+lk_status Builder::bytes_with(uint64_t n, uint64_t *bytes) {
+    set_retrieval(n);
+    lk_plan_size size = {};
+    const lk_status status = plan_bytes(*plan_, options_.budget_tokens, options_.budget_sequences,
+                                        options_.budget_step_tokens, &size);
+    *bytes = size.cache_bytes;
+    return status;
+}
+
+lk_status Builder::heads_by_budget(uint64_t most, uint64_t *n) {
+    uint64_t bytes;
+    lk_status status = bytes_with(most, &bytes);
+    if (status != LK_OK || bytes <= options_.budget_bytes) {
+        *n = most;
+        return status;
+    }
+    status = bytes_with(0, &bytes);
+    if (status != LK_OK)
+        return status;
+    if (bytes > options_.budget_bytes)
+        return fail(LK_E_BUDGET,
+                    "budget_bytes is %llu, %u sequences of %llu tokens need %llu without any "
+                    "retrieval head",
+                    ull{options_.budget_bytes}, options_.budget_sequences,
+                    ull{options_.budget_tokens}, ull{bytes});
+    *n = 0;
+    return most_within(
+        options_.budget_bytes, most, 1,
+        [this](uint64_t heads, uint64_t *needed) { return bytes_with(heads, needed); }, n);
+}
+
+lk_status Builder::build() {
+    lk_status status = check_samples();
+    if (status == LK_OK)
+        status =
+            begin_plan(calibrator_, "chanmix", options_.sink_tokens, options_.recent_tokens, plan_);
+    if (status == LK_OK)
+        status = set_ordinary();
+    if (status == LK_OK)
+        status = validate_plan(*plan_);
+    if (status == LK_OK && options_.retrieval != LK_RETRIEVAL_NONE)
+        status = rank_heads();
+    uint64_t n = 0;
+    if (status == LK_OK) {
+        n = heads_by_share();
+        if (options_.budget_bytes)
+            status = heads_by_budget(n, &n);
+    }
+    if (status != LK_OK)
+        return status;
+    set_retrieval(n);
+    return validate_plan(*plan_);
+}
+
+}  // namespace
+
+lk_status make_chanmix(const Calibrator &calibrator, const lk_chanmix &options, Plan *plan) {
+    return Builder(calibrator, options, plan).build();
+}
+
+}  // namespace lk

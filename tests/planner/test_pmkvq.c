@@ -1,0 +1,725 @@
+/* From samples to a PM-KVQ plan: positions, maxima, key scales, widths within a budget.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "stats/stats_test.h"
+
+enum { D = 64, T = 24 };
+
+static lk_rope rope_of(lk_rope_pairing pairing, uint32_t channels) {
+    lk_rope rope;
+    assert_int_equal(lk_rope_init(&rope, sizeof rope), LK_OK);
+    rope.pairing = pairing;
+    rope.channels = channels;
+    return rope;
+}
+
+/* ---- positions ---- */
+
+/* One pair by hand: (1, 0) and (0, 1) at position p have the angle p * frequency. */
+static void pairs_turn_by_their_frequency(void **unused) {
+    (void)unused;
+    float row[8] = {1, 0, 0, 0, 0, 1, 7, 9}, out[8];
+    lk_tensor tensor = host_tensor(LK_F32, row, 1, 8);
+    lk_rope rope = rope_of(LK_ROPE_HALVES, 6); /* pairs (0, 3), (1, 4), (2, 5) */
+    rope.base = 1000;
+    assert_int_equal(lk_rope_apply(&rope, &tensor, 1, 1, 8, 3, 4, out), LK_OK);
+    const double want[8] = {cos(12), 0, -sin(12 * pow(1000, -4.0 / 6)),
+                            sin(12), 0, cos(12 * pow(1000, -4.0 / 6)),
+                            7,       9};
+    for (int c = 0; c < 8; ++c)
+        if (fabs((double)out[c] - want[c]) > 1e-7)
+            fail_msg("channel %d is %.9g, by hand %.9g", c, (double)out[c], want[c]);
+    const double frequencies[4] = {0.5, 0, 0.25, 0};
+    rope = rope_of(LK_ROPE_INTERLEAVED, 0); /* pairs (0, 1), (2, 3), (4, 5), (6, 7) */
+    rope.frequencies = frequencies;
+    assert_int_equal(lk_rope_apply(&rope, &tensor, 1, 1, 8, 2, 1, out), LK_OK);
+    const double mixed[8] = {cos(1.0), sin(1.0), 0, 0, -sin(0.5), cos(0.5), 7, 9};
+    for (int c = 0; c < 8; ++c)
+        if (fabs((double)out[c] - mixed[c]) > 1e-7)
+            fail_msg("channel %d is %.9g, by hand %.9g", c, (double)out[c], mixed[c]);
+}
+
+/* Keys that were turned at the model's positions, turned back and stretched, are those that were
+ * turned at the stretched ones at once. In place, in strides, in each type. */
+static void keys_are_stretched(void **unused) {
+    (void)unused;
+    for (lk_rope_pairing pairing = LK_ROPE_HALVES; pairing <= LK_ROPE_INTERLEAVED; ++pairing) {
+        float *plain = random_values(T * 2 * D, pairing);
+        float native[T * 2 * D], back[T * 2 * D], want[T * 2 * D];
+        const lk_tensor tensor = host_tensor(LK_F32, plain, 2, D);
+        const lk_tensor own = host_tensor(LK_F32, native, 2, D);
+        const lk_rope rope = rope_of(pairing, D / 2);
+        assert_int_equal(lk_rope_apply(&rope, &tensor, T, 2, D, 1000, 1, native), LK_OK);
+        assert_memory_not_equal(native, plain, sizeof native);
+        assert_int_equal(lk_rope_invert(&rope, &own, T, 2, D, 1000, 1, back), LK_OK);
+        for (int i = 0; i < T * 2 * D; ++i)
+            assert_true(fabsf(back[i] - plain[i]) < 1e-6f);
+        assert_int_equal(lk_rope_invert(&rope, &own, T, 2, D, 1000, 1, native), LK_OK);
+        assert_int_equal(lk_rope_apply(&rope, &own, T, 2, D, 1000, LK_POSITION_SCALE, native),
+                         LK_OK);
+        assert_int_equal(lk_rope_apply(&rope, &tensor, T, 2, D, 1000, LK_POSITION_SCALE, want),
+                         LK_OK);
+        for (int i = 0; i < T * 2 * D; ++i)
+            assert_true(fabsf(native[i] - want[i]) < 1e-6f);
+        /* Token 5 of head 1 alone, at its position. */
+        lk_tensor one = tensor;
+        one.data = plain + (5 * 2 + 1) * D;
+        assert_int_equal(lk_rope_apply(&rope, &one, 1, 1, D, 1005, LK_POSITION_SCALE, back), LK_OK);
+        assert_memory_equal(back, want + (5 * 2 + 1) * D, D * sizeof *back);
+        free(plain);
+    }
+}
+
+static void bad_positions_are_refused(void **unused) {
+    (void)unused;
+    float row[D] = {0}, out[D];
+    const double frequencies[D / 2] = {NAN};
+    const lk_tensor t = host_tensor(LK_F32, row, 1, D);
+    lk_rope rope = rope_of(3, 0);
+    const lk_status bad = LK_E_ARGUMENT;
+    expect_failure(lk_rope_apply(&rope, &t, 1, 1, D, 0, 1, out), bad, "rope.pairing is 3");
+    rope = rope_of(LK_ROPE_HALVES, 31);
+    expect_failure(lk_rope_apply(&rope, &t, 1, 1, D, 0, 1, out), bad, "rope.channels is 31");
+    rope.channels = D + 2;
+    expect_failure(lk_rope_invert(&rope, &t, 1, 1, D, 0, 1, out), bad, "at most head_dim, 64");
+    rope = rope_of(LK_ROPE_HALVES, 0);
+    rope.base = 1;
+    expect_failure(lk_rope_apply(&rope, &t, 1, 1, D, 0, 1, out), bad, "rope.base is 1");
+    rope = rope_of(LK_ROPE_HALVES, 0);
+    rope.frequencies = frequencies;
+    expect_failure(lk_rope_apply(&rope, &t, 1, 1, D, 0, 1, out), bad, "frequencies[0]");
+    rope = rope_of(LK_ROPE_HALVES, 0);
+    expect_failure(lk_rope_apply(&rope, &t, 1, 1, D, 0, 0, out), bad, "position_scale is 0");
+    expect_failure(lk_rope_apply(&rope, &t, 1, 1, D, 0, NAN, out), bad, "position_scale is nan");
+    expect_failure(lk_rope_apply(&rope, &t, 1, 1, D, UINT64_MAX, 1, out), bad, "2^53");
+    expect_failure(lk_rope_apply(&rope, &t, 0, 1, D, 0, 1, out), bad, "n_tokens is 0");
+    expect_failure(lk_rope_apply(&rope, &t, 1, 0, D, 0, 1, out), bad, "n_heads is 0");
+    expect_failure(lk_rope_apply(&rope, &t, 1, 1, 512, 0, 1, out), bad, "head_dim 512");
+    expect_failure(lk_rope_apply(&rope, NULL, 1, 1, D, 0, 1, out), bad, "samples");
+    expect_failure(lk_rope_apply(&rope, &t, 1, 1, D, 0, 1, NULL), bad, "values is NULL");
+    expect_failure(lk_rope_apply(NULL, &t, 1, 1, D, 0, 1, out), bad, "rope");
+}
+
+/* ---- maxima and scales ---- */
+
+static void maxima_are_those_of_pairs(void **unused) {
+    (void)unused;
+    lk_calibrator *c = make_calibrator(1, 2, 2, 32);
+    float maxima[32];
+    expect_failure(lk_calibrator_get_pair_maxima(c, 0, 0, LK_ROPE_HALVES, 0, maxima), LK_E_STATE,
+                   "no keys");
+    float keys[2 * 2 * 32] = {0};
+    keys[32 + 3] = -5;      /* token 0, head 1 */
+    keys[64 + 32 + 19] = 2; /* token 1, head 1: the other channel of pair 3 */
+    keys[64 + 32 + 8] = 1;
+    add_keys(c, 0, keys, 2);
+    assert_int_equal(lk_calibrator_get_pair_maxima(c, 0, 1, LK_ROPE_HALVES, 0, maxima), LK_OK);
+    for (int i = 0; i < 32; ++i)
+        assert_true(maxima[i] == (i % 16 == 3 ? 5 : i % 16 == 8 ? 1 : 0));
+    assert_int_equal(lk_calibrator_get_pair_maxima(c, 0, 1, LK_ROPE_INTERLEAVED, 8, maxima), LK_OK);
+    for (int i = 0; i < 32; ++i) /* channels from 8 on do not turn */
+        assert_true(maxima[i] == (i == 2 || i == 3 ? 5 : i == 19 ? 2 : i == 8 ? 1 : 0));
+    expect_failure(lk_calibrator_get_pair_maxima(c, 0, 1, 0, 0, maxima), LK_E_ARGUMENT, "pairing");
+    expect_failure(lk_calibrator_get_pair_maxima(c, 0, 2, 1, 0, maxima), LK_E_NOT_FOUND, "kv_head");
+    lk_calibrator_destroy(&c);
+}
+
+static void scales_are_powers_of_maxima(void **unused) {
+    (void)unused;
+    const float maxima[6] = {4, 0, 1e-9f, 6e4f, 1, 0.25f};
+    float scales[6];
+    assert_int_equal(lk_key_scales(maxima, 6, 0.5, scales), LK_OK);
+    assert_true(scales[0] == 2 && scales[1] == 1 && scales[2] == 1e-4f && scales[4] == 1 &&
+                scales[5] == 0.5f);
+    assert_int_equal(lk_key_scales(maxima, 6, 1, scales), LK_OK);
+    assert_true(scales[3] == 1e4f && scales[5] == 0.25f);
+    assert_int_equal(lk_key_scales(maxima, 6, 0, scales), LK_OK);
+    for (int i = 0; i < 6; ++i)
+        assert_true(scales[i] == 1);
+    const float bad[2] = {1, -1};
+    expect_failure(lk_key_scales(bad, 2, 0.5, scales), LK_E_ARGUMENT, "maxima[1] is -1");
+    expect_failure(lk_key_scales(maxima, 6, 1.5, scales), LK_E_ARGUMENT, "exponent is 1.5");
+    expect_failure(lk_key_scales(maxima, 6, NAN, scales), LK_E_ARGUMENT, "exponent is nan");
+    expect_failure(lk_key_scales(NULL, 6, 1, scales), LK_E_ARGUMENT, "maxima is NULL");
+}
+
+struct pass {
+    float *q, *k, *v;
+    lk_tensor queries, keys, values;
+};
+
+/* Channel 5 of the keys is `outlier` times as large as the others, that of the queries as much
+ * smaller, so that the products are of one size. */
+static struct pass make_pass(uint32_t n_query_heads, uint32_t n_kv_heads, uint32_t n_tokens,
+                             float outlier, uint32_t seed) {
+    struct pass p;
+    p.q = random_values((size_t)n_tokens * n_query_heads * D, seed);
+    p.k = random_values((size_t)n_tokens * n_kv_heads * D, seed + 100);
+    p.v = random_values((size_t)n_tokens * n_kv_heads * D, seed + 200);
+    for (uint32_t i = 0; i < n_tokens * n_kv_heads; ++i)
+        p.k[i * D + 5] *= outlier;
+    for (uint32_t i = 0; i < n_tokens * n_query_heads; ++i)
+        p.q[i * D + 5] /= outlier;
+    p.queries = host_tensor(LK_F32, p.q, n_query_heads, D);
+    p.keys = host_tensor(LK_F32, p.k, n_kv_heads, D);
+    p.values = host_tensor(LK_F32, p.v, n_kv_heads, D);
+    return p;
+}
+
+static void free_pass(struct pass *p) {
+    free(p->q);
+    free(p->k);
+    free(p->v);
+}
+
+static lk_scale_search search_of(uint32_t bits) {
+    lk_scale_search search;
+    assert_int_equal(lk_scale_search_init(&search, sizeof search), LK_OK);
+    search.key_bits = search.value_bits = bits;
+    return search;
+}
+
+static double least_error(const lk_calibrator *c, uint32_t layer, double *exponent) {
+    double least = INFINITY;
+    for (uint32_t i = 0; i < LK_SCALE_EXPONENTS; ++i) {
+        double one, error;
+        assert_int_equal(lk_calibrator_get_scale_error(c, layer, i, &one, &error), LK_OK);
+        assert_true(fabs(one - (20.0 - i) / 20) < 1e-12);
+        if (error <= least) {
+            least = error;
+            *exponent = one;
+        }
+    }
+    return least;
+}
+
+/* With one large channel, keys per token lose the others; scales give them back. Without, there
+ * is little to win. */
+static void searches_find_outliers(void **unused) {
+    (void)unused;
+    lk_calibrator *c = make_calibrator(2, 4, 2, D);
+    const lk_scale_search search = search_of(4);
+    for (uint32_t layer = 0; layer < 2; ++layer) {
+        struct pass p = make_pass(4, 2, T, layer ? 30.0f : 1.0f, layer + 1);
+        expect_failure(
+            lk_calibrator_add_scale_search(c, layer, &search, &p.queries, &p.keys, &p.values, T),
+            LK_E_STATE, "no keys");
+        add_keys(c, layer, p.k, T);
+        expect_failure(lk_calibrator_get_key_scales(c, layer, 0, NULL, NULL), LK_E_STATE,
+                       "no search");
+        for (int i = 0; i < 2; ++i)
+            assert_int_equal(lk_calibrator_add_scale_search(c, layer, &search, &p.queries, &p.keys,
+                                                            &p.values, T),
+                             LK_OK);
+        free_pass(&p);
+    }
+    double exponent = -1, chosen = -1;
+    assert_true(least_error(c, 0, &exponent) > 0.8);
+    assert_true(least_error(c, 1, &exponent) < 0.2);
+    float scales[D], maxima[D], want[D];
+    assert_int_equal(lk_calibrator_get_key_scales(c, 1, 1, scales, &chosen), LK_OK);
+    assert_true(chosen == exponent && chosen > 0.3);
+    assert_int_equal(lk_calibrator_get_pair_maxima(c, 1, 1, LK_ROPE_HALVES, 0, maxima), LK_OK);
+    assert_int_equal(lk_key_scales(maxima, D, chosen, want), LK_OK);
+    assert_memory_equal(scales, want, sizeof want);
+    assert_true(scales[5] == scales[5 + D / 2] && scales[5] > 3 * scales[6]);
+    lk_calibrator_destroy(&c);
+}
+
+/* At 16 bits nothing is lost but FP16's rounding of k / lambda. */
+static void searches_are_exact_at_16_bits(void **unused) {
+    (void)unused;
+    lk_calibrator *c = make_calibrator(1, 2, 1, D);
+    const lk_scale_search search = search_of(16), coarse = search_of(2);
+    struct pass p = make_pass(2, 1, T, 1, 9);
+    add_keys(c, 0, p.k, T);
+    assert_int_equal(
+        lk_calibrator_add_scale_search(c, 0, &search, &p.queries, &p.keys, &p.values, T), LK_OK);
+    double error = -1, exponent = -1;
+    assert_int_equal(lk_calibrator_get_key_scales(c, 0, 0, NULL, &exponent), LK_OK);
+    assert_true(exponent == 0);
+    assert_int_equal(lk_calibrator_get_scale_error(c, 0, 20, NULL, &error), LK_OK);
+    assert_true(error == 1);
+    expect_failure(lk_calibrator_add_scale_search(c, 0, &coarse, &p.queries, &p.keys, &p.values, T),
+                   LK_E_MISMATCH, "key_bits 16");
+    free_pass(&p);
+    lk_calibrator_destroy(&c);
+}
+
+static void searches_outlive_a_file(void **unused) {
+    (void)unused;
+    lk_calibrator *c = make_calibrator(3, 2, 1, D), *again = NULL, *bad = NULL;
+    const lk_scale_search search = search_of(2);
+    struct pass p = make_pass(2, 1, T, 10, 4);
+    add_keys(c, 1, p.k, T);
+    assert_int_equal(
+        lk_calibrator_add_scale_search(c, 1, &search, &p.queries, &p.keys, &p.values, T), LK_OK);
+    for (int i = 0; i < T * D; ++i)
+        p.k[i] *= 2; /* later keys do not change the maxima of a search */
+    add_keys(c, 1, p.k, T);
+    float before[D], after[D];
+    assert_int_equal(lk_calibrator_get_key_scales(c, 1, 0, before, NULL), LK_OK);
+    struct bytes bytes = write_bytes(c);
+    assert_int_equal(lk_calibrator_from_bytes(bytes.data, bytes.n, &again), LK_OK);
+    assert_int_equal(lk_calibrator_get_key_scales(again, 1, 0, after, NULL), LK_OK);
+    assert_memory_equal(before, after, sizeof before);
+    struct bytes twice = write_bytes(again);
+    assert_int_equal(bytes.n, twice.n);
+    assert_memory_equal(bytes.data, twice.data, bytes.n);
+    uint64_t *rows = (uint64_t *)(void *)tensor_data(&bytes, "scale_search");
+    rows[5 + 3] = 5;
+    expect_failure(lk_calibrator_from_bytes(bytes.data, bytes.n, &bad), LK_E_CORRUPT,
+                   "which is no search");
+    rows[5 + 3] = 2;
+    uint16_t *maxima = (uint16_t *)(void *)tensor_data(&bytes, "layer.1.pair_max");
+    maxima[3] = 0x7C00;
+    expect_failure(lk_calibrator_from_bytes(bytes.data, bytes.n, &bad), LK_E_CORRUPT,
+                   "layer.1.pair_max");
+    free(bytes.data);
+    free(twice.data);
+    free_pass(&p);
+    lk_calibrator_destroy(&c);
+    lk_calibrator_destroy(&again);
+}
+
+static void bad_searches_are_refused(void **unused) {
+    (void)unused;
+    lk_calibrator *c = make_calibrator(1, 2, 1, D);
+    struct pass p = make_pass(2, 1, T, 1, 9);
+    add_keys(c, 0, p.k, T);
+    struct bytes before = write_bytes(c);
+    lk_scale_search search = search_of(3);
+    expect_failure(lk_calibrator_add_scale_search(c, 0, &search, &p.queries, &p.keys, &p.values, T),
+                   LK_E_ARGUMENT, "key_bits is 3");
+    search = search_of(4);
+    search.query_step = 0;
+    expect_failure(lk_calibrator_add_scale_search(c, 0, &search, &p.queries, &p.keys, &p.values, T),
+                   LK_E_ARGUMENT, "query_step is 0");
+    p.v[7 * D + 3] = INFINITY;
+    expect_failure(lk_calibrator_add_scale_search(c, 0, NULL, &p.queries, &p.keys, &p.values, T),
+                   LK_E_DATA, "V of layer 0, head 0, channel 3, token 7");
+    expect_failure(lk_calibrator_get_scale_error(c, 0, 21, NULL, NULL), LK_E_NOT_FOUND,
+                   "index is 21");
+    struct bytes after = write_bytes(c);
+    assert_int_equal(before.n, after.n);
+    assert_memory_equal(before.data, after.data, before.n);
+    free(before.data);
+    free(after.data);
+    free_pass(&p);
+    lk_calibrator_destroy(&c);
+}
+
+/* ---- plans ---- */
+
+enum { LAYERS = 4, HEADS = 2 };
+static const float kWeights[LAYERS] = {3, 0.5f, 8, 1};
+
+/* Gradients of layer l are kWeights[l] times random ones, those of head 1 twice those of head 0. */
+static lk_calibrator *with_gradients(void) {
+    lk_calibrator *c = make_calibrator(LAYERS, HEADS, HEADS, D);
+    for (uint32_t l = 0; l < LAYERS; ++l)
+        for (uint32_t is_value = 0; is_value < 2; ++is_value) {
+            float *x = random_values(T * HEADS * D, l * 2 + is_value);
+            float *g = random_values(T * HEADS * D, l * 2 + is_value + 50);
+            for (int i = 0; i < T * HEADS * D; ++i)
+                g[i] *= kWeights[l] * (i / D % HEADS ? 2 : 1) * (is_value ? 0.3f : 1);
+            const lk_tensor samples = host_tensor(LK_F32, x, HEADS, D);
+            const lk_tensor gradients = host_tensor(LK_F32, g, HEADS, D);
+            assert_int_equal(lk_calibrator_add_gradients(c, l, is_value, &samples, &gradients, T),
+                             LK_OK);
+            free(x);
+            free(g);
+        }
+    return c;
+}
+
+static lk_pmkvq options_of(uint64_t budget_bytes) {
+    lk_pmkvq options;
+    assert_int_equal(lk_pmkvq_init(&options, sizeof options), LK_OK);
+    options.budget_bytes = budget_bytes;
+    options.budget_tokens = 20000;
+    return options;
+}
+
+static double cost_of(const lk_calibrator *c, uint32_t layer, uint32_t head, uint32_t is_value,
+                      uint32_t bits) {
+    double cost;
+    assert_int_equal(lk_calibrator_get_sensitivity(c, layer, head, is_value,
+                                                   LK_SENSITIVITY_GRADIENT, bits, &cost),
+                     LK_OK);
+    return cost;
+}
+
+static uint32_t width_of(const lk_plan *plan, uint32_t layer, uint32_t head, uint32_t is_value) {
+    uint32_t bits, boost;
+    assert_int_equal(lk_plan_width(plan, layer, head, is_value, 0, 0, LK_CHUNK_NONE, &bits, &boost),
+                     LK_OK);
+    return bits;
+}
+
+/* The plan with every ladder at its last rung. */
+static lk_plan *at_the_end(const lk_plan *plan) {
+    lk_plan *end = NULL;
+    assert_int_equal(lk_plan_copy(plan, &end), LK_OK);
+    for (uint32_t l = 0; l < LAYERS; ++l) {
+        uint8_t rungs[4];
+        uint32_t n;
+        assert_int_equal(lk_plan_get_ladder(plan, l, rungs, &n, NULL, NULL), LK_OK);
+        if (n)
+            assert_int_equal(lk_plan_set_ladder(end, l, rungs, n, rungs[n - 1]), LK_OK);
+    }
+    return end;
+}
+
+/* With what a cache keeps for pages that move while they shrink. */
+static uint64_t bytes_of(const lk_plan *plan, const lk_pmkvq *options) {
+    uint32_t n_ladders = 0, n;
+    for (uint32_t l = 0; l < LAYERS; ++l) {
+        assert_int_equal(lk_plan_get_ladder(plan, l, NULL, &n, NULL, NULL), LK_OK);
+        n_ladders += n != 0;
+    }
+    return plan_size(plan, options->budget_tokens, options->budget_sequences,
+                     options->budget_step_tokens)
+               .cache_bytes +
+           (n_ladders ? 256 << 10 : 0);
+}
+
+/* Every combination of widths, one for each layer, by lk_plan_bytes(). */
+static double least_of_all(const lk_calibrator *c, const lk_pmkvq *options) {
+    struct model m;
+    make_model(&m, LAYERS, HEADS, 1, D);
+    lk_plan *plan = make_plan("pm-kvq", &m);
+    double least = INFINITY;
+    uint32_t n_all = 1;
+    for (int l = 0; l < LAYERS; ++l)
+        n_all *= options->n_widths;
+    for (uint32_t all = 0; all < n_all; ++all) {
+        double cost = 0;
+        for (uint32_t l = 0, rest = all; l < LAYERS; ++l, rest /= options->n_widths) {
+            const uint32_t bits = options->widths[rest % options->n_widths];
+            static const uint8_t kAll[4] = {16, 8, 4, 2};
+            const uint32_t n_rungs = bits == 16 ? 0 : bits == 8 ? 2 : bits == 4 ? 3 : 4;
+            assert_int_equal(lk_plan_set_ladder(plan, l, kAll, n_rungs, n_rungs ? bits : 0), LK_OK);
+            for (uint32_t h = 0; h < HEADS; ++h)
+                cost += cost_of(c, l, h, 0, bits) + cost_of(c, l, h, 1, bits);
+        }
+        if (bytes_of(plan, options) <= options->budget_bytes && cost < least)
+            least = cost;
+    }
+    lk_plan_destroy(&plan);
+    return least;
+}
+
+static void plans_cost_least_of_all_that_fit(void **unused) {
+    (void)unused;
+    lk_calibrator *c = with_gradients();
+    static const uint32_t kSets[3][4] = {{4, 2}, {8, 4, 2}, {16, 8, 4, 2}};
+    for (uint32_t set = 0; set < 3; ++set)
+        for (uint64_t mib = 8; mib <= 32; mib += 3) {
+            lk_pmkvq options = options_of(mib << 20);
+            options.n_widths = set + 2;
+            memcpy(options.widths, kSets[set], sizeof options.widths);
+            lk_plan *plan = NULL;
+            assert_int_equal(lk_calibrator_pmkvq(c, &options, &plan), LK_OK);
+            lk_plan *end = at_the_end(plan);
+            assert_true(bytes_of(end, &options) <= options.budget_bytes);
+            double cost = 0;
+            for (uint32_t l = 0; l < LAYERS; ++l)
+                for (uint32_t h = 0; h < HEADS; ++h)
+                    for (uint32_t v = 0; v < 2; ++v) {
+                        assert_int_equal(width_of(end, l, h, v), width_of(end, l, 0, 0));
+                        assert_int_equal(width_of(plan, l, h, v), 16);
+                        cost += cost_of(c, l, h, v, width_of(end, l, h, v));
+                    }
+            const double least = least_of_all(c, &options);
+            if (fabs(cost - least) > 1e-9 * (1 + least))
+                fail_msg("%u widths in %u MiB cost %.12g, the least of all is %.12g", set + 2,
+                         (unsigned)mib, cost, least);
+            lk_plan_destroy(&plan);
+            lk_plan_destroy(&end);
+        }
+    lk_calibrator_destroy(&c);
+}
+
+/* Weights rank the layers; the one that matters least goes first. */
+static void the_least_sensitive_layer_shrinks_first(void **unused) {
+    (void)unused;
+    static const uint32_t kOrder[LAYERS] = {2, 0, 3, 1};
+    lk_calibrator *c = with_gradients();
+    const lk_pmkvq options = options_of(8 << 20);
+    lk_plan *plan = NULL;
+    assert_int_equal(lk_calibrator_pmkvq(c, &options, &plan), LK_OK);
+    assert_string_equal(lk_plan_name(plan), "pm-kvq");
+    for (uint32_t l = 0; l < LAYERS; ++l) {
+        uint8_t rungs[4];
+        uint32_t n, rung, order;
+        assert_int_equal(lk_plan_get_ladder(plan, l, rungs, &n, &rung, &order), LK_OK);
+        assert_int_equal(order, kOrder[l]);
+        assert_int_equal(rung, 16);
+        assert_int_equal(rungs[0], 16);
+        assert_true(rungs[n - 1] == 4 || rungs[n - 1] == 2);
+    }
+    lk_plan_destroy(&plan);
+    lk_calibrator_destroy(&c);
+}
+
+/* Heads, and keys and values, of their own widths cost no more than one for a layer, in as many
+ * bytes. */
+static void finer_parts_cost_less(void **unused) {
+    (void)unused;
+    lk_calibrator *c = with_gradients();
+    double costs[2][2];
+    uint32_t n_mixed = 0;
+    for (uint32_t split = 0; split < 2; ++split)
+        for (uint32_t by_head = 0; by_head < 2; ++by_head) {
+            lk_pmkvq options = options_of(11 << 20);
+            options.n_widths = 3;
+            options.widths[0] = 8;
+            options.widths[1] = 4;
+            options.widths[2] = 2;
+            options.separate_values = split;
+            options.scope = by_head ? LK_SCOPE_HEAD : LK_SCOPE_LAYER;
+            lk_plan *plan = NULL;
+            assert_int_equal(lk_calibrator_pmkvq(c, &options, &plan), LK_OK);
+            lk_plan *end = at_the_end(plan);
+            assert_true(bytes_of(end, &options) <= options.budget_bytes);
+            double *cost = &costs[split][by_head];
+            *cost = 0;
+            for (uint32_t l = 0; l < LAYERS; ++l)
+                for (uint32_t h = 0; h < HEADS; ++h)
+                    for (uint32_t v = 0; v < 2; ++v) {
+                        const uint32_t bits = width_of(end, l, h, v);
+                        *cost += cost_of(c, l, h, v, bits);
+                        n_mixed += bits != width_of(end, l, 0, 0);
+                        if (!split)
+                            assert_int_equal(bits, width_of(end, l, h, 0));
+                        if (!by_head)
+                            assert_int_equal(bits, width_of(end, l, 0, v));
+                    }
+            lk_plan_destroy(&plan);
+            lk_plan_destroy(&end);
+        }
+    assert_true(n_mixed > 0);
+    assert_true(costs[0][1] <= costs[0][0] && costs[1][0] <= costs[0][0]);
+    assert_true(costs[1][1] <= costs[0][1] && costs[1][1] <= costs[1][0]);
+    assert_true(costs[1][1] < costs[0][0]);
+    lk_calibrator_destroy(&c);
+}
+
+/* One head at 16 bits: its layer has no ladder, the others of it their own widths. */
+static void sixteen_bits_stay(void **unused) {
+    (void)unused;
+    lk_calibrator *c = with_gradients();
+    uint32_t n_mixed = 0;
+    for (uint64_t mib = 12; mib <= 36; mib += 4) {
+        lk_pmkvq options = options_of(mib << 20);
+        options.widths[0] = 16;
+        options.widths[1] = 2;
+        options.scope = LK_SCOPE_HEAD;
+        lk_plan *plan = NULL;
+        assert_int_equal(lk_calibrator_pmkvq(c, &options, &plan), LK_OK);
+        for (uint32_t l = 0; l < LAYERS; ++l) {
+            uint32_t n;
+            assert_int_equal(lk_plan_get_ladder(plan, l, NULL, &n, NULL, NULL), LK_OK);
+            n_mixed += !n && width_of(plan, l, 0, 0) == 2 && width_of(plan, l, 1, 0) == 16;
+        }
+        lk_plan_destroy(&plan);
+    }
+    assert_true(n_mixed > 0);
+    lk_calibrator_destroy(&c);
+}
+
+static void published_plans_have_scales(void **unused) {
+    (void)unused;
+    lk_calibrator *c = with_gradients();
+    lk_pmkvq options = options_of(8 << 20);
+    lk_plan *plan = NULL;
+    options.key_axis = LK_AXIS_TOKEN;
+    options.group = 128;
+    options.key_scales = 1;
+    options.sink_tokens = 16;
+    options.recent_tokens = 0;
+    expect_failure(lk_calibrator_pmkvq(c, &options, &plan), LK_E_STATE,
+                   "layer 0 has had no search for key scales");
+    assert_null(plan);
+    for (uint32_t l = 0; l < LAYERS; ++l) {
+        struct pass p = make_pass(HEADS, HEADS, T, 30, l + 20);
+        add_keys(c, l, p.k, T);
+        assert_int_equal(
+            lk_calibrator_add_scale_search(c, l, NULL, &p.queries, &p.keys, &p.values, T), LK_OK);
+        free_pass(&p);
+    }
+    assert_int_equal(lk_calibrator_pmkvq(c, &options, &plan), LK_OK);
+    lk_key_rule rule;
+    assert_int_equal(lk_key_rule_init(&rule, sizeof rule), LK_OK);
+    assert_int_equal(lk_plan_get_key(plan, 1, 1, &rule), LK_OK);
+    assert_int_equal(rule.axis, LK_AXIS_TOKEN);
+    float want[D];
+    const float *scales = NULL;
+    assert_int_equal(lk_calibrator_get_key_scales(c, 3, 1, want, NULL), LK_OK);
+    assert_int_equal(lk_plan_get_key_scales(plan, 3, 1, &scales), LK_OK);
+    assert_memory_equal(scales, want, sizeof want);
+    lk_plan_destroy(&plan);
+    options.key_scales = 0;
+    assert_int_equal(lk_calibrator_pmkvq(c, &options, &plan), LK_OK);
+    assert_int_equal(lk_plan_get_key_scales(plan, 3, 1, &scales), LK_OK);
+    assert_null(scales);
+    lk_plan_destroy(&plan);
+    lk_calibrator_destroy(&c);
+}
+
+/* What the sentence of a refusal says would do, does, and a byte less does not. */
+static void small_budgets_are_refused_with_the_number(void **unused) {
+    (void)unused;
+    lk_calibrator *c = with_gradients();
+    lk_pmkvq options = options_of(1);
+    lk_plan *plan = NULL;
+    expect_failure(lk_calibrator_pmkvq(c, &options, &plan), LK_E_BUDGET, "at 2 bits");
+    assert_null(plan);
+    const char *at = strstr(sentence(), " need ");
+    assert_non_null(at);
+    options.budget_bytes = strtoull(at + 6, NULL, 10);
+    assert_int_equal(lk_calibrator_pmkvq(c, &options, &plan), LK_OK);
+    lk_plan_destroy(&plan);
+    --options.budget_bytes;
+    expect_failure(lk_calibrator_pmkvq(c, &options, &plan), LK_E_BUDGET, "need");
+    lk_calibrator_destroy(&c);
+}
+
+static void bad_options_are_refused(void **unused) {
+    (void)unused;
+    lk_calibrator *c = with_gradients(), *empty = make_calibrator(1, 1, 1, D);
+    lk_plan *plan = NULL;
+    const lk_pmkvq good = options_of(8 << 20);
+    struct {
+        size_t offset;
+        uint32_t value;
+        const char *part;
+    } cases[] = {
+        {offsetof(lk_pmkvq, n_widths), 0, "n_widths is 0"},
+        {offsetof(lk_pmkvq, n_widths), 5, "n_widths is 5"},
+        {offsetof(lk_pmkvq, widths), 3, "widths[0] is 3"},
+        {offsetof(lk_pmkvq, widths), 2, "widths[1] is 2"},
+        {offsetof(lk_pmkvq, sensitivity), 3, "sensitivity is 3"},
+        {offsetof(lk_pmkvq, scope), 0, "scope is 0"},
+        {offsetof(lk_pmkvq, separate_values), 2, "separate_values is 2"},
+        {offsetof(lk_pmkvq, key_axis), 3, "key_axis is 3"},
+        {offsetof(lk_pmkvq, group), 24, "group is 24"},
+        {offsetof(lk_pmkvq, key_scales), 2, "key_scales is 2"},
+        {offsetof(lk_pmkvq, sink_tokens), 8, "sink_tokens"},
+        {offsetof(lk_pmkvq, budget_sequences), 0, "none may be 0"},
+        {offsetof(lk_pmkvq, budget_step_tokens), 0, "none may be 0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        lk_pmkvq bad = good;
+        memcpy((char *)&bad + cases[i].offset, &cases[i].value, sizeof cases[i].value);
+        expect_failure(lk_calibrator_pmkvq(c, &bad, &plan), LK_E_ARGUMENT, cases[i].part);
+        assert_null(plan);
+    }
+    lk_pmkvq bad = good;
+    bad.budget_bytes = 0;
+    expect_failure(lk_calibrator_pmkvq(c, &bad, &plan), LK_E_ARGUMENT, "budget_bytes is 0");
+    expect_failure(lk_calibrator_pmkvq(empty, &good, &plan), LK_E_STATE, "no attention");
+    bad = good;
+    bad.sensitivity = LK_SENSITIVITY_OUTPUT;
+    expect_failure(lk_calibrator_pmkvq(c, &bad, &plan), LK_E_STATE, "layer 0 has had no attention");
+    expect_failure(lk_calibrator_pmkvq(c, NULL, &plan), LK_E_ARGUMENT, "options");
+    expect_failure(lk_calibrator_pmkvq(NULL, &good, &plan), LK_E_ARGUMENT, "calibrator is NULL");
+    expect_failure(lk_calibrator_pmkvq(c, &good, NULL), LK_E_ARGUMENT, "out is NULL");
+    lk_calibrator_destroy(&c);
+    lk_calibrator_destroy(&empty);
+}
+
+/* Steps of one sequence to its last token; the budget holds at each. */
+static void fill_cache(const lk_plan *plan, const lk_pmkvq *options) {
+    struct model m;
+    make_model(&m, LAYERS, HEADS, 1, D);
+    lk_context *context = NULL;
+    lk_context_desc how;
+    assert_int_equal(lk_context_desc_init(&how, sizeof how), LK_OK);
+    how.backend = LK_BACKEND_CPU;
+    assert_int_equal(lk_context_open(&how, LK_ABI_VERSION, &context), LK_OK);
+    lk_cache_desc desc;
+    assert_int_equal(lk_cache_desc_init(&desc, sizeof desc), LK_OK);
+    desc.max_sequences = 1;
+    desc.max_step_tokens = options->budget_step_tokens;
+    desc.budget_bytes = options->budget_bytes;
+    lk_cache *cache = NULL;
+    lk_sequence id;
+    assert_int_equal(lk_cache_create(context, &m.geometry, plan, &desc, &cache), LK_OK);
+    assert_int_equal(lk_sequence_add(cache, &id), LK_OK);
+    float *rows = random_values(512 * HEADS * D, 1);
+    const lk_tensor tensor = host_tensor(LK_F32, rows, HEADS, D);
+    lk_cache_stats stats;
+    assert_int_equal(lk_cache_stats_init(&stats, sizeof stats), LK_OK);
+    for (uint64_t at = 0; at < options->budget_tokens;) {
+        const uint64_t left = options->budget_tokens - at;
+        const uint32_t n =
+            left < options->budget_step_tokens ? (uint32_t)left : options->budget_step_tokens;
+        if (lk_step_begin(cache, NULL, 1, &id, &n, NULL) != LK_OK)
+            fail_msg("at %u tokens: %s", (unsigned)at, sentence());
+        for (uint32_t l = 0; l < LAYERS; ++l)
+            assert_int_equal(lk_append(cache, l, &tensor, &tensor), LK_OK);
+        assert_int_equal(lk_step_commit(cache, NULL), LK_OK);
+        at += n;
+        assert_int_equal(lk_cache_get_stats(cache, &stats), LK_OK);
+        assert_true(stats.reserved_bytes <= options->budget_bytes);
+        if (at == 512)
+            assert_int_equal(stats.payload_bytes, 0);
+    }
+    assert_true(stats.pages_shrunk > 0);
+    lk_cache_destroy(&cache);
+    lk_context_close(&context);
+    free(rows);
+}
+
+/* A cache of the budget begins at 16 bits, shrinks on its way, and holds the tokens that the plan
+ * was made for: at the least budget that is not refused, and at others. */
+static void caches_get_to_their_last_token(void **unused) {
+    (void)unused;
+    lk_calibrator *c = with_gradients();
+    for (uint32_t step = 16; step <= 512; step *= 32)
+        for (uint32_t by_head = 0; by_head < 2; ++by_head) {
+            lk_pmkvq options = options_of(1);
+            lk_plan *plan = NULL;
+            options.budget_tokens = 12000;
+            options.budget_step_tokens = step;
+            options.separate_values = by_head;
+            options.scope = by_head ? LK_SCOPE_HEAD : LK_SCOPE_LAYER;
+            options.n_widths = 3;
+            memcpy(options.widths, (const uint32_t[]){8, 4, 2}, 3 * sizeof *options.widths);
+            expect_failure(lk_calibrator_pmkvq(c, &options, &plan), LK_E_BUDGET, " need ");
+            options.budget_bytes = strtoull(strstr(sentence(), " need ") + 6, NULL, 10);
+            for (int i = 0; i < 3; ++i, options.budget_bytes += 1900000) {
+                assert_int_equal(lk_calibrator_pmkvq(c, &options, &plan), LK_OK);
+                fill_cache(plan, &options);
+                lk_plan_destroy(&plan);
+            }
+        }
+    lk_calibrator_destroy(&c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pairs_turn_by_their_frequency),
+        cmocka_unit_test(keys_are_stretched),
+        cmocka_unit_test(bad_positions_are_refused),
+        cmocka_unit_test(maxima_are_those_of_pairs),
+        cmocka_unit_test(scales_are_powers_of_maxima),
+        cmocka_unit_test(searches_find_outliers),
+        cmocka_unit_test(searches_are_exact_at_16_bits),
+        cmocka_unit_test(searches_outlive_a_file),
+        cmocka_unit_test(bad_searches_are_refused),
+        cmocka_unit_test(plans_cost_least_of_all_that_fit),
+        cmocka_unit_test(the_least_sensitive_layer_shrinks_first),
+        cmocka_unit_test(finer_parts_cost_less),
+        cmocka_unit_test(sixteen_bits_stay),
+        cmocka_unit_test(published_plans_have_scales),
+        cmocka_unit_test(small_budgets_are_refused_with_the_number),
+        cmocka_unit_test(bad_options_are_refused),
+        cmocka_unit_test(caches_get_to_their_last_token),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
