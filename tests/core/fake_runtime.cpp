@@ -256,17 +256,17 @@ void watch_now(const AttentionScoresArgs &from) {
 
 // The items of one sequence, KV head and tile of columns: how often each row is read.
 struct WorkTile {
-    std::vector<uint8_t> rows;
+    std::vector<uint8_t> blocks;
     uint32_t n_items = 0;
 };
 
-void mark_rows(const WorkItem &item, std::vector<uint8_t> *rows) {
+void mark_blocks(const WorkItem &item, std::vector<uint8_t> *blocks) {
     const uint32_t begins[3] = {item.raw_begin[0], item.raw_begin[1], item.packed_begin};
     const uint32_t counts[3] = {item.raw_count[0], item.raw_count[1], item.packed_count};
     for (uint32_t run = 0; run < 3; ++run)
         for (uint32_t r = begins[run]; r < begins[run] + counts[run]; ++r) {
-            assert_true(r < rows->size());
-            ++(*rows)[r];
+            assert_true(r < blocks->size());
+            ++(*blocks)[r];
         }
 }
 
@@ -300,11 +300,11 @@ void check_items(const DecodeArgs &args) {
         WorkTile &work_tile = work_tiles[name];
         assert_int_equal(item.split, work_tile.n_items++);
         work_tile.blocks.resize(args.step.sequences[item.sequence].n_attended);
-        mark_rows(item, &work_tile.rows);
+        mark_blocks(item, &work_tile.blocks);
         if (item.split + 1 < item.n_splits)
             continue;
         assert_int_equal(work_tile.n_items, item.n_splits);
-        for (const uint8_t n : work_tile.rows)
+        for (const uint8_t n : work_tile.blocks)
             assert_true(n == 1 || (n == 0 && args.layer.window_tokens));
     }
     const uint32_t group = args.layer.n_query_heads / args.layer.n_kv_heads;
