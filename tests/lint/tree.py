@@ -41,7 +41,7 @@ def check(name):
     except UnicodeDecodeError as error:
         yield f'{name}: not UTF-8 at byte {error.start}'
         return
-    limit = 500 if name.startswith(KERNELS) else 800
+    limit = 500 if name.startswith(KERNELS) else 800 if name.startswith('tests/') else 600
     if path.suffix in CODE and len(lines) > limit:
         yield f'{name}: {len(lines)} lines, at most {limit}'
     if path.suffix in {'.c', '.h', '.cpp', '.cu', '.cuh', '.comp', '.glsl'} and \
