@@ -100,7 +100,7 @@ struct Plan {
     Array<uint8_t> classes;
     Array<float> key_parameters;
 
-    // (layer, KV head) pairs: the entries of a row of pages.
+    // (layer, KV head) pairs: the entries of a block.
     uint64_t n_entries() const { return keys.size(); }
     const KeyRule &key(uint32_t layer, uint32_t head) const {
         return keys[layers[layer].first_head + head];

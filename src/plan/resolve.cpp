@@ -26,13 +26,14 @@ PageLayout empty_shape(const Plan &plan, const LayerPlan &layer, Side side, Axis
     return layout;
 }
 
-// Channels of one width, ascending, behind the slots already given.
-uint32_t place_channels(const uint8_t *width, uint32_t head_dim, uint32_t bits, uint32_t slot,
+// Gives the channels of one width, ascending, to the stored channels from `stored` on. Returns the
+// first stored channel that is left.
+uint32_t place_channels(const uint8_t *width, uint32_t head_dim, uint32_t bits, uint32_t stored,
                         uint8_t *permutation) {
     for (uint32_t c = 0; c < head_dim; ++c)
         if (width[c] == bits)
-            permutation[slot++] = static_cast<uint8_t>(c);
-    return slot;
+            permutation[stored++] = static_cast<uint8_t>(c);
+    return stored;
 }
 
 uint32_t count_channels(const uint8_t *width, uint32_t head_dim, uint32_t bits) {

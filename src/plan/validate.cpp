@@ -109,7 +109,7 @@ struct LadderPath {
     }
 };
 
-// 3-bit slots are final: wider ones would pass them on the way to 2 bits.
+// 3-bit stored channels are final: wider ones would pass them on the way to 2 bits.
 lk_status check_three_bits(const Plan &plan, uint32_t layer, uint32_t widest, bool has_three,
                            const char *name, const Subject &s) {
     const LayerPlan &own = plan.layers[layer];
@@ -118,7 +118,7 @@ lk_status check_three_bits(const Plan &plan, uint32_t layer, uint32_t widest, bo
         return LK_OK;
     const bool by_chunks = !has_rung(own, 8) && !has_rung(own, 4);
     return fail(s.status,
-                "%s%s has channels of %u bits beside 3 bits, must not with rung 2 in %s%s: they "
+                "%s%s has channels of %u bits next to 3 bits, must not with rung 2 in %s%s: they "
                 "would shrink below the others",
                 s.prefix, name, widest, LadderPath(s).text, by_chunks ? " and /chunks" : "");
 }
