@@ -98,9 +98,8 @@ inline uint64_t hidden_blocks(const Plan &plan, const lk_layer &layer, uint64_t 
 
 // Slot sizes in bytes of one page of an entry in a block that is packed in time; 0 = no such slot.
 struct PageSlots {
-    uint64_t recent_payload;  // at 16 bits
-    uint64_t
-        recent_metadata;  // of a page that may shrink from 16 bits in place: the layer has a ladder
+    uint64_t recent_payload;   // at 16 bits
+    uint64_t recent_metadata;  // of a page that may shrink in place: the layer has a ladder
     uint64_t packed_payload;   // 0 when raw
     uint64_t packed_metadata;  // 0 when raw; already there when recent_metadata is not 0
 };
