@@ -1,4 +1,4 @@
-// Decode attention: few query columns over many packed pages. See docs/performance.md.
+// Decode attention: few query columns over many packed pages. See docs/kernels.md.
 //
 // A thread block takes work items in turn. It loads the queries, its warps go through their KV
 // tiles independently, then it merges their results. The last thread block of a work tile merges

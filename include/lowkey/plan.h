@@ -90,7 +90,7 @@ typedef struct lk_key_rule {
     float clip;                  /* share of its range, about the midpoint, that a group packed
                                   * at 2 bits keeps, above 0 and at most 1; values outside take
                                   * the lowest or the highest code. The bytes stay the same; 0.7
-                                  * has less error for bell-shaped groups (docs/results.md).
+                                  * has less error for bell-shaped groups (docs/lab/results.md).
                                   * Groups with codes of other widths, and pages that shrink to
                                   * 2 bits, keep whole ranges; 1 from init */
 } lk_key_rule;

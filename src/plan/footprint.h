@@ -7,12 +7,11 @@
 // PageSlots says so.
 //
 // Slots. An extent of LK_EXTENT_BYTES serves a family of sizes: one size, or, where layers have a
-// ladder, the size of a page's 16-bit payload and that size divided by powers of two
-// (slot_families()). An extent is given back with its last slot. A family's slots fill slots of its
-// largest size, as buddies do, and these fill extents: in use are
-// ceil(ceil(bytes in use / largest) / slots_per_extent(largest)) extents.
-// With a ladder that has a rung left, one extent more is kept for pages that move while they
-// shrink; packing may use it too.
+// ladder, the size of a page's 16-bit payload and that divided by powers of two (slot_families()).
+// An extent is given back with its last slot. A family's slots fill slots of its largest size, as
+// buddies do, and these fill extents: in use are
+// ceil(ceil(bytes in use / largest) / slots_per_extent(largest)) extents. With a ladder that has a
+// rung left, one extent more is kept for pages that move while they shrink; packing may use it too.
 //
 // A step. At its begin, with L committed tokens:
 //   1. for each sequence of the step, for each block that is_due(L) and still at 16 bits, in

@@ -78,7 +78,7 @@ def chunks(folder: pathlib.Path) -> None:
         expect(60 < model['cache_saved_percent'] < 80, 'what chunks save of the cache')
         expect(model['weights_and_cache_saved_percent'] < model['cache_saved_percent'], 'and of a GPU')
     recorded = ROOT / 'docs' / 'results' / 'cocktail-memory.json'
-    expect(json.loads(recorded.read_text())['paper_models'] == got['paper_models'], 'docs/results.md has these bytes')
+    expect(json.loads(recorded.read_text())['paper_models'] == got['paper_models'], 'docs/lab/results.md has these bytes')
     low = json.loads(run('plan', 'cocktail', '--mix', '100,0,0', '--json').stdout)
     expect(low['bits_per_value'] < got['bits_per_value'], 'low chunks take least')
     scores = folder / 'scores.txt'

@@ -103,34 +103,34 @@ cpu::Engine &engine() {
 struct DeviceBatch {
     explicit DeviceBatch(const StepView &view);
 
-    std::vector<std::vector<Block>> rows;
+    std::vector<std::vector<Block>> blocks;
     std::vector<std::vector<const Block *>> lists;
     std::vector<std::vector<int32_t>> parents;
     std::vector<BatchSequence> sequences;
     Batch batch;
 
   private:
-    void read_block_part(const StepView &view, const SequenceInfo &info, uint32_t s);
+    void read_blocks(const StepView &view, const SequenceInfo &info, uint32_t s);
     void read_tree(const StepView &view, const SequenceInfo &info, uint32_t s);
 };
 
-void DeviceBatch::read_block_part(const StepView &view, const SequenceInfo &info, uint32_t s) {
-    for (uint32_t r = 0; r < info.n_rows; ++r) {
+void DeviceBatch::read_blocks(const StepView &view, const SequenceInfo &info, uint32_t s) {
+    for (uint32_t r = 0; r < info.n_blocks; ++r) {
         const BlockInfo &from = view.blocks[info.first_block + r];
-        Block row{};
-        row.first_token = from.first_token;
-        row.capacity_tokens = from.capacity_tokens;
-        row.n_entries = g_layout.n_entries;
-        row.entries = reinterpret_cast<PageEntry *>(from.entries);
-        row.is_packed_on_append = from.is_packed_on_append;
-        for (uint32_t e = 0; e < row.n_entries; ++e) {
-            assert_true(row.entries[e].key_format < g_layout.n_classes);
-            assert_true(row.entries[e].value_format < g_layout.n_classes);
+        Block block{};
+        block.first_token = from.first_token;
+        block.capacity_tokens = from.capacity_tokens;
+        block.n_entries = g_layout.n_entries;
+        block.entries = reinterpret_cast<PageEntry *>(from.entries);
+        block.is_packed_on_append = from.is_packed_on_append;
+        for (uint32_t e = 0; e < block.n_entries; ++e) {
+            assert_true(block.entries[e].key_format < g_layout.n_formats);
+            assert_true(block.entries[e].value_format < g_layout.n_formats);
         }
-        rows[s].push_back(row);
+        blocks[s].push_back(block);
     }
-    for (const Block &row : rows[s])
-        lists[s].push_back(&row);
+    for (const Block &block : blocks[s])
+        lists[s].push_back(&block);
 }
 
 // The nearest ancestor is the parent: its bit is the highest below the token's own.
@@ -150,15 +150,16 @@ void DeviceBatch::read_tree(const StepView &view, const SequenceInfo &info, uint
 
 DeviceBatch::DeviceBatch(const StepView &view) {
     const uint32_t n = view.header->n_sequences;
-    rows.resize(n);
+    blocks.resize(n);
     lists.resize(n);
     parents.resize(n);
     for (uint32_t s = 0; s < n; ++s) {
         const SequenceInfo &info = view.sequences[s];
-        read_block_part(view, info, s);
+        read_blocks(view, info, s);
         read_tree(view, info, s);
-        sequences.push_back({lists[s].data(), info.n_rows, info.n_attended, info.id, info.n_history,
-                             info.n_new, info.first_new, static_cast<int32_t>(info.new_in_blocks),
+        sequences.push_back({lists[s].data(), info.n_blocks, info.n_attended, info.id,
+                             info.n_history, info.n_new, info.first_new,
+                             static_cast<int32_t>(info.new_in_blocks),
                              info.has_tree ? parents[s].data() : nullptr});
     }
     batch = {sequences.data(), n, view.header->n_tokens};
@@ -232,7 +233,7 @@ void score_attention_now(const AttentionScoresArgs &from) {
     call.layer_index = from.layer.layer;
     call.first_entry = from.layer.first_entry;
     call.q = tensor_view(from.q);
-    call.classes = g_layout.classes;
+    call.classes = g_layout.formats;
     call.sequences = read.sequences.data();
     call.n_sequences = static_cast<uint32_t>(read.sequences.size());
     assert_int_equal(from.n_tiles, attention_score_tiles(call.layer, from.n_queries));
@@ -332,14 +333,14 @@ void check_shape(const DecodeArgs &args) {
 PackItem pack_item(const PackJob &job, const FormatInfo *classes) {
     const FormatInfo &info = classes[job.target_format];
     PackItem item{};
-    item.target = &g_layout.classes[job.target_format];
+    item.target = &g_layout.formats[job.target_format];
     item.payload = job.payload;
     item.metadata = job.metadata;
     item.query_stats = job.query_stats;
     if (job.source_format == kStaged) {
         item.staged = reinterpret_cast<const uint16_t *>(job.source);
     } else {
-        item.source_format = &g_layout.classes[job.source_format];
+        item.source_format = &g_layout.formats[job.source_format];
         item.source_payload = job.source;
     }
     assert_int_equal(info.permutation != 0, item.target->permutation != nullptr);
@@ -355,8 +356,8 @@ FakeCounts fake_counts() { return g_counts; }
 
 void fake_use(const PageFormat *classes, uint32_t n_classes, uint32_t n_entries) {
     g_layout = {};
-    g_layout.classes = classes;
-    g_layout.n_classes = n_classes;
+    g_layout.formats = classes;
+    g_layout.n_formats = n_classes;
     g_layout.n_entries = n_entries;
     g_graph.clear();
 }
@@ -432,8 +433,8 @@ cudaError_t launch_dequantize(const DequantizeJob *jobs, uint32_t n_jobs, const 
         cpu::CpuCacheDevice device(&engine(), g_layout);
         for (uint32_t i = 0; i < n_jobs; ++i) {
             const DequantizeItem item = {
-                &g_layout.classes[jobs[i].source_format], jobs[i].payload, jobs[i].metadata,
-                &g_layout.classes[jobs[i].target_format], jobs[i].target,  jobs[i].n_tokens};
+                &g_layout.formats[jobs[i].source_format], jobs[i].payload, jobs[i].metadata,
+                &g_layout.formats[jobs[i].target_format], jobs[i].target,  jobs[i].n_tokens};
             assert_int_equal(device.dequantize(&item, 1), LK_OK);
         }
     });
@@ -444,9 +445,9 @@ cudaError_t launch_move(const MoveJob *jobs, uint32_t n_jobs, const FormatInfo *
     return launch([=] {
         cpu::CpuCacheDevice device(&engine(), g_layout);
         for (uint32_t i = 0; i < n_jobs; ++i) {
-            const MoveItem item = {&g_layout.classes[jobs[i].source_format],
+            const MoveItem item = {&g_layout.formats[jobs[i].source_format],
                                    jobs[i].source,
-                                   &g_layout.classes[jobs[i].target_format],
+                                   &g_layout.formats[jobs[i].target_format],
                                    jobs[i].target,
                                    jobs[i].first_source,
                                    jobs[i].first_target,

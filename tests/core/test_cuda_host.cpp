@@ -175,8 +175,8 @@ Pair::Pair(uint32_t seed, bool ranks_by_queries) : state_(seed) {
     assert_ok(lk_queue_init(&queue, sizeof queue));
     queue.kind = LK_QUEUE_CUDA_STREAM;
     const lk_cache &device = *caches[1];
-    fake_use(device.classes.data(), static_cast<uint32_t>(device.classes.size()),
-             static_cast<uint32_t>(device.entries.size()));
+    fake_use(device.formats.table.data(), static_cast<uint32_t>(device.formats.table.size()),
+             static_cast<uint32_t>(device.formats.entries.size()));
 }
 
 Pair::~Pair() {

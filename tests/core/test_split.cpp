@@ -125,7 +125,7 @@ class Context {
     }
 
     // How long an item takes a block whose readers take KV tiles in turn, in us: measured on an
-    // H200 by the kernel that reads these classes (docs/performance.md, Chunks with classes).
+    // H200 by the kernel that reads these classes (docs/lab/kernels.md, Chunks with classes).
     double time_of(const WorkItem &item, uint32_t n_readers) const {
         std::vector<double> readers(n_readers);
         for (uint32_t i = 0; i < item.packed_count + 8 * n_raw(item); ++i)
