@@ -2,9 +2,8 @@
 // replays. Both call these functions, so a size query and a cache cannot differ.
 //
 // Blocks. A sequence is a list of blocks: first its sink blocks (16 bits for good), then blocks of
-// page_tokens tokens, which are packed in time. A block holds a K page and a V page for every
-// entry, that is every (layer, KV head). A page is a payload slot, and a metadata slot where
-// PageSlots says so.
+// page_tokens tokens. A block holds a K page and a V page for every entry, that is every
+// (layer, KV head). A page is a payload slot, and a metadata slot where PageSlots says so.
 //
 // Slots. An extent of LK_EXTENT_BYTES serves a family of sizes: one size, or, where layers have a
 // ladder, the size of a page's 16-bit payload and that divided by powers of two (slot_families()).
@@ -95,7 +94,7 @@ inline uint64_t hidden_blocks(const Plan &plan, const lk_layer &layer, uint64_t 
     return sink_blocks(plan) + (hides ? (length + 1 - kept) / plan.page_tokens : 0);
 }
 
-// Slot sizes in bytes of one page of an entry in a block that is packed in time; 0 = no such slot.
+// Slot sizes in bytes of one page of an entry in a block after the sinks; 0 = no such slot.
 struct PageSlots {
     uint64_t recent_payload;   // at 16 bits
     uint64_t recent_metadata;  // of a page that may shrink in place: the layer has a ladder
