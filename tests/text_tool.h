@@ -1,4 +1,4 @@
-/* Of programs that other ones ask: numbers as text on stdin, answers on stdout.
+/* For tools that other programs run: numbers as text on stdin, results on stdout.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef LK_TESTS_TEXT_TOOL_H

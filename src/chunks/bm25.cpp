@@ -134,7 +134,7 @@ lk_status check_starts(const Context &context) {
     for (uint32_t i = 0; context.starts && i < context.n_chunks; ++i)
         if (context.starts[i + 1] < context.starts[i] || context.length(i) > UINT32_MAX)
             return fail(LK_E_ARGUMENT,
-                        "starts[%u] is %llu behind %llu, a chunk has from 0 to 2^32 - 1 tokens",
+                        "starts[%u] is %llu after %llu, a chunk has from 0 to 2^32 - 1 tokens",
                         i + 1, ull{context.starts[i + 1]}, ull{context.starts[i]});
     return LK_OK;
 }

@@ -7,7 +7,7 @@ namespace lk {
 
 namespace {
 
-lk_status check_head(const lk_context &context, lk_capability asked, const PageLayout &key,
+lk_status check_head(const lk_context &context, lk_capability capability, const PageLayout &key,
                      const PageLayout &value) {
     for (uint32_t k = 0; k < kPlaneCount; ++k) {
         if (!key.strips[k])
@@ -15,20 +15,21 @@ lk_status check_head(const lk_context &context, lk_capability asked, const PageL
         for (uint32_t v = 0; v < kPlaneCount; ++v) {
             if (!value.strips[v])
                 continue;
-            asked.key_bits = kPlaneBits[k];
-            asked.value_bits = kPlaneBits[v];
-            LK_TRY(context.backend->supports(asked));
+            capability.key_bits = kPlaneBits[k];
+            capability.value_bits = kPlaneBits[v];
+            LK_TRY(context.backend->supports(capability));
         }
     }
     return LK_OK;
 }
 
-// By the layer's ladder and by chunks.
-lk_status check_lower(const lk_cache &cache, const EntryInfo &entry, const lk_capability &asked) {
+// The formats of the layer's ladder and of chunk classes.
+lk_status check_lower(const lk_cache &cache, const EntryInfo &entry,
+                      const lk_capability &capability) {
     const Plan &plan = cache.plan.model;
     const uint32_t n_rungs = plan.layers[entry.layer].n_rungs;
     const auto check = [&](uint16_t key, uint16_t value) {
-        return check_head(*cache.context, asked, cache.formats[key].layout,
+        return check_head(*cache.context, capability, cache.formats[key].layout,
                           cache.formats[value].layout);
     };
     lk_status status = LK_OK;
@@ -133,22 +134,22 @@ uint64_t most_step_blocks(const lk_cache &cache, uint64_t n_blocks) {
 }  // namespace
 
 lk_status check_support(const lk_cache &cache) {
-    lk_capability asked{};
-    asked.size = sizeof asked;
-    asked.page_tokens = cache.plan.model.page_tokens;
-    asked.memory = cache.context->backend->traits().memory;
-    asked.dtype = LK_F32;
-    asked.queue = cache.context->backend->traits().queue;
+    lk_capability capability{};
+    capability.size = sizeof capability;
+    capability.page_tokens = cache.plan.model.page_tokens;
+    capability.memory = cache.context->backend->traits().memory;
+    capability.dtype = LK_F32;
+    capability.queue = cache.context->backend->traits().queue;
     for (const EntryInfo &entry : cache.formats.entries) {
         const LayerView &layer = cache.formats.layers[entry.layer].view;
-        asked.head_dim = layer.head_dim;
-        asked.group_size = layer.n_query_heads / layer.n_kv_heads;
+        capability.head_dim = layer.head_dim;
+        capability.group_size = layer.n_query_heads / layer.n_kv_heads;
         const lk_status status =
-            check_head(*cache.context, asked, cache.formats[entry.key.packed_format].layout,
+            check_head(*cache.context, capability, cache.formats[entry.key.packed_format].layout,
                        cache.formats[entry.value.packed_format].layout);
         if (status)
             return status;
-        const lk_status lower = check_lower(cache, entry, asked);
+        const lk_status lower = check_lower(cache, entry, capability);
         if (lower)
             return lower;
     }

@@ -65,7 +65,7 @@ lk_value_rule default_value_rule() {
     return rule;
 }
 
-// init_struct() and our defaults behind the caller's own size.
+// init_struct() and our defaults within the caller's own size.
 template <class Rule>
 lk_status init_rule(Rule *rule, size_t struct_bytes, const Rule &defaults, const char *name) {
     const lk_status status = init_struct(rule, struct_bytes, sizeof *rule, name);

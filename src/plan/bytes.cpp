@@ -2,11 +2,11 @@
 //
 // n_blocks, payload_bytes, metadata_bytes, recent_bytes and table_bytes describe the state after
 // the last step: what its begin packed is packed, its tokens are committed, and a page that its
-// tokens made due waits for the next begin. They count the bytes of the layout; slots may round
-// up to 64. Halves that stay at 16 bits count as recent.
+// tokens made due waits for the next begin. They count the bytes of page layouts; slots may round
+// up to 64. Pages that stay at 16 bits count as recent.
 //
 // cache_bytes is the worst moment. The replay need not start at the first step: P tokens make a
-// page, so the steps repeat after lcm(step, P) tokens with every row moved on by that much and no
+// page, so the steps repeat after lcm(step, P) tokens with every block moved on by that much and no
 // slot fewer in use. The worst moment is thus in the last such period.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -27,20 +27,20 @@ struct Packing {
 };
 
 struct Sums {
-    uint64_t values;   // of a page row over all entries, K and V
-    uint64_t payload;  // layout bytes of packed halves
+    uint64_t values;   // of a block over all entries, K and V
+    uint64_t payload;  // layout bytes of packed pages
     uint64_t metadata;
-    uint64_t raw;  // layout bytes of halves that stay at 16 bits
+    uint64_t raw;  // layout bytes of pages that stay at 16 bits
 };
 
-// Layers of one window that drop pages, and what they drop of a page row.
+// Layers of one window that drop pages, and what they drop of a packed block.
 struct Window {
     const lk_layer *layer;  // one of them
     SlotCounts packed_block;
     Sums page;
 };
 
-// Of rows without a class, or of rows of one class of chunks.
+// Of blocks without a chunk class, or of blocks of one chunk class.
 struct Model {
     explicit Model(const Plan &from, lk_chunk_class of_chunks = LK_CHUNK_NONE)
         : plan(&from), chunk_class(of_chunks), families(from) {}
@@ -53,9 +53,9 @@ struct Model {
     SizeFamilies families;
     uint64_t n_sequences = 0;
     Array<Packing> packings;
-    SlotCounts recent_block;  // slots of one page row at 16 bits
+    SlotCounts recent_block;  // slots of one block at 16 bits
     SlotCounts packed_block;
-    SlotCounts sink_block;       // of a sink row as long as a page
+    SlotCounts sink_block;       // of a sink block as long as a page
     SlotCounts last_sink_block;  // of the last one when it is shorter
     Array<Window> windows;
     Sums page = {};
@@ -73,12 +73,13 @@ Packing packing_of(const PageSlots &key, const PageSlots &value) {
     return out;
 }
 
-void add_half(const PageSlots &half, const PageLayout &layout, uint64_t times, Model *model) {
-    model->recent_block.used[size_index(half.recent_payload)] += times;
-    model->recent_block.used[size_index(half.recent_metadata)] += times;
-    const bool raw = !half.packed_payload;
-    model->packed_block.used[size_index(raw ? half.recent_payload : half.packed_payload)] += times;
-    model->packed_block.used[size_index(raw ? half.recent_metadata : half.packed_metadata)] +=
+void add_page(const PageSlots &slots, const PageLayout &layout, uint64_t times, Model *model) {
+    model->recent_block.used[size_index(slots.recent_payload)] += times;
+    model->recent_block.used[size_index(slots.recent_metadata)] += times;
+    const bool raw = !slots.packed_payload;
+    model->packed_block.used[size_index(raw ? slots.recent_payload : slots.packed_payload)] +=
+        times;
+    model->packed_block.used[size_index(raw ? slots.recent_metadata : slots.packed_metadata)] +=
         times;
     model->page.values += times * layout.head_dim * layout.page_tokens;
     (raw ? model->page.raw : model->page.payload) += times * payload_bytes(layout);
@@ -95,8 +96,8 @@ bool add_run(uint32_t layer, uint32_t head, uint32_t count, Model *model) {
     resolve_value_at(plan, layer, head, cap, &value);
     const PageSlots k = key_slots_at(plan, layer, head, cap);
     const PageSlots v = value_slots_at(plan, layer, head, cap);
-    add_half(k, key.layout, count, model);
-    add_half(v, value.layout, count, model);
+    add_page(k, key.layout, count, model);
+    add_page(v, value.layout, count, model);
     Packing packing = packing_of(k, v);
     packing.count = count;
     return model->packings.push(packing);
@@ -104,15 +105,15 @@ bool add_run(uint32_t layer, uint32_t head, uint32_t count, Model *model) {
 
 void add_sinks(uint32_t layer, Model *model) {
     const Plan &plan = *model->plan;
-    const uint64_t rows = sink_blocks(plan);
-    if (!rows)
+    const uint64_t blocks = sink_blocks(plan);
+    if (!blocks)
         return;
-    const uint64_t halves = 2ull * plan.layers[layer].geometry.n_kv_heads;
-    model->sink_block.used[size_index(sink_slot(plan, layer, 0))] += halves;
-    model->last_sink_block.used[size_index(sink_slot(plan, layer, rows - 1))] += halves;
+    const uint64_t n_pages = 2ull * plan.layers[layer].geometry.n_kv_heads;
+    model->sink_block.used[size_index(sink_slot(plan, layer, 0))] += n_pages;
+    model->last_sink_block.used[size_index(sink_slot(plan, layer, blocks - 1))] += n_pages;
 }
 
-// What a layer has added to the rows since `before`.
+// What a layer has added to the blocks since `before`.
 bool add_window(uint32_t layer, const SlotCounts &before, const Sums &page, Model *model) {
     const lk_layer &geometry = model->plan->layers[layer].geometry;
     if (!frees_hidden_pages(*model->plan, geometry))
@@ -152,23 +153,23 @@ bool build(const Plan &plan, Model *model) {
     return true;
 }
 
-// Page rows that a step packs directly, counted from the first page row.
-struct Direct {
+// Blocks that a step packs on append, counted from the first block after the sinks.
+struct AppendedBlocks {
     uint64_t first;
     uint64_t n;
 };
 
-// Rows of one sequence by state.
-struct Rows {
-    uint64_t total;     // sink rows included
-    uint64_t due;       // page rows that are packed, up to those of the last step
-    Direct direct;      // and those
-    uint64_t length;    // when it was last looked for pages that windows leave
-    bool looks_direct;  // at direct rows too
-    uint64_t packed() const { return due + direct.n; }
+// Blocks of one sequence by state.
+struct Blocks {
+    uint64_t total;           // sink blocks included
+    uint64_t due;             // blocks that are packed, without those of `appended`
+    AppendedBlocks appended;  // packed on append by the last step
+    uint64_t length;          // at which windows last dropped pages
+    bool drops_appended;      // and whether they dropped pages of `appended` too
+    uint64_t packed() const { return due + appended.n; }
 };
 
-// A step of n tokens behind `length` committed ones; the step before had `previous` tokens.
+// A step of n tokens after `length` committed ones; the step before had `previous` tokens.
 struct Step {
     uint64_t length;
     uint64_t n;
@@ -182,24 +183,24 @@ Step step_at(uint64_t index, uint64_t n_tokens, uint64_t step_tokens) {
 }
 
 // Those of a step of n tokens on `length`.
-Direct appended_blocks(const Plan &plan, uint64_t length, uint64_t n) {
+AppendedBlocks appended_blocks(const Plan &plan, uint64_t length, uint64_t n) {
     const uint64_t sinks = sink_blocks(plan);
-    const uint64_t rows = block_count(plan, length);
-    const uint64_t first = rows < sinks ? sinks : rows;
+    const uint64_t blocks = block_count(plan, length);
+    const uint64_t first = blocks < sinks ? sinks : blocks;
     const uint64_t due = due_blocks(plan, length + n);
     return {first - sinks,
             due > first && packs_on_append(plan, first, length, n) ? due - first : 0};
 }
 
-// As the step begins, before it packs what is due: the commit before looked for dropped pages.
-Rows rows_before(const Plan &plan, const Step &step) {
+// As the step begins, before it packs what is due: the commit before has dropped hidden pages.
+Blocks blocks_before(const Plan &plan, const Step &step) {
     const uint64_t earlier = step.length - step.previous;
     return {block_count(plan, step.length), due_blocks(plan, earlier) - sink_blocks(plan),
             appended_blocks(plan, earlier, step.previous), step.length, true};
 }
 
-// With its packing done and its tokens' rows there.
-Rows blocks_after(const Plan &plan, const Step &step) {
+// With its packing done and the blocks of its tokens there.
+Blocks blocks_after(const Plan &plan, const Step &step) {
     return {block_count(plan, step.length + step.n),
             due_blocks(plan, step.length) - sink_blocks(plan),
             appended_blocks(plan, step.length, step.n), step.length, false};
@@ -207,30 +208,30 @@ Rows blocks_after(const Plan &plan, const Step &step) {
 
 uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-// Page rows that a window's layers have dropped.
-uint64_t dropped_blocks(const Plan &plan, const Window &window, const Rows &rows) {
-    const uint64_t hidden = hidden_rows(plan, *window.layer, rows.length) - sink_blocks(plan);
-    const Direct &direct = rows.direct;
-    const bool reaches = rows.looks_direct && hidden > direct.first;
-    return lesser(hidden, rows.due) + (reaches ? lesser(hidden - direct.first, direct.n) : 0);
+// Blocks whose pages a window's layers have dropped.
+uint64_t dropped_blocks(const Plan &plan, const Window &window, const Blocks &blocks) {
+    const uint64_t hidden = hidden_blocks(plan, *window.layer, blocks.length) - sink_blocks(plan);
+    const AppendedBlocks &appended = blocks.appended;
+    const bool reaches = blocks.drops_appended && hidden > appended.first;
+    return lesser(hidden, blocks.due) + (reaches ? lesser(hidden - appended.first, appended.n) : 0);
 }
 
-SlotCounts slots_of(const Model &model, const Rows &rows) {
+SlotCounts slots_of(const Model &model, const Blocks &blocks) {
     const uint64_t n_sinks = sink_blocks(*model.plan);
-    const uint64_t sinks = lesser(rows.total, n_sinks);
+    const uint64_t sinks = lesser(blocks.total, n_sinks);
     const uint64_t last = n_sinks && sinks == n_sinks;
     SlotCounts slots;
     slots.add(model.sink_block, (sinks - last) * model.n_sequences);
     slots.add(model.last_sink_block, last * model.n_sequences);
-    slots.add(model.packed_block, rows.packed() * model.n_sequences);
-    slots.add(model.recent_block, (rows.total - sinks - rows.packed()) * model.n_sequences);
+    slots.add(model.packed_block, blocks.packed() * model.n_sequences);
+    slots.add(model.recent_block, (blocks.total - sinks - blocks.packed()) * model.n_sequences);
     for (const Window &window : model.windows)
         slots.remove(window.packed_block,
-                     dropped_blocks(*model.plan, window, rows) * model.n_sequences);
+                     dropped_blocks(*model.plan, window, blocks) * model.n_sequences);
     return slots;
 }
 
-// Extents at the worst moment of packing one row of one sequence.
+// Extents at the worst moment of packing one block of one sequence.
 uint64_t cycle_peak(const Model &model, const SlotCounts &start) {
     RunningSlots slots(model.families, start);
     uint64_t peak = slots.extents();
@@ -300,7 +301,7 @@ bool any_packing(const Model &model) {
     return false;
 }
 
-// Extents at the worst moment of packing n_cycles rows one after another, or `least` when that
+// Extents at the worst moment of packing n_cycles blocks one after another, or `least` when that
 // is more. Cycles are taken from the worse end on until none can reach what is known.
 uint64_t packing_peak(const Model &model, const Bounds &bounds, const SlotCounts &start,
                       uint64_t n_cycles, uint64_t least) {
@@ -324,11 +325,11 @@ uint64_t packing_peak(const Model &model, const Bounds &bounds, const SlotCounts
     return peak;
 }
 
-uint64_t block_tables(const Model &model, uint64_t rows) {
-    return model.n_sequences * rows * block_bytes(*model.plan);
+uint64_t block_tables(const Model &model, uint64_t blocks) {
+    return model.n_sequences * blocks * block_bytes(*model.plan);
 }
 
-// Tables of rows and extents at the worst moment.
+// Tables of blocks and extents at the worst moment.
 uint64_t peak_bytes(const Model &model, uint64_t n_tokens, uint64_t step_tokens) {
     const Plan &plan = *model.plan;
     const Bounds bounds = bounds_of(model);
@@ -338,7 +339,7 @@ uint64_t peak_bytes(const Model &model, uint64_t n_tokens, uint64_t step_tokens)
     uint64_t peak = 0;
     for (uint64_t k = n_steps > period + 2 ? n_steps - period - 2 : 0; k < n_steps; ++k) {
         const Step step = step_at(k, n_tokens, step_tokens);
-        const Rows before = rows_before(plan, step);
+        const Blocks before = blocks_before(plan, step);
         const uint64_t due = due_blocks(plan, step.length) - sink_blocks(plan) - before.packed();
         if (packs && due) {
             const uint64_t tables = block_tables(model, before.total);
@@ -348,7 +349,7 @@ uint64_t peak_bytes(const Model &model, uint64_t n_tokens, uint64_t step_tokens)
             const uint64_t bytes = tables + extents * LK_EXTENT_BYTES;
             peak = bytes > peak ? bytes : peak;
         }
-        const Rows after = blocks_after(plan, step);
+        const Blocks after = blocks_after(plan, step);
         const uint64_t bytes = block_tables(model, after.total) +
                                slots_of(model, after).extents(model.families) * LK_EXTENT_BYTES +
                                spare_bytes(plan);
@@ -380,11 +381,11 @@ bool fits(const Model &model, uint64_t n_tokens, uint64_t step_tokens) {
         !checked_mul(bytes, fp16_token_bytes(plan), &bytes) || bytes > kLimit)
         return false;
     // An extent of slots above 32 KiB may waste almost half of itself.
-    const uint64_t row =
+    const uint64_t block =
         block_bytes(plan) +
         2 * (model.recent_block.bytes() + model.packed_block.bytes() + model.sink_block.bytes());
     if (!checked_mul(block_count(plan, n_tokens), model.n_sequences, &bytes) ||
-        !checked_mul(bytes, row, &bytes) || bytes > kLimit)
+        !checked_mul(bytes, block, &bytes) || bytes > kLimit)
         return false;
     if (!checked_mul(step_tokens * model.n_sequences, staging_bytes(plan), &bytes) ||
         bytes > kLimit)
@@ -393,10 +394,10 @@ bool fits(const Model &model, uint64_t n_tokens, uint64_t step_tokens) {
            bytes <= kLimit;
 }
 
-// Layout bytes of the 16-bit halves of a page row and of all sink rows of a sequence.
+// Layout bytes of the pages of a 16-bit block, and of all sink blocks of a sequence.
 uint64_t recent_block_bytes(const Plan &plan) { return fp16_token_bytes(plan) * plan.page_tokens; }
-uint64_t sink_bytes(const Plan &plan, uint64_t rows) {
-    const uint64_t tokens = lesser(block_first_token(plan, rows), plan.sink_tokens);
+uint64_t sink_bytes(const Plan &plan, uint64_t blocks) {
+    const uint64_t tokens = lesser(block_first_token(plan, blocks), plan.sink_tokens);
     return fp16_token_bytes(plan) * tokens;
 }
 
@@ -407,21 +408,21 @@ void fill_rates(const Model &model, lk_plan_size *out) {
     out->bytes_per_token = bytes / model.plan->page_tokens;
 }
 
-// The rows are those of the last step, committed.
-void fill_state(const Model &model, Rows rows, uint64_t n_tokens, lk_plan_size *out) {
+// The blocks are those of the last step, committed.
+void fill_state(const Model &model, Blocks blocks, uint64_t n_tokens, lk_plan_size *out) {
     const Plan &plan = *model.plan;
-    rows.length = n_tokens;
-    rows.looks_direct = true;
-    const uint64_t sinks = lesser(rows.total, sink_blocks(plan));
-    const uint64_t recent = rows.total - sinks - rows.packed();
-    out->n_blocks = static_cast<uint32_t>(lesser(rows.packed(), UINT32_MAX));
-    out->payload_bytes = model.n_sequences * rows.packed() * model.page.payload;
-    out->metadata_bytes = model.n_sequences * rows.packed() * model.page.metadata;
+    blocks.length = n_tokens;
+    blocks.drops_appended = true;
+    const uint64_t sinks = lesser(blocks.total, sink_blocks(plan));
+    const uint64_t recent = blocks.total - sinks - blocks.packed();
+    out->n_blocks = static_cast<uint32_t>(lesser(blocks.packed(), UINT32_MAX));
+    out->payload_bytes = model.n_sequences * blocks.packed() * model.page.payload;
+    out->metadata_bytes = model.n_sequences * blocks.packed() * model.page.metadata;
     out->recent_bytes =
         model.n_sequences * (sink_bytes(plan, sinks) + recent * recent_block_bytes(plan) +
-                             rows.packed() * model.page.raw);
+                             blocks.packed() * model.page.raw);
     for (const Window &window : model.windows) {
-        const uint64_t n = dropped_blocks(plan, window, rows) * model.n_sequences;
+        const uint64_t n = dropped_blocks(plan, window, blocks) * model.n_sequences;
         out->payload_bytes -= n * window.page.payload;
         out->metadata_bytes -= n * window.page.metadata;
         out->recent_bytes -= n * window.page.raw;
@@ -442,38 +443,39 @@ uint64_t fixed_and_scores(const Plan &plan, uint64_t n_sequences, uint32_t step_
            n_sequences * sequence_stat_bytes(plan);
 }
 
-// Page rows of each class, by lk_chunk_class - LK_CHUNK_LOW. Without reorder a chunk is a row; with
-// it, what does not fill a row is kept one class wider, at last at 16 bits.
-struct ChunkRows {
+// Blocks of each chunk class, by lk_chunk_class - LK_CHUNK_LOW. Without reorder a chunk is one or
+// several blocks; with it, chunks that do not fill a block are kept one class wider, at last at 16
+// bits.
+struct ChunkBlocks {
     uint64_t n[kChunkClasses];
 };
 
-ChunkRows chunk_rows(const Plan &plan, const lk_chunk_mix &mix) {
+ChunkBlocks chunk_blocks(const Plan &plan, const lk_chunk_mix &mix) {
     const uint64_t counts[] = {mix.n_low, mix.n_middle, mix.n_high};
     const uint32_t tokens = plan.chunks.tokens;
     const uint32_t block_chunks = tokens < plan.page_tokens ? plan.page_tokens / tokens : 1;
-    const uint32_t rows = tokens > plan.page_tokens ? tokens / plan.page_tokens : 1;
-    ChunkRows out = {};
+    const uint32_t blocks = tokens > plan.page_tokens ? tokens / plan.page_tokens : 1;
+    ChunkBlocks out = {};
     uint64_t wider = 0;
     for (uint32_t c = 0; c < kChunkClasses; ++c) {
         const uint64_t n = counts[c] + wider;
         wider = n % block_chunks;
-        out.n[c] = n / block_chunks * rows;
+        out.n[c] = n / block_chunks * blocks;
     }
     return out;
 }
 
-// Adds the rows of a class of all sequences to what their cache holds.
-void add_class(const Model &model, uint64_t n_rows, SlotCounts *slots, Sums *sums,
+// Adds the blocks of a chunk class of all sequences to what their cache holds.
+void add_class(const Model &model, uint64_t n_blocks, SlotCounts *slots, Sums *sums,
                lk_plan_size *out) {
-    const uint64_t n = n_rows * model.n_sequences;
+    const uint64_t n = n_blocks * model.n_sequences;
     slots->add(model.packed_block, n);
     sums->values += n * model.page.values;
     sums->payload += n * model.page.payload;
     sums->metadata += n * model.page.metadata;
     sums->raw += n * model.page.raw;
     if (model.page.payload)
-        out->n_blocks += static_cast<uint32_t>(lesser(n_rows, UINT32_MAX));
+        out->n_blocks += static_cast<uint32_t>(lesser(n_blocks, UINT32_MAX));
 }
 
 uint64_t chunk_tokens(const Plan &plan, const lk_chunk_mix &mix) {
@@ -485,14 +487,13 @@ lk_status check_mix(const Plan &plan, uint64_t n_tokens, const lk_chunk_mix &mix
         return fail(LK_E_ARGUMENT, "the plan has no chunks that a mix could be of");
     const uint64_t tokens = chunk_tokens(plan, mix);
     if (tokens && tokens + plan.sink_tokens > n_tokens)
-        return fail(LK_E_ARGUMENT,
-                    "mix has %llu tokens of chunks behind %u sinks, n_tokens is %llu",
+        return fail(LK_E_ARGUMENT, "mix has %llu tokens of chunks after %u sinks, n_tokens is %llu",
                     static_cast<unsigned long long>(tokens), plan.sink_tokens,
                     static_cast<unsigned long long>(n_tokens));
     return LK_OK;
 }
 
-// What there is to count, for sequences of n_tokens that were made by steps of step_tokens.
+// What a budget counts, for sequences of n_tokens that were made by steps of step_tokens.
 lk_status build_model(uint64_t n_tokens, uint32_t n_sequences, uint32_t step_tokens, Model *model) {
     const lk_status status = check_counts(n_tokens, n_sequences, step_tokens);
     if (status != LK_OK)
@@ -513,10 +514,10 @@ lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_seque
         status = check_mix(plan, n_tokens, mix);
     if (status != LK_OK)
         return status;
-    const ChunkRows classed = chunk_rows(plan, mix);
+    const ChunkBlocks classed = chunk_blocks(plan, mix);
     const uint64_t total = block_count(plan, n_tokens);
-    Rows rows = {total, 0, {}, n_tokens, false};
-    SlotCounts slots = slots_of(model, rows);
+    Blocks blocks = {total, 0, {}, n_tokens, false};
+    SlotCounts slots = slots_of(model, blocks);
     Sums sums = {};
     uint64_t n_classed = 0;
     for (uint32_t c = 0; c < kChunkClasses; ++c) {
@@ -559,7 +560,7 @@ lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
     const uint64_t sequences = n_sequences;
     const uint64_t fixed = fixed_and_scores(plan, sequences, step_tokens);
     const uint64_t n_steps = ceil_div(n_tokens, step_tokens);
-    const Rows last = blocks_after(plan, step_at(n_steps - 1, n_tokens, step_tokens));
+    const Blocks last = blocks_after(plan, step_at(n_steps - 1, n_tokens, step_tokens));
     fill_rates(model, out);
     fill_state(model, last, n_tokens, out);
     out->fp16_bytes = n_tokens * sequences * fp16_token_bytes(plan);

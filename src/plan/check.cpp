@@ -78,7 +78,7 @@ lk_status check_no_boost(const lk_key_rule &rule, const Subject &s) {
 lk_status check_boost(const lk_key_rule &rule, const Subject &s) {
     if (rule.channel_bits)
         return refuse(s, s.name("boost_channels", "boost/channels"), rule.boost_channels,
-                      s.name("0 beside channel_bits", "absent beside classes"));
+                      s.name("0 with channel_bits", "absent with classes"));
     if (rule.boost_channels > LK_MAX_HEAD_DIM)
         return refuse(s, s.name("boost_channels", "boost/channels"), rule.boost_channels,
                       "below head_dim");

@@ -42,8 +42,8 @@ lk_status check_name(const char *name, const Subject &subject);
 
 // The chunks within the plan: its pages and its layers. The prefix is that of the chunks.
 lk_status check_chunks(const Plan &plan, const Subject &subject);
-// A head's rules within the plan, under every cap of its layer's rows. The prefixes are the head's
-// path with "key/" and "value/" behind it.
+// A head's rules within the plan, under every width cap of its layer's pages. The prefixes are the
+// head's path with "key/" and "value/" after it.
 lk_status check_key(const Plan &plan, uint32_t layer, uint32_t head, const Subject &subject);
 lk_status check_value(const Plan &plan, uint32_t layer, uint32_t head, const Subject &subject);
 

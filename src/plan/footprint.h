@@ -1,25 +1,25 @@
 // What a cache allocates for a plan, and when: the rules that core follows and that bytes.cpp
 // replays. Both call these functions, so a size query and a cache cannot differ.
 //
-// Rows. A sequence is a list of rows: first its sink rows (16 bits for good), then page rows of
-// page_tokens tokens. A row holds a K half and a V half for every entry, that is every
-// (layer, KV head). A half is a payload slot, and a metadata slot where PageSlots says so.
+// Blocks. A sequence is a list of blocks: first its sink blocks (16 bits for good), then blocks of
+// page_tokens tokens. A block holds a K page and a V page for every entry, that is every
+// (layer, KV head). A page is a payload slot, and a metadata slot where PageSlots says so.
 //
 // Slots. An extent of LK_EXTENT_BYTES serves a family of sizes: one size, or, where layers have a
-// ladder, a page's 16-bit payload and its halves (slot_families()). It is given back when its last
-// slot is. A family's slots fill slots of its largest size, as buddies do, and these fill extents:
-// in use are ceil(ceil(bytes in use / largest) / slots_per_extent(largest)) extents.
-// With a ladder that has a step left, one extent more is kept for halves that move while they
-// shrink; packing may use it too.
+// ladder, the size of a page's 16-bit payload and that divided by powers of two (slot_families()).
+// An extent is given back with its last slot. A family's slots fill slots of its largest size, as
+// buddies do, and these fill extents: in use are
+// ceil(ceil(bytes in use / largest) / slots_per_extent(largest)) extents. With a ladder that has a
+// rung left, one extent more is kept for pages that move while they shrink; packing may use it too.
 //
 // A step. At its begin, with L committed tokens:
-//   1. for each sequence of the step, for each page row that is_due(L) and still at 16 bits, in
+//   1. for each sequence of the step, for each block that is_due(L) and still at 16 bits, in
 //      ascending order, for each entry: allocate the packed slots (K payload, K metadata, V
-//      payload, V metadata), pack, free the entry's 16-bit payload slots. Raw halves stay, and a
-//      metadata slot that a 16-bit half already has is kept and not allocated again.
-//   2. for each sequence, entries of packed page rows are given back as frees_hidden_pages() says.
-//   3. for each sequence, its n new tokens' rows: rows that packs_on_append() get packed slots
-//      (raw halves the 16-bit ones), all others 16-bit slots.
+//      payload, V metadata), pack, free the entry's 16-bit payload slots. Raw pages stay, and a
+//      metadata slot that a 16-bit page already has is kept and not allocated again.
+//   2. for each sequence, entries of packed blocks are given back as frees_hidden_pages() says.
+//   3. for each sequence, the blocks of its n new tokens: blocks that packs_on_append() get packed
+//      slots (raw pages the 16-bit ones), all others 16-bit slots.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_PLAN_FOOTPRINT_H
@@ -31,72 +31,73 @@
 
 namespace lk {
 
-// Tables: what a sequence, a row and an entry of a row take on the host or the device.
+// Tables: what a sequence, a block and an entry of a block take on the host or the device.
 constexpr uint64_t kSequenceBytes = 256;  // for each of max_sequences, from the start
 constexpr uint64_t kBlockBytes = 128;
 constexpr uint64_t kEntryBytes = 40;
 
 constexpr uint64_t slots_per_extent(uint64_t slot) { return LK_EXTENT_BYTES / slot; }
 
-// Rows. A sink row is at most a page long, so a 16-bit half is at most 64 KiB.
+// A sink block has at most page_tokens tokens, so a 16-bit page is at most 64 KiB.
 inline uint64_t sink_blocks(const Plan &plan) {
     return ceil_div(plan.sink_tokens, plan.page_tokens);
 }
-inline bool is_sink_block(const Plan &plan, uint64_t row) { return row < sink_blocks(plan); }
-// First token of a row.
-inline uint64_t block_first_token(const Plan &plan, uint64_t row) {
+inline bool is_sink_block(const Plan &plan, uint64_t block) { return block < sink_blocks(plan); }
+// First token of a block.
+inline uint64_t block_first_token(const Plan &plan, uint64_t block) {
     const uint64_t sinks = sink_blocks(plan);
-    return row < sinks ? row * plan.page_tokens
-                       : plan.sink_tokens + (row - sinks) * plan.page_tokens;
+    return block < sinks ? block * plan.page_tokens
+                         : plan.sink_tokens + (block - sinks) * plan.page_tokens;
 }
-// Tokens that a row can hold: a multiple of 16.
-inline uint32_t block_capacity(const Plan &plan, uint64_t row) {
-    return static_cast<uint32_t>(block_first_token(plan, row + 1) - block_first_token(plan, row));
+// Tokens that a block can hold: a multiple of 16.
+inline uint32_t block_capacity(const Plan &plan, uint64_t block) {
+    return static_cast<uint32_t>(block_first_token(plan, block + 1) -
+                                 block_first_token(plan, block));
 }
 inline uint64_t block_of_token(const Plan &plan, uint64_t token) {
     return token < plan.sink_tokens
                ? token / plan.page_tokens
                : sink_blocks(plan) + (token - plan.sink_tokens) / plan.page_tokens;
 }
-// Rows of a sequence of `length` tokens.
+// Blocks of a sequence of `length` tokens.
 inline uint64_t block_count(const Plan &plan, uint64_t length) {
     return length ? block_of_token(plan, length - 1) + 1 : 0;
 }
 
-// Rows [0, due_blocks) of a sequence of `length` tokens have left the recent window or are sinks.
+// Blocks [0, due_blocks) of a sequence of `length` tokens have left the recent tokens or are sinks.
 inline uint64_t due_blocks(const Plan &plan, uint64_t length) {
     const uint64_t kept = static_cast<uint64_t>(plan.sink_tokens) + plan.recent_tokens;
     return sink_blocks(plan) + (length > kept ? (length - kept) / plan.page_tokens : 0);
 }
-// A page row is packed by the first step that begins with all its tokens and recent_tokens more.
-inline bool is_due(const Plan &plan, uint64_t row, uint64_t length) {
-    return !is_sink_block(plan, row) && row < due_blocks(plan, length);
+// A block is packed by the first step that begins with all its tokens and recent_tokens more.
+inline bool is_due(const Plan &plan, uint64_t block, uint64_t length) {
+    return !is_sink_block(plan, block) && block < due_blocks(plan, length);
 }
-// Does a step of n_new tokens on `length` committed ones write this row at its packed width at
-// once? Only steps that cannot be partly dropped do, and only rows with none of the committed.
-inline bool packs_on_append(const Plan &plan, uint64_t row, uint64_t length, uint64_t n_new) {
-    return n_new > LK_DRAFT_TOKENS && block_first_token(plan, row) >= length &&
-           is_due(plan, row, length + n_new);
+// Does a step of n_new tokens on `length` committed ones write this block at its packed width
+// at once? Only steps that cannot be partly dropped do, and only blocks without committed tokens.
+inline bool packs_on_append(const Plan &plan, uint64_t block, uint64_t length, uint64_t n_new) {
+    return n_new > LK_DRAFT_TOKENS && block_first_token(plan, block) >= length &&
+           is_due(plan, block, length + n_new);
 }
 
-// Sliding windows. A layer that frees_hidden_pages() gives back its entries of packed page rows
-// below hidden_rows(), all of their slots: at a step's begin, and at commit with the new length.
-// Sink rows stay. Where tokens behind the sink rows stay visible, nothing is dropped.
+// Sliding windows. A layer that frees_hidden_pages() gives back its entries of packed blocks
+// below hidden_blocks(), all of their slots: at a step's begin, and at commit with the new length.
+// Sink blocks stay. Where tokens after the sink blocks stay visible, nothing is dropped.
 inline bool frees_hidden_pages(const Plan &plan, const lk_layer &layer) {
     return layer.window_tokens && layer.window_sink_tokens <= plan.sink_tokens;
 }
-// Page rows before it are seen by no query behind `length` tokens; the first one has position
-// `length`. No less than sink_blocks().
-inline uint64_t hidden_rows(const Plan &plan, const lk_layer &layer, uint64_t length) {
+// Packed blocks before this one are visible to no query that comes after `length` tokens; the first
+// such query has position `length`. No less than sink_blocks().
+inline uint64_t hidden_blocks(const Plan &plan, const lk_layer &layer, uint64_t length) {
     const uint64_t kept = static_cast<uint64_t>(plan.sink_tokens) + layer.window_tokens;
     const bool hides = frees_hidden_pages(plan, layer) && length + 1 > kept;
     return sink_blocks(plan) + (hides ? (length + 1 - kept) / plan.page_tokens : 0);
 }
 
-// Slot sizes in bytes of one half of an entry in a page row; 0 = no such slot.
+// Slot sizes in bytes of one page of an entry in a block after the sinks; 0 = no such slot.
 struct PageSlots {
     uint64_t recent_payload;   // at 16 bits
-    uint64_t recent_metadata;  // of a half that may leave 16 bits in place: the layer has a ladder
+    uint64_t recent_metadata;  // of a page that may shrink in place: the layer has a ladder
     uint64_t packed_payload;   // 0 when raw
     uint64_t packed_metadata;  // 0 when raw; already there when recent_metadata is not 0
 };
@@ -105,13 +106,13 @@ PageSlots value_slots(const Plan &plan, uint32_t layer, uint32_t head);
 // Under one of width_caps().
 PageSlots key_slots_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap);
 PageSlots value_slots_at(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap);
-// Slot size of one half, K or V, of a layer's entry in a sink row.
-inline uint64_t sink_slot(const Plan &plan, uint32_t layer, uint64_t row) {
+// Slot size of one page, K or V, of a layer's entry in a sink block.
+inline uint64_t sink_slot(const Plan &plan, uint32_t layer, uint64_t block) {
     return slot_bytes(payload_bytes(
-        raw_layout(Side::kKey, plan.layers[layer].geometry.head_dim, block_capacity(plan, row))));
+        raw_layout(Side::kKey, plan.layers[layer].geometry.head_dim, block_capacity(plan, block))));
 }
 
-// Sizes that shrink into each other: `top` bytes, and its halves down to `least`.
+// Sizes that shrink into each other: `top` bytes, divided by powers of two down to `least`.
 struct SlotFamily {
     uint64_t top;
     uint64_t least;
@@ -142,8 +143,9 @@ inline uint64_t workspace_bytes(const Plan &plan, uint64_t max_step_tokens) {
 }
 
 // Sums of |Q| that LK_RANKING_QUERY_RANGE keeps: u64 [1 + query_stat_slots][head_dim] per entry
-// that ranks by them: the sum up to the last packed row, and those of the rows not packed yet. A
-// step of more than LK_DRAFT_TOKENS leaves such rows at both of its ends, and the gap between them.
+// that ranks by them: the sum up to the last packed block, and those of the blocks not packed yet.
+// A step of more than LK_DRAFT_TOKENS leaves such blocks at both of its ends, and the gap between
+// them.
 inline uint64_t query_stat_slots(const Plan &plan) {
     // Two such steps may come before anything else is packed.
     return 2 * ceil_div(plan.recent_tokens, plan.page_tokens) + 4;
@@ -157,7 +159,7 @@ inline uint64_t query_stat_entry_bytes(const Plan &plan, uint32_t head_dim) {
 // Of one sequence, allocated with it.
 uint64_t sequence_stat_bytes(const Plan &plan);
 
-// Chunks of a sequence that have classes: their order and what was asked for each.
+// Chunks of a sequence that have classes: their order and the class assigned to each.
 constexpr uint64_t chunks_bytes(uint64_t n_chunks) { return 128 + n_chunks * 5; }
 
 // Counted from lk_cache_create() on.

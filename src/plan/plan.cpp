@@ -65,16 +65,16 @@ lk_status check_same_head_dim(const Plan &plan, Range layers, const char *name) 
     return LK_OK;
 }
 
-// Room for [head_dim] of each of these heads that has no place among `numbers` yet, so that
+// Reserves space for [head_dim] of each of these heads that has no index in `numbers` yet, so that
 // store_channels() does not fail.
 template <class Number>
 lk_status reserve_channels(const Plan &plan, Range layers, uint32_t kv_head,
-                           uint32_t KeyRule::*place, Array<Number> *numbers) {
+                           uint32_t KeyRule::*index, Array<Number> *numbers) {
     uint64_t n = numbers->size();
     for (uint32_t l = layers.begin; l < layers.end; ++l) {
         const Range heads = head_range(plan.layers[l], kv_head);
         for (uint32_t h = heads.begin; h < heads.end; ++h)
-            if (plan.keys[h].*place == kNoIndex)
+            if (plan.keys[h].*index == kNoIndex)
                 n += plan.layers[l].geometry.head_dim;
     }
     if (n > numbers->capacity() && !numbers->reserve(n + numbers->capacity() / 2))
@@ -84,13 +84,13 @@ lk_status reserve_channels(const Plan &plan, Range layers, uint32_t kv_head,
 }
 
 template <class Number>
-void store_channels(const Number *from, uint32_t head_dim, uint32_t *place,
+void store_channels(const Number *from, uint32_t head_dim, uint32_t *index,
                     Array<Number> *numbers) {
-    if (*place == kNoIndex) {
-        *place = static_cast<uint32_t>(numbers->size());
+    if (*index == kNoIndex) {
+        *index = static_cast<uint32_t>(numbers->size());
         (void)numbers->resize(numbers->size() + head_dim);
     }
-    std::memcpy(numbers->data() + *place, from, head_dim * sizeof *from);
+    std::memcpy(numbers->data() + *index, from, head_dim * sizeof *from);
 }
 
 KeyRule packed_rule(const lk_key_rule &rule, const KeyRule &before) {
@@ -132,7 +132,7 @@ bool same_rule(const Plan &plan, uint32_t a, uint32_t b, uint32_t head_dim) {
 struct KeyNumbers {
     const char *name;
     uint8_t KeyRule::*is_set;
-    uint32_t KeyRule::*place;  // in Plan::key_parameters
+    uint32_t KeyRule::*index;  // in Plan::key_parameters
     lk_status (*check)(const float *numbers, uint32_t head_dim, const Subject &subject);
     float least;  // lower magnitudes become 0
 };
@@ -157,7 +157,7 @@ lk_status set_key_numbers(Plan *plan, uint32_t layer, uint32_t kv_head, const fl
             return status;
         for (uint32_t c = 0; c < head_dim; ++c)
             own[c] = std::fabs(numbers[c]) < kind.least ? 0.0f : numbers[c];
-        status = reserve_channels(*plan, layers, kv_head, kind.place, &plan->key_parameters);
+        status = reserve_channels(*plan, layers, kv_head, kind.index, &plan->key_parameters);
         if (status != LK_OK)
             return status;
     }
@@ -166,7 +166,7 @@ lk_status set_key_numbers(Plan *plan, uint32_t layer, uint32_t kv_head, const fl
         for (uint32_t h = heads.begin; h < heads.end; ++h) {
             KeyRule &rule = plan->keys[h];
             if (numbers)
-                store_channels(own, plan->layers[l].geometry.head_dim, &(rule.*kind.place),
+                store_channels(own, plan->layers[l].geometry.head_dim, &(rule.*kind.index),
                                &plan->key_parameters);
             rule.*kind.is_set = numbers != nullptr;
         }

@@ -100,7 +100,7 @@ struct Plan {
     Array<uint8_t> classes;
     Array<float> key_parameters;
 
-    // (layer, KV head) pairs: the entries of a row of pages.
+    // (layer, KV head) pairs: the entries of a block.
     uint64_t n_entries() const { return keys.size(); }
     const KeyRule &key(uint32_t layer, uint32_t head) const {
         return keys[layers[layer].first_head + head];
@@ -142,15 +142,15 @@ struct ValueFormat {
     RangeRule ranges;  // as of keys
 };
 
-// What caps the widths of a row: the lower of the layer's rung and the cap of its chunks' class
+// What caps the widths of a block: the lower of the layer's rung and the cap of its chunk class
 // (ChunkRule::cap()). kNoRung when there is neither.
 constexpr uint32_t width_cap(uint32_t rung, uint32_t chunk_cap) {
     if (rung == kNoRung || chunk_cap == kNoRung)
         return rung + chunk_cap;
     return rung < chunk_cap ? rung : chunk_cap;
 }
-// The width of a channel of class `bits` in a packed page under a cap, a rung or width_cap(): the
-// one place where ladder, chunks and classes meet (docs/PLAN.md).
+// The width of a channel of class `bits` in a packed page under a cap, a rung or width_cap(): only
+// here ladder, chunks and classes meet (docs/PLAN.md).
 constexpr uint32_t channel_width(uint32_t bits, uint32_t cap) {
     if (cap == kNoRung)
         return bits;
@@ -168,8 +168,8 @@ constexpr uint32_t boost_count(const KeyRule &rule) {
     return static_cast<uint32_t>(round_up(rule.boost_channels, LK_STRIP_CHANNELS));
 }
 
-// All caps that rows of a layer may be packed under: the rungs of its ladder (kNoRung without one)
-// and the lower one of each rung and each class of chunks. Descending, kNoRung first.
+// All caps that pages of a layer may be packed under: the rungs of its ladder (kNoRung without one)
+// and the lower one of each rung and each chunk class. Descending, kNoRung first.
 struct WidthCaps {
     uint32_t caps[5];
     uint32_t n;

@@ -26,13 +26,14 @@ PageLayout empty_shape(const Plan &plan, const LayerPlan &layer, Side side, Axis
     return layout;
 }
 
-// Channels of one width, ascending, behind the slots already given.
-uint32_t place_channels(const uint8_t *width, uint32_t head_dim, uint32_t bits, uint32_t slot,
+// Gives the channels of one width, ascending, to the stored channels from `stored` on. Returns the
+// first stored channel that is left.
+uint32_t place_channels(const uint8_t *width, uint32_t head_dim, uint32_t bits, uint32_t stored,
                         uint8_t *permutation) {
     for (uint32_t c = 0; c < head_dim; ++c)
         if (width[c] == bits)
-            permutation[slot++] = static_cast<uint8_t>(c);
-    return slot;
+            permutation[stored++] = static_cast<uint8_t>(c);
+    return stored;
 }
 
 uint32_t count_channels(const uint8_t *width, uint32_t head_dim, uint32_t bits) {
@@ -70,14 +71,14 @@ void place_classes(const uint8_t *order, const uint8_t *width, KeyFormat *out) {
         out->has_permutation |= out->permutation[s] != s;
 }
 
-// The cap whose widths order the slots of a page under `cap`.
+// The cap whose widths order the stored channels of a page under `cap`.
 uint32_t order_cap(const Plan &plan, uint32_t layer, uint32_t cap) {
     if (cap == kNoRung)
         return kNoRung;
-    const WidthCaps rows = width_caps(plan, layer);
-    for (uint32_t i = 0; i < rows.n; ++i)
-        if (rows.caps[i] != kNoRung && rows.caps[i] < 16)
-            return rows.caps[i];
+    const WidthCaps of_layer = width_caps(plan, layer);
+    for (uint32_t i = 0; i < of_layer.n; ++i)
+        if (of_layer.caps[i] != kNoRung && of_layer.caps[i] < 16)
+            return of_layer.caps[i];
     return cap;
 }
 
@@ -201,18 +202,18 @@ uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 bool are_kin(uint64_t a, uint64_t b) { return a >> __builtin_ctzll(a) == b >> __builtin_ctzll(b); }
 
 // With a ladder, a metadata slot that a shrink in place never outgrows: the largest of all caps.
-template <class Half>
+template <class Format>
 PageSlots page_slots(const Plan &plan, uint32_t layer, uint32_t head, uint32_t cap,
-                     void (*resolve_at)(const Plan &, uint32_t, uint32_t, uint32_t, Half *)) {
-    const WidthCaps rows = plan.layers[layer].n_rungs ? width_caps(plan, layer) : WidthCaps{};
-    Half half;
+                     void (*resolve_at)(const Plan &, uint32_t, uint32_t, uint32_t, Format *)) {
+    const WidthCaps of_layer = plan.layers[layer].n_rungs ? width_caps(plan, layer) : WidthCaps{};
+    Format format;
     uint64_t metadata = 0;
-    for (uint32_t i = 0; i < rows.n; ++i) {
-        resolve_at(plan, layer, head, rows.caps[i], &half);
-        metadata = larger(metadata, slot_bytes(metadata_bytes(half.layout)));
+    for (uint32_t i = 0; i < of_layer.n; ++i) {
+        resolve_at(plan, layer, head, of_layer.caps[i], &format);
+        metadata = larger(metadata, slot_bytes(metadata_bytes(format.layout)));
     }
-    resolve_at(plan, layer, head, cap, &half);
-    return slots_of(half.layout, metadata);
+    resolve_at(plan, layer, head, cap, &format);
+    return slots_of(format.layout, metadata);
 }
 
 }  // namespace

@@ -83,9 +83,9 @@ lk_status check_planes(const Plan &plan, const Counts &counts, uint32_t rung, co
 // Calls check(cap) for what the layer's pages may be packed under.
 template <class Check>
 lk_status for_each_cap(const Plan &plan, uint32_t layer, const Check &check) {
-    const WidthCaps rows = width_caps(plan, layer);
-    for (uint32_t i = 0; i < rows.n; ++i) {
-        const lk_status status = rows.caps[i] == 16 ? LK_OK : check(rows.caps[i]);
+    const WidthCaps of_layer = width_caps(plan, layer);
+    for (uint32_t i = 0; i < of_layer.n; ++i) {
+        const lk_status status = of_layer.caps[i] == 16 ? LK_OK : check(of_layer.caps[i]);
         if (status != LK_OK)
             return status;
     }
@@ -109,16 +109,16 @@ struct LadderPath {
     }
 };
 
-// 3-bit slots are final: wider ones would pass them on the way to 2 bits.
+// 3-bit stored channels are final: wider ones would pass them on the way to 2 bits.
 lk_status check_three_bits(const Plan &plan, uint32_t layer, uint32_t widest, bool has_three,
                            const char *name, const Subject &s) {
     const LayerPlan &own = plan.layers[layer];
-    const WidthCaps rows = width_caps(plan, layer);
-    if (!has_three || widest < 4 || !has_rung(own, 2) || (!rows.has(8) && !rows.has(4)))
+    const WidthCaps of_layer = width_caps(plan, layer);
+    if (!has_three || widest < 4 || !has_rung(own, 2) || (!of_layer.has(8) && !of_layer.has(4)))
         return LK_OK;
     const bool by_chunks = !has_rung(own, 8) && !has_rung(own, 4);
     return fail(s.status,
-                "%s%s has channels of %u bits beside 3 bits, must not with rung 2 in %s%s: they "
+                "%s%s has channels of %u bits next to 3 bits, must not with rung 2 in %s%s: they "
                 "would shrink below the others",
                 s.prefix, name, widest, LadderPath(s).text, by_chunks ? " and /chunks" : "");
 }

@@ -78,7 +78,7 @@ struct Form {
     double error;
 };
 
-// What the groups of a half keep of their range at 2 bits, and what that does to their error.
+// What the groups of a page keep of their range at 2 bits, and what that does to their error.
 struct Clip {
     float share = 1;
     double error = 1;

@@ -53,7 +53,7 @@ class Builder {
     double cost_of(const Item &item, uint32_t bits) const;
     lk_status choose();
     lk_status try_bytes(uint64_t limit, uint64_t *chosen, uint64_t *cache_bytes);
-    // What a cache keeps for halves that move on their way down the ladders.
+    // What a cache keeps for pages that move on their way down the ladders.
     uint64_t kept_bytes() const;
     lk_status refuse(uint64_t cache_bytes) const;
     // Rules of the choices; every ladder stands at its last rung, so that bytes are the final ones.
@@ -153,7 +153,7 @@ lk_status Builder::list_items() {
 uint64_t Builder::pages_of(uint32_t layer) const {
     const uint64_t packed = due_blocks(*plan_, options_.budget_tokens);
     const uint64_t hidden =
-        hidden_rows(*plan_, plan_->layers[layer].geometry, options_.budget_tokens);
+        hidden_blocks(*plan_, plan_->layers[layer].geometry, options_.budget_tokens);
     return packed > hidden ? packed - hidden : 1;
 }
 

@@ -35,7 +35,7 @@ struct State {
     uint32_t choice;
 };
 
-// A choice of the item at hand, behind one state after the other.
+// A choice of the item at hand, added to one state after the other.
 struct Lane {
     uint64_t at;
     uint64_t bytes;
@@ -208,7 +208,7 @@ void Allocation::advance(uint64_t end, uint64_t rest, Lane *lane) const {
 }
 
 // The states from `begin` on, each with every choice of the item that may still be part of the
-// best; of these, sorted by bytes, those that no other beats. `rest` is what the items behind take
+// best; of these, sorted by bytes, those that no other beats. `rest` is what the later items take
 // at least. Each choice keeps the order of the states, so their lists are merged.
 lk_status Allocation::extend(uint32_t item, uint64_t begin, uint64_t rest) {
     const double best = best_priced(item);
@@ -256,7 +256,7 @@ void Allocation::trace(uint64_t last) {
     }
 }
 
-// Items with one choice left come first: behind the others they would copy all their sums.
+// Items with one choice left come first: after the others they would copy all their sums.
 bool Allocation::order_items() {
     for (const bool is_settled : {true, false})
         for (uint32_t i = 0; i < problem_.n_items; ++i) {

@@ -75,7 +75,7 @@ float value_of(lk_statistic statistic, const LayerSamples &own, size_t at, doubl
     }
 }
 
-// Costs of a layer, n_clips for each half, of the host.
+// Costs of a layer from the host: n_clips for the keys and n_clips for the values of each KV head.
 lk_status take_costs(lk_calibrator *calibrator, uint32_t layer, Array<double> LayerSamples::*kind,
                      const double *costs, uint32_t n_clips) {
     const lk_status status = check_layer_index(calibrator, layer);

@@ -46,7 +46,7 @@ uint64_t number_of(const json &value, const std::string &name) {
     return value.get<uint64_t>();
 }
 
-// The tensors of a file by name, over the bytes behind its header.
+// The tensors of a file by name, over the bytes after its header.
 class File {
   public:
     File(const uint8_t *bytes, size_t n_bytes) {

@@ -20,7 +20,7 @@ bool passes(const lk_probe &probe, uint32_t i, uint32_t j) {
     return j >= probe.sink_tokens && i - j >= probe.local_tokens;
 }
 
-// Keys of one head in blocks, zeros behind the last token.
+// Keys of one head in blocks, zeros after the last token.
 bool transpose_keys(const Samples &keys, uint32_t head, Array<float> *out) {
     float values[LK_MAX_HEAD_DIM];
     out->clear();

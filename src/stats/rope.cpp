@@ -103,8 +103,8 @@ lk_status turn_samples(const lk_rope *rope, const lk_tensor *from, uint32_t n_to
 lk_status check_pairs(lk_rope_pairing pairing, uint32_t channels, uint32_t head_dim,
                       const char *prefix, RopePairs *out) {
     if (pairing != LK_ROPE_HALVES && pairing != LK_ROPE_INTERLEAVED)
-        return fail(LK_E_ARGUMENT, "%spairing is %u, must be 1 (halves) or 2 (interleaved)", prefix,
-                    pairing);
+        return fail(LK_E_ARGUMENT, "%spairing is %u, must be 1 (rotate-half) or 2 (interleaved)",
+                    prefix, pairing);
     if (channels > head_dim || channels % 2)
         return fail(LK_E_ARGUMENT, "%schannels is %u, must be even and at most head_dim, %u",
                     prefix, channels, head_dim);

@@ -1,7 +1,7 @@
 """The library holds machine code for each GPU that it was built for and no other, and PTX of the last.
 
 Arguments: the library, compute capabilities as in 87 90. What nvcc embeds lies in the ELF section .nv_fatbin: blocks
-of a header of 16 bytes (magic, version, header bytes, bytes behind it) and entries (kind, header bytes, bytes behind
+of a header of 16 bytes (magic, version, header bytes, bytes after it) and entries (kind, header bytes, bytes after
 it, at 28 the compute capability). The tools of NVIDIA that list them are not part of every toolkit."""
 import collections
 import pathlib

@@ -16,22 +16,22 @@
 
 #include "text_tool.h"
 
-static void *room(size_t n, size_t bytes) {
-    void *place = calloc(n ? n : 1, bytes);
-    if (!place)
+static void *zeroed(size_t n, size_t bytes) {
+    void *memory = calloc(n ? n : 1, bytes);
+    if (!memory)
         exit(1);
-    return place;
+    return memory;
 }
 
 static float *floats(size_t n) {
-    float *values = room(n, sizeof *values);
+    float *values = zeroed(n, sizeof *values);
     for (size_t i = 0; i < n; ++i)
         values[i] = (float)number();
     return values;
 }
 
 static uint32_t *wholes(size_t n) {
-    uint32_t *values = room(n, sizeof *values);
+    uint32_t *values = zeroed(n, sizeof *values);
     for (size_t i = 0; i < n; ++i)
         values[i] = whole();
     return values;
@@ -41,7 +41,7 @@ static uint32_t *wholes(size_t n) {
 static void *elements(lk_dtype dtype, size_t n) {
     if (dtype == LK_F32)
         return floats(n);
-    uint16_t *bits = room(n, sizeof *bits);
+    uint16_t *bits = zeroed(n, sizeof *bits);
     for (size_t i = 0; i < n; ++i)
         bits[i] = (uint16_t)number();
     return bits;
@@ -74,7 +74,7 @@ static void cosine(void) {
     const uint32_t stride = d + whole();
     void *q = elements(dtype, d);
     void *c = elements(dtype, (size_t)n * stride);
-    float *scores = room(n, sizeof *scores);
+    float *scores = zeroed(n, sizeof *scores);
     const lk_tensor query = tensor(dtype, q, 0);
     const lk_tensor embeddings = tensor(dtype, c, stride);
     check(lk_chunks_cosine(&embeddings, &query, n, d, scores));
@@ -90,14 +90,14 @@ static void bm25(void) {
     options.k1 = number();
     options.b = number();
     const uint32_t n = whole();
-    uint64_t *starts = room((size_t)n + 1, sizeof *starts);
+    uint64_t *starts = zeroed((size_t)n + 1, sizeof *starts);
     for (uint32_t i = 0; i <= n; ++i)
         starts[i] = (uint64_t)number();
     const uint32_t n_tokens = whole();
     uint32_t *tokens = wholes(n_tokens);
     const uint32_t n_query = whole();
     uint32_t *query = wholes(n_query);
-    float *scores = room(n, sizeof *scores);
+    float *scores = zeroed(n, sizeof *scores);
     check(lk_chunks_score_bm25(&options, tokens, starts, n, query, n_query, scores));
     print_floats(scores, n);
     free(starts);
@@ -111,7 +111,7 @@ static void thresholds(void) {
     const double beta = number();
     const uint32_t n = whole();
     float *scores = floats(n);
-    lk_chunk_class *classes = room(n, sizeof *classes);
+    lk_chunk_class *classes = zeroed(n, sizeof *classes);
     double low;
     double high;
     check(lk_chunks_by_thresholds(scores, n, alpha, beta, classes, &low, &high));
@@ -133,7 +133,7 @@ static void by_quota(void) {
     quota.high_bytes = (uint64_t)number();
     const uint32_t n = whole();
     float *scores = floats(n);
-    lk_chunk_class *classes = room(n, sizeof *classes);
+    lk_chunk_class *classes = zeroed(n, sizeof *classes);
     uint64_t bytes;
     check(lk_chunks_by_quota(scores, n, &quota, classes, &bytes));
     printf("%llu\n", (unsigned long long)bytes);
@@ -157,7 +157,7 @@ static void speed(void) {
     static float scores[CHUNKS];
     for (lk_dtype dtype = LK_F16; dtype <= LK_F32; ++dtype) {
         const size_t n = (size_t)(CHUNKS + 1) * CHANNELS;
-        uint16_t *data = room(n, 4);
+        uint16_t *data = zeroed(n, 4);
         for (size_t i = 0; i < 2 * n; ++i) /* from 1 to 2 of each type */
             data[i] = dtype == LK_F16 ? (uint16_t)(0x3C00 + i % 999) : (uint16_t)(0x3F80 + i % 127);
         const size_t width = dtype == LK_F32 ? 2 : 1;

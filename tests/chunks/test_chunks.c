@@ -151,7 +151,7 @@ static void bm25_refuses_wrong_arguments(void **state) {
     expect_failure(lk_chunks_score_bm25(&good, tokens, NULL, 2, tokens, 1, NULL), LK_E_ARGUMENT,
                    "NULL");
     expect_failure(lk_chunks_score_bm25(&good, tokens, falling, 2, tokens, 1, scores),
-                   LK_E_ARGUMENT, "starts[2] is 2 behind 3");
+                   LK_E_ARGUMENT, "starts[2] is 2 after 3");
     expect_failure(lk_chunks_score_bm25(&good, tokens, huge, 1, tokens, 1, scores), LK_E_ARGUMENT,
                    "starts[1]");
     options = good;

@@ -22,19 +22,19 @@ class FakeDevice final : public lk::CacheDevice {
     }
     bool is_capturing() const override { return capturing; }
 
-    lk_status block_create(lk::Block *row) override {
-        if (rows.size() == max_blocks)
-            return lk::fail(LK_E_NOMEM, "no room for a row");
-        rows.insert(row);
-        stale.insert(row);
+    lk_status block_create(lk::Block *block) override {
+        if (blocks.size() == max_blocks)
+            return lk::fail(LK_E_NOMEM, "no space for a block");
+        blocks.insert(block);
+        stale.insert(block);
         return LK_OK;
     }
-    void block_destroy(lk::Block *row) override {
-        rows.erase(row);
-        stale.erase(row);
+    void block_destroy(lk::Block *block) override {
+        blocks.erase(block);
+        stale.erase(block);
     }
-    lk_status entries_changed(lk::Block *row) override {
-        stale.erase(row);
+    lk_status entries_changed(lk::Block *block) override {
+        stale.erase(block);
         ++n_changes;
         return LK_OK;
     }
@@ -91,13 +91,13 @@ class FakeDevice final : public lk::CacheDevice {
     bool fails_begin = false;
     uint32_t n_chunk_attentions = 0;
     size_t max_blocks = SIZE_MAX;
-    std::set<lk::Block *> rows;
-    std::set<lk::Block *> stale;  // created and not told of since
+    std::set<lk::Block *> blocks;
+    std::set<lk::Block *> stale;  // created, without entries_changed() since
     size_t n_stale = 0;           // at a begin
     lk::Batch last_begin{};
     uint32_t n_changes = 0;
     uint32_t n_appends = 0;
-    uint32_t n_moves = 0;  // halves
+    uint32_t n_moves = 0;  // of pages
     uint32_t n_clears = 0;
     lk::DataReport data{};
     // What a test makes of these calls; nothing when it is empty.
@@ -147,7 +147,7 @@ class FakeDeviceBackend final : public lk::Backend {
         return LK_OK;
     }
     void cache_close(lk::CacheDevice *cache) override {
-        n_rows_at_close = static_cast<FakeDevice *>(cache)->rows.size();
+        n_rows_at_close = static_cast<FakeDevice *>(cache)->blocks.size();
         delete static_cast<FakeDevice *>(cache);
     }
 

@@ -223,7 +223,7 @@ void attend_now(const Args &from, const StagingArg &staging) {
     assert_int_equal(device.attend(args), LK_OK);
 }
 
-void watch_now(const AttentionScoresArgs &from) {
+void score_attention_now(const AttentionScoresArgs &from) {
     DeviceBatch read(from.step);
     assert_true(holds(g_device, from.scores, from.n_chunks * sizeof(float)));
     assert_true(holds(g_device, from.partials,
@@ -239,22 +239,22 @@ void watch_now(const AttentionScoresArgs &from) {
     assert_int_equal(from.n_tiles, attention_score_tiles(call.layer, from.n_queries));
     assert_int_equal(from.page_tokens,
                      read.sequences[from.sequence].blocks[from.first_block]->capacity_tokens);
-    const ChunkAttention watch = {from.sequence,
-                                  from.first_query,
-                                  from.n_queries,
-                                  from.first_block,
-                                  from.chunk_tokens,
-                                  from.n_chunks,
-                                  from.max_work_tiles,
-                                  from.weight,
-                                  reinterpret_cast<uint64_t>(from.scores),
-                                  reinterpret_cast<uint64_t>(from.partials),
-                                  static_cast<int32_t>(from.is_first)};
-    assert_int_equal(cpu::score_attention(call, watch, &engine().pool, &engine().attend_scratch),
+    const ChunkAttention chunks = {from.sequence,
+                                   from.first_query,
+                                   from.n_queries,
+                                   from.first_block,
+                                   from.chunk_tokens,
+                                   from.n_chunks,
+                                   from.max_work_tiles,
+                                   from.weight,
+                                   reinterpret_cast<uint64_t>(from.scores),
+                                   reinterpret_cast<uint64_t>(from.partials),
+                                   static_cast<int32_t>(from.is_first)};
+    assert_int_equal(cpu::score_attention(call, chunks, &engine().pool, &engine().attend_scratch),
                      LK_OK);
 }
 
-// The items of one sequence, KV head and tile of columns: how often each row is read.
+// The work items of one work tile: how often each block is read.
 struct WorkTile {
     std::vector<uint8_t> blocks;
     uint32_t n_items = 0;
@@ -264,13 +264,13 @@ void mark_blocks(const WorkItem &item, std::vector<uint8_t> *blocks) {
     const uint32_t begins[3] = {item.raw_begin[0], item.raw_begin[1], item.packed_begin};
     const uint32_t counts[3] = {item.raw_count[0], item.raw_count[1], item.packed_count};
     for (uint32_t run = 0; run < 3; ++run)
-        for (uint32_t r = begins[run]; r < begins[run] + counts[run]; ++r) {
-            assert_true(r < blocks->size());
-            ++(*blocks)[r];
+        for (uint32_t b = begins[run]; b < begins[run] + counts[run]; ++b) {
+            assert_true(b < blocks->size());
+            ++(*blocks)[b];
         }
 }
 
-// What an item repeats of its sequence is right, and the unit's memory is there.
+// What a work item repeats of its sequence is right, and its work tile's memory is there.
 void check_item(const DecodeArgs &args, const WorkItem &item) {
     assert_true(item.sequence < args.step.header->n_sequences);
     const SequenceInfo &info = args.step.sequences[item.sequence];
@@ -286,8 +286,8 @@ void check_item(const DecodeArgs &args, const WorkItem &item) {
                           item.n_splits * split_floats * sizeof *args.partials));
 }
 
-// Every unit is there, with a counter of its own, and its parts read each row once; those behind a
-// window need not be.
+// Every work tile is there, with a counter of its own, and its splits read each block once; blocks
+// that a window hides may be left out.
 void check_items(const DecodeArgs &args) {
     std::map<uint64_t, WorkTile> work_tiles;
     std::map<uint32_t, uint64_t> owners;  // of counters
@@ -316,7 +316,7 @@ void check_items(const DecodeArgs &args) {
     assert_int_equal(owners.size(), n_work_tiles);
 }
 
-// The block fits and its kernel exists.
+// The thread block fits and its kernel exists.
 void check_shape(const DecodeArgs &args) {
     assert_true(decode_has_instance(args.layer.head_dim));
     assert_true(args.kind < kDecodeNone);
@@ -409,7 +409,7 @@ cudaError_t launch_tile(const TileArgs &args, cudaStream_t) {
 
 cudaError_t launch_attention_scores(const AttentionScoresArgs &args, cudaStream_t) {
     ++g_counts.n_chunk_attentions;
-    return launch([=] { watch_now(args); });
+    return launch([=] { score_attention_now(args); });
 }
 
 cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const FormatInfo *classes,
@@ -428,7 +428,7 @@ cudaError_t launch_pack(const PackJob *jobs, uint32_t n_jobs, const FormatInfo *
 
 cudaError_t launch_dequantize(const DequantizeJob *jobs, uint32_t n_jobs, const FormatInfo *,
                               cudaStream_t) {
-    ++g_counts.n_reopens;
+    ++g_counts.n_dequantized;
     return launch([=] {
         cpu::CpuCacheDevice device(&engine(), g_layout);
         for (uint32_t i = 0; i < n_jobs; ++i) {

@@ -16,7 +16,7 @@ struct FakeCounts {
     uint64_t n_tiles;
     uint64_t n_chunk_attentions;
     uint64_t n_packs;
-    uint64_t n_reopens;
+    uint64_t n_dequantized;
     uint64_t n_moves;
     uint64_t n_shrinks;
     uint64_t n_query_stats;

@@ -18,7 +18,7 @@ struct Held {
 };
 Held held(CacheRig *rig) {
     return {rig->cache->ledger.table_bytes, rig->cache->slots.slot_bytes(),
-            rig->counts().recent_bytes, rig->device().rows.size()};
+            rig->counts().recent_bytes, rig->device().blocks.size()};
 }
 void assert_held(CacheRig *rig, const Held &before) {
     const Held now = held(rig);

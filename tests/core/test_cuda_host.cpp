@@ -1,5 +1,5 @@
 // The host side of the CUDA backend on a fake runtime: the same steps as on the CPU give the same
-// bits, captured and replayed too, and what kernels find is told once and of the right step.
+// bits, captured and replayed too, and what kernels find is reported once and for the right step.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
@@ -62,7 +62,8 @@ struct LayerBuffers {
 };
 
 // Four unlike layers: boosted keys; fixed classes and sink logits; FP8, a window with odd seeds; a
-// head dim that decode lacks. Seeds 2 and 3 of four have pages that decode does not take either.
+// head dim that decode has no kernel for. Seeds 2 and 3 of four have pages that decode does not
+// take either.
 struct Model {
     Model(uint32_t seed, bool ranks_by_queries);
     ~Model() { lk_plan_destroy(&plan); }
@@ -364,25 +365,25 @@ void test_same_as_cpu(void **) {
     }
     const FakeCounts after = fake_counts();
     assert_true(after.n_decodes > before.n_decodes && after.n_tiles > before.n_tiles);
-    assert_true(after.n_packs > before.n_packs && after.n_reopens > before.n_reopens);
+    assert_true(after.n_packs > before.n_packs && after.n_dequantized > before.n_dequantized);
     assert_true(after.n_moves > before.n_moves && after.n_shrinks > before.n_shrinks);
     assert_true(after.n_query_stats > before.n_query_stats &&
                 after.n_sums_added > before.n_sums_added);
 }
 
-// Kernels find the watched queries, the context's rows and the memory of the watch.
-void test_watches_chunks(void **) {
+// Kernels find the queries that score chunks, the context's blocks and the memory of the scores.
+void test_attention_scores(void **) {
     Pair pair(9);
     const FakeCounts before = fake_counts();
     pair.step({pair.ids[0]}, {90});
     pair.step({pair.ids[1]}, {30});
-    lk_chunk_attention watch;
-    assert_ok(lk_chunk_attention_init(&watch, sizeof watch));
-    watch.n_query_tokens = 4;
-    watch.chunk_tokens = 24;
-    watch.n_chunks = 3;
+    lk_chunk_attention request;
+    assert_ok(lk_chunk_attention_init(&request, sizeof request));
+    request.n_query_tokens = 4;
+    request.chunk_tokens = 24;
+    request.n_chunks = 3;
     for (lk_cache *cache : pair.caches)
-        assert_ok(lk_chunks_score_attention(cache, pair.ids[0], &watch));
+        assert_ok(lk_chunks_score_attention(cache, pair.ids[0], &request));
     pair.step({pair.ids[1], pair.ids[0]}, {3, 6});
     assert_true(fake_counts().n_chunk_attentions > before.n_chunk_attentions);
     float scores[2][3];
@@ -472,7 +473,7 @@ void test_steady_step(void **) {
     }
 }
 
-// A fault is told once, by the step that has it or by the begin of a later one, and not at all
+// A fault is reported once, by the step that has it or by the begin of a later one, and not at all
 // when its step was discarded.
 void test_faults(void **) {
     Pair pair(0);
@@ -536,21 +537,21 @@ void test_refusals(void **) {
     tensor.data = host;
     assert_int_equal(backend.resolve_tensor(tensor, sizeof host, "k", &data), LK_E_ARGUMENT);
     assert_string_equal(sentence(), "k.data is host memory and the tensor says CUDA memory");
-    lk_capability asked;
-    assert_ok(lk_capability_init(&asked, sizeof asked));
-    asked.head_dim = kMissingHeadDim;  // tiles have every head dim
-    asked.group_size = 1;
-    asked.key_bits = asked.value_bits = 2;
-    asked.page_tokens = 128;
-    asked.memory = LK_MEMORY_CUDA;
-    asked.dtype = LK_F16;
-    assert_ok(lk_context_supports(cache->context, &asked));
-    asked.queue = LK_QUEUE_VULKAN_SUBMIT;
-    assert_int_equal(lk_context_supports(cache->context, &asked), LK_E_UNSUPPORTED);
-    asked.queue = LK_QUEUE_CUDA_STREAM;
-    assert_ok(lk_context_supports(cache->context, &asked));
-    asked.memory = LK_MEMORY_HOST;
-    assert_int_equal(lk_context_supports(cache->context, &asked), LK_E_UNSUPPORTED);
+    lk_capability capability;
+    assert_ok(lk_capability_init(&capability, sizeof capability));
+    capability.head_dim = kMissingHeadDim;  // tiles have every head dim
+    capability.group_size = 1;
+    capability.key_bits = capability.value_bits = 2;
+    capability.page_tokens = 128;
+    capability.memory = LK_MEMORY_CUDA;
+    capability.dtype = LK_F16;
+    assert_ok(lk_context_supports(cache->context, &capability));
+    capability.queue = LK_QUEUE_VULKAN_SUBMIT;
+    assert_int_equal(lk_context_supports(cache->context, &capability), LK_E_UNSUPPORTED);
+    capability.queue = LK_QUEUE_CUDA_STREAM;
+    assert_ok(lk_context_supports(cache->context, &capability));
+    capability.memory = LK_MEMORY_HOST;
+    assert_int_equal(lk_context_supports(cache->context, &capability), LK_E_UNSUPPORTED);
     pair.step({pair.ids[0]}, {70});
 }
 
@@ -558,7 +559,7 @@ void test_refusals(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_as_cpu),           cmocka_unit_test(test_watches_chunks),
+        cmocka_unit_test(test_same_as_cpu),           cmocka_unit_test(test_attention_scores),
         cmocka_unit_test(test_who_attends),           cmocka_unit_test(test_replay),
         cmocka_unit_test(test_steady_step),           cmocka_unit_test(test_faults),
         cmocka_unit_test(test_fault_names_its_token), cmocka_unit_test(test_refusals),

@@ -1,4 +1,4 @@
-// What the core tells a device that runs beside the host, and what it makes of its reports.
+// What the core passes to a device that runs next to the host, and what it makes of its reports.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cache.h"
@@ -116,7 +116,7 @@ void rows_are_told_of(void **) {
         rig.step(5, 7);
     rig.step(200, 1);
     assert_int_equal(device.n_stale, 0);
-    assert_true(rig.backend.layout.max_blocks >= device.rows.size());
+    assert_true(rig.backend.layout.max_blocks >= device.blocks.size());
     const uint32_t n_changes = device.n_changes;
     assert_int_equal(lk_sequence_truncate(rig.cache, rig.ids[0], 100), LK_OK);
     assert_int_equal(device.n_changes, n_changes + 1);
@@ -148,23 +148,23 @@ void rows_stay_below_the_most(void **) {
         ++n;
     }
     assert_true(n > 4);
-    assert_true(rig.device().rows.size() <= rig.backend.layout.max_blocks);
-    assert_true(rig.device().rows.size() * 2 > rig.backend.layout.max_blocks);
+    assert_true(rig.device().blocks.size() <= rig.backend.layout.max_blocks);
+    assert_true(rig.device().blocks.size() * 2 > rig.backend.layout.max_blocks);
 }
 
 void a_refused_begin_changes_nothing(void **) {
     Rig rig;
     FakeDevice &device = rig.device();
     rig.step(20);
-    const size_t n_blocks = device.rows.size();
+    const size_t n_blocks = device.blocks.size();
     device.fails_begin = true;
     assert_int_equal(rig.begin(100), LK_E_DEVICE);
     device.fails_begin = false;
-    assert_int_equal(device.rows.size(), n_blocks);
+    assert_int_equal(device.blocks.size(), n_blocks);
     device.max_blocks = n_blocks + 1;
     assert_int_equal(rig.begin(100), LK_E_NOMEM);
     device.max_blocks = SIZE_MAX;
-    assert_int_equal(device.rows.size(), n_blocks);
+    assert_int_equal(device.blocks.size(), n_blocks);
     assert_int_equal(rig.length(0), 20);
     const uint32_t one = 1;
     assert_int_equal(lk_step_begin(rig.cache, nullptr, 1, rig.ids, &one, nullptr), LK_E_ARGUMENT);
@@ -303,18 +303,18 @@ void long_steps_are_not_captured(void **) {
     assert_int_equal(lk_step_commit(rig.cache, nullptr), LK_OK);
 }
 
-void watched_steps_are_in_no_graph(void **) {
+void steps_that_score_chunks_are_in_no_graph(void **) {
     Rig rig("fp16");
     rig.step(16 + 64 + 10);
     capture(&rig, 2);
-    lk_chunk_attention watch;
-    assert_int_equal(lk_chunk_attention_init(&watch, sizeof watch), LK_OK);
-    watch.n_query_tokens = 2;
-    watch.n_chunks = 2;
+    lk_chunk_attention request;
+    assert_int_equal(lk_chunk_attention_init(&request, sizeof request), LK_OK);
+    request.n_query_tokens = 2;
+    request.n_chunks = 2;
     rig.device().capturing = true;
-    assert_int_equal(lk_chunks_score_attention(rig.cache, rig.ids[0], &watch), LK_E_STATE);
+    assert_int_equal(lk_chunks_score_attention(rig.cache, rig.ids[0], &request), LK_E_STATE);
     rig.device().capturing = false;
-    assert_int_equal(lk_chunks_score_attention(rig.cache, rig.ids[0], &watch), LK_OK);
+    assert_int_equal(lk_chunks_score_attention(rig.cache, rig.ids[0], &request), LK_OK);
     assert_int_equal(rig.begin(2), LK_OK);
     assert_int_equal(lk_step_replay(rig.cache), LK_E_STATE);
     sentence_has("which no graph does");
@@ -348,7 +348,7 @@ int main() {
         cmocka_unit_test(a_graph_of_another_shape_is_a_fault),
         cmocka_unit_test(captured_shapes_replay),
         cmocka_unit_test(long_steps_are_not_captured),
-        cmocka_unit_test(watched_steps_are_in_no_graph),
+        cmocka_unit_test(steps_that_score_chunks_are_in_no_graph),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

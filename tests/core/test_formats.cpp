@@ -82,7 +82,7 @@ void short_sinks_have_their_formats(void **) {
     assert_true(built.formats.is_raw(layer.last_sink_key));
 }
 
-// Down a ladder each step halves the widest plane, and the last rung is final.
+// Down a ladder each step gives the widest plane half its width, and the last rung is final.
 void ladders_step_down_to_the_last_rung(void **) {
     Built built("pm-kvq", [](lk_plan *plan) {
         for (uint32_t l = 0; l < kLayers; ++l)

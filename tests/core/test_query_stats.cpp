@@ -1,4 +1,4 @@
-// Sums of |Q|: a page sees what came up to its own last token, and nothing later.
+// Sums of |Q|: a page counts what came up to its own last token, and nothing later.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "core/step/query_stats.h"

@@ -1,5 +1,5 @@
-// Ladders on a device that does no work: what the core asks of it, and what is left behind when it
-// fails. --measure prints what a half costs the host, with the lists that devices read filled.
+// Ladders on a device that does no work: what the core requests of it, and what is left when it
+// fails. --measure prints what a page costs the host, with the lists that devices read filled.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cache.h"
@@ -155,7 +155,7 @@ void measure() {
         }
     }
     for (uint32_t rung = 1; rung < 4; ++rung)
-        std::printf("%u to %u bits: %.1f ns a half on the host\n", kRungs[rung - 1], kRungs[rung],
+        std::printf("%u to %u bits: %.1f ns a page on the host\n", kRungs[rung - 1], kRungs[rung],
                     median(&ns[rung - 1]));
 }
 
@@ -205,7 +205,7 @@ void check_stats(const Rig &rig) {
     assert_true(payload_slots < rig.cache->slots.slot_bytes());
 }
 
-constexpr uint64_t kTokens = 64 * kStepTokens;  // 94 rows that shrink, 16 halves each
+constexpr uint64_t kTokens = 64 * kStepTokens;  // 94 blocks that shrink, 16 pages each
 
 // A whole layer goes down in few calls of the device, without memory of the host; items of a call
 // are apart.
@@ -251,7 +251,7 @@ void a_layer_goes_down_in_runs(void **) {
         assert_int_equal(lk_cache_shrink(rig.cache, 0, kRungs[rung]), LK_OK);
         assert_int_equal(n_items, rig.n_shrunk() - before);
         assert_true(n_items > 1400);
-        // Slots that are left behind make room for a run twice as long as the one before.
+        // The slots that are given back have space for a run twice as long as the one before.
         assert_true(n_calls <= (rung == 1 ? 12u : 1u));
         if (rung > 1)
             assert_int_equal(g_n_allocations, n_allocations);
@@ -259,7 +259,8 @@ void a_layer_goes_down_in_runs(void **) {
     }
 }
 
-// Where the device fails, whatever it was asked for, pages and bytes are as before; then it works.
+// Where the device fails, whatever was requested of it, pages and bytes are as before; then it
+// works.
 void a_failure_changes_nothing(void **) {
     Rig rig(kTokens);
     for (uint32_t rung = 1; rung < 4; ++rung) {

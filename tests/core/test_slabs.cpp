@@ -306,11 +306,11 @@ void runs_of_slots_end_with_an_extent(void **) {
     assert_true(slots.add_size(kTop / 2));
     Array<uint64_t> taken;
     assert_true(taken.resize(kCount));
-    for (const bool halves : {false, true}) {
+    for (const bool is_halved : {false, true}) {
         for (uint64_t &address : taken)
             assert_int_equal(slots.take(kTop, &address), LK_OK);
         assert_int_equal(ledger.extent_bytes, 4 * LK_EXTENT_BYTES);
-        if (halves) {
+        if (is_halved) {
             for (uint32_t i = 0; i < kCount; i += kCount / 4)
                 slots.halve({taken[i], kTop, kCount / 4});
             assert_int_equal(slots.slot_bytes(), kCount * kTop / 2);

@@ -20,7 +20,7 @@ constexpr uint32_t kHeadDim = 128;
 constexpr uint32_t kWorkers = 132;
 constexpr uint32_t kGroup = 32;  // of ranges
 constexpr uint32_t kSinkTokens = 32;
-constexpr uint32_t kRecentPages = 2;  // at 16 bits, behind the chunks
+constexpr uint32_t kRecentPages = 2;  // at 16 bits, after the chunks
 
 // Classes of keys; the values' follow.
 enum : uint16_t { kRaw = 0, kFour = 2, kTwo = 4, kClasses = 6 };

@@ -1,4 +1,4 @@
-// The half pages of the golden files: shapes and deterministic inputs.
+// The pages of the golden files: shapes and deterministic inputs.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_TESTS_FORMAT_CASES_H

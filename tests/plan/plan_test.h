@@ -65,7 +65,7 @@ static inline char *write_json(const lk_plan *plan) {
     return text;
 }
 
-/* From a block of the text's own length, so that a sanitizer sees a read past its end. */
+/* From memory of the text's own length, so that a sanitizer reports a read past its end. */
 static inline lk_status read_json(const char *text, size_t bytes, lk_plan **out) {
     char *exact = malloc(bytes ? bytes : 1);
     assert_non_null(exact);

@@ -21,7 +21,7 @@ enum { N_PRESETS = sizeof presets / sizeof *presets };
 
 static uint64_t up(uint64_t n, uint64_t step) { return (n + step - 1) / step * step; }
 
-/* Bytes of a packed half page. */
+/* Bytes of a packed page. */
 static uint64_t key_payload(const struct preset *p, uint32_t d) {
     const uint64_t boosted = p->divisor ? up((d + p->divisor - 1) / p->divisor, 16) : 0;
     return (boosted * 4 + (d - boosted) * p->bits) * PAGE / 8;
@@ -238,7 +238,7 @@ static void query_sums_are_counted(void **state) {
     rule.boost_ranking = LK_RANKING_QUERY_RANGE;
     assert_int_equal(lk_plan_set_key(plan, 1, LK_ALL, &rule), LK_OK);
     const lk_plan_size after = plan_size(plan, 1000, 3, 1);
-    /* Four heads; one sum behind and one for each of 2 x 1 + 4 open rows. */
+    /* Four heads; one sum of packed blocks and one for each of 2 x 1 + 4 other blocks. */
     assert_int_equal(after.cache_bytes - before.cache_bytes, 3 * 4 * 64 * 8 * (1 + 2 + 4));
     assert_int_equal(after.table_bytes - before.table_bytes, 3 * 4 * 64 * 8 * (1 + 2 + 4));
     lk_plan_destroy(&plan);

@@ -78,7 +78,7 @@ static void plans_have_an_order(void **state) {
         assert_int_equal(layout.byte[i], (sum - 1) / 8);
         assert_int_equal(layout.shift[i], (8 - sum % 8) % 8);
     }
-    for (uint32_t i = 0; i < 5; ++i) { /* an outlier, then its partner, behind the 4-bit channels */
+    for (uint32_t i = 0; i < 5; ++i) { /* an outlier, then its partner, after the 4-bit ones */
         assert_int_equal(layout.channel[32 + 2 * i], 3 * i);
         assert_int_equal(layout.channel[33 + 2 * i], 55 + 2 * i);
     }

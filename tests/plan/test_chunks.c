@@ -368,36 +368,36 @@ static void bytes_of_a_mix_are_exact(void **state) {
     const uint64_t n_sequences = 3, heads = 2 * 2, page = 128, dim = 128;
     const uint64_t n_tokens = 32 + 22 * 32 + 70;
     const lk_plan_size size = mix_size(plan, n_tokens, 3, chunk_mix(13, 6, 3));
-    const uint64_t half_low = page * dim * 2 / 8, half_middle = page * dim * 4 / 8;
-    const uint64_t half_raw = page * dim * 2;
+    const uint64_t low_page = page * dim * 2 / 8, middle_page = page * dim * 4 / 8;
+    const uint64_t raw_page = page * dim * 2;
     const uint64_t key_metadata = dim * (page / 32) * 4, value_metadata = page * 4;
     assert_int_equal(size.n_blocks, 4);
-    assert_int_equal(size.payload_bytes, n_sequences * heads * 2 * (3 * half_low + half_middle));
+    assert_int_equal(size.payload_bytes, n_sequences * heads * 2 * (3 * low_page + middle_page));
     assert_int_equal(size.metadata_bytes,
                      n_sequences * heads * 4 * (key_metadata + value_metadata));
-    const uint64_t rows = (n_tokens - 32 + page - 1) / page; /* behind the sinks */
-    const uint64_t raw_rows = rows - 4;
+    const uint64_t blocks = (n_tokens - 32 + page - 1) / page; /* after the sinks */
+    const uint64_t raw_blocks = blocks - 4;
     assert_int_equal(size.recent_bytes,
-                     n_sequences * heads * 2 * (raw_rows * half_raw + 32 * dim * 2));
+                     n_sequences * heads * 2 * (raw_blocks * raw_page + 32 * dim * 2));
     assert_int_equal(size.fp16_bytes, n_sequences * heads * 2 * n_tokens * dim * 2);
     const double values = (double)(5 * 2 * page * dim);
-    const double bits = (double)((3 * half_low + half_middle + half_raw) * 2 * 8 +
+    const double bits = (double)((3 * low_page + middle_page + raw_page) * 2 * 8 +
                                  4 * (key_metadata + value_metadata) * 8);
     assert_true(fabs(size.bits_per_value - bits / values) < 1e-12);
     const double token_values = (double)(heads * 2 * dim);
     assert_true(fabs(size.bytes_per_token - token_values * size.bits_per_value / 8) < 1e-9);
     const uint64_t tables = 512 * n_sequences * 2 * dim * 2 * 2 + n_sequences * 256 +
-                            n_sequences * (rows + 1) * (128 + heads * 40) +
+                            n_sequences * (blocks + 1) * (128 + heads * 40) +
                             n_sequences * (128 + 22 * 5);
     assert_int_equal(size.table_bytes, tables);
     /* A page at 4 bits and the sinks' 32 tokens at 16 have slots of one size. */
-    assert_int_equal(half_middle, 32 * dim * 2);
-    const uint64_t halves = n_sequences * heads * 2;
-    const uint64_t slots[][2] = {{half_low, 3 * halves},
-                                 {half_middle, 2 * halves},
-                                 {half_raw, raw_rows * halves},
-                                 {key_metadata, 4 * halves / 2},
-                                 {value_metadata, 4 * halves / 2}};
+    assert_int_equal(middle_page, 32 * dim * 2);
+    const uint64_t n_pages = n_sequences * heads * 2;
+    const uint64_t slots[][2] = {{low_page, 3 * n_pages},
+                                 {middle_page, 2 * n_pages},
+                                 {raw_page, raw_blocks * n_pages},
+                                 {key_metadata, 4 * n_pages / 2},
+                                 {value_metadata, 4 * n_pages / 2}};
     uint64_t extents = 0;
     for (size_t i = 0; i < sizeof slots / sizeof *slots; ++i) {
         const uint64_t per = 262144 / slots[i][0];
@@ -456,7 +456,7 @@ static void bad_mixes_are_refused(void **state) {
     lk_chunk_mix mix = chunk_mix(10, 1, 0);
     assert_int_equal(lk_plan_chunk_bytes(plan, 32 + 11 * 32, 1, 1, &mix, &size), LK_OK);
     expect_failure(lk_plan_chunk_bytes(plan, 31 + 11 * 32, 1, 1, &mix, &size), LK_E_ARGUMENT,
-                   "mix has 352 tokens of chunks behind 32 sinks, n_tokens is 383");
+                   "mix has 352 tokens of chunks after 32 sinks, n_tokens is 383");
     expect_failure(lk_plan_chunk_bytes(plan, 0, 1, 1, &mix, &size), LK_E_ARGUMENT, "n_tokens is 0");
     expect_failure(lk_plan_chunk_bytes(plan, 1024, 1, 1, NULL, &size), LK_E_ARGUMENT,
                    "mix is NULL");

@@ -265,7 +265,7 @@ void classes_of_chunks_have_slots_of_their_own(void **) {
     }
     for (const uint32_t cap : {kNoRung, 16u})
         assert_int_equal(key_slots_at(f.plan->model, 0, 0, cap).packed_payload, 0);
-    // A half that may shrink in place has its metadata slot from the start.
+    // A page that may shrink in place has its metadata slot from the start.
     const uint8_t rungs[] = {16, 8};
     assert_int_equal(lk_plan_set_ladder(f.plan, 0, rungs, 2, 16), LK_OK);
     assert_int_equal(key_slots_at(f.plan->model, 0, 0, 16).recent_metadata, key_metadata);

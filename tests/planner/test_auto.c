@@ -204,7 +204,7 @@ static void expect(const lk_calibrator *calibrator, const lk_auto *options, lk_s
     assert_int_equal(lk_calibrator_auto(calibrator, options, &plan), want);
     assert_null(plan);
     if (!strstr(sentence(), part))
-        fail_msg("\"%s\" lacks \"%s\"", sentence(), part);
+        fail_msg("\"%s\" has no \"%s\"", sentence(), part);
 }
 
 static void what_is_missing_is_refused(void **state) {

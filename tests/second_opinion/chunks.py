@@ -16,7 +16,7 @@ LOW, MIDDLE, HIGH = 1, 2, 3
 checks = 0
 
 
-def ask(command: str, *parts) -> list[str]:
+def run_tool(command: str, *parts) -> list[str]:
     words = []
     for part in parts:
         words += [repr(x) for x in np.asarray(part).ravel().tolist()]
@@ -48,7 +48,7 @@ def encode(x: np.ndarray, dtype: int) -> tuple[np.ndarray, np.ndarray]:
 def check_cosine(random, dtype: int, n: int, d: int, pad: int, scale: float) -> None:
     q, q_exact = encode(random.normal(0, scale, d), dtype)
     c, c_exact = encode(random.normal(0, scale, (n, d + pad)), dtype)
-    got = np.array(ask('cosine', [dtype, n, d, pad], q, c), float)
+    got = np.array(run_tool('cosine', [dtype, n, d, pad], q, c), float)
     c_exact = c_exact[:, :d]
     want = c_exact @ q_exact / np.sqrt((c_exact**2).sum(1) * (q_exact**2).sum())
     # Lanes of a block add 16 terms; each term and the query's elements are rounded, and |c_i q_i|
@@ -93,7 +93,7 @@ def bm25() -> None:
         tokens = vocabulary[np.minimum(random.zipf(1.3, int(starts[-1]) + 7), 200) - 1]
         query = vocabulary[random.integers(0, 60, int(random.integers(0, 20)))]
         k1, b = random.choice([0.0, 1.2, 2.0]), random.choice([0.0, 0.75, 1.0])
-        got = np.array(ask('bm25', [k1, b], [n], starts, [len(tokens)], tokens, [len(query)], query), float)
+        got = np.array(run_tool('bm25', [k1, b], [n], starts, [len(tokens)], tokens, [len(query)], query), float)
         want = okapi(tokens, starts, query, k1, b)
         expect(np.allclose(got, want, rtol=1e-6, atol=0), f'BM25 case {case}: {got} is {want}')
 
@@ -105,7 +105,7 @@ def thresholds() -> None:
         scores = random.normal(0, 1, n) if case % 2 else random.integers(-4, 5, n) / 4
         scores = scores.astype(np.float32).astype(np.float64)
         alpha, beta = random.choice([0, 0.25, 0.6]), random.choice([0, 0.1, 0.25])
-        got = ask('thresholds', [alpha, beta], [n], scores)
+        got = run_tool('thresholds', [alpha, beta], [n], scores)
         spread = scores.max() - scores.min()
         low, high = scores.min() + spread * alpha, scores.max() - spread * beta
         want = np.where(scores < low, LOW, np.where(scores > high, HIGH, MIDDLE))
@@ -159,7 +159,7 @@ def quotas() -> None:
         else:
             nearest = [min(max(0, int(np.ceil(x * n / row - 0.5))), n // row) for x in (low_share, 1 - high_share)]
             n_low, n_middle = nearest[0] * row, (nearest[1] - nearest[0]) * row
-        got = ask('quota', [row], [low_share, high_share], [budget], price, [n], scores)
+        got = run_tool('quota', [row], [low_share, high_share], [budget], price, [n], scores)
         want = classes_of_rank(scores, n_low, n_middle)
         bytes_taken = sum(price[c - 1] for c in want)
         expect((np.array(got[1:], int) == want).all(), f'quota case {case}: {got[1:]} is {want}')

@@ -182,7 +182,7 @@ def check_permutation(shape, data):
 
 
 class Page:
-    """A decoded half page: codes and values [P][D] by slot, permutation or None."""
+    """A decoded page: codes and values [P][D] by stored channel, permutation or None."""
 
     def __init__(self, data):
         self.shape = shape = self.read_header(data)

@@ -28,8 +28,8 @@ def need(condition, sentence):
         raise Refused(sentence)
 
 
-class Half(Page):
-    """A half page whose class is known."""
+class FormattedPage(Page):
+    """A page whose format is known."""
 
     def __init__(self, kind, payload, metadata):
         self.shape, self.permutation = kind
@@ -59,8 +59,8 @@ class Plan:
                                  layer.get('scale', 0) + 0.0, layer.get('soft_cap', 0) + 0.0)
         self.geometry_hash = xxh3_64(state)
 
-    def row(self, index):
-        """First token and tokens of a row of a sequence. FORMAT.md, section 14."""
+    def block(self, index):
+        """First token and tokens of a block of a sequence. FORMAT.md, section 14."""
         n_sinks = -(-self.sinks // self.page)
         first = index * self.page if index < n_sinks else self.sinks + (index - n_sinks) * self.page
         end = min(first + self.page, self.sinks) if index < n_sinks else first + self.page
@@ -68,25 +68,25 @@ class Plan:
 
     def n_blocks(self, n_tokens):
         n = 0
-        while self.row(n)[0] < n_tokens:
+        while self.block(n)[0] < n_tokens:
             n += 1
         return n
 
 
-class Row:
+class Block:
     def __init__(self, number, first, n_tokens):
         self.number, self.first, self.n_tokens = number, first, n_tokens
         self.positions = np.arange(first, first + n_tokens)
-        self.halves = []  # (key, value) of each entry
+        self.pages = []  # (K page, V page) of each entry
 
 
 class Sequence:
     def __init__(self):
-        self.rows, self.sums = [], []
+        self.blocks, self.sums = [], []
         self.order, self.assigned = None, None  # of chunks that have classes
 
     def read_chunks(self, body, n, plan):
-        """Behind the sums: by place the chunk, and by chunk its class."""
+        """After the sums: by index the chunk, and by chunk its class."""
         order, assigned = np.frombuffer(body, '<u4', n), np.frombuffer(body, 'u1', n, 4 * n)
         need(plan.chunk and n * plan.chunk <= max(0, self.n_tokens - plan.sinks), 'chunks that are not there')
         need((np.sort(order) == np.arange(n)).all(), 'an order that is none')
@@ -97,8 +97,8 @@ class Sequence:
     def positions(self, plan):
         """Of the tokens as they lie."""
         out = np.arange(self.n_tokens)
-        for place, chunk in enumerate(self.order if self.order is not None else ()):
-            at, first = (plan.sinks + i * plan.chunk for i in (place, chunk))
+        for index, chunk in enumerate(self.order if self.order is not None else ()):
+            at, first = (plan.sinks + i * plan.chunk for i in (index, chunk))
             out[at:at + plan.chunk] = np.arange(first, first + plan.chunk)
         return out
 
@@ -121,10 +121,10 @@ class Snapshot:
         need(plan.geometry_hash == f[4], 'geometry hash')
         need((len(plan.entries), plan.page, plan.sinks) == (self.n_entries, f[11], f[12]),
              'a header that is not the plan\'s')
-        self.classes = self.read_formats(self.chunk(b'CLSS'), n_formats)
-        self.rows = []
+        self.formats = self.read_formats(self.chunk(b'CLSS'), n_formats)
+        self.blocks = []
         self.sequences = [self.read_sequence() for _ in range(n_sequences)]
-        need(self.at == len(data) and len(self.rows) == self.n_blocks, 'bytes or rows left over')
+        need(self.at == len(data) and len(self.blocks) == self.n_blocks, 'bytes or blocks left over')
         need(sum(s.n_tokens for s in self.sequences) == self.n_tokens, 'another number of tokens')
 
     def chunk(self, kind, wanted=None):
@@ -132,7 +132,7 @@ class Snapshot:
         name, reserved, number, size, digest = CHUNK.unpack_from(self.data, self.at)
         need(name == kind and not reserved and number == self.n_chunks, f'no chunk {kind} here')
         begin = self.at + CHUNK.size
-        need(size <= len(self.data) - begin, 'a chunk behind the end')
+        need(size <= len(self.data) - begin, 'a chunk after the end')
         need(wanted in (None, size), 'another length')
         body = self.data[begin:begin + size]
         need(xxh3_64(body) == digest, 'hash of a chunk')
@@ -141,19 +141,19 @@ class Snapshot:
 
     @staticmethod
     def read_formats(body, n):
-        classes, at = [], 0
+        formats, at = [], 0
         for _ in range(n):
-            need(len(body) - at >= SHAPE.size, 'ends in the table of classes')
+            need(len(body) - at >= SHAPE.size, 'ends in the table of formats')
             f = SHAPE.unpack_from(body, at)
             shape, at = Shape(f[:14]), at + SHAPE.size
             shape.check()
-            need(f[14] in (0, 1) and not f[15] and not (f[14] and shape.permutes), 'flags of a class')
+            need(f[14] in (0, 1) and not f[15] and not (f[14] and shape.permutes), 'flags of a format')
             fixed = None
             if f[14]:
                 fixed, at = check_permutation(shape, body[at:at + shape.head_dim]), at + shape.head_dim
-            classes.append((shape, fixed))
-        need(at == len(body), 'bytes behind the classes')
-        return classes
+            formats.append((shape, fixed))
+        need(at == len(body), 'bytes after the formats')
+        return formats
 
     def read_sequence(self):
         body = self.chunk(b'SEQN')
@@ -170,63 +170,63 @@ class Snapshot:
         out.base = np.frombuffer(body, '<u8', n_channels, at)
         at, last = at + 8 * n_channels, -1
         for _ in range(n_sums):
-            row, is_gap = struct.unpack_from('<QQ', body, at)
-            need(row > last and is_gap in (0, 1), 'order of sums')
-            out.sums.append((row, is_gap, np.frombuffer(body, '<u8', n_channels, at + 16)))
-            at, last = at + 16 + 8 * n_channels, row
+            block, is_gap = struct.unpack_from('<QQ', body, at)
+            need(block > last and is_gap in (0, 1), 'order of sums')
+            out.sums.append((block, is_gap, np.frombuffer(body, '<u8', n_channels, at + 16)))
+            at, last = at + 16 + 8 * n_channels, block
         if flags & 2:
             out.read_chunks(body[at:], n_chunks, self.plan)
         positions = out.positions(self.plan)
         numbers = [first + i for first, n in runs for i in range(n)]
-        need(len(numbers) == self.plan.n_blocks(out.n_tokens), 'rows that are not the tokens\'')
+        need(len(numbers) == self.plan.n_blocks(out.n_tokens), 'blocks that are not the tokens\'')
         for index, number in enumerate(numbers):
-            first, capacity = self.plan.row(index)
+            first, capacity = self.plan.block(index)
             n_tokens = min(capacity, out.n_tokens - first)
-            if number == len(self.rows):
-                self.rows.append(self.read_row(number, first, n_tokens))
-                self.rows[-1].positions = positions[first:first + n_tokens]
-            need(number < len(self.rows), 'a row before it comes')
-            row = self.rows[number]
-            need(row.first == first and row.n_tokens == n_tokens, 'a row at another place')
-            out.rows.append(row)
+            if number == len(self.blocks):
+                self.blocks.append(self.read_block(number, first, n_tokens))
+                self.blocks[-1].positions = positions[first:first + n_tokens]
+            need(number < len(self.blocks), 'a block before it comes')
+            block = self.blocks[number]
+            need(block.first == first and block.n_tokens == n_tokens, 'a block at another position')
+            out.blocks.append(block)
         return out
 
-    def read_row(self, number, first, n_tokens):
-        row, record = Row(number, first, n_tokens), ROWS[self.version]
-        while len(row.halves) < self.n_entries:
+    def read_block(self, number, first, n_tokens):
+        block, record = Block(number, first, n_tokens), ROWS[self.version]
+        while len(block.pages) < self.n_entries:
             body = self.chunk(b'ROWS')
-            need(record.size <= len(body) <= 1 << 20, 'length of a part')
+            need(record.size <= len(body) <= 1 << 20, 'length of a run of entries')
             f = record.unpack_from(body) + (0, 0)[:2 * (self.version < 2)]
-            need(f[:3] == (number, first, n_tokens) and f[3] == len(row.halves), 'a part of another row')
-            if not row.halves:
-                row.n_packed, row.chunk_class = f[5:7]
-            need(f[5] == row.n_packed <= self.n_entries, 'packed entries')
-            need(f[6] == row.chunk_class <= 3 and not f[7], 'a class of chunks')
+            need(f[:3] == (number, first, n_tokens) and f[3] == len(block.pages), 'entries of another block')
+            if not block.pages:
+                block.n_packed, block.chunk_class = f[5:7]
+            need(f[5] == block.n_packed <= self.n_entries, 'packed entries')
+            need(f[6] == block.chunk_class <= 3 and not f[7], 'a class of chunks')
             need(not f[6] or (self.plan.chunk and first >= self.plan.sinks), 'a class without chunks')
-            need(0 < f[4] <= self.n_entries - f[3], 'entries of a part')
+            need(0 < f[4] <= self.n_entries - f[3], 'number of entries')
             at = -(-(record.size + 4 * f[4]) // 16) * 16
-            need(at <= len(body), 'a part of its head alone')
+            need(at <= len(body), 'a run of entries of its head alone')
             kinds = np.frombuffer(body, '<u2', 2 * f[4], record.size).reshape(-1, 2).tolist()
             need(not any(body[record.size + 4 * f[4]:at]), 'padding')
             for pair in kinds:
-                halves = []
+                pages = []
                 for side, kind in enumerate(pair):
-                    half, at = self.read_half(body, at, side, kind, n_tokens)
-                    halves.append(half)
-                row.halves.append(halves)
-            need(at == len(body), 'bytes behind the halves')
-        return row
+                    page, at = self.read_page(body, at, side, kind, n_tokens)
+                    pages.append(page)
+                block.pages.append(pages)
+            need(at == len(body), 'bytes after the pages')
+        return block
 
-    def read_half(self, body, at, side, kind, n_tokens):
+    def read_page(self, body, at, side, kind, n_tokens):
         if kind == ABSENT:
             return None, at
-        need(kind < len(self.classes), 'no such class')
-        shape = self.classes[kind][0]
-        need(shape.side == side and n_tokens <= shape.page_tokens, 'a class of another half')
+        need(kind < len(self.formats), 'no such format')
+        shape = self.formats[kind][0]
+        need(shape.side == side and n_tokens <= shape.page_tokens, 'a format of another page')
         middle = at + shape.payload_bytes
         end = middle + shape.metadata_bytes
-        need(end <= len(body), 'a part shorter than its halves')
-        return Half(self.classes[kind], body[at:middle], body[middle:end]), end
+        need(end <= len(body), 'a run of entries shorter than its pages')
+        return FormattedPage(self.formats[kind], body[at:middle], body[middle:end]), end
 
 
 def number(kind, layer, head, position, channel):
@@ -240,31 +240,31 @@ def expected(kind, layer, head, positions, head_dim):
                      for t in positions], np.float32)
 
 
-def bound(half):
-    """How far the values of a half may be from what was packed, by channel."""
-    if half.shape.is_raw:
-        return np.zeros(half.codes.shape)
-    ranges = half.ranges[pair_index(half.shape)].astype(np.float64)
-    top = (1 << half.shape.slot_bits()) - 1
-    return half.by_channel(ranges / top * 0.502 + ranges * 2.0 ** -10)
+def bound(page):
+    """How far the values of a page may be from what was packed, by channel."""
+    if page.shape.is_raw:
+        return np.zeros(page.codes.shape)
+    ranges = page.ranges[pair_index(page.shape)].astype(np.float64)
+    top = (1 << page.shape.slot_bits()) - 1
+    return page.by_channel(ranges / top * 0.502 + ranges * 2.0 ** -10)
 
 
 def wrong_values(snapshot):
     """Sentences of keys and values that are not those that were appended."""
-    for row in snapshot.rows:
-        for (layer, head, geometry), centers, halves in zip(snapshot.plan.entries, snapshot.plan.centers,
-                                                            row.halves):
-            for side, half in enumerate(halves):
-                wanted = expected(side, layer, head, row.positions, geometry['head_dim'])
+    for block in snapshot.blocks:
+        for (layer, head, geometry), centers, pages in zip(snapshot.plan.entries, snapshot.plan.centers,
+                                                           block.pages):
+            for side, page in enumerate(pages):
+                wanted = expected(side, layer, head, block.positions, geometry['head_dim'])
                 if not side and centers:
                     wanted = wanted - np.array(centers, np.float32)
                 wanted = wanted.astype(np.float16).astype(np.float64)
-                got = half.by_channel(half.values)[:row.n_tokens]
-                wrong = np.abs(got - wanted) > bound(half)[:row.n_tokens]
+                got = page.by_channel(page.values)[:block.n_tokens]
+                wrong = np.abs(got - wanted) > bound(page)[:block.n_tokens]
                 if wrong.any():
                     t, c = np.argwhere(wrong)[0]
-                    yield (f'row {row.number}, layer {layer}, head {head}, side {side}: {wrong.sum()} values, '
-                           f'first token {row.positions[t]} channel {c}: {got[t, c]}, not {wanted[t, c]}')
+                    yield (f'block {block.number}, layer {layer}, head {head}, side {side}: {wrong.sum()} values, '
+                           f'first token {block.positions[t]} channel {c}: {got[t, c]}, not {wanted[t, c]}')
 
 
 def wrong_sums(snapshot):
@@ -307,9 +307,9 @@ def undetected(data):
 
 def describe(path, snapshot):
     lines = [f'{path}: {snapshot.n_tokens} tokens in {len(snapshot.sequences)} sequences, '
-             f'{snapshot.n_blocks} rows, plan {snapshot.plan.json["name"]}']
+             f'{snapshot.n_blocks} blocks, plan {snapshot.plan.json["name"]}']
     for s in snapshot.sequences:
-        lines.append(f'  sequence {s.id}: {s.n_tokens} tokens, rows {[row.number for row in s.rows]}')
+        lines.append(f'  sequence {s.id}: {s.n_tokens} tokens, blocks {[block.number for block in s.blocks]}')
         if s.order is not None:
             lines.append(f'    chunks {s.order.tolist()} of classes {s.assigned.tolist()}')
     return '\n'.join(lines)

@@ -16,7 +16,7 @@ TOOL = sys.argv[1]
 checks = 0
 
 
-def ask(command: str, *parts) -> bytes:
+def run_tool(command: str, *parts) -> bytes:
     words = []
     for part in parts:
         words += [repr(float(x)) for x in np.asarray(part, np.float64).ravel()]
@@ -55,7 +55,7 @@ def k_means(ranges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def check_clusters(ranges, name: str) -> None:
     ranges = halfs(ranges)
-    out = ask('clusters', [len(ranges)], ranges).split()
+    out = run_tool('clusters', [len(ranges)], ranges).split()
     classes, centroids = k_means(ranges)
     got = np.array(out[:len(ranges)], int)
     expect((got == classes).all(), f'{name}: classes {got} are {classes}')
@@ -114,7 +114,7 @@ def probes() -> None:
         k = halfs(k)
         logits = np.float32(random.normal(0, 2, hq)).astype(float) if has else None
         scale, cap = float(np.float32(scale)), float(np.float32(cap))
-        out = ask('probe', [hq, hkv, d, n, prefix, period, sinks, local, window, window_sinks, scale, cap, has],
+        out = run_tool('probe', [hq, hkv, d, n, prefix, period, sinks, local, window, window_sinks, scale, cap, has],
                   logits if has else [], q, k)
         want = masked_scores(q, k, prefix, period, sinks, local, window, window_sinks, scale, cap, logits)
         got = np.array(out.split(), float)
@@ -122,7 +122,8 @@ def probes() -> None:
     # By hand: equal keys, so that row i spreads 1 / (i + 1) over each column.
     n, period, sinks, local = 12, 4, 2, 3
     want = np.mean([max(0, i - local + 1 - sinks) / (i + 1) for i in range(period, n)])
-    got = float(ask('probe', [1, 1, 32, n, 0, period, sinks, local, 0, 0, 0, 0, 0], np.ones(n * 32), np.ones(n * 32)))
+    ones = np.ones(n * 32)
+    got = float(run_tool('probe', [1, 1, 32, n, 0, period, sinks, local, 0, 0, 0, 0, 0], ones, ones))
     expect(abs(got - want) < 1e-6, f'equal keys score {got}, by hand {want}')
 
 
@@ -142,7 +143,7 @@ def statistics() -> None:
     hq, hkv, d, n = 6, 2, 48, 75
     q, k = random.normal(0, 3, (n, hq, d)), random.normal(1, 2, (n, hkv, d))
     k[3, 1, 7], k[5, 0, 2] = 1e6, 3e-6  # beyond FP16, and subnormal there
-    meta, got = read_safetensors(ask('stats', [hq, hkv, d, n], q, k))
+    meta, got = read_safetensors(run_tool('stats', [hq, hkv, d, n], q, k))
     expect(meta == {'format': 'lowkey-statistics', 'version': '1'}, f'metadata {meta}')
     with np.errstate(over='ignore'):
         q, k = halfs(q), np.clip(halfs(k), -65504, 65504)
@@ -179,7 +180,7 @@ def sensitivities() -> None:
     for hq, hkv, d, n in ((4, 2, 32, 45), (1, 1, 64, 33), (3, 1, 128, 20)):
         q, k, v = (halfs(random.normal(0, 1, (n, h, d))) for h in (hq, hkv, hkv))
         gk, gv = (np.float32(random.normal(0, 1e-5, (n, hkv, d))).astype(float) for _ in range(2))
-        got = np.array(ask('sensitivity', [hq, hkv, d, n], q, k, v, gk, gv).split(), float).reshape(hkv, 4, 3)
+        got = np.array(run_tool('sensitivity', [hq, hkv, d, n], q, k, v, gk, gv).split(), float).reshape(hkv, 4, 3)
         exact = causal_attention(q, k, v)
         for w, bits in enumerate((8, 4, 2)):
             for part, (x, g) in enumerate(((k, gk), (v, gv))):
@@ -211,7 +212,7 @@ def positions() -> None:
     for interleaved, channels, base, h, d, n in ((0, 64, 10000, 2, 64, 33), (1, 64, 1e6, 1, 64, 20), (0, 32, 500, 3, 80, 9)):
         x = np.float32(random.normal(0, 1, (n, h, d))).astype(float)
         for scale in (1, 4):
-            got = np.array(ask('rope', [interleaved, channels, base, scale, h, d, n], x).split(), float)
+            got = np.array(run_tool('rope', [interleaved, channels, base, scale, h, d, n], x).split(), float)
             want = turned(x, interleaved, channels, base, scale)
             expect(np.allclose(got[:x.size], want.ravel(), atol=1e-6), f'RoPE at scale {scale}')
             expect(np.allclose(got[x.size:], x.ravel(), atol=1e-6), 'and back')
@@ -234,7 +235,7 @@ def scale_searches() -> None:
             stored = quantized(halfs(np.float32(k) / np.float32(scales)), key_bits) * scales
             errors.append(((causal_attention(q, stored, quantized(v, value_bits))[rows] - exact) ** 2).sum())
         errors = np.array(errors)
-        got = np.array(ask('scales', [hq, hkv, d, n, key_bits, value_bits, step], q, k, v).split(), float)
+        got = np.array(run_tool('scales', [hq, hkv, d, n, key_bits, value_bits, step], q, k, v).split(), float)
         expect(np.allclose(got[:21], errors / errors[20], rtol=5e-3), f'errors {got[:21]} are {errors / errors[20]}')
         best = np.argmin(got[:21])
         expect(got[21] == (20 - best) / 20, f'exponent {got[21]}')

@@ -24,7 +24,7 @@ def u64(data, at, n=1):
 
 
 def fold(a, b):
-    """Both halves of a 128-bit product."""
+    """The upper and the lower 64 bits of a product, joined."""
     product = a * b
     return product & MASK ^ product >> 64
 

@@ -1,4 +1,4 @@
-/* Lets another program ask the calibrator: numbers as text on stdin, answers on stdout.
+/* Runs the calibrator for another program: numbers as text on stdin, results on stdout.
  *
  *   clusters N r...            classes and centroids of channel ranges (a head of N channels)
  *   probe HQ HKV D T PREFIX PERIOD SINKS LOCAL WINDOW WINDOW_SINKS SCALE SOFT_CAP HAS_LOGITS

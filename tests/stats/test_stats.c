@@ -51,7 +51,7 @@ static void bytes_do_not_depend_on_how_samples_come(void **state) {
         memcpy(&bits, keys + i, sizeof bits);
         halfs[i] = (uint16_t)(bits >> 16);
     }
-    for (uint32_t t = 0; t < T; ++t) /* [H][T][D], each row in twice its room */
+    for (uint32_t t = 0; t < T; ++t) /* [H][T][D], each token in twice its space */
         for (uint32_t h = 0; h < H; ++h)
             memcpy(wide + (h * T + t) * 2 * D, keys + (t * H + h) * D, D * sizeof *wide);
     lk_calibrator *all[4];

@@ -22,32 +22,33 @@ struct Assignment {
     const float *scores;
 };
 
-lk_status check_classes(const Assignment &asked) {
-    if (asked.n_chunks && !asked.classes)
-        return fail(LK_E_ARGUMENT, "classes is NULL for %u chunks", asked.n_chunks);
-    for (uint32_t c = 0; c < asked.n_chunks; ++c) {
-        if (asked.classes[c] < LK_CHUNK_LOW || asked.classes[c] > LK_CHUNK_HIGH)
+lk_status check_classes(const Assignment &assignment) {
+    if (assignment.n_chunks && !assignment.classes)
+        return fail(LK_E_ARGUMENT, "classes is NULL for %u chunks", assignment.n_chunks);
+    for (uint32_t c = 0; c < assignment.n_chunks; ++c) {
+        if (assignment.classes[c] < LK_CHUNK_LOW || assignment.classes[c] > LK_CHUNK_HIGH)
             return fail(LK_E_ARGUMENT, "the class of chunk %u is %u, not low, middle or high", c,
-                        asked.classes[c]);
-        if (asked.scores && std::isnan(asked.scores[c]))
+                        assignment.classes[c]);
+        if (assignment.scores && std::isnan(assignment.scores[c]))
             return fail(LK_E_DATA, "the score of chunk %u is a NaN", c);
     }
     return LK_OK;
 }
 
-lk_status check_context(const lk_cache *cache, const Sequence &sequence, const Assignment &asked) {
-    if (asked.n_context_tokens > sequence.length)
+lk_status check_context(const lk_cache *cache, const Sequence &sequence,
+                        const Assignment &assignment) {
+    if (assignment.n_context_tokens > sequence.length)
         return fail(LK_E_ARGUMENT, "n_context_tokens is %llu, sequence %llu has %llu",
-                    ull{asked.n_context_tokens}, ull{sequence.id}, ull{sequence.length});
-    const uint64_t n_chunks = count_chunks(cache, asked.n_context_tokens);
-    if (asked.n_chunks != n_chunks)
+                    ull{assignment.n_context_tokens}, ull{sequence.id}, ull{sequence.length});
+    const uint64_t n_chunks = count_chunks(cache, assignment.n_context_tokens);
+    if (assignment.n_chunks != n_chunks)
         return fail(LK_E_ARGUMENT,
                     "n_chunks is %u, %llu tokens after %llu sinks are %llu chunks of %u",
-                    asked.n_chunks, ull{asked.n_context_tokens}, ull{first_chunk_token(cache)},
-                    ull{n_chunks}, cache->plan.model.chunks.tokens);
+                    assignment.n_chunks, ull{assignment.n_context_tokens},
+                    ull{first_chunk_token(cache)}, ull{n_chunks}, cache->plan.model.chunks.tokens);
     if (sequence.chunks && n_chunks < sequence.chunks->size())
         return fail(LK_E_ARGUMENT, "n_chunks is %u, sequence %llu has classes for %u",
-                    asked.n_chunks, ull{sequence.id}, sequence.chunks->size());
+                    assignment.n_chunks, ull{sequence.id}, sequence.chunks->size());
     const uint64_t sinks = sink_blocks(cache->plan.model);
     const uint64_t end = ChunkShape(cache->plan.model).block_of_index(n_chunks);
     for (uint64_t r = sinks; r < sinks + end; ++r) {
@@ -64,12 +65,12 @@ lk_status check_context(const lk_cache *cache, const Sequence &sequence, const A
 
 // What chunks shall be kept at: never wider than what is left of them or of their originals, and as
 // they are where windows have taken a part of their pages.
-void choose_widths(const lk_cache *cache, Sequence *sequence, const Assignment &asked,
+void choose_widths(const lk_cache *cache, Sequence *sequence, const Assignment &assignment,
                    ChunkOrder *layout) {
     const ChunkShape shape(cache->plan.model);
-    for (uint32_t p = 0; p < asked.n_chunks; ++p) {
+    for (uint32_t p = 0; p < assignment.n_chunks; ++p) {
         const uint32_t chunk = layout->order[p];
-        const auto wanted = static_cast<uint8_t>(asked.classes[chunk]);
+        const auto wanted = static_cast<uint8_t>(assignment.classes[chunk]);
         const uint8_t now = layout->kept_at[chunk];
         const uint64_t block = sink_blocks(cache->plan.model) + shape.block_of_index(p);
         const bool is_lost = wanted > now && !has_original(cache, *sequence, chunk);
@@ -77,36 +78,37 @@ void choose_widths(const lk_cache *cache, Sequence *sequence, const Assignment &
     }
 }
 
-lk_status assign(lk_cache *cache, lk_sequence id, const Assignment &asked) {
+lk_status assign(lk_cache *cache, lk_sequence id, const Assignment &assignment) {
     Sequence *sequence;
     LK_TRY(find_chunked(cache, id, &sequence));
     if (cache->step.is_open)
         return fail(LK_E_BUSY, "a step is open: commit or discard it before classes are assigned");
     if (cache->device->is_capturing())
         return fail(LK_E_STATE, "the cache's queue is being captured: assign classes after");
-    LK_TRY(check_classes(asked));
-    LK_TRY(check_context(cache, *sequence, asked));
+    LK_TRY(check_classes(assignment));
+    LK_TRY(check_context(cache, *sequence, assignment));
     const Allocator &allocator = cache->context->allocator;
     const ChunkShape shape(cache->plan.model);
     ChunkOrder layout(allocator);
     Array<TokenRun> tail(allocator);
     Array<uint8_t> assigned(allocator);
-    LK_TRY(read_chunks(cache, *sequence, asked.n_chunks, &layout));
-    if (!assigned.resize(asked.n_chunks))
-        return no_chunk_memory(asked.n_chunks);
-    for (uint32_t c = 0; c < asked.n_chunks; ++c)
-        assigned[c] = static_cast<uint8_t>(asked.classes[c]);
-    choose_widths(cache, sequence, asked, &layout);
-    LK_TRY(layout.arrange(shape, cache->plan.model.chunks.reorder, asked.scores, allocator));
+    LK_TRY(read_chunks(cache, *sequence, assignment.n_chunks, &layout));
+    if (!assigned.resize(assignment.n_chunks))
+        return no_chunk_memory(assignment.n_chunks);
+    for (uint32_t c = 0; c < assignment.n_chunks; ++c)
+        assigned[c] = static_cast<uint8_t>(assignment.classes[c]);
+    choose_widths(cache, sequence, assignment, &layout);
+    LK_TRY(layout.arrange(shape, cache->plan.model.chunks.reorder, assignment.scores, allocator));
     // Tokens that share the last block with chunks go with them.
-    const uint64_t end = first_chunk_token(cache) + uint64_t{asked.n_chunks} * shape.chunk_tokens;
-    const uint32_t filled = shape.token_of_index(asked.n_chunks);
+    const uint64_t end =
+        first_chunk_token(cache) + uint64_t{assignment.n_chunks} * shape.chunk_tokens;
+    const uint32_t filled = shape.token_of_index(assignment.n_chunks);
     const uint64_t n_after = sequence->length > end ? sequence->length - end : 0;
     if (filled)
-        LK_TRY(list_tail(cache, asked.n_chunks,
+        LK_TRY(list_tail(cache, assignment.n_chunks,
                          std::min<uint64_t>(n_after, shape.block_tokens - filled), &tail));
     Originals *originals = nullptr;
-    LK_TRY(keep_originals(cache, sequence, asked.n_chunks, &originals));
+    LK_TRY(keep_originals(cache, sequence, assignment.n_chunks, &originals));
     const lk_status status =
         lay_chunks(cache, sequence, {layout, tail, assigned.data(), sequence->length});
     if (status) {
@@ -116,7 +118,7 @@ lk_status assign(lk_cache *cache, lk_sequence id, const Assignment &asked) {
     if (originals) {
         drop_originals(cache, sequence);
         sequence->originals = originals;
-        sequence->n_retained = asked.n_chunks;
+        sequence->n_retained = assignment.n_chunks;
     }
     sequence->deferral = LK_DEFER_OFF;
     if (sequence->attention_scores && sequence->attention_scores->n_scored)  // by indices of before

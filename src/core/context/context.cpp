@@ -247,8 +247,8 @@ extern "C" lk_status lk_context_supports(const lk_context *context,
                                          const lk_capability *capability) {
     if (!context)
         return lk::fail(LK_E_ARGUMENT, "context is NULL");
-    lk_capability asked{};
-    LK_TRY(lk::import_struct(&asked, sizeof asked, sizeof asked, capability, "capability"));
-    LK_TRY(lk::check_capability(asked));
-    return context->backend->supports(asked);
+    lk_capability own{};
+    LK_TRY(lk::import_struct(&own, sizeof own, sizeof own, capability, "capability"));
+    LK_TRY(lk::check_capability(own));
+    return context->backend->supports(own);
 }

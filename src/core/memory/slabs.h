@@ -34,9 +34,10 @@ struct SlotMerge {
     uint64_t to;
 };
 
-// Slots of a few fixed sizes. An extent serves one family of sizes: one size, or one and its
-// halves, down to 64ths, which are buddies. It goes back to its slab when empty; partly used
-// extents are filled before a new one is taken, smaller free slots before larger ones are divided.
+// Slots of a few fixed sizes. An extent serves one family of sizes: one size, or one and
+// that size divided by powers of two, down to 64ths, which are buddies. It goes back to its slab
+// when empty; partly used extents are filled before a new one is taken, smaller free slots before
+// larger ones are divided.
 class Slots {
   public:
     Slots(const Allocator &allocator, Backend &backend, Ledger &ledger, uint64_t slab_bytes)
@@ -51,7 +52,7 @@ class Slots {
     Slots(const Slots &) = delete;
     Slots &operator=(const Slots &) = delete;
 
-    // Before the sizes: slots of `top` bytes shrink to halves, down to `least`, at most six times.
+    // Before the sizes: slots of `top` bytes are halved, down to `least`, at most six times.
     // False when memory is exhausted.
     bool add_family(uint64_t top, uint64_t least);
     // Make a slot size known; false when memory is exhausted. Index of a known size.
@@ -69,7 +70,7 @@ class Slots {
     // Give slots back; 0 is fine. Neighbours are best given together.
     void give(const uint64_t *addresses, size_t n);
     void give(uint64_t address) { give(&address, 1); }
-    // Keep the lower halves of slots and give the upper ones back.
+    // Keep the lower half of each slot and give the upper one back.
     void halve(const SlotRun &run);
     uint64_t bytes_at(uint64_t address);
 

@@ -15,8 +15,8 @@ uint32_t tail_tokens(const Sequence &sequence, const CacheBlock &block) {
     return n < block.capacity_tokens ? static_cast<uint32_t>(n) : block.capacity_tokens;
 }
 
-// Behind what any holder has, one of them may write. A packed block is one that a truncation or a
-// fork cut while it had other holders.
+// One holder may write after the tokens that any holder has. A packed block is one that a
+// truncation or a fork cut while it had other holders.
 bool may_write(const lk_cache *cache, const Sequence &sequence, const CacheBlock &block) {
     if (block.n_packed)
         return false;

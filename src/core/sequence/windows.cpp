@@ -20,7 +20,7 @@ bool has_layer(const lk_cache *cache, const CacheBlock &block, uint32_t layer) {
 // Where the blocks end that the layer has no use for with this length.
 uint64_t hidden_end(const lk_cache *cache, uint32_t layer, uint64_t length) {
     const Plan &plan = cache->plan.model;
-    return hidden_rows(plan, plan.layers[layer].geometry, length);
+    return hidden_blocks(plan, plan.layers[layer].geometry, length);
 }
 
 void free_layer(lk_cache *cache, CacheBlock *block, uint32_t layer) {

@@ -25,7 +25,7 @@ class StatQueue {
   public:
     explicit StatQueue(const Allocator &allocator) : items_(allocator) {}
 
-    // Room for n items more, so that as many calls of add() hand over nothing.
+    // Reserves space for n items more, so that as many calls of add() hand over nothing.
     bool reserve(size_t n) { return items_.reserve(items_.size() + n); }
     void use(CacheDevice *device) { device_ = device; }
     // Hands over what is queued when the queue is full. LK_E_DEVICE.
