@@ -3,11 +3,11 @@
 
 Its plain comments become doc comments, line by line, so that warnings name the header's own lines:
 
-- the first comment is the file's; one before a declaration, or behind it, belongs to that;
+- the first comment is the file's; one before a declaration, or after it, belongs to that;
 - "name  text" in a comment is a parameter of the function, so a name that is none is found;
 - lines indented by three are shown as they are;
-- an enum behind `typedef ... name;` has the values of that name;
-- lk_x_init() right behind its struct gets the sentence that holds for all of them.
+- an enum after `typedef ... name;` has the values of that name;
+- lk_x_init() right after its struct gets the sentence that holds for all of them.
 """
 import re
 import sys

@@ -184,7 +184,7 @@ def throughput_rows(record: dict) -> str:
 
 
 def mix_rows(record: dict) -> str:
-    """Decode of contexts with classes beside uniform low chunks, and the time that their bytes allow."""
+    """Decode of contexts with classes next to uniform low chunks, and the time that their bytes allow."""
     rows = []
     for row in record['rows']:
         if 'chunks' not in row:

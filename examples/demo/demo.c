@@ -1,5 +1,5 @@
 /* demo: the project's own model hosted in C. model.c computes all but attention; keys and values
- * stay in a cache of lowkey's. A text hides codes, and the model is asked for each in a fork of the
+ * stay in a cache of lowkey's. A text hides codes, and the model answers for each in a fork of the
  * sequence that has read it. Ends with 1 when an answer is wrong.
  *
  *   demo MODEL [cpu | vulkan] [PLAN]
@@ -104,7 +104,7 @@ static char step(lk_cache *cache, lk_sequence id, const char *tokens, size_t n_t
     return next;
 }
 
-static int ask(lk_cache *cache, lk_sequence text, const codes *one) {
+static int retrieves(lk_cache *cache, lk_sequence text, const codes *one) {
     char question[64], answer[CODE_BYTES + 1] = "";
     lk_sequence fork;
     snprintf(question, sizeof question, "\nThe code of %s is ", one->name);
@@ -139,7 +139,7 @@ int main(int argc, char **argv) {
     check(lk_sequence_add(cache, &sequence));
     (void)step(cache, sequence, text, n);
     for (int i = 0; i < N_HIDDEN; ++i)
-        n_right += ask(cache, sequence, &hidden[i]);
+        n_right += retrieves(cache, sequence, &hidden[i]);
     check(lk_cache_stats_init(&stats, sizeof stats));
     check(lk_cache_get_stats(cache, &stats));
     printf("%d of %d right; %llu tokens, %llu pages packed\n", n_right, (int)N_HIDDEN,

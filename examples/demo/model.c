@@ -21,7 +21,7 @@ static const struct {
     {"mlp.gate_proj", WIDTH, HIDDEN, 0},      {"mlp.up_proj", WIDTH, HIDDEN, 0},
     {"mlp.down_proj", HIDDEN, WIDTH, 0},
 };
-static char file[17 << 20]; /* a zero behind its bytes ends each search for a name */
+static char file[17 << 20]; /* a zero after its bytes ends each search for a name */
 static size_t file_bytes;
 static float *weights[N_LAYERS][N_WEIGHTS], *biases[N_LAYERS][N_WEIGHTS];
 static float *embedding, *final_norm, *head;

@@ -24,15 +24,15 @@ def measured(*words: str) -> list[dict]:
 
 
 def mixed(*words: str) -> None:
-    """Chunks with classes beside such that are all low, with pages of one class together and without."""
+    """Chunks with classes next to such that are all low, with pages of one class together and without."""
     rows = json.loads(run('bench', '--tokens', '1056', '--kv-heads', '1', '--query-heads', '2', '--head-dim', '32',
                           '--repeats', '3', '--mix', '50,25,25', '--json', *words).stdout)['rows']
     expect([row['plan'] for row in rows] == ['fp16', 'low', 'mix', 'low, reorder=off', 'mix, reorder=off'], 'five rows')
     n = 32 * rows[0]['batch']
     for row, counts in zip(rows[1:], 2 * ((n, 0, 0), (n // 2, n // 4, n // 4))):
         expect(tuple(row['chunks'].values()) == counts, f'{row["plan"]} has the chunks of its mix')
-        expect(abs(row['share_of_bound'] * row['bound_s'] - row['median_s']) < 1e-9, 'times stand beside their bound')
-        expect(row['bytes_over_low'] == row['cache_bytes'] / rows[1]['cache_bytes'], 'bytes beside those of low')
+        expect(abs(row['share_of_bound'] * row['bound_s'] - row['median_s']) < 1e-9, 'times stand next to their bound')
+        expect(row['bytes_over_low'] == row['cache_bytes'] / rows[1]['cache_bytes'], 'bytes next to those of low')
 
 
 def whole_plans() -> None:
@@ -78,7 +78,7 @@ def searching(*words: str) -> None:
 
 
 def snapshot_speed() -> None:
-    """Saves and loads, and the plain copies beside them; no file stays."""
+    """Saves and loads, and the plain copies next to them; no file stays."""
     with tempfile.TemporaryDirectory() as folder:
         found = json.loads(run('bench', '--snapshot', folder, '--tokens', '2048', '--kv-heads', '1', '--query-heads', '1',
                                '--head-dim', '32', '--plans', 'fp16,kivi2', '--repeats', '3', '--json').stdout)
@@ -95,8 +95,8 @@ def through_bindings() -> None:
     if LIBRARY == 'static':
         expect('shared library' in run('bench', '--bindings', code=1).stderr, 'the bindings need a shared library')
         return
-    lacking = run('bench', '--bindings=python,rust', '--repeats', '50', code=1, PATH='/nonexistent')
-    expect('there is no python3' in lacking.stderr and 'there is no cargo' in lacking.stderr, 'tools are missed')
+    failed = run('bench', '--bindings=python,rust', '--repeats', '50', code=1, PATH='/nonexistent')
+    expect('there is no python3' in failed.stderr and 'there is no cargo' in failed.stderr, 'tools are missed')
     if LIBRARY == 'shared':
         found = json.loads(run('bench', '--bindings=python', '--repeats', '200', '--json').stdout)
         first, *rows = found['rows']

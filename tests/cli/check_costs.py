@@ -12,7 +12,7 @@ from harness import MODEL, TEXT, check, expect, run
 
 
 def costs(folder: pathlib.Path) -> None:
-    """What halves of heads cost is kept with statistics, and moves bits of auto."""
+    """What the keys and values of heads cost is kept with statistics, and moves bits of auto."""
     common = ['--model', str(MODEL), '--text', str(TEXT),
               '--tokens', '64', '--attention-tokens', '0', '--repeats', '2']
     layers = []

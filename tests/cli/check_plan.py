@@ -23,7 +23,7 @@ def methods(folder: pathlib.Path) -> None:
     expect('--layers' in run('plan', saved, '--layers', '99', code=2).stderr, 'a file has its own layers')
     refused = run('plan', 'auto', '--stats', saved, '--bits', '3', '--plot', 'x.png', code=2)
     expect('--plot' in refused.stderr and not refused.stdout, 'auto draws no plot, and says so first')
-    expect('--tokens' in run('plan', '--tokens', '5', 'kitty', code=2).stderr, 'options come behind a method')
+    expect('--tokens' in run('plan', '--tokens', '5', 'kitty', code=2).stderr, 'options come after a method')
     expect('--plot' in run('plan', saved, '--plot', 'x.png', code=2).stderr, 'nor do files without chunks')
 
 
@@ -108,7 +108,7 @@ def chunks(folder: pathlib.Path) -> None:
 
 
 def calibration(folder: pathlib.Path) -> None:
-    """Dumps to statistics to a plan and its picture; wrong dumps leave nothing behind."""
+    """Dumps to statistics to a plan and its picture; wrong dumps leave no files."""
     layers, tokens, d = 2, 40, 32
     k = [((t * 7 + c * 3) % 11 - 5) * (8 if c < 3 else 1 if c < 24 else 0.1) for t in range(tokens)
          for _ in range(2) for c in range(d)]

@@ -17,7 +17,7 @@ const char *const kChanmix = "chanmix";
 const char *const kChanmixPublished = "chanmix-published";
 const char *const kKitty = "kitty";
 
-constexpr std::uint64_t kMatchedSeed = 7919;  // of documents that no question is asked about
+constexpr std::uint64_t kMatchedSeed = 7919;  // of documents without questions
 constexpr std::uint64_t kRandomSeed = 1;      // of channels that are boosted at random
 
 struct ChanmixRow {

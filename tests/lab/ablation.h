@@ -23,7 +23,7 @@ std::vector<std::string> ablation_names();
 
 // Sets request.plans to the rows of an ablation, fp16 first.
 // chanmix: 2-bit, +R, +O and +R+O by statistics of running text, and +R+O by statistics of
-// documents of the request's own tasks, other ones than it asks about ("matched").
+// documents of the request's own tasks, other ones than those of its questions ("matched").
 // chanmix-published: the same with keys that keep their mean, 1-bit channels by their range, no
 // sinks. kitty: 2 bits for all (KIVI), with sinks, with boosted channels, with as many at random,
 // and on a CPU with those that queries multiply most.

@@ -14,7 +14,7 @@ from harness import MODEL, check, expect, png_size, run  # noqa: E402
 
 
 def suites(folder: pathlib.Path) -> None:
-    """A record grows by what it lacks, and is the same whether a run was cut or not."""
+    """A record grows by its missing cells, and is the same whether a run was cut or not."""
     texts = folder / 'text.txt'
     texts.write_text('A short text about nothing.\n' * 40)
 
@@ -27,7 +27,7 @@ def suites(folder: pathlib.Path) -> None:
     said = suite('a.json', '--tasks', 'needle,text', '--plans', 'fp16,kivi2', '--limits', '2.5', '--png',
                  str(folder / 'suite.png'), '--markdown', str(folder / 'suite.md'))
     again = suite('b.json', '--tasks', 'needle,text', '--plans', 'fp16,kivi2', '--limits', '2.5', '--commit', 'abc')
-    expect(again['commit'] == 'abc' and 'commit' not in said and again['device'], 'what was built, where it is told')
+    expect(again['commit'] == 'abc' and 'commit' not in said and again['device'], 'what was built, where it is given')
     cells = [sorted(json.loads((folder / name).read_text())['cells'], key=lambda c: (c['task'], c['plan']))
              for name in ('a.json', 'b.json')]
     expect(cells[0] == cells[1] and len(cells[0]) == 2 * len(said['plans']), 'a record that was gone on with')
@@ -46,7 +46,7 @@ def suites(folder: pathlib.Path) -> None:
     expect('| auto |' in (folder / 'suite.md').read_text(), 'the table')
     before = (folder / 'a.json').stat().st_mtime_ns
     suite('a.json', '--tasks', 'needle', '--plans', 'kivi2')
-    expect((folder / 'a.json').stat().st_mtime_ns == before, 'nothing is asked twice')
+    expect((folder / 'a.json').stat().st_mtime_ns == before, 'no question comes twice')
     both = json.loads((folder / 'b.json').read_text())
     for name, task in (('c', 'needle'), ('d', 'text')):
         part = both | {'cells': [cell for cell in both['cells'] if cell['task'] == task]}
@@ -75,7 +75,7 @@ def stressed() -> None:
 
 
 def throughput(folder: pathlib.Path) -> None:
-    """Tokens per second follow from the times; what does not fit in the memory is told, and left out of the picture."""
+    """Tokens per second follow from the times; what does not fit in the memory is reported, and left out of the picture."""
     picture = folder / 'throughput.png'
     words = ('throughput', '--tokens', '1056', '--kv-heads', '1', '--query-heads', '2', '--head-dim', '32', '--repeats', '3',
              '--threads', '1', '--batch', '1,2')

@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kSeedStride = 1000003;
 constexpr double kNoDivergence = 0;  // from FP16's answers is not measured here
 constexpr std::uint64_t kShuffleSeed = 104729;
-constexpr std::uint64_t kRoomTokens = 256;  // for a question and its answer
+constexpr std::uint64_t kAnswerTokens = 256;  // for a question and its answer
 
 enum class Search { kNothing, kAllLow, kRandom, kBm25, kAttention, kQuota, kRandomQuota };
 
@@ -67,8 +67,8 @@ llama::PlanHandle make_layout(const llama::Geometry &geometry, const Layout &lay
     return plan;
 }
 
-// What a question needs to be asked under each variant.
-struct Asked {
+// A question as every variant answers it.
+struct Trial {
     const llama::Document *document;
     const llama::Question *question;
     std::uint64_t number;
@@ -88,9 +88,9 @@ class Runner {
     void run_document(std::size_t task_index, const llama::Document &document, std::size_t n_most,
                       Progress &progress);
     void prefill(const llama::Tokens &tokens);
-    void ask(std::size_t layout, std::size_t task_index, Asked asked);
-    void answer(std::size_t variant, std::size_t task_index, const Asked &asked);
-    std::vector<lk_chunk_class> classes_of(const Variant &variant, const Asked &asked,
+    void run_trial(std::size_t layout, std::size_t task_index, Trial trial);
+    void answer(std::size_t variant, std::size_t task_index, const Trial &trial);
+    std::vector<lk_chunk_class> classes_of(const Variant &variant, const Trial &trial,
                                            std::vector<float> *scores) const;
     void note_bytes(std::size_t variant, const std::vector<lk_chunk_class> &classes);
     std::uint32_t n_chunks(const Layout &layout) const {
@@ -100,7 +100,7 @@ class Runner {
     const EvaluationRequest &request_;
     std::uint64_t n_tokens_;
     std::uint32_t sink_tokens_ = 0;
-    std::uint64_t n_asked_ = 0;
+    std::uint64_t n_trials_ = 0;
     std::vector<llama::PlanHandle> plans_;                   // by layout
     std::vector<std::unique_ptr<llama::Session>> sessions_;  // by layout
     std::vector<CocktailResult> results_;                    // by variant
@@ -114,7 +114,7 @@ Runner::Runner(lk_context *context, llama::TensorSpace &space, llama::Model &mod
     for (const Layout &layout : kLayouts) {
         plans_.push_back(make_layout(geometry, layout));
         sessions_.push_back(std::make_unique<llama::Session>(
-            context, space, model, plans_.back().get(), n_tokens + kRoomTokens,
+            context, space, model, plans_.back().get(), n_tokens + kAnswerTokens,
             static_cast<std::uint32_t>(n_tokens)));
     }
     llama::check(lk_plan_get_pages(plans_.front().get(), nullptr, &sink_tokens_, nullptr));
@@ -146,47 +146,47 @@ void Runner::prefill(const llama::Tokens &tokens) {
 }
 
 // BM25 over words: those of a chunk begin in it.
-std::vector<float> bm25_scores(const Asked &asked, std::uint64_t first,
+std::vector<float> bm25_scores(const Trial &trial, std::uint64_t first,
                                std::uint32_t chunk_tokens) {
     WordIds words;
     std::vector<std::uint32_t> tokens;
     std::vector<std::uint64_t> starts = {0};
-    for (std::uint32_t i = 0; i < asked.n_chunks; ++i) {
+    for (std::uint32_t i = 0; i < trial.n_chunks; ++i) {
         const std::size_t at = first + std::uint64_t{i} * chunk_tokens;
         const std::vector<std::uint32_t> ids =
-            words.read(asked.document->context.substr(at, chunk_tokens));
+            words.read(trial.document->context.substr(at, chunk_tokens));
         tokens.insert(tokens.end(), ids.begin(), ids.end());
         starts.push_back(tokens.size());
     }
-    const std::vector<std::uint32_t> query = words.read(asked.question->prompt);
+    const std::vector<std::uint32_t> query = words.read(trial.question->prompt);
     const lk_bm25 options = llama::initialised(lk_bm25_init);
-    std::vector<float> scores(asked.n_chunks);
-    llama::check(lk_chunks_score_bm25(&options, tokens.data(), starts.data(), asked.n_chunks,
+    std::vector<float> scores(trial.n_chunks);
+    llama::check(lk_chunks_score_bm25(&options, tokens.data(), starts.data(), trial.n_chunks,
                                       query.data(), static_cast<std::uint32_t>(query.size()),
                                       scores.data()));
     return scores;
 }
 
-std::vector<lk_chunk_class> Runner::classes_of(const Variant &variant, const Asked &asked,
+std::vector<lk_chunk_class> Runner::classes_of(const Variant &variant, const Trial &trial,
                                                std::vector<float> *scores) const {
     const Layout &layout = kLayouts[variant.layout];
     *scores = variant.search == Search::kBm25
-                  ? bm25_scores(asked, sink_tokens_, layout.chunk_tokens)
-                  : asked.attention;
-    std::vector<lk_chunk_class> classes(asked.n_chunks, LK_CHUNK_LOW);
+                  ? bm25_scores(trial, sink_tokens_, layout.chunk_tokens)
+                  : trial.attention;
+    std::vector<lk_chunk_class> classes(trial.n_chunks, LK_CHUNK_LOW);
     const bool by_quota =
         variant.search == Search::kQuota || variant.search == Search::kRandomQuota;
     lk_chunk_quota quota = llama::initialised(lk_chunk_quota_init);
     quota.block_chunks = std::max(1u, layout.page_tokens / layout.chunk_tokens);
     if (by_quota)
         llama::check(
-            lk_chunks_by_quota(scores->data(), asked.n_chunks, &quota, classes.data(), nullptr));
+            lk_chunks_by_quota(scores->data(), trial.n_chunks, &quota, classes.data(), nullptr));
     else if (variant.search != Search::kAllLow)
-        llama::check(lk_chunks_by_thresholds(scores->data(), asked.n_chunks, variant.alpha,
+        llama::check(lk_chunks_by_thresholds(scores->data(), trial.n_chunks, variant.alpha,
                                              variant.beta, classes.data(), nullptr, nullptr));
     const bool is_random =
         variant.search == Search::kRandom || variant.search == Search::kRandomQuota;
-    llama::Random random(request_.seed * kShuffleSeed + asked.number);
+    llama::Random random(request_.seed * kShuffleSeed + trial.number);
     if (is_random)  // as many of each, anywhere
         random.shuffle(classes);
     // Without a search nothing tells which chunks are better where a page has to be filled.
@@ -214,43 +214,43 @@ void Runner::note_bytes(std::size_t variant, const std::vector<lk_chunk_class> &
     ++result.n_questions;
 }
 
-void Runner::answer(std::size_t v, std::size_t task_index, const Asked &asked) {
+void Runner::answer(std::size_t v, std::size_t task_index, const Trial &trial) {
     const Variant &variant = kVariants[v];
     llama::Session &session = *sessions_[variant.layout];
-    const std::string &prompt = asked.question->prompt;
+    const std::string &prompt = trial.question->prompt;
     std::vector<lk_chunk_class> classes;
     session.branch();
     if (variant.search != Search::kNothing) {
         std::vector<float> scores;
-        classes = classes_of(variant, asked, &scores);
-        llama::check(lk_chunks_assign(session.cache(), session.id(), n_tokens_, asked.n_chunks,
+        classes = classes_of(variant, trial, &scores);
+        llama::check(lk_chunks_assign(session.cache(), session.id(), n_tokens_, trial.n_chunks,
                                       classes.data(), scores.data()));
     }
     note_bytes(v, classes);
     results_[v].tasks[task_index].add(
         session.score(llama::as_tokens(prompt.substr(prompt.size() - 1)),
-                      llama::as_tokens(asked.question->answer)),
+                      llama::as_tokens(trial.question->answer)),
         kNoDivergence);
     session.unbranch();
 }
 
-void Runner::ask(std::size_t layout, std::size_t task_index, Asked asked) {
+void Runner::run_trial(std::size_t layout, std::size_t task_index, Trial trial) {
     llama::Session &session = *sessions_[layout];
-    const std::string head = asked.question->prompt.substr(0, asked.question->prompt.size() - 1);
-    asked.n_chunks = n_chunks(kLayouts[layout]);
-    lk_chunk_attention watch = llama::initialised(lk_chunk_attention_init);
-    watch.n_query_tokens = static_cast<std::uint32_t>(head.size());
-    watch.chunk_tokens = kLayouts[layout].chunk_tokens;
-    watch.n_chunks = asked.n_chunks;
-    asked.attention.resize(asked.n_chunks);
+    const std::string head = trial.question->prompt.substr(0, trial.question->prompt.size() - 1);
+    trial.n_chunks = n_chunks(kLayouts[layout]);
+    lk_chunk_attention scoring = llama::initialised(lk_chunk_attention_init);
+    scoring.n_query_tokens = static_cast<std::uint32_t>(head.size());
+    scoring.chunk_tokens = kLayouts[layout].chunk_tokens;
+    scoring.n_chunks = trial.n_chunks;
+    trial.attention.resize(trial.n_chunks);
     session.branch();
-    llama::check(lk_chunks_score_attention(session.cache(), session.id(), &watch));
+    llama::check(lk_chunks_score_attention(session.cache(), session.id(), &scoring));
     (void)session.feed(llama::as_tokens(head));
-    llama::check(lk_chunks_attention_scores(session.cache(), session.id(), asked.n_chunks,
-                                            asked.attention.data()));
+    llama::check(lk_chunks_attention_scores(session.cache(), session.id(), trial.n_chunks,
+                                            trial.attention.data()));
     for (std::size_t v = 0; v < std::size(kVariants); ++v)
         if (kVariants[v].layout == layout)
-            answer(v, task_index, asked);
+            answer(v, task_index, trial);
     session.unbranch();
 }
 
@@ -261,9 +261,9 @@ void Runner::run_document(std::size_t task_index, const llama::Document &documen
     prefill(llama::as_tokens(document.context));
     for (std::size_t q = 0; q < std::min(n_most, document.questions.size()); ++q) {
         progress.step(request_.tasks[task_index]->name);
-        ++n_asked_;
+        ++n_trials_;
         for (std::size_t layout = 0; layout < sessions_.size(); ++layout)
-            ask(layout, task_index, {&document, &document.questions[q], n_asked_, 0, {}});
+            run_trial(layout, task_index, {&document, &document.questions[q], n_trials_, 0, {}});
     }
 }
 
@@ -302,7 +302,7 @@ std::vector<CocktailResult> run_cocktail_ablation(lk_context *context, llama::Te
     for (const llama::Task *task : request.tasks)
         if (task->scoring != llama::Scoring::kAlone)
             throw UsageError(std::string("task ") + task->name +
-                             " has no question behind its context, which Cocktail's chunks need");
+                             " has no question after its context, which Cocktail's chunks need");
     std::vector<CocktailResult> results;
     for (const std::uint64_t n_tokens : request.contexts)
         for (CocktailResult &result : Runner(context, space, model, request, n_tokens).run())

@@ -12,7 +12,7 @@ namespace cli {
 
 // Of each family and limit the plan with the most bits per value, at most the limit; families
 // without one are left out. Names are "family@limit". Cocktail's plans fill the limit with classes
-// for each question, PM-KVQ's go down their ladders behind each context. The statistics have keys,
+// for each question, PM-KVQ's go down their ladders after each context. The statistics have keys,
 // queries, a probe, sensitivities by outputs and searches of key scales.
 std::vector<SuitePlan> family_plans(const lk_calibrator *statistics,
                                     const std::vector<double> &limits);

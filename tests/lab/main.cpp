@@ -7,7 +7,7 @@
 int main(int argc, char **argv) {
     int exit_code = 0;
     CLI::App app{
-        "lowkey-lab runs the studies behind docs/lab/results.md: answers of a model from packed "
+        "lowkey-lab runs the studies of docs/lab/results.md: answers of a model from packed "
         "caches,\n"
         "steps of methods one by one, plans at equal bytes, attention on hard numbers."};
     app.name("lowkey-lab");

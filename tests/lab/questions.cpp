@@ -61,7 +61,7 @@ std::string CalibrationOptions::read(const QuestionOptions &questions) const {
 
 std::string task_list() {
     std::string text =
-        "A document is encoded once for all plans; each question is answered behind it and rolled\n"
+        "A document is encoded once for all plans; each question is answered after it and rolled\n"
         "back. A question counts when every byte of its answer is the model's first choice, as in\n"
         "greedy decoding. Contexts are tokens (one is one byte for the shipped model); KV bytes "
         "are\n"

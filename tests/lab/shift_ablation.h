@@ -1,4 +1,4 @@
-// The right shifts of PM-KVQ beside each other, and one width for all layers beside widths by
+// The right shifts of PM-KVQ next to each other, and one width for all layers next to widths by
 // sensitivity.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -17,7 +17,7 @@ namespace cli {
 namespace {
 
 constexpr std::uint32_t kContextTokens = 1024;
-constexpr std::uint32_t kQueries = 16;  // behind the context
+constexpr std::uint32_t kQueries = 16;  // after the context
 constexpr std::uint32_t kCalibrationTokens = 512;
 constexpr std::uint32_t kProbePeriod = 100;
 constexpr double kFailFactor = 2;
@@ -229,7 +229,7 @@ std::vector<StressPlan> make_plans(const Model &model, StepData samples) {
     return plans;
 }
 
-// What the queries behind the context get from a cache.
+// What the queries after the context get from a cache.
 std::vector<float> attend(lk_context *context, llama::TensorSpace &space, const lk_plan *plan,
                           const Shape &shape, StepData &first, StepData &last) {
     SyntheticCache cache(context, space, plan, shape,

@@ -75,7 +75,7 @@ SuitePlanInfo plan_info_from(const Json &json) {
             json.at("kv_bytes"),   json.at("fp16_bytes")};
 }
 
-// A reader sees the old record or the new one, never a part.
+// A reader finds the old record or the new one, never a part.
 void write_record(const SuiteRecord &record, const std::string &path) {
     Json plans = Json::array(), cells = Json::array();
     for (const SuitePlanInfo &plan : record.plans)
@@ -85,10 +85,10 @@ void write_record(const SuiteRecord &record, const std::string &path) {
     const Json json = {
         {"lowkey_eval", kRecordVersion}, {"origin", record.origin}, {"build", record.build},
         {"device", record.device},       {"plans", plans},          {"cells", cells}};
-    const std::string beside = path + ".part";
-    write_text(beside, json.dump() + "\n");
+    const std::string temporary = path + ".part";
+    write_text(temporary, json.dump() + "\n");
     std::error_code error;
-    std::filesystem::rename(beside, path, error);
+    std::filesystem::rename(temporary, path, error);
     if (error)
         throw llama::Error("cannot replace " + path + ": " + error.message());
 }
@@ -126,8 +126,8 @@ class Suite {
   public:
     Suite(const SuiteRequest &request, const std::string &device);
 
-    bool lacks(const llama::Task &task, std::uint64_t n_tokens, std::uint64_t seed,
-               const SuitePlan &plan) const;
+    bool is_missing(const llama::Task &task, std::uint64_t n_tokens, std::uint64_t seed,
+                    const SuitePlan &plan) const;
     void add(const llama::Task &task, std::uint64_t seed, std::vector<PlanResult> results);
     SuiteRecord requested() const;
 
@@ -150,7 +150,7 @@ Suite::Suite(const SuiteRequest &request, const std::string &device) : request_(
         take_earlier();
 }
 
-// Cells of plans that are as they were, or are not asked for this time.
+// Cells of plans that are as they were, or are not requested this time.
 void Suite::take_earlier() {
     SuiteRecord earlier = read_record(request_.record);
     if (earlier.origin != record_.origin)
@@ -173,8 +173,8 @@ void Suite::take_earlier() {
     }
 }
 
-bool Suite::lacks(const llama::Task &task, std::uint64_t n_tokens, std::uint64_t seed,
-                  const SuitePlan &plan) const {
+bool Suite::is_missing(const llama::Task &task, std::uint64_t n_tokens, std::uint64_t seed,
+                       const SuitePlan &plan) const {
     return !has_cell(record_, task.name, n_tokens, seed, request_.n_questions, plan.name);
 }
 
@@ -202,7 +202,7 @@ SuiteRecord Suite::requested() const {
     return out;
 }
 
-// The plans that lack the cell answer it together.
+// The plans without the cell answer it together.
 EvaluationRequest make_cell(const SuiteRequest &request, const Suite &suite,
                             const llama::Task *task, std::uint64_t n_tokens, std::uint64_t seed) {
     EvaluationRequest cell;
@@ -215,7 +215,7 @@ EvaluationRequest make_cell(const SuiteRequest &request, const Suite &suite,
     cell.compares = true;
     cell.times = false;
     for (const SuitePlan &plan : request.plans) {
-        if (!suite.lacks(*task, n_tokens, seed, plan))
+        if (!suite.is_missing(*task, n_tokens, seed, plan))
             continue;
         cell.plans.push_back(llama::copy_plan(plan.plan.get()));
         llama::check(lk_plan_set_name(cell.plans.back().get(), plan.name.c_str()));

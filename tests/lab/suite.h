@@ -60,8 +60,8 @@ struct SuiteRecord {
     std::vector<SuiteCell> cells;
 };
 
-// Runs the cells that request.record lacks. Throws llama::Error when the record is of another
-// origin. The results are those of request.plans alone, in its order.
+// Runs the cells that are missing in request.record. Throws llama::Error when the record is of
+// another origin. The results are those of request.plans alone, in its order.
 SuiteRecord run_suite(lk_context *context, llama::TensorSpace &space, llama::Model &model,
                       const SuiteRequest &request, const std::string &device);
 

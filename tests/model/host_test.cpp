@@ -58,7 +58,7 @@ void refuse_hostile_files() {
     for (std::size_t n = 0; n < good.size(); ++n) {
         expect(!reading(good.substr(0, n)).empty(), "cut to " + std::to_string(n) + " bytes");
     }
-    expect(!reading(good + "x").empty(), "a byte behind the data");
+    expect(!reading(good + "x").empty(), "a byte after the data");
     const char *const headers[] = {
         R"([])",
         R"({"a":3})",
@@ -137,9 +137,9 @@ void check_needles() {
            "needles in a text without spaces");
     const llama::Document trace =
         llama::make_document(*llama::find_task("trace"), 4096, 3, material);
-    std::set<std::string> asked;
+    std::set<std::string> prompts;
     for (const llama::Question &question : trace.questions) {
-        expect(asked.insert(question.prompt).second, "a chain is asked once");
+        expect(prompts.insert(question.prompt).second, "a chain has one question");
         const std::string next = question.answer.substr(0, question.answer.find(" :="));
         expect(count(trace.context, question.prompt.substr(3) + next + ".\n") == 1,
                "the first hop is a line");

@@ -105,7 +105,7 @@ void add_shape(CLI::App &command, BenchOptions &options) {
         ->delimiter(',');
     CLI::Option *mix = command
                            .add_option("--mix", options.mix,
-                                       "beside plans, a context whose chunks have classes, in "
+                                       "next to plans, a context whose chunks have classes, in "
                                        "percent: LOW,MIDDLE,HIGH")
                            ->delimiter(',')
                            ->expected(3)
@@ -157,15 +157,15 @@ constexpr char kFooter[] =
     "On a GPU times are between two points of its queue, and each pass is also compared with a\n"
     "kernel that only loads as many bytes. --pack times lk_append of a prompt instead; its GB/s\n"
     "counts keys and values at FP16. --shrink times lk_cache_shrink from rung to rung, and\n"
-    "lk_step_begin behind 32768 tokens where every row needs bytes of older pages.\n"
+    "lk_step_begin after 32768 tokens where every block needs bytes of older pages.\n"
     "--generation adds one token after the other, from FP16 pages on, under the budget that they\n"
     "all need at 4 bits, and tells which part of the time lk_step_begin takes for that. --search\n"
     "times the scores of a context's chunks, by one thread on a CPU; its GB/s counts what is "
     "read.\n"
-    "--mix times contexts whose chunks have classes (Cocktail) beside fp16 and beside chunks that\n"
+    "--mix times contexts whose chunks have classes (Cocktail) next to fp16 and to chunks that\n"
     "are all low, with pages of one class together and, reorder=off, in the order of the context.\n"
     "--snapshot saves and loads a cache of fp16, or of --plans, in memory and in a file of the\n"
-    "folder, beside memcpy and beside plain files of as many bytes; copies go to memory that was\n"
+    "folder, next to memcpy and to plain files of as many bytes; copies go to memory that was\n"
     "used before, as a load's do, and what is read of a file is not in the system's cache.\n"
     "--bindings builds and runs a program of each binding's sources, with cargo, go and python3,\n"
     "and fails when a call takes too long or a binding cannot be measured.";

@@ -27,9 +27,9 @@ struct BenchOptions {
     std::vector<std::string> bindings;  // what calls cost through these, instead
     std::string snapshot;  // saves and loads instead, with a file in this folder; the CPU alone
     std::vector<std::uint32_t> batches = {1};  // sequences
-    std::vector<double> mix;                   // percent of chunks: low, middle, high; beside plans
-    std::uint32_t chunk_tokens = 32;           // with a mix
-    bool times_requests = false;  // beside attention the search and the classes of a request
+    std::vector<double> mix;          // percent of chunks: low, middle, high; next to plans
+    std::uint32_t chunk_tokens = 32;  // with a mix
+    bool times_requests = false;      // next to attention, the search and the classes of a request
     // GPUs alone
     std::vector<std::uint32_t> new_tokens = {1};  // of each sequence
     bool pack = false;
@@ -114,7 +114,7 @@ struct SearchPlace {
     std::function<double(const std::function<void()> &work)> time;
     double copy_bytes_per_s;
 };
-// Cosines of embeddings, and BM25 beside them.
+// Cosines of embeddings, and BM25 next to them.
 int run_search_bench(const BenchOptions &options, const SearchPlace &place);
 // Seconds of the cosines of so many chunks' FP16 embeddings.
 double time_search(const BenchOptions &options, const SearchPlace &place, std::uint64_t n_chunks);

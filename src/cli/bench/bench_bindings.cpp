@@ -1,4 +1,4 @@
-// What a call costs through each binding, beside the same calls from C.
+// What a call costs through each binding, next to the same calls from C.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -31,7 +31,7 @@ struct Binding {
     const char *name;
     const char *tool;     // that builds or runs it
     double limit_us;      // that a call may take beyond C's
-    const char *command;  // in the folder of the sources; the number of steps comes behind it
+    const char *command;  // in the folder of the sources; the number of steps follows it
 };
 constexpr Binding kBindings[] = {
     {"rust", "cargo", 1,
@@ -104,7 +104,8 @@ class Workshop {
     Json run(const Binding &binding, std::uint32_t n_steps) const {
         const std::string folder = quoted(folder_.string());
         std::ostringstream command;
-        // Go's cache does not ask what pkg-config says; by a flag it tells this folder from others.
+        // Go's cache does not depend on pkg-config's answer; by a flag it tells this folder from
+        // others.
         command << "cd " << quoted(sources_.string())
                 << " && export LOWKEY_LIBRARY=" << quoted(library_.string())
                 << " PKG_CONFIG_PATH=" << folder << " CGO_LDFLAGS=-L" << folder

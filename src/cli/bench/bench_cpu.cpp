@@ -105,7 +105,7 @@ void fill(SyntheticCache &cache, const Subject &subject, const Shape &shape,
     }
 }
 
-// Times lk_attend of one new token of each sequence; the step is dropped, so every sample sees the
+// Times lk_attend of one new token of each sequence; the step is dropped, so every sample has the
 // same cache.
 Timing time_decode(SyntheticCache &cache, const Shape &shape, const BenchOptions &options,
                    Flusher &flusher) {

@@ -85,9 +85,9 @@ class HalfTensor {
         const std::uint64_t n_drawn = std::min<std::uint64_t>(n_tokens, kFillTokens);
         std::vector<float> values(n_drawn * n_heads * head_dim);
         fill_random(values, head_dim, has_large_channels, random);
-        std::vector<std::uint16_t> halves(values.size());
-        std::transform(values.begin(), values.end(), halves.begin(), half_from_float);
-        gpu.fill(*memory_, halves);
+        std::vector<std::uint16_t> words(values.size());
+        std::transform(values.begin(), values.end(), words.begin(), half_from_float);
+        gpu.fill(*memory_, words);
         tensor_.dtype = LK_F16;
         tensor_.token_stride = std::int64_t{n_heads} * head_dim;
         tensor_.head_stride = head_dim;
@@ -177,9 +177,10 @@ std::uint64_t GpuBench::step_tokens() const {
 
 std::unique_ptr<SyntheticCache> GpuBench::make_cache(const Subject &subject, std::uint32_t batch,
                                                      std::uint64_t n_tokens) {
-    const Room room = {n_tokens, static_cast<std::uint32_t>(step_tokens()), batch, kSlabBytes};
+    const CacheLimits limits = {n_tokens, static_cast<std::uint32_t>(step_tokens()), batch,
+                                kSlabBytes};
     return std::make_unique<SyntheticCache>(gpu_.context(), gpu_.space(), subject.plan.get(),
-                                            options_.shape, room);
+                                            options_.shape, limits);
 }
 
 void GpuBench::fill_one(SyntheticCache &cache, std::uint32_t sequence, const Subject &subject,
@@ -210,7 +211,7 @@ double GpuBench::time_classes(SyntheticCache &cache, const Subject &subject,
         [&] { (void)gpu_.sample([] {}, [&] { gpu_.run_empty(); }, true); });
 }
 
-// Steps are dropped, so every sample sees the same cache.
+// Steps are dropped, so every sample has the same cache.
 Row GpuBench::time_attend(SyntheticCache &cache, std::uint32_t n_new) {
     Row row;
     row.n_new = n_new;

@@ -28,7 +28,7 @@ std::vector<Subject> subjects_of(const BenchOptions &options, std::uint32_t n_la
 
 // Before a sequence of the cache is filled: it waits at 16 bits where chunks are to have classes.
 void hold(const SyntheticCache &cache, std::uint32_t sequence, const Subject &subject);
-// Behind it: as many chunks of each class as the mix has, rounded to whole pages, at random places.
+// After it: as many chunks of each class as the mix has, rounded to whole pages, at random places.
 void classify(const SyntheticCache &cache, std::uint32_t sequence, const Subject &subject,
               std::uint64_t n_tokens);
 // Seconds from classify() until the device is done, of the first sequence, which is filled for
@@ -38,7 +38,7 @@ double time_classes(const SyntheticCache &cache, const Subject &subject, std::ui
 // The row's plan, batch, bytes and chunks; once it was filled and measured.
 void describe(const SyntheticCache &cache, const Subject &subject, BenchRow &row);
 
-// Mixes beside the low row of the same shape: their bytes over its bytes, their times over its
+// Mixes next to the low row of the same shape: their bytes over its bytes, their times over its
 // time, and the time that the bytes allow.
 void print_mixes(const std::vector<BenchRow> &rows);
 void add_mixes(const std::vector<BenchRow> &rows, Json &json_rows);

@@ -30,7 +30,7 @@ struct Progressive {
     double resting_s = 0;
     double worst_s = 0;  // of those that shrink
     double attend_s = 0;
-    std::uint64_t n_halves = 0;
+    std::uint64_t n_pages = 0;
 };
 
 // A generation token by token whose pages shrink, and what its steps' begins take where they do
@@ -41,7 +41,7 @@ struct Generation {
     double worst_begin_s = 0;
     double resting_begins_s = 0;
     std::uint64_t budget_bytes = 0;
-    std::uint64_t n_halves = 0;
+    std::uint64_t n_pages = 0;
 
     double overhead() const { return (begins_s - resting_begins_s) / (begins_s + others_s); }
 };
@@ -78,10 +78,10 @@ std::vector<ShrinkRow> time_ladder(const ShrinkPlace &place, const BenchOptions 
             const std::uint32_t bits = kRungs[step + 1];
             const std::uint64_t before = cache.stats().pages_shrunk;
             samples[step].push_back(place.time([&] { cache.shrink(bits); }));
-            const std::uint64_t n_halves = cache.stats().pages_shrunk - before;
+            const std::uint64_t n_pages = cache.stats().pages_shrunk - before;
             if (i == 0)  // read at twice the bits and written
                 rows.push_back(
-                    {n_tokens, bits, n_halves * kPageTokens * shape.head_dim * 3 * bits / 8, {}});
+                    {n_tokens, bits, n_pages * kPageTokens * shape.head_dim * 3 * bits / 8, {}});
         }
     }
     for (std::uint32_t step = 0; step < 3; ++step)
@@ -89,14 +89,14 @@ std::vector<ShrinkRow> time_ladder(const ShrinkPlace &place, const BenchOptions 
     return rows;
 }
 
-// What a cache needs that holds no more than this: the next row needs bytes of older pages.
+// What a cache needs that holds no more than this: the next block needs bytes of older pages.
 std::uint64_t held_bytes(const lk_plan *plan, std::uint64_t n_tokens) {
     lk_plan_size size = llama::initialised(lk_plan_size_init);
     llama::check(lk_plan_bytes(plan, n_tokens, 1, kFillTokens, &size));
     return size.cache_bytes;
 }
 
-// Single tokens behind a full cache; those of one that is at its budget shrink pages as they go.
+// Single tokens after a full cache; those of one that is at its budget shrink pages as they go.
 Progressive time_progress(const ShrinkPlace &place, const Shape &shape) {
     const llama::PlanHandle plan = make_plan(shape, 8);
     llama::Random random(kBenchSeed + 1);
@@ -124,7 +124,7 @@ Progressive time_progress(const ShrinkPlace &place, const Shape &shape) {
                 attends.push_back(attend_s);
         }
         (shrinks ? found.shrinking_s : found.resting_s) = sum / kProgressSteps;
-        found.n_halves = cache.stats().pages_shrunk - before;
+        found.n_pages = cache.stats().pages_shrunk - before;
     }
     found.attend_s = summarise(std::move(attends)).median_s;
     return found;
@@ -158,7 +158,7 @@ Generation time_generation(const ShrinkPlace &place, const Shape &shape, std::ui
             found.others_s += others_s;
         }
         if (shrinks)
-            found.n_halves = cache.stats().pages_shrunk;
+            found.n_pages = cache.stats().pages_shrunk;
     }
     return found;
 }
@@ -197,12 +197,12 @@ void print(const std::vector<ShrinkRow> &rows, const Progressive &progress,
     table.print();
     std::printf(
         "\ncopy: %.1f GB/s, read and written bytes together\n"
-        "%u steps of one token behind %llu, %llu halves shrunk: begin %.1f us, %.1f us without "
+        "%u steps of one token after %llu, %llu pages shrunk: begin %.1f us, %.1f us without "
         "shrinking,\n%.1f us at most; attention of the layer %.1f us; shrinking adds %.1f %% of "
         "that\n",
         place.copy_bytes_per_s / 1e9, kProgressSteps,
         static_cast<unsigned long long>(kProgressTokens),
-        static_cast<unsigned long long>(progress.n_halves), progress.shrinking_s * 1e6,
+        static_cast<unsigned long long>(progress.n_pages), progress.shrinking_s * 1e6,
         progress.resting_s * 1e6, progress.worst_s * 1e6, progress.attend_s * 1e6,
         100 * extra_share(progress));
 }
@@ -210,7 +210,7 @@ void print(const std::vector<ShrinkRow> &rows, const Progressive &progress,
 Json to_json(const Generation &generation, std::uint64_t n_tokens) {
     return {{"tokens", n_tokens},
             {"budget_bytes", generation.budget_bytes},
-            {"pages_shrunk", generation.n_halves},
+            {"pages_shrunk", generation.n_pages},
             {"begins_s", generation.begins_s},
             {"resting_begins_s", generation.resting_begins_s},
             {"begin_worst_s", generation.worst_begin_s},
@@ -220,11 +220,11 @@ Json to_json(const Generation &generation, std::uint64_t n_tokens) {
 
 void print(const Generation &generation, std::uint64_t n_tokens) {
     std::printf(
-        "\na generation of %llu tokens from FP16 pages on, in %s, %llu halves shrunk: %.2f s in\n"
+        "\na generation of %llu tokens from FP16 pages on, in %s, %llu pages shrunk: %.2f s in\n"
         "all; begins %.3f s, %.3f s without shrinking, %.1f us at most; shrinking takes %.2f %%\n",
         static_cast<unsigned long long>(n_tokens),
         format_bytes(static_cast<double>(generation.budget_bytes)).c_str(),
-        static_cast<unsigned long long>(generation.n_halves),
+        static_cast<unsigned long long>(generation.n_pages),
         generation.begins_s + generation.others_s, generation.begins_s, generation.resting_begins_s,
         generation.worst_begin_s * 1e6, 100 * generation.overhead());
 }
@@ -253,7 +253,7 @@ int run_shrink_bench(const BenchOptions &options, const ShrinkPlace &place) {
         json["rows"].push_back(to_json(row, place));
     json["progressive"] = {{"tokens", kProgressTokens},
                            {"steps", kProgressSteps},
-                           {"pages_shrunk", progress.n_halves},
+                           {"pages_shrunk", progress.n_pages},
                            {"begin_mean_s", progress.shrinking_s},
                            {"begin_resting_mean_s", progress.resting_s},
                            {"begin_worst_s", progress.worst_s},

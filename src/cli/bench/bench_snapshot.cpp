@@ -1,4 +1,4 @@
-// How fast a cache is saved and loaded, beside plain copies and plain files of as many bytes.
+// How fast a cache is saved and loaded, next to plain copies and plain files of as many bytes.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::uint64_t kSlabBytes = std::uint64_t{64} << 20;
 
-// Not left out by a compiler that sees nobody read the copy.
+// A compiler that knows that the copy is never read would leave it out.
 void *(*const volatile plain_copy)(void *, const void *, std::size_t) = std::memcpy;
 
 struct SnapshotRow {
@@ -96,9 +96,9 @@ class Measurement {
         const Shape &shape = options.shape;
         const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
         const llama::PlanHandle plan = load_plan(plan_name, geometry);
-        // Room for the sequence that is there and the one that is loaded.
-        const Room room = {n_tokens, kFillTokens, 2, kSlabBytes};
-        cache_ = std::make_unique<SyntheticCache>(context, space_, plan.get(), shape, room);
+        // Space for the sequence that is there and the one that is loaded.
+        const CacheLimits limits = {n_tokens, kFillTokens, 2, kSlabBytes};
+        cache_ = std::make_unique<SyntheticCache>(context, space_, plan.get(), shape, limits);
         llama::Random random(kBenchSeed);
         for (std::uint64_t done = 0; done < n_tokens; done += kFillTokens) {
             const std::uint64_t n = std::min<std::uint64_t>(kFillTokens, n_tokens - done);
@@ -215,7 +215,7 @@ int run_snapshot_bench(const BenchOptions &options) {
         options.plans.empty() ? std::vector<std::string>{"fp16"} : options.plans;
     Json json = to_json(options);
     json["measured"] = "snapshot";
-    Table table({"plan", "what", "bytes", "ms", "quartiles", "GB/s", "beside", "ms", "of it"});
+    Table table({"plan", "what", "bytes", "ms", "quartiles", "GB/s", "peer", "ms", "of it"});
     for (const std::string &plan : plans)
         for (const std::uint64_t n_tokens : options.tokens)
             for (const SnapshotRow &row :

@@ -215,8 +215,8 @@ void add_calibrate(CLI::App &app, int &exit_code) {
         "and a probe, one sentence over and over, as layer.N.probe_q and layer.N.probe_k;\n"
         "docs/CALIBRATION.md shows how to write one. Without a probe there are no retrieval "
         "heads.\n"
-        "Sensitivities come from gradients, layer.N.k_grad and v_grad beside layer.N.v, else from\n"
-        "the error of attention on layer.N.q, k and v.");
+        "Sensitivities come from gradients, layer.N.k_grad and v_grad next to layer.N.v,\n"
+        "else from the error of attention on layer.N.q, k and v.");
     const auto options = std::make_shared<CalibrateOptions>();
     command->add_option("dumps", options->dumps, "safetensors files with keys and queries");
     command->add_option("-o,--output", options->output, "write the statistics to this file")
@@ -243,14 +243,15 @@ void add_calibrate(CLI::App &app, int &exit_code) {
     command->add_option("--repeats", options->sampling.n_repeats, "of the probe's sentence")
         ->capture_default_str()
         ->check(CLI::Range(2u, 100000u));
-    command->add_flag("--costs", options->costs,
-                      "measure on made-up texts what 2 bits for each half of each head do to what "
-                      "the model says, for plan auto");
+    command->add_flag(
+        "--costs", options->costs,
+        "measure on made-up texts what 2 bits for the keys or the values of a head do to what "
+        "the model says, for plan auto");
     command->add_option("--costs-seed", options->cost.seed, "of those texts")
         ->capture_default_str();
     command
         ->add_option("--costs-tokens", options->cost.context_tokens,
-                     "of each text that are packed; a quarter as many are predicted behind them")
+                     "of each text that are packed; a quarter as many are predicted after them")
         ->capture_default_str()
         ->check(CLI::Range(std::size_t{320}, std::size_t{131072}));
     command->add_option("--costs-documents", options->cost.n_documents, "of each kind of text")

@@ -13,9 +13,9 @@
 namespace cli {
 namespace {
 
-constexpr std::uint32_t kBits = 2;  // as lk_calibrator_set_costs() asks
+constexpr std::uint32_t kBits = 2;  // as lk_calibrator_set_costs() requires
 constexpr std::uint32_t kGroup = 128;
-constexpr float kClips[] = {1, 0.85F, 0.7F};  // 1, and as lk_calibrator_set_clip_costs() asks
+constexpr float kClips[] = {1, 0.85F, 0.7F};  // 1, and those of lk_calibrator_set_clip_costs()
 constexpr std::size_t kClipCount = std::size(kClips);
 constexpr std::uint32_t kSinkTokens = 32;
 constexpr std::uint32_t kWindowTokens = 128;
@@ -206,7 +206,7 @@ std::vector<double> Measurement::run(const CostText &text,
         for (const auto &session : own)
             sessions.push_back(session.get());
         for (const std::string &document : text.documents) {
-            progress.step(std::string("what halves of heads cost, ") + text.kind);
+            progress.step(std::string("what keys and values of heads cost, ") + text.kind);
             add(sessions, document, sums.data() + first);
         }
     }
@@ -254,11 +254,11 @@ void measure_costs(lk_context *context, llama::Model &model, const CostRequest &
         for (std::size_t p = 0; p < plans.size(); ++p)
             costs[p] += std::max(0.0, sums[p]);
     }
-    const std::size_t n_halves = std::size_t{2} * c.n_kv_heads;
+    const std::size_t n_sides = std::size_t{2} * c.n_kv_heads;
     for (std::uint32_t l = 0; l < c.n_layers; ++l) {
         std::vector<double> whole, clipped;
-        for (std::size_t i = 0; i < n_halves * kClipCount; ++i)
-            (i % kClipCount == 0 ? whole : clipped).push_back(costs[n_halves * kClipCount * l + i]);
+        for (std::size_t i = 0; i < n_sides * kClipCount; ++i)
+            (i % kClipCount == 0 ? whole : clipped).push_back(costs[n_sides * kClipCount * l + i]);
         llama::check(lk_calibrator_set_costs(calibrator, l, whole.data()));
         llama::check(lk_calibrator_set_clip_costs(calibrator, l, clipped.data()));
     }

@@ -19,10 +19,10 @@ struct CostRequest {
     std::size_t context_tokens = 2048;  // packed
     std::size_t n_documents = 2;        // of each kind
 
-    std::size_t scored_tokens() const { return context_tokens / 4; }  // predicted behind it
+    std::size_t scored_tokens() const { return context_tokens / 4; }  // predicted after it
 };
 
-// A kind of text in documents of n_tokens tokens, as many as asked for.
+// A kind of text in documents of n_tokens tokens, as many as requested.
 struct CostText {
     const char *kind;
     std::vector<std::string> documents;

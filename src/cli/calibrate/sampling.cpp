@@ -34,7 +34,7 @@ lk_tensor step_tensor(float *data, std::uint32_t n_tokens, std::uint32_t n_heads
 
 void run_documents(llama::Session &session, const SamplingRequest &request) {
     const std::size_t n_bytes = std::min(request.text.size(), request.n_tokens);
-    const std::size_t most = request.document_tokens - 1;  // behind the BOS
+    const std::size_t most = request.document_tokens - 1;  // after the BOS
     Progress progress((n_bytes + most - 1) / most);
     for (std::size_t at = 0; at < n_bytes; at += most) {
         progress.step("keys and queries of the text");
@@ -47,7 +47,7 @@ void run_documents(llama::Session &session, const SamplingRequest &request) {
     }
 }
 
-// The probe's tokens, behind a BOS.
+// The probe's tokens, after a BOS.
 llama::Tokens probe_text(const lk_probe &probe, const SamplingRequest &request) {
     const std::uint32_t prefix = 0;
     const std::vector<std::uint32_t> sentence(request.sentence.begin(), request.sentence.end());
@@ -229,7 +229,7 @@ lk_rope rope_of(const Dump &dump, std::uint32_t layer, std::vector<double> &freq
     return rope;
 }
 
-// Positions that a dump's keys and queries have, and those that are asked for; 0 = none yet.
+// Positions that a dump's keys and queries have, and those that are requested; 0 = none yet.
 struct Positions {
     double have, want;
     bool differ() const { return have != want; }
@@ -242,7 +242,7 @@ Positions positions_of(const Dump &dump, std::uint32_t layer, const DumpRequest 
     return {before_rope ? 0 : scale, request.position_scale != 0 ? request.position_scale : scale};
 }
 
-// A tensor of a dump at the positions that are asked for.
+// A tensor of a dump at the requested positions.
 class Sample {
   public:
     Sample(const Dump &dump, std::uint32_t layer, const Tensor &tensor, const Positions &positions)
@@ -526,7 +526,7 @@ void sample_dumps(const std::vector<std::string> &paths, const DumpRequest &requ
             add_probe(calibrator.get(), dump, l, layers[l]);
         }
     }
-    // Scales are made from the maxima of all keys, so the search comes behind them.
+    // Scales are made from the maxima of all keys, so the search follows them.
     for (const std::string &path : paths) {
         if (!request.pass.search_scales)
             break;

@@ -17,7 +17,7 @@ namespace cli {
 extern const char *const kProbeSentence;
 constexpr std::uint32_t kProbeRepeats = 30;
 
-// What is taken from queries, keys and values of a pass beside ranges.
+// What is taken from queries, keys and values of a pass in addition to ranges.
 struct PassRequest {
     // Its first tokens are attended, for sensitivities by outputs; 0 = none.
     std::uint32_t attention_tokens = 0;

@@ -30,7 +30,7 @@ std::string check_device(const std::string &text) {
                            index.find_first_not_of("0123456789") == std::string::npos;
     if (kBackends.count(text.substr(0, colon)) != 0 && is_number)
         return "";
-    return text + " is not cpu, cuda or vulkan, or one with :N behind it";
+    return text + " is not cpu, cuda or vulkan, or one with :N after it";
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ struct StatisticsOptions {
 };
 
 struct DeviceOptions {
-    std::string device = "cpu";  // a backend, ":N" behind it for device N
+    std::string device = "cpu";  // a backend, ":N" after it for device N
     std::uint32_t n_threads = 0;
 
     void add_to(CLI::App &command);
@@ -79,7 +79,7 @@ struct DeviceOptions {
     std::unique_ptr<llama::TensorSpace> space() const;
 };
 
-// Empty, or what this machine lacks for CUDA devices.
+// Empty, or what CUDA devices need and this machine does not have.
 std::string missing_cuda_driver();
 
 // The presets' names, in the library's order.

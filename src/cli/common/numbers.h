@@ -1,4 +1,4 @@
-// Numbers of the command line with a unit behind them.
+// Numbers of the command line with a suffix after them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef CLI_NUMBERS_H

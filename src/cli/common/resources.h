@@ -16,7 +16,7 @@ std::string find_resource(const std::vector<std::string> &names);
 
 std::string read_file(const std::string &path);  // throws llama::Error
 
-// Words of words.txt beside the model; empty when there is none.
+// Words of words.txt next to the model; empty when there is none.
 std::vector<std::string> words_beside(const std::string &model_path);
 
 }  // namespace cli

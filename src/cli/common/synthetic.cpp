@@ -55,24 +55,24 @@ StepData::StepData(const Shape &shape, std::uint32_t count, llama::Random &rando
 }
 
 SyntheticCache::SyntheticCache(lk_context *context, llama::TensorSpace &space, const lk_plan *plan,
-                               const Shape &shape, const Room &room)
-    : shape_(shape), space_(space), ids_(room.n_sequences) {
+                               const Shape &shape, const CacheLimits &limits)
+    : shape_(shape), space_(space), ids_(limits.n_sequences) {
     const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
     lk_layer layer = geometry.layer();
     layer.sink_logits = shape.sink_logits.empty() ? nullptr : shape.sink_logits.data();
     lk_geometry view = geometry.view();
     view.layers = &layer;
     const std::uint32_t step_tokens =
-        (room.max_step_tokens + room.n_sequences - 1) / room.n_sequences;
+        (limits.max_step_tokens + limits.n_sequences - 1) / limits.n_sequences;
     lk_plan_size size = llama::initialised(lk_plan_size_init);
-    llama::check(lk_plan_bytes(plan, room.max_tokens + room.max_step_tokens, room.n_sequences,
+    llama::check(lk_plan_bytes(plan, limits.max_tokens + limits.max_step_tokens, limits.n_sequences,
                                step_tokens, &size));
     lk_cache_desc desc = llama::initialised(lk_cache_desc_init);
-    desc.max_sequences = room.n_sequences;
-    desc.max_step_tokens = room.max_step_tokens;
+    desc.max_sequences = limits.n_sequences;
+    desc.max_step_tokens = limits.max_step_tokens;
     // Slack for whole slabs: the plan's number is for the sizes of extents.
-    desc.budget_bytes = size.cache_bytes + size.fp16_bytes + 2 * room.slab_bytes;
-    desc.slab_bytes = room.slab_bytes;
+    desc.budget_bytes = size.cache_bytes + size.fp16_bytes + 2 * limits.slab_bytes;
+    desc.slab_bytes = limits.slab_bytes;
     lk_cache *cache = nullptr;
     llama::check(lk_cache_create(context, &view, plan, &desc, &cache));
     cache_.reset(cache);

@@ -35,7 +35,7 @@ struct StepResult {
 };
 
 // What a cache is to hold.
-struct Room {
+struct CacheLimits {
     std::uint64_t max_tokens;       // of a sequence
     std::uint32_t max_step_tokens;  // of a step over all sequences
     std::uint32_t n_sequences = 1;
@@ -46,7 +46,7 @@ struct Room {
 class SyntheticCache {
   public:
     SyntheticCache(lk_context *context, llama::TensorSpace &space, const lk_plan *plan,
-                   const Shape &shape, const Room &room);
+                   const Shape &shape, const CacheLimits &limits);
 
     std::uint32_t n_sequences() const { return static_cast<std::uint32_t>(ids_.size()); }
     void begin(std::uint32_t n_tokens);                              // of each sequence

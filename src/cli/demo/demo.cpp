@@ -139,7 +139,7 @@ void add_demo(CLI::App &app, int &exit_code) {
                          "questions of each task; the first 24 have a table of their own")
             ->capture_default_str()
             ->check(CLI::Range(1u, 100000u));
-    command->add_option("--seed", options->seed, "of what is hidden and asked")
+    command->add_option("--seed", options->seed, "of what is hidden and of the questions")
         ->capture_default_str();
     command->add_option("--png", options->png, "draw exact match over bytes to this file")
         ->capture_default_str();

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kStreamTokens = 128;
 constexpr std::size_t kTimedTokens = 32;
-constexpr std::uint64_t kRoomTokens = 1200;  // for the longest answer behind a context
+constexpr std::uint64_t kAnswerTokens = 1200;  // for the longest answer after a context
 constexpr std::uint64_t kSeedStride = 1000003;
 constexpr double kWilsonZ = 1.96;
 
@@ -70,7 +70,7 @@ class Round {
     std::vector<std::unique_ptr<llama::Session>> sessions_;
     std::vector<PlanResult> results_;
     std::vector<std::vector<llama::Document>> documents_;  // of each task
-    bool ends_pass_ = false;  // the document that is asked is the last of its pass
+    bool ends_pass_ = false;  // the current document is the last of its pass
     bool is_first_pass_ = true, is_last_pass_ = true;
 };
 
@@ -87,7 +87,7 @@ Round::Round(lk_context *context, llama::TensorSpace &space, llama::Model &model
         const llama::PlanHandle fp16 = llama::make_preset(
             "fp16", llama::Geometry(c.n_layers, c.n_query_heads, c.n_kv_heads, c.head_dim));
         reference_ = std::make_unique<llama::Session>(context, space, model, fp16.get(),
-                                                      n_tokens + kRoomTokens,
+                                                      n_tokens + kAnswerTokens,
                                                       static_cast<std::uint32_t>(n_tokens));
     }
     for (std::size_t p = 0; p < request.plans.size(); ++p) {
@@ -114,7 +114,7 @@ Round::Round(lk_context *context, llama::TensorSpace &space, llama::Model &model
 
 std::unique_ptr<llama::Session> Round::make_session(std::size_t plan) const {
     return std::make_unique<llama::Session>(context_, space_, model_, request_.plans[plan].get(),
-                                            n_tokens_ + kRoomTokens,
+                                            n_tokens_ + kAnswerTokens,
                                             static_cast<std::uint32_t>(n_tokens_));
 }
 
@@ -310,7 +310,7 @@ void Round::end_plan(std::size_t plan, Progress &progress) {
     request_.on_plan({results_[plan], plan, is_first_pass_, is_last_pass_});
 }
 
-// Single-token steps behind a full context, model included.
+// Single-token steps after a full context, model included.
 void Round::measure_speed(std::size_t plan, Progress &progress) {
     progress.step(results_[plan].plan + ", tokens per second");
     llama::Tokens token = {'\n'};

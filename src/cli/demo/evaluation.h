@@ -49,7 +49,7 @@ struct Answer {
     double divergence = 0;  // sum over bytes of KL(FP16 cache, this one) in bits; when comparing
 };
 
-// What was asked of one document.
+// The answers to the questions about one document.
 struct DocumentResult {
     std::vector<Answer> answers;
     double output_error = 0;  // Session::output_errors() at a question; when comparing

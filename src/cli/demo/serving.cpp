@@ -74,16 +74,16 @@ Quota quota_within(const lk_plan *plan, double bits_per_value, std::uint64_t n_t
     return quota;
 }
 
-// What the question sees of each chunk; the sequence is a branch meanwhile.
+// The attention that the question pays each chunk; the sequence is a branch meanwhile.
 std::vector<float> attention_of(llama::Session &session, const Quota &quota,
                                 const llama::Tokens &question) {
-    lk_chunk_attention watch = llama::initialised(lk_chunk_attention_init);
-    watch.n_query_tokens = static_cast<std::uint32_t>(question.size());
-    watch.chunk_tokens = chunk_rule_of(lk_cache_plan(session.cache())).chunk_tokens;
-    watch.n_chunks = quota.n_chunks;
+    lk_chunk_attention scoring = llama::initialised(lk_chunk_attention_init);
+    scoring.n_query_tokens = static_cast<std::uint32_t>(question.size());
+    scoring.chunk_tokens = chunk_rule_of(lk_cache_plan(session.cache())).chunk_tokens;
+    scoring.n_chunks = quota.n_chunks;
     std::vector<float> scores(quota.n_chunks);
     session.branch();
-    llama::check(lk_chunks_score_attention(session.cache(), session.id(), &watch));
+    llama::check(lk_chunks_score_attention(session.cache(), session.id(), &scoring));
     (void)session.feed(question);
     llama::check(
         lk_chunks_attention_scores(session.cache(), session.id(), quota.n_chunks, scores.data()));

@@ -14,7 +14,7 @@ struct Serving {
     // Chunks get classes for each question, by quota within so many bits per value; 0 = none.
     // The last 128 tokens and what does not fill a page before them stay at 16 bits.
     double chunk_bits = 0;
-    bool descends = false;  // ladders go down behind a context, rung by rung to their last one
+    bool descends = false;  // ladders go down after a context, rung by rung to their last one
 };
 
 // Exact bytes of a context. Throws llama::Error where the lowest classes are above chunk_bits.
@@ -26,7 +26,7 @@ double least_chunk_bits(const lk_plan *plan, std::uint64_t n_tokens);
 // Before a context: chunks wait for their classes at 16 bits.
 void hold_context(llama::Session &session, const Serving &serving);
 
-// Behind it. A cache that went down stays there: it is of one context.
+// After it. A cache that went down stays there: it is of one context.
 void descend(llama::Session &session, const Serving &serving);
 
 // The chunks of what the sequence holds get classes by the attention that the question pays them

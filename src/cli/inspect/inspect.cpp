@@ -26,7 +26,7 @@ constexpr std::size_t kWidestShown = 8;
 
 struct InspectOptions {
     std::string target;
-    std::string file;  // behind the word snapshot
+    std::string file;  // after the word snapshot
     std::string plan = "kitty-pro";
     GeometryOptions geometry;
     std::string layout = "lowkey";
@@ -458,7 +458,7 @@ void add_inspect(CLI::App &app, int &exit_code) {
         ->add_option("target", options->target,
                      "a plan's JSON, a safetensors file, a snapshot, or: page")
         ->required();
-    command->add_option("file", options->file, "behind the word snapshot: its file");
+    command->add_option("file", options->file, "after the word snapshot: its file");
     command->add_option("--plan", options->plan, "of page: a preset's name or a plan's JSON file")
         ->capture_default_str();
     options->geometry.add_to(*command);

@@ -27,7 +27,7 @@ using SnapshotHandle = std::unique_ptr<lk_snapshot, CloseSnapshot>;
 struct Contents {
     lk_snapshot_info info;
     std::vector<lk_snapshot_sequence> sequences;
-    std::vector<lk_snapshot_format> classes;  // that it has halves of
+    std::vector<lk_snapshot_format> formats;  // that it has pages of
 };
 
 Contents read_contents(const lk_snapshot *snapshot) {
@@ -42,7 +42,7 @@ Contents read_contents(const lk_snapshot *snapshot) {
         auto kind = llama::initialised(lk_snapshot_format_init);
         llama::check(lk_snapshot_get_format(snapshot, i, &kind));
         if (kind.n_pages > 0)
-            out.classes.push_back(kind);
+            out.formats.push_back(kind);
     }
     return out;
 }
@@ -68,7 +68,7 @@ std::uint64_t bytes_of(const lk_snapshot_format &kind) {
 }
 
 // "keys 4: 16, 2: 112"
-std::string class_text(const lk_snapshot_format &kind) {
+std::string format_text(const lk_snapshot_format &kind) {
     std::string text = kind.is_value ? "values" : "keys";
     const char *before = " ";
     for (std::size_t i = 0; i < 6; ++i) {
@@ -80,7 +80,7 @@ std::string class_text(const lk_snapshot_format &kind) {
     return text;
 }
 
-Json class_json(const lk_snapshot_format &kind) {
+Json format_json(const lk_snapshot_format &kind) {
     Json channels = Json::object();
     for (std::size_t i = 0; i < 6; ++i) {
         if (kind.channels[i] > 0)
@@ -90,47 +90,47 @@ Json class_json(const lk_snapshot_format &kind) {
             {"head_dim", kind.head_dim},
             {"page_tokens", kind.page_tokens},
             {"channels_by_bits", channels},
-            {"halves", kind.n_pages},
+            {"pages", kind.n_pages},
             {"code_bytes", kind.payload_bytes},
             {"metadata_bytes", kind.metadata_bytes}};
 }
 
 Json contents_json(const std::string &path, const lk_snapshot *snapshot, const Contents &contents) {
     const lk_snapshot_info &info = contents.info;
-    Json sequences = Json::array(), classes = Json::array();
+    Json sequences = Json::array(), formats = Json::array();
     for (const lk_snapshot_sequence &s : contents.sequences) {
         sequences.push_back({{"id", s.id},
                              {"tokens", s.n_tokens},
-                             {"rows", s.n_blocks},
-                             {"shared_rows", s.n_shared_blocks}});
+                             {"blocks", s.n_blocks},
+                             {"shared_blocks", s.n_shared_blocks}});
     }
-    for (const lk_snapshot_format &kind : contents.classes)
-        classes.push_back(class_json(kind));
+    for (const lk_snapshot_format &kind : contents.formats)
+        formats.push_back(format_json(kind));
     const lk_plan *plan = lk_snapshot_plan(snapshot);
     return {{"file", path},
             {"version", info.version},
             {"bytes", info.total_bytes},
             {"tokens", info.n_tokens},
-            {"rows", info.n_blocks},
+            {"blocks", info.n_blocks},
             {"fingerprint", fingerprint_text(info)},
             {"geometry_hash", hex(info.geometry_hash)},
             {"plan_hash", hex(info.plan_hash)},
             {"plan_name", lk_plan_name(plan)},
             {"sequences", sequences},
-            {"classes", classes},
+            {"classes", formats},
             {"plan", Json::parse(plan_json(plan))}};
 }
 
 void print_contents(const lk_snapshot *snapshot, const Contents &contents) {
     const lk_snapshot_info &info = contents.info;
-    std::printf("snapshot of %s, %u sequences, %s tokens in %s rows of pages\n",
+    std::printf("snapshot of %s, %u sequences, %s tokens in %s blocks\n",
                 format_bytes(static_cast<double>(info.total_bytes)).c_str(), info.n_sequences,
                 format_count(info.n_tokens).c_str(), format_count(info.n_blocks).c_str());
     std::printf("plan %s, hash %s, geometry %s\n", lk_plan_name(lk_snapshot_plan(snapshot)),
                 hex(info.plan_hash).c_str(), hex(info.geometry_hash).c_str());
     const std::string fingerprint = fingerprint_text(info);
     std::printf("fingerprint %s\n\n", fingerprint.empty() ? "none" : fingerprint.c_str());
-    Table sequences({"sequence", "tokens", "rows", "shared"});
+    Table sequences({"sequence", "tokens", "blocks", "shared"});
     for (std::size_t i = 0; i < std::min(contents.sequences.size(), kMostShown); ++i) {
         const lk_snapshot_sequence &s = contents.sequences[i];
         sequences.add({std::to_string(s.id), format_count(s.n_tokens), format_count(s.n_blocks),
@@ -140,34 +140,35 @@ void print_contents(const lk_snapshot *snapshot, const Contents &contents) {
     if (contents.sequences.size() > kMostShown)
         std::printf("and %zu more\n", contents.sequences.size() - kMostShown);
     std::printf("\n");
-    Table classes({"half pages, bits: channels", "tokens", "halves", "bytes", "of which metadata"});
-    for (const lk_snapshot_format &kind : contents.classes) {
-        classes.add({class_text(kind), std::to_string(kind.page_tokens), format_count(kind.n_pages),
-                     format_count(bytes_of(kind)), format_count(kind.metadata_bytes)});
+    Table formats({"page format, bits: channels", "tokens", "pages", "bytes", "of which metadata"});
+    for (const lk_snapshot_format &kind : contents.formats) {
+        formats.add({format_text(kind), std::to_string(kind.page_tokens),
+                     format_count(kind.n_pages), format_count(bytes_of(kind)),
+                     format_count(kind.metadata_bytes)});
     }
-    classes.print();
+    formats.print();
 }
 
-// A bar for each class, as long as its bytes.
+// A bar for each format, as long as its bytes.
 void draw_contents(const Contents &contents, const std::string &path) {
     std::uint64_t largest = 1;
-    for (const lk_snapshot_format &kind : contents.classes)
+    for (const lk_snapshot_format &kind : contents.formats)
         largest = std::max(largest, bytes_of(kind));
     constexpr double kLeft = 330, kTop = 90, kBar = 620, kRow = 34;
     Canvas canvas(
-        1180, static_cast<int>(kTop + kRow * static_cast<double>(contents.classes.size())) + 70);
-    canvas.text(40, 44, "Bytes of a snapshot by kind of half page", 15, kInk);
+        1180, static_cast<int>(kTop + kRow * static_cast<double>(contents.formats.size())) + 70);
+    canvas.text(40, 44, "Bytes of a snapshot by page format", 15, kInk);
     double y = kTop;
-    for (const lk_snapshot_format &kind : contents.classes) {
+    for (const lk_snapshot_format &kind : contents.formats) {
         const double scale = kBar / static_cast<double>(largest);
         const double payload = static_cast<double>(kind.payload_bytes) * scale;
         const double metadata = static_cast<double>(kind.metadata_bytes) * scale;
-        canvas.text(kLeft - 14, y + 16, class_text(kind), 9, kInk, Align::kRight);
+        canvas.text(kLeft - 14, y + 16, format_text(kind), 9, kInk, Align::kRight);
         canvas.rect(kLeft, y, payload, kRow - 10, series_color(kind.is_value));
         canvas.rect(kLeft + payload, y, metadata, kRow - 10, kMuted);
         canvas.text(kLeft + payload + metadata + 12, y + 16,
                     format_bytes(static_cast<double>(bytes_of(kind))) + ", " +
-                        format_count(kind.n_pages) + " halves",
+                        format_count(kind.n_pages) + " pages",
                     9, kMuted);
         y += kRow;
     }

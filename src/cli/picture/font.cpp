@@ -9,7 +9,7 @@
 namespace cli {
 namespace {
 
-// Strokes are pairs of x and y digits; y 'a' is -1 and 'b' is -2. A stroke behind '~' is drawn as
+// Strokes are pairs of x and y digits; y 'a' is -1 and 'b' is -2. A stroke after '~' is drawn as
 // a smooth curve; one that ends where it began is closed.
 struct Drawing {
     char character;

@@ -13,7 +13,7 @@ namespace cli {
 constexpr double kCapHeight = 8;  // grid units; descenders reach -2
 
 struct Glyph {
-    double width;                             // grid units, without the gap behind it
+    double width;                             // grid units, without the gap after it
     std::vector<std::vector<Point>> strokes;  // y upwards from the baseline
 };
 

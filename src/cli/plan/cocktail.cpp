@@ -45,7 +45,7 @@ std::vector<float> read_scores(const std::string &path) {
     for (float score; words >> score;)
         scores.push_back(score);
     if (!words.eof())
-        throw llama::Error(path + " has something that is no number behind " +
+        throw llama::Error(path + " has something that is no number after " +
                            std::to_string(scores.size()) + " numbers");
     if (scores.empty())
         throw llama::Error(path + " has no scores");
@@ -116,13 +116,13 @@ std::vector<std::uint32_t> WordIds::read(const std::string &text) {
 std::vector<float> bm25_of_words(const std::string &text, const std::string &query,
                                  std::uint32_t chunk_tokens) {
     WordIds words;
-    const std::vector<std::uint32_t> tokens = words.read(text), asked = words.read(query);
+    const std::vector<std::uint32_t> tokens = words.read(text), query_tokens = words.read(query);
     lk_bm25 options = llama::initialised(lk_bm25_init);
     options.chunk_tokens = chunk_tokens;
     std::vector<float> scores(tokens.size() / chunk_tokens);
-    llama::check(lk_chunks_score_bm25(&options, tokens.data(), nullptr,
-                                      static_cast<std::uint32_t>(scores.size()), asked.data(),
-                                      static_cast<std::uint32_t>(asked.size()), scores.data()));
+    llama::check(lk_chunks_score_bm25(
+        &options, tokens.data(), nullptr, static_cast<std::uint32_t>(scores.size()),
+        query_tokens.data(), static_cast<std::uint32_t>(query_tokens.size()), scores.data()));
     return scores;
 }
 

@@ -368,7 +368,7 @@ struct Method {
     const char *name;
     const char *about;
     void (*add)(CLI::App &command, PlanOptions &options);
-    const char *example;  // what comes behind the name
+    const char *example;  // what follows the name
 };
 constexpr Method kMethods[] = {
     {"fp16", "every page at 16 bits", add_preset, "--tokens 128K"},
@@ -394,7 +394,7 @@ constexpr Method kMethods[] = {
 void check_order(const CLI::App &command, const std::string &method) {
     for (const CLI::Option *option : command.get_options())
         if (option->count() != 0)
-            throw UsageError(option->get_name() + " belongs behind the method: lowkey plan " +
+            throw UsageError(option->get_name() + " belongs after the method: lowkey plan " +
                              method + " " + option->get_name() + " ...");
 }
 

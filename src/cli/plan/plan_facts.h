@@ -1,4 +1,4 @@
-// What a plan says of itself, asked through the public interface.
+// What a plan says of itself through the public interface.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef CLI_PLAN_FACTS_H

@@ -29,7 +29,7 @@ std::string range_words(std::uint32_t first, std::uint32_t last);
 // One line for every range of layers and heads with equal widths.
 void print_widths(const lk_plan *plan);
 
-// Widths by layer, head and channel, and bytes beside the presets'. Throws llama::Error.
+// Widths by layer, head and channel, and bytes next to the presets'. Throws llama::Error.
 void draw_plan(const lk_plan *plan, std::uint64_t n_tokens, std::uint32_t n_sequences,
                std::uint32_t step_tokens, const std::string &path);
 

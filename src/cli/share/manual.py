@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 
-def ask(*command):
+def help_of(*command):
     return subprocess.run([*command, '--help'], check=True, capture_output=True, text=True).stdout.rstrip()
 
 
@@ -21,18 +21,18 @@ def quote(text):
 def main():
     command, version, target = sys.argv[1:]
     command = os.path.abspath(command)  # without a folder it would be looked for in PATH
-    text = ask(command)
+    text = help_of(command)
     about, _, rest = text.partition('\nUsage:')
     names = re.findall(r'^  ([a-z]+) ', re.search(r'^Subcommands:\n(.*?)\n\n', rest + '\n\n', re.S | re.M)[1], re.M)
     page = [f'.TH LOWKEY 1 "" "lowkey {version}" "User Commands"', '.SH NAME',
             'lowkey \\- look into low\\-bit key/value caches of language models', '.SH SYNOPSIS',
             '.B lowkey\n.I command\n[\\fIoptions\\fR]', '.SH DESCRIPTION', quote(about), '.SH COMMANDS']
     for name in names:
-        own = ask(command, name)
+        own = help_of(command, name)
         page += [f'.SS lowkey {name}', '.nf', quote(own), '.fi']
         methods = re.search(r'^Subcommands:\n(.*?)\n\n', own + '\n\n', re.S | re.M)
         for method in re.findall(r'^  (\S+) ', methods[1], re.M) if methods else []:
-            page += [f'.SS lowkey {name} {method}', '.nf', quote(ask(command, name, method)), '.fi']
+            page += [f'.SS lowkey {name} {method}', '.nf', quote(help_of(command, name, method)), '.fi']
     page += ['.SH EXIT STATUS', '0 done, 1 failed, 2 usage.']
     pathlib.Path(target).write_text('\n'.join(page) + '\n', encoding='utf-8')
 

@@ -18,7 +18,7 @@ Document make_text(std::size_t n_tokens, Random &random, const Material &materia
 // Lists of keys and values; of hard ones the keys differ in one letter.
 Document make_kv_easy(std::size_t n_tokens, Random &random, const Material &material);
 Document make_kv_hard(std::size_t n_tokens, Random &random, const Material &material);
-// Assignments to follow, written out in the answer, or asked for directly over n_hops of them.
+// Assignments to follow, written out in the answer, or requested directly over n_hops of them.
 Document make_trace(std::size_t n_tokens, Random &random, const Material &material);
 Document make_trace_direct(std::size_t n_tokens, Random &random, std::size_t n_hops);
 // A list of n_bytes to repeat.

@@ -56,7 +56,7 @@ void break_lines(std::string &text, std::size_t n) {
     }
 }
 
-// n distinct offsets at which a needle may start: 0, or behind a space or a line end.
+// n distinct offsets at which a needle may start: 0, or after a space or a line end.
 std::vector<std::size_t> insertion_points(const std::string &text, std::size_t n, Random &random) {
     std::vector<std::size_t> points = {0};
     for (std::size_t i = 0; i + 1 < text.size(); ++i) {
@@ -104,7 +104,7 @@ Document make_needles(std::size_t n_tokens, Random &random, const Material &mate
     return document;
 }
 
-// As many as fit: all but the one that is asked for distract.
+// As many as fit: all but the requested one distract.
 Document make_needle(std::size_t n_tokens, Random &random, const Material &material) {
     const std::size_t n = std::clamp<std::size_t>(n_tokens / kTokensPerNeedle, 1, kMaxNeedles);
     return make_needles(n_tokens, random, material, n);

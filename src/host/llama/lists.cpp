@@ -19,9 +19,9 @@ std::string padded(const std::vector<std::string> &lines, std::size_t n_tokens) 
     for (const std::string &line : lines)
         body += line;
     std::string context(1, '\0');
-    const std::size_t room = n_tokens - 1 - body.size();
-    if (room > 0)
-        context += std::string(room - 1, '#') + "\n";
+    const std::size_t n_free = n_tokens - 1 - body.size();
+    if (n_free > 0)
+        context += std::string(n_free - 1, '#') + "\n";
     return context + body;
 }
 
@@ -45,17 +45,17 @@ Document make_pairs(std::size_t n_tokens, Random &random,
     std::set<std::string> seen;
     std::vector<std::string> lines;
     Document document;
-    std::size_t room = n_tokens - 1;
+    std::size_t n_free = n_tokens - 1;
     for (bool full = false; !full;) {
         for (const std::string &key : next_keys(random)) {
             const std::string answer = random.digits() + ".";
             const std::string line = key + " = " + answer + "\n";
-            full = line.size() > room;
+            full = line.size() > n_free;
             if (full)
                 break;
             if (!seen.insert(key).second)
                 continue;
-            room -= line.size();
+            n_free -= line.size();
             lines.push_back(line);
             document.questions.push_back({"\n? " + key + " = ", answer});
         }

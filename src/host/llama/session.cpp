@@ -7,7 +7,7 @@ namespace {
 constexpr std::uint64_t kSlabBytes = 4u << 20;
 constexpr std::uint32_t kMostSequences = 4;  // the conversation and its branches
 
-// One step's worth of 16-bit pages lives beside the packed ones while it is attended.
+// One step's worth of 16-bit pages lives next to the packed ones while it is attended.
 std::uint64_t budget_bytes(const lk_plan *plan, std::uint64_t n_tokens, std::uint32_t step_tokens) {
     lk_plan_size size = initialised(lk_plan_size_init);
     check(lk_plan_bytes(plan, n_tokens + step_tokens, 1, step_tokens, &size));

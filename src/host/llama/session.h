@@ -57,7 +57,7 @@ class Session {
     // All logits [tokens.size()][n_vocabulary] of a step that is dropped again.
     std::vector<float> provisional(const Tokens &tokens);
 
-    // How well the model predicts answer behind prompt. One provisional step that is dropped
+    // How well the model predicts answer after prompt. One provisional step that is dropped
     // again: the sequence stays as it is. logits, when not null, gets the rows
     // [answer.size()][n_vocabulary] that predict the answer.
     Score score(const Tokens &prompt, const Tokens &answer, std::vector<float> *logits = nullptr);

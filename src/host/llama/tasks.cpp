@@ -16,7 +16,7 @@ struct Entry {
 
 const std::vector<Entry> &entries() {
     static const std::vector<Entry> list = {
-        {{"needle", "six digits behind a sentence hidden in the text", Scoring::kAlone},
+        {{"needle", "six digits after a sentence hidden in the text", Scoring::kAlone},
          make_needle},
         {{"needle-1", "the same with one sentence alone", Scoring::kAlone},
          [](std::size_t n, Random &r, const Material &m) { return make_needles(n, r, m, 1); }},
@@ -25,10 +25,10 @@ const std::vector<Entry> &entries() {
          make_kv_hard},
         {{"trace", "a variable followed through 2 to 6 assignments, written out", Scoring::kAlone},
          make_trace},
-        {{"trace-1", "the value of a variable one assignment away, asked directly",
+        {{"trace-1", "the value of a variable one assignment away, requested directly",
           Scoring::kAlone},
          [](std::size_t n, Random &r, const Material &) { return make_trace_direct(n, r, 1); }},
-        {{"trace-2", "the value of a variable two assignments away, asked directly",
+        {{"trace-2", "the value of a variable two assignments away, requested directly",
           Scoring::kAlone},
          [](std::size_t n, Random &r, const Material &) { return make_trace_direct(n, r, 2); }},
         {{"repeat-512", "a list of 512 bytes repeated word for word", Scoring::kStream},

@@ -62,7 +62,7 @@ struct Task {
 const std::vector<Task> &all_tasks();
 const Task *find_task(const std::string &name);  // nullptr when there is none
 
-// A document of n_tokens tokens with as many questions as the task can ask about it. The same
+// A document of n_tokens tokens with as many questions as the task has about it. The same
 // (task, n_tokens, seed, material) gives the same document. Throws Error when n_tokens is too
 // small.
 Document make_document(const Task &task, std::size_t n_tokens, std::uint64_t seed,
