@@ -5,8 +5,8 @@
 
 #include <lowkey/lowkey.h>
 
-// A tensor without its data, which is an argument of its own: C may get a pointer to Go's memory, but
-// no Go memory that holds such a pointer.
+// A tensor without its data, which is an argument of its own: C may get a pointer to Go's memory,
+// but no Go memory that holds such a pointer.
 typedef struct lkgo_view {
     uint32_t dtype, memory;
     int64_t token_stride, head_stride;
