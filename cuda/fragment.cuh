@@ -59,7 +59,7 @@ __device__ __forceinline__ void copy_async(uint32_t shared, const void *global) 
 __device__ __forceinline__ void commit_copies() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Until at most n groups are under way.
+// Wait until at most n groups of copies are under way.
 template <int n>
 __device__ __forceinline__ void wait_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");

@@ -31,7 +31,7 @@ struct alignas(16) KvTile {
     uint8_t end16;                // strips of the keys before this one are 16 bits, and so on
     uint8_t end8;
     uint8_t end4;
-    uint8_t is_f8;
+    uint8_t has_own_order;  // queries laid out for the head's common format do not fit
     uint8_t n_groups[2];
     uint8_t value_group_strips;
     uint8_t value_bits;
@@ -63,8 +63,6 @@ LK_BOTH void fill_side(KvTile *kv_tile, const FormatInfo &c, uint32_t side) {
                            static_cast<uint16_t>(c.is_raw ? 0 : c.metadata_bytes)};
     kv_tile->minima_offset[side] = static_cast<uint16_t>(c.minima_offset);
     kv_tile->n_groups[side] = c.is_raw ? 1 : static_cast<uint8_t>(c.n_groups);
-    if (c.parameter_bytes == bytes_of_parameter(Metadata::kF8))
-        kv_tile->is_f8 = 1;
     if (side) {
         kv_tile->value_bits = c.strips[kPlane16]  ? 16
                               : c.strips[kPlane8] ? 8
@@ -79,6 +77,7 @@ LK_BOTH void fill_side(KvTile *kv_tile, const FormatInfo &c, uint32_t side) {
     kv_tile->end4 = kv_tile->end8 + c.strips[kPlane4];
     kv_tile->n_shared = c.n_shared;
     kv_tile->permutation_offset = c.permutes ? static_cast<uint16_t>(c.permutation_offset) : 0;
+    kv_tile->has_own_order = c.permutes;
 }
 
 }  // namespace cuda

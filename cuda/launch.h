@@ -18,7 +18,7 @@ cudaError_t kernels_present();
 
 // Round K and V of a step's new tokens to FP16, report infinities and NaNs (stored as 0) and
 // saturated values, and put each token into its 16-bit block, unless the block is packed on append,
-// and into the staging area when staging.keys is not null. n_sequences and n_tokens are those of
+// and into the staging area when staging.k is not null. n_sequences and n_tokens are those of
 // the step, or of the step that a graph was captured from: another one is reported as kShapeFault.
 cudaError_t launch_append(const StepView &step, const LayerArg &layer, const TensorArg &k,
                           const TensorArg &v, const StagingArg &staging, uint32_t n_sequences,
@@ -60,14 +60,19 @@ struct DecodeArgs {
     uint32_t tile_columns;        // query columns of an item at most: 4, 8 or 16
     uint32_t key_metadata_bytes;  // of the layer's largest packed pages, rounded up to 16
     uint32_t value_metadata_bytes;
-    uint32_t kind;                 // DecodeKind of the layer's page formats
+    uint32_t own_query_bytes;  // decode_own_query_bytes(), or 0: no page has an order of its own
+    uint32_t kind;             // DecodeKind of the layer's page formats
     uint32_t has_many_work_tiles;  // see decode_shape()
 };
 enum DecodeKind : uint32_t {
-    kDecodePlain,    // native formats, FP16 parameters, one group in a page, no shared slots
-    kDecodeF8By32,   // native formats, FP8 parameters, groups of 32, no permutation of a page's own
-    kDecodeGrouped,  // native formats, values of 1 bit among them
-    kDecodeNone      // others: left to launch_tile()
+    kDecodePlain,     // native formats, FP16 parameters, one group in a page, no shared slots
+    kDecodeF8By32,    // native formats, FP8 parameters, groups of 32, one format of keys a head
+    kDecodeF8Narrow,  // native formats, FP8 parameters, no keys of 8 bits nor values of 8 and 4,
+                      // one group in a page or groups of multiples of 32, one format of keys a head
+    kDecodeF8Wide,    // the same with keys of 8 bits and values of 8 and 4
+    kDecodeF8,        // native formats, FP8 parameters
+    kDecodeF16,       // native formats, FP16 parameters
+    kDecodeNone       // others: left to launch_tile()
 };
 cudaError_t launch_decode(const DecodeArgs &args, cudaStream_t stream);
 // Was it built for this head dim?
@@ -82,21 +87,35 @@ constexpr DecodeShape decode_shape(uint32_t head_dim, uint32_t tile_columns, uin
                                    bool has_many_work_tiles) {
     if (head_dim > 128 || tile_columns > 8)
         return {8, 1};
-    if (kind == kDecodeGrouped)
+    if (kind == kDecodeF8Wide || kind == kDecodeF8 || kind == kDecodeF16)
         return {12, 1};
     return has_many_work_tiles ? DecodeShape{8, 2} : DecodeShape{16, 1};
 }
-// Has kDecodeF8By32 kernels of their own for up to four query columns?
-constexpr bool has_split_k(uint32_t head_dim) { return head_dim <= 128; }
+// Before sm_90 the shared memory of a multiprocessor admits this many warps: kernels are compiled
+// for no more, which leaves each of them more registers.
+constexpr uint32_t kSmallSharedWarps = 12;
+constexpr uint32_t kSmallSharedBytes = 164 * 1024;
+// Are there kernels of split-k columns, for up to four query columns? kDecodeF8 and kDecodeF16 have
+// no others.
+constexpr bool has_split_k(uint32_t head_dim, uint32_t kind) {
+    return kind == kDecodeF8 || kind == kDecodeF16 || (kind != kDecodePlain && head_dim <= 128);
+}
 // Shared memory of a thread block.
 constexpr uint32_t kQueryCopies = 2;
 constexpr uint32_t decode_query_bytes(uint32_t head_dim, uint32_t tile_columns) {
     return kQueryCopies * head_dim * (tile_columns == 4 ? 8 : tile_columns) * 2;
 }
 constexpr uint32_t kPad = 4;  // floats after a warp's outputs of a column, against bank conflicts
+// Three copies of four columns, for each warp: pages of kDecodeF8 and kDecodeF16 whose order of
+// channels or shared slots are not those of their head.
+constexpr uint32_t decode_own_query_bytes(uint32_t head_dim) { return 3 * head_dim * 4 * 2; }
+constexpr uint32_t decode_ring_bytes(uint32_t key_metadata_bytes, uint32_t value_metadata_bytes,
+                                     uint32_t own_query_bytes) {
+    return 2 * kChunkBytes + key_metadata_bytes + value_metadata_bytes + own_query_bytes;
+}
 constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t tile_columns, uint32_t n_warps,
-                                       uint32_t metadata_bytes) {
-    const uint32_t rings = n_warps * (2 * kChunkBytes + metadata_bytes);
+                                       uint32_t ring_bytes) {
+    const uint32_t rings = n_warps * ring_bytes;
     const uint32_t results = n_warps * tile_columns * (head_dim + kPad + 2) * 4;
     return decode_query_bytes(head_dim, tile_columns) + n_warps * kWarpKvTiles * kKvTileBytes +
            (rings > results ? rings : results);

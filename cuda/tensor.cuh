@@ -27,6 +27,12 @@ __device__ __forceinline__ float load_element(const TensorArg &tensor, int64_t o
     return __bfloat162float(static_cast<const __nv_bfloat16 *>(tensor.data)[offset]);
 }
 
+// Is an element of a query above its layer's limit, infinite or a NaN?
+__device__ __forceinline__ bool is_beyond_limit(const LayerArg &layer, float q) {
+    return (__float_as_uint(q) & 0x7FFFFFFFu) > __float_as_uint(layer.query_limit);
+}
+constexpr uint32_t kNanBits = 0x7FC00000u;
+
 __device__ __forceinline__ void store_element(const TensorArg &tensor, int64_t offset,
                                               float value) {
     if (tensor.dtype == kF32)

@@ -61,12 +61,14 @@ struct LayerArg {
     const float *key_centers;
     const float *key_scales;
     const float *key_inverses;
+    float query_limit;  // a query with a larger element, an infinity or a NaN has NaN for its rows
+    uint32_t reserved;
 };
 
 // FP16 of a layer's new tokens, each [n_kv_heads][n_tokens][head_dim].
 struct StagingArg {
-    uint16_t *keys;
-    uint16_t *values;
+    uint16_t *k;
+    uint16_t *v;
     uint32_t n_tokens;
     uint32_t reserved;
 };

@@ -49,7 +49,7 @@ uint parameter_index(FormatInfo c, StripPosition position, uint tile, uint lane)
     return position.first_entry + tile_entry(c, tile) + lane_entry(scales_by_row(c), lane);
 }
 
-// Of a tile of a strip, which find_strip() has found.
+// Load a lane's words of a tile of a strip, which find_strip() has found.
 LaneWords load_lane(FormatInfo c, StripPosition position, Address payload, Address metadata, uint tile,
                     uint lane) {
     const Address words = address_add(payload, position.offset);

@@ -23,7 +23,7 @@ vec4 f16_to_floats(uvec4 h) {
 }
 float half_to_float(uint h) { return f16_to_floats(uvec4(h)).x; }
 
-// The same of any number: infinity and NaN carry over.
+// half_to_float() of any number: infinity and NaN carry over.
 float half_input_to_float(uint h) {
     const uint special = (h & 0x8000u) << 16 | 0x7F800000u | (h & 0x3FFu) << 13;
     return half_is_finite(h) ? half_to_float(h) : uintBitsToFloat(special);

@@ -19,11 +19,13 @@ PushTensor load_tensor(uint index) {
     return PushTensorAt(address_at(push.tensors, index, 24u)).tensor;
 }
 
-// The LSE of a split without keys is minus infinity.
-float load_lse(uint split, uint token, uint head) {
+// The LSE of a split without keys is minus infinity. Whatever else is not finite makes the row NaN.
+float load_lse(uint split, uint token, uint head, inout bool is_beyond) {
     const PushTensor lses = load_tensor(push.n_splits + split);
-    const float lse = load_element(tensor_row(lses, token, head), lses.dtype, 0u);
-    return float_is_finite(floatBitsToUint(lse)) ? lse * kLog2E : kHidden;
+    const uint bits = load_element_bits(tensor_row(lses, token, head), lses.dtype, 0u);
+    const bool is_number = float_is_finite(bits);
+    is_beyond = is_beyond || (!is_number && bits != kNoLseBits);
+    return is_number ? uintBitsToFloat(bits) * kLog2E : kHidden;
 }
 
 void main() {
@@ -32,8 +34,9 @@ void main() {
     const uint head = row % push.n_heads;
     float weights[LK_MERGE_SPLITS];
     Total total = Total(kHidden, 0.0);
+    bool is_beyond = false;
     for (uint i = 0u; i < push.n_splits; ++i) {
-        weights[i] = load_lse(i, token, head);
+        weights[i] = load_lse(i, token, head, is_beyond);
         total.reference = max(total.reference, weights[i]);
     }
     for (uint i = 0u; i < push.n_splits; ++i) {
@@ -41,6 +44,8 @@ void main() {
         total.sum += weights[i];
     }
     const float share = inverse_sum(total);
+    if (is_beyond)
+        total.sum = kBeyond;
     const PushTensor outputs = load_tensor(2u * push.n_splits);
     const Address to = tensor_row(outputs, token, head);
     for (uint c = gl_LocalInvocationIndex; c < push.head_dim; c += gl_WorkGroupSize.x) {
@@ -50,7 +55,7 @@ void main() {
             if (weights[i] != 0.0)
                 value += weights[i] * load_element(tensor_row(split, token, head), split.dtype, c);
         }
-        store_element(to, outputs.dtype, c, value * share);
+        store_element(to, outputs.dtype, c, output_of(total, value * share));
     }
     const PushTensor lse = load_tensor(2u * push.n_splits + 1u);
     if (gl_LocalInvocationIndex == 0u)

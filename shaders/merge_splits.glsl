@@ -97,7 +97,8 @@ void store_column(PushTensor outputs, Address lse, uint lse_token_stride, uint l
         return;
     const Address to = tensor_row(outputs, token, head);
     for (uint i = 0u; i < 4u; ++i)
-        store_element(to, outputs.dtype, 4u * gl_LocalInvocationIndex + i, quad[i] * factor);
+        store_element(to, outputs.dtype, 4u * gl_LocalInvocationIndex + i,
+                      output_of(total, quad[i] * factor));
 }
 
 #endif

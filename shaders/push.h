@@ -76,6 +76,8 @@ struct LayerInfo {
     Address key_centers;
     Address key_scales;
     Address key_inverses;
+    float query_limit;  // a query with a larger element, an infinity or a NaN has NaN for its rows
+    uint reserved[3];
 };
 
 // u32 faults [LK_FAULT_STEPS][n_layers] follow: atomicMin of
@@ -92,11 +94,11 @@ struct FaultReport {
 // Workgroups: x = tokens of the batch from first_token on, a workgroup takes token_step of them
 // after each other; y = KV heads; z = 0 keys, 1 values.
 struct AppendPush {
-    Address step;           // StepTable
-    Address staged_keys;    // f16 [n_kv_heads][n_tokens][head_dim], or 0: nothing is staged
-    Address staged_values;  // the same
-    PushTensor keys;
-    PushTensor values;
+    Address step;      // StepTable
+    Address staged_k;  // f16 [n_kv_heads][n_tokens][head_dim], or 0: nothing is staged
+    Address staged_v;  // the same
+    PushTensor k;
+    PushTensor v;
     uint layer;
     uint n_sequences;
     uint n_tokens;  // of the batch
@@ -124,7 +126,7 @@ struct JobPush {
 struct QueryStatsPush {
     Address sums;        // u64, low word first: of the first sum and the first head
     Address key_scales;  // f32 [n_kv_heads][head_dim], or 0
-    PushTensor queries;
+    PushTensor q;
     uint stride_bytes;  // from a sum to the next
     uint first_token;   // of the batch
     uint n_tokens;
@@ -161,7 +163,7 @@ struct DecodePush {
     Address items;     // WorkItem [n_items]
     Address partials;  // f32
     Address lse;       // f32, or 0
-    PushTensor queries;
+    PushTensor q;
     PushTensor outputs;
     uint lse_token_stride;  // elements
     uint lse_head_stride;
@@ -172,14 +174,21 @@ struct DecodePush {
     uint n_strips;       // head_dim / 16
     uint n_key_groups;   // of tokens in a page of the layer's keys, at most
     uint n_value_steps;  // pairs of strips of the values, none in two groups, at most
-    // Of attend_decode_matrix: rounds of tiles of 16-bit blocks that are split evenly, rounds of
-    // tiles of 16-bit blocks among an item's packed ones, and where pages have their permutation in
-    // the metadata of keys.
+    // Of attend_decode_matrix: rounds of tiles of 16-bit blocks that are split evenly, and rounds
+    // of tiles of 16-bit blocks among an item's packed ones.
     uint n_f16_rounds;
     uint n_own_f16_rounds;
-    uint permutation_bytes;
-    uint reserved;
+    uint form;     // the form of the pages, LK_FORM_*
+    uint formats;  // FormatInfo.form of the keys that the dispatch reads, and of the values in the
+                   // upper half; an item's other packed blocks are skipped. 0: all are alike
 };
+
+// Fields of a form: the first bit and how many.
+#define LK_FORM_KEY_END8 0, 5      /* strips of keys before it have 8 bits */
+#define LK_FORM_KEY_END4 5, 5      /* those from there up to it have 4, the others 2 */
+#define LK_FORM_SHARED 10, 8       /* pairs of shared stored channels */
+#define LK_FORM_KEY_GROUPS 18, 4   /* token groups: 1, 2, 4 or 8 */
+#define LK_FORM_VALUE_STRIPS 22, 5 /* strips of a channel group */
 
 // prefill: attention of any number of columns over blocks of any page format and over staged
 // tokens.
@@ -194,11 +203,11 @@ struct DecodePush {
 // longest sequence, y = KV heads, z = sequences.
 struct TilePush {
     Address step;
-    Address staged_keys;    // f16 [n_kv_heads][n_tokens][head_dim], or 0
-    Address staged_values;  // the same
+    Address staged_k;  // f16 [n_kv_heads][n_tokens][head_dim], or 0
+    Address staged_v;  // the same
     Address partials;
     Address lse;  // f32, or 0
-    PushTensor queries;
+    PushTensor q;
     PushTensor outputs;
     uint lse_token_stride;  // elements
     uint lse_head_stride;
@@ -219,7 +228,7 @@ struct AttentionScoresPush {
     Address step;
     Address scores;    // f32 [n_chunks]
     Address partials;  // f32 pairs [work tiles][n_chunks + 1][LK_ATTENTION_SCORE_COLUMNS]
-    PushTensor queries;
+    PushTensor q;
     uint layer;
     uint sequence;
     uint first_query;  // of the batch's tokens
@@ -273,7 +282,7 @@ static_assert(sizeof(AppendPush) <= LK_PUSH_BYTES && sizeof(JobPush) <= LK_PUSH_
                   sizeof(AttentionScoresPush) <= LK_PUSH_BYTES &&
                   sizeof(CosinePush) <= LK_PUSH_BYTES,
               "push constants fit");
-static_assert(sizeof(PushTensor) == 24 && sizeof(StepTable) == 80 && sizeof(LayerInfo) == 64 &&
+static_assert(sizeof(PushTensor) == 24 && sizeof(StepTable) == 80 && sizeof(LayerInfo) == 80 &&
                   sizeof(FaultReport) == 16,
               "as GLSL lays them out");
 }  // namespace vulkan

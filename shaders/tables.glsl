@@ -54,7 +54,7 @@ uint byte_of(uint word, uint i) { return word >> 8u * i & 0xFFu; }
 
 StepTable load_step(Address step) { return StepTableAt(step).table; }
 LayerInfo load_layer(StepTable step, uint layer) {
-    return LayerInfoAt(address_at(step.layers, layer, 64u)).layer;
+    return LayerInfoAt(address_at(step.layers, layer, 80u)).layer;
 }
 
 struct StepHeader {
@@ -88,6 +88,7 @@ struct FormatInfo {
     uint strips[LK_PLANE_COUNT];
     bool is_native;
     bool by_deviation;  // groups of 1-bit codes are measured by mean and deviation
+    uint form;          // of decode: pages of one number have one form; 0: raw
     float clip_margin;  // cut off the range of a group of 2-bit codes at each end, a share of it
 };
 FormatInfo load_format(Address formats, uint index) {
@@ -122,6 +123,7 @@ FormatInfo load_format(Address formats, uint index) {
     info.strips[5] = byte_of(c.w, 3u);
     info.is_native = byte_of(d.x, 0u) != 0u;
     info.by_deviation = byte_of(d.x, 1u) != 0u;
+    info.form = high_half(d.x);
     info.clip_margin = uintBitsToFloat(d.y);
     return info;
 }

@@ -99,19 +99,22 @@ __device__ void load_column(const AttentionScoresArgs &args, const WorkTile &wor
     };
     float most = 0;
     float offset = 0;
+    bool is_beyond = false;
     for (uint32_t c = lane; c < layer.head_dim; c += kWarp) {
         most = fmaxf(most, fabsf(load(c)));
+        is_beyond |= is_beyond_limit(layer, load_element(args.q, row + c));
         offset += parameters.centers ? load_element(args.q, row + c) * parameters.centers[c] : 0;
     }
     const float divisor = power_below(warp_max(most));
     offset = warp_sum(offset);
+    is_beyond = exists && __any_sync(kAllLanes, is_beyond);
     for (uint32_t c = lane; c < layer.head_dim; c += kWarp)
         *reinterpret_cast<__half *>(queries + c * kRowBytes + 2 * column) =
             __float2half_rn(exists ? load(c) / divisor : 0);
     const float scale = layer.soft_cap > 0 ? layer.scale / layer.soft_cap : layer.scale * kLog2E;
     if (lane == 0) {
         tables->factors[column] = divisor * scale;
-        tables->offsets[column] = offset * scale;
+        tables->offsets[column] = is_beyond ? __uint_as_float(kNanBits) : offset * scale;
     }
 }
 
@@ -135,7 +138,7 @@ __device__ inline Keys find_keys(const AttentionScoresArgs &args, uint32_t kv_he
                                                          : c.permutation)};
 }
 
-// Tokens of a tile times the work tile's queries.
+// Multiply the keys of a tile by the work tile's queries.
 __device__ __forceinline__ void multiply_tile(const AttentionScoresArgs &args, const Keys &keys,
                                               uint32_t tile, uint32_t queries,
                                               float (&products)[kSlices][4]) {

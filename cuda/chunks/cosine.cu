@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kWarps = 8;
 constexpr uint32_t kMaxBlocks = 65535;
-// Between these a sum of squares has lost nothing to FP32's range.
+// A sum of squares between these bounds has lost nothing to FP32's range.
 constexpr float kLeastSquares = 8.27180613e-25f;  // 2^-80
 constexpr float kMostSquares = 1.32922800e36f;    // 2^120
 

@@ -89,6 +89,15 @@ __device__ __forceinline__ void load_queries(const DecodeArgs &args, const WorkT
         float q[kCount];
         float most = 0;
         load_row(args.q, at, is_real ? kHeadDim : 0, lane, q);
+        // A query beyond its layer's limit counts as zeros; Destination::close() makes it NaN.
+        bool is_beyond = false;
+#pragma unroll
+        for (int n = 0; n < kCount; ++n)
+            is_beyond |= is_beyond_limit(args.layer, q[n]);
+        is_beyond = __any_sync(kAllLanes, is_beyond);
+#pragma unroll
+        for (int n = 0; n < kCount; ++n)
+            q[n] = is_beyond ? 0.0f : q[n];
         const float centered = center_product(args.layer, item.kv_head, q, lane);
         scale_query(args.layer, item.kv_head, q, lane);
 #pragma unroll
@@ -97,7 +106,7 @@ __device__ __forceinline__ void load_queries(const DecodeArgs &args, const WorkT
 #pragma unroll
         for (int distance = 16; distance; distance /= 2)
             most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, distance));
-        // 2^exponent is above the largest; at the ends of FP32's range a little less is as good.
+        // 2^exponent is above the largest, which queries' limit keeps below 2^100.
         const int exponent =
             (most > 0 ? min(max(static_cast<int>(__float_as_uint(most) >> 23) - 126, -100), 100)
                       : 0) -
@@ -117,6 +126,7 @@ __device__ __forceinline__ void load_queries(const DecodeArgs &args, const WorkT
         made.factor = fabsf(args.layer.scale) * kLog2e * power(exponent);
         made.token = token;
         made.head = head;
+        made.is_beyond = is_beyond;
         if (item.has_tree) {
             made.ancestors = args.step.ancestors[item.first_new + i];
             made.position = args.step.positions[item.first_new + i];
@@ -175,8 +185,18 @@ __device__ __forceinline__ LogitRules logit_rules(const DecodeArgs &args, const 
             layer.soft_cap > 0 ? 2.0f / layer.soft_cap : 0.0f};
 }
 
+template <int kThreads, int kBlocks>
+__host__ __device__ constexpr int most_threads() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+    constexpr int kMost = kSmallSharedWarps * kWarp / kBlocks;
+    return kThreads < kMost ? kThreads : kMost;
+#else
+    return kThreads;
+#endif
+}
+
 template <class Method, int kThreads, int kBlocks>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+__global__ void __launch_bounds__(most_threads<kThreads, kBlocks>(), kBlocks)
     decode_kernel(const __grid_constant__ DecodeArgs args) {
     extern __shared__ __align__(128) uint8_t memory[];
     __shared__ WorkItem item;
@@ -192,14 +212,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         memory + decode_query_bytes(Method::kStripCount * 16, Method::kColumns));
     uint8_t *rings = reinterpret_cast<uint8_t *>(kv_tiles + n_warps * kWarpKvTiles);
     const uint32_t ring_bytes =
-        2 * kChunkBytes + args.key_metadata_bytes + args.value_metadata_bytes;
+        decode_ring_bytes(args.key_metadata_bytes, args.value_metadata_bytes, args.own_query_bytes);
     const Arrivals arrivals(shared_address(barriers + 2 * warp), lane);
     if (lane == 0)
         Arrivals::open(shared_address(barriers + 2 * warp));
     __syncwarp();
     KvTile *mine = kv_tiles + warp * kWarpKvTiles;
-    Ring ring(shared_address(mine), shared_address(rings + warp * ring_bytes),
-              args.key_metadata_bytes, arrivals);
+    Ring ring(shared_address(mine), shared_address(rings + warp * ring_bytes), args, arrivals);
 #pragma unroll 1
     for (uint32_t index = blockIdx.x; read_item(args, index, &item); index += gridDim.x) {
         const WorkTile work_tile = work_tile_of(args, item, Method::kColumns);

@@ -41,8 +41,10 @@ cudaError_t launch(const DecodeArgs &args, cudaStream_t stream) {
     constexpr DecodeShape kShape =
         decode_shape(LK_CUDA_HEAD_DIM, Method::kColumns, kKind, kManyWorkTiles);
     constexpr auto kKernel = decode_kernel<Method, kShape.n_warps * 32, kShape.n_blocks>;
-    const uint32_t bytes = decode_shared_bytes(LK_CUDA_HEAD_DIM, Method::kColumns, args.n_warps,
-                                               args.key_metadata_bytes + args.value_metadata_bytes);
+    const uint32_t bytes =
+        decode_shared_bytes(LK_CUDA_HEAD_DIM, Method::kColumns, args.n_warps,
+                            decode_ring_bytes(args.key_metadata_bytes, args.value_metadata_bytes,
+                                              args.own_query_bytes));
     const cudaError_t error = allow_shared_memory<kKernel>();
     if (error)
         return error;
@@ -61,11 +63,18 @@ cudaError_t launch_both(const DecodeArgs &args, cudaStream_t stream) {
 
 template <>
 cudaError_t launch_decode_kernel<kStrips>(const DecodeArgs &args, cudaStream_t stream) {
-    if (args.kind == kDecodeGrouped)
-        return launch<ByF16<kStrips, 1, kDecodeGrouped>, kDecodeGrouped, false>(args, stream);
-    if constexpr (has_split_k(LK_CUDA_HEAD_DIM))
+    if (args.kind == kDecodeF8)
+        return launch_both<BySplitK<kStrips, kDecodeF8>, kDecodeF8>(args, stream);
+    if (args.kind == kDecodeF16)
+        return launch_both<BySplitK<kStrips, kDecodeF16>, kDecodeF16>(args, stream);
+    if constexpr (has_split_k(LK_CUDA_HEAD_DIM, kDecodeF8Narrow)) {
+        if (args.kind == kDecodeF8Narrow)
+            return launch_both<BySplitK<kStrips, kDecodeF8Narrow>, kDecodeF8Narrow>(args, stream);
+        if (args.kind == kDecodeF8Wide)
+            return launch_both<BySplitK<kStrips, kDecodeF8Wide>, kDecodeF8Wide>(args, stream);
         if (args.kind == kDecodeF8By32 && args.tile_columns == 4)
-            return launch_both<BySplitK<kStrips>, kDecodeF8By32>(args, stream);
+            return launch_both<BySplitK<kStrips, kDecodeF8By32>, kDecodeF8By32>(args, stream);
+    }
     if (args.kind == kDecodeF8By32)
         return launch_both<ByF16<kStrips, 1, kDecodeF8By32>, kDecodeF8By32>(args, stream);
     if (args.tile_columns == 4)

@@ -150,7 +150,7 @@ class KeyStrips {
     static constexpr bool kCentred = kKind != kDecodeF8By32;
 
     __device__ __forceinline__ uint32_t n_groups() const {
-        return kKind == kDecodePlain ? 1 : kKind == kDecodeF8By32 ? kF8Groups : keys_.n_groups;
+        return kKind == kDecodePlain ? 1 : kF8Groups;
     }
     // Those of the channels that lanes give, of k lane % 16. Matrices: k 0-7, k 8-15 to be folded,
     // k 0-7 again, k 8-15 as they are.
@@ -166,7 +166,7 @@ class KeyStrips {
             plain_high_[n][c] = r[3];
         }
     }
-    // Does a token group begin with this tile? A page has 1, 2, 4 or 8.
+    // Does a token group begin with this tile?
     __device__ __forceinline__ bool begins_group(uint32_t tile) const {
         return kKind == kDecodePlain ? tile == 0 : !(tile * n_groups() & 7u);
     }
@@ -179,11 +179,10 @@ class KeyStrips {
         const uint32_t group = kKind == kDecodePlain ? 0 : min(lane_ >> 2, n_groups() - 1u);
 #pragma unroll
         for (int n = 0; n < kCount; ++n) {
-            uint2 low = load_minima<kKind>(metadata_ + keys_.minima_offset,
-                                           parameter_offset(n, group), keys_.is_f8);
+            uint2 low =
+                load_minima<kKind>(metadata_ + keys_.minima_offset, parameter_offset(n, group));
             if (kMidpoints) {
-                const uint2 r =
-                    load_ranges<kKind>(metadata_, parameter_offset(n, group), keys_.is_f8);
+                const uint2 r = load_ranges<kKind>(metadata_, parameter_offset(n, group));
                 low = make_uint2(midpoint_of(r.x, low.x), midpoint_of(r.y, low.y));
             }
 #pragma unroll
@@ -203,7 +202,7 @@ class KeyStrips {
         const uint32_t high = !is_row ? 0 : kBits == 8 ? 0xB800B800u : 0xC800C800u;
 #pragma unroll
         for (int n = 0; n < kCount; ++n) {
-            const uint2 r = load_ranges<kKind>(metadata_, parameter_offset(n, group), keys_.is_f8);
+            const uint2 r = load_ranges<kKind>(metadata_, parameter_offset(n, group));
 #pragma unroll
             for (int c = 0; c < kTiles; ++c) {
                 folded_[n][c][0] = multiply_f16(queries_[n][c][0], r.x);

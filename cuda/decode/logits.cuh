@@ -21,6 +21,7 @@ struct alignas(16) Column {
     float offset;    // of its logits: the product of the query and the center of keys
     uint32_t token;  // of the batch
     uint32_t head;
+    uint32_t is_beyond;  // its query is beyond the layer's limit
 };
 // The mask of columns: which keys are visible to them.
 struct Mask {

@@ -40,8 +40,7 @@ struct WarpResults {
 
 template <int kStrips, int kTiles, DecodeKind kKind>
 __device__ __forceinline__ void store_warp(const Accumulator<kStrips, kTiles> &g,
-                                           const WarpResults &to, uint32_t warp, uint32_t lane,
-                                           uint32_t value_group_strips) {
+                                           const WarpResults &to, uint32_t warp, uint32_t lane) {
 #pragma unroll
     for (int c = 0; c < kTiles; ++c)
 #pragma unroll
@@ -53,8 +52,7 @@ __device__ __forceinline__ void store_warp(const Accumulator<kStrips, kTiles> &g
             for (int s = 0; s < kStrips; ++s) {
                 float low = g.midpoint[c][i];
                 if (kKind != kDecodePlain)
-                    low = __shfl_sync(kAllLanes, low,
-                                      (s / value_group_strips * 4 + (lane & 3u)) & 31u);
+                    low = __shfl_sync(kAllLanes, low, (s / kF8GroupStrips * 4 + (lane & 3u)) & 31u);
                 if (!is_real)
                     continue;
                 out[s * 16] = fmaf(g.o[s][c][i], g.output_scale, low);
@@ -173,6 +171,8 @@ struct Destination {
             weight = exp2f(total.row_max - row_max);
             row_sum = row_sum * weight + exp2f(sink - row_max);
         }
+        if (c.is_beyond)
+            row_sum = __uint_as_float(kNanBits);
         if (args->lse && run.first_channel + lane == 0)
             args->lse[c.token * args->lse_token_stride + c.head * args->lse_head_stride] =
                 (row_max + log2f(row_sum)) * kLn2;

@@ -1,6 +1,6 @@
 // Decode: the methods of accumulation, one interface for one kernel. ByF16 makes FP16 numbers of
-// codes, for tiles of eight or sixteen query columns and for all native formats. ByBytes and, over
-// pages with FP8 parameters, BySplitK serve up to four columns.
+// codes, for tiles of eight or sixteen query columns. ByBytes and, over pages with several groups
+// or FP8 parameters, BySplitK serve up to four columns.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_CUDA_DECODE_METHODS_CUH
@@ -33,10 +33,7 @@ class ByF16 {
     static __device__ __forceinline__ void end_column(const KvTileTemplate &, __half *, uint32_t,
                                                       uint32_t) {}
 
-    __device__ __forceinline__ void clear() {
-        g_.clear();
-        value_group_strips_ = 255;
-    }
+    __device__ __forceinline__ void clear() { g_.clear(); }
 
     __device__ __forceinline__ void accumulate(Ring &ring, uint32_t shared_queries, uint32_t slots,
                                                const LogitRules &rules, uint32_t n_tokens,
@@ -61,8 +58,6 @@ class ByF16 {
             multiply_keys<kStrips, KeysByF16<kTiles, kKind>>(ring, keys, queries, slots, lane,
                                                              work);
             const Values values = read_values(kv_tile);
-            if (kKind != kDecodePlain)
-                value_group_strips_ = min(value_group_strips_, group_strips<kKind>(values));
             (void)ring.wait();
             weigh_packed<kStrips, kTiles, kKind>(keys, values, ring.value_metadata(),
                                                  position.first_token, lane, rules, work, g_);
@@ -72,12 +67,11 @@ class ByF16 {
 
     __device__ __forceinline__ void store(const WarpResults &to, uint32_t warp,
                                           uint32_t lane) const {
-        store_warp<kStrips, kTiles, kKind>(g_, to, warp, lane, value_group_strips_);
+        store_warp<kStrips, kTiles, kKind>(g_, to, warp, lane);
     }
 
   private:
     Accumulator<kStrips, kTiles> g_;
-    uint32_t value_group_strips_;
 };
 
 template <int kStrips>
@@ -190,7 +184,7 @@ class ByBytes {
     ByteAccumulator<kStrips> g_;
 };
 
-template <int kStrips>
+template <int kStrips, DecodeKind kKind>
 class BySplitK {
     static_assert(kSplitKCopies * kSplitKStripBytes * kStrips ==
                       decode_query_bytes(kStrips * 16, 4),
@@ -199,7 +193,7 @@ class BySplitK {
   public:
     static constexpr int kStripCount = kStrips;
     static constexpr uint32_t kColumns = 4;
-    static constexpr int kQueryShift = kParameterShift<kDecodeF8By32>;
+    static constexpr int kQueryShift = kParameterShift<kKind>;
 
     static __device__ __forceinline__ void put_query(__half *queries, uint32_t column,
                                                      uint32_t channel, float value) {
@@ -208,10 +202,16 @@ class BySplitK {
     static __device__ __forceinline__ void end_column(const KvTileTemplate &page, __half *queries,
                                                       uint32_t column, uint32_t lane) {
         __syncwarp();
-        arrange_split_k<kStrips>(page, queries, column, lane);
+        const auto *fixed = reinterpret_cast<const uint8_t *>(page.permutation);
+        arrange_split_k<kStrips>(
+            queries, queries, page.kv_tile.end4 * 16, page.kv_tile.n_shared,
+            [&](uint32_t slot) { return fixed ? fixed[slot] : slot; }, column, lane);
     }
 
-    __device__ __forceinline__ void clear() { g_.clear(); }
+    __device__ __forceinline__ void clear() {
+        g_.clear();
+        value_group_strips_ = 255;
+    }
 
     __device__ __forceinline__ void accumulate(Ring &ring, uint32_t shared_queries, uint32_t slots,
                                                const LogitRules &rules, uint32_t n_tokens,
@@ -233,12 +233,23 @@ class BySplitK {
 
     __device__ __forceinline__ void store(const WarpResults &to, uint32_t warp,
                                           uint32_t lane) const {
+        constexpr int kLows = SplitKAccumulator<kStrips, kKind>::kLows;
         const uint32_t column = lane & 3u;
-        const float lows = split_k_sum(g_.low);
+        float lows[kLows];
+#pragma unroll
+        for (int i = 0; i < kLows; ++i)
+            lows[i] = split_k_sum(g_.low[i]);
         float *out = to.outputs + (warp * to.n_columns + column) * to.stride + (lane >> 2);
+        uint32_t group = 0;
+        uint32_t next_group = 0;
 #pragma unroll
         for (int s = 0; s < kStrips; ++s) {
-            const float low = split_k_sum_of(lows, s / kF8GroupStrips, lane);
+            if (s == next_group) {
+                group += s != 0;
+                next_group += kHasAnyGroups<kKind> ? value_group_strips_ : kF8GroupStrips;
+            }
+            const float low = split_k_sum_of(kLows == 2 && group >= 4 ? lows[kLows - 1] : lows[0],
+                                             group % 4, lane);
             const float(&o)[4] = g_.o[s][0];
             if (column >= to.n_columns)
                 continue;
@@ -272,29 +283,58 @@ class BySplitK {
                                                     const Position &position, const ByteLane &lane,
                                                     const LogitRules &rules) {
         uint32_t pairs[kPageTiles];
+        float weight_scale;
         Work<1> work;
         {
             const Keys keys = read_keys(kv_tile);
-            multiply_keys<kStrips, KeysBySplitK>(ring, keys, queries, slots, lane.lane, work);
-            const Values values = read_values(kv_tile);
+            Queries arranged = queries;
+            if (kHasAllFormats<kKind> && keys.has_own_order && keys.end16 < kStrips) {
+                (void)ring.wait();
+                if (keys.permutation_offset)
+                    slots = ring.key_metadata() + keys.permutation_offset;
+                arranged.address = arrange_own_split_k<kStrips>(
+                    keys, queries.address, ring.own_queries(), slots, lane.lane);
+            }
+            multiply_keys<kStrips, KeysBySplitK<kKind>>(ring, keys, arranged, slots, lane.lane,
+                                                        work);
             float x[kPageTiles * 2];
-            finish_split_k<kStrips>(keys, work, position.first_token, lane, rules, x);
-            float most[2] = {kHidden, kHidden};
-#pragma unroll
-            for (int i = 0; i < kPageTiles * 2; ++i)
-                most[i % 2] = fmaxf(most[i % 2], x[i]);
-            const float parameter_scale = values.bits < 16 ? kParameterScale<kDecodeF8By32> : 1.0f;
-            g_.raise(fmaxf(most[0], most[1]),
-                     kSplitKScale * parameter_scale * code_scale(values.bits));
-            make_split_k_weights<kPageTiles>(x, g_.row_max, pairs);
+            finish_split_k<kStrips, kKind>(keys, work, position.first_token, lane, rules, x);
+            weight_scale = make_weights(ring, read_values(kv_tile), lane, x, pairs);
         }
         const Values values = read_values(kv_tile);
         (void)ring.wait();
-        add_split_k_minima(pairs, values, ring.value_metadata(), lane, g_);
-        multiply_split_k_values(ring, values, pairs, lane, work, g_);
+        add_split_k_minima<kStrips>(pairs, values, ring.value_metadata(), weight_scale, lane, g_);
+        if (kHasAnyGroups<kKind>)
+            value_group_strips_ = min(value_group_strips_, values.group_strips);
+        multiply_split_k_values<kStrips>(ring, values, pairs, lane, work, g_);
     }
 
-    SplitKAccumulator<kStrips> g_;
+    // Logits to weights, which are 1 / the returned scale of what they stand for. Where FP16 ranges
+    // are large, weights stay below 1.
+    __device__ __forceinline__ float make_weights(const Ring &ring, const Values &values,
+                                                  const ByteLane &lane,
+                                                  const float (&x)[kPageTiles * 2],
+                                                  uint32_t (&pairs)[kPageTiles]) {
+        float most[2] = {kHidden, kHidden};
+#pragma unroll
+        for (int i = 0; i < kPageTiles * 2; ++i)
+            most[i % 2] = fmaxf(most[i % 2], x[i]);
+        bool is_large = false;
+        if (!kHasF8<kKind>) {
+            (void)ring.wait();
+            is_large = has_large_ranges<kKind>(values, ring.value_metadata(), lane.lane);
+        }
+        const float scale = is_large ? 1.0f : kSplitKScale<kKind>;
+        const float parameter_scale = values.bits < 16 ? kParameterScale<kKind> : 1.0f;
+        g_.raise(fmaxf(most[0], most[1]), scale * parameter_scale * code_scale(values.bits),
+                 is_large ? 0.0f : kSlack);
+        const float up = is_large ? 0.0f : static_cast<float>(kSplitKUp<kKind>);
+        make_split_k_weights<kPageTiles>(x, up - g_.row_max, pairs);
+        return scale;
+    }
+
+    SplitKAccumulator<kStrips, kKind> g_;
+    uint32_t value_group_strips_;  // of the packed pages, which have the same groups
 };
 
 }  // namespace cuda

@@ -17,6 +17,7 @@ struct KeysByF16 {
     template <int kBits, int kCount>
     using Strips = KeyStrips<kBits, kCount, kTiles, kKind>;
     using SharedStrip = SharedKeyStrip<kTiles, kKind>;
+    static constexpr bool kHasBytes = true;      // strips of 8 bits
     static constexpr uint32_t kSlotsOfPair = 2;  // that need such a strip
 };
 
@@ -28,7 +29,7 @@ __device__ __forceinline__ void multiply_width(const Keys &keys, const Queries &
                                                uint32_t metadata, uint32_t slots, uint32_t end,
                                                uint32_t lane, uint32_t chunk_end, uint32_t &strip,
                                                uint32_t &words, Work<By::kTiles> &work) {
-    constexpr int kCount = kBits <= 4 && By::kTiles == 1 && By::kKind != kDecodeGrouped ? 2 : 1;
+    constexpr int kCount = kBits <= 4 && By::kTiles == 1 ? 2 : 1;
     using Strips = typename By::template Strips<kBits, kCount>;
     using Strip = typename By::template Strips<kBits, 1>;
     end = min(end, strip + (chunk_end - words) / (kBits * 256));
@@ -87,10 +88,12 @@ __device__ __forceinline__ void multiply_keys(Ring &ring, const Keys &keys, cons
         if (keys.end8) {
             multiply_width<16, By>(keys, queries, metadata, slots, keys.end16, lane, end, strip,
                                    words, work);
-            if (strip && strip == keys.end16 && words < end && strip < keys.end8)
-                work.scale(1.0f / kKeyScale<kKind, 8>, 1.0f / kKeyScale<kKind, 8>);
-            multiply_width<8, By>(keys, queries, metadata, slots, keys.end8, lane, end, strip,
-                                  words, work);
+            if constexpr (By::kHasBytes) {
+                if (strip && strip == keys.end16 && words < end && strip < keys.end8)
+                    work.scale(1.0f / kKeyScale<kKind, 8>, 1.0f / kKeyScale<kKind, 8>);
+                multiply_width<8, By>(keys, queries, metadata, slots, keys.end8, lane, end, strip,
+                                      words, work);
+            }
             if (strip == keys.end8 && words < end && strip < keys.end4) {
                 const float from =
                     keys.end16 == keys.end8 ? kKeyScale<kKind, 16> : kKeyScale<kKind, 8>;

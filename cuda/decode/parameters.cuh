@@ -13,9 +13,21 @@ namespace cuda {
 // of an FP16 number whose exponent has a bias of 15 instead of 8: kernels of FP8 parameters leave
 // it at that, and have queries and weights that are larger by as much.
 template <DecodeKind kKind>
-constexpr int kParameterShift = kKind == kDecodeF8By32 ? 7 : 0;
+constexpr bool kHasF8 = kKind != kDecodePlain &&kKind != kDecodeF16;
+template <DecodeKind kKind>
+constexpr int kParameterShift = kHasF8<kKind> ? 7 : 0;
 template <DecodeKind kKind>
 constexpr float kParameterScale = static_cast<float>(1 << kParameterShift<kKind>);
+template <DecodeKind kKind>
+constexpr uint32_t kParameterBytes = kHasF8<kKind> ? 1 : 2;
+
+// Kinds that read the numbers of groups from each page.
+template <DecodeKind kKind>
+constexpr bool kHasAnyGroups = kKind != kDecodePlain &&kKind != kDecodeF8By32;
+// Kinds of all native formats: keys of 8 bits, values of 8 and 4 bits, groups of 16, and pages of a
+// head whose keys have different formats or permutations of their own too.
+template <DecodeKind kKind>
+constexpr bool kHasAllFormats = kKind == kDecodeF8 || kKind == kDecodeF16;
 
 // Groups of pages of kDecodeF8By32.
 constexpr uint32_t kF8Groups = 4;       // of tokens
@@ -32,44 +44,32 @@ __device__ __forceinline__ uint32_t f8_minima(uint32_t bytes, BytePair pair) {
     const uint32_t bits = __byte_perm(bytes, 0, pair) << 7;
     return bits + (bits & 0x40004000u);  // the signs go from bit 14 to bit 15
 }
-// The same for every value, exactly.
-__device__ __forceinline__ uint32_t f8_pair(uint32_t bytes, BytePair pair) {
-    return multiply_f16(f8_minima(bytes, pair), 0x58005800u);  // 2^7
-}
 
 // Parameters (2t, 2t+1, 2t+8, 2t+9 of 16), which lie next to each other, as two pairs of FP16
 // numbers.
 template <DecodeKind kKind>
-__device__ __forceinline__ uint2 load_ranges(uint32_t array, uint32_t index, bool is_f8) {
-    if (kKind == kDecodeF8By32) {
-        const uint32_t bytes = load_shared1(array + index);
-        return make_uint2(f8_ranges(bytes, kLowPair), f8_ranges(bytes, kHighPair));
-    }
-    if (kKind == kDecodeGrouped && is_f8) {
-        const uint32_t bytes = load_shared1(array + index);
-        return make_uint2(f8_pair(bytes, kLowPair), f8_pair(bytes, kHighPair));
-    }
-    return load_shared2(array + index * 2);
+__device__ __forceinline__ uint2 load_ranges(uint32_t array, uint32_t index) {
+    if (!kHasF8<kKind>)
+        return load_shared2(array + index * 2);
+    const uint32_t bytes = load_shared1(array + index);
+    return make_uint2(f8_ranges(bytes, kLowPair), f8_ranges(bytes, kHighPair));
 }
 template <DecodeKind kKind>
-__device__ __forceinline__ uint2 load_minima(uint32_t array, uint32_t index, bool is_f8) {
-    if (kKind != kDecodeF8By32)
-        return load_ranges<kKind>(array, index, is_f8);
+__device__ __forceinline__ uint2 load_minima(uint32_t array, uint32_t index) {
+    if (!kHasF8<kKind>)
+        return load_shared2(array + index * 2);
     const uint32_t bytes = load_shared1(array + index);
     return make_uint2(f8_minima(bytes, kLowPair), f8_minima(bytes, kHighPair));
 }
 // Ranges at two offsets.
 template <DecodeKind kKind>
-__device__ __forceinline__ uint32_t load_two_ranges(uint32_t array, uint32_t first, uint32_t second,
-                                                    bool is_f8) {
-    if (kKind == kDecodeF8By32 || is_f8) {
-        const uint32_t values =
-            __byte_perm(load_shared_byte(array + first), load_shared_byte(array + second), 0x5410)
-            << 7;
-        return kKind == kDecodeF8By32 ? values : multiply_f16(values, 0x58005800u);
-    }
-    return __byte_perm(load_shared<uint16_t>(array + first * 2),
-                       load_shared<uint16_t>(array + second * 2), 0x5410);
+__device__ __forceinline__ uint32_t load_two_ranges(uint32_t array, uint32_t first,
+                                                    uint32_t second) {
+    if (!kHasF8<kKind>)
+        return __byte_perm(load_shared<uint16_t>(array + first * 2),
+                           load_shared<uint16_t>(array + second * 2), 0x5410);
+    return __byte_perm(load_shared_byte(array + first), load_shared_byte(array + second), 0x5410)
+           << 7;
 }
 
 // minimum + range / 2

@@ -42,9 +42,12 @@ __device__ inline KvTile make_page(const DecodeArgs &args, const KvTileTemplate 
                                    const Entry &entry) {
     KvTile kv_tile = common.kv_tile;
     if (entry.key_format != common.key_format || entry.value_format != common.value_format) {
-        kv_tile.is_f8 = 0;
         fill_side(&kv_tile, args.step.formats[entry.key_format], 0);
         fill_side(&kv_tile, args.step.formats[entry.value_format], 1);
+        // Factors of shared slots are among what was laid out.
+        if (kv_tile.n_shared != common.kv_tile.n_shared ||
+            (kv_tile.n_shared && kv_tile.end4 != common.kv_tile.end4))
+            kv_tile.has_own_order = 1;
     }
     kv_tile.side[0].metadata = entry.key_metadata;
     kv_tile.side[1].metadata = entry.value_metadata;
@@ -188,13 +191,14 @@ class Arrivals {
 class Ring {
   public:
     // KV tiles: shared, the warp's. memory: shared, two slots of kChunkBytes, then the metadata of
-    // keys, then of values.
-    __device__ __forceinline__ Ring(uint32_t kv_tiles, uint32_t memory, uint32_t key_metadata_bytes,
+    // keys, then of values, then queries in the order of a page of its own.
+    __device__ __forceinline__ Ring(uint32_t kv_tiles, uint32_t memory, const DecodeArgs &args,
                                     const Arrivals &arrivals)
         : arrivals_(arrivals),
           kv_tiles_(kv_tiles),
           memory_(memory),
-          value_metadata_(memory + 2 * kChunkBytes + key_metadata_bytes) {}
+          value_metadata_(memory + 2 * kChunkBytes + args.key_metadata_bytes),
+          own_queries_(value_metadata_ + args.value_metadata_bytes) {}
 
     // Start the first n_kv_tiles KV tiles; all earlier ones are used up. A call of follow() comes
     // later, before the first wait(), so that the copies that all warps need first are not delayed.
@@ -225,6 +229,7 @@ class Ring {
     }
     __device__ __forceinline__ uint32_t key_metadata() const { return memory_ + 2 * kChunkBytes; }
     __device__ __forceinline__ uint32_t value_metadata() const { return value_metadata_; }
+    __device__ __forceinline__ uint32_t own_queries() const { return own_queries_; }
 
   private:
     // side_address_ is the address of a KvTileSide: the KV tile's, or 32 bytes after it.
@@ -278,6 +283,7 @@ class Ring {
     const uint32_t kv_tiles_;
     const uint32_t memory_;
     const uint32_t value_metadata_;
+    const uint32_t own_queries_;
     uint32_t side_address_ = 0;  // of the next copy
     uint32_t using_ = 0;         // the KV tile at use
     uint32_t end_ = 0;
@@ -294,14 +300,13 @@ struct Keys {
     uint32_t end16, end8, end4;
     uint32_t n_groups;
     uint32_t n_shared;
-    bool is_f8;
+    bool has_own_order;
 };
 struct Values {
     uint32_t minima_offset;
     uint32_t bits;
     uint32_t n_groups;
     uint32_t group_strips;
-    bool is_f8;
 };
 struct Position {
     uint32_t first_token;  // of the block
@@ -319,7 +324,7 @@ __device__ __forceinline__ Keys read_keys(uint32_t kv_tile) {
 }
 __device__ __forceinline__ Values read_values(uint32_t kv_tile) {
     const uint4 s = load_shared4(kv_tile + 64);
-    return {s.x >> 16, s.w >> 8 & 0xFFu, s.z >> 24, s.w & 0xFFu, (s.z >> 8 & 0xFFu) != 0};
+    return {s.x >> 16, s.w >> 8 & 0xFFu, s.z >> 24, s.w & 0xFFu};
 }
 
 }  // namespace cuda

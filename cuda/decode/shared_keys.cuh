@@ -103,10 +103,10 @@ class SharedKeyStrip : public KeyStrips<2, 1, kTiles, kKind> {
         if (!this->begins_group(tile))
             return;
         const uint32_t group = this->group_of(tile) * 16;
-        const uint32_t low = load_two_ranges<kKind>(metadata_, positions[0] + group,
-                                                    positions[1] + group, keys_.is_f8);
-        const uint32_t high = load_two_ranges<kKind>(metadata_, positions[2] + group,
-                                                     positions[3] + group, keys_.is_f8);
+        const uint32_t low =
+            load_two_ranges<kKind>(metadata_, positions[0] + group, positions[1] + group);
+        const uint32_t high =
+            load_two_ranges<kKind>(metadata_, positions[2] + group, positions[3] + group);
 #pragma unroll
         for (int c = 0; c < kTiles; ++c) {
             folded_[0][c][0] = multiply_f16(queries_[0][c][0], low);

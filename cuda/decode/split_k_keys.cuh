@@ -1,4 +1,4 @@
-// Decode of up to four query columns over FP8 pages: keys.
+// Decode of up to four query columns over pages with several groups: keys.
 //
 // A B fragment has eight columns. Columns 2h and 2h + 1, split-k columns, are both of query column
 // h: the first has its k 0-7, then zeros, the second its k 8-15. So a lane folds ranges
@@ -29,34 +29,52 @@ __device__ __forceinline__ uint32_t split_k_offset(SplitKCopy copy, uint32_t col
     return ((copy * kStrips + (k >> 4)) * kWarp + split_k * 4 + (k >> 1 & 3u)) * 2 + (k & 1u);
 }
 
-// The copies in the order of slots, from that in the order of channels.
-template <int kStrips>
-__device__ __forceinline__ void arrange_split_k(const KvTileTemplate &page, __half *queries,
-                                                uint32_t column, uint32_t lane) {
-    const auto *fixed = reinterpret_cast<const uint8_t *>(page.permutation);
-    const uint32_t first = page.kv_tile.end4 * 16;
-    const uint32_t n = page.kv_tile.n_shared;
-    const uint32_t end_of_highs = (n + 15u) & ~15u;
+// The copies in the order of slots, from that in the order of channels. first: slot of the 2-bit
+// plane, of which the first 2 n_shared are shared.
+template <int kStrips, class ChannelOf>
+__device__ __forceinline__ void arrange_split_k(const __half *channels, __half *copies,
+                                                uint32_t first, uint32_t n_shared,
+                                                ChannelOf channel_of, uint32_t column,
+                                                uint32_t lane) {
+    const uint32_t end_of_highs = (n_shared + 15u) & ~15u;
     const auto put = [&](SplitKCopy copy, uint32_t slot, float value) {
-        queries[split_k_offset<kStrips>(copy, column, slot)] = __float2half_rn(value);
+        copies[split_k_offset<kStrips>(copy, column, slot)] = __float2half_rn(value);
     };
     const auto down = [](uint32_t slot) { return slot & 8u ? 0.0625f : 1.0f; };
 #pragma unroll
     for (uint32_t slot = lane; slot < kStrips * 16; slot += kWarp) {
-        const uint32_t channel = fixed ? fixed[slot] : slot;
-        const float q =
-            __half2float(queries[split_k_offset<kStrips>(kSplitKChannels, column, channel)]);
+        const float q = __half2float(
+            channels[split_k_offset<kStrips>(kSplitKChannels, column, channel_of(slot))]);
         const uint32_t i = slot - first;  // in the plane, if it is not below 0
-        const bool is_partner = slot >= first && i < n;
-        const bool is_outlier = slot >= first && i >= n && i < 2 * n;
+        const bool is_partner = slot >= first && i < n_shared;
+        const bool is_outlier = slot >= first && i >= n_shared && i < 2 * n_shared;
         const float step = is_partner ? 3.0f : is_outlier ? 3.0f / 7.0f : 1.0f;
         put(kSplitKSlots, slot, q);
         put(kSplitKSteps, slot, q * step * down(slot));
         if (is_outlier)
-            put(kSplitKHighs, i - n, q * (6.0f / 7.0f) * down(i - n));
+            put(kSplitKHighs, i - n_shared, q * (6.0f / 7.0f) * down(i - n_shared));
         if (slot >= first && !is_partner && i < end_of_highs)
             put(kSplitKHighs, i, q * step * down(slot));
     }
+}
+
+// The copies of a page with an order of its own, for one warp: those after the first. slots:
+// shared, the channels of its stored channels. Returns where the copies would begin.
+template <int kStrips>
+__device__ __noinline__ uint32_t arrange_own_split_k(const Keys &keys, uint32_t queries,
+                                                     uint32_t own_queries, uint32_t slots,
+                                                     uint32_t lane) {
+    const uint32_t copies = own_queries - kStrips * kSplitKStripBytes;
+    const auto *from = static_cast<const __half *>(__cvta_shared_to_generic(queries));
+    auto *to = static_cast<__half *>(__cvta_shared_to_generic(copies));
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t column = 0; column < 4; ++column)
+        arrange_split_k<kStrips>(
+            from, to, keys.end4 * 16, keys.n_shared,
+            [&](uint32_t slot) { return load_shared_byte(slots + slot); }, column, lane);
+    __syncwarp();
+    return copies;
 }
 
 struct SplitKQuery {
@@ -73,20 +91,28 @@ __device__ __forceinline__ SplitKQuery split_k_query(uint32_t pair, uint32_t lan
 }
 
 // A lane's two ranges: of its split-k column's k.
+template <DecodeKind kKind>
 __device__ __forceinline__ uint32_t split_k_ranges(uint32_t parameters, uint32_t lane) {
+    if (!kHasF8<kKind>)
+        return load_shared1(parameters + (lane & 3u) * 8 + (lane & 4u));
     return f8_ranges(load_shared<uint16_t>(parameters + (lane & 3u) * 4 + (lane & 4u) / 2),
                      kLowPair);
 }
 // Its two minima as an A fragment: rows 0-3 are k 0-7 of four groups, rows 4-7 are k 8-15.
+template <DecodeKind kKind>
 __device__ __forceinline__ uint32_t split_k_minima(uint32_t parameters, uint32_t lane) {
+    if (!kHasF8<kKind>)
+        return load_shared1(parameters + (lane & 3u) * 8 + (lane & 16u) / 4);
     return f8_minima(load_shared<uint16_t>(parameters + (lane & 3u) * 4 + (lane & 16u) / 8),
                      kLowPair);
 }
 // The row's group.
 __device__ __forceinline__ uint32_t split_k_group(uint32_t lane) { return lane >> 2 & 3u; }
-// Products with such a fragment, of the lane's rows and both split-k columns: the one that counts.
+// Products with such a fragment, of the lane's rows and both split-k columns: the one that counts;
+// kHighRows: of rows 8-15.
+template <bool kHighRows = false>
 __device__ __forceinline__ float split_k_low(const float (&c)[4], uint32_t lane) {
-    return lane & 16u ? c[1] : c[0];
+    return lane & 16u ? c[kHighRows * 2 + 1] : c[kHighRows * 2];
 }
 // The sum of a group, from the sums of the lanes.
 __device__ __forceinline__ float split_k_sum(float low) {
@@ -96,7 +122,7 @@ __device__ __forceinline__ float split_k_sum_of(float sums, uint32_t group, uint
     return __shfl_sync(kAllLanes, sums, group * 4 + (lane & 3u));
 }
 
-template <int kBits, int kCount>
+template <int kBits, int kCount, DecodeKind kKind>
 class SplitKKeyStrips {
   public:
     __device__ __forceinline__ SplitKKeyStrips(const Keys &keys, const Queries &queries,
@@ -129,18 +155,35 @@ class SplitKKeyStrips {
     }
 
   protected:
-    __device__ __forceinline__ uint32_t parameters(int n, uint32_t group) const {
-        return metadata_ + ((strip_ + n) * kF8Groups + group) * 16;
+    static constexpr uint32_t kParameters = 16 * kParameterBytes<kKind>;  // of a strip and a group
+
+    // Of tokens: 1, 2, 4, or 8.
+    __device__ __forceinline__ uint32_t n_groups() const {
+        return kHasAnyGroups<kKind> ? keys_.n_groups : kF8Groups;
     }
+    // Does a token group begin with this tile?
+    __device__ __forceinline__ bool begins_group(int t) const {
+        if (t % 2)
+            return kHasAllFormats<kKind> && n_groups() == 8;
+        return t == 0 || n_groups() >= (t % 4 ? 4 : 2);
+    }
+    __device__ __forceinline__ uint32_t group_of(int t) const { return t * n_groups() >> 3; }
+    __device__ __forceinline__ uint32_t parameters(int n, uint32_t group) const {
+        return metadata_ + ((strip_ + n) * n_groups() + group) * kParameters;
+    }
+    __device__ __forceinline__ uint32_t minima(int n, uint32_t group) const {
+        return split_k_minima<kKind>(parameters(n, group) + keys_.minima_offset, lane_);
+    }
+    // Four groups are rows 0-7, where fewer repeat; the next four are rows 8-15.
     __device__ __forceinline__ void add_minima(Work<1> &out) const {
-        const uint32_t group = split_k_group(lane_);
-        const uint32_t first = split_k_minima(parameters(0, group) + keys_.minima_offset, lane_);
-        if (kCount == 1)
-            mma(out.midpoint[0], first, 0, 0, 0, plain_[0], 0);
+        const uint32_t group = split_k_group(lane_) & (n_groups() - 1u);
+        const uint32_t second = kCount == 1 ? 0 : minima(kCount - 1, group);
+        const uint32_t plain = kCount == 1 ? 0 : plain_[kCount - 1];
+        if (kHasAllFormats<kKind> && n_groups() == 8)
+            mma(out.midpoint[0], minima(0, group), minima(0, group + 4), second,
+                kCount == 1 ? 0 : minima(kCount - 1, group + 4), plain_[0], plain);
         else
-            mma(out.midpoint[0], first, 0,
-                split_k_minima(parameters(kCount - 1, group) + keys_.minima_offset, lane_), 0,
-                plain_[0], plain_[kCount - 1]);
+            mma(out.midpoint[0], minima(0, group), 0, second, 0, plain_[0], plain);
     }
     __device__ __forceinline__ void fold(int n, uint32_t ranges) {
         folded_[n][0][0] = multiply_f16(queries_[n].b0, ranges);
@@ -160,8 +203,8 @@ class SplitKKeyStrips {
                                                    const uint4 (&w)[kCount]) {
 #pragma unroll
         for (int n = 0; n < kCount; ++n) {
-            if (kBits < 16 && t % 2 == 0)
-                fold(n, split_k_ranges(parameters(n, t / 2), lane_));
+            if (kBits < 16 && begins_group(t))
+                fold(n, split_k_ranges<kKind>(parameters(n, group_of(t)), lane_));
             const uint32_t word[4] = {w[n].x, w[n].y, w[n].z, w[n].w};
             if (kBits == 16) {
                 const uint32_t b[1][2] = {{queries_[n].b0, queries_[n].b1}};
@@ -178,28 +221,39 @@ class SplitKKeyStrips {
 };
 
 // A strip with partners, see decode/shared_keys.cuh.
-class SharedSplitKStrip : public SplitKKeyStrips<2, 1> {
+template <DecodeKind kKind>
+class SharedSplitKStrip : public SplitKKeyStrips<2, 1, kKind> {
+    using Base = SplitKKeyStrips<2, 1, kKind>;
+    using Base::folded_;
+    using Base::keys_;
+    using Base::lane_;
+    using Base::metadata_;
+    using Base::queries_;
+    using Base::strip_;
+
   public:
     __device__ __forceinline__ SharedSplitKStrip(const Keys &keys, const Queries &queries,
                                                  uint32_t metadata, uint32_t slots, uint32_t strip,
                                                  uint32_t lane)
-        : SplitKKeyStrips<2, 1>(keys, queries, metadata, slots, strip, lane),
+        : Base(keys, queries, metadata, slots, strip, lane),
           all_queries_(queries),
           first_((strip - keys.end4) * 16) {}
 
     __device__ __forceinline__ void multiply(Work<1> &out, uint32_t words) {
         const uint4 w = load_shared4(words);
-        add_minima(out);
-        multiply_bits(out, w, kBit0,
-                      [&](uint32_t group) { return split_k_ranges(parameters(0, group), lane_); });
+        this->add_minima(out);
+        multiply_bits(out, w, kBit0, [&](uint32_t group) {
+            return split_k_ranges<kKind>(this->parameters(0, group), lane_);
+        });
         queries_[0] = split_k_query(
             load_split_k(all_queries_, kSplitKHighs, strip_ - keys_.end4, lane_), lane_);
         const uint32_t slot = first_ + (lane_ & 3u) * 2 + (lane_ & 4u) * 2;
-        const uint32_t positions[2] = {range_offset(keys_, high_slot(keys_, slot), kF8Groups),
-                                       range_offset(keys_, high_slot(keys_, slot + 1), kF8Groups)};
+        const uint32_t positions[2] = {
+            range_offset(keys_, high_slot(keys_, slot), this->n_groups()),
+            range_offset(keys_, high_slot(keys_, slot + 1), this->n_groups())};
         multiply_bits(out, w, kBit1, [&](uint32_t group) {
-            return load_two_ranges<kDecodeF8By32>(metadata_ + group * 16, positions[0],
-                                                  positions[1], true);
+            return load_two_ranges<kKind>(metadata_ + group * Base::kParameters, positions[0],
+                                          positions[1]);
         });
     }
 
@@ -210,8 +264,8 @@ class SharedSplitKStrip : public SplitKKeyStrips<2, 1> {
         const uint32_t word[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
         for (int t = 0; t < kPageTiles; ++t) {
-            if (t % 2 == 0)
-                fold(0, ranges(t / 2));
+            if (this->begins_group(t))
+                this->fold(0, ranges(this->group_of(t)));
             multiply_tile(out.s[t], word[t / 2], mask << t % 2 * 2, folded_[0]);
         }
     }
@@ -220,12 +274,14 @@ class SharedSplitKStrip : public SplitKKeyStrips<2, 1> {
     const uint32_t first_;  // slot of the strip, in the plane
 };
 
+template <DecodeKind kOfKind>
 struct KeysBySplitK {
     static constexpr int kTiles = 1;
-    static constexpr DecodeKind kKind = kDecodeF8By32;
+    static constexpr DecodeKind kKind = kOfKind;
     template <int kBits, int kCount>
-    using Strips = SplitKKeyStrips<kBits, kCount>;
-    using SharedStrip = SharedSplitKStrip;
+    using Strips = SplitKKeyStrips<kBits, kCount, kKind>;
+    using SharedStrip = SharedSplitKStrip<kKind>;
+    static constexpr bool kHasBytes = kKind != kDecodeF8Narrow;
     static constexpr uint32_t kSlotsOfPair = 1;
 };
 

@@ -18,15 +18,9 @@ namespace cuda {
 __device__ __forceinline__ uint32_t powers_of_two(int n) {
     return static_cast<uint32_t>(15 + n) << 10 | static_cast<uint32_t>(15 + n) << 26;
 }
-// Values of 1 bit are left to the kernels of all native formats.
-template <DecodeKind kKind>
-constexpr bool kHasOneBit = kKind == kDecodeGrouped;
 // Bits that the codes of tile t lie above those of the first tile of their word.
-template <DecodeKind kKind>
 __device__ __forceinline__ int bit_position(uint32_t bits, int t) {
-    if (kHasOneBit<kKind> && bits == 1)
-        return 2 * (t % 2) + t / 2 % 2;
-    return bits == 2 ? 2 * (t % 2) : 0;
+    return bits == 1 ? 2 * (t % 2) + t / 2 % 2 : bits == 2 ? 2 * (t % 2) : 0;
 }
 
 // Weights times the factors of the codes' positions, where ranges follow for each channel group.
@@ -56,7 +50,7 @@ __device__ __forceinline__ void fold_f8_ranges(uint32_t metadata, uint32_t group
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t) {
         const uint2 r =
-            load_ranges<kDecodeF8By32>(metadata, group * 128 + t * 16 + (lane & 3u) * 4, true);
+            load_ranges<kDecodeF8By32>(metadata, group * 128 + t * 16 + (lane & 3u) * 4);
 #pragma unroll
         for (int c = 0; c < kTiles; ++c)
             work.set(t, c, 1, multiply_f16(work.get(t, c, 0, 0), r.x),
@@ -64,21 +58,18 @@ __device__ __forceinline__ void fold_f8_ranges(uint32_t metadata, uint32_t group
     }
 }
 
-// Weights times the ranges of a channel group, and times the factors of the codes' positions; their
-// sum times -1/2 joins the group's midpoints.
-template <int kStrips, int kTiles, DecodeKind kKind>
-__device__ __forceinline__ void fold_ranges(const Values &values, uint32_t metadata, uint32_t group,
-                                            uint32_t lane, Work<kTiles> &work,
-                                            Accumulator<kStrips, kTiles> &g) {
+// Weights times the ranges, and times the factors of the codes' positions; their sum times -1/2
+// joins the midpoints.
+template <int kStrips, int kTiles>
+__device__ __forceinline__ void fold_ranges(const Values &values, uint32_t metadata, uint32_t lane,
+                                            Work<kTiles> &work, Accumulator<kStrips, kTiles> &g) {
     const int upper = values.bits == 8 ? 0 : 4;  // bits that codes of k 8-15 lie higher
     float sums[kTiles][4] = {};
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t) {
-        const uint2 r =
-            load_ranges<kKind>(metadata, group * 128 + t * 16 + (lane & 3u) * 4, values.is_f8);
-        const int position = bit_position<kKind>(values.bits, t);
-        const bool is_first = kHasOneBit<kKind> ? t % 4 == 0 : t % 2 == 0;
-        const uint32_t r0 = is_first ? r.x : multiply_f16(r.x, powers_of_two(-position));
+        const uint2 r = load_ranges<kDecodePlain>(metadata, t * 16 + (lane & 3u) * 4);
+        const int position = bit_position(values.bits, t);
+        const uint32_t r0 = t % 2 == 0 ? r.x : multiply_f16(r.x, powers_of_two(-position));
         const uint32_t r1 = multiply_f16(r.y, powers_of_two(-position - upper));
         // The same the other way, for the sum.
         const uint32_t a0 = powers_of_two(position);
@@ -92,12 +83,11 @@ __device__ __forceinline__ void fold_ranges(const Values &values, uint32_t metad
         }
     }
     const float factor = -0.5f * __fdividef(g.output_scale, code_scale(values.bits));
-    if (kKind == kDecodePlain || (lane >> 2) == group)
 #pragma unroll
-        for (int c = 0; c < kTiles; ++c)
+    for (int c = 0; c < kTiles; ++c)
 #pragma unroll
-            for (int i = 0; i < 2; ++i)
-                g.midpoint[c][i] = fmaf(sums[c][i], factor, g.midpoint[c][i]);
+        for (int i = 0; i < 2; ++i)
+            g.midpoint[c][i] = fmaf(sums[c][i], factor, g.midpoint[c][i]);
 }
 
 template <int kTiles>
@@ -144,7 +134,7 @@ __device__ __forceinline__ void multiply_bit_strip(float (&o)[kTiles][4], uint32
     for (int t = 0; t < kPageTiles; ++t) {
         uint32_t b[kTiles][2];
         weights_of(work, t, 1, b);
-        multiply_tile(o, t < 4 ? w.x : w.y, kMask1 << bit_position<kDecodeGrouped>(1, t), b);
+        multiply_tile(o, t < 4 ? w.x : w.y, kMask1 << bit_position(1, t), b);
     }
 }
 
@@ -158,7 +148,10 @@ __device__ __forceinline__ void multiply_chunk(const Values &values, uint32_t fr
     uint32_t next_group = 0;
 #pragma unroll
     for (int s = 0; s < kStrips; ++s) {
-        const bool begins = kKind != kDecodePlain && kBits < 16 && s == next_group;
+        // Groups of 16 channels begin with odd strips too.
+        const bool can_begin =
+            kKind != kDecodePlain && kBits < 16 && (s % 2 == 0 || kHasAllFormats<kKind>);
+        const bool begins = can_begin && s == next_group;
         if (begins)
             next_group += group_strips<kKind>(values);
         if (kWhole || (s >= from && s < to)) {
@@ -181,6 +174,7 @@ __device__ __forceinline__ void multiply_values(Ring &ring, const Values &values
                                                 const Work<kTiles> &work,
                                                 float (&o)[kStrips][kTiles][4], Fold fold) {
     static_assert(kValueChunkBytes == 4096, "16 bits of strips");
+    constexpr bool kHasWideValues = kKind != kDecodeF8Narrow;  // of 4 and 8 bits
     const uint32_t each = values.bits == 1   ? 16
                           : values.bits == 2 ? 8
                           : values.bits == 4 ? 4
@@ -194,14 +188,14 @@ __device__ __forceinline__ void multiply_values(Ring &ring, const Values &values
         const uint32_t chunk = ring.wait();
         const uint32_t words = chunk + lane * 16;
         const uint32_t to = min(from + each, uint32_t{kStrips});
-        if (kHasOneBit<kKind> && values.bits == 1)
+        if (kHasAnyGroups<kKind> && values.bits == 1)
             multiply_chunk<1, kStrips, kTiles, kKind>(values, from, to, chunk + lane * 8, work, o,
                                                       fold);
         else if (values.bits == 2)
             multiply_chunk<2, kStrips, kTiles, kKind>(values, from, to, words, work, o, fold);
-        else if (values.bits == 4)
+        else if (kHasWideValues && values.bits == 4)
             multiply_chunk<4, kStrips, kTiles, kKind>(values, from, to, words, work, o, fold);
-        else if (values.bits == 8)
+        else if (kHasWideValues && values.bits == 8)
             multiply_chunk<8, kStrips, kTiles, kKind>(values, from, to, words, work, o, fold);
         else
             multiply_chunk<16, kStrips, kTiles, kKind>(values, from, to, words, work, o, fold);
@@ -224,8 +218,8 @@ __device__ __forceinline__ void multiply_f16_values(Ring &ring, const Values &va
             fold_f8_ranges(metadata, group, lane, work);
         });
     } else {
-        multiply_values<kStrips, kTiles, kKind>(ring, values, lane, work, g.o, [&](uint32_t group) {
-            fold_ranges<kStrips, kTiles, kKind>(values, metadata, group, lane, work, g);
+        multiply_values<kStrips, kTiles, kKind>(ring, values, lane, work, g.o, [&](uint32_t) {
+            fold_ranges<kStrips, kTiles>(values, metadata, lane, work, g);
         });
     }
 }

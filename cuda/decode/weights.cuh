@@ -130,11 +130,11 @@ __device__ __forceinline__ float code_scale(uint32_t bits) {
 template <DecodeKind kKind>
 __device__ __forceinline__ bool has_large_ranges(const Values &values, uint32_t metadata,
                                                  uint32_t lane) {
-    if (kKind == kDecodeF8By32 || values.bits == 16)
+    if (kHasF8<kKind> || values.bits == 16)
         return false;
     bool is_large = false;
-    for (uint32_t i = 0; i < (kKind == kDecodeGrouped ? values.n_groups : 1u); ++i) {
-        const uint2 r = load_ranges<kKind>(metadata, i * 128 + lane * 4, values.is_f8);
+    for (uint32_t i = 0; i < (kHasAnyGroups<kKind> ? values.n_groups : 1u); ++i) {
+        const uint2 r = load_ranges<kKind>(metadata, i * 128 + lane * 4);
         const __half2 most = __hmax2(as_half2(r.x), as_half2(r.y));
         is_large = is_large || __low2float(most) > kLargeRange || __high2float(most) > kLargeRange;
     }
@@ -144,11 +144,11 @@ __device__ __forceinline__ bool has_large_ranges(const Values &values, uint32_t 
 // Products become logits. Lows (offset) of a token group are in the lanes of its row.
 template <int kTiles, DecodeKind kKind>
 __device__ __forceinline__ void add_lows(const float (&factor)[kTiles][2],
-                                         const float (&offset)[kTiles][2], float odd,
-                                         uint32_t n_groups, uint32_t lane, Work<kTiles> &work) {
+                                         const float (&offset)[kTiles][2], float odd, uint32_t lane,
+                                         Work<kTiles> &work) {
 #pragma unroll
     for (int t = 0; t < kPageTiles; ++t) {
-        const uint32_t from = (t * n_groups >> 3) * 4 + (lane & 3u);
+        const uint32_t from = (t * kF8Groups >> 3) * 4 + (lane & 3u);
         const float scale = t % 2 ? odd : 1.0f;
 #pragma unroll
         for (int c = 0; c < kTiles; ++c)
@@ -183,8 +183,7 @@ __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &val
                 fmaf(work.midpoint[c][i], column.factor * kParameterScale<kKind>, column.offset);
         }
     if (kKind != kDecodePlain || finishes) {
-        const uint32_t n_groups = kKind == kDecodeF8By32 ? kF8Groups : keys.n_groups;
-        add_lows<kTiles, kKind>(factor, offset, odd, n_groups, lane, work);
+        add_lows<kTiles, kKind>(factor, offset, odd, lane, work);
         odd = 1.0f;
 #pragma unroll
         for (int c = 0; c < kTiles; ++c)
@@ -230,9 +229,9 @@ __device__ __forceinline__ void weigh_packed(const Keys &keys, const Values &val
         uint2 z = make_uint2(0, 0);
         if (values.bits < 16) {
             const uint32_t index = group * 128 + t * 16 + (lane & 3u) * 4;
-            z = load_minima<kKind>(metadata + values.minima_offset, index, values.is_f8);
-            if (kKind != kDecodeF8By32) {
-                const uint2 r = load_ranges<kKind>(metadata, index, values.is_f8);
+            z = load_minima<kKind>(metadata + values.minima_offset, index);
+            if (kKind == kDecodePlain) {
+                const uint2 r = load_ranges<kKind>(metadata, index);
                 z = make_uint2(midpoint_of(r.x, z.x), midpoint_of(r.y, z.y));
             }
         }

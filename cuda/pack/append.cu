@@ -26,7 +26,7 @@ enum Dtype : uint32_t { kF16 = 1, kBf16 = 2, kF32 = 3 };
 struct AppendKernelArgs {
     StepView step;
     LayerArg layer;
-    TensorArg tensors[2];     // K, V
+    TensorArg kv[2];          // k, v
     uint32_t has_vectors[2];  // their chunks begin at multiples of 16 bytes
     StagingArg staging;
     uint32_t n_sequences;
@@ -85,15 +85,15 @@ class ChunkReader {
   public:
     __device__ ChunkReader(const AppendKernelArgs &args, const Share &share, bool is_value,
                            uint32_t first_token)
-        : element_bytes_(element_bytes(args.tensors[is_value])),
+        : element_bytes_(element_bytes(args.kv[is_value])),
           has_vectors_(args.has_vectors[is_value]) {
-        const TensorArg &tensor = args.tensors[is_value];
+        const TensorArg &tensor = args.kv[is_value];
         token_bytes_ = tensor.token_stride * element_bytes_;
         const int64_t chunk = share.head * tensor.head_stride + share.channel;
         first_ = static_cast<const uint8_t *>(tensor.data) + first_token * token_bytes_ +
                  chunk * element_bytes_;
     }
-    // Those of kBatch tokens that are `step` apart; none from `end` on.
+    // Load the chunks of kBatch tokens that are `step` apart, none from `end` on.
     __device__ void load(uint32_t token, uint32_t step, uint32_t end,
                          RawChunk (&raw)[kBatch]) const {
         const uint8_t *from = first_ + token * token_bytes_;
@@ -119,7 +119,7 @@ class ChunkReader {
     bool has_vectors_;
 };
 
-// Of a chunk's channels; null where the layer has none.
+// Centers and inverses of a chunk's channels; null where the layer has none.
 struct ChunkParameters {
     const float *centers;
     const float *inverses;
@@ -209,7 +209,7 @@ __device__ uint32_t find_last(uint32_t n, uint32_t limit, const Value &value) {
         n = first;
         first = 0;
     }
-    // Else each round leaves one of 32 ranges.
+    // A token further back: each round leaves one of 32 ranges.
     for (;;) {
         const uint32_t step = (n + kWarp - 1) / kWarp;
         const uint32_t i = lane * step;
@@ -263,7 +263,7 @@ __device__ void find_positions(const AppendKernelArgs &args, uint32_t first_toke
 
 __device__ void store_staged(const StagingArg &staging, const Chunk &chunk, bool is_value,
                              uint32_t head_dim, uint32_t token, const Share &share) {
-    uint16_t *area = is_value ? staging.values : staging.keys;
+    uint16_t *area = is_value ? staging.v : staging.k;
     const uint64_t row = uint64_t{share.head} * staging.n_tokens + token;
     *reinterpret_cast<uint4 *>(area + row * head_dim + share.channel) =
         make_uint4(chunk.words[0], chunk.words[1], chunk.words[2], chunk.words[3]);
@@ -320,11 +320,11 @@ __device__ uint32_t append_chunk(const AppendKernelArgs &args, uint32_t serial, 
         parameters.centers = layer.key_centers + first;
     if (!is_value && layer.key_inverses)
         parameters.inverses = layer.key_inverses + first;
-    const Chunk chunk(raw, args.tensors[is_value].dtype, parameters);
+    const Chunk chunk(raw, args.kv[is_value].dtype, parameters);
     if (chunk.has_fault)
         report_fault(args,
                      kFaultBias | fault_key(serial, args.layer.layer, token, share.head, is_value));
-    if (args.staging.keys)
+    if (args.staging.k)
         store_staged(args.staging, chunk, is_value, args.layer.head_dim, token, share);
     if (position.entries)
         store_in_block(args.step, position.entries[share.head], chunk, is_value, position.token,
@@ -383,8 +383,8 @@ cudaError_t launch_append(const StepView &step, const LayerArg &layer, const Ten
     AppendKernelArgs args{};
     args.step = step;
     args.layer = layer;
-    args.tensors[0] = k;
-    args.tensors[1] = v;
+    args.kv[0] = k;
+    args.kv[1] = v;
     args.has_vectors[0] = begins_at_vectors(k);
     args.has_vectors[1] = begins_at_vectors(v);
     args.staging = staging;

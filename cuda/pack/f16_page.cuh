@@ -26,7 +26,7 @@ struct Steps {
     }
 };
 
-// Along the rows and along the k of tiles.
+// The steps along the rows and along the k of tiles.
 LK_BOTH constexpr Steps row_steps(uint32_t tile_step) {
     return {LK_TILE_LANE(1, 0) * kLaneValues, LK_TILE_LANE(2, 0) * kLaneValues,
             LK_TILE_REGISTER(8, 0) * 2, tile_step};
@@ -38,7 +38,7 @@ LK_BOTH constexpr Steps linear_steps(uint32_t step) {
     return {step, 2 * step, 8 * step, 16 * step};
 }
 
-// Of a 16-bit page.
+// The steps along the tokens and the channels of a 16-bit page.
 LK_BOTH Steps raw_token_steps(bool is_value) {
     return is_value ? k_steps(kTileValues) : row_steps(kTileValues);
 }

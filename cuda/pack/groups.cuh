@@ -30,7 +30,7 @@ struct Extremes {
         low[i] = lower(low[i], word);
         high[i] = higher(high[i], word);
     }
-    // With the lanes whose numbers differ in the bits of `lanes`.
+    // A lane takes the extremes of the lane whose number differs in the bits of `lanes`.
     __device__ void join(uint32_t lanes) {
         for (uint32_t i = 0; i < 2; ++i) {
             low[i] = lower(low[i], __shfl_xor_sync(kAllLanes, low[i], lanes));

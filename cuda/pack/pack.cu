@@ -34,7 +34,8 @@ LK_BOTH Space make_space(uint32_t head_dim, uint32_t page_tokens) {
     return space;
 }
 
-// To a 16-bit page, through global memory alone: a 16-bit page may be longer than a packed one.
+// Copy the source to a 16-bit page, through global memory alone: a 16-bit page may be longer than a
+// packed one.
 __device__ void copy_page(const PackJob &job, const FormatInfo &c) {
     const auto *permutation = reinterpret_cast<const uint8_t *>(c.permutation);
     const ValueOrder order =
@@ -66,7 +67,7 @@ __device__ bool is_ordered(const FormatInfo &c) {
     return c.ranking != kNotRanked || c.permutation || c.permutes;
 }
 
-// To shared memory. Returns how the values lie there.
+// Copy the source to shared memory. Returns how the values lie there.
 __device__ ValueOrder copy_values(const PackJob &job, const FormatInfo &c, uint16_t *values) {
     const auto *source = reinterpret_cast<const uint8_t *>(job.source);
     bool is_rows = true;
@@ -109,7 +110,7 @@ __device__ void order_channels(const Image &image, const FormatInfo &c, const Pa
     __syncthreads();
 }
 
-// From the order in which the values came to that of slots, in place.
+// Put the values into the order of stored channels, in place.
 __device__ void arrange_values(const Image &image, const FormatInfo &c, const PackJob &job,
                                const Space &space, uint8_t *shared) {
     auto *slots = reinterpret_cast<uint4 *>(shared);

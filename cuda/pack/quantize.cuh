@@ -20,7 +20,7 @@ LK_BOTH float fuse(float a, float b, float c) {
 #endif
 }
 
-// Into 0 .. 1; NaN becomes 0.
+// The nearest number of 0 .. 1; NaN becomes 0.
 LK_BOTH float saturate(float f) {
 #ifdef __CUDA_ARCH__
     return __saturatef(f);
@@ -39,7 +39,7 @@ LK_BOTH float near_inverse(float f) {
 #endif
 }
 
-// What codes are made with.
+// A group's parameters as quantize() needs them.
 struct Quantizer {
     float minimum;  // infinite when the range is 0, so that every code is 0
     float range;
@@ -111,7 +111,7 @@ LK_BOTH Quantizer make_quantizer(const Group &group) {
     return {group.minimum, group.range, near_inverse(group.range)};
 }
 
-// With the thresholds of the widths that the page format has.
+// A group has the thresholds of the widths that the page format has.
 LK_BOTH Group make_group(const Parameters &p, const FormatInfo &c) {
     constexpr uint32_t kInfinities = 0x7C007C00;
     Group group = {p.minimum, p.range, {kInfinities, kInfinities}};

@@ -34,6 +34,17 @@ __device__ inline float find_divisor(bool fits, const float *channels, int n) {
     return query_divisor(high);
 }
 
+// Make zeros of such a query if it is beyond its layer's limit. Returns whether it was.
+__device__ inline bool clear_beyond_limit(const LayerArg &layer, float *channels, int n) {
+    bool is_beyond = false;
+    for (int i = 0; i < n; ++i)
+        is_beyond |= is_beyond_limit(layer, channels[i]);
+    is_beyond = __any_sync(kAllLanes, is_beyond);
+    for (int i = 0; i < n; ++i)
+        channels[i] = is_beyond ? 0.0f : channels[i];
+    return is_beyond;
+}
+
 // The product of such a query with the center of keys.
 __device__ inline float center_product(const LayerArg &layer, uint32_t kv_head,
                                        const float *channels, int n) {
@@ -86,8 +97,13 @@ __device__ inline bool load_slice(const TileArgs &args, const TileBlock &block,
     bool has_factors = args.layer.key_centers;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-        const float offset =
-            args.layer.key_centers ? center_product(args.layer, mask.kv_head, q[i], kSteps) : 0;
+        // A query beyond its layer's limit counts as zeros, its logits are NaN by their offset.
+        const bool is_beyond = clear_beyond_limit(args.layer, q[i], kSteps);
+        has_factors |= is_beyond;
+        const float offset = is_beyond ? __uint_as_float(kNanBits)
+                             : args.layer.key_centers
+                                 ? center_product(args.layer, mask.kv_head, q[i], kSteps)
+                                 : 0;
         if (args.layer.key_scales)
             scale_query(args.layer, mask.kv_head, q[i], kSteps);
         const bool fits = args.q.dtype == kF16 && !args.layer.key_scales;
@@ -394,7 +410,7 @@ __global__ void __launch_bounds__(kTileWarps *kWarp, 1)
     if (!tables.mask.n_columns)
         return;
     const TileBlock block = cut_memory<kStrips, kExact>(args, grid, memory, &tables);
-    // In shared memory, since registers are scarcest.
+    // The columns are in shared memory, since registers are scarcest.
     WarpColumns &warp = columns[threadIdx.x / kWarp];
     if (threadIdx.x % kWarp == 0)
         warp = find_columns(tables.mask, kColumns);

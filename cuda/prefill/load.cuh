@@ -21,7 +21,8 @@ struct TileTables {
     Mask mask;
     EntryView views[kPageBatch];
     StripInfo strips[2][2][kMaxStrips];  // of two pages
-    // Of two pages, [slot of a strip][strip]: offset of the slot's channel's queries.
+    // The offset of the queries of a stored channel's channel, for two pages: [channel of a
+    // strip][strip].
     alignas(16) uint16_t query_rows[2][LK_STRIP_CHANNELS][kMaxStrips];
     uint32_t positions[kTileColumns];
     uint64_t ancestors[kTileColumns];
@@ -81,7 +82,7 @@ struct TileBlock {
     }
 };
 
-// Of 16 bytes, zeros when `exists` is false.
+// Copy 16 bytes; zeros when `exists` is false.
 __device__ __forceinline__ void copy_or_clear(void *to, const void *from, bool exists) {
     asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(shared_address(to)), "l"(from),
                  "r"(exists ? 16 : 0)
@@ -120,8 +121,8 @@ __device__ inline void copy_tiles(const TileBlock &block, const PageView &page, 
     });
 }
 
-// Tokens that are not there may hold NaNs, which a weight of 0 would not take away. A thread clears
-// the bytes that it copied.
+// Memory after the last token may hold NaNs, which a weight of 0 would not take away. A thread
+// clears the bytes that it copied.
 __device__ inline void clear_rest(const TileBlock &block, const Stage &stage) {
     for_tiles(block, stage, 1, [&](uint32_t, uint32_t tile, uint8_t *to) {
         const uint32_t k = tile * LK_TILE_TOKENS + 2 * (threadIdx.x % 4);

@@ -45,7 +45,8 @@ __device__ inline void store_lse(const TileArgs &args, const QueryColumn &query,
             (total.reference + log2f(total.sum)) * kLn2;
 }
 
-__device__ __forceinline__ float inverse(float sum) { return sum > 0 ? 1 / sum : 0; }
+// A NaN stays.
+__device__ __forceinline__ float inverse(float sum) { return sum != 0 ? 1 / sum : 0; }
 
 // The result of a thread block of a split: output [columns][head_dim], then references and sums
 // [columns].

@@ -127,7 +127,7 @@ __device__ __forceinline__ void hide(const TileArgs &args, const TileTables &tab
                     products[tile][slice][i] = -INFINITY;
 }
 
-// From products to logits to base 2: a factor in the simplest case.
+// The factor that makes a product a logit to base 2; with a soft-cap shape_logits() does so.
 __device__ __forceinline__ float logit_factor(const LayerArg &layer) {
     return layer.soft_cap > 0 ? 1.0f : fabsf(layer.scale) * kLog2E;
 }

@@ -17,10 +17,10 @@ typedef struct lk_auto {
                                   * lk_plan_set_key_centers(); 0: as they are */
     uint32_t sink_tokens;        /* first tokens at 16 bits; 32 from init */
     uint32_t recent_tokens;      /* last tokens at 16 bits, at least; 128 from init */
-    double bits_per_value;       /* limit of bits_per_value of lk_plan_size, at most 16; 0, from
-                                  * init: none */
-    uint64_t budget_bytes;       /* limit of cache_bytes of lk_plan_bytes(), for the three fields
-                                  * below; 0, from init: none */
+    double bits_per_value;       /* the plan's lk_plan_size.bits_per_value is at most this; up to
+                                  * 16; 0, from init: no limit */
+    uint64_t budget_bytes;       /* cache_bytes of lk_plan_bytes(), with the three fields below, is
+                                  * at most this; 0, from init: no limit */
     uint64_t budget_tokens;      /* tokens of each sequence; 8192 from init */
     uint32_t budget_sequences;   /* 1 from init */
     uint32_t budget_step_tokens; /* 512 from init */
@@ -32,9 +32,9 @@ LK_API lk_status lk_auto_init(lk_auto *options, size_t struct_bytes);
  * lists widths with their bytes and their error of attention's output, and takes the widths of the
  * least total error that fit. Keys have a width for each channel (8, 4, 3, 2 or 1 bits, wider for
  * channels with larger products of query and key range), values one for each head (8, 4 or 2 bits;
- * with costs also 1). Groups are of 128, 64 or 32, metadata is FP8 or FP16, pages are at 16 bits if
- * the limit allows, and ranges are clipped if clip costs are known. Errors follow from the
- * statistics (docs/CALIBRATION.md), and more precisely with lk_calibrator_set_costs(). Equal
+ * with costs also 1). Groups have 128, 64 or 32 codes, metadata is FP8 or FP16, pages stay at 16
+ * bits if the limit allows, and ranges are clipped if clip costs are known. The statistics give the
+ * error of each width (docs/CALIBRATION.md); lk_calibrator_set_costs() makes it more precise. Equal
  * statistics and options give equal plans.
  *
  * options  not NULL

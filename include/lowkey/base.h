@@ -14,10 +14,15 @@
  * - A struct that the caller fills starts with `size`. Initialize it with its
  *   lk_*_init(&s, sizeof s), then set the fields that differ. Later versions append fields and
  *   change none. A call accepts a struct that is longer than the library knows if the unknown
- *   bytes are zero, and returns LK_E_UNSUPPORTED otherwise.
+ *   bytes are zero, and returns LK_E_UNSUPPORTED otherwise. A size above LK_MAX_STRUCT_BYTES is
+ *   LK_E_ARGUMENT: such a struct was not initialized, and nothing after it is read.
  * - Threads: calls that take a const handle may run at the same time as other const calls on that
  *   handle; a call that takes a non-const handle needs it alone. A call's comment states
  *   exceptions. Handles may move between threads.
+ * - Floating-point mode: a call computes to the nearest, with subnormal numbers and without traps,
+ *   whatever the thread's mode is, and restores that mode before it returns. Callbacks run in the
+ *   mode of the call.
+ * - Numbers in texts and sentences are those of the C locale, whatever locale the host has set.
  * - The library prints nothing, reads no environment variable and never aborts the process. */
 #ifndef LOWKEY_BASE_H
 #define LOWKEY_BASE_H
@@ -47,12 +52,15 @@ extern "C" {
  * program that was compiled with older headers would break; its minor number counts additions. The
  * shared library's soname is the interface's major number. */
 #define LK_VERSION_MAJOR 0 /* of the release */
-#define LK_VERSION_MINOR 1 /* of the release */
+#define LK_VERSION_MINOR 2 /* of the release */
 #define LK_VERSION_PATCH 0 /* of the release */
 #define LK_ABI_MAJOR 0     /* of the interface */
 #define LK_ABI_MINOR 1     /* of the interface */
 /* The interface's version in one number, for lk_context_open() and lk_abi_version(). */
 #define LK_ABI_VERSION ((LK_ABI_MAJOR << 16) | LK_ABI_MINOR)
+
+/* Most bytes of a struct that the caller fills. */
+#define LK_MAX_STRUCT_BYTES 4096
 
 /* Results of calls. A published number keeps its meaning. */
 typedef int32_t lk_status;
@@ -86,7 +94,8 @@ enum {
     LK_E_BUSY = -10,
     /* A file could not be read or written, or a callback failed. */
     LK_E_IO = -11,
-    /* The device is lost. Destroy the context's caches, then close the context. */
+    /* The device is lost, or this process was made by fork() and the object stayed with its parent
+     * (lk_context). Destroy the context's caches, then close the context. */
     LK_E_DEVICE = -12,
     /* A defect of lowkey itself. Report it with the sentence. */
     LK_E_INTERNAL = -13

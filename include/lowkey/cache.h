@@ -57,7 +57,7 @@ typedef struct lk_cache_desc {
                                     * workspace: 1 .. 1048576; 512 from init */
     uint32_t flags;                /* 0 or LK_CACHE_EVICT */
     uint64_t budget_bytes;         /* the budget: the hard limit of all that the cache holds, slabs,
-                                    * tables and workspace; see lk_plan_bytes() */
+                                    * tables and workspace; see lk_plan_bytes() and below */
     uint64_t slab_bytes;           /* size of a slab, a multiple of 256 KiB; 0 = 64 MiB */
     uint64_t max_budget_bytes;     /* largest budget that lk_cache_set_budget() may set; 0 =
                                     * budget_bytes. It sizes the tables of a device */
@@ -66,6 +66,21 @@ typedef struct lk_cache_desc {
     lk_pressure_fn pressure;       /* called when the ladders have ended; may be NULL */
     void *pressure_user;           /* given to pressure */
 } lk_cache_desc;
+
+/* What the hooks of the context, or a device, give for a cache is never above its budget, also
+ * while a call runs. A table that grows counts with all that it has space for, next to the one that
+ * it replaces. Slabs count in whole: where those that are in use in part leave no space for a
+ * table, the cache moves pages together and gives slabs back, or refuses with LK_E_BUDGET.
+ *
+ * Outside of the budget are
+ *   what lk_context_open() and lk_cache_create() take, the workspace and the sequences aside: the
+ *     copy of the plan, page formats, lists of the largest step
+ *   up to 1280 bytes for each 256 KiB of slabs, for their own tables
+ *   originals, which have a budget of their own: lk_chunks_retain()
+ *   8 bytes for each new token of a step and key channel whose pages query statistics rank
+ *   scratch of the context for lk_append(), lk_attend() and lk_merge(), for the largest step of its
+ *     caches; and memory that a call gives back before it returns
+ *   lk_cache_stats.device_bytes */
 LK_API lk_status lk_cache_desc_init(lk_cache_desc *desc, size_t struct_bytes);
 
 /* Create an empty cache.
@@ -76,8 +91,9 @@ LK_API lk_status lk_cache_desc_init(lk_cache_desc *desc, size_t struct_bytes);
  * desc      read during the call
  * out       owned by the caller, destroyed by lk_cache_destroy(); NULL on failure
  *
- * Errors: LK_E_ARGUMENT, LK_E_MISMATCH (the plan is for another geometry),
- * LK_E_UNSUPPORTED (as lk_context_supports()), LK_E_BUDGET (less than the fixed tables and
+ * Errors: LK_E_ARGUMENT (also a learned sink that is not finite), LK_E_MISMATCH (the plan is for
+ * another geometry), LK_E_UNSUPPORTED (as lk_context_supports(); a layer's scale, soft-cap or sink
+ * beyond the bounds of lk_layer), LK_E_BUDGET (less than the fixed tables and
  * workspace; the sentence names the bytes needed), LK_E_NOMEM, LK_E_DEVICE. */
 LK_API lk_status lk_cache_create(lk_context *context, const lk_geometry *geometry,
                                  const lk_plan *plan, const lk_cache_desc *desc, lk_cache **out);
@@ -92,7 +108,7 @@ typedef struct lk_cache_stats {
     uint32_t n_sequences;       /* sequences of the cache */
     uint64_t n_tokens;          /* committed tokens, over all sequences */
     uint64_t budget_bytes;      /* the budget */
-    uint64_t reserved_bytes;    /* bytes that count against the budget: slabs, tables, workspace;
+    uint64_t reserved_bytes;    /* bytes in use of the budget: extents of slabs, tables, workspace;
                                  * never above budget_bytes */
     uint64_t payload_bytes;     /* codes of packed pages */
     uint64_t metadata_bytes;    /* ranges, minima, permutations of packed pages */
@@ -109,8 +125,8 @@ typedef struct lk_cache_stats {
                                  * query statistics of a step's tokens; 0 on the CPU */
     uint64_t shared_bytes;      /* share of payload_bytes, metadata_bytes and recent_bytes in pages
                                  * of several sequences, each counted once */
-    uint64_t pages_copied;      /* since the cache was created: pages copied because a sequence
-                                 * appends to a block that others share */
+    uint64_t pages_copied;      /* since the cache was created: pages copied for a sequence that
+                                 * appended to a block which it shared */
     uint64_t pages_shrunk;      /* since then: rungs that pages have gone down, over all pages */
     uint64_t sequences_evicted; /* since then: sequences removed by LK_CACHE_EVICT or by the
                                  * pressure callback */
@@ -135,7 +151,8 @@ LK_API lk_status lk_cache_get_budget(const lk_cache *cache, uint64_t *budget_byt
  * Errors: LK_E_ARGUMENT, LK_E_BUDGET (less than the cache holds with every page at its layer's last
  * rung; the sentence names the bytes needed; nothing is changed), LK_E_BUSY (a step is open),
  * LK_E_STATE (the cache's queue is being captured into a graph), LK_E_NOMEM and LK_E_DEVICE (the
- * budget is unchanged, but pages may have shrunk). */
+ * budget is unchanged, but pages may have shrunk; so it is with LK_E_BUDGET where pages at their
+ * last rungs lie in slabs that are in use in part). */
 LK_API lk_status lk_cache_set_budget(lk_cache *cache, uint64_t budget_bytes);
 
 /* Shrink a layer's packed pages to a rung of its ladder, and pack its later pages at that rung.
@@ -183,7 +200,8 @@ LK_API lk_status lk_sequence_add(lk_cache *cache, lk_sequence *id);
  * interrupted. If the fork point lies inside reordered chunks (lk_chunks_assign()), the fork's are
  * laid out again now.
  *
- * A fork costs a pointer for every page_tokens tokens until its first step. If its last block is
+ * A fork costs a pointer for every page_tokens tokens, and up to a quarter more, until its first
+ * step. If its last block is
  * not full and another sequence of the block is longer, that step copies the fork's tokens of the
  * block, dequantized if they are packed (see lk_sequence_truncate()). A shared block that leaves
  * the recent tokens is packed once: the cache keeps the 16-bit block and its packed copy until the

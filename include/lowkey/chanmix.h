@@ -28,8 +28,8 @@ typedef struct lk_chanmix {
     uint32_t centers;       /* 1, from init: keys are stored without their mean, see
                              * lk_plan_set_key_centers(); 0: as they are */
     lk_metadata metadata;   /* LK_METADATA_F8 from init */
-    uint32_t group;         /* tokens of keys, and channels of values, per group: 16, 32, 64 or
-                             * 128; 32 from init */
+    uint32_t group;         /* codes of a group, along the tokens of keys and the channels of
+                             * values: 16, 32, 64 or 128; 32 from init */
     uint32_t sink_tokens;   /* first tokens at 16 bits; 32 from init */
     uint32_t recent_tokens; /* last tokens at 16 bits, at least; 128 from init */
     /* The share of all KV heads, 0 to 1 and rounded to the nearest head, that become retrieval
@@ -37,8 +37,8 @@ typedef struct lk_chanmix {
      * -1, from init: 0.3, or 0.19 if every query head has a KV head of its own; with a budget, as
      * many heads as fit. */
     double retrieval_share;
-    /* If not 0: at most so many retrieval heads that cache_bytes of lk_plan_bytes(), for the three
-     * fields below, is at most budget_bytes. 0 from init. */
+    /* 0, from init: no limit. Else the plan has fewer retrieval heads where cache_bytes of
+     * lk_plan_bytes(), with the three fields below, would exceed budget_bytes. */
     uint64_t budget_bytes;
     uint64_t budget_tokens;      /* tokens of each sequence; 8192 from init */
     uint32_t budget_sequences;   /* 1 from init */

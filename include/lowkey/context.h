@@ -19,7 +19,8 @@ typedef struct lk_device_info {
     uint32_t size;         /* sizeof(lk_device_info) */
     lk_backend backend;    /* of the device */
     uint32_t index;        /* among the devices of its backend */
-    uint32_t n_threads;    /* CPU: hardware threads; else 0 */
+    uint32_t n_threads;    /* CPU: the context's threads, or, before there is a context, those that
+                            * lk_context_desc.n_threads = 0 gives it; else 0 */
     uint64_t memory_bytes; /* total memory */
     uint64_t free_bytes;   /* memory available now: MemAvailable on the CPU and on integrated
                             * devices, which share it */
@@ -78,7 +79,9 @@ typedef struct lk_context_desc {
     lk_backend backend;                  /* LK_BACKEND_CPU from init */
     uint32_t device_index;               /* lk_device_info.index */
     uint32_t n_threads;                  /* CPU: worker threads, the caller's included, at most
-                                          * 1024; 0 = the machine's hardware threads */
+                                          * 1024; 0 = the CPUs that the process may use: those of
+                                          * the opening thread's affinity mask, and no more than the
+                                          * whole CPUs that the quotas of control groups allow */
     uint32_t cpu_mask;                   /* LK_CPU_* bits; 0 = use all that the machine has */
     lk_log_level log_level;              /* messages up to this level are sent; 0 = none */
     lk_log_fn log;                       /* may be NULL */
@@ -93,7 +96,26 @@ typedef struct lk_context_desc {
 LK_API lk_status lk_context_desc_init(lk_context_desc *desc, size_t struct_bytes);
 
 /* An open device. Several threads may use it at once: the context locks the state that its caches
- * share. It must outlive its caches. */
+ * share. It must outlive its caches.
+ *
+ * Processes: fork() gives the child process a copy of the context and its caches. On the CPU the
+ * copies work on: the first call starts the threads again, and returns LK_E_NOMEM where one cannot
+ * be started. A cache that another thread of the parent was in a call on at the fork is incomplete
+ * in the child: every call on it returns LK_E_DEVICE. Destroy it; its memory stays allocated until
+ * the child ends. On CUDA and on Vulkan the device stays with the parent: in the child every call
+ * on the context and on its caches returns LK_E_DEVICE. lk_cache_destroy() and lk_context_close()
+ * free the child's host memory without the device, or leave it allocated if another thread of the
+ * parent was in a call at the fork. A cache that another thread was creating or destroying at the
+ * fork may make the child's lk_context_close() return LK_E_BUSY. A child that is made in a callback
+ * of lowkey calls exec() or _exit() there.
+ *
+ * Signals: the threads of lowkey, and those that drivers start when a context is opened or a cache
+ * is created, block all signals except those of a thread's own faults (SIGSEGV, SIGBUS, SIGFPE,
+ * SIGILL, SIGTRAP, SIGSYS). The host's signals come to the host's threads. lowkey installs no
+ * handler.
+ *
+ * Callbacks return to lowkey: a callback must not call longjmp(), end its thread or, except for the
+ * callbacks of lowkey/snapshot.h, throw an exception. Do not cancel a thread that is in a call. */
 typedef struct lk_context lk_context;
 
 /* Open a context.

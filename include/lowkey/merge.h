@@ -25,8 +25,9 @@ extern "C" {
  * n_splits  1 .. LK_MERGE_SPLITS
  * outs      [n_splits] outputs of the splits, each [n_tokens][n_heads][head_dim]
  * lses      [n_splits] LSEs of the splits as lk_attend() writes them, F32 [n_tokens][n_heads][1].
- *           If an LSE is minus infinity, the split had no key and its output is not read. At most
- *           one split includes a learned sink
+ *           If an LSE is minus infinity, the split had no key and its output is not read. If it
+ *           is plus infinity or a NaN, the row is NaN in out and lse. At most one split includes a
+ *           learned sink
  * out       [n_tokens][n_heads][head_dim]; zeros if no split had a key
  * lse       NULL, or the LSE over all splits, F32 [n_tokens][n_heads][1]
  *

@@ -25,11 +25,13 @@ typedef struct lk_layer {
                                   * window_sink_tokens */
     uint32_t window_sink_tokens; /* first tokens that every query attends to as well; 0 if
                                   * window_tokens is 0 */
-    float scale;                 /* factor of the logits; 0 = 1 / sqrt(head_dim) */
-    float soft_cap;              /* logits become soft_cap * tanh(logit / soft_cap); 0 = off */
+    float scale;                 /* factor of the logits; 0 = 1 / sqrt(head_dim). A cache takes
+                                  * at most 2^60 */
+    float soft_cap;              /* logits become soft_cap * tanh(logit / soft_cap); 0 = off. A
+                                  * cache takes 2^-60 to 2^60 */
     const float *sink_logits;    /* [n_query_heads] learned sinks: a logit that joins the softmax
-                                  * without a value; NULL = none. Read during the call that
-                                  * takes the geometry. */
+                                  * without a value; NULL = none. Finite, and at most 2^60 in a
+                                  * cache. Read during the call that takes the geometry. */
 } lk_layer;
 
 /* A model's attention layers. */
@@ -301,9 +303,10 @@ LK_API lk_status lk_plan_width(const lk_plan *plan, uint32_t layer, uint32_t kv_
                                lk_chunk_class chunk_class, uint32_t *bits, uint32_t *boost_bits);
 
 /* The byte order of ChanMix's own kernels (ICLR 2026), to exchange codes of keys with them.
- * Channels have another order, all codes of a token are together, and the first channel of a byte
- * is in its highest bits. With the running sum of widths, a code is in byte (sum - 1) / 8 of the
- * token, shifted left by (8 - sum % 8) % 8. */
+ * Its channels have another order, the codes of a token lie together, and the first channel of a
+ * byte has the highest bits. Where `sum` is the sum of the widths up to a channel, its own
+ * included, the code lies in byte (sum - 1) / 8 of the token, shifted left by
+ * (8 - sum % 8) % 8. */
 typedef struct lk_chanmix_layout {
     uint32_t size;        /* sizeof(lk_chanmix_layout) */
     uint32_t head_dim;    /* entries of each array */
@@ -349,7 +352,8 @@ LK_API lk_status lk_chanmix_unpack(const lk_chanmix_layout *layout, const uint8_
  * LK_E_NOMEM. */
 LK_API lk_status lk_plan_validate(const lk_plan *plan, const lk_geometry *geometry);
 
-/* Bytes that sequences under a plan take. Every number is exact. */
+/* Bytes that sequences under a plan take. Every number is exact; cache_bytes counts a block table
+ * that grows together with the one that it replaces for the whole step. */
 typedef struct lk_plan_size {
     uint32_t size;           /* sizeof(lk_plan_size) */
     uint32_t n_blocks;       /* packed blocks of one sequence of n_tokens */
@@ -413,7 +417,8 @@ LK_API lk_status lk_plan_chunk_bytes(const lk_plan *plan, uint64_t n_tokens, uin
 LK_API lk_status lk_plan_to_json(const lk_plan *plan, char *buffer, size_t capacity_bytes,
                                  size_t *needed_bytes);
 
-/* Read a plan from untrusted text.
+/* Read a plan from untrusted text. The call takes at most 64 bytes of memory and 1 us for each byte
+ * of text, and 1 MiB, whatever counts the text states: equal layers and heads are kept once.
  *
  * text      [text_bytes], at most 64 MiB; needs no terminating zero; read during the call
  * out       owned by the caller, destroyed by lk_plan_destroy(); NULL on failure

@@ -139,11 +139,12 @@ LK_API lk_status lk_pmkvq_init(lk_pmkvq *options, size_t struct_bytes);
 
 /* Make a PM-KVQ plan. Pages start at 16 bits and shrink to 8, 4 and 2 when the budget requires it.
  * PM-KVQ chooses each layer's final width: the widths of the least sum of sensitivities
- * (lk_solve_widths()) whose cache takes at most budget_bytes. A cache takes cache_bytes of
- * lk_plan_bytes(), for the budget fields above and with every ladder at its last rung, and 256 KiB
- * for pages that move while they shrink. The solver ignores the rounding to whole extents, so this
- * call searches for the largest limit of slot bytes whose plan fits. Among the layers at the widest
- * rung, the layer of least sensitivity at the narrowest of `widths` shrinks first.
+ * (lk_solve_widths()) whose cache takes at most budget_bytes. The cache takes two amounts:
+ * cache_bytes of lk_plan_bytes(), with the budget fields above and every ladder at its last rung,
+ * and 256 KiB for pages that move while they shrink. The solver ignores the rounding to whole
+ * extents, so this call searches for the largest limit of slot bytes whose plan fits. Among the
+ * layers at the widest rung, the layer of least sensitivity at the narrowest of `widths` shrinks
+ * first.
  *
  * A ladder belongs to a layer. If the heads of a layer, or its keys and values, end at different
  * widths, the ladder ends at the widest of them; pages of narrower ones go from 16 bits to their

@@ -10,7 +10,8 @@
  *   lk_snapshot_load_file(cache, NULL, "chat.lksnap", 1, &id, NULL);
  *
  * A load trusts no byte: it checks lengths, hashes, permutations, classes, ranges and positions on
- * the host before they reach a device, and a load that fails leaves the cache unchanged. Hashes
+ * the host before they reach a device, and a load that fails leaves the cache unchanged. A snapshot
+ * of another geometry is refused by its hash, before its plan is parsed. Hashes
  * detect accidental damage; the other checks protect against intended damage.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -32,8 +33,11 @@ typedef int32_t (*lk_write_fn)(void *user, const void *data, size_t n_bytes);
  * lowkey calls it again for the rest. It must not call lowkey with the cache. */
 typedef int64_t (*lk_read_fn)(void *user, void *data, size_t n_bytes);
 
-/* Reports the progress of a save or a load. Returns 0 to continue; any other number ends the save
- * or load with LK_E_IO. It must not call lowkey with the cache. */
+/* Reports the progress of a save, a load or lk_snapshot_open(). Returns 0 to continue; any other
+ * number ends the call with LK_E_IO. It must not call lowkey with the cache.
+ *
+ * An exception that leaves one of these three callbacks ends there, and the call returns LK_E_IO.
+ */
 typedef int32_t (*lk_progress_fn)(void *user, uint64_t done_bytes, uint64_t total_bytes);
 
 /* Most bytes of a fingerprint. */
@@ -46,7 +50,7 @@ typedef struct lk_snapshot_desc {
     const void *fingerprint;    /* the host's identity of the model: a hash of its weights, its
                                  * RoPE and all else that K and V depend on. A load refuses a
                                  * snapshot with another fingerprint, or with none. */
-    lk_progress_fn progress;    /* called after each write or read of at most 1 MiB; may be NULL */
+    lk_progress_fn progress;    /* called after each chunk of at most 1 MiB; may be NULL */
     void *progress_user;        /* given to progress */
 } lk_snapshot_desc;
 LK_API lk_status lk_snapshot_desc_init(lk_snapshot_desc *desc, size_t struct_bytes);
@@ -85,8 +89,21 @@ LK_API lk_status lk_snapshot_save_memory(lk_cache *cache, uint32_t n_sequences,
 
 /* Save to a file, which replaces an older file of that name. The save writes PATH.partial, flushes
  * it to the disk, renames it and flushes the folder. After a crash at any time, PATH is the old
- * file or the new one, complete; the next save overwrites a PATH.partial that was left. Of two
- * simultaneous saves to one path, one returns LK_E_IO. */
+ * file or the new one, complete; the next save removes a PATH.partial that was left. Of two
+ * simultaneous saves to one path, one returns LK_E_IO.
+ *
+ * path  a free name or the name of a file, in a folder that the process may write to; relative to
+ *       the current folder when the call begins. A link is not followed: pass the path that
+ *       realpath() gives. A link, a folder, a device, a pipe or a socket at PATH or at PATH.partial
+ *       stays as it is, and the save returns LK_E_IO
+ *
+ * The new file has the mode, the access list, the owner and the group of the old file. An owner or
+ * a group that the process may not set is the process's own; if it is the group, the group has no
+ * access and others have at most what the old group had. Without an old file, the mode is 0666 less
+ * the process's umask. Other hard links to the old file keep its bytes.
+ *
+ * LK_E_IO leaves PATH as it was, except when only the flush of the folder failed: PATH is then the
+ * new file, and the sentence says so. */
 LK_API lk_status lk_snapshot_save_file(lk_cache *cache, uint32_t n_sequences,
                                        const lk_sequence *ids, const lk_snapshot_desc *desc,
                                        const char *path);
@@ -116,7 +133,8 @@ LK_API lk_status lk_snapshot_load_memory(lk_cache *cache, const lk_snapshot_desc
                                          const void *data, uint64_t n_bytes, uint32_t capacity,
                                          lk_sequence *ids, uint32_t *n_sequences);
 
-/* Load from the file at path; errors as lk_snapshot_load(). */
+/* Load from the file at path, or from the file that a link at path leads to; errors as
+ * lk_snapshot_load(). A folder, a device, a pipe or a socket is LK_E_IO at once. */
 LK_API lk_status lk_snapshot_load_file(lk_cache *cache, const lk_snapshot_desc *desc,
                                        const char *path, uint32_t capacity, lk_sequence *ids,
                                        uint32_t *n_sequences);
@@ -124,7 +142,8 @@ LK_API lk_status lk_snapshot_load_file(lk_cache *cache, const lk_snapshot_desc *
 /* The contents of a snapshot, to be read without a cache. Any threads may read a handle at once. */
 typedef struct lk_snapshot lk_snapshot;
 
-/* Read a whole snapshot and check it as a load does, except against the plan of a cache.
+/* Read a whole snapshot and check it as a load does, except against the plan of a cache. The
+ * call takes at most 64 bytes of memory and 1 us for each byte of the snapshot, and 1 MiB.
  *
  * data  [n_bytes], the snapshot and no byte after it; read during the call
  * out   owned by the caller, closed by lk_snapshot_close(); it keeps counts, not pages; NULL on
@@ -133,8 +152,19 @@ typedef struct lk_snapshot lk_snapshot;
  * Errors: LK_E_ARGUMENT, LK_E_CORRUPT (the sentence names the check that failed), LK_E_MISMATCH
  * (another format version), LK_E_NOMEM, LK_E_IO (the file cannot be read). */
 LK_API lk_status lk_snapshot_open_memory(const void *data, uint64_t n_bytes, lk_snapshot **out);
-/* Read the snapshot in the file at path; out and errors as lk_snapshot_open_memory(). */
+/* Read the snapshot in the file at path, as lk_snapshot_load_file() finds it; out and errors as
+ * lk_snapshot_open_memory(). */
 LK_API lk_status lk_snapshot_open_file(const char *path, lk_snapshot **out);
+
+/* Read a snapshot through a callback, with progress.
+ *
+ * desc  its progress is called after each chunk and can end the call; its fingerprint is not
+ *       compared; NULL = no progress
+ * read  reads the snapshot from its first byte
+ * user  given to read
+ * out   and errors as lk_snapshot_open_memory(); LK_E_IO also if a callback has ended the call */
+LK_API lk_status lk_snapshot_open(const lk_snapshot_desc *desc, lk_read_fn read, void *user,
+                                  lk_snapshot **out);
 
 /* Free *snapshot and set it to NULL. snapshot and *snapshot may be NULL. */
 LK_API void lk_snapshot_close(lk_snapshot **snapshot);

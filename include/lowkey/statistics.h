@@ -63,7 +63,8 @@ typedef struct lk_probe {
     uint32_t size;          /* sizeof(lk_probe) */
     uint32_t prefix_tokens; /* before the first sentence; 0 from init */
     uint32_t period_tokens; /* n, of one sentence, at least 2; about 100; 0 from init */
-    uint32_t sink_tokens;   /* first columns of the mask that are zero, prefix included; 16 */
+    uint32_t sink_tokens;   /* keys at the beginning, prefix included, whose columns of the mask
+                             * are zero; 16 from init */
     uint32_t local_tokens;  /* a query's last keys, its own included, where the mask is zero: 1 to
                              * period_tokens - 1, the distance of the nearest copy; 64 */
 } lk_probe;
@@ -272,8 +273,9 @@ LK_API lk_status lk_calibrator_get_sensitivity(const lk_calibrator *calibrator, 
 LK_API lk_status lk_calibrator_to_bytes(const lk_calibrator *calibrator, void *buffer,
                                         size_t capacity_bytes, size_t *needed_bytes);
 
-/* Create a calibrator from untrusted bytes. It accepts further samples. Its memory is bounded by
- * n_bytes.
+/* Create a calibrator from untrusted bytes. The calibrator accepts further samples. The call takes
+ * at most 64 bytes of memory and 1 us for each of n_bytes, and 1 MiB, whatever sizes the bytes
+ * state.
  *
  * bytes  [n_bytes], of any alignment; read during the call
  * out    owned by the caller, destroyed by lk_calibrator_destroy(); NULL on failure

@@ -93,6 +93,16 @@ LK_API lk_status lk_append(lk_cache *cache, uint32_t layer, const lk_tensor *k, 
  * The keys and values of new tokens have FP16 precision here, those of earlier tokens the width of
  * their pages.
  *
+ * A query is a row of q, of one token and head. Its elements are numbers of a magnitude of at most
+ *
+ *   2^50 * min(1, soft_cap, if it is on) / max(1, scale)
+ *
+ * so that no logit leaves FP32. On every backend a query with a larger element, an infinity or a
+ * NaN, which is a fault of the model, gives NaN in its rows of out and lse and changes no other
+ * row. The call returns LK_OK: it does not wait for queries. Query statistics
+ * (LK_RANKING_QUERY_RANGE) count such an element as 65504, and lk_chunks_attention_scores() returns
+ * LK_E_DATA for such a question.
+ *
  * Errors: LK_E_STATE (no step is open; the layer was not appended, or not as the last one; the
  * layer was attended already), LK_E_ARGUMENT, LK_E_UNSUPPORTED (memory kind), LK_E_DATA (the step
  * is poisoned: discard it), LK_E_NOMEM, LK_E_DEVICE. */

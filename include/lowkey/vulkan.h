@@ -18,8 +18,8 @@
 extern "C" {
 #endif
 
-/* Bits of lk_vulkan_desc.mask. Each disables a feature of the device, so that one device can test
- * every path. */
+/* Bits of lk_vulkan_desc.mask. Each bit disables a feature of the device, so that one device can
+ * test every path. */
 enum {
     LK_VULKAN_NO_FLOAT16 = 0x1,            /* shaderFloat16 */
     LK_VULKAN_NO_SUBGROUP = 0x2,           /* subgroup arithmetic and shuffles */

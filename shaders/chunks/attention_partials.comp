@@ -17,7 +17,7 @@ shared vec4 shared_keys[2][LK_TILE_TOKENS][kQuads];  // of a strip, in K order
 shared vec4 shared_queries[kQuads][LK_ATTENTION_SCORE_COLUMNS];
 shared vec2 shared_partials[LK_ATTENTION_SCORE_COLUMNS];
 
-// Of the invocation.
+// The invocation's column and tile.
 uint column;
 uint own_tile;
 
@@ -47,11 +47,11 @@ void find_query(WorkTile work_tile) {
     const uint at = work_tile.first_column + column;
     query_row = Address(0u);
     if (column < work_tile.n_columns)
-        query_row = tensor_row(push.queries, push.first_query + at / work_tile.group_size,
+        query_row = tensor_row(push.q, push.first_query + at / work_tile.group_size,
                                work_tile.kv_head * work_tile.group_size + at % work_tile.group_size);
 }
 float load_query(uint channel) {
-    return is_null(query_row) ? 0.0 : load_element(query_row, push.queries.dtype, channel);
+    return is_null(query_row) ? 0.0 : load_element(query_row, push.q.dtype, channel);
 }
 
 // The part that scores of all tokens share matters under a soft-cap alone.
@@ -63,6 +63,14 @@ float find_start(LayerInfo layer, WorkTile work_tile) {
         start += load_query(c) *
                  ConstFloats(layer.key_centers).at[work_tile.kv_head * layer.head_dim + c];
     return start;
+}
+
+// Beyond the layer's limit; of a column that does not exist, no.
+bool is_query_beyond(LayerInfo layer) {
+    bool is_beyond = false;
+    for (uint c = 0u; c < layer.head_dim; ++c)
+        is_beyond = is_beyond || is_beyond_limit(layer, load_query(c));
+    return is_beyond;
 }
 
 void share_keys(Keys keys, uint first_tile, uint n_tiles, uint strip) {
@@ -170,7 +178,13 @@ void main() {
     const LayerInfo layer = load_layer(step, push.layer);
     const WorkTile work_tile = find_work_tile(layer, gl_WorkGroupID.y);
     find_query(work_tile);
+    // It counts as one that is not there, but for its sum.
+    const bool is_beyond = is_query_beyond(layer);
+    if (is_beyond)
+        query_row = Address(0u);
     const float start = find_start(layer, work_tile);
-    for (uint chunk = gl_WorkGroupID.x; chunk < push.n_chunks; chunk += gl_NumWorkGroups.x)
-        store_partial(chunk, weigh_chunk(step, layer, work_tile, chunk, start));
+    for (uint chunk = gl_WorkGroupID.x; chunk < push.n_chunks; chunk += gl_NumWorkGroups.x) {
+        const vec2 partial = weigh_chunk(step, layer, work_tile, chunk, start);
+        store_partial(chunk, vec2(partial.x, is_beyond ? kBeyond : partial.y));
+    }
 }

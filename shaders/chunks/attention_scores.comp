@@ -16,6 +16,7 @@ void main() {
     const uint n_threads = gl_NumWorkGroups.x * LK_ATTENTION_SCORE_THREADS;
     for (uint chunk = gl_GlobalInvocationID.x; chunk < push.n_chunks; chunk += n_threads) {
         float score = 0.0;
+        bool is_beyond = false;
         for (uint index = 0u; index < push.n_work_tiles; ++index) {
             const uint n_columns = find_work_tile(layer, index).n_columns;
             const Address own_partials = partials_of(index, chunk);
@@ -24,11 +25,12 @@ void main() {
                 const vec2 own = Partials(own_partials).at[column];
                 const vec2 total = Partials(totals).at[column];
                 score += own.y * exp2(own.x - total.x) / total.y;
+                is_beyond = is_beyond || total.y < 0.0;
             }
         }
         score *= push.weight;
         if (push.is_first == 0u || push.first_work_tile != 0u)
             score += Scores(push.scores).at[chunk];
-        Scores(push.scores).at[chunk] = score;
+        Scores(push.scores).at[chunk] = is_beyond ? uintBitsToFloat(kNanBits) : score;
     }
 }

@@ -7,7 +7,7 @@
 #include "shaders/tensor.glsl"
 
 const uint kThreads = 64u;
-// Between these a sum of squares has lost nothing to FP32's range.
+// A sum of squares between these bounds has lost nothing to FP32's range.
 const float kLeastSquares = 8.27180613e-25;  // 2^-80
 const float kMostSquares = 1.32922800e36;    // 2^120
 const uint kInfinity = 0x7F800000u;
@@ -68,7 +68,7 @@ vec2 find_factors(Address row, Address query) {
     return uintBitsToFloat((254u - exponents) << 23);
 }
 
-// By bits: compilers may take a NaN for a number.
+// The check reads bits: compilers may take a NaN for a number.
 bool all_finite(Address row, Address query) {
     uint wild = 0u;
     for (uint c = gl_LocalInvocationIndex; c < push.n_channels; c += kThreads) {

@@ -26,7 +26,8 @@ WorkTile find_work_tile(LayerInfo layer, uint index) {
                 min(LK_ATTENTION_SCORE_COLUMNS, push.n_queries * group_size - first), group_size);
 }
 
-// Of a chunk for the columns of a work tile; after the last chunk those of the whole context.
+// The partial results of a chunk for the columns of a work tile; after the last chunk those of the
+// whole context.
 Address partials_of(uint index, uint chunk) {
     return address_at(push.partials, index * (push.n_chunks + 1u) + chunk, LK_ATTENTION_SCORE_COLUMNS * 8u);
 }

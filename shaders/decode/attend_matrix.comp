@@ -1,13 +1,18 @@
-// Attention of few query columns by a tensor core, where all packed pages of a layer have one
-// shape: a workgroup takes a work item, its teams take tiles of 16-bit blocks and packed pages in
-// turn. push.h says how the dispatch is cut into workgroups.
+// Attention of few query columns by a tensor core, where all packed pages of a dispatch have one
+// form: a workgroup takes a work item, its teams take tiles of 16-bit blocks and packed pages in
+// turn. push.h says how the dispatch is cut into workgroups. With LK_FORMS the form is pushed, else
+// pages are plain (src/backend/vulkan/decode_rules.h) and their widths are constants.
 //
 // SPDX-License-Identifier: Apache-2.0
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 
+#ifdef LK_FORMS
+#include "shaders/decode/matrix_forms.glsl"
+#else
 #include "shaders/decode/matrix_codes.glsl"
+#endif
 
 #include "shaders/decode/teams.glsl"
 

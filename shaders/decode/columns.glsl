@@ -17,16 +17,18 @@ struct Column {
     uvec2 ancestors;  // bit i: new token i is visible
     float factor;     // from products to scores in powers of two
     float shift;      // the score of the keys' center
+    bool is_beyond;   // the query is beyond the layer's limit, and counts as zeros until the end
 };
 shared Column shared_columns[kColumns];
 
-Column make_column(WorkTile work_tile, uint column, float factor, float shift) {
+Column make_column(WorkTile work_tile, uint column, float factor, float shift, bool is_beyond) {
     const uint i = (work_tile.first_column + column) / work_tile.group_size;
     Column made;
     made.position = work_tile.n_history + i;
     made.ancestors = uvec2(i < 31u ? (2u << i) - 1u : ~0u, i < 32u ? 0u : (2u << i - 32u) - 1u);
     made.factor = factor;
     made.shift = shift;
+    made.is_beyond = is_beyond;
     if (work_tile.item.has_tree) {
         made.position = load_position(work_tile.step, work_tile.item.first_new + i);
         made.ancestors = load_ancestors(work_tile.step, work_tile.item.first_new + i);
@@ -40,20 +42,29 @@ void load_queries(WorkTile work_tile) {
         const uint column = first + team;
         const bool is_real = column < work_tile.n_columns;
         const QueryColumn source = query_column(work_tile, is_real ? column : 0u);
-        const Address from = tensor_row(push.queries, source.token, source.head);
+        const Address from = tensor_row(push.q, source.token, source.head);
         const Address centers =
             address_at(work_tile.layer.key_centers, work_tile.item.kv_head, 4u * kHeadDim);
         const Address scales = address_at(work_tile.layer.key_scales, work_tile.item.kv_head, 4u * kHeadDim);
         const bool has_centers = !is_null(work_tile.layer.key_centers);
         const bool has_scales = !is_null(work_tile.layer.key_scales);
         float query[kCount];
-        float most = 0.0;
-        float center = 0.0;  // the lane's part of the query's product with the keys' center
+        float beyond = 0.0;
         [[unroll]] for (uint i = 0u; i < kCount; ++i) {
             const uint channel = lane + i * LK_LANES;
             query[i] = 0.0;
             if (is_real && channel < kHeadDim)
-                query[i] = load_element(from, push.queries.dtype, channel);
+                query[i] = load_element(from, push.q.dtype, channel);
+            if (is_beyond_limit(work_tile.layer, query[i]))
+                beyond = 1.0;
+        }
+        const bool is_beyond = team_max(beyond) > 0.0;
+        float most = 0.0;
+        float center = 0.0;  // the lane's part of the query's product with the keys' center
+        [[unroll]] for (uint i = 0u; i < kCount; ++i) {
+            const uint channel = lane + i * LK_LANES;
+            if (is_beyond)
+                query[i] = 0.0;
             if (has_centers && channel < kHeadDim)
                 center = fma(query[i], ConstFloats(centers).at[channel], center);
             if (has_scales && channel < kHeadDim)
@@ -70,7 +81,8 @@ void load_queries(WorkTile work_tile) {
         if (lane == 0u && column < kColumns)
             shared_columns[column] = make_column(work_tile, is_real ? column : 0u,
                                                  work_tile.layer.scale * kLog2E * power(exponent),
-                                                 work_tile.layer.scale * kLog2E * center);
+                                                 work_tile.layer.scale * kLog2E * center,
+                                                 is_beyond);
     }
 }
 

@@ -11,6 +11,8 @@
 #define LK_SPEC_VALUE_BITS 11u
 #define LK_SPEC_SOFT_CAP 12u    /* 0: scores have no soft-cap */
 #define LK_SPEC_PERMUTATION 13u /* of keys: one of these */
+#define LK_SPEC_KEY_FOLDS 14u   /* of attend_decode_forms: token groups of keys, at most: 4 or 8 */
+#define LK_SPEC_PARAMETER_BYTES 15u /* of a range or a minimum: 2 = FP16, 1 = FP8 */
 #define LK_PERMUTATION_NONE 0u
 #define LK_PERMUTATION_OF_PAGE 1u
 #define LK_PERMUTATION_OF_FORMAT 2u
@@ -26,15 +28,20 @@ namespace vulkan {
 // The arithmetic of products with codes.
 enum class DecodeArithmetic { kFloat32, kFloat16, kMatrix };
 
-// Shared memory of a workgroup of decode, a little more than it takes.
+// Shared memory of a workgroup of decode, a little more than it takes. key_folds: LK_SPEC_KEY_FOLDS
+// of attend_decode_forms, else 0.
 constexpr uint32_t decode_shared_bytes(uint32_t head_dim, uint32_t columns, uint32_t n_teams,
-                                       DecodeArithmetic arithmetic, bool has_subgroups) {
+                                       DecodeArithmetic arithmetic, bool has_subgroups,
+                                       uint32_t key_folds) {
     const uint32_t pairs = (columns + 1) / 2;
-    if (arithmetic == DecodeArithmetic::kMatrix)
-        return n_teams *
-                   (head_dim * pairs * 8 + (head_dim * pairs > 128 ? head_dim * pairs : 128) * 4 +
-                    LK_DECODE_ROUNDS * 48 + columns * 8) +
+    if (arithmetic == DecodeArithmetic::kMatrix) {
+        const uint32_t high = key_folds ? (head_dim / 2 + 31) / 32 * 32 : 0;
+        const uint32_t parameters = key_folds ? 256 : 128;
+        const uint32_t folded = (key_folds ? key_folds : 1) * (head_dim + high) * pairs;
+        return n_teams * (head_dim * pairs * 8 + (folded > parameters ? folded : parameters) * 4 +
+                          LK_DECODE_ROUNDS * 48 + columns * 8) +
                head_dim * pairs * 4 + columns * 40 + 64;
+    }
     const bool is_half = arithmetic == DecodeArithmetic::kFloat16;
     const uint32_t quads = is_half ? pairs : columns;
     const uint32_t folded = (head_dim > 128 ? head_dim : 128) / 4 * quads * 16;
@@ -56,11 +63,12 @@ constexpr uint32_t decode_columns(uint32_t head_dim, uint32_t columns,
     return n;
 }
 
+// As many as fit into shared_bytes.
 constexpr uint32_t decode_threads(uint32_t head_dim, uint32_t columns, DecodeArithmetic arithmetic,
-                                  bool has_subgroups) {
+                                  bool has_subgroups, uint32_t key_folds, uint32_t shared_bytes) {
     uint32_t n_teams = LK_DECODE_MAX_TEAMS;
-    while (n_teams > 1 &&
-           decode_shared_bytes(head_dim, columns, n_teams, arithmetic, has_subgroups) > 16384)
+    while (n_teams > 1 && decode_shared_bytes(head_dim, columns, n_teams, arithmetic, has_subgroups,
+                                              key_folds) > shared_bytes)
         n_teams /= 2;
     return n_teams * 32;
 }

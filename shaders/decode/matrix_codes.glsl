@@ -1,4 +1,5 @@
-// Decode attention on a tensor core: products of a packed page's codes.
+// Decode attention on a tensor core: products of a packed page's codes, where all pages of a layer
+// have one plain form.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_MATRIX_CODES_GLSL
@@ -6,14 +7,57 @@
 
 #extension GL_EXT_control_flow_attributes : require
 
-#include "shaders/decode/matrix_pages.glsl"
+#include "shaders/decode/matrix_products.glsl"
 
-// Channels of slots 2t, 2t + 1, 2t + 8, 2t + 9 of a strip.
-uvec4 slot_channels(uvec2 words, uint strip, uint t) {
-    if (kPermutation == LK_PERMUTATION_NONE)
-        return strip * LK_STRIP_CHANNELS + 2u * t + uvec4(0u, 1u, 8u, 9u);
-    const uvec2 channels = words >> (t & 1u) * 16u;
-    return uvec4(channels.x, channels.x >> 8, channels.y, channels.y >> 8) & 0xFFu;
+struct PageParameters {
+    Parameters keys[kFoldTasks];
+    uvec2 channels[kFoldTasks];  // words with those of the slots
+    Parameters values;
+};
+PageParameters page_parameters;
+
+Parameters load_page_parameters(Address metadata, uint at, uint minima_bytes) {
+    return Parameters(ConstPairs(metadata).at[at],
+                   ConstPairs(address_add(metadata, minima_bytes)).at[at]);
+}
+void load_metadata(Page page) {
+    const Parameters none = Parameters(uvec2(0u), uvec2(0u));
+    page_parameters.values = none;
+    if (page.is_there)
+        page_parameters.values =
+            load_page_parameters(page.value_metadata, lane, 2u * LK_MAX_PAGE_TOKENS);
+    [[unroll]] for (uint i = 0u; i < kFoldTasks; ++i) {
+        const uint task = lane + i * LK_LANES;
+        page_parameters.keys[i] = none;
+        page_parameters.channels[i] = uvec2(0u);
+        if (page.is_there && task < 4u * kStrips) {
+            page_parameters.keys[i] = load_page_parameters(page.key_metadata, task, 2u * kHeadDim);
+            if (kPermutation != LK_PERMUTATION_NONE) {
+                const uint at = task / 4u * 4u + task % 4u / 2u;
+                page_parameters.channels[i] = uvec2(ConstWords(page.permutation).at[at],
+                                                 ConstWords(page.permutation).at[at + 2u]);
+            }
+        }
+    }
+}
+// The loads that the first page needs first.
+void begin_page(Page page) {
+    load_metadata(page);
+    coming[0] = load_two(page, 0u);
+    coming[1] = load_two(page, 1u);
+    next_two = 2u;
+}
+
+vec4 parameters_of(uvec2 words) { return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y)); }
+float largest_of(uvec2 words) {
+    const vec4 x = parameters_of(words);
+    return max(max(x.x, x.y), max(x.z, x.w));
+}
+int exponent_of_keys() {
+    float most = largest_of(page_parameters.keys[0].ranges);
+    if (kFoldTasks > 1u)
+        most = max(most, largest_of(page_parameters.keys[kFoldTasks - 1u].ranges));
+    return exponent_above(team_max(most));
 }
 
 // Queries in the order of the page's slots, times its ranges; and the lane's part of their products
@@ -44,32 +88,6 @@ void fold_queries(int exponent, out vec2 products[kPairs]) {
     }
 }
 
-// The lane's pair of the columns' products, summed over all lanes.
-vec2 sum_products(vec2 products[kPairs]) {
-    const bool is_odd = (lane & 1u) != 0u;
-    const bool is_high = (lane & 2u) != 0u;
-    vec2 sum = products[0];
-    if (kPairs == 1u) {
-        sum += exchange(sum, 1u);
-        sum += exchange(sum, 2u);
-    } else if (kPairs == 2u) {
-        const vec2 other = products[kPairs - 1u];
-        sum = (is_odd ? other : sum) + exchange(is_odd ? sum : other, 1u);
-        sum += exchange(sum, 2u);
-    } else {
-        vec2 pair_sums[2];
-        [[unroll]] for (uint i = 0u; i < 2u; ++i) {
-            const vec2 low = products[i];
-            const vec2 high = products[(2u + i) % kPairs];
-            pair_sums[i] = (is_high ? high : low) + exchange(is_high ? low : high, 2u);
-        }
-        sum = (is_odd ? pair_sums[1] : pair_sums[0]) + exchange(is_odd ? pair_sums[0] : pair_sums[1], 1u);
-    }
-    [[unroll]] for (uint distance = 4u; distance < LK_LANES; distance *= 2u)
-        sum += exchange(sum, distance);
-    return sum;
-}
-
 // Zeros after the last strip.
 ColumnMatrix folded_columns(uint strip) {
     const uint at = team * kTeamWords +
@@ -80,7 +98,6 @@ ColumnMatrix folded_columns(uint strip) {
     return column_matrix(words);
 }
 
-SumMatrix key_sums[kPageTiles];
 SumMatrix key_midpoints;
 
 void multiply_key_strip(uvec4 words[4], uint bits, uint strip) {
@@ -119,8 +136,6 @@ vec2 multiply_keys(Page page, Page next, int exponent) {
     return begin - vec2(key_midpoints[0], key_midpoints[1]) * power(exponent - kLargeExponent);
 }
 
-ColumnMatrix value_columns[kPageTiles];
-
 // Weights, with the values' ranges, to value_columns. Returns the factor of products with codes;
 // midpoints: the summand that joins them.
 float fold_weights(vec4 weights[kPageTiles], int exponent, out vec2 midpoints) {
@@ -137,30 +152,17 @@ float fold_weights(vec4 weights[kPageTiles], int exponent, out vec2 midpoints) {
         const vec2 midpoint =
             0.5 * range + vec2(unpackHalf2x16(minima.x).x, unpackHalf2x16(minima.y).x);
         midpoints += weights[tile].xy * midpoint.x + weights[tile].zw * midpoint.y;
-        const vec2 factors = range * scale / vec2(tile_factor(tile),
-                                                  tile_factor(tile) * half_factor(kValueBits));
+        const vec2 factors = range * scale / vec2(tile_factor(kValueBits, tile),
+                                                  tile_factor(kValueBits, tile) * half_factor(kValueBits));
         value_columns[tile] = column_matrix(uvec2(pack_pair(weights[tile].xy * factors.x),
                                                   pack_pair(weights[tile].zw * factors.y)));
-        code_midpoints = multiply_add(midpoint_matrix(kValueBits, tile_factor(tile)),
+        code_midpoints = multiply_add(midpoint_matrix(kValueBits, tile_factor(kValueBits, tile)),
                                     value_columns[tile], code_midpoints);
     }
     const float step_scale = power(exponent - kLargeExponent) * step_of(kValueBits);
     midpoints = vec2(column_sum(midpoints.x), column_sum(midpoints.y)) -
               vec2(code_midpoints[0], code_midpoints[1]) * step_scale;
     return step_scale * power(24);
-}
-
-void multiply_value_strip(uvec4 words[4], uint strip, float step_scale, vec2 midpoints, vec2 factors) {
-    SumMatrix even = zero_sums();
-    SumMatrix odd = zero_sums();
-    [[unroll]] for (uint tile = 0u; tile < kPageTiles; tile += 2u) {
-        even = multiply_add(matrix_of(code_registers(words, kValueBits, tile)), value_columns[tile],
-                            even);
-        odd = multiply_add(matrix_of(code_registers(words, kValueBits, tile + 1u)),
-                           value_columns[tile + 1u], odd);
-    }
-    if (strip < kStrips)
-        add_outputs(strip, factors, (sums_of(even) + sums_of(odd)) * step_scale + midpoints.xyxy);
 }
 
 void multiply_values(Page page, Page next, float step_scale, vec2 midpoints, vec2 factors) {
@@ -174,12 +176,12 @@ void multiply_values(Page page, Page next, float step_scale, vec2 midpoints, vec
             words[2] = high.first;
             words[3] = high.second;
         }
-        multiply_value_strip(words, strip, step_scale, midpoints, factors);
+        multiply_value_strip(words, strip, kStrips, step_scale, midpoints, factors);
         if (kValueBits == 2u)
-            multiply_value_strip(uvec4[4](two.second, none, none, none), strip + 1u, step_scale, midpoints,
-                                 factors);
+            multiply_value_strip(uvec4[4](two.second, none, none, none), strip + 1u, kStrips, step_scale,
+                                 midpoints, factors);
     }
-    next_two -= kPageTwos;
+    next_two -= page_twos();
 }
 
 // The page's first words are on their way; those of the next one are when it is done.
@@ -206,7 +208,7 @@ void attend_page(WorkTile work_tile, Page page, Page next) {
     vec2 most = vec2(kHidden);
     [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile) {
         weights[tile] = score_tile(work_tile.layer, key_sums[tile],
-                                   key_factors * (unit_of_keys / tile_factor(tile)), shifts);
+                                   key_factors * (unit_of_keys / tile_factor(2u, tile)), shifts);
     }
     if ((hidden.x | hidden.y) != 0u)
         [[unroll]] for (uint tile = 0u; tile < kPageTiles; ++tile)

@@ -29,16 +29,28 @@ struct Page {
     bool is_there;
 };
 
+// Is an entry of the dispatch's form? Where all packed blocks of the items are, nothing is read.
+bool is_of_form(WorkTile work_tile, Entry entry) {
+    if (push.formats == 0u)
+        return true;
+#ifdef LK_FORMS
+    return (load_format(work_tile.step.formats, entry.key_format).form |
+            load_format(work_tile.step.formats, entry.value_format).form << 16) == push.formats;
+#else
+    return !load_format(work_tile.step.formats, entry.key_format).is_raw;
+#endif
+}
+
 void store_page(WorkTile work_tile, uint row_index, uint at) {
     const BlockInfo info = load_block(work_tile.step, work_tile.item.first_block + row_index);
     const Entry entry = load_entry(info.entries, work_tile.layer.first_entry + work_tile.item.kv_head);
-    Address permutation = address_add(entry.key_metadata, push.permutation_bytes);
+    Address permutation = address_add(entry.key_metadata, 2u * key_minima_bytes());
     if (kPermutation == LK_PERMUTATION_OF_FORMAT)
         permutation = load_format(work_tile.step.formats, entry.key_format).permutation;
     shared_addresses[at * kAddressQuads] = uvec4(entry.key_payload, entry.value_payload);
     shared_addresses[at * kAddressQuads + 1u] = uvec4(entry.key_metadata, entry.value_metadata);
     shared_addresses[at * kAddressQuads + 2u] =
-        uvec4(permutation, info.first_token, is_row(work_tile, entry) ? 0u : 1u);
+        uvec4(permutation, info.first_token, is_of_form(work_tile, entry) ? 1u : 0u);
 }
 // The item's packed blocks first and up.
 void find_pages(WorkTile work_tile, uint first) {
@@ -60,14 +72,35 @@ Page load_page(uint at) {
                 at < kLookups && rest.w != 0u);
 }
 
-uint key_bits(uint strip) { return strip < kKeyEnd8 ? 8u : strip < kKeyEnd4 ? 4u : 2u; }
+uint key_bits(uint strip) { return strip < key_end8() ? 8u : strip < key_end4() ? 4u : 2u; }
 
 // A lane's vectors of a page come in twos: those of the keys, those of the values, then those of the
-// next page. Strips of 2 bits have one, of 4 bits two, of 8 bits four. Two twos are on their way.
-const uint kKeyVectors = kStrips + 3u * kKeyEnd8 + (kKeyEnd4 - kKeyEnd8);
-const uint kValueVectors = kStrips * (kValueBits / 2u);
+// next page. Strips of 2 bits have one, of 1 bit half of one, of 4 bits two, of 8 bits four. Two twos
+// are on their way.
+const uint kValueVectors = kStrips * (kValueBits > 1u ? kValueBits / 2u : 1u);
+#ifdef LK_FORMS
+uint key_vectors() { return kStrips + 2u * key_end8() + key_end4(); }
+uint key_twos() { return (key_vectors() + 1u) / 2u; }
+// Where strips have one vector, a channel group of an odd number of strips begins with a two of its
+// own, whose first vector the two before it had too.
+uint group_twos() { return (value_group_strips() + 1u) / 2u; }
+bool has_odd_groups() { return kValueBits <= 2u && (value_group_strips() & 1u) != 0u; }
+uint value_vector(uint two) { return has_odd_groups() ? 2u * two - two / group_twos() : 2u * two; }
+uint value_twos() {
+    const uint n_full = kStrips / value_group_strips();
+    const uint rest = kStrips - n_full * value_group_strips();
+    return has_odd_groups() ? n_full * group_twos() + (rest + 1u) / 2u : (kValueVectors + 1u) / 2u;
+}
+uint page_twos() { return key_twos() + value_twos(); }
+#else
+const uint kKeyVectors = kStrips + 2u * kKeyEnd8 + kKeyEnd4;
 const uint kKeyTwos = (kKeyVectors + 1u) / 2u;
 const uint kPageTwos = kKeyTwos + (kValueVectors + 1u) / 2u;
+uint key_vectors() { return kKeyVectors; }
+uint key_twos() { return kKeyTwos; }
+uint value_vector(uint two) { return 2u * two; }
+uint page_twos() { return kPageTwos; }
+#endif
 struct TwoVectors {
     uvec4 first;
     uvec4 second;
@@ -76,11 +109,20 @@ TwoVectors coming[2];
 uint next_two;  // of the page, to be loaded next
 
 TwoVectors load_two(Page page, uint two) {
-    const bool is_key = two < kKeyTwos;
+    const bool is_key = two < key_twos();
     const Address payload = is_key ? page.key_payload : page.value_payload;
-    const uint at = 2u * (is_key ? two : two - kKeyTwos);
-    const uint last = (is_key ? kKeyVectors : kValueVectors) - 1u;
+    const uint at = is_key ? 2u * two : value_vector(two - key_twos());
+    const uint last = (is_key ? key_vectors() : kValueVectors) - 1u;
     TwoVectors vectors = TwoVectors(uvec4(0u), uvec4(0u));
+#ifdef LK_FORMS
+    if (kValueBits == 1u && !is_key) {
+        if (page.is_there) {
+            vectors.first.xy = ConstPairs(payload).at[at * LK_LANES + lane];
+            vectors.second.xy = ConstPairs(payload).at[min(at + 1u, last) * LK_LANES + lane];
+        }
+        return vectors;
+    }
+#endif
     if (page.is_there) {
         vectors.first = ConstQuads(payload).at[at * LK_LANES + lane];
         vectors.second = ConstQuads(payload).at[min(at + 1u, last) * LK_LANES + lane];
@@ -89,88 +131,46 @@ TwoVectors load_two(Page page, uint two) {
 }
 TwoVectors take_two(Page page, Page next) {
     const TwoVectors taken = coming[0];
-    const bool is_next = next_two >= kPageTwos;
+    const bool is_next = next_two >= page_twos();
     Page from = page;
     if (is_next)
         from = next;
     coming[0] = coming[1];
-    coming[1] = load_two(from, is_next ? next_two - kPageTwos : next_two);
+    coming[1] = load_two(from, is_next ? next_two - page_twos() : next_two);
     ++next_two;
     return taken;
 }
 
-// Ranges and minima of a page, four of each a lane: of keys those of slots 2t, 2t + 1, 2t + 8 and
-// 2t + 9 of strip task / 4, t = task % 4, of values those of tokens in the same order.
+// Ranges and minima, four of each: of keys those of slots 2t, 2t + 1, 2t + 8 and 2t + 9 of a strip, of
+// values those of tokens in the same order. In FP8 the first word has all four.
 struct Parameters {
     uvec2 ranges;
     uvec2 minima;
 };
-struct PageParameters {
-    Parameters keys[kFoldTasks];
-    uvec2 channels[kFoldTasks];  // words with those of the slots
-    Parameters values;
-};
-PageParameters page_parameters;
-
-Parameters load_page_parameters(Address metadata, uint at, uint minima_bytes) {
-    return Parameters(ConstPairs(metadata).at[at],
-                   ConstPairs(address_add(metadata, minima_bytes)).at[at]);
-}
-void load_metadata(Page page) {
-    const Parameters none = Parameters(uvec2(0u), uvec2(0u));
-    page_parameters.values = none;
-    if (page.is_there)
-        page_parameters.values =
-            load_page_parameters(page.value_metadata, lane, 2u * LK_MAX_PAGE_TOKENS);
-    [[unroll]] for (uint i = 0u; i < kFoldTasks; ++i) {
-        const uint task = lane + i * LK_LANES;
-        page_parameters.keys[i] = none;
-        page_parameters.channels[i] = uvec2(0u);
-        if (page.is_there && task < 4u * kStrips) {
-            page_parameters.keys[i] = load_page_parameters(page.key_metadata, task, 2u * kHeadDim);
-            if (kPermutation != LK_PERMUTATION_NONE) {
-                const uint at = task / 4u * 4u + task % 4u / 2u;
-                page_parameters.channels[i] = uvec2(ConstWords(page.permutation).at[at],
-                                                 ConstWords(page.permutation).at[at + 2u]);
-            }
-        }
-    }
-}
-// The loads that the first page needs first.
-void begin_page(Page page) {
-    load_metadata(page);
-    coming[0] = load_two(page, 0u);
-    coming[1] = load_two(page, 1u);
-    next_two = 2u;
-}
-
-vec4 parameters_of(uvec2 words) { return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y)); }
-float largest_of(uvec2 words) {
-    const vec4 x = parameters_of(words);
-    return max(max(x.x, x.y), max(x.z, x.w));
-}
-int exponent_of_keys() {
-    float most = largest_of(page_parameters.keys[0].ranges);
-    if (kFoldTasks > 1u)
-        most = max(most, largest_of(page_parameters.keys[kFoldTasks - 1u].ranges));
-    return exponent_above(team_max(most));
-}
 
 float half_factor(uint bits) { return bits < 8u ? 16.0 : 1.0; }  // of k 8 to 15
-float tile_factor(uint tile) { return (tile & 1u) != 0u ? 4.0 : 1.0; }
-float step_of(uint bits) { return bits == 2u ? 1.0 / 3.0 : bits == 4u ? 1.0 / 15.0 : 1.0 / 255.0; }
-// The midpoint of the codes as they are multiplied, of all rows.
-Matrix midpoint_matrix(uint bits, float factor) {
-    const float midpoint = 0.5 * float((1u << bits) - 1u) * factor;
-    const uint low = pack_pair(vec2(midpoint));
-    const uint high = pack_pair(vec2(midpoint * half_factor(bits)));
-    return matrix_of(uvec4(low, low, high, high));
+// Tiles whose codes lie at other bits of their words are larger by this.
+float tile_factor(uint bits, uint tile) {
+    const float odd = (tile & 1u) != 0u ? 4.0 : 1.0;
+#ifdef LK_FORMS
+    if (bits == 1u && (tile & 2u) != 0u)
+        return 2.0 * odd;
+#endif
+    return odd;
 }
+float step_of(uint bits) { return 1.0 / float((1u << bits) - 1u); }
 
 // Registers R0 to R3 of a tile of a strip's vectors.
 uvec4 code_registers(uvec4 words[4], uint bits, uint tile) {
     const uint shift = 2u * (tile & 1u);
     const uint mask = ((1u << bits) - 1u) * 0x10001u << shift;
+#ifdef LK_FORMS
+    if (bits == 1u) {
+        const uint bit = mask << (tile >> 1 & 1u);
+        const uvec2 codes = uvec2(words[0][tile / 4u], words[0][tile / 4u] >> 8);
+        return uvec4(codes & bit, codes & bit << 4);
+    }
+#endif
     if (bits == 2u) {
         const uint word = words[0][tile / 2u];
         const uvec2 codes = uvec2(word, word >> 8);

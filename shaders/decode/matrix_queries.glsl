@@ -1,9 +1,9 @@
 // Decode attention on a tensor core: how its workgroups are cut, and the queries of their columns.
 //
-// The teams of decode/shape.glsl are whole subgroups here. All packed pages of a layer have one
-// shape, which the pipeline is made for, so loops over strips have no bounds to read and become
-// straight code. Columns come in pairs: lane 4 g + t has pair t, or repeats one that is there;
-// nobody reads those sums.
+// The teams of decode/shape.glsl are whole subgroups here. All packed pages of a dispatch have one
+// form: numbers of the pipeline's, or of the push constants where a layer has several forms. So
+// loops over strips read no bounds from memory. Columns come in pairs: lane 4 g + t has pair t, or
+// repeats one that is there; nobody reads those sums.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_SHADERS_DECODE_MATRIX_QUERIES_GLSL
@@ -14,14 +14,38 @@
 #include "shaders/output.glsl"
 #include "shaders/decode/shape.glsl"
 #include "shaders/decode/matrix.glsl"
+#include "shaders/decode/work_tile.glsl"
 
-// Of the keys, strips before the first are 8 bits, before the second 4 bits; of the values, bits.
-layout(constant_id = LK_SPEC_KEY_END8) const uint kKeyEnd8 = 0u;
-layout(constant_id = LK_SPEC_KEY_END4) const uint kKeyEnd4 = 0u;
 layout(constant_id = LK_SPEC_VALUE_BITS) const uint kValueBits = 2u;
 layout(constant_id = LK_SPEC_PERMUTATION) const uint kPermutation = 0u;
-
 layout(constant_id = LK_SPEC_SOFT_CAP) const uint kHasSoftCap = 1u;
+
+#ifdef LK_FORMS
+layout(constant_id = LK_SPEC_KEY_FOLDS) const uint kFolds = 4u;  // token groups of keys, at most
+layout(constant_id = LK_SPEC_PARAMETER_BYTES) const uint kParameterBytes = 2u;
+
+uint form_field(int first, int n) { return bitfieldExtract(push.form, first, n); }
+uint key_end8() { return form_field(LK_FORM_KEY_END8); }
+uint key_end4() { return form_field(LK_FORM_KEY_END4); }
+uint n_shared() { return form_field(LK_FORM_SHARED); }
+uint n_key_groups() { return form_field(LK_FORM_KEY_GROUPS); }
+uint value_group_strips() { return form_field(LK_FORM_VALUE_STRIPS); }
+// Strips with partners, by twos.
+uint shared_strips() {
+    return (n_shared() + 2u * LK_STRIP_CHANNELS - 1u) / (2u * LK_STRIP_CHANNELS) * 2u;
+}
+uint n_value_groups() { return (kStrips + value_group_strips() - 1u) / value_group_strips(); }
+uint key_minima_bytes() { return kParameterBytes * kHeadDim * n_key_groups(); }
+uint value_minima_bytes() { return kParameterBytes * LK_MAX_PAGE_TOKENS * n_value_groups(); }
+#else
+// Strips of keys before the first are 8 bits, before the second 4 bits.
+layout(constant_id = LK_SPEC_KEY_END8) const uint kKeyEnd8 = 0u;
+layout(constant_id = LK_SPEC_KEY_END4) const uint kKeyEnd4 = 0u;
+
+uint key_end8() { return kKeyEnd8; }
+uint key_end4() { return kKeyEnd4; }
+uint key_minima_bytes() { return 2u * kHeadDim; }
+#endif
 
 const uint kMaxStrips = LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS;
 const uint kPairs = (kColumns + 1u) / 2u;
@@ -43,9 +67,18 @@ void store_query(uint channel, uint column, float value) {
 
 shared uint shared_queries[kHeadDim * kPairs];  // [channel][pair], as FP16
 
+#ifdef LK_FORMS
+// A team's own words: folded queries, [token group][slot][pair], then ranges and minima of two
+// channel groups of values. After the slots come those of strips with partners once more, for the
+// higher bit of their codes.
+const uint kFoldSlots = kHeadDim + (kHeadDim / 2u + 31u) / 32u * 32u;
+const uint kFoldedWords = kFolds * kFoldSlots * kPairs;
+const uint kParameterWords = 2u * LK_MAX_PAGE_TOKENS;
+#else
 // A team's own words: folded queries, [slot][pair], then ranges and minima of values.
-const uint kParameterWords = LK_MAX_PAGE_TOKENS;
 const uint kFoldedWords = kHeadDim * kPairs;
+const uint kParameterWords = LK_MAX_PAGE_TOKENS;
+#endif
 const uint kTeamWords = kFoldedWords > kParameterWords ? kFoldedWords : kParameterWords;
 shared uint shared_words[kTeams * kTeamWords];
 

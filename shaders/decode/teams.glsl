@@ -33,6 +33,8 @@ void merge_teams() {
             shared_row_maxes[i * kColumns + column] = weight;
             total.sum += shared_sums[i * kColumns + column] * weight;
         }
+        if (shared_columns[column].is_beyond)
+            total.sum = kBeyond;
         shared_totals[column] = total;
     }
     barrier();
@@ -56,7 +58,8 @@ void store_outputs(WorkTile work_tile) {
                       query.head, total);
         const Address to = tensor_row(push.outputs, query.token, query.head);
         for (uint channel = gl_LocalInvocationIndex; channel < kHeadDim; channel += kThreads)
-            store_element(to, push.outputs.dtype, channel, merged_output(column, channel) * factor);
+            store_element(to, push.outputs.dtype, channel,
+                          output_of(total, merged_output(column, channel) * factor));
     }
 }
 

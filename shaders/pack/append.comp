@@ -16,7 +16,7 @@ layout(buffer_reference, std430, buffer_reference_align = 4) buffer Counters { u
 
 const uint kChunk = 8u;  // channels of a thread
 
-// Of the workgroup.
+// What the workgroup found.
 shared uint n_saturated;
 shared uint first_fault;  // LK_NO_FAULT, or the lowest fault_key()
 
@@ -152,12 +152,12 @@ void store_in_page(Position target, Chunk chunk, bool is_value, uint token, uint
 
 void store_staged(LayerInfo layer, Chunk chunk, bool is_value, uint token, uint head,
                   uint channel) {
-    const Address area = is_value ? push.staged_values : push.staged_keys;
+    const Address area = is_value ? push.staged_v : push.staged_k;
     const Address row = address_at(area, head * push.n_tokens + token, 2u * layer.head_dim);
     Quads(row).at[channel / kChunk] = chunk.words;
 }
 
-// By token, then head, keys before values.
+// The key of a fault is ordered by token, then head, keys before values.
 uint fault_key(LayerInfo layer, bool is_value, uint token, uint head) {
     return (token * layer.n_kv_heads + head) * 2u + (is_value ? 1u : 0u);
 }
@@ -206,9 +206,9 @@ void main() {
     Position target;
     target.end = 0u;
     for (uint token = first + in_step; token < end; token += n_at_once) {
-        const uint dtype = is_value ? push.values.dtype : push.keys.dtype;
+        const uint dtype = is_value ? push.v.dtype : push.k.dtype;
         const Address row =
-            is_value ? tensor_row(push.values, token, head) : tensor_row(push.keys, token, head);
+            is_value ? tensor_row(push.v, token, head) : tensor_row(push.k, token, head);
         const RawEight raw = load_eight(row, dtype, channel);
         const Chunk chunk =
             changes ? take_keys(raw, dtype, centers, inverses) : take_eight(raw, dtype);
@@ -216,7 +216,7 @@ void main() {
             atomicMin(first_fault, fault_key(layer, is_value, token, head));
         if (chunk.n_saturated != 0u)
             atomicAdd(n_saturated, chunk.n_saturated);
-        if (!is_null(push.staged_keys))
+        if (!is_null(push.staged_k))
             store_staged(layer, chunk, is_value, token, head, channel);
         if (token >= target.end)
             target = find_position(step, layer, is_value, token, head);

@@ -20,7 +20,7 @@ uint half_of_order(uint order) {
     return h == 0x8000u ? 0u : h;
 }
 
-// As stored: the nearest FP16 number, or the next FP8 number below; zero has no sign.
+// A minimum as stored: the nearest FP16 number, or the next FP8 number below; zero has no sign.
 uint minimum_bits(float minimum, bool is_f8) {
     bool saturated;
     const uint bits = is_f8 ? float_to_f8(minimum, minimum < 0.0)
@@ -47,13 +47,13 @@ uint make_parameters(uint low, uint high, float margin, bool is_f8) {
         highest - (is_f8 ? f8_to_float(minimum) : half_to_float(minimum));
     return range_bits(max(spread, 0.0), is_f8) | minimum << 16;
 }
-// The same of 1-bit codes, from a group's mean and mean absolute deviation.
+// Parameters of 1-bit codes, from a group's mean and mean absolute deviation.
 uint make_deviation_parameters(float midpoint, float deviation, bool is_f8) {
     precise const float minimum = midpoint - deviation;
     return range_bits(2.0 * deviation, is_f8) | minimum_bits(minimum, is_f8) << 16;
 }
 
-// Of four groups: what codes are made with.
+// The parameters of four groups as codes are made with them.
 struct Quantizer {
     vec4 minimum;  // above all values when the range is 0, so that every code is 0
     vec4 range;

@@ -36,9 +36,9 @@ void main() {
         uvec2 sum = uvec2(0u);
         for (uint token = first; token < end; ++token)
             for (uint h = 0u; h < push.group_size; ++h) {
-                const Address row = tensor_row(push.queries, push.first_token + token,
+                const Address row = tensor_row(push.q, push.first_token + token,
                                                kv_head * push.group_size + h);
-                precise float q = load_element(row, push.queries.dtype, c) * scale;
+                precise float q = load_element(row, push.q.dtype, c) * scale;
                 sum = sum_add(sum, magnitude(q));
             }
         Pairs(sums).at[c] = sum;

@@ -33,7 +33,7 @@ bool is_ordered() {
     return page_format.ranking != 0u || page_format.permutes || !is_null(page_format.permutation);
 }
 
-// In FP16 numbers.
+// Offsets in the source, in FP16 numbers.
 uint source_token_offset(uint token) {
     return is_staged() ? token * page_format.head_dim
                        : raw_token_offset(page_format.is_value, token);
@@ -45,7 +45,8 @@ uint source_channel_offset(uint channel) {
 }
 uint source_f16(uint offset) { return uint(ConstF16(job.source).at[offset]); }
 
-// Of a lane's registers of a strip's first tile, the offsets of the lower and the higher number.
+// Offsets of the lower and the higher number of each register that a lane has of a strip's first
+// tile.
 struct LaneOffsets {
     uvec4 low;
     uvec4 high;

@@ -44,7 +44,7 @@ void put_codes(inout WordWriter writer, uint tile, uvec4 codes, uint lane) {
     writer.word = 0u;
 }
 
-// Of a lane's registers in a tile, the lower and the higher numbers.
+// Quantizers of the lower and the higher number of each register that a lane has of a tile.
 struct LaneQuantizers {
     Quantizer low;
     Quantizer high;

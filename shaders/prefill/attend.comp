@@ -17,6 +17,35 @@ void clear_outputs() {
         outputs[i] = vec4(0.0);
 }
 
+bvec4 is_beyond;  // of the columns of the invocation's outputs: the query is beyond the limit
+
+// A query beyond the layer's limit counts as one that is not there.
+void find_beyond(Mask mask) {
+    const uint first = gl_LocalInvocationIndex % LK_STRIP_CHANNELS;
+    const uint group = gl_LocalInvocationIndex / LK_STRIP_CHANNELS;
+    uvec4 beyond = uvec4(0u);
+    for (uint channel = first; channel < kHeadDim; channel += LK_STRIP_CHANNELS)
+        [[unroll]] for (uint i = 0u; i < 4u; ++i)
+            if (!is_null(query_rows[i]) &&
+                is_beyond_limit(mask.layer,
+                                load_element(query_rows[i], push.q.dtype, channel)))
+                beyond[i] = 1u;
+    if (group < kColumnGroups)
+        tile_rows[first * kColumnGroups + group] = vec4(beyond);
+    barrier();
+    vec4 own = vec4(0.0);
+    vec4 loaded = vec4(0.0);
+    for (uint i = 0u; i < LK_STRIP_CHANNELS; ++i) {
+        own += tile_rows[i * kColumnGroups + column_group()];
+        loaded += tile_rows[i * kColumnGroups + min(group, kColumnGroups - 1u)];
+    }
+    is_beyond = greaterThan(own, vec4(0.0));
+    [[unroll]] for (uint i = 0u; i < 4u; ++i)
+        if (loaded[i] > 0.0)
+            query_rows[i] = Address(0u);
+    barrier();
+}
+
 // The scores of the keys' center, which was taken off the keys.
 vec4 center_scores;
 
@@ -31,7 +60,7 @@ void find_center_scores(Mask mask) {
     for (uint channel = first; channel < kHeadDim; channel += LK_STRIP_CHANNELS)
         [[unroll]] for (uint i = 0u; i < 4u; ++i)
             if (!is_null(query_rows[i]))
-                products[i] = fma(load_element(query_rows[i], push.queries.dtype, channel),
+                products[i] = fma(load_element(query_rows[i], push.q.dtype, channel),
                                   ConstFloats(centers).at[channel], products[i]);
     if (group < kColumnGroups)
         tile_rows[first * kColumnGroups + group] = products;
@@ -81,7 +110,7 @@ void store_weights(uint tile) {
     }
 }
 
-// Of the next step.
+// Operands of the next step.
 LaneWords loaded_rows;
 StripQueries loaded_queries;
 
@@ -183,11 +212,11 @@ void add_phases() {
 }
 
 // A column's channels go where `row` begins, times `factor`.
-void store_outputs(uint column, Address row, uint dtype, float factor) {
+void store_outputs(uint column, Address row, uint dtype, float factor, Total total) {
     [[unroll]] for (uint i = 0u; i < kOutputRows; ++i) {
         const uint channel = phase_group() + i * kPhaseGroups;
         if (channel < kHeadDim)
-            store_element(row, dtype, channel, outputs[i][column] * factor);
+            store_element(row, dtype, channel, output_of(total, outputs[i][column] * factor));
     }
 }
 
@@ -198,7 +227,7 @@ void store_column(Mask mask, uint column, uint i, Total total) {
         store_lse(push.lse, push.lse_token_stride, push.lse_head_stride, query.token, query.head,
                   total);
     store_outputs(i, tensor_row(push.outputs, query.token, query.head), push.outputs.dtype,
-                  shrink * inverse_sum(total));
+                  shrink * inverse_sum(total), total);
 }
 
 void store_split(Mask mask, uint tile, uint column, uint i, Total total) {
@@ -209,7 +238,8 @@ void store_split(Mask mask, uint tile, uint column, uint i, Total total) {
         store_element(split.references, LK_DTYPE_F32, column, total.reference);
         store_element(split.sums, LK_DTYPE_F32, column, total.sum);
     }
-    store_outputs(i, address_at(split.outputs, column, 4u * kHeadDim), LK_DTYPE_F32, 1.0);
+    store_outputs(i, address_at(split.outputs, column, 4u * kHeadDim), LK_DTYPE_F32, 1.0,
+                  Total(0.0, 1.0));
 }
 
 void main() {
@@ -223,6 +253,7 @@ void main() {
     clear_outputs();
     find_positions(mask);
     find_query_rows(mask);
+    find_beyond(mask);
     find_center_scores(mask);
     for (uint page = mask.page_begin; page < mask.page_end; ++page)
         attend_page(mask, view_page(mask, page));
@@ -233,7 +264,7 @@ void main() {
         return;
     for (uint i = 0u; i < 4u; ++i) {
         const uint column = 4u * column_group() + i;
-        const Total total = Total(reference[i], sum[i]);
+        const Total total = Total(reference[i], is_beyond[i] ? kBeyond : sum[i]);
         if (column >= mask.n_columns)
             break;
         if (push.n_splits > 1u)

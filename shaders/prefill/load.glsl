@@ -12,7 +12,7 @@
 #include "shaders/prefill/shape.glsl"
 #include "shaders/dequantize.glsl"
 
-// Of a page.
+// Strips and channels of the pages that are loaded.
 shared StripPosition shared_strips[2][LK_MAX_HEAD_DIM / LK_STRIP_CHANNELS];  // of keys and of values
 shared uint shared_channels[kHeadDim];                                    // of the slots of keys
 
@@ -155,7 +155,7 @@ LaneWords load_rows(Side side, Stage stage, Step step) {
     return words;
 }
 
-// Tokens that are not there may hold NaNs, which a weight of 0 would not take away.
+// Memory after the last token may hold NaNs, which a weight of 0 would not take away.
 void clear_rest(uint n_tokens, LanePosition position, inout LaneValues values) {
     const uint first = LK_TILE_TOKENS * position.tile + LK_TILE_K(position.lane, 0u);
     const bvec4 exists =
@@ -196,7 +196,7 @@ void find_query_rows(Mask mask) {
         const QueryColumn query = query_column(mask, mask.first_column + column);
         query_rows[i] = Address(0u);
         if (column < mask.n_columns)
-            query_rows[i] = tensor_row(push.queries, query.token, query.head);
+            query_rows[i] = tensor_row(push.q, query.token, query.head);
     }
 }
 
@@ -214,7 +214,7 @@ StripQueries load_queries(Mask mask, uint strip) {
     StripQueries loaded = StripQueries(uvec4(0u), 1.0);
     [[unroll]] for (uint i = 0u; i < 4u; ++i)
         if (!is_null(query_rows[i]))
-            loaded.bits[i] = load_element_bits(query_rows[i], push.queries.dtype, channel);
+            loaded.bits[i] = load_element_bits(query_rows[i], push.q.dtype, channel);
     if (!is_null(mask.layer.key_scales))
         loaded.scale =
             ConstFloats(mask.layer.key_scales).at[mask.kv_head * kHeadDim + channel];
@@ -227,7 +227,7 @@ void store_queries(StripQueries loaded, float factor) {
     const uint group = gl_LocalInvocationIndex / LK_STRIP_CHANNELS;
     vec4 queries;
     [[unroll]] for (uint i = 0u; i < 4u; ++i)
-        queries[i] = element_of(push.queries.dtype, loaded.bits[i]);
+        queries[i] = element_of(push.q.dtype, loaded.bits[i]);
     if (group < kColumnGroups)
         shared_columns[position * kColumnGroups + group] = factor * loaded.scale * queries;
 }

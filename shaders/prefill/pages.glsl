@@ -76,7 +76,7 @@ Runs find_blocks(Mask mask) {
     return make_runs(n, blocks_before(mask, mask.layer.window_sink_tokens), max(reached, 1u) - 1u);
 }
 
-// Of staged pages: how many begin before `token`, or, with round 0, end before it.
+// How many staged pages begin before `token`, or, with round 0, end before it.
 uint staged_before(Mask mask, uint token, uint round) {
     const uint n_history = mask.sequence.n_history;
     return token > n_history ? (token - n_history + round) / kStagedTokens : 0u;
@@ -183,8 +183,8 @@ EntryView view_staged(Mask mask, uint index) {
     const uint first = index * kStagedTokens;
     const uint row = mask.kv_head * push.n_tokens + sequence.first_new + first;
     EntryView view;
-    view.keys.payload = address_at(push.staged_keys, row, row_bytes);
-    view.values.payload = address_at(push.staged_values, row, row_bytes);
+    view.keys.payload = address_at(push.staged_k, row, row_bytes);
+    view.values.payload = address_at(push.staged_v, row, row_bytes);
     view.is_staged = true;
     view_tokens(mask, sequence.n_history + first, kStagedTokens,
                 sequence.n_history + sequence.n_new, view);

@@ -38,7 +38,7 @@ struct LayerView {
     uint32_t window_sink_tokens;
     float scale;               // never 0
     float soft_cap;            // 0 = off
-    const float *sink_logits;  // [n_query_heads] or null
+    const float *sink_logits;  // [n_query_heads] or null, finite
     // [n_kv_heads][head_dim] or null: append stores k - c, and attend adds scale * (q . c) to each
     // logit, before the soft-cap.
     const float *key_centers;
@@ -47,12 +47,15 @@ struct LayerView {
     // for q . c.
     const float *key_scales = nullptr;
     const float *key_inverses = nullptr;
+    // The largest magnitude of an element of a query. A query with a larger one, an infinity or a
+    // NaN has NaN for its outputs and its LSE, and does not change those of other queries.
+    float query_limit = 0;
 };
 
-// FP16 of a layer's new tokens: keys, then values, each [n_kv_heads][n_tokens][head_dim].
+// FP16 of a layer's new tokens: K, then V, each [n_kv_heads][n_tokens][head_dim].
 struct Staging {
-    uint16_t *keys;
-    uint16_t *values;
+    uint16_t *k;
+    uint16_t *v;
     uint32_t n_tokens;  // of the batch
 };
 
@@ -81,16 +84,16 @@ struct DataReport {
     int32_t is_wrong_shape;  // a graph was replayed in a step of another shape; the rest is 0
 };
 
-// A page to pack from 16 bits. The source is either a 16-bit page or staged tokens.
+// A page to pack from 16 bits. The source is the payload of a 16-bit page, or staged K or V.
 struct PackItem {
     const PageFormat *target;
     uint64_t payload;
     uint64_t metadata;
-    const PageFormat *source_format;  // raw; null = staged
-    uint64_t source_payload;
-    const uint16_t *staged;  // [page_tokens][head_dim] of one head
-    uint64_t query_stats;    // address of u64 [head_dim] for Ranking::kQueryRange
+    const PageFormat *source_format;  // raw; null = staged, [page_tokens][head_dim] of one head
+    uint64_t source;                  // address
+    uint64_t query_stats;             // address of u64 [head_dim] for Ranking::kQueryRange
 };
+inline uint64_t address_of(const uint16_t *staged) { return reinterpret_cast<uint64_t>(staged); }
 
 // Copy the first n_tokens of a page, packed or at 16 bits, into a 16-bit page, rounded to FP16.
 struct DequantizeItem {
@@ -379,6 +382,10 @@ class CacheDevice {
 
     // Device memory that it holds in addition to slabs.
     virtual uint64_t fixed_bytes() const = 0;
+
+    // Called first in a process that fork() made, after Backend::enter_child(). A cache that a call
+    // ran on at the fork gets no call afterwards.
+    virtual void enter_child() {}
 };
 
 // Buffers of the host that tensors name by handle. Arguments are not 0.
@@ -409,6 +416,7 @@ struct BackendTraits {
     lk_queue_kind queue;           // of work on a device; 0 = work is done when a call returns
     lk_queue_kind recorded_queue;  // whose work the host submits later; 0 = there is none
     bool replays_graphs;           // lk_step_replay()
+    lk_backend backend = LK_BACKEND_CPU;
 };
 
 class Backend {
@@ -432,6 +440,11 @@ class Backend {
     virtual lk_status cosine(const CosineView &view) const = 0;
     virtual lk_status cache_open(const CacheLayout &layout, CacheDevice **out) = 0;
     virtual void cache_close(CacheDevice *cache) = 0;
+    // Called first in a process that fork() made; was_in_use: a call ran on another thread, whose
+    // locks are held and whose lists are as it left them. LK_OK: all works as in the parent
+    // process. LK_E_DEVICE: the device stayed there, and closing frees host memory alone; with
+    // was_in_use nothing is closed. LK_E_NOMEM: another call may succeed.
+    virtual lk_status enter_child(bool was_in_use) = 0;
     // Capabilities that some backends have; null = not this one.
     virtual HostBuffers *host_buffers() { return nullptr; }
     virtual const PipelineStore *pipeline_store() const { return nullptr; }

@@ -3,6 +3,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/vulkan/vulkan_backend.h"
+#include "base/signals.h"
 #include "base/status.h"
 
 namespace lk {
@@ -13,10 +14,15 @@ bool is_backend(lk_backend backend) {
 
 bool takes_host_device(lk_backend backend) { return backend == LK_BACKEND_VULKAN; }
 
-uint32_t registry_device_count() { return 1 + cuda::device_count() + vulkan::device_count(); }
+// Drivers start threads where devices are first looked at.
+uint32_t registry_device_count() {
+    const SignalBlock block;
+    return 1 + cuda::device_count() + vulkan::device_count();
+}
 
 // The CPU is the first, CUDA devices follow in their order, then those of Vulkan.
 lk_status registry_device(uint32_t ordinal, lk_device_info *info) {
+    const SignalBlock block;
     if (ordinal == 0) {
         cpu::describe_cpu(0, info);
         return LK_OK;
@@ -33,6 +39,7 @@ lk_status registry_device(uint32_t ordinal, lk_device_info *info) {
 
 lk_status backend_open(const lk_context_desc &desc, const Allocator &allocator, Backend **out) {
     *out = nullptr;
+    const SignalBlock block;
     switch (desc.backend) {
         case LK_BACKEND_CPU: return cpu::open_cpu(desc, allocator, out);
         case LK_BACKEND_CUDA: return cuda::open_cuda(desc, allocator, out);
@@ -44,14 +51,11 @@ lk_status backend_open(const lk_context_desc &desc, const Allocator &allocator, 
 void backend_close(const Allocator &allocator, Backend *backend) {
     if (!backend)
         return;
-    lk_device_info info{};
-    backend->describe(&info);
-    if (info.backend == LK_BACKEND_CUDA)
-        cuda::close_cuda(allocator, backend);
-    else if (info.backend == LK_BACKEND_VULKAN)
-        vulkan::close_vulkan(allocator, backend);
-    else
-        cpu::close_cpu(allocator, backend);
+    switch (backend->traits().backend) {
+        case LK_BACKEND_CUDA: return cuda::close_cuda(allocator, backend);
+        case LK_BACKEND_VULKAN: return vulkan::close_vulkan(allocator, backend);
+        default: return cpu::close_cpu(allocator, backend);
+    }
 }
 
 }  // namespace lk

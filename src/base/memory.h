@@ -160,6 +160,23 @@ void destroy(const Allocator &allocator, T *object) {
     allocator.free(allocator.user, object, sizeof(T), alignof(T));
 }
 
+// One that ends with its block.
+template <class T>
+class Created {
+  public:
+    template <class... Args>
+    explicit Created(const Allocator &allocator, Args &&...args)
+        : allocator_(allocator), object_(create<T>(allocator, std::forward<Args>(args)...)) {}
+    ~Created() { destroy(allocator_, object_); }
+    Created(const Created &) = delete;
+    Created &operator=(const Created &) = delete;
+    T *get() const { return object_; }  // null when memory is exhausted
+
+  private:
+    const Allocator &allocator_;
+    T *const object_;
+};
+
 }  // namespace lk
 
 #endif

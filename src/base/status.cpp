@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/c_locale.h"
+
 namespace lk {
 
 namespace {
@@ -17,9 +19,18 @@ uint32_t struct_size(const void *s) {
     return size;
 }
 
+// A struct without its init has any bytes as its size, and what lies after it is not the caller's.
+lk_status check_most(size_t size, const char *name) {
+    if (size <= LK_MAX_STRUCT_BYTES)
+        return LK_OK;
+    return fail(LK_E_ARGUMENT, "%s.size is %zu, must be at most %d: start from its init function",
+                name, size, LK_MAX_STRUCT_BYTES);
+}
+
 }  // namespace
 
 lk_status fail(lk_status status, const char *format, ...) {
+    const CLocale c_locale;
     va_list args;
     va_start(args, format);
     std::vsnprintf(t_sentence, sizeof t_sentence, format, args);
@@ -38,6 +49,7 @@ lk_status import_struct(void *dst, size_t dst_bytes, size_t oldest, const void *
         return fail(LK_E_ARGUMENT,
                     "%s.size is %u, the smallest known is %zu: start from its init function", name,
                     size, oldest);
+    LK_TRY(check_most(size, name));
     const auto *bytes = static_cast<const unsigned char *>(src);
     for (size_t i = dst_bytes; i < size; ++i)
         if (bytes[i])
@@ -54,9 +66,10 @@ lk_status import_struct(void *dst, size_t dst_bytes, size_t oldest, const void *
 lk_status init_struct(void *dst, size_t caller_bytes, size_t our_bytes, const char *name) {
     if (!dst)
         return fail(LK_E_ARGUMENT, "%s is NULL", name);
-    if (caller_bytes < our_bytes || caller_bytes > UINT32_MAX)
+    if (caller_bytes < our_bytes)
         return fail(LK_E_ARGUMENT, "%s has %zu bytes, the smallest known is %zu", name,
                     caller_bytes, our_bytes);
+    LK_TRY(check_most(caller_bytes, name));
     std::memset(dst, 0, caller_bytes);
     const auto size = static_cast<uint32_t>(caller_bytes);
     std::memcpy(dst, &size, sizeof size);
@@ -72,6 +85,7 @@ lk_status export_struct(void *dst, const void *src, size_t our_bytes, size_t old
         return fail(LK_E_ARGUMENT,
                     "%s.size is %u, the smallest known is %zu: start from its init function", name,
                     size, oldest);
+    LK_TRY(check_most(size, name));
     std::memcpy(dst, src, size < our_bytes ? size : our_bytes);
     std::memcpy(dst, &size, sizeof size);
     return LK_OK;

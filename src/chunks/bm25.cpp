@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/float_mode.h"
 #include "base/memory.h"
 #include "base/status.h"
 
@@ -152,16 +153,14 @@ lk_status lk_bm25_init(lk_bm25 *options, size_t struct_bytes) {
 lk_status lk_chunks_score_bm25(const lk_bm25 *options, const uint32_t *tokens,
                                const uint64_t *starts, uint32_t n_chunks, const uint32_t *query,
                                uint32_t n_query_tokens, float *scores) {
+    const lk::FloatMode mode;
     lk_bm25 own = lk::default_bm25();
-    lk_status status = lk::import_struct(&own, sizeof own, sizeof own, options, "options");
-    if (status == LK_OK)
-        status = lk::check_options(own, !starts);
-    if (status != LK_OK || !n_chunks)
-        return status;
+    LK_TRY(lk::import_struct(&own, sizeof own, sizeof own, options, "options"));
+    LK_TRY(lk::check_options(own, !starts));
+    if (!n_chunks)
+        return LK_OK;
     const lk::Context context = {tokens, starts, own.chunk_tokens, n_chunks};
-    status = lk::check_starts(context);
-    if (status != LK_OK)
-        return status;
+    LK_TRY(lk::check_starts(context));
     const bool has_tokens = context.start(n_chunks) > context.start(0);
     if ((has_tokens && !tokens) || (n_query_tokens && !query) || !scores)
         return lk::fail(LK_E_ARGUMENT, "tokens, query or scores is NULL");

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/float_mode.h"
 #include "base/memory.h"
 #include "base/status.h"
 #include "format/fp16.h"
@@ -150,13 +151,12 @@ lk_status lk_chunk_quota_init(lk_chunk_quota *quota, size_t struct_bytes) {
 
 lk_status lk_chunks_by_thresholds(const float *scores, uint32_t n_chunks, double alpha, double beta,
                                   lk_chunk_class *classes, double *low, double *high) {
+    const lk::FloatMode mode;
     if (!(alpha >= 0 && beta >= 0 && alpha + beta < 1))
         return lk::fail(LK_E_ARGUMENT,
                         "alpha is %g and beta %g, must be at least 0 and below 1 together", alpha,
                         beta);
-    const lk_status status = lk::check_scores(scores, n_chunks, classes);
-    if (status != LK_OK)
-        return status;
+    LK_TRY(lk::check_scores(scores, n_chunks, classes));
     double least = n_chunks ? scores[0] : 0;
     double most = least;
     for (uint32_t i = 0; i < n_chunks; ++i) {
@@ -178,25 +178,21 @@ lk_status lk_chunks_by_thresholds(const float *scores, uint32_t n_chunks, double
 
 lk_status lk_chunks_by_quota(const float *scores, uint32_t n_chunks, const lk_chunk_quota *quota,
                              lk_chunk_class *classes, uint64_t *n_bytes) {
+    const lk::FloatMode mode;
     lk_chunk_quota own = lk::default_quota();
-    lk_status status = lk::import_struct(&own, sizeof own, sizeof own, quota, "quota");
-    if (status == LK_OK)
-        status = lk::check_quota(own);
-    if (status == LK_OK)
-        status = lk::check_scores(scores, n_chunks, classes);
-    if (status != LK_OK)
-        return status;
+    LK_TRY(lk::import_struct(&own, sizeof own, sizeof own, quota, "quota"));
+    LK_TRY(lk::check_quota(own));
+    LK_TRY(lk::check_scores(scores, n_chunks, classes));
     lk::Counts counts = lk::count_by_shares(own, n_chunks);
     if (own.budget_bytes)
-        status = lk::count_by_budget(own, n_chunks, &counts);
+        LK_TRY(lk::count_by_budget(own, n_chunks, &counts));
     const uint64_t bytes = lk::bytes_of(own, counts);
-    if (status == LK_OK && bytes == UINT64_MAX)
-        status = lk::fail(LK_E_ARGUMENT, "the bytes of %u chunks leave 64 bits", n_chunks);
-    if (status == LK_OK)
-        status = lk::rank(scores, n_chunks, counts, classes);
-    if (status == LK_OK && n_bytes)
+    if (bytes == UINT64_MAX)
+        return lk::fail(LK_E_ARGUMENT, "the bytes of %u chunks leave 64 bits", n_chunks);
+    LK_TRY(lk::rank(scores, n_chunks, counts, classes));
+    if (n_bytes)
         *n_bytes = bytes;
-    return status;
+    return LK_OK;
 }
 
 }  // extern "C"

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/float_mode.h"
 #include "base/host_tensor.h"
 #include "base/memory.h"
 #include "base/status.h"
@@ -169,9 +170,7 @@ lk_status score_cosine(const lk_tensor &embeddings, const lk_tensor &query, uint
                        uint32_t n_channels, float *scores) {
     Array<float> unit;
     Array<float> own;
-    const lk_status status = read_query(query, n_channels, &unit);
-    if (status != LK_OK)
-        return status;
+    LK_TRY(read_query(query, n_channels, &unit));
     if (!own.resize(n_chunks))
         return fail(LK_E_NOMEM, "no memory for the scores of %u chunks", n_chunks);
     for (uint32_t i = 0; i < n_chunks; ++i) {
@@ -190,6 +189,7 @@ lk_status score_cosine(const lk_tensor &embeddings, const lk_tensor &query, uint
 
 extern "C" lk_status lk_chunks_cosine(const lk_tensor *embeddings, const lk_tensor *query,
                                       uint32_t n_chunks, uint32_t n_channels, float *scores) {
+    const lk::FloatMode mode;
     if (!n_channels)
         return lk::fail(LK_E_ARGUMENT, "n_channels is 0");
     if (!n_chunks)
@@ -198,9 +198,7 @@ extern "C" lk_status lk_chunks_cosine(const lk_tensor *embeddings, const lk_tens
         return lk::fail(LK_E_ARGUMENT, "scores is NULL");
     lk_tensor c;
     lk_tensor q;
-    lk_status status =
-        lk::import_host_tensor(embeddings, "embeddings", n_chunks, 1, n_channels, &c);
-    if (status == LK_OK)
-        status = lk::import_host_tensor(query, "query", 1, 1, n_channels, &q);
-    return status == LK_OK ? lk::score_cosine(c, q, n_chunks, n_channels, scores) : status;
+    LK_TRY(lk::import_host_tensor(embeddings, "embeddings", n_chunks, 1, n_channels, &c));
+    LK_TRY(lk::import_host_tensor(query, "query", 1, 1, n_channels, &q));
+    return lk::score_cosine(c, q, n_chunks, n_channels, scores);
 }

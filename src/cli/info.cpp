@@ -10,11 +10,11 @@
 
 #include "cli/common/command.h"
 #include "cli/common/report.h"
+#include "cli/common/widths.h"
 
 namespace cli {
 namespace {
 
-constexpr std::uint32_t kWidths[] = {1, 2, 3, 4, 8, 16};
 constexpr std::uint32_t kHeadDims[] = {32, 48, 64, 80, 96, 112, 128, 160, 192, 256};
 
 const char *backend_name(lk_backend backend) {
@@ -55,7 +55,8 @@ bool supports(const lk_context *context, const lk_device_info &info, std::uint32
 
 Json support_json(const lk_context *context, const lk_device_info &info) {
     Json support = Json::array();
-    for (const std::uint32_t bits : kWidths) {
+    for (auto width = kCodeWidths.rbegin(); width != kCodeWidths.rend(); ++width) {
+        const std::uint32_t bits = *width;
         Json head_dims = Json::array();
         for (const std::uint32_t head_dim : kHeadDims) {
             if (supports(context, info, bits, head_dim))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cache.h"
 
+#include "base/signals.h"
 #include "core/cache_layout.h"
 #include "core/context/context.h"
 #include "core/memory/block_slots.h"
@@ -53,8 +54,11 @@ bool has_ladder(const Plan &plan) {
 
 lk_status reserve_work(lk_cache *cache) {
     const bool ranks = cache->formats.n_ranked_channels != 0;
+    const uint32_t n_sequences = cache->desc.max_sequences;
     const bool fits =
-        cache->work.reserve(ranks) &&
+        cache->sequences.list.reserve(n_sequences) && cache->step.sequences.reserve(n_sequences) &&
+        cache->step.views.reserve(n_sequences) &&
+        cache->step.parents.reserve(cache->desc.max_step_tokens) && cache->work.reserve(ranks) &&
         (!has_ladder(cache->plan.model) || cache->shrinking.reserve(cache->formats.table.size())) &&
         (!ranks || cache->stat_queue.reserve(kBatch)) &&
         cache->step.layers.resize(cache->formats.layers.size());
@@ -146,6 +150,24 @@ lk_status create_cache(lk_context *context, const lk_geometry *geometry, const l
 
 }  // namespace
 
+lk_status enter_cache(const lk_cache &cache) {
+    const uint32_t generation = cache.context->generation.load(std::memory_order_acquire);
+    if (cache.generation.load(std::memory_order_acquire) != generation) {
+        const std::lock_guard<std::mutex> lock(cache.context->children);
+        if (cache.generation.load() != generation) {
+            cache.is_torn = cache.is_torn || cache.n_calls;
+            cache.n_calls = 0;
+            cache.statistics.enter_child();
+            cache.device->enter_child();
+            cache.generation.store(generation, std::memory_order_release);
+        }
+    }
+    return cache.is_torn ? fail(LK_E_DEVICE,
+                                "this process was made by fork() while another thread was in a "
+                                "call on the cache, whose copy here is incomplete: destroy it")
+                         : LK_OK;
+}
+
 void publish(lk_cache *cache) {
     lk_cache_stats &stats = cache->statistics.counts;
     stats.size = sizeof stats;
@@ -179,28 +201,36 @@ extern "C" lk_status lk_cache_create(lk_context *context, const lk_geometry *geo
     if (!out)
         return lk::logged(context, lk::fail(LK_E_ARGUMENT, "out is NULL"));
     *out = nullptr;
-    if (!context)
-        return lk::fail(LK_E_ARGUMENT, "context is NULL");
-    return lk::logged(context, lk::create_cache(context, geometry, plan, desc, out));
+    // Drivers start threads with the first memory and the first work.
+    const lk::SignalBlock block;
+    const lk_status status = lk::on_context(
+        context, [&] { return lk::create_cache(context, geometry, plan, desc, out); });
+    return lk::logged(context, status);
 }
 
+// A torn cache stays in this process's memory: its lists may lead anywhere.
 extern "C" void lk_cache_destroy(lk_cache **cache) {
     if (!cache || !*cache)
         return;
-    lk_context *context = (*cache)->context;
-    lk::free_cache(*cache);
+    lk_cache *owned = *cache;
+    lk_context *context = owned->context;
+    const lk::Call call(*context);
+    if (!context->is_torn)
+        (void)lk::enter_cache(*owned);
+    if (!context->is_torn && !owned->is_torn)
+        lk::free_cache(owned);
     lk::drop_cache(context);
     *cache = nullptr;
 }
 
 extern "C" lk_status lk_cache_get_stats(const lk_cache *cache, lk_cache_stats *stats) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    lk_cache_stats now = cache->statistics.read();
-    lk::DataReport report{};
-    cache->device->report(&report);
-    now.values_saturated = report.n_saturated;
-    return lk::export_struct(stats, &now, sizeof now, sizeof now, "stats");
+    return lk::read_cache(cache, [&] {
+        lk_cache_stats now = cache->statistics.read();
+        lk::DataReport report{};
+        cache->device->report(&report);
+        now.values_saturated = report.n_saturated;
+        return lk::export_struct(stats, &now, sizeof now, sizeof now, "stats");
+    });
 }
 
 extern "C" const lk_plan *lk_cache_plan(const lk_cache *cache) {
@@ -208,9 +238,9 @@ extern "C" const lk_plan *lk_cache_plan(const lk_cache *cache) {
 }
 
 extern "C" lk_status lk_cache_poll(const lk_cache *cache) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    lk::DataReport report{};
-    cache->device->report(&report);
-    return lk::has_fault(report) ? lk::fail_data(report) : LK_OK;
+    return lk::read_cache(cache, [&] {
+        lk::DataReport report{};
+        cache->device->report(&report);
+        return lk::has_fault(report) ? lk::fail_data(report) : LK_OK;
+    });
 }

@@ -4,7 +4,7 @@
 #ifndef LK_CORE_CACHE_H
 #define LK_CORE_CACHE_H
 
-#include "core/context/context.h"
+#include "core/context/call.h"
 #include "core/memory/block_slots.h"
 #include "core/memory/slabs.h"
 #include "core/memory/statistics.h"
@@ -19,6 +19,7 @@ struct lk_cache {
     lk_cache(lk_context *owner, const lk_cache_desc &from)
         : context(owner),
           desc(from),
+          generation(owner->generation.load()),
           plan(owner->allocator),
           slots(owner->allocator, *owner->backend, ledger,
                 from.slab_bytes ? from.slab_bytes : 64u << 20),
@@ -32,7 +33,11 @@ struct lk_cache {
 
     lk_context *context;
     lk_cache_desc desc;
-    lk_plan plan;  // a copy
+    // Of enter_cache(). In a process that fork() made, the first call changes them.
+    mutable std::atomic<uint32_t> generation;  // of the context, when the cache was last used
+    mutable uint32_t n_calls = 0;              // that run and have the cache alone
+    mutable bool is_torn = false;  // a thread of the parent process was changing the cache
+    lk_plan plan;                  // a copy
     lk::CacheDevice *device = nullptr;
 
     lk::Ledger ledger;
@@ -52,15 +57,42 @@ namespace lk {
 // Make the statistics of the finished call visible to other threads.
 void publish(lk_cache *cache);
 
-// A call of the interface on a cache: run(), then its statistics are published and what failed is
-// logged.
+// LK_OK where calls on the cache may run in this process. The first call in a child process renews
+// the cache's locks. LK_E_DEVICE: the process was forked in the middle of a call, so this copy of
+// the cache is neither as before nor as after the call.
+lk_status enter_cache(const lk_cache &cache);
+
+// A call on a cache that others may read meanwhile: run() where it may run.
 template <class Run>
-lk_status on_cache(lk_cache *cache, const Run &run) {
+lk_status read_cache(const lk_cache *cache, const Run &run) {
     if (!cache)
         return fail(LK_E_ARGUMENT, "cache is NULL");
-    const lk_status status = run();
-    publish(cache);
-    return logged(cache->context, status);
+    const Call call(*cache->context);
+    LK_TRY(call.status());
+    LK_TRY(enter_cache(*cache));
+    return run();
+}
+
+// A call that has the cache alone: run() where it may run, and what failed is logged.
+template <class Run>
+lk_status use_cache(lk_cache *cache, const Run &run) {
+    const lk_status status = read_cache(cache, [&] {
+        ++cache->n_calls;
+        const lk_status result = run();
+        --cache->n_calls;
+        return result;
+    });
+    return cache ? logged(cache->context, status) : status;
+}
+
+// The same, and its statistics are published.
+template <class Run>
+lk_status on_cache(lk_cache *cache, const Run &run) {
+    return use_cache(cache, [&] {
+        const lk_status status = run();
+        publish(cache);
+        return status;
+    });
 }
 
 }  // namespace lk

@@ -37,8 +37,8 @@ struct alignas(16) FormatInfo {
     uint8_t strips[kPlaneCount];
     uint8_t is_native;     // decode multiplies its codes as they are; else values are made first
     uint8_t by_deviation;  // groups of 1-bit codes are measured by mean and deviation
-    uint8_t reserved[2];
-    float clip_margin;  // cut off the range of a group of 2-bit codes at each end, a share of it
+    uint16_t form;         // of Vulkan's decode: pages of one number have one form; 0: raw, or none
+    float clip_margin;     // cut off the range of a group of 2-bit codes at each end, a share of it
 };
 static_assert(sizeof(FormatInfo) == 64, "formats are read by 16 bytes");
 static_assert(kPlaneCount == 6,

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 
+#include "base/float_mode.h"
 #include "plan/check.h"
 #include "plan/plan.h"
 
@@ -201,6 +202,7 @@ lk_status lk_plan_set_value(lk_plan *plan, uint32_t layer, uint32_t kv_head,
 
 lk_status lk_plan_set_key_centers(lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                   const float *centers) {
+    const lk::FloatMode mode;
     if (!plan)
         return lk::null_argument("plan");
     return lk::set_key_centers(&plan->model, layer, kv_head, centers, lk::kArgument);
@@ -208,6 +210,7 @@ lk_status lk_plan_set_key_centers(lk_plan *plan, uint32_t layer, uint32_t kv_hea
 
 lk_status lk_plan_set_key_scales(lk_plan *plan, uint32_t layer, uint32_t kv_head,
                                  const float *scales) {
+    const lk::FloatMode mode;
     if (!plan)
         return lk::null_argument("plan");
     return lk::set_key_scales(&plan->model, layer, kv_head, scales, lk::kArgument);
@@ -420,6 +423,7 @@ lk_status lk_plan_validate(const lk_plan *plan, const lk_geometry *geometry) {
 
 lk_status lk_plan_bytes(const lk_plan *plan, uint64_t n_tokens, uint32_t n_sequences,
                         uint32_t step_tokens, lk_plan_size *out) {
+    const lk::FloatMode mode;
     if (!plan)
         return lk::null_argument("plan");
     if (!out)
@@ -438,6 +442,7 @@ lk_status lk_chunk_mix_init(lk_chunk_mix *mix, size_t struct_bytes) {
 
 lk_status lk_plan_chunk_bytes(const lk_plan *plan, uint64_t n_tokens, uint32_t n_sequences,
                               uint32_t step_tokens, const lk_chunk_mix *mix, lk_plan_size *out) {
+    const lk::FloatMode mode;
     if (!plan)
         return lk::null_argument("plan");
     if (!out)
@@ -456,6 +461,7 @@ lk_status lk_plan_chunk_bytes(const lk_plan *plan, uint64_t n_tokens, uint32_t n
 
 lk_status lk_plan_to_json(const lk_plan *plan, char *buffer, size_t capacity_bytes,
                           size_t *needed_bytes) {
+    const lk::FloatMode mode;
     if (!plan)
         return lk::null_argument("plan");
     if (!buffer && capacity_bytes)
@@ -464,6 +470,7 @@ lk_status lk_plan_to_json(const lk_plan *plan, char *buffer, size_t capacity_byt
 }
 
 lk_status lk_plan_from_json(const char *text, size_t text_bytes, lk_plan **out) {
+    const lk::FloatMode mode;
     return lk::make_plan(text, "text", out, [&](lk::Plan *model) {
         return lk::plan_from_json(text, text_bytes, model);
     });

@@ -10,148 +10,17 @@
 // slot fewer in use. The worst moment is thus in the last such period.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 
 #include "plan/footprint.h"
-#include "plan/slot_counts.h"
+#include "plan/size_model.h"
 
 namespace lk {
 
 namespace {
 
-// What packing an entry takes and then gives; `count` equal entries follow each other.
-struct Packing {
-    uint32_t taken[4];
-    uint32_t given[2];
-    uint32_t count;
-};
-
-struct Sums {
-    uint64_t values;   // of a block over all entries, K and V
-    uint64_t payload;  // layout bytes of packed pages
-    uint64_t metadata;
-    uint64_t raw;  // layout bytes of pages that stay at 16 bits
-};
-
-// Layers of one window that drop pages, and what they drop of a packed block.
-struct Window {
-    const lk_layer *layer;  // one of them
-    SlotCounts packed_block;
-    Sums page;
-};
-
-// Of blocks without a chunk class, or of blocks of one chunk class.
-struct Model {
-    explicit Model(const Plan &from, lk_chunk_class of_chunks = LK_CHUNK_NONE)
-        : plan(&from), chunk_class(of_chunks), families(from) {}
-    uint32_t cap(uint32_t layer) const {
-        return width_cap(plan->layers[layer].rung, plan->chunks.cap(chunk_class));
-    }
-
-    const Plan *plan;
-    lk_chunk_class chunk_class;
-    SizeFamilies families;
-    uint64_t n_sequences = 0;
-    Array<Packing> packings;
-    SlotCounts recent_block;  // slots of one block at 16 bits
-    SlotCounts packed_block;
-    SlotCounts sink_block;       // of a sink block as long as a page
-    SlotCounts last_sink_block;  // of the last one when it is shorter
-    Array<Window> windows;
-    Sums page = {};
-};
-
-Packing packing_of(const PageSlots &key, const PageSlots &value) {
-    Packing out = {};
-    out.count = 1;
-    out.taken[0] = size_index(key.packed_payload);
-    out.taken[1] = key.recent_metadata ? kNoSlot : size_index(key.packed_metadata);
-    out.taken[2] = size_index(value.packed_payload);
-    out.taken[3] = value.recent_metadata ? kNoSlot : size_index(value.packed_metadata);
-    out.given[0] = key.packed_payload ? size_index(key.recent_payload) : kNoSlot;
-    out.given[1] = value.packed_payload ? size_index(value.recent_payload) : kNoSlot;
-    return out;
-}
-
-void add_page(const PageSlots &slots, const PageLayout &layout, uint64_t times, Model *model) {
-    model->recent_block.used[size_index(slots.recent_payload)] += times;
-    model->recent_block.used[size_index(slots.recent_metadata)] += times;
-    const bool raw = !slots.packed_payload;
-    model->packed_block.used[size_index(raw ? slots.recent_payload : slots.packed_payload)] +=
-        times;
-    model->packed_block.used[size_index(raw ? slots.recent_metadata : slots.packed_metadata)] +=
-        times;
-    model->page.values += times * layout.head_dim * layout.page_tokens;
-    (raw ? model->page.raw : model->page.payload) += times * payload_bytes(layout);
-    model->page.metadata += times * metadata_bytes(layout);
-}
-
-// One run of equal heads of a layer.
-bool add_run(uint32_t layer, uint32_t head, uint32_t count, Model *model) {
-    const Plan &plan = *model->plan;
-    KeyFormat key;
-    ValueFormat value;
-    const uint32_t cap = model->cap(layer);
-    resolve_key_at(plan, layer, head, cap, &key);
-    resolve_value_at(plan, layer, head, cap, &value);
-    const PageSlots k = key_slots_at(plan, layer, head, cap);
-    const PageSlots v = value_slots_at(plan, layer, head, cap);
-    add_page(k, key.layout, count, model);
-    add_page(v, value.layout, count, model);
-    Packing packing = packing_of(k, v);
-    packing.count = count;
-    return model->packings.push(packing);
-}
-
-void add_sinks(uint32_t layer, Model *model) {
-    const Plan &plan = *model->plan;
-    const uint64_t blocks = sink_blocks(plan);
-    if (!blocks)
-        return;
-    const uint64_t n_pages = 2ull * plan.layers[layer].geometry.n_kv_heads;
-    model->sink_block.used[size_index(sink_slot(plan, layer, 0))] += n_pages;
-    model->last_sink_block.used[size_index(sink_slot(plan, layer, blocks - 1))] += n_pages;
-}
-
-// What a layer has added to the blocks since `before`.
-bool add_window(uint32_t layer, const SlotCounts &before, const Sums &page, Model *model) {
-    const lk_layer &geometry = model->plan->layers[layer].geometry;
-    if (!frees_hidden_pages(*model->plan, geometry))
-        return true;
-    size_t w = 0;
-    while (w < model->windows.size() &&
-           model->windows[w].layer->window_tokens != geometry.window_tokens)
-        ++w;
-    if (w == model->windows.size() && !model->windows.push({&geometry, {}, {}}))
-        return false;
-    Window &window = model->windows[w];
-    window.packed_block.add(model->packed_block, 1);
-    window.packed_block.remove(before, 1);
-    window.page.payload += model->page.payload - page.payload;
-    window.page.metadata += model->page.metadata - page.metadata;
-    window.page.raw += model->page.raw - page.raw;
-    return true;
-}
-
-bool build(const Plan &plan, Model *model) {
-    for (uint32_t l = 0; l < plan.layers.size(); ++l) {
-        const uint32_t n_heads = plan.layers[l].geometry.n_kv_heads;
-        const SlotCounts before = model->packed_block;
-        const Sums page = model->page;
-        for (uint32_t h = 0, end; h < n_heads; h = end) {
-            for (end = h + 1; end < n_heads && same_head(plan, l, h, end);)
-                ++end;
-            if (!add_run(l, h, end - h, model))
-                return false;
-        }
-        add_sinks(l, model);
-        if (!add_window(l, before, page, model))
-            return false;
-    }
-    for (SlotCounts *slots : {&model->recent_block, &model->packed_block})
-        slots->used[kNoSlot] = 0;
-    return true;
-}
+using ModelOnHeap = Created<SizeModel>;
 
 // Blocks that a step packs on append, counted from the first block after the sinks.
 struct AppendedBlocks {
@@ -216,11 +85,12 @@ uint64_t dropped_blocks(const Plan &plan, const Window &window, const Blocks &bl
     return lesser(hidden, blocks.due) + (reaches ? lesser(hidden - appended.first, appended.n) : 0);
 }
 
-SlotCounts slots_of(const Model &model, const Blocks &blocks) {
+void count_slots(const SizeModel &model, const Blocks &blocks, SlotCounts *out) {
     const uint64_t n_sinks = sink_blocks(*model.plan);
     const uint64_t sinks = lesser(blocks.total, n_sinks);
     const uint64_t last = n_sinks && sinks == n_sinks;
-    SlotCounts slots;
+    SlotCounts &slots = *out;
+    slots.clear();
     slots.add(model.sink_block, (sinks - last) * model.n_sequences);
     slots.add(model.last_sink_block, last * model.n_sequences);
     slots.add(model.packed_block, blocks.packed() * model.n_sequences);
@@ -228,14 +98,14 @@ SlotCounts slots_of(const Model &model, const Blocks &blocks) {
     for (const Window &window : model.windows)
         slots.remove(window.packed_block,
                      dropped_blocks(*model.plan, window, blocks) * model.n_sequences);
-    return slots;
 }
 
-// Extents at the worst moment of packing one block of one sequence.
-uint64_t cycle_peak(const Model &model, const SlotCounts &start) {
-    RunningSlots slots(model.families, start);
+// Extents at the worst moment of packing one block of one sequence, from model->cycle on.
+uint64_t cycle_peak(SizeModel *model) {
+    RunningSlots &slots = model->running;
+    slots.start(model->cycle);
     uint64_t peak = slots.extents();
-    for (const Packing &packing : model.packings)
+    for (const Packing &packing : model->packings)
         for (uint32_t i = 0; i < packing.count; ++i) {
             for (const uint32_t size : packing.taken)
                 slots.take(size);
@@ -264,7 +134,7 @@ double share(const SizeFamilies &families, uint32_t size) {
                : families.units(size) / static_cast<double>(families.extent_units(size));
 }
 
-Bounds bounds_of(const Model &model) {
+Bounds bounds_of(const SizeModel &model) {
     Bounds bounds = {0, 0, 2, 1};
     for (uint32_t s = 1; s < kSlotSizes; ++s) {
         if (!model.recent_block.used[s] && !model.packed_block.used[s] &&
@@ -294,21 +164,21 @@ double real_extents(const SizeFamilies &families, const SlotCounts &slots) {
     return sum;
 }
 
-bool any_packing(const Model &model) {
+bool any_packing(const SizeModel &model) {
     for (const Packing &packing : model.packings)
         if (packing.taken[0] != kNoSlot || packing.taken[2] != kNoSlot)
             return true;
     return false;
 }
 
-// Extents at the worst moment of packing n_cycles blocks one after another, or `least` when that
-// is more. Cycles are taken from the worse end on until none can reach what is known.
-uint64_t packing_peak(const Model &model, const Bounds &bounds, const SlotCounts &start,
-                      uint64_t n_cycles, uint64_t least) {
+// Extents at the worst moment of packing n_cycles blocks one after another from model->state on, or
+// `least` when that is more. Cycles are taken from the worse end on until none can reach what is
+// known.
+uint64_t packing_peak(SizeModel *model, const Bounds &bounds, uint64_t n_cycles, uint64_t least) {
     constexpr double kNoDrift = 1e-9;
     const bool rising = bounds.drift > kNoDrift;
     const bool level = std::fabs(bounds.drift) <= kNoDrift;
-    const double base = real_extents(model.families, start);
+    const double base = real_extents(model->families, model->state);
     const uint64_t n = level ? lesser(n_cycles, bounds.period) : n_cycles;
     uint64_t peak = least;
     for (uint64_t i = 0; i < n; ++i) {
@@ -316,24 +186,54 @@ uint64_t packing_peak(const Model &model, const Bounds &bounds, const SlotCounts
         const double most = base + static_cast<double>(cycle) * bounds.drift + bounds.rise;
         if (!level && most + bounds.slack < static_cast<double>(peak))
             break;
-        SlotCounts slots = start;
-        slots.add(model.packed_block, cycle);
-        slots.remove(model.recent_block, cycle);
-        const uint64_t found = cycle_peak(model, slots);
+        model->cycle = model->state;
+        model->cycle.add(model->packed_block, cycle);
+        model->cycle.remove(model->recent_block, cycle);
+        const uint64_t found = cycle_peak(model);
         peak = found > peak ? found : peak;
     }
     return peak;
 }
 
-uint64_t block_tables(const Model &model, uint64_t blocks) {
-    return model.n_sequences * blocks * block_bytes(*model.plan);
+uint64_t block_tables(const SizeModel &model, uint64_t blocks) {
+    return model.n_sequences *
+           (blocks * block_bytes(*model.plan) + table_capacity(blocks) * kLinkBytes);
+}
+
+// The old block table of a sequence, while the longer one of a step takes its place.
+uint64_t replaced_table(uint64_t blocks_before, uint64_t blocks) {
+    const uint64_t before = table_capacity(blocks_before);
+    return blocks > before ? before * kLinkBytes : 0;
+}
+
+// Tables of blocks and extents of a step once its blocks are there.
+uint64_t step_bytes(SizeModel *model, const Step &step) {
+    const Plan &plan = *model->plan;
+    const Blocks after = blocks_after(plan, step);
+    count_slots(*model, after, &model->state);
+    return block_tables(*model, after.total) +
+           replaced_table(block_count(plan, step.length), after.total) +
+           model->state.extents(model->families) * LK_EXTENT_BYTES + spare_bytes(plan);
+}
+
+// The worst of the steps that lengthen block tables.
+uint64_t growing_peak(SizeModel *model, uint64_t n_tokens, uint64_t step_tokens) {
+    const Plan &plan = *model->plan;
+    const uint64_t n_blocks = block_count(plan, n_tokens);
+    uint64_t peak = 0;
+    for (uint64_t capacity = table_capacity(1); capacity < n_blocks;
+         capacity = table_capacity(capacity + 1)) {
+        const uint64_t k = block_first_token(plan, capacity) / step_tokens;
+        peak = std::max(peak, step_bytes(model, step_at(k, n_tokens, step_tokens)));
+    }
+    return peak;
 }
 
 // Tables of blocks and extents at the worst moment.
-uint64_t peak_bytes(const Model &model, uint64_t n_tokens, uint64_t step_tokens) {
-    const Plan &plan = *model.plan;
-    const Bounds bounds = bounds_of(model);
-    const bool packs = any_packing(model);
+uint64_t peak_bytes(SizeModel *model, uint64_t n_tokens, uint64_t step_tokens) {
+    const Plan &plan = *model->plan;
+    const Bounds bounds = bounds_of(*model);
+    const bool packs = any_packing(*model);
     const uint64_t n_steps = ceil_div(n_tokens, step_tokens);
     const uint64_t period = plan.page_tokens / gcd(step_tokens, plan.page_tokens);
     uint64_t peak = 0;
@@ -342,20 +242,16 @@ uint64_t peak_bytes(const Model &model, uint64_t n_tokens, uint64_t step_tokens)
         const Blocks before = blocks_before(plan, step);
         const uint64_t due = due_blocks(plan, step.length) - sink_blocks(plan) - before.packed();
         if (packs && due) {
-            const uint64_t tables = block_tables(model, before.total);
+            const uint64_t tables = block_tables(*model, before.total);
             const uint64_t known = peak > tables ? (peak - tables) / LK_EXTENT_BYTES : 0;
-            const uint64_t extents = packing_peak(model, bounds, slots_of(model, before),
-                                                  due * model.n_sequences, known);
+            count_slots(*model, before, &model->state);
+            const uint64_t extents = packing_peak(model, bounds, due * model->n_sequences, known);
             const uint64_t bytes = tables + extents * LK_EXTENT_BYTES;
             peak = bytes > peak ? bytes : peak;
         }
-        const Blocks after = blocks_after(plan, step);
-        const uint64_t bytes = block_tables(model, after.total) +
-                               slots_of(model, after).extents(model.families) * LK_EXTENT_BYTES +
-                               spare_bytes(plan);
-        peak = bytes > peak ? bytes : peak;
+        peak = std::max(peak, step_bytes(model, step));
     }
-    return peak;
+    return std::max(peak, growing_peak(model, n_tokens, step_tokens));
 }
 
 uint64_t fp16_token_bytes(const Plan &plan) {
@@ -373,7 +269,7 @@ lk_status too_large(const char *name, uint64_t value) {
 }
 
 // Nothing below can pass 64 bits: each sum that plan_bytes() makes is at most a few of these.
-bool fits(const Model &model, uint64_t n_tokens, uint64_t step_tokens) {
+bool fits(const SizeModel &model, uint64_t n_tokens, uint64_t step_tokens) {
     constexpr uint64_t kLimit = uint64_t{1} << 60;
     const Plan &plan = *model.plan;
     uint64_t bytes;
@@ -401,7 +297,7 @@ uint64_t sink_bytes(const Plan &plan, uint64_t blocks) {
     return fp16_token_bytes(plan) * tokens;
 }
 
-void fill_rates(const Model &model, lk_plan_size *out) {
+void fill_rates(const SizeModel &model, lk_plan_size *out) {
     const Sums &page = model.page;
     const auto bytes = static_cast<double>(page.payload + page.metadata + page.raw);
     out->bits_per_value = bytes * 8 / static_cast<double>(page.values);
@@ -409,7 +305,7 @@ void fill_rates(const Model &model, lk_plan_size *out) {
 }
 
 // The blocks are those of the last step, committed.
-void fill_state(const Model &model, Blocks blocks, uint64_t n_tokens, lk_plan_size *out) {
+void fill_state(const SizeModel &model, Blocks blocks, uint64_t n_tokens, lk_plan_size *out) {
     const Plan &plan = *model.plan;
     blocks.length = n_tokens;
     blocks.drops_appended = true;
@@ -466,7 +362,7 @@ ChunkBlocks chunk_blocks(const Plan &plan, const lk_chunk_mix &mix) {
 }
 
 // Adds the blocks of a chunk class of all sequences to what their cache holds.
-void add_class(const Model &model, uint64_t n_blocks, SlotCounts *slots, Sums *sums,
+void add_class(const SizeModel &model, uint64_t n_blocks, SlotCounts *slots, Sums *sums,
                lk_plan_size *out) {
     const uint64_t n = n_blocks * model.n_sequences;
     slots->add(model.packed_block, n);
@@ -494,12 +390,13 @@ lk_status check_mix(const Plan &plan, uint64_t n_tokens, const lk_chunk_mix &mix
 }
 
 // What a budget counts, for sequences of n_tokens that were made by steps of step_tokens.
-lk_status build_model(uint64_t n_tokens, uint32_t n_sequences, uint32_t step_tokens, Model *model) {
+lk_status build_model(uint64_t n_tokens, uint32_t n_sequences, uint32_t step_tokens,
+                      SizeModel *model) {
     const lk_status status = check_counts(n_tokens, n_sequences, step_tokens);
     if (status != LK_OK)
         return status;
     model->n_sequences = n_sequences;
-    if (!build(*model->plan, model))
+    if (!build_size_model(*model->plan, model))
         return no_memory();
     return fits(*model, n_tokens, step_tokens) ? LK_OK : too_large("n_tokens", n_tokens);
 }
@@ -508,7 +405,10 @@ lk_status build_model(uint64_t n_tokens, uint32_t n_sequences, uint32_t step_tok
 
 lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
                            uint32_t step_tokens, const lk_chunk_mix &mix, lk_plan_size *out) {
-    Model model(plan);
+    const ModelOnHeap handle(default_allocator(), plan);
+    if (!handle.get())
+        return no_memory();
+    SizeModel &model = *handle.get();
     lk_status status = build_model(n_tokens, n_sequences, step_tokens, &model);
     if (status == LK_OK)
         status = check_mix(plan, n_tokens, mix);
@@ -517,15 +417,18 @@ lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_seque
     const ChunkBlocks classed = chunk_blocks(plan, mix);
     const uint64_t total = block_count(plan, n_tokens);
     Blocks blocks = {total, 0, {}, n_tokens, false};
-    SlotCounts slots = slots_of(model, blocks);
+    SlotCounts &slots = model.classed;
+    count_slots(model, blocks, &slots);
     Sums sums = {};
     uint64_t n_classed = 0;
     for (uint32_t c = 0; c < kChunkClasses; ++c) {
-        Model one(plan, LK_CHUNK_LOW + c);
-        one.n_sequences = n_sequences;
-        if (!build(plan, &one))
+        const ModelOnHeap one(default_allocator(), plan, LK_CHUNK_LOW + c);
+        if (!one.get())
             return no_memory();
-        add_class(one, classed.n[c], &slots, &sums, out);
+        one.get()->n_sequences = n_sequences;
+        if (!build_size_model(plan, one.get()))
+            return no_memory();
+        add_class(*one.get(), classed.n[c], &slots, &sums, out);
         n_classed += classed.n[c];
     }
     slots.remove(model.recent_block, n_classed * n_sequences);
@@ -553,7 +456,10 @@ lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_seque
 
 lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
                      uint32_t step_tokens, lk_plan_size *out) {
-    Model model(plan);
+    const ModelOnHeap handle(default_allocator(), plan);
+    if (!handle.get())
+        return no_memory();
+    SizeModel &model = *handle.get();
     const lk_status status = build_model(n_tokens, n_sequences, step_tokens, &model);
     if (status != LK_OK)
         return status;
@@ -565,7 +471,7 @@ lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
     fill_state(model, last, n_tokens, out);
     out->fp16_bytes = n_tokens * sequences * fp16_token_bytes(plan);
     out->table_bytes = fixed + block_tables(model, last.total);
-    out->cache_bytes = fixed + peak_bytes(model, n_tokens, step_tokens);
+    out->cache_bytes = fixed + peak_bytes(&model, n_tokens, step_tokens);
     return LK_OK;
 }
 

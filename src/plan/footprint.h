@@ -18,8 +18,8 @@
 //      payload, V metadata), pack, free the entry's 16-bit payload slots. Raw pages stay, and a
 //      metadata slot that a 16-bit page already has is kept and not allocated again.
 //   2. for each sequence, entries of packed blocks are given back as frees_hidden_pages() says.
-//   3. for each sequence, the blocks of its n new tokens: blocks that packs_on_append() get packed
-//      slots (raw pages the 16-bit ones), all others 16-bit slots.
+//   3. for each sequence, a longer block table where needed, then the blocks of its n new tokens:
+//      packed slots for packs_on_append() (raw pages 16-bit ones), else 16-bit slots.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_PLAN_FOOTPRINT_H
@@ -32,9 +32,20 @@
 namespace lk {
 
 // Tables: what a sequence, a block and an entry of a block take on the host or the device.
-constexpr uint64_t kSequenceBytes = 256;  // for each of max_sequences, from the start
+constexpr uint64_t kSequenceBytes = 512;  // for each of max_sequences, from the start
 constexpr uint64_t kBlockBytes = 128;
 constexpr uint64_t kEntryBytes = 40;
+constexpr uint64_t kLinkBytes = 8;  // of a block table
+
+// Blocks that a sequence's block table has space for when it has grown to n_blocks: 8, 16, .. 64,
+// then eighths to quarters more. In a step that lengthens tables the longest of the old ones counts
+// next to them.
+constexpr uint64_t table_capacity(uint64_t n_blocks) {
+    uint64_t step = 8;
+    while (n_blocks > 8 * step)
+        step *= 2;
+    return round_up(n_blocks, step);
+}
 
 constexpr uint64_t slots_per_extent(uint64_t slot) { return LK_EXTENT_BYTES / slot; }
 
@@ -155,6 +166,10 @@ inline bool ranks_by_queries(const KeyFormat &key) {
 }
 inline uint64_t query_stat_entry_bytes(const Plan &plan, uint32_t head_dim) {
     return static_cast<uint64_t>(head_dim) * 8 * (1 + query_stat_slots(plan));
+}
+// The list of them.
+inline uint64_t query_stat_list_bytes(const Plan &plan) {
+    return 128 + 32 * (1 + query_stat_slots(plan));
 }
 // Of one sequence, allocated with it.
 uint64_t sequence_stat_bytes(const Plan &plan);

@@ -1,6 +1,5 @@
-// A plan from untrusted JSON text. The parser throws, so this one file is built with exceptions
-// and lets none out. The text is walked twice: first for its shape alone (depth, keys, version),
-// without building anything, then into a tree.
+// A plan from untrusted JSON text. The parser throws, so this file is built with exceptions and
+// lets none out. What the text says once is kept once, however many layers and heads it stands for.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -8,12 +7,11 @@
 #include <cstdio>
 #include <initializer_list>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
+#include "base/json_text.h"
 #include "base/refused.h"
 #include "plan/check.h"
 
@@ -21,125 +19,59 @@ namespace lk {
 
 namespace {
 
-using nlohmann::json;
-
 constexpr size_t kMaxTextBytes = size_t{64} << 20;
-constexpr size_t kMaxDepth = 32;
-constexpr size_t kMaxKeys = 64;
+constexpr JsonLimits kLimits = {32, 64};
 
-// First walk.
-class Shape : public nlohmann::json_sax<json> {
-  public:
-    bool has_version = false;
-    uint64_t version = 0;
-
-    bool null() override { return value(); }
-    bool boolean(bool) override { return value(); }
-    bool number_integer(number_integer_t) override { return value(); }
-    bool number_unsigned(number_unsigned_t number) override {
-        if (frames_.size() == 1 && !frames_[0].is_array && frames_[0].key == "lowkey_plan") {
-            has_version = true;
-            version = number;
-        }
-        return value();
-    }
-    bool number_float(number_float_t, const string_t &) override { return value(); }
-    bool string(string_t &) override { return value(); }
-    bool binary(binary_t &) override { return value(); }
-    bool start_object(std::size_t) override { return start(false); }
-    bool start_array(std::size_t) override { return start(true); }
-    bool end_object() override { return end(); }
-    bool end_array() override { return end(); }
-    bool key(string_t &name) override {
-        Frame &frame = frames_.back();
-        if (frame.keys.size() >= kMaxKeys)
-            expect(fail(LK_E_CORRUPT, "%s has more than %zu keys", path().c_str(), kMaxKeys));
-        if (!frame.keys.insert(name).second)
-            expect(fail(LK_E_CORRUPT, "%s/%s is there twice", path().c_str(), shown(name).c_str()));
-        frame.key = name;
-        return true;
-    }
-    bool parse_error(std::size_t position, const std::string &,
-                     const nlohmann::detail::exception &) override {
-        expect(fail(LK_E_CORRUPT, "the text is not JSON at byte %zu", position));
-        return false;
-    }
-
-  private:
-    struct Frame {
-        bool is_array;
-        size_t index;
-        std::string key;
-        std::set<std::string> keys;
-    };
-
-    bool value() {
-        if (!frames_.empty() && frames_.back().is_array)
-            ++frames_.back().index;
-        return true;
-    }
-    bool start(bool is_array) {
-        if (frames_.size() >= kMaxDepth)
-            expect(fail(LK_E_CORRUPT, "%s is nested deeper than %zu", path().c_str(), kMaxDepth));
-        value();
-        frames_.push_back({is_array, 0, {}, {}});
-        return true;
-    }
-    bool end() {
-        frames_.pop_back();
-        return true;
-    }
-    // Of the container that is open; "" for the whole text. Cut to what a sentence can hold.
-    std::string path() const {
-        std::string out;
-        for (size_t i = 0; i + 1 < frames_.size() && out.size() < 200; ++i)
-            out += "/" + (frames_[i].is_array ? std::to_string(frames_[i].index - 1)
-                                              : shown(frames_[i].key));
-        return out;
-    }
-
-    std::vector<Frame> frames_;
-};
-
-// A value of the tree and the path to it.
+// A value and the path to it.
 struct Node {
-    const json *value;
+    JsonValue value;
     std::string path;
 
-    Node at(size_t i) const { return {&(*value)[i], path + "/" + std::to_string(i)}; }
-    bool has(const char *name) const { return value->contains(name); }
+    bool has(const char *name) const {
+        JsonValue unused = value;
+        return value.find(name, &unused);
+    }
 };
 
+// Calls visit(element) for each element of an array.
+template <class Visit>
+void for_each(const Node &array, const Visit &visit) {
+    size_t i = 0;
+    array.value.for_each_element([&](const JsonValue &element) {
+        visit(Node{element, array.path + "/" + std::to_string(i++)});
+    });
+}
+
 [[noreturn]] void refuse_type(const Node &node, const char *rule) {
-    fail(LK_E_CORRUPT, "%s is of type %s, must be %s", node.path.c_str(), node.value->type_name(),
+    fail(LK_E_CORRUPT, "%s is of type %s, must be %s", node.path.c_str(), node.value.kind_name(),
          rule);
     throw Refused{LK_E_CORRUPT};
 }
 
 void expect_object(const Node &node, std::initializer_list<const char *> names) {
-    if (!node.value->is_object())
+    if (!node.value.is(JsonKind::kObject))
         refuse_type(node, "an object");
-    for (const auto &item : node.value->items()) {
+    node.value.for_each_key([&](std::string_view key, const JsonValue &) {
         bool known = false;
         for (const char *name : names)
-            known |= item.key() == name;
+            known |= key == name;
         if (!known)
             expect(fail(LK_E_CORRUPT, "%s/%s is not a key of a plan", node.path.c_str(),
-                        shown(item.key()).c_str()));
-    }
+                        shown(std::string(key)).c_str()));
+    });
 }
 
 Node member(const Node &node, const char *name) {
-    const auto found = node.value->find(name);
-    if (found == node.value->end())
-        expect(fail(LK_E_CORRUPT, "%s/%s is missing", node.path.c_str(), name));
-    return {&*found, node.path + "/" + name};
+    Node found = {node.value, node.path + "/" + name};
+    if (!node.value.find(name, &found.value))
+        expect(fail(LK_E_CORRUPT, "%s is missing", found.path.c_str()));
+    return found;
 }
 
 uint32_t whole_number(const Node &node, uint32_t most = UINT32_MAX) {
-    if (!node.value->is_number_unsigned())
+    if (!node.value.is(JsonKind::kUnsigned))
         refuse_type(node, "a whole number of at least 0");
-    const auto number = node.value->get<uint64_t>();
+    const uint64_t number = node.value.number();
     if (number > most)
         expect(fail(LK_E_CORRUPT, "%s is %llu, must be at most %u", node.path.c_str(),
                     static_cast<unsigned long long>(number), most));
@@ -158,9 +90,9 @@ float real_or(const Node &node, const char *name, float otherwise) {
     if (!node.has(name))
         return otherwise;
     const Node found = member(node, name);
-    if (!found.value->is_number())
+    if (!found.value.is_number())
         refuse_type(found, "a number");
-    const auto number = found.value->get<double>();
+    const double number = found.value.real();
     if (!(number >= 0 && number <= static_cast<double>(FLT_MAX)))
         expect(fail(LK_E_CORRUPT, "%s is %g, must be from 0 to %g", found.path.c_str(), number,
                     static_cast<double>(FLT_MAX)));
@@ -171,15 +103,15 @@ uint32_t truth_or(const Node &node, const char *name, uint32_t otherwise) {
     if (!node.has(name))
         return otherwise;
     const Node found = member(node, name);
-    if (!found.value->is_boolean())
+    if (!found.value.is(JsonKind::kBoolean))
         refuse_type(found, "true or false");
-    return found.value->get<bool>() ? 1 : 0;
+    return found.value.truth() ? 1 : 0;
 }
 
-const std::string &text_of(const Node &node) {
-    if (!node.value->is_string())
+std::string text_of(const Node &node) {
+    if (!node.value.is(JsonKind::kString))
         refuse_type(node, "a string");
-    return node.value->get_ref<const std::string &>();
+    return std::string(node.value.text());
 }
 
 struct Word {
@@ -191,7 +123,7 @@ uint32_t word_or(const Node &node, const char *name, std::initializer_list<Word>
     if (!node.has(name))
         return words.begin()->number;
     const Node found = member(node, name);
-    const std::string &text = text_of(found);
+    const std::string text = text_of(found);
     std::string choices;
     for (const Word &word : words) {
         if (text == word.text)
@@ -205,7 +137,7 @@ uint32_t word_or(const Node &node, const char *name, std::initializer_list<Word>
 
 Node array_member(const Node &node, const char *name) {
     Node found = member(node, name);
-    if (!found.value->is_array())
+    if (!found.value.is(JsonKind::kArray))
         refuse_type(found, "an array");
     return found;
 }
@@ -239,7 +171,7 @@ lk_layer read_geometry_layer(const Node &node) {
 }
 
 void expect_hash(const Plan &plan, const Node &node) {
-    const std::string &text = text_of(node);
+    const std::string text = text_of(node);
     char hash[20];
     std::snprintf(hash, sizeof hash, "%016llx",
                   static_cast<unsigned long long>(geometry_hash(plan)));
@@ -255,25 +187,41 @@ void read_geometry(const Node &node, Plan *plan) {
     expect_object(node, {"hash", "layers"});
     const Node elements = array_member(node, "layers");
     Array<lk_layer> layers;
-    for (size_t i = 0; i < elements.value->size(); ++i) {
-        const Node element = elements.at(i);
+    for_each(elements, [&](const Node &element) {
         const lk_layer layer = read_geometry_layer(element);
         const auto left = static_cast<uint32_t>(kMaxLayers - layers.size());
         const uint32_t count = count_of(element, left, "layers");
         for (uint32_t n = 0; n < count; ++n)
             if (!layers.push(layer))
                 throw std::bad_alloc();
-    }
+    });
     if (layers.empty())
         expect(fail(LK_E_CORRUPT, "%s is empty, must have a layer", elements.path.c_str()));
     expect(set_layers(plan, layers));
     expect_hash(*plan, member(node, "hash"));
 }
 
-std::vector<uint8_t> read_bytes(const Node &node) {
+// Calls visit(element, path) for each element of an array of at most `most`; path() is made where a
+// sentence needs it.
+template <class Visit>
+void for_each_number(const Node &array, size_t most, const Visit &visit) {
+    size_t i = 0;
+    if (array.value.size() > most)
+        expect(fail(LK_E_CORRUPT, "%s has %zu elements, must have at most %zu", array.path.c_str(),
+                    array.value.size(), most));
+    array.value.for_each_element([&](const JsonValue &element) {
+        visit(element, [&] { return Node{element, array.path + "/" + std::to_string(i)}; });
+        ++i;
+    });
+}
+
+std::vector<uint8_t> read_bytes(const Node &node, size_t most) {
     std::vector<uint8_t> out;
-    for (size_t i = 0; i < node.value->size(); ++i)
-        out.push_back(static_cast<uint8_t>(whole_number(node.at(i), UINT8_MAX)));
+    for_each_number(node, most, [&](const JsonValue &element, const auto &at) {
+        const bool is_byte = element.is(JsonKind::kUnsigned) && element.number() <= UINT8_MAX;
+        out.push_back(
+            static_cast<uint8_t>(is_byte ? element.number() : whole_number(at(), UINT8_MAX)));
+    });
     return out;
 }
 
@@ -297,13 +245,12 @@ std::vector<float> read_key_numbers(const Node &key, const char *name, CheckNumb
     const Node node = array_member(key, name);
     constexpr double kMost = FLT_MAX;
     std::vector<float> out;
-    for (size_t i = 0; i < node.value->size(); ++i) {
-        const Node number = node.at(i);
-        if (!number.value->is_number())
-            refuse_type(number, "a number");
-        const double clamped = std::min(std::max(number.value->get<double>(), -kMost), kMost);
+    for_each_number(node, LK_MAX_HEAD_DIM, [&](const JsonValue &element, const auto &at) {
+        if (!element.is_number())
+            refuse_type(at(), "a number");
+        const double clamped = std::min(std::max(element.real(), -kMost), kMost);
         out.push_back(static_cast<float>(clamped));
-    }
+    });
     expect(check(out.data(), static_cast<uint32_t>(out.size()), subject_at(key.path + "/")));
     return out;
 }
@@ -321,7 +268,7 @@ lk_key_rule read_key(const Node &node, std::vector<uint8_t> *classes) {
     if (node.has("boost"))
         read_boost(member(node, "boost"), &rule);
     if (node.has("classes")) {
-        *classes = read_bytes(array_member(node, "classes"));
+        *classes = read_bytes(array_member(node, "classes"), LK_MAX_HEAD_DIM);
         classes->reserve(1);
         rule.channel_bits = classes->data();
     }
@@ -340,7 +287,7 @@ lk_value_rule read_value(const Node &node) {
 }
 
 // The rules of an element of "heads".
-struct HeadRules {
+struct ReadRules {
     lk_key_rule key;
     lk_value_rule value;
     std::vector<uint8_t> classes;
@@ -350,7 +297,7 @@ struct HeadRules {
     std::string value_prefix;
 };
 
-void read_head(const Node &node, HeadRules *out) {
+void read_head(const Node &node, ReadRules *out) {
     expect_object(node, {"count", "key", "value"});
     const Node key = member(node, "key");
     const Node value = member(node, "value");
@@ -366,13 +313,14 @@ void read_head(const Node &node, HeadRules *out) {
     expect(check_value_rule(out->value, subject_at(out->value_prefix)));
 }
 
-void expect_channels(const HeadRules &rules, const char *name, size_t n, uint32_t head_dim) {
+void expect_channels(const ReadRules &rules, const char *name, size_t n, uint32_t head_dim) {
     if (n != head_dim)
         expect(fail(LK_E_CORRUPT, "%s%s has %zu elements, must have one for each of head_dim %u",
                     rules.key_prefix.c_str(), name, n, head_dim));
 }
 
-void set_heads(const HeadRules &rules, uint32_t layer, uint32_t first, uint32_t count, Plan *plan) {
+// Gives a layer its heads [first, end).
+void set_heads(const ReadRules &rules, uint32_t layer, uint32_t first, uint32_t end, Plan *plan) {
     const Subject subject = subject_at(rules.key_prefix);
     const uint32_t head_dim = plan->layers[layer].geometry.head_dim;
     if (rules.key.channel_bits) {
@@ -383,14 +331,9 @@ void set_heads(const HeadRules &rules, uint32_t layer, uint32_t first, uint32_t 
         expect_channels(rules, "centers", rules.centers->size(), head_dim);
     if (rules.scales)
         expect_channels(rules, "scales", rules.scales->size(), head_dim);
-    for (uint32_t h = first; h < first + count; ++h) {
-        expect(set_key(plan, layer, h, rules.key));
-        if (rules.centers)
-            expect(set_key_centers(plan, layer, h, rules.centers->data(), subject));
-        if (rules.scales)
-            expect(set_key_scales(plan, layer, h, rules.scales->data(), subject));
-        expect(set_value(plan, layer, h, rules.value));
-    }
+    expect(add_head_run(plan, layer, first == 0, end,
+                        {&rules.key, rules.centers ? rules.centers->data() : nullptr,
+                         rules.scales ? rules.scales->data() : nullptr, &rules.value}));
     expect(check_key(*plan, layer, first, subject));
     expect(check_value(*plan, layer, first, subject_at(rules.value_prefix)));
 }
@@ -400,31 +343,41 @@ struct LayerRun {
     uint32_t count;
 };
 
-void read_heads(const Node &elements, const LayerRun &run, Plan *plan) {
-    const uint32_t n_heads = plan->layers[run.first].geometry.n_kv_heads;
-    for (uint32_t l = run.first; l < run.first + run.count; ++l)
-        if (plan->layers[l].geometry.n_kv_heads != n_heads)
+// One element has layers of one shape, so its heads are read and checked once for all of them.
+void expect_one_shape(const Node &elements, const LayerRun &run, const Plan &plan) {
+    const lk_layer &first = plan.layers[run.first].geometry;
+    for (uint32_t l = run.first; l < run.first + run.count; ++l) {
+        const lk_layer &own = plan.layers[l].geometry;
+        if (own.n_kv_heads != first.n_kv_heads)
             expect(fail(LK_E_CORRUPT, "%s is for layers of %u and of %u KV heads",
-                        elements.path.c_str(), n_heads, plan->layers[l].geometry.n_kv_heads));
+                        elements.path.c_str(), first.n_kv_heads, own.n_kv_heads));
+        if (own.head_dim != first.head_dim)
+            expect(fail(LK_E_CORRUPT, "%s is for layers of head_dim %u and %u",
+                        elements.path.c_str(), first.head_dim, own.head_dim));
+    }
+}
+
+void read_heads(const Node &elements, const LayerRun &run, Plan *plan) {
+    expect_one_shape(elements, run, *plan);
+    const uint32_t n_heads = plan->layers[run.first].geometry.n_kv_heads;
     uint32_t head = 0;
-    for (size_t i = 0; i < elements.value->size(); ++i) {
-        const Node element = elements.at(i);
-        HeadRules rules;
+    for_each(elements, [&](const Node &element) {
+        ReadRules rules;
         read_head(element, &rules);
         const uint32_t count = count_of(element, n_heads - head, "KV heads");
-        for (uint32_t l = run.first; l < run.first + run.count; ++l)
-            set_heads(rules, l, head, count, plan);
+        set_heads(rules, run.first, head, head + count, plan);
         head += count;
-    }
+    });
     if (head != n_heads)
         expect(fail(LK_E_CORRUPT, "%s has %u KV heads, the layer has %u", elements.path.c_str(),
                     head, n_heads));
+    share_runs(plan, run.first, run.count);
 }
 
 void read_ladder(const Node &node, const LayerRun &run, Plan *plan) {
     std::vector<uint8_t> rungs;
     if (node.has("ladder"))
-        rungs = read_bytes(array_member(node, "ladder"));
+        rungs = read_bytes(array_member(node, "ladder"), kMaxRungs);
     const uint32_t rung = number_or(node, "rung", 0);
     const std::string prefix = node.path + "/";
     const auto n_rungs = static_cast<uint32_t>(rungs.size());
@@ -450,13 +403,12 @@ void read_layer(const Node &node, const LayerRun &run, Plan *plan) {
 void read_layers(const Node &elements, Plan *plan) {
     const auto n_layers = static_cast<uint32_t>(plan->layers.size());
     uint32_t layer = 0;
-    for (size_t i = 0; i < elements.value->size(); ++i) {
-        const Node element = elements.at(i);
+    for_each(elements, [&](const Node &element) {
         expect_object(element, {"count", "metadata", "ladder", "rung", "shrink_order", "heads"});
         const uint32_t count = count_of(element, n_layers - layer, "layers");
         read_layer(element, {layer, count}, plan);
         layer += count;
-    }
+    });
     if (layer != n_layers)
         expect(fail(LK_E_CORRUPT, "%s has %u layers, the geometry has %u", elements.path.c_str(),
                     layer, n_layers));
@@ -481,7 +433,7 @@ void read_chunks(const Node &node, Plan *plan) {
 }
 
 void read_name(const Node &node, Plan *plan) {
-    const std::string &name = text_of(node);
+    const std::string name = text_of(node);
     if (name.find('\0') != std::string::npos)
         expect(fail(LK_E_CORRUPT, "%s has a zero byte", node.path.c_str()));
     expect(check_name(name.c_str(), {"/", true, LK_E_CORRUPT}));
@@ -506,16 +458,20 @@ void read_plan(const Node &root, Plan *plan) {
     read_layers(array_member(root, "layers"), plan);
 }
 
-void read_text(const char *text, size_t text_bytes, Plan *plan) {
-    Shape shape;
-    json::sax_parse(text, text + text_bytes, &shape);
-    if (!shape.has_version)
+void expect_version(const JsonValue &root) {
+    JsonValue version = root;
+    const bool is_there = root.is(JsonKind::kObject) && root.find("lowkey_plan", &version);
+    if (!is_there || !version.is(JsonKind::kUnsigned))
         expect(fail(LK_E_CORRUPT, "/lowkey_plan is not there as a whole number: not a plan"));
-    if (shape.version != 1)
+    if (version.number() != 1)
         expect(fail(LK_E_MISMATCH, "/lowkey_plan is %llu, this library reads version 1",
-                    static_cast<unsigned long long>(shape.version)));
-    const json root = json::parse(text, text + text_bytes);
-    read_plan({&root, ""}, plan);
+                    static_cast<unsigned long long>(version.number())));
+}
+
+void read_text(const char *text, size_t text_bytes, Plan *plan) {
+    const JsonText read(text, text_bytes, kLimits);
+    expect_version(read.root());
+    read_plan({read.root(), ""}, plan);
 }
 
 }  // namespace

@@ -141,7 +141,7 @@ void put_key(const Plan &plan, uint32_t layer, uint32_t head, Text *out) {
         out->put(rule.boost_ranking == LK_RANKING_KEY ? ", \"score\": \"key\"}"
                                                       : ", \"score\": \"query-range\"}");
     }
-    if (rule.has_classes) {
+    if (rule.classes != kNoIndex) {
         out->put(", \"classes\": ");
         put_bytes(plan.channel_bits(layer, head), plan.layers[layer].geometry.head_dim, out);
     }
@@ -160,8 +160,7 @@ void put_key(const Plan &plan, uint32_t layer, uint32_t head, Text *out) {
 void put_heads(const Plan &plan, uint32_t layer, Text *out) {
     const uint32_t n = plan.layers[layer].geometry.n_kv_heads;
     for (uint32_t h = 0, end; h < n; h = end) {
-        for (end = h + 1; end < n && same_head(plan, layer, h, end);)
-            ++end;
+        end = plan.run(layer, h).end;
         out->put(h ? ",\n      " : "\n      ");
         put_count(end - h, out);
         put_key(plan, layer, h, out);

@@ -11,15 +11,11 @@
 #include <xxhash.h>
 
 #include "plan/check.h"
+#include "plan/runs.h"
 
 namespace lk {
 
 namespace {
-
-struct Range {
-    uint32_t begin = 0;
-    uint32_t end = 0;
-};
 
 lk_status find_layers(const Plan &plan, uint32_t layer, Range *out) {
     const auto n = static_cast<uint32_t>(plan.layers.size());
@@ -43,12 +39,6 @@ lk_status find_heads(const Plan &plan, Range layers, uint32_t kv_head) {
     return LK_OK;
 }
 
-Range head_range(const LayerPlan &layer, uint32_t kv_head) {
-    if (kv_head == LK_ALL)
-        return {layer.first_head, layer.first_head + layer.geometry.n_kv_heads};
-    return {layer.first_head + kv_head, layer.first_head + kv_head + 1};
-}
-
 lk_status find(const Plan &plan, uint32_t layer, uint32_t kv_head, Range *layers) {
     const lk_status status = find_layers(plan, layer, layers);
     return status == LK_OK ? find_heads(plan, *layers, kv_head) : status;
@@ -65,82 +55,6 @@ lk_status check_same_head_dim(const Plan &plan, Range layers, const char *name) 
     return LK_OK;
 }
 
-// Reserves space for [head_dim] of each of these heads that has no index in `numbers` yet, so that
-// store_channels() does not fail.
-template <class Number>
-lk_status reserve_channels(const Plan &plan, Range layers, uint32_t kv_head,
-                           uint32_t KeyRule::*index, Array<Number> *numbers) {
-    uint64_t n = numbers->size();
-    for (uint32_t l = layers.begin; l < layers.end; ++l) {
-        const Range heads = head_range(plan.layers[l], kv_head);
-        for (uint32_t h = heads.begin; h < heads.end; ++h)
-            if (plan.keys[h].*index == kNoIndex)
-                n += plan.layers[l].geometry.head_dim;
-    }
-    if (n > numbers->capacity() && !numbers->reserve(n + numbers->capacity() / 2))
-        return fail(LK_E_NOMEM, "no memory for %llu numbers of channels",
-                    static_cast<unsigned long long>(n));
-    return LK_OK;
-}
-
-template <class Number>
-void store_channels(const Number *from, uint32_t head_dim, uint32_t *index,
-                    Array<Number> *numbers) {
-    if (*index == kNoIndex) {
-        *index = static_cast<uint32_t>(numbers->size());
-        (void)numbers->resize(numbers->size() + head_dim);
-    }
-    std::memcpy(numbers->data() + *index, from, head_dim * sizeof *from);
-}
-
-KeyRule packed_rule(const lk_key_rule &rule, const KeyRule &before) {
-    KeyRule out = before;
-    out.bits = static_cast<uint8_t>(rule.bits);
-    out.boost_bits = static_cast<uint8_t>(rule.boost_bits);
-    out.axis = static_cast<uint8_t>(rule.axis);
-    out.boost_ranking = static_cast<uint8_t>(rule.boost_ranking);
-    out.group = static_cast<uint16_t>(rule.group);
-    out.boost_channels = static_cast<uint16_t>(rule.boost_channels);
-    out.has_classes = rule.channel_bits != nullptr;
-    out.ranges = {static_cast<OneBit>(rule.one_bit), rule.clip};
-    return out;
-}
-
-// Places in Plan::keys and Plan::values.
-bool same_rule(const Plan &plan, uint32_t a, uint32_t b, uint32_t head_dim) {
-    const KeyRule &x = plan.keys[a];
-    const KeyRule &y = plan.keys[b];
-    if (x.bits != y.bits || x.boost_bits != y.boost_bits || x.axis != y.axis ||
-        x.boost_ranking != y.boost_ranking || x.group != y.group ||
-        x.boost_channels != y.boost_channels || x.has_classes != y.has_classes ||
-        x.has_centers != y.has_centers || x.has_scales != y.has_scales || x.ranges != y.ranges ||
-        plan.values[a].ranges != plan.values[b].ranges ||
-        plan.values[a].bits != plan.values[b].bits || plan.values[a].group != plan.values[b].group)
-        return false;
-    const bool same_classes =
-        !x.has_classes ||
-        !std::memcmp(plan.classes.data() + x.classes, plan.classes.data() + y.classes, head_dim);
-    const auto same_numbers = [&](uint32_t of_x, uint32_t of_y) {
-        return !std::memcmp(plan.key_parameters.data() + of_x, plan.key_parameters.data() + of_y,
-                            head_dim * sizeof(float));
-    };
-    return same_classes && (!x.has_centers || same_numbers(x.centers, y.centers)) &&
-           (!x.has_scales || same_numbers(x.scales, y.scales));
-}
-
-// Constants of a head's key channels: where a rule has them, and what they must be.
-struct KeyNumbers {
-    const char *name;
-    uint8_t KeyRule::*is_set;
-    uint32_t KeyRule::*index;  // in Plan::key_parameters
-    lk_status (*check)(const float *numbers, uint32_t head_dim, const Subject &subject);
-    float least;  // lower magnitudes become 0
-};
-// k - c is then no subnormal number, which devices may flush, and k - 0 is k.
-constexpr KeyNumbers kCenters = {"centers", &KeyRule::has_centers, &KeyRule::centers, check_centers,
-                                 0x1p-24f};
-constexpr KeyNumbers kScales = {"scales", &KeyRule::has_scales, &KeyRule::scales, check_scales, 0};
-
 lk_status set_key_numbers(Plan *plan, uint32_t layer, uint32_t kv_head, const float *numbers,
                           const KeyNumbers &kind, const Subject &subject) {
     Range layers;
@@ -148,29 +62,22 @@ lk_status set_key_numbers(Plan *plan, uint32_t layer, uint32_t kv_head, const fl
     if (status != LK_OK)
         return status;
     float own[LK_MAX_HEAD_DIM];  // the caller's may be this plan's
+    const uint32_t head_dim = plan->layers[layers.begin].geometry.head_dim;
     if (numbers) {
-        const uint32_t head_dim = plan->layers[layers.begin].geometry.head_dim;
         status = check_same_head_dim(*plan, layers, kind.name);
         if (status == LK_OK)
             status = kind.check(numbers, head_dim, subject);
         if (status != LK_OK)
             return status;
-        for (uint32_t c = 0; c < head_dim; ++c)
-            own[c] = std::fabs(numbers[c]) < kind.least ? 0.0f : numbers[c];
-        status = reserve_channels(*plan, layers, kv_head, kind.index, &plan->key_parameters);
-        if (status != LK_OK)
-            return status;
+        clear_small(numbers, head_dim, kind, own);
     }
-    for (uint32_t l = layers.begin; l < layers.end; ++l) {
-        const Range heads = head_range(plan->layers[l], kv_head);
-        for (uint32_t h = heads.begin; h < heads.end; ++h) {
-            KeyRule &rule = plan->keys[h];
-            if (numbers)
-                store_channels(own, plan->layers[l].geometry.head_dim, &(rule.*kind.index),
-                               &plan->key_parameters);
-            rule.*kind.is_set = numbers != nullptr;
-        }
-    }
+    status = reserve_change(plan, layers, 0, numbers ? head_dim : 0);
+    if (status != LK_OK)
+        return status;
+    uint32_t index = kNoIndex;
+    if (numbers)
+        index = push_numbers(own, head_dim, &plan->key_parameters);
+    change_heads(plan, layers, kv_head, [&](HeadRun *run) { run->key.*kind.index = index; });
     return LK_OK;
 }
 
@@ -225,12 +132,8 @@ lk_status import_geometry(const lk_geometry *geometry, Array<lk_layer> *layers) 
 
 lk_status set_layers(Plan *plan, const Array<lk_layer> &layers) {
     uint32_t n_heads = 0;
-    for (const lk_layer &layer : layers)
-        n_heads += layer.n_kv_heads;
-    if (!plan->layers.reserve(layers.size()) || !plan->keys.reserve(n_heads) ||
-        !plan->values.reserve(n_heads))
-        return fail(LK_E_NOMEM, "no memory for a plan of %zu layers and %u KV heads", layers.size(),
-                    n_heads);
+    if (!plan->layers.reserve(layers.size()) || !plan->runs.reserve(layers.size()))
+        return fail(LK_E_NOMEM, "no memory for a plan of %zu layers", layers.size());
     for (const lk_layer &layer : layers) {
         LayerPlan own = {};
         own.geometry = layer;
@@ -238,22 +141,25 @@ lk_status set_layers(Plan *plan, const Array<lk_layer> &layers) {
         // Negative zero becomes zero, so that equal numbers have equal bytes.
         own.geometry.scale = layer.scale + 0.0f;
         own.geometry.soft_cap = layer.soft_cap + 0.0f;
-        own.first_head = static_cast<uint32_t>(plan->keys.size());
+        own.first_head = n_heads;
         own.metadata = Metadata::kF16;
         own.rung = kNoRung;
-        (void)plan->layers.push(own);
-        for (uint32_t h = 0; h < layer.n_kv_heads; ++h) {
-            (void)plan->keys.push(KeyRule());
-            (void)plan->values.push(ValueRule());
+        if (plan->runs.empty() || plan->runs.back().end != layer.n_kv_heads) {
+            HeadRun all;
+            all.end = layer.n_kv_heads;
+            (void)plan->runs.push(all);
         }
+        own.first_run = static_cast<uint32_t>(plan->runs.size()) - 1;
+        own.n_runs = 1;
+        (void)plan->layers.push(own);
+        n_heads += layer.n_kv_heads;
     }
     return LK_OK;
 }
 
 bool copy_plan(const Plan &from, Plan *to) {
     if (!to->layers.assign(from.layers.data(), from.layers.size()) ||
-        !to->keys.assign(from.keys.data(), from.keys.size()) ||
-        !to->values.assign(from.values.data(), from.values.size()) ||
+        !to->runs.assign(from.runs.data(), from.runs.size()) ||
         !to->classes.assign(from.classes.data(), from.classes.size()) ||
         !to->key_parameters.assign(from.key_parameters.data(), from.key_parameters.size()))
         return false;
@@ -270,30 +176,28 @@ lk_status set_key(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_key_rul
     lk_status status = find(*plan, layer, kv_head, &layers);
     if (status != LK_OK)
         return status;
-    // The caller's classes may be this plan's own bytes, which reserve_channels() may move.
-    uint8_t channel_bits[LK_MAX_HEAD_DIM];
+    uint8_t channel_bits[LK_MAX_HEAD_DIM];  // the caller's may be this plan's
+    const uint32_t head_dim = plan->layers[layers.begin].geometry.head_dim;
     if (rule.channel_bits) {
-        const uint32_t head_dim = plan->layers[layers.begin].geometry.head_dim;
         status = check_same_head_dim(*plan, layers, "rule.channel_bits");
         if (status == LK_OK)
             status = check_classes(rule.channel_bits, head_dim, kRuleArgument);
         if (status != LK_OK)
             return status;
         std::memcpy(channel_bits, rule.channel_bits, head_dim);
-        status = reserve_channels(*plan, layers, kv_head, &KeyRule::classes, &plan->classes);
-        if (status != LK_OK)
-            return status;
     }
-    for (uint32_t l = layers.begin; l < layers.end; ++l) {
-        const Range heads = head_range(plan->layers[l], kv_head);
-        for (uint32_t h = heads.begin; h < heads.end; ++h) {
-            KeyRule &own = plan->keys[h];
-            if (rule.channel_bits)
-                store_channels(channel_bits, plan->layers[l].geometry.head_dim, &own.classes,
-                               &plan->classes);
-            own = packed_rule(rule, own);
-        }
-    }
+    status = reserve_change(plan, layers, rule.channel_bits ? head_dim : 0, 0);
+    if (status != LK_OK)
+        return status;
+    KeyRule own = packed_key(rule);
+    if (rule.channel_bits)
+        own.classes = push_numbers(channel_bits, head_dim, &plan->classes);
+    change_heads(plan, layers, kv_head, [&](HeadRun *run) {
+        const KeyRule before = run->key;
+        run->key = own;
+        run->key.centers = before.centers;
+        run->key.scales = before.scales;
+    });
     return LK_OK;
 }
 
@@ -309,18 +213,13 @@ lk_status set_key_scales(Plan *plan, uint32_t layer, uint32_t kv_head, const flo
 
 lk_status set_value(Plan *plan, uint32_t layer, uint32_t kv_head, const lk_value_rule &rule) {
     Range layers;
-    const lk_status status = find(*plan, layer, kv_head, &layers);
+    lk_status status = find(*plan, layer, kv_head, &layers);
+    if (status == LK_OK)
+        status = reserve_change(plan, layers, 0, 0);
     if (status != LK_OK)
         return status;
-    ValueRule own;
-    own.bits = static_cast<uint8_t>(rule.bits);
-    own.group = static_cast<uint16_t>(rule.group);
-    own.ranges = {static_cast<OneBit>(rule.one_bit), rule.clip};
-    for (uint32_t l = layers.begin; l < layers.end; ++l) {
-        const Range heads = head_range(plan->layers[l], kv_head);
-        for (uint32_t h = heads.begin; h < heads.end; ++h)
-            plan->values[h] = own;
-    }
+    const ValueRule own = packed_value(rule);
+    change_heads(plan, layers, kv_head, [&](HeadRun *run) { run->value = own; });
     return LK_OK;
 }
 
@@ -443,11 +342,6 @@ void chunk_rule_of(const Plan &plan, lk_chunk_rule *out) {
     out->hold = rule.hold;
 }
 
-bool same_head(const Plan &plan, uint32_t layer, uint32_t a, uint32_t b) {
-    const LayerPlan &own = plan.layers[layer];
-    return same_rule(plan, own.first_head + a, own.first_head + b, own.geometry.head_dim);
-}
-
 bool same_geometry(const lk_layer &a, const lk_layer &b) {
     return a.n_query_heads == b.n_query_heads && a.n_kv_heads == b.n_kv_heads &&
            a.head_dim == b.head_dim && a.window_tokens == b.window_tokens &&
@@ -460,12 +354,17 @@ bool same_layer(const Plan &plan, uint32_t a, uint32_t b) {
     const LayerPlan &y = plan.layers[b];
     if (x.geometry.n_kv_heads != y.geometry.n_kv_heads ||
         x.geometry.head_dim != y.geometry.head_dim || x.metadata != y.metadata ||
-        x.rung != y.rung || x.n_rungs != y.n_rungs || x.shrink_order != y.shrink_order ||
-        std::memcmp(x.rungs, y.rungs, sizeof x.rungs) != 0)
+        x.rung != y.rung || x.n_rungs != y.n_rungs || x.n_runs != y.n_runs ||
+        x.shrink_order != y.shrink_order || std::memcmp(x.rungs, y.rungs, sizeof x.rungs) != 0)
         return false;
-    for (uint32_t h = 0; h < x.geometry.n_kv_heads; ++h)
-        if (!same_rule(plan, x.first_head + h, y.first_head + h, x.geometry.head_dim))
+    if (x.first_run == y.first_run)
+        return true;
+    for (uint32_t r = 0; r < x.n_runs; ++r) {
+        const HeadRun &of_x = plan.runs[x.first_run + r];
+        const HeadRun &of_y = plan.runs[y.first_run + r];
+        if (of_x.end != of_y.end || !same_rules(plan, of_x, of_y, x.geometry.head_dim))
             return false;
+    }
     return true;
 }
 

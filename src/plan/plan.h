@@ -32,7 +32,7 @@ constexpr uint32_t kMaxChunkTokens = 256;
 constexpr uint32_t kChunkClasses = 3;
 
 // Keys of a KV head, as lk_key_rule. Static classes are [head_dim] of Plan::classes, centers and
-// scales of Plan::key_parameters; a head keeps its places there once it has had some.
+// scales of Plan::key_parameters, which heads may share.
 struct KeyRule {
     uint8_t bits = 16;
     uint8_t boost_bits = 0;
@@ -41,9 +41,6 @@ struct KeyRule {
     uint16_t group = 0;           // 0 = the whole page or head
     uint16_t boost_channels = 0;  // as set; boost_count() rounds it
     RangeRule ranges = {};
-    uint8_t has_classes = 0;
-    uint8_t has_centers = 0;
-    uint8_t has_scales = 0;
     uint32_t classes = kNoIndex;
     uint32_t centers = kNoIndex;
     uint32_t scales = kNoIndex;
@@ -55,9 +52,18 @@ struct ValueRule {
     RangeRule ranges = {};
 };
 
+// Neighbouring KV heads of a layer with equal rules. Runs are as long as they can be.
+struct HeadRun {
+    uint32_t end = 0;  // the first head after it; a run begins where the one before it ends
+    KeyRule key;
+    ValueRule value;
+};
+
 struct LayerPlan {
     lk_layer geometry;    // size of this build, sink_logits NULL
-    uint32_t first_head;  // in Plan::keys and Plan::values
+    uint32_t first_head;  // among the heads of all layers
+    uint32_t first_run;   // in Plan::runs, which layers may share
+    uint32_t n_runs;      // that cover n_kv_heads
     Metadata metadata;
     uint8_t rungs[kMaxRungs];  // descending
     uint8_t n_rungs;           // 0 = no ladder
@@ -80,48 +86,62 @@ struct ChunkRule {
     }
 };
 
-// Grows from the allocator it is made with. Not copied but by copy_plan().
+// Grows from the allocator it is made with. Not copied but by copy_plan(). Its bytes follow the
+// rules that differ, not the heads that have them: equal heads share a run, equal layers their
+// runs, and heads that were set together their numbers of channels. A setter writes new runs and
+// numbers; what nothing refers to any more goes when an array is full.
 struct Plan {
-    explicit Plan(const Allocator &allocator = default_allocator())
-        : layers(allocator),
-          keys(allocator),
-          values(allocator),
-          classes(allocator),
-          key_parameters(allocator) {}
+    explicit Plan(const Allocator &from = default_allocator())
+        : allocator(&from), layers(from), runs(from), classes(from), key_parameters(from) {}
 
+    const Allocator *allocator;
     char name[kMaxNameBytes + 1] = {};
     uint32_t page_tokens = 128;
     uint32_t sink_tokens = 0;
     uint32_t recent_tokens = 0;
     ChunkRule chunks;
     Array<LayerPlan> layers;
-    Array<KeyRule> keys;      // one per (layer, KV head), layer by layer
-    Array<ValueRule> values;  // likewise
+    Array<HeadRun> runs;
     Array<uint8_t> classes;
     Array<float> key_parameters;
 
     // (layer, KV head) pairs: the entries of a block.
-    uint64_t n_entries() const { return keys.size(); }
-    const KeyRule &key(uint32_t layer, uint32_t head) const {
-        return keys[layers[layer].first_head + head];
+    uint64_t n_entries() const {
+        if (layers.empty())
+            return 0;
+        const LayerPlan &last = layers[layers.size() - 1];
+        return uint64_t{last.first_head} + last.geometry.n_kv_heads;
     }
-    const ValueRule &value(uint32_t layer, uint32_t head) const {
-        return values[layers[layer].first_head + head];
+    // [n_runs] of a layer.
+    const HeadRun *runs_of(uint32_t layer) const { return runs.data() + layers[layer].first_run; }
+    const HeadRun &run(uint32_t layer, uint32_t head) const {
+        const HeadRun *first = runs_of(layer);
+        uint32_t low = 0;
+        for (uint32_t high = layers[layer].n_runs - 1; low < high;) {
+            const uint32_t middle = (low + high) / 2;
+            if (head < first[middle].end)
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        return first[low];
     }
+    const KeyRule &key(uint32_t layer, uint32_t head) const { return run(layer, head).key; }
+    const ValueRule &value(uint32_t layer, uint32_t head) const { return run(layer, head).value; }
     // [head_dim] static classes of a head, null without.
     const uint8_t *channel_bits(uint32_t layer, uint32_t head) const {
         const KeyRule &rule = key(layer, head);
-        return rule.has_classes ? classes.data() + rule.classes : nullptr;
+        return rule.classes == kNoIndex ? nullptr : classes.data() + rule.classes;
     }
     // [head_dim] subtracted from the keys of a head, null without.
     const float *key_centers(uint32_t layer, uint32_t head) const {
         const KeyRule &rule = key(layer, head);
-        return rule.has_centers ? key_parameters.data() + rule.centers : nullptr;
+        return rule.centers == kNoIndex ? nullptr : key_parameters.data() + rule.centers;
     }
     // [head_dim] that the keys of a head are divided by, null without.
     const float *key_scales(uint32_t layer, uint32_t head) const {
         const KeyRule &rule = key(layer, head);
-        return rule.has_scales ? key_parameters.data() + rule.scales : nullptr;
+        return rule.scales == kNoIndex ? nullptr : key_parameters.data() + rule.scales;
     }
 };
 
@@ -195,7 +215,6 @@ lk_status set_layers(Plan *plan, const Array<lk_layer> &layers);
 bool copy_plan(const Plan &from, Plan *to);
 
 // Are two neighbours equal, so that JSON writes them once?
-bool same_head(const Plan &plan, uint32_t layer, uint32_t a, uint32_t b);
 bool same_geometry(const lk_layer &a, const lk_layer &b);
 bool same_layer(const Plan &plan, uint32_t a, uint32_t b);
 
@@ -218,11 +237,30 @@ lk_status set_metadata(Plan *plan, uint32_t layer, lk_metadata metadata);
 lk_status set_ladder(Plan *plan, uint32_t layer, const uint8_t *rungs, uint32_t n_rungs,
                      uint32_t rung);
 lk_status set_shrink_order(Plan *plan, uint32_t layer, uint32_t order);
+// Rules of a run of KV heads, checked but for the centers and scales, which are [head_dim] or null.
+struct HeadRules {
+    const lk_key_rule *key;
+    const float *centers;
+    const float *scales;
+    const lk_value_rule *value;
+};
+// Give a layer its next run, which ends before head `end`: for a reader. The first one begins at
+// head 0 and takes the place of all runs that the layer had. LK_E_NOMEM.
+lk_status add_head_run(Plan *plan, uint32_t layer, bool is_first, uint32_t end,
+                       const HeadRules &rules);
+// Layers after `layer` take its runs too.
+void share_runs(Plan *plan, uint32_t layer, uint32_t n_layers);
+// All heads of a layer get these rules. LK_E_NOMEM.
+lk_status set_rules(Plan *plan, uint32_t layer, const KeyRule &key, const ValueRule &value);
+// Bits of the heads of a layer, [n_kv_heads] each, 0 = as they are. Keys that get bits lose their
+// classes. LK_E_NOMEM with nothing changed.
+lk_status set_head_bits(Plan *plan, uint32_t layer, const uint8_t *key_bits,
+                        const uint8_t *value_bits);
 void set_pages(Plan *plan, uint32_t page_tokens);
 void set_chunks(Plan *plan, const lk_chunk_rule &rule);
 void set_recent(Plan *plan, uint32_t sink_tokens, uint32_t recent_tokens);
 void set_name(Plan *plan, const char *name);
-// LK_E_NOT_FOUND. The layers are set.
+// LK_E_NOT_FOUND, LK_E_NOMEM. The layers are set.
 lk_status set_preset(Plan *plan, const char *name);
 const char *preset_name(uint32_t index);
 

@@ -86,13 +86,16 @@ lk_status set_preset(Plan *plan, const char *name) {
     value.bits = preset->bits;
     if (preset->has_ladder)
         (void)set_ladder(plan, LK_ALL, kRungs, sizeof kRungs, kRungs[0]);
-    for (const LayerPlan &layer : plan->layers) {
-        const KeyRule key = key_rule(*preset, layer.geometry.head_dim);
-        value.group = group_within(preset->value_group, layer.geometry.head_dim);
-        for (uint32_t h = 0; h < layer.geometry.n_kv_heads; ++h) {
-            plan->keys[layer.first_head + h] = key;
-            plan->values[layer.first_head + h] = value;
-        }
+    for (uint32_t l = 0, end; l < plan->layers.size(); l = end) {
+        const lk_layer &geometry = plan->layers[l].geometry;
+        const KeyRule key = key_rule(*preset, geometry.head_dim);
+        value.group = group_within(preset->value_group, geometry.head_dim);
+        LK_TRY(set_rules(plan, l, key, value));
+        for (end = l + 1; end < plan->layers.size() &&
+                          plan->layers[end].geometry.n_kv_heads == geometry.n_kv_heads &&
+                          plan->layers[end].geometry.head_dim == geometry.head_dim;)
+            ++end;
+        share_runs(plan, l, end - l);
     }
     return LK_OK;
 }

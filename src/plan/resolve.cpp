@@ -263,13 +263,14 @@ bool can_shrink(const Plan &plan) {
 uint64_t sequence_stat_bytes(const Plan &plan) {
     uint64_t bytes = 0;
     for (uint32_t l = 0; l < plan.layers.size(); ++l)
-        for (uint32_t h = 0; h < plan.layers[l].geometry.n_kv_heads; ++h) {
+        for (uint32_t h = 0, end; h < plan.layers[l].geometry.n_kv_heads; h = end) {
             KeyFormat key;
             resolve_key(plan, l, h, &key);
+            end = plan.run(l, h).end;
             if (ranks_by_queries(key))
-                bytes += query_stat_entry_bytes(plan, key.layout.head_dim);
+                bytes += (end - h) * query_stat_entry_bytes(plan, key.layout.head_dim);
         }
-    return bytes;
+    return bytes ? bytes + query_stat_list_bytes(plan) : 0;
 }
 
 }  // namespace lk

@@ -4,6 +4,8 @@
 #ifndef LK_PLAN_SLOT_COUNTS_H
 #define LK_PLAN_SLOT_COUNTS_H
 
+#include <cstring>
+
 #include "plan/footprint.h"
 
 namespace lk {
@@ -52,6 +54,7 @@ class SizeFamilies {
 struct SlotCounts {
     uint64_t used[kSlotSizes] = {};
 
+    void clear() { std::memset(used, 0, sizeof used); }
     void add(const SlotCounts &other, uint64_t times) {
         for (uint32_t s = 1; s < kSlotSizes; ++s)
             used[s] += other.used[s] * times;
@@ -84,9 +87,11 @@ struct SlotCounts {
 // Slots in use that change one by one.
 class RunningSlots {
   public:
-    RunningSlots(const SizeFamilies &families, const SlotCounts &start)
-        : families_(families), extents_(start.extents(families)) {
-        start.count_units(families, units_);
+    explicit RunningSlots(const SizeFamilies &families) : families_(families) {}
+    void start(const SlotCounts &slots) {
+        extents_ = slots.extents(families_);
+        std::memset(units_, 0, sizeof units_);
+        slots.count_units(families_, units_);
     }
     void take(uint32_t size) { change(size, families_.units(size)); }
     void give(uint32_t size) { change(size, uint64_t{0} - families_.units(size)); }
@@ -103,7 +108,7 @@ class RunningSlots {
     }
     const SizeFamilies &families_;
     uint64_t units_[kSlotSizes] = {};
-    uint64_t extents_;
+    uint64_t extents_ = 0;
 };
 
 }  // namespace lk

@@ -191,13 +191,11 @@ lk_status check_entry(const Plan &plan, uint32_t layer, uint32_t head, const Pat
 
 lk_status check_layer_entries(const Plan &plan, uint32_t layer, uint32_t layer_element) {
     Path path = {layer_element, 0};
-    for (uint32_t h = 0; h < plan.layers[layer].geometry.n_kv_heads; ++h) {
-        if (h && same_head(plan, layer, h - 1, h))
-            continue;
-        path.head_element += h != 0;
+    for (uint32_t h = 0; h < plan.layers[layer].geometry.n_kv_heads; h = plan.run(layer, h).end) {
         const lk_status status = check_entry(plan, layer, h, path);
         if (status != LK_OK)
             return status;
+        ++path.head_element;
     }
     return LK_OK;
 }
@@ -239,7 +237,7 @@ lk_status check_key(const Plan &plan, uint32_t layer, uint32_t head, const Subje
     lk_status status = rule.axis == LK_AXIS_CHANNEL
                            ? check_group(rule.group, plan.page_tokens, "page_tokens", s)
                            : check_group(rule.group, own.geometry.head_dim, "head_dim", s);
-    if (status == LK_OK && rule.has_classes) {
+    if (status == LK_OK && rule.classes != kNoIndex) {
         status = check_class_ladder(plan, layer, plan.channel_bits(layer, head), s);
         return status == LK_OK ? check_class_counts(plan, layer, head, s) : status;
     }

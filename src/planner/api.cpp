@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
+#include "base/float_mode.h"
+#include "base/status.h"
 #include "format/fp16.h"
 #include "plan/check.h"
 #include "planner/planner.h"
@@ -17,51 +19,47 @@ namespace {
 constexpr size_t kOldestChanmix = offsetof(lk_chanmix, one_bit);
 constexpr size_t kOldestAuto = sizeof(lk_auto);
 constexpr size_t kOldestPmkvq = sizeof(lk_pmkvq);
+constexpr Subject kOptions = {"options.", false, LK_E_ARGUMENT};
+
+// What the options of all planners have.
+template <class Options>
+Options default_options(uint64_t budget_tokens) {
+    Options options = {};
+    options.size = sizeof options;
+    options.sink_tokens = 32;
+    options.recent_tokens = 128;
+    options.budget_tokens = budget_tokens;
+    options.budget_sequences = 1;
+    options.budget_step_tokens = 512;
+    return options;
+}
 
 lk_chanmix default_chanmix() {
-    lk_chanmix options = {};
-    options.size = sizeof options;
+    auto options = default_options<lk_chanmix>(8192);
     options.retrieval = LK_RETRIEVAL_KEY_VALUE;
     options.scope = LK_SCOPE_HEAD;
     options.outliers = 1;
     options.centers = 1;
     options.metadata = LK_METADATA_F8;
     options.group = 32;
-    options.sink_tokens = 32;
-    options.recent_tokens = 128;
     options.retrieval_share = -1;
-    options.budget_tokens = 8192;
-    options.budget_sequences = 1;
-    options.budget_step_tokens = 512;
     options.one_bit = LK_ONE_BIT_DEVIATION;
     return options;
 }
 
 lk_auto default_auto() {
-    lk_auto options = {};
-    options.size = sizeof options;
+    auto options = default_options<lk_auto>(8192);
     options.centers = 1;
-    options.sink_tokens = 32;
-    options.recent_tokens = 128;
-    options.budget_tokens = 8192;
-    options.budget_sequences = 1;
-    options.budget_step_tokens = 512;
     return options;
 }
 
 lk_pmkvq default_pmkvq() {
-    lk_pmkvq options = {};
-    options.size = sizeof options;
+    auto options = default_options<lk_pmkvq>(32768);
     options.n_widths = 2;
     options.widths[0] = 4;
     options.widths[1] = 2;
     options.scope = LK_SCOPE_LAYER;
     options.key_axis = LK_AXIS_CHANNEL;
-    options.sink_tokens = 32;
-    options.recent_tokens = 128;
-    options.budget_tokens = 32768;
-    options.budget_sequences = 1;
-    options.budget_step_tokens = 512;
     return options;
 }
 
@@ -80,24 +78,16 @@ lk_status check_chanmix(const lk_chanmix &options) {
     if (options.retrieval < LK_RETRIEVAL_NONE || options.retrieval > LK_RETRIEVAL_KEY_VALUE)
         return fail(LK_E_ARGUMENT, "options.retrieval is %u, must be from 1 to 3",
                     options.retrieval);
-    lk_status status = check_scope(options.scope, "options.scope");
-    if (status == LK_OK)
-        status = check_flag(options.outliers, "outliers");
-    if (status == LK_OK)
-        status = check_flag(options.centers, "centers");
-    if (status == LK_OK &&
-        (options.one_bit < LK_ONE_BIT_DEVIATION || options.one_bit > LK_ONE_BIT_RANGE))
-        status = fail(LK_E_ARGUMENT, "options.one_bit is %u, must be 1 (deviation) or 2 (range)",
-                      options.one_bit);
-    if (status == LK_OK && options.reserved)
-        status = fail(LK_E_ARGUMENT, "options.reserved is %u, not 0", options.reserved);
-    const Subject subject = {"options.", false, LK_E_ARGUMENT};
-    if (status == LK_OK)
-        status = check_metadata(options.metadata, subject);
-    if (status == LK_OK)
-        status = check_recent(options.sink_tokens, options.recent_tokens, subject);
-    if (status != LK_OK)
-        return status;
+    LK_TRY(check_scope(options.scope, "options.scope"));
+    LK_TRY(check_flag(options.outliers, "outliers"));
+    LK_TRY(check_flag(options.centers, "centers"));
+    if (options.one_bit < LK_ONE_BIT_DEVIATION || options.one_bit > LK_ONE_BIT_RANGE)
+        return fail(LK_E_ARGUMENT, "options.one_bit is %u, must be 1 (deviation) or 2 (range)",
+                    options.one_bit);
+    if (options.reserved)
+        return fail(LK_E_ARGUMENT, "options.reserved is %u, not 0", options.reserved);
+    LK_TRY(check_metadata(options.metadata, kOptions));
+    LK_TRY(check_recent(options.sink_tokens, options.recent_tokens, kOptions));
     if (options.group < 16 || options.group > 128 || !is_power_of_two(options.group))
         return fail(LK_E_ARGUMENT, "options.group is %u, must be 16, 32, 64 or 128", options.group);
     const double share = options.retrieval_share;
@@ -108,12 +98,8 @@ lk_status check_chanmix(const lk_chanmix &options) {
 }
 
 lk_status check_auto(const lk_auto &options) {
-    lk_status status = check_flag(options.centers, "centers");
-    if (status == LK_OK)
-        status = check_recent(options.sink_tokens, options.recent_tokens,
-                              {"options.", false, LK_E_ARGUMENT});
-    if (status != LK_OK)
-        return status;
+    LK_TRY(check_flag(options.centers, "centers"));
+    LK_TRY(check_recent(options.sink_tokens, options.recent_tokens, kOptions));
     const double bits = options.bits_per_value;
     if (!(bits >= 0 && bits <= 16))
         return fail(LK_E_ARGUMENT, "options.bits_per_value is %g, must be from 0 to 16", bits);
@@ -135,28 +121,21 @@ lk_status check_widths(const lk_pmkvq &options) {
 }
 
 lk_status check_pmkvq(const lk_pmkvq &options) {
-    lk_status status = check_widths(options);
-    if (status == LK_OK && options.sensitivity > LK_SENSITIVITY_OUTPUT)
-        status =
-            fail(LK_E_ARGUMENT, "options.sensitivity is %u, must be 0, 1 (gradient) or 2 (output)",
-                 options.sensitivity);
-    if (status == LK_OK)
-        status = check_scope(options.scope, "options.scope");
-    if (status == LK_OK)
-        status = check_flag(options.separate_values, "separate_values");
-    if (status == LK_OK)
-        status = check_flag(options.key_scales, "key_scales");
-    if (status == LK_OK && options.key_axis != LK_AXIS_CHANNEL && options.key_axis != LK_AXIS_TOKEN)
-        status = fail(LK_E_ARGUMENT, "options.key_axis is %u, must be 1 (channel) or 2 (token)",
-                      options.key_axis);
-    if (status == LK_OK && (options.group % 16 || options.group > LK_MAX_HEAD_DIM))
-        status = fail(LK_E_ARGUMENT, "options.group is %u, must be a multiple of 16 up to %u",
-                      options.group, static_cast<uint32_t>(LK_MAX_HEAD_DIM));
-    if (status == LK_OK)
-        status = check_recent(options.sink_tokens, options.recent_tokens,
-                              {"options.", false, LK_E_ARGUMENT});
-    if (status != LK_OK)
-        return status;
+    LK_TRY(check_widths(options));
+    if (options.sensitivity > LK_SENSITIVITY_OUTPUT)
+        return fail(LK_E_ARGUMENT,
+                    "options.sensitivity is %u, must be 0, 1 (gradient) or 2 (output)",
+                    options.sensitivity);
+    LK_TRY(check_scope(options.scope, "options.scope"));
+    LK_TRY(check_flag(options.separate_values, "separate_values"));
+    LK_TRY(check_flag(options.key_scales, "key_scales"));
+    if (options.key_axis != LK_AXIS_CHANNEL && options.key_axis != LK_AXIS_TOKEN)
+        return fail(LK_E_ARGUMENT, "options.key_axis is %u, must be 1 (channel) or 2 (token)",
+                    options.key_axis);
+    if (options.group % 16 || options.group > LK_MAX_HEAD_DIM)
+        return fail(LK_E_ARGUMENT, "options.group is %u, must be a multiple of 16 up to %u",
+                    options.group, static_cast<uint32_t>(LK_MAX_HEAD_DIM));
+    LK_TRY(check_recent(options.sink_tokens, options.recent_tokens, kOptions));
     if (!options.budget_bytes || !options.budget_tokens || !options.budget_sequences ||
         !options.budget_step_tokens)
         return fail(LK_E_ARGUMENT,
@@ -166,6 +145,22 @@ lk_status check_pmkvq(const lk_pmkvq &options) {
                     static_cast<unsigned long long>(options.budget_tokens),
                     options.budget_sequences, options.budget_step_tokens);
     return LK_OK;
+}
+
+// A plan from the host's options, whose oldest version has `oldest` bytes.
+template <class Options, class Check, class Make>
+lk_status plan_from(const lk_calibrator *calibrator, const Options *options, size_t oldest,
+                    const Options &defaults, const Check &check, const Make &make_plan,
+                    lk_plan **out) {
+    if (!out)
+        return null_argument("out");
+    *out = nullptr;
+    if (!calibrator)
+        return null_argument("calibrator");
+    Options own = defaults;
+    LK_TRY(import_struct(&own, sizeof own, oldest, options, "options"));
+    LK_TRY(check(own));
+    return make(out, "a plan", [&](Plan *plan) { return make_plan(calibrator->model, own, plan); });
 }
 
 }  // namespace
@@ -181,21 +176,10 @@ lk_status lk_chanmix_init(lk_chanmix *options, size_t struct_bytes) {
 
 lk_status lk_calibrator_chanmix(const lk_calibrator *calibrator, const lk_chanmix *options,
                                 lk_plan **out) {
-    if (!out)
-        return lk::null_argument("out");
-    *out = nullptr;
-    if (!calibrator)
-        return lk::null_argument("calibrator");
-    lk_chanmix own = lk::default_chanmix();
-    lk_status status = LK_OK;
-    if (options)
-        status = lk::import_struct(&own, sizeof own, lk::kOldestChanmix, options, "options");
-    if (status == LK_OK)
-        status = lk::check_chanmix(own);
-    if (status != LK_OK)
-        return status;
-    return lk::make(out, "a plan",
-                    [&](lk::Plan *plan) { return lk::make_chanmix(calibrator->model, own, plan); });
+    const lk::FloatMode mode;
+    const lk_chanmix defaults = lk::default_chanmix();
+    return lk::plan_from(calibrator, options ? options : &defaults, lk::kOldestChanmix, defaults,
+                         lk::check_chanmix, lk::make_chanmix, out);
 }
 
 lk_status lk_auto_init(lk_auto *options, size_t struct_bytes) {
@@ -204,19 +188,9 @@ lk_status lk_auto_init(lk_auto *options, size_t struct_bytes) {
 
 lk_status lk_calibrator_auto(const lk_calibrator *calibrator, const lk_auto *options,
                              lk_plan **out) {
-    if (!out)
-        return lk::null_argument("out");
-    *out = nullptr;
-    if (!calibrator)
-        return lk::null_argument("calibrator");
-    lk_auto own = lk::default_auto();
-    lk_status status = lk::import_struct(&own, sizeof own, lk::kOldestAuto, options, "options");
-    if (status == LK_OK)
-        status = lk::check_auto(own);
-    if (status != LK_OK)
-        return status;
-    return lk::make(out, "a plan",
-                    [&](lk::Plan *plan) { return lk::make_auto(calibrator->model, own, plan); });
+    const lk::FloatMode mode;
+    return lk::plan_from(calibrator, options, lk::kOldestAuto, lk::default_auto(), lk::check_auto,
+                         lk::make_auto, out);
 }
 
 lk_status lk_pmkvq_init(lk_pmkvq *options, size_t struct_bytes) {
@@ -225,26 +199,21 @@ lk_status lk_pmkvq_init(lk_pmkvq *options, size_t struct_bytes) {
 
 lk_status lk_calibrator_pmkvq(const lk_calibrator *calibrator, const lk_pmkvq *options,
                               lk_plan **out) {
-    if (!out)
-        return lk::null_argument("out");
-    *out = nullptr;
-    if (!calibrator)
-        return lk::null_argument("calibrator");
-    lk_pmkvq own = lk::default_pmkvq();
-    lk_status status = lk::import_struct(&own, sizeof own, lk::kOldestPmkvq, options, "options");
-    if (status == LK_OK)
-        status = lk::check_pmkvq(own);
-    if (status != LK_OK)
-        return status;
-    if (!own.sensitivity)
-        own.sensitivity = lk::known_sensitivity(calibrator->model);
-    return lk::make(out, "a plan",
-                    [&](lk::Plan *plan) { return lk::make_pmkvq(calibrator->model, own, plan); });
+    const lk::FloatMode mode;
+    return lk::plan_from(
+        calibrator, options, lk::kOldestPmkvq, lk::default_pmkvq(), lk::check_pmkvq,
+        [](const lk::Calibrator &model, lk_pmkvq own, lk::Plan *plan) {
+            if (!own.sensitivity)
+                own.sensitivity = lk::known_sensitivity(model);
+            return lk::make_pmkvq(model, own, plan);
+        },
+        out);
 }
 
 lk_status lk_solve_widths(uint32_t n_items, uint32_t n_choices, const double *costs,
                           const uint64_t *bytes, uint64_t budget_bytes, uint32_t *choices,
                           double *total_cost) {
+    const lk::FloatMode mode;
     if (!costs || !bytes || !choices)
         return lk::fail(LK_E_ARGUMENT, "costs, bytes or choices is NULL");
     constexpr uint64_t most = uint64_t{1} << 24;

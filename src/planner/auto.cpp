@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/status.h"
 #include "plan/check.h"
 #include "planner/planner.h"
 #include "planner/solve_widths.h"
@@ -170,11 +171,9 @@ lk_status Builder::check_samples() const {
 
 lk_status Builder::set_centers() {
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l)
-        for (uint32_t h = 0; h < calibrator_.geometry[l].n_kv_heads; ++h) {
-            const lk_status status = set_mean_centers(calibrator_, l, h, plan_);
-            if (status != LK_OK)
-                return status;
-        }
+        for (uint32_t h = 0; h < calibrator_.geometry[l].n_kv_heads; ++h)
+            LK_TRY(set_mean_centers(calibrator_, l, h, plan_));
+
     return LK_OK;
 }
 
@@ -378,8 +377,7 @@ lk_status Builder::choose(uint64_t limit) {
         const lk_status status = solve_widths(problem, choices_.data());
         if (status == LK_E_BUDGET && metadata == LK_METADATA_F16)
             break;  // FP16 takes more
-        if (status != LK_OK)
-            return status;
+        LK_TRY(status);
         double error = 0;
         for (uint64_t i = 0; i < n_items_; ++i)
             error += costs_[i * kMostForms + choices_[i]];
@@ -414,7 +412,7 @@ lk_status Builder::apply_head(uint32_t layer, uint32_t head, uint64_t item) {
     key.clip = form.bits == 2 ? clip_of(layer, head, false).share : 1;
     const bool is_uniform = std::all_of(bits, bits + head_dim, [&](uint8_t b) { return b == 2; });
     key.channel_bits = form.bits == 16 || is_uniform ? nullptr : bits;
-    lk_status status = set_key(plan_, layer, head, key);
+    LK_TRY(set_key(plan_, layer, head, key));
     forms.n = 0;
     list_values(layer, head, metadata_, &forms);
     const Form &other = forms.of[std::min(chosen_[item + 1], forms.n - 1)];
@@ -423,32 +421,27 @@ lk_status Builder::apply_head(uint32_t layer, uint32_t head, uint64_t item) {
     value.bits = other.bits;
     value.group = other.group;
     value.clip = other.bits == 2 ? clip_of(layer, head, true).share : 1;
-    if (status == LK_OK)
-        status = set_value(plan_, layer, head, value);
-    return status;
+    return set_value(plan_, layer, head, value);
 }
 
 lk_status Builder::apply() {
-    lk_status status = set_metadata(plan_, LK_ALL, metadata_);
+    LK_TRY(set_metadata(plan_, LK_ALL, metadata_));
     uint64_t item = 0;
     for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l)
         for (uint32_t h = 0; h < calibrator_.geometry[l].n_kv_heads; ++h, item += 2)
-            if (status == LK_OK)
-                status = apply_head(l, h, item);
-    return status;
+            LK_TRY(apply_head(l, h, item));
+    return LK_OK;
 }
 
 // cache_bytes of the plan within a limit.
 lk_status Builder::fits_budget(uint64_t limit, uint64_t *bytes) {
-    lk_status status = choose(limit);
-    if (status == LK_OK)
-        status = apply();
+    LK_TRY(choose(limit));
+    LK_TRY(apply());
     lk_plan_size size = {};
-    if (status == LK_OK)
-        status = plan_bytes(*plan_, options_.budget_tokens, options_.budget_sequences,
-                            options_.budget_step_tokens, &size);
+    LK_TRY(plan_bytes(*plan_, options_.budget_tokens, options_.budget_sequences,
+                      options_.budget_step_tokens, &size));
     *bytes = size.cache_bytes;
-    return status;
+    return LK_OK;
 }
 
 // Page bytes whose plan fits the byte budget, the fewest first: a cache takes whole extents for
@@ -466,9 +459,7 @@ lk_status Builder::find_fitting(uint64_t least, uint64_t above, uint64_t *limit,
     *bytes = UINT64_MAX;
     for (uint64_t at = least; at == least || at < top; at += step) {
         uint64_t needed;
-        const lk_status status = fits_budget(at, &needed);
-        if (status != LK_OK)
-            return status;
+        LK_TRY(fits_budget(at, &needed));
         *limit = at;
         *bytes = std::min(*bytes, needed);
         if (*bytes <= options_.budget_bytes)
@@ -480,33 +471,27 @@ lk_status Builder::find_fitting(uint64_t least, uint64_t above, uint64_t *limit,
 // The most page bytes, up to *limit, whose plan fits the byte budget.
 lk_status Builder::limit_by_budget(uint64_t least, uint64_t *limit) {
     uint64_t bytes;
-    lk_status status = fits_budget(*limit, &bytes);
-    if (status != LK_OK || bytes <= options_.budget_bytes)
-        return status;
+    LK_TRY(fits_budget(*limit, &bytes));
+    if (bytes <= options_.budget_bytes)
+        return LK_OK;
     const uint64_t above = *limit;
-    status = find_fitting(least, above, limit, &bytes);
-    if (status == LK_OK && bytes > options_.budget_bytes)
-        status =
-            fail(LK_E_BUDGET,
-                 "budget_bytes is %llu, %u sequences of %llu tokens need %llu at the fewest bits",
-                 ull{options_.budget_bytes}, options_.budget_sequences, ull{options_.budget_tokens},
-                 ull{bytes});
-    if (status != LK_OK)
-        return status;
+    LK_TRY(find_fitting(least, above, limit, &bytes));
+    if (bytes > options_.budget_bytes)
+        return fail(
+            LK_E_BUDGET,
+            "budget_bytes is %llu, %u sequences of %llu tokens need %llu at the fewest bits",
+            ull{options_.budget_bytes}, options_.budget_sequences, ull{options_.budget_tokens},
+            ull{bytes});
     return most_within(
         options_.budget_bytes, above, kLimitStep,
         [this](uint64_t at, uint64_t *needed) { return fits_budget(at, needed); }, limit);
 }
 
 lk_status Builder::build() {
-    lk_status status = check_samples();
-    if (status == LK_OK)
-        status =
-            begin_plan(calibrator_, "auto", options_.sink_tokens, options_.recent_tokens, plan_);
-    if (status == LK_OK && options_.centers)
-        status = set_centers();
-    if (status != LK_OK)
-        return status;
+    LK_TRY(check_samples());
+    LK_TRY(begin_plan(calibrator_, "auto", options_.sink_tokens, options_.recent_tokens, plan_));
+    if (options_.centers)
+        LK_TRY(set_centers());
     for (const lk_layer &layer : calibrator_.geometry)
         n_values_ += uint64_t{2} * layer.n_kv_heads * layer.head_dim * kPageTokens;
     n_items_ = 2 * plan_->n_entries();
@@ -527,12 +512,10 @@ lk_status Builder::build() {
                     options_.bits_per_value,
                     static_cast<double>(least_bytes_) * 8 / static_cast<double>(n_values_));
     if (options_.budget_bytes)
-        status = limit_by_budget(least_bytes_, &limit);
-    if (status == LK_OK)
-        status = choose(limit);
-    if (status == LK_OK)
-        status = apply();
-    return status == LK_OK ? validate_plan(*plan_) : status;
+        LK_TRY(limit_by_budget(least_bytes_, &limit));
+    LK_TRY(choose(limit));
+    LK_TRY(apply());
+    return validate_plan(*plan_);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/status.h"
 #include "plan/check.h"
 #include "planner/planner.h"
 #include "stats/clusters.h"
@@ -45,12 +46,12 @@ class Builder {
     uint64_t heads_by_share() const;
     lk_status heads_by_budget(uint64_t most, uint64_t *n);
     lk_status bytes_with(uint64_t n, uint64_t *bytes);
-    void set_retrieval(uint64_t n);
+    lk_status set_retrieval(uint64_t n);
 
     const Calibrator &calibrator_;
     const lk_chanmix &options_;
     Plan *plan_;
-    Array<KeyRule> ordinary_;   // of every head as if it were no retrieval head
+    Plan ordinary_;             // as if no head were a retrieval head
     Array<RankedHead> ranked_;  // all heads, the best first
 };
 
@@ -95,10 +96,7 @@ lk_status Builder::set_classes(uint32_t layer, uint32_t head) {
     uint8_t classes[LK_MAX_HEAD_DIM];
     uint8_t bits[LK_MAX_HEAD_DIM];
     Clusters clusters;
-    const lk_status status =
-        classify_head(calibrator_, layer, head, options_.scope, classes, &clusters);
-    if (status != LK_OK)
-        return status;
+    LK_TRY(classify_head(calibrator_, layer, head, options_.scope, classes, &clusters));
     const ChannelSums *sums =
         calibrator_.layers[layer]->keys.data() + static_cast<size_t>(head) * head_dim;
     pair_channels(sums, head_dim, classes, bits);
@@ -122,21 +120,18 @@ lk_status Builder::set_ordinary() {
     value.bits = kOrdinaryBits;
     value.group = options_.group;
     value.one_bit = LK_ONE_BIT_DEVIATION;
-    lk_status status = set_key(plan_, LK_ALL, LK_ALL, key);
-    if (status == LK_OK)
-        status = set_value(plan_, LK_ALL, LK_ALL, value);
-    if (status == LK_OK)
-        status = set_metadata(plan_, LK_ALL, options_.metadata);
+    LK_TRY(set_key(plan_, LK_ALL, LK_ALL, key));
+    LK_TRY(set_value(plan_, LK_ALL, LK_ALL, value));
+    LK_TRY(set_metadata(plan_, LK_ALL, options_.metadata));
     for (uint32_t l = 0; l < plan_->layers.size(); ++l)
         for (uint32_t h = 0; h < plan_->layers[l].geometry.n_kv_heads; ++h) {
-            if (status == LK_OK && options_.outliers)
-                status = set_classes(l, h);
-            if (status == LK_OK && options_.centers)
-                status = set_mean_centers(calibrator_, l, h, plan_);
+            if (options_.outliers)
+                LK_TRY(set_classes(l, h));
+            if (options_.centers)
+                LK_TRY(set_mean_centers(calibrator_, l, h, plan_));
         }
-    if (status == LK_OK && !ordinary_.assign(plan_->keys.data(), plan_->keys.size()))
-        return fail(LK_E_NOMEM, "no memory for %zu rules", plan_->keys.size());
-    return status;
+    return copy_plan(*plan_, &ordinary_) ? LK_OK
+                                         : fail(LK_E_NOMEM, "no memory for a copy of the plan");
 }
 
 lk_status Builder::rank_heads() {
@@ -166,39 +161,38 @@ uint64_t Builder::heads_by_share() const {
 }
 
 // The best n heads are retrieval heads.
-void Builder::set_retrieval(uint64_t n) {
-    for (uint64_t i = 0; i < ranked_.size(); ++i) {
-        const bool retrieves = i < n;
-        const uint64_t at = plan_->layers[ranked_[i].layer].first_head + ranked_[i].head;
-        plan_->keys[at] = ordinary_[at];
-        if (retrieves) {
-            plan_->keys[at].bits = kRetrievalBits;
-            plan_->keys[at].has_classes = 0;
-        }
-        if (options_.retrieval == LK_RETRIEVAL_KEY_VALUE)
-            plan_->values[at].bits = retrieves ? kRetrievalBits : kOrdinaryBits;
+lk_status Builder::set_retrieval(uint64_t n) {
+    Array<uint8_t> bits(*calibrator_.allocator);  // of all heads
+    if (!copy_plan(ordinary_, plan_) || !bits.resize(plan_->n_entries()))
+        return fail(LK_E_NOMEM, "no memory for a plan of %llu heads", ull{n});
+    for (uint64_t i = 0; i < n; ++i)
+        bits[plan_->layers[ranked_[i].layer].first_head + ranked_[i].head] = kRetrievalBits;
+    const uint8_t none[kMaxKvHeads] = {};
+    for (uint32_t l = 0; l < plan_->layers.size() && n; ++l) {
+        const uint8_t *own = bits.data() + plan_->layers[l].first_head;
+        const bool has_values = options_.retrieval == LK_RETRIEVAL_KEY_VALUE;
+        LK_TRY(set_head_bits(plan_, l, own, has_values ? own : none));
     }
+    return LK_OK;
 }
 
 lk_status Builder::bytes_with(uint64_t n, uint64_t *bytes) {
-    set_retrieval(n);
     lk_plan_size size = {};
-    const lk_status status = plan_bytes(*plan_, options_.budget_tokens, options_.budget_sequences,
-                                        options_.budget_step_tokens, &size);
+    LK_TRY(set_retrieval(n));
+    LK_TRY(plan_bytes(*plan_, options_.budget_tokens, options_.budget_sequences,
+                      options_.budget_step_tokens, &size));
     *bytes = size.cache_bytes;
-    return status;
+    return LK_OK;
 }
 
 lk_status Builder::heads_by_budget(uint64_t most, uint64_t *n) {
     uint64_t bytes;
-    lk_status status = bytes_with(most, &bytes);
-    if (status != LK_OK || bytes <= options_.budget_bytes) {
+    LK_TRY(bytes_with(most, &bytes));
+    if (bytes <= options_.budget_bytes) {
         *n = most;
-        return status;
+        return LK_OK;
     }
-    status = bytes_with(0, &bytes);
-    if (status != LK_OK)
-        return status;
+    LK_TRY(bytes_with(0, &bytes));
     if (bytes > options_.budget_bytes)
         return fail(LK_E_BUDGET,
                     "budget_bytes is %llu, %u sequences of %llu tokens need %llu without any "
@@ -212,25 +206,16 @@ lk_status Builder::heads_by_budget(uint64_t most, uint64_t *n) {
 }
 
 lk_status Builder::build() {
-    lk_status status = check_samples();
-    if (status == LK_OK)
-        status =
-            begin_plan(calibrator_, "chanmix", options_.sink_tokens, options_.recent_tokens, plan_);
-    if (status == LK_OK)
-        status = set_ordinary();
-    if (status == LK_OK)
-        status = validate_plan(*plan_);
-    if (status == LK_OK && options_.retrieval != LK_RETRIEVAL_NONE)
-        status = rank_heads();
-    uint64_t n = 0;
-    if (status == LK_OK) {
-        n = heads_by_share();
-        if (options_.budget_bytes)
-            status = heads_by_budget(n, &n);
-    }
-    if (status != LK_OK)
-        return status;
-    set_retrieval(n);
+    LK_TRY(check_samples());
+    LK_TRY(begin_plan(calibrator_, "chanmix", options_.sink_tokens, options_.recent_tokens, plan_));
+    LK_TRY(set_ordinary());
+    LK_TRY(validate_plan(*plan_));
+    if (options_.retrieval != LK_RETRIEVAL_NONE)
+        LK_TRY(rank_heads());
+    uint64_t n = heads_by_share();
+    if (options_.budget_bytes)
+        LK_TRY(heads_by_budget(n, &n));
+    LK_TRY(set_retrieval(n));
     return validate_plan(*plan_);
 }
 

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/planner.h"
 
+#include "base/status.h"
 #include "plan/check.h"
 #include "stats/sums.h"
 
@@ -10,9 +11,7 @@ namespace lk {
 
 lk_status begin_plan(const Calibrator &calibrator, const char *name, uint32_t sink_tokens,
                      uint32_t recent_tokens, Plan *plan) {
-    const lk_status status = set_layers(plan, calibrator.geometry);
-    if (status != LK_OK)
-        return status;
+    LK_TRY(set_layers(plan, calibrator.geometry));
     set_name(plan, name);
     set_pages(plan, kPageTokens);
     set_recent(plan, sink_tokens, recent_tokens);

@@ -6,6 +6,7 @@
 
 #include <lowkey/calibrate.h>
 
+#include "base/status.h"
 #include "plan/plan.h"
 #include "stats/calibrator.h"
 
@@ -34,9 +35,7 @@ lk_status most_within(uint64_t budget_bytes, uint64_t above, uint64_t step, cons
     while (*most + step < above) {
         const uint64_t middle = *most + (above - *most) / 2;
         uint64_t bytes;
-        const lk_status status = bytes_of(middle, &bytes);
-        if (status != LK_OK)
-            return status;
+        LK_TRY(bytes_of(middle, &bytes));
         (bytes <= budget_bytes ? *most : above) = middle;
     }
     return LK_OK;

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "base/status.h"
 #include "plan/check.h"
 #include "plan/footprint.h"
 #include "planner/planner.h"
@@ -37,7 +38,9 @@ class Builder {
           items_(*calibrator.allocator),
           costs_(*calibrator.allocator),
           bytes_(*calibrator.allocator),
-          choices_(*calibrator.allocator) {}
+          choices_(*calibrator.allocator),
+          key_bits_(*calibrator.allocator),
+          value_bits_(*calibrator.allocator) {}
 
     lk_status build();
 
@@ -57,15 +60,14 @@ class Builder {
     uint64_t kept_bytes() const;
     lk_status refuse(uint64_t cache_bytes) const;
     // Rules of the choices; every ladder stands at its last rung, so that bytes are the final ones.
-    void set_widths();
-    void set_layer(uint32_t layer);
+    lk_status set_widths();
+    lk_status set_layer(uint32_t layer);
     void start_ladders();
     lk_status set_order();
 
     uint32_t narrowest() const { return options_.widths[options_.n_widths - 1]; }
     uint8_t &bits_of(uint32_t layer, uint32_t head, bool is_value) {
-        const uint64_t at = plan_->layers[layer].first_head + head;
-        return is_value ? plan_->values[at].bits : plan_->keys[at].bits;
+        return (is_value ? value_bits_ : key_bits_)[plan_->layers[layer].first_head + head];
     }
 
     const Calibrator &calibrator_;
@@ -75,57 +77,52 @@ class Builder {
     Array<double> costs_;    // [n_items][n_widths]
     Array<uint64_t> bytes_;  // likewise
     Array<uint32_t> choices_;
+    Array<uint8_t> key_bits_;    // of all heads
+    Array<uint8_t> value_bits_;  // likewise
 };
 
 lk_status Builder::check_samples() const {
-    lk_status status = LK_OK;
-    for (uint32_t l = 0; l < calibrator_.geometry.size() && status == LK_OK; ++l) {
-        status = check_sensitivity(calibrator_, l, false, options_.sensitivity);
-        if (status == LK_OK)
-            status = check_sensitivity(calibrator_, l, true, options_.sensitivity);
+    for (uint32_t l = 0; l < calibrator_.geometry.size(); ++l) {
+        LK_TRY(check_sensitivity(calibrator_, l, false, options_.sensitivity));
+        LK_TRY(check_sensitivity(calibrator_, l, true, options_.sensitivity));
         const LayerSamples *own = calibrator_.layers[l];
-        if (status == LK_OK && options_.key_scales && !own->n_searched)
-            status = fail(LK_E_STATE, "layer %u has had no search for key scales", l);
+        if (options_.key_scales && !own->n_searched)
+            return fail(LK_E_STATE, "layer %u has had no search for key scales", l);
     }
-    return status;
+    return LK_OK;
 }
 
 // All but widths.
 lk_status Builder::set_frame() {
-    lk_status status =
-        begin_plan(calibrator_, "pm-kvq", options_.sink_tokens, options_.recent_tokens, plan_);
-    if (status != LK_OK)
-        return status;
+    LK_TRY(begin_plan(calibrator_, "pm-kvq", options_.sink_tokens, options_.recent_tokens, plan_));
     lk_key_rule key;
     lk_value_rule value;
     key_rule_of(*plan_, 0, 0, &key);
     value_rule_of(*plan_, 0, 0, &value);
     key.axis = options_.key_axis;
-    for (uint32_t l = 0; l < plan_->layers.size() && status == LK_OK; ++l) {
+    for (uint32_t l = 0; l < plan_->layers.size(); ++l) {
         // A group as wide as the head is the head.
         const bool is_head = options_.group >= plan_->layers[l].geometry.head_dim;
         value.group = is_head ? 0 : options_.group;
         key.group = options_.key_axis == LK_AXIS_TOKEN ? value.group : 0;
-        status = set_key(plan_, l, LK_ALL, key);
-        if (status == LK_OK)
-            status = set_value(plan_, l, LK_ALL, value);
+        LK_TRY(set_key(plan_, l, LK_ALL, key));
+        LK_TRY(set_value(plan_, l, LK_ALL, value));
     }
-    return status == LK_OK && options_.key_scales ? set_scales() : status;
+    return options_.key_scales ? set_scales() : LK_OK;
 }
 
 lk_status Builder::set_scales() {
     float scales[LK_MAX_HEAD_DIM];
-    lk_status status = LK_OK;
     for (uint32_t l = 0; l < plan_->layers.size(); ++l) {
         const LayerSamples &own = *calibrator_.layers[l];
         const uint32_t head_dim = plan_->layers[l].geometry.head_dim;
         const double exponent = exponent_of(best_exponent(own));
-        for (uint32_t h = 0; h < plan_->layers[l].geometry.n_kv_heads && status == LK_OK; ++h) {
+        for (uint32_t h = 0; h < plan_->layers[l].geometry.n_kv_heads; ++h) {
             key_scales(own.pair_maxima.data() + size_t{h} * head_dim, head_dim, exponent, scales);
-            status = set_key_scales(plan_, l, h, scales, {"scales", false, LK_E_ARGUMENT});
+            LK_TRY(set_key_scales(plan_, l, h, scales, {"scales", false, LK_E_ARGUMENT}));
         }
     }
-    return status;
+    return LK_OK;
 }
 
 bool Builder::push_items(uint32_t layer, uint32_t first_head, uint32_t n_heads) {
@@ -184,7 +181,7 @@ double Builder::cost_of(const Item &item, uint32_t bits) const {
 lk_status Builder::price_items() {
     for (uint32_t w = 0; w < options_.n_widths; ++w) {
         std::fill(choices_.begin(), choices_.end(), w);
-        set_widths();
+        LK_TRY(set_widths());
         for (size_t i = 0; i < items_.size(); ++i) {
             const size_t at = i * options_.n_widths + w;
             costs_[at] = cost_of(items_[i], options_.widths[w]);
@@ -198,7 +195,9 @@ lk_status Builder::price_items() {
     return LK_OK;
 }
 
-void Builder::set_widths() {
+lk_status Builder::set_widths() {
+    if (!key_bits_.resize(plan_->n_entries()) || !value_bits_.resize(plan_->n_entries()))
+        return fail(LK_E_NOMEM, "no memory for the widths of %llu heads", ull{plan_->n_entries()});
     for (size_t i = 0; i < items_.size(); ++i) {
         const Item &item = items_[i];
         const auto bits = static_cast<uint8_t>(options_.widths[choices_[i]]);
@@ -210,11 +209,12 @@ void Builder::set_widths() {
         }
     }
     for (uint32_t l = 0; l < plan_->layers.size(); ++l)
-        set_layer(l);
+        LK_TRY(set_layer(l));
+    return LK_OK;
 }
 
 // Heads at the widest of a layer follow its ladder, others have a class of their own.
-void Builder::set_layer(uint32_t layer) {
+lk_status Builder::set_layer(uint32_t layer) {
     const uint32_t n_heads = plan_->layers[layer].geometry.n_kv_heads;
     uint8_t most = 0;
     for (uint32_t h = 0; h < n_heads; ++h)
@@ -227,23 +227,22 @@ void Builder::set_layer(uint32_t layer) {
         for (const bool is_value : {false, true})
             if (bits_of(layer, h, is_value) == most)
                 bits_of(layer, h, is_value) = 16;
+    return set_head_bits(plan_, layer, &bits_of(layer, 0, false), &bits_of(layer, 0, true));
 }
 
 lk_status Builder::try_bytes(uint64_t limit, uint64_t *chosen, uint64_t *cache_bytes) {
     const auto n_items = static_cast<uint32_t>(items_.size());
-    lk_status status = solve_widths(
-        {n_items, options_.n_widths, costs_.data(), bytes_.data(), limit}, choices_.data());
-    if (status != LK_OK)
-        return status;
-    set_widths();
+    LK_TRY(solve_widths({n_items, options_.n_widths, costs_.data(), bytes_.data(), limit},
+                        choices_.data()));
+    LK_TRY(set_widths());
     lk_plan_size size = {};
-    status = plan_bytes(*plan_, options_.budget_tokens, options_.budget_sequences,
-                        options_.budget_step_tokens, &size);
+    LK_TRY(plan_bytes(*plan_, options_.budget_tokens, options_.budget_sequences,
+                      options_.budget_step_tokens, &size));
     *cache_bytes = size.cache_bytes + kept_bytes();
     *chosen = 0;
     for (size_t i = 0; i < items_.size(); ++i)
         *chosen += bytes_[i * options_.n_widths + choices_[i]];
-    return status;
+    return LK_OK;
 }
 
 uint64_t Builder::kept_bytes() const {
@@ -272,18 +271,15 @@ lk_status Builder::choose() {
     }
     uint64_t chosen;
     uint64_t cache_bytes;
-    lk_status status = try_bytes(fits, &chosen, &cache_bytes);
-    if (status == LK_OK && cache_bytes > options_.budget_bytes)
+    LK_TRY(try_bytes(fits, &chosen, &cache_bytes));
+    if (cache_bytes > options_.budget_bytes)
         return refuse(cache_bytes);
-    if (status == LK_OK)
-        status = try_bytes(most, &chosen, &cache_bytes);
-    if (status != LK_OK || cache_bytes <= options_.budget_bytes)
-        return status;
+    LK_TRY(try_bytes(most, &chosen, &cache_bytes));
+    if (cache_bytes <= options_.budget_bytes)
+        return LK_OK;
     for (uint64_t exceeds = chosen; fits + 1 < exceeds;) {
         const uint64_t middle = fits + (exceeds - fits) / 2;
-        status = try_bytes(middle, &chosen, &cache_bytes);
-        if (status != LK_OK)
-            return status;
+        LK_TRY(try_bytes(middle, &chosen, &cache_bytes));
         if (cache_bytes <= options_.budget_bytes)
             fits = middle;
         else
@@ -313,27 +309,20 @@ lk_status Builder::set_order() {
     std::sort(ranked.begin(), ranked.end(), [](const Ranked &a, const Ranked &b) {
         return a.cost != b.cost ? a.cost < b.cost : a.layer < b.layer;
     });
-    lk_status status = LK_OK;
-    for (uint32_t i = 0; i < ranked.size() && status == LK_OK; ++i)
-        status = set_shrink_order(plan_, ranked[i].layer, i);
-    return status;
+    for (uint32_t i = 0; i < ranked.size(); ++i)
+        LK_TRY(set_shrink_order(plan_, ranked[i].layer, i));
+    return LK_OK;
 }
 
 lk_status Builder::build() {
-    lk_status status = check_samples();
-    if (status == LK_OK)
-        status = set_frame();
-    if (status == LK_OK)
-        status = list_items();
-    if (status == LK_OK)
-        status = price_items();
-    if (status == LK_OK)
-        status = choose();
-    if (status != LK_OK)
-        return status;
+    LK_TRY(check_samples());
+    LK_TRY(set_frame());
+    LK_TRY(list_items());
+    LK_TRY(price_items());
+    LK_TRY(choose());
     start_ladders();
-    status = set_order();
-    return status == LK_OK ? validate_plan(*plan_) : status;
+    LK_TRY(set_order());
+    return validate_plan(*plan_);
 }
 
 }  // namespace

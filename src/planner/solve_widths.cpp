@@ -14,6 +14,7 @@
 #include <initializer_list>
 
 #include "base/memory.h"
+#include "base/status.h"
 #include "planner/solve_widths.h"
 
 namespace lk {
@@ -287,9 +288,7 @@ lk_status Allocation::search() {
     for (const uint32_t item : order_) {
         rest -= least_bytes(item);
         const uint64_t end = states_.size();
-        const lk_status status = extend(item, begin, rest);
-        if (status != LK_OK)
-            return status;
+        LK_TRY(extend(item, begin, rest));
         begin = end;
         if (begin == states_.size())
             return LK_OK;  // nothing beats what is known
@@ -301,9 +300,7 @@ lk_status Allocation::search() {
 }
 
 lk_status Allocation::solve() {
-    const lk_status status = find_least();
-    if (status != LK_OK)
-        return status;
+    LK_TRY(find_least());
     find_price();
     improve();
     const double known = total_cost();
@@ -318,10 +315,9 @@ lk_status solve_widths(const WidthProblem &problem, uint32_t *choices) {
     Array<uint32_t> best;
     if (!best.resize(problem.n_items))
         return fail(LK_E_NOMEM, "no memory to solve for %u items", problem.n_items);
-    const lk_status status = Allocation(problem, best.data()).solve();
-    if (status == LK_OK)
-        std::memcpy(choices, best.data(), best.size() * sizeof *choices);
-    return status;
+    LK_TRY(Allocation(problem, best.data()).solve());
+    std::memcpy(choices, best.data(), best.size() * sizeof *choices);
+    return LK_OK;
 }
 
 }  // namespace lk

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 
+#include "base/float_mode.h"
 #include "format/fp16.h"
 #include "plan/check.h"
 #include "plan/plan.h"
@@ -128,6 +129,7 @@ void lk_calibrator_destroy(lk_calibrator **calibrator) {
 
 lk_status lk_calibrator_add_keys(lk_calibrator *calibrator, uint32_t layer, const lk_tensor *keys,
                                  uint32_t n_tokens) {
+    const lk::FloatMode mode;
     lk_status status = lk::check_layer_index(calibrator, layer);
     if (status != LK_OK)
         return status;
@@ -139,6 +141,7 @@ lk_status lk_calibrator_add_keys(lk_calibrator *calibrator, uint32_t layer, cons
 
 lk_status lk_calibrator_add_queries(lk_calibrator *calibrator, uint32_t layer,
                                     const lk_tensor *queries, uint32_t n_tokens) {
+    const lk::FloatMode mode;
     lk_status status = lk::check_layer_index(calibrator, layer);
     if (status != LK_OK)
         return status;
@@ -186,6 +189,7 @@ lk_status lk_probe_tokens(const lk_probe *probe, const uint32_t *prefix, const u
 lk_status lk_calibrator_add_probe(lk_calibrator *calibrator, uint32_t layer, const lk_probe *probe,
                                   const lk_tensor *queries, const lk_tensor *keys,
                                   uint32_t n_tokens) {
+    const lk::FloatMode mode;
     lk_status status = lk::check_layer_index(calibrator, layer);
     lk_probe own = lk::default_probe();
     if (status == LK_OK)
@@ -211,6 +215,7 @@ lk_status lk_calibrator_add_probe(lk_calibrator *calibrator, uint32_t layer, con
 
 lk_status lk_calibrator_get_channels(const lk_calibrator *calibrator, uint32_t layer,
                                      uint32_t kv_head, lk_statistic statistic, float *values) {
+    const lk::FloatMode mode;
     lk_status status = lk::check_head_index(calibrator, layer, kv_head);
     if (status != LK_OK)
         return status;
@@ -280,6 +285,7 @@ lk_status lk_calibrator_get_geometry(const lk_calibrator *calibrator, lk_layer *
 lk_status lk_calibrator_get_classes(const lk_calibrator *calibrator, uint32_t layer,
                                     uint32_t kv_head, lk_scope scope, uint8_t *classes,
                                     float *centroids) {
+    const lk::FloatMode mode;
     lk_status status = lk::check_head_index(calibrator, layer, kv_head);
     if (status == LK_OK)
         status = lk::check_scope(scope, "scope");
@@ -302,6 +308,7 @@ lk_status lk_calibrator_get_classes(const lk_calibrator *calibrator, uint32_t la
 
 lk_status lk_calibrator_get_retrieval(const lk_calibrator *calibrator, uint32_t layer,
                                       uint32_t kv_head, float *score) {
+    const lk::FloatMode mode;
     lk_status status = lk::check_head_index(calibrator, layer, kv_head);
     if (status != LK_OK)
         return status;
@@ -317,6 +324,7 @@ lk_status lk_calibrator_get_retrieval(const lk_calibrator *calibrator, uint32_t 
 lk_status lk_calibrator_add_gradients(lk_calibrator *calibrator, uint32_t layer, uint32_t is_value,
                                       const lk_tensor *samples, const lk_tensor *gradients,
                                       uint32_t n_tokens) {
+    const lk::FloatMode mode;
     lk_status status = lk::check_layer_index(calibrator, layer);
     if (status == LK_OK && is_value > 1)
         status = lk::fail(LK_E_ARGUMENT, "is_value is %u, must be 0 or 1", is_value);
@@ -336,6 +344,7 @@ lk_status lk_calibrator_add_gradients(lk_calibrator *calibrator, uint32_t layer,
 lk_status lk_calibrator_add_attention(lk_calibrator *calibrator, uint32_t layer,
                                       const lk_tensor *queries, const lk_tensor *keys,
                                       const lk_tensor *values, uint32_t n_tokens) {
+    const lk::FloatMode mode;
     lk_status status = lk::check_layer_index(calibrator, layer);
     if (status != LK_OK)
         return status;
@@ -374,6 +383,7 @@ lk_status lk_calibrator_get_clip_costs(const lk_calibrator *calibrator, uint32_t
 lk_status lk_calibrator_get_sensitivity(const lk_calibrator *calibrator, uint32_t layer,
                                         uint32_t kv_head, uint32_t is_value, lk_sensitivity kind,
                                         uint32_t bits, double *sensitivity) {
+    const lk::FloatMode mode;
     const lk_status status = lk::check_head_index(calibrator, layer, kv_head);
     if (status != LK_OK)
         return status;
@@ -394,6 +404,7 @@ lk_status lk_calibrator_get_sensitivity(const lk_calibrator *calibrator, uint32_
 
 lk_status lk_calibrator_to_bytes(const lk_calibrator *calibrator, void *buffer,
                                  size_t capacity_bytes, size_t *needed_bytes) {
+    const lk::FloatMode mode;
     if (!calibrator)
         return lk::null_argument("calibrator");
     if (!needed_bytes || (capacity_bytes && !buffer))
@@ -402,6 +413,7 @@ lk_status lk_calibrator_to_bytes(const lk_calibrator *calibrator, void *buffer,
 }
 
 lk_status lk_calibrator_from_bytes(const void *bytes, size_t n_bytes, lk_calibrator **out) {
+    const lk::FloatMode mode;
     if (!out)
         return lk::null_argument("out");
     *out = nullptr;

@@ -1,16 +1,17 @@
-// Statistics from an untrusted safetensors file. The parser of the header throws, so this one
-// file is built with exceptions and lets none out. Nothing is allocated for a layer before the
+// Statistics from an untrusted safetensors file. The parser of the header throws, so this file is
+// built with exceptions and lets none out. Nothing is allocated for a layer before the
 // bytes that fill it were found.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "base/json_text.h"
 #include "base/refused.h"
 #include "format/fp16.h"
 #include "plan/check.h"
@@ -23,10 +24,9 @@ namespace lk {
 
 namespace {
 
-using nlohmann::json;
 using ull = unsigned long long;
 
-constexpr int kMaxDepth = 3;  // header, tensor, its shape
+constexpr JsonLimits kLimits = {3, SIZE_MAX};  // deep: header, tensor, its shape
 constexpr uint64_t kMaxCount = uint64_t{1} << 53;
 constexpr double kAnySum = 1e300;   // of what has no bound of its own
 constexpr double kSumSlack = 1e-6;  // what rounding may add to a sum, of its size
@@ -39,11 +39,19 @@ struct Entry {
     bool is_used = false;
 };
 
-uint64_t number_of(const json &value, const std::string &name) {
-    if (!value.is_number_unsigned())
+uint64_t number_of(const JsonValue &value, const std::string &name) {
+    if (!value.is(JsonKind::kUnsigned))
         expect(fail(LK_E_CORRUPT, "tensor \"%s\" has a shape or an offset that is no whole number",
                     shown(name).c_str()));
-    return value.get<uint64_t>();
+    return value.number();
+}
+
+// A member of an object.
+JsonValue member(const JsonValue &object, const char *key, JsonKind kind, const std::string &name) {
+    JsonValue found = object;
+    if (!object.is(JsonKind::kObject) || !object.find(key, &found) || !found.is(kind))
+        expect(fail(LK_E_CORRUPT, "tensor \"%s\" has no %s of its type", shown(name).c_str(), key));
+    return found;
 }
 
 // The tensors of a file by name, over the bytes after its header.
@@ -60,12 +68,8 @@ class File {
         data_ = bytes + kLengthBytes + header_bytes;
         n_data_bytes_ = n_bytes - kLengthBytes - header_bytes;
         const auto *text = reinterpret_cast<const char *>(bytes + kLengthBytes);
-        const json header = json::parse(text, text + header_bytes, [](int depth, auto, auto &) {
-            if (depth > kMaxDepth)
-                expect(fail(LK_E_CORRUPT, "the header is nested deeper than %d", kMaxDepth));
-            return true;
-        });
-        read_header(header);
+        const JsonText header(text, header_bytes, kLimits);
+        read_header(header.root());
         check_layout();
     }
 
@@ -104,30 +108,43 @@ class File {
     }
 
   private:
-    void read_header(const json &header) {
-        if (!header.is_object())
+    void read_header(const JsonValue &header) {
+        if (!header.is(JsonKind::kObject))
             expect(fail(LK_E_CORRUPT, "the header is not an object"));
-        const auto found = header.find("__metadata__");
-        if (found == header.end() || found->value("format", "") != kStatsFormat)
+        JsonValue metadata = header;
+        if (!header.find(kMetadata, &metadata) || text_of(metadata, "format") != kStatsFormat)
             expect(fail(LK_E_CORRUPT, "the file does not say that it is %s", kStatsFormat));
-        const std::string version = found->value("version", "");
+        const std::string version = text_of(metadata, "version");
         if (version != kStatsVersion)
             expect(fail(LK_E_MISMATCH, "version is \"%s\", this library reads \"%s\"",
                         shown(version).c_str(), kStatsVersion));
-        for (const auto &item : header.items())
-            if (item.key() != "__metadata__")
-                entries_[item.key()] = read_entry(item.key(), item.value());
+        header.for_each_key([&](std::string_view key, const JsonValue &value) {
+            const std::string name(key);
+            if (name != kMetadata)
+                entries_[name] = read_entry(name, value);
+        });
     }
-    Entry read_entry(const std::string &name, const json &value) const {
+    // "" without such a text.
+    static std::string text_of(const JsonValue &metadata, const char *key) {
+        JsonValue found = metadata;
+        const bool is_there = metadata.is(JsonKind::kObject) && metadata.find(key, &found) &&
+                              found.is(JsonKind::kString);
+        return is_there ? std::string(found.text()) : "";
+    }
+    Entry read_entry(const std::string &name, const JsonValue &value) const {
         Entry entry;
-        entry.dtype = value.at("dtype").get<std::string>();
-        for (const json &extent : value.at("shape"))
-            entry.shape.push_back(number_of(extent, name));
-        const json &offsets = value.at("data_offsets");
+        entry.dtype = std::string(member(value, "dtype", JsonKind::kString, name).text());
+        member(value, "shape", JsonKind::kArray, name)
+            .for_each_element(
+                [&](const JsonValue &extent) { entry.shape.push_back(number_of(extent, name)); });
+        const JsonValue offsets = member(value, "data_offsets", JsonKind::kArray, name);
         if (offsets.size() != 2)
             expect(fail(LK_E_CORRUPT, "tensor \"%s\" has no two offsets", shown(name).c_str()));
-        entry.begin = number_of(offsets.at(0), name);
-        entry.end = number_of(offsets.at(1), name);
+        uint64_t *to = &entry.begin;
+        offsets.for_each_element([&](const JsonValue &offset) {
+            *to = number_of(offset, name);
+            to = &entry.end;
+        });
         if (entry.begin > entry.end || entry.end > n_data_bytes_)
             expect(fail(LK_E_CORRUPT, "tensor \"%s\" lies outside the file", shown(name).c_str()));
         return entry;
@@ -148,6 +165,7 @@ class File {
             expect(fail(LK_E_CORRUPT, "no tensor owns the bytes from %llu on", ull{at}));
     }
 
+    static constexpr const char *kMetadata = "__metadata__";
     const uint8_t *data_;
     uint64_t n_data_bytes_;
     std::map<std::string, Entry> entries_;

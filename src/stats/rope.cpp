@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/float_mode.h"
 #include "format/fp16.h"
 #include "plan/plan.h"
 #include "stats/api.h"
@@ -123,6 +124,7 @@ lk_status lk_rope_init(lk_rope *rope, size_t struct_bytes) {
 lk_status lk_rope_apply(const lk_rope *rope, const lk_tensor *samples, uint32_t n_tokens,
                         uint32_t n_heads, uint32_t head_dim, uint64_t first_position,
                         double position_scale, float *values) {
+    const lk::FloatMode mode;
     return lk::turn_samples(rope, samples, n_tokens, n_heads, head_dim, first_position,
                             position_scale, 1, values);
 }
@@ -130,6 +132,7 @@ lk_status lk_rope_apply(const lk_rope *rope, const lk_tensor *samples, uint32_t 
 lk_status lk_rope_invert(const lk_rope *rope, const lk_tensor *samples, uint32_t n_tokens,
                          uint32_t n_heads, uint32_t head_dim, uint64_t first_position,
                          double position_scale, float *values) {
+    const lk::FloatMode mode;
     return lk::turn_samples(rope, samples, n_tokens, n_heads, head_dim, first_position,
                             position_scale, -1, values);
 }

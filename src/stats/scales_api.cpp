@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
+#include "base/float_mode.h"
 #include "format/fp16.h"
 #include "plan/check.h"
 #include "stats/api.h"
@@ -70,6 +71,7 @@ lk_status lk_calibrator_get_pair_maxima(const lk_calibrator *calibrator, uint32_
 }
 
 lk_status lk_key_scales(const float *maxima, uint32_t head_dim, double exponent, float *scales) {
+    const lk::FloatMode mode;
     if (!maxima || !scales)
         return lk::null_argument(maxima ? "scales" : "maxima");
     if (!(exponent >= 0 && exponent <= 1))
@@ -90,6 +92,7 @@ lk_status lk_calibrator_add_scale_search(lk_calibrator *calibrator, uint32_t lay
                                          const lk_scale_search *search, const lk_tensor *queries,
                                          const lk_tensor *keys, const lk_tensor *values,
                                          uint32_t n_tokens) {
+    const lk::FloatMode mode;
     lk_status status = lk::check_layer_index(calibrator, layer);
     lk_scale_search own = lk::default_search();
     if (status == LK_OK && search)
@@ -117,6 +120,7 @@ lk_status lk_calibrator_add_scale_search(lk_calibrator *calibrator, uint32_t lay
 
 lk_status lk_calibrator_get_scale_error(const lk_calibrator *calibrator, uint32_t layer,
                                         uint32_t index, double *exponent, double *error) {
+    const lk::FloatMode mode;
     lk_status status = lk::check_layer_index(calibrator, layer);
     if (status == LK_OK && index >= lk::kExponents)
         status = lk::fail(LK_E_NOT_FOUND, "index is %u, a search tries %u exponents", index,
@@ -136,6 +140,7 @@ lk_status lk_calibrator_get_scale_error(const lk_calibrator *calibrator, uint32_
 
 lk_status lk_calibrator_get_key_scales(const lk_calibrator *calibrator, uint32_t layer,
                                        uint32_t kv_head, float *scales, double *exponent) {
+    const lk::FloatMode mode;
     lk_status status = lk::check_head_index(calibrator, layer, kv_head);
     if (status == LK_OK)
         status = lk::check_searched(calibrator, layer);

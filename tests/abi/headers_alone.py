@@ -16,6 +16,7 @@ TEMPLATES = {'shaders/decode/products.glsl', 'shaders/decode/teams.glsl'}
 # What a file that is compiled defines before its first include.
 SIMD = ['-DLK_SIMD_WIDTH=4', '-DLK_SIMD_TILE_VECTORS=2', '-DLK_SIMD_NATIVE_ROWS=2', '-Wno-psabi']
 MATRIX = ['-DLK_SUBGROUPS', '-DLK_MATRIX']
+FORMS = ['-DLK_FORMS']
 SHADER = '#version 460\n#extension GL_GOOGLE_include_directive : require\n'
 PLATFORM = ['-I', str(ROOT / 'include'), '-I', str(ROOT / 'src'), '-I', str(ROOT)]
 
@@ -47,7 +48,7 @@ def commands(build, cxx, nvcc, glslc, folder):
                            source(header, '.cu', include), '-o', str(folder / 'out')]
         if path.suffix == '.glsl' and glslc and header not in TEMPLATES:
             yield header, [glslc, '--target-env=vulkan1.1', '-fshader-stage=compute', '-c', *PLATFORM,
-                           *(MATRIX if 'matrix' in path.stem else []),
+                           *(MATRIX if 'matrix' in path.stem else []), *(FORMS if 'matrix_form' in header else []),
                            source(header, '.comp', SHADER + include + 'void main() {}\n'),
                            '-o', str(folder / 'out.spv')]
 

@@ -11,7 +11,7 @@ lk_status ladder_set(rig *r, uint32_t layer, const char *rungs, uint32_t rung) {
     return lk_plan_set_ladder(r->plan, layer, all, n, rung);
 }
 
-// Of all heads of a layer, or of all layers.
+// Set the keys of a head, of all heads of a layer, or of all layers.
 static void set_key_of(rig *r, uint32_t layer, uint32_t head, uint32_t bits, uint32_t boost_bits,
                        const uint8_t *classes) {
     lk_key_rule key;

@@ -12,6 +12,8 @@ void *rig_alloc(void *user, size_t bytes, size_t alignment) {
     if (!pointer)
         return NULL;
     memory->live_bytes += (int64_t)bytes;
+    if (memory->most_bytes < memory->live_bytes)
+        memory->most_bytes = memory->live_bytes;
     return pointer;
 }
 

@@ -24,13 +24,14 @@ extern "C" {
 #define RIG_LAYERS 3
 #define RIG_SEQUENCES 8
 #define RIG_PLACED 16
-// Between a fast answer and the reference's on the same pages, as test_steps.c derives it; a code
-// of 2 bits stands for values within |minimum| + range as well.
+// The largest difference of a fast answer from the reference's on the same pages, as test_steps.c
+// derives it; a code of 2 bits stands for values within |minimum| + range as well.
 #define RIG_MOST 3.6e-2f
 
 // Host memory hooks that count and can fail.
 typedef struct rig_memory {
     int64_t live_bytes;
+    int64_t most_bytes;  // that were live at once
     int64_t n_calls;
     int64_t fail_at;  // the call that fails, counted from 1; 0 = none
 } rig_memory;
@@ -97,7 +98,7 @@ void rig_values(const rig *r, uint32_t layer, uint32_t kind, const rig_token *to
                 float *out);
 // One layer of the open step. out [n][rig_width] or NULL.
 lk_status rig_layer(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n, float *out);
-// Its keys and values alone.
+// Append a layer's keys and values, without attention.
 lk_status rig_append(rig *r, uint32_t layer, const rig_token *tokens, uint32_t n);
 // All layers of the open step.
 lk_status rig_layers(rig *r, const rig_token *tokens, uint32_t n, float *out);
@@ -112,7 +113,7 @@ lk_status rig_fill(rig *r, lk_sequence id, uint32_t chain, uint32_t place, uint3
 
 // Memory of the device with these bytes, or zeros, until the rig is closed.
 void *rig_place(rig *r, const void *from, size_t bytes);
-// The same with n values of an element type, by cutting; they are zero, normal in it, or NaN.
+// Place n values as an element type, its lower bits cut; they are zero, normal in it, or NaN.
 void *rig_place_values(rig *r, const float *values, size_t n, lk_dtype dtype);
 void rig_tensor(const rig *r, lk_tensor *tensor, void *data, uint32_t n_heads, uint32_t head_dim);
 // Put a tensor's first element at memory of rig_place(), or nowhere (NULL); where it is.

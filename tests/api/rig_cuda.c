@@ -29,7 +29,7 @@ static void cuda_release(void *memory) {
     check(cudaFree(memory), "freeing");
 }
 
-// From pageable memory: the bytes are read before the call returns.
+// The bytes are in pageable memory, so they are read before the call returns.
 static void cuda_put(void *to, const void *from, size_t bytes) {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, g_stream), "copying in");
 }

@@ -13,10 +13,10 @@ typedef struct bytes {
     uint64_t n;
 } bytes;
 
-// Of all sequences; the caller frees it.
+// A snapshot of all sequences; the caller frees it.
 bytes snapshot_save(rig *r, const lk_snapshot_desc *desc);
 void snapshot_same(bytes a, bytes b);
-// What is held, by kind.
+// Both caches hold as many pages, blocks and bytes of each kind.
 void snapshot_same_stats(const lk_cache_stats *a, const lk_cache_stats *b);
 
 // A cache of few bytes: one layer with two query heads and a KV head of 32 channels. open reads the

@@ -200,12 +200,62 @@ static void stats_equal_the_plans_bytes(void **state) {
     rig_close(&r);
 }
 
+// Forks by the thousand, of which some grow: block tables take most of the budget, and slabs with
+// pages stay. What the hooks give is never above the budget, but for what is fixed and for the
+// tables of slabs.
+static void forks_never_exceed_the_budget(void **state) {
+    (void)state;
+    enum { PARENT = 20000, FORKS = 4000, STORM = 24 << 20, SLAB = 256 << 10, SLAB_TABLE = 1280 };
+    rig r;
+    memset(&r, 0, sizeof r);
+    rig_geometry(&r, 1, 1, 1, 32);
+    rig_open(&r);
+    rig_preset(&r, "kivi2");
+    rig_recent(&r, 32, 0, 32);
+    assert_int_equal(rig_cache(&r, FORKS, 500, STORM), LK_OK);
+    const int64_t outside = r.memory.live_bytes - (int64_t)rig_stats(&r).workspace_bytes +
+                            (int64_t)(STORM / SLAB) * SLAB_TABLE;
+    lk_sequence ids[FORKS];
+    uint32_t places[FORKS];
+    assert_int_equal(lk_sequence_add(r.cache, &ids[0]), LK_OK);
+    places[0] = PARENT;
+    for (uint32_t place = 0; place < PARENT; place += 500)
+        assert_int_equal(rig_append_step(&r, ids[0], 1, place, 500), LK_OK);
+    for (uint32_t round = 0; round < 3; ++round) {
+        uint32_t n = 1;
+        lk_status status = LK_OK;
+        while (n < FORKS && !status) {
+            status = lk_sequence_fork(r.cache, ids[n / 2], LK_ALL_TOKENS, &ids[n]);
+            if (status)
+                break;
+            places[n] = places[n / 2];
+            // Some go on, until their block tables are too short.
+            for (uint32_t i = 0; i < 3 && n % 16 == 0 && !status; ++i, places[n] += 40)
+                status = rig_append_step(&r, ids[n], 2 + n, places[n], 40);
+            ++n;
+        }
+        assert_int_equal(status, LK_E_BUDGET);
+        rig_sentence("is short of");
+        assert_true(n > 300);
+        const lk_cache_stats stats = rig_stats(&r);
+        assert_true(stats.reserved_bytes <= stats.budget_bytes);
+        assert_true(stats.table_bytes > STORM / 2);
+        if (r.memory.most_bytes > STORM + outside)
+            fail_msg("hooks gave %lld bytes, the budget is %d and %lld are outside",
+                     (long long)r.memory.most_bytes, STORM, (long long)outside);
+        while (n > 1)
+            assert_int_equal(lk_sequence_remove(r.cache, ids[--n]), LK_OK);
+    }
+    rig_close(&r);
+}
+
 int main(int argc, char **argv) {
     rig_arguments(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_exact_budget_works),
         cmocka_unit_test(the_exact_budget_works_with_windows),
         cmocka_unit_test(a_full_cache_goes_on),
+        cmocka_unit_test(forks_never_exceed_the_budget),
         cmocka_unit_test(stats_equal_the_plans_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

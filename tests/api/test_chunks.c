@@ -234,7 +234,7 @@ static void remove_pair(pair *p, lk_sequence id) {
     assert_int_equal(lk_sequence_remove(p->reference.cache, id), LK_OK);
 }
 
-// At every place: of a fork made there, of one cut there, and of a sequence alone.
+// At every token: a fork made there, a fork cut there and a sequence alone answer alike.
 static void cuts_answer_as_the_reference(void **state) {
     (void)state;
     const uint32_t stride = is_quick() ? 1 : 61;
@@ -328,7 +328,7 @@ static void forks_have_their_own_classes(void **state) {
     close_pair(&p);
 }
 
-// For another query: narrower is possible, wider is not.
+// For another query a chunk may become narrower, not wider.
 static void classes_are_assigned_again(void **state) {
     (void)state;
     for (size_t i = 0; i < 5; ++i) {
@@ -384,7 +384,7 @@ static void answer(rig *r, lk_sequence id, uint32_t place, float *out) {
     assert_int_equal(lk_step_discard(r->cache), LK_OK);
 }
 
-// From originals a chunk is packed as if it had been so at first: the answers are the same bits.
+// A chunk packed from originals has the bits of one that had its class at first.
 static void originals_are_promoted(void **state) {
     (void)state;
     const shape shapes[] = {{128, 32}, {32, 64}};

@@ -190,8 +190,8 @@ static void assign(scene *s, uint32_t index, uint32_t n, uint32_t n_context,
     expect(s, lk_chunks_assign(s->rigs[index].cache, 1, n_context, n, classes, NULL), "classes");
 }
 
-// Without reordering, tokens of the context in the order of places or in their own: a chunk of the
-// cache is a page, with the class of what it holds.
+// The cache does not reorder; its tokens come in the order of the other cache's blocks or in their
+// own. A chunk of it is a page, with the class of the tokens that it holds.
 static void open_other(scene *s, uint32_t index, uint32_t page_tokens) {
     lk_chunk_class classes[MAX_CHUNKS];
     const uint32_t n_rows = s->n_chunks * s->shape.chunk_tokens / page_tokens;

@@ -1,9 +1,12 @@
 // Every documented error of contexts, caches, sequences and steps, and that nothing changed.
 //
 // SPDX-License-Identifier: Apache-2.0
+#define _DEFAULT_SOURCE
 #include "rig.h"
 
 #include <math.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define BUDGET (64u << 20)
 
@@ -45,9 +48,9 @@ static void init_functions(void **state) {
 
 static void versions(void **state) {
     (void)state;
-    assert_string_equal(lk_version(), "0.1.0");
+    assert_string_equal(lk_version(), "0.2.0");
     assert_int_equal(lk_abi_version(), LK_ABI_VERSION);
-    assert_non_null(strstr(lk_build_info(), "0.1.0"));
+    assert_non_null(strstr(lk_build_info(), "0.2.0"));
     assert_non_null(strstr(lk_build_info(), "cpu"));
 }
 
@@ -128,6 +131,38 @@ static void contexts(void **state) {
     assert_int_equal(lk_context_close(&context), LK_OK);
     assert_int_equal(lk_context_close(&context), LK_OK);
     assert_int_equal(lk_context_close(NULL), LK_E_ARGUMENT);
+}
+
+// A size that no init wrote: what lies after the struct is not read. The struct ends where its page
+// does, and the next page cannot be read.
+static void sizes_are_capped(void **state) {
+    (void)state;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(pages != MAP_FAILED);
+    assert_int_equal(mprotect(pages + page, page, PROT_NONE), 0);
+    lk_context_desc *last = (lk_context_desc *)(void *)(pages + page - sizeof *last);
+    const uint32_t sizes[] = {LK_MAX_STRUCT_BYTES + 1, 0xa5a5a5a5, UINT32_MAX};
+    lk_context *context = NULL;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
+        assert_int_equal(lk_context_desc_init(last, sizeof *last), LK_OK);
+        last->size = sizes[i];
+        assert_int_equal(lk_context_open(last, LK_ABI_VERSION, &context), LK_E_ARGUMENT);
+        rig_sentence("must be at most 4096: start from its init function");
+        lk_device_info *info = (lk_device_info *)(void *)(pages + page - sizeof *info);
+        assert_int_equal(lk_device_info_init(info, sizeof *info), LK_OK);
+        info->size = sizes[i];
+        assert_int_equal(lk_device_get(0, info), LK_E_ARGUMENT);
+    }
+    assert_int_equal(lk_context_desc_init(last, LK_MAX_STRUCT_BYTES + 1), LK_E_ARGUMENT);
+    assert_int_equal(munmap(pages, 2 * page), 0);
+    union {
+        lk_context_desc desc;
+        char bytes[LK_MAX_STRUCT_BYTES];
+    } longest;
+    assert_int_equal(lk_context_desc_init(&longest.desc, sizeof longest), LK_OK);
+    assert_int_equal(lk_context_open(&longest.desc, LK_ABI_VERSION, &context), LK_OK);
+    assert_int_equal(lk_context_close(&context), LK_OK);
 }
 
 static void children_keep_a_context(void **state) {
@@ -560,6 +595,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(versions),
         cmocka_unit_test(devices),
         cmocka_unit_test(contexts),
+        cmocka_unit_test(sizes_are_capped),
         cmocka_unit_test(children_keep_a_context),
         cmocka_unit_test(capabilities),
         cmocka_unit_test(cache_creation),

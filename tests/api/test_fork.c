@@ -239,7 +239,7 @@ static void shared_pages_are_packed_once(void **state) {
         assert_int_equal(rig_stats(&r).payload_bytes, payload);
         assert_int_equal(rig_stats(&r).shared_bytes, 0);
         drop(&r, ids[2]);
-        // As many as one sequence alone packs.
+        // The forks packed as many pages as one sequence alone packs.
         lk_sequence own = make_alone(&r, n, 50, n);
         assert_int_equal(rig_fill(&r, own, 2, n, kSetups[s].recent_tokens + 1, 13, NULL), LK_OK);
         assert_int_equal(rig_stats(&r).pages_packed - after, after);

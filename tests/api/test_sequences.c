@@ -404,7 +404,7 @@ static void dequantized_pages_are_packed_again(void **state) {
 
 // Answers and what they are made from do not tell that keys are kept less their centers, or divided
 // by their scales: the same cache without them differs by the rounding of what is stored alone.
-// That of k - c is at most 2^-11 of 32 for each key, that of k / s at most 2^-11 of k.
+// The rounding of k - c is at most 2^-11 of 32 for each key, that of k / s at most 2^-11 of k.
 static void centers_and_scales_do_not_show(void **state) {
     (void)state;
     if (rig_default() != rig_host())

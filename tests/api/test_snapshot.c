@@ -37,7 +37,8 @@ static void fill(rig *r, lk_sequence *ids) {
     assert_int_equal(rig_fill(r, ids[2], 2, 60, 213, 7, NULL), LK_OK);
 }
 
-// From the program's device to another one and back: the bytes never change, nor does what goes on.
+// A snapshot goes from the program's device to another one and back: its bytes never change, nor do
+// later answers.
 static void run_round_trip(const char *plan, const rig_device *from, const rig_device *to) {
     rig a, b;
     lk_sequence ids[N_SEQUENCES], loaded[N_SEQUENCES];
@@ -368,7 +369,7 @@ static void test_mismatches(void **state) {
     assert_int_equal(lk_snapshot_load_memory(other.cache, &desc, saved.data, saved.n, 3, ids, NULL),
                      LK_E_MISMATCH);
     rig_sentence("the snapshot is of geometry");
-    rig_sentence("head_dim");
+    rig_sentence("the model's layers differ");
     rig_close(&other);
     for (int i = 0; i < N_SEQUENCES; ++i)
         assert_int_equal(lk_sequence_remove(r.cache, ids[i]), LK_OK);

@@ -141,7 +141,7 @@ static void families_share_a_budget(void **state) {
     share_a_budget("families");
 }
 
-// And classes of chunks.
+// The same plan with classes of chunks.
 static void all_families_share_a_budget(void **state) {
     (void)state;
     share_a_budget("all families");

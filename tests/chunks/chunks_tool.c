@@ -142,7 +142,7 @@ static void by_quota(void) {
     free(classes);
 }
 
-/* Of this process: other programs of the machine do not count. */
+/* Processor time of this process: other programs of the machine do not count. */
 static double cpu_ms(void) { return (double)clock() * 1e3 / CLOCKS_PER_SEC; }
 
 static int compare(const void *a, const void *b) {

@@ -5,6 +5,7 @@
 usage: check_command.py LOWKEY
 """
 
+import ctypes
 import json
 
 from harness import check, expect, run
@@ -27,6 +28,14 @@ def usage() -> None:
     run('bench', '--device', 'vulkan', '--graph', code=2)
 
 
+def has_library(name: str) -> bool:
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
 def info() -> None:
     said = json.loads(run('info', '--json').stdout)
     expect('cpu' in [d['backend'] for d in said['devices']], 'info lists the CPU')
@@ -35,6 +44,12 @@ def info() -> None:
         expect(missing['why'] in text and missing['how'] in text, f'what is missing of {missing["backend"]} is said')
     expect({d['backend'] for d in said['devices']} | {m['backend'] for m in said['missing']} == {'cpu', 'cuda', 'vulkan'},
            'each backend has a device, or a reason to have none')
+    why = {missing['backend']: missing['why'] for missing in said['missing']}.get('cuda', '')
+    if why and 'left out' not in why and not has_library('libcuda.so.1'):
+        sentence = 'there is no CUDA driver on this machine (libcuda.so.1)'
+        expect(why.startswith(sentence), 'info says that the driver of CUDA is missing')
+        for words in (['bench', '--tokens', '1K'], ['verify']):
+            expect(sentence in run(*words, '--device', 'cuda', code=1).stderr, f'{words[0]} says it too')
 
 
 check(usage, info)

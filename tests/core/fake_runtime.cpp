@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "backend/cpu/attention_scores.h"
@@ -37,6 +38,7 @@ uint64_t g_n_queued;
 uint64_t g_n_done;
 std::vector<Work> g_graph;
 bool g_is_capturing;
+cudaError_t g_count_error = cudaSuccess;
 uint32_t g_seed = 1;
 Blocks g_device;
 Blocks g_pinned;
@@ -166,9 +168,9 @@ DeviceBatch::DeviceBatch(const StepView &view) {
 }
 
 LayerView layer_view(const LayerArg &layer) {
-    return {layer.n_query_heads,      layer.n_kv_heads, layer.head_dim,    layer.window_tokens,
-            layer.window_sink_tokens, layer.scale,      layer.soft_cap,    layer.sink_logits,
-            layer.key_centers,        layer.key_scales, layer.key_inverses};
+    return {layer.n_query_heads,      layer.n_kv_heads, layer.head_dim,     layer.window_tokens,
+            layer.window_sink_tokens, layer.scale,      layer.soft_cap,     layer.sink_logits,
+            layer.key_centers,        layer.key_scales, layer.key_inverses, layer.query_limit};
 }
 
 TensorView tensor_view(const TensorArg &tensor) {
@@ -188,8 +190,8 @@ void append_now(const StepView &view, const LayerArg &layer, const TensorArg &k,
     args.first_entry = layer.first_entry;
     args.k = tensor_view(k);
     args.v = tensor_view(v);
-    args.staging = {staging.keys ? staging.keys : own.data(),
-                    staging.keys ? staging.values : own.data() + n, view.header->n_tokens};
+    args.staging = {staging.k ? staging.k : own.data(), staging.k ? staging.v : own.data() + n,
+                    view.header->n_tokens};
     assert_int_equal(device.append(args), LK_OK);
     DataReport report{};
     device.report(&report);
@@ -219,7 +221,7 @@ void attend_now(const Args &from, const StagingArg &staging) {
     args.lse = from.lse;
     args.lse_token_stride = from.lse_token_stride;
     args.lse_head_stride = from.lse_head_stride;
-    args.staging = {staging.keys, staging.values, staging.n_tokens};
+    args.staging = {staging.k, staging.v, staging.n_tokens};
     assert_int_equal(device.attend(args), LK_OK);
 }
 
@@ -258,6 +260,8 @@ void score_attention_now(const AttentionScoresArgs &from) {
 struct WorkTile {
     std::vector<uint8_t> blocks;
     uint32_t n_items = 0;
+    uint32_t n_splits = 0;
+    std::set<uint32_t> splits;
 };
 
 void mark_blocks(const WorkItem &item, std::vector<uint8_t> *blocks) {
@@ -298,12 +302,16 @@ void check_items(const DecodeArgs &args) {
             uint64_t{item.sequence} << 32 | uint64_t{item.kv_head} << 16 | item.column_tile;
         assert_int_equal(owners.emplace(item.work_tile, name).first->second, name);
         WorkTile &work_tile = work_tiles[name];
-        assert_int_equal(item.split, work_tile.n_items++);
+        assert_true(item.split < item.n_splits);
+        work_tile.splits.insert(item.split);
+        ++work_tile.n_items;
         work_tile.blocks.resize(args.step.sequences[item.sequence].n_attended);
         mark_blocks(item, &work_tile.blocks);
-        if (item.split + 1 < item.n_splits)
-            continue;
-        assert_int_equal(work_tile.n_items, item.n_splits);
+        work_tile.n_splits = item.n_splits;
+    }
+    for (const auto &[name, work_tile] : work_tiles) {
+        assert_int_equal(work_tile.n_items, work_tile.n_splits);
+        assert_int_equal(work_tile.splits.size(), work_tile.n_splits);
         for (const uint8_t n : work_tile.blocks)
             assert_true(n == 1 || (n == 0 && args.layer.window_tokens));
     }
@@ -324,9 +332,11 @@ void check_shape(const DecodeArgs &args) {
                                            args.has_many_work_tiles != 0);
     assert_true(args.n_warps > 0 && args.n_warps <= shape.n_warps);
     assert_int_equal(args.n_blocks, kMultiprocessors * shape.n_blocks);
-    assert_true(shape.n_blocks *
-                    decode_shared_bytes(args.layer.head_dim, args.tile_columns, args.n_warps,
-                                        args.key_metadata_bytes + args.value_metadata_bytes) <=
+    assert_true(shape.n_blocks * decode_shared_bytes(args.layer.head_dim, args.tile_columns,
+                                                     args.n_warps,
+                                                     decode_ring_bytes(args.key_metadata_bytes,
+                                                                       args.value_metadata_bytes,
+                                                                       args.own_query_bytes)) <=
                 kSharedBytes);
 }
 
@@ -337,12 +347,9 @@ PackItem pack_item(const PackJob &job, const FormatInfo *classes) {
     item.payload = job.payload;
     item.metadata = job.metadata;
     item.query_stats = job.query_stats;
-    if (job.source_format == kStaged) {
-        item.staged = reinterpret_cast<const uint16_t *>(job.source);
-    } else {
+    item.source = job.source;
+    if (job.source_format != kStaged)
         item.source_format = &g_layout.formats[job.source_format];
-        item.source_payload = job.source;
-    }
     assert_int_equal(info.permutation != 0, item.target->permutation != nullptr);
     if (info.permutation)
         assert_memory_equal(reinterpret_cast<const uint8_t *>(info.permutation),
@@ -363,6 +370,7 @@ void fake_use(const PageFormat *classes, uint32_t n_classes, uint32_t n_entries)
 }
 
 void fake_finish() { run_to(g_n_queued); }
+void fake_count_error(int error) { g_count_error = static_cast<cudaError_t>(error); }
 void fake_capture(bool is_capturing) { g_is_capturing = is_capturing; }
 void fake_replay() {
     for (const Work &work : g_graph)
@@ -519,8 +527,8 @@ cudaError_t launch_cosine(const CosineArgs &, cudaStream_t) { return cudaSuccess
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int *count) {
-    *count = 1;
-    return cudaSuccess;
+    *count = g_count_error == cudaSuccess;
+    return g_count_error;
 }
 cudaError_t cudaGetDevice(int *device) {
     *device = 0;
@@ -582,7 +590,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t) {
     return cudaSuccess;
 }
 
-// On the default stream, which has nothing else to do.
+// The default stream has nothing else to do.
 cudaError_t cudaMemset(void *to, int value, size_t bytes) {
     std::memset(to, value, bytes);
     return cudaSuccess;

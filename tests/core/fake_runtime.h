@@ -32,6 +32,9 @@ void fake_finish();
 void fake_capture(bool is_capturing);
 void fake_replay();
 
+// What cudaGetDeviceCount() returns from now on.
+void fake_count_error(int error);
+
 // A stream of this handle is another device's.
 constexpr uintptr_t kForeignStream = 77;
 // Decode has no kernels for this head dim.

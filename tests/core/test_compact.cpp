@@ -77,9 +77,7 @@ void a_failing_device_changes_nothing(void **) {
     lk_cache *cache = sparse.rig.cache;
     const std::set<uint64_t> old = sparse.addresses();
     const uint64_t slots = cache->slots.slot_bytes();
-    sparse.rig.device().shrinks = [](const lk::ShrinkItem *, uint32_t) {
-        return lk_status{LK_E_DEVICE};
-    };
+    sparse.rig.device().shrinks = kDeviceFails;
     assert_false(lk::compact(cache));
     assert_true(sparse.addresses() == old);
     assert_int_equal(cache->slots.slot_bytes(), slots);

@@ -11,9 +11,7 @@ struct Forked {
     Forked() {
         parent = rig.add();
         rig.step(parent, 16 + 5);
-        lk_sequence id = 0;
-        assert_int_equal(lk_sequence_fork(rig.cache, parent->id, LK_ALL_TOKENS, &id), LK_OK);
-        child = rig.cache->sequences.find(id);
+        child = rig.fork(parent);
         shared = parent->block(1);
     }
     CacheRig rig;
@@ -37,10 +35,7 @@ void the_first_to_write_goes_on(void **) {
 // In one step only one of the holders may write.
 void one_writer_a_step(void **) {
     Forked forked;
-    const lk_sequence ids[] = {forked.parent->id, forked.child->id};
-    const uint32_t counts[] = {1, 1};
-    assert_int_equal(lk_step_begin(forked.rig.cache, &forked.rig.queue, 2, ids, counts, nullptr),
-                     LK_OK);
+    assert_int_equal(forked.rig.begin({{forked.parent, 1}, {forked.child, 1}}), LK_OK);
     assert_ptr_equal(forked.parent->block(1), forked.shared);
     assert_ptr_not_equal(forked.child->block(1), forked.shared);
     assert_ptr_equal(forked.rig.cache->step.sequences[1].borrowed_block, forked.shared);
@@ -51,9 +46,7 @@ void one_writer_a_step(void **) {
 
 void a_failed_copy_changes_nothing(void **) {
     Forked forked;
-    forked.rig.device().dequantizes = [](const lk::DequantizeItem *, uint32_t) {
-        return lk_status{LK_E_DEVICE};
-    };
+    forked.rig.device().dequantizes = kDeviceFails;
     const uint64_t slots = forked.rig.cache->slots.slot_bytes();
     assert_int_equal(lk::copy_shared_block(forked.rig.cache, forked.child, 1, 5), LK_E_DEVICE);
     assert_ptr_equal(forked.child->block(1), forked.shared);

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/cache.h"
@@ -113,7 +114,7 @@ Model::Model(uint32_t seed, bool ranks_by_queries) {
 using Ids = std::vector<lk_sequence>;
 using Counts = std::vector<uint32_t>;
 
-// The same cache on the CPU, 0, and on the fake device, 1.
+// Two caches of one plan: 0 is on the CPU, 1 on the fake device.
 class Pair {
   public:
     explicit Pair(uint32_t seed) : Pair(seed, seed % 2 != 0) {}
@@ -136,7 +137,7 @@ class Pair {
     lk_status run_layers(int side);
     void compare(uint32_t n);
     void step(const Ids &of, const Counts &counts);
-    // On the device alone.
+    // A step of the device's cache alone.
     lk_status run_step(uint32_t n, int spoiled_layer, bool commits);
 
     lk_cache *caches[2];
@@ -555,14 +556,51 @@ void test_refusals(void **) {
     pair.step({pair.ids[0]}, {70});
 }
 
+// Without a driver, and with one that has no device: the CPU stays, and CUDA says why it cannot be.
+void test_no_driver(void **) {
+    lk_context_desc desc;
+    assert_ok(lk_context_desc_init(&desc, sizeof desc));
+    desc.backend = LK_BACKEND_CUDA;
+    lk_device_info info;
+    assert_ok(lk_device_info_init(&info, sizeof info));
+    uint32_t n_devices = 0;
+    assert_ok(lk_device_count(&n_devices));
+    assert_ok(lk_device_get(1, &info));
+    assert_int_equal(info.backend, LK_BACKEND_CUDA);
+    for (const cudaError_t error : {cudaErrorInsufficientDriver, cudaErrorNoDevice}) {
+        fake_count_error(error);
+        uint32_t n_others = 0;
+        assert_ok(lk_device_count(&n_others));
+        assert_int_equal(n_others, n_devices - 1);
+        lk_context *context = nullptr;
+        assert_int_equal(lk_context_open(&desc, LK_ABI_VERSION, &context), LK_E_UNSUPPORTED);
+        assert_null(context);
+        const std::string expected =
+            std::string("no CUDA device can be used here: ") + cudaGetErrorString(error);
+        assert_string_equal(sentence(), expected.c_str());
+        desc.backend = LK_BACKEND_CPU;
+        assert_ok(lk_context_open(&desc, LK_ABI_VERSION, &context));
+        assert_ok(lk_context_close(&context));
+        desc.backend = LK_BACKEND_CUDA;
+    }
+    fake_count_error(cudaSuccess);
+    assert_ok(lk_device_get(1, &info));
+    assert_int_equal(info.backend, LK_BACKEND_CUDA);
+}
+
 }  // namespace
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_as_cpu),           cmocka_unit_test(test_attention_scores),
-        cmocka_unit_test(test_who_attends),           cmocka_unit_test(test_replay),
-        cmocka_unit_test(test_steady_step),           cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_fault_names_its_token), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_same_as_cpu),
+        cmocka_unit_test(test_attention_scores),
+        cmocka_unit_test(test_who_attends),
+        cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_steady_step),
+        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_fault_names_its_token),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_no_driver),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -54,9 +54,7 @@ void pages_come_back_to_16_bits(void **) {
 void a_failing_device_leaves_it_packed(void **) {
     Packed packed;
     const uint64_t slots = packed.rig.cache->slots.slot_bytes();
-    packed.rig.device().dequantizes = [](const lk::DequantizeItem *, uint32_t) {
-        return lk_status{LK_E_DEVICE};
-    };
+    packed.rig.device().dequantizes = kDeviceFails;
     assert_int_equal(lk::dequantize_block(packed.rig.cache, packed.block, nullptr, 20),
                      LK_E_DEVICE);
     assert_int_equal(packed.block->n_packed, packed.block->n_entries);

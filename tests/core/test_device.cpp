@@ -1,68 +1,25 @@
 // What the core passes to a device that runs next to the host, and what it makes of its reports.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "core/cache.h"
-
-#include "fake_device.h"
-#include "suite.h"
+#include "cache_rig.h"
 
 #include <lowkey/chunks.h>
 
 namespace {
 
-constexpr uint32_t kLayers = 2;
-constexpr uint32_t kHeadDim = 32;
-
-// A cache of two sequences on a fake device. Tensors lie over each other, since nothing runs.
-struct Rig {
+// Two sequences. Tensors lie over each other, since nothing runs.
+struct Rig : CacheRig {
     explicit Rig(const char *preset = "kivi2", uint64_t budget_bytes = 16u << 20)
-        : context(lk::default_allocator()) {
-        context.backend = &backend;
-        context.desc.backend = LK_BACKEND_CUDA;
-        lk_layer layers[kLayers];
-        for (lk_layer &layer : layers) {
-            assert_int_equal(lk_layer_init(&layer, sizeof layer), LK_OK);
-            layer.n_query_heads = layer.n_kv_heads = 1;
-            layer.head_dim = kHeadDim;
-        }
-        lk_geometry geometry;
-        assert_int_equal(lk_geometry_init(&geometry, sizeof geometry), LK_OK);
-        geometry.n_layers = kLayers;
-        geometry.layers = layers;
-        lk_plan *plan;
-        assert_int_equal(lk_plan_preset(preset, &geometry, &plan), LK_OK);
-        assert_int_equal(lk_plan_set_pages(plan, 32), LK_OK);
-        assert_int_equal(lk_plan_set_recent(plan, 16, 32), LK_OK);
-        lk_cache_desc desc;
-        assert_int_equal(lk_cache_desc_init(&desc, sizeof desc), LK_OK);
-        desc.max_sequences = 2;
-        desc.budget_bytes = budget_bytes;
-        desc.slab_bytes = LK_EXTENT_BYTES;
-        assert_int_equal(lk_cache_create(&context, &geometry, plan, &desc, &cache), LK_OK);
-        lk_plan_destroy(&plan);
-        assert_int_equal(lk_queue_init(&queue, sizeof queue), LK_OK);
-        queue.kind = LK_QUEUE_CUDA_STREAM;
-        for (lk_sequence &id : ids)
-            assert_int_equal(lk_sequence_add(cache, &id), LK_OK);
-    }
-    ~Rig() {
-        lk_cache_destroy(&cache);
-        assert_int_equal(backend.n_rows_at_close, 0);
-    }
-    FakeDevice &device() { return *backend.device; }
+        : CacheRig(preset, budget_bytes), sequences{add(), add()} {}
 
     lk_status begin(uint32_t n, uint32_t m = 0) {
-        const uint32_t counts[2] = {n, m};
-        return lk_step_begin(cache, &queue, m ? 2 : 1, ids, counts, nullptr);
+        return m ? CacheRig::begin({{sequences[0], n}, {sequences[1], m}})
+                 : CacheRig::begin(sequences[0], n);
     }
-    lk_tensor tensor(size_t offset_bytes) {
-        lk_tensor made;
-        assert_int_equal(lk_tensor_init(&made, sizeof made), LK_OK);
-        made.dtype = LK_F16;
-        made.memory = LK_MEMORY_CUDA;
-        made.data = backend.tensors + offset_bytes;
-        made.token_stride = made.head_stride = kHeadDim;
-        return made;
+    void step(uint32_t n, uint32_t m = 0) {
+        assert_int_equal(begin(n, m), LK_OK);
+        run_layers();
+        assert_int_equal(lk_step_commit(cache, nullptr), LK_OK);
     }
     lk_status append(uint32_t layer) {
         const lk_tensor kv = tensor(0);
@@ -73,43 +30,18 @@ struct Rig {
         const lk_tensor out = tensor(sizeof backend.tensors / 2);
         return lk_attend(cache, layer, &q, &out, nullptr);
     }
-    void run_layers() {
-        for (uint32_t l = 0; l < kLayers; ++l) {
-            assert_int_equal(append(l), LK_OK);
-            assert_int_equal(attend(l), LK_OK);
-        }
-    }
-    void step(uint32_t n, uint32_t m = 0) {
-        assert_int_equal(begin(n, m), LK_OK);
-        run_layers();
-        assert_int_equal(lk_step_commit(cache, nullptr), LK_OK);
-    }
     void fault(bool is_earlier) {
         device().data.has_fault = 1;
         device().data.is_earlier = is_earlier;
         device().data.layer = 1;
         device().data.token = 3;
-        device().data.sequence = ids[0];
-    }
-    uint64_t length(uint32_t i) {
-        uint64_t n = 0;
-        assert_int_equal(lk_sequence_length(cache, ids[i], &n), LK_OK);
-        return n;
+        device().data.sequence = sequences[0]->id;
     }
 
-    FakeDeviceBackend backend;
-    lk_context context;
-    lk_cache *cache = nullptr;
-    lk_queue queue;
-    lk_sequence ids[2];
+    lk::Sequence *sequences[2];
 };
 
-void sentence_has(const char *text) {
-    if (!std::strstr(lk::last_sentence(), text))
-        fail_msg("\"%s\" does not hold \"%s\"", lk::last_sentence(), text);
-}
-
-void rows_are_told_of(void **) {
+void blocks_are_reported(void **) {
     Rig rig;
     FakeDevice &device = rig.device();
     for (uint32_t i = 0; i < 40; ++i)
@@ -118,17 +50,17 @@ void rows_are_told_of(void **) {
     assert_int_equal(device.n_stale, 0);
     assert_true(rig.backend.layout.max_blocks >= device.blocks.size());
     const uint32_t n_changes = device.n_changes;
-    assert_int_equal(lk_sequence_truncate(rig.cache, rig.ids[0], 100), LK_OK);
+    assert_int_equal(lk_sequence_truncate(rig.cache, rig.sequences[0]->id, 100), LK_OK);
     assert_int_equal(device.n_changes, n_changes + 1);
     rig.step(1, 65);
     const lk::Batch &batch = device.last_begin;
     assert_int_equal(batch.n_tokens, 66);
-    assert_int_equal(batch.sequences[0].id, rig.ids[0]);
+    assert_int_equal(batch.sequences[0].id, rig.sequences[0]->id);
     assert_int_equal(batch.sequences[0].n_attended, batch.sequences[0].n_blocks);
     assert_int_equal(batch.sequences[1].first_new, 1);
     assert_false(batch.sequences[1].new_in_blocks);
     assert_true(batch.sequences[1].n_attended < batch.sequences[1].n_blocks);
-    assert_int_equal(lk_sequence_remove(rig.cache, rig.ids[1]), LK_OK);
+    assert_int_equal(lk_sequence_remove(rig.cache, rig.sequences[1]->id), LK_OK);
     assert_int_equal(device.n_stale, 0);
     lk_cache_stats stats;
     assert_int_equal(lk_cache_stats_init(&stats, sizeof stats), LK_OK);
@@ -138,8 +70,9 @@ void rows_are_told_of(void **) {
     assert_int_equal(stats.device_bytes, 4321);
 }
 
-// The least budget holds what it can in packed rows, and never more rows than were foretold.
-void rows_stay_below_the_most(void **) {
+// The least budget holds what it can in packed blocks, and never more blocks than the device
+// expects.
+void blocks_stay_below_the_most(void **) {
     Rig rig("kivi2", 4u << 20);
     uint32_t n = 0;
     while (rig.begin(512) == LK_OK) {
@@ -165,12 +98,13 @@ void a_refused_begin_changes_nothing(void **) {
     assert_int_equal(rig.begin(100), LK_E_NOMEM);
     device.max_blocks = SIZE_MAX;
     assert_int_equal(device.blocks.size(), n_blocks);
-    assert_int_equal(rig.length(0), 20);
+    assert_int_equal(rig.sequences[0]->length, 20);
     const uint32_t one = 1;
-    assert_int_equal(lk_step_begin(rig.cache, nullptr, 1, rig.ids, &one, nullptr), LK_E_ARGUMENT);
+    assert_int_equal(lk_step_begin(rig.cache, nullptr, 1, &rig.sequences[0]->id, &one, nullptr),
+                     LK_E_ARGUMENT);
     device.capturing = true;
     assert_int_equal(rig.begin(1), LK_E_STATE);
-    assert_int_equal(lk_sequence_truncate(rig.cache, rig.ids[0], 3), LK_E_STATE);
+    assert_int_equal(lk_sequence_truncate(rig.cache, rig.sequences[0]->id, 3), LK_E_STATE);
     sentence_has("captured");
     device.capturing = false;
     rig.queue.handle = &rig;
@@ -222,7 +156,7 @@ void a_fault_of_the_open_step_poisons_it(void **) {
     rig.step(4);
 }
 
-void a_fault_of_a_committed_step_is_told_once(void **) {
+void a_fault_of_a_committed_step_is_reported_once(void **) {
     Rig rig;
     rig.step(4);
     rig.fault(false);
@@ -237,7 +171,7 @@ void a_fault_of_a_committed_step_is_told_once(void **) {
     assert_int_equal(lk_step_discard(rig.cache), LK_OK);
     assert_int_equal(rig.begin(1), LK_E_DATA);
     rig.step(1);
-    assert_int_equal(rig.length(0), 5);
+    assert_int_equal(rig.sequences[0]->length, 5);
 }
 
 void a_graph_of_another_shape_is_a_fault(void **) {
@@ -276,7 +210,7 @@ void captured_shapes_replay(void **) {
         assert_int_equal(lk_step_commit(rig.cache, nullptr), LK_OK);
     }
     assert_int_equal(rig.device().n_appends, n_appends);
-    assert_int_equal(rig.length(0), 3 + 3 + 1 + 3 + 1 + 3);
+    assert_int_equal(rig.sequences[0]->length, 3 + 3 + 1 + 3 + 1 + 3);
     const uint32_t others[][2] = {{2, 3}, {3, 0}, {2, 0}, {3, 3}};
     for (const uint32_t *counts : others) {
         assert_int_equal(rig.begin(counts[0], counts[1]), LK_OK);
@@ -312,9 +246,10 @@ void steps_that_score_chunks_are_in_no_graph(void **) {
     request.n_query_tokens = 2;
     request.n_chunks = 2;
     rig.device().capturing = true;
-    assert_int_equal(lk_chunks_score_attention(rig.cache, rig.ids[0], &request), LK_E_STATE);
+    assert_int_equal(lk_chunks_score_attention(rig.cache, rig.sequences[0]->id, &request),
+                     LK_E_STATE);
     rig.device().capturing = false;
-    assert_int_equal(lk_chunks_score_attention(rig.cache, rig.ids[0], &request), LK_OK);
+    assert_int_equal(lk_chunks_score_attention(rig.cache, rig.sequences[0]->id, &request), LK_OK);
     assert_int_equal(rig.begin(2), LK_OK);
     assert_int_equal(lk_step_replay(rig.cache), LK_E_STATE);
     sentence_has("which no graph does");
@@ -328,7 +263,7 @@ void steps_that_score_chunks_are_in_no_graph(void **) {
     assert_int_equal(rig.device().n_chunk_attentions, 1);
     assert_int_equal(lk_step_discard(rig.cache), LK_OK);
     rig.step(2);
-    assert_int_equal(rig.device().n_chunk_attentions, 1 + kLayers);
+    assert_int_equal(rig.device().n_chunk_attentions, 1 + Rig::kLayers);
     capture(&rig, 2);
     assert_int_equal(rig.begin(2), LK_OK);
     assert_int_equal(lk_step_replay(rig.cache), LK_OK);
@@ -339,12 +274,12 @@ void steps_that_score_chunks_are_in_no_graph(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_told_of),
-        cmocka_unit_test(rows_stay_below_the_most),
+        cmocka_unit_test(blocks_are_reported),
+        cmocka_unit_test(blocks_stay_below_the_most),
         cmocka_unit_test(a_refused_begin_changes_nothing),
         cmocka_unit_test(tensors_are_the_devices),
         cmocka_unit_test(a_fault_of_the_open_step_poisons_it),
-        cmocka_unit_test(a_fault_of_a_committed_step_is_told_once),
+        cmocka_unit_test(a_fault_of_a_committed_step_is_reported_once),
         cmocka_unit_test(a_graph_of_another_shape_is_a_fault),
         cmocka_unit_test(captured_shapes_replay),
         cmocka_unit_test(long_steps_are_not_captured),

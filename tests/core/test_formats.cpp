@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/pages/formats.h"
 
-#include "core/pages/parameters.h"
 #include "suite.h"
 
 #include <functional>
@@ -130,21 +129,6 @@ void ranked_channels_follow_each_other(void **) {
     assert_true(formats[formats.entries[3].key.packed_format].ranking == lk::Ranking::kQueryRange);
 }
 
-// Heads without centers have zeros next to heads with them; layers without have none.
-void centers_are_copied(void **) {
-    std::vector<float> centers(kHeadDim, 0.5f);
-    Built built("kivi2", [&](lk_plan *plan) {
-        assert_int_equal(lk_plan_set_key_centers(plan, 1, 1, centers.data()), LK_OK);
-    });
-    assert_int_equal(lk::copy_parameters(built.plan->model, &built.formats), LK_OK);
-    const lk::LayerView &view = built.formats.layers[1].view;
-    assert_null(built.formats.layers[0].view.key_centers);
-    assert_non_null(view.key_centers);
-    assert_true(view.key_centers[0] == 0.0f && view.key_centers[kHeadDim - 1] == 0.0f);
-    assert_true(view.key_centers[kHeadDim] == 0.5f);
-    assert_null(view.key_scales);
-}
-
 }  // namespace
 
 int main() {
@@ -154,7 +138,6 @@ int main() {
         cmocka_unit_test(short_sinks_have_their_formats),
         cmocka_unit_test(ladders_step_down_to_the_last_rung),
         cmocka_unit_test(ranked_channels_follow_each_other),
-        cmocka_unit_test(centers_are_copied),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

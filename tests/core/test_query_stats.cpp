@@ -113,7 +113,7 @@ void what_is_dropped_is_kept_in_the_base(void **) {
         assert_int_equal(rig.base(rig.scores, c), kSlots * (c == 0 ? 1 : c == 1 ? 100 : 10000));
 }
 
-// Without a slot more, a row adds to the one before it.
+// When no slot is left, a block's sums are added to those of the block before it.
 void slots_are_bounded(void **) {
     Rig rig(1);
     for (uint64_t block = 1; block <= kSlots + 2; ++block)
@@ -140,7 +140,7 @@ void a_sequence_that_never_packed_forgets_all(void **) {
     rig.add_to_base(1);
     rig.add(1, false, 2);
     assert_true(rig.scores.digest(9) != fresh);
-    // Also what is on its way.
+    // clear() also drops sums that are on their way.
     assert_int_equal(rig.scores.add_to_base(rig.one(3), &rig.queue()), LK_OK);
     assert_int_equal(rig.scores.clear(&rig.queue()), LK_OK);
     rig.flush();

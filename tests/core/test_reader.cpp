@@ -3,9 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/snapshot/reader.h"
 
-#include "cache_rig.h"
-
-#include <vector>
+#include "snapshot_rig.h"
 
 namespace {
 
@@ -14,28 +12,8 @@ struct Saved {
     Saved() {
         lk::Sequence *parent = rig.add();
         rig.grow(parent, 16 + 64 + 3);
-        lk_sequence id = 0;
-        assert_int_equal(lk_sequence_fork(rig.cache, parent->id, 16 + 64, &id), LK_OK);
-        uint64_t n_bytes = 0;
-        assert_int_equal(
-            lk_snapshot_save_memory(rig.cache, 0, nullptr, nullptr, nullptr, 0, &n_bytes), LK_OK);
-        bytes.resize(n_bytes);
-        // Slots of the fake device hold nothing; zeros are sound pages of every format.
-        clear_slots();
-        assert_int_equal(
-            lk_snapshot_save_memory(rig.cache, 0, nullptr, nullptr, bytes.data(), n_bytes, nullptr),
-            LK_OK);
-    }
-    void clear_slots() {
-        rig.cache->sequences.for_each_block([this](lk::CacheBlock *block) {
-            for (uint32_t e = 0; e < block->n_entries; ++e)
-                for (const uint64_t address :
-                     {block->entries[e].key_payload, block->entries[e].key_metadata,
-                      block->entries[e].value_payload, block->entries[e].value_metadata})
-                    if (address)
-                        std::memset(reinterpret_cast<void *>(address), 0,
-                                    rig.cache->slots.bytes_at(address));
-        });
+        rig.fork(parent, 16 + 64);
+        bytes = save_all(&rig);
     }
     CacheRig rig;
     std::vector<uint8_t> bytes;
@@ -48,11 +26,11 @@ uint64_t read_sequence(const Saved &saved, lk::SnapshotReader *reader, uint64_t 
     assert_int_equal(part->record.n_tokens, n_tokens);
     uint64_t n_new = 0;
     const uint64_t n_blocks = lk::block_count(saved.rig.cache->plan.model, n_tokens);
-    for (uint64_t i = 0; i < n_blocks; ++i) {
-        lk::SnapshotBlock block;
-        assert_int_equal(reader->next_block(&block), LK_OK);
-        n_new += block.is_new;
-        for (uint32_t entries = 0; block.is_new && entries < reader->header().n_entries;) {
+    lk::SnapshotBlocks blocks;
+    for (uint64_t i = 0; i < n_blocks; i += blocks.n) {
+        assert_int_equal(reader->next_blocks(&blocks), LK_OK);
+        n_new += blocks.is_new;
+        for (uint32_t entries = 0; blocks.is_new && entries < reader->header().n_entries;) {
             lk::BlockPart more;
             assert_int_equal(reader->next_part(&more), LK_OK);
             assert_int_equal(more.record.first_entry, entries);
@@ -110,9 +88,9 @@ void looking_ahead_changes_nothing(void **) {
         assert_int_equal(reader.next_sequence(saved.rig.cache->plan.model, &part), LK_OK);
         lk_status status = LK_OK;
         for (uint32_t i = 0; !status && i < 4; ++i) {
-            lk::SnapshotBlock block;
+            lk::SnapshotBlocks block;
             lk::BlockPart more;
-            assert_int_equal(reader.next_block(&block), LK_OK);
+            assert_int_equal(reader.next_blocks(&block), LK_OK);
             reader.look_ahead();
             status = reader.next_part(&more);
         }

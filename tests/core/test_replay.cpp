@@ -4,6 +4,7 @@
 #include "core/step/replay.h"
 
 #include "core/step/step.h"
+#include "counted_memory.h"
 #include "suite.h"
 
 #include <initializer_list>
@@ -35,14 +36,10 @@ void a_shape_is_all_its_counts(void **) {
     assert_false(shapes.has(Members{2}.list));
 }
 
-size_t g_n_left;
-void *few(void *, size_t bytes, size_t alignment) {
-    return g_n_left-- ? lk::default_allocator().alloc(nullptr, bytes, alignment) : nullptr;
-}
-
 void shapes_are_kept_once(void **) {
-    const lk::Allocator allocator = {few, lk::default_allocator().free, nullptr};
-    g_n_left = 1;
+    CountedMemory memory;
+    memory.give(1);
+    const lk::Allocator allocator = memory.hooks();
     lk::ReplayShapes shapes(allocator);
     for (int i = 0; i < 3; ++i)
         assert_int_equal(shapes.add(Members{5, 6}.list), LK_OK);

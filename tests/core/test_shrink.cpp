@@ -2,10 +2,12 @@
 // fails. --measure prints what a page costs the host, with the lists that devices read filled.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "core/cache.h"
-#include "core/pages/ladders.h"
+#include "core/pages/shrink.h"
 
 #include "backend/gpu/jobs.h"
+#include "core/cache.h"
+#include "core/pages/ladders.h"
+#include "counted_memory.h"
 #include "fake_device.h"
 #include "suite.h"
 
@@ -23,17 +25,6 @@ constexpr uint32_t kPageTokens = 128;
 constexpr uint32_t kStepTokens = 192;
 constexpr uint8_t kRungs[] = {16, 8, 4, 2};
 
-uint64_t g_n_allocations;
-
-void *counting_alloc(void *, size_t bytes, size_t alignment) {
-    ++g_n_allocations;
-    return lk::default_allocator().alloc(nullptr, bytes, alignment);
-}
-void counting_free(void *, void *pointer, size_t bytes, size_t alignment) {
-    lk::default_allocator().free(nullptr, pointer, bytes, alignment);
-}
-const lk::Allocator kCounting = {counting_alloc, counting_free, nullptr};
-
 // One sequence of a layer that begins at 16 bits.
 struct Rig {
     explicit Rig(uint64_t n_tokens, uint64_t budget_bytes = 0);
@@ -43,13 +34,14 @@ struct Rig {
     uint64_t n_shrunk() const { return cache->statistics.counts.pages_shrunk; }
 
     std::unique_ptr<FakeDeviceBackend> backend = std::make_unique<FakeDeviceBackend>();
+    CountedMemory memory;
     lk_context context;
     lk_cache *cache = nullptr;
     lk_queue queue;
     lk_sequence id = 0;
 };
 
-Rig::Rig(uint64_t n_tokens, uint64_t budget_bytes) : context(kCounting) {
+Rig::Rig(uint64_t n_tokens, uint64_t budget_bytes) : context(memory.hooks()) {
     context.backend = backend.get();
     context.desc.backend = LK_BACKEND_CUDA;
     lk_layer layer;
@@ -223,8 +215,7 @@ void a_layer_goes_down_in_runs(void **) {
     };
     rig.device().packs = [&](const lk::PackItem *items, uint32_t n) {
         for (uint32_t i = 0; i < n; ++i) {
-            touched.push_back(
-                {items[i].source_payload, lk::payload_bytes(items[i].source_format->layout)});
+            touched.push_back({items[i].source, lk::payload_bytes(items[i].source_format->layout)});
             touched.push_back({items[i].payload, lk::payload_bytes(items[i].target->layout)});
         }
         n_items += n;
@@ -247,14 +238,14 @@ void a_layer_goes_down_in_runs(void **) {
         n_calls = 0;
         n_items = 0;
         const uint64_t before = rig.n_shrunk();
-        const uint64_t n_allocations = g_n_allocations;
+        const uint64_t n_allocations = rig.memory.n_calls;
         assert_int_equal(lk_cache_shrink(rig.cache, 0, kRungs[rung]), LK_OK);
         assert_int_equal(n_items, rig.n_shrunk() - before);
         assert_true(n_items > 1400);
         // The slots that are given back have space for a run twice as long as the one before.
         assert_true(n_calls <= (rung == 1 ? 12u : 1u));
         if (rung > 1)
-            assert_int_equal(g_n_allocations, n_allocations);
+            assert_int_equal(rig.memory.n_calls, n_allocations);
         check_stats(rig);
     }
 }
@@ -264,9 +255,8 @@ void a_layer_goes_down_in_runs(void **) {
 void a_failure_changes_nothing(void **) {
     Rig rig(kTokens);
     for (uint32_t rung = 1; rung < 4; ++rung) {
-        const auto refuse = [](const auto *, uint32_t) { return lk_status{LK_E_DEVICE}; };
-        rig.device().packs = refuse;
-        rig.device().shrinks = refuse;
+        rig.device().packs = kDeviceFails;
+        rig.device().shrinks = kDeviceFails;
         const State before(&rig);
         assert_int_equal(lk_cache_shrink(rig.cache, 0, kRungs[rung]), LK_E_DEVICE);
         assert_true(State(&rig) == before);

@@ -36,6 +36,7 @@ class FakeBackend final : public lk::Backend {
     lk_status merge(const lk::MergeView &) const override { return LK_OK; }
     lk_status cosine(const lk::CosineView &) const override { return LK_OK; }
     lk_status cache_open(const lk::CacheLayout &, lk::CacheDevice **) override { return LK_OK; }
+    lk_status enter_child(bool) override { return LK_OK; }
     void cache_close(lk::CacheDevice *) override {}
 
     uint64_t next = uint64_t{1} << 40;
@@ -110,7 +111,7 @@ void slots_are_apart_and_come_back(void **) {
     assert_int_equal(backend.live_bytes, 0);
 }
 
-// Of n slots of the first size.
+// The extents that n slots of the first size take.
 uint64_t extents_for(const Slots &slots, uint64_t n) {
     uint64_t counts[8] = {n};
     return slots.extents_for(counts);

@@ -39,13 +39,22 @@ lk::PageFormat page_format(Side side, uint32_t bits) {
 
 class Rules final : public gpu::SplitRules {
   public:
-    gpu::SplitLimits limits() const override { return {kWorkers, kWorkers, 64, 8, 16, kWorkers}; }
+    gpu::SplitLimits limits() const override {
+        return {kWorkers, kWorkers, 64, 8, 16, kWorkers, 3};
+    }
     gpu::SplitShape shape(uint32_t, uint32_t, uint32_t) const override {
-        return {kWorkers, n_readers, 8, 131072, splits_packed_only};
+        return {kWorkers, n_readers, 8, 131072, splits_packed_only, page_bytes};
+    }
+
+    uint32_t n_forms(uint32_t) const override { return has_forms ? 2 : 1; }
+    uint32_t form_of(uint32_t, uint16_t key_format, uint16_t) const override {
+        return has_forms && key_format == kFour;
     }
 
     uint32_t n_readers = 12;
+    bool has_forms = false;  // pages of 4 bits have one of their own
     bool splits_packed_only = false;
+    uint32_t page_bytes = 0;
 };
 
 class Memory final : public gpu::TableMemory {
@@ -71,7 +80,8 @@ struct Mix {
 // Sequences of one context, a layer of kHeads KV heads, and the items of a step of one new token.
 class Context {
   public:
-    Context(uint32_t n_sequences, const Mix &mix) {
+    // n_wide: heads whose 2-bit pages are 4-bit pages.
+    Context(uint32_t n_sequences, const Mix &mix, uint32_t n_wide = 0) : n_wide_(n_wide) {
         add_row(kSinkTokens, kRaw);
         add_pages(mix.n_low, kTwo);
         add_pages(mix.n_midpoint, kFour);
@@ -133,6 +143,20 @@ class Context {
                 i < item.packed_count ? row_time(item.packed_begin + i) : row_time(0) / 8;
         return *std::max_element(readers.begin(), readers.end());
     }
+    // What an item costs in the terms of ranges, in bytes: rounds of pages, each its bytes and
+    // page_bytes more.
+    double cost_of(const WorkItem &item, const Rules &rules) const {
+        const lk::PageEntry &entry = rows_[item.packed_begin].entries[item.kv_head];
+        const double page =
+            static_cast<double>(lk::payload_bytes(classes_[entry.key_format].layout) +
+                                lk::metadata_bytes(classes_[entry.key_format].layout) +
+                                lk::payload_bytes(classes_[entry.value_format].layout) +
+                                lk::metadata_bytes(classes_[entry.value_format].layout)) +
+            rules.page_bytes;
+        const uint32_t rounds = (item.packed_count + rules.n_readers - 1) / rules.n_readers;
+        return 2 * 131072.0 + rounds * rules.n_readers * page + n_raw(item) * 65536.0;
+    }
+    uint16_t key_format(uint32_t row) const { return rows_[row].entries[0].key_format; }
     static constexpr double kMidpointTime = 15.5;  // of a page
     static uint32_t n_raw(const WorkItem &item) { return item.raw_count[0] + item.raw_count[1]; }
     // If readers of all parts were as busy as each other.
@@ -155,6 +179,10 @@ class Context {
         entry.key_format = key_format;
         entry.value_format = static_cast<uint16_t>(key_format + 1);
         entries_.emplace_back(kHeads, entry);
+        for (uint32_t head = 0; head < n_wide_ && key_format == kTwo; ++head) {
+            entries_.back()[head].key_format = kFour;
+            entries_.back()[head].value_format = kFour + 1;
+        }
         lk::Block row{};
         row.first_token = n_tokens_;
         row.capacity_tokens = n_tokens;
@@ -167,8 +195,8 @@ class Context {
             add_row(LK_MAX_PAGE_TOKENS, key_format);
     }
 
-    // Of each sequence and head each row is read once; with splits_packed_only each part has all
-    // raw rows.
+    // Each block of each sequence and head is read once; with splits_packed_only each split has all
+    // raw blocks.
     void check_rows(const std::vector<WorkItem> &items, bool splits_packed_only) const {
         std::vector<std::vector<uint32_t>> reads(sequences_.size() * kHeads,
                                                  std::vector<uint32_t>(rows_.size()));
@@ -188,6 +216,7 @@ class Context {
     lk::LayerView layer_{};
     lk::CacheLayout layout_{};
     const uint32_t first_entry_ = 0;
+    const uint32_t n_wide_;
     uint64_t n_tokens_ = 0;
     std::vector<lk::PageFormat> classes_;
     std::vector<lk::EntryFormats> entry_classes_;
@@ -259,6 +288,46 @@ void rows_at_16_bits_are_in_all_splits(void **) {
     }
 }
 
+double busiest_worker(const Context &context, const std::vector<WorkItem> &items,
+                      const Rules &rules) {
+    std::vector<double> workers(kWorkers);
+    for (size_t i = 0; i < items.size(); ++i)
+        workers[i % kWorkers] += context.cost_of(items[i], rules);
+    return *std::max_element(workers.begin(), workers.end());
+}
+
+// Heads of different widths: never slower than the cut for equal heads, and faster where a worker
+// has one or two items.
+void heads_of_different_widths_are_cut_by_cost(void **) {
+    for (const Shape &shape : kShapes)
+        for (const uint32_t n_wide : {1u, 3u, 7u}) {
+            Rules rules;
+            rules.n_readers = 16;
+            Context context(shape.n_sequences, {shape.n_pages, 0, 0}, n_wide);
+            const std::vector<WorkItem> before = context.plan(rules);
+            rules.page_bytes = 10300;
+            const std::vector<WorkItem> items = context.plan(rules);
+            const double busiest = busiest_worker(context, items, rules);
+            const double was = busiest_worker(context, before, rules);
+            assert_true(busiest <= was);
+            if (shape.n_sequences == 8)
+                assert_true(busiest < 0.95 * was);
+        }
+}
+
+// Heads of one width are cut as without a cost of pages.
+void equal_heads_are_cut_alike(void **) {
+    for (const Shape &shape : kShapes) {
+        Rules rules;
+        Context context(shape.n_sequences, {shape.n_pages, 0, 0});
+        const std::vector<WorkItem> before = context.plan(rules);
+        rules.page_bytes = 10300;
+        const std::vector<WorkItem> items = context.plan(rules);
+        assert_int_equal(items.size(), before.size());
+        assert_memory_equal(items.data(), before.data(), items.size() * sizeof(WorkItem));
+    }
+}
+
 // Devices whose readers take tiles of all raw rows in turn keep doing so.
 void raw_rows_are_in_each_split(void **) {
     Rules rules;
@@ -272,13 +341,45 @@ void raw_rows_are_in_each_split(void **) {
     }
 }
 
+// Items of pages of one form follow each other, and those of a work tile are splits of it, whatever
+// their forms.
+void items_are_in_the_order_of_forms(void **) {
+    Rules rules;
+    rules.splits_packed_only = rules.has_forms = true;
+    rules.n_readers = 4;
+    for (const Shape &shape : kShapes) {
+        Context context(shape.n_sequences, cocktail(shape.n_pages));
+        const std::vector<WorkItem> items = context.plan(rules);
+        std::vector<std::vector<uint32_t>> splits(shape.n_sequences * kHeads);
+        bool is_four = false;
+        for (const WorkItem &item : items) {
+            assert_true(item.packed_count);
+            const uint16_t format = context.key_format(item.packed_begin);
+            assert_true(format == kFour || !is_four);
+            is_four = format == kFour;
+            for (uint32_t r = 0; r < item.packed_count; ++r)
+                assert_int_equal(context.key_format(item.packed_begin + r), format);
+            std::vector<uint32_t> &of = splits[item.sequence * kHeads + item.kv_head];
+            of.resize(item.n_splits);
+            ++of.at(item.split);
+        }
+        assert_true(is_four);
+        for (const std::vector<uint32_t> &of : splits)
+            for (const uint32_t n : of)
+                assert_int_equal(n, 1);
+    }
+}
+
 }  // namespace
 
 int main() {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(uniform_contexts_are_cut_as_before),
         cmocka_unit_test(rows_at_16_bits_are_in_all_splits),
+        cmocka_unit_test(heads_of_different_widths_are_cut_by_cost),
+        cmocka_unit_test(equal_heads_are_cut_alike),
         cmocka_unit_test(raw_rows_are_in_each_split),
+        cmocka_unit_test(items_are_in_the_order_of_forms),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -11,22 +11,10 @@ namespace {
 
 constexpr uint64_t kStat = CacheRig::kLayers * CacheRig::kHeadDim * sizeof(uint64_t);
 
-void rank_by_queries(lk_plan *plan) {
-    lk_key_rule rule;
-    assert_int_equal(lk_key_rule_init(&rule, sizeof rule), LK_OK);
-    rule.bits = 2;
-    rule.boost_bits = 4;
-    rule.boost_channels = 16;
-    rule.boost_ranking = LK_RANKING_QUERY_RANGE;
-    assert_int_equal(lk_plan_set_key(plan, LK_ALL, LK_ALL, &rule), LK_OK);
-}
-
 void drafts_have_a_sum_for_each_token(void **) {
     CacheRig rig("kivi2", 16u << 20, rank_by_queries);
     lk::Sequence *sequences[] = {rig.add(), rig.add()};
-    const lk_sequence ids[] = {sequences[0]->id, sequences[1]->id};
-    const uint32_t counts[] = {3, 5};
-    assert_int_equal(lk_step_begin(rig.cache, &rig.queue, 2, ids, counts, nullptr), LK_OK);
+    assert_int_equal(rig.begin({{sequences[0], 3}, {sequences[1], 5}}), LK_OK);
     const lk::Step &step = rig.cache->step;
     assert_int_equal(step.sequences[0].stats, 0);
     assert_int_equal(step.sequences[0].n_stats, 3);
@@ -70,33 +58,12 @@ void long_steps_have_a_sum_for_each_block(void **) {
     assert_int_equal(stats.item_block(3), 5);
 }
 
-void forks_share_statistics_until_a_step(void **) {
-    CacheRig rig("kivi2", 16u << 20, rank_by_queries);
-    lk::Sequence *parent = rig.add();
-    rig.step(parent, 20);
-    lk_sequence id = 0;
-    assert_int_equal(lk_sequence_fork(rig.cache, parent->id, LK_ALL_TOKENS, &id), LK_OK);
-    lk::Sequence *child = rig.cache->sequences.find(id);
-    assert_ptr_equal(child->query_stats, parent->query_stats);
-    const lk::QueryStats *shared = parent->query_stats;
-    assert_int_equal(rig.begin(child, 1), LK_OK);
-    assert_ptr_not_equal(child->query_stats, shared);
-    assert_int_equal(child->query_stats->digest(1), shared->digest(1));
-    assert_int_equal(lk_step_discard(rig.cache), LK_OK);
-    assert_ptr_equal(child->query_stats, shared);
-    assert_int_equal(shared->n_holders, 2);
-    rig.step(child, 1);
-    assert_int_not_equal(child->query_stats->digest(1), shared->digest(1));
-    assert_int_equal(shared->n_holders, 1);
-}
-
 }  // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(drafts_have_a_sum_for_each_token),
         cmocka_unit_test(long_steps_have_a_sum_for_each_block),
-        cmocka_unit_test(forks_share_statistics_until_a_step),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,4 +1,4 @@
-// Which tensors share bytes.
+// The ranges of tensors: which of them share bytes.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "core/context/tensor.h"
@@ -7,7 +7,7 @@
 
 namespace {
 
-// Of n tokens, `stride` bytes apart, with `width` bytes each.
+// The range of n tokens, `stride` bytes apart, with `width` bytes each.
 lk::TensorRange range(uint64_t first, uint64_t n, uint64_t stride, uint64_t width) {
     lk::TensorRange out;
     out.first = first;

@@ -87,7 +87,7 @@ static void run_layers(rig *r, graph *g, const rig_token *tokens, float *out) {
     get_outputs(r, g, out);
 }
 
-// The same without a capture.
+// The layers run without a capture.
 static void run_plainly(rig *r, const graph *g, const rig_token *tokens, float *out) {
     put_tokens(r, g, tokens);
     for (uint32_t l = 0; l < r->geometry.n_layers; ++l) {

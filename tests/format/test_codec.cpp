@@ -215,8 +215,8 @@ double square_error(lk_test::Case c, OneBit one_bit) {
     return sum;
 }
 
-// In FP8, where one channel in eleven saturates; Gaussian groups of 32 have 0.35 of their variance
-// as error, and 2.0 of it between the extremes.
+// Parameters are FP8, where one channel in eleven saturates. By deviation a Gaussian group of 32
+// has an error of 0.35 of its variance, by its extremes 2.0 of it.
 void deviation_has_less_error(void **) {
     const lk_test::Case *c = lk_test::find_case("key-1-page128");
     const double share = square_error(*c, OneBit::kDeviation) / square_error(*c, OneBit::kRange);

@@ -1,7 +1,10 @@
 // Where bits lie: index functions, sizes, shapes.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "cases.h"
+#include "cli/common/widths.h"
 #include "suite.h"
 
 using namespace lk;
@@ -241,6 +244,24 @@ void shapes_are_checked(void **) {
     assert_true(refused(raw, [](PageLayout &s) { s.group = 0; }));
 }
 
+// The command may include no table of the library, so its list is compared here.
+void the_command_lists_the_widths_of_the_table(void **) {
+    struct Row {
+        uint32_t plane, bits, narrower;
+    };
+#define LK_ROW(plane, bits, low_bits, high_bits, narrower) {plane, bits, narrower},
+    constexpr Row kTable[] = {LK_PLANES(LK_ROW)};
+#undef LK_ROW
+    assert_int_equal(cli::kCodeWidths.size(), LK_PLANE_COUNT);
+    uint32_t rung = 16;
+    for (const Row &row : kTable) {
+        assert_int_equal(cli::kCodeWidths[row.plane], row.bits);
+        const bool is_rung = std::count(cli::kRungWidths.begin(), cli::kRungWidths.end(), row.bits);
+        assert_int_equal(is_rung, row.bits == rung);
+        rung = row.bits == rung ? row.narrower : rung;
+    }
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -254,6 +275,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(bytes_of_known_plans),
         cmocka_unit_test(strips_tile_the_payload),
         cmocka_unit_test(shapes_are_checked),
+        cmocka_unit_test(the_command_lists_the_widths_of_the_table),
     };
     return cmocka_run_group_tests_name("format layout", tests, nullptr, nullptr);
 }

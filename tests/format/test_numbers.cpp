@@ -18,7 +18,7 @@ double half_value(uint32_t h) {
     return h & 0x8000 ? -magnitude : magnitude;
 }
 
-// Between which magnitudes a float rounds to the half magnitude m; at the ends the even one wins.
+// Does a float of this magnitude round to the FP16 magnitude m? At a tie the even one wins.
 bool is_nearest(double magnitude, uint32_t m) {
     const double low = m == 0 ? 0 : (half_value(m - 1) + half_value(m)) / 2;
     const double high = m == kHalfMax ? 65520 : (half_value(m) + half_value(m + 1)) / 2;
@@ -99,7 +99,7 @@ double f8_value(uint32_t v) {
     return v & 0x80 ? -magnitude : magnitude;
 }
 
-// By search over all codes that may be stored.
+// The FP8 number of x, found by a search over all that may be stored.
 uint8_t f8_search(double x, bool up) {
     uint32_t best = up ? 0x7F : 0xFF;
     for (uint32_t v = 0; v < 256; ++v) {

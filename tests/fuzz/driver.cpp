@@ -1,5 +1,6 @@
-// Runs a fuzz target over the files of a folder and over their prefixes, so that every build
-// replays the corpus.
+// Runs a fuzz target over the files of a folder, over their prefixes and, if the target has a
+// mutation of its own, over chains of mutations with fixed seeds, so that every build replays the
+// corpus.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdint>
@@ -7,8 +8,18 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+extern "C" __attribute__((weak)) size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size,
+                                                                size_t max_size, unsigned seed);
+// In place of libFuzzer's.
+extern "C" size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size);
+extern "C" size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t) {
+    if (size)
+        data[size / 2] = static_cast<uint8_t>(data[size / 2] + 1);
+    return size;
+}
 
 namespace {
 
@@ -23,6 +34,25 @@ bool run(const uint8_t *bytes, size_t size) {
     return true;
 }
 
+constexpr unsigned kChains = 12;
+constexpr unsigned kChainLength = 8;
+
+bool mutate(const uint8_t *bytes, size_t size) {
+    if (!LLVMFuzzerCustomMutator)
+        return true;
+    std::vector<uint8_t> data(1 << 18);
+    for (unsigned chain = 0; chain < kChains; ++chain) {
+        std::memcpy(data.data(), bytes, size);
+        size_t n = size;
+        for (unsigned i = 0; i < kChainLength; ++i) {
+            n = LLVMFuzzerCustomMutator(data.data(), n, data.size(), chain * kChainLength + i);
+            if (!run(data.data(), n))
+                return false;
+        }
+    }
+    return true;
+}
+
 bool replay(const char *path) {
     std::FILE *file = std::fopen(path, "rb");
     if (!file)
@@ -33,7 +63,7 @@ bool replay(const char *path) {
     for (size_t n = 0; n < size; n += n < 256 ? 1 : 61)
         if (!run(bytes, n))
             return false;
-    return whole && run(bytes, size);
+    return whole && run(bytes, size) && mutate(bytes, size);
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
-// Snapshots from untrusted bytes: no crash; what is refused changes nothing, what is accepted bears
-// every verb. Since hashes keep random bytes out, each input is tried a second time with its hashes
-// made to fit.
+// Snapshots from untrusted bytes: no crash and no cost beyond the bound and the cache's budget;
+// what is refused changes nothing, what is accepted supports every verb. Since hashes keep random
+// bytes out, each input is tried a second time with its hashes made to fit.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "cost/cost.h"
+#include "mutate.h"
 #include "restamp.h"
 #include "snapshot_cases.h"
 
@@ -57,8 +59,11 @@ lk_cache_stats stats_of(const SnapshotCase &own) {
 void check(SnapshotCase *own, const uint8_t *data, size_t size) {
     lk_sequence ids[kCaseSequences];
     uint32_t n = 0;
+    constexpr uint64_t kFreeNs = 50000000;
+    cost_begin();
     const lk_status status =
         lk_snapshot_load_memory(own->cache(), nullptr, data, size, kCaseSequences, ids, &n);
+    cost_expect("a load", size, kCaseBudget, kFreeNs);
     for (uint32_t i = 0; !status && i < n; ++i)
         use(own, ids[i]);
     for (uint32_t i = 0; !status && i < n; ++i)
@@ -73,7 +78,9 @@ void check_all(const uint8_t *data, size_t size) {
     for (const std::unique_ptr<SnapshotCase> &own : caches.cases)
         check(own.get(), data, size);
     lk_snapshot *snapshot = nullptr;
+    cost_begin();
     const lk_status status = lk_snapshot_open_memory(data, size, &snapshot);
+    cost_expect("an inspection", size, 0, 0);
     require((status == LK_OK) == (snapshot != nullptr));
     lk_snapshot_close(&snapshot);
 }
@@ -87,4 +94,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     snapshot_restamp(stamped.data(), stamped.size());
     check_all(stamped.data(), stamped.size());
     return 0;
+}
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size,
+                                          unsigned seed) {
+    mutate::Random random(seed);
+    if (mutate::below(&random, 4) == 0)
+        return LLVMFuzzerMutate(data, size, max_size);
+    std::vector<uint8_t> bytes(data, data + size);
+    mutate::snapshot(&bytes, &random);
+    return mutate::give(bytes, data, max_size);
 }

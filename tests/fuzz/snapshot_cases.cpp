@@ -138,7 +138,7 @@ SnapshotCase::SnapshotCase(lk_context *context, uint32_t which) : which_(which) 
     require(lk_cache_desc_init(&desc, sizeof desc) == LK_OK);
     desc.max_sequences = kCaseSequences;
     desc.max_step_tokens = 128;
-    desc.budget_bytes = 4u << 20;
+    desc.budget_bytes = kCaseBudget;
     desc.slab_bytes = 1u << 20;
     require(lk_cache_create(context, &geometry_, plan_, &desc, &cache_) == LK_OK);
 }

@@ -11,6 +11,7 @@
 
 constexpr uint32_t kSnapshotCases = 3;
 constexpr uint32_t kCaseSequences = 3;
+constexpr uint64_t kCaseBudget = 4u << 20;
 
 // A cache without sequences, and how to give it some. Case 0: channels boosted by queries, sinks.
 // Case 1: two layers, shared slots, FP8 metadata, keys per token with centers, forks. Case 2:

@@ -35,7 +35,7 @@ def cmake_consumer(temp, root, compiler):
     source.mkdir()
     (source / 'CMakeLists.txt').write_text(f'''cmake_minimum_required(VERSION 3.18)
 project(consumer C)
-find_package(lowkey 0.1 REQUIRED CONFIG)
+find_package(lowkey 0.2 REQUIRED CONFIG)
 add_executable(consumer {HERE / 'consumer.c'})
 target_link_libraries(consumer lowkey::lowkey)
 ''')
@@ -45,8 +45,34 @@ target_link_libraries(consumer lowkey::lowkey)
     run(str(build / 'consumer'))
 
 
+def bash_words(completion, words, env):
+    line = ' '.join(shlex.quote(word) for word in words)
+    return run('bash', '-c', f'. {completion}; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _lowkey; '
+               'printf "%s\\n" "${COMPREPLY[@]}"', **env).split()
+
+
+def zsh_words(completion, words, env):
+    """What the function offers; zsh itself keeps the words that begin like the last one."""
+    line = ' '.join(shlex.quote(word) for word in words)
+    offered = run('zsh', '-f', '-c', f'words=({line}); CURRENT={len(words)}; _files() {{ : }}; '
+                  f'compadd() {{ shift; print -l -- $@ }}; complete_line() {{ . {completion} }}; complete_line', **env)
+    return [word for word in offered.split() if word.startswith(words[-1])]
+
+
+def fish_words(completion, words, env):
+    lines = run('fish', '--no-config', '-c', f'source {completion}; complete -C {shlex.quote(" ".join(words))}', **env)
+    return [line.split('\t')[0] for line in lines.splitlines()]
+
+
+SHELLS = {
+    'bash': ('bash-completion/completions/lowkey', bash_words),
+    'zsh': ('zsh/site-functions/_lowkey', zsh_words),
+    'fish': ('fish/vendor_completions.d/lowkey.fish', fish_words),
+}
+
+
 def shell_files(root):
-    """Each command is in the man page, and bash completes it and its options."""
+    """Each command is in the man page, and the shells of this machine complete it, its methods and options."""
     commands = list(root.rglob('bin/lowkey'))
     if not commands:
         print('this build has no command')
@@ -56,22 +82,23 @@ def shell_files(root):
     text = run(str(command), '--help', **env)
     names = re.findall(r'^  ([a-z]+) ', text.split('Subcommands:')[1].split('\n\n')[0], re.M)
     page = next(root.rglob('man1/lowkey.1')).read_text()
-    completion = next(root.rglob('bash-completion/completions/lowkey'))
-    for words, wanted in ((['lowkey', ''], names), (['lowkey', 'pl'], ['plan']),
-                          (['lowkey', 'plan', 'kit'], ['kitty', 'kitty-pro']),
-                          (['lowkey', 'plan', 'kitty', '--head'], ['--head-dim'])):
-        line = ' '.join(shlex.quote(word) for word in words)
-        script = (f'PATH={command.parent}:$PATH; . {completion}; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; '
-                  '_lowkey; printf "%s\\n" "${COMPREPLY[@]}"')
-        found = run('bash', '-c', script, **env).split()
-        if not set(wanted) <= set(found):
-            sys.exit(f'{words} completes to {found}, not to {wanted}')
     for name in names:
         if f'.SS lowkey {name}\n' not in page:
             sys.exit(f'the man page has no {name}')
-    for file in ('zsh/site-functions/_lowkey', 'fish/vendor_completions.d/lowkey.fish'):
-        if not list(root.rglob(file)):
-            sys.exit(f'{file} is not installed')
+    env['PATH'] = f'{command.parent}:{os.environ["PATH"]}'
+    for shell, (file, completed) in SHELLS.items():
+        completion = next(root.rglob(file))
+        if shutil.which(shell) is None:
+            print(f'{shell} is missing: its completion is not tried')
+            continue
+        for words, wanted, unwanted in ((['lowkey', ''], names, []), (['lowkey', 'pl'], ['plan'], []),
+                                        (['lowkey', 'plan', 'kit'], ['kitty', 'kitty-pro'], []),
+                                        (['lowkey', 'plan', 'kitty', ''], [], ['kivi2']),
+                                        (['lowkey', 'plan', 'kitty', '--head'], ['--head-dim'], []),
+                                        (['lowkey', 'bench', '--bind'], ['--bindings'], [])):
+            found = set(completed(completion, words, env))
+            if not set(wanted) <= found or set(unwanted) & found:
+                sys.exit(f'{shell} completes {words} to {sorted(found)}, not to {wanted}')
 
 
 def main():

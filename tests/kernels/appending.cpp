@@ -141,8 +141,8 @@ class AppendScene {
         Staging staging = {nullptr, nullptr, n_tokens_};
         if (has_staging()) {
             const size_t bytes = size_t{n_tokens_} * kHeads * kDim * 2;
-            staging.keys = reinterpret_cast<uint16_t *>(device_.memory->output(bytes));
-            staging.values = reinterpret_cast<uint16_t *>(device_.memory->output(bytes));
+            staging.k = reinterpret_cast<uint16_t *>(device_.memory->output(bytes));
+            staging.v = reinterpret_cast<uint16_t *>(device_.memory->output(bytes));
         }
         const AppendArgs args = {cache_.layout().layers[layer],
                                  layer,
@@ -159,12 +159,12 @@ class AppendScene {
                 for (uint32_t head = 0; head < kHeads; ++head)
                     check_page(sequence, block, layer, head, tensor, is_value);
     }
-    // Of the last append.
+    // The staging area holds the tensor of the last append.
     void check_staging(const Tensor &tensor, bool is_value) const {
         if (!has_staging())
             return;
         std::vector<uint16_t> staged(tensor.values.size());
-        const uint16_t *address = is_value ? staging_.values : staging_.keys;
+        const uint16_t *address = is_value ? staging_.v : staging_.k;
         device_.memory->read(reinterpret_cast<uint64_t>(address), staged.data(), staged.size() * 2);
         for (uint32_t t = 0; t < n_tokens_; ++t)
             for (uint32_t h = 0; h < kHeads; ++h)
@@ -268,7 +268,7 @@ class AppendScene {
 
 constexpr lk_dtype kDtypes[] = {LK_F16, LK_BF16, LK_F32};
 
-// Of all magnitudes that keys have, up to the largest, and zeros.
+// Centers of all magnitudes that keys have, up to the largest, and zeros.
 std::vector<float> make_centers(Random *random) {
     std::vector<float> centers;
     for (uint32_t i = 0; i < kHeads * kDim; ++i) {
@@ -280,7 +280,7 @@ std::vector<float> make_centers(Random *random) {
     return centers;
 }
 
-// From the least to the largest that keys are divided by.
+// Key scales from the least that is allowed to the largest.
 std::vector<float> make_scales(Random *random) {
     std::vector<float> scales = {1e-4f, 1e4f, 1.0f};
     while (scales.size() < kHeads * kDim)

@@ -63,7 +63,7 @@ class TensorCoreBound {
         double most;
         double deviation;
     };
-    // Of one KV head of a sequence: the reach of its keys row by row and of its values.
+    // The reach of the keys of one KV head of a sequence, token by token, and of its values.
     struct Reach {
         std::vector<std::vector<float>> keys;
         std::vector<float> values;

@@ -282,6 +282,83 @@ std::vector<Case> one_bit_cases() {
     return all;
 }
 
+namespace {
+
+// The next of a list, turn by turn.
+uint32_t next_of(const std::vector<uint32_t> &values, uint32_t *turn) {
+    return values[(*turn)++ % values.size()];
+}
+
+}  // namespace
+
+std::vector<Case> grouped_cases() {
+    struct Keys {
+        uint32_t bits, boosted, n_shared, ordered, stepped;
+    };
+    std::vector<Case> all;
+    // Lists of different lengths, so that turns meet in new ways.
+    uint32_t turns[8] = {};
+    for (const uint32_t head_dim : {64u, 80u, 96u, 128u, 256u})
+        for (const uint32_t f8 : {1u, 0u})
+            for (const Keys &keys :
+                 {Keys{2, 0, 0, 0, 0}, Keys{2, 16, 0, 1, 0}, Keys{2, 32, 13, 1, 0},
+                  Keys{2, 0, 21, 0, 0}, Keys{2, 0, 0, 0, 1}, Keys{2, 16, 0, 0, 0},
+                  Keys{4, 0, 0, 0, 0}, Keys{8, 0, 0, 0, 0}, Keys{16, 0, 0, 0, 0}})
+                for (const uint32_t value_bits : {1u, 2u, 4u, 8u, 16u}) {
+                    Case c;
+                    c.head_dim = head_dim;
+                    c.f8 = f8;
+                    c.key_bits = keys.bits;
+                    c.boosted = keys.boosted;
+                    c.n_shared = keys.n_shared;
+                    c.ordered = keys.ordered;
+                    c.stepped = keys.stepped;
+                    c.value_bits = value_bits;
+                    c.key_group = next_of({64, 16, 32, 0}, turns);
+                    c.value_group =
+                        next_of({32, 64, 48, head_dim == 256 ? 32u : 16u, 0}, turns + 1);
+                    c.group = next_of({4, 1, 8, 4, 2, 4, 16}, turns + 2);
+                    c.n_new = next_of({1, 1, 3}, turns + 3);
+                    c.raw_between = next_of({0, 0, 1}, turns + 4);
+                    c.wider = next_of({0, 1, 0, 0}, turns + 5);
+                    c.centers = next_of({1, 0}, turns + 6);
+                    c.scales = next_of({0, 0, 1, 1}, turns + 7);
+                    c.soft_cap = turns[0] % 11 == 3 ? 5.0f : 0.0f;
+                    c.window = turns[0] % 13 == 5 ? 130 : 0;
+                    c.packed_pages = turns[0] % 17 == 7 ? 40 : 4;
+                    c.tail_tokens = 19;
+                    all.push_back(c);
+                }
+    return all;
+}
+
+std::vector<Case> mixed_cases() {
+    std::vector<Case> all;
+    uint32_t turn = 0;
+    for (const uint32_t f8 : {0u, 1u})
+        for (const uint32_t value_bits : {1u, 2u, 4u, 8u})
+            for (const uint32_t key_group : {0u, 32u, 16u}) {
+                Case c;
+                c.head_dim = turn % 4 == 3 ? 80 : 128;
+                c.key_bits = turn % 5 == 2 ? 8 : 2;
+                c.value_bits = value_bits;
+                c.key_group = key_group;
+                c.value_group = std::vector<uint32_t>{32, 128, 16, 48, 64}[turn % 5];
+                c.f8 = f8;
+                c.n_shared = turn % 3 == 0 && c.key_bits == 2 ? 21 : 0;
+                c.boosted = turn % 3 == 1 ? 16 : 0;
+                c.group = std::vector<uint32_t>{4, 8, 1}[turn % 3];
+                c.n_new = turn % 4 == 1 ? 2 : 1;
+                c.packed_pages = 7;
+                c.raw_between = turn % 2;
+                c.mixed = 1;
+                c.tail_tokens = 19;
+                ++turn;
+                all.push_back(c);
+            }
+    return all;
+}
+
 std::vector<Case> page_cases() {
     std::vector<Case> all;
     for (const uint32_t page_tokens : {32u, 64u, 128u})

@@ -22,6 +22,13 @@ std::vector<Case> chanmix_cases();
 // Values of 1 bit, in steps of few query columns.
 std::vector<Case> one_bit_cases();
 
+// Several groups in a page with every width of keys and values: one order of channels for all pages
+// or one for each, pairs or none, pages of two formats in a sequence.
+std::vector<Case> grouped_cases();
+
+// Pages of several forms in one layer, 16-bit ones among them, under every kind of parameters.
+std::vector<Case> mixed_cases();
+
 // The shapes of pages, for packing.
 std::vector<Case> page_cases();
 

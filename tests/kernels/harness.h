@@ -22,6 +22,9 @@ struct Case {
     uint32_t value_bits = 16;
     uint32_t boosted = 0;      // 4-bit slots of a 2-bit key page under its own permutation
     uint32_t n_shared = 0;     // (3,1) pairs
+    uint32_t ordered = 0;      // boosted slots under one permutation of all pages, with pairs too
+    uint32_t stepped = 0;      // instead of boosted slots: a strip each at 16, 8 and 4 bits
+    uint32_t wider = 0;        // every third packed page has keys and values of 4 bits, no pairs
     uint32_t key_group = 0;    // tokens, 0 = page
     uint32_t value_group = 0;  // channels, 0 = head_dim
     uint32_t per_token_keys = 0;
@@ -30,6 +33,8 @@ struct Case {
     uint32_t sink_tokens = 32;
     uint32_t packed_pages = 2;  // of the first sequence, one more in each other one
     uint32_t raw_between = 0;   // every second one of them is at 16 bits
+    uint32_t mixed = 0;         // every third one has its keys at 4 bits and its values at 2, in
+                                // groups of 64, and heads take turns with which
     uint32_t tail_tokens = 5;
     uint32_t n_new = 1;  // of the first sequence; in rows up to LK_DRAFT_TOKENS, else staged
     uint32_t window = 0;
@@ -104,6 +109,8 @@ class Scene {
     const std::vector<SceneSequence> &sequences() const { return sequences_; }
     const std::vector<lk::PageFormat> &formats() const { return formats_; }
     static lk::EntryFormats entry_formats();
+    // All packed formats of the layer where there are several, as LayerFormats has them; or none.
+    const std::vector<uint16_t> &packed_formats() const { return packed_formats_; }
     const std::vector<uint8_t> &q() const { return q_; }  // of the case's dtype and strides
     const std::vector<float> &q_values() const { return q_values_; }  // [tokens][heads][head_dim]
     const std::vector<float> &sink_logits() const { return sink_logits_; }
@@ -114,18 +121,28 @@ class Scene {
     const std::vector<uint16_t> &staged_keys() const { return staged_keys_; }
     const std::vector<uint16_t> &staged_values() const { return staged_values_; }
 
+    // Put NaNs, infinities and numbers above the limit of queries into some of them.
+    void spoil_queries();
+    // Rows of spoiled queries have to be NaN and become what is expected of them unspoiled, so that
+    // all rows can be compared. Empty, or what is wrong.
+    std::string restore_spoiled(const Outputs &expected, Outputs *outputs) const;
+    static float query_limit(const Case &c);
+
     // Empty, or what of the CPU's integer arithmetic differs beyond its bound.
     std::string compare(const Outputs &fast, const Outputs &reference) const;
 
   private:
+    Case other_pages() const;
     void make_formats();
     void make_sequence(uint32_t index);
     void add_row(SceneSequence *sequence, uint32_t tokens, bool packed, uint32_t used);
+    uint16_t key_format(uint32_t block, uint32_t head, uint32_t tokens, bool packed) const;
     ScenePage make_page(uint16_t page_format, uint32_t used);
     void measure_page(uint32_t used, ScenePage *page);
     void make_absolute(uint32_t used, ScenePage *page) const;
     void make_queries();
     void make_staged();
+    void store_query(size_t element, float f);
     float random_normal();
     uint16_t random_f16(double scale);
     uint64_t next();
@@ -134,10 +151,12 @@ class Scene {
     SceneValues values_;
     uint64_t state_;
     std::vector<lk::PageFormat> formats_;
+    std::vector<uint16_t> packed_formats_;
     std::vector<uint8_t> permutation_;
     std::vector<SceneSequence> sequences_;
     std::vector<uint8_t> q_;
     std::vector<float> q_values_;
+    std::vector<bool> is_spoiled_;  // [tokens][heads]
     std::vector<float> sink_logits_;
     std::vector<float> key_centers_;
     std::vector<float> key_scales_;
@@ -175,6 +194,7 @@ class PlacedScene {
     lk::LayerView layer_{};
     const uint32_t first_entry_ = 1;  // the entry before is nobody's
     std::vector<lk::EntryFormats> entry_formats_;
+    lk::LayerFormats layer_formats_{};
     lk::CacheLayout layout_{};
     std::vector<std::vector<lk::Block>> blocks_;  // by sequence
     std::vector<std::vector<const lk::Block *>> pointers_;

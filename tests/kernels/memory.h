@@ -38,7 +38,7 @@ class Memory {
     // Poison the outputs again.
     virtual void poison() = 0;
     virtual void clear() = 0;
-    // Of the work on this memory; null on the CPU.
+    // The queue of the work on this memory; null on the CPU.
     virtual const lk_queue *queue() const { return nullptr; }
 };
 

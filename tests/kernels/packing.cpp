@@ -76,11 +76,9 @@ void queue_page(const OpenCache &cache, const Device &device, Page *page,
     page->dequantized = place(device, raw.layout);
     const uint64_t staged = device.memory->input(page->values.data(), page->values.size() * 2);
     const uint64_t sums = device.memory->input(page->sums.data(), page->sums.size() * 8);
-    items->push_back({&target, page->staged.payload, page->staged.metadata, nullptr, 0,
-                      reinterpret_cast<const uint16_t *>(staged), sums});
+    items->push_back({&target, page->staged.payload, page->staged.metadata, nullptr, staged, sums});
     items->push_back({&target, page->moved.payload, page->moved.metadata, &raw,
-                      device.memory->input(source.payload.data(), source.payload.size()), nullptr,
-                      sums});
+                      device.memory->input(source.payload.data(), source.payload.size()), sums});
 }
 
 void expect_bytes(const Device &device, uint64_t address, const std::vector<uint8_t> &expected,

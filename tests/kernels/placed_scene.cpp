@@ -77,7 +77,8 @@ void PlacedScene::describe_cache() {
               c.sinks ? scene_.sink_logits().data() : nullptr,
               c.centers ? scene_.key_centers().data() : nullptr,
               c.scales ? scene_.key_scales().data() : nullptr,
-              nullptr};  // nothing is appended
+              nullptr,  // nothing is appended
+              Scene::query_limit(c)};
     layout_.formats = scene_.formats().data();
     layout_.n_formats = static_cast<uint32_t>(scene_.formats().size());
     layout_.layers = &layer_;
@@ -86,6 +87,9 @@ void PlacedScene::describe_cache() {
     layout_.n_entries = c.n_kv_heads + first_entry_;
     entry_formats_.assign(layout_.n_entries, scene_.entry_formats());
     layout_.entry_formats = entry_formats_.data();
+    layer_formats_ = {scene_.packed_formats().data(),
+                      static_cast<uint32_t>(scene_.packed_formats().size()), 0};
+    layout_.layer_formats = &layer_formats_;
     layout_.page_tokens = c.page_tokens;
     layout_.sink_tokens = c.sink_tokens;
     layout_.max_sequences = c.n_sequences;

@@ -22,7 +22,8 @@ std::string describe(const Case &c) {
                   c.sink_tokens, c.packed_pages, c.raw_between, c.tail_tokens, c.n_new, c.window,
                   c.window_sinks, static_cast<double>(c.soft_cap), c.sinks, c.centers, c.scales,
                   c.tree, c.dtype, c.n_sequences, c.spread, c.has_lse);
-    return text;
+    return text + std::string(c.ordered ? " ordered" : "") + (c.stepped ? " stepped" : "") +
+           (c.wider ? " wider" : "") + (c.mixed ? " mixed" : "");
 }
 
 PageLayout packed_shape(const Case &c, Side side) {
@@ -44,10 +45,11 @@ PageLayout packed_shape(const Case &c, Side side) {
     const auto strips = static_cast<uint16_t>(c.head_dim / 16);
     layout.strips[plane] = strips;
     if (side == Side::kKey && bits == 2) {
-        const uint32_t boosted = std::min(c.boosted / 16, strips - 1u);
+        const uint32_t boosted = c.stepped ? 1 : std::min(c.boosted / 16, strips - 1u);
+        layout.strips[kPlane16] = layout.strips[kPlane8] = c.stepped ? 1 : 0;
         layout.strips[kPlane4] = static_cast<uint16_t>(boosted);
-        layout.strips[kPlane2] = static_cast<uint16_t>(strips - boosted);
-        layout.permutes = boosted > 0;
+        layout.strips[kPlane2] = static_cast<uint16_t>(strips - boosted - (c.stepped ? 2 : 0));
+        layout.permutes = boosted > 0 && !c.ordered && !c.stepped;
         layout.n_shared = static_cast<uint16_t>(std::min(c.n_shared, layout.strips[kPlane2] * 8u));
     }
     return layout;
@@ -99,30 +101,58 @@ uint16_t Scene::random_f16(double scale) {
 }
 
 namespace {
-enum : uint16_t { kPackedFormat = 0, kPageFormat = 2, kLastSinkFormat = 4 };  // keys; + 1 values
-}
+// Keys; + 1 values.
+enum : uint16_t { kPackedFormat = 0, kOtherFormat = 2, kPageFormat = 4, kLastSinkFormat = 6 };
+}  // namespace
 
 EntryFormats Scene::entry_formats() {
     return {kPageFormat, kPackedFormat, kPageFormat + 1, kPackedFormat + 1, kPackedFormat};
+}
+
+// The case of the pages that differ, where cases have such.
+Case Scene::other_pages() const {
+    Case other = case_;
+    other.key_bits = 4;
+    other.value_bits = case_.mixed ? 2 : 4;
+    if (case_.mixed) {
+        other.key_group = other.value_group = 64;
+        other.boosted = other.n_shared = 0;
+    }
+    return other;
 }
 
 void Scene::make_formats() {
     permutation_.resize(case_.head_dim);
     for (uint32_t i = 0; i < case_.head_dim; ++i)
         permutation_[i] = static_cast<uint8_t>(i);
-    if (case_.n_shared)
+    if (case_.n_shared || case_.ordered || case_.stepped)
         for (uint32_t i = case_.head_dim - 1; i > 0; --i)
             std::swap(permutation_[i], permutation_[next() % (i + 1)]);
     const PageLayout keys = packed_shape(case_, Side::kKey);
-    formats_.push_back({keys, keys.n_shared ? permutation_.data() : nullptr,
-                        keys.permutes ? Ranking::kKey : Ranking::kNone,
+    const bool is_ordered = keys.n_shared || (!keys.is_raw() && (case_.ordered || case_.stepped));
+    const uint8_t *order = is_ordered ? permutation_.data() : nullptr;
+    formats_.push_back({keys, order, keys.permutes ? Ranking::kKey : Ranking::kNone,
                         static_cast<uint16_t>(keys.permutes ? keys.strips[kPlane4] * 16 : 0)});
     formats_.push_back({packed_shape(case_, Side::kValue), nullptr, Ranking::kNone, 0});
+    const Case other = other_pages();
+    formats_.push_back(
+        {packed_shape(other, Side::kKey), other.mixed ? nullptr : order, Ranking::kNone, 0});
+    formats_.push_back({packed_shape(other, Side::kValue), nullptr, Ranking::kNone, 0});
+    if (case_.wider || case_.mixed)
+        packed_formats_ = {kPackedFormat, kPackedFormat + 1, kOtherFormat, kOtherFormat + 1};
     for (const uint32_t tokens : {case_.page_tokens, case_.sink_tokens % case_.page_tokens})
         for (const Side side : {Side::kKey, Side::kValue})
             if (tokens)
                 formats_.push_back(
                     {raw_layout(side, case_.head_dim, tokens), nullptr, Ranking::kNone, 0});
+}
+
+uint16_t Scene::key_format(uint32_t block, uint32_t head, uint32_t tokens, bool packed) const {
+    if (!packed)
+        return tokens == case_.page_tokens ? kPageFormat : kLastSinkFormat;
+    const bool is_other =
+        (case_.mixed && (block + head) % 3 == 0) || (case_.wider && block % 3 == 1);
+    return is_other ? kOtherFormat : kPackedFormat;
 }
 
 // used: tokens that are filled; a raw page holds NaN after them.
@@ -198,12 +228,12 @@ void Scene::add_row(SceneSequence *sequence, uint32_t tokens, bool packed, uint3
     if (!sequence->blocks.empty())
         block.first_token = sequence->blocks.back().first_token + sequence->blocks.back().n_tokens;
     block.n_tokens = tokens;
-    const auto keys = static_cast<uint16_t>(packed                        ? kPackedFormat
-                                            : tokens == case_.page_tokens ? kPageFormat
-                                                                          : kLastSinkFormat);
-    for (uint32_t head = 0; head < case_.n_kv_heads; ++head)
+    const auto index = static_cast<uint32_t>(sequence->blocks.size());
+    for (uint32_t head = 0; head < case_.n_kv_heads; ++head) {
+        const uint16_t keys = key_format(index, head, tokens, packed);
         for (const uint32_t side : {0u, 1u})
             block.pages.push_back(make_page(static_cast<uint16_t>(keys + side), used));
+    }
     sequence->blocks.push_back(std::move(block));
 }
 
@@ -214,8 +244,10 @@ void Scene::make_sequence(uint32_t index) {
         add_row(&sequence, tokens, false, tokens);
         rest -= tokens;
     }
-    for (uint32_t i = 0; i < case_.packed_pages + index; ++i)
-        add_row(&sequence, case_.page_tokens, !case_.raw_between || i % 2 == 0, case_.page_tokens);
+    for (uint32_t i = 0; i < case_.packed_pages + index; ++i) {
+        const bool is_packed = !case_.raw_between || i % 2 == 0;
+        add_row(&sequence, case_.page_tokens, is_packed, case_.page_tokens);
+    }
     const uint32_t tail = case_.tail_tokens + 3 * index;
     sequence.n_history = tail;
     if (!sequence.blocks.empty())
@@ -235,24 +267,16 @@ void Scene::make_sequence(uint32_t index) {
 
 void Scene::make_queries() {
     const Strides strides = strides_of(case_, n_tokens_, n_query_heads(), case_.head_dim);
-    const size_t width = case_.dtype == LK_F32 ? 4 : 2;
-    q_.assign(strides.end * width, kPoison);
+    q_.assign(strides.end * (case_.dtype == LK_F32 ? 4 : 2), kPoison);
     for (uint32_t t = 0; t < n_tokens_; ++t)
         for (uint32_t h = 0; h < n_query_heads(); ++h)
             for (uint32_t c = 0; c < case_.head_dim; ++c) {
                 float f = random_normal() * 1.5f;
-                uint8_t *to = q_.data() + (strides.at(t, h) + c) * width;
-                if (case_.dtype == LK_F32) {
-                    std::memcpy(to, &f, 4);
-                } else {
-                    bool saturated = false;
-                    const uint16_t page = case_.dtype == LK_F16
-                                              ? float_to_half(f, &saturated)
-                                              : static_cast<uint16_t>(float_to_bits(f) >> 16);
-                    std::memcpy(to, &page, 2);
-                    f = case_.dtype == LK_F16 ? half_to_float(page)
-                                              : bits_to_float(static_cast<uint32_t>(page) << 16);
-                }
+                bool saturated = false;
+                f = case_.dtype == LK_F16    ? half_to_float(float_to_half(f, &saturated))
+                    : case_.dtype == LK_BF16 ? bits_to_float(float_to_bits(f) & 0xFFFF0000u)
+                                             : f;
+                store_query(strides.at(t, h) + c, f);
                 q_max_ = std::max(q_max_, std::fabs(f));
                 q_values_.push_back(f);
             }
@@ -269,6 +293,69 @@ void Scene::make_queries() {
         const float scale = key_scales_[head * case_.head_dim + i % case_.head_dim];
         q_max_ = std::max(q_max_, std::fabs(q_values_[i] * scale));
     }
+}
+
+// f is a number of the case's dtype, an infinity or a NaN.
+void Scene::store_query(size_t element, float f) {
+    const uint32_t bits = float_to_bits(f);
+    if (case_.dtype == LK_F32) {
+        std::memcpy(q_.data() + element * 4, &bits, 4);
+        return;
+    }
+    bool saturated = false;
+    const auto special =
+        static_cast<uint16_t>((bits >> 16 & 0x8000u) | 0x7C00u | (bits & 0x7FFFFFu ? 0x200u : 0u));
+    const auto half = case_.dtype == LK_BF16 ? static_cast<uint16_t>(bits >> 16)
+                      : float_is_finite(f)   ? float_to_half(f, &saturated)
+                                             : special;
+    std::memcpy(q_.data() + element * 2, &half, 2);
+}
+
+float Scene::query_limit(const Case &c) {
+    return 0x1p50f * (c.soft_cap > 0 && c.soft_cap < 1 ? c.soft_cap : 1);
+}
+
+// Every third row, beginning with the last; each kind of what a query may not hold in turn, in
+// channels that differ.
+void Scene::spoil_queries() {
+    const float limit = query_limit(case_);
+    const float kinds[] = {NAN, INFINITY, -INFINITY, -2 * limit, 2 * limit};
+    const uint32_t n_kinds = case_.dtype == LK_F16 ? 3 : 5;
+    const Strides strides = strides_of(case_, n_tokens_, n_query_heads(), case_.head_dim);
+    const size_t n_rows = size_t{n_tokens_} * n_query_heads();
+    is_spoiled_.assign(n_rows, false);
+    for (size_t row = n_rows, n = 0; row > 0; row = row > 3 ? row - 3 : 0, ++n) {
+        const size_t at = strides.at((row - 1) / n_query_heads(), (row - 1) % n_query_heads());
+        is_spoiled_[row - 1] = true;
+        store_query(at + n * 7 % case_.head_dim, kinds[n % n_kinds]);
+        if (n % 2)  // two that would take each other away
+            store_query(at + (n * 7 + 5) % case_.head_dim, -kinds[n % n_kinds]);
+    }
+}
+
+std::string Scene::restore_spoiled(const Outputs &expected, Outputs *outputs) const {
+    char text[160];
+    for (size_t row = 0; row < is_spoiled_.size(); ++row) {
+        if (!is_spoiled_[row])
+            continue;
+        for (size_t i = row * case_.head_dim; i < (row + 1) * case_.head_dim; ++i) {
+            if (!std::isnan(outputs->out[i])) {
+                std::snprintf(text, sizeof text, "output %zu of a spoiled query is %g, not NaN", i,
+                              static_cast<double>(outputs->out[i]));
+                return text;
+            }
+            outputs->out[i] = expected.out[i];
+        }
+        if (outputs->lse.empty())
+            continue;
+        if (!std::isnan(outputs->lse[row])) {
+            std::snprintf(text, sizeof text, "LSE %zu of a spoiled query is %g, not NaN", row,
+                          static_cast<double>(outputs->lse[row]));
+            return text;
+        }
+        outputs->lse[row] = expected.lse[row];
+    }
+    return "";
 }
 
 void Scene::make_staged() {

@@ -45,7 +45,7 @@ std::vector<float> make_queries() {
     return q;
 }
 
-// In units of 2^-24.
+// |q| in units of 2^-24.
 uint64_t magnitude(float q) {
     bool saturated;
     const uint16_t half = float_to_half(q, &saturated) & 0x7FFFu;

@@ -112,7 +112,7 @@ int run_eval(EvalOptions options) {
     return 0;
 }
 
-// Those that are rows of plans, and Cocktail's, whose classes belong to a question.
+// The ablations that are rows of plans, and Cocktail's, whose classes belong to a question.
 std::vector<std::string> all_ablations() {
     std::vector<std::string> names = ablation_names();
     names.emplace_back(kCocktail);

@@ -134,7 +134,7 @@ Candidates make_cocktails(const Source &source, double limit) {
     return out;
 }
 
-// Of PM-KVQ's integer program for more and more bytes the last within the limit.
+// PM-KVQ's integer program is solved for more and more bytes; the last plan within the limit stays.
 Candidates make_pmkvqs(const Source &source, double limit, bool as_published) {
     const Serving serving = {0, true};
     lk_pmkvq options = llama::initialised(lk_pmkvq_init);

@@ -93,7 +93,7 @@ void write_record(const SuiteRecord &record, const std::string &path) {
         throw llama::Error("cannot replace " + path + ": " + error.message());
 }
 
-// Of what makes the answers.
+// A digest of all that decides the answers.
 std::string digest_of(const SuitePlan &plan) {
     const Serving &serving = plan.serving;
     return digest(plan_json(plan.plan.get()) +

@@ -66,8 +66,8 @@ SuiteRecord run_suite(lk_context *context, llama::TensorSpace &space, llama::Mod
                       const SuiteRequest &request, const std::string &device);
 
 SuiteRecord read_record(const std::string &path);
-// Of one or more runs that ran side by side: same origin, same plans, other cells. Throws
-// llama::Error where they differ.
+// The record of one or more runs that ran side by side: same origin, same plans, other cells.
+// Throws llama::Error where they differ.
 SuiteRecord read_records(const std::vector<std::string> &paths);
 
 // FNV-1a of 64 bits, 16 hexadecimal digits.

@@ -29,7 +29,7 @@ bool is_in(Scope scope, const std::string &task) {
                : std::count(std::begin(kCopyTasks), std::end(kCopyTasks), task) != 0;
 }
 
-// Of each document of the questions, a - b.
+// The difference a - b of each document of the questions.
 std::vector<double> differences(const SuiteRecord &record, const std::string &a,
                                 const std::string &b, Measure measure, Scope scope) {
     std::vector<double> out;

@@ -43,7 +43,7 @@ enum class Scope { kQuestions, kCopies };  // all tasks that are, or repetition 
 PairedTest compare_plans(const SuiteRecord &record, const std::string &a, const std::string &b,
                          Measure measure, Scope scope = Scope::kQuestions);
 
-// As Markdown: a row for each plan, then auto against each plan of its row of the table.
+// The record as Markdown: a row for each plan, then auto against each plan of its row of the table.
 std::string suite_markdown(const SuiteRecord &record);
 Json suite_json(const SuiteRecord &record);
 

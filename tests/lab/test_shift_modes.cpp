@@ -47,7 +47,7 @@ void the_others_cut_off(void **) {
                 assert_int_equal(cli::shift_code(x, bits, mode), x >> bits);
 }
 
-// Of all codes of 16 bits, in steps of the result's range.
+// The largest error over all codes of 16 bits, in steps of the result's range.
 double largest_error(uint32_t bits, ShiftMode mode) {
     std::vector<float> values(65536);
     for (uint32_t x = 0; x < 65536; ++x)

@@ -1,4 +1,4 @@
-"""Checks the tree: file sizes, leftover markers, paths of one machine, top-level entries."""
+"""Checks the tree: file sizes, leftover markers, paths of one machine, top-level entries, tests of the core."""
 import pathlib
 import re
 import subprocess
@@ -15,6 +15,8 @@ KERNELS = ('cuda/', 'shaders/')
 MARKER = re.compile(r'\b(' + '|'.join(['TO' 'DO', 'FIX' 'ME', 'XX' 'X', 'HA' 'CK']) + r')\b')
 MACHINE = re.compile(r'(?<![\w.~-])/(wo' 'rk|ro' 'ot|ho' r'me|Us' r'ers)/[A-Za-z]')
 HEADER = 'SPDX-License-Identifier: Apache-2.0'
+# A concept of the core is a header src/core/**/X.h, and its test is tests/core/test_X.cpp.
+CORE, CORE_TESTS = 'src/core/', 'tests/core/'
 
 
 def tracked():
@@ -56,9 +58,27 @@ def check(name):
             yield f'{name}:{number}: white space at the end'
 
 
+def check_core(files):
+    """Yields one sentence for each concept of the core without a test of its name that includes it first and is built."""
+    built = set(re.findall(r"'(\w+)'", (ROOT / CORE_TESTS / 'meson.build').read_text(encoding='utf-8')))
+    for name in files:
+        if not (name.startswith(CORE) and name.endswith('.h')):
+            continue
+        concept = pathlib.PurePosixPath(name).stem
+        test = f'{CORE_TESTS}test_{concept}.cpp'
+        text = (ROOT / test).read_text(encoding='utf-8') if test in files else ''
+        first = re.search(r'#include "(.*)"', text)
+        if not text:
+            yield f'{name}: has no test {test}'
+        elif not first or f'src/{first[1]}' != name:
+            yield f'{test}: does not include {name} first'
+        elif concept not in built:
+            yield f'{test}: {CORE_TESTS}meson.build does not name it'
+
+
 def main():
     files = tracked()
-    faults = [fault for name in files for fault in check(name)]
+    faults = [fault for name in files for fault in check(name)] + list(check_core(files))
     print('\n'.join(faults + [f'{len(files)} files, {len(faults)} faults']))
     return bool(faults) or not files
 

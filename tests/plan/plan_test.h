@@ -65,6 +65,20 @@ static inline char *write_json(const lk_plan *plan) {
     return text;
 }
 
+static inline lk_key_rule key_rule(uint32_t bits) {
+    lk_key_rule rule;
+    assert_int_equal(lk_key_rule_init(&rule, sizeof rule), LK_OK);
+    rule.bits = bits;
+    return rule;
+}
+
+static inline lk_value_rule value_rule(uint32_t bits) {
+    lk_value_rule rule;
+    assert_int_equal(lk_value_rule_init(&rule, sizeof rule), LK_OK);
+    rule.bits = bits;
+    return rule;
+}
+
 /* From memory of the text's own length, so that a sanitizer reports a read past its end. */
 static inline lk_status read_json(const char *text, size_t bytes, lk_plan **out) {
     char *exact = malloc(bytes ? bytes : 1);

@@ -17,7 +17,7 @@ class Choices {
     // 0 .. n-1.
     uint32_t below(uint32_t n) { return n < 2 ? 0 : static_cast<uint32_t>(next() % n); }
     bool one_in(uint32_t n) { return below(n) == 0; }
-    // Of a fuzzer: are there bytes left? Without them every choice is 0.
+    // Has a fuzzer's input bytes left? Without them every choice is 0.
     bool has_more() const { return !bytes_ || left_; }
     uint64_t next() {
         if (!bytes_)

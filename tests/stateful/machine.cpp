@@ -105,7 +105,7 @@ void Machine::choose_key_rule(uint32_t layer, lk_key_rule *rule, std::vector<uin
     require(lk_key_rule_init(rule, sizeof *rule) == LK_OK);
     rule->bits = kBits[choices_.below(6)];
     rule->one_bit = choices_.one_in(2) ? LK_ONE_BIT_RANGE : LK_ONE_BIT_DEVIATION;
-    // By the same draw: one is for codes of 1 bit, the other for codes of 2.
+    // One draw decides both: one_bit is for codes of 1 bit, the clip for codes of 2.
     rule->clip = rule->one_bit == LK_ONE_BIT_RANGE ? 0.7f : 1;
     const uint32_t n = layers_[layer].head_dim;
     switch (choices_.below(5)) {
@@ -248,6 +248,7 @@ bool Machine::drop_evicted(const std::vector<lk_sequence> &stepping) {
 }
 
 void Machine::open_cache() {
+    const Memory::Outside fixed(options_.memory);
     n_evicted_ = 0;
     const lk_status status = lk_cache_create(context_, &geometry_, plan_, &desc_, &cache_);
     if (status == LK_E_BUDGET) {
@@ -285,28 +286,6 @@ std::string Machine::describe() const {
     return text;
 }
 
-bool Machine::check_lengths() {
-    lk_cache_stats stats;
-    require(lk_cache_stats_init(&stats, sizeof stats) == LK_OK);
-    bool right = expect_status(lk_cache_get_stats(cache_, &stats), "stats");
-    uint64_t n_tokens = 0;
-    for (const std::unique_ptr<Live> &live : live_) {
-        uint64_t length = 0;
-        right = right && expect_status(lk_sequence_length(cache_, live->id, &length), "length");
-        right = right && expect(length == live->tokens.length, "a sequence has another length");
-        n_tokens += live->tokens.length;
-    }
-    right = right && expect(stats.n_tokens == n_tokens, "the statistics have other tokens");
-    return right && expect(stats.n_sequences == live_.size(), "there are other sequences");
-}
-
-bool Machine::check_budget() {
-    lk_cache_stats stats;
-    require(lk_cache_stats_init(&stats, sizeof stats) == LK_OK);
-    require(lk_cache_get_stats(cache_, &stats) == LK_OK);
-    return expect(stats.reserved_bytes <= stats.budget_bytes, "the budget is exceeded");
-}
-
 bool Machine::add() {
     lk_sequence id = 0;
     const lk_status status = lk_sequence_add(cache_, &id);
@@ -335,7 +314,7 @@ bool Machine::has_window() const {
     return false;
 }
 
-// Of forks with ladders the cache packs a page once for all, at the rung of the first that needs
+// The cache packs a page of forks with ladders once for all, at the rung of the first that needs
 // it, which this model of single sequences does not know.
 bool Machine::fork() {
     if (has_ladder_)
@@ -468,7 +447,7 @@ bool Machine::dequantize_all() {
     return follow_all(Packs::kNothing);
 }
 
-// To a rung of a layer's ladder, also the one that it is at: what was loaded may be above it.
+// Shrink to a rung of a layer's ladder, also to the present one: loaded pages may be above it.
 bool Machine::shrink() {
     const uint32_t layer = choices_.below(geometry_.n_layers);
     uint8_t rungs[4];
@@ -546,47 +525,16 @@ void Machine::fill_new_tokens(uint32_t n, NewTokens *part) {
         std::vector<float> queries(size_t{n} * layer.n_query_heads * layer.head_dim);
         for (float &q : queries)
             q = value(1);
+        if (choices_.one_in(40)) {
+            constexpr float kSpoils[] = {NAN, INFINITY, -INFINITY, 1e16f, -3e38f};
+            queries[choices_.below(static_cast<uint32_t>(queries.size()))] =
+                kSpoils[choices_.below(5)];
+        }
         part->queries.push_back(std::move(queries));
     }
     if (n > 1 && n <= LK_DRAFT_TOKENS && choices_.one_in(4))
         for (uint32_t i = 0; i < n; ++i)
             part->fresh.parent.push_back(static_cast<int32_t>(choices_.below(i + 1)) - 1);
-}
-
-bool Machine::compare(uint32_t layer, const std::vector<NewTokens> &parts,
-                      const std::vector<float> &out) {
-    const lk_layer &own = layers_[layer];
-    const double tolerance = options_.tolerance;
-    std::vector<double> wanted;
-    for (const NewTokens &part : parts)
-        for (uint32_t t = 0; t < part.fresh.n; ++t) {
-            // A long step's tokens are much alike.
-            if (part.fresh.n > 8 && t % 16 != 3 && t + 1 != part.fresh.n)
-                continue;
-            for (uint32_t h = 0; h < own.n_query_heads; ++h) {
-                const size_t at = (size_t{t} * own.n_query_heads + h) * own.head_dim;
-                model_->attend(part.live->tokens, part.fresh, t, layer, h,
-                               part.queries[layer].data() + at, &wanted);
-                const float *got =
-                    out.data() + size_t{part.first} * own.n_query_heads * own.head_dim + at;
-                ++counts_.answers;
-                for (uint32_t c = 0; c < own.head_dim; ++c) {
-                    const double distance = std::fabs(double{got[c]} - wanted[c]);
-                    if (!(distance <= tolerance)) {
-                        char text[256];
-                        std::snprintf(text, sizeof text,
-                                      "layer %u, head %u, channel %u of new token %u of %u after "
-                                      "%llu is %.7g, not %.7g",
-                                      layer, h, c, t, part.fresh.n,
-                                      static_cast<unsigned long long>(part.live->tokens.length),
-                                      double{got[c]}, wanted[c]);
-                        return expect(false, text);
-                    }
-                    counts_.worst = std::max(counts_.worst, distance / tolerance);
-                }
-            }
-        }
-    return true;
 }
 
 lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<NewTokens> *parts,
@@ -630,8 +578,11 @@ lk_status Machine::run_layer(uint32_t layer, uint32_t n_tokens, std::vector<NewT
         ++counts_.faults;
         return status;
     }
-    if (!status)
-        status = lk_attend(cache_, layer, q.tensor(), o.tensor(), nullptr);
+    {
+        const Memory::Outside scratch(options_.memory);
+        if (!status)
+            status = lk_attend(cache_, layer, q.tensor(), o.tensor(), nullptr);
+    }
     o.read(&out);
     *right = expect(status == LK_OK, "append or attend of a sound step failed") && *right;
     *right = *right && compare(layer, *parts, out);

@@ -9,6 +9,7 @@
 
 #include "api/rig_device.h"
 #include "choices.h"
+#include "memory.h"
 #include "model.h"
 
 namespace stateful {
@@ -18,6 +19,7 @@ struct Options {
     uint32_t most_tokens = 220;  // of a sequence
     bool is_full = false;        // of the budget, nearly always
     double tolerance = 2e-2;     // of an output
+    Memory *memory = nullptr;    // of the context's hooks, to be held to budgets
 };
 
 // What was done, for the report.
@@ -37,6 +39,8 @@ struct Counts {
     uint64_t budgets = 0;
     uint64_t evictions = 0;
     uint64_t faults = 0;    // infinities that were refused
+    uint64_t spoiled = 0;   // outputs of queries with a NaN, an infinity or too large a number
+    double fullest = 0;     // what hooks gave for a cache, as a share of what it may hold
     uint64_t refusals = 0;  // LK_E_BUDGET
     double worst = 0;       // distance of an answer, as a share of its tolerance
 };
@@ -86,6 +90,7 @@ class Machine {
     bool expect_status(lk_status status, const char *verb);
     bool check_lengths();
     bool check_budget();
+    bool check_memory(const lk_cache_stats &stats);
 
     // Chunks (machine_chunks.cpp).
     void choose_chunks();

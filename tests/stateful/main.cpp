@@ -87,7 +87,7 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-lk_context *open_context(const Options &options, uint32_t cpu_mask) {
+lk_context *open_context(const Options &options, uint32_t cpu_mask, Memory *memory) {
     lk_context_desc desc;
     lk_context *context = nullptr;
     if (lk_context_desc_init(&desc, sizeof desc) != LK_OK)
@@ -97,6 +97,8 @@ lk_context *open_context(const Options &options, uint32_t cpu_mask) {
     desc.cpu_mask = desc.backend == LK_BACKEND_CPU ? cpu_mask : 0;
     if (options.device->describe)
         options.device->describe(&desc);
+    const Memory::Outside context_alone(memory);
+    memory->describe(&desc);
     const lk_status status = lk_context_open(&desc, LK_ABI_VERSION, &context);
     if (!status)
         return context;
@@ -127,7 +129,9 @@ void print(const Counts &c, double seconds) {
         "of its tolerance), %llu forks, %llu truncations, %llu discards, %llu saves, %llu "
         "loads, %llu shrinks, %llu deferrals, %llu assignments, %llu requests for scores, %llu "
         "budgets, %llu "
-        "evictions, %llu faults, %llu refusals for bytes\n",
+        "evictions, %llu faults, %llu refusals for bytes, %llu outputs of spoiled queries; hooks "
+        "gave "
+        "%.1f %% of what a cache may hold at most\n",
         static_cast<unsigned long long>(c.operations), static_cast<unsigned long long>(c.caches),
         seconds, static_cast<unsigned long long>(c.answers), 100 * c.worst,
         static_cast<unsigned long long>(c.forks), static_cast<unsigned long long>(c.truncations),
@@ -136,7 +140,8 @@ void print(const Counts &c, double seconds) {
         static_cast<unsigned long long>(c.deferrals),
         static_cast<unsigned long long>(c.assignments), static_cast<unsigned long long>(c.scorings),
         static_cast<unsigned long long>(c.budgets), static_cast<unsigned long long>(c.evictions),
-        static_cast<unsigned long long>(c.faults), static_cast<unsigned long long>(c.refusals));
+        static_cast<unsigned long long>(c.faults), static_cast<unsigned long long>(c.refusals),
+        static_cast<unsigned long long>(c.spoiled), 100 * c.fullest);
 }
 
 }  // namespace
@@ -145,8 +150,9 @@ int main(int argc, char **argv) {
     const Arguments arguments = parse(argc, argv);
     load_kernels_at_start(arguments);
     // Every answer by the reference, and by the fast paths of this machine.
-    lk_context *contexts[] = {open_context(arguments.options, LK_CPU_REFERENCE_ONLY),
-                              open_context(arguments.options, 0)};
+    Memory memories[2];
+    lk_context *contexts[] = {open_context(arguments.options, LK_CPU_REFERENCE_ONLY, &memories[0]),
+                              open_context(arguments.options, 0, &memories[1])};
     const Clock::time_point start = Clock::now();
     Counts counts;
     bool right = true;
@@ -163,6 +169,7 @@ int main(int argc, char **argv) {
         Options options = arguments.options;
         if (options.device->backend == LK_BACKEND_CPU)
             options.tolerance = seed % 2 ? kFastTolerance : kReferenceTolerance;
+        options.memory = &memories[seed % 2];
         right = run_cache(contexts[seed % 2], options, seed, &counts);
         if (arguments.one_cache)
             break;

@@ -170,6 +170,14 @@ Token Model::token(uint32_t entry, const float *key, const float *value) const {
     return made;
 }
 
+// Soft-caps are 15 or off and scales below 1, so the limit is 2^50.
+bool is_spoiled(const float *query, uint32_t head_dim) {
+    for (uint32_t c = 0; c < head_dim; ++c)
+        if (!(std::fabs(query[c]) <= 0x1p50f))
+            return true;
+    return false;
+}
+
 void Model::add_queries(uint32_t entry, const float *queries, Token *token) const {
     const lk_layer &layer = layers_[entries_[entry].layer];
     const float *scales = entries_[entry].scales;

@@ -22,7 +22,7 @@ struct Token {
     std::vector<float> key;  // without the center
     std::vector<float> value;
     std::vector<uint64_t> query_sum;  // of |Q|, in units of 2^-24
-    // As lk_chunks_retain() keeps them: empty without.
+    // The originals that lk_chunks_retain() keeps; empty without it.
     std::vector<uint16_t> key_original;
     std::vector<uint16_t> value_original;
 };
@@ -41,8 +41,8 @@ StoredPage packed_page(const lk::PageLayout &layout, const lk::RangeRule &ranges
 StoredPage packed_key(const lk::KeyFormat &rule, const std::vector<uint16_t> &input,
                       const uint64_t *query_stats);
 
-// Of the tokens after the sinks. A packed page has left the recent tokens, also where a layer's
-// rung keeps it at 16 bits.
+// A page of the tokens after the sinks. A packed page has left the recent tokens, also where a
+// layer's rung keeps it at 16 bits.
 struct Page {
     bool is_packed = false;
     lk_chunk_class chunk_class = LK_CHUNK_NONE;
@@ -54,7 +54,7 @@ struct Sequence {
     uint64_t length = 0;
     std::vector<std::vector<Token>> heads;  // [entry][token]
     std::vector<Page> pages;
-    // Of a plan with chunks:
+    // These are for plans with chunks.
     lk_defer deferral = LK_DEFER_OFF;
     bool is_assigned = false;
     bool is_retained = false;     // its next first assignment keeps originals
@@ -70,6 +70,9 @@ struct KeptPage {
     std::vector<bool> is_absent;         // [entry]
     std::vector<lk::PageLayout> shapes;  // [2 entry] keys, [2 entry + 1] values
 };
+
+// Has a query a number that attention does not take? Its rows are NaN.
+bool is_spoiled(const float *query, uint32_t head_dim);
 
 // New tokens of a sequence in a step.
 struct Fresh {
@@ -104,7 +107,7 @@ class Model {
     void set_rung(uint32_t layer, uint32_t bits);
     uint32_t rung(uint32_t layer) const { return rungs_[layer]; }
     void shrink(Sequence *sequence, uint32_t layer) const;
-    // As in a new cache.
+    // Put all layers at the rungs of a new cache.
     void reset_rungs();
     Sequence fork(const Sequence &from, uint64_t length) const;
 
@@ -120,8 +123,8 @@ class Model {
     std::string keep(Sequence *sequence, const std::vector<KeptPage> &pages,
                      const std::vector<uint32_t> &order) const;
     uint64_t page_end(uint64_t page) const;
-    // By chunk: the mean over layers without a window, and the heads of each, of the softmax of new
-    // token t's logits over the chunks' tokens.
+    // The score of each chunk: the mean over layers without a window, and the heads of each, of the
+    // softmax of new token t's logits over the chunks' tokens.
     std::vector<double> chunk_scores(const Sequence &sequence, const Fresh &fresh, uint32_t t,
                                      const std::vector<std::vector<float>> &queries,
                                      uint32_t n_chunks) const;

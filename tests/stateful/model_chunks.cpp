@@ -163,7 +163,7 @@ bool Model::keep_page(uint32_t entry, bool is_value, const KeptPage &kept, const
         const std::vector<uint64_t> &old =
             before.positions[static_cast<size_t>(from - before.pages.data())];
         const StoredPage &was = page_of(*from, entry, is_value);
-        // Of another class it was packed anew, be it to the same widths.
+        // A page that got another class was packed anew, also to the same widths.
         const bool has_same = layout.is_raw()
                                   ? was.payload.empty()
                                   : !was.payload.empty() && lk::same_layout(was.layout, layout) &&
@@ -236,7 +236,7 @@ std::vector<double> Model::chunk_scores(const Sequence &sequence, const Fresh &f
             const float *query =
                 queries[l].data() + (size_t{t} * own.n_query_heads + h) * own.head_dim;
             std::vector<double> weights;
-            double sum = 0;
+            double sum = is_spoiled(query, own.head_dim) ? NAN : 0.0;
             for (uint64_t i = 0; i < n_tokens; ++i) {
                 const uint64_t at = first + i;
                 const bool is_new = at >= sequence.length;

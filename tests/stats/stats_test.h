@@ -33,7 +33,7 @@ static inline lk_tensor host_tensor(lk_dtype dtype, void *data, uint32_t n_heads
     return tensor;
 }
 
-/* From -1 to 1, the same for the same seed. */
+/* Numbers from -1 to 1, the same for the same seed. */
 static inline float *random_values(size_t n, uint32_t seed) {
     float *values = malloc(n * sizeof *values);
     assert_non_null(values);

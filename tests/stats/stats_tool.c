@@ -230,7 +230,7 @@ static void scales(void) {
     free(v);
 }
 
-/* Of one core: processor time, so that other programs do not count. */
+/* Bytes per second of one core's time, so that other programs do not count. */
 static void speed(void) {
     enum { T = 65536, H = 8, D = 128 };
     static const char *const names[] = {"", "F16", "BF16", "F32"};

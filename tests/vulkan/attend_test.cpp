@@ -31,6 +31,8 @@ void check_shapes(const std::vector<Case> &cases) {
 }
 void common_shapes_match_reference(void **) { check_shapes(common_cases()); }
 void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases()); }
+void shared_channels_match_reference(void **) { check_shapes(chanmix_cases()); }
+void mixed_pages_match_reference(void **) { check_shapes(mixed_cases()); }
 
 void attention_matches_reference(void **) {
     VulkanDevice vulkan(g_mask);
@@ -50,6 +52,8 @@ int main(int argc, char **argv) {
     const CMUnitTest tests[] = {
         cmocka_unit_test(common_shapes_match_reference),
         cmocka_unit_test(one_bit_values_match_reference),
+        cmocka_unit_test(shared_channels_match_reference),
+        cmocka_unit_test(mixed_pages_match_reference),
         cmocka_unit_test(attention_matches_reference),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -104,7 +104,7 @@ static void descriptions_are_checked(void **state) {
     expect_refused(&bad, LK_E_ARGUMENT, "size");
 }
 
-// Of the validation layer: lowkey's own sentences come here too.
+// Messages of the validation layer; lowkey's own sentences come here too.
 static int g_n_messages;
 static void log_message(void *user, lk_log_level level, const char *message) {
     (void)user;

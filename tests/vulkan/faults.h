@@ -30,7 +30,7 @@ typedef struct vulkan_pipelines {
 
 // What is wrong from now on, NULL for nothing.
 void faults_set(const vulkan_faults *faults);
-// Of all devices that the function below lists.
+// The pipelines of all devices that the function below lists.
 vulkan_pipelines faults_pipelines(void);
 // A PFN_vkGetInstanceProcAddr.
 PFN_vkVoidFunction VKAPI_PTR faulty_get_instance_proc_addr(VkInstance instance, const char *name);

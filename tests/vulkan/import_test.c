@@ -20,7 +20,7 @@ static const uint32_t kScaleWords[] = {
 #include "scale.inc"  // generated
 };
 
-// As scale.comp has it.
+// The push constants of scale.comp.
 typedef struct scale_push {
     uint64_t from;
     uint64_t to;

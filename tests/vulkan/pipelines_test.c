@@ -132,7 +132,7 @@ static void plans_come_and_go(void **state) {
     assert_int_equal(open_cache(&r, 4, 256), LK_OK);
     rig_drop_cache(&r);
     assert_int_equal(faults_pipelines().made, n_made);
-    // Of the live cache too, which another may share.
+    // Another cache may share the pipelines of the live one too.
     r = open_another(&first);
     assert_int_equal(open_cache(&r, 2, 48), LK_OK);
     rig_drop_cache(&r);

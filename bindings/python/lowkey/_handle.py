@@ -4,11 +4,24 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
+import weakref
 from collections.abc import Callable
 
 from ._library import _callback_state
 from .errors import ClosedError, StateError
+
+_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+
+def _enter_child() -> None:
+    """In a process that os.fork() made: a thread that is not here may have held a lock."""
+    for handle in list(_handles):
+        handle.renew_locks()
+
+
+os.register_at_fork(after_in_child=_enter_child)
 
 
 class Handle:
@@ -19,16 +32,21 @@ class Handle:
     run at the same time as those hold ``read_lock``, and close() holds both.
     """
 
-    __slots__ = ('_abandoned', '_destroy', '_parent', 'box', 'children', 'lock', 'read_lock', 'what')
+    __slots__ = ('__weakref__', '_abandoned', '_destroy', '_parent', 'box', 'children', 'lock', 'read_lock', 'what')
 
     def __init__(self, what: str, box: ctypes.c_void_p, destroy: Callable[[ctypes.c_void_p], object],
                  parent: Handle | None = None):
         self.what, self.box, self._destroy, self._parent = what, box, destroy, parent
-        self.lock, self.read_lock = threading.Lock(), threading.Lock()
+        self.renew_locks()
+        _handles.add(self)
         self.children: dict[int, Handle] = {}
         self._abandoned = False
         if parent is not None:
             parent.children[id(self)] = self
+
+    def renew_locks(self) -> None:
+        """Make locks that nobody holds."""
+        self.lock, self.read_lock = threading.Lock(), threading.Lock()
 
     def get(self) -> ctypes.c_void_p:
         """The pointer. Raises ClosedError, and StateError inside a callback of the library."""

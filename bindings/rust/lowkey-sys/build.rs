@@ -19,7 +19,7 @@ fn main() {
         command.arg("--static");
     }
     let output = command
-        .args(["--libs", "lowkey >= 0.1"])
+        .args(["--libs", "lowkey >= 0.2"])
         .output()
         .unwrap_or_else(|error| panic!("{} does not run: {}; set LOWKEY_LIB_DIR", tool, error));
     if !output.status.success() {

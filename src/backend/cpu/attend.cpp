@@ -68,8 +68,8 @@ bool next_staged(Walk *walk, KvTile *kv_tile) {
                            sequence.first_new + walk->token) *
                           head_dim;
     *kv_tile = {};
-    kv_tile->key.payload = reinterpret_cast<const uint8_t *>(staging.keys + from);
-    kv_tile->value.payload = reinterpret_cast<const uint8_t *>(staging.values + from);
+    kv_tile->key.payload = reinterpret_cast<const uint8_t *>(staging.k + from);
+    kv_tile->value.payload = reinterpret_cast<const uint8_t *>(staging.v + from);
     kv_tile->n_tokens = rest < kKvTileTokens ? rest : kKvTileTokens;
     kv_tile->n_linear = kv_tile->n_tokens;
     kv_tile->position = sequence.n_history + walk->token;
@@ -208,7 +208,8 @@ class Call {
         float *q = work.scratch + LK_CPU_SCRATCH_FLOATS(head_dim);
         work.q = q;
         work.cap = static_cast<float>(static_cast<double>(args_.layer.soft_cap) * kLog2E);
-        load_queries(item, q);
+        bool is_beyond[kTileRows];
+        load_queries(item, q, is_beyond);
         if (const float *centers =
                 head_numbers(args_.layer, args_.layer.key_centers, item.kv_head)) {
             float *starts = q + 2ull * kTileRows * head_dim + 2ull * kTileRows;
@@ -222,6 +223,9 @@ class Call {
         work.row_max = work.output + static_cast<uint64_t>(work.n_rows) * head_dim;
         work.row_sum = work.row_max + work.n_rows;
         walk_keys(item, sequence, &work);
+        for (uint32_t r = 0; r < work.n_rows; ++r)
+            if (is_beyond[r])
+                work.row_sum[r] = __builtin_nanf("");  // stays NaN through merges
         if (item.n_splits == 1)
             finish(item, work.output);
     }
@@ -281,7 +285,8 @@ class Call {
         }
     }
 
-    void load_queries(const WorkItem &item, float *q) const {
+    // A query beyond its layer's limit counts as zeros, which kernels can compute with.
+    void load_queries(const WorkItem &item, float *q, bool *is_beyond) const {
         const LayerView &layer = args_.layer;
         const double scale = layer.soft_cap > 0 ? static_cast<double>(layer.scale) /
                                                       static_cast<double>(layer.soft_cap)
@@ -291,8 +296,10 @@ class Call {
             for (uint32_t h = 0; h < group_; ++h) {
                 const uint8_t *row =
                     tensor_row(args_.q, token_of(item, j), item.kv_head * group_ + h);
+                *is_beyond = is_beyond_limit(layer, row, args_.q.dtype);
                 for (uint32_t c = 0; c < layer.head_dim; ++c)
-                    *q++ = load_element(row, args_.q.dtype, c) * factor;
+                    *q++ = *is_beyond ? 0 : load_element(row, args_.q.dtype, c) * factor;
+                ++is_beyond;
             }
     }
 

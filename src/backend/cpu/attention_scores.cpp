@@ -136,6 +136,10 @@ class ChunkScores {
             const uint32_t token = request_.first_query + (first + i) / group_;
             const uint8_t *row =
                 tensor_row(args_.q, token, kv_head * group_ + (first + i) % group_);
+            if (is_beyond_limit(layer, row, args_.q.dtype)) {
+                scratch.starts[i] = __builtin_nanf("");
+                continue;
+            }
             double start = 0;
             for (uint32_t c = 0; c < layer.head_dim; ++c) {
                 const float q = load_element(row, args_.q.dtype, c) * factor;

@@ -46,6 +46,12 @@ void upload_item(const SlotCopy &item) {
 
 }  // namespace
 
+// A block has space for 32 tokens or more, but for the last one of the sinks. A sequence's new
+// tokens can begin and end within a block.
+bool CpuCacheDevice::reserve() {
+    return parts_.reserve(layout_.max_step_tokens / 32 + size_t{3} * layout_.max_sequences);
+}
+
 // Blocks that are packed on append are left out: they are packed from the staging area.
 lk_status CpuCacheDevice::begin(const Batch &batch) {
     if (batch.query_stat_bytes > query_sums_.size() * sizeof(uint64_t) &&

@@ -36,6 +36,15 @@ struct Engine {
     Engine(const Engine &) = delete;
     Engine &operator=(const Engine &) = delete;
 
+    // As Backend::enter_child(). The scratch that a call of the parent process was changing stays
+    // in memory, unused.
+    lk_status enter_child(bool was_in_use) {
+        pthread_mutex_init(&mutex, nullptr);
+        if (was_in_use)
+            new (&attend_scratch) AttendScratch(allocator);
+        return pool.enter_child();
+    }
+
     const Allocator allocator;
     const Kernels *const kernels;                       // null: the reference
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;  // the pool and the scratch serve one call
@@ -53,6 +62,8 @@ class CpuCacheDevice final : public CacheDevice {
           query_sums_(engine->allocator) {}
     ~CpuCacheDevice() override { pthread_mutex_destroy(&report_mutex_); }
 
+    // Memory for the lists of the largest step; false when it is exhausted.
+    bool reserve();
     lk_status set_queue(const lk_queue *) override { return LK_OK; }
     bool is_capturing() const override { return false; }
 
@@ -77,6 +88,7 @@ class CpuCacheDevice final : public CacheDevice {
     void report(DataReport *out) const override;
     void clear_report() override;
     uint64_t fixed_bytes() const override { return 0; }
+    void enter_child() override { pthread_mutex_init(&report_mutex_, nullptr); }
 
   private:
     void note(const AppendArgs &args, uint64_t n_saturated, uint64_t first_bad);

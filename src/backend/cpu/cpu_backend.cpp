@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/cpu/cpu_backend.h"
 
-#include <unistd.h>
-
+#include <algorithm>
 #include <cstdio>
 
 #include "backend/cpu/cache_device.h"
+#include "backend/cpu/cpu_count.h"
 #include "backend/cpu/element.h"
 #include "backend/cpu/init.h"
 #include "backend/cpu/merge.h"
@@ -20,11 +20,6 @@ namespace {
 
 constexpr size_t kSlabAlignment = 4096;
 constexpr uint32_t kMaxThreads = 1024;
-
-uint32_t hardware_threads() {
-    const long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n < 1 ? 1 : n > kMaxThreads ? kMaxThreads : static_cast<uint32_t>(n);
-}
 
 const char *queue_name(lk_queue_kind kind) {
     return kind == LK_QUEUE_CUDA_STREAM     ? "a CUDA stream"
@@ -48,7 +43,7 @@ class CpuBackend final : public Backend {
         : cpu_mask_(cpu_mask), engine_(allocator, choose_kernels(cpu_mask)) {}
 
     lk_status open(uint32_t n_threads) {
-        const uint32_t n = n_threads == 0            ? hardware_threads()
+        const uint32_t n = n_threads == 0            ? std::min(usable_cpus(), kMaxThreads)
                            : n_threads > kMaxThreads ? kMaxThreads
                                                      : n_threads;
         if (!engine_.page_values.reserve(n * kPageValues))
@@ -68,7 +63,8 @@ class CpuBackend final : public Backend {
     }
 
     const BackendTraits &traits() const override {
-        static constexpr BackendTraits kTraits = {"the CPU", LK_MEMORY_HOST, false, 0, 0, false};
+        static constexpr BackendTraits kTraits = {"the CPU", LK_MEMORY_HOST, false,         0,
+                                                  0,         false,          LK_BACKEND_CPU};
         return kTraits;
     }
     void describe(lk_device_info *info) const override {
@@ -117,14 +113,17 @@ class CpuBackend final : public Backend {
 
     lk_status cache_open(const CacheLayout &layout, CacheDevice **out) override {
         auto *cache = create<CpuCacheDevice>(engine_.allocator, &engine_, layout);
-        if (!cache)
+        if (!cache || !cache->reserve()) {
+            destroy(engine_.allocator, cache);
             return fail(LK_E_NOMEM, "no memory for the CPU's side of a cache");
+        }
         *out = cache;
         return LK_OK;
     }
     void cache_close(CacheDevice *cache) override {
         destroy(engine_.allocator, static_cast<CpuCacheDevice *>(cache));
     }
+    lk_status enter_child(bool was_in_use) override { return engine_.enter_child(was_in_use); }
 
   private:
     const uint32_t cpu_mask_;
@@ -136,7 +135,7 @@ class CpuBackend final : public Backend {
 void describe_cpu(uint32_t cpu_mask, lk_device_info *info) {
     info->backend = LK_BACKEND_CPU;
     info->index = 0;
-    info->n_threads = hardware_threads();
+    info->n_threads = usable_cpus();
     info->memory_bytes = memory_line("MemTotal");
     info->free_bytes = memory_line("MemAvailable");
     if (!find_line("/proc/cpuinfo", "model name", info->name, sizeof info->name))

@@ -36,6 +36,19 @@ inline float load_element(const uint8_t *row, lk_dtype dtype, uint32_t channel) 
     return dtype == LK_F16 ? half_to_float(h) : bits_to_float(static_cast<uint32_t>(h) << 16);
 }
 
+// The bits of a magnitude order numbers, and infinity and NaN lie above all of them.
+inline uint32_t magnitude_bits(float f) { return float_to_bits(f) & 0x7FFFFFFFu; }
+
+// Has a query an element above the limit of its layer, an infinity or a NaN?
+inline bool is_beyond_limit(const LayerView &layer, const uint8_t *q, lk_dtype dtype) {
+    uint32_t most = 0;
+    for (uint32_t c = 0; c < layer.head_dim; ++c) {
+        const uint32_t bits = magnitude_bits(load_element(q, dtype, c));
+        most = bits > most ? bits : most;
+    }
+    return most > float_to_bits(layer.query_limit);
+}
+
 inline uint16_t float_to_bf16(float f) {
     const uint32_t bits = float_to_bits(f);
     if (!float_is_finite(f))
@@ -43,7 +56,7 @@ inline uint16_t float_to_bf16(float f) {
     return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// Unlike a stored key, an output may be infinite or NaN: it then tells of a query that was.
+// Unlike a stored key, an output may be NaN.
 inline uint16_t float_to_half_output(float f) {
     if (!float_is_finite(f)) {
         const uint32_t bits = float_to_bits(f);

@@ -94,12 +94,13 @@ bool convert_row(const uint8_t *row, lk_dtype dtype, uint32_t head_dim, const Ro
     return true;
 }
 
-void choose_permutation(const PackItem &item, PageValues input, uint8_t *permutation) {
+void choose_permutation(const PackItem &item, PageValues source, uint8_t *permutation) {
     const PageLayout &layout = item.target->layout;
     if (item.target->ranking == Ranking::kKey)
-        rank_by_key(input, layout.head_dim, layout.page_tokens, item.target->n_ranked, permutation);
+        rank_by_key(source, layout.head_dim, layout.page_tokens, item.target->n_ranked,
+                    permutation);
     else
-        rank_by_query_range(input, layout.head_dim, layout.page_tokens,
+        rank_by_query_range(source, layout.head_dim, layout.page_tokens,
                             reinterpret_cast<const uint64_t *>(item.query_stats),
                             item.target->n_ranked, permutation);
 }
@@ -116,7 +117,7 @@ void convert_token(const AppendArgs &args, uint32_t token, uint64_t *n_saturated
             (static_cast<uint64_t>(head) * args.staging.n_tokens + token) * head_dim;
         for (uint32_t is_value = 0; is_value < 2; ++is_value) {
             const TensorView &tensor = is_value ? args.v : args.k;
-            uint16_t *out = (is_value ? args.staging.values : args.staging.keys) + to;
+            uint16_t *out = (is_value ? args.staging.v : args.staging.k) + to;
             if (convert_row(tensor_row(tensor, token, head), tensor.dtype, head_dim,
                             numbers[is_value], out, n_saturated))
                 continue;
@@ -135,33 +136,33 @@ void store_part(const AppendArgs &args, const PageFormat *classes, const BlockPa
         static_cast<uint64_t>(kv_head) * args.staging.n_tokens + part.first_staged;
     for (uint32_t i = 0; i < part.n_tokens; ++i) {
         const uint64_t from = (first + i) * args.layer.head_dim;
-        keys.write(part.token_in_block + i, args.staging.keys + from);
-        values.write(part.token_in_block + i, args.staging.values + from);
+        keys.write(part.token_in_block + i, args.staging.k + from);
+        values.write(part.token_in_block + i, args.staging.v + from);
     }
 }
 
 void pack_item(const PackItem &item, uint16_t *values) {
     const PageLayout &layout = item.target->layout;
-    PageValues input = {item.staged, layout.head_dim};
+    PageValues source = {reinterpret_cast<const uint16_t *>(item.source), layout.head_dim};
     if (item.source_format) {
-        const RawPage source(*item.source_format, item.source_payload);
+        const RawPage page(*item.source_format, item.source);
         for (uint32_t token = 0; token < layout.page_tokens; ++token)
-            source.read(token, values + static_cast<uint64_t>(token) * layout.head_dim);
-        input.values = values;
+            page.read(token, values + static_cast<uint64_t>(token) * layout.head_dim);
+        source.values = values;
     }
     if (layout.is_raw()) {
         const RawPage target(*item.target, item.payload);
         for (uint32_t token = 0; token < layout.page_tokens; ++token)
-            target.write(token, input.values + static_cast<uint64_t>(token) * layout.head_dim);
+            target.write(token, source.values + static_cast<uint64_t>(token) * layout.head_dim);
         return;
     }
     uint8_t own[LK_MAX_HEAD_DIM];
     const uint8_t *permutation = item.target->permutation;
     if (item.target->ranking != Ranking::kNone) {
-        choose_permutation(item, input, own);
+        choose_permutation(item, source, own);
         permutation = own;
     }
-    pack_page_fast(layout, item.target->ranges, input, permutation,
+    pack_page_fast(layout, item.target->ranges, source, permutation,
                    reinterpret_cast<uint8_t *>(item.payload),
                    reinterpret_cast<uint8_t *>(item.metadata));
 }

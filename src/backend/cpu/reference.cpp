@@ -12,6 +12,8 @@ namespace cpu {
 
 namespace {
 
+constexpr double kNaN = __builtin_nan("");
+
 // Keys and values of one (sequence, KV head), history first, then the new tokens.
 struct Decoded {
     double *keys;  // [tokens][head_dim]
@@ -80,8 +82,8 @@ void decode_staged(const AttendCall &args, const BatchSequence &sequence, uint32
         (static_cast<uint64_t>(kv_head) * args.staging.n_tokens + sequence.first_new) * head_dim;
     const uint64_t to = sequence.n_history * head_dim;
     for (uint64_t i = 0; i < sequence.n_new * head_dim; ++i) {
-        out.keys[to + i] = static_cast<double>(half_to_float(args.staging.keys[from + i]));
-        out.values[to + i] = static_cast<double>(half_to_float(args.staging.values[from + i]));
+        out.keys[to + i] = static_cast<double>(half_to_float(args.staging.k[from + i]));
+        out.values[to + i] = static_cast<double>(half_to_float(args.staging.v[from + i]));
     }
 }
 
@@ -158,29 +160,38 @@ double compute_weights(double *logits, uint64_t n, const float *sink, double *to
     return sum;
 }
 
+void store_row(const AttendCall &args, uint64_t token, uint32_t head, const double *output,
+               double divisor, double lse) {
+    uint8_t *out = tensor_row(args.out, token, head);
+    for (uint32_t c = 0; c < args.layer.head_dim; ++c)
+        store_element(out, args.out.dtype, c, static_cast<float>(output[c] / divisor));
+    if (args.lse)
+        args.lse[static_cast<int64_t>(token) * args.lse_token_stride +
+                 static_cast<int64_t>(head) * args.lse_head_stride] = static_cast<float>(lse);
+}
+
 void attend_row(const AttendCall &args, const BatchSequence &sequence, uint32_t query,
                 uint32_t head, const Scratch &scratch) {
     const uint64_t n_tokens = sequence.n_history + sequence.n_new;
     const uint32_t head_dim = args.layer.head_dim;
     const uint64_t token = static_cast<uint64_t>(sequence.first_new) + query;
     const uint32_t kv_head = head / (args.layer.n_query_heads / args.layer.n_kv_heads);
-    compute_logits(args, sequence, query, tensor_row(args.q, token, head), kv_head, scratch);
+    for (uint32_t c = 0; c < head_dim; ++c)
+        scratch.output[c] = 0;
+    const uint8_t *q = tensor_row(args.q, token, head);
+    if (is_beyond_limit(args.layer, q, args.q.dtype)) {
+        store_row(args, token, head, scratch.output, kNaN, kNaN);
+        return;
+    }
+    compute_logits(args, sequence, query, q, kv_head, scratch);
     double top;
     const float *sink = args.layer.sink_logits ? args.layer.sink_logits + head : nullptr;
     const double sum = compute_weights(scratch.logits, n_tokens, sink, &top);
-    for (uint32_t c = 0; c < head_dim; ++c)
-        scratch.output[c] = 0;
     for (uint64_t t = 0; t < n_tokens; ++t)
         if (scratch.logits[t] != 0)
             for (uint32_t c = 0; c < head_dim; ++c)
                 scratch.output[c] += scratch.logits[t] * scratch.values[t * head_dim + c];
-    uint8_t *out = tensor_row(args.out, token, head);
-    for (uint32_t c = 0; c < head_dim; ++c)
-        store_element(out, args.out.dtype, c, static_cast<float>(scratch.output[c] / sum));
-    if (args.lse)
-        args.lse[static_cast<int64_t>(token) * args.lse_token_stride +
-                 static_cast<int64_t>(head) * args.lse_head_stride] =
-            static_cast<float>(top + std::log(sum));
+    store_row(args, token, head, scratch.output, sum, top + std::log(sum));
 }
 
 void attend_head(const AttendCall &args, const BatchSequence &sequence, uint32_t kv_head,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/cpu/threads.h"
 
+#include "base/float_mode.h"
+#include "base/signals.h"
 #include "base/status.h"
 
 namespace lk {
@@ -21,32 +23,55 @@ void pause_core() {
 }  // namespace
 
 ThreadPool::~ThreadPool() {
+    stop_workers();
+    pthread_cond_destroy(&finished_);
+    pthread_cond_destroy(&started_);
+    pthread_mutex_destroy(&mutex_);
+}
+
+void ThreadPool::stop_workers() {
     pthread_mutex_lock(&mutex_);
     stop_.store(true);
     pthread_cond_broadcast(&started_);
     pthread_mutex_unlock(&mutex_);
     for (Worker &worker : threads_)
         pthread_join(worker.thread, nullptr);
-    pthread_cond_destroy(&finished_);
-    pthread_cond_destroy(&started_);
-    pthread_mutex_destroy(&mutex_);
+    threads_.clear();
 }
 
 lk_status ThreadPool::start(uint32_t n_threads) {
     if (!threads_.reserve(n_threads))
         return fail(LK_E_NOMEM, "no memory for %u threads", n_threads);
-    for (uint32_t i = 1; i < n_threads; ++i) {
+    n_threads_ = n_threads;
+    return start_workers();
+}
+
+lk_status ThreadPool::start_workers() {
+    const SignalBlock block;
+    stop_.store(false);
+    generation_.store(0);
+    for (uint32_t i = 1; i < n_threads_; ++i) {
         threads_.push({this, {}, i});
         if (pthread_create(&threads_.back().thread, nullptr, enter, &threads_.back()) != 0) {
             threads_.pop();
-            return fail(LK_E_NOMEM, "thread %u of %u could not be started", i, n_threads);
+            stop_workers();
+            return fail(LK_E_NOMEM, "thread %u of %u could not be started", i, n_threads_);
         }
     }
     return LK_OK;
 }
 
+lk_status ThreadPool::enter_child() {
+    pthread_mutex_init(&mutex_, nullptr);
+    pthread_cond_init(&started_, nullptr);
+    pthread_cond_init(&finished_, nullptr);
+    threads_.clear();
+    return start_workers();
+}
+
 void *ThreadPool::enter(void *argument) {
     const auto *worker = static_cast<const Worker *>(argument);
+    const FloatMode mode;  // not the one that the opening thread had
     worker->pool->serve(worker->index);
     return nullptr;
 }

@@ -25,7 +25,9 @@ class ThreadPool {
 
     // Once. n_threads counts the caller's.
     lk_status start(uint32_t n_threads);
-    uint32_t size() const { return static_cast<uint32_t>(threads_.size()) + 1; }
+    // In a process that fork() made, where the threads are not: start them anew.
+    lk_status enter_child();
+    uint32_t size() const { return n_threads_; }
 
     // body(job, thread) for jobs 0 .. n_jobs-1 in any order; thread < size(). Returns when all
     // are done. One run at a time.
@@ -47,13 +49,16 @@ class ThreadPool {
         pthread_t thread;
         uint32_t index;
     };
+    lk_status start_workers();
+    void stop_workers();
     static void *enter(void *worker);
     void serve(uint32_t index);
     bool await(uint64_t *seen);
     void run(uint32_t n_jobs, Function function, void *context);
     void take_units(uint32_t thread);
 
-    Array<Worker> threads_;
+    uint32_t n_threads_ = 1;
+    Array<Worker> threads_;  // without the caller's
     pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
     pthread_cond_t started_ = PTHREAD_COND_INITIALIZER;
     pthread_cond_t finished_ = PTHREAD_COND_INITIALIZER;

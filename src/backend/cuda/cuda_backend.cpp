@@ -111,7 +111,7 @@ class CudaBackend final : public Backend {
 
     const BackendTraits &traits() const override {
         static constexpr BackendTraits kTraits = {
-            "CUDA", LK_MEMORY_CUDA, false, LK_QUEUE_CUDA_STREAM, 0, true};
+            "CUDA", LK_MEMORY_CUDA, false, LK_QUEUE_CUDA_STREAM, 0, true, LK_BACKEND_CUDA};
         return kTraits;
     }
     void describe(lk_device_info *info) const override {
@@ -142,6 +142,8 @@ class CudaBackend final : public Backend {
     }
     // cudaFree() waits for what is queued.
     void slab_destroy(const SlabMemory &slab) override {
+        if (is_lost_)
+            return;
         const DeviceScope scope(device_);
         (void)cudaFree(slab.handle);
     }
@@ -207,8 +209,15 @@ class CudaBackend final : public Backend {
         return LK_OK;
     }
     void cache_close(CacheDevice *cache) override {
+        if (is_lost_)
+            return destroy(allocator_, static_cast<CudaCache *>(cache));
         const DeviceScope scope(device_);
         destroy(allocator_, static_cast<CudaCache *>(cache));
+    }
+    // The runtime works in the process that began it alone.
+    lk_status enter_child(bool) override {
+        is_lost_ = true;
+        return LK_E_DEVICE;
     }
 
   private:
@@ -230,6 +239,7 @@ class CudaBackend final : public Backend {
 
     const Allocator allocator_;
     const int device_;
+    bool is_lost_ = false;  // this process is a child of the one that opened the device
 };
 
 }  // namespace

@@ -45,7 +45,19 @@ CudaCache::CudaCache(const Allocator &allocator, int device, const CacheLayout &
       state_(allocator) {}
 
 // The host may have destroyed its stream by now, so the device is waited for.
-CudaCache::~CudaCache() { (void)cudaDeviceSynchronize(); }
+CudaCache::~CudaCache() {
+    if (!is_abandoned_)
+        (void)cudaDeviceSynchronize();
+}
+
+void CudaCache::enter_child() {
+    is_abandoned_ = true;
+    first_.abandon();
+    passed_.abandon();
+    upload_.abandon();
+    report_.abandon();
+    transfer_.abandon();
+}
 
 lk_status CudaCache::open() {
     int n_sms = 0;
@@ -92,16 +104,10 @@ lk_status CudaCache::open_work() {
     for (uint32_t l = 0; l < layout_.n_layers; ++l)
         floats = std::max(floats, tile_partial_floats(layout_.layers[l].head_dim, n_sms_));
     const uint64_t n_counters = state_.splits().n_counters();
-    lk_status status = jobs_.open(&upload_);
-    if (!status)
-        status = query_stats_cell_.open(&upload_, sizeof(uint64_t), "the place of sums");
-    if (!status)
-        status = partials_.open(&upload_, floats * sizeof(float), "the splits of attention");
-    if (!status)
-        status =
-            counters_.open(&upload_, n_counters * sizeof(uint32_t), "the counters of attention");
-    if (status)
-        return status;
+    LK_TRY(jobs_.open(&upload_));
+    LK_TRY(query_stats_cell_.open(&upload_, sizeof(uint64_t), "the place of sums"));
+    LK_TRY(partials_.open(&upload_, floats * sizeof(float), "the splits of attention"));
+    LK_TRY(counters_.open(&upload_, n_counters * sizeof(uint32_t), "the counters of attention"));
     return checked(cudaMemsetAsync(at<void>(counters_.address()), 0, counters_.bytes(), stream_),
                    "clearing the counters of attention");
 }
@@ -196,7 +202,7 @@ lk_status CudaCache::begin(const Batch &batch) {
 StagingArg CudaCache::staging_arg(const Staging &staging) const {
     StagingArg arg{};
     if (state_.shape().is_staged)
-        arg = {staging.keys, staging.values, staging.n_tokens, 0};
+        arg = {staging.k, staging.v, staging.n_tokens, 0};
     return arg;
 }
 
@@ -217,6 +223,7 @@ LayerArg CudaCache::layer_arg(uint32_t index) const {
     arg.key_centers = at<const float>(parameters.key_centers);
     arg.key_scales = at<const float>(parameters.key_scales);
     arg.key_inverses = at<const float>(parameters.key_inverses);
+    arg.query_limit = view.query_limit;
     return arg;
 }
 

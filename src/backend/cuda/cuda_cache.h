@@ -48,6 +48,7 @@ class CudaCache final : public CacheDevice {
     void report(DataReport *out) const override { state_.report(out); }
     void clear_report() override { state_.clear_report(); }
     uint64_t fixed_bytes() const override;
+    void enter_child() override;
 
   private:
     lk_status open_tables();
@@ -65,6 +66,7 @@ class CudaCache final : public CacheDevice {
     const Allocator &allocator_;
     const int device_;
     const CacheLayout layout_;
+    bool is_abandoned_ = false;  // to the parent process
     uint32_t n_sms_ = 0;
     Stream first_;                   // until there is a queue
     cudaStream_t stream_ = nullptr;  // of the next work of the cache

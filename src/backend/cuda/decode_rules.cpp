@@ -13,6 +13,7 @@ namespace {
 constexpr uint32_t kMaxBlocks = 2;       // of a multiprocessor
 constexpr uint32_t kMaxColumns = 64;     // of a KV head that decode takes
 constexpr uint32_t kItemBytes = 131072;  // that a thread block reads while an item begins and ends
+constexpr uint32_t kPageBytes = 10300;   // that a page costs besides its own
 constexpr uint32_t kStaticBytes =
     2048;  // of a thread block's shared memory, in addition to decode_shared_bytes()
 
@@ -20,26 +21,56 @@ uint32_t rounded_metadata(const PageLayout &shape) {
     return shape.is_raw() ? 0 : static_cast<uint32_t>(round_up(metadata_bytes(shape), 16));
 }
 
-uint32_t kind_of_format(const PageFormat &format) {
-    const FormatInfo info = gpu::format_info(format, format.permutation ? 1 : 0);
-    if (!info.is_native)
-        return kDecodeNone;
-    if (info.strips[kPlane1])
-        return kDecodeGrouped;
-    if (info.is_raw || (info.parameter_bytes == bytes_of_parameter(Metadata::kF16) &&
-                        info.n_groups == 1 && !info.n_shared))
-        return kDecodePlain;
-    const bool is_f8_by_32 = info.parameter_bytes == bytes_of_parameter(Metadata::kF8) &&
-                             info.group == 32 && !info.permutes;
-    return is_f8_by_32 ? kDecodeF8By32 : kDecodeGrouped;
-}
+// The kinds of kernels that can read all formats of a layer.
+struct PossibleKinds {
+    bool plain = true;
+    bool f8_by_32 = true;
+    bool f8_narrow = true;
+    bool f8_wide = true;
+    bool f8 = true;
+    bool f16 = true;
+    bool permutes = false;      // pages have orders of channels of their own
+    bool shares_slots = false;  // pages have shared slots
+
+    void add(const PageFormat &format) {
+        const FormatInfo info = gpu::format_info(format, format.permutation ? 1 : 0);
+        if (!info.is_native)
+            plain = f8_by_32 = f8_narrow = f8_wide = f8 = f16 = false;
+        permutes = permutes || info.permutes;
+        shares_slots = shares_slots || info.n_shared;
+        const bool has_bit = info.strips[kPlane1];
+        const bool has_wide = info.strips[kPlane8] || (info.is_value && info.strips[kPlane4]);
+        if (info.is_raw)
+            return;
+        const bool is_f8 = info.parameter_bytes == bytes_of_parameter(Metadata::kF8);
+        plain = plain && !is_f8 && info.n_groups == 1 && !info.n_shared && !has_bit;
+        f8_by_32 = f8_by_32 && is_f8 && info.group == 32 && !info.permutes && !has_bit;
+        f8_wide =
+            f8_wide && is_f8 && (info.group % 32 == 0 || info.n_groups == 1) && !info.permutes;
+        f8_narrow = f8_narrow && f8_wide && !has_wide;
+        f8 = f8 && is_f8;
+        f16 = f16 && !is_f8;
+    }
+    // Split-k columns lay out queries for one page format of keys.
+    void add_more_formats() { f8_by_32 = f8_narrow = f8_wide = false; }
+
+    uint32_t fastest(uint32_t head_dim) const {
+        return plain                                                 ? kDecodePlain
+               : f8_by_32                                            ? kDecodeF8By32
+               : f8_narrow && has_split_k(head_dim, kDecodeF8Narrow) ? kDecodeF8Narrow
+               : f8_wide && has_split_k(head_dim, kDecodeF8Wide)     ? kDecodeF8Wide
+               : f8                                                  ? kDecodeF8
+               : f16                                                 ? kDecodeF16
+                                                                     : kDecodeNone;
+    }
+};
 
 // Query columns of a work item at most, where a KV head has n_columns.
 uint32_t tile_columns(uint32_t kind, uint32_t head_dim, uint32_t n_columns) {
-    if (kind == kDecodeF8By32 && n_columns <= 4 && has_split_k(head_dim))
-        return 4;
+    if (kind == kDecodeF8By32)
+        return n_columns <= 4 && has_split_k(head_dim, kind) ? 4 : 8;
     if (kind != kDecodePlain)
-        return 8;
+        return 4;
     return n_columns <= 4 ? 4 : n_columns <= 8 ? 8 : 16;
 }
 
@@ -55,14 +86,17 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
         return false;
     for (uint32_t l = 0; l < layout.n_layers; ++l) {
         const LayerView &view = layout.layers[l];
-        Layer layer = {view.n_query_heads / view.n_kv_heads, view.head_dim, kDecodePlain, 0, 0};
+        Layer layer = {view.n_query_heads / view.n_kv_heads, view.head_dim, kDecodeNone, 0, 0, 0};
+        PossibleKinds kinds;
+        bool differs = false;  // in the order of a head's formats
         for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
             const EntryFormats &entry = layout.entry_formats[layout.first_entries[l] + head];
             const PageFormat &key = layout.formats[entry.packed_key];
             const PageFormat &value = layout.formats[entry.packed_value];
             // A work item reads one order of channels for all pages that have none of their own.
-            const uint32_t order = entry.ordered_key == kNoFormat ? kDecodeNone : kDecodePlain;
-            layer.kind = std::max({layer.kind, kind_of_format(key), kind_of_format(value), order});
+            differs = differs || entry.ordered_key == kNoFormat;
+            kinds.add(key);
+            kinds.add(value);
             layer.key_metadata_bytes =
                 std::max(layer.key_metadata_bytes, rounded_metadata(key.layout));
             layer.value_metadata_bytes =
@@ -74,21 +108,22 @@ bool DecodeRules::open(const CacheLayout &layout, uint32_t n_sms, uint32_t share
             const PageFormat &format = layout.formats[more.formats[c]];
             uint32_t &metadata = format.layout.side == Side::kKey ? layer.key_metadata_bytes
                                                                   : layer.value_metadata_bytes;
-            layer.kind = std::max(layer.kind, kind_of_format(format));
+            kinds.add(format);
             metadata = std::max(metadata, rounded_metadata(format.layout));
         }
-        // Split-k columns lay out queries for one page format of keys: pages of several formats
-        // with FP8 numbers go through prefill, which reads each page by its own format.
-        for (uint32_t c = 0; c < more.n_formats; ++c)
-            if (layout.formats[more.formats[c]].layout.metadata == Metadata::kF8)
-                layer.kind = kDecodeNone;
+        if (more.n_formats)
+            kinds.add_more_formats();
+        layer.kind = differs ? kDecodeNone : kinds.fastest(view.head_dim);
+        const bool has_orders = kinds.permutes || (more.n_formats && kinds.shares_slots);
+        if (has_orders && (layer.kind == kDecodeF8 || layer.kind == kDecodeF16))
+            layer.own_query_bytes = decode_own_query_bytes(view.head_dim);
         layers_[l] = layer;
     }
     return true;
 }
 
 gpu::SplitLimits DecodeRules::limits() const {
-    return {n_sms_, kMaxBlocks * n_sms_, kMaxColumns, kMaxColumns / 8, 16, kMaxBlocks * n_sms_};
+    return {n_sms_, kMaxBlocks * n_sms_, kMaxColumns, kMaxColumns / 4, 16, kMaxBlocks * n_sms_, 1};
 }
 
 gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_work_tiles,
@@ -97,7 +132,26 @@ gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t n_work_tiles,
     const uint32_t columns = tile_columns(of.kind, of.head_dim, n_columns);
     const DecodeShape blocks =
         decode_shape(of.head_dim, columns, of.kind, has_many_work_tiles(n_work_tiles, n_sms_));
-    return {n_sms_ * blocks.n_blocks, blocks.n_warps, columns, kItemBytes, false};
+    return {n_sms_ * blocks.n_blocks,
+            warps(of, columns, blocks),
+            columns,
+            kItemBytes,
+            false,
+            kPageBytes};
+}
+
+// The warps of a thread block for which registers and shared memory suffice.
+uint32_t DecodeRules::warps(const Layer &of, uint32_t columns, const DecodeShape &blocks) const {
+    const uint32_t shared_bytes = shared_bytes_ / blocks.n_blocks - kStaticBytes;
+    const uint32_t ring_bytes =
+        decode_ring_bytes(of.key_metadata_bytes, of.value_metadata_bytes, of.own_query_bytes);
+    uint32_t n_warps = blocks.n_warps;
+    if (shared_bytes_ <= kSmallSharedBytes)
+        n_warps = std::min(n_warps, kSmallSharedWarps / blocks.n_blocks);
+    while (n_warps > 1 &&
+           decode_shared_bytes(of.head_dim, columns, n_warps, ring_bytes) > shared_bytes)
+        --n_warps;
+    return n_warps;
 }
 
 bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
@@ -108,15 +162,10 @@ bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
 
 void DecodeRules::fill(uint32_t layer, const gpu::Split &split, DecodeArgs *args) const {
     const Layer &of = layers_[layer];
-    const uint32_t metadata_bytes = of.key_metadata_bytes + of.value_metadata_bytes;
-    const uint32_t columns = split.shape.tile_columns;
-    const uint32_t shared_bytes = shared_bytes_ / (split.shape.n_workers / n_sms_) - kStaticBytes;
     args->n_warps = split.shape.n_readers;
-    while (args->n_warps > 1 &&
-           decode_shared_bytes(of.head_dim, columns, args->n_warps, metadata_bytes) > shared_bytes)
-        --args->n_warps;
     args->n_blocks = split.shape.n_workers;
-    args->tile_columns = columns;
+    args->tile_columns = split.shape.tile_columns;
+    args->own_query_bytes = of.own_query_bytes;
     args->key_metadata_bytes = of.key_metadata_bytes;
     args->value_metadata_bytes = of.value_metadata_bytes;
     args->kind = of.kind;

@@ -33,7 +33,10 @@ class DecodeRules final : public gpu::SplitRules {
         uint32_t kind;  // DecodeKind
         uint32_t key_metadata_bytes;
         uint32_t value_metadata_bytes;
+        uint32_t own_query_bytes;
     };
+
+    uint32_t warps(const Layer &of, uint32_t columns, const DecodeShape &blocks) const;
 
     Array<Layer> layers_;
     uint32_t n_sms_ = 0;

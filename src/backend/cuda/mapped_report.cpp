@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/cuda/mapped_report.h"
 
+#include "base/status.h"
+
 namespace lk {
 namespace cuda {
 
 lk_status MappedReport::open() {
-    const lk_status status =
-        memory_.open(sizeof(Mapped), cudaHostAllocMapped, "the report of a cache");
-    if (status)
-        return status;
+    LK_TRY(memory_.open(sizeof(Mapped), cudaHostAllocMapped, "the report of a cache"));
     *mapped() = {{kNoFault, 0}, 0};
     void *device = nullptr;
     const cudaError_t error = cudaHostGetDevicePointer(&device, memory_.data(), 0);

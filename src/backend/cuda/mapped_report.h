@@ -16,6 +16,7 @@ class MappedReport final : public gpu::ReportMemory {
   public:
     lk_status open();
     void use(cudaStream_t stream) { stream_ = stream; }
+    void abandon() { memory_.abandon(); }
     // For kernels.
     Report *device_report() const { return device_report_; }
 

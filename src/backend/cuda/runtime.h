@@ -49,6 +49,8 @@ class PinnedMemory {
 
     // flags are cudaHostAlloc()'s.
     lk_status open(uint64_t bytes, unsigned flags, const char *what);
+    // Leave it to the process that opened it.
+    void abandon() { data_ = nullptr; }
     char *data() const { return static_cast<char *>(data_); }
 
   private:
@@ -64,6 +66,7 @@ class Stream {
     Stream &operator=(const Stream &) = delete;
 
     lk_status open();
+    void abandon() { stream_ = nullptr; }  // as PinnedMemory's
     cudaStream_t get() const { return stream_; }
 
   private:
@@ -79,6 +82,7 @@ class Event {
     Event &operator=(const Event &) = delete;
 
     lk_status open();
+    void abandon() { event_ = nullptr; }  // as PinnedMemory's
     cudaEvent_t get() const { return event_; }
 
   private:

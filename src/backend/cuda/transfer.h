@@ -19,6 +19,8 @@ class Transfer {
     lk_status download(const SlotCopy *items, uint32_t n_items, cudaStream_t stream);
     lk_status upload(const SlotCopy *items, uint32_t n_items, cudaStream_t stream);
 
+    void abandon() { buffer_.abandon(); }
+
     static constexpr uint64_t kBufferBytes = 4u << 20;
 
   private:

@@ -26,8 +26,19 @@ lk_status Upload::allocate(uint64_t bytes, const char *what, uint64_t *address) 
     return status;
 }
 
+void Upload::abandon() {
+    is_abandoned_ = true;
+    for (uint32_t b = 0; b < kBuffers; ++b) {
+        buffers_[b].abandon();
+        passed_[b].abandon();
+    }
+}
+
 // cudaFree() waits for what is queued.
-void Upload::release(uint64_t address) { (void)cudaFree(reinterpret_cast<void *>(address)); }
+void Upload::release(uint64_t address) {
+    if (!is_abandoned_)
+        (void)cudaFree(reinterpret_cast<void *>(address));
+}
 
 lk_status Upload::put(uint64_t address, const void *data, uint64_t bytes) {
     const char *from = static_cast<const char *>(data);

@@ -17,6 +17,9 @@ class Upload final : public gpu::TableMemory {
     // The stream of all further copies; what was put before is sent.
     void use(cudaStream_t stream) { stream_ = stream; }
 
+    // Leave all memory to the process that opened it; release() then does nothing.
+    void abandon();
+
     lk_status allocate(uint64_t bytes, const char *what, uint64_t *address) override;
     void release(uint64_t address) override;
 
@@ -33,6 +36,7 @@ class Upload final : public gpu::TableMemory {
     static constexpr uint64_t kBufferBytes = 512u << 10;
 
     cudaStream_t stream_ = nullptr;
+    bool is_abandoned_ = false;
     PinnedMemory buffers_[kBuffers];
     Event passed_[kBuffers];
     uint32_t current_ = 0;

@@ -42,9 +42,7 @@ lk_status BlockTables::grow() {
         return fail(LK_E_NOMEM, "no memory for the lists of %llu blocks",
                     static_cast<unsigned long long>(n_blocks));
     uint64_t block = 0;
-    const lk_status status = memory_->allocate(n * block_bytes_, "page tables", &block);
-    if (status)
-        return status;
+    LK_TRY(memory_->allocate(n * block_bytes_, "page tables", &block));
     blocks_.push(block);
     for (uint64_t i = n; i--;)
         free_.push(block + i * block_bytes_);
@@ -53,9 +51,7 @@ lk_status BlockTables::grow() {
 }
 
 lk_status BlockTables::add(Block *block) {
-    const lk_status status = free_.empty() ? grow() : LK_OK;
-    if (status)
-        return status;
+    LK_TRY(free_.empty() ? grow() : LK_OK);
     block->device_entries = free_.back();
     free_.pop();
     mark_stale(block);
@@ -81,11 +77,9 @@ void BlockTables::mark_stale(Block *block) {
 }
 
 lk_status BlockTables::send() {
-    for (const Block *block : stale_) {
-        const lk_status status = memory_->put(block->device_entries, block->entries, block_bytes_);
-        if (status)
-            return status;
-    }
+    for (const Block *block : stale_)
+        LK_TRY(memory_->put(block->device_entries, block->entries, block_bytes_));
+
     for (Block *block : stale_)
         block->is_stale = 0;
     stale_.clear();

@@ -69,7 +69,7 @@ uint64_t CacheTables::permutation(const CacheLayout &layout, uint32_t format_ind
                : 0;
 }
 
-lk_status CacheTables::open(const CacheLayout &layout, TableMemory *memory) {
+lk_status CacheTables::open(const CacheLayout &layout, const uint16_t *forms, TableMemory *memory) {
     const uint64_t permutations = uint64_t{layout.n_formats} * sizeof(FormatInfo);
     uint64_t next = permutations + uint64_t{layout.n_formats} * LK_MAX_HEAD_DIM;
     uint64_t bytes = next;
@@ -79,13 +79,12 @@ lk_status CacheTables::open(const CacheLayout &layout, TableMemory *memory) {
     if (!image.resize(bytes) || !layers_.resize(layout.n_layers))
         return fail(LK_E_NOMEM, "no memory for the tables of %u page formats and %u layers",
                     layout.n_formats, layout.n_layers);
-    lk_status status = table_.open(memory, bytes, "the tables of a cache");
-    if (status)
-        return status;
+    LK_TRY(table_.open(memory, bytes, "the tables of a cache"));
     for (uint32_t c = 0; c < layout.n_formats; ++c) {
         const PageFormat &format = layout.formats[c];
         const uint64_t at = permutations + uint64_t{c} * LK_MAX_HEAD_DIM;
-        const FormatInfo info = format_info(format, permutation(layout, c));
+        FormatInfo info = format_info(format, permutation(layout, c));
+        info.form = forms ? forms[c] : 0;
         std::memcpy(image.data() + c * sizeof info, &info, sizeof info);
         if (format.permutation)
             std::memcpy(image.data() + at, format.permutation, format.layout.head_dim);

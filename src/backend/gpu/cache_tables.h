@@ -16,7 +16,8 @@ class CacheTables {
   public:
     explicit CacheTables(const Allocator &allocator) : allocator_(allocator), layers_(allocator) {}
 
-    lk_status open(const CacheLayout &layout, TableMemory *memory);
+    // forms: FormatInfo.form [formats], or null.
+    lk_status open(const CacheLayout &layout, const uint16_t *forms, TableMemory *memory);
 
     uint64_t formats() const { return table_.address(); }
     // u8 [head_dim] of a page format with a fixed permutation, or 0.

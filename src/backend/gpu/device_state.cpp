@@ -32,7 +32,7 @@ lk_status DeviceState::open(const CacheLayout &layout, const SplitRules &rules, 
     if (!status)
         status = step_.open(layout, splits_.bytes(), memory);
     if (!status)
-        status = tables_.open(layout, memory);
+        status = tables_.open(layout, rules.format_forms(), memory);
     return status;
 }
 
@@ -53,17 +53,11 @@ void DeviceState::entries_changed(Block *block) {
 
 lk_status DeviceState::begin(const Batch &batch) {
     const uint32_t serial = serial_ + 1;
-    lk_status status = step_.fill(batch, serial, blocks_changed_);
-    if (status)
-        return status;
+    LK_TRY(step_.fill(batch, serial, blocks_changed_));
     splits_changed_ = splits_.plan(batch, blocks_changed_) || splits_changed_;
-    status = faults_.begin(batch, serial);
-    if (!status)
-        status = blocks_.send();
-    if (!status)
-        status = step_.send(splits_changed_ ? &splits_ : nullptr);
-    if (status)
-        return status;
+    LK_TRY(faults_.begin(batch, serial));
+    LK_TRY(blocks_.send());
+    LK_TRY(step_.send(splits_changed_ ? &splits_ : nullptr));
     serial_ = serial;
     blocks_changed_ = false;
     splits_changed_ = false;

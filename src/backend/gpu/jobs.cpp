@@ -18,7 +18,7 @@ PackJob job_of(const CacheLayout &layout, const PackItem &item) {
     PackJob job{};
     job.payload = item.payload;
     job.metadata = item.metadata;
-    job.source = item.source_format ? item.source_payload : reinterpret_cast<uint64_t>(item.staged);
+    job.source = item.source;
     job.query_stats = item.query_stats;
     job.target_format = index_of(layout, item.target);
     job.source_format = item.source_format ? index_of(layout, item.source_format) : kStaged;

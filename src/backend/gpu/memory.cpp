@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/gpu/memory.h"
 
+#include "base/status.h"
+
 namespace lk {
 namespace gpu {
 
@@ -12,9 +14,7 @@ Table::~Table() {
 lk_status Table::open(TableMemory *memory, uint64_t bytes, const char *what) {
     if (!bytes)
         return LK_OK;
-    const lk_status status = memory->allocate(bytes, what, &address_);
-    if (status)
-        return status;
+    LK_TRY(memory->allocate(bytes, what, &address_));
     memory_ = memory;
     bytes_ = bytes;
     return LK_OK;

@@ -12,11 +12,11 @@ namespace {
 constexpr uint32_t kMaxRounds = 6;  // items that a worker takes one after the other, at most
 constexpr uint32_t kHeaderBytes = 16;
 constexpr uint32_t kBlockTiles = LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS;  // of a block, at most
+constexpr double kRangeGain = 0.92;    // the cost of ranges, next to rounds, from which they gain
 constexpr uint32_t kFewRawBlocks = 8;  // that sinks and a recent window are
 
-uint32_t columns_of(const BatchSequence &sequence, const LayerView &layer) {
-    return sequence.n_new * (layer.n_query_heads / layer.n_kv_heads);
-}
+// An item that a worker does not begin with takes about twice item_bytes: nothing hides it.
+double range_item_cost(const SplitShape &shape) { return 2.0 * shape.item_bytes; }
 
 }  // namespace
 
@@ -24,7 +24,12 @@ Splits::Splits(const Allocator &allocator)
     : kinds_(allocator),
       kind_of_(allocator),
       block_(allocator),
+      form_items_(allocator),
       work_tiles_(allocator),
+      range_tiles_(allocator),
+      worker_costs_(allocator),
+      range_cut_(allocator),
+      parts_(allocator),
       planned_(allocator),
       first_blocks_(allocator) {}
 
@@ -77,15 +82,28 @@ bool Splits::open(const CacheLayout &layout, const SplitRules &rules) {
                                    : layout.max_step_tokens;
     const uint32_t split_items = kMaxRounds * limits_.max_workers;
     n_counters_ = sequences * heads * limits_.max_tiles;
-    max_items_ = split_items + 2 * n_counters_ + limits_.n_ahead;
-    partial_floats_ = uint64_t{split_items} * limits_.max_tile_columns * (head_dim + 2);
+    // Each form of a work tile has a split at least.
+    max_items_ = split_items + (1 + limits_.max_forms) * n_counters_ + limits_.n_ahead;
+    const uint64_t n_splits = split_items + uint64_t{limits_.max_forms - 1} * n_counters_;
+    partial_floats_ = n_splits * limits_.max_tile_columns * (head_dim + 2);
     const uint64_t each = kHeaderBytes + uint64_t{max_items_} * sizeof(WorkItem);
+    uint32_t n_forms = 0;  // of all kinds
+    uint32_t n_parts = 0;  // of a work tile
     for (size_t k = 0; k < kinds_.size(); ++k) {
         kinds_[k].split.n_items_offset = k * each;
         kinds_[k].split.items_offset = k * each + kHeaderBytes;
+        kinds_[k].split.n_forms = rules.n_forms(kinds_[k].layer);
+        kinds_[k].split.first_form = n_forms;
+        n_forms += kinds_[k].split.n_forms + 1;
+        n_parts = std::max(n_parts, kinds_[k].split.n_forms + 1);
     }
-    return block_.resize(kinds_.size() * each) && work_tiles_.resize(uint64_t{sequences} * heads) &&
-           planned_.reserve(sequences) && first_blocks_.reserve(sequences);
+    const uint64_t n_tiles = uint64_t{sequences} * heads;
+    return block_.resize(kinds_.size() * each) && form_items_.resize(n_forms) &&
+           work_tiles_.resize(n_tiles) && range_tiles_.resize(n_tiles) &&
+           worker_costs_.resize(limits_.max_workers) &&
+           range_cut_.open(sequences * heads, limits_.max_workers) &&
+           parts_.resize(n_tiles * n_parts) && planned_.reserve(sequences) &&
+           first_blocks_.reserve(sequences);
 }
 
 bool Splits::is_raw(const Block &block, uint32_t entry) const {
@@ -163,34 +181,14 @@ void Splits::count_bytes(const BatchSequence &sequence, uint32_t entry, WorkTile
     for (BlockRun *blocks : {&work_tile->raw[0], &work_tile->raw[1], &work_tile->packed})
         for (uint32_t r = blocks->begin; r < blocks->end; ++r)
             blocks->bytes += block_bytes(sequence, *sequence.blocks[r], entry);
-    for (uint32_t r = work_tile->packed.begin; r < work_tile->packed.end; ++r)
-        has_raw_pages_ = has_raw_pages_ || is_raw(*sequence.blocks[r], entry);
-}
-
-uint64_t Splits::block_tiles(const WorkTileBlocks &work_tile) {
-    return uint64_t{kBlockTiles} * (work_tile.raw[0].size() + work_tile.raw[1].size());
-}
-
-// Pages of few bits take almost as many instructions as those of many. So where heads differ, a
-// page costs half of its bytes and half of those of the mean page.
-void Splits::weigh() {
-    uint64_t bytes = 0;
-    uint64_t n_pages = 0;
-    for (const WorkTileBlocks &work_tile : work_tiles_) {
-        bytes += work_tile.packed.bytes;
-        n_pages += work_tile.packed.size();
-    }
-    for (WorkTileBlocks &work_tile : work_tiles_) {
-        const uint64_t mean = n_pages ? bytes * work_tile.packed.size() / n_pages : 0;
-        work_tile.cost =
-            work_tile.raw[0].bytes + work_tile.raw[1].bytes + (work_tile.packed.bytes + mean) / 2;
-    }
 }
 
 void Splits::measure(const Batch &batch, const Kind &kind) {
     const LayerView &layer = layout_.layers[kind.layer];
     const uint32_t first_entry = layout_.first_entries[kind.layer];
-    has_raw_pages_ = false;
+    n_parts_ = kind.split.shape.splits_packed_only ? kind.split.n_forms + 1 : 1;
+    parts_.clear();
+    (void)parts_.resize(work_tiles_.size() * n_parts_);
     for (uint32_t s = 0; s < batch.n_sequences; ++s)
         for (uint32_t head = 0; head < layer.n_kv_heads; ++head) {
             const BatchSequence &sequence = batch.sequences[s];
@@ -201,45 +199,10 @@ void Splits::measure(const Batch &batch, const Kind &kind) {
                 n_raw * work_tiles_.size() >= uint64_t{limits_.n_processors} * 16)
                 read_by_pages(sequence, &work_tile);
             count_bytes(sequence, first_entry + head, &work_tile);
+            add_parts(sequence, kind, first_entry + head, work_tile,
+                      &parts_[(uint64_t{s} * layer.n_kv_heads + head) * n_parts_]);
         }
     weigh();
-}
-
-// As many times as each reader of n_splits items takes a KV tile, in the fewest items.
-uint32_t Splits::fewest_splits(const WorkTileBlocks &work_tile, uint32_t n_splits,
-                               uint32_t n_readers) {
-    const uint32_t n_pages = work_tile.packed.size();
-    const uint64_t n_kv_tiles = n_pages ? n_pages : block_tiles(work_tile);
-    const uint64_t rounds = ceil_div(n_kv_tiles, uint64_t{n_splits} * n_readers);
-    return rounds ? static_cast<uint32_t>(ceil_div(n_kv_tiles, rounds * n_readers)) : 1;
-}
-
-// n_slots: items that all workers together take.
-uint32_t Splits::n_splits_of(const SplitShape &shape, const WorkTileBlocks &work_tile,
-                             uint64_t total, uint32_t n_slots) {
-    const double share =
-        static_cast<double>(work_tile.cost) * n_slots / static_cast<double>(total ? total : 1);
-    const uint32_t n_splits = share < 2 ? 1 : static_cast<uint32_t>(share);
-    return shape.splits_packed_only ? fewest_splits(work_tile, n_splits, shape.n_readers)
-                                    : n_splits;
-}
-
-// The cost of the busiest worker's items when work tiles are split for n_rounds items of each
-// worker.
-double Splits::time_of(const SplitShape &shape, uint32_t n_tiles, uint64_t total,
-                       uint32_t n_rounds) const {
-    double first = 0;  // of worker 0, which always has the most items
-    double largest = 0;
-    uint32_t at = 0;
-    for (const WorkTileBlocks &work_tile : work_tiles_) {
-        const uint32_t n_splits = n_splits_of(shape, work_tile, total, n_rounds * shape.n_workers);
-        const double each = static_cast<double>(work_tile.cost) / n_splits + shape.item_bytes;
-        largest = each > largest ? each : largest;
-        for (uint32_t i = 0; i < n_splits * n_tiles; ++i, ++at)
-            if (at % shape.n_workers == 0)
-                first += each;
-    }
-    return first > largest ? first : largest;
 }
 
 // Readers take pages in rounds. Where an even share ends just before a full round, all splits but
@@ -331,42 +294,59 @@ void Splits::split_evenly(const WorkTileBlocks &work_tile, WorkItem item, uint32
     }
 }
 
-// All raw blocks to each item, and packed ones in equal shares.
-void Splits::split_packed_only(const WorkTileBlocks &work_tile, WorkItem item, uint32_t n_splits,
-                               uint32_t *n_items, WorkItem *items) {
+// All raw blocks to each item, and the pages of its form in equal shares: each share is a run of
+// packed blocks, of which an item's readers skip those of other forms.
+void Splits::split_packed_only(const BatchSequence &sequence, const Kind &kind, uint32_t entry,
+                               uint32_t form, const WorkTileBlocks &work_tile, const Part &part,
+                               WorkItem item, uint32_t *n_items, WorkItem *items) const {
     for (uint32_t i = 0; i < 2; ++i) {
         item.raw_begin[i] = work_tile.raw[i].begin;
         item.raw_count[i] = work_tile.raw[i].size();
     }
-    for (uint32_t split = 0; split < n_splits; ++split) {
-        const uint64_t n = work_tile.packed.size();
-        const auto begin = static_cast<uint32_t>(n * split / n_splits);
-        item.packed_begin = work_tile.packed.begin + begin;
-        item.packed_count = static_cast<uint32_t>(n * (split + 1) / n_splits) - begin;
-        item.split = static_cast<uint16_t>(split);
+    const bool is_mixed = part.n_pages != work_tile.packed.size();
+    const auto skip = [&](uint32_t block) {
+        while (is_mixed && block < work_tile.packed.end &&
+               part_form(kind, *sequence.blocks[block], entry) != form)
+            ++block;
+        return block;
+    };
+    uint32_t block = work_tile.packed.begin;
+    uint64_t n_done = 0;
+    for (uint32_t split = 0; split < part.n_splits; ++split) {
+        const uint64_t end = uint64_t{part.n_pages} * (split + 1) / part.n_splits;
+        if (n_done < end)
+            block = skip(block);
+        item.packed_begin = block;
+        while (n_done < end) {
+            block = skip(block) + 1;
+            ++n_done;
+        }
+        item.packed_count = block - item.packed_begin;
+        item.split = static_cast<uint16_t>(part.first_split + split);
         items[(*n_items)++] = item;
     }
 }
 
 // How often loops over the KV tiles of an item run, of the item that has most.
-void Splits::count_rounds(const WorkItem *items, Split *split) const {
-    split->n_kv_tiles = split->n_f16_rounds = split->n_own_f16_rounds = 0;
-    const SplitShape &shape = split->shape;
-    for (uint32_t i = 0; i < split->n_items; ++i) {
+void Splits::count_rounds(const WorkItem *items, const SplitShape &shape, bool is_raw,
+                          FormItems *form) {
+    form->n_kv_tiles = form->n_f16_rounds = form->n_own_f16_rounds = 0;
+    const auto rounds = [&](uint64_t n_blocks, uint32_t n_splits) {
+        return static_cast<uint32_t>(
+            ceil_div(n_blocks * kBlockTiles, uint64_t{n_splits} * shape.n_readers));
+    };
+    for (uint32_t i = form->first_item; i < form->first_item + form->n_items; ++i) {
         const WorkItem &item = items[i];
         const uint32_t n_raw = item.raw_count[0] + item.raw_count[1];
-        split->n_kv_tiles =
-            std::max(split->n_kv_tiles, item.packed_count + (shape.splits_packed_only ? 0 : n_raw));
-        if (!shape.splits_packed_only)
+        if (!shape.splits_packed_only) {
+            form->n_kv_tiles = std::max(form->n_kv_tiles, item.packed_count + n_raw);
             continue;
-        const auto rounds = [&](uint64_t n_blocks, uint32_t n_splits) {
-            return static_cast<uint32_t>(
-                ceil_div(n_blocks * kBlockTiles, uint64_t{n_splits} * shape.n_readers));
-        };
-        split->n_f16_rounds = std::max(split->n_f16_rounds, rounds(n_raw, item.n_splits));
-        if (has_raw_pages_)
-            split->n_own_f16_rounds =
-                std::max(split->n_own_f16_rounds, rounds(item.packed_count, 1));
+        }
+        form->n_f16_rounds = std::max(form->n_f16_rounds, rounds(n_raw, item.n_splits));
+        if (is_raw)
+            form->n_own_f16_rounds = std::max(form->n_own_f16_rounds, rounds(item.packed_count, 1));
+        else
+            form->n_kv_tiles = std::max(form->n_kv_tiles, item.packed_count);
     }
 }
 
@@ -378,56 +358,160 @@ uint32_t Splits::copy_firsts(uint32_t n_items, WorkItem *items) {
     return n;
 }
 
+// The item of a work tile's first column tile and first split, before the tile is split.
+WorkItem Splits::first_item(const Batch &batch, const Kind &kind, uint32_t work_tile) const {
+    const LayerView &layer = layout_.layers[kind.layer];
+    const uint32_t s = work_tile / layer.n_kv_heads;
+    const BatchSequence &sequence = batch.sequences[s];
+    WorkItem item{};
+    item.sequence = s;
+    item.first_block = first_blocks_[s];
+    item.first_new = sequence.first_new;
+    item.n_new = static_cast<uint16_t>(sequence.n_new);
+    item.new_in_blocks = sequence.new_in_blocks != 0;
+    item.has_tree = sequence.parent != nullptr;
+    item.kv_head = static_cast<uint16_t>(work_tile % layer.n_kv_heads);
+    return item;
+}
+
+// Work tiles whose pages differ in cost are cut into ranges where that is faster; a page then costs
+// its bytes and page_bytes. Not for several column tiles.
+bool Splits::find_ranges(const Kind &kind, uint64_t total, uint32_t n_rounds) {
+    const SplitShape &shape = kind.split.shape;
+    (void)range_tiles_.resize(work_tiles_.size());
+    bool differs = false;
+    for (size_t u = 0; u < work_tiles_.size(); ++u) {
+        const WorkTileBlocks &work_tile = work_tiles_[u];
+        const uint32_t n_pages = work_tile.packed.size();
+        if (!n_pages || has_many_raw(work_tile, shape.n_readers))
+            return false;
+        range_tiles_[u] = {n_pages,
+                           static_cast<double>(work_tile.packed.bytes) / n_pages + shape.page_bytes,
+                           static_cast<double>(work_tile.raw[0].bytes + work_tile.raw[1].bytes)};
+        differs = differs || range_tiles_[u].page_cost != range_tiles_[0].page_cost;
+    }
+    const RangeRules rules = {shape.n_workers, shape.n_readers, range_item_cost(shape)};
+    return differs &&
+           range_cut_.cut(range_tiles_.data(), static_cast<uint32_t>(range_tiles_.size()), rules) <
+               kRangeGain * rounds_time(kind, total, n_rounds);
+}
+
+// The cost of the busiest worker's splits in the terms of ranges.
+double Splits::rounds_time(const Kind &kind, uint64_t total, uint32_t n_rounds) {
+    const SplitShape &shape = kind.split.shape;
+    std::fill(worker_costs_.data(), worker_costs_.data() + shape.n_workers, 0.0);
+    uint32_t at = 0;
+    for (size_t u = 0; u < work_tiles_.size(); ++u) {
+        const RangeTile &tile = range_tiles_[u];
+        const uint32_t n_splits = n_splits_of(kind, u, total, n_rounds);
+        const double each = range_item_cost(shape) + tile.first_cost / n_splits +
+                            rounds_cost(tile, ceil_div(tile.n_pages, n_splits), shape.n_readers);
+        for (uint32_t i = 0; i < n_splits; ++i)
+            worker_costs_[at++ % shape.n_workers] += each;
+    }
+    return *std::max_element(worker_costs_.data(), worker_costs_.data() + shape.n_workers);
+}
+
+uint32_t Splits::write_ranges(const Batch &batch, const Kind &kind, WorkItem *items) {
+    const LayerView &layer = layout_.layers[kind.layer];
+    const Array<Range> &ranges = range_cut_.ranges();
+    uint32_t partial = 0;
+    for (size_t i = 0; i < ranges.size();) {
+        const uint32_t u = ranges[i].tile;
+        uint32_t n_splits = 0;
+        while (i + n_splits < ranges.size() && ranges[i + n_splits].tile == u)
+            ++n_splits;
+        const WorkTileBlocks &work_tile = work_tiles_[u];
+        WorkItem item = first_item(batch, kind, u);
+        item.work_tile = u;
+        item.n_splits = static_cast<uint16_t>(n_splits);
+        item.first_partial = partial;
+        if (n_splits > 1)
+            partial += n_splits * limits_.max_tile_columns * (layer.head_dim + 2);
+        item.packed_begin = work_tile.packed.begin;
+        for (uint32_t split = 0; split < n_splits; ++split, ++i) {
+            for (uint32_t k = 0; k < 2; ++k) {
+                item.raw_begin[k] = work_tile.raw[k].begin;
+                item.raw_count[k] = split ? 0 : work_tile.raw[k].size();
+            }
+            item.split = static_cast<uint16_t>(split);
+            item.packed_count = ranges[i].n_pages;
+            items[ranges[i].worker + ranges[i].turn * kind.split.shape.n_workers] = item;
+            item.packed_begin += item.packed_count;
+        }
+    }
+    const auto n_items = static_cast<uint32_t>(ranges.size());
+    form_items_[kind.split.first_form] = {0, n_items, 0, 0, 0};
+    count_rounds(items, kind.split.shape, false, &form_items_[kind.split.first_form]);
+    for (uint32_t form = 1; form <= kind.split.n_forms; ++form)
+        form_items_[kind.split.first_form + form] = {n_items, 0, 0, 0, 0};
+    return n_items;
+}
+
+void Splits::write_part(const BatchSequence &sequence, const Kind &kind, uint32_t entry,
+                        uint32_t form, WorkItem item, uint32_t *n_items, WorkItem *items) const {
+    const LayerView &layer = layout_.layers[kind.layer];
+    const SplitShape &shape = kind.split.shape;
+    const uint64_t at = uint64_t{item.sequence} * layer.n_kv_heads + item.kv_head;
+    const WorkTileBlocks &work_tile = work_tiles_[at];
+    const Part &part = parts_[at * n_parts_ + form];
+    const uint32_t columns = columns_of(sequence, layer);
+    item.n_splits = static_cast<uint16_t>(work_tile.n_splits);
+    for (uint32_t tile = 0; tile * shape.tile_columns < columns; ++tile) {
+        item.column_tile = static_cast<uint16_t>(tile);
+        item.work_tile = work_tile.tile_index + tile;
+        item.first_partial =
+            work_tile.first_partial + (work_tile.n_splits > 1 ? tile : 0) * work_tile.n_splits *
+                                          limits_.max_tile_columns * (layer.head_dim + 2);
+        if (shape.splits_packed_only)
+            split_packed_only(sequence, kind, entry, form, work_tile, part, item, n_items, items);
+        else if (has_many_raw(work_tile, shape.n_readers))
+            split_evenly(work_tile, item, part.n_splits, n_items, sequence, entry, items);
+        else
+            split_by_rounds(work_tile, item, part.n_splits, n_items, sequence, entry,
+                            shape.n_readers, items);
+    }
+}
+
+// Items in the order of their forms.
+uint32_t Splits::write_forms(const Batch &batch, const Kind &kind, WorkItem *items) {
+    const SplitShape &shape = kind.split.shape;
+    uint32_t n_items = 0;
+    for (uint32_t form = 0; form <= kind.split.n_forms; ++form) {
+        FormItems &of_form = form_items_[kind.split.first_form + form];
+        of_form.first_item = n_items;
+        for (size_t u = 0; form < n_parts_ && u < work_tiles_.size(); ++u) {
+            if (!parts_[u * n_parts_ + form].is_used)
+                continue;
+            const WorkItem item = first_item(batch, kind, static_cast<uint32_t>(u));
+            write_part(batch.sequences[item.sequence], kind,
+                       layout_.first_entries[kind.layer] + item.kv_head, form, item, &n_items,
+                       items);
+        }
+        of_form.n_items = n_items - of_form.first_item;
+        count_rounds(items, shape, shape.splits_packed_only && form == kind.split.n_forms,
+                     &of_form);
+    }
+    return n_items;
+}
+
 void Splits::write(const Batch &batch, Kind *kind, uint32_t n_tiles) {
-    const LayerView &layer = layout_.layers[kind->layer];
     uint64_t total = 0;
-    for (uint64_t u = 0; u < uint64_t{batch.n_sequences} * layer.n_kv_heads; ++u)
-        total += work_tiles_[u].cost;
+    for (const Part &part : parts_)
+        total += part.cost;
     total *= n_tiles;
     const SplitShape &shape = kind->split.shape;
     uint32_t best = 1;
     for (uint32_t rounds = 2; rounds <= kMaxRounds; ++rounds)
-        if (time_of(shape, n_tiles, total, rounds) < time_of(shape, n_tiles, total, best))
+        if (time_of(*kind, n_tiles, total, rounds) < time_of(*kind, n_tiles, total, best))
             best = rounds;
+    number_splits(batch, kind, total, best);
     auto *items = reinterpret_cast<WorkItem *>(block_.data() + kind->split.items_offset);
-    uint32_t n_items = 0;
-    uint32_t tile_index = 0;
-    uint32_t partial = 0;
-    for (uint32_t s = 0; s < batch.n_sequences; ++s)
-        for (uint32_t head = 0; head < layer.n_kv_heads; ++head) {
-            const BatchSequence &sequence = batch.sequences[s];
-            const WorkTileBlocks &work_tile = work_tiles_[uint64_t{s} * layer.n_kv_heads + head];
-            const uint32_t n_splits = n_splits_of(shape, work_tile, total, best * shape.n_workers);
-            const uint32_t columns = columns_of(sequence, layer);
-            const uint32_t width = shape.tile_columns;
-            for (uint32_t tile = 0; tile * width < columns; ++tile, ++tile_index) {
-                WorkItem item{};
-                item.sequence = s;
-                item.first_block = first_blocks_[s];
-                item.first_new = sequence.first_new;
-                item.n_new = static_cast<uint16_t>(sequence.n_new);
-                item.new_in_blocks = sequence.new_in_blocks != 0;
-                item.has_tree = sequence.parent != nullptr;
-                item.kv_head = static_cast<uint16_t>(head);
-                item.column_tile = static_cast<uint16_t>(tile);
-                item.n_splits = static_cast<uint16_t>(n_splits);
-                item.work_tile = tile_index;
-                item.first_partial = partial;
-                if (n_splits > 1)
-                    partial += n_splits * limits_.max_tile_columns * (layer.head_dim + 2);
-                if (shape.splits_packed_only)
-                    split_packed_only(work_tile, item, n_splits, &n_items, items);
-                else if (has_many_raw(work_tile, shape.n_readers))
-                    split_evenly(work_tile, item, n_splits, &n_items, sequence,
-                                 layout_.first_entries[kind->layer] + head, items);
-                else
-                    split_by_rounds(work_tile, item, n_splits, &n_items, sequence,
-                                    layout_.first_entries[kind->layer] + head, shape.n_readers,
-                                    items);
-            }
-        }
+    const bool by_ranges =
+        shape.page_bytes && n_parts_ == 1 && n_tiles == 1 && find_ranges(*kind, total, best);
+    const uint32_t n_items =
+        by_ranges ? write_ranges(batch, *kind, items) : write_forms(batch, *kind, items);
     kind->split.n_items = n_items;
-    count_rounds(items, &kind->split);
     kind->split.n_merges = copy_firsts(n_items, items);
     std::memcpy(block_.data() + kind->split.n_items_offset, &n_items, sizeof n_items);
 }

@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "backend/gpu/memory.h"
+#include "backend/gpu/ranges.h"
 #include "format/tables.h"
 
 namespace lk {
@@ -20,6 +21,8 @@ struct SplitShape {
     uint32_t item_bytes;      // cost of an item besides its bytes, in bytes that a worker reads
     bool splits_packed_only;  // all items of a work tile have its 16-bit blocks, and readers take
                               // tiles of them in turn
+    uint32_t page_bytes;  // cost of a page besides its bytes; 0: heads of different widths are cut
+                          // like equal ones
 };
 
 // The most that shapes can be. A work tile is a KV head of a sequence.
@@ -29,7 +32,8 @@ struct SplitLimits {
     uint32_t max_columns;  // query columns of a work tile that decode takes
     uint32_t max_tiles;    // of a work tile
     uint32_t max_tile_columns;
-    uint32_t n_ahead;  // items after all of them that kernels load
+    uint32_t n_ahead;    // items after all of them that kernels load
+    uint32_t max_forms;  // of pages of a work tile, 16-bit ones among the packed ones included
 };
 
 // The rules of a device's kernels.
@@ -38,6 +42,12 @@ class SplitRules {
     virtual SplitLimits limits() const = 0;
     // Of a step with n_work_tiles work tiles of at most n_columns columns.
     virtual SplitShape shape(uint32_t layer, uint32_t n_work_tiles, uint32_t n_columns) const = 0;
+    // Forms that packed pages of a layer may have, each of which has work items of its own, and the
+    // form of a packed page with these formats.
+    virtual uint32_t n_forms(uint32_t) const { return 1; }
+    virtual uint32_t form_of(uint32_t, uint16_t, uint16_t) const { return 0; }
+    // FormatInfo.form of a cache's page formats, or null.
+    virtual const uint16_t *format_forms() const { return nullptr; }
 
   protected:
     ~SplitRules() = default;
@@ -50,14 +60,29 @@ struct Split {
     uint32_t n_items;
     uint32_t n_merges;  // after the items: those again that are the first split of several
     uint32_t n_work_tiles;
-    uint32_t n_kv_tiles;  // largest number of blocks of an item; only packed ones with
-                          // splits_packed_only
-    // With splits_packed_only: how many times each reader takes a tile of them, and of the raw
-    // ones among the packed blocks of its own item.
-    uint32_t n_f16_rounds;
-    uint32_t n_own_f16_rounds;
+    uint32_t n_forms;     // of the layer
+    uint32_t first_form;  // in the FormItems of all layers
+    bool has_mixed;       // packed blocks of a work tile have several forms
     SplitShape shape;
 };
+
+// The items of the pages of one form, which follow each other. With splits_packed_only the form
+// after the last one is that of 16-bit blocks among packed ones; without, there is one form.
+struct FormItems {
+    uint32_t first_item;
+    uint32_t n_items;
+    uint32_t n_kv_tiles;  // largest number of blocks of an item; only packed ones with
+                          // splits_packed_only
+    // With splits_packed_only: how many times each reader takes a tile of the raw blocks, and of
+    // those among the packed blocks of its own item.
+    uint32_t n_f16_rounds;
+    uint32_t n_own_f16_rounds;
+};
+
+// Query columns of a KV head.
+inline uint32_t columns_of(const BatchSequence &sequence, const LayerView &layer) {
+    return sequence.n_new * (layer.n_query_heads / layer.n_kv_heads);
+}
 
 class Splits {
   public:
@@ -75,6 +100,8 @@ class Splits {
     lk_status send(TableMemory *memory, uint64_t address) const;
     // Of the step that was planned; for layers and steps that decode takes.
     const Split &of(uint32_t layer) const { return kinds_[kind_of_[layer]].split; }
+    // [n_forms + 1]
+    const FormItems *forms_of(const Split &split) const { return &form_items_[split.first_form]; }
 
     uint64_t partial_floats() const { return partial_floats_; }
     uint32_t n_counters() const { return n_counters_; }
@@ -96,8 +123,19 @@ class Splits {
     struct WorkTileBlocks {
         BlockRun raw[2];
         BlockRun packed;
-        uint64_t cost;  // as weigh() has it, in bytes
+        uint32_t n_splits;
+        uint32_t tile_index;     // of its first column tile
+        uint32_t first_partial;  // likewise
         uint64_t bytes() const { return raw[0].bytes + raw[1].bytes + packed.bytes; }
+    };
+    // The packed pages of one form of a work tile; without splits_packed_only, all of its blocks.
+    struct Part {
+        uint32_t n_pages;
+        bool is_used;
+        uint64_t bytes;
+        uint64_t cost;  // as weigh() has it, in bytes
+        uint32_t n_splits;
+        uint32_t first_split;  // of the work tile's
     };
 
     bool same_kind(uint32_t a, uint32_t b) const;
@@ -105,19 +143,27 @@ class Splits {
     void measure(const Batch &batch, const Kind &kind);
     WorkTileBlocks find_blocks(const BatchSequence &sequence, const LayerView &layer,
                                uint32_t entry) const;
+    void add_parts(const BatchSequence &sequence, const Kind &kind, uint32_t entry,
+                   const WorkTileBlocks &work_tile, Part *parts);
     void weigh();
+    void number_splits(const Batch &batch, Kind *kind, uint64_t total, uint32_t n_rounds);
+    void write_part(const BatchSequence &sequence, const Kind &kind, uint32_t entry, uint32_t form,
+                    WorkItem item, uint32_t *n_items, WorkItem *items) const;
     void count_bytes(const BatchSequence &sequence, uint32_t entry, WorkTileBlocks *work_tile);
     uint64_t block_bytes(const BatchSequence &sequence, const Block &block, uint32_t entry) const;
     bool is_raw(const Block &block, uint32_t entry) const;
     static void read_by_pages(const BatchSequence &sequence, WorkTileBlocks *work_tile);
     static uint64_t block_tiles(const WorkTileBlocks &work_tile);
-    static uint32_t fewest_splits(const WorkTileBlocks &work_tile, uint32_t n_splits,
-                                  uint32_t n_readers);
-    static uint32_t n_splits_of(const SplitShape &shape, const WorkTileBlocks &work_tile,
-                                uint64_t total, uint32_t n_slots);
-    double time_of(const SplitShape &shape, uint32_t n_tiles, uint64_t total,
-                   uint32_t n_rounds) const;
+    uint32_t part_form(const Kind &kind, const Block &block, uint32_t entry) const;
+    uint32_t fewest_splits(const Kind &kind, size_t part, uint32_t n_splits) const;
+    uint32_t n_splits_of(const Kind &kind, size_t part, uint64_t total, uint32_t n_rounds) const;
+    double time_of(const Kind &kind, uint32_t n_tiles, uint64_t total, uint32_t n_rounds) const;
     void write(const Batch &batch, Kind *kind, uint32_t n_tiles);
+    bool find_ranges(const Kind &kind, uint64_t total, uint32_t n_rounds);
+    double rounds_time(const Kind &kind, uint64_t total, uint32_t n_rounds);
+    WorkItem first_item(const Batch &batch, const Kind &kind, uint32_t work_tile) const;
+    uint32_t write_forms(const Batch &batch, const Kind &kind, WorkItem *items);
+    uint32_t write_ranges(const Batch &batch, const Kind &kind, WorkItem *items);
     void split_by_rounds(const WorkTileBlocks &work_tile, WorkItem item, uint32_t n_splits,
                          uint32_t *n_items, const BatchSequence &sequence, uint32_t entry,
                          uint32_t n_readers, WorkItem *items) const;
@@ -125,9 +171,11 @@ class Splits {
     void split_evenly(const WorkTileBlocks &work_tile, WorkItem item, uint32_t n_splits,
                       uint32_t *n_items, const BatchSequence &sequence, uint32_t entry,
                       WorkItem *items) const;
-    static void split_packed_only(const WorkTileBlocks &work_tile, WorkItem item, uint32_t n_splits,
-                                  uint32_t *n_items, WorkItem *items);
-    void count_rounds(const WorkItem *items, Split *split) const;
+    void split_packed_only(const BatchSequence &sequence, const Kind &kind, uint32_t entry,
+                           uint32_t form, const WorkTileBlocks &work_tile, const Part &part,
+                           WorkItem item, uint32_t *n_items, WorkItem *items) const;
+    static void count_rounds(const WorkItem *items, const SplitShape &shape, bool is_raw,
+                             FormItems *form);
     static uint32_t copy_firsts(uint32_t n_items, WorkItem *items);
     static uint32_t quota_of(const WorkTileBlocks &work_tile, uint32_t n_splits,
                              uint32_t n_readers);
@@ -139,13 +187,18 @@ class Splits {
     uint64_t partial_floats_ = 0;
     uint32_t n_counters_ = 0;
     bool has_window_ = false;
-    bool has_raw_pages_ = false;  // of the kind at work: among packed blocks
     Array<Kind> kinds_;
     Array<uint32_t> kind_of_;           // [layers]
     Array<uint8_t> block_;              // [kinds]: count, then items
+    Array<FormItems> form_items_;       // [kinds][n_forms + 1]
     Array<WorkTileBlocks> work_tiles_;  // of the kind at work: [sequences][KV heads]
-    Array<BatchSequence> planned_;      // the batch of the items in the block
-    Array<uint32_t> first_blocks_;      // of its sequences, in the step's blocks
+    Array<RangeTile> range_tiles_;      // the same
+    Array<double> worker_costs_;        // [workers]
+    RangeCut range_cut_;
+    uint32_t n_parts_ = 1;          // of each of its work tiles
+    Array<Part> parts_;             // [work tiles][n_parts_]
+    Array<BatchSequence> planned_;  // the batch of the items in the block
+    Array<uint32_t> first_blocks_;  // of its sequences, in the step's blocks
 };
 
 }  // namespace gpu

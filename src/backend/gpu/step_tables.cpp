@@ -125,11 +125,9 @@ void StepTables::fill_trees(const Batch &batch) {
 lk_status StepTables::fill(const Batch &batch, uint32_t serial, bool blocks_changed) {
     sends_blocks_ = blocks_changed || !has_same_blocks(batch);
     has_blocks_ = false;
-    lk_status status = fill_sequences(batch);
-    if (!status && sends_blocks_)
-        status = fill_blocks(batch);
-    if (status)
-        return status;
+    LK_TRY(fill_sequences(batch));
+    if (sends_blocks_)
+        LK_TRY(fill_blocks(batch));
     if (has_trees_)
         fill_trees(batch);
     header_ = {batch.n_sequences, batch.n_tokens, serial, 0};

@@ -38,9 +38,7 @@ lk_status Buffers::add(uint64_t buffer, uint64_t bytes, uint32_t usage) {
     if (device_.is_own())
         return fail(LK_E_UNSUPPORTED,
                     "the context has a device of its own, which has no buffers of the host");
-    const lk_status status = check_usage(usage);
-    if (status)
-        return status;
+    LK_TRY(check_usage(usage));
     VkBufferDeviceAddressInfo info{};
     info.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO;
     info.buffer = reinterpret_cast<VkBuffer>(buffer);

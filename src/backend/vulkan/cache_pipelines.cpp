@@ -14,9 +14,10 @@ namespace {
 constexpr uint32_t kJobThreads = 128;
 constexpr uint32_t kMergeThreads = 128;
 
-const ShaderCode &decode_shader(DecodeArithmetic arithmetic, bool has_subgroups) {
+const ShaderCode &decode_shader(DecodeArithmetic arithmetic, bool has_subgroups, bool has_forms) {
     switch (arithmetic) {
-        case DecodeArithmetic::kMatrix: return shaders::attend_decode_matrix;
+        case DecodeArithmetic::kMatrix:
+            return has_forms ? shaders::attend_decode_forms : shaders::attend_decode_matrix;
         case DecodeArithmetic::kFloat16:
             return has_subgroups ? shaders::attend_decode_f16_subgroups
                                  : shaders::attend_decode_f16;
@@ -56,33 +57,52 @@ lk_status CachePipelines::open_merge(const ShaderCode &shader, uint32_t head_dim
                 0, &out->merge);
 }
 
+lk_status CachePipelines::open_form(const DecodeRules &rules, uint32_t layer, uint32_t form,
+                                    const LayerView &view, uint32_t columns, const Traits &traits,
+                                    VkPipeline *out) {
+    const DecodeArithmetic arithmetic = rules.arithmetic(layer);
+    const uint32_t subgroup = traits.subgroup ? team_subgroup(traits) : 0;
+    const ShaderCode &shader =
+        decode_shader(arithmetic, traits.subgroup, rules.has_pushed_forms(layer));
+    const uint32_t required = traits.subgroup_size_control ? subgroup : 0;
+    const Constant threads = {LK_SPEC_THREADS, rules.threads(layer, columns)};
+    if (arithmetic != DecodeArithmetic::kMatrix)
+        return take(shader,
+                    {threads,
+                     {LK_SPEC_HEAD_DIM, view.head_dim},
+                     {LK_SPEC_SUBGROUP, subgroup},
+                     {LK_SPEC_COLUMNS, columns},
+                     {LK_SPEC_GROUPED, rules.is_grouped(layer)}},
+                    required, out);
+    const PageForm &of = rules.form(layer, form);
+    return take(shader,
+                {threads,
+                 {LK_SPEC_HEAD_DIM, view.head_dim},
+                 {LK_SPEC_SUBGROUP, subgroup},
+                 {LK_SPEC_COLUMNS, columns},
+                 {LK_SPEC_KEY_END8, of.key_end8},
+                 {LK_SPEC_KEY_END4, of.key_end4},
+                 {LK_SPEC_VALUE_BITS, of.value_bits},
+                 {LK_SPEC_SOFT_CAP, view.soft_cap > 0},
+                 {LK_SPEC_PERMUTATION, of.permutation},
+                 {LK_SPEC_KEY_FOLDS, of.key_folds},
+                 {LK_SPEC_PARAMETER_BYTES, of.parameter_bytes}},
+                required, out);
+}
+
+// Forms of one kernel have one pipeline.
 lk_status CachePipelines::open_decode(const DecodeRules &rules, uint32_t layer,
                                       const LayerView &view, uint32_t columns, const Traits &traits,
                                       AttendPipelines *out) {
-    const uint32_t subgroup = traits.subgroup ? team_subgroup(traits) : 0;
-    const ShaderCode &shader = decode_shader(rules.arithmetic(layer), traits.subgroup);
-    const uint32_t required = traits.subgroup_size_control ? subgroup : 0;
-    const PageForm &form = rules.form(layer);
-    const Constant threads = {LK_SPEC_THREADS, rules.threads(layer, columns)};
-    const lk_status status = rules.arithmetic(layer) == DecodeArithmetic::kMatrix
-                                 ? take(shader,
-                                        {threads,
-                                         {LK_SPEC_HEAD_DIM, view.head_dim},
-                                         {LK_SPEC_SUBGROUP, subgroup},
-                                         {LK_SPEC_COLUMNS, columns},
-                                         {LK_SPEC_KEY_END8, form.key_end8},
-                                         {LK_SPEC_KEY_END4, form.key_end4},
-                                         {LK_SPEC_VALUE_BITS, form.value_bits},
-                                         {LK_SPEC_SOFT_CAP, view.soft_cap > 0},
-                                         {LK_SPEC_PERMUTATION, form.permutation}},
-                                        required, &out->attend)
-                                 : take(shader,
-                                        {threads,
-                                         {LK_SPEC_HEAD_DIM, view.head_dim},
-                                         {LK_SPEC_SUBGROUP, subgroup},
-                                         {LK_SPEC_COLUMNS, columns},
-                                         {LK_SPEC_GROUPED, rules.is_grouped(layer)}},
-                                        required, &out->attend);
+    const uint32_t n_forms = rules.n_forms(layer);
+    out->first_form = static_cast<uint32_t>(forms_.size());
+    if (!taken_.reserve(taken_.size() + n_forms + kMostOfLayer) ||
+        !forms_.resize(out->first_form + n_forms))
+        return fail(LK_E_NOMEM, "no memory for the pipelines of %u forms of pages", n_forms);
+    lk_status status = LK_OK;
+    for (uint32_t i = 0; !status && i < n_forms; ++i)
+        status = open_form(rules, layer, i, view, columns, traits, &forms_[out->first_form + i]);
+    out->attend = forms_[out->first_form];
     return status ? status : open_merge(shaders::attend_decode_merge, view.head_dim, columns, out);
 }
 

@@ -13,7 +13,8 @@ namespace vulkan {
 
 // A kernel of attention and the one that merges its splits.
 struct AttendPipelines {
-    uint32_t columns;  // of a workgroup
+    uint32_t columns;     // of a workgroup
+    uint32_t first_form;  // of decode: in the kernels of all forms
     VkPipeline attend;
     VkPipeline merge;
 };
@@ -29,7 +30,8 @@ class CachePipelines {
   public:
     static constexpr uint32_t kAppendThreads = 64;
 
-    explicit CachePipelines(const Allocator &allocator) : layers_(allocator), taken_(allocator) {}
+    explicit CachePipelines(const Allocator &allocator)
+        : layers_(allocator), forms_(allocator), taken_(allocator) {}
     ~CachePipelines();  // work of the cache has run
     CachePipelines(const CachePipelines &) = delete;
     CachePipelines &operator=(const CachePipelines &) = delete;
@@ -51,6 +53,10 @@ class CachePipelines {
     const AttendPipelines &decode(uint32_t layer, uint32_t columns) const {
         return of_columns(layers_[layer].decode, columns);
     }
+    // The kernel of a form of the layer's packed pages.
+    VkPipeline attend(const AttendPipelines &decode, uint32_t form) const {
+        return forms_[decode.first_form + form];
+    }
     const AttendPipelines &tile(uint32_t layer, uint32_t columns) const {
         return of_columns(layers_[layer].tile, columns);
     }
@@ -60,13 +66,16 @@ class CachePipelines {
         AttendPipelines decode[2];  // null where decode takes no step
         AttendPipelines tile[2];
     };
-    static constexpr uint32_t kMostOfLayer = 8;  // pipelines of Layer
+    static constexpr uint32_t kMostOfLayer = 6;  // pipelines of Layer but those of forms
     lk_status take(const ShaderCode &shader, Constants constants, uint32_t subgroup_size,
                    VkPipeline *out);
     lk_status open_merge(const ShaderCode &shader, uint32_t head_dim, uint32_t columns,
                          AttendPipelines *out);
     lk_status open_decode(const DecodeRules &rules, uint32_t layer, const LayerView &view,
                           uint32_t columns, const Traits &traits, AttendPipelines *out);
+    lk_status open_form(const DecodeRules &rules, uint32_t layer, uint32_t form,
+                        const LayerView &view, uint32_t columns, const Traits &traits,
+                        VkPipeline *out);
     lk_status open_tile(uint32_t head_dim, uint32_t columns, AttendPipelines *out);
     lk_status open_layer(const DecodeRules &rules, uint32_t layer, const LayerView &view,
                          const Traits &traits);
@@ -82,6 +91,7 @@ class CachePipelines {
     VkPipeline query_stats_ = VK_NULL_HANDLE;
     VkPipeline add_query_stats_ = VK_NULL_HANDLE;
     Array<Layer> layers_;
+    Array<VkPipeline> forms_;
     Array<VkPipeline> taken_;
     Pipelines *pipelines_ = nullptr;
 };

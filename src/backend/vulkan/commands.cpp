@@ -71,15 +71,11 @@ lk_status Commands::finish(Slot *slot) const {
 }
 
 lk_status Commands::begin(Recorder *out) {
-    lk_status status = device_.check_alive();
-    if (status)
-        return status;
+    LK_TRY(device_.check_alive());
     VkCommandBuffer commands = host_;
     if (!commands) {
         Slot &slot = slots_[current_];
-        status = finish(&slot);
-        if (status)
-            return status;
+        LK_TRY(finish(&slot));
         const Functions &vk = device_.functions();
         VkCommandBufferBeginInfo info{};
         info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
@@ -87,9 +83,7 @@ lk_status Commands::begin(Recorder *out) {
         VkResult result = vk.ResetCommandPool(device_.handle(), slot.pool, 0);
         if (result == VK_SUCCESS)
             result = vk.BeginCommandBuffer(slot.commands, &info);
-        status = device_.checked(result, "beginning a command buffer");
-        if (status)
-            return status;
+        LK_TRY(device_.checked(result, "beginning a command buffer"));
         commands = slot.commands;
     }
     recorder_ = Recorder(device_.functions(), layout_, commands);
@@ -134,9 +128,7 @@ lk_status Commands::submit(Slot *slot, const Semaphores &semaphores) {
     info.pCommandBuffers = &slot->commands;
     info.signalSemaphoreCount = values.signalSemaphoreValueCount;
     info.pSignalSemaphores = &semaphores.signal;
-    const lk_status status = device_.submit(info, slot->fence);
-    if (status)
-        return status;
+    LK_TRY(device_.submit(info, slot->fence));
     slot->is_in_flight = true;
     current_ = (current_ + 1) % kSlots;
     return LK_OK;

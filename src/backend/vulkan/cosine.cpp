@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/status.h"
+
 namespace lk {
 namespace vulkan {
 
@@ -17,20 +19,16 @@ lk_status CosineScorer::score(const CosineView &view) {
         {&view.scores, view.n_chunks, 1, 1, true, &push.scores}};
     const bool is_recorded = view.queue && view.queue->kind == LK_QUEUE_VULKAN_RECORD;
     commands_.record_into(is_recorded ? static_cast<VkCommandBuffer>(view.queue->handle) : nullptr);
-    lk_status status = tensors_.stage(tensors, 3);
-    if (!status)
-        status = record(view, push);
-    return status ? status : tensors_.finish(tensors, 3);
+    LK_TRY(tensors_.stage(tensors, 3));
+    LK_TRY(record(view, push));
+    return tensors_.finish(tensors, 3);
 }
 
 lk_status CosineScorer::record(const CosineView &view, const CosinePush &push) {
     VkPipeline pipeline = VK_NULL_HANDLE;
-    lk_status status = pipelines_.get(shaders::cosine, {}, 0, &pipeline);
+    LK_TRY(pipelines_.get(shaders::cosine, {}, 0, &pipeline));
     Recorder recorder;
-    if (!status)
-        status = commands_.begin(&recorder);
-    if (status)
-        return status;
+    LK_TRY(commands_.begin(&recorder));
     recorder.bind(pipeline);
     recorder.push(push);
     recorder.dispatch(std::min(view.n_chunks, device_.traits().max_workgroup_count));

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backend/gpu/cache_tables.h"
+#include "shaders/push.h"
 
 namespace lk {
 namespace vulkan {
@@ -13,9 +14,13 @@ namespace {
 constexpr uint32_t kMaxColumns = 16;      // of a KV head: each item of them reads all codes again
 constexpr uint32_t kWorkers = 4;          // workgroups of a core
 constexpr uint32_t kMatrixWorkers = 3;    // of a core, by the registers that it takes
-constexpr uint32_t kItemBytes = 32768;    // that a workgroup reads while an item begins and ends
-constexpr uint32_t kNvidia = 0x10DE;      // VkPhysicalDeviceProperties.vendorID
-constexpr uint32_t kNoForm = UINT32_MAX;  // key_end4 before the first page format of keys
+constexpr uint32_t kFormWorkers = 2;      // likewise, where forms are pushed
+constexpr uint32_t kSharedBytes = 16384;  // of a workgroup: what every device has
+constexpr uint32_t kFormSharedBytes = 40960;  // likewise, where forms are pushed
+constexpr uint32_t kItemBytes = 32768;  // that a workgroup reads while an item begins and ends
+constexpr uint32_t kNvidia = 0x10DE;    // VkPhysicalDeviceProperties.vendorID
+constexpr uint32_t kFewFolds = 4;       // token groups of keys for which a pipeline is made
+constexpr uint32_t kMostForms = 16;     // of a layer whose pages change their form
 
 // Pairs of strips when channels are in groups of `group`.
 uint32_t value_steps_of(uint32_t head_dim, uint32_t group) {
@@ -24,101 +29,239 @@ uint32_t value_steps_of(uint32_t head_dim, uint32_t group) {
            static_cast<uint32_t>(ceil_div(rest, 2 * LK_STRIP_CHANNELS));
 }
 
-PageForm form_of_keys(const FormatInfo &info) {
-    PageForm form{};
-    form.key_end8 = info.strips[kPlane8];
-    form.key_end4 = form.key_end8 + info.strips[kPlane4];
-    form.permutation = info.permutes      ? LK_PERMUTATION_OF_PAGE
-                       : info.permutation ? LK_PERMUTATION_OF_FORMAT
-                                          : LK_PERMUTATION_NONE;
-    form.permutation_bytes = info.permutes ? info.permutation_offset : 0;
-    return form;
+constexpr uint32_t field(uint32_t value, uint32_t first, uint32_t) { return value << first; }
+
+// Of all formats that kernels of matrices read alike, one number: the fields of the form of which a
+// key's format has some and a value's the others, their width, and what the pipeline is made for.
+uint64_t shape_of(const FormatInfo &info) {
+    const uint32_t end8 = info.strips[kPlane8];
+    const uint32_t form =
+        info.is_value
+            ? field(info.group / LK_STRIP_CHANNELS, LK_FORM_VALUE_STRIPS)
+            : field(end8, LK_FORM_KEY_END8) | field(end8 + info.strips[kPlane4], LK_FORM_KEY_END4) |
+                  field(info.n_shared, LK_FORM_SHARED) | field(info.n_groups, LK_FORM_KEY_GROUPS);
+    const uint32_t permutation = info.permutes      ? LK_PERMUTATION_OF_PAGE
+                                 : info.permutation ? LK_PERMUTATION_OF_FORMAT
+                                                    : LK_PERMUTATION_NONE;
+    const uint32_t bits = info.is_value ? widest_width(info.strips) : 0;
+    return uint64_t{form} | uint64_t{bits} << 32 | uint64_t{permutation} << 40 |
+           uint64_t{info.parameter_bytes} << 44 | uint64_t{info.is_value} << 48;
+}
+uint32_t form_of_shape(uint64_t shape) { return static_cast<uint32_t>(shape); }
+uint32_t bits_of_shape(uint64_t shape) { return shape >> 32 & 0xFF; }
+uint32_t permutation_of_shape(uint64_t shape) { return shape >> 40 & 0xF; }
+uint32_t parameter_bytes_of_shape(uint64_t shape) { return shape >> 44 & 0xF; }
+
+// Where the kernels look for the ranges and the minima of a packed format, which they can multiply.
+bool suits_matrices(const FormatInfo &info) {
+    const uint32_t n_parameters =
+        info.n_groups * (info.is_value ? LK_MAX_PAGE_TOKENS : uint32_t{info.head_dim});
+    return info.is_native && !info.strips[kPlane16] && (info.is_value || !info.strips[kPlane1]) &&
+           info.minima_offset == n_parameters * info.parameter_bytes &&
+           info.group % LK_STRIP_CHANNELS == 0;
 }
 
-bool is_like(const PageForm &a, const PageForm &b) {
-    return a.key_end8 == b.key_end8 && a.key_end4 == b.key_end4 && a.permutation == b.permutation &&
-           a.permutation_bytes == b.permutation_bytes;
+FormatInfo info_of(const PageFormat &format) {
+    return gpu::format_info(format, format.permutation ? 1 : 0);
 }
 
-// Narrows a form down to one that this page format has too.
-void join_form(const FormatInfo &info, PageForm *form) {
-    const uint32_t n_parameters = info.is_value ? LK_MAX_PAGE_TOKENS : info.head_dim;
-    const bool is_plain =
-        info.is_native && info.parameter_bytes == bytes_of_parameter(Metadata::kF16) &&
-        info.n_groups == 1 && !info.n_shared && !info.strips[kPlane16] && !info.strips[kPlane1] &&
-        info.minima_offset == n_parameters * info.parameter_bytes;
-    form->is_one = form->is_one && is_plain;
-    if (info.is_value) {
-        const uint32_t bits = widest_width(info.strips);
-        form->is_one = form->is_one && (!form->value_bits || form->value_bits == bits);
-        form->value_bits = bits;
-        return;
+// The form of a layer whose pages are all raw.
+constexpr PageForm kRawForm = {0, 0, 0, 2, LK_PERMUTATION_NONE, 2, 0, 0};
+
+// Calls call(format) for each packed format of a layer. False when a call was.
+template <class Call>
+bool for_each_format(const CacheLayout &layout, uint32_t layer, const Call &call) {
+    bool is_done = true;
+    for (uint32_t head = 0; head < layout.layers[layer].n_kv_heads; ++head) {
+        const EntryFormats &entry = layout.entry_formats[layout.first_entries[layer] + head];
+        is_done = is_done && call(entry.packed_key) && call(entry.packed_value);
     }
-    PageForm own = form_of_keys(info);
-    form->is_one = form->is_one && (form->key_end4 == kNoForm || is_like(own, *form));
-    own.is_one = form->is_one;
-    own.value_bits = form->value_bits;
-    *form = own;
+    for (uint32_t c = 0; layout.layer_formats && c < layout.layer_formats[layer].n_formats; ++c)
+        is_done = is_done && call(layout.layer_formats[layer].formats[c]);
+    return is_done;
 }
 
 }  // namespace
 
+bool has_same_pipeline(const PageForm &a, const PageForm &b) {
+    return a.key_folds == b.key_folds && a.key_end8 == b.key_end8 && a.key_end4 == b.key_end4 &&
+           a.value_bits == b.value_bits && a.permutation == b.permutation &&
+           a.parameter_bytes == b.parameter_bytes;
+}
+
+bool DecodeRules::number_formats(const CacheLayout &layout) {
+    if (!format_forms_.resize(layout.n_formats))
+        return false;
+    for (uint32_t c = 0; c < layout.n_formats; ++c) {
+        const FormatInfo info = info_of(layout.formats[c]);
+        if (info.is_raw || !suits_matrices(info))
+            continue;
+        const uint64_t shape = shape_of(info);
+        size_t i = 0;
+        while (i < shapes_.size() && shapes_[i] != shape)
+            ++i;
+        if (i == shapes_.size() && !shapes_.push(shape))
+            return false;
+        format_forms_[c] = static_cast<uint16_t>(i + 1);
+    }
+    return true;
+}
+
+DecodeRules::Layer DecodeRules::make_layer(const CacheLayout &layout, uint32_t index) const {
+    const LayerView &view = layout.layers[index];
+    Layer layer = {view.n_query_heads / view.n_kv_heads,
+                   view.head_dim,
+                   true,
+                   false,
+                   false,
+                   traits_.cooperative_matrix,
+                   1,
+                   value_steps_of(view.head_dim, view.head_dim),
+                   0,
+                   0,
+                   1,
+                   1};
+    for_each_format(layout, index, [&](uint16_t packed) {
+        const FormatInfo info = info_of(layout.formats[packed]);
+        layer.is_native = layer.is_native && info.is_native;
+        if (info.is_raw)
+            return true;
+        layer.has_matrices = layer.has_matrices && format_forms_[packed];
+        layer.has_shared = layer.has_shared || info.n_shared;
+        layer.is_grouped = layer.is_grouped || info.parameter_bytes != 2 || info.n_groups > 1;
+        if (info.is_value)
+            layer.value_steps =
+                std::max(layer.value_steps, value_steps_of(view.head_dim, info.group));
+        else
+            layer.key_groups = std::max<uint32_t>(layer.key_groups, info.n_groups);
+        return true;
+    });
+    for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
+        const EntryFormats &entry = layout.entry_formats[layout.first_entries[index] + head];
+        if (layout.formats[entry.packed_key].layout.is_raw() !=
+            layout.formats[entry.packed_value].layout.is_raw())
+            layer.has_matrices = false;
+    }
+    return layer;
+}
+
+// A page of these formats. Where all pages of a layer are alike and plain, add_forms() makes
+// constants of what is pushed otherwise.
+bool DecodeRules::add_form(const CacheLayout &layout, uint16_t key_format, uint16_t value_format,
+                           Layer *layer) {
+    if (layout.formats[key_format].layout.is_raw() || layout.formats[value_format].layout.is_raw())
+        return true;
+    const uint32_t formats = formats_of(key_format, value_format);
+    for (uint32_t i = 0; i < layer->n_forms; ++i)
+        if (forms_[layer->first_form + i].formats == formats)
+            return true;
+    const uint64_t key = shapes_[format_forms_[key_format] - 1];
+    const uint64_t value = shapes_[format_forms_[value_format] - 1];
+    const bool is_of_page = permutation_of_shape(key) == LK_PERMUTATION_OF_PAGE;
+    // One format of parameters in both: a plan has it by layers.
+    layer->has_matrices =
+        layer->has_matrices && parameter_bytes_of_shape(key) == parameter_bytes_of_shape(value);
+    const uint32_t key_groups = info_of(layout.formats[key_format]).n_groups;
+    ++layer->n_forms;
+    return forms_.push({key_groups > kFewFolds ? key_groups : kFewFolds, 0, 0, bits_of_shape(value),
+                        is_of_page ? LK_PERMUTATION_OF_PAGE : LK_PERMUTATION_OF_FORMAT,
+                        parameter_bytes_of_shape(key), form_of_shape(key) | form_of_shape(value),
+                        formats});
+}
+
+// The forms of a layer's pages: of each head's, and where pages change their formats, of any keys
+// with any values.
+bool DecodeRules::add_forms(const CacheLayout &layout, uint32_t index, Layer *layer) {
+    layer->n_forms = 0;
+    const LayerView &view = layout.layers[index];
+    bool is_done = true;
+    for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
+        const EntryFormats &entry = layout.entry_formats[layout.first_entries[index] + head];
+        is_done = is_done && add_form(layout, entry.packed_key, entry.packed_value, layer);
+    }
+    const bool changes = layout.layer_formats && layout.layer_formats[index].n_formats;
+    if (changes)
+        is_done = is_done && for_each_format(layout, index, [&](uint16_t key) {
+                      return layout.formats[key].layout.side != Side::kKey ||
+                             for_each_format(layout, index, [&](uint16_t value) {
+                                 return layout.formats[value].layout.side != Side::kValue ||
+                                        layer->n_forms > kMostForms ||
+                                        add_form(layout, key, value, layer);
+                             });
+                  });
+    layer->max_forms = (changes ? layer->n_forms : 1) + 1;
+    if (changes && layer->n_forms > kMostForms)
+        layer->has_matrices = false;
+    return is_done;
+}
+
+// A layer's only form as constants of its pipeline, where no more has to be pushed.
+void DecodeRules::make_plain(uint32_t head_dim, PageForm *form) const {
+    const uint64_t key = shapes_[(form->formats & 0xFFFF) - 1];
+    const uint32_t one_group =
+        field(1, LK_FORM_KEY_GROUPS) | field(head_dim / LK_STRIP_CHANNELS, LK_FORM_VALUE_STRIPS);
+    const uint32_t end8 = form->form & 31;
+    const uint32_t end4 = form->form >> 5 & 31;
+    const uint32_t plain =
+        one_group | field(end8, LK_FORM_KEY_END8) | field(end4, LK_FORM_KEY_END4);
+    if (form->form != plain || form->value_bits == 1 ||
+        form->parameter_bytes != bytes_of_parameter(Metadata::kF16))
+        return;
+    form->key_folds = 0;
+    form->key_end8 = end8;
+    form->key_end4 = end4;
+    form->permutation = permutation_of_shape(key);
+}
+
 bool DecodeRules::open(const CacheLayout &layout) {
-    if (!layers_.resize(layout.n_layers))
+    if (!layers_.resize(layout.n_layers) || !number_formats(layout))
         return false;
     for (uint32_t l = 0; l < layout.n_layers; ++l) {
-        const LayerView &view = layout.layers[l];
-        Layer layer = {view.n_query_heads / view.n_kv_heads,
-                       view.head_dim,
-                       true,
-                       false,
-                       1,
-                       value_steps_of(view.head_dim, view.head_dim),
-                       {}};
-        layer.form = {true, 0, kNoForm, 0, 0, 0};
-        const auto add = [&](uint16_t packed) {
-            const PageFormat &format = layout.formats[packed];
-            const FormatInfo info = gpu::format_info(format, format.permutation ? 1 : 0);
-            layer.is_native = layer.is_native && info.is_native && !info.n_shared;
-            if (info.is_raw)
-                return;
-            join_form(info, &layer.form);
-            layer.is_grouped = layer.is_grouped || info.parameter_bytes != 2 || info.n_groups > 1;
-            if (info.is_value)
-                layer.value_steps =
-                    std::max(layer.value_steps, value_steps_of(view.head_dim, info.group));
-            else
-                layer.key_groups = std::max<uint32_t>(layer.key_groups, info.n_groups);
-        };
-        for (uint32_t head = 0; head < view.n_kv_heads; ++head) {
-            const EntryFormats &entry = layout.entry_formats[layout.first_entries[l] + head];
-            layer.form.is_one =
-                layer.form.is_one && layout.formats[entry.packed_key].layout.is_raw() ==
-                                         layout.formats[entry.packed_value].layout.is_raw();
-            add(entry.packed_key);
-            add(entry.packed_value);
+        Layer layer = make_layer(layout, l);
+        layer.first_form = static_cast<uint32_t>(forms_.size());
+        if (layer.has_matrices && !add_forms(layout, l, &layer))
+            return false;
+        if (!layer.has_matrices) {
+            (void)forms_.resize(layer.first_form);
+            layer.n_forms = layer.max_forms = 1;
+        } else if (!layer.n_forms) {
+            layer.n_forms = 1;
+            if (!forms_.push(kRawForm))
+                return false;
+        } else if (layer.n_forms == 1) {
+            make_plain(layer.head_dim, &forms_[layer.first_form]);
         }
-        for (uint32_t c = 0; layout.layer_formats && c < layout.layer_formats[l].n_formats; ++c)
-            add(layout.layer_formats[l].formats[c]);
-        if (layer.form.key_end4 == kNoForm) {
-            layer.form.key_end4 = 0;
-            layer.form.value_bits = 2;
-        }
+        for (uint32_t i = 0; layer.has_matrices && i < layer.n_forms; ++i)
+            layer.key_folds = std::max(layer.key_folds, forms_[layer.first_form + i].key_folds);
+        max_forms_ = std::max(max_forms_, layer.max_forms);
         layers_[l] = layer;
     }
     return true;
 }
 
+uint32_t DecodeRules::form_of(uint32_t layer, uint16_t key_format, uint16_t value_format) const {
+    const Layer &of = layers_[layer];
+    const uint32_t formats = formats_of(key_format, value_format);
+    for (uint32_t i = 1; i < of.n_forms; ++i)
+        if (forms_[of.first_form + i].formats == formats)
+            return i;
+    return 0;
+}
+
 gpu::SplitLimits DecodeRules::limits() const {
     return {traits_.n_cores, kWorkers * traits_.n_cores, kMaxColumns,
-            kMaxColumns,     LK_DECODE_MAX_COLUMNS,      0};
+            kMaxColumns / 2, LK_DECODE_MAX_COLUMNS,      0,
+            max_forms_};
 }
 
 gpu::SplitShape DecodeRules::shape(uint32_t layer, uint32_t, uint32_t n_columns) const {
     const uint32_t columns = tile_columns(layer, n_columns);
     const bool has_matrices = arithmetic(layer) == DecodeArithmetic::kMatrix;
-    const uint32_t n_workers = (has_matrices ? kMatrixWorkers : kWorkers) * traits_.n_cores;
-    return {n_workers, threads(layer, columns) / LK_LANES, columns, kItemBytes, has_matrices};
+    const uint32_t n_workers = (!has_matrices             ? kWorkers
+                                : has_pushed_forms(layer) ? kFormWorkers
+                                                          : kMatrixWorkers) *
+                               traits_.n_cores;
+    return {n_workers, threads(layer, columns) / LK_LANES, columns, kItemBytes, has_matrices, 0};
 }
 
 bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
@@ -127,7 +270,7 @@ bool DecodeRules::takes(uint32_t layer, uint32_t max_new) const {
 
 // NVIDIA's compiler keeps sums of FP32 arithmetic in registers, and not always those of FP16.
 DecodeArithmetic DecodeRules::arithmetic(uint32_t layer) const {
-    if (traits_.cooperative_matrix && layers_[layer].form.is_one)
+    if (layers_[layer].has_matrices)
         return DecodeArithmetic::kMatrix;
     return traits_.float16 && traits_.vendor_id != kNvidia ? DecodeArithmetic::kFloat16
                                                            : DecodeArithmetic::kFloat32;
@@ -140,8 +283,11 @@ uint32_t DecodeRules::tile_columns(uint32_t layer, uint32_t n_columns) const {
 }
 
 uint32_t DecodeRules::threads(uint32_t layer, uint32_t tile_columns) const {
-    return decode_threads(layers_[layer].head_dim, tile_columns, arithmetic(layer),
-                          traits_.subgroup);
+    const Layer &of = layers_[layer];
+    const uint32_t shared_bytes =
+        of.key_folds ? std::min(kFormSharedBytes, traits_.max_shared_bytes) : kSharedBytes;
+    return decode_threads(of.head_dim, tile_columns, arithmetic(layer), traits_.subgroup,
+                          of.key_folds, shared_bytes);
 }
 
 }  // namespace vulkan

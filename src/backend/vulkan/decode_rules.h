@@ -11,30 +11,46 @@
 namespace lk {
 namespace vulkan {
 
-// The one shape of all packed pages of a layer: its widths as
-// shaders/decode/attend_decode_matrix.comp wants them.
+// How pages are packed that one dispatch of shaders/decode/attend_matrix.comp reads.
 struct PageForm {
-    bool is_one;  // there is no other
-    uint32_t key_end8;
+    // Constants of the pipeline.
+    uint32_t key_folds;
+    uint32_t key_end8;  // 0 where `form` has the widths
     uint32_t key_end4;
     uint32_t value_bits;
     uint32_t permutation;  // LK_PERMUTATION_*
-    uint32_t permutation_bytes;
+    uint32_t parameter_bytes;
+    // Pushed: LK_FORM_*, and FormatInfo.form of keys and, in the upper half, of values.
+    uint32_t form;
+    uint32_t formats;
 };
+// Can a pipeline take pages of both?
+bool has_same_pipeline(const PageForm &a, const PageForm &b);
 
 class DecodeRules final : public gpu::SplitRules {
   public:
     DecodeRules(const Allocator &allocator, const Traits &traits)
-        : traits_(traits), layers_(allocator) {}
+        : traits_(traits),
+          layers_(allocator),
+          forms_(allocator),
+          format_forms_(allocator),
+          shapes_(allocator) {}
 
     // False without memory.
     bool open(const CacheLayout &layout);
 
     gpu::SplitLimits limits() const override;
     gpu::SplitShape shape(uint32_t layer, uint32_t n_work_tiles, uint32_t n_columns) const override;
+    // 1 without matrices.
+    uint32_t n_forms(uint32_t layer) const override { return layers_[layer].n_forms; }
+    uint32_t form_of(uint32_t layer, uint16_t key_format, uint16_t value_format) const override;
+    const uint16_t *format_forms() const override { return format_forms_.data(); }
 
     // Can decode take steps of a layer, and such whose sequences have at most max_new new tokens?
-    bool takes(uint32_t layer) const { return layers_[layer].is_native; }
+    bool takes(uint32_t layer) const {
+        const Layer &of = layers_[layer];
+        return of.is_native && (of.has_matrices || !of.has_shared);
+    }
     bool takes(uint32_t layer, uint32_t max_new) const;
     // Has a page format of the layer FP8 numbers or several groups in a page?
     bool is_grouped(uint32_t layer) const { return layers_[layer].is_grouped; }
@@ -43,8 +59,11 @@ class DecodeRules final : public gpu::SplitRules {
     uint32_t key_groups(uint32_t layer) const { return layers_[layer].key_groups; }
     uint32_t value_steps(uint32_t layer) const { return layers_[layer].value_steps; }
     DecodeArithmetic arithmetic(uint32_t layer) const;
-    // The constants of pipelines of matrices, where unit() chooses them.
-    const PageForm &form(uint32_t layer) const { return layers_[layer].form; }
+    // Of layers with matrices: are forms pushed, or is there a plain one?
+    bool has_pushed_forms(uint32_t layer) const { return layers_[layer].key_folds != 0; }
+    const PageForm &form(uint32_t layer, uint32_t i) const {
+        return forms_[layers_[layer].first_form + i];
+    }
     // Columns of an item, and threads of its workgroup, where work tiles have n_columns. There are
     // two shapes for a layer: that of one new token and that of more.
     uint32_t tile_columns(uint32_t layer, uint32_t n_columns) const;
@@ -55,14 +74,33 @@ class DecodeRules final : public gpu::SplitRules {
         uint32_t group;
         uint32_t head_dim;
         bool is_native;
+        bool has_shared;  // stored channels
         bool is_grouped;
+        bool has_matrices;
         uint32_t key_groups;
         uint32_t value_steps;
-        PageForm form;
+        uint32_t key_folds;
+        uint32_t first_form;
+        uint32_t n_forms;
+        uint32_t max_forms;  // of a work tile's pages, 16-bit ones among them included
     };
+
+    bool number_formats(const CacheLayout &layout);
+    Layer make_layer(const CacheLayout &layout, uint32_t index) const;
+    bool add_forms(const CacheLayout &layout, uint32_t index, Layer *layer);
+    bool add_form(const CacheLayout &layout, uint16_t key_format, uint16_t value_format,
+                  Layer *layer);
+    void make_plain(uint32_t head_dim, PageForm *form) const;
+    uint32_t formats_of(uint16_t key_format, uint16_t value_format) const {
+        return uint32_t{format_forms_[key_format]} | uint32_t{format_forms_[value_format]} << 16;
+    }
 
     const Traits &traits_;
     Array<Layer> layers_;
+    Array<PageForm> forms_;         // [layers][n_forms]
+    Array<uint16_t> format_forms_;  // [formats]
+    Array<uint64_t> shapes_;        // of formats, by their number less 1
+    uint32_t max_forms_ = 1;        // of a work tile's pages, in any layer
 };
 
 }  // namespace vulkan

@@ -275,6 +275,12 @@ lk_status Device::wait(VkFence fence) const {
                 static_cast<unsigned long long>(kPatienceSeconds));
 }
 
+void Device::abandon() {
+    is_lost_.store(true);
+    abandon_functions(&functions_);
+    instance_.abandon();
+}
+
 void Device::settle(VkFence fence) const {
     (void)functions_.WaitForFences(handle_, 1, &fence, VK_TRUE, kNsPerSecond);
 }

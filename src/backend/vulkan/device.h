@@ -45,6 +45,8 @@ class Device {
     lk_status submit(const VkSubmitInfo &info, VkFence fence) const;
     // For as long as work may take; a device that is silent for longer counts as lost.
     lk_status wait(VkFence fence) const;
+    // In a process that fork() made: the device is lost, and the driver is not called again.
+    void abandon();
     // Before what it guards is destroyed, on a lost device too: work that still runs gets a moment.
     void settle(VkFence fence) const;
 

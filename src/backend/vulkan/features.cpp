@@ -320,6 +320,7 @@ Traits query_traits(const Functions &functions, VkPhysicalDevice device, uint32_
         traits.min_subgroup_size <= LK_LANES && traits.max_subgroup_size >= LK_LANES &&
         !(mask & LK_VULKAN_NO_COOPERATIVE_MATRIX) && has_tile_matrices(functions, device);
     traits.max_workgroup_size = own.limits.maxComputeWorkGroupInvocations;
+    traits.max_shared_bytes = own.limits.maxComputeSharedMemorySize;
     traits.max_workgroup_count = own.limits.maxComputeWorkGroupCount[0];
     traits.max_allocation_bytes = properties.limits.maxMemoryAllocationSize;
     traits.n_cores = properties.n_cores();

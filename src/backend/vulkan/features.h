@@ -90,6 +90,7 @@ struct Traits {
     uint32_t min_subgroup_size;
     uint32_t max_subgroup_size;
     uint32_t max_workgroup_size;
+    uint32_t max_shared_bytes;     // of a workgroup
     uint32_t max_workgroup_count;  // in x
     uint32_t n_cores;              // workgroups that run at once, or a guess
     uint64_t max_allocation_bytes;

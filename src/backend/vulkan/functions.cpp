@@ -24,6 +24,13 @@ lk_status missing(const char *name) {
     return fail(LK_E_UNSUPPORTED, "the Vulkan driver has no function %s", name);
 }
 
+template <class Function>
+struct Nothing;
+template <class Result, class... Args>
+struct Nothing<Result(VKAPI_PTR *)(Args...)> {
+    static VKAPI_ATTR Result VKAPI_CALL call(Args...) { return Result(); }
+};
+
 }  // namespace
 
 lk_status load_instance_functions(VkInstance instance, Functions *functions) {
@@ -46,6 +53,13 @@ lk_status load_device_functions(VkDevice device, Functions *functions) {
     LK_VULKAN_DEVICE_FUNCTIONS(LK_VULKAN_LOAD)
 #undef LK_VULKAN_LOAD
     return LK_OK;
+}
+
+void abandon_functions(Functions *functions) {
+#define LK_VULKAN_ABANDON(name) functions->name = Nothing<PFN_vk##name>::call;
+    LK_VULKAN_INSTANCE_FUNCTIONS(LK_VULKAN_ABANDON)
+    LK_VULKAN_DEVICE_FUNCTIONS(LK_VULKAN_ABANDON)
+#undef LK_VULKAN_ABANDON
 }
 
 }  // namespace vulkan

@@ -80,6 +80,10 @@ struct Functions {
 lk_status load_instance_functions(VkInstance instance, Functions *functions);
 lk_status load_device_functions(VkDevice device, Functions *functions);
 
+// Make every function one that does nothing and returns 0, for a process that fork() made: objects
+// of the parent's driver end without it.
+void abandon_functions(Functions *functions);
+
 }  // namespace vulkan
 }  // namespace lk
 

@@ -3,6 +3,8 @@
 
 #include <cstring>
 
+#include "base/status.h"
+
 namespace lk {
 namespace vulkan {
 
@@ -73,9 +75,7 @@ lk_status HostTensors::reserve_area(CallTensor *tensors, uint32_t n) {
 }
 
 lk_status HostTensors::stage(CallTensor *tensors, uint32_t n) {
-    const lk_status status = reserve_area(tensors, n);
-    if (status)
-        return status;
+    LK_TRY(reserve_area(tensors, n));
     for (uint32_t i = 0; i < n; ++i) {
         const CallTensor &tensor = tensors[i];
         if (!is_host(tensor)) {

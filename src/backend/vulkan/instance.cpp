@@ -68,6 +68,11 @@ Instance::~Instance() {
         functions_.DestroyInstance(handle_, nullptr);
 }
 
+void Instance::abandon() {
+    handle_ = nullptr;
+    loader_.abandon();
+}
+
 lk_status Instance::open(bool validates, const MessageLog &log) {
     log_ = log;
     lk_status status = loader_.open();

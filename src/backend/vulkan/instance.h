@@ -29,6 +29,9 @@ class Instance {
     // LK_E_UNSUPPORTED says what is missing: loader, version, driver, the validation layer.
     lk_status open(bool validates, const MessageLog &log);
 
+    // Leave it and the loader to the process that opened them.
+    void abandon();
+
     VkInstance handle() const { return handle_; }
     uint32_t api_version() const { return api_version_; }
     const Functions &functions() const { return functions_; }

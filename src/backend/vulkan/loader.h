@@ -18,6 +18,7 @@ class Loader {
 
     // LK_E_UNSUPPORTED where there is none.
     lk_status open();
+    void abandon() { library_ = nullptr; }  // the library stays
     PFN_vkGetInstanceProcAddr get_instance_proc_addr() const { return get_; }
 
   private:

@@ -2,6 +2,7 @@
 #include "backend/vulkan/matrix_probe.h"
 
 #include "backend/vulkan/commands.h"
+#include "base/status.h"
 #include "format/format_const.h"
 #include "format/fp16.h"
 #include "shaders/push.h"
@@ -26,21 +27,17 @@ lk_status run_probe(const Device &device, Pipelines *pipelines, const Buffer &da
     Commands commands(device);
     Recorder recorder;
     const uint32_t subgroup_size = device.traits().subgroup_size_control ? LK_LANES : 0;
-    lk_status status = pipelines->get(shaders::matrix_probe, {}, subgroup_size, &pipeline);
-    if (!status)
-        status = commands.open(pipelines->layout());
-    if (!status)
-        status = commands.begin(&recorder);
-    if (status)
-        return status;
+    LK_TRY(pipelines->get(shaders::matrix_probe, {}, subgroup_size, &pipeline));
+    LK_TRY(commands.open(pipelines->layout()));
+    LK_TRY(commands.begin(&recorder));
     recorder.bind(pipeline);
     const MatrixProbePush push = {data.address(offsetof(ProbeData, values)),
                                   data.address(offsetof(ProbeData, sums)),
                                   data.address(offsetof(ProbeData, fits))};
     recorder.push(push);
     recorder.dispatch(1);
-    status = commands.end();
-    return status ? status : commands.wait();
+    LK_TRY(commands.end());
+    return commands.wait();
 }
 
 }  // namespace
@@ -49,10 +46,8 @@ lk_status probe_matrices(Device *device, Pipelines *pipelines) {
     if (!device->traits().cooperative_matrix)
         return LK_OK;
     Buffer buffer;
-    lk_status status =
-        buffer.open(*device, MemoryKind::kReadback, sizeof(ProbeData), "a question to the device");
-    if (status)
-        return status;
+    LK_TRY(
+        buffer.open(*device, MemoryKind::kReadback, sizeof(ProbeData), "a question to the device"));
     auto *data = buffer.as<ProbeData>();
     *data = {};
     bool is_saturated = false;
@@ -60,7 +55,7 @@ lk_status probe_matrices(Device *device, Pipelines *pipelines) {
         data->values[i] = float_to_half(static_cast<float>(i), &is_saturated);
     for (uint32_t i = 0; i < kSums; ++i)
         data->sums[i] = static_cast<float>(i);
-    status = run_probe(*device, pipelines, buffer);
+    const lk_status status = run_probe(*device, pipelines, buffer);
     for (const uint32_t fits : data->fits)
         if (!fits)
             device->forbid_matrices();

@@ -78,12 +78,9 @@ lk_status Buffer::open(const Device &device, MemoryKind kind, uint64_t bytes, co
         device.functions().CreateBuffer(device.handle(), &info, nullptr, &handle_);
     if (is_no_memory(result))
         return no_memory(what, bytes);
-    lk_status status = device.checked(result, "making a buffer");
+    LK_TRY(device.checked(result, "making a buffer"));
     bytes_ = bytes;
-    if (!status)
-        status = allocate(kind, what);
-    if (status)
-        return status;
+    LK_TRY(allocate(kind, what));
     VkBufferDeviceAddressInfo address{};
     address.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO;
     address.buffer = handle_;

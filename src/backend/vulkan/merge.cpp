@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/status.h"
+
 namespace lk {
 namespace vulkan {
 
@@ -46,12 +48,9 @@ lk_status Merger::merge(const MergeView &view) {
 
 lk_status Merger::record(const MergeView &view, const PushTensor *pushes) {
     VkPipeline pipeline = VK_NULL_HANDLE;
-    lk_status status = pipelines_.get(shaders::merge, {{LK_SPEC_THREADS, kThreads}}, 0, &pipeline);
+    LK_TRY(pipelines_.get(shaders::merge, {{LK_SPEC_THREADS, kThreads}}, 0, &pipeline));
     Recorder recorder;
-    if (!status)
-        status = commands_.begin(&recorder);
-    if (status)
-        return status;
+    LK_TRY(commands_.begin(&recorder));
     recorder.update(table_, 0, pushes, (2 * view.n_splits + 2) * sizeof(PushTensor));
     recorder.barrier();
     recorder.bind(pipeline);

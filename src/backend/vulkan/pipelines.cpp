@@ -46,11 +46,8 @@ lk_status Pipelines::open(const void *blob, uint64_t bytes) {
     layout.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
     layout.pushConstantRangeCount = 1;
     layout.pPushConstantRanges = &range;
-    const lk_status status =
-        device_.checked(vk.CreatePipelineLayout(device_.handle(), &layout, nullptr, &layout_),
-                        "making a pipeline layout");
-    if (status)
-        return status;
+    LK_TRY(device_.checked(vk.CreatePipelineLayout(device_.handle(), &layout, nullptr, &layout_),
+                           "making a pipeline layout"));
     return create_cache(blob, is_own_blob(device_.traits(), blob, bytes) ? bytes : 0, &cache_);
 }
 
@@ -79,9 +76,7 @@ lk_status Pipelines::use(const ShaderCode &shader, Constants constants, uint32_t
                          bool is_kept, VkPipeline *out) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Entry *entry = nullptr;
-    const lk_status status = find(shader, constants, subgroup_size, &entry);
-    if (status)
-        return status;
+    LK_TRY(find(shader, constants, subgroup_size, &entry));
     entry->is_kept = entry->is_kept || is_kept;
     entry->n_users += !is_kept;
     *out = entry->pipeline;
@@ -127,9 +122,7 @@ lk_status Pipelines::find(const ShaderCode &shader, Constants constants, uint32_
         }
     if (entries_.size() == entries_.capacity() && !entries_.reserve(2 * entries_.size()))
         return fail(LK_E_NOMEM, "no memory for the list of %zu pipelines", 2 * entries_.size());
-    const lk_status status = compile(&entry);
-    if (status)
-        return status;
+    LK_TRY(compile(&entry));
     entries_.push(entry);
     *out = &entries_.back();
     return LK_OK;
@@ -139,9 +132,7 @@ lk_status Pipelines::renew_cache() {
     if (n_cached_ < kGeneration)
         return LK_OK;
     VkPipelineCache fresh = VK_NULL_HANDLE;
-    const lk_status status = create_cache(nullptr, 0, &fresh);
-    if (status)
-        return status;
+    LK_TRY(create_cache(nullptr, 0, &fresh));
     destroy_cache(last_cache_);
     last_cache_ = cache_;
     cache_ = fresh;
@@ -156,13 +147,10 @@ lk_status Pipelines::compile(Entry *entry) {
     info.codeSize = entry->shader->n_bytes;
     info.pCode = entry->shader->words;
     VkShaderModule module = VK_NULL_HANDLE;
-    lk_status status = renew_cache();
-    if (!status)
-        status = device_.checked(vk.CreateShaderModule(device_.handle(), &info, nullptr, &module),
-                                 entry->shader->name);
-    if (status)
-        return status;
-    status = compile_module(module, entry);
+    LK_TRY(renew_cache());
+    LK_TRY(device_.checked(vk.CreateShaderModule(device_.handle(), &info, nullptr, &module),
+                           entry->shader->name));
+    const lk_status status = compile_module(module, entry);
     vk.DestroyShaderModule(device_.handle(), module, nullptr);
     return status;
 }
@@ -219,11 +207,8 @@ lk_status Pipelines::read_cache(VkPipelineCache cache, void *buffer, uint64_t ca
                                 uint64_t *needed_bytes) const {
     const Functions &vk = device_.functions();
     size_t needed = 0;
-    lk_status status =
-        device_.checked(vk.GetPipelineCacheData(device_.handle(), cache, &needed, nullptr),
-                        "measuring the cache of pipelines");
-    if (status)
-        return status;
+    LK_TRY(device_.checked(vk.GetPipelineCacheData(device_.handle(), cache, &needed, nullptr),
+                           "measuring the cache of pipelines"));
     if (needed_bytes)
         *needed_bytes = needed;
     if (!capacity_bytes)

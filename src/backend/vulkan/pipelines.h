@@ -59,7 +59,7 @@ class Pipelines {
     lk_status save(void *buffer, uint64_t capacity_bytes, uint64_t *needed_bytes) const;
 
   private:
-    static constexpr uint32_t kMaxConstants = 10;
+    static constexpr uint32_t kMaxConstants = 12;
     static constexpr uint32_t kUsual = 64;     // pipelines of one model
     static constexpr uint32_t kMostIdle = 64;  // so its caches may all close before the next opens
     static constexpr uint32_t kGeneration = 128;

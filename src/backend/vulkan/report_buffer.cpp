@@ -25,10 +25,7 @@ lk_status ReportBuffer::open(const Device &device, const CacheLayout &layout) {
                         layout.max_step_tokens, heads_[l], LK_NO_FAULT / 2 - 1);
     }
     const uint64_t bytes = sizeof(FaultReport) + n_faults() * sizeof(uint32_t);
-    const lk_status status =
-        buffer_.open(device, MemoryKind::kReadback, bytes, "the report of a cache");
-    if (status)
-        return status;
+    LK_TRY(buffer_.open(device, MemoryKind::kReadback, bytes, "the report of a cache"));
     *report() = {};
     std::fill_n(faults(), n_faults(), LK_NO_FAULT);
     return LK_OK;

@@ -17,9 +17,7 @@ SlabPool::~SlabPool() { release_idle(); }
 lk_status SlabPool::take(uint64_t bytes, SlabMemory *out) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Slab *slab = take_idle(bytes);
-    const lk_status status = slab ? LK_OK : allocate(bytes, &slab);
-    if (status)
-        return status;
+    LK_TRY(slab ? LK_OK : allocate(bytes, &slab));
     slab->next = used_;
     used_ = slab;
     *out = {round_up(slab->buffer.address(), kAlignment), bytes, slab};
@@ -65,9 +63,7 @@ lk_status SlabPool::allocate(uint64_t bytes, Slab **out) {
 // written would be read. The zeros are visible to work that is queued later.
 lk_status SlabPool::clear(const Buffer &buffer) {
     Recorder recorder;
-    const lk_status status = commands_.begin(&recorder);
-    if (status)
-        return status;
+    LK_TRY(commands_.begin(&recorder));
     recorder.fill(buffer, 0, round_up(buffer.bytes(), 4), 0);
     return commands_.end();
 }

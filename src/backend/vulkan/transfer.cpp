@@ -25,9 +25,7 @@ uint32_t window_end(const SlotCopy *items, uint32_t first, uint32_t n_items) {
 lk_status Transfer::copy(const SlotCopy *items, uint32_t first, uint32_t end, const Buffer &staged,
                          bool is_upload) {
     Recorder recorder;
-    lk_status status = commands_.begin(&recorder);
-    if (status)
-        return status;
+    LK_TRY(commands_.begin(&recorder));
     uint64_t at = 0;
     for (uint32_t i = first; i < end; at += items[i++].bytes) {
         uint64_t offset = 0;
@@ -37,7 +35,7 @@ lk_status Transfer::copy(const SlotCopy *items, uint32_t first, uint32_t end, co
         else
             recorder.copy(slab, offset, staged, at, items[i].bytes);
     }
-    status = commands_.end();
+    lk_status status = commands_.end();
     return status ? status : commands_.wait();
 }
 

@@ -57,7 +57,7 @@ class VulkanBackend final : public Backend, public HostBuffers, public PipelineS
     const BackendTraits &traits() const override {
         static constexpr BackendTraits kTraits = {
             "Vulkan", LK_MEMORY_VULKAN, true, LK_QUEUE_VULKAN_SUBMIT, LK_QUEUE_VULKAN_RECORD,
-            false};
+            false,    LK_BACKEND_VULKAN};
         return kTraits;
     }
     void describe(lk_device_info *info) const override { device_.describe(info); }
@@ -113,6 +113,10 @@ class VulkanBackend final : public Backend, public HostBuffers, public PipelineS
     void cache_close(CacheDevice *cache) override {
         destroy(allocator_, static_cast<VulkanCache *>(cache));
         slabs_.cache_closed();
+    }
+    lk_status enter_child(bool) override {
+        device_.abandon();
+        return LK_E_DEVICE;
     }
 
     HostBuffers *host_buffers() override { return this; }

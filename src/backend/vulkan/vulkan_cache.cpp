@@ -99,13 +99,12 @@ lk_status VulkanCache::put_constants() {
                      view.soft_cap,
                      parameters.key_centers,
                      parameters.key_scales,
-                     parameters.key_inverses};
+                     parameters.key_inverses,
+                     view.query_limit,
+                     {}};
     }
     const uint64_t layers_bytes = layers.size() * sizeof(LayerInfo);
-    lk_status status =
-        constants_.open(&tables_, sizeof(StepTable) + layers_bytes, "the constants of a cache");
-    if (status)
-        return status;
+    LK_TRY(constants_.open(&tables_, sizeof(StepTable) + layers_bytes, "the constants of a cache"));
     const gpu::StepAddresses step = state_.addresses();
     const StepTable table = {step.header,
                              step.sequences,
@@ -117,7 +116,7 @@ lk_status VulkanCache::put_constants() {
                              report_.address(),
                              layout_.n_layers,
                              {}};
-    status = tables_.put(constants_.address(), &table, sizeof table);
+    lk_status status = tables_.put(constants_.address(), &table, sizeof table);
     if (!status)
         status = tables_.put(table.layers, layers.data(), layers_bytes);
     return status;
@@ -132,12 +131,10 @@ uint64_t VulkanCache::fixed_bytes() const {
 template <class Record>
 lk_status VulkanCache::run(const Semaphores &semaphores, const Record &record) {
     Recorder recorder;
-    lk_status status = commands_.begin(&recorder);
-    if (status)
-        return status;
+    LK_TRY(commands_.begin(&recorder));
     tables_.use(recorder);
     report_.use(recorder);
-    status = record(recorder);
+    lk_status status = record(recorder);
     if (!status)
         return commands_.end(semaphores);
     commands_.abandon();
@@ -178,9 +175,7 @@ lk_status VulkanCache::entries_changed(Block *block) {
 lk_status VulkanCache::begin(const Batch &batch) {
     n_appends_ = n_attends_ = 0;
     bool has_moved = false;
-    const lk_status status = sums_.grow(&tables_, batch.query_stat_bytes, &has_moved);
-    if (status)
-        return status;
+    LK_TRY(sums_.grow(&tables_, batch.query_stat_bytes, &has_moved));
     return run({}, [&](const Recorder &) { return state_.begin(batch); });
 }
 
@@ -189,14 +184,12 @@ lk_status VulkanCache::append(const AppendArgs &args) {
     const LayerView &layer = args.layer;
     AppendPush push{};
     CallTensor tensors[] = {
-        {&args.k, shape.n_tokens, layer.n_kv_heads, layer.head_dim, false, &push.keys},
-        {&args.v, shape.n_tokens, layer.n_kv_heads, layer.head_dim, false, &push.values}};
-    const lk_status status = append_tensors_.stage(tensors, 2);
-    if (status)
-        return status;
+        {&args.k, shape.n_tokens, layer.n_kv_heads, layer.head_dim, false, &push.k},
+        {&args.v, shape.n_tokens, layer.n_kv_heads, layer.head_dim, false, &push.v}};
+    LK_TRY(append_tensors_.stage(tensors, 2));
     push.step = constants_.address();
-    push.staged_keys = staged(args.staging.keys);
-    push.staged_values = staged(args.staging.values);
+    push.staged_k = staged(args.staging.k);
+    push.staged_v = staged(args.staging.v);
     push.layer = args.layer_index;
     push.n_sequences = shape.n_sequences;
     push.n_tokens = shape.n_tokens;
@@ -230,13 +223,11 @@ lk_status VulkanCache::attend(const AttendArgs &args) {
                             {&args.out, n_tokens, n_heads, args.layer.head_dim, true, &pushes[1]},
                             {&lse, n_tokens, n_heads, 1, true, &pushes[2]}};
     AttentionScoresPipelines scoring;
-    lk_status status = args.n_chunk_attentions ? pipelines_.score_attention(&scoring) : LK_OK;
-    if (!status)
-        status = attend_tensors_.stage(tensors, 3);
-    if (status)
-        return status;
+    if (args.n_chunk_attentions)
+        LK_TRY(pipelines_.score_attention(&scoring));
+    LK_TRY(attend_tensors_.stage(tensors, 3));
     const bool is_short = !shape.is_staged && rules_.takes(args.layer_index, shape.max_new);
-    status = run(next_attend(), [&](const Recorder &recorder) {
+    LK_TRY(run(next_attend(), [&](const Recorder &recorder) {
         if (is_short)
             record_decode(recorder, args.layer_index, pushes);
         else
@@ -244,8 +235,8 @@ lk_status VulkanCache::attend(const AttendArgs &args) {
         for (uint32_t i = 0; i < args.n_chunk_attentions; ++i)
             record_attention_scores(recorder, args, args.chunk_attentions[i], scoring, pushes[0]);
         return LK_OK;
-    });
-    return status ? status : attend_tensors_.finish(tensors, 3);
+    }));
+    return attend_tensors_.finish(tensors, 3);
 }
 
 template <class Push>
@@ -253,7 +244,7 @@ Push VulkanCache::attend_push(uint32_t layer, const PushTensor *tensors) const {
     Push push{};
     push.step = constants_.address();
     push.partials = partials_.address();
-    push.queries = tensors[0];
+    push.q = tensors[0];
     push.outputs = tensors[1];
     push.lse = tensors[2].data;
     push.lse_token_stride = tensors[2].token_stride;
@@ -262,20 +253,20 @@ Push VulkanCache::attend_push(uint32_t layer, const PushTensor *tensors) const {
     return push;
 }
 
+// The items of a form have a dispatch of their own. 16-bit blocks among packed ones are read by the
+// kernel of any form.
 void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
                                 const PushTensor *tensors) const {
     const gpu::Split &split = state_.splits().of(layer);
+    const gpu::FormItems *forms = state_.splits().forms_of(split);
     const AttendPipelines &pipelines = pipelines_.decode(layer, split.shape.tile_columns);
     const uint32_t most = device_.traits().max_workgroup_count;
     const Address items = state_.addresses().splits + split.items_offset;
+    const bool has_matrices = rules_.arithmetic(layer) == DecodeArithmetic::kMatrix;
     DecodePush push = attend_push<DecodePush>(layer, tensors);
-    push.n_kv_tiles = split.n_kv_tiles;
     push.n_strips = layout_.layers[layer].head_dim / LK_STRIP_CHANNELS;
     push.n_key_groups = rules_.key_groups(layer);
     push.n_value_steps = rules_.value_steps(layer);
-    push.n_f16_rounds = split.n_f16_rounds;
-    push.n_own_f16_rounds = split.n_own_f16_rounds;
-    push.permutation_bytes = rules_.form(layer).permutation_bytes;
     const auto dispatch = [&](VkPipeline pipeline, uint32_t first, uint32_t n, uint32_t n_columns) {
         recorder.bind(pipeline);
         for (const uint32_t end = first + n; first < end; first += push.n_items) {
@@ -285,7 +276,16 @@ void VulkanCache::record_decode(const Recorder &recorder, uint32_t layer,
             recorder.dispatch(push.n_items, n_columns);
         }
     };
-    dispatch(pipelines.attend, 0, split.n_items, 1);
+    for (uint32_t i = 0; i <= split.n_forms; ++i) {
+        const uint32_t form = i < split.n_forms ? i : 0;
+        push.n_kv_tiles = forms[i].n_kv_tiles;
+        push.n_f16_rounds = forms[i].n_f16_rounds;
+        push.n_own_f16_rounds = forms[i].n_own_f16_rounds;
+        push.form = has_matrices ? rules_.form(layer, form).form : 0;
+        push.formats = has_matrices && split.has_mixed ? rules_.form(layer, form).formats : 0;
+        if (forms[i].n_items)
+            dispatch(pipelines_.attend(pipelines, form), forms[i].first_item, forms[i].n_items, 1);
+    }
     if (!split.n_merges)
         return;
     recorder.dispatch_barrier();
@@ -301,8 +301,8 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
     const AttendPipelines &pipelines = pipelines_.tile(args.layer_index, columns);
     const uint32_t most = device_.traits().max_workgroup_count;
     TilePush push = attend_push<TilePush>(args.layer_index, tensors);
-    push.staged_keys = staged(args.staging.keys);
-    push.staged_values = staged(args.staging.values);
+    push.staged_k = staged(args.staging.k);
+    push.staged_v = staged(args.staging.v);
     push.n_tokens = shape.n_tokens;
     push.n_tiles = static_cast<uint32_t>(ceil_div(n_columns, columns));
     push.n_splits =
@@ -325,7 +325,7 @@ void VulkanCache::record_tile(const Recorder &recorder, const AttendArgs &args,
 void VulkanCache::record_attention_scores(const Recorder &recorder, const AttendArgs &args,
                                           const ChunkAttention &request,
                                           const AttentionScoresPipelines &pipelines,
-                                          const PushTensor &queries) const {
+                                          const PushTensor &q) const {
     static_assert(kAttentionScoreColumns == LK_ATTENTION_SCORE_COLUMNS,
                   "shaders have the work tiles of the core");
     const uint32_t most = device_.traits().max_workgroup_count;
@@ -333,7 +333,7 @@ void VulkanCache::record_attention_scores(const Recorder &recorder, const Attend
     push.step = constants_.address();
     push.scores = request.scores;
     push.partials = request.partials;
-    push.queries = queries;
+    push.q = q;
     push.layer = args.layer_index;
     push.sequence = request.sequence;
     push.first_query = request.first_query;
@@ -421,11 +421,8 @@ lk_status VulkanCache::sum_queries(const QueryStatArgs &args) {
     const LayerView &layer = args.layer;
     QueryStatsPush push{};
     CallTensor tensor = {
-        &args.q,      state_.shape().n_tokens, layer.n_query_heads, layer.head_dim, false,
-        &push.queries};
-    const lk_status status = sum_tensors_.stage(&tensor, 1);
-    if (status)
-        return status;
+        &args.q, state_.shape().n_tokens, layer.n_query_heads, layer.head_dim, false, &push.q};
+    LK_TRY(sum_tensors_.stage(&tensor, 1));
     push.key_scales = state_.constants().layer(args.layer_index).key_scales;
     push.head_dim = layer.head_dim;
     push.group_size = layer.n_query_heads / layer.n_kv_heads;

@@ -71,7 +71,7 @@ class VulkanCache final : public CacheDevice {
     void record_attention_scores(const Recorder &recorder, const AttendArgs &args,
                                  const ChunkAttention &request,
                                  const AttentionScoresPipelines &pipelines,
-                                 const PushTensor &queries) const;
+                                 const PushTensor &q) const;
     Address staged(const uint16_t *area) const;
     uint32_t n_tile_groups() const;
     Semaphores next_append();

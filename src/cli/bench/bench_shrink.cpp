@@ -8,6 +8,7 @@
 
 #include "cli/bench/bench.h"
 #include "cli/common/report.h"
+#include "cli/common/widths.h"
 
 namespace cli {
 namespace {
@@ -16,7 +17,6 @@ constexpr std::uint64_t kSlabBytes = std::uint64_t{64} << 20;
 constexpr std::uint32_t kPageTokens = 128;  // of the preset
 constexpr std::uint64_t kProgressTokens = 32768;
 constexpr std::uint32_t kProgressSteps = 512;
-constexpr std::uint8_t kRungs[] = {16, 8, 4, 2};
 
 struct ShrinkRow {
     std::uint64_t n_tokens;
@@ -49,7 +49,8 @@ struct Generation {
 llama::PlanHandle make_plan(const Shape &shape, std::uint32_t rung) {
     const llama::Geometry geometry(1, shape.n_query_heads, shape.n_kv_heads, shape.head_dim);
     llama::PlanHandle plan = llama::make_preset("pm-kvq", geometry);
-    llama::check(lk_plan_set_ladder(plan.get(), LK_ALL, kRungs, 4, rung));
+    llama::check(
+        lk_plan_set_ladder(plan.get(), LK_ALL, kRungWidths.data(), kRungWidths.size(), rung));
     return plan;
 }
 
@@ -75,7 +76,7 @@ std::vector<ShrinkRow> time_ladder(const ShrinkPlace &place, const BenchOptions 
                              {n_tokens, kFillTokens, 1, kSlabBytes});
         fill(cache, shape, n_tokens);
         for (std::uint32_t step = 0; step < 3; ++step) {
-            const std::uint32_t bits = kRungs[step + 1];
+            const std::uint32_t bits = kRungWidths[step + 1];
             const std::uint64_t before = cache.stats().pages_shrunk;
             samples[step].push_back(place.time([&] { cache.shrink(bits); }));
             const std::uint64_t n_pages = cache.stats().pages_shrunk - before;

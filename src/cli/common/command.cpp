@@ -13,7 +13,9 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common/device_space.h"
+#include "cli/common/report.h"
 #include "cli/common/resources.h"
+#include "llama/safetensors.h"
 
 namespace cli {
 namespace {
@@ -126,6 +128,7 @@ llama::PlanHandle load_plan(const std::string &name_or_file, const llama::Geomet
     if (std::find(names.begin(), names.end(), name_or_file) != names.end()) {
         return llama::make_preset(name_or_file, geometry);
     }
+    llama::check_file(name_or_file);
     if (!std::ifstream(name_or_file)) {
         std::string list;
         for (const std::string &name : names)
@@ -148,7 +151,8 @@ std::string plan_json(const lk_plan *plan) {
 }
 
 void print_json(const Json &json) {
-    std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace);
+    std::printf("%s\n", printable_json(text).c_str());
 }
 
 void write_text(const std::string &path, const std::string &text) {

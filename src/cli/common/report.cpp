@@ -51,7 +51,33 @@ void print_header(const std::vector<std::size_t> &widths, const std::vector<std:
     print_line(rule);
 }
 
+// Text with each control character as the prefix and digits of its code; with keeps_lines, line
+// feeds stay.
+std::string escaped(const std::string &text, const char *prefix, int n_digits, bool keeps_lines) {
+    std::string out;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        const auto byte = static_cast<unsigned char>(text[i]);
+        const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+        const bool is_second_set = byte == 0xc2 && next >= 0x80 && next < 0xa0;  // in UTF-8
+        const bool is_line = keeps_lines && byte == '\n';
+        if (!is_second_set && (is_line || (byte >= 0x20 && byte != 0x7f))) {
+            out += text[i];
+            continue;
+        }
+        char code[8];
+        std::snprintf(code, sizeof code, "%0*x", n_digits,
+                      static_cast<unsigned>(is_second_set ? next : byte));
+        out += std::string(prefix) + code;
+        i += is_second_set ? 1 : 0;
+    }
+    return out;
+}
+
 }  // namespace
+
+std::string printable(const std::string &text) { return escaped(text, "\\x", 2, false); }
+
+std::string printable_json(const std::string &json) { return escaped(json, "\\u", 4, true); }
 
 Table::Table(std::vector<std::string> header) { add(std::move(header)); }
 

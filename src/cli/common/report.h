@@ -32,6 +32,11 @@ class RowPrinter {
     std::vector<std::size_t> widths_;
 };
 
+// Text of a file for people: control characters, which a terminal obeys, as \xNN.
+std::string printable(const std::string &text);
+// JSON with those that it leaves as they are, DEL and U+0080 to U+009F, as \u00NN.
+std::string printable_json(const std::string &json);
+
 std::string format_fixed(double value, int digits);
 std::string format_bytes(double bytes);         // "12.3 MiB"
 std::string format_count(std::uint64_t count);  // "131 072"

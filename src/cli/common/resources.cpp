@@ -40,10 +40,7 @@ std::string find_resource(const std::vector<std::string> &names) {
 }
 
 std::string read_file(const std::string &path) {
-    std::error_code error;
-    if (fs::is_directory(path, error)) {
-        throw llama::Error(path + " is a folder");
-    }
+    llama::check_file(path);
     std::ifstream in(path, std::ios::binary);
     if (!in) {
         throw llama::Error("cannot open " + path);

@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "cli/common/command.h"
+#include "cli/common/report.h"
 
 namespace cli {
 namespace {
@@ -21,7 +22,7 @@ bool has_command(CLI::App &app, const std::string &name) {
 
 int run(CLI::App &app, int argc, char **argv, const int &exit_code) {
     const auto fail = [&](const char *sentence, int code) {
-        std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), sentence);
+        std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), printable(sentence).c_str());
         return code;
     };
     app.set_version_flag("--version", std::string(lk_version()));

@@ -152,7 +152,7 @@ std::string value_text(double value) {
 void print_summaries(const std::vector<Summary> &summaries) {
     Table table({"tensor", "dtype", "shape", "bytes", "min", "max", "mean"});
     for (const Summary &s : summaries) {
-        table.add({s.tensor->name, s.tensor->dtype, shape_text(s.tensor->shape),
+        table.add({printable(s.tensor->name), s.tensor->dtype, shape_text(s.tensor->shape),
                    std::to_string(s.tensor->n_bytes), s.is_float ? value_text(s.low) : "-",
                    s.is_float ? value_text(s.high) : "-", s.is_float ? value_text(s.mean) : "-"});
     }
@@ -171,7 +171,7 @@ void print_widest(const Summary &summary) {
         return width(a) != width(b) ? width(a) > width(b) : a < b;
     });
     order.resize(std::min(order.size(), kWidestShown));
-    std::printf("\n%s: widest channels\n", summary.tensor->name.c_str());
+    std::printf("\n%s: widest channels\n", printable(summary.tensor->name).c_str());
     for (const std::size_t i : order) {
         std::printf("  head %zu channel %zu: %s .. %s\n", i / summary.n_channels,
                     i % summary.n_channels, value_text(double{summary.channels[i].low}).c_str(),
@@ -213,8 +213,8 @@ void draw_ranges(const std::vector<Summary> &summaries, const std::string &path)
                         ramp_color(largest == 0 ? 0 : range / largest));
         }
         if (y - last_label >= 14) {
-            canvas.text(left - 12, y + std::min(row, 14.0) - 2, summary.tensor->name, 8, kMuted,
-                        Align::kRight);
+            canvas.text(left - 12, y + std::min(row, 14.0) - 2, printable(summary.tensor->name), 8,
+                        kMuted, Align::kRight);
             last_label = y;
         }
         y += row * static_cast<double>(summary.channels.size() / summary.n_channels);
@@ -240,7 +240,7 @@ int inspect_tensors(const InspectOptions &options) {
         print_json({{"file", options.target}, {"metadata", file.metadata()}, {"tensors", list}});
     } else {
         for (const auto &[key, value] : file.metadata()) {
-            std::printf("%s: %s\n", key.c_str(), value.c_str());
+            std::printf("%s: %s\n", printable(key).c_str(), printable(value).c_str());
         }
         print_summaries(summaries);
         for (const Summary &summary : summaries) {
@@ -412,6 +412,7 @@ bool is_tensor_file(const std::string &path) {
         path.compare(path.size() - suffix.size(), suffix.size(), suffix) == 0) {
         return true;
     }
+    llama::check_file(path);
     std::ifstream in(path, std::ios::binary);
     char head[9] = {};
     return in.read(head, sizeof head) && head[7] == '\0' && head[8] == '{';

@@ -10,14 +10,15 @@
 
 #include "cli/common/command.h"
 #include "cli/common/report.h"
+#include "cli/common/widths.h"
 #include "cli/picture/canvas.h"
 #include "cli/plan/plan_view.h"
+#include "llama/safetensors.h"
 
 namespace cli {
 namespace {
 
 constexpr std::size_t kMostShown = 40;  // sequences in a table
-constexpr std::uint32_t kBits[] = {16, 8, 4, 3, 2, 1};
 
 struct CloseSnapshot {
     void operator()(lk_snapshot *snapshot) const { lk_snapshot_close(&snapshot); }
@@ -71,10 +72,10 @@ std::uint64_t bytes_of(const lk_snapshot_format &kind) {
 std::string format_text(const lk_snapshot_format &kind) {
     std::string text = kind.is_value ? "values" : "keys";
     const char *before = " ";
-    for (std::size_t i = 0; i < 6; ++i) {
+    for (std::size_t i = 0; i < kCodeWidths.size(); ++i) {
         if (kind.channels[i] == 0)
             continue;
-        text += before + std::to_string(kBits[i]) + ": " + std::to_string(kind.channels[i]);
+        text += before + std::to_string(kCodeWidths[i]) + ": " + std::to_string(kind.channels[i]);
         before = ", ";
     }
     return text;
@@ -82,9 +83,9 @@ std::string format_text(const lk_snapshot_format &kind) {
 
 Json format_json(const lk_snapshot_format &kind) {
     Json channels = Json::object();
-    for (std::size_t i = 0; i < 6; ++i) {
+    for (std::size_t i = 0; i < kCodeWidths.size(); ++i) {
         if (kind.channels[i] > 0)
-            channels[std::to_string(kBits[i])] = kind.channels[i];
+            channels[std::to_string(kCodeWidths[i])] = kind.channels[i];
     }
     return {{"side", kind.is_value ? "values" : "keys"},
             {"head_dim", kind.head_dim},
@@ -187,6 +188,7 @@ void draw_contents(const Contents &contents, const std::string &path) {
 }  // namespace
 
 bool is_snapshot_file(const std::string &path) {
+    llama::check_file(path);
     std::ifstream in(path, std::ios::binary);
     char magic[4] = {};
     return in.read(magic, sizeof magic) && std::memcmp(magic, "LKSN", sizeof magic) == 0;

@@ -6,6 +6,7 @@
 
 #include "cli/common/command.h"
 #include "cli/common/report.h"
+#include "cli/common/widths.h"
 #include "cli/picture/canvas.h"
 
 namespace cli {
@@ -265,9 +266,8 @@ Color width_color(std::uint32_t bits) {
 }
 
 void draw_width_legend(Canvas &canvas, double right, double y) {
-    const std::uint32_t widths[] = {16, 8, 4, 3, 2, 1};
     double x = right;
-    for (const std::uint32_t bits : widths) {
+    for (const std::uint32_t bits : kCodeWidths) {
         const std::string label = std::to_string(bits);
         x -= Canvas::text_width(label, 9);
         canvas.text(x, y, label, 9, kInk);

@@ -12,6 +12,7 @@
 
 #include "cli/calibrate/sampling.h"
 #include "cli/common/report.h"
+#include "cli/common/widths.h"
 #include "cli/plan/plan_view.h"
 
 namespace cli {
@@ -128,7 +129,8 @@ std::vector<CLI::Option *> PmkvqOptions::add_to(CLI::App &command) {
         command
             .add_option("--widths", widths, "that a layer may end at, out of 16, 8, 4 and 2: 4,2")
             ->delimiter(',')
-            ->check(CLI::IsMember({16u, 8u, 4u, 2u})),
+            ->check(
+                CLI::IsMember(std::vector<std::uint32_t>(kRungWidths.begin(), kRungWidths.end()))),
         command
             .add_option("--sensitivity", sensitivity,
                         "gradient or output; default gradient where the statistics have it")

@@ -22,6 +22,22 @@ std::string cell(const lk_plan *plan, std::uint32_t layer, std::uint32_t kv_head
                               : std::to_string(boost_bits) + " over " + std::to_string(bits);
 }
 
+// Have two KV heads of a layer equal widths, as far as their rules tell at a glance? A plan may
+// have a million heads that share a rule.
+bool same_widths(const lk_plan *plan, std::uint32_t layer, std::uint32_t a, std::uint32_t b) {
+    lk_key_rule keys[2];
+    lk_value_rule values[2];
+    for (int i = 0; i < 2; ++i) {
+        keys[i] = llama::initialised(lk_key_rule_init);
+        llama::check(lk_plan_get_key(plan, layer, i == 0 ? a : b, &keys[i]));
+        values[i] = llama::initialised(lk_value_rule_init);
+        llama::check(lk_plan_get_value(plan, layer, i == 0 ? a : b, &values[i]));
+    }
+    return keys[0].bits == keys[1].bits && keys[0].channel_bits == keys[1].channel_bits &&
+           keys[0].boost_channels == keys[1].boost_channels &&
+           keys[0].boost_bits == keys[1].boost_bits && values[0].bits == values[1].bits;
+}
+
 class Widths {
   public:
     explicit Widths(const lk_plan *plan) : plan_(plan), shape_(plan_shape(plan)) {
@@ -90,7 +106,8 @@ Widths::Rows Widths::layer_rows(std::uint32_t layer) const {
     const std::uint32_t n_heads = shape_.n_kv_heads[layer];
     for (std::uint32_t first = 0, last; first < n_heads; first = last + 1) {
         const Rows own = head_rows(layer, first);
-        for (last = first; last + 1 < n_heads && head_rows(layer, last + 1) == own;)
+        for (last = first; last + 1 < n_heads && (same_widths(plan_, layer, last, last + 1) ||
+                                                  head_rows(layer, last + 1) == own);)
             ++last;
         for (std::vector<std::string> row : own) {
             row.insert(row.begin(), range_words(first, last));
@@ -123,7 +140,10 @@ using Counts = std::map<std::uint32_t, std::uint32_t>;  // of channels, by bits
 
 Counts counts_of(const lk_plan *plan, const PlanShape &shape, std::uint32_t layer, bool is_value) {
     Counts counts;
-    for (std::uint32_t head = 0; head < shape.n_kv_heads[layer]; ++head) {
+    for (std::uint32_t head = 0, next; head < shape.n_kv_heads[layer]; head = next) {
+        for (next = head + 1;
+             next < shape.n_kv_heads[layer] && same_widths(plan, layer, head, next);)
+            ++next;
         lk_key_rule key = llama::initialised(lk_key_rule_init);
         llama::check(lk_plan_get_key(plan, layer, head, &key));
         std::uint32_t n_boosted = is_value ? 0 : (key.boost_channels + 15) / 16 * 16;
@@ -133,7 +153,7 @@ Counts counts_of(const lk_plan *plan, const PlanShape &shape, std::uint32_t laye
                                        &bits, &boost_bits));
             const bool is_boosted = bits != boost_bits && n_boosted != 0;
             n_boosted -= is_boosted ? 1 : 0;
-            ++counts[is_boosted ? boost_bits : bits];
+            counts[is_boosted ? boost_bits : bits] += next - head;
         }
     }
     return counts;

@@ -11,7 +11,7 @@ _lowkey() {
     done
     local help words
     help=$("${COMP_WORDS[0]}" $command --help 2>/dev/null) || return 0
-    words=$(sed -nE 's/^  (-[^ ]*).*/\1/p' <<<"$help" | tr , '\n' | sed 's/ .*//')
+    words=$(sed -nE 's/^  (-[^ {]*).*/\1/p' <<<"$help" | tr , '\n' | sed 's/ .*//')
     if [[ -z $command || $command == plan ]]; then
         words+=" "$(sed -nE '/^Subcommands:/,/^$/s/^  ([a-z0-9-]+).*/\1/p' <<<"$help")
     fi

@@ -5,6 +5,7 @@
 
 #include "core/cache.h"
 #include "core/chunks/chunks.h"
+#include "core/memory/table_space.h"
 
 #include <lowkey/chunks.h>
 
@@ -100,23 +101,26 @@ lk_status take_memory(lk_cache *cache, AttentionScores *attention) {
     attention->max_tiles =
         static_cast<uint32_t>(std::min(n_units, std::max<uint64_t>(kWantedBytes / each, 1)));
     const uint64_t bytes = score_area_bytes(*attention) + attention->max_tiles * each;
-    if (bytes > cache->ledger.left_bytes())
+    const uint64_t counted = bytes + sizeof *attention + attention->layers.capacity();
+    if (counted > cache->ledger.left_bytes())
         return fail(LK_E_BUDGET,
                     "the budget of %llu bytes is short of %llu bytes: scoring %u chunks needs %llu",
-                    ull{cache->ledger.limit_bytes}, ull{bytes - cache->ledger.left_bytes()},
-                    attention->n_chunks, ull{bytes});
+                    ull{cache->ledger.limit_bytes}, ull{counted - cache->ledger.left_bytes()},
+                    attention->n_chunks, ull{counted});
+    LK_TRY(make_table_space(cache, counted, "the scores of chunks"));
     const lk_status status = cache->context->backend->slab_create(bytes, &attention->memory);
     if (status) {
         attention->memory = {};
         return status;
     }
-    cache->ledger.table_bytes += bytes;
+    attention->counted_bytes = counted;
+    cache->ledger.table_bytes += counted;
     return LK_OK;
 }
 
 void free_attention_scores(lk_cache *cache, AttentionScores *attention) {
     if (attention->memory.address) {
-        cache->ledger.table_bytes -= attention->memory.bytes;
+        cache->ledger.table_bytes -= attention->counted_bytes;
         cache->context->backend->slab_destroy(attention->memory);
     }
     destroy(cache->context->allocator, attention);
@@ -328,9 +332,7 @@ lk_status lk_chunks_score_attention(lk_cache *cache, lk_sequence id,
 
 lk_status lk_chunks_attention_scores(lk_cache *cache, lk_sequence id, uint32_t n_chunks,
                                      float *scores) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    return lk::logged(cache->context, lk::read_scores(cache, id, n_chunks, scores));
+    return lk::use_cache(cache, [&] { return lk::read_scores(cache, id, n_chunks, scores); });
 }
 
 }  // extern "C"

@@ -16,13 +16,14 @@ struct AttentionScores {
     uint32_t n_query_tokens = 0;
     uint32_t chunk_tokens = 0;
     uint32_t n_chunks = 0;
-    uint32_t max_tiles = 0;    // ChunkAttention
-    Array<uint8_t> layers;     // [n_layers] 1 where it is scored
-    SlabMemory memory{};       // scores by index, then partial results
-    bool is_open = false;      // the open step is the one
-    uint32_t first_query = 0;  // of the step's new tokens
-    uint32_t n_attended = 0;   // scored layers so far
-    uint32_t n_scored = 0;     // layers that the scores are of; 0 = there are none yet
+    uint32_t max_tiles = 0;      // ChunkAttention
+    Array<uint8_t> layers;       // [n_layers] 1 where it is scored
+    SlabMemory memory{};         // scores by index, then partial results
+    uint64_t counted_bytes = 0;  // in the budget: the memory and what is known of it here
+    bool is_open = false;        // the open step is the one
+    uint32_t first_query = 0;    // of the step's new tokens
+    uint32_t n_attended = 0;     // scored layers so far
+    uint32_t n_scored = 0;       // layers that the scores are of; 0 = there are none yet
 
     uint64_t context_tokens() const { return uint64_t{n_chunks} * chunk_tokens; }
 };

@@ -4,6 +4,7 @@
 #include "core/cache.h"
 #include "core/chunks/order.h"
 #include "core/chunks/retain.h"
+#include "core/memory/table_space.h"
 
 namespace lk {
 
@@ -28,7 +29,7 @@ lk_status no_chunk_memory(uint64_t n) {
 
 lk_status make_chunks(lk_cache *cache, uint32_t n_chunks, ChunkList **out) {
     const uint64_t bytes = chunks_bytes(n_chunks);
-    LK_TRY(check_table_bytes(cache->ledger, bytes, "a list of chunks"));
+    LK_TRY(make_table_space(cache, bytes, "a list of chunks"));
     const Allocator &allocator = cache->context->allocator;
     ChunkList *chunks = create<ChunkList>(allocator, allocator);
     if (!chunks || !chunks->order.resize(n_chunks) || !chunks->assigned.resize(n_chunks)) {

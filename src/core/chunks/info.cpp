@@ -89,7 +89,7 @@ extern "C" lk_status lk_chunks_info_init(lk_chunks_info *info, size_t struct_byt
 extern "C" lk_status lk_chunks_get(const lk_cache *cache, lk_sequence id, lk_chunks_info *info,
                                    uint32_t capacity, lk_chunk_class *assigned,
                                    lk_chunk_class *stored, uint32_t *order) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    return lk::describe(cache, id, info, {capacity, assigned, stored, order});
+    return lk::read_cache(cache, [&] {
+        return lk::describe(cache, id, info, {capacity, assigned, stored, order});
+    });
 }

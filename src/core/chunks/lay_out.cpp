@@ -419,7 +419,7 @@ lk_status Rebuild::load(uint64_t index) {
 
 lk_status Rebuild::queue_pack(const PageMemory &from, const PageMemory &to) {
     cache_.work.packs.push({&cache_.formats[to.page_format], to.payload, to.metadata,
-                            &cache_.formats[from.page_format], from.payload, nullptr, 0});
+                            &cache_.formats[from.page_format], from.payload, 0});
     ++cache_.statistics.counts.pages_packed;
     return cache_.work.packs.size() < kBatch ? LK_OK : flush_packs(&cache_);
 }

@@ -163,7 +163,5 @@ lk_status retain(lk_cache *cache, lk_sequence id, uint64_t budget_bytes) {
 }  // namespace lk
 
 extern "C" lk_status lk_chunks_retain(lk_cache *cache, lk_sequence id, uint64_t budget_bytes) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    return lk::logged(cache->context, lk::retain(cache, id, budget_bytes));
+    return lk::use_cache(cache, [&] { return lk::retain(cache, id, budget_bytes); });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/context/context.h"
+#include "core/context/call.h"
 #include "core/context/tensor.h"
 
 #include <lowkey/chunks.h>
@@ -34,6 +34,17 @@ lk_status take_tensors(const lk_context &context, lk_queue_kind queue, const Cos
     return LK_OK;
 }
 
+lk_status score_cosine(const lk_context &context, const lk_queue *queue, const CosineTensors &from,
+                       CosineView *view) {
+    if (!view->n_chunks || !view->n_channels)
+        return fail(LK_E_ARGUMENT, "%s is 0", view->n_chunks ? "n_channels" : "n_chunks");
+    lk_queue taken{};
+    LK_TRY(import_queue(context, queue, &taken));
+    LK_TRY(take_tensors(context, taken.kind, from, view));
+    view->queue = queue ? &taken : nullptr;
+    return context.backend->cosine(*view);
+}
+
 }  // namespace
 
 }  // namespace lk
@@ -42,20 +53,11 @@ extern "C" lk_status lk_chunks_score_cosine(const lk_context *context, const lk_
                                             const lk_tensor *embeddings, const lk_tensor *query,
                                             uint32_t n_chunks, uint32_t n_channels,
                                             const lk_tensor *scores) {
-    if (!context)
-        return lk::fail(LK_E_ARGUMENT, "context is NULL");
-    if (!n_chunks || !n_channels)
-        return lk::logged(context,
-                          lk::fail(LK_E_ARGUMENT, "%s is 0", n_chunks ? "n_channels" : "n_chunks"));
-    lk::CosineView view{};
-    view.n_chunks = n_chunks;
-    view.n_channels = n_channels;
-    lk_queue taken{};
-    lk_status status = lk::import_queue(*context, queue, &taken);
-    if (!status)
-        status = lk::take_tensors(*context, taken.kind, {embeddings, query, scores}, &view);
-    view.queue = queue ? &taken : nullptr;
-    if (!status)
-        status = context->backend->cosine(view);
+    const lk_status status = lk::on_context(context, [&] {
+        lk::CosineView view{};
+        view.n_chunks = n_chunks;
+        view.n_channels = n_channels;
+        return lk::score_cosine(*context, queue, {embeddings, query, scores}, &view);
+    });
     return lk::logged(context, status);
 }

@@ -4,7 +4,9 @@
 #include <cstdarg>
 #include <cstddef>
 #include <cstdio>
+#include <new>
 
+#include "core/context/call.h"
 #include "core/context/tensor.h"
 #include "core/context/vulkan.h"
 
@@ -162,6 +164,32 @@ lk_status take_tensor(const lk_context &context, lk_queue_kind queue, const lk_t
     return LK_OK;
 }
 
+namespace {
+
+// The first call in a child process. A lock that a thread of the parent held has no owner here.
+lk_status renew(const lk_context &context) {
+    const bool was_in_use = context.n_calls.exchange(0) != 0;
+    new (&context.children) std::mutex;
+    const lk_status status = context.backend->enter_child(was_in_use);
+    context.is_lost = status == LK_E_DEVICE;
+    context.is_torn = context.is_torn || (context.is_lost && was_in_use);
+    context.generation.fetch_add(1);
+    return context.is_lost ? LK_OK : status;
+}
+
+}  // namespace
+
+lk_status enter_process(const lk_context &context) {
+    if (!context.process.is_entered())
+        LK_TRY(context.process.enter([&] { return renew(context); }));
+    return context.is_lost ? fail(LK_E_DEVICE,
+                                  "this process was made by fork() and the context's device, of "
+                                  "%s, stayed with its parent: destroy the caches and close the "
+                                  "context",
+                                  context.backend->traits().name)
+                           : LK_OK;
+}
+
 void add_cache(lk_context *context) {
     const std::lock_guard<std::mutex> lock(context->children);
     ++context->n_caches;
@@ -219,36 +247,39 @@ extern "C" lk_status lk_context_close(lk_context **context) {
     lk_context *open = *context;
     if (!open)
         return LK_OK;
+    (void)lk::enter_process(*open);
     {
         const std::lock_guard<std::mutex> lock(open->children);
         if (open->n_caches)
             return lk::fail(LK_E_BUSY, "the context has %u live caches: destroy them first",
                             open->n_caches);
     }
+    *context = nullptr;
+    if (open->is_torn)
+        return LK_OK;
     const lk::Allocator allocator = open->allocator;
     lk::backend_close(open->allocator, open->backend);
     lk::destroy(allocator, open);
-    *context = nullptr;
     return LK_OK;
 }
 
 extern "C" lk_status lk_context_device(const lk_context *context, lk_device_info *info) {
-    if (!context)
-        return lk::fail(LK_E_ARGUMENT, "context is NULL");
-    if (!info)
-        return lk::fail(LK_E_ARGUMENT, "info is NULL");
-    lk_device_info found{};
-    found.size = sizeof found;
-    context->backend->describe(&found);
-    return lk::export_struct(info, &found, sizeof found, sizeof found, "info");
+    return lk::on_context(context, [&] {
+        if (!info)
+            return lk::fail(LK_E_ARGUMENT, "info is NULL");
+        lk_device_info found{};
+        found.size = sizeof found;
+        context->backend->describe(&found);
+        return lk::export_struct(info, &found, sizeof found, sizeof found, "info");
+    });
 }
 
 extern "C" lk_status lk_context_supports(const lk_context *context,
                                          const lk_capability *capability) {
-    if (!context)
-        return lk::fail(LK_E_ARGUMENT, "context is NULL");
-    lk_capability own{};
-    LK_TRY(lk::import_struct(&own, sizeof own, sizeof own, capability, "capability"));
-    LK_TRY(lk::check_capability(own));
-    return context->backend->supports(own);
+    return lk::on_context(context, [&] {
+        lk_capability own{};
+        LK_TRY(lk::import_struct(&own, sizeof own, sizeof own, capability, "capability"));
+        LK_TRY(lk::check_capability(own));
+        return context->backend->supports(own);
+    });
 }

@@ -7,10 +7,12 @@
 #include "backend/backend.h"
 #include "base/memory.h"
 #include "base/status.h"
+#include "core/context/process.h"
 #include "core/context/tensor.h"
 
 #include <lowkey/context.h>
 
+#include <atomic>
 #include <mutex>
 
 struct lk_context {
@@ -19,8 +21,16 @@ struct lk_context {
     lk::Allocator allocator;  // of everything below this context
     lk_context_desc desc{};
     lk::Backend *backend = nullptr;
-    std::mutex children;  // guards n_caches
+    mutable std::mutex children;  // guards n_caches, and caches that enter a child process
     uint32_t n_caches = 0;
+
+    // Of core/context/call.h. In a process that fork() made, the first call changes them.
+    mutable lk::Process process;
+    mutable std::atomic<uint32_t> n_calls{0};     // that run, on the context and on its caches
+    mutable std::atomic<uint32_t> generation{0};  // child processes between its opening and here
+    mutable bool is_lost = false;                 // the device stayed with the parent process
+    mutable bool is_torn =
+        false;  // and a thread of the parent was changing the host's memory of it
 };
 
 namespace lk {

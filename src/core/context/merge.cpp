@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
-#include "core/context/context.h"
+#include "core/context/call.h"
 #include "core/context/tensor.h"
 
 #include <lowkey/merge.h>
@@ -87,6 +87,18 @@ lk_status check_counts(const MergeView &view, const void *outs, const void *lses
     return LK_OK;
 }
 
+lk_status merge(MergeCall *call, const lk_queue *queue, const lk_tensor *const *outs,
+                const lk_tensor *const *lses, const lk_tensor *out, const lk_tensor *lse) {
+    lk_queue taken{};
+    LK_TRY(check_counts(call->view, outs, lses));
+    LK_TRY(import_queue(*call->context, queue, &taken));
+    call->queue = taken.kind;
+    LK_TRY(take_parts(call, outs, lses));
+    LK_TRY(take_results(call, out, lse));
+    call->view.queue = queue ? &taken : nullptr;
+    return call->context->backend->merge(call->view);
+}
+
 }  // namespace
 
 }  // namespace lk
@@ -95,27 +107,16 @@ extern "C" lk_status lk_merge(const lk_context *context, const lk_queue *queue, 
                               uint32_t n_heads, uint32_t head_dim, uint32_t n_splits,
                               const lk_tensor *const *outs, const lk_tensor *const *lses,
                               const lk_tensor *out, const lk_tensor *lse) {
-    if (!context)
-        return lk::fail(LK_E_ARGUMENT, "context is NULL");
-    lk::MergeCall call{};
-    call.context = context;
-    call.view.parts = call.parts;
-    call.view.lses = call.lses;
-    call.view.n_splits = n_splits;
-    call.view.n_tokens = n_tokens;
-    call.view.n_heads = n_heads;
-    call.view.head_dim = head_dim;
-    lk_queue taken{};
-    lk_status status = lk::check_counts(call.view, outs, lses);
-    if (!status)
-        status = lk::import_queue(*context, queue, &taken);
-    call.queue = taken.kind;
-    if (!status)
-        status = lk::take_parts(&call, outs, lses);
-    if (!status)
-        status = lk::take_results(&call, out, lse);
-    call.view.queue = queue ? &taken : nullptr;
-    if (!status)
-        status = context->backend->merge(call.view);
+    const lk_status status = lk::on_context(context, [&] {
+        lk::MergeCall call{};
+        call.context = context;
+        call.view.parts = call.parts;
+        call.view.lses = call.lses;
+        call.view.n_splits = n_splits;
+        call.view.n_tokens = n_tokens;
+        call.view.n_heads = n_heads;
+        call.view.head_dim = head_dim;
+        return lk::merge(&call, queue, outs, lses, out, lse);
+    });
     return lk::logged(context, status);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/context/vulkan.h"
 
-#include "core/context/context.h"
+#include "core/context/call.h"
 
 namespace lk {
 
@@ -59,8 +59,6 @@ lk_status check_options(const lk_vulkan_desc &desc) {
 lk_status fail_capability() { return fail(LK_E_UNSUPPORTED, "the context is not of Vulkan"); }
 
 lk_status find_buffers(const lk_context *context, HostBuffers **out) {
-    if (!context)
-        return fail(LK_E_ARGUMENT, "context is NULL");
     *out = context->backend->host_buffers();
     return *out ? LK_OK : fail_capability();
 }
@@ -81,8 +79,6 @@ lk_status remove_buffer(const lk_context *context, uint64_t buffer) {
 
 lk_status save_pipelines(const lk_context *context, void *buffer, uint64_t capacity_bytes,
                          uint64_t *needed_bytes) {
-    if (!context)
-        return fail(LK_E_ARGUMENT, "context is NULL");
     const PipelineStore *pipelines = context->backend->pipeline_store();
     if (!pipelines)
         return fail_capability();
@@ -115,14 +111,19 @@ extern "C" lk_status lk_vulkan_desc_init(lk_vulkan_desc *desc, size_t struct_byt
 
 extern "C" lk_status lk_vulkan_buffer_add(lk_context *context, uint64_t buffer, uint64_t bytes,
                                           uint32_t usage) {
-    return lk::logged(context, lk::add_buffer(context, buffer, bytes, usage));
+    return lk::logged(context, lk::on_context(context, [&] {
+                          return lk::add_buffer(context, buffer, bytes, usage);
+                      }));
 }
 
 extern "C" lk_status lk_vulkan_buffer_remove(lk_context *context, uint64_t buffer) {
-    return lk::logged(context, lk::remove_buffer(context, buffer));
+    return lk::logged(context,
+                      lk::on_context(context, [&] { return lk::remove_buffer(context, buffer); }));
 }
 
 extern "C" lk_status lk_vulkan_pipeline_cache(const lk_context *context, void *buffer,
                                               uint64_t capacity_bytes, uint64_t *needed_bytes) {
-    return lk::logged(context, lk::save_pipelines(context, buffer, capacity_bytes, needed_bytes));
+    return lk::logged(context, lk::on_context(context, [&] {
+                          return lk::save_pipelines(context, buffer, capacity_bytes, needed_bytes);
+                      }));
 }

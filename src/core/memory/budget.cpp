@@ -5,6 +5,7 @@
 
 #include "core/cache.h"
 #include "core/memory/compact.h"
+#include "core/memory/table_space.h"
 #include "core/pages/ladders.h"
 
 namespace lk {
@@ -137,6 +138,26 @@ lk_status shrink_below(lk_cache *cache, uint64_t budget_bytes) {
     return LK_OK;
 }
 
+// Slabs that are in use in part go where pages shrink until others can take what is in them.
+lk_status give_down_to(lk_cache *cache, uint64_t budget_bytes) {
+    const uint64_t limit = cache->ledger.limit_bytes;
+    for (;;) {
+        const uint64_t missing =
+            budget_bytes < limit ? give_slabs_back(cache, limit - budget_bytes) : 0;
+        if (!missing)
+            return LK_OK;
+        uint32_t n_done = 0;
+        const lk_status status = shrink_pages(cache, kShrinkBatch, &n_done);
+        if (status && !n_done)
+            return status;
+        if (!n_done)
+            return fail(LK_E_BUDGET,
+                        "budget_bytes is %llu, slabs that are in use in part need %llu more",
+                        ull{budget_bytes}, ull{missing});
+        (void)compact(cache);
+    }
+}
+
 lk_status set_budget(lk_cache *cache, uint64_t budget_bytes) {
     if (budget_bytes > cache->desc.max_budget_bytes)
         return fail(LK_E_ARGUMENT, "budget_bytes is %llu, at most max_budget_bytes, %llu",
@@ -151,6 +172,7 @@ lk_status set_budget(lk_cache *cache, uint64_t budget_bytes) {
                     ull{budget_bytes}, ull{least});
     LK_TRY(leave_recording(cache));
     LK_TRY(shrink_below(cache, budget_bytes));
+    LK_TRY(give_down_to(cache, budget_bytes));
     cache->ledger.limit_bytes = budget_bytes;
     cache->slots.trim();
     return LK_OK;
@@ -169,8 +191,10 @@ extern "C" lk_status lk_cache_set_budget(lk_cache *cache, uint64_t budget_bytes)
 }
 
 extern "C" lk_status lk_cache_get_budget(const lk_cache *cache, uint64_t *budget_bytes) {
-    if (!cache || !budget_bytes)
-        return lk::fail(LK_E_ARGUMENT, "%s is NULL", cache ? "budget_bytes" : "cache");
-    *budget_bytes = cache->statistics.read().budget_bytes;
-    return LK_OK;
+    return lk::read_cache(cache, [&] {
+        if (!budget_bytes)
+            return lk::fail(LK_E_ARGUMENT, "budget_bytes is NULL");
+        *budget_bytes = cache->statistics.read().budget_bytes;
+        return lk_status{LK_OK};
+    });
 }

@@ -32,6 +32,7 @@ class Compaction {
 
     bool merge(uint32_t family, uint32_t level);
     void empty(uint32_t family);
+    bool vacate();
     bool has_moved() const { return has_moved_; }
 
   private:
@@ -151,7 +152,30 @@ void Compaction::empty(uint32_t family) {
     cache_->slots.show_hidden(family);
 }
 
+// All slots of a slab go to other ones, or none.
+bool Compaction::vacate() {
+    SlotSpan span;
+    if (!cache_->slots.close_slab(&span))
+        return false;
+    const SpareScope spends(&cache_->ledger);
+    spans_.clear();
+    bool is_done = spans_.push(span) && find() && moves_.size() == span.n_used;
+    put_in_order();
+    for (Move &move : moves_)
+        is_done =
+            is_done && !cache_->slots.take(cache_->slots.bytes_at(*move.address), &move.target);
+    if (is_done)
+        is_done = carry_out();
+    else
+        for (const Move &move : moves_)
+            cache_->slots.give(move.target);
+    cache_->slots.open_slab();
+    return is_done;
+}
+
 }  // namespace
+
+bool vacate_slab(lk_cache *cache) { return Compaction(cache).vacate(); }
 
 bool compact(lk_cache *cache) {
     Compaction compaction(cache);

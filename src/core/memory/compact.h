@@ -10,6 +10,9 @@ namespace lk {
 
 // Move slots until no family of sizes holds an extent too many; true when any moved.
 bool compact(lk_cache *cache);
+// Move the slots of a slab to other slabs, so that it is empty. False when there is none that can
+// be emptied; then nothing has moved.
+bool vacate_slab(lk_cache *cache);
 
 }  // namespace lk
 

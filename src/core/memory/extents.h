@@ -45,6 +45,7 @@ struct Slab {
     uint32_t n_extents;
     uint32_t n_free;
     uint32_t hint;    // extents before it are in use
+    bool is_closed;   // about to be emptied: its free extents stay free
     uint64_t serial;  // what is chosen goes by it: addresses differ from run to run
 };
 struct SlotSize {

@@ -13,7 +13,7 @@ namespace lk {
 // The byte budget. What is charged never exceeds the limit.
 struct Ledger {
     uint64_t limit_bytes = 0;
-    uint64_t table_bytes = 0;   // workspace, sequences, blocks, scores
+    uint64_t table_bytes = 0;   // workspace, sequences, blocks and their tables, scores
     uint64_t extent_bytes = 0;  // extents in use
     uint64_t spare_bytes = 0;   // kept back for pages that move while they shrink
     bool spends_spare = false;

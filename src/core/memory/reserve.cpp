@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/memory/reserve.h"
 
+#include <algorithm>
+
 #include "core/cache.h"
 #include "core/chunks/defer.h"
 #include "core/memory/compact.h"
 #include "core/memory/reclaim.h"
+#include "core/memory/table_space.h"
 #include "core/pages/ladders.h"
 #include "core/pages/page_slots.h"
 
@@ -41,6 +44,20 @@ void count_blocks(const lk_cache *cache, const StepSequence &member, BlockCounts
            : is_short                         ? counts->last_sink
                                               : counts->sink);
     }
+}
+
+// Of the block tables that grow in a step: what they grow by, and the longest of the old ones,
+// which is there next to its successor.
+uint64_t growing_tables(const lk_cache &cache) {
+    uint64_t growth = 0;
+    uint64_t longest = 0;
+    for (const StepSequence &member : cache.step.sequences) {
+        const uint64_t own = table_growth(cache, member);
+        growth += own;
+        if (own)
+            longest = std::max<uint64_t>(longest, member.sequence->block_table.capacity());
+    }
+    return growth + longest * kLinkBytes;
 }
 
 // The slots of the blocks, by size, in BlockSlots::needs.
@@ -107,6 +124,11 @@ lk_status reclaim_for(lk_cache *cache, const Need &need) {
         Shortfall shortfall = shortfall_for(cache, need);
         if (shortfall.bytes && !shortfall.compacted_bytes && compact(cache))
             shortfall = shortfall_for(cache, need);
+        // Extents that no page uses count nothing and may still be in slabs that are in use.
+        if (!shortfall.bytes)
+            shortfall.bytes =
+                give_slabs_back(cache, tables_of(cache, need) +
+                                           cache->slots.slabs_for(cache->block_slots.needs.data()));
         if (!shortfall.bytes)
             return LK_OK;
         const lk_status status = reclaim(cache, shortfall.bytes);
@@ -174,6 +196,16 @@ void add_block_slots(lk_cache *cache, BlockKind kind) {
         }
 }
 
+uint64_t blocks_in_table(const lk_cache &cache, const StepSequence &member) {
+    return table_capacity(block_count(cache.plan.model, member.sequence->length + member.n_new));
+}
+
+uint64_t table_growth(const lk_cache &cache, const StepSequence &member) {
+    const uint64_t before = member.sequence->block_table.capacity();
+    const uint64_t n_blocks = block_count(cache.plan.model, member.sequence->length + member.n_new);
+    return n_blocks > before ? (blocks_in_table(cache, member) - before) * kLinkBytes : 0;
+}
+
 lk_status reserve_step(lk_cache *cache) {
     Need need;
     uint64_t n_copied_stats = 0;
@@ -185,7 +217,8 @@ lk_status reserve_step(lk_cache *cache) {
         const QueryStats *stats = member.sequence->query_stats;
         n_copied_stats += stats && stats->n_holders > 1;
     }
-    need.table_bytes = n_copied_stats * sequence_stat_bytes(cache->plan.model);
+    need.table_bytes =
+        n_copied_stats * sequence_stat_bytes(cache->plan.model) + growing_tables(*cache);
     if (cache->plan.model.chunks.tokens)
         pack_ahead(cache, need);
     shrink_ahead(cache, need);
@@ -196,6 +229,9 @@ lk_status check_reserve(lk_cache *cache, uint64_t table_bytes, const char *purpo
     Shortfall shortfall = shortfall_of(cache, table_bytes);
     if (shortfall.bytes && !shortfall.compacted_bytes && compact(cache))
         shortfall = shortfall_of(cache, table_bytes);
+    if (!shortfall.bytes)
+        shortfall.bytes = give_slabs_back(
+            cache, table_bytes + cache->slots.slabs_for(cache->block_slots.needs.data()));
     if (!shortfall.bytes)
         return LK_OK;
     const Ledger &ledger = cache->ledger;
@@ -215,8 +251,8 @@ uint64_t first_token_bytes(lk_cache *cache) {
     for (uint32_t s = 0; s < cache->slots.n_sizes(); ++s)
         cache->block_slots.needs[s] = slots_of_size(counts, cache->slots.size_of(s));
     const uint64_t extents = cache->slots.extents_for(cache->block_slots.needs.data());
-    return block_bytes(plan) + sequence_stat_bytes(plan) + spare_bytes(plan) +
-           extents * LK_EXTENT_BYTES;
+    return block_bytes(plan) + table_capacity(1) * kLinkBytes + sequence_stat_bytes(plan) +
+           spare_bytes(plan) + extents * LK_EXTENT_BYTES;
 }
 
 }  // namespace lk

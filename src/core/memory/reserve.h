@@ -8,6 +8,8 @@
 
 namespace lk {
 
+struct StepSequence;
+
 // Bytes beyond the budget as the slots lie, and were they moved together.
 struct Shortfall {
     uint64_t bytes;
@@ -15,6 +17,11 @@ struct Shortfall {
 };
 // Of the slots in BlockSlots::needs and of table_bytes more.
 Shortfall shortfall_of(lk_cache *cache, uint64_t table_bytes);
+
+// The space that a step gives the block table of a sequence, and by how many bytes that is more
+// than now: 0 where the table is long enough.
+uint64_t blocks_in_table(const lk_cache &cache, const StepSequence &member);
+uint64_t table_growth(const lk_cache &cache, const StepSequence &member);
 
 // Make sure that the blocks of the step fit, with reclaim() where they do not. LK_E_BUDGET with
 // nothing changed but what reclaim() changes.

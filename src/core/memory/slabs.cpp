@@ -33,6 +33,8 @@ FreeSlots free_slots(uint64_t free, uint32_t n_levels) {
     return slots;
 }
 
+constexpr uint64_t kSlabShare = 64;  // a slab takes this part of what is left, at most
+
 uint64_t bits_of(uint32_t first, uint32_t n) {
     return (n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1) << first;
 }
@@ -163,17 +165,22 @@ void Slots::show_hidden(uint32_t index) {
     family.n_hidden = 0;
 }
 
-// Slabs get smaller as the budget ends, so that tables which grow later find bytes too.
+// Slabs get smaller as the budget ends, so that tables which grow later find bytes too, and that
+// small ones can be given back for them.
 lk_status Slots::add_slab() {
     const uint64_t taken = ledger_.table_bytes + total_slab_bytes_;
     const uint64_t left = ledger_.limit_bytes > taken ? ledger_.limit_bytes - taken : 0;
     uint64_t bytes = slab_bytes_;
-    if (bytes > left / 2)
-        bytes = round_up(left / 2, LK_EXTENT_BYTES);
+    if (bytes > left / kSlabShare)
+        bytes = round_up(left / kSlabShare, LK_EXTENT_BYTES);
     if (bytes > slab_bytes_)
         bytes = slab_bytes_;
     if (bytes > left || !bytes)
         bytes = LK_EXTENT_BYTES;
+    return add_slab(bytes);
+}
+
+lk_status Slots::add_slab(uint64_t bytes) {
     const uint64_t n_extents = bytes / LK_EXTENT_BYTES;
     Slab slab{};
     slab.n_extents = static_cast<uint32_t>(n_extents);
@@ -219,8 +226,8 @@ void Slots::drop_slab(size_t index) {
                     alignof(Extent));
 }
 
-void Slots::trim() {
-    while (ledger_.table_bytes + total_slab_bytes_ > ledger_.limit_bytes) {
+void Slots::trim(uint64_t more) {
+    while (excess_bytes(more)) {
         size_t last = slabs_.size();
         for (size_t i = 0; i < slabs_.size(); ++i)
             if (slabs_[i].n_free == slabs_[i].n_extents &&
@@ -243,7 +250,7 @@ lk_status Slots::take_extent(uint32_t index) {
         LK_TRY(add_slab());
     Slab *slab = nullptr;
     for (Slab &each : slabs_)
-        if (each.n_free && (!slab || each.serial < slab->serial))
+        if (each.n_free && !each.is_closed && (!slab || each.serial < slab->serial))
             slab = &each;
     while (slab->extents[slab->hint].family != kNoSize)
         ++slab->hint;
@@ -284,7 +291,7 @@ void Slots::give_extent(Slab *slab, Extent *extent) {
     extent->is_hidden = false;
     slab->hint = std::min(slab->hint, static_cast<uint32_t>(extent - slab->extents));
     ++slab->n_free;
-    ++n_free_extents_;
+    n_free_extents_ += !slab->is_closed;
     ledger_.extent_bytes -= LK_EXTENT_BYTES;
 }
 

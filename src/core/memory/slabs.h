@@ -20,7 +20,7 @@ struct SlotRun {
     uint32_t n;
 };
 
-// A range of an extent that slots may fill.
+// A range of an extent, or of a slab, that slots may fill.
 struct SlotSpan {
     uint64_t first;
     uint64_t bytes;
@@ -95,8 +95,20 @@ class Slots {
     // Fill again what was hidden and is still in use.
     void show_hidden(uint32_t family);
 
-    // Give empty slabs back while slabs and tables together exceed the budget.
-    void trim();
+    // Slabs and tables together, with more bytes of either, beyond the budget. The ledger counts
+    // extents in use; the others of a slab are held as well.
+    uint64_t excess_bytes(uint64_t more) const;
+    // Bytes of slabs that n [n_sizes] more slots take.
+    uint64_t slabs_for(const uint64_t *n) const;
+    // Give empty slabs back while there is an excess.
+    void trim(uint64_t more = 0);
+
+    // A slab whose slots fit elsewhere is not filled any more, so that it can be emptied: the one
+    // that gives back most. If the other slabs have too few free extents for it, one of the
+    // missing extents comes first. False when there is none; else its range and slots, and
+    // open_slab() follows.
+    bool close_slab(SlotSpan *out);
+    void open_slab();
 
     uint64_t slab_bytes() const { return total_slab_bytes_; }
     uint64_t slot_bytes() const { return total_slot_bytes_; }
@@ -107,6 +119,9 @@ class Slots {
     uint32_t take_word(const SlotSize &size, uint32_t n, uint64_t *addresses);
     void give_extent(Slab *slab, Extent *extent);
     lk_status add_slab();
+    lk_status add_slab(uint64_t bytes);
+    uint64_t missing_extents(const Slab &slab) const;
+    void hide_extents(Slab *slab);
     void drop_slab(size_t index);
     Slab *slab_of(uint64_t address);
     SlotPosition position_of(uint64_t address, const SlotPosition &near);
@@ -126,7 +141,7 @@ class Slots {
     Array<ExtentFamily> families_;
     uint64_t total_slab_bytes_ = 0;
     uint64_t total_slot_bytes_ = 0;
-    uint64_t n_free_extents_ = 0;
+    uint64_t n_free_extents_ = 0;  // of slabs that are not closed
     uint64_t next_serial_ = 0;
 };
 

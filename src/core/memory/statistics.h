@@ -9,6 +9,7 @@
 #include <lowkey/cache.h>
 
 #include <mutex>
+#include <new>
 
 namespace lk {
 
@@ -26,6 +27,8 @@ struct Statistics {
     // Let other threads read the counts as they are now.
     void publish();
     lk_cache_stats read() const;
+    // In a process that fork() made: a thread that is not here may have held the lock.
+    void enter_child() const { new (&mutex_) std::mutex; }
 
     lk_cache_stats counts{};  // of the caller that has the cache
 

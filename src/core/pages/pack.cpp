@@ -20,11 +20,11 @@ void queue_entry(lk_cache *cache, const PageEntry &old, const PageEntry &fresh, 
     const PageFormat *classes = cache->formats.table.data();
     if (fresh.key_format != old.key_format)
         cache->work.packs.push({&classes[fresh.key_format], fresh.key_payload, fresh.key_metadata,
-                                &classes[old.key_format], old.key_payload, nullptr, stats});
+                                &classes[old.key_format], old.key_payload, stats});
     if (fresh.value_format != old.value_format)
         cache->work.packs.push({&classes[fresh.value_format], fresh.value_payload,
                                 fresh.value_metadata, &classes[old.value_format], old.value_payload,
-                                nullptr, 0});
+                                0});
 }
 
 namespace {
@@ -201,9 +201,9 @@ lk_status pack_block_on_append(lk_cache *cache, uint32_t layer, const StepSequen
         }
         if (!rules.ranks_by_queries)
             cache->work.packs.push({&cache->formats[entry.key_format], entry.key_payload,
-                                    entry.key_metadata, nullptr, 0, staging.keys + at, 0});
+                                    entry.key_metadata, nullptr, address_of(staging.k + at), 0});
         cache->work.packs.push({&cache->formats[entry.value_format], entry.value_payload,
-                                entry.value_metadata, nullptr, 0, staging.values + at, 0});
+                                entry.value_metadata, nullptr, address_of(staging.v + at), 0});
         cache->statistics.counts.pages_packed += n_packing(rules);
     }
     return LK_OK;

@@ -2,16 +2,55 @@
 #include "core/pages/parameters.h"
 
 #include "core/pages/formats.h"
+#include "format/fp16.h"
 
 namespace lk {
 
 namespace {
 
+// Beyond these, factors between queries and logits leave FP32.
+constexpr float kMostFactor = 0x1p60f;
+constexpr float kLeastCap = 0x1p-60f;
+// Keys are at most 2^16, key scales below 2^14 and channels at most 256, so that logits in powers
+// of two stay below 2^90: backends take 1e30 for more than any logit.
+constexpr float kQueryLimit = 0x1p50f;
+
+lk_status set_query_limits(Formats *formats) {
+    for (uint32_t l = 0; l < formats->layers.size(); ++l) {
+        LayerView &view = formats->layers[l].view;
+        if (!(view.scale <= kMostFactor))
+            return fail(LK_E_UNSUPPORTED,
+                        "geometry.layers[%u].scale is %g, at most %g is supported", l,
+                        static_cast<double>(view.scale), static_cast<double>(kMostFactor));
+        const bool is_capped = view.soft_cap > 0;
+        if (is_capped && !(view.soft_cap >= kLeastCap && view.soft_cap <= kMostFactor))
+            return fail(
+                LK_E_UNSUPPORTED,
+                "geometry.layers[%u].soft_cap is %g, 0 and numbers from %g to %g are supported", l,
+                static_cast<double>(view.soft_cap), static_cast<double>(kLeastCap),
+                static_cast<double>(kMostFactor));
+        view.query_limit = kQueryLimit * (is_capped && view.soft_cap < 1 ? view.soft_cap : 1) /
+                           (view.scale > 1 ? view.scale : 1);
+    }
+    return LK_OK;
+}
+
 // The geometry's learned sinks are read during the call only, so the cache keeps its own.
 lk_status copy_sink_logits(Formats *formats) {
     uint64_t n = 0;
-    for (const LayerInfo &layer : formats->layers)
-        n += layer.view.sink_logits ? layer.view.n_query_heads : 0;
+    for (uint32_t l = 0; l < formats->layers.size(); ++l) {
+        const LayerView &view = formats->layers[l].view;
+        for (uint32_t h = 0; view.sink_logits && h < view.n_query_heads; ++h)
+            if (!float_is_finite(view.sink_logits[h]))
+                return fail(LK_E_ARGUMENT, "geometry.layers[%u].sink_logits[%u] is not finite", l,
+                            h);
+            else if (view.sink_logits[h] > kMostFactor)
+                return fail(LK_E_UNSUPPORTED,
+                            "geometry.layers[%u].sink_logits[%u] is %g, at most %g is supported", l,
+                            h, static_cast<double>(view.sink_logits[h]),
+                            static_cast<double>(kMostFactor));
+        n += view.sink_logits ? view.n_query_heads : 0;
+    }
     if (!formats->sink_logits.reserve(n))
         return fail(LK_E_NOMEM, "no memory for %llu sink logits", ull{n});
     for (LayerInfo &layer : formats->layers) {
@@ -82,6 +121,7 @@ lk_status copy_key_parameters(const Plan &plan, Formats *formats) {
 }  // namespace
 
 lk_status copy_parameters(const Plan &plan, Formats *formats) {
+    LK_TRY(set_query_limits(formats));
     LK_TRY(copy_sink_logits(formats));
     return copy_key_parameters(plan, formats);
 }

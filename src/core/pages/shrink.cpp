@@ -153,13 +153,9 @@ void Shrinker::queue(const MovedPage *first, const MovedPage *end) {
         const ShrinkStep &step = steps_[page->from];
         const uint64_t source = page->payload();
         if (step.bits == 16)
-            *cache_->work.packs.extend(1) = {&cache_->formats[page->to],
-                                             page->target,
-                                             page->metadata(),
-                                             &cache_->formats[page->from],
-                                             source,
-                                             nullptr,
-                                             0};
+            *cache_->work.packs.extend(1) = {
+                &cache_->formats[page->to],   page->target, page->metadata(),
+                &cache_->formats[page->from], source,       0};
         else
             *lists_.runs.extend(1) = {source,
                                       page->target,

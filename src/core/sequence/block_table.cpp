@@ -3,6 +3,7 @@
 
 #include "core/cache.h"
 #include "core/chunks/defer.h"
+#include "core/memory/table_space.h"
 #include "core/pages/page_slots.h"
 
 namespace lk {
@@ -28,7 +29,7 @@ lk_chunk_class chunk_class_of(BlockKind kind) {
 lk_status make_block(lk_cache *cache, uint64_t index, CacheBlock **out) {
     const Plan &plan = cache->plan.model;
     const uint64_t bytes = block_bytes(plan);
-    LK_TRY(check_table_bytes(cache->ledger, bytes, "a page table"));
+    LK_TRY(make_table_space(cache, bytes, "a page table"));
     const Allocator &allocator = cache->context->allocator;
     void *memory = allocator.alloc(allocator.user, bytes, 64);
     if (!memory)
@@ -85,6 +86,32 @@ lk_status create_block(lk_cache *cache, uint64_t index, BlockKind kind, CacheBlo
     return LK_OK;
 }
 
+lk_status reserve_table(lk_cache *cache, Sequence *sequence, uint64_t n_blocks) {
+    const uint64_t before = sequence->block_table.capacity();
+    if (n_blocks <= before)
+        return LK_OK;
+    LK_TRY(make_table_space(cache, n_blocks * kLinkBytes, "a sequence's list of blocks"));
+    if (!sequence->block_table.reserve(n_blocks))
+        return fail(LK_E_NOMEM, "no memory for a list of %llu blocks", ull{n_blocks});
+    cache->ledger.table_bytes += (n_blocks - before) * kLinkBytes;
+    return LK_OK;
+}
+
+void shorten_table(lk_cache *cache, Sequence *sequence) {
+    Array<Block *> &table = sequence->block_table;
+    const uint64_t n_blocks = table.empty() ? 0 : table_capacity(table.size());
+    const uint64_t bytes = n_blocks * kLinkBytes;
+    if (n_blocks >= table.capacity() || bytes > cache->ledger.left_bytes() ||
+        cache->slots.excess_bytes(bytes))
+        return;
+    const uint64_t before = table.capacity();
+    Array<Block *> shorter(cache->context->allocator);
+    if (!shorter.reserve(n_blocks) || !shorter.assign(table.data(), table.size()))
+        return;
+    table = std::move(shorter);
+    cache->ledger.table_bytes -= (before - n_blocks) * kLinkBytes;
+}
+
 lk_status add_block(lk_cache *cache, Sequence *sequence, BlockKind kind) {
     CacheBlock *block = nullptr;
     const lk_status status = create_block(cache, sequence->block_table.size(), kind, &block);
@@ -104,7 +131,6 @@ void hold_block(lk_cache *cache, CacheBlock *block) {
     if (block->n_holders == 1)
         cache->statistics.counts.shared_bytes += content_bytes(cache->formats, *block);
     ++block->n_holders;
-    cache->ledger.table_bytes += kLinkBytes;
 }
 
 void release_block(lk_cache *cache, CacheBlock *block) {
@@ -115,7 +141,6 @@ void release_block(lk_cache *cache, CacheBlock *block) {
     }
     if (block->n_holders == 1)
         cache->statistics.counts.shared_bytes -= content_bytes(cache->formats, *block);
-    cache->ledger.table_bytes -= kLinkBytes;
 }
 
 void unlink_packed_copy(CacheBlock *block) {

@@ -56,8 +56,7 @@ void free_block(lk_cache *cache, CacheBlock *block, uint32_t n_entries);
 // A block with all its slots, of one holder. LK_E_BUDGET, LK_E_NOMEM, LK_E_DEVICE with nothing
 // changed.
 lk_status create_block(lk_cache *cache, uint64_t index, BlockKind kind, CacheBlock **out);
-// One holder more, one fewer; the last one frees it. The budget counts a link for each but one.
-constexpr uint64_t kLinkBytes = sizeof(Block *);
+// One holder more, one fewer; the last one frees it.
 void hold_block(lk_cache *cache, CacheBlock *block);
 void release_block(lk_cache *cache, CacheBlock *block);
 // The block's tokens are about to change: it is no packed copy and has none any more.
@@ -72,6 +71,13 @@ bool may_replace(const CacheBlock &block);
 // Bytes of the statistics that the block's pages count for.
 uint64_t content_bytes(const Formats &formats, const CacheBlock &block);
 
+static_assert(sizeof(Block *) == kLinkBytes, "block tables are counted in the budget");
+// Make space for n_blocks in a sequence's block table, which counts what it has space for.
+// LK_E_BUDGET, LK_E_NOMEM with nothing changed.
+lk_status reserve_table(lk_cache *cache, Sequence *sequence, uint64_t n_blocks);
+// Give back what the table has grown by beyond its blocks, where a shorter one can be had next to
+// it.
+void shorten_table(lk_cache *cache, Sequence *sequence);
 // Add the next block to a sequence's block table, which has capacity for it. As create_block().
 lk_status add_block(lk_cache *cache, Sequence *sequence, BlockKind kind);
 // Release the blocks after the first n_blocks.

@@ -24,10 +24,7 @@ void note_written(const Sequence &parent, CacheBlock *block) {
 
 lk_status share_blocks(lk_cache *cache, Sequence *parent, uint64_t n_tokens, Sequence *child) {
     const uint64_t n_blocks = block_count(cache->plan.model, n_tokens);
-    const uint64_t bytes = n_blocks * kLinkBytes;
-    LK_TRY(check_table_bytes(cache->ledger, bytes, "a fork's list of blocks"));
-    if (!child->block_table.reserve(n_blocks))
-        return fail(LK_E_NOMEM, "no memory for a list of %llu blocks", ull{n_blocks});
+    LK_TRY(reserve_table(cache, child, table_capacity(n_blocks)));
     LK_TRY(enter_sequence(cache, child));
     for (uint64_t r = 0; r < n_blocks; ++r) {
         CacheBlock *block = parent->block(r);

@@ -26,9 +26,7 @@ lk_status enter_sequence(lk_cache *cache, Sequence *sequence) {
     if (cache->sequences.size() == cache->desc.max_sequences)
         return fail(LK_E_BUDGET, "the cache has its max_sequences of %u already",
                     cache->desc.max_sequences);
-    if (!cache->sequences.list.push(sequence))
-        return fail(LK_E_NOMEM, "no memory for a list of %zu sequences",
-                    cache->sequences.size() + 1);
+    cache->sequences.list.push(sequence);  // it has space for max_sequences
     sequence->id = cache->sequences.next_id++;
     return LK_OK;
 }
@@ -39,6 +37,7 @@ void free_sequence(lk_cache *cache, Sequence *sequence) {
     drop_attention_scores(cache, sequence);
     release_chunks(cache, sequence->chunks);
     drop_originals(cache, sequence);
+    cache->ledger.table_bytes -= sequence->block_table.capacity() * kLinkBytes;
     destroy(cache->context->allocator, sequence);
 }
 
@@ -106,13 +105,13 @@ extern "C" lk_status lk_sequence_remove(lk_cache *cache, lk_sequence id) {
 }
 
 extern "C" lk_status lk_sequence_length(const lk_cache *cache, lk_sequence id, uint64_t *n_tokens) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    if (!n_tokens)
-        return lk::fail(LK_E_ARGUMENT, "n_tokens is NULL");
-    const lk::Sequence *sequence = cache->sequences.find(id);
-    if (!sequence)
-        return lk::fail(LK_E_NOT_FOUND, "there is no sequence %llu", lk::ull{id});
-    *n_tokens = sequence->length;
-    return LK_OK;
+    return lk::read_cache(cache, [&] {
+        if (!n_tokens)
+            return lk::fail(LK_E_ARGUMENT, "n_tokens is NULL");
+        const lk::Sequence *sequence = cache->sequences.find(id);
+        if (!sequence)
+            return lk::fail(LK_E_NOT_FOUND, "there is no sequence %llu", lk::ull{id});
+        *n_tokens = sequence->length;
+        return lk_status{LK_OK};
+    });
 }

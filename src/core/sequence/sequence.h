@@ -36,8 +36,6 @@ struct Sequence {
         return static_cast<const CacheBlock *>(block_table[i]);
     }
 };
-static_assert(sizeof(Sequence) <= kSequenceBytes, "sequences are counted in the budget");
-
 // The sequences of a cache, by ascending ids.
 struct Sequences {
     explicit Sequences(const Allocator &allocator) : list(allocator) {}
@@ -69,7 +67,7 @@ struct Sequences {
     uint64_t next_walk = 1;  // over all blocks, each of them once
 };
 
-// Add it to the cache's list with a fresh id. LK_E_BUDGET, LK_E_NOMEM: it is the caller's.
+// Add it to the cache's list with a fresh id. LK_E_BUDGET: it is the caller's.
 lk_status enter_sequence(lk_cache *cache, Sequence *sequence);
 void free_sequence(lk_cache *cache, Sequence *sequence);
 // Take it out of the cache's list and free it.

@@ -2,6 +2,7 @@
 #include "core/sequence/shared_query_stats.h"
 
 #include "core/cache.h"
+#include "core/memory/table_space.h"
 
 namespace lk {
 
@@ -32,7 +33,7 @@ lk_status cut_query_stats(lk_cache *cache, Sequence *sequence, uint64_t n_blocks
 lk_status make_query_stats(lk_cache *cache, QueryStats **out) {
     *out = nullptr;
     const uint64_t bytes = sequence_stat_bytes(cache->plan.model);
-    LK_TRY(check_table_bytes(cache->ledger, bytes, "a sequence's sums"));
+    LK_TRY(make_table_space(cache, bytes, "a sequence's sums"));
     const uint32_t n_channels = cache->formats.n_ranked_channels;
     const uint64_t n_slots = query_stat_slots(cache->plan.model);
     const Allocator &allocator = cache->context->allocator;

@@ -59,6 +59,7 @@ lk_status cut_sequence(lk_cache *cache, Sequence *sequence, uint64_t n_tokens) {
                                                    : open_cut_block(cache, sequence, n_tokens));
     const uint64_t n_blocks = block_count(cache->plan.model, n_tokens);
     drop_blocks(cache, sequence, n_blocks);
+    shorten_table(cache, sequence);
     if (sequence->first_open > n_blocks)
         sequence->first_open = n_blocks;
     if (sequence->first_windowed > n_blocks)

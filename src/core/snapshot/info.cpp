@@ -1,6 +1,7 @@
 // What a snapshot holds, without a cache.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "base/float_mode.h"
 #include "core/sequence/block_table.h"
 #include "core/snapshot/file.h"
 #include "core/snapshot/reader.h"
@@ -21,18 +22,21 @@ namespace {
 
 class Inspection {
   public:
-    Inspection(SnapshotSource *source, lk_snapshot *out)
-        : reader_(default_allocator(), source), out_(*out) {}
+    Inspection(SnapshotSource *source, const lk_snapshot_desc &desc, lk_snapshot *out)
+        : desc_(desc), reader_(default_allocator(), source), out_(*out) {}
 
     lk_status run();
 
   private:
     lk_status add_formats();
     lk_status add_sequence();
-    lk_status add_block(lk_snapshot_sequence *sequence);
+    lk_status add_blocks(lk_snapshot_sequence *sequence);
+    lk_status count_block();
+    lk_status report() const;
     void count(uint16_t file_format);
     void fill_info();
 
+    const lk_snapshot_desc &desc_;
     SnapshotReader reader_;
     lk_snapshot &out_;
 };
@@ -75,38 +79,46 @@ void Inspection::count(uint16_t file_format) {
     own.metadata_bytes += metadata_bytes(layout);
 }
 
-lk_status Inspection::add_block(lk_snapshot_sequence *sequence) {
-    SnapshotBlock block;
-    lk_status status = reader_.next_block(&block);
-    ++sequence->n_blocks;
-    sequence->n_shared_blocks += !block.is_new;
-    for (bool is_whole = !block.is_new; !status && !is_whole;) {
+lk_status Inspection::report() const {
+    return report_progress(desc_, reader_.done_bytes(), reader_.header().total_bytes);
+}
+
+// All parts of a new block.
+lk_status Inspection::count_block() {
+    for (uint32_t n_entries = 0; n_entries < reader_.header().n_entries;) {
         BlockPart part;
         LK_TRY(reader_.next_part(&part));
         for (uint32_t i = 0; i < part.record.n_entries; ++i) {
             count(part.entry(i).key_format);
             count(part.entry(i).value_format);
         }
-        is_whole = part.record.first_entry + part.record.n_entries == reader_.header().n_entries;
+        n_entries = part.record.first_entry + part.record.n_entries;
+        LK_TRY(report());
     }
-    return status;
+    return LK_OK;
+}
+
+lk_status Inspection::add_blocks(lk_snapshot_sequence *sequence) {
+    SnapshotBlocks blocks;
+    LK_TRY(reader_.next_blocks(&blocks));
+    sequence->n_blocks += blocks.n;
+    sequence->n_shared_blocks += blocks.is_new ? 0 : blocks.n;
+    return blocks.is_new ? count_block() : LK_OK;
 }
 
 lk_status Inspection::add_sequence() {
     const SequencePart *part = nullptr;
-    lk_status status = reader_.next_sequence(out_.plan.model, &part);
-    if (status)
-        return status;
+    LK_TRY(reader_.next_sequence(out_.plan.model, &part));
     lk_snapshot_sequence made{};
     made.size = sizeof made;
     made.id = part->record.id;
     made.n_tokens = part->record.n_tokens;
     const uint64_t n_blocks = block_count(out_.plan.model, made.n_tokens);
-    while (!status && made.n_blocks < n_blocks)
-        status = add_block(&made);
-    if (!status && !out_.sequences.push(made))
-        status = fail(LK_E_NOMEM, "no memory for %zu sequences", out_.sequences.size() + 1);
-    return status;
+    while (made.n_blocks < n_blocks)
+        LK_TRY(add_blocks(&made));
+    if (!out_.sequences.push(made))
+        return fail(LK_E_NOMEM, "no memory for %zu sequences", out_.sequences.size() + 1);
+    return report();
 }
 
 void Inspection::fill_info() {
@@ -126,11 +138,11 @@ void Inspection::fill_info() {
         std::memcpy(info.fingerprint, reader_.fingerprint().data(), header.fingerprint_bytes);
 }
 
-lk_status open_snapshot(SnapshotSource *source, lk_snapshot **out) {
+lk_status open_snapshot(SnapshotSource *source, const lk_snapshot_desc &desc, lk_snapshot **out) {
     lk_snapshot *made = create<lk_snapshot>(default_allocator());
     if (!made)
         return fail(LK_E_NOMEM, "no memory for a snapshot's description");
-    const lk_status status = Inspection(source, made).run();
+    const lk_status status = Inspection(source, desc, made).run();
     if (status)
         destroy(default_allocator(), made);
     else
@@ -159,22 +171,38 @@ lk_status get_item(const lk_snapshot *snapshot, const Array<T> lk_snapshot::*lis
 
 extern "C" {
 
+lk_status lk_snapshot_open(const lk_snapshot_desc *desc, lk_read_fn read, void *user,
+                           lk_snapshot **out) {
+    const lk::FloatMode mode;
+    if (!out)
+        return lk::fail(LK_E_ARGUMENT, "out is NULL");
+    *out = nullptr;
+    if (!read)
+        return lk::fail(LK_E_ARGUMENT, "read is NULL");
+    lk_snapshot_desc own;
+    LK_TRY(lk::import_snapshot_desc(desc, &own));
+    lk::CallbackSource source(lk::default_allocator(), read, user, 0);
+    return lk::open_snapshot(&source, own, out);
+}
+
 lk_status lk_snapshot_open_memory(const void *data, uint64_t n_bytes, lk_snapshot **out) {
+    const lk::FloatMode mode;
     if (!out)
         return lk::fail(LK_E_ARGUMENT, "out is NULL");
     *out = nullptr;
     if (!data)
         return lk::fail(LK_E_ARGUMENT, "data is NULL");
     lk::MemorySource source(data, n_bytes);
-    return lk::open_snapshot(&source, out);
+    return lk::open_snapshot(&source, {}, out);
 }
 
 lk_status lk_snapshot_open_file(const char *path, lk_snapshot **out) {
+    const lk::FloatMode mode;
     if (!out)
         return lk::fail(LK_E_ARGUMENT, "out is NULL");
     *out = nullptr;
     return lk::with_snapshot_file(lk::default_allocator(), path, [&](lk::SnapshotSource *source) {
-        return lk::open_snapshot(source, out);
+        return lk::open_snapshot(source, {}, out);
     });
 }
 

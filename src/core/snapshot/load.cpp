@@ -43,13 +43,13 @@ class Loader {
   private:
     lk_status check_model() const;
     lk_status check_plan() const;
-    lk_status fail_plan(const Plan &from, const Array<uint8_t> &own) const;
+    lk_status fail_plan(const Array<uint8_t> &own) const;
     lk_status check_capacity(const SnapshotTarget &target) const;
     lk_status load_sequence();
     lk_status load_query_stats(const SequencePart &part, Sequence *sequence);
     lk_status load_chunks(const SequencePart &part, Sequence *sequence);
-    lk_status share_block(Sequence *sequence, CacheBlock *block);
-    lk_status load_block(Sequence *sequence, uint64_t ordinal);
+    lk_status share_blocks(Sequence *sequence, const SnapshotBlocks &at);
+    lk_status load_block(Sequence *sequence, uint64_t number);
     lk_status load_part(const BlockPart &part, bool is_sink, CacheBlock *block, uint32_t *n_taken);
     bool may_be_absent(uint32_t layer, const CacheBlock &block) const;
     uint16_t find_packed_format(uint32_t layer, const PageInfo &page, const CacheBlock &block,
@@ -88,7 +88,7 @@ lk_status Loader::load(const SnapshotTarget &target) {
     LK_TRY(check_model());
     LK_TRY(check_capacity(target));
     const uint32_t n = reader_.header().n_sequences;
-    if (!loaded_.reserve(n) || !cache_.sequences.list.reserve(cache_.sequences.size() + n))
+    if (!loaded_.reserve(n))
         return fail(LK_E_NOMEM, "no memory for a list of %u sequences", n);
     for (uint32_t i = 0; i < n; ++i)
         LK_TRY(load_sequence());
@@ -110,32 +110,29 @@ lk_status Loader::check_model() const {
                 ull{hash_bytes(desc_.fingerprint, desc_.fingerprint_bytes)});
 }
 
-// The texts are equal or their plans differ somewhere; then the sentence says where.
+// The texts are equal or the plans differ somewhere. A plan of another geometry is not parsed.
 lk_status Loader::check_plan() const {
-    const Allocator &allocator = cache_.context->allocator;
-    Array<uint8_t> own(allocator);
-    const Array<uint8_t> &theirs = reader_.plan_text();
-    LK_TRY(plan_text(cache_.plan.model, allocator, &own));
-    if (own.size() != theirs.size() || std::memcmp(own.data(), theirs.data(), own.size())) {
-        Plan from(allocator);
-        LK_TRY(parse_plan_text(theirs, &from));
-        return fail_plan(from, own);
-    }
+    const Plan &plan = cache_.plan.model;
     const SnapshotHeader &header = reader_.header();
-    return check_header_plan(header, cache_.plan.model);
+    Array<uint8_t> own(cache_.context->allocator);
+    const Array<uint8_t> &theirs = reader_.plan_text();
+    LK_TRY(plan_text(plan, cache_.context->allocator, &own));
+    if (own.size() == theirs.size() && !std::memcmp(own.data(), theirs.data(), own.size()))
+        return check_header_plan(header, plan);
+    const uint64_t own_geometry = geometry_hash(plan);
+    if (header.geometry_hash == own_geometry)
+        return fail_plan(own);
+    return fail(LK_E_MISMATCH,
+                "the snapshot is of geometry %016llx, the cache has %016llx: the model's layers "
+                "differ, and lk_snapshot_plan() shows those of the snapshot",
+                ull{header.geometry_hash}, ull{own_geometry});
 }
 
-lk_status Loader::fail_plan(const Plan &from, const Array<uint8_t> &own) const {
-    Array<lk_layer> layers(cache_.context->allocator);
-    for (const LayerPlan &layer : cache_.plan.model.layers)
-        if (!layers.push(layer.geometry))
-            return fail(LK_E_NOMEM, "no memory for a list of %zu layers", layers.size() + 1);
-    if (compare_geometry(from, layers)) {
-        char difference[256];
-        std::snprintf(difference, sizeof difference, "%s", last_sentence());
-        return fail(LK_E_MISMATCH, "the snapshot is of geometry %016llx, the cache has %016llx: %s",
-                    ull{geometry_hash(from)}, ull{geometry_hash(cache_.plan.model)}, difference);
-    }
+// The other plan's name is shown, and so it is parsed.
+lk_status Loader::fail_plan(const Array<uint8_t> &own) const {
+    Plan from(cache_.context->allocator);
+    LK_TRY(parse_plan_text(reader_.plan_text(), &from));
+    LK_TRY(check_header_plan(reader_.header(), from));
     const Array<uint8_t> &theirs = reader_.plan_text();
     size_t at = 0;
     while (at < own.size() && at < theirs.size() && own[at] == theirs[at])
@@ -179,8 +176,15 @@ lk_status Loader::load_sequence() {
     LK_TRY(load_query_stats(*part, sequence));
     LK_TRY(load_chunks(*part, sequence));
     const uint64_t n_blocks = block_count(cache_.plan.model, part->record.n_tokens);
-    for (uint64_t r = 0; r < n_blocks; ++r)
-        LK_TRY(load_block(sequence, r));
+    while (sequence->block_table.size() < n_blocks) {
+        SnapshotBlocks at;
+        LK_TRY(reader_.next_blocks(&at));
+        // Step by step: the blocks that a snapshot states need not be there.
+        const uint64_t needed = sequence->block_table.size() + (at.is_new ? 1 : at.n);
+        if (needed > sequence->block_table.capacity())
+            LK_TRY(reserve_table(&cache_, sequence, table_capacity(needed)));
+        LK_TRY(at.is_new ? load_block(sequence, at.number) : share_blocks(sequence, at));
+    }
     sequence->length = part->record.n_tokens;
     if (check_pages(&cache_, *sequence, sequence->length))
         return fail(LK_E_CORRUPT,
@@ -238,15 +242,10 @@ lk_status Loader::load_chunks(const SequencePart &part, Sequence *sequence) {
     return LK_OK;
 }
 
-lk_status Loader::load_block(Sequence *sequence, uint64_t ordinal) {
-    SnapshotBlock at;
-    lk_status status = reader_.next_block(&at);
-    if (status)
-        return status;
-    if (!at.is_new)
-        return share_block(sequence, known_[at.number]);
+lk_status Loader::load_block(Sequence *sequence, uint64_t number) {
+    const uint64_t ordinal = sequence->block_table.size();
     CacheBlock *block = nullptr;
-    status = make_block(&cache_, ordinal, &block);
+    lk_status status = make_block(&cache_, ordinal, &block);
     if (status)
         return status;
     const bool is_sink = is_sink_block(cache_.plan.model, ordinal);
@@ -263,28 +262,27 @@ lk_status Loader::load_block(Sequence *sequence, uint64_t ordinal) {
             status = report_progress(desc_, reader_.done_bytes(), reader_.header().total_bytes);
     }
     if (!status)
-        status = check_packed(*block, at.number);
+        status = check_packed(*block, number);
     if (!status)
         status = cache_.device->entries_changed(block);
     if (!status && !known_.push(block))
         status = no_block_memory(known_.size());
-    if (!status && !sequence->block_table.push(block))
-        status = no_block_memory(sequence->block_table.size());
     if (status)
         free_block(&cache_, block, n_taken);
+    else
+        sequence->block_table.push(block);
     return status;
 }
 
-// The reader has checked that the block is whole.
-lk_status Loader::share_block(Sequence *sequence, CacheBlock *block) {
-    if (cache_.ledger.left_bytes() < kLinkBytes)
-        return fail(LK_E_BUDGET, "the budget of %llu bytes has no bytes for a list of blocks",
-                    ull{cache_.ledger.limit_bytes});
-    if (!sequence->block_table.push(block))
-        return no_block_memory(sequence->block_table.size());
-    block->n_written = block->capacity_tokens;
-    hold_block(&cache_, block);
-    return LK_OK;
+// The reader has checked that the blocks are whole, and the block table has space for them.
+lk_status Loader::share_blocks(Sequence *sequence, const SnapshotBlocks &at) {
+    for (uint64_t i = 0; i < at.n; ++i) {
+        CacheBlock *block = known_[at.number + i];
+        sequence->block_table.push(block);
+        block->n_written = block->capacity_tokens;
+        hold_block(&cache_, block);
+    }
+    return report_progress(desc_, reader_.done_bytes(), reader_.header().total_bytes);
 }
 
 // The format of a packed page: by its block's chunks or by the plan, at any rung of the layer's

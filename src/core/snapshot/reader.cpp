@@ -120,29 +120,55 @@ lk_status SnapshotReader::next_sequence(const Plan &plan, const SequencePart **o
     return LK_OK;
 }
 
-lk_status SnapshotReader::next_block(SnapshotBlock *out) {
+// Shared blocks of a run come together, so that the time of a sequence follows its runs.
+lk_status SnapshotReader::next_blocks(SnapshotBlocks *out) {
     const BlockRun run = part_.run(run_);
     const uint64_t number = run.first_block + block_of_run_;
-    const uint64_t ordinal = block_of_sequence_++;
-    if (++block_of_run_ == run.n_blocks) {
+    const uint64_t ordinal = block_of_sequence_;
+    const uint64_t n_known = blocks_.size();
+    if (number > n_known)
+        return fail(LK_E_CORRUPT, "snapshot: sequence %llu has block %llu before block %llu",
+                    ull{part_.record.id}, ull{number}, ull{n_known});
+    const uint64_t left = run.n_blocks - block_of_run_;
+    const bool is_new = number == n_known;
+    *out = {number, is_new ? 1 : left < n_known - number ? left : n_known - number, is_new};
+    block_of_sequence_ += out->n;
+    block_of_run_ += out->n;
+    if (block_of_run_ == run.n_blocks) {
         ++run_;
         block_of_run_ = 0;
     }
-    *out = {number, number == blocks_.size()};
-    if (number > blocks_.size())
-        return fail(LK_E_CORRUPT, "snapshot: sequence %llu has block %llu before block %zu",
-                    ull{part_.record.id}, ull{number}, blocks_.size());
-    if (out->is_new) {
-        next_entry_ = 0;
-        return LK_OK;
-    }
-    const KnownBlock &known = blocks_[number];
-    const uint64_t first = block_first_token(*plan_, ordinal);
-    if (known.first_token != first || known.n_tokens != block_capacity(*plan_, ordinal) ||
-        first + known.n_tokens > part_.record.n_tokens)
-        return fail(LK_E_CORRUPT, "snapshot: block %llu is no whole block %llu of sequence %llu",
-                    ull{number}, ull{ordinal}, ull{part_.record.id});
+    if (!is_new)
+        return check_shared(*out, ordinal);
+    next_entry_ = 0;
     return LK_OK;
+}
+
+// Blocks that the sequence has from `ordinal` on are whole, where they were, and within it.
+lk_status SnapshotReader::check_shared(const SnapshotBlocks &blocks, uint64_t ordinal) const {
+    const KnownBlock &first = blocks_[blocks.number];
+    const KnownBlock &last = blocks_[blocks.number + blocks.n - 1];
+    if (first.first_token == block_first_token(*plan_, ordinal) &&
+        first.n_tokens == block_capacity(*plan_, ordinal) && last.chain <= blocks.number &&
+        last.first_token + last.n_tokens <= part_.record.n_tokens)
+        return LK_OK;
+    return fail(LK_E_CORRUPT,
+                "snapshot: blocks %llu to %llu are no whole blocks of sequence %llu from its block "
+                "%llu on",
+                ull{blocks.number}, ull{blocks.number + blocks.n - 1}, ull{part_.record.id},
+                ull{ordinal});
+}
+
+lk_status SnapshotReader::add_block(const BlockRecord &record) {
+    const uint64_t number = blocks_.size();
+    const uint64_t capacity = block_capacity(*plan_, block_of_sequence_ - 1);
+    const bool follows =
+        number && record.n_tokens == capacity && blocks_[number - 1].is_whole &&
+        blocks_[number - 1].first_token + blocks_[number - 1].n_tokens == record.first_token;
+    const uint64_t chain = follows ? blocks_[number - 1].chain : number;
+    return blocks_.push({record.first_token, chain, record.n_tokens, record.n_tokens == capacity})
+               ? LK_OK
+               : fail(LK_E_NOMEM, "no memory for a list of %llu blocks", ull{number + 1});
 }
 
 // A block begins where the plan says and holds what the sequence has of it.
@@ -193,10 +219,7 @@ lk_status SnapshotReader::next_part(BlockPart *out) {
     next_entry_ += out->record.n_entries;
     block_packed_ = out->record.n_packed;
     block_chunk_class_ = out->record.chunk_class;
-    if (next_entry_ == header_.n_entries &&
-        !blocks_.push({out->record.first_token, out->record.n_tokens}))
-        return fail(LK_E_NOMEM, "no memory for a list of %zu blocks", blocks_.size() + 1);
-    return LK_OK;
+    return next_entry_ == header_.n_entries ? add_block(out->record) : LK_OK;
 }
 
 // What is wrong with it next_part() says.

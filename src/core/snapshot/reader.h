@@ -10,9 +10,10 @@
 
 namespace lk {
 
-// A block of the snapshot that a sequence has.
-struct SnapshotBlock {
-    uint64_t number;  // in the snapshot
+// Blocks of the snapshot that a sequence has one after another.
+struct SnapshotBlocks {
+    uint64_t number;  // of the first one, in the snapshot
+    uint64_t n;       // 1 if it is new
     bool is_new;      // its parts follow
 };
 
@@ -20,7 +21,7 @@ struct SnapshotBlock {
 // contents of pages, positions, that every block is whole. Calls come in this order:
 //
 //   open()
-//   for each sequence: next_sequence(), then next_row() for each of its blocks;
+//   for each sequence: next_sequence(), then next_blocks() until it has all of its blocks;
 //       for a new block next_part() until it returns a part that ends at header().n_entries
 //   finish()
 class SnapshotReader {
@@ -44,7 +45,7 @@ class SnapshotReader {
 
     // The plan is the one of plan_text().
     lk_status next_sequence(const Plan &plan, const SequencePart **out);
-    lk_status next_block(SnapshotBlock *out);
+    lk_status next_blocks(SnapshotBlocks *out);
     // Valid until the next call.
     lk_status next_part(BlockPart *out);
     // Check the part that comes next, where its bytes are there already, so that next_part() need
@@ -55,8 +56,12 @@ class SnapshotReader {
   private:
     struct KnownBlock {
         uint64_t first_token;
+        uint64_t chain;  // the first of the whole blocks that follow each other up to this one
         uint32_t n_tokens;
+        bool is_whole;
     };
+    lk_status check_shared(const SnapshotBlocks &blocks, uint64_t ordinal) const;
+    lk_status add_block(const BlockRecord &record);
     lk_status take(uint64_t n_bytes, const uint8_t **out);
     bool looks_good_ahead();
     lk_status take_chunk(ChunkKind kind, uint64_t least_bytes, uint64_t most_bytes,

@@ -4,6 +4,7 @@
 #include "core/snapshot/snapshot.h"
 
 #include "core/cache.h"
+#include "core/snapshot/callbacks.h"
 #include "core/snapshot/file.h"
 #include "core/snapshot/load.h"
 #include "core/snapshot/save.h"
@@ -51,8 +52,9 @@ lk_status import_snapshot_desc(const lk_snapshot_desc *from, lk_snapshot_desc *o
 }
 
 lk_status report_progress(const lk_snapshot_desc &desc, uint64_t done_bytes, uint64_t total_bytes) {
-    const int32_t refusal =
-        desc.progress ? desc.progress(desc.progress_user, done_bytes, total_bytes) : 0;
+    int32_t refusal = 0;
+    if (desc.progress)
+        LK_TRY(call_progress(desc, done_bytes, total_bytes, &refusal));
     return refusal
                ? fail(LK_E_IO, "the progress callback ended it with %d after %llu of %llu bytes",
                       refusal, ull{done_bytes}, ull{total_bytes})

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/snapshot/stream.h"
 
+#include "core/snapshot/callbacks.h"
+
 namespace lk {
 
 namespace {
@@ -28,7 +30,8 @@ lk_status MemorySource::finish() {
 }
 
 lk_status CallbackSink::put(uint64_t n_bytes) {
-    const int32_t refusal = write_(user_, buffer_.data(), n_bytes);
+    int32_t refusal = 0;
+    LK_TRY(call_write(write_, user_, buffer_.data(), n_bytes, &refusal));
     return refusal ? fail(LK_E_IO, "writing %llu bytes of a snapshot was refused with %d",
                           ull{n_bytes}, refusal)
                    : LK_OK;
@@ -36,7 +39,8 @@ lk_status CallbackSink::put(uint64_t n_bytes) {
 
 lk_status CallbackSource::fill(uint8_t *to, uint64_t n_bytes) {
     for (uint64_t done = 0; done < n_bytes;) {
-        const int64_t n = read_(user_, to + done, n_bytes - done);
+        int64_t n = 0;
+        LK_TRY(call_read(read_, user_, to + done, n_bytes - done, &n));
         if (n < 0 || static_cast<uint64_t>(n) > n_bytes - done)
             return fail(LK_E_IO, "reading %llu bytes of a snapshot gave %lld", ull{n_bytes - done},
                         static_cast<long long>(n));
@@ -66,7 +70,8 @@ lk_status CallbackSource::take(uint64_t n_bytes, const uint8_t **out) {
 
 lk_status CallbackSource::finish() {
     uint8_t more;
-    const int64_t n = read_(user_, &more, 1);
+    int64_t n = 0;
+    LK_TRY(call_read(read_, user_, &more, 1, &n));
     if (n < 0)
         return fail(LK_E_IO, "reading after a snapshot gave %lld", static_cast<long long>(n));
     return n ? fail(LK_E_CORRUPT, "snapshot: bytes after its end") : LK_OK;

@@ -90,7 +90,5 @@ lk_status attend(lk_cache *cache, uint32_t layer, const lk_tensor *q, const lk_t
 
 extern "C" lk_status lk_attend(lk_cache *cache, uint32_t layer, const lk_tensor *q,
                                const lk_tensor *out, const lk_tensor *lse) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    return lk::logged(cache->context, lk::attend(cache, layer, q, out, lse));
+    return lk::use_cache(cache, [&] { return lk::attend(cache, layer, q, out, lse); });
 }

@@ -91,11 +91,6 @@ lk_status plan_step(lk_cache *cache, const BeginArgs &args) {
 lk_status add_blocks(lk_cache *cache, const StepSequence &member) {
     Sequence *sequence = member.sequence;
     const uint64_t n_blocks = block_count(cache->plan.model, sequence->length + member.n_new);
-    if (n_blocks > sequence->block_table.capacity()) {
-        const uint64_t grown = sequence->block_table.capacity() * 2;
-        if (!sequence->block_table.reserve(n_blocks > grown ? n_blocks : grown))
-            return no_step_memory(n_blocks * sizeof(Block *));
-    }
     while (sequence->block_table.size() < n_blocks) {
         const BlockKind kind =
             block_kind(cache, *sequence, sequence->block_table.size(), member.n_new);
@@ -107,6 +102,9 @@ lk_status add_blocks(lk_cache *cache, const StepSequence &member) {
 lk_status reserve_blocks(lk_cache *cache) {
     choose_tails(cache);
     lk_status status = reserve_step(cache);
+    for (const StepSequence &member : cache->step.sequences)
+        if (!status && table_growth(*cache, member))
+            status = reserve_table(cache, member.sequence, blocks_in_table(*cache, member));
     for (StepSequence &member : cache->step.sequences) {
         if (!status)
             status = own_tail(cache, &member);
@@ -190,6 +188,7 @@ lk_status discard_step(lk_cache *cache) {
 
 void drop_tokens(lk_cache *cache, StepSequence *member) {
     drop_blocks(cache, member->sequence, member->n_blocks_before);
+    shorten_table(cache, member->sequence);
     return_tail(cache, member);
     return_attention_scores(member);
 }

@@ -229,28 +229,19 @@ lk_status commit_step(lk_cache *cache, const Choice &choice) {
     return LK_OK;
 }
 
-lk_status commit(lk_cache *cache, const Choice &choice) {
-    const lk_status status = commit_step(cache, choice);
-    publish(cache);
-    return logged(cache->context, status);
-}
-
 }  // namespace
 
 }  // namespace lk
 
 extern "C" lk_status lk_step_commit(lk_cache *cache, const uint32_t *keep) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    return lk::commit(cache, {keep, nullptr});
+    return lk::on_cache(cache, [&] { return lk::commit_step(cache, {keep, nullptr}); });
 }
 
 extern "C" lk_status lk_step_commit_tokens(lk_cache *cache, const uint32_t *n_kept,
                                            const uint32_t *kept) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    if (!n_kept || !kept)
-        return lk::logged(cache->context,
-                          lk::fail(LK_E_ARGUMENT, "%s is NULL", n_kept ? "kept" : "n_kept"));
-    return lk::commit(cache, {n_kept, kept});
+    return lk::on_cache(cache, [&] {
+        if (!n_kept || !kept)
+            return lk::fail(LK_E_ARGUMENT, "%s is NULL", n_kept ? "kept" : "n_kept");
+        return lk::commit_step(cache, {n_kept, kept});
+    });
 }

@@ -124,10 +124,12 @@ class QueryStats {
     SlabMemory memory_{};      // u64 [1 + n_slots][n_channels]
     Array<uint64_t> digests_;  // [1 + n_slots]
     Array<Item> items_;        // ascending blocks
+    static_assert(sizeof(Item) + sizeof(uint64_t) <= 32, "counted in the budget for each slot");
     uint32_t n_channels_ = 0;
     uint32_t n_slots_ = 0;
     bool has_folded_ = false;
 };
+static_assert(sizeof(QueryStats) <= 128, "query statistics are counted in the budget");
 
 }  // namespace lk
 

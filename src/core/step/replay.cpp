@@ -69,7 +69,5 @@ lk_status note_capture(lk_cache *cache) {
 }  // namespace lk
 
 extern "C" lk_status lk_step_replay(lk_cache *cache) {
-    if (!cache)
-        return lk::fail(LK_E_ARGUMENT, "cache is NULL");
-    return lk::logged(cache->context, lk::replay(cache));
+    return lk::use_cache(cache, [&] { return lk::replay(cache); });
 }

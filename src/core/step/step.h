@@ -34,6 +34,11 @@ struct StepSequence {
     bool is_draft() const { return n_new <= LK_DRAFT_TOKENS; }
 };
 
+static_assert(sizeof(Sequence) + sizeof(Sequence *) + sizeof(StepSequence) +
+                      sizeof(BatchSequence) <=
+                  kSequenceBytes,
+              "sequences are counted in the budget with what lists have for them");
+
 constexpr uint32_t kNoLayer = UINT32_MAX;
 enum LayerState : uint8_t { kNoKeys, kHasKeys, kAttended };
 

@@ -170,7 +170,7 @@ lk_status BlockWalk::queue_keys(const CacheBlock &block, uint64_t stats) {
             LK_TRY(flush_packs(&cache_));
         const uint64_t at = (uint64_t{head} * staging.n_tokens + token) * view.head_dim;
         cache_.work.packs.push({&cache_.formats[entry.key_format], entry.key_payload,
-                                entry.key_metadata, nullptr, 0, staging.keys + at,
+                                entry.key_metadata, nullptr, address_of(staging.k + at),
                                 stats + (info.stat_offset - layer_.stat_offset) * kStatBytes});
     }
     return LK_OK;

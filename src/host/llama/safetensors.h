@@ -44,9 +44,11 @@ class SafetensorsFile {
   private:
     void parse_header(const std::string &path, std::uint64_t header_bytes);
     void check_layout(const std::string &path, std::uint64_t n_data_bytes) const;
+    void index_names(const std::string &path);
 
     std::vector<std::uint8_t> bytes_;
     std::vector<Tensor> tensors_;
+    std::vector<std::size_t> by_name_;  // indices of tensors_
     std::map<std::string, std::string> metadata_;
 };
 
@@ -55,6 +57,9 @@ std::vector<float> to_floats(const Tensor &tensor);
 
 // I32, I64 or U8 to int32. Throws Error for another dtype or a value out of range.
 std::vector<std::int32_t> to_ints(const Tensor &tensor);
+
+// Throws Error where the path is a pipe, a device or a folder: the end of one may never come.
+void check_file(const std::string &path);
 
 float float_from_half(std::uint16_t half);
 

@@ -113,6 +113,12 @@ extern "C" {
         ids: *mut lk_sequence,
         n_sequences: *mut u32,
     ) -> lk_status;
+    pub fn lk_snapshot_open(
+        desc: *const lk_snapshot_desc,
+        read: lk_read_fn,
+        user: *mut c_void,
+        out: *mut *mut lk_snapshot,
+    ) -> lk_status;
     pub fn lk_snapshot_open_memory(
         data: *const c_void,
         n_bytes: u64,

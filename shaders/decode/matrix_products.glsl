@@ -1,0 +1,71 @@
+// Decode attention on a tensor core: what the products of pages of all forms share.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_SHADERS_DECODE_MATRIX_PRODUCTS_GLSL
+#define LK_SHADERS_DECODE_MATRIX_PRODUCTS_GLSL
+
+#extension GL_EXT_control_flow_attributes : require
+
+#include "shaders/decode/matrix_pages.glsl"
+
+// Channels of slots 2t, 2t + 1, 2t + 8, 2t + 9 of a strip.
+uvec4 slot_channels(uvec2 words, uint strip, uint t) {
+    if (kPermutation == LK_PERMUTATION_NONE)
+        return strip * LK_STRIP_CHANNELS + 2u * t + uvec4(0u, 1u, 8u, 9u);
+    const uvec2 channels = words >> (t & 1u) * 16u;
+    return uvec4(channels.x, channels.x >> 8, channels.y, channels.y >> 8) & 0xFFu;
+}
+
+// The lane's pair of the columns' products, summed over all lanes.
+vec2 sum_products(vec2 products[kPairs]) {
+    const bool is_odd = (lane & 1u) != 0u;
+    const bool is_high = (lane & 2u) != 0u;
+    vec2 sum = products[0];
+    if (kPairs == 1u) {
+        sum += exchange(sum, 1u);
+        sum += exchange(sum, 2u);
+    } else if (kPairs == 2u) {
+        const vec2 other = products[kPairs - 1u];
+        sum = (is_odd ? other : sum) + exchange(is_odd ? sum : other, 1u);
+        sum += exchange(sum, 2u);
+    } else {
+        vec2 pair_sums[2];
+        [[unroll]] for (uint i = 0u; i < 2u; ++i) {
+            const vec2 low = products[i];
+            const vec2 high = products[(2u + i) % kPairs];
+            pair_sums[i] = (is_high ? high : low) + exchange(is_high ? low : high, 2u);
+        }
+        sum = (is_odd ? pair_sums[1] : pair_sums[0]) + exchange(is_odd ? pair_sums[0] : pair_sums[1], 1u);
+    }
+    [[unroll]] for (uint distance = 4u; distance < LK_LANES; distance *= 2u)
+        sum += exchange(sum, distance);
+    return sum;
+}
+
+// The midpoint of the codes as they are multiplied, of all rows.
+Matrix midpoint_matrix(uint bits, float factor) {
+    const float midpoint = 0.5 * float((1u << bits) - 1u) * factor;
+    const uint low = pack_pair(vec2(midpoint));
+    const uint high = pack_pair(vec2(midpoint * half_factor(bits)));
+    return matrix_of(uvec4(low, low, high, high));
+}
+
+SumMatrix key_sums[kPageTiles];
+ColumnMatrix value_columns[kPageTiles];
+
+// A strip's outputs, where it lies before `end`.
+void multiply_value_strip(uvec4 words[4], uint strip, uint end, float step_scale, vec2 midpoints,
+                          vec2 factors) {
+    SumMatrix even = zero_sums();
+    SumMatrix odd = zero_sums();
+    [[unroll]] for (uint tile = 0u; tile < kPageTiles; tile += 2u) {
+        even = multiply_add(matrix_of(code_registers(words, kValueBits, tile)), value_columns[tile],
+                            even);
+        odd = multiply_add(matrix_of(code_registers(words, kValueBits, tile + 1u)),
+                           value_columns[tile + 1u], odd);
+    }
+    if (strip < end)
+        add_outputs(strip, factors, (sums_of(even) + sums_of(odd)) * step_scale + midpoints.xyxy);
+}
+
+#endif

@@ -1,0 +1,151 @@
+// The parts of work tiles: the packed pages of one form, what they cost, and how many splits they
+// have.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "backend/gpu/split.h"
+
+namespace lk {
+namespace gpu {
+
+namespace {
+
+constexpr uint32_t kBlockTiles = LK_MAX_PAGE_TOKENS / LK_TILE_TOKENS;  // of a block, at most
+
+}  // namespace
+
+uint32_t Splits::part_form(const Kind &kind, const Block &block, uint32_t entry) const {
+    if (is_raw(block, entry))
+        return kind.split.n_forms;
+    const PageEntry &e = block.entries[entry];
+    return rules_->form_of(kind.layer, e.key_format, e.value_format);
+}
+
+void Splits::add_parts(const BatchSequence &sequence, const Kind &kind, uint32_t entry,
+                       const WorkTileBlocks &work_tile, Part *parts) {
+    if (!kind.split.shape.splits_packed_only) {
+        parts[0].is_used = true;
+        parts[0].n_pages = work_tile.packed.size();
+        parts[0].bytes = work_tile.packed.bytes;
+        return;
+    }
+    for (uint32_t r = work_tile.packed.begin; r < work_tile.packed.end; ++r) {
+        const Block &block = *sequence.blocks[r];
+        Part &part = parts[part_form(kind, block, entry)];
+        part.is_used = true;
+        ++part.n_pages;
+        part.bytes += block_bytes(sequence, block, entry);
+    }
+    if (!work_tile.packed.size()) {
+        const EntryFormats &formats = layout_.entry_formats[entry];
+        const bool is_raw_head = layout_.formats[formats.packed_key].layout.is_raw() &&
+                                 layout_.formats[formats.packed_value].layout.is_raw();
+        parts[is_raw_head ? 0
+                          : rules_->form_of(kind.layer, formats.packed_key, formats.packed_value)]
+            .is_used = true;
+    }
+}
+
+uint64_t Splits::block_tiles(const WorkTileBlocks &work_tile) {
+    return uint64_t{kBlockTiles} * (work_tile.raw[0].size() + work_tile.raw[1].size());
+}
+
+// Pages of few bits take almost as many instructions as those of many. So where heads differ, a
+// page costs half of its bytes and half of those of the mean page.
+void Splits::weigh() {
+    uint64_t bytes = 0;
+    uint64_t n_pages = 0;
+    for (const Part &part : parts_) {
+        bytes += part.bytes;
+        n_pages += part.n_pages;
+    }
+    for (size_t p = 0; p < parts_.size(); ++p) {
+        Part &part = parts_[p];
+        if (!part.is_used)
+            continue;
+        const WorkTileBlocks &work_tile = work_tiles_[p / n_parts_];
+        const uint64_t raw = work_tile.raw[0].bytes + work_tile.raw[1].bytes;
+        const uint64_t mean = n_pages ? bytes * part.n_pages / n_pages : 0;
+        const uint64_t n_all = work_tile.packed.size();
+        part.cost = (n_all ? raw * part.n_pages / n_all : raw) + (part.bytes + mean) / 2;
+    }
+}
+
+// As many times as each reader of n_splits items takes a KV tile, in the fewest items.
+uint32_t Splits::fewest_splits(const Kind &kind, size_t part, uint32_t n_splits) const {
+    const uint32_t n_readers = kind.split.shape.n_readers;
+    const bool is_raw = part % n_parts_ == kind.split.n_forms;
+    const uint32_t n_pages = parts_[part].n_pages;
+    const uint64_t n_kv_tiles = is_raw    ? uint64_t{kBlockTiles} * n_pages
+                                : n_pages ? n_pages
+                                          : block_tiles(work_tiles_[part / n_parts_]);
+    const uint64_t rounds = ceil_div(n_kv_tiles, uint64_t{n_splits} * n_readers);
+    return rounds ? static_cast<uint32_t>(ceil_div(n_kv_tiles, rounds * n_readers)) : 1;
+}
+
+// Of n_rounds items for each worker.
+uint32_t Splits::n_splits_of(const Kind &kind, size_t part, uint64_t total,
+                             uint32_t n_rounds) const {
+    const SplitShape &shape = kind.split.shape;
+    const double share = static_cast<double>(parts_[part].cost) * n_rounds * shape.n_workers /
+                         static_cast<double>(total ? total : 1);
+    const uint32_t n_splits = share < 2 ? 1 : static_cast<uint32_t>(share);
+    return shape.splits_packed_only ? fewest_splits(kind, part, n_splits) : n_splits;
+}
+
+// The cost of the busiest worker's items when work tiles are split for n_rounds items of each
+// worker.
+double Splits::time_of(const Kind &kind, uint32_t n_tiles, uint64_t total,
+                       uint32_t n_rounds) const {
+    const SplitShape &shape = kind.split.shape;
+    double first = 0;  // of worker 0, which always has the most items
+    double largest = 0;
+    uint32_t at = 0;
+    for (uint32_t form = 0; form < n_parts_; ++form)
+        for (size_t p = form; p < parts_.size(); p += n_parts_) {
+            if (!parts_[p].is_used)
+                continue;
+            const uint32_t n_splits = n_splits_of(kind, p, total, n_rounds);
+            const double each = static_cast<double>(parts_[p].cost) / n_splits + shape.item_bytes;
+            largest = each > largest ? each : largest;
+            for (uint32_t i = 0; i < n_splits * n_tiles; ++i, ++at)
+                if (at % shape.n_workers == 0)
+                    first += each;
+        }
+    return first > largest ? first : largest;
+}
+
+// How many splits each part has, and where those of a work tile leave their results.
+void Splits::number_splits(const Batch &batch, Kind *kind, uint64_t total, uint32_t n_rounds) {
+    const LayerView &layer = layout_.layers[kind->layer];
+    uint32_t tile_index = 0;
+    uint32_t partial = 0;
+    kind->split.has_mixed = false;
+    for (size_t u = 0; u < work_tiles_.size(); ++u) {
+        WorkTileBlocks &work_tile = work_tiles_[u];
+        uint32_t n_used = 0;
+        work_tile.n_splits = 0;
+        for (size_t p = u * n_parts_; p < (u + 1) * n_parts_; ++p) {
+            if (!parts_[p].is_used)
+                continue;
+            parts_[p].first_split = work_tile.n_splits;
+            parts_[p].n_splits = n_splits_of(*kind, p, total, n_rounds);
+            work_tile.n_splits += parts_[p].n_splits;
+            ++n_used;
+        }
+        kind->split.has_mixed = kind->split.has_mixed || n_used > 1;
+        const auto n_tiles =
+            static_cast<uint32_t>(ceil_div(columns_of(batch.sequences[u / layer.n_kv_heads], layer),
+                                           kind->split.shape.tile_columns));
+        work_tile.tile_index = tile_index;
+        work_tile.first_partial = partial;
+        tile_index += n_tiles;
+        if (work_tile.n_splits > 1)
+            partial +=
+                n_tiles * work_tile.n_splits * limits_.max_tile_columns * (layer.head_dim + 2);
+    }
+}
+
+}  // namespace gpu
+}  // namespace lk

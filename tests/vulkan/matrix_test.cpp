@@ -1,0 +1,46 @@
+// The kernels of cooperative matrices against the reference, on a driver that has none: products of
+// matrices go through shared memory (emulated/).
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+#include "device_memory.h"
+#include "kernels/comparison.h"
+#include "kernels/grid.h"
+
+namespace {
+
+bool g_full = false;
+
+// A driver on the CPU takes seconds to compile what a case needs.
+void check_shapes(const std::vector<Case> &cases, size_t every) {
+    VulkanDevice vulkan(0);
+    Comparison comparison(vulkan.device());
+    for (size_t i = 0; i < cases.size(); i += g_full ? 1 : every)
+        comparison.check(cases[i]);
+    comparison.finish();
+}
+void plain_pages_match_reference(void **) { check_shapes(common_cases(), 29); }
+void one_bit_values_match_reference(void **) { check_shapes(one_bit_cases(), 11); }
+void shared_channels_match_reference(void **) { check_shapes(chanmix_cases(), 37); }
+void mixed_pages_match_reference(void **) { check_shapes(mixed_cases(), 5); }
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    g_full = has_argument(argc, argv, "--full");
+    test_device();
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(plain_pages_match_reference),
+        cmocka_unit_test(one_bit_values_match_reference),
+        cmocka_unit_test(shared_channels_match_reference),
+        cmocka_unit_test(mixed_pages_match_reference),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,206 @@
+// Which forms the pages of a plan have and how many kernels read them, without a device.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/vulkan/decode_rules.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+#include <algorithm>
+#include <vector>
+
+namespace {
+
+using lk::Side;
+using lk::vulkan::DecodeRules;
+using lk::vulkan::PageForm;
+
+constexpr uint32_t kHeads = 8;
+constexpr uint32_t kHeadDim = 128;
+constexpr uint32_t kLayers = 32;
+constexpr uint32_t kMostPipelines = 12;
+
+// The keys and the values of a head.
+struct Head {
+    uint32_t key_group, n8, n4, n_shared;  // channels
+    uint32_t value_bits, value_group;
+};
+using Layer = std::vector<Head>;
+
+// Four layers that `lowkey plan auto` made, of 1.74, 2.76, 2.05 and 3.53 bits.
+const std::vector<Layer> kAutoLayers = {
+    {{128, 0, 0, 25, 1, 64},
+     {128, 0, 0, 38, 1, 64},
+     {128, 0, 0, 21, 1, 64},
+     {128, 0, 0, 26, 1, 64},
+     {128, 0, 0, 20, 1, 64},
+     {128, 0, 0, 19, 1, 64},
+     {64, 0, 32, 0, 1, 64},
+     {128, 0, 16, 0, 1, 64}},
+    {{64, 0, 16, 0, 1, 64},
+     {64, 112, 16, 0, 4, 64},
+     {32, 64, 64, 0, 4, 128},
+     {64, 0, 16, 0, 1, 64},
+     {128, 0, 16, 0, 1, 64},
+     {128, 0, 16, 0, 1, 64},
+     {128, 0, 0, 0, 1, 64},
+     {128, 0, 0, 0, 1, 64}},
+    {{128, 0, 0, 25, 2, 128},
+     {128, 0, 0, 38, 1, 32},
+     {128, 0, 0, 21, 1, 32},
+     {128, 0, 0, 26, 1, 32},
+     {128, 0, 16, 6, 1, 32},
+     {128, 0, 16, 3, 2, 128},
+     {32, 0, 48, 0, 2, 128},
+     {128, 0, 16, 0, 1, 32}},
+    {{64, 0, 80, 0, 2, 64},
+     {32, 128, 0, 0, 4, 32},
+     {64, 112, 16, 0, 4, 64},
+     {64, 0, 96, 0, 2, 64},
+     {32, 0, 32, 0, 2, 64},
+     {64, 0, 32, 0, 2, 128},
+     {64, 0, 32, 0, 2, 64},
+     {64, 0, 16, 0, 2, 128}},
+};
+
+class Plan {
+  public:
+    Plan(const std::vector<Layer> &layers, lk::Metadata metadata) {
+        for (uint32_t i = 0; i < kHeadDim; ++i)
+            permutation_[i] = static_cast<uint8_t>(kHeadDim - 1 - i);
+        formats_.push_back({lk::raw_layout(Side::kKey, kHeadDim, 128), nullptr, {}, 0});
+        formats_.push_back({lk::raw_layout(Side::kValue, kHeadDim, 128), nullptr, {}, 0});
+        for (const Layer &layer : layers) {
+            first_entries_.push_back(static_cast<uint32_t>(entries_.size()));
+            for (const Head &head : layer)
+                add_head(head, metadata);
+            lk::LayerView view{};
+            view.n_query_heads = 4 * kHeads;
+            view.n_kv_heads = kHeads;
+            view.head_dim = kHeadDim;
+            views_.push_back(view);
+        }
+        layout_.formats = formats_.data();
+        layout_.n_formats = static_cast<uint32_t>(formats_.size());
+        layout_.layers = views_.data();
+        layout_.first_entries = first_entries_.data();
+        layout_.n_layers = static_cast<uint32_t>(views_.size());
+        layout_.n_entries = static_cast<uint32_t>(entries_.size());
+        layout_.entry_formats = entries_.data();
+        layout_.page_tokens = 128;
+    }
+    const lk::CacheLayout &layout() const { return layout_; }
+
+  private:
+    lk::PageLayout packed(Side side, lk::Metadata metadata, uint32_t group) const {
+        lk::PageLayout made = lk::raw_layout(side, kHeadDim, 128);
+        made.strips[lk::kPlane16] = 0;
+        made.axis = side == Side::kKey ? lk::Axis::kChannel : lk::Axis::kToken;
+        made.metadata = metadata;
+        made.group = static_cast<uint16_t>(group);
+        return made;
+    }
+    void add_head(const Head &head, lk::Metadata metadata) {
+        lk::PageLayout key = packed(Side::kKey, metadata, head.key_group);
+        key.strips[lk::kPlane8] = static_cast<uint16_t>(head.n8 / 16);
+        key.strips[lk::kPlane4] = static_cast<uint16_t>(head.n4 / 16);
+        key.strips[lk::kPlane2] = static_cast<uint16_t>((kHeadDim - head.n8 - head.n4) / 16);
+        key.n_shared = static_cast<uint16_t>(head.n_shared);
+        lk::PageLayout value = packed(Side::kValue, metadata, head.value_group);
+        value.strips[lk::plane_of(head.value_bits)] = kHeadDim / 16;
+        const auto at = static_cast<uint16_t>(formats_.size());
+        const bool is_ordered = head.n8 + head.n4 + head.n_shared != 0;
+        formats_.push_back({key, is_ordered ? permutation_ : nullptr, {}, 0});
+        formats_.push_back({value, nullptr, {}, 0});
+        entries_.push_back({0, at, 1, static_cast<uint16_t>(at + 1), at});
+    }
+
+    uint8_t permutation_[kHeadDim];
+    std::vector<lk::PageFormat> formats_;
+    std::vector<lk::LayerView> views_;
+    std::vector<uint32_t> first_entries_;
+    std::vector<lk::EntryFormats> entries_;
+    lk::CacheLayout layout_{};
+};
+
+lk::vulkan::Traits device_with_matrices() {
+    lk::vulkan::Traits traits{};
+    traits.cooperative_matrix = traits.float16 = traits.subgroup = true;
+    traits.subgroup_size = 32;
+    traits.n_cores = 132;
+    traits.max_shared_bytes = 49152;
+    return traits;
+}
+
+// Kernels of decode, of steps of one new token and of several, with those that merge splits.
+uint32_t count_pipelines(const DecodeRules &rules, uint32_t n_layers) {
+    std::vector<PageForm> distinct;
+    for (uint32_t l = 0; l < n_layers; ++l)
+        for (uint32_t i = 0; i < rules.n_forms(l); ++i) {
+            const PageForm &form = rules.form(l, i);
+            if (std::none_of(distinct.begin(), distinct.end(),
+                             [&](const PageForm &known) { return has_same_pipeline(known, form); }))
+                distinct.push_back(form);
+        }
+    return 2 * static_cast<uint32_t>(distinct.size()) + 2;
+}
+
+void auto_plans_need_few_pipelines(void **) {
+    const lk::vulkan::Traits traits = device_with_matrices();
+    std::vector<std::vector<Layer>> plans;
+    for (const Layer &layer : kAutoLayers)
+        plans.emplace_back(kLayers, layer);
+    plans.emplace_back();
+    for (uint32_t l = 0; l < kLayers; ++l)
+        plans.back().push_back(kAutoLayers[l % kAutoLayers.size()]);
+    for (const std::vector<Layer> &layers : plans) {
+        const Plan plan(layers, lk::Metadata::kF8);
+        DecodeRules rules(lk::default_allocator(), traits);
+        assert_true(rules.open(plan.layout()));
+        for (uint32_t l = 0; l < kLayers; ++l) {
+            assert_true(rules.arithmetic(l) == lk::vulkan::DecodeArithmetic::kMatrix);
+            assert_true(rules.has_pushed_forms(l));
+        }
+        assert_in_range(count_pipelines(rules, kLayers), 1, kMostPipelines);
+    }
+}
+
+// A layer of one form, without anything that has to be pushed, has its widths as constants.
+void plain_layers_have_constants(void **) {
+    const lk::vulkan::Traits traits = device_with_matrices();
+    const Plan plan({Layer(kHeads, {128, 0, 16, 0, 2, 128})}, lk::Metadata::kF16);
+    DecodeRules rules(lk::default_allocator(), traits);
+    assert_true(rules.open(plan.layout()));
+    assert_false(rules.has_pushed_forms(0));
+    assert_int_equal(rules.n_forms(0), 1);
+    assert_int_equal(rules.form(0, 0).key_end8, 0);
+    assert_int_equal(rules.form(0, 0).key_end4, 1);
+    const Head plain = {128, 0, 16, 0, 2, 128};
+    std::vector<Head> others(5, plain);
+    others[0].key_group = 64;
+    others[1].value_group = 64;
+    others[2].n_shared = 3;
+    others[3].value_bits = 1;
+    for (size_t i = 0; i < others.size(); ++i) {
+        const auto metadata = i == 4 ? lk::Metadata::kF8 : lk::Metadata::kF16;
+        const Plan other({Layer(kHeads, others[i])}, metadata);
+        DecodeRules forms(lk::default_allocator(), traits);
+        assert_true(forms.open(other.layout()));
+        assert_true(forms.has_pushed_forms(0));
+    }
+}
+
+}  // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(auto_plans_need_few_pipelines),
+        cmocka_unit_test(plain_layers_have_constants),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
