@@ -28,18 +28,8 @@ uint64_t Slots::missing_extents(const Slab &slab) const {
 void Slots::hide_extents(Slab *slab) {
     for (uint32_t i = 0; i < slab->n_extents; ++i) {
         Extent *extent = &slab->extents[i];
-        if (extent->family == kNoSize || extent->is_hidden)
-            continue;
-        ExtentFamily &family = families_[extent->family];
-        for (uint32_t level = 0; level < family.n_levels; ++level)
-            if (extent->n_free_slots[level]) {
-                unlink(extent, level);
-                family.n_free_slots[level] -= extent->n_free_slots[level];
-            }
-        extent->is_hidden = true;
-        extent->next_hidden = family.hidden;
-        family.hidden = extent;
-        ++family.n_hidden;
+        if (extent->family != kNoSize && !extent->is_hidden)
+            hide(extent);
     }
 }
 

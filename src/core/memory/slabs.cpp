@@ -124,6 +124,19 @@ void Slots::set_units(Extent *extent, uint32_t word, uint64_t units, bool is_fre
     total_slot_bytes_ += is_free ? 0 - n * family.unit_bytes() : n * family.unit_bytes();
 }
 
+void Slots::hide(Extent *extent) {
+    ExtentFamily &family = families_[extent->family];
+    for (uint32_t level = 0; level < family.n_levels; ++level)
+        if (extent->n_free_slots[level]) {
+            unlink(extent, level);
+            family.n_free_slots[level] -= extent->n_free_slots[level];
+        }
+    extent->is_hidden = true;
+    extent->next_hidden = family.hidden;
+    family.hidden = extent;
+    ++family.n_hidden;
+}
+
 bool Slots::hide_sparsest(uint32_t index, SlotSpan *out) {
     ExtentFamily &family = families_[index];
     const uint64_t n_shown = family.n_extents - family.n_hidden;
@@ -137,15 +150,7 @@ bool Slots::hide_sparsest(uint32_t index, SlotSpan *out) {
         for (Extent *e = family.partial[level]; e; e = e->links[level].next)
             if (!sparsest || e->n_used_units < sparsest->n_used_units)
                 sparsest = e;
-    for (uint32_t level = 0; level < family.n_levels; ++level)
-        if (sparsest->n_free_slots[level]) {
-            unlink(sparsest, level);
-            family.n_free_slots[level] -= sparsest->n_free_slots[level];
-        }
-    sparsest->is_hidden = true;
-    sparsest->next_hidden = family.hidden;
-    family.hidden = sparsest;
-    ++family.n_hidden;
+    hide(sparsest);
     *out = {sparsest->address, LK_EXTENT_BYTES, sparsest->n_used};
     return true;
 }

@@ -121,6 +121,8 @@ class Slots {
     lk_status add_slab();
     lk_status add_slab(uint64_t bytes);
     uint64_t missing_extents(const Slab &slab) const;
+    // Its free slots are taken by nobody until show_hidden().
+    void hide(Extent *extent);
     void hide_extents(Slab *slab);
     void drop_slab(size_t index);
     Slab *slab_of(uint64_t address);
