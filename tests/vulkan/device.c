@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device.h"
 
+#include "shared_pipelines.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +28,10 @@ void test_check(vulkan_failure failure) {
 }
 
 // Leak checkers know what a driver keeps by the name of its file, while that is loaded.
-static void close_device(void) { vulkan_host_close_device(&g_host); }
+static void close_device(void) {
+    shared_pipelines_close();
+    vulkan_host_close_device(&g_host);
+}
 
 vulkan_host *test_device(void) {
     if (g_host.device)
@@ -52,6 +57,7 @@ void test_describe(lk_context_desc *desc, lk_vulkan_desc *vulkan) {
     if (lk_vulkan_desc_init(vulkan, sizeof *vulkan))
         test_check("no description");
     vulkan_host_describe(test_device(), vulkan);
+    vulkan->get_instance_proc_addr = (lk_vulkan_function)shared_get_instance_proc_addr;
     vulkan->lock_queue = lock_queue;
     vulkan->unlock_queue = unlock_queue;
     vulkan->lock_user = &g_queue;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "faults.h"
 
+#include "shared_pipelines.h"
+
 #include <string.h>
 
 static vulkan_faults g_faults;
@@ -86,8 +88,7 @@ static VKAPI_ATTR VkResult VKAPI_CALL compile(VkDevice device, VkPipelineCache c
         VkComputePipelineCreateInfo info = infos[i];
         if (g_faults.stand_in)
             info.stage.module = g_faults.stand_in;
-        result =
-            test_device()->vk.CreateComputePipelines(device, cache, 1, &info, callbacks, &out[i]);
+        result = shared_pipelines_compile(device, cache, 1, &info, callbacks, &out[i]);
         g_pipelines.made += result == VK_SUCCESS;
         g_pipelines.live += result == VK_SUCCESS;
     }
@@ -97,7 +98,7 @@ static VKAPI_ATTR VkResult VKAPI_CALL compile(VkDevice device, VkPipelineCache c
 static VKAPI_ATTR void VKAPI_CALL drop_pipeline(VkDevice device, VkPipeline pipeline,
                                                 const VkAllocationCallbacks *callbacks) {
     g_pipelines.live -= pipeline != VK_NULL_HANDLE;
-    test_device()->vk.DestroyPipeline(device, pipeline, callbacks);
+    shared_pipelines_drop(device, pipeline, callbacks);
 }
 
 static VKAPI_ATTR VkResult VKAPI_CALL make_cache(VkDevice device,
@@ -147,12 +148,14 @@ static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL device_function(VkDevice device,
     if (is_missing(name))
         return NULL;
     const PFN_vkVoidFunction own = replacement(name);
-    return own ? own : test_device()->vk.GetDeviceProcAddr(device, name);
+    const PFN_vkGetDeviceProcAddr shared = (PFN_vkGetDeviceProcAddr)shared_get_instance_proc_addr(
+        test_device()->instance, "vkGetDeviceProcAddr");
+    return own ? own : shared(device, name);
 }
 
 PFN_vkVoidFunction VKAPI_PTR faulty_get_instance_proc_addr(VkInstance instance, const char *name) {
     if (is_missing(name))
         return NULL;
     const PFN_vkVoidFunction own = replacement(name);
-    return own ? own : test_device()->get_instance_proc_addr(instance, name);
+    return own ? own : shared_get_instance_proc_addr(instance, name);
 }

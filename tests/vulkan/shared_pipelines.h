@@ -1,0 +1,34 @@
+// Compiled pipelines that contexts of a test program share. A driver on the CPU takes a second for
+// a decode shader, and most test cases open a context for plans that an earlier case had.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LK_TESTS_VULKAN_SHARED_PIPELINES_H
+#define LK_TESTS_VULKAN_SHARED_PIPELINES_H
+
+#include "vulkan/host.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// For lk_vulkan_desc. On a device that is a CPU, equal shaders with equal constants are compiled
+// once and live until shared_pipelines_close(); on a GPU, where their lifetimes are checked, all is
+// the driver's.
+PFN_vkVoidFunction VKAPI_PTR shared_get_instance_proc_addr(VkInstance instance, const char *name);
+
+// What a replacement of functions that stands before them calls.
+VKAPI_ATTR VkResult VKAPI_CALL shared_pipelines_compile(VkDevice device, VkPipelineCache cache,
+                                                        uint32_t n,
+                                                        const VkComputePipelineCreateInfo *infos,
+                                                        const VkAllocationCallbacks *callbacks,
+                                                        VkPipeline *out);
+VKAPI_ATTR void VKAPI_CALL shared_pipelines_drop(VkDevice device, VkPipeline pipeline,
+                                                 const VkAllocationCallbacks *callbacks);
+
+// Before the device is destroyed.
+void shared_pipelines_close(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
