@@ -1,6 +1,6 @@
 """Installs into an empty folder, moves it and uses what lies there: a C program through pkg-config
 and through CMake, with the shared and the static library, a Python program through ctypes, the man
-page and the completions. Arguments: build folder, C compiler command."""
+page, the completions and the command by itself. Arguments: build folder, C compiler command."""
 import os
 import pathlib
 import re
@@ -13,9 +13,9 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def run(*command, **env):
+def run(*command, cwd=None, **env):
     print('+', *command)
-    out = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True)
+    out = subprocess.run(command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True)
     print(out.stdout + out.stderr, end='')
     if out.returncode:
         sys.exit(f'exit status {out.returncode}')
@@ -24,6 +24,13 @@ def run(*command, **env):
 
 def program(temp):
     return str(pathlib.Path(temp, 'consumer'))
+
+
+def expect_archive(file):
+    """A program that has the library inside."""
+    if 'liblowkey' in run('readelf', '-d', file):
+        sys.exit(f'{file} needs the shared library')
+    run(file)
 
 
 def cmake_consumer(temp, root, compiler):
@@ -36,13 +43,17 @@ def cmake_consumer(temp, root, compiler):
     (source / 'CMakeLists.txt').write_text(f'''cmake_minimum_required(VERSION 3.18)
 project(consumer C)
 find_package(lowkey 0.2 REQUIRED CONFIG)
-add_executable(consumer {HERE / 'consumer.c'})
+foreach(name consumer consumer_static)
+  add_executable(${{name}} {HERE / 'consumer.c'})
+endforeach()
 target_link_libraries(consumer lowkey::lowkey)
+target_link_libraries(consumer_static lowkey::lowkey_static)
 ''')
     prefix = next(root.rglob('include/lowkey')).parents[1]
     run('cmake', '-S', str(source), '-B', str(build), f'-DCMAKE_PREFIX_PATH={prefix}', CC=' '.join(compiler))
     run('cmake', '--build', str(build))
     run(str(build / 'consumer'))
+    expect_archive(str(build / 'consumer_static'))
 
 
 def bash_words(completion, words, env):
@@ -78,8 +89,8 @@ def shell_files(root):
         print('this build has no command')
         return
     command = commands[0]
-    env = {'LD_LIBRARY_PATH': str(next(root.rglob('lowkey.pc')).parents[1])}
-    text = run(str(command), '--help', **env)
+    env = {}
+    text = run(str(command), '--help')
     names = re.findall(r'^  ([a-z]+) ', text.split('Subcommands:')[1].split('\n\n')[0], re.M)
     page = next(root.rglob('man1/lowkey.1')).read_text()
     for name in names:
@@ -101,6 +112,12 @@ def shell_files(root):
                 sys.exit(f'{shell} completes {words} to {sorted(found)}, not to {wanted}')
 
 
+def demo(root, temp):
+    """The installed command finds its library, its model and its text from another folder."""
+    for command in root.rglob('bin/lowkey'):
+        run(str(command), 'demo', '--tokens', '256', '--questions', '1', '--plans', 'fp16', cwd=temp)
+
+
 def main():
     build, compiler = sys.argv[1], sys.argv[2:]
     with tempfile.TemporaryDirectory() as temp:
@@ -113,12 +130,12 @@ def main():
         strict = [*compiler, '-std=c11', '-Wall', '-Wextra', '-Werror', str(HERE / 'consumer.c'), '-o', program(temp)]
         run(*strict, *flags)
         run(program(temp), LD_LIBRARY_PATH=str(pc.parent))
-        private = run('pkg-config', '--static', '--libs', 'lowkey', PKG_CONFIG_PATH=str(pc)).split()
-        run(*strict, *(flag for flag in flags if flag.startswith('-I')), str(pc.parent / 'liblowkey.a'),
-            *(flag for flag in private if flag != '-llowkey'))
-        run(program(temp))
+        archive = run('pkg-config', '--cflags', '--libs', 'lowkey-static', PKG_CONFIG_PATH=str(pc)).split()
+        run(*strict, *archive)
+        expect_archive(program(temp))
         cmake_consumer(temp, root, compiler)
         shell_files(root)
+        demo(root, temp)
         run(sys.executable, str(HERE / 'consumer.py'), str(pc.parent / 'liblowkey.so'))
         headers = sorted(f.name for f in root.rglob('include/lowkey/*'))
         source = sorted(f.name for f in (HERE.parents[1] / 'include/lowkey').iterdir())

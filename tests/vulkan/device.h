@@ -1,5 +1,5 @@
 // The device of the Vulkan suites: one that the test program owns and hands to lowkey. The
-// validation layer sees all that is done on it; its first message ends the program.
+// validation layer checks all that is done on it; its first message ends the program.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_TESTS_VULKAN_DEVICE_H
