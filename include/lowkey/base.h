@@ -94,8 +94,9 @@ enum {
     LK_E_BUSY = -10,
     /* A file could not be read or written, or a callback failed. */
     LK_E_IO = -11,
-    /* The device is lost, or this process was made by fork() and the object stayed with its parent
-     * (lk_context). Destroy the context's caches, then close the context. */
+    /* The device is lost, the host's threads failed it (lk_parallel_for_fn), or this process was
+     * made by fork() and the object stayed with its parent (lk_context). Destroy the context's
+     * caches, then close the context. */
     LK_E_DEVICE = -12,
     /* A defect of lowkey itself. Report it with the sentence. */
     LK_E_INTERNAL = -13

@@ -34,6 +34,7 @@ ABI_VERSION = ABI_MAJOR << 16 | ABI_MINOR
 LogFn = CFUNCTYPE(None, c_void_p, c_uint32, c_char_p)
 AllocFn = CFUNCTYPE(c_void_p, c_void_p, c_size_t, c_size_t)
 FreeFn = CFUNCTYPE(None, c_void_p, c_void_p, c_size_t, c_size_t)
+ParallelForFn = CFUNCTYPE(None, c_void_p, c_uint32, c_void_p, c_void_p)
 WriteFn = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t)
 ReadFn = CFUNCTYPE(c_int64, c_void_p, c_void_p, c_size_t)
 PressureFn = CFUNCTYPE(c_uint32, c_void_p, c_void_p)
@@ -70,7 +71,8 @@ class VulkanDesc(Structure):
 class ContextDesc(Structure):
     _fields_ = [('size', c_uint32), ('backend', c_uint32), ('device_index', c_uint32), ('n_threads', c_uint32),
                 ('cpu_mask', c_uint32), ('log_level', c_uint32), ('log', LogFn), ('log_user', c_void_p),
-                ('alloc', AllocFn), ('free', FreeFn), ('alloc_user', c_void_p), ('vulkan', POINTER(VulkanDesc))]
+                ('alloc', AllocFn), ('free', FreeFn), ('alloc_user', c_void_p), ('vulkan', POINTER(VulkanDesc)),
+                ('parallel_for', ParallelForFn), ('parallel_for_user', c_void_p)]
 
 
 class Capability(Structure):

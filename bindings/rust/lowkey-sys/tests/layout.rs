@@ -136,7 +136,7 @@ fn values_in_rust() -> BTreeMap<String, i64> {
         lk_device_info { size, backend, index, n_threads, memory_bytes, free_bytes, name,
                          features }
         lk_context_desc { size, backend, device_index, n_threads, cpu_mask, log_level, log,
-                          log_user, alloc, free, alloc_user, vulkan }
+                          log_user, alloc, free, alloc_user, vulkan, parallel_for, parallel_for_user }
         lk_capability { size, head_dim, group_size, key_bits, value_bits, page_tokens, memory,
                         dtype, queue }
         lk_vulkan_desc { size, mask, validation, api_version, get_instance_proc_addr, instance,
