@@ -255,7 +255,7 @@ static void cache_creation(void **state) {
         {offsetof(lk_cache_desc, max_sequences), 65537, LK_E_ARGUMENT},
         {offsetof(lk_cache_desc, max_step_tokens), 0, LK_E_ARGUMENT},
         {offsetof(lk_cache_desc, max_step_tokens), 1048577, LK_E_ARGUMENT},
-        {offsetof(lk_cache_desc, flags), 2, LK_E_ARGUMENT},
+        {offsetof(lk_cache_desc, flags), 4, LK_E_ARGUMENT},
         {offsetof(lk_cache_desc, max_budget_bytes), 1000, LK_E_ARGUMENT},
         {offsetof(lk_cache_desc, slab_bytes), 1000, LK_E_ARGUMENT},
         {offsetof(lk_cache_desc, budget_bytes), 1000, LK_E_BUDGET},

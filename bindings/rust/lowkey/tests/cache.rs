@@ -194,6 +194,28 @@ fn the_host_runs_the_work_on_its_threads() {
 }
 
 #[test]
+fn kept_pages_come_back() {
+    let rig = Rig::new("kitty");
+    let mut window = Layer::new(QUERY_HEADS as u32, KV_HEADS as u32, HEAD_DIM as u32);
+    window.window_tokens = 64;
+    let geometry = Geometry::uniform(LAYERS, window);
+    let plan = Plan::preset("kitty", &geometry).unwrap();
+    let freed = plan.bytes(2000, 1, 500).unwrap();
+    let kept = plan.bytes_with_windowed(2000, 1, 500).unwrap();
+    assert!(kept.payload_bytes > freed.payload_bytes);
+    for (keeps, size) in [(false, freed), (true, kept)] {
+        let options =
+            CacheOptions::new(size.cache_bytes).max_step_tokens(500).keeps_windowed(keeps);
+        let cache = Cache::new(&rig.context, &geometry, &plan, options).unwrap();
+        let mut sequence = cache.add_sequence().unwrap();
+        for at in (0..2000).step_by(500) {
+            step(&cache, &sequence, at..at + 500).unwrap();
+        }
+        assert_eq!(sequence.truncate(700).is_ok(), keeps);
+    }
+}
+
+#[test]
 fn a_monitor_reads_from_another_thread() {
     let rig = Rig::new("kitty");
     let cache = rig.cache();
