@@ -182,8 +182,9 @@ LK_API lk_status lk_tensor_init(lk_tensor *tensor, size_t struct_bytes);
  *   pipeline, layout and push constants that the host had bound are lost. The host submits the
  *   commands once, in the order of the steps, on the context's queue, before lowkey submits or
  *   records work for the cache elsewhere: before a truncation, the next step on another queue, the
- *   end of the cache. Steps of other caches of the context and lk_merge() belong to that order
- *   too. Tensors are buffers. There are no semaphores: the host's submission has its own. */
+ *   end of the cache. One step may have several command buffers: lk_step_set_queue(). Steps of
+ * other caches of the context and lk_merge() belong to that order too. Tensors are buffers. There
+ * are no semaphores: the host's submission has its own. */
 typedef uint32_t lk_queue_kind;
 enum {
     LK_QUEUE_CUDA_STREAM = 1,   /* handle is a cudaStream_t; NULL = the legacy default stream, which

@@ -298,6 +298,9 @@ static void small_calls(void **state) {
     assert_int_equal(lk_step_replay(NULL), LK_E_ARGUMENT);
     assert_int_equal(lk_step_replay(r.cache),
                      backend == LK_BACKEND_CUDA ? LK_E_STATE : LK_E_UNSUPPORTED);
+    assert_int_equal(lk_step_set_queue(NULL, NULL), LK_E_ARGUMENT);
+    assert_int_equal(lk_step_set_queue(r.cache, NULL),
+                     backend == LK_BACKEND_VULKAN ? LK_E_STATE : LK_E_UNSUPPORTED);
     assert_null(lk_cache_plan(NULL));
     assert_string_equal(lk_plan_name(lk_cache_plan(r.cache)), "kitty");
     assert_int_equal(lk_cache_poll(NULL), LK_E_ARGUMENT);

@@ -376,6 +376,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_step_begin': (_status, [_p, _p, _u32, _p, _p, _p]),
     'lk_append': (_status, [_p, _u32, _p, _p]),
     'lk_attend': (_status, [_p, _u32, _p, _p, _p]),
+    'lk_step_set_queue': (_status, [_p, _p]),
     'lk_step_replay': (_status, [_p]),
     'lk_step_commit': (_status, [_p, _p]),
     'lk_step_commit_tokens': (_status, [_p, _p, _p]),
