@@ -94,8 +94,9 @@ enum {
     LK_E_BUSY = -10,
     /* A file could not be read or written, or a callback failed. */
     LK_E_IO = -11,
-    /* The device is lost, or this process was made by fork() and the object stayed with its parent
-     * (lk_context). Destroy the context's caches, then close the context. */
+    /* The device is lost, the host's threads failed it (lk_parallel_for_fn), or this process was
+     * made by fork() and the object stayed with its parent (lk_context). Destroy the context's
+     * caches, then close the context. */
     LK_E_DEVICE = -12,
     /* A defect of lowkey itself. Report it with the sentence. */
     LK_E_INTERNAL = -13
@@ -181,8 +182,9 @@ LK_API lk_status lk_tensor_init(lk_tensor *tensor, size_t struct_bytes);
  *   pipeline, layout and push constants that the host had bound are lost. The host submits the
  *   commands once, in the order of the steps, on the context's queue, before lowkey submits or
  *   records work for the cache elsewhere: before a truncation, the next step on another queue, the
- *   end of the cache. Steps of other caches of the context and lk_merge() belong to that order
- *   too. Tensors are buffers. There are no semaphores: the host's submission has its own. */
+ *   end of the cache. One step may have several command buffers: lk_step_set_queue(). Steps of
+ * other caches of the context and lk_merge() belong to that order too. Tensors are buffers. There
+ * are no semaphores: the host's submission has its own. */
 typedef uint32_t lk_queue_kind;
 enum {
     LK_QUEUE_CUDA_STREAM = 1,   /* handle is a cudaStream_t; NULL = the legacy default stream, which

@@ -49,15 +49,24 @@ typedef lk_pressure_action (*lk_pressure_fn)(void *user, lk_pressure *pressure);
  * return LK_E_NOT_FOUND. */
 #define LK_CACHE_EVICT 1u
 
+/* lk_cache_desc.flags: layers with a sliding window keep the pages that their window has left, so
+ * that lk_sequence_truncate() and lk_sequence_fork() can go back to any token. Without it such
+ * pages are freed once they are packed, and a cut that would need them is refused. Answers are the
+ * same bits; lk_cache_bytes() counts the bytes. A snapshot has the pages that its cache had: one
+ * that was saved without the flag has none of the freed ones, and a cache without the flag frees
+ * the kept ones in the next step of their sequence. */
+#define LK_CACHE_KEEP_WINDOWED 2u
+
 /* Options of a cache. Start from lk_cache_desc_init() and set budget_bytes. */
 typedef struct lk_cache_desc {
     uint32_t size;                 /* sizeof(lk_cache_desc) */
     uint32_t max_sequences;        /* at once: 1 .. 65536; 1 from init */
     uint32_t max_step_tokens;      /* tokens of one step over all its sequences, which size the
                                     * workspace: 1 .. 1048576; 512 from init */
-    uint32_t flags;                /* 0 or LK_CACHE_EVICT */
+    uint32_t flags;                /* LK_CACHE_EVICT and LK_CACHE_KEEP_WINDOWED, or 0 */
     uint64_t budget_bytes;         /* the budget: the hard limit of all that the cache holds, slabs,
-                                    * tables and workspace; see lk_plan_bytes() and below */
+                                    * tables and workspace; see lk_plan_bytes(), lk_cache_bytes()
+                                    * and below */
     uint64_t slab_bytes;           /* size of a slab, a multiple of 256 KiB; 0 = 64 MiB */
     uint64_t max_budget_bytes;     /* largest budget that lk_cache_set_budget() may set; 0 =
                                     * budget_bytes. It sizes the tables of a device */
@@ -82,6 +91,16 @@ typedef struct lk_cache_desc {
  *     caches; and memory that a call gives back before it returns
  *   lk_cache_stats.device_bytes */
 LK_API lk_status lk_cache_desc_init(lk_cache_desc *desc, size_t struct_bytes);
+
+/* Compute the bytes of a cache before it is created: as lk_plan_bytes(), for a cache with flags.
+ *
+ * flags  of lk_cache_desc. LK_CACHE_KEEP_WINDOWED counts the pages that windows have left;
+ *        LK_CACHE_EVICT changes nothing
+ * out    starts from its init
+ *
+ * Errors: as lk_plan_bytes(), LK_E_ARGUMENT (an unknown flag). */
+LK_API lk_status lk_cache_bytes(const lk_plan *plan, uint32_t flags, uint64_t n_tokens,
+                                uint32_t n_sequences, uint32_t step_tokens, lk_plan_size *out);
 
 /* Create an empty cache.
  *
@@ -215,7 +234,7 @@ LK_API lk_status lk_sequence_add(lk_cache *cache, lk_sequence *id);
  * Errors: LK_E_ARGUMENT (n_tokens above the length), LK_E_NOT_FOUND, LK_E_BUDGET (the cache has
  * max_sequences already, or a shortfall), LK_E_NOMEM, LK_E_BUSY (a step is open), LK_E_UNSUPPORTED
  * (a layer's window has freed pages that n_tokens tokens would attend to: see
- * lk_sequence_truncate()). If the call copies a page or lays out chunks, also LK_E_STATE (the
+ * LK_CACHE_KEEP_WINDOWED). If the call copies a page or lays out chunks, also LK_E_STATE (the
  * cache's queue is being captured into a graph) and LK_E_DEVICE. */
 LK_API lk_status lk_sequence_fork(lk_cache *cache, lk_sequence parent, uint64_t n_tokens,
                                   lk_sequence *child);
@@ -243,8 +262,8 @@ LK_API lk_status lk_sequence_length(const lk_cache *cache, lk_sequence id, uint6
  * Errors, nothing is changed: LK_E_ARGUMENT (n_tokens above the length), LK_E_NOT_FOUND, LK_E_BUSY
  * (a step is open), LK_E_STATE (the cache's queue is being captured into a graph), LK_E_BUDGET (a
  * shortfall for a page to dequantize), LK_E_UNSUPPORTED (a layer's window has freed pages that
- * n_tokens tokens would attend to; the sentence names the layer and the tokens), LK_E_NOMEM,
- * LK_E_DEVICE. */
+ * n_tokens tokens would attend to; the sentence names the layer and the tokens;
+ * LK_CACHE_KEEP_WINDOWED keeps them), LK_E_NOMEM, LK_E_DEVICE. */
 LK_API lk_status lk_sequence_truncate(lk_cache *cache, lk_sequence id, uint64_t n_tokens);
 
 #ifdef __cplusplus

@@ -19,8 +19,9 @@ typedef struct lk_device_info {
     uint32_t size;         /* sizeof(lk_device_info) */
     lk_backend backend;    /* of the device */
     uint32_t index;        /* among the devices of its backend */
-    uint32_t n_threads;    /* CPU: the context's threads, or, before there is a context, those that
-                            * lk_context_desc.n_threads = 0 gives it; else 0 */
+    uint32_t n_threads;    /* CPU: the context's threads (with parallel_for, its tasks), or, before
+                            * there is a context, those that lk_context_desc.n_threads = 0 gives it;
+                            * else 0 */
     uint64_t memory_bytes; /* total memory */
     uint64_t free_bytes;   /* memory available now: MemAvailable on the CPU and on integrated
                             * devices, which share it */
@@ -71,6 +72,36 @@ enum {
     LK_CPU_NO_NEON = 0x8
 };
 
+/* One task of an lk_parallel_for_fn: does a share of the work of a call of lowkey and returns. It
+ * waits for no other task, calls no callback of the host, computes in the floating-point mode of a
+ * call and restores that of its thread. It leaves signal masks as they are. */
+typedef void (*lk_task_fn)(void *task_data, uint32_t index);
+
+/* Runs tasks on threads of the host: calls task(task_data, i) once for each i in 0 .. n_tasks - 1,
+ * and returns when all of these calls have returned.
+ *
+ * n_tasks    2 .. the context's n_threads
+ * task       may run on any threads, the calling one included, in any order, at once or one after
+ *            another: the bits of every result are those of a single thread. Tasks take pieces of
+ *            the work until there are none, so a task that begins late finds less to do, and
+ *            n_tasks may be above the number of threads
+ * task_data  valid until the callback returns
+ *
+ * It runs on the thread that is in a call on the context or its caches, and never twice at once for
+ * a context: calls on other caches of the context wait. Work of one piece has no callback, nor has
+ * a context with n_threads 1.
+ *
+ * It must not call lowkey with the context or its caches, nor wait for a thread that is in such a
+ * call; so a thread that takes up other work of the host while it waits (as Rayon's and TBB's do)
+ * must take none that makes such a call. Do not end a thread that is in a task.
+ *
+ * lowkey counts the tasks. If one is left out, runs twice, has another index or runs outside of the
+ * callback, this call and every later one that reads or writes pages returns LK_E_DEVICE, and the
+ * sentence names the task. Outputs of the failed call are undefined. A task that is not the first
+ * of its index does nothing, and a callback that returns early makes the call wait for the tasks
+ * that have begun. */
+typedef void (*lk_parallel_for_fn)(void *user, uint32_t n_tasks, lk_task_fn task, void *task_data);
+
 struct lk_vulkan_desc; /* lowkey/vulkan.h */
 
 /* Options of a context. Start from lk_context_desc_init(). */
@@ -79,9 +110,10 @@ typedef struct lk_context_desc {
     lk_backend backend;                  /* LK_BACKEND_CPU from init */
     uint32_t device_index;               /* lk_device_info.index */
     uint32_t n_threads;                  /* CPU: worker threads, the caller's included, at most
-                                          * 1024; 0 = the CPUs that the process may use: those of
-                                          * the opening thread's affinity mask, and no more than the
-                                          * whole CPUs that the quotas of control groups allow */
+                                          * 1024; with parallel_for, tasks of a call. 0 = the CPUs
+                                          * that the process may use: those of the opening thread's
+                                          * affinity mask, and no more than the whole CPUs that the
+                                          * quotas of control groups allow */
     uint32_t cpu_mask;                   /* LK_CPU_* bits; 0 = use all that the machine has */
     lk_log_level log_level;              /* messages up to this level are sent; 0 = none */
     lk_log_fn log;                       /* may be NULL */
@@ -92,6 +124,10 @@ typedef struct lk_context_desc {
     void *alloc_user;                    /* given to both */
     const struct lk_vulkan_desc *vulkan; /* Vulkan: NULL = a device of lowkey's own with all its
                                           * features. NULL on other backends */
+    lk_parallel_for_fn parallel_for;     /* CPU: runs the work of calls on the host's threads, in at
+                                          * most n_threads tasks; lowkey starts no thread. NULL =
+                                          * threads of lowkey's own. Not called on a device */
+    void *parallel_for_user;             /* given to parallel_for */
 } lk_context_desc;
 LK_API lk_status lk_context_desc_init(lk_context_desc *desc, size_t struct_bytes);
 
@@ -99,20 +135,21 @@ LK_API lk_status lk_context_desc_init(lk_context_desc *desc, size_t struct_bytes
  * share. It must outlive its caches.
  *
  * Processes: fork() gives the child process a copy of the context and its caches. On the CPU the
- * copies work on: the first call starts the threads again, and returns LK_E_NOMEM where one cannot
- * be started. A cache that another thread of the parent was in a call on at the fork is incomplete
- * in the child: every call on it returns LK_E_DEVICE. Destroy it; its memory stays allocated until
- * the child ends. On CUDA and on Vulkan the device stays with the parent: in the child every call
- * on the context and on its caches returns LK_E_DEVICE. lk_cache_destroy() and lk_context_close()
- * free the child's host memory without the device, or leave it allocated if another thread of the
- * parent was in a call at the fork. A cache that another thread was creating or destroying at the
- * fork may make the child's lk_context_close() return LK_E_BUSY. A child that is made in a callback
- * of lowkey calls exec() or _exit() there.
+ * copies work on: the first call starts lowkey's own threads again, and returns LK_E_NOMEM where
+ * one cannot be started; parallel_for is called in the child too, where the host's threads are not:
+ * it may run all tasks itself. A cache that another thread of the parent was in a call on at the
+ * fork is incomplete in the child: every call on it returns LK_E_DEVICE. Destroy it; its memory
+ * stays allocated until the child ends. On CUDA and on Vulkan the device stays with the parent: in
+ * the child every call on the context and on its caches returns LK_E_DEVICE. lk_cache_destroy() and
+ * lk_context_close() free the child's host memory without the device, or leave it allocated if
+ * another thread of the parent was in a call at the fork. A cache that another thread was creating
+ * or destroying at the fork may make the child's lk_context_close() return LK_E_BUSY. A child that
+ * is made in a callback of lowkey calls exec() or _exit() there.
  *
  * Signals: the threads of lowkey, and those that drivers start when a context is opened or a cache
  * is created, block all signals except those of a thread's own faults (SIGSEGV, SIGBUS, SIGFPE,
- * SIGILL, SIGTRAP, SIGSYS). The host's signals come to the host's threads. lowkey installs no
- * handler.
+ * SIGILL, SIGTRAP, SIGSYS). The host's signals come to the host's threads, in a task too. lowkey
+ * installs no handler.
  *
  * Callbacks return to lowkey: a callback must not call longjmp(), end its thread or, except for the
  * callbacks of lowkey/snapshot.h, throw an exception. Do not cancel a thread that is in a call. */

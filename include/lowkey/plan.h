@@ -370,8 +370,8 @@ LK_API lk_status lk_plan_size_init(lk_plan_size *size, size_t struct_bytes);
 
 /* Bytes of n_sequences sequences of n_tokens tokens each. All sequences grow at the same time, in
  * steps of step_tokens tokens for each sequence; the last step may be shorter. cache_bytes is the
- * least budget of a cache that reaches this state, with max_sequences = n_sequences and
- * max_step_tokens = n_sequences x step_tokens.
+ * least budget of a cache without flags that reaches this state, with max_sequences = n_sequences
+ * and max_step_tokens = n_sequences x step_tokens; lk_cache_bytes() takes flags.
  *
  * out  starts from its init
  *

@@ -63,6 +63,19 @@ LK_API lk_status lk_step_begin(lk_cache *cache, const lk_queue *queue, uint32_t 
                                const lk_sequence *ids, const uint32_t *n_tokens,
                                const int32_t *parent);
 
+/* Change the queue of the open step: later calls of the step put their work there. For a host on
+ * Vulkan that records a model's step into several command buffers and submits some of them before
+ * the last is recorded. A layer's lk_append() may be in one and its lk_attend() in the next.
+ *
+ * queue  as in lk_step_begin(). The host submits every command buffer that the step had, once, in
+ *        the order in which the step had them, and all recorded ones before a queue of kind
+ *        LK_QUEUE_VULKAN_SUBMIT follows them. After this call nothing more goes into the one that
+ *        the step had. The counts n of lk_queue_kind go on
+ *
+ * Errors: LK_E_ARGUMENT, LK_E_STATE (no step is open), LK_E_UNSUPPORTED (the CPU and CUDA; queue
+ * kind), LK_E_DATA (the step is poisoned: discard it), LK_E_DEVICE. */
+LK_API lk_status lk_step_set_queue(lk_cache *cache, const lk_queue *queue);
+
 /* Append the new keys and values of a layer: once per layer and step, layers in any order.
  *
  * k  [sum of n_tokens][n_kv_heads][head_dim], after RoPE

@@ -417,6 +417,7 @@ struct BackendTraits {
     lk_queue_kind recorded_queue;  // whose work the host submits later; 0 = there is none
     bool replays_graphs;           // lk_step_replay()
     lk_backend backend = LK_BACKEND_CPU;
+    bool changes_queues = false;  // of an open step: lk_step_set_queue()
 };
 
 class Backend {

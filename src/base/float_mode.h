@@ -19,12 +19,7 @@ namespace lk {
 // scope brings back the mode of the host and its record of exceptions.
 class FloatMode {
   public:
-    FloatMode() : before_(read()) {
-        if (!is_default(before_))
-            write(default_of(before_));
-        // Nothing is computed before the mode is set.
-        __asm__ volatile("" ::: "memory");
-    }
+    FloatMode() : before_(read()) { set(); }
     ~FloatMode() {
         __asm__ volatile("" ::: "memory");
         if (!is_default(before_))
@@ -32,6 +27,15 @@ class FloatMode {
     }
     FloatMode(const FloatMode &) = delete;
     FloatMode &operator=(const FloatMode &) = delete;
+
+    // The mode of a scope once more, after code that may have left another one.
+    static void set() {
+        const Word now = read();
+        if (!is_default(now))
+            write(default_of(now));
+        // Nothing is computed before the mode is set.
+        __asm__ volatile("" ::: "memory");
+    }
 
   private:
 #if defined(__SSE2__)

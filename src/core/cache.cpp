@@ -33,9 +33,9 @@ lk_status check_desc(const lk_cache_desc &desc) {
     if (desc.max_step_tokens < 1 || desc.max_step_tokens > kMaxStepTokens)
         return fail(LK_E_ARGUMENT, "cache_desc.max_step_tokens is %u, not 1 to %u",
                     desc.max_step_tokens, kMaxStepTokens);
-    if (desc.flags & ~uint32_t{LK_CACHE_EVICT})
-        return fail(LK_E_ARGUMENT, "cache_desc.flags is 0x%x, not 0 or LK_CACHE_EVICT, %u",
-                    desc.flags, LK_CACHE_EVICT);
+    if (desc.flags & ~kCacheFlags)
+        return fail(LK_E_ARGUMENT, "cache_desc.flags is 0x%x, known bits are 0x%x", desc.flags,
+                    kCacheFlags);
     if (desc.max_budget_bytes && desc.max_budget_bytes < desc.budget_bytes)
         return fail(LK_E_ARGUMENT, "cache_desc.max_budget_bytes is %llu, budget_bytes is %llu",
                     ull{desc.max_budget_bytes}, ull{desc.budget_bytes});

@@ -5,6 +5,7 @@
 
 #include "base/float_mode.h"
 #include "plan/check.h"
+#include "plan/footprint.h"
 #include "plan/plan.h"
 
 namespace lk {
@@ -423,15 +424,23 @@ lk_status lk_plan_validate(const lk_plan *plan, const lk_geometry *geometry) {
 
 lk_status lk_plan_bytes(const lk_plan *plan, uint64_t n_tokens, uint32_t n_sequences,
                         uint32_t step_tokens, lk_plan_size *out) {
+    return lk_cache_bytes(plan, 0, n_tokens, n_sequences, step_tokens, out);
+}
+
+lk_status lk_cache_bytes(const lk_plan *plan, uint32_t flags, uint64_t n_tokens,
+                         uint32_t n_sequences, uint32_t step_tokens, lk_plan_size *out) {
     const lk::FloatMode mode;
     if (!plan)
         return lk::null_argument("plan");
     if (!out)
         return lk::null_argument("out");
+    if (flags & ~lk::kCacheFlags)
+        return lk::fail(LK_E_ARGUMENT, "flags is 0x%x, known bits are 0x%x", flags,
+                        lk::kCacheFlags);
     lk_status status = lk::validate_plan(plan->model);
     lk_plan_size own = {};
     if (status == LK_OK)
-        status = lk::plan_bytes(plan->model, n_tokens, n_sequences, step_tokens, &own);
+        status = lk::cache_bytes(plan->model, flags, n_tokens, n_sequences, step_tokens, &own);
     own.size = sizeof own;
     return status == LK_OK ? lk::export_struct(out, &own, sizeof own, sizeof own, "out") : status;
 }

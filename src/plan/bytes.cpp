@@ -1,4 +1,5 @@
-// lk_plan_bytes(): what a plan costs, by replaying what footprint.h says a cache does.
+// lk_plan_bytes() and lk_cache_bytes(): what a plan costs, by replaying what footprint.h says a
+// cache does.
 //
 // n_blocks, payload_bytes, metadata_bytes, recent_bytes and table_bytes describe the state after
 // the last step: what its begin packed is packed, its tokens are committed, and a page that its
@@ -268,7 +269,7 @@ lk_status too_large(const char *name, uint64_t value) {
                 static_cast<unsigned long long>(value));
 }
 
-// Nothing below can pass 64 bits: each sum that plan_bytes() makes is at most a few of these.
+// Nothing below can pass 64 bits: each sum that cache_bytes() makes is at most a few of these.
 bool fits(const SizeModel &model, uint64_t n_tokens, uint64_t step_tokens) {
     constexpr uint64_t kLimit = uint64_t{1} << 60;
     const Plan &plan = *model.plan;
@@ -454,9 +455,11 @@ lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_seque
     return LK_OK;
 }
 
-lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
-                     uint32_t step_tokens, lk_plan_size *out) {
-    const ModelOnHeap handle(default_allocator(), plan);
+lk_status cache_bytes(const Plan &plan, uint32_t flags, uint64_t n_tokens, uint32_t n_sequences,
+                      uint32_t step_tokens, lk_plan_size *out) {
+    const bool keeps_windowed = flags & LK_CACHE_KEEP_WINDOWED;
+    const ModelOnHeap handle(default_allocator(), plan, lk_chunk_class{LK_CHUNK_NONE},
+                             keeps_windowed);
     if (!handle.get())
         return no_memory();
     SizeModel &model = *handle.get();

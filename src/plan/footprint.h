@@ -93,7 +93,8 @@ inline bool packs_on_append(const Plan &plan, uint64_t block, uint64_t length, u
 
 // Sliding windows. A layer that frees_hidden_pages() gives back its entries of packed blocks
 // below hidden_blocks(), all of their slots: at a step's begin, and at commit with the new length.
-// Sink blocks stay. Where tokens after the sink blocks stay visible, nothing is dropped.
+// Sink blocks stay. Where tokens after the sink blocks stay visible, nothing is dropped, nor in a
+// cache with LK_CACHE_KEEP_WINDOWED.
 inline bool frees_hidden_pages(const Plan &plan, const lk_layer &layer) {
     return layer.window_tokens && layer.window_sink_tokens <= plan.sink_tokens;
 }
@@ -134,6 +135,9 @@ uint32_t slot_families(const Plan &plan, SlotFamily *out);
 // Has a layer a rung below the one that it begins with?
 bool can_shrink(const Plan &plan);
 inline uint64_t spare_bytes(const Plan &plan) { return can_shrink(plan) ? LK_EXTENT_BYTES : 0; }
+
+// lk_cache_desc.flags.
+constexpr uint32_t kCacheFlags = LK_CACHE_EVICT | LK_CACHE_KEEP_WINDOWED;
 
 inline uint64_t block_bytes(const Plan &plan) {
     return kBlockBytes + plan.n_entries() * kEntryBytes;

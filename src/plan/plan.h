@@ -274,9 +274,13 @@ lk_chunk_rule default_chunk_rule();
 // Of the keys of a head, whose index is in range. LK_E_ARGUMENT when its widths close no bytes.
 lk_status chanmix_layout(const Plan &plan, uint32_t layer, uint32_t head, lk_chanmix_layout *out);
 
-// Bytes (bytes.cpp) and text (json.cpp) of a validated plan.
-lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
-                     uint32_t step_tokens, lk_plan_size *out);
+// Bytes (bytes.cpp) and text (json.cpp) of a validated plan. flags: of lk_cache_desc.
+lk_status cache_bytes(const Plan &plan, uint32_t flags, uint64_t n_tokens, uint32_t n_sequences,
+                      uint32_t step_tokens, lk_plan_size *out);
+inline lk_status plan_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
+                            uint32_t step_tokens, lk_plan_size *out) {
+    return cache_bytes(plan, 0, n_tokens, n_sequences, step_tokens, out);
+}
 // Of a plan with chunks.
 lk_status plan_chunk_bytes(const Plan &plan, uint64_t n_tokens, uint32_t n_sequences,
                            uint32_t step_tokens, const lk_chunk_mix &mix, lk_plan_size *out);

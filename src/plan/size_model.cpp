@@ -60,7 +60,7 @@ void add_sinks(uint32_t layer, SizeModel *model) {
 // What a layer has added to the blocks since before_layer.
 bool add_window(uint32_t layer, const Sums &page, SizeModel *model) {
     const lk_layer &geometry = model->plan->layers[layer].geometry;
-    if (!frees_hidden_pages(*model->plan, geometry))
+    if (model->keeps_windowed || !frees_hidden_pages(*model->plan, geometry))
         return true;
     size_t w = 0;
     while (w < model->windows.size() &&

@@ -32,14 +32,16 @@ struct Window {
 
 // What one block of each kind takes: of blocks without a chunk class, or of those of one class.
 struct SizeModel {
-    explicit SizeModel(const Plan &from, lk_chunk_class of_chunks = LK_CHUNK_NONE)
-        : plan(&from), chunk_class(of_chunks), families(from) {}
+    explicit SizeModel(const Plan &from, lk_chunk_class of_chunks = LK_CHUNK_NONE,
+                       bool keeps = false)
+        : plan(&from), chunk_class(of_chunks), keeps_windowed(keeps), families(from) {}
     uint32_t cap(uint32_t layer) const {
         return width_cap(plan->layers[layer].rung, plan->chunks.cap(chunk_class));
     }
 
     const Plan *plan;
     lk_chunk_class chunk_class;
+    bool keeps_windowed;  // LK_CACHE_KEEP_WINDOWED
     SizeFamilies families;
     uint64_t n_sequences = 0;
     Array<Packing> packings;
@@ -47,7 +49,7 @@ struct SizeModel {
     SlotCounts packed_block;
     SlotCounts sink_block;       // of a sink block as long as a page
     SlotCounts last_sink_block;  // of the last one when it is shorter
-    Array<Window> windows;
+    Array<Window> windows;       // none with keeps_windowed
     Sums page = {};
     // What a computation holds for a while: SlotCounts are too large for a small stack.
     SlotCounts before_layer;

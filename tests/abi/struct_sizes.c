@@ -226,7 +226,7 @@ OFFSET(lk_device_info, free_bytes, 24);
 OFFSET(lk_device_info, name, 32);
 OFFSET(lk_device_info, features, 160);
 
-SIZE(lk_context_desc, 72);
+SIZE(lk_context_desc, 88);
 OFFSET(lk_context_desc, size, 0);
 OFFSET(lk_context_desc, backend, 4);
 OFFSET(lk_context_desc, device_index, 8);
@@ -239,6 +239,8 @@ OFFSET(lk_context_desc, alloc, 40);
 OFFSET(lk_context_desc, free, 48);
 OFFSET(lk_context_desc, alloc_user, 56);
 OFFSET(lk_context_desc, vulkan, 64);
+OFFSET(lk_context_desc, parallel_for, 72);
+OFFSET(lk_context_desc, parallel_for_user, 80);
 
 SIZE(lk_vulkan_desc, 120);
 OFFSET(lk_vulkan_desc, size, 0);

@@ -255,7 +255,7 @@ static void cache_creation(void **state) {
         {offsetof(lk_cache_desc, max_sequences), 65537, LK_E_ARGUMENT},
         {offsetof(lk_cache_desc, max_step_tokens), 0, LK_E_ARGUMENT},
         {offsetof(lk_cache_desc, max_step_tokens), 1048577, LK_E_ARGUMENT},
-        {offsetof(lk_cache_desc, flags), 2, LK_E_ARGUMENT},
+        {offsetof(lk_cache_desc, flags), 4, LK_E_ARGUMENT},
         {offsetof(lk_cache_desc, max_budget_bytes), 1000, LK_E_ARGUMENT},
         {offsetof(lk_cache_desc, slab_bytes), 1000, LK_E_ARGUMENT},
         {offsetof(lk_cache_desc, budget_bytes), 1000, LK_E_BUDGET},
@@ -298,6 +298,9 @@ static void small_calls(void **state) {
     assert_int_equal(lk_step_replay(NULL), LK_E_ARGUMENT);
     assert_int_equal(lk_step_replay(r.cache),
                      backend == LK_BACKEND_CUDA ? LK_E_STATE : LK_E_UNSUPPORTED);
+    assert_int_equal(lk_step_set_queue(NULL, NULL), LK_E_ARGUMENT);
+    assert_int_equal(lk_step_set_queue(r.cache, NULL),
+                     backend == LK_BACKEND_VULKAN ? LK_E_STATE : LK_E_UNSUPPORTED);
     assert_null(lk_cache_plan(NULL));
     assert_string_equal(lk_plan_name(lk_cache_plan(r.cache)), "kitty");
     assert_int_equal(lk_cache_poll(NULL), LK_E_ARGUMENT);

@@ -134,6 +134,40 @@ void recorded_queues_are_left(void **) {
     }
 }
 
+// The step's work goes on elsewhere, and leaves the last command buffer.
+void a_step_changes_its_queue(void **) {
+    CacheRig rig;
+    lk::Sequence *sequence = rig.add();
+    lk_queue other = rig.queue;
+    int handles[2];
+    other.handle = &handles[1];
+    assert_int_equal(lk_step_set_queue(nullptr, &other), LK_E_ARGUMENT);
+    assert_int_equal(lk_step_set_queue(rig.cache, &other), LK_E_UNSUPPORTED);
+    sentence_has("a step on a fake device keeps the queue that it began with");
+    rig.backend.own_traits.changes_queues = true;
+    assert_int_equal(lk_step_set_queue(rig.cache, &other), LK_E_STATE);
+    rig.queue.handle = &handles[0];
+    assert_int_equal(rig.begin(sequence, 1), LK_OK);
+    rig.append(0);
+    assert_int_equal(lk_step_set_queue(rig.cache, nullptr), LK_E_ARGUMENT);
+    other.kind = 9;
+    assert_int_equal(lk_step_set_queue(rig.cache, &other), LK_E_ARGUMENT);
+    assert_ptr_equal(rig.device().handle, &handles[0]);
+    rig.backend.own_traits.recorded_queue = other.kind = LK_QUEUE_VULKAN_RECORD;
+    assert_int_equal(lk_step_set_queue(rig.cache, &other), LK_OK);
+    assert_ptr_equal(rig.device().handle, &handles[1]);
+    rig.attend(0);
+    rig.append(1);
+    rig.attend(1);
+    assert_int_equal(lk_step_commit(rig.cache, nullptr), LK_OK);
+    assert_int_equal(lk::leave_recording(rig.cache), LK_OK);
+    assert_null(rig.device().handle);
+    assert_int_equal(rig.begin(sequence, 1), LK_OK);
+    rig.cache->step.is_poisoned = true;
+    assert_int_equal(lk_step_set_queue(rig.cache, &other), LK_E_DATA);
+    lk::drop_step(rig.cache);
+}
+
 }  // namespace
 
 int main() {
@@ -144,6 +178,7 @@ int main() {
         cmocka_unit_test(one_member_may_be_dropped),
         cmocka_unit_test(a_refused_step_is_not_open),
         cmocka_unit_test(recorded_queues_are_left),
+        cmocka_unit_test(a_step_changes_its_queue),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -34,6 +34,21 @@ void hidden_pages_are_freed_when_packed(void **) {
     assert_int_equal(lk::check_pages(rig.cache, *sequence, 0), LK_OK);
 }
 
+// With LK_CACHE_KEEP_WINDOWED every length can come back.
+void kept_pages_stay(void **) {
+    CacheRig rig("kivi2", 16u << 20, {}, narrow);
+    rig.cache->desc.flags = LK_CACHE_KEEP_WINDOWED;
+    lk::Sequence *sequence = rig.add();
+    rig.grow(sequence, 16 + 4 * 32);
+    assert_int_equal(lk::pack_due_blocks(rig.cache, sequence), LK_OK);
+    lk::free_hidden_pages(rig.cache, sequence);
+    for (uint64_t i = 0; i < sequence->block_table.size(); ++i)
+        assert_false(lk::has_absent_pages(*sequence->block(i)));
+    assert_int_equal(sequence->first_windowed, 0);
+    for (uint64_t n = 0; n <= sequence->length; ++n)
+        assert_int_equal(lk::check_pages(rig.cache, *sequence, n), LK_OK);
+}
+
 // A packed copy stays for those who have its source and have not come so far.
 void shared_pages_stay(void **) {
     CacheRig rig("kivi2", 16u << 20, {}, narrow);
@@ -58,6 +73,7 @@ void shared_pages_stay(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(hidden_pages_are_freed_when_packed),
+        cmocka_unit_test(kept_pages_stay),
         cmocka_unit_test(shared_pages_stay),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -29,6 +29,7 @@
     X(lk_sequence_truncate, (cache, id, 0))                           \
     X(lk_sequence_defer, (cache, id, 0))                              \
     X(lk_step_begin, (cache, NULL, 0, NULL, NULL, NULL))              \
+    X(lk_step_set_queue, (cache, NULL))                               \
     X(lk_append, (cache, 0, NULL, NULL))                              \
     X(lk_attend, (cache, 0, NULL, NULL, NULL))                        \
     X(lk_step_replay, (cache))                                        \

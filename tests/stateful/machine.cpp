@@ -194,8 +194,10 @@ void Machine::choose_rules() {
 // What a shortfall takes: nothing, the sequence used least recently, or what a callback says.
 void Machine::choose_relief() {
     desc_.max_budget_bytes = desc_.budget_bytes + (choices_.below(3) << 20);
+    if (has_window() && choices_.one_in(2))
+        desc_.flags |= LK_CACHE_KEEP_WINDOWED;
     switch (choices_.below(3)) {
-        case 0: desc_.flags = LK_CACHE_EVICT; break;
+        case 0: desc_.flags |= LK_CACHE_EVICT; break;
         case 1:
             desc_.pressure = [](void *user, lk_pressure *pressure) {
                 return static_cast<Machine *>(user)->on_pressure(pressure);
@@ -306,12 +308,17 @@ bool Machine::remove(size_t i) {
     return right;
 }
 
-// Pages outside of a window are given back, so a cut that would make them visible again is refused.
 bool Machine::has_window() const {
     for (const lk_layer &layer : layers_)
         if (layer.window_tokens)
             return true;
     return false;
+}
+
+// Pages outside of a window are given back unless the cache keeps them, so a cut that would make
+// them visible again is refused.
+bool Machine::frees_windowed() const {
+    return has_window() && !(desc_.flags & LK_CACHE_KEEP_WINDOWED);
 }
 
 // The cache packs a page of forks with ladders once for all, at the rung of the first that needs
@@ -326,7 +333,7 @@ bool Machine::fork() {
     lk_sequence id = 0;
     const lk_status status = lk_sequence_fork(cache_, parent.id, length, &id);
     if (status == LK_E_UNSUPPORTED)
-        return expect(length < most && has_window(), "a fork is refused") && check_lengths();
+        return expect(length < most && frees_windowed(), "a fork is refused") && check_lengths();
     if (status == LK_E_BUDGET) {
         ++counts_.operations;
         ++counts_.refusals;
@@ -344,7 +351,7 @@ bool Machine::truncate() {
     const uint64_t length = choices_.below(static_cast<uint32_t>(live.tokens.length) + 1);
     const lk_status status = lk_sequence_truncate(cache_, live.id, length);
     if (status == LK_E_UNSUPPORTED)
-        return expect(length < live.tokens.length && has_window(), "a truncation is refused") &&
+        return expect(length < live.tokens.length && frees_windowed(), "a truncation is refused") &&
                check_lengths();
     if (status == LK_E_BUDGET) {
         ++counts_.operations;

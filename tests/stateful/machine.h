@@ -105,6 +105,7 @@ class Machine {
     bool follow(Live *live, Packs packs);
     bool follow_all(Packs packs);
     bool has_window() const;
+    bool frees_windowed() const;
     bool may_be_cut(uint64_t page, uint64_t length) const;
     bool run_verb();
     bool add();

@@ -212,6 +212,113 @@ static void recorded_between_dispatches(void **state) {
     close_fixture(&f);
 }
 
+// ---- A step in several command buffers: after each append the step goes on in another one, which
+// the host submits at once, or with the others at the end; or the step goes on by submissions.
+
+enum { MOST_BUFFERS = 1 + RIG_LAYERS };
+typedef enum parting { SUBMIT_EACH, SUBMIT_LAST, GO_ON_SUBMITTING } parting;
+static parting g_parting;
+static VkCommandBuffer g_buffers[MOST_BUFFERS];
+static uint32_t g_n_buffers;    // recorded, the present one aside
+static uint32_t g_n_submitted;  // of these
+
+static void submit_recorded(void) {
+    const vulkan_host *host = test_device();
+    const VkSubmitInfo info = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
+                               .commandBufferCount = g_n_buffers - g_n_submitted,
+                               .pCommandBuffers = g_buffers + g_n_submitted};
+    if (info.commandBufferCount)
+        assert_int_equal(host->vk.QueueSubmit(host->queue, 1, &info, VK_NULL_HANDLE), VK_SUCCESS);
+    g_n_submitted = g_n_buffers;
+}
+
+static void go_on_elsewhere(fixture *f, uint32_t layer) {
+    vulkan_host *host = test_device();
+    if (g_parting == GO_ON_SUBMITTING && layer > 1)
+        return;
+    assert_int_equal(host->vk.EndCommandBuffer(host->commands), VK_SUCCESS);
+    ++g_n_buffers;
+    if (g_parting != SUBMIT_LAST)
+        submit_recorded();
+    lk_queue queue = *f->gpu.device->queue;
+    if (g_parting != GO_ON_SUBMITTING || layer == 0) {
+        host->commands = g_buffers[g_n_buffers];
+        test_check(vulkan_host_record(host));
+        queue = recording();
+    }
+    assert_int_equal(lk_step_set_queue(f->gpu.cache, &queue), LK_OK);
+}
+
+static void parted_step(fixture *f, uint32_t n, parting how) {
+    vulkan_host *host = test_device();
+    const VkCommandBuffer own = host->commands;
+    g_parting = how;
+    g_n_buffers = g_n_submitted = 0;
+    write_inputs(f, n, 1 / INPUT_FACTOR, &f->raw);
+    host->commands = g_buffers[0];
+    test_check(vulkan_host_record(host));
+    const lk_queue queue = recording();
+    scale(f, &f->raw, &f->inputs, n * input_width(&f->gpu), INPUT_FACTOR);
+    run_layers(f, &queue, n, go_on_elsewhere);
+    submit_recorded();
+    if (how == GO_ON_SUBMITTING) {
+        host->commands = own;
+        test_check(vulkan_host_record(host));
+        vulkan_host_barrier(host);
+    }
+    scale(f, &f->outputs, &f->results, n * rig_width(&f->gpu), OUTPUT_FACTOR);
+    test_check(vulkan_host_submit(host));
+    host->commands = own;
+    compare(f, n, f->results.mapped, OUTPUT_FACTOR);
+}
+
+static void steps_have_several_command_buffers(void **state) {
+    (void)state;
+    const vulkan_host *host = test_device();
+    fixture f;
+    open_fixture(&f, "kitty-pro");
+    const VkCommandBufferAllocateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+        .commandPool = host->pool,
+        .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+        .commandBufferCount = MOST_BUFFERS};
+    assert_int_equal(host->vk.AllocateCommandBuffers(host->device, &info, g_buffers), VK_SUCCESS);
+    assert_int_equal(f.gpu.geometry.n_layers, RIG_LAYERS);
+    parted_step(&f, 300, SUBMIT_EACH);
+    parted_step(&f, 90, SUBMIT_LAST);
+    parted_step(&f, 70, GO_ON_SUBMITTING);
+    for (int i = 0; i < 12; ++i)
+        parted_step(&f, 1 + (uint32_t)i % 3, (parting)(i % 3));
+    recorded_step(&f, 2);
+    submitted_step(&f, 1);
+    close_fixture(&f);
+}
+
+static void queues_of_steps_are_checked(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f, "kivi4");
+    submitted_step(&f, 20);
+    lk_queue queue = *f.gpu.device->queue;
+    assert_int_equal(lk_step_set_queue(f.gpu.cache, &queue), LK_E_STATE);
+    rig_sentence("no step is open");
+    assert_int_equal(lk_step_set_queue(f.cpu.cache, NULL), LK_E_UNSUPPORTED);
+    rig_sentence("a step on the CPU keeps the queue that it began with");
+    const uint32_t n = 1;
+    assert_int_equal(rig_begin(&f.gpu, 1, &f.id, &n, NULL), LK_OK);
+    queue = recording();
+    queue.handle = NULL;
+    assert_int_equal(lk_step_set_queue(f.gpu.cache, &queue), LK_E_ARGUMENT);
+    queue.kind = 9;
+    assert_int_equal(lk_step_set_queue(f.gpu.cache, &queue), LK_E_ARGUMENT);
+    queue.kind = LK_QUEUE_CUDA_STREAM;
+    assert_int_equal(lk_step_set_queue(f.gpu.cache, &queue), LK_E_UNSUPPORTED);
+    assert_int_equal(lk_step_set_queue(f.gpu.cache, NULL), LK_OK);
+    assert_int_equal(lk_step_discard(f.gpu.cache), LK_OK);
+    submitted_step(&f, 3);
+    close_fixture(&f);
+}
+
 // What recording does not take, and a step that is dropped after it was recorded.
 static void recording_refuses(void **state) {
     (void)state;
@@ -356,6 +463,8 @@ int main(void) {
     test_device();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recorded_between_dispatches),
+        cmocka_unit_test(steps_have_several_command_buffers),
+        cmocka_unit_test(queues_of_steps_are_checked),
         cmocka_unit_test(recording_refuses),
         cmocka_unit_test(recorded_faults),
         cmocka_unit_test(cut_after_recorded_steps),

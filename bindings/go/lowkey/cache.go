@@ -26,6 +26,7 @@ type CacheOptions struct {
 	MaxBudgetBytes     uint64 // highest budget that SetBudget accepts
 	SequenceLimitBytes uint64 // most bytes of pages and tables that only one sequence uses
 	Evict              bool   // on a shortfall, remove the sequence that a step named least recently
+	KeepWindowed       bool   // keep pages that windows have left, so that sequences can be cut at any token
 	// Pressure is called inside Begin on each shortfall when the ladders have ended. It may not call the
 	// cache; a panic in it counts as a refusal.
 	Pressure func(Pressure) PressureAction
@@ -79,7 +80,10 @@ func (c *Context) NewCache(geometry Geometry, plan *Plan, options CacheOptions) 
 	desc.max_budget_bytes = C.uint64_t(options.MaxBudgetBytes)
 	desc.sequence_limit_bytes = C.uint64_t(options.SequenceLimitBytes)
 	if options.Evict {
-		desc.flags = C.LK_CACHE_EVICT
+		desc.flags |= C.LK_CACHE_EVICT
+	}
+	if options.KeepWindowed {
+		desc.flags |= C.LK_CACHE_KEEP_WINDOWED
 	}
 	if options.MaxSequences != 0 {
 		desc.max_sequences = C.uint32_t(options.MaxSequences)

@@ -294,6 +294,32 @@ func TestBudgetsHold(t *testing.T) {
 	}
 }
 
+func TestKeptPagesComeBack(t *testing.T) {
+	context := must[*Context](t)(Open(ContextOptions{Threads: 1}))
+	model := Uniform(layers, Layer{QueryHeads: queryHeads, KVHeads: kvHeads, HeadDim: headDim, WindowTokens: 64})
+	plan := must[*Plan](t)(NewPlan("kitty", model))
+	freed := must[PlanSize](t)(plan.Bytes(1500, 1, 500))
+	kept := must[PlanSize](t)(plan.BytesWithWindowed(1500, 1, 500))
+	if kept.PayloadBytes <= freed.PayloadBytes {
+		t.Fatal(kept, freed)
+	}
+	for keeps, size := range map[bool]PlanSize{false: freed, true: kept} {
+		cache := must[*Cache](t)(context.NewCache(model, plan,
+			CacheOptions{BudgetBytes: size.CacheBytes, MaxStepTokens: 500, KeepWindowed: keeps}))
+		sequence := must[*Sequence](t)(cache.AddSequence())
+		for i := 0; i < 3; i++ {
+			take(t, sequence, 500)
+		}
+		err := sequence.Truncate(700)
+		if keeps {
+			check(t, err)
+		} else {
+			wants(t, err, Unsupported, "window of 64")
+		}
+		cache.Close()
+	}
+}
+
 func TestPlansAreBuiltAndReadBack(t *testing.T) {
 	plan := must[*Plan](t)(NewPlan("fp16", geometry()))
 	check(t, plan.SetName("mine"))

@@ -467,10 +467,18 @@ func (p *Plan) Bytes(tokens uint64, sequences, stepTokens uint32) (PlanSize, err
 	})
 }
 
+// BytesWithWindowed is the same for a cache with CacheOptions.KeepWindowed.
+func (p *Plan) BytesWithWindowed(tokens uint64, sequences, stepTokens uint32) (PlanSize, error) {
+	return p.size(func(ptr *C.lk_plan, raw *C.lk_plan_size) C.lk_status {
+		return C.lk_cache_bytes(ptr, C.LK_CACHE_KEEP_WINDOWED, C.uint64_t(tokens), C.uint32_t(sequences),
+			C.uint32_t(stepTokens), raw)
+	})
+}
+
 // ChunkMix is how many chunks of a context have each class.
 type ChunkMix struct{ Low, Middle, High uint32 }
 
-// ChunkBytes is the same after the chunks of all contexts got their first classes; see
+// ChunkBytes is the same as Bytes after the chunks of all contexts got their first classes; see
 // lk_plan_chunk_bytes.
 func (p *Plan) ChunkBytes(tokens uint64, sequences, stepTokens uint32, mix ChunkMix) (PlanSize, error) {
 	var counts C.lk_chunk_mix

@@ -34,6 +34,7 @@ ABI_VERSION = ABI_MAJOR << 16 | ABI_MINOR
 LogFn = CFUNCTYPE(None, c_void_p, c_uint32, c_char_p)
 AllocFn = CFUNCTYPE(c_void_p, c_void_p, c_size_t, c_size_t)
 FreeFn = CFUNCTYPE(None, c_void_p, c_void_p, c_size_t, c_size_t)
+ParallelForFn = CFUNCTYPE(None, c_void_p, c_uint32, c_void_p, c_void_p)
 WriteFn = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t)
 ReadFn = CFUNCTYPE(c_int64, c_void_p, c_void_p, c_size_t)
 PressureFn = CFUNCTYPE(c_uint32, c_void_p, c_void_p)
@@ -70,7 +71,8 @@ class VulkanDesc(Structure):
 class ContextDesc(Structure):
     _fields_ = [('size', c_uint32), ('backend', c_uint32), ('device_index', c_uint32), ('n_threads', c_uint32),
                 ('cpu_mask', c_uint32), ('log_level', c_uint32), ('log', LogFn), ('log_user', c_void_p),
-                ('alloc', AllocFn), ('free', FreeFn), ('alloc_user', c_void_p), ('vulkan', POINTER(VulkanDesc))]
+                ('alloc', AllocFn), ('free', FreeFn), ('alloc_user', c_void_p), ('vulkan', POINTER(VulkanDesc)),
+                ('parallel_for', ParallelForFn), ('parallel_for_user', c_void_p)]
 
 
 class Capability(Structure):
@@ -261,6 +263,7 @@ CONSTANTS: dict[str, int] = {
     'LK_DEFER_OFF': 0, 'LK_DEFER_REFUSE': 1, 'LK_DEFER_PACK': 2,
     'LK_METADATA_F16': 1, 'LK_METADATA_F8': 2,
     'LK_PRESSURE_REFUSE': 0, 'LK_PRESSURE_BUDGET': 1, 'LK_PRESSURE_REMOVE': 2, 'LK_CACHE_EVICT': 1,
+    'LK_CACHE_KEEP_WINDOWED': 2,
     'LK_SENSITIVITY_GRADIENT': 1, 'LK_SENSITIVITY_OUTPUT': 2,
     'LK_ROPE_HALVES': 1, 'LK_ROPE_INTERLEAVED': 2, 'LK_POSITION_SCALE': 4, 'LK_SCALE_EXPONENTS': 21, 'LK_COST_CLIPS': 2,
     'LK_DRAFT_TOKENS': 64, 'LK_MERGE_SPLITS': 16,
@@ -323,6 +326,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_chanmix_unpack': (_status, [_p, _p, _u32, _p]),
     'lk_plan_validate': (_status, [_p, _p]),
     'lk_plan_bytes': (_status, [_p, _u64, _u32, _u32, _p]),
+    'lk_cache_bytes': (_status, [_p, _u32, _u64, _u32, _u32, _p]),
     'lk_plan_to_json': (_status, [_p, c_char_p, _size, _p]),
     'lk_plan_from_json': (_status, [c_char_p, _size, _p]),
     'lk_calibrator_create': (_status, [_p, _p]),
@@ -372,6 +376,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     'lk_step_begin': (_status, [_p, _p, _u32, _p, _p, _p]),
     'lk_append': (_status, [_p, _u32, _p, _p]),
     'lk_attend': (_status, [_p, _u32, _p, _p, _p]),
+    'lk_step_set_queue': (_status, [_p, _p]),
     'lk_step_replay': (_status, [_p]),
     'lk_step_commit': (_status, [_p, _p]),
     'lk_step_commit_tokens': (_status, [_p, _p, _p]),

@@ -232,6 +232,8 @@ class Cache:
     max_budget       the highest value that the budget may be set to; 0 = budget
     sequence_limit   most bytes of pages and tables that only one sequence uses; 0 = no limit
     evict            on a shortfall, remove the sequence that a step named least recently
+    keep_windowed    layers with a sliding window keep the pages that it has left, so that sequences can be cut at any
+                     token; Plan.bytes() counts them
     pressure         called with a Pressure inside step(), on a shortfall when the ladders have ended. It returns a new
                      budget in bytes, the sequences to remove, or None to refuse; step() raises its exceptions
 
@@ -244,6 +246,7 @@ class Cache:
     def __init__(self, context: Context, plan: Plan | str, budget: int | str, *, geometry: Geometry | None = None,
                  max_sequences: int = 1, max_step_tokens: int = 512, slab_bytes: int = 0,
                  max_budget: int | str = 0, sequence_limit: int | str = 0, evict: bool = False,
+                 keep_windowed: bool = False,
                  pressure: Callable[[Pressure], int | Iterable[Sequence] | None] | None = None):
         lk = self._lk = library()
         if isinstance(plan, str):
@@ -256,7 +259,8 @@ class Cache:
         desc.max_sequences, desc.max_step_tokens = max_sequences, max_step_tokens
         desc.budget_bytes, desc.slab_bytes = parse_bytes(budget), slab_bytes
         desc.max_budget_bytes, desc.sequence_limit_bytes = parse_bytes(max_budget), parse_bytes(sequence_limit)
-        desc.flags = _abi.CONSTANTS['LK_CACHE_EVICT'] if evict else 0
+        desc.flags = (_abi.CONSTANTS['LK_CACHE_EVICT'] if evict else 0) | (
+            _abi.CONSTANTS['LK_CACHE_KEEP_WINDOWED'] if keep_windowed else 0)
         self._calls = Calls()
         if pressure is not None:
             desc.pressure = _abi.PressureFn(self._calls.guard(_answer(pressure), _abi.CONSTANTS['LK_PRESSURE_REFUSE']))

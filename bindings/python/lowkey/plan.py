@@ -416,13 +416,15 @@ class Plan:
         raw = None if geometry is None else _abi.byref(geometry.raw())
         self._call(self._lk.lk_plan_validate, raw)
 
-    def bytes(self, n_tokens: int, n_sequences: int = 1, step_tokens: int = 512) -> PlanSize:
+    def bytes(self, n_tokens: int, n_sequences: int = 1, step_tokens: int = 512, *,
+              keep_windowed: bool = False) -> PlanSize:
         """Bytes for n_sequences sequences of n_tokens tokens each, filled together in steps of step_tokens each.
 
-        ``cache_bytes`` is the least budget of a Cache with max_sequences = n_sequences and max_step_tokens =
-        n_sequences x step_tokens."""
+        ``cache_bytes`` is the least budget of a Cache with max_sequences = n_sequences, max_step_tokens =
+        n_sequences x step_tokens and this keep_windowed."""
         raw = self._lk.start(_abi.PlanSize)
-        self._call(self._lk.lk_plan_bytes, n_tokens, n_sequences, step_tokens, _abi.byref(raw))
+        flags = _abi.CONSTANTS['LK_CACHE_KEEP_WINDOWED'] if keep_windowed else 0
+        self._call(self._lk.lk_cache_bytes, flags, n_tokens, n_sequences, step_tokens, _abi.byref(raw))
         return PlanSize.of(raw)
 
     def chunk_bytes(self, n_tokens: int, n_low: int = 0, n_middle: int = 0, n_high: int = 0, *, n_sequences: int = 1,

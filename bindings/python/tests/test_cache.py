@@ -131,6 +131,24 @@ def test_truncate(cache):
     assert len(sequence) == 0 and sequence, 'an empty sequence is true all the same'
 
 
+def test_kept_pages_come_back(context):
+    """Of a layer with a window, with the bytes that the plan counts."""
+    plan = lowkey.Plan.preset('kitty', GEOMETRY)
+    sizes = [plan.bytes(1000, 1, 100, keep_windowed=keeps) for keeps in (False, True)]
+    assert sizes[0].payload_bytes < sizes[1].payload_bytes
+    for keeps, size in zip((False, True), sizes):
+        with lowkey.Cache(context, plan, size.cache_bytes, max_step_tokens=100, keep_windowed=keeps) as cache:
+            sequence = cache.add()
+            for number in range(10):
+                run_step(cache, sequence, number, 100)
+            if keeps:
+                sequence.truncate(333)
+                assert len(sequence) == 333
+            else:
+                with pytest.raises(lowkey.UnsupportedError, match='window of 40'):
+                    sequence.truncate(333)
+
+
 def test_fork(cache):
     """Two continuations of one prompt, and one of its first tokens."""
     first = cache.add()

@@ -406,8 +406,8 @@ lk_status fast_attend(const Kernels &kernels, const AttendCall &args, ThreadPool
     const uint64_t floats = thread_floats(args.layer.head_dim) * pool->size();
     if (!scratch->threads.reserve(floats) || !call.plan())
         return fail(LK_E_NOMEM, "no memory for the attention scratch of %u threads", pool->size());
-    pool->parallel_for(call.n_items(),
-                       [&](uint32_t index, uint32_t thread) { call.run(index, thread); });
+    LK_TRY(pool->parallel_for(call.n_items(),
+                              [&](uint32_t index, uint32_t thread) { call.run(index, thread); }));
     for (uint32_t i = 0; i < call.n_items(); ++i)
         call.merge(i);
     return LK_OK;

@@ -41,7 +41,8 @@ struct AttendScratch {
     Array<float> partials;  // [items][...] of items that share their rows
 };
 
-// LK_OK or LK_E_NOMEM. The items, and so every bit of the result, depend on shapes alone.
+// LK_OK, LK_E_NOMEM or LK_E_DEVICE (HostThreads). The items, and so every bit of the result, depend
+// on shapes alone.
 lk_status fast_attend(const Kernels &kernels, const AttendCall &args, ThreadPool *pool,
                       AttendScratch *scratch);
 

@@ -277,16 +277,18 @@ lk_status score_attention(const AttendCall &args, const ChunkAttention &request,
     const uint32_t n_spans = chunk_scores.n_spans();
     for (uint32_t first = 0; first < chunk_scores.n_work_tiles(); first += request.max_tiles) {
         const uint32_t n = std::min(request.max_tiles, chunk_scores.n_work_tiles() - first);
-        pool->parallel_for(n * n_spans, [&](uint32_t i, uint32_t thread) {
+        auto add_span = [&](uint32_t i, uint32_t thread) {
             const Scratch own =
                 cut_scratch(scratch->threads.data() + thread * floats, args.layer.head_dim);
             chunk_scores.add_span(first + i / n_spans, i / n_spans, i % n_spans, own);
-        });
-        pool->parallel_for(n * kAttentionScoreColumns, [&](uint32_t i, uint32_t) {
+        };
+        auto total = [&](uint32_t i, uint32_t) {
             const uint32_t column = i % kAttentionScoreColumns;
             if (column < chunk_scores.columns_of(first + i / kAttentionScoreColumns))
                 chunk_scores.total_column(i / kAttentionScoreColumns, column);
-        });
+        };
+        LK_TRY(pool->parallel_for(n * n_spans, add_span));
+        LK_TRY(pool->parallel_for(n * kAttentionScoreColumns, total));
         for (uint32_t chunk = 0; chunk < request.n_chunks; ++chunk)
             chunk_scores.add_scores(first, n, chunk);
     }

@@ -9,7 +9,8 @@
 namespace lk {
 namespace cpu {
 
-// LK_OK or LK_E_NOMEM. Every bit of the result depends on shapes and numbers alone.
+// LK_OK, LK_E_NOMEM or LK_E_DEVICE (HostThreads). Every bit of the result depends on shapes and
+// numbers alone.
 lk_status score_attention(const AttendCall &args, const ChunkAttention &request, ThreadPool *pool,
                           AttendScratch *scratch);
 

@@ -79,19 +79,18 @@ lk_status CpuCacheDevice::begin(const Batch &batch) {
 lk_status CpuCacheDevice::append(const AppendArgs &args) {
     const Lock lock(&engine_.mutex);
     Conversion conversion;
-    engine_.pool.parallel_for(
+    LK_TRY(engine_.pool.parallel_for(
         (args.staging.n_tokens + kTokensPerJob - 1) / kTokensPerJob,
-        [&](uint32_t index, uint32_t) { convert_job(args, index, &conversion); });
+        [&](uint32_t index, uint32_t) { convert_job(args, index, &conversion); }));
     const uint64_t first_bad = conversion.first_bad.load();
     note(args, conversion.n_saturated.load(), first_bad);
     if (first_bad != kNothingBad)
         return LK_OK;
     const uint32_t n_heads = args.layer.n_kv_heads;
     const auto n_parts = static_cast<uint32_t>(parts_.size());
-    engine_.pool.parallel_for(n_parts * n_heads, [&](uint32_t index, uint32_t) {
+    return engine_.pool.parallel_for(n_parts * n_heads, [&](uint32_t index, uint32_t) {
         store_part(args, layout_.formats, parts_[index / n_heads], index % n_heads);
     });
-    return LK_OK;
 }
 
 void CpuCacheDevice::note(const AppendArgs &args, uint64_t n_saturated, uint64_t first_bad) {
@@ -113,21 +112,21 @@ void CpuCacheDevice::note(const AppendArgs &args, uint64_t n_saturated, uint64_t
 
 lk_status CpuCacheDevice::pack(const PackItem *items, uint32_t n_items) {
     const Lock lock(&engine_.mutex);
-    engine_.pool.parallel_for(n_items, [&](uint32_t index, uint32_t thread) {
+    return engine_.pool.parallel_for(n_items, [&](uint32_t index, uint32_t thread) {
         pack_item(items[index], engine_.page_values.data() + thread * kPageValues);
     });
-    return LK_OK;
 }
 
 lk_status CpuCacheDevice::dequantize(const DequantizeItem *items, uint32_t n_items) {
     const Lock lock(&engine_.mutex);
-    engine_.pool.parallel_for(n_items, [&](uint32_t index, uint32_t thread) {
+    return engine_.pool.parallel_for(n_items, [&](uint32_t index, uint32_t thread) {
         dequantize_item(items[index], engine_.page_values.data() + thread * kPageValues);
     });
-    return LK_OK;
 }
 
+// Where the host's threads have failed, pages may be written in part.
 lk_status CpuCacheDevice::download(const SlotCopy *items, uint32_t n_items) {
+    LK_TRY(engine_.pool.check());
     for (uint32_t i = 0; i < n_items; ++i)
         std::memcpy(items[i].host, reinterpret_cast<const void *>(items[i].address),
                     items[i].bytes);
@@ -135,6 +134,7 @@ lk_status CpuCacheDevice::download(const SlotCopy *items, uint32_t n_items) {
 }
 
 lk_status CpuCacheDevice::upload(const SlotCopy *items, uint32_t n_items) {
+    LK_TRY(engine_.pool.check());
     for (uint32_t i = 0; i < n_items; ++i)
         upload_item(items[i]);
     return LK_OK;
@@ -145,39 +145,38 @@ lk_status CpuCacheDevice::upload_with(const SlotCopy *items, uint32_t n_items,
     if (engine_.pool.size() == 1)
         return upload(items, n_items);
     const Lock lock(&engine_.mutex);
-    engine_.pool.parallel_for(n_items + 1, [&](uint32_t index, uint32_t) {
+    return engine_.pool.parallel_for(n_items + 1, [&](uint32_t index, uint32_t) {
         if (index)
             upload_item(items[index - 1]);
         else
             side.run(side.context);
     });
-    return LK_OK;
 }
 
 lk_status CpuCacheDevice::move(const MoveItem *items, uint32_t n_items) {
     const Lock lock(&engine_.mutex);
-    engine_.pool.parallel_for(n_items, [&](uint32_t index, uint32_t) { move_item(items[index]); });
-    return LK_OK;
+    return engine_.pool.parallel_for(n_items,
+                                     [&](uint32_t index, uint32_t) { move_item(items[index]); });
 }
 
 lk_status CpuCacheDevice::shrink(const ShrinkItem *items, uint32_t n_items) {
     const Lock lock(&engine_.mutex);
-    engine_.pool.parallel_for(n_items,
-                              [&](uint32_t index, uint32_t) { shrink_item(items[index]); });
-    return LK_OK;
+    return engine_.pool.parallel_for(n_items,
+                                     [&](uint32_t index, uint32_t) { shrink_item(items[index]); });
 }
 
 lk_status CpuCacheDevice::sum_queries(const QueryStatArgs &args) {
     const Lock lock(&engine_.mutex);
     for (uint32_t r = 0; r < args.n_runs; ++r) {
         const QueryStatRun &run = args.runs[r];
-        engine_.pool.parallel_for(n_query_stats(run) * run.n_heads, [&](uint32_t index, uint32_t) {
+        auto sum = [&](uint32_t index, uint32_t) {
             const uint32_t i = index / run.n_heads;
             const uint32_t head = index % run.n_heads;
             const uint64_t at = run.offset_bytes + i * run.stride_bytes;
             uint64_t *sums = query_sums_.data() + at / sizeof *sums;
             cpu::sum_queries(args, run, i, head, sums + head * args.layer.head_dim);
-        });
+        };
+        LK_TRY(engine_.pool.parallel_for(n_query_stats(run) * run.n_heads, sum));
     }
     return LK_OK;
 }

@@ -19,7 +19,6 @@ namespace cpu {
 namespace {
 
 constexpr size_t kSlabAlignment = 4096;
-constexpr uint32_t kMaxThreads = 1024;
 
 const char *queue_name(lk_queue_kind kind) {
     return kind == LK_QUEUE_CUDA_STREAM     ? "a CUDA stream"
@@ -42,13 +41,15 @@ class CpuBackend final : public Backend {
     CpuBackend(const Allocator &allocator, uint32_t cpu_mask)
         : cpu_mask_(cpu_mask), engine_(allocator, choose_kernels(cpu_mask)) {}
 
-    lk_status open(uint32_t n_threads) {
-        const uint32_t n = n_threads == 0            ? std::min(usable_cpus(), kMaxThreads)
-                           : n_threads > kMaxThreads ? kMaxThreads
-                                                     : n_threads;
+    lk_status open(const lk_context_desc &desc) {
+        const uint32_t n =
+            std::min(desc.n_threads == 0 ? usable_cpus() : desc.n_threads, kMaxThreads);
         if (!engine_.page_values.reserve(n * kPageValues))
             return fail(LK_E_NOMEM, "no memory for the packing scratch of %u threads", n);
-        return engine_.pool.start(n);
+        if (!desc.parallel_for)
+            return engine_.pool.start(n);
+        engine_.pool.start_on(desc.parallel_for, desc.parallel_for_user, n);
+        return LK_OK;
     }
 
     lk_status supports(const lk_capability &capability) const override {
@@ -150,7 +151,7 @@ lk_status open_cpu(const lk_context_desc &desc, const Allocator &allocator, Back
     auto *backend = create<CpuBackend>(allocator, allocator, desc.cpu_mask);
     if (!backend)
         return fail(LK_E_NOMEM, "no memory for the CPU backend");
-    const lk_status status = backend->open(desc.n_threads);
+    const lk_status status = backend->open(desc);
     if (status != LK_OK) {
         destroy(allocator, backend);
         return status;

@@ -250,14 +250,13 @@ lk_status reference_attend(const AttendCall &args, ThreadPool *pool, const Alloc
     if (!memory.reserve(each * pool->size()))
         return fail(LK_E_NOMEM, "no memory for the reference's %llu values",
                     static_cast<unsigned long long>(each * pool->size()));
-    pool->parallel_for(
+    return pool->parallel_for(
         args.n_sequences * args.layer.n_kv_heads, [&](uint32_t index, uint32_t thread) {
             const Scratch scratch =
                 cut_scratch(memory.data() + each * thread, sizes, args.layer.head_dim);
             attend_head(args, args.sequences[index / args.layer.n_kv_heads],
                         index % args.layer.n_kv_heads, scratch);
         });
-    return LK_OK;
 }
 
 }  // namespace cpu

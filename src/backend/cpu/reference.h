@@ -9,7 +9,7 @@
 namespace lk {
 namespace cpu {
 
-// LK_OK or LK_E_NOMEM.
+// LK_OK, LK_E_NOMEM or LK_E_DEVICE (HostThreads).
 lk_status reference_attend(const AttendCall &args, ThreadPool *pool, const Allocator &allocator);
 
 }  // namespace cpu

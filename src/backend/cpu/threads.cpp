@@ -46,6 +46,11 @@ lk_status ThreadPool::start(uint32_t n_threads) {
     return start_workers();
 }
 
+void ThreadPool::start_on(lk_parallel_for_fn run_tasks, void *user, uint32_t n_tasks) {
+    host_.set(run_tasks, user);
+    n_threads_ = n_tasks;
+}
+
 lk_status ThreadPool::start_workers() {
     const SignalBlock block;
     stop_.store(false);
@@ -66,7 +71,8 @@ lk_status ThreadPool::enter_child() {
     pthread_cond_init(&started_, nullptr);
     pthread_cond_init(&finished_, nullptr);
     threads_.clear();
-    return start_workers();
+    host_.enter_child();
+    return host_.is_set() ? LK_OK : start_workers();
 }
 
 void *ThreadPool::enter(void *argument) {
@@ -115,12 +121,19 @@ void ThreadPool::take_units(uint32_t thread) {
     }
 }
 
-void ThreadPool::run(uint32_t n_jobs, Function function, void *context) {
-    if (n_jobs <= 1 || threads_.empty()) {
+lk_status ThreadPool::run(uint32_t n_jobs, Function function, void *context) {
+    LK_TRY(check());
+    if (n_jobs <= 1 || n_threads_ == 1)
         for (uint32_t job = 0; job < n_jobs; ++job)
             function(context, job, 0);
-        return;
-    }
+    else if (host_.is_set())
+        return host_.run(n_jobs, n_jobs < n_threads_ ? n_jobs : n_threads_, function, context);
+    else
+        run_own(n_jobs, function, context);
+    return LK_OK;
+}
+
+void ThreadPool::run_own(uint32_t n_jobs, Function function, void *context) {
     n_jobs_ = n_jobs;
     function_ = function;
     context_ = context;

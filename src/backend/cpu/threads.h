@@ -1,4 +1,5 @@
-// The worker threads of a context. The caller takes part in every run.
+// The worker threads of a context, its own or the host's. The caller of its own ones takes part in
+// every run.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef LK_BACKEND_CPU_THREADS_H
@@ -9,6 +10,7 @@
 #include <atomic>
 #include <type_traits>
 
+#include "backend/cpu/host_threads.h"
 #include "base/memory.h"
 
 #include <lowkey/base.h>
@@ -23,18 +25,21 @@ class ThreadPool {
     ThreadPool(const ThreadPool &) = delete;
     ThreadPool &operator=(const ThreadPool &) = delete;
 
-    // Once. n_threads counts the caller's.
+    // Once: the pool's own threads, of which n_threads counts the caller's, or those of the host.
     lk_status start(uint32_t n_threads);
+    void start_on(lk_parallel_for_fn run_tasks, void *user, uint32_t n_tasks);
     // In a process that fork() made, where the threads are not: start them anew.
     lk_status enter_child();
     uint32_t size() const { return n_threads_; }
+    // LK_OK, or LK_E_DEVICE where the host's threads have failed: see HostThreads.
+    lk_status check() const { return host_.check(); }
 
-    // body(job, thread) for jobs 0 .. n_jobs-1 in any order; thread < size(). Returns when all
-    // are done. One run at a time.
+    // body(job, thread) for jobs 0 .. n_jobs-1 in any order; thread < size(), and two bodies with
+    // the same thread never run at once. Returns when all are done. One run at a time.
     template <class Body>
-    void parallel_for(uint32_t n_jobs, Body &&body) {
+    lk_status parallel_for(uint32_t n_jobs, Body &&body) {
         using Plain = std::remove_reference_t<Body>;
-        run(
+        return run(
             n_jobs,
             [](void *context, uint32_t job, uint32_t thread) {
                 (*static_cast<Plain *>(context))(job, thread);
@@ -43,7 +48,7 @@ class ThreadPool {
     }
 
   private:
-    using Function = void (*)(void *context, uint32_t job, uint32_t thread);
+    using Function = HostThreads::Function;
     struct Worker {
         ThreadPool *pool;
         pthread_t thread;
@@ -54,10 +59,12 @@ class ThreadPool {
     static void *enter(void *worker);
     void serve(uint32_t index);
     bool await(uint64_t *seen);
-    void run(uint32_t n_jobs, Function function, void *context);
+    lk_status run(uint32_t n_jobs, Function function, void *context);
+    void run_own(uint32_t n_jobs, Function function, void *context);
     void take_units(uint32_t thread);
 
     uint32_t n_threads_ = 1;
+    HostThreads host_;
     Array<Worker> threads_;  // without the caller's
     pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
     pthread_cond_t started_ = PTHREAD_COND_INITIALIZER;

@@ -56,8 +56,8 @@ class VulkanBackend final : public Backend, public HostBuffers, public PipelineS
 
     const BackendTraits &traits() const override {
         static constexpr BackendTraits kTraits = {
-            "Vulkan", LK_MEMORY_VULKAN, true, LK_QUEUE_VULKAN_SUBMIT, LK_QUEUE_VULKAN_RECORD,
-            false,    LK_BACKEND_VULKAN};
+            "Vulkan", LK_MEMORY_VULKAN,  true, LK_QUEUE_VULKAN_SUBMIT, LK_QUEUE_VULKAN_RECORD,
+            false,    LK_BACKEND_VULKAN, true};
         return kTraits;
     }
     void describe(lk_device_info *info) const override { device_.describe(info); }

@@ -60,6 +60,8 @@ bool free_hidden_entries(lk_cache *cache, uint64_t index, uint64_t length, Cache
 }  // namespace
 
 void free_hidden_pages(lk_cache *cache, Sequence *sequence) {
+    if (cache->desc.flags & LK_CACHE_KEEP_WINDOWED)
+        return;
     const Plan &plan = cache->plan.model;
     uint64_t end = 0;
     for (uint32_t l = 0; l < cache->formats.layers.size(); ++l) {

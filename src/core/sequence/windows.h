@@ -9,7 +9,8 @@
 
 namespace lk {
 
-// Free the pages that later queries do not attend to, of packed blocks that no other sequence has.
+// Free the pages that later queries do not attend to, of packed blocks that no other sequence has;
+// none with LK_CACHE_KEEP_WINDOWED.
 void free_hidden_pages(lk_cache *cache, Sequence *sequence);
 // Are the pages there that queries after n_tokens tokens attend to? LK_E_UNSUPPORTED.
 lk_status check_pages(const lk_cache *cache, const Sequence &sequence, uint64_t n_tokens);

@@ -176,6 +176,21 @@ lk_status begin_step(lk_cache *cache, const lk_queue *from, const BeginArgs &arg
     return LK_OK;
 }
 
+// The order of a step's work is that of the calls, on whatever queues: each queue has to wait for
+// the one before, which CacheDevice::set_queue() and the host see to.
+lk_status change_queue(lk_cache *cache, const lk_queue *from) {
+    const BackendTraits &traits = cache->context->backend->traits();
+    if (!traits.changes_queues)
+        return fail(LK_E_UNSUPPORTED, "a step on %s keeps the queue that it began with",
+                    traits.name);
+    LK_TRY(check_open(cache));
+    lk_queue queue{};
+    LK_TRY(import_queue(*cache->context, from, &queue));
+    LK_TRY(cache->device->set_queue(from ? &queue : nullptr));
+    cache->step.queue = queue.kind;
+    return LK_OK;
+}
+
 lk_status discard_step(lk_cache *cache) {
     if (!cache->step.is_open)
         return fail(LK_E_STATE, "no step is open");
@@ -221,6 +236,10 @@ extern "C" lk_status lk_step_begin(lk_cache *cache, const lk_queue *queue, uint3
     return lk::on_cache(cache, [&] {
         return lk::begin_step(cache, queue, {n_sequences, ids, n_tokens, parent});
     });
+}
+
+extern "C" lk_status lk_step_set_queue(lk_cache *cache, const lk_queue *queue) {
+    return lk::use_cache(cache, [&] { return lk::change_queue(cache, queue); });
 }
 
 extern "C" lk_status lk_step_discard(lk_cache *cache) {

@@ -19,6 +19,7 @@ pub struct lk_cache_desc {
     pub pressure_user: *mut c_void,
 }
 pub const LK_CACHE_EVICT: u32 = 1;
+pub const LK_CACHE_KEEP_WINDOWED: u32 = 2;
 
 pub type lk_pressure_action = u32;
 constants!(lk_pressure_action:
@@ -72,6 +73,14 @@ pub const LK_ALL_TOKENS: u64 = u64::MAX;
 
 extern "C" {
     pub fn lk_cache_desc_init(desc: *mut lk_cache_desc, struct_bytes: usize) -> lk_status;
+    pub fn lk_cache_bytes(
+        plan: *const lk_plan,
+        flags: u32,
+        n_tokens: u64,
+        n_sequences: u32,
+        step_tokens: u32,
+        out: *mut lk_plan_size,
+    ) -> lk_status;
     pub fn lk_cache_create(
         context: *mut lk_context,
         geometry: *const lk_geometry,

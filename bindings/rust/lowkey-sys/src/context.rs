@@ -34,6 +34,11 @@ constants!(lk_log_level:
 pub type lk_log_fn =
     Option<unsafe extern "C" fn(user: *mut c_void, level: lk_log_level, message: *const c_char)>;
 
+pub type lk_task_fn = Option<unsafe extern "C" fn(task_data: *mut c_void, index: u32)>;
+pub type lk_parallel_for_fn = Option<
+    unsafe extern "C" fn(user: *mut c_void, n_tasks: u32, task: lk_task_fn, task_data: *mut c_void),
+>;
+
 constants!(u32:
     LK_CPU_REFERENCE_ONLY = 0x1,
     LK_CPU_NO_AVX2 = 0x2,
@@ -56,6 +61,8 @@ pub struct lk_context_desc {
     pub free: lk_free_fn,
     pub alloc_user: *mut c_void,
     pub vulkan: *const lk_vulkan_desc,
+    pub parallel_for: lk_parallel_for_fn,
+    pub parallel_for_user: *mut c_void,
 }
 
 #[repr(C)]

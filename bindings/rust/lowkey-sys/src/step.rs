@@ -25,6 +25,7 @@ extern "C" {
         out: *const lk_tensor,
         lse: *const lk_tensor,
     ) -> lk_status;
+    pub fn lk_step_set_queue(cache: *mut lk_cache, queue: *const lk_queue) -> lk_status;
     pub fn lk_step_replay(cache: *mut lk_cache) -> lk_status;
     pub fn lk_step_commit(cache: *mut lk_cache, keep: *const u32) -> lk_status;
     pub fn lk_step_commit_tokens(

@@ -136,7 +136,7 @@ fn values_in_rust() -> BTreeMap<String, i64> {
         lk_device_info { size, backend, index, n_threads, memory_bytes, free_bytes, name,
                          features }
         lk_context_desc { size, backend, device_index, n_threads, cpu_mask, log_level, log,
-                          log_user, alloc, free, alloc_user, vulkan }
+                          log_user, alloc, free, alloc_user, vulkan, parallel_for, parallel_for_user }
         lk_capability { size, head_dim, group_size, key_bits, value_bits, page_tokens, memory,
                         dtype, queue }
         lk_vulkan_desc { size, mask, validation, api_version, get_instance_proc_addr, instance,
@@ -189,7 +189,7 @@ fn values_in_rust() -> BTreeMap<String, i64> {
                   budget_tokens, budget_sequences, budget_step_tokens }
     );
     values_of!(found,
-        LK_ABI_MAJOR LK_ABI_MINOR LK_ABI_VERSION LK_OK LK_E_ARGUMENT LK_E_STATE LK_E_NOT_FOUND
+        LK_ABI_MAJOR LK_ABI_MINOR LK_ABI_VERSION LK_MAX_STRUCT_BYTES LK_OK LK_E_ARGUMENT LK_E_STATE LK_E_NOT_FOUND
         LK_E_UNSUPPORTED LK_E_NOMEM LK_E_BUDGET LK_E_CORRUPT LK_E_MISMATCH LK_E_DATA LK_E_BUSY
         LK_E_IO LK_E_DEVICE LK_E_INTERNAL LK_F16 LK_BF16 LK_F32 LK_MEMORY_HOST LK_MEMORY_CUDA
         LK_MEMORY_VULKAN LK_QUEUE_CUDA_STREAM LK_QUEUE_VULKAN_SUBMIT LK_QUEUE_VULKAN_RECORD
@@ -205,7 +205,7 @@ fn values_in_rust() -> BTreeMap<String, i64> {
         LK_RETRIEVAL_KEY LK_RETRIEVAL_KEY_VALUE LK_ONE_BIT_DEVIATION LK_ONE_BIT_RANGE
         LK_CHUNK_NONE LK_CHUNK_LOW LK_CHUNK_MIDDLE LK_CHUNK_HIGH LK_DEFER_OFF LK_DEFER_REFUSE
         LK_DEFER_PACK
-        LK_CACHE_EVICT LK_PRESSURE_REFUSE LK_PRESSURE_BUDGET LK_PRESSURE_REMOVE
+        LK_CACHE_EVICT LK_CACHE_KEEP_WINDOWED LK_PRESSURE_REFUSE LK_PRESSURE_BUDGET LK_PRESSURE_REMOVE
         LK_SENSITIVITY_GRADIENT LK_SENSITIVITY_OUTPUT
         LK_ROPE_HALVES LK_ROPE_INTERLEAVED LK_POSITION_SCALE LK_SCALE_EXPONENTS LK_COST_CLIPS
     );

@@ -22,6 +22,7 @@ pub struct CacheOptions {
     max_budget_bytes: u64,
     sequence_limit_bytes: u64,
     evicts: bool,
+    keeps_windowed: bool,
 }
 
 impl CacheOptions {
@@ -36,6 +37,7 @@ impl CacheOptions {
             max_budget_bytes: 0,
             sequence_limit_bytes: 0,
             evicts: false,
+            keeps_windowed: false,
         }
     }
     pub fn max_sequences(mut self, n: u32) -> Self {
@@ -59,6 +61,12 @@ impl CacheOptions {
     /// On a shortfall, remove the sequence that a step named least recently.
     pub fn evicts(mut self, evicts: bool) -> Self {
         self.evicts = evicts;
+        self
+    }
+    /// Layers with a sliding window keep the pages that it has left, so that sequences can be cut at
+    /// any token; [`Plan::bytes_with_windowed`] counts them.
+    pub fn keeps_windowed(mut self, keeps: bool) -> Self {
+        self.keeps_windowed = keeps;
         self
     }
     /// Size of a slab, a multiple of 256 KiB; 0 = 64 MiB.
@@ -253,7 +261,12 @@ impl<'ctx> Cache<'ctx> {
         desc.slab_bytes = options.slab_bytes;
         desc.max_budget_bytes = options.max_budget_bytes;
         desc.sequence_limit_bytes = options.sequence_limit_bytes;
-        desc.flags = if options.evicts { sys::LK_CACHE_EVICT } else { 0 };
+        for (is_set, flag) in [
+            (options.evicts, sys::LK_CACHE_EVICT),
+            (options.keeps_windowed, sys::LK_CACHE_KEEP_WINDOWED),
+        ] {
+            desc.flags |= if is_set { flag } else { 0 };
+        }
         if let Some(pressure) = &mut pressure {
             desc.pressure = Some(pressure::call);
             desc.pressure_user = &mut **pressure as *mut PressureFn as *mut c_void;

@@ -91,6 +91,7 @@ pub enum LogLevel {
 }
 
 type LogFn = Box<dyn Fn(LogLevel, &str) + Send + Sync>;
+type ParallelForFn = Box<dyn Fn(u32, &(dyn Fn(u32) + Sync)) + Send + Sync>;
 
 /// How to open a [`Context`].
 pub struct ContextOptions {
@@ -99,11 +100,19 @@ pub struct ContextOptions {
     n_threads: u32,
     cpu_mask: u32,
     log: Option<(LogLevel, LogFn)>,
+    parallel_for: Option<ParallelForFn>,
 }
 
 impl ContextOptions {
     pub fn new(backend: Backend) -> Self {
-        ContextOptions { backend, device_index: 0, n_threads: 0, cpu_mask: 0, log: None }
+        ContextOptions {
+            backend,
+            device_index: 0,
+            n_threads: 0,
+            cpu_mask: 0,
+            log: None,
+            parallel_for: None,
+        }
     }
     /// [`DeviceInfo::index`].
     pub fn device_index(mut self, index: u32) -> Self {
@@ -130,6 +139,43 @@ impl ContextOptions {
         self.log = Some((level, Box::new(log)));
         self
     }
+    /// Run the work of calls on the CPU on threads of the host: `run(n, task)` calls `task(i)` once
+    /// for each `i` below `n`, on any threads, and returns when all have returned. lowkey starts no
+    /// thread then, and [`threads`](Self::threads) is the largest `n`. `run` may not use the context
+    /// or its caches. A panic in it is caught; tasks that it left out make the call, and all later
+    /// ones, return a device error. See `lk_parallel_for_fn`.
+    pub fn parallel_for(
+        mut self,
+        run: impl Fn(u32, &(dyn Fn(u32) + Sync)) + Send + Sync + 'static,
+    ) -> Self {
+        self.parallel_for = Some(Box::new(run));
+        self
+    }
+}
+
+/// A task of lowkey, which any thread may run while its callback does.
+struct Task(unsafe extern "C" fn(*mut c_void, u32), *mut c_void);
+// SAFETY: the header allows calls from any threads at once.
+unsafe impl Sync for Task {}
+
+impl Task {
+    fn run(&self, index: u32) {
+        // SAFETY: the callback has not returned yet: run_tasks() lends the task for its call alone.
+        unsafe { (self.0)(self.1, index) }
+    }
+}
+
+unsafe extern "C" fn run_tasks(
+    user: *mut c_void,
+    n_tasks: u32,
+    task: sys::lk_task_fn,
+    task_data: *mut c_void,
+) {
+    let run = &*(user as *const ParallelForFn);
+    if let Some(task) = task.map(|task| Task(task, task_data)) {
+        // A panic must not unwind into C; lowkey finds the tasks that it left out.
+        let _ = catch_unwind(AssertUnwindSafe(|| run(n_tasks, &|index| task.run(index))));
+    }
 }
 
 unsafe extern "C" fn log_line(user: *mut c_void, level: sys::lk_log_level, message: *const c_char) {
@@ -150,6 +196,7 @@ pub struct Context {
     raw: *mut sys::lk_context,
     device: DeviceInfo,
     _log: Option<Box<LogFn>>,
+    _parallel_for: Option<Box<ParallelForFn>>,
 }
 
 // SAFETY: the header allows calls from any threads at once: the context is locked inside.
@@ -176,8 +223,13 @@ impl Context {
             desc.log = Some(log_line);
             desc.log_user = &**log as *const LogFn as *mut c_void;
         }
+        let parallel_for = options.parallel_for.map(Box::new);
+        if let Some(run) = &parallel_for {
+            desc.parallel_for = Some(run_tasks);
+            desc.parallel_for_user = &**run as *const ParallelForFn as *mut c_void;
+        }
         let mut raw = ptr::null_mut();
-        // SAFETY: desc is whole; the callback stays in the box until the context is closed.
+        // SAFETY: desc is whole; the callbacks stay in their boxes until the context is closed.
         unsafe { check(sys::lk_context_open(&desc, sys::LK_ABI_VERSION, &mut raw))? };
         let mut context = Context {
             raw,
@@ -191,6 +243,7 @@ impl Context {
                 features: String::new(),
             },
             _log: log,
+            _parallel_for: parallel_for,
         };
         context.device = context.query_device()?;
         Ok(context)

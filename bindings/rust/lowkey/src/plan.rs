@@ -320,7 +320,30 @@ impl Plan {
         Ok(PlanSize::of(&raw))
     }
 
-    /// The same after the chunks of all contexts got their first classes; see
+    /// The same for a cache that keeps the pages that windows have left; see
+    /// [`CacheOptions::keeps_windowed`](crate::CacheOptions::keeps_windowed).
+    pub fn bytes_with_windowed(
+        &self,
+        n_tokens: u64,
+        n_sequences: u32,
+        step_tokens: u32,
+    ) -> Result<PlanSize> {
+        let mut raw = initial(sys::lk_plan_size_init)?;
+        let flags = sys::LK_CACHE_KEEP_WINDOWED;
+        unsafe {
+            check(sys::lk_cache_bytes(
+                self.raw,
+                flags,
+                n_tokens,
+                n_sequences,
+                step_tokens,
+                &mut raw,
+            ))?
+        };
+        Ok(PlanSize::of(&raw))
+    }
+
+    /// The same as [`bytes`](Self::bytes) after the chunks of all contexts got their first classes; see
     /// `lk_plan_chunk_bytes`.
     pub fn chunk_bytes(
         &self,

@@ -162,6 +162,59 @@ fn logs_arrive_and_their_panics_stay_in_rust() {
     assert!(lines.lock().map(|l| !l.is_empty()).unwrap_or_else(|l| !l.into_inner().is_empty()));
 }
 
+/// A step's outputs on a context with these options.
+fn outputs(options: ContextOptions) -> Result<Vec<f32>> {
+    let context = Context::open(options)?;
+    let geometry = geometry();
+    let plan = Plan::preset("kitty", &geometry)?;
+    let options = CacheOptions::new(64 << 20).max_step_tokens(512);
+    let cache = Cache::new(&context, &geometry, &plan, options)?;
+    let sequence = cache.add_sequence()?;
+    step(&cache, &sequence, 0..300)?;
+    step(&cache, &sequence, 300..310)
+}
+
+#[test]
+fn the_host_runs_the_work_on_its_threads() {
+    let cpu = || ContextOptions::new(Backend::Cpu);
+    let run = |n: u32, task: &(dyn Fn(u32) + Sync)| {
+        thread::scope(|scope| {
+            for i in (0..n).rev() {
+                scope.spawn(move || task(i));
+            }
+        })
+    };
+    let expected = outputs(cpu().threads(1)).unwrap();
+    assert_eq!(outputs(cpu().threads(3).parallel_for(run)).unwrap(), expected);
+    let half = |n: u32, task: &(dyn Fn(u32) + Sync)| (0..n / 2).for_each(task);
+    let error = outputs(cpu().threads(4).parallel_for(half)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Device);
+    let broken = |_: u32, _: &(dyn Fn(u32) + Sync)| panic!("of the host's own making");
+    assert!(outputs(cpu().threads(4).parallel_for(broken)).is_err());
+}
+
+#[test]
+fn kept_pages_come_back() {
+    let rig = Rig::new("kitty");
+    let mut window = Layer::new(QUERY_HEADS as u32, KV_HEADS as u32, HEAD_DIM as u32);
+    window.window_tokens = 64;
+    let geometry = Geometry::uniform(LAYERS, window);
+    let plan = Plan::preset("kitty", &geometry).unwrap();
+    let freed = plan.bytes(2000, 1, 500).unwrap();
+    let kept = plan.bytes_with_windowed(2000, 1, 500).unwrap();
+    assert!(kept.payload_bytes > freed.payload_bytes);
+    for (keeps, size) in [(false, freed), (true, kept)] {
+        let options =
+            CacheOptions::new(size.cache_bytes).max_step_tokens(500).keeps_windowed(keeps);
+        let cache = Cache::new(&rig.context, &geometry, &plan, options).unwrap();
+        let mut sequence = cache.add_sequence().unwrap();
+        for at in (0..2000).step_by(500) {
+            step(&cache, &sequence, at..at + 500).unwrap();
+        }
+        assert_eq!(sequence.truncate(700).is_ok(), keeps);
+    }
+}
+
 #[test]
 fn a_monitor_reads_from_another_thread() {
     let rig = Rig::new("kitty");
