@@ -287,7 +287,7 @@ void test_requests(const Models &paths) {
     options.plan = "kivi4";
     options.n_ctx = 8192;
     options.n_ubatch = 64;
-    options.budget = "2M";
+    options.budget = "1536K";
     clear_log();
     Session small(model, options);
     llama_pos at = 0;

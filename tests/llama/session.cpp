@@ -56,7 +56,9 @@ llama_context *Session::make(const Model &model, const Options &options) {
     params.n_threads = params.n_threads_batch = options.n_threads;
     params.kv_unified = options.is_unified;
     params.type_k = params.type_v = options.type;
-    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+    // Flash attention of llama.cpp rounds an F32 cache to F16.
+    params.flash_attn_type = options.type == GGML_TYPE_F32 ? LLAMA_FLASH_ATTN_TYPE_DISABLED
+                                                           : LLAMA_FLASH_ATTN_TYPE_ENABLED;
     params.no_perf = true;
     return llama_init_from_model(model.get(), params);
 }
