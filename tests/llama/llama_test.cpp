@@ -89,6 +89,7 @@ void test_sequences(const Models &paths) {
             options.plan = plan;
             options.n_ctx = 4096;
             options.n_sequences = 4;
+            options.n_threads = 2;
             options.is_unified = is_unified;
             Session shared(model, options);
             shared.feed(0, 0, prompt);

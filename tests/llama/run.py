@@ -14,7 +14,6 @@ import random
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 
@@ -52,8 +51,8 @@ def source(pin, work):
     if not folder.exists():
         unpacked = folder.with_suffix('.part')
         shutil.rmtree(unpacked, ignore_errors=True)
-        with tarfile.open(archive(pin, work)) as tar:
-            tar.extractall(unpacked, filter='data')
+        unpacked.mkdir(parents=True)
+        run('tar', '-xf', archive(pin, work), '-C', unpacked)
         next(unpacked.iterdir()).rename(folder)
         unpacked.rmdir()
     return folder / pin['llama_cpp']

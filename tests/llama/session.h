@@ -37,7 +37,7 @@ struct Options {
     std::string plan;  // empty = llama.cpp's own cache
     std::string budget;
     uint32_t n_ctx = 1024, n_ubatch = 128, n_sequences = 1;
-    int n_threads = 2;
+    int n_threads = 1;  // ggml's threads spin, which a busy machine punishes
     bool is_unified = true;
     ggml_type type = GGML_TYPE_F16;  // of llama.cpp's own cache
 };
