@@ -16,13 +16,6 @@
 namespace lowkey {
 namespace {
 
-void log_of_lowkey(void *, lk_log_level level, const char *message) {
-    if (level == LK_LOG_ERROR)
-        LLAMA_LOG_ERROR("lowkey: %s\n", message);
-    else
-        LLAMA_LOG_WARN("lowkey: %s\n", message);
-}
-
 Limits limits_of(const llama_cparams &cparams) {
     Limits limits;
     limits.n_tokens = cparams.n_ctx;
@@ -73,7 +66,7 @@ KvCache::KvCache(const llama_model &model, const llama_cparams &cparams, const S
       is_dry_(model.hparams.no_alloc),
       index_(geometry_of(model).index),
       store_(geometry_of(model).layers, settings, limits_of(cparams),
-             fingerprint_of(model, cparams), log_of_lowkey) {
+             fingerprint_of(model, cparams)) {
     for (uint32_t layer = 0; layer < store_.n_layers(); ++layer) {
         for (const bool is_causal : {false, true})
             nodes_.push_back(Node{this, layer, is_causal});
@@ -99,10 +92,11 @@ llama_memory_context_ptr KvCache::init_batch(llama_batch_allocr &balloc, uint32_
                                      [](const llama_ubatch &u) { return runs_of(u).empty(); }))
             continue;
         slot_info_vec_t slots = prepare(ubatches);
-        if (slots.empty())
-            break;
+        if (slots.empty())  // the cells of the context are full
+            return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
         return std::make_unique<KvContext>(this, std::move(slots), std::move(ubatches));
     }
+    LLAMA_LOG_ERROR("lowkey: a batch has a sequence whose positions do not follow one another\n");
     return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
 }
 

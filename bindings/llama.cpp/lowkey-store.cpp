@@ -9,6 +9,8 @@
 namespace lowkey {
 namespace {
 
+constexpr uint64_t kSequenceBytes = 1024;  // more than the tables of an empty sequence
+
 std::string sequence_name(int32_t sequence) { return "sequence " + std::to_string(sequence); }
 
 }  // namespace
@@ -18,7 +20,7 @@ float factor_of(float scale, uint32_t head_dim) {
 }
 
 Store::Store(std::vector<Layer> layers, const Settings &settings, const Limits &limits,
-             std::string fingerprint, lk_log_fn log)
+             std::string fingerprint)
     : layers_(std::move(layers)),
       limits_(limits),
       fingerprint_(std::move(fingerprint)),
@@ -38,8 +40,6 @@ Store::Store(std::vector<Layer> layers, const Settings &settings, const Limits &
         lk_context_desc where;
         check(lk_context_desc_init(&where, sizeof where));
         where.n_threads = limits_.n_threads;
-        where.log = log;
-        where.log_level = LK_LOG_WARNING;
         check(lk_context_open(&where, LK_ABI_VERSION, &context_));
     } catch (...) {
         lk_plan_destroy(&plan_);
@@ -105,7 +105,6 @@ uint64_t Store::whole_bytes() const {
         size_of(limits_.n_tokens / n + page_tokens, n, (limits_.step_tokens + n - 1) / n);
     const uint64_t raw_token_bytes = one.fp16_bytes / limits_.n_tokens;
     const uint64_t copied_tokens = 2ull * page_tokens * n + (n > 1 ? limits_.step_tokens : 0);
-    constexpr uint64_t kSequenceBytes = 1024;  // more than the tables of an empty sequence
     return std::max(one.cache_bytes, shared.cache_bytes) + copied_tokens * raw_token_bytes +
            kSequenceBytes * limits_.max_sequences;
 }
@@ -113,7 +112,8 @@ uint64_t Store::whole_bytes() const {
 void Store::choose_budget(uint64_t requested_bytes) {
     whole_bytes_ = whole_bytes();
     budget_bytes_ = requested_bytes ? requested_bytes : whole_bytes_;
-    const uint64_t least = size_of(limits_.step_tokens, 1, limits_.step_tokens).cache_bytes;
+    const uint64_t least = size_of(limits_.step_tokens, 1, limits_.step_tokens).cache_bytes +
+                           kSequenceBytes * limits_.max_sequences;
     if (budget_bytes_ < least)
         throw std::runtime_error(
             "a budget of " + text_of_bytes(budget_bytes_) + " is too small: under the plan \"" +

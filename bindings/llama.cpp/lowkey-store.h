@@ -52,7 +52,7 @@ class Store {
   public:
     // Makes the plan and checks the budget; create() makes the cache.
     Store(std::vector<Layer> layers, const Settings &settings, const Limits &limits,
-          std::string fingerprint, lk_log_fn log);
+          std::string fingerprint);
     ~Store();
     Store(const Store &) = delete;
     Store &operator=(const Store &) = delete;
