@@ -89,7 +89,6 @@ void test_sequences(const Models &paths) {
             options.plan = plan;
             options.n_ctx = 4096;
             options.n_sequences = 4;
-            options.n_threads = 2;
             options.is_unified = is_unified;
             Session shared(model, options);
             shared.feed(0, 0, prompt);
@@ -140,6 +139,7 @@ void test_batches(const Models &paths) {
     Options options;
     options.plan = "fp16";
     options.n_sequences = 3;
+    options.n_threads = 2;
     Session session(model, options), alone(model, options);
     std::vector<Token> mixed;
     for (size_t i = 0; i < a.size(); ++i) {
