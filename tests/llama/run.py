@@ -120,9 +120,9 @@ class Cases:
     def __init__(self, program, models, work):
         self.program, self.models, self.work = program, models, work
 
-    def case(self, name, *arguments):
+    def case(self, name, *arguments, **variables):
         done = subprocess.run([self.program, name, *map(str, arguments)], capture_output=True, check=False,
-                              env=dict(os.environ, TMPDIR=str(self.work)))
+                              env=dict(os.environ, TMPDIR=str(self.work), **variables))
         assert done.returncode == 0, done.stderr.decode('utf-8', 'replace') or f'exit status {done.returncode}'
         return done.stdout
 
@@ -148,6 +148,20 @@ class Cases:
         self.case('refusals', self.models['llama'], f'{self.models["head-24"]}=head_dim',
                   f'{self.models["alibi"]}=ALiBi', f'{self.models["windows"]}=sliding windows',
                   f'{self.models["recurrent"]}=recurrent')
+
+    def environment(self):
+        """Variables stand for settings that nobody has made."""
+        arguments = 'generate', self.models['llama'], 'environment', 20, 'a text'
+        own, ours = self.case(*arguments), self.case(*arguments, LLAMA_KV_PLAN='fp16', LLAMA_KV_BUDGET='64MiB')
+        assert len(own) == len(ours) == 20
+        for variables, words in (({'LLAMA_KV_PLAN': 'kitten'}, 'is no preset'),
+                                 ({'LLAMA_KV_PLAN': 'fp16', 'LLAMA_KV_BUDGET': '64K'}, 'is too small')):
+            try:
+                self.case(*arguments, **variables)
+            except AssertionError as error:
+                assert words in str(error), error
+            else:
+                raise AssertionError(f'{variables}: not refused')
 
     def greedy(self):
         """Plan fp16 continues a text as llama.cpp's F16 cache does, byte for byte."""
@@ -190,7 +204,7 @@ def main():
     cases = Cases(program, gguf_models.all_models(work / 'models'), work)
     tests = {'apply': lambda: test_apply(llama_cpp)}
     tests |= {name: getattr(cases, name) for name in
-              ('logits', 'greedy', 'answers', 'sequences', 'batches', 'drafts', 'states', 'requests', 'refusals')}
+              ('logits', 'greedy', 'answers', 'sequences', 'batches', 'drafts', 'states', 'requests', 'refusals', 'environment')}
     results = []
     for name, test in tests.items():
         if options.only and name not in options.only:

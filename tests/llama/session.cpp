@@ -44,10 +44,12 @@ Model::~Model() { llama_model_free(model_); }
 int32_t Model::n_vocab() const { return llama_vocab_n_tokens(llama_model_get_vocab(model_)); }
 
 llama_context *Session::make(const Model &model, const Options &options) {
-    const char *plan = llama_lowkey_set_plan(options.plan.c_str());
-    require(plan == nullptr, std::string("plan: ") + (plan ? plan : ""));
-    const char *budget = llama_lowkey_set_budget(options.budget.c_str());
-    require(budget == nullptr, std::string("budget: ") + (budget ? budget : ""));
+    if (options.plan != kEnvironment) {
+        const char *plan = llama_lowkey_set_plan(options.plan.c_str());
+        require(plan == nullptr, std::string("plan: ") + (plan ? plan : ""));
+        const char *budget = llama_lowkey_set_budget(options.budget.c_str());
+        require(budget == nullptr, std::string("budget: ") + (budget ? budget : ""));
+    }
     llama_context_params params = llama_context_default_params();
     params.n_ctx = options.n_ctx;
     params.n_batch = options.n_ctx;

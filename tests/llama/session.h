@@ -33,8 +33,10 @@ class Model {
     llama_model *model_;
 };
 
+constexpr char kEnvironment[] = "environment";
+
 struct Options {
-    std::string plan;  // empty = llama.cpp's own cache
+    std::string plan;  // empty = llama.cpp's own cache; kEnvironment = no call of the setters
     std::string budget;
     uint32_t n_ctx = 1024, n_ubatch = 128, n_sequences = 1;
     int n_threads = 1;  // ggml's threads spin, which a busy machine punishes
