@@ -263,7 +263,18 @@ def systems_claims(record: dict) -> str:
     return table(['system', 'claim', 'model', 'tokens', 'published', 'here', 'met'], rows)
 
 
-VIEWS = {'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
+def llama_rows(record: dict) -> str:
+    """Tokens per second of CPU time of each cache in llama.cpp."""
+    points = record['caches'][0]['points']
+    rows = []
+    for cache in record['caches']:
+        cells = [cell for point in cache['points']
+                 for cell in (f'{point["tokens"] / point["prefill_cpu_s"]:.1f}', f'{point["decoded"] / point["decode_cpu_s"]:.2f}')]
+        rows.append([f'`{cache["cache"]}`', *cells])
+    return table(['cache', *(f'{part}, {point["tokens"]} tokens' for point in points for part in ('prefill', 'decode'))], rows)
+
+
+VIEWS = {'llama': llama_rows, 'systems': systems_rows, 'claims': systems_claims, 'plans': suite_plans, 'tasks': suite_tasks, 'paired': suite_paired, 'ahead': suite_ahead, 'level': suite_level,
          'short': suite_short, 'ablation': ablation_rows, 'cocktail': cocktail_rows, 'memory': memory_rows,
          'throughput': throughput_rows, 'mix': mix_rows, 'shifts': shift_rows,
          'demo': demo_rows, 'stress': stress_rows}

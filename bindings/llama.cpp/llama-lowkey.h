@@ -1,0 +1,38 @@
+/* lowkey as the KV cache of llama.cpp: the settings of a program, for C and for ctypes.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * The settings hold for every llama_context that the process creates after the call. Each call may
+ * come from any thread and locks the settings. */
+#ifndef LLAMA_LOWKEY_H
+#define LLAMA_LOWKEY_H
+
+#include <llama.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Choose the plan of later contexts.
+ *
+ * name_or_file  a preset's name, such as "kitty-pro", or the path of a plan's JSON; "" or NULL =
+ *               llama.cpp's own caches. Without a call the environment variable LLAMA_KV_PLAN, if
+ *               it is set, has the same meaning
+ *
+ * Returns NULL, or one sentence why nothing was changed: no such preset and no such file, or a file
+ * that is no plan. The sentence is valid until the thread's next call. */
+LLAMA_API const char *llama_lowkey_set_plan(const char *name_or_file);
+
+/* Choose the budget of later contexts: the hard limit of all bytes of each context's cache.
+ *
+ * bytes  a number such as "4096", "512M" or "2GiB" (powers of 1024); "" or NULL = what the whole
+ *        context needs under the plan. Without a call the environment variable LLAMA_KV_BUDGET, if
+ *        it is set, has the same meaning
+ *
+ * Returns as llama_lowkey_set_plan(). */
+LLAMA_API const char *llama_lowkey_set_budget(const char *bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lowkey-kv.h"
+
+#include <llama-batch.h>
+#include <llama-cparams.h>
+#include <llama-impl.h>
+#include <llama-model.h>
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+#include "lowkey-hooks.h"
+
+namespace lowkey {
+namespace {
+
+Limits limits_of(const llama_cparams &cparams) {
+    Limits limits;
+    limits.n_tokens = cparams.n_ctx;
+    limits.n_sequences = cparams.n_seq_max;
+    // A unified cache takes any number of a sequence below this one.
+    limits.max_sequences = cparams.kv_unified ? LLAMA_MAX_SEQ : cparams.n_seq_max;
+    limits.step_tokens = cparams.n_ubatch;
+    limits.n_threads =
+        static_cast<uint32_t>(std::max({1, cparams.n_threads, cparams.n_threads_batch}));
+    return limits;
+}
+
+// The sequences of a batch, each with its tokens in one piece; empty if a sequence has several.
+std::vector<Run> runs_of(const llama_ubatch &ubatch) {
+    std::vector<Run> runs;
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        const llama_seq_id *ids = ubatch.seq_id[i];
+        const int32_t n_ids = ubatch.n_seq_id[i];
+        const uint64_t position = static_cast<uint64_t>(ubatch.pos[i]);
+        if (!runs.empty()) {
+            Run &last = runs.back();
+            const bool continues =
+                ids[0] == last.sequence && position == last.first + last.n_tokens &&
+                std::equal(last.others.begin(), last.others.end(), ids + 1, ids + n_ids);
+            if (continues) {
+                ++last.n_tokens;
+                continue;
+            }
+        }
+        const std::vector<int32_t> others(ids + 1, ids + n_ids);
+        for (const Run &run : runs) {
+            if (run.sequence == ids[0])
+                return {};
+        }
+        runs.push_back(Run{ids[0], others, position, 1});
+    }
+    return runs;
+}
+
+}  // namespace
+
+KvCache::KvCache(const llama_model &model, const llama_cparams &cparams, const Settings &settings)
+    : llama_kv_cache(
+          model, model.hparams, GGML_TYPE_F16, GGML_TYPE_F16, /*v_trans=*/false,
+          /*offload=*/false, /*unified=*/true, cparams.n_ctx, cparams.n_seq_max, /*n_pad=*/1,
+          /*n_swa=*/0, LLAMA_SWA_TYPE_NONE, /*mem_other=*/nullptr, [](int32_t) { return false; },
+          nullptr, nullptr),
+      is_dry_(model.hparams.no_alloc),
+      index_(geometry_of(model).index),
+      store_(geometry_of(model).layers, settings, limits_of(cparams),
+             fingerprint_of(model, cparams)) {
+    for (uint32_t layer = 0; layer < store_.n_layers(); ++layer) {
+        for (const bool is_causal : {false, true})
+            nodes_.push_back(Node{this, layer, is_causal});
+    }
+    LLAMA_LOG_INFO("lowkey %s: %s\n", lk_version(), store_.summary().c_str());
+}
+
+llama_memory_context_ptr KvCache::init_batch(llama_batch_allocr &balloc, uint32_t n_ubatch, bool) {
+    // In the batch's own order where each sequence lies in one piece there, as prompts and decoded
+    // tokens of a server do; else in pieces of equal length.
+    for (const bool in_order : {true, false}) {
+        balloc.split_reset();
+        std::vector<llama_ubatch> ubatches;
+        for (;;) {
+            llama_ubatch ubatch =
+                in_order ? balloc.split_simple(n_ubatch) : balloc.split_equal(n_ubatch, false, 0);
+            if (ubatch.n_tokens == 0)
+                break;
+            ubatches.push_back(std::move(ubatch));
+        }
+        const bool is_whole = balloc.get_n_used() == balloc.get_n_tokens();
+        if (!is_whole || std::any_of(ubatches.begin(), ubatches.end(),
+                                     [](const llama_ubatch &u) { return runs_of(u).empty(); }))
+            continue;
+        slot_info_vec_t slots = prepare(ubatches);
+        if (slots.empty())  // the cells of the context are full
+            return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
+        return std::make_unique<KvContext>(this, std::move(slots), std::move(ubatches));
+    }
+    LLAMA_LOG_ERROR("lowkey: a batch has a sequence whose positions do not follow one another\n");
+    return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
+}
+
+llama_memory_context_ptr KvCache::init_full() { return std::make_unique<KvContext>(this); }
+
+bool KvCache::report() {
+    if (store_.fault().empty())
+        return true;
+    LLAMA_LOG_ERROR("lowkey: %s\n", store_.take_fault().c_str());
+    return false;
+}
+
+bool KvCache::begin(const llama_ubatch &ubatch) {
+    if (!report())
+        return false;
+    try {
+        store_.begin(runs_of(ubatch));
+        return true;
+    } catch (const std::exception &error) {
+        LLAMA_LOG_ERROR("lowkey: %s\n", error.what());
+        return false;
+    }
+}
+
+bool KvCache::end() {
+    store_.end();
+    return report();
+}
+
+void KvCache::clear(bool data) {
+    llama_kv_cache::clear(data);
+    try {
+        store_.remove_all();
+    } catch (const std::exception &error) {
+        store_.fail(error.what());
+    }
+}
+
+// Cells first: they decide what a batch may continue.
+bool KvCache::remove_range(llama_seq_id sequence, llama_pos p0, llama_pos p1) {
+    const llama_pos last = seq_pos_max(sequence);
+    if (last < 0 || p0 > last || p0 >= p1)
+        return true;
+    if (p1 <= last) {
+        LLAMA_LOG_ERROR(
+            "lowkey: the positions %d to %d of sequence %d, which goes on to %d, cannot "
+            "be removed: lowkey removes tokens at the end alone\n",
+            p0, p1 - 1, sequence, last);
+        return false;
+    }
+    if (!llama_kv_cache::seq_rm(sequence, p0, p1))
+        return false;
+    store_.truncate(sequence, static_cast<uint64_t>(p0));
+    return true;
+}
+
+bool KvCache::seq_rm(llama_seq_id sequence, llama_pos p0, llama_pos p1) {
+    p0 = std::max(p0, 0);
+    p1 = p1 < 0 ? std::numeric_limits<llama_pos>::max() : p1;
+    try {
+        store_.end();
+        if (sequence >= 0)
+            return remove_range(sequence, p0, p1);
+        bool is_removed = true;
+        for (const int32_t number : store_.sequences())
+            is_removed = remove_range(number, p0, p1) && is_removed;
+        return is_removed;
+    } catch (const std::exception &error) {
+        LLAMA_LOG_ERROR("lowkey: %s\n", error.what());
+        return false;
+    }
+}
+
+void KvCache::seq_cp(llama_seq_id from, llama_seq_id to, llama_pos p0, llama_pos p1) {
+    try {
+        store_.end();
+        const uint64_t n_tokens =
+            p1 < 0 ? store_.length(from) : std::min<uint64_t>(store_.length(from), p1);
+        if (from == to || n_tokens == 0)
+            return;
+        if (p0 > 0)
+            throw std::runtime_error("a copy of sequence " + std::to_string(from) +
+                                     " from position " + std::to_string(p0) +
+                                     " was requested: lowkey copies tokens from the first one on");
+        store_.fork(from, to, n_tokens);
+        llama_kv_cache::seq_rm(to, -1, -1);
+        llama_kv_cache::seq_cp(from, to, -1, static_cast<llama_pos>(n_tokens));
+    } catch (const std::exception &error) {
+        store_.fail(error.what());
+    }
+}
+
+void KvCache::seq_keep(llama_seq_id sequence) {
+    try {
+        for (const int32_t number : store_.sequences()) {
+            if (number != sequence)
+                store_.remove(number);
+        }
+        llama_kv_cache::seq_keep(sequence);
+    } catch (const std::exception &error) {
+        store_.fail(error.what());
+    }
+}
+
+void KvCache::seq_add(llama_seq_id sequence, llama_pos p0, llama_pos p1, llama_pos shift) {
+    if (shift == 0 || p0 == p1 || seq_pos_max(sequence) < std::max(p0, 0))
+        return;
+    store_.fail("a context shift of sequence " + std::to_string(sequence) +
+                " was requested: packed keys keep their positions");
+}
+
+void KvCache::seq_div(llama_seq_id sequence, llama_pos p0, llama_pos p1, int divisor) {
+    if (divisor == 1 || p0 == p1 || seq_pos_max(sequence) < std::max(p0, 0))
+        return;
+    store_.fail("a division of positions of sequence " + std::to_string(sequence) +
+                " was requested: packed keys keep their positions");
+}
+
+std::map<ggml_backend_buffer_type_t, size_t> KvCache::memory_breakdown() const {
+    return {{ggml_backend_cpu_buffer_type(), store_.budget_bytes()}};
+}
+
+Node *KvCache::describe(int il, bool is_causal, const ggml_tensor *sinks, float scale) {
+    const uint32_t layer =
+        il >= 0 && static_cast<size_t>(il) < index_.size() ? index_[il] : kNoLayer;
+    if (layer == kNoLayer)
+        throw std::runtime_error("lowkey cannot run this model: its graph has attention in layer " +
+                                 std::to_string(il) + ", which has no keys and values");
+    std::vector<float> sink_logits;
+    if (sinks != nullptr && !is_dry_) {
+        if (sinks->type != GGML_TYPE_F32)
+            throw std::runtime_error("lowkey cannot run this model: the sinks of layer " +
+                                     std::to_string(il) + " are not F32");
+        sink_logits.resize(ggml_nelements(sinks));
+        ggml_backend_tensor_get(sinks, sink_logits.data(), 0, ggml_nbytes(sinks));
+    }
+    store_.describe(layer, scale, std::move(sink_logits));
+    if (!is_dry_ && store_.is_described())
+        store_.create();
+    return &nodes_[2 * layer + is_causal];
+}
+
+bool KvContext::apply() {
+    return (!has_batch_ || cache_->begin(get_ubatch())) && llama_kv_cache_context::apply();
+}
+
+}  // namespace lowkey
+
+llama_memory_i *lowkey_create_memory(const llama_model &model, const llama_memory_params &params,
+                                     const llama_cparams &cparams) {
+    const lowkey::Settings settings = lowkey::current_settings();
+    if (settings.plan.empty())
+        return nullptr;
+    lowkey::check_model(model, params, cparams);
+    return new lowkey::KvCache(model, cparams, settings);
+}

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lowkey-store.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <utility>
+
+namespace lowkey {
+namespace {
+
+constexpr uint64_t kSequenceBytes = 1024;  // more than the tables of an empty sequence
+
+std::string sequence_name(int32_t sequence) { return "sequence " + std::to_string(sequence); }
+
+}  // namespace
+
+float factor_of(float scale, uint32_t head_dim) {
+    return scale == 1.0f / std::sqrt(static_cast<float>(head_dim)) ? 0.0f : scale;
+}
+
+Store::Store(std::vector<Layer> layers, const Settings &settings, const Limits &limits,
+             std::string fingerprint)
+    : layers_(std::move(layers)),
+      limits_(limits),
+      fingerprint_(std::move(fingerprint)),
+      plan_name_(settings.plan) {
+    if (fingerprint_.size() > LK_FINGERPRINT_BYTES)
+        fingerprint_.resize(LK_FINGERPRINT_BYTES);
+    try {
+        remake_plan();
+        lk_chunk_rule chunks;
+        check(lk_chunk_rule_init(&chunks, sizeof chunks));
+        check(lk_plan_get_chunks(plan_, &chunks));
+        if (chunks.chunk_tokens != 0)
+            throw std::runtime_error("the plan \"" + std::string(lk_plan_name(plan_)) +
+                                     "\" needs classes of chunks, and llama.cpp scores no chunks");
+        choose_budget(settings.budget_bytes);
+
+        lk_context_desc where;
+        check(lk_context_desc_init(&where, sizeof where));
+        where.n_threads = limits_.n_threads;
+        check(lk_context_open(&where, LK_ABI_VERSION, &context_));
+    } catch (...) {
+        lk_plan_destroy(&plan_);
+        throw;
+    }
+}
+
+Store::~Store() {
+    lk_cache_destroy(&cache_);
+    lk_plan_destroy(&plan_);
+    if (context_ != nullptr)
+        (void)lk_context_close(&context_);
+}
+
+std::vector<lk_layer> Store::geometry_layers() const {
+    std::vector<lk_layer> described(layers_.size());
+    for (size_t i = 0; i < layers_.size(); ++i) {
+        const Layer &layer = layers_[i];
+        lk_layer &out = described[i];
+        check(lk_layer_init(&out, sizeof out));
+        out.n_query_heads = layer.n_query_heads;
+        out.n_kv_heads = layer.n_kv_heads;
+        out.head_dim = layer.head_dim;
+        out.soft_cap = layer.soft_cap;
+        out.scale = layer.scale;
+        out.sink_logits = layer.sink_logits.empty() ? nullptr : layer.sink_logits.data();
+    }
+    return described;
+}
+
+lk_geometry Store::geometry_of(const std::vector<lk_layer> &described) const {
+    lk_geometry geometry;
+    check(lk_geometry_init(&geometry, sizeof geometry));
+    geometry.n_layers = n_layers();
+    geometry.layers = described.data();
+    return geometry;
+}
+
+void Store::remake_plan() {
+    const std::vector<lk_layer> described = geometry_layers();
+    const lk_geometry geometry = geometry_of(described);
+    lk_plan *plan = make_plan(plan_name_, geometry);
+    lk_plan_destroy(&plan_);
+    plan_ = plan;
+}
+
+lk_plan_size Store::size_of(uint64_t n_tokens, uint32_t n_sequences, uint32_t step_tokens) const {
+    lk_plan_size size;
+    check(lk_plan_size_init(&size, sizeof size));
+    check(lk_plan_bytes(plan_, n_tokens, n_sequences, step_tokens, &size));
+    return size;
+}
+
+// What no division of the context's tokens among its sequences exceeds: one sequence with all of
+// them, or all sequences with equal shares, of which each has sinks and recent tokens at 16 bits;
+// and for each sequence two blocks at 16 bits, which forks copy and truncations dequantize.
+uint64_t Store::whole_bytes() const {
+    uint32_t page_tokens = 0;
+    check(lk_plan_get_pages(plan_, &page_tokens, nullptr, nullptr));
+    const uint32_t n = limits_.n_sequences;
+    const lk_plan_size one = size_of(limits_.n_tokens, 1, limits_.step_tokens);
+    const lk_plan_size shared =
+        size_of(limits_.n_tokens / n + page_tokens, n, (limits_.step_tokens + n - 1) / n);
+    const uint64_t raw_token_bytes = one.fp16_bytes / limits_.n_tokens;
+    const uint64_t copied_tokens = 2ull * page_tokens * n + (n > 1 ? limits_.step_tokens : 0);
+    return std::max(one.cache_bytes, shared.cache_bytes) + copied_tokens * raw_token_bytes +
+           kSequenceBytes * limits_.max_sequences;
+}
+
+void Store::choose_budget(uint64_t requested_bytes) {
+    whole_bytes_ = whole_bytes();
+    budget_bytes_ = requested_bytes ? requested_bytes : whole_bytes_;
+    const uint64_t least = size_of(limits_.step_tokens, 1, limits_.step_tokens).cache_bytes +
+                           kSequenceBytes * limits_.max_sequences;
+    if (budget_bytes_ < least)
+        throw std::runtime_error(
+            "a budget of " + text_of_bytes(budget_bytes_) + " is too small: under the plan \"" +
+            lk_plan_name(plan_) + "\" one step of " + std::to_string(limits_.step_tokens) +
+            " tokens needs " + text_of_bytes(least) + ", and the whole context of " +
+            std::to_string(limits_.n_tokens) + " tokens needs " + text_of_bytes(whole_bytes_));
+}
+
+std::string Store::summary() const {
+    const lk_plan_size size = size_of(limits_.n_tokens, 1, limits_.step_tokens);
+    std::string text =
+        "plan " + std::string(lk_plan_name(plan_)) + ": " + std::to_string(limits_.n_tokens) +
+        " tokens take " + text_of_bytes(size.cache_bytes) + ", at 16 bits " +
+        text_of_bytes(size.fp16_bytes) + "; the budget is " + text_of_bytes(budget_bytes_);
+    if (budget_bytes_ < whole_bytes_)
+        text += ", less than the " + text_of_bytes(whole_bytes_) +
+                " that the whole context needs: batches beyond the budget will fail";
+    return text;
+}
+
+void Store::describe(uint32_t layer, float scale, std::vector<float> sink_logits) {
+    Layer &known = layers_.at(layer);
+    scale = factor_of(scale, known.head_dim);
+    if (known.is_described && (known.scale != scale || known.sink_logits != sink_logits))
+        throw std::runtime_error("the graph changed the scale or the sinks of layer " +
+                                 std::to_string(layer) + " after the cache was made");
+    known.is_described = true;
+    known.scale = scale;
+    known.sink_logits = std::move(sink_logits);
+}
+
+bool Store::is_described() const {
+    return std::all_of(layers_.begin(), layers_.end(),
+                       [](const Layer &layer) { return layer.is_described; });
+}
+
+void Store::create() {
+    if (cache_ != nullptr)
+        return;
+    if (!is_described())
+        throw std::runtime_error("the model's graph leaves out the attention of some layers");
+    remake_plan();  // which names the factors
+    const std::vector<lk_layer> described = geometry_layers();
+    const lk_geometry geometry = geometry_of(described);
+    lk_cache_desc desc;
+    check(lk_cache_desc_init(&desc, sizeof desc));
+    desc.max_sequences = limits_.max_sequences;
+    desc.max_step_tokens = limits_.step_tokens;
+    desc.budget_bytes = budget_bytes_;
+    check(lk_cache_create(context_, &geometry, plan_, &desc, &cache_));
+}
+
+uint64_t Store::length(int32_t sequence) const {
+    const auto found = sequences_.find(sequence);
+    return found == sequences_.end() ? 0 : found->second.n_tokens;
+}
+
+std::vector<int32_t> Store::sequences() const {
+    std::vector<int32_t> numbers;
+    for (const auto &[number, sequence] : sequences_) {
+        if (sequence.n_tokens > 0)
+            numbers.push_back(number);
+    }
+    return numbers;
+}
+
+Store::Sequence &Store::find_or_add(int32_t sequence) {
+    const auto found = sequences_.find(sequence);
+    if (found != sequences_.end())
+        return found->second;
+    lk_sequence id = 0;
+    check(lk_sequence_add(cache_, &id));
+    return sequences_[sequence] = Sequence{id, 0, ++last_content_};
+}
+
+void Store::settle(Sequence &sequence) {
+    uint64_t n_tokens = 0;
+    check(lk_sequence_length(cache_, sequence.id, &n_tokens));
+    if (n_tokens > sequence.n_tokens)
+        check(lk_sequence_truncate(cache_, sequence.id, sequence.n_tokens));
+}
+
+void Store::remove(int32_t sequence) {
+    end();
+    const auto found = sequences_.find(sequence);
+    if (found == sequences_.end())
+        return;
+    const lk_sequence id = found->second.id;
+    sequences_.erase(found);
+    check(lk_sequence_remove(cache_, id));
+}
+
+void Store::remove_all() {
+    end();
+    while (!sequences_.empty())
+        remove(sequences_.begin()->first);
+}
+
+void Store::truncate(int32_t sequence, uint64_t n_tokens) {
+    end();
+    const auto found = sequences_.find(sequence);
+    if (found == sequences_.end() || found->second.n_tokens <= n_tokens)
+        return;
+    if (n_tokens == 0) {
+        remove(sequence);
+        return;
+    }
+    found->second.n_tokens = n_tokens;
+    // A full budget may be short of the bytes of a page to dequantize. settle() repeats the cut,
+    // and there a failure is one of the step.
+    (void)lk_sequence_truncate(cache_, found->second.id, n_tokens);
+}
+
+void Store::replace(int32_t from, int32_t to, uint64_t n_tokens) {
+    Sequence &parent = sequences_.at(from);
+    settle(parent);
+    remove(to);
+    lk_sequence id = 0;
+    check(lk_sequence_fork(cache_, parent.id, n_tokens, &id));
+    sequences_[to] = Sequence{id, n_tokens, parent.content};
+}
+
+void Store::fork(int32_t from, int32_t to, uint64_t n_tokens) {
+    end();
+    n_tokens = std::min(n_tokens, length(from));
+    if (from == to || n_tokens == 0)
+        return;
+    if (length(to) > n_tokens)
+        throw std::runtime_error("a copy of " + std::to_string(n_tokens) + " tokens of " +
+                                 sequence_name(from) + " would replace the " +
+                                 std::to_string(length(to)) + " tokens of " + sequence_name(to) +
+                                 ": remove that sequence first");
+    replace(from, to, n_tokens);
+}
+
+// A token that belongs to several sequences is computed once, for the first of them.
+void Store::check_same(int32_t first, int32_t other) {
+    const auto a = sequences_.find(first), b = sequences_.find(other);
+    if (length(first) == 0 && length(other) == 0)
+        return;
+    if (a == sequences_.end() || b == sequences_.end() || a->second.content != b->second.content ||
+        a->second.n_tokens != b->second.n_tokens)
+        throw std::runtime_error("a token of " + sequence_name(first) + " and " +
+                                 sequence_name(other) +
+                                 " needs sequences that hold the same tokens before it");
+}
+
+void Store::begin(const std::vector<Run> &runs) {
+    end();
+    create();
+    std::vector<lk_sequence> ids;
+    std::vector<uint32_t> counts;
+    for (const Run &run : runs) {
+        if (run.first != length(run.sequence))
+            throw std::runtime_error("a batch continues " + sequence_name(run.sequence) +
+                                     " at position " + std::to_string(run.first) +
+                                     ", but its cache holds " +
+                                     std::to_string(length(run.sequence)) +
+                                     " tokens, and lowkey keeps tokens without gaps");
+        for (const int32_t other : run.others)
+            check_same(run.sequence, other);
+        Sequence &sequence = find_or_add(run.sequence);
+        settle(sequence);
+        ids.push_back(sequence.id);
+        counts.push_back(run.n_tokens);
+    }
+    check(lk_step_begin(cache_, nullptr, static_cast<uint32_t>(ids.size()), ids.data(),
+                        counts.data(), nullptr));
+    runs_ = runs;
+    is_open_ = true;
+    n_attended_ = 0;
+}
+
+void Store::attend(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const lk_tensor &v,
+                   const lk_tensor &out) noexcept {
+    if (!fault_.empty())
+        return;
+    try {
+        check(lk_append(cache_, layer, &k, &v));
+        check(lk_attend(cache_, layer, &q, &out, nullptr));
+        ++n_attended_;
+    } catch (const std::exception &error) {
+        fail(error.what());
+    }
+}
+
+void Store::end() {
+    if (!is_open_)
+        return;
+    is_open_ = false;
+    if (!fault_.empty() || n_attended_ != n_layers()) {
+        (void)lk_step_discard(cache_);  // a step is open, which is all that it needs
+        return;
+    }
+    try {
+        check(lk_step_commit(cache_, nullptr));
+        for (const Run &run : runs_) {
+            Sequence &sequence = sequences_.at(run.sequence);
+            sequence.n_tokens += run.n_tokens;
+            sequence.content = ++last_content_;
+        }
+        for (const Run &run : runs_) {
+            for (const int32_t other : run.others)
+                replace(run.sequence, other, length(run.sequence));
+        }
+    } catch (const std::exception &error) {
+        fail(error.what());
+        (void)lk_step_discard(cache_);
+    }
+}
+
+void Store::fail(const std::string &sentence) {
+    if (fault_.empty())
+        fault_ = sentence;
+}
+
+std::string Store::take_fault() { return std::exchange(fault_, std::string()); }
+
+std::vector<lk_sequence> Store::ids_of(const std::vector<int32_t> &sequences) {
+    std::vector<lk_sequence> ids;
+    for (const int32_t number : sequences) {
+        Sequence &sequence = sequences_.at(number);
+        settle(sequence);
+        ids.push_back(sequence.id);
+    }
+    return ids;
+}
+
+lk_snapshot_desc Store::snapshot_desc() const {
+    lk_snapshot_desc desc;
+    check(lk_snapshot_desc_init(&desc, sizeof desc));
+    desc.fingerprint = fingerprint_.data();
+    desc.fingerprint_bytes = static_cast<uint32_t>(fingerprint_.size());
+    return desc;
+}
+
+uint64_t Store::snapshot_bytes(const std::vector<int32_t> &sequences) {
+    end();
+    const std::vector<lk_sequence> ids = ids_of(sequences);
+    const lk_snapshot_desc desc = snapshot_desc();
+    uint64_t bytes = 0;
+    check(lk_snapshot_save_memory(cache_, static_cast<uint32_t>(ids.size()), ids.data(), &desc,
+                                  nullptr, 0, &bytes));
+    return bytes;
+}
+
+void Store::save(const std::vector<int32_t> &sequences, lk_write_fn write, void *user) {
+    end();
+    const std::vector<lk_sequence> ids = ids_of(sequences);
+    const lk_snapshot_desc desc = snapshot_desc();
+    check(lk_snapshot_save(cache_, static_cast<uint32_t>(ids.size()), ids.data(), &desc, write,
+                           user));
+}
+
+void Store::load(const std::vector<int32_t> &sequences, lk_read_fn read, void *user) {
+    end();
+    create();
+    for (const int32_t sequence : sequences)
+        remove(sequence);
+    std::vector<lk_sequence> ids(sequences.size());
+    const lk_snapshot_desc desc = snapshot_desc();
+    uint32_t n_loaded = 0;
+    check(lk_snapshot_load(cache_, &desc, read, user, static_cast<uint32_t>(ids.size()), ids.data(),
+                           &n_loaded));
+    for (uint32_t i = 0; i < n_loaded; ++i) {
+        uint64_t n_tokens = 0;
+        check(lk_sequence_length(cache_, ids[i], &n_tokens));
+        sequences_[sequences[i]] = Sequence{ids[i], n_tokens, ++last_content_};
+    }
+    if (n_loaded != ids.size()) {
+        for (const int32_t sequence : sequences)
+            remove(sequence);
+        throw std::runtime_error("a state of " + std::to_string(ids.size()) +
+                                 " sequences has a snapshot of " + std::to_string(n_loaded));
+    }
+}
+
+}  // namespace lowkey

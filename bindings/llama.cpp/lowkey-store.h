@@ -1,0 +1,136 @@
+// The lowkey side of one llama_context: a plan, a cache, and its sequences by llama.cpp's numbers.
+// It knows no llama.cpp. Calls come from one thread at a time; a call that fails throws
+// std::runtime_error with one sentence, except where its comment says otherwise.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LOWKEY_STORE_H
+#define LOWKEY_STORE_H
+
+#include <lowkey/lowkey.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lowkey-options.h"
+
+namespace lowkey {
+
+// An attention layer. The graph of the model gives scale and sink_logits.
+struct Layer {
+    uint32_t n_query_heads;
+    uint32_t n_kv_heads;
+    uint32_t head_dim;
+    float soft_cap;  // 0 = off
+    bool is_described = false;
+    float scale = 0;  // as factor_of() gives it; before is_described the one to expect
+    std::vector<float> sink_logits = {};  // empty = none
+};
+
+// A factor of logits as a plan's geometry has it: 0 for 1 / sqrt(head_dim).
+float factor_of(float scale, uint32_t head_dim);
+
+// What the context may hold.
+struct Limits {
+    uint64_t n_tokens;       // over all sequences
+    uint32_t n_sequences;    // that share n_tokens equally where the default budget is computed
+    uint32_t max_sequences;  // at once, at least n_sequences
+    uint32_t step_tokens;    // of one step, over all its sequences
+    uint32_t n_threads;      // of lowkey
+};
+
+// The tokens that a step adds to a sequence.
+struct Run {
+    int32_t sequence;             // the tokens are computed for this one
+    std::vector<int32_t> others;  // sequences that get the same tokens
+    uint64_t first;               // position of the first token
+    uint32_t n_tokens;
+};
+
+class Store {
+  public:
+    // Makes the plan and checks the budget; create() makes the cache.
+    Store(std::vector<Layer> layers, const Settings &settings, const Limits &limits,
+          std::string fingerprint);
+    ~Store();
+    Store(const Store &) = delete;
+    Store &operator=(const Store &) = delete;
+
+    uint32_t n_layers() const { return static_cast<uint32_t>(layers_.size()); }
+    uint64_t budget_bytes() const { return budget_bytes_; }
+    std::string summary() const;  // the plan and its bytes, for a log
+
+    // The graph states a layer's factor and sinks, with the same values each time.
+    void describe(uint32_t layer, float scale, std::vector<float> sink_logits);
+    bool is_described() const;
+    // Needs all layers described; a second call does nothing.
+    void create();
+
+    uint64_t length(int32_t sequence) const;  // 0 = no such sequence
+    std::vector<int32_t> sequences() const;   // those with tokens, ascending
+    void remove(int32_t sequence);
+    void remove_all();
+    // Never fails: a cut whose bytes are missing now is made before the sequence is used again.
+    void truncate(int32_t sequence, uint64_t n_tokens);
+    // Replaces `to`, which must not be longer than the copy.
+    void fork(int32_t from, int32_t to, uint64_t n_tokens);
+
+    // Opens a step, and closes one that is open.
+    void begin(const std::vector<Run> &runs);
+    // Appends and attends. A failure becomes the store's fault: nothing is thrown.
+    void attend(uint32_t layer, const lk_tensor &q, const lk_tensor &k, const lk_tensor &v,
+                const lk_tensor &out) noexcept;
+    // Closes an open step. A step with a fault, or without all its layers, is dropped.
+    void end();
+
+    // A failure that could not be returned where it happened; the first one counts.
+    void fail(const std::string &sentence);
+    const std::string &fault() const { return fault_; }  // empty = none
+    std::string take_fault();
+
+    // Snapshots of sequences, in the order of `sequences`.
+    uint64_t snapshot_bytes(const std::vector<int32_t> &sequences);
+    void save(const std::vector<int32_t> &sequences, lk_write_fn write, void *user);
+    void load(const std::vector<int32_t> &sequences, lk_read_fn read, void *user);
+
+  private:
+    struct Sequence {
+        lk_sequence id;
+        uint64_t n_tokens;  // at most the cache's: see truncate()
+        uint64_t content;   // sequences of equal content and length hold the same tokens
+    };
+
+    std::vector<lk_layer> geometry_layers() const;
+    lk_geometry geometry_of(const std::vector<lk_layer> &described) const;
+    void remake_plan();
+    lk_plan_size size_of(uint64_t n_tokens, uint32_t n_sequences, uint32_t step_tokens) const;
+    uint64_t whole_bytes() const;
+    void choose_budget(uint64_t requested_bytes);
+    Sequence &find_or_add(int32_t sequence);
+    void settle(Sequence &sequence);
+    void check_same(int32_t first, int32_t other);
+    void replace(int32_t from, int32_t to, uint64_t n_tokens);
+    std::vector<lk_sequence> ids_of(const std::vector<int32_t> &sequences);
+    lk_snapshot_desc snapshot_desc() const;
+
+    std::vector<Layer> layers_;
+    Limits limits_;
+    std::string fingerprint_;
+    std::string plan_name_;  // as the settings have it
+    uint64_t budget_bytes_ = 0;
+    uint64_t whole_bytes_ = 0;
+    lk_context *context_ = nullptr;
+    lk_plan *plan_ = nullptr;
+    lk_cache *cache_ = nullptr;
+    std::map<int32_t, Sequence> sequences_;
+    uint64_t last_content_ = 0;
+    std::vector<Run> runs_;  // of the open step
+    bool is_open_ = false;
+    uint32_t n_attended_ = 0;  // layers, in the open step
+    std::string fault_;
+};
+
+}  // namespace lowkey
+
+#endif

@@ -1,0 +1,447 @@
+// lowkey in llama.cpp, as a program of llama.cpp's C interface meets it.
+//
+//   llama-test CASE MODEL [MODEL...]
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <lowkey/lowkey.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+
+#include "session.h"
+
+namespace {
+
+using Text = std::vector<llama_token>;
+using Models = std::vector<std::string>;
+
+// Sums of the same products in another order: batches of other shapes take other kernels in ggml.
+constexpr double kSameNumbers = 2e-3;
+
+Text part(const Text &text, size_t begin, size_t end) {
+    return Text(text.begin() + static_cast<long>(begin), text.begin() + static_cast<long>(end));
+}
+Text joined(Text a, const Text &b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+}
+
+void require_close(const Logits &a, const Logits &b, double bound, const std::string &what) {
+    const double difference = relative_difference(a, b);
+    require(difference <= bound, what + ": logits differ by " + std::to_string(difference) +
+                                     ", at most " + std::to_string(bound));
+}
+void require_log(const std::string &words) {
+    require(logged().find(words) != std::string::npos, "the log has \"" + words + "\"");
+}
+void require_refused(const Model &model, const Options &options, const std::string &words) {
+    clear_log();
+    llama_context *context = Session::make(model, options);
+    require(context == nullptr, "refused: " + words);
+    require_log(words);
+}
+
+// Logits of a long text in pieces, then of single tokens, against llama.cpp's F32 cache: lowkey at
+// 16 bits is as close to it as llama.cpp's own F16 cache. Both round keys and values once;
+// llama.cpp rounds queries and sums of values to F16 too, lowkey does not.
+void test_logits(const Models &paths) {
+    for (const std::string &path : paths) {
+        const Model model(path);
+        const Text text = random_text(1, 700, model.n_vocab());
+        const auto run = [&](const std::string &plan, ggml_type type) {
+            Options options;
+            options.plan = plan;
+            options.type = type;
+            Session session(model, options);
+            std::vector<Logits> logits = session.feed_all(0, 0, part(text, 0, 600));
+            for (size_t i = 600; i < text.size(); ++i)
+                logits.push_back(session.feed(0, static_cast<llama_pos>(i), {text[i]}));
+            Logits all;
+            for (const Logits &row : logits)
+                all.insert(all.end(), row.begin(), row.end());
+            return all;
+        };
+        const Logits exact = run("", GGML_TYPE_F32), theirs = run("", GGML_TYPE_F16);
+        const Logits ours = run("fp16", GGML_TYPE_F16);
+        const double bound = relative_difference(theirs, exact);
+        const double difference = relative_difference(ours, exact);
+        std::printf(
+            "%s: relative difference from an F32 cache: f16 %.3g, fp16 %.3g, of each other %.3g\n",
+            path.c_str(), bound, difference, relative_difference(ours, theirs));
+        require(difference <= 1.25 * bound + 1e-6, "fp16 is as close as llama.cpp's F16 cache");
+        const Logits packed = run("kitty-pro", GGML_TYPE_F16);
+        std::printf("%s: kitty-pro %.3g\n", path.c_str(), relative_difference(packed, exact));
+        require(std::isfinite(relative_difference(packed, exact)), "kitty-pro gives numbers");
+    }
+}
+
+// Four sequences in one cache, against each of them alone.
+void test_sequences(const Models &paths) {
+    const Model model(paths.at(0));
+    const Text prompt = random_text(2, 300, model.n_vocab());
+    for (const char *plan : {"fp16", "kitty-pro"}) {
+        for (const bool is_unified : {true, false}) {
+            Options options;
+            options.plan = plan;
+            options.n_ctx = 4096;
+            options.n_sequences = 4;
+            options.is_unified = is_unified;
+            Session shared(model, options);
+            shared.feed(0, 0, prompt);
+            for (llama_seq_id s = 1; s < 4; ++s)
+                llama_memory_seq_cp(shared.memory(), 0, s, -1, -1);
+            // One token of each in one batch, several times.
+            std::vector<Text> tails(4);
+            std::vector<Logits> logits;
+            for (llama_pos step = 0; step < 20; ++step) {
+                std::vector<Token> batch;
+                for (llama_seq_id s = 0; s < 4; ++s) {
+                    tails[s].push_back(random_text(10 + s, 20, model.n_vocab())[step]);
+                    batch.push_back({tails[s].back(), 300 + step, {s}, step == 19});
+                }
+                require(shared.decode(batch, &logits) == 0, "four sequences decode");
+            }
+            // Back to the prompt for two of them, then another text.
+            const Text other = random_text(3, 40, model.n_vocab());
+            for (llama_seq_id s : {1, 2})
+                require(llama_memory_seq_rm(shared.memory(), s, 300, -1), "truncation");
+            require(llama_memory_seq_pos_max(shared.memory(), 1) == 299, "the last position");
+            const Logits again = shared.feed(1, 300, other);
+            llama_memory_seq_keep(shared.memory(), 1);
+            require(llama_memory_seq_pos_max(shared.memory(), 0) == -1 &&
+                        llama_memory_seq_pos_max(shared.memory(), 1) == 339,
+                    "seq_keep keeps one");
+
+            Session alone(model, options);
+            for (llama_seq_id s = 0; s < 4; ++s) {
+                llama_memory_clear(alone.memory(), true);
+                alone.feed(0, 0, prompt);
+                Logits last;
+                for (size_t i = 0; i < tails[s].size(); ++i)
+                    last = alone.feed(0, 300 + static_cast<llama_pos>(i), {tails[s][i]});
+                require_close(logits[s], last, kSameNumbers, std::string(plan) + " sequence");
+            }
+            llama_memory_clear(alone.memory(), true);
+            alone.feed(0, 0, prompt);
+            require_close(again, alone.feed(0, 300, other), kSameNumbers, "after a truncation");
+        }
+    }
+}
+
+// Batches whose sequences are interleaved, or whose tokens belong to several sequences.
+void test_batches(const Models &paths) {
+    const Model model(paths.at(0));
+    const Text a = random_text(4, 50, model.n_vocab()), b = random_text(5, 30, model.n_vocab());
+    Options options;
+    options.plan = "fp16";
+    options.n_sequences = 3;
+    options.n_threads = 2;
+    Session session(model, options), alone(model, options);
+    std::vector<Token> mixed;
+    for (size_t i = 0; i < a.size(); ++i) {
+        mixed.push_back({a[i], static_cast<llama_pos>(i), {0}, i + 1 == a.size()});
+        if (i < b.size())
+            mixed.push_back({b[i], static_cast<llama_pos>(i), {1}, i + 1 == b.size()});
+    }
+    std::vector<Logits> logits;
+    require(session.decode(mixed, &logits) == 0, "an interleaved batch decodes");
+    require_close(logits[1], alone.feed(0, 0, a), kSameNumbers, "the longer of two");
+    llama_memory_clear(alone.memory(), true);
+    require_close(logits[0], alone.feed(0, 0, b), kSameNumbers, "the shorter of two");
+
+    llama_memory_clear(session.memory(), true);
+    std::vector<Token> common;
+    for (size_t i = 0; i < a.size(); ++i)
+        common.push_back({a[i], static_cast<llama_pos>(i), {0, 1, 2}, false});
+    require(session.decode(common) == 0, "tokens of three sequences decode");
+    const Logits third = session.feed(2, 50, b);
+    llama_memory_clear(alone.memory(), true);
+    alone.feed(0, 0, a);
+    require_close(third, alone.feed(0, 50, b), kSameNumbers, "a sequence that shared its prompt");
+    clear_log();
+    require(session.decode({{1, 80, {2, 0}, true}}) != 0, "sequences that differ share no token");
+}
+
+// A draft is decoded at once, and the part that was not accepted is removed.
+void test_drafts(const Models &paths) {
+    const Model model(paths.at(0));
+    const Text text = random_text(6, 400, model.n_vocab());
+    for (const char *plan : {"fp16", "kitty-pro"}) {
+        Options options;
+        options.plan = plan;
+        Session drafted(model, options), plain(model, options);
+        drafted.feed(0, 0, part(text, 0, 300));
+        plain.feed(0, 0, part(text, 0, 300));
+        for (llama_pos at = 300; at < 390; at += 3) {
+            Text draft = part(text, at, at + 3);
+            draft = joined(draft, random_text(at, 5, model.n_vocab()));  // not accepted
+            const std::vector<Logits> logits = drafted.feed_all(0, at, draft);
+            require(llama_memory_seq_rm(drafted.memory(), 0, at + 3, -1), "the rest is removed");
+            for (llama_pos i = 0; i < 3; ++i)
+                require_close(logits[i], plain.feed(0, at + i, {text[at + i]}),
+                              std::strcmp(plan, "fp16") ? 0.2 : kSameNumbers,
+                              std::string(plan) + " draft at " + std::to_string(at + i));
+        }
+    }
+}
+
+std::string path_of(const char *name) {
+    const char *folder = std::getenv("TMPDIR");
+    return std::string(folder ? folder : "/tmp") + "/" + name;
+}
+
+// A state goes on as the original does, bit for bit; a damaged one changes nothing else.
+void test_states(const Models &paths) {
+    const Model model(paths.at(0));
+    const Text text = random_text(7, 330, model.n_vocab()),
+               more = random_text(8, 9, model.n_vocab());
+    for (const char *plan : {"fp16", "kitty-pro"}) {
+        Options options;
+        options.plan = plan;
+        options.n_sequences = 3;
+        Session source(model, options), target(model, options);
+        source.feed(0, 0, text);
+        llama_memory_seq_cp(source.memory(), 0, 1, 0, 200);
+        source.feed(1, 200, part(text, 0, 20));
+
+        std::vector<uint8_t> whole(llama_state_get_size(source.get()));
+        require(llama_state_get_data(source.get(), whole.data(), whole.size()) == whole.size(),
+                "the whole state");
+        std::vector<uint8_t> one(llama_state_seq_get_size(source.get(), 1));
+        require(llama_state_seq_get_data(source.get(), one.data(), one.size(), 1) == one.size(),
+                "the state of a sequence");
+        const std::string file = path_of("lowkey-state.bin");
+        require(llama_state_save_file(source.get(), file.c_str(), text.data(), text.size()),
+                "a file");
+
+        const Logits goes_on = source.feed(0, 330, more), goes_on_1 = source.feed(1, 220, more);
+        target.feed(2, 0, more);  // gone after the load of a whole state
+        require(llama_state_set_data(target.get(), whole.data(), whole.size()) == whole.size(),
+                "the whole state loads");
+        require(llama_memory_seq_pos_max(target.memory(), 2) == -1, "a whole state replaces all");
+        require(target.feed(0, 330, more) == goes_on, "sequence 0 goes on bit for bit");
+        require(target.feed(1, 220, more) == goes_on_1, "sequence 1 goes on bit for bit");
+        require(llama_state_seq_set_data(target.get(), one.data(), one.size(), 2) == one.size(),
+                "a sequence loads under another number");
+        require(target.feed(2, 220, more) == goes_on_1, "it goes on bit for bit");
+
+        Text tokens(text.size());
+        size_t n_tokens = 0;
+        require(llama_state_load_file(target.get(), file.c_str(), tokens.data(), tokens.size(),
+                                      &n_tokens) &&
+                    n_tokens == text.size(),
+                "the file loads");
+        require(target.feed(0, 330, more) == goes_on, "from the file bit for bit");
+        std::remove(file.c_str());
+
+        for (size_t at :
+             {size_t{0}, size_t{13}, size_t{24}, size_t{33}, one.size() / 2, one.size() - 1}) {
+            std::vector<uint8_t> damaged = one;
+            damaged[at] ^= 0x40;
+            clear_log();
+            require(
+                llama_state_seq_set_data(target.get(), damaged.data(), damaged.size(), 1) == 0 ||
+                    (at >= 4 && at < 8),  // llama.cpp's own number of the sequence
+                "a damaged byte " + std::to_string(at) + " is found");
+        }
+        require(llama_state_seq_set_data(target.get(), one.data(), one.size() / 2, 1) == 0,
+                "half a state is refused");
+        require(llama_memory_seq_pos_max(target.memory(), 1) == -1, "nothing is left of it");
+        require(llama_memory_seq_rm(target.memory(), 0, 330, -1), "the other sequence is there");
+        require(target.feed(0, 330, more) == goes_on, "and unchanged");
+    }
+}
+
+// What the host may request and lowkey does not do: a sentence, a failed batch, and no harm.
+void test_requests(const Models &paths) {
+    const Model model(paths.at(0));
+    const Text text = random_text(9, 100, model.n_vocab());
+    Options options;
+    options.plan = "fp16";
+    Session session(model, options), plain(model, options);
+    require(!llama_memory_can_shift(session.memory()), "no context shift is offered");
+    session.feed(0, 0, text);
+    clear_log();
+    require(!llama_memory_seq_rm(session.memory(), 0, 10, 20), "the middle stays");
+    require_log("lowkey removes tokens at the end alone");
+    require(!llama_memory_seq_rm(session.memory(), 0, 0, 20), "the beginning stays");
+
+    clear_log();
+    llama_memory_seq_add(session.memory(), 0, 20, -1, -10);
+    require(session.decode({{1, 100, {0}, true}}) == -3, "a shift fails the next batch");
+    require_log("a context shift of sequence 0 was requested");
+    clear_log();
+    llama_set_causal_attn(session.get(), false);
+    require(session.decode({{1, 100, {0}, true}}) == -3, "attention that is not causal fails");
+    require_log("attention that is not causal was requested");
+    llama_set_causal_attn(session.get(), true);
+    clear_log();
+    require(session.decode({{1, 0, {5}, false}, {2, 3, {5}, true}}) != 0, "gaps fail");
+    plain.feed(0, 0, text);
+    require_close(session.feed(0, 100, {7}), plain.feed(0, 100, {7}), 0, "nothing was harmed");
+
+    // A budget that ends in the middle: the batch fails, what was there goes on.
+    options.plan = "kivi4";
+    options.n_ctx = 8192;
+    options.n_ubatch = 64;
+    options.budget = "1536K";
+    clear_log();
+    Session small(model, options);
+    llama_pos at = 0;
+    int result = 0;
+    Text fed;
+    for (; result == 0 && at < 8192 - 64; at += 64) {
+        const Text piece = random_text(at + 100, 64, model.n_vocab());
+        std::vector<Token> tokens;
+        for (size_t i = 0; i < piece.size(); ++i)
+            tokens.push_back(
+                {piece[i], at + static_cast<llama_pos>(i), {0}, i + 1 == piece.size()});
+        result = small.decode(tokens);
+    }
+    require(result == -3 && at > 256, "a full budget fails a batch");
+    require_log("LK_E_BUDGET");
+    const llama_pos last = llama_memory_seq_pos_max(small.memory(), 0);
+    require(last + 1 == at - 64, "the batch left nothing");
+    require(llama_memory_seq_rm(small.memory(), 0, last - 500, -1), "tokens are removed");
+    require(small.decode({{1, last - 500, {0}, true}}) == 0, "and the sequence goes on");
+}
+
+// Writes plan kivi4 for a model of so many layers of the random llama's shape; returns the path.
+std::string write_plan(uint32_t n_layers) {
+    std::vector<lk_layer> layers(n_layers);
+    for (lk_layer &layer : layers) {
+        require(lk_layer_init(&layer, sizeof layer) == LK_OK, "a layer");
+        layer.n_query_heads = 8;
+        layer.n_kv_heads = 2;
+        layer.head_dim = 64;
+    }
+    lk_geometry geometry;
+    require(lk_geometry_init(&geometry, sizeof geometry) == LK_OK, "a geometry");
+    geometry.n_layers = n_layers;
+    geometry.layers = layers.data();
+    lk_plan *plan = nullptr;
+    require(lk_plan_preset("kivi4", &geometry, &plan) == LK_OK, "a plan");
+    size_t n_bytes = 0;
+    require(lk_plan_to_json(plan, nullptr, 0, &n_bytes) == LK_OK, "its size");
+    std::string text(n_bytes, ' ');
+    require(lk_plan_to_json(plan, text.data(), text.size(), &n_bytes) == LK_OK, "its text");
+    lk_plan_destroy(&plan);
+    const std::string path = path_of("lowkey-plan.json");
+    std::FILE *file = std::fopen(path.c_str(), "w");
+    require(file != nullptr && std::fwrite(text.data(), 1, n_bytes - 1, file) == n_bytes - 1,
+            "a plan file");
+    std::fclose(file);
+    return path;
+}
+
+void test_refusals(const Models &paths) {
+    require(llama_lowkey_set_plan("kitten") != nullptr, "no such plan");
+    require(std::strstr(llama_lowkey_set_plan("kitten"), "no preset (fp16, int8"),
+            "presets are named");
+    require(llama_lowkey_set_budget("12 bananas") != nullptr, "no such number");
+    require(llama_lowkey_set_budget("0") != nullptr, "no budget");
+    const std::string json = write_plan(2);
+    {
+        const Model model(paths.at(0));
+        Options options;
+        options.plan = json;
+        Session(model, options).feed(0, 0, random_text(11, 300, model.n_vocab()));
+        write_plan(3);
+        require_refused(model, options, "lowkey-plan.json\": ");
+        std::FILE *file = std::fopen(json.c_str(), "w");
+        std::fputs("{\"format\": 1", file);
+        std::fclose(file);
+        require(llama_lowkey_set_plan(json.c_str()) != nullptr, "a damaged plan");
+        std::remove(json.c_str());
+    }
+    Options options;
+    options.plan = "kitty-pro";
+    {
+        const Model model(paths.at(0));
+        options.budget = "64K";
+        require_refused(model, options, "is too small: under the plan \"kitty-pro\" one step");
+        options.budget = "";
+        options.plan = "cocktail";
+        require_refused(model, options, "needs classes of chunks");
+        options.plan = "kitty-pro";
+        options.type = GGML_TYPE_Q8_0;
+        require_refused(model, options, "the plan states the widths");
+        options.type = GGML_TYPE_F16;
+    }
+    // The other models: PATH=WORDS.
+    for (size_t i = 1; i < paths.size(); ++i) {
+        const size_t at = paths[i].find('=');
+        const Model model(paths[i].substr(0, at));
+        require_refused(model, options, paths[i].substr(at + 1));
+        options.plan = "";
+        llama_context *context = Session::make(model, options);
+        require(context != nullptr, "llama.cpp's own cache runs it");
+        llama_free(context);
+        options.plan = "kitty-pro";
+    }
+}
+
+// Appends a text to sequence 0 and prints n_tokens bytes of its greedy continuation, or those up to
+// the first `end`. Returns the position after it.
+llama_pos print_continuation(Session &session, llama_pos position, const std::string &bytes,
+                             unsigned long n_tokens, int end) {
+    Text text;
+    if (position == 0)
+        text.push_back(0);  // begins a text
+    for (const char c : bytes)
+        text.push_back(static_cast<unsigned char>(c));
+    Logits logits = session.feed(0, position, text);
+    position += static_cast<llama_pos>(text.size());
+    for (unsigned long i = 0; i < n_tokens; ++i) {
+        const llama_token token = best(logits);
+        std::putchar(token);
+        logits = session.feed(0, position++, {token});
+        if (token == end)
+            break;
+    }
+    return position;
+}
+
+// MODEL PLAN N_TOKENS TEXT: the bytes that a greedy continuation of the text has.
+void generate(const Models &arguments) {
+    const Model model(arguments.at(0));
+    Options options;
+    options.plan = arguments.at(1);
+    options.n_ctx = 2048;
+    Session session(model, options);
+    print_continuation(session, 0, arguments.at(3), std::stoul(arguments.at(2)), -1);
+}
+
+// MODEL PLAN TEXT QUESTION...: a line for each question, each after the text alone.
+void answers(const Models &arguments) {
+    const Model model(arguments.at(0));
+    Options options;
+    options.plan = arguments.at(1);
+    options.n_ctx = 4608;
+    Session session(model, options);
+    const llama_pos n = print_continuation(session, 0, arguments.at(2), 0, -1);
+    for (size_t i = 3; i < arguments.size(); ++i) {
+        print_continuation(session, n, arguments[i], 40, '.');
+        std::putchar('\n');
+        require(llama_memory_seq_rm(session.memory(), 0, n, -1), "the question is removed");
+    }
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    const std::map<std::string, std::function<void(const Models &)>> cases = {
+        {"logits", test_logits},     {"sequences", test_sequences}, {"batches", test_batches},
+        {"drafts", test_drafts},     {"states", test_states},       {"requests", test_requests},
+        {"refusals", test_refusals}, {"generate", generate},        {"answers", answers}};
+    const auto found = argc > 2 ? cases.find(argv[1]) : cases.end();
+    if (found == cases.end()) {
+        std::fputs("usage: llama-test CASE MODEL...\n", stderr);
+        return 2;
+    }
+    found->second(Models(argv + 2, argv + argc));
+}

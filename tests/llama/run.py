@@ -1,0 +1,227 @@
+"""Tests the adapter of llama.cpp: fetches the pinned source, applies the hooks, builds, runs.
+
+    run.py --lowkey PREFIX --work FOLDER [--log FILE]
+
+PREFIX holds an installed lowkey. FOLDER keeps the source, its build and the models for later runs. The source package
+is fetched by pip and checked by the hash of bindings/llama.cpp/pin.json; LOWKEY_LLAMA_ARCHIVE names one that is there
+already."""
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import gguf_models
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ADAPTER = ROOT / 'bindings/llama.cpp'
+HERE = pathlib.Path(__file__).resolve().parent
+WORDS = (ROOT / 'tests/model/words.txt').read_text(encoding='utf-8').split()
+FILLER = (ROOT / 'tests/model/texts/suite.txt').read_text(encoding='utf-8')
+OFF = ['TESTS', 'TOOLS', 'EXAMPLES', 'SERVER', 'APP', 'COMMON']
+
+
+def run(*command, **options):
+    print('+', *command, file=sys.stderr, flush=True)
+    return subprocess.run([str(word) for word in command], check=True, **options)
+
+
+def archive(pin, work):
+    """The path of the pinned source package."""
+    given = os.environ.get('LOWKEY_LLAMA_ARCHIVE')
+    path = pathlib.Path(given) if given else work / 'archive' / pin['file']
+    if not path.exists() and not given:
+        run(shutil.which('pip') or 'pip3', 'download', '-q', '--no-deps', '--no-binary', ':all:', '-d', path.parent,
+            f'{pin["package"]}=={pin["version"]}')
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != pin['sha256']:
+        raise SystemExit(f'{path}: the SHA-256 is {found}, not {pin["sha256"]} as in pin.json')
+    return path
+
+
+def source(pin, work):
+    """A checkout of the pinned llama.cpp."""
+    folder = work / f'{pin["package"]}-{pin["version"]}'
+    if not folder.exists():
+        unpacked = folder.with_suffix('.part')
+        shutil.rmtree(unpacked, ignore_errors=True)
+        unpacked.mkdir(parents=True)
+        run('tar', '-xf', archive(pin, work), '-C', unpacked)
+        next(unpacked.iterdir()).rename(folder)
+        unpacked.rmdir()
+    return folder / pin['llama_cpp']
+
+
+def apply(llama_cpp, *options):
+    """Exit status and sentence of apply.py."""
+    done = subprocess.run([sys.executable, '-B', ADAPTER / 'apply.py', llama_cpp, *options], capture_output=True,
+                          text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def hashes(folder):
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(folder.rglob('*')) if path.is_file()}
+
+
+def test_apply(llama_cpp):
+    """On the real files: in, again, out; a changed anchor is named and nothing is written."""
+    with tempfile.TemporaryDirectory() as temp:
+        copy = pathlib.Path(temp)
+        for folder in ('src', 'include', 'common'):
+            shutil.copytree(llama_cpp / folder, copy / folder)
+        apply(copy, '--revert')  # the source of an earlier run has the hooks
+        before = hashes(copy)
+        assert apply(copy, '--check')[0] == 0 and hashes(copy) == before
+        assert apply(copy)[0] == 0
+        after = hashes(copy)
+        status, said = apply(copy)
+        assert status == 0 and 'the hooks are in' in said and hashes(copy) == after
+        assert apply(copy, '--revert')[0] == 0 and hashes(copy) == before, 'the original bytes'
+        graph = copy / 'src/llama-graph.cpp'
+        graph.write_text(graph.read_text(encoding='utf-8').replace('const bool v_trans =', 'bool v_trans ='), encoding='utf-8')
+        changed = hashes(copy)
+        for options in ((), ('--check',)):
+            status, said = apply(copy, *options)
+            assert status == 1 and 'src/llama-graph.cpp' in said and 'v_trans' in said and hashes(copy) == changed, said
+
+
+def build(llama_cpp, lowkey, work):
+    """Builds a libllama with the hooks; returns what a program of it is compiled with."""
+    status, said = apply(llama_cpp)
+    assert status == 0, said
+    folder = work / 'llama.cpp'
+    library, headers = next(lowkey.rglob('liblowkey.so')), next(lowkey.rglob('include/lowkey')).parent
+    launcher = [f'-DCMAKE_{language}_COMPILER_LAUNCHER=ccache' for language in ('C', 'CXX') if shutil.which('ccache')]
+    run('cmake', '-G', 'Ninja', '-S', llama_cpp, '-B', folder, '-DCMAKE_BUILD_TYPE=Release', '-DLLAMA_OPENSSL=OFF',
+        f'-DCMAKE_PREFIX_PATH={headers.parent}', *launcher, *[f'-DLLAMA_BUILD_{name}=OFF' for name in OFF],
+        stdout=subprocess.DEVNULL)
+    run('ninja', '-C', folder, 'llama', stdout=subprocess.DEVNULL)
+    return [f'-I{llama_cpp}/include', f'-I{llama_cpp}/ggml/include', f'-I{headers}', f'-L{folder}/bin', '-lllama', '-lggml-base',
+            '-lggml', library, f'-Wl,-rpath,{folder}/bin:{library.parent}']
+
+
+def link(program, sources, flags):
+    """Compiles a program of this folder's sources."""
+    run(os.environ.get('CXX', 'c++'), '-std=c++17', '-O1', '-Wall', '-Wextra', '-Werror', '-o', program,
+        *[HERE / name for name in sources], *flags)
+    return program
+
+
+class Cases:
+    """The test program's cases, one at a time."""
+
+    def __init__(self, program, models, work):
+        self.program, self.models, self.work = program, models, work
+
+    def case(self, name, *arguments, **variables):
+        done = subprocess.run([self.program, name, *map(str, arguments)], capture_output=True, check=False,
+                              env=dict(os.environ, TMPDIR=str(self.work), **variables))
+        assert done.returncode == 0, done.stderr.decode('utf-8', 'replace') or f'exit status {done.returncode}'
+        return done.stdout
+
+    def logits(self):
+        print(self.case('logits', self.models['llama'], self.models['prover']).decode(), end='')
+
+    def sequences(self):
+        self.case('sequences', self.models['llama'])
+
+    def batches(self):
+        self.case('batches', self.models['llama'])
+
+    def drafts(self):
+        self.case('drafts', self.models['llama'])
+
+    def states(self):
+        self.case('states', self.models['llama'])
+
+    def requests(self):
+        self.case('requests', self.models['llama'])
+
+    def refusals(self):
+        self.case('refusals', self.models['llama'], f'{self.models["head-24"]}=head_dim',
+                  f'{self.models["alibi"]}=ALiBi', f'{self.models["windows"]}=sliding windows',
+                  f'{self.models["recurrent"]}=recurrent')
+
+    def environment(self):
+        """Variables stand for settings that nobody has made."""
+        arguments = 'generate', self.models['llama'], 'environment', 20, 'a text'
+        own, ours = self.case(*arguments), self.case(*arguments, LLAMA_KV_PLAN='fp16', LLAMA_KV_BUDGET='64MiB')
+        assert len(own) == len(ours) == 20
+        for variables, words in (({'LLAMA_KV_PLAN': 'kitten'}, 'is no preset'),
+                                 ({'LLAMA_KV_PLAN': 'fp16', 'LLAMA_KV_BUDGET': '64K'}, 'is too small')):
+            try:
+                self.case(*arguments, **variables)
+            except AssertionError as error:
+                assert words in str(error), error
+            else:
+                raise AssertionError(f'{variables}: not refused')
+
+    def greedy(self):
+        """Plan fp16 continues a text as llama.cpp's F16 cache does, byte for byte."""
+        for begin in (0, 5000, 20000):
+            text = FILLER[begin:begin + 700]
+            theirs, ours = (self.case('generate', self.models['prover'], plan, 250, text) for plan in ('', 'fp16'))
+            assert len(theirs) == 250 and theirs == ours, f'{theirs}\n{ours}'
+
+    def answers(self):
+        """Under kitty-pro the proving model finds what 4096 tokens hide."""
+        source_of = random.Random(26)
+        words = source_of.sample(WORDS, 16)
+        facts = {word: f'{source_of.randrange(10 ** 6):06}' for word in words}
+        size = 4095 - sum(len(f'The code of {word} is {facts[word]}. ') for word in words)
+        begin = FILLER.index(' ', 1000) + 1
+        text = ''.join(c if ' ' <= c <= '~' or c == '\n' else ' ' for c in FILLER[begin:begin + size])
+        for word in words:
+            at = source_of.choice([i for i in range(1, len(text)) if text[i - 1] in ' \n'])
+            text = f'{text[:at]}The code of {word} is {facts[word]}. {text[at:]}'
+        questions = [f'\nThe code of {word} is ' for word in words]
+        for plan in ('kitty-pro', 'kivi4', 'int8'):
+            said = self.case('answers', self.models['prover'], plan, text, *questions).decode().split('\n')
+            right = sum(answer == facts[word] + '.' for answer, word in zip(said, words))
+            assert right >= 15, f'{plan}: {right} of 16 answers are right'
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--lowkey', type=pathlib.Path, required=True)
+    parser.add_argument('--work', type=pathlib.Path, required=True)
+    parser.add_argument('--log', type=pathlib.Path)
+    parser.add_argument('--only', nargs='+')
+    options = parser.parse_args()
+    work = options.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    pin = json.loads((ADAPTER / 'pin.json').read_text(encoding='utf-8'))
+    llama_cpp = source(pin, work)
+    flags = build(llama_cpp, options.lowkey.resolve(), work)
+    program = link(work / 'llama-test', ['llama_test.cpp', 'session.cpp'], flags)
+    cases = Cases(program, gguf_models.all_models(work / 'models'), work)
+    tests = {'apply': lambda: test_apply(llama_cpp)}
+    tests |= {name: getattr(cases, name) for name in
+              ('logits', 'greedy', 'answers', 'sequences', 'batches', 'drafts', 'states', 'requests', 'refusals', 'environment')}
+    results = []
+    for name, test in tests.items():
+        if options.only and name not in options.only:
+            continue
+        begin, said = time.monotonic(), ''
+        try:
+            test()
+        except (AssertionError, subprocess.CalledProcessError) as error:
+            said = str(error)
+        results.append({'name': f'llama {name}', 'result': 'FAIL' if said else 'OK', 'stdout': said,
+                        'duration': time.monotonic() - begin})
+        print(f'{results[-1]["result"]:5}{name:10}{results[-1]["duration"]:6.1f} s', said, flush=True)
+    if options.log:
+        options.log.parent.mkdir(parents=True, exist_ok=True)
+        options.log.write_text(''.join(json.dumps(result) + '\n' for result in results), encoding='utf-8')
+    return any(result['result'] != 'OK' for result in results)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

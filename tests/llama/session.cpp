@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "session.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+namespace {
+
+std::string &log_text() {
+    static std::string text;
+    return text;
+}
+
+void keep_log(ggml_log_level level, const char *text, void *) {
+    if (level == GGML_LOG_LEVEL_WARN || level == GGML_LOG_LEVEL_ERROR)
+        log_text() += text;
+}
+
+}  // namespace
+
+std::string logged() { return log_text(); }
+void clear_log() { log_text().clear(); }
+
+void require(bool holds, const std::string &sentence) {
+    if (holds)
+        return;
+    std::fprintf(stderr, "failed: %s\nlog of llama.cpp:\n%s\n", sentence.c_str(), logged().c_str());
+    std::exit(1);
+}
+
+Model::Model(const std::string &path) {
+    llama_log_set(keep_log, nullptr);
+    llama_backend_init();
+    llama_model_params params = llama_model_default_params();
+    params.n_gpu_layers = 0;
+    model_ = llama_model_load_from_file(path.c_str(), params);
+    require(model_ != nullptr, path + " loads");
+}
+
+Model::~Model() { llama_model_free(model_); }
+
+int32_t Model::n_vocab() const { return llama_vocab_n_tokens(llama_model_get_vocab(model_)); }
+
+llama_context *Session::make(const Model &model, const Options &options) {
+    if (options.plan != kEnvironment) {
+        const char *plan = llama_lowkey_set_plan(options.plan.c_str());
+        require(plan == nullptr, std::string("plan: ") + (plan ? plan : ""));
+        const char *budget = llama_lowkey_set_budget(options.budget.c_str());
+        require(budget == nullptr, std::string("budget: ") + (budget ? budget : ""));
+    }
+    llama_context_params params = llama_context_default_params();
+    params.n_ctx = options.n_ctx;
+    params.n_batch = options.n_ctx;
+    params.n_ubatch = options.n_ubatch;
+    params.n_seq_max = options.n_sequences;
+    params.n_threads = params.n_threads_batch = options.n_threads;
+    params.kv_unified = options.is_unified;
+    params.type_k = params.type_v = options.type;
+    // Flash attention of llama.cpp rounds an F32 cache to F16.
+    params.flash_attn_type = options.type == GGML_TYPE_F32 ? LLAMA_FLASH_ATTN_TYPE_DISABLED
+                                                           : LLAMA_FLASH_ATTN_TYPE_ENABLED;
+    params.no_perf = true;
+    return llama_init_from_model(model.get(), params);
+}
+
+Session::Session(const Model &model, const Options &options)
+    : n_vocab_(model.n_vocab()), context_(make(model, options)) {
+    require(context_ != nullptr, "a context under the plan \"" + options.plan + "\" is made");
+}
+
+Session::~Session() { llama_free(context_); }
+
+int Session::decode(const std::vector<Token> &tokens, std::vector<Logits> *logits) {
+    llama_batch batch = llama_batch_init(static_cast<int32_t>(tokens.size()), 0, 16);
+    batch.n_tokens = static_cast<int32_t>(tokens.size());
+    for (size_t i = 0; i < tokens.size(); ++i) {
+        const Token &token = tokens[i];
+        batch.token[i] = token.id;
+        batch.pos[i] = token.position;
+        batch.n_seq_id[i] = static_cast<int32_t>(token.sequences.size());
+        std::copy(token.sequences.begin(), token.sequences.end(), batch.seq_id[i]);
+        batch.logits[i] = token.has_logits;
+    }
+    const int result = llama_decode(context_, batch);
+    for (size_t i = 0; result == 0 && logits != nullptr && i < tokens.size(); ++i) {
+        if (!tokens[i].has_logits)
+            continue;
+        const float *row = llama_get_logits_ith(context_, static_cast<int32_t>(i));
+        logits->emplace_back(row, row + n_vocab_);
+    }
+    llama_batch_free(batch);
+    return result;
+}
+
+std::vector<Logits> Session::feed_all(llama_seq_id sequence, llama_pos position,
+                                      const std::vector<llama_token> &text) {
+    std::vector<Token> tokens;
+    for (size_t i = 0; i < text.size(); ++i)
+        tokens.push_back(Token{text[i], position + static_cast<llama_pos>(i), {sequence}, true});
+    std::vector<Logits> logits;
+    require(decode(tokens, &logits) == 0, "a text is decoded");
+    return logits;
+}
+
+Logits Session::feed(llama_seq_id sequence, llama_pos position,
+                     const std::vector<llama_token> &text) {
+    std::vector<Token> tokens;
+    for (size_t i = 0; i < text.size(); ++i)
+        tokens.push_back(
+            Token{text[i], position + static_cast<llama_pos>(i), {sequence}, i + 1 == text.size()});
+    std::vector<Logits> logits;
+    require(decode(tokens, &logits) == 0, "a text is decoded");
+    return logits.back();
+}
+
+llama_token best(const Logits &logits) {
+    return static_cast<llama_token>(std::max_element(logits.begin(), logits.end()) -
+                                    logits.begin());
+}
+
+double relative_difference(const Logits &a, const Logits &b) {
+    double difference = 0, square = 0;
+    for (size_t i = 0; i < b.size(); ++i) {
+        difference += std::pow(static_cast<double>(a[i]) - b[i], 2);
+        square += std::pow(static_cast<double>(b[i]), 2);
+    }
+    return std::sqrt(difference / square);
+}
+
+std::vector<llama_token> random_text(uint32_t seed, size_t n_tokens, int32_t n_vocab) {
+    std::vector<llama_token> text;
+    uint32_t state = seed * 2654435761u + 1;
+    for (size_t i = 0; i < n_tokens; ++i) {
+        state = state * 1664525u + 1013904223u;
+        text.push_back(static_cast<llama_token>((state >> 8) % static_cast<uint32_t>(n_vocab)));
+    }
+    return text;
+}

@@ -1,0 +1,85 @@
+// A model and a context of llama.cpp for tests: tokens in, logits out, sentences of the log kept.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TESTS_LLAMA_SESSION_H
+#define TESTS_LLAMA_SESSION_H
+
+#include <llama-lowkey.h>
+#include <llama.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+using Logits = std::vector<float>;
+
+// The log of llama.cpp since the last call of clear_log(), warnings and errors alone.
+std::string logged();
+void clear_log();
+
+// Fails the program, with the sentence, unless `holds`.
+void require(bool holds, const std::string &sentence);
+
+class Model {
+  public:
+    explicit Model(const std::string &path);
+    ~Model();
+    Model(const Model &) = delete;
+    Model &operator=(const Model &) = delete;
+    llama_model *get() const { return model_; }
+    int32_t n_vocab() const;
+
+  private:
+    llama_model *model_;
+};
+
+constexpr char kEnvironment[] = "environment";
+
+struct Options {
+    std::string plan;  // empty = llama.cpp's own cache; kEnvironment = no call of the setters
+    std::string budget;
+    uint32_t n_ctx = 1024, n_ubatch = 128, n_sequences = 1;
+    int n_threads = 1;  // ggml's threads spin, which a busy machine punishes
+    bool is_unified = true;
+    ggml_type type = GGML_TYPE_F16;  // of llama.cpp's own cache
+};
+
+// What a token of a batch is and belongs to.
+struct Token {
+    llama_token id;
+    llama_pos position;
+    std::vector<llama_seq_id> sequences;
+    bool has_logits;
+};
+
+class Session {
+  public:
+    // make() gives nullptr where llama.cpp refuses the context.
+    Session(const Model &model, const Options &options);
+    ~Session();
+    Session(const Session &) = delete;
+    Session &operator=(const Session &) = delete;
+    static llama_context *make(const Model &model, const Options &options);
+
+    llama_context *get() const { return context_; }
+    llama_memory_t memory() const { return llama_get_memory(context_); }
+
+    // llama_decode() of the tokens as they are; logits of those that have them, in order.
+    int decode(const std::vector<Token> &tokens, std::vector<Logits> *logits = nullptr);
+    // Appends text to one sequence; the logits after its last token, or after each token.
+    Logits feed(llama_seq_id sequence, llama_pos position, const std::vector<llama_token> &text);
+    std::vector<Logits> feed_all(llama_seq_id sequence, llama_pos position,
+                                 const std::vector<llama_token> &text);
+
+  private:
+    int32_t n_vocab_;
+    llama_context *context_;
+};
+
+llama_token best(const Logits &logits);
+// Root of the mean square of the difference, in units of b's own.
+double relative_difference(const Logits &a, const Logits &b);
+// Tokens without a pattern, the same for each seed.
+std::vector<llama_token> random_text(uint32_t seed, size_t n_tokens, int32_t n_vocab);
+
+#endif
