@@ -231,10 +231,14 @@ def test_predictions_are_those_of_a_cache(name):
 def test_costs_are_equal_whatever_is_skipped(monkeypatch):
     model = make_model('llama')
     geometry = geometry_of(model.config)
+    runs = []
+    model.model.layers[0].mlp.register_forward_hook(lambda *_: runs.append(0))
     with frozen(model), Progress(False) as bar:
         skipping = measure_costs(model, geometry, request(mode='measured'), bar)
+        n_runs = len(runs)
         monkeypatch.setattr('lowkey.transformers.context.decoder_layers', lambda *_: [])
         whole = measure_costs(model, geometry, request(mode='measured'), bar)
+    assert n_runs == 2 * (2 + 1) and len(runs) - n_runs == 2 * (2 + 3), 'of 2 texts, 3 layers a pass each'
     assert skipping.n_measured == skipping.n_all == 12
     assert torch.allclose(torch.tensor(skipping.values), torch.tensor(whole.values), rtol=1e-3, atol=1e-5)
     assert min(skipping.measured.values()) > -1e-6 and max(skipping.measured.values()) > 1e-3

@@ -153,7 +153,7 @@ class _Measurement:
         if not missing:
             return
         context, ids = self._context(document)
-        self._rows = self._rows or _rows_of(context.exact(ids))
+        self._rows = _rows_of(context.exact(ids))
         for batch in _batches(missing, self._rows - 1):
             self._journal.add(self._run(context, ids, batch))
             self._progress.add(len(batch) * self._weight(batch[0].layer))
@@ -183,7 +183,6 @@ class _Measurement:
         context, ids = self._context(0)
         self._rows = _rows_of(context.exact(ids))
         batch = [Place(0, *part, clip) for part in self._parts for clip in CLIPS if part[0] == 0][:self._rows - 1]
-        context.exact(ids)
         started = time.monotonic()
         self._journal.add(self._run(context, ids, batch))
         self._unit_seconds = (time.monotonic() - started) / (len(batch) * self._weight(0))
