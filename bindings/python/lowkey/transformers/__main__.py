@@ -26,7 +26,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f'error: {error}', file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print('interrupted: the same command goes on where it stopped', file=sys.stderr)
+        kept = ': the costs measured so far are kept, the same command goes on' if options.run is _plan else ''
+        print(f'interrupted{kept}', file=sys.stderr)
         return 130
 
 

@@ -16,6 +16,7 @@ PAGE_TOKENS = 128
 _SENTENCE = ('The river runs slowly past the old mill, and on quiet mornings a thin mist lies over the green '
              'fields. ')
 PROBE_TOKENS = 96
+_LETTERS = 16  # of a token at most, so that a long file is not read to its end
 _MASK = 2**64 - 1
 
 
@@ -78,7 +79,8 @@ def read_texts(texts: Text | Iterable[Text] | None, encoder: Encoder, document_t
     passes: list[list[int]] = []
     running: list[int] = []
     for text in chosen:
-        ids = encoder(text)[:most_tokens - len(running)]
+        left = most_tokens - len(running)
+        ids = encoder(text[:_LETTERS * left] if isinstance(text, str) else text)[:left]
         passes += [encoder.prefix + ids[at:at + n] for at in range(0, len(ids), n) if len(ids) - at > 1]
         running += ids
     longest = max(map(len, passes), default=0)
