@@ -407,6 +407,24 @@ def test_a_copy_is_a_fork():
         assert cache.stats().n_sequences == 2
 
 
+def test_a_copy_over_existing_sequences():
+    """The copy's forks are its own; the caller's sequences stay, whoever is closed or collected first."""
+    model, ids = make_model('llama'), tokens(27, 1, 30)
+    with lowkey.Context('cpu') as context, torch.no_grad(), \
+            lowkey.Cache(context, 'fp16', '64MiB', geometry=geometry_of(model.config), max_sequences=2) as store:
+        sequence = store.add()
+        cache = LowkeyCache.over(model.config, store, [sequence])
+        model(ids[:, :20], past_key_values=cache)
+        other = copy.deepcopy(cache)
+        del cache
+        gc.collect()
+        model(ids[:, 20:], past_key_values=other)
+        assert (len(sequence), other.lengths) == (20, [30]) and store.stats().n_sequences == 2
+        other.close()
+        assert len(sequence) == 20 and store.stats().n_sequences == 1
+    assert model.config._attn_implementation == 'sdpa'
+
+
 def test_the_model_without_the_cache():
     model, ids = make_model('llama'), tokens(21, 1, 30)
     with torch.no_grad(), lowkey_cache(model) as cache:

@@ -250,6 +250,7 @@ class LowkeyCache(HostCache):
                    scale=scale, sink_logits=sink_logits, context=cache.context)
         made._store.cache, made._store.own_cache, made._own_sequences = cache, False, False
         made.sequences.extend(chosen)
+        made._end.detach()  # the sequences stay the caller's, also when the object is collected
         made.n_columns = n = int(lengths.max())
         if n:
             real = torch.arange(n)[None] >= n - lengths[:, None]
