@@ -138,7 +138,7 @@ def test_refusals(tmp_path):
             (('auto',), dict(cost_texts=[TEXT[:200]], cost_tokens=320), lowkey.ArgumentError, 'cost text 0 has 200'),
             (('chanmix',), dict(bits=1.5), lowkey.BudgetError, 'the limit is 1.5'),
             (('auto',), dict(bits=0.5, costs='none'), lowkey.BudgetError, 'bits'),
-            (('kitty',), dict(out=tmp_path / 'no' / 'plan.json'), lowkey.FileError, 'No such file or directory')):
+            (('kitty',), dict(out=tmp_path / 'no' / 'plan.json'), lowkey.FileError, 'no folder that can be written')):
         with pytest.raises(error, match=sentence):
             plan(model, tokenizer, *arguments, **{**QUICK, **options})
     with pytest.raises(lowkey.ArgumentError, match='give the tokenizer'):
@@ -150,6 +150,17 @@ def test_refusals(tmp_path):
     strange.config.kv_lora_rank = 8
     with pytest.raises(lowkey.UnsupportedError, match='latent keys'):
         plan(strange, tokenizer, **QUICK)
+
+
+def test_a_plan_outlives_a_failed_write(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+        with pytest.raises(lowkey.FileError, match='plan.json cannot be written') as caught:
+            plan(make_model('llama'), Letters(), 'kitty', out=tmp_path / 'plan.json')
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.plan.name == 'kitty' and not list(tmp_path.iterdir())
 
 
 def test_a_sample_with_a_nan():

@@ -64,12 +64,15 @@ def plan(model: Any, tokenizer: Any = None, method: str = 'auto', *, bits: float
     raise BudgetError when even the narrowest widths do not fit.
 
     Raises ArgumentError (options; texts shorter than a page), UnsupportedError (a model that lowkey does not serve),
-    DataError (a sample with a NaN), MismatchError (resume is of another measurement), FileError, BudgetError."""
+    DataError (a sample with a NaN), MismatchError (resume is of another measurement), BudgetError, FileError (the
+    exception's ``plan`` is the plan where only a file could not be written)."""
     if method not in METHODS:
         raise ArgumentError(f'method is {method!r}, must be one of {", ".join(METHODS)}')
     limit = _Limit(bits, None if budget is None else parse_bytes(budget), tokens, sequences, step_tokens)
     geometry = geometry_of(model.config, sink_logits=sink_logits_of(model))
     _check(method, paper, limit, costs)
+    for path in (out, statistics):
+        _check_folder(path)
     if method in _PRESETS:
         return _done(_preset(method, geometry, paper), limit, out)
     check_free(model)
@@ -93,9 +96,10 @@ def plan(model: Any, tokenizer: Any = None, method: str = 'auto', *, bits: float
                 else read_cost_texts(cost_texts, encoder, n), encoder.prefix, cost_tokens, costs, cost_seconds,
                 cost_samples, seed, resume)
             _costs(model, geometry, request, bar).put(calibrator)
+        made = _done(_decide(calibrator, method, limit, paper), limit, out)
         if statistics is not None:
-            write_file(statistics, calibrator.to_bytes())
-        return _done(_decide(calibrator, method, limit, paper), limit, out)
+            _write_of(made, statistics, calibrator.to_bytes())
+        return made
 
 
 def _costs(model: Any, geometry: Geometry, request: CostRequest, bar: Progress) -> Costs:
@@ -171,8 +175,24 @@ def _done(made: Plan, limit: _Limit, out: str | os.PathLike[str] | None) -> Plan
     if not any(rule.rungs for rule in _rules(made)):  # a ladder ends within the budget, but begins above it
         limit.check(made)
     if out is not None:
-        write_file(out, made.to_json().encode())
+        _write_of(made, out, made.to_json().encode())
     return made
+
+
+def _write_of(made: Plan, path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file of a plan. The exception of a full disk has the plan."""
+    try:
+        write_file(path, data)
+    except FileError as error:
+        error.plan = made  # type: ignore[attr-defined]
+        raise
+
+
+def _check_folder(path: str | os.PathLike[str] | None) -> None:
+    """Refuse a file that cannot be written before the model runs."""
+    folder = os.path.dirname(os.path.abspath(path)) if path is not None else os.curdir
+    if path is not None and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
+        raise FileError(f'{os.fspath(path)} cannot be written: {folder} is no folder that can be written')
 
 
 def _rules(made: Plan) -> tuple[LayerRule, ...]:
