@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import weakref
 from collections.abc import Callable, Iterable
@@ -223,9 +224,9 @@ class Cache:
     """The key/value cache of one model: many sequences, one plan, one byte budget.
 
     context          an open device
-    plan             a Plan or the name of a preset; copied
+    plan             a Plan, the name of a preset or the path of a plan's JSON; copied
     budget           hard limit of all that the cache holds, in bytes or as "2GiB"
-    geometry         the model; default: the plan's. Needed with the name of a preset
+    geometry         the model; default: the plan's. Needed with a name or a path
     max_sequences    at once
     max_step_tokens  of one step, over all its sequences
     slab_bytes       size of a slab, a multiple of 256 KiB; 0 = 64 MiB
@@ -243,16 +244,17 @@ class Cache:
     than the fixed tables and workspace; the sentence names the bytes), OutOfMemoryError, DeviceError.
     """
 
-    def __init__(self, context: Context, plan: Plan | str, budget: int | str, *, geometry: Geometry | None = None,
+    def __init__(self, context: Context, plan: Plan | str | os.PathLike[str], budget: int | str, *,
+                 geometry: Geometry | None = None,
                  max_sequences: int = 1, max_step_tokens: int = 512, slab_bytes: int = 0,
                  max_budget: int | str = 0, sequence_limit: int | str = 0, evict: bool = False,
                  keep_windowed: bool = False,
                  pressure: Callable[[Pressure], int | Iterable[Sequence] | None] | None = None):
         lk = self._lk = library()
-        if isinstance(plan, str):
+        if not isinstance(plan, Plan):
             if geometry is None:
-                raise ArgumentError(f'the preset {plan!r} needs a geometry')
-            plan = Plan.preset(plan, geometry)
+                raise ArgumentError(f'the plan {os.fspath(plan)!r} needs a geometry')
+            plan = Plan.named(plan, geometry)
         self.context = context
         self.geometry = geometry or plan.geometry
         desc = lk.start(_abi.CacheDesc)

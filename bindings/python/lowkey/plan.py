@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from . import _abi
 from ._fields import Fields, number_of
 from ._handle import Handle
 from ._library import check, library
-from .errors import ArgumentError
+from .errors import ArgumentError, CorruptError, FileError, MismatchError, NotFoundError
 
 ALL = _abi.CONSTANTS['LK_ALL']
 AXES = {'channel': 1, 'token': 2}
@@ -241,6 +242,30 @@ class Plan:
         return cls(box, geometry)
 
     @classmethod
+    def named(cls, name: str | os.PathLike[str], geometry: Geometry) -> Plan:
+        """A preset, or the plan of a JSON file for this geometry. The name of a preset is never a file's.
+
+        Raises NotFoundError (neither a preset nor a file), FileError, CorruptError and MismatchError, which name the
+        file and its fault."""
+        text = os.fspath(name)
+        if text in presets():
+            return cls.preset(text, geometry)
+        if not os.path.exists(text):
+            raise NotFoundError(f'plan is {text!r}, must be a preset ({", ".join(presets())}) or the path of a plan\'s '
+                                'JSON: there is no such file')
+        try:
+            with open(text, 'rb') as file:
+                data = file.read()
+            plan = cls.from_json(data)
+            plan.validate(geometry)
+        except OSError as error:
+            raise FileError(f'{text} cannot be read: {error.strerror}') from None
+        except (ArgumentError, CorruptError, MismatchError) as error:
+            raise type(error)(f'{text}: {error}') from None
+        plan.geometry = geometry
+        return plan
+
+    @classmethod
     def build(cls, geometry: Geometry, spec: PlanSpec) -> Plan:
         """The plan of the fields, validated."""
         plan = cls.preset('fp16', geometry)
@@ -356,6 +381,13 @@ class Plan:
         """Set the tokens of a page."""
         self._call(self._lk.lk_plan_set_pages, page_tokens)
 
+    @property
+    def recent_tokens(self) -> int:
+        """How many last tokens of a sequence stay at 16 bits, at least."""
+        n = ctypes.c_uint32()
+        self._call(self._lk.lk_plan_get_pages, None, None, _abi.byref(n))
+        return n.value
+
     def set_chunks(self, rule: ChunkRule | None) -> None:
         """Set the chunks of a context and their classes; None = no chunks."""
         raw = self._lk.start(_abi.ChunkRule) if rule is None else rule.raw()
@@ -434,6 +466,16 @@ class Plan:
         mix.n_low, mix.n_middle, mix.n_high = n_low, n_middle, n_high
         self._call(self._lk.lk_plan_chunk_bytes, n_tokens, n_sequences, step_tokens, _abi.byref(mix), _abi.byref(raw))
         return PlanSize.of(raw)
+
+
+def as_plan(plan: str | os.PathLike[str] | Plan | PlanSpec, geometry: Geometry) -> Plan:
+    """The plan that is meant by a preset's name, the path of a plan's JSON, a PlanSpec or a Plan, for a geometry."""
+    if isinstance(plan, PlanSpec):
+        return Plan.build(geometry, plan)
+    if not isinstance(plan, Plan):
+        return Plan.named(plan, geometry)
+    plan.validate(geometry)
+    return plan
 
 
 def _key_of(entry: dict[str, Any]) -> KeyRule:

@@ -139,3 +139,23 @@ def test_byte_sizes(text, n):
 def test_no_byte_size():
     with pytest.raises(lowkey.ArgumentError, match="'2 gigs' is no number of bytes"):
         lowkey.parse_bytes('2 gigs')
+
+
+def test_a_plan_by_name_or_file(geometry, tmp_path):
+    """Wherever a preset's name is taken, the path of a plan's JSON is too, and the sentence has the file."""
+    path = tmp_path / 'plan.json'
+    with lowkey.Plan.preset('kivi4', geometry) as plan:
+        path.write_text(plan.to_json())
+        assert lowkey.Plan.named(path, geometry).to_json() == lowkey.Plan.named('kivi4', geometry).to_json()
+    with lowkey.Context() as context, lowkey.Cache(context, str(path), '64MiB', geometry=geometry) as cache:
+        assert cache.plan().name == 'kivi4'
+    with pytest.raises(lowkey.NotFoundError, match="'kivi9', must be a preset .*or the path of a plan"):
+        lowkey.Plan.named('kivi9', geometry)
+    with pytest.raises(lowkey.MismatchError, match=r'plan\.json: '):
+        lowkey.Plan.named(path, lowkey.Geometry.uniform(3, 8, 2, 64))
+    with pytest.raises(lowkey.FileError, match='cannot be read'):
+        lowkey.Plan.named(tmp_path, geometry)
+    for text, sentence in (('{', 'plan.json: '), ('[]', 'plan.json: '), ('', 'plan.json: ')):
+        path.write_text(text)
+        with pytest.raises(lowkey.CorruptError, match=sentence):
+            lowkey.Plan.named(path, geometry)

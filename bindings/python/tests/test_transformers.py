@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import pathlib
+import warnings
 
 import pytest
 from hf import (
@@ -309,7 +312,6 @@ def test_attention_is_set_back():
     first.close()
     assert model.config._attn_implementation == 'lowkey'
     del second
-    import gc
     gc.collect()
     assert model.config._attn_implementation == 'sdpa'
 
@@ -366,3 +368,118 @@ def test_wrong_scale_and_sinks():
             pytest.raises(lowkey.ArgumentError, match='give scale'):
         model(ids, past_key_values=cache)
     assert COMMON['num_attention_heads'] == geometry_of(model.config).layers[0].n_query_heads
+
+
+# What a program does around a cache.
+
+
+def test_a_copy_is_a_fork():
+    model, ids = make_model('llama'), tokens(20, 2, 60)
+    with torch.no_grad(), lowkey_cache(model) as cache:
+        model(ids[:, :40], past_key_values=cache)
+        other = copy.deepcopy(cache)
+        assert cache.stats().n_sequences == 4 and cache.stats().shared_bytes > 0
+        first = model(ids[:, 40:50], past_key_values=cache).logits
+        second = model(ids[:, 50:], past_key_values=other).logits
+        assert other.lengths == cache.lengths == [50, 50]
+        other.crop(-5)
+        assert (other.lengths, cache.lengths) == ([45, 45], [50, 50])
+        other.close()
+        assert cache.stats().n_sequences == 2 and model.config._attn_implementation == 'lowkey'
+        del other
+        third = copy.deepcopy(cache)  # is collected, not closed
+        del third
+        gc.collect()
+        model(ids[:, 50:51], past_key_values=cache)
+        assert cache.stats().n_sequences == 2
+        copied = copy.deepcopy(cache)
+    assert copied.lengths == [51, 51], 'a copy outlives its original'
+    copied.close()
+    assert model.config._attn_implementation == 'sdpa'
+    for got, more in ((first, ids[:, 40:50]), (second, ids[:, 50:])):
+        want, rounded = (logits(model, host_cache(model, kind), ids[:, :40], more)[:, 40:]
+                         for kind in (None, RoundedCache))
+        assert_within_rounding(got, want, rounded)
+    with torch.no_grad(), lowkey_cache(model, max_sequences=2) as cache:
+        model(ids, past_key_values=cache)
+        with pytest.raises(lowkey.BudgetError, match='a copy forks 2 sequences.*larger max_sequences'):
+            copy.deepcopy(cache)
+        assert cache.stats().n_sequences == 2
+
+
+def test_a_copy_over_existing_sequences():
+    """The copy's forks are its own; the caller's sequences stay, whoever is closed or collected first."""
+    model, ids = make_model('llama'), tokens(27, 1, 30)
+    with lowkey.Context('cpu') as context, torch.no_grad(), \
+            lowkey.Cache(context, 'fp16', '64MiB', geometry=geometry_of(model.config), max_sequences=2) as store:
+        sequence = store.add()
+        cache = LowkeyCache.over(model.config, store, [sequence])
+        model(ids[:, :20], past_key_values=cache)
+        other = copy.deepcopy(cache)
+        del cache
+        gc.collect()
+        model(ids[:, 20:], past_key_values=other)
+        assert (len(sequence), other.lengths) == (20, [30]) and store.stats().n_sequences == 2
+        other.close()
+        assert len(sequence) == 20 and store.stats().n_sequences == 1
+    assert model.config._attn_implementation == 'sdpa'
+
+
+def test_the_model_without_the_cache():
+    model, ids = make_model('llama'), tokens(21, 1, 30)
+    with torch.no_grad(), lowkey_cache(model) as cache:
+        model(ids, past_key_values=cache)
+        with pytest.raises(lowkey.StateError, match=r'with cache\.paused\(\)'):
+            model(ids)
+        with cache.paused():
+            assert torch.equal(model(ids).logits, model(ids, past_key_values=host_cache(model)).logits)
+        model(ids, past_key_values=cache)
+        assert cache.lengths == [60]
+        with cache.paused():
+            cache.close()
+        assert model.config._attn_implementation == 'sdpa'
+
+
+def test_larger_batches_and_prompts():
+    model = make_model('llama')
+    with torch.no_grad(), lowkey_cache(model) as cache:
+        for batch, n in ((2, 20), (9, 20), (1, 2500)):
+            cache.reset()
+            model(tokens(22, batch, n), past_key_values=cache)
+            assert cache.lengths == [n] * batch
+        with pytest.raises(lowkey.ArgumentError, match=r'a forward pass of 2600 tokens, the cache takes 2500: give '
+                                                       r'LowkeyCache max_step_tokens=2600, or generate\(\) '
+                                                       'prefill_chunk_size=2500'):
+            model(tokens(23, 1, 2600), past_key_values=cache)
+        assert cache.lengths == [2500]
+    ids = tokens(24, 1, 60)
+    options = dict(attention_mask=torch.ones_like(ids), max_new_tokens=3, do_sample=False)
+    with lowkey_cache(model, max_step_tokens=16) as cache:
+        assert torch.equal(model.generate(ids, past_key_values=cache, prefill_chunk_size=16, **options),
+                           model_generate(model, cache, ids, options))
+    with lowkey_cache(model, max_sequences=2) as cache, torch.no_grad(), \
+            pytest.raises(lowkey.BudgetError, match='a batch of 3 prompts.*give LowkeyCache max_sequences'):
+        model(tokens(25, 3, 10), past_key_values=cache)
+
+
+def model_generate(model, cache, ids, options):
+    """What the model generates with its own cache while a LowkeyCache is open."""
+    with cache.paused():
+        return model.generate(ids, **options)
+
+
+def test_a_long_scored_pass_warns_once():
+    model, ids = make_model('llama'), tokens(26, 1, 140)
+    with torch.no_grad(), warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter('always')
+        with lowkey_cache(model, 'kivi2') as cache:
+            model(ids, past_key_values=cache, logits_to_keep=1)
+            model.generate(torch.cat([ids, ids], 1), past_key_values=cache, max_new_tokens=2, do_sample=False)
+            model(ids[:, :128], past_key_values=cache)
+        with lowkey_cache(model, 'fp16') as cache:
+            model(ids, past_key_values=cache)
+        assert not [own for own in found if 'lossless' in str(own.message)]
+        with lowkey_cache(model, 'kivi2') as cache:
+            model(ids, past_key_values=cache)
+            model(ids, past_key_values=cache)
+        assert len([own for own in found if 'a pass of 140 tokens' in str(own.message)]) == 1

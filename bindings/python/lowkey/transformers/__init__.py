@@ -3,15 +3,18 @@
 
 ::
 
-    from lowkey.transformers import LowkeyCache
-    with LowkeyCache(model.config, plan="kitty-pro", budget="2GiB") as cache:
+    from lowkey.transformers import LowkeyCache, plan
+    made = plan(model, tokenizer, bits=2.25)
+    with LowkeyCache(model.config, plan=made, budget="2GiB") as cache:
         model.generate(**inputs, past_key_values=cache)
 
-Needs torch and transformers 5.
+``python -m lowkey.transformers plan MODEL_DIR`` does the first line without code. Needs torch and transformers 5.
 """
 
 from .cache import LowkeyCache
 from .calibration import calibrate
+from .evaluation import Perplexity, perplexity
 from .geometry import geometry_of, sink_logits_of
+from .planning import plan
 
-__all__ = ['LowkeyCache', 'calibrate', 'geometry_of', 'sink_logits_of']
+__all__ = ['LowkeyCache', 'Perplexity', 'calibrate', 'geometry_of', 'perplexity', 'plan', 'sink_logits_of']

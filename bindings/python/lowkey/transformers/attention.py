@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,8 +39,8 @@ def attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, v
     """
     source = getattr(key, _TAG, None)
     if source is None:
-        raise StateError('attention "lowkey" runs on a LowkeyCache: pass past_key_values=LowkeyCache(...), or set '
-                         'another attention with model.set_attn_implementation()')
+        raise StateError('attention "lowkey" runs on a LowkeyCache: pass past_key_values=LowkeyCache(...), or run the '
+                         "model's own attention in `with cache.paused():`, or close the cache")
     if dropout:
         raise UnsupportedError(f'attention dropout is {dropout}: call model.eval()')
     cache, layer = source
@@ -72,7 +74,19 @@ class Switch:
         entry = _switched.setdefault(id(config), [config, config._attn_implementation, 0])
         entry[2] += 1
         config._attn_implementation = NAME
-        self.undo = weakref.finalize(owner, _undo, id(config))
+        self._key = id(config)
+        self.undo = weakref.finalize(owner, _undo, self._key)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The configuration's attention before all open caches; the end sets "lowkey" again, if one is open then."""
+        config, before, _ = _switched[self._key]
+        config._attn_implementation = before
+        try:
+            yield
+        finally:
+            if self._key in _switched:
+                config._attn_implementation = NAME
 
 
 def _undo(key: int) -> None:

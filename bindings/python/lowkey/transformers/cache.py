@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
+import weakref
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -12,11 +17,13 @@ from transformers.cache_utils import CacheLayerMixin
 
 from ..cache import Cache, CacheStats, Sequence
 from ..context import Context
-from ..errors import ArgumentError, ClosedError, StateError, UnsupportedError
-from ..plan import Plan, PlanSpec
+from ..errors import ArgumentError, BudgetError, ClosedError, StateError, UnsupportedError
+from ..plan import Geometry, Plan, PlanSpec, as_plan
 from ..step import Step
 from .attention import Switch, tag
 from .geometry import geometry_of
+
+_LEAST_SEQUENCES, _LEAST_STEP_TOKENS = 8, 2048
 
 
 class _Layer(CacheLayerMixin):
@@ -54,15 +61,107 @@ class _Layer(CacheLayerMixin):
     def crop(self, tokens_to_remove: int) -> None: ...
 
 
+def _computes_all_logits() -> bool:
+    """Whether the pass that is running was begun by a model's forward() that returns logits of all tokens."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == 'forward' and 'logits_to_keep' in frame.f_locals:
+            kept = frame.f_locals['logits_to_keep']
+            return isinstance(kept, int) and kept == 0
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+class _Store:
+    """The cache of lowkey that a LowkeyCache and its copies share. The last of them to close ends it.
+
+    max_sequences    given by the user; None = at least _LEAST_SEQUENCES, and twice the first batch
+    max_step_tokens  given by the user; None = at least _LEAST_STEP_TOKENS, and those of the first pass
+    """
+
+    def __init__(self, plan: Plan, budget: int | str, geometry: Geometry, max_sequences: int | None,
+                 max_step_tokens: int | None):
+        self.plan, self.budget, self.geometry = plan, budget, geometry
+        self.given_sequences, self.given_step_tokens = max_sequences, max_step_tokens
+        self.max_sequences = self.max_step_tokens = 0
+        self.context: Context | None = None
+        self.cache: Cache | None = None
+        self.own_context = self.own_cache = True
+        self.n_users = 1
+        self.step: Step | None = None
+        self.abandoned: list[Sequence] = []  # of copies that nobody closed
+        packs = plan.bytes(2**14).bits_per_value < 16  # not by classes of chunks, which the host assigns
+        self.recent_tokens = plan.recent_tokens if packs else 2**63
+        self._warned = False
+
+    def open(self, batch: int, n_tokens: int) -> Cache:
+        """The cache, opened for the first pass; opened anew for a larger one while it holds no sequence."""
+        if self.cache is not None and self.own_cache and not self.cache.stats().n_sequences and (
+                batch > self.max_sequences or n_tokens > self.max_step_tokens):
+            self.cache.close()
+            self.cache = None
+        if self.cache is None:
+            assert self.context is not None
+            self.max_sequences = self.given_sequences or max(_LEAST_SEQUENCES, 2 * batch)
+            self.max_step_tokens = self.given_step_tokens or max(_LEAST_STEP_TOKENS, n_tokens)
+            self.cache = Cache(self.context, self.plan, self.budget, geometry=self.geometry,
+                               max_sequences=self.max_sequences, max_step_tokens=self.max_step_tokens)
+        if self.own_cache and n_tokens > self.max_step_tokens:
+            raise ArgumentError(f'a forward pass of {n_tokens} tokens, the cache takes {self.max_step_tokens}: give '
+                                f'LowkeyCache max_step_tokens={n_tokens}, or generate() '
+                                f'prefill_chunk_size={self.max_step_tokens // batch or 1}')
+        return self.cache
+
+    def drop_step(self) -> None:
+        """Discard the step that a failed pass left open, and remove what copies left."""
+        if self.step is not None and self.step.open:
+            self.step.discard()
+        self.step = None
+        while self.abandoned:
+            self._remove(self.abandoned.pop())
+
+    def warn_of_scores(self, n_tokens: int) -> None:
+        """Warn once of a long pass that computes the logits of all its tokens: scores of it show no packing."""
+        if self._warned or n_tokens <= self.recent_tokens or not _computes_all_logits():
+            return
+        self._warned = True
+        warnings.warn(f'a pass of {n_tokens} tokens computes the logits of all of them, but attends to its own tokens '
+                      f'at 16 bits, and the plan packs after {self.recent_tokens}: scores of such a pass look lossless '
+                      'under any plan. Score in shorter passes, as lowkey.transformers.perplexity() does, or give a '
+                      'prompt logits_to_keep=1', UserWarning, stacklevel=2)
+
+    def _remove(self, sequence: Sequence) -> None:
+        if self.cache is not None and not self.cache.closed:
+            sequence.remove()
+
+    def abandon(self, sequences: list[Sequence]) -> None:
+        """Remember the sequences of a collected copy. The garbage collector may run within any call."""
+        self.n_users -= 1
+        self.abandoned += sequences
+
+    def leave(self, sequences: list[Sequence]) -> None:
+        """End one user, whose sequences these are, and the cache with the last one."""
+        self.drop_step()
+        self.n_users -= 1
+        if self.n_users or not self.own_cache:
+            for sequence in sequences:
+                self._remove(sequence)
+        elif self.cache is not None:
+            self.cache.close()
+        if not self.n_users and self.own_context and self.context is not None:
+            self.context.close()
+
+
 class LowkeyCache(HostCache):
     """The key/value cache of a model of transformers, in packed pages and with a hard byte budget.
 
     config           model.config: layers, heads, windows, scale and soft-cap
-    plan             a preset's name, a Plan, or a PlanSpec
+    plan             a preset's name, the path of a plan's JSON, a Plan, or a PlanSpec
     budget           hard limit of all that the cache holds, in bytes or as "2GiB"
     device           the model's device, as for torch.device(); default: the device of the first keys
-    max_sequences    most prompts of a batch; default: as many as the first batch has
-    max_step_tokens  most tokens of one forward pass, over all prompts; default: 2048, or those of a longer first pass
+    max_sequences    most sequences, those of copies too; default: 8, or twice a larger first batch
+    max_step_tokens  most tokens of one forward pass, over all prompts; default: 2048, or those of a longer first pass.
+                     Longer prompts come in passes of generate(prefill_chunk_size=...)
     scale            of the logits, where the configuration does not have it
     sink_logits      [n_layers][n_query_heads] of models that learn them: sink_logits_of(model)
     context          an open Context to share; default: a new one
@@ -71,30 +170,57 @@ class LowkeyCache(HostCache):
     While the cache is open the configuration's attention is "lowkey"; close(), the end of a ``with`` block or of the
     object restores the attention before. Each prompt of the batch is a sequence. Tokens that the attention mask hides
     are not kept, so padding takes no bytes. A forward pass is one step, which is committed after the last layer; the
-    next pass discards a step that an exception left open.
+    next pass discards a step that an exception left open. ``copy.deepcopy(cache)`` is a fork: it shares pages and
+    budget with the original, and each is closed for itself.
 
     The first pass raises the errors of lowkey.Cache; models with other layers raise UnsupportedError.
     """
 
-    def __init__(self, config: Any, plan: str | Plan | PlanSpec = 'kitty-pro', budget: int | str = '1GiB', *,
-                 device: Any = None, max_sequences: int | None = None, max_step_tokens: int | None = None,
+    def __init__(self, config: Any, plan: str | os.PathLike[str] | Plan | PlanSpec = 'kitty-pro',
+                 budget: int | str = '1GiB', *, device: Any = None, max_sequences: int | None = None,
+                 max_step_tokens: int | None = None,
                  scale: float | None = None, sink_logits: Any = None, context: Context | None = None,
                  n_threads: int | None = None):
         self.geometry = geometry_of(config, scale=scale, sink_logits=sink_logits)
-        self._plan, self._budget = self._planned(plan), budget
-        self._max_sequences, self._max_step_tokens = max_sequences, max_step_tokens
+        store = _Store(as_plan(plan, self.geometry), budget, self.geometry, max_sequences, max_step_tokens)
+        store.context, store.own_context = context, context is None
         self._n_threads, self._device = n_threads, None if device is None else torch.device(device)
-        self._context, self._own_context = context, context is None
-        self._cache: Cache | None = None
-        self._own_cache = True
         self._closed = False
-        self.sequences: list[Sequence] = []
+        self._own_sequences = True
         self.n_columns = 0  # tokens of a prompt so far, padding included
         self._passes: list[tuple[int, torch.Tensor | None]] = []  # columns, and which are tokens (None: all)
-        self._step: Step | None = None
         self._batch: _Batch | None = None
+        self._start(store, config.get_text_config(decoder=True))
+
+    def _start(self, store: _Store, config: Any) -> None:
+        """Join a store, and switch the configuration."""
+        self.sequences: list[Sequence] = []  # one list for life, which the finalizer holds
+        self._store, self._config = store, config
         super().__init__(layers=[_Layer(self, i) for i in range(len(self.geometry.layers))])
-        self._switch = Switch(config.get_text_config(decoder=True), self)
+        self._switch = Switch(config, self)
+        self._end = weakref.finalize(self, store.abandon, self.sequences)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LowkeyCache:
+        self._check_open()
+        self._drop_step()
+        made = type(self).__new__(type(self))
+        made.geometry, made._n_threads, made._device = self.geometry, self._n_threads, self._device
+        made._closed, made._own_sequences, made._batch = False, True, None
+        made.n_columns, made._passes = self.n_columns, list(self._passes)
+        forks: list[Sequence] = []
+        try:
+            for sequence in self.sequences:
+                forks.append(sequence.fork())
+        except BudgetError as error:
+            for sequence in forks:
+                sequence.remove()
+            raise BudgetError(f'a copy forks {len(self.sequences)} sequences: {error}; give LowkeyCache a larger '
+                              'max_sequences or budget') from None
+        self._store.n_users += 1
+        made._start(self._store, self._config)
+        made.sequences.extend(forks)
+        memo[id(self)] = made
+        return made
 
     @classmethod
     def over(cls, config: Any, cache: Cache, sequences: Iterable[Sequence], *, scale: float | None = None,
@@ -122,20 +248,14 @@ class LowkeyCache(HostCache):
         lengths = torch.tensor([len(sequence) for sequence in chosen])
         made = cls(config, cache.plan(), device=torch.device(cache.context.backend, cache.context.device_index),
                    scale=scale, sink_logits=sink_logits, context=cache.context)
-        made._cache, made._own_cache, made.sequences = cache, False, chosen
+        made._store.cache, made._store.own_cache, made._own_sequences = cache, False, False
+        made.sequences.extend(chosen)
+        made._end.detach()  # the sequences stay the caller's, also when the object is collected
         made.n_columns = n = int(lengths.max())
         if n:
             real = torch.arange(n)[None] >= n - lengths[:, None]
             made._passes = [(n, None if bool(real.all()) else real)]
         return made
-
-    def _planned(self, plan: str | Plan | PlanSpec) -> Plan:
-        if isinstance(plan, str):
-            return Plan.preset(plan, self.geometry)
-        if isinstance(plan, PlanSpec):
-            return Plan.build(self.geometry, plan)
-        plan.validate(self.geometry)
-        return plan
 
     # For programs.
 
@@ -145,19 +265,23 @@ class LowkeyCache(HostCache):
         return [len(sequence) for sequence in self.sequences]
 
     def stats(self) -> CacheStats | None:
-        """The contents of the cache in numbers; None before the first pass."""
-        return None if self._cache is None else self._cache.stats()
+        """The contents of the cache in numbers, those of copies included; None before the first pass."""
+        return None if self._store.cache is None else self._store.cache.stats()
+
+    def paused(self) -> AbstractContextManager[None]:
+        """A ``with`` block in which the model runs its own attention, for passes without this cache."""
+        self._check_open()
+        return self._switch.paused()
 
     def close(self) -> None:
-        """Free the cache, unless it is the caller's, and restore the model's attention. Twice is fine."""
+        """Free the sequences, and with the last copy the cache, unless they are the caller's; restore the model's
+        attention. Twice is fine."""
+        if self._closed:
+            return
         self._closed = True
         self._switch.undo()
-        if not self._own_cache:
-            self._drop_step()
-        elif self._cache is not None:
-            self._cache.close()
-        if self._own_context and self._context is not None:
-            self._context.close()
+        self._end.detach()
+        self._store.leave(self.sequences if self._own_sequences else [])
 
     def __enter__(self) -> LowkeyCache:
         self._check_open()
@@ -177,11 +301,12 @@ class LowkeyCache(HostCache):
         return len(self.sequences) or -1
 
     def reset(self) -> None:
-        """Remove all sequences; the next pass may have another batch."""
+        """Remove all sequences; the next pass may have another batch, a larger one too where max_sequences allows."""
         self._drop_step()
         for sequence in self.sequences:
             sequence.remove()
-        self.sequences, self.n_columns, self._passes = [], 0, []
+        self.sequences.clear()
+        self.n_columns, self._passes = 0, []
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the last -tokens_to_remove columns of the batch (a negative number, or 0 for none)."""
@@ -210,8 +335,8 @@ class LowkeyCache(HostCache):
         for i, sequence in enumerate(self.sequences):
             if i not in kept:
                 sequence.remove()
-        self.sequences = [self.sequences[i].fork() if i in kept[:at] else self.sequences[i]
-                          for at, i in enumerate(kept)]
+        self.sequences[:] = [self.sequences[i].fork() if i in kept[:at] else self.sequences[i]
+                             for at, i in enumerate(kept)]
         self._passes = [(columns, None if real is None else real[kept]) for columns, real in self._passes]
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
@@ -230,14 +355,14 @@ class LowkeyCache(HostCache):
         self._check_layer(layer, options)
         if layer == 0:
             self._begin(query, mask)
-        step, batch = self._step, self._batch
+        step, batch = self._store.step, self._batch
         if step is None or batch is None:
             raise StateError(f'layer {layer} came without layer 0 of the same pass')
         step.append(layer, batch.tokens(key), batch.tokens(value))
         out = batch.columns(step.attend(layer, batch.tokens(query)))
         if layer == len(self.geometry.layers) - 1:
             step.commit()
-            self._step = self._batch = None
+            self._store.step = self._batch = None
             self.n_columns += batch.n_columns
             last = self._passes[-1] if self._passes else (0, batch.real)
             if last[1] is None and batch.real is None and self._passes:
@@ -263,10 +388,9 @@ class LowkeyCache(HostCache):
                                 'sink_logits=sink_logits_of(model)')
 
     def _drop_step(self) -> None:
-        """Discard the step that a failed pass left open."""
-        if self._step is not None and self._step.open:
-            self._step.discard()
-        self._step = self._batch = None
+        """Discard the step that a failed pass left open, a copy's too."""
+        self._store.drop_step()
+        self._batch = None
 
     def _begin(self, query: torch.Tensor, mask: torch.Tensor | None) -> None:
         self._drop_step()
@@ -274,7 +398,7 @@ class LowkeyCache(HostCache):
         real = self._new_tokens(mask, batch, n_tokens)
         cache = self._open(query.device, batch, n_tokens)
         if not self.sequences:
-            self.sequences = [cache.add() for _ in range(batch)]
+            self.sequences.extend(self._added(cache, batch))
         elif len(self.sequences) != batch:
             raise ArgumentError(f'a batch of {batch} prompts on a cache of {len(self.sequences)} sequences: reset() it '
                                 'first')
@@ -283,7 +407,8 @@ class LowkeyCache(HostCache):
         if not chosen:
             raise ArgumentError('the attention mask hides every new token')
         self._batch = _Batch(batch, n_tokens, real)
-        self._step = cache.step([sequence for sequence, _ in chosen], [n for _, n in chosen])
+        self._store.warn_of_scores(n_tokens)
+        self._store.step = cache.step([sequence for sequence, _ in chosen], [n for _, n in chosen])
 
     def _new_tokens(self, mask: torch.Tensor | None, batch: int, n_tokens: int) -> torch.Tensor | None:
         """[batch, n_tokens] which of the new columns are tokens; None = all."""
@@ -309,14 +434,23 @@ class LowkeyCache(HostCache):
         index = device.index or 0
         if (device.type, index) != (self._device.type, self._device.index or 0):
             raise ArgumentError(f'keys are on {device}, the cache is for {self._device}')
-        if self._cache is None:
-            if self._context is None:
-                threads = self._n_threads or torch.get_num_threads()
-                self._context = Context(device.type, index, n_threads=threads if device.type == 'cpu' else 0)
-            self._cache = Cache(self._context, self._plan, self._budget, geometry=self.geometry,
-                                max_sequences=self._max_sequences or batch,
-                                max_step_tokens=self._max_step_tokens or max(2048, batch * n_tokens))
-        return self._cache
+        store = self._store
+        if store.context is None:
+            threads = self._n_threads or torch.get_num_threads()
+            store.context = Context(device.type, index, n_threads=threads if device.type == 'cpu' else 0)
+        return store.open(batch, batch * n_tokens)
+
+    def _added(self, cache: Cache, batch: int) -> list[Sequence]:
+        """New sequences, all of them or none."""
+        added: list[Sequence] = []
+        try:
+            for _ in range(batch):
+                added.append(cache.add())
+        except BudgetError as error:
+            for sequence in added:
+                sequence.remove()
+            raise BudgetError(f'a batch of {batch} prompts: {error}; give LowkeyCache max_sequences') from None
+        return added
 
 
 class _Batch:

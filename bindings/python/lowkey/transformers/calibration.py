@@ -4,101 +4,42 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..errors import ArgumentError, UnsupportedError
-from .attention import NAME as LOWKEY
+from .capture import capturing, run
 from .geometry import geometry_of, sink_logits_of
+from .texts import Text, ids_of
 
-_NAME = 'lowkey-capture'
 _DTYPES = {'float16': torch.float16, 'bfloat16': torch.bfloat16, 'float32': torch.float32}
-Text = Any  # a str, or token ids: a list or a tensor
 
 
-class _Capture:
-    """An attention function that keeps its inputs and returns the result of the model's own."""
+class _Seen:
+    """The tensors of a pass, kept until the end of its backward pass."""
 
-    def __init__(self, name: str):
-        self.name = name
-        self.seen: dict[int, dict[str, torch.Tensor]] = {}
+    def __init__(self) -> None:
+        self.layers: dict[int, dict[str, torch.Tensor]] = {}
 
-    def __call__(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-                 *arguments: Any, **options: Any) -> Any:
-        self.seen[module.layer_idx] = {'q': query, 'k': key, 'v': value}  # type: ignore[index]
+    def __call__(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        self.layers[layer] = {'q': query, 'k': key, 'v': value}
         for tensor in (key, value):
             if tensor.requires_grad:
                 tensor.retain_grad()
-        # Each model has its own plain attention, in the file of its attention modules.
-        inner = sys.modules[type(module).__module__].eager_attention_forward if self.name == 'eager' else \
-            ALL_ATTENTION_FUNCTIONS[self.name]
-        return inner(module, query, key, value, *arguments, **options)
 
     def take(self, gradients: bool) -> Iterator[tuple[int, str, torch.Tensor]]:
-        """The tensors of a pass as [n_tokens, heads, head_dim], by layer and name."""
-        for layer, tensors in sorted(self.seen.items()):
+        """The tensors as [n_tokens, heads, head_dim], by layer and name."""
+        for layer, tensors in sorted(self.layers.items()):
             for name, tensor in tensors.items():
                 yield layer, name, tensor.detach()[0].transpose(0, 1)
                 if gradients and name != 'q':
                     if tensor.grad is None:
                         raise UnsupportedError(f'layer {layer} gave no gradient of its {name}')
                     yield layer, f'{name}_grad', tensor.grad[0].transpose(0, 1)
-        self.seen = {}
-
-
-@contextmanager
-def _capturing(model: torch.nn.Module) -> Iterator[_Capture]:
-    """The model with captured attention, frozen and in evaluation mode; the end restores it."""
-    config: Any = model.config
-    config = config.get_text_config(decoder=True)
-    before, training = config._attn_implementation, model.training
-    if before == LOWKEY:
-        raise ArgumentError('the model runs on a LowkeyCache: close it before calibrating')
-    # Gradients need an attention with a backward pass; only the plain one knows soft-cap.
-    capture = _Capture('sdpa' if before == 'sdpa' else 'eager')
-    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    ALL_ATTENTION_FUNCTIONS.register(_NAME, capture)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(_NAME, ALL_MASK_ATTENTION_FUNCTIONS[capture.name])
-    try:
-        config._attn_implementation = _NAME
-        model.eval()
-        for parameter in wanted:
-            parameter.requires_grad_(False)
-        yield capture
-    finally:
-        config._attn_implementation = before
-        model.train(training)
-        for parameter in wanted:
-            parameter.requires_grad_(True)
-
-
-def _ids(text: Text, tokenizer: Any) -> list[int]:
-    if isinstance(text, str):
-        if tokenizer is None:
-            raise ArgumentError('texts are strings: give the tokenizer')
-        text = tokenizer(text)['input_ids']
-    return [int(token) for token in (text.tolist() if hasattr(text, 'tolist') else text)]
-
-
-def _run(model: Any, ids: list[int], gradients: bool, position_scale: int) -> None:
-    """One pass over a text; with gradients, also the backward pass of its causal cross-entropy."""
-    tokens = torch.tensor([ids], device=model.device)
-    positions = torch.arange(len(ids), device=model.device)[None] * position_scale
-    with torch.set_grad_enabled(gradients):
-        embedded = model.get_input_embeddings()(tokens)
-        if gradients:  # the only leaf: parameters are frozen
-            embedded = embedded.detach().requires_grad_()
-        result = model(inputs_embeds=embedded, position_ids=positions, labels=tokens if gradients else None,
-                       use_cache=False)
-        if gradients:
-            result.loss.backward()
+        self.layers = {}
 
 
 def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str], tokenizer: Any = None,
@@ -143,22 +84,23 @@ def calibrate(model: Any, texts: Iterable[Text], *, out: str | os.PathLike[str],
         bounded = torch.where(tensor.isfinite(), tensor.clamp(-limit, limit), tensor)
         by_name.setdefault(name, []).append(bounded.to(kind).cpu().contiguous())
 
-    with _capturing(model) as capture:
+    with capturing(model, len(geometry.layers)) as capture:
+        seen = capture.observer = _Seen()
         n_texts = 0
         for text in texts:
-            ids = _ids(text, tokenizer)[:max_tokens]
+            ids = ids_of(text, tokenizer)[:max_tokens]
             if len(ids) < 2:
                 raise ArgumentError(f'text {n_texts} has {len(ids)} tokens')
-            _run(model, ids, gradients, position_scale)
-            for layer, name, tensor in capture.take(gradients):
+            run(model, ids, gradients=gradients, position_scale=position_scale)
+            for layer, name, tensor in seen.take(gradients):
                 keep(f'layer.{layer}.{name}', tensor)
             n_texts += 1
             lengths.append(len(ids))
         metadata.update(texts=str(n_texts), passes=','.join(map(str, lengths)))
         if probe is not None:
-            sentence, prefix = _ids(probe, tokenizer), list(probe_prefix)
-            _run(model, prefix + sentence * probe_repeats, False, 1)
-            for layer, name, tensor in capture.take(False):
+            sentence, prefix = ids_of(probe, tokenizer), list(probe_prefix)
+            run(model, prefix + sentence * probe_repeats)
+            for layer, name, tensor in seen.take(False):
                 if name != 'v':
                     keep(f'layer.{layer}.probe_{name}', tensor)
             metadata.update(probe_period=str(len(sentence)), probe_prefix=str(len(prefix)))
