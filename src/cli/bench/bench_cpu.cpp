@@ -44,16 +44,21 @@ class Flusher {
     void flush() {
         std::vector<std::uint64_t> sums(workers_.n_threads());
         workers_.each(sums.size(), [&](std::size_t part) {
-            const auto begin = words_.begin() + at(part, sums.size());
-            sums[part] = std::accumulate(begin, words_.begin() + at(part + 1, sums.size()),
-                                         std::uint64_t{0});
+            const std::uint64_t *const end = words_.data() + at(part + 1, sums.size());
+            std::uint64_t sum = 0;
+            for (const std::uint64_t *word = words_.data() + at(part, sums.size()); word < end;
+                 word += kLineWords)
+                sum += *word;
+            sums[part] = sum;
         });
         sink_ = std::accumulate(sums.begin(), sums.end(), std::uint64_t{0});
     }
 
   private:
-    std::ptrdiff_t at(std::size_t part, std::size_t n_parts) const {
-        return static_cast<std::ptrdiff_t>(words_.size() * part / n_parts);
+    static constexpr std::size_t kLineWords = 8;  // a line is read whole
+
+    std::size_t at(std::size_t part, std::size_t n_parts) const {
+        return words_.size() / kLineWords * part / n_parts * kLineWords;
     }
 
     llama::Workers &workers_;
