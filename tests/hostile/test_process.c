@@ -221,8 +221,18 @@ static void refuse_both(void *user) {
     REQUIRE(lk_context_close(&b->s->r.context) == LK_OK);
 }
 
+// AddressSanitizer's allocator has locks that fork() copies as they are: a child waits for ever
+// when the other thread was in malloc() or free().
+#if defined(__SANITIZE_ADDRESS__)
+enum { MAY_FORK_IN_MALLOC = 0 };
+#else
+enum { MAY_FORK_IN_MALLOC = 1 };
+#endif
+
 static void another_thread_is_in_a_call(void **state) {
     (void)state;
+    if (!MAY_FORK_IN_MALLOC)
+        skip();
     scene s;
     open_scene(&s, 0);
     busy b;
